@@ -26,7 +26,7 @@ func answer(t testing.TB, r *rocl.Resource) {
 	}
 }
 
-// Calls allocate nothing on either side.
+// A call allocates no memory, neither in the caller nor in the receiver.
 func TestCallAllocates(t *testing.T) {
 	if watched {
 		t.Skip("the race detector makes pools forget, a rocldebug build remembers places")
@@ -44,7 +44,7 @@ func TestCallAllocates(t *testing.T) {
 				m.Release()
 			}
 		}()
-		for _, size := range []int{64, 600_000} { // which goes in pieces
+		for _, size := range []int{64, 600_000} { // the larger size is sent in pieces
 			p, err := a.Buffer(size)
 			if err != nil {
 				t.Fatal(err)
@@ -90,7 +90,7 @@ func TestCallAllocates(t *testing.T) {
 	}
 }
 
-// What Call fails with, and who has the buffer then.
+// Call returns the right error in each case of failure, and the caller keeps the buffer.
 func TestCallFails(t *testing.T) {
 	cl := rocltest.Cluster(t, 1)
 	for name, opts := range map[string][]rocl.Option{"inproc": nil, "tcp": {rocltest.TCP()}} {
@@ -118,7 +118,7 @@ func TestCallFails(t *testing.T) {
 				t.Error(err)
 			}
 			m := <-received
-			if err := target.ReplyBytes(ctx, m, nil); err != nil { // late
+			if err := target.ReplyBytes(ctx, m, nil); err != nil { // a late reply
 				t.Error(err)
 			}
 			if err := target.ReplyBytes(ctx, m, nil); !errors.Is(err, rocl.ErrNotCall) {
@@ -159,7 +159,7 @@ func TestCallFails(t *testing.T) {
 			}
 			other := reg(t, b)
 			go answer(t, other)
-			reply, err := me.Call(ctx, other.ID(), 1, p) // the buffer has stayed ours
+			reply, err := me.Call(ctx, other.ID(), 1, p) // the failed call has left the buffer to the caller
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package rocl lets Go programs find each other by what they are and exchange
-// messages as fast as the machine allows.
+// Package rocl lets Go programs find each other by attributes and exchange messages.
 //
-// A process opens a [Context]. It registers resources, sets of attributes such
-// as {type=server, model=llama}. Anyone finds a resource by attributes, with no
-// address and no configuration, and sends it tagged messages held in pooled,
-// registered buffers that no layer copies where the transport can do without.
+// A process opens a [Context] with [Open] and registers resources with it. A [Resource] has
+// attributes, such as type=server and model=llama, and a mailbox. Another program finds the
+// resource by its attributes, without an address and without configuration, and sends it messages
+// with tags. A message lies in a [Buffer], which is memory of a pool. Over shared memory the
+// receiver reads a large message where the sender wrote it; no copy is made.
 //
 //	c, err := rocl.Open(ctx)
 //	me, err := c.Register(ctx, rocl.Attrs{"type": "client"})
@@ -16,30 +16,33 @@
 //	err = me.Send(ctx, srv.ID, 7, b) // takes b over, unless it fails
 //	answer, err := me.Recv(ctx, rocl.From(srv.ID))
 //
-// A server replies to requests. Its client calls, and is told as soon as the server has ended:
+// A server handles requests and replies to them. A client calls the server. The call fails with
+// [ErrGone] as soon as the server has ended, so it needs no timeout to notice a crash:
 //
 //	err = me.Handle(ctx, func(m *rocl.Message) { // in the server
 //		err := me.ReplyBytes(ctx, m, bytes.ToUpper(m.Bytes()))
 //	}, rocl.EachInOwn())
 //
-//	reply, err := me.CallBytes(ctx, srv.ID, 7, []byte("hello")) // in a client; rocl.ErrGone
+//	reply, err := me.CallBytes(ctx, srv.ID, 7, []byte("hello")) // in a client
 //
-// [Resource.Monitor] tells that a resource has ended, behind its last message. [MailboxMessages]
-// bounds what waits for a receiver. Package netrocl has net.Conn and net.Listener over
-// resources.
+// [Resource.Monitor] puts a message into a mailbox when another resource has ended, behind the last
+// message from that resource. [MailboxMessages] limits how many messages wait for a receiver.
+// Package netrocl has net.Conn and net.Listener over resources.
 //
-// Resources are kept by the node's directory: a dirserver, or, where none
-// runs, the first context of the node, from which another takes over.
+// # Nodes and clusters
 //
-// Where nodes are members of a cluster, because their dirserver has --bind, or by
-// [WithMember], all this holds across them: Find, FindAll, Lookup, Watch and Send
-// reach whatever any node has, and a program is the same for one node and many.
-// ErrNotFound is definite: every node that lives has been asked. Where some could
-// not be, the error is ErrPartial.
+// A node is a machine or container with one directory, which knows the resources of the node. The
+// directory runs in the daemon dirserver. Without a daemon, the first context of the node serves
+// the directory, and another context takes over when that one ends.
+//
+// Several nodes can form a cluster, either because their dirserver runs with --bind, or because
+// their programs use [WithMember]. Then Find, FindAll, Lookup, Watch and Send reach the resources
+// of all nodes. A program is the same for one node and for many. [ErrNotFound] is definite: every
+// living node was asked. If some node could not be asked, the error is [ErrPartial].
 //
 // # From the paper to Go
 //
-// The primitives of RoCL (Alves, Pina, Exposto, Rufino) and what they are here:
+// The primitives of RoCL (Alves, Pina, Exposto, Rufino) correspond to these functions:
 //
 //	rocl_init              Open
 //	rocl_exit              Context.Close
@@ -60,5 +63,5 @@
 //	rocl_query_next        …its next round
 //	rocl_query_stop        …break
 //
-// What is promised, and the test that shows it, stands in docs/GUARANTEES.md.
+// docs/GUARANTEES.md lists what the library promises, each promise with the test that shows it.
 package rocl

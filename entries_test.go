@@ -35,7 +35,7 @@ func TestEveryEntryPointHasAnExample(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	called := map[string]bool{} // what the examples select
+	called := map[string]bool{} // names of the methods and fields that the examples use
 	check := func(what string, examples []*doc.Example) {
 		if len(examples) == 0 {
 			t.Errorf("%s has no example", what)
@@ -55,7 +55,7 @@ func TestEveryEntryPointHasAnExample(t *testing.T) {
 	funcs := pkg.Funcs
 	for _, typ := range pkg.Types {
 		check(typ.Name, typ.Examples)
-		funcs = append(funcs, typ.Funcs...) // go/doc puts them with what they return
+		funcs = append(funcs, typ.Funcs...) // go/doc lists a constructor with the type that it returns
 	}
 	for _, f := range funcs {
 		check(f.Name, f.Examples)
@@ -75,7 +75,8 @@ func TestEveryEntryPointHasAnExample(t *testing.T) {
 			}
 		}
 	}
-	// A variable could be reassigned, and shows no parameters: errors only.
+	// Exported variables are errors only: another variable could be reassigned, and does not show
+	// parameters as a function does.
 	for _, v := range pkg.Vars {
 		for _, name := range v.Names {
 			if !strings.HasPrefix(name, "Err") {

@@ -15,7 +15,7 @@ import (
 	"github.com/rocl-go/rocl/rocltest"
 )
 
-// What exceeds a limit, wherever it is given, matches one error and says which limit.
+// Every argument that exceeds a limit gives the error ErrTooLarge, whose text names the limit.
 func TestTooLarge(t *testing.T) {
 	ctx := context.Background()
 	c := rocltest.Cluster(t, 1).Open(0)
@@ -70,7 +70,7 @@ func TestTooLarge(t *testing.T) {
 	}
 }
 
-// A message to the zero identifier is refused with what is wrong.
+// A send to the zero identifier fails with an error that says what is wrong.
 func TestSendToZero(t *testing.T) {
 	ctx := context.Background()
 	c := rocltest.Cluster(t, 1).Open(0)

@@ -12,8 +12,8 @@ import (
 	"github.com/rocl-go/rocl"
 )
 
-// A server replies to each request in a goroutine of its own. Its client calls, and is told
-// when the server has gone.
+// A server replies to each request in a goroutine of its own. A client calls the server, and gets
+// an error as soon as the server has ended.
 func ExampleResource_call() {
 	ctx := context.Background()
 	c, err := rocl.Open(ctx)
@@ -29,7 +29,7 @@ func ExampleResource_call() {
 				log.Fatal(err)
 			}
 			go func() {
-				defer m.Release() // without a reply this ends the call with ErrNoReply
+				defer m.Release() // without a reply, this ends the call with ErrNoReply
 				if err := server.ReplyBytes(ctx, m, bytes.ToUpper(m.Bytes())); err != nil {
 					log.Print(err)
 				}
@@ -52,7 +52,7 @@ func ExampleResource_call() {
 	// true
 }
 
-// A request and its reply in buffers, which are copied nowhere. The server tells requests,
+// A request and its reply travel in buffers, and are not copied. The server distinguishes requests,
 // whose senders wait, from other messages by IsCall.
 func ExampleResource_reply() {
 	ctx := context.Background()
@@ -70,7 +70,7 @@ func ExampleResource_reply() {
 		}
 		defer m.Release()
 		if m.IsCall() {
-			b := m.Buffer() // the payload itself
+			b := m.Buffer() // the payload itself, not a copy
 			if err := server.Reply(ctx, m, b); err != nil {
 				b.Release()
 				log.Fatal(err)
@@ -85,7 +85,7 @@ func ExampleResource_reply() {
 	copy(b.Bytes(), "hello")
 	reply, err := client.Call(ctx, server.ID(), 7, b)
 	if err != nil {
-		b.Release() // it has stayed ours
+		b.Release() // Reply has failed, so the buffer is still ours
 		log.Fatal(err)
 	}
 	fmt.Println(reply.From() == server.ID(), reply.Tag(), string(reply.Bytes()))
@@ -93,8 +93,8 @@ func ExampleResource_reply() {
 	// Output: true 7 hello
 }
 
-// One goroutine has three calls in flight. It takes the replies in the order of its calls,
-// whatever order they come in.
+// One goroutine has three calls in flight. It takes the replies in the order of its calls, whatever
+// the order in which they arrive.
 func ExamplePending() {
 	ctx := context.Background()
 	c, err := rocl.Open(ctx)
@@ -118,7 +118,7 @@ func ExamplePending() {
 		copy(b.Bytes(), word)
 		p, err := client.StartCall(ctx, server.ID(), 0, b)
 		if err != nil {
-			b.Release() // it has stayed ours
+			b.Release() // StartCall has failed, so the buffer is still ours
 			log.Fatal(err)
 		}
 		calls = append(calls, p)
@@ -137,8 +137,8 @@ func ExamplePending() {
 	// THREE
 }
 
-// A client fetches a large block into memory of its own. Over TCP the payload of the reply is read
-// there, and not copied.
+// A client fetches a large block into its own memory. Over TCP the payload of the reply is read
+// right into that memory, without a copy.
 func ExampleResource_callInto() {
 	ctx := context.Background()
 	c, err := rocl.Open(ctx)
@@ -166,7 +166,7 @@ func ExampleResource_callInto() {
 		log.Fatal(err)
 	}
 	n := reply.Len()
-	reply.Release() // the block is ours
+	reply.Release() // the block stays ours
 	fmt.Println(n, string(block[n-3:n]))
 	// Output: 300000 abc
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/rocl-go/rocl"
 )
 
-// A master waits until its workers are there, and sees the least loaded first.
+// A master waits until its workers are registered, and gets the least loaded first.
 func ExampleLeast() {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
@@ -38,7 +38,7 @@ func ExampleLeast() {
 	// w0 0.75
 }
 
-// Machines are chosen by what they have.
+// A program chooses machines by numbers among their attributes.
 func ExampleAt() {
 	n := newNode()
 	defer n.close()
@@ -54,7 +54,7 @@ func ExampleAt() {
 	// Output: middle <nil>
 }
 
-// The machine with the most memory is found, and all are listed in that order.
+// Find returns the machine with the most memory, and FindAll lists all machines in that order.
 func ExampleMost() {
 	n := newNode()
 	defer n.close()
@@ -76,7 +76,7 @@ func ExampleMost() {
 	// small
 }
 
-// A comparison is a value: a program may have it from its settings.
+// A comparison is a value: a program may take it from its settings.
 func ExampleOp() {
 	for _, op := range []rocl.Op{rocl.Eq, rocl.Ne, rocl.Lt, rocl.Le, rocl.Gt, rocl.Ge} {
 		fmt.Print(op, " ")
@@ -85,7 +85,7 @@ func ExampleOp() {
 	// Output: = != < <= > >=
 }
 
-// A worker says how busy it is by one attribute, and is chosen by it.
+// Workers publish their load in an attribute, and SendTo chooses the least loaded worker.
 func ExampleResource_sendTo() {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
@@ -128,7 +128,7 @@ func ExampleResource_sendTo() {
 	// 2 <nil>
 }
 
-// Of several programs that want to be the master, one is.
+// Of several programs that want to be the master, exactly one becomes it.
 func ExampleUnique() {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()

@@ -11,8 +11,8 @@ import (
 	"github.com/rocl-go/rocl"
 )
 
-// handled runs a server with these options, sends it a message of each tag, prints the
-// answers, and ends the server.
+// handled runs a server with these options, sends it one message of each tag, prints the answers,
+// and ends the server.
 func handled(f func(*rocl.Resource, *rocl.Message), tags []uint64, opts ...rocl.HandleOption) {
 	n := newNode()
 	defer n.close()
@@ -45,8 +45,8 @@ func shout(server *rocl.Resource, m *rocl.Message) {
 	}
 }
 
-// A server handles up to two messages at the same time; without the option it answers each in
-// turn, which is quicker where the answers take little.
+// A server handles up to two messages at the same time. Without the option it answers one after
+// another, which is faster if each answer takes little time.
 func ExampleHandleOption() {
 	n := newNode()
 	defer n.close()
@@ -76,7 +76,7 @@ func ExampleHandleOption() {
 	// <nil>
 }
 
-// Up to four messages are handled at the same time.
+// A server handles up to four messages at the same time.
 func ExampleWorkers() {
 	handled(shout, []uint64{1, 2}, rocl.Workers(4))
 	// Output:
@@ -84,7 +84,7 @@ func ExampleWorkers() {
 	// 2: LOUDER
 }
 
-// Each message is handled in a goroutine of its own, as package net/http does with requests.
+// A server handles each message in a goroutine of its own, as package net/http does with requests.
 func ExampleEachInOwn() {
 	handled(shout, []uint64{1, 2}, rocl.EachInOwn())
 	// Output:
@@ -92,14 +92,15 @@ func ExampleEachInOwn() {
 	// 2: LOUDER
 }
 
-// The function handles messages of tag 7. Others stay in the mailbox, for another Handle or Recv.
+// The function handles messages with tag 7. Other messages stay in the mailbox, for another Handle
+// or Recv.
 func ExampleHandling() {
 	handled(shout, []uint64{7}, rocl.Handling(rocl.Tag(7)))
 	// Output:
 	// 7: LOUDER
 }
 
-// A function that panics is told of, and the client is answered.
+// The server learns of a panic in its function, and answers the client.
 func ExampleOnPanic() {
 	var server *rocl.Resource
 	divide := func(r *rocl.Resource, m *rocl.Message) {

@@ -46,7 +46,7 @@ func ExampleResource_monitor() {
 	// tag 2: "", gone: true
 }
 
-// Resources whose identifiers are known are watched together, over one connection.
+// A program watches resources whose identifiers it knows, over one connection.
 func ExampleContext_watchIDs() {
 	ctx := context.Background()
 	n := newNode()

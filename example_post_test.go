@@ -10,8 +10,8 @@ import (
 	"github.com/rocl-go/rocl"
 )
 
-// Memory is posted for two blocks before they are asked for. Over TCP they are read to where they
-// belong, and not copied.
+// A program posts memory for two blocks before it asks for them. Over TCP the blocks are read right
+// into that memory, without a copy.
 func ExamplePosted() {
 	ctx := context.Background()
 	c, err := rocl.Open(ctx)

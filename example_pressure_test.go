@@ -12,8 +12,8 @@ import (
 	"github.com/rocl-go/rocl"
 )
 
-// Send returns when a message is accepted. Flush returns when all of them are delivered, and
-// says how many were not: a program calls it before os.Exit.
+// Send returns when a message is accepted. Flush returns when all messages are delivered, and says
+// how many were not. A program calls Flush before os.Exit.
 func ExampleResource_flush() {
 	ctx := context.Background()
 	node := newNode()
@@ -37,7 +37,7 @@ func ExampleResource_flush() {
 	// Output: all are delivered
 }
 
-// A program that ends waits for the messages of all its resources.
+// A program that is about to end waits for the messages of all its resources.
 func ExampleContext_flush() {
 	ctx := context.Background()
 	node := newNode()
@@ -55,7 +55,7 @@ func ExampleContext_flush() {
 	// 1 message is in the mailbox
 }
 
-// What a resource did not receive before it was deleted is counted by the sender's Flush.
+// A resource is deleted with messages unread. The sender's Flush counts them.
 func ExampleFlushError() {
 	ctx := context.Background()
 	node := newNode()
@@ -76,7 +76,7 @@ func ExampleFlushError() {
 	// Output: 3 messages, gone: true
 }
 
-// A sender that must not wait drops what the receiver has no room for.
+// A sender that must not wait drops the messages for which the receiver has no room.
 func ExampleResource_trySend() {
 	ctx := context.Background()
 	node := newNode()
@@ -100,7 +100,7 @@ func ExampleResource_trySend() {
 		}
 		return err
 	}
-	// The first call may find that the directory has to be asked.
+	// The first call may fail because the directory has to be asked.
 	for errors.Is(try(), rocl.ErrFull) {
 		time.Sleep(time.Millisecond)
 	}
@@ -134,7 +134,7 @@ func ExampleResource_room() {
 	// Output: true
 }
 
-// A stage of a pipeline keeps few messages waiting, so that a fast sender goes at its pace.
+// A stage of a pipeline keeps few messages waiting, so that a fast sender is slowed to its pace.
 func ExampleMailboxMessages() {
 	ctx := context.Background()
 	node := newNode()
@@ -160,8 +160,8 @@ func ExampleMailboxMessages() {
 	// Output: 10 are sent and 10 wait
 }
 
-// A receive that waits behind messages it does not select fails when the mailbox is full of
-// them. It has lost nothing: when some were received it is met.
+// A receive that waits behind messages it does not select fails when the mailbox is full of them.
+// No message is lost: after some of them are received, the receive succeeds.
 func ExampleWithGiveUp_stuck() {
 	ctx := context.Background()
 	node := newNode()
@@ -206,7 +206,7 @@ func ExampleWithGiveUp_stuck() {
 	// the end
 }
 
-// A sender that retains a buffer writes it anew when the library is through with it.
+// A sender retains a buffer, and writes to it again when the library has finished with it.
 func ExampleBuffer_wait() {
 	ctx := context.Background()
 	node := newNode()
@@ -239,7 +239,8 @@ func ExampleBuffer_wait() {
 	// message2
 }
 
-// Memory of the program is sent from where it lies. It may be changed when the library has given it back.
+// The library sends memory of the program from where it lies. The program may change the memory
+// when the library has given it back.
 func ExampleContext_lend() {
 	ctx := context.Background()
 	node := newNode()

@@ -11,7 +11,7 @@ import (
 	"github.com/rocl-go/rocl"
 )
 
-// A receive takes what matches one of several conditions.
+// A receive takes a message that matches one of several conditions.
 func ExampleAny() {
 	const request, reply, stop = 1, 2, 3
 	ctx := context.Background()
@@ -31,14 +31,14 @@ func ExampleAny() {
 	fmt.Printf("%s\n", m.Bytes())
 	m.Release()
 
-	_, err = me.Recv(ctx, rocl.Tag(request), rocl.Tag(reply)) // both at once: no message
+	_, err = me.Recv(ctx, rocl.Tag(request), rocl.Tag(reply)) // no message has both tags
 	fmt.Println(errors.Is(err, rocl.ErrSelect))
 	// Output:
 	// reply of b
 	// true
 }
 
-// Tags in ranges: below 100 is control, the rest are data.
+// Ranges of tags separate messages: tags below 100 are control, the others are data.
 func ExampleTags() {
 	ctx := context.Background()
 	node := newNode()
@@ -56,7 +56,7 @@ func ExampleTags() {
 	// Output: 7
 }
 
-// The upper 32 bits of a tag name a job, the lower ones a part of it.
+// The upper 32 bits of a tag name a job, and the lower 32 bits a part of the job.
 func ExampleTagMask() {
 	ctx := context.Background()
 	node := newNode()
@@ -74,7 +74,7 @@ func ExampleTagMask() {
 	// Output: 8
 }
 
-// A conjunction within alternatives.
+// All makes a conjunction within the alternatives of Any.
 func ExampleAll() {
 	ctx := context.Background()
 	node := newNode()
@@ -95,14 +95,14 @@ func ExampleAll() {
 	// a 2
 }
 
-// Peek tells how long the next message is before it is received.
+// Peek tells the length of the next message before it is received.
 func ExampleEnvelope() {
 	ctx := context.Background()
 	node := newNode()
 	defer node.close()
 	me := register(node.open(), "me")
 	_ = me.SendBytes(ctx, me.ID(), 4, []byte("hello"))
-	for range 2 { // it stays
+	for range 2 { // Peek leaves the message in the mailbox
 		e, err := me.Peek(rocl.Tag(4))
 		if err != nil {
 			log.Fatal(err)
@@ -127,7 +127,7 @@ func ExampleResource_putBack() {
 	_ = me.SendBytes(ctx, me.ID(), 2, []byte("second"))
 	m, err := me.Recv(ctx)
 	if err == nil {
-		err = me.PutBack(m) // m is not ours any more
+		err = me.PutBack(m) // from here on the library owns m
 	}
 	for range 2 {
 		if m, err = me.Recv(ctx); err != nil {
@@ -141,7 +141,7 @@ func ExampleResource_putBack() {
 	// second
 }
 
-// A goroutine serves two resources: requests, and what an operator orders.
+// A goroutine serves two resources: one for requests, and one for orders of an operator.
 func ExampleRecvAny() {
 	ctx := context.Background()
 	node := newNode()

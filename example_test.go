@@ -25,8 +25,8 @@ import (
 	"github.com/rocl-go/rocl/subsys/tcp"
 )
 
-// node is a node in memory, so that an example needs no daemon and sees nobody
-// else's resources. Tests have rocltest for that.
+// node is a node in memory. An example on it needs no daemon, and sees no resources of other
+// programs. Tests have package rocltest for that.
 type node struct {
 	server   *directory.Server
 	contexts []*rocl.Context
@@ -52,7 +52,7 @@ func (n *node) close() {
 	n.server.Close()
 }
 
-// register is c.Register for the examples that are about something else.
+// register registers a resource for examples whose subject is another one.
 func register(c *rocl.Context, name string) *rocl.Resource {
 	r, err := c.Register(context.Background(), rocl.Attrs{"name": name})
 	if err != nil {
@@ -69,7 +69,8 @@ func ExampleOpen() {
 	defer os.RemoveAll(dir)
 	ctx := context.Background()
 
-	// Without the option, the context joins whoever else is on the machine.
+	// Without the option, the context joins the node's directory, and sees the other programs of
+	// the machine.
 	c, err := rocl.Open(ctx, rocl.WithSocket(filepath.Join(dir, "directory.sock")))
 	if err != nil {
 		log.Fatal(err)
@@ -100,7 +101,7 @@ func ExampleOpen() {
 	// Output: hello, tag 7
 }
 
-// Contexts that name one socket are of one node; the first serves it.
+// Contexts with the same socket belong to one node. The first of them serves the directory.
 func ExampleWithSocket() {
 	dir, err := os.MkdirTemp("", "rocl-")
 	if err != nil {
@@ -127,7 +128,7 @@ func ExampleWithSocket() {
 	// Output: true <nil>
 }
 
-// A tool that only looks around should not become the node's directory.
+// A tool that only looks at resources should not serve the node's directory.
 func ExampleJoinOnly() {
 	dir, err := os.MkdirTemp("", "rocl-")
 	if err != nil {
@@ -175,7 +176,7 @@ func ExampleWithListen() {
 	// tcp true
 }
 
-// Control goes over TCP, and data another way, at once.
+// Control messages use TCP while data uses another transport.
 func ExampleWithRules() {
 	ctx := context.Background()
 	node := newNode()
@@ -201,8 +202,8 @@ func ExampleWithRules() {
 	// true
 }
 
-// The first rule that fits a message counts; without transports it is as if there
-// were none.
+// The first rule that fits a message counts. A rule without transports excepts its messages from
+// the later rules.
 func ExampleRule() {
 	ctx := context.Background()
 	node := newNode()
@@ -232,7 +233,8 @@ func ExampleTagRange() {
 	// Output: true
 }
 
-// Who talks to whom over what; 'rocl routes' prints it for a whole node.
+// A context lists the transport to each other context. The command 'rocl routes' prints the list
+// for a whole node.
 func ExampleRoute() {
 	ctx := context.Background()
 	node := newNode()
@@ -250,14 +252,14 @@ func ExampleRoute() {
 	for _, r := range a.Routes() {
 		fmt.Println(r.Peer == b.ID(), r.Transport, r.Sent, r.SentBytes, r.Changes)
 	}
-	theirs, err := a.RoutesOf(ctx, b.ID()) // but for the one that carried the question
+	theirs, err := a.RoutesOf(ctx, b.ID()) // without the route that carried the question
 	fmt.Println(len(theirs), err)
 	// Output:
 	// true inproc 1 5 0
 	// 0 <nil>
 }
 
-// Where the processor has better to do, receivers sleep at once.
+// Receivers sleep at once, and leave the processor to other work.
 func ExampleWithPoll() {
 	ctx := context.Background()
 	node := newNode()
@@ -276,7 +278,7 @@ func ExampleWithPoll() {
 	// Output: hello
 }
 
-// A budget bounds what waiting may cost: here a processor, for 5 µs a message.
+// A budget limits what waiting may cost: here 5 µs of a processor for each message.
 func ExampleWithPollBudget() {
 	ctx := context.Background()
 	node := newNode()
@@ -298,7 +300,7 @@ func ExampleWithPollBudget() {
 	// true
 }
 
-// Of many contexts in one process one at a time polls; the others sleep.
+// Of many contexts in one process, one at a time polls. The others sleep.
 func ExampleWithPollers() {
 	ctx := context.Background()
 	node := newNode()
@@ -322,7 +324,7 @@ func ExampleWithMailbox() {
 	ctx := context.Background()
 	node := newNode()
 	defer node.close()
-	c := node.open(rocl.WithMailbox(100_000)) // of each resource of c
+	c := node.open(rocl.WithMailbox(100_000)) // for each resource of c
 	me := register(c, "me")
 	page := make([]byte, 40_000)
 	for i := range uint64(2) {
@@ -346,7 +348,7 @@ func ExampleWithMailbox() {
 	// room again: true
 }
 
-// One resource may have a limit of its own.
+// One resource has a mailbox limit of its own.
 func ExampleMailboxLimit() {
 	ctx := context.Background()
 	node := newNode()
@@ -384,13 +386,13 @@ func ExampleWithMemory() {
 	// Output: true
 }
 
-// Close does not wait for ever for those who cannot be reached.
+// Close does not wait forever for contexts that cannot be reached.
 func ExampleWithLinger() {
 	ctx := context.Background()
 	node := newNode()
 	defer node.close()
 	a := node.open(rocl.WithLinger(10*time.Millisecond), rocl.WithCluster("one"))
-	b := node.open(rocl.WithCluster("another")) // will not talk to a
+	b := node.open(rocl.WithCluster("another")) // this context does not link with a
 	me, you := register(a, "me"), register(b, "you")
 	if err := me.SendBytes(ctx, you.ID(), 0, []byte("hello")); err != nil {
 		log.Fatal(err) // it would be accepted
@@ -406,7 +408,7 @@ func ExampleWithGiveUp() {
 	defer node.close()
 	a := node.open(rocl.WithGiveUp(10*time.Millisecond), rocl.WithCluster("one"),
 		rocl.WithUndelivered(func(u rocl.Undelivered) { lost <- u }))
-	b := node.open(rocl.WithCluster("another")) // will not talk to a
+	b := node.open(rocl.WithCluster("another")) // this context does not link with a
 	me, you := register(a, "me"), register(b, "you")
 	if err := me.SendBytes(ctx, you.ID(), 7, []byte("hello")); err != nil {
 		log.Fatal(err) // it would be accepted
@@ -416,8 +418,8 @@ func ExampleWithGiveUp() {
 	// Output: 7 true
 }
 
-// Contexts of one node find each other's resources, whatever their cluster;
-// messages stay within a cluster.
+// Contexts of one node find each other's resources, whatever their clusters. Messages stay within a
+// cluster.
 func ExampleWithCluster() {
 	ctx := context.Background()
 	node := newNode()
@@ -436,7 +438,7 @@ func ExampleWithCluster() {
 	// Output: hello
 }
 
-// Two nodes without daemons, here both on one machine: a cluster.
+// Two nodes without daemons, here on one machine, form a cluster.
 func ExampleWithMember() {
 	ctx := context.Background()
 	first, second := freeAddr(), freeAddr() // such as 10.0.0.7:7946
@@ -457,7 +459,7 @@ func ExampleWithMember() {
 	b := open("b", cluster.Member{Bind: second, Join: []string{first}})
 	defer b.Close()
 	printer, me := register(a, "printer"), register(b, "me")
-	for e, err := range b.Watch(ctx, rocl.Match{"name": "printer"}) { // the nodes may not have met yet
+	for e, err := range b.Watch(ctx, rocl.Match{"name": "printer"}) { // the nodes may not know each other yet
 		if err != nil {
 			log.Fatal(err)
 		}
@@ -504,7 +506,7 @@ func ExampleSearchStrategy() {
 	// rocl: invalid settings of a member: search by broadcast needs a group address
 }
 
-// Certificates are refused unless the nodes of the cluster show theirs.
+// Open refuses certificates unless the nodes of the cluster use certificates.
 func ExampleWithCertificates() {
 	dir, err := os.MkdirTemp("", "rocl-")
 	if err != nil {
@@ -526,7 +528,7 @@ func ExampleWithCertificates() {
 	// Output: true
 }
 
-// freeAddr is an address of the loopback interface that nobody has just now.
+// freeAddr returns an address of the loopback interface that no program is using at the moment.
 func freeAddr() string {
 	addr, err := freeaddr.Loopback()
 	if err != nil {
@@ -545,12 +547,12 @@ func ExampleWithLogger() {
 	if err := me.SendBytes(context.Background(), you.ID(), 7, nil); err != nil {
 		log.Fatal(err)
 	}
-	node.close() // from here on nobody logs
+	node.close() // from here on nothing is logged
 	fmt.Println(strings.Contains(lines.String(), "dispatch: undelivered"))
 	// Output: true
 }
 
-// What was accepted and not read when its target went is reported.
+// A message that was accepted, and not received before its target ended, is reported.
 func ExampleWithUndelivered() {
 	ctx := context.Background()
 	lost := make(chan rocl.Undelivered, 1)
@@ -644,7 +646,7 @@ func ExampleCovered() {
 }
 
 func ExampleCoverage() {
-	var asked rocl.Coverage // as FindAll leaves it; see Covered
+	var asked rocl.Coverage // the result of a FindAll with Covered
 	asked.Covered = 2
 	asked.Failed = append(asked.Failed, rocl.GID{}.Node())
 	if err := asked.Err(); errors.Is(err, rocl.ErrPartial) {
@@ -759,7 +761,7 @@ func ExampleContext_watch() {
 		}
 		fmt.Printf("%v %q\n", ev.Kind, ev.Attrs.GetString("state"))
 		switch ev.Kind {
-		case rocl.Synced: // these were all there are
+		case rocl.Synced: // all resources that matched at first have been yielded
 			_ = r.Update(ctx, rocl.Attrs{"type": "lamp", "state": "on"})
 		case rocl.Changed:
 			_ = r.Delete(ctx)
@@ -788,7 +790,7 @@ func ExampleContext_buffer_errors() {
 			continue
 		}
 		fmt.Println(p.Len(), "bytes")
-		p.Release() // it is not sent
+		p.Release() // a buffer that is not sent must be released
 	}
 
 	p, err := c.Buffer(1 << 19)
@@ -812,12 +814,12 @@ func ExampleContext_buffer() {
 	a, b := node.open(), node.open()
 	me, you := register(a, "me"), register(b, "you")
 
-	p, err := a.Buffer(1 << 20) // not cleared: what its last user left
+	p, err := a.Buffer(1 << 20) // not cleared: it holds what its last user wrote
 	if err != nil {
 		log.Fatal(err)
 	}
 	where := &p.Bytes()[0]
-	if err := me.Send(ctx, you.ID(), 0, p); err != nil { // p is the library's from here on, if nil is returned
+	if err := me.Send(ctx, you.ID(), 0, p); err != nil { // with nil, the library has taken p over
 		log.Fatal(err)
 	}
 	m, err := you.Recv(ctx)
@@ -832,7 +834,7 @@ func ExampleContext_buffer() {
 	// copies: 0
 }
 
-// A server of requests: the tag says which one is answered.
+// A server of requests selects its answer by the tag of the request.
 func ExampleResource() {
 	ctx := context.Background()
 	node := newNode()
@@ -894,7 +896,7 @@ func ExampleResource_tryRecv() {
 	// two
 }
 
-// A receive is timed by its context.
+// The context ctx limits how long a receive waits.
 func ExampleResource_recv() {
 	node := newNode()
 	defer node.close()
@@ -906,7 +908,7 @@ func ExampleResource_recv() {
 	// Output: true
 }
 
-// Of many who change what they have read, one wins; the others read again.
+// Of several goroutines that change what they have read, one succeeds. The others read again.
 func ExampleResource_compareAndSet() {
 	ctx := context.Background()
 	node := newNode()
@@ -939,7 +941,7 @@ func ExampleFound() {
 	// Output: true true true {name=me}
 }
 
-// A watch with an end: it tells what is there, then Synced.
+// A watch ends at the event Synced, after the resources that match now.
 func ExampleEvent() {
 	ctx := context.Background()
 	node := newNode()
@@ -958,8 +960,7 @@ func ExampleEvent() {
 	// Output: appeared me
 }
 
-// The directory is asked for the first message to a resource, not for those
-// after it.
+// The first message to a resource asks the directory. The following ones do not.
 func ExampleStats() {
 	ctx := context.Background()
 	node := newNode()
@@ -976,7 +977,7 @@ func ExampleStats() {
 	// Output: map[inproc:1000] 5000 questions: 1
 }
 
-// Options are values: a program can keep its own.
+// Options are values: a program can keep a set of its own.
 func ExampleOption() {
 	small := []rocl.Option{rocl.WithMemory(8 << 20), rocl.WithMailbox(1 << 20), rocl.WithPoll(rocl.PollNever)}
 	node := newNode()
@@ -1007,7 +1008,7 @@ func ExampleFindOption() {
 	defer node.close()
 	c := node.open()
 	register(c, "me")
-	// Whom does it belong to? Any resource can be asked.
+	// Any resource can be asked for the context that owns it.
 	owner := rocl.Want("rocl.context")
 	f, err := c.Find(ctx, rocl.Match{"name": "me"}, owner)
 	if err != nil {
@@ -1017,7 +1018,7 @@ func ExampleFindOption() {
 	// Output: true
 }
 
-// A list takes what a literal cannot: repeated names, and any bytes.
+// A list takes what a literal cannot: repeated names, and values of any bytes.
 func ExampleList() {
 	ctx := context.Background()
 	node := newNode()
@@ -1050,8 +1051,8 @@ func ExampleList() {
 	// [255 0] true
 }
 
-// A pattern may be a list too: the attributes that must match, and the names
-// of those whose values are wanted.
+// A pattern may be a list, with the attributes that must match and the names of those whose values
+// are wanted.
 func ExampleList_want() {
 	ctx := context.Background()
 	node := newNode()
@@ -1072,7 +1073,7 @@ func ExampleList_want() {
 	// Output: 3 true
 }
 
-// printer is registered as it is: anything may say what it is like.
+// printer is a type of the program that implements rocl.Attributes.
 type printer struct{ room, paper string }
 
 func (p printer) AppendAttrs(l *rocl.List) error {
@@ -1104,7 +1105,7 @@ func ExampleAttrs() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	// An update replaces all of them.
+	// An update replaces all attributes.
 	if err := r.Update(ctx, rocl.Attrs{"type": "lamp", "state": "on"}); err != nil {
 		log.Fatal(err)
 	}
@@ -1128,7 +1129,7 @@ func ExampleMatch() {
 		{"type": "server"},
 		{"type": "server", "model": "llama"},
 		{"type": "server", "model": "other"},
-		{}, // everything
+		{}, // matches every resource
 	} {
 		_, err := c.Find(ctx, m)
 		fmt.Println(err == nil)
@@ -1140,8 +1141,8 @@ func ExampleMatch() {
 	// true
 }
 
-// Who retains a buffer before it is sent still has it after, and may ask
-// whether the library is through with it.
+// A sender that retains a buffer before it sends it still owns it afterwards, and can ask whether
+// the library has finished with it.
 func ExampleBuffer() {
 	ctx := context.Background()
 	node := newNode()
@@ -1167,7 +1168,7 @@ func ExampleBuffer() {
 	// Output: hello 5, done: true, delivered
 }
 
-// What was received can be sent on in the memory it came in.
+// A received message is sent on in the memory in which it arrived.
 func ExampleMessage() {
 	ctx := context.Background()
 	node := newNode()
@@ -1197,8 +1198,8 @@ func ExampleMessage() {
 	// Output: hello, 5 bytes, tag 7
 }
 
-// A payload is the receiver's to change, but for those above 2 KiB that came over
-// shared memory: they lie in the sender's, and are copied for who wants to write.
+// A receiver may change a payload after Writable. A payload above 2 KiB that came over shared
+// memory lies in the sender's memory, so Writable copies it.
 func ExampleMessage_writable() {
 	ctx := context.Background()
 	node := newNode()
@@ -1222,7 +1223,7 @@ func ExampleMessage_writable() {
 	// Output: Jello false
 }
 
-// Selectors narrow a receive; what they leave stays for later.
+// Selectors narrow a receive. Messages that they do not match stay for later receives.
 func ExampleSelect() {
 	ctx := context.Background()
 	node := newNode()
@@ -1255,21 +1256,21 @@ func ExampleUndelivered() {
 	if err := me.SendBytes(ctx, you.ID(), 7, []byte("hello")); err != nil {
 		log.Fatal(err)
 	}
-	b.Close() // without having read it
+	b.Close() // b has not received the message
 	u := <-reports
 	fmt.Println(u.From == me.ID(), u.To == you.ID(), u.Tag, errors.Is(u.Err, rocl.ErrGone))
 	// Output: true true 7 true
 }
 
-// Every policy receives the same messages; they differ in what waiting costs.
+// Every policy receives the same messages. The policies differ in what waiting costs.
 func ExamplePollPolicy() {
 	ctx := context.Background()
 	node := newNode()
 	defer node.close()
 	for _, p := range []rocl.PollPolicy{
-		rocl.PollAdaptive, // polls where that has paid
+		rocl.PollAdaptive, // polls while polling has paid off lately
 		rocl.PollNever,    // sleeps at once
-		rocl.PollAlways,   // never sleeps: for a processor of its own
+		rocl.PollAlways,   // never sleeps, and takes a processor
 	} {
 		me := register(node.open(rocl.WithPoll(p)), "me")
 		if err := me.SendBytes(ctx, me.ID(), uint64(p), nil); err != nil {
@@ -1288,9 +1289,8 @@ func ExamplePollPolicy() {
 	// 2
 }
 
-// A program chooses a machine by the questions it asks for everything else:
-// nodes are resources, with the labels their operators gave them
-// (dirserver --label gpu=yes).
+// A program chooses a machine as it finds any other resource: nodes are resources, with the labels
+// that their operators gave them (dirserver --label gpu=yes).
 func ExampleContext_FindAll_nodes() {
 	ctx := context.Background()
 	labels, err := directory.NewLabels(rocl.Attrs{"gpu": "yes"})

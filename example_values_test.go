@@ -14,7 +14,7 @@ import (
 	"github.com/rocl-go/rocl"
 )
 
-// A buffer is written to, and a message read from, by whatever writes and reads.
+// A buffer is an io.Writer and a message is an io.Reader.
 func ExampleBuffer_write() {
 	ctx := context.Background()
 	node := newNode()
@@ -30,7 +30,7 @@ func ExampleBuffer_write() {
 		b.Release()
 		log.Fatal(err)
 	}
-	if err := me.Send(ctx, me.ID(), 0, b); err != nil { // what was written, not 1000 bytes
+	if err := me.Send(ctx, me.ID(), 0, b); err != nil { // sends what was written, not 1000 bytes
 		b.Release()
 		log.Fatal(err)
 	}
@@ -47,7 +47,7 @@ func ExampleBuffer_write() {
 	// Output: 42 14
 }
 
-// What Read has not read, WriteTo writes.
+// WriteTo writes what Read has not read.
 func ExampleMessage_reader() {
 	ctx := context.Background()
 	node := newNode()
@@ -78,7 +78,7 @@ type order struct {
 	At     time.Time
 }
 
-// Values of any type are sent; what the receiver gets is a copy.
+// A program sends a value of any type. The receiver gets a copy.
 func ExampleSendValue() {
 	ctx := context.Background()
 	node := newNode()
@@ -102,7 +102,7 @@ func ExampleSendValue() {
 	// Output: 2 lamp
 }
 
-// A payload of another type is an error. The message is as before.
+// A payload of another type gives an error. The message stays as it was.
 func ExampleValue() {
 	ctx := context.Background()
 	node := newNode()
@@ -126,7 +126,7 @@ func ExampleValue() {
 	// [1 2 3] <nil>
 }
 
-// EncodeValue is for calls that take a buffer.
+// EncodeValue makes a buffer for methods that take a buffer.
 func ExampleEncodeValue() {
 	ctx := context.Background()
 	node := newNode()
@@ -151,7 +151,7 @@ func ExampleEncodeValue() {
 	// Output: [a b] <nil>
 }
 
-// jsonOrders is a codec: the payload is JSON, as programs in other languages expect it.
+// jsonOrders is a codec whose payload is JSON, as programs in other languages expect it.
 type jsonOrders struct{}
 
 func (jsonOrders) Append(p []byte, o order) ([]byte, error) {
@@ -188,8 +188,8 @@ func ExampleCodec() {
 	// lamp
 }
 
-// One buffer goes to many. Those that have failed are named, and the buffer stays the caller's
-// then.
+// One buffer goes to several targets. The error names the targets that have failed, and the buffer
+// then stays the caller's.
 func ExampleSendErrors() {
 	ctx := context.Background()
 	node := newNode()
@@ -234,7 +234,7 @@ func ExampleSendError() {
 		log.Fatal(err)
 	}
 	var failed *rocl.SendError
-	if err := me.SendAll(ctx, []rocl.GID{you.ID()}, 0, b); errors.As(err, &failed) { // the first that has failed
+	if err := me.SendAll(ctx, []rocl.GID{you.ID()}, 0, b); errors.As(err, &failed) { // the first target that has failed
 		b.Release()
 		fmt.Println(failed.To == you.ID(), errors.Is(failed.Err, rocl.ErrGone))
 	}

@@ -15,7 +15,8 @@ import (
 	"go.uber.org/goleak"
 )
 
-// memberlist's probes end with their timeouts, a little after its Shutdown.
+// TestMain checks for leaked goroutines. memberlist's probes end with their timeouts, shortly after
+// its Shutdown.
 func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("github.com/hashicorp/memberlist.(*Memberlist).probeNode"))
 }
@@ -33,8 +34,8 @@ func reg(t *testing.T, c *rocl.Context, attrs ...string) *rocl.Resource {
 	return r
 }
 
-// The first send asks who owns the target and where that is; the next million
-// ask nothing.
+// The first send asks the directory for the owner of the target and for the owner's addresses. The
+// next million sends ask nothing.
 func TestCaches(t *testing.T) {
 	ctx := context.Background()
 	cl := rocltest.Cluster(t, 1)
@@ -51,10 +52,10 @@ func TestCaches(t *testing.T) {
 		}
 		m.Release()
 	}
-	if n := a.Stats().Questions - before; n != 1 { // it is in this process
+	if n := a.Stats().Questions - before; n != 1 { // the owner is in this process, so its address is not asked for
 		t.Errorf("%d questions, want 1", n)
 	}
-	// The answer needs none: who sent a message can be answered.
+	// The answer needs no question: the sender of a received message is known.
 	before = b.Stats().Questions
 	if err := target.SendBytes(ctx, me.ID(), 0, nil); err != nil {
 		t.Fatal(err)
@@ -91,9 +92,8 @@ func TestDeletedTarget(t *testing.T) {
 	}
 }
 
-// Who sends within a context, between contexts in memory, and over TCP pays
-// what the counters say: no copy in memory, one of a small message over TCP,
-// none of a large one.
+// Stats count the copies of a send: none between contexts in memory, one of a small message over
+// TCP, and none of a large one.
 func TestCopies(t *testing.T) {
 	ctx := context.Background()
 	cl := rocltest.Cluster(t, 1)
@@ -118,7 +118,7 @@ func TestCopies(t *testing.T) {
 			}
 			m.Release()
 		}
-		send(10) // the link is made
+		send(10) // makes the link
 		for _, c := range []struct {
 			size int
 			tcp  uint64
@@ -139,7 +139,7 @@ func TestCopies(t *testing.T) {
 	}
 }
 
-// Steady traffic allocates nothing.
+// Steady traffic allocates no memory.
 func TestNoAllocs(t *testing.T) {
 	if watched {
 		t.Skip("the race detector makes pools forget, a rocldebug build remembers places")
@@ -170,7 +170,7 @@ func TestNoAllocs(t *testing.T) {
 		if n := testing.AllocsPerRun(2000, one); n >= 1 {
 			t.Errorf("%s: %v allocations a message", name, n)
 		}
-		size = 600_000 // which goes in pieces
+		size = 600_000 // sent in pieces
 		for range 20 {
 			one()
 		}
@@ -180,7 +180,7 @@ func TestNoAllocs(t *testing.T) {
 	}
 }
 
-// Compare-and-set: of many that update at one revision, one wins.
+// Of several goroutines that update at one revision, exactly one succeeds.
 func TestCompareAndSet(t *testing.T) {
 	ctx := context.Background()
 	c := rocltest.Cluster(t, 1).Open(0)
@@ -204,7 +204,7 @@ func TestCompareAndSet(t *testing.T) {
 	}
 }
 
-// Bad attributes get an error and leave nothing.
+// Invalid attributes give an error, and no resource is registered.
 func TestBadAttributes(t *testing.T) {
 	ctx := context.Background()
 	c := rocltest.Cluster(t, 1).Open(0)
@@ -224,7 +224,7 @@ func TestBadAttributes(t *testing.T) {
 	}
 }
 
-// Many resources of one context share its port; each gets its own message.
+// The resources of one context share its port, and each receives only its own messages.
 func TestManyResources(t *testing.T) {
 	n := 100_000
 	if testing.Short() {
@@ -266,7 +266,7 @@ func TestManyResources(t *testing.T) {
 	}
 }
 
-// A timed receive, an immediate one, and closing wake as they should.
+// A timed receive, an immediate receive and a close return when they should.
 func TestWaiting(t *testing.T) {
 	cl := rocltest.Cluster(t, 1)
 	c := cl.Open(0)

@@ -9,10 +9,11 @@ import (
 	"github.com/rocl-go/rocl/buffers"
 )
 
-// BufferWait is [Context.Buffer] that waits, until ctx ends, while the limit of
-// [WithMemory] is reached: until enough buffers and messages of the context are released,
-// by any goroutine. It fails with rocl.ErrLimit only where rocl.ErrTooLarge matches too,
-// because so much is never given; with the cause of ctx's end; and otherwise as Buffer does.
+// BufferWait returns memory of n bytes, as [Context.Buffer] does, and waits until ctx ends while
+// the limit of [WithMemory] is reached. The wait ends when enough buffers and messages of the
+// context are released, by any goroutine. BufferWait fails with rocl.ErrLimit only if n bytes are
+// never given; that error also matches rocl.ErrTooLarge. It fails with the cause of ctx's end, and
+// otherwise as Buffer does.
 func (c *Context) BufferWait(ctx stdctx.Context, n int) (*buffers.Buffer, error) {
 	b, err := c.disp.BufferWait(ctx, n)
 	if err != nil {
@@ -21,18 +22,18 @@ func (c *Context) BufferWait(ctx stdctx.Context, n int) (*buffers.Buffer, error)
 	return b, nil
 }
 
-// Lend returns a buffer over memory of the program, which the library sends from where it
-// lies. It can be read only. The library may read the memory until it calls back, once, after the last
-// reference to the buffer has been released: when a message with it has been acknowledged,
-// or, within the process, released by its receiver. back must not wait, because locks may be
-// held. Over shared memory what is not registered is copied: [Context.Buffer] is for
-// memory that other processes are to read in place.
+// Lend returns a buffer over memory p of the program, which the library reads where it lies. The
+// buffer is read-only. The library may read p until it calls back. It calls back once, after the
+// last reference to the buffer has been released: when a message with it has been acknowledged or,
+// within the process, when its receiver has released it. back must not wait, because locks may be
+// held. Over shared memory p is copied, because it is not registered: use [Context.Buffer] for
+// memory that other processes read in place.
 func (c *Context) Lend(p []byte, back func()) *buffers.Buffer {
 	return c.pool.Borrow(new(buffers.Buffer), p, lent(back))
 }
 
-// lent calls a program when nothing reads its memory any more.
+// lent is a function of the program that is called when nothing reads its memory any more.
 type lent func()
 
-// Return implements buffers.Lender.
+// Return calls the function. It implements buffers.Lender.
 func (f lent) Return(bool) { f() }

@@ -15,26 +15,26 @@ import (
 	"github.com/rocl-go/rocl/resource"
 )
 
-// cacheMost bounds each cache; beyond it some entry is dropped, and asked for
-// again when needed.
+// cacheMost limits the entries of each cache. A new entry beyond it replaces some other one.
 const cacheMost = 1 << 16
 
-// cache remembers which context owns a resource, the flow to it, and the
-// addresses of contexts (paper, section 4.1).
+// cache holds what this context knows of other contexts: the owners of resources, the flows to
+// them, and the addresses of contexts (section 4.1 of the paper). mu guards all fields.
 type cache struct {
 	mu     sync.RWMutex
-	owners map[resource.GID]resource.GID
-	flows  map[resource.GID]*dispatch.Flow
-	addrs  map[resource.GID]*addresses
-	added  int                       // flows, since the last sweep
-	gone   map[resource.GID]struct{} // peers whose links have ended since
-	deaths map[resource.NodeID]*death
+	owners map[resource.GID]resource.GID   // contexts that own resources, by resource
+	flows  map[resource.GID]*dispatch.Flow // flows to resources
+	addrs  map[resource.GID]*addresses     // addresses of contexts
+	added  int                             // number of flows added since the last sweep
+	gone   map[resource.GID]struct{}       // contexts whose links have ended since the last sweep
+	deaths map[resource.NodeID]*death      // recent answers to whether nodes are dead
 }
 
-// sweepLeast is how many flows are added, or links end, at least before a sweep.
+// sweepLeast is the least number of flows added, or of links ended, before a sweep.
 const sweepLeast = 64
 
-// ended notes that the link with a peer has ended: what leads to it is dropped soon.
+// ended notes that the link with the context peer has ended. The peer's addresses are dropped at
+// once, and its other entries by a later sweep.
 func (k *cache) ended(peer resource.GID) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -45,7 +45,7 @@ func (k *cache) ended(peer resource.GID) {
 	}
 }
 
-// add keeps the flow to a resource. mu must be held.
+// add keeps the flow to a resource. mu must be held for writing.
 func (k *cache) add(id resource.GID, f *dispatch.Flow) {
 	bound(k.flows)
 	k.flows[id] = f
@@ -54,9 +54,9 @@ func (k *cache) add(id resource.GID, f *dispatch.Flow) {
 	}
 }
 
-// sweep drops flows that have failed for good, and what is known of contexts whose
-// links have ended. It is called once for as many changes as there are entries, or a
-// part of that, so that an entry costs the same however many there are. mu must be held.
+// sweep drops flows that have failed for good, and the owners of resources whose contexts' links
+// have ended. The number of changes between two sweeps grows with the number of entries, so the
+// cost for each change does not. mu must be held for writing.
 func (k *cache) sweep() {
 	for id, f := range k.flows {
 		if f.Dead() {
@@ -75,15 +75,17 @@ func (k *cache) sweep() {
 	clear(k.gone)
 }
 
+// addresses are the addresses of one context.
 type addresses struct {
 	urls []string
-	used time.Time
+	used time.Time // when a link was last given the addresses
 }
 
-// fresh is for how long after their use addresses are not trusted: who asks
-// for them again so soon has found that they do not work.
+// fresh is how long after their use addresses are not used again. A link that asks again so soon
+// has found that they do not work.
 const fresh = time.Second
 
+// init makes the cache empty.
 func (k *cache) init() {
 	k.owners = map[resource.GID]resource.GID{}
 	k.flows = map[resource.GID]*dispatch.Flow{}
@@ -92,6 +94,7 @@ func (k *cache) init() {
 	k.deaths = map[resource.NodeID]*death{}
 }
 
+// bound drops some entry of a full map.
 func bound[K comparable, V any](m map[K]V) {
 	if len(m) >= cacheMost {
 		for k := range m {
@@ -101,6 +104,7 @@ func bound[K comparable, V any](m map[K]V) {
 	}
 }
 
+// own keeps owner as the context that owns the resource id.
 func (k *cache) own(id, owner resource.GID) {
 	k.mu.RLock()
 	same := k.owners[id] == owner
@@ -114,8 +118,8 @@ func (k *cache) own(id, owner resource.GID) {
 	k.mu.Unlock()
 }
 
-// reach keeps and returns the addresses of a context, which are among its
-// attributes.
+// reach keeps and returns the addresses of the context peer, whose attributes are attrs. used is
+// the time of their last use.
 func (k *cache) reach(peer resource.GID, attrs *resource.List, used time.Time) []string {
 	a := &addresses{used: used}
 	for v := range attrs.Values(AttrAddr) {
@@ -130,6 +134,7 @@ func (k *cache) reach(peer resource.GID, attrs *resource.List, used time.Time) [
 	return a.urls
 }
 
+// forget drops the owner of the resource id and the flow to it.
 func (k *cache) forget(id resource.GID) {
 	k.mu.Lock()
 	delete(k.owners, id)
@@ -137,15 +142,16 @@ func (k *cache) forget(id resource.GID) {
 	k.mu.Unlock()
 }
 
+// flow returns the flow to the resource id, or nil.
 func (k *cache) flow(id resource.GID) *dispatch.Flow {
 	k.mu.RLock()
 	defer k.mu.RUnlock()
 	return k.flows[id]
 }
 
-// flow finds the way to a resource, asking the directory at most once for its
-// owner. The addresses of the owner are asked for when the link is made. In
-// doubt, after a failure, nothing is taken for granted.
+// flow returns the flow to a resource. It asks the directory for the owner at most once; the
+// owner's addresses are asked for when the link is made. With doubt, after a failure, it uses only
+// what the directory has said.
 func (c *Context) flow(ctx stdctx.Context, to resource.GID, doubt bool) (*dispatch.Flow, error) {
 	if f := c.cache.flow(to); f != nil {
 		return f, nil
@@ -169,11 +175,12 @@ func (c *Context) flow(ctx stdctx.Context, to resource.GID, doubt bool) (*dispat
 	return c.flowOf(owner, to)
 }
 
-// isNode says whether id is of the resource that stands for a node, which
+// isNode reports whether id identifies the resource that stands for a node. Such a resource
 // receives no messages.
 func isNode(id resource.GID) bool { return id == directory.NodeResource(id.Node()) }
 
-// resolve implements dispatch.Resolver with the second cache.
+// resolve returns the addresses of the context peer from the cache or the directory. It implements
+// dispatch.Resolver.
 func (c *Context) resolve(ctx stdctx.Context, peer resource.GID) ([]string, error) {
 	c.cache.mu.Lock()
 	var known []string
@@ -200,18 +207,18 @@ func (c *Context) resolve(ctx stdctx.Context, peer resource.GID) ([]string, erro
 	return c.meant(peer, c.cache.reach(peer, &ans.Attrs, time.Now())), nil
 }
 
-// deathFor is how long an answer to the question whether a node is dead is used: each
-// attempt of each link with a context of the node asks.
+// deathFor is how long an answer to the question whether a node is dead is used. Each attempt of
+// each link with a context of the node asks the question.
 const deathFor = 200 * time.Millisecond
 
 // A death is the directory's answer to the question whether a node is dead.
 type death struct {
 	done   chan struct{} // closed when the other fields are set
-	at     time.Time     // zero if the goroutine that asked has given up
+	at     time.Time     // time of the answer; zero if the goroutine that asked has given up
 	isDead bool
 }
 
-// isOld reports whether the directory is to be asked again.
+// isOld reports whether the directory must be asked again.
 func (a *death) isOld() bool {
 	select {
 	case <-a.done:
@@ -221,8 +228,8 @@ func (a *death) isOld() bool {
 	}
 }
 
-// isDead reports whether the directory says that a node is dead. Calls for one node that
-// come together put one question.
+// isDead reports whether the directory says that a node is dead. Concurrent calls for one node
+// share one question. A call whose ctx ends reports false.
 func (c *Context) isDead(ctx stdctx.Context, node resource.NodeID) bool {
 	k := &c.cache
 	k.mu.Lock()
@@ -250,9 +257,9 @@ func (c *Context) isDead(ctx stdctx.Context, node resource.NodeID) bool {
 	return a.isDead
 }
 
-// asksIfDead asks the directory whether a node is dead: it has no such node, and it has
-// another one than this. A node that is suspected or away is not dead. A directory that
-// reaches no other member is cut off itself, and cannot tell.
+// asksIfDead asks the directory whether a node is dead. The node is dead if the directory does not
+// know it, and knows another node besides this one. A node that is suspected or away is not dead. A
+// directory that reaches no other member is itself cut off, and cannot tell.
 func (c *Context) asksIfDead(ctx stdctx.Context, node resource.NodeID) bool {
 	it, err := c.pattern(resource.Match{AttrKind: "node", AttrNode: fmt.Sprintf("%012x", uint64(node))}, nil)
 	if err != nil {
@@ -267,7 +274,7 @@ func (c *Context) asksIfDead(ctx stdctx.Context, node resource.NodeID) bool {
 		return false
 	}
 	c.asked.Add(1)
-	for n, err := range c.dir.FindAll(ctx, all) { // this node comes first, then one after another
+	for n, err := range c.dir.FindAll(ctx, all) { // this node comes first, then the others one after another
 		if err != nil {
 			return false
 		}

@@ -25,7 +25,7 @@ import (
 	"github.com/rocl-go/rocl/subsys/tcp"
 )
 
-// What the counters say of the first send to a resource, and of those after.
+// The counters tell the cost of the first send to a resource, and of the following sends.
 func TestCountersOfSends(t *testing.T) {
 	for name := range transports {
 		t.Run(name, func(t *testing.T) {
@@ -36,14 +36,14 @@ func TestCountersOfSends(t *testing.T) {
 				t.Fatalf("before anything: %+v", s)
 			}
 			once := func() { send(t, me, you.ID(), "12345"); expect(t, you, "12345") }
-			asks := uint64(2) // who owns it, where is that
+			asks := uint64(2) // one for the owner, one for its addresses
 			if name == "inproc" {
-				asks = 1 // it is here
+				asks = 1 // the owner is in this process
 			}
 			if n := questions(a, once); n != asks {
 				t.Errorf("the first send asked %d times", n)
 			}
-			first := a.Stats() // the handshake of a link may take copies too
+			first := a.Stats() // the handshake of a link may copy too
 			for i := uint64(2); i < 10; i++ {
 				if n := questions(a, once); n != 0 {
 					t.Errorf("send %d asked %d times", i, n)
@@ -60,18 +60,18 @@ func TestCountersOfSends(t *testing.T) {
 					t.Fatalf("%d links, %d undelivered", s.Links, s.Undelivered)
 				}
 			}
-			// Another resource of the same context is asked for by nobody: its
-			// identifier says whose it is, and that is linked.
+			// Another resource of the same context takes no question: its identifier names the
+			// context, which is linked.
 			other := register(t, b, nil)
 			if n := questions(a, func() { send(t, me, other.ID(), "x"); expect(t, other, "x") }); n != 0 {
 				t.Errorf("another resource of a linked context took %d questions", n)
 			}
-			// Nor is one of the same context.
+			// A resource of the sending context takes no question either.
 			mine := register(t, a, nil)
 			if n := questions(a, func() { send(t, me, mine.ID(), "x"); expect(t, mine, "x") }); n != 0 {
 				t.Errorf("a resource of the same context took %d questions", n)
 			}
-			// Who was found has an owner that is known already.
+			// The owner of a resource that was found is known already.
 			c := cl.Open(0, transports[name]...)
 			it := register(t, c, resource.Attrs{"n": "it"})
 			if n := questions(a, func() {
@@ -81,15 +81,15 @@ func TestCountersOfSends(t *testing.T) {
 				}
 				send(t, me, f.ID, "x")
 				expect(t, it, "x")
-			}); n != asks { // the find, and where the context is
+			}); n != asks { // the find, and the addresses of the context
 				t.Errorf("find and send took %d questions", n)
 			}
 		})
 	}
 }
 
-// A resource that is deleted and registered anew by another context has a new
-// identifier. The old one is refused, although cached; the new one works.
+// A resource that is deleted, and registered anew by another context, has a new identifier. Sends
+// to the old identifier fail although it is cached; sends to the new one succeed.
 func TestRegisteredAnewElsewhere(t *testing.T) {
 	over(t, func(t *testing.T, open func(...context.Option) *context.Context) {
 		told := make(reports, 10)
@@ -108,7 +108,7 @@ func TestRegisteredAnewElsewhere(t *testing.T) {
 		}
 		send(t, me, f.ID, "two")
 		expect(t, anew, "two")
-		// What is refused once is refused later, and is not remembered.
+		// Later sends are refused too, and the identifier is not cached.
 		refused(t, me, old.ID(), told)
 		if owners, flows, _ := a.CacheSizes(); owners > 2 || flows > 2 {
 			t.Errorf("%d owners and %d flows are cached, of one resource that there is", owners, flows)
@@ -116,8 +116,8 @@ func TestRegisteredAnewElsewhere(t *testing.T) {
 	})
 }
 
-// A context that ends takes its resources along; who takes over their work is
-// found.
+// A context that ends takes its resources along. The resource of another context that replaces them
+// is found.
 func TestContextEnds(t *testing.T) {
 	over(t, func(t *testing.T, open func(...context.Option) *context.Context) {
 		told := make(reports, 10)
@@ -141,8 +141,8 @@ func TestContextEnds(t *testing.T) {
 	})
 }
 
-// Both caches may be wrong about a resource. It is noticed on first use: the
-// message arrives, or is reported, and the next one arrives.
+// Both caches are wrong about a resource. The first use notices that: its message arrives or is
+// reported, and the next message arrives.
 func TestStaleOwner(t *testing.T) {
 	over(t, func(t *testing.T, open func(...context.Option) *context.Context) {
 		told := make(reports, 10)
@@ -154,13 +154,13 @@ func TestStaleOwner(t *testing.T) {
 		}
 		for what, owner := range wrong {
 			a.CacheOwner(you.ID(), owner)
-			from := register(t, a, nil) // remembers no way
+			from := register(t, a, nil) // this resource remembers no flow
 			for try := 0; ; try++ {
 				if try == 2 {
 					t.Fatalf("%s: not corrected", what)
 				}
 				send(t, from, you.ID(), "hello")
-				// The message is either here or reported: there is no third.
+				// The message arrives or is reported: there is no third possibility.
 				got := make(chan error, 1)
 				ctx, cancel := stdctx.WithCancel(bg)
 				go func() {
@@ -200,13 +200,12 @@ func TestStaleOwnerSelf(t *testing.T) {
 	expect(t, you, "hello")
 }
 
-// flaky is a transport whose dials fail while told to, as those of a cut
-// network do, and which counts them.
+// flaky is a transport whose dials fail on demand, as those of a cut network do. It counts them.
 type flaky struct {
 	subsys.Transport
 	fail  atomic.Bool
 	dials atomic.Int64
-	tried chan struct{} // gets a token for a dial that failed
+	tried chan struct{} // gets a token for each dial that failed
 }
 
 func newFlaky() *flaky {
@@ -238,18 +237,17 @@ func (p *flakyPort) Dial(ctx stdctx.Context, addr string, s subsys.Sink) (subsys
 	return p.Port.Dial(ctx, addr, s)
 }
 
-// Addresses that do not last are asked for again, by the dial after the one
-// that failed.
+// Addresses that do not work are asked for again, by the dial after the one that failed.
 func TestStaleAddresses(t *testing.T) {
 	cl := rocltest.Cluster(t, 1)
 	a, b := cl.Open(0, context.WithTransports(tcp.New())), cl.Open(0, context.WithTransports(tcp.New()))
 	me, you := register(t, a, nil), register(t, b, nil)
 	a.CacheAddrs(b.ID(), "inproc://nowhere/1", "tcp://127.0.0.1:1")
-	// One question for the owner, one for the addresses after the dial failed.
+	// One question is for the owner, and one for the addresses after the dial has failed.
 	if n := questions(a, func() { send(t, me, you.ID(), "hello"); expect(t, you, "hello") }); n != 2 {
 		t.Errorf("%d questions", n)
 	}
-	// Right ones spare the question.
+	// Addresses that work spare the second question.
 	c := cl.Open(0, context.WithTransports(tcp.New()))
 	it := register(t, c, nil)
 	a.CacheAddrs(c.ID(), c.Addrs()...)
@@ -258,7 +256,7 @@ func TestStaleAddresses(t *testing.T) {
 	}
 }
 
-// Where dials fail, messages wait; the addresses are asked for by each try.
+// While dials fail, messages wait, and each attempt asks for the addresses.
 func TestDialsFail(t *testing.T) {
 	cl := rocltest.Cluster(t, 1)
 	f := newFlaky()
@@ -278,13 +276,13 @@ func TestDialsFail(t *testing.T) {
 	}
 }
 
-// others are the rest of a cluster, as the directory of a node sees it: what it is asked for
+// others is the rest of a cluster, as the directory of a node sees it. What the directory asks for
 // by name is on a node that does not answer.
 type others struct {
 	directory.Remote
 	finds atomic.Int64
 	mu    sync.Mutex
-	nodes []resource.NodeID // that live
+	nodes []resource.NodeID // the living nodes
 	err   error             // of a search that finds nothing
 }
 
@@ -316,9 +314,9 @@ func (o *others) All(stdctx.Context, *resource.List, *directory.Coverage) iter.S
 	}
 }
 
-// A node is dead when the directory has no such node, and is not cut off itself: it has
-// another member. The addresses that were known are returned with the error. All links
-// together ask a few times a second.
+// A node is dead if the directory does not know it, and is not cut off itself: it knows another
+// member. The known addresses are returned with the error. All links together ask a few times a
+// second.
 func TestNodeDead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServers(t)
@@ -328,7 +326,7 @@ func TestNodeDead(t *testing.T) {
 		peer := resource.MakeGID(c.ID().Node()+1, 1, 0)
 		third := peer.Node() + 1
 		ask := func() (addrs []string, finds int64, err error) {
-			time.Sleep(time.Second) // of the bubble: what was answered is old
+			time.Sleep(time.Second) // in the synctest bubble: makes the last answer old
 			before := o.finds.Load()
 			addrs, err = c.Resolve(peer)
 			return addrs, o.finds.Load() - before, err
@@ -365,7 +363,7 @@ func TestNodeDead(t *testing.T) {
 			t.Errorf("%d searches for what was just answered", n)
 		}
 		c.CacheAddrs(peer, "inproc://there/1")
-		for range 2 { // at first they are trusted
+		for range 2 { // the first attempt uses the cached addresses
 			if addrs, err := c.Resolve(peer); !slices.Equal(addrs, []string{"inproc://there/1"}) || err != nil && !errors.Is(err, dispatch.ErrNodeDead) {
 				t.Errorf("%q, %v", addrs, err)
 			}
@@ -377,7 +375,7 @@ func TestNodeDead(t *testing.T) {
 	})
 }
 
-// What is remembered of dead nodes is bounded.
+// The number of answers about dead nodes that a context keeps is limited.
 func TestManyNodesDead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServers(t)
@@ -408,10 +406,10 @@ func TestAddressCache(t *testing.T) {
 	}
 }
 
-// The caches are bounded; what is dropped is asked for again.
+// The caches are limited. An entry that was dropped is asked for again.
 func TestEviction(t *testing.T) {
 	cl := rocltest.Cluster(t, 1)
-	a, b := cl.Open(0, rocltest.TCP()), cl.Open(0, rocltest.TCP()) // within the process who is not there is known
+	a, b := cl.Open(0, rocltest.TCP()), cl.Open(0, rocltest.TCP()) // in-process links would tell at once that a peer has ended
 	me, you := register(t, a, nil), register(t, b, nil)
 	send(t, me, you.ID(), "hello")
 	expect(t, you, "hello")
@@ -429,7 +427,7 @@ func TestEviction(t *testing.T) {
 	if owners, flows, _ := a.CacheSizes(); owners != context.CacheMost || flows != context.CacheMost {
 		t.Errorf("%d owners, %d flows: less than there is room for", owners, flows)
 	}
-	for range 100 { // whether dropped or not
+	for range 100 { // for entries that were dropped, and for others
 		r, from := register(t, b, nil), register(t, a, nil)
 		send(t, from, r.ID(), "new")
 		expect(t, r, "new")
@@ -441,8 +439,7 @@ func TestEviction(t *testing.T) {
 	}
 }
 
-// A watch that tells of a resource's end corrects the caches before they are
-// used.
+// A watch that yields the end of a resource corrects the caches before they are used.
 func TestWatchForgets(t *testing.T) {
 	cl := rocltest.Cluster(t, 1)
 	a, b := cl.Open(0), cl.Open(0)
@@ -469,8 +466,8 @@ func TestWatchForgets(t *testing.T) {
 
 var peersFlag = flag.Int("cache.peers", 300, "short-lived peers in TestShortLivedPeers")
 
-// What a context knows of peers goes with them: nothing is kept of each peer that was
-// ever there.
+// The entries for a peer are dropped after the peer has ended: memory does not grow with the number
+// of past peers.
 func TestShortLivedPeers(t *testing.T) {
 	over(t, func(t *testing.T, open func(...context.Option) *context.Context) {
 		a := open()

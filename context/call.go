@@ -11,32 +11,32 @@ import (
 	"github.com/rocl-go/rocl/resource"
 )
 
-// Call sends the message in b to the resource with identifier to, as a request, and returns
-// the reply, which has the same tag. The receiver gets an ordinary message, for which
-// [dispatch.Message.IsCall] reports true, and answers it with [Resource.Reply]. The reply
-// belongs to the caller until Release. Any number of goroutines may call at once.
+// Call sends the message in b as a request to the resource with identifier to, and returns the
+// reply, which has the same tag. The receiver gets a message for which [dispatch.Message.IsCall]
+// reports true, and answers it with [Resource.Reply]. The reply belongs to the caller until
+// Release. Any number of goroutines may call at once.
 //
-// If Call returns a reply, it has taken over the caller's reference to b. If it fails, b stays
-// the caller's: call with it again, or release it. Do not write to it: the request may have
-// been sent, and other goroutines may still read it. A receiver in this process may have
-// changed it.
+// If Call returns a reply, it has taken over the caller's reference to b. If it fails, b stays the
+// caller's: call with it again, or release it. Do not write to it. The request may have been sent,
+// and other goroutines may still read the buffer. A receiver in this process may have changed it.
 //
-// Call waits, as Send does, while the target's mailbox has no room, and then for the reply,
-// until ctx ends. A reply needs no room in this resource's mailbox, and uses none of the credit
-// of its other messages: a call does not wait for messages to be received here. Replies have
-// no order with other messages from the target.
+// Call waits, as [Resource.Send] does, while the target's mailbox has no room. Then it waits for
+// the reply, until ctx ends. A reply needs no room in this resource's mailbox, and uses no credit
+// of its other messages: a call does not wait for messages to be received here. Replies have no
+// order with other messages from the target.
 //
-// Call fails with rocl.ErrGone as soon as the target has ended: within milliseconds where the
-// resource was deleted or its process killed on this node, and when gossip says that the node
-// is dead on another. It fails with rocl.ErrUnreachable where the target's context is out of
-// reach for as long as [WithGiveUp] says, and with rocl.ErrNoReply if the receiver has released
-// the request without a reply. Whatever the error, the request may have been worked on.
+// Call fails with rocl.ErrGone as soon as the target has ended. On this node that takes
+// milliseconds after the resource was deleted or its process killed. On another node it also fails
+// when gossip says that the node is dead. Call fails with rocl.ErrUnreachable if the target's
+// context is out of reach for as long as [WithGiveUp] says. It fails with rocl.ErrNoReply if the
+// receiver has released the request without a reply. Whatever the error, the receiver may have
+// worked on the request.
 //
-// Call also fails with rocl.ErrUnsupported if the target's context is of a version without
-// calls, such as 0.1.0; with rocl.ErrClosed if this resource or its context is closed; with
-// rocl.ErrTooLarge; or with the cause of ctx's end. The receiver is not told when ctx ends; its
-// reply is dropped. A request that was not delivered is not reported to [WithUndelivered]: the
-// error says so.
+// Call also fails with rocl.ErrUnsupported if the target's context has a version without calls,
+// such as 0.1.0, with rocl.ErrClosed if this resource or its context is closed, with
+// rocl.ErrTooLarge, or with the cause of ctx's end. The receiver does not learn that ctx has ended;
+// its reply is dropped. A request that was not delivered is not reported to [WithUndelivered],
+// because the error says so.
 func (r *Resource) Call(ctx stdctx.Context, to resource.GID, tag uint64, b *buffers.Buffer) (*dispatch.Message, error) {
 	var p dispatch.Pending
 	m, err := r.await(ctx, to, &p, r.try(ctx, to, func(f *dispatch.Flow) (err error) {
@@ -49,7 +49,8 @@ func (r *Resource) Call(ctx stdctx.Context, to resource.GID, tag uint64, b *buff
 	return m, err
 }
 
-// CallBytes is Call with a copy of data, which stays the caller's.
+// CallBytes sends a copy of data as a request and returns the reply, as [Resource.Call] does with a
+// buffer. data stays the caller's.
 func (r *Resource) CallBytes(ctx stdctx.Context, to resource.GID, tag uint64, data []byte) (*dispatch.Message, error) {
 	var p dispatch.Pending
 	return r.await(ctx, to, &p, r.try(ctx, to, func(f *dispatch.Flow) (err error) {
@@ -58,15 +59,15 @@ func (r *Resource) CallBytes(ctx stdctx.Context, to resource.GID, tag uint64, da
 	}))
 }
 
-// CallInto is CallBytes that has the payload of the reply lie in dst, if it is not longer than dst.
-// A large payload that comes over TCP is read there by the system call: it is not copied. Any other
-// is copied there before CallInto returns. Message.Bytes of the reply is then the
-// beginning of dst. A longer reply is received as by CallBytes, and lies elsewhere.
+// CallInto is like [Resource.CallBytes], and puts the payload of the reply into dst, if it is not
+// longer than dst. The system call reads a large payload that comes over TCP right into dst. Any
+// other payload is copied into dst before CallInto returns. Message.Bytes of the reply is then the
+// beginning of dst. A longer reply is received as by CallBytes, outside dst.
 //
-// dst is the library's until CallInto returns, and the caller's again then, whether it fails or not;
-// the reply must not be used any more once dst is changed. Bytes of dst behind the reply, or all of
-// them if CallInto fails, may have been written. When ctx ends while the reply is being read, CallInto
-// returns as soon as the goroutine that reads has let go of dst, which takes no longer than a system call.
+// The library owns dst until CallInto returns. Then dst is the caller's again, whether CallInto
+// fails or not. The reply must not be used after dst is changed. CallInto may also write bytes of
+// dst behind the reply and, if it fails, any bytes of dst. If ctx ends while the reply is being
+// read, CallInto returns when the reading goroutine has finished its system call.
 func (r *Resource) CallInto(ctx stdctx.Context, to resource.GID, tag uint64, data, dst []byte) (*dispatch.Message, error) {
 	var p dispatch.Pending
 	return r.await(ctx, to, &p, r.try(ctx, to, func(f *dispatch.Flow) (err error) {
@@ -75,7 +76,8 @@ func (r *Resource) CallInto(ctx stdctx.Context, to resource.GID, tag uint64, dat
 	}))
 }
 
-// await waits for the reply of a call whose request has been sent, unless err is not nil.
+// await waits for the reply of a call. err is the error of sending its request: if it is not nil,
+// await does not wait.
 func (r *Resource) await(ctx stdctx.Context, to resource.GID, p *dispatch.Pending, err error) (m *dispatch.Message, _ error) {
 	if err == nil {
 		m, err = p.Wait(ctx)
@@ -86,24 +88,25 @@ func (r *Resource) await(ctx stdctx.Context, to resource.GID, p *dispatch.Pendin
 	return m, nil
 }
 
-// calling returns the error of a call that fails because of err.
+// calling returns the error of a call to the resource to that fails because of err.
 func calling(to resource.GID, err error) error { return fmt.Errorf("rocl: calling %v: %w", to, err) }
 
-// A Pending is a call whose request has been accepted, and whose reply may not have come. The
-// zero value is none.
+// A Pending is a call that [Resource.StartCall] has started: its request has been accepted.
+// [Pending.Wait] returns its reply. The zero value is no call.
 type Pending struct {
 	p  dispatch.Pending
 	to resource.GID
 }
 
-// StartCall sends the request of a call, as [Resource.Call] does, and does not wait for the
-// reply: [Pending.Wait] does. So one goroutine may have many calls in flight, whose requests and
-// replies travel in batches. A request may stay unwritten for up to a millisecond, unless a
-// goroutine of the context waits.
+// StartCall sends the request of a call, as [Resource.Call] does, and does not wait for the reply:
+// [Pending.Wait] does. So one goroutine may have many calls in flight, whose requests and replies
+// travel in batches. A request may stay unwritten for up to a millisecond, unless a goroutine of
+// the context waits.
 //
-// StartCall waits, until ctx ends, while the target's mailbox has no room, and fails with the errors of Call that
-// concern the request. If it succeeds, it has taken over the caller's reference to b, whose bytes must not be
-// changed, and the end of ctx does nothing: [Pending.Cancel] ends the call. If it fails, b stays the caller's.
+// StartCall waits, until ctx ends, while the target's mailbox has no room. It fails with the errors
+// of Call that concern the request. If it succeeds, it has taken over the caller's reference to b,
+// whose bytes must not be changed. The end of ctx then does not end the call; [Pending.Cancel]
+// does. If StartCall fails, b stays the caller's.
 func (r *Resource) StartCall(ctx stdctx.Context, to resource.GID, tag uint64, b *buffers.Buffer) (Pending, error) {
 	var p dispatch.Pending
 	err := r.try(ctx, to, func(f *dispatch.Flow) (err error) {
@@ -117,8 +120,9 @@ func (r *Resource) StartCall(ctx stdctx.Context, to resource.GID, tag uint64, b 
 	return Pending{p, to}, nil
 }
 
-// Wait returns the reply, as [Resource.Call] does, and fails with the same errors. When ctx ends, the
-// call ends. Wait must be called once for each call: a reply that nobody waits for stays in memory.
+// Wait returns the reply, as [Resource.Call] does, and fails with the same errors. The end of ctx
+// ends the call. Wait must be called once for each call: a reply that no goroutine takes stays in
+// memory.
 func (p Pending) Wait(ctx stdctx.Context) (*dispatch.Message, error) {
 	m, err := p.p.Wait(ctx)
 	if err != nil {
@@ -127,24 +131,24 @@ func (p Pending) Wait(ctx stdctx.Context) (*dispatch.Message, error) {
 	return m, nil
 }
 
-// Cancel ends the call, unless it has ended or its reply has come: Wait fails with an error that wraps
-// cause. The receiver is not told, and its reply is dropped. Any goroutine may call Cancel, at any time, also
-// after Wait has returned.
+// Cancel ends the call, unless it has ended or its reply has come. Wait then fails with an error
+// that wraps cause. The receiver does not learn of it, and its reply is dropped. Any goroutine may
+// call Cancel at any time, even after Wait has returned.
 func (p Pending) Cancel(cause error) { p.p.Cancel(cause) }
 
-// Reply sends the message in b as the reply to the request m, from the resource to which m
-// came, which is r or another one of its context. It does not release m. Any goroutine may
-// call it, once for each request, at any time before m is released.
+// Reply sends the message in b as the reply to the request m. It comes from the resource that
+// received m, which is r or another resource of its context. Reply does not release m. Any
+// goroutine may call it, once for each request, before m is released.
 //
 // If Reply returns nil, it has taken over the caller's reference to b. If it fails, b stays the
 // caller's, and m may be replied to again. nil means that the reply will arrive if both contexts
-// live and the caller waits for it. Reply waits until ctx ends while the caller's context has no
-// credit left for replies, which it gives back as soon as one arrives.
+// live and the caller waits for it. Reply waits, until ctx ends, while the caller's context has no
+// credit left for replies. That context gives credit back as soon as a reply arrives.
 //
-// Reply fails with rocl.ErrNotCall if m is no request, or has been replied to; with
-// rocl.ErrGone, or rocl.ErrUnreachable, where the caller's context is known to have ended; with
-// rocl.ErrClosed if r is deleted, rocl.ErrTooLarge, or the cause of ctx's end. A reply to a call
-// that has ended in another way is dropped without an error or a report.
+// Reply fails with rocl.ErrNotCall if m is not a request, or has been replied to, and with
+// rocl.ErrGone or rocl.ErrUnreachable if the caller's context is known to have ended. It fails with
+// rocl.ErrClosed if r is deleted, with rocl.ErrTooLarge, or with the cause of ctx's end. A reply to
+// a call that has ended in another way is dropped without an error or a report.
 func (r *Resource) Reply(ctx stdctx.Context, m *dispatch.Message, b *buffers.Buffer) error {
 	err := dispatch.ErrClosed
 	if !r.gone.Load() {
@@ -153,7 +157,8 @@ func (r *Resource) Reply(ctx stdctx.Context, m *dispatch.Message, b *buffers.Buf
 	return r.replied(m, err)
 }
 
-// ReplyBytes is Reply with a copy of data, which stays the caller's.
+// ReplyBytes sends a copy of data as the reply to the request m, as [Resource.Reply] does with a
+// buffer. data stays the caller's.
 func (r *Resource) ReplyBytes(ctx stdctx.Context, m *dispatch.Message, data []byte) error {
 	err := dispatch.ErrClosed
 	if !r.gone.Load() {
@@ -162,6 +167,7 @@ func (r *Resource) ReplyBytes(ctx stdctx.Context, m *dispatch.Message, data []by
 	return r.replied(m, err)
 }
 
+// replied returns the error of a reply to m that fails because of err.
 func (r *Resource) replied(m *dispatch.Message, err error) error {
 	if err != nil {
 		return fmt.Errorf("rocl: replying to %v: %w", m.From(), err)

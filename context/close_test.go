@@ -18,7 +18,7 @@ import (
 	"github.com/rocl-go/rocl/subsys/tcp"
 )
 
-// What was accepted before Close arrives, in order and whole, large and small.
+// Messages accepted before Close arrive, in order and complete, small and large.
 func TestCloseDelivers(t *testing.T) {
 	over(t, func(t *testing.T, open func(...context.Option) *context.Context) {
 		a, b := open(), open()
@@ -46,7 +46,7 @@ func TestCloseDelivers(t *testing.T) {
 	})
 }
 
-// Close waits for a target that cannot be reached just now.
+// Close waits for a target that cannot be reached at the moment.
 func TestCloseWaits(t *testing.T) {
 	cl := rocltest.Cluster(t, 1)
 	f := newFlaky()
@@ -78,7 +78,7 @@ func TestCloseWaits(t *testing.T) {
 	}
 }
 
-// It waits no longer than the linger time, and says how much it gave up.
+// Close waits no longer than the linger time, and says how many messages it gave up.
 func TestCloseGivesUp(t *testing.T) {
 	for _, linger := range []time.Duration{-time.Second, 0, time.Millisecond, 50 * time.Millisecond} {
 		t.Run(linger.String(), func(t *testing.T) {
@@ -123,7 +123,7 @@ func TestCloseGivesUp(t *testing.T) {
 	}
 }
 
-// Every Close returns when all is done, and says the same.
+// Concurrent calls of Close return when all is done, with the same error.
 func TestCloseTogether(t *testing.T) {
 	over(t, func(t *testing.T, open func(...context.Option) *context.Context) {
 		a, b := open(), open()
@@ -152,8 +152,7 @@ func TestCloseTogether(t *testing.T) {
 	})
 }
 
-// Whatever is called on a closed context or on its resources fails with
-// ErrClosed, and does not hang.
+// Every call on a closed context or its resources fails with ErrClosed, and does not hang.
 func TestAfterClose(t *testing.T) {
 	cl := rocltest.Cluster(t, 1)
 	c, other := cl.Open(0), cl.Open(0)
@@ -204,7 +203,7 @@ func TestAfterClose(t *testing.T) {
 	gone(t, other, me.ID())
 }
 
-// That the memory is gone too is no other error.
+// The error is the same if the memory is also used up.
 func TestAfterCloseMemory(t *testing.T) {
 	cl := rocltest.Cluster(t, 1)
 	a, b := cl.Open(0), cl.Open(0)
@@ -226,8 +225,8 @@ func TestCloseWakes(t *testing.T) {
 	over(t, func(t *testing.T, open func(...context.Option) *context.Context) {
 		a, b := open(), open(context.WithMailbox(1))
 		me, slow := register(t, a, nil), register(t, b, nil)
-		// The target takes a message of any size alone, and then nothing. What is
-		// behind it on the link says that it is there.
+		// The target accepts one message of any size, and then none. The message behind it on the
+		// link tells when it has arrived.
 		if err := me.SendBytes(bg, slow.ID(), 0, make([]byte, 100<<10)); err != nil {
 			t.Fatal(err)
 		}
@@ -267,7 +266,7 @@ func TestCloseWakes(t *testing.T) {
 	})
 }
 
-// So does a watch.
+// A watch ends when its context closes.
 func TestCloseEndsWatch(t *testing.T) {
 	c := rocltest.Cluster(t, 1).Open(0)
 	ctx, cancel := stdctx.WithTimeout(bg, 2*time.Second)
@@ -289,8 +288,8 @@ func TestCloseEndsWatch(t *testing.T) {
 	}
 }
 
-// Resources are withdrawn before Close waits for what was accepted, so that
-// nobody finds what is refused already.
+// Close withdraws the resources before it waits for accepted messages, so that no search finds a
+// resource that refuses messages.
 func TestCloseWithdrawsFirst(t *testing.T) {
 	cl := rocltest.Cluster(t, 1)
 	f := newFlaky()
@@ -300,11 +299,11 @@ func TestCloseWithdrawsFirst(t *testing.T) {
 	send(t, me, you.ID(), "hello")
 	closed := make(chan error, 1)
 	go func() { closed <- a.Close() }()
-	if _, err := me.Recv(bg); !errors.Is(err, dispatch.ErrClosed) { // it is closed
+	if _, err := me.Recv(bg); !errors.Is(err, dispatch.ErrClosed) { // waits until the resource is closed
 		t.Error(err)
 	}
 	<-f.tried
-	<-f.tried // and Close waits
+	<-f.tried // Close waits now
 	if _, err := b.Lookup(bg, me.ID()); !errors.Is(err, directory.ErrNotFound) {
 		t.Errorf("looking up a closed resource: %v", err)
 	}
@@ -317,7 +316,7 @@ func TestCloseWithdrawsFirst(t *testing.T) {
 	}
 }
 
-// Messages and buffers that are held survive their context.
+// Messages and buffers that the program holds stay readable after Close.
 func TestHeldAcrossClose(t *testing.T) {
 	over(t, func(t *testing.T, open func(...context.Option) *context.Context) {
 		a, b := open(), open()

@@ -23,30 +23,31 @@ import (
 	"github.com/rocl-go/rocl/subsys/tls"
 )
 
-// Attributes of the resource that stands for a context, whose identifier is
-// the context's own.
+// Attributes of the resource that stands for a context. The identifier of that resource is the
+// identifier of the context.
 const (
 	AttrKind    = directory.AttrKind // "context"
-	AttrAddr    = directory.AttrAddr // an address, repeated, best first
-	AttrPID     = "rocl.pid"         // process
-	AttrContext = "rocl.context"     // may be asked for of any resource: its owner
+	AttrAddr    = directory.AttrAddr // an address of the context; repeated, best first
+	AttrPID     = "rocl.pid"         // the number of the process
+	AttrContext = "rocl.context"     // of any resource, if asked for: the identifier of the context that owns it
 )
 
-// Attributes of the resource that stands for a node: AttrKind, which is "node",
-// these, and the labels the operator gave it. AttrAddr is HOST:PORT, if the
-// node is a member of a cluster.
+// Attributes of the resource that stands for a node. The resource also has AttrKind, which is
+// "node", and the labels that the operator gave the node. If the node is a member of a cluster,
+// AttrAddr is its HOST:PORT.
 const (
-	AttrNode    = directory.AttrNode    // number, 12 hexadecimal digits
-	AttrHost    = directory.AttrHost    // name of the machine
-	AttrOS      = directory.AttrOS      // as GOOS
-	AttrArch    = directory.AttrArch    // as GOARCH
-	AttrCores   = directory.AttrCores   // processors, a decimal number
-	AttrMemory  = directory.AttrMemory  // bytes, likewise
-	AttrVersion = directory.AttrVersion // of the node's directory
+	AttrNode    = directory.AttrNode    // the number of the node, 12 hexadecimal digits
+	AttrHost    = directory.AttrHost    // the name of the machine
+	AttrOS      = directory.AttrOS      // the operating system, as GOOS
+	AttrArch    = directory.AttrArch    // the architecture, as GOARCH
+	AttrCores   = directory.AttrCores   // the number of processors, decimal
+	AttrMemory  = directory.AttrMemory  // bytes of memory, decimal
+	AttrVersion = directory.AttrVersion // the version of the node's directory
 )
 
-// A Context is one participant: a process usually opens one. All methods may
-// be called concurrently.
+// A Context is one participant: it registers, finds and watches resources, and its resources
+// exchange messages. A process usually opens one, with [Open]. [Context.Close] ends it. All methods
+// may be called concurrently.
 type Context struct {
 	cfg           config
 	dir           *directory.Client
@@ -55,15 +56,16 @@ type Context struct {
 	self          resource.GID
 	logs          *logqueue.Queue
 	asked         atomic.Uint64 // questions put to the directory
-	handlerPanics atomic.Uint64 // of functions of Resource.Handle
+	handlerPanics atomic.Uint64 // panics of functions of Resource.Handle
 
-	at map[string]bool // what was listened at besides; follow's after Open
-	// What is said to other nodes is sealed by it; nil: it is not. Follow's, too.
+	at map[string]bool // keys of the ports that are open; used by Open, then by follow alone
+	// sealer is the transport that seals links to other nodes; nil if they are not sealed. Open
+	// sets it, and later follow alone uses it. The same holds for secrets and sealed.
 	sealer  subsys.Transport
-	secrets *tls.Secrets // of the sealer, if it is made from keys: from these
-	sealed  [][]byte
+	secrets *tls.Secrets // of the sealer if it is made from keys, else nil
+	sealed  [][]byte     // the keys from which secrets was made
 
-	news chan struct{} // the directory's terms have changed
+	news chan struct{} // capacity 1; receives when the directory's terms have changed
 	life stdctx.Context
 	end  stdctx.CancelFunc
 	busy sync.WaitGroup
@@ -81,8 +83,8 @@ type Context struct {
 	closeErr  error
 }
 
-// Open joins the node's directory, or serves it if nobody does, and opens a
-// port on every transport. ctx bounds the opening only.
+// Open returns a new context. It joins the node's directory, or serves the directory if no other
+// process does, and opens a port on every transport. ctx limits the opening only.
 func Open(ctx stdctx.Context, opts ...Option) (*Context, error) {
 	cfg := defaults()
 	for _, o := range opts {
@@ -99,7 +101,7 @@ func Open(ctx stdctx.Context, opts ...Option) (*Context, error) {
 	return c, nil
 }
 
-// open is Open with the options applied.
+// open opens a context with the given configuration.
 func open(ctx stdctx.Context, cfg *config) (*Context, error) {
 	err := cfg.poll.Check()
 	var rules *dispatch.Rules
@@ -141,7 +143,8 @@ func open(ctx stdctx.Context, cfg *config) (*Context, error) {
 	return c, nil
 }
 
-// open listens and makes the context known (paper, section 4.1).
+// open opens the ports and registers the resource that stands for the context (section 4.1 of the
+// paper).
 func (c *Context) open(ctx stdctx.Context) error {
 	terms := c.dir.Terms()
 	if err := c.agrees(&terms); err != nil {
@@ -166,7 +169,7 @@ func (c *Context) open(ctx stdctx.Context) error {
 	return err
 }
 
-// describe are the attributes of the context's own resource.
+// describe returns the attributes of the resource that stands for the context.
 func (c *Context) describe() (*resource.List, error) {
 	l := new(resource.List)
 	if err := errors.Join(
@@ -183,40 +186,38 @@ func (c *Context) describe() (*resource.List, error) {
 	return l, nil
 }
 
-// ID is the context's identifier, which is that of its context resource.
+// ID returns the context's identifier, which is also that of the resource that stands for it.
 func (c *Context) ID() resource.GID { return c.self }
 
-// Addrs are the addresses under which other contexts reach this one.
+// Addrs returns the addresses at which other contexts reach this one.
 func (c *Context) Addrs() []string { return c.disp.Addrs() }
 
-// Buffer returns memory of n bytes to write a message into, from 0 to
-// [dispatch.MaxMessage]. It is not zeroed: it has the bytes of an earlier message that
-// this context sent or received, never another process's. Write all of it, or Resize
-// it, before it is sent.
+// Buffer returns memory of n bytes for the payload of a message. n is from 0 to
+// [dispatch.MaxMessage]. The memory is not zeroed: it holds bytes of an earlier message that this
+// context sent or received, never those of another process. Write all of it, or call Resize, before
+// sending it.
 //
-// The caller owns the buffer. [Resource.Send] takes it over, unless it fails; a buffer that
-// is not sent must be released with [buffers.Buffer.Release], or its memory stays in use.
+// The caller owns the buffer. [Resource.Send] takes it over, unless it fails. A buffer that is not
+// sent must be released with [buffers.Buffer.Release], or its memory stays in use.
 //
-// Buffer does not wait. It fails with rocl.ErrTooLarge where n is negative or too
-// large, with rocl.ErrLimit where the limit of [WithMemory] is reached (there is no
-// limit by default), and with rocl.ErrClosed. More than 7/8 of that limit is never
-// given: both rocl.ErrLimit and rocl.ErrTooLarge match that error.
+// Buffer does not wait. It fails with rocl.ErrTooLarge if n is negative or too large, with
+// rocl.ErrLimit if the limit of [WithMemory] is reached (there is no limit by default), and with
+// rocl.ErrClosed. A buffer larger than 7/8 of that limit is never given: that error matches both
+// rocl.ErrLimit and rocl.ErrTooLarge.
 func (c *Context) Buffer(n int) (*buffers.Buffer, error) { return c.disp.Buffer(n) }
 
-// Register makes a resource with the attributes a, or with none if a is nil, and
-// gives it a mailbox. Every attribute must have a value. Two resources may have the
-// same attributes; [Unique] forbids that. The mailbox stops senders at the limits of
-// [MailboxLimit] and [MailboxMessages], by default at that of [WithMailbox], which is 16 MiB
-// by default.
+// Register returns a new resource with the attributes a, or with none if a is nil, and a mailbox.
+// Every attribute must have a value. Two resources may have the same attributes, unless [Unique]
+// forbids that. The limits of the mailbox are those of [MailboxLimit] and [MailboxMessages].
+// Without these options the limit is that of [WithMailbox], 16 MiB by default.
 //
-// A list has at most [resource.MaxAttrs] attributes (4,096) and [resource.MaxList]
-// bytes (32 MiB), a name [resource.MaxName] (1 KiB), a value [resource.MaxValue]
-// (16 MiB); beyond that Register fails with rocl.ErrTooLarge. It fails with an error of
-// package resource for a name that is empty, not UTF-8, or begins with "rocl.".
+// A list has at most [resource.MaxAttrs] attributes (4,096) and [resource.MaxList] bytes (32 MiB),
+// a name [resource.MaxName] bytes (1 KiB), a value [resource.MaxValue] bytes (16 MiB). Beyond these
+// limits Register fails with rocl.ErrTooLarge. A name that is empty, is not UTF-8, or begins with
+// "rocl." is an error of package resource.
 //
-// Register waits for the node's directory until ctx ends. It fails with
-// rocl.ErrNoDirectory, rocl.ErrClosed or the cause of ctx's end; then no resource is
-// registered.
+// Register waits for the node's directory until ctx ends. It fails with rocl.ErrNoDirectory,
+// rocl.ErrClosed or the cause of ctx's end. If Register fails, no resource is registered.
 func (c *Context) Register(ctx stdctx.Context, a resource.Attributes, opts ...RegisterOption) (*Resource, error) {
 	var cfg registerConfig
 	for _, o := range opts {
@@ -260,7 +261,8 @@ func (c *Context) Register(ctx stdctx.Context, a resource.Attributes, opts ...Re
 	return r, nil
 }
 
-// registerAs makes a resource known.
+// registerAs registers the resource id with the attributes l in the directory. With names in unique
+// it fails if another resource has the same values of these.
 func (c *Context) registerAs(ctx stdctx.Context, id resource.GID, l *resource.List, unique []string) (rev uint64, err error) {
 	if len(unique) == 0 {
 		return c.dir.Register(ctx, id, l)
@@ -272,7 +274,8 @@ func (c *Context) registerAs(ctx stdctx.Context, id resource.GID, l *resource.Li
 	return k.register(ctx, l)
 }
 
-// userList is the list of attributes a user gives a resource; nil means none.
+// userList returns the attributes that a program gives a resource as a checked list. A nil a is an
+// empty list.
 func userList(a resource.Attributes) (*resource.List, error) {
 	l := new(resource.List)
 	if a != nil {
@@ -283,13 +286,14 @@ func userList(a resource.Attributes) (*resource.List, error) {
 	return l, resource.CheckUser(l)
 }
 
+// drop takes a resource off the context's resources.
 func (c *Context) drop(r *Resource) {
 	c.mu.Lock()
 	delete(c.resources, r.id.Serial())
 	c.mu.Unlock()
 }
 
-// A RegisterOption changes one default of Register.
+// A RegisterOption changes a default of [Context.Register].
 type RegisterOption func(*registerConfig)
 
 type registerConfig struct {
@@ -297,39 +301,40 @@ type registerConfig struct {
 	unique            []string
 }
 
-// MailboxLimit sets the byte limit of the resource's mailbox, which holds no more than that,
-// from all senders together; 0 or less is no limit of its own. Each message counts 64 bytes
-// more than it has. A sender's message that does not fit waits; senders in other processes
-// ask before their first message, which takes a round trip more than without the option.
+// MailboxLimit sets the byte limit of the resource's mailbox. All senders share it. A limit of 0 or
+// less is ignored: the limit of [WithMailbox] applies. Each message counts 64 bytes more than its
+// length. A sender whose message does not fit waits. Senders in other processes ask before their
+// first message, which takes one more round trip.
 //
-// There are exceptions. A message that is longer than the limit, or that does not fit
-// because other senders keep credit which they do not use, is let in while the mailbox is
-// empty. While a receive waits for what is not stored, the limit is doubled: see
-// [Resource.Recv]. And each context of an older version may send 64 KiB without asking.
+// There are three exceptions. While the mailbox is empty, it takes in a message that is longer than
+// the limit, or that does not fit because other senders hold unused credit. [Resource.Recv] doubles
+// the limit while it waits for a message that is not in the mailbox. Each context of an older
+// version may send 64 KiB without asking.
 func MailboxLimit(bytes int) RegisterOption { return func(c *registerConfig) { c.mailbox = bytes } }
 
-// MailboxMessages sets how many messages the resource's mailbox holds, besides its limit in
-// bytes: MailboxLimit, or that of [WithMailbox]. Both hold as MailboxLimit says. Each message
-// counts as the limit in bytes divided by n, at least, also against the memory of
-// [WithMemory]. 0 or less is no limit.
+// MailboxMessages limits how many messages the resource's mailbox holds. The limit in bytes of
+// MailboxLimit or [WithMailbox] applies too, and so do the exceptions of MailboxLimit. Each message
+// counts at least the limit in bytes divided by n, also against the memory of [WithMemory]. An n of
+// 0 or less is no limit.
 func MailboxMessages(n int) RegisterOption { return func(c *registerConfig) { c.messages = n } }
 
-// Found is one answer of the directory.
+// Found is a resource that the directory has found.
 type Found struct {
-	ID       resource.GID  // where to send messages
-	Context  resource.GID  // who owns it
-	Revision uint64        // of its attributes
-	Attrs    resource.List // all of them, or those wanted
+	ID       resource.GID  // identifier of the resource: the target for messages
+	Context  resource.GID  // the context that owns the resource
+	Revision uint64        // number of the version of the attributes
+	Attrs    resource.List // all attributes, or those that Want names
 }
 
-// Event tells of one change to the resources that match a watched pattern. Its
-// order with the messages of the resource is not defined: see Context.Watch.
+// Event is one change to the resources that match a watched pattern. An event and the messages of
+// its resource may arrive in any order: see [Context.Watch].
 type Event struct {
 	Kind directory.EventKind
 	Found
 }
 
-// A FindOption refines a question.
+// A FindOption changes what [Context.Find], [Context.FindAll], [Context.Await] or [Context.Watch]
+// looks for, or how it answers.
 type FindOption func(*findConfig)
 
 type findConfig struct {
@@ -338,16 +343,18 @@ type findConfig struct {
 	conditions []func(*resource.List) error
 }
 
-// Want asks for the values of these attributes only. One that a resource lacks
-// stays absent, which is not the same as empty.
+// Want limits the attributes of the answers to those with the given names. An attribute that a
+// resource lacks is absent from the answer, which is not the same as an empty value.
 func Want(names ...string) FindOption {
 	return func(c *findConfig) { c.want = append(c.want, names...) }
 }
 
-// Covered lets FindAll say, when it has come to its end, and Find with [Least] or [Most],
-// which nodes of a cluster were asked. That some could not be is then no error.
+// Covered makes a find fill in v with the nodes of the cluster that it has asked. FindAll fills in
+// v when its loop has ended, Find only with [Least] or [Most]. With Covered a node that could not
+// be asked is no error.
 func Covered(v *directory.Coverage) FindOption { return func(c *findConfig) { c.cov = v } }
 
+// coverage returns the argument of Covered among the options, or nil.
 func coverage(opts []FindOption) *directory.Coverage {
 	var cfg findConfig
 	for _, o := range opts {
@@ -356,8 +363,9 @@ func coverage(opts []FindOption) *directory.Coverage {
 	return cfg.cov
 }
 
+// pattern returns the pattern of a question: the attributes a with what the options add.
 func (c *Context) pattern(a resource.Attributes, opts []FindOption) (*resource.List, error) {
-	if len(opts) == 0 { // nothing is allocated for them
+	if len(opts) == 0 { // this case allocates no findConfig
 		l, err := resource.NewPattern(a)
 		if err != nil {
 			return nil, err
@@ -375,8 +383,8 @@ func (c *Context) pattern(a resource.Attributes, opts []FindOption) (*resource.L
 	return cfg.refine(l)
 }
 
-// found converts an answer of the directory, and caches where messages to the resource go.
-// owner is false if the value of AttrContext was not asked for.
+// found converts an answer of the directory, and puts the owner and the addresses that it contains
+// into the caches. owner is false if the program did not ask for the value of AttrContext.
 func (c *Context) found(a *directory.Answer, owner bool) Found {
 	if owner && wantsOwner(&a.Attrs) {
 		_ = a.Attrs.Set(AttrContext, []byte(a.Owner.String()))
@@ -405,18 +413,17 @@ func wantsOwner(l *resource.List) bool {
 	return false
 }
 
-// Find returns one resource that matches the pattern a. Where several match, which
-// one is returned varies, so that work spreads. A nil pattern matches every resource
-// but contexts and nodes. All attributes are returned, or those that [Want] names.
-// [At] compares numbers; with [Least] or [Most] the resource with the least or the
-// greatest number is returned. A pattern with [AttrContext], whose value is the
-// identifier of a context, matches what that context has registered.
+// Find returns one resource that matches the pattern a. If several match, the choice varies, so
+// that work spreads. A nil pattern matches every resource except contexts and nodes. The answer has
+// all attributes, or those that [Want] names. [At] compares numbers. With [Least] or [Most], Find
+// returns the resource with the least or greatest number. A pattern with [AttrContext], whose value
+// is the identifier of a context, matches the resources of that context.
 //
-// Find fails with rocl.ErrNotFound if it is certain that no resource matches; with
-// rocl.ErrPartial if none was found and some nodes could not be asked; with
-// rocl.ErrTooLarge for a pattern beyond the limits of Register; and with
-// rocl.ErrNoDirectory, rocl.ErrClosed or the cause of ctx's end. It waits until ctx
-// ends: there is no other limit.
+// Find fails with rocl.ErrNotFound if it is certain that no resource matches. It fails with
+// rocl.ErrPartial if it found none and some nodes could not be asked. It fails with
+// rocl.ErrTooLarge for a pattern beyond the limits of [Context.Register], and with
+// rocl.ErrNoDirectory, rocl.ErrClosed or the cause of ctx's end. Find waits until ctx ends: there
+// is no other limit.
 func (c *Context) Find(ctx stdctx.Context, a resource.Attributes, opts ...FindOption) (Found, error) {
 	p, err := c.pattern(a, opts)
 	if err != nil {
@@ -435,10 +442,11 @@ func (c *Context) Find(ctx stdctx.Context, a resource.Attributes, opts ...FindOp
 	return c.found(&ans, true), nil
 }
 
-// FindAll yields every resource that matches, each once. Answers come from the directory
-// in batches: it keeps the place, and stopping early frees that. A resource that is
-// yielded matched when its batch was made; it may have changed since. With [Least] or
-// [Most] all answers come before the first is yielded.
+// FindAll yields every resource that matches the pattern a, each once. Its errors are those of
+// [Context.Find], but no match is no error. The directory sends answers in batches and remembers
+// how far it has come; ending the loop early frees that state. A resource matched when its batch
+// was made, and may have changed since. With [Least] or [Most], FindAll yields nothing before all
+// answers have come.
 func (c *Context) FindAll(ctx stdctx.Context, a resource.Attributes, opts ...FindOption) iter.Seq2[Found, error] {
 	return func(yield func(Found, error) bool) {
 		p, err := c.pattern(a, opts)
@@ -458,9 +466,9 @@ func (c *Context) FindAll(ctx stdctx.Context, a resource.Attributes, opts ...Fin
 	}
 }
 
-// Lookup returns the resource with the given identifier, with all its attributes or
-// those whose names are given. It fails with rocl.ErrNotFound if there is none, also for
-// the zero identifier, and otherwise as Find does.
+// Lookup returns the resource with the identifier id, with all its attributes or those that want
+// names. It fails with rocl.ErrNotFound if no resource has the identifier, also for the zero
+// identifier. Its other errors are those of [Context.Find].
 func (c *Context) Lookup(ctx stdctx.Context, id resource.GID, want ...string) (Found, error) {
 	c.asked.Add(1)
 	ans, err := c.dir.Lookup(ctx, id, want...)
@@ -470,14 +478,15 @@ func (c *Context) Lookup(ctx stdctx.Context, id resource.GID, want ...string) (F
 	return c.found(&ans, true), nil
 }
 
-// Watch yields the resources that match as they appear, change and go: first
-// those that are there, then an event of kind Synced, then what happens, with
-// no gap between. It survives the death of the directory. It ends with ctx.
+// Watch yields the resources that match the pattern a as they appear, change and go. First it
+// yields the resources that match now, then an event of kind Synced, then each change, without a
+// gap. The watch goes on when another process takes over the directory. The loop ends when ctx
+// ends.
 //
-// Events come from the directory, messages over links, and neither waits for the
-// other. Gone means that the resource is found no more. Messages that the resource
-// sent before may be received after its Gone, and messages may be received before
-// its Appeared. [Resource.Monitor] tells of the end of a resource behind its last message.
+// Events come from the directory and messages over links, and neither waits for the other. Gone
+// means that the resource is not found any more. Messages from the resource may still be received
+// after its Gone, and before its Appeared. [Resource.Monitor] reports the end of a resource behind
+// its last message.
 func (c *Context) Watch(ctx stdctx.Context, a resource.Attributes, opts ...FindOption) iter.Seq2[Event, error] {
 	return func(yield func(Event, error) bool) {
 		p, err := c.pattern(a, opts)
@@ -493,13 +502,15 @@ func (c *Context) Watch(ctx stdctx.Context, a resource.Attributes, opts ...FindO
 	}
 }
 
-// WatchIDs is Watch of the resources with these identifiers, up to a million, over one
-// connection to the node's directory: first those that there are, then Synced, then what
-// becomes of them. An identifier of which nothing was yielded before Synced is that of no
-// resource: it has ended, or is on a node that could not be asked. Events have all
-// attributes. As with any watch, Gone may come before the last messages of the resource:
-// [Resource.Monitor] keeps the order. Contexts and nodes can be watched too. It fails with
-// rocl.ErrTooLarge for more than 1,048,576 identifiers, and as Watch does.
+// WatchIDs watches the resources with these identifiers, as [Context.Watch] watches those that
+// match a pattern. It takes up to 1,048,576 identifiers, also those of contexts and nodes, and uses
+// one connection to the node's directory. First it yields the resources that exist, then Synced,
+// then their changes. Events have all attributes.
+//
+// If nothing was yielded for an identifier before Synced, its resource has ended, or is on a node
+// that could not be asked. As with any watch, Gone may come before the last messages of the
+// resource: [Resource.Monitor] keeps the order. WatchIDs fails with rocl.ErrTooLarge for too many
+// identifiers, and as Watch does.
 func (c *Context) WatchIDs(ctx stdctx.Context, ids ...resource.GID) iter.Seq2[Event, error] {
 	return func(yield func(Event, error) bool) {
 		p, err := resource.NewIDs(ids...)
@@ -511,6 +522,8 @@ func (c *Context) WatchIDs(ctx stdctx.Context, ids ...resource.GID) iter.Seq2[Ev
 	}
 }
 
+// watch yields the events of the directory for a pattern, and drops the cache entries of resources
+// that are gone.
 func (c *Context) watch(ctx stdctx.Context, pattern *resource.List, yield func(Event, error) bool) {
 	c.asked.Add(1)
 	for ev, err := range c.dir.Watch(ctx, pattern) {
@@ -531,7 +544,7 @@ func (c *Context) watch(ctx stdctx.Context, pattern *resource.List, yield func(E
 	}
 }
 
-// wrap makes the directory's closing ours.
+// wrap makes an error of the directory match rocl.ErrClosed if the context is closing.
 func (c *Context) wrap(err error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -541,16 +554,18 @@ func (c *Context) wrap(err error) error {
 	return err
 }
 
-// withdrawTime is how long Close waits for the directory to withdraw the context's
-// resources. A directory that stands still must not use up the linger time.
+// withdrawTime limits how long Close waits for the directory to withdraw the context's resources. A
+// directory that does not answer must not use up the linger time.
 const withdrawTime = time.Second
 
-// Close withdraws the context's resources, waits until every message accepted
-// has been delivered (or the linger time is over), and frees everything: ports,
-// goroutines, memory. Blocked calls return ErrClosed. Messages and buffers
-// still held remain readable until released. It returns an error if accepted
-// messages could not be delivered. Later calls wait for the first, but not those that
-// the function of WithUndelivered or the handler of WithLogger makes.
+// Close ends the context. It withdraws the context's resources, waits until every accepted message
+// has been delivered or the time of [WithLinger] is over, and frees ports, goroutines and memory.
+// Blocked calls return rocl.ErrClosed. Messages and buffers that the program holds stay readable
+// until they are released.
+//
+// Close returns an error if accepted messages could not be delivered. A second call waits for the
+// first and returns the same error. Only a call made by the function of [WithUndelivered] or by the
+// handler of [WithLogger] returns at once.
 func (c *Context) Close() error {
 	c.mu.Lock()
 	if c.closing {
@@ -567,7 +582,8 @@ func (c *Context) Close() error {
 	c.busy.Wait()
 	ctx, cancel := stdctx.WithTimeout(stdctx.Background(), c.cfg.linger)
 	defer cancel()
-	// First nobody finds us any more; what is under way still needs our addresses.
+	// The resources are withdrawn first, so that searches end. Messages under way still need the
+	// addresses.
 	wctx, wcancel := stdctx.WithTimeout(ctx, withdrawTime)
 	err := c.dir.Withdraw(wctx)
 	if wcancel(); err != nil {
@@ -583,13 +599,13 @@ func (c *Context) Close() error {
 	return c.closeErr
 }
 
-// join reaches the directory as cfg says. Into news goes that its terms have
-// changed.
+// join returns a client of the directory that cfg names. The client signals news when the
+// directory's terms have changed.
 func join(ctx stdctx.Context, cfg *config, news chan struct{}) (*directory.Client, error) {
 	opts := []directory.ClientOption{directory.WithClientLogger(cfg.logger), directory.WithTerms(func(directory.Terms) {
 		select {
 		case news <- struct{}{}:
-		default: // not seen yet
+		default: // a signal is pending already
 		}
 	})}
 	if cfg.noImages {

@@ -1,11 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package context joins the parts: a Context has ports on every transport, the
-// resources registered through it, a client of the node's directory, and two
-// caches that spare the directory almost every question (the paper's section
-// 4.1): which context owns a resource, and under which addresses a context is
-// reached. An entry is corrected when using it fails, not before.
+// Package context defines Context and Resource, the types that programs use. Programs reach this
+// package through the aliases in the root package rocl. Here the standard package of the same name
+// is imported as stdctx.
 //
-// Users meet this package through its aliases in the root package rocl. The
-// standard package of the same name is imported here as stdctx.
+// A [Context] joins the parts of the library:
+//
+//   - a dispatcher (package dispatch), with a port on each transport, links to other contexts and
+//     the mailboxes of the resources;
+//   - a client of the node's directory (package directory), which registers and finds resources;
+//   - a pool of registered memory (package buffers), in which messages lie;
+//   - the resources that are registered through the context.
+//
+// A message needs the owner of its target, a flow to the target and the addresses of the owner.
+// Each of the three has a cache, so almost no message asks the directory (section 4.1 of the
+// paper). An entry that is outdated is noticed when using it fails: the entry is dropped, and the
+// directory is asked again.
+//
+// A goroutine for each context, follow, reacts to changes of the directory's terms: the cluster's
+// name, its keys and the address of the node. [Open] starts it and [Context.Close] ends it.
 package context

@@ -11,53 +11,54 @@ import (
 	"github.com/rocl-go/rocl/subsys/tls"
 )
 
-// CacheMost is the bound of each cache.
+// CacheMost is the limit of each cache.
 const CacheMost = cacheMost
 
-// CacheSizes are the entries of the caches: owners of resources, flows to
-// resources, addresses of contexts.
+// CacheSizes returns the numbers of entries of the caches: owners of resources, flows to resources,
+// addresses of contexts.
 func (c *Context) CacheSizes() (owners, flows, addrs int) {
 	c.cache.mu.RLock()
 	defer c.cache.mu.RUnlock()
 	return len(c.cache.owners), len(c.cache.flows), len(c.cache.addrs)
 }
 
-// CacheOwner makes the context believe that owner has the resource id.
+// CacheOwner puts owner into the cache as the context that owns the resource id.
 func (c *Context) CacheOwner(id, owner resource.GID) {
 	c.cache.forget(id)
 	c.cache.own(id, owner)
 }
 
-// CacheFlow looks for the way to id, as a send does, and keeps it.
+// CacheFlow finds the flow to the resource id, as a send does, and keeps it in the cache.
 func (c *Context) CacheFlow(id resource.GID) error {
 	_, err := c.flow(stdctx.Background(), id, false)
 	return err
 }
 
-// CacheAddrs makes the context believe that peer is reached under urls.
+// CacheAddrs puts urls into the cache as the addresses of the context peer.
 func (c *Context) CacheAddrs(peer resource.GID, urls ...string) {
 	c.cache.mu.Lock()
 	c.cache.addrs[peer] = &addresses{urls: urls}
 	c.cache.mu.Unlock()
 }
 
-// Resolve returns the addresses of a context, as a link asks for them.
+// Resolve returns the addresses of a context, as it does for a link.
 func (c *Context) Resolve(peer resource.GID) ([]string, error) {
 	return c.resolve(stdctx.Background(), peer)
 }
 
-// Deaths is the number of nodes of which the context remembers whether they are dead.
+// Deaths returns the number of nodes for which the context keeps an answer to whether they are
+// dead.
 func (c *Context) Deaths() int {
 	c.cache.mu.RLock()
 	defer c.cache.mu.RUnlock()
 	return len(c.cache.deaths)
 }
 
-// Meant is what is left of the addresses of peer.
+// Meant returns the addresses of peer that are usable from here.
 func (c *Context) Meant(peer resource.GID, urls ...string) []string { return c.meant(peer, urls) }
 
-// Places are the addresses at which a context with these options would listen
-// on the given terms.
+// Places returns the addresses at which a context with these options would listen on the given
+// terms.
 func Places(t directory.Terms, opts ...Option) (at []string) {
 	cfg := defaults()
 	for _, o := range opts {
@@ -73,7 +74,7 @@ func Places(t directory.Terms, opts ...Option) (at []string) {
 	return at
 }
 
-// Answers is how many answers are under way.
+// Answers returns how many answers are under way.
 func (c *Context) Answers() (n int) {
 	c.answering.mu.Lock()
 	defer c.answering.mu.Unlock()

@@ -16,26 +16,24 @@ import (
 	"github.com/rocl-go/rocl/resource"
 )
 
-// A Number is what attributes are compared with; see [At].
+// A Number is a type of the numbers with which [At] compares attributes.
 type Number interface {
 	~int | ~int8 | ~int16 | ~int32 | ~int64 | ~uint | ~uint8 | ~uint16 | ~uint32 | ~uint64 | ~float32 | ~float64
 }
 
-// At narrows a pattern to the resources whose attribute is a number for which op holds:
-// At("cores", rocl.Ge, 4) matches what has 4 cores or more. Several conditions must all
-// hold.
+// At narrows a pattern to the resources whose attribute is a number for which op holds. At("cores",
+// rocl.Ge, 4) matches resources with 4 cores or more. Several conditions must all hold. A pattern
+// has at most 16. A number n that is not finite is an error.
 //
-// The attribute's value is a decimal text of at most 128 bytes, such as 4, -0.25 or
-// 1e9, and is compared without rounding. An attribute that is no number, or missing,
-// does not match, not even rocl.Ne. Of several attributes with the name the first one
-// counts.
+// The attribute's value is a decimal text of at most 128 bytes, such as 4, -0.25 or 1e9, and is
+// compared without rounding. An attribute that is missing, or is not a number, does not match, not
+// even rocl.Ne. If several attributes have the name, the first counts.
 //
-// Each node compares what is registered there. A find by the node's index in shared
-// memory compares there. A watch, and with it Await, compares in the watching process.
-// A pattern has at most 16 conditions. A node of a version that does not know them does
-// not answer in a cluster, which is ErrPartial. If this node's directory does not know them,
-// the error is that of the standard library, errors.ErrUnsupported, and not
-// rocl.ErrUnsupported. A number that is not finite is an error.
+// Each node compares the resources that are registered there. A find by the node's index in shared
+// memory compares in this process, and so do a watch and Await. In a cluster, a node of a version
+// without conditions does not answer, which is rocl.ErrPartial. If the directory of this node has
+// such a version, the error is errors.ErrUnsupported of the standard library, not
+// rocl.ErrUnsupported.
 func At[N Number](name string, op resource.Op, n N) FindOption {
 	text := format(n)
 	return func(c *findConfig) {
@@ -43,7 +41,7 @@ func At[N Number](name string, op resource.Op, n N) FindOption {
 	}
 }
 
-// format writes a number as a decimal text. It does not use fmt, for which a type may
+// format returns a number as a decimal text. It does not use fmt, because the number's type may
 // have a String method.
 func format[N Number](n N) string {
 	one := N(1)
@@ -58,22 +56,25 @@ func format[N Number](n N) string {
 	return strconv.FormatUint(uint64(n), 10)
 }
 
-// Least orders by the number in an attribute, the least first: Find with Least("load")
-// returns the resource with the least load. A resource whose attribute is no number, or
-// missing, comes last; among equal ones, which is first varies. A pattern has one order.
+// Least orders the answers by the number in an attribute, the least first. Find with Least("load")
+// returns the resource with the least load. A resource whose attribute is missing, or is not a
+// number, comes last. Among equal resources the choice of the first varies. A pattern has one
+// order.
 //
-// Find asks every node for its first one and returns the first among the answers. So it
-// takes as long as the slowest node, up to some seconds where a node does not answer and
-// is not known to be dead, where Find without an order returns the first answer that
-// comes. Nodes that could not be asked are left out; [Covered] tells which.
+// Find asks every node for its first resource and returns the first among the answers. So it takes
+// as long as the slowest node: some seconds if a node does not answer and is not known to be dead.
+// Find without an order returns the first answer that comes. Nodes that could not be asked are left
+// out; [Covered] tells which.
 //
-// FindAll with an order yields nothing before all answers have come, and then all in
-// that order. Await returns what it has found in that order. Watch refuses an order.
+// FindAll with an order yields nothing before all answers have come, and then yields them in that
+// order. Await returns the resources in that order. Watch refuses an order.
 func Least(name string) FindOption { return orderBy(name, false) }
 
-// Most is Least with the greatest number first.
+// Most orders the answers by the number in an attribute, the greatest first. Otherwise it is like
+// [Least].
 func Most(name string) FindOption { return orderBy(name, true) }
 
+// orderBy returns the option of Least or Most.
 func orderBy(name string, most bool) FindOption {
 	return func(c *findConfig) {
 		c.conditions = append(c.conditions, func(l *resource.List) error { return l.OrderBy(name, most) })
@@ -82,8 +83,8 @@ func orderBy(name string, most bool) FindOption {
 
 var noOptions findConfig // not changed
 
-// refine adds to a pattern what the options say. A known AttrContext becomes its owner:
-// no resource has that attribute among its own.
+// refine adds conditions, an order and owners to a pattern. A value of AttrContext becomes a
+// condition on the owner, because no resource has that attribute itself.
 func (cfg *findConfig) refine(l *resource.List) (*resource.List, error) {
 	for _, add := range cfg.conditions {
 		if err := add(l); err != nil {
@@ -114,13 +115,13 @@ func (cfg *findConfig) refine(l *resource.List) (*resource.List, error) {
 	return l, nil
 }
 
-// Await waits until at least n resources match the pattern a at the same time, and
-// returns those that do: in the order in which it heard of them, or that of Least or
-// Most. It does not poll: it watches. n is 1 or more. The options are those of Find.
+// Await waits until at least n resources match the pattern a at the same time, and returns those
+// that match. They come in the order in which the watch yielded them, or in that of [Least] or
+// [Most]. Await watches and does not poll. n is 1 or more. The options are those of [Context.Find].
 //
-// What Await returns matched as it returned, as far as the directory knew. It fails with
-// the cause of ctx's end, and says how many there were, with the errors of
-// [Context.Watch], and, for another n, at once.
+// The resources matched as Await returned, as far as the directory knew. If ctx ends, Await fails
+// with its cause, and the error says how many resources matched. Await also fails with the errors
+// of [Context.Watch], and at once for an n below 1.
 func (c *Context) Await(ctx stdctx.Context, a resource.Attributes, n int, opts ...FindOption) ([]Found, error) {
 	there, err := c.await(ctx, a, n, opts)
 	if err != nil {
@@ -129,6 +130,8 @@ func (c *Context) Await(ctx stdctx.Context, a resource.Attributes, n int, opts .
 	return there, nil
 }
 
+// await is Await without the text of its error. With an error it returns the resources that
+// matched.
 func (c *Context) await(ctx stdctx.Context, a resource.Attributes, n int, opts []FindOption) (there []Found, err error) {
 	if n < 1 {
 		return nil, fmt.Errorf("%w: n must be 1 or more", resource.ErrCondition)
@@ -141,7 +144,7 @@ func (c *Context) await(ctx stdctx.Context, a resource.Attributes, n int, opts [
 	if ordered {
 		if l := p.WithoutOrder(); p.Complete() {
 			p = &l
-		} else { // the answers must have it
+		} else { // the answers must contain the attribute of the order
 			p = &l
 			if err := p.Want(order); err != nil {
 				return nil, err
@@ -149,7 +152,7 @@ func (c *Context) await(ctx stdctx.Context, a resource.Attributes, n int, opts [
 		}
 	}
 	c.asked.Add(1)
-	synced := !ordered // in an order the first ones to be told are not the first
+	synced := !ordered // with an order all matching resources are needed, not the first n
 	for ev, err := range c.dir.Watch(ctx, p) {
 		if err != nil {
 			return there, c.wrap(err)
@@ -181,11 +184,10 @@ func (c *Context) await(ctx stdctx.Context, a resource.Attributes, n int, opts [
 	return there, nil
 }
 
-// Set gives one attribute of the resource a value and leaves the others as they are: the
-// value takes the place of all values of that name, or the attribute is added. Watchers
-// see the resource change. Set, Update and CompareAndSet may be called at once: each Set
-// is applied to attributes that are the latest, and none undoes another one's change.
-// It fails as [Resource.Update] does.
+// Set gives one attribute of the resource a value and leaves the others as they are. The value
+// replaces all values of that name, or the attribute is added. Watchers see the resource change.
+// Set, Update and CompareAndSet may be called concurrently: each Set changes the latest attributes,
+// and undoes no other change. Set fails as [Resource.Update] does.
 func (r *Resource) Set(ctx stdctx.Context, name, value string) error {
 	var probe resource.List
 	err := probe.AddString(name, value)
@@ -206,23 +208,23 @@ func (r *Resource) Set(ctx stdctx.Context, name, value string) error {
 	return nil
 }
 
-// revised notes a revision of the attributes.
+// revised notes a revision of the attributes, unless a later one is known.
 func (r *Resource) revised(rev uint64) {
 	for old := r.rev.Load(); rev > old && !r.rev.CompareAndSwap(old, rev); old = r.rev.Load() {
 	}
 }
 
-// SendTo sends the message in b to one resource that matches the pattern a, and returns
-// which: any one, or with [Least] or [Most] the first in that order. If the resource is
-// gone, or cannot be reached, SendTo tries the others that match, one after the other,
-// until one accepts the message. The options are those of [Context.Find].
+// SendTo sends the message in b to one resource that matches the pattern a, and returns its
+// identifier. It chooses any match, or with [Least] or [Most] the first in that order. If the
+// resource is gone or cannot be reached, SendTo tries the other matches, one after another, until
+// one accepts the message. The options are those of [Context.Find].
 //
-// b and the result are as with [Resource.Send]: nil means accepted, and SendTo waits
-// while the mailbox of the resource that it has chosen has no room. If SendTo fails, b
-// stays the caller's. It fails with rocl.ErrNotFound or rocl.ErrPartial if none matches;
-// if all that match are gone or cannot be reached, with the error of the last one.
+// nil means accepted, as for [Resource.Send], and SendTo has taken over the caller's reference to
+// b. If SendTo fails, b stays the caller's. SendTo waits while the mailbox of the chosen resource
+// has no room. It fails with rocl.ErrNotFound or rocl.ErrPartial if no resource matches. If all
+// that match are gone or cannot be reached, it fails with the error of the last one.
 //
-// [Resource.SendToAll] sends to all.
+// [Resource.SendToAll] sends to all matches.
 func (r *Resource) SendTo(ctx stdctx.Context, a resource.Attributes, tag uint64, b *buffers.Buffer, opts ...FindOption) (resource.GID, error) {
 	f, err := r.c.Find(ctx, a, opts...)
 	if err != nil {
@@ -256,16 +258,16 @@ func (r *Resource) SendTo(ctx stdctx.Context, a resource.Attributes, tag uint64,
 }
 
 // SendToAll sends the message in b to each resource that matches the pattern a, as
-// [Resource.SendAll] does, and returns how many accepted it. The resource r itself is among
-// them if it matches. The options are those of [Context.FindAll].
+// [Resource.SendAll] does, and returns how many resources accepted it. The resource r itself is
+// among them if it matches. If no resource matches, SendToAll returns 0 and nil. The options are
+// those of [Context.FindAll].
 //
-// A resource that is gone meanwhile is passed over. Otherwise the error is that of SendAll.
-// Where a node could not be asked the error matches rocl.ErrPartial, and the resources of the
-// others were sent to; with [Covered] that is no error. If no resource matches, SendToAll
-// returns 0 and nil.
+// A resource that ends meanwhile is skipped. The other errors are those of SendAll. If a node could
+// not be asked, the resources of the other nodes get the message and the error matches
+// rocl.ErrPartial; with [Covered] there is no such error.
 //
-// If SendToAll returns nil, it has taken over the caller's reference to b. If it fails, b stays
-// the caller's, also where some were sent to.
+// If SendToAll returns nil, it has taken over the caller's reference to b. If it fails, b stays the
+// caller's, even if some resources accepted the message.
 func (r *Resource) SendToAll(ctx stdctx.Context, a resource.Attributes, tag uint64, b *buffers.Buffer, opts ...FindOption) (int, error) {
 	var ids []resource.GID
 	var partial error
@@ -276,13 +278,13 @@ func (r *Resource) SendToAll(ctx stdctx.Context, a resource.Attributes, tag uint
 			return 0, err
 		}
 	}
-	b.Retain() // SendAll may keep its reference or not; this one is still here afterwards
+	b.Retain() // this reference remains whether SendAll takes its own or not
 	failed, err := 0, r.SendAll(ctx, ids, tag, b)
 	var each SendErrors
 	if errors.As(err, &each) {
 		failed = len(each)
 		if each = slices.DeleteFunc(each, func(e *SendError) bool { return errors.Is(e, dispatch.ErrGone) }); len(each) == 0 {
-			b.Release() // SendAll left it here
+			b.Release() // SendAll has failed, so its reference remains
 			err = nil
 		} else {
 			err = each
@@ -293,7 +295,7 @@ func (r *Resource) SendToAll(ctx stdctx.Context, a resource.Attributes, tag uint
 		b.Release()
 		return len(ids) - failed, nil
 	case err != nil:
-		b.Release() // one of the two
+		b.Release() // SendAll has failed: two references remain, and one is the caller's
 	}
 	return len(ids) - failed, errors.Join(err, partial)
 }

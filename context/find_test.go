@@ -20,7 +20,7 @@ import (
 	"github.com/rocl-go/rocl/rocltest"
 )
 
-// Await returns when there are enough at one time, also if some come and go meanwhile.
+// Await returns when enough resources match at one time, even if some come and go meanwhile.
 func TestAwait(t *testing.T) {
 	cl := rocltest.Cluster(t, 1)
 	a, b := cl.Open(0), cl.Open(0)
@@ -44,7 +44,7 @@ func TestAwait(t *testing.T) {
 	gone := register(t, b, resource.Attrs{"role": "worker", "name": "gone", "load": "0"})
 	gone.Close()
 	two := register(t, b, resource.Attrs{"role": "worker", "name": "2", "load": "5"})
-	load(one, "1") // matches no longer
+	load(one, "1") // the resource does not match any more
 	three := register(t, b, resource.Attrs{"role": "worker", "name": "3", "load": "-0.5"})
 	load(two, "0.5")
 	select {
@@ -63,7 +63,7 @@ func TestAwait(t *testing.T) {
 			t.Error(f.ID, &f.Attrs)
 		}
 	}
-	// What is there is enough, and in order.
+	// The resources that match already suffice, and are returned in order.
 	found, err := a.Await(bg, worker, 1, context.Most("load"))
 	if err != nil || len(found) != 3 || found[0].ID != one.ID() || found[2].ID != three.ID() {
 		t.Error(found, err)
@@ -87,12 +87,12 @@ func TestAwait(t *testing.T) {
 	}
 }
 
-// load is a number with a text of its own, as time.Duration has.
+// load is a number with a text of its own, as time.Duration is.
 type load float64
 
 func (load) String() string { return "much" }
 
-// Numbers of all kinds are compared as what they are.
+// Numbers of all kinds are compared by their values.
 func TestAt(t *testing.T) {
 	c := rocltest.Cluster(t, 1).Open(0)
 	r := register(t, c, resource.Attrs{"n": "18446744073709551615", "x": "2e+06", "y": "-0.1"})
@@ -121,7 +121,7 @@ func TestAt(t *testing.T) {
 	}
 }
 
-// The first in an order is found, and what is no number comes last.
+// Find returns the first in an order. Attributes that are not numbers come last.
 func TestLeast(t *testing.T) {
 	cl := rocltest.Cluster(t, 1)
 	a, b := cl.Open(0), cl.Open(0)
@@ -149,7 +149,7 @@ func TestLeast(t *testing.T) {
 	}
 }
 
-// A context finds what another one has registered by its identifier.
+// A context finds the resources of another context by that context's identifier.
 func TestOwner(t *testing.T) {
 	cl := rocltest.Cluster(t, 1)
 	a, b := cl.Open(0), cl.Open(0)
@@ -206,7 +206,7 @@ func TestOwner(t *testing.T) {
 	}
 }
 
-// Set changes one attribute, and nobody's change is lost.
+// Set changes one attribute, and concurrent changes are not lost.
 func TestSet(t *testing.T) {
 	c := rocltest.Cluster(t, 1).Open(0)
 	var l resource.List
@@ -245,7 +245,7 @@ func TestSet(t *testing.T) {
 			}
 		})
 	}
-	for n := range 20 { // others update as well
+	for n := range 20 { // other goroutines update as well
 		for {
 			f, err := c.Lookup(bg, r.ID())
 			if err != nil {
@@ -284,7 +284,7 @@ func TestSet(t *testing.T) {
 	}
 }
 
-// SendTo passes over what is gone, chooses by order, and leaves the buffer alone when it
+// SendTo skips resources that are gone, chooses by order, and leaves the buffer to the caller if it
 // fails.
 func TestSendTo(t *testing.T) {
 	s := nodes(t, 1)[0]
@@ -316,7 +316,7 @@ func TestSendTo(t *testing.T) {
 		t.Error(&f.Attrs, err)
 	}
 	expect(t, workers[to], "most")
-	// A resource that is found and does not exist, as one whose end is not known yet.
+	// lost is found but does not exist, like a resource whose end the directory does not know yet.
 	lost := b.ID().WithSerial(1 << 20)
 	l, err := resource.NewPattern(resource.Attrs{"role": "worker", "load": "-1"})
 	if err != nil {
@@ -342,5 +342,5 @@ func TestSendTo(t *testing.T) {
 	if _, err := from.SendTo(bg, resource.Match{"role": "none"}, 7, buf); !errors.Is(err, directory.ErrNotFound) {
 		t.Error(err)
 	}
-	buf.Release() // it is still the caller's
+	buf.Release() // the buffer is still the caller's
 }

@@ -12,18 +12,19 @@ import (
 	"github.com/rocl-go/rocl/dispatch"
 )
 
-// A HandleOption changes one default of Resource.Handle.
+// A HandleOption changes a default of [Resource.Handle].
 type HandleOption func(*handleConfig)
 
+// handleConfig is what the options of Handle set.
 type handleConfig struct {
-	workers int // 0: a goroutine for each message
+	workers int // number of goroutines; 0: one for each message; less: invalid
 	sel     []dispatch.Select
 	onPanic func(*dispatch.Message, any)
 }
 
-// Workers has up to n messages handled at the same time, by n goroutines. They receive the
-// messages in order; calls of the function that overlap have no order. Further messages wait
-// in the mailbox, whose limit stops senders. Handle fails if n is less than 1.
+// Workers makes [Resource.Handle] handle up to n messages at the same time, in n goroutines. They
+// receive the messages in order, but calls of the function that overlap have no order. Further
+// messages wait in the mailbox, whose limit stops senders. Handle fails if n is less than 1.
 func Workers(n int) HandleOption {
 	return func(c *handleConfig) {
 		if c.workers = n; n < 1 {
@@ -32,51 +33,51 @@ func Workers(n int) HandleOption {
 	}
 }
 
-// EachInOwn has each message handled by a goroutine of its own. The number of goroutines has
-// no limit: messages are received as they come, and so the mailbox's limit does not stop
-// senders. Workers limits the number.
+// EachInOwn makes [Resource.Handle] handle each message in a new goroutine. The number of
+// goroutines has no limit. Messages are received as they come, so the mailbox's limit does not stop
+// senders. [Workers] limits both.
 func EachInOwn() HandleOption { return func(c *handleConfig) { c.workers = 0 } }
 
-// Handling has only the messages handled that every selector wants.
+// Handling makes [Resource.Handle] handle only the messages that match every selector.
 func Handling(sel ...dispatch.Select) HandleOption {
 	return func(c *handleConfig) { c.sel = append(c.sel, sel...) }
 }
 
-// OnPanic has f called where the function of [Resource.Handle] panics, with the message and
-// the value of the panic, by the goroutine that panicked. f may reply to the message, and must
-// not release it. Then Handle goes on with the next message. Without OnPanic the panic and its
-// stack are logged at level error, which is seen only with [WithLogger]. Stats.HandlerPanics
-// counts panics in either case.
+// OnPanic makes [Resource.Handle] call f when its function panics, with the message and the value
+// of the panic, in the goroutine that panicked. f may reply to the message, and must not release
+// it. Then Handle goes on with the next message. Without OnPanic the panic and its stack are logged
+// at level error, which is seen only with [WithLogger]. Stats.HandlerPanics counts panics in either
+// case.
 //
-// A panic of f itself is not contained. Like any panic it ends the program.
+// A panic of f itself is not contained: it ends the program.
 func OnPanic(f func(m *dispatch.Message, value any)) HandleOption {
 	return func(c *handleConfig) { c.onPanic = f }
 }
 
-// Handle calls f for each message to the resource, until ctx ends or the resource is closed.
-// Then it waits for the calls under way, and returns nil. It does not interrupt them: an f that
-// takes long looks at ctx itself. Handle returns an error where the options make no sense, and
-// where receiving fails for another reason, such as rocl.ErrGone or rocl.ErrStuck with
-// [Handling]: see [Resource.Recv].
+// Handle calls f for each message to the resource, until ctx ends or the resource is closed. Then
+// it waits for the calls under way, and returns nil. It does not interrupt them: an f that takes
+// long must watch ctx itself. Handle returns an error if the options are invalid, or if receiving
+// fails for another reason, such as rocl.ErrGone or rocl.ErrStuck with [Handling]: see
+// [Resource.Recv].
 //
 // By default the calling goroutine makes the calls, one after another, in the order of the
-// messages: that is the quickest. With Workers and EachInOwn other goroutines do, so that a
-// message that takes long does not delay those behind it.
+// messages. That is the fastest. With [Workers] and [EachInOwn] other goroutines make them, so that
+// a message that takes long does not delay those behind it.
 //
-// The message is f's until f returns: Handle releases it, so f must neither release it nor put
-// it back. What is to stay longer is copied, or kept by Message.Buffer. f replies to a request
-// before it returns: without a reply, also where f has panicked, the caller's Call fails with
+// The message belongs to f until f returns. Handle releases it, so f must neither release it nor
+// put it back. To keep the payload longer, f copies it or takes it by Message.Buffer. f replies to
+// a request before it returns. Without a reply, even after a panic, the caller's Call fails with
 // rocl.ErrNoReply.
 //
-// No lock is held while f runs: f may send, call, receive, register and close, this resource
-// and its context too. A slow f delays no messages of other resources. f must not wait for what
-// only this Handle could handle. By default a call of f to its own resource, or to one whose
-// handler calls back, waits until its ctx ends. With Workers it does so when all workers wait;
-// with EachInOwn it is answered.
+// No lock is held while f runs. f may send, call, receive, register and close, even this resource
+// and its context. A slow f delays no messages of other resources. f must not wait for a message
+// that only this Handle could handle. By default, a call by f to its own resource, or to a resource
+// whose handler calls back, waits until its ctx ends. With Workers that happens when all workers
+// wait; with EachInOwn the call is answered.
 //
 // A panic of f ends that call of f and nothing else; see [OnPanic]. An f that ends its goroutine
-// (runtime.Goexit, as testing.T.FailNow does) ends that call of f too; where the goroutine is
-// the caller's, Handle does not return.
+// (runtime.Goexit, as testing.T.FailNow does) ends that call of f too. If the goroutine is the
+// caller's, Handle does not return.
 func (r *Resource) Handle(ctx stdctx.Context, f func(*dispatch.Message), opts ...HandleOption) error {
 	cfg := handleConfig{workers: 1}
 	for _, o := range opts {
@@ -109,7 +110,7 @@ type handler struct {
 	f func(*dispatch.Message)
 }
 
-// loop gives each message to do until ctx ends or the resource is closed.
+// loop receives messages and calls do with each, until ctx ends or the resource is closed.
 func (h *handler) loop(ctx stdctx.Context, do func(*dispatch.Message)) error {
 	for {
 		m, err := h.r.box.Recv(ctx, h.sel...)
@@ -124,8 +125,8 @@ func (h *handler) loop(ctx stdctx.Context, do func(*dispatch.Message)) error {
 	}
 }
 
-// work runs loop in a goroutine, and in another one where the function ends that one by
-// runtime.Goexit.
+// work runs loop in a new goroutine. If the function ends that goroutine by runtime.Goexit, work
+// starts another one.
 func (h *handler) work(ctx stdctx.Context, calls *sync.WaitGroup, failed *error) {
 	calls.Go(func() {
 		hasReturned := false
@@ -139,7 +140,7 @@ func (h *handler) work(ctx stdctx.Context, calls *sync.WaitGroup, failed *error)
 	})
 }
 
-// call calls the function with one message.
+// call calls the function with one message, contains a panic, and releases the message.
 func (h *handler) call(m *dispatch.Message) {
 	defer m.Release()
 	defer func() {

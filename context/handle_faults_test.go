@@ -16,8 +16,8 @@ import (
 	"github.com/rocl-go/rocl/resource"
 )
 
-// A request whose handler panics ends its call: with ErrNoReply, or with the reply if that had
-// been sent. The memory of the request is given back, and the panic is counted.
+// A panic in the handler of a request ends the call: with ErrNoReply, or with the reply if the
+// handler has sent it. The memory of the request is given back, and the panic is counted.
 func TestHandlerPanicsInCall(t *testing.T) {
 	const before, after, held = 0, 1, 2 // when the handler panics
 	over(t, func(t *testing.T, open func(...context.Option) *context.Context) {
@@ -61,7 +61,7 @@ func TestHandlerPanicsInCall(t *testing.T) {
 	})
 }
 
-// A handler that ends its goroutine ends its call alone: Handle goes on, and returns.
+// A handler that ends its goroutine ends only its own call: Handle goes on, and returns.
 func TestHandlerExits(t *testing.T) {
 	over(t, func(t *testing.T, open func(...context.Option) *context.Context) {
 		for name, opt := range map[string]context.HandleOption{"workers": context.Workers(2), "each": context.EachInOwn()} {
@@ -90,8 +90,8 @@ func TestHandlerExits(t *testing.T) {
 	})
 }
 
-// A handler calls another resource, and itself is called by it meanwhile; a handler closes its
-// own context: Handle returns nil, and the caller is told of the end.
+// A handler calls another resource, which calls it meanwhile. A handler closes its own context:
+// Handle returns nil, and the caller gets an error.
 func TestHandlerCallsAndCloses(t *testing.T) {
 	over(t, func(t *testing.T, open func(...context.Option) *context.Context) {
 		for name, opt := range map[string]context.HandleOption{"workers": context.Workers(2), "each": context.EachInOwn()} {
@@ -153,8 +153,8 @@ func TestHandlerCallsAndCloses(t *testing.T) {
 	})
 }
 
-// Handlers of several goroutines end as their resource is closed by another one, with each
-// message handled once or reported.
+// Handlers in several goroutines end when another goroutine closes their resource. Each message is
+// handled once or reported.
 func TestHandleWhileClosed(t *testing.T) {
 	over(t, func(t *testing.T, open func(...context.Option) *context.Context) {
 		for name, opts := range map[string][]context.HandleOption{"inline": nil, "workers": {context.Workers(4)}, "each": {context.EachInOwn()}} {

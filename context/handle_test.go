@@ -17,8 +17,8 @@ import (
 	"github.com/rocl-go/rocl/resource"
 )
 
-// handling runs r.Handle in a goroutine and returns a function that ends it, and fails the
-// test if Handle does.
+// handling runs r.Handle in a goroutine. It returns a function that ends Handle and fails the test
+// if Handle returns an error.
 func handling(t *testing.T, r *context.Resource, f func(*dispatch.Message), opts ...context.HandleOption) (end func()) {
 	t.Helper()
 	ctx, cancel := stdctx.WithCancel(t.Context())
@@ -33,7 +33,7 @@ func handling(t *testing.T, r *context.Resource, f func(*dispatch.Message), opts
 	}
 }
 
-// numbered sends count messages, whose tags are 0 and so on.
+// numbered sends count messages, with the tags 0, 1 and so on.
 func numbered(t *testing.T, from *context.Resource, to resource.GID, count int) {
 	t.Helper()
 	for i := range count {
@@ -44,7 +44,7 @@ func numbered(t *testing.T, from *context.Resource, to resource.GID, count int) 
 	}
 }
 
-// Handlers see every message once; inline and with workers calls begin in order.
+// Handlers get every message once. Inline and with workers, calls begin in order.
 func TestHandle(t *testing.T) {
 	const count = 1000
 	for name, opts := range map[string][]context.HandleOption{
@@ -82,8 +82,8 @@ func TestHandle(t *testing.T) {
 	}
 }
 
-// With Workers(n) n messages are handled at the same time, and no more; each in a goroutine
-// of its own, all of them. Handle returns when the last call has.
+// With Workers(n), n messages are handled at the same time, and no more. With EachInOwn, all are.
+// Handle returns when the last call has returned.
 func TestHandleConcurrently(t *testing.T) {
 	over(t, func(t *testing.T, open func(...context.Option) *context.Context) {
 		for _, c := range []struct {
@@ -119,7 +119,7 @@ func TestHandleConcurrently(t *testing.T) {
 	})
 }
 
-// A handler that does not return delays no other resource's messages.
+// A handler that does not return does not delay the messages of other resources.
 func TestSlowHandler(t *testing.T) {
 	over(t, func(t *testing.T, open func(...context.Option) *context.Context) {
 		server := open()
@@ -181,7 +181,7 @@ func TestHandlerMayDoAnything(t *testing.T) {
 	})
 }
 
-// A panic ends its call and nothing else.
+// A panic ends the call of the handler and nothing else.
 func TestHandlerPanics(t *testing.T) {
 	var mu sync.Mutex
 	var logged []string
@@ -216,7 +216,7 @@ func TestHandlerPanics(t *testing.T) {
 		}
 	})
 	deadline := time.Now().Add(30 * time.Second)
-	for { // a goroutine of its own logs
+	for { // another goroutine writes the logs
 		mu.Lock()
 		all := strings.Join(logged, " ")
 		mu.Unlock()
@@ -230,7 +230,7 @@ func TestHandlerPanics(t *testing.T) {
 	}
 }
 
-// Options that make no sense are refused.
+// Invalid options are refused.
 func TestHandleOptions(t *testing.T) {
 	over(t, func(t *testing.T, open func(...context.Option) *context.Context) {
 		r := register(t, open(), resource.Attrs{"a": "server"})

@@ -10,8 +10,8 @@ import (
 	"github.com/rocl-go/rocl/context"
 )
 
-// Memory that was lent arrives, is given back once when nothing reads it any more, and is not copied within
-// the process.
+// Lent memory arrives as a message, is not copied within the process, and is given back once, when
+// nothing reads it any more.
 func TestLend(t *testing.T) {
 	over(t, func(t *testing.T, open func(...context.Option) *context.Context) {
 		a, b := open(), open()

@@ -17,7 +17,7 @@ import (
 	"github.com/rocl-go/rocl/subsys/tcp"
 )
 
-// severed is TCP whose dialled connections a test can cut.
+// severed is TCP with dialled connections that a test can cut.
 type severed struct {
 	subsys.Transport
 	mu   sync.Mutex
@@ -44,7 +44,7 @@ func (p severedPort) Dial(ctx stdctx.Context, addr string, s subsys.Sink) (subsy
 	return c, err
 }
 
-// cut breaks all connections that were dialled. What breaks one logs it.
+// cut breaks all dialled connections. The side that notices a break logs it.
 func (s *severed) cut() {
 	s.mu.Lock()
 	cuts := s.cuts
@@ -74,8 +74,8 @@ func within(t *testing.T, what string, f func()) {
 	}
 }
 
-// The log handler may send and receive over the context that logs, find resources, and
-// close the context: the library holds nothing meanwhile.
+// The log handler may send and receive over the context that logs, find resources, and close the
+// context: the library holds no lock meanwhile.
 func TestLogHandlerMayCall(t *testing.T) {
 	cl := rocltest.Cluster(t, 1)
 	tr := &severed{Transport: tcp.New()}
@@ -125,8 +125,8 @@ func TestLogHandlerMayCall(t *testing.T) {
 	within(t, "closing again", func() { a.Close() })
 }
 
-// A log handler that never returns stops nothing, and Close waits for it no longer than
-// it lingers. What it does not come to is counted.
+// A log handler that never returns blocks nothing, and Close waits for it no longer than the linger
+// time. Lines that do not reach the handler are counted.
 func TestLogHandlerBlocks(t *testing.T) {
 	cl := rocltest.Cluster(t, 1)
 	tr := &severed{Transport: tcp.New()}

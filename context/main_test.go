@@ -18,13 +18,13 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// bg is for calls that nothing limits.
+// bg is the context of calls without a limit.
 var bg = stdctx.Background()
 
-// transports are the options under which what concerns messages is tested.
+// transports are the options with which tests of messages run.
 var transports = map[string][]context.Option{"inproc": nil, "tcp": {rocltest.TCP()}}
 
-// over runs f with each transport, on a node with nobody.
+// over runs f with each transport, on a node of its own.
 func over(t *testing.T, f func(t *testing.T, open func(...context.Option) *context.Context)) {
 	for name, opts := range transports {
 		t.Run(name, func(t *testing.T) {
@@ -63,22 +63,22 @@ func expect(t *testing.T, r *context.Resource, text string) {
 	}
 }
 
-// questions says how many questions f puts to the directory.
+// questions returns how many questions f puts to the directory.
 func questions(c *context.Context, f func()) uint64 {
 	before := c.Stats().Questions
 	f()
 	return c.Stats().Questions - before
 }
 
-// reports collects what a context could not deliver.
+// reports collects the messages that a context could not deliver.
 type reports chan dispatch.Undelivered
 
 func (r reports) option() context.Option {
 	return context.WithUndelivered(func(u dispatch.Undelivered) { r <- u })
 }
 
-// refused sends to what is gone, until Send itself says so: what was accepted
-// before that was known is reported.
+// refused sends to a resource that is gone until Send fails. Messages that were accepted before the
+// end was known must be reported.
 func refused(t *testing.T, from *context.Resource, to resource.GID, told reports) {
 	t.Helper()
 	for range 2 {

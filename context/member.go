@@ -9,8 +9,8 @@ import (
 	"github.com/rocl-go/rocl/directory"
 )
 
-// membership returns the options of the server of the node's directory, should this context come to serve it, and
-// whether the server would be a member of a cluster.
+// membership returns options for the case that this context serves the node's directory. isMember
+// reports whether the server would be a member of a cluster.
 func (cfg *config) membership() (opts []directory.Option, isMember bool, err error) {
 	if cfg.member == nil {
 		if bind := os.Getenv("ROCL_BIND"); bind != "" {
@@ -27,11 +27,12 @@ func (cfg *config) membership() (opts []directory.Option, isMember bool, err err
 	return nil, false, nil
 }
 
-// An unlinked is the value of ROCL_BIND in a program without WithMember.
+// unlinked is the value of ROCL_BIND in a program without WithMember.
 type unlinked string
 
-// begin refuses to serve a node that the environment wants in a cluster. A node that contexts use already is served,
-// and answers as one that cannot reach its cluster.
+// begin fails, because the environment wants the node in a cluster and the program cannot join one.
+// If contexts use the node already (late), begin lets the server serve, but answer like a member
+// that cannot reach its cluster.
 func (u unlinked) begin(s *directory.Server, late bool) (func(bool), error) {
 	err := fmt.Errorf("%w: ROCL_BIND is %q, and the program does not pass rocl.WithMember(cluster.Environment())", directory.ErrMember, string(u))
 	if !late {

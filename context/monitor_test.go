@@ -37,9 +37,9 @@ func ends(t *testing.T, r *context.Resource, id resource.GID, tag uint64) {
 	}
 }
 
-// The end of a resource is told behind its messages, wherever it is: in the same context,
-// in another of the process, in one over a link; also if it is deleted, closed with its
-// context, or gone already.
+// The end of a resource is reported behind its messages, wherever the resource is: in the same
+// context, in another context of the process, or behind a link. It makes no difference whether the
+// resource is deleted, closed with its context, or gone already.
 func TestMonitor(t *testing.T) {
 	over(t, func(t *testing.T, open func(...context.Option) *context.Context) {
 		a, b := open(), open()
@@ -61,7 +61,7 @@ func TestMonitor(t *testing.T) {
 			ends(t, me, id, uint64(10+tag))
 			monitor(t, me, id, 20) // gone already
 			ends(t, me, id, 20)
-			monitor(t, me, id.WithSerial(4000), 21) // never there
+			monitor(t, me, id.WithSerial(4000), 21) // never existed
 			ends(t, me, id.WithSerial(4000), 21)
 		}
 		its := register(t, b, nil)
@@ -82,7 +82,7 @@ func TestMonitor(t *testing.T) {
 	})
 }
 
-// What cannot be monitored is refused.
+// Monitor refuses identifiers that no resource with a context has.
 func TestMonitorRefused(t *testing.T) {
 	over(t, func(t *testing.T, open func(...context.Option) *context.Context) {
 		a := open()
@@ -104,8 +104,8 @@ func TestMonitorRefused(t *testing.T) {
 	})
 }
 
-// Thousands of resources are watched by their identifiers, whatever their attributes and
-// wherever they are, and nothing is told of others.
+// Thousands of resources are watched by their identifiers, whatever their attributes and wherever
+// they are. The watch yields no other resources.
 func TestWatchIDs(t *testing.T) {
 	cl := rocltest.Cluster(t, 2)
 	a, b := cl.Open(0), cl.Open(1)

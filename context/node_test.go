@@ -12,8 +12,8 @@ import (
 	"github.com/rocl-go/rocl/resource"
 )
 
-// A node is found, looked up and watched like any resource, is not among the
-// user's, and receives no messages.
+// A node is found, looked up and watched like any resource, does not match patterns for the
+// program's resources, and receives no messages.
 func TestNode(t *testing.T) {
 	over(t, func(t *testing.T, open func(...context.Option) *context.Context) {
 		c := open()

@@ -27,8 +27,7 @@ import (
 	"github.com/rocl-go/rocl/subsys/tcp"
 )
 
-// An Open that fails says why, and leaves nothing behind: goleak sees to the
-// goroutines.
+// An Open that fails says why, and leaves nothing behind. goleak checks the goroutines.
 func TestOpenFails(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "file")
@@ -47,7 +46,7 @@ func TestOpenFails(t *testing.T) {
 	broken := errors.New("broken")
 	for name, c := range map[string]struct {
 		opts []context.Option
-		want error // nil: any
+		want error // nil: any error
 	}{
 		"nobody to join": {[]context.Option{sock("a"), context.JoinOnly()}, directory.ErrNoDirectory},
 		"a dial that fails": {[]context.Option{
@@ -89,7 +88,7 @@ func TestOpenFails(t *testing.T) {
 			}
 		})
 	}
-	// The directory that some of them joined keeps nothing of theirs.
+	// The directory that some of the calls joined keeps no resources of theirs.
 	c, err := context.Open(bg, memory)
 	if err != nil {
 		t.Fatal(err)
@@ -102,7 +101,7 @@ func TestOpenFails(t *testing.T) {
 	}
 }
 
-// Open ends with its ctx, which does not matter any more afterwards.
+// Open ends with its ctx. After Open, the end of ctx has no effect.
 func TestOpenEnds(t *testing.T) {
 	cause := errors.New("enough")
 	ctx, cancel := stdctx.WithCancelCause(bg)
@@ -120,7 +119,7 @@ func TestOpenEnds(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	// A directory that does not answer.
+	// The directory does not answer.
 	ctx, stop := stdctx.WithTimeout(bg, 10*time.Millisecond)
 	defer stop()
 	var far net.Conn
@@ -148,7 +147,7 @@ func TestOpenEnds(t *testing.T) {
 	}
 }
 
-// Values that make no sense mean the default.
+// Some meaningless values stand for the default.
 func TestOpenForgives(t *testing.T) {
 	cl := rocltest.Cluster(t, 1)
 	for name, o := range map[string]context.Option{
@@ -174,7 +173,7 @@ func TestOpenForgives(t *testing.T) {
 	}
 }
 
-// A way to poll that there is not is refused.
+// An unknown poll policy is refused.
 func TestOpenPolling(t *testing.T) {
 	server := directory.NewServer()
 	defer server.Close()
@@ -206,8 +205,7 @@ func TestListenNowhere(t *testing.T) {
 	}
 }
 
-// A context without transports talks to itself only; its messages to others
-// are given up.
+// A context without transports reaches only itself. Its messages to other contexts are given up.
 func TestNoTransports(t *testing.T) {
 	cl := rocltest.Cluster(t, 1)
 	told := make(reports, 1)
@@ -219,13 +217,13 @@ func TestNoTransports(t *testing.T) {
 	}
 	send(t, me, me.ID(), "hello")
 	expect(t, me, "hello")
-	send(t, me, you.ID(), "hello") // accepted: who knows
+	send(t, me, you.ID(), "hello") // accepted, because a transport might come
 	if u := <-told; !errors.Is(u.Err, dispatch.ErrUnreachable) || u.Bytes != 5 {
 		t.Errorf("told %+v", u)
 	}
 }
 
-// Several addresses of one transport are all listened at, in order.
+// A context listens at all addresses of one transport, in order.
 func TestListenTwice(t *testing.T) {
 	cl := rocltest.Cluster(t, 1)
 	c := cl.Open(0, context.WithTransports(tcp.New(), inproc.NewNetwork().Transport()),
@@ -251,7 +249,7 @@ func TestListenTwice(t *testing.T) {
 	}
 }
 
-// lacking is a transport that cannot be had on this machine.
+// lacking is a transport that this machine does not have.
 type lacking struct{ subsys.Transport }
 
 func (lacking) Name() string { return "lacking" }
@@ -259,8 +257,8 @@ func (lacking) Listen(string, subsys.Config) (subsys.Port, error) {
 	return nil, fmt.Errorf("lacking: %w: the kernel is too old", subsys.ErrUnavailable)
 }
 
-// A transport that this machine has not is done without, and that is said once;
-// if there is no other, Open fails and says so.
+// A transport that the machine lacks is skipped, with one log line. If no transport remains, Open
+// fails and says so.
 func TestTransportUnavailable(t *testing.T) {
 	cl := rocltest.Cluster(t, 1)
 	var log strings.Builder
@@ -272,7 +270,7 @@ func TestTransportUnavailable(t *testing.T) {
 	me, you := register(t, a, nil), register(t, b, nil)
 	send(t, me, you.ID(), "hello")
 	expect(t, you, "hello")
-	if err := a.Close(); err != nil { // the handler has all lines then
+	if err := a.Close(); err != nil { // after Close the handler has all lines
 		t.Error(err)
 	}
 	if strings.Count(log.String(), "the kernel is too old") != 1 {
@@ -288,7 +286,7 @@ func TestTransportUnavailable(t *testing.T) {
 	}
 }
 
-// What can never be had is refused as too large, not only for now.
+// A buffer that can never be given is refused as too large, not only as unavailable now.
 func TestBufferBeyondMemory(t *testing.T) {
 	c := rocltest.Cluster(t, 1).Open(0, context.WithMemory(8<<20))
 	if b, err := c.Buffer(7 << 20); err != nil {
@@ -301,7 +299,7 @@ func TestBufferBeyondMemory(t *testing.T) {
 	}
 }
 
-// Memory is bounded, and an error says so; nothing is lost of what is there.
+// Memory is limited, and the error says so. No message that exists is lost.
 func TestMemory(t *testing.T) {
 	cl := rocltest.Cluster(t, 1)
 	c := cl.Open(0, context.WithMemory(8<<20))
@@ -340,8 +338,7 @@ func TestMemory(t *testing.T) {
 	}
 }
 
-// Of many contexts that open one socket at once, each gets an identifier of
-// its own and sees the others.
+// Many contexts open one socket at once. Each gets an identifier of its own and finds the others.
 func TestOpenTogether(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "sock")
 	const n = 8

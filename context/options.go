@@ -20,6 +20,7 @@ import (
 	"github.com/rocl-go/rocl/subsys/tls"
 )
 
+// config is what the options set.
 type config struct {
 	socket      string
 	noImages    bool
@@ -40,6 +41,7 @@ type config struct {
 	undelivered func(dispatch.Undelivered)
 }
 
+// defaults returns the configuration of a context without options.
 func defaults() config {
 	return config{
 		transports: []subsys.Transport{inproc.New(), shm.New(), tcp.New()},
@@ -48,122 +50,128 @@ func defaults() config {
 	}
 }
 
-// An Option changes one default of Open.
+// An Option changes a default of [Open].
 type Option func(*config)
 
-// WithSocket names the Unix socket of the node's directory. The default is
-// $ROCL_SOCKET, else a socket in the user's runtime directory.
+// WithSocket sets the path of the Unix socket of the node's directory. The default is $ROCL_SOCKET,
+// or else a socket in the user's runtime directory.
 func WithSocket(path string) Option { return func(c *config) { c.socket = path } }
 
-// JoinOnly makes Open fail with ErrNoDirectory where no directory serves the
-// node, rather than serve it.
+// JoinOnly forbids the context to serve the node's directory. Open fails with rocl.ErrNoDirectory
+// if no process serves it.
 func JoinOnly() Option { return func(c *config) { c.joinOnly = true } }
 
-// WithoutImages lets the context ask its directory over the socket also where
-// the node's image could be read in place. It is for measuring.
+// WithoutImages makes the context ask the directory over the socket, even if it could read the
+// node's index in shared memory. It is for measuring.
 func WithoutImages() Option { return func(c *config) { c.noImages = true } }
 
-// WithDirectory reaches the directory through dial instead of a socket; it
-// implies JoinOnly. Tests use it to stay in memory.
+// WithDirectory connects to the directory with dial instead of a socket. It implies JoinOnly. Tests
+// use it to stay in memory.
 func WithDirectory(dial func(stdctx.Context) (net.Conn, error)) Option {
 	return func(c *config) { c.dial = dial }
 }
 
-// WithTransports names the transports to open a port on, best first. The
-// default is in-process, then shared memory, then TCP on the loopback interface
-// and, on a node that is in a cluster, at the address by which the other nodes
-// know it. In a cluster with a key that is TLS, which takes its place behind TCP
-// if there is TCP and no TLS among those named.
+// WithTransports sets the transports on which the context opens a port, best first. The default is
+// in-process, shared memory and TCP. TCP listens on the loopback interface and, on a node in a
+// cluster, at the address by which other nodes know the node. In a cluster with a key, TLS listens
+// at that address instead. The context adds TLS behind TCP if TCP is among the given transports and
+// TLS is not.
 //
-// What is above 2 KiB and comes over shared memory can be read only: see
+// A received message above 2 KiB that came over shared memory is read-only: see
 // [dispatch.Message.Writable].
 func WithTransports(t ...subsys.Transport) Option {
 	return func(c *config) { c.transports = t }
 }
 
-// WithRules says over what messages go to other contexts, by tag, by size or all
-// of them: see [dispatch.Rule]. The others need no rules. Open fails with
-// [dispatch.ErrRule] if the rules make no sense or name transports that the
-// context has not.
+// WithRules sets which transports the messages to other contexts use, by tag, by size, or for all
+// messages: see [dispatch.Rule]. The other contexts need no rules. Open fails with
+// [dispatch.ErrRule] if the rules are invalid or name transports that the context does not have.
 func WithRules(r ...dispatch.Rule) Option { return func(c *config) { c.rules = r } }
 
-// WithListen names addresses to listen at, such as tcp://10.0.0.7:0, in place
-// of the one its transport would choose. In a cluster with a key TCP is for this
-// node alone, and Open refuses other addresses of it.
+// WithListen sets addresses at which the context listens, such as tcp://10.0.0.7:0. They replace
+// the address that the transport would choose. In a cluster with a key, TCP serves only this node:
+// Open refuses TCP addresses that are not on the loopback interface.
 func WithListen(urls ...string) Option { return func(c *config) { c.listen = urls } }
 
-// WithPoll says whether those who wait for messages poll before they sleep. Open
-// refuses a policy that there is not.
+// WithPoll sets whether a goroutine that waits for messages polls before it sleeps. The default is
+// [dispatch.PollAdaptive]. Open fails with rocl.ErrPolling for an unknown policy.
 func WithPoll(p dispatch.PollPolicy) Option { return func(c *config) { c.poll.Policy = p } }
 
-// WithPollBudget says how long PollAdaptive polls at most before it sleeps, up to a
-// second; 50 µs if not given, or 0.
+// WithPollBudget limits how long a goroutine polls with [dispatch.PollAdaptive] before it sleeps.
+// The default, also for 0, is 50 µs; the maximum is one second.
 func WithPollBudget(d time.Duration) Option { return func(c *config) { c.poll.Budget = d } }
 
-// WithPollers says how many goroutines of this process, whichever contexts they
-// wait in, poll at once; who of this context is one too many sleeps. If not given, or
-// 0, it is one less than GOMAXPROCS for PollAdaptive, and any number for
-// PollAlways. In one context no more than one ever polls, for all who wait.
+// WithPollers limits how many goroutines in this process may poll at once, whichever contexts they
+// wait in. A waiter of this context over the limit sleeps instead. The default, also for 0, is
+// GOMAXPROCS less one, but at least one, with [dispatch.PollAdaptive], and no limit with
+// [dispatch.PollAlways]. In one context at most one goroutine polls, on behalf of all that wait.
 func WithPollers(n int) Option { return func(c *config) { c.poll.Pollers = n } }
 
-// WithMailbox sets the byte limit of mailboxes; 16 MiB if not given, and never less than
-// 64 KiB. Beyond it senders wait, but each context that sends may have 64 KiB more in a
-// mailbox: it sends so much without asking. MailboxLimit and MailboxMessages are exact.
+// WithMailbox sets the byte limit of each mailbox that has no limit of its own. The default is 16
+// MiB; the minimum is 64 KiB. Senders wait while a mailbox is full. Each sending context may exceed
+// the limit by 64 KiB, which it sends without asking for credit. [MailboxLimit] and
+// [MailboxMessages] set exact limits.
 func WithMailbox(bytes int) Option { return func(c *config) { c.mailbox = bytes } }
 
-// WithMemory bounds the registered memory of the context's buffers, in bytes. Where it
-// is used up, other contexts' messages wait on their connections until some is released,
-// and [Context.Buffer] fails with ErrLimit. An eighth of it, and twice what other
-// contexts have been promised and have not sent yet, together seldom more than half, is
-// kept for what comes. A message longer than three quarters of it is never let in: its
-// sender waits.
+// WithMemory limits the registered memory of the context's buffers, in bytes. There is no limit by
+// default. While the limit is reached, messages from other contexts wait on their connections, and
+// [Context.Buffer] fails with rocl.ErrLimit.
+//
+// A part of the memory is kept for incoming messages: an eighth of the limit, and twice the bytes
+// for which other contexts hold unused credit. Together that is seldom more than half. A message
+// longer than three quarters of the limit is never let in: its sender waits.
 func WithMemory(bytes int64) Option { return func(c *config) { c.memory = bytes } }
 
-// WithLinger says how long Close waits for accepted messages to be delivered;
-// 5 s if not given.
+// WithLinger sets how long Close waits for accepted messages to be delivered. The default is 5 s.
 func WithLinger(d time.Duration) Option { return func(c *config) { c.linger = d } }
 
-// WithGiveUp sets the time after which sends to a context that is out of reach fail with
-// ErrUnreachable; 10 s if not given. They fail sooner, with ErrGone, if gossip declares the
-// context's node dead and the context does not answer. In a long partition gossip declares
-// living nodes dead: their contexts have ended for those that were told, though they live. A
-// node that reaches no other member declares no node dead. A context that was granted credit for a
-// message larger than a mailbox's limit, and of which nothing comes for three times as
-// long while other senders wait, is given up too.
+// WithGiveUp sets how long a context may be out of reach before sends and calls to it fail with
+// rocl.ErrUnreachable, and monitors of its resources report their end. The default is 10 s.
+//
+// Sends fail sooner, with rocl.ErrGone, if gossip declares the context's node dead and the context
+// does not answer. In a long partition gossip declares living nodes dead. Their contexts then count
+// as ended on the nodes that were told so, although they live. A node that reaches no other member
+// declares no node dead.
+//
+// A context that holds credit for a message larger than a mailbox's limit is given up as well, if
+// nothing comes from it for three times as long while other senders wait. WithGiveUp also sets how
+// long a receive waits behind messages that it does not select before it fails with rocl.ErrStuck:
+// see [Resource.Recv].
 func WithGiveUp(d time.Duration) Option { return func(c *config) { c.giveUp = d } }
 
-// WithCluster names the cluster; contexts of different clusters do not link. The
-// default is $ROCL_CLUSTER, else the name that the node's directory gives. Open
-// fails with ErrCluster if the directory is in another cluster.
+// WithCluster sets the name of the cluster. Contexts of different clusters do not link. The default
+// is $ROCL_CLUSTER, or else the name that the node's directory has. Open fails with rocl.ErrCluster
+// if the directory is in a cluster with another name.
 func WithCluster(name string) Option { return func(c *config) { c.cluster = name } }
 
-// A Member says how a node takes part in a cluster. Package directory/cluster has the one that programs
-// use; it is not linked into programs that do not name it.
+// A Member describes how a node takes part in a cluster. Package directory/cluster has the
+// implementation that programs use. A program that does not name that package does not link it.
 type Member interface {
-	// Check returns an error that matches directory.ErrMember if the settings are not valid.
+	// Check returns an error that matches directory.ErrMember if the settings are invalid.
 	Check() error
-	// Paths returns the certificates that the settings name, for links too.
+	// Paths returns the certificates that the settings name. Links use them too.
 	Paths() tls.Paths
-	// Option returns what makes the server of the node's directory a member of the cluster with a
-	// name; nil if the settings describe no member. certs are used if Paths names none.
+	// Option returns the option that makes the server of the node's directory a member of the
+	// cluster with the given name, or nil if the settings describe no member. The member uses certs
+	// if Paths names no certificates.
 	Option(name string, certs tls.Paths, log *slog.Logger) directory.Option
 }
 
-// WithMember makes the node a member of a cluster while this context serves it,
-// because no daemon does. Without it a context that serves the node fails to open if ROCL_BIND is set.
+// WithMember makes the node a member of a cluster while this context serves the node's directory,
+// because no daemon does. Without the option, Open fails with rocl.ErrMember if ROCL_BIND is set
+// and the context would serve the directory.
 func WithMember(m Member) Option { return func(c *config) { c.member = m } }
 
-// WithCertificates names PEM files with a certificate, its key, and the
-// authorities whose certificates are accepted, with which links to other nodes
-// are sealed in place of certificates that are made from the cluster's key. All
-// nodes of the cluster must have some. The default is $ROCL_TLS_CERT,
-// $ROCL_TLS_KEY and $ROCL_TLS_CA.
+// WithCertificates sets PEM files with a certificate, its key, and the authorities whose
+// certificates are accepted. Links to other nodes are sealed with these instead of certificates
+// that are made from the cluster's key. Either all nodes of a cluster have such certificates or
+// none. The default is $ROCL_TLS_CERT, $ROCL_TLS_KEY and $ROCL_TLS_CA.
 func WithCertificates(cert, key, ca string) Option {
 	return func(c *config) { c.certs = tls.Paths{Cert: cert, Key: key, CA: ca} }
 }
 
-// checkRules checks the rules against the transports. TLS may come with the terms
-// of a cluster.
+// checkRules returns the rules, if they name transports of the context only. TLS is accepted in any
+// case, because the terms of a cluster may add it.
 func (c *config) checkRules() (*dispatch.Rules, error) {
 	for _, r := range c.rules {
 		for _, name := range r.Transports() {
@@ -175,7 +183,8 @@ func (c *config) checkRules() (*dispatch.Rules, error) {
 	return dispatch.NewRules(c.rules...)
 }
 
-// environment fills in what was not given.
+// environment takes the cluster's name and the certificates from the environment if no option set
+// them.
 func (c *config) environment() {
 	if c.cluster == "" {
 		c.cluster = os.Getenv("ROCL_CLUSTER")
@@ -185,12 +194,13 @@ func (c *config) environment() {
 	}
 }
 
-// WithLogger sends the library's logs to l. They are discarded otherwise. One goroutine
-// calls the handler of l, one line at a time. No lock is held: the handler may block, and
-// may use and close the context. Lines wait meanwhile, up to 1,024; further ones are
-// dropped, and counted in Stats.LogLinesDropped and in a line of their own. Close waits
-// for the handler as long as WithLinger says, and at least a second. The handler's Enabled
-// is called at once, with locks held: it must neither block nor call the library.
+// WithLogger sends the library's logs to l. By default they are discarded. One goroutine calls the
+// handler of l, one line at a time, and holds no lock: the handler may block, and may use and close
+// the context. Meanwhile up to 1,024 lines wait. Further lines are dropped, counted in
+// Stats.LogLinesDropped and reported in a log line.
+//
+// Close waits for the handler as long as [WithLinger] says, and at least a second. The handler's
+// method Enabled is called at once, with locks held: it must not block or call the library.
 func WithLogger(l *slog.Logger) Option {
 	return func(c *config) {
 		if l != nil {
@@ -199,14 +209,15 @@ func WithLogger(l *slog.Logger) Option {
 	}
 }
 
-// WithUndelivered calls f for each message that Send accepted and that could not
-// be delivered, because its resource or context is gone. A message that was in the
-// mailbox of a process that is killed counts as delivered. One goroutine makes the
-// calls, one at a time, in the order in which the library learned of them. No lock
-// is held: f may block, and may use and close the context. Reports wait
-// meanwhile, up to 1,048,576; further ones are dropped, logged once and counted in
-// Stats.Unreported. Close waits for the calls as long as WithLinger says, and at
-// least a second. A panic in f ends the program.
+// WithUndelivered calls f for each message that Send accepted and that could not be delivered,
+// because its resource or context has ended. A message that was in the mailbox of a killed process
+// counts as delivered.
+//
+// One goroutine makes the calls, one at a time, in the order in which the library learned of the
+// losses. No lock is held: f may block, and may use and close the context. Meanwhile up to
+// 1,048,576 reports wait. Further reports are dropped, logged once and counted in Stats.Unreported.
+// Close waits for the calls as long as [WithLinger] says, and at least a second. A panic in f ends
+// the program.
 func WithUndelivered(f func(dispatch.Undelivered)) Option {
 	return func(c *config) { c.undelivered = f }
 }

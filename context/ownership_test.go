@@ -13,7 +13,7 @@ import (
 	"github.com/rocl-go/rocl/resource"
 )
 
-// A buffer whose Send failed, for whatever reason, is the caller's: it is sent again.
+// The caller keeps a buffer whose Send failed, for whatever reason, and sends it again.
 func TestSendFailsKeepsBuffer(t *testing.T) {
 	over(t, func(t *testing.T, open func(...context.Option) *context.Context) {
 		a, b := open(), open()
@@ -22,7 +22,7 @@ func TestSendFailsKeepsBuffer(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for err == nil { // until its senders wait
+		for err == nil { // until the senders wait
 			ctx, cancel := stdctx.WithCancel(bg)
 			cancel()
 			err = me.SendBytes(ctx, full.ID(), 0, make([]byte, 10<<10))

@@ -10,18 +10,18 @@ import (
 	"github.com/rocl-go/rocl/dispatch"
 )
 
-// PutBack gives a message back that was received from r: the next receive at r that it
-// matches returns it, before all that is stored. A receive that waits for it returns it at
-// once. The message belongs to the library from then on, and may not be touched. If r is
-// closed before the message is received again, its sender is told that it was not delivered.
+// PutBack returns a received message to the mailbox of r. The next receive at r that the message
+// matches returns it, before all messages that are stored. A receive that waits for it returns it
+// at once. The library owns the message from then on: do not touch it. If r is closed before the
+// message is received again, the message is reported to its sender as undelivered.
 //
-// If PutBack fails, the message stays the caller's: with rocl.ErrClosed where r is closed, or
-// with rocl.ErrNotReceived where m was not received from r, or has been released or put back
-// since. A message may be put back by any goroutine.
+// PutBack fails with rocl.ErrClosed if r is closed, and with rocl.ErrNotReceived if m was not
+// received from r, or has been released or put back since. If PutBack fails, the message stays the
+// caller's. Any goroutine may call it.
 //
-// The sender may use the room of a received message at once. So what is put back may exceed
-// the limit of the mailbox, by as much as was received and not yet put back at one time.
-// Senders get room again when that has been received.
+// The sender may use the room of a received message at once. So messages that are put back may
+// exceed the limit of the mailbox, by as much as was received and not yet put back at one time.
+// Senders get room again when these messages have been received.
 func (r *Resource) PutBack(m *dispatch.Message) error {
 	if err := r.box.PutBack(m); err != nil {
 		return fmt.Errorf("rocl: putting a message back at %v: %w", r.id, err)
@@ -29,16 +29,16 @@ func (r *Resource) PutBack(m *dispatch.Message) error {
 	return nil
 }
 
-// RecvAny is [Resource.Recv] from several resources of one context: it returns the first
-// message for any of them that matches all selectors, and the resource that it is for. If
-// several have such a message RecvAny chooses one of them at random, so none starves the
-// others. Its time grows with the number of resources.
+// RecvAny receives from several resources of one context. It returns the first message that matches
+// all selectors, and the resource that received the message. If several resources have such a
+// message, RecvAny chooses one of them at random, so none starves. Its time grows with the number
+// of resources.
 //
-// It fails with rocl.ErrClosed if a resource is closed and none has a message; the error
-// names that resource, which is also returned. It fails with rocl.ErrSelect where no message
-// can match, where rs is empty, and where rs are of several contexts; otherwise as Recv does.
-// A message that arrives as RecvAny fails, or at another resource than the one returned,
-// stays for the next receive.
+// RecvAny fails with rocl.ErrClosed if a resource is closed and no resource has a message; the
+// error names that resource, which is returned too. It fails with rocl.ErrSelect if no message can
+// match, if rs is empty or has a nil, or if rs belong to several contexts. Otherwise it fails as
+// [Resource.Recv] does. A message that arrives as RecvAny fails, or for a resource that RecvAny
+// does not return, stays for the next receive.
 func RecvAny(ctx stdctx.Context, rs []*Resource, sel ...dispatch.Select) (*Resource, *dispatch.Message, error) {
 	boxes := make([]*dispatch.Mailbox, len(rs))
 	for i, r := range rs {

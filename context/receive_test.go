@@ -11,7 +11,7 @@ import (
 	"github.com/rocl-go/rocl/dispatch"
 )
 
-// A message that is put back is peeked at and received as if it had not been received.
+// A message that is put back is peeked at and received as if it had not been received before.
 func TestPutBack(t *testing.T) {
 	over(t, func(t *testing.T, open func(...context.Option) *context.Context) {
 		a, b := open(), open()
@@ -46,7 +46,7 @@ func TestPutBack(t *testing.T) {
 	})
 }
 
-// RecvAny returns messages and the resource that they are for; its errors name the resource.
+// RecvAny returns a message and the resource that received it. Its errors name the resource.
 func TestRecvAny(t *testing.T) {
 	over(t, func(t *testing.T, open func(...context.Option) *context.Context) {
 		a, b := open(), open()

@@ -21,8 +21,8 @@ import (
 type servers struct {
 	id  *directory.Identity
 	mu  sync.Mutex
-	now *directory.Server // nil: nobody, and dials wait
-	has chan struct{}     // closed when there is one
+	now *directory.Server // nil while none serves: dials wait
+	has chan struct{}     // closed when a server serves
 }
 
 func newServers(t *testing.T) *servers {
@@ -77,7 +77,7 @@ func (s *servers) in(t *testing.T) *context.Context {
 	return c
 }
 
-// The next server is told what the context has, as it is now.
+// The next server gets the resources of a context as they are now.
 func TestNextServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServers(t)
@@ -92,7 +92,7 @@ func TestNextServer(t *testing.T) {
 		rev := kept.Revision()
 		s.end()
 		synctest.Wait()
-		// Nobody serves, and messages go on.
+		// While no directory serves, messages still arrive.
 		send(t, kept, kept.ID(), "hello")
 		expect(t, kept, "hello")
 		found := make(chan error, 1)
@@ -103,7 +103,7 @@ func TestNextServer(t *testing.T) {
 			}
 			found <- err
 		}()
-		synctest.Wait() // and questions wait
+		synctest.Wait() // questions wait
 		s.begin()
 		if err := <-found; err != nil {
 			t.Error(err)
@@ -117,7 +117,7 @@ func TestNextServer(t *testing.T) {
 	})
 }
 
-// Who registers while nobody serves is registered by the next server, once.
+// A resource that is registered while no directory serves is registered by the next server, once.
 func TestRegisterBetweenServers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServers(t)
@@ -148,7 +148,7 @@ func TestRegisterBetweenServers(t *testing.T) {
 	})
 }
 
-// Close does not wait for a directory that is not there.
+// Close does not wait for a directory while none serves.
 func TestCloseWithoutServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServers(t)
@@ -168,7 +168,7 @@ func TestCloseWithoutServer(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		s.begin() // for who ends it
+		s.begin() // lets the cleanup end the server
 	})
 }
 
@@ -187,11 +187,12 @@ func TestCloseWakesRegister(t *testing.T) {
 		if err := <-failed; !errors.Is(err, dispatch.ErrClosed) {
 			t.Error(err)
 		}
-		s.begin() // for who ends it
+		s.begin() // lets the cleanup end the server
 	})
 }
 
-// Close of a resource gives up where no directory answers, and the next directory has no such resource.
+// Close of a resource gives up if no directory answers. The next directory does not have the
+// resource.
 func TestCloseWithoutDirectory(t *testing.T) {
 	s := newServers(t)
 	c, err := context.Open(bg, context.WithDirectory(s.dial), context.WithTransports(inproc.NewNetwork().Transport()), context.WithLinger(0))

@@ -20,7 +20,7 @@ import (
 	"github.com/rocl-go/rocl/rocltest"
 )
 
-// everything counts the resources that there are.
+// everything returns the number of resources that the context finds.
 func everything(t *testing.T, c *context.Context) (n int) {
 	t.Helper()
 	for f, err := range c.FindAll(bg, resource.Match{}) {
@@ -35,8 +35,8 @@ func everything(t *testing.T, c *context.Context) (n int) {
 	return n
 }
 
-// Names that are no names are refused, wherever they are given, and leave
-// nothing; the longest that is one works everywhere.
+// Invalid names are refused wherever they are given, and nothing is registered. The longest valid
+// name works everywhere.
 func TestNames(t *testing.T) {
 	c := rocltest.Cluster(t, 1).Open(0)
 	r := register(t, c, resource.Attrs{"n": "r"})
@@ -59,7 +59,7 @@ func TestNames(t *testing.T) {
 			"Update":        func() error { return r.Update(bg, a) },
 			"CompareAndSet": func() error { _, err := r.CompareAndSet(bg, r.Revision(), a); return err },
 		}
-		if bad.want != resource.ErrReservedName { // those may be asked for
+		if bad.want != resource.ErrReservedName { // reserved names may be asked for
 			calls["Find"] = func() error { _, err := c.Find(bg, resource.Match(a)); return err }
 			calls["Want"] = func() error { _, err := c.Find(bg, resource.Match{}, context.Want(bad.name)); return err }
 			calls["FindAll"] = func() error {
@@ -104,7 +104,7 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// Values may be any bytes, none, and many.
+// Values may be any bytes, empty, and many.
 func TestValues(t *testing.T) {
 	c := rocltest.Cluster(t, 1).Open(0)
 	for _, v := range []string{"", "\x00", "\xff\xfe", strings.Repeat("v", 1<<20)} {
@@ -128,7 +128,7 @@ func TestValues(t *testing.T) {
 	if _, err := c.Register(bg, many); !errors.Is(err, resource.ErrTooLarge) {
 		t.Errorf("too many: %v", err)
 	}
-	// Those of a resource must be known.
+	// Every attribute of a resource must have a value.
 	var l resource.List
 	if err := l.Want("x"); err != nil {
 		t.Fatal(err)
@@ -144,8 +144,8 @@ func TestValues(t *testing.T) {
 	}
 }
 
-// The library's own resources are seen by who names their attributes only, and
-// nobody but the owner changes anything.
+// The library's own resources match only patterns that name their attributes. Only the owner of a
+// resource changes it.
 func TestReserved(t *testing.T) {
 	cl := rocltest.Cluster(t, 1)
 	a, b := cl.Open(0), cl.Open(0)
@@ -173,8 +173,8 @@ func TestReserved(t *testing.T) {
 	}
 }
 
-// Messages to a resource that is deleted: refused, or reported when they were
-// accepted before. What was read before is not reported.
+// Messages to a deleted resource are refused, or reported if they were accepted before. Messages
+// that were received before are not reported.
 func TestDeleted(t *testing.T) {
 	over(t, func(t *testing.T, open func(...context.Option) *context.Context) {
 		told := make(reports, 100)
@@ -188,8 +188,8 @@ func TestDeleted(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		// Another resource comes after them, in the same stream: when its
-		// message is there, theirs are.
+		// The message to mark comes after them in the same stream: when it has arrived, they have
+		// too.
 		mark := register(t, b, nil)
 		send(t, me, mark.ID(), "mark")
 		expect(t, mark, "mark")
@@ -224,7 +224,7 @@ func TestDeleted(t *testing.T) {
 			t.Errorf("%d undelivered, want %d", n, unread)
 		}
 		refused(t, me, you.ID(), told)
-		// The deleted one neither sends nor receives, nor is it deleted again.
+		// The deleted resource neither sends nor receives, and cannot be deleted again.
 		for what, err := range map[string]error{
 			"sending":  you.SendBytes(bg, me.ID(), 0, nil),
 			"updating": you.Update(bg, resource.Attrs{}),
@@ -240,7 +240,7 @@ func TestDeleted(t *testing.T) {
 		if err := you.Close(); err != nil {
 			t.Errorf("closing: %v", err)
 		}
-		// Its neighbour is well.
+		// The other resource of the context still works.
 		send(t, me, mark.ID(), "still")
 		expect(t, mark, "still")
 	})
@@ -256,7 +256,7 @@ func TestDeletedStaysGone(t *testing.T) {
 		if err := you.Delete(bg); err != nil {
 			t.Fatal(err)
 		}
-		refused(t, me, you.ID(), told) // from here on it is known
+		refused(t, me, you.ID(), told) // from here on the sender knows the end
 		for i := range 5 {
 			if err := me.SendBytes(bg, you.ID(), 0, nil); !errors.Is(err, dispatch.ErrGone) {
 				t.Errorf("send %d: %v", i, err)
@@ -265,7 +265,7 @@ func TestDeletedStaysGone(t *testing.T) {
 	})
 }
 
-// A resource that is deleted with messages unread leaves nothing to others.
+// A resource that is deleted with messages unread leaves nothing to the other resources.
 func TestDeletedUnread(t *testing.T) {
 	over(t, func(t *testing.T, open func(...context.Option) *context.Context) {
 		a, b := open(), open()
@@ -290,7 +290,7 @@ func TestDeletedUnread(t *testing.T) {
 	})
 }
 
-// Within one context it is the same.
+// Within one context the same holds.
 func TestDeletedHere(t *testing.T) {
 	c := rocltest.Cluster(t, 1).Open(0)
 	me, you := register(t, c, nil), register(t, c, nil)
@@ -340,8 +340,7 @@ func TestReportHasLength(t *testing.T) {
 	}
 }
 
-// A resource that is deleted while others send to it, at any moment: each
-// message is received, refused or reported.
+// A resource is deleted while others send to it. Each message is received, refused or reported.
 func TestDeleteDuringSends(t *testing.T) {
 	over(t, func(t *testing.T, open func(...context.Option) *context.Context) {
 		var mu sync.Mutex
@@ -381,7 +380,7 @@ func TestDeleteDuringSends(t *testing.T) {
 					t.Fatal(err)
 				}
 				if accepted++; round == 0 && accepted == 1 {
-					you.Close() // its reader got nothing to count
+					you.Close() // the reader got nothing to count
 				}
 			}
 			received += <-reading
@@ -397,7 +396,7 @@ func TestDeleteDuringSends(t *testing.T) {
 	})
 }
 
-// Counting by compare-and-set loses nothing, however many count.
+// Counting by compare-and-set loses no increment, however many goroutines count.
 func TestCompareAndSetCounts(t *testing.T) {
 	cl := rocltest.Cluster(t, 1)
 	c, other := cl.Open(0), cl.Open(0)
@@ -439,8 +438,7 @@ func TestCompareAndSetCounts(t *testing.T) {
 	t.Log("conflicts:", conflicts)
 }
 
-// What a conflict leaves: the attributes, the revision, and who watches sees
-// nothing of it.
+// A conflict changes neither the attributes nor the revision, and watchers do not see it.
 func TestConflict(t *testing.T) {
 	c := rocltest.Cluster(t, 1).Open(0)
 	r := register(t, c, resource.Attrs{"v": "1"})
@@ -463,7 +461,7 @@ func TestConflict(t *testing.T) {
 	if _, err := c.Find(bg, resource.Match{"v": "1"}); !errors.Is(err, directory.ErrNotFound) {
 		t.Errorf("found by what it was: %v", err)
 	}
-	// 0 is any, as Update does.
+	// Revision 0 stands for any revision, as in Update.
 	if rev, err := r.CompareAndSet(bg, 0, resource.Attrs{}); err != nil || rev != first+2 {
 		t.Errorf("revision %d, %v", rev, err)
 	}
@@ -495,7 +493,7 @@ func TestRevisionAfterUpdates(t *testing.T) {
 	}
 }
 
-// A registration or a deletion whose ctx has ended.
+// A registration or a deletion fails if its ctx has ended.
 func TestRegisterEnded(t *testing.T) {
 	c := rocltest.Cluster(t, 1).Open(0)
 	ctx, cancel := stdctx.WithCancel(bg)
@@ -539,7 +537,7 @@ func TestRegisterNothing(t *testing.T) {
 	}
 }
 
-// A message without bytes can be passed on like any other.
+// A message without bytes can be sent on like any other.
 func TestPassOnEmpty(t *testing.T) {
 	over(t, func(t *testing.T, open func(...context.Option) *context.Context) {
 		a, b := open(), open()
@@ -569,8 +567,7 @@ func TestPassOnEmpty(t *testing.T) {
 	})
 }
 
-// A loop over messages may be left, ends with its ctx, and ends with the
-// resource.
+// A loop over messages can be left early, and ends with its ctx or with the resource.
 func TestMessages(t *testing.T) {
 	c := rocltest.Cluster(t, 1).Open(0)
 	r := register(t, c, nil)
@@ -618,8 +615,8 @@ func TestMessages(t *testing.T) {
 	}
 }
 
-// Gone says nothing of messages: what a resource sent before it went is received
-// by a receiver that has been told that it is gone.
+// Gone does not concern messages: a receiver that has got the event Gone still receives what the
+// resource sent before.
 func TestGoneBeforeMessages(t *testing.T) {
 	over(t, func(t *testing.T, open func(...context.Option) *context.Context) {
 		a, b := open(), open()

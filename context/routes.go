@@ -14,25 +14,26 @@ import (
 	"github.com/rocl-go/rocl/resource"
 )
 
-// A context answers questions about itself, from contexts of its own node, that
-// are sent to the resource that stands for it. The tag says what is asked for,
-// and the answer has it too.
+// A context answers questions about itself. Contexts of its own node send them to the resource that
+// stands for the context. The tag says what is asked, and the answer has the same tag.
 const (
 	tagRoutes = 0x524f555445530001 // "ROUTES"; the answer is JSON
 
-	questionsMost = 64 << 10 // bytes of questions that wait
+	questionsMost = 64 << 10 // limit of the mailbox for questions, in bytes
 
-	// An answer that is not received is given up after answerTime. An asker with so many
-	// answers under way gets no further ones.
+	// An answer that the asker does not receive is given up after answerTime. An asker with
+	// answersMost answers under way gets no further ones.
 	answerTime  = 5 * time.Second
 	answersMost = 64
 )
 
-// Routes says over what this context talks to others, and what has gone there.
+// Routes returns a route for each link of this context and each context of this process with which
+// it communicates: the transport in use, and counts of what was sent. They are ordered by peer and
+// lane.
 func (c *Context) Routes() []dispatch.Route { return c.disp.Routes() }
 
-// RoutesOf asks another context of this node for its Routes; the link that this
-// takes is not among them.
+// RoutesOf returns the routes of another context of this node, as [Context.Routes] does there. It
+// asks that context. The link over which it asks is not among the routes.
 func (c *Context) RoutesOf(ctx stdctx.Context, id resource.GID) ([]dispatch.Route, error) {
 	if id = id.Context(); id == c.self {
 		return c.Routes(), nil
@@ -44,6 +45,7 @@ func (c *Context) RoutesOf(ctx stdctx.Context, id resource.GID) ([]dispatch.Rout
 	return routes, nil
 }
 
+// routesOf asks another context of this node for its routes.
 func (c *Context) routesOf(ctx stdctx.Context, id resource.GID) (routes []dispatch.Route, err error) {
 	if _, err := c.Lookup(ctx, id, AttrKind); err != nil {
 		return nil, err
@@ -69,13 +71,13 @@ func (c *Context) routesOf(ctx stdctx.Context, id resource.GID) (routes []dispat
 	return routes, json.Unmarshal(m.Bytes(), &routes)
 }
 
-// answering counts the answers under way, by asker.
+// answering counts the answers under way, by the context that asked.
 type answering struct {
 	mu sync.Mutex
 	to map[resource.GID]int
 }
 
-// begin notes an answer to who, unless too many are under way.
+// begin counts an answer to the context who. It reports false if too many are under way.
 func (a *answering) begin(who resource.GID) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -89,6 +91,7 @@ func (a *answering) begin(who resource.GID) bool {
 	return true
 }
 
+// end takes back one begin.
 func (a *answering) end(who resource.GID) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -97,9 +100,9 @@ func (a *answering) end(who resource.GID) {
 	}
 }
 
-// answer answers what is sent to the context's own resource, if it is a question
-// of one of this node. It does not wait for the asker to receive the answer: the
-// next question may be another's.
+// answer handles a message to the resource that stands for the context. It reports whether the
+// message is a question from a context of this node. A goroutine of its own sends the answer,
+// because the asker may be slow and the next question may come from another context.
 func (c *Context) answer(m *dispatch.Message) bool {
 	from := m.From()
 	who := from.Context()
@@ -120,6 +123,7 @@ func (c *Context) answer(m *dispatch.Message) bool {
 	return true
 }
 
+// tellRoutes sends the routes of this context to the resource to, except the route to its context.
 func (c *Context) tellRoutes(to resource.GID) {
 	routes := slices.DeleteFunc(c.Routes(), func(r dispatch.Route) bool { return r.Peer == to.Context() })
 	b, err := json.Marshal(routes)

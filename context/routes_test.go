@@ -11,8 +11,8 @@ import (
 	"github.com/rocl-go/rocl/rocltest"
 )
 
-// A context that asks for routes without end, and receives no answer, keeps no other
-// context from being answered.
+// A context that asks for routes without end, and receives no answer, does not keep other contexts
+// from being answered.
 func TestAskerThatNeverReceives(t *testing.T) {
 	cl := rocltest.Cluster(t, 1)
 	asked, greedy, polite := cl.Open(0), cl.Open(0), cl.Open(0)
@@ -32,7 +32,7 @@ func TestAskerThatNeverReceives(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for isDone := false; !isDone; { // what it leaves unread would be told of as not delivered
+	for isDone := false; !isDone; { // messages left unread would be reported as undelivered
 		isDone = asked.Answers() == 0
 		for {
 			m, err := me.TryRecv()

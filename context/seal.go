@@ -17,12 +17,12 @@ import (
 	"github.com/rocl-go/rocl/subsys/tls"
 )
 
-// errBare says that a transport does not seal.
+// errBare is the error for a transport that does not seal, where the terms demand it.
 var errBare = errors.New("what goes to other nodes of the cluster is sealed, and TCP does not seal")
 
-// seal brings the sealer to the terms: it is made when the cluster has a key, of
-// the certificates given or else of the keys, and made new ones of when those
-// change. Conns that live stay as they are.
+// seal makes the sealer if the cluster has a key, and renews its secrets when the keys have
+// changed. The sealer uses the certificates that were given, or else certificates that are made
+// from the keys. Existing connections stay as they are.
 func (c *Context) seal(t *directory.Terms) error {
 	switch {
 	case !t.Sealed || t.Host == "":
@@ -34,7 +34,7 @@ func (c *Context) seal(t *directory.Terms) error {
 		if err := c.secrets.Set(t.Keys...); err != nil {
 			return err
 		}
-	case c.sealer != nil: // of certificates, which see to themselves
+	case c.sealer != nil: // of certificates, which it reads again itself
 		return nil
 	case t.Certificates:
 		files, err := tls.FromFiles(c.cfg.certs.Cert, c.cfg.certs.Key, c.cfg.certs.CA)
@@ -54,9 +54,8 @@ func (c *Context) seal(t *directory.Terms) error {
 	return nil
 }
 
-// over are the transports with the sealer among them, behind TCP, which is for
-// this node then. Who is given a TLS of his own is left with it, and so is who
-// is given neither.
+// over returns the transports of the context, with the sealer behind TCP, which then serves this
+// node alone. The sealer is left out if the program has set a TLS transport of its own, or no TCP.
 func (cfg *config) over(sealer subsys.Transport) []subsys.Transport {
 	at := slices.IndexFunc(cfg.transports, func(t subsys.Transport) bool { return t.Name() == "tcp" })
 	own := slices.ContainsFunc(cfg.transports, func(t subsys.Transport) bool { return t.Name() == "tls" })
@@ -66,8 +65,8 @@ func (cfg *config) over(sealer subsys.Transport) []subsys.Transport {
 	return slices.Insert(slices.Clone(cfg.transports), at+1, sealer)
 }
 
-// listens checks that somebody listens at each address that was named, and
-// nobody for other nodes in the clear where that is to be sealed.
+// listens checks the addresses of WithListen. A transport of the context must listen at each. If
+// the terms demand sealing, no TCP address may be reachable for other nodes.
 func (cfg *config) listens(t *directory.Terms, sealer subsys.Transport) error {
 	for _, u := range cfg.listen {
 		if !slices.ContainsFunc(cfg.over(sealer), func(t subsys.Transport) bool { return strings.HasPrefix(u, t.Name()+"://") }) {
@@ -80,6 +79,7 @@ func (cfg *config) listens(t *directory.Terms, sealer subsys.Transport) error {
 	return nil
 }
 
+// isLoopback reports whether the host of an address is on the loopback interface.
 func isLoopback(addr string) bool {
 	u, err := url.Parse(addr)
 	if err != nil {
@@ -88,7 +88,7 @@ func isLoopback(addr string) bool {
 	return loopback.IsHost(u.Hostname())
 }
 
-// sealedOver refuses links with other nodes over TCP, whoever begins.
+// sealedOver refuses TCP links with contexts of other nodes, whichever side dials.
 func (c *Context) sealedOver(peer resource.GID, transport string) error {
 	if transport == "tcp" && peer.Node() != c.self.Node() {
 		return errBare

@@ -13,10 +13,10 @@ import (
 	"github.com/rocl-go/rocl/resource"
 )
 
-// A SendError says why a message was not sent to one of several targets.
+// A SendError is the error of one target of [Resource.SendAll].
 type SendError struct {
-	To  resource.GID
-	Err error
+	To  resource.GID // the target
+	Err error        // why the message was not sent, as Send would return it
 }
 
 // Error implements error.
@@ -25,11 +25,11 @@ func (e *SendError) Error() string { return fmt.Sprintf("to %v: %v", e.To, e.Err
 // Unwrap returns Err.
 func (e *SendError) Unwrap() error { return e.Err }
 
-// SendErrors are the targets of a SendAll that were not sent to, in the caller's order. It
-// matches what any of them matches.
+// SendErrors is the error of [Resource.SendAll]: a SendError for each target that does not get the
+// message, in the order of the targets. It matches what any of them matches.
 type SendErrors []*SendError
 
-// Error implements error. It names the first targets.
+// Error implements error. It names the first three targets.
 func (e SendErrors) Error() string {
 	const most = 3
 	var s strings.Builder
@@ -54,25 +54,25 @@ func (e SendErrors) Unwrap() []error {
 	return all
 }
 
-// awaitedMost is how many targets SendAll waits for at once.
+// awaitedMost limits how many targets SendAll waits for at once.
 const awaitedMost = 1024
 
-// SendAll sends the message in b to each of the targets ids, over whatever transports lead
-// there, as [Resource.Send] does. No copy is made for a target but where Send makes one. A
-// target that is named twice gets the message twice.
+// SendAll sends the message in b to each of the targets ids, over whatever transports lead there,
+// as [Resource.Send] does. It copies the message for a target only if Send would. A target that is
+// named twice gets the message twice.
 //
-// Targets that have room get the message first. Then SendAll waits for the others at the same
-// time, up to 1,024 of them, until ctx ends: a slow target delays no other. It returns when
-// each target has accepted the message or failed.
+// Targets that have room get the message first. Then SendAll waits, until ctx ends, for up to 1,024
+// of the other targets at the same time: a slow target does not delay the others. SendAll returns
+// when each target has accepted the message or failed.
 //
-// If SendAll returns nil, it has taken over the caller's reference to b. Otherwise the error
-// is a [SendErrors], which names the targets that do not get the message and why, as Send
-// says it; all others get it. Then b stays the caller's, to send to the failed ones again, or
-// to release.
+// If SendAll returns nil, it has taken over the caller's reference to b. Otherwise the error is a
+// [SendErrors], which names the targets that do not get the message and why, as Send says it. All
+// other targets get it. Then b stays the caller's, to send to the failed targets again, or to
+// release.
 //
-// The targets share the memory: neither the caller may write to b after the call, also after
-// one that failed, nor a receiver to the payload. A receiver in the same process that wants
-// to write calls [dispatch.Message.Writable], which copies.
+// The targets share the memory. The caller must not write to b after the call, even if it failed. A
+// receiver must not write to the payload. A receiver in the same process that wants to write calls
+// [dispatch.Message.Writable], which copies.
 func (r *Resource) SendAll(ctx stdctx.Context, ids []resource.GID, tag uint64, b *buffers.Buffer) error {
 	var later []int // of ids
 	for i, id := range ids {
@@ -88,7 +88,8 @@ func (r *Resource) SendAll(ctx stdctx.Context, ids []resource.GID, tag uint64, b
 	return nil
 }
 
-// sendNow sends to a target whose flow is known and that has room. It reports whether it has.
+// sendNow sends to a target whose flow is known and that has room. It reports whether the target
+// has accepted the message.
 func (r *Resource) sendNow(id resource.GID, tag uint64, b *buffers.Buffer) bool {
 	if r.gone.Load() {
 		return false
@@ -104,8 +105,8 @@ func (r *Resource) sendNow(id resource.GID, tag uint64, b *buffers.Buffer) bool 
 	return true
 }
 
-// sendEach sends to some of ids, waiting for all of them at once, and returns those that
-// failed, in order.
+// sendEach sends to those of ids whose indexes are in some, at the same time, and returns those
+// that failed, in order.
 func (r *Resource) sendEach(ctx stdctx.Context, ids []resource.GID, some []int, tag uint64, b *buffers.Buffer) (failed SendErrors) {
 	errs := make([]error, len(some))
 	one := func(i int) {
@@ -115,7 +116,7 @@ func (r *Resource) sendEach(ctx stdctx.Context, ids []resource.GID, some []int, 
 	free := make(chan struct{}, awaitedMost)
 	for i := range some {
 		if i == len(some)-1 {
-			one(i) // this goroutine waits in any case
+			one(i) // the calling goroutine waits in any case
 			break
 		}
 		free <- struct{}{}
@@ -133,7 +134,7 @@ func (r *Resource) sendEach(ctx stdctx.Context, ids []resource.GID, some []int, 
 	return failed
 }
 
-// sendAnew is Send of a reference of its own.
+// sendAnew sends to a target with a reference of its own to b, and waits for room.
 func (r *Resource) sendAnew(ctx stdctx.Context, id resource.GID, tag uint64, b *buffers.Buffer) error {
 	if r.gone.Load() {
 		return dispatch.ErrClosed
@@ -146,16 +147,17 @@ func (r *Resource) sendAnew(ctx stdctx.Context, id resource.GID, tag uint64, b *
 	return err
 }
 
-// SendParts sends the contents of several buffers, such as a header and a payload that lie
-// apart, as one message, as [Resource.Send] does. No parts are an empty message.
+// SendParts sends the contents of several buffers as one message, as [Resource.Send] does. The
+// parts are, for example, a header and a payload that lie apart. Without parts the message is
+// empty.
 //
-// If SendParts returns nil, it has taken over the caller's references to all parts. If it
-// fails, all stay the caller's.
+// If SendParts returns nil, it has taken over the caller's references to all parts. If it fails,
+// all parts stay the caller's.
 //
-// Several parts are copied into one buffer, for which SendParts waits as
-// [Context.BufferWait] does; the copy is counted in Stats. To send a large payload without a copy,
-// leave room for the header before it, or send the header as a message of its own. The parts
-// may overlap, and may be given twice with a reference each.
+// Several parts are copied into one buffer, for which SendParts waits as [Context.BufferWait] does.
+// The copy is counted in Stats. To send a large payload without a copy, leave room for the header
+// before it, or send the header as a message of its own. The parts may overlap, and a buffer may be
+// given twice with a reference each.
 func (r *Resource) SendParts(ctx stdctx.Context, to resource.GID, tag uint64, parts ...*buffers.Buffer) error {
 	if len(parts) == 1 {
 		return r.Send(ctx, to, tag, parts[0])

@@ -20,7 +20,7 @@ import (
 	"github.com/rocl-go/rocl/subsys/tcp"
 )
 
-// fill returns a buffer with a text.
+// fill returns a buffer that holds a text.
 func fill(t testing.TB, c *context.Context, text string) *buffers.Buffer {
 	t.Helper()
 	b, err := c.Buffer(len(text))
@@ -56,7 +56,7 @@ func TestSendAll(t *testing.T) {
 	for _, r := range all {
 		ids = append(ids, r.ID())
 	}
-	for range 2 { // the second time the way is known
+	for range 2 { // the second time the flows are cached
 		for _, size := range []int{0, 10, 3000, 700_000} {
 			text := strings.Repeat("0123456789", size/10)
 			b := fill(t, sender, text)
@@ -87,7 +87,7 @@ func TestSendAll(t *testing.T) {
 	}
 }
 
-// No target: the buffer is taken over, and the target that is named twice gets both.
+// Without a target the buffer is taken over. A target that is named twice gets two messages.
 func TestSendAllToNoneAndTwice(t *testing.T) {
 	c := rocltest.Cluster(t, 1).Open(0)
 	r := register(t, c, nil)
@@ -104,8 +104,8 @@ func TestSendAllToNoneAndTwice(t *testing.T) {
 	}
 }
 
-// The failed targets are named, the others get the message, and the buffer stays the
-// sender's, who sends it again.
+// The error names the failed targets, and the other targets get the message. The buffer stays the
+// sender's, which sends it again.
 func TestSendAllFails(t *testing.T) {
 	over(t, func(t *testing.T, open func(...context.Option) *context.Context) {
 		a, b := open(), open()
@@ -162,8 +162,8 @@ func TestSendAllFails(t *testing.T) {
 	})
 }
 
-// A full target keeps none of the others waiting, and is waited for until ctx ends. One that is
-// closed meanwhile fails, one that gets room gets the message.
+// SendAll waits for a full target until ctx ends, without delaying the others. A target that is
+// closed meanwhile fails, and a target that gets room gets the message.
 func TestSendAllToFull(t *testing.T) {
 	over(t, func(t *testing.T, open func(...context.Option) *context.Context) {
 		a, b := open(), open(context.WithMailbox(64<<10))
@@ -223,7 +223,7 @@ func TestSendAllToFull(t *testing.T) {
 	})
 }
 
-// fillUp sends to r until it has no room.
+// fillUp sends to r until r has no room.
 func fillUp(t *testing.T, from, r *context.Resource) {
 	t.Helper()
 	ended, end := stdctx.WithCancel(bg)
@@ -235,14 +235,14 @@ func fillUp(t *testing.T, from, r *context.Resource) {
 			return
 		}
 		if err != nil {
-			if err := from.SendBytes(bg, r.ID(), 0, p); err != nil { // the way has to be found first
+			if err := from.SendBytes(bg, r.ID(), 0, p); err != nil { // the flow has to be found first
 				t.Fatal(err)
 			}
 		}
 	}
 }
 
-// A thousand targets in two contexts, each of which gets every message in order.
+// A thousand targets in two contexts each get every message in order.
 func TestSendAllToThousand(t *testing.T) {
 	over(t, func(t *testing.T, open func(...context.Option) *context.Context) {
 		a, b := open(), open()
@@ -276,7 +276,8 @@ func TestSendAllToThousand(t *testing.T) {
 	})
 }
 
-// Receivers in the process share the memory. Who asks to write gets a copy, but the last holder.
+// Receivers in the process share the memory. A receiver that asks to write gets a copy, unless it
+// is the last holder.
 func TestSharedIsCopiedToWrite(t *testing.T) {
 	c := rocltest.Cluster(t, 1).Open(0)
 	one, two := register(t, c, nil), register(t, c, nil)
@@ -309,7 +310,7 @@ func TestSharedIsCopiedToWrite(t *testing.T) {
 	m.Release()
 	n.Release()
 
-	// The same where the sender has kept it, or sent parts of one buffer.
+	// The same holds if the sender has kept the buffer, or has sent parts of one buffer.
 	b := fill(t, c, "hello world")
 	for _, part := range []*buffers.Buffer{b.Retain(), b.Slice(0, 5)} {
 		if err := one.Send(bg, two.ID(), 0, part); err != nil {
@@ -333,7 +334,7 @@ func TestSharedIsCopiedToWrite(t *testing.T) {
 	}
 }
 
-// Parts arrive as one message; they are taken over if it was accepted, and only then.
+// Parts arrive as one message. They are taken over if, and only if, the message was accepted.
 func TestSendParts(t *testing.T) {
 	overAll(t, func(t *testing.T, open func(...context.Option) *context.Context) {
 		a, b := open(), open()
@@ -377,7 +378,8 @@ func TestSendParts(t *testing.T) {
 	})
 }
 
-// One buffer to many targets in the process, and the same bytes sent to each.
+// BenchmarkSendAll compares one buffer to many targets in the process with the same bytes sent to
+// each.
 func BenchmarkSendAll(b *testing.B) {
 	c := rocltest.Cluster(b, 1).Open(0)
 	var all []*context.Resource

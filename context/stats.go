@@ -7,19 +7,19 @@ import (
 	"github.com/rocl-go/rocl/dispatch"
 )
 
-// Stats are monotonic counts of what the context did since Open, and the
-// present state of its memory.
+// Stats are counts of what the context did since Open, which never decrease, and the present state
+// of its memory.
 type Stats struct {
 	dispatch.Stats
-	Questions uint64 // asked of the directory: finds, look-ups, watches
-	Mapped    uint64 // of these, answered in place from the node's image, without a system call
+	Questions uint64 // questions to the directory: finds, lookups and watches
+	Mapped    uint64 // questions that the node's index in shared memory answered, without a system call
 	Buffers   buffers.Stats
 
-	HandlerPanics   uint64 // calls of functions of Resource.Handle that panicked
-	LogLinesDropped uint64 // that the handler of WithLogger has not got
+	HandlerPanics   uint64 // panics of functions of Resource.Handle
+	LogLinesDropped uint64 // log lines that were dropped because the handler of WithLogger was slow
 }
 
-// Stats returns the counts as of now.
+// Stats returns the present counts.
 func (c *Context) Stats() Stats {
 	return Stats{
 		Stats: c.disp.Stats(), Questions: c.asked.Load(), Mapped: c.dir.Stats().Mapped, Buffers: c.pool.Stats(),

@@ -18,17 +18,15 @@ import (
 	"github.com/rocl-go/rocl/subsys"
 )
 
-// ErrCluster says that the node's directory is in another cluster than the one
-// that was named.
+// ErrCluster is returned when the node's directory is in another cluster than [WithCluster] names.
 var ErrCluster = errors.New("rocl: the node is in another cluster")
 
-// ErrCertificates says that certificates are wanted and not given, or given
-// and not wanted, or cannot be used.
+// ErrCertificates is returned when certificates are missing, or given although the cluster uses
+// none, or cannot be used.
 var ErrCertificates = errors.New("rocl: certificates")
 
-// agrees checks that the directory is in the cluster that was named, if any
-// was and it is in one; and that there are certificates here if and only if the
-// cluster's nodes show theirs.
+// agrees checks the directory's terms against the options. If both name a cluster, it must be the
+// same. Certificates must be given if, and only if, the cluster's nodes use certificates.
 func (c *Context) agrees(t *directory.Terms) error {
 	switch given := c.cfg.certs.Given(); {
 	case !t.Member:
@@ -42,7 +40,7 @@ func (c *Context) agrees(t *directory.Terms) error {
 	return nil
 }
 
-// trust is whom to link with now.
+// trust returns the conditions on which the dispatcher links with other contexts now.
 func (c *Context) trust() dispatch.Trust {
 	t := c.dir.Terms()
 	name := c.cfg.cluster
@@ -56,16 +54,16 @@ func (c *Context) trust() dispatch.Trust {
 	return trust
 }
 
-// A place is where one port listens; at "" its transport chooses.
+// A place is where one port listens. If at is empty, the transport chooses the address.
 type place struct {
 	transport subsys.Transport
 	at        string
 }
 
-// places are where to listen: where the user said; where the transport chooses,
-// which is for this node; and, on a node that is in a cluster, on the host by
-// which the others know it. In a cluster with a key that is not TCP's place but
-// the sealer's.
+// places returns where the context listens. A transport listens at the addresses that WithListen
+// gives it, if any. Otherwise it chooses an address, which serves this node. On a node in a
+// cluster, one transport also listens on the host by which the other nodes know this node: TCP, or
+// the sealer if the cluster has a key.
 func (cfg *config) places(t *directory.Terms, sealer subsys.Transport) (all []place) {
 	far := "tcp"
 	if t.Sealed {
@@ -93,10 +91,11 @@ func (cfg *config) places(t *directory.Terms, sealer subsys.Transport) (all []pl
 	return all
 }
 
+// key returns the key of the place in Context.at.
 func (p place) key() string { return p.transport.Name() + " " + p.at }
 
-// listen opens ports. A transport that cannot be had on this machine is done
-// without if there is another.
+// listen opens a port at each place. A transport that this machine lacks is skipped with a log
+// line, unless no port at all can be opened.
 func (c *Context) listen(places []place) error {
 	var missing error
 	open := len(c.at) > 0
@@ -119,9 +118,11 @@ func (c *Context) listen(places []place) error {
 	return nil
 }
 
-// follow opens the ports that new terms ask for: whoever serves the node now
-// may be a member of a cluster that its predecessor was not in, or the other way
-// round. Keys are seen by trust.
+// follow applies new terms of the directory until the context closes; a goroutine of its own runs
+// it. Terms change, for example, when another process serves the node: the new server may be a
+// member of a cluster although the last one was not, or the reverse. follow renews the sealer,
+// opens the missing ports and registers their addresses. It does not handle keys of links, because
+// trust reads those each time.
 func (c *Context) follow(was directory.Terms) {
 	for {
 		select {
@@ -158,11 +159,11 @@ func (c *Context) follow(was directory.Terms) {
 	}
 }
 
-// meant leaves out of the addresses of a context those that mean another place
-// here than where it is: the loopback interface of another machine. Where the
-// cluster itself is on the loopback interface, all nodes are on one machine. Nor
-// does anything go to another node in the clear in a cluster with a key,
-// whatever address is claimed.
+// meant returns the addresses of the context peer that are usable from here. On another machine a
+// loopback address would mean that machine, so loopback addresses of other nodes are left out. They
+// stay if the cluster's own address is on the loopback interface, because then all nodes are on one
+// machine. In a cluster with a key, TCP addresses of other nodes are left out whatever the peer
+// claims: nothing goes to another node unencrypted.
 func (c *Context) meant(peer resource.GID, urls []string) []string {
 	if peer.Node() == c.self.Node() {
 		return urls
@@ -178,7 +179,8 @@ func (c *Context) meant(peer resource.GID, urls []string) []string {
 	})
 }
 
-// isHere reports whether a host is, on every machine, that machine.
+// isHere reports whether a host names the machine that uses the name: a loopback or unspecified
+// address.
 func isHere(host string) bool {
 	a, err := netip.ParseAddr(host)
 	return loopback.IsHost(host) || err == nil && a.IsUnspecified()

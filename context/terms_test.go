@@ -60,7 +60,7 @@ func TestPlaces(t *testing.T) {
 	}
 }
 
-// near opens a context at a server, reached in memory.
+// near opens a context at a server that it reaches in memory.
 func near(t *testing.T, s *directory.Server, opts ...context.Option) *context.Context {
 	t.Helper()
 	c, err := context.Open(bg, append([]context.Option{context.WithDirectory(s.Dialer())}, opts...)...)
@@ -71,7 +71,7 @@ func near(t *testing.T, s *directory.Server, opts ...context.Option) *context.Co
 	return c
 }
 
-// nodes are servers that see each other's resources.
+// nodes returns n servers that see each other's resources.
 func nodes(t *testing.T, n int) (all []*directory.Server) {
 	db := database.New()
 	for range n {
@@ -82,9 +82,9 @@ func nodes(t *testing.T, n int) (all []*directory.Server) {
 	return all
 }
 
-// Another node's loopback addresses are not dialled, unless the whole cluster
-// is on that interface; our own node's are. In a cluster with a key nothing of
-// another node is dialled that does not seal.
+// A context does not dial loopback addresses of another node, unless the whole cluster is on the
+// loopback interface. It dials those of its own node. In a cluster with a key it dials another node
+// only over transports that seal.
 func TestForeignLoopback(t *testing.T) {
 	s := nodes(t, 1)[0]
 	c := near(t, s, context.WithTransports(inproc.NewNetwork().Transport()))
@@ -108,8 +108,8 @@ func TestForeignLoopback(t *testing.T) {
 	}
 }
 
-// The name of the cluster is the directory's, for who gives none; who gives
-// another is told so.
+// A context without a cluster name takes that of the directory. A context with another name gets an
+// error.
 func TestClusterName(t *testing.T) {
 	ss := nodes(t, 3)
 	key := [][]byte{[]byte("the cluster's")}
@@ -138,8 +138,8 @@ func TestClusterName(t *testing.T) {
 	}
 }
 
-// Keys that the directory changes are used from the next link on; who has not
-// heard of them links for as long as the old one is good.
+// Keys that the directory changes are used from the next link on. A context that has not received
+// them can link while the old key is valid.
 func TestKeysChange(t *testing.T) {
 	ss := nodes(t, 2)
 	old, fresh := [32]byte{1}, [32]byte{2}
@@ -184,8 +184,8 @@ func TestKeysChange(t *testing.T) {
 	say()
 }
 
-// A node that comes into a cluster while contexts are there: they listen where
-// the others reach them, and say so.
+// A node joins a cluster while contexts run on it. They open ports that the other nodes reach, and
+// register the addresses.
 func TestHostLater(t *testing.T) {
 	s := nodes(t, 1)[0]
 	c := near(t, s)
@@ -193,7 +193,7 @@ func TestHostLater(t *testing.T) {
 		t.Fatalf("addresses %q", c.Addrs())
 	}
 	const host = "127.0.0.2"
-	s.SetTerms(directory.Terms{Member: true, Host: "192.0.2.1"}) // not ours: it goes on as it was
+	s.SetTerms(directory.Terms{Member: true, Host: "192.0.2.1"}) // not an address of this machine: the context goes on as before
 	s.SetTerms(directory.Terms{Member: true, Host: host})
 	eventually.True(t, "the directory has the new address", func() bool {
 		f, err := c.Lookup(bg, c.ID())
@@ -213,7 +213,8 @@ func TestHostLater(t *testing.T) {
 		t.Fatal(err)
 	}
 	nc.Close()
-	// Who comes later listens there at once, and a host that is not ours is an error.
+	// A context that opens later listens there at once. For a host that is not on this machine,
+	// Open fails.
 	later := near(t, s)
 	if a := later.Addrs(); len(a) != 3 || !strings.HasPrefix(a[2], "tcp://"+host+":") {
 		t.Errorf("addresses %q", a)
@@ -225,8 +226,8 @@ func TestHostLater(t *testing.T) {
 	}
 }
 
-// What is wrong with a membership Open says, if it would come to serve; the
-// environment counts where nothing was said.
+// Open says what is wrong with the settings of a member, if it would serve the directory. The
+// environment counts if there are no settings.
 func TestMemberFails(t *testing.T) {
 	dir := t.TempDir()
 	open := func(opts ...context.Option) error {
@@ -261,7 +262,8 @@ func TestMemberFails(t *testing.T) {
 	if err := open(); !errors.Is(err, cluster.ErrConfig) || !strings.Contains(err.Error(), "WithMember") {
 		t.Errorf("a program without WithMember where the environment describes a member: %v", err)
 	}
-	// Where a directory serves, the key is not needed, and its cluster counts.
+	// If a directory serves already, the key is not needed, and the cluster is that of the
+	// directory.
 	s, err := directory.Listen(filepath.Join(dir, "sock"), directory.AsDaemon())
 	if err != nil {
 		t.Fatal(err)
@@ -280,8 +282,9 @@ func TestMemberFails(t *testing.T) {
 	}
 }
 
-// A program that comes to serve a node without the settings of a member takes it
-// out of its cluster: nobody else would say why nothing is found any more.
+// A program without the settings of a member takes over a node's directory, and so takes the node
+// out of its cluster. The context logs that, because nothing else explains why resources of other
+// nodes are not found.
 func TestClusterLost(t *testing.T) {
 	s := nodes(t, 1)[0]
 	s.SetTerms(directory.Terms{Member: true, Cluster: "blue"})
@@ -300,7 +303,7 @@ func TestClusterLost(t *testing.T) {
 	}
 }
 
-// says passes on what is logged.
+// says is a writer that passes on what is logged.
 type says chan<- string
 
 func (s says) Write(b []byte) (int, error) {

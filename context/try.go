@@ -11,12 +11,12 @@ import (
 	"github.com/rocl-go/rocl/resource"
 )
 
-// TrySend is [Resource.Send] that never waits. It fails with rocl.ErrFull, as it is and
-// without an allocation, where the message cannot be accepted now: the target's mailbox has
-// no room for it, other messages wait to be sent there, or the target's context is not
-// known yet and the directory has to be asked. Then the library asks for what is missing,
-// and a later TrySend may succeed: credit that came is kept for a second. Other errors
-// are those of Send. Whenever TrySend fails, b stays the caller's.
+// TrySend sends a message as [Resource.Send] does, but never waits. It fails with rocl.ErrFull,
+// unwrapped and without an allocation, if the message cannot be accepted now. That is so if the
+// target's mailbox has no room for it, if other messages wait to be sent there, or if the directory
+// must first be asked for the target's context. The library then asks for what is missing, and a
+// later TrySend may succeed. Credit that arrives is kept for a second. The other errors are those
+// of Send. Whenever TrySend fails, b stays the caller's.
 func (r *Resource) TrySend(to resource.GID, tag uint64, b *buffers.Buffer) error {
 	f, err := r.flowNow(to)
 	if err == nil {
@@ -28,10 +28,10 @@ func (r *Resource) TrySend(to resource.GID, tag uint64, b *buffers.Buffer) error
 	return r.notNow(to, err)
 }
 
-// Room returns how many bytes a message to the resource to may have that TrySend accepts
-// now, if nothing else is sent there meanwhile. It is 0 where messages wait to be sent
-// there, and where the target's context is not known yet: then the directory is asked. Room
-// does not wait. It fails as Send does.
+// Room returns the greatest length of a message to the resource to that TrySend accepts now, if
+// nothing else is sent there meanwhile. It returns 0 if messages wait to be sent there, or if the
+// target's context is not known: then the library asks the directory. Room does not wait. Its
+// errors are those of Send.
 func (r *Resource) Room(to resource.GID) (bytes int, err error) {
 	f, err := r.flowNow(to)
 	if err == nil {
@@ -46,8 +46,9 @@ func (r *Resource) Room(to resource.GID) (bytes int, err error) {
 	return 0, err
 }
 
-// notNow returns the error of a call that does not wait. One that may come of an outdated
-// cache entry is returned only when the directory has been asked.
+// notNow returns the error of a call that does not wait. If err may come of an outdated cache
+// entry, notNow drops the entry, has the directory asked, and returns ErrFull until the directory
+// has answered.
 func (r *Resource) notNow(to resource.GID, err error) error {
 	if err == dispatch.ErrFull {
 		return err
@@ -64,8 +65,8 @@ func (r *Resource) notNow(to resource.GID, err error) error {
 	return fmt.Errorf("rocl: send to %v: %w", to, err)
 }
 
-// flowNow returns the flow to a resource, without waiting. It returns ErrFull while the
-// directory is being asked, and an *answer if that has failed.
+// flowNow returns the flow to a resource without waiting. It returns ErrFull while the directory is
+// being asked, and an *answer if the directory's answer is an error.
 func (r *Resource) flowNow(to resource.GID) (*dispatch.Flow, error) {
 	if r.gone.Load() {
 		return nil, dispatch.ErrClosed
@@ -92,36 +93,39 @@ func (r *Resource) flowNow(to resource.GID) (*dispatch.Flow, error) {
 	return nil, dispatch.ErrFull
 }
 
-// An answer is the error of a directory that has been asked on behalf of calls that do not
-// wait: it does not come of an outdated cache entry.
+// An answer is an error from asking the directory on behalf of calls that do not wait. It does not
+// come of an outdated cache entry.
 type answer struct{ error }
 
 func (a *answer) Unwrap() error { return a.error }
 
-// asksMost is how many targets the directory may be asked for at a time, for calls that do
-// not wait, or have been and the answer was not returned.
+// asksMost limits the number of asks of a context: those under way, and those whose error has not
+// been returned.
 const asksMost = 1024
 
-// asks are the targets for which a goroutine asks the directory on behalf of calls that do
-// not wait. The flow goes into the cache. An error stays here for the next call.
+// asks are the targets for which goroutines ask the directory on behalf of calls that do not wait.
+// A flow goes into the cache. An error stays here until the next call for the target.
 type asks struct {
 	mu sync.Mutex
 	on map[resource.GID]*ask
 }
 
+// An ask is one target for which the directory is asked. asks.mu guards it.
 type ask struct {
-	done bool
-	err  *answer // nil: the cache has the flow
+	done bool    // the goroutine has ended with an error
+	err  *answer // why no flow was found; set with done
 }
 
+// has reports whether the directory is asked for a target, or has answered with an error that no
+// call has returned.
 func (a *asks) has(to resource.GID) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.on[to] != nil
 }
 
-// ask has a goroutine ask the directory for the way to a resource, unless one does. It returns
-// the error of the one before, once.
+// ask starts a goroutine that asks the directory for the flow to a resource, unless one is running.
+// It returns the error of an earlier ask for that resource, once.
 func (c *Context) ask(to resource.GID, doubt bool) error {
 	a := &c.asks
 	a.mu.Lock()
@@ -157,7 +161,7 @@ func (c *Context) ask(to resource.GID, doubt bool) error {
 	return nil
 }
 
-// answerAsk is the goroutine of ask.
+// answerAsk asks the directory and stores the result. The goroutine that ask starts runs it.
 func (c *Context) answerAsk(to resource.GID, doubt bool, now *ask) {
 	_, err := c.flow(c.life, to, doubt)
 	if c.life.Err() != nil {
@@ -173,9 +177,10 @@ func (c *Context) answerAsk(to resource.GID, doubt bool, now *ask) {
 	now.done, now.err = true, &answer{err}
 }
 
-// owner returns the context that owns a resource, if that is known without asking the
-// directory; in doubt nothing is taken for granted that the directory did not say. It fails
-// for identifiers that no message can be sent to.
+// owner returns the context that owns a resource, if that is known without asking the directory.
+// With doubt, after a failure, owner uses only what the directory has said. Without doubt it also
+// takes the context that made the identifier for the owner, if that is this context or is linked.
+// It fails for identifiers to which no message can be sent.
 func (c *Context) owner(to resource.GID, doubt bool) (owner resource.GID, isKnown bool, err error) {
 	switch {
 	case to.IsZero():
@@ -189,12 +194,12 @@ func (c *Context) owner(to resource.GID, doubt bool) (owner resource.GID, isKnow
 	owner, isKnown = c.cache.owners[to]
 	c.cache.mu.RUnlock()
 	if !isKnown && !doubt && (to.Context() == c.self || c.disp.Linked(to.Context())) {
-		return to.Context(), true, nil // which minted it, and is there
+		return to.Context(), true, nil // the context that made the identifier, which is alive
 	}
 	return owner, isKnown, nil
 }
 
-// flowOf makes the flow to a resource of context owner, and keeps it in the cache.
+// flowOf returns the flow to a resource of the context owner, and keeps it in the cache.
 func (c *Context) flowOf(owner, to resource.GID) (*dispatch.Flow, error) {
 	f, err := c.disp.Flow(owner, to.Serial())
 	if err != nil {

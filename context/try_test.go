@@ -13,7 +13,7 @@ import (
 	"github.com/rocl-go/rocl/rocltest"
 )
 
-// trySend calls TrySend until it returns something else than ErrFull.
+// trySend calls TrySend until it returns something other than ErrFull.
 func trySend(t *testing.T, r *context.Resource, to resource.GID) (err error) {
 	t.Helper()
 	b, err := r.Context().Buffer(10)
@@ -33,8 +33,8 @@ func trySend(t *testing.T, r *context.Resource, to resource.GID) (err error) {
 	}
 }
 
-// TrySend to a resource that this context does not know asks the directory, and succeeds
-// later. One that does not exist, or not any more, is told as by Send.
+// TrySend to a resource that this context does not know has the directory asked, and succeeds
+// later. For a resource that does not exist, or has ended, it fails as Send does.
 func TestTrySendAsks(t *testing.T) {
 	over(t, func(t *testing.T, open func(...context.Option) *context.Context) {
 		a, b := open(), open()
@@ -57,14 +57,14 @@ func TestTrySendAsks(t *testing.T) {
 			"zero": {}, "a context": b.ID(), "no such context": resource.MakeGID(1, 2, 3), "no such resource": b.ID().WithSerial(1 << 20),
 		} {
 			err := trySend(t, me, id)
-			if what == "no such resource" && err == nil { // accepted in vain
+			if what == "no such resource" && err == nil { // accepted, and reported as undelivered later
 				err = trySend(t, me, id)
 			}
 			if !errors.Is(err, dispatch.ErrGone) && what != "no such resource" {
 				t.Errorf("%s: %v", what, err)
 			}
 		}
-		// Another resource of the same context is sent to at once.
+		// Another resource of the same context gets its message at once.
 		other := register(t, b, nil)
 		p, err := a.Buffer(10)
 		if err != nil {
@@ -80,7 +80,7 @@ func TestTrySendAsks(t *testing.T) {
 		if err := you.Close(); err != nil {
 			t.Fatal(err)
 		}
-		for range 100 { // one that was accepted before the end was heard of
+		for range 100 { // a send may be accepted before the end is known
 			if err = trySend(t, me, you.ID()); err != nil {
 				break
 			}
@@ -101,7 +101,7 @@ func TestTrySendAsks(t *testing.T) {
 	})
 }
 
-// Calls that do not wait, to very many targets, keep a bounded number of questions.
+// Calls that do not wait, to very many targets, keep a limited number of questions.
 func TestTrySendToMany(t *testing.T) {
 	c := rocltest.Cluster(t, 1).Open(0)
 	me := register(t, c, nil)

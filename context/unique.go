@@ -12,41 +12,45 @@ import (
 	"github.com/rocl-go/rocl/resource"
 )
 
-// Unique lets Register fail with rocl.ErrExists where another resource in reach has the
-// same values of these attributes, whoever registered it and however. The resource must
-// have each of them.
+// Unique makes [Context.Register] fail with rocl.ErrExists if another resource in reach has the
+// same values of these attributes, whichever context registered it and with whichever options. The
+// new resource must have each of these attributes.
 //
-// Of several registrations at once with Unique and the same values, at most one succeeds,
-// on one node and across a cluster; if none of their contexts ends meanwhile, one does.
-// The resource is found only when it is certain that it is the only one. Register waits
-// for that: it asks every node three times. It fails with rocl.ErrPartial where a node of the
-// cluster could not be asked.
+// Of several registrations with Unique and the same values at once, at most one succeeds, on one
+// node and across a cluster. If none of their contexts ends meanwhile, exactly one succeeds. The
+// resource is found only when it is certain that it is the only one. Register waits for that: it
+// asks every node three times. It fails with rocl.ErrPartial if a node of the cluster could not be
+// asked.
 //
-// Unique says nothing about later: a registration without Unique, Set and Update do not
-// look whether a resource with the same values exists. Nor do the two sides of a partition
-// once each has taken the other for dead: each may register a resource, and when the sides
-// meet again both stay. A program that cannot bear that watches for a second one.
+// Unique holds only for the moment of the registration. Registrations without Unique, Set and
+// Update do not look for a resource with the same values. Neither do the two sides of a partition,
+// once each side has declared the other dead: each may register a resource, and both resources stay
+// when the sides meet again. A program that must prevent this watches for a second resource.
 func Unique(names ...string) RegisterOption {
 	return func(c *registerConfig) { c.unique = append(c.unique, names...) }
 }
 
-// A registration with Unique is in two steps. First a claim is registered under the
-// resource's identifier: only the attributes that are to be unique, and AttrKind, which
-// hides it from all but other claimants. When nothing else has the values, the claim is
-// updated to what is to be registered. Two claimants cannot both get that far: whichever
-// looks second sees the other's claim, or what became of it. A claimant gives way to
-// every resource, and to a claim with a lower identifier; it waits for one with a higher
-// identifier, whose owner may have looked before there was this claim.
+// A registration with Unique has two steps. First a claim is registered under the resource's
+// identifier. It has only the attributes that must be unique, and AttrKind, which hides it from all
+// questions except those of other claims. When no other resource and no other claim has the values,
+// the claim is updated to the resource.
+//
+// Two claims cannot both get that far: the one that looks second sees the first claim, or the
+// resource that the first claim has become. A claim gives way to every resource, and to a claim
+// with a lower identifier. It waits for a claim with a higher identifier, because that one's owner
+// may have looked before this claim existed.
 const kindClaim = "claim"
 
-// claim is a registration with Unique under way.
+// A claim is a registration with Unique under way.
 type claim struct {
 	c       *Context
 	id      resource.GID
-	pattern resource.List // resources with the same values
-	claims  resource.List // claims with the same values
+	pattern resource.List // matches resources with the same values
+	claims  resource.List // the attributes of this claim; matches claims with the same values
 }
 
+// newClaim returns a claim for the resource id with the attributes l, of which those with the given
+// names must be unique.
 func newClaim(c *Context, id resource.GID, l *resource.List, names []string) (*claim, error) {
 	k := &claim{c: c, id: id}
 	for name, value := range l.All() {
@@ -65,10 +69,10 @@ func newClaim(c *Context, id resource.GID, l *resource.List, names []string) (*c
 	return k, k.claims.AddString(AttrKind, kindClaim)
 }
 
-// register registers l once it is certain that nothing else has its values.
+// register registers l when it is certain that no other resource has its values.
 func (k *claim) register(ctx stdctx.Context, l *resource.List) (rev uint64, err error) {
 	dir := k.c.dir
-	if err := k.free(ctx); err != nil { // most often that is all there is to it
+	if err := k.free(ctx); err != nil { // usually this finds a conflict, without a claim
 		return 0, err
 	}
 	if rev, err = dir.Register(ctx, k.id, &k.claims); err != nil {
@@ -79,16 +83,18 @@ func (k *claim) register(ctx stdctx.Context, l *resource.List) (rev uint64, err 
 			return rev, nil
 		}
 	}
-	// The claim must go also where ctx has ended: others wait for it.
+	// The claim must be deleted even if ctx has ended: other claims wait for it.
 	wctx, cancel := stdctx.WithTimeout(k.c.life, withdrawTime)
 	defer cancel()
 	return 0, errors.Join(err, dir.Delete(wctx, k.id))
 }
 
-// alone returns nil when no other resource and no other claim has the values.
+// alone returns nil when no other resource and no other claim has the values. It waits for claims
+// with a higher identifier.
 func (k *claim) alone(ctx stdctx.Context) error {
 	for {
-		// Claims first: one that becomes a resource in between is seen as that.
+		// Claims are looked for first: a claim that becomes a resource meanwhile is then found as a
+		// resource.
 		higher, err := k.higher(ctx)
 		if err != nil {
 			return err
@@ -105,7 +111,7 @@ func (k *claim) alone(ctx stdctx.Context) error {
 	}
 }
 
-// free returns an error that matches ErrExists if a resource has the values, and one that
+// free returns an error that matches ErrExists if a resource has the values, and an error that
 // matches ErrPartial if some node could not be asked.
 func (k *claim) free(ctx stdctx.Context) error {
 	ans, err := k.c.dir.Find(ctx, &k.pattern) // it does not match claims
@@ -118,12 +124,13 @@ func (k *claim) free(ctx stdctx.Context) error {
 	return k.exists(ans.ID)
 }
 
+// exists returns the error for a resource or claim id that has the values.
 func (k *claim) exists(id resource.GID) error {
 	return fmt.Errorf("%w: %v has %v", directory.ErrExists, id, &k.pattern)
 }
 
-// higher reports whether there is a claim with a higher identifier. For one with a lower
-// identifier it returns an error that matches ErrExists.
+// higher reports whether a claim with a higher identifier exists. If a claim with a lower
+// identifier exists, higher returns an error that matches ErrExists.
 func (k *claim) higher(ctx stdctx.Context) (some bool, err error) {
 	for ans, err := range k.c.dir.FindAll(ctx, &k.claims) {
 		if err != nil {
@@ -139,9 +146,9 @@ func (k *claim) higher(ctx stdctx.Context) (some bool, err error) {
 	return some, nil
 }
 
-// decided waits until there is no claim with a higher identifier: each has become a
-// resource, or has gone. A claim with a lower identifier waits for this one, and is not
-// waited for: it is an error that matches ErrExists.
+// decided waits until no claim with a higher identifier exists: each has become a resource or has
+// been deleted. If a claim with a lower identifier exists, that claim waits for this one, so
+// decided does not wait: it returns an error that matches ErrExists.
 func (k *claim) decided(ctx stdctx.Context) error {
 	others := map[resource.GID]bool{}
 	synced := false

@@ -18,7 +18,7 @@ import (
 	"github.com/rocl-go/rocl/rocltest"
 )
 
-// Of many who want to be the only one, at the same time, one is, again and again.
+// Of many registrations with the same unique values at once, exactly one succeeds, in every round.
 func TestUnique(t *testing.T) {
 	cl := rocltest.Cluster(t, 2)
 	var cs []*context.Context
@@ -46,7 +46,7 @@ func TestUnique(t *testing.T) {
 		if busy.Wait(); won.Load() != 1 {
 			t.Fatalf("round %d: %d are the only one", round, won.Load())
 		}
-		// The others have left nothing, and the claim has become what was registered.
+		// The failed registrations have left nothing, and the claim has become the resource.
 		n := 0
 		for f, err := range cs[0].FindAll(bg, resource.Match{"job": fmt.Sprint(round)}) {
 			if n++; err != nil || f.ID != winner.Load().ID() || f.Attrs.Len() != 3 || f.Revision != winner.Load().Revision() {
@@ -79,7 +79,8 @@ func TestUniqueFails(t *testing.T) {
 	if _, err := c.Register(bg, a, context.Unique("name")); !errors.Is(err, directory.ErrIncomplete) {
 		t.Error("without the attribute:", err)
 	}
-	// A claim with a higher identifier is waited for; one with a lower one is given way to.
+	// Register waits for a claim with a higher identifier, and gives way to a claim with a lower
+	// one.
 	claim, err := resource.NewPattern(resource.Attrs{"role": "master", context.AttrKind: "claim"})
 	if err != nil {
 		t.Fatal(err)
@@ -151,7 +152,7 @@ func TestUniqueFails(t *testing.T) {
 	}
 }
 
-// SendToAll reaches all that match, with one buffer, and passes over what is gone.
+// SendToAll reaches all resources that match, with one buffer, and skips those that are gone.
 func TestSendToAll(t *testing.T) {
 	s := nodes(t, 1)[0]
 	a, b := near(t, s), near(t, s)

@@ -12,15 +12,15 @@ import (
 	"github.com/rocl-go/rocl/resource"
 )
 
-// SendValue sends the value v, with a tag for the receiver to select by, as [Resource.Send]
-// sends a buffer. The receiver calls [Value] with the same T. T alone decides the format:
-// package codec has the table. With a codec c, of which at most one is given, the payload is
-// what that appends.
+// SendValue sends the value v as a message from r to the resource with identifier to, as
+// [Resource.Send] sends a buffer. The receiver can select the message by its tag, and calls [Value]
+// with the same T. T alone decides the format; package codec has the table. With a codec c, of
+// which at most one may be given, the payload is what that codec appends.
 //
-// SendValue waits, until ctx ends, for memory, as [Context.BufferWait] does, and for credit.
-// It fails with rocl.ErrValue if values of T, or v, cannot be encoded; with the error of the
-// codec c; and otherwise as BufferWait and Send do. What v refers to is the caller's again
-// when SendValue returns.
+// SendValue waits, until ctx ends, for memory, as [Context.BufferWait] does, and for credit. It
+// fails with rocl.ErrValue if values of T, or v, cannot be encoded, with the error of the codec c,
+// and otherwise as BufferWait and Send do. The caller may change what v refers to as soon as
+// SendValue returns.
 func SendValue[T any](ctx stdctx.Context, r *Resource, to resource.GID, tag uint64, v T, c ...codec.Codec[T]) error {
 	b, err := encode(ctx, r.c, &v, c)
 	if err != nil {
@@ -33,10 +33,10 @@ func SendValue[T any](ctx stdctx.Context, r *Resource, to resource.GID, tag uint
 	return nil
 }
 
-// EncodeValue returns a buffer of the context with the payload that [SendValue] would send,
-// for methods that take a buffer, such as [Resource.Call], [Resource.Reply] and
-// [Resource.SendAll]. The receiver of the buffer calls [Value]. The caller owns it. EncodeValue
-// waits for memory until ctx ends, and fails as SendValue does before it sends.
+// EncodeValue returns a buffer of the context c with the payload that [SendValue] would send. It is
+// for methods that take a buffer, such as [Resource.Call], [Resource.Reply] and [Resource.SendAll].
+// The receiver of the message calls [Value]. The caller owns the buffer. EncodeValue waits for
+// memory until ctx ends, and fails as SendValue does before it sends.
 func EncodeValue[T any](ctx stdctx.Context, c *Context, v T, own ...codec.Codec[T]) (*buffers.Buffer, error) {
 	b, err := encode(ctx, c, &v, own)
 	if err != nil {
@@ -45,12 +45,12 @@ func EncodeValue[T any](ctx stdctx.Context, c *Context, v T, own ...codec.Codec[
 	return b, nil
 }
 
-// Value returns the value that a message from [SendValue] has as its payload. T is the same
-// as the sender's, and so is the codec c, if one is given. The value shares no memory with the message,
-// which stays the caller's to release.
+// Value returns the value that a message from [SendValue] has as its payload. T, and the codec if
+// one was given, must be those of the sender. The value shares no memory with the message, which
+// stays the caller's to release.
 //
-// Value fails with rocl.ErrValue if the payload is no value of type T: it was sent as another
-// type, or is too short or too long. It fails with the error of the codec c.
+// Value fails with rocl.ErrValue if the payload is not a value of type T: it was sent as another
+// type, or is too short or too long. With a codec it fails with the error of the codec.
 func Value[T any](m *dispatch.Message, c ...codec.Codec[T]) (v T, err error) {
 	switch len(c) {
 	case 0:
@@ -67,11 +67,12 @@ func Value[T any](m *dispatch.Message, c ...codec.Codec[T]) (v T, err error) {
 	return v, nil
 }
 
+// errCodecs is the error of a call with more than one codec.
 var errCodecs = fmt.Errorf("%w: more than one codec is given", codec.ErrValue)
 
 // encode returns a buffer with the payload of a value.
 func encode[T any](ctx stdctx.Context, c *Context, v *T, own []codec.Codec[T]) (*buffers.Buffer, error) {
-	size := 256 // a guess
+	size := 256 // a guess for a codec of the program
 	switch len(own) {
 	case 0:
 		size = codec.Size(v)
@@ -103,7 +104,7 @@ func encode[T any](ctx stdctx.Context, c *Context, v *T, own []codec.Codec[T]) (
 	if err != nil {
 		return nil, err
 	}
-	// It is more than the guess.
+	// The payload is longer than the guess.
 	if b, err = c.disp.BufferWait(ctx, len(p)); err != nil {
 		return nil, err
 	}
@@ -112,7 +113,8 @@ func encode[T any](ctx stdctx.Context, c *Context, v *T, own []codec.Codec[T]) (
 	return b, nil
 }
 
-// appendOwn calls a codec of the program's. If that panics, b, in which p lies, is released.
+// appendOwn appends v to p with a codec of the program. p lies in b. If the codec panics, appendOwn
+// releases b.
 func appendOwn[T any](b *buffers.Buffer, p []byte, v T, c codec.Codec[T]) (out []byte, err error) {
 	done := false
 	defer func() {

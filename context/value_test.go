@@ -19,7 +19,7 @@ import (
 	"github.com/rocl-go/rocl/subsys/shm"
 )
 
-// overAll is over, with shared memory too.
+// overAll does what over does, and adds shared memory.
 func overAll(t *testing.T, f func(t *testing.T, open func(...context.Option) *context.Context)) {
 	over(t, f)
 	t.Run("shm", func(t *testing.T) {
@@ -43,7 +43,7 @@ type report struct {
 	More    map[string]int
 }
 
-// passes sends v from one resource to the other and compares what comes.
+// passes sends v from one resource to the other and compares what arrives.
 func passes[T any](t *testing.T, from, to *context.Resource, v T, c ...codec.Codec[T]) {
 	t.Helper()
 	if err := context.SendValue(bg, from, to.ID(), 7, v, c...); err != nil {
@@ -73,7 +73,7 @@ func TestValue(t *testing.T) {
 		passes(t, from, to, make([]float32, 200_000))
 		passes(t, from, to, []sample{s, {}, s})
 		passes(t, from, to, report{"r", []sample{s}, map[string]int{"a": 1}})
-		passes(t, from, to, strings.Split(strings.Repeat("x,", 50_000), ",")) // more than was guessed
+		passes(t, from, to, strings.Split(strings.Repeat("x,", 50_000), ",")) // longer than the guess
 		passes(t, from, to, []string{"a"})
 		passes(t, from, to, report{Name: "json"}, codec.Codec[report](asJSON[report]{}))
 		passes(t, from, to, strings.Repeat("json", 1000), codec.Codec[string](asJSON[string]{}))
@@ -85,8 +85,8 @@ func TestValue(t *testing.T) {
 	})
 }
 
-// held returns how many buffers are in use beyond what links keep: it lets the context's
-// messages be acknowledged first.
+// held returns how many buffers are in use beyond those that links keep. It first lets the
+// context's messages be acknowledged.
 func held(t *testing.T, c *context.Context) int64 {
 	t.Helper()
 	if err := c.Close(); err != nil {
@@ -104,8 +104,8 @@ func (asJSON[T]) Append(p []byte, v T) ([]byte, error) {
 
 func (asJSON[T]) Decode(p []byte) (v T, err error) { return v, json.Unmarshal(p, &v) }
 
-// A message that is no value of the type is an error and stays the receiver's; a value that
-// cannot be encoded is not sent.
+// A payload that is not a value of the type gives an error, and the message stays the receiver's. A
+// value that cannot be encoded is not sent.
 func TestNoValue(t *testing.T) {
 	c := rocltest.Cluster(t, 1).Open(0)
 	r := register(t, c, nil)
@@ -174,7 +174,7 @@ func (b broken) Append(p []byte, v int) ([]byte, error) {
 
 func (b broken) Decode([]byte) (int, error) { return 0, b.fails }
 
-// SendValue waits for memory, as long as its ctx lasts.
+// SendValue waits for memory until its ctx ends.
 func TestValueWaitsForMemory(t *testing.T) {
 	c := rocltest.Cluster(t, 1).Open(0, context.WithMemory(1<<20))
 	r := register(t, c, nil)
@@ -211,7 +211,7 @@ func TestValueWaitsForMemory(t *testing.T) {
 	m.Release()
 }
 
-// A raw value takes no more allocations than its bytes do.
+// Sending a raw value allocates no more than sending its bytes.
 func TestValueAllocations(t *testing.T) {
 	c := rocltest.Cluster(t, 1).Open(0)
 	r := register(t, c, nil)
@@ -245,7 +245,8 @@ func TestValueAllocations(t *testing.T) {
 	}
 }
 
-// A value there and back to the same goroutine, beside the same bytes without a format.
+// BenchmarkValue measures a value there and back within one goroutine, beside the same bytes
+// without a format.
 func BenchmarkValue(b *testing.B) {
 	for _, name := range []string{"inproc", "tcp", "shm"} {
 		bench := func(what string, once func(from, to *context.Resource) error) {

@@ -18,20 +18,20 @@ import (
 )
 
 const (
-	network = "rocl" // of an Addr
+	network = "rocl" // the network of an Addr
 
-	// maxPiece is the most bytes of a Write that travel in one message.
+	// maxPiece limits how many bytes of a Write travel in one message.
 	maxPiece = 64 << 10
-	// mailbox is the limit of what was written to a connection and is not read yet.
+	// mailbox limits the bytes that were written to a connection and not yet read.
 	mailbox = 1 << 20
-	// endMost is how long Close waits for room for the end of the stream.
+	// endMost limits how long Close waits for room for the end of the stream.
 	endMost = time.Second
-	// lingerMost is how long a connection that was closed waits for its peer to end too.
+	// lingerMost limits how long a closed connection waits for its peer to end too.
 	lingerMost = time.Minute
 )
 
-// Tags of messages; see the package documentation. They are unlike those that programs
-// choose, so that a message to the wrong resource is recognized.
+// The tags of messages; see the package documentation. Programs are unlikely to choose the same
+// tags, so a message to the wrong resource is recognized.
 const (
 	tagDial uint64 = 0x6e6574726f636c<<8 + iota // "netrocl"
 	tagAccept
@@ -46,14 +46,15 @@ const (
 // errReset is the error of a connection whose peer is gone and has not ended the stream.
 var errReset = fmt.Errorf("%w: %w", syscall.ECONNRESET, rocl.ErrGone)
 
-// expired is a context that has ended. A Send with it does what can be done without waiting.
+// expired is a context that has ended. A send with it does only what needs no waiting.
 var expired = func() context.Context {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	return ctx
 }()
 
-// An Addr is an end of a connection, or a listener.
+// An Addr is the address of a listener or of one end of a connection: the identifier of its
+// resource.
 type Addr struct{ ID rocl.GID }
 
 // Network returns "rocl".
@@ -62,39 +63,39 @@ func (Addr) Network() string { return network }
 // String returns the identifier of the resource.
 func (a Addr) String() string { return a.ID.String() }
 
-// A Conn is a connection, as [Dial] and [Listener.Accept] return it. All methods may be
-// called concurrently; of several Reads, or several Writes, one after another proceeds.
+// A Conn is a connection that [Dial] or [Listener.Accept] has returned. All methods may be called
+// concurrently. Concurrent Reads proceed one after another, and so do concurrent Writes.
 //
-// Errors are of type *net.OpError, but for io.EOF. They match os.ErrDeadlineExceeded after a
-// deadline, net.ErrClosed after Close, also that of the context (then rocl.ErrClosed too),
-// and syscall.ECONNRESET and rocl.ErrGone where the peer is gone: its resource was deleted, or
-// its process or its node is dead, before it ended the stream. Where the peer's context is out
-// of reach, rocl.ErrUnreachable takes the place of rocl.ErrGone in errors of Write.
+// Errors are of type *net.OpError, except io.EOF. They match os.ErrDeadlineExceeded after a
+// deadline and net.ErrClosed after Close. After Close of the context they match net.ErrClosed and
+// rocl.ErrClosed. They match syscall.ECONNRESET and rocl.ErrGone if the peer is gone: its resource
+// was deleted, or its process or node died, before it ended the stream. If the peer's context is
+// out of reach, errors of Write match rocl.ErrUnreachable instead of rocl.ErrGone.
 type Conn struct {
 	r             *rocl.Resource
-	peer          rocl.GID // the other end
+	peer          rocl.GID // the resource of the other end
 	local, remote Addr
-	unmonitor     func()
+	unmonitor     func() // ends the monitor of peer
 
-	life    context.Context // until Close
+	life    context.Context // ends with Close
 	end     context.CancelCauseFunc
 	closing atomic.Bool
 	rd, wr  deadline
 
 	reading  sync.Mutex
-	m        *rocl.Message // what Read is at; nil: nothing
-	off      int           // bytes of it that were read
-	over     error         // no more is to be read: io.EOF or errReset
-	receives atomic.Bool   // a Read waits, or is about to
-	hasPeer  atomic.Bool   // the peer is not known to have closed its end, or to be gone
+	m        *rocl.Message // the message that Read is reading; nil: none
+	off      int           // bytes of m that were read
+	over     error         // why no more bytes can be read: io.EOF or errReset; nil while they can
+	receives atomic.Bool   // a Read waits, or is about to wait
+	hasPeer  atomic.Bool   // false once the peer is known to have closed its end, or to be gone
 
 	writing sync.Mutex
 	isEnded bool // tagEnd or tagClose was sent
-	isStuck bool // the last Write or CloseWrite waited for room in vain
+	isStuck bool // the last send ended with its context before there was room
 }
 
-// newConn returns the connection of r, which it monitors peer for. If it fails, r stays the
-// caller's.
+// newConn returns the connection of the resource r with the resource peer, which r monitors. If it
+// fails, the caller still owns r.
 func newConn(r *rocl.Resource, peer, local, remote rocl.GID) (*Conn, error) {
 	c := &Conn{r: r, peer: peer, local: Addr{local}, remote: Addr{remote}}
 	stop, err := r.Monitor(context.Background(), peer, tagGone)
@@ -109,19 +110,21 @@ func newConn(r *rocl.Resource, peer, local, remote rocl.GID) (*Conn, error) {
 	return c, nil
 }
 
-// LocalAddr returns the address of this end; of an accepted connection, that of the listener.
+// LocalAddr returns the address of this end. For an accepted connection it is the address of the
+// listener.
 func (c *Conn) LocalAddr() net.Addr { return c.local }
 
-// RemoteAddr returns the address of the other end; of one that was dialed, that of the
+// RemoteAddr returns the address of the other end. For a dialed connection it is the address of the
 // listener.
 func (c *Conn) RemoteAddr() net.Addr { return c.remote }
 
+// fail returns the *net.OpError of an operation that fails because of err.
 func (c *Conn) fail(op string, err error) error {
 	return &net.OpError{Op: op, Net: network, Source: c.local, Addr: c.remote, Err: err}
 }
 
-// Read reads what has come, at least a byte, and waits for it until the deadline. It returns
-// io.EOF when the peer has called Close or CloseWrite and everything before that was read.
+// Read reads at least one byte, if p has room for one, and waits for it until the deadline. It
+// returns io.EOF when the peer has called Close or CloseWrite and everything before that was read.
 func (c *Conn) Read(p []byte) (int, error) {
 	c.reading.Lock()
 	defer c.reading.Unlock()
@@ -150,7 +153,7 @@ func (c *Conn) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// next returns the next bytes of the stream. reading must be held.
+// next returns the next message with bytes of the stream. reading must be held.
 func (c *Conn) next(ctx context.Context) (*rocl.Message, error) {
 	c.receives.Store(true)
 	defer c.receives.Store(false)
@@ -170,8 +173,8 @@ func (c *Conn) next(ctx context.Context) (*rocl.Message, error) {
 	return nil, c.over
 }
 
-// isData reports whether m has bytes of the stream. It notes what else m says. reading must be
-// held.
+// isData reports whether m has bytes of the stream. If m is the peer's end, isData notes that.
+// reading must be held, except by linger.
 func (c *Conn) isData(m *rocl.Message) bool {
 	if m.From() != c.peer {
 		return false
@@ -191,20 +194,21 @@ func (c *Conn) isData(m *rocl.Message) bool {
 	return false
 }
 
-// wakeReader makes a Read look at its context at once. A receive whose context ends may
-// sleep on for a millisecond; one that receives a message does not.
+// wakeReader makes a waiting Read check its context at once, by a message to its own resource. A
+// receive whose context ends may sleep for another millisecond; a receive that gets a message does
+// not.
 func (c *Conn) wakeReader() {
 	if c.receives.Load() {
 		_ = c.r.SendBytes(expired, c.r.ID(), tagWake, nil)
 	}
 }
 
-// cause returns why ctx, of a Read or Write, has ended.
+// cause returns why ctx, the context of a Read or Write, has ended, or nil.
 func (c *Conn) cause(ctx context.Context) error {
 	return cmp.Or(context.Cause(c.life), context.Cause(ctx))
 }
 
-// broken returns what an error of Send or Recv means for a connection.
+// broken converts an error of Send or Recv to the error of a connection.
 func (c *Conn) broken(ctx context.Context, err error) error {
 	cause := c.cause(ctx)
 	switch {
@@ -219,8 +223,9 @@ func (c *Conn) broken(ctx context.Context, err error) error {
 }
 
 // Write sends a copy of p, in messages of up to 64 KiB. It waits until the deadline while the
-// peer's mailbox, which takes 1 MiB, has no room, or the context no memory. nil means accepted,
-// as with [rocl.Resource.Send]. If Write fails, the peer receives the first n bytes at most.
+// peer's mailbox, which takes 1 MiB, has no room, or the context has no memory. A nil error means
+// accepted, as with [rocl.Resource.Send]. If Write fails, the peer receives at most the first n
+// bytes.
 func (c *Conn) Write(p []byte) (n int, err error) {
 	c.writing.Lock()
 	defer c.writing.Unlock()
@@ -244,7 +249,7 @@ func (c *Conn) Write(p []byte) (n int, err error) {
 	}
 }
 
-// send sends a message to the peer. writing must be held, but by linger.
+// send sends a message to the peer. writing must be held, except by linger.
 func (c *Conn) send(ctx context.Context, tag uint64, p []byte) error {
 	err := c.r.SendBytes(ctx, c.peer, tag, p)
 	if errors.Is(err, rocl.ErrLimit) { // wait for memory
@@ -263,8 +268,8 @@ func (c *Conn) send(ctx context.Context, tag uint64, p []byte) error {
 	return nil
 }
 
-// finish sends tag, which ends the stream, unless its end was sent or the peer is gone. writing
-// must be held, but by linger.
+// finish sends tag, which ends the stream, unless the end was sent or the peer is gone. writing
+// must be held, except by linger.
 func (c *Conn) finish(ctx context.Context, tag uint64) error {
 	if c.isEnded || !c.hasPeer.Load() {
 		return nil
@@ -274,8 +279,9 @@ func (c *Conn) finish(ctx context.Context, tag uint64) error {
 	return err
 }
 
-// CloseWrite ends the stream to the peer, which reads io.EOF after what was written before.
-// This end goes on reading. It waits as Write does, and may be called again if it fails.
+// CloseWrite ends the stream to the peer. The peer reads io.EOF after the bytes that were written
+// before. This end can still read. CloseWrite waits as Write does, and may be called again if it
+// fails.
 func (c *Conn) CloseWrite() error {
 	c.writing.Lock()
 	defer c.writing.Unlock()
@@ -290,15 +296,15 @@ func (c *Conn) CloseWrite() error {
 	return nil
 }
 
-// Close ends the connection. A Read or Write that waits fails with net.ErrClosed. The peer
-// reads what was written before, then io.EOF; what it writes from then on is lost, and makes
-// its further Writes fail.
+// Close ends the connection. A Read or Write that waits fails with net.ErrClosed. The peer reads
+// what was written before, then io.EOF. What the peer writes from then on is lost, and its further
+// Writes fail.
 //
-// Close waits, for a second at most, until the peer's mailbox has room for the end of the
-// stream. It does not wait where a Write has waited for room in vain. A goroutine then sends
-// the end, within a minute. If the context is closed before that, or the process ends, the
-// peer reads an error in place of io.EOF. So it does, as with TCP, where the peer's mailbox is full
-// and this end has not read all that the peer has written.
+// Close waits, for a second at most, until the peer's mailbox has room for the end of the stream.
+// It does not wait if a Write has waited for room in vain. In both cases a goroutine then sends the
+// end, within a minute. If the context is closed before that, or the process ends, the peer reads
+// an error instead of io.EOF. The same happens, as with TCP, if the peer's mailbox is full and this
+// end has not read everything that the peer has written.
 func (c *Conn) Close() error {
 	if !c.closing.CompareAndSwap(false, true) {
 		return c.fail("close", net.ErrClosed)
@@ -320,7 +326,7 @@ func (c *Conn) Close() error {
 	return nil
 }
 
-// drain drops what has come, and reports whether there were bytes among it that were not read.
+// drain drops all messages in the mailbox, and reports whether bytes of the stream were among them.
 func (c *Conn) drain() (isUnread bool) {
 	c.reading.Lock()
 	defer c.reading.Unlock()
@@ -329,7 +335,7 @@ func (c *Conn) drain() (isUnread bool) {
 		c.m, isUnread = nil, true
 	}
 	waiting, _ := c.r.Waiting()
-	for range waiting + 1 { // no more: the peer may go on to write
+	for range waiting + 1 { // a limit, because the peer may go on writing
 		m, err := c.r.TryRecv()
 		if err != nil {
 			break
@@ -340,13 +346,13 @@ func (c *Conn) drain() (isUnread bool) {
 	return isUnread
 }
 
-// linger deletes the resource of a connection that was closed. Before that it sends the end of
-// the stream, if Close could not, and waits until the peer ends its stream too: what that
-// sends meanwhile, its end above all, is then no message in vain. Where bytes of the peer are
-// not read, linger waits for nothing: the peer is to learn of it.
+// linger deletes the resource of a closed connection; a goroutine of its own runs it. Before that
+// it sends the end of the stream, if Close could not, and waits until the peer ends its stream too.
+// So what the peer sends meanwhile, above all its end, is not reported as undelivered. If bytes of
+// the peer are unread, linger does not wait: the peer must learn that they are lost.
 //
-// It needs no lock: Close has had both, and whoever takes one later sees that life has ended, and
-// touches nothing.
+// linger needs no lock. Close has held both locks before, and any later operation sees that life
+// has ended and touches nothing.
 func (c *Conn) linger(isUnread bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), lingerMost)
 	defer cancel()
@@ -379,21 +385,25 @@ func (c *Conn) reset() {
 	c.delete()
 }
 
+// delete ends the monitor and deletes the resource.
 func (c *Conn) delete() {
 	c.unmonitor()
 	_ = c.r.Close()
 }
 
-// SetDeadline sets the deadlines of Read and of Write, as net.Conn has it: also for those
-// that wait now, and the zero time is none.
+// SetDeadline sets the deadlines of Read and of Write, also for operations that wait now. The zero
+// time removes them.
 func (c *Conn) SetDeadline(t time.Time) error { return c.set(t, &c.rd, &c.wr) }
 
-// SetReadDeadline sets the deadline of Read.
+// SetReadDeadline sets the deadline of Read, also for a Read that waits now. The zero time removes
+// it.
 func (c *Conn) SetReadDeadline(t time.Time) error { return c.set(t, &c.rd) }
 
-// SetWriteDeadline sets the deadline of Write and CloseWrite.
+// SetWriteDeadline sets the deadline of Write and CloseWrite, also for one that waits now. The zero
+// time removes it.
 func (c *Conn) SetWriteDeadline(t time.Time) error { return c.set(t, &c.wr) }
 
+// set sets the deadlines ds to t.
 func (c *Conn) set(t time.Time, ds ...*deadline) error {
 	if c.closing.Load() {
 		return c.fail("set", net.ErrClosed)

@@ -11,16 +11,17 @@ import (
 
 // A deadline ends a context at a time that may be changed while an operation waits.
 type deadline struct {
-	life context.Context // of the connection
-	wake func()          // called after the context has ended, without locks
+	life context.Context // ends with the connection
+	wake func()          // called after ctx has ended, without locks
 
 	mu    sync.Mutex
-	ctx   context.Context // of the operations that wait now
+	ctx   context.Context // the context of the operations that wait now
 	end   context.CancelCauseFunc
 	timer *time.Timer
-	calls uint64 // of set: the timer of an earlier one does nothing
+	calls uint64 // number of calls of set and stop; the timer of an earlier call does nothing
 }
 
+// init makes d a deadline that has no time, for operations of a connection with the context life.
 func (d *deadline) init(life context.Context, wake func()) {
 	d.life, d.wake = life, wake
 	d.ctx, d.end = context.WithCancelCause(life)
@@ -33,7 +34,7 @@ func (d *deadline) context() context.Context {
 	return d.ctx
 }
 
-// set changes the deadline to t, the zero time to none.
+// set changes the deadline to t. The zero time removes it.
 func (d *deadline) set(t time.Time) {
 	d.mu.Lock()
 	d.calls++
@@ -62,7 +63,8 @@ func (d *deadline) set(t time.Time) {
 	d.mu.Unlock()
 }
 
-// pass ends the context if the deadline is still the one of that call of set.
+// pass ends the context if no later call of set has changed the deadline. The timer of that call
+// runs it.
 func (d *deadline) pass(call uint64) {
 	d.mu.Lock()
 	isCurrent := d.calls == call
@@ -75,7 +77,7 @@ func (d *deadline) pass(call uint64) {
 	}
 }
 
-// stop stops the timer for good. The connection has been closed.
+// stop stops the timer for good, when the connection has been closed.
 func (d *deadline) stop() {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package netrocl has net.Conn and net.Listener over resources: a program that was
-// written for TCP finds its server by attributes, and needs no addresses.
+// Package netrocl implements net.Conn and net.Listener over resources. A program that was written
+// for TCP finds its server by attributes, and needs no addresses.
 //
 //	ln, err := netrocl.Listen(ctx, c, rocl.Attrs{"type": "web"})      // the server
 //	err = http.Serve(ln, handler)
@@ -12,30 +12,32 @@
 //		},
 //	}}
 //
-// It is made of what package rocl offers, and of nothing else.
+// The package uses only what package rocl offers to every program.
 //
 // # A connection is two resources
 //
-// Each end of a connection is a resource without attributes, whose mailbox holds what was
-// written and not yet read. So the mailbox's limit is the flow control of this connection
-// alone: a reader that is slow stops its own writer, and no other connection. The price is
-// that to connect, the directory of each node is told of one resource, and to close, that
-// it is gone. A pattern that names no attribute finds these resources too. A context has
-// identifiers for four thousand million resources, so for as many connections in its life.
+// Each end of a connection is a resource without attributes. Its mailbox holds the bytes that were
+// written and not yet read. So the mailbox's limit is the flow control of this connection alone: a
+// slow reader stops its own writer, and no other connection.
 //
-// What the two ends and the listener say to each other:
+// The price is paid at the directories of both nodes: connecting registers one resource with each,
+// and closing deletes it. A pattern that names no attribute finds these resources too. A context
+// has about four thousand million identifiers for resources, which limits the connections in its
+// life.
+//
+// The two ends and the listener exchange these messages:
 //
 //	message          from, to                 payload
 //	tagDial          dialer to listener       the version, 1
 //	tagAccept        listener to dialer       the identifier of the accepting end, as text
-//	tagRefuse        listener to dialer       why there is none
+//	tagRefuse        listener to dialer       the reason for the refusal
 //	tagData          end to end               bytes of the stream
 //	tagEnd           end to end               none: no more bytes follow
 //	tagClose         end to end               none: the same, and this end reads no more
 //	tagGone          the library, to an end   none: the other end is gone (rocl.Resource.Monitor)
 //	tagWake          an end to itself         none: a deadline has passed, or Close was called
 //
-// Anything else, and anything from another origin, is dropped.
+// An end drops all other messages, and messages from any other origin.
 //
 //	open ──► CloseWrite: sends tagEnd, and goes on to read
 //	  │
@@ -49,12 +51,12 @@
 //
 // # Goroutines, timers and locks
 //
-// A [Listener] has one goroutine, which answers those that dial, until Close. A [Conn] has none
-// while it is open. Close starts two: one sends the end of the stream, where Close could not, the
-// other waits for the peer's end and deletes the resource. They end after a minute and a few
+// A [Listener] has one goroutine, which answers dialers until Close. A [Conn] has no goroutine
+// while it is open. Close starts two. One sends the end of the stream, if Close could not. The
+// other waits for the peer's end and deletes the resource. Both end after a minute and a few
 // seconds at the latest, or with the context. Each deadline is a timer.
 //
-// A Read holds Conn.reading, and a Write Conn.writing, while it waits. Close ends both, and then
-// takes first the one and then the other. deadline.mu is taken last; nothing that waits is
-// called with it.
+// A Read holds Conn.reading while it waits, and a Write holds Conn.writing. Close ends both
+// operations, and then takes first reading and, after releasing it, writing. deadline.mu is the
+// innermost lock; no operation that waits is called while it is held.
 package netrocl

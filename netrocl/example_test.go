@@ -16,8 +16,8 @@ import (
 	"github.com/rocl-go/rocl/netrocl"
 )
 
-// here is a node in memory, so that an example needs no daemon. A program calls rocl.Open
-// without it.
+// here returns the option of a node in memory, so that an example needs no daemon. A program calls
+// rocl.Open without it.
 func here() (node rocl.Option, stop func()) {
 	s := directory.NewServer()
 	return icontext.WithDirectory(s.Dialer()), func() { s.Close() }
@@ -65,7 +65,7 @@ func Example() {
 	// Output: you asked for /a/page, <nil>
 }
 
-// A connection of which one half is closed: the server reads all, and then answers.
+// The client closes one half of the connection. The server reads everything, and then answers.
 func ExampleDial() {
 	node, stop := here()
 	defer stop()

@@ -43,8 +43,8 @@ func clientHTTP(t *testing.T, c *rocl.Context, ps *http.Protocols) *http.Client 
 	return client
 }
 
-// net/http runs on these connections as on any others: both versions, connections that are
-// kept, large bodies both ways, requests that are given up.
+// net/http works over these connections as over any others: with both versions, kept connections,
+// large bodies in both directions, and requests that are given up.
 func TestHTTP(t *testing.T) {
 	var one, two http.Protocols
 	one.SetHTTP1(true)

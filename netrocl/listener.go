@@ -13,19 +13,19 @@ import (
 	"github.com/rocl-go/rocl"
 )
 
-// Attr is an attribute that Listen gives to its resource beside those of the caller. Its
-// value is the version of the protocol, 1. So Dial finds no resource of another kind, and
-// rocl find netrocl=1 lists the listeners.
+// Attr is the name of an attribute that [Listen] adds to those of the caller. Its value is the
+// version of the protocol, 1. Because of it [Dial] finds only listeners, and the command rocl find
+// netrocl=1 lists them.
 const Attr = "netrocl"
 
 const (
 	version = "1"
 
-	// backlog is how many connections wait for Accept. Further ones wait in Dial.
+	// backlog limits how many connections wait for Accept. Further dialers wait in Dial.
 	backlog = 128
 )
 
-// with returns the attributes a, and that of a listener.
+// with returns the attributes a together with Attr.
 func with(a rocl.Attributes) (*rocl.List, error) {
 	l := new(rocl.List)
 	if a != nil {
@@ -36,23 +36,24 @@ func with(a rocl.Attributes) (*rocl.List, error) {
 	return l, l.Set(Attr, []byte(version))
 }
 
-// A Listener is what [Listen] returns. All methods may be called concurrently.
+// A Listener accepts connections to a resource; [Listen] returns it. All methods may be called
+// concurrently.
 type Listener struct {
 	c     *rocl.Context
 	r     *rocl.Resource
-	ctx   context.Context // until Close, or the end of the context
+	ctx   context.Context // ends with Close, or when the context c is closed
 	end   context.CancelCauseFunc
-	slots chan struct{} // of the backlog
-	conns chan *Conn
-	done  chan struct{} // the goroutine has ended
+	slots chan struct{} // one for each connection in conns or being made
+	conns chan *Conn    // connections that wait for Accept
+	done  chan struct{} // closed when serve has returned
 	close sync.Once
 }
 
-// Listen registers a resource with the attributes a and [Attr], with which [Dial] connects.
-// The net.Listener is a *[Listener]. ctx bounds the registration only. Listen fails as
+// Listen registers a resource with the attributes a and [Attr], by which [Dial] finds it. The
+// net.Listener is a *[Listener]. ctx limits the registration only. Listen fails as
 // [rocl.Context.Register] does.
 //
-// Connections are made in the background, also before Accept is called, up to 128.
+// Up to 128 connections are made in the background and wait for Accept.
 func Listen(ctx context.Context, c *rocl.Context, a rocl.Attributes) (net.Listener, error) {
 	l, err := with(a)
 	if err != nil {
@@ -68,7 +69,7 @@ func Listen(ctx context.Context, c *rocl.Context, a rocl.Attributes) (net.Listen
 	return ln, nil
 }
 
-// serve connects those that dial.
+// serve answers dialers until the listener ends. The listener's goroutine runs it.
 func (l *Listener) serve() {
 	defer close(l.done)
 	for {
@@ -82,11 +83,11 @@ func (l *Listener) serve() {
 			l.end(fmt.Errorf("%w: %w", net.ErrClosed, err))
 			return
 		}
-		l.conns <- c // has room for each slot
+		l.conns <- c // does not block: conns has room for each slot
 	}
 }
 
-// connect returns the next connection. An error is the end of the listener.
+// connect returns the next connection. An error ends the listener.
 func (l *Listener) connect() (*Conn, error) {
 	for {
 		m, err := l.r.Recv(l.ctx)
@@ -108,7 +109,7 @@ func (l *Listener) connect() (*Conn, error) {
 	}
 }
 
-// answer connects the origin of m, or tells it why not.
+// answer makes a connection with the origin of m, or sends it the reason why not.
 func (l *Listener) answer(m *rocl.Message) (*Conn, error) {
 	c, err := l.accept(m)
 	if err != nil {
@@ -122,6 +123,7 @@ func (l *Listener) answer(m *rocl.Message) (*Conn, error) {
 	return c, nil
 }
 
+// accept registers the accepting end of a connection with the origin of m.
 func (l *Listener) accept(m *rocl.Message) (*Conn, error) {
 	if string(m.Bytes()) != version {
 		return nil, fmt.Errorf("netrocl: the listener has version %s of the protocol", version)
@@ -137,8 +139,8 @@ func (l *Listener) accept(m *rocl.Message) (*Conn, error) {
 	return c, err
 }
 
-// Accept returns the next connection, a *[Conn]. It fails with net.ErrClosed when the listener
-// or its context is closed.
+// Accept returns the next connection, a *[Conn]. It waits for one, and fails with net.ErrClosed
+// when the listener or its context is closed.
 func (l *Listener) Accept() (net.Conn, error) {
 	if l.ctx.Err() == nil {
 		select {
@@ -151,13 +153,14 @@ func (l *Listener) Accept() (net.Conn, error) {
 	return nil, l.fail("accept", context.Cause(l.ctx))
 }
 
+// fail returns the *net.OpError of an operation that fails because of err.
 func (l *Listener) fail(op string, err error) error {
 	return &net.OpError{Op: op, Net: network, Addr: l.Addr(), Err: err}
 }
 
-// Close deletes the resource, so that no further Dial finds it, and resets the connections
-// that wait for Accept. Those that Accept returned stay. It waits
-// for the directory as [rocl.Resource.Close] does.
+// Close deletes the listener's resource, so that Dial does not find it any more, and resets the
+// connections that wait for Accept. Connections that Accept has returned stay open. Close waits for
+// the directory as [rocl.Resource.Close] does.
 func (l *Listener) Close() error {
 	err := net.ErrClosed
 	l.close.Do(func() {
@@ -187,10 +190,10 @@ func (l *Listener) clear() {
 // Addr returns the address of the listener, an [Addr].
 func (l *Listener) Addr() net.Addr { return Addr{l.r.ID()} }
 
-// Dial connects to a listener whose attributes match the pattern. Where several do, any of them
-// is chosen, so that connections spread; if it is gone, the others are tried. The net.Conn is
-// a *[Conn]. ctx bounds the dialing only. Dial fails with rocl.ErrNotFound where no listener
-// matches, and otherwise as [rocl.Context.Find] and [DialID] do.
+// Dial connects to a listener whose attributes match the pattern. If several match, Dial varies its
+// choice, so that connections spread. If the chosen listener is gone or refuses, Dial tries the
+// others. The net.Conn is a *[Conn]. ctx limits the dialing only. Dial fails with rocl.ErrNotFound
+// if no listener matches, and otherwise as [rocl.Context.Find] and [DialID] do.
 func Dial(ctx context.Context, c *rocl.Context, pattern rocl.Attributes) (net.Conn, error) {
 	p, err := with(pattern)
 	if err != nil {
@@ -218,10 +221,13 @@ func Dial(ctx context.Context, c *rocl.Context, pattern rocl.Attributes) (net.Co
 	return nil, err
 }
 
-// DialID connects to the listener whose resource has this identifier. ctx bounds the
-// dialing only, and must end for a listener that lives and does not Accept. DialID fails with
-// syscall.ECONNREFUSED, which rocl.ErrGone or rocl.ErrUnreachable matches too, where the listener
-// is gone, or refuses; or with the cause of ctx's end.
+// DialID connects to the listener whose resource has the identifier id. The net.Conn is a *[Conn].
+// ctx limits the dialing only. It must end for DialID to return if the listener lives but does not
+// call Accept.
+//
+// DialID fails with syscall.ECONNREFUSED if the listener is gone, which rocl.ErrGone or
+// rocl.ErrUnreachable matches too, or if it refuses. It fails with the cause of ctx's end, and
+// otherwise as [rocl.Context.Register] does.
 func DialID(ctx context.Context, c *rocl.Context, id rocl.GID) (net.Conn, error) {
 	conn, err := dial(ctx, c, id)
 	if err != nil {
@@ -230,6 +236,7 @@ func DialID(ctx context.Context, c *rocl.Context, id rocl.GID) (net.Conn, error)
 	return conn, nil
 }
 
+// dial registers the dialing end of a connection and asks the listener id for the other end.
 func dial(ctx context.Context, c *rocl.Context, id rocl.GID) (_ *Conn, err error) {
 	r, err := c.Register(ctx, nil, rocl.MailboxLimit(mailbox))
 	if err != nil {
@@ -237,7 +244,7 @@ func dial(ctx context.Context, c *rocl.Context, id rocl.GID) (_ *Conn, err error
 	}
 	defer func() {
 		if err != nil {
-			go r.Close() // ctx may have ended
+			go r.Close() // in a goroutine that needs no ctx, which may have ended
 		}
 	}()
 	peer, err := ask(ctx, r, id)
@@ -250,7 +257,7 @@ func dial(ctx context.Context, c *rocl.Context, id rocl.GID) (_ *Conn, err error
 	return newConn(r, peer, r.ID(), id)
 }
 
-// ask asks a listener for a connection with r, and returns its other end.
+// ask asks a listener for a connection with r, and returns the resource of the other end.
 func ask(ctx context.Context, r *rocl.Resource, listener rocl.GID) (peer rocl.GID, err error) {
 	stop, err := r.Monitor(ctx, listener, tagGone)
 	if err != nil {
@@ -261,7 +268,7 @@ func ask(ctx context.Context, r *rocl.Resource, listener rocl.GID) (peer rocl.GI
 		return peer, err
 	}
 	for {
-		m, err := r.Recv(ctx, rocl.From(listener)) // the other end may send already
+		m, err := r.Recv(ctx, rocl.From(listener)) // From, because the other end may send data already
 		if err != nil {
 			return peer, err
 		}

@@ -29,7 +29,7 @@ import (
 	"golang.org/x/net/nettest"
 )
 
-// The test binary is the peer that is killed as well, when told to be.
+// TestMain runs the tests, or the peer that a test kills, if the environment says so.
 func TestMain(m *testing.M) {
 	if sock := os.Getenv("NETROCL_PEER"); sock != "" {
 		bePeer(sock, os.Getenv("NETROCL_OVER"))
@@ -38,14 +38,14 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// Tags of the protocol.
+// The tags of the protocol.
 const (
 	tagDial uint64 = 0x6e6574726f636c<<8 + iota
 	tagAccept
 	tagRefuse
 )
 
-// transports are those over which every test of a connection runs.
+// transports are the transports over which every test of a connection runs.
 var transports = []struct {
 	name string
 	opts []rocl.Option
@@ -90,8 +90,8 @@ func accept(t testing.TB, ln net.Listener) *netrocl.Conn {
 	return conn.(*netrocl.Conn)
 }
 
-// lossy opens n contexts of a node. Unlike those of rocltest they may be closed before all
-// that they have accepted was delivered: not all is read in a test.
+// lossy opens n contexts of a node. Unlike contexts of rocltest, they may be closed before all
+// accepted messages were delivered, because some tests do not read everything.
 func lossy(t testing.TB, n int, opts ...rocl.Option) (cs []*rocl.Context) {
 	t.Helper()
 	s := directory.NewServer()
@@ -107,7 +107,7 @@ func lossy(t testing.TB, n int, opts ...rocl.Option) (cs []*rocl.Context) {
 	return cs
 }
 
-// pair is a connection between two contexts of a node.
+// pair returns the two ends of a connection between two contexts of a node.
 func pair(t testing.TB, opts ...rocl.Option) (a, b *netrocl.Conn) {
 	t.Helper()
 	cs := lossy(t, 2, opts...)
@@ -134,14 +134,14 @@ func TestConn(t *testing.T) {
 	})
 }
 
-// pattern is n bytes of a stream of which no two parts are alike.
+// pattern returns n bytes of a stream of which no two parts are equal.
 func pattern(n int) []byte {
 	p := make([]byte, n)
 	rand.NewChaCha8([32]byte{}).Read(p)
 	return p
 }
 
-// fill writes to c until its peer's mailbox is full, and returns how many bytes of p that took.
+// fill writes p to c until the peer's mailbox is full, and returns how many bytes were written.
 func fill(t testing.TB, c *netrocl.Conn, p []byte) int {
 	t.Helper()
 	if err := c.SetWriteDeadline(time.Now().Add(100 * time.Millisecond)); err != nil {
@@ -189,8 +189,8 @@ func TestStream(t *testing.T) {
 	})
 }
 
-// What was written before Close arrives, and then EOF, also where the mailbox is full and the
-// peer begins to read later.
+// What was written before Close arrives, followed by EOF, even if the mailbox is full and the peer
+// begins to read later.
 func TestCloseDelivers(t *testing.T) {
 	everywhere(t, func(t *testing.T, opts ...rocl.Option) {
 		a, b := pair(t, opts...)
@@ -214,7 +214,7 @@ func TestCloseDelivers(t *testing.T) {
 	})
 }
 
-// A context that is closed behind Close delivers what was written, and the end.
+// A context that is closed after Close of a connection delivers what was written, and the end.
 func TestCloseThenContext(t *testing.T) {
 	everywhere(t, func(t *testing.T, opts ...rocl.Option) {
 		c := rocltest.Cluster(t, 2)
@@ -235,8 +235,8 @@ func TestCloseThenContext(t *testing.T) {
 	})
 }
 
-// Where the peer's context ends without Close, Read returns what was written before, then
-// an error, and a Write that waits fails.
+// If the peer's context ends without Close, Read returns what was written before, then an error,
+// and a waiting Write fails.
 func TestPeerGone(t *testing.T) {
 	everywhere(t, func(t *testing.T, opts ...rocl.Option) {
 		cs := lossy(t, 2, opts...)
@@ -260,7 +260,7 @@ func TestPeerGone(t *testing.T) {
 		if _, err := io.ReadFull(b, make([]byte, 1)); err != nil {
 			t.Fatal(err)
 		}
-		client.Close() // says that it could not deliver what the other end writes, or not
+		client.Close() // its error, that messages of the other end were not delivered, may or may not occur
 		got, err := io.ReadAll(b)
 		if !bytes.Equal(got, want[1:]) || !isReset(err) {
 			t.Errorf("%d bytes of %d, %v", len(got), len(want)-1, err)
@@ -283,7 +283,7 @@ func isReset(err error) bool {
 	return errors.As(err, &op) && errors.Is(err, syscall.ECONNRESET) && errors.Is(err, rocl.ErrGone) && !op.Timeout()
 }
 
-// What is written to a peer that has closed its end makes Write fail.
+// A Write to a peer that has closed its end fails.
 func TestWriteToClosed(t *testing.T) {
 	everywhere(t, func(t *testing.T, opts ...rocl.Option) {
 		a, b := pair(t, opts...)
@@ -304,7 +304,7 @@ func TestWriteToClosed(t *testing.T) {
 	})
 }
 
-// Both ends are deleted once both have closed, and no message was in vain.
+// Both resources are deleted once both ends have closed, and no message is reported as undelivered.
 func TestNothingIsLeft(t *testing.T) {
 	everywhere(t, func(t *testing.T, opts ...rocl.Option) {
 		var mu sync.Mutex
@@ -324,7 +324,7 @@ func TestNothingIsLeft(t *testing.T) {
 			for _, c := range []*netrocl.Conn{a, b} {
 				wg.Go(func() {
 					_, _ = c.Write(pattern(i * 1000))
-					if i%2 == 0 { // else both close at the same time
+					if i%2 == 0 { // otherwise both ends close at the same time
 						_ = c.CloseWrite()
 					}
 					_, _ = io.CopyN(io.Discard, c, int64(i*1000))
@@ -346,7 +346,7 @@ func TestNothingIsLeft(t *testing.T) {
 			case rocl.Synced:
 				there += 1000
 			}
-			if there == 1001 { // the listener
+			if there == 1001 { // one is the listener
 				break
 			}
 		}
@@ -361,8 +361,8 @@ func TestNothingIsLeft(t *testing.T) {
 	})
 }
 
-// A deadline may be set, moved and lifted while Read and Write wait. What a Write that timed
-// out says to have written is what the peer receives.
+// A deadline may be set, moved and removed while Read and Write wait. A Write that times out
+// returns the number of bytes that the peer receives.
 func TestDeadlines(t *testing.T) {
 	everywhere(t, func(t *testing.T, opts ...rocl.Option) {
 		a, b := pair(t, opts...)
@@ -375,13 +375,13 @@ func TestDeadlines(t *testing.T) {
 		}
 		begin()
 		_ = a.SetReadDeadline(time.Now().Add(time.Hour))
-		_ = a.SetReadDeadline(time.Now().Add(time.Millisecond)) // moved to earlier
+		_ = a.SetReadDeadline(time.Now().Add(time.Millisecond)) // moved to an earlier time
 		if err := <-read; !errors.Is(err, os.ErrDeadlineExceeded) {
 			t.Errorf("a read with a deadline: %v", err)
 		}
 		_ = a.SetReadDeadline(time.Now().Add(time.Hour))
 		begin()
-		_ = a.SetReadDeadline(time.Time{}) // lifted
+		_ = a.SetReadDeadline(time.Time{}) // removed
 		if _, err := b.Write([]byte("hello")); err != nil {
 			t.Error(err)
 		}
@@ -402,7 +402,7 @@ func TestDeadlines(t *testing.T) {
 		_ = a.SetWriteDeadline(time.Now().Add(time.Hour))
 		wrote := make(chan error)
 		go func() {
-			k, err := a.Write(want[n : n+1<<19]) // less than is read meanwhile
+			k, err := a.Write(want[n : n+1<<19]) // less than the peer reads meanwhile
 			n += k
 			wrote <- err
 		}()
@@ -455,7 +455,7 @@ func TestSlowReaderStopsNobodyElse(t *testing.T) {
 	})
 }
 
-// Many connect at once, more than the backlog holds, and each has a stream of its own.
+// More dialers than the backlog holds connect at once, and each has a stream of its own.
 func TestManyAtOnce(t *testing.T) {
 	everywhere(t, func(t *testing.T, opts ...rocl.Option) {
 		c := rocltest.Cluster(t, 2)
@@ -495,14 +495,15 @@ func TestManyAtOnce(t *testing.T) {
 	})
 }
 
-// Close of a listener ends Accept and resets what waits for it; what was accepted goes on.
+// Close of a listener ends Accept and resets the connections that wait for it. Accepted connections
+// stay open.
 func TestCloseListener(t *testing.T) {
 	everywhere(t, func(t *testing.T, opts ...rocl.Option) {
 		c := rocltest.Cluster(t, 2)
 		server, client := c.Open(0, opts...), c.Open(1, opts...)
 		ln := listen(t, server)
 		a, b := dial(t, client), accept(t, ln)
-		waits := dial(t, client) // for Accept
+		waits := dial(t, client) // waits for Accept
 		id := ln.Addr().(netrocl.Addr).ID
 		if err := ln.Close(); err != nil {
 			t.Fatal(err)
@@ -534,7 +535,7 @@ func TestCloseListener(t *testing.T) {
 	})
 }
 
-// A blocked Accept ends when the listener is closed, and when its context is.
+// A blocked Accept ends when the listener or its context is closed.
 func TestAcceptEnds(t *testing.T) {
 	c := rocltest.Cluster(t, 1)
 	server := c.Open(0)
@@ -565,8 +566,8 @@ func TestAcceptEnds(t *testing.T) {
 	}
 }
 
-// Dial tries each listener until one accepts. A listener that refuses, or has another version,
-// says why, and one that says nothing is waited for until the context ends.
+// Dial tries each listener until one accepts. A listener that refuses, or has another version, says
+// why. Dial waits for a listener that does not answer until the context ends.
 func TestDialOthers(t *testing.T) {
 	c := rocltest.Cluster(t, 2)
 	server, client := c.Open(0), c.Open(1)
@@ -617,7 +618,7 @@ func TestDialOthers(t *testing.T) {
 	}
 }
 
-// Messages that are not of the connection, or of another origin, change nothing.
+// Messages that do not belong to the connection, or have another origin, change nothing.
 func TestStrangers(t *testing.T) {
 	everywhere(t, func(t *testing.T, opts ...rocl.Option) {
 		cs := lossy(t, 2, opts...)
@@ -651,7 +652,7 @@ func TestStrangers(t *testing.T) {
 	})
 }
 
-// A dialer of another version is refused.
+// A dialer with another version is refused.
 func TestOtherVersion(t *testing.T) {
 	c := rocltest.Cluster(t, 2)
 	server, client := c.Open(0), c.Open(1)
@@ -707,7 +708,8 @@ func TestCloseDuringEverything(t *testing.T) {
 	})
 }
 
-// bePeer writes to the first connection, and then does nothing until it is killed.
+// bePeer is the process that a test kills: it writes to the first connection, and then does
+// nothing.
 func bePeer(sock, over string) {
 	for _, tr := range transports {
 		if tr.name == over {
@@ -732,7 +734,7 @@ func bePeer(sock, over string) {
 	}
 }
 
-// Where the peer's process is killed, a Read and a Write that wait fail.
+// If the peer's process is killed, a Read and a Write that wait fail.
 func TestPeerKilled(t *testing.T) {
 	for _, tr := range transports {
 		if tr.name == "inproc" {
@@ -795,7 +797,7 @@ func TestPeerKilled(t *testing.T) {
 	}
 }
 
-// A Write waits where the context has no memory.
+// A Write waits while the context has no memory.
 func TestWriteWaitsForMemory(t *testing.T) {
 	everywhere(t, func(t *testing.T, opts ...rocl.Option) {
 		cs := lossy(t, 2, append(opts, rocl.WithMemory(4<<20))...)

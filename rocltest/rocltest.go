@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package rocltest gives a test nodes of its own: in memory, with nothing to
-// configure, closed when the test ends, also inside testing/synctest.
+// Package rocltest makes nodes in memory for tests. They need no configuration and no daemon, are
+// closed when the test ends, and work inside testing/synctest.
 //
 //	func TestMine(t *testing.T) {
 //		c := rocltest.Cluster(t, 2)
@@ -25,8 +25,8 @@ import (
 	"github.com/rocl-go/rocl/subsys/tcp"
 )
 
-// A TestCluster is a set of nodes in memory. They share one database: what the
-// search of a cluster finds, each finds here at once.
+// A TestCluster is a set of nodes in memory; [Cluster] makes it. Its nodes share one database, so a
+// search on one node finds the resources of all nodes at once, without a question to another node.
 type TestCluster struct {
 	t       testing.TB
 	net     *inproc.Network
@@ -34,8 +34,8 @@ type TestCluster struct {
 	servers []*directory.Server
 }
 
-// Cluster makes n nodes without contexts. Logs of warnings and worse go to
-// t.Log, all of them with -v.
+// Cluster makes n nodes without contexts, which are closed when the test ends. The nodes write log
+// lines of level warning and above to t.Log, and all log lines if the tests run with -v.
 func Cluster(t testing.TB, n int) *TestCluster {
 	t.Helper()
 	level := slog.LevelWarn
@@ -60,12 +60,12 @@ func Cluster(t testing.TB, n int) *TestCluster {
 	return c
 }
 
-// Nodes is the number of nodes.
+// Nodes returns the number of nodes.
 func (c *TestCluster) Nodes() int { return len(c.servers) }
 
-// Open opens a context on a node; it is closed when the test ends, if not
-// before. The in-process transport joins all contexts of the cluster; opts may
-// name others.
+// Open opens a context on the node with that index, which counts from 0. The context is closed when
+// the test ends, if it is open then. An error of Open or Close fails the test. All contexts of the
+// cluster communicate by the in-process transport, unless opts name other transports.
 func (c *TestCluster) Open(node int, opts ...rocl.Option) *rocl.Context {
 	c.t.Helper()
 	s := c.servers[node]
@@ -86,11 +86,11 @@ func (c *TestCluster) Open(node int, opts ...rocl.Option) *rocl.Context {
 	return ctx
 }
 
-// TCP is an option of Open: the context is reached over TCP on the loopback
-// interface, as one of another process would be. Not for synctest.
+// TCP returns an option for [TestCluster.Open]: the context communicates over TCP on the loopback
+// interface, as a context of another process would. It does not work inside testing/synctest.
 func TCP() rocl.Option { return rocl.WithTransports([]subsys.Transport{tcp.New()}...) }
 
-// logWriter writes lines to t.Log.
+// logWriter writes log lines to t.Log.
 type logWriter struct{ t testing.TB }
 
 func (w *logWriter) Write(p []byte) (int, error) {

@@ -29,9 +29,10 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// setting is a value and where it comes from.
+// setting is a value and where it comes from: a flag, the environment, the file or the default.
 type setting struct{ value, origin string }
 
+// config is the configuration of the daemon. The fields behind the settings are computed from them.
 type config struct {
 	socket, listen, logLevel, format setting
 	bind, join, cluster, keyFile     setting
@@ -39,19 +40,19 @@ type config struct {
 	group, search, poll, http        setting
 	label, image, tpvm               setting
 
-	paths []string // of listen
-	urls  []string // likewise, TCP
+	paths []string // Unix sockets of listen
+	urls  []string // TCP addresses of listen
 	level slog.Level
 
 	pollFor  time.Duration
 	strategy strategy.Strategy
 	httpAt   string
 
-	given  []string // labels, as they were given
+	given  []string // labels as they were given
 	labels directory.Labels
 }
 
-// fileConfig is the configuration file.
+// fileConfig is the configuration file. A nil field was not given.
 type fileConfig struct {
 	Socket    *string   `toml:"socket"`
 	Listen    *[]string `toml:"listen"`
@@ -73,8 +74,8 @@ type fileConfig struct {
 	TPVM      *string   `toml:"tpvm"`
 }
 
-// settings collects the configuration: flags before environment before file
-// before default.
+// settings returns the configuration. A flag precedes the environment, the environment precedes the
+// file, and the file precedes the default.
 func settings(cmd *cobra.Command, file string) (*config, error) {
 	var fc fileConfig
 	if err := refuseEmpty(cmd.Flags()); err != nil {
@@ -192,9 +193,9 @@ func settings(cmd *cobra.Command, file string) (*config, error) {
 	return c, nil
 }
 
-// refuseEmpty refuses flags that are given and empty, such as those of a variable
-// that is not set: without its key a member would be open to everybody. The cluster
-// without a name and the default format of the log may be given so.
+// refuseEmpty refuses flags that are given and empty, for example from a variable that is not set:
+// without its key, a member would accept every node. An empty name of the cluster and an empty log
+// format are allowed.
 func refuseEmpty(flags *pflag.FlagSet) (err error) {
 	flags.Visit(func(f *pflag.Flag) {
 		switch v := f.Value.String(); {
@@ -206,7 +207,7 @@ func refuseEmpty(flags *pflag.FlagSet) (err error) {
 	return err
 }
 
-// fileOrigin says which setting names the configuration file.
+// fileOrigin returns the name of the setting that names the configuration file.
 func fileOrigin(cmd *cobra.Command) string {
 	if cmd.Flags().Changed("config") {
 		return "flag --config"
@@ -214,10 +215,10 @@ func fileOrigin(cmd *cobra.Command) string {
 	return "environment ROCL_CONFIG"
 }
 
-// fileMost bounds the configuration file.
+// fileMost limits the size of the configuration file.
 const fileMost = 1 << 20
 
-// readFile reads a file that may be a pipe, whose other end may let us wait until
+// readFile reads a file. If the file is a pipe whose other end does not write, readFile waits until
 // ctx ends.
 func readFile(ctx context.Context, file string) ([]byte, error) {
 	type result struct {
@@ -246,10 +247,10 @@ func readFile(ctx context.Context, file string) ([]byte, error) {
 	}
 }
 
-// defaults are harmless also where the node is in no cluster.
+// defaults are the defaults of settings. They are also allowed without a cluster.
 var defaults = map[string]string{"search": "auto", "poll": "0"}
 
-// checkCluster checks what concerns the cluster.
+// checkCluster checks the settings of the cluster.
 func (c *config) checkCluster() (err error) {
 	if c.pollFor, err = time.ParseDuration(c.poll.value); err != nil {
 		return fmt.Errorf("poll %q (%s) is not a duration, as 50us", c.poll.value, c.poll.origin)
@@ -287,7 +288,7 @@ func (c *config) checkCluster() (err error) {
 	for _, s := range []struct {
 		flag string
 		setting
-		only cluster.Member // with what concerns the flag
+		only cluster.Member // the settings that matter for the flag
 	}{
 		{"group", c.group, cluster.Member{Bind: m.Bind, Group: m.Group}},
 		{"search", c.search, cluster.Member{Bind: m.Bind, Group: m.Group, Strategy: m.Strategy}},
@@ -304,14 +305,14 @@ func (c *config) checkCluster() (err error) {
 	if c.keyFile.value == "" {
 		return nil
 	}
-	if _, err := cluster.ReadKeys(c.keyFile.value); err != nil { // read again when they are used
+	if _, err := cluster.ReadKeys(c.keyFile.value); err != nil { // a check only: the keys are read again when they are used
 		return fmt.Errorf("--key-file (%s): %w", c.keyFile.origin, reason(err))
 	}
 	return nil
 }
 
-// reason is an error of package cluster without its beginning, which says nothing
-// where the setting is named.
+// reason returns an error of package cluster without its prefix, which adds nothing where the
+// setting is named.
 func reason(err error) error {
 	if errors.Is(err, cluster.ErrConfig) {
 		return errors.New(strings.TrimPrefix(err.Error(), cluster.ErrConfig.Error()+": "))
@@ -319,7 +320,7 @@ func reason(err error) error {
 	return err
 }
 
-// member is how the node takes part in its cluster.
+// member returns the settings of the node as a member of its cluster.
 func (c *config) member() cluster.Member {
 	return cluster.Member{
 		Bind: c.bind.value, KeyFile: c.keyFile.value, Group: c.group.value, Strategy: c.strategy, Poll: c.pollFor,
@@ -328,14 +329,13 @@ func (c *config) member() cluster.Member {
 	}
 }
 
-// joins says whether there are other members to be met.
+// joins reports whether the settings name other members to meet.
 func (c *config) joins() bool {
 	return c.bind.value != "" && (c.join.value != "" || c.group.value != "")
 }
 
-// checkHTTP checks where metrics and health are served. Without a host it is
-// the machine itself that sees them, nobody else: who wants to show them to
-// others says so.
+// checkHTTP checks the address of metrics and health. Without a host the address is on the loopback
+// interface, so that only this machine can read them.
 func (c *config) checkHTTP() error {
 	if c.http.value == "" {
 		return nil
@@ -354,8 +354,8 @@ func (c *config) checkHTTP() error {
 	return nil
 }
 
-// checkLabels collects the labels. In the environment they are separated by
-// commas; elsewhere a comma is part of the value.
+// checkLabels collects the labels. In the environment, commas separate them. In a flag or the file,
+// a comma is part of the value.
 func (c *config) checkLabels(cmd *cobra.Command, fc *fileConfig, file string) error {
 	var given []string
 	c.label.origin = "default"
@@ -389,8 +389,7 @@ func (c *config) checkLabels(cmd *cobra.Command, fc *fileConfig, file string) er
 // lists are the settings with several values.
 var lists = []string{"listen", "join", "label"}
 
-// place adds to an error of the decoder where it is and which setting it is
-// about.
+// place adds the line and the name of the setting to an error of the decoder.
 func place(err error) error {
 	var unknown *toml.StrictMissingError
 	if errors.As(err, &unknown) && len(unknown.Errors) > 0 {
@@ -413,13 +412,13 @@ func place(err error) error {
 	return err
 }
 
-// print writes the settings in the form of the configuration file, with the origin
-// of each as a remark.
+// print writes the settings in the form of the configuration file, with the origin of each as a
+// comment.
 func (c *config) print(w io.Writer) {
 	for _, s := range []struct {
 		name string
 		setting
-		list []string // of a setting with several values
+		list []string // the values of a setting that has several
 	}{
 		{name: "socket", setting: c.socket}, {"listen", c.listen, cluster.Split(c.listen.value)}, {name: "log-level", setting: c.logLevel}, {name: "log-format", setting: c.format},
 		{name: "bind", setting: c.bind}, {"join", c.join, cluster.Split(c.join.value)}, {name: "cluster", setting: c.cluster}, {name: "key-file", setting: c.keyFile},

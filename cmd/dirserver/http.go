@@ -23,20 +23,20 @@ import (
 )
 
 const (
-	aliveTime = time.Second      // within which the database has to answer
-	aloneTime = 10 * time.Second // after which a member that was to join others is ready without
-	closeTime = 2 * time.Second  // for requests that are under way at the end
+	aliveTime = time.Second      // in which the database must answer
+	aloneTime = 10 * time.Second // after which a member that should join others is ready without having met one
+	closeTime = 2 * time.Second  // limit for requests under way at the end
 
-	maxReaders         = 64 // connections at a time to metrics and health
-	maxReadersOfSource = 32 // of them from one address
+	maxReaders         = 64 // limit of concurrent connections to metrics and health
+	maxReadersOfSource = 32 // limit of those from one address
 )
 
-// watched is what metrics and health are taken from.
+// watched is the state that metrics and health report.
 type watched struct {
 	server  *directory.Server
-	cluster func() *cluster.Cluster // nil, or gives nil, without one
-	joins   bool                    // there are others to be met
-	name    string                  // of the cluster
+	cluster func() *cluster.Cluster // nil without a cluster; returns nil until the node is a member
+	joins   bool                    // the settings name other members
+	name    string                  // name of the cluster
 	log     *slog.Logger
 
 	begun   time.Time
@@ -45,28 +45,28 @@ type watched struct {
 	met     atomic.Bool
 
 	probeMu sync.Mutex
-	probe   *probe // of the database, which has not answered yet; nil: there is none
+	probe   *probe // the probe of the database that waits for an answer, or nil
 }
 
-// A probe asks the database how many resources it has. All requests that come while it waits
+// A probe asks the database how many resources it has. All requests that arrive while it waits
 // share it.
 type probe struct {
 	done      chan struct{}
-	resources int // once done is closed
+	resources int // set before done is closed
 }
 
-// node is its number.
+// node returns the number of the node as text.
 func (w *watched) node() string { return fmt.Sprintf("%012x", uint64(w.server.Node())) }
 
-// check is one condition and whether it is met.
+// check is one condition, with whether it is met and why.
 type check struct {
 	Name   string `json:"name"`
 	OK     bool   `json:"ok"`
 	Reason string `json:"reason"`
 }
 
-// database reports whether the database answers. A database that hangs is asked once, not by
-// each request.
+// database checks that the database answers. If the database hangs, one probe waits for it, not one
+// for each request.
 func (w *watched) database() check {
 	w.probeMu.Lock()
 	p := w.probe
@@ -92,7 +92,7 @@ func (w *watched) database() check {
 	}
 }
 
-// served says whether all sockets are.
+// served checks that all sockets are served.
 func (w *watched) served() check {
 	switch {
 	case w.ending.Load():
@@ -103,9 +103,9 @@ func (w *watched) served() check {
 	return check{"serving", true, "all sockets are served"}
 }
 
-// member says whether the node is a member of its cluster that has met another,
-// has none to meet, or has tried for long enough: whoever is alone, because it
-// is the first or because all others are down, is to serve its own node.
+// member checks the node's membership. The check is met if the node is in no cluster, has met
+// another member, has no others to meet, or has tried for aloneTime. In the last case the node is
+// the first member, or all other members are down, and it must serve its own programs.
 func (w *watched) member() check {
 	if w.cluster == nil {
 		return check{"cluster", true, "the node is in none"}
@@ -128,7 +128,8 @@ func (w *watched) member() check {
 	return check{"cluster", false, "nobody was met yet"}
 }
 
-// handler serves what there is to see. Nothing can be changed by it.
+// handler returns the handler of metrics and health. It serves reading only. local says that the
+// address is reachable from this machine only.
 func (w *watched) handler(local bool) http.Handler {
 	reg := newRegistry(w)
 	mux := http.NewServeMux()
@@ -143,8 +144,8 @@ func (w *watched) handler(local bool) http.Handler {
 	return guarded(mux, local)
 }
 
-// guarded keeps out web pages that have a browser of this machine ask us: by a
-// name of their own that leads here (DNS rebinding).
+// guarded returns a handler that refuses requests which a web page makes through a browser of this
+// machine, by a name of the page's own that leads here (DNS rebinding).
 func guarded(h http.Handler, local bool) http.Handler {
 	return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		head := rw.Header()
@@ -168,8 +169,8 @@ func isLocal(host string) bool {
 	return loopback.IsHost(host)
 }
 
-// tell says whether all checks are met, and why: a line each, or as JSON to who
-// asks for that.
+// tell writes the checks, a line for each, or as JSON if the request asks for JSON. The status is
+// 200 if all checks are met, and 503 otherwise.
 func tell(rw http.ResponseWriter, r *http.Request, checks ...check) {
 	ok := true
 	for _, c := range checks {
@@ -200,7 +201,7 @@ func tell(rw http.ResponseWriter, r *http.Request, checks ...check) {
 	}
 }
 
-// open serves at an address until the function it returns is called.
+// open serves metrics and health at an address until end is called.
 func (w *watched) open(at string) (end func(), err error) {
 	ln, err := net.Listen("tcp", at)
 	if err != nil {

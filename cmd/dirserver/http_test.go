@@ -30,7 +30,7 @@ import (
 	"github.com/rocl-go/rocl/resource"
 )
 
-// output is what a daemon says, all of it.
+// output collects what a daemon writes.
 type output struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -48,7 +48,7 @@ func (o *output) String() string {
 	return o.b.String()
 }
 
-// find waits until something is said, and returns the part in parentheses.
+// find waits until the output matches what, and returns the last group in parentheses.
 func (o *output) find(t *testing.T, what string) string {
 	t.Helper()
 	re := regexp.MustCompile(what)
@@ -75,7 +75,7 @@ func started(t *testing.T, args ...string) (said *output, stop func() int) {
 	return said, stop
 }
 
-// web asks over connections that end with the test.
+// web returns a client whose connections end with the test.
 func web(t *testing.T) *http.Client {
 	tr := &http.Transport{}
 	t.Cleanup(tr.CloseIdleConnections)
@@ -103,7 +103,7 @@ func get(t *testing.T, c *http.Client, url string, change ...func(*http.Request)
 	return string(b), resp
 }
 
-// value of a metric, named with its labels.
+// value returns the value of a metric, which is named with its labels.
 func value(t *testing.T, metrics, name string) string {
 	t.Helper()
 	m := regexp.MustCompile(`(?m)^` + regexp.QuoteMeta(name) + ` (\S+)$`).FindStringSubmatch(metrics)
@@ -116,7 +116,7 @@ func value(t *testing.T, metrics, name string) string {
 func TestHTTP(t *testing.T) {
 	sock := filepath.Join(short(t), "sock")
 	said, stop := started(t, "--socket", sock, "--bind", "127.0.0.1:0", "--cluster", "here", "--http", ":0")
-	at := said.find(t, `"http":"(127\.0\.0\.1:\d+)"`) // without a host it is the loopback interface
+	at := said.find(t, `"http":"(127\.0\.0\.1:\d+)"`) // without a host the address is on the loopback interface
 	base := "http://" + at
 	c := web(t)
 	d, err := directory.Join(t.Context(), directory.DialSocket(sock))
@@ -191,7 +191,7 @@ func TestHTTP(t *testing.T) {
 			t.Errorf("%s %s: %s", m.method, m.path, resp.Status)
 		}
 	}
-	// An address in use says so, and leaves the node free.
+	// An address in use is an error that says so, and the node is free afterwards.
 	other := filepath.Join(short(t), "other")
 	if _, errOut, code := call(t, "--socket", other, "--http", at); code != 1 || !strings.Contains(errOut, "--http "+at) || !strings.Contains(errOut, "in use") {
 		t.Errorf("exit code %d, %q", code, errOut)
@@ -209,10 +209,8 @@ func TestHTTP(t *testing.T) {
 	}
 }
 
-// Ready is who serves, answers, and has met another member or waited for one;
-// not who begins or ends.
-// Connections that are kept open to --http, idle or silent, are no more than so
-// many, and keep nobody out.
+// The number of connections to --http that are kept open, idle or silent, is limited, and they do
+// not keep other clients out.
 func TestHTTPConnections(t *testing.T) {
 	sock := filepath.Join(short(t), "sock")
 	said, stop := started(t, "--socket", sock, "--http", ":0")
@@ -243,7 +241,7 @@ func TestHTTPConnections(t *testing.T) {
 			t.Fatalf("connection %d: %v", i, err)
 		}
 	}
-	if got := count() - before; got > many+maxReadersOfSource+10 { // both ends are in this process
+	if got := count() - before; got > many+maxReadersOfSource+10 { // both ends of each connection are in this process
 		t.Errorf("%d descriptors for %d connections", got, many)
 	}
 	if _, resp := get(t, web(t), "http://"+at+"/healthz"); resp.StatusCode != 200 {
@@ -251,7 +249,7 @@ func TestHTTPConnections(t *testing.T) {
 	}
 }
 
-// Requests that come at the same time, or right after another, have the same answer.
+// Requests at the same time, or right after each other, get the same answer.
 func TestHealthAtOnce(t *testing.T) {
 	s := directory.NewServer()
 	defer s.Close()
@@ -270,6 +268,8 @@ func TestHealthAtOnce(t *testing.T) {
 	all.Wait()
 }
 
+// The daemon is ready when it serves, its database answers, and it has met another member or has
+// waited long enough for one. It is not ready while it starts or ends.
 func TestReady(t *testing.T) {
 	s := directory.NewServer()
 	defer s.Close()
@@ -308,7 +308,7 @@ func TestReady(t *testing.T) {
 	}
 	ask("/readyz", 200, "2 members alive")
 	b.Close()
-	c2 := open(3) // it has met somebody once, whatever comes afterwards
+	c2 := open(3) // this member has met another one, whatever happens afterwards
 	c, c2 = c2, c
 	ask("/readyz", 200, "1 members alive")
 	w.probe = &probe{done: make(chan struct{})}
@@ -331,8 +331,8 @@ func (r *recorder) Header() http.Header         { return r.head }
 func (r *recorder) WriteHeader(code int)        { r.code = code }
 func (r *recorder) Write(b []byte) (int, error) { return r.body.Write(b) }
 
-// The metrics are consistent, named as others name theirs, and each is in the
-// documentation, which has no others.
+// The metrics are consistent and follow the naming conventions of Prometheus. The documentation has
+// each of them, and no others.
 func TestMetrics(t *testing.T) {
 	s := directory.NewServer()
 	defer s.Close()
@@ -355,7 +355,7 @@ func TestMetrics(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	documented := map[string]string{} // kind and help
+	documented := map[string]string{} // kind and help, by name
 	for _, m := range regexp.MustCompile("(?m)^\\| `(rocl_[a-z_]+)[^|]*` \\| ([a-z]+) \\| (.*) \\|$").FindAllStringSubmatch(string(text), -1) {
 		documented[m[1]] = m[2] + ": " + m[3] + "."
 	}
@@ -373,8 +373,8 @@ func TestMetrics(t *testing.T) {
 	}
 }
 
-// SIGHUP has the keys read again; a file that cannot be used changes nothing and
-// is told of. Whatever the daemon says, no key is in it.
+// SIGHUP makes the daemon read the keys again. A file that cannot be used changes nothing and is
+// logged. No log line contains a key.
 func TestKeys(t *testing.T) {
 	dir := short(t)
 	file := filepath.Join(dir, "keys")

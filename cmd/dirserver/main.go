@@ -5,11 +5,11 @@
 //	dirserver [--socket PATH] [--listen URL]... [--config FILE]
 //	dirserver --bind HOST:PORT --join HOST:PORT,... --key-file FILE ...
 //
-// Every setting can be given as a flag, in the environment (ROCL_SOCKET,
-// ROCL_BIND, ROCL_LABEL, ROCL_LOG_LEVEL and so on) or in a TOML file, in this
-// order of precedence. SIGHUP has the keys of the cluster read again; SIGTERM and
-// SIGINT end it cleanly. Exit codes: 0 ended
-// as asked, 1 failed, 2 wrong usage, 3 another daemon serves the node.
+// Every setting can be given as a flag, in the environment (ROCL_SOCKET, ROCL_BIND, ROCL_LABEL,
+// ROCL_LOG_LEVEL and so on) or in a TOML file, in this order of precedence. SIGHUP makes it read
+// the keys of the cluster again. SIGTERM and SIGINT end it cleanly.
+//
+// Exit codes: 0 ended by a signal, 1 failed, 2 wrong usage, 3 another daemon serves the node.
 package main
 
 import (
@@ -35,14 +35,14 @@ import (
 )
 
 func main() {
-	signal.Ignore(syscall.SIGXFSZ) // a log as large as ulimit -f allows is no reason to end
-	signal.Ignore(syscall.SIGPIPE) // a log that nobody reads any more is no reason to end
+	signal.Ignore(syscall.SIGXFSZ) // a log at the limit of ulimit -f must not end the daemon
+	signal.Ignore(syscall.SIGPIPE) // a log without a reader must not end the daemon
 	ctx, stop := interrupt.Context(context.Background())
 	defer stop()
 	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
 }
 
-// misuse marks errors of those who called us.
+// misuse marks an error as wrong usage of the command.
 type misuse struct{ error }
 
 func (m misuse) Unwrap() error { return m.error }
@@ -55,6 +55,7 @@ func wrong(err error) error {
 	return misuse{err}
 }
 
+// run runs the command line and returns the exit code.
 func run(ctx context.Context, args []string, out, errOut io.Writer) int {
 	var show bool
 	var file string
@@ -138,8 +139,10 @@ func run(ctx context.Context, args []string, out, errOut io.Writer) int {
 	return 1
 }
 
+// serve runs the daemon with the settings s until ctx ends or another server has taken the node's
+// files.
 func serve(ctx context.Context, s *config, errOut io.Writer) error {
-	// The reader of the log may stand still: the daemon must not.
+	// The log's reader may stop reading; the daemon must not stop.
 	logs := logqueue.New(s.logger(errOut))
 	defer func() {
 		over, cancel := context.WithCancel(ctx)
@@ -147,7 +150,7 @@ func serve(ctx context.Context, s *config, errOut io.Writer) error {
 		logs.Drain(over)
 	}()
 	log := logs.Logger()
-	again := make(chan os.Signal, 1) // before anything is made that a signal would leave behind
+	again := make(chan os.Signal, 1) // before anything exists that an unhandled signal would leave behind
 	signal.Notify(again, syscall.SIGHUP)
 	defer signal.Stop(again)
 	w := &watched{name: s.cluster.value, joins: s.joins(), log: log, begun: time.Now()}
@@ -166,7 +169,7 @@ func serve(ctx context.Context, s *config, errOut io.Writer) error {
 		return err
 	}
 	w.server = srv
-	if s.httpAt != "" { // what is seen there is also how it begins and ends
+	if s.httpAt != "" { // opened first, so that health shows the start and the end too
 		end, err := w.open(s.httpAt)
 		if err != nil {
 			srv.Close()
@@ -205,7 +208,7 @@ func serve(ctx context.Context, s *config, errOut io.Writer) error {
 	for {
 		select {
 		case <-beat:
-			srv.Database().Len() // alive means that the database answers
+			srv.Database().Len() // the daemon is alive only if the database answers
 			notify(log, "WATCHDOG=1")
 			continue
 		case <-again:
@@ -220,11 +223,11 @@ func serve(ctx context.Context, s *config, errOut io.Writer) error {
 	w.ending.Store(true)
 	notify(log, "STOPPING=1")
 	log.Info("stopping", "contexts", srv.Stats().Contexts)
-	endPod() // while there is a directory
+	endPod() // while the directory still serves
 	return srv.Close()
 }
 
-// rekey reads the cluster's keys again.
+// rekey reads the cluster's keys again, and logs the result.
 func rekey(log *slog.Logger, m *cluster.Membership, file string) {
 	if file == "" {
 		log.Info("keys", "changed", false, "reason", "there is no --key-file; nothing else is read again")
@@ -237,6 +240,8 @@ func rekey(log *slog.Logger, m *cluster.Membership, file string) {
 	}
 }
 
+// logger returns a logger to w. Without a format in the settings it writes text to a terminal and
+// JSON elsewhere.
 func (s *config) logger(w io.Writer) *slog.Logger {
 	opts := &slog.HandlerOptions{Level: s.level}
 	text := s.format.value == "text"

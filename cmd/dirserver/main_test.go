@@ -30,7 +30,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	// Whoever runs the tests may use these.
+	// These variables may be set in the shell that runs the tests.
 	for _, env := range []string{"ROCL_SOCKET", "ROCL_LISTEN", "ROCL_LABEL", "ROCL_TLS_CERT", "ROCL_TLS_KEY", "ROCL_TLS_CA", "ROCL_LOG_LEVEL", "ROCL_LOG_FORMAT", "ROCL_CONFIG", "ROCL_BIND", "ROCL_JOIN", "ROCL_CLUSTER", "ROCL_KEY_FILE", "ROCL_GROUP", "ROCL_SEARCH", "ROCL_POLL", "ROCL_HTTP", "ROCL_IMAGE", "ROCL_TPVM", "NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"} {
 		os.Unsetenv(env)
 	}
@@ -43,7 +43,7 @@ func call(t *testing.T, args ...string) (out, errOut string, code int) {
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	var o, e bytes.Buffer
-	code = run(ctx, append([]string{}, args...), &o, &e) // of no arguments cobra would take the test's
+	code = run(ctx, append([]string{}, args...), &o, &e) // not nil, for which cobra would take the arguments of the test
 	if ctx.Err() != nil {
 		t.Fatalf("dirserver %v goes on", args)
 	}
@@ -58,7 +58,8 @@ func file(t *testing.T, text string) string {
 	return p
 }
 
-// short is a folder whose sockets' paths the kernel allows: 107 bytes.
+// short returns a new folder for sockets, whose paths must not exceed the kernel's limit of 107
+// bytes.
 func short(t *testing.T) string {
 	dir, err := os.MkdirTemp("", "ds-")
 	if err != nil {
@@ -68,8 +69,8 @@ func short(t *testing.T) string {
 	return dir
 }
 
-// Flags beat the environment, which beats the file, which beats defaults; and
-// whoever asks is told which it was.
+// Flags precede the environment, which precedes the file, which precedes the defaults.
+// --print-config shows the origin of each setting.
 func TestPrecedence(t *testing.T) {
 	t.Setenv("XDG_RUNTIME_DIR", "/run/me")
 	config := file(t, `
@@ -135,7 +136,7 @@ log-format = "json"
 	}
 }
 
-// What --print-config prints is a configuration file of the same settings.
+// The output of --print-config is a configuration file with the same settings.
 func TestPrintedConfigIsRead(t *testing.T) {
 	t.Setenv("XDG_RUNTIME_DIR", "/run/me")
 	for _, args := range [][]string{
@@ -143,7 +144,7 @@ func TestPrintedConfigIsRead(t *testing.T) {
 		{"--socket", "/a \"b\"\\c\x1b\u202e\U000e0041é", "--listen", "unix:/a,unix:/b", "--listen", "tcp://127.0.0.1:0", "-v", "--log-format", "json", "--image", "off", "--http", ":9464",
 			"--label", "zone=a,b", "--label", "note=\t\"", "--label", "list=x"},
 		{"--bind", "127.0.0.1:0", "--join", "a:1,b:2", "--join", "c:3", "--cluster", "c # d", "--group", "239.1.2.3:7947", "--search", "each", "--poll", "50us"},
-		{"--search", "auto", "--poll", "0"}, // the defaults are harmless without a cluster
+		{"--search", "auto", "--poll", "0"}, // the defaults are allowed without a cluster
 	} {
 		printed, errOut, code := call(t, append(args, "--print-config")...)
 		if code != 0 {
@@ -163,7 +164,7 @@ func TestPrintedConfigIsRead(t *testing.T) {
 	}
 }
 
-// -v is the same as with rocl, and beats the environment and the file.
+// -v means the same as for the command rocl, and precedes the environment and the file.
 func TestVerbose(t *testing.T) {
 	t.Setenv("ROCL_LOG_LEVEL", "error")
 	for _, flag := range []string{"-v", "--verbose"} {
@@ -176,14 +177,13 @@ func TestVerbose(t *testing.T) {
 	}
 }
 
-// The file may be named by the environment, and a part of the settings is
-// enough for it.
+// The environment may name the file, and the file may have a part of the settings.
 func TestConfigFromEnvironment(t *testing.T) {
 	t.Setenv("ROCL_CONFIG", file(t, `log-level = "error"`))
 	if out, _, code := call(t, "--print-config"); code != 0 || !regexp.MustCompile(`(?m)^log-level += "error" +# file `).MatchString(out) {
 		t.Errorf("exit code %d, %s", code, out)
 	}
-	// A flag names another.
+	// A flag names another file.
 	if out, _, code := call(t, "--print-config", "--config", file(t, "")); code != 0 || !regexp.MustCompile(`(?m)^log-level += "info" +# default$`).MatchString(out) {
 		t.Errorf("exit code %d, %s", code, out)
 	}
@@ -193,7 +193,7 @@ func TestWrong(t *testing.T) {
 	for _, c := range []struct {
 		args []string
 		env  string
-		says []string // what whoever has to mend it needs to know
+		says []string // what the user needs to know to correct the mistake
 	}{
 		{[]string{"--log-level", "loud"}, "", []string{`"loud"`, "flag --log-level", "debug, info, warn or error"}},
 		{nil, "ROCL_LOG_LEVEL=loud", []string{`"loud"`, "environment ROCL_LOG_LEVEL"}},
@@ -289,7 +289,7 @@ func TestVersionAndHelp(t *testing.T) {
 }
 
 func TestLogger(t *testing.T) {
-	for format, json := range map[string]bool{"": true, "json": true, "text": false} { // no terminal here
+	for format, json := range map[string]bool{"": true, "json": true, "text": false} { // the output is not a terminal here
 		var b bytes.Buffer
 		s := &config{format: setting{value: format}, level: slog.LevelWarn}
 		log := s.logger(&b)
@@ -301,7 +301,7 @@ func TestLogger(t *testing.T) {
 	}
 }
 
-// What strangers chose is in the log as text, not as what moves the cursor.
+// Text that other processes chose is logged with escapes, so that it cannot control a terminal.
 func TestLogIsSafe(t *testing.T) {
 	for _, format := range []string{"text", "json"} {
 		var b bytes.Buffer
@@ -325,7 +325,7 @@ type daemon struct {
 	code chan int
 }
 
-// serving starts one and waits until it says that it serves.
+// serving starts a daemon and waits until it serves.
 func serving(t *testing.T, args ...string) *daemon {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
@@ -353,7 +353,7 @@ func (d *daemon) until(t *testing.T, msg string) map[string]any {
 	}
 }
 
-// end is what SIGTERM does; it returns the exit code.
+// end ends the daemon as SIGTERM does, and returns the exit code.
 func (d *daemon) end() int {
 	d.stop()
 	for d.log.Decode(new(map[string]any)) == nil {
@@ -399,11 +399,11 @@ func TestServe(t *testing.T) {
 			t.Errorf("%s, when it has ended: %v", p, err)
 		}
 	}
-	// What the first left behind does not stop the next.
+	// The files that the first daemon left behind do not stop the next one.
 	serving(t, "--socket", one, "--listen", "unix:"+two).end()
 }
 
-// A dirserver that is told to lets tasks start programs; no other does.
+// A dirserver with --tpvm lets tasks start programs. One without does not.
 func TestPod(t *testing.T) {
 	for _, c := range []struct{ vm, launcher string }{{"", tpvm.LauncherTask}, {"other", tpvm.LauncherTask}, {"mine", tpvm.LauncherDirserver}} {
 		socket := filepath.Join(short(t), "d")
@@ -450,7 +450,7 @@ func TestCannotServe(t *testing.T) {
 	}
 }
 
-// labels is n flags.
+// labels returns n flags with labels.
 func labels(n int, value string) (args []string) {
 	for i := range n {
 		args = append(args, "--label", fmt.Sprintf("label%d=%s", i, value))
@@ -458,8 +458,8 @@ func labels(n int, value string) (args []string) {
 	return args
 }
 
-// Labels come from where other settings come from; a comma separates them in
-// the environment alone.
+// Labels come from the same places as other settings. A comma separates them only in the
+// environment.
 func TestLabels(t *testing.T) {
 	conf := []string{"--config", file(t, `label = ["zone=file", "list=a,b"]`)}
 	for _, c := range []struct {
@@ -502,7 +502,7 @@ func TestLabels(t *testing.T) {
 	}
 }
 
-// What systemd is told, in order.
+// The messages to systemd come in order.
 func TestNotify(t *testing.T) {
 	dir := short(t)
 	path := filepath.Join(dir, "notify")
@@ -543,7 +543,7 @@ func TestNotify(t *testing.T) {
 		}
 		l.Close()
 	}
-	// Nobody there: it serves all the same.
+	// No process listens at the socket: the daemon serves all the same.
 	t.Setenv("NOTIFY_SOCKET", filepath.Join(dir, "nobody"))
 	if code := serving(t, "--socket", filepath.Join(dir, "sock")).end(); code != 0 {
 		t.Errorf("exit code %d", code)
@@ -567,7 +567,7 @@ func TestWatchdog(t *testing.T) {
 	}
 }
 
-// What fails for want of an address says what to do.
+// An error about an address says what to do.
 func TestAddressTaken(t *testing.T) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -590,8 +590,8 @@ func TestCompletion(t *testing.T) {
 	}
 }
 
-// A pipe with nobody at its other end keeps no daemon from ending, and is no file
-// of keys or certificates.
+// A pipe whose other end does not write does not keep the daemon from ending, and is refused as a
+// file of keys or certificates.
 func TestPipes(t *testing.T) {
 	pipe := filepath.Join(t.TempDir(), "pipe")
 	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
@@ -614,7 +614,8 @@ func TestPipes(t *testing.T) {
 	if got := <-code; got != 2 {
 		t.Errorf("interrupted while it waits for its configuration: exit code %d", got)
 	}
-	// Lets the goroutine go that still waits: there is a reader once it does.
+	// The pipe has a reader as soon as the goroutine opens it; opening the other end lets the
+	// goroutine end.
 	w, err := os.OpenFile(pipe, os.O_WRONLY|syscall.O_NONBLOCK, 0)
 	for errors.Is(err, syscall.ENXIO) {
 		runtime.Gosched()

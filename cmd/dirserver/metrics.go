@@ -13,15 +13,15 @@ import (
 	"github.com/rocl-go/rocl/internal/version"
 )
 
+// newRegistry returns a registry of the metrics of w, the Go runtime and the process.
 func newRegistry(w *watched) *prometheus.Registry {
 	reg := prometheus.NewRegistry()
 	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), collector{w})
 	return reg
 }
 
-// Metrics, by name without "rocl_": what they say, and their labels. Their
-// values are taken from the figures that server, cluster and port keep when they
-// are asked for; nothing is counted here.
+// The metrics: name without "rocl_", help and labels. Their values are counted by the server, the
+// cluster and the port, and read when the metrics are collected.
 var (
 	mBuild = describe("build_info", "The build that runs; always 1.", "version", "goversion")
 	mNode  = describe("node_info", "The node that is served, and its cluster; always 1.", "node", "cluster")
@@ -71,24 +71,29 @@ var (
 	mPeers     = describe("port_members", "Members the port can talk to.")
 )
 
-// all are the metrics of ours, in the order in which they are described.
+// all are the metrics of this package, in the order in which they are described.
 var all []*prometheus.Desc
 
+// describe adds a metric to all.
 func describe(name, help string, labels ...string) *prometheus.Desc {
 	d := prometheus.NewDesc("rocl_"+name, help, labels, nil)
 	all = append(all, d)
 	return d
 }
 
-// collector takes the figures when it is asked.
+// collector reads the values of all metrics when it is asked for them. It implements
+// prometheus.Collector.
 type collector struct{ *watched }
 
+// Describe sends the descriptions of all metrics.
 func (c collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range all {
 		ch <- d
 	}
 }
 
+// Collect sends the present values of all metrics. Without a cluster it leaves out those of the
+// cluster.
 func (c collector) Collect(ch chan<- prometheus.Metric) {
 	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
@@ -180,6 +185,7 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	gauge(mPeers, float64(m.Port.Members))
 }
 
+// port sends the metrics of the cluster's port.
 func (c collector) port(count func(*prometheus.Desc, uint64, ...string), p *port.Stats) {
 	count(mDatagrams, p.Sent, "data", "sent")
 	count(mDatagrams, p.Received, "data", "received")

@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// docs/CONFIGURATION.md has each flag with its variable, and no other.
+// docs/CONFIGURATION.md lists each flag with its variable, and no other flags.
 func TestConfigurationPage(t *testing.T) {
 	var help bytes.Buffer
 	if code := run(t.Context(), []string{"--help"}, &help, io.Discard); code != 0 {
@@ -30,7 +30,7 @@ func TestConfigurationPage(t *testing.T) {
 	for _, m := range regexp.MustCompile(`(?m)^ +(?:-[a-z], )?--([a-z-]+)`).FindAllStringSubmatch(help.String(), -1) {
 		flags = append(flags, m[1])
 		if m[1] == "help" || m[1] == "version" || m[1] == "verbose" {
-			continue // cobra's, and a short form
+			continue // a flag of cobra, or a short form
 		}
 		want := "ROCL_" + strings.ToUpper(strings.ReplaceAll(m[1], "-", "_"))
 		if m[1] == "print-config" {

@@ -11,8 +11,8 @@ import (
 	"github.com/rocl-go/rocl/tpvm"
 )
 
-// servePod lets the tasks of a virtual machine start programs on this node, until the function
-// that it returns is called. The programs find the node's directory by ROCL_SOCKET.
+// servePod lets the tasks of the virtual machine vm start programs on this node, until end is
+// called. The programs find the node's directory by ROCL_SOCKET.
 func servePod(vm, socket string, log *slog.Logger) (end func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})

@@ -10,7 +10,8 @@ import (
 	"time"
 )
 
-// notify tells systemd, if it started us with Type=notify (sd_notify(3)).
+// notify sends a state to systemd, if systemd has started this process with Type=notify
+// (sd_notify(3)).
 func notify(log *slog.Logger, state string) {
 	name := os.Getenv("NOTIFY_SOCKET")
 	if name == "" {
@@ -29,7 +30,7 @@ func notify(log *slog.Logger, state string) {
 	}
 }
 
-// watchdog is the interval within which systemd wants to hear from us, or 0.
+// watchdog returns the interval in which systemd expects a message of this process, or 0 for none.
 func watchdog() time.Duration {
 	us, err := strconv.ParseInt(os.Getenv("WATCHDOG_USEC"), 10, 64)
 	if pid := os.Getenv("WATCHDOG_PID"); err != nil || us <= 0 || pid != "" && pid != strconv.Itoa(os.Getpid()) {

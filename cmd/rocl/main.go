@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command rocl is the library for people: a demonstration, the directory seen
-// from a shell, messages through pipes, and the benchmarks.
+// Command rocl shows a node's directory in a shell, sends and receives messages through pipes,
+// calls and serves requests, and runs a demonstration and the benchmarks.
 //
-// Exit codes: 0 done, 1 nothing found (find) or failed, 2 no directory serves
-// the node, 3 some node of the cluster could not be asked, 4 the directory did not
-// answer in time, nor did the resource that was called, 5 the command that was called
-// failed, 64 wrong usage, 130 interrupted.
+// Exit codes: 0 done, 1 nothing found (find) or failed, 2 no directory serves the node, 3 some node
+// of the cluster could not be asked, 4 the directory or the called resource did not answer in time,
+// 5 the called command failed, 64 wrong usage, 130 interrupted.
 package main
 
 import (

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package interrupt turns SIGINT and SIGTERM into the end of a context.
+// Package interrupt ends a context when SIGINT or SIGTERM arrives.
 package interrupt
 
 import (
@@ -12,13 +12,13 @@ import (
 	"time"
 )
 
-// grace is how long after the first signal others are ignored. GNU timeout sends
-// SIGTERM twice, to the process and to its group, and a terminal may too.
+// grace is how long after the first signal further signals are ignored. GNU timeout sends SIGTERM
+// twice, to the process and to its group, and a terminal may send SIGINT twice.
 const grace = time.Second
 
-// Context returns a context that ends when SIGINT or SIGTERM comes. A signal
-// that comes a second later or more ends the process at once. stop gives the
-// signals their usual effect again.
+// Context returns a context that ends when SIGINT or SIGTERM arrives. A further signal ends the
+// process at once if it arrives a second or more after the first. stop restores the default effect
+// of the signals.
 func Context(parent context.Context) (ctx context.Context, stop func()) {
 	ctx, cancel := context.WithCancel(parent)
 	signals := make(chan os.Signal, 1)

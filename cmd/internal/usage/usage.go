@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package usage has what the commands say to wrong usage: errors that name the flag
-// or the argument, and what it must be.
+// Package usage describes wrong usage of the commands: its errors name the flag or the argument,
+// and say what it must be.
 package usage
 
 import (
@@ -17,16 +17,16 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// Text returns the text of an error, safe to print, without the names of the
-// library in front of each part.
+// Text returns the text of an error, safe to print, without the library's name at the beginning of
+// each part.
 func Text(err error) string {
 	return strings.TrimPrefix(strings.ReplaceAll(display.Error(err), ": rocl: ", ": "), "rocl: ")
 }
 
-// most is how many bytes of an argument an error repeats.
+// most limits how many bytes of an argument an error repeats.
 const most = 60
 
-// Quote returns an argument in quotes, cut where it is long.
+// Quote returns an argument in quotes. A long argument is cut.
 func Quote(arg string) string {
 	if len(arg) <= most {
 		return strconv.Quote(arg)
@@ -38,8 +38,8 @@ func Quote(arg string) string {
 	return strconv.Quote(arg[:end]) + "…"
 }
 
-// FlagError returns an error of reading flags in words of the flag: those of the
-// standard library name a parser's function.
+// FlagError returns an error of parsing flags with a text about the flag. The standard library's
+// errors name a parsing function instead.
 func FlagError(err error) error {
 	var bad *pflag.InvalidValueError
 	if !errors.As(err, &bad) {
@@ -61,7 +61,7 @@ func FlagError(err error) error {
 	return fmt.Errorf("--%s %s is not %s", bad.GetFlag().Name, Quote(bad.GetValue()), want)
 }
 
-// Nothing returns an error if a command that takes no arguments has some.
+// Nothing returns an error if args is not empty. It is for commands that take no arguments.
 func Nothing(cmd *cobra.Command, args []string) error {
 	if len(args) > 0 {
 		return fmt.Errorf("%s takes no arguments, such as %s", cmd.CommandPath(), Quote(args[0]))

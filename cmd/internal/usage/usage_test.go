@@ -12,7 +12,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// What a flag must be is said in words, and the flag is named.
+// The error says in words what the flag must be, and names the flag.
 func TestFlagError(t *testing.T) {
 	for _, c := range []struct{ args, says string }{
 		{"--for 5", `--for "5" is not a duration, such as 5s or 500ms`},
@@ -46,7 +46,7 @@ func TestText(t *testing.T) {
 	}
 }
 
-// An argument is repeated, however long it is, in a line that can be read.
+// An argument of any length is repeated in one readable line.
 func TestQuote(t *testing.T) {
 	for _, c := range []struct{ arg, want string }{
 		{"", `""`},

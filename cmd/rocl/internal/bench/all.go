@@ -13,7 +13,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// table is what `rocl bench all` measures, in order.
+// table is what 'rocl bench all' measures, in order.
 var table = []struct {
 	run func(context.Context, *options) (*Result, error)
 	o   options
@@ -130,7 +130,7 @@ func asMarkdown(w io.Writer, rs []*Result) error {
 			must = fmt.Sprintf("≥ %.2f", r.Target)
 		}
 		switch {
-		case r.Target == 0: // it is there to compare others with
+		case r.Target == 0: // a row for comparison only
 			must, met = "", ""
 		case r.Met():
 			met = "yes"

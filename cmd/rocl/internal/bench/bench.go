@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package bench measures the library beside a bare loop that moves the same
-// bytes with what Go alone has, in the same run: the ratio is the figure, since
-// the machine's mood changes both. Bare and library rounds alternate; each
-// side's figure is the median over its rounds.
+// Package bench measures the library beside a bare loop that moves the same bytes with Go's
+// standard means, in the same run. The result is the ratio of the two, because the state of the
+// machine changes both. Bare and library rounds alternate. The figure of each side is the median
+// over its rounds.
 package bench
 
 import (
@@ -22,18 +22,18 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// Result is one measurement. Times are in microseconds, rates per second.
+// Result is one measurement. Times are in microseconds, rates are per second.
 type Result struct {
 	Bench     string  `json:"bench"`
 	Transport string  `json:"transport,omitempty"`
 	Size      int     `json:"size,omitempty"`
 	Poll      string  `json:"poll,omitempty"`
 	Pause     string  `json:"pause,omitempty"`
-	Compute   int     `json:"compute,omitempty"`  // goroutines that computed meanwhile,
-	Computed  float64 `json:"computed,omitempty"` // and how fast, 1 being alone
+	Compute   int     `json:"compute,omitempty"`  // goroutines that computed at the same time,
+	Computed  float64 `json:"computed,omitempty"` // and their speed; 1 means as fast as alone
 	Senders   int     `json:"senders,omitempty"`
-	InFlight  int     `json:"in_flight,omitempty"` // goroutines that call at a time
-	Idle      int     `json:"idle,omitempty"`      // links beside the one that is used
+	InFlight  int     `json:"in_flight,omitempty"` // goroutines that call at the same time
+	Idle      int     `json:"idle,omitempty"`      // links beside the measured one
 	Nodes     int     `json:"nodes,omitempty"`
 	Sealed    bool    `json:"sealed,omitempty"`
 	Resources int     `json:"resources,omitempty"`
@@ -45,17 +45,17 @@ type Result struct {
 	RawP99    float64 `json:"raw_p99,omitempty"`
 	Ratio     float64 `json:"ratio"`
 	Target    float64 `json:"target,omitempty"`
-	AtLeast   bool    `json:"at_least,omitempty"` // the ratio must reach the target rather than stay below
+	AtLeast   bool    `json:"at_least,omitempty"` // the ratio must be at least the target instead of at most
 	Unit      string  `json:"unit"`
-	What      string  `json:"what"`   // what the raw figure is of
-	Allocs    float64 `json:"allocs"` // of this process, a message sent or a round trip
+	What      string  `json:"what"`   // what the raw figure measures
+	Allocs    float64 `json:"allocs"` // allocations of this process for each message sent or round trip
 	Extra     string  `json:"extra,omitempty"`
 	Machine   Machine `json:"machine"`
 
-	Also *Result `json:"-"` // measured in the same run
+	Also *Result `json:"-"` // a further result of the same run
 }
 
-// Met says whether the target is met.
+// Met reports whether the target is met.
 func (r *Result) Met() bool {
 	if r.AtLeast {
 		return r.Ratio >= r.Target
@@ -63,7 +63,7 @@ func (r *Result) Met() bool {
 	return r.Ratio <= r.Target
 }
 
-// Machine says where a figure was measured.
+// Machine describes the machine on which a figure was measured.
 type Machine struct {
 	CPU    string `json:"cpu"`
 	Cores  int    `json:"cores"`
@@ -87,25 +87,26 @@ func machine() Machine {
 	return m
 }
 
+// options are the values of a bench's flags.
 type options struct {
 	transport, poll      string
-	isOverAll            bool // no transport was asked for: bulk is measured over tcp and shm
+	isOverAll            bool // no transport was given: bulk is measured over tcp and shm
 	size, count, senders int
 	nodes                int // 0: this one
 	sealed               bool
-	resources            int // found in place, in an image of so many; 0: over the socket
+	resources            int // find: number of resources in the index that is read; 0: over the socket
 	rounds               int
 	pause                time.Duration // of both sides before each message (rtt)
 	compute              int           // goroutines that compute meanwhile (rtt)
-	idle                 int           // links beside the one that is used (rtt)
+	idle                 int           // links beside the measured one (rtt)
 	server               string        // how the peer answers (rtt); "": in its loop
-	inFlight             int           // goroutines that call at a time (call); 0 and 1: one
+	inFlight             int           // goroutines that call at the same time (call); 0 and 1: one
 	only                 string        // the rows to measure (bulk); "": all
 	full                 bool          // 64 clients of 512 MiB (bulk)
 	json                 bool
 }
 
-// policies are what --poll may be, each with its other name.
+// policies are the values of --poll, each with its other name.
 var policies = []struct {
 	name, also string
 	is         rocl.PollPolicy
@@ -126,16 +127,16 @@ func (o *options) policy() (rocl.PollPolicy, error) {
 	return 0, cli.Usagef("--poll is one of %s, not %q", strings.Join(names, ", "), o.poll)
 }
 
-// mostIdle is how many links there may be beside the one that is used.
+// mostIdle limits the number of links beside the measured one.
 const mostIdle = 4096
 
-// mostSenders is how many goroutines send at a time.
+// mostSenders limits how many goroutines send at the same time.
 const mostSenders = 1024
 
 // overShared are the benches that can be measured over shared memory.
 var overShared = []string{"rtt", "call", "rate", "bw", "pairs", "bulk"}
 
-// check says what is wrong with the flags of a bench.
+// check returns an error if the flags of a bench are invalid.
 func (o *options) check(bench string) error {
 	if o.count < 1 || o.size < 0 || o.senders < 1 || o.rounds < 1 || o.size > rocl.MaxMessage {
 		return cli.Usagef("--count, --senders and --rounds must be at least 1, --size from 0 to %d", rocl.MaxMessage)
@@ -207,7 +208,7 @@ func (o *options) check(bench string) error {
 	return err
 }
 
-// Commands are bench and the hidden command of the other process.
+// Commands returns the command bench and the hidden commands of its other processes.
 func Commands() []*cobra.Command {
 	top := &cobra.Command{
 		Use:   "bench",
@@ -378,7 +379,7 @@ func median(v []float64) float64 {
 	return s[len(s)/2]
 }
 
-// mallocs counts the allocations of this process so far.
+// mallocs returns the number of allocations of this process so far.
 func mallocs() float64 {
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
@@ -402,7 +403,7 @@ func (t *times) round(count int, f func() error) error {
 	})
 }
 
-// timed is round of an f that says how long it took.
+// timed measures count calls of f, which returns how long it took.
 func (t *times) timed(count int, f func() (time.Duration, error)) error {
 	h := hdrhistogram.New(1, int64(time.Minute), 3)
 	for range count {

@@ -40,8 +40,8 @@ func TestMedian(t *testing.T) {
 	}
 }
 
-// The figure of a side is the median of its rounds' medians; the p99 is of all
-// its round trips.
+// The figure of a side is the median of its rounds' medians. The p99 is that of all its round
+// trips.
 func TestTimes(t *testing.T) {
 	a := newTimes()
 	if a.p50() != 0 || a.p99() != 0 {
@@ -92,7 +92,8 @@ func TestTimesFail(t *testing.T) {
 	}
 }
 
-// Whoever answers the other side of a batch must know how many there are.
+// batch calls f exactly count times: the other side of a batch must know how many messages to
+// answer.
 func TestBatchCalls(t *testing.T) {
 	for _, count := range []int{1, 15, 16, 17, 32, 100} {
 		a := newTimes()
@@ -109,7 +110,7 @@ func TestBatchCalls(t *testing.T) {
 	}
 }
 
-// What is recorded is the time of one call, not of sixteen.
+// batch records the time of one call, not of sixteen calls.
 func TestBatchDivides(t *testing.T) {
 	const each = 200 * time.Microsecond
 	a := newTimes()
@@ -317,7 +318,7 @@ func TestWrongFlags(t *testing.T) {
 			t.Errorf("bench %s: %v, want a usage error; it printed %q", line, err, out)
 		}
 	}
-	// And what whoever called sees of it.
+	// The caller of the command sees the error.
 	for _, args := range [][]string{{"bench", "rtt", "--poll", "sometimes"}, {"bench", "nonsense"}, {"bench", "rtt", "nonsense"}, {"bench-peer", "x"}, {"bench-directory", "x"}, {"bench-origin", "x"}} {
 		if code := cli.Run(t.Context(), root(), args); code != 64 {
 			t.Errorf("rocl %v: exit code %d, want 64", args, code)

@@ -13,11 +13,11 @@ import (
 	"github.com/rocl-go/rocl"
 )
 
-// A stream is one way of moving large messages over a bare TCP connection. Which is the
-// best depends on the machine, so bw tries all of them and measures beside the best.
+// A stream is a way to move large messages over a bare TCP connection. The machine decides which
+// one is the fastest, so bw tries all of them and compares with the fastest.
 type stream struct {
 	isPolled bool
-	buffers  int // bytes of the socket's buffers; 0: as the kernel has them
+	buffers  int // bytes of the socket's buffers; 0: the kernel's default
 }
 
 func (s stream) String() string {
@@ -38,12 +38,10 @@ var streams = func() (all []stream) {
 	return all
 }()
 
-// bulkBlock is how many bytes the bare loops read at once, into the same memory each
-// time.
+// bulkBlock is how many bytes the bare loops read at once, into the same memory each time.
 const bulkBlock = 1 << 20
 
-// prepare sets up a connection of its own for a stream. Closing what it returns closes
-// the connection.
+// prepare sets up a separate connection for a stream. Closing its result closes the connection.
 func (s stream) prepare(nc *net.TCPConn) (io.ReadWriteCloser, error) {
 	if s.buffers > 0 {
 		if err := nc.SetReadBuffer(s.buffers); err != nil {
@@ -63,7 +61,7 @@ func (s stream) prepare(nc *net.TCPConn) (io.ReadWriteCloser, error) {
 	return &bothClosed{p, nc}, nil
 }
 
-// bothClosed is a polled socket and the connection that it is a duplicate of.
+// bothClosed is a polled socket and the connection of which it is a duplicate. Close closes both.
 type bothClosed struct {
 	*polled
 	nc *net.TCPConn
@@ -77,7 +75,7 @@ func (b *bothClosed) Close() error {
 	return err
 }
 
-// sendBulk writes count times b, and waits for one byte.
+// sendBulk writes b count times, and waits for one byte.
 func sendBulk(rw io.ReadWriter, b []byte, count int) error {
 	for range count {
 		if _, err := rw.Write(b); err != nil {
@@ -105,8 +103,8 @@ func recvBulk(rw io.ReadWriter, size, count int) error {
 	return err
 }
 
-// moved is how many bytes a second a stream moves: count messages b, over a connection of
-// its own.
+// moved returns how many bytes a second a stream moves, with count messages b over a separate
+// connection.
 func (p *pair) moved(s stream, b []byte, count int) (float64, error) {
 	kind := 0
 	if s.isPolled {
@@ -137,7 +135,7 @@ func (p *pair) moved(s stream, b []byte, count int) (float64, error) {
 	return rate, p.told()
 }
 
-// bestStream tries each stream once.
+// bestStream tries each stream once and returns the fastest.
 func (p *pair) bestStream(b []byte, count int) (best stream, err error) {
 	most := 0.0
 	for _, s := range streams {
@@ -180,7 +178,7 @@ func bwTCP(p *pair, o *options) (*Result, error) {
 	return r, nil
 }
 
-// poured is how many bytes a second the library moves. The sender copies each message from
+// poured returns how many bytes a second the library moves. The sender copies each message from
 // source, if that is not nil.
 func (p *pair) poured(task string, o *options, source []byte) (float64, error) {
 	if err := p.tell(task, o.count); err != nil {
@@ -197,7 +195,7 @@ func (p *pair) poured(task string, o *options, source []byte) (float64, error) {
 	return rate, p.told()
 }
 
-// bwShared is bw over shared memory: the sender writes every byte, and the receiver reads
+// bwShared measures bw over shared memory: the sender writes every byte, and the receiver reads
 // every byte.
 func bwShared(p *pair, o *options) (*Result, error) {
 	source, to := make([]byte, o.size), make([]byte, o.size)

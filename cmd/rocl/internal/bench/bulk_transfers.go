@@ -24,19 +24,20 @@ import (
 	"github.com/rocl-go/rocl/cmd/rocl/internal/cli"
 )
 
-// What the rows of bulk must reach.
+// The targets of the rows of bulk.
 const (
-	bulkLeast      = 0.95     // of the best bare loop
-	bulkCopyLeast  = 0.9      // of memcpy, and of one client's rate
-	bulkViewMost   = 1.5      // a view of 64 MiB, beside one of 64 KiB
-	bulkMemoryMost = 16 << 20 // more than idle
+	bulkLeast      = 0.95     // of the rate of the best bare loop
+	bulkCopyLeast  = 0.9      // of the rate of memcpy, and of the rate with one client
+	bulkViewMost   = 1.5      // times the time of a view of 64 KiB, for a view of 64 MiB
+	bulkMemoryMost = 16 << 20 // bytes more than when idle
 	bulkLarge      = 64 << 20
-	bulkPart       = 4 << 20   // of one process_vm_readv
-	bulkTable      = 512 << 20 // of the table of Mercury's paper
-	bulkTableFrom  = 512 << 10 // pieces from which the table must reach bulkLeast
+	bulkPart       = 4 << 20   // bytes of one process_vm_readv
+	bulkTable      = 512 << 20 // bytes of each row of the table of Mercury's paper
+	bulkTableFrom  = 512 << 10 // size of pieces from which the table must reach bulkLeast
 )
 
-// bulkBench measures package bulk, row by row. This process moves the data, and others have the memory.
+// bulkBench measures package bulk, row by row. This process moves the data; other processes have
+// the memory.
 func bulkBench(ctx context.Context, o *options) (*Result, error) {
 	var all []*Result
 	transports := []string{"tcp", "shm"}
@@ -77,7 +78,7 @@ type bulkRun struct {
 	o       *options
 	ep      *bulk.Endpoint
 	origins []*origin
-	summed  uint64 // keeps the compiler from leaving out what is read
+	summed  uint64 // makes the compiler keep the reads
 }
 
 func openBulk(p *pair, o *options) (*bulkRun, error) {
@@ -92,7 +93,7 @@ func (b *bulkRun) close() error {
 	return b.ep.Close(context.WithoutCancel(b.p.ctx))
 }
 
-// bulkRowNames are the groups of rows, as --only names them.
+// bulkRowNames are the groups of rows that --only can name.
 var bulkRowNames = []string{"view", "pull", "pipeline", "clients", "memory"}
 
 func (b *bulkRun) rows() (all []*Result, err error) {
@@ -123,7 +124,7 @@ type origin struct {
 	cmd     *exec.Cmd
 	in      io.Closer
 	handle  bulk.Handle
-	address uintptr // of the memory in that process
+	address uintptr // address of the memory in that process
 }
 
 // origin starts a process that exposes memory, plain or registered, and waits for its handle.
@@ -131,7 +132,8 @@ func (b *bulkRun) origin(bytes int, isRegistered bool) (*origin, error) {
 	return b.originOf(bytes, bytes, isRegistered)
 }
 
-// originOf is origin of the same memory several times, bytes in all: 64 processes have no 512 MiB each.
+// originOf is origin with a region of bytes that consists of the same memory several times, because
+// 64 processes do not have 512 MiB each.
 func (b *bulkRun) originOf(bytes, memory int, isRegistered bool) (*origin, error) {
 	exe, err := os.Executable()
 	if err != nil {
@@ -144,7 +146,7 @@ func (b *bulkRun) originOf(bytes, memory int, isRegistered bool) (*origin, error
 	}
 	cmd := exec.Command(exe, "bench-origin", filepath.Join(b.p.dir, "directory.sock"), b.o.poll, b.o.transport, name, strconv.Itoa(bytes), strconv.Itoa(memory), kind)
 	cmd.Stderr = os.Stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // a terminal's interrupt is for us, who end it
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // a terminal's interrupt goes to this process, which ends the origin
 	in, err := cmd.StdinPipe()
 	if err == nil {
 		err = cmd.Start()
@@ -169,13 +171,13 @@ func (b *bulkRun) originOf(bytes, memory int, isRegistered bool) (*origin, error
 }
 
 func (o *origin) close() {
-	o.in.Close() // which ends it
+	o.in.Close() // ends the origin
 	t := time.AfterFunc(5*time.Second, func() { _ = o.cmd.Process.Kill() })
 	_ = o.cmd.Wait()
 	t.Stop()
 }
 
-// originMain is the process of an origin.
+// originMain is the main function of an origin's process.
 func originMain(ctx context.Context, args []string, in io.Reader) error {
 	policy, err := (&options{poll: args[1]}).policy()
 	if err != nil {
@@ -198,7 +200,7 @@ func originMain(ctx context.Context, args []string, in io.Reader) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = ep.Close(ctx) }() // the other side may be gone
+	defer func() { _ = ep.Close(ctx) }() // the other side may have ended
 	one, err := strconv.Atoi(args[5])
 	if err != nil {
 		return err
@@ -237,8 +239,8 @@ func fillCounting(p []byte) {
 	}
 }
 
-// rate returns how many bytes a second f moves, the median over the rounds: n bytes each time.
-// bare runs before it in each round.
+// rate returns how many bytes a second f moves, n bytes each time, as the median over the rounds.
+// bare runs before f in each round, and raw is its median.
 func (b *bulkRun) rate(n int, bare func() (float64, error), f func() error) (ours, raw float64, err error) {
 	var mine, its []float64
 	for round := range b.o.rounds + 1 {
@@ -250,15 +252,15 @@ func (b *bulkRun) rate(n int, bare func() (float64, error), f func() error) (our
 		if err := f(); err != nil {
 			return 0, 0, err
 		}
-		if round > 0 { // the first one warms up
+		if round > 0 { // the first round warms up
 			mine, its = append(mine, float64(n)/time.Since(start).Seconds()), append(its, r)
 		}
 	}
 	return median(mine), median(its), nil
 }
 
-// bestBare returns a function that measures the best bare loop, or how fast memory is read where it is shared,
-// and what it measures.
+// bestBare returns a function that measures the best bare loop or, over shared memory, how fast the
+// memory is read in place. It also returns what the function measures.
 func (b *bulkRun) bestBare() (func() (float64, error), string, error) {
 	p := make([]byte, bulkLarge)
 	fillCounting(p)
@@ -303,7 +305,7 @@ func (b *bulkRun) pullTCP() ([]*Result, error) {
 	return []*Result{r}, err
 }
 
-// pullShared measures a pull of 64 MiB of registered and of plain memory into plain memory.
+// pullShared measures pulls of 64 MiB into plain memory, from registered and from plain memory.
 func (b *bulkRun) pullShared() (all []*Result, err error) {
 	source, to := make([]byte, bulkLarge), make([]byte, bulkLarge)
 	fillCounting(source)
@@ -317,7 +319,7 @@ func (b *bulkRun) pullShared() (all []*Result, err error) {
 		bare := func() (float64, error) { return copyRate(to, source, b.o.count), nil }
 		if !isRegistered {
 			r.Bench = "bulk pull of plain memory"
-			if _, err := o.readRate(to, 1); err == nil { // the system allows it
+			if _, err := o.readRate(to, 1); err == nil { // the system allows process_vm_readv
 				r.What = "a bare loop of process_vm_readv, of one goroutine"
 				r.Extra = fmt.Sprintf("memcpy: %.1f GB/s", copyRate(to, source, b.o.count)/1e9)
 				bare = func() (float64, error) { return o.readRate(to, b.o.count) }
@@ -334,7 +336,7 @@ func (b *bulkRun) pullShared() (all []*Result, err error) {
 	return all, nil
 }
 
-// readRate is how many bytes a second process_vm_readv reads of an origin's memory.
+// readRate returns how many bytes a second process_vm_readv reads of an origin's memory.
 func (o *origin) readRate(to []byte, count int) (float64, error) {
 	start := time.Now()
 	for range count {
@@ -350,7 +352,7 @@ func (o *origin) readRate(to []byte, count int) (float64, error) {
 	return float64(len(to)) * float64(count) / time.Since(start).Seconds(), nil
 }
 
-// views measures the time to a view of 64 MiB, beside one of 64 KiB.
+// views measures the time to a view of 64 MiB, beside that of a view of 64 KiB.
 func (b *bulkRun) views() ([]*Result, error) {
 	o, err := b.origin(bulkLarge, true)
 	if err != nil {
@@ -421,8 +423,8 @@ func (b *bulkRun) table() (all []*Result, err error) {
 	return all, nil
 }
 
-// clients measures how fast one process pulls from several at a time, each of them the same number of bytes, beside how fast
-// it pulls that many from one.
+// clients measures how fast one process pulls from several at the same time, the same number of
+// bytes from each, beside how fast it pulls as many bytes from one.
 func (b *bulkRun) clients() (all []*Result, err error) {
 	counts, size := []int{4, 16}, bulkLarge
 	if b.o.full {
@@ -463,7 +465,7 @@ func (b *bulkRun) clients() (all []*Result, err error) {
 	return all, nil
 }
 
-// consume reads all that several processes have, at a time.
+// consume reads the memory of several processes at the same time.
 func (b *bulkRun) consume(origins []*origin) error {
 	failed := make(chan error, len(origins))
 	for _, o := range origins {
@@ -487,7 +489,7 @@ func (b *bulkRun) consume(origins []*origin) error {
 	return errors.Join(errs...)
 }
 
-// memory measures how much more memory this process has while it pulls 1 GiB through a pipeline of
+// memory measures how much more memory this process uses while it pulls 1 GiB through a pipeline of
 // 4 x 1 MiB.
 func (b *bulkRun) memory() ([]*Result, error) {
 	const total, piece, depth = 1 << 30, 1 << 20, 4

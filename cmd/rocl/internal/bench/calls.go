@@ -14,17 +14,17 @@ import (
 	"github.com/rocl-go/rocl/cmd/rocl/internal/cli"
 )
 
-// callMost is how much longer a call may take than a message there and back.
+// callMost is the greatest ratio of the time of a call to that of a message there and back.
 const callMost = 1.1
 
-// callsLeast is how many calls a second there must be, with 32 goroutines in flight.
+// callsLeast is the least number of calls a second with 32 goroutines in flight, by transport.
 var callsLeast = map[string]float64{"shm": 1_000_000, "tcp": 400_000}
 
-// rpcThere is how many calls a second net/rpc made, in the mean, on the machine for which callsLeast
-// was set.
+// rpcThere is the mean number of calls a second of net/rpc on the machine for which callsLeast was
+// set.
 const rpcThere = 57_500.0
 
-// mostInFlight is how many goroutines call at a time.
+// mostInFlight limits how many goroutines call at the same time.
 const mostInFlight = 1024
 
 func (o *options) checkInFlight(bench string) error {
@@ -34,7 +34,7 @@ func (o *options) checkInFlight(bench string) error {
 	return nil
 }
 
-// call measures calls: one at a time beside a message there and back, or of many goroutines
+// call measures calls: one at a time beside a message there and back, or those of many goroutines
 // beside those of net/rpc.
 func call(ctx context.Context, o *options) (*Result, error) {
 	if o.transport == "inproc" {
@@ -48,7 +48,7 @@ func call(ctx context.Context, o *options) (*Result, error) {
 	})
 }
 
-// callOnce is a call whose request is in a buffer of its own, like the messages of pingPong.
+// callOnce makes one call, whose request is in a new buffer like the messages of pingPong.
 func callOnce(ctx context.Context, c *rocl.Context, me *rocl.Resource, peer rocl.GID, size int) error {
 	b, err := c.Buffer(size)
 	if err != nil {
@@ -63,7 +63,7 @@ func callOnce(ctx context.Context, c *rocl.Context, me *rocl.Resource, peer rocl
 	return nil
 }
 
-// reply replies to n requests in its loop, each in a buffer of its own.
+// reply replies to n requests in a loop, with a new buffer for each.
 func reply(ctx context.Context, c *rocl.Context, me *rocl.Resource, n int) error {
 	for range n {
 		m, err := me.Recv(ctx)
@@ -84,7 +84,7 @@ func reply(ctx context.Context, c *rocl.Context, me *rocl.Resource, n int) error
 	return nil
 }
 
-// result is what a measurement of single calls says.
+// result returns the result of a measurement of single calls.
 func (o *options) result(messages, calls *times, allocs float64) *Result {
 	r := &Result{Bench: "call", Transport: o.transport, Size: o.size, Poll: o.poll, Count: o.count * o.rounds, Unit: "µs",
 		What: "a message there and back", P50: calls.p50(), P99: calls.p99(), Raw: messages.p50(), RawP99: messages.p99(), Target: callMost, Allocs: allocs}
@@ -142,13 +142,14 @@ func acceptRPC(ctx context.Context, l net.Listener) error {
 	return serveRPC(c)
 }
 
-// inFlightRate is how many times a second goroutines get through f, count times in all.
+// inFlightRate returns how many times a second the goroutines call f together, with count calls in
+// all.
 func inFlightRate(goroutines, count int, f func() error) (float64, error) {
 	failed := make(chan error, goroutines)
 	start := time.Now()
 	for i := range goroutines {
 		go func() {
-			n := (count + i) / goroutines // together they are count
+			n := (count + i) / goroutines // the sum over all goroutines is count
 			for range n {
 				if err := f(); err != nil {
 					failed <- err
@@ -167,7 +168,7 @@ func inFlightRate(goroutines, count int, f func() error) (float64, error) {
 	return float64(count) / time.Since(start).Seconds(), first
 }
 
-// callRPC is a function that calls over a connection with net/rpc.
+// callRPC returns a function that makes a call of net/rpc.
 func callRPC(client *rpc.Client, size int) func() error {
 	in := make([]byte, size)
 	return func() error {
@@ -182,7 +183,7 @@ func callRPC(client *rpc.Client, size int) func() error {
 	}
 }
 
-// ratesOf is what a measurement of calls in flight says.
+// ratesOf returns the result of a measurement of calls in flight.
 func (o *options) ratesOf(bare, ours []float64, allocs float64) *Result {
 	r := &Result{Bench: "call", Transport: o.transport, Size: o.size, Poll: o.poll, InFlight: o.inFlight, Count: o.count * o.rounds, Unit: "calls/s",
 		What: "net/rpc over TCP", Rate: median(ours), Raw: median(bare), AtLeast: true, Allocs: allocs}
@@ -194,7 +195,7 @@ func (o *options) ratesOf(bare, ours []float64, allocs float64) *Result {
 	return r
 }
 
-// callsBetween measures calls of many goroutines at a time.
+// callsBetween measures calls of many goroutines at the same time.
 func callsBetween(p *pair, o *options) (*Result, error) {
 	var bare, ours []float64
 	var allocs float64
@@ -212,7 +213,8 @@ func callsBetween(p *pair, o *options) (*Result, error) {
 		if err := p.tell("reply", n); err != nil {
 			return nil, err
 		}
-		// A call of net/rpc cannot be cancelled; neither can these, but by closing the context.
+		// A call of net/rpc cannot be cancelled. For comparison the library's calls use a context
+		// that does not end; closing rocl's context ends them.
 		free, stop := context.WithoutCancel(p.ctx), context.AfterFunc(p.ctx, func() { _ = p.c.Close() })
 		before := mallocs()
 		rate, err = inFlightRate(o.inFlight, n, func() error { return callOnce(free, p.c, p.me, p.peer, o.size) })
@@ -243,7 +245,7 @@ func callInproc(ctx context.Context, o *options) (*Result, error) {
 		return nil, err
 	}
 	defer closeAll()
-	defer context.AfterFunc(ctx, closeAll)() // which ends both sides
+	defer context.AfterFunc(ctx, closeAll)() // ends both sides
 	me, err := ca.Register(ctx, rocl.Attrs{"bench": "parent"})
 	if err != nil {
 		return nil, err
@@ -252,7 +254,7 @@ func callInproc(ctx context.Context, o *options) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	// As with rtt, a call is not cancelled: closing the contexts ends it.
+	// As in rtt, a call is not cancelled: closing the contexts ends it.
 	free := context.Background()
 	answered := func(answer func() error, measure func() error) error {
 		failed := make(chan error, 1)
@@ -310,7 +312,7 @@ func callInproc(ctx context.Context, o *options) (*Result, error) {
 	return r, nil
 }
 
-// rpcInproc is the rate of net/rpc between two goroutines of this process.
+// rpcInproc returns the rate of net/rpc between two goroutines of this process.
 func rpcInproc(ctx context.Context, o *options) (float64, error) {
 	a, b := net.Pipe()
 	var wg sync.WaitGroup

@@ -73,7 +73,7 @@ func rttTCP(p *pair, o *options) (*Result, error) {
 	return r, nil
 }
 
-// tripRaw is a bare round trip.
+// tripRaw makes a bare round trip.
 func (p *pair) tripRaw(rw io.ReadWriter, size int) error {
 	b := p.buf[:max(size, 1)]
 	if _, err := rw.Write(b); err != nil {
@@ -116,7 +116,7 @@ func pingPong(ctx context.Context, c *rocl.Context, me *rocl.Resource, peer rocl
 	return nil
 }
 
-// inprocPair is two contexts in this process that reach each other in memory.
+// inprocPair returns two contexts in this process that reach each other in memory.
 func inprocPair(policy rocl.PollPolicy) (a, b *rocl.Context, closeAll func(), err error) {
 	s := directory.NewServer()
 	tr := inproc.NewNetwork().Transport()
@@ -174,9 +174,9 @@ func rttInproc(ctx context.Context, o *options) (*Result, error) {
 		if err != nil {
 			return nil, err
 		}
-		// A message's way is not cancelled, which would cost as much as the
-		// message: an interruption is noticed between batches, and closing
-		// the contexts ends the echo.
+		// Sends and receives use a context that does not end, because a cancellable one would cost
+		// as much as the message. An interruption is noticed between batches, and closing the
+		// contexts ends the echo.
 		failed := make(chan error, 1)
 		before := mallocs()
 		go func() { failed <- echo(context.Background(), cb, peer, counted(o.count), nil) }()
@@ -197,8 +197,8 @@ func rttInproc(ctx context.Context, o *options) (*Result, error) {
 	return r, nil
 }
 
-// batch measures calls of f sixteen at a time: reading the clock would count
-// for too much in shorter ones. It calls f count times, or less if ctx ends.
+// batch measures calls of f in groups of sixteen, because reading the clock would distort shorter
+// times. It calls f count times, or fewer if ctx ends.
 func (t *times) batch(ctx context.Context, count int, f func() error) error {
 	size := min(count, 16)
 	h := newTimes()
@@ -228,7 +228,7 @@ func (t *times) batch(ctx context.Context, count int, f func() error) error {
 	return nil
 }
 
-// untouched is said of benches that hand buffers over.
+// untouched is the note of benches that hand buffers over.
 const untouched = "no byte of a message is written or read: this is what handing it over takes"
 
 func rate(ctx context.Context, o *options) (*Result, error) {
@@ -353,7 +353,7 @@ func rateInproc(ctx context.Context, o *options) (*Result, error) {
 		return nil, err
 	}
 	defer closeAll()
-	defer context.AfterFunc(ctx, closeAll)() // which ends senders and the receiver
+	defer context.AfterFunc(ctx, closeAll)() // ends the senders and the receiver
 	to, err := cb.Register(ctx, rocl.Attrs{"bench": "peer"})
 	if err != nil {
 		return nil, err
@@ -386,7 +386,7 @@ func rateInproc(ctx context.Context, o *options) (*Result, error) {
 		for range cap(failed) {
 			if err := <-failed; err != nil && first == nil {
 				first = err
-				closeAll() // the others end
+				closeAll() // ends the other senders
 			}
 		}
 		switch {
@@ -397,7 +397,7 @@ func rateInproc(ctx context.Context, o *options) (*Result, error) {
 		}
 		ours = append(ours, float64(n)/time.Since(start).Seconds())
 		allocs = (mallocs() - before) / float64(n)
-		for _, s := range senders { // the receiver's answer
+		for _, s := range senders { // waits for the receiver's answer
 			for m, err := s.TryRecv(); err == nil; m, err = s.TryRecv() {
 				m.Release()
 			}
@@ -410,7 +410,7 @@ func rateInproc(ctx context.Context, o *options) (*Result, error) {
 	return r, nil
 }
 
-// channelRate is how many messages a second some goroutines send to one over a channel.
+// channelRate returns how many messages a second some goroutines send to one over a channel.
 func channelRate(ctx context.Context, senders, each int) float64 {
 	c := make(chan *[64]byte, 1024)
 	var wg sync.WaitGroup
@@ -432,8 +432,7 @@ func channelRate(ctx context.Context, senders, each int) float64 {
 	return float64(senders*each) / time.Since(start).Seconds()
 }
 
-// pour sends n messages, each in a buffer of its own, into which it copies source, if that
-// is not nil.
+// pour sends n messages, each in a new buffer. If source is not nil, pour copies it into each.
 func pour(ctx context.Context, c *rocl.Context, me *rocl.Resource, to rocl.GID, size, n int, source []byte) error {
 	for i := range uint64(n) {
 		b, err := c.Buffer(size)

@@ -12,11 +12,11 @@ import (
 	roclcontext "github.com/rocl-go/rocl/context"
 )
 
-// findAllMost is how long FindAll may take for each resource, in microseconds.
+// findAllMost limits the time of FindAll for each resource, in microseconds.
 const findAllMost = 0.3
 
-// findAll measures FindAll of count resources of the node: by the context that serves the
-// directory itself, and with a directory in another process from its index in shared memory
+// findAll measures FindAll of count resources of the node in three ways: by the context that serves
+// the directory itself and, with a directory in another process, from its index in shared memory
 // and over its socket.
 func findAll(ctx context.Context, o *options) (first *Result, err error) {
 	ctx, cancel := context.WithCancel(ctx)

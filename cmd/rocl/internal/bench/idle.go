@@ -10,8 +10,8 @@ import (
 	"github.com/rocl-go/rocl/subsys"
 )
 
-// rttIdle measures what links that are there and not used cost one that is: round trips of
-// a pair alone, beside o.idle links of this context with others, and alone again.
+// rttIdle measures what unused links cost a link in use: round trips of a pair alone, then beside
+// o.idle other links of this context, and alone again.
 func rttIdle(p *pair, o *options) (*Result, error) {
 	alone, beside := newTimes(), newTimes()
 	trip := func() error { return pingPong(p.ctx, p.c, p.me, p.peer, o.size) }
@@ -63,7 +63,7 @@ func rttIdle(p *pair, o *options) (*Result, error) {
 // idlers are contexts that have each sent one message and do nothing more.
 type idlers []*rocl.Context
 
-// open makes it n contexts, each with a link to the resource to.
+// open opens contexts, each with a link to the resource to, until there are n.
 func (s *idlers) open(ctx context.Context, n int, sock string, over subsys.Transport, to rocl.GID) error {
 	for len(*s) < n {
 		c, err := rocl.Open(ctx, rocl.WithSocket(sock), rocl.JoinOnly(), rocl.WithTransports(over))

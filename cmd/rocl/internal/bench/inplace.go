@@ -24,15 +24,15 @@ import (
 	"github.com/rocl-go/rocl/resource"
 )
 
-// Finds in place: another process is the node's directory, with many resources,
-// and this one reads its image.
+// Finds in place: another process serves the node's directory with many resources, and this process
+// reads the directory's index in shared memory.
 
-// errAsked says that an answer did not come from the image.
+// errAsked is returned when an answer did not come from the index.
 var errAsked = errors.New("the directory was asked")
 
-// findInPlace measures finds of one resource among many, each by an attribute
-// that no other has: by the client, which is what the image costs, and by a
-// context, as a program does them.
+// findInPlace measures finds of one resource among many, each by an attribute that no other
+// resource has. It measures them with the directory's client, which is the cost of the index, and
+// with a context, as a program finds.
 func findInPlace(ctx context.Context, o *options) (r *Result, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -100,7 +100,7 @@ func findInPlace(ctx context.Context, o *options) (r *Result, err error) {
 			return nil, errAsked
 		}
 	}
-	for range 3 { // touch its pages once
+	for range 3 { // touches the pages of the index
 		if err := newTimes().batch(ctx, o.resources, byClient); err != nil {
 			return nil, err
 		}
@@ -143,7 +143,7 @@ func appendName(b []byte, i int) []byte {
 	return strconv.AppendInt(append(b, "resource "...), int64(i), 10)
 }
 
-// aDirectory is the other process.
+// aDirectory is the process that serves the directory.
 type aDirectory struct {
 	dir, sock string
 	cmd       *exec.Cmd
@@ -200,7 +200,7 @@ func (d *aDirectory) close() {
 		d.raw.Close()
 	}
 	if d.cmd != nil && d.cmd.Process != nil {
-		d.in.Close() // which ends it
+		d.in.Close() // ends the process
 		t := time.AfterFunc(5*time.Second, func() { _ = d.cmd.Process.Kill() })
 		_ = d.cmd.Wait()
 		t.Stop()
@@ -210,8 +210,8 @@ func (d *aDirectory) close() {
 	}
 }
 
-// directoryMain is the other process: a directory with resources that nobody
-// registered. It ends with its input.
+// directoryMain is the main function of the other process: a directory with resources that no
+// context has registered. It ends with its input.
 func directoryMain(ctx context.Context, args []string, in io.Reader, out io.Writer) error {
 	n, err := strconv.Atoi(args[1])
 	if err != nil {
@@ -240,7 +240,7 @@ func directoryMain(ctx context.Context, args []string, in io.Reader, out io.Writ
 	fmt.Fprintln(out, bytes)
 	uc, err := ln.Accept()
 	if err != nil {
-		return nil // told to end
+		return nil // the parent has ended it
 	}
 	context.AfterFunc(ctx, func() { uc.Close() })
 	_ = answerRaw(uc, findRequest, findReply)
@@ -248,8 +248,8 @@ func directoryMain(ctx context.Context, args []string, in io.Reader, out io.Writ
 	return nil
 }
 
-// fill registers n resources of a context that there is not, and tells what the
-// image takes for each.
+// fill puts n resources of a context that does not exist into the database, and returns how many
+// bytes the index takes for each.
 func fill(ctx context.Context, db *database.DB, node resource.NodeID, n int) (bytesEach float64, err error) {
 	owner := resource.MakeGID(node, 1<<40, 0)
 	sites := []string{"porto", "braga", "lisboa", "faro"}
@@ -269,7 +269,7 @@ func fill(ctx context.Context, db *database.DB, node resource.NodeID, n int) (by
 			return 0, err
 		}
 	}
-	if err := db.Image(ctx, image.DefaultSize); err != nil { // as the first that asks for it would have it made
+	if err := db.Image(ctx, image.DefaultSize); err != nil { // makes the index, as for the first context that asks for it
 		return 0, err
 	}
 	bytesEach = (float64(db.Stats().ImageBytes) - float64(own)) / float64(n)

@@ -13,8 +13,9 @@ import (
 	"go.uber.org/goleak"
 )
 
-// A bench starts its own executable as the other process, so the test's must be
-// able to be one: whichever, or it would run the tests again, and they it.
+// TestMain runs the tests, or one of the commands that a bench starts as its other process. A bench
+// starts its own executable, so the test executable must be able to be each of them. Otherwise the
+// other process would run the tests again.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && strings.HasPrefix(os.Args[1], "bench-") {
 		os.Exit(cli.Run(context.Background(), root(), os.Args[1:]))
@@ -22,7 +23,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// root is the command line as cmd/rocl has it.
+// root returns the command line of cmd/rocl.
 func root() *cobra.Command {
 	r := cli.Root()
 	r.AddCommand(Commands()...)

@@ -24,21 +24,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Finds between nodes: each process is a node of its own on the loopback
-// interface, served by its one context, a member of one cluster.
+// Finds between nodes: each process is a node of its own on the loopback interface. Its one context
+// serves the directory, which is a member of one cluster.
 
-// spin is how long members that poll do.
+// spin is how long members that poll do so.
 const spin = 200 * time.Microsecond
 
-// bytes of a bare datagram: about what a question and its answer have.
+// bareDatagram is the size of a bare datagram in bytes: about that of a question and its answer.
 const bareDatagram = 128
 
 type nodeCluster struct {
 	dir   string
-	key   string // the file; none if it is empty
+	key   string // path of the key file; empty for no key
 	nodes []*exec.Cmd
 	in    []io.WriteCloser
-	lines *bufio.Scanner // of the first
+	lines *bufio.Scanner // of the first node's output
 	c     *rocl.Context
 	bare  *udp
 	to    unix.RawSockaddrInet4
@@ -55,7 +55,7 @@ func member(join, key string, poll bool) rocl.Option {
 	return rocl.WithMember(m)
 }
 
-// findNodes measures finds between nodes, and finds of what nobody has.
+// findNodes measures finds between nodes, and finds of resources that do not exist.
 func findNodes(ctx context.Context, o *options) (*Result, error) {
 	k := &nodeCluster{}
 	defer k.close()
@@ -139,7 +139,7 @@ func (k *nodeCluster) open(ctx context.Context, o *options) (err error) {
 	if err != nil {
 		return err
 	}
-	me, err := k.c.Find(ctx, rocl.Match{rocl.AttrKind: "node"}) // there is one yet
+	me, err := k.c.Find(ctx, rocl.Match{rocl.AttrKind: "node"}) // finds this node, the only one yet
 	if err != nil {
 		return err
 	}
@@ -224,7 +224,7 @@ func (k *nodeCluster) close() {
 	}
 }
 
-// nodeMain is another node.
+// nodeMain is the main function of another node's process.
 func nodeMain(ctx context.Context, args []string, in io.Reader, out io.Writer) error {
 	poll, err := strconv.ParseBool(args[3])
 	if err != nil {
@@ -265,12 +265,12 @@ func nodeMain(ctx context.Context, args []string, in io.Reader, out io.Writer) e
 	return nil
 }
 
-// udp is a bare socket, outside the runtime's poller where it is polled.
+// udp is a bare socket. If it is polled, it is outside the runtime's poller.
 type udp struct {
 	fd   int
 	addr string
 	from unix.RawSockaddrInet4
-	size uint32 // of from
+	size uint32 // size of from
 }
 
 func newUDP() (*udp, error) {
@@ -300,8 +300,8 @@ func (u *udp) send(b []byte, to *unix.RawSockaddrInet4) error {
 	return nil
 }
 
-// recv waits for two seconds at most when it sleeps. From whom it came is in
-// from until the next time.
+// recv receives a datagram. Without poll it sleeps for two seconds at most. The origin of the
+// datagram is in from until the next call.
 func (u *udp) recv(b []byte, poll bool) (int, error) {
 	end := time.Time{}
 	for idle := 0; ; idle++ {

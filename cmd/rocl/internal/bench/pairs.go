@@ -17,12 +17,12 @@ import (
 	"github.com/rocl-go/rocl/directory"
 )
 
-// pairMost is what a pair of contexts of one node that has spoken and gone quiet
-// may keep, in bytes.
+// pairMost limits the memory in bytes that a pair of contexts of one node keeps after it has
+// exchanged messages and become idle.
 const pairMost = 64 << 10
 
-// pairs measures what links cost that nobody uses: --count contexts of one process
-// have all spoken to each other, with a small message and one of --size bytes.
+// pairs measures the memory of unused links: --count contexts of one process have all exchanged a
+// small message and one of --size bytes with each other.
 func pairs(ctx context.Context, o *options) (*Result, error) {
 	s := directory.NewServer()
 	defer s.Close()
@@ -78,11 +78,11 @@ func pairs(ctx context.Context, o *options) (*Result, error) {
 	return r, nil
 }
 
-// resident is how many bytes of memory this process has that are its own or its
-// share, once it has gone quiet.
+// resident returns how many bytes of memory this process has, with its share of shared memory, once
+// the number does not change any more.
 func resident(ctx context.Context) (int64, error) {
 	last := int64(-1)
-	for range 50 { // until it stays
+	for range 50 { // until the number is stable
 		select {
 		case <-time.After(100 * time.Millisecond):
 		case <-ctx.Done():

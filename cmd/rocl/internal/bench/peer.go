@@ -26,17 +26,16 @@ import (
 	"github.com/rocl-go/rocl/subsys/tcp"
 )
 
-// The two processes of a bench: the parent measures, the peer answers. The
-// peer does what it is told on its standard input, so that neither side's
-// loop runs while the other's is measured. It ends with its input, whatever it
-// is doing, so it does not outlive its parent.
+// A bench has two processes: the parent measures, the peer answers. The peer does what the parent
+// writes to the peer's standard input, so that neither side's loop runs while that of the other is
+// measured. The peer ends with its input, whatever it is doing, so it does not outlive its parent.
 
-// pair is what the parent holds of a bench.
+// pair is the parent's part of a bench with a peer process.
 type pair struct {
 	dir    string
 	cmd    *exec.Cmd
 	in     io.WriteCloser
-	lines  chan string // of the peer's output
+	lines  chan string // lines of the peer's output
 	ended  chan struct{}
 	c      *rocl.Context
 	me     *rocl.Resource
@@ -46,23 +45,23 @@ type pair struct {
 	unix   *net.UnixConn
 	words  *words
 	ring   *ring
-	bulk   string // the address for connections of their own
+	bulk   string // the address for separate connections
 	events *events
-	ctx    context.Context // ends with the caller's, or with the peer
+	ctx    context.Context // ends with the caller's context, or with the peer
 	stop   context.CancelCauseFunc
 	buf    []byte
 }
 
-// errPeer says that the other process ended before it was told to.
+// errPeer is returned when the peer process has ended before the parent ended it.
 var errPeer = errors.New("the peer process ended")
 
-// Sizes of a find's request and reply, which the bare loop moves too.
+// The sizes of a find's request and reply, which the bare loop moves too.
 const (
 	findRequest = 16 + 6 + 6 + len("bench") + len("peer")
 	findReply   = 16 + 40 + 6 + 6 + len("bench") + len("peer")
 )
 
-// transportOf is what joins two processes, or nil.
+// transportOf returns the transport between the two processes, or nil.
 func transportOf(name string) subsys.Transport {
 	switch name {
 	case "tcp":
@@ -73,7 +72,8 @@ func transportOf(name string) subsys.Transport {
 	return nil
 }
 
-// mailbox is one into which several messages fit: else each must be asked for.
+// mailbox returns an option for mailboxes that hold several messages. In a smaller one, the sender
+// would ask for credit before each message.
 func mailbox(size int) rocl.Option { return rocl.WithMailbox(max(16<<20, 16*size)) }
 
 // between runs f with a pair of processes.
@@ -90,7 +90,7 @@ func between(ctx context.Context, o *options, f func(*pair) (*Result, error)) (*
 	return r, nil
 }
 
-// openPair starts the other process, and finds it.
+// openPair starts the peer process, and finds its resource.
 func openPair(ctx context.Context, o *options) (*pair, error) {
 	policy, err := o.policy()
 	if err != nil {
@@ -109,8 +109,8 @@ func openPair(ctx context.Context, o *options) (*pair, error) {
 	return p, nil
 }
 
-// why is the reason behind an error: a peer that dies, or an interruption,
-// is first seen as a connection that ends.
+// why returns the reason for an error. The end of the peer or an interruption first shows as a
+// connection that ends.
 func (p *pair) why(err error) error {
 	if p.lines == nil { // no peer was started
 		return err
@@ -118,7 +118,7 @@ func (p *pair) why(err error) error {
 	if p.ctx.Err() == nil {
 		select {
 		case <-p.ctx.Done():
-		case <-time.After(time.Second): // it lives: err is the reason
+		case <-time.After(time.Second): // the peer lives: err is the reason
 			return err
 		}
 	}
@@ -179,8 +179,8 @@ func (p *pair) open(o *options, policy rocl.PollPolicy) (err error) {
 	return nil
 }
 
-// start starts the peer. Its output is read to the end at once, which is how
-// its death is noticed.
+// start starts the peer. A goroutine reads the peer's output to its end at once, and so notices
+// when the peer ends.
 func (p *pair) start(sock string, o *options) error {
 	exe, err := os.Executable()
 	if err != nil {
@@ -191,7 +191,7 @@ func (p *pair) start(sock string, o *options) error {
 	if p.events, err = newEvents(p.cmd); err != nil {
 		return err
 	}
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // a terminal's interrupt is for us, who end it
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // a terminal's interrupt goes to this process, which ends the peer
 	if p.in, err = p.cmd.StdinPipe(); err != nil {
 		return err
 	}
@@ -206,7 +206,7 @@ func (p *pair) start(sock string, o *options) error {
 	if err != nil {
 		return fmt.Errorf("starting the peer: %w", err)
 	}
-	p.lines, p.ended = make(chan string, 4), make(chan struct{}) // it says one line for each it is told
+	p.lines, p.ended = make(chan string, 4), make(chan struct{}) // the peer writes one line for each task
 	go func() {
 		defer close(p.ended)
 		for s := bufio.NewScanner(out); s.Scan(); {
@@ -222,7 +222,7 @@ func (p *pair) start(sock string, o *options) error {
 	return nil
 }
 
-// tell starts the peer on something; told waits until it is through.
+// tell starts a task of the peer. told waits until the task is done.
 func (p *pair) tell(what string, n ...int) error {
 	_, err := fmt.Fprintln(p.in, what, strings.Trim(fmt.Sprint(n), "[]"))
 	return err
@@ -236,7 +236,7 @@ func (p *pair) told() error {
 	return err
 }
 
-// hear waits for the peer to say something.
+// hear waits for a line of the peer.
 func (p *pair) hear() (string, error) {
 	select {
 	case s, ok := <-p.lines:
@@ -252,7 +252,7 @@ func (p *pair) hear() (string, error) {
 func (p *pair) close() {
 	p.stop(context.Canceled)
 	if p.lines != nil {
-		p.in.Close() // which ends the peer
+		p.in.Close() // ends the peer
 		t := time.AfterFunc(5*time.Second, func() { _ = p.cmd.Process.Kill() })
 		<-p.ended
 		t.Stop()
@@ -283,8 +283,8 @@ func (p *pair) close() {
 	}
 }
 
-// hangUp ends reads and writes of a socket, also those of its duplicates,
-// which closing it would not.
+// hangUp ends reads and writes of a socket, including those of its duplicates, which closing it
+// would not end.
 func hangUp(c interface {
 	CloseRead() error
 	CloseWrite() error
@@ -293,7 +293,7 @@ func hangUp(c interface {
 	_ = c.CloseWrite()
 }
 
-// peerMain is the other process.
+// peerMain is the main function of the peer process.
 func peerMain(ctx context.Context, args []string, in io.Reader, out io.Writer) error {
 	sock, size := args[0], 0
 	policy, err := (&options{poll: args[1]}).policy()
@@ -310,7 +310,7 @@ func peerMain(ctx context.Context, args []string, in io.Reader, out io.Writer) e
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	todo := make(chan string)
-	go func() { // the end of the input is noticed also in the middle of a task
+	go func() { // notices the end of the input even in the middle of a task
 		defer cancel()
 		for s := bufio.NewScanner(in); s.Scan(); {
 			select {
@@ -321,15 +321,15 @@ func peerMain(ctx context.Context, args []string, in io.Reader, out io.Writer) e
 		}
 	}()
 	err = answer(ctx, todo, out, sock, policy, size, over)
-	// A parent that gives up cuts the bare connections before it ends our
-	// input, and has said why itself.
+	// A parent that gives up cuts the bare connections before it ends the peer's input, and has
+	// reported the reason itself.
 	if ctx.Err() != nil || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET) {
 		return nil
 	}
 	return err
 }
 
-// answer does what comes through todo until ctx ends.
+// answer does the tasks that arrive through todo until ctx ends.
 func answer(ctx context.Context, todo <-chan string, out io.Writer, sock string, policy rocl.PollPolicy, size int, over subsys.Transport) error {
 	c, err := rocl.Open(ctx, rocl.WithSocket(sock), rocl.WithPoll(policy), rocl.WithTransports(over), mailbox(size))
 	if err != nil {
@@ -397,7 +397,7 @@ func answer(ctx context.Context, todo <-chan string, out io.Writer, sock string,
 			return nil
 		}
 		var what string
-		n := []int{0, 1, 0} // how many, of how many senders
+		n := []int{0, 1, 0} // numbers of messages and of senders
 		if k, err := fmt.Sscan(task, &what, &n[0], &n[1], &n[2]); k < 2 {
 			return err
 		}
@@ -459,18 +459,18 @@ func answer(ctx context.Context, todo <-chan string, out io.Writer, sock string,
 	}
 }
 
-// untilLast, told to who echoes in place of how many, means until words.last is set.
+// untilLast takes the place of a number of messages to echo. It means: until words.last is set.
 const untilLast = 0
 
-// counted is asked by who echoes, once for each message and before it goes back,
-// whether there will be more: n in all. Asked any later it might hear of what
-// the other side did only then.
+// counted returns a function that reports whether more of n messages will come. echo calls it once
+// for each message, before it sends the message back. A later call might see a change that the
+// other side makes after that message.
 func counted(n int) func() bool {
 	return func() bool { n--; return n > 0 }
 }
 
-// echo sends back messages, each in a buffer of its own as a server's answer
-// would be, and does something before each.
+// echo sends each message back, in a new buffer as a server's answer would be. It calls first, if
+// not nil, before each.
 func echo(ctx context.Context, c *rocl.Context, me *rocl.Resource, more func() bool, first func()) error {
 	for again := true; again; {
 		m, err := me.Recv(ctx)
@@ -495,11 +495,11 @@ func echo(ctx context.Context, c *rocl.Context, me *rocl.Resource, more func() b
 	return nil
 }
 
-// recv takes n messages of some senders, checks that those of each come in
-// order, and answers once.
+// recv receives n messages of some senders, checks the order of those of each sender, and answers
+// once.
 func recv(ctx context.Context, me *rocl.Resource, n, senders int) error {
 	var last rocl.GID
-	next := make([]uint64, senders) // by the sender's number, in the tag's upper bits: a map would cost as much as the message
+	next := make([]uint64, senders) // by the sender's number in the upper bits of the tag; a map would cost as much as the message
 	for range n {
 		m, err := me.Recv(ctx)
 		if err != nil {
@@ -519,7 +519,7 @@ func recv(ctx context.Context, me *rocl.Resource, n, senders int) error {
 	return me.SendBytes(ctx, last, 0, []byte{1})
 }
 
-// recvRead takes n messages, reads every byte of them, and answers once.
+// recvRead receives n messages, reads every byte of them, and answers once.
 func recvRead(ctx context.Context, me *rocl.Resource, n int) error {
 	var last rocl.GID
 	var all uint64
@@ -535,7 +535,7 @@ func recvRead(ctx context.Context, me *rocl.Resource, n int) error {
 	return me.SendBytes(ctx, last, all, []byte{1})
 }
 
-// answerBulk receives messages over a connection of its own.
+// answerBulk receives messages over a separate connection.
 func answerBulk(ctx context.Context, l net.Listener, s stream, size, count int) error {
 	nc, err := l.Accept()
 	if err != nil {

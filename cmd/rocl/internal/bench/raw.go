@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// polled is a socket outside the runtime's poller: what a bare polled loop uses.
+// polled is a socket outside the runtime's poller, for bare loops that poll.
 type polled struct{ fd int }
 
 func newPolled(nc *net.TCPConn) (*polled, error) {
@@ -60,8 +60,8 @@ func (p *polled) Write(b []byte) (int, error) {
 
 func (p *polled) Close() error { return unix.Close(p.fd) }
 
-// sleeping is a polled socket whose reads sleep in poll(2) when nothing is there, as a
-// waiter of the library does that may not poll.
+// sleeping is a polled socket whose reads sleep in poll(2) while no bytes have arrived, like a
+// waiter of the library that may not poll.
 type sleeping struct{ *polled }
 
 func (s sleeping) Read(b []byte) (int, error) {
@@ -99,9 +99,9 @@ func echoRaw(rw io.ReadWriter, size int, more func() bool) error {
 	return nil
 }
 
-// sendRaw writes count messages through a 64 KiB buffer and waits for one byte.
-// With lengths each goes behind four bytes that say how long it is: without,
-// both sides know that beforehand, which is less than passing messages.
+// sendRaw writes count messages through a 64 KiB buffer and waits for one byte. With lengths, four
+// bytes with the length precede each message. Without, both sides know the length beforehand, which
+// is less work than passing messages.
 func sendRaw(nc net.Conn, size, count int, lengths bool) error {
 	w := bufio.NewWriterSize(nc, 64<<10)
 	b := make([]byte, size)

@@ -16,12 +16,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A ring is a bare queue of messages in memory that both processes have mapped, from one
-// goroutine to one other: the least that passing messages over shared memory can cost. Each
-// message lies behind a word with its length. Both sides say how far they are once in some
-// bytes, not for each message, and poll.
+// A ring is a bare queue of messages in memory that both processes have mapped, from one goroutine
+// to another: the least cost of passing messages over shared memory. A word with its length
+// precedes each message. Both sides poll, and publish their progress after some bytes, not after
+// each message.
 type ring struct {
-	head, tail *atomic.Uint64 // bytes read, and bytes written
+	head, tail *atomic.Uint64 // number of bytes read, and of bytes written
 	mem        []byte
 	all        []byte
 }
@@ -29,9 +29,9 @@ type ring struct {
 const (
 	ringHeader = 4096
 	ringLen    = 1 << 20
-	ringMost   = ringLen / 4 // bytes of a message
-	ringSaid   = 4 << 10     // bytes after which a side says how far it is
-	ringSkip   = 1<<64 - 1   // in place of a length: the next message is at the beginning
+	ringMost   = ringLen / 4 // limit of the bytes of a message
+	ringSaid   = 4 << 10     // bytes after which a side publishes its progress
+	ringSkip   = 1<<64 - 1   // takes the place of a length: the next message is at the beginning
 )
 
 func openRing(dir string) (*ring, error) {
@@ -143,7 +143,7 @@ func (r *ring) recv(ctx context.Context, size, n int) (err error) {
 	return nil
 }
 
-// copyRate is how many bytes a second one goroutine copies, from count messages to as many
+// copyRate returns how many bytes a second one goroutine copies, from count messages to as many
 // others, one after the other.
 func copyRate(to, from []byte, count int) float64 {
 	start := time.Now()
@@ -153,7 +153,7 @@ func copyRate(to, from []byte, count int) float64 {
 	return float64(len(from)) * float64(count) / time.Since(start).Seconds()
 }
 
-// sum reads every byte of b, eight at a time.
+// sum reads every byte of b, eight at a time, and returns their sum.
 func sum(b []byte) (s uint64) {
 	var s0, s1, s2, s3 uint64
 	for ; len(b) >= 32; b = b[32:] {

@@ -14,15 +14,15 @@ import (
 	"github.com/rocl-go/rocl/rpc"
 )
 
-// What the rows of rpc must reach.
+// The targets of the rows of rpc.
 const (
-	rpcMost          = 1.2 // of an empty call, beside a message there and back
-	rpcGoroutineMost = 3   // where a goroutine runs each handler
+	rpcMost          = 1.2 // times a message there and back, for an empty call
+	rpcGoroutineMost = 3   // the same if a goroutine runs each handler
 	rpcInFlight      = 64
 	rpcCalls         = "bench.null" // the name of the call
 )
 
-// rpcLeast is how many calls a second there must be, with rpcInFlight of them under way.
+// rpcLeast is the least number of calls a second with rpcInFlight calls under way, by transport.
 var rpcLeast = map[string]float64{"shm": 1_500_000, "tcp": 400_000}
 
 // rpcBench measures package rpc, row by row.
@@ -53,7 +53,7 @@ func rpcBench(ctx context.Context, o *options) (*Result, error) {
 	return all[0], nil
 }
 
-// serveCalls answers n calls of rpcCalls at a server of its own.
+// serveCalls answers n calls of rpcCalls with a server of its own.
 func serveCalls(ctx context.Context, c *rocl.Context, n int, where string) error {
 	s, err := rpc.NewServer(ctx, c, rocl.Attrs{"bench": "calls"})
 	if err != nil {
@@ -96,7 +96,7 @@ func (c *caller) once() error {
 	return err
 }
 
-// rate is how many calls a second one goroutine makes, n in all.
+// rate returns how many calls a second one goroutine makes, with n calls in all.
 func (c *caller) rate(n int) (float64, error) {
 	var window [rpcInFlight]*rpc.Future[struct{}]
 	start := time.Now()
@@ -114,7 +114,7 @@ func (c *caller) rate(n int) (float64, error) {
 	return float64(n) / time.Since(start).Seconds(), nil
 }
 
-// calls has the peer serve n calls, and runs f with their caller.
+// calls makes the peer serve n calls, and runs f with their caller.
 func (p *pair) calls(n int, where string, f func(*caller) error) error {
 	if err := p.tell("calls-"+where, n); err != nil {
 		return err
@@ -128,7 +128,8 @@ func (p *pair) calls(n int, where string, f func(*caller) error) error {
 	if err != nil {
 		return err
 	}
-	// A message there and back is not cancelled, and neither are these calls, but by closing the context.
+	// As with a message there and back, these calls use a context that does not end; closing rocl's
+	// context ends them.
 	free, stop := context.WithoutCancel(p.ctx), context.AfterFunc(p.ctx, func() { _ = p.c.Close() })
 	defer stop()
 	if err := f(&caller{free, client, found[0].ID}); err != nil {
@@ -164,12 +165,12 @@ func rpcTrips(p *pair, o *options, where string, most float64) (*Result, error) 
 	return r, nil
 }
 
-// A form is a way of having rpcInFlight calls under way.
+// A form is a way to have rpcInFlight calls under way.
 type form struct {
 	name string
 	ours func(c *caller, n int) (float64, error)
 	bare func(client *netrpc.Client, size, n int) (float64, error)
-	must bool // it is the one for which rpcLeast is required
+	must bool // rpcLeast is required for this form
 }
 
 var (
@@ -180,7 +181,7 @@ var (
 		}, false}
 )
 
-// netRPCRate is how many calls a second one goroutine makes with net/rpc, n in all.
+// netRPCRate returns how many calls a second one goroutine makes with net/rpc, with n calls in all.
 func netRPCRate(client *netrpc.Client, size, n int) (float64, error) {
 	in, done := make([]byte, size), make(chan *netrpc.Call, rpcInFlight)
 	start := time.Now()
@@ -197,7 +198,7 @@ func netRPCRate(client *netrpc.Client, size, n int) (float64, error) {
 	return float64(n) / time.Since(start).Seconds(), nil
 }
 
-// rpcRate measures many calls at a time, beside those of net/rpc.
+// rpcRate measures many calls at the same time, beside those of net/rpc.
 func rpcRate(p *pair, o *options, how form) (*Result, error) {
 	var bare, ours []float64
 	var allocs float64

@@ -15,10 +15,10 @@ import (
 	"time"
 )
 
-// soon is far longer than the end of a bench may take, on any machine.
+// soon is much longer than the end of a bench takes on any machine.
 const soon = 30 * time.Second
 
-// Every bench runs with tiny counts and prints JSON objects, each on a line.
+// Every bench runs with tiny counts and prints JSON objects, one on a line.
 func TestSmoke(t *testing.T) {
 	for _, name := range []string{
 		"rtt --count 20 --rounds 2",
@@ -84,7 +84,7 @@ func TestSmoke(t *testing.T) {
 	}
 }
 
-// Without --json a line for people comes.
+// Without --json a bench prints a line of text.
 func TestSmokeText(t *testing.T) {
 	out, err := execute(t.Context(), "bench", "find", "--count", "5", "--rounds", "1")
 	if err != nil || !strings.HasPrefix(out, "find: p50 ") || !strings.Contains(out, "ratio ") {
@@ -92,9 +92,8 @@ func TestSmokeText(t *testing.T) {
 	}
 }
 
-// endless are benches that would not end by themselves. In the first of each
-// kind the bare loop never ends, in the second there is no end of rounds, so
-// that what happens in the middle happens anywhere.
+// endless are benches that do not end by themselves. In the first of each kind the bare loop never
+// ends. In the second the rounds never end, so an interruption may come at any step.
 var endless = []struct {
 	name string
 	run  func(*pair, *options) (*Result, error)
@@ -117,8 +116,8 @@ var endless = []struct {
 	{"find", findUnix, options{poll: "adaptive", count: 50, rounds: math.MaxInt / 2}},
 }
 
-// run runs a bench, and interrupt a while after both processes have found each
-// other, and fails if the bench does not end soon after.
+// interrupted runs a bench, calls interrupt a while after both processes have found each other, and
+// fails if the bench does not end soon after.
 func interrupted(t *testing.T, ctx context.Context, run func(*pair, *options) (*Result, error), o options, interrupt func(*pair)) error {
 	t.Helper()
 	o.transport, o.senders = cmp.Or(o.transport, "tcp"), max(o.senders, 1)
@@ -129,7 +128,7 @@ func interrupted(t *testing.T, ctx context.Context, run func(*pair, *options) (*
 	go func() {
 		_, err := between(ctx, &o, func(p *pair) (*Result, error) {
 			dir, peer = p.dir, p.cmd.Process.Pid
-			// Any moment will do; the bench does not end before.
+			// Any moment is suitable, because the bench does not end earlier.
 			timer := time.AfterFunc(100*time.Millisecond, func() {
 				hurt <- time.Now()
 				interrupt(p)
@@ -188,12 +187,12 @@ func TestCancelled(t *testing.T) {
 	}
 }
 
-// A bench in this process has no sockets to cut.
+// A bench within this process, which has no sockets to cut, ends with its context.
 func TestCancelledInProcess(t *testing.T) {
 	for _, line := range []string{
-		"rtt --transport inproc --poll adaptive --count 1000000000",           // the channel's side
-		"rtt --transport inproc --poll adaptive --count 100 --rounds 1000000", // either
-		"rate --transport inproc --count 1000000000",                          // the channel's side
+		"rtt --transport inproc --poll adaptive --count 1000000000",           // interrupts the loop of the channel
+		"rtt --transport inproc --poll adaptive --count 100 --rounds 1000000", // interrupts either loop
+		"rate --transport inproc --count 1000000000",                          // interrupts the loop of the channel
 		"rate --transport inproc --count 1000 --senders 3 --rounds 1000000",
 		"db --count 1000000000",
 		"find --resources 16000000",
@@ -219,7 +218,7 @@ func TestCancelledInProcess(t *testing.T) {
 	}
 }
 
-// A context that has ended already starts no bench, and leaves no peer.
+// With a context that has ended no bench starts, and no peer is left.
 func TestCancelledBefore(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()

@@ -14,16 +14,15 @@ import (
 	"github.com/rocl-go/rocl/cmd/rocl/internal/cli"
 )
 
-// servers are what --server may be: how the peer of rtt hands out what it receives. The
-// loop that answers each message before it receives the next is what the others are
-// compared with.
+// servers are the values of --server: how the peer of rtt handles what it receives. The server that
+// answers each message before it receives the next is the one with which the others are compared.
 var servers = []string{"inline", "goroutine", "receivers"}
 
 // receivers is how many goroutines of a server receive at one resource.
 const receivers = 4
 
-// serverMost is how many microseconds a round trip may take with any server, also if that
-// is more than three times what it takes with the one that answers in its loop.
+// serverMost is how many microseconds a round trip may take with any server, even if that is more
+// than three times the time with the server that answers in its loop.
 const serverMost = 5
 
 func (o *options) checkServer() error {
@@ -33,7 +32,7 @@ func (o *options) checkServer() error {
 	return cli.Usagef("--server is one of %s, not %q", strings.Join(servers, ", "), o.server)
 }
 
-// rttServer measures a round trip with a server of another structure beside the one that
+// rttServer measures a round trip with a server of another structure, beside the server that
 // answers in its loop.
 func rttServer(p *pair, o *options) (*Result, error) {
 	trip := func() error { return pingPong(p.ctx, p.c, p.me, p.peer, o.size) }
@@ -60,8 +59,8 @@ func rttServer(p *pair, o *options) (*Result, error) {
 	return r, nil
 }
 
-// echoConcurrently is echo of n messages by a server that answers each in a goroutine of
-// its own, or that has several goroutines which receive and answer.
+// echoConcurrently echoes n messages with a server that answers each in a new goroutine, or with
+// one whose several goroutines receive and answer.
 func echoConcurrently(ctx context.Context, c *rocl.Context, me *rocl.Resource, n int, server string) error {
 	answer := func(m *rocl.Message) error {
 		b, err := c.Buffer(m.Len())
@@ -115,7 +114,7 @@ func echoConcurrently(ctx context.Context, c *rocl.Context, me *rocl.Resource, n
 						return
 					}
 					if err == nil {
-						last := answered.Add(1) == int64(n) // asked any later, the next task could have begun
+						last := answered.Add(1) == int64(n) // before the answer, because afterwards the next task could have begun
 						if last {
 							cancel()
 						}

@@ -18,10 +18,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// words are words of memory that both processes have mapped. Two are each written by
-// one of them: the least that a round trip over shared memory can be. One says that
-// the next message is the last, of whatever is being echoed, and one how long the
-// peer did something else before it answered.
+// words are words in memory that both processes have mapped. The parent writes there and the peer
+// writes back: their exchange is the shortest possible round trip over shared memory. last says
+// that the next message of an echo is the last. paused is how long the peer did something else
+// before it answered.
 type words struct {
 	there, back, last *atomic.Uint32
 	paused            *atomic.Int64
@@ -30,7 +30,7 @@ type words struct {
 
 const (
 	wordsLen   = 4096
-	patientFor = 1 << 12 // looks between questions whether to go on
+	patientFor = 1 << 12 // number of looks between two checks of ctx
 )
 
 func openWords(dir string) (*words, error) {
@@ -52,14 +52,14 @@ func openWords(dir string) (*words, error) {
 
 func (w *words) close() { _ = unix.Munmap(w.mem) }
 
-// ping sets one word and waits until the other is the same.
+// ping increments the word there and waits until the word back is equal.
 func (w *words) ping(ctx context.Context, futex bool) error {
 	x := w.there.Load() + 1
 	set(w.there, x, futex)
 	return await(ctx, w.back, x, futex)
 }
 
-// echo answers.
+// echo answers the pings of the other process.
 func (w *words) echo(ctx context.Context, more func() bool, futex bool) error {
 	for again := true; again; {
 		x := w.back.Load() + 1
@@ -103,18 +103,18 @@ func await(ctx context.Context, w *atomic.Uint32, x uint32, futex bool) error {
 	}
 }
 
-// pause does something else for about d, and notes how long it was.
+// pause sleeps for about d, and stores how long that took.
 func (w *words) pause(d time.Duration) {
 	start := time.Now()
 	time.Sleep(d)
 	w.paused.Store(int64(time.Since(start)))
 }
 
-// events are two eventfds that both processes have, in their runtimes' pollers: what
-// a goroutine that sleeps for long can at best be woken by.
+// events are two eventfds that both processes share, in the pollers of their runtimes. They are the
+// fastest way to wake a goroutine that sleeps for long.
 type events struct{ there, back *os.File }
 
-// newEvents makes them, to be inherited by who is about to be started.
+// newEvents makes two eventfds that cmd inherits when it is started.
 func newEvents(cmd *exec.Cmd) (*events, error) {
 	var fs [2]*os.File
 	for i := range fs {
@@ -123,7 +123,7 @@ func newEvents(cmd *exec.Cmd) (*events, error) {
 			return nil, os.NewSyscallError("eventfd", err)
 		}
 		fs[i] = os.NewFile(uintptr(fd), "eventfd")
-		again, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0) // one that exec may make blocking
+		again, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0) // a duplicate, because exec may make it blocking
 		if err != nil {
 			return nil, os.NewSyscallError("fcntl", err)
 		}
@@ -132,12 +132,12 @@ func newEvents(cmd *exec.Cmd) (*events, error) {
 	return &events{fs[0], fs[1]}, nil
 }
 
-// inherited are those of the process that has started this one.
+// inherited returns the eventfds of the process that has started this one.
 func inherited() (*events, error) {
 	var fs [2]*os.File
 	for i := range fs {
 		unix.CloseOnExec(3 + i)
-		if err := unix.SetNonblock(3+i, true); err != nil { // exec has undone it, for both processes
+		if err := unix.SetNonblock(3+i, true); err != nil { // exec has made it blocking, for both processes
 			return nil, os.NewSyscallError("fcntl", err)
 		}
 		fs[i] = os.NewFile(uintptr(3+i), "eventfd")
@@ -167,7 +167,7 @@ func (e *events) ping() error {
 	return hear(e.back)
 }
 
-// echoEvents answers n times, late.
+// echoEvents answers n times, each time after a pause.
 func (w *words) echoEvents(e *events, n int, d time.Duration) error {
 	for range n {
 		if err := hear(e.there); err != nil {
@@ -181,14 +181,14 @@ func (w *words) echoEvents(e *events, n int, d time.Duration) error {
 	return nil
 }
 
-// work is what goroutines compute in steps that take some microseconds.
+// work is a computation that goroutines make in steps of some microseconds.
 type work struct {
 	steps atomic.Uint64
 	over  atomic.Bool
 	busy  sync.WaitGroup
 }
 
-// start has n goroutines compute until stop.
+// start starts n goroutines that compute until stop.
 func (w *work) start(n int) {
 	for range n {
 		w.busy.Go(func() {
@@ -199,14 +199,14 @@ func (w *work) start(n int) {
 					x ^= x << 17
 				}
 				if x == 0 {
-					return // never: it is used
+					return // never happens; makes the compiler keep the computation
 				}
 			}
 		})
 	}
 }
 
-// since returns what says how many steps a second there were from here on.
+// since returns a function that returns the steps a second since then.
 func (w *work) since() func() float64 {
 	start, steps := time.Now(), w.steps.Load()
 	return func() float64 { return float64(w.steps.Load()-steps) / time.Since(start).Seconds() }
@@ -217,8 +217,8 @@ func (w *work) stop() {
 	w.busy.Wait()
 }
 
-// rttShared is rtt over shared memory. The bare figure does not depend on the
-// size, nor is ours to: with a large one, that of 64 bytes is measured in the same
+// rttShared measures rtt over shared memory. The bare figure does not depend on the size, and the
+// library's should not either: with a large size, the figure for 64 bytes is measured in the same
 // run.
 func rttShared(p *pair, o *options) (*Result, error) {
 	bare := func(futex bool) func() error {

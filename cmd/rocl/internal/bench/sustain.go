@@ -15,26 +15,25 @@ import (
 	"github.com/rocl-go/rocl"
 )
 
-// What communication costs a computation, and a computation communication: the
-// right side of figure 4 in the paper. A computation on all processors and a
-// ping-pong are measured alone and then together, and what is left of each is a
-// share of 1. Their geometric mean says how much of both is sustained at once:
-// neither a policy that polls the computation away comes out well, nor one that
-// lets the messages wait.
+// sustain measures what communication costs a computation, and the reverse: the right side of
+// figure 4 of the paper. A computation on all processors and a ping-pong are measured alone and
+// then together. What is left of each is a share of 1. The geometric mean of the two shares says
+// how much of both is sustained. It is low both for a policy whose polling takes the processors
+// from the computation and for one that delays the messages.
 
-// Sustained is what is left of a computation and of an exchange when they run
-// together. Rates are units a second; times are microseconds a round trip, the mean
-// of all: that most are quick does not help who waits for one that is not.
+// Sustained is what is left of a computation and of an exchange when they run together. Rates are
+// units a second. Times are microseconds for a round trip, and the mean of all round trips, which
+// includes the slow ones.
 type Sustained struct {
 	Bench      string  `json:"bench"`
 	Transport  string  `json:"transport"`
 	Poll       string  `json:"poll"`
 	Bare       bool    `json:"bare,omitempty"` // a loop without the library
-	What       string  `json:"what"`           // whose waiting it is
+	What       string  `json:"what"`           // the library or the bare loop, and how it waits
 	Size       int     `json:"size"`
-	Goroutines int     `json:"goroutines"` // that compute
+	Goroutines int     `json:"goroutines"` // goroutines that compute
 	Rounds     int     `json:"rounds"`
-	Interval   float64 `json:"interval"` // seconds, of which a round has three
+	Interval   float64 `json:"interval"` // seconds; a round has three intervals
 
 	RateAlone float64 `json:"rate_alone"` // of the computation
 	RateBoth  float64 `json:"rate_both"`
@@ -52,7 +51,7 @@ type Sustained struct {
 	Machine Machine `json:"machine"`
 }
 
-// bares are the loops beside which a transport is measured, by whether they poll.
+// bares are the bare loops beside which a transport is measured, by whether they poll.
 var bares = []struct{ transport, poll, what string }{
 	{"inproc", "never", "a Go channel"},
 	{"shm", "never", "two futexes"},
@@ -61,8 +60,8 @@ var bares = []struct{ transport, poll, what string }{
 	{"tcp", "always", "a polled socket"},
 }
 
-// measureSustained measures all transports with all policies. Of each round every one has its
-// three intervals, so that what else goes on in the machine meets all alike.
+// measureSustained measures all transports with all policies. In each round every exchange has its
+// three intervals, so that other load of the machine affects all of them alike.
 func measureSustained(ctx context.Context, size, rounds int, interval time.Duration) (all []*Sustained, err error) {
 	var xs []*exchange
 	defer func() {
@@ -112,8 +111,8 @@ type sides struct {
 	alone, both         *trips
 }
 
-// round measures the computation alone, the exchange alone, and both: in another
-// order each time, lest one always come after the same other.
+// round measures the computation alone, the exchange alone, and both. The order changes from round
+// to round, so that none always follows the same other one.
 func (m *sides) round(n int, x *exchange, c crew, interval time.Duration) error {
 	for k := range 3 {
 		var err error
@@ -144,7 +143,7 @@ func (m *sides) sustained() *Sustained {
 	return s
 }
 
-// share is 0 where nothing was done in so short a time.
+// share returns part / whole, or 0 if the interval was too short for any work.
 func share(part, whole float64) float64 {
 	if whole == 0 {
 		return 0
@@ -152,8 +151,8 @@ func share(part, whole float64) float64 {
 	return part / whole
 }
 
-// together lets c compute, if there is one, while x goes there and back, if t
-// is there to note it, and returns units a second. The first tenth does not count.
+// together runs the crew c, if not nil, while x makes round trips, which it records in t. If t is
+// nil, x makes none. together returns units a second. The first tenth does not count.
 func together(x *exchange, c crew, t *trips, interval time.Duration) (float64, error) {
 	defer c.start()()
 	spend := x.rest
@@ -179,7 +178,7 @@ func together(x *exchange, c crew, t *trips, interval time.Duration) (float64, e
 
 // trips collects round trips.
 type trips struct {
-	means []float64 // of each interval
+	means []float64 // the mean of each interval
 	all   *hdrhistogram.Histogram
 }
 
@@ -189,13 +188,13 @@ func (t *trips) figures() (mean, p50, p99 float64) {
 	return median(t.means), float64(t.all.ValueAtQuantile(50)) / 1e3, float64(t.all.ValueAtQuantile(99)) / 1e3
 }
 
-// A unit of the computation is a product of two matrices that fit into the first
-// cache with it: what the other work drives out of there counts too.
+// A unit of the computation is a product of two matrices that fit into the first-level cache
+// together with it. So the figure includes the cost of cache lines that the exchange evicts.
 const order = 32
 
 type worker struct {
 	a, b, product [order][order]float64
-	done          atomic.Uint64 // units
+	done          atomic.Uint64 // number of units
 	stop          atomic.Bool
 }
 
@@ -218,7 +217,7 @@ func (w *worker) work() {
 	}
 }
 
-// A crew keeps all processors busy.
+// A crew is a worker for each processor.
 type crew []*worker
 
 func newCrew() crew {
@@ -234,7 +233,7 @@ func newCrew() crew {
 	return c
 }
 
-// start starts a goroutine for each, and returns what ends them.
+// start starts a goroutine for each worker. stop ends them.
 func (c crew) start() (stop func()) {
 	var busy sync.WaitGroup
 	for _, w := range c {
@@ -256,19 +255,19 @@ func (c crew) units() (n uint64) {
 	return n
 }
 
-// exchange is one way to go there and back.
+// exchange is a way to make round trips, with the library or bare.
 type exchange struct {
 	transport, poll, bare string
 
-	ctx   context.Context   // ends where there can be no more trips
+	ctx   context.Context   // ends when no more trips are possible
 	begin func() error      // makes the other side echo
-	trip  func() error      // goes there and back
-	end   func() error      // makes a last trip, after which the other side rests
-	why   func(error) error // is the reason behind an error
+	trip  func() error      // makes one round trip
+	end   func() error      // makes a last trip, after which the other side is idle
+	why   func(error) error // returns the reason for an error
 	close func()
 }
 
-// name says whose waiting it is.
+// name returns the name of the bare loop, or the library's name with the policy.
 func (x *exchange) name() string {
 	if x.bare != "" {
 		return x.bare
@@ -276,7 +275,7 @@ func (x *exchange) name() string {
 	return "rocl, " + x.poll
 }
 
-// talk goes there and back for d.
+// talk makes round trips for d.
 func (x *exchange) talk(d time.Duration, t *trips) error {
 	start := time.Now()
 	now, n := start, 0
@@ -308,8 +307,8 @@ func (x *exchange) rest(d time.Duration, _ *trips) error {
 	}
 }
 
-// openBetween starts a process to talk to, and returns the library's way
-// of doing so and the bare one that is compared with it, if there is one.
+// openBetween starts a process to exchange messages with. It returns the exchange of the library,
+// and the bare ones that are compared with it, if any.
 func openBetween(ctx context.Context, o *options) (*exchange, []*exchange, error) {
 	p, err := openPair(ctx, o)
 	if err != nil {
@@ -356,8 +355,8 @@ func bareOf(o *options) string {
 	return ""
 }
 
-// openWithin is openBetween for two contexts of this process. Like all that
-// is measured within it, a message's way is not cancelled: see rttInproc.
+// openWithin is openBetween for two contexts of this process. As in all benches within a process, a
+// message is not cancelled: see rttInproc.
 func openWithin(ctx context.Context, o *options) (*exchange, []*exchange, error) {
 	policy, err := o.policy()
 	if err != nil {

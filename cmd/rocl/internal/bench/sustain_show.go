@@ -35,7 +35,7 @@ func sustainCommand() *cobra.Command {
 			if json && markdown {
 				return cli.Usagef("--json or --markdown, not both")
 			}
-			if cmd.Flags().Changed("plot") { // better told now than in a minute
+			if cmd.Flags().Changed("plot") { // fails now rather than after a minute
 				if err := checkPlot(plot); err != nil {
 					return err
 				}
@@ -80,7 +80,7 @@ func sustainCommand() *cobra.Command {
 	return c
 }
 
-// checkPlot returns an error if no file can be made there.
+// checkPlot returns an error if the file plot cannot be made.
 func checkPlot(plot string) error {
 	if plot == "" {
 		return cli.Usagef("--plot is empty: it names a file")
@@ -127,7 +127,7 @@ func sustainedMarkdown(w io.Writer, all []*Sustained) error {
 //go:embed sustain.svg.tmpl
 var sustainedSVG string
 
-// drawing is what the template is filled with, in its units.
+// drawing is the data of the template, in the units of the drawing.
 type drawing struct {
 	Width, Height, Left, Bottom, Foot int
 	Grid                              []mark
@@ -143,7 +143,7 @@ type mark struct {
 
 type group struct { // a transport
 	Name string
-	Y    int
+	Y    int // of its middle
 	Rows []row
 }
 
@@ -160,15 +160,15 @@ type bar struct {
 	Text            string
 }
 
-// sustainedPlot draws horizontal bars, three a row. A template of a few lines rather
-// than a library for plots, since what this command needs the core's go.mod has.
+// sustainedPlot draws horizontal bars, three in each row. It uses a short template rather than a
+// library for plots, because this command shares the go.mod of the library.
 func sustainedPlot(w io.Writer, all []*Sustained) error {
 	const (
 		left, wide, right = 150, 520, 50
 		thick, gap, title = 9, 9, 26
 		top               = 56
 	)
-	most := 1.0 // more than a share of 1 is the machine's mood, and is shown
+	most := 1.0 // shares above 1 come of changes in the machine's state, and are shown
 	for _, s := range all {
 		most = max(most, s.RelativeRate, s.RelativeRTT, s.Sustained)
 	}

@@ -14,8 +14,8 @@ import (
 	"testing"
 )
 
-// Every transport is measured with every policy, and the bare loops beside them;
-// the plot is an SVG with a row for each.
+// Every transport is measured with every policy, beside the bare loops. The plot is an SVG with a
+// row for each.
 func TestSustain(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), soon)
 	defer cancel()
@@ -89,7 +89,7 @@ func TestSustain(t *testing.T) {
 	}
 }
 
-// What nobody has done is no share of anything, and the mean is of both.
+// A share of nothing is 0, and the mean is that of both shares.
 func TestSustained(t *testing.T) {
 	m := sides{rateAlone: []float64{100, 90, 110}, rateBoth: []float64{25, 20, 30}, alone: newTrips(), both: newTrips()}
 	m.alone.means, m.both.means = []float64{1, 2, 3}, []float64{2}

@@ -22,26 +22,26 @@ import (
 	"github.com/rocl-go/rocl/tpvm/pack"
 )
 
-// What the rows of tpvm must reach.
+// The targets of the rows of tpvm.
 const (
-	tpvmTaskMost    = 1.3                     // of a round trip between processes, beside rocl's own
-	tpvmThreadMost  = 2.2                     // between threads of a process, beside a Go channel's
-	tpvmSpawnMost   = 10 * time.Millisecond   // of 100 threads
-	tpvmProgramMost = 1000 * time.Millisecond // of 16 processes
+	tpvmTaskMost    = 1.3                     // times rocl's own round trip between processes
+	tpvmThreadMost  = 2.2                     // times the round trip over a Go channel, between threads of a process
+	tpvmSpawnMost   = 10 * time.Millisecond   // for 100 threads
+	tpvmProgramMost = 1000 * time.Millisecond // for 16 processes
 	tpvmThreads     = 100
 	tpvmPrograms    = 16
 	tpvmLarge       = 1 << 20
 )
 
-// Tags of the messages between the two tasks.
+// The tags of the messages between the two tasks.
 const (
-	tpvmHello = iota // of the child: the identifier of its bare resource
-	tpvmDo           // of the parent: what to do, and how often
+	tpvmHello = iota // from the child: the identifier of its bare resource
+	tpvmDo           // from the parent: a task, and how often to do it
 	tpvmPing
 	tpvmPong
 )
 
-// What the parent has the child do.
+// The tasks of the child.
 const (
 	tpvmEcho int32 = iota // reply to tasks' messages
 	tpvmBare              // reply to messages of rocl
@@ -76,16 +76,16 @@ func tpvmBench(ctx context.Context, o *options) (*Result, error) {
 type tpvmPair struct {
 	t     *tpvm.Task
 	child tpvm.TID
-	me    *rocl.Resource // bare, to compare with,
-	bare  rocl.GID       // and the child's
+	me    *rocl.Resource // a resource for the bare round trips,
+	bare  rocl.GID       // and that of the child
 }
 
-// tpvmOptions are those of the contexts of both tasks.
+// tpvmOptions returns the options of the contexts of both tasks.
 func tpvmOptions(sock string, policy rocl.PollPolicy) []rocl.Option {
 	return []rocl.Option{rocl.WithSocket(sock), rocl.WithPoll(policy), rocl.WithTransports(inproc.New(), shm.New()), mailbox(tpvmLarge)}
 }
 
-// openTPVM enrols, and starts the other task.
+// openTPVM enrols this process, and starts the other task.
 func openTPVM(ctx context.Context, poll string) (p *tpvmPair, closeAll func(), err error) {
 	policy, err := (&options{poll: poll}).policy()
 	if err != nil {
@@ -142,7 +142,7 @@ func (p *tpvmPair) open(ctx context.Context, sock, poll string, policy rocl.Poll
 	return err
 }
 
-// do starts the child on something.
+// do starts the child on a task.
 func (p *tpvmPair) do(ctx context.Context, what int32, n int) error {
 	b := p.t.Buffer(pack.Raw)
 	if err := pack.Pack(b, []int32{what, int32(n)}, 1); err != nil {
@@ -162,13 +162,13 @@ func tpvmTask(ctx context.Context, args []string) error {
 		return err
 	}
 	err = tpvmServe(ctx, t, args[2])
-	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second) // the parent, and with it the directory, may be gone
+	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second) // the parent, and with it the directory, may have ended
 	defer cancel()
 	return errors.Join(err, t.Exit(end))
 }
 
 func tpvmServe(ctx context.Context, t *tpvm.Task, peer string) error {
-	if peer == "" { // it is only spawned
+	if peer == "" { // started by the bench of spawning only
 		_, err := t.Recv(ctx, t.Parent(), tpvmDo)
 		return err
 	}
@@ -237,17 +237,17 @@ func tpvmServe(ctx context.Context, t *tpvm.Task, peer string) error {
 	}
 }
 
-// readBytes reads all bytes of a message where they lie.
+// readBytes reads all bytes of a message in place.
 func readBytes(r *pack.Reader) error {
 	p, err := pack.View[byte](r, r.Remaining())
 	bytes.IndexByte(p, 1)
 	return err
 }
 
-// tpvmPacked is said of round trips.
+// tpvmPacked is the note of round trips.
 const tpvmPacked = "the values are packed once; each Send copies them into memory of the library"
 
-// tpvmReply replies to n messages with values of its own, of the size of those of the first message.
+// tpvmReply replies to n messages with its own values, of the size of those of the first message.
 func tpvmReply(ctx context.Context, t *tpvm.Thread, to tpvm.TID, n int) error {
 	b := t.Buffer(pack.Raw)
 	for i := range n {
@@ -348,8 +348,8 @@ func (p *tpvmPair) trips(ctx context.Context, o *options, poll string) (*Result,
 	return r, nil
 }
 
-// bandwidth measures large messages one way, which are packed InPlace from memory of the library.
-// Both sides go through all bytes: the sender writes them, the receiver reads them.
+// bandwidth measures large messages in one direction, which are packed InPlace from memory of the
+// library. The sender writes all bytes, and the receiver reads them.
 func (p *tpvmPair) bandwidth(ctx context.Context, o *options, poll string) (*Result, error) {
 	const n = 512
 	b := p.t.Buffer(pack.InPlace)
@@ -440,14 +440,14 @@ func tpvmThreadTrip(ctx context.Context, o *options) ([]*Result, error) {
 	}
 	defer t.Exit(context.WithoutCancel(ctx))
 	failed := make(chan error, 1)
-	n := 0 // messages that the thread replies to
+	n := 0 // number of messages to which the thread replies
 	if _, err := t.Export(ctx, "echo", func(ctx context.Context, th *tpvm.Thread) error {
 		failed <- tpvmReply(context.Background(), th, th.Parent(), n)
 		return nil
 	}); err != nil {
 		return nil, err
 	}
-	free := context.Background() // as with rtt, a message's way is not cancelled
+	free := context.Background() // as in rtt, a message is not cancelled
 	count := o.count * 5
 	var a, b *times
 	var allocs float64
@@ -555,7 +555,7 @@ func tpvmSpawns(ctx context.Context, o *options) (rs []*Result, err error) {
 			if err := t.Mcast(ctx, ids, tpvmDo, nil); err != nil {
 				return nil, err
 			}
-			for range ids { // before the next round
+			for range ids { // waits until they have ended, before the next round
 				m, err := t.Recv(ctx, tpvm.AnyTask, tpvmPong)
 				if err != nil {
 					return nil, err

@@ -14,20 +14,20 @@ import (
 	"github.com/rocl-go/rocl/tpvm"
 )
 
-// The barrier that is measured, and what it must reach.
+// The measured barrier and its target.
 const (
 	tpvmBarrierMost    = 500 * time.Microsecond
 	tpvmBarrierThreads = 64
-	tpvmBarrierTasks   = 4 // processes, this one included
+	tpvmBarrierTasks   = 4 // processes, including this one
 	tpvmBarrierCount   = 200
 )
 
-// exportBarrier is an option of the tasks whose threads meet in the barrier.
+// exportBarrier returns an option of the tasks whose threads meet in the barrier.
 func exportBarrier() tpvm.Option { return tpvm.WithExport("barrier", barriers) }
 
 // barriers joins the group that its first argument names, and waits in as many barriers as the
-// second says. It sends the duration of each to its parent, in nanoseconds: the time between two
-// barriers that let this thread pass.
+// second argument says. It sends the duration of each to its parent, in nanoseconds: the time
+// between two barriers that let this thread pass.
 func barriers(ctx context.Context, th *tpvm.Thread) error {
 	args := th.Args()
 	count, err := strconv.Atoi(args[1])
@@ -38,7 +38,7 @@ func barriers(ctx context.Context, th *tpvm.Thread) error {
 	if err != nil {
 		return err
 	}
-	if err := g.Barrier(ctx, tpvmBarrierThreads); err != nil { // until all have joined
+	if err := g.Barrier(ctx, tpvmBarrierThreads); err != nil { // waits until all threads have joined
 		return err
 	}
 	took := make([]int64, count)
@@ -86,7 +86,7 @@ func tpvmBarrier(ctx context.Context, o *options) (rs []*Result, err error) {
 		if n := mostInOneTask(threads); n != tpvmBarrierThreads/tpvmBarrierTasks {
 			return nil, fmt.Errorf("%d of %d threads were started in one task of %d", n, len(threads), tpvmBarrierTasks)
 		}
-		var first []int64 // of the first thread: all pass together
+		var first []int64 // of the first thread: all threads pass together
 		for i, id := range threads {
 			each := make([]int64, tpvmBarrierCount)
 			if _, _, err := tpvm.RecvValues(ctx, t.Thread, id, tpvmPong, each); err != nil {
@@ -104,7 +104,7 @@ func tpvmBarrier(ctx context.Context, o *options) (rs []*Result, err error) {
 			return nil, err
 		}
 	}
-	if err := t.Mcast(ctx, tasks, tpvmDo, nil); err != nil { // they end
+	if err := t.Mcast(ctx, tasks, tpvmDo, nil); err != nil { // ends the tasks
 		return nil, err
 	}
 	most := float64(tpvmBarrierMost.Microseconds())
@@ -113,7 +113,7 @@ func tpvmBarrier(ctx context.Context, o *options) (rs []*Result, err error) {
 		Extra: fmt.Sprintf("%d threads in %d processes", tpvmBarrierThreads, tpvmBarrierTasks)}}, nil
 }
 
-// mostInOneTask returns how many of the threads the task has that has most of them.
+// mostInOneTask returns the greatest number of the threads that one task has.
 func mostInOneTask(threads []tpvm.TID) (most int) {
 	n := map[tpvm.TID]int{}
 	for _, id := range threads {

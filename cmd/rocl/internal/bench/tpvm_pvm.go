@@ -18,29 +18,29 @@ import (
 //go:embed pvm/pingpong.c
 var pvmProgram []byte
 
-// Where Debian has PVM 3.4.
+// The paths of PVM 3.4 in Debian.
 const (
 	pvmRoot   = "/usr/lib/pvm3"
 	pvmHeader = "/usr/include/pvm3.h"
 )
 
-// What messages of tpvm must reach beside PVM's with direct route.
+// The targets of messages of tpvm beside those of PVM with direct route.
 const (
 	pvmPollMost  = 0.1
 	pvmSleepMost = 1.0
 	pvmBandLeast = 3.0
 )
 
-// errNoPVM tells that PVM is not installed.
+// errNoPVM is returned when PVM is not installed.
 var errNoPVM = errors.New("PVM 3.4 is not installed (Debian: pvm, pvm-dev and gcc)")
 
-// pvmFigures are those of PVM 3.4.
+// pvmFigures are the figures of PVM 3.4.
 type pvmFigures struct {
 	trip float64 // µs
 	band float64 // bytes a second
 }
 
-// measurePVM runs a daemon of PVM's of its own, and measures messages between two tasks.
+// measurePVM runs a separate PVM daemon, and measures messages between two tasks.
 func measurePVM(ctx context.Context, size, count, large, largeCount int) (f pvmFigures, err error) {
 	gcc, err := exec.LookPath("gcc")
 	daemon, err2 := exec.LookPath("pvmd")
@@ -69,7 +69,7 @@ func measurePVM(ctx context.Context, size, count, large, largeCount int) (f pvmF
 		return f, fmt.Errorf("starting PVM's daemon: %w", err)
 	}
 	defer func() {
-		cancel() // if the program has not halted it
+		cancel() // in case the program has not halted the daemon
 		_ = d.Wait()
 	}()
 	for {
@@ -95,7 +95,7 @@ func measurePVM(ctx context.Context, size, count, large, largeCount int) (f pvmF
 	return f, fmt.Errorf("the program of PVM says %q: %w", out, err)
 }
 
-// besidePVM compares what was measured with PVM.
+// besidePVM compares the measured results with PVM.
 func besidePVM(ctx context.Context, o *options, rs []*Result) ([]*Result, error) {
 	f, err := measurePVM(ctx, o.size, min(o.count, 5000), tpvmLarge, 256)
 	if errors.Is(err, errNoPVM) {

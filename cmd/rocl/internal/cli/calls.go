@@ -25,20 +25,20 @@ import (
 )
 
 const (
-	// failedMark begins the reply of 'rocl serve' where the command has failed. The status
-	// follows as a decimal number, a newline, and what the command said.
+	// failedMark begins the reply of 'rocl serve' if the command has failed. Then follow the status
+	// as a decimal number, a newline, and the end of the command's standard error.
 	failedMark = "\x00rocl serve: failed\x00"
-	// saidMost is how many bytes of a command's standard error such a reply has, the last ones.
+	// saidMost limits how many of the last bytes of the command's standard error such a reply has.
 	saidMost = 4 << 10
-	// endMost is how long a command may take to end after it was interrupted.
+	// endMost limits how long a command may take to end after it was interrupted.
 	endMost = 5 * time.Second
 )
 
-// A commandError says that the command of a 'rocl serve' has failed: exit code 5.
+// A commandError is returned when the command of a 'rocl serve' has failed: exit code 5.
 type commandError struct {
 	server rocl.GID
-	status int    // exit status; -1: it did not exit
-	said   string // at the end of its standard error, or why it did not run
+	status int    // exit status; -1 if the command did not exit
+	said   string // the end of its standard error, or why it did not run
 }
 
 func (e *commandError) Error() string {
@@ -52,12 +52,12 @@ func (e *commandError) Error() string {
 	return what + ": " + e.said
 }
 
-// failure returns the reply that says that the command has failed.
+// failure returns the reply for a command that has failed.
 func failure(status int, said string) []byte {
 	return fmt.Appendf(nil, "%s%d\n%s", failedMark, status, said)
 }
 
-// failed returns what a reply of server says, if it says that the command has failed.
+// failed returns a commandError if the reply says that the server's command has failed.
 func failed(server rocl.GID, reply []byte) error {
 	rest, ok := bytes.CutPrefix(reply, []byte(failedMark))
 	if !ok {
@@ -109,7 +109,7 @@ func callCommand() *cobra.Command {
 			}
 			c, me, to, err := target(ctx, g, l, wait)
 			if err != nil {
-				return err // before somebody types a request in vain
+				return err // before the user types a request in vain
 			}
 			defer c.Close()
 			request, err := readAll(ctx, cmd.InOrStdin())
@@ -159,7 +159,7 @@ func callCommand() *cobra.Command {
 // rpcServer is the attribute of servers of package rpc.
 const rpcServer = "rpc=1"
 
-// withoutCall returns the arguments behind the name of a call.
+// withoutCall returns the arguments after the name of a call.
 func withoutCall(args []string) []string {
 	if len(args) > 0 && !strings.Contains(args[0], "=") {
 		return args[1:]
@@ -167,7 +167,8 @@ func withoutCall(args []string) []string {
 	return args
 }
 
-// callNamed calls a server of package rpc, and prints the result, or each result of a stream as it comes.
+// callNamed calls a server of package rpc, and prints the result, or each result of a stream when
+// it arrives.
 func callNamed(ctx context.Context, w io.Writer, c *rocl.Context, to rocl.GID, name string, args []byte) error {
 	client, err := rpc.NewClient(ctx, c)
 	if err != nil {
@@ -192,7 +193,7 @@ func callNamed(ctx context.Context, w io.Writer, c *rocl.Context, to rocl.GID, n
 	return nil
 }
 
-// A lateError is returned when no reply comes within --timeout: exit code 4.
+// A lateError is returned when no reply arrives within --timeout: exit code 4.
 type lateError struct {
 	to    rocl.GID
 	after time.Duration
@@ -208,13 +209,13 @@ func orLate(ctx context.Context, err error) error {
 	return err
 }
 
-// readAll reads the input, for as long as ctx lasts, and no more than a message may have.
+// readAll reads the input until ctx ends, and no more bytes than a message may have.
 func readAll(ctx context.Context, in io.Reader) ([]byte, error) {
 	type input struct {
 		b   []byte
 		err error
 	}
-	done := make(chan input, 1) // reading, from a terminal say, cannot be interrupted
+	done := make(chan input, 1) // a read, for example from a terminal, cannot be interrupted
 	go func() {
 		b, err := io.ReadAll(io.LimitReader(in, rocl.MaxMessage+1))
 		done <- input{b, err}
@@ -292,11 +293,11 @@ func serveCommand() *cobra.Command {
 	return cmd
 }
 
-// A server answers messages with what a command prints.
+// A server replies to messages with the output of a command.
 type server struct {
 	r           *rocl.Resource
 	path        string
-	args        []string  // from the command's name on
+	args        []string  // the command's name and its arguments
 	out, errOut io.Writer // of this process
 	patience    time.Duration
 }
@@ -309,8 +310,9 @@ func (s *server) handle(ctx context.Context, m *rocl.Message) error {
 	c.Args = s.args
 	c.Env = append(os.Environ(), "ROCL_FROM="+m.From().String(), fmt.Sprintf("ROCL_TAG=%d", m.Tag()))
 	c.Stdin, c.Stdout, c.Stderr = bytes.NewReader(m.Bytes()), &out, io.MultiWriter(s.errOut, &said)
-	// The command and what it starts are a group, to be ended as one. If this process is killed,
-	// the kernel ends the command when the thread ends that has started it: it has to stay.
+	// The command and the processes that it starts form a process group, which is ended as a whole.
+	// If this process is killed, the kernel ends the command when the thread that started it ends,
+	// so that thread must not end earlier.
 	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
 	c.Cancel = func() error {
 		if err := syscall.Kill(-c.Process.Pid, syscall.SIGTERM); err != syscall.ESRCH {
@@ -343,7 +345,7 @@ func (s *server) handle(ctx context.Context, m *rocl.Message) error {
 		_, err = s.out.Write(reply)
 		return err
 	}
-	// The caller is told, also as this command is interrupted.
+	// The caller gets a reply even if this command is being interrupted.
 	rctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.patience)
 	defer cancel()
 	return s.r.ReplyBytes(rctx, m, reply)
@@ -363,7 +365,7 @@ func (l *limitedBuffer) Write(p []byte) (int, error) {
 	return l.b.Write(p)
 }
 
-// A tail keeps the last bytes that were written, saidMost of them.
+// A tail keeps the last saidMost bytes that were written to it.
 type tail struct{ b []byte }
 
 func (t *tail) Write(p []byte) (int, error) {
@@ -374,7 +376,7 @@ func (t *tail) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// A lockedWriter passes each Write on, one at a time.
+// A lockedWriter passes Writes on one at a time.
 type lockedWriter struct {
 	mu sync.Mutex
 	w  io.Writer

@@ -23,13 +23,13 @@ import (
 	"github.com/rocl-go/rocl/rpc"
 )
 
-// call runs 'rocl call' with that input.
+// call runs 'rocl call' with an input.
 func call(t *testing.T, sock, in string, args ...string) (out, errOut string, code int) {
 	t.Helper()
 	return execute(t.Context(), strings.NewReader(in), append([]string{"call", "--timeout", long.String(), "--socket", sock}, args...)...)
 }
 
-// callBeside is call for where the server prints a line meanwhile.
+// callBeside is call for a server that prints a line meanwhile, which it returns.
 func callBeside(t *testing.T, s *running, sock, in string, args ...string) (out, errOut, line string, code int) {
 	t.Helper()
 	done := make(chan struct{})
@@ -42,7 +42,8 @@ func callBeside(t *testing.T, s *running, sock, in string, args ...string) (out,
 	return out, errOut, line, code
 }
 
-// serve runs 'rocl serve' of a shell command, and returns it when it serves, with its identifier.
+// serve starts 'rocl serve' with a shell command. It returns the running command and the identifier
+// of its resource.
 func serve(t *testing.T, sock, script string, args ...string) (*running, string) {
 	t.Helper()
 	s := start(t, append(append([]string{"serve", "--socket", sock}, args...), "--", "sh", "-c", script)...)
@@ -62,7 +63,7 @@ func TestCallAndServe(t *testing.T) {
 	if out, _, code := call(t, sock, "", "--json", "--tag", "9", "name=there"); code != 0 || out != want {
 		t.Errorf("call --json: %d, %q, want %q", code, out, want)
 	}
-	// More than a pipe holds, both ways.
+	// More than a pipe holds, in both directions.
 	big := strings.Repeat("x", 3_000_000)
 	if out, _, code := call(t, sock, big, "name=there"); code != 0 || out != strings.ToUpper(big)+"0\n" {
 		t.Errorf("a large request: %d, %d bytes", code, len(out))
@@ -72,7 +73,7 @@ func TestCallAndServe(t *testing.T) {
 	}
 }
 
-// What a terminal would not just show is printed with escapes, or with --raw as it is.
+// Characters that would control a terminal are printed with escapes, and with --raw unchanged.
 func TestReplyIsPrinted(t *testing.T) {
 	sock := node(t)
 	serve(t, sock, `printf 'a\nb\033'`, "name=there")
@@ -84,7 +85,7 @@ func TestReplyIsPrinted(t *testing.T) {
 	}
 }
 
-// A command that fails is the caller's error, and the server goes on.
+// A served command that fails gives the caller an error, and the server goes on.
 func TestServedCommandFails(t *testing.T) {
 	sock := node(t)
 	s, id := serve(t, sock, "read s; echo no such thing >&2; exit $s", "name=there")
@@ -108,7 +109,7 @@ func TestServedCommandFails(t *testing.T) {
 	killed.stop()
 }
 
-// Requests are worked on side by side, as many as --workers says. Each command waits until the
+// As many requests as --workers says are handled at the same time. Each command waits until the
 // other one runs too.
 func TestServeSideBySide(t *testing.T) {
 	sock, dir := node(t), t.TempDir()
@@ -126,7 +127,7 @@ func TestServeSideBySide(t *testing.T) {
 	}
 }
 
-// What the command prints of a message that is no request goes to standard output.
+// The output of the command for a message that is not a request goes to standard output.
 func TestServeMessages(t *testing.T) {
 	sock := node(t)
 	s, _ := serve(t, sock, "cat; echo .", "name=there")
@@ -138,7 +139,7 @@ func TestServeMessages(t *testing.T) {
 	}
 }
 
-// A call ends when the server does, and when the reply takes too long.
+// A call ends when the server ends, and when the reply takes too long.
 func TestCallEnds(t *testing.T) {
 	sock := node(t)
 	c, err := rocl.Open(t.Context(), rocl.WithSocket(sock))
@@ -154,12 +155,12 @@ func TestCallEnds(t *testing.T) {
 		t.Errorf("no reply: %d, %q", code, errOut)
 	}
 	go func() {
-		for m, err := range r.Messages(t.Context()) { // the one before is the first
+		for m, err := range r.Messages(t.Context()) { // the first message is that of the call before
 			if err != nil {
 				return
 			}
 			if string(m.Bytes()) == "end" {
-				r.Close() // before the release, which is an end without a reply
+				r.Close() // before the release, which would end the call without a reply
 			}
 			m.Release()
 		}
@@ -169,7 +170,7 @@ func TestCallEnds(t *testing.T) {
 	}
 }
 
-// Calls at the same time have each its own reply, also more than there are workers.
+// Concurrent calls each get their own reply, even if there are more calls than workers.
 func TestCallsAtOnce(t *testing.T) {
 	sock := node(t)
 	serve(t, sock, "cat", "--workers", "3", "name=there")
@@ -185,7 +186,7 @@ func TestCallsAtOnce(t *testing.T) {
 	calls.Wait()
 }
 
-// Whoever types a request learns first that nobody is there.
+// A user who types a request learns first that no server matches.
 func TestCallFindsBeforeItReads(t *testing.T) {
 	in, typed := io.Pipe()
 	defer typed.Close()
@@ -194,7 +195,7 @@ func TestCallFindsBeforeItReads(t *testing.T) {
 	}
 }
 
-// A resource that only receives is an error, with a hint.
+// A call to a resource that only receives is an error, with a hint.
 func TestCallOfReceiver(t *testing.T) {
 	sock := node(t)
 	r := start(t, "recv", "--socket", sock, "name=there")
@@ -204,8 +205,8 @@ func TestCallOfReceiver(t *testing.T) {
 	}
 }
 
-// fifo returns a named pipe for commands to hold, and a channel which is closed when none of
-// those that have opened it is left.
+// fifo returns a named pipe for commands to hold. begun is closed when a process has opened the
+// pipe, and ended when the last one that has opened it has gone.
 func fifo(t *testing.T) (path string, begun, ended <-chan struct{}) {
 	path = filepath.Join(t.TempDir(), "fifo")
 	if err := syscall.Mkfifo(path, 0o600); err != nil {
@@ -228,7 +229,8 @@ func fifo(t *testing.T) (path string, begun, ended <-chan struct{}) {
 	return path, b, e
 }
 
-// What a command leaves behind with its output open is a failure: the reply could be cut short.
+// A command that leaves behind a process with its output open has failed, because the reply may be
+// incomplete.
 func TestServedOutputStaysOpen(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes as long as a command has to end")
@@ -252,7 +254,8 @@ func TestServedOutputStaysOpen(t *testing.T) {
 	<-ended
 }
 
-// When serve is interrupted, the command ends with all that it has started, and the caller is told.
+// When serve is interrupted, the command ends with all processes that it has started, and the
+// caller gets an error.
 func TestServeInterrupted(t *testing.T) {
 	sock := node(t)
 	path, begun, ended := fifo(t)
@@ -276,7 +279,7 @@ func TestServeInterrupted(t *testing.T) {
 	}
 }
 
-// When serve is killed, the call fails, and the command is ended.
+// When serve is killed, the call fails, and the kernel ends the command.
 func TestServeKilled(t *testing.T) {
 	sock := node(t)
 	path, begun, ended := fifo(t)
@@ -312,7 +315,7 @@ func TestServeUsage(t *testing.T) {
 	}
 }
 
-// Servers of package rpc are listed and called by name, with arguments in JSON.
+// Servers of package rpc are listed, and called by name with arguments in JSON.
 func TestCallOfName(t *testing.T) {
 	sock := node(t)
 	c, err := rocl.Open(t.Context(), rocl.WithSocket(sock))

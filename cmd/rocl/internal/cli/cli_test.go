@@ -25,7 +25,7 @@ import (
 	"go.uber.org/goleak"
 )
 
-// The test binary is the command as well, when told to be.
+// TestMain runs the tests, or the command itself if the environment says so.
 func TestMain(m *testing.M) {
 	if os.Getenv("BE_ROCL") != "" {
 		os.Exit(Run(context.Background(), Root(), os.Args[1:]))
@@ -33,12 +33,12 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// long is far more than anything here takes.
+// long is much more time than any step of a test takes.
 const long = 30 * time.Second
 
-// node is a directory of the test's own, and its socket.
+// node starts a directory for the test, and returns its socket.
 func node(t *testing.T) string {
-	dir, err := os.MkdirTemp("", "rc-") // short: the kernel allows 107 bytes
+	dir, err := os.MkdirTemp("", "rc-") // short, because the kernel allows 107 bytes
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -61,11 +61,11 @@ func execute(ctx context.Context, in io.Reader, args ...string) (out, errOut str
 	root.SetIn(in)
 	root.SetOut(&o)
 	root.SetErr(&e)
-	code = Run(ctx, root, append([]string{}, args...)) // nil would mean those of the test
+	code = Run(ctx, root, append([]string{}, args...)) // not nil, for which cobra would take the arguments of the test
 	return o.String(), e.String(), code
 }
 
-// running is a command that goes on.
+// running is a command that has been started and not waited for.
 type running struct {
 	t      *testing.T
 	cancel context.CancelFunc
@@ -181,7 +181,7 @@ func TestReport(t *testing.T) {
 	}
 }
 
-// Run is what main calls.
+// Run is the function that main calls.
 func TestRun(t *testing.T) {
 	for _, c := range []struct {
 		err  error
@@ -210,7 +210,7 @@ func TestUsage(t *testing.T) {
 	}
 }
 
-// What is said helps whoever typed it.
+// Errors in the command line tell the user what to type.
 func TestUsageHelps(t *testing.T) {
 	t.Setenv("ROCL_TIMEOUT", "soon")
 	for line, says := range map[string]string{
@@ -225,7 +225,7 @@ func TestUsageHelps(t *testing.T) {
 	}
 }
 
-// With --json errors are JSON too, also those in the command line itself.
+// With --json errors are JSON too, even errors in the command line itself.
 func TestErrorsAsJSON(t *testing.T) {
 	sock := node(t)
 	dir := t.TempDir()
@@ -406,12 +406,12 @@ func TestFind(t *testing.T) {
 	if err := json.Unmarshal([]byte(out), &f); err != nil || code != 0 {
 		t.Fatalf("find --want: %d, %q", code, out)
 	}
-	// What is searched by is answered too (paper, section 3.1).
+	// The answer contains the attributes of the pattern too (section 3.1 of the paper).
 	if want := map[string]any{"a": "b", "c": "2", "bin": map[string]any{"base64": "/w=="}}; !reflect.DeepEqual(f.Attrs, want) {
 		t.Errorf("find --want: %v, want %v", f.Attrs, want)
 	}
-	// Those of earlier finds may be there still: the directory learns of a
-	// context's end from its connection's.
+	// Contexts of earlier finds may still be listed: the directory learns of the end of a context
+	// when its connection ends.
 	if out, _, code := find("--contexts", "--json"); code != 0 || strings.Count(out, "\n") < 2 || strings.Count(out, `"rocl.kind":"context"`) != strings.Count(out, "\n") {
 		t.Errorf("find --contexts: %d, %q, want the two that register", code, out)
 	}
@@ -502,12 +502,12 @@ func TestSendAndReceive(t *testing.T) {
 			t.Errorf("received %q, want %q", l, want)
 		}
 	}
-	if code := raw.stop(); code != 0 { // it says in its help that it goes on until then
+	if code := raw.stop(); code != 0 { // its help says that it runs until the interrupt
 		t.Errorf("recv interrupted: exit code %d", code)
 	}
 }
 
-// send --wait finds what appears later.
+// send --wait finds a resource that appears later.
 func TestSendWaits(t *testing.T) {
 	sock := node(t)
 	sent := make(chan int, 1)
@@ -525,8 +525,8 @@ func TestSendWaits(t *testing.T) {
 	}
 }
 
-// Send says how many messages were not delivered, whether it learns that as it sends or when
-// it waits for the last ones.
+// send says how many messages were not delivered, whether it learns that while it sends or while it
+// waits for the last ones.
 func TestSendTellsUndelivered(t *testing.T) {
 	sock := node(t)
 	c, err := rocl.Open(t.Context(), rocl.WithSocket(sock))
@@ -574,7 +574,7 @@ func TestSendTellsUndelivered(t *testing.T) {
 	}
 }
 
-// Whoever types can end send with an interrupt: what was typed has arrived.
+// An interrupt ends send; the input before it has arrived.
 func TestSendInterrupted(t *testing.T) {
 	sock := node(t)
 	r := start(t, "recv", "--socket", sock, "name=there")

@@ -21,7 +21,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// nodeName is how people see a node's number.
+// nodeName returns a node's number in the form that the commands print.
 func nodeName(n resource.NodeID) string { return fmt.Sprintf("%012x", uint64(n)) }
 
 func nodeNames(ns []resource.NodeID) string {
@@ -37,7 +37,8 @@ type coverageJSON struct {
 	Failed  []resource.NodeID `json:"failed"`
 }
 
-// reportCoverage says on w which nodes were asked: errPartial if not all.
+// reportCoverage prints on w which nodes were asked. It returns errPartial if some could not be
+// asked.
 func reportCoverage(w io.Writer, g Globals, v *rocl.Coverage) error {
 	if g.JSON {
 		if err := Print(w, coverageJSON{v.Covered, append([]resource.NodeID{}, v.Failed...)}); err != nil {
@@ -55,7 +56,7 @@ func reportCoverage(w io.Writer, g Globals, v *rocl.Coverage) error {
 	return nil
 }
 
-// nodeJSON is a node as people see it.
+// nodeJSON is a line of JSON about a node.
 type nodeJSON struct {
 	Node    resource.NodeID `json:"node"`
 	ID      rocl.GID        `json:"id"`
@@ -213,12 +214,12 @@ func searchTraceCommand() *cobra.Command {
 	}
 	cmd.Flags().StringVar(&way, "search", "auto", "`strategy`: auto, as any search goes; tree, without summaries; unicast, ask each node by itself; broadcast, all with one packet, if the cluster has a group")
 	cmd.Flags().StringVar(&way, "way", "auto", "")
-	_ = cmd.Flags().MarkHidden("way") // the name before
+	_ = cmd.Flags().MarkHidden("way") // the former name of the flag
 	_ = cmd.RegisterFlagCompletionFunc("search", cobra.FixedCompletions([]string{"auto", "tree", "unicast", "broadcast"}, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
 }
 
-// trace asks the node's directory, as a context that has nothing.
+// trace asks the node's directory to trace a search. It joins as a context without resources.
 func trace(ctx context.Context, g Globals, way strategy.Strategy, l *rocl.List) (directory.Trace, error) {
 	p := g.patience(ctx)
 	defer p.stop()
@@ -274,7 +275,7 @@ func printTrace(w io.Writer, t *directory.Trace, tree bool) error {
 	return err
 }
 
-// answer says in words what came of a question.
+// answer returns the outcome of a question in words.
 func answer(s *directory.TraceStep) string {
 	switch s.Outcome {
 	case "found":

@@ -22,7 +22,7 @@ import (
 	"github.com/rocl-go/rocl/resource"
 )
 
-// labelled is a node with labels, and its socket.
+// labelled starts a directory of a node with labels, and returns it with its socket.
 func labelled(t *testing.T, a resource.Attributes) (*directory.Server, string) {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "rc-")
@@ -138,7 +138,7 @@ func TestSearchTrace(t *testing.T) {
 	}
 }
 
-// rest is a cluster of three in which one does not answer.
+// rest is the rest of a cluster of three nodes, one of which does not answer.
 type rest struct{ silent resource.NodeID }
 
 func (r rest) Find(context.Context, *resource.List) (database.Record, error) {
@@ -164,8 +164,8 @@ func (r rest) Addr() string { return "127.0.0.1:7946" }
 
 func (r rest) Watch(*resource.List, *database.Watch) func() { return func() {} }
 
-// Where a node could not be asked it is named, and the exit code says so,
-// whether or not something was found among the others.
+// A node that could not be asked is named, and the exit code says so, whether or not the other
+// nodes have a match.
 func TestSilentNode(t *testing.T) {
 	s, sock := labelled(t, resource.Attrs{"zone": "a"})
 	s.Attach(rest{0xabc})
@@ -189,7 +189,7 @@ func TestSilentNode(t *testing.T) {
 	}
 }
 
-// What a trace says is printed, as a table and as a tree.
+// A trace is printed as a table and as a tree.
 func TestPrintTrace(t *testing.T) {
 	id := resource.MakeGID(3, 1, 1)
 	tr := &directory.Trace{
@@ -265,7 +265,7 @@ func TestCompletion(t *testing.T) {
 	}
 }
 
-// help shows what --help shows.
+// The command help prints what --help prints.
 func TestHelp(t *testing.T) {
 	for _, args := range [][]string{{}, {"find"}, {"search-trace"}, {"completion", "bash"}, {"help"}} {
 		a, _, code := execute(t.Context(), nil, append([]string{"help"}, args...)...)

@@ -49,7 +49,7 @@ func registerCommand() *cobra.Command {
 	}
 }
 
-// register opens a context and registers l with it.
+// register opens a context and registers a resource with the attributes l.
 func (g Globals) register(ctx context.Context, l *rocl.List) (*rocl.Context, *rocl.Resource, error) {
 	c, err := g.Open(ctx)
 	if err != nil {
@@ -65,7 +65,7 @@ func (g Globals) register(ctx context.Context, l *rocl.List) (*rocl.Context, *ro
 	return c, r, nil
 }
 
-// announce prints the resource this command has registered.
+// announce prints the resource that this command has registered.
 func announce(cmd *cobra.Command, g Globals, r *rocl.Resource, l *rocl.List) error {
 	id := r.ID()
 	if g.JSON {
@@ -163,7 +163,7 @@ func findCommand() *cobra.Command {
 	return cmd
 }
 
-// wanted reads the values of --want: names, separated by commas.
+// wanted returns the names in the values of --want, which commas separate.
 func wanted(values []string) (names []string, err error) {
 	for _, v := range values {
 		for name := range strings.SplitSeq(v, ",") {

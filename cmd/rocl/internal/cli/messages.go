@@ -119,7 +119,8 @@ func sendCommand() *cobra.Command {
 				}
 				return err
 			}
-			// Reading, from a terminal say, cannot be interrupted; this command can.
+			// A read, for example from a terminal, cannot be interrupted. A goroutine reads, so
+			// that an interrupt ends the command.
 			done := make(chan error, 1)
 			go func() { done <- pieces(cmd.InOrStdin(), raw, send) }()
 			select {
@@ -133,7 +134,7 @@ func sendCommand() *cobra.Command {
 			if undelivered > 0 {
 				result["undelivered"] = undelivered
 				err = fmt.Errorf("%d of %d messages were not delivered: %w", undelivered, n.Load(), err)
-				if ctx.Err() != nil { // the error of an interrupted command is not printed
+				if ctx.Err() != nil { // an interrupted command prints no error
 					note(cmd, g, result, "rocl: %s", text(err))
 				}
 			}
@@ -141,7 +142,7 @@ func sendCommand() *cobra.Command {
 				err = errors.Join(err, Print(cmd.OutOrStdout(), result))
 			}
 			cerr := c.Close()
-			if undelivered > 0 { // which Close would count again
+			if undelivered > 0 { // otherwise Close would count them again
 				return err
 			}
 			return errors.Join(err, cerr)
@@ -153,10 +154,10 @@ func sendCommand() *cobra.Command {
 	return cmd
 }
 
-// undelivered waits until what me has sent is delivered, and returns how many messages were
-// not, and why: err, which sending ended with, or the reason that the reports give.
+// undelivered waits until the messages that me has sent are delivered. It returns how many were
+// not, and why: err, with which sending ended, or the reason of the reports.
 func undelivered(ctx context.Context, g Globals, me *rocl.Resource, err error) (int, error) {
-	fctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), g.Timeout) // also after an interrupt
+	fctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), g.Timeout) // goes on after an interrupt
 	defer cancel()
 	ferr := me.Flush(fctx)
 	var fe *rocl.FlushError
@@ -171,8 +172,8 @@ func undelivered(ctx context.Context, g Globals, me *rocl.Resource, err error) (
 	return fe.Undelivered + fe.Waiting, cmp.Or(err, ferr)
 }
 
-// target opens a context, registers a resource to send from, and finds one to send
-// to. It waits that long for a directory and for the resource to appear.
+// target opens a context, registers a resource to send from, and finds one to send to. It waits up
+// to wait for a directory and for the target to appear.
 func target(ctx context.Context, g Globals, l *rocl.List, wait time.Duration) (c *rocl.Context, me *rocl.Resource, to rocl.GID, err error) {
 	late := time.Now().Add(wait)
 	for {
@@ -207,7 +208,7 @@ func target(ctx context.Context, g Globals, l *rocl.List, wait time.Duration) (c
 	return c, me, f.ID, p.err(err)
 }
 
-// pause waits a moment, and reports whether that was before late.
+// pause waits a moment. It reports false if the time late has come or ctx has ended.
 func pause(ctx context.Context, late time.Time) bool {
 	rest := time.Until(late)
 	if rest <= 0 {
@@ -236,7 +237,8 @@ func appears(ctx context.Context, c *rocl.Context, l *rocl.List, wait time.Durat
 	return rocl.Found{}, rocl.ErrNotFound
 }
 
-// inputError is an error of reading standard input, whose own text says so again.
+// inputError returns an error of reading standard input, without the parts of its text that repeat
+// that.
 func inputError(err error) error {
 	if p := (*fs.PathError)(nil); errors.As(err, &p) {
 		err = p.Err
@@ -244,7 +246,7 @@ func inputError(err error) error {
 	return fmt.Errorf("reading standard input: %w", err)
 }
 
-// pieces cuts the input into messages.
+// pieces cuts the input into messages and calls send with each.
 func pieces(r io.Reader, raw bool, send func([]byte) error) error {
 	in := bufio.NewReaderSize(r, 64<<10)
 	if raw {

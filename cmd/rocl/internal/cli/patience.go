@@ -24,8 +24,8 @@ func (e *silentError) Error() string {
 	return fmt.Sprintf("the directory at %s did not answer within %v", e.path, e.after)
 }
 
-// A patience ends its context when the directory has been silent for as long as
-// --timeout allows.
+// A patience is a context that ends when the directory has not answered for as long as --timeout
+// allows.
 type patience struct {
 	context.Context
 	limit  time.Duration
@@ -33,7 +33,7 @@ type patience struct {
 	cancel context.CancelCauseFunc
 }
 
-// patience begins to wait for the directory. stop must be called.
+// patience starts to wait for the directory. The caller must call stop.
 func (g Globals) patience(ctx context.Context) *patience {
 	p := &patience{limit: cmp.Or(g.Timeout, defaultTimeout)}
 	p.Context, p.cancel = context.WithCancelCause(ctx)
@@ -41,12 +41,13 @@ func (g Globals) patience(ctx context.Context) *patience {
 	return p
 }
 
+// stop ends the wait and the context.
 func (p *patience) stop() {
 	p.timer.Stop()
 	p.cancel(nil)
 }
 
-// err returns err, or the silence that was the cause of it.
+// err returns err, or the silentError that has caused it.
 func (p *patience) err(err error) error {
 	var silent *silentError
 	if err != nil && errors.As(context.Cause(p.Context), &silent) {
@@ -55,8 +56,8 @@ func (p *patience) err(err error) error {
 	return err
 }
 
-// answers returns what seq yields. The time in which the caller works on an answer,
-// or waits for a slow reader of its output, does not count as silence.
+// answers yields what seq yields. The time in which the caller handles an answer, or waits for a
+// slow reader of its output, does not count as silence of the directory.
 func answers[T any](p *patience, seq iter.Seq2[T, error]) iter.Seq2[T, error] {
 	return func(yield func(T, error) bool) {
 		for v, err := range seq {
@@ -69,8 +70,8 @@ func answers[T any](p *patience, seq iter.Seq2[T, error]) iter.Seq2[T, error] {
 	}
 }
 
-// Open opens a context as the global flags say. It fails if the directory does
-// not answer within --timeout.
+// Open opens a context with the settings of the global flags. It fails if the directory does not
+// answer within --timeout.
 func (g Globals) Open(ctx context.Context, opts ...rocl.Option) (*rocl.Context, error) {
 	p := g.patience(ctx)
 	defer p.stop()
@@ -80,10 +81,10 @@ func (g Globals) Open(ctx context.Context, opts ...rocl.Option) (*rocl.Context, 
 	return c, p.err(err)
 }
 
-// askLinger is how long a command that sends no messages waits when it closes.
+// askLinger is how long the context of a command that sends no messages waits when it closes.
 const askLinger = 100 * time.Millisecond
 
-// join opens a context that only asks, and never serves the directory.
+// join opens a context that only asks the directory, and never serves it.
 func (g Globals) join(ctx context.Context) (*rocl.Context, error) {
 	return g.Open(ctx, rocl.JoinOnly(), rocl.WithLinger(askLinger))
 }

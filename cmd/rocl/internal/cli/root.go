@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cli has the commands of rocl that show the directory and move
-// messages, and what all commands share: output, errors and exit codes.
+// Package cli implements the commands of rocl that show the directory and move messages. It also
+// has what all commands share: output, errors and exit codes.
 package cli
 
 import (
@@ -28,7 +28,7 @@ import (
 	"golang.org/x/term"
 )
 
-// Exit codes.
+// The exit codes.
 const (
 	exitFailed      = 1
 	exitNoDirectory = 2
@@ -39,29 +39,28 @@ const (
 	exitInterrupted = 130
 )
 
-// UsageError marks errors of whoever typed the command.
+// A UsageError is an error in the command line that the user typed.
 type UsageError struct{ Err error }
 
 func (u *UsageError) Error() string { return u.Err.Error() }
 func (u *UsageError) Unwrap() error { return u.Err }
 
-// Usagef makes a UsageError.
+// Usagef returns a UsageError with a formatted text.
 func Usagef(format string, args ...any) error { return &UsageError{fmt.Errorf(format, args...)} }
 
-// nothingError is returned when nothing was found: exit code 1. What it says is
-// printed on a terminal only, so that scripts see an empty output.
+// nothingError is returned when nothing was found: exit code 1. Its text is printed on a terminal
+// only, so that scripts get empty output.
 type nothingError string
 
 func (e nothingError) Error() string { return string(e) }
 
-// errPartial says that some node could not be asked: exit code 3, and it has
-// been printed.
+// errPartial is returned when some node could not be asked and this has been printed: exit code 3.
 var errPartial = errors.New("some nodes could not be asked")
 
 // defaultTimeout is how long commands wait for an answer of the directory.
 const defaultTimeout = 5 * time.Second
 
-// Globals are the flags every command has.
+// Globals are the values of the flags that every command has.
 type Globals struct {
 	JSON    bool
 	Socket  string
@@ -69,7 +68,7 @@ type Globals struct {
 	Timeout time.Duration
 }
 
-// Root makes the command that the others belong to.
+// Root returns the root command, with the commands of this package.
 func Root() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "rocl",
@@ -100,7 +99,7 @@ func Root() *cobra.Command {
 	return root
 }
 
-// checkSocket checks where the directory is said to be, not what is there.
+// checkSocket checks the path of the directory's socket, not whether a directory serves there.
 func checkSocket(cmd *cobra.Command) error {
 	f := cmd.Flags().Lookup("socket")
 	what, at := "--socket", f.Value.String()
@@ -115,7 +114,7 @@ func checkSocket(cmd *cobra.Command) error {
 	return nil
 }
 
-// Nothing is [usage.Nothing] for the commands of rocl.
+// Nothing returns a [UsageError] if a command that takes no arguments has some.
 func Nothing(cmd *cobra.Command, args []string) error {
 	if err := usage.Nothing(cmd, args); err != nil {
 		return &UsageError{err}
@@ -123,7 +122,7 @@ func Nothing(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
-// checkTimeout takes the timeout from the environment where no flag gives it.
+// checkTimeout takes the timeout from the environment if no flag gives it.
 func checkTimeout(cmd *cobra.Command) error {
 	f := cmd.Flags().Lookup("timeout")
 	what := "--timeout " + f.Value.String()
@@ -160,7 +159,7 @@ func refuseOtherShells(root *cobra.Command) {
 	}
 }
 
-// helpCommand is cobra's, to which a name that there is not is an error.
+// helpCommand returns a help command that, unlike cobra's, fails for an unknown name.
 func helpCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "help [command]",
@@ -187,7 +186,7 @@ func helpCommand() *cobra.Command {
 	}
 }
 
-// Flags reads the global flags of a command.
+// Flags returns the values of the global flags of a command.
 func Flags(cmd *cobra.Command) Globals {
 	var g Globals
 	g.JSON, _ = cmd.Flags().GetBool("json")
@@ -200,7 +199,7 @@ func Flags(cmd *cobra.Command) Globals {
 	return g
 }
 
-// path is where the commands look for the directory.
+// path returns the path at which the commands look for the directory.
 func (g Globals) path() string {
 	if g.Socket != "" {
 		return g.Socket
@@ -208,7 +207,8 @@ func (g Globals) path() string {
 	return directory.DefaultSocket()
 }
 
-// Logger is where the library logs to: nowhere unless --verbose is given.
+// Logger returns the logger for the library: it writes to standard error with --verbose, and
+// discards otherwise.
 func (g Globals) Logger() *slog.Logger {
 	level := &slog.HandlerOptions{Level: slog.LevelDebug}
 	switch {
@@ -227,7 +227,7 @@ func Run(ctx context.Context, root *cobra.Command, args []string) int {
 	return report(ctx, cmd, args, err)
 }
 
-// A problem is an error as it is printed with --json.
+// A problem is an error in the form that --json prints.
 type problem struct {
 	Error string `json:"error"`
 	Hint  string `json:"hint,omitempty"`
@@ -237,7 +237,7 @@ type problem struct {
 // report prints err on standard error and returns the exit code.
 func report(ctx context.Context, cmd *cobra.Command, args []string, err error) int {
 	p, quiet := explain(ctx, cmd, err)
-	asJSON := slices.Contains(args, "--json") // also where the flags were not read, for an error among them
+	asJSON := slices.Contains(args, "--json") // also if the flags could not be read
 	if v, err := cmd.Flags().GetBool("json"); err == nil && cmd.Flags().Changed("json") {
 		asJSON = v
 	}
@@ -255,8 +255,8 @@ func report(ctx context.Context, cmd *cobra.Command, args []string, err error) i
 	return p.Code
 }
 
-// explain says of an error what is printed and which exit code it has. What is
-// quiet has been printed, or is printed on a terminal only.
+// explain returns how an error is printed, with its exit code. quiet is true if the error has been
+// printed, or is printed on a terminal only.
 func explain(ctx context.Context, cmd *cobra.Command, err error) (p problem, quiet bool) {
 	var misused *UsageError
 	var nothing nothingError
@@ -300,8 +300,7 @@ func explain(ctx context.Context, cmd *cobra.Command, err error) (p problem, qui
 	return problem{text(err), "", exitFailed}, false
 }
 
-// note prints what is not an error on standard error: text, or with --json the
-// object v.
+// note prints a message that is no error on standard error: the text, or with --json the object v.
 func note(cmd *cobra.Command, g Globals, v any, format string, args ...any) {
 	if g.JSON {
 		_ = Print(cmd.ErrOrStderr(), v)
@@ -310,10 +309,10 @@ func note(cmd *cobra.Command, g Globals, v any, format string, args ...any) {
 	}
 }
 
-// text is an error without the names of the library in front of each part.
+// text returns the text of an error without the library's name at the beginning of each part.
 func text(err error) string { return usage.Text(err) }
 
-// unknown is cobra's error about a command that does not exist, on one line.
+// unknown returns cobra's error about an unknown command, on one line.
 func unknown(err error) string {
 	what, like, ok := strings.Cut(err.Error(), "Did you mean this?")
 	what = display.Escape(strings.TrimSpace(what))
@@ -323,7 +322,7 @@ func unknown(err error) string {
 	return what
 }
 
-// someAttributes requires an attribute.
+// someAttributes returns an error if no attribute is given.
 func someAttributes(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return Usagef("%s needs at least one attribute: %s", cmd.Name(), cmd.UseLine())
@@ -331,7 +330,7 @@ func someAttributes(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
-// attributes reads k=v arguments; order is kept and names may repeat.
+// attributes reads arguments of the form k=v. It keeps their order, and names may repeat.
 func attributes(args []string) (*rocl.List, error) {
 	l := new(rocl.List)
 	for _, a := range args {
@@ -346,7 +345,7 @@ func attributes(args []string) (*rocl.List, error) {
 	return l, nil
 }
 
-// ownAttributes reads k=v arguments for a resource of this command.
+// ownAttributes reads arguments of the form k=v for a resource of this command.
 func ownAttributes(args []string) (*rocl.List, error) {
 	l, err := attributes(args)
 	if err != nil {
@@ -360,8 +359,8 @@ func ownAttributes(args []string) (*rocl.List, error) {
 	return l, nil
 }
 
-// Print writes one JSON object as a line, with \u escapes in place of what a
-// terminal would not just show.
+// Print writes v as one line of JSON. Characters that would control a terminal are written as \u
+// escapes.
 func Print(w io.Writer, v any) error {
 	b, err := json.Marshal(v)
 	if err == nil {
@@ -370,7 +369,7 @@ func Print(w io.Writer, v any) error {
 	return err
 }
 
-// jsonBytes is text as a string, and what is not UTF-8 as {"base64": "…"}.
+// jsonBytes returns text as a string, and bytes that are not UTF-8 as {"base64": "…"}.
 func jsonBytes(b []byte) any {
 	if utf8.Valid(b) {
 		return string(b)
@@ -378,7 +377,7 @@ func jsonBytes(b []byte) any {
 	return map[string]string{"base64": base64.StdEncoding.EncodeToString(b)}
 }
 
-// jsonAttrs is an object; a name that repeats has an array of its values.
+// jsonAttrs returns attributes as an object. A name that repeats has an array of its values.
 func jsonAttrs(l *rocl.List) map[string]any {
 	m := map[string]any{}
 	for name, v := range l.All() {
@@ -399,7 +398,7 @@ func jsonAttrs(l *rocl.List) map[string]any {
 	return m
 }
 
-// Terminal says whether w is one.
+// Terminal reports whether w is a terminal.
 func Terminal(w any) bool {
 	f, ok := w.(*os.File)
 	return ok && term.IsTerminal(int(f.Fd()))

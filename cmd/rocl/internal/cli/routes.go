@@ -18,8 +18,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// routeJSON is a link of a context. Of a context that does not answer there is
-// one line, with an error.
+// routeJSON is a line of JSON about a route of a context. A context that does not answer has one
+// line, with an error.
 type routeJSON struct {
 	Context rocl.GID `json:"context"`
 	PID     int      `json:"pid"`
@@ -69,12 +69,13 @@ func routesCommand() *cobra.Command {
 	}
 }
 
-// routes asks the contexts of c's node, all at once.
+// routes asks all contexts of c's node at the same time. silent is the number of contexts that did
+// not answer.
 func routes(ctx context.Context, g Globals, c *rocl.Context) (all []routeJSON, silent int, err error) {
 	var mu sync.Mutex
 	var asked sync.WaitGroup
 	defer asked.Wait()
-	var unseen rocl.Coverage // other nodes are not asked for theirs
+	var unseen rocl.Coverage // not used: contexts of other nodes are not asked
 	actx, cancel := context.WithTimeout(ctx, g.Timeout)
 	defer cancel()
 	p := g.patience(ctx)

@@ -17,11 +17,10 @@ import (
 	"github.com/rocl-go/rocl/resource"
 )
 
-// evil moves the cursor, sets the title, turns text round and hides some.
+// evil moves the cursor, sets the title, reverses text and hides some of it.
 const evil = "\x1b[2J\x1b]0;owned\a\u009b31m\x7f\u202e\u200b\u3164\r\n\tx"
 
-// unsafe is the first character of printed text that a terminal would not just
-// show.
+// unsafe returns the first character of printed text that would control a terminal, or "".
 func unsafe(s string) string {
 	for _, r := range s {
 		if !display.IsSafe(r) && r != '\n' {
@@ -31,9 +30,8 @@ func unsafe(s string) string {
 	return ""
 }
 
-// What another process chose never reaches the terminal as it is: not with
-// attributes, not with labels, payloads or errors, not in JSON, which means the
-// same nevertheless.
+// Text that another process chose never reaches the terminal unchanged: not in attributes, labels,
+// payloads or errors, and not in JSON, whose meaning stays the same.
 func TestNothingUnsafeIsPrinted(t *testing.T) {
 	_, sock := labelled(t, resource.Attrs{"label" + evil: evil})
 	c, err := rocl.Open(t.Context(), rocl.WithSocket(sock))
@@ -75,7 +73,7 @@ func TestNothingUnsafeIsPrinted(t *testing.T) {
 		w := start(t, append(format, "watch", "--socket", sock, "evil=yes")...)
 		l := w.line()
 		if format != nil {
-			l += w.line() // the first says that it is synced
+			l += w.line() // the first line says that the watch is synced
 		}
 		if u := unsafe(l); u != "" || !strings.Contains(l, "appeared") {
 			t.Errorf("watch printed %s: %q", u, l)
@@ -102,7 +100,7 @@ func TestNothingUnsafeIsPrinted(t *testing.T) {
 	}
 }
 
-// A list is printed so that values cannot be taken for other attributes.
+// A list is printed so that values cannot be mistaken for other attributes.
 func TestListsAreUnambiguous(t *testing.T) {
 	l, err := attributes([]string{"a=b", "list=a,b", "c=d, e=f", `q="x"`, "what=?", "=x"}[:5])
 	if err != nil {

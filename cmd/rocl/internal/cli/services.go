@@ -17,7 +17,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// A serviceJSON is one call of a server, or a server that does not answer, as a line of JSON.
+// A serviceJSON is a line of JSON about one call that a server offers, or about a server that does
+// not answer.
 type serviceJSON struct {
 	Server rocl.GID       `json:"server"`
 	Attrs  map[string]any `json:"attrs"`
@@ -63,13 +64,14 @@ func servicesCommand() *cobra.Command {
 	}
 }
 
-// A serviceReply is what one server tells of its calls.
+// A serviceReply is the answer of one server about its calls.
 type serviceReply struct {
 	stats []rpc.MethodStats
 	err   error
 }
 
-// listServices asks the servers, all at once, and prints the calls of each, in order.
+// listServices asks all servers at the same time, and prints the calls of each, in the order of
+// found.
 func listServices(ctx context.Context, w io.Writer, client *rpc.Client, found []rocl.Found, g Globals) error {
 	replies := make([]serviceReply, len(found))
 	var asked sync.WaitGroup
@@ -107,7 +109,7 @@ func listServices(ctx context.Context, w io.Writer, client *rpc.Client, found []
 	return nil
 }
 
-// printService prints the calls of a server as a table.
+// printService prints the calls of one server as a table.
 func printService(w io.Writer, f *rocl.Found, r *serviceReply) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight|tabwriter.TabIndent)
 	fmt.Fprintf(t, "%v  %v\n", f.ID, &f.Attrs)
@@ -122,7 +124,8 @@ func printService(w io.Writer, f *rocl.Found, r *serviceReply) error {
 	return t.Flush()
 }
 
-// printServiceJSON prints each call of a server as a line, or one line that says why the server does not answer.
+// printServiceJSON prints a line for each call of a server, or one line that says why the server
+// does not answer.
 func printServiceJSON(w io.Writer, f *rocl.Found, r *serviceReply) error {
 	line := serviceJSON{Server: f.ID, Attrs: jsonAttrs(&f.Attrs)}
 	if r.err != nil {
@@ -138,7 +141,7 @@ func printServiceJSON(w io.Writer, f *rocl.Found, r *serviceReply) error {
 	return nil
 }
 
-// short returns a duration with three digits or so.
+// short returns a duration rounded to about three digits.
 func short(d time.Duration) time.Duration {
 	for unit := time.Duration(1); ; unit *= 10 {
 		if d < 1000*unit {

@@ -15,7 +15,7 @@ import (
 	"github.com/rocl-go/rocl/rpc"
 )
 
-// newServices returns a context and a client of package rpc.
+// newServices returns the socket of a node, a context and a client of package rpc.
 func newServices(t *testing.T) (string, *rocl.Context, *rpc.Client) {
 	sock := node(t)
 	c, err := rocl.Open(t.Context(), rocl.WithSocket(sock))
@@ -31,7 +31,7 @@ func newServices(t *testing.T) (string, *rocl.Context, *rpc.Client) {
 	return sock, c, client
 }
 
-// newService returns a server that offers one call, and whose own calls pass around.
+// newService returns a server that offers one call, with the interceptors around.
 func newService(t *testing.T, c *rocl.Context, attrs rocl.Attrs, call string, result any, around ...rpc.Interceptor) *rpc.Server {
 	s, err := rpc.NewServer(t.Context(), c, attrs, rpc.WithInterceptors(around...))
 	if err != nil {
@@ -44,7 +44,8 @@ func newService(t *testing.T, c *rocl.Context, attrs rocl.Attrs, call string, re
 	return s
 }
 
-// A server that answers late does not keep the others from being asked, and the order stays.
+// A server that answers late does not delay the questions to the others, and the order of the
+// output stays.
 func TestServicesAreAskedAtOnce(t *testing.T) {
 	_, c, client := newServices(t)
 	lastAsked := make(chan struct{})
@@ -90,7 +91,7 @@ func TestServicesAreAskedAtOnce(t *testing.T) {
 	}
 }
 
-// A resource that never replies is listed with the time that it had.
+// A resource that never replies is listed with the time for which the command waited.
 func TestServiceThatHangs(t *testing.T) {
 	_, c, client := newServices(t)
 	hung, err := c.Register(t.Context(), rocl.Attrs{"rpc": "1"})
@@ -113,7 +114,7 @@ func TestServiceThatHangs(t *testing.T) {
 	}
 }
 
-// Names of calls, results and errors of servers never reach the terminal as they are.
+// Names of calls, results and errors of servers never reach the terminal unchanged.
 func TestNothingUnsafeOfServices(t *testing.T) {
 	sock, c, _ := newServices(t)
 	newService(t, c, rocl.Attrs{"a": evil}, evil, nil)

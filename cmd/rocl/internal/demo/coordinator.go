@@ -16,13 +16,13 @@ import (
 )
 
 const (
-	unitFiles = 64      // files of a unit at most
-	unitBytes = 8 << 20 // and their bytes, but for the last
-	ahead     = 2       // units a crawler has at a time
+	unitFiles = 64      // limit of the files of a unit
+	unitBytes = 8 << 20 // limit of their bytes, without those of the last file
+	ahead     = 2       // limit of the units that one crawler has at a time
 )
 
-// walk cuts the regular files under dir into units. Like grep -r it follows
-// dir itself if that is a link, and no other. What cannot be entered is named.
+// walk cuts the regular files under dir into units. Like grep -r it follows dir itself if that is a
+// link, and no other link. bad names the folders that could not be entered.
 func walk(dir string) (units []*work, files int, bad []string, err error) {
 	root, err := filepath.EvalSymlinks(dir)
 	if err != nil {
@@ -56,16 +56,16 @@ func walk(dir string) (units []*work, files int, bad []string, err error) {
 	return units, files, bad, err
 }
 
-// work is a unit and what has become of it.
+// work is a unit and its state.
 type work struct {
-	unit    unit     // its Indexer is empty while nobody is at it
-	crawler rocl.GID // zero while nobody is at it
-	indexer rocl.GID // the last that was given it, zero at first
+	unit    unit     // its Indexer is empty while no crawler has the unit
+	crawler rocl.GID // zero while no crawler has the unit
+	indexer rocl.GID // the last indexer that was given the unit, zero at first
 	result  *indexed
 }
 
-// coordinator shares the units among crawlers and indexers, and begins again
-// what died with one of them.
+// coordinator gives the units to crawlers and indexers. When one of these ends, it gives out again
+// the units that were lost.
 type coordinator struct {
 	c       *rocl.Context
 	me      *rocl.Resource
@@ -73,18 +73,18 @@ type coordinator struct {
 	rep     reporter
 	units   []*work
 	todo    []*work
-	left    int // units without result
+	left    int // number of units without a result
 	crawler map[rocl.GID]int
 	indexer []rocl.GID
 	front   rocl.GID
 	turn    int
 	redone  int
-	found   map[rocl.GID]string // processes that have been spoken of, by their names
-	lost    map[rocl.GID]bool   // processes that are gone
+	found   map[rocl.GID]string // names of the processes that were reported
+	lost    map[rocl.GID]bool   // processes that have ended
 	msgs    uint64
-	before  []rocl.GID // crawlers and indexers there were when the watch began
-	synced  bool       // the watch has told of all there are
-	kill    func()     // kills an indexer, once a third is done; may be nil
+	before  []rocl.GID // crawlers and indexers that were known when the watch began
+	synced  bool       // the watch has yielded all processes that exist
+	kill    func()     // kills an indexer when a third of the units is done; may be nil
 }
 
 func newCoordinator(c *rocl.Context, me *rocl.Resource, run string, rep reporter, units []*work) *coordinator {
@@ -94,15 +94,15 @@ func newCoordinator(c *rocl.Context, me *rocl.Resource, run string, rep reporter
 	}
 }
 
-// reporter tells a person what happens.
+// reporter shows the user what happens.
 type reporter interface {
 	say(format string, args ...any)
 	total(units int)
 	step(done int, bytes uint64)
 }
 
-// index runs until every unit is in the index of somebody who is there. The
-// watch tells anew who that is.
+// index runs until every unit is in the index of an indexer that lives. The watch says which ones
+// live.
 func (co *coordinator) index(ctx context.Context) error {
 	co.before = append(slices.Collect(maps.Keys(co.crawler)), co.indexer...)
 	co.crawler, co.indexer, co.synced = map[rocl.GID]int{}, nil, false
@@ -115,7 +115,7 @@ func (co *coordinator) index(ctx context.Context) error {
 		close(events)
 	}()
 	messages := make(chan *rocl.Message)
-	defer func() { // both have ended: no answer to a question is taken for a late report
+	defer func() { // both goroutines have ended, so that a late report is not taken for an answer
 		cancel()
 		for range events {
 		}
@@ -195,11 +195,11 @@ func (co *coordinator) watch(ctx context.Context, to chan<- rocl.Event) error {
 	return ctx.Err()
 }
 
-// event notes who has come and who has gone.
+// event handles the event that a process has appeared or gone.
 func (co *coordinator) event(ev rocl.Event) error {
 	role, pid := ev.Attrs.GetString(attrRole), ev.Attrs.GetString("pid")
 	switch {
-	case co.lost[ev.ID]: // given up: what it has is, or will be, with others
+	case co.lost[ev.ID]: // given up: other processes have its units, or will get them
 	case ev.Kind == rocl.Appeared && role != "coordinator":
 		if co.found[ev.ID] == "" {
 			co.found[ev.ID] = fmt.Sprintf("%s %v (process %s)", role, ev.ID, pid)
@@ -227,30 +227,30 @@ func (co *coordinator) event(ev rocl.Event) error {
 	return nil
 }
 
-// gone takes a process off the list.
+// gone takes a process off the lists.
 func (co *coordinator) gone(id rocl.GID) error {
 	delete(co.crawler, id)
 	co.indexer = slices.DeleteFunc(co.indexer, func(i rocl.GID) bool { return i == id })
 	co.bury(id)
 	if !co.synced {
-		return nil // others may still be told of
+		return nil // the watch may still yield other processes
 	}
 	return co.enough()
 }
 
-// bury has done again what a process took with it that is on no list any more:
-// a crawler the units it was at, an indexer all it had.
+// bury gives out again the units that a process has lost by ending: a crawler the units that it
+// had, an indexer all units in its index. The process is on no list any more.
 func (co *coordinator) bury(id rocl.GID) {
 	co.lost[id] = true
 	n := co.again(func(w *work) bool { return w.indexer == id || w.crawler == id && w.result == nil })
 	name := co.found[id]
-	if name == "" { // it went before it was spoken of
+	if name == "" { // the process ended before it was reported
 		name = fmt.Sprintf("process %v", id)
 	}
 	co.rep.say("%s is gone: %d units are done again by the others", name, n)
 }
 
-// enough says whether those that are left can go on.
+// enough returns an error if the remaining processes cannot go on.
 func (co *coordinator) enough() error {
 	switch {
 	case len(co.crawler) == 0:
@@ -261,14 +261,14 @@ func (co *coordinator) enough() error {
 	return nil
 }
 
-// again puts units back to be done once more.
+// again marks the units that which selects, to be done once more, and returns how many.
 func (co *coordinator) again(which func(*work) bool) (n int) {
 	for _, w := range co.units {
 		if w.unit.Indexer == "" || !which(w) {
 			continue
 		}
 		if _, ok := co.crawler[w.crawler]; ok && w.result == nil {
-			// Its crawler still has it and will report in vain.
+			// Its crawler still has the unit. The report of that attempt will be ignored.
 			co.crawler[w.crawler]--
 		}
 		if w.result != nil {
@@ -284,7 +284,7 @@ func (co *coordinator) again(which func(*work) bool) (n int) {
 	return n
 }
 
-// assign gives crawlers with a free hand their next units.
+// assign gives further units to the crawlers that have fewer than ahead.
 func (co *coordinator) assign(ctx context.Context) error {
 	for len(co.indexer) > 0 {
 		var crawler rocl.GID
@@ -299,9 +299,9 @@ func (co *coordinator) assign(ctx context.Context) error {
 		}
 		w := co.todo[0]
 		co.todo = co.todo[1:]
-		// A unit that is done again because of its crawler may be in the
-		// index already, with the news of it under way: its indexer knows,
-		// another would count its files once more.
+		// A unit that is done again because its crawler has ended may be in the index already,
+		// while the report of that is under way. Its indexer notices that; another indexer would
+		// count the files a second time.
 		if !slices.Contains(co.indexer, w.indexer) {
 			co.turn++
 			w.indexer = co.indexer[co.turn%len(co.indexer)]
@@ -310,7 +310,7 @@ func (co *coordinator) assign(ctx context.Context) error {
 		w.unit.Indexer = w.indexer.String()
 		err := sendJSON(ctx, co.me, crawler, tagUnit, &w.unit)
 		if errors.Is(err, rocl.ErrGone) || errors.Is(err, rocl.ErrUnreachable) {
-			// The watch will say so too; until then it is not asked again.
+			// The watch will report the end too. Until then the crawler gets no further units.
 			delete(co.crawler, crawler)
 			co.again(func(o *work) bool { return o.crawler == crawler && o.result == nil })
 			continue
@@ -324,7 +324,7 @@ func (co *coordinator) assign(ctx context.Context) error {
 	return nil
 }
 
-// message takes in a report.
+// message handles a report of a crawler or an indexer. bytes is the size of what was indexed.
 func (co *coordinator) message(m *rocl.Message) (bytes uint64, err error) {
 	co.msgs++
 	switch m.Tag() {
@@ -347,7 +347,7 @@ func (co *coordinator) message(m *rocl.Message) (bytes uint64, err error) {
 		}
 		w := co.units[r.ID]
 		if w.result != nil || w.unit.Attempt != r.Attempt || w.indexer != m.From() {
-			return 0, nil // an attempt that was given up
+			return 0, nil // a report of an attempt that was given up
 		}
 		w.result = &r
 		if _, ok := co.crawler[w.crawler]; ok {
@@ -359,7 +359,8 @@ func (co *coordinator) message(m *rocl.Message) (bytes uint64, err error) {
 	return 0, nil
 }
 
-// query asks the front end; what is lost meanwhile is indexed again first.
+// query asks the front end for a word. If an indexer ends meanwhile, its units are indexed again
+// first.
 func (co *coordinator) query(ctx context.Context, word string) (told, error) {
 	for try := 0; ; try++ {
 		t, err := question(ctx, co.me, co.front, ask{Word: word})
@@ -381,7 +382,7 @@ func (co *coordinator) query(ctx context.Context, word string) (told, error) {
 	}
 }
 
-// summary adds up the results.
+// summary returns the sum of the results.
 func (co *coordinator) summary() (r Result) {
 	for _, w := range co.units {
 		if w.result == nil {

@@ -1,17 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package demo is rocl's demonstration on real input: an inverted index of a
-// tree of text files, built by processes that know of each other only by
-// attributes.
+// Package demo is a demonstration of rocl on real input: an inverted index of a tree of text files,
+// built by processes that know each other only by attributes.
 //
 //	coordinator ──units──► crawlers ──contents──► indexers ◄──words── front end
 //	     ▲                                           │                   ▲
 //	     └──────────────── what is indexed ──────────┘      questions ───┘
 //
-// Each is a process of its own with a context of its own. The files are cut
-// into units; a unit is read by one crawler, sent piece by piece to one
-// indexer, and counts once that has seen its end. What was given to an indexer
-// that dies is done again by another.
+// Each box is a process with a context of its own. The files are cut into units. One crawler reads
+// a unit and sends it piece by piece to one indexer. The unit counts when the indexer has received
+// its end. If an indexer ends, another one indexes its units again.
 package demo
 
 import (
@@ -37,25 +35,25 @@ import (
 	"github.com/vbauerster/mpb/v8/decor"
 )
 
-// Result is what a run prints with --json.
+// Result is the result of a run, which is printed with --json.
 type Result struct {
 	Dir      string   `json:"dir"`
 	Word     string   `json:"word"`
 	Matches  int      `json:"matches"`
-	Files    int      `json:"files"` // text files indexed
+	Files    int      `json:"files"` // text files that were indexed
 	Binary   int      `json:"binary"`
 	Bytes    uint64   `json:"bytes"`
 	Messages uint64   `json:"messages"`
-	Words    int      `json:"words"` // of all shards: one that several have counts for each
+	Words    int      `json:"words"` // sum over all indexers: a word in several of them counts for each
 	Seconds  float64  `json:"seconds"`
 	Skipped  []string `json:"skipped"`
-	Redone   int      `json:"redone"` // units done again
-	Killed   int      `json:"killed"` // processes lost
+	Redone   int      `json:"redone"` // units that were done again
+	Killed   int      `json:"killed"` // processes that were lost
 	Crawlers int      `json:"crawlers"`
 	Indexers int      `json:"indexers"`
 }
 
-// Commands are demo and what it starts.
+// Commands returns the command demo and the hidden commands that it starts as processes.
 func Commands() []*cobra.Command {
 	var o options
 	demo := &cobra.Command{
@@ -108,7 +106,7 @@ type options struct {
 	globals            cli.Globals
 }
 
-// goSource is the source tree of the Go installation.
+// goSource returns the source tree of the Go installation.
 func goSource() (string, error) {
 	root := os.Getenv("GOROOT")
 	if root == "" {
@@ -266,8 +264,8 @@ func (co *coordinator) gather(ctx context.Context, o options) error {
 	return ctx.Err()
 }
 
-// processes are the children. They die with us: at the end of their standard
-// input, which is a pipe from us, and by the kernel's doing.
+// processes are the child processes. They end with this process: at the end of their standard
+// input, which is a pipe from this process, and by a signal of the kernel.
 type processes struct {
 	cmds  []*exec.Cmd
 	pipes []io.Closer
@@ -299,19 +297,19 @@ func (p *processes) stop() {
 	}
 	for _, cmd := range p.cmds {
 		t := time.AfterFunc(5*time.Second, func() { _ = cmd.Process.Kill() })
-		_ = cmd.Wait() // a killed one is no error here
+		_ = cmd.Wait() // that a child was killed is no error here
 		t.Stop()
 	}
 }
 
-// play is a child's life: until its input ends.
+// play runs a child process in its role until its input ends.
 func play(ctx context.Context, socket, name, run string, in io.Reader) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	go func() {
 		_, _ = io.Copy(io.Discard, in)
 		cancel()
-		// Whatever hangs must not outlive the demonstration.
+		// A child that hangs must not outlive the demonstration.
 		time.AfterFunc(3*time.Second, func() { os.Exit(1) })
 	}()
 	c, me, err := role(ctx, socket, run, name)
@@ -334,7 +332,7 @@ func play(ctx context.Context, socket, name, run string, in io.Reader) error {
 	return err
 }
 
-// teller reports on a terminal with a bar, elsewhere line by line.
+// teller is a reporter that shows a bar on a terminal, and writes lines elsewhere.
 type teller struct {
 	quiet bool
 	w     io.Writer

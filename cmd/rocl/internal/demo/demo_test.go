@@ -24,7 +24,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// notes is a reporter that remembers.
+// notes is a reporter that keeps what it is told.
 type notes struct{ said []string }
 
 func (n *notes) say(format string, args ...any) {
@@ -37,8 +37,8 @@ func (n *notes) has(what string) bool {
 	return slices.ContainsFunc(n.said, func(s string) bool { return strings.Contains(s, what) })
 }
 
-// stage is a demonstration in this process. Indexers run by themselves; the
-// crawlers do what the test lets them do.
+// stage is a demonstration in this process. Its indexers run by themselves; its crawlers do what
+// the test lets them do.
 type stage struct {
 	t       *testing.T
 	ctx     context.Context
@@ -90,7 +90,7 @@ func (s *stage) enter(role string) *actor {
 	return a
 }
 
-// event tells the coordinator what the watch would.
+// event gives the coordinator an event of the watch.
 func (s *stage) event(kind directory.EventKind, a *actor, role string) {
 	s.t.Helper()
 	if err := s.co.event(event(kind, a.me.ID(), role)); err != nil {
@@ -105,7 +105,7 @@ func event(kind directory.EventKind, id rocl.GID, role string) rocl.Event {
 	return ev
 }
 
-// crawl lets the crawler of a unit do it, to the end of its sending.
+// crawl makes the crawler of a unit send all of it.
 func (s *stage) crawl(w *work) (u unit) {
 	s.t.Helper()
 	a := s.actors[w.crawler]
@@ -124,7 +124,7 @@ func (s *stage) crawl(w *work) (u unit) {
 	return u
 }
 
-// report is the next report to the coordinator, which does not know it yet.
+// report returns the next report to the coordinator, before the coordinator has handled it.
 func (s *stage) report() *rocl.Message {
 	s.t.Helper()
 	m, err := s.co.me.Recv(s.ctx, rocl.Tag(tagIndexed))
@@ -163,8 +163,8 @@ func tree(t *testing.T, files map[string]string) string {
 	return dir
 }
 
-// A crawler dies when its unit is in the index already and the news of it is
-// under way. Whichever comes first, the unit counts once.
+// A crawler ends when its unit is in the index and the report of that is under way. Whichever event
+// comes first, the unit counts once.
 func TestCrawlerDiesAfterSending(t *testing.T) {
 	for _, gone := range []string{"gone first", "news first"} {
 		t.Run(gone, func(t *testing.T) {
@@ -187,7 +187,7 @@ func TestCrawlerDiesAfterSending(t *testing.T) {
 				if again.Attempt == first.Attempt || again.Indexer != first.Indexer {
 					t.Errorf("first %+v, then %+v", first, again)
 				}
-				s.told(news) // of the attempt that was given up
+				s.told(news) // the report of the attempt that was given up
 				if s.co.left != 1 {
 					t.Error("the news of an attempt that was given up counts")
 				}
@@ -210,7 +210,7 @@ func TestCrawlerDiesAfterSending(t *testing.T) {
 	}
 }
 
-// An indexer takes all it has with it, also when it was done with it.
+// An indexer that ends loses all its units, even those that it had finished.
 func TestIndexerDiesWithResults(t *testing.T) {
 	s := newStage(t, tree(t, map[string]string{"a": "alpha"}))
 	for _, role := range []string{"indexer", "indexer", "crawler"} {
@@ -242,7 +242,7 @@ func TestIndexerDiesWithResults(t *testing.T) {
 	}
 }
 
-// A watch that begins tells who is missing by not telling of it.
+// A new watch shows by omission which processes have ended.
 func TestGoneBetweenWatches(t *testing.T) {
 	s := newStage(t, tree(t, map[string]string{"a": "alpha"}))
 	dead, alive, crawler := s.enter("indexer"), s.enter("indexer"), s.enter("crawler")
@@ -257,14 +257,14 @@ func TestGoneBetweenWatches(t *testing.T) {
 	if !s.co.synced || s.co.left != 1 || len(s.co.todo) != 1 || s.co.summary().Killed != 1 || !s.notes.has("indexer "+dead.me.ID().String()) {
 		t.Errorf("%d left, %d to do, said %q", s.co.left, len(s.co.todo), s.notes.said)
 	}
-	// It is given up, whatever is told of it later.
+	// The process is given up, whatever later events say of it.
 	s.event(rocl.Appeared, dead, "indexer")
 	if len(s.co.indexer) != 1 {
 		t.Error("an indexer that was given up is used")
 	}
 }
 
-// With nobody left there is an end, not a wait.
+// Without crawlers or indexers the run ends with an error instead of waiting.
 func TestNobodyLeft(t *testing.T) {
 	for _, role := range []string{"crawler", "indexer"} {
 		s := newStage(t, tree(t, map[string]string{"a": "alpha"}))
@@ -344,7 +344,7 @@ func TestWrongFlags(t *testing.T) {
 	}
 }
 
-// An empty argument, such as that of an unset variable, is not the default.
+// An empty argument, for example of an unset variable, does not stand for the default.
 func TestWrongFolder(t *testing.T) {
 	for _, args := range [][]string{{""}, {"a", "b"}} {
 		cmd := Commands()[0]

@@ -7,80 +7,80 @@ import (
 	"errors"
 )
 
-// Attributes by which the processes of one run know each other.
+// The attributes by which the processes of one run find each other.
 const (
 	attrRun  = "demo"
 	attrRole = "role"
 )
 
-// Tags of the messages between them. Bodies are JSON but for tagContent.
+// The tags of the messages between the processes. Payloads are JSON, except that of tagContent.
 const (
 	tagUnit    = 1 + iota // coordinator to crawler: unit
 	tagSent               // crawler to coordinator: sent
 	tagContent            // crawler to indexer: part of a file
 	tagEnd                // crawler to indexer: end
 	tagIndexed            // indexer to coordinator: indexed
-	tagAsk                // coordinator to front end, front end to indexers: ask, a request; the reply is told
+	tagAsk                // coordinator to front end, front end to indexers: ask, as a request; the reply is told
 )
 
-// unit is a share of the files, crawled by one and indexed by one. Attempt
-// tells a repeated unit from its predecessor.
+// unit is a share of the files. One crawler reads it and one indexer indexes it. Attempt
+// distinguishes a repeated unit from the earlier attempts.
 type unit struct {
 	ID      uint32
 	Attempt uint32
 	Indexer string   // identifier
-	Paths   [][]byte // not strings: JSON would mend what is not UTF-8
+	Paths   [][]byte // not strings, because JSON would change text that is not UTF-8
 }
 
-// sent says that a crawler is through with a unit. Err is set if the indexer
-// could not be reached.
+// sent reports that a crawler has finished with a unit. Err is set if the indexer could not be
+// reached.
 type sent struct {
 	ID, Attempt uint32
 	Messages    uint64
 	Err         string
 }
 
-// end closes a unit towards its indexer.
+// end tells the indexer that a unit is complete.
 type end struct {
 	ID, Attempt uint32
 	Coordinator string
-	Paths       [][]byte // of all its files
-	Skipped     []string // unreadable, with the reason
+	Paths       [][]byte // paths of all files of the unit
+	Skipped     []string // unreadable files, with the reason
 }
 
-// indexed says that a unit is in the index.
+// indexed reports that a unit is in the index.
 type indexed struct {
 	ID, Attempt uint32
 	Files       int // text files
-	Binary      int // others
+	Binary      int // other files
 	Bytes       uint64
 	Skipped     []string
 }
 
-// ask is the question for a word; told the answer.
+// ask is the question for a word. The answer is a told.
 type ask struct {
 	Word string
 }
 
-// names is how many of the files found are named.
+// names limits how many of the files found are named.
 const names = 3
 
 type told struct {
 	Matches  int
-	Names    [][]byte // of some
+	Names    [][]byte // of the first files
 	Indexers int
 	Words    int
 	Err      string
 }
 
-// A content message is a header and the bytes of part of a file:
+// A content message is a header and the bytes of a part of a file:
 //
 //	unit u32, attempt u32, file u32 (within the unit), flags u8
 const (
 	contentHead = 13
 	flagFirst   = 1
 	flagLast    = 2
-	flagFailed  = 4 // the file could not be read to its end: forget it
+	flagFailed  = 4 // the file could not be read to its end: drop it
 )
 
 type content struct {

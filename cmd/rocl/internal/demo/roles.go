@@ -14,10 +14,10 @@ import (
 	"github.com/rocl-go/rocl/cmd/rocl/internal/demo/index"
 )
 
-// piece is the most of a file that travels in one message.
+// piece limits how many bytes of a file travel in one message.
 const piece = 1 << 20
 
-// role opens a context and registers it as one of the run's processes.
+// role opens a context and registers its resource as one of the run's processes.
 func role(ctx context.Context, socket, run, name string) (*rocl.Context, *rocl.Resource, error) {
 	c, err := rocl.Open(ctx, rocl.WithSocket(socket), rocl.JoinOnly())
 	if err != nil {
@@ -89,11 +89,11 @@ func crawlUnit(ctx context.Context, c *rocl.Context, me *rocl.Resource, boss roc
 	return sendJSON(ctx, me, to, tagEnd, e)
 }
 
-// fileError is about the file, not about the sending.
+// fileError marks an error of reading a file, as opposed to sending it.
 type fileError struct{ error }
 
-// sendFile sends a file in pieces, read straight into the buffers that travel.
-// A file that cannot be read to its end is taken back.
+// sendFile sends a file in pieces, which it reads directly into the buffers of the messages. If the
+// file cannot be read to its end, the indexer is told to drop it.
 func sendFile(ctx context.Context, c *rocl.Context, me *rocl.Resource, to rocl.GID, path string, h content) (messages uint64, err error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -106,7 +106,7 @@ func sendFile(ctx context.Context, c *rocl.Context, me *rocl.Resource, to rocl.G
 	}
 	h.flags = flagFirst
 	for {
-		// One byte more than the file is thought to have finds its end at once.
+		// One byte more than the file should have reveals its end at once.
 		b, err := c.Buffer(contentHead + int(size) + 1)
 		if err != nil {
 			return messages, err
@@ -136,7 +136,7 @@ func sendFile(ctx context.Context, c *rocl.Context, me *rocl.Resource, to rocl.G
 	}
 }
 
-// indexUnit is a unit on its way into the index.
+// indexUnit is a unit that is being indexed.
 type indexUnit struct {
 	id, attempt uint32
 	file        *index.File
@@ -148,15 +148,15 @@ type indexUnit struct {
 
 // document is a text file of a unit.
 type document struct {
-	file  uint32 // within the unit
+	file  uint32 // number within the unit
 	words []uint32
 }
 
-// indexer keeps a share of the index.
+// indexer holds a share of the index.
 type indexer struct {
 	x     index.Index
-	open  map[rocl.GID]*indexUnit // by crawler
-	units map[uint32]bool         // committed
+	open  map[rocl.GID]*indexUnit // units that are being received, by crawler
+	units map[uint32]bool         // committed units
 }
 
 func runIndexer(ctx context.Context, _ *rocl.Context, me *rocl.Resource) error {
@@ -236,7 +236,7 @@ func (ix *indexer) end(ctx context.Context, me *rocl.Resource, from rocl.GID, b 
 	u := ix.open[from]
 	delete(ix.open, from)
 	if u == nil || u.id != e.ID || u.attempt != e.Attempt {
-		u = &indexUnit{} // none of its files could be read
+		u = &indexUnit{} // none of the unit's files could be read
 	}
 	if !ix.units[e.ID] {
 		ix.units[e.ID] = true
@@ -250,7 +250,7 @@ func (ix *indexer) end(ctx context.Context, me *rocl.Resource, from rocl.GID, b 
 	return sendJSON(ctx, me, boss, tagIndexed, indexed{ID: e.ID, Attempt: e.Attempt, Files: len(u.files), Binary: u.binary, Bytes: u.bytes, Skipped: e.Skipped})
 }
 
-// runFront answers for a word by asking every indexer there is.
+// runFront answers questions for a word by asking every indexer.
 func runFront(ctx context.Context, c *rocl.Context, me *rocl.Resource, run string) error {
 	for m, err := range me.Messages(ctx, rocl.Tag(tagAsk)) {
 		if err != nil {

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package index is the inverted index of the demonstration: which files
-// contain which word.
+// Package index is the inverted index of the demonstration: it maps a word to the files that
+// contain it.
 //
-// A word is a maximal run of ASCII letters, digits and underscore; case does
-// not matter. A file with a NUL byte is not text and counts for nothing: what
-// grep -Iiw goes by in the C locale.
+// A word is a maximal run of ASCII letters, digits and underscores; case does not matter. A file
+// with a NUL byte is not text and has no words. These are the rules of grep -Iiw in the C locale.
 package index
 
 // class maps a byte to its lower-case form if it belongs to a word, else to 0.
@@ -21,7 +20,7 @@ var class = func() (c [256]byte) {
 	return c
 }()
 
-// IsWord says whether w is one word.
+// IsWord reports whether w is one word.
 func IsWord(w string) bool {
 	for i := range len(w) {
 		if class[w[i]] == 0 {
@@ -31,7 +30,7 @@ func IsWord(w string) bool {
 	return w != ""
 }
 
-// Fold is w in the form in which it is indexed.
+// Fold returns w in the form in which it is indexed.
 func Fold(w string) string {
 	b := make([]byte, len(w))
 	for i := range len(w) {
@@ -40,31 +39,32 @@ func Fold(w string) string {
 	return string(b)
 }
 
-// An Index holds committed files. The zero Index is empty. It is for one
-// goroutine at a time.
+// An Index holds the words of committed files. The zero Index is empty. One goroutine at a time may
+// use it and its Files.
 type Index struct {
-	ids   map[string]uint32 // of words
-	posts [][]uint32        // by word: the committed files that contain it
-	names []string          // of committed files
-	seen  []uint64          // by word: the last file in which it was met
+	ids   map[string]uint32 // numbers of words
+	posts [][]uint32        // by word: the numbers of the committed files that contain it
+	names []string          // of the committed files
+	seen  []uint64          // by word: the stamp of the last file in which it was met
 	next  uint64
 }
 
-// A File is one file being read into an index, in pieces of any size.
+// A File is one file that is being read into an index, in pieces of any size. [Index.Begin] makes
+// it.
 type File struct {
 	x      *Index
 	stamp  uint64
 	words  []uint32
-	part   []byte // of a word that may go on in the next piece
-	long   bool   // it is longer than longest
+	part   []byte // the beginning of a word that may go on in the next piece
+	long   bool   // that word is longer than longest
 	binary bool
 }
 
-// longest is the longest word that is indexed: no argument of a command can be
-// longer (execve(2)), and a file that is one word must fit into memory.
+// longest limits the length of a word that is indexed. No argument of a command can be longer
+// (execve(2)), and the memory for a file that is one endless word must be limited.
 const longest = 128 << 10
 
-// Begin starts a file. Files of several origins may be read side by side.
+// Begin starts a file. Several files may be read alternately.
 func (x *Index) Begin() *File {
 	if x.ids == nil {
 		x.ids = map[string]uint32{}
@@ -73,7 +73,7 @@ func (x *Index) Begin() *File {
 	return &File{x: x, stamp: x.next}
 }
 
-// Write adds the next piece. It never fails.
+// Write adds the next piece of the file. It never fails.
 func (f *File) Write(p []byte) (int, error) {
 	if f.binary {
 		return len(p), nil
@@ -113,14 +113,14 @@ func (f *File) word() {
 	}
 	f.part = f.part[:0]
 	if x.seen[id] != f.stamp {
-		// Two files read side by side may take turns here: then the word is
-		// noted more than once, and End sorts that out.
+		// Two files that are read alternately may both change the stamp. Then the word is noted
+		// more than once, and End removes the duplicates.
 		x.seen[id] = f.stamp
 		f.words = append(f.words, id)
 	}
 }
 
-// End returns the words of the file, each once, and whether it is text.
+// End ends the file. It returns the words of the file, each once, and whether the file is text.
 func (f *File) End() (words []uint32, text bool) {
 	if len(f.part) > 0 {
 		f.word()
@@ -139,7 +139,7 @@ func (f *File) End() (words []uint32, text bool) {
 	return words, true
 }
 
-// Commit adds a file that has ended.
+// Commit adds a file whose End has returned words.
 func (x *Index) Commit(name string, words []uint32) {
 	file := uint32(len(x.names))
 	x.names = append(x.names, name)
@@ -148,8 +148,8 @@ func (x *Index) Commit(name string, words []uint32) {
 	}
 }
 
-// Files are the names of the committed files that contain the word, in the
-// order in which they were committed.
+// Files returns the names of the committed files that contain the word, in the order of their
+// commits.
 func (x *Index) Files(word string) []string {
 	id, ok := x.ids[Fold(word)]
 	if !ok {
@@ -162,5 +162,5 @@ func (x *Index) Files(word string) []string {
 	return names
 }
 
-// Words is the number of different words met.
+// Words returns the number of different words that were met.
 func (x *Index) Words() int { return len(x.posts) }

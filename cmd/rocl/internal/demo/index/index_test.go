@@ -12,7 +12,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// naive says what the rules say, with a regular expression.
+// naive reports whether a file contains a word, by a regular expression.
 func naive(file []byte, word string) bool {
 	if bytes.IndexByte(file, 0) >= 0 {
 		return false
@@ -37,7 +37,7 @@ func TestAgainstNaive(t *testing.T) {
 		for rest := file; len(rest) > 0; {
 			n := rapid.IntRange(1, len(rest)).Draw(t, "piece")
 			f.Write(rest[:n])
-			other.Write(rest[:n]) // side by side
+			other.Write(rest[:n]) // alternately
 			rest = rest[n:]
 		}
 		for i, f := range []*File{f, other} {
@@ -57,8 +57,8 @@ func TestAgainstNaive(t *testing.T) {
 	})
 }
 
-// A file that is one endless word is neither kept in memory nor taken for its
-// beginning, and what stands behind it counts.
+// A file that is one endless word is not kept in memory, and is not indexed by the beginning of the
+// word. The text behind the word counts.
 func TestEndlessWord(t *testing.T) {
 	var x Index
 	f := x.Begin()
