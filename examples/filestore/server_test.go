@@ -30,7 +30,8 @@ func fileSum(t *testing.T, path string) string {
 	return sum
 }
 
-// Of versions of one file that are put at once one is left, with its own sum, whoever asks meanwhile.
+// When several versions of one file are put at once, one of them is left, with its own sum.
+// Requests for the file meanwhile do not change that.
 func TestVersionsAtOnce(t *testing.T) {
 	const size = 20_000
 	dir := t.TempDir()
@@ -73,7 +74,7 @@ func TestVersionsAtOnce(t *testing.T) {
 	}
 }
 
-// A sum that a killed server has not written to its end is not believed.
+// A sum that a killed server has not written to its end is ignored.
 func TestSumCutShort(t *testing.T) {
 	dir := t.TempDir()
 	for _, f := range []struct{ name, text string }{{"f", "bytes"}, {".f.sum", ""}} { // the sum is not older
