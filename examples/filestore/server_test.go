@@ -15,7 +15,7 @@ import (
 	"github.com/rocl-go/rocl/rpc"
 )
 
-// fileSum returns the checksum of the bytes that a file has.
+// fileSum returns the checksum of the bytes of a file.
 func fileSum(t *testing.T, path string) string {
 	t.Helper()
 	f, err := os.Open(path)
@@ -87,7 +87,8 @@ func TestSumCutShort(t *testing.T) {
 	}
 }
 
-// A server that closes or has ended is gone. One whose handler's own call found no server is not.
+// A server that closes or has ended is gone. A server whose handler made a call that found no
+// server is not gone.
 func TestIsGone(t *testing.T) {
 	ctx := t.Context()
 	n := newNode(t)
