@@ -11,8 +11,8 @@ import (
 	"github.com/rocl-go/rocl/subsys/shm"
 )
 
-// Contexts that have linked read large messages where they lie, also when the
-// messages lie in more arenas than a stranger may have mapped, and all are held.
+// Contexts that have linked read large messages in place, even if all messages are held and lie in
+// more arenas than a stranger may have mapped.
 func TestManyArenas(t *testing.T) {
 	const count, size = 40, 2 << 20 // each message is an arena
 	ctx := context.Background()
@@ -42,7 +42,7 @@ func TestManyArenas(t *testing.T) {
 		}
 		return m
 	}
-	send(1).Release() // the link is made
+	send(1).Release() // this makes the link
 	before := a.Stats().CopiedBytes
 	for range count {
 		defer send(size).Release()

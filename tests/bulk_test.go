@@ -19,7 +19,7 @@ import (
 
 const bulkLen = 32 << 20
 
-// bulkOrigin is a peer that has memory, registered and plain.
+// bulkOrigin is a peer that exposes memory, registered and plain.
 func bulkOrigin(c *lib.Context, who lib.Attrs) error {
 	ctx := context.Background()
 	ep, err := bulk.Open(ctx, c)
@@ -51,7 +51,7 @@ func bulkOrigin(c *lib.Context, who lib.Attrs) error {
 	select {}
 }
 
-// bulkTarget is a peer that keeps a view of the memory that the test has, and pulls and pushes.
+// bulkTarget is a peer that keeps a view of the test's memory, and pulls and pushes.
 func bulkTarget(c *lib.Context, who lib.Attrs) error {
 	ctx := context.Background()
 	ep, err := bulk.Open(ctx, c)
@@ -90,7 +90,8 @@ func handleOf(f lib.Found, name string) (h bulk.Handle, err error) {
 	return h, h.UnmarshalText([]byte(text))
 }
 
-// overBoth runs f over TCP and over shared memory, for processes of the test and for itself.
+// overBoth runs f over TCP and over shared memory. opts choose the transport of the test's context,
+// and the environment that of its peers.
 func overBoth(t *testing.T, f func(t *testing.T, opts ...lib.Option)) {
 	t.Run("tcp", func(t *testing.T) { f(t, lib.WithTransports(tcp.New())) })
 	t.Run("shm", func(t *testing.T) {
@@ -99,8 +100,8 @@ func overBoth(t *testing.T, f func(t *testing.T, opts ...lib.Option)) {
 	})
 }
 
-// The origin is killed while its memory is pulled and pushed: each transfer fails with ErrGone at once, and
-// what is viewed stays.
+// The origin is killed while its memory is pulled and pushed. Each transfer fails with ErrGone at
+// once, and the memory of views stays valid.
 func TestBulkOriginKilled(t *testing.T) {
 	overBoth(t, func(t *testing.T, opts ...lib.Option) {
 		sock := socket(t)
@@ -168,8 +169,8 @@ func TestBulkOriginKilled(t *testing.T) {
 	})
 }
 
-// The target is killed while it pulls, pushes and has a view: the origin's memory, registered or plain, comes back,
-// and other targets do not notice.
+// The target is killed while it pulls, pushes and has a view. The origin gets its memory back,
+// registered or plain, and other targets are unaffected.
 func TestBulkTargetKilled(t *testing.T) {
 	overBoth(t, func(t *testing.T, opts ...lib.Option) {
 		sock := socket(t)

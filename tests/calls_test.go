@@ -16,13 +16,13 @@ import (
 	"github.com/rocl-go/rocl/subsys/tcp"
 )
 
-// What the peer "replier" does with a request, by its tag.
+// The tags of requests say what the peer "replier" does with a request.
 const (
 	replies    = iota // replies with the payload
-	keeps             // receives it, and does nothing
-	diesBefore        // is killed with the request received
-	diesAfter         // is killed as its reply has been accepted
-	diesWithin        // is killed within a large reply
+	keeps             // receives the request, and does nothing
+	diesBefore        // is killed when it has received the request
+	diesAfter         // is killed when its reply has been accepted
+	diesWithin        // is killed during a large reply
 )
 
 const largeReply = 64 << 20
@@ -47,7 +47,7 @@ func replier(c *lib.Context, who lib.Attrs) error {
 			case diesBefore:
 				die()
 			case diesWithin:
-				time.AfterFunc(3*time.Millisecond, die) // how much of it has gone by then is left to chance
+				time.AfterFunc(3*time.Millisecond, die) // the part that has gone by then is left to chance
 				_ = r.ReplyBytes(ctx, m, make([]byte, largeReply))
 				return
 			}
@@ -63,8 +63,8 @@ func replier(c *lib.Context, who lib.Attrs) error {
 	return nil
 }
 
-// A server is killed, at any point of a call: each call to it returns its whole reply, or
-// ErrGone, and nothing is reported as undelivered.
+// A server is killed, at any point of a call. Each call to it returns its whole reply, or ErrGone,
+// and nothing is reported as undelivered.
 func TestCallKilledServer(t *testing.T) {
 	for _, over := range []string{"", "adaptive", "never"} { // TCP, and shared memory
 		t.Run("shm "+over, func(t *testing.T) {
@@ -100,7 +100,7 @@ func TestCallKilledServer(t *testing.T) {
 					t.Fatal(err)
 				}
 				var wg sync.WaitGroup
-				for i := range 100 { // in flight as the server dies
+				for i := range 100 { // in flight when the server dies
 					wg.Go(func() {
 						if err := reply(keeps, i*100); !errors.Is(err, lib.ErrGone) {
 							t.Errorf("how %d: %v", how, err)

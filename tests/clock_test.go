@@ -14,9 +14,9 @@ import (
 	"testing"
 )
 
-// wallClock are the ways from a time to the clock on the wall and back. What
-// remains, Sub, Since, Until, Before, timers and deadlines, takes the monotonic
-// clock of time.Now: nobody can set it, and a jump of the other moves nothing.
+// wallClock and wallClockOfPackage are the methods and functions that convert between a time and
+// the wall clock. The rest of package time, such as Sub, Since, Until, Before, timers and
+// deadlines, takes the monotonic clock of time.Now, which cannot be set and does not jump.
 var (
 	wallClock = []string{
 		"Unix", "UnixMilli", "UnixMicro", "UnixNano", "UTC", "In", "Format", "AppendFormat", "Round", "Truncate", "AddDate",
@@ -25,15 +25,15 @@ var (
 	wallClockOfPackage = []string{"Date", "Parse", "ParseInLocation", "Unix", "UnixMilli", "UnixMicro"}
 )
 
-// wallClockIs says where the wall's clock is nevertheless, and how often.
+// wallClockIs lists the files that use the wall clock nevertheless, and how often.
 var wallClockIs = map[string]int{
 	"directory/search/searchtest/sim.go": 1, // a simulation begins at some time
-	"subsys/tls/secrets.go":              3, // from when until when certificates made of a secret are good: for ever
+	"subsys/tls/secrets.go":              3, // the validity of certificates made of a secret: for ever
 }
 
-// No duration, expiry or order in the library depends on the clock that a person
-// or a time server sets, and none is told to another node. (Certificates of the
-// operator's own are judged by it: that is what their dates are for.)
+// No duration, expiry or order in the library depends on the wall clock, which a person or a time
+// server sets, and no time of it is sent to another node. (The operator's own certificates are
+// checked by it, because they have dates.)
 func TestMonotonicOnly(t *testing.T) {
 	found := map[string][]string{}
 	for _, dir := range []string{"resource", "buffers", "subsys", "dispatch", "directory", "context"} {
@@ -47,7 +47,7 @@ func TestMonotonicOnly(t *testing.T) {
 				return err
 			}
 			if !slices.ContainsFunc(f.Imports, func(i *ast.ImportSpec) bool { return i.Path.Value == `"time"` }) {
-				return nil // what it calls so is something else
+				return nil // the calls are of another package
 			}
 			rel, _ := filepath.Rel("..", path)
 			rel = filepath.ToSlash(rel)

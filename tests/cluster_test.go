@@ -15,7 +15,7 @@ import (
 	"github.com/rocl-go/rocl/internal/freeaddr"
 )
 
-// freePort is a port of the loopback interface that nobody has just now.
+// freePort returns an address of the loopback interface whose port is not in use at the moment.
 func freePort(t *testing.T) string {
 	t.Helper()
 	addr, err := freeaddr.Loopback()
@@ -25,9 +25,9 @@ func freePort(t *testing.T) string {
 	return addr
 }
 
-// Three daemons, each with a node of its own: what is registered at one is
-// found at the others, messages go there and back, what nobody has is denied,
-// and a daemon that is killed takes its node's resources with it.
+// Three daemons, each with its own node: a resource of one node is found at the others, messages go
+// there and back, and a resource that no node has is denied. A killed daemon takes its node's
+// resources with it.
 func TestCluster(t *testing.T) {
 	key := filepath.Join(t.TempDir(), "key")
 	if err := os.WriteFile(key, []byte("0123456789abcdef0123456789abcdef\n"), 0o600); err != nil {
@@ -72,7 +72,7 @@ func TestCluster(t *testing.T) {
 			if err != nil || m.From() != rs[i].ID() {
 				t.Fatalf("from %v: %v", m, err)
 			}
-			if err := rs[j].SendBytes(ctx, m.From(), 99, nil); err != nil { // the way back is found too
+			if err := rs[j].SendBytes(ctx, m.From(), 99, nil); err != nil { // the reply must find its receiver too
 				t.Fatal(err)
 			}
 			m.Release()
@@ -94,7 +94,7 @@ func TestCluster(t *testing.T) {
 		_, code := run(t, "", rocl, "find", "--socket", sockets[1], "at=0")
 		return code == 1
 	})
-	// Its contexts are as they were: who knows one still talks to it.
+	// The contexts of the node are unaffected: senders that know one can still send to it.
 	if err := rs[1].SendBytes(ctx, rs[0].ID(), 5, nil); err != nil {
 		t.Fatal(err)
 	}

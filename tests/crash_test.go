@@ -22,13 +22,13 @@ import (
 	"github.com/rocl-go/rocl/subsys/tcp"
 )
 
-// A process that is killed must be this library's, not a command's: the test
-// binary is started again as one of the peers below.
+// The process that is killed must run this library, not a command: the test binary is started again
+// as one of the peers below.
 func init() {
 	if len(os.Args) < 5 || os.Args[1] != "peer" {
 		return
 	}
-	go func() { // nothing stays behind when the test itself is killed
+	go func() { // so that nothing stays behind when the test itself is killed
 		for parent := os.Getppid(); os.Getppid() == parent; {
 			time.Sleep(100 * time.Millisecond)
 		}
@@ -60,8 +60,8 @@ func init() {
 	os.Exit(1)
 }
 
-// peer starts a process that plays a part under a name, and waits until it has
-// registered {peer=name}.
+// peer starts a process that plays a part under a name, and waits until the process has registered
+// {peer=name}.
 func peer(t *testing.T, part, sock, name string) *child {
 	t.Helper()
 	self, err := os.Executable()
@@ -71,7 +71,7 @@ func peer(t *testing.T, part, sock, name string) *child {
 	return start(t, "registered", self, "peer", part, sock, name)
 }
 
-// overShm is what a test process opens its context with under TestCrashOverShm.
+// overShm returns the options with which a test process opens its context under TestCrashOverShm.
 func overShm() []lib.Option {
 	how := lib.PollAdaptive
 	switch os.Getenv("ROCL_TEST_SHM") {
@@ -83,10 +83,10 @@ func overShm() []lib.Option {
 	return []lib.Option{lib.WithTransports(shm.New()), lib.WithPoll(how)}
 }
 
-// The same as over TCP is true where messages lie in the memory of who is killed.
+// The guarantees that hold over TCP hold too if messages lie in the memory of the killed process.
 func TestCrashOverShm(t *testing.T) { crashOverShm(t, "adaptive") }
 
-// And where the survivor sleeps on a futex, which no dead process wakes.
+// The same holds if the survivor sleeps on a futex, which no dead process wakes.
 func TestCrashBesideSleeper(t *testing.T) { crashOverShm(t, "never") }
 
 func crashOverShm(t *testing.T, how string) {
@@ -101,8 +101,7 @@ const bigLen = 8 << 20
 
 var table = crc64.MakeTable(crc64.ECMA)
 
-// bigMessage fills p so that bigCheck notices every byte that is not of
-// message i.
+// bigMessage fills p so that bigCheck notices every byte that does not belong to message i.
 func bigMessage(p []byte, i uint64) {
 	binary.LittleEndian.PutUint64(p, i)
 	for at := 16; at < len(p); at += 8 {
@@ -123,8 +122,8 @@ func bigCheck(p []byte, i uint64) error {
 	return nil
 }
 
-// flood sends large messages to {sink=yes} without end, and says of each when
-// the library is through with it.
+// flood sends large messages to {sink=yes} without end, and prints of each when the library has
+// released it.
 func flood(c *lib.Context, who lib.Attrs) error {
 	ctx := context.Background()
 	r, err := c.Register(ctx, who)
@@ -158,7 +157,7 @@ func flood(c *lib.Context, who lib.Attrs) error {
 	}
 }
 
-// silent registers, with a small mailbox, and receives nothing.
+// silent registers a resource with a small mailbox, and receives nothing.
 func silent(c *lib.Context, who lib.Attrs) error {
 	if _, err := c.Register(context.Background(), who, lib.MailboxLimit(256<<10)); err != nil {
 		return err
@@ -167,7 +166,7 @@ func silent(c *lib.Context, who lib.Attrs) error {
 	select {}
 }
 
-// echo sends back what it gets.
+// echo sends each message back to its sender.
 func echo(c *lib.Context, who lib.Attrs) error {
 	ctx := context.Background()
 	r, err := c.Register(ctx, who)
@@ -191,7 +190,7 @@ func echo(c *lib.Context, who lib.Attrs) error {
 	}
 }
 
-// hello sends {sink=yes} one message, and stays.
+// hello sends one message to {sink=yes}, and stays.
 func hello(c *lib.Context, who lib.Attrs) error {
 	ctx := context.Background()
 	r, err := c.Register(ctx, who)
@@ -211,7 +210,7 @@ func hello(c *lib.Context, who lib.Attrs) error {
 
 const mints = 2000
 
-// mint registers many resources and tells their identifiers.
+// mint registers many resources and prints their identifiers.
 func mint(c *lib.Context, who lib.Attrs) error {
 	fmt.Println("registered")
 	for range mints {
@@ -224,7 +223,7 @@ func mint(c *lib.Context, who lib.Attrs) error {
 	select {}
 }
 
-// tcpConns are this process's connected TCP sockets.
+// tcpConns returns the connected TCP sockets of this process.
 func tcpConns(t testing.TB) (fds []int) {
 	t.Helper()
 	dir, err := os.ReadDir("/proc/self/fd")
@@ -244,7 +243,7 @@ func tcpConns(t testing.TB) (fds []int) {
 	return fds
 }
 
-// soon is a context that ends when something hangs.
+// soon returns a context that ends when a test hangs.
 func soon(t testing.TB, d time.Duration) context.Context {
 	ctx, cancel := context.WithTimeout(context.Background(), d)
 	t.Cleanup(cancel)
@@ -275,9 +274,9 @@ func register(t testing.TB, c *lib.Context, a lib.Attrs) *lib.Resource {
 	return r
 }
 
-// A sender is killed in the middle of large messages. Of these the receiver
-// gets a whole beginning, at least what the sender knew to be delivered, no
-// part of one, and goes on working.
+// A sender is killed in the middle of large messages. The receiver gets an unbroken beginning of
+// them: at least what the sender knew to be delivered, and no part of a message. Then the receiver
+// goes on working.
 func TestCrashSender(t *testing.T) {
 	rounds := 5
 	if testing.Short() {
@@ -320,10 +319,10 @@ func TestCrashSender(t *testing.T) {
 				delivered++
 			}
 		}
-		// The kernel still has what the dead one wrote.
+		// The kernel still has what the killed process wrote.
 		eventually.True(t, "the connection of the dead sender is closed", func() bool { return len(tcpConns(t)) == 0 })
-		// A send makes the link end, where that has not happened yet, and with it
-		// goes the last memory: that of the unfinished message among it.
+		// A send makes the link end, if it has not ended yet. With the link goes the last memory,
+		// that of the unfinished message included.
 		eventually.True(t, "a send to the dead sender fails", func() bool {
 			err := r.SendBytes(ctx, from.ID, 0, nil)
 			if err != nil && !errors.Is(err, lib.ErrGone) {
@@ -364,7 +363,7 @@ func TestCrashSender(t *testing.T) {
 	f.kill(t)
 }
 
-// Nothing is kept for senders that were killed while nobody spoke.
+// Nothing is kept for senders that were killed while no messages were sent.
 func TestCrashIdleSender(t *testing.T) {
 	sock := socket(t)
 	c := open(t, sock)
@@ -381,15 +380,15 @@ func TestCrashIdleSender(t *testing.T) {
 	eventually.True(t, "the links to the dead are gone", func() bool { return c.Stats().Links == 0 })
 }
 
-// A receiver with a full mailbox is killed while a sender waits for room. The
-// sender is told in time and talks to others.
+// A receiver with a full mailbox is killed while a sender waits for credit. The sender's call fails
+// in time, and the sender goes on exchanging messages with other peers.
 func TestCrashReceiver(t *testing.T) {
 	const giveUp = 3 * time.Second
 	for _, serves := range []bool{false, true} {
 		t.Run(fmt.Sprintf("serves=%v", serves), func(t *testing.T) {
 			sock := socket(t)
 			var c *lib.Context
-			if !serves { // whoever is first serves the directory
+			if !serves { // the first context serves the directory
 				c = open(t, sock, lib.WithGiveUp(giveUp))
 			}
 			full := peer(t, "silent", sock, "full")
@@ -436,7 +435,7 @@ func TestCrashReceiver(t *testing.T) {
 			}
 			failed := make(chan error, 1)
 			go func() { failed <- me.SendBytes(ctx, target.ID, 0, make([]byte, 10_000)) }()
-			talk(2) // the waiting one is in nobody's way
+			talk(2) // the waiting sender delays no other
 			select {
 			case err := <-failed:
 				t.Fatalf("the send did not wait: %v", err)
@@ -450,15 +449,15 @@ func TestCrashReceiver(t *testing.T) {
 					t.Errorf("the waiting send failed with %v", err)
 				}
 				t.Logf("told after %v: %v", time.Since(killed), err)
-			case <-time.After(giveUp + 2*time.Second): // that much for a busy machine
+			case <-time.After(giveUp + 2*time.Second): // the margin is for a busy machine
 				t.Fatalf("the send still waits %v after the receiver's death", time.Since(killed))
 			}
 			if err := me.SendBytes(ctx, target.ID, 0, nil); !errors.Is(err, lib.ErrGone) && !errors.Is(err, lib.ErrUnreachable) {
 				t.Errorf("another send: %v", err)
 			}
 			talk(3)
-			// A reply may overtake the acknowledgement of what it answers, and the process that
-			// owes that one is killed before c is closed.
+			// A reply may overtake the acknowledgement of its request. The process that owes that
+			// acknowledgement is killed before c is closed.
 			if err := c.Flush(ctx); err != nil {
 				t.Errorf("flush: %v", err)
 			}
@@ -466,8 +465,8 @@ func TestCrashReceiver(t *testing.T) {
 	}
 }
 
-// A receiver with room left is killed, with messages unread. The next send
-// fails at once or what it accepted is reported, the one after fails.
+// A receiver with room left is killed, with messages unread. The next send fails at once, or the
+// message that it accepted is reported. The send after that fails.
 func TestCrashReceiverWithRoom(t *testing.T) {
 	const giveUp = 3 * time.Second
 	told := make(chan lib.Undelivered, 100)
@@ -488,7 +487,7 @@ func TestCrashReceiverWithRoom(t *testing.T) {
 	p.kill(t)
 	bound := soon(t, giveUp+2*time.Second)
 	err = me.SendBytes(bound, target.ID, 1, []byte("too late"))
-	for err == nil { // accepted: then we are told, perhaps of those before too
+	for err == nil { // accepted: then the message is reported, perhaps with earlier ones
 		select {
 		case u := <-told:
 			if u.To != target.ID || !errors.Is(u.Err, lib.ErrGone) && !errors.Is(u.Err, lib.ErrUnreachable) {
@@ -517,21 +516,20 @@ func TestCrashReceiverWithRoom(t *testing.T) {
 		t.Fatal(m, err)
 	}
 	m.Release()
-	// What the dead one was sent may be reported only now, and a reply may overtake the
-	// acknowledgement of what it answers: Close is to find nothing.
+	// What the killed process was sent may be reported only now, and a reply may overtake the
+	// acknowledgement of its request. Flush makes sure that Close finds nothing.
 	_ = c.Flush(ctx)
 }
 
-// Close returns, and the flusher rests, also when very much was queued while
-// the link was made.
+// Close returns, and the flusher sleeps, even if very much was queued while the link was made.
 func TestCrashBacklog(t *testing.T) {
 	sock := socket(t)
 	p := peer(t, "mint", sock, "many")
 	for range mints {
 		p.until(t, "minted")
 	}
-	for range 15 { // it depends on who comes to write when
-		// No cleanup: it would hang, as Close does.
+	for range 15 { // it depends on which goroutine writes when
+		// There is no cleanup: it would hang, as Close does.
 		ctx := soon(t, 60*time.Second)
 		c, err := lib.Open(ctx, lib.WithSocket(sock))
 		if err != nil {
@@ -545,7 +543,7 @@ func TestCrashBacklog(t *testing.T) {
 			}
 			ids = append(ids, f.ID)
 		}
-		// The peer answers no handshake while it stands still.
+		// A stopped peer answers no handshake.
 		signal(t, p.cmd.Process.Pid, syscall.SIGSTOP)
 		const before, after = 30_000, 100_000
 		for n := range before + after {
@@ -565,7 +563,7 @@ func TestCrashBacklog(t *testing.T) {
 			if err != nil {
 				t.Error(err)
 			}
-		case <-time.After(15 * time.Second): // it lingers for 5
+		case <-time.After(15 * time.Second): // Close lingers for 5
 			t.Fatal("Close does not return")
 		}
 	}

@@ -16,21 +16,20 @@ import (
 	"time"
 )
 
-// play is a demonstration whose processes the test stops and kills. A stopped
-// process holds the run up for as long as need be, so that nothing depends on
-// who is quicker.
+// play is a demonstration whose processes the test stops and kills. A stopped process delays the
+// run for as long as necessary, so that the test does not depend on which process is faster.
 type play struct {
 	demo *child
-	want string // what grep counts
+	want string // the number that grep counts
 	pids map[string][]int
 }
 
-// startPlay begins a demonstration with the first process of a role stopped as
-// soon as it is there, and waits until all have been found.
+// startPlay begins a demonstration, stops the first process of a role as soon as it appears, and
+// waits until all processes have been found.
 func startPlay(t *testing.T, stopped string) *play {
 	t.Helper()
 	dir := t.TempDir()
-	for i := range 400 { // several units for everybody
+	for i := range 400 { // several units of work for each process
 		text := strings.Repeat("filler ", i) + map[bool]string{true: "Alpha", false: "alphas"}[i%3 == 0]
 		if err := os.WriteFile(filepath.Join(dir, fmt.Sprint(i)), []byte(text), 0o644); err != nil {
 			t.Fatal(err)
@@ -56,7 +55,7 @@ func startPlay(t *testing.T, stopped string) *play {
 		t.Fatal(err)
 	}
 	signal(t, pid, syscall.SIGSTOP)
-	t.Cleanup(func() { _ = syscall.Kill(pid, syscall.SIGCONT) }) // should the test fail: a stopped process does not end with the demo
+	t.Cleanup(func() { _ = syscall.Kill(pid, syscall.SIGCONT) }) // a stopped process does not end with the demo
 	p.pids[stopped] = []int{pid}
 	for range 6 { // two crawlers, three indexers, the front end
 		l := p.demo.until(t, "found ")
@@ -75,7 +74,7 @@ func startPlay(t *testing.T, stopped string) *play {
 	return p
 }
 
-// end waits for the answer, which must be right and tell of the loss.
+// end waits for the answer, which must be right and mention the loss.
 func (p *play) end(t *testing.T) {
 	t.Helper()
 	p.demo.until(t, p.want)
@@ -87,8 +86,8 @@ func (p *play) end(t *testing.T) {
 	}
 }
 
-// signal sends s to a process. If that is SIGSTOP, signal returns when the process
-// stands still: on a busy machine its threads run on for a while.
+// signal sends s to a process. If s is SIGSTOP, signal returns when the process has stopped: on a
+// busy machine its threads run on for a while.
 func signal(t *testing.T, pid int, s syscall.Signal) {
 	t.Helper()
 	if err := syscall.Kill(pid, s); err != nil {
@@ -109,7 +108,7 @@ func standsStill(t *testing.T, pid int) bool {
 	for _, path := range threads {
 		stat, err := os.ReadFile(path)
 		if err != nil {
-			continue // it has ended
+			continue // the thread has ended
 		}
 		if _, state, _ := strings.Cut(string(stat), ") "); !strings.HasPrefix(state, "T") && !strings.HasPrefix(state, "Z") {
 			return false
@@ -118,7 +117,7 @@ func standsStill(t *testing.T, pid int) bool {
 	return true
 }
 
-// The run cannot end while a crawler sits on its share; then it is killed.
+// The run cannot end while a crawler holds its share of the work; then the crawler is killed.
 func TestDemoCrawlerKilled(t *testing.T) {
 	p := startPlay(t, "crawler")
 	dead := p.pids["crawler"][0]
@@ -129,7 +128,7 @@ func TestDemoCrawlerKilled(t *testing.T) {
 	p.end(t)
 }
 
-// An indexer is killed in the middle.
+// An indexer is killed in the middle of the run.
 func TestDemoIndexerKilled(t *testing.T) {
 	p := startPlay(t, "indexer")
 	dead := p.pids["indexer"][0]
@@ -140,8 +139,7 @@ func TestDemoIndexerKilled(t *testing.T) {
 	p.end(t)
 }
 
-// Everything is indexed, and the front end does not answer yet: then an
-// indexer is killed.
+// When all is indexed, and the front end does not answer yet, an indexer is killed.
 func TestDemoIndexerKilledLate(t *testing.T) {
 	p := startPlay(t, "front")
 	p.demo.until(t, "all is indexed")
@@ -154,8 +152,8 @@ func TestDemoIndexerKilledLate(t *testing.T) {
 	p.end(t)
 }
 
-// The node's directory may be named by the environment; the demonstration then
-// plays there, where others see it.
+// The environment may name the directory of the node. The demonstration then runs on that node, and
+// other programs can find it.
 func TestDemoSocketOfEnvironment(t *testing.T) {
 	sock := socket(t)
 	start(t, `"serving"`, dirserver, "--socket", sock)
@@ -172,7 +170,7 @@ func TestDemoSocketOfEnvironment(t *testing.T) {
 	w.until(t, "gone")
 }
 
-// Without the front end there is no answer: the demonstration says why.
+// Without the front end there is no answer: the demonstration prints the reason.
 func TestDemoFrontKilled(t *testing.T) {
 	p := startPlay(t, "front")
 	p.demo.until(t, "all is indexed")

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// The tests that the documents name are there, and every promise has one and stands once.
+// The tests that the documents name exist. Every promise has a test and is made once.
 func TestDocumentsNameTests(t *testing.T) {
 	docs, err := filepath.Glob("../docs/*.md")
 	if err != nil || len(docs) == 0 {
@@ -26,7 +26,7 @@ func TestDocumentsNameTests(t *testing.T) {
 		promises := false // the line is in a table of promises
 		stand := map[string]bool{}
 		for line := range strings.Lines(string(text)) {
-			dir := "" // a name without a package is of the one named before
+			dir := "" // a name without a package is in the package that was named before
 			found := place.FindAllStringSubmatch(line, -1)
 			switch {
 			case strings.HasPrefix(line, "| promise"):

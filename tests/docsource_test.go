@@ -19,13 +19,13 @@ import (
 
 var updateDocs = flag.Bool("update-docs", false, "TestDocumentsShowSource writes the source into the documents")
 
-// shown is the line before a block of code that is the same as a source file, or as some of the
-// declarations in it: <!-- source: FILE [NAME ...] -->
+// shown matches a block of code that must be the same as a source file, or as some of its
+// declarations. The line before the block is <!-- source: FILE [NAME ...] -->.
 var shown = regexp.MustCompile(`(?m)^<!-- source: (\S+)((?: \S+)*) -->\n` + "```go\n((?s:.*?))```\n")
 
-// TestDocumentsShowSource compares the programs in documents with the source files that they are
-// said to be from, which the build compiles and other tests run. To bring the documents up to date:
-// go test ./tests -run TestDocumentsShowSource -update-docs.
+// TestDocumentsShowSource compares the programs in documents with the source files that the
+// documents name. The build compiles these files, and other tests run them. To bring the documents
+// up to date: go test ./tests -run TestDocumentsShowSource -update-docs.
 func TestDocumentsShowSource(t *testing.T) {
 	seen := 0
 	for _, doc := range documents(t) {
@@ -64,8 +64,8 @@ func TestDocumentsShowSource(t *testing.T) {
 	}
 }
 
-// source returns the declarations of these names in a Go file, with their comments, or without names
-// the whole file but its license.
+// source returns the declarations of these names in a Go file, with their comments. Without names
+// it returns the whole file but its license.
 func source(file string, names []string) ([]byte, error) {
 	text, err := os.ReadFile(file)
 	if err != nil {
@@ -97,7 +97,7 @@ func source(file string, names []string) ([]byte, error) {
 	return bytes.Join(parts, []byte("\n")), nil
 }
 
-// declaredBy returns the names that a declaration declares, and where it begins, comment included.
+// declaredBy returns the names that a declaration declares, and its beginning, comment included.
 func declaredBy(d ast.Decl) (names []string, from token.Pos) {
 	from = d.Pos()
 	switch d := d.(type) {

@@ -15,9 +15,9 @@ import (
 	"github.com/rocl-go/rocl/directory/cluster"
 )
 
-// Three nodes of a cluster: what is awaited comes from all of them, the least loaded is
-// that of all, a comparison is made where the resources are, and of three that want to be
-// the only one at the same time one is.
+// In a cluster of three nodes, Await counts resources of all nodes, the least loaded one is that of
+// all nodes, and comparisons are made where the resources are. If three contexts register a Unique
+// resource at the same time, one succeeds.
 func TestFindAcrossNodes(t *testing.T) {
 	ctx := soon(t, 60*time.Second)
 	binds := []string{freePort(t), freePort(t), freePort(t)}
@@ -25,7 +25,7 @@ func TestFindAcrossNodes(t *testing.T) {
 	for i, bind := range binds {
 		nodes = append(nodes, open(t, socket(t), lib.WithCluster("test"), lib.WithMember(cluster.Member{Bind: bind, Join: binds[:i]})))
 	}
-	for _, c := range nodes { // each knows all
+	for _, c := range nodes { // each node knows all
 		if _, err := c.Await(ctx, lib.Match{lib.AttrKind: "node"}, 3); err != nil {
 			t.Fatal(err)
 		}

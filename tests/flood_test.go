@@ -12,8 +12,7 @@ import (
 	"github.com/rocl-go/rocl/internal/ratelog"
 )
 
-// A stranger that does not shake hands with a context as it should, again and
-// again, fills no log.
+// A stranger that makes invalid handshakes with a context, again and again, does not fill the log.
 func TestStrangersFillNoLog(t *testing.T) {
 	log := new(lines)
 	c := open(t, socket(t), lib.WithLogger(slog.New(slog.NewTextHandler(log, nil))))
@@ -23,18 +22,18 @@ func TestStrangersFillNoLog(t *testing.T) {
 			at = s
 		}
 	}
-	hello := append([]byte{44, 0, 0, 0, 1}, make([]byte, 71)...) // of nobody
+	hello := append([]byte{44, 0, 0, 0, 1}, make([]byte, 71)...) // of no context
 	for range 200 {
 		nc, err := net.Dial("tcp", at)
 		if err != nil {
 			t.Fatal(err)
 		}
 		_, _ = nc.Write(hello)
-		_, _ = nc.Read(make([]byte, 1)) // it is refused by now
+		_, _ = nc.Read(make([]byte, 1)) // it has been refused by now
 		nc.Close()
 	}
 	c.Close()
-	const most = 2 * ratelog.Burst // of two messages
+	const most = 2 * ratelog.Burst // of two kinds of log line
 	if n := log.count("level=INFO", "dispatch: "); n == 0 || n > most {
 		t.Errorf("%d lines for 200 strangers, want some and at most %d", n, most)
 	}

@@ -12,7 +12,8 @@ import (
 	"github.com/rocl-go/rocl/subsys/shm"
 )
 
-// A chain is three contexts that reach each other over shared memory only, and have done so.
+// A chain is three contexts that reach each other over shared memory only, and have exchanged
+// messages.
 type chain struct {
 	t         testing.TB
 	nodes     [3]*lib.Context
@@ -40,7 +41,7 @@ func newChain(t testing.TB) *chain {
 	return c
 }
 
-// own sends a buffer of its own from one to another, which receives it.
+// own sends a buffer of the sender's own from one context to another, which receives it.
 func (c *chain) own(from, to, size int) *lib.Message {
 	b, err := c.nodes[from].Buffer(size)
 	if err != nil {
@@ -62,7 +63,7 @@ func (c *chain) send(from, to int, b *lib.Buffer) *lib.Message {
 	return m
 }
 
-// copied is how many bytes all have copied.
+// copied returns how many bytes all contexts have copied.
 func (c *chain) copied() (n uint64) {
 	for _, of := range c.nodes {
 		n += of.Stats().CopiedBytes
@@ -70,8 +71,8 @@ func (c *chain) copied() (n uint64) {
 	return n
 }
 
-// A received message and a slice of it are sent on over shared memory without a copy, and
-// so is what is sent back.
+// A received message and a slice of it are sent on over shared memory without a copy. So is a
+// message that is sent back.
 func TestForwardWithoutCopy(t *testing.T) {
 	const size = 1 << 20
 	c := newChain(t)
@@ -100,8 +101,8 @@ func TestForwardWithoutCopy(t *testing.T) {
 	}
 }
 
-// BenchmarkForward sends 1 MiB over shared memory: a buffer of the sender's own, what it has
-// received, half of that, and what it has received back to where it came from.
+// BenchmarkForward sends 1 MiB over shared memory: a buffer of the sender's own, a received
+// message, half of that, and a received message back to its sender.
 func BenchmarkForward(b *testing.B) {
 	const size = 1 << 20
 	for _, what := range []string{"own", "received", "slice", "back"} {
@@ -124,7 +125,7 @@ func BenchmarkForward(b *testing.B) {
 					c.send(1, 0, m.Buffer()).Release()
 				}
 			}
-			step() // the arena is known
+			step() // the receiver has mapped the arena
 			copied := c.copied()
 			b.ResetTimer()
 			for b.Loop() {

@@ -23,11 +23,11 @@ import (
 	"github.com/rocl-go/rocl/subsys/tcp"
 )
 
-// A mortal transport kills its process when so many frames have been sent or received over
-// all of its connections, those of handshakes among them.
+// A mortal transport kills its process after a number of frames that have been sent or received
+// over all of its connections, frames of handshakes included.
 type mortal struct {
 	subsys.Transport
-	left *atomic.Int64 // frames
+	left *atomic.Int64 // frames until the process is killed
 }
 
 type (
@@ -70,7 +70,7 @@ func (m mortal) passes() {
 	}
 }
 
-// adopt returns a connection that counts its frames. Its Conn is still to be set.
+// adopt returns a connection that counts its frames, in two forms. The caller must set its Conn.
 func (m mortal) adopt() (*mortalConn, subsys.Conn) {
 	c := &mortalConn{m: m}
 	if m.Name() == "tcp" {
@@ -143,9 +143,9 @@ func (s *mortalSink) Room(_ subsys.Conn, h *subsys.Header) (*buffers.Buffer, err
 func (s *mortalSink) Writable(subsys.Conn)          { s.Sink.Writable(s.c) }
 func (s *mortalSink) Down(_ subsys.Conn, err error) { s.Sink.Down(s.c, err) }
 
-// atEveryFrame runs f, over TCP and over shared memory, with processes that are killed after
-// their first frame, after their second one, and so on, until f reports that its process
-// has lived through all.
+// atEveryFrame runs f, over TCP and over shared memory, with processes that are killed after their
+// first frame, after their second one, and so on. It ends when f reports that its process has lived
+// through all frames.
 func atEveryFrame(t *testing.T, f func(t *testing.T, name string) (lived bool)) {
 	step := 1
 	if testing.Short() {
@@ -170,7 +170,7 @@ func atEveryFrame(t *testing.T, f func(t *testing.T, name string) (lived bool)) 
 	}
 }
 
-// only are the options of a context of this process that has one transport.
+// only returns the option for a context of this process that has one transport.
 func only() lib.Option {
 	if os.Getenv("ROCL_TEST_SHM") != "" {
 		return lib.WithTransports(shm.New())
@@ -178,11 +178,11 @@ func only() lib.Option {
 	return lib.WithTransports(tcp.New())
 }
 
-var requestSizes = []int{100, 20_000, 600_000} // in a run, by itself, in pieces or lent
+var requestSizes = []int{100, 20_000, 600_000} // in a batch, in a frame alone, in pieces or lent
 
-// The process of a server is killed at every frame of a call, from the first of the handshake
-// to the last of the reply: the call returns its whole reply, or ErrGone, a monitor tells the
-// end, and nothing is reported as undelivered.
+// The process of a server is killed at every frame of a call, from the first of the handshake to
+// the last of the reply. The call returns its whole reply, or ErrGone, a monitor reports the end,
+// and nothing is reported as undelivered.
 func TestCallServerKilledAtEveryFrame(t *testing.T) {
 	var c *lib.Context
 	var r *lib.Resource
@@ -234,7 +234,7 @@ func TestCallServerKilledAtEveryFrame(t *testing.T) {
 	})
 }
 
-// asker calls {server=yes} with requests of all sizes at once, and ends.
+// asker calls {server=yes} with requests of all sizes at the same time, and ends.
 func asker(c *lib.Context, who lib.Attrs) error {
 	ctx := context.Background()
 	r, err := c.Register(ctx, who)
@@ -262,8 +262,8 @@ func asker(c *lib.Context, who lib.Attrs) error {
 	select {}
 }
 
-// The process of a caller is killed at every frame: each reply to it succeeds or fails with
-// ErrGone, nothing is reported as undelivered, the memory of requests and replies comes back,
+// The process of a caller is killed at every frame. Each reply to it succeeds or fails with
+// ErrGone, and nothing is reported as undelivered. The memory of requests and replies comes back,
 // and the server goes on.
 func TestReplyToCallerKilledAtEveryFrame(t *testing.T) {
 	var c *lib.Context
@@ -298,7 +298,7 @@ func TestReplyToCallerKilledAtEveryFrame(t *testing.T) {
 			})
 		}
 		p := peer(t, "asker", sock, name)
-		for line := range p.lines { // until it has been killed, or has lived
+		for line := range p.lines { // until the process has been killed, or has lived
 			if line == "lived" {
 				lived = true
 				break

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package tests has what needs several packages or processes.
+// Package tests has the tests that need several packages or processes.
 package tests
 
 import (
@@ -15,8 +15,8 @@ import (
 
 const module = "github.com/rocl-go/rocl"
 
-// layers says how high a package stands: it may import only what is lower.
-// Transports stand beside each other and know nothing of one another.
+// layers gives the height of each package: a package may import only lower ones. Transports have
+// the same height and do not know each other.
 var layers = map[string]int{
 	"internal/netsource": -2, "internal/loopback": -2, "internal/eventually": -2, "internal/callqueue": -2, "internal/lock": -2, "pool": -2,
 	"internal/memfd": -1, "internal/ratelog": -1, "internal/futex": -1, "internal/freeaddr": -1, "internal/display": -1, "internal/sentinel": -1, "internal/connlimit": -1, "internal/logqueue": -1,
@@ -46,9 +46,9 @@ var layers = map[string]int{
 	"bulk":               9,
 }
 
-// publicOnly has the packages that stand on the face of the library, as a user's program does:
-// of the module they may import the packages listed, and nothing else. A package in a folder below
-// is held to the same.
+// publicOnly lists packages that use the library only by its public packages, as a user's program
+// does. Of the module they may import the listed packages and themselves, and nothing else. The
+// same holds for packages in folders below them.
 var publicOnly = map[string][]string{
 	"pool": {},
 	"tpvm": {"", "codec", "directory/cluster", "tpvm"},
@@ -56,7 +56,7 @@ var publicOnly = map[string][]string{
 	"bulk": {"", "codec"},
 }
 
-// mayImport reports whether publicOnly lets a package import another one of the module.
+// mayImport reports whether publicOnly lets a package import another package of the module.
 func mayImport(pkg, dep string) bool {
 	for root, allowed := range publicOnly {
 		if pkg != root && !strings.HasPrefix(pkg, root+"/") {
@@ -72,7 +72,8 @@ func mayImport(pkg, dep string) bool {
 	return true
 }
 
-// height of a package; what is not listed (cmd, examples, tests) is on top.
+// height returns the height of a package. Packages that layers does not list (cmd, examples, tests)
+// are on top.
 func height(pkg string) int {
 	if h, ok := layers[pkg]; ok {
 		return h
@@ -80,8 +81,8 @@ func height(pkg string) int {
 	return 100
 }
 
-// thirdParty says which modules outside the standard library a package may
-// use. Commands and tests are free to.
+// thirdParty lists the modules outside the standard library that a package may use. Commands and
+// tests may use any.
 var thirdParty = map[string][]string{
 	"buffers": {"golang.org/x/sys"},
 	"tpvm":    {"golang.org/x/sys"},
@@ -163,7 +164,7 @@ func TestLayers(t *testing.T) {
 					t.Errorf("%s imports %s: package %s stands on the public face alone", path, p, pkg)
 				}
 				if pkg == "context" && strings.HasPrefix(dep, "subsys/") {
-					continue // where the default transports are named, visibly
+					continue // the default transports are named here, visibly
 				}
 				if height(pkg) < 100 && height(dep) >= height(pkg) {
 					t.Errorf("%s imports %s, which is not below it", path, p)

@@ -16,11 +16,11 @@ import (
 	lib "github.com/rocl-go/rocl" // the name rocl is that of the command
 )
 
-// changing are so many resources of a peer that changes them without rest.
+// changing is the number of resources that a peer changes all the time.
 const changing = 50
 
-// restless serves the node and changes its resources without rest; each list says
-// by a checksum whether it is whole.
+// restless serves the node and changes its resources all the time. A checksum in each attribute
+// list shows whether the list is whole.
 func restless(c *lib.Context, who lib.Attrs) error {
 	ctx := context.Background()
 	rs := make([]*lib.Resource, changing)
@@ -39,7 +39,7 @@ func restless(c *lib.Context, who lib.Attrs) error {
 	}
 }
 
-// summed are attributes of a length that varies, and their checksum.
+// summed returns attributes of a varying length, with their checksum.
 func summed(who lib.Attrs, i, round int) lib.Attrs {
 	a := lib.Attrs{"peer": who["peer"], "i": fmt.Sprint(i), "round": fmt.Sprint(round), "pad": fmt.Sprintf("%0*d", round%150, round)}
 	a["sum"] = fmt.Sprintf("%x", sumOf(a))
@@ -51,8 +51,8 @@ func sumOf(a lib.Attrs) uint64 {
 	return crc64.Checksum([]byte(fmt.Sprint(b, a["peer"], a["i"], a["round"], a["pad"])), table)
 }
 
-// A process that is killed in the midst of changing the image harms nobody: what
-// is read is whole up to the end, and afterwards what is true.
+// A process is killed while it changes the index. Readers get whole lists until its end, and true
+// ones afterwards.
 func TestImageWriterKilled(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Second)
 	defer cancel()
@@ -108,8 +108,8 @@ func TestImageWriterKilled(t *testing.T) {
 	}
 }
 
-// A writer that is stopped, wherever that is, holds up nobody who reads in place;
-// what it cannot be asked is waited for.
+// A writer that is stopped, at any point, does not delay processes that read the index. Questions
+// that only the writer can answer wait.
 func TestImageWriterStopped(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
 	defer cancel()
@@ -138,7 +138,7 @@ func TestImageWriterStopped(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		if read < changing/2 { // a part of the index may be held too
+		if read < changing/2 { // a part of the index may be locked too
 			t.Errorf("of %d resources %d are read while the writer is stopped", changing, read)
 		}
 		if err := p.cmd.Process.Signal(syscall.SIGCONT); err != nil {

@@ -16,8 +16,8 @@ import (
 	"github.com/rocl-go/rocl/internal/eventually"
 )
 
-// asMember lets the commands that f starts be members of a cluster by their
-// environment alone, as a program that knows nothing of clusters would be.
+// asMember makes the commands that f starts members of a cluster by their environment alone, as for
+// a program that knows nothing of clusters.
 func asMember(t *testing.T, m cluster.Member, f func() *child) *child {
 	t.Helper()
 	vars := map[string]string{"ROCL_BIND": m.Bind, "ROCL_JOIN": strings.Join(m.Join, ","), "ROCL_KEY_FILE": m.KeyFile, "ROCL_CLUSTER": "test"}
@@ -32,11 +32,10 @@ func asMember(t *testing.T, m cluster.Member, f func() *child) *child {
 	return f()
 }
 
-// Nodes without daemons are members of a cluster while a context serves them.
-// The one that serves is killed, ends, gives way to a daemon, and takes over
-// from one that is killed: the node stays the same member at the same address,
-// the others find what it has, and are never told for certain that it is not
-// there.
+// Nodes without daemons are members of a cluster while a context serves them. The serving context
+// is killed, ends, gives way to a daemon, and takes over from a killed one. The node stays the same
+// member at the same address. The other nodes find its resources, and are never told for certain
+// that these do not exist.
 func TestMembersWithoutDaemons(t *testing.T) {
 	key := filepath.Join(t.TempDir(), "key")
 	if err := os.WriteFile(key, []byte("0123456789abcdef0123456789abcdef\n"), 0o600); err != nil {
@@ -44,7 +43,7 @@ func TestMembersWithoutDaemons(t *testing.T) {
 	}
 	ctx := soon(t, 100*time.Second)
 	sockets, binds := []string{socket(t), socket(t), socket(t)}, []string{freePort(t), freePort(t), freePort(t)}
-	as := func(i int) cluster.Member { // each knows the two others: a new process must meet somebody
+	as := func(i int) cluster.Member { // each has the addresses of the two others: a new process must reach one of them
 		return cluster.Member{Bind: binds[i], Join: []string{binds[(i+1)%3], binds[(i+2)%3]}, KeyFile: key}
 	}
 	holder := func(node int, who string) *child {
@@ -78,8 +77,8 @@ func TestMembersWithoutDaemons(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// steady asks until what was to be brought about is there, and for a while
-	// longer: the answer may be late, it may not be wrong.
+	// steady asks until the resource is found, and for a while longer. The answer may come late,
+	// but must not be wrong.
 	steady := func(what string) {
 		t.Helper()
 		for good := 0; good < 50; time.Sleep(10 * time.Millisecond) {
@@ -115,7 +114,7 @@ func TestMembersWithoutDaemons(t *testing.T) {
 	if out, code := run(t, "", rocl, "find", "--socket", sockets[0], "who=me"); code != 0 {
 		t.Errorf("the node that was taken over finds %q, exit code %d", out, code)
 	}
-	// Messages cross from node to node both ways.
+	// Messages go from node to node both ways.
 	there := asMember(t, as(0), func() *child { return start(t, "receiving", rocl, "recv", "--socket", sockets[0], "who=receiver") })
 	var f lib.Found
 	eventually.True(t, "the receiver is found", func() (ok bool) {
@@ -141,9 +140,9 @@ func TestMembersWithoutDaemons(t *testing.T) {
 	}
 }
 
-// A node's daemon is killed, and a program without the settings of a member
-// serves the node: it denies nothing of other nodes for certain until the node
-// is a member again, or until an operator ends the membership.
+// A node's daemon is killed, and a program without the settings of a member serves the node. It
+// denies no resource of other nodes for certain until the node is a member again, or until an
+// operator ends the membership.
 func TestMemberServedWithoutSettings(t *testing.T) {
 	ctx := soon(t, 100*time.Second)
 	sockets, binds := []string{socket(t), socket(t)}, []string{freePort(t), freePort(t)}
@@ -210,7 +209,7 @@ func TestMemberServedWithoutSettings(t *testing.T) {
 	found()
 	stop(d)
 	uncertain("the daemon was stopped while a context lives")
-	stop(start(t, `"serving"`, dirserver, "--socket", sockets[0])) // without --bind: the node is a member no more
+	stop(start(t, `"serving"`, dirserver, "--socket", sockets[0])) // without --bind, the node is no longer a member
 	eventually.True(t, "the node answers for itself", func() bool {
 		_, err := me.Find(ctx, lib.Match{"who": "far"})
 		return errors.Is(err, lib.ErrNotFound)

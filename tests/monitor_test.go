@@ -18,8 +18,8 @@ import (
 
 var kills = flag.Int("monitor.kills", 3, "processes that TestCrashMonitored kills over each transport")
 
-// chatter sends {sink=yes} messages of all sizes without end: the tag of each is its number,
-// and its payload begins with it.
+// chatter sends messages of all sizes to {sink=yes} without end. The tag of each message is its
+// number, and its payload begins with that.
 func chatter(c *lib.Context, who lib.Attrs) error {
 	ctx := context.Background()
 	r, err := c.Register(ctx, who)
@@ -41,8 +41,8 @@ func chatter(c *lib.Context, who lib.Attrs) error {
 	}
 }
 
-// A process is killed while it sends. All of its messages that arrive come before the one
-// that tells of its end, and none after that.
+// A process is killed while it sends. All of its messages that arrive come before the message of
+// the monitor, and none after it.
 func TestCrashMonitored(t *testing.T) {
 	for _, over := range []string{"tcp", "shm"} {
 		t.Run(over, func(t *testing.T) {
@@ -103,13 +103,13 @@ func TestCrashMonitored(t *testing.T) {
 	}
 }
 
-// report logs how long after a kill the end was received.
+// report logs how long after a kill the message of the monitor was received.
 func report(t *testing.T, took []time.Duration) {
 	slices.Sort(took)
 	t.Logf("the end came after %v (median), %v (at most), of %d", took[len(took)/2], took[len(took)-1], len(took))
 }
 
-// The end of an idle process that is killed is told although nothing is sent to it.
+// The end of an idle process that is killed is reported although nothing is sent to it.
 func TestCrashMonitoredIdle(t *testing.T) {
 	for _, over := range []string{"tcp", "shm"} {
 		t.Run(over, func(t *testing.T) {

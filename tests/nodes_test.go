@@ -19,7 +19,7 @@ import (
 	"github.com/rocl-go/rocl/internal/eventually"
 )
 
-// said runs a command to its end; unlike run it tells what came on each output.
+// said runs a command to its end. Unlike run, it returns both outputs apart.
 func said(t *testing.T, bin string, args ...string) (out, errOut string, code int) {
 	t.Helper()
 	cmd := exec.Command(bin, args...)
@@ -34,9 +34,8 @@ func said(t *testing.T, bin string, args ...string) (out, errOut string, code in
 	return o.String(), e.String(), cmd.ProcessState.ExitCode()
 }
 
-// Three daemons with labels: each finds all the nodes and chooses among them; a
-// search that is traced shows every node; one that stops is no member in a
-// while, until it goes on.
+// Three daemons with labels: each finds all the nodes and chooses among them. A traced search shows
+// every node. A node that stops is no member after a while, until it goes on.
 func TestNodesOfCluster(t *testing.T) {
 	var sockets, binds []string
 	var daemons []*child
@@ -130,9 +129,9 @@ func TestNodesOfCluster(t *testing.T) {
 		t.Errorf("a flat trace: %+v", tr)
 	}
 
-	// One stops without being dead. A trace does not wait for it; whoever wants to
-	// know what there is gets an answer for certain, of those that live. (What is
-	// said of a member that lives and is silent: TestSilentNode of the commands.)
+	// One node stops without being dead. A trace does not wait for it. A question about the nodes
+	// gets a certain answer that names the living ones. (TestSilentNode of the commands checks what
+	// is said of a member that lives and is silent.)
 	p := daemons[1].cmd.Process
 	signal(t, p.Pid, syscall.SIGSTOP)
 	t.Cleanup(func() { _ = p.Signal(syscall.SIGCONT) })

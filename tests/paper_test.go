@@ -53,8 +53,8 @@ func pass(t testing.TB, from, to *lib.Resource, tag uint64, p []byte) *lib.Messa
 	return m
 }
 
-// openAt opens a context at a directory of the test's own, which can be looked
-// into.
+// openAt opens a context at a directory of the test's own, so that the test can look into the
+// directory.
 func openAt(t testing.TB, dial directory.Dialer, opts ...lib.Option) *lib.Context {
 	t.Helper()
 	c, err := lib.Open(soon(t, 20*time.Second), append([]lib.Option{icontext.WithDirectory(dial)}, opts...)...)
@@ -232,7 +232,7 @@ func TestPaperContexts(t *testing.T) {
 		}
 	})
 
-	// TestScale has more of them.
+	// TestScale has more resources.
 	t.Run("many resources share a port", func(t *testing.T) {
 		ctx := soon(t, 60*time.Second)
 		cl := rocltest.Cluster(t, 1)
@@ -256,7 +256,7 @@ func TestPaperContexts(t *testing.T) {
 				t.Fatalf("resource %d got more: %v", i, err)
 			}
 		}
-		if n := len(tcpConns(t)) - before; n != 2 { // both ends are ours
+		if n := len(tcpConns(t)) - before; n != 2 { // both ends are in this process
 			t.Errorf("%d ends of connections, want the 2 of one", n)
 		}
 	})
@@ -356,7 +356,7 @@ func TestPaperResources(t *testing.T) {
 			if _, err := a.Lookup(ctx, r.ID()); !errors.Is(err, lib.ErrNotFound) {
 				t.Errorf("%s: look-up: %v", name, err)
 			}
-			// Over a link with a delay the first may be accepted: then we are told.
+			// Over a link with a delay the first message may be accepted. Then it is reported.
 			err := me.SendBytes(ctx, r.ID(), 1, nil)
 			if err == nil {
 				select {
@@ -452,7 +452,7 @@ func TestPaperResources(t *testing.T) {
 		if !bytes.Equal(before, l.Wire()) {
 			t.Error("what was refused changed the list")
 		}
-		// What is asked for is filled in where the question lies.
+		// The attributes that a question asks for are filled in within the question's own list.
 		var q, r lib.List
 		err := errors.Join(q.AddString("name", "x"), q.Want("port"), q.Add("pad", make([]byte, 200)), r.AddString("port", "80"))
 		if err != nil {
@@ -502,7 +502,7 @@ func TestPaperResources(t *testing.T) {
 	})
 }
 
-// collect counts what a question finds.
+// collect counts the resources that a question finds.
 func collect(t testing.TB, all iter.Seq2[lib.Found, error]) map[lib.GID]int {
 	t.Helper()
 	got := map[lib.GID]int{}
@@ -520,7 +520,7 @@ func TestPaperDirectory(t *testing.T) {
 		ctx := soon(t, 60*time.Second)
 		sock := socket(t)
 		seen := map[lib.GID]bool{}
-		for range 3 { // everybody leaves, and it begins again
+		for range 3 { // all contexts leave, and the next round begins
 			first := open(t, sock)
 			keeper := open(t, sock)
 			r := register(t, keeper, lib.Attrs{"who": "keeper"})
@@ -557,7 +557,7 @@ func TestPaperDirectory(t *testing.T) {
 		ctx := soon(t, 60*time.Second)
 		c := rocltest.Cluster(t, 1).Open(0)
 		have := 0
-		best := func(n int) time.Duration { // of some, as the machine does other things too
+		best := func(n int) time.Duration { // the best of n, because the machine does other work too
 			for ; have < n; have++ {
 				register(t, c, lib.Attrs{"i": strconv.Itoa(have), "kind": "many"})
 			}
@@ -575,7 +575,7 @@ func TestPaperDirectory(t *testing.T) {
 		}
 		few, many := best(1000), best(50_000)
 		t.Logf("%v among 1000, %v among 50000", few, many)
-		if many > 15*few { // 2 is measured on a quiet machine; going through all would make it 50
+		if many > 15*few { // it is 2 on a quiet machine; going through all would make it 50
 			t.Errorf("%v among 1000, %v among 50000", few, many)
 		}
 	})
@@ -705,7 +705,7 @@ func TestPaperDirectory(t *testing.T) {
 					if i%10 == 9 { // with all its context
 						err = c.Close()
 						c = cl.Open(0)
-						// The directory learns of it from the connection's end.
+						// The directory learns of the deletion from the end of the connection.
 						for ctx.Err() == nil {
 							if _, err := asker.Find(ctx, what); errors.Is(err, lib.ErrNotFound) {
 								break
@@ -875,7 +875,7 @@ func TestPaperBuffers(t *testing.T) {
 		for i := range rs {
 			rs[i] = register(t, c, lib.Attrs{})
 		}
-		// The first answer makes the link. Then the peer stands still.
+		// The first answer makes the link. Then the peer is stopped.
 		if err := rs[0].SendBytes(ctx, target.ID, 0, nil); err != nil {
 			t.Fatal(err)
 		}
@@ -908,7 +908,7 @@ func TestPaperBuffers(t *testing.T) {
 				}
 			})
 		}
-		wg.Wait() // all have returned, the peer has got nothing
+		wg.Wait() // all senders have returned, and the peer has received nothing
 		if err := p.cmd.Process.Signal(syscall.SIGCONT); err != nil {
 			t.Fatal(err)
 		}
@@ -989,7 +989,7 @@ func TestPaperBuffers(t *testing.T) {
 			}
 		}
 		p.Release()
-		// The last sender may still be on its way back from the delivery.
+		// The last sender may still be returning from the delivery.
 		eventually.True(t, "no buffer is out", func() bool { return rs[0].Context().Stats().Buffers.InUse == 0 })
 	})
 }
@@ -1037,7 +1037,7 @@ func TestPaperMessages(t *testing.T) {
 					t.Errorf("%s: %d bytes came twice: %v", name, n, err)
 				}
 			}
-			// Who has been deleted, or whose context is closed, sends nothing.
+			// A resource that was deleted, or whose context is closed, sends nothing.
 			if err := me.Delete(ctx); err != nil {
 				t.Fatal(err)
 			}
@@ -1143,7 +1143,7 @@ func TestPaperMessages(t *testing.T) {
 					}
 					got <- err
 				}()
-				time.Sleep(time.Hour) // in the bubble's time: it waits without end
+				time.Sleep(time.Hour) // in the bubble's time: Recv waits without end
 				select {
 				case err := <-got:
 					t.Fatalf("did not wait: %v", err)
@@ -1227,7 +1227,7 @@ func TestPaperMessages(t *testing.T) {
 			if i%every == every-1 {
 				for _, fd := range tcpConns(t) {
 					if !slices.Contains(before, fd) {
-						_ = syscall.Shutdown(fd, syscall.SHUT_RDWR) // it may be gone just now
+						_ = syscall.Shutdown(fd, syscall.SHUT_RDWR) // the connection may have just ended
 					}
 				}
 			}
@@ -1261,9 +1261,9 @@ func TestPaperMessages(t *testing.T) {
 			_, err := r.Recv(ctx)
 			waiting <- err
 		}()
-		// What half a second of waiting takes is counted, not timed: a machine that is shared charges
-		// milliseconds for a handful of wake-ups. A loop that polls takes all of the processor and a
-		// timer of a millisecond sleeps hundreds of times.
+		// The CPU time and sleeps of half a second of waiting are counted, not timed: a shared
+		// machine charges milliseconds for a handful of wake-ups. A loop that polls takes all of
+		// the processor, and a timer of a millisecond sleeps hundreds of times.
 		usage := func() (cpu time.Duration, sleeps int64) {
 			var u syscall.Rusage
 			if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
@@ -1308,7 +1308,7 @@ func TestPaperMessages(t *testing.T) {
 			me := register(t, a, lib.Attrs{})
 			rs := make([]*lib.Resource, receivers)
 			var wg sync.WaitGroup
-			// With the link made first there is no backlog: see TestCrashBacklog.
+			// The link is made first, so that there is no backlog: see TestCrashBacklog.
 			pass(t, me, register(t, b, lib.Attrs{}), 0, nil).Release()
 			for i := range rs {
 				rs[i] = register(t, b, lib.Attrs{})
@@ -1382,7 +1382,7 @@ func TestPaperMessages(t *testing.T) {
 		c := open(t, sock)
 		me := register(t, c, lib.Attrs{})
 		seen := map[lib.GID]bool{}
-		for i := range uint64(3) { // the module is started again, we are not
+		for i := range uint64(3) { // the module is started again, this process is not
 			p := peer(t, "echo", sock, "module")
 			f, err := c.Find(ctx, lib.Match{"peer": "module"})
 			if err != nil {

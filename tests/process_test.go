@@ -20,7 +20,7 @@ import (
 	"time"
 )
 
-// The commands, built once.
+// rocl and dirserver are the paths of the commands, which are built once.
 var rocl, dirserver string
 
 func TestMain(m *testing.M) {
@@ -42,8 +42,8 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// socket is a place for a node of the test's own. Short: the kernel allows 107
-// bytes.
+// socket returns the path of a socket for a node of the test's own. The path is short: the kernel
+// allows 107 bytes.
 func socket(t *testing.T) string {
 	dir, err := os.MkdirTemp("", "rt-")
 	if err != nil {
@@ -73,14 +73,14 @@ func run(t *testing.T, in string, bin string, args ...string) (out string, code 
 	return stdout.String(), cmd.ProcessState.ExitCode()
 }
 
-// child is a command that goes on.
+// child is a command that is running.
 type child struct {
 	cmd   *exec.Cmd
 	lines chan string
 }
 
-// start starts a command and waits until it is ready: until its output or its
-// error output has a line that contains ready.
+// start starts a command and waits until it is ready: until its output or its error output has a
+// line that contains ready.
 func start(t *testing.T, ready, bin string, args ...string) *child {
 	t.Helper()
 	return startCommand(t, ready, exec.Command(bin, args...))
@@ -221,8 +221,8 @@ func TestTwoShells(t *testing.T) {
 	}
 }
 
-// Whoever serves is killed; everything is found again under the same
-// identifier, and the next one too.
+// The process that serves the directory is killed several times. Each time the resource is found
+// again under the same identifier.
 func TestServerKilled(t *testing.T) {
 	sock := socket(t)
 	d := start(t, `"serving"`, dirserver, "--socket", sock)
@@ -252,7 +252,7 @@ func TestServerKilled(t *testing.T) {
 	w.kill(t)
 }
 
-// findSoon is find for when nobody may serve for a moment.
+// findSoon is find for moments at which no process may serve the directory.
 func findSoon(t *testing.T, sock string, attrs ...string) (ids []string, code int) {
 	t.Helper()
 	for range 100 {
@@ -264,8 +264,8 @@ func findSoon(t *testing.T, sock string, attrs ...string) (ids []string, code in
 	return ids, code
 }
 
-// The first context serves; it is killed while others talk: no message is lost
-// and the next context takes over.
+// The first context serves the directory. It is killed while other contexts exchange messages: no
+// message is lost, and the next context takes over.
 func TestServingContextKilled(t *testing.T) {
 	sock := socket(t)
 	first := start(t, "-", rocl, "register", "--socket", sock, "i=first")
@@ -299,7 +299,7 @@ func TestServingContextKilled(t *testing.T) {
 	}
 }
 
-// A socket file left behind, and many that start at once: one serves.
+// A socket file is left behind, and many processes start at once: one serves.
 func TestRaceToServe(t *testing.T) {
 	sock := socket(t)
 	d := start(t, `"serving"`, dirserver, "--socket", sock)
@@ -339,7 +339,7 @@ func TestRaceToServe(t *testing.T) {
 	}
 }
 
-// Another user's process is refused, whatever the file's mode says.
+// A process of another user is refused, whatever the mode of the socket file is.
 func TestOtherUserRefused(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root can be another user")
@@ -353,7 +353,7 @@ func TestOtherUserRefused(t *testing.T) {
 	}
 	got := make(chan error, 1)
 	go func() {
-		runtime.LockOSThread() // never unlocked: the thread ends with this
+		runtime.LockOSThread() // never unlocked: the thread ends with this goroutine
 		got <- func() error {
 			const nobody = 65534
 			if _, _, e := syscall.RawSyscall(syscall.SYS_SETRESUID, ^uintptr(0), nobody, ^uintptr(0)); e != 0 {
@@ -384,8 +384,8 @@ func TestOtherUserRefused(t *testing.T) {
 	}
 }
 
-// A user who makes the default folder of another user first, and serves a
-// directory there, is told nothing.
+// If another user has made a user's default folder first, and serves a directory there, that
+// directory is told nothing.
 func TestPreparedFolderRefused(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root can be another user")
@@ -424,8 +424,8 @@ func TestPreparedFolderRefused(t *testing.T) {
 	}
 }
 
-// Of two daemons one goes on, though the files of the first were removed while it
-// ran; the other ends, and the socket stays.
+// Of two daemons one goes on, although the files of the first were removed while it ran. The other
+// ends, and the socket stays.
 func TestFilesRemoved(t *testing.T) {
 	sock := socket(t)
 	first := start(t, `"serving"`, dirserver, "--socket", sock)
@@ -481,7 +481,7 @@ func TestDrainsOnTerm(t *testing.T) {
 	}
 }
 
-// The demonstration agrees with grep, also when an indexer is killed.
+// The demonstration counts as grep does, also when an indexer is killed.
 func TestDemo(t *testing.T) {
 	dir := t.TempDir()
 	files := map[string]string{

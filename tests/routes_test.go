@@ -25,7 +25,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A shownRoute is a line of rocl routes --json.
+// A shownRoute is a line of the output of rocl routes --json.
 type shownRoute struct {
 	Context lib.GID
 	PID     int
@@ -46,8 +46,8 @@ func shownRoutes(t *testing.T, sock string, args ...string) (all []shownRoute, c
 	return all, code
 }
 
-// rocl routes shows the links between processes as both ends see them: over shared
-// memory where both have it, over TCP where one has not, and the lanes of rules.
+// rocl routes shows the links between processes as both ends see them: over shared memory if both
+// ends have it, over TCP if one end has not, and the lanes of rules.
 func TestRoutes(t *testing.T) {
 	sock := socket(t)
 	start(t, "serving", dirserver, "--socket", sock)
@@ -117,7 +117,7 @@ func TestRoutes(t *testing.T) {
 	if !strings.Contains(out, "lane") && !strings.Contains(out, "LANE") || !strings.Contains(out, "1 (peer's)") || !strings.Contains(out, strconv.Itoa(peers["any"].cmd.Process.Pid)) {
 		t.Errorf("for people:\n%s", out)
 	}
-	// One that stands still is named, and does not hold up the rest.
+	// A stopped process is named, and does not delay the output for the rest.
 	signal(t, peers["tcp"].cmd.Process.Pid, syscall.SIGSTOP)
 	all, code = shownRoutes(t, sock, "--timeout", "300ms")
 	if i := slices.IndexFunc(all, func(r shownRoute) bool { return r.Error != "" }); code != 3 || i < 0 || all[i].Context != two || len(all) != 5 {
@@ -125,7 +125,7 @@ func TestRoutes(t *testing.T) {
 	}
 }
 
-// greet sends the one registered as {peer=name} a message and waits for its echo.
+// greet sends a message to the resource registered as {peer=name} and waits for its echo.
 func greet(t *testing.T, me *lib.Resource, name string, size int) lib.Found {
 	t.Helper()
 	ctx := soon(t, 20*time.Second)
@@ -145,8 +145,8 @@ func greet(t *testing.T, me *lib.Resource, name string, size int) lib.Found {
 	return f
 }
 
-// refuse lets a system call fail in this process from here on, as a kernel that
-// has no memory to share does, or a container that may not.
+// refuse makes a system call fail in this process from here on. A kernel without memory to share
+// does so, and a container that may not share memory.
 func refuse(call string) error {
 	what := map[string]struct {
 		nr  uint32
@@ -177,8 +177,8 @@ func refuse(call string) error {
 	return nil
 }
 
-// Where the kernel refuses memory that can be shared, or has none left, TCP is
-// used, and that is said once.
+// If the kernel refuses memory that can be shared, or has none left, TCP is used. One log line says
+// so.
 func TestNoSharedMemory(t *testing.T) {
 	self, err := os.Executable()
 	if err != nil {
@@ -206,8 +206,8 @@ func TestNoSharedMemory(t *testing.T) {
 	}
 }
 
-// A /dev/shm that is full, read-only or not there makes no difference: nothing of
-// ours is in it.
+// A /dev/shm that is full, read-only or missing makes no difference: the library stores nothing in
+// it.
 func TestDevShmDoesNotMatter(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root can mount")
@@ -235,8 +235,8 @@ func TestDevShmDoesNotMatter(t *testing.T) {
 	}
 }
 
-// Processes of two users of one machine, each with a node of its own, talk over
-// TCP: one user's memory is not shared with another's.
+// Processes of two users of one machine, each with a node of its own, exchange messages over TCP.
+// One user's memory is not shared with another's.
 func TestOtherUserOverTCP(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root can be another user")
@@ -277,9 +277,8 @@ func TestOtherUserOverTCP(t *testing.T) {
 	}
 }
 
-// A program that is started by one with connections over shared memory has none
-// of its descriptors, and the peer sees the death of the one though the other
-// lives.
+// A program that is started by a process with connections over shared memory inherits none of its
+// descriptors. The peer sees the death of that process although the program lives.
 func TestNothingIsInherited(t *testing.T) {
 	sock := socket(t)
 	start(t, "serving", dirserver, "--socket", sock)
@@ -297,14 +296,14 @@ func TestNothingIsInherited(t *testing.T) {
 			t.Errorf("a child has %s:\n%s", what, out)
 		}
 	}
-	p := peer(t, "parent", sock, "parent") // it starts a child that stays
+	p := peer(t, "parent", sock, "parent") // it starts a child process that stays
 	greet(t, me, "parent", 100_000)
 	links := c.Stats().Links
 	p.kill(t)
 	eventually.True(t, "the death is seen", func() bool { return c.Stats().Links == links-1 })
 }
 
-// parent is echo, and has a child that outlives it for a while.
+// parent is echo with a child process that outlives it for a while.
 func parent(c *lib.Context, who lib.Attrs) error {
 	cmd := exec.Command("sleep", "5")
 	if err := cmd.Start(); err != nil {
@@ -313,8 +312,8 @@ func parent(c *lib.Context, who lib.Attrs) error {
 	return echo(c, who)
 }
 
-// On one processor, where nobody can poll while another works, shared memory works
-// as well, in bulk and there and back.
+// On one processor, where no goroutine can poll while another works, shared memory works too, in
+// bulk and there and back.
 func TestOneProcessor(t *testing.T) {
 	sock := socket(t)
 	start(t, "serving", dirserver, "--socket", sock)
@@ -332,8 +331,7 @@ func TestOneProcessor(t *testing.T) {
 	}
 }
 
-// The default is shared memory between processes, and nothing needs to be said
-// for it.
+// The default between processes is shared memory, without any option.
 func TestSharedMemoryByDefault(t *testing.T) {
 	sock := socket(t)
 	start(t, "serving", dirserver, "--socket", sock)

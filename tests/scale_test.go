@@ -13,8 +13,8 @@ import (
 	"github.com/rocl-go/rocl/rocltest"
 )
 
-// A thousand contexts with a hundred thousand resources on one node: each of a
-// sample is found by what it is, and gets its own message and no other.
+// A thousand contexts have a hundred thousand resources on one node. Each of a sample is found by
+// its attributes, and gets its own message and no other.
 func TestScale(t *testing.T) {
 	contexts, each, sample := 1000, 100, 5000
 	if testing.Short() {
@@ -46,8 +46,8 @@ func TestScale(t *testing.T) {
 	if seen != len(rs) {
 		t.Errorf("%d resources are found, %d were registered", seen, len(rs))
 	}
-	// Everybody's i-th message goes to somebody of another context. 7919 is
-	// prime to both numbers of resources, so no two are the same.
+	// Each sender's i-th message goes to a resource of another context. 7919 is prime to both
+	// numbers of resources, so no two receivers are the same.
 	to := func(n int) int { return n * 7919 % len(rs) }
 	for n := range sample {
 		i := to(n)

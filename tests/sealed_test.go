@@ -38,7 +38,7 @@ import (
 	"github.com/rocl-go/rocl/subsys/tls"
 )
 
-// keyFile writes keys, one a line, so that nobody sees half of them.
+// keyFile writes keys, one a line, so that no reader sees half of them.
 func keyFile(t *testing.T, path string, keys ...string) {
 	t.Helper()
 	err := os.WriteFile(path+".new", []byte(strings.Join(keys, "\n")+"\n"), 0o600)
@@ -52,9 +52,9 @@ func keyFile(t *testing.T, path string, keys ...string) {
 
 const oldKey, newKey = "the old key of the cluster", "the new key of the cluster"
 
-// The key of a cluster is changed in three steps while programs search, send
-// over links they have, and make new ones: no question fails and no message is
-// lost. Who has the old key alone is no member afterwards.
+// The key of a cluster is changed in three steps while programs search, send over existing links,
+// and make new ones: no question fails and no message is lost. A process that has only the old key
+// is no member afterwards.
 func TestKeyRotation(t *testing.T) {
 	if testing.Short() {
 		t.Skip("files are looked at each second")
@@ -76,7 +76,7 @@ func TestKeyRotation(t *testing.T) {
 		keyFile(t, keys[i], oldKey)
 		daemons = append(daemons, daemon(keys[i], sockets[i], binds[i]))
 	}
-	// All here are of one process, and are to talk as if they were not.
+	// All contexts here are of one process, and are to talk as if they were not.
 	enter := func(node int) *lib.Context {
 		return open(t, sockets[node], lib.WithTransports(tcp.New()), lib.WithPoll(lib.PollNever))
 	}
@@ -96,7 +96,7 @@ func TestKeyRotation(t *testing.T) {
 	var stop atomic.Bool
 	var busy, ears sync.WaitGroup
 	var asked, fresh atomic.Int64
-	var sent, got [nodes]atomic.Int64 // to each
+	var sent, got [nodes]atomic.Int64 // to each node
 	for i, r := range me {
 		ears.Go(func() {
 			for {
@@ -153,7 +153,7 @@ func TestKeyRotation(t *testing.T) {
 				}
 				sent[to].Add(1)
 			}
-			if err := errors.Join(err, c.Close()); err != nil { // it waits until they are there
+			if err := errors.Join(err, c.Close()); err != nil { // Close waits until the messages are delivered
 				t.Errorf("a new context: %v", err)
 				return
 			}
@@ -201,13 +201,13 @@ func TestKeyRotation(t *testing.T) {
 		}
 	}
 	stranger.kill(t)
-	// With the new one it is let in.
+	// With the new key it is let in.
 	keyFile(t, late, newKey)
 	daemon(late, at, freePort(t))
 	eventually.True(t, "it is a member", func() bool { _, err := c.Find(ctx, lib.Match{"who": "0"}); return err == nil })
 }
 
-// lines are what was logged.
+// lines are the lines that were logged.
 type lines struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -219,7 +219,7 @@ func (l *lines) Write(b []byte) (int, error) {
 	return l.b.Write(b)
 }
 
-// count is how many lines have all the words.
+// count returns how many lines have all the words.
 func (l *lines) count(words ...string) (n int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -239,7 +239,7 @@ func (l *lines) logger() *slog.Logger {
 	return slog.New(slog.NewTextHandler(l, &slog.HandlerOptions{Level: slog.LevelDebug}))
 }
 
-// counting counts what comes.
+// counting counts the bytes that are read.
 type counting struct {
 	net.Conn
 	n *atomic.Int64
@@ -260,7 +260,7 @@ func keyed(t *testing.T, name, key string) *tls.Secrets {
 	return c
 }
 
-// hash is how keys are derived from a cluster's.
+// hash returns a key derived from a cluster's key.
 func hash(key []byte, what string) []byte {
 	h := hmac.New(sha256.New, key)
 	h.Write([]byte(what))
@@ -273,11 +273,10 @@ func newPool(t *testing.T) *buffers.Pool {
 	return p
 }
 
-// Strangers learn nothing and change nothing: whatever they try at the ports of
-// a member and of its contexts, in the clear or with TLS, without a key, with
-// another, with the one before, with a context's in place of a member's, with
-// that of another cluster. They are not answered a byte, and the reason is in
-// our log.
+// Strangers learn nothing and change nothing, whatever they try at the ports of a member and of its
+// contexts. They come in the clear or with TLS: without a key, with another key, with the previous
+// one, with a context's in place of a member's, or with another cluster's. No byte answers them,
+// and the log gives the reason.
 func TestStrangersAtSealedCluster(t *testing.T) {
 	ctx := soon(t, 100*time.Second)
 	dir := t.TempDir()
@@ -379,7 +378,7 @@ func TestStrangersAtSealedCluster(t *testing.T) {
 		})
 	}
 
-	// By packets, too.
+	// Packets are tried, too.
 	udp, err := net.Dial("udp", bind)
 	if err != nil {
 		t.Fatal(err)
@@ -392,7 +391,7 @@ func TestStrangersAtSealedCluster(t *testing.T) {
 	}
 	eventually.True(t, "the log says that gossip was refused", func() bool { return log.count("gossip refused") > 0 })
 
-	// One of us is let in, behind all these, and finds what there was.
+	// After all these, a process with the key is let in, and finds the resource.
 	other := open(t, socket(t), lib.WithTransports(tcp.New()), lib.WithCluster("test"), lib.WithMember(cluster.Member{Bind: freePort(t), Join: []string{bind}, KeyFile: key}))
 	you := register(t, other, lib.Attrs{"who": "you"})
 	eventually.True(t, "one of us is let in", func() bool {
@@ -423,8 +422,8 @@ func TestStrangersAtSealedCluster(t *testing.T) {
 	}
 }
 
-// undelivered waits until somebody is told that a message did not get through,
-// or it does.
+// undelivered waits until told reports that a message did not get through. It fails the test if the
+// message arrives.
 func undelivered(t *testing.T, to *lib.Resource, told chan error) {
 	t.Helper()
 	for {
@@ -447,9 +446,9 @@ func undelivered(t *testing.T, to *lib.Resource, told chan error) {
 	}
 }
 
-// Whatever addresses a context claims, and whoever begins, contexts of two nodes
-// of a cluster with a key do not link in the clear; and nobody is let to listen
-// so for other nodes.
+// Contexts of two nodes of a cluster with a key do not link in the clear, whatever addresses a
+// context claims and whichever side begins. No context is allowed to listen in the clear for other
+// nodes.
 func TestNoDowngrade(t *testing.T) {
 	ctx := soon(t, 60*time.Second)
 	key := filepath.Join(t.TempDir(), "key")
@@ -468,7 +467,7 @@ func TestNoDowngrade(t *testing.T) {
 	if a := local.Addrs(); len(a) != 4 {
 		t.Errorf("listening at %q", a)
 	}
-	// One who has the key, is of another node, and comes over TCP.
+	// This dispatcher has the key, is of another node, and comes over TCP.
 	link := cluster.LinkKey("test", []byte(oldKey))
 	told := make(chan error, 1)
 	d := dispatch.New(dispatch.Config{
@@ -549,9 +548,9 @@ func (a *authority) issue(t *testing.T) (cert, key string) {
 	return cert, key
 }
 
-// Nodes that show the operator's certificates find and reach each other, whether
-// a daemon serves or a context; a context without is told so, and a node that has the
-// key and another authority's certificate joins and reaches nobody.
+// Nodes with the operator's certificates find and reach each other, whether a daemon serves or a
+// context. A context without certificates gets an error that says so. A node that has the key and
+// another authority's certificate joins and reaches no member.
 func TestOwnCertificates(t *testing.T) {
 	ctx := soon(t, 100*time.Second)
 	keys := filepath.Join(t.TempDir(), "key")
@@ -601,13 +600,15 @@ func TestOwnCertificates(t *testing.T) {
 	bcert, bkey := b.issue(t)
 	refused("of another authority", "refuse", lib.WithCertificates(bcert, bkey, a.ca()))
 
-	// Consistent in itself, and none of ours: it is heard, and not believed.
+	// The certificates are consistent in themselves, and of another authority: the member refuses
+	// the stream.
 	other := socket(t)
 	start(t, `"serving"`, dirserver, "--socket", other, "--bind", freePort(t), "--join", first, "--cluster", "test", "--key-file", keys, "--tls-cert", bcert, "--tls-key", bkey, "--tls-ca", b.ca())
 	if line := d.until(t, "stream refused"); !strings.Contains(line, "unknown authority") && !strings.Contains(line, "bad certificate") {
 		t.Errorf("refused: %s", line)
 	}
-	// The key lets it greet the members. None lets it join, so it finds nothing of theirs, and what it knows otherwise leads nowhere.
+	// The key lets it greet the members. None lets it join, so it finds none of their resources,
+	// and sending to an identifier that it knows fails.
 	told := make(chan error, 1)
 	theirs := register(t, open(t, other, lib.WithTransports(tcp.New()), lib.WithCertificates(bcert, bkey, b.ca()), lib.WithGiveUp(100*time.Millisecond),
 		lib.WithUndelivered(func(u lib.Undelivered) { told <- u.Err })), nil)

@@ -11,8 +11,8 @@ import (
 	lib "github.com/rocl-go/rocl"
 )
 
-// One of the targets of SendAll is killed while it has no room: the others have the message
-// already, and the error names the one that was killed.
+// One of the targets of SendAll is killed while its mailbox is full. The others have the message
+// already, and the error names the killed one.
 func TestSendAllKilled(t *testing.T) {
 	for _, shm := range []string{"", "adaptive"} {
 		t.Run("shm="+shm, func(t *testing.T) {
@@ -45,7 +45,7 @@ func TestSendAllKilled(t *testing.T) {
 				}
 			}
 
-			b, err := c.Buffer(300_000) // more than the silent one's limit
+			b, err := c.Buffer(300_000) // more than the limit of the silent peer's mailbox
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -60,8 +60,8 @@ func TestSendAllKilled(t *testing.T) {
 				}
 				m.Release()
 			}
-			got() // its own
-			got() // the answer of the other one
+			got() // its own message
+			got() // the answer of the other peer
 			select {
 			case err := <-result:
 				t.Fatalf("SendAll has not waited: %v", err)

@@ -16,8 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Two signals at once, as GNU timeout sends them, end a daemon and a command as
-// cleanly as one does.
+// Two signals at once, as GNU timeout sends them, end a daemon and a command as cleanly as one
+// does.
 func TestSignalTwice(t *testing.T) {
 	for range 10 {
 		sock := socket(t)
@@ -26,7 +26,7 @@ func TestSignalTwice(t *testing.T) {
 			t.Fatal(err)
 		}
 		d.until(t, `"stopping"`)
-		_ = d.cmd.Process.Signal(syscall.SIGTERM) // unless it has ended already
+		_ = d.cmd.Process.Signal(syscall.SIGTERM) // unless the daemon has ended already
 		_ = d.cmd.Process.Signal(syscall.SIGINT)
 		for range d.lines {
 		}
@@ -38,7 +38,7 @@ func TestSignalTwice(t *testing.T) {
 		}
 	}
 	sock := socket(t)
-	r := start(t, "receiving", rocl, "recv", "--socket", sock, "-v", "name=there") // serves
+	r := start(t, "receiving", rocl, "recv", "--socket", sock, "-v", "name=there") // this command serves the node
 	for _, s := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGTERM} {
 		_ = r.cmd.Process.Signal(s)
 	}
@@ -49,7 +49,7 @@ func TestSignalTwice(t *testing.T) {
 	}
 }
 
-// A daemon goes on when the reader of its log has gone.
+// A daemon goes on when the reader of its log has ended.
 func TestLogReaderGone(t *testing.T) {
 	sock := socket(t)
 	cmd := exec.Command(dirserver, "--socket", sock, "--log-level", "debug")
@@ -84,7 +84,7 @@ func TestLogReaderGone(t *testing.T) {
 	}
 }
 
-// A daemon whose log is not read, as on a terminal that was stopped, serves and ends.
+// A daemon whose log is not read, as on a stopped terminal, serves and ends.
 func TestLogNotRead(t *testing.T) {
 	sock := socket(t)
 	r, w, err := os.Pipe()
@@ -110,7 +110,7 @@ func TestLogNotRead(t *testing.T) {
 	defer cmd.Process.Kill()
 	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(10 * time.Millisecond) {
 		_, code := run(t, "", rocl, "find", "--socket", sock, "--timeout", "20s")
-		if code == 1 { // there is a directory, and nothing in it
+		if code == 1 { // a directory serves, and finds nothing
 			break
 		}
 		if time.Now().After(deadline) {

@@ -19,7 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// patiently runs a command that must end by itself, though nothing answers it.
+// patiently runs a command that must end by itself, although nothing answers it.
 func patiently(t *testing.T, env []string, bin string, args ...string) (out, errOut string, code int) {
 	t.Helper()
 	cmd := exec.Command(bin, args...)
@@ -41,15 +41,14 @@ func patiently(t *testing.T, env []string, bin string, args ...string) (out, err
 	return o.String(), e.String(), cmd.ProcessState.ExitCode()
 }
 
-// A directory that has been stopped, or a listener that accepts and says
-// nothing, hangs no command: each ends after --timeout, says so, and has exit
-// code 4.
+// A stopped directory, or a listener that accepts and sends nothing, does not hang a command. Each
+// command ends after --timeout, prints that, and has exit code 4.
 func TestSilentDirectory(t *testing.T) {
 	stopped := socket(t)
 	d := start(t, `"serving"`, dirserver, "--socket", stopped)
 	signal(t, d.cmd.Process.Pid, syscall.SIGSTOP)
 	silent := socket(t)
-	l, err := net.Listen("unix", silent) // the kernel accepts; nothing is read
+	l, err := net.Listen("unix", silent) // the kernel accepts connections; nothing reads from them
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -76,8 +75,7 @@ func TestSilentDirectory(t *testing.T) {
 	}
 }
 
-// A directory that is stopped after a command has joined it hangs no command
-// that asks.
+// A directory that is stopped after a command has joined it does not hang the command's questions.
 func TestStoppedWhileAsked(t *testing.T) {
 	sock := socket(t)
 	d := start(t, `"serving"`, dirserver, "--socket", sock)
@@ -104,7 +102,7 @@ func TestStoppedWhileAsked(t *testing.T) {
 	ended := make(chan error, 1)
 	go func() { ended <- s.cmd.Wait() }()
 	select {
-	case err := <-ended: // all has arrived
+	case err := <-ended: // all output has arrived
 		if err != nil {
 			t.Error(err)
 		}
@@ -141,7 +139,7 @@ func TestSendWaitsForDirectory(t *testing.T) {
 	}
 }
 
-// On a terminal a command says that it found nothing; to a pipe it writes nothing.
+// On a terminal a command prints that it found nothing. To a pipe it writes nothing.
 func TestNothingOnATerminal(t *testing.T) {
 	sock := socket(t)
 	start(t, `"serving"`, dirserver, "--socket", sock)
@@ -160,7 +158,7 @@ func TestNothingOnATerminal(t *testing.T) {
 	}
 }
 
-// newTerminal returns a terminal whose other end nobody reads.
+// newTerminal returns a terminal whose other end is not read.
 func newTerminal(t *testing.T) *os.File {
 	t.Helper()
 	m, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)

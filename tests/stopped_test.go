@@ -15,8 +15,8 @@ import (
 	"github.com/rocl-go/rocl/resource"
 )
 
-// While the daemon is stopped, each question of a program returns when its
-// context ends. When the daemon goes on, so does the program.
+// While the daemon is stopped, each question of a program returns when its context ends. When the
+// daemon goes on, so does the program.
 func TestStoppedDirectory(t *testing.T) {
 	sock := socket(t)
 	d := start(t, "serving", dirserver, "--socket", sock)
@@ -79,9 +79,9 @@ func TestStoppedDirectory(t *testing.T) {
 	}
 }
 
-// A daemon that starts while the program that serves the node is stopped names
-// that process and says what to do. When the program goes on, it gives way to the
-// next daemon, and what it has is found.
+// If the program that serves the node is stopped, a daemon that starts names its process and says
+// what to do. When the program goes on, it gives way to the next daemon, and its resources are
+// found.
 func TestStoppedContextServes(t *testing.T) {
 	sock := socket(t)
 	p := start(t, "-", rocl, "register", "--socket", sock, "name=sink")

@@ -42,7 +42,7 @@ func follow(t *testing.T, c *lib.Context) *follower {
 	return f
 }
 
-// want waits for one event of each name, and for nothing else.
+// want waits for one event of each name, and fails the test on any other event.
 func (f *follower) want(kind directory.EventKind, names ...string) {
 	f.t.Helper()
 	for limit := time.After(30 * time.Second); len(names) > 0; {
@@ -60,7 +60,7 @@ func (f *follower) want(kind directory.EventKind, names ...string) {
 	}
 }
 
-// none says that nothing is told for a while.
+// none checks that no event comes for a while.
 func (f *follower) none(what string, d time.Duration) {
 	f.t.Helper()
 	select {
@@ -70,10 +70,9 @@ func (f *follower) none(what string, d time.Duration) {
 	}
 }
 
-// A watch at one node sees processes at another come and be killed; the daemon
-// of either killed and started again, it tells only what is different, of what
-// happened meanwhile too; a node that dies takes what it had with it, until it
-// is back.
+// A watch at one node sees processes at another node come and be killed. If the daemon of either
+// node is killed and started again, the watch yields only what is different, also what happened
+// meanwhile. A node that dies takes its resources with it, until it is back.
 func TestClusterWatch(t *testing.T) {
 	key := filepath.Join(t.TempDir(), "key")
 	if err := os.WriteFile(key, []byte("0123456789abcdef0123456789abcdef\n"), 0o600); err != nil {
@@ -119,7 +118,7 @@ func TestClusterWatch(t *testing.T) {
 		t.Error("that is too late")
 	}
 
-	daemons[0].kill(t) // whose contexts live on
+	daemons[0].kill(t) // the contexts of its node live on
 	daemons[0] = daemon(0)
 	second := holder("second")
 	for _, f := range []*follower{here, there} {
@@ -127,13 +126,13 @@ func TestClusterWatch(t *testing.T) {
 		f.none("through a restart", 1500*time.Millisecond) // longer than the grace
 	}
 
-	daemons[1].kill(t) // the watcher's
+	daemons[1].kill(t) // the daemon of the watcher's node
 	second.kill(t)
 	third := holder("third")
 	there.want(lib.Gone, "second")
 	there.want(lib.Appeared, "third")
 	daemons[1] = daemon(1)
-	for range 2 { // in this order or the other
+	for range 2 { // in this order or in the other
 		select {
 		case ev := <-here.events:
 			if name := ev.Attrs.GetString("name"); !(ev.Kind == lib.Gone && name == "second" || ev.Kind == lib.Appeared && name == "third") {
@@ -153,7 +152,7 @@ func TestClusterWatch(t *testing.T) {
 	holder("last")
 	here.want(lib.Appeared, "last")
 	there.want(lib.Appeared, "last")
-	signal(t, daemons[0].cmd.Process.Pid, syscall.SIGSTOP) // the node is dead, for all the others can see
+	signal(t, daemons[0].cmd.Process.Pid, syscall.SIGSTOP) // the node is dead, for all that the other members can see
 	begun := time.Now()
 	here.want(lib.Gone, "last")
 	t.Logf("a node that falls silent is seen to after %v", time.Since(begun))

@@ -22,34 +22,34 @@ import (
 
 // Environment variables of AddHosts.
 const (
-	// EnvSSH is the command, with its options, that takes the place of ssh; see SSH.
+	// EnvSSH is the command, with its options, that is used in place of ssh; see SSH.
 	EnvSSH = "TPVM_SSH"
 	// EnvPod is the command that serves a pod on other hosts, by default "tpvm pod".
 	EnvPod = "TPVM_POD"
 )
 
 const (
-	foundTime   = 10 * time.Second // within which the pod of an added host is found
+	foundTime   = 10 * time.Second // within which the pod of an added host must be found
 	foundEvery  = 20 * time.Millisecond
-	shellTime   = 5 * time.Second // for a remote shell to end when the pod has been released
-	mostHosts   = 32              // that are added at once
-	mostOutput  = 4 << 10         // of what a remote shell said, in an error
-	mostGreeted = 1 << 20         // that a remote shell may write before the pod does
+	shellTime   = 5 * time.Second // the time that a remote shell has to end when the pod has been released
+	mostHosts   = 32              // the number of hosts that are added at the same time
+	mostOutput  = 4 << 10         // bytes of a remote shell's output in an error
+	mostGreeted = 1 << 20         // bytes that a remote shell may write before the pod does
 )
 
 // A HostStarter runs commands on other hosts, for AddHosts.
 type HostStarter interface {
-	// Command returns the command, to be started here, that runs argv on a host. Its standard
-	// input, output and error are those of argv. It ends when argv has ended there.
+	// Command returns the command, to be started on this host, that runs argv on another one. Its
+	// standard input, output and error are connected to those of argv. It ends when argv has ended.
 	Command(ctx context.Context, host string, argv []string) *exec.Cmd
 }
 
 // SSH runs commands on other hosts by the system's ssh. The zero SSH takes the command from the
-// environment variable TPVM_SSH, and is "ssh -o BatchMode=yes -o ConnectTimeout=10" without it.
+// environment variable TPVM_SSH. Without that, it is "ssh -o BatchMode=yes -o ConnectTimeout=10".
 type SSH struct {
 	// Args is the command with its options; the host and the remote command are added.
 	Args []string
-	// Config is a file that has, for each host, the port, the user, the key and whatever else
+	// Config is a file that has, for each host, the port, the user, the key and other settings that
 	// ssh_config(5) describes. ssh reads it in place of its own files, as with its option -F.
 	Config string
 }
@@ -74,14 +74,15 @@ func (s SSH) Command(ctx context.Context, host string, argv []string) *exec.Cmd 
 	return exec.CommandContext(ctx, args[0], args[1:]...)
 }
 
-// WithHostStarter sets what AddHosts uses to run commands on other hosts. The default is SSH{}.
+// WithHostStarter sets the HostStarter by which AddHosts runs commands on other hosts. The default
+// is SSH{}.
 func WithHostStarter(s HostStarter) Option { return func(f *config) { f.starter = s } }
 
-// A HostError tells why a host could not be added or removed.
+// A HostError says why a host could not be added or removed.
 type HostError struct {
 	Host   string
 	Err    error
-	Output string // the end of what the remote shell said
+	Output string // the end of the remote shell's output
 	Advice string // what to do
 }
 
@@ -100,10 +101,10 @@ func (e *HostError) Error() string {
 // Unwrap returns the cause.
 func (e *HostError) Unwrap() error { return e.Err }
 
-// A HostsError tells which of several hosts could not be added or removed, and why.
+// A HostsError says which of several hosts could not be added or removed, and why.
 type HostsError struct {
 	Op    string // "add" or "delete"
-	Of    int    // how many were to be
+	Of    int    // the number of hosts in the call
 	Hosts []*HostError
 }
 
@@ -123,14 +124,14 @@ func (e *HostsError) Unwrap() (errs []error) {
 	return errs
 }
 
-// AddHosts makes the virtual machine start programs on hosts where no task is: it runs, by ssh
-// or what WithHostStarter says, the command "tpvm pod" on each (see RunPod and EnvPod). The pod
-// there lives until DelHosts, whatever becomes of this task. It finds the cluster by the host's
-// dirserver, or by what the host's environment says (ROCL_BIND, ROCL_JOIN, ROCL_KEY_FILE).
+// AddHosts makes the virtual machine start programs on hosts on which no task runs. On each it runs
+// the command "tpvm pod", by ssh or by the HostStarter of WithHostStarter (see RunPod and EnvPod).
+// The pod on that host lives until DelHosts, even if this task ends. It finds the cluster by the
+// host's dirserver, or by the host's environment (ROCL_BIND, ROCL_JOIN, ROCL_KEY_FILE).
 //
-// Spawn knows the hosts by the names given here, besides their own. AddHosts returns the hosts
-// that were added. If some could not be, the error is a *HostsError that says which and why.
-// A host that has a pod already fails with ErrHostAdded.
+// Spawn knows the hosts by the names given here, besides their own. AddHosts returns the hosts that
+// were added. If some could not be added, the error is a *HostsError that says which and why. A
+// host that has a pod already fails with ErrHostAdded.
 func (t *Thread) AddHosts(ctx context.Context, names ...string) ([]Host, error) {
 	nodes := make([]string, len(names))
 	errs := make([]*HostError, len(names))
@@ -170,7 +171,7 @@ func (t *Thread) AddHosts(ctx context.Context, names ...string) ([]Host, error) 
 	return added, nil
 }
 
-// addHost starts a pod on a host, and returns its node.
+// addHost starts a pod on a host, and returns the number of its node.
 func (t *Task) addHost(ctx context.Context, name string) (string, *HostError) {
 	if name == "" || name[0] == '-' || strings.ContainsFunc(name, func(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) }) {
 		return "", &HostError{Host: name, Err: ErrBadParam, Advice: "a host's name has no spaces and does not begin with -"}
@@ -211,8 +212,8 @@ func (t *Task) addHost(ctx context.Context, name string) (string, *HostError) {
 	return node, nil
 }
 
-// foundPod waits until a pod that has been started is found, and returns its node. It fails
-// with ErrHostAdded if the node has another one that is no task's.
+// foundPod waits until a pod that was started can be found, and returns the number of its node. It
+// fails with ErrHostAdded if the node has another pod that is not a task's.
 func (t *Task) foundPod(ctx context.Context, id TID) (node string, err error) {
 	tick := time.NewTicker(foundEvery)
 	defer tick.Stop()
@@ -255,7 +256,7 @@ type shell struct {
 	said   *tail
 	stop   func() bool
 	waited bool
-	err    error // of the command; after waited
+	err    error // of the command; valid when waited is set
 }
 
 func startShell(ctx context.Context, cmd *exec.Cmd) (*shell, error) {
@@ -270,24 +271,24 @@ func startShell(ctx context.Context, cmd *exec.Cmd) (*shell, error) {
 	}
 	s.out = bufio.NewReader(io.LimitReader(out, mostGreeted))
 	cmd.Stderr = s.said
-	cmd.WaitDelay = time.Second // where a process in the background keeps its standard error
+	cmd.WaitDelay = time.Second // for a background process that keeps the standard error open
 	if err := cmd.Start(); err != nil {
 		return nil, err
 	}
 	s.stop = context.AfterFunc(ctx, func() {
 		_ = cmd.Process.Kill()
-		_ = out.Close() // a process that the command has started may keep it
+		_ = out.Close() // a process that the command has started may hold it open
 	})
 	return s, nil
 }
 
-// errPod is why a pod has failed, as it told.
+// errPod is the reason that a pod gave for its failure.
 type errPod struct{ text string }
 
 func (e *errPod) Error() string { return e.text }
 
-// ready waits until the pod says that it is ready, and returns its identifier. Whatever else is
-// written before is the remote shell's.
+// ready waits until the pod writes that it is ready, and returns its identifier. The lines before
+// that are the remote shell's.
 func (s *shell) ready() (TID, error) {
 	for {
 		line, err := s.out.ReadString('\n')
@@ -308,7 +309,8 @@ func (s *shell) ready() (TID, error) {
 	}
 }
 
-// release tells the pod that it has been found, and waits until it has left the shell.
+// release tells the pod that it has been found, and waits until the pod has detached from the
+// shell.
 func (s *shell) release() error {
 	if _, err := io.WriteString(s.in, lineGo); err != nil {
 		return err
@@ -341,14 +343,14 @@ func (s *shell) end() {
 	_ = s.wait()
 }
 
-// probe returns the command that was used, with true as the remote command, which is the last
-// argument.
+// probe returns the command of the shell with "true" in place of the remote command, which is the
+// last argument.
 func (s *shell) probe() string {
 	args := s.cmd.Args
 	return strings.Join(append(slices.Clone(args[:max(0, len(args)-1)]), "true"), " ")
 }
 
-// failed returns the error of a host whose pod has not been started for the reason err.
+// failed returns the error of a host whose pod could not be started for the reason err.
 func (s *shell) failed(ctx context.Context, host, pod string, err error) *HostError {
 	s.end()
 	e := &HostError{Host: host, Err: err, Output: s.said.String()}
@@ -369,7 +371,7 @@ func (s *shell) failed(ctx context.Context, host, pod string, err error) *HostEr
 	return e
 }
 
-// A tail keeps the end of what is written to it.
+// A tail keeps the end of what is written to it. Its methods may be called by several goroutines.
 type tail struct {
 	mu sync.Mutex
 	b  []byte
@@ -391,8 +393,8 @@ func (t *tail) String() string {
 	return string(bytes.TrimSpace(t.b))
 }
 
-// at returns the pods of a host by its name: that of AddHosts, its node's number, or else its
-// own, which several hosts may have.
+// at returns the pods of a host by its name: the name given to AddHosts, else the number of its
+// node, or else its own name, which several hosts may have.
 func at(name string, pods []place) (ps []place) {
 	for _, nameOf := range []func(place) string{
 		func(p place) string { return p.added },
@@ -412,12 +414,12 @@ func at(name string, pods []place) (ps []place) {
 }
 
 // DelHosts ends the pods of hosts, and waits until they have ended. A host is named as AddHosts
-// named it, by its node's number, or by its own name, which means all that have it. The
-// programs that these pods have started end too: they get SIGTERM, and SIGKILL after five
-// seconds. Tasks that were started there otherwise go on.
+// named it, by the number of its node, or by its own name, which means all hosts that have it. The
+// programs that these pods have started end too: they get SIGTERM, and SIGKILL after five seconds.
+// Tasks that were started there otherwise go on.
 //
-// If some hosts could not be removed, the error is a *HostsError that says which and why: with
-// ErrNoPod there is no pod that AddHosts or tpvm pod has started.
+// If some hosts could not be removed, the error is a *HostsError that says which and why. ErrNoPod
+// means that the host has no pod that AddHosts or tpvm pod has started.
 func (t *Thread) DelHosts(ctx context.Context, names ...string) error {
 	pods, err := t.task.pods(ctx, nil)
 	if err != nil {
@@ -464,13 +466,13 @@ func (t *Task) delHost(ctx context.Context, name string, pods []place) *HostErro
 	return e
 }
 
-// hasHost reports whether a node of the cluster has a name or a number.
+// hasHost reports whether a node of the cluster has the name or the number.
 func (t *Task) hasHost(ctx context.Context, name string) (bool, error) {
 	hs, err := t.hosts(ctx, nil)
 	return slices.ContainsFunc(hs, func(h Host) bool { return h.Name == name || h.Node == name }), err
 }
 
-// endPodAt asks a pod to end, and waits until it has.
+// endPodAt asks a pod to end, and waits until it has ended.
 func (t *Task) endPodAt(ctx context.Context, id TID) error {
 	r, err := t.c.Register(ctx, nil)
 	if err != nil {

@@ -14,10 +14,10 @@ import (
 	"github.com/rocl-go/rocl/tpvm/pack"
 )
 
-// reportMsgContext tells the parent the message context in which this program began, in that
-// context. The program's first argument says what it does then, as PVM's inherit1 to inherit3 do:
-// "spawn" a child; "change" the context and spawn one; or nothing. What a child reports, the
-// program passes on to its own parent.
+// reportMsgContext sends the parent the message context in which this program began, in that
+// context. The program's first argument says what it does then, as in PVM's inherit1 to inherit3:
+// "spawn" a child; "change" the context and spawn a child; or nothing. The program passes the
+// report of a child on to its own parent.
 func reportMsgContext(ctx context.Context, t *tpvm.Task, spawn func(name string) error) error {
 	began := t.MsgContext()
 	tell := func(c tpvm.MsgContext) error {
@@ -71,8 +71,8 @@ func init() {
 	}
 }
 
-// Children begin in the message context of their parent at the spawn: the one that it was in all
-// the time (PVM's inherita and inherit1), or one that it has made (inherit3).
+// Children begin in the message context in which their parent was at the spawn. It is the one in
+// which the parent began (PVM's inherita and inherit1), or one that the parent has made (inherit3).
 func TestInherit(t *testing.T) {
 	ctx := deadline(t)
 	task := enrol(t, alone(t))
@@ -118,8 +118,8 @@ func TestInherit(t *testing.T) {
 	}
 }
 
-// Messages of another context stay until their context is chosen, whatever their tag (inheritb);
-// threads inherit too.
+// Messages of another context stay in the mailbox until their context is chosen, whatever their tag
+// (inheritb). Threads inherit the context too.
 func TestContextsSeparate(t *testing.T) {
 	ctx := deadline(t)
 	cl := rocltest.Cluster(t, 2)
@@ -168,7 +168,7 @@ func TestContextsSeparate(t *testing.T) {
 	}
 }
 
-// What pvm_psend sends pvm_recv receives, and the reverse, in each encoding; a buffer of the
+// pvm_recv receives what pvm_psend has sent, and the reverse, in each encoding. A buffer of the
 // caller travels as it is.
 func TestValues(t *testing.T) {
 	ctx := deadline(t)

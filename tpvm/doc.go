@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package tpvm is a parallel virtual machine: processes and goroutines of many hosts that
-// start each other, exchange typed messages, and are told when another one has ended. It has
-// the ideas of PVM 3.4 and of TPVM, whose unit is the thread, and needs no daemon of its own.
+// Package tpvm is a parallel virtual machine: processes and goroutines on many hosts that start
+// each other, exchange typed messages, and are told when another one has ended. It has the ideas of
+// PVM 3.4 and of TPVM, whose unit is the thread, and needs no daemon of its own.
 //
-// A process joins the virtual machine with Enrol and is a task then. It exports functions by
-// name; any task spawns them as threads, wherever they are exported, or spawns programs, which
-// become tasks. Tasks and threads have identifiers, to which messages are sent:
+// A process joins the virtual machine with Enrol and is a task from then on. It exports functions
+// by name. Any task can spawn such a function as threads, in the tasks that export it, or spawn
+// programs, which become tasks. Tasks and threads have identifiers, to which messages are sent:
 //
 //	t, err := tpvm.Enrol(ctx)
 //	defer t.Exit(ctx)
@@ -23,9 +23,9 @@
 // # Programs
 //
 // Spawn of a program returns when its processes have enrolled. Start returns when they run, for
-// programs that may know nothing of this package. Wait tells how the program of a task ended.
-// Catchout gathers what programs print, and what those print that they spawn. EndWithParent
-// has them end with the task that spawned them:
+// programs that may know nothing of this package. Wait returns how the program of a task ended.
+// Catchout gathers the output of programs, and of the programs that these spawn. EndWithParent
+// makes programs end with the task that spawned them:
 //
 //	err := t.Catchout(os.Stdout)
 //	ps, err := t.Start(ctx, "hostname", 8, tpvm.EndWithParent())
@@ -34,20 +34,21 @@
 //	}
 //	err = t.Exit(ctx) // waits for the output
 //
-// The command tpvm does that from a shell.
+// The command tpvm does the same from a shell.
 //
 // # Other ways to pass messages
 //
-// Send and Mcast send a pack.Buffer, and Recv receives a Message. Both hold any number of values, in
-// the encodings of package pack. SendValues and RecvValues are for one slice. AddHandler has a
-// function called for messages instead of a receive. PutInfo leaves a message in the message box of
-// the virtual machine, under a name, for any task to read or take. A Persistent one stays when the
-// task that put it has ended, as long as another task lives.
+// Send and Mcast send a pack.Buffer, and Recv receives a Message. Both hold any number of values,
+// in the encodings of package pack. SendValues and RecvValues are for one slice. AddHandler makes a
+// function handle messages, in place of a receive. PutInfo leaves a message in the message box of
+// the virtual machine, under a name, for any task to read or take. A Persistent entry stays when
+// the task that put it has ended, as long as another task lives.
 //
 // # What is registered
 //
 // As in the RoCL paper (section 5.1), all that the virtual machine knows are resources. Each
-// has the attribute vm, the name of the virtual machine, host and node.
+// resource has the attribute vm, the name of the virtual machine. All but message contexts have the
+// attributes host and node.
 //
 //	type=task       a process; its identifier is the task's; launcher, the pod that started it
 //	type=observer   a process that is not listed; see Observing
@@ -64,16 +65,16 @@
 //
 // # Hosts
 //
-// A host is a node of the cluster. Spawn runs programs on the hosts where something starts
-// them, which Host.Launcher tells:
+// A host is a node of the cluster. Spawn runs programs on the hosts on which a launcher starts
+// them. Host.Launcher names the kind of launcher:
 //
-//	task       the pod controller of any task there, for as long as the task is
+//	task       the pod controller of any task on the host, as long as the task runs
 //	pod        a pod of its own: AddHosts starts it over ssh, or an operator by "tpvm pod"
-//	dirserver  the node's dirserver, where its operator has given it --tpvm
+//	dirserver  the node's dirserver, if its operator has given it --tpvm
 //
-// A pod that AddHosts starts goes on when the task that added the host has ended, and is ended
-// by DelHosts. Threads and programs are dealt to tasks and hosts in turn, each as many as any
-// other, or in proportion to processors with ByCores.
+// A pod that AddHosts starts goes on when the task that added the host has ended. DelHosts ends it.
+// Threads and programs are dealt to tasks and hosts in turn, to each the same number, or in
+// proportion to processors with ByCores.
 //
-// When a host is lost, Notify tells of each task on it, and NotifyHosts of the host.
+// When a host is lost, Notify reports each task on it, and NotifyHosts reports the host.
 package tpvm

@@ -14,7 +14,7 @@ import (
 )
 
 func init() {
-	// family spawns a program that enrols and starts one that does not, tells its own parent of
+	// family spawns a program that enrols and starts one that does not. It tells its own parent of
 	// them, and stays. Both end with it if its argument says so.
 	programs["family"] = func() error {
 		ctx := context.Background()
@@ -43,7 +43,7 @@ func init() {
 		}
 		select {}
 	}
-	// reports waits for a message, sends to its parent, and tells how that went.
+	// reports waits for a message, sends to its parent, and reports how that went.
 	programs["reports"] = func() error {
 		ctx := context.Background()
 		t, err := joined()
@@ -56,7 +56,7 @@ func init() {
 		}
 		from := m.From()
 		m.Release()
-		if t.Args()[0] == "stay" { // and have the parent killed
+		if t.Args()[0] == "stay" { // and the test kills the parent
 			if _, err = t.Notify(ctx, 6, t.Parent()); err != nil {
 				return err
 			}
@@ -74,7 +74,8 @@ func init() {
 	}
 }
 
-// family spawns a parent, and returns it with its children: a task, and a process that is none.
+// family spawns a parent, and returns it with its children: a task, and a process that is not a
+// task.
 func family(t *testing.T, task *tpvm.Task, how string) (parent, child tpvm.TID, pid int) {
 	t.Helper()
 	ctx := deadline(t)
@@ -98,7 +99,7 @@ func family(t *testing.T, task *tpvm.Task, how string) (parent, child tpvm.TID, 
 	return ids[0], child, int(n[0])
 }
 
-// kill kills the process of a task that this one has spawned.
+// kill kills the process of a task that the test has spawned.
 func kill(t *testing.T, task *tpvm.Task, id tpvm.TID) {
 	t.Helper()
 	if err := task.Signal(deadline(t), id, syscall.SIGKILL); err != nil {
@@ -109,13 +110,13 @@ func kill(t *testing.T, task *tpvm.Task, id tpvm.TID) {
 	}
 }
 
-// Programs that shall end with their parent do so when it is killed: those that have enrolled,
-// and those that never do.
+// Programs that shall end with their parent end when it is killed, whether they have enrolled or
+// not.
 func TestEndWithParent(t *testing.T) {
 	ctx := deadline(t)
 	task := enrol(t, alone(t))
 	parent, child, pid := family(t, task, "end")
-	sibling, other, otherPID := family(t, task, "end") // has another parent
+	sibling, other, otherPID := family(t, task, "end") // the sibling has another parent
 	if _, err := task.Notify(ctx, 9, child); err != nil {
 		t.Fatal(err)
 	}
@@ -154,7 +155,7 @@ func TestEndWithParent(t *testing.T) {
 	}
 }
 
-// Programs that shall not end with their parent go on when it is killed, and learn that it has
+// Programs that shall not end with their parent go on when it is killed. They learn that it has
 // ended when they send to it.
 func TestParentKilled(t *testing.T) {
 	ctx := deadline(t)

@@ -17,32 +17,33 @@ var (
 	ErrBadParam = errors.New("tpvm: invalid argument")
 	// ErrExported is returned when a task exports a name a second time.
 	ErrExported = errors.New("tpvm: the task exports the name already")
-	// ErrNoProgram is returned when a name to spawn is neither exported nor a program there.
+	// ErrNoProgram is returned when a name to spawn is neither exported nor a program on the host.
 	ErrNoProgram = errors.New("tpvm: the name is neither exported nor a program")
 	// ErrNoHost is returned when no host satisfies the conditions of a spawn.
 	ErrNoHost = errors.New("tpvm: no host satisfies the conditions")
 	// ErrHostAdded is returned when a host is added that has a pod already.
 	ErrHostAdded = errors.New("tpvm: programs can be started on the host already")
-	// ErrNoPod is returned when a host is removed that has no pod which could be ended.
+	// ErrNoPod is returned when a host is removed that has no pod that can be ended.
 	ErrNoPod = errors.New("tpvm: the host has no pod that can be ended")
 	// ErrNotEnrolled is returned when a program has ended before it enrolled.
 	ErrNotEnrolled = errors.New("tpvm: the program ended before it enrolled")
-	// ErrNoTask is returned for an identifier that is not that of a task or thread that runs.
+	// ErrNoTask is returned for an identifier that is not the one of a running task or thread.
 	ErrNoTask = errors.New("tpvm: no such task or thread")
-	// ErrNoEntry is returned where the message box has no such entry.
+	// ErrNoEntry is returned when the message box has no such entry.
 	ErrNoEntry = errors.New("tpvm: no such entry in the message box")
-	// ErrEntryExists is returned, with ErrDenied, when the message box has an entry that PutInfo
-	// must not replace.
+	// ErrEntryExists is returned, together with ErrDenied, when the message box has an entry that
+	// PutInfo must not replace.
 	ErrEntryExists = errors.New("tpvm: the message box has such an entry already")
-	// ErrDenied is returned when an entry of the message box must not be changed, because another task
-	// or thread owns it, and when a task asks another one for what that one does not allow: a task of
-	// another virtual machine, or one that asks for programs of a task that uses WithoutLaunch.
+	// ErrDenied is returned when an entry of the message box must not be changed, because another
+	// task or thread owns it. It is also returned for a request to a task that the task does not
+	// allow: from a task of another virtual machine, or for programs from a task that uses
+	// WithoutLaunch.
 	ErrDenied = errors.New("tpvm: not permitted to this task or thread")
 	// ErrTruncated is returned when a message has more values than were asked for.
 	ErrTruncated = errors.New("tpvm: the message has more values")
 	// ErrHandler is returned when a thread has a handler for the same messages already.
 	ErrHandler = errors.New("tpvm: the thread has such a handler already")
-	// ErrForeign is returned by a receive of a message that is not of this package.
+	// ErrForeign is returned by a receive of a message that does not come from this package.
 	ErrForeign = errors.New("tpvm: the message is not one of a task or thread")
 	// ErrTooMany is returned by Spawn and Start if the limit of WithMaxPrograms is reached on a host,
 	// or if its system has no process, memory or file left for the program.
@@ -50,13 +51,14 @@ var (
 	// ErrNoStatus is returned by Wait if it cannot learn how a program ends: a user started it by hand,
 	// the task that started it has ended, or the identifier is that of a thread.
 	ErrNoStatus = errors.New("tpvm: the task was not started by Spawn, or its starter has ended")
-	// ErrKilled is the cause for which the context of a killed thread ends.
+	// ErrKilled is the cause of the end of a killed thread's context.
 	ErrKilled = errors.New("tpvm: the thread was killed")
-	// ErrExited is the cause for which the contexts of threads end when their task exits.
+	// ErrExited is the cause of the end of the threads' contexts when their task exits. Calls of a
+	// task that has exited fail with it.
 	ErrExited = errors.New("tpvm: the task has exited")
 )
 
-// A textError has a text of its own, and matches another error.
+// A textError has a text of its own, and matches another error, is.
 type textError struct {
 	text string
 	is   error
@@ -70,26 +72,26 @@ var (
 	errNoFunc = badParam("the function is nil")
 )
 
-// badParam returns an error that matches ErrBadParam, and says what is wrong.
+// badParam returns an error that matches ErrBadParam, with a text that says what is wrong.
 func badParam(format string, args ...any) error {
 	return &textError{fmt.Sprintf(format, args...), ErrBadParam}
 }
 
-// IsGone reports whether err tells that a task, a thread or a host has ended or is out of reach:
+// IsGone reports whether err says that a task, a thread or a host has ended or is out of reach:
 // whether it matches rocl.ErrGone or rocl.ErrUnreachable.
 func IsGone(err error) bool {
 	return errors.Is(err, rocl.ErrGone) || errors.Is(err, rocl.ErrUnreachable)
 }
 
-// A SpawnError tells why some of the tasks or threads of a Spawn were not started.
+// A SpawnError says why some of the tasks or threads of a Spawn were not started.
 type SpawnError struct {
-	Name  string  // what was to be spawned
-	Slots []error // one for each that was to be started; nil: it runs
+	Name  string  // the name to spawn
+	Slots []error // one for each task or thread; nil: it runs
 
 	hosts []string // of the slots
 }
 
-// add adds a slot of a host.
+// add adds a slot on a host.
 func (e *SpawnError) add(host string, err error) {
 	e.Slots = append(e.Slots, err)
 	e.hosts = append(e.hosts, host)
@@ -143,7 +145,7 @@ func slotNames(name string, slots []int) string {
 	return strings.Join(names, " and ")
 }
 
-// orNil returns e, or nil where all were started.
+// orNil returns e, or nil if all slots were started.
 func (e *SpawnError) orNil() error {
 	if len(e.Unwrap()) == 0 {
 		return nil
@@ -151,7 +153,7 @@ func (e *SpawnError) orNil() error {
 	return e
 }
 
-// Unwrap returns the errors of those that were not started.
+// Unwrap returns the errors of the slots that were not started.
 func (e *SpawnError) Unwrap() (errs []error) {
 	for _, err := range e.Slots {
 		if err != nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/rocl-go/rocl/tpvm/pack"
 )
 
-// Errors say what is wrong in the words of the caller.
+// Errors describe what is wrong in the words of the caller.
 func TestErrorTexts(t *testing.T) {
 	ctx := deadline(t)
 	task := enrol(t, rocltest.Cluster(t, 1).Open(0))

@@ -14,7 +14,7 @@ import (
 	"github.com/rocl-go/rocl/tpvm"
 )
 
-// wantNothing waits until no resource of the test's virtual machine is left.
+// wantNothing waits until the test's virtual machine has no resources.
 func wantNothing(t *testing.T, c *rocl.Context) {
 	t.Helper()
 	for ctx := deadline(t); ; time.Sleep(time.Millisecond) {
@@ -31,7 +31,8 @@ func wantNothing(t *testing.T, c *rocl.Context) {
 	}
 }
 
-// Exit may run beside calls that start goroutines of the task. They fail, and leave nothing.
+// Exit may run at the same time as calls that start goroutines of the task. The calls fail, and
+// leave nothing behind.
 func TestExitDuringCalls(t *testing.T) {
 	c := alone(t)
 	ctx := deadline(t)
@@ -90,7 +91,7 @@ func TestExitDuringCalls(t *testing.T) {
 	wantNothing(t, c)
 }
 
-// Exit and an Enrol that fails withdraw all that the task has registered.
+// Exit and an Enrol that fails withdraw all resources of the task.
 func TestExitWithdraws(t *testing.T) {
 	c := alone(t)
 	ctx := deadline(t)
@@ -116,7 +117,8 @@ func TestExitWithdraws(t *testing.T) {
 	wantNothing(t, c)
 }
 
-// A program that has not enrolled ends with its parent also where that exits, and is its launcher.
+// A program that has not enrolled ends with its parent, also if the parent exits and is its
+// launcher.
 func TestExitEndsUnenrolled(t *testing.T) {
 	ctx := deadline(t)
 	task, err := tpvm.Enrol(ctx, tpvm.WithContext(alone(t)), tpvm.WithVM("test"))

@@ -23,8 +23,8 @@ func (t *Task) KillChildren() {
 	}
 }
 
-// EndDuringLaunch has the pod end its programs while one is about to be started. It returns why that
-// one is not started.
+// EndDuringLaunch makes the pod end its programs while one is about to be started. It returns the
+// error of starting that one.
 func (t *Task) EndDuringLaunch() error {
 	c, err := t.pod.newChild(0)
 	if err != nil {
@@ -36,20 +36,21 @@ func (t *Task) EndDuringLaunch() error {
 	return t.pod.mayBegin(c)
 }
 
-// InfoMessage makes the payload of an entry of the message box a Message.
+// InfoMessage returns the Message of the payload of an entry of the message box.
 func InfoMessage(data []byte) (*Message, error) { return infoMessage(foundInfo{data: data}) }
 
 // EncodeInfo returns the payload of an entry of the message box.
 func EncodeInfo(b *pack.Buffer) ([]byte, error) { return encodeInfo(b) }
 
-// HoldInfo has the task answer no request about its entries of the message box until release.
+// HoldInfo keeps the task from answering requests about its entries of the message box until
+// release is called.
 func (t *Task) HoldInfo() (release func()) {
 	k := t.pod.infos
 	k.mu.Lock()
 	return k.mu.Unlock
 }
 
-// InfoCopies returns the names of other tasks' entries of which the task keeps copies, in order.
+// InfoCopies returns the names of other tasks' entries of which the task keeps copies, sorted.
 func (t *Task) InfoCopies() (names []string) {
 	k := t.pod.infos
 	k.mu.Lock()

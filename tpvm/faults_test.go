@@ -20,7 +20,7 @@ import (
 	"github.com/rocl-go/rocl/tpvm/pack"
 )
 
-// Tags of the farm.
+// The tags of the farm.
 const (
 	tagWork = iota + 1
 	tagResult
@@ -44,8 +44,9 @@ func worker(ctx context.Context, t *tpvm.Thread, stop func(n int64) bool) error 
 	}
 }
 
-// squares has workers square the numbers below n, and kills the first of them when it has been given
-// its second number. It returns the sum of the squares, and how many numbers were given out again.
+// squares makes workers square the numbers below n, and kills the first of them when it has been
+// given its second number. It returns the sum of the squares, and how many numbers were given out
+// again.
 func squares(t *testing.T, master *tpvm.Thread, ids []tpvm.TID, n int64, kill func(id tpvm.TID)) (sum int64, again int) {
 	ctx := deadline(t)
 	if _, err := master.Notify(ctx, tagEnded, ids...); err != nil {
@@ -59,11 +60,11 @@ func squares(t *testing.T, master *tpvm.Thread, ids []tpvm.TID, n int64, kill fu
 	var idle []tpvm.TID
 	idle = append(idle, ids...)
 	have := map[int64]bool{}
-	given, killed := 0, false // of ids[0]
+	given, killed := 0, false // about ids[0]
 	for len(have) < int(n) {
 		for len(idle) > 0 && len(todo) > 0 {
 			k := 0
-			if !killed && len(todo) == 1 { // which is for the one that is to be killed
+			if !killed && len(todo) == 1 { // the last number is for the worker that will be killed
 				if k = slices.Index(idle, ids[0]); k < 0 {
 					break
 				}
@@ -71,7 +72,7 @@ func squares(t *testing.T, master *tpvm.Thread, ids []tpvm.TID, n int64, kill fu
 			id, i := idle[k], todo[0]
 			idle, todo = slices.Delete(idle, k, k+1), todo[1:]
 			switch err := tpvm.SendValues(ctx, master, id, tagWork, []int64{i}); {
-			case errors.Is(err, rocl.ErrGone): // its end is told, or has been
+			case errors.Is(err, rocl.ErrGone): // its end has been reported, or will be
 				todo = append(todo, i)
 				again++
 				continue
@@ -126,8 +127,8 @@ func sumOfSquares(n int64) (sum int64) {
 	return sum
 }
 
-// A thread that is killed with a number in hand loses no work: the master is told behind its last
-// result, and gives the number to another.
+// A thread that is killed with a number in hand loses no work. The master gets the message about
+// its end after its last result, and gives the number to another thread.
 func TestFarmThreads(t *testing.T) {
 	ctx := deadline(t)
 	c := rocltest.Cluster(t, 2)
@@ -157,7 +158,7 @@ func TestFarmThreads(t *testing.T) {
 	}
 }
 
-// The same with a process that is killed.
+// The same holds for a process that is killed.
 func TestFarmProcesses(t *testing.T) {
 	ctx := deadline(t)
 	task := enrol(t, alone(t))
@@ -170,8 +171,8 @@ func TestFarmProcesses(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	_ = task.Rocl().Flush(ctx)                 // what was sent to the killed one is undelivered, or not
-	if sum != sumOfSquares(200) || again > 1 { // 0: it was through before the signal
+	_ = task.Rocl().Flush(ctx)                 // messages to the killed process are undelivered, or not
+	if sum != sumOfSquares(200) || again > 1 { // 0: it had finished before the signal
 		t.Error(sum, again)
 	}
 }
@@ -187,7 +188,8 @@ func init() {
 	}
 }
 
-// More is unpacked than was packed, or another type, over real messages of every encoding.
+// A message has fewer values than are unpacked, or values of another type, over real messages of
+// every encoding.
 func TestUnpackErrors(t *testing.T) {
 	ctx := deadline(t)
 	c := rocltest.Cluster(t, 2)
@@ -231,8 +233,8 @@ func TestUnpackErrors(t *testing.T) {
 	}
 }
 
-// A message of a program that is not tpvm's, and one whose description is damaged, are errors
-// that name the sender; the messages around them arrive.
+// A message of a program that does not use tpvm, and one whose description is damaged, are errors
+// that name the sender. The messages before and after them arrive.
 func TestForeignMessages(t *testing.T) {
 	ctx := deadline(t)
 	c := rocltest.Cluster(t, 2)
@@ -250,7 +252,7 @@ func TestForeignMessages(t *testing.T) {
 		{"", tpvm.ErrForeign},
 		{"from a program of rocl", tpvm.ErrForeign},
 		{"\xff\xff\xff\xff\xd4", pack.ErrDamaged},     // typed, without a description
-		{"\x01\x00\x00\x00\x00\xd4", pack.ErrDamaged}, // with one that is longer than the message
+		{"\x01\x00\x00\x00\x00\xd4", pack.ErrDamaged}, // with a description that is longer than the message
 		{"\x57", pack.ErrDamaged},                     // no such encoding
 	} {
 		sendInt(t, b.Thread, a.ID(), 7, 1)
@@ -275,7 +277,8 @@ func TestForeignMessages(t *testing.T) {
 	}
 }
 
-// A thread that panics, and one that leaves its goroutine, end; the others and their task go on.
+// A thread that panics, and one that leaves its goroutine, end. The other threads and their task go
+// on.
 func TestThreadPanics(t *testing.T) {
 	ctx := deadline(t)
 	c := rocltest.Cluster(t, 1)
@@ -313,7 +316,7 @@ func TestThreadPanics(t *testing.T) {
 	}
 }
 
-// A thread that waits in Recv ends when it is killed; what is sent to it fails.
+// A thread that waits in Recv ends when it is killed, and sends to it fail.
 func TestKillReceiver(t *testing.T) {
 	ctx := deadline(t)
 	c := rocltest.Cluster(t, 2)
@@ -336,7 +339,7 @@ func TestKillReceiver(t *testing.T) {
 	if err := <-ended; !errors.Is(err, tpvm.ErrKilled) && !errors.Is(err, rocl.ErrClosed) {
 		t.Error(err)
 	}
-	for err == nil { // until it is known that it has ended
+	for err == nil { // until the sender knows that it has ended
 		err = a.Send(ctx, ids[0], 1, nil)
 	}
 	if !errors.Is(err, rocl.ErrGone) {
@@ -347,7 +350,7 @@ func TestKillReceiver(t *testing.T) {
 	}
 }
 
-// After Exit a task neither sends nor receives.
+// After Exit a task can neither send nor receive.
 func TestAfterExit(t *testing.T) {
 	ctx := deadline(t)
 	c := rocltest.Cluster(t, 1)
@@ -369,8 +372,8 @@ func TestAfterExit(t *testing.T) {
 	}
 }
 
-// Ten thousand threads in four tasks send to some of each other, whose identifiers are targets
-// from any task. Each receives what is its own.
+// Ten thousand threads in four tasks send to some of each other: any task can send to their
+// identifiers. Each receives its own messages.
 func TestTenThousandThreads(t *testing.T) {
 	perTask := 2500
 	if testing.Short() {
@@ -436,7 +439,7 @@ func TestTenThousandThreads(t *testing.T) {
 	}
 }
 
-// Exit returns when its context ends, though a thread does not.
+// Exit returns when its context ends, even if a thread does not return.
 func TestExitInTime(t *testing.T) {
 	ctx := deadline(t)
 	a := enrol(t, rocltest.Cluster(t, 1).Open(0))
@@ -455,8 +458,8 @@ func TestExitInTime(t *testing.T) {
 	close(release)
 }
 
-// Threads that fail or panic are logged to the default logger, and those that return nil or are
-// killed are not.
+// The default logger gets a line for threads that fail or panic, and none for threads that return
+// nil or are killed.
 func TestThreadsAreLogged(t *testing.T) {
 	ctx := deadline(t)
 	said := newLines()

@@ -10,18 +10,18 @@ import (
 	"github.com/rocl-go/rocl"
 )
 
-// AnyContext, as the message context of a handler or a Filter, is any message context.
+// AnyContext, as the message context of a handler or a Filter, stands for any message context.
 const AnyContext MsgContext = math.MaxUint32
 
 // A Filter selects messages by their sender, their tag and their message context. Recv selects in
-// the message context of the thread.
+// the thread's message context.
 type Filter struct {
 	From    TID        // or AnyTask
 	Tag     int        // or AnyTag
 	Context MsgContext // or AnyContext
 }
 
-// String describes the messages, such as "tag 2 from any task".
+// String describes the sender and the tag, such as "tag 2 from any task".
 func (f Filter) String() string {
 	tag, from := "any tag", "any task"
 	if f.Tag != AnyTag {
@@ -36,7 +36,7 @@ func (f Filter) String() string {
 // Matches reports whether the Filter selects m.
 func (f Filter) Matches(m *Message) bool { return m.m != nil && f.matches(m.m.From(), m.m.Tag()) }
 
-// matches is Matches with a rocl tag.
+// matches is Matches for the sender and the rocl tag of a message.
 func (f Filter) matches(from TID, tag uint64) bool {
 	return tag&ownTag == 0 && (f.From.IsZero() || f.From == from) &&
 		(f.Tag == AnyTag || uint64(f.Tag) == tag&tagMask) &&
@@ -50,7 +50,7 @@ func (f Filter) meets(o Filter) bool {
 		(f.Context == AnyContext || o.Context == AnyContext || f.Context == o.Context)
 }
 
-// check fails with ErrBadParam where no message can have such a tag or context.
+// check fails with ErrBadParam if no message can have the tag or the message context of f.
 func (f Filter) check() error {
 	switch {
 	case f.Tag < AnyTag || f.Tag > MaxTag:
@@ -61,8 +61,8 @@ func (f Filter) check() error {
 	return nil
 }
 
-// selector returns the condition of a Filter that check accepts. One tag is two of rocl, so that
-// the condition of one context is one by which the mailbox finds messages without looking at all.
+// selector returns the condition of a Filter that check accepts. A tag in one message context
+// stands for two rocl tags. For these the mailbox finds messages without looking at all of them.
 func (f Filter) selector() rocl.Select {
 	var s rocl.Select
 	mc := uint64(f.Context) << contextShift
@@ -82,7 +82,7 @@ func (f Filter) selector() rocl.Select {
 	return s
 }
 
-// anyOf returns the condition for what at least one of the Filters selects.
+// anyOf returns the condition that selects the messages of any of the Filters.
 func anyOf(fs []Filter) (rocl.Select, error) {
 	if len(fs) == 0 {
 		return rocl.Select{}, badParam("no filter is given")
@@ -100,7 +100,8 @@ func anyOf(fs []Filter) (rocl.Select, error) {
 	return rocl.Any(all...), nil
 }
 
-// RecvFilter is Recv for messages that at least one of the Filters selects.
+// RecvFilter is Recv for messages that at least one of the Filters selects. It does not regard
+// handlers.
 func (t *Thread) RecvFilter(ctx context.Context, fs ...Filter) (*Message, error) {
 	s, err := anyOf(fs)
 	if err == nil {
@@ -112,8 +113,8 @@ func (t *Thread) RecvFilter(ctx context.Context, fs ...Filter) (*Message, error)
 	return nil, fmt.Errorf("tpvm: receive %v: %w", fs, err)
 }
 
-// TryRecvFilter is RecvFilter without waiting: it fails with rocl.ErrEmpty where no such message
-// is there.
+// TryRecvFilter is RecvFilter without waiting: it fails with rocl.ErrEmpty if the mailbox has no
+// such message.
 func (t *Thread) TryRecvFilter(fs ...Filter) (*Message, error) {
 	s, err := anyOf(fs)
 	if err == nil {
@@ -125,7 +126,8 @@ func (t *Thread) TryRecvFilter(fs ...Filter) (*Message, error) {
 	return nil, fmt.Errorf("tpvm: receive %v: %w", fs, err)
 }
 
-// Context returns the message context in which the message was sent; 0 for one of the message box.
+// Context returns the message context in which the message was sent, or 0 for a message of the
+// message box.
 func (m *Message) Context() MsgContext {
 	if m.m == nil {
 		return 0

@@ -11,8 +11,8 @@ import (
 	"github.com/rocl-go/rocl/tpvm"
 )
 
-// Filters select by sender, tag and message context, whatever the context of the receiver is. What
-// they select they match.
+// Filters select by sender, tag and message context, whatever the context of the receiver is.
+// Matches reports true for the messages that they select.
 func TestRecvFilter(t *testing.T) {
 	ctx := deadline(t)
 	c := rocltest.Cluster(t, 2)

@@ -4,8 +4,8 @@ package tpvm
 
 import "sync"
 
-// goroutines counts the goroutines of a task. Unlike a sync.WaitGroup, it can be told to start one
-// while, and after, Wait waits for them: it refuses.
+// goroutines counts the goroutines of a task. Unlike a sync.WaitGroup, it may be asked to start one
+// during and after Wait: it refuses.
 type goroutines struct {
 	mu     sync.Mutex
 	closed bool
@@ -23,8 +23,8 @@ func (g *goroutines) goes(f func()) bool {
 	return !g.closed
 }
 
-// Go calls f in a goroutine of its own, or not at all after Wait has been called. It is for an f that
-// would return at once when the task has exited, and has nothing to clean up.
+// Go calls f in a goroutine of its own, or not at all after Wait has been called. It is for an f
+// that would return at once when the task has exited, and has nothing to clean up.
 func (g *goroutines) Go(f func()) { g.goes(f) }
 
 // Wait refuses further goroutines, and waits until all have returned.

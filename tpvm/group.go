@@ -16,34 +16,35 @@ import (
 	"github.com/rocl-go/rocl/tpvm/pack"
 )
 
-// Errors of groups.
+// The errors of groups.
 var (
 	// ErrNoGroup is returned for the name of a group that has no members.
 	ErrNoGroup = errors.New("tpvm: the group has no members")
 	// ErrNoInstance is returned for an instance number that no member of the group has.
 	ErrNoInstance = errors.New("tpvm: no member has the instance number")
-	// ErrInGroup is returned when a thread joins a group in which it is.
+	// ErrInGroup is returned when a thread joins a group of which it is a member.
 	ErrInGroup = errors.New("tpvm: the thread is a member of the group already")
 	// ErrNotInGroup is returned for a thread that is not a member of the group, or no longer.
 	ErrNotInGroup = errors.New("tpvm: the thread is not a member of the group")
-	// ErrBarrierCount is returned by Barrier where other members wait in it with another count.
+	// ErrBarrierCount is returned by Barrier if other members wait in it with another count.
 	ErrBarrierCount = errors.New("tpvm: members wait in the barrier with another count")
-	// ErrFrozen is returned by Join of a frozen group, and when it is frozen a second time.
+	// ErrFrozen is returned by Join of a frozen group, and by Freeze of a group that is frozen
+	// already.
 	ErrFrozen = errors.New("tpvm: the group is frozen")
-	// ErrMemberGone is the error of an operation for which a member is missing that has ended
-	// or has left the group. It comes as a *MemberError.
+	// ErrMemberGone is returned, as a *MemberError, by an operation for which a member is missing
+	// that has ended or has left the group.
 	ErrMemberGone = errors.New("tpvm: a member of the group is gone")
 )
 
-// A Member is a member of a group.
+// A Member is a member of a group, as other members know it.
 type Member struct {
 	Instance int
 	TID      TID
-	Left     bool // in a MemberError: it called Leave, and may still run
+	Left     bool // in a MemberError: the member called Leave, and may still run
 }
 
-// A MemberError names members that an operation of a group needed, and that have ended or have
-// left the group. It matches ErrMemberGone.
+// A MemberError names members that an operation of a group needed and that have ended or have left
+// the group. It matches ErrMemberGone.
 type MemberError struct {
 	Group   string
 	Members []Member
@@ -69,12 +70,12 @@ func (e *MemberError) Error() string {
 func (e *MemberError) Is(target error) bool { return target == ErrMemberGone }
 
 // A Group is the membership of a thread in a group: a set of tasks and threads with a common name,
-// each with an instance number. Its methods may be called by several goroutines, but a member is
-// in one barrier at a time.
+// each with an instance number. Its methods may be called by several goroutines, but a member is in
+// one barrier at a time.
 //
-// There is no server for all groups. Each member is a resource of its task, with the
-// attributes group, inst and tid. One of the tasks that have members counts the arrivals at
-// barriers, and assigns instance numbers. When that task has ended, another one takes over.
+// There is no server for all groups. Each member is a resource of its task, with the attributes
+// group, inst and tid. One of the tasks that have members counts the arrivals at barriers, and
+// assigns instance numbers. When that task has ended, another one takes over.
 //
 //	pvm_joingroup    Thread.Join
 //	pvm_lvgroup      Group.Leave, Thread.LeaveGroup
@@ -89,42 +90,42 @@ func (e *MemberError) Is(target error) bool { return target == ErrMemberGone }
 //	PvmMax, PvmMin, PvmSum, PvmProduct   Max, Min, Sum, Product
 //	pvm_freezegroup  Group.Freeze
 //
-// The methods of Thread take the name of a group, and are for threads that are not members,
-// too. PvmNoGroup is ErrNoGroup, PvmNoInst is ErrNoInstance, PvmDupGroup is ErrInGroup or
-// ErrFrozen, PvmNotInGroup is ErrNotInGroup, PvmMismatch is ErrBarrierCount. pvm_gsize of a
-// group that has no members is PvmNoGroup; GroupSize returns 0.
+// The methods of Thread take the name of a group. Threads that are not members may call them too.
+// PvmNoGroup is ErrNoGroup, PvmNoInst is ErrNoInstance, PvmDupGroup is ErrInGroup or ErrFrozen,
+// PvmNotInGroup is ErrNotInGroup, PvmMismatch is ErrBarrierCount. pvm_gsize of a group that has no
+// members is PvmNoGroup; GroupSize returns 0.
 type Group struct {
 	t    *Thread
 	a    *groupAgent
-	r    *rocl.Resource // the member; target and origin of what Gather, Scatter and Reduce send
+	r    *rocl.Resource // the member's own; origin and target of the messages of Gather, Scatter and Reduce
 	inst int
 
 	// Guarded by a.mu.
 	joined  chan struct{} // closed when the coordinator counts the member
-	isIn    bool          // joined is closed
-	closed  error         // why the thread is no member any more
-	waiting bool          // in a barrier
+	isIn    bool          // joined has been closed
+	closed  error         // why the thread is no longer a member; nil while it is one
+	waiting bool          // the member waits in a barrier
 	count   int           // of that barrier
-	freeze  bool          // it is that of Freeze
-	token   uint64        // of the arrival, once it was sent
-	told    uint64        // barriers have told this member of the departures before this number
+	freeze  bool          // the barrier is that of Freeze
+	token   uint64        // of the arrival, once it has been sent
+	told    uint64        // errors of barriers have named the departures before this number
 	missed  uint64        // absent has what collect needs of the departures before this number
-	absent  []absentee    // members that are gone, for collect
-	named   map[TID]bool  // resources of members whose end collect has told before the agent knew
-	wake    chan error    // the end of a barrier; has room for it
+	absent  []absentee    // departed members, for collect
+	named   map[TID]bool  // resources of members whose end collect reported before the agent knew of it
+	wake    chan error    // the result of a barrier; has room for one
 }
 
 // threadGroups are the groups of a thread.
 type threadGroups struct {
 	mu    sync.Mutex
-	m     map[string]*Group // nil: it is about to join
+	m     map[string]*Group // nil: the thread is about to join
 	ended bool
 }
 
-// Join makes the thread a member of the group with a name, which exists as long as it has
-// members. The member gets the lowest instance number that is free: 0, if it is the first.
-// The membership ends with Leave, or as the thread or its process ends. Join fails with
-// ErrInGroup if the thread is a member already, and with ErrFrozen if the group is frozen.
+// Join makes the thread a member of the group with a name. A group exists as long as it has
+// members. The member gets the lowest free instance number: 0, if it is the first. The membership
+// ends with Leave, or when the thread or its process ends. Join fails with ErrInGroup if the thread
+// is a member already, and with ErrFrozen if the group is frozen.
 func (t *Thread) Join(ctx context.Context, name string) (*Group, error) {
 	g, err := t.join(ctx, name)
 	if err != nil {
@@ -173,7 +174,8 @@ func (t *Thread) join(ctx context.Context, name string) (*Group, error) {
 	return g, nil
 }
 
-// Group returns the membership of the thread in a group, or false if it is not a member.
+// Group returns the membership of the thread in a group. It reports false if the thread is not a
+// member.
 func (t *Thread) Group(name string) (*Group, bool) {
 	t.groups.mu.Lock()
 	defer t.groups.mu.Unlock()
@@ -199,18 +201,18 @@ func (t *Thread) endGroups() {
 // Name returns the name of the group.
 func (g *Group) Name() string { return g.a.name }
 
-// Instance returns the number of the member.
+// Instance returns the instance number of the member.
 func (g *Group) Instance() int { return g.inst }
 
-// Thread returns the member.
+// Thread returns the thread that is the member.
 func (g *Group) Thread() *Thread { return g.t }
 
-// Leave ends the membership. When Leave returns, the instance number is free for the next
+// Leave ends the membership. When Leave returns, the instance number is free for the next thread
 // that joins. A Barrier of the member fails with ErrNotInGroup.
 //
-// Leave waits until what the member has sent in Gather, Scatter and Reduce is delivered. So a root
-// that calls the operation later still finds the data. If ctx ends first, the membership ends as
-// that of a thread that has ended, and Leave returns the cause.
+// Leave waits until all data that the member has sent in Gather, Scatter and Reduce is delivered.
+// So a root that calls the operation later still finds the data. If ctx ends first, the membership
+// ends as if the thread had ended, and Leave returns the cause.
 func (g *Group) Leave(ctx context.Context) error {
 	s := &g.t.groups
 	s.mu.Lock()
@@ -241,18 +243,18 @@ func (t *Thread) LeaveGroup(ctx context.Context, name string) error {
 	return fmt.Errorf("tpvm: leave group %q: %w", name, err)
 }
 
-// Barrier waits until count members of the group have called it; each of them must give the
-// same count, usually the number of members. With a lower count, the members that call first
-// go on together. With a higher one Barrier waits for others to join.
+// Barrier waits until count members of the group have called it. Each of them must give the same
+// count, usually the number of members. With a lower count, the members that call first go on
+// together. With a higher count, Barrier waits for threads that join.
 //
-// Barrier fails with a *MemberError when fewer than count members can still arrive. Each lost member
-// makes one barrier fail; the remaining members may then call Barrier with a lower count. If a new
-// member joins in time, Barrier succeeds. All waiting members get the same result, unless the
+// Barrier fails with a *MemberError when fewer than count members can still arrive. Each lost
+// member makes one barrier fail; the remaining members may then call Barrier with a lower count. If
+// a new member joins in time, Barrier succeeds. All waiting members get the same result, unless the
 // coordinating task ends during the barrier.
 //
-// Barrier fails with ErrBarrierCount if members wait with another count, with ErrNotInGroup
-// if the thread has left the group, and with the cause of ctx's end. A call that ends with ctx
-// does not count, unless the barrier becomes complete in another task at that moment.
+// Barrier fails with ErrBarrierCount if members wait with another count, and with ErrNotInGroup if
+// the thread has left the group. If ctx ends, Barrier returns the cause, and the call does not
+// count, unless the barrier becomes complete in another task at that moment.
 func (g *Group) Barrier(ctx context.Context, count int) error {
 	err := badParam("count %d is not positive", count)
 	if count >= 1 {
@@ -264,11 +266,11 @@ func (g *Group) Barrier(ctx context.Context, count int) error {
 	return nil
 }
 
-// Freeze makes the group one of a fixed size, or, where size is -1, of its present one. All
-// members must call it; it is a barrier. Afterwards Join fails with ErrFrozen. Size, TID and the
-// like need no message, which makes Gather, Scatter, Reduce and Bcast faster. When a member ends
-// or leaves, each later barrier fails with a *MemberError. A group that is frozen stays so until
-// all members have left. Freezing it again fails with ErrFrozen.
+// Freeze fixes the size of the group, or, if size is -1, keeps its present size. All members must
+// call it; it is a barrier. Afterwards Join fails with ErrFrozen. Size, TID and similar methods
+// need no message, which makes Gather, Scatter, Reduce and Bcast faster. When a member ends or
+// leaves, each later barrier fails with a *MemberError. A frozen group stays frozen until all
+// members have left. Freezing it again fails with ErrFrozen.
 func (g *Group) Freeze(ctx context.Context, size int) error {
 	err := error(nil)
 	if size == -1 {
@@ -290,9 +292,9 @@ func (g *Group) error(op string, err error) error {
 	return fmt.Errorf("tpvm: %s of group %q as member %d: %w", op, g.Name(), g.inst, err)
 }
 
-// Members returns the members, in the order of their instance numbers. A member whose Join
-// returned before the call is among them. A member that has ended is listed until the group has
-// learned of its end.
+// Members returns the members, in the order of their instance numbers. A member whose Join returned
+// before the call is among them. A member that has ended is listed until the group has learned of
+// its end.
 func (g *Group) Members(ctx context.Context) ([]Member, error) {
 	ms, err := g.a.list(ctx, g)
 	if err != nil {
@@ -314,7 +316,8 @@ func (g *Group) Size(ctx context.Context) (int, error) {
 	return len(ms), nil
 }
 
-// TID returns the identifier of the member with an instance number, or ErrNoInstance.
+// TID returns the identifier of the member with an instance number. It fails with ErrNoInstance if
+// there is none.
 func (g *Group) TID(ctx context.Context, instance int) (TID, error) {
 	ms, err := g.a.list(ctx, g)
 	if err == nil {
@@ -328,7 +331,8 @@ func (g *Group) TID(ctx context.Context, instance int) (TID, error) {
 	return TID{}, g.error("identifier", err)
 }
 
-// InstanceOf returns the instance number of a task or thread, or ErrNotInGroup.
+// InstanceOf returns the instance number of a task or thread. It fails with ErrNotInGroup if the
+// task or thread is not a member.
 func (g *Group) InstanceOf(ctx context.Context, id TID) (int, error) {
 	ms, err := g.a.list(ctx, g)
 	if err == nil {
@@ -342,9 +346,9 @@ func (g *Group) InstanceOf(ctx context.Context, id TID) (int, error) {
 	return -1, g.error("instance", err)
 }
 
-// Bcast sends the values of b to each member but the caller, as Mcast does: members receive it
-// with Recv. Members that join meanwhile may not get it. If a member has ended, the others get
-// the message, and the error is a *MemberError that names it.
+// Bcast sends the values of b to each member but the caller, as Mcast does: members receive it with
+// Recv. Members that join meanwhile may not get it. If a member has ended, the other members get
+// the message, and the error is a *MemberError that names the ended one.
 func (g *Group) Bcast(ctx context.Context, tag int, b *pack.Buffer) error {
 	ms, err := g.Members(ctx)
 	if err != nil {
@@ -387,7 +391,7 @@ func (t *Thread) bcast(ctx context.Context, name string, ms []Member, tag int, b
 	return nil
 }
 
-// findMembers asks the directory for members of a group.
+// findMembers asks the directory for the members of a group whose resources match more.
 func (t *Task) findMembers(ctx context.Context, name string, more rocl.Match) (ms []member, err error) {
 	m := t.match(typeGroup, more)
 	m[attrGroup] = name
@@ -407,8 +411,8 @@ func (t *Task) findMembers(ctx context.Context, name string, more rocl.Match) (m
 	return ms, nil
 }
 
-// GroupMembers returns the members of a group, in the order of their instance numbers. A group
-// without members does not exist, and has none. The caller need not be a member.
+// GroupMembers returns the members of a group, in the order of their instance numbers. It returns
+// none if there is no such group. The caller need not be a member.
 func (t *Thread) GroupMembers(ctx context.Context, name string) ([]Member, error) {
 	ms, err := t.groupMembers(ctx, name, nil)
 	if err != nil {
@@ -432,13 +436,14 @@ func (t *Thread) groupMembers(ctx context.Context, name string, more rocl.Match)
 	return out, nil
 }
 
-// GroupSize returns the number of members of a group; 0: there is no such group.
+// GroupSize returns the number of members of a group. It returns 0 if there is no such group.
 func (t *Thread) GroupSize(ctx context.Context, name string) (int, error) {
 	ms, err := t.GroupMembers(ctx, name)
 	return len(ms), err
 }
 
-// groupMember finds the member with a value of an attribute, which what describes for the error.
+// groupMember finds the member with a value of an attribute. what describes the attribute for the
+// error, and none is the error if no member has the value.
 func (t *Thread) groupMember(ctx context.Context, name, what, attr, value string, none error) (Member, error) {
 	ms, err := t.groupMembers(ctx, name, rocl.Match{attr: value})
 	if err == nil && len(ms) > 0 {
@@ -453,15 +458,15 @@ func (t *Thread) groupMember(ctx context.Context, name, what, attr, value string
 	return Member{}, fmt.Errorf("tpvm: group %q: %s%s: %w", name, what, value, err)
 }
 
-// GroupTID returns the identifier of the member of a group that has an instance number. It
-// fails with ErrNoInstance, or ErrNoGroup.
+// GroupTID returns the identifier of the member of a group that has an instance number. It fails
+// with ErrNoInstance, or with ErrNoGroup if there is no such group.
 func (t *Thread) GroupTID(ctx context.Context, name string, instance int) (TID, error) {
 	m, err := t.groupMember(ctx, name, "instance ", attrInstance, strconv.Itoa(instance), ErrNoInstance)
 	return m.TID, err
 }
 
-// GroupInstance returns the instance number that a task or thread has in a group. It fails
-// with ErrNotInGroup, or ErrNoGroup.
+// GroupInstance returns the instance number that a task or thread has in a group. It fails with
+// ErrNotInGroup, or with ErrNoGroup if there is no such group.
 func (t *Thread) GroupInstance(ctx context.Context, name string, id TID) (int, error) {
 	m, err := t.groupMember(ctx, name, "", attrTID, id.String(), ErrNotInGroup)
 	if err != nil {

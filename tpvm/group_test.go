@@ -26,7 +26,7 @@ type team struct {
 	n        int
 }
 
-// newThreads enrols tasks, on as many nodes.
+// newThreads enrols tasks, each on a node of its own.
 func newThreads(t testing.TB, tasks int) *team {
 	c := rocltest.Cluster(t, tasks)
 	ts := &team{t: t}
@@ -37,13 +37,13 @@ func newThreads(t testing.TB, tasks int) *team {
 	return ts
 }
 
-// a handle is a thread, whose function returns when end is called.
+// A handle is a thread, whose function returns when end is called.
 type handle struct {
 	*tpvm.Thread
 	end func()
 }
 
-// start starts a thread of a task, which lives until end, or the end of the test.
+// start starts a thread of a task. The thread lives until end, or the end of the test.
 func (ts *team) start(task int) handle {
 	ts.t.Helper()
 	ctx := deadline(ts.t)
@@ -85,7 +85,7 @@ func (ts *team) group(name string, n int) (gs []*tpvm.Group, hs []handle) {
 	return gs, hs
 }
 
-// each calls f for each member at once, and returns the errors.
+// each calls f for all members at the same time, and returns the errors.
 func each(gs []*tpvm.Group, f func(i int, g *tpvm.Group) error) []error {
 	errs := make([]error, len(gs))
 	var wg sync.WaitGroup
@@ -117,7 +117,8 @@ func gone(t testing.TB, err error, left bool, ids ...tpvm.TID) {
 	}
 }
 
-// What PVM's examples ge, gs and tst do: numbers, sizes, and lookups by members and others.
+// Numbers, sizes, and lookups by members and by threads that are none, as in PVM's examples ge, gs
+// and tst.
 func TestGroupMembers(t *testing.T) {
 	ctx := deadline(t)
 	ts := newThreads(t, 3)
@@ -193,7 +194,7 @@ func TestGroupMembers(t *testing.T) {
 
 func second[T any](_ T, err error) error { return err }
 
-// The lowest free number is given again, whoever leaves, and however a member ends.
+// The lowest free number is given again, whichever member leaves, and however a member ends.
 func TestGroupNumbers(t *testing.T) {
 	ctx := deadline(t)
 	ts := newThreads(t, 2)
@@ -234,7 +235,8 @@ func TestGroupNumbers(t *testing.T) {
 	}
 }
 
-// PVM's example joinleave, by several at once: nobody shares a number, and none is skipped.
+// Several threads join and leave at once, as in PVM's example joinleave: no number is shared, and
+// none is skipped.
 func TestGroupJoinLeaveStorm(t *testing.T) {
 	ctx := deadline(t)
 	ts := newThreads(t, 3)
@@ -273,7 +275,7 @@ func TestGroupJoinLeaveStorm(t *testing.T) {
 	}
 }
 
-// PVM's examples thb and tnb: 32 groups, a barrier and a bcast in one.
+// 32 groups have a barrier and a bcast at the same time, as in PVM's examples thb and tnb.
 func TestGroupMany(t *testing.T) {
 	ctx := deadline(t)
 	ts := newThreads(t, 2)
@@ -348,7 +350,8 @@ func TestGroupBarrier(t *testing.T) {
 	}))
 }
 
-// A barrier of fewer than there are members lets each so many go on; each call is let go once.
+// A barrier of fewer than all members ends each time so many have called it. It ends each call
+// once.
 func TestGroupBarrierOfFewer(t *testing.T) {
 	ctx := deadline(t)
 	const n, count, rounds = 8, 4, 200
@@ -383,7 +386,7 @@ func TestGroupBarrierOfFewer(t *testing.T) {
 	noErrors(t, each(gs[:3], func(_ int, g *tpvm.Group) error { return g.Barrier(ctx, 3) }))
 }
 
-// A barrier of more than there are members waits for those that join, in whatever task.
+// A barrier of more than there are members waits for members that join, in whatever task.
 func TestGroupBarrierOfMore(t *testing.T) {
 	ctx := deadline(t)
 	ts := newThreads(t, 3)
@@ -411,8 +414,8 @@ func TestGroupBarrierOfMore(t *testing.T) {
 	wg.Wait()
 }
 
-// Members that were held back for others of their task are counted when one in another task
-// makes them superfluous.
+// Calls that were held back for other members of their task are counted when a member joins in
+// another task and makes those superfluous.
 func TestGroupBarrierJoinSuffices(t *testing.T) {
 	ctx := deadline(t)
 	ts := newThreads(t, 2)
@@ -436,7 +439,8 @@ func TestGroupBarrierJoinSuffices(t *testing.T) {
 	wg.Wait()
 }
 
-// Members with another count than those that wait get an error; the others are not disturbed.
+// Members that call with another count than the waiting ones get an error. The waiting members are
+// not disturbed.
 func TestGroupBarrierCounts(t *testing.T) {
 	for _, tasks := range []int{1, 3} {
 		ctx := deadline(t)
@@ -473,8 +477,8 @@ func TestGroupBarrierCounts(t *testing.T) {
 	}
 }
 
-// A member that is missing in a barrier is named to each of the others, once, however it ends
-// and whenever: before or while they wait. They meet again in a barrier of fewer.
+// A member that is missing in a barrier is named to each of the other members, once, however it
+// ends and whenever: before or while they wait. They meet again in a barrier of fewer.
 func TestGroupBarrierMemberGone(t *testing.T) {
 	ways := map[string]func(context.Context, *team, *tpvm.Group, handle) error{
 		"returns": func(_ context.Context, _ *team, _ *tpvm.Group, h handle) error { h.end(); return nil },
@@ -533,7 +537,7 @@ func TestGroupBarrierEnoughLeft(t *testing.T) {
 	noErrors(t, <-errs)
 }
 
-// The task that coordinates the group exits: the others go on, with the same numbers.
+// The task that coordinates the group exits: the other members go on, with the same numbers.
 func TestGroupCoordinatorExits(t *testing.T) {
 	ctx := deadline(t)
 	ts := newThreads(t, 3)
@@ -551,7 +555,7 @@ func TestGroupCoordinatorExits(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// They may have been told of the two at once or one after the other.
+	// The waiting members may learn of the two at once or one after the other.
 	noErrors(t, each(others, func(_ int, g *tpvm.Group) error {
 		for {
 			if err := g.Barrier(ctx, 4); !errors.Is(err, tpvm.ErrBarrierCount) {
@@ -570,7 +574,7 @@ func TestGroupCoordinatorExits(t *testing.T) {
 	}
 }
 
-// A task that coordinates and has no members any more exits: nobody is told of anything.
+// A task that coordinates and has no members any more exits: no member gets an error.
 func TestGroupCoordinatorWithoutMembers(t *testing.T) {
 	ctx := deadline(t)
 	ts := newThreads(t, 3)
@@ -683,7 +687,7 @@ func TestGroupBcast(t *testing.T) {
 		t.Error(err)
 	}
 	hs[4].end()
-	if err := gs[0].Bcast(ctx, 63, b); err != nil { // it may be known already, and then is no error
+	if err := gs[0].Bcast(ctx, 63, b); err != nil { // its end may be known already, and then is no error
 		gone(t, err, false, hs[4].ID())
 	}
 	recv(hs[1:4], hs[0].ID())
@@ -733,7 +737,7 @@ func TestGroupGatherScatter(t *testing.T) {
 		}
 		return nil
 	}))
-	// A number that nobody has is left out.
+	// A number that no member has is left out.
 	if err := gs[2].Leave(ctx); err != nil {
 		t.Fatal(err)
 	}
@@ -794,8 +798,8 @@ func TestGroupReduce(t *testing.T) {
 	}
 }
 
-// A member that has ended is named to those that wait for it: the root of Gather and Reduce, and
-// all others in Scatter. The next operation with the same tag is not confused.
+// A member that has ended is named to the members that wait for it: the root of Gather and Reduce,
+// and all others in Scatter. The next operation with the same tag is not confused.
 func TestGroupCollectMemberGone(t *testing.T) {
 	for _, tasks := range []int{1, 3} {
 		ctx := deadline(t)
@@ -838,8 +842,9 @@ func TestGroupCollectMemberGone(t *testing.T) {
 	}
 }
 
-// What members have sent before they left or ended counts, whenever the root calls. A member that
-// has left without a call is not waited for, and one that has ended without a call is named once.
+// Data that members have sent before they left or ended counts, whenever the root calls. The root
+// does not wait for a member that has left without a call, and names once a member that has ended
+// without a call.
 func TestGroupCollectLeft(t *testing.T) {
 	for _, tasks := range []int{1, 3} {
 		ctx := deadline(t)
@@ -867,7 +872,7 @@ func TestGroupCollectLeft(t *testing.T) {
 			}
 		}
 		hs[2].end()
-		for n := 0; n != 2; { // until its end is known
+		for n := 0; n != 2; { // until the end is known
 			if n, err = gs[0].Size(ctx); err != nil {
 				t.Fatal(err)
 			}
@@ -887,7 +892,7 @@ func TestGroupCollectLeft(t *testing.T) {
 		}
 		_, err = reduce(gs[0], 1, "0")
 		gone(t, err, false, hs[2].ID())
-		for _, tag := range []int{1, 2} { // after the error it is not waited for
+		for _, tag := range []int{1, 2} { // after the error the root does not wait for 5
 			for _, g := range []*tpvm.Group{again, gs[4]} {
 				if _, err := reduce(g, tag, "y"); err != nil {
 					t.Fatal(err)
@@ -921,8 +926,8 @@ func TestGroupGatherLeft(t *testing.T) {
 	}
 }
 
-// What the tasks of a virtual machine keep of a group ends with its last member, whether that leaves
-// or ends, in the task of the coordinator or in another one.
+// The memory that the tasks of a virtual machine keep for a group is freed with its last member,
+// whether the member leaves or ends, in the task of the coordinator or in another one.
 func TestGroupEndsWithLastMember(t *testing.T) {
 	ctx := deadline(t)
 	ts := newThreads(t, 2)

@@ -16,21 +16,21 @@ import (
 	"github.com/rocl-go/rocl"
 )
 
-// A groupAgent is what a task knows of a group that its threads have joined. It gathers its
-// members at barriers, so that one message tells the coordinator of all of them. Where all that
-// a barrier waits for are members of the task, it needs no message.
+// A groupAgent knows, for a task, a group that threads of the task have joined. At barriers it
+// collects the arrivals of the task's members, so that one message tells the coordinator of all of
+// them. A barrier for which only members of the task are needed takes no message.
 //
-// Its goroutine receives from the coordinator, and finds or makes another coordinator when that
-// has ended. Methods that end in Locked need mu, which unlock releases.
+// The agent's goroutine receives from the coordinator, and finds or makes another coordinator when
+// that has ended. Methods that end in Locked need mu, which unlock releases.
 //
-// An agent ends when the task has no members of the group, unless the coordinator is in this task and
-// is still needed. The next Join makes another agent.
+// An agent ends when the task has no members of the group, unless the coordinator is in this task
+// and is still needed. The next Join makes another agent.
 type groupAgent struct {
 	t    *Task
 	name string
 	r    *rocl.Resource
 
-	ended context.Context // until the agent or the task ends
+	ended context.Context // done when the agent or the task has ended
 	end   context.CancelFunc
 
 	mu          sync.Mutex
@@ -43,7 +43,7 @@ type groupAgent struct {
 	version  uint64
 	members  map[int]member // by number
 	sorted   []member       // members, where not nil
-	departed map[int]Member // the last that had a number which is free
+	departed map[int]Member // the last member of each free number
 	log      departures
 	frozen   bool
 	broken   *MemberError // a frozen group has lost a member
@@ -51,27 +51,28 @@ type groupAgent struct {
 	users    int            // calls of Join and Leave under way
 	local    map[TID]*Group // members of this task, by their resource
 	waiting  []*Group       // in a barrier, in the order of their calls
-	sent     int            // so many of them the coordinator has been told of
+	sent     int            // how many of waiting the coordinator has been told of
 	joins    map[uint64]*groupJoin
 	leaves   map[TID]chan struct{}
-	syncing  *groupSync // that the coordinator has been asked for
-	nextSync *groupSync // that it is asked for when it has answered syncing
-	last     uint64     // the last token
+	syncing  *groupSync // the callers whose answer the coordinator has been asked for
+	nextSync *groupSync // the callers for whom it is asked after syncing is answered
+	last     uint64     // the last token that was given
 }
 
-// groupJoin is a member that waits for its number.
+// groupJoin is a call of Join that waits for an instance number.
 type groupJoin struct {
-	taken int // the number that it got before, and that was taken; -1: none
+	taken int // the number that it got before and that was taken; -1: none
 	reply chan int
 }
 
-// groupSync are callers that wait until the agent knows the members as the coordinator does.
+// groupSync stands for callers that wait until the agent knows the members as the coordinator does.
 type groupSync struct {
 	token uint64
 	done  chan struct{}
 }
 
-// groupAgent returns the agent of a group, which does not end before the caller has called release.
+// groupAgent returns the agent of a group. The agent does not end before the caller has called
+// release.
 func (t *Task) groupAgent(ctx context.Context, name string) (*groupAgent, error) {
 	t.groupsMu.Lock()
 	defer t.groupsMu.Unlock()
@@ -113,7 +114,7 @@ func (a *groupAgent) release() {
 }
 
 // endIdle ends the agent, and the coordinator in this task, if nothing needs them. An agent of
-// another task that has just found the coordinator is told of its end, and makes another one.
+// another task that has just found this coordinator is told of its end, and makes another one.
 func (a *groupAgent) endIdle() {
 	a.mu.Lock()
 	isIdle := a.isIdleLocked()
@@ -159,7 +160,8 @@ func (a *groupAgent) run() {
 	})
 }
 
-// sendLocked sends to the coordinator. Where that fails, its end is told.
+// sendLocked sends to the coordinator. If the send fails, the coordinator has ended, and the
+// monitor reports that.
 func (a *groupAgent) sendLocked(v groupMessage) {
 	if a.attached {
 		a.sendToLocked(a.coordinator, v)
@@ -174,7 +176,7 @@ func (a *groupAgent) sendToLocked(to TID, v groupMessage) {
 	v.send(a.t.ended, a.r, to, &a.scratch)
 }
 
-// unlock releases mu, after what the coordinator in this task has answered was handled.
+// unlock handles what the coordinator in this task has answered, and then releases mu.
 func (a *groupAgent) unlock() {
 	for a.here != nil {
 		vs := a.here.answers()
@@ -188,7 +190,7 @@ func (a *groupAgent) unlock() {
 	a.mu.Unlock()
 }
 
-// lostLocked says that the coordinator has ended.
+// lostLocked detaches the agent from a coordinator that has ended.
 func (a *groupAgent) lostLocked() {
 	a.coordinator, a.here, a.attached = TID{}, nil, false
 	for id, done := range a.leaves { // the next one asks the directory
@@ -200,7 +202,8 @@ func (a *groupAgent) lostLocked() {
 	}
 }
 
-// connect finds a coordinator, or makes one, and attaches the agent to it. lost has ended.
+// connect finds a coordinator, or makes one, and attaches the agent to it. It retries until ctx
+// ends. lost is the coordinator that has ended.
 func (a *groupAgent) connect(ctx context.Context, lost TID) {
 	for wait := time.Millisecond; ; wait = min(2*wait, 100*time.Millisecond) {
 		id, here, err := a.elect(ctx)
@@ -233,7 +236,7 @@ func (a *groupAgent) connect(ctx context.Context, lost TID) {
 	}
 }
 
-// elect returns the coordinator of the group. If there is none it makes one in this task.
+// elect returns the coordinator of the group. If there is none, elect makes one in this task.
 func (a *groupAgent) elect(ctx context.Context) (TID, *groupCoordinator, error) {
 	f, err := a.t.c.Find(ctx, a.t.match(typeCoordinator, rocl.Match{attrGroup: a.name}), rocl.Want(attrType))
 	if errors.Is(err, rocl.ErrNotFound) {
@@ -262,7 +265,7 @@ func (a *groupAgent) handleLocked(v *groupMessage) {
 				a.goneLocked(m, v.Left)
 			} else {
 				a.addLocked(m)
-				a.flushLocked() // some may have been held back for a smaller group
+				a.flushLocked() // arrivals may have been held back for a smaller group
 			}
 		}
 	case opReserved:
@@ -288,8 +291,8 @@ func (a *groupAgent) handleLocked(v *groupMessage) {
 	}
 }
 
-// viewLocked takes the members from the coordinator, and sends again what an earlier one has
-// not answered.
+// viewLocked takes the members from a coordinator that the agent is now attached to. It sends again
+// the requests that an earlier coordinator has not answered.
 func (a *groupAgent) viewLocked(v *groupMessage) {
 	a.attached = true
 	a.version = v.Version
@@ -328,7 +331,7 @@ func (a *groupAgent) addLocked(m member) {
 	}
 }
 
-// goneLocked says that a member has ended or has left. All arrivals at the barrier are void.
+// goneLocked removes a member that has ended or has left. All arrivals at the barrier are void.
 func (a *groupAgent) goneLocked(m member, left bool) {
 	was := m.public()
 	was.Left = left
@@ -365,10 +368,11 @@ func (a *groupAgent) goneLocked(m member, left bool) {
 	}
 }
 
-// mostUntold is how many ends a member's next barrier knows of.
+// mostUntold is how many departures the error of a member's barrier names at most.
 const mostUntold = 64
 
-// lackLocked returns an error if members that g has not been told of are missing in a barrier.
+// lackLocked returns an error if a barrier of count lacks members, and g has not been told of their
+// end yet.
 func (a *groupAgent) lackLocked(g *Group, count int) error {
 	if a.broken != nil {
 		return a.broken
@@ -386,7 +390,7 @@ func (a *groupAgent) lackLocked(g *Group, count int) error {
 	return err
 }
 
-// endLocked ends the barrier of a member, which is no more among those that wait.
+// endLocked ends the barrier of a member. The caller has taken it out of waiting.
 func (g *Group) endLocked(err error) {
 	g.waiting = false
 	if err == nil {
@@ -395,13 +399,13 @@ func (g *Group) endLocked(err error) {
 	g.wake <- err
 }
 
-// endLocked ends the barrier of the members with tokens.
+// endLocked ends the barrier of the members with tokens, which are in ascending order.
 func (a *groupAgent) endLocked(tokens []uint64, err error) {
 	var ended []*Group
 	still := a.waiting[:0]
 	for i, g := range a.waiting {
 		for i < a.sent && len(tokens) > 0 && tokens[0] < g.token {
-			tokens = tokens[1:] // one that was cancelled
+			tokens = tokens[1:] // a cancelled arrival
 		}
 		if i < a.sent && len(tokens) > 0 && tokens[0] == g.token {
 			tokens = tokens[1:]
@@ -445,7 +449,7 @@ func (a *groupAgent) flushLocked() {
 	a.sendLocked(v)
 }
 
-// barrier waits in the barrier for count members.
+// barrier waits in the barrier until count members have called it.
 func (a *groupAgent) barrier(ctx context.Context, g *Group, count int, freeze bool) error {
 	a.mu.Lock()
 	err := g.closed
@@ -494,7 +498,7 @@ func (a *groupAgent) withdrawLocked(g *Group) {
 	}
 }
 
-// removeLocked ends a membership here.
+// removeLocked ends a membership in the agent. A barrier in which the member waits fails with err.
 func (a *groupAgent) removeLocked(g *Group, err error) {
 	g.closed = err
 	delete(a.local, g.r.ID())
@@ -509,7 +513,7 @@ func (a *groupAgent) drop(g *Group) {
 	a.mu.Lock()
 	if g.closed == nil {
 		a.removeLocked(g, ErrNotInGroup)
-		a.flushLocked() // the others may have been held back for it
+		a.flushLocked() // other members may have been held back for it
 	}
 	a.unlock()
 	_ = g.r.Close() // the coordinator monitors it
@@ -549,14 +553,14 @@ func (a *groupAgent) leave(ctx context.Context, g *Group) error {
 	return g.r.Close()
 }
 
-// connectLocked wakes the agent's goroutine where it has no coordinator.
+// connectLocked wakes the agent's goroutine if it has no coordinator.
 func (a *groupAgent) connectLocked() {
 	if a.coordinator.IsZero() {
 		a.sendToLocked(a.r.ID(), groupMessage{Op: opConnect})
 	}
 }
 
-// wait waits for an answer of the coordinator.
+// wait waits for an answer of the coordinator on c.
 func wait[T any](ctx context.Context, a *groupAgent, c <-chan T) (v T, err error) {
 	select {
 	case v = <-c:
@@ -576,7 +580,7 @@ func wait[T any](ctx context.Context, a *groupAgent, c <-chan T) (v T, err error
 	return v, context.Cause(ctx)
 }
 
-// reserve asks for an instance number. taken is one that was not free, or -1.
+// reserve asks the coordinator for an instance number. taken is a number that was not free, or -1.
 func (a *groupAgent) reserve(ctx context.Context, taken int) (inst int, token uint64, err error) {
 	j := &groupJoin{taken: taken, reply: make(chan int, 1)}
 	a.mu.Lock()
@@ -613,7 +617,7 @@ func (a *groupAgent) join(ctx context.Context, t *Thread) (*Group, error) {
 		}
 		attrs := a.t.attrs(typeGroup, rocl.Attrs{attrGroup: a.name, attrInstance: strconv.Itoa(inst), attrTID: t.ID().String()})
 		r, err := a.t.c.Register(ctx, attrs, rocl.Unique(attrType, attrVM, attrGroup, attrInstance))
-		if errors.Is(err, rocl.ErrExists) { // a member is leaving, or has joined through the coordinator before
+		if errors.Is(err, rocl.ErrExists) { // a member is leaving, or has joined through the previous coordinator
 			a.cancel(token)
 			taken = inst
 			select {
@@ -631,7 +635,7 @@ func (a *groupAgent) join(ctx context.Context, t *Thread) (*Group, error) {
 		a.mu.Lock()
 		g.told, g.missed = a.log.end(), a.log.end()
 		a.local[r.ID()] = g
-		if a.members[inst].ID == r.ID() { // the coordinator has found it in the directory
+		if a.members[inst].ID == r.ID() { // the coordinator has found the member in the directory
 			a.addLocked(g.member())
 		}
 		a.connectLocked()
@@ -645,7 +649,7 @@ func (a *groupAgent) join(ctx context.Context, t *Thread) (*Group, error) {
 	}
 }
 
-// sendSyncLocked asks for the answer that a.syncing waits for.
+// sendSyncLocked asks the coordinator for the answer that a.syncing waits for.
 func (a *groupAgent) sendSyncLocked() {
 	if s := a.syncing; s != nil {
 		a.last++
@@ -654,8 +658,8 @@ func (a *groupAgent) sendSyncLocked() {
 	}
 }
 
-// list returns the members in the order of their numbers, as the coordinator knows them after
-// the call has begun. Callers must not change the result.
+// list returns the members in the order of their numbers, as the coordinator knows them after the
+// call has begun. Callers must not change the result.
 func (a *groupAgent) list(ctx context.Context, g *Group) ([]member, error) {
 	a.mu.Lock()
 	defer a.unlock()
@@ -663,7 +667,7 @@ func (a *groupAgent) list(ctx context.Context, g *Group) ([]member, error) {
 		return nil, g.closed
 	}
 	if !a.frozen {
-		s := a.nextSync // one answer is for all that ask while another is under way
+		s := a.nextSync // one answer is for all callers that ask while another is under way
 		if s == nil {
 			s = &groupSync{done: make(chan struct{})}
 			if a.syncing == nil {

@@ -12,16 +12,16 @@ import (
 	"github.com/rocl-go/rocl"
 )
 
-// Gather, Scatter and Reduce send between the resources of members, which receive nothing else:
-// what the user receives is never mixed with it. The tag of these messages has the user's tag in
-// its lower 32 bits, and the operation above.
+// Gather, Scatter and Reduce send between the resources of members. These receive nothing else, so
+// data of the operations never mixes with messages that the user receives. The tag of such a
+// message has the user's tag in its lower 32 bits, and the operation above.
 const (
 	collectGather = (iota + 1) << 32
 	collectScatter
 	collectReduce
 )
 
-// root returns the members and the one that is the root.
+// root returns the members, and the member with the instance number root.
 func (g *Group) root(ctx context.Context, tag, root int) (ms []member, r member, err error) {
 	switch {
 	case tag < 0 || tag > MaxTag:
@@ -44,7 +44,7 @@ func (g *Group) root(ctx context.Context, tag, root int) (ms []member, r member,
 	return nil, r, fmt.Errorf("root %d: %w", root, ErrNoInstance)
 }
 
-// gone makes the error of a send to a member, or of a receive from it, a *MemberError where
+// gone returns the error of a send to a member, or of a receive from it. It is a *MemberError if
 // the member has ended.
 func (g *Group) gone(m member, err error) error {
 	if !IsGone(err) {
@@ -81,11 +81,11 @@ func recvPart[T any](ctx context.Context, g *Group, from member, tag uint64) ([]
 // a member that has not received it yet.
 type absentee struct {
 	member
-	left bool // by Leave, or an error has named it: what it sent is in the mailbox
+	left bool // it called Leave, or an error has named it: all that it sent is in the mailbox
 }
 
 // departures are the latest members that have ended or have left, with consecutive numbers. All
-// members of a task share them, so that an end costs the same however many members there are.
+// members of a task share them, so an end costs the same however many members there are.
 type departures struct {
 	first uint64 // the number of all[0]
 	all   []absentee
@@ -105,11 +105,11 @@ func (d *departures) add(x absentee) {
 // end returns the number of the next departure.
 func (d *departures) end() uint64 { return d.first + uint64(len(d.all)) }
 
-// since returns the departures from a number on that are still kept. Callers must not change them.
+// since returns the departures from number n on that are still kept. Callers must not change them.
 func (d *departures) since(n uint64) []absentee { return d.all[max(n, d.first)-d.first:] }
 
-// missLocked adds to g.absent the members that are gone since the last call, if an operation of g
-// may need them. Only roots call it. The mu of the agent must be held.
+// missLocked adds to g.absent the members that have departed since the last call, if an operation
+// of g may need them. Only roots call it. The mu of the agent must be held.
 func (g *Group) missLocked() {
 	for _, x := range g.a.log.since(g.missed) {
 		x.left = x.left || g.named[x.ID]
@@ -122,7 +122,7 @@ func (g *Group) missLocked() {
 	g.absent = slices.Delete(g.absent, 0, max(0, len(g.absent)-mostAbsent))
 }
 
-// mostAbsent is how many members that are gone a root knows.
+// mostAbsent is how many departed members a root remembers.
 const mostAbsent = 4096
 
 // hasFrom reports whether the mailbox of g has data of a member.
@@ -131,8 +131,8 @@ func (g *Group) hasFrom(m member) bool {
 	return err == nil
 }
 
-// sources returns whose data the root collects: the members ms, and absentees, in the order of
-// their numbers, absentees first.
+// sources returns the members whose data the root collects: the members ms and the absentees, in
+// the order of their numbers, absentees first.
 func (g *Group) sources(ms []member) []source {
 	var all []source
 	g.a.mu.Lock()
@@ -153,7 +153,7 @@ type source struct {
 	isAbsent, left bool
 }
 
-// settle keeps that an error names members, and forgets absentees of which nothing is to come.
+// settle records that an error names members, and forgets absentees that have sent nothing more.
 func (g *Group) settle(named []source) {
 	g.a.mu.Lock()
 	defer g.a.mu.Unlock()
@@ -163,7 +163,7 @@ func (g *Group) settle(named []source) {
 		switch {
 		case i >= 0:
 			g.absent[i].left = true
-		case g.a.members[s.Inst].ID == s.ID: // the agent will be told
+		case g.a.members[s.Inst].ID == s.ID: // the agent will learn of the end
 			if g.named == nil {
 				g.named = map[TID]bool{}
 			}
@@ -173,11 +173,10 @@ func (g *Group) settle(named []source) {
 	g.absent = slices.DeleteFunc(g.absent, func(x absentee) bool { return x.left && !g.hasFrom(x.member) })
 }
 
-// collect calls f with the data of each member at the root, in the order of the instance
-// numbers. It receives from all that live even if some have ended, so that nothing of theirs
-// is left for a later operation. A member that has ended or left is one of the operation if its
-// data is there. Then the data of a member that has got the same number since is for the next
-// operation.
+// collect calls f at the root with the data of each member, in the order of the instance numbers.
+// It receives from all living members even if some have ended, so that none of their data is left
+// for a later operation. A departed member takes part if its data is in the mailbox. Then the data
+// of a member that has got the same number since is for the next operation.
 func collect[T any](ctx context.Context, g *Group, ms []member, tag uint64, own []T, f func(member, []T) error) error {
 	gone := &MemberError{Group: g.Name()}
 	var named []source
@@ -222,22 +221,24 @@ func (g *Group) hasTag(m member, tag uint64) bool {
 	return err == nil
 }
 
-// Gather sends data to the member with the instance number root. All members must call it. At
-// the root it waits for all, and returns what each gave, by the instance number, where nil
-// stands for a number that no member has. At the others it returns nil as soon as data is sent.
+// Gather sends data to the member with the instance number root. All members must call it. At the
+// root, Gather waits for all members and returns the data of each, indexed by instance number. An
+// index whose number no member has is nil. At the other members, Gather returns nil as soon as data
+// is sent.
 //
-// tag, 0 to MaxTag, must be the same for all; operations with different tags may be under way
-// at the same time. Those with the same tag are matched in the order in which each member makes
-// them.
+// tag, 0 to MaxTag, must be the same at all members. Operations with different tags may be under
+// way at the same time. Operations with the same tag are matched in the order in which each member
+// calls them.
 //
 // The members are those of the moment at which the root calls, and those that have sent data for
-// the operation and have ended or left since. A member may Leave as soon as its Gather has returned.
-// One that has left without a call is not waited for.
+// the operation and have ended or left since. A member may Leave as soon as its Gather has
+// returned. The root does not wait for a member that has left without a call.
 //
-// If a member has ended, without Leave, and its data is not there, Gather fails at the root with a
-// *MemberError that names it, once for each such member, and takes what the others have sent. If
-// the root has ended, Gather fails at the others with a *MemberError. If ctx ends before Gather
-// returns, use another tag for the next Gather. If the root ends, data already sent to it is lost.
+// If a member has ended, without Leave, and its data is not in the root's mailbox, Gather fails at
+// the root with a *MemberError that names the member, once for each such member. Gather still
+// receives the data of the other members. If the root has ended, Gather fails at the other members
+// with a *MemberError, and data already sent to the root is lost. If ctx ends before Gather
+// returns, use another tag for the next Gather.
 func Gather[T any](ctx context.Context, g *Group, tag, root int, data []T) ([][]T, error) {
 	ms, r, err := g.root(ctx, tag, root)
 	var parts [][]T
@@ -248,7 +249,7 @@ func Gather[T any](ctx context.Context, g *Group, tag, root int, data []T) ([][]
 	default:
 		parts = make([][]T, ms[len(ms)-1].Inst+1)
 		err = collect(ctx, g, ms, collectGather|uint64(tag), slices.Clone(data), func(m member, data []T) error {
-			for len(parts) <= m.Inst { // it has left
+			for len(parts) <= m.Inst { // a member with a higher number has left
 				parts = append(parts, nil)
 			}
 			parts[m.Inst] = data
@@ -261,14 +262,14 @@ func Gather[T any](ctx context.Context, g *Group, tag, root int, data []T) ([][]
 	return parts, nil
 }
 
-// Scatter sends each member its part from the member with the instance number root, and returns
-// that of the caller. All members must call it. parts, which only the root needs to give, has a
-// part for each instance number; those of numbers that no member has are not sent. The part of
-// the root is not copied. tag is as that of Gather.
+// Scatter sends each member its part from the member with the instance number root, and returns the
+// caller's part. All members must call it. Only the root needs to give parts, which it indexes by
+// instance number. Parts of numbers that no member has are not sent. The part of the root is not
+// copied. tag is as with Gather.
 //
 // If the root has ended, Scatter fails with a *MemberError that names it. At the root, Scatter
-// fails with a *MemberError that lists the ended members. The remaining members have received
-// their parts.
+// fails with a *MemberError that lists the members that have ended. The remaining members have
+// received their parts.
 func Scatter[T any](ctx context.Context, g *Group, tag, root int, parts [][]T) ([]T, error) {
 	ms, r, err := g.root(ctx, tag, root)
 	var own []T
@@ -304,13 +305,13 @@ func Scatter[T any](ctx context.Context, g *Group, tag, root int, parts [][]T) (
 	return own, nil
 }
 
-// Reduce combines the data of all members at the member with the instance number root, and
-// returns the result there, and nil at the others. All members must call it, with data of the
-// same length, which stays as it is. tag, the members, and errors are as with Gather.
+// Reduce combines the data of all members at the member with the instance number root. It returns
+// the result there, and nil at the other members. All members must call it, with data of the same
+// length, which Reduce does not change. tag, the members and the errors are as with Gather.
 //
-// op combines two operands of that length: acc = acc op x. It is called at the root, for the
-// members in the order of their instance numbers: ((0 op 1) op 2) op 3. The result is the
-// same whenever the messages come. Max, Min, Sum and Product are such functions.
+// op combines two operands of that length: acc = acc op x. The root calls it for the members in the
+// order of their instance numbers: ((0 op 1) op 2) op 3. The result does not depend on the order in
+// which messages arrive. Max, Min, Sum and Product are such functions.
 func Reduce[T any](ctx context.Context, g *Group, tag, root int, data []T, op func(acc, x []T)) ([]T, error) {
 	ms, r, err := g.root(ctx, tag, root)
 	var acc []T

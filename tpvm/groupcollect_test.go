@@ -10,8 +10,8 @@ import (
 	"github.com/rocl-go/rocl"
 )
 
-// The end of a member looks at no mailbox of the others in its task, and takes memory once for all
-// of them: here they have no mailbox.
+// When a member ends, no mailbox of the other members in its task is looked at, and memory is taken
+// once for all of them. Here they have no mailbox.
 func TestGroupDeparturesShared(t *testing.T) {
 	a := &groupAgent{name: "g", members: map[int]member{}, departed: map[int]Member{}, local: map[TID]*Group{}}
 	var gs []*Group

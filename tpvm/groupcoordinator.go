@@ -10,32 +10,32 @@ import (
 	"github.com/rocl-go/rocl"
 )
 
-// A groupCoordinator numbers the members of a group and counts the arrivals at its barriers.
-// There is one in the virtual machine for each group, in a task that has or had members of it:
-// its resource is Unique. The agents of the group, one in each task that has members, send to
-// it. When its task has ended, they make another one, from what the directory knows, and send
-// again what has not been answered. A coordinator that no member and no agent of another task needs
-// any more ends with the agent of its own task.
+// A groupCoordinator numbers the members of a group and counts the arrivals at its barriers. Each
+// group has one in the virtual machine, in a task that has or had members of the group: its
+// resource is Unique. The agents of the group, one in each task that has members, send to it. When
+// its task has ended, the agents make another coordinator, from the resources in the directory, and
+// send again the requests that have not been answered. A coordinator that no member and no agent of
+// another task needs any more ends with the agent of its own task.
 //
-// One message is worked on at a time, so that joins, ends and arrivals have one order. Each
-// change of the membership has a version. An arrival whose agent had not learned of the last
-// end of a member is dropped: the agent is being told of the end, and sends the arrival again
-// if its members still wait then.
+// The coordinator handles one message at a time, so that joins, ends and arrivals have one order.
+// Each change of the membership has a version. An arrival whose agent had not learned of the last
+// end of a member is dropped: the agent will learn of the end, and sends the arrival again if its
+// members still wait then.
 type groupCoordinator struct {
 	t    *Task
 	name string
 	r    *rocl.Resource
-	own  *groupAgent // of the same task, which calls handle rather than to send
+	own  *groupAgent // the agent of the same task, which calls handle by ask instead of sending
 
-	mu       sync.Mutex     // after own.mu
-	inbox    []groupMessage // for own
+	mu       sync.Mutex     // locked after own.mu
+	inbox    []groupMessage // messages for own
 	scratch  []byte
 	version  uint64
-	lastGone uint64 // version at which a member was gone last
+	lastGone uint64 // the version at which a member departed last
 	members  map[TID]member
 	insts    map[int]TID
 	reserved map[int]arrival
-	leaving  map[TID]bool // have called Leave, and may be found still
+	leaving  map[TID]bool // members that have called Leave, and may still be found in the directory
 	low      int          // no number below is free
 	agents   map[TID]bool
 	frozen   bool
@@ -45,14 +45,14 @@ type groupCoordinator struct {
 	pending []arrival
 }
 
-// arrival names what an agent has asked for.
+// arrival names a request of an agent: an arrival at a barrier, or a reservation.
 type arrival struct {
 	agent TID
 	token uint64
 }
 
-// newCoordinator makes this task the coordinator of a group. It fails with rocl.ErrExists where
-// there is one.
+// newCoordinator makes this task the coordinator of a group. It fails with rocl.ErrExists if the
+// group has a coordinator.
 func (t *Task) newCoordinator(ctx context.Context, name string, own *groupAgent) (*groupCoordinator, error) {
 	r, err := t.c.Register(ctx, t.attrs(typeCoordinator, rocl.Attrs{attrGroup: name}), rocl.Unique(attrType, attrVM, attrGroup))
 	if err != nil {
@@ -73,7 +73,7 @@ func (t *Task) newCoordinator(ctx context.Context, name string, own *groupAgent)
 	return c, nil
 }
 
-// scan adds the members that the directory knows.
+// scan adds the members that are in the directory.
 func (c *groupCoordinator) scan(ctx context.Context) error {
 	ms, err := c.t.findMembers(ctx, c.name, nil)
 	for _, m := range ms {
@@ -111,14 +111,14 @@ func (c *groupCoordinator) isIdle() bool {
 	return others == 0 && len(c.members) == 0 && len(c.leaving) == 0 && len(c.reserved) == 0
 }
 
-// ask works on a message of the agent of the same task. What that is answered is in the inbox.
+// ask handles a message of the agent of the same task. The answers are in the inbox.
 func (c *groupCoordinator) ask(v *groupMessage) {
 	c.mu.Lock()
 	c.handle(c.own.r.ID(), v)
 	c.mu.Unlock()
 }
 
-// answers takes what is in the inbox.
+// answers takes the messages out of the inbox.
 func (c *groupCoordinator) answers() []groupMessage {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -127,10 +127,10 @@ func (c *groupCoordinator) answers() []groupMessage {
 	return vs
 }
 
-// handle works on a message. mu must be held.
+// handle handles a message. mu must be held.
 func (c *groupCoordinator) handle(from TID, v *groupMessage) {
 	if v.Op != opAttach && !c.agents[from] {
-		return // its end has been told before its last message
+		return // the end of the agent was reported before its last message
 	}
 	switch v.Op {
 	case opAttach:
@@ -172,7 +172,7 @@ func (c *groupCoordinator) handle(from TID, v *groupMessage) {
 	}
 }
 
-// send sends to an agent. Where that fails its end is told.
+// send sends to an agent. If the send fails, the agent has ended, and its monitor reports that.
 func (c *groupCoordinator) send(to TID, v groupMessage) {
 	if to == c.own.r.ID() {
 		v.Tokens = slices.Clone(v.Tokens)
@@ -188,13 +188,13 @@ func (c *groupCoordinator) sendAll(v groupMessage) {
 	}
 }
 
-// monitor has the coordinator told of an end.
+// monitor monitors a resource, and reports whether that succeeded.
 func (c *groupCoordinator) monitor(id TID) bool {
 	_, err := c.r.Monitor(c.t.ended, id, ownTag)
 	return err == nil
 }
 
-// reserve returns the lowest number that is free; -1: the group is frozen.
+// reserve returns the lowest free number. It returns -1 if the group is frozen.
 func (c *groupCoordinator) reserve(by arrival) int {
 	if c.frozen {
 		return -1
@@ -226,7 +226,7 @@ func (c *groupCoordinator) add(m member) {
 	if _, ok := c.members[m.ID]; ok || !m.isValid() || c.leaving[m.ID] {
 		return
 	}
-	if id, ok := c.insts[m.Inst]; ok { // its end has not been told yet
+	if id, ok := c.insts[m.Inst]; ok { // its end has not been reported yet
 		c.depart(id, false)
 	}
 	if !c.monitor(m.ID) {
@@ -238,7 +238,7 @@ func (c *groupCoordinator) add(m member) {
 	c.sendAll(groupMessage{Op: opChange, Version: c.version, Members: []member{m}})
 }
 
-// depart removes a member. The arrivals at the barrier are sent again.
+// depart removes a member. The arrivals at the barrier are void: agents send them again.
 func (c *groupCoordinator) depart(id TID, left bool) {
 	m, ok := c.members[id]
 	if !ok {
@@ -248,7 +248,7 @@ func (c *groupCoordinator) depart(id TID, left bool) {
 	delete(c.insts, m.Inst)
 	c.free(m.Inst)
 	if left {
-		c.leaving[id] = true // until its end is told
+		c.leaving[id] = true // until its end is reported
 	}
 	c.pending = nil
 	c.frozen = c.frozen && len(c.members) > 0
@@ -257,7 +257,7 @@ func (c *groupCoordinator) depart(id TID, left bool) {
 	c.sendAll(groupMessage{Op: opChange, Version: c.version, Members: []member{m}, Gone: true, Left: left})
 }
 
-// gone says that a resource has ended.
+// gone handles the end of an agent or of a member.
 func (c *groupCoordinator) gone(id TID) {
 	if !c.agents[id] {
 		c.depart(id, false)
@@ -273,7 +273,7 @@ func (c *groupCoordinator) gone(id TID) {
 	}
 }
 
-// arrive counts arrivals at a barrier.
+// arrive counts arrivals at a barrier, and ends the barriers that are complete.
 func (c *groupCoordinator) arrive(from TID, v *groupMessage) {
 	if v.Version < c.lastGone || v.Count < 1 {
 		return
@@ -300,7 +300,7 @@ func (c *groupCoordinator) arrive(from TID, v *groupMessage) {
 	}
 }
 
-// release sends op to the agents of arrivals; to all, where the group is frozen now.
+// release sends op to the agents of arrivals, and to all agents if the group is frozen now.
 func (c *groupCoordinator) release(op groupMessage, as []arrival) {
 	if op.Freeze {
 		for id := range c.agents {

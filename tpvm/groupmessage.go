@@ -28,17 +28,17 @@ type member struct {
 	ID   TID // of the member's own resource
 }
 
-// maxInstance is the highest instance number that is accepted of another process. Gather makes a
+// maxInstance is the highest instance number that is accepted from another process. Gather makes a
 // slice as long as the highest number.
 const maxInstance = 1 << 20
 
-// isValid reports whether the instance number of a member is one that a coordinator can have given.
+// isValid reports whether a coordinator can have given the instance number of a member.
 func (m member) isValid() bool { return m.Inst >= 0 && m.Inst <= maxInstance }
 
 func (m member) public() Member { return Member{Instance: m.Inst, TID: m.TID} }
 
-// What a groupMessage is. All messages between an agent and the coordinator have the same tag,
-// and so keep their order.
+// The kinds of a groupMessage. All messages between an agent and the coordinator have the same rocl
+// tag, and so keep their order.
 const (
 	// From an agent to the coordinator.
 	opAttach  = iota // Members: the agent's; Freeze: the group is frozen; answered with opView
@@ -72,7 +72,7 @@ type groupMessage struct {
 	Members []member `cbor:"9,keyasint,omitempty"`
 }
 
-// token returns the first token; 0 is none.
+// token returns the first token, or 0 if there is none.
 func (m *groupMessage) token() uint64 {
 	if len(m.Tokens) == 0 {
 		return 0
@@ -81,7 +81,7 @@ func (m *groupMessage) token() uint64 {
 }
 
 // send sends the message to an agent or a coordinator. scratch is memory for the encoded message.
-// Where it cannot be sent, the end of the receiver is told.
+// An error is ignored: the receiver has ended then, and the monitor of it reports that.
 func (m *groupMessage) send(ctx context.Context, r *rocl.Resource, to TID, scratch *[]byte) {
 	p, err := m.appendTo((*scratch)[:0])
 	if err != nil {
@@ -91,8 +91,8 @@ func (m *groupMessage) send(ctx context.Context, r *rocl.Resource, to TID, scrat
 	_ = r.SendBytes(ctx, to, ownTag, p)
 }
 
-// receiveGroup closes r when ctx ends. Until then it calls handle for each message to r of an
-// agent or a coordinator, and with nil when one of those that r monitors has ended.
+// receiveGroup calls handle for each message to r from an agent or a coordinator, until ctx ends.
+// It calls handle with nil when a resource that r monitors has ended. In the end it closes r.
 func (t *Task) receiveGroup(ctx context.Context, r *rocl.Resource, group string, handle func(from TID, m *groupMessage)) {
 	defer r.Close()
 	for {
@@ -115,8 +115,8 @@ func (t *Task) receiveGroup(ctx context.Context, r *rocl.Resource, group string,
 	}
 }
 
-// Formats of a groupMessage. The messages of a barrier have a short one, which takes a tenth of
-// the time.
+// The formats of a groupMessage. The messages of a barrier have a short format, which takes much
+// less time to encode and decode.
 const (
 	formatShort = iota // op, flags; version, count, number of tokens, the first one, their steps
 	formatCBOR
@@ -155,7 +155,7 @@ func (m *groupMessage) appendTo(p []byte) ([]byte, error) {
 	return p, nil
 }
 
-// decode decodes a message of another task.
+// decode decodes a message of another task. It fails if the message is invalid.
 func (m *groupMessage) decode(p []byte) error {
 	switch {
 	case len(p) > 0 && p[0] == formatCBOR:

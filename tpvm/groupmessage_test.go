@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// outOfRange are messages with instance numbers that no coordinator gives.
+// outOfRange are messages with instance numbers that no coordinator can have given.
 var outOfRange = []groupMessage{
 	{Op: opView, Members: []member{{Inst: 0}, {Inst: maxInstance + 1}}},
 	{Op: opJoined, Tokens: []uint64{1}, Members: []member{{Inst: -1}}},
@@ -16,7 +16,8 @@ var outOfRange = []groupMessage{
 	{Op: opJoin, Tokens: []uint64{1}, Inst: -2},
 }
 
-// An instance number that no coordinator gives is refused, before memory for so many is allocated.
+// An instance number that no coordinator can have given is refused, before memory for that many
+// members is allocated.
 func TestGroupMessageInstance(t *testing.T) {
 	for _, m := range outOfRange {
 		p, err := m.appendTo(nil)
@@ -29,7 +30,7 @@ func TestGroupMessageInstance(t *testing.T) {
 	}
 }
 
-// What other tasks send is decoded or refused, and what was decoded has one encoding.
+// Messages of other tasks are decoded or refused. A decoded message has one encoding.
 func FuzzGroupMessage(f *testing.F) {
 	for _, m := range []groupMessage{
 		{Op: opArrive, Version: 3, Count: 64, Tokens: []uint64{1, 2, 900, 5}},
@@ -58,7 +59,7 @@ func FuzzGroupMessage(f *testing.F) {
 		}
 		q, err := m.appendTo(nil)
 		if err != nil {
-			return // a negative op, say, which nothing sends
+			return // for example a negative op, which is never sent
 		}
 		if err := again.decode(q); err != nil {
 			t.Fatalf("%v of %+v", err, m)

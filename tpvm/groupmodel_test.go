@@ -12,8 +12,8 @@ import (
 	"github.com/rocl-go/rocl/tpvm"
 )
 
-// Joins and leaves in any order give the numbers that a table of free ones gives, and members
-// and others see the same group.
+// Joins and leaves in any order give the same numbers as a table of free numbers. Members and other
+// threads see the same group.
 func TestGroupModel(t *testing.T) {
 	ctx := deadline(t)
 	ts := newThreads(t, 3)
@@ -26,7 +26,7 @@ func TestGroupModel(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		rounds++
 		name := fmt.Sprint("model", rounds)
-		members := map[int]int{} // thread by number
+		members := map[int]int{} // from number to thread
 		in := map[int]*tpvm.Group{}
 		pick := func(rt *rapid.T, is bool) (int, bool) {
 			var can []int

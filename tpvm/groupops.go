@@ -25,11 +25,13 @@ func Product[T pack.Number](acc, x []T) {
 	}
 }
 
-// Max is an operation for Reduce: the greater of acc[i] and x[i]. Of complex numbers it is the
-// one with the greater modulus, or acc[i] if both have the same. A NaN is greater than all.
+// Max is an operation for Reduce: the greater of acc[i] and x[i]. Of complex numbers it is the one
+// with the greater modulus, or acc[i] if both moduli are equal. A NaN is greater than all other
+// values.
 func Max[T pack.Number](acc, x []T) { choose(acc, x, 1) }
 
-// Min is Max for the lesser. A NaN is less than all.
+// Min is an operation for Reduce: the lesser of acc[i] and x[i]. For complex numbers see Max. A NaN
+// is less than all other values.
 func Min[T pack.Number](acc, x []T) { choose(acc, x, -1) }
 
 // choose implements Max, for sign 1, and Min, for sign -1.
@@ -66,7 +68,7 @@ func choose[T pack.Number](acc, x []T, sign int) {
 	}
 }
 
-// as returns the same values as those of their underlying type.
+// as returns v as a slice of K, the underlying type of T. The memory is the same.
 func as[K, T pack.Number](v []T) []K {
 	return unsafe.Slice((*K)(unsafe.Pointer(unsafe.SliceData(v))), len(v))
 }

@@ -32,7 +32,7 @@ func TestGroupOps(t *testing.T) {
 	acc := []complex128{3 + 4i, 1, -5}
 	x := []complex128{5, -1, 4}
 	tpvm.Max(acc, x)
-	if acc[0] != 3+4i || acc[1] != 1 || acc[2] != -5 { // by the modulus; the first of equals
+	if acc[0] != 3+4i || acc[1] != 1 || acc[2] != -5 { // by the modulus; the first if equal
 		t.Error(acc)
 	}
 	tpvm.Min(acc, x)

@@ -18,7 +18,7 @@ import (
 	"github.com/rocl-go/rocl/tpvm/pack"
 )
 
-// Tags of the messages between a test and its members.
+// The tags of the messages between a test and its members.
 const (
 	tagEnd = iota + 20
 	tagReport
@@ -27,7 +27,7 @@ const (
 )
 
 func init() {
-	programs["members"] = func() error { // exports functions of members until it is told to end
+	programs["members"] = func() error { // exports functions of members until a message ends it
 		ctx := context.Background()
 		t, err := joined()
 		if err != nil {
@@ -49,8 +49,8 @@ func init() {
 }
 
 var memberFuncs = map[string]tpvm.ThreadFunc{
-	// survivor meets the others in barriers. It reports each member that is missing, and is told
-	// how many are left.
+	// survivor meets the other members in barriers. It reports each member that is missing, and
+	// then gets the number of remaining members.
 	"survivor": func(ctx context.Context, th *tpvm.Thread) error {
 		count, err := strconv.Atoi(th.Args()[0])
 		if err != nil {
@@ -109,7 +109,8 @@ func report(ctx context.Context, th *tpvm.Thread, tag int, s string) error {
 	return th.Send(ctx, th.Parent(), tag, b)
 }
 
-// timed is a member that does something often between two barriers, and reports how long it took.
+// timed returns the function of a member that calls f often between two barriers, and reports the
+// time.
 func timed(f func(context.Context, *tpvm.Group, int) error) tpvm.ThreadFunc {
 	return func(ctx context.Context, th *tpvm.Thread) error {
 		count, err := strconv.Atoi(th.Args()[0])
@@ -182,13 +183,13 @@ func recv(t testing.TB, task *tpvm.Task, from tpvm.TID, tag int) string {
 	return s
 }
 
-// Processes with members are killed with SIGKILL while all wait in barriers, the one that
-// coordinates the group first: each member of the others is told who is missing, and they meet again.
+// Processes with members are killed with SIGKILL while all wait in barriers, each time the one that
+// coordinates the group. Each remaining member learns which are missing, and they meet again.
 func TestGroupProcessKilled(t *testing.T) {
 	const procs, each = 4, 2
 	ctx := deadline(t)
 	task, ids := members(t, procs)
-	pids := map[tpvm.TID]int{} // by context
+	pids := map[tpvm.TID]int{} // by the contexts of the processes
 	for i, err := range task.Tasks(ctx) {
 		if err != nil {
 			t.Fatal(err)
@@ -282,7 +283,8 @@ func benchmarkMembers(b *testing.B, name string, procs int) {
 	b.ReportMetric(float64(ns)/float64(b.N), "ns/op")
 }
 
-// The barrier of 64 threads, beside one of sync.Cond within one process.
+// BenchmarkGroupBarrier measures the barrier of 64 threads, beside a barrier of sync.Cond within
+// one process.
 func BenchmarkGroupBarrier(b *testing.B) {
 	b.Run("Cond", func(b *testing.B) {
 		const threads = 64
@@ -315,13 +317,13 @@ func BenchmarkGroupBarrier(b *testing.B) {
 	}
 }
 
-// A reduction of 128 float64 of 64 threads over 4 processes.
+// BenchmarkGroupReduce measures a reduction of 128 float64 by 64 threads in 4 processes.
 func BenchmarkGroupReduce(b *testing.B) {
 	b.Run("Open", func(b *testing.B) { benchmarkMembers(b, "reduces", 4) })
 	b.Run("Frozen", func(b *testing.B) { benchmarkMembers(b, "frozen-reduces", 4) })
 }
 
-// 64 threads in one process join a group and leave it.
+// BenchmarkGroupJoin64 measures 64 threads in one process that join a group and leave it.
 func BenchmarkGroupJoin64(b *testing.B) {
 	ctx := deadline(b)
 	ts := &team{t: b, tasks: []*tpvm.Task{enrol(b, alone(b))}}

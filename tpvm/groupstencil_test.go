@@ -9,8 +9,8 @@ import (
 	"github.com/rocl-go/rocl/tpvm"
 )
 
-// A stencil of 8 goroutines with a barrier in each step, beside one whose goroutines exchange
-// the borders over channels.
+// BenchmarkGroupStencil measures a stencil of 8 goroutines with a barrier in each step, beside a
+// stencil whose goroutines exchange the borders over channels.
 func BenchmarkGroupStencil(b *testing.B) {
 	const threads, cells = 8, 1 << 14
 	step := func(to, from []float64, left, right float64) {

@@ -19,16 +19,16 @@ type HandlerFunc func(ctx context.Context, m *Message)
 // A HandlerOption changes one default of AddHandler.
 type HandlerOption func(*handler)
 
-// Workers lets a handler handle up to n messages at the same time, in no order.
+// Workers lets a handler handle up to n messages at the same time, in any order.
 func Workers(n int) HandlerOption { return func(h *handler) { h.workers = n } }
 
 // Serial makes a handler run only while no other Serial handler of the thread runs.
 func Serial() HandlerOption { return func(h *handler) { h.serial = true } }
 
-// handlers are those of a thread. One goroutine, the pump, receives the messages that they want
-// and queues them; the handlers' own goroutines handle them. A receive that could get a handler's
-// message too is left to the pump, which gives it what no handler wants. So one goroutine takes all
-// of these messages, and they keep their order.
+// handlers are the handlers of a thread. One goroutine, the pump, receives the messages that they
+// want and queues them; the handlers' own goroutines handle them. A receive that could get a
+// handler's message too is left to the pump, which gives it the messages that no handler wants. So
+// one goroutine takes all of these messages, and they keep their order.
 type handlers struct {
 	t      *Thread
 	serial sync.Mutex // held while a Serial handler runs
@@ -37,14 +37,14 @@ type handlers struct {
 	all       []*handler
 	waiting   []*receiver
 	isOn      bool   // the pump runs
-	interrupt func() // has the pump look at all and waiting again
+	interrupt func() // makes the pump look at all and waiting again
 }
 
-// A receiver is a receive that the pump does.
+// A receiver is a receive that the pump does for a caller.
 type receiver struct {
 	filter Filter
 	isTry  bool
-	got    chan received // has room for one; closed where the pump has ended
+	got    chan received // has room for one; closed when the pump has ended
 }
 
 type received struct {
@@ -61,33 +61,35 @@ type handler struct {
 	cancel  context.CancelFunc
 
 	// Guarded by the mu of handlers:
-	isStarted bool // the workers are there, or have ended
+	isStarted bool // the workers run, or have ended
 	queue     []*rocl.Message
-	ready     sync.Cond // the queue is not empty, or ctx has ended
+	ready     sync.Cond // signals that the queue is not empty, or that ctx has ended
 
 	done sync.WaitGroup // of the workers
 }
 
-// queued is how many messages of a handler are received before they are handled. There are more
-// where a receive waits for what lies behind them.
+// queued is how many messages of a handler are received before they are handled. The queue may be
+// longer if a receive waits for messages behind them.
 const queued = 64
 
-// goneTag is that of the messages that tell the pump of the end of what a receive waits for.
+// goneTag is the tag of the messages that tell the pump of the end of a sender for which a receive
+// waits.
 const goneTag = ownTag | math.MaxUint32
 
-// AddHandler makes the library call f for each message from a task or thread, or AnyTask, with a tag, or
-// AnyTag, in a message context, or AnyContext (pvm_addmhf). Recv, TryRecv and Probe do not see
-// these messages. If several handlers want a message, the one that was added first gets it. The
+// AddHandler makes the library call f for each message from a task or thread, or AnyTask, with a
+// tag, or AnyTag, in a message context, or AnyContext (pvm_addmhf). Recv, TryRecv and Probe do not
+// see these messages. If several handlers want a message, the one that was added first gets it. The
 // messages of Notify have tags, and may be handled.
 //
-// Unlike PVM's, handlers need no other call to run: f is called by a goroutine of the
-// library, for one message after the other in their order, beside the thread's own and beside
-// other handlers; see Workers and Serial. f may do all that the thread may. A panic of f is
-// logged, and ends that call only, as runtime.Goexit does.
+// Unlike PVM's handlers, these need no other call to run. A goroutine of the library calls f, for
+// one message after the other in their order, beside the thread's own goroutine and beside other
+// handlers; see Workers and Serial. f may do all that the thread may. A panic of f is logged, and
+// ends that call only, as runtime.Goexit does.
 //
 // After remove, Recv returns messages that the handler has not taken. Up to 64 messages that it has
-// taken are still handled, with an ended ctx; remove does not wait for them. A thread's handlers end
-// with it. If a Recv is in progress when the handler is added, one message may reach the handler late.
+// taken are still handled, with an ended ctx; remove does not wait for them. A thread's handlers
+// end with it. If a Recv is in progress when the handler is added, one message may reach the
+// handler late.
 //
 // AddHandler fails with ErrHandler if the thread has a handler for the same sender, tag and
 // context.
@@ -135,9 +137,9 @@ func (hs *handlers) add(h *handler) error {
 	return nil
 }
 
-// startLocked starts the workers of a handler for its first message: handlers that are added and removed in
-// quick succession leave no goroutines behind that would have to end. It reports false where the task exits. The
-// lock must be held.
+// startLocked starts the workers of a handler for its first message. So handlers that are added and
+// removed in quick succession leave no goroutines behind. It reports false if the task exits. mu
+// must be held.
 func (hs *handlers) startLocked(h *handler) bool {
 	if h.isStarted {
 		return true
@@ -208,8 +210,9 @@ func (hs *handlers) pump() {
 	}
 }
 
-// next returns what the pump receives next: what the handlers and the waiting receives want, or
-// what a TryRecv does. ctx ends when that changes; it is nil where the pump ends.
+// next returns what the pump receives next: the conditions of the handlers and the waiting
+// receives, or the condition of a TryRecv. ctx ends when these change. It is nil if the pump must
+// end.
 func (hs *handlers) next() (ctx context.Context, sels []rocl.Select, try *receiver) {
 	hs.mu.Lock()
 	defer hs.mu.Unlock()
@@ -236,7 +239,7 @@ func (hs *handlers) next() (ctx context.Context, sels []rocl.Select, try *receiv
 	return ctx, sels, nil
 }
 
-// stopLocked ends the pump. Receives go on without it. The lock must be held.
+// stopLocked ends the pump. Receives go on without it. mu must be held.
 func (hs *handlers) stopLocked() {
 	hs.isOn = false
 	hs.interrupt = func() {}
@@ -246,7 +249,7 @@ func (hs *handlers) stopLocked() {
 	hs.waiting = nil
 }
 
-// routeLocked gives a message to what wants it. The lock must be held.
+// routeLocked gives a message to the handler or receive that wants it. mu must be held.
 func (hs *handlers) routeLocked(m *rocl.Message) {
 	if m.Tag() == goneTag {
 		from := m.From()
@@ -259,7 +262,7 @@ func (hs *handlers) routeLocked(m *rocl.Message) {
 		return
 	}
 	for _, h := range hs.all {
-		if h.ctx.Err() == nil && h.filter.matches(m.From(), m.Tag()) && hs.startLocked(h) { // else its workers may have ended
+		if h.ctx.Err() == nil && h.filter.matches(m.From(), m.Tag()) && hs.startLocked(h) { // if startLocked fails, the task exits
 			h.queue = append(h.queue, m)
 			h.ready.Signal()
 			return
@@ -271,17 +274,17 @@ func (hs *handlers) routeLocked(m *rocl.Message) {
 			return
 		}
 	}
-	hs.t.putBack([]*rocl.Message{m}) // for what has been removed, or has given up
+	hs.t.putBack([]*rocl.Message{m}) // the handler was removed, or the receive has given up
 }
 
-// giveLocked ends a receive. The lock must be held.
+// giveLocked ends a receive. mu must be held.
 func (hs *handlers) giveLocked(rc *receiver, got received) {
 	hs.waiting = slices.DeleteFunc(hs.waiting, func(o *receiver) bool { return o == rc })
 	rc.got <- got
 }
 
-// work handles messages until the handler has been removed and its queue is empty. Where the handler's
-// function ends the goroutine by runtime.Goexit, another one goes on.
+// work handles messages until the handler has been removed and its queue is empty. If the handler's
+// function ends the goroutine by runtime.Goexit, another goroutine goes on.
 func (hs *handlers) work(h *handler) {
 	hs.mu.Lock()
 	isDone := false
@@ -308,7 +311,7 @@ func (hs *handlers) work(h *handler) {
 	}
 }
 
-// handleLocked handles a message. The lock must be held; handleLocked releases it meanwhile.
+// handleLocked releases mu, handles a message, and locks mu again. mu must be held.
 func (hs *handlers) handleLocked(h *handler, m *rocl.Message) {
 	hs.mu.Unlock()
 	defer hs.mu.Lock() // also after runtime.Goexit
@@ -334,7 +337,7 @@ func (hs *handlers) handle(h *handler, rm *rocl.Message) {
 	h.f(h.ctx, m)
 }
 
-// recv returns the next message that f selects and no handler wants.
+// recv returns the next message that f selects and that no handler wants.
 func (hs *handlers) recv(ctx context.Context, f Filter, isTry bool) (*rocl.Message, error) {
 	sel := f.selector()
 	if hs.meets(f) {
@@ -347,7 +350,7 @@ func (hs *handlers) recv(ctx context.Context, f Filter, isTry bool) (*rocl.Messa
 		}
 		hs.mu.Unlock()
 		if isOn {
-			if !f.From.IsZero() && !isTry { // the pump waits for others too, and is not told of this end
+			if !f.From.IsZero() && !isTry { // the pump's own receive has other conditions, and does not fail at this end
 				stop, err := hs.t.r.Monitor(ctx, f.From, goneTag)
 				if err != nil {
 					hs.giveUp(rc, err)
@@ -366,7 +369,7 @@ func (hs *handlers) recv(ctx context.Context, f Filter, isTry bool) (*rocl.Messa
 	return hs.t.r.Recv(ctx, sel)
 }
 
-// wait returns what the pump has received. ok is false where it has ended.
+// wait returns what the pump has received for rc. ok is false if the pump has ended.
 func (hs *handlers) wait(ctx context.Context, rc *receiver) (got received, ok bool) {
 	select {
 	case got, ok = <-rc.got:
@@ -378,7 +381,7 @@ func (hs *handlers) wait(ctx context.Context, rc *receiver) (got received, ok bo
 	return got, ok
 }
 
-// giveUp ends a receive with an error, unless it has ended.
+// giveUp ends a receive with an error, unless it has ended already.
 func (hs *handlers) giveUp(rc *receiver, err error) {
 	hs.mu.Lock()
 	defer hs.mu.Unlock()

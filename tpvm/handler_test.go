@@ -38,8 +38,8 @@ func number(m *tpvm.Message) int32 {
 	return n
 }
 
-// Messages that handlers want do not come to Recv, TryRecv and Probe, are handled in their order,
-// and come to Recv again when the handler has been removed.
+// Recv, TryRecv and Probe do not see messages that handlers want. Handlers get them in order. When
+// the handler has been removed, Recv returns such messages again.
 func TestHandlers(t *testing.T) {
 	ctx := deadline(t)
 	c := rocltest.Cluster(t, 2)
@@ -102,7 +102,7 @@ func TestHandlers(t *testing.T) {
 		t.Error(k)
 	}
 
-	// In any context, and of Notify; a panic is one call's.
+	// Handlers in any context, and of messages of Notify. A panic ends one call.
 	mc, err := a.NewContext(ctx)
 	if err != nil {
 		t.Fatal(err)
@@ -153,8 +153,8 @@ func TestHandlers(t *testing.T) {
 	}
 }
 
-// A receive that waits when a handler is added does not take the handler's messages, and a
-// handler may do what its thread may.
+// A receive that waits when a handler is added does not take the handler's messages. A handler may
+// do all that its thread may.
 func TestHandlerWhileReceiving(t *testing.T) {
 	ctx := deadline(t)
 	c := rocltest.Cluster(t, 1)
@@ -178,7 +178,7 @@ func TestHandlerWhileReceiving(t *testing.T) {
 	if k := <-got; k != 42 {
 		t.Error(k)
 	}
-	// The end of the sender is told although a handler wants some of its messages.
+	// The receive learns of the end of the sender although a handler wants some of its messages.
 	d := enrol(t, c.Open(0))
 	go func() {
 		_, err := b.Recv(ctx, d.ID(), tpvm.AnyTag)
@@ -198,7 +198,7 @@ func TestHandlerWhileReceiving(t *testing.T) {
 	}
 }
 
-// RecvFunc finds a message behind others, which stay in their order.
+// RecvFunc finds a message behind others, which keep their order.
 func TestRecvFunc(t *testing.T) {
 	c := rocltest.Cluster(t, 1)
 	a, b := enrol(t, c.Open(0)), enrol(t, c.Open(0))

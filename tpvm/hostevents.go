@@ -12,22 +12,22 @@ import (
 	"github.com/rocl-go/rocl/tpvm/pack"
 )
 
-// A HostEvent is what a message of NotifyHosts tells.
+// A HostEvent is the content of a message of NotifyHosts.
 type HostEvent struct {
 	Host        // as it was known last; without Tasks, Launcher and Added
 	IsGone bool // the host was lost; otherwise it has joined
 }
 
-// NotifyHosts has a message with a tag sent to the thread when a host has been lost: its node
-// has left the cluster, has died, or is out of reach. With ids of hosts (Host.ID), there is one
-// message for each of them, at once for one that is not there. Without, there is a message for
-// each host that is lost and for each that joins, from now on.
+// NotifyHosts makes the library send the thread a message with a tag when a host has been lost: its
+// node has left the cluster, has died, or is out of reach. With ids of hosts (Host.ID), there is
+// one message for each of them, at once for a host that is lost already. Without ids, there is a
+// message for each host that is lost and for each that joins, from now on.
 //
-// Message.HostEvent returns what the message tells. Its sender is the thread's own task;
-// receive it with AnyTask. The events of one NotifyHosts come in their order. Messages of tasks
-// on the host may come later: Notify tells of a task behind its last message.
+// Message.HostEvent returns the content of the message. Its sender is the receiving thread itself;
+// receive it with AnyTask. The events of one NotifyHosts come in their order. Messages of tasks on
+// the host may come later: Notify tells of a task behind its last message.
 //
-// stop withdraws what has not been told. The ends of ctx and of the thread do so too.
+// stop ends the notification of further events. So do the ends of ctx and of the thread.
 func (t *Thread) NotifyHosts(ctx context.Context, tag int, ids ...TID) (stop func(), err error) {
 	tg, err := t.tag(tag)
 	if err != nil {
@@ -56,7 +56,7 @@ func (t *Thread) NotifyHosts(ctx context.Context, tag int, ids ...TID) (stop fun
 		return stop, nil
 	case err := <-ended:
 		select {
-		case <-synced: // and all has been told
+		case <-synced: // all events have been sent
 			return stop, nil
 		default:
 		}
@@ -64,16 +64,16 @@ func (t *Thread) NotifyHosts(ctx context.Context, tag int, ids ...TID) (stop fun
 	}
 }
 
-// A hostWatch turns what a directory tells of nodes into messages.
+// A hostWatch turns events of a watch on nodes into messages.
 type hostWatch struct {
 	t     *Thread
 	tag   uint64
-	ids   []TID // of hosts that have not been told to be lost
+	ids   []TID // of hosts whose loss has not been reported
 	isAll bool
-	known map[TID]Host // hosts that are there
+	known map[TID]Host // the hosts that are in the cluster
 }
 
-// run watches until ctx ends. It calls synced when the hosts that are there are known.
+// run watches until ctx ends. It calls synced when the present hosts are known.
 func (w *hostWatch) run(ctx context.Context, synced func()) error {
 	isSynced := false
 	for e, err := range w.t.task.c.Watch(ctx, rocl.Match{rocl.AttrKind: "node"}) {
@@ -120,7 +120,7 @@ func (w *hostWatch) run(ctx context.Context, synced func()) error {
 	return context.Cause(ctx)
 }
 
-// lost tells that a host was lost, where that is asked for.
+// lost reports that a host was lost, if the caller of NotifyHosts asked for that.
 func (w *hostWatch) lost(ctx context.Context, h Host) error {
 	if w.isAll {
 		return w.tell(ctx, HostEvent{Host: h, IsGone: true})
@@ -155,7 +155,7 @@ func (w *hostWatch) tell(ctx context.Context, e HostEvent) error {
 	return w.t.send(ctx, w.t.ID(), w.tag, b)
 }
 
-// HostEvent unpacks what a message of NotifyHosts tells.
+// HostEvent unpacks the event of a message of NotifyHosts.
 func (m *Message) HostEvent() (e HostEvent, err error) {
 	var id string
 	for _, s := range []*string{&id, &e.Node, &e.Name, &e.Arch} {

@@ -8,7 +8,7 @@ import (
 	"github.com/rocl-go/rocl/tpvm/pack"
 )
 
-// Whatever a message of a host's event has, unpacking it fails or gives a host.
+// Unpacking the event of a host from any message fails or returns a host.
 func FuzzHostEvent(f *testing.F) {
 	b := pack.NewBuffer(pack.Default)
 	for _, s := range []string{"000000000001-1000001-1", "000000000001", "one", "linux/amd64"} {

@@ -33,7 +33,7 @@ func init() {
 		if err != nil {
 			return err
 		}
-		go func() { // it does not outlive the test
+		go func() { // the pod does not outlive the test
 			for syscall.Kill(pid, 0) == nil && ctx.Err() == nil {
 				time.Sleep(100 * time.Millisecond)
 			}
@@ -41,7 +41,7 @@ func init() {
 		}()
 		return tpvm.RunPod(ctx)
 	}
-	programs["worker"] = func() error { // lives until it is ended
+	programs["worker"] = func() error { // it lives until it is ended
 		ctx := context.Background()
 		t, err := tpvm.Enrol(ctx, tpvm.WithRocl(rocl.WithSocket(os.Getenv("TPVM_TEST_SOCKET"))))
 		if err != nil {
@@ -52,8 +52,8 @@ func init() {
 	}
 }
 
-// farm is a cluster of real nodes. The test's own is served by its context; the others are
-// directories of files, by which a fake ssh gives a remote command its environment.
+// farm is a cluster of real nodes. The test's own node is served by its context. The others are
+// directories of files, from which a fake ssh reads the environment of a remote command.
 type farm struct {
 	t       *testing.T
 	dir     string
@@ -111,7 +111,7 @@ func freeAddress(t *testing.T) string {
 	return a
 }
 
-// env returns the environment of commands on a host, whose pod serves the node.
+// env returns the environment of commands on a host whose pod serves the node.
 func (f *farm) env(name string) map[string]string {
 	f.t.Helper()
 	sock := filepath.Join(f.dir, name+".sock")
@@ -188,7 +188,7 @@ func (f *farm) killAll(ids []tpvm.TID) {
 	}
 }
 
-// on counts tasks by their nodes.
+// on counts tasks by the names of their nodes.
 func (f *farm) on(ids []tpvm.TID) map[string]int {
 	f.t.Helper()
 	is := map[tpvm.TID]bool{}
@@ -231,8 +231,8 @@ func (f *farm) gone(tag int, ids ...tpvm.TID) {
 	}
 }
 
-// Hosts are added over a remote shell. Each that cannot be added says why; the others are used
-// by Spawn, and are removed with their programs.
+// Hosts are added over a remote shell. For each host that cannot be added the error says why. Spawn
+// uses the other hosts, and they are removed with their programs.
 func TestAddHosts(t *testing.T) {
 	f := newFarm(t)
 	ctx := deadline(t)
@@ -317,7 +317,7 @@ func (s starter) Command(ctx context.Context, host string, argv []string) *exec.
 	return s(ctx, host, argv)
 }
 
-// Hosts that join and are lost are told of, all or those that are asked for.
+// NotifyHosts reports hosts that join and hosts that are lost, all or those that are asked for.
 func TestNotifyHosts(t *testing.T) {
 	f := newFarm(t)
 	ctx := deadline(t)
@@ -343,7 +343,7 @@ func TestNotifyHosts(t *testing.T) {
 		return e
 	}
 	f.host("one", nil)
-	hs, err := f.add("one") // whose pod serves the node
+	hs, err := f.add("one") // its pod serves the node
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -362,7 +362,7 @@ func TestNotifyHosts(t *testing.T) {
 		t.Fatal(err)
 	}
 	pod := f.pod("one")
-	if err := syscall.Kill(pod, syscall.SIGKILL); err != nil { // and the node with it
+	if err := syscall.Kill(pod, syscall.SIGKILL); err != nil { // the node ends with its pod
 		t.Fatal(err)
 	}
 	f.killAll(ids)
@@ -372,7 +372,7 @@ func TestNotifyHosts(t *testing.T) {
 			t.Errorf("lost: %+v", e)
 		}
 	}
-	if _, err := f.task.NotifyHosts(ctx, 6, joined.ID); err != nil { // which is lost already
+	if _, err := f.task.NotifyHosts(ctx, 6, joined.ID); err != nil { // it is lost already
 		t.Fatal(err)
 	}
 	if e := event(6); !e.IsGone || e.ID != joined.ID {
@@ -389,7 +389,7 @@ func TestNotifyHosts(t *testing.T) {
 	f.end(two...)
 }
 
-// A pod that is killed while it starts programs fails the slots of its host, and no others.
+// A pod that is killed while it starts programs fails the slots of its host, and no other slots.
 func TestPodKilledWhileItStarts(t *testing.T) {
 	f := newFarm(t)
 	ctx := deadline(t)
@@ -398,7 +398,7 @@ func TestPodKilledWhileItStarts(t *testing.T) {
 	if _, err := f.add("one"); err != nil {
 		t.Fatal(err)
 	}
-	slow := filepath.Join(f.dir, "slow") // enrols only where the test's own pod starts it
+	slow := filepath.Join(f.dir, "slow") // it enrols only if the test's own pod starts it
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
@@ -443,8 +443,8 @@ func TestPodKilledWhileItStarts(t *testing.T) {
 	f.end(r.ids...)
 }
 
-// A token that nobody gave, or no longer, starts the program as by hand. One whose start cannot
-// be read is an error.
+// With a token that was never given or is no longer valid, the program starts as by hand. A start
+// message that cannot be read is an error.
 func TestTokens(t *testing.T) {
 	c := rocltest.Cluster(t, 1)
 	a := enrol(t, c.Open(0))
@@ -463,7 +463,7 @@ func TestTokens(t *testing.T) {
 	}
 }
 
-// Threads are dealt in turn over the tasks that export their name, over several spawns.
+// Threads are dealt in turn to the tasks that export their name, over several spawns.
 func TestTurns(t *testing.T) {
 	ctx := deadline(t)
 	c := rocltest.Cluster(t, 3)
@@ -493,7 +493,7 @@ func TestTurns(t *testing.T) {
 			t.Errorf("%d threads on %s, not 4", n, node)
 		}
 	}
-	// Conditions on hosts.
+	// Spawns with conditions on hosts.
 	other := node12(tasks[1])
 	for what, opts := range map[string][]tpvm.SpawnOption{
 		"OnHost":     {tpvm.OnHost(other)},
@@ -537,7 +537,7 @@ func TestTurns(t *testing.T) {
 	}
 }
 
-// node12 is the number of a task's node, as Host.Node is.
+// node12 returns the number of a task's node, in the form of Host.Node.
 func node12(t *tpvm.Task) string { return fmt.Sprintf("%012x", uint64(t.ID().Node())) }
 
 // Programs that are started one at a time are dealt to the hosts in turn.

@@ -14,35 +14,35 @@ import (
 	"github.com/rocl-go/rocl"
 )
 
-// An infoStore has the entries of the message box that a task's threads own, and Persistent ones
-// that it has taken over from tasks that have ended. Of each Persistent entry another task's
-// infoStore has a copy.
+// An infoStore keeps the entries of the message box that a task's threads own, and the Persistent
+// entries that it has taken over from tasks that have ended. The infoStore of another task has a
+// copy of each Persistent entry.
 //
-// An entry is a resource of its infoStore's context. All that changes it goes through that
-// infoStore. An entry that moves, because another task replaces it or its task exits, is
-// registered by the new infoStore before the old one withdraws it, so that there is always one to
-// find.
+// An entry is a resource of its infoStore's context. All changes to the entry go through that
+// infoStore. An entry moves when another task replaces it or its task exits. Then the new infoStore
+// registers it before the old one withdraws it, so that a search always finds one.
 //
-// A goroutine for each Persistent entry gives another pod a copy of it, and has pods forget copies
-// that are no more needed, again and again until it has succeeded. No lock is held meanwhile. A pod
-// that does not answer may have a copy all the same, as soon as it goes on: it is told to forget it.
+// A goroutine for each Persistent entry gives another pod a copy of it, and makes pods forget
+// copies that are no longer needed. It tries again until it has succeeded. No lock is held
+// meanwhile. A pod that does not answer may still make its copy when it goes on: it is told to
+// forget it.
 type infoStore struct {
 	p *pod
 
 	mu        sync.Mutex
-	held      map[TID]*heldInfo   // by the entry's resource
+	held      map[TID]*heldInfo   // by the resources of the entries
 	copies    map[infoKey]*copyOf // of entries that other tasks keep
-	forgotten map[TID]uint64      // the latest version that a pod has had forgotten here
+	forgotten map[TID]uint64      // by pod: the latest version that it has made this store forget
 	version   uint64              // of the last request to keep or to forget a copy
 	slow      map[TID]bool        // the pods that have not answered in time
-	watching  bool                // watch runs
-	closing   bool                // the task exits
+	watching  bool                // the goroutine of watchLocked runs
+	closing   bool                // the task is exiting
 }
 
 const (
 	infoTimeout  = 2 * time.Second // of a request to another pod's infoStore
-	infoRate     = 4 << 20         // bytes of content that a request may transfer in a second more
-	infoPatience = 2 * infoTimeout // how long a caller waits for what such requests do
+	infoRate     = 4 << 20         // bytes of content for which a request gets one more second
+	infoPatience = 2 * infoTimeout // how long a caller waits for such requests
 	firstRetry   = 100 * time.Millisecond
 	longestRetry = 10 * time.Second
 )
@@ -53,7 +53,7 @@ type infoKey struct {
 	index int
 }
 
-// infoContent is an entry with its message, as tasks pass it on.
+// infoContent is an entry with its message, in the form in which tasks pass it on.
 type infoContent struct {
 	InfoEntry
 	Data []byte
@@ -66,16 +66,16 @@ type heldInfo struct {
 	infoContent
 	at      infoKey
 	r       *rocl.Resource
-	mu      sync.Mutex // held while the entry is being changed; taken before that of the infoStore
-	gone    bool       // it has been deleted, or another task keeps it
-	changes uint64     // of the content
+	mu      sync.Mutex // held while the entry is being changed; locked before that of the infoStore
+	gone    bool       // the entry has been deleted, or another task keeps it
+	changes uint64     // number of changes of the content
 
-	// Of the copies; the lock of the infoStore guards them.
-	copy    TID           // the pod that has the copy; zero: none has
+	// About the copies; guarded by the mu of the infoStore.
+	copy    TID           // the pod that has the copy; zero: none
 	copied  uint64        // the number of changes that the copy has
-	asked   map[TID]bool  // the pods that may have a copy, with the pod copy
-	round   chan struct{} // closed when the pods have been asked once more; nil: nobody waits for that
-	syncing bool          // sync runs
+	asked   map[TID]bool  // the pods that may have a copy, the pod copy included
+	round   chan struct{} // closed when the pods have been asked once more; nil: no goroutine waits for that
+	syncing bool          // the goroutine of sync runs
 	wake    chan struct{} // ends a pause of sync; has room for one
 }
 
@@ -86,12 +86,12 @@ type copyOf struct {
 	version uint64
 }
 
-// What an infoStore is asked.
+// The requests to an infoStore.
 const (
 	infoRead    = iota // return the message of entry ID
 	infoTake           // return it, and delete the entry, for By
 	infoDelete         // delete the entry, for By
-	infoReplace        // have the pod To keep Content in place of the entry, for By
+	infoReplace        // make the pod To keep Content in place of the entry, for By
 	infoHold           // keep Content
 	infoCopy           // keep a copy of Content, which From keeps
 	infoForget         // forget the copy
@@ -118,7 +118,7 @@ type infoAnswer struct {
 // errOldInfo is returned for a copy that may be older than a request to forget it.
 var errOldInfo = errors.New("tpvm: the copy of the message box entry may be out of date")
 
-// infoErrors are the errors that an asker recognises.
+// infoErrors are the errors that the sender of a request recognises.
 var infoErrors = []error{ErrNoEntry, ErrDenied, ErrExited, ErrBadParam, errOldInfo}
 
 func (t *Task) newInfoStore(p *pod) *infoStore {
@@ -127,7 +127,7 @@ func (t *Task) newInfoStore(p *pod) *infoStore {
 	}
 }
 
-// ask asks the infoStore of a pod, which may be this one.
+// ask sends a request to the infoStore of a pod, which may be this one.
 func (k *infoStore) ask(ctx context.Context, pod TID, q infoRequest) (a infoAnswer, err error) {
 	if pod == k.p.r.ID() {
 		a = k.answer(ctx, q)
@@ -145,7 +145,8 @@ func (k *infoStore) ask(ctx context.Context, pod TID, q infoRequest) (a infoAnsw
 	return a, &textError{text: a.Error}
 }
 
-// askSoon asks as ask does, and gives up after infoTimeout, or later if there is much content.
+// askSoon is ask that gives up after infoTimeout, or later if the request has much content. It
+// records in slow whether the pod has answered.
 func (k *infoStore) askSoon(ctx context.Context, pod TID, q infoRequest) error {
 	timeout := infoTimeout + time.Duration(len(q.Content.Data))*time.Second/infoRate
 	soon, cancel := context.WithTimeout(ctx, timeout)
@@ -161,7 +162,7 @@ func (k *infoStore) askSoon(ctx context.Context, pod TID, q infoRequest) error {
 	return err
 }
 
-// answer does what a task asks.
+// answer carries out a request of a task.
 func (k *infoStore) answer(ctx context.Context, q infoRequest) (a infoAnswer) {
 	var err error
 	switch {
@@ -189,7 +190,7 @@ func (k *infoStore) answer(ctx context.Context, q infoRequest) (a infoAnswer) {
 	return a
 }
 
-// change reads or changes an entry that is kept here.
+// change reads or changes an entry that this store keeps.
 func (k *infoStore) change(ctx context.Context, q infoRequest) (a infoAnswer, err error) {
 	k.mu.Lock()
 	h := k.held[q.ID]
@@ -230,7 +231,7 @@ func (k *infoStore) changeHeld(ctx context.Context, h *heldInfo, q infoRequest) 
 	return a, nil
 }
 
-// attrs returns the attributes of an entry that this task keeps.
+// attrs returns the attributes of an entry that this store keeps.
 func (k *infoStore) attrs(c *infoContent) rocl.Attrs {
 	a := k.p.t.attrs(typeInfo, rocl.Attrs{
 		attrName: c.Name, attrIndex: strconv.Itoa(c.Index), attrOwner: noOwner, attrFlags: strconv.Itoa(int(c.Flags)),
@@ -244,9 +245,10 @@ func (k *infoStore) attrs(c *infoContent) rocl.Attrs {
 	return a
 }
 
-// hold keeps an entry. If it is to be the only one of its name and index, hold fails with
-// rocl.ErrExists where there is another. Otherwise old is the entry that it takes the place of: hold
-// fails with ErrNoEntry where the request has come so late that its sender has withdrawn that one.
+// hold registers and keeps an entry. With only, the entry must be the only one of its name and
+// index: hold fails with rocl.ErrExists if there is another. Otherwise the entry replaces the entry
+// old. Then hold fails with ErrNoEntry if the sender of the request has withdrawn old, because the
+// request has come late.
 func (k *infoStore) hold(ctx context.Context, c infoContent, old TID, only bool) error {
 	h := &heldInfo{infoContent: c, at: c.key(), asked: map[TID]bool{}, wake: make(chan struct{}, 1)}
 	h.mu.Lock()
@@ -282,7 +284,7 @@ func (k *infoStore) hold(ctx context.Context, c infoContent, old TID, only bool)
 	return nil
 }
 
-// replaceLocked replaces an entry that is kept here. The lock of h must be held.
+// replaceLocked replaces an entry that this store keeps. The mu of h must be held.
 func (k *infoStore) replaceLocked(ctx context.Context, h *heldInfo, c infoContent) error {
 	if err := h.r.Update(ctx, k.attrs(&c)); err != nil {
 		return err
@@ -293,7 +295,7 @@ func (k *infoStore) replaceLocked(ctx context.Context, h *heldInfo, c infoConten
 	return nil
 }
 
-// dropLocked withdraws an entry. The lock of h must be held.
+// dropLocked withdraws an entry. The mu of h must be held.
 func (k *infoStore) dropLocked(h *heldInfo) {
 	h.gone = true
 	k.mu.Lock()
@@ -303,8 +305,8 @@ func (k *infoStore) dropLocked(h *heldInfo) {
 	k.syncLocked(h)
 }
 
-// settle waits until the pods have been asked to do what the changes of an entry need, but not long
-// for pods that do not answer.
+// settle waits until the pods have been asked to do what the changes of an entry need. It waits at
+// most infoPatience for pods that do not answer.
 func (k *infoStore) settle(ctx context.Context, h *heldInfo) {
 	h.mu.Lock()
 	round := k.syncLocked(h)
@@ -322,7 +324,7 @@ func (k *infoStore) settle(ctx context.Context, h *heldInfo) {
 	}
 }
 
-// settleAt does so for the entry that is kept here under a name and index, if there is one.
+// settleAt calls settle for the entry that is kept here under a name and index, if there is one.
 func (k *infoStore) settleAt(ctx context.Context, at infoKey) {
 	for _, h := range k.all() {
 		if h.at == at {
@@ -331,8 +333,8 @@ func (k *infoStore) settleAt(ctx context.Context, at infoKey) {
 	}
 }
 
-// syncLocked has sync ask the pods once more. The channel that it returns is closed when sync has done
-// so, and nil if there is nothing to ask. The lock of h must be held.
+// syncLocked makes sync ask the pods once more. The channel that it returns is closed when sync has
+// done so. It is nil if there is nothing to ask. The mu of h must be held.
 func (k *infoStore) syncLocked(h *heldInfo) <-chan struct{} {
 	wants := !h.gone && h.Flags&Persistent != 0
 	if wants {
@@ -346,7 +348,7 @@ func (k *infoStore) syncLocked(h *heldInfo) <-chan struct{} {
 	return k.wakeLocked(h)
 }
 
-// wakeLocked begins a round of sync. The lock of k must be held.
+// wakeLocked begins a round of sync. The mu of k must be held.
 func (k *infoStore) wakeLocked(h *heldInfo) <-chan struct{} {
 	if h.round == nil {
 		h.round = make(chan struct{})
@@ -363,8 +365,8 @@ func (k *infoStore) wakeLocked(h *heldInfo) <-chan struct{} {
 	return round
 }
 
-// sync asks pods until one has an up-to-date copy of an entry and no other has one, or until the task
-// exits.
+// sync asks pods until one has an up-to-date copy of an entry and no other pod has one, or until
+// the task exits.
 func (k *infoStore) sync(h *heldInfo) {
 	ctx := k.p.t.ended
 	for wait := firstRetry; ; wait = min(2*wait, longestRetry) {
@@ -398,7 +400,7 @@ func (k *infoStore) sync(h *heldInfo) {
 	}
 }
 
-// syncOnce asks each pod at most once. It reports whether nothing is left to ask.
+// syncOnce asks each pod at most once. It reports whether there is nothing left to ask.
 func (k *infoStore) syncOnce(ctx context.Context, h *heldInfo) bool {
 	h.mu.Lock()
 	c, changes, wants := h.infoContent, h.changes, !h.gone && h.Flags&Persistent != 0
@@ -433,8 +435,9 @@ func (k *infoStore) syncOnce(ctx context.Context, h *heldInfo) bool {
 	return hasCopy && isForgotten
 }
 
-// secure gives another pod a copy of an entry, unless one has it. It reports whether there is nothing
-// to try again: where no pod can have one, watch tells of the next pod.
+// secure gives another pod a copy of an entry, unless one has it. It reports whether there is no
+// need to try again. If no pod can have a copy, the goroutine of watchLocked calls sync for the
+// next pod that appears.
 func (k *infoStore) secure(ctx context.Context, h *heldInfo, c infoContent, changes uint64) bool {
 	k.mu.Lock()
 	first, isCopied := h.copy, !h.copy.IsZero() && h.copied == changes
@@ -460,13 +463,13 @@ func (k *infoStore) give(ctx context.Context, h *heldInfo, c infoContent, change
 	h.asked[pod] = true
 	k.mu.Unlock()
 	err := errOldInfo
-	for errors.Is(err, errOldInfo) && ctx.Err() == nil { // a later request of another entry has been faster
+	for errors.Is(err, errOldInfo) && ctx.Err() == nil { // a later request for another entry has been faster
 		err = k.askSoon(ctx, pod, infoRequest{Op: infoCopy, From: k.p.r.ID(), Version: k.nextVersion(), Content: &c})
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	switch {
-	case err == nil && h.asked[pod]: // else watch has told of its end
+	case err == nil && h.asked[pod]: // otherwise the pod has ended meanwhile
 		h.copy, h.copied = pod, changes
 		return true
 	case hasMoved(err):
@@ -482,9 +485,9 @@ func (k *infoStore) nextVersion() uint64 {
 	return k.version
 }
 
-// others returns the other pods of the virtual machine that keep entries for other tasks, which are
-// those of all tasks but observers: the pod first, if it still runs, then the pods of other
-// processes, then those of this process, and last those that have not answered in time.
+// others returns the other pods of the virtual machine that keep entries for other tasks: those of
+// all tasks but observers. The order is: the pod first, if it still runs; the pods of other
+// processes; the pods of this process; the pods that have not answered in time.
 func (k *infoStore) others(ctx context.Context, first TID) (ids []TID, err error) {
 	rank := map[TID]int{}
 	own := k.p.r.ID()
@@ -516,8 +519,8 @@ func (k *infoStore) isSlow(pod TID) bool {
 	return k.slow[pod]
 }
 
-// copy keeps a copy of an entry. It fails with errOldInfo if the pod from may have had it forgotten
-// since it sent the copy.
+// copy keeps a copy of an entry. It fails with errOldInfo if the pod from may have sent a request
+// to forget the copy after it.
 func (k *infoStore) copy(c infoContent, from TID, version uint64) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -533,7 +536,7 @@ func (k *infoStore) copy(c infoContent, from TID, version uint64) error {
 	return nil
 }
 
-// forget forgets the copy of an entry, also one that comes late.
+// forget forgets the copy of an entry, and makes copy refuse a copy that was sent earlier.
 func (k *infoStore) forget(key infoKey, from TID, version uint64) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -550,8 +553,8 @@ func (k *infoStore) watch() {
 	k.watchLocked()
 }
 
-// watchLocked starts the watch of pods that end and begin, unless it runs. The lock of k must be
-// held.
+// watchLocked starts the goroutine that watches pods appear and end, unless it runs. The mu of k
+// must be held.
 func (k *infoStore) watchLocked() {
 	if k.watching || k.closing {
 		return
@@ -578,7 +581,7 @@ func (k *infoStore) watchLocked() {
 	})
 }
 
-// reconcile takes over the entries whose task has ended, whenever that was.
+// reconcile takes over the entries of tasks that have ended, whenever that was.
 func (k *infoStore) reconcile(ctx context.Context) {
 	k.mu.Lock()
 	var stores []TID
@@ -594,8 +597,8 @@ func (k *infoStore) reconcile(ctx context.Context) {
 	k.syncAll(TID{})
 }
 
-// lost takes over the entries of a pod that has ended. Where that pod had copies of this task's
-// entries, other pods get them.
+// lost takes over the entries of a pod that has ended. If that pod had copies of this task's
+// entries, other pods get copies.
 func (k *infoStore) lost(ctx context.Context, pod TID) {
 	k.mu.Lock()
 	delete(k.forgotten, pod)
@@ -613,8 +616,8 @@ func (k *infoStore) lost(ctx context.Context, pod TID) {
 	k.syncAll(pod)
 }
 
-// takeOver keeps the entries of which this task has copies. It tries again until each is kept here or
-// by another task.
+// takeOver keeps the entries of which this task has copies. It tries again until this task or
+// another one keeps each of them.
 func (k *infoStore) takeOver(ctx context.Context, cs []*copyOf) {
 	for wait := firstRetry; ; wait = min(2*wait, longestRetry) {
 		cs = slices.DeleteFunc(cs, func(c *copyOf) bool { return k.takeOverOne(ctx, c) })
@@ -629,7 +632,7 @@ func (k *infoStore) takeOver(ctx context.Context, cs []*copyOf) {
 	}
 }
 
-// takeOverOne reports whether nothing is left to do for a copy.
+// takeOverOne takes over the entry of one copy, and reports whether nothing is left to do for it.
 func (k *infoStore) takeOverOne(ctx context.Context, c *copyOf) bool {
 	k.mu.Lock()
 	isCopy := k.copies[c.key()] == c
@@ -651,8 +654,8 @@ func (k *infoStore) takeOverOne(ctx context.Context, c *copyOf) bool {
 	return false
 }
 
-// isElsewhere forgets a copy whose entry another task keeps. It reports false while there is only the
-// entry of the pod that has ended: the directory may withdraw that later than the pod.
+// isElsewhere forgets a copy whose entry another task keeps. It reports false while the only entry
+// is the one of the pod that has ended: the directory may withdraw that entry later than the pod.
 func (k *infoStore) isElsewhere(ctx context.Context, c *copyOf) bool {
 	is, err := k.p.t.infos(ctx, rocl.Match{attrName: c.Name, attrIndex: strconv.Itoa(c.Index)})
 	if err != nil || len(is) == 0 || is[0].pod == c.store {
@@ -666,7 +669,7 @@ func (k *infoStore) isElsewhere(ctx context.Context, c *copyOf) bool {
 	return true
 }
 
-// syncAll gives another pod a copy of each entry whose copy the given pod, which has ended, has had.
+// syncAll gives another pod a copy of each entry whose copy was on the given pod, which has ended.
 // With the zero TID it does so for the entries of which no pod has a copy.
 func (k *infoStore) syncAll(pod TID) {
 	for _, h := range k.all() {
@@ -694,8 +697,8 @@ func (k *infoStore) all() (hs []*heldInfo) {
 	return hs
 }
 
-// ownerEnded deletes the entries of a thread that has ended, or leaves them without an owner. Their
-// copies stay: the task that takes over leaves out the owner.
+// ownerEnded deletes the entries of a thread that has ended, or, if they are Persistent, leaves
+// them without an owner. The copies are not changed: the task that takes over leaves out the owner.
 func (k *infoStore) ownerEnded(ctx context.Context, id TID) {
 	for _, h := range k.all() {
 		h.mu.Lock()
@@ -711,8 +714,8 @@ func (k *infoStore) ownerEnded(ctx context.Context, id TID) {
 	}
 }
 
-// handOver has other tasks keep the Persistent entries, since this one exits. A pod that does not
-// answer is asked once.
+// handOver makes other tasks keep the Persistent entries, since this task exits. A pod that does
+// not answer is asked once.
 func (k *infoStore) handOver(ctx context.Context) {
 	k.mu.Lock()
 	k.closing = true
@@ -735,8 +738,8 @@ func (k *infoStore) handOver(ctx context.Context) {
 	}
 }
 
-// handOverLocked has another task keep an entry. It adds the pods that do not answer to silent. The
-// lock of h must be held.
+// handOverLocked makes another task keep an entry. It adds the pods that do not answer to silent.
+// The mu of h must be held.
 func (k *infoStore) handOverLocked(ctx context.Context, h *heldInfo, silent map[TID]bool) {
 	c := h.infoContent
 	c.Owner = TID{}
@@ -762,7 +765,7 @@ func (h *heldInfo) isGone() bool {
 	return h.gone
 }
 
-// close withdraws what is left.
+// close withdraws the entries that are left.
 func (k *infoStore) close() {
 	for _, h := range k.all() {
 		h.mu.Lock()

@@ -21,7 +21,7 @@ import (
 	"github.com/rocl-go/rocl/codec"
 )
 
-// spawnPrograms asks a pod for tasks that run a program.
+// spawnPrograms is the request that a pod starts programs.
 type spawnPrograms struct {
 	parentage
 	Name          string
@@ -30,17 +30,18 @@ type spawnPrograms struct {
 	N             int
 	EndWithParent bool
 	Output        output
-	First, Count  int  // index of the first of these in the spawn, and how many the spawn has in all
+	First, Count  int  // index of the first of these in the spawn, and the number of programs in the whole spawn
 	OnHosts       bool // the spawn is spread over several hosts
 }
 
-// mostPrograms is how many programs of a task's pod run at once, unless WithMaxPrograms says.
+// mostPrograms is how many programs of a task's pod run at the same time, unless WithMaxPrograms
+// sets another limit.
 const mostPrograms = 1 << 12
 
-// enrolment is what a started program tells its launcher.
+// enrolment is the message of a started program to its launcher.
 type enrolment struct{ ID TID }
 
-// start is what a started program learns from the resource of its start.
+// start is what a started program reads from the resource of its start.
 type start struct {
 	parentage
 	EndWithParent bool
@@ -54,15 +55,15 @@ type child struct {
 	cmd      *exec.Cmd
 	tmp      *rocl.Resource
 	withdraw func()        // closes tmp, once; a concurrent call waits until it is closed
-	index    int           // in its spawn
+	index    int           // index in its spawn
 	isBegun  bool          // the process is being started, or has been; guarded by the mu of the pod
 	begun    chan struct{} // closed when the process has been started, or could not be
 	enrolled chan struct{} // closed when the program has enrolled
-	id       TID           // of the task; after enrolled
+	id       TID           // of the task; valid after enrolled
 	exited   chan struct{} // closed when the process has ended
-	status   Status        // of the process; after exited
-	streams  []*stream     // its output, where it is gathered
-	endsWith TID           // its parent, where it shall end with that
+	status   Status        // of the process; valid after exited
+	streams  []*stream     // of its output, if that is gathered
+	endsWith TID           // its parent, if it shall end with that
 }
 
 // hasEnrolled reports whether the program has become a task.
@@ -82,7 +83,7 @@ func (p *pod) startPrograms(ctx context.Context, q spawnPrograms) (a started) {
 	together(len(cs), func(i int) {
 		if errs[i] == nil {
 			ids[i], errs[i] = p.awaitEnrolment(ctx, cs[i])
-			cs[i].withdraw() // where the wait was given up, the program does not find its parent any more
+			cs[i].withdraw() // if the wait was given up, the program does not find its parent any more
 		}
 	})
 	for i, err := range errs {
@@ -151,8 +152,8 @@ func isDir(path string) error {
 // launchers is how many programs a request starts at the same time.
 const launchers = 16
 
-// startError says that a program was not started. The errors of this package stay in front,
-// where remoteError recognises them.
+// startError returns the error of a program that was not started. Errors of this package stay in
+// front, where remoteError recognises them.
 func startError(path, host string, err error) error {
 	for _, s := range sentinels {
 		if errors.Is(err, s) {
@@ -199,14 +200,14 @@ func (p *pod) awaitEnrolment(ctx context.Context, c *child) (TID, error) {
 	return c.id, nil
 }
 
-// launch starts the program number i of a request, with a resource by which it finds its
+// launch starts program number i of a request, with a resource by which the program finds its
 // parent.
 func (p *pod) launch(ctx context.Context, path string, q spawnPrograms, i int) (_ *child, err error) {
 	c, err := p.newChild(q.First + i)
 	if err != nil {
 		return nil, err
 	}
-	defer p.launching.Done() // behind the start of what passes its output on
+	defer p.launching.Done() // after the streams' goroutines have been started
 	defer func() {
 		if err != nil {
 			p.forget(c)
@@ -247,8 +248,8 @@ func (p *pod) launch(ctx context.Context, path string, q spawnPrograms, i int) (
 		c.withdraw()
 		return nil, err
 	}
-	_ = c.tmp.Set(ctx, attrPID, strconv.Itoa(c.cmd.Process.Pid)) // for ps
-	go p.awaitExit(c)                                            // outlives the task where the program does
+	_ = c.tmp.Set(ctx, attrPID, strconv.Itoa(c.cmd.Process.Pid)) // for tpvm ps
+	go p.awaitExit(c)                                            // goes on after Exit while the program runs
 	if !p.t.work.goes(func() {
 		select {
 		case <-c.enrolled:
@@ -262,8 +263,8 @@ func (p *pod) launch(ctx context.Context, path string, q spawnPrograms, i int) (
 	return c, nil
 }
 
-// newChild counts one more program, unless the pod ends or runs as many as it may. The caller calls
-// launching.Done when it has launched the program or has given up.
+// newChild counts one more program, unless the pod is ending or runs as many as it may. The caller
+// calls launching.Done when it has launched the program or has given up.
 func (p *pod) newChild(index int) (*child, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -322,7 +323,7 @@ func (p *pod) registerStart(ctx context.Context, c *child, q spawnPrograms, toke
 	return err
 }
 
-// awaitExit waits until the process of a program has ended, and keeps how.
+// awaitExit waits until the process of a program has ended, and records its status.
 func (p *pod) awaitExit(c *child) {
 	_ = c.cmd.Wait() // the ProcessState says more
 	c.status = statusOf(c.cmd.ProcessState)
@@ -331,7 +332,7 @@ func (p *pod) awaitExit(c *child) {
 	close(c.exited)
 }
 
-// handleEnrolment answers the program when it enrols, and keeps its identifier.
+// handleEnrolment answers the program when it enrols, and records its identifier.
 func (p *pod) handleEnrolment(c *child) {
 	_ = c.tmp.Handle(p.t.ended, func(m *rocl.Message) {
 		var id TID
@@ -342,7 +343,7 @@ func (p *pod) handleEnrolment(c *child) {
 			id = e.ID
 			return done{}
 		})
-		if id.IsZero() || c.hasEnrolled() { // a second one of the same process
+		if id.IsZero() || c.hasEnrolled() { // a second enrolment by the same process
 			return
 		}
 		c.id = id
@@ -350,12 +351,12 @@ func (p *pod) handleEnrolment(c *child) {
 		for _, s := range c.streams {
 			s.enrolled(id)
 		}
-		close(c.enrolled) // behind the reply, since the resource is closed next
+		close(c.enrolled) // after the reply, since the resource is closed next
 	})
 }
 
-// mayEnrol fails unless the process of c is being started, or has been, and the sender of the enrolment
-// is of the process that enrols.
+// mayEnrol fails unless the process of c is being started, or has been started, and the enrolment
+// comes from the process that enrols.
 func (p *pod) mayEnrol(c *child, from TID, e enrolment) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -365,7 +366,7 @@ func (p *pod) mayEnrol(c *child, from TID, e enrolment) error {
 	return nil
 }
 
-// begin starts the process. Where it shall end with a parent in this process, the kernel ends
+// begin starts the process. If the process shall end with a parent in this process, the kernel ends
 // it when this process is killed, whether it has enrolled or not.
 func (p *pod) begin(c *child, q spawnPrograms) error {
 	if !q.EndWithParent || q.Pod != p.r.ID() {
@@ -395,8 +396,8 @@ func (p *pod) begin(c *child, q spawnPrograms) error {
 	}
 }
 
-// endWithParent has programs that have not enrolled get SIGTERM when their parent has ended.
-// A program that enrols does it by itself from then on.
+// endWithParent makes programs that have not enrolled get SIGTERM when their parent has ended. A
+// program that enrols watches its parent itself from then on.
 func (p *pod) endWithParent(parent TID, cs []*child) {
 	p.t.work.Go(func() {
 		r, err := p.t.c.Register(p.t.ended, nil)
@@ -436,8 +437,8 @@ func (p *pod) endWithParent(parent TID, cs []*child) {
 	})
 }
 
-// endUnenrolled has programs that have not enrolled get SIGTERM when the task that has started them
-// exits, where they shall end with that task or one of its threads.
+// endUnenrolled sends SIGTERM to programs that have not enrolled and that shall end with this task
+// or one of its threads. It is called when the task exits.
 func (p *pod) endUnenrolled() {
 	for _, c := range p.running() {
 		if !c.hasEnrolled() && slices.ContainsFunc(p.all(), func(t *Thread) bool { return t.ID() == c.endsWith }) {
@@ -446,14 +447,14 @@ func (p *pod) endUnenrolled() {
 	}
 }
 
-// process waits until the process of a child has been started, and returns it, or nil where it could
-// not be started.
+// process waits until the process of a child has been started, and returns it. It returns nil if
+// the process could not be started.
 func (c *child) process() *os.Process {
 	<-c.begun
 	return c.cmd.Process
 }
 
-// signal signals the process of a child that has not been waited for.
+// signal signals the process of a child. It fails if the process has ended or could not be started.
 func (c *child) signal(s syscall.Signal) error {
 	if p := c.process(); p != nil {
 		return p.Signal(s)
@@ -467,16 +468,17 @@ type foundStart struct {
 	start
 }
 
-// findStart finds the launcher that has started this process, or nil.
+// findStart finds the start of this process by a launcher. It returns nil if no launcher started
+// the process.
 func (t *Task) findStart(ctx context.Context) (*foundStart, error) {
 	token := os.Getenv(EnvToken)
 	if token == "" {
 		return nil, nil
 	}
-	_ = os.Unsetenv(EnvToken) // programs that this one starts are not that child
+	_ = os.Unsetenv(EnvToken) // programs that this process starts are not that child
 	f, err := t.c.Find(ctx, t.match(typeStart, rocl.Match{attrToken: token}))
 	if errors.Is(err, rocl.ErrNotFound) || errors.Is(err, rocl.ErrTooLarge) {
-		return nil, nil // its launcher has ended, or has given up, or none gave the token
+		return nil, nil // the launcher has ended or has given up, or no launcher made the token
 	}
 	if err != nil {
 		return nil, err

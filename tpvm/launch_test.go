@@ -12,7 +12,7 @@ import (
 	"github.com/rocl-go/rocl"
 )
 
-// ownContext returns a context of a node of its own.
+// ownContext returns a context on a node of its own.
 func ownContext(t *testing.T, socket string) *rocl.Context {
 	t.Helper()
 	c, err := rocl.Open(t.Context(), rocl.WithSocket(socket))
@@ -34,7 +34,7 @@ func enrolIn(t *testing.T, c *rocl.Context, opts ...Option) *Task {
 	return task
 }
 
-// launching returns a child whose process has not been started, and to which programs can enrol.
+// launching returns a child whose process has not been started, and for which programs can enrol.
 func launching(t *testing.T, task *Task) *child {
 	t.Helper()
 	p := task.pod
@@ -59,8 +59,8 @@ func launching(t *testing.T, task *Task) *child {
 	return c
 }
 
-// A program may enrol before its launcher's start of the process has returned, and not before it has
-// begun.
+// A program may enrol before its launcher's call that starts the process has returned, but not
+// before that call has begun.
 func TestEnrolDuringLaunch(t *testing.T) {
 	task := enrolIn(t, ownContext(t, filepath.Join(t.TempDir(), "s")))
 	c := launching(t, task)
@@ -79,8 +79,8 @@ func TestEnrolDuringLaunch(t *testing.T) {
 	}
 }
 
-// A task starts no programs for tasks of another virtual machine, nor, with WithoutLaunch, for other tasks.
-// A program is enrolled only by itself.
+// A task does not start programs for tasks of another virtual machine or, with WithoutLaunch, for
+// any other task. A program can be enrolled only by its own process.
 func TestPodRefuses(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "s")
 	task := enrolIn(t, ownContext(t, socket))
@@ -111,7 +111,7 @@ func TestPodRefuses(t *testing.T) {
 	close(c.begun)
 }
 
-// A pod gives up a request of which the asker has given up.
+// A pod gives up a request when the sender has given up.
 func TestPodGivesUp(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "s")
 	asked, asker := enrolIn(t, ownContext(t, socket)), enrolIn(t, ownContext(t, socket))
@@ -131,7 +131,7 @@ func TestPodGivesUp(t *testing.T) {
 			})
 		})
 	}()
-	for left := time.Millisecond; len(begun) == 0; left *= 2 { // until the request gets there in time
+	for left := time.Millisecond; len(begun) == 0; left *= 2 { // until the request arrives in time
 		ctx, cancel := context.WithTimeout(t.Context(), left)
 		if _, err := ask[done](ctx, asker, r.ID(), 0, done{}); !errors.Is(err, context.DeadlineExceeded) {
 			t.Error(err)

@@ -25,7 +25,7 @@ import (
 
 func init() { programs["limited"] = startOverLimit }
 
-// startOverLimit starts more programs than the limit of its user's processes allows.
+// startOverLimit starts more programs than the process limit of its user allows.
 func startOverLimit() error {
 	const allowed, wanted = 5, 12
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -34,7 +34,7 @@ func startOverLimit() error {
 	if err != nil {
 		return err
 	}
-	keepThreads(64) // the limit counts threads: the runtime must need no further one
+	keepThreads(64) // the limit counts threads: the runtime must not need another one
 	running, err := threadsOf(os.Getuid())
 	if err != nil {
 		return err
@@ -86,7 +86,7 @@ func startOverLimit() error {
 	return nil
 }
 
-// keepThreads has the runtime make n threads, which it keeps.
+// keepThreads makes the runtime start n threads, which it keeps.
 func keepThreads(n int) {
 	var locked, ended sync.WaitGroup
 	release := make(chan struct{})
@@ -118,13 +118,13 @@ func threadsOf(uid int) (n int, err error) {
 	return n, nil
 }
 
-// A system that refuses processes fails the slots of these, and says why. The others run, and
+// A system that refuses processes fails their slots, with the reason. The other programs run, and
 // when one has ended another can be started.
 func TestSpawnOverProcessLimit(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("needs root, to run as a user of which nothing else runs")
 	}
-	const uid = 61234 // nobody's
+	const uid = 61234 // no user has this number
 	if n, err := threadsOf(uid); err != nil || n > 0 {
 		t.Skipf("%d threads of the user %d run: %v", n, uid, err)
 	}
@@ -163,7 +163,7 @@ func copyFile(to, from string) error {
 	return errors.Join(err, out.Close())
 }
 
-// A pod that ends does not start the programs that it was about to start.
+// A pod that is ending does not start the programs that it was about to start.
 func TestEndDuringLaunch(t *testing.T) {
 	task := enrol(t, alone(t))
 	if err := task.EndDuringLaunch(); !errors.Is(err, tpvm.ErrExited) {

@@ -11,28 +11,28 @@ import (
 	"github.com/rocl-go/rocl"
 )
 
-// losses records what the context of a task reports as undelivered, for Exit. A message may be
-// reported after a Flush that found it delivered: its receiver had it in the mailbox, and ended
-// without receiving it.
+// losses records the messages that the context of a task reports as undelivered, for Exit. A
+// message may be reported after a Flush that found it delivered: its receiver had it in the
+// mailbox, and ended without receiving it.
 type losses struct {
 	mu      sync.Mutex
-	reports int    // of any message
-	lost    []loss // by receiver
-	others  int    // messages to receivers that lost has no room for
+	reports int    // number of reports, of any message
+	lost    []loss // one for each receiver
+	others  int    // messages to receivers for which lost has no room
 }
 
-// A loss is the messages to one receiver that were not delivered.
+// A loss counts the messages to one receiver that were not delivered.
 type loss struct {
 	to  TID
 	n   int
-	err error // of the first
+	err error // of the first message
 }
 
 // mostLosses is how many receivers the error of Exit names.
 const mostLosses = 8
 
-// record records the report of a message. Messages of the library itself, and to receivers that
-// have ended, are no losses.
+// record records the report of a message. A message of the library itself, or to a receiver that
+// has ended, is no loss.
 func (l *losses) record(u rocl.Undelivered, isLibrary bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -53,8 +53,8 @@ func (l *losses) record(u rocl.Undelivered, isLibrary bool) {
 	l.lost = append(l.lost, loss{u.To, 1, u.Err})
 }
 
-// err returns the error of Exit: flushed and closed are those of the context. ctx is that of Exit.
-// If nothing was reported here, flushed and closed tell all that is known.
+// err returns the error of Exit. ctx is the context of Exit; flushed and closed are the errors of
+// flushing and closing the rocl context. They decide alone if record was never called.
 func (l *losses) err(ctx context.Context, flushed, closed error) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -88,8 +88,8 @@ func was(n int) string {
 	return "were"
 }
 
-// delivered returns err, the outcome of a flush, unless all that it says is that receivers have
-// ended: a worker that was killed is no fault of the task that exits.
+// delivered returns err, the result of a flush. It returns nil if err says only that receivers have
+// ended: a killed worker is no error of the task that exits.
 func delivered(err error) error {
 	if errors.Is(err, rocl.ErrGone) && !errors.Is(err, rocl.ErrUnreachable) &&
 		!errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded) {

@@ -42,7 +42,7 @@ func init() {
 const leavers = 4
 
 // Members that leave and exit at the same moment send to agents and coordinators that have just
-// ended. That is no error of Exit.
+// ended. Exit does not report that as an error.
 func TestMembersExitTogether(t *testing.T) {
 	rounds := 20
 	if testing.Short() {
@@ -65,7 +65,7 @@ func TestMembersExitTogether(t *testing.T) {
 			}
 		}
 	}
-	exit(t, task) // waits for the output
+	exit(t, task) // Exit waits for the output
 	if t.Failed() {
 		t.Log(said.all())
 	}
@@ -82,11 +82,11 @@ func own(t *testing.T, opts ...rocl.Option) *tpvm.Task {
 	return task
 }
 
-// Exit names the receiver of a message that was lost, and why.
+// Exit names the receiver of a lost message, and the reason.
 func TestExitNamesReceiver(t *testing.T) {
 	alone(t)
 	a := own(t, rocl.WithCluster("one"), rocl.WithLinger(10*time.Millisecond))
-	b := own(t, rocl.WithCluster("another")) // does not talk to a
+	b := own(t, rocl.WithCluster("another")) // b cannot reach a
 	if err := a.SendPacked(deadline(t), b.ID(), 1, "hello"); err != nil {
 		t.Fatal(err)
 	}

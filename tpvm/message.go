@@ -13,11 +13,11 @@ import (
 	"github.com/rocl-go/rocl/tpvm/pack"
 )
 
-// The tag of a rocl message has the tag of the user in its lower 31 bits, then bareFlag, then
-// the message context, and ownTag where the message is the library's.
+// The tag of a rocl message has the user's tag in its lower 31 bits, then bareFlag, then the
+// message context. ownTag is set in messages of the library itself.
 //
 // The payload has the packed values, and behind them one byte: the encoding, typedFlag, and
-// markBits, which messages of programs without this package lack. A message with bareFlag has no
+// markBits. Messages of programs without this package lack markBits. A message with bareFlag has no
 // such byte: it is of encoding InPlace and untyped. So a buffer of the caller is sent as it is.
 const (
 	bareFlag     = 1 << 31
@@ -32,16 +32,16 @@ const (
 	contextMask = (1<<contextBits - 1) << contextShift
 )
 
-// AnyTag, as the tag of a receive, is any tag.
+// AnyTag, as the tag of a receive, selects any tag.
 const AnyTag = -1
 
-// AnyTask, as the sender of a receive, is any task or thread.
+// AnyTask, as the sender of a receive, selects any task or thread.
 var AnyTask TID
 
 // MaxTag is the highest tag of a message.
 const MaxTag = math.MaxInt32
 
-// tag returns the rocl tag of a message.
+// tag returns the rocl tag of a message in the thread's message context.
 func (t *Thread) tag(tag int) (uint64, error) {
 	if tag < 0 || tag > MaxTag {
 		return 0, badParam("tag %d: a tag is 0 to MaxTag", tag)
@@ -49,13 +49,13 @@ func (t *Thread) tag(tag int) (uint64, error) {
 	return uint64(t.msgContext.Load())<<contextShift | uint64(tag), nil
 }
 
-// filter returns what a receive in the thread's message context selects.
+// filter returns the Filter of a receive in the thread's message context.
 func (t *Thread) filter(from TID, tag int) Filter {
 	return Filter{From: from, Tag: tag, Context: MsgContext(t.msgContext.Load())}
 }
 
-// selectors keeps the conditions that a thread has received with, so that a receive does not
-// make them again.
+// selectors keeps the conditions of a thread's latest receives, so that a receive need not make
+// them again.
 type selectors struct {
 	kept atomic.Pointer[[keptSelectors]atomic.Pointer[keptSelector]]
 }
@@ -91,7 +91,7 @@ func (s *selectors) get(f Filter) ([]rocl.Select, error) {
 // Buffer returns an empty buffer to pack a message into.
 func (t *Thread) Buffer(enc pack.Encoding) *pack.Buffer { return pack.NewBuffer(enc) }
 
-// trailer returns the byte behind the values of b.
+// trailer returns the byte behind the values of b. A nil b has no values.
 func trailer(b *pack.Buffer) byte {
 	if b == nil {
 		return markBits
@@ -103,7 +103,7 @@ func trailer(b *pack.Buffer) byte {
 	return how
 }
 
-// encode writes the message of b into memory of the context.
+// encode writes the message of b into a buffer of the context.
 func (t *Thread) encode(ctx context.Context, b *pack.Buffer) (*rocl.Buffer, error) {
 	n := 0
 	if b != nil {
@@ -124,15 +124,14 @@ func (t *Thread) encode(ctx context.Context, b *pack.Buffer) (*rocl.Buffer, erro
 	return m, nil
 }
 
-// Send sends the values of b to a task or thread, with a tag for its receives to select by,
-// 0 to MaxTag. It waits, until ctx ends, while the receiver has no room. b stays the
-// caller's, and may be sent again; nil is a message without values. Messages from one thread
-// to another arrive in the order in which they were sent.
+// Send sends the values of b to a task or thread, with a tag, 0 to MaxTag, by which receives
+// select. While the receiver's mailbox is full, Send waits until ctx ends. b stays the caller's,
+// and may be sent again; nil is a message without values. Messages from one thread to another
+// arrive in the order in which they were sent.
 //
 // The values are copied once, into memory of the library, before Send returns. If b is one
 // rocl.Buffer that was packed InPlace, and is untyped, nothing is copied: the receiver may read
-// that memory, which must not be written until rocl.Buffer.Wait says that it is sent and
-// released.
+// that memory. It must not be written until rocl.Buffer.Wait says that it is sent and released.
 //
 // Send fails as [rocl.Resource.Send] does: with rocl.ErrGone if the receiver has ended.
 func (t *Thread) Send(ctx context.Context, to TID, tag int, b *pack.Buffer) error {
@@ -152,7 +151,7 @@ func (t *Thread) Send(ctx context.Context, to TID, tag int, b *pack.Buffer) erro
 // errZeroTID is the error of a send to the zero TID.
 var errZeroTID = badParam("tpvm: send: the zero TID is no task")
 
-// outgoing returns the memory of the message of b, and its rocl tag.
+// outgoing returns a buffer with the message of b, and the rocl tag to send it with.
 func (t *Thread) outgoing(ctx context.Context, tag uint64, b *pack.Buffer) (*rocl.Buffer, uint64, error) {
 	if b != nil && tag&ownTag == 0 {
 		if m, ok := b.Whole(); ok {
@@ -176,8 +175,8 @@ func (t *Thread) send(ctx context.Context, to TID, tag uint64, b *pack.Buffer) e
 	return nil
 }
 
-// Mcast sends the values of b to each of several tasks and threads, as Send does. The message
-// is encoded once. Its error names those that it could not be sent to; see
+// Mcast sends the values of b to each of several tasks and threads, as Send does. The message is
+// encoded once. The error names the receivers to which it could not be sent; see
 // [rocl.Resource.SendAll].
 func (t *Thread) Mcast(ctx context.Context, to []TID, tag int, b *pack.Buffer) error {
 	tg, err := t.tag(tag)
@@ -203,17 +202,17 @@ func (t *Thread) mcast(ctx context.Context, to []TID, tag uint64, b *pack.Buffer
 	return nil
 }
 
-// A Message is a message that was received. Its values are unpacked in the order in which they
-// were packed. It belongs to its receiver until Release, and must not be touched afterwards.
+// A Message is a message that was received. Its values are unpacked in the order in which they were
+// packed. It belongs to its receiver until Release, and must not be used afterwards.
 type Message struct {
 	pack.Reader
 	m    *rocl.Message // nil: released, or of an entry of the message box
 	from TID           // the owner of that entry
 	len  int
-	task *Task // uses the Message again after its Release; nil: no task does
+	task *Task // the task that uses the Message again after its Release; nil: none does
 }
 
-// From returns the sender, or, where IsGone, the task or thread that has ended.
+// From returns the sender. If IsGone reports true, it returns the task or thread that has ended.
 func (m *Message) From() TID {
 	if m.m == nil {
 		return m.from
@@ -221,7 +220,7 @@ func (m *Message) From() TID {
 	return m.m.From()
 }
 
-// Tag returns the tag that the sender gave.
+// Tag returns the tag that the sender gave, or 0 for a message of the message box.
 func (m *Message) Tag() int {
 	if m.m == nil {
 		return 0
@@ -235,7 +234,7 @@ func (m *Message) Len() int { return m.len }
 // IsGone reports whether the message tells that the task or thread From has ended; see Notify.
 func (m *Message) IsGone() bool { return m.m != nil && m.m.IsGone() }
 
-// Release gives the memory of the message back. Values that were unpacked stay.
+// Release gives the memory of the message back. Values that were unpacked stay valid.
 func (m *Message) Release() {
 	if m.m == nil {
 		return
@@ -248,7 +247,7 @@ func (m *Message) Release() {
 }
 
 // newMessage returns the Message of a rocl message. It releases a rocl message that is not one of
-// this package.
+// this package, and fails.
 func newMessage(m *rocl.Message) (*Message, error) {
 	msg := new(Message)
 	if err := msg.init(m); err != nil {
@@ -257,7 +256,7 @@ func newMessage(m *rocl.Message) (*Message, error) {
 	return msg, nil
 }
 
-// message is newMessage for a Message that is used again after its Release.
+// message is newMessage with a Message that is used again after its Release.
 func (t *Thread) message(m *rocl.Message) (*Message, error) {
 	msg, _ := t.task.messages.Get().(*Message)
 	if msg == nil {
@@ -269,7 +268,7 @@ func (t *Thread) message(m *rocl.Message) (*Message, error) {
 	return msg, nil
 }
 
-// init makes msg the rocl message m, or releases m.
+// init makes msg the message of the rocl message m. If it fails, it releases m.
 func (msg *Message) init(m *rocl.Message) error {
 	enc, typed, p, err := payload(m)
 	if err == nil {
@@ -295,7 +294,7 @@ func payload(m *rocl.Message) (enc pack.Encoding, typed bool, p []byte, err erro
 	return splitPayload(m.Bytes())
 }
 
-// splitPayload splits what encode has written.
+// splitPayload splits a payload that encode has written.
 func splitPayload(p []byte) (enc pack.Encoding, typed bool, values []byte, err error) {
 	n := len(p) - 1
 	if n < 0 || p[n]&^(typedFlag|encodingBits) != markBits {
@@ -304,12 +303,14 @@ func splitPayload(p []byte) (enc pack.Encoding, typed bool, values []byte, err e
 	return pack.Encoding(p[n] & encodingBits), p[n]&typedFlag != 0, p[:n], nil
 }
 
-// Recv waits for a message from a task or thread, or AnyTask, with a tag, or AnyTag, and
-// returns it. Messages of other message contexts are left. It fails with the cause of ctx's
-// end, and, where it waits for one sender, with rocl.ErrGone when that has ended and has left
-// no such message. A message that did not come from a program of this package, or is damaged,
-// is dropped, and Recv fails with ErrForeign or pack.ErrDamaged and names its sender; the next
-// Recv goes on with the others.
+// Recv waits for a message from a task or thread, or AnyTask, with a tag, or AnyTag, and returns
+// it. Messages of other message contexts stay in the mailbox. Recv fails with the cause of ctx's
+// end. If it waits for one sender, it fails with rocl.ErrGone when that sender has ended and has
+// left no such message.
+//
+// A message that does not come from a program of this package, or is damaged, is dropped. Recv then
+// fails with ErrForeign or pack.ErrDamaged, and names the sender. The next Recv goes on with the
+// other messages.
 //
 // PVM's pvm_trecv is Recv with a context from [context.WithTimeout].
 func (t *Thread) Recv(ctx context.Context, from TID, tag int) (*Message, error) {
@@ -324,7 +325,7 @@ func (t *Thread) Recv(ctx context.Context, from TID, tag int) (*Message, error) 
 	return nil, fmt.Errorf("tpvm: receive %v: %w", f, err)
 }
 
-// recv returns the next message that s selects, which is the condition of f, and no handler does.
+// recv returns the next message that s, the condition of f, selects and that no handler wants.
 func (t *Thread) recv(ctx context.Context, f Filter, s []rocl.Select) (*rocl.Message, error) {
 	if h := t.handlers.Load(); h != nil {
 		return h.recv(ctx, f, false)
@@ -333,7 +334,7 @@ func (t *Thread) recv(ctx context.Context, f Filter, s []rocl.Select) (*rocl.Mes
 	if err != nil {
 		return nil, err
 	}
-	if h := t.handlers.Load(); h != nil && h.wants(m) { // added meanwhile
+	if h := t.handlers.Load(); h != nil && h.wants(m) { // the handler was added meanwhile
 		t.putBack([]*rocl.Message{m})
 		return h.recv(ctx, f, false)
 	}
@@ -348,7 +349,7 @@ func (t *Thread) tryRecv(f Filter, s []rocl.Select) (*rocl.Message, error) {
 	return t.r.TryRecv(s...)
 }
 
-// TryRecv is Recv without waiting: it fails with rocl.ErrEmpty where no such message is there.
+// TryRecv is Recv without waiting: it fails with rocl.ErrEmpty if the mailbox has no such message.
 func (t *Thread) TryRecv(from TID, tag int) (*Message, error) {
 	f := t.filter(from, tag)
 	s, err := t.selectors.get(f)
@@ -376,8 +377,8 @@ func infoOf(e rocl.Envelope) Info {
 	return i
 }
 
-// Probe describes the message that TryRecv would return. It fails with rocl.ErrEmpty where
-// there is none.
+// Probe describes the message that TryRecv would return. It fails with rocl.ErrEmpty if there is
+// none.
 func (t *Thread) Probe(from TID, tag int) (Info, error) {
 	f := t.filter(from, tag)
 	s, err := t.selectors.get(f)
@@ -409,7 +410,7 @@ func (t *Thread) peek(f Filter, s []rocl.Select) (rocl.Envelope, error) {
 
 // RecvFunc waits for a message in the thread's message context for which match returns true, and
 // returns it (pvm_recvf). Messages for which match returns false are put back, in order, before
-// RecvFunc returns; until then no other receive sees them, and they do not count against the
+// RecvFunc returns. Until then no other receive sees them, and they do not count against the
 // mailbox's limit.
 func (t *Thread) RecvFunc(ctx context.Context, match func(Info) bool) (*Message, error) {
 	f := t.filter(AnyTask, AnyTag)
@@ -431,7 +432,7 @@ func (t *Thread) RecvFunc(ctx context.Context, match func(Info) bool) (*Message,
 	}
 }
 
-// putBack puts messages back in their order.
+// putBack puts messages back into the mailbox, in their order.
 func (t *Thread) putBack(ms []*rocl.Message) {
 	for _, m := range slices.Backward(ms) {
 		if err := t.r.PutBack(m); err != nil { // the thread has ended
@@ -440,11 +441,11 @@ func (t *Thread) putBack(ms []*rocl.Message) {
 	}
 }
 
-// Notify makes the library send the thread a message with a tag when a task or thread has ended,
-// whether it returned, exited, was killed or was lost with its host: one message From each of
-// ids, for which IsGone reports true, behind the last message that it sent here. For one that
-// has ended already, the message comes at once. stop withdraws what has not been told.
-// See [rocl.Resource.Monitor].
+// Notify makes the library send the thread a message with a tag when a task or thread has ended. It
+// does not matter whether the task or thread returned, exited, was killed or was lost with its
+// host. There is one message From each of ids, for which IsGone reports true. It comes behind the
+// last message that the ended task or thread sent here, and at once if the end was before the call.
+// stop ends the notification of further ends. See [rocl.Resource.Monitor].
 func (t *Thread) Notify(ctx context.Context, tag int, ids ...TID) (stop func(), err error) {
 	tg, err := t.tag(tag)
 	if err != nil {

@@ -13,7 +13,8 @@ import (
 	"github.com/rocl-go/rocl/tpvm"
 )
 
-// Messages of one sender keep their order. A receive selects by sender and by tag, or by neither.
+// Messages of one sender keep their order. A receive selects by sender, by tag, by both or by
+// neither.
 func TestRecv(t *testing.T) {
 	ctx := deadline(t)
 	c := rocltest.Cluster(t, 2)
@@ -63,8 +64,8 @@ func TestRecv(t *testing.T) {
 	}
 }
 
-// Notify tells once of each identifier that it is given, at once of one that has ended before. After
-// stop it tells nothing.
+// Notify sends one message for each identifier that it is given, at once if the task or thread has
+// ended before. After stop it sends none.
 func TestNotify(t *testing.T) {
 	ctx := deadline(t)
 	c := rocltest.Cluster(t, 2)
@@ -103,7 +104,7 @@ func TestNotify(t *testing.T) {
 	}
 	told(2, ids[0])
 	told(2, ids[0])
-	notify(3, ids[0], b.ID()) // the first of which has ended
+	notify(3, ids[0], b.ID()) // ids[0] has ended already
 	told(3, ids[0])
 	if err := a.Kill(ctx, ids[1]); err != nil {
 		t.Fatal(err)

@@ -16,37 +16,38 @@ import (
 	"github.com/rocl-go/rocl/tpvm/pack"
 )
 
-// InfoFlags are options of PutInfo and RecvInfo. The numbers are PVM's.
+// InfoFlags are options of PutInfo and RecvInfo. The numbers are those of PVM.
 type InfoFlags uint32
 
-// Flags of the message box. The first three are of an entry, and given to PutInfo; the others are
-// given to RecvInfo.
+// The flags of the message box. The first three belong to an entry, and are given to PutInfo. The
+// other flags are given to RecvInfo.
 const (
 	// Persistent keeps the entry when its owner has ended; see PutInfo.
 	Persistent InfoFlags = 1 << iota
-	// MultiInstance permits several entries of one name, each with an index of its own.
+	// MultiInstance permits several entries of one name, each with its own index.
 	MultiInstance
 	// OverWritable permits other tasks and threads to replace and to delete the entry.
 	OverWritable
-	// FirstAvail receives the entry with the lowest index that is not less than the one given.
+	// FirstAvail receives the entry with the lowest index that is not less than the given one.
 	FirstAvail
-	// ReadAndDelete deletes the entry that is received. Of several receivers one gets it.
+	// ReadAndDelete deletes the entry that is received. If several receivers ask for it, one gets
+	// it.
 	ReadAndDelete
 	// WaitForInfo waits until there is such an entry.
 	WaitForInfo
 
-	putFlags  = Persistent | MultiInstance | OverWritable | FirstAvail // the last is only listed, as with PVM
+	putFlags  = Persistent | MultiInstance | OverWritable | FirstAvail // the last one is only listed, as with PVM
 	recvFlags = FirstAvail | ReadAndDelete | WaitForInfo
 )
 
-// smallInfo is the size in bytes up to which a message lies in the directory, with its entry.
-// A larger one is fetched from the task that keeps the entry.
+// smallInfo is the size in bytes up to which a message is an attribute of its entry, in the
+// directory. A larger one is fetched from the task that keeps the entry.
 const smallInfo = 16 << 10
 
 // MaxInfo is the size in bytes of the largest message in the message box.
 const MaxInfo = 64 << 20
 
-// Attributes of an entry, beside the name.
+// Attributes of an entry, besides the name.
 const (
 	attrIndex = "index"
 	attrOwner = "owner"
@@ -62,10 +63,10 @@ type InfoEntry struct {
 	Flags InfoFlags
 }
 
-// foundInfo is an entry as the directory has it.
+// foundInfo is an entry that was found in the directory.
 type foundInfo struct {
 	InfoEntry
-	id, pod TID // of its resource, and of the task that keeps it
+	id, pod TID // of the entry's resource, and of the pod that keeps it
 	data    []byte
 	hasData bool
 }
@@ -83,11 +84,11 @@ func foundInfoOf(f rocl.Found) (i foundInfo, ok bool) {
 	return i, errors.Join(err, err2, err3, err4) == nil && n >= 0
 }
 
-// noOwner is the value of attrOwner where the owner has ended.
+// noOwner is the value of attrOwner if the owner has ended.
 const noOwner = "none"
 
-// infos returns the entries that match m, by name and index. Where one is being handed from one
-// task to another there may be two; one is returned.
+// infos returns the entries that match m, sorted by name and index. While an entry moves from one
+// task to another, there may be two of it; infos returns one.
 func (t *Task) infos(ctx context.Context, m rocl.Match, opts ...rocl.FindOption) (is []foundInfo, err error) {
 	opts = append(opts, rocl.Want(attrName, attrIndex, attrOwner, attrFlags, attrPod))
 	for f, err := range t.findAll(ctx, t.match(typeInfo, m), opts...) {
@@ -106,23 +107,23 @@ func (t *Task) infos(ctx context.Context, m rocl.Match, opts ...rocl.FindOption)
 
 // PutInfo stores the values of b in the message box of the virtual machine, under a name, for
 // RecvInfo by any task or thread. The thread owns the entry, which is deleted when its owner has
-// ended. The result is the entry's index: 0, or with MultiInstance the lowest that is free.
+// ended. The result is the entry's index: 0, or with MultiInstance the lowest free index.
 //
-// Where the name has an entry already, and without MultiInstance, PutInfo replaces it if the
-// thread owns it or it is OverWritable; otherwise PutInfo fails with ErrDenied and ErrEntryExists.
+// If the name has an entry already, PutInfo without MultiInstance replaces that if the thread owns
+// it or it is OverWritable. Otherwise PutInfo fails with ErrDenied and ErrEntryExists.
 //
 // A Persistent entry stays when its owner has ended, and has no owner then. No daemon keeps it. The
-// owner's task keeps the entry and a second task keeps a copy, in another process if there is one. If
-// the owner's task ends, the second takes over and copies the entry to a third. The entry is lost when
-// the last task exits, or when both processes die within milliseconds. PutInfo waits up to some seconds
-// until the copy is made; later the task goes on trying. Observers keep no copies. While the second task
-// takes over from a killed one, RecvInfo does not find the entry.
+// owner's task keeps the entry and a second task keeps a copy, in another process if there is one.
+// If the owner's task ends, the second takes over and copies the entry to a third. The entry is
+// lost when the last task exits, or when both processes die within milliseconds. PutInfo waits up
+// to some seconds until the copy is made; after that the task goes on trying. Observers keep no
+// copies. While the second task takes over from a killed one, RecvInfo does not find the entry.
 func (t *Thread) PutInfo(ctx context.Context, name string, b *pack.Buffer, flags InfoFlags) (index int, err error) {
 	return t.PutInfoAt(ctx, name, 0, b, flags)
 }
 
-// PutInfoAt is PutInfo that begins at an index (PvmMboxDirectIndex): without MultiInstance the
-// entry gets that index, and with it the lowest free one that is not less.
+// PutInfoAt is PutInfo that begins at an index (PvmMboxDirectIndex). Without MultiInstance the
+// entry gets that index. With MultiInstance it gets the lowest free index that is not less.
 func (t *Thread) PutInfoAt(ctx context.Context, name string, index int, b *pack.Buffer, flags InfoFlags) (int, error) {
 	if index < 0 || flags&^putFlags != 0 {
 		return 0, fmt.Errorf("tpvm: put %q[%d] with flags %#x into the message box: %w", name, index, flags, ErrBadParam)
@@ -137,7 +138,7 @@ func (t *Thread) PutInfoAt(ctx context.Context, name string, index int, b *pack.
 	return 0, fmt.Errorf("tpvm: put %q[%d] into the message box: %w", name, index, err)
 }
 
-// encodeInfo returns the payload of a message.
+// encodeInfo returns the payload of the message of b.
 func encodeInfo(b *pack.Buffer) ([]byte, error) {
 	if b == nil {
 		return []byte{markBits}, nil
@@ -193,9 +194,9 @@ func (t *Thread) put(ctx context.Context, c infoContent) (int, error) {
 	}
 }
 
-// RecvInfo returns the message of the entry of a name with an index. It fails with ErrNoEntry
-// where there is none, and with ReadAndDelete with ErrDenied where the thread must not delete
-// it. The Message is From the owner, with tag 0.
+// RecvInfo returns the message of the entry with a name and an index. It fails with ErrNoEntry if
+// there is none. With ReadAndDelete it fails with ErrDenied if the thread must not delete the
+// entry. The Message is From the owner, with tag 0.
 func (t *Thread) RecvInfo(ctx context.Context, name string, index int, flags InfoFlags) (*Message, error) {
 	if index < 0 || flags&^recvFlags != 0 {
 		return nil, fmt.Errorf("tpvm: receive %q[%d] with flags %#x from the message box: %w", name, index, flags, ErrBadParam)
@@ -242,12 +243,13 @@ func (t *Thread) recvInfo(ctx context.Context, name string, index int, flags Inf
 	}
 }
 
-// hasMoved reports whether an entry has gone, or has moved to another task, since it was found.
+// hasMoved reports whether err says that an entry has been deleted, or has moved to another task,
+// since it was found.
 func hasMoved(err error) bool {
 	return errors.Is(err, ErrNoEntry) || errors.Is(err, rocl.ErrNotFound) || errors.Is(err, rocl.ErrGone)
 }
 
-// pause waits for what the directory has not been told yet.
+// pause waits for changes that the directory has not been told of yet.
 func pause(ctx context.Context) error {
 	t := time.NewTimer(time.Millisecond)
 	defer t.Stop()
@@ -259,7 +261,7 @@ func pause(ctx context.Context) error {
 	}
 }
 
-// fetchInfo fetches the message of an entry.
+// fetchInfo fetches the message of an entry, and deletes the entry if andDelete is set.
 func (t *Thread) fetchInfo(ctx context.Context, i *foundInfo, andDelete bool) error {
 	op := infoRead
 	if andDelete {
@@ -288,12 +290,12 @@ func (t *Thread) fetchInfo(ctx context.Context, i *foundInfo, andDelete bool) er
 	return err
 }
 
-// askInfo asks the task that keeps an entry.
+// askInfo sends a request to the task that keeps an entry.
 func (t *Thread) askInfo(ctx context.Context, i *foundInfo, q infoRequest) (infoAnswer, error) {
 	return t.task.pod.infos.ask(ctx, i.pod, q)
 }
 
-// infoMessage makes the message of an entry one to unpack.
+// infoMessage returns the message of an entry, ready to unpack.
 func infoMessage(i foundInfo) (*Message, error) {
 	enc, typed, p, err := splitPayload(i.data)
 	if err != nil {
@@ -307,8 +309,8 @@ func infoMessage(i foundInfo) (*Message, error) {
 	return m, nil
 }
 
-// DelInfo deletes the entry of a name with an index. It fails with ErrNoEntry where there is
-// none, and with ErrDenied if another task or thread owns it and it is not OverWritable.
+// DelInfo deletes the entry with a name and an index. It fails with ErrNoEntry if there is none,
+// and with ErrDenied if another task or thread owns the entry and it is not OverWritable.
 func (t *Thread) DelInfo(ctx context.Context, name string, index int) error {
 	err := t.delInfo(ctx, name, index)
 	if err != nil {
@@ -340,7 +342,7 @@ func (t *Thread) delInfo(ctx context.Context, name string, index int) error {
 }
 
 // Infos returns the entries of the message box whose name a regular expression matches anywhere,
-// by name and index. "*" matches all names, as with PVM.
+// sorted by name and index. "*" matches all names, as with PVM.
 func (t *Thread) Infos(ctx context.Context, pattern string) ([]InfoEntry, error) {
 	if pattern == "*" {
 		pattern = ""

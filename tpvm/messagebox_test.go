@@ -27,7 +27,7 @@ func str(t testing.TB, th *tpvm.Thread, s string) *pack.Buffer {
 	return b
 }
 
-// info is the string of an entry, or the error.
+// info returns the string of an entry, or an error.
 func info(t testing.TB, th *tpvm.Thread, name string, index int, flags tpvm.InfoFlags) (string, error) {
 	t.Helper()
 	m, err := th.RecvInfo(deadline(t), name, index, flags)
@@ -57,7 +57,7 @@ func put(t testing.TB, th *tpvm.Thread, name, s string, flags tpvm.InfoFlags, wa
 	}
 }
 
-// The message box does what pvm_putinfo(3) says, between tasks of two nodes.
+// The message box does what pvm_putinfo(3) describes, between tasks of two nodes.
 func TestMessageBox(t *testing.T) {
 	ctx := deadline(t)
 	c := rocltest.Cluster(t, 2)
@@ -76,7 +76,7 @@ func TestMessageBox(t *testing.T) {
 	if err := b.DelInfo(ctx, "one", 0); !errors.Is(err, tpvm.ErrDenied) {
 		t.Error(err)
 	}
-	put(t, a.Thread, "one", large, 0, 0, nil) // its owner replaces it
+	put(t, a.Thread, "one", large, 0, 0, nil) // the owner replaces the entry
 	wantInfo(t, b.Thread, "one", 0, 0, large, nil)
 	wantInfo(t, a.Thread, "one", 0, 0, large, nil)
 	if err := a.DelInfo(ctx, "one", 0); err != nil {
@@ -94,14 +94,14 @@ func TestMessageBox(t *testing.T) {
 		t.Error(err)
 	}
 	wantInfo(t, b.Thread, "many", 1, tpvm.FirstAvail, "c", nil)
-	put(t, b.Thread, "many", "B", tpvm.MultiInstance, 1, nil) // the lowest that is free
+	put(t, b.Thread, "many", "B", tpvm.MultiInstance, 1, nil) // the lowest free index
 	put(t, b.Thread, "many", "d", tpvm.MultiInstance, 3, nil)
 	if i, err := a.PutInfoAt(ctx, "many", 7, str(t, a.Thread, "at"), tpvm.MultiInstance); i != 7 || err != nil {
 		t.Error(i, err)
 	}
 
 	put(t, a.Thread, "over", "1", tpvm.OverWritable, 0, nil)
-	put(t, b.Thread, "over", "2", tpvm.OverWritable, 0, nil) // which b owns now
+	put(t, b.Thread, "over", "2", tpvm.OverWritable, 0, nil) // b owns the entry from now on
 	wantInfo(t, a.Thread, "over", 0, 0, "2", nil)
 	es, err := a.Infos(ctx, "^ov")
 	if err != nil || len(es) != 1 || es[0] != (tpvm.InfoEntry{Name: "over", Owner: b.ID(), Flags: tpvm.OverWritable}) {
@@ -121,7 +121,7 @@ func TestMessageBox(t *testing.T) {
 	}
 }
 
-// Receivers wait for an entry; where each deletes what it gets, each gets one.
+// Receivers wait for an entry. If each deletes the entry that it gets, each gets a different one.
 func TestMessageBoxWait(t *testing.T) {
 	c := rocltest.Cluster(t, 2)
 	a, b := enrol(t, c.Open(0)), enrol(t, c.Open(1))
@@ -154,8 +154,8 @@ func TestMessageBoxWait(t *testing.T) {
 	}
 }
 
-// The entries of a thread go with it, those of a task too, but for Persistent ones: another task
-// keeps them, and a third when that has exited.
+// The entries of a thread are deleted when it ends, and so are those of a task, except Persistent
+// ones. Another task keeps these, and a third one when that task has exited.
 func TestMessageBoxPersistent(t *testing.T) {
 	ctx := deadline(t)
 	c := rocltest.Cluster(t, 2)
@@ -203,7 +203,7 @@ func TestMessageBoxPersistent(t *testing.T) {
 	}
 }
 
-// A Persistent entry of a process that is killed is there again.
+// A Persistent entry of a killed process can be found again.
 func TestMessageBoxKilled(t *testing.T) {
 	ctx := deadline(t)
 	task := enrol(t, alone(t))
@@ -235,7 +235,7 @@ func TestMessageBoxKilled(t *testing.T) {
 	}
 }
 
-// wantCopies waits until a task keeps copies of just these entries of other tasks.
+// wantCopies waits until a task keeps copies of exactly these entries of other tasks.
 func wantCopies(t testing.TB, task *tpvm.Task, names ...string) {
 	t.Helper()
 	ctx := deadline(t)
@@ -248,8 +248,8 @@ func wantCopies(t testing.TB, task *tpvm.Task, names ...string) {
 	}
 }
 
-// A task that does not answer delays neither the end of threads nor, for long, the message box: another
-// one keeps the copy.
+// A task that does not answer does not delay the end of threads, and delays the message box only
+// for some seconds. Another task keeps the copy.
 func TestMessageBoxHungTask(t *testing.T) {
 	ctx := deadline(t)
 	c := alone(t)
@@ -287,8 +287,8 @@ func TestMessageBoxHungTask(t *testing.T) {
 	wantCopies(t, b, "of a thread")
 }
 
-// A copy that could not be made in time is made later. Where its entry has been deleted meanwhile, it
-// does not bring the entry back.
+// A copy that could not be made in time is made later. If its entry has been deleted meanwhile, the
+// copy does not bring the entry back.
 func TestMessageBoxLateCopy(t *testing.T) {
 	ctx := deadline(t)
 	cluster := rocltest.Cluster(t, 1)
@@ -313,14 +313,14 @@ func TestMessageBoxLateCopy(t *testing.T) {
 		t.Fatal(err)
 	}
 	wantCopies(t, b, "first", "stays")
-	_ = c.Close() // as where the process is killed
+	_ = c.Close() // as if the process were killed
 	wantInfo(t, b.Thread, "first", 0, tpvm.WaitForInfo, "1", nil)
 	wantInfo(t, b.Thread, "stays", 0, tpvm.WaitForInfo, "2", nil)
 	wantInfo(t, b.Thread, "goes", 0, 0, "", tpvm.ErrNoEntry)
 	_ = a.Exit(short())
 }
 
-// An observer, which soon ends, keeps no copies.
+// An observer, which ends soon, keeps no copies.
 func TestMessageBoxObserver(t *testing.T) {
 	c := alone(t)
 	a, o := enrol(t, c), enrol(t, c, tpvm.Observing())
@@ -357,8 +357,8 @@ func init() {
 	}
 }
 
-// A payload that another program has put into the directory is refused, or unpacked without
-// harm; what PutInfo has put is unpacked as it was.
+// A payload that another program has put into the directory is refused, or unpacked without harm. A
+// payload of PutInfo is unpacked as it was.
 func FuzzInfoMessage(f *testing.F) {
 	for _, enc := range []pack.Encoding{pack.Default, pack.Raw, pack.InPlace} {
 		for _, opts := range [][]pack.Option{nil, {pack.WithTypes()}} {

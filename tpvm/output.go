@@ -18,60 +18,62 @@ import (
 	"github.com/rocl-go/rocl"
 )
 
-// output says where the output of programs goes: to a collector, in the process of the task
-// that gathers it. The zero output is that of the launcher's process.
+// output says where the output of programs goes: to a collector, in the process of the task that
+// gathers it. The zero output means the output of the launcher's process.
 type output struct {
 	To      TID  // the collector
-	IsSplit bool // standard error apart from standard output
-	IsNone  bool // it is discarded
+	IsSplit bool // standard error is passed on apart from standard output
+	IsNone  bool // the output is discarded
 }
 
-// Tags of messages to a collector. What is outBegin and outEnrolled goes to its control
-// resource, for which output that is not taken is no hindrance; the rest, with the number of
-// the stream in front, goes to its data resource.
+// Tags of messages to a collector. The calls outBegin and outEnrolled go to its control resource,
+// which output that waits does not delay. The rest goes to its data resource, with the number of
+// the stream in front.
 const (
 	outBegin    = iota // beginStream: a call
 	outEnrolled        // enrolledStream: a call
-	outText            // whole lines, the last one with or without its end; the first is empty
-	outCut             // the beginning of a line that is too long, or more of it
+	outText            // whole lines, the last one with or without its end; the first outText of a stream is empty
+	outCut             // the beginning or the middle of a line that is too long
 	outEnd
 	outGone // of a monitor
 )
 
-// maxLine is the longest line that is gathered as one; a longer one is cut.
+// maxLine is the length in bytes of the longest line that is gathered as one. A longer line is cut.
 const maxLine = 16 << 10
 
-// collectorMailbox is how much output waits for a collector. Beyond it the programs wait.
+// collectorMailbox is how many bytes of output wait for a collector. If there are more, the
+// programs wait.
 const collectorMailbox = 256 << 10
 
-// beginStream announces the output of a program, or that another pod goes on with it.
+// beginStream announces the output of a program, or that another pod goes on with passing it on.
 type beginStream struct {
 	Launcher     TID    // the pod that started the program
-	Number       uint64 // the launcher's, of the output
+	Number       uint64 // the launcher's number for the output
 	Name, Host   string
 	Node         string
 	Index, Count int
 	OnHosts      bool
 	IsError      bool // only standard error
-	Pod          TID  // of the spawner
+	Pod          TID  // of the task that spawned the program
 	Spawn        uint64
-	Task         TID // where the program itself goes on; else zero
+	Task         TID // if the program itself goes on with its output; else zero
 }
 
-// begun is the reply to beginStream: where the output goes, and the number for it.
+// begun is the reply to beginStream: the resource to which output is sent, and the number of the
+// stream.
 type begun struct {
 	Data   TID
 	Stream uint64
 	Error  string
 }
 
-// enrolledStream tells which task a program has become.
+// enrolledStream says which task a program has become.
 type enrolledStream struct {
 	Stream uint64
 	Task   TID
 }
 
-// OutputKind says what an Output tells.
+// OutputKind is the kind of an Output.
 type OutputKind int
 
 const (
@@ -87,29 +89,28 @@ type Output struct {
 	Name        string // of the program
 	Index       int    // in its spawn
 	Host        string
-	Label       string // the name, and what tells the program from others: worker.3, worker.3@host
+	Label       string // the name, and parts that distinguish the program from others: worker.3, worker.3@host
 	IsError     bool   // standard error; only with CatchSplit
-	IsContinued bool   // Text goes on with a line that was too long
+	IsContinued bool   // Text is more of a line that was too long
 	Text        []byte // without the end of the line; valid during the call
 }
 
-// Catchout gathers what programs print that the task spawns from now on, and what is printed
-// by those that they spawn in turn, on whatever host: standard output and standard error. Each
-// line is written to w with a label in front, such as "[worker.3] "; the label has the name of
-// the program, its index where Spawn started several, and its host where they are on several
-// hosts. Lines of different programs do not mix. A line longer than 16 KiB is cut, and goes on
-// with a label such as "[worker.3+] ". The last line of a program is written also where it has
-// no end. w is written to by one goroutine at a time. A nil w ends the gathering for what is
-// spawned from then on.
+// Catchout gathers the output of the programs that the task spawns from now on, and of the programs
+// that these spawn in turn, on whatever host: standard output and standard error. Each line is
+// written to w with a label in front, such as "[worker.3] ". The label has the name of the program,
+// its index if Spawn started several, and its host if they are on several hosts. Lines of different
+// programs do not mix. A line longer than 16 KiB is cut, and goes on with a label such as
+// "[worker.3+] ". The last line of a program is written even if it has no end. One goroutine at a
+// time writes to w. A nil w ends the gathering for programs that are spawned from then on.
 //
-// A program waits while w does not take its output; some hundred KiB are kept for all.
+// A program waits while w does not take its output; some hundred KiB are kept for all programs.
 //
 // Exit waits for the output of the programs that still run, until its ctx ends. Programs whose
 // output is not gathered have the standard output and error of the process that starts them.
 //
 // The task or pod that started a program forwards its output. If that task ends first, an enrolled
-// program forwards its own output; any other program gets SIGPIPE at its next write. If the gathering
-// task has ended, an enrolled program's output is discarded.
+// program forwards its own output; any other program gets SIGPIPE at its next write. If the
+// gathering task has ended, an enrolled program's output is discarded.
 func (t *Task) Catchout(w io.Writer) error {
 	if w == nil {
 		return t.setCatch(nil, false)
@@ -117,8 +118,8 @@ func (t *Task) Catchout(w io.Writer) error {
 	return t.setCatch(writeLabelled(w, nil), false)
 }
 
-// CatchSplit is Catchout with standard error written to another writer. The order between the
-// two is not kept.
+// CatchSplit is Catchout that writes standard error to another writer. The order between standard
+// output and standard error is not kept.
 func (t *Task) CatchSplit(stdout, stderr io.Writer) error {
 	if stdout == nil || stderr == nil {
 		return fmt.Errorf("tpvm: catch output: %w", ErrBadParam)
@@ -126,9 +127,10 @@ func (t *Task) CatchSplit(stdout, stderr io.Writer) error {
 	return t.setCatch(writeLabelled(stdout, stderr), true)
 }
 
-// CatchLines is Catchout with a function that is called for each line, and when the output of
-// a program begins and ends, by one goroutine at a time. The programs wait for it. isSplit
-// tells standard error from standard output, whose order is not kept then.
+// CatchLines is Catchout with a function. f is called for each line, and when the output of a
+// program begins and ends, by one goroutine at a time. The programs wait for it. With isSplit,
+// Output.IsError distinguishes standard error from standard output, and the order between the two
+// is not kept.
 func (t *Task) CatchLines(f func(*Output), isSplit bool) error {
 	if f == nil {
 		return fmt.Errorf("tpvm: catch output: %w", ErrBadParam)
@@ -148,8 +150,8 @@ func (t *Task) CatchLines(f func(*Output), isSplit bool) error {
 	}, isSplit)
 }
 
-// writeLabelled returns a sink that writes lines with their labels to out and err, or to out
-// if err is nil.
+// writeLabelled returns a sink that writes lines with their labels: standard error to err, and the
+// rest to out. If err is nil, all lines go to out.
 func writeLabelled(out, err io.Writer) sink {
 	var b bytes.Buffer
 	return func(o *Output, isCut bool) error {
@@ -177,7 +179,7 @@ func writeLabelled(out, err io.Writer) sink {
 	}
 }
 
-// A sink takes output as it comes: Text has one line or several. isCut says that the last one
+// A sink takes output as it comes: Text has one line or several. isCut reports that the last line
 // goes on.
 type sink func(o *Output, isCut bool) error
 
@@ -205,13 +207,13 @@ func (t *Task) setCatch(f sink, isSplit bool) error {
 	t.catch, t.output = c, out
 	t.mu.Unlock()
 	if old != nil {
-		old.release() // the reference of t.catch
+		old.release() // the reference that t.catch held
 	}
 	return nil
 }
 
-// outputs returns where the output of a spawn goes. release is called when its programs have
-// begun theirs.
+// outputs returns where the output of a spawn goes. The caller calls release when the output of the
+// programs has begun.
 func (t *Task) outputs(s *spawn) (out output, release func()) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -226,25 +228,25 @@ func (t *Task) outputs(s *spawn) (out output, release func()) {
 	return t.output, c.release
 }
 
-// A collector gathers output for a task. It lives while it is the one that Catchout has set,
-// and while it has streams.
+// A collector gathers output for a task. It lives while Catchout has set it, while a spawn holds
+// it, and while it has streams.
 type collector struct {
 	t    *Task
-	r    *rocl.Resource // control
+	r    *rocl.Resource // for control messages
 	data *rocl.Resource
 	sink sink // called by the goroutine that handles data
 
 	mu      sync.Mutex
 	streams map[uint64]*caughtStream
 	last    uint64
-	refs    int                    // of Catchout, and of spawns that begin
+	refs    int                    // of Catchout, and of spawns in progress
 	watched map[TID]watch          // pods and tasks that are monitored
-	spawns  map[spawnKey]*printing // that have streams
+	spawns  map[spawnKey]*printing // the spawns that have streams
 	idle    chan struct{}          // closed when there are neither streams nor references
-	err     error                  // of the sink; the output goes on being taken
+	err     error                  // of the sink; output is still taken, and dropped
 }
 
-// watch is a monitor of a pod or a task that several streams need.
+// watch is the monitor of a pod or a task, with the number of streams that need it.
 type watch struct {
 	stop func()
 	n    int
@@ -257,19 +259,19 @@ type spawnKey struct {
 	name  string // of the program
 }
 
-// printing is a spawn of which programs print.
+// printing is a spawn with programs that have streams.
 type printing struct {
 	ordinal int // in labels, among the spawns of the same program
 	streams int
 }
 
-// A caughtStream is the output of a program, as its collector knows it.
+// A caughtStream is the output of a program as its collector knows it.
 type caughtStream struct {
 	beginStream
-	sender      TID // the pod that passes it on; zero: none, until the task does
+	sender      TID // the pod that passes the output on; zero: none, until the task does
 	key         spawnKey
 	label       string
-	hasBegun    bool // the sink knows
+	hasBegun    bool // OutputBegin was given to the sink
 	isContinued bool
 }
 
@@ -310,7 +312,7 @@ func (c *collector) release() {
 	c.mu.Unlock()
 }
 
-// endLocked ends the collector where nothing needs it.
+// endLocked ends the collector if nothing needs it. c.mu must be held.
 func (c *collector) endLocked() {
 	if c.refs > 0 || len(c.streams) > 0 {
 		return
@@ -321,7 +323,7 @@ func (c *collector) endLocked() {
 	default:
 	}
 	close(c.idle)
-	c.t.work.Go(func() { // else withdraw closes it
+	c.t.work.Go(func() { // if the task has exited, withdraw closes the collector
 		_ = c.close()
 		c.t.mu.Lock()
 		c.t.collectors = slices.DeleteFunc(c.t.collectors, func(o *collector) bool { return o == c && c.err == nil })
@@ -346,7 +348,7 @@ func (c *collector) control(m *rocl.Message) {
 	}
 }
 
-// receive handles output.
+// receive handles a message with output, or the end of a pod or task.
 func (c *collector) receive(m *rocl.Message) {
 	if m.IsGone() {
 		c.gone(m.From())
@@ -407,8 +409,8 @@ func (c *collector) begin(from TID, q beginStream) begun {
 	return begun{Data: c.data.ID(), Stream: n}
 }
 
-// labelLocked names the program of a stream. Spawns of the same program that print at the same
-// time are told apart by #2, #3 and so on.
+// labelLocked returns the label of a stream's program. Spawns of the same program that print at the
+// same time are distinguished by #2, #3 and so on. c.mu must be held.
 func (c *collector) labelLocked(s *caughtStream) string {
 	p := c.spawns[s.key]
 	if p == nil {
@@ -439,7 +441,7 @@ func (c *collector) labelLocked(s *caughtStream) string {
 	return b.String()
 }
 
-// watchLocked has the collector told when a pod or a task has ended.
+// watchLocked monitors a pod or a task, for one more stream. c.mu must be held.
 func (c *collector) watchLocked(id TID) {
 	w := c.watched[id]
 	if w.n++; w.n == 1 {
@@ -466,8 +468,8 @@ func (c *collector) unwatch(id TID) {
 	}
 }
 
-// gone handles the end of a pod or a task. The output of a program that has enrolled goes on
-// when its launcher has ended: the program passes it on.
+// gone handles the end of a pod or a task. If the launcher of an enrolled program has ended, the
+// output of the program goes on: the program passes it on itself.
 func (c *collector) gone(id TID) {
 	c.mu.Lock()
 	delete(c.watched, id)
@@ -515,12 +517,12 @@ func (c *collector) text(s *caughtStream, p []byte, isCut bool) {
 	s.isContinued = isCut
 }
 
-// put gives output to the sink, until that fails.
+// put gives output to the sink, unless the sink has failed before.
 func (c *collector) put(s *caughtStream, k OutputKind, p []byte, isCut bool) {
 	c.mu.Lock()
 	failed, task := c.err != nil, s.Task
 	c.mu.Unlock()
-	if failed || k == OutputLine && len(p) == 0 { // the first of a stream
+	if failed || k == OutputLine && len(p) == 0 { // the first message of a stream is empty
 		return
 	}
 	err := c.sink(&Output{
@@ -535,7 +537,7 @@ func (c *collector) put(s *caughtStream, k OutputKind, p []byte, isCut bool) {
 	}
 }
 
-// drain waits for the output that the task gathers, and hands over what it passes on.
+// drain waits for the output that the task gathers, and hands over the streams that it passes on.
 func (t *Task) drain(ctx context.Context) error {
 	t.pod.mu.Lock()
 	t.pod.draining = true

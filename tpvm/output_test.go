@@ -23,7 +23,7 @@ import (
 )
 
 func init() {
-	programs["prints"] = func() error { // both outputs, with a last line without its end
+	programs["prints"] = func() error { // both outputs, the last line without its end
 		t, err := joined()
 		if err != nil {
 			return err
@@ -33,7 +33,7 @@ func init() {
 		fmt.Print("no end")
 		return t.Exit(context.Background())
 	}
-	programs["long"] = func() error { // a line without end, of a program that does not enrol
+	programs["long"] = func() error { // a line without end; the program does not enrol
 		_, err := fmt.Print(strings.Repeat("x", 40_000), "\nshort\n")
 		return err
 	}
@@ -49,7 +49,7 @@ func init() {
 			}
 		}
 	}
-	programs["spawns"] = func() error { // spawns what its arguments say, and ends before it
+	programs["spawns"] = func() error { // spawns the programs of its arguments, and ends before them
 		ctx := context.Background()
 		t, err := joined()
 		if err != nil {
@@ -111,7 +111,7 @@ func init() {
 	}
 }
 
-// lines gathers what is written, by line.
+// lines is a writer that keeps the lines that are written.
 type lines struct {
 	mu sync.Mutex
 	s  strings.Builder
@@ -131,7 +131,7 @@ func (l *lines) all() []string {
 	return strings.Split(strings.TrimSuffix(l.s.String(), "\n"), "\n")
 }
 
-// exit exits a task whose programs may still print, which Exit waits for.
+// exit exits a task whose programs may still print. Exit waits for them.
 func exit(t testing.TB, task *tpvm.Task) {
 	t.Helper()
 	if err := task.Exit(deadline(t)); err != nil {
@@ -139,7 +139,7 @@ func exit(t testing.TB, task *tpvm.Task) {
 	}
 }
 
-// The output of programs comes line by line with labels in front, partial last lines too, and
+// The output of programs comes line by line with labels in front, partial last lines included, and
 // Exit waits for it.
 func TestCatchout(t *testing.T) {
 	ctx := deadline(t)
@@ -171,7 +171,7 @@ func TestCatchout(t *testing.T) {
 	}
 }
 
-// A line that is longer than what is kept is cut, and standard error may go elsewhere.
+// A line that is longer than maxLine is cut, and standard error may go elsewhere.
 func TestCatchoutCutsAndSplits(t *testing.T) {
 	ctx := deadline(t)
 	task := enrol(t, alone(t))
@@ -203,7 +203,7 @@ func TestCatchoutCutsAndSplits(t *testing.T) {
 	}
 }
 
-// What descendants print is gathered as well, also when their parent, which started them, has
+// The output of descendants is gathered as well, even if their parent, which started them, has
 // ended: they pass it on themselves then.
 func TestCatchoutOfDescendants(t *testing.T) {
 	ctx := deadline(t)
@@ -252,7 +252,7 @@ func TestCatchoutOfDescendants(t *testing.T) {
 				t.Error(err)
 			}
 		}()
-		for range 3 { // the child prints behind its launcher's end
+		for range 3 { // the child prints after the end of its launcher
 			if err := task.Send(ctx, id, 1, nil); err != nil {
 				t.Fatal(err)
 			}
@@ -298,8 +298,8 @@ func (s *stuck) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// The output of a task that never ends, and that nobody reads, takes little memory, and the
-// task can be killed meanwhile.
+// The output of a task that never ends, and that is not read, takes little memory. The task can be
+// killed meanwhile.
 func TestEndlessOutput(t *testing.T) {
 	ctx := deadline(t)
 	task := enrol(t, alone(t))
@@ -322,7 +322,7 @@ func TestEndlessOutput(t *testing.T) {
 	}
 	close(s.free)
 	exit(t, task)
-	// What was on the way: the pipes, what the pods had read, and the mailbox.
+	// The bytes that were on the way: in the pipes, in the pods, and in the mailbox.
 	if most := 1 << 20; s.bytes == 0 || s.bytes > most {
 		t.Errorf("%d bytes were kept, more than %d", s.bytes, most)
 	}
@@ -350,7 +350,7 @@ func TestExitGivesUpOnOutput(t *testing.T) {
 	}
 }
 
-// CatchLines tells of the beginning and the end of each output as well.
+// CatchLines also reports the beginning and the end of each output.
 func TestCatchLines(t *testing.T) {
 	ctx := deadline(t)
 	task := enrol(t, alone(t))
@@ -372,7 +372,7 @@ func TestCatchLines(t *testing.T) {
 	}
 }
 
-// Programs on several hosts have the host in their label, and pass their output on from there.
+// Programs on several hosts have the host in their label. The host's pod passes their output on.
 func TestCatchoutOfHosts(t *testing.T) {
 	ctx := deadline(t)
 	c := rocltest.Cluster(t, 2)
@@ -396,14 +396,14 @@ func TestCatchoutOfHosts(t *testing.T) {
 	}
 }
 
-// errFull is the error of a writer.
+// errFull is the error of the writer below.
 var errFull = errors.New("no space left")
 
 type full struct{}
 
 func (full) Write([]byte) (int, error) { return 0, errFull }
 
-// Output that cannot be written does not stop the programs, and Exit tells of it.
+// Output that cannot be written does not stop the programs, and Exit returns the error.
 func TestCatchoutFails(t *testing.T) {
 	ctx := deadline(t)
 	task := enrol(t, alone(t), tpvm.WithLogger(nil))
@@ -424,7 +424,7 @@ func TestCatchoutFails(t *testing.T) {
 	}
 }
 
-// NoOutput discards what is printed, and Catchout of nil ends the gathering.
+// NoOutput discards output, and Catchout of nil ends the gathering.
 func TestNoOutput(t *testing.T) {
 	ctx := deadline(t)
 	task := enrol(t, alone(t))
@@ -448,7 +448,8 @@ func TestNoOutput(t *testing.T) {
 }
 
 func init() {
-	// printer starts a program that prints and does not enrol, tells its parent of its process, and stays.
+	// printer starts a program that prints and does not enrol, tells its parent of the process, and
+	// stays.
 	programs["printer"] = func() error {
 		ctx := context.Background()
 		t, err := joined()

@@ -12,7 +12,7 @@ import (
 	"github.com/rocl-go/rocl/tpvm"
 )
 
-// process is a process of somebody else.
+// process is a process that the test has not started.
 type process int
 
 func pidfd(pid int) (process, error) {
@@ -20,8 +20,8 @@ func pidfd(pid int) (process, error) {
 	return process(fd), err
 }
 
-// processOf returns the process of a task. A test waits for those that no task of it has
-// started, since they need its directory until they have exited.
+// processOf returns the process of a task. A test waits for the processes that none of its tasks
+// has started, since they need its directory until they have exited.
 func processOf(t *testing.T, task *tpvm.Task, id tpvm.TID) process {
 	t.Helper()
 	for i, err := range task.Tasks(deadline(t)) {

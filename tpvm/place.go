@@ -8,19 +8,19 @@ import (
 )
 
 const (
-	mostTurns  = 1 << 12 // places that a task remembers the turns of
-	mostWeight = 1 << 12 // of a place, whatever its node says of its processors
+	mostTurns  = 1 << 12 // places whose balances a task remembers
+	mostWeight = 1 << 12 // the highest weight of a place, however many processors its node reports
 )
 
-// rank orders the launchers of a host: Spawn asks the one of the highest rank. Pods that serve
-// nothing else outlive tasks.
+// rank orders the launchers of a host: Spawn asks the one of the highest rank. A dirserver and a
+// pod that serves nothing else outlive tasks.
 func rank(launcher string) int {
 	return slices.Index([]string{LauncherTask, LauncherDirserver, LauncherPod}, launcher)
 }
 
-// onePerNode returns one place for each node: own where it is among them, so that programs of
-// the caller's host are started by the caller, or else the one of the highest rank. It keeps
-// the order of the nodes.
+// onePerNode returns one place for each node: own if it is among them, so that the caller starts
+// the programs on its own host, or else the place of the highest rank. It keeps the order of the
+// nodes.
 func onePerNode(ps []place, own TID) []place {
 	var chosen []place
 	at := map[string]int{}
@@ -37,7 +37,7 @@ func onePerNode(ps []place, own TID) []place {
 	return chosen
 }
 
-// weigh gives the places their shares, where the options ask for other than equal ones.
+// weigh sets the weights of the places if the options ask for unequal shares.
 func (t *Task) weigh(ctx context.Context, ps []place, s *spawn) error {
 	if !s.byCores {
 		return nil
@@ -56,17 +56,18 @@ func (t *Task) weigh(ctx context.Context, ps []place, s *spawn) error {
 	return nil
 }
 
-// A share is what a place gets of n threads or programs: count of them, from the first on.
+// A share is the part of n threads or programs that a place gets: count of them, from the number
+// first on.
 type share struct {
 	place
 	first, count int
 }
 
-// spread deals n threads or programs to places in turn, each as often as its weight says, and
-// returns the shares that are not empty. It goes on where the last call has ended.
+// spread deals n threads or programs to places in turn, to each as often as its weight says, and
+// returns the shares that are not empty. It continues the rotation of the previous call.
 //
-// A place has a balance. Each turn adds its weight to each balance, and takes the sum of all
-// weights from the place with the highest, which gets one.
+// A place has a balance. Each turn adds its weight to each balance. The place with the highest
+// balance gets one thread or program, and the sum of all weights is subtracted from its balance.
 func (p *pod) spread(places []place, n int) (shares []share) {
 	total := 0
 	for i := range places {

@@ -19,9 +19,9 @@ import (
 	"github.com/rocl-go/rocl"
 )
 
-// A pod is the controller of a task's threads. Every task has one: a resource that starts
-// threads and programs, and ends them, when tasks anywhere in the virtual machine ask for it.
-// Each request is worked on by a goroutine of its own.
+// A pod is the controller of a task's threads. Every task has one: a resource that starts threads
+// and programs, and ends them, when tasks anywhere in the virtual machine ask for it. Each request
+// is handled by a goroutine of its own.
 type pod struct {
 	t        *Task
 	r        *rocl.Resource
@@ -33,13 +33,13 @@ type pod struct {
 	threads  map[TID]*Thread
 	contexts map[MsgContext]*rocl.Resource
 	children map[*child]struct{}
-	draining bool     // Exit has begun: programs are no more started
+	draining bool     // Exit has begun: no more programs are started
 	statuses statuses // has a lock of its own
 	launched launched
 	streams  map[*stream]struct{} // the output that this pod passes on
 
 	launching  sync.WaitGroup // programs that newChild has counted, until launch returns; none is added while draining
-	handedOver bool           // handOver has begun: what is passed on from then on is handed over at once
+	handedOver bool           // handOver has begun: streams that begin from then on are handed over at once
 
 	noLaunch    bool // for tasks of other contexts
 	maxPrograms int
@@ -49,14 +49,14 @@ type pod struct {
 
 	spawns map[uint64]*spawned // the latest keptSpawns, by number
 	last   uint64              // number of the last spawn
-	turns  map[TID]int         // of places, for spread
+	turns  map[TID]int         // the balances of places, for spread
 
-	ending bool          // programs are no more started
+	ending bool          // no more programs are started
 	asked  chan struct{} // closed when the pod is to end before its task
 	ask    sync.Once     // closes asked
 }
 
-// spawned is what a pod remembers of a Spawn by its task.
+// spawned is the record of a Spawn by the pod's task.
 type spawned struct {
 	done chan struct{} // closed when ids is complete
 	ids  []TID
@@ -65,10 +65,10 @@ type spawned struct {
 // keptSpawns is how many spawns a pod remembers, for Siblings.
 const keptSpawns = 4096
 
-// siblings asks a pod for the identifiers of one of its task's spawns.
+// siblings is a request for the identifiers of one of the spawns of a pod's task.
 type siblings struct{ Spawn uint64 }
 
-// beginSpawn numbers a spawn.
+// beginSpawn numbers a spawn, and returns its record. The caller sets ids, and then closes done.
 func (p *pod) beginSpawn() (uint64, *spawned) {
 	s := &spawned{done: make(chan struct{})}
 	p.mu.Lock()
@@ -104,12 +104,12 @@ const (
 	podSignal          // signal: of a task or thread
 	podSiblings        // siblings: of a Spawn by this task
 	podStart           // spawnPrograms: start programs without waiting for their enrolment
-	podWait            // waitFor: how a program that the pod has started ended
-	podEnrolled        // waitFor: the task that such a program has become
-	podEnd             // endPod: the pod ends, and the programs that it has started
+	podWait            // waitFor: wait until a program that the pod has started has ended
+	podEnrolled        // waitFor: wait until such a program has become a task
+	podEnd             // endPod: end the pod, and the programs that it has started
 )
 
-// spawnThreads asks a pod for threads.
+// spawnThreads is the request that a pod starts threads.
 type spawnThreads struct {
 	parentage
 	Name string
@@ -117,20 +117,21 @@ type spawnThreads struct {
 	N    int
 }
 
-// started is the reply to spawnThreads and spawnPrograms: one for each, an identifier or why
-// there is none.
+// started is the reply to spawnThreads and spawnPrograms. It has, for each thread or program, an
+// identifier or the reason why there is none.
 type started struct {
 	IDs    []TID
 	Errors []string
 }
 
-// signal asks a pod to signal a task or thread of its.
+// signal is the request that a pod signals one of its tasks or threads, or a program that it has
+// started.
 type signal struct {
 	ID     TID
 	Signal int
 }
 
-// done is the reply to other requests.
+// done is the reply to requests that return only an error.
 type done struct{ Error string }
 
 // mostThreads is how many threads one request may start.
@@ -162,7 +163,7 @@ func (t *Task) startPod(ctx context.Context, f *config) error {
 	return nil
 }
 
-// handle answers one request.
+// handle handles one request.
 func (p *pod) handle(m *rocl.Message) {
 	switch m.Tag() {
 	case podThreads:
@@ -175,9 +176,9 @@ func (p *pod) handle(m *rocl.Message) {
 			d, act = p.signal(ctx, q)
 			return d
 		})
-		if act != nil { // the signal may end this process: the reply goes first
+		if act != nil { // the signal may end this process, so the reply goes first
 			_ = p.r.Flush(p.t.ended)
-			go act() // it may exit the task, which waits for this goroutine
+			go act() // act may exit the task, which waits for this goroutine
 		}
 	case podSiblings:
 		answer(p, p.r, m, p.siblings)
@@ -191,7 +192,7 @@ func (p *pod) handle(m *rocl.Message) {
 		answer(p, p.r, m, p.awaitTask)
 	case podEnd:
 		answer(p, p.r, m, p.endPod)
-		if p.t.podAttrs[attrServedBy] == LauncherPod { // the reply goes first, or is lost
+		if p.t.podAttrs[attrServedBy] == LauncherPod { // the reply must go first
 			p.ask.Do(func() { close(p.asked) })
 		}
 	default:
@@ -199,37 +200,37 @@ func (p *pod) handle(m *rocl.Message) {
 	}
 }
 
-// request is what ask sends.
+// request is the payload that ask sends.
 type request[Q any] struct {
-	VM      string        // of the asker
-	Left    time.Duration // after which the asker has given up; 0: it does not
+	VM      string        // of the sender's task
+	Left    time.Duration // the time after which the sender gives up; 0: it does not
 	Request Q
 }
 
-// reply is what answer sends.
+// reply is the payload that answer sends.
 type reply[A any] struct {
-	Error string // why the request was refused
+	Error string // why the request was refused; "" if it was not
 	Reply A
 }
 
-// giveUpGrace is how long a request is worked on after the asker has given up, so that an asker gets its
-// own error and not that of the pod.
+// giveUpGrace is how long a request is handled after its sender has given up, so that the sender
+// gets its own error and not that of the pod.
 const giveUpGrace = time.Second
 
-// allows reports whether the task allows a request to r by a task of a virtual machine.
+// allows reports whether the task allows the request m to r, by a task of virtual machine vm.
 func (p *pod) allows(r *rocl.Resource, m *rocl.Message, vm string) bool {
 	launches := r == p.r && (m.Tag() == podPrograms || m.Tag() == podStart)
 	isOwn := m.From().Context() == r.ID().Context()
 	return vm == p.t.vm && (isOwn || !launches || !p.noLaunch)
 }
 
-// answer decodes a request to r, and replies with what f returns. The context of f ends after the asker
-// has given up.
+// answer decodes a request to r, and replies with the result of f. The context of f ends after the
+// sender has given up.
 func answer[Q, A any](p *pod, r *rocl.Resource, m *rocl.Message, f func(context.Context, Q) A) {
 	q, err := rocl.Value[request[Q]](m)
 	if err != nil {
 		p.t.log.Warn("tpvm: pod: invalid request", "from", m.From(), "tag", m.Tag(), "err", err)
-		return // released without a reply
+		return // the caller releases m without a reply
 	}
 	ctx := p.t.ended
 	if q.Left > 0 {
@@ -250,7 +251,7 @@ func answer[Q, A any](p *pod, r *rocl.Resource, m *rocl.Message, f func(context.
 	}
 }
 
-// ask sends a request to a pod and returns its answer.
+// ask sends a request to a resource of another task, and returns the reply.
 func ask[A, Q any](ctx context.Context, t *Task, to TID, op uint64, q Q) (a A, err error) {
 	r := request[Q]{VM: t.vm, Request: q}
 	if end, ok := ctx.Deadline(); ok {
@@ -303,7 +304,7 @@ func (t *Task) startThread(ctx context.Context, f ThreadFunc, q spawnThreads) (*
 	t.pod.add(th)
 	if !t.work.goes(func() {
 		err := errGoexit
-		defer func() { // also where f ends the goroutine
+		defer func() { // also if f ends the goroutine
 			th.failed(err)
 			th.cancel(nil)
 			t.pod.remove(th)
@@ -339,7 +340,7 @@ func (p *pod) all() []*Thread {
 }
 
 // signal ends a thread, or signals a program that the pod has started. For the task itself it
-// returns a function that does.
+// returns a function that delivers the signal.
 func (p *pod) signal(_ context.Context, q signal) (d done, act func()) {
 	p.mu.Lock()
 	th := p.threads[q.ID]
@@ -358,7 +359,7 @@ func (p *pod) signal(_ context.Context, q signal) (d done, act func()) {
 	return d, nil
 }
 
-// newContext registers a message context.
+// newContext registers a message context that no other task has.
 func (p *pod) newContext(ctx context.Context) (MsgContext, error) {
 	for {
 		n := MsgContext(1 + rand.Uint32N(1<<contextBits-1))
@@ -377,8 +378,8 @@ func (p *pod) newContext(ctx context.Context) (MsgContext, error) {
 	}
 }
 
-// addContext keeps the resource of a message context until the task exits. It reports false where the
-// task has exited.
+// addContext keeps the resource of a message context until the task exits. It reports false if the
+// task has exited already.
 func (p *pod) addContext(n MsgContext, r *rocl.Resource) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -389,8 +390,8 @@ func (p *pod) addContext(n MsgContext, r *rocl.Resource) bool {
 	return true
 }
 
-// registered returns the resources of the exported functions and of the message contexts. There are no
-// others after the task has exited.
+// registered returns the resources of the exported functions and of the message contexts. After the
+// task has exited, none are added.
 func (p *pod) registered() []*rocl.Resource {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -412,14 +413,14 @@ func (p *pod) freeContext(c MsgContext) error {
 	return r.Close()
 }
 
-// Kill ends a task or a thread: it sends SIGTERM to the process of a task; it ends the context
-// of a thread's function, and its identifier at once. It returns when the task's process has
-// the request.
+// Kill ends a task or a thread. It sends SIGTERM to the process of a task. For a thread, it ends
+// the context of the thread's function, and withdraws its identifier at once. Kill returns when the
+// task's process has received the request.
 func (t *Thread) Kill(ctx context.Context, id TID) error { return t.Signal(ctx, id, syscall.SIGTERM) }
 
 // Signal sends a signal to the process of a task, on whatever host. Any signal ends a thread.
-// SIGKILL, SIGSTOP and SIGCONT reach also a process that is stopped, where the task that
-// started it still runs.
+// SIGKILL, SIGSTOP and SIGCONT also reach a stopped process, if the task that started it still
+// runs.
 func (t *Thread) Signal(ctx context.Context, id TID, s syscall.Signal) error {
 	pod, err := t.task.signaller(ctx, id, s)
 	if err == nil {
@@ -437,8 +438,9 @@ func (t *Thread) Signal(ctx context.Context, id TID, s syscall.Signal) error {
 	return nil
 }
 
-// signaller returns the pod that signals a task or thread: its own or, for signals that a
-// process cannot handle by itself, that of its launcher while it lives.
+// signaller returns the pod that signals a task or thread. For signals that a process cannot handle
+// itself, it is the pod of the launcher, if that is alive. Otherwise it is the pod of the task or
+// thread.
 func (t *Task) signaller(ctx context.Context, id TID, s syscall.Signal) (TID, error) {
 	f, err := t.lookUp(ctx, id)
 	if err != nil {

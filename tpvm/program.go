@@ -9,7 +9,7 @@ import (
 	"syscall"
 )
 
-// A Program is a program that Start has started. It may become a task, or not.
+// A Program is a process of a program that Start has started. It may become a task, or not.
 type Program struct {
 	t     *Thread
 	pod   TID
@@ -20,19 +20,19 @@ type Program struct {
 	pid   int
 }
 
-// ID identifies the program until it enrols; as a task it has another identifier.
+// ID returns the identifier of the program until it enrols. As a task it has another identifier.
 func (p *Program) ID() TID { return p.id }
 
-// Name returns the name that Start was given.
+// Name returns the name that was given to Start.
 func (p *Program) Name() string { return p.name }
 
 // Host returns the name of the host on which the program was started.
 func (p *Program) Host() string { return p.host }
 
-// Index returns which of the programs of one Start this is, from 0 on.
+// Index returns the number of the program among those of one Start, from 0 on.
 func (p *Program) Index() int { return p.index }
 
-// PID returns the number of the process on its host.
+// PID returns the process number of the program on its host.
 func (p *Program) PID() int { return p.pid }
 
 // String returns the name, the index, the process and the host.
@@ -40,7 +40,7 @@ func (p *Program) String() string {
 	return fmt.Sprintf("%s.%d (process %d on %s)", p.name, p.index, p.pid, p.host)
 }
 
-// Wait waits until the program has ended, and returns how.
+// Wait waits until the program has ended, and returns how it ended.
 func (p *Program) Wait(ctx context.Context) (Status, error) {
 	e, err := p.t.askWait(ctx, p.pod, p.id)
 	if err == nil && !e.IsKnown {
@@ -52,8 +52,8 @@ func (p *Program) Wait(ctx context.Context) (Status, error) {
 	return e.Status, nil
 }
 
-// Task waits until the program has enrolled, and returns the identifier of its task. It fails
-// with ErrNotEnrolled where the program has ended without that.
+// Task waits until the program has enrolled, and returns the identifier of its task. It fails with
+// ErrNotEnrolled if the program ends without enrolling.
 func (p *Program) Task(ctx context.Context) (TID, error) {
 	e, err := askPod(ctx, p.t.task, p.pod, podEnrolled, waitFor{p.id}, p.t.task.pod.awaitTask)
 	if err == nil && e.Error != "" {
@@ -71,7 +71,7 @@ func (p *Program) Task(ctx context.Context) (TID, error) {
 // Signal sends a signal to the process, whether it has enrolled or not.
 func (p *Program) Signal(ctx context.Context, s syscall.Signal) error {
 	d, err := askPod(ctx, p.t.task, p.pod, podSignal, signal{ID: p.id, Signal: int(s)}, func(ctx context.Context, q signal) done {
-		d, _ := p.t.task.pod.signal(ctx, q) // the process is another one: nothing is left to do
+		d, _ := p.t.task.pod.signal(ctx, q) // the process is not this one, so that no function to call is returned
 		return d
 	})
 	if err == nil && d.Error != "" {
@@ -83,7 +83,8 @@ func (p *Program) Signal(ctx context.Context, s syscall.Signal) error {
 	return nil
 }
 
-// startedPrograms is the reply to podStart: one for each, a program or why there is none.
+// startedPrograms is the reply to podStart. It has, for each program, an identifier or the reason
+// why it was not started.
 type startedPrograms struct {
 	Programs []startedProgram
 	Host     string
@@ -92,7 +93,7 @@ type startedPrograms struct {
 type startedProgram struct {
 	ID    TID
 	PID   int
-	Error string // where it was not started
+	Error string // if it was not started
 }
 
 // startOnly starts programs and does not wait until they have enrolled.
@@ -117,10 +118,10 @@ func (t *Thread) programs(name string, n int, p share, number uint64, s *spawn, 
 	}
 }
 
-// Start starts n processes of a program, as Spawn does, and returns when they run: it does not
-// wait until they have enrolled, and they need not. Options and errors are those of Spawn;
-// Threads makes no sense. The programs are in the order of their indexes. Where EndWithParent
-// is given and the program does not enrol, the task that started it ends it.
+// Start starts n processes of a program, as Spawn does, and returns when they run. It does not wait
+// until they have enrolled, and they need not enrol. Options and errors are those of Spawn; the
+// option Threads makes no sense. The result is in the order of the indexes. With EndWithParent, the
+// task that started a program ends it if it does not enrol.
 func (t *Thread) Start(ctx context.Context, name string, n int, opts ...SpawnOption) ([]*Program, error) {
 	s, name, err := newSpawn(name, n, slices.Concat(opts, []SpawnOption{Programs()}))
 	if err != nil {
@@ -158,7 +159,7 @@ func (t *Thread) Start(ctx context.Context, name string, n int, opts ...SpawnOpt
 			ps = append(ps, &Program{t: t, pod: share.pod, id: got.ID, name: name, host: a.Host, index: share.first + k, pid: got.PID})
 		}
 	}
-	if !t.task.work.goes(func() { // siblings ask for the tasks that the programs have become
+	if !t.task.work.goes(func() { // Siblings needs the tasks that the programs have become
 		defer close(record.done)
 		ids := make([]TID, len(ps))
 		together(len(ps), func(i int) { ids[i], _ = ps[i].Task(t.task.ended) })

@@ -11,12 +11,12 @@ import (
 	"time"
 )
 
-// exitTime is how long Run waits for the messages of the task to be delivered, in the end.
+// exitTime is how long Run waits in the end for the messages of the task to be delivered.
 const exitTime = 10 * time.Second
 
-// Run is the body of main: it enrols a task, calls f, and has the task exit when f returns.
-// The context of f ends when another task kills this one, and when the process is interrupted
-// or terminated. A second signal ends the process at once.
+// Run is the body of main: it enrols a task, calls f, and makes the task exit when f returns. The
+// context of f ends when another task kills this one, and when the process is interrupted or
+// terminated. A second signal ends the process at once.
 func Run(ctx context.Context, f func(ctx context.Context, t *Task) error, opts ...Option) error {
 	ctx, stop := osignal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
 	defer stop()

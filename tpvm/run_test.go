@@ -18,7 +18,7 @@ import (
 func greet(ctx context.Context, t *tpvm.Thread) error { return t.SendPacked(ctx, t.Parent(), 3, "hi") }
 
 func init() {
-	programs["run"] = func() error { // waits until it is killed, and then tells its parent
+	programs["run"] = func() error { // waits until it is killed, and then sends to its parent
 		return tpvm.Run(context.Background(), func(ctx context.Context, t *tpvm.Task) error {
 			if _, err := t.Recv(ctx, t.Parent(), 1); ctx.Err() == nil {
 				return err
@@ -28,7 +28,7 @@ func init() {
 	}
 }
 
-// A task in Run that is killed has its context end, and exits. Self is the program of the test.
+// When a task in Run is killed, its context ends, and it exits. Self is the program of the test.
 func TestRunKilled(t *testing.T) {
 	ctx := deadline(t)
 	task := enrol(t, alone(t))
@@ -36,7 +36,7 @@ func TestRunKilled(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	threads, err := task.Spawn(ctx, "greet", 1) // is there as soon as its task
+	threads, err := task.Spawn(ctx, "greet", 1) // exported as soon as the task has enrolled
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -69,7 +69,7 @@ func TestRunFails(t *testing.T) {
 	}
 }
 
-// Values arrive as they were sent. A message that tells of an end is rocl.ErrGone.
+// Values arrive as they were sent. RecvInto of a message about an end fails with rocl.ErrGone.
 func TestSendPacked(t *testing.T) {
 	ctx := deadline(t)
 	c := rocltest.Cluster(t, 2)

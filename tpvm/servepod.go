@@ -17,30 +17,30 @@ import (
 	"github.com/rocl-go/rocl"
 )
 
-// EnvAdded is set by AddHosts for the command that starts a pod: the name under which the host
-// is added. RunPod looks at it, and unsets it.
+// EnvAdded is set by AddHosts for the command that starts a pod. Its value is the name under which
+// the host is added. RunPod reads it, and unsets it.
 const EnvAdded = "TPVM_ADDED"
 
 // envDetached is set for the process of a pod that RunPod has put into the background.
 const envDetached = "TPVM_DETACHED"
 
-// What starts programs on a host: see Host.Launcher.
+// The values of Host.Launcher.
 const (
-	LauncherTask      = "task"      // tasks that are there
+	LauncherTask      = "task"      // tasks that run on the host
 	LauncherPod       = "pod"       // a pod that AddHosts, or the command tpvm pod, has started
 	LauncherDirserver = "dirserver" // the pod of the node's dirserver
 )
 
-// endTime is how long programs have, after SIGTERM, before the pod that ends kills them.
+// endTime is how long programs have, after SIGTERM, before a pod that ends kills them.
 const endTime = 5 * time.Second
 
 var errAbandoned = errors.New("tpvm: the process that added the host gave it up")
 
-// endPod asks a pod to end.
+// endPod is the request that a pod ends.
 type endPod struct{}
 
-// WithEnv adds to the environment of the programs that the task or pod starts, each as
-// NAME=VALUE.
+// WithEnv adds variables, each as NAME=VALUE, to the environment of the programs that the task or
+// pod starts.
 func WithEnv(env ...string) Option { return func(f *config) { f.env = append(f.env, env...) } }
 
 // WithLauncher sets the Host.Launcher that Hosts reports for the host of the pod. By default it is
@@ -50,7 +50,7 @@ func WithLauncher(what string) Option {
 	return func(f *config) { f.podAttr(attrServedBy, what) }
 }
 
-// WithReady makes ServePod call f once programs can be started. pod identifies the pod.
+// WithReady makes ServePod call f when programs can be started. pod identifies the pod.
 func WithReady(f func(pod TID)) Option { return func(c *config) { c.ready = f } }
 
 // podAttr sets an attribute of the pod.
@@ -62,9 +62,9 @@ func (f *config) podAttr(name, value string) {
 }
 
 // ServePod serves a pod: tasks of the virtual machine can start programs on this host until ctx
-// ends, or a task ends the pod by DelHosts. The pod is no task. The programs that it has
-// started end with it: they get SIGTERM, and SIGKILL after five seconds. ServePod returns nil
-// when it ended as it was asked to.
+// ends, or until a task ends the pod by DelHosts. The pod is no task. The programs that it has
+// started end with it: they get SIGTERM, and SIGKILL after five seconds. ServePod returns nil if
+// the pod ended as it was asked to.
 func ServePod(ctx context.Context, opts ...Option) error {
 	f := configure(append([]Option{WithLauncher(LauncherPod)}, opts...))
 	t, err := newTask(ctx, f)
@@ -90,7 +90,7 @@ func ServePod(ctx context.Context, opts ...Option) error {
 	return nil
 }
 
-// endPod answers the request that the pod ends.
+// endPod answers the request to end. The pod's handler then ends the pod.
 func (p *pod) endPod(context.Context, endPod) done {
 	if l := p.t.podAttrs[attrServedBy]; l != LauncherPod {
 		return done{Error: ErrNoPod.Error()}
@@ -98,8 +98,8 @@ func (p *pod) endPod(context.Context, endPod) done {
 	return done{}
 }
 
-// endChildren ends the programs that the pod has started, and waits for them. It starts none
-// from then on.
+// endChildren ends the programs that the pod has started, and waits for them. From then on the pod
+// starts no programs.
 func (p *pod) endChildren() {
 	p.mu.Lock()
 	p.ending = true
@@ -137,19 +137,19 @@ func RunPod(ctx context.Context, opts ...Option) error {
 		}
 		return nil
 	}
-	_, _ = os.Unsetenv(EnvAdded), os.Unsetenv(envDetached) // not for programs that the pod starts
+	_, _ = os.Unsetenv(EnvAdded), os.Unsetenv(envDetached) // programs that the pod starts must not get them
 	return serveDetached(ctx, name, opts)
 }
 
-// Files of the process in the background.
+// The files of the background process.
 const (
-	fdIn       = 3 + iota // standard input of the command: AddHosts
-	fdOut                 // its standard output: likewise
-	fdDetached            // the command waits for a byte or the end
+	fdIn       = 3 + iota // standard input of the command, from AddHosts
+	fdOut                 // standard output of the command, to AddHosts
+	fdDetached            // a pipe on which the command waits for a byte or the end
 )
 
-// detachPod starts this command again in the background, and waits until that process has been
-// released by AddHosts.
+// detachPod starts this command again in the background, and waits until AddHosts has released that
+// process.
 func detachPod(ctx context.Context) error {
 	exe, err := os.Executable()
 	if err != nil {
@@ -179,16 +179,15 @@ func detachPod(ctx context.Context) error {
 	return errAbandoned
 }
 
-// The lines that the process in the background writes for AddHosts, and the one that it waits
-// for.
+// The lines that the background process writes for AddHosts, and the line that it waits for.
 const (
-	lineReady  = "tpvm-pod ready "  // and the identifier of the pod
-	lineFailed = "tpvm-pod failed " // and why
+	lineReady  = "tpvm-pod ready "  // followed by the identifier of the pod
+	lineFailed = "tpvm-pod failed " // followed by the reason
 	lineGo     = "go\n"
 )
 
-// serveDetached serves a pod in the background. Until AddHosts has found the pod, the end of
-// the remote shell ends it.
+// serveDetached serves a pod in the background. Until AddHosts has found the pod, the end of the
+// remote shell ends the pod.
 func serveDetached(ctx context.Context, name string, opts []Option) error {
 	in, out, detached := os.NewFile(fdIn, "in"), os.NewFile(fdOut, "out"), os.NewFile(fdDetached, "detached")
 	for _, f := range []*os.File{in, out, detached} {
@@ -200,7 +199,7 @@ func serveDetached(ctx context.Context, name string, opts []Option) error {
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	go func() { // ends with the command's standard input
+	go func() { // returns at the end of the command's standard input
 		line, _ := bufio.NewReader(io.LimitReader(in, int64(len(lineGo)))).ReadString('\n')
 		if line != lineGo {
 			cancel(errAbandoned)

@@ -38,14 +38,15 @@ type SpawnOption func(*spawn)
 // Args gives the arguments of the threads or programs.
 func Args(args ...string) SpawnOption { return func(s *spawn) { s.args = args } }
 
-// Env adds to the environment of programs, each as NAME=VALUE.
+// Env adds variables, each as NAME=VALUE, to the environment of programs.
 func Env(env ...string) SpawnOption { return func(s *spawn) { s.env = append(s.env, env...) } }
 
-// Dir is the directory in which programs start, by default that of the task that starts them.
+// Dir sets the directory in which programs start. The default is the directory of the task that
+// starts them.
 func Dir(path string) SpawnOption { return func(s *spawn) { s.dir = path } }
 
-// OnHost chooses a host by its name, by that under which AddHosts added it, or by its node's
-// number; "." is the caller's own.
+// OnHost chooses a host by its name, by the name under which AddHosts added it, or by the number of
+// its node. "." is the caller's host.
 func OnHost(name string) SpawnOption { return func(s *spawn) { s.host = name } }
 
 // OnArch chooses hosts of an architecture, as GOOS/GOARCH.
@@ -63,11 +64,11 @@ func Where(m rocl.Match, conditions ...rocl.FindOption) SpawnOption {
 	}
 }
 
-// ByCores spreads in proportion to the number of processors of each host. By default each gets as
-// many as any other.
+// ByCores spreads in proportion to the number of processors of each host. By default all get the
+// same number.
 func ByCores() SpawnOption { return func(s *spawn) { s.byCores = true } }
 
-// Complement chooses the hosts that OnHost, OnArch and Where do not.
+// Complement chooses the hosts that OnHost, OnArch and Where do not choose.
 func Complement() SpawnOption { return func(s *spawn) { s.complement = true } }
 
 // Programs makes Spawn ignore exported functions.
@@ -77,15 +78,15 @@ func Programs() SpawnOption { return func(s *spawn) { s.noThreads = true } }
 func Threads() SpawnOption { return func(s *spawn) { s.noPrograms = true } }
 
 // EndWithParent makes the programs get SIGTERM when the task or thread that spawned them has ended.
-// Without it they go on.
+// Without EndWithParent they go on.
 func EndWithParent() SpawnOption { return func(s *spawn) { s.endWithParent = true } }
 
-// NoParent has what is spawned not see its spawner: Parent returns the zero TID there, as where a
-// user has started the program. Nothing else changes: the spawner gets the output, Wait and
+// NoParent hides the spawner from the threads or programs: their Parent returns the zero TID, as if
+// a user had started them. Nothing else changes. The spawner gets the output, Wait and
 // EndWithParent work, and TaskInfo.Parent is the spawner.
 func NoParent() SpawnOption { return func(s *spawn) { s.noParent = true } }
 
-// Self, as the name of what to spawn or to start, is the program of the caller's process.
+// Self, as the name to spawn or to start, is the program of the caller's process.
 const Self = "."
 
 // NoOutput discards what programs print.
@@ -112,11 +113,11 @@ func (s *spawn) String() string {
 	return b.String()
 }
 
-// A place is a pod on which something may be started.
+// A place is a pod on which a thread or program may be started.
 type place struct {
 	pod      TID
 	node     string
-	host     string // its own name
+	host     string // the host's own name
 	added    string // the name under which AddHosts added the host, or ""
 	launcher string // of a place for programs: what serves the pod
 	weight   int    // its share; 0 counts as 1
@@ -125,18 +126,18 @@ type place struct {
 // name returns the name of the host, for errors.
 func (p place) name() string { return cmp.Or(p.added, p.host) }
 
-// Spawn starts n threads of the function that tasks export under a name, or, if no task exports it,
-// n tasks that run the program of that name. It returns their identifiers. The name Self is the
-// caller's own program.
+// Spawn starts n threads of the function that tasks export under a name. If no task exports it,
+// Spawn starts n tasks that run the program of that name. It returns their identifiers. The name
+// Self is the caller's own program.
 //
-// The threads are spread evenly over the tasks that export the name, and programs over the hosts, in
-// rotation; options restrict these. The first thread goes to the caller's own task if that exports the
-// name, and the first program to its host. Successive calls continue the rotation: ten calls that
-// spawn one thread each are spread like one call that spawns ten.
+// The threads are spread evenly over the tasks that export the name, and programs over the hosts,
+// in rotation; options restrict these. The first thread goes to the caller's own task if that
+// exports the name, and the first program to its host. Successive calls continue the rotation: ten
+// calls that spawn one thread each are spread like one call that spawns ten.
 //
-// Spawn returns when the threads run and the tasks have enrolled: messages may be sent to them.
-// If some could not be started, the error is a *SpawnError that says why, and the identifiers
-// of the others are returned with it.
+// Spawn returns when the threads run and the tasks have enrolled: messages may be sent to them. If
+// some could not be started, the error is a *SpawnError that says why, and the identifiers of the
+// rest are returned with it.
 func (t *Thread) Spawn(ctx context.Context, name string, n int, opts ...SpawnOption) ([]TID, error) {
 	s, name, err := newSpawn(name, n, opts)
 	if err != nil {
@@ -149,7 +150,8 @@ func (t *Thread) Spawn(ctx context.Context, name string, n int, opts ...SpawnOpt
 	return t.start(ctx, places, isProgram, name, n, s)
 }
 
-// newSpawn returns what the options of a spawn say, and the path of the program in place of Self.
+// newSpawn returns the options of a spawn, and its name, with the path of the program in place of
+// Self.
 func newSpawn(name string, n int, opts []SpawnOption) (s *spawn, path string, err error) {
 	s = new(spawn)
 	for _, o := range opts {
@@ -219,7 +221,7 @@ func (s share) notStarted(err error, answer string) error {
 	return fmt.Errorf("host %s: its pod answered for too few", s.name())
 }
 
-// together calls f for 0 to n-1, at once where there are several.
+// together calls f for 0 to n-1, at the same time if n is more than 1, and waits for all calls.
 func together(n int, f func(int)) {
 	if n == 1 {
 		f(0)
@@ -232,8 +234,8 @@ func together(n int, f func(int)) {
 	all.Wait()
 }
 
-// askPod returns the answer of a pod to a request: by a call of own where it is the task's own
-// pod, else by messages.
+// askPod returns the answer of a pod to a request. It calls own if the pod is the task's own, and
+// sends a message otherwise.
 func askPod[Q, A any](ctx context.Context, t *Task, pod TID, tag uint64, q Q, own func(context.Context, Q) A) (A, error) {
 	if pod == t.pod.r.ID() {
 		return own(ctx, q), nil
@@ -244,8 +246,8 @@ func askPod[Q, A any](ctx context.Context, t *Task, pod TID, tag uint64, q Q, ow
 // sentinels are the errors that remoteError recognises.
 var sentinels = []error{ErrNoProgram, ErrNotEnrolled, ErrNoTask, ErrNoHost, ErrTooMany, ErrExited, ErrBadParam, ErrNoPod, ErrDenied}
 
-// remoteError returns the error that another task has told of. The errors of this package are
-// recognised by their text, which stands in front.
+// remoteError returns the error with a text that another task has sent. Errors of this package are
+// recognised by the beginning of the text.
 func remoteError(text string) error {
 	for _, s := range sentinels {
 		if strings.HasPrefix(text, s.Error()) {
@@ -255,8 +257,8 @@ func remoteError(text string) error {
 	return &textError{text: text}
 }
 
-// places returns where a spawn may start, one place for each task that exports the name or, if
-// no task does, for each host; the caller's own first.
+// places returns the places where a spawn may start: one for each task that exports the name or, if
+// no task does, one for each host. The caller's own place is the first.
 func (t *Task) places(ctx context.Context, name string, s *spawn) (ps []place, isProgram bool, err error) {
 	nodes, err := t.nodes(ctx, s)
 	if err != nil {
@@ -277,7 +279,7 @@ func (t *Task) places(ctx context.Context, name string, s *spawn) (ps []place, i
 	if ps, err = t.pods(ctx, nodes); err != nil {
 		return nil, false, err
 	}
-	if own := (place{pod: t.pod.r.ID(), node: t.node, host: t.host, launcher: LauncherTask}); nodes == nil || nodes[t.node] { // also WithoutLaunch
+	if own := (place{pod: t.pod.r.ID(), node: t.node, host: t.host, launcher: LauncherTask}); nodes == nil || nodes[t.node] { // also with WithoutLaunch
 		ps = slices.Insert(slices.DeleteFunc(ps, func(p place) bool { return p.pod == own.pod }), 0, own)
 	}
 	if ps = onePerNode(ps, t.pod.r.ID()); len(ps) == 0 {
@@ -286,13 +288,13 @@ func (t *Task) places(ctx context.Context, name string, s *spawn) (ps []place, i
 	return ps, true, t.weigh(ctx, ps, s)
 }
 
-// pods returns the pods that start programs for any task, on the nodes; nil: on any.
+// pods returns the pods that start programs for any task on the nodes. nil stands for all nodes.
 func (t *Task) pods(ctx context.Context, nodes map[string]bool) ([]place, error) {
 	return t.find(ctx, t.match(typePod, rocl.Match{attrLaunch: "yes"}), nodes)
 }
 
-// find returns the pods of the resources that match, on the nodes; nil: on any. The caller's own
-// is the first.
+// find returns the pods of the resources that match on the nodes. nil stands for all nodes. The
+// caller's own pod is the first.
 func (t *Task) find(ctx context.Context, m rocl.Match, nodes map[string]bool) (ps []place, err error) {
 	for f, err := range t.findAll(ctx, m, rocl.Want(attrPod, attrNode, attrHost, attrAdded, attrServedBy)) {
 		if err != nil {
@@ -325,7 +327,7 @@ func (t *Task) find(ctx context.Context, m rocl.Match, nodes map[string]bool) (p
 	return ps, nil
 }
 
-// nodes returns the nodes that the options choose; nil: all.
+// nodes returns the nodes that the options choose. nil stands for all nodes.
 func (t *Task) nodes(ctx context.Context, s *spawn) (map[string]bool, error) {
 	if s.host == "" && s.arch == "" && s.where == nil {
 		if s.complement {
@@ -406,15 +408,15 @@ func (t *Task) hosts(ctx context.Context, where rocl.Match, conditions ...rocl.F
 	return hs, nil
 }
 
-// host returns what the resource of a node tells of a host.
+// host returns the Host of a node's resource, without Tasks, Launcher and Added.
 func host(f rocl.Found) Host {
 	h := Host{ID: f.ID, Node: attr(f, rocl.AttrNode), Name: attr(f, rocl.AttrHost), Arch: attr(f, rocl.AttrOS) + "/" + attr(f, rocl.AttrArch)}
 	h.Cores, _ = strconv.Atoi(attr(f, rocl.AttrCores))
 	return h
 }
 
-// Hosts returns the hosts of the virtual machine, which are the nodes of the cluster, and
-// whether programs can be started on each.
+// Hosts returns the hosts of the virtual machine, which are the nodes of the cluster. Host.Launcher
+// tells if programs can be started on a host.
 func (t *Thread) Hosts(ctx context.Context) ([]Host, error) {
 	hs, err := t.task.hosts(ctx, nil)
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 	"github.com/rocl-go/rocl/tpvm"
 )
 
-// spawnBy spawns threads of a name, and counts those of each context.
+// spawnBy spawns threads of a name, and counts the threads in each context.
 func spawnBy(t *testing.T, task *tpvm.Task, name string, n int) (by map[tpvm.TID]int, err error) {
 	t.Helper()
 	ids, err := task.Spawn(deadline(t), name, n, tpvm.Threads())
@@ -29,8 +29,8 @@ func spawnBy(t *testing.T, task *tpvm.Task, name string, n int) (by map[tpvm.TID
 
 func returns(context.Context, *tpvm.Thread) error { return nil }
 
-// A name is spawned from another node as long as a task exports it. Two tasks may export the same
-// name, one task may not do so twice.
+// A name can be spawned from another node as long as a task exports it. Two tasks may export the
+// same name, but one task may not export it twice.
 func TestExport(t *testing.T) {
 	ctx := deadline(t)
 	c := rocltest.Cluster(t, 3)
@@ -66,7 +66,7 @@ func TestExport(t *testing.T) {
 	}
 }
 
-// The exports of a process that is killed vanish. Those of another process under the same name stay.
+// The exports of a killed process vanish. Those of another process under the same name stay.
 func TestExportOfKilled(t *testing.T) {
 	task := enrol(t, alone(t))
 	ids, err := task.Spawn(deadline(t), self(t), 2, program("run"))
@@ -99,7 +99,7 @@ func TestExportOfKilled(t *testing.T) {
 	}
 }
 
-// Where some threads cannot be started, the others run, and each slot says what became of it.
+// If some threads cannot be started, the others run, and each slot has its own result.
 func TestSpawnPartly(t *testing.T) {
 	ctx := deadline(t)
 	c := rocltest.Cluster(t, 2)
@@ -160,7 +160,7 @@ func TestNestedSpawn(t *testing.T) {
 	if _, err := root.RecvInto(ctx, ids[0], 1, &family); err != nil {
 		t.Fatal(err)
 	}
-	told := strings.Fields(family) // parent and identifier of each hop
+	told := strings.Fields(family) // the parent and the identifier of each hop
 	if len(told) != 2*hops {
 		t.Fatal(family)
 	}
@@ -186,8 +186,8 @@ func init() {
 	}
 }
 
-// A program that was spawned with NoParent sees no parent. Its output and its end are its
-// spawner's business all the same, and it is listed below it.
+// A program that was spawned with NoParent sees no parent. Its spawner still gets its output and
+// its status, and is its parent in lists.
 func TestNoParent(t *testing.T) {
 	ctx := deadline(t)
 	task := enrol(t, alone(t))
@@ -227,7 +227,7 @@ func TestNoParent(t *testing.T) {
 	if p := <-parents; !p.IsZero() {
 		t.Error("the parent of the thread:", p)
 	}
-	if err := task.Exit(ctx); err != nil { // waits for the output
+	if err := task.Exit(ctx); err != nil { // Exit waits for the output
 		t.Fatal(err)
 	}
 	if want := fmt.Sprint("parent ", tpvm.TID{}, " siblings 2\n"); strings.Count(out.String(), want) != 2 {
@@ -235,8 +235,8 @@ func TestNoParent(t *testing.T) {
 	}
 }
 
-// The resource by which a program finds its parent is listed while the program has not enrolled, and
-// is gone when it has, when it has ended, and when it could not be started.
+// The resource by which a program finds its parent is listed while the program has not enrolled. It
+// is gone when the program has enrolled, has ended, or could not be started.
 func TestProgramsListed(t *testing.T) {
 	ctx := deadline(t)
 	task := enrol(t, alone(t))
@@ -280,7 +280,7 @@ func TestProgramsListed(t *testing.T) {
 	await()
 }
 
-// A program in a PID namespace of its own finds its parent.
+// A program in its own PID namespace finds its parent.
 func TestSpawnInNamespace(t *testing.T) {
 	if out, err := exec.Command("unshare", "--pid", "--fork", "true").CombinedOutput(); err != nil {
 		t.Skipf("no PID namespaces: %v: %s", err, out)
@@ -309,7 +309,7 @@ func TestSpawnInNamespace(t *testing.T) {
 }
 
 func init() {
-	programs["surroundings"] = func() error { // tells its parent its directory and two variables
+	programs["surroundings"] = func() error { // sends its parent its directory and two variables
 		ctx := context.Background()
 		t, err := joined()
 		if err != nil {

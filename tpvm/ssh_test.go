@@ -18,8 +18,8 @@ import (
 	"github.com/rocl-go/rocl/tpvm"
 )
 
-// needSSHD skips the test where the reason is that sshd cannot run here, or fails with
-// ROCL_SSHD=must.
+// needSSHD skips the test if ok is false, and fails it with ROCL_SSHD=must. why is the reason that
+// sshd cannot run here.
 func needSSHD(t *testing.T, ok bool, why string, more ...any) {
 	t.Helper()
 	if ok {
@@ -31,9 +31,9 @@ func needSSHD(t *testing.T, ok bool, why string, more ...any) {
 	t.Skip(why)
 }
 
-// sshd runs a server of the test's own on this machine. It returns a file of ssh's configuration
-// with the host "one"; "stranger", whose key the server does not know; and "impostor", whose key
-// ssh does not know.
+// sshd runs a server of the test's own on this machine. It returns a configuration file for ssh
+// with three hosts: "one"; "stranger", whose key the server does not know; and "impostor", whose
+// key ssh does not know.
 func (f *farm) sshd() (config string) {
 	t := f.t
 	t.Helper()
@@ -42,7 +42,7 @@ func (f *farm) sshd() (config string) {
 		needSSHD(t, err == nil, "%s is missing: apt-get install openssh-server", tool)
 	}
 	if os.Getuid() == 0 {
-		err := os.MkdirAll("/run/sshd", 0o755) // the service makes it otherwise
+		err := os.MkdirAll("/run/sshd", 0o755) // else the service makes it
 		needSSHD(t, err == nil, "sshd needs a directory: %v", err)
 	}
 	at := func(name string) string { return filepath.Join(f.dir, name) }
@@ -106,7 +106,7 @@ SetEnv %s
 		_ = server.Process.Kill()
 		<-ended
 	})
-	for ctx := deadline(t); ; time.Sleep(10 * time.Millisecond) { // until it listens
+	for ctx := deadline(t); ; time.Sleep(10 * time.Millisecond) { // until the server listens
 		out, err := exec.CommandContext(ctx, "ssh", "-F", at("ssh_config"), "-o", "BatchMode=yes", "one", "true").CombinedOutput()
 		if err == nil {
 			return at("ssh_config")
@@ -120,12 +120,12 @@ SetEnv %s
 	}
 }
 
-// A host is added over the system's ssh, by what a file of its configuration says. What ssh says
-// of hosts that it does not reach is told.
+// A host is added over the system's ssh, with a configuration file. The error has the output of ssh
+// for hosts that it does not reach.
 func TestAddHostsSSH(t *testing.T) {
 	f := newFarm(t)
 	config := f.sshd()
-	t.Setenv(tpvm.EnvSSH, "") // no fake
+	t.Setenv(tpvm.EnvSSH, "") // not the fake
 	f.task = enrol(t, f.c, tpvm.WithHostStarter(tpvm.SSH{Config: config}))
 	hs, err := f.add("one", "stranger", "impostor")
 	if len(hs) != 1 || hs[0].Added != "one" || hs[0].Launcher != tpvm.LauncherPod {

@@ -14,16 +14,16 @@ import (
 	"github.com/rocl-go/rocl"
 )
 
-// A Status tells how a program ended.
+// A Status says how a program ended.
 type Status struct {
-	Code   int            // that it exited with; -1 where a signal ended it
-	Signal syscall.Signal // that ended it, or 0
+	Code   int            // the exit code; -1 if a signal ended the program
+	Signal syscall.Signal // the signal that ended the program, or 0
 }
 
 // Success reports whether the program exited with code 0.
 func (s Status) Success() bool { return s.Code == 0 && s.Signal == 0 }
 
-// ExitCode returns the code as shells tell it: 128 and the number of the signal where one
+// ExitCode returns the code in the form of shells: 128 and the number of the signal if a signal
 // ended the program.
 func (s Status) ExitCode() int {
 	if s.Signal != 0 {
@@ -39,7 +39,7 @@ func (s Status) String() string {
 	return "exit status " + strconv.Itoa(s.Code)
 }
 
-// statusOf returns how a process ended.
+// statusOf returns how a process ended. For nil it returns Code -1.
 func statusOf(p *os.ProcessState) Status {
 	if p == nil {
 		return Status{Code: -1}
@@ -50,15 +50,15 @@ func statusOf(p *os.ProcessState) Status {
 	return Status{Code: p.ExitCode()}
 }
 
-// keptStatuses is how many programs that have ended a pod remembers.
+// keptStatuses is how many ended programs a pod remembers.
 const keptStatuses = 4096
 
-// statuses has the programs that a pod has started: those that run or are about to, and the latest
-// that have ended.
+// statuses holds the programs that a pod has started: those that run or are about to run, and the
+// latest that have ended.
 type statuses struct {
 	mu    sync.Mutex
 	by    map[TID]*child // by the identifier of the start, and by that of the task
-	order []*child       // that have ended, the oldest first
+	order []*child       // programs that have ended, the oldest first
 }
 
 func (s *statuses) add(c *child) {
@@ -99,7 +99,7 @@ func (s *statuses) get(id TID) *child {
 	return s.by[id]
 }
 
-// launched has which pods have started the latest programs that a task has spawned.
+// launched knows, for the latest programs that a task has spawned, the pods that have started them.
 type launched struct {
 	mu    sync.Mutex
 	pods  map[TID]TID
@@ -113,7 +113,7 @@ func (l *launched) add(pod TID, ids ...TID) {
 		l.pods = map[TID]TID{}
 	}
 	for _, id := range ids {
-		if _, ok := l.pods[id]; ok { // a program's task is asked for again
+		if _, ok := l.pods[id]; ok { // Task was called again for the program
 			continue
 		}
 		l.pods[id] = pod
@@ -132,7 +132,7 @@ func (l *launched) get(id TID) (TID, bool) {
 	return pod, ok
 }
 
-// waitFor asks a pod about a program that it has started.
+// waitFor is a request about a program that a pod has started.
 type waitFor struct{ ID TID }
 
 // programEnd is the reply to podWait.
@@ -147,7 +147,7 @@ type enrolled struct {
 	Error string
 }
 
-// wait waits until a program has ended.
+// wait waits until a program has ended. It is the handler of podWait.
 func (p *pod) wait(ctx context.Context, q waitFor) programEnd {
 	c := p.statuses.get(q.ID)
 	if c == nil {
@@ -161,7 +161,7 @@ func (p *pod) wait(ctx context.Context, q waitFor) programEnd {
 	}
 }
 
-// awaitTask waits until a program has become a task.
+// awaitTask waits until a program has become a task. It is the handler of podEnrolled.
 func (p *pod) awaitTask(ctx context.Context, q waitFor) enrolled {
 	c := p.statuses.get(q.ID)
 	if c == nil {
@@ -179,10 +179,10 @@ func (p *pod) awaitTask(ctx context.Context, q waitFor) enrolled {
 	return enrolled{ID: id}
 }
 
-// Wait waits until the program of a task has ended, and returns how. It asks the task that
-// started the program, which remembers the latest 4096 that have ended: a program that ended
-// before the call is known as well. Wait fails with ErrNoStatus where the program was started
-// by hand, for a thread, and where the task that started the program has ended.
+// Wait waits until the program of a task has ended, and returns how it ended. It asks the task that
+// started the program. That task remembers the latest 4096 programs that have ended, so Wait may be
+// called after the end. Wait fails with ErrNoStatus if the program was started by hand, for a
+// thread, and if the task that started the program has ended.
 func (t *Thread) Wait(ctx context.Context, id TID) (Status, error) {
 	s, err := t.wait(ctx, id)
 	if err != nil {
@@ -196,7 +196,7 @@ func (t *Thread) wait(ctx context.Context, id TID) (Status, error) {
 	if !ok {
 		f, err := t.task.lookUp(ctx, id)
 		switch {
-		case errors.Is(err, ErrNoTask): // has ended, or never was
+		case errors.Is(err, ErrNoTask): // the program has ended, or id is not a program's
 			return t.waitAnywhere(ctx, id)
 		case err != nil:
 			return Status{}, err
@@ -216,7 +216,7 @@ func (t *Thread) wait(ctx context.Context, id TID) (Status, error) {
 	return e.Status, err
 }
 
-// askWait waits for a program that a pod has started.
+// askWait asks a pod to wait for a program that it has started.
 func (t *Thread) askWait(ctx context.Context, pod, id TID) (programEnd, error) {
 	e, err := askPod(ctx, t.task, pod, podWait, waitFor{id}, t.task.pod.wait)
 	if err == nil && !e.IsKnown {
@@ -228,7 +228,7 @@ func (t *Thread) askWait(ctx context.Context, pod, id TID) (programEnd, error) {
 	return e, err
 }
 
-// waitAnywhere asks every pod of the virtual machine for a program.
+// waitAnywhere asks every pod of the virtual machine to wait for a program.
 func (t *Thread) waitAnywhere(ctx context.Context, id TID) (Status, error) {
 	pods, err := t.task.find(ctx, t.task.match(typePod, nil), nil)
 	if err != nil {

@@ -13,7 +13,8 @@ import (
 	"github.com/rocl-go/rocl/tpvm"
 )
 
-// A program that never enrols is started, and how it ends is told, also when that was before.
+// A program that never enrols is started, and Wait returns how it ended, even if that was before
+// the call.
 func TestStart(t *testing.T) {
 	ctx := deadline(t)
 	c := alone(t)
@@ -56,7 +57,7 @@ func TestStart(t *testing.T) {
 	}
 }
 
-// A program that enrols is waited for by its task's identifier, wherever it was started.
+// Wait takes the identifier of an enrolled program's task, wherever the program was started.
 func TestWaitElsewhere(t *testing.T) {
 	ctx := deadline(t)
 	c := rocltest.Cluster(t, 2)
@@ -105,7 +106,7 @@ func TestSignalStopped(t *testing.T) {
 	}
 }
 
-// More programs than a host may have are refused one by one: the others run.
+// Programs over the limit of a host are refused one by one: the other programs run.
 func TestSpawnTooMany(t *testing.T) {
 	ctx := deadline(t)
 	task := enrol(t, alone(t), tpvm.WithMaxPrograms(3))
@@ -136,7 +137,7 @@ func TestSpawnTooMany(t *testing.T) {
 	}
 }
 
-// A program that cannot be executed, and a name that nobody exports, are errors of each slot.
+// A program that cannot be executed, and a name that no task exports, are errors of each slot.
 func TestSpawnMissing(t *testing.T) {
 	ctx := deadline(t)
 	task := enrol(t, alone(t))
@@ -155,7 +156,7 @@ func TestSpawnMissing(t *testing.T) {
 	}
 }
 
-// An observer is not listed, and starts nothing for others.
+// An observer is not listed, and starts no programs for other tasks.
 func TestObserving(t *testing.T) {
 	ctx := deadline(t)
 	c := alone(t)

@@ -21,26 +21,27 @@ import (
 	"github.com/rocl-go/rocl"
 )
 
-// envOutput tells a program the inode numbers of the pipes that its launcher has made its standard output
-// and error. When the program enrols, it opens them for reading, so that the pipes have a reader when the
-// launcher has ended, and goes on with reading them. A program that does not enrol gets SIGPIPE then.
+// envOutput tells a program the inode numbers of the pipes that its launcher has made its standard
+// output and error. When the program enrols, it opens the pipes for reading. So they have a reader
+// when the launcher has ended, and the program goes on with reading them. A program that does not
+// enrol gets SIGPIPE then.
 const envOutput = "TPVM_OUTPUT"
 
 // A stream passes the output of a program on to a collector.
 type stream struct {
 	p      *pod
 	to     TID    // the collector
-	data   TID    // where it takes output
-	number uint64 // the collector's
-	own    uint64 // the launcher's
-	c      *child // nil: of this process
+	data   TID    // the collector's data resource
+	number uint64 // the collector's number for the stream
+	own    uint64 // the launcher's number for the stream
+	c      *child // nil: the stream has the output of this process
 	r      *os.File
-	w      *os.File      // the program's end; closed when it has been started
-	done   chan struct{} // closed when all has been passed on, or the stream was handed over
+	w      *os.File      // the program's end; closed when the program has been started
+	done   chan struct{} // closed when all has been passed on, or when the stream has been handed over
 	stop   func()        // ends the sending
 }
 
-// connectOutput says where the output of a program goes.
+// connectOutput connects the output of a program to streams, or as the request says.
 func (p *pod) connectOutput(ctx context.Context, c *child, q spawnPrograms) error {
 	if q.Output.IsNone {
 		return nil
@@ -53,12 +54,12 @@ func (p *pod) connectOutput(ctx context.Context, c *child, q spawnPrograms) erro
 	if q.Output.IsSplit {
 		n = 2
 	}
-	number := p.lastStream.Add(2) // the one for standard error is next
+	number := p.lastStream.Add(2) // the number after it is for standard error
 	var pipes []string
 	for i := range n {
 		s, err := p.newStream(ctx, c, q, number+uint64(i), i == 1)
 		if IsGone(err) {
-			break // the task that gathered has ended: discarded
+			break // the task that gathered has ended: output is discarded
 		}
 		if err != nil {
 			for _, s := range c.streams {
@@ -103,7 +104,7 @@ func (s *stream) begin(ctx context.Context, q beginStream) error {
 	return err
 }
 
-// send sends a message of the stream.
+// send sends a message of the stream to the collector.
 func (s *stream) send(ctx context.Context, tag uint64, p []byte) error {
 	b := binary.LittleEndian.AppendUint64(make([]byte, 0, 8+len(p)), s.number)
 	return s.p.r.SendBytes(ctx, s.data, tag, append(b, p...))
@@ -116,7 +117,7 @@ func (s *stream) enrolled(id TID) {
 	_, _ = ask[done](s.p.t.ended, s.p.t, s.to, outEnrolled, enrolledStream{Stream: s.number, Task: id})
 }
 
-// started says that the program runs, or that it could not be started.
+// started is called when the program runs, or, with false, when it could not be started.
 func (s *stream) started(ok bool) {
 	_ = s.w.Close()
 	if !ok {
@@ -128,7 +129,7 @@ func (s *stream) started(ok bool) {
 	s.pass()
 }
 
-// pass passes output on, in a goroutine, until it ends or is handed over.
+// pass passes output on, in a goroutine of its own, until the output ends or is handed over.
 func (s *stream) pass() {
 	ctx, stop := context.WithCancel(s.p.t.ended)
 	s.stop = stop
@@ -159,7 +160,7 @@ func (s *stream) pass() {
 	}
 }
 
-// passed ends the passing on.
+// passed ends the stream.
 func (s *stream) passed() {
 	_ = s.r.Close()
 	s.p.mu.Lock()
@@ -168,7 +169,7 @@ func (s *stream) passed() {
 	close(s.done)
 }
 
-// copy sends whole lines, and longer ones in parts, until the output ends.
+// copy sends whole lines, and parts of longer lines, until the output ends.
 func (s *stream) copy(ctx context.Context) error {
 	buf := make([]byte, maxLine)
 	n := 0
@@ -206,7 +207,7 @@ func (s *stream) copy(ctx context.Context) error {
 	}
 }
 
-// readRest reads what the pipe has, without waiting.
+// readRest reads the bytes that are in the pipe, without waiting.
 func (s *stream) readRest(p []byte) (n int) {
 	raw, err := s.r.SyscallConn()
 	if err == nil {
@@ -218,8 +219,8 @@ func (s *stream) readRest(p []byte) (n int) {
 	return n
 }
 
-// handOver ends the passing on of output that other tasks gather. Programs that have enrolled
-// go on with it themselves; the others are waited for, until ctx ends.
+// handOver ends the passing on of output that other tasks gather. Programs that have enrolled go on
+// with it themselves. handOver waits for the output of the other programs, until ctx ends.
 func (p *pod) handOver(ctx context.Context) {
 	p.mu.Lock()
 	p.handedOver = true
@@ -247,7 +248,7 @@ func (p *pod) handOver(ctx context.Context) {
 	}
 }
 
-// stream returns the launcher's number of the child's output, or 0.
+// stream returns the launcher's number for the child's output, or 0 if it is not gathered.
 func (c *child) stream() uint64 {
 	if len(c.streams) == 0 {
 		return 0
@@ -255,7 +256,7 @@ func (c *child) stream() uint64 {
 	return c.streams[0].own
 }
 
-// watchLauncher has this process pass on its own output when its launcher has ended.
+// watchLauncher makes this process pass on its own output when its launcher has ended.
 func (t *Task) watchLauncher(st *foundStart) {
 	pipes := os.Getenv(envOutput)
 	_ = os.Unsetenv(envOutput)
@@ -292,12 +293,12 @@ func (t *Task) watchLauncher(st *foundStart) {
 	}
 }
 
-// lastOutput is how long Exit waits for the launcher to take what the process has printed last.
-// A launcher that lives takes it later as well.
+// lastOutput is how long Exit waits until the launcher has read the last output of the process. A
+// launcher that lives can read it later as well.
 const lastOutput = time.Second
 
-// passOwnLast waits until the launcher has taken what this process has printed, or the process
-// passes it on because the launcher has ended.
+// passOwnLast waits until the launcher has read the output of this process, or until this process
+// passes the output on because the launcher has ended.
 func (t *Task) passOwnLast(ctx context.Context) {
 	if t.launch == nil {
 		return
@@ -317,7 +318,7 @@ func (t *Task) passOwnLast(ctx context.Context) {
 	}
 }
 
-// hasUnread reports whether a pipe has bytes that were not read.
+// hasUnread reports whether a pipe has unread bytes.
 func hasUnread(r *os.File) bool {
 	n := 0
 	if raw, err := r.SyscallConn(); err == nil {
@@ -341,16 +342,16 @@ func (t *Task) passOwn(st *foundStart) {
 	}
 }
 
-// disownOutput closes this process's ends of the launcher's pipes. Where the launcher has
-// ended, what the process prints from then on is discarded.
+// disownOutput closes this process's ends of the launcher's pipes.
 func (t *Task) disownOutput() {
 	for _, r := range t.own {
 		_ = r.Close()
 	}
 }
 
-// openOutput opens for reading the pipe with an inode number that is the standard output or error of this
-// process. It returns nil if neither is that pipe, such as behind a shell's redirection.
+// openOutput opens for reading the pipe with an inode number that is the standard output or error
+// of this process. It returns nil if neither is that pipe, for example behind a shell's
+// redirection.
 func openOutput(number string) *os.File {
 	for std := 1; std <= 2; std++ {
 		if strconv.FormatUint(pipeNumber(std), 10) != number {
@@ -365,7 +366,7 @@ func openOutput(number string) *os.File {
 	return nil
 }
 
-// pipeNumber returns the inode number of a pipe, or 0 if fd is none.
+// pipeNumber returns the inode number of a pipe, or 0 if fd is not a pipe.
 func pipeNumber(fd int) uint64 {
 	var s syscall.Stat_t
 	if syscall.Fstat(fd, &s) != nil || s.Mode&syscall.S_IFMT != syscall.S_IFIFO {
@@ -374,8 +375,8 @@ func pipeNumber(fd int) uint64 {
 	return s.Ino
 }
 
-// discard has what this process writes to a pipe discarded from now on, where the pipe is its
-// standard output or error.
+// discard replaces the standard output or error of this process with the null device, if it is the
+// pipe r.
 func discard(r *os.File) {
 	var pipe syscall.Stat_t
 	raw, err := r.SyscallConn()

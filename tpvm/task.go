@@ -27,8 +27,8 @@ import (
 const (
 	// EnvVM names the virtual machine that Enrol joins, unless WithVM does.
 	EnvVM = "TPVM_VM"
-	// EnvToken names the start of a program by Spawn. Enrol finds the program's parent by it,
-	// and unsets it.
+	// EnvToken names the start of a program by Spawn. Enrol finds the program's parent by it, and
+	// unsets the variable.
 	EnvToken = "TPVM_TOKEN"
 )
 
@@ -53,15 +53,15 @@ const (
 	attrToken    = "token"
 	attrStart    = "start"
 	attrLaunch   = "launch"   // yes: the pod starts programs for any task
-	attrObserves = "observes" // yes: the pod is an observer's, and keeps no entries of the message box for other tasks
-	attrServedBy = "servedby" // what serves a pod: see Host.Launcher
+	attrObserves = "observes" // yes: an observer's pod, which keeps no entries of the message box for other tasks
+	attrServedBy = "servedby" // what serves a pod; see Host.Launcher
 	attrAdded    = "added"    // the name under which AddHosts added the host of a pod
 	attrNumber   = "number"
 	attrLauncher = "launcher" // the pod that has started a task
 )
 
-// TID identifies a task or a thread: it is the identifier of its resource. The zero TID
-// identifies none.
+// TID identifies a task or a thread: it is the identifier of its resource. The zero TID identifies
+// no task.
 type TID = rocl.GID
 
 type config struct {
@@ -89,8 +89,8 @@ type namedFunc struct {
 // An Option changes one default of Enrol, ServePod or RunPod.
 type Option func(*config)
 
-// WithContext makes the task a participant of its own in the context c, which stays open
-// after Exit. By default Enrol opens a context.
+// WithContext makes the task use the context c, which stays open after Exit. By default Enrol opens
+// a context.
 func WithContext(c *rocl.Context) Option { return func(f *config) { f.c = c } }
 
 // WithRocl gives options for the context that Enrol opens.
@@ -102,16 +102,16 @@ func WithRocl(opts ...rocl.Option) Option {
 // not find each other. By default it is the value of EnvVM, or else the name of the user.
 func WithVM(name string) Option { return func(f *config) { f.vm = name } }
 
-// WithName gives the name under which the task is listed, by default that of its program.
+// WithName sets the name under which the task is listed. The default is the name of its program.
 func WithName(name string) Option { return func(f *config) { f.name = name } }
 
-// WithSignal replaces what the task does when another task signals or kills it. f runs in a
-// goroutine of its own. By default the signal is sent to the process.
+// WithSignal makes the task call f when another task signals or kills it. f runs in a goroutine of
+// its own. By default the signal is sent to the process.
 func WithSignal(f func(syscall.Signal)) Option { return func(c *config) { c.onSignal = f } }
 
-// WithLogger sends what the task logs to l: threads that fail or panic, handlers that panic, output
-// of programs that could not be written, and the like. By default the task logs to slog.Default().
-// A nil l discards the log.
+// WithLogger makes the task log to l: threads that fail or panic, handlers that panic, output of
+// programs that could not be written, and the like. By default the task logs to slog.Default(). A
+// nil l discards the log.
 func WithLogger(l *slog.Logger) Option { return func(c *config) { c.log = l } }
 
 // WithExport makes Enrol export f under a name, until Exit. A parent may spawn f as soon as the Spawn
@@ -132,51 +132,51 @@ func WithoutLaunch() Option { return func(c *config) { c.noLaunch = true } }
 // through it. Use it for monitoring commands.
 func Observing() Option { return func(c *config) { c.noLaunch, c.isHidden = true, true } }
 
-// A Task is a process of the virtual machine. Its methods, and those of its Thread, which
-// stands for the process itself, may be called by several goroutines.
+// A Task is a process of the virtual machine. Its Thread stands for the process itself. The methods
+// of both may be called by several goroutines.
 type Task struct {
 	*Thread
 	c     *rocl.Context
-	owns  bool // the context
+	owns  bool // the task opened the context, and closes it
 	vm    string
 	host  string
 	node  string
 	pod   *pod
 	log   *slog.Logger
-	ended context.Context // until Exit
+	ended context.Context // done after Exit
 	end   context.CancelFunc
-	work  goroutines // of the task, which ended ends
+	work  goroutines // of the task; they end when ended is done
 
-	launch   *foundStart   // of this process, where its output is gathered; else nil
-	tookOver chan struct{} // closed when this process passes it on
+	launch   *foundStart   // of this process, if its output is gathered; else nil
+	tookOver chan struct{} // closed when this process passes its output on
 
-	lost losses // if the task owns the context
+	lost losses // used if the task owns the context
 
 	packers      sync.Pool // of *pack.Buffer
 	typedPackers sync.Pool // of *pack.Buffer for typed messages
 	messages     sync.Pool // of *Message
 
-	starter  HostStarter // of AddHosts
+	starter  HostStarter // used by AddHosts
 	env      []string    // for programs that the pod starts
-	podAttrs rocl.Attrs  // of the pod, besides those of every pod
+	podAttrs rocl.Attrs  // of the pod, besides the attributes of every pod
 
 	mu         sync.Mutex
 	exited     bool
 	output     output       // where the output of programs goes that this task spawns
-	catch      *collector   // of that output; nil: of another task, or none
+	catch      *collector   // the collector of that output; nil: a collector of another task, or none
 	collectors []*collector // of this task that have not ended
-	own        []*os.File   // its launcher's ends of the pipes to which this process writes
+	own        []*os.File   // the reading ends of the pipes to which this process writes
 
 	groupsMu sync.Mutex
-	agents   map[string]*groupAgent // of groups, by name
+	agents   map[string]*groupAgent // by the names of their groups
 }
 
 // Enrol joins the virtual machine: it registers the process as a task, and starts its pod
-// controller. A program that Spawn has started is known to its parent when Enrol returns.
-// Exit must be called in the end.
+// controller. When Enrol returns in a program that Spawn has started, the parent knows the task.
+// The caller must call Exit in the end.
 //
-// A process may enrol several times; each task is a participant of its own. Only the first is
-// the task that its parent's Spawn returns.
+// A process may enrol several times, each time as a task of its own. Only the first is the task
+// that its parent's Spawn returns.
 func Enrol(ctx context.Context, opts ...Option) (t *Task, err error) {
 	f := configure(opts)
 	if t, err = newTask(ctx, f); err != nil {
@@ -188,7 +188,7 @@ func Enrol(ctx context.Context, opts ...Option) (t *Task, err error) {
 	return t, nil
 }
 
-// configure returns what the options and the environment say.
+// configure returns the configuration that the options and the environment describe.
 func configure(opts []Option) *config {
 	f := &config{vm: os.Getenv(EnvVM), name: filepath.Base(os.Args[0]), maxPrograms: mostPrograms, log: slog.Default()}
 	for _, o := range opts {
@@ -206,7 +206,7 @@ func configure(opts []Option) *config {
 	return f
 }
 
-// newTask returns a task that has a context, and nothing registered.
+// newTask returns a task that has a context, and no resources.
 func newTask(ctx context.Context, f *config) (t *Task, err error) {
 	t = &Task{
 		c: f.c, owns: f.c == nil, vm: f.vm, log: f.log, tookOver: make(chan struct{}),
@@ -228,17 +228,19 @@ func newTask(ctx context.Context, f *config) (t *Task, err error) {
 	return t, nil
 }
 
-// undelivered records the report of a message for Exit. The pod and resources that use ownTag
-// send the library's own messages.
+// undelivered records a report of the context, for Exit. Messages of the pod, and messages with
+// ownTag, are the library's own.
 func (t *Task) undelivered(u rocl.Undelivered) {
 	t.lost.record(u, u.Tag&ownTag != 0 || u.From == t.pod.r.ID())
 }
 
-// lingerMost is for how long the task's own context waits, as it is closed, for messages to be delivered. Exit waits
-// for those of the program before, as long as its ctx allows; a task that could not enrol has none.
+// lingerMost is for how long Close of the task's own context waits for messages to be delivered.
+// Exit has waited for the program's messages before, as long as its ctx allows. A task that could
+// not enrol has sent none.
 const lingerMost = time.Second
 
-// abandon gives back what a task has that could not enrol for the reason err.
+// abandon withdraws the resources of a task that could not enrol for the reason err. It returns
+// err, joined with an error of closing the context.
 func (t *Task) abandon(err error) error {
 	t.end()
 	if t.pod != nil {
@@ -300,7 +302,7 @@ func (t *Task) enrol(ctx context.Context, conf *config) error {
 	return t.tellStart(ctx, start)
 }
 
-// endWith has the process get SIGTERM when its parent has ended.
+// endWith makes the process get SIGTERM when its parent has ended.
 func (t *Task) endWith(parent TID) error {
 	r, err := t.c.Register(t.ended, nil)
 	if err != nil {
@@ -321,7 +323,7 @@ func (t *Task) endWith(parent TID) error {
 	return nil
 }
 
-// attrs returns the attributes of a resource of the task.
+// attrs returns the attributes of a resource of the task, more included.
 func (t *Task) attrs(typ string, more rocl.Attrs) rocl.Attrs {
 	a := rocl.Attrs{attrType: typ, attrVM: t.vm, attrHost: t.host, attrNode: t.node}
 	if t.pod != nil {
@@ -331,14 +333,14 @@ func (t *Task) attrs(typ string, more rocl.Attrs) rocl.Attrs {
 	return a
 }
 
-// match returns a pattern for resources of the virtual machine.
+// match returns a pattern for resources of the virtual machine, more included.
 func (t *Task) match(typ string, more rocl.Match) rocl.Match {
 	m := rocl.Match{attrType: typ, attrVM: t.vm}
 	maps.Copy(m, more)
 	return m
 }
 
-// findAll yields the resources that match on the nodes that answer.
+// findAll yields the resources that match on the nodes that answer. It leaves out rocl.ErrPartial.
 func (t *Task) findAll(ctx context.Context, m rocl.Match, opts ...rocl.FindOption) iter.Seq2[rocl.Found, error] {
 	return func(yield func(rocl.Found, error) bool) {
 		for f, err := range t.c.FindAll(ctx, m, opts...) {
@@ -355,19 +357,19 @@ func (t *Task) VM() string { return t.vm }
 // Host returns the name of the machine that the task runs on.
 func (t *Task) Host() string { return t.host }
 
-// Rocl returns the rocl context on which the task runs, for what this package does not offer. Do not
-// close it: Exit does, unless WithContext gave it.
+// Rocl returns the rocl context on which the task runs, for features that this package does not
+// offer. Do not close it: Exit does, unless WithContext gave it.
 func (t *Task) Rocl() *rocl.Context { return t.c }
 
-// A ThreadFunc is what a thread does. When it returns, the thread has ended. ctx ends when the
-// thread is killed and when its task exits; the function should return soon then. A panic, and an
-// error that it returns before ctx has ended, are logged; see WithLogger. The thread's parent is told
-// of the end by Notify, but not of the error.
+// A ThreadFunc is the function of a thread. When it returns, the thread has ended. ctx ends when
+// the thread is killed and when its task exits; the function should return soon then. A panic, and
+// an error that it returns before ctx has ended, are logged; see WithLogger. Notify tells the
+// thread's parent of the end, but not of the error.
 type ThreadFunc func(ctx context.Context, t *Thread) error
 
-// Export lets the tasks of the virtual machine start f as threads of this task, by name. The
-// name is gone when the returned Closer has been closed, or the task has exited; threads that
-// run go on. Several tasks may export the same name: Spawn chooses.
+// Export lets the tasks of the virtual machine start f as threads of this task, by name. The name
+// can be spawned until the returned Closer is closed or the task exits. Running threads go on after
+// Close. Several tasks may export the same name: Spawn chooses.
 func (t *Task) Export(ctx context.Context, name string, f ThreadFunc) (io.Closer, error) {
 	switch {
 	case name == "":
@@ -410,10 +412,10 @@ func (x *export) Close() error {
 	return x.r.Close()
 }
 
-// Exit leaves the virtual machine. It ends the task's threads and waits for them. It waits for
-// the output of the programs that Catchout gathers, and until the messages that the task has sent
-// are delivered. Messages to tasks and threads that have ended are not waited for, and are no
-// error. The process goes on.
+// Exit leaves the virtual machine. It ends the task's threads and waits for them. It waits for the
+// output of the programs that Catchout gathers, and until the messages that the task has sent are
+// delivered. Messages to tasks and threads that have ended are not waited for, and are no error.
+// The process goes on.
 //
 // If ctx ends first, Exit returns the cause, even if a thread has not returned. If messages were
 // lost for another reason, such as a host out of reach, the error names their receivers.
@@ -431,7 +433,7 @@ func (t *Task) Exit(ctx context.Context) error {
 	return nil
 }
 
-// leave ends all that belongs to the task.
+// leave ends the task: its output, its threads, its resources, and the context that it owns.
 func (t *Task) leave(ctx context.Context) error {
 	drained := t.drain(ctx)
 	t.pod.infos.handOver(ctx)
@@ -454,7 +456,7 @@ func (t *Task) leave(ctx context.Context) error {
 	return errors.Join(drained, t.lost.err(ctx, flushed, closed))
 }
 
-// withdraw ends the threads and withdraws what the task has registered.
+// withdraw ends the threads and closes the resources of the task.
 func (t *Task) withdraw() {
 	for _, th := range t.pod.all() {
 		th.kill(ErrExited)

@@ -18,7 +18,7 @@ type TaskInfo struct {
 	Name     string
 	Host     string
 	Node     string // the number of the host's node
-	PID      int    // of a task's process; 0: a thread
+	PID      int    // the number of a task's process; 0: a thread
 	IsThread bool
 }
 
@@ -27,8 +27,8 @@ func (t *Thread) Tasks(ctx context.Context) iter.Seq2[TaskInfo, error] {
 	return t.list(ctx, typeTask, typeThread)
 }
 
-// Programs returns the programs that were started and have not enrolled. The identifier of
-// each is that of its start; see [Program.ID].
+// Programs returns the programs that were started and have not enrolled. Each has the identifier of
+// its start; see [Program.ID].
 func (t *Thread) Programs(ctx context.Context) iter.Seq2[TaskInfo, error] {
 	return t.list(ctx, typeStart)
 }
@@ -58,7 +58,7 @@ func taskInfo(f rocl.Found, typ string) TaskInfo {
 	return i
 }
 
-// attr returns the value of an attribute, or "".
+// attr returns the value of an attribute, or "" if there is none.
 func attr(f rocl.Found, name string) string {
 	v, _ := f.Attrs.Get(name)
 	return string(v)

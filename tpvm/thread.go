@@ -14,31 +14,31 @@ import (
 	"github.com/rocl-go/rocl"
 )
 
-// A Thread is a task's participant in the virtual machine: a goroutine that Spawn started, or
-// the process itself. Its identifier is a target of messages for every task and thread. Its
-// methods may be called by several goroutines.
+// A Thread is a participant in the virtual machine: a goroutine that Spawn started, or the process
+// itself. Every task and thread can send messages to its identifier. Its methods may be called by
+// several goroutines.
 type Thread struct {
 	task       *Task
 	r          *rocl.Resource
 	family     family
-	isMain     bool // the process itself
+	isMain     bool // the Thread is the process itself
 	ctx        context.Context
 	cancel     context.CancelCauseFunc
 	msgContext atomic.Uint32
 	groups     threadGroups
 	selectors  selectors
-	handlers   atomic.Pointer[handlers] // nil: there has been none
+	handlers   atomic.Pointer[handlers] // nil: no handler has been added
 }
 
-// family is what a thread learns from its start.
+// family is what a thread learns when it starts: its name, its arguments and its parentage.
 type family struct {
 	name string
 	args []string
 	parentage
 }
 
-// parentage says which Spawn has started a thread or a program. The zero parentage is that of one
-// that was started by hand.
+// parentage says which Spawn has started a thread or a program. It is zero if the thread or program
+// was started by hand.
 type parentage struct {
 	Parent     TID
 	Spawn      uint64 // number of the Spawn, for the pod
@@ -47,12 +47,12 @@ type parentage struct {
 	NoParent   bool   // the thread or program does not see Parent
 }
 
-// children returns the parentage of what a Spawn of the thread starts.
+// children returns the parentage of the threads or programs that a Spawn of the thread starts.
 func (t *Thread) children(number uint64, s *spawn) parentage {
 	return parentage{Parent: t.ID(), Spawn: number, Pod: t.task.pod.r.ID(), MsgContext: t.msgContext.Load(), NoParent: s.noParent}
 }
 
-// newThread registers a thread.
+// newThread registers a thread. more are further attributes of its resource.
 func (t *Task) newThread(ctx context.Context, typ string, f family, more rocl.Attrs) (*Thread, error) {
 	a := t.attrs(typ, more)
 	a[attrName] = f.name
@@ -71,8 +71,8 @@ func (t *Task) newThread(ctx context.Context, typ string, f family, more rocl.At
 // ID returns the identifier of the thread.
 func (t *Thread) ID() TID { return t.r.ID() }
 
-// Parent returns the task or thread that spawned the thread, or the zero TID if none did, or if
-// it did so with NoParent.
+// Parent returns the task or thread that spawned the thread. It returns the zero TID if the thread
+// was started by hand, or spawned with NoParent.
 func (t *Thread) Parent() TID {
 	if t.family.NoParent {
 		return TID{}
@@ -83,23 +83,23 @@ func (t *Thread) Parent() TID {
 // Name returns the name under which the thread was spawned.
 func (t *Thread) Name() string { return t.family.name }
 
-// Args returns the arguments that its parent gave.
+// Args returns the arguments that the thread's parent gave.
 func (t *Thread) Args() []string { return slices.Clone(t.family.args) }
 
 // Task returns the task in whose process the thread runs.
 func (t *Thread) Task() *Task { return t.task }
 
-// Resource returns the resource of the thread, for what this package does not offer. Messages
-// whose tag has the highest bit set are the library's.
+// Resource returns the resource of the thread, for features that this package does not offer.
+// Messages whose tag has the highest bit set are the library's.
 func (t *Thread) Resource() *rocl.Resource { return t.r }
 
 // String returns the name and the identifier.
 func (t *Thread) String() string { return fmt.Sprintf("%s (%v)", t.family.name, t.ID()) }
 
-// Siblings returns the identifiers of the tasks or threads that one Spawn started together
-// with this one, which is among them, in the same order for each of them. It waits until
-// that Spawn has started all. It returns none if the thread was started by hand, and fails
-// with rocl.ErrGone if the task that spawned them has ended.
+// Siblings returns the identifiers of the tasks or threads that one Spawn started, this one
+// included. The order is the same for each of them. Siblings waits until that Spawn has started
+// all. It returns none if the thread was started by hand, and fails with rocl.ErrGone if the task
+// that spawned them has ended.
 func (t *Thread) Siblings(ctx context.Context) ([]TID, error) {
 	if t.family.Spawn == 0 {
 		return nil, nil
@@ -114,10 +114,10 @@ func (t *Thread) Siblings(ctx context.Context) ([]TID, error) {
 	return a.IDs, nil
 }
 
-// errGoexit tells that the function of a thread has called runtime.Goexit.
+// errGoexit is the error of a thread whose function has called runtime.Goexit.
 var errGoexit = errors.New("tpvm: the thread's goroutine ended")
 
-// panicError tells that the function of a thread has panicked.
+// panicError is the error of a thread whose function has panicked.
 type panicError struct {
 	value any
 	stack []byte
@@ -125,8 +125,8 @@ type panicError struct {
 
 func (e *panicError) Error() string { return fmt.Sprintf("panic: %v\n%s", e.value, e.stack) }
 
-// failed logs err, with which the function of the thread has ended. An error is expected of a thread
-// that was told to end.
+// failed logs err, with which the function of the thread has ended. It does not log an error, other
+// than a panic, of a thread that was told to end.
 func (t *Thread) failed(err error) {
 	var p *panicError
 	if err != nil && (t.ctx.Err() == nil || errors.As(err, &p)) {
@@ -144,8 +144,8 @@ func (t *Thread) run(f ThreadFunc) (err error) {
 	return f(t.ctx, t)
 }
 
-// kill ends the thread: its context, and its resource, so that everything that waits for it is
-// told. The goroutine goes on until it looks.
+// kill ends the thread: its context, its groups and its resource, so that monitors of the thread
+// are told. The thread's function goes on until it looks at its context.
 func (t *Thread) kill(cause error) {
 	if t.cancel != nil {
 		t.cancel(cause)
@@ -156,9 +156,9 @@ func (t *Thread) kill(cause error) {
 	}
 }
 
-// A MsgContext separates the messages of one purpose, such as a library's, from all others
-// with the same tags. A thread sends and receives in one at a time. The zero MsgContext is
-// the first of each thread that was started by hand.
+// A MsgContext separates the messages of one purpose, such as a library's, from all other messages
+// with the same tags. A thread sends and receives in one message context at a time. A thread that
+// was started by hand begins in the zero MsgContext.
 type MsgContext uint32
 
 // NewContext returns a message context that no other task of the virtual machine has. It lasts
@@ -167,12 +167,12 @@ func (t *Thread) NewContext(ctx context.Context) (MsgContext, error) {
 	return t.task.pod.newContext(ctx)
 }
 
-// FreeContext gives a message context back. Contexts that another task has made cannot be
-// given back.
+// FreeContext gives a message context back. It fails with ErrBadParam for a message context that
+// another task has made.
 func (t *Thread) FreeContext(c MsgContext) error { return t.task.pod.freeContext(c) }
 
-// SetContext chooses the message context in which the thread sends and receives, and returns
-// the one before.
+// SetContext chooses the message context in which the thread sends and receives, and returns the
+// previous one.
 func (t *Thread) SetContext(c MsgContext) (old MsgContext, err error) {
 	if c >= 1<<contextBits {
 		return 0, fmt.Errorf("tpvm: message context %d: %w", c, ErrBadParam)
@@ -180,8 +180,8 @@ func (t *Thread) SetContext(c MsgContext) (old MsgContext, err error) {
 	return MsgContext(t.msgContext.Swap(uint32(c))), nil
 }
 
-// MsgContext returns the message context in which the thread sends and receives. Those that
-// it spawns begin in the same.
+// MsgContext returns the message context in which the thread sends and receives. The threads and
+// programs that it spawns begin in the same one.
 func (t *Thread) MsgContext() MsgContext { return MsgContext(t.msgContext.Load()) }
 
 func (c MsgContext) String() string { return strconv.FormatUint(uint64(c), 10) }

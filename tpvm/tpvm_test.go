@@ -20,7 +20,7 @@ import (
 	"github.com/rocl-go/rocl/tpvm/pack"
 )
 
-// The test binary is also the programs that tests spawn.
+// The test binary also runs as the programs that tests spawn.
 func TestMain(m *testing.M) {
 	if p := programs[os.Getenv("TPVM_TEST_PROGRAM")]; p != nil {
 		if err := p(); err != nil {
@@ -29,7 +29,7 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
-	dir, err := os.MkdirTemp("", "tpvm") // the node of the examples, which name none
+	dir, err := os.MkdirTemp("", "tpvm") // the node of the examples, which do not name one
 	if err == nil {
 		err = os.Setenv("ROCL_SOCKET", filepath.Join(dir, "s"))
 	}
@@ -44,7 +44,7 @@ func TestMain(m *testing.M) {
 }
 
 var programs = map[string]func() error{
-	"hello": func() error { // tells its parent its arguments, and ends when told to
+	"hello": func() error { // sends its parent its arguments, and ends when a message says so
 		ctx := context.Background()
 		t, err := joined()
 		if err != nil {
@@ -65,7 +65,7 @@ var programs = map[string]func() error{
 	"silent": func() error { return errors.New("does not enrol") },
 }
 
-// deadline is a context that ends when something hangs.
+// deadline returns a context that ends when a test hangs.
 func deadline(t testing.TB) context.Context {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	t.Cleanup(cancel)
@@ -81,7 +81,7 @@ func enrol(t testing.TB, c *rocl.Context, opts ...tpvm.Option) *tpvm.Task {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if t.Failed() { // they may wait for what the test would have sent
+		if t.Failed() { // the programs may wait for messages that the test would have sent
 			task.KillChildren()
 		}
 		task.WaitChildren()
@@ -92,10 +92,10 @@ func enrol(t testing.TB, c *rocl.Context, opts ...tpvm.Option) *tpvm.Task {
 	return task
 }
 
-// program says which of programs the test binary is.
+// program makes the test binary run as one of programs.
 func program(name string) tpvm.SpawnOption { return tpvm.Env("TPVM_TEST_PROGRAM=" + name) }
 
-// self is the test binary.
+// self returns the path of the test binary.
 func self(t testing.TB) string {
 	t.Helper()
 	path, err := os.Executable()
@@ -122,7 +122,7 @@ func joined(opts ...tpvm.Option) (*tpvm.Task, error) {
 	return tpvm.Enrol(context.Background(), append(opts, node)...)
 }
 
-// Threads are spawned by name over two nodes, know their parent and siblings, and answer.
+// Threads are spawned by name on two nodes, know their parent and siblings, and answer.
 func TestSpawnThreads(t *testing.T) {
 	ctx := deadline(t)
 	c := rocltest.Cluster(t, 2)
@@ -190,7 +190,7 @@ func node(t testing.TB) string {
 	return sock
 }
 
-// Programs are spawned, know their parent, and are told to end.
+// Programs are spawned, know their parent, and end when a message says so.
 func TestSpawnPrograms(t *testing.T) {
 	ctx := deadline(t)
 	task := enrol(t, alone(t))

@@ -25,11 +25,11 @@ func SendValues[T pack.Number](ctx context.Context, t *Thread, to TID, tag int, 
 	return fmt.Errorf("tpvm: send to %v: %w", to, err)
 }
 
-// RecvValues receives a message, as Recv does, and unpacks its values into v, as pvm_precv does.
-// It returns the number of values, and from whom and with which tag they came. If the message
-// has more values than v, RecvValues fills v and fails with ErrTruncated; the rest is lost. A
-// message from Send can be received too, if its values are all of type T. Bytes of encoding Default
-// count with their padding, up to a multiple of four.
+// RecvValues receives a message, as Recv does, and unpacks its values into v, as pvm_precv does. It
+// returns the number of values, and the sender and the tag of the message. If the message has more
+// values than v, RecvValues fills v and fails with ErrTruncated; the rest is lost. A message from
+// Send can be received too, if its values are all of type T. Bytes of encoding Default count with
+// their padding, up to a multiple of four.
 func RecvValues[T pack.Number](ctx context.Context, t *Thread, from TID, tag int, v []T) (n int, i Info, err error) {
 	m, err := t.Recv(ctx, from, tag)
 	if err != nil {
@@ -54,10 +54,10 @@ func valuesIn[T pack.Number](m *Message) int {
 	k := reflect.TypeFor[T]().Kind()
 	isInt := k <= reflect.Uint64
 	if k == reflect.Int || k == reflect.Uint {
-		size = 8 // a long, also where Go's int has four bytes
+		size = 8 // a long, even if Go's int has four bytes
 	}
 	if m.Encoding() == pack.Default && isInt && size > 1 {
-		size = 4 // XDR has no others
+		size = 4 // XDR has no smaller integers
 	}
 	return m.Remaining() / size
 }
@@ -67,9 +67,9 @@ func (t *Thread) SendBytes(ctx context.Context, to TID, tag int, p []byte) error
 	return SendValues(ctx, t, to, tag, p)
 }
 
-// SendBuffer sends the memory of m without a copy, as bytes of encoding InPlace: the receiver
-// reads it with View or UnpackBytes. If SendBuffer returns nil, it has taken over the caller's
-// reference to m; otherwise m stays the caller's.
+// SendBuffer sends the memory of m without a copy, as bytes of encoding InPlace. The receiver reads
+// it with View or UnpackBytes. If SendBuffer returns nil, it has taken over the caller's reference
+// to m; otherwise m stays the caller's.
 func (t *Thread) SendBuffer(ctx context.Context, to TID, tag int, m *rocl.Buffer) error {
 	if to.IsZero() {
 		return errZeroTID
@@ -84,7 +84,8 @@ func (t *Thread) SendBuffer(ctx context.Context, to TID, tag int, m *rocl.Buffer
 	return nil
 }
 
-// packer returns an empty Buffer of a pool, in which types are options of NewBuffer.
+// packer returns an empty Buffer of a pool. All Buffers of a pool have the same types, which are
+// options of NewBuffer.
 func packer(pool *sync.Pool, enc pack.Encoding, types ...pack.Option) *pack.Buffer {
 	b, ok := pool.Get().(*pack.Buffer)
 	if !ok {
@@ -95,6 +96,6 @@ func packer(pool *sync.Pool, enc pack.Encoding, types ...pack.Option) *pack.Buff
 }
 
 func putPacker(pool *sync.Pool, b *pack.Buffer) {
-	b.Reset(pack.Default) // drops what it refers to
+	b.Reset(pack.Default) // drops references to packed memory
 	pool.Put(b)
 }

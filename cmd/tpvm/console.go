@@ -45,12 +45,12 @@ func consoleCommand() *cobra.Command {
 type console struct {
 	cmd     *cobra.Command
 	t       *tpvm.Task
-	out     io.Writer // of commands, and of what is spawned
+	out     io.Writer // of commands, and of spawned programs
 	err     io.Writer // of errors
 	aliases map[string][]string
-	exports []string // names of variables for what is spawned
+	exports []string // names of the variables that spawned programs get
 	jobs    []*job
-	line    *term.Terminal // of a user who types commands; else nil
+	line    *term.Terminal // reads the lines of a user at a terminal; else nil
 	quit    bool
 }
 
@@ -75,8 +75,8 @@ func runConsole(cmd *cobra.Command, rc string) (err error) {
 	return c.runScript(ctx)
 }
 
-// end ends the console. For a script it waits for what prints; else that goes on without its
-// output. stop ends what follows the jobs.
+// end ends the console. If waits is set, as for a script, it waits for jobs that print. Otherwise
+// these go on without their output. stop ends the goroutines that follow the jobs.
 func (c *console) end(waits bool, stop func()) error {
 	ctx, cancel := context.WithCancel(c.cmd.Context())
 	defer cancel()
@@ -97,7 +97,7 @@ func (c *console) end(waits bool, stop func()) error {
 		err = nil
 	}
 	for _, j := range c.jobs {
-		if err == nil && waits { // nothing writes any more
+		if err == nil && waits { // no goroutine writes any more
 			err = j.err
 		}
 		if j.file != nil {
@@ -107,12 +107,13 @@ func (c *console) end(waits bool, stop func()) error {
 	return err
 }
 
-// readRC carries out the commands of the start-up file.
+// readRC carries out the commands of the start-up file. It does nothing if there is no default
+// file.
 func (c *console) readRC(ctx context.Context, path string) error {
 	isDefault := path == ""
 	if isDefault {
 		home, err := os.UserHomeDir()
-		if err != nil { // there is none
+		if err != nil { // there is no home directory
 			return nil
 		}
 		path = filepath.Join(home, rcName)
@@ -137,8 +138,8 @@ func (c *console) readRC(ctx context.Context, path string) error {
 	return nil
 }
 
-// useTerminal has the console print by its terminal, which keeps the line that a user types below
-// what is printed.
+// useTerminal makes the console print by its terminal, which keeps the line that a user types below
+// the output.
 func (c *console) useTerminal() {
 	c.line = term.NewTerminal(struct {
 		io.Reader
@@ -178,7 +179,7 @@ func (c *console) readLine(ctx context.Context, fd int) (string, error) {
 	return interruptible(ctx, c.line.ReadLine)
 }
 
-// runScript carries out the commands of standard input, and fails if one has failed.
+// runScript carries out the commands of standard input. It fails if one of them has failed.
 func (c *console) runScript(ctx context.Context) error {
 	next := lines(c.cmd.InOrStdin())
 	failed := false
@@ -201,8 +202,8 @@ func (c *console) runScript(ctx context.Context) error {
 	return nil
 }
 
-// interruptible returns what read returns, or the cause of the end of ctx: then read goes on, as
-// reading a file cannot be interrupted.
+// interruptible returns the result of read, or the cause of the end of ctx. In the second case read
+// goes on, as reading a file cannot be interrupted.
 func interruptible(ctx context.Context, read func() (string, error)) (string, error) {
 	type result struct {
 		line string
@@ -235,7 +236,7 @@ func lines(r io.Reader) func() (string, error) {
 	}
 }
 
-// endOfInput returns the error of the command for that of the last read.
+// endOfInput returns the error of the command for the error err of the last read.
 func endOfInput(err error) error {
 	switch {
 	case errors.Is(err, io.EOF):
@@ -246,7 +247,7 @@ func endOfInput(err error) error {
 	return err
 }
 
-// do carries out a line.
+// do carries out one line.
 func (c *console) do(ctx context.Context, line string) error {
 	words, err := split(line)
 	if err != nil || len(words) == 0 || strings.HasPrefix(words[0], "#") {
@@ -267,7 +268,8 @@ func (c *console) do(ctx context.Context, line string) error {
 	return nil
 }
 
-// expand replaces aliases. Each is replaced once, so that one may have the name of a command.
+// expand replaces aliases. Each alias is replaced once, so that an alias may have the name of a
+// command.
 func (c *console) expand(words []string) []string {
 	var seen []string
 	for {
@@ -280,7 +282,7 @@ func (c *console) expand(words []string) []string {
 	}
 }
 
-// findCommand returns the command of a name.
+// findCommand returns the command with a name.
 func findCommand(name string) (command, error) {
 	for _, k := range consoleCommands {
 		if k.name == name {

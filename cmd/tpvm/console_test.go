@@ -16,8 +16,8 @@ import (
 	"github.com/rocl-go/rocl/internal/freeaddr"
 )
 
-// The start-up file comes first. A bad line in it is reported with its place, and is no failure
-// of the script.
+// The start-up file comes first. A bad line in it is reported with its place, and does not make the
+// script fail.
 func TestConsoleRC(t *testing.T) {
 	s := newShell(t)
 	home, other := filepath.Join(t.TempDir(), "home"), filepath.Join(t.TempDir(), "rc")
@@ -42,7 +42,7 @@ func TestConsoleRC(t *testing.T) {
 	}
 }
 
-// Each line has its result, and one that is wrong says so.
+// Each line has its result, and a wrong line has its error.
 func TestConsoleCommands(t *testing.T) {
 	s := newShell(t)
 	for _, x := range []struct{ lines, out, says string }{
@@ -75,8 +75,8 @@ func TestConsoleCommands(t *testing.T) {
 	}
 }
 
-// The identifiers of a job come before its output, and the report of its end behind it, also where
-// the program prints at once.
+// The identifiers of a job come before its output, and the report of its end after it, even if the
+// program prints at once.
 func TestConsoleOrder(t *testing.T) {
 	const jobs = 5
 	out, errOut, code := newShell(t).run(strings.Repeat("spawn -> echo x\n", jobs), "console")
@@ -99,7 +99,7 @@ func TestConsoleOrder(t *testing.T) {
 	}
 }
 
-// On a terminal, what a user has typed stays below what comes meanwhile.
+// On a terminal, the text that a user has typed stays below the output that comes meanwhile.
 func TestConsoleTerminal(t *testing.T) {
 	in, typed := io.Pipe()
 	shown := &screen{grown: make(chan struct{}, 1)}
@@ -126,7 +126,7 @@ func TestConsoleTerminal(t *testing.T) {
 	}
 }
 
-// A screen keeps what is written.
+// A screen keeps the text that is written to it.
 type screen struct {
 	mu    sync.Mutex
 	text  string
@@ -144,7 +144,7 @@ func (s *screen) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// await waits until the text ends with what is wanted.
+// await waits until the text ends with want.
 func (s *screen) await(t *testing.T, want string) {
 	t.Helper()
 	for {
@@ -162,7 +162,7 @@ func (s *screen) await(t *testing.T, want string) {
 	}
 }
 
-// Every command of the table has a help, and is in the list, which is sorted.
+// Every command of the table has a help text, and is in the list, which is sorted.
 func TestConsoleHelp(t *testing.T) {
 	var lines, names []string
 	for _, k := range consoleCommands {
@@ -178,7 +178,7 @@ func TestConsoleHelp(t *testing.T) {
 	}
 }
 
-// Hosts are added and used, and halt ends their pods, but not one that an operator has started.
+// Hosts are added and used. halt ends their pods, but no pod that an operator has started.
 func TestConsoleHosts(t *testing.T) {
 	s := newShell(t)
 	dir := t.TempDir()
@@ -204,7 +204,7 @@ func TestConsoleHosts(t *testing.T) {
 	if err := os.WriteFile(ssh, []byte(script+"\nexec sh -c \"$*\"\n"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { one.run("", "delete", "one") }) // where halt has failed
+	t.Cleanup(func() { one.run("", "delete", "one") }) // if halt has failed
 	main := node("")
 	main.env = append(main.env, "TPVM_SSH="+ssh, "TPVM_POD="+must(os.Executable())+" pod")
 	serving, lines := operated.start("pod")

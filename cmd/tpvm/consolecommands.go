@@ -25,16 +25,16 @@ type command struct {
 	name, args  string
 	least, most int // arguments
 	what        string
-	more        string // for the help of this command alone
+	more        string // the rest of the help for this command
 	f           func(c *console, ctx context.Context, args []string) error
 }
 
-const many = math.MaxInt // arguments
+const many = math.MaxInt // any number of arguments
 
 // consoleCommands are the commands, in the order of help.
 var consoleCommands []command
 
-func init() { // help refers to the table
+func init() { // in init, because help refers to the table
 	consoleCommands = []command{
 		{"add", "HOST...", 1, many, "add hosts on which tasks can start programs", "ssh reaches them; for its options: setenv TPVM_SSH 'ssh -F FILE'", (*console).add},
 		{"alias", "[NAME [COMMAND [argument...]]]", 0, many, "list the aliases, print one, or define one", "", (*console).alias},
@@ -66,12 +66,12 @@ const aboutConsoleIDs = "Give the identifier as 'ps' prints it (1000005-11), or 
 
 func (k command) usage() string { return strings.TrimSpace(k.name + " " + k.args) }
 
-// pvmAliases are the aliases that PVM's console begins with.
+// pvmAliases returns the aliases with which PVM's console begins.
 func pvmAliases() map[string][]string {
 	return map[string][]string{"?": {"help"}, "h": {"help"}, "j": {"jobs"}, "t": {"ps"}, "v": {"version"}}
 }
 
-// brief is the context of a question that is answered at once.
+// brief returns a context for requests that are answered at once.
 func (c *console) brief() (context.Context, context.CancelFunc) { return patience(c.cmd, 0) }
 
 func (c *console) help(_ context.Context, args []string) error {
@@ -144,9 +144,9 @@ func (c *console) pstat(_ context.Context, args []string) error {
 	})
 }
 
-// printStates prints a table of names and what f says of each.
+// printStates prints a table of names and the result of f for each.
 func (c *console) printStates(title string, names []string, f func(name string) string) error {
-	var b bytes.Buffer // what jobs print does not come between
+	var b bytes.Buffer // so that output of jobs does not come between
 	tw := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(tw, "%s\tSTATUS\n", title)
 	for _, n := range names {
@@ -170,7 +170,7 @@ func (c *console) doQuit(context.Context, []string) error {
 	return nil
 }
 
-// flag reports whether the arguments are the one option that a command has.
+// flag reports whether the arguments are the one option of a command. It fails for other arguments.
 func flag(args []string, name string) (bool, error) {
 	switch {
 	case len(args) == 0:
@@ -211,7 +211,7 @@ func (c *console) sig(_ context.Context, args []string) error {
 	return signalEach(ctx, c.t, s, args[1:])
 }
 
-// reset ends all tasks but the console, and programs that are none.
+// reset ends all tasks but the console, and the programs that have not enrolled.
 func (c *console) reset(context.Context, []string) error {
 	ctx, cancel := c.brief()
 	defer cancel()
@@ -242,7 +242,7 @@ func (c *console) halt(ctx context.Context, args []string) error {
 		return errors.Join(err, hostsErr)
 	}
 	for _, h := range hs {
-		if h.Launcher != tpvm.LauncherPod || h.Added == "" { // an operator has started it
+		if h.Launcher != tpvm.LauncherPod || h.Added == "" { // an operator has started the pod, or there is none
 			continue
 		}
 		if gone := c.t.DelHosts(ctx, h.Added); !errors.Is(gone, tpvm.ErrNoPod) {

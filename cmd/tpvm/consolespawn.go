@@ -16,7 +16,7 @@ import (
 	"github.com/rocl-go/rocl/tpvm"
 )
 
-// envDebugger is the command under which spawn -? starts programs.
+// envDebugger names the variable for the command under which spawn -? starts programs.
 const envDebugger = "TPVM_DEBUGGER"
 
 const aboutSpawn = `-COUNT      how many, such as -4
@@ -28,25 +28,25 @@ const aboutSpawn = `-COUNT      how many, such as -4
 ->FILE      write it to a file; ->>FILE appends it. A line may also end with -> FILE or ->> FILE
 --          the options end`
 
-// job is one spawn.
+// job is one spawn of the console.
 type job struct {
 	number  int
 	name    string
 	ps      []*program
 	prints  bool
-	w       io.Writer     // of the output
-	file    *os.File      // of the output, or nil
+	w       io.Writer     // where the output is written
+	file    *os.File      // the file of the output, or nil
 	err     error         // of writing the output
 	isShown chan struct{} // closed when the console has printed the job; the output waits for that
 	outputs chan struct{} // one for each program whose output has ended
-	ended   chan struct{} // closed when the console has printed that the job has ended, or ends itself
+	ended   chan struct{} // closed when the console has printed that the job has ended, or when the console ends
 }
 
 // program is one of the programs of a job.
 type program struct {
 	*tpvm.Program
-	ended   chan struct{} // closed when it has
-	failure string        // after ended: how it failed, if it did
+	ended   chan struct{} // closed when the program has ended
+	failure string        // how the program failed, or ""; valid after ended
 }
 
 // await waits until the program has ended.
@@ -59,7 +59,7 @@ func (p *program) await(ctx context.Context) {
 	}
 }
 
-// take writes a line of the output of a job.
+// take writes a line of the output of a job. It waits until the job has been printed.
 func (j *job) take(o *tpvm.Output) {
 	<-j.isShown
 	more := ""
@@ -77,11 +77,11 @@ func (j *job) take(o *tpvm.Output) {
 	}
 }
 
-// outputTime is how long the report of a job's end waits for output that its programs have left to
-// other processes.
+// outputTime is how long the report of a job's end waits for output by other processes that have
+// inherited the programs' pipes.
 const outputTime = time.Second
 
-// awaitOutput waits until the output of the programs has ended.
+// awaitOutput waits until the output of the programs has ended, or until outputTime is over.
 func (j *job) awaitOutput() {
 	late := time.After(outputTime)
 	for range j.ps {
@@ -93,7 +93,7 @@ func (j *job) awaitOutput() {
 	}
 }
 
-// follow prints that a job has ended, behind its output.
+// follow prints that a job has ended, after its output.
 func (c *console) follow(ctx context.Context, j *job) {
 	defer close(j.ended)
 	var failed []*program
@@ -110,7 +110,7 @@ func (c *console) follow(ctx context.Context, j *job) {
 	}
 }
 
-// outcome says how a job has ended.
+// outcome describes how a job has ended.
 func (j *job) outcome(failed []*program) string {
 	switch {
 	case len(failed) == 0:
@@ -121,7 +121,7 @@ func (j *job) outcome(failed []*program) string {
 	return fmt.Sprintf("%s: %d of %d failed, the first %v: %s", j.name, len(failed), len(j.ps), failed[0], failed[0].failure)
 }
 
-// running returns the programs of a job that run.
+// running returns the programs of a job that have not ended.
 func (j *job) running() (ps []*program) {
 	for _, p := range j.ps {
 		select {
@@ -159,12 +159,12 @@ func (c *console) listJobs(_ context.Context, args []string) error {
 	return nil
 }
 
-// request is what a spawn asks for.
+// request holds the arguments of a spawn.
 type request struct {
 	n               int
 	host, arch, dir string
 	debugs          bool
-	args            []string // the program first
+	args            []string // the program and its arguments
 	prints          bool
 	file            string
 	appendsToFile   bool
@@ -243,7 +243,8 @@ func (r *request) debugger() error {
 	return nil
 }
 
-// output returns where the output of a spawn goes; nil: nowhere.
+// output returns the writer for the output of a spawn, and the file to close. A nil writer means
+// that the output is discarded.
 func (r *request) output(console io.Writer) (w io.Writer, file *os.File, err error) {
 	switch {
 	case !r.prints:
@@ -321,11 +322,11 @@ func (c *console) start(r request, j *job) ([]*tpvm.Program, error) {
 	return ps, errors.Join(explain(ctx, c.t, "start", r.args[0], r.host, err), c.t.Catchout(nil))
 }
 
-// enrolTime is how long spawn waits for tasks to print their identifiers.
+// enrolTime is how long spawn waits for tasks before it prints their identifiers.
 const enrolTime = time.Second
 
-// printStarted prints a job, and its identifiers: those of tasks where they have enrolled. What
-// other jobs print does not come between.
+// printStarted prints a job and its identifiers: of the task if the program has enrolled, else of
+// its start. Output of other jobs does not come between.
 func (c *console) printStarted(ctx context.Context, j *job) error {
 	ctx, stop := context.WithTimeout(ctx, enrolTime)
 	defer stop()
@@ -333,7 +334,7 @@ func (c *console) printStarted(ctx context.Context, j *job) error {
 	fmt.Fprintf(&b, "[%d] %d started\n", j.number, len(j.ps))
 	for _, p := range j.ps {
 		id, err := p.Task(ctx)
-		if err != nil { // it is no task, or not yet
+		if err != nil { // the program is no task, or has not enrolled yet
 			id = p.ID()
 		}
 		fmt.Fprintln(&b, id)

@@ -19,7 +19,7 @@ import (
 	"github.com/rocl-go/rocl/tpvm"
 )
 
-// hostEntry is a host as people see it.
+// hostEntry is a host in the form that hosts prints.
 type hostEntry struct {
 	ID       tpvm.TID `json:"id"`
 	Node     string   `json:"node"`
@@ -55,7 +55,7 @@ func hostsCommand() *cobra.Command {
 	return cmd
 }
 
-// tellSilent says which nodes of the cluster do not answer. What runs there is not listed.
+// tellSilent prints which nodes of the cluster do not answer. Tasks on these are not listed.
 func tellSilent(ctx context.Context, cmd *cobra.Command, t *tpvm.Task) {
 	var v rocl.Coverage
 	for _, err := range t.Rocl().FindAll(ctx, rocl.Match{rocl.AttrKind: "node"}, rocl.Want(), rocl.Covered(&v)) {
@@ -68,7 +68,7 @@ func tellSilent(ctx context.Context, cmd *cobra.Command, t *tpvm.Task) {
 	}
 }
 
-// findHost returns the index of the host that a name or a node's number means, or -1.
+// findHost returns the index of the host that a name or a node's number denotes, or -1.
 func findHost(hs []tpvm.Host, name string) int {
 	return slices.IndexFunc(hs, func(h tpvm.Host) bool { return slices.Contains([]string{h.Added, h.Node, h.Name}, name) })
 }
@@ -83,7 +83,7 @@ func printHosts(w io.Writer, hs []tpvm.Host, asJSON bool) error {
 		}
 		return printJSON(w, all)
 	}
-	var b bytes.Buffer // other output does not come between
+	var b bytes.Buffer // so that other output does not come between
 	tw := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(tw, "NODE\tHOST\tARCH\tCORES\tTASKS\tLAUNCHER\tADDED")
 	for _, h := range hs {

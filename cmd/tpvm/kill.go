@@ -70,7 +70,8 @@ func signalAll(cmd *cobra.Command, s syscall.Signal, ids []string) error {
 	return observe(cmd, 0, func(ctx context.Context, t *tpvm.Task) error { return signalEach(ctx, t, s, ids) }, joinOnly())
 }
 
-// signalEach signals what each identifier names, and returns the errors of those that failed.
+// signalEach signals the tasks, threads and programs that ids name, and returns the errors of those
+// that could not be signalled.
 func signalEach(ctx context.Context, t *tpvm.Task, s syscall.Signal, ids []string) error {
 	all, err := list(ctx, t)
 	if err != nil {

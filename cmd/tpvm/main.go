@@ -2,8 +2,8 @@
 
 // Command tpvm runs programs as tasks of a parallel virtual machine, and shows and ends them.
 //
-// Exit codes: those of the programs for run; else 0 done, 1 failed, 2 no directory serves the
-// node, 64 wrong usage, 130 interrupted.
+// The exit code of run is that of the programs. The exit codes of the other commands are: 0 done, 1
+// failed, 2 no directory serves the node, 64 wrong usage, 130 interrupted.
 package main
 
 import (
@@ -49,7 +49,7 @@ type usageError struct{ error }
 
 func usagef(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
 
-// exitError is the exit code of a command that has printed what is to be said.
+// exitError is the exit code of a command that has printed its errors itself.
 type exitError int
 
 func (e exitError) Error() string { return fmt.Sprintf("exit code %d", int(e)) }
@@ -80,18 +80,19 @@ func execute(ctx context.Context, args []string) int {
 	return exitFailed
 }
 
-// text is an error, safe to print, without the names of the libraries in front of its parts.
+// text returns the text of an error, safe to print, without the names of the libraries in front of
+// its parts.
 func text(err error) string {
 	return strings.TrimPrefix(strings.ReplaceAll(usage.Text(err), ": tpvm: ", ": "), "tpvm: ")
 }
 
-// isNoMachine reports whether an error says that nothing runs on this node: no process serves its
-// directory.
+// isNoMachine reports whether an error says that no process serves the directory of this node, so
+// that no task runs on it.
 func isNoMachine(err error) bool {
 	return errors.Is(err, rocl.ErrNoDirectory) && (errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED))
 }
 
-// hintOf says what to do about an error.
+// hintOf returns the advice for an error, or "".
 func hintOf(err error) string {
 	var late noAnswer
 	switch {
@@ -147,7 +148,7 @@ func rootCommand() *cobra.Command {
 	return root
 }
 
-// nothing is an error if a command that takes no arguments has some.
+// nothing fails if a command that takes no arguments has some.
 func nothing(cmd *cobra.Command, args []string) error {
 	if err := usage.Nothing(cmd, args); err != nil {
 		return usageError{err}
@@ -155,7 +156,8 @@ func nothing(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
-// atLeast returns a check that a command has so many arguments.
+// atLeast returns a check that a command has at least n arguments. what describes them for the
+// error.
 func atLeast(n int, what string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if len(args) < n {
@@ -165,8 +167,7 @@ func atLeast(n int, what string) cobra.PositionalArgs {
 	}
 }
 
-// patience returns a context that ends when an answer has not come within --timeout, or within
-// least if that is longer.
+// patience returns a context that ends after --timeout, or after least if that is longer.
 func patience(cmd *cobra.Command, least time.Duration) (context.Context, context.CancelFunc) {
 	d, _ := cmd.Flags().GetDuration("timeout")
 	d = max(d, least)
@@ -180,10 +181,10 @@ func (d noAnswer) Error() string {
 	return fmt.Sprintf("no answer within %v; --timeout allows more time", time.Duration(d))
 }
 
-// joinOnly has a command fail where no directory serves the node, rather than serve it.
+// joinOnly makes a command fail if no directory serves the node, instead of serving it.
 func joinOnly() tpvm.Option { return tpvm.WithRocl(rocl.JoinOnly()) }
 
-// enrol makes the command a task.
+// enrol makes the process of the command a task.
 func enrol(cmd *cobra.Command, opts ...tpvm.Option) (*tpvm.Task, error) {
 	log := slog.New(slog.DiscardHandler)
 	if v, _ := cmd.Flags().GetBool("verbose"); v {
@@ -194,7 +195,7 @@ func enrol(cmd *cobra.Command, opts ...tpvm.Option) (*tpvm.Task, error) {
 	return tpvm.Enrol(ctx, append(opts, tpvm.WithLogger(log), tpvm.WithRocl(rocl.WithLogger(log), rocl.WithLinger(time.Second)))...)
 }
 
-// observe calls f with a task that is not listed. The context of f ends as patience says.
+// observe calls f with a task that is not listed. The context of f is one of patience.
 func observe(cmd *cobra.Command, least time.Duration, f func(context.Context, *tpvm.Task) error, opts ...tpvm.Option) error {
 	t, err := enrol(cmd, append(opts, tpvm.Observing())...)
 	if err != nil {
@@ -210,7 +211,7 @@ func observe(cmd *cobra.Command, least time.Duration, f func(context.Context, *t
 	return f(ctx, t)
 }
 
-// complain prints an error, and what to do about it.
+// complain prints an error, and the advice for it.
 func complain(w io.Writer, where string, err error) {
 	fmt.Fprintf(w, "tpvm: %s%s\n", where, text(err))
 	if hint := hintOf(err); hint != "" {
@@ -223,7 +224,7 @@ func isTerminal(w any) bool {
 	return ok && term.IsTerminal(int(f.Fd()))
 }
 
-// printTo prints on a command's output, and returns the error of that.
+// printTo prints on a command's output, and returns the error of writing.
 func printTo(w io.Writer, format string, args ...any) error {
 	_, err := fmt.Fprintf(w, format, args...)
 	return err

@@ -28,7 +28,7 @@ import (
 	"github.com/rocl-go/rocl/tpvm"
 )
 
-// The test binary is the command as well, and a task, when told to be.
+// The test binary is the command tpvm, or a task, if the environment says so.
 func TestMain(m *testing.M) {
 	switch os.Getenv("BE_TPVM") {
 	case "tpvm":
@@ -36,7 +36,7 @@ func TestMain(m *testing.M) {
 		code := execute(ctx, os.Args[1:])
 		stop()
 		os.Exit(code)
-	case "task": // enrols, says so, and stays
+	case "task": // enrols, prints that, and stays
 		t, err := tpvm.Enrol(context.Background())
 		if err != nil {
 			fmt.Fprintln(os.Stderr, err)
@@ -58,10 +58,10 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// long is far more than anything here takes.
+// long is far more time than any part of these tests takes.
 const long = time.Minute
 
-// shell is a directory and a virtual machine of a test's own.
+// shell is a directory and a virtual machine for one test.
 type shell struct {
 	t   *testing.T
 	env []string
@@ -104,7 +104,7 @@ func (s *shell) run(in string, args ...string) (out, errOut string, code int) {
 	return o.String(), e.String(), cmd.ProcessState.ExitCode()
 }
 
-// start starts tpvm, whose output comes by line.
+// start starts tpvm. Its output is read by lines.
 func (s *shell) start(args ...string) (cmd *exec.Cmd, lines *bufio.Scanner) {
 	s.t.Helper()
 	cmd = s.command(args...)
@@ -125,7 +125,7 @@ func (s *shell) start(args ...string) (cmd *exec.Cmd, lines *bufio.Scanner) {
 	return cmd, bufio.NewScanner(r)
 }
 
-// next returns the next line.
+// next returns the next line of output.
 func next(t *testing.T, lines *bufio.Scanner) string {
 	t.Helper()
 	if !lines.Scan() {
@@ -134,7 +134,7 @@ func next(t *testing.T, lines *bufio.Scanner) string {
 	return lines.Text()
 }
 
-// rest waits until the output has ended: until the last process that has it has.
+// rest waits until the last process that writes to the output has ended, and returns the lines.
 func rest(lines *bufio.Scanner) (all []string) {
 	for lines.Scan() {
 		all = append(all, lines.Text())
@@ -142,8 +142,8 @@ func rest(lines *bufio.Scanner) (all []string) {
 	return all
 }
 
-// Programs that know nothing of tpvm run where no directory serves the node, their output has
-// their names in front, and the exit code is theirs.
+// Programs that know nothing of tpvm run on a node without a directory. Their output has their
+// names in front, and the exit code is theirs.
 func TestRun(t *testing.T) {
 	s := newShell(t)
 	out, errOut, code := s.run("", "run", "-n", "3", "sh", "-c", "echo out $0; echo err >&2", "arg")
@@ -166,8 +166,8 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// A program that tpvm run or the console has started has no parent: it would send it messages that
-// nothing receives.
+// A program that tpvm run or the console has started has no parent. It would send messages to its
+// parent that nothing receives.
 func TestNoParent(t *testing.T) {
 	s := newShell(t)
 	want := fmt.Sprintln("parent", tpvm.TID{})
@@ -179,7 +179,7 @@ func TestNoParent(t *testing.T) {
 	}
 }
 
-// Errors name what is wrong and say what to do.
+// Errors name the cause and say what to do.
 func TestRunErrors(t *testing.T) {
 	s := newShell(t)
 	for _, c := range []struct {
@@ -213,8 +213,8 @@ func TestRunErrors(t *testing.T) {
 	}
 }
 
-// Of a host that is there and starts nothing, run says how to change that; it says run where the
-// library says start.
+// For a host that exists and starts no programs, run says how to change that. The error says run
+// where the library says start.
 func TestRunOnIdleHost(t *testing.T) {
 	ctx := t.Context()
 	c := rocltest.Cluster(t, 2)
@@ -252,7 +252,7 @@ func TestRunInterrupted(t *testing.T) {
 	}
 }
 
-// Tasks are listed below what has started them, and ended by a short identifier.
+// Tasks are listed below their parents, and ended by a short identifier.
 func TestPsKill(t *testing.T) {
 	s := newShell(t)
 	cmd, lines := s.start("run", "-n", "2", "--env", "BE_TPVM=task", must(os.Executable()))
@@ -303,7 +303,7 @@ func must[T any](v T, err error) T {
 	return v
 }
 
-// Where nothing runs there are no tasks, and one host: this one.
+// On a node on which nothing runs, there are no tasks and one host: this one.
 func TestNothingRuns(t *testing.T) {
 	s := newShell(t)
 	for args, want := range map[string]string{"ps": "no tasks\n", "ps --json": ""} {
@@ -316,7 +316,7 @@ func TestNothingRuns(t *testing.T) {
 	}
 }
 
-// The console reads a script, goes on behind an error, and waits for output.
+// The console reads a script, goes on after an error, and waits for output.
 func TestConsole(t *testing.T) {
 	s := newShell(t)
 	file := filepath.Join(t.TempDir(), "out")
@@ -346,7 +346,7 @@ func TestConsole(t *testing.T) {
 	}
 }
 
-// A hundred tasks are a line each, ten thousand threads of them a few.
+// A hundred tasks have a line each. Ten thousand threads of them have a few.
 func TestPrintTree(t *testing.T) {
 	id := func(c uint64, serial int) tpvm.TID {
 		return must(rocl.ParseGID(fmt.Sprintf("%012x-%x-%x", 0xabcdef, c, serial)))
@@ -376,7 +376,7 @@ func TestPrintTree(t *testing.T) {
 		}
 	}
 	if first, last := strings.Index(got, " h1 "), strings.LastIndex(got, " h0 "); strings.Count(got[:last], " h1 ") != 1 || first > last {
-		t.Errorf("tasks are not grouped by host:\n%.800s", got) // but for the lone thread, which is below a task of h0
+		t.Errorf("tasks are not grouped by host:\n%.800s", got) // except the lone thread, which is below a task of h0
 	}
 	b.Reset()
 	if err := printTree(&b, all, true); err != nil || strings.Count(b.String(), "\n") != 1+100+10_001+1 {
@@ -442,7 +442,7 @@ func TestParseSpawn(t *testing.T) {
 	}
 }
 
-// On a terminal, how many run is drawn again below each line.
+// On a terminal, the number of running programs is drawn again below each line of output.
 func TestProgress(t *testing.T) {
 	var b bytes.Buffer
 	p := newProgress(&b, &b, 3, "x")

@@ -33,7 +33,7 @@ func podCommand() *cobra.Command {
 	}
 }
 
-// hostTime is for adding or deleting hosts.
+// hostTime is the least time that adding or deleting hosts may take.
 const hostTime = time.Minute
 
 func addCommand() *cobra.Command {
@@ -56,7 +56,7 @@ func addCommand() *cobra.Command {
 	return cmd
 }
 
-// addHosts adds hosts, and prints those that were added.
+// addHosts adds hosts, and prints the hosts that were added.
 func addHosts(ctx context.Context, w io.Writer, t *tpvm.Task, names []string) error {
 	hs, err := t.AddHosts(ctx, names...)
 	for _, h := range hs {

@@ -22,7 +22,7 @@ import (
 	"github.com/rocl-go/rocl/tpvm"
 )
 
-// entry is a task, a thread or a program that has not enrolled, as people see it.
+// entry is a task, a thread or a program that has not enrolled, in the form that ps prints.
 type entry struct {
 	ID     tpvm.TID  `json:"id"`
 	Parent *tpvm.TID `json:"parent,omitempty"`
@@ -33,7 +33,7 @@ type entry struct {
 	PID    int       `json:"pid,omitempty"`
 }
 
-// list returns everything that runs in the virtual machine, sorted by hosts.
+// list returns all tasks, threads and programs of the virtual machine, sorted by hosts.
 func list(ctx context.Context, t *tpvm.Task) ([]entry, error) {
 	var all []entry
 	add := func(i tpvm.TaskInfo, kind string) {
@@ -63,7 +63,7 @@ func list(ctx context.Context, t *tpvm.Task) ([]entry, error) {
 	return all, nil
 }
 
-// byHost orders entries by the names of hosts, and those of a host by identifier.
+// byHost orders entries by the names of hosts, and the entries of a host by identifier.
 func byHost(a, b entry) int {
 	return cmp.Or(strings.Compare(a.Host, b.Host), strings.Compare(a.Node, b.Node), a.ID.Compare(b.ID))
 }
@@ -74,8 +74,8 @@ func short(id tpvm.TID) string {
 	return rest
 }
 
-// shorten returns the shortest text that names each: the numbers of context and resource, with
-// the node in front where these alone are those of several.
+// shorten returns the shortest text that names each entry: the numbers of context and resource,
+// with the node in front if several entries have the same numbers.
 func shorten(all []entry) map[tpvm.TID]string {
 	count := map[string]int{}
 	for _, e := range all {
@@ -90,8 +90,8 @@ func shorten(all []entry) map[tpvm.TID]string {
 	return names
 }
 
-// resolve returns which entry a text names: by the whole identifier, without the node, or with
-// the first digits of the node.
+// resolve returns the identifier of the entry that a text names: by the whole identifier, without
+// the node, or with the first digits of the node.
 func resolve(all []entry, what string) (tpvm.TID, error) {
 	var found, begun []entry
 	for _, e := range all {
@@ -183,7 +183,7 @@ func printJSON[T any](w io.Writer, all []T) error {
 	return nil
 }
 
-// mostThreads is how many threads of one name and parent are a line each.
+// mostThreads is how many threads of one name and parent have a line each.
 const mostThreads = 3
 
 // printTree prints entries below their parents.
@@ -201,7 +201,7 @@ func printTree(w io.Writer, all []entry, withThreads bool) error {
 			roots = append(roots, e)
 		}
 	}
-	var b bytes.Buffer // other output does not come between
+	var b bytes.Buffer // so that other output does not come between
 	tw := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(tw, "ID\tPID\tHOST\tTASK")
 	hosts, tasks, threads := map[string]bool{}, 0, 0
@@ -227,7 +227,7 @@ func printTree(w io.Writer, all []entry, withThreads bool) error {
 				k := e.Node + "\x00" + e.Name
 				if n := same[k]; !withThreads && len(l.below) == 0 && (n > mostThreads || n < 0) {
 					same[k] = -1
-					if n < 0 { // counted by the first
+					if n < 0 { // counted in the line of the first
 						continue
 					}
 					l.id, l.name = l.id+"…", fmt.Sprintf("%s (%d threads)", l.name, n)

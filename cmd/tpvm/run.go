@@ -90,7 +90,8 @@ func (f *runFlags) options() ([]tpvm.SpawnOption, error) {
 	return opts, nil
 }
 
-// runError is an error of starting programs. It says run, as the user has.
+// runError is an error of starting programs. Its text says run, as the command does, in place of
+// start or spawn.
 type runError struct{ error }
 
 func (e runError) Unwrap() error { return e.error }
@@ -105,8 +106,8 @@ func (e runError) Error() string {
 	return text
 }
 
-// explain says why nothing is started on a host that a user has named, in place of ErrNoHost. It
-// returns any other error as it is.
+// explain returns an error in place of ErrNoHost that says why nothing is started on the host that
+// a user has named. It returns any other error as it is.
 func explain(ctx context.Context, t *tpvm.Task, verb, program, host string, err error) error {
 	if !errors.Is(err, tpvm.ErrNoHost) || host == "" || host == "." {
 		return err
@@ -125,7 +126,7 @@ func explain(ctx context.Context, t *tpvm.Task, verb, program, host string, err 
 	return err
 }
 
-// run runs a program n times, and returns the exit code as an error.
+// run runs a program n times, and returns its exit code as an error.
 func (f *runFlags) run(cmd *cobra.Command, name string, opts []tpvm.SpawnOption) (err error) {
 	ctx := cmd.Context()
 	t, err := enrol(cmd, tpvm.WithName("tpvm run"), tpvm.WithoutLaunch())
@@ -134,7 +135,7 @@ func (f *runFlags) run(cmd *cobra.Command, name string, opts []tpvm.SpawnOption)
 	}
 	p := newProgress(cmd.OutOrStdout(), cmd.ErrOrStderr(), f.n, filepath.Base(name))
 	defer p.close()
-	defer func() { // waits for the output
+	defer func() { // Exit waits for the output
 		over := ctx
 		if ctx.Err() != nil {
 			var cancel context.CancelFunc
@@ -167,8 +168,8 @@ func (f *runFlags) run(cmd *cobra.Command, name string, opts []tpvm.SpawnOption)
 	return nil
 }
 
-// wait waits until programs have ended, or ctx has, and returns the exit code of the first that
-// failed.
+// wait waits until all programs have ended, or until ctx has. It returns the exit code of the first
+// that failed.
 func wait(ctx context.Context, ps []*tpvm.Program, p *progress) (code int) {
 	type end struct {
 		p   *tpvm.Program
@@ -204,7 +205,7 @@ func wait(ctx context.Context, ps []*tpvm.Program, p *progress) (code int) {
 	return code
 }
 
-// end ends programs: by SIGTERM, and then by SIGKILL.
+// end ends programs: by SIGTERM, and by SIGKILL after grace.
 func end(ctx context.Context, ps []*tpvm.Program, p *progress) {
 	ctx = context.WithoutCancel(ctx)
 	var all sync.WaitGroup
@@ -227,7 +228,7 @@ func end(ctx context.Context, ps []*tpvm.Program, p *progress) {
 func endBy(ctx context.Context, q *tpvm.Program, s syscall.Signal) error {
 	ctx, cancel := context.WithTimeout(ctx, grace)
 	defer cancel()
-	if err := q.Signal(ctx, s); errors.Is(err, tpvm.ErrNoTask) { // it has ended
+	if err := q.Signal(ctx, s); errors.Is(err, tpvm.ErrNoTask) { // it has ended already
 		return nil
 	} else if err != nil {
 		return err
@@ -236,15 +237,15 @@ func endBy(ctx context.Context, q *tpvm.Program, s syscall.Signal) error {
 	return err
 }
 
-// progress prints how many programs run, on a terminal, below what they print.
+// progress prints the number of running programs, on a terminal, below the output of the programs.
 type progress struct {
 	mu       sync.Mutex
-	w        io.Writer // of the progress
+	w        io.Writer // where the progress is printed
 	terminal bool
 	name     string
 	n        int
 	line     string
-	out, err io.Writer // of the programs
+	out, err io.Writer // writers for the output of the programs
 }
 
 func newProgress(out, err io.Writer, n int, name string) *progress {
@@ -253,7 +254,7 @@ func newProgress(out, err io.Writer, n int, name string) *progress {
 	return p
 }
 
-// above writes what stands above the progress.
+// above writes output above the line of the progress.
 type above struct {
 	p *progress
 	w io.Writer
@@ -280,7 +281,7 @@ func (p *progress) draw() {
 	}
 }
 
-// show says how many programs run.
+// show prints how many programs run.
 func (p *progress) show(left int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -289,7 +290,7 @@ func (p *progress) show(left int) {
 	p.draw()
 }
 
-// say prints a line of tpvm's own.
+// say prints a line of tpvm itself.
 func (p *progress) say(format string, args ...any) {
 	fmt.Fprintf(p.err, "tpvm: "+format+"\n", args...)
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/rocl-go/rocl/cmd/internal/usage"
 )
 
-// split splits a line into words; quotes keep spaces, and a backslash the next character.
+// split splits a line into words. Quotes keep spaces, and a backslash keeps the next character.
 func split(line string) (words []string, err error) {
 	var b strings.Builder
 	quote, isWord, escaped := rune(0), false, false

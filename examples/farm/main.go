@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command farm shares work among processes, any of which may be killed. Start any number of
-// workers with "farm work", at any time and on any node, then "farm sum N" adds the squares of
-// 1 to N on them. The farm monitors its workers: another worker does the part of one that is
-// gone, as soon as it is.
+// Command farm shares work among processes, any of which may be killed. Start any number of workers
+// with "farm work", at any time and on any node. Then "farm sum N" adds the squares of 1 to N on
+// them. The farm monitors its workers: as soon as one has ended, another worker does its part.
 package main
 
 import (
@@ -21,9 +20,9 @@ import (
 // Tags of messages.
 const (
 	hello  = iota // from a worker that wants work
-	part          // to a worker: its bounds
+	part          // to a worker: the bounds of a part
 	result        // from a worker: a sum
-	ended         // of monitors
+	ended         // from a monitor: a worker has ended
 )
 
 type bounds struct{ From, To uint64 }
@@ -52,7 +51,7 @@ func main() {
 	}
 }
 
-// work greets each farm that there is, and answers each part with its sum.
+// work sends a greeting to each farm that appears, and answers each part with its sum.
 func work(ctx context.Context, c *rocl.Context) error {
 	me, err := c.Register(ctx, rocl.Attrs{"type": "worker"})
 	if err != nil {
@@ -83,7 +82,7 @@ func work(ctx context.Context, c *rocl.Context) error {
 	})
 }
 
-// sum keeps each worker busy with one part at a time.
+// sum gives each worker one part at a time, and prints the sum.
 func sum(ctx context.Context, c *rocl.Context, n uint64) error {
 	me, err := c.Register(ctx, rocl.Attrs{"type": "farm"})
 	if err != nil {
@@ -94,7 +93,7 @@ func sum(ctx context.Context, c *rocl.Context, n uint64) error {
 	for i := uint64(1); i <= n; i += size {
 		left = append(left, bounds{i, min(i+size, n+1)})
 	}
-	workers := map[rocl.GID]bounds{} // and what they have; the zero bounds are nothing
+	workers := map[rocl.GID]bounds{} // and their parts; zero bounds mean that a worker has none
 	var total uint64
 	for todo := len(left); todo > 0; {
 		m, err := me.Recv(ctx)
@@ -122,7 +121,7 @@ func sum(ctx context.Context, c *rocl.Context, n uint64) error {
 		for worker, p := range workers {
 			if last := len(left) - 1; last >= 0 && p == (bounds{}) {
 				if err := rocl.SendValue(ctx, me, worker, part, left[last]); err != nil {
-					log.Print(err) // its end will be told
+					log.Print(err) // the monitor will report its end
 					continue
 				}
 				workers[worker], left = left[last], left[:last]

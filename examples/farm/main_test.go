@@ -13,7 +13,7 @@ import (
 	"github.com/rocl-go/rocl"
 )
 
-// The test binary is the example as well, when told to be.
+// The test binary runs as the example if the environment says so.
 func TestMain(m *testing.M) {
 	if os.Getenv("BE_THE_EXAMPLE") != "" {
 		main()
@@ -22,7 +22,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// example is one shell in which the example runs, on the node of the socket.
+// example returns the command of the example, on the node of the socket.
 func example(t *testing.T, socket string, args ...string) *exec.Cmd {
 	exe, err := os.Executable()
 	if err != nil {
@@ -33,7 +33,7 @@ func example(t *testing.T, socket string, args ...string) *exec.Cmd {
 	return c
 }
 
-// begin starts n workers and returns when they are known.
+// begin starts n workers and returns when they can be found.
 func begin(t *testing.T, socket string, n int) []*exec.Cmd {
 	c, err := rocl.Open(t.Context(), rocl.WithSocket(socket))
 	if err != nil {
@@ -95,15 +95,15 @@ func TestSum(t *testing.T) {
 	}
 }
 
-// A worker that is killed has its part done by another, also if all but one are killed.
+// The part of a worker that is killed is done by another one, even if all but one are killed.
 func TestWorkersDie(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "directory.sock")
 	ws := begin(t, socket, 3)
-	const n = 1 << 26 // long enough to be killed in
+	const n = 1 << 26 // takes long enough to kill workers meanwhile
 	sum := example(t, socket, "sum", fmt.Sprint(n))
 	var said strings.Builder
 	sum.Stdout, sum.Stderr = &said, os.Stderr
-	// Whether they die before, in, or after their parts is left to chance.
+	// The workers may die before, during or after their parts.
 	if err := sum.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -122,7 +122,7 @@ func TestWorkersDie(t *testing.T) {
 	}
 }
 
-// Without sense the example says so.
+// With wrong arguments the example prints an error.
 func TestFails(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "directory.sock")
 	for what, args := range map[string][]string{

@@ -24,7 +24,7 @@ type client struct {
 	c      *rocl.Context
 	rpc    *rpc.Client
 	bulk   *bulk.Endpoint
-	window int64 // bytes of a file that the client holds in memory, and hands to a server at a time
+	window int64 // bytes of a file that the client holds in memory, and offers to a server at a time
 }
 
 func newClient(ctx context.Context, c *rocl.Context, window int64) (*client, error) {
@@ -48,8 +48,9 @@ func (cl *client) close() {
 	_ = cl.rpc.Close()
 }
 
-// isGone reports whether a server has ended. An rpc.Error is an answer: what it matches, rocl.ErrGone say, happened to
-// the handler. Only rpc.ErrClosed is how a server says that it ends itself.
+// isGone reports whether err says that a server has ended. An rpc.Error is an answer of the server:
+// if it matches rocl.ErrGone, for example, the handler has met that error. Only rpc.ErrClosed says
+// that the server itself is ending.
 func isGone(err error) bool {
 	if answer := (*rpc.Error)(nil); errors.As(err, &answer) {
 		return errors.Is(answer, rpc.ErrClosed)
@@ -57,8 +58,8 @@ func isGone(err error) bool {
 	return errors.Is(err, rocl.ErrGone) || errors.Is(err, rocl.ErrUnreachable) || errors.Is(err, rocl.ErrNoReply)
 }
 
-// servers returns all servers, those first that a file of this name is put on. The order follows the folders that they
-// serve, so that a server that is started again has its place.
+// servers returns all servers, in the order in which a file of this name is put on them. The order
+// follows from the folders that they serve, so a server that is started again has the same place.
 func (cl *client) servers(ctx context.Context, name string) ([]rocl.GID, error) {
 	type ranked struct {
 		id     rocl.GID
@@ -82,7 +83,7 @@ func (cl *client) servers(ctx context.Context, name string) ([]rocl.GID, error) 
 	return ids, nil
 }
 
-// put stores a file on several servers. When one ends in the midst, it puts the file on the next one.
+// put stores a file on several servers. If one ends meanwhile, put stores the file on the next one.
 func (cl *client) put(ctx context.Context, path string, copies int) error {
 	f, err := os.Open(path)
 	if err != nil {
@@ -129,7 +130,7 @@ func (cl *client) put(ctx context.Context, path string, copies int) error {
 	return nil
 }
 
-// putOn stores a file on one server. It returns how many bytes were there before.
+// putOn stores a file on one server. It returns how many bytes the server had before.
 func (cl *client) putOn(ctx context.Context, id rocl.GID, f io.ReaderAt, what file) (began int64, err error) {
 	have, err := rpc.Call[appendArgs, int64](ctx, cl.rpc, id, "append", appendArgs{File: what})
 	if began = have; err != nil {
@@ -155,7 +156,7 @@ func (cl *client) putOn(ctx context.Context, id rocl.GID, f io.ReaderAt, what fi
 	return began, nil
 }
 
-// append has a server pull the first n bytes of a buffer.
+// append makes a server pull the first n bytes of a buffer.
 func (cl *client) append(ctx context.Context, id rocl.GID, what file, off int64, buf *rocl.Buffer, n int) (int64, error) {
 	part := buf.Slice(0, n)
 	defer part.Release()
@@ -163,11 +164,12 @@ func (cl *client) append(ctx context.Context, id rocl.GID, what file, off int64,
 	if err != nil {
 		return off, err
 	}
-	defer r.Close() // the server reads it no more
+	defer r.Close() // the server no longer reads it
 	return rpc.Call[appendArgs, int64](ctx, cl.rpc, id, "append", appendArgs{what, off, r.Argument()})
 }
 
-// find returns the servers that have a file, and what they tell of it.
+// find returns the description of a file by the first server that has it, and the servers that have
+// this version.
 func (cl *client) find(ctx context.Context, name string) (what file, have []rocl.GID, err error) {
 	ids, err := cl.servers(ctx, name)
 	if err != nil {
@@ -191,8 +193,8 @@ func (cl *client) find(ctx context.Context, name string) (what file, have []rocl
 	return what, have, nil
 }
 
-// copyTo writes the bytes of a file from an offset on, n of them or all, to w. When a server ends it goes on with the
-// next one.
+// copyTo writes n bytes of a file from an offset on, or all, to w. If a server ends, it goes on
+// with the next one.
 func (cl *client) copyTo(ctx context.Context, w io.Writer, what file, from []rocl.GID, off, n int64) error {
 	if n < 0 || n > what.Size-off {
 		n = max(what.Size-off, 0)
@@ -219,17 +221,17 @@ func (cl *client) copyTo(ctx context.Context, w io.Writer, what file, from []roc
 	return nil
 }
 
-// read has a server push bytes of a file into p.
+// read makes a server push bytes of a file into p.
 func (cl *client) read(ctx context.Context, id rocl.GID, name string, off int64, p []byte) (int64, error) {
 	r, err := cl.bulk.Expose(bulk.WriteOnly, bulk.Bytes(p))
 	if err != nil {
 		return 0, err
 	}
-	defer r.Close() // the server writes to it no more
+	defer r.Close() // the server no longer writes to it
 	return rpc.Call[readArgs, int64](ctx, cl.rpc, id, "read", readArgs{name, off, r.Handle()})
 }
 
-// get fetches a file, by way of PATH.part, with which a get that was interrupted goes on.
+// get fetches a file. It writes to PATH.part first, so that an interrupted get can go on.
 func (cl *client) get(ctx context.Context, name, path string) error {
 	what, from, err := cl.find(ctx, name)
 	if err != nil {

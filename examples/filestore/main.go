@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Command filestore keeps files on servers, by calls of package rpc and transfers of package bulk.
-// "filestore serve DIR" serves the files of a folder; start it any number of times, on any node, each with a folder
-// of its own. Then
+// "filestore serve DIR" serves the files of a folder. Start it any number of times, on any node,
+// each with its own folder. Then
 //
 //	filestore [-copies N] put FILE...    stores files, each on N servers
 //	filestore get NAME [FILE]            fetches a file
 //	filestore cat NAME [OFFSET [LENGTH]] prints a range of it
 //	filestore list                       lists the files
 //
-// Only servers move data: they pull what is put from the memory of the client, and push what is got into it. A
-// put that was interrupted, or whose server was killed, goes on where it ended when it is given again, as does a
-// get. When a server ends during a get, the client goes on with another one that has the file.
+// Only servers move data: they pull the bytes of a put from the memory of the client, and push the
+// bytes of a get into it. If a put was interrupted, or its server was killed, the same command goes
+// on where the put ended; so does a get. When a server ends during a get, the client goes on with
+// another server that has the file.
 package main
 
 import (

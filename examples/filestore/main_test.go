@@ -16,7 +16,7 @@ import (
 	"github.com/rocl-go/rocl"
 )
 
-// The test binary is the example as well, when told to be.
+// The test binary runs as the example if the environment says so.
 func TestMain(m *testing.M) {
 	if os.Getenv("BE_THE_EXAMPLE") != "" {
 		main()
@@ -25,7 +25,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// A node is one whose directory is kept by the test.
+// A node is a node whose directory is served by the test.
 type node struct {
 	t      *testing.T
 	socket string
@@ -42,20 +42,20 @@ func newNode(t *testing.T) *node {
 	return n
 }
 
-// command is the example with arguments.
+// command returns the command of the example with arguments.
 func (n *node) command(args ...string) *exec.Cmd {
 	c := exec.Command(os.Args[0], args...)
 	c.Env = append(os.Environ(), "BE_THE_EXAMPLE=1", "ROCL_SOCKET="+n.socket)
 	return c
 }
 
-// run runs the example, and returns what it prints.
+// run runs the example, and returns its output.
 func (n *node) run(args ...string) (string, error) {
 	out, err := n.command(args...).CombinedOutput()
 	return string(out), err
 }
 
-// must is run of what must succeed.
+// must is run of a command that must succeed.
 func (n *node) must(args ...string) string {
 	n.t.Helper()
 	out, err := n.run(args...)
@@ -65,7 +65,7 @@ func (n *node) must(args ...string) string {
 	return out
 }
 
-// serve starts a server of a folder, and returns when it serves.
+// serve starts a server for a folder, and returns when it serves.
 func (n *node) serve(dir string) *exec.Cmd {
 	n.t.Helper()
 	c := n.command("serve", dir)
@@ -84,7 +84,7 @@ func (n *node) serve(dir string) *exec.Cmd {
 	return c
 }
 
-// kill kills a server, and returns when the directory knows.
+// kill kills a server, and returns when the directory has only left servers.
 func (n *node) kill(c *exec.Cmd, left int) {
 	n.t.Helper()
 	if err := c.Process.Kill(); err != nil {
@@ -114,7 +114,7 @@ func random(t *testing.T, size int) (path string, data []byte) {
 	return path, data
 }
 
-// Files that are put are got, whole and in ranges, and are listed.
+// A file that was put can be fetched, whole and in ranges, and is listed.
 func TestPutGet(t *testing.T) {
 	n := newNode(t)
 	n.serve(t.TempDir())
@@ -155,8 +155,8 @@ func TestPutGet(t *testing.T) {
 	}
 }
 
-// A server that is killed in the middle of a put keeps what it has. The next put goes on from there when the server is
-// started again.
+// A server that is killed in the middle of a put keeps the bytes that it has. The next put goes on
+// from there when the server has been started again.
 func TestServerKilledInPut(t *testing.T) {
 	n := newNode(t)
 	dir := t.TempDir()
@@ -192,7 +192,8 @@ func TestServerKilledInPut(t *testing.T) {
 	}
 }
 
-// A file that is on two servers can be got when one is killed, and a part that is there is not got again.
+// A file that is on two servers can be fetched when one is killed. A part that the client has is
+// not fetched again.
 func TestCopies(t *testing.T) {
 	n := newNode(t)
 	first := n.serve(t.TempDir())
@@ -219,7 +220,7 @@ func TestCopies(t *testing.T) {
 	if got, err := os.ReadFile(to); err != nil || !bytes.Equal(got, data) {
 		t.Errorf("%d bytes of %d, %v", len(got), len(data), err)
 	}
-	data[0]++ // a damaged part is noticed, and got anew
+	data[0]++ // a damaged part is noticed, and fetched again
 	if err := os.WriteFile(to+"."+sum+".part", data[:2_000_000], 0o644); err != nil {
 		t.Fatal(err)
 	}

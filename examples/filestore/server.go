@@ -25,35 +25,35 @@ import (
 // service is the pattern of all servers.
 var service = rocl.Match{"service": "filestore"}
 
-// A file is what a server tells of one.
+// A file is a server's description of a file.
 type file struct {
 	Name string
 	Size int64
 	Sum  string // the xxhash of its bytes, in hexadecimal digits
 }
 
-// An appendArgs asks a server to pull the next bytes of a file, which begin at Off.
+// An appendArgs is a request to pull the next bytes of a file, which begin at Off.
 type appendArgs struct {
 	File   file
 	Off    int64
-	Memory bulk.Argument // small memory is in the request; the zero handle: none, the server only tells how much it has
+	Memory bulk.Argument // small memory is in the request; zero: the server only returns how much it has
 }
 
-// A readArgs asks a server to push bytes of a file, from Off on, into as much memory.
+// A readArgs is a request to push bytes of a file, from Off on, until the memory is full.
 type readArgs struct {
 	Name   string
 	Off    int64
 	Memory bulk.Handle
 }
 
-// errSum is returned for a file whose bytes are not those that were put.
+// errSum is returned for a file whose bytes are not the ones that were put.
 var errSum = errors.New("filestore: the checksum of the file does not fit its bytes")
 
-// words are the errors of the program that travel.
+// words are the errors of the program that callers can match.
 var words = map[string]error{"filestore.sum": errSum}
 
-// A server serves the files of a folder. Beside the file NAME it keeps ".NAME.SUM.part", which is being put, and
-// ".NAME.sum".
+// A server serves the files of a folder. Besides the file NAME it keeps ".NAME.SUM.part", which is
+// being put, and ".NAME.sum".
 type server struct {
 	dir  string
 	bulk *bulk.Endpoint
@@ -98,7 +98,7 @@ func serve(ctx context.Context, c *rocl.Context, dir string) error {
 	return nil
 }
 
-// path returns where a file lies. A name has no folders, and is not hidden.
+// path returns the path of a file. A name has no folders, and does not begin with a dot.
 func (s *server) path(name string) (string, error) {
 	if name == "" || strings.HasPrefix(name, ".") || strings.ContainsAny(name, `/\`) || !filepath.IsLocal(name) {
 		return "", fmt.Errorf("name %q: %w", name, fs.ErrInvalid)
@@ -110,7 +110,7 @@ func (s *server) hidden(name, suffix string) string {
 	return filepath.Join(s.dir, "."+name+suffix)
 }
 
-// tryLock locks a path. It reports false where another call has locked the path.
+// tryLock locks a path. It reports false if another call has locked it.
 func (s *server) tryLock(path string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -138,8 +138,8 @@ func (s *server) unlock(path string) {
 	s.free.Broadcast()
 }
 
-// append pulls the next bytes of a file, if they begin where its part ends, and returns how many bytes there are.
-// The part becomes the file when it is complete.
+// append pulls the next bytes of a file, if they begin where its part ends, and returns the new
+// size of the part. When the part is complete, it becomes the file.
 func (s *server) append(ctx context.Context, a appendArgs) (size int64, err error) {
 	path, err := s.path(a.File.Name)
 	if err != nil {
@@ -149,7 +149,7 @@ func (s *server) append(ctx context.Context, a appendArgs) (size int64, err erro
 		return 0, fmt.Errorf("put %q: a size of %d, and the checksum %q: %w", a.File.Name, a.File.Size, a.File.Sum, fs.ErrInvalid)
 	}
 	if have, err := s.stat(a.File.Name); err == nil && have == a.File {
-		return have.Size, nil // it is there already
+		return have.Size, nil // the file is complete already
 	}
 	part := s.hidden(a.File.Name, "."+a.File.Sum+".part")
 	if !s.tryLock(part) {
@@ -188,7 +188,7 @@ func (s *server) append(ctx context.Context, a appendArgs) (size int64, err erro
 	return size, nil
 }
 
-// complete makes a part the file, if its checksum fits.
+// complete makes a part the file, if the checksum matches.
 func (s *server) complete(f *os.File, part, path string, want file) error {
 	sum, err := sumOf(f)
 	if err != nil {
@@ -203,7 +203,8 @@ func (s *server) complete(f *os.File, part, path string, want file) error {
 	s.lock(path)
 	defer s.unlock(path)
 	kept := s.hidden(want.Name, ".sum")
-	// A file without its sum is summed again. So a server that is killed between the steps leaves no wrong sum.
+	// A file without its sum is summed again. So a server that is killed between the steps leaves
+	// no wrong sum.
 	if err := os.Remove(kept); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
@@ -231,7 +232,8 @@ func sumOf(f io.ReadSeeker) (string, error) {
 	return hex.EncodeToString(d.Sum(nil)), nil
 }
 
-// stat tells of a file. The lock keeps another version from taking the file's place before its sum is written.
+// stat describes a file. The lock keeps another version from taking the file's place before its sum
+// is written.
 func (s *server) stat(name string) (file, error) {
 	path, err := s.path(name)
 	if err != nil {
@@ -265,8 +267,8 @@ func (s *server) stat(name string) (file, error) {
 // readMost is how many bytes a server reads into memory at a time.
 const readMost = 4 << 20
 
-// read pushes bytes of a file, as many as there are from an offset on and as fit into the client's memory. It
-// returns how many.
+// read pushes bytes of a file, from an offset on, as many as fit into the client's memory. It
+// returns how many it has pushed.
 func (s *server) read(ctx context.Context, a readArgs) (n int64, err error) {
 	path, err := s.path(a.Name)
 	if err != nil {

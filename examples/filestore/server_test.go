@@ -15,7 +15,7 @@ import (
 	"github.com/rocl-go/rocl/rpc"
 )
 
-// fileSum returns the checksum of the bytes that a file has.
+// fileSum returns the checksum of the bytes of a file.
 func fileSum(t *testing.T, path string) string {
 	t.Helper()
 	f, err := os.Open(path)
@@ -30,7 +30,8 @@ func fileSum(t *testing.T, path string) string {
 	return sum
 }
 
-// Of versions of one file that are put at once one is left, with its own sum, whoever asks meanwhile.
+// When several versions of one file are put at once, one of them is left, with its own sum.
+// Requests for the file meanwhile do not change that.
 func TestVersionsAtOnce(t *testing.T) {
 	const size = 20_000
 	dir := t.TempDir()
@@ -73,7 +74,7 @@ func TestVersionsAtOnce(t *testing.T) {
 	}
 }
 
-// A sum that a killed server has not written to its end is not believed.
+// A sum that a killed server has not written to its end is ignored.
 func TestSumCutShort(t *testing.T) {
 	dir := t.TempDir()
 	for _, f := range []struct{ name, text string }{{"f", "bytes"}, {".f.sum", ""}} { // the sum is not older
@@ -86,7 +87,8 @@ func TestSumCutShort(t *testing.T) {
 	}
 }
 
-// A server that closes or has ended is gone. One whose handler's own call found no server is not.
+// A server that closes or has ended is gone. A server whose handler made a call that found no
+// server is not gone.
 func TestIsGone(t *testing.T) {
 	ctx := t.Context()
 	n := newNode(t)

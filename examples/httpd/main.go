@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command httpd is an HTTP server that is found by attributes, and its client. Start
-// "httpd serve" in one shell, or in several, and "httpd get /PATH" in another. There is no address.
+// Command httpd is an HTTP server that is found by attributes, and its client. Start "httpd serve"
+// in one shell or in several, and "httpd get /PATH" in another. No address is needed.
 package main
 
 import (
@@ -41,7 +41,7 @@ func main() {
 	}
 }
 
-// serve answers requests until ctx ends, and then those that have begun.
+// serve answers requests until ctx ends. Then it completes those that have begun.
 func serve(ctx context.Context, c *rocl.Context) error {
 	ln, err := netrocl.Listen(ctx, c, rocl.Attrs{"type": "web"})
 	if err != nil {
@@ -62,7 +62,7 @@ func serve(ctx context.Context, c *rocl.Context) error {
 	return <-shut
 }
 
-// get prints what a server says of path.
+// get prints a server's answer for path.
 func get(ctx context.Context, c *rocl.Context, path string) error {
 	client := http.Client{Transport: &http.Transport{
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {

@@ -13,7 +13,7 @@ import (
 	"github.com/rocl-go/rocl"
 )
 
-// The test binary is the example as well, when told to be.
+// The test binary runs as the example if the environment says so.
 func TestMain(m *testing.M) {
 	if os.Getenv("BE_THE_EXAMPLE") != "" {
 		main()
@@ -22,7 +22,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// example is one shell in which the example runs, on the node of the socket.
+// example returns the command of the example, on the node of the socket.
 func example(t *testing.T, socket string, args ...string) *exec.Cmd {
 	exe, err := os.Executable()
 	if err != nil {
@@ -34,7 +34,7 @@ func example(t *testing.T, socket string, args ...string) *exec.Cmd {
 	return c
 }
 
-// A client gets what a server says. When that server is killed, another one answers.
+// A client gets the answer of a server. If that server is killed, another one answers.
 func TestGet(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "directory.sock")
 	c, err := rocl.Open(t.Context(), rocl.WithSocket(socket))

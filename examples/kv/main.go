@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command kv is a key-value store by calls of package rpc. "kv serve 3" offers three providers in one process,
-// each with a third of the keys of that process; start it any number of times, on any node. Then
+// Command kv is a key-value store, built on calls of package rpc. "kv serve 3" offers three
+// providers in one process, each with a third of the keys of that process. Start it any number of
+// times, on any node. Then
 //
 //	kv put NAME VALUE    stores a value
 //	kv get NAME          prints it
 //	kv list              prints all names, provider by provider, in order
 //
-// The provider of a key is chosen by rendezvous hashing among those that are found, so that the end of one
-// moves its keys only.
+// The provider of a key is chosen by rendezvous hashing among those that are found. So the end of a
+// provider moves only its own keys.
 package main
 
 import (
@@ -35,7 +36,7 @@ import (
 // service is the pattern of all providers.
 var service = rocl.Match{"service": "kv"}
 
-// An entry is the arguments of put.
+// An entry holds the arguments of put.
 type entry struct {
 	Key   string
 	Value []byte
@@ -82,7 +83,7 @@ func run(ctx context.Context, c *rocl.Context, args []string) error {
 	return errors.New("usage: kv serve N | kv put NAME VALUE | kv get NAME | kv list")
 }
 
-// A store is the keys and values of one provider.
+// A store holds the keys and values of one provider.
 type store struct {
 	mu     sync.RWMutex
 	values map[string][]byte
@@ -100,7 +101,7 @@ func (s *store) get(_ context.Context, key string) ([]byte, error) {
 	defer s.mu.RUnlock()
 	value, ok := s.values[key]
 	if !ok {
-		return nil, fmt.Errorf("key %q: %w", key, fs.ErrNotExist) // errors.Is finds it at the caller too
+		return nil, fmt.Errorf("key %q: %w", key, fs.ErrNotExist) // the caller can match it with errors.Is too
 	}
 	return value, nil
 }
@@ -129,7 +130,7 @@ func serve(ctx context.Context, c *rocl.Context, n int) error {
 		defer s.Close(context.WithoutCancel(ctx))
 		st := &store{values: map[string][]byte{}}
 		if err := errors.Join(
-			rpc.Register(s, "put", st.put, rpc.Inline()), // it does not wait but for the lock
+			rpc.Register(s, "put", st.put, rpc.Inline()), // it waits for nothing but the lock
 			rpc.Register(s, "get", st.get, rpc.Inline()),
 			rpc.RegisterStream(s, "list", st.list),
 		); err != nil {
@@ -141,7 +142,7 @@ func serve(ctx context.Context, c *rocl.Context, n int) error {
 	return nil
 }
 
-// providers returns all providers, in an order that is the same for all callers.
+// providers returns all providers, in the same order for all callers.
 func providers(ctx context.Context, c *rocl.Context) ([]rocl.GID, error) {
 	var ids []rocl.GID
 	for f, err := range c.FindAll(ctx, service) {
@@ -157,7 +158,8 @@ func providers(ctx context.Context, c *rocl.Context) ([]rocl.GID, error) {
 	return ids, nil
 }
 
-// providerOf returns the provider of a key: the one whose hash together with the key is highest.
+// providerOf returns the provider of a key: the one whose hash together with the key is the
+// highest.
 func providerOf(ctx context.Context, c *rocl.Context, key string) (rocl.GID, error) {
 	ids, err := providers(ctx, c)
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 	"github.com/rocl-go/rocl"
 )
 
-// The test binary is the example as well, when told to be.
+// The test binary runs as the example if the environment says so.
 func TestMain(m *testing.M) {
 	if os.Getenv("BE_THE_EXAMPLE") != "" {
 		main()
@@ -25,7 +25,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// example is the example with arguments, on the node of the socket.
+// example returns the command of the example with arguments, on the node of the socket.
 func example(t *testing.T, socket string, args ...string) *exec.Cmd {
 	c := exec.CommandContext(t.Context(), os.Args[0], args...)
 	c.Env = append(os.Environ(), "BE_THE_EXAMPLE=1", "ROCL_SOCKET="+socket)
@@ -49,8 +49,8 @@ func serving(t *testing.T, socket, n string) *exec.Cmd {
 	return c
 }
 
-// Five providers in two processes have the keys among them; those of a process that is killed are lost, and
-// no others.
+// Five providers in two processes share the keys. If a process is killed, the keys of its providers
+// are lost, and no others.
 func TestStore(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "directory.sock")
 	home, err := rocl.Open(t.Context(), rocl.WithSocket(socket))
@@ -84,7 +84,7 @@ func TestStore(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = first.Wait()
-	for n := 5; n != 2; { // until the directory has learned of it
+	for n := 5; n != 2; { // until the directory has learned of the end
 		n = 0
 		for _, err := range home.FindAll(t.Context(), service) {
 			if err != nil {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command pingpong bounces a message between two contexts that know nothing of
-// each other but an attribute. Start it in one shell, then again in another.
+// Command pingpong sends a message to and fro between two contexts that know only an attribute of
+// each other. Start it in one shell, then again in another.
 package main
 
 import (
@@ -36,7 +36,7 @@ func main() {
 	}
 }
 
-// serve sends every message back where it came from, in the memory it came in.
+// serve sends every message back to its sender, in the memory in which it came.
 func serve(ctx context.Context, c *rocl.Context) error {
 	me, err := c.Register(ctx, rocl.Attrs{"game": "pong"})
 	if err != nil {
@@ -52,7 +52,7 @@ func serve(ctx context.Context, c *rocl.Context) error {
 		m.Release()
 		if err != nil {
 			b.Release()
-			log.Print(err) // the player left: wait for another
+			log.Print(err) // the player has ended: wait for another one
 		}
 	}
 	return nil

@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// The test binary is the example as well, when told to be.
+// The test binary runs as the example if the environment says so.
 func TestMain(m *testing.M) {
 	if os.Getenv("BE_THE_EXAMPLE") != "" {
 		main()
@@ -22,7 +22,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// example is one shell in which the example runs, on the node of the socket.
+// example returns the command of the example, on the node of the socket.
 func example(t *testing.T, socket string) *exec.Cmd {
 	exe, err := os.Executable()
 	if err != nil {
@@ -48,12 +48,12 @@ func TestPingPong(t *testing.T) {
 	if err != nil || !strings.HasPrefix(line, "waiting for ping") {
 		t.Fatalf("pong says %q, %v", line, err)
 	}
-	for range 2 { // the second finds pong as the first left it
+	for range 2 { // the second run finds pong as the first left it
 		said, err := example(t, socket).Output()
 		if err != nil {
 			t.Fatal(err)
 		}
-		// 10000 round trips, 12.3µs each
+		// The output is a line such as "10000 round trips, 12.3µs each".
 		m := regexp.MustCompile(`^10000 round trips, (.+) each\n$`).FindSubmatch(said)
 		if m == nil {
 			t.Fatalf("ping says %q", said)

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command pipeline has other processes turn the lines of its input into capitals, and prints them
+// Command pipeline makes other processes turn the lines of its input into capitals, and prints them
 // in the order of the input. Start some workers with "pipeline work PAUSE" on any nodes, each with
-// a pause of its own such as 2ms, then "pipeline run N <FILE" passes the lines through N of them.
+// its own pause such as 2ms. Then "pipeline run N <FILE" passes the lines through N of them.
 // Mailboxes are bounded: a slow reader of the output, or a slow worker, stops the reading of the
-// input, and what is under way takes little memory. A worker that is killed ends the run.
+// input, and the lines on their way take little memory. A worker that is killed ends the run.
 package main
 
 import (
@@ -22,7 +22,7 @@ import (
 	"github.com/rocl-go/rocl"
 )
 
-const depth = 4 // messages that wait for a worker
+const depth = 4 // messages that wait in the mailbox of a worker
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
@@ -59,7 +59,8 @@ func work(ctx context.Context, c *rocl.Context, pause time.Duration) error {
 	})
 }
 
-// run passes lines from in through n workers to out. Its mailbox has room for all of their results.
+// run passes lines from in through n workers to out. The mailbox of the sink has room for all
+// results.
 func run(ctx context.Context, c *rocl.Context, n int, in io.Reader, out io.Writer) error {
 	workers, err := c.Await(ctx, rocl.Match{"type": "capitals"}, n)
 	if err != nil {
@@ -83,7 +84,7 @@ func run(ctx context.Context, c *rocl.Context, n int, in io.Reader, out io.Write
 			}
 		}
 	}()
-	for i := 0; ; i++ { // the sink: result i comes from worker i%n, after or before others
+	for i := 0; ; i++ { // the sink: result i comes from worker i%n, in any order
 		m, err := me.Recv(ctx, rocl.From(workers[i%n].ID), rocl.Tag(uint64(i)))
 		if err != nil {
 			return err

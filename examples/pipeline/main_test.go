@@ -21,7 +21,7 @@ import (
 	"github.com/rocl-go/rocl/rocltest"
 )
 
-// The test binary is the example as well, when told to be.
+// The test binary runs as the example if the environment says so.
 func TestMain(m *testing.M) {
 	if os.Getenv("BE_THE_EXAMPLE") != "" {
 		main()
@@ -30,7 +30,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// example is one shell in which the example runs, on the node of the socket.
+// example returns the command of the example, on the node of the socket.
 func example(t *testing.T, socket string, args ...string) *exec.Cmd {
 	exe, err := os.Executable()
 	if err != nil {
@@ -41,7 +41,7 @@ func example(t *testing.T, socket string, args ...string) *exec.Cmd {
 	return c
 }
 
-// begin starts a worker for each pause and returns when they are known.
+// begin starts a worker for each pause and returns when they can be found.
 func begin(t *testing.T, socket string, pauses ...string) (workers []*exec.Cmd) {
 	c, err := rocl.Open(t.Context(), rocl.WithSocket(socket))
 	if err != nil {
@@ -62,8 +62,8 @@ func begin(t *testing.T, socket string, pauses ...string) (workers []*exec.Cmd) 
 	return workers
 }
 
-// Workers of unequal speed change nothing about the order, and nothing is lost: neither empty
-// lines, nor long ones, nor the last one, which has no newline.
+// Workers of unequal speed do not change the order, and no line is lost: neither empty lines, nor
+// long ones, nor the last one, which has no newline.
 func TestRun(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "directory.sock")
 	workers := begin(t, socket, "0s", "3ms", "1ms")
@@ -89,7 +89,8 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// An input has a line for each Read, and counts what was read. err follows the last line.
+// An input has a line for each Read, and counts the lines that were read. err follows the last
+// line.
 type input struct {
 	read  atomic.Int64
 	lines int64
@@ -105,7 +106,7 @@ func (in *input) Read(p []byte) (int, error) {
 	return copy(p, line(in.read.Add(1)-1)), nil
 }
 
-// A gate takes nothing until it is open.
+// A gate is a writer that takes nothing until it is open.
 type gate struct {
 	open chan struct{}
 	bytes.Buffer
@@ -116,8 +117,8 @@ func (g *gate) Write(p []byte) (int, error) {
 	return g.Buffer.Write(p)
 }
 
-// pipeline runs the example in this process, with a worker for each pause. The channel has what
-// run returns.
+// pipeline runs the example in this process, with a worker for each pause. The channel gets the
+// result of run.
 func pipeline(t *testing.T, in *input, out io.Writer, pauses ...time.Duration) chan error {
 	node := rocltest.Cluster(t, 1)
 	var all sync.WaitGroup
@@ -135,8 +136,8 @@ func pipeline(t *testing.T, in *input, out io.Writer, pauses ...time.Duration) c
 	return done
 }
 
-// A sink that stands still stops the source after a number of lines that the bounds of the
-// mailboxes set. When it goes on nothing is lost, and all is in order.
+// A sink that takes nothing stops the source, after a number of lines that the bounds of the
+// mailboxes set. When the sink goes on, no line is lost, and all are in order.
 func TestSlowSinkStopsSource(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		in, out := &input{lines: 1000, err: io.EOF}, &gate{open: make(chan struct{})}
@@ -144,8 +145,8 @@ func TestSlowSinkStopsSource(t *testing.T) {
 		done := pipeline(t, in, out, pauses...)
 		time.Sleep(time.Minute)
 		stopped, n := in.read.Load(), int64(len(pauses))
-		// The sink has one and its mailbox n*(depth+2), each worker one and its mailbox depth, and
-		// the source one.
+		// The sink has one line and its mailbox n*(depth+2), each worker has one and its mailbox
+		// depth, and the source has one.
 		if most := 1 + n*(depth+2) + n*(1+depth) + 1; stopped > most || stopped < n*(depth+2) {
 			t.Errorf("%d lines were read, %d have a place", stopped, most)
 		}
@@ -167,8 +168,8 @@ func TestSlowSinkStopsSource(t *testing.T) {
 	})
 }
 
-// A worker that stands still, for longer than a receive may be stuck, stops the source too, and
-// does not end the run.
+// A worker that stops, for longer than a receive may be stuck, stops the source too, and does not
+// end the run.
 func TestSlowWorkerStopsSource(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		in := &input{lines: 1000, err: io.EOF}
@@ -193,7 +194,8 @@ func TestInputFails(t *testing.T) {
 	}
 }
 
-// A worker that is killed ends the run with an error; what was printed is the beginning.
+// A worker that is killed ends the run with an error. The printed lines are the first of the input,
+// in order.
 func TestWorkerDies(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "directory.sock")
 	workers := begin(t, socket, "1ms", "1ms")
@@ -240,7 +242,7 @@ func TestWorkerDies(t *testing.T) {
 	}
 }
 
-// Without sense the example says so.
+// With wrong arguments the example prints an error.
 func TestFails(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "directory.sock")
 	for what, args := range map[string][]string{

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Command request is a server that replies to each request in a goroutine of its own, and its
-// client. Start "request serve" any number of times, on any node, then "request ask WORDS"
-// asks one of the servers for each word in capitals, for all words at once. Where a server is
-// killed meanwhile, another one is asked.
+// client. Start "request serve" any number of times, on any node. Then "request ask WORDS" gets
+// each word in capitals from one of the servers, for all words at once. If a server is killed
+// meanwhile, the client asks another one.
 package main
 
 import (
@@ -55,7 +55,7 @@ func serve(ctx context.Context, c *rocl.Context) error {
 	}, rocl.EachInOwn())
 }
 
-// askAll prints the replies to all words, in order.
+// askAll prints the replies for all words, in order.
 func askAll(ctx context.Context, c *rocl.Context, words []string) error {
 	me, err := c.Register(ctx, nil)
 	if err != nil {
@@ -73,7 +73,7 @@ func askAll(ctx context.Context, c *rocl.Context, words []string) error {
 	return errors.Join(errs...)
 }
 
-// ask returns a server's reply. If that server has gone, it asks another one.
+// ask returns a server's reply. If the server has ended, ask asks another one.
 func ask(ctx context.Context, c *rocl.Context, me *rocl.Resource, word string) (string, error) {
 	for {
 		server, err := c.Find(ctx, service)

@@ -13,7 +13,7 @@ import (
 	"github.com/rocl-go/rocl"
 )
 
-// The test binary is the example as well, when told to be.
+// The test binary runs as the example if the environment says so.
 func TestMain(m *testing.M) {
 	if os.Getenv("BE_THE_EXAMPLE") != "" {
 		main()
@@ -22,7 +22,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// example is one shell in which the example runs, on the node of the socket.
+// example returns the command of the example, on the node of the socket.
 func example(t *testing.T, socket string, args ...string) *exec.Cmd {
 	exe, err := os.Executable()
 	if err != nil {
@@ -34,7 +34,7 @@ func example(t *testing.T, socket string, args ...string) *exec.Cmd {
 	return c
 }
 
-// begin starts n servers and returns when they are known.
+// begin starts n servers and returns when they can be found.
 func begin(t *testing.T, socket string, n int) (servers []*exec.Cmd) {
 	c, err := rocl.Open(t.Context(), rocl.WithSocket(socket))
 	if err != nil {
@@ -68,7 +68,7 @@ func TestAsk(t *testing.T) {
 	if err := ask.Start(); err != nil {
 		t.Fatal(err)
 	}
-	if err := servers[0].Process.Kill(); err != nil { // before, among or behind the calls
+	if err := servers[0].Process.Kill(); err != nil { // before, during or after the calls
 		t.Fatal(err)
 	}
 	_ = servers[0].Wait()
@@ -85,7 +85,7 @@ func TestAsk(t *testing.T) {
 	}
 }
 
-// Without servers, and without sense, the example says so.
+// Without servers, and with wrong arguments, the example prints an error.
 func TestFails(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "directory.sock")
 	for what, args := range map[string][]string{

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command workers shares work among whatever workers there are. Start any
-// number of workers with "workers work", at any time, then "workers sum N"
-// adds the squares of 1 to N on them; a worker that dies has its part done by
-// another.
+// Command workers shares work among the workers that can be found. Start any number of workers with
+// "workers work", at any time. Then "workers sum N" adds the squares of 1 to N on them. If a worker
+// dies, another one does its part.
 package main
 
 import (
@@ -43,7 +42,7 @@ func main() {
 	}
 }
 
-// work replies to each pair of bounds with the sum of the squares between.
+// work replies to each pair of bounds with the sum of the squares between them.
 func work(ctx context.Context, c *rocl.Context) error {
 	me, err := c.Register(ctx, rocl.Attrs{"type": "worker", "does": "squares"})
 	if err != nil {
@@ -67,9 +66,9 @@ func work(ctx context.Context, c *rocl.Context) error {
 	return nil
 }
 
-const part = 1 << 16 // numbers of one part
+const part = 1 << 16 // numbers in one part
 
-// sum has each worker do one part at a time.
+// sum makes each worker do one part at a time, and prints the sum.
 func sum(ctx context.Context, c *rocl.Context, n uint64) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -121,8 +120,8 @@ func sum(ctx context.Context, c *rocl.Context, n uint64) error {
 	return nil
 }
 
-// employ calls one worker with one part after another. If a call fails, because the worker
-// has died, the part is left to the others.
+// employ calls one worker with one part after another. If a call fails, because the worker has
+// died, another worker gets the part.
 func employ(ctx context.Context, me *rocl.Resource, worker rocl.GID, n uint64, left chan uint64, sums chan<- uint64) error {
 	for {
 		select {

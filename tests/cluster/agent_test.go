@@ -19,15 +19,15 @@ import (
 	"github.com/rocl-go/rocl/directory"
 )
 
-// An agent is a program of a node: the test's own, run again in the node's
-// namespace, with one context. It is told what to do over its standard input.
+// An agent is a program of a node: the test's own binary, run again in the node's namespace, with
+// one context. The test tells it over its standard input what to do.
 type agent struct {
 	*rpc.Client
 	node *node
 	p    *process
 }
 
-// agent starts one.
+// agent starts an agent on the node.
 func (n *node) agent() *agent {
 	t := n.lab.t
 	t.Helper()
@@ -56,7 +56,7 @@ func (n *node) agent() *agent {
 	}
 	a.Client = jsonrpc.NewClient(&pipes{fromR, toW})
 	t.Cleanup(func() {
-		a.Close() // it ends by itself
+		a.Close() // the process ends by itself
 		select {
 		case <-a.p.done:
 		case <-time.After(20 * time.Second):
@@ -75,7 +75,7 @@ type pipes struct {
 func (p *pipes) Write(b []byte) (int, error) { return p.w.Write(b) }
 func (p *pipes) Close() error                { return errors.Join(p.w.Close(), p.ReadCloser.Close()) }
 
-// do calls a method of the agent's, and fails the test if that fails.
+// do calls a method of the agent, and fails the test if the call fails.
 func do[A, R any](a *agent, method string, args A) (r R) {
 	t := a.node.lab.t
 	t.Helper()
@@ -105,8 +105,8 @@ func (a *agent) lookup(id rocl.GID) Answer {
 	return do[rocl.GID, Answer](a, "Lookup", id)
 }
 
-// say sends a message from the agent's resource to another's, which must hear
-// it.
+// say sends a message from the agent's resource to the resource id of the agent to, and fails the
+// test unless it arrives.
 func (a *agent) say(to *agent, id rocl.GID, data string) {
 	t := a.node.lab.t
 	t.Helper()
@@ -118,10 +118,10 @@ func (a *agent) say(to *agent, id rocl.GID, data string) {
 	}
 }
 
-// An Answer of a question.
+// Answer is the result of a question.
 type Answer struct {
 	IDs  []rocl.GID
-	How  string // "" if it was answered, no, partial, or what else went wrong
+	How  string // "" if the question was answered, else no, partial, or another error
 	Took time.Duration
 }
 
@@ -150,15 +150,15 @@ type Letter struct {
 	Data string
 }
 
-// Load is questions asked all the time: one each Every, of the patterns in
-// turn. An answer that is not the one wanted counts as failed.
+// Load describes questions that an agent asks all the time: one question each Every, of the
+// patterns in turn. An answer other than the wanted one counts as failed.
 type Load struct {
 	Every time.Duration
 	Find  []rocl.Match
 	Want  []rocl.GID
 }
 
-// Report tells what became of a load.
+// Report is the result of a load.
 type Report struct {
 	Asked  int
 	Failed []string // the first hundred
@@ -171,7 +171,7 @@ func (r *Report) add(o Report) {
 	r.Took = append(r.Took, o.Took...)
 }
 
-// quantile of the times taken.
+// quantile returns a quantile of the times taken.
 func (r *Report) quantile(q float64) time.Duration {
 	if len(r.Took) == 0 {
 		return 0
@@ -184,7 +184,7 @@ func (r *Report) String() string {
 	return fmt.Sprintf("%d questions, %d failed; p50 %v, p99 %v, p99.9 %v, longest %v", r.Asked, len(r.Failed), r.quantile(0.5), r.quantile(0.99), r.quantile(0.999), r.quantile(1))
 }
 
-// Agent is the side of an agent that works. Its methods are called over rpc.
+// Agent is the side of an agent that runs in the agent's process. Its methods are called over rpc.
 type Agent struct {
 	c  *rocl.Context
 	mu sync.Mutex
@@ -283,7 +283,7 @@ func (a *Agent) Recv(id rocl.GID, data *string) error {
 	return nil
 }
 
-// Addresses are those at which whoever has a resource says that it is reached.
+// Addresses appends to out the addresses at which the context of a resource can be reached.
 func (a *Agent) Addresses(id rocl.GID, out *[]string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -299,7 +299,7 @@ func (a *Agent) Addresses(id rocl.GID, out *[]string) error {
 	return nil
 }
 
-// Routes are those of the agent's context.
+// Routes returns the routes of the agent's context.
 func (a *Agent) Routes(_ struct{}, out *[]rocl.Route) error {
 	*out = a.c.Routes()
 	return nil
@@ -354,14 +354,14 @@ func (a *Agent) load(l Load) {
 	}
 }
 
-// End ends it.
+// End ends the load and returns its report.
 func (a *Agent) End(_ struct{}, r *Report) error {
 	close(a.stop)
 	*r = <-a.report
 	return nil
 }
 
-// agentMain is the agent's process.
+// agentMain is the main function of the agent's process.
 func agentMain(socket string) int {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()

@@ -10,9 +10,8 @@ import (
 	"github.com/rocl-go/rocl"
 )
 
-// Nodes whose clocks have nothing in common, each with an uptime of its own, find
-// and watch each other, and nothing expires: what one says of time is of no use to
-// another, and is not said.
+// Nodes whose clocks have nothing in common, each with an uptime of its own, find and watch each
+// other, and nothing expires. Times of one node mean nothing to another, so nodes do not send them.
 func TestClocks(t *testing.T) {
 	parallel(t)
 	l := newLab(t, 4)
@@ -40,14 +39,14 @@ func TestClocks(t *testing.T) {
 	l.nodes[1].kill()
 	_, last := l.deathSeen(l.nodes[1], began)
 	l.reach("other clocks, killed: dead for all", last, 2*time.Second)
-	l.nodes[1].skew = 2_000_000 * time.Second // another life, another uptime
+	l.nodes[1].skew = 2_000_000 * time.Second // another boot, with another uptime
 	l.start(l.nodes[1])
 	l.one("other clocks, back", time.Now())
 	complete(as, own, same)
 	began = time.Now()
 	truth := settle(as)
 	l.reach("other clocks: watches complete", time.Since(began), 5*time.Second)
-	time.Sleep(6 * time.Second) // longer than a beat, an exchange of all, and who is away
+	time.Sleep(6 * time.Second) // longer than a beat, an exchange of all, and the time after which a member is away
 	still(as, truth)
 	complete(as, own, same)
 	if got := as[0].all(rocl.Match{rocl.AttrKind: "node"}); got.How != "" || len(got.IDs) != 4 {
@@ -62,7 +61,7 @@ func TestClocks(t *testing.T) {
 	}
 }
 
-// uptime of a node, in whole seconds since it was started, as its programs see it.
+// uptime returns the time since a node was started, in whole seconds, as its programs see it.
 func uptime(t *testing.T, n *node) string {
 	t.Helper()
 	cmd := n.command("cut", "-d.", "-f1", "/proc/uptime")

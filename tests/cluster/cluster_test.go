@@ -12,8 +12,7 @@ import (
 	"github.com/rocl-go/rocl"
 )
 
-// populate starts an agent on each node, with a resource of its own and one
-// that all have.
+// populate starts an agent on each node, with a resource of its own and one that all have.
 func (l *lab) populate() (as []*agent, own, same []rocl.GID) {
 	l.t.Helper()
 	for i, n := range l.nodes {
@@ -28,10 +27,10 @@ func (l *lab) populate() (as []*agent, own, same []rocl.GID) {
 
 func at(i int) rocl.Match { return rocl.Match{"type": "own", "at": fmt.Sprint(i)} }
 
-// complete checks that every one of the agents finds by attributes, by
-// identifier and among several what every other holds, each once, and that what
-// nobody holds is denied for certain. A busy machine may let a daemon that lives be
-// taken for dead: then it is looked again when all see each other.
+// complete checks that each agent finds the resources of every other agent, by attributes, by
+// identifier and among several, each once. It also checks that a missing resource is denied for
+// certain. On a busy machine a living daemon may be taken for dead: then complete looks again when
+// all see each other.
 func complete(as []*agent, own, same []rocl.GID) {
 	t := as[0].node.lab.t
 	t.Helper()
@@ -56,7 +55,7 @@ func complete(as []*agent, own, same []rocl.GID) {
 	}
 }
 
-// lacking is what complete finds wrong.
+// lacking returns what is wrong for complete.
 func lacking(as []*agent, own, same []rocl.GID) (wrong []string) {
 	add := func(format string, args ...any) { wrong = append(wrong, fmt.Sprintf(format, args...)) }
 	for i, a := range as {
@@ -78,8 +77,8 @@ func lacking(as []*agent, own, same []rocl.GID) (wrong []string) {
 	return wrong
 }
 
-// Nodes that join one after another, or all at once, soon have one view, and
-// everybody finds what anybody holds.
+// Nodes that join one after another, or all at once, soon have one view, and every agent finds the
+// resources of all.
 func TestJoin(t *testing.T) {
 	for _, c := range []struct {
 		nodes  int

@@ -12,11 +12,11 @@ import (
 	"github.com/rocl-go/rocl/internal/eventually"
 )
 
-// Ends say how a call, a monitor and a receive of one resource have ended; "" if they have
-// not.
+// Ends has the results of a call, a monitor and a receive. A result is "" while the operation goes
+// on.
 type Ends struct{ Call, Monitor, Recv string }
 
-// Expect has the agent's resource monitor another one, call it, and receive from it.
+// Expect makes the agent's resource monitor another resource, call it, and receive from it.
 func (a *Agent) Expect(id rocl.GID, _ *struct{}) error {
 	const ended, never = 100, 101
 	a.mu.Lock()
@@ -58,7 +58,7 @@ func (a *Agent) Expect(id rocl.GID, _ *struct{}) error {
 	return nil
 }
 
-// Ended says what has ended of it.
+// Ended returns the results of Expect.
 func (a *Agent) Ended(_ struct{}, out *Ends) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -66,7 +66,7 @@ func (a *Agent) Ended(_ struct{}, out *Ends) error {
 	return nil
 }
 
-// Hold receives a request and does nothing with it. It returns the payload.
+// Hold receives a request and does not reply. It returns the payload.
 func (a *Agent) Hold(id rocl.GID, data *string) error {
 	a.mu.Lock()
 	r := a.rs[id]
@@ -80,9 +80,9 @@ func (a *Agent) Hold(id rocl.GID, data *string) error {
 	return err
 }
 
-// A call to a resource of another node, a monitor of it, and a receive from it end when
-// gossip says that the node is dead, with ErrGone; not as its network is cut for a moment.
-// When the node is back all is as before.
+// A call to a resource of another node, a monitor of it, and a receive from it end with ErrGone
+// when gossip says that the node is dead. They do not end when its network is cut for a moment.
+// When the node is back, they work as before.
 func TestAwaitedNodeDies(t *testing.T) {
 	parallel(t)
 	l := up(t, 3)
@@ -93,7 +93,7 @@ func TestAwaitedNodeDies(t *testing.T) {
 	for range 2 {
 		from.say(to, id, "hello")
 		do[rocl.GID, struct{}](from, "Expect", id)
-		if got := do[rocl.GID, string](to, "Hold", id); got != "a request" { // without a reply
+		if got := do[rocl.GID, string](to, "Hold", id); got != "a request" { // the agent does not reply
 			t.Fatalf("the server received %q", got)
 		}
 		l.cut(l.nodes[1:2], l.nodes)

@@ -16,11 +16,13 @@ import (
 	"github.com/rocl-go/rocl/internal/eventually"
 )
 
-// long says that there is time, and nothing else beside: the full lengths of all
-// faults, one after another, and the targets held to instead of printed.
+// long means that the run may take its time and that nothing else runs on the machine. All faults
+// then have their full lengths, run one after another, and must reach the targets, which are only
+// printed otherwise.
 var long = os.Getenv("ROCL_LONG") != ""
 
-// hour is what a long run takes for one: ROCL_LONG may say less.
+// hour returns the length of a fault that shall last an hour in a long run. ROCL_LONG may give a
+// shorter time.
 func hour() time.Duration {
 	if d, err := time.ParseDuration(os.Getenv("ROCL_LONG")); err == nil {
 		return d
@@ -28,15 +30,14 @@ func hour() time.Duration {
 	return time.Hour
 }
 
-// parallel lets tests that mostly wait do so together.
+// parallel lets tests that mostly wait run at the same time.
 func parallel(t *testing.T) {
 	if !long {
 		t.Parallel()
 	}
 }
 
-// reach says how long something took, and in a long run, in which nothing else
-// runs beside, what it must reach.
+// reach logs how long something took. In a long run it fails the test if that is more than most.
 func (l *lab) reach(what string, took, most time.Duration) {
 	l.t.Helper()
 	l.t.Logf("%s: %v (to reach: %v)", what, took.Round(time.Millisecond), most)
@@ -45,8 +46,8 @@ func (l *lab) reach(what string, took, most time.Duration) {
 	}
 }
 
-// one waits until all see all and go on doing so: what was suspected before a
-// cut healed may be taken for dead just after it.
+// one waits until all nodes see all nodes, and keep seeing them for a while: a node that was
+// suspected before a cut healed may be taken for dead just after it.
 func (l *lab) one(when string, since time.Time) {
 	l.t.Helper()
 	for {
@@ -62,7 +63,7 @@ func (l *lab) one(when string, since time.Time) {
 	}
 }
 
-// up starts n nodes with a daemon each, all told of the first two, and waits
+// up starts n nodes with a daemon each, which are given the addresses of the first two, and waits
 // for one view.
 func up(t *testing.T, n int) *lab {
 	t.Helper()
@@ -79,7 +80,7 @@ func (l *lab) start(m *node) {
 	m.serve(l.nodes[:2]...)
 }
 
-// calm checks that nobody was taken for dead.
+// calm checks that no node was taken for dead.
 func (l *lab) calm() {
 	l.t.Helper()
 	for _, n := range l.nodes {
@@ -89,7 +90,7 @@ func (l *lab) calm() {
 	}
 }
 
-// deaths counts how often a daemon has lost another.
+// deaths counts how often any daemon has lost another.
 func (l *lab) deaths() (all int) {
 	for _, n := range l.nodes {
 		all += n.deaths()
@@ -97,7 +98,7 @@ func (l *lab) deaths() (all int) {
 	return all
 }
 
-// load lets each agent ask for what the others have.
+// load makes each agent ask for the resources of the other agents.
 func load(as []*agent, own []rocl.GID, every time.Duration) {
 	for i, a := range as {
 		ld := Load{Every: every}
@@ -117,8 +118,8 @@ func ended(as []*agent) (sum Report) {
 	return sum
 }
 
-// Whatever part of the packets is lost, everything is found, and at 5 % nobody
-// is taken for dead.
+// Whatever part of the packets is lost, every resource is found. With 5 % loss, no node is taken
+// for dead.
 func TestLoss(t *testing.T) {
 	parallel(t)
 	l := up(t, 8)
@@ -155,8 +156,8 @@ func TestLoss(t *testing.T) {
 	complete(as, own, same)
 }
 
-// A node whose daemon is killed, or that falls silent, is soon dead for all,
-// and found again when it is back.
+// A node whose daemon is killed, or that falls silent, is soon dead for all nodes. It is found
+// again when it is back.
 func TestDeath(t *testing.T) {
 	l := up(t, 8)
 	as, own, same := l.populate()
@@ -178,7 +179,7 @@ func TestDeath(t *testing.T) {
 		if got := as[0].all(rocl.Match{"type": "same"}); got.How != "" || len(got.IDs) != 7 {
 			t.Errorf("all that is there without the dead node's: %+v", got)
 		}
-		as[0].say(as[dead.i], own[dead.i], "are you there?") // it is: only its directory is dead
+		as[0].say(as[dead.i], own[dead.i], "are you there?") // it answers: only its directory is dead
 		l.start(dead)
 		l.one("back", time.Now())
 		complete(as, own, same)
@@ -195,8 +196,8 @@ func TestDeath(t *testing.T) {
 	}
 }
 
-// A cluster that is parted goes on in parts, and is one again when the parts
-// hear each other; and so do watches.
+// A cluster that is cut goes on in parts, and is one again when the parts hear each other. So do
+// watches.
 func TestPartition(t *testing.T) {
 	parallel(t)
 	lengths := []time.Duration{time.Second, 20 * time.Second}
@@ -245,7 +246,7 @@ func TestPartition(t *testing.T) {
 				time.Sleep(d - time.Since(began))
 				healed, what := time.Now(), fmt.Sprintf("%s, cut for %v, healed", c.shape, d)
 				l.heal()
-				time.Sleep(300 * time.Millisecond) // things go on
+				time.Sleep(300 * time.Millisecond) // resources change meanwhile
 				truth := settle(as)
 				l.reach(what+": watches complete", time.Since(healed), 5*time.Second)
 				l.one(what, healed)
@@ -257,8 +258,8 @@ func TestPartition(t *testing.T) {
 	}
 }
 
-// Directories are killed and come back, one after another: nobody is taken for
-// dead, identifiers stay, and messages go on while a directory is away.
+// Directories are killed and come back, one after another. No other node is taken for dead,
+// identifiers stay, and messages go on while a directory is away.
 func TestKilledInTurn(t *testing.T) {
 	l := up(t, 6)
 	as, own, same := l.populate()
@@ -282,7 +283,7 @@ func TestKilledInTurn(t *testing.T) {
 		truth := settle(as)
 		l.reach("killed and back: watches complete", time.Since(began), 5*time.Second)
 		if i == len(l.nodes)-1 {
-			time.Sleep(2 * time.Second) // what was not offered again would be gone
+			time.Sleep(2 * time.Second) // a resource that was not offered again would be gone by then
 			still(as, truth)
 		}
 		stir(as)
@@ -290,8 +291,8 @@ func TestKilledInTurn(t *testing.T) {
 	l.calm()
 }
 
-// All daemons are restarted one after another while everybody asks for what
-// others have: no question fails, though packets are lost.
+// All daemons are restarted one after another while every agent asks for the others' resources. No
+// question fails, although packets are lost.
 func TestRollingRestart(t *testing.T) {
 	for _, loss := range []int{0, 5} {
 		t.Run(fmt.Sprintf("%d %% loss", loss), func(t *testing.T) {
@@ -310,7 +311,7 @@ func TestRollingRestart(t *testing.T) {
 			}
 			for range rounds {
 				for _, n := range l.nodes {
-					time.Sleep(500 * time.Millisecond) // of questions with all there
+					time.Sleep(500 * time.Millisecond) // of questions while all daemons serve
 					n.stop()
 					l.start(n)
 					l.together(l.nodes...)
@@ -331,10 +332,9 @@ func TestRollingRestart(t *testing.T) {
 	}
 }
 
-// Several daemons at a time, whichever they are, are restarted and are back in any
-// order, while everybody asks for what others have and packets are lost: nothing
-// that exists is denied for certain. Where the machine that runs the test has so much
-// to do that a daemon is taken for dead, it is tried again.
+// Several daemons at a time are restarted and come back in any order, while every agent asks for
+// the others' resources and packets are lost. No existing resource is denied for certain. If the
+// machine that runs the test is so busy that a daemon is taken for dead, the test tries again.
 func TestOverlappingRestarts(t *testing.T) {
 	parallel(t)
 	l := up(t, 6)
@@ -373,7 +373,7 @@ func TestOverlappingRestarts(t *testing.T) {
 	complete(as, own, same)
 }
 
-// overlap stops some daemons, two or more, and starts them in another order.
+// overlap stops two or more daemons, and starts them in another order.
 func (l *lab) overlap() {
 	down := rand.Perm(len(l.nodes))[:2+rand.IntN(len(l.nodes)-1)]
 	for _, i := range down {
@@ -388,9 +388,9 @@ func (l *lab) overlap() {
 	time.Sleep(rand.N(time.Second))
 }
 
-// A daemon that stands still for a while, as on a machine with too much to do, is
-// not dead, and takes nobody else for dead when it goes on. Where the machine that
-// runs the test has too much to do they stand still for longer: it is tried again.
+// A daemon that is stopped for a while, as on a busy machine, is not taken for dead, and takes no
+// other for dead when it goes on. If the machine that runs the test is too busy, the daemon is
+// stopped for longer: the test tries again.
 func TestPaused(t *testing.T) {
 	parallel(t)
 	l := up(t, 5)
@@ -418,14 +418,14 @@ func TestPaused(t *testing.T) {
 	complete(as, own, same)
 }
 
-// Several daemons at a time stand still for so long that they are taken for dead, and
-// go on, while everybody asks for what others have: all are one cluster again, and
-// find what there is.
+// Several daemons at a time are stopped for so long that they are taken for dead, and then go on,
+// while every agent asks for the others' resources. All are one cluster again, and find all
+// resources.
 func TestSeveralPaused(t *testing.T) {
 	parallel(t)
 	l := up(t, 6)
 	as, own, same := l.populate()
-	load(as, own, 200*time.Millisecond) // they wait for those that stand still, and repeat themselves
+	load(as, own, 200*time.Millisecond) // questions wait for stopped daemons, and are repeated
 	rounds := 3
 	if long {
 		rounds = 100
@@ -450,8 +450,8 @@ func TestSeveralPaused(t *testing.T) {
 	complete(as, own, same)
 }
 
-// Clusters of other sizes lose nobody either at 5 % loss: in small ones fewer
-// confirm a suspicion, or deny it.
+// Clusters of other sizes lose no node either at 5 % loss. In small ones, fewer members confirm or
+// deny a suspicion.
 func TestNobodyDies(t *testing.T) {
 	if !long {
 		t.Skip("needs an hour: make cluster")

@@ -19,10 +19,10 @@ import (
 
 var figures = flag.Bool("figures", false, "measure how soon a cluster of eight notices what happens, and print it as a table")
 
-// A figure is what was measured, as a row of the table.
+// A figure is a measured time, as a row of the table.
 type figure struct {
 	what string
-	most time.Duration // it must reach
+	most time.Duration // the target
 	took []time.Duration
 }
 
@@ -38,7 +38,7 @@ func (f *figure) row() string {
 	return fmt.Sprintf("| %s | %d | %s | %s | ≤ %v | %s |", f.what, len(f.took), brief(f.took[len(f.took)/2]), brief(worst), f.most, met)
 }
 
-// brief is a duration with three digits, about.
+// brief returns a duration with about three digits.
 func brief(d time.Duration) string {
 	switch {
 	case d > time.Second:
@@ -49,8 +49,8 @@ func brief(d time.Duration) string {
 	return d.Round(10 * time.Microsecond).String()
 }
 
-// TestFigures prints how soon a cluster of eight nodes notices what happens: see
-// make cluster-figures. Nothing should run beside it.
+// TestFigures prints how soon a cluster of eight nodes notices changes: see make cluster-figures.
+// Nothing else should run on the machine.
 func TestFigures(t *testing.T) {
 	if !*figures {
 		t.Skip("prints a table, for which it takes minutes: make cluster-figures")
@@ -85,7 +85,7 @@ func TestFigures(t *testing.T) {
 		stir(as)
 		l.cut(l.nodes[:4], l.nodes[4:])
 		time.Sleep(5 * time.Second)
-		truth := settle(as[:4]) // one half's; the other's has to come
+		truth := settle(as[:4]) // of one half; the half must learn that of the other
 		for id, n := range settle(as[4:]) {
 			truth[id] = n
 		}
@@ -137,7 +137,7 @@ func TestFigures(t *testing.T) {
 	fmt.Printf("| live nodes taken for dead meanwhile | | | %d | 0 | %s |\n\n", deaths, map[bool]string{true: "yes", false: "no"}[deaths == 0])
 }
 
-// since is when the last member saw another one alive.
+// since returns when a member last came to see another one alive.
 func (l *lab) since() (at time.Time) {
 	for _, n := range l.nodes {
 		n.mu.Lock()
@@ -151,7 +151,7 @@ func (l *lab) since() (at time.Time) {
 	return at
 }
 
-// machine says where this runs.
+// machine describes the machine of the run.
 func machine() string {
 	cpu := runtime.GOARCH
 	b, _ := os.ReadFile("/proc/cpuinfo")

@@ -12,10 +12,10 @@ import (
 	"github.com/rocl-go/rocl/internal/eventually"
 )
 
-// metrics is where a daemon that has it shows them, to its own node.
+// metrics is the address at which a daemon with metrics serves them, to its own node.
 const metrics = "127.0.0.1:9464"
 
-// casts counts the searches that went by cast.
+// casts counts the searches of an agent's node that went by cast.
 func casts(a *agent) (n int) {
 	page := do[string, string](a, "Get", "http://"+metrics+"/metrics")
 	for line := range strings.Lines(page) {
@@ -26,8 +26,8 @@ func casts(a *agent) (n int) {
 	return n
 }
 
-// Members that are told of nobody find each other by a group, whoever comes late
-// and whoever has forgotten all others too, and search by it.
+// Members that are given no addresses find each other by a group address, and search by it. So do a
+// member that joins late and members that have forgotten all other members.
 func TestGroup(t *testing.T) {
 	parallel(t)
 	for name, group := range map[string]string{"multicast": "239.91.0.1:7947", "broadcast": "10.91.0.255:7947", "IPv6": "[ff02::91]:7947"} {
@@ -59,7 +59,7 @@ func TestGroup(t *testing.T) {
 			}
 			l.heal()
 
-			// All who knew the others are replaced while they are out of reach.
+			// All members that knew the other part are replaced while they are out of reach.
 			for _, parts := range [][2][]*node{{l.nodes[3:], nil}, {l.nodes[3:], l.nodes[:3]}} {
 				l.cut(l.nodes[:3], l.nodes[3:])
 				for _, part := range parts {
@@ -76,7 +76,8 @@ func TestGroup(t *testing.T) {
 				healed := time.Now()
 				l.heal()
 				l.one("group, replaced while cut off, healed", healed)
-				// Where all were started anew nobody knows yet whom they have not met.
+				// If all members were started anew, no member knows yet which members it has not
+				// met.
 				eventually.True(t, "all deny for certain", func() bool {
 					return !slices.ContainsFunc(as, func(a *agent) bool { return a.find(rocl.Match{"type": "none"}).How != definite })
 				})
@@ -86,7 +87,7 @@ func TestGroup(t *testing.T) {
 	}
 }
 
-// Members that speak IPv6 to each other are a cluster as any other.
+// Members that speak IPv6 to each other form a cluster like any other.
 func TestSix(t *testing.T) {
 	parallel(t)
 	if !hasSix() {
@@ -104,8 +105,8 @@ func TestSix(t *testing.T) {
 	as[2].say(as[0], own[0], "hello")
 }
 
-// Contexts that are told no address listen where the other nodes reach them, and
-// go on talking when a directory is dead.
+// Contexts that are given no address listen where the other nodes reach them. They go on exchanging
+// messages when a directory is dead.
 func TestDefaultHost(t *testing.T) {
 	parallel(t)
 	l := up(t, 2)

@@ -28,53 +28,52 @@ import (
 	"github.com/rocl-go/rocl/internal/eventually"
 )
 
-// A lab is a number of machines on one wire: network namespaces joined by a
-// bridge, which has a namespace of its own, so that nothing of it is seen in
-// the namespace of the test. Whatever it has ends with the test; processes end
-// with the test's process too, and namespaces that a crash left are removed by
-// the next lab.
+// A lab is a number of machines on one wire: network namespaces joined by a bridge. The bridge has
+// a namespace of its own, so that nothing of it can be seen in the namespace of the test.
+// Everything in a lab ends with the test. Processes end with the test's process too, and the next
+// lab removes namespaces that a crash left behind.
 type lab struct {
 	t     *testing.T
 	dir   string
 	key   string
-	args  []string // of all daemons, besides those they need
-	six   bool     // they speak IPv6 to each other
+	args  []string // of all daemons, besides the necessary ones
+	six   bool     // the nodes use IPv6 among each other
 	nodes []*node
 }
 
-// A node is one machine: its namespace, its directory's daemon, its faults.
+// A node is one machine: its namespace, the daemon of its directory, its faults.
 type node struct {
 	lab  *lab
 	i    int
 	ns   string
 	host string        // its address on the wire
-	six  string        // and that of IPv6, where there is any
-	skew time.Duration // its monotonic clock is ahead of the others by this
-	dir  string        // for its socket, which stays with it when the daemon goes
-	box  bool          // what is started now has process and mount namespaces of its own
+	six  string        // its IPv6 address, if it has one
+	skew time.Duration // how far its monotonic clock is ahead of the others
+	dir  string        // for its socket; stays when the daemon ends
+	box  bool          // processes that are started now have their own process and mount namespaces
 
 	daemon *process
-	heard  chan struct{} // closed when all that it logged was read
+	heard  chan struct{} // closed when the whole log has been read
 
 	mu   sync.Mutex
-	id   string               // of the node, once it served
-	view map[string]time.Time // the members it sees alive, and since when
-	lost map[string]time.Time // those it has lost, and when
-	tail []string             // the last lines it logged
+	id   string               // of the node, after it has served
+	view map[string]time.Time // the members that it sees alive, and since when
+	lost map[string]time.Time // the members that it has lost, and when
+	tail []string             // the last lines of the log
 
-	loss int // per cent of what comes in
+	loss int // per cent of arriving packets that are lost
 	deaf map[*node]bool
 }
 
 var labs atomic.Int32
 
-// newLab makes n machines on which nothing runs yet, or skips the test.
+// newLab makes n machines on which nothing runs yet. It skips the test if it cannot.
 func newLab(t *testing.T, n int) *lab {
 	t.Helper()
 	need(t)
 	l := &lab{t: t}
 	var err error
-	if l.dir, err = scratch("lab"); err != nil { // short: sockets lie in it
+	if l.dir, err = scratch("lab"); err != nil { // short, because sockets lie in it
 		t.Fatal(err)
 	}
 	prefix := fmt.Sprintf("rocl-%d-%d-", os.Getpid(), labs.Add(1))
@@ -107,8 +106,7 @@ func newLab(t *testing.T, n int) *lab {
 	return l
 }
 
-// need skips the test where there are no namespaces to be had; that is an error
-// where ROCL_NETNS says that there must be.
+// need skips the test if no namespaces can be made. With ROCL_NETNS it fails the test instead.
 func need(t *testing.T) {
 	t.Helper()
 	if testing.Short() {
@@ -122,7 +120,7 @@ func need(t *testing.T) {
 	}
 }
 
-// able says why there are no namespaces to be had.
+// able returns the reason why no namespaces can be made, or nil.
 var able = sync.OnceValue(func() error {
 	if os.Geteuid() != 0 {
 		return errors.New("network namespaces are made by root only")
@@ -142,19 +140,18 @@ var able = sync.OnceValue(func() error {
 	return nil
 })
 
-// hasSix says whether this machine has IPv6.
+// hasSix reports whether this machine has IPv6.
 func hasSix() bool {
 	_, err := os.Stat("/proc/net/if_inet6")
 	return err == nil
 }
 
-// scratch makes a folder that sweep knows. Its name is short, because sockets
-// lie in it.
+// scratch makes a folder that sweep can find. Its name is short, because sockets lie in it.
 func scratch(what string) (string, error) {
 	return os.MkdirTemp("", fmt.Sprintf("rocl-%d-%s-", os.Getpid(), what))
 }
 
-// sweep removes the namespaces and folders of labs whose processes are no more.
+// sweep removes the namespaces and folders of labs whose processes have ended.
 func sweep() {
 	stale := func(name string) bool {
 		pid, _, _ := strings.Cut(strings.TrimPrefix(name, "rocl-"), "-")
@@ -176,7 +173,7 @@ func sweep() {
 	}
 }
 
-// namespaces are those that labs have made.
+// namespaces returns the names of the namespaces that labs have made.
 func namespaces() (all []string) {
 	out, _ := exec.Command("ip", "netns", "list").Output()
 	for line := range strings.Lines(string(out)) {
@@ -221,23 +218,23 @@ type process struct {
 	done chan struct{} // closed when it has ended
 }
 
-// in starts a command in a namespace. The thread that starts it has gone there
-// and stays until the command ends, because a child is killed with the thread
-// that made it: so none outlives the test.
+// in starts a command in a namespace. The thread that starts it has entered the namespace and stays
+// until the command ends, because a child is killed with the thread that made it. So no child
+// outlives the test.
 func in(ns string, cmd *exec.Cmd) (*process, error) {
 	p := &process{cmd: cmd, done: make(chan struct{})}
 	started := make(chan error)
 	go func() {
 		defer close(p.done)
-		runtime.LockOSThread() // never unlocked: the thread ends with us
+		runtime.LockOSThread() // never unlocked: the thread ends with this goroutine
 		f, err := os.Open("/var/run/netns/" + ns)
 		if err == nil {
 			err = unix.Setns(int(f.Fd()), unix.CLONE_NEWNET)
 			f.Close()
 		}
 		if err == nil {
-			// As far as can be, a machine of its own: what else this one does
-			// should not make its clocks late.
+			// The node should be like a machine of its own: other work of this machine should not
+			// make its timers late.
 			_ = unix.Setpriority(unix.PRIO_PROCESS, 0, -10)
 			cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 			err = cmd.Start()
@@ -265,7 +262,7 @@ func (n *node) bind() string {
 	return n.host + ":7946"
 }
 
-// command is one of the node's, which has its clock.
+// command returns a command that runs on the node, with its clock.
 func (n *node) command(exe string, args ...string) *exec.Cmd {
 	if n.box {
 		return exec.Command("unshare", append([]string{"--pid", "--fork", "--kill-child", "--mount", "--mount-proc", exe}, args...)...)
@@ -277,8 +274,7 @@ func (n *node) command(exe string, args ...string) *exec.Cmd {
 	return exec.Command("unshare", append([]string{"--time", "--monotonic", s, "--boottime", s, exe}, args...)...)
 }
 
-// serve starts the node's daemon, which is told of some members, and waits
-// until it serves.
+// serve starts the node's daemon with the addresses of some members, and waits until it serves.
 func (n *node) serve(join ...*node) {
 	t := n.lab.t
 	t.Helper()
@@ -297,7 +293,7 @@ func (n *node) serve(join ...*node) {
 	r, w := io.Pipe()
 	cmd.Stderr = w
 	if n.heard != nil {
-		<-n.heard // all that the one before had to say
+		<-n.heard // the whole log of the previous daemon has been read
 	}
 	n.mu.Lock()
 	n.view, n.lost = map[string]time.Time{}, map[string]time.Time{}
@@ -322,7 +318,7 @@ func (n *node) serve(join ...*node) {
 	}
 }
 
-// read follows what the daemon logs: whom it sees alive.
+// read follows the daemon's log, and records which members it sees alive.
 func (n *node) read(r io.Reader, ready, end chan struct{}) {
 	defer close(end)
 	s := bufio.NewScanner(r)
@@ -353,14 +349,14 @@ func (n *node) read(r io.Reader, ready, end chan struct{}) {
 	_, _ = io.Copy(io.Discard, r)
 }
 
-// sees are the members that the node sees alive.
+// sees returns the members that the node sees alive.
 func (n *node) sees() []string {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return slices.Sorted(maps.Keys(n.view))
 }
 
-// lostAt is when the node lost another, and whether it did.
+// lostAt returns when the node lost another node, and whether it did.
 func (n *node) lostAt(o *node) (time.Time, bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -368,7 +364,7 @@ func (n *node) lostAt(o *node) (time.Time, bool) {
 	return at, ok
 }
 
-// deaths counts how often the node's daemon has lost another, since it began.
+// deaths counts how often the node's daemon has lost another node since it began.
 func (n *node) deaths() (c int) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -396,7 +392,7 @@ func (n *node) stop() {
 func (n *node) pause()  { n.daemon.signal(syscall.SIGSTOP) }
 func (n *node) resume() { n.daemon.signal(syscall.SIGCONT) }
 
-// whole says that each of the nodes sees all of them and nobody else.
+// whole reports whether each of the nodes sees exactly these nodes.
 func (l *lab) whole(nodes ...*node) bool {
 	var want []string
 	for _, n := range nodes {
@@ -406,14 +402,14 @@ func (l *lab) whole(nodes ...*node) bool {
 	return !slices.ContainsFunc(nodes, func(n *node) bool { return !slices.Equal(n.sees(), want) })
 }
 
-// together waits until it is so.
+// together waits until whole reports true.
 func (l *lab) together(nodes ...*node) {
 	l.t.Helper()
 	eventually.True(l.t, "one view", func() bool { return l.whole(nodes...) })
 }
 
-// deathSeen waits until all but the dead have lost it, and says how long after
-// a moment the first and the last did.
+// deathSeen waits until all other nodes have lost the dead one. It returns how long after since the
+// first and the last one did.
 func (l *lab) deathSeen(dead *node, since time.Time) (first, last time.Duration) {
 	l.t.Helper()
 	first = time.Hour
@@ -428,10 +424,9 @@ func (l *lab) deathSeen(dead *node, since time.Time) (first, last time.Duration)
 	return first, last
 }
 
-// Faults. They are made where packets arrive: a node drops what it should not
-// hear.
+// Faults are made where packets arrive: a node drops the packets that it should not hear.
 
-// apply makes the faults of a node what they are said to be.
+// apply sets up the faults of a node as its fields say.
 func (n *node) apply() {
 	n.lab.t.Helper()
 	var b strings.Builder
@@ -463,7 +458,7 @@ func (n *node) apply() {
 	}
 }
 
-// lose drops so many per cent of all packets.
+// lose makes all nodes drop percent of all packets.
 func (l *lab) lose(percent int) {
 	l.t.Helper()
 	for _, n := range l.nodes {
@@ -472,14 +467,15 @@ func (l *lab) lose(percent int) {
 	}
 }
 
-// cut parts two groups: neither hears the other.
+// cut separates two groups: neither hears the other.
 func (l *lab) cut(a, b []*node) {
 	l.t.Helper()
 	deafen(a, b)
 	deafen(b, a)
 }
 
-// deafen lets nodes not hear others, who go on hearing them.
+// deafen makes the nodes ears drop the packets of the nodes to. In the other direction packets
+// arrive.
 func deafen(ears, to []*node) {
 	for _, n := range ears {
 		for _, o := range to {
@@ -501,7 +497,7 @@ func (l *lab) heal() {
 	}
 }
 
-// dirserver is the daemon, built once.
+// dirserver is the path of the daemon, which is built once.
 var dirserver string
 
 func build() error {

@@ -23,7 +23,7 @@ func TestMain(m *testing.M) {
 	}
 	flag.Parse()
 	if !flagGiven("test.parallel") {
-		_ = flag.Set("test.parallel", "4") // they wait more than they work
+		_ = flag.Set("test.parallel", "4") // the tests wait more than they work
 	}
 	if err := build(); err != nil {
 		fmt.Fprintln(os.Stderr, err)

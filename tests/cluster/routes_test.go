@@ -9,9 +9,9 @@ import (
 	"github.com/rocl-go/rocl/internal/eventually"
 )
 
-// Over the boundary of a container, a network namespace, there is no shared
-// memory, though it is one kernel and one user: TCP is used, sealed where the
-// cluster has a key. Namespaces for processes and mounts alone are none.
+// There is no shared memory across the boundary of a container with its own network namespace,
+// although kernel and user are the same. TCP is used, or TLS if the cluster has a key. Namespaces
+// only for processes and mounts are no boundary.
 func TestContainers(t *testing.T) {
 	for _, sealed := range []bool{true, false} {
 		l := newLab(t, 2)

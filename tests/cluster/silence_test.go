@@ -13,21 +13,20 @@ import (
 	"github.com/rocl-go/rocl/internal/eventually"
 )
 
-// Post is a series of messages to one resource, one each Every, whose tags count
-// from 1.
+// Post is a series of messages to one resource, one each Every, whose tags count from 1.
 type Post struct {
 	To    rocl.GID
 	Every time.Duration
 }
 
-// Posted is what became of it.
+// Posted is the result of a Post.
 type Posted struct {
 	Accepted []uint64 // tags that Send accepted
 	Refused  int
-	Reported []uint64 // tags that WithUndelivered was called with
+	Reported []uint64 // tags for which WithUndelivered was called
 }
 
-// A poster sends, and a collector receives, until told to stop.
+// A poster sends the messages of a Post until it is stopped.
 type poster struct {
 	mu  sync.Mutex
 	did Posted
@@ -68,14 +67,14 @@ func (a *Agent) Post(p Post, _ *struct{}) error {
 	return nil
 }
 
-// EndPost ends it.
+// EndPost ends the series.
 func (a *Agent) EndPost(_ struct{}, _ *struct{}) error {
 	a.posts.stop()
 	<-a.posts.stopped
 	return nil
 }
 
-// Posted says how far it is.
+// Posted returns the result so far.
 func (a *Agent) Posted(_ struct{}, out *Posted) error {
 	a.posts.mu.Lock()
 	defer a.posts.mu.Unlock()
@@ -83,7 +82,7 @@ func (a *Agent) Posted(_ struct{}, out *Posted) error {
 	return nil
 }
 
-// Drain receives what a resource has, without waiting, and returns the tags.
+// Drain receives the messages in a resource's mailbox, without waiting, and returns the tags.
 func (a *Agent) Drain(id rocl.GID, tags *[]uint64) error {
 	a.mu.Lock()
 	r := a.rs[id]
@@ -98,10 +97,10 @@ func (a *Agent) Drain(id rocl.GID, tags *[]uint64) error {
 	}
 }
 
-// A machine that falls silent, without an end of any connection, is told to
-// senders: what they had accepted is reported. When it is back messages move
-// again. Each message comes at most once, in order, and each that was accepted
-// comes or is reported. A cut too short for a death loses nothing at all.
+// If a machine falls silent, and no connection ends, senders get a report of the messages that they
+// had accepted. When it is back, messages move again. Each message comes at most once, in order,
+// and each accepted message comes or is reported. A cut that is too short for a death loses no
+// message.
 func TestSilentMachine(t *testing.T) {
 	parallel(t)
 	for _, sealed := range []bool{true, false} {

@@ -22,7 +22,7 @@ import (
 	"github.com/rocl-go/rocl/tpvm/pack"
 )
 
-// Tags of the farm.
+// The tags of the farm.
 const (
 	tagJob = iota
 	tagResult
@@ -32,10 +32,10 @@ const (
 
 const (
 	farmJobs  = 200
-	farmBegun = 20 // results, after which the test goes on
+	farmBegun = 20 // number of results after which the test goes on
 )
 
-// farmMain is the process of a master, a worker or a pod.
+// farmMain is the main function of a master, a worker or a pod.
 func farmMain(role string) int {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
@@ -49,18 +49,18 @@ func farmMain(role string) int {
 	return 0
 }
 
-// netns starts pods in the namespaces of other nodes.
+// netns is a HostStarter that starts pods in the namespaces of other nodes.
 type netns struct{}
 
-// Command runs argv in the namespace NAME of a host NAME:SOCKET.
+// Command returns a command that runs argv in the namespace NAME of a host NAME:SOCKET.
 func (netns) Command(ctx context.Context, host string, argv []string) *exec.Cmd {
 	ns, socket, _ := strings.Cut(host, ":")
 	args := append([]string{"netns", "exec", ns, "env", "ROCL_SOCKET=" + socket, "ROCL_LAB_TPVM=pod"}, argv...)
 	return exec.CommandContext(ctx, "ip", args...)
 }
 
-// farmMaster farms jobs out to two workers on each host, and does again what was lost with a
-// host. Its arguments are the hosts to add.
+// farmMaster gives jobs to two workers on each host, and gives out again the jobs that were lost
+// with a host. Its arguments are the hosts to add.
 func farmMaster(ctx context.Context) error {
 	t, err := tpvm.Enrol(ctx, tpvm.WithVM("lab"), tpvm.WithHostStarter(netns{}), tpvm.WithRocl(rocl.JoinOnly()))
 	if err != nil {
@@ -120,7 +120,7 @@ func farmMaster(ctx context.Context) error {
 			return err
 		}
 		if err := t.Send(ctx, id, tagJob, b); err != nil {
-			return nil // it has ended, and Notify tells of it
+			return nil // the worker has ended, and Notify reports that
 		}
 		inHand[id], todo = todo[0], todo[1:]
 		return nil
@@ -182,7 +182,7 @@ func farmMaster(ctx context.Context) error {
 			return fmt.Errorf("result of %d: %d", i, v)
 		}
 	}
-	if err := spawn(4); err != nil { // elsewhere
+	if err := spawn(4); err != nil { // on another host
 		return err
 	}
 	for i, err := range t.Tasks(ctx) {
@@ -203,12 +203,12 @@ func farmMaster(ctx context.Context) error {
 	}
 	fmt.Println("done", lost, ended, len(left))
 	if err := t.Exit(ctx); err != nil && !errors.Is(err, rocl.ErrGone) && !errors.Is(err, rocl.ErrUnreachable) {
-		return err // a job that was sent to the lost host is undelivered, as it may be
+		return err // a job that was sent to the lost host may be undelivered
 	}
 	return nil
 }
 
-// farmWorker squares numbers, not quickly.
+// farmWorker squares numbers, slowly.
 func farmWorker(ctx context.Context) error {
 	t, err := tpvm.Enrol(ctx, tpvm.WithRocl(rocl.JoinOnly()))
 	if err != nil {
@@ -236,25 +236,25 @@ func farmWorker(ctx context.Context) error {
 	}
 }
 
-// killAll kills every process of a node, as a loss of its power does.
+// killAll kills every process of a node, as a loss of power does.
 func (n *node) killAll() {
 	out, _ := exec.Command("ip", "netns", "pids", n.ns).Output()
 	for _, pid := range strings.Fields(string(out)) {
-		if pid, err := strconv.Atoi(pid); err == nil && pid != os.Getpid() { // one thread of the test may be there
+		if pid, err := strconv.Atoi(pid); err == nil && pid != os.Getpid() { // the test may have a thread in it
 			_ = syscall.Kill(pid, syscall.SIGKILL)
 		}
 	}
 }
 
 // A master on one of three machines adds the others as hosts, or finds that their daemons start
-// programs, and has workers on all. One machine is lost: the master is told, does again what
-// was in hand there, and spawns elsewhere.
+// programs, and has workers on all. One machine is lost. The master learns of it, does the lost
+// jobs again, and spawns on other hosts.
 func TestFarmLosesHost(t *testing.T) {
 	for _, how := range []string{"AddHosts", "dirserver"} {
 		t.Run(how, func(t *testing.T) {
 			t.Parallel()
 			l := newLab(t, 3)
-			t.Cleanup(func() { // before the machines are removed
+			t.Cleanup(func() { // runs before the machines are removed
 				for _, n := range l.nodes {
 					n.killAll()
 				}
@@ -262,7 +262,7 @@ func TestFarmLosesHost(t *testing.T) {
 			var hosts []string
 			if how == "dirserver" {
 				l.args = []string{"--tpvm", "lab"}
-				l.nodes[1].box = true // numbers of processes mean nothing to the others
+				l.nodes[1].box = true // process numbers of this node mean nothing on the others
 			}
 			for i, n := range l.nodes {
 				n.serve(l.nodes[:i]...)

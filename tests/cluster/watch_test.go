@@ -18,19 +18,19 @@ import (
 	"github.com/rocl-go/rocl/internal/eventually"
 )
 
-// What is watched, and churned.
+// watched is the pattern of the watches. The churn changes resources that match it.
 var watched = rocl.Match{"type": "watched"}
 
-// A Seen is what a watch knows.
+// A Seen is the state that a watch has reported.
 type Seen struct {
 	Synced bool
-	Known  map[string]string // n of each identifier
+	Known  map[string]string // the attribute n of each identifier
 	Gone   map[string]time.Time
 	Events int
-	Wrong  []string // what no watch may tell
+	Wrong  []string // events that a watch must not yield
 }
 
-// view is a watch, in the agent.
+// view is a watch of an agent.
 type view struct {
 	mu   sync.Mutex
 	seen Seen
@@ -38,7 +38,7 @@ type view struct {
 	done chan struct{}
 }
 
-// Watch begins a watch of what is watched.
+// Watch begins a watch of the watched resources.
 func (a *Agent) Watch(_ struct{}, _ *struct{}) error {
 	ctx, cancel := context.WithCancel(context.Background())
 	v := &view{seen: Seen{Known: map[string]string{}, Gone: map[string]time.Time{}}, end: cancel, done: make(chan struct{})}
@@ -52,8 +52,8 @@ func (a *Agent) Watch(_ struct{}, _ *struct{}) error {
 	return nil
 }
 
-// take works on an event: a resource appears that was not there, and what is
-// there changes or goes.
+// take records an event. A resource may appear only if it was not known, and may change or go only
+// if it was known.
 func (v *view) take(ev rocl.Event, err error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -85,14 +85,14 @@ func (v *view) take(ev rocl.Event, err error) {
 	}
 }
 
-// older says whether one n is before another: they are counted.
+// older reports whether one value of n is before another: they are counted.
 func older(n, than string) bool {
 	a, _ := strconv.Atoi(n)
 	b, _ := strconv.Atoi(than)
 	return a < b
 }
 
-// View tells what the agent's watch knows.
+// View returns the state of the agent's watch.
 func (a *Agent) View(_ struct{}, out *Seen) error {
 	v := a.views[0]
 	v.mu.Lock()
@@ -109,7 +109,7 @@ func (a *Agent) unwatch() {
 	}
 }
 
-// churn registers, changes and deletes what is watched.
+// churn registers, changes and deletes watched resources.
 type churn struct {
 	rs   []*rocl.Resource
 	n    []int
@@ -117,7 +117,7 @@ type churn struct {
 	done chan error
 }
 
-// Stir begins to churn, so often.
+// Stir begins the churn, with a change each every.
 func (a *Agent) Stir(every time.Duration, _ *struct{}) error {
 	if a.churn == nil {
 		a.churn = &churn{}
@@ -177,7 +177,7 @@ func (c *churn) step(on *rocl.Context) error {
 	return nil
 }
 
-// Settle ends the churn, and tells what is there.
+// Settle ends the churn, and returns the resources that are registered.
 func (a *Agent) Settle(_ struct{}, there *map[string]string) error {
 	c := a.churn
 	close(c.stop)
@@ -191,7 +191,7 @@ func (a *Agent) Settle(_ struct{}, there *map[string]string) error {
 	return nil
 }
 
-// watch lets all agents watch, and churn.
+// watch makes all agents watch, and begin their churn.
 func watch(as []*agent) {
 	for _, a := range as {
 		do[struct{}, struct{}](a, "Watch", struct{}{})
@@ -205,8 +205,8 @@ func stir(as []*agent) {
 	}
 }
 
-// settle ends the churn and waits until all watches know what is there, and
-// returns that.
+// settle ends the churn and waits until all watches have reported the registered resources. It
+// returns those.
 func settle(as []*agent) map[string]string {
 	t := as[0].node.lab.t
 	t.Helper()
@@ -228,8 +228,8 @@ func settle(as []*agent) map[string]string {
 	return truth
 }
 
-// astray says of the first agent whose watch does not know what there is how it
-// is wrong; and fails the test if a watch told what none may.
+// astray returns how the state of a watch differs from the truth, for the first agent with a
+// difference, or "". It fails the test if a watch has yielded an event that it must not.
 func astray(as []*agent, truth map[string]string) string {
 	t := as[0].node.lab.t
 	t.Helper()
@@ -259,8 +259,8 @@ func astray(as []*agent, truth map[string]string) string {
 	return ""
 }
 
-// still checks that the watches go on knowing what there is. A busy machine may let a
-// daemon that lives be taken for dead, for a moment.
+// still checks that the watches keep the right state. On a busy machine, a living daemon may be
+// taken for dead for a moment.
 func still(as []*agent, truth map[string]string) {
 	t := as[0].node.lab.t
 	t.Helper()
@@ -282,8 +282,8 @@ func TestProcessDeathSeen(t *testing.T) {
 	l.processDeath(as[:2], l.nodes[2])
 }
 
-// processDeath kills a process at a node, and says how long after it the last of
-// the agents' watches saw what it had gone.
+// processDeath kills a process at a node. It returns how long after that the last of the agents'
+// watches reported its resource gone.
 func (l *lab) processDeath(as []*agent, at *node) (last time.Duration) {
 	l.t.Helper()
 	victim := at.agent()

@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// An ear hears every frame on a lab's wire, and counts those with certain words.
+// An ear hears every frame on a lab's wire, and counts the frames with certain words.
 type ear struct {
 	fd   int
 	stop chan struct{}
@@ -33,20 +33,20 @@ func (l *lab) ear(words ...string) *ear {
 	e := &ear{stop: make(chan struct{}), heard: map[string]int{}}
 	opened := make(chan error)
 	go func() {
-		runtime.LockOSThread() // never unlocked: the thread ends with us
+		runtime.LockOSThread() // never unlocked: the thread ends with this goroutine
 		f, err := os.Open("/var/run/netns/" + strings.TrimSuffix(l.nodes[0].ns, "0") + "wire")
 		if err == nil {
 			err = unix.Setns(int(f.Fd()), unix.CLONE_NEWNET)
 			f.Close()
 		}
 		if err == nil {
-			const all = unix.ETH_P_ALL<<8&0xff00 | unix.ETH_P_ALL>>8 // as on the wire
+			const all = unix.ETH_P_ALL<<8&0xff00 | unix.ETH_P_ALL>>8 // in the byte order of the wire
 			e.fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, all)
 		}
 		if err == nil {
 			err = unix.SetsockoptTimeval(e.fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Usec: 50_000})
 		}
-		if err == nil { // where it is not allowed, less will have to do
+		if err == nil { // without the permission for it, a smaller buffer must do
 			_ = unix.SetsockoptInt(e.fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 64<<20)
 		}
 		opened <- err
@@ -58,7 +58,7 @@ func (l *lab) ear(words ...string) *ear {
 		b := make([]byte, 1<<17)
 		for {
 			n, _, err := unix.Recvfrom(e.fd, b, 0)
-			if err != nil { // nothing for a while
+			if err != nil { // no frame for a while
 				select {
 				case <-e.stop:
 					return
@@ -84,17 +84,17 @@ func (l *lab) ear(words ...string) *ear {
 	return e
 }
 
-// soFar is the number of frames and what was heard in them.
+// soFar returns the number of frames, and how often each word was heard in them.
 func (e *ear) soFar() (frames int, heard map[string]int) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.frames, maps.Clone(e.heard)
 }
 
-// Of what nodes of a cluster with a key say to each other nothing is on the wire
-// in the clear: attributes asked for and answered, in datagrams and in streams,
-// and messages. Without a key messages are, so the ear is none that is deaf; what
-// directories say is sealed even then, though with a key that anybody can make.
+// In a cluster with a key, nothing that nodes send each other is on the wire in the clear: neither
+// attributes in questions and answers, by datagram or by stream, nor messages. Without a key
+// messages are in the clear, which shows that the ear hears. The traffic of directories is sealed
+// even then, but with a key that anyone can compute.
 func TestNothingInTheClear(t *testing.T) {
 	const name, value, large, question, message = "name-of-an-attribute", "value-of-a-resource", "value-that-is-large", "what-nobody-has", "what-a-message-says"
 	words := []string{name, value, large, question, message}
@@ -138,8 +138,8 @@ func TestNothingInTheClear(t *testing.T) {
 				eventually.True(t, "messages are heard", func() bool { _, heard := e.soFar(); return heard[message] > 1 })
 				return
 			}
-			// What has been said is heard by now, or soon: who would hear it of the
-			// unsealed has long done so.
+			// All frames have been heard by now, or will be soon. Unsealed ones would have been
+			// heard long ago.
 			began, _ := e.soFar()
 			eventually.True(t, "the wire goes on", func() bool { frames, _ := e.soFar(); return frames > began+100 })
 			if _, heard := e.soFar(); len(heard) > 0 {

@@ -23,8 +23,8 @@ import (
 
 var calculator = rocl.Attrs{"type": "calculator"}
 
-// The tests of grpc-go for clients and servers in all languages pass over connections that
-// were found by attributes. (A test that fails ends the program, and says why.)
+// The tests of grpc-go for interoperability pass over connections that were found by attributes. (A
+// failed test ends the program, and prints the reason.)
 func TestGRPC(t *testing.T) {
 	for name, transport := range map[string]rocl.Option{
 		"inproc": rocl.WithTransports(inproc.New()),

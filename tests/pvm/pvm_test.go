@@ -38,19 +38,19 @@ import (
 // patience is how long a program may run.
 const patience = time.Minute
 
-// A machine is a virtual machine: PVM's or ours.
+// A machine is a virtual machine: of PVM, or of tpvm.
 type machine struct {
 	name string
 	bin  string   // the programs
-	env  []string // of them
+	env  []string // of the programs
 	log  string   // where PVM writes what spawned programs print
 
-	// Of ours:
+	// The rest is for a machine of tpvm:
 	dir, key string // of the cluster; the key's file
 	address  string // in the cluster
 }
 
-// need skips the test where the reason is a missing tool, or fails with ROCL_PVM=must.
+// need skips the test if ok is false, and fails it with ROCL_PVM=must. what names the missing tool.
 func need(t testing.TB, ok bool, what string) {
 	t.Helper()
 	if ok {
@@ -81,7 +81,7 @@ var programs = map[string][]string{
 	"ibwtest": {"bwtest.c", "-DPACK", "-DENCODE=PvmDataInPlace"},
 	"pbwtest": {"bwtest.c"},
 	"starter": {"-include", "exit.h"}, // it calls exit without an argument
-	// Those of testdata.
+	// The programs of testdata:
 	"calls": nil, "codes": nil, "buffers": nil, "handlers": nil, "notices": nil, "spawns": nil, "hosts": nil,
 }
 
@@ -222,7 +222,7 @@ func startOurs(t *testing.T, src string) *machine {
 	return m
 }
 
-// Names of our virtual machine and of its cluster.
+// The names of tpvm's virtual machine and of its cluster.
 const (
 	vm      = "tests-pvm"
 	cluster = "tests-pvm"
@@ -237,8 +237,8 @@ func freeAddress(t *testing.T) string {
 	return a
 }
 
-// envPod, in the environment of this test, has it serve a pod as the process with that number
-// runs.
+// envPod, in the environment of this test's binary, makes it serve a pod as long as the process
+// with that number runs.
 const envPod = "TESTS_PVM_POD"
 
 func TestMain(m *testing.M) {
@@ -252,7 +252,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// servePod is what tpvm pod is. It does not outlive the test.
+// servePod does what tpvm pod does. It ends with the test's process.
 func servePod(pid int) error {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -265,8 +265,8 @@ func servePod(pid int) error {
 	return tpvm.RunPod(ctx)
 }
 
-// withHosts returns the environment for a program that adds the host "one". Its remote shell is
-// a script, which gives the command there a node of its own.
+// withHosts returns the environment for a program that adds the host "one". The remote shell is a
+// script, which gives the command on that host a node of its own.
 func (m *machine) withHosts(t *testing.T) []string {
 	t.Helper()
 	self, err := os.Executable()
@@ -350,14 +350,14 @@ func (r *run) add(text string) {
 	r.out.WriteString(text)
 }
 
-// A process is a program that runs.
+// A process is a running program.
 type process struct {
 	r     *run
 	cmd   *exec.Cmd
 	in    io.WriteCloser
 	ended chan struct{}
 	mu    sync.Mutex
-	more  chan struct{} // closed when there is more output
+	more  chan struct{} // closed when the process has printed more
 	text  bytes.Buffer
 }
 
@@ -377,7 +377,7 @@ func (r *run) start(name string, args ...string) *process {
 	// The name is found in PATH, which is also argv[0]: some programs spawn it.
 	p.cmd = exec.Command("stdbuf", append([]string{"-oL", name}, args...)...)
 	p.cmd.Env, p.cmd.Dir, p.cmd.Stdout, p.cmd.Stderr = r.m.env, r.m.bin, p, p
-	p.cmd.WaitDelay = patience // for programs that it has spawned and that have its output
+	p.cmd.WaitDelay = patience // for programs that it has spawned and that hold its output open
 	var err error
 	if p.in, err = p.cmd.StdinPipe(); err == nil {
 		err = p.cmd.Start()
@@ -418,7 +418,7 @@ func (p *process) until(pattern string) []string {
 // say writes a line for the program to read.
 func (p *process) say(lines ...string) {
 	for _, l := range lines {
-		_, _ = io.WriteString(p.in, l+"\n") // one that has ended is found by wait
+		_, _ = io.WriteString(p.in, l+"\n") // wait finds out if the program has ended
 	}
 }
 
@@ -507,7 +507,7 @@ func pair(name string) func(r *run) {
 	}
 }
 
-// Those of the mailbox come first, because PVM's group server has an entry there.
+// The examples of the mailbox come first, because PVM's group server has an entry there.
 var examples = []example{
 	{name: "calls", run: do("", "calls")},
 	{name: "mbox", run: do("", "mbox")},
@@ -554,7 +554,7 @@ var examples = []example{
 		s.until(`strings match <hello there>`)
 		c.say("4", "51", ctx, "6", "77")
 		s.until(`magic_numbers match 77`)
-		c.say("2", "9") // PVM's own are 0 to 8
+		c.say("2", "9") // PVM's own contexts are 0 to 8
 		s.until(`mhid = 9 `)
 		c.say("4", "50", ctx, "2", "nobody")
 		c.say("3") // leave and enrol again
@@ -573,7 +573,7 @@ var examples = []example{
 	{name: "timing", run: do("", "timing"), timed: true},
 	{name: "tst", run: do("", "tst")},
 	{name: "joinleave", run: do("", "joinleave", "300")},
-	// A member asks for others that may have left: also with PVM it finds them gone at times.
+	// A member asks for other members that may have left: with PVM, too, they are gone at times.
 	{name: "ge", run: do("", "ge", "4"), drop: regexp.MustCompile(`doesn't match up`)},
 	{name: "gexamp", run: do("", "gexamp", "4")},
 	{name: "gs", run: do("", "gs", "3"), repeats: true},
@@ -594,7 +594,7 @@ var examples = []example{
 	{name: "rbwtest", run: pair("rbwtest"), timed: true, repeats: true},
 	{name: "ibwtest", run: pair("ibwtest"), timed: true, repeats: true},
 	{name: "pbwtest", run: pair("pbwtest"), timed: true, repeats: true},
-	// Ours, of testdata.
+	// The programs of testdata.
 	{name: "codes", run: do("", "codes")},
 	{name: "buffers", run: do("", "buffers")},
 	{name: "handlers", run: do("", "handlers")},
@@ -650,7 +650,7 @@ func size(path string) int64 {
 	return 0
 }
 
-// printed returns what spawned programs have printed since a log had a size.
+// printed returns what spawned programs have printed since the log had the size since.
 func printed(t *testing.T, log string, since int64) string {
 	b, err := os.ReadFile(log)
 	if err != nil {

@@ -19,11 +19,11 @@ var (
 	heading = regexp.MustCompile(`^#+ +(.*)$`)
 )
 
-// templates lists the texts from which programs write documents.
+// templates maps texts from which programs write documents to these documents.
 var templates = map[string]string{"tests/scale/scaling.md": "docs/SCALING.md"}
 
 // Every link of a document leads to a file and heading of the tree, and every document that a Go
-// file names is there.
+// file names exists.
 func TestDocLinks(t *testing.T) {
 	anchors := map[string]map[string]bool{}
 	for _, doc := range files(t, ".md") {

@@ -24,7 +24,7 @@ func TestDocMessages(t *testing.T) {
 		t.Errorf("the page explains %d messages", len(explained))
 	}
 	var literals strings.Builder
-	logged := map[string]string{} // the place of each message
+	logged := map[string]string{} // the position of each message
 	for _, path := range files(t, ".go") {
 		if strings.HasSuffix(path, "_test.go") {
 			continue
@@ -81,7 +81,7 @@ func messagesOf(page string) (all []string) {
 	return all
 }
 
-// kernelSays reports whether a message is the kernel's.
+// kernelSays reports whether the kernel, not the library, is the source of a message.
 func kernelSays(m string) bool { return strings.HasPrefix(m, "bind: ") }
 
 // tells reports whether the log lines of a file are for operators.

@@ -16,7 +16,7 @@ import (
 // root is the folder of the module.
 const root = "../.."
 
-// skipped lists folders of files that nobody writes by hand.
+// skipped lists folders with files that are not written by hand.
 var skipped = []string{".git", "build", "testdata"}
 
 // files returns the paths, relative to the root, of the files whose names end in one of endings.

@@ -59,7 +59,7 @@ func TestDocWords(t *testing.T) {
 	}
 }
 
-// Every package has a comment, which begins with its name where it is a library.
+// Every package has a comment. The comment of a library begins with the name of the package.
 func TestDocPackages(t *testing.T) {
 	comments := map[string]string{} // by folder
 	name := map[string]string{}
@@ -116,14 +116,15 @@ func check(t *testing.T, path string) (found []complaint) {
 	return found
 }
 
-// An undocumented is an exported name without a doc comment in the standard form.
+// An undocumented describes an exported name without a doc comment in the standard form.
 type undocumented struct {
 	at   token.Pos
 	text string
 }
 
 // checkDecl returns the exported names of a declaration whose doc comment is missing or does not
-// begin with the name. A comment above a group, or behind a name of one, documents the names.
+// begin with the name. A comment above a group, or behind one of its names, documents the names of
+// the group.
 func checkDecl(d ast.Decl) (found []undocumented) {
 	needs := func(name *ast.Ident, doc *ast.CommentGroup) {
 		if !name.IsExported() {
@@ -155,7 +156,7 @@ func checkDecl(d ast.Decl) (found []undocumented) {
 	return found
 }
 
-// isUsual reports whether a method has one meaning wherever it is, so that it needs no comment.
+// isUsual reports whether a method has the same meaning in all types, so that it needs no comment.
 func isUsual(name string) bool {
 	return slices.Contains([]string{"Error", "Unwrap", "Is", "As", "String"}, name)
 }
@@ -179,7 +180,7 @@ func receiver(d *ast.FuncDecl) *ast.Ident {
 }
 
 // specParts returns the first name of a type, constant or variable, the comment above it, and the
-// one behind it.
+// comment behind it.
 func specParts(s ast.Spec) (name *ast.Ident, above, behind *ast.CommentGroup) {
 	switch s := s.(type) {
 	case *ast.TypeSpec:
@@ -206,7 +207,7 @@ func isWord(c byte) bool {
 	return c == '_' || c >= '0' && c <= '9' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z'
 }
 
-// banned lists what no sentence may have.
+// banned lists the words and openings that no sentence may have.
 var banned = []struct {
 	is  *regexp.Regexp
 	say string
@@ -217,7 +218,7 @@ var banned = []struct {
 	{regexp.MustCompile(`\b(PRACTICE|FEATURES|DESIGN)\b|\bA-[0-9]{2}\b|\bC[0-9] M[0-9]+\b|\((?:[A-Z]-?[0-9]{1,2}(?:, )?)+\)`), "%q is not a document of the repository"},
 }
 
-// breaches returns what is wrong with a sentence. A question may begin with a question word.
+// breaches returns the breaches of rules in a sentence. A question may begin with a question word.
 func breaches(sentence string) (found []string) {
 	for _, b := range banned {
 		if m := b.is.FindString(sentence); m != "" && !strings.HasSuffix(sentence, "?") {

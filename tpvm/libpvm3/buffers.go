@@ -9,18 +9,17 @@ import (
 	"github.com/rocl-go/rocl/tpvm/pack"
 )
 
-// A buffer is a message buffer of PVM: one that is being packed, or a message that was
-// received.
+// A buffer is a message buffer of PVM: a message that is being packed, or one that was received.
 type buffer struct {
 	id   int
-	out  *pack.Buffer  // being packed, or nil
-	in   *pack.Reader  // being unpacked, or nil
-	msg  *tpvm.Message // whose memory in refers to, or nil
+	out  *pack.Buffer  // the message that is being packed, or nil
+	in   *pack.Reader  // the message that is being unpacked, or nil
+	msg  *tpvm.Message // the message whose memory in refers to, or nil
 	info minfo
-	from tpvm.TID // if info.src has not been looked up
+	from tpvm.TID // the sender, if info.src has not been looked up
 }
 
-// minfo is struct pvmminfo.
+// minfo is PVM's struct pvmminfo.
 type minfo struct{ len, ctx, tag, wid, enc, crc, src, dst int }
 
 // encoding returns the encoding of the values.
@@ -39,7 +38,7 @@ func (b *buffer) size() int {
 	return len(b.in.Payload())
 }
 
-// reader returns the reader of the message. That of a message that is being packed reads what
+// reader returns the reader of the message. The reader of a message that is being packed reads what
 // has been packed so far.
 func (b *buffer) reader() (*pack.Reader, error) {
 	if b.in == nil {
@@ -77,14 +76,14 @@ func (b *buffer) release() {
 	}
 }
 
-// A bufferTable has the buffers by their numbers, and knows the two that are active.
+// A bufferTable holds the buffers by their numbers, and knows the two active ones.
 type bufferTable struct {
 	all        []*buffer // buffer i+1, or nil
 	send, recv *buffer   // active
 	spare      *pack.Buffer
 }
 
-// add gives b the least number that is free.
+// add gives b the lowest free number.
 func (t *bufferTable) add(b *buffer) *buffer {
 	for i, o := range t.all {
 		if o == nil {
@@ -105,7 +104,8 @@ func (t *bufferTable) get(id int) *buffer {
 	return t.all[id-1]
 }
 
-// find is get where a number that no buffer has is an error, and buffer 0 is none.
+// find returns a buffer by its number. Buffer 0 is nil, without an error. A number that no buffer
+// has is an error.
 func (t *bufferTable) find(id int) (*buffer, error) {
 	switch b := t.get(id); {
 	case id < 0:
@@ -131,7 +131,7 @@ func (t *bufferTable) make(enc int) (*buffer, error) {
 	return t.add(&buffer{out: out, info: minfo{enc: enc}}), nil
 }
 
-// initSend replaces the active send buffer by an empty one.
+// initSend replaces the active send buffer with an empty one.
 func (t *bufferTable) initSend(enc int) (int, error) {
 	if enc < int(pack.Default) || enc > int(pack.InPlace) {
 		return 0, badParam
@@ -162,7 +162,7 @@ func (t *bufferTable) drop(b *buffer) {
 	}
 }
 
-// free frees a buffer by its number. Buffer 0 is none, which is no error.
+// free frees a buffer by its number. Freeing buffer 0 does nothing.
 func (t *bufferTable) free(id int) error {
 	b, err := t.find(id)
 	if b != nil {
@@ -171,8 +171,8 @@ func (t *bufferTable) free(id int) error {
 	return err
 }
 
-// setSend makes a buffer the active send buffer, and no more the active receive buffer, and
-// returns the one before.
+// setSend makes a buffer the active send buffer, and no longer the active receive buffer. It
+// returns the number of the previous one.
 func (t *bufferTable) setSend(id int) (int, error) {
 	b, err := t.find(id)
 	if err != nil {
@@ -191,8 +191,9 @@ func (t *bufferTable) setSend(id int) (int, error) {
 	return old, nil
 }
 
-// setRecv makes a buffer the active receive buffer, and no more the active send buffer, and
-// returns the one before. A message that has been packed is then unpacked from its beginning.
+// setRecv makes a buffer the active receive buffer, and no longer the active send buffer. It
+// returns the number of the previous one. A message that has been packed is then unpacked from its
+// beginning.
 func (t *bufferTable) setRecv(id int) (int, error) {
 	b, err := t.find(id)
 	if err != nil {
@@ -212,7 +213,7 @@ func (t *bufferTable) setRecv(id int) (int, error) {
 	return old, nil
 }
 
-// restore makes buffers active that have been before, unless they were freed since.
+// restore makes buffers active again that were active before, unless they were freed since.
 func (t *bufferTable) restore(send, recv *buffer) {
 	t.send, t.recv = nil, nil
 	if send != nil && t.get(send.id) == send {
@@ -223,7 +224,7 @@ func (t *bufferTable) restore(send, recv *buffer) {
 	}
 }
 
-// number returns the number of a buffer; 0: none.
+// number returns the number of a buffer, or 0 if b is nil.
 func (b *buffer) number() int {
 	if b == nil {
 		return 0
@@ -231,8 +232,8 @@ func (b *buffer) number() int {
 	return b.id
 }
 
-// received adds a message that was received and makes it the active receive buffer. The one
-// before is freed, as PVM does.
+// received adds a message that was received and makes it the active receive buffer. The previous
+// one is freed, as PVM does.
 func (t *bufferTable) received(b *buffer) int {
 	if old := t.recv; old != nil {
 		t.drop(old)
@@ -257,7 +258,7 @@ func (t *bufferTable) toUnpack() (*pack.Reader, error) {
 	return t.recv.reader()
 }
 
-// packValues packs count values, stride apart. v has the memory of all of them.
+// packValues packs count values, stride apart. v contains all of them.
 func packValues[T pack.Number](t *bufferTable, v []T, count, stride int) error {
 	b, err := t.toPack()
 	if err != nil {
@@ -297,7 +298,7 @@ func btoi(b bool) int {
 	return 0
 }
 
-// existing returns a buffer by its number.
+// existing returns a buffer by its number, where 0 is an error.
 func (t *bufferTable) existing(id int) (*buffer, error) {
 	if id == 0 {
 		return nil, badParam
@@ -305,7 +306,7 @@ func (t *bufferTable) existing(id int) (*buffer, error) {
 	return t.find(id)
 }
 
-// packMessage packs the message of a buffer, or its values only, into the active send buffer.
+// packMessage packs the message of a buffer, or only its values, into the active send buffer.
 func (l *library) packMessage(id int, bodyOnly bool) error {
 	to, err := l.buffers.toPack()
 	if err != nil {
@@ -336,7 +337,7 @@ func (l *library) unpackMessage() (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	// The message outlives the one that it was in.
+	// The new message outlives the one that contained it.
 	in, err := pack.NewReader(m.Encoding(), m.Typed(), slices.Clone(m.Payload()))
 	if err != nil {
 		return 0, err

@@ -12,8 +12,8 @@ import (
 	"github.com/rocl-go/rocl/tpvm/pack"
 )
 
-// A code is the result of a call that has failed, as pvm3.h has it. It is an error so that the
-// methods of library return it as one.
+// A code is the result of a call that has failed, as pvm3.h defines it. It is an error, so that the
+// methods of library can return it as one.
 type code int
 
 const (
@@ -91,7 +91,7 @@ func (c code) Error() string {
 	return "Unknown Error"
 }
 
-// codeOf returns the code for an error of the packages below.
+// codeOf returns the code for an error of the packages tpvm, pack, numbers and rocl.
 func codeOf(err error) code {
 	var c code
 	if errors.As(err, &c) {

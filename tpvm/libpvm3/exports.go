@@ -18,15 +18,16 @@ import (
 	"github.com/rocl-go/rocl/tpvm/pack"
 )
 
-// lib is the state of the process. PVM's functions have no argument for it.
+// lib is the state of the process. PVM's functions have no argument for the state.
 var lib = newLibrary((*int32)(unsafe.Pointer(&C.pvm_errno)), program{environ: exported, abort: func() { C.abort() }})
 
 func init() { C.shim_at_exit() }
 
-// exportList names the variables that spawned programs get, separated by colons.
+// exportList is the variable that names the variables for spawned programs, separated by colons.
 const exportList = "PVM_EXPORT"
 
-// getenv returns a variable as the program has set it. Go's environment is that of the start.
+// getenv returns a variable of the C environment, which the program may have set. Go's environment
+// is a copy from the start of the process.
 func getenv(name string) (string, bool) {
 	n := C.CString(name)
 	defer C.free(unsafe.Pointer(n))
@@ -41,7 +42,7 @@ func setenv(name, value string) {
 	C.shim_setenv(n, v)
 }
 
-// exported returns the variables that spawned programs get.
+// exported returns the variables that spawned programs get, as NAME=VALUE.
 func exported() (env []string) {
 	list, _ := getenv(exportList)
 	if list == "" {
@@ -67,8 +68,8 @@ func ints(p *C.int, n C.int) []int {
 	return s
 }
 
-// array returns memory for n values that the program reads, and that the next call of the same
-// function frees, as PVM's functions do.
+// array returns memory for n values that the program reads. The next call of the same function
+// frees it, as PVM's functions do.
 func array[T any](last **T, n int) []T {
 	C.free(unsafe.Pointer(*last))
 	var z T
@@ -76,7 +77,7 @@ func array[T any](last **T, n int) []T {
 	return unsafe.Slice(*last, n)
 }
 
-// cstrings are strings that the program reads, until reset.
+// cstrings are strings that the program reads until they are reset.
 type cstrings []*C.char
 
 func (s *cstrings) reset() {
@@ -92,7 +93,7 @@ func (s *cstrings) add(text string) *C.char {
 	return p
 }
 
-// results is what functions of PVM return pointers to.
+// results holds the memory to which functions of PVM return pointers.
 var results struct {
 	siblings    *C.int
 	hosts       *C.struct_pvmhostinfo
@@ -106,7 +107,7 @@ var results struct {
 	classArrays []*C.int
 }
 
-// set stores a result where the program wants it.
+// set stores a result where the program wants it. A nil p is ignored.
 func set(p *C.int, v int) {
 	if p != nil {
 		*p = C.int(v)
@@ -328,7 +329,7 @@ func pvm_hostsync(host C.int, clock, delta *C.struct_timeval) C.int {
 			return 0, cmp.Or(err, error(noHost))
 		}
 		if int(host) != hostOf(lib.tid) {
-			return 0, notImpl // the clock of another host
+			return 0, notImpl // the clock of another host cannot be read
 		}
 		now := time.Now()
 		if clock != nil {
@@ -351,7 +352,7 @@ func pvm_start_pvmd(argc C.int, argv **C.char, block C.int) C.int {
 	return C.int(lib.enrolled("pvm_start_pvmd", func(context.Context) (int, error) { return 0, dupHost })) // none is needed
 }
 
-// unsupported is the result of calls that have no meaning without pvmd.
+// unsupported returns the result of calls that have no meaning without pvmd.
 func unsupported(name string) C.int {
 	return C.int(lib.call(name, func() (int, error) { return 0, notImpl }))
 }
@@ -718,7 +719,7 @@ func pvm_precv(tid, tag C.int, p unsafe.Pointer, count, typ C.int, rtid, rtag, r
 		n := min(has, int(count))
 		set(rtid, info.src)
 		set(rtag, info.tag)
-		set(rcount, b.size()) // in bytes, whatever the manual says
+		set(rcount, b.size()) // in bytes, other than the manual says
 		r, err := b.reader()
 		if err == nil && n > 0 {
 			err = unpackType(r, p, n, int(typ))
@@ -727,7 +728,7 @@ func pvm_precv(tid, tag C.int, p unsafe.Pointer, count, typ C.int, rtid, rtag, r
 	}))
 }
 
-// memory returns the values that a packing call means.
+// memory returns the values that a packing call refers to.
 func memory[T, C any](p *C, count, stride int) ([]T, error) {
 	if count < 0 || count > 0 && p == nil || stride < 0 {
 		return nil, badParam
@@ -914,7 +915,7 @@ func pvm_upkmesg() C.int {
 	return C.int(lib.call("pvm_upkmesg", func() (int, error) { return lib.unpackMessage() }))
 }
 
-// name returns a name of a group or of an entry, or an error where there is none.
+// name returns a name of a group or of an entry. It fails with none if there is no name.
 func name(s *C.char, none code) (string, error) {
 	if s == nil || *s == 0 {
 		return "", none
@@ -922,7 +923,7 @@ func name(s *C.char, none code) (string, error) {
 	return C.GoString(s), nil
 }
 
-// grouped makes a call about a group. PVM prints no errors of these.
+// grouped makes a call about a group. Like PVM, it does not print errors of such calls.
 func grouped(group *C.char, f func(ctx context.Context, group string) (int, error)) C.int {
 	return C.int(lib.quiet(func(ctx context.Context) (int, error) {
 		g, err := name(group, nullGroup)

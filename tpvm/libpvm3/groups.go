@@ -48,7 +48,7 @@ func (l *library) instance(ctx context.Context, group string, tid int) (int, err
 	return l.task.GroupInstance(ctx, group, id)
 }
 
-// member returns the task with an instance number.
+// member returns the number of the task with an instance number.
 func (l *library) member(ctx context.Context, group string, inst int) (int, error) {
 	id, err := l.task.GroupTID(ctx, group, inst)
 	if err != nil {
@@ -69,7 +69,7 @@ func (l *library) group(ctx context.Context, group string) (*tpvm.Group, error) 
 	return nil, notInGroup
 }
 
-// freeze makes a group one of a fixed size.
+// freeze fixes the size of a group to count.
 func (l *library) freeze(ctx context.Context, group string, count int) (int, error) {
 	g, err := l.group(ctx, group)
 	if err != nil {
@@ -78,7 +78,7 @@ func (l *library) freeze(ctx context.Context, group string, count int) (int, err
 	return 0, l.unlocked(func(*tpvm.Task) error { return g.Freeze(context.Background(), count) })
 }
 
-// barrier waits for count members; -1: all.
+// barrier waits for count members. -1 stands for all members.
 func (l *library) barrier(ctx context.Context, group string, count int) (int, error) {
 	g, err := l.group(ctx, group)
 	if err != nil {
@@ -95,7 +95,7 @@ func (l *library) barrier(ctx context.Context, group string, count int) (int, er
 	return 0, l.unlocked(func(*tpvm.Task) error { return g.Barrier(context.Background(), count) })
 }
 
-// broadcast sends the active send buffer to the members of a group, except to this task.
+// broadcast sends the active send buffer to the members of a group other than this task.
 func (l *library) broadcast(ctx context.Context, group string, tag int) (int, error) {
 	if tag < 0 {
 		return 0, badParam
@@ -120,8 +120,8 @@ func bytesOf(p unsafe.Pointer, count, typ int) ([]byte, error) {
 	return unsafe.Slice((*byte)(p), count*sizes[typ]), nil
 }
 
-// operands returns the memory of count values of a type, and the group whose members each have
-// such.
+// operands returns the memory of count values of a type, and the membership of the task in the
+// group. Each member has such values.
 func (l *library) operands(ctx context.Context, p unsafe.Pointer, count, typ int, group string) ([]byte, *tpvm.Group, error) {
 	b, err := bytesOf(p, count, typ)
 	if err != nil {
@@ -146,7 +146,7 @@ func (l *library) gather(ctx context.Context, result, data unsafe.Pointer, count
 		return 0, err
 	}
 	for _, p := range parts {
-		if p == nil { // a number that no member has
+		if p == nil { // no member has the number
 			continue
 		}
 		if len(p) != len(own) || result == nil {
@@ -158,7 +158,7 @@ func (l *library) gather(ctx context.Context, result, data unsafe.Pointer, count
 	return 0, nil
 }
 
-// scatter gives each member its values of those at the root.
+// scatter gives each member its part of the values at the root.
 func (l *library) scatter(ctx context.Context, result, data unsafe.Pointer, count, typ, tag int, group string, root int) (int, error) {
 	into, g, err := l.operands(ctx, result, count, typ, group)
 	if err != nil {
@@ -193,7 +193,7 @@ func (l *library) scatter(ctx context.Context, result, data unsafe.Pointer, coun
 	return 0, nil
 }
 
-// A combiner combines n values of y into x. It is the program's, or one of PVM's.
+// A combiner combines n values of y into x. It is a function of the program or of PVM.
 type combiner func(typ int, x, y unsafe.Pointer, n int) code
 
 // reduce combines the values of all members at the root.
@@ -216,7 +216,7 @@ func (l *library) reduce(ctx context.Context, f combiner, data unsafe.Pointer, c
 		err = info
 	}
 	if err == nil {
-		copy(own, all) // nothing but at the root
+		copy(own, all) // the other members get nothing
 	}
 	return 0, err
 }

@@ -9,19 +9,19 @@ import (
 	"github.com/rocl-go/rocl/tpvm"
 )
 
-// A handler is what pvm_addmhf adds.
+// A handler is a handler that pvm_addmhf has added.
 type handler struct {
 	id            int
-	src, tag, ctx int // as the program gave them
+	src, tag, ctx int // the values that the program gave
 	filter        tpvm.Filter
-	call          func(bufid int) // nil: one of PVM's own, which is only listed
+	call          func(bufid int) // nil: a handler of PVM itself, which is only listed
 }
 
-// handlers are the message handlers, by PVM's numbering. PVM has nine of its own, which the
-// numbers of a program's follow. A number that was freed last is given out first.
+// handlers are the message handlers, by PVM's numbering. PVM has nine handlers of its own, whose
+// numbers come first. The number that was freed last is given out first.
 type handlers struct {
 	list  []handler // the handlers, in no order
-	index []int     // by number: the place in list, or, where free, the next free number
+	index []int     // by number: the index in list, or, if the number is free, the next free number
 	free  int       // the first free number, or -1
 }
 
@@ -30,7 +30,7 @@ var pvmOwn = [...]int{
 	-2147287039, -2147287038, -2147287037, -2147287036, -2147287034, -2147287032, -2147287031, -2147287033, -2147287028,
 }
 
-const anyContext = 0x7ffff // in PVM's listing
+const anyContext = 0x7ffff // in PVM's listing of handlers
 
 // enrol adds PVM's own handlers when a task enrols.
 func (h *handlers) enrol() {
@@ -88,7 +88,7 @@ func (h *handlers) remove(id int) error {
 	return notFound
 }
 
-// filters returns the filters of the program's handlers, with those given before them.
+// filters returns fs and, behind them, the filters of the program's handlers.
 func (h *handlers) filters(fs ...tpvm.Filter) []tpvm.Filter {
 	for _, o := range h.list {
 		if o.call != nil {

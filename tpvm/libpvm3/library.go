@@ -20,21 +20,21 @@ import (
 )
 
 const (
-	patience = 30 * time.Second // for what the library asks other tasks
-	farewell = 5 * time.Second  // for messages that wait when the process ends
+	patience = 30 * time.Second // for requests to other tasks
+	farewell = 5 * time.Second  // for undelivered messages when the process ends
 
-	// envNoParent, in the environment of a program, tells it that it was spawned with
-	// PvmNoSpawnParent.
+	// envNoParent is set in the environment of a program that was spawned with PvmNoSpawnParent.
 	envNoParent = "TPVM_NO_PARENT"
 
-	// envEnrolTime is how long pvm_spawn waits for programs to enrol, such as "30s".
+	// envEnrolTime is the variable for how long pvm_spawn waits for programs to enrol, such as
+	// "30s".
 	envEnrolTime     = "TPVM_ENROL_TIME"
 	defaultEnrolTime = 10 * time.Second
 )
 
 // A library is the state of the C library in this process.
 type library struct {
-	mu      sync.Mutex // not held while a call waits, or a function of the program runs
+	mu      sync.Mutex // not held while a call waits, or while a function of the program runs
 	task    *tpvm.Task // nil: not enrolled
 	c       *rocl.Context
 	numbers *numbers.Numbers
@@ -42,27 +42,27 @@ type library struct {
 	family  family
 
 	buffers    bufferTable
-	pending    []*buffer // received from the message box, not yet by the program
+	pending    []*buffer // messages that the program has not received yet
 	context    int       // the message context
 	handlers   handlers
-	match      matcher   // of pvm_recvf, or nil
-	told       []*buffer // messages of pvm_notify, not yet given to handlers
+	match      matcher   // the function of pvm_recvf, or nil
+	told       []*buffer // messages of pvm_notify that deliver has not handled yet
 	notices    map[notice]*watch
 	hostsAdded hostsAdded
-	// watchesHosts: messages of NotifyHosts may come
+	// watchesHosts is set when messages of NotifyHosts may come.
 	watchesHosts bool
 	options      [optionCount]int
 	errno        *int32
 	program
 }
 
-// A program is what the C side does for the library.
+// A program has the functions of the C side that the library calls.
 type program struct {
-	environ func() []string // the variables that pvm_export has named
+	environ func() []string // returns the variables that pvm_export has named
 	abort   func()
 }
 
-// family is what is known of the start of the task.
+// family is what the task knows of its start.
 type family struct {
 	parent   int // or noParent, parentNotSet
 	siblings []int
@@ -71,16 +71,16 @@ type family struct {
 // A matcher is the program's function for pvm_recvf.
 type matcher func(bufid, tid, tag int) int
 
-// A notice is one task or host of a pvm_notify.
+// A notice is a request of pvm_notify for one task or host.
 type notice struct{ what, tag, tid int }
 
-// A watch is what waits for the end of the task or host of a notice.
+// A watch waits for the end of the task or host of a notice.
 type watch struct {
-	times int // the program has asked
+	times int // how often the program has made the request
 	stop  func()
 }
 
-// hostsAdded is the pvm_notify of PvmHostAdd, of which there is one at a time.
+// hostsAdded is the request of pvm_notify for PvmHostAdd, of which there is one at a time.
 type hostsAdded struct {
 	tag, left int // left: messages to come, or less than 0 for all
 	stop      func()
@@ -93,8 +93,8 @@ func newLibrary(errno *int32, p program) *library {
 	return l
 }
 
-// call makes a call of the program: its result, or the code of its error, which is also
-// printed unless the program has set PvmAutoErr to 0.
+// call makes a call of the program. It returns the result, or the code of the error. The error is
+// also printed unless the program has set PvmAutoErr to 0.
 func (l *library) call(name string, f func() (int, error)) int {
 	l.mu.Lock()
 	n, err := f()
@@ -105,7 +105,7 @@ func (l *library) call(name string, f func() (int, error)) int {
 	return n
 }
 
-// task calls f as call does, after it has enrolled the process.
+// enrolled is call after the process has been enrolled.
 func (l *library) enrolled(name string, f func(ctx context.Context) (int, error)) int {
 	return l.call(name, func() (int, error) {
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -117,7 +117,7 @@ func (l *library) enrolled(name string, f func(ctx context.Context) (int, error)
 	})
 }
 
-// quiet is enrolled for calls whose errors are not printed, as in PVM.
+// quiet is enrolled for calls whose errors are not printed, as in PVM. mu is held during f.
 func (l *library) quiet(f func(ctx context.Context) (int, error)) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -203,11 +203,11 @@ func (l *library) enrol(ctx context.Context) error {
 		l.family.parent = int(parentNotSet)
 	}
 	l.handlers.enrol()
-	*l.errno = int32(notFound) // of the tracer, which PVM looks for when a task enrols
+	*l.errno = int32(notFound) // PVM sets this for the tracer, which it looks for when a task enrols
 	return nil
 }
 
-// claim opens a context whose task has a number of its own.
+// claim opens a context whose task has a number that no other task has.
 func claim(ctx context.Context, vm string) (*rocl.Context, *numbers.Numbers, error) {
 	for {
 		c, err := rocl.Open(ctx)
@@ -225,7 +225,7 @@ func claim(ctx context.Context, vm string) (*rocl.Context, *numbers.Numbers, err
 	}
 }
 
-// exit leaves the virtual machine. The buffers stay.
+// exit leaves the virtual machine. The buffers stay. mu must be held.
 func (l *library) exit(ctx context.Context) error {
 	if l.task == nil {
 		return nil
@@ -238,14 +238,14 @@ func (l *library) exit(ctx context.Context) error {
 		p := slices.Clone(b.in.Payload())
 		off := len(p) - b.in.Remaining()
 		if in, err := pack.NewReader(b.in.Encoding(), b.in.Typed(), p); err == nil {
-			_ = in.UnpackBytes(make([]byte, off)) // goes on where the program is
+			_ = in.UnpackBytes(make([]byte, off)) // unpacking goes on where the program is
 			b.in = in
 		}
 		b.msg.Release()
 		b.msg = nil
 	}
 	l.withdraw()
-	_ = l.task.Exit(ctx) // tells of messages to tasks that have ended, which vanish
+	_ = l.task.Exit(ctx) // it reports messages to ended tasks, which vanish in PVM
 	_ = l.c.Close()
 	l.task, l.c, l.tid = nil, nil, 0
 	l.pending, l.told = nil, nil
@@ -253,8 +253,8 @@ func (l *library) exit(ctx context.Context) error {
 	return nil
 }
 
-// atExit leaves the virtual machine when the process ends without pvm_exit, so that what it
-// has sent arrives.
+// atExit leaves the virtual machine when the process ends without pvm_exit, so that its messages
+// arrive.
 func (l *library) atExit() {
 	if !l.mu.TryLock() { // another thread is in a call
 		return
@@ -277,7 +277,7 @@ func (l *library) lookup(ctx context.Context, tid int) (id tpvm.TID, ok bool, er
 	return id, err == nil, err
 }
 
-// send sends the active send buffer. As with PVM, a message to a task that has ended vanishes.
+// send sends the active send buffer. As with PVM, a message to an ended task vanishes.
 func (l *library) send(ctx context.Context, tid, tag int) error {
 	if tag < 0 {
 		return badParam
@@ -293,7 +293,7 @@ func (l *library) send(ctx context.Context, tid, tag int) error {
 	return nil
 }
 
-// stamp notes what pvm_bufinfo tells of the active send buffer after it was sent.
+// stamp records what pvm_bufinfo returns for the active send buffer after it was sent.
 func (l *library) stamp(tag int) {
 	i := &l.buffers.send.info
 	i.tag, i.src, i.ctx = tag, l.tid, l.context
@@ -312,7 +312,8 @@ func (l *library) sendTo(ctx context.Context, tid, tag int, b *pack.Buffer) erro
 	return err
 }
 
-// unlocked calls f without the lock, so that other threads of the program go on.
+// unlocked releases mu, calls f, and locks mu again. So other threads of the program go on. mu must
+// be held.
 func (l *library) unlocked(f func(t *tpvm.Task) error) error {
 	t := l.task
 	l.mu.Unlock()
@@ -320,7 +321,7 @@ func (l *library) unlocked(f func(t *tpvm.Task) error) error {
 	return f(t)
 }
 
-// mcast sends the active send buffer to tasks, except to this one.
+// mcast sends the active send buffer to tasks other than this one.
 func (l *library) mcast(ctx context.Context, tids []int, tag int) error {
 	b, err := l.buffers.toPack()
 	if err != nil {
@@ -349,7 +350,7 @@ func (l *library) mcast(ctx context.Context, tids []int, tag int) error {
 	return nil
 }
 
-// onlyEnds reports whether an error of Mcast tells of tasks that have ended, and of nothing else.
+// onlyEnds reports whether an error of Mcast says only that tasks have ended.
 func onlyEnds(err error) bool {
 	var es rocl.SendErrors
 	if !errors.As(err, &es) {
@@ -363,31 +364,32 @@ func onlyEnds(err error) bool {
 	return true
 }
 
-// filter returns the filter for messages from a task with a tag in the message context, and
-// whether a task has the number.
+// filter returns the filter for messages from a task with a tag in the message context. ok is false
+// if no task has the number.
 func (l *library) filter(ctx context.Context, tid, tag int) (f tpvm.Filter, ok bool, err error) {
-	if tag < -1 || tid < -1 && tid&0x40000000 != 0 { // PVM's numbers of its own processes have the highest bit only
+	if tag < -1 || tid < -1 && tid&0x40000000 != 0 { // the numbers of PVM's own processes have the highest bit without this one
 		return f, false, badParam
 	}
 	f = tpvm.Filter{Tag: tag, Context: tpvm.MsgContext(l.context)}
-	if tid == -1 || isPvmd(tid) { // messages of pvm_notify come from the tasks, or from this one
+	if tid == -1 || isPvmd(tid) { // messages of pvm_notify come from the ended tasks, or from this one
 		return f, true, nil
 	}
 	f.From, ok, err = l.lookup(ctx, tid)
 	return f, ok, err
 }
 
-// matches reports whether a message is one that the filter selects.
+// matches reports whether the filter selects a message.
 func (b *buffer) matches(f tpvm.Filter) bool {
 	return (f.From.IsZero() || f.From == b.from) && (f.Tag == tpvm.AnyTag || f.Tag == b.info.tag) &&
 		(f.Context == tpvm.AnyContext || int(f.Context) == b.info.ctx)
 }
 
-// receive returns the number of a buffer with a message from a task with a tag, which becomes
-// the active receive buffer, or 0 if wait is done before one comes. wait nil: does not wait.
-// Messages for a handler go to it.
+// receive returns the number of a buffer with a message from a task with a tag, which becomes the
+// active receive buffer. It returns 0 if wait is done before such a message comes. With a nil wait
+// it does not wait. Messages for a handler go to the handler. mu must be held; it is released
+// meanwhile.
 func (l *library) receive(ctx, wait context.Context, tid, tag int) (int, error) {
-	if old := l.buffers.recv; old != nil { // PVM frees it also where no message comes
+	if old := l.buffers.recv; old != nil { // PVM frees it even if no message comes
 		l.buffers.drop(old)
 	}
 	b, err := l.await(ctx, wait, tid, tag)
@@ -399,7 +401,7 @@ func (l *library) receive(ctx, wait context.Context, tid, tag int) (int, error) 
 	return b.id, nil
 }
 
-// await returns a message as receive does, which becomes a pending one.
+// await returns a message as receive does, which is then one of the pending messages.
 func (l *library) await(ctx, wait context.Context, tid, tag int) (*buffer, error) {
 	f, ok, err := l.filter(ctx, tid, tag)
 	if err != nil {
@@ -454,8 +456,8 @@ func (l *library) await(ctx, wait context.Context, tid, tag int) (*buffer, error
 	}
 }
 
-// take gives a message to its handler, or makes it a pending one. Those that tell of tasks and
-// hosts become messages of pvm_notify.
+// take gives a message to its handler, or adds it to the pending ones. Messages about the end of
+// tasks and about hosts become messages of pvm_notify.
 func (l *library) take(ctx context.Context, m *tpvm.Message) error {
 	if m.IsGone() {
 		defer m.Release()
@@ -477,8 +479,8 @@ func (l *library) take(ctx context.Context, m *tpvm.Message) error {
 	return nil
 }
 
-// deliver gives a message that has come to its handler, or makes it a pending one. The handler
-// has the message as its active receive buffer, and no send buffer.
+// deliver gives a message to its handler, or adds it to the pending ones. While the handler runs,
+// the message is the active receive buffer, there is no send buffer, and mu is released.
 func (l *library) deliver(b *buffer) {
 	l.buffers.add(b)
 	h := l.handlers.match(b)
@@ -497,24 +499,25 @@ func (l *library) deliver(b *buffer) {
 	}
 }
 
-// pvmd is the number that messages of pvm_notify have as that of their sender.
+// pvmd is the number of the sender of messages of pvm_notify.
 const pvmd = -1 << 31
 
-// isPvmd reports whether a receive from a number means messages of pvm_notify.
+// isPvmd reports whether a receive from a number is for messages of pvm_notify.
 func isPvmd(tid int) bool { return tid < -1 || numbers.IsHost(tid) }
 
 // tell makes a message of pvm_notify, which the next receive delivers.
 func (l *library) tell(tag, ctx int, values ...int) {
 	out := pack.NewBuffer(pack.Default)
 	for _, v := range values {
-		_ = pack.PackOne(out, int32(v)) // Default has room for all
+		_ = pack.PackOne(out, int32(v)) // Default takes every int32
 	}
 	l.told = append(l.told, &buffer{out: out, info: minfo{len: out.Len(), tag: tag, ctx: ctx, src: pvmd}})
 }
 
-// choose returns the pending message that the program's function of pvm_recvf chooses.
+// choose returns the pending message that the program's function of pvm_recvf chooses. mu is
+// released while that function runs.
 func (l *library) choose(tid, tag int) (*buffer, error) {
-	for { // all that has come, as PVM does
+	for { // as PVM does, take all messages that have come
 		m, err := l.task.TryRecvFilter(l.handlers.filters(tpvm.Filter{Tag: tpvm.AnyTag, Context: tpvm.MsgContext(l.context)})...)
 		if err != nil {
 			break
@@ -546,12 +549,12 @@ func (l *library) choose(tid, tag int) (*buffer, error) {
 	return best, nil
 }
 
-// source looks up the number of the sender of a message.
+// source looks up the number of the sender of a message, if it is not known.
 func (l *library) source(ctx context.Context, b *buffer) error {
 	if b.info.src != 0 {
 		return nil
 	}
-	if b.from.IsZero() { // a buffer of this task
+	if b.from.IsZero() { // a buffer that this task has made
 		b.info.src = l.tid
 		return nil
 	}
@@ -560,7 +563,7 @@ func (l *library) source(ctx context.Context, b *buffer) error {
 	return err
 }
 
-// info returns what is known of a buffer.
+// info returns the information about a buffer.
 func (l *library) info(ctx context.Context, id int) (minfo, error) {
 	b, err := l.buffers.existing(id)
 	if err != nil {
@@ -592,7 +595,7 @@ func (l *library) siblings(ctx context.Context) ([]int, error) {
 	return s, nil
 }
 
-// toNumbers returns the numbers of tasks, sorted: pvm_spawn and pvm_siblings list the tasks of
+// toNumbers returns the numbers of tasks, sorted. So pvm_spawn and pvm_siblings list the tasks of
 // one spawn in the same order.
 func (l *library) toNumbers(ctx context.Context, ids []tpvm.TID) ([]int, error) {
 	s := make([]int, len(ids))

@@ -21,7 +21,7 @@ import (
 	"github.com/rocl-go/rocl/tpvm/libpvm3/numbers"
 )
 
-// Flags of pvm_spawn that mean something here.
+// The flags of pvm_spawn that have a meaning in this library.
 const (
 	spawnHost     = 1
 	spawnArch     = 2
@@ -29,7 +29,7 @@ const (
 	spawnNoParent = 64
 )
 
-// arches are PVM's names of operating systems and processors, as far as Go runs there.
+// arches lists PVM's names of operating systems and processors, as far as Go runs on them.
 var arches = map[string]string{
 	"linux/amd64":   "LINUX64",
 	"linux/386":     "LINUX",
@@ -51,23 +51,23 @@ func archName(arch string) string {
 	return strings.ToUpper(strings.ReplaceAll(arch, "/", ""))
 }
 
-// signature is PVM's pvmgetdsig of a little-endian machine with longs of eight bytes.
+// signature is the result of PVM's pvmgetdsig on a little-endian machine with longs of eight bytes.
 const signature = 0x408c41
 
-// hostInfo is struct pvmhostinfo.
+// hostInfo is PVM's struct pvmhostinfo.
 type hostInfo struct {
 	tid        int
 	id         tpvm.TID
 	name, arch string
 	node       string
-	own        string // the machine's own name, where AddHosts has given it another
+	own        string // the machine's own name, if AddHosts has given it another one
 	launcher   string // see tpvm.Host
 }
 
 // hostOf returns the number of the host of a task.
 func hostOf(tid int) int { return tid &^ (1<<18 - 1) }
 
-// hosts returns the hosts of the virtual machine, by their numbers.
+// hosts returns the hosts of the virtual machine, sorted by their numbers.
 func (l *library) hosts(ctx context.Context) ([]hostInfo, error) {
 	if l.task == nil { // another thread of the program has called pvm_exit
 		return nil, sysErr
@@ -98,21 +98,22 @@ func (l *library) hosts(ctx context.Context) ([]hostInfo, error) {
 	return is, nil
 }
 
-// taskInfo is struct pvmtaskinfo.
+// taskInfo is PVM's struct pvmtaskinfo.
 type taskInfo struct {
 	tid, parent, host int
 	program           string
 	pid, flag         int
 }
 
-// Flags of a task: PVM's "c" and "f".
+// The flags of a task, which PVM's console prints as "c" and "f".
 const (
 	flagSpawned   = 2
 	flagConnected = 4
 )
 
-// tasks returns the tasks of the virtual machine, and the programs that were spawned and have
-// not enrolled: where 0, all of them; a host's number, those on it; a task's, that one.
+// tasks returns the tasks of the virtual machine, and the programs that were spawned and have not
+// enrolled. where is 0 for all, the number of a host for those on the host, or the number of a task
+// for that task.
 func (l *library) tasks(ctx context.Context, where int) ([]taskInfo, error) {
 	if where != 0 {
 		if _, ok, err := l.hostWith(ctx, hostOf(where)); err != nil || !ok {
@@ -153,7 +154,7 @@ func (l *library) tasks(ctx context.Context, where int) ([]taskInfo, error) {
 	return ts, nil
 }
 
-// spawn starts n tasks. It returns their numbers, and behind them the codes of those that were
+// spawn starts n tasks. results has their numbers, and behind them the codes of the tasks that were
 // not started.
 func (l *library) spawn(ctx context.Context, name string, args []string, flags int, where string, n int) (results []int, started int, err error) {
 	if n < 1 || name == "" {
@@ -204,11 +205,11 @@ func (l *library) spawn(ctx context.Context, name string, args []string, flags i
 	return tids, started, nil
 }
 
-// begin starts n threads, or tasks that run a program, without the lock, and returns the
-// identifiers of those that run. A program that has not enrolled, because it knows nothing of
-// PVM or has ended, has that of its start.
+// begin starts n threads, or tasks that run a program, without the lock. It returns the identifiers
+// of the started ones. A program that has not enrolled, because it knows nothing of PVM or has
+// ended, has the identifier of its start.
 func (l *library) begin(name string, n int, opts []tpvm.SpawnOption) (ids []tpvm.TID, err error) {
-	ctx := context.Background() // as long as starting takes
+	ctx := context.Background() // starting may take any time
 	err = l.unlocked(func(t *tpvm.Task) error {
 		var some *tpvm.SpawnError
 		ids, err = t.Spawn(ctx, name, n, append(opts, tpvm.Threads())...)
@@ -260,7 +261,7 @@ func goArch(name string) string {
 	return name
 }
 
-// signal sends a signal to a task. As with PVM, one that has ended is no error.
+// signal sends a signal to a task. As with PVM, it is no error if the task has ended.
 func (l *library) signal(ctx context.Context, tid int, s syscall.Signal) error {
 	id, ok, err := l.lookup(ctx, tid)
 	if err != nil || !ok {
@@ -274,7 +275,7 @@ func (l *library) signal(ctx context.Context, tid int, s syscall.Signal) error {
 	return err
 }
 
-// status reports whether a task runs.
+// status returns nil if a task runs, and noTask if it has ended.
 func (l *library) status(ctx context.Context, tid int) error {
 	if !numbers.Valid(tid) || numbers.IsHost(tid) {
 		return badParam
@@ -322,10 +323,10 @@ func (l *library) hostWith(ctx context.Context, tid int) (id tpvm.TID, ok bool, 
 	return hs[i].id, true, nil
 }
 
-// addHosts adds hosts to the virtual machine, and returns their numbers, or codes of those that
-// were not added. A host on which programs can be started already is there already.
+// addHosts adds hosts to the virtual machine. It returns the number of each, or a code if the host
+// was not added. The code of a host on which programs can be started already is dupHost.
 func (l *library) addHosts(names []string) []int {
-	ctx := context.Background() // as long as the remote shells take
+	ctx := context.Background() // the remote shells may take any time
 	infos := make([]int, len(names))
 	var missing []string
 	for i, name := range names {
@@ -356,10 +357,10 @@ func (l *library) addHosts(names []string) []int {
 	return infos
 }
 
-// deleteHosts ends the pods of hosts, and returns 0 for each, or a code where there is none that
+// deleteHosts ends the pods of hosts. It returns 0 for each, or a code if the host has no pod that
 // can be ended.
 func (l *library) deleteHosts(names []string) []int {
-	ctx := context.Background() // as long as the programs there take to end
+	ctx := context.Background() // the programs on the hosts may take any time to end
 	infos := make([]int, len(names))
 	for i, name := range names {
 		h, err := l.hostNamed(ctx, name)
@@ -371,7 +372,7 @@ func (l *library) deleteHosts(names []string) []int {
 	return infos
 }
 
-// hostError returns why a host was not added, or nil.
+// hostError returns the reason why a host was not added, or nil if it was added.
 func hostError(err error, name string) error {
 	var all *tpvm.HostsError
 	if !errors.As(err, &all) {
@@ -385,8 +386,8 @@ func hostError(err error, name string) error {
 	return nil
 }
 
-// hostCode returns the code for a host that could not be added or deleted; other where the
-// error says nothing special.
+// hostCode returns the code for a host that could not be added or deleted. It returns other if the
+// error has no code of its own.
 func hostCode(err error, other code) code {
 	switch {
 	case err == nil:
@@ -399,8 +400,8 @@ func hostCode(err error, other code) code {
 	return other
 }
 
-// halt ends every task of the virtual machine, and every program that has not enrolled, this task
-// last.
+// halt ends every task of the virtual machine and every program that has not enrolled. This task is
+// the last.
 func (l *library) halt(ctx context.Context) error {
 	var errs []error
 	for _, list := range []iter.Seq2[tpvm.TaskInfo, error]{l.task.Programs(ctx), l.task.Tasks(ctx)} {

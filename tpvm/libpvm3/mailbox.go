@@ -17,11 +17,11 @@ const (
 	mboxIndexShift  = 10
 	noResetClass    = "###_PVM_NO_RESET_###"
 	mboxEntryFlags  = tpvm.Persistent | tpvm.MultiInstance | tpvm.OverWritable | tpvm.FirstAvail
-	mboxFirstAny    = -1 // the index of a 3.3 call that takes any
+	mboxFirstAny    = -1 // the index of a call of PVM 3.3 that takes any entry
 	mboxLookupFlags = tpvm.FirstAvail | tpvm.ReadAndDelete | tpvm.WaitForInfo
 )
 
-// A box is struct pvmmboxinfo: the entries of one name.
+// A box is PVM's struct pvmmboxinfo: the entries of one name.
 type box struct {
 	name                   string
 	indices, owners, flags []int
@@ -110,7 +110,7 @@ func (l *library) entries(ctx context.Context, name string) ([]tpvm.InfoEntry, e
 	return es, err
 }
 
-// insert stores an int in the message box, as PVM 3.3 did: an entry is never replaced.
+// insert stores an int in the message box, as PVM 3.3 did: it never replaces an entry.
 func (l *library) insert(ctx context.Context, name string, index, data int) (int, error) {
 	if index < mboxFirstAny {
 		return 0, badParam
@@ -138,7 +138,7 @@ func (l *library) insert(ctx context.Context, name string, index, data int) (int
 	return l.task.PutInfoAt(ctx, name, index, m, tpvm.Persistent|tpvm.MultiInstance)
 }
 
-// find returns the index and the int of an entry; index -1: the first.
+// find returns the index and the int of an entry. index -1 stands for the first entry.
 func (l *library) find(ctx context.Context, name string, index int) (int, int, error) {
 	if index < mboxFirstAny {
 		return 0, 0, badParam
@@ -162,7 +162,7 @@ func (l *library) find(ctx context.Context, name string, index int) (int, int, e
 	return index, int(v), err
 }
 
-// setNoReset notes in the message box whether a reset spares the task.
+// setNoReset records in the message box whether a reset spares the task.
 func (l *library) setNoReset(ctx context.Context, on bool) error {
 	es, err := l.entries(ctx, noResetClass)
 	if err != nil {
@@ -182,7 +182,7 @@ func (l *library) setNoReset(ctx context.Context, on bool) error {
 	return err
 }
 
-// noResets returns the tasks that a reset spares.
+// noResets returns the numbers of the tasks that a reset spares.
 func (l *library) noResets(ctx context.Context) ([]int, error) {
 	es, err := l.entries(ctx, noResetClass)
 	if err != nil {

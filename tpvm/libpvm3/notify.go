@@ -9,7 +9,7 @@ import (
 	"github.com/rocl-go/rocl/tpvm/libpvm3/numbers"
 )
 
-// Kinds of pvm_notify.
+// The kinds of pvm_notify.
 const (
 	taskExit     = 1
 	hostDelete   = 2
@@ -19,7 +19,8 @@ const (
 	notifyCancel = 256
 )
 
-// notify has messages sent when tasks end, or hosts are lost or added, or withdraws that.
+// notify requests messages for the ends of tasks, or for hosts that are lost or added, or withdraws
+// such a request.
 func (l *library) notify(ctx context.Context, what, tag, count int, tids []int) error {
 	cancel := what&notifyCancel != 0
 	what &^= notifyCancel
@@ -27,7 +28,7 @@ func (l *library) notify(ctx context.Context, what, tag, count int, tids []int) 
 		return badParam
 	}
 	switch what {
-	case routeAdd, routeDelete: // rocl chooses routes, and tells nobody
+	case routeAdd, routeDelete: // rocl chooses routes, and sends no messages about them
 		return notImpl
 	case hostAdd:
 		if cancel {
@@ -52,8 +53,9 @@ func (l *library) notify(ctx context.Context, what, tag, count int, tids []int) 
 	return nil
 }
 
-// notifyEnd has a message sent when a task has ended or a host is lost: at once for one that is
-// not there. Withdrawing it has the message sent too, as with PVM.
+// notifyEnd requests a message for the end of a task or the loss of a host. If it has ended or is
+// lost already, the message comes at once. With cancel, notifyEnd withdraws the request and, as PVM
+// does, sends the message too.
 func (l *library) notifyEnd(ctx context.Context, n notice, cancel bool) error {
 	w := l.notices[n]
 	switch {
@@ -82,17 +84,17 @@ func (l *library) notifyEnd(ctx context.Context, n notice, cancel bool) error {
 	if err != nil || !ok {
 		return err
 	}
-	stop, err := notify(context.Background(), n.tag, id) // until it is told or withdrawn
+	stop, err := notify(context.Background(), n.tag, id) // until the message has come or the request is withdrawn
 	if err == nil {
 		l.notices[n] = &watch{times: 1, stop: stop}
 	}
 	return err
 }
 
-// ended tells what was asked for of a task that has ended or a host that is lost.
+// ended makes the messages that were requested for a task that has ended or a host that is lost.
 func (l *library) ended(n notice, mc int) {
 	w := l.notices[n]
-	if w == nil { // it was withdrawn
+	if w == nil { // the request was withdrawn
 		return
 	}
 	delete(l.notices, n)
@@ -102,7 +104,8 @@ func (l *library) ended(n notice, mc int) {
 	}
 }
 
-// notifyAdded has count messages sent when hosts are added: 0 for none, and less for all.
+// notifyAdded requests count messages for hosts that are added. 0 requests none, and a negative
+// count requests all.
 func (l *library) notifyAdded(tag, count int) error {
 	l.endAdded()
 	if count == 0 {
@@ -116,7 +119,7 @@ func (l *library) notifyAdded(tag, count int) error {
 	return err
 }
 
-// endAdded withdraws the notice of hosts that are added.
+// endAdded withdraws the request for hosts that are added.
 func (l *library) endAdded() {
 	if l.hostsAdded.stop != nil {
 		l.hostsAdded.stop()
@@ -124,7 +127,7 @@ func (l *library) endAdded() {
 	l.hostsAdded = hostsAdded{}
 }
 
-// withdraw withdraws all notices.
+// withdraw withdraws all requests.
 func (l *library) withdraw() {
 	l.endAdded()
 	for _, w := range l.notices {
@@ -134,7 +137,7 @@ func (l *library) withdraw() {
 	l.watchesHosts = false
 }
 
-// hostEvent returns what a message of NotifyHosts tells. ok is false for any other.
+// hostEvent returns the event of a message of NotifyHosts. ok is false for any other message.
 func (l *library) hostEvent(m *tpvm.Message) (e tpvm.HostEvent, ok bool) {
 	if !l.watchesHosts || m.From() != l.task.ID() {
 		return e, false
@@ -148,7 +151,7 @@ func (l *library) hostEvent(m *tpvm.Message) (e tpvm.HostEvent, ok bool) {
 	return e, false
 }
 
-// takeHost tells the program of a host.
+// takeHost makes the messages for the program that an event of a host calls for.
 func (l *library) takeHost(ctx context.Context, m *tpvm.Message, e tpvm.HostEvent) error {
 	n, err := l.numbers.Host(ctx, uint64(e.ID.Node()))
 	if err != nil {

@@ -2,7 +2,7 @@
 
 package main
 
-// The options that mean something here. The others are kept for pvm_getopt.
+// The options that have a meaning in this library. The other options are kept for pvm_getopt.
 const (
 	optRoute     = 1
 	optAutoErr   = 3
@@ -19,7 +19,7 @@ const (
 	mostFrags    = 1 << 20
 )
 
-// defaultOptions are PVM's.
+// defaultOptions are the defaults of PVM.
 var defaultOptions = [optionCount]int{optRoute: 2, optAutoErr: 1, optFragSize: defaultFrags, optShowTids: 1}
 
 // getOption returns the value of an option.
@@ -30,8 +30,8 @@ func (l *library) getOption(what int) (int, error) {
 	return l.options[what], nil
 }
 
-// setOption sets an option and returns the value before. rocl chooses the route, the size of
-// fragments, and how to wait, so those are kept without a meaning.
+// setOption sets an option and returns its previous value. rocl chooses the route, the size of
+// fragments, and how to wait, so the options for these have no effect.
 func (l *library) setOption(what, value int) (int, error) {
 	old, err := l.getOption(what)
 	if err != nil {

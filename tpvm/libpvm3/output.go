@@ -11,8 +11,8 @@ import (
 	"github.com/rocl-go/rocl/tpvm/libpvm3/numbers"
 )
 
-// catchOutput has what the tasks print that this one spawns written to w, as pvm_catchout
-// does: each line behind the number of its task, with a line at its beginning and its end.
+// catchOutput makes w get the output of the tasks that this one spawns, as pvm_catchout does: each
+// line behind the number of its task, with a line at the beginning and the end of the output.
 func (l *library) catchOutput(w io.Writer) error {
 	c := &catcher{n: l.numbers, w: w, showTids: func() bool { return l.options[optShowTids] != 0 }, begun: map[string]bool{}}
 	return l.task.CatchLines(c.write, false)
@@ -31,7 +31,7 @@ func (c *catcher) write(o *tpvm.Output) {
 	if tid, err := c.n.Number(context.Background(), o.Task); err == nil && tid != 0 {
 		who = fmt.Sprintf("t%x", tid)
 	} else if o.Kind == tpvm.OutputBegin {
-		return // it is written when the task is known
+		return // the beginning is written when the task is known
 	}
 	prefix := "[" + who + "] "
 	if !c.showTids() {

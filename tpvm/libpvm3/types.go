@@ -8,7 +8,7 @@ import (
 	"github.com/rocl-go/rocl/tpvm/pack"
 )
 
-// Types of values.
+// The types of values.
 const (
 	typeStr = iota
 	typeByte
@@ -24,7 +24,7 @@ const (
 	typeUlong
 )
 
-// sizes are the sizes of the types in memory.
+// sizes lists the sizes of the types in memory.
 var sizes = [...]int{1, 1, 2, 4, 4, 8, 8, 16, 8, 2, 4, 8}
 
 // wireSize returns how many bytes a value of a type takes in a message.

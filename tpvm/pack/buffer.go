@@ -13,7 +13,7 @@ import (
 	"github.com/rocl-go/rocl"
 )
 
-// maxMessage is the size of the largest message, as in package rocl.
+// maxMessage is the size in bytes of the largest message, as in package rocl.
 const maxMessage = math.MaxInt32
 
 // An Option changes one default of NewBuffer.
@@ -21,22 +21,22 @@ type Option func(*Buffer)
 
 // WithTypes makes the message typed: it ends with a description of the types of its values, and
 // unpacking as another type fails with ErrType. The description takes about two bytes for each
-// Pack. Reset keeps this choice.
+// change of type. Reset keeps this option.
 func WithTypes() Option { return func(b *Buffer) { b.typed = true } }
 
-// A Buffer is a message that is being packed. The zero Buffer is empty and of encoding Default.
-// A Buffer must not be used by several goroutines at once.
+// A Buffer is a message that is being packed. The zero Buffer is empty and of encoding Default. A
+// Buffer must not be used by several goroutines at the same time.
 type Buffer struct {
 	enc   Encoding
 	typed bool
-	data  []byte // encoded values; InPlace: what is not the caller's
-	items []item // InPlace: the message in its order
-	size  int    // of the encoded values
-	runs  []run  // typed: what was packed
+	data  []byte // encoded values; InPlace: the parts that do not lie in the caller's memory
+	items []item // InPlace: the parts of the message, in order
+	size  int    // bytes of the encoded values
+	runs  []run  // typed: the kinds and counts of the packed values
 }
 
-// An item is a part of a message of encoding InPlace: memory of the caller, or a part of the
-// Buffer's data.
+// An item is a part of a message of encoding InPlace: values of the caller, a rocl.Buffer, or a
+// part of the Buffer's data.
 type item struct {
 	x      vector       // values of the caller, or
 	buf    *rocl.Buffer // a buffer, or
@@ -58,9 +58,9 @@ func NewBuffer(enc Encoding, opts ...Option) *Buffer {
 	return b
 }
 
-// Reset empties b for a message of encoding enc. b keeps its memory, so that packing the same
-// again does not allocate. b drops its references to the caller's values and releases each
-// rocl.Buffer that was packed.
+// Reset empties b for a message of encoding enc. b keeps its memory, so packing a message of the
+// same size again does not allocate. b drops its references to the caller's values, and releases
+// each rocl.Buffer that was packed.
 func (b *Buffer) Reset(enc Encoding) {
 	for i := range b.items {
 		if m := b.items[i].buf; m != nil {
@@ -89,7 +89,7 @@ func (b *Buffer) Size() int {
 }
 
 // Encode writes the message to the start of dst, and returns its Size. It fails with
-// io.ErrShortBuffer if dst is shorter. Values that were packed InPlace are read now. Encode does
+// io.ErrShortBuffer if dst is too short. Values that were packed InPlace are read now. Encode does
 // not allocate, and b may be encoded any number of times.
 func (b *Buffer) Encode(dst []byte) (int, error) {
 	size := b.Size()
@@ -132,9 +132,10 @@ func (b *Buffer) AppendTo(dst []byte) ([]byte, error) {
 	return dst[:n+size], nil
 }
 
-// Whole returns the rocl.Buffer that is the message, if the message is nothing but one
-// rocl.Buffer that was packed InPlace by PackBuffer. The message can then be sent without a copy.
-// The reference stays b's: a caller that sends the rocl.Buffer calls Retain first.
+// Whole returns the rocl.Buffer that is the whole message. It reports false unless the message is
+// exactly one rocl.Buffer that was packed InPlace by PackBuffer, and untyped. Such a message can be
+// sent without a copy. The reference stays b's: a caller that sends the rocl.Buffer calls Retain
+// first.
 func (b *Buffer) Whole() (*rocl.Buffer, bool) {
 	if b.typed || len(b.items) != 1 || b.items[0].buf == nil {
 		return nil, false
@@ -142,12 +143,12 @@ func (b *Buffer) Whole() (*rocl.Buffer, bool) {
 	return b.items[0].buf, true
 }
 
-// Pack appends v[0], v[stride], v[2*stride] and so on to the message. A stride of 1 packs all
-// of v. With encoding InPlace, v must stay as it is until the message has been sent.
+// Pack appends v[0], v[stride], v[2*stride] and so on to the message. A stride of 1 packs all of v.
+// With encoding InPlace, v must not change until the message has been sent.
 //
-// Pack fails with ErrBadParam if stride is not positive. It fails with ErrOverflow if a long
-// does not fit into the four bytes that encoding Default has for it; typed messages have no such
-// limit. A Pack that fails changes nothing.
+// Pack fails with ErrBadParam if stride is not positive. It fails with ErrOverflow if a long does
+// not fit into the four bytes of a long in encoding Default; typed messages have no such limit. A
+// Pack that fails packs nothing.
 func Pack[T Number](b *Buffer, v []T, stride int) error {
 	if stride < 1 {
 		return errStride(stride)
@@ -169,7 +170,7 @@ func Pack[T Number](b *Buffer, v []T, stride int) error {
 	return b.pack(x)
 }
 
-// PackOne packs one value. It keeps no reference to it whatever the encoding.
+// PackOne packs one value. It keeps no reference to the value, whatever the encoding is.
 func PackOne[T Number](b *Buffer, v T) error {
 	if packWord(b, &v) {
 		return nil
@@ -181,8 +182,9 @@ func PackOne[T Number](b *Buffer, v T) error {
 // PackBytes packs p as Pack does with a stride of 1.
 func (b *Buffer) PackBytes(p []byte) error { return Pack(b, p, 1) }
 
-// PackString packs a string as a C program reads it: its length as an int, its bytes, and a zero
-// byte, which the length counts. A string of which a byte is zero is shorter for a C program.
+// PackString packs a string in the form that a C program reads: its length as an int, its bytes,
+// and a zero byte, which the length counts. For a C program, the string ends at its first zero
+// byte.
 func (b *Buffer) PackString(s string) error {
 	if len(s) > maxMessage-8 {
 		return b.tooLarge(len(s))
@@ -202,8 +204,8 @@ func (b *Buffer) PackString(s string) error {
 	return nil
 }
 
-// PackBuffer packs the bytes of m, as PackBytes does. With encoding InPlace, b takes a reference
-// of its own to m, which Reset releases; see Whole.
+// PackBuffer packs the bytes of m, as PackBytes does. With encoding InPlace, b takes its own
+// reference to m, which Reset releases; see Whole.
 func (b *Buffer) PackBuffer(m *rocl.Buffer) error {
 	if b.enc != InPlace || m.Len() == 0 {
 		return b.PackBytes(m.Bytes())
@@ -215,7 +217,7 @@ func (b *Buffer) PackBuffer(m *rocl.Buffer) error {
 	return nil
 }
 
-// pack encodes x, which it does not keep.
+// pack encodes x, and keeps no reference to it.
 func (b *Buffer) pack(x vector) error {
 	k, n, xdr := x.k, x.count(), b.enc == Default
 	if xdr && (k == longKind || k == ulongKind) && !x.fits() {
@@ -244,7 +246,8 @@ func (b *Buffer) pack(x vector) error {
 	return nil
 }
 
-// sizeOf returns the size of n values of kind k without padding.
+// sizeOf returns the bytes of n values of kind k, without padding. It fails if they do not fit into
+// a message.
 func (b *Buffer) sizeOf(k kind, n int) (int, error) {
 	size := k.size(b.enc == Default)
 	if n > (maxMessage-3)/size {
@@ -253,7 +256,7 @@ func (b *Buffer) sizeOf(k kind, n int) (int, error) {
 	return n * size, nil
 }
 
-// padIf returns n, padded if xdr.
+// padIf returns n, rounded up to a multiple of four if xdr is set.
 func padIf(xdr bool, n int) int {
 	if xdr {
 		return padded(n)
@@ -261,7 +264,7 @@ func padIf(xdr bool, n int) int {
 	return n
 }
 
-// grow adds n bytes that the caller writes.
+// grow adds n bytes to data, and returns them for the caller to write.
 func (b *Buffer) grow(n int) ([]byte, error) {
 	if err := b.room(n); err != nil {
 		return nil, err
@@ -285,7 +288,7 @@ func (b *Buffer) grow(n int) ([]byte, error) {
 // isData reports whether it is a part of the Buffer's data.
 func (it *item) isData() bool { return it.buf == nil && it.x.k == noKind }
 
-// refer adds an item of n bytes, and the run to the description.
+// refer adds an item of n bytes, and adds the run to the description.
 func (b *Buffer) refer(it item, n int, r run) error {
 	if err := b.room(n); err != nil {
 		return err
@@ -296,8 +299,8 @@ func (b *Buffer) refer(it item, n int, r run) error {
 	return nil
 }
 
-// add adds a run to the description of a typed message. A run that continues the one before
-// becomes a part of it, except bytes of encoding Default, which are padded each time.
+// add adds a run to the description of a typed message. A run of the same kind as the last one
+// becomes a part of that, except bytes of encoding Default, which are padded each time.
 func (b *Buffer) add(r run) {
 	if !b.typed {
 		return
@@ -309,7 +312,7 @@ func (b *Buffer) add(r run) {
 	b.runs = append(b.runs, r)
 }
 
-// valid returns an error if the encoding is none.
+// valid returns an error if the encoding does not exist.
 func (b *Buffer) valid() error {
 	if b.enc >= encodings {
 		return fmt.Errorf("%w: %v", ErrBadParam, b.enc)
@@ -317,7 +320,7 @@ func (b *Buffer) valid() error {
 	return nil
 }
 
-// room returns an error if n more bytes do not fit.
+// room returns an error if n more bytes do not fit into a message.
 func (b *Buffer) room(n int) error {
 	if err := b.valid(); err != nil {
 		return err

@@ -9,22 +9,22 @@ import (
 	"unsafe"
 )
 
-// A unit is a number as bits.
+// A unit is the bits of a number.
 type unit interface{ uint16 | uint32 | uint64 }
 
-// isLittle reports whether this machine keeps the low byte of a number first. The compiler
+// isLittle reports whether this machine stores the low byte of a number first. The compiler
 // evaluates it.
 func isLittle() bool { return binary.NativeEndian.Uint16([]byte{1, 0}) == 1 }
 
-// swaps reports whether the bytes of a number are reversed on the way: XDR is big-endian, Raw
+// swaps reports whether the bytes of a number must be reversed: XDR is big-endian, Raw is
 // little-endian.
 func swaps(xdr bool) bool { return xdr == isLittle() }
 
 // padded returns n rounded up to a multiple of four.
 func padded(n int) int { return (n + 3) &^ 3 }
 
-// store writes x to the start of p in the machine's byte order. p may be unaligned. The
-// compiler makes one instruction of it for each U.
+// store writes x to the start of p in the machine's byte order. p may be unaligned. For each U, the
+// compiler makes one instruction of it.
 func store[U unit](p []byte, x U) {
 	switch unsafe.Sizeof(x) {
 	case 2:
@@ -36,7 +36,7 @@ func store[U unit](p []byte, x U) {
 	}
 }
 
-// load reads what store writes.
+// load reads a number that store wrote.
 func load[U unit](p []byte) U {
 	var x U
 	switch unsafe.Sizeof(x) {
@@ -69,7 +69,7 @@ func bytesOf[U unit](src []U) []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(src))), len(src)*int(unsafe.Sizeof(*new(U))))
 }
 
-// put writes every step-th group of per units to dst, which has exactly their size.
+// put writes the first per units of every step units to dst, which has exactly their size.
 func put[U unit](dst []byte, src []U, per, step int, swap bool) {
 	size := int(unsafe.Sizeof(*new(U)))
 	switch {
@@ -113,7 +113,7 @@ func put[U unit](dst []byte, src []U, per, step int, swap bool) {
 	}
 }
 
-// get reads what put writes.
+// get reads units that put wrote.
 func get[U unit](dst []U, src []byte, per, step int, swap bool) {
 	size := int(unsafe.Sizeof(*new(U)))
 	switch {
@@ -159,7 +159,8 @@ func get[U unit](dst []U, src []byte, per, step int, swap bool) {
 	}
 }
 
-// putWords writes every step-th number as an XDR word: four bytes, of a signed type with its sign.
+// putWords writes every step-th number as an XDR word of four bytes, sign-extended if the type is
+// signed.
 func putWords[U int16 | uint64](dst []byte, src []U, step int) {
 	if step == 1 {
 		for len(src) > 0 && len(dst) >= 4 {
@@ -173,7 +174,7 @@ func putWords[U int16 | uint64](dst []byte, src []U, step int) {
 	}
 }
 
-// getWords reads XDR words, with their sign if the type is signed.
+// getWords reads XDR words, sign-extended if the type is signed.
 func getWords[U uint16 | int64 | uint64](dst []U, src []byte, step int) {
 	isSigned := U(0)-1 < 0
 	for i := range len(src) / 4 {
@@ -187,9 +188,9 @@ func getWords[U uint16 | int64 | uint64](dst []U, src []byte, step int) {
 	}
 }
 
-// steps returns how many units a value of kind k has, and how many units after its start the next
-// value of x starts. For a stride that is too large for an int, step is the largest int: x has one
-// value then.
+// steps returns how many units a value of kind k has, and the distance in units from one value of x
+// to the next. If the stride is too large for an int, step is the largest int: x has one value
+// then.
 func (x vector) steps(k kind) (per, step int) {
 	per = kindInfo[k].units
 	if x.stride > math.MaxInt/2 {
@@ -198,8 +199,8 @@ func (x vector) steps(k kind) (per, step int) {
 	return per, x.stride * per
 }
 
-// put writes the values of x as kind k, which is x.k or the hyper of it, to dst, which has
-// exactly their size without padding. Where a long takes four bytes, each must fit.
+// put writes the values of x to dst, which has exactly their size without padding. k is x.k, or the
+// hyper kind of it. If a long takes four bytes, each value must fit.
 func (x vector) put(dst []byte, k kind, xdr bool) {
 	if x.n == 0 {
 		return
@@ -233,9 +234,9 @@ func (x vector) put(dst []byte, k kind, xdr bool) {
 	}
 }
 
-// get reads the values of x from src, which has exactly their size without padding, and in
-// which they are of kind k. It reports false, and may have changed some of the values, if one
-// is too large for an int of four bytes.
+// get reads the values of x from src, which has exactly their size without padding. In src they are
+// of kind k. If a value is too large for an int of four bytes, get reports false, and may have
+// changed some of the values.
 func (x vector) get(src []byte, k kind, xdr bool) bool {
 	if x.n == 0 {
 		return true
@@ -272,7 +273,7 @@ func (x vector) get(src []byte, k kind, xdr bool) bool {
 	return true
 }
 
-// putHalf writes ints of four bytes as longs of eight.
+// putHalf writes ints of four bytes as longs of eight bytes.
 func (x vector) putHalf(dst []byte, swap bool) {
 	src := unsafe.Slice((*uint32)(x.p), x.n)
 	for i := range len(dst) / 8 {
@@ -287,7 +288,7 @@ func (x vector) putHalf(dst []byte, swap bool) {
 	}
 }
 
-// getHalf reads longs of eight bytes into ints of four. It reports whether each fits.
+// getHalf reads longs of eight bytes into ints of four bytes. It reports false if one does not fit.
 func (x vector) getHalf(src []byte, swap bool) bool {
 	dst := unsafe.Slice((*uint32)(x.p), x.n)
 	for i := range len(src) / 8 {
@@ -312,7 +313,7 @@ func (x vector) fits() bool {
 	src := units[uint64](x)
 	bias := uint64(0)
 	if x.k == longKind {
-		bias = 1 << 31 // makes of -1<<31 … 1<<31-1 the range 0 … 1<<32-1
+		bias = 1 << 31 // shifts the range -1<<31 … 1<<31-1 to 0 … 1<<32-1
 	}
 	if x.stride == 1 {
 		for _, v := range src {

@@ -8,9 +8,10 @@ import (
 	"math"
 )
 
-// The description of a typed message follows its values: for each run one byte, of which the
-// low five bits are the kind and the high three the count, or, if these are zero, the count
-// minus 8 as an unsigned varint after it; then the length of all that in four bytes, low first.
+// The description of a typed message follows its values. It has one byte for each run, with the
+// kind in the low five bits and the count in the high three. If the count there is zero, the count
+// minus 8 follows as an unsigned varint. The runs are followed by their length in bytes, in four
+// bytes, low first.
 
 const trailer = 4
 
@@ -44,7 +45,7 @@ func putDescription(dst []byte, runs []run) {
 	binary.LittleEndian.PutUint32(rest, uint32(size))
 }
 
-// nextRun takes the first run off a description. ok is false if desc is not a description.
+// nextRun takes the first run off a description. ok is false if desc does not begin with a run.
 func nextRun(desc []byte) (r run, rest []byte, ok bool) {
 	if len(desc) == 0 {
 		return run{}, nil, false
@@ -66,8 +67,8 @@ func nextRun(desc []byte) (r run, rest []byte, ok bool) {
 	return r, desc, true
 }
 
-// splitTyped splits a typed message into the values and their description, and checks that
-// they fit each other.
+// splitTyped splits a typed message into the values and their description, and checks that they
+// agree.
 func splitTyped(p []byte, xdr bool) (body, desc []byte, err error) {
 	if len(p) < trailer {
 		return nil, nil, fmt.Errorf("%w: %d bytes cannot hold a description of types", ErrDamaged, len(p))
@@ -94,7 +95,7 @@ func splitTyped(p []byte, xdr bool) (body, desc []byte, err error) {
 	return body, desc, nil
 }
 
-// skipRun returns p without the values of r. ok is false if they are not there.
+// skipRun returns p without the values of r. ok is false if p does not hold them.
 func skipRun(p []byte, r run, xdr bool) (rest []byte, ok bool) {
 	switch size := r.k.size(xdr); {
 	case size > 0:

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package pack packs values into messages and unpacks them, with the types and encodings of PVM
-// 3.4. It neither sends nor receives; package tpvm does.
+// 3.4. It does not send or receive messages; package tpvm does.
 //
 // # Packing and unpacking
 //
-// A [Buffer] is a message that is being packed. Values are appended to it one after another, and
-// a [Reader] unpacks them in the same order:
+// A [Buffer] is a message that is being packed. Values are appended to it one after another. A
+// [Reader] unpacks them in the same order:
 //
 //	b := pack.NewBuffer(pack.Default)
 //	err := pack.Pack(b, matrix, 1)      // []float64
@@ -17,8 +17,8 @@
 //	err = pack.Unpack(r, column, 1)
 //	name, err := r.UnpackString()
 //
-// The messages do not tell how many values were packed. A sender that does not know what its
-// receiver expects packs the count first, with [PackOne].
+// A message does not say how many values were packed. A sender whose receiver does not know the
+// number packs it first, with [PackOne].
 //
 // # Encodings
 //
@@ -32,11 +32,11 @@
 //     Unlike PVM's, it allows strides and strings. A message that is nothing but one rocl.Buffer
 //     is sent without any copy; see [Buffer.PackBuffer].
 //
-// [View] unpacks without a copy where it can.
+// [View] unpacks without a copy if possible.
 //
 // # Types
 //
-// Named types are packed as the type they are made of. Sizes are those on the wire, in bytes.
+// Named types are packed as their underlying type. Sizes are those on the wire, in bytes.
 //
 //	PVM type  pack routine  Go type                Default  Raw  in Default
 //	byte      pvm_pkbyte    int8, uint8            1        1    each Pack is padded with zeros to a multiple of four
@@ -54,29 +54,29 @@
 //	message   pvm_pkmesg    PackMessage            60 + n   60 + n a header, the length n and n bytes, padded as byte
 //	-         pvm_pkmesgbody PackMessageBody       n        n
 //
-// Go's int is PVM's long, on every machine. A program that exchanges ints with C uses int32. A
-// 32-bit machine that unpacks a larger value into an int fails with [ErrOverflow].
+// Go's int is PVM's long, on every machine. A program that exchanges ints with C uses int32.
+// Unpacking a value into an int of four bytes, on a 32-bit machine, fails with [ErrOverflow] if the
+// value is too large.
 //
 // # Longs
 //
-// XDR as PVM 3.4.6 is built by Debian gives a long four bytes. PVM's documentation promises the
-// error PvmOverflow for a larger value, but Debian's library cuts the value off. Pack fails with
-// [ErrOverflow] and packs nothing. In a typed message, longs of which one does not fit take eight
-// bytes each, and nothing overflows.
+// XDR as Debian builds PVM 3.4.6 gives a long four bytes. PVM's documentation promises the error
+// PvmOverflow for a larger value, but Debian's library cuts the value off. Pack fails with
+// [ErrOverflow] and packs nothing. In a typed message nothing overflows: if a long of a slice does
+// not fit, all longs of the slice take eight bytes.
 //
 // # Bytes
 //
-// With encoding Default, bytes must be unpacked with the same number of bytes at once as they
-// were packed, because each Pack ends with padding. Other numbers may be unpacked in other
-// groups than they were packed in.
+// With encoding Default, bytes must be unpacked in the same groups as they were packed in, because
+// each Pack ends with padding. Other numbers may be unpacked in other groups.
 //
 // # Typed messages
 //
 // A Buffer made [WithTypes] ends its message with a description of the types and counts, which
 // takes about two bytes for each change of type. Unpacking as another type then fails with
-// [ErrType] instead of giving wrong values. The receiver must be told that the message is typed;
-// package tpvm does so in the message's tag. Without types, only the end of the message is
-// noticed, with [ErrNoData].
+// [ErrType] instead of giving wrong values. The receiver must know that the message is typed;
+// package tpvm puts that into the byte behind the message. Without types, only the end of the
+// message is noticed, with [ErrNoData].
 //
 // An Unpack that fails consumes nothing: the same values can be unpacked as something else.
 //
@@ -88,7 +88,7 @@
 //
 // # Memory
 //
-// A Buffer that is emptied with [Buffer.Reset] and used again does not allocate, nor do
-// Encode, Init, Unpack, and View of values that need no conversion. Pack of a slice makes the
-// slice escape to the heap, since an InPlace Buffer keeps it; [PackOne] does not.
+// A Buffer that is emptied with [Buffer.Reset] and used again does not allocate. Nor do Encode,
+// Init, Unpack, and View of values that need no conversion. Pack of a slice makes the slice escape
+// to the heap, since an InPlace Buffer keeps it; [PackOne] does not.
 package pack

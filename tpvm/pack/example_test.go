@@ -47,7 +47,7 @@ func Example() {
 	// Output: column 1 [2 5] 36 bytes
 }
 
-// A typed message refuses to be read as what it is not.
+// A typed message cannot be unpacked as another type.
 func ExampleWithTypes() {
 	b := pack.NewBuffer(pack.Raw, pack.WithTypes())
 	if err := pack.Pack(b, []int32{1, 2, 3}, 1); err != nil {

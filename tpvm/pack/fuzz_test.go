@@ -10,12 +10,12 @@ import (
 	"github.com/rocl-go/rocl/tpvm/pack"
 )
 
-// drain unpacks all that is left of r, first as what does not fail. It stops the test if a call
-// that failed has consumed something, or one that did not has not.
+// drain unpacks the rest of r, each time by the first call that does not fail. It stops the test if
+// a failed call has consumed values, or if a successful one has consumed none.
 func drain(tb testing.TB, r *pack.Reader) {
 	for r.Remaining() > 0 {
 		if !unpackAny(tb, r) {
-			return // what is left is shorter than anything but bytes of a typed message
+			return // the rest is shorter than any value but bytes of a typed message
 		}
 	}
 }
@@ -60,7 +60,7 @@ func unpackAny(tb testing.TB, r *pack.Reader) bool {
 	return false
 }
 
-// Any bytes are a message or an error. What is unpacked of them lies in them.
+// Any bytes are a message or an error. Unpacked values lie within the bytes.
 func FuzzReader(f *testing.F) {
 	for _, steps := range goldenCases(f) {
 		for _, enc := range encodings {
@@ -105,7 +105,7 @@ func FuzzReader(f *testing.F) {
 	})
 }
 
-// payload returns a message of steps, or nil if they cannot be packed so.
+// payload returns a message of steps, or nil if they cannot be packed with enc.
 func payload(enc pack.Encoding, typed bool, steps []step) []byte {
 	b := pack.NewBuffer(enc)
 	if typed {

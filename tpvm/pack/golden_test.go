@@ -19,7 +19,7 @@ import (
 //go:embed testdata/golden.txt
 var golden string
 
-// values are those of golden.c.
+// values are the values of golden.c.
 var (
 	someBytes   = []int8{1, -2, 3, -4, 5, -6, 7, -128, 127, 0}
 	someShorts  = []int16{0, 1, -1, 32767, -32768, 258}
@@ -34,7 +34,7 @@ var (
 	someDcplx   = []complex128{1 - 1i, 0.1 + 2.5i, -3 + 4i, 5 + 6i}
 )
 
-// A step is a call that packs values, and one that unpacks and compares them.
+// A step is a call that packs values, and a call that unpacks and compares them.
 type step struct {
 	pack   func(*pack.Buffer) error
 	unpack func(*pack.Reader) error
@@ -75,7 +75,7 @@ func text(s string) step {
 	}
 }
 
-// reader returns a Reader of what the steps pack.
+// reader returns a Reader of the message that the steps pack.
 func reader(tb interface {
 	Helper()
 	Fatal(...any)
@@ -228,7 +228,8 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-// widenIDs replaces the source and destination, ints in PVM, by two zero identifiers of 16 bytes.
+// widenIDs replaces the source and destination, which are ints in PVM, by two zero identifiers of
+// 16 bytes.
 func widenIDs(name string, p []byte) []byte {
 	at := 6 * 4
 	if name == "pkmesg" {

@@ -9,27 +9,30 @@ import (
 	"unsafe"
 )
 
-// Errors of this package. Match them with errors.Is.
+// The errors of this package. Match them with errors.Is.
 var (
-	// ErrNoData is returned when more is unpacked than was packed (PvmNoData).
+	// ErrNoData is returned when more values are unpacked than were packed (PvmNoData).
 	ErrNoData = errors.New("pack: no more data in the message")
-	// ErrType is returned when a value of a typed message is unpacked as another type than it was packed.
+	// ErrType is returned when a value of a typed message is unpacked as another type than it was
+	// packed.
 	ErrType = errors.New("pack: the type differs from what was packed")
-	// ErrOverflow is returned when a value needs more bytes than its encoding has (PvmOverflow).
+	// ErrOverflow is returned when a value does not fit into its bytes (PvmOverflow): a long in
+	// encoding Default, or a value that is unpacked into an int of four bytes.
 	ErrOverflow = errors.New("pack: value too large for the encoding")
 	// ErrBadParam is returned for an argument that is never valid, such as a stride of zero (PvmBadParam).
 	ErrBadParam = errors.New("pack: invalid argument")
-	// ErrMismatch is returned when the body of a message is packed into a message of another encoding (PvmMismatch).
+	// ErrMismatch is returned by PackMessageBody if the two messages have different encodings, or
+	// if only the destination is typed (PvmMismatch).
 	ErrMismatch = errors.New("pack: the encodings of the messages differ")
-	// ErrDamaged is returned when a message cannot be what a Buffer encoded (PvmBadMsg).
+	// ErrDamaged is returned when no Buffer can have encoded a message (PvmBadMsg).
 	ErrDamaged = errors.New("pack: the message is damaged")
 )
 
 // An Encoding is the form in which values travel. Sender and receiver must use the same one;
-// package tpvm puts it into the tag of a message.
+// package tpvm puts it into the byte behind the message.
 type Encoding uint8
 
-// Encodings. The numbers are those of PVM.
+// The encodings. The numbers are those of PVM.
 const (
 	// Default is XDR as PVM 3.4.6 writes it (PvmDataDefault).
 	Default Encoding = iota
@@ -54,8 +57,8 @@ func (e Encoding) String() string {
 	return fmt.Sprintf("Encoding(%d)", uint8(e))
 }
 
-// A Number is a value that Pack packs and Unpack unpacks. The package comment has a table from
-// each PVM type to a Number.
+// A Number is a value that Pack packs and Unpack unpacks. The package comment has a table of the
+// PVM types and their Go types.
 type Number interface {
 	~int8 | ~int16 | ~int32 | ~int64 | ~int |
 		~uint8 | ~uint16 | ~uint32 | ~uint64 | ~uint |
@@ -80,14 +83,14 @@ const (
 	dcplxKind
 	strKind
 	messageKind
-	hyperKind  // longs of which one needs more than four bytes; only in a typed message of encoding Default
-	uhyperKind // the same of unsigned longs
+	hyperKind  // longs of which at least one needs more than four bytes; only in a typed message of encoding Default
+	uhyperKind // the same for unsigned longs
 
 	kinds
 )
 
-// kindInfo describes the values of each kind: unit is the size of a number in memory, units
-// how many numbers make a value, xdr the size of a value in encoding Default without padding.
+// kindInfo describes the values of each kind. unit is the size of a number in memory, units is how
+// many numbers make a value, and xdr is the size of a value in encoding Default without padding.
 var kindInfo = [kinds]struct {
 	name             string
 	unit, units, xdr int
@@ -117,7 +120,8 @@ func (k kind) String() string {
 	return fmt.Sprintf("kind(%d)", uint8(k))
 }
 
-// size returns the bytes of a value on the wire, without padding; 0 if they are not fixed.
+// size returns the bytes of a value on the wire, without padding. It returns 0 if the kind has no
+// fixed size.
 func (k kind) size(xdr bool) int {
 	if xdr {
 		return kindInfo[k].xdr
@@ -125,7 +129,8 @@ func (k kind) size(xdr bool) int {
 	return kindInfo[k].unit * kindInfo[k].units
 }
 
-// plain returns the kind that a user asks for: a long whatever its size on the wire.
+// plain returns the kind that a caller of Unpack gives: a long has one kind, whatever its size on
+// the wire.
 func (k kind) plain() kind {
 	switch k {
 	case hyperKind:
@@ -168,10 +173,10 @@ func kindOfType(t reflect.Type) kind {
 	return noKind
 }
 
-// A vector is the memory of a slice of numbers, of which every stride-th is meant.
+// A vector is the memory of a slice of numbers. Only every stride-th value belongs to the vector.
 type vector struct {
 	p      unsafe.Pointer
-	n      int // values in the slice, meant or not
+	n      int // number of values in the slice
 	stride int
 	k      kind
 	half   bool // the longs are Go's int or uint, and have four bytes in memory
@@ -184,7 +189,7 @@ func vectorOf[T Number](v []T, stride int) vector {
 		(k == longKind || k == ulongKind) && unsafe.Sizeof(z) == 4}
 }
 
-// count returns how many values are meant.
+// count returns the number of values of the vector.
 func (x vector) count() int {
 	if x.n == 0 || x.stride == 1 {
 		return x.n
@@ -192,7 +197,7 @@ func (x vector) count() int {
 	return (x.n-1)/x.stride + 1
 }
 
-// from returns the vector without its first n meant values.
+// from returns the vector without its first n values.
 func (x vector) from(n int) vector {
 	if n >= x.count() {
 		x.n = 0
@@ -207,7 +212,7 @@ func (x vector) from(n int) vector {
 	return x
 }
 
-// first returns the vector of the first n meant values. There must be so many.
+// first returns the vector of the first n values. x must have so many.
 func (x vector) first(n int) vector {
 	if n == 0 {
 		x.n = 0
@@ -217,7 +222,7 @@ func (x vector) first(n int) vector {
 	return x
 }
 
-// units returns the memory of a vector as numbers of their size. It is a function because a
+// units returns the memory of a vector as numbers of its unit size. It is a function because a
 // method cannot have a type parameter.
 func units[U unit](x vector) []U {
 	return unsafe.Slice((*U)(x.p), x.n*kindInfo[x.k].units)

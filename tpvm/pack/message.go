@@ -9,7 +9,7 @@ import (
 	"github.com/rocl-go/rocl"
 )
 
-// An Envelope is what is known of a message beside its values. PackMessage packs it with them.
+// An Envelope is the data of a message besides its values. PackMessage packs both.
 type Envelope struct {
 	Context uint32   // the message context
 	Tag     int32    // the sender's tag
@@ -17,17 +17,18 @@ type Envelope struct {
 	To      rocl.GID // the receiver
 }
 
-// Envelope returns the envelope that SetEnvelope set, or with which the message was packed.
+// Envelope returns the envelope that SetEnvelope set, or the one with which the message was packed.
 func (r *Reader) Envelope() Envelope { return r.env }
 
-// SetEnvelope sets the envelope of the message.
+// SetEnvelope sets the envelope of the message, for PackMessage.
 func (r *Reader) SetEnvelope(e Envelope) { r.env = e }
 
-// A message within a message is PVM's, except that the identifiers of the sender and the
-// receiver have 16 bytes each: length, context, tag, wait identifier, encoding and checksum as
-// ints, sender, receiver, and then, unless the length is zero, the length again and the bytes.
+// A message within a message has the form of PVM, except that the identifiers of the sender and the
+// receiver have 16 bytes each. The form is: length, context, tag, wait identifier, encoding and
+// checksum as ints, sender, receiver, and then, unless the length is zero, the length again and the
+// bytes.
 
-// PVM's encodings in the header of a message within a message.
+// The values of PVM for the encoding in the header of a message within a message.
 const (
 	pvmXDR     = 0x10000000
 	pvmInPlace = 0x20000000
@@ -37,9 +38,9 @@ const (
 
 const innerHeader = 6*4 + 2*16
 
-// PackMessage packs the message of r with its envelope into b. It is copied whatever the
-// encoding of b, from its beginning whatever of it has been unpacked. The encodings of the two
-// messages may differ.
+// PackMessage packs the message of r, with its envelope, into b. The message is copied whatever the
+// encoding of b is, and from its beginning even if some of it has been unpacked. The encodings of
+// the two messages may differ.
 func (b *Buffer) PackMessage(r *Reader) error {
 	xdr, n := b.enc == Default, len(r.whole)
 	size := innerHeader
@@ -72,10 +73,10 @@ func (b *Buffer) PackMessage(r *Reader) error {
 	return nil
 }
 
-// PackMessageBody appends the values of the message of r to b, as if they had been packed into
-// b. They are copied, from the beginning of the message whatever of it has been unpacked. The
-// encodings must be the same, except that Raw and InPlace may be mixed, and a typed b takes only
-// the values of a typed message. Otherwise PackMessageBody fails with ErrMismatch.
+// PackMessageBody appends the values of the message of r to b, as if they had been packed into b.
+// They are copied, from the beginning of the message even if some have been unpacked. The encodings
+// must be the same, except that Raw and InPlace may be mixed, and a typed b takes only the values
+// of a typed message. Otherwise PackMessageBody fails with ErrMismatch.
 func (b *Buffer) PackMessageBody(r *Reader) error {
 	if err := b.valid(); err != nil {
 		return err
@@ -104,8 +105,8 @@ func (b *Buffer) PackMessageBody(r *Reader) error {
 	return nil
 }
 
-// UnpackMessage unpacks a message that PackMessage packed. The Reader refers to the memory of
-// r's message.
+// UnpackMessage unpacks a message that PackMessage packed. The result refers to the memory of r's
+// message.
 func (r *Reader) UnpackMessage() (*Reader, error) {
 	if err := r.check(messageKind, 1); err != nil {
 		return nil, err
@@ -139,7 +140,7 @@ type inner struct {
 	data   []byte
 }
 
-// parse reads the message at the start of p, and returns how many bytes it takes.
+// parse reads the message at the start of p, and returns the number of bytes that it takes.
 func (in *inner) parse(p []byte, xdr bool) (int, error) {
 	if len(p) < innerHeader {
 		return 0, fmt.Errorf("%w: a message in %d bytes", ErrNoData, len(p))
@@ -176,7 +177,8 @@ func putGID(p []byte, g rocl.GID) {
 	binary.BigEndian.PutUint64(p[8:], g.Ctx()<<32|uint64(g.Serial()))
 }
 
-// getGID reads what putGID wrote. Package rocl makes a GID of its text only.
+// getGID reads an identifier that putGID wrote. It goes by way of a text, because package rocl
+// makes a GID only from its text.
 func getGID(p []byte) (rocl.GID, error) {
 	hi, lo := binary.BigEndian.Uint64(p), binary.BigEndian.Uint64(p[8:])
 	if hi == 0 && lo == 0 {

@@ -12,17 +12,17 @@ import (
 	"pgregory.net/rapid"
 )
 
-// Named types are packed as what they are made of.
+// Named types are packed as their underlying type.
 type (
 	celsius float64
 	count   int
 	level   uint8
 )
 
-// same reports whether two numbers are the same or neither is a number.
+// same reports whether two numbers are equal or both are NaN.
 func same[T pack.Number](a, b T) bool { return a == b || a != a && b != b }
 
-// scatter returns a slice in which the values lie stride apart, with more after them.
+// scatter returns a slice in which the values lie stride apart, with more elements after them.
 func scatter[T pack.Number](t *rapid.T, values []T, stride int, filler T) []T {
 	if len(values) == 0 {
 		return nil
@@ -132,7 +132,7 @@ func anyMessage(t *rapid.T) step {
 			}
 			r := reader(t, enc, typed, a, c)
 			r.SetEnvelope(env)
-			if err := a.unpack(r); err != nil { // what has been unpacked makes no difference
+			if err := a.unpack(r); err != nil { // the part that has been unpacked makes no difference
 				return err
 			}
 			if body {
@@ -156,8 +156,8 @@ func anyMessage(t *rapid.T) step {
 	}
 }
 
-// What is packed is what is unpacked, for all types, encodings and strides, and a Reader in any
-// state refuses to unpack more than is left, without losing any of it.
+// The values that are packed are unpacked, for all types, encodings and strides. A Reader in any
+// state refuses to unpack more than is left, and loses none of it.
 func TestRoundTrip(t *testing.T) {
 	b := new(pack.Buffer)
 	typedBuffer := pack.NewBuffer(pack.Default, pack.WithTypes())
@@ -215,8 +215,8 @@ func TestRoundTrip(t *testing.T) {
 	})
 }
 
-// Values may be unpacked in other groups than they were packed in, also where some longs take
-// four bytes and others eight.
+// Values may be unpacked in other groups than they were packed in, even if some longs take four
+// bytes and others eight.
 func TestRegroup(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		enc := rapid.SampledFrom([]pack.Encoding{pack.Default, pack.Raw, pack.InPlace}).Draw(t, "encoding")

@@ -38,7 +38,7 @@ func TestNoData(t *testing.T) {
 			_, err = pack.View[int32](r, -1)
 			isErr(t, err, pack.ErrBadParam)
 			if !typed {
-				_, err = r.UnpackString() // seven bytes, of which four are there
+				_, err = r.UnpackString() // seven bytes, of which the message has four
 				isErr(t, err, pack.ErrNoData)
 				_, err = r.UnpackMessage()
 				isErr(t, err, pack.ErrNoData)
@@ -60,7 +60,7 @@ func TestNoData(t *testing.T) {
 	}
 }
 
-// A typed message is unpacked as what it was packed as, or not at all.
+// A typed message is unpacked as the types that were packed, or not at all.
 func TestType(t *testing.T) {
 	for _, enc := range encodings {
 		r := reader(t, enc, true, numbers([]int32{1, 2, 3}, 1), numbers([]float32{4}, 1), text("five"),
@@ -82,7 +82,7 @@ func TestType(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if enc == pack.Default { // the padding after bytes would be taken for some
+		if enc == pack.Default { // the padding would be taken for bytes
 			isErr(t, r.UnpackBytes(make([]byte, 2)), pack.ErrType)
 			isErr(t, r.UnpackBytes(make([]byte, 6)), pack.ErrNoData)
 		} else if err := r.UnpackBytes(make([]byte, 2)); err != nil {
@@ -91,7 +91,7 @@ func TestType(t *testing.T) {
 	}
 }
 
-// A long that needs more than four bytes is not cut off, as Debian's PVM does.
+// A long that needs more than four bytes is not cut off. Debian's PVM cuts it off.
 func TestOverflow(t *testing.T) {
 	b := new(pack.Buffer)
 	for _, v := range []int64{math.MaxInt32 + 1, math.MinInt32 - 1, math.MaxInt64, math.MinInt64} {
@@ -166,7 +166,7 @@ func TestTooLarge(t *testing.T) {
 	}
 }
 
-// Values InPlace are those of the time of Encode; others are those of the time of Pack.
+// Values InPlace are read by Encode; other values are read by Pack.
 func TestInPlace(t *testing.T) {
 	for _, enc := range encodings {
 		b, v, one := pack.NewBuffer(enc), []int32{1, 0, 2}, int32(9)
@@ -190,7 +190,7 @@ func TestInPlace(t *testing.T) {
 	}
 }
 
-// Whole is the rocl.Buffer that a message consists of, and nothing else.
+// Whole returns the rocl.Buffer of a message that is nothing else.
 func TestWhole(t *testing.T) {
 	c := rocltest.Cluster(t, 1).Open(0)
 	m, err := c.Buffer(8)
@@ -265,8 +265,8 @@ func TestEnvelope(t *testing.T) {
 	}
 }
 
-// Every typed message that is cut off or of which a byte is changed is refused, or its values
-// are refused or read from within the message.
+// A typed message that is cut off or has a changed byte is refused, or its values are refused or
+// read from within the message.
 func TestDamaged(t *testing.T) {
 	steps := []step{numbers([]byte{1, 2, 3}, 1), text("four"), numbers([]int64{5, 1 << 40}, 1), numbers(make([]float64, 12), 1),
 		{func(b *pack.Buffer) error {
@@ -325,7 +325,8 @@ func TestDamaged(t *testing.T) {
 	}
 }
 
-// A message whose last bytes lack their padding is read; one that was cut shorter is not.
+// A message whose last bytes lack their padding can be read; a message that was cut off earlier
+// cannot.
 func TestPadding(t *testing.T) {
 	r, _ := pack.NewReader(pack.Default, false, []byte{1, 2, 3})
 	if err := r.UnpackBytes(make([]byte, 3)); err != nil || r.Remaining() != 0 {
@@ -337,7 +338,7 @@ func TestPadding(t *testing.T) {
 	}
 }
 
-// Strings that C programs do not write are kept too.
+// Strings that C programs do not write are kept as they are, too.
 func TestStrings(t *testing.T) {
 	for _, enc := range encodings {
 		for _, s := range []string{"", "\x00", "a\x00", "a\x00b", "\x00\x00", strings.Repeat("ü", 5000)} {
@@ -354,7 +355,7 @@ func TestStrings(t *testing.T) {
 	}
 }
 
-// View is the message's own memory if it can be.
+// View returns the message's own memory if possible.
 func TestView(t *testing.T) {
 	v := []float64{1, 2, 3}
 	r := reader(t, pack.Raw, false, numbers(v, 1), numbers([]byte{4}, 1), numbers([]int32{5}, 1))

@@ -8,7 +8,7 @@ import (
 )
 
 // A Reader unpacks a message. It refers to the message's memory. A Reader must not be used by
-// several goroutines at once.
+// several goroutines at the same time.
 type Reader struct {
 	enc   Encoding
 	typed bool
@@ -16,13 +16,13 @@ type Reader struct {
 	data  []byte // its values
 	off   int    // of the next value
 	desc  []byte // typed: the description of the runs after cur
-	cur   run    // typed: what is left of the run at off
+	cur   run    // typed: the rest of the run at off
 	env   Envelope
 }
 
-// NewReader returns a Reader of a message that Buffer.Encode wrote. enc and typed are the
-// Buffer's Encoding and Typed. data must not change while the Reader is in use. NewReader fails
-// with ErrDamaged if a typed message does not agree with its description.
+// NewReader returns a Reader of a message that Buffer.Encode wrote. enc and typed are the Buffer's
+// Encoding and Typed. data must not change while the Reader is in use. NewReader fails with
+// ErrDamaged if enc does not exist, or if a typed message does not agree with its description.
 func NewReader(enc Encoding, typed bool, data []byte) (*Reader, error) {
 	r := new(Reader)
 	if err := r.Init(enc, typed, data); err != nil {
@@ -31,8 +31,8 @@ func NewReader(enc Encoding, typed bool, data []byte) (*Reader, error) {
 	return r, nil
 }
 
-// Init makes r a Reader of another message, as NewReader does. A Reader whose Init failed is a
-// Reader of an empty message.
+// Init makes r a Reader of another message, as NewReader does. If Init fails, r is a Reader of an
+// empty message.
 func (r *Reader) Init(enc Encoding, typed bool, data []byte) error {
 	*r = Reader{}
 	if enc >= encodings {
@@ -71,12 +71,12 @@ func (r *Reader) Payload() []byte { return r.whole }
 func (r *Reader) Remaining() int { return len(r.data) - r.off }
 
 // Unpack unpacks values into v[0], v[stride], v[2*stride] and so on. The values must have been
-// packed as the same PVM type, but not with the same Pack. (Bytes of encoding Default must have
-// been.) The stride may differ from the one of Pack.
+// packed as the same PVM type, but not necessarily by one Pack or with the same stride. Bytes of
+// encoding Default must be unpacked in the groups in which they were packed.
 //
-// Unpack fails with ErrNoData if the message has fewer values left, with ErrType if they are of
-// another type, which only typed messages know, and with ErrBadParam if stride is not positive.
-// After an error, the values are still there to be unpacked as something else.
+// Unpack fails with ErrNoData if the message has fewer values left, and with ErrBadParam if stride
+// is not positive. It fails with ErrType if the values are of another type, which only typed
+// messages know. After an error, the values can still be unpacked as something else.
 func Unpack[T Number](r *Reader, v []T, stride int) error {
 	if stride < 1 {
 		return errStride(stride)
@@ -103,9 +103,9 @@ func UnpackOne[T Number](r *Reader) (T, error) {
 // UnpackBytes fills p as Unpack does with a stride of 1.
 func (r *Reader) UnpackBytes(p []byte) error { return Unpack(r, p, 1) }
 
-// View returns the next n values, as Unpack does, without copying them if it can: if the
-// encoding is Raw or InPlace, or the values are bytes, and they lie in the message as this
-// machine needs them in memory. The slice is then the memory of the message: it must not be
+// View returns the next n values, as Unpack does, without copying them if possible. It is possible
+// if the encoding is Raw or InPlace, or the values are bytes, and if they lie in the message as
+// this machine needs them in memory. The slice is then the memory of the message: it must not be
 // written, and is valid as long as the message. Otherwise the slice is new.
 func View[T Number](r *Reader, n int) ([]T, error) {
 	if n < 0 {
@@ -116,7 +116,7 @@ func View[T Number](r *Reader, n int) ([]T, error) {
 	}
 	var z T
 	k := kindOf[T]()
-	if err := r.check(k, n); err != nil { // before n values are allocated
+	if err := r.check(k, n); err != nil { // check before n values are allocated
 		return nil, err
 	}
 	if k == byteKind || r.enc != Default && isLittle() && k.size(false) == int(unsafe.Sizeof(z)) {
@@ -130,8 +130,7 @@ func View[T Number](r *Reader, n int) ([]T, error) {
 	return v, r.unpack(vectorOf(v, 1))
 }
 
-// UnpackString unpacks a string that PackString packed. A zero byte at its end is not part of
-// the result.
+// UnpackString unpacks a string that PackString packed. A zero byte at its end is left out.
 func (r *Reader) UnpackString() (string, error) {
 	if err := r.check(strKind, 1); err != nil {
 		return "", err
@@ -145,7 +144,8 @@ func (r *Reader) UnpackString() (string, error) {
 	return str, nil
 }
 
-// stringAt returns the bytes of the string at the start of p and how many bytes it takes.
+// stringAt returns the bytes of the string at the start of p, and the number of bytes that it takes
+// in p.
 func stringAt(p []byte, xdr bool) (s []byte, n int, err error) {
 	if len(p) < 4 {
 		return nil, 0, fmt.Errorf("%w: a string in %d bytes", ErrNoData, len(p))
@@ -163,7 +163,7 @@ func stringAt(p []byte, xdr bool) (s []byte, n int, err error) {
 	return s, 4 + min(padIf(xdr, n), len(p)), nil
 }
 
-// unpack reads the values of x.
+// unpack unpacks the values of x.
 func (r *Reader) unpack(x vector) error {
 	xdr, n := r.enc == Default, x.count()
 	if err := r.check(x.k, n); err != nil {
@@ -192,14 +192,15 @@ func (r *Reader) unpack(x vector) error {
 	return nil
 }
 
-// fill makes cur the next run if nothing is left of it. There must be one.
+// fill makes cur the next run if cur has no values left. There must be a next run.
 func (r *Reader) fill() {
 	if r.cur.n == 0 {
 		r.cur, r.desc, _ = nextRun(r.desc)
 	}
 }
 
-// skip takes n values off, which have size bytes. The padding after the last value may lack.
+// skip advances r by n values, which take size bytes. The padding after the last value may be
+// missing.
 func (r *Reader) skip(n, size int) {
 	r.off = min(r.off+size, len(r.data))
 	for r.typed && n > 0 {
@@ -210,7 +211,7 @@ func (r *Reader) skip(n, size int) {
 	}
 }
 
-// check reports with an error whether the next n values are not of kind k.
+// check returns an error unless the next n values are of kind k.
 func (r *Reader) check(k kind, n int) error {
 	if r.typed {
 		return r.checkTyped(k, n)

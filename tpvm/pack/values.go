@@ -7,11 +7,11 @@ import (
 	"reflect"
 )
 
-// PackValues packs each of vs, as a call of Pack, PackOne or PackString for each does: vs are
+// PackValues packs each of vs, like one call of Pack, PackOne or PackString for each. vs are
 // numbers, strings, and slices of numbers. The length of a slice is not packed.
 //
-// PackValues fails with ErrBadParam for a value of another type. The values before the one that
-// failed have been packed.
+// PackValues fails with ErrBadParam for a value of another type. The values before the failed one
+// have been packed.
 func (b *Buffer) PackValues(vs ...any) error {
 	for i, v := range vs {
 		if err := b.packValue(reflect.ValueOf(v)); err != nil {
@@ -47,11 +47,11 @@ func (b *Buffer) packValue(v reflect.Value) error {
 	return errValue(v)
 }
 
-// UnpackValues unpacks into each of ps, as a call of Unpack, UnpackOne or UnpackString for each
-// does: ps are pointers to numbers and strings, and slices of numbers, which are filled.
+// UnpackValues unpacks into each of ps, like one call of Unpack, UnpackOne or UnpackString for
+// each. ps are pointers to numbers and strings, and slices of numbers, which are filled.
 //
-// UnpackValues fails with ErrBadParam for a value of another type. The values before the one that
-// failed have been unpacked.
+// UnpackValues fails with ErrBadParam for a value of another type. The values before the failed one
+// have been unpacked.
 func (r *Reader) UnpackValues(ps ...any) error {
 	for i, p := range ps {
 		if err := r.unpackValue(reflect.ValueOf(p)); err != nil {
@@ -87,7 +87,7 @@ func (r *Reader) unpackValue(p reflect.Value) error {
 	return errValue(p)
 }
 
-// vectorOfSlice is vectorOf for a slice of numbers of which only the reflection is known.
+// vectorOfSlice is vectorOf for a slice of numbers that is given by reflection.
 func vectorOfSlice(v reflect.Value) vector {
 	t := v.Type().Elem()
 	k := kindOfType(t)

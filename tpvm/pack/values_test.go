@@ -13,7 +13,7 @@ import (
 
 type degrees float64
 
-// PackValues writes what single calls write, and UnpackValues reads it, in every encoding.
+// PackValues writes the same bytes as single calls, and UnpackValues reads them, in every encoding.
 func TestValues(t *testing.T) {
 	for _, enc := range []pack.Encoding{pack.Default, pack.Raw, pack.InPlace} {
 		a, b := pack.NewBuffer(enc), pack.NewBuffer(enc)

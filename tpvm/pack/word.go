@@ -7,10 +7,11 @@ import (
 	"unsafe"
 )
 
-// Most messages hold a few single numbers. What follows packs and unpacks the commonest of them
-// in an untyped message without the generality of a vector. The result is the same.
+// Most messages hold a few single numbers. The functions of this file pack and unpack the commonest
+// of them in an untyped message, without the generality of a vector. The result is the same.
 
-// wordSize returns 4 or 8 if a value of kind k has that size in memory and on the wire, or 0.
+// wordSize returns 4 or 8 if a value of kind k has that size in memory and on the wire. Otherwise
+// it returns 0.
 func wordSize(k kind, enc Encoding) int {
 	switch k {
 	case intKind, uintKind, floatKind:
@@ -25,7 +26,7 @@ func wordSize(k kind, enc Encoding) int {
 	return 0
 }
 
-// packWord packs *v, or reports that pack must do so.
+// packWord packs *v. It reports false, and does nothing, if pack must do so.
 func packWord[T Number](b *Buffer, v *T) bool {
 	size := wordSize(kindOf[T](), b.enc)
 	if b.typed || b.enc >= InPlace || size != int(unsafe.Sizeof(*v)) || b.size > maxMessage-8 {
@@ -44,7 +45,8 @@ func packWord[T Number](b *Buffer, v *T) bool {
 	return true
 }
 
-// unpackWord unpacks into *v, or reports that unpack must do so, or fail.
+// unpackWord unpacks into *v. It reports false, and does nothing, if unpack must do so or must
+// fail.
 func unpackWord[T Number](r *Reader, v *T) bool {
 	size := wordSize(kindOf[T](), r.enc)
 	if r.typed || size != int(unsafe.Sizeof(*v)) || len(r.data)-r.off < size {

@@ -16,11 +16,11 @@ import (
 	"github.com/rocl-go/rocl/tpvm/pack"
 )
 
-// Tags of messages.
+// The tags of messages.
 const (
 	data = iota // a vector
-	last        // asks for an answer
-	end         // of the receiving process
+	last        // requests an answer
+	end         // ends the receiving process
 )
 
 var each = flag.Int("mb", 256, "megabytes to send for each size and encoding")
@@ -74,7 +74,7 @@ func measure(ctx context.Context, t *tpvm.Task, to tpvm.TID, enc pack.Encoding, 
 	return float64(n*8*len(v)) / 1e6 / time.Since(began).Seconds(), err
 }
 
-// receive unpacks every vector: in encodings Raw and InPlace, where it lies in the message.
+// receive unpacks every vector. In encodings Raw and InPlace, it reads the vector in the message.
 func receive(ctx context.Context, t *tpvm.Task) error {
 	for {
 		m, err := t.Recv(ctx, t.Parent(), tpvm.AnyTag)

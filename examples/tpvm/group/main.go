@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command group has processes join a group, meet, add up what they have, and leave:
+// Command group makes processes join a group, meet in a barrier, add up their values, and leave:
 //
 //	go run ./examples/tpvm/group -n 4
 package main
@@ -14,7 +14,7 @@ import (
 	"github.com/rocl-go/rocl/tpvm"
 )
 
-// Tags of messages.
+// The tags of messages.
 const (
 	sum  = iota // of Reduce
 	left        // to the parent: a member has left
@@ -67,7 +67,7 @@ func member(ctx context.Context, t *tpvm.Task) error {
 	if i != 0 {
 		total = []int{0} // instance 0 has the result
 	}
-	if err := g.Barrier(ctx, *n); err != nil { // Reduce leaves out what a member sent that has left
+	if err := g.Barrier(ctx, *n); err != nil { // no member leaves before all have called Reduce
 		return err
 	}
 	if err := g.Leave(ctx); err != nil {

@@ -4,9 +4,9 @@
 //
 //	go run ./examples/tpvm/mandelbrot -o m.png
 //
-// It starts the processes itself, and prints their numbers. Any of them may be killed: the tiles that
-// it had in hand are rendered again by another thread. The picture takes ten to twenty seconds on two
-// processors, so that there is time for that; with -samples 1 it takes less than one second.
+// It starts the processes itself, and prints their numbers. Any of them may be killed: another
+// thread renders its tiles again. The picture takes ten to twenty seconds on two processors, which
+// is time enough to kill one. With -samples 1 it takes less than one second.
 //
 // Processes on other machines of the cluster take part if they have been started there before:
 //
@@ -34,11 +34,11 @@ import (
 	"github.com/rocl-go/rocl/tpvm/pack"
 )
 
-// Tags of messages.
+// The tags of messages.
 const (
 	show = iota // to a thread: the view
 	tile        // to a thread: the number of a tile; to the master: the number, the pixels
-	end         // to a thread: there is no more
+	end         // to a thread: no more tiles
 	gone        // of Notify
 )
 
@@ -112,8 +112,8 @@ func master(ctx context.Context, t *tpvm.Task) error {
 	return errors.Join(png.Encode(w, img), w.Flush(), f.Close())
 }
 
-// start returns the progress of the processes whose threads render, and prints which of them are the
-// program's own.
+// start returns the progress of the processes whose threads render, and prints which of them the
+// program has started.
 func start(ctx context.Context, t *tpvm.Task, ids, own []tpvm.TID) (*progress, error) {
 	p := newProgress(v.tiles(), ids)
 	var pids []string
@@ -148,8 +148,8 @@ func threads(ctx context.Context, t *tpvm.Task) (n int, err error) {
 	return max(n, tasks-1, runtime.NumCPU()), err
 }
 
-// farm has the threads render all tiles. Each has two in hand: while one is rendered, the next is
-// on its way.
+// farm makes the threads render all tiles. Each thread has two tiles: while it renders one, the
+// next is on its way.
 func farm(ctx context.Context, t *tpvm.Task, ids []tpvm.TID, p *progress) (image.Image, error) {
 	if _, err := t.Notify(ctx, gone, ids...); err != nil {
 		return nil, err
@@ -158,10 +158,10 @@ func farm(ctx context.Context, t *tpvm.Task, ids []tpvm.TID, p *progress) (image
 	if err := b.PackValues(v.Re, v.Im, v.Width, v.X, v.Y, v.Limit, v.Samples); err != nil {
 		return nil, err
 	}
-	_ = t.Mcast(ctx, ids, show, b) // Notify tells of those that have ended
+	_ = t.Mcast(ctx, ids, show, b) // Notify reports the threads that have ended
 	var todo []int
 	for k := range v.tiles() {
-		todo = append(todo, v.tiles()-1-k) // the last is given first
+		todo = append(todo, v.tiles()-1-k) // the last one is given first
 	}
 	inHand := map[tpvm.TID][]int{}
 	give := func(id tpvm.TID) {
@@ -203,7 +203,7 @@ func farm(ctx context.Context, t *tpvm.Task, ids []tpvm.TID, p *progress) (image
 			return nil, errors.New("every process has ended")
 		case !lost:
 			give(from)
-		default: // threads that were out of work have the lost tiles to do
+		default: // threads that have no tiles get the lost ones
 			for id := range inHand {
 				give(id)
 			}

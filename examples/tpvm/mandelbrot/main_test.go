@@ -31,7 +31,7 @@ func args(v view, out string, more ...string) []string {
 		v.Re, v.Im, v.Width, v.X, v.Y, v.Limit, v.Samples, out)), more...)
 }
 
-// check compares a picture with one that is drawn here.
+// check compares a picture with one that the test draws.
 func check(t *testing.T, v view, path string) {
 	t.Helper()
 	p, err := os.ReadFile(path)
@@ -52,7 +52,7 @@ func check(t *testing.T, v view, path string) {
 	}
 }
 
-// A process that joined before takes part, beside those that the master starts.
+// A process that has joined before takes part, besides those that the master starts.
 func TestPicture(t *testing.T) {
 	node, out := example.New(t), filepath.Join(t.TempDir(), "m.png")
 	c := open(t, node)
@@ -90,14 +90,14 @@ func open(t *testing.T, node example.Node) *rocl.Context {
 	return c
 }
 
-// The picture is right also if one of the processes is killed that the program names, and the
-// program says so.
+// The picture is right even if one of the processes that the program names is killed, and the
+// program prints that.
 func TestWorkerKilled(t *testing.T) {
 	node, out := example.New(t), filepath.Join(t.TempDir(), "m.png")
 	v := small
 	v.X, v.Y, v.Samples = 400, 300, 3
 	cmd := node.Command(args(v, out, "-p", "3")...)
-	cmd.Stderr = nil // in place of the test's
+	cmd.Stderr = nil // not the standard error of the test
 	r, err := cmd.StderrPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -137,7 +137,7 @@ func kill(t *testing.T, pids []string) {
 	}
 }
 
-// Its processes end when the master is killed.
+// When the master is killed, its processes end.
 func TestMasterKilled(t *testing.T) {
 	node := example.New(t)
 	c := open(t, node)
@@ -169,8 +169,8 @@ func TestMasterKilled(t *testing.T) {
 	}
 }
 
-// awaitEnds waits until no process with the socket of env is left: processes that were about to enrol end too, for which
-// they need the directory of the test.
+// awaitEnds waits until no process with the socket of env is left. Processes that were about to
+// enrol end too, and need the directory of the test for that.
 func awaitEnds(t *testing.T, env []string) {
 	t.Helper()
 	i := slices.IndexFunc(env, func(v string) bool { return strings.HasPrefix(v, "ROCL_SOCKET=") })
@@ -183,7 +183,7 @@ func awaitEnds(t *testing.T, env []string) {
 			t.Fatal(err)
 		}
 		isLeft = slices.ContainsFunc(files, func(f string) bool {
-			b, _ := os.ReadFile(f) // it may have ended
+			b, _ := os.ReadFile(f) // the process may have ended
 			return bytes.Contains(b, []byte(env[i]))
 		})
 	}

@@ -9,11 +9,11 @@ import (
 	"math/cmplx"
 )
 
-// A view is what the picture shows: Width of the complex plane around Re + Im i.
+// A view is the part of the complex plane that the picture shows: Width of it around Re + Im i.
 type view struct {
 	Re, Im, Width float64
 	X, Y          int // pixels
-	Limit         int // iterations after which a point counts as one of the set
+	Limit         int // iterations after which a point counts as part of the set
 	Samples       int // points that are computed for each pixel, in each direction
 }
 
@@ -25,13 +25,13 @@ func (v view) tiles() int { return v.columns() * ((v.Y + edge - 1) / edge) }
 
 func (v view) columns() int { return (v.X + edge - 1) / edge }
 
-// tile returns the pixels of the tile k.
+// tile returns the rectangle of tile k, in pixels.
 func (v view) tile(k int) image.Rectangle {
 	x, y := k%v.columns()*edge, k/v.columns()*edge
 	return image.Rect(x, y, x+edge, y+edge).Intersect(image.Rect(0, 0, v.X, v.Y))
 }
 
-// render returns the pixels of the tile k.
+// render returns the pixels of tile k.
 func (v view) render(k int) *image.RGBA {
 	img := image.NewRGBA(v.tile(k))
 	scale := v.Width / float64(v.X)
@@ -59,8 +59,9 @@ func (v view) render(k int) *image.RGBA {
 	return img
 }
 
-// colour returns the light of a point, 0 to 1 for red, green and blue. Its colour follows from how
-// soon the iteration escapes. The surface whose height that is has light from the upper left.
+// colour returns the light of a point, 0 to 1 for red, green and blue. The hue depends on how soon
+// the iteration escapes. That number is also the height of a surface, which gets its light from the
+// upper left.
 func (v view) colour(c complex128) (rgb [3]float64) {
 	n, z, dz, escapes := v.escape(c)
 	if !escapes {
@@ -79,10 +80,11 @@ func (v view) colour(c complex128) (rgb [3]float64) {
 	return rgb
 }
 
-// height is how high the light stands.
+// height is the height of the light.
 const height = 1.4
 
-// escape iterates z*z + c until z is far away, and returns how often, z, and its derivative by c.
+// escape iterates z*z + c until z is far away. It returns the number of iterations, z, and the
+// derivative of z by c.
 func (v view) escape(c complex128) (n int, z, dz complex128, escapes bool) {
 	const far = 1e4 // of the square of |z|
 	a, b := real(c), imag(c)
@@ -100,7 +102,7 @@ func (v view) escape(c complex128) (n int, z, dz complex128, escapes bool) {
 	return 0, 0, 0, false
 }
 
-// check reports what is wrong with a view.
+// check returns an error if the view is wrong.
 func (v view) check() error {
 	if v.X < 1 || v.Y < 1 || v.X > 1<<15 || v.Y > 1<<15 || v.Limit < 1 || v.Samples < 1 || v.Samples > 100 || !(v.Width > 0) {
 		return fmt.Errorf("mandelbrot: the view %+v is not one to draw", v)

@@ -17,23 +17,23 @@ import (
 	"github.com/rocl-go/rocl/tpvm"
 )
 
-// A progress shows how many tiles there are, in all and of each process: on a terminal as bars, and
-// elsewhere as a line for each tenth of the picture.
+// A progress shows how many tiles have been rendered, in all and by each process. On a terminal it
+// shows bars, and elsewhere a line for each tenth of the picture.
 type progress struct {
 	p           *mpb.Progress // nil: lines
 	all         *mpb.Bar
 	tiles, done int
-	bars        map[tpvm.TID]*bar // of processes, by their contexts
+	bars        map[tpvm.TID]*bar // of the processes, by their contexts
 }
 
-// A bar is the part of a process.
+// A bar shows the part of a process.
 type bar struct {
-	*mpb.Bar // nil: lines
+	*mpb.Bar // nil if lines are printed
 	name     string
 	hasEnded atomic.Bool
 }
 
-// newProgress returns the progress of the processes that have the threads.
+// newProgress returns the progress of the processes to which the threads belong.
 func newProgress(tiles int, threads []tpvm.TID) *progress {
 	p := &progress{tiles: tiles, bars: map[tpvm.TID]*bar{}}
 	for _, id := range threads {
@@ -42,7 +42,7 @@ func newProgress(tiles int, threads []tpvm.TID) *progress {
 	return p
 }
 
-// name gives the process of a task its name.
+// name sets the name of the process of a task.
 func (p *progress) name(task tpvm.TID, name string) {
 	if b := p.bars[task.Context()]; b != nil {
 		b.name = name
@@ -104,12 +104,12 @@ func (p *progress) ended() (n int) {
 	return n
 }
 
-// end leaves the bars as they are.
+// end leaves the bars on the terminal as they are.
 func (p *progress) end() {
 	if p.p == nil {
 		return
 	}
-	p.all.Abort(false) // does nothing to a bar that is full
+	p.all.Abort(false) // does nothing to a full bar
 	for _, b := range p.bars {
 		b.Abort(false)
 	}

@@ -10,13 +10,14 @@ import (
 	"github.com/rocl-go/rocl/tpvm"
 )
 
-// said is what a process that was started by hand prints of its threads.
+// said counts what a process that was started by hand prints about its threads.
 var said struct {
 	sync.Mutex
 	threads, tiles int
 }
 
-// wait is what a worker process does while its threads work.
+// wait is the main function of a worker process. It waits until ctx ends, and prints that if a user
+// has started the process.
 func wait(ctx context.Context, t *tpvm.Task) error {
 	if !t.Parent().IsZero() {
 		<-ctx.Done()
@@ -26,7 +27,7 @@ func wait(ctx context.Context, t *tpvm.Task) error {
 	if err != nil {
 		return err
 	}
-	tasks := -1 // all but this one
+	tasks := -1 // all tasks but this one
 	for _, h := range hosts {
 		tasks += h.Tasks
 	}
@@ -37,7 +38,7 @@ func wait(ctx context.Context, t *tpvm.Task) error {
 	return nil
 }
 
-// render is a thread. It renders the tiles that its parent asks for.
+// render is the function of a thread. It renders the tiles that its parent asks for.
 func render(ctx context.Context, t *tpvm.Thread) error {
 	var v view
 	_, err := t.RecvInto(ctx, t.Parent(), show, &v.Re, &v.Im, &v.Width, &v.X, &v.Y, &v.Limit, &v.Samples)
@@ -60,7 +61,7 @@ func render(ctx context.Context, t *tpvm.Thread) error {
 	return err
 }
 
-// begin says that the first thread of a picture renders.
+// begin is called by each thread of a picture, and prints that the first of them renders.
 func begin(t *tpvm.Thread) {
 	said.Lock()
 	defer said.Unlock()
@@ -69,7 +70,7 @@ func begin(t *tpvm.Thread) {
 	}
 }
 
-// finish says how many tiles the threads of a picture have rendered, when the last one has ended.
+// finish counts the tiles of a thread, and prints the sum when the last thread has ended.
 func finish(t *tpvm.Thread, tiles int) {
 	said.Lock()
 	defer said.Unlock()

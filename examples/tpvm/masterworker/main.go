@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Command masterworker shares a vector with worker processes. Each multiplies the vector's sum by
-// its own place among them, and adds what its neighbour on the left has:
+// its own place among them, and adds the product of its neighbour on the left:
 //
 //	go run ./examples/tpvm/masterworker -n 4
 package main
@@ -17,7 +17,7 @@ import (
 	"github.com/rocl-go/rocl/tpvm/pack"
 )
 
-// Tags of messages.
+// The tags of messages.
 const (
 	data      = iota // to the workers: the length of the vector, and the vector
 	neighbour        // to the worker on the right: a product

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command matmul multiplies two matrices with several processes, and compares the result, and how
-// long it took, with those of one goroutine:
+// Command matmul multiplies two matrices with several processes. It compares the result, and the
+// time, with those of one goroutine:
 //
 //	go run ./examples/tpvm/matmul -n 1024
 package main
@@ -21,7 +21,7 @@ import (
 	"github.com/rocl-go/rocl/tpvm/pack"
 )
 
-// Tags of messages.
+// The tags of messages.
 const (
 	factor = iota // to the workers: the width of the matrices, and the right factor
 	rows          // to a worker: rows of the left factor; to the master: rows of the product
@@ -68,7 +68,7 @@ func run(ctx context.Context, t *tpvm.Task) error {
 }
 
 // share gives each worker the matrix b and a part of the rows of a, and collects the rows of the
-// product. The matrices are read where they lie when the messages are sent.
+// product. The matrices are read in place when the messages are sent.
 func share(ctx context.Context, t *tpvm.Task, workers []tpvm.TID, product, a, b []float64) error {
 	m := t.Buffer(pack.InPlace)
 	if err := m.PackValues(*n, b); err != nil {
@@ -77,7 +77,7 @@ func share(ctx context.Context, t *tpvm.Task, workers []tpvm.TID, product, a, b 
 	if err := t.Mcast(ctx, workers, factor, m); err != nil {
 		return err
 	}
-	part := func(i int, m []float64) []float64 { // the rows of worker i
+	part := func(i int, m []float64) []float64 { // returns the rows of worker i
 		return m[*n*i/len(workers)**n : *n*(i+1)/len(workers)**n]
 	}
 	for i, w := range workers {
@@ -93,7 +93,7 @@ func share(ctx context.Context, t *tpvm.Task, workers []tpvm.TID, product, a, b 
 	return nil
 }
 
-// work multiplies rows by a matrix. Both are read where they lie in the messages.
+// work multiplies rows by a matrix. It reads both in place, in the messages.
 func work(ctx context.Context, t *tpvm.Task) error {
 	m, err := t.Recv(ctx, t.Parent(), factor)
 	if err != nil {
@@ -122,8 +122,8 @@ func work(ctx context.Context, t *tpvm.Task) error {
 	return t.SendPacked(ctx, t.Parent(), rows, product)
 }
 
-// multiply adds a times b to c. b has n rows of n values; a and c have rows of n values. Of b it
-// uses one block after another, each small enough for the processor's cache.
+// multiply adds a times b to c. b has n rows of n values; a and c have rows of n values. It uses
+// one block of b after another, each small enough for the processor's cache.
 func multiply(c, a, b []float64, n int) {
 	const block = 128
 	for k0 := 0; k0 < n; k0 += block {

@@ -23,7 +23,7 @@ func TestProducts(t *testing.T) {
 	}
 }
 
-// Blocks and their remainders give what the definition gives.
+// Blocks and their remainders give the same result as the definition.
 func TestMultiply(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
 	for _, n := range []int{1, 2, 5, 127, 128, 130} {

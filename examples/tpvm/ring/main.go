@@ -16,7 +16,7 @@ import (
 	"github.com/rocl-go/rocl/tpvm"
 )
 
-const token = 4 // the tag
+const token = 4 // the tag of the message
 
 var n = flag.Int("n", 4, "number of processes")
 
@@ -42,8 +42,8 @@ func run(ctx context.Context, t *tpvm.Task) error {
 	return err
 }
 
-// pass sends the token on, one hop older. The first sibling starts it, and shows it to the parent
-// in the end.
+// pass sends the token on, one hop older. The first sibling starts the token, and sends it to the
+// parent in the end.
 func pass(ctx context.Context, t *tpvm.Task) error {
 	ring, err := t.Siblings(ctx)
 	if err != nil {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command timing measures round trips between two processes, and what packing takes of them, for
+// Command timing measures round trips between two processes, and the share of packing in them, for
 // messages of several sizes:
 //
 //	go run ./examples/tpvm/timing
@@ -17,10 +17,10 @@ import (
 	"github.com/rocl-go/rocl/tpvm/pack"
 )
 
-// Tags of messages.
+// The tags of messages.
 const (
-	ping = iota // to be sent back
-	end         // of the process that sends back
+	ping = iota // sent back by the receiver
+	end         // ends the process that sends back
 )
 
 var trips = flag.Int("trips", 1000, "round trips for each size")

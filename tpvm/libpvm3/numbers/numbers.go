@@ -1,20 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package numbers gives tasks and hosts of a virtual machine numbers like PVM's: a positive
-// int of which bits 18 to 29 are the host's, and the lower 18 the task's on that host.
+// Package numbers gives the tasks and hosts of a virtual machine numbers like those of PVM: a
+// positive int, with the number of the host in bits 18 to 29 and the number of the task on that
+// host in the lower 18 bits.
 //
-// The number of a task follows from its identifier and from the number of its host. Every
-// process therefore computes the same one, without asking, and also for a task that has ended.
-// A host gets its number from the first process that needs one: the least that no other host
-// of the virtual machine has. Each process registers a resource with the number of its host,
-// so the number stays as long as a process on the host runs.
+// The number of a task follows from its identifier and from the number of its host. So every
+// process computes the same number, without asking, even for a task that has ended. A host gets its
+// number from the first process that needs one: the lowest that no other host of the virtual
+// machine has. Each process registers a resource with the number of its host, so the number stays
+// as long as a process on the host runs.
 //
 //	type=tidhost  vm, node, index   the number of a host
 //	type=tid      vm, index, local  the number of a task of libpvm3, unique; its context's
 //
-// A task that has not claimed its number, such as a thread or a program in Go, may have the
-// same number as another, with a probability of one to 262,144 for each pair on a host. Task
-// returns one of the two.
+// A task that has not claimed its number, such as a thread or a program in Go, may have the same
+// number as another one. The probability is one to 262,144 for each pair on a host. Task returns
+// one of the two.
 package numbers
 
 import (
@@ -39,21 +40,21 @@ const (
 // ErrFull is returned when the virtual machine has more hosts than there are numbers.
 var ErrFull = errors.New("numbers: no number is free")
 
-// Numbers are the numbers of one virtual machine, as a process sees them. Its methods may be
+// Numbers holds the numbers of one virtual machine that a process has learned. Its methods may be
 // called by several goroutines.
 type Numbers struct {
 	c  *rocl.Context
 	vm string
 
 	mu     sync.Mutex
-	hosts  map[uint64]int          // node: number
-	nodes  map[int]uint64          // number: node
-	tasks  map[int]rocl.GID        // number: task
-	number map[rocl.GID]int        // task: number
+	hosts  map[uint64]int          // from node to number
+	nodes  map[int]uint64          // from number to node
+	tasks  map[int]rocl.GID        // from number to task
+	number map[rocl.GID]int        // from task to number
 	owned  map[*rocl.Resource]bool // the claims of this process
 }
 
-// New returns the numbers of the virtual machine vm. It registers what it must with c.
+// New returns the numbers of the virtual machine vm. It registers resources in the context c.
 func New(c *rocl.Context, vm string) *Numbers {
 	return &Numbers{
 		c: c, vm: vm, hosts: map[uint64]int{}, nodes: map[int]uint64{}, tasks: map[int]rocl.GID{},
@@ -63,15 +64,15 @@ func New(c *rocl.Context, vm string) *Numbers {
 
 // local returns the lower bits of the number of a task.
 func local(id rocl.GID) int {
-	// A server of the directory counts its contexts from 1. Its epoch spreads those that a
-	// later server counts, and the serial the tasks and threads of one context.
+	// A server of the directory counts its contexts from 1. Its epoch distinguishes the contexts
+	// that a later server counts. The serial distinguishes the tasks and threads of one context.
 	n, epoch := id.Ctx()&(1<<24-1), id.Ctx()>>24
 	return int((n + epoch*4099 + uint64(id.Serial())*40503) & localMask)
 }
 
-// Claim claims the number of the main task of the context, before the task is registered: it
-// fails with rocl.ErrExists if another task of libpvm3 has the same. The caller then tries
-// another context.
+// Claim claims the number of the main task of the context, before the task is registered. It fails
+// with rocl.ErrExists if another task of libpvm3 has the number. The caller then tries another
+// context.
 func (n *Numbers) Claim(ctx context.Context) error {
 	h, err := n.Host(ctx, uint64(n.c.ID().Node()))
 	if err != nil {
@@ -81,7 +82,7 @@ func (n *Numbers) Claim(ctx context.Context) error {
 		"type": typeTask, "vm": n.vm, "index": strconv.Itoa(h), "local": strconv.Itoa(local(n.c.ID())),
 	}, rocl.Unique("type", "vm", "index", "local"))
 	if errors.Is(err, rocl.ErrPartial) {
-		err = nil // a node that cannot be asked has tasks of another host
+		err = nil // a node that cannot be asked has tasks of another host only
 	}
 	if r != nil {
 		n.own(r)
@@ -104,7 +105,7 @@ func (n *Numbers) Host(ctx context.Context, node uint64) (int, error) {
 		return h, nil
 	}
 	name := fmt.Sprintf("%012x", node)
-	for range 100 { // until a claim holds, or another process's is found
+	for range 100 { // until a claim succeeds, or the claim of another process is found
 		used := map[int]bool{}
 		for f, err := range n.c.FindAll(ctx, rocl.Match{"type": typeHost, "vm": n.vm}) {
 			if err != nil {
@@ -146,8 +147,8 @@ func (n *Numbers) hostAttrs(node uint64, i int) rocl.Attrs {
 	return rocl.Attrs{"type": typeHost, "vm": n.vm, "node": fmt.Sprintf("%012x", node), "index": strconv.Itoa(i)}
 }
 
-// keepHost notes the number of a node, which another process has claimed. For the own node it
-// registers the number once more, so that it stays when that process has ended.
+// keepHost records the number of a node, which another process has claimed. For this process's node
+// it registers the number once more, so that the number stays when that process has ended.
 func (n *Numbers) keepHost(ctx context.Context, node uint64, i int) (int, error) {
 	if node == uint64(n.c.ID().Node()) {
 		r, err := n.c.Register(ctx, n.hostAttrs(node, i))
@@ -162,8 +163,8 @@ func (n *Numbers) keepHost(ctx context.Context, node uint64, i int) (int, error)
 	return i, nil
 }
 
-// Node returns the node whose number is the host's part of tid, or false if the number is
-// not that of a host which this process has met.
+// Node returns the node of the host part of tid. It reports false if the number is not the one of a
+// host that this process has met.
 func (n *Numbers) Node(tid int) (uint64, bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -171,7 +172,7 @@ func (n *Numbers) Node(tid int) (uint64, bool) {
 	return node, ok
 }
 
-// HostTID returns the number that stands for a host itself, as PVM's pvmd has one.
+// HostTID returns the number that stands for a host itself, like that of a pvmd in PVM.
 func HostTID(host int) int { return host << localBits }
 
 // IsHost reports whether tid is the number of a host.
@@ -180,7 +181,7 @@ func IsHost(tid int) bool { return tid > 0 && tid&localMask == 0 }
 // Valid reports whether tid can be the number of a task.
 func Valid(tid int) bool { return tid > localMask && tid < 1<<30 }
 
-// Number returns the number of a task.
+// Number returns the number of a task. The number of the zero identifier is 0.
 func (n *Numbers) Number(ctx context.Context, id rocl.GID) (int, error) {
 	if id.IsZero() {
 		return 0, nil
@@ -202,8 +203,9 @@ func (n *Numbers) Number(ctx context.Context, id rocl.GID) (int, error) {
 	return i, nil
 }
 
-// Task returns the task or thread, or the start of a program, whose number is tid. It fails with rocl.ErrNotFound if none
-// that runs has it, and none is known that had it.
+// Task returns the task or thread, or the start of a program, whose number is tid. It fails with
+// rocl.ErrNotFound if no running one has the number, and this process knows of no ended one that
+// had it.
 func (n *Numbers) Task(ctx context.Context, tid int) (rocl.GID, error) {
 	n.mu.Lock()
 	id, ok := n.tasks[tid]
@@ -233,15 +235,15 @@ func (n *Numbers) Task(ctx context.Context, tid int) (rocl.GID, error) {
 	return rocl.GID{}, fmt.Errorf("numbers: task %x: %w", tid, rocl.ErrNotFound)
 }
 
-// Forget forgets which task has a number, because the task has ended. Its number is then
-// looked for again.
+// Forget forgets which task has a number, because the task has ended. The next call of Task
+// searches for the number again.
 func (n *Numbers) Forget(tid int) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	delete(n.tasks, tid)
 }
 
-// get returns the value of an attribute, or "".
+// get returns the value of an attribute, or "" if there is none.
 func get(f rocl.Found, name string) string {
 	v, _ := f.Attrs.Get(name)
 	return string(v)

@@ -17,8 +17,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// All processes compute the same number for a task, the numbers look like PVM's, and lead back
-// to the task.
+// All processes compute the same number for a task. The numbers look like PVM's, and the task can
+// be found by its number.
 func TestNumbers(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -48,7 +48,7 @@ func TestNumbers(t *testing.T) {
 			t.Errorf("%v has the number %#x", id, first)
 		}
 		seen[first] = true
-		fresh := numbers.New(cs[1], "vm") // knows nothing yet
+		fresh := numbers.New(cs[1], "vm") // a process that has not learned any numbers
 		for _, n := range append(ns, fresh) {
 			if i, err := n.Number(ctx, id); err != nil || i != first {
 				t.Errorf("%v has the number %#x, and %#x for another process: %v", id, first, i, err)

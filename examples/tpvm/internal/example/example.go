@@ -17,7 +17,7 @@ import (
 
 const isExample = "TPVM_EXAMPLE"
 
-// Main is the body of TestMain: the test binary is the example as well, also where the example
+// Main is the body of TestMain: the test binary also runs as the example, even if the example
 // spawns itself.
 func Main(m *testing.M, main func()) {
 	if os.Getenv(isExample) != "" {
@@ -27,24 +27,24 @@ func Main(m *testing.M, main func()) {
 	goleak.VerifyTestMain(m)
 }
 
-// A Node is a directory of its own, so that examples do not see other programs of the user.
+// A Node is a node with its own directory, so that examples do not see other programs of the user.
 type Node struct {
 	t      testing.TB
 	Socket string // of the directory
 }
 
-// New returns a Node.
+// New returns a Node whose socket is in a folder of the test.
 func New(t testing.TB) Node {
 	return Node{t, filepath.Join(t.TempDir(), "directory.sock")}
 }
 
-// Command returns the example, to be started on the node.
+// Command returns the command of the example, to be started on the node.
 func (n Node) Command(args ...string) *exec.Cmd {
 	self, err := os.Executable()
 	if err != nil {
 		n.t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(n.t.Context(), 2*time.Minute) // something hangs
+	ctx, cancel := context.WithTimeout(n.t.Context(), 2*time.Minute) // in case something hangs
 	n.t.Cleanup(cancel)
 	c := exec.CommandContext(ctx, self, args...)
 	c.Env = append(os.Environ(), isExample+"=1", "ROCL_SOCKET="+n.Socket)
@@ -52,7 +52,7 @@ func (n Node) Command(args ...string) *exec.Cmd {
 	return c
 }
 
-// Run runs the example and returns what it and its processes have written to standard output.
+// Run runs the example and returns the standard output of it and its processes.
 func (n Node) Run(args ...string) string {
 	n.t.Helper()
 	c := n.Command(args...)
