@@ -31,9 +31,9 @@ import (
 // The mailbox for replies stores nothing: a reply is handed to the caller, or dropped. So a reply
 // needs no room in the caller's mailbox, and uses no credit of its other messages.
 //
-// A call ends with an error when its target ends (Flow.OnEnd, once for all calls over one
-// flow), when the receiver releases the request without a reply (TypeNoReply), and when the
-// calling resource or its context closes.
+// A call ends with an error when its target ends: Flow.OnEnd tells that, once for all calls over
+// one flow. It also ends with an error when the receiver releases the request without a reply
+// (TypeNoReply), and when the calling resource or its context closes.
 
 // LastSerial is the last serial that a resource may have, apart from the bit Bounded.
 const LastSerial uint32 = wire.Replies - 1
