@@ -102,8 +102,8 @@ func (d *Dispatcher) Flush(ctx context.Context) error {
 	return d.flush(ctx, 0, &d.losses)
 }
 
-// Flush is [Dispatcher.Flush] for the messages that the mailbox's resource has sent. After Close it
-// fails with ErrClosed.
+// Flush waits for the messages that the mailbox's resource has sent, as [Dispatcher.Flush] does for
+// all. After Close it fails with ErrClosed.
 func (m *Mailbox) Flush(ctx context.Context) error {
 	if m.isClosed() {
 		return ErrClosed
