@@ -122,7 +122,7 @@ func TestPollerWritesReplies(t *testing.T) {
 			}
 			msg := requestAt(t, mb)
 			in := msg.in
-			in.l.mu.Lock() // paced, but not among the flusher's links: the flusher would write in the end
+			in.l.mu.Lock() // paced without waking the flusher, which would write in the end
 			in.l.stream.slot = 1
 			in.l.mu.Unlock()
 			b.streams.slots[0].Store(in.l)
@@ -186,7 +186,7 @@ func TestFlushWhileWriting(t *testing.T) {
 	}
 	send("connects")
 	receive("connects")
-	to.l.mu.Lock() // a paced link that is not among the flusher's: the flusher would write in the end
+	to.l.mu.Lock() // a paced link, without waking the flusher, which would write in the end
 	to.l.stream.slot = 1
 	to.l.mu.Unlock()
 	a.streams.slots[0].Store(to.l)

@@ -36,9 +36,9 @@ func firstCredit(dst uint32) uint64 {
 }
 
 // BoundedMailbox makes the mailbox of the resource with the given serial, in which Bounded must be
-// set. The mailbox holds at most bytes, and, if messages is not 0, at most so many messages. The
-// limits are for all senders together, except senders of older versions. A message that does not
-// fit waits at its sender. 0 bytes means the default.
+// set. bytes limits the charged bytes that the mailbox holds; 0 means the default. messages limits
+// the number of messages; 0 means no such limit. The limits are for all senders together, except
+// senders of older versions. A message that does not fit waits at its sender.
 //
 // There are two exceptions. A message that is longer than the limit, or that does not fit because
 // of credit that other senders have and do not use, is let in while the mailbox is empty. And while

@@ -31,9 +31,9 @@ import (
 // The mailbox for replies stores nothing: a reply is handed to the caller, or dropped. So a reply
 // needs no room in the caller's mailbox, and uses no credit of its other messages.
 //
-// A call ends with an error when its target ends (Flow.OnEnd, once for all calls over one
-// flow), when the receiver releases the request without a reply (TypeNoReply), and when the
-// calling resource or its context closes.
+// A call ends with an error when its target ends: Flow.OnEnd tells that, once for all calls over
+// one flow. It also ends with an error when the receiver releases the request without a reply
+// (TypeNoReply), and when the calling resource or its context closes.
 
 // LastSerial is the last serial that a resource may have, apart from the bit Bounded.
 const LastSerial uint32 = wire.Replies - 1
@@ -125,14 +125,14 @@ func (m *Mailbox) Request(ctx context.Context, f *Flow, tag uint64, b *buffers.B
 	return p, nil
 }
 
-// RequestBytes is Request with a copy of data.
+// RequestBytes sends a copy of data as the request of a call, as [Mailbox.Request] does.
 func (m *Mailbox) RequestBytes(ctx context.Context, f *Flow, tag uint64, data []byte) (Pending, error) {
 	return m.requestBytes(ctx, f, tag, data, nil)
 }
 
-// RequestInto is RequestBytes for a reply whose payload is to lie in dst, if dst is long enough.
-// dst belongs to the library until Wait returns. Then dst has the payload of the reply, or may have
-// been written to in vain.
+// RequestInto sends a copy of data as the request of a call, as [Mailbox.Request] does. The payload
+// of the reply comes to lie in dst, if dst is long enough. dst belongs to the library until Wait
+// returns. Then dst has the payload of the reply, or may have been written to in vain.
 func (m *Mailbox) RequestInto(ctx context.Context, f *Flow, tag uint64, data, dst []byte) (Pending, error) {
 	return m.requestBytes(ctx, f, tag, data, &landing{mem: dst})
 }
@@ -520,7 +520,7 @@ func (m *Mailbox) Reply(ctx context.Context, msg *Message, b *buffers.Buffer) er
 	return m.reply(ctx, msg, b.Bytes(), b)
 }
 
-// ReplyBytes is Reply with a copy of p.
+// ReplyBytes sends a copy of p as the reply to the request msg, as [Mailbox.Reply] does.
 func (m *Mailbox) ReplyBytes(ctx context.Context, msg *Message, p []byte) error {
 	return m.reply(ctx, msg, p, nil)
 }

@@ -107,35 +107,35 @@
 //	goroutine         started by                 ends                      does
 //	waiter            the program                with its call             makes progress while it waits
 //	keeper            the first connection       Close                     makes progress while no waiter does;
-//	                                                                       acknowledges each millisecond
+//	                                                                       acknowledges every millisecond
 //	flusher           New                        Close                     writes what paced links have queued
 //	watchLinks        New                        Close                     looks for silent machines
 //	searcher          life.StartDial             with a connection, the    dials
 //	                                             link or the context
 //	                  life.StartMove             after one pass, or when   tries better routes
 //	                                             its connection breaks
-//	leave             the end of a link          by itself                 gives mailboxes their credit back,
+//	leave             the end of a link          by itself                 gives credit back to mailboxes,
 //	                                                                       and calls Config.Ended
-//	sayGoneLater      the end of a resource  with the last such end    tells the peer, behind what was sent
-//	tellNeighbour     the same, within the   by itself                 the same, of a context of the process
-//	                  process
+//	sayGoneLater      the end of a resource      with the last such end    tells the peer, behind what was sent
+//	tellNeighbour     the end of a resource      by itself                 tells a context of the process, behind
+//	                                                                       what was sent
 //	serve             a message to a handler     with the last message     calls the handler of [Dispatcher.Serve]
 //	reports           an undelivered message     when no report waits      calls Config.Undelivered
 //	closer            a link that drops a        by itself                 closes it: memory that lies in the
-//	                  connection                                           peer's pages takes long to give back
+//	                  connection                                           peer's pages takes long to free
 //	Posted.hand       a message for posted       by itself                 grants credit to its sender
 //	                  memory
 //	feedAll,          credit or memory that      by itself                 grants credit to senders that wait
 //	nextNeedySoon     has come back
 //	accept            a port                     the port's Close          gives each new connection an endpoint
-//	doubt.ask         a receive that waits       by itself                 asks to be told of the ends of
+//	doubt.ask         a receive that waits       by itself                 registers for the ends of
 //	                  for some resources                                   these resources
 //	timers            –                          –                         link.timeout, Mailbox.judgeHolder,
 //	                                                                       Mailbox.lookAtDoubts, doubt.ask,
 //	                                                                       Mailbox.judgeStuck, Flow.dropWish,
 //	                                                                       Mailbox.sweep, calls.sweep, the end of
 //	                                                                       a stranger's time
-//	of SendAll        a target without room  with the call of SendAll  waits for credit, as a waiter
+//	of SendAll        a target without room      with the call of SendAll  waits for credit, as a waiter
 //	AfterFunc         the end of a           by itself                 stops the monitor
 //	                  monitor's context
 //

@@ -107,8 +107,8 @@ func (f *Flow) Send(ctx context.Context, src uint32, tag uint64, b *buffers.Buff
 	return err
 }
 
-// SendBytes is Send with a copy of p. If p is small, SendBytes makes the copy directly behind the
-// frame's header.
+// SendBytes sends a copy of p, as [Flow.Send] does. If p is small, SendBytes makes the copy
+// directly behind the frame's header.
 func (f *Flow) SendBytes(ctx context.Context, src uint32, tag uint64, p []byte) error {
 	if (f.mb == nil || f.spread != nil) && len(p) <= session.Inline {
 		copied, err := f.queue(ctx, src, tag, p, nil, 0)

@@ -89,9 +89,9 @@ func (d *Dispatcher) countLost(src uint32, err error) {
 	}
 }
 
-// Flush waits until each message that any resource of the context had sent before, and that was
-// accepted, has been delivered to the mailbox of its target, or has been reported as undelivered.
-// It makes progress meanwhile.
+// Flush waits for all messages of the context that were accepted before the call. Each of them is
+// then in the mailbox of its target, or has been reported as undelivered. Flush makes progress
+// meanwhile.
 //
 // Flush returns nil if no message was reported as undelivered since the last Flush of the context.
 // Otherwise it fails with a *FlushError, which says how many were, and matches ErrGone,
@@ -102,8 +102,8 @@ func (d *Dispatcher) Flush(ctx context.Context) error {
 	return d.flush(ctx, 0, &d.losses)
 }
 
-// Flush is [Dispatcher.Flush] for the messages that the mailbox's resource has sent. After Close it
-// fails with ErrClosed.
+// Flush waits for the messages that the mailbox's resource has sent, as [Dispatcher.Flush] does for
+// all. After Close it fails with ErrClosed.
 func (m *Mailbox) Flush(ctx context.Context) error {
 	if m.isClosed() {
 		return ErrClosed

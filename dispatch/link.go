@@ -88,9 +88,9 @@ func newLink(d *Dispatcher, key linkKey) *link {
 	return l
 }
 
-// attend makes the next frames that arrive take mu. That is needed if a goroutine waits for an
-// acknowledgement, if acknowledged frames keep memory, if a better route waits for frames to
-// travel, or if a mailbox has been closed. Otherwise an acknowledgement is only noted, and acted on
+// attend makes the next frames that arrive take mu. There are four reasons: a goroutine waits for
+// an acknowledgement, frames that are not acknowledged keep memory, a better route waits for frames
+// to travel, or a mailbox has been closed. Otherwise an acknowledgement is only noted, and acted on
 // with the next frame that is sent, or at the next tick. mu must be held.
 func (l *link) attend() { l.attention.Store(true) }
 

@@ -104,7 +104,7 @@ func (m *Mailbox) isClosed() bool {
 // yet. In addition, one sending context at a time gets the credit for a message that does not fit.
 // It gets it when nothing is stored, or when a receiver waits for a message that is not stored and
 // none of that sender's messages is. For a sender that a receiver names, it is enough that the
-// message of the sender before has arrived.
+// message of the previous such sender has arrived.
 type Mailbox struct {
 	d      *Dispatcher
 	serial uint32
@@ -718,8 +718,8 @@ func (m *Mailbox) left(msg *Message, who *inflow, grant uint64) *Message {
 	return msg
 }
 
-// TryRecv is Recv without waiting: if no message matches, it returns ErrEmpty. It checks once what
-// the transports have.
+// TryRecv returns the first message that every sel selects, as [Mailbox.Recv] does, but does not
+// wait: if no message matches, it returns ErrEmpty. It checks once what the transports have.
 func (m *Mailbox) TryRecv(sel ...Select) (*Message, error) {
 	msg, err := m.lookFor(sel)
 	if err != nil {

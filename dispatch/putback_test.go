@@ -48,7 +48,7 @@ func TestPutBackIsBounded(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
-				// Messages of a group, the first of which is left behind each time, are in order.
+				// At most the limit, FirstCredit, and the messages that were held at once.
 				if _, stored := m.Len(); stored > limit+FirstCredit+together*charge(size) {
 					t.Fatalf("%d bytes are stored after %d rounds, the limit is %d", stored, i, limit)
 				}

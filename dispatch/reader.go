@@ -46,9 +46,9 @@ func (m *Message) WriteTo(w io.Writer) (int64, error) {
 	return int64(n), err
 }
 
-// BufferWait is [Dispatcher.Buffer], but waits, until ctx ends, while the memory is used up. It
-// fails with the cause of ctx's end, and otherwise as Buffer does. It never fails with an error
-// that [buffers.IsTemporary] reports true for.
+// BufferWait returns a buffer of n bytes, as [Dispatcher.Buffer] does, but waits, until ctx ends,
+// while the memory is used up. It fails with the cause of ctx's end, and otherwise as Buffer does.
+// It never fails with an error that [buffers.IsTemporary] reports true for.
 func (d *Dispatcher) BufferWait(ctx context.Context, n int) (*buffers.Buffer, error) {
 	b, err := d.Buffer(n)
 	if !buffers.IsTemporary(err) {

@@ -49,11 +49,11 @@ func (m *Mailbox) receiver(msg *Message) *waiter {
 	}
 }
 
-// RecvAny is [Mailbox.Recv] from several mailboxes of one Dispatcher. It returns the index of the
-// mailbox that the message, or ErrClosed, comes from. The index is -1 with other errors, among them
-// ErrGone, and ErrStuck of any of the mailboxes. If several mailboxes have a message, RecvAny
-// chooses one of them at random. It fails with ErrSelect if boxes is empty, or if the mailboxes
-// belong to several Dispatchers.
+// RecvAny receives from several mailboxes of one Dispatcher, as [Mailbox.Recv] does from one. It
+// returns the index of the mailbox that the message, or ErrClosed, comes from. The index is -1 with
+// other errors, among them ErrGone, and ErrStuck of any of the mailboxes. If several mailboxes have
+// a message, RecvAny chooses one of them at random. It fails with ErrSelect if boxes is empty, or
+// if the mailboxes belong to several Dispatchers.
 func RecvAny(ctx context.Context, boxes []*Mailbox, sel ...Select) (int, *Message, error) {
 	var own Select
 	f, err := merge(sel, &own)

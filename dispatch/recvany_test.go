@@ -103,7 +103,7 @@ func TestRecvAnyClosed(t *testing.T) {
 				t.Fatal("a receiver is left behind")
 			}
 		}
-		// A message comes before the mailbox is closed.
+		// A stored message comes before the error of a closed mailbox.
 		if err := fs[2].SendBytes(t.Context(), 1, 2, nil); err != nil {
 			t.Fatal(err)
 		}

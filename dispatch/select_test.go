@@ -188,7 +188,7 @@ func TestSelectModel(t *testing.T) {
 	})
 }
 
-// atLeast returns the least number with given bits that a search finds.
+// atLeast returns the number that a search finds: the least one with given bits.
 func TestAtLeast(t *testing.T) {
 	for mask := range uint64(16) {
 		for value := range uint64(16) {

@@ -58,10 +58,10 @@ func (w *wish) isOver(d *Dispatcher) bool {
 	return !w.isSet
 }
 
-// TrySend is Send without waiting. If the resource has no credit left for this context, or messages
-// wait for credit, it fails with the error ErrFull itself, and b stays the caller's. Then it asks
-// the resource for the credit that this message needs. The credit is kept for a second after it has
-// come.
+// TrySend sends as [Flow.Send] does, but does not wait. If the resource has no credit left for this
+// context, or messages wait for credit, it fails with the error ErrFull itself, and b stays the
+// caller's. Then it asks the resource for the credit that this message needs. The credit is kept
+// for a second after it has come.
 func (f *Flow) TrySend(src uint32, tag uint64, b *buffers.Buffer) error {
 	if b.Len() > MaxMessage {
 		return fmt.Errorf("%w: %d bytes, at most %d", ErrTooLarge, b.Len(), MaxMessage)

@@ -461,8 +461,8 @@ func (s *Session) Resume(peerHas uint32) error {
 	return nil
 }
 
-// HandOver is Resume while the former connection still works: the peer may have received and
-// acknowledged more frames since it told peerHas.
+// HandOver continues over a new connection, as Resume does, while the former connection still
+// works. The peer may have received and acknowledged more frames since it told peerHas.
 func (s *Session) HandOver(peerHas uint32) error {
 	if done := s.done.Load(); done-peerHas <= 2*MaxUnacked {
 		peerHas = done
