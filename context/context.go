@@ -58,7 +58,9 @@ type Context struct {
 	asked         atomic.Uint64 // questions put to the directory
 	handlerPanics atomic.Uint64 // panics of functions of Resource.Handle
 
-	at map[string]bool // keys of the ports that are open; used by Open, then by follow alone
+	// at has the keys of the places at which the context listens, and of those whose transport the
+	// machine lacks. Open uses it, and later follow alone.
+	at map[string]bool
 	// sealer is the transport that seals links to other nodes; nil if they are not sealed. Open
 	// sets it, and later follow alone uses it. The same holds for secrets and sealed.
 	sealer  subsys.Transport
@@ -76,7 +78,7 @@ type Context struct {
 	cache  cache
 	asks   asks
 
-	mu        sync.Mutex           // guards the fields below
+	mu        sync.Mutex           // guards resources and closing
 	resources map[uint32]*Resource // those not deleted, by serial number
 	closing   bool                 // Close has begun
 	closed    chan struct{}        // closed when Close has ended
