@@ -289,19 +289,21 @@ func WithListen(urls ...string) Option { return context.WithListen(urls...) }
 func WithPoll(p PollPolicy) Option { return context.WithPoll(p) }
 
 // WithPollBudget limits how long a goroutine polls with [PollAdaptive] before it sleeps. The
-// default, also for 0, is 50 µs; the maximum is one second.
+// default, also for 0, is 50 µs. Open fails with ErrPolling for a negative budget or one above a
+// second.
 func WithPollBudget(d time.Duration) Option { return context.WithPollBudget(d) }
 
 // WithPollers limits how many goroutines in this process may poll at once, whichever contexts they
 // wait in. A waiter of this context over the limit sleeps instead. The default, also for 0, is
 // GOMAXPROCS less one, but at least one, with [PollAdaptive], and no limit with [PollAlways]. In
-// one context at most one goroutine polls, on behalf of all that wait.
+// one context at most one goroutine polls, on behalf of all that wait. Open fails with ErrPolling
+// for a negative n.
 func WithPollers(n int) Option { return context.WithPollers(n) }
 
-// WithMailbox sets the byte limit of each mailbox that has no limit of its own. The default is 16
-// MiB; the minimum is 64 KiB. Senders wait while a mailbox is full. Each sending context may exceed
-// the limit by 64 KiB, which it sends without asking for credit. MailboxLimit and MailboxMessages
-// set exact limits.
+// WithMailbox sets the byte limit of each mailbox that has no byte limit of its own. The default is
+// 16 MiB; the minimum is 64 KiB. Senders wait while a mailbox is full. Each sending context may
+// exceed the limit by 64 KiB, which it sends without asking for credit. [MailboxLimit] and
+// [MailboxMessages] set exact limits.
 func WithMailbox(bytes int) Option { return context.WithMailbox(bytes) }
 
 // WithMemory limits the registered memory of the context's buffers, in bytes. There is no limit by

@@ -32,8 +32,8 @@ import (
 // receiver has released the request without a reply. Whatever the error, the receiver may have
 // worked on the request.
 //
-// Call also fails with rocl.ErrUnsupported if the target's context has a version without calls,
-// such as 0.1.0, with rocl.ErrClosed if this resource or its context is closed, with
+// Call fails with rocl.ErrUnsupported if the target's context has a version without calls, such as
+// 0.1.0. It fails with rocl.ErrClosed if this resource or its context is closed, with
 // rocl.ErrTooLarge, or with the cause of ctx's end. The receiver does not learn that ctx has ended;
 // its reply is dropped. A request that was not delivered is not reported to [WithUndelivered],
 // because the error says so.

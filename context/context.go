@@ -50,37 +50,39 @@ const (
 // may be called concurrently.
 type Context struct {
 	cfg           config
-	dir           *directory.Client
-	disp          *dispatch.Dispatcher
+	dir           *directory.Client    // of the node's directory
+	disp          *dispatch.Dispatcher // ports, links and mailboxes
 	pool          *buffers.Pool
-	self          resource.GID
+	self          resource.GID // identifier of the context
 	logs          *logqueue.Queue
 	asked         atomic.Uint64 // questions put to the directory
 	handlerPanics atomic.Uint64 // panics of functions of Resource.Handle
 
-	at map[string]bool // keys of the ports that are open; used by Open, then by follow alone
+	// at has the keys of the places at which the context listens, and of those whose transport the
+	// machine lacks. Open uses it, and later follow alone.
+	at map[string]bool
 	// sealer is the transport that seals links to other nodes; nil if they are not sealed. Open
 	// sets it, and later follow alone uses it. The same holds for secrets and sealed.
 	sealer  subsys.Transport
 	secrets *tls.Secrets // of the sealer if it is made from keys, else nil
 	sealed  [][]byte     // the keys from which secrets was made
 
-	news chan struct{} // capacity 1; receives when the directory's terms have changed
-	life stdctx.Context
+	news chan struct{}  // capacity 1; receives when the directory's terms have changed
+	life stdctx.Context // ends when Close begins
 	end  stdctx.CancelFunc
-	busy sync.WaitGroup
+	busy sync.WaitGroup // goroutines of the context
 
 	answering answering
 
-	serial atomic.Uint32
+	serial atomic.Uint32 // of the last identifier that was made
 	cache  cache
 	asks   asks
 
-	mu        sync.Mutex
-	resources map[uint32]*Resource
-	closing   bool
-	closed    chan struct{}
-	closeErr  error
+	mu        sync.Mutex           // guards resources and closing
+	resources map[uint32]*Resource // those not deleted, by serial number
+	closing   bool                 // Close has begun
+	closed    chan struct{}        // closed when Close has ended
+	closeErr  error                // set before closed is closed
 }
 
 // Open returns a new context. It joins the node's directory, or serves the directory if no other

@@ -88,7 +88,7 @@ func TestOpenFails(t *testing.T) {
 			}
 		})
 	}
-	// The directory that some of the calls joined keeps no resources of theirs.
+	// The directory that some of the calls joined keeps no resources of them.
 	c, err := context.Open(bg, memory)
 	if err != nil {
 		t.Fatal(err)

@@ -22,23 +22,23 @@ import (
 
 // config is what the options set.
 type config struct {
-	socket      string
-	noImages    bool
+	socket      string // "": the default
+	noImages    bool   // set by WithoutImages
 	joinOnly    bool
-	dial        func(stdctx.Context) (net.Conn, error)
-	transports  []subsys.Transport
+	dial        func(stdctx.Context) (net.Conn, error) // nil: over the socket
+	transports  []subsys.Transport                     // best first
 	listen      []string
 	rules       []dispatch.Rule
 	poll        dispatch.Polling
-	mailbox     int
-	memory      int64
+	mailbox     int   // bytes; 0: the default
+	memory      int64 // bytes; 0: no limit
 	linger      time.Duration
-	giveUp      time.Duration
-	cluster     string
-	member      Member // nil: not given
+	giveUp      time.Duration // 0: the default
+	cluster     string        // "": the directory's
+	member      Member        // nil: not given
 	certs       tls.Paths
 	logger      *slog.Logger
-	undelivered func(dispatch.Undelivered)
+	undelivered func(dispatch.Undelivered) // may be nil
 }
 
 // defaults returns the configuration of a context without options.
@@ -98,18 +98,20 @@ func WithListen(urls ...string) Option { return func(c *config) { c.listen = url
 func WithPoll(p dispatch.PollPolicy) Option { return func(c *config) { c.poll.Policy = p } }
 
 // WithPollBudget limits how long a goroutine polls with [dispatch.PollAdaptive] before it sleeps.
-// The default, also for 0, is 50 µs; the maximum is one second.
+// The default, also for 0, is 50 µs. Open fails with rocl.ErrPolling for a negative budget or one
+// above a second.
 func WithPollBudget(d time.Duration) Option { return func(c *config) { c.poll.Budget = d } }
 
 // WithPollers limits how many goroutines in this process may poll at once, whichever contexts they
 // wait in. A waiter of this context over the limit sleeps instead. The default, also for 0, is
 // GOMAXPROCS less one, but at least one, with [dispatch.PollAdaptive], and no limit with
 // [dispatch.PollAlways]. In one context at most one goroutine polls, on behalf of all that wait.
+// Open fails with rocl.ErrPolling for a negative n.
 func WithPollers(n int) Option { return func(c *config) { c.poll.Pollers = n } }
 
-// WithMailbox sets the byte limit of each mailbox that has no limit of its own. The default is 16
-// MiB; the minimum is 64 KiB. Senders wait while a mailbox is full. Each sending context may exceed
-// the limit by 64 KiB, which it sends without asking for credit. [MailboxLimit] and
+// WithMailbox sets the byte limit of each mailbox that has no byte limit of its own. The default is
+// 16 MiB; the minimum is 64 KiB. Senders wait while a mailbox is full. Each sending context may
+// exceed the limit by 64 KiB, which it sends without asking for credit. [MailboxLimit] and
 // [MailboxMessages] set exact limits.
 func WithMailbox(bytes int) Option { return func(c *config) { c.mailbox = bytes } }
 
@@ -133,10 +135,11 @@ func WithLinger(d time.Duration) Option { return func(c *config) { c.linger = d 
 // as ended on the nodes that were told so, although they live. A node that reaches no other member
 // declares no node dead.
 //
-// A context that holds credit for a message larger than a mailbox's limit is given up as well, if
-// nothing comes from it for three times as long while other senders wait. WithGiveUp also sets how
-// long a receive waits behind messages that it does not select before it fails with rocl.ErrStuck:
-// see [Resource.Recv].
+// A context may hold credit for a message larger than a mailbox's limit. It is given up as well if
+// nothing arrives from it for three times as long while other senders wait.
+//
+// WithGiveUp also sets how long a receive waits behind messages that it does not select before it
+// fails with rocl.ErrStuck: see [Resource.Recv].
 func WithGiveUp(d time.Duration) Option { return func(c *config) { c.giveUp = d } }
 
 // WithCluster sets the name of the cluster. Contexts of different clusters do not link. The default

@@ -21,9 +21,9 @@ type Resource struct {
 	c    *Context
 	id   resource.GID
 	box  *dispatch.Mailbox
-	rev  atomic.Uint64
+	rev  atomic.Uint64 // latest known revision of the attributes
 	last atomic.Pointer[lastFlow]
-	gone atomic.Bool
+	gone atomic.Bool // Delete has begun
 }
 
 // lastFlow is the flow that the last send used. A resource that sends to one target repeatedly
@@ -117,13 +117,13 @@ func (r *Resource) sendSlow(ctx stdctx.Context, to resource.GID, how func(*dispa
 // with rocl.ErrClosed once the resource is closed, with rocl.ErrSelect if no message can match all
 // selectors, or with the cause of ctx's end.
 //
-// If the selectors name the origins of the message (From), and all these resources have ended and
-// left nothing that matches, Recv fails with rocl.ErrGone after 10 to 20 ms. [Resource.Monitor]
-// defines when a resource has ended, with one difference. A resource whose context is out of reach
-// for as long as [WithGiveUp] says has ended for a monitor, which puts its message
-// (Message.IsGone), but not for Recv: the resource may live, and send again. Recv asks for it each
-// second, and goes on waiting. A program that must not wait also selects the monitor's tag, or
-// gives ctx a deadline.
+// Suppose that the selectors name the origins of the message (From). If all these resources have
+// ended and left nothing that matches, Recv fails with rocl.ErrGone after 10 to 20 ms.
+// [Resource.Monitor] defines when a resource has ended, with one difference. A resource whose
+// context is out of reach for as long as [WithGiveUp] says has ended for a monitor, which puts its
+// message (Message.IsGone), but not for Recv: the resource may live, and send again. Recv asks for
+// it each second, and goes on waiting. A program that must not wait also selects the monitor's tag,
+// or gives ctx a deadline.
 //
 // Recv fails with rocl.ErrStuck if all of the following hold for as long as [WithGiveUp] says. The
 // mailbox, whose limit is doubled meanwhile, is full of messages that Recv does not select. A

@@ -43,8 +43,8 @@ func everywhere(t *testing.T) (sender *context.Context, targets map[string]*cont
 	}
 }
 
-// One buffer goes to targets over all transports at once, and to the sender itself, whether it is small
-// or large. In the process none makes a copy.
+// One buffer, small or large, goes to targets over all transports at once, and to the sender
+// itself. Within the process it is not copied.
 func TestSendAll(t *testing.T) {
 	sender, targets := everywhere(t)
 	from := register(t, sender, nil)

@@ -12,11 +12,11 @@ import (
 )
 
 // TrySend sends a message as [Resource.Send] does, but never waits. It fails with rocl.ErrFull,
-// unwrapped and without an allocation, if the message cannot be accepted now. That is so if the
-// target's mailbox has no room for it, if other messages wait to be sent there, or if the directory
-// must first be asked for the target's context. The library then asks for what is missing, and a
-// later TrySend may succeed. Credit that arrives is kept for a second. The other errors are those
-// of Send. Whenever TrySend fails, b stays the caller's.
+// unwrapped and without an allocation, if the message cannot be accepted now: the target's mailbox
+// has no room for it, other messages wait to be sent there, or the directory must first be asked
+// for the target's context. The library then asks for what is missing, and a later TrySend may
+// succeed. Credit that arrives is kept for a second. The other errors are those of Send. Whenever
+// TrySend fails, b stays the caller's.
 func (r *Resource) TrySend(to resource.GID, tag uint64, b *buffers.Buffer) error {
 	f, err := r.flowNow(to)
 	if err == nil {

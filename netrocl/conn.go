@@ -301,10 +301,11 @@ func (c *Conn) CloseWrite() error {
 // Writes fail.
 //
 // Close waits, for a second at most, until the peer's mailbox has room for the end of the stream.
-// It does not wait if a Write has waited for room in vain. In both cases a goroutine then sends the
-// end, within a minute. If the context is closed before that, or the process ends, the peer reads
-// an error instead of io.EOF. The same happens, as with TCP, if the peer's mailbox is full and this
-// end has not read everything that the peer has written.
+// It does not wait if a Write has waited for room in vain, or if bytes of the peer are unread. If
+// Close could not send the end, a goroutine sends it within a minute. If the context is closed
+// before that, or the process ends, the peer reads an error instead of io.EOF. The same happens, as
+// with TCP, if the peer's mailbox is full and this end has not read everything that the peer has
+// written.
 func (c *Conn) Close() error {
 	if !c.closing.CompareAndSwap(false, true) {
 		return c.fail("close", net.ErrClosed)

@@ -40,7 +40,7 @@ func with(a rocl.Attributes) (*rocl.List, error) {
 // concurrently.
 type Listener struct {
 	c     *rocl.Context
-	r     *rocl.Resource
+	r     *rocl.Resource  // the listener's resource
 	ctx   context.Context // ends with Close, or when the context c is closed
 	end   context.CancelCauseFunc
 	slots chan struct{} // one for each connection in conns or being made

@@ -144,8 +144,8 @@ func (w *watched) handler(local bool) http.Handler {
 	return guarded(mux, local)
 }
 
-// guarded returns a handler that refuses requests which a web page makes through a browser of this
-// machine, by a name of the page's own that leads here (DNS rebinding).
+// guarded returns a handler that refuses requests of web pages. A page can make a browser of this
+// machine send requests here, by a name of the page's own that leads here (DNS rebinding).
 func guarded(h http.Handler, local bool) http.Handler {
 	return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		head := rw.Header()

@@ -385,7 +385,8 @@ func (b *bulkRun) views() ([]*Result, error) {
 	return []*Result{r}, nil
 }
 
-// table measures pipelines with pieces of 16 KiB to 4 MiB. Over shared memory the loop reads every byte.
+// table measures pipelines with pieces of 16 KiB to 4 MiB. Over shared memory the loop reads every
+// byte.
 func (b *bulkRun) table() (all []*Result, err error) {
 	isShared := b.o.transport == "shm"
 	bare, what, err := b.bestBare()
@@ -424,7 +425,7 @@ func (b *bulkRun) table() (all []*Result, err error) {
 }
 
 // clients measures how fast one process pulls from several at the same time, the same number of
-// bytes from each, beside how fast it pulls as many bytes from one.
+// bytes from each. It compares that with pulling as many bytes from one.
 func (b *bulkRun) clients() (all []*Result, err error) {
 	counts, size := []int{4, 16}, bulkLarge
 	if b.o.full {

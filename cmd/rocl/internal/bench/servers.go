@@ -21,8 +21,8 @@ var servers = []string{"inline", "goroutine", "receivers"}
 // receivers is how many goroutines of a server receive at one resource.
 const receivers = 4
 
-// serverMost is how many microseconds a round trip may take with any server, even if that is more
-// than three times the time with the server that answers in its loop.
+// serverMost is how many microseconds a round trip may take with any server. It applies even if
+// that is more than three times the time with the server that answers in its loop.
 const serverMost = 5
 
 func (o *options) checkServer() error {
