@@ -42,7 +42,7 @@ type groupAgent struct {
 
 	version  uint64
 	members  map[int]member // by number
-	sorted   []member       // members, where not nil
+	sorted   []member       // members sorted by number, or nil
 	departed map[int]Member // the last member of each free number
 	log      departures
 	frozen   bool
@@ -51,7 +51,7 @@ type groupAgent struct {
 	users    int            // calls of Join and Leave under way
 	local    map[TID]*Group // members of this task, by their resource
 	waiting  []*Group       // in a barrier, in the order of their calls
-	sent     int            // how many of waiting the coordinator has been told of
+	sent     int            // number of arrivals in waiting that were sent to the coordinator
 	joins    map[uint64]*groupJoin
 	leaves   map[TID]chan struct{}
 	syncing  *groupSync // the callers whose answer the coordinator has been asked for

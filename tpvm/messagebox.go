@@ -249,7 +249,7 @@ func hasMoved(err error) bool {
 	return errors.Is(err, ErrNoEntry) || errors.Is(err, rocl.ErrNotFound) || errors.Is(err, rocl.ErrGone)
 }
 
-// pause waits for changes that the directory has not been told of yet.
+// pause waits for changes that have not reached the directory yet.
 func pause(ctx context.Context) error {
 	t := time.NewTimer(time.Millisecond)
 	defer t.Stop()

@@ -89,7 +89,7 @@ func NoParent() SpawnOption { return func(s *spawn) { s.noParent = true } }
 // Self, as the name to spawn or to start, is the program of the caller's process.
 const Self = "."
 
-// NoOutput discards what programs print.
+// NoOutput discards the output of programs.
 func NoOutput() SpawnOption { return func(s *spawn) { s.noOutput = true } }
 
 // String describes the conditions on hosts, for errors.
@@ -119,7 +119,7 @@ type place struct {
 	node     string
 	host     string // the host's own name
 	added    string // the name under which AddHosts added the host, or ""
-	launcher string // of a place for programs: what serves the pod
+	launcher string // of a place for programs: the kind of process that serves the pod
 	weight   int    // its share; 0 counts as 1
 }
 
@@ -209,8 +209,8 @@ func (t *Thread) start(ctx context.Context, places []place, isProgram bool, name
 	return ids, e.orNil()
 }
 
-// notStarted returns why a thread or program of a share was not started: the error of the
-// request to its pod, or what the pod has answered.
+// notStarted returns the reason why a thread or program of a share was not started: the error of
+// the request to its pod, or the pod's answer.
 func (s share) notStarted(err error, answer string) error {
 	switch {
 	case err != nil:
@@ -390,8 +390,8 @@ type Host struct {
 	Arch  string // GOOS/GOARCH
 	Cores int
 	Tasks int // tasks of the virtual machine on it
-	// Launcher is what starts programs of Spawn there: LauncherPod, LauncherDirserver,
-	// LauncherTask, or "" if nothing does. AddHosts changes that.
+	// Launcher is the kind of process that starts the programs of Spawn on the host: LauncherPod,
+	// LauncherDirserver, LauncherTask, or "" if there is none. AddHosts changes that.
 	Launcher string
 	Added    string // the name under which AddHosts added the host
 }

@@ -114,22 +114,22 @@ func WithSignal(f func(syscall.Signal)) Option { return func(c *config) { c.onSi
 // nil l discards the log.
 func WithLogger(l *slog.Logger) Option { return func(c *config) { c.log = l } }
 
-// WithExport makes Enrol export f under a name, until Exit. A parent may spawn f as soon as the Spawn
-// that started this program has returned. A call of Export may come too late for that.
+// WithExport makes Enrol export f under a name, until Exit. A parent may spawn f as soon as the
+// Spawn that started this program has returned. A call of Export may come too late for that.
 func WithExport(name string, f ThreadFunc) Option {
 	return func(c *config) { c.exports = append(c.exports, namedFunc{name, f}) }
 }
 
-// WithMaxPrograms limits how many programs started by this task, for itself and for other tasks, run at
-// once. The default is 4096.
+// WithMaxPrograms limits how many programs started by this task, for itself and for other tasks,
+// run at the same time. The default is 4096.
 func WithMaxPrograms(n int) Option { return func(c *config) { c.maxPrograms = n } }
 
-// WithoutLaunch prevents other tasks from starting programs through this one. Use it for a task that
-// soon ends.
+// WithoutLaunch prevents other tasks from starting programs through this one. Use it for a task
+// that soon ends.
 func WithoutLaunch() Option { return func(c *config) { c.noLaunch = true } }
 
-// Observing makes the task an observer: Tasks does not list it, and other tasks cannot start programs
-// through it. Use it for monitoring commands.
+// Observing makes the task an observer: Tasks does not list it, and other tasks cannot start
+// programs through it. Use it for monitoring commands.
 func Observing() Option { return func(c *config) { c.noLaunch, c.isHidden = true, true } }
 
 // A Task is a process of the virtual machine. Its Thread stands for the process itself. The methods
@@ -162,7 +162,7 @@ type Task struct {
 
 	mu         sync.Mutex
 	exited     bool
-	output     output       // where the output of programs goes that this task spawns
+	output     output       // the place for the output of programs that this task spawns
 	catch      *collector   // the collector of that output; nil: a collector of another task, or none
 	collectors []*collector // of this task that have not ended
 	own        []*os.File   // the reading ends of the pipes to which this process writes
