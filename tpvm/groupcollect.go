@@ -57,10 +57,14 @@ func (g *Group) gone(m member, err error) error {
 	return &MemberError{Group: g.Name(), Members: []Member{was}}
 }
 
+// sendPart sends data of an operation to a member. If the member has ended, the error is a
+// *MemberError.
 func sendPart[T any](ctx context.Context, g *Group, to member, tag uint64, data []T) error {
 	return g.gone(to, rocl.SendValue(ctx, g.r, to.ID, tag, data))
 }
 
+// recvPart receives data of an operation from a member. If the member has ended, the error is a
+// *MemberError.
 func recvPart[T any](ctx context.Context, g *Group, from member, tag uint64) ([]T, error) {
 	m, err := g.r.Recv(ctx, rocl.From(from.ID), rocl.Tag(tag))
 	if err != nil {
@@ -148,6 +152,7 @@ func (g *Group) sources(ms []member) []source {
 	return all
 }
 
+// A source is a member whose data a root collects. left is that of its absentee.
 type source struct {
 	member
 	isAbsent, left bool

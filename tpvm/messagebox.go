@@ -71,6 +71,7 @@ type foundInfo struct {
 	hasData bool
 }
 
+// foundInfoOf returns the entry of a resource. ok is false if its attributes are invalid.
 func foundInfoOf(f rocl.Found) (i foundInfo, ok bool) {
 	n, err := strconv.Atoi(attr(f, attrIndex))
 	flags, err2 := strconv.ParseUint(attr(f, attrFlags), 10, 32)
@@ -155,6 +156,8 @@ func encodeInfo(b *pack.Buffer) ([]byte, error) {
 	return data, nil
 }
 
+// put registers an entry, or replaces the existing one, and returns its index. It tries again if
+// the entry has been deleted or has moved meanwhile.
 func (t *Thread) put(ctx context.Context, c infoContent) (int, error) {
 	first := c.Index
 	for {

@@ -16,6 +16,7 @@ import (
 	"github.com/rocl-go/rocl"
 )
 
+// A spawn holds the options of a Spawn or Start.
 type spawn struct {
 	args          []string
 	env           []string
@@ -396,6 +397,7 @@ type Host struct {
 	Added    string // the name under which AddHosts added the host
 }
 
+// hosts returns the hosts whose node resources match a pattern and satisfy conditions.
 func (t *Task) hosts(ctx context.Context, where rocl.Match, conditions ...rocl.FindOption) (hs []Host, err error) {
 	m := rocl.Match{rocl.AttrKind: "node"}
 	maps.Copy(m, where)

@@ -64,6 +64,7 @@ const (
 // no task.
 type TID = rocl.GID
 
+// config holds the options of Enrol, ServePod and RunPod.
 type config struct {
 	c        *rocl.Context
 	rocl     []rocl.Option
@@ -259,6 +260,8 @@ func userName() string {
 	return strconv.Itoa(os.Getuid())
 }
 
+// enrol starts the pod, registers the main thread and the exports, and reports to the launcher that
+// has started the process, if there is one.
 func (t *Task) enrol(ctx context.Context, conf *config) error {
 	if err := t.startPod(ctx, conf); err != nil {
 		return err
@@ -395,6 +398,7 @@ func (t *Task) Export(ctx context.Context, name string, f ThreadFunc) (io.Closer
 	return x, nil
 }
 
+// An export is an exported function of a task.
 type export struct {
 	t    *Task
 	r    *rocl.Resource
@@ -402,6 +406,7 @@ type export struct {
 	f    ThreadFunc
 }
 
+// Close ends the export. Running threads go on.
 func (x *export) Close() error {
 	p := x.t.pod
 	p.mu.Lock()
