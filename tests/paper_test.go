@@ -1276,7 +1276,7 @@ func TestPaperMessages(t *testing.T) {
 		var sleeps int64
 		for range 5 { // the runtime does something of its own now and then
 			cpu, sleeps = usage()
-			time.Sleep(500 * time.Millisecond) // this is what is measured
+			time.Sleep(500 * time.Millisecond) // the time that is measured
 			cpu2, sleeps2 := usage()
 			if cpu, sleeps = cpu2-cpu, sleeps2-sleeps; cpu < mostCPU && sleeps < mostSleeps {
 				break

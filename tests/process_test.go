@@ -93,7 +93,7 @@ func startCommand(t *testing.T, ready string, cmd *exec.Cmd) *child {
 	return c
 }
 
-// launch starts a command, and does not wait for anything that it prints.
+// launch starts a command, and does not wait for output.
 func launch(t *testing.T, cmd *exec.Cmd) *child {
 	t.Helper()
 	c := &child{cmd: cmd, lines: make(chan string, 10_000)}
@@ -125,8 +125,8 @@ func (c *child) until(t *testing.T, what string) string {
 	return c.untilAll(t, what)[0]
 }
 
-// untilAll returns the next lines that contain what, one for each, in whatever order they come: logs are written by a
-// goroutine of their own.
+// untilAll returns the next lines that contain what, one for each, in any order: a goroutine of its
+// own writes logs.
 func (c *child) untilAll(t *testing.T, what ...string) []string {
 	t.Helper()
 	limit := time.After(30 * time.Second)

@@ -259,6 +259,7 @@ type shell struct {
 	err    error // of the command; valid when waited is set
 }
 
+// startShell starts a command that runs on another host. The end of ctx kills the command.
 func startShell(ctx context.Context, cmd *exec.Cmd) (*shell, error) {
 	s := &shell{cmd: cmd, said: &tail{}}
 	var err error
@@ -437,6 +438,8 @@ func (t *Thread) DelHosts(ctx context.Context, names ...string) error {
 	return nil
 }
 
+// delHost ends the pods among pods that belong to a host. It returns nil if it has ended one or
+// more.
 func (t *Task) delHost(ctx context.Context, name string, pods []place) *HostError {
 	found, ended := "", false
 	for _, p := range at(name, pods) {

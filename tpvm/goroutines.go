@@ -12,8 +12,8 @@ type goroutines struct {
 	all    sync.WaitGroup // Add is called with mu held, and before closed is set
 }
 
-// goes calls f in a goroutine of its own. It reports false, and does not call f, after Wait has been
-// called.
+// goes calls f in a goroutine of its own. It reports false, and does not call f, after Wait has
+// been called.
 func (g *goroutines) goes(f func()) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -134,6 +134,8 @@ func (t *Thread) Join(ctx context.Context, name string) (*Group, error) {
 	return g, nil
 }
 
+// join is Join without the context of its errors. While the agent joins, the group's entry in m is
+// nil, so that a second Join fails.
 func (t *Thread) join(ctx context.Context, name string) (*Group, error) {
 	if name == "" {
 		return nil, errNoName

@@ -372,8 +372,8 @@ func TestGroupBarrierOfFewer(t *testing.T) {
 			}
 		}
 	}))
-	// Two members alone do not pass a barrier of three. The group is another one, because the coordinator of the
-	// first may not have learned yet which barriers of four were given up.
+	// Two members alone do not pass a barrier of three. The group is another one, because the
+	// coordinator of the first may not have learned yet which barriers of four were given up.
 	gs, _ = ts.group("h", 3)
 	short, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
 	defer cancel()
@@ -926,8 +926,8 @@ func TestGroupGatherLeft(t *testing.T) {
 	}
 }
 
-// The memory that the tasks of a virtual machine keep for a group is freed with its last member,
-// whether the member leaves or ends, in the task of the coordinator or in another one.
+// The tasks of a virtual machine keep memory for a group until its last member has left or ended.
+// That member may be in the task of the coordinator or in another one.
 func TestGroupEndsWithLastMember(t *testing.T) {
 	ctx := deadline(t)
 	ts := newThreads(t, 2)

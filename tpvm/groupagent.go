@@ -42,7 +42,7 @@ type groupAgent struct {
 
 	version  uint64
 	members  map[int]member // by number
-	sorted   []member       // members, where not nil
+	sorted   []member       // members sorted by number, or nil
 	departed map[int]Member // the last member of each free number
 	log      departures
 	frozen   bool
@@ -51,7 +51,7 @@ type groupAgent struct {
 	users    int            // calls of Join and Leave under way
 	local    map[TID]*Group // members of this task, by their resource
 	waiting  []*Group       // in a barrier, in the order of their calls
-	sent     int            // how many of waiting the coordinator has been told of
+	sent     int            // number of arrivals in waiting that were sent to the coordinator
 	joins    map[uint64]*groupJoin
 	leaves   map[TID]chan struct{}
 	syncing  *groupSync // the callers whose answer the coordinator has been asked for
@@ -141,6 +141,8 @@ func (a *groupAgent) isIdleLocked() bool {
 	return a.users == 0 && len(a.local) == 0 && a.ended.Err() == nil && (a.here == nil || a.here.isIdle())
 }
 
+// run is the agent's goroutine: it handles messages of the coordinator until the agent or the task
+// ends. When the coordinator has ended, run connects to another one if the agent needs one.
 func (a *groupAgent) run() {
 	a.t.receiveGroup(a.ended, a.r, a.name, func(from TID, v *groupMessage) {
 		a.mu.Lock()
@@ -251,6 +253,8 @@ func (a *groupAgent) elect(ctx context.Context) (TID, *groupCoordinator, error) 
 
 func (g *Group) member() member { return member{Inst: g.inst, TID: g.t.ID(), ID: g.r.ID()} }
 
+// handleLocked handles a message of the coordinator. Until opView has come from a new coordinator,
+// other messages are ignored.
 func (a *groupAgent) handleLocked(v *groupMessage) {
 	if v.Op != opView && !a.attached {
 		return
@@ -321,6 +325,7 @@ func (a *groupAgent) viewLocked(v *groupMessage) {
 	a.sendSyncLocked()
 }
 
+// addLocked adds a member. If it belongs to this task, its Join can return.
 func (a *groupAgent) addLocked(m member) {
 	a.members[m.Inst] = m
 	a.sorted = nil
@@ -520,6 +525,8 @@ func (a *groupAgent) drop(g *Group) {
 	a.endIdle()
 }
 
+// leave ends a membership for Leave. It waits until the member's data is delivered and the
+// coordinator has removed the member.
 func (a *groupAgent) leave(ctx context.Context, g *Group) error {
 	a.mu.Lock()
 	if g.closed != nil {
@@ -608,6 +615,8 @@ func (a *groupAgent) cancel(token uint64) {
 	a.unlock()
 }
 
+// join reserves an instance number, registers the member's resource, and waits until the
+// coordinator counts the member. If the number is in use, join reserves another one.
 func (a *groupAgent) join(ctx context.Context, t *Thread) (*Group, error) {
 	taken := -1
 	for pause := 100 * time.Microsecond; ; pause = min(2*pause, 50*time.Millisecond) {

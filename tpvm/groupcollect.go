@@ -57,10 +57,14 @@ func (g *Group) gone(m member, err error) error {
 	return &MemberError{Group: g.Name(), Members: []Member{was}}
 }
 
+// sendPart sends data of an operation to a member. If the member has ended, the error is a
+// *MemberError.
 func sendPart[T any](ctx context.Context, g *Group, to member, tag uint64, data []T) error {
 	return g.gone(to, rocl.SendValue(ctx, g.r, to.ID, tag, data))
 }
 
+// recvPart receives data of an operation from a member. If the member has ended, the error is a
+// *MemberError.
 func recvPart[T any](ctx context.Context, g *Group, from member, tag uint64) ([]T, error) {
 	m, err := g.r.Recv(ctx, rocl.From(from.ID), rocl.Tag(tag))
 	if err != nil {
@@ -148,6 +152,7 @@ func (g *Group) sources(ms []member) []source {
 	return all
 }
 
+// A source is a member whose data a root collects. left is that of its absentee.
 type source struct {
 	member
 	isAbsent, left bool
@@ -230,15 +235,15 @@ func (g *Group) hasTag(m member, tag uint64) bool {
 // way at the same time. Operations with the same tag are matched in the order in which each member
 // calls them.
 //
-// The members are those of the moment at which the root calls, and those that have sent data for
+// The members are those of the moment at which the root calls, and members that have sent data for
 // the operation and have ended or left since. A member may Leave as soon as its Gather has
 // returned. The root does not wait for a member that has left without a call.
 //
-// If a member has ended, without Leave, and its data is not in the root's mailbox, Gather fails at
-// the root with a *MemberError that names the member, once for each such member. Gather still
-// receives the data of the other members. If the root has ended, Gather fails at the other members
-// with a *MemberError, and data already sent to the root is lost. If ctx ends before Gather
-// returns, use another tag for the next Gather.
+// If a member has ended, without Leave, and the root does not have its data, Gather fails at the
+// root with a *MemberError. The error names each such member, once. Gather still receives the data
+// of the other members. If the root has ended, Gather fails at the other members with a
+// *MemberError, and data already sent to the root is lost. If ctx ends before Gather returns, use
+// another tag for the next Gather.
 func Gather[T any](ctx context.Context, g *Group, tag, root int, data []T) ([][]T, error) {
 	ms, r, err := g.root(ctx, tag, root)
 	var parts [][]T

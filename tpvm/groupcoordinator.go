@@ -82,6 +82,8 @@ func (c *groupCoordinator) scan(ctx context.Context) error {
 	return err
 }
 
+// run is the coordinator's goroutine: it handles messages of agents, and ends of agents and
+// members, until the task or the resource ends. It makes the task's own agent handle its answers.
 func (c *groupCoordinator) run() {
 	c.t.receiveGroup(c.t.ended, c.r, c.name, func(from TID, v *groupMessage) {
 		c.mu.Lock()
@@ -211,6 +213,8 @@ func (c *groupCoordinator) reserve(by arrival) int {
 
 func (c *groupCoordinator) free(inst int) { c.low = min(c.low, inst) }
 
+// cancel withdraws the arrivals and reservations of an agent that have these tokens. mu must be
+// held.
 func (c *groupCoordinator) cancel(from TID, tokens []uint64) {
 	is := func(a arrival) bool { return a.agent == from && slices.Contains(tokens, a.token) }
 	c.pending = slices.DeleteFunc(c.pending, is)
@@ -222,6 +226,8 @@ func (c *groupCoordinator) cancel(from TID, tokens []uint64) {
 	}
 }
 
+// add adds a member and tells all agents, unless the member is known already, is invalid or is
+// leaving. mu must be held.
 func (c *groupCoordinator) add(m member) {
 	if _, ok := c.members[m.ID]; ok || !m.isValid() || c.leaving[m.ID] {
 		return

@@ -52,6 +52,7 @@ type received struct {
 	err error
 }
 
+// A handler is a handler that AddHandler has added.
 type handler struct {
 	filter  Filter
 	f       HandlerFunc

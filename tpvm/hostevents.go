@@ -23,9 +23,10 @@ type HostEvent struct {
 // one message for each of them, at once for a host that is lost already. Without ids, there is a
 // message for each host that is lost and for each that joins, from now on.
 //
-// Message.HostEvent returns the content of the message. Its sender is the receiving thread itself;
-// receive it with AnyTask. The events of one NotifyHosts come in their order. Messages of tasks on
-// the host may come later: Notify tells of a task behind its last message.
+// Message.HostEvent returns the content of the message. The sender of the message is the receiving
+// thread itself; receive it with AnyTask. The events of one NotifyHosts come in their order.
+// Messages of tasks on the host may come later. The message of Notify about a task comes after the
+// task's last message.
 //
 // stop ends the notification of further events. So do the ends of ctx and of the thread.
 func (t *Thread) NotifyHosts(ctx context.Context, tag int, ids ...TID) (stop func(), err error) {

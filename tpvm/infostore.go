@@ -100,6 +100,7 @@ const (
 // podInfo is the tag of requests to a pod's infoStore.
 const podInfo = 64
 
+// An infoRequest is a request to an infoStore. Op says which fields it uses.
 type infoRequest struct {
 	Op       int
 	ID       TID
@@ -109,6 +110,7 @@ type infoRequest struct {
 	Content  *infoContent
 }
 
+// An infoAnswer is the reply to an infoRequest.
 type infoAnswer struct {
 	Error string // the text of one of infoErrors, or of another error
 	Owner TID
@@ -204,6 +206,8 @@ func (k *infoStore) change(ctx context.Context, q infoRequest) (a infoAnswer, er
 	return a, err
 }
 
+// changeHeld reads or changes the entry h. It holds the mu of h, also while another task takes the
+// entry over.
 func (k *infoStore) changeHeld(ctx context.Context, h *heldInfo, q infoRequest) (a infoAnswer, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -15,7 +15,7 @@ import (
 )
 
 func init() {
-	// leaver does what all members of a group do that end together.
+	// leaver does the same as all members of a group that end together.
 	programs["leaver"] = func() error {
 		ctx := context.Background()
 		t, err := joined()

@@ -391,6 +391,8 @@ func (t *Thread) Probe(from TID, tag int) (Info, error) {
 	return Info{}, fmt.Errorf("tpvm: probe %v: %w", f, err)
 }
 
+// peek describes the next message that s, the condition of f, selects and that no handler wants. If
+// a handler could want it, peek receives the message and puts it back.
 func (t *Thread) peek(f Filter, s []rocl.Select) (rocl.Envelope, error) {
 	h := t.handlers.Load()
 	if h == nil || !h.meets(f) {

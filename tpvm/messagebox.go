@@ -71,6 +71,7 @@ type foundInfo struct {
 	hasData bool
 }
 
+// foundInfoOf returns the entry of a resource. ok is false if its attributes are invalid.
 func foundInfoOf(f rocl.Found) (i foundInfo, ok bool) {
 	n, err := strconv.Atoi(attr(f, attrIndex))
 	flags, err2 := strconv.ParseUint(attr(f, attrFlags), 10, 32)
@@ -155,6 +156,8 @@ func encodeInfo(b *pack.Buffer) ([]byte, error) {
 	return data, nil
 }
 
+// put registers an entry, or replaces the existing one, and returns its index. It tries again if
+// the entry has been deleted or has moved meanwhile.
 func (t *Thread) put(ctx context.Context, c infoContent) (int, error) {
 	first := c.Index
 	for {
@@ -249,7 +252,7 @@ func hasMoved(err error) bool {
 	return errors.Is(err, ErrNoEntry) || errors.Is(err, rocl.ErrNotFound) || errors.Is(err, rocl.ErrGone)
 }
 
-// pause waits for changes that the directory has not been told of yet.
+// pause waits for changes that have not reached the directory yet.
 func pause(ctx context.Context) error {
 	t := time.NewTimer(time.Millisecond)
 	defer t.Stop()

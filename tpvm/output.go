@@ -275,6 +275,8 @@ type caughtStream struct {
 	isContinued bool
 }
 
+// newCollector registers the resources of a collector, and starts to handle their messages. The
+// caller has the first reference, which release gives back.
 func (t *Task) newCollector(f sink) (*collector, error) {
 	r, err := t.c.Register(t.ended, nil)
 	if err != nil {
@@ -454,6 +456,7 @@ func (c *collector) watchLocked(id TID) {
 	c.watched[id] = w
 }
 
+// unwatch ends a stream's need for the monitor of a pod or a task. The last one stops the monitor.
 func (c *collector) unwatch(id TID) {
 	c.mu.Lock()
 	w, ok := c.watched[id]

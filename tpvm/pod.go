@@ -137,6 +137,7 @@ type done struct{ Error string }
 // mostThreads is how many threads one request may start.
 const mostThreads = 1 << 20
 
+// startPod registers the pod of the task, and starts to handle requests.
 func (t *Task) startPod(ctx context.Context, f *config) error {
 	p := &pod{
 		t: t, onSignal: f.onSignal, noLaunch: f.noLaunch, maxPrograms: f.maxPrograms, forks: make(chan func()),
@@ -295,6 +296,7 @@ func (p *pod) startThreads(ctx context.Context, q spawnThreads) (a started) {
 	return a
 }
 
+// startThread registers a thread, and calls f in a goroutine of its own.
 func (t *Task) startThread(ctx context.Context, f ThreadFunc, q spawnThreads) (*Thread, error) {
 	th, err := t.newThread(ctx, typeThread, family{name: q.Name, args: q.Args, parentage: q.parentage}, nil)
 	if err != nil {

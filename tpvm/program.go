@@ -90,6 +90,7 @@ type startedPrograms struct {
 	Host     string
 }
 
+// startedProgram is the result for one program: ID identifies its start.
 type startedProgram struct {
 	ID    TID
 	PID   int

@@ -123,9 +123,9 @@ func (p *pod) endChildren() {
 	}
 }
 
-// RunPod is the body of a command such as tpvm pod. Started from a shell, it calls ServePod. Started
-// by AddHosts, it starts a background process of the same command that serves the pod, and returns
-// when AddHosts has found that pod.
+// RunPod is the body of a command such as tpvm pod. If a user has started the command, RunPod calls
+// ServePod. If AddHosts has started it, RunPod starts a background process of the same command that
+// serves the pod, and returns when AddHosts has found that pod.
 func RunPod(ctx context.Context, opts ...Option) error {
 	name := os.Getenv(EnvAdded)
 	if name == "" {

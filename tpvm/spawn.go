@@ -16,6 +16,7 @@ import (
 	"github.com/rocl-go/rocl"
 )
 
+// A spawn holds the options of a Spawn or Start.
 type spawn struct {
 	args          []string
 	env           []string
@@ -89,7 +90,7 @@ func NoParent() SpawnOption { return func(s *spawn) { s.noParent = true } }
 // Self, as the name to spawn or to start, is the program of the caller's process.
 const Self = "."
 
-// NoOutput discards what programs print.
+// NoOutput discards the output of programs.
 func NoOutput() SpawnOption { return func(s *spawn) { s.noOutput = true } }
 
 // String describes the conditions on hosts, for errors.
@@ -119,7 +120,7 @@ type place struct {
 	node     string
 	host     string // the host's own name
 	added    string // the name under which AddHosts added the host, or ""
-	launcher string // of a place for programs: what serves the pod
+	launcher string // of a place for programs: the kind of process that serves the pod
 	weight   int    // its share; 0 counts as 1
 }
 
@@ -209,8 +210,8 @@ func (t *Thread) start(ctx context.Context, places []place, isProgram bool, name
 	return ids, e.orNil()
 }
 
-// notStarted returns why a thread or program of a share was not started: the error of the
-// request to its pod, or what the pod has answered.
+// notStarted returns the reason why a thread or program of a share was not started: the error of
+// the request to its pod, or the pod's answer.
 func (s share) notStarted(err error, answer string) error {
 	switch {
 	case err != nil:
@@ -390,12 +391,13 @@ type Host struct {
 	Arch  string // GOOS/GOARCH
 	Cores int
 	Tasks int // tasks of the virtual machine on it
-	// Launcher is what starts programs of Spawn there: LauncherPod, LauncherDirserver,
-	// LauncherTask, or "" if nothing does. AddHosts changes that.
+	// Launcher is the kind of process that starts the programs of Spawn on the host: LauncherPod,
+	// LauncherDirserver, LauncherTask, or "" if there is none. AddHosts changes that.
 	Launcher string
 	Added    string // the name under which AddHosts added the host
 }
 
+// hosts returns the hosts whose node resources match a pattern and satisfy conditions.
 func (t *Task) hosts(ctx context.Context, where rocl.Match, conditions ...rocl.FindOption) (hs []Host, err error) {
 	m := rocl.Match{rocl.AttrKind: "node"}
 	maps.Copy(m, where)

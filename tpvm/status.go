@@ -191,6 +191,7 @@ func (t *Thread) Wait(ctx context.Context, id TID) (Status, error) {
 	return s, nil
 }
 
+// wait finds the pod that has started the program of a task, and waits for the end of the program.
 func (t *Thread) wait(ctx context.Context, id TID) (Status, error) {
 	pod, ok := t.task.pod.launched.get(id)
 	if !ok {

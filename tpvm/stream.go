@@ -78,6 +78,7 @@ func (p *pod) connectOutput(ctx context.Context, c *child, q spawnPrograms) erro
 	return nil
 }
 
+// newStream announces a stream of a child's output to the collector, and makes its pipe.
 func (p *pod) newStream(ctx context.Context, c *child, q spawnPrograms, number uint64, isError bool) (*stream, error) {
 	s := &stream{p: p, to: q.Output.To, own: number, c: c, done: make(chan struct{})}
 	err := s.begin(ctx, beginStream{

@@ -64,6 +64,7 @@ const (
 // no task.
 type TID = rocl.GID
 
+// config holds the options of Enrol, ServePod and RunPod.
 type config struct {
 	c        *rocl.Context
 	rocl     []rocl.Option
@@ -114,22 +115,22 @@ func WithSignal(f func(syscall.Signal)) Option { return func(c *config) { c.onSi
 // nil l discards the log.
 func WithLogger(l *slog.Logger) Option { return func(c *config) { c.log = l } }
 
-// WithExport makes Enrol export f under a name, until Exit. A parent may spawn f as soon as the Spawn
-// that started this program has returned. A call of Export may come too late for that.
+// WithExport makes Enrol export f under a name, until Exit. A parent may spawn f as soon as the
+// Spawn that started this program has returned. A call of Export may come too late for that.
 func WithExport(name string, f ThreadFunc) Option {
 	return func(c *config) { c.exports = append(c.exports, namedFunc{name, f}) }
 }
 
-// WithMaxPrograms limits how many programs started by this task, for itself and for other tasks, run at
-// once. The default is 4096.
+// WithMaxPrograms limits how many programs started by this task, for itself and for other tasks,
+// run at the same time. The default is 4096.
 func WithMaxPrograms(n int) Option { return func(c *config) { c.maxPrograms = n } }
 
-// WithoutLaunch prevents other tasks from starting programs through this one. Use it for a task that
-// soon ends.
+// WithoutLaunch prevents other tasks from starting programs through this one. Use it for a task
+// that soon ends.
 func WithoutLaunch() Option { return func(c *config) { c.noLaunch = true } }
 
-// Observing makes the task an observer: Tasks does not list it, and other tasks cannot start programs
-// through it. Use it for monitoring commands.
+// Observing makes the task an observer: Tasks does not list it, and other tasks cannot start
+// programs through it. Use it for monitoring commands.
 func Observing() Option { return func(c *config) { c.noLaunch, c.isHidden = true, true } }
 
 // A Task is a process of the virtual machine. Its Thread stands for the process itself. The methods
@@ -162,7 +163,7 @@ type Task struct {
 
 	mu         sync.Mutex
 	exited     bool
-	output     output       // where the output of programs goes that this task spawns
+	output     output       // the place for the output of programs that this task spawns
 	catch      *collector   // the collector of that output; nil: a collector of another task, or none
 	collectors []*collector // of this task that have not ended
 	own        []*os.File   // the reading ends of the pipes to which this process writes
@@ -259,6 +260,8 @@ func userName() string {
 	return strconv.Itoa(os.Getuid())
 }
 
+// enrol starts the pod, registers the main thread and the exports, and reports to the launcher that
+// has started the process, if there is one.
 func (t *Task) enrol(ctx context.Context, conf *config) error {
 	if err := t.startPod(ctx, conf); err != nil {
 		return err
@@ -395,6 +398,7 @@ func (t *Task) Export(ctx context.Context, name string, f ThreadFunc) (io.Closer
 	return x, nil
 }
 
+// An export is an exported function of a task.
 type export struct {
 	t    *Task
 	r    *rocl.Resource
@@ -402,6 +406,7 @@ type export struct {
 	f    ThreadFunc
 }
 
+// Close ends the export. Running threads go on.
 func (x *export) Close() error {
 	p := x.t.pod
 	p.mu.Lock()

@@ -33,6 +33,7 @@ func (t *Thread) Programs(ctx context.Context) iter.Seq2[TaskInfo, error] {
 	return t.list(ctx, typeStart)
 }
 
+// list yields the resources of these types in the virtual machine.
 func (t *Thread) list(ctx context.Context, types ...string) iter.Seq2[TaskInfo, error] {
 	return func(yield func(TaskInfo, error) bool) {
 		for _, typ := range types {

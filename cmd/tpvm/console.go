@@ -54,6 +54,8 @@ type console struct {
 	quit    bool
 }
 
+// runConsole enrols the console, and carries out the start-up file and then the commands of a
+// terminal or a script.
 func runConsole(cmd *cobra.Command, rc string) (err error) {
 	t, err := enrol(cmd, tpvm.WithName("tpvm console"), tpvm.WithoutLaunch())
 	if err != nil {

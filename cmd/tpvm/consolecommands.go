@@ -34,7 +34,7 @@ const many = math.MaxInt // any number of arguments
 // consoleCommands are the commands, in the order of help.
 var consoleCommands []command
 
-func init() { // in init, because help refers to the table
+func init() { // not in the declaration: help refers to the table
 	consoleCommands = []command{
 		{"add", "HOST...", 1, many, "add hosts on which tasks can start programs", "ssh reaches them; for its options: setenv TPVM_SSH 'ssh -F FILE'", (*console).add},
 		{"alias", "[NAME [COMMAND [argument...]]]", 0, many, "list the aliases, print one, or define one", "", (*console).alias},

@@ -270,6 +270,7 @@ func (c *console) environment() (env []string) {
 	return env
 }
 
+// spawn starts the programs of a job, and follows them.
 func (c *console) spawn(ctx context.Context, args []string) error {
 	r, err := parseSpawn(args)
 	if err != nil {

@@ -213,8 +213,8 @@ func TestRunErrors(t *testing.T) {
 	}
 }
 
-// For a host that exists and starts no programs, run says how to change that. The error says run
-// where the library says start.
+// For a host that exists and starts no programs, run says how to change that. In the error of the
+// library, run replaces the word start by run.
 func TestRunOnIdleHost(t *testing.T) {
 	ctx := t.Context()
 	c := rocltest.Cluster(t, 2)

@@ -20,7 +20,7 @@ import (
 )
 
 // An agent is a program of a node: the test's own binary, run again in the node's namespace, with
-// one context. The test tells it over its standard input what to do.
+// one context. The test calls its methods over its standard input and output.
 type agent struct {
 	*rpc.Client
 	node *node

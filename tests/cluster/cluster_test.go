@@ -55,7 +55,7 @@ func complete(as []*agent, own, same []rocl.GID) {
 	}
 }
 
-// lacking returns what is wrong for complete.
+// lacking returns the differences that complete finds.
 func lacking(as []*agent, own, same []rocl.GID) (wrong []string) {
 	add := func(format string, args ...any) { wrong = append(wrong, fmt.Sprintf(format, args...)) }
 	for i, a := range as {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package pvm runs the example programs of Debian's package pvm-examples, unmodified, over PVM
-// 3.4 and over libpvm3, and compares what they print and their exit codes. Numbers of tasks,
-// message contexts and times differ, and are masked; so does the order of lines of different
-// processes, so lines are sorted.
+// Package pvm runs the example programs of Debian's package pvm-examples, unmodified, over PVM 3.4
+// and over libpvm3. It compares their output and their exit codes. Numbers of tasks, message
+// contexts and times differ, and are masked. The order of lines of different processes differs too,
+// so lines are sorted.
 //
-// The tests skip where gcc or one of the packages pvm, pvm-dev and pvm-examples is missing. With
-// ROCL_PVM=must they fail instead.
+// The tests are skipped if gcc or one of the packages pvm, pvm-dev and pvm-examples is missing.
+// With ROCL_PVM=must they fail instead.
 package pvm
 
 import (
@@ -43,7 +43,7 @@ type machine struct {
 	name string
 	bin  string   // the programs
 	env  []string // of the programs
-	log  string   // where PVM writes what spawned programs print
+	log  string   // the file to which PVM writes the output of spawned programs
 
 	// The rest is for a machine of tpvm:
 	dir, key string // of the cluster; the key's file
@@ -168,7 +168,7 @@ func startPVM(t *testing.T, src string) *machine {
 	console := func(in string, args ...string) string {
 		cmd := exec.Command("pvm", args...)
 		cmd.Env, cmd.Stdin, cmd.WaitDelay = m.env, strings.NewReader(in), time.Second
-		b, _ := cmd.CombinedOutput() // the console's status says nothing
+		b, _ := cmd.CombinedOutput() // the exit status of the console has no meaning
 		return string(b)
 	}
 	if out := console("conf\nquit\n", hosts); !strings.Contains(out, "1 host") {
@@ -285,7 +285,7 @@ ROCL_SOCKET=%s/one ROCL_BIND=%s ROCL_JOIN=%s ROCL_KEY_FILE=%s ROCL_CLUSTER=%s %s
 	return append(slices.Clone(m.env), tpvm.EnvSSH+"="+ssh, tpvm.EnvPod+"="+self)
 }
 
-// hostsPrint is what hosts.c prints. PVM adds no host without a second machine.
+// hostsPrint is the output of hosts.c. PVM adds no host without a second machine.
 const hostsPrint = `pvm_config(&n, NULL, &list) = 0
 1 host
 pvm_notify(PvmHostAdd, 1, -1, NULL) = 0
@@ -336,7 +336,7 @@ func testHosts(t *testing.T, ours *machine) {
 	}
 }
 
-// A run is one test's programs on one machine, and what they have printed.
+// A run is the programs of one test on one machine, and their output.
 type run struct {
 	t   *testing.T
 	m   *machine
@@ -422,7 +422,7 @@ func (p *process) say(lines ...string) {
 	}
 }
 
-// wait waits for the end of the program and notes what it has printed.
+// wait waits for the end of the program and records its output.
 func (p *process) wait() {
 	p.r.t.Helper()
 	_ = p.in.Close()
@@ -650,7 +650,7 @@ func size(path string) int64 {
 	return 0
 }
 
-// printed returns what spawned programs have printed since the log had the size since.
+// printed returns the output of spawned programs since the log had the size since.
 func printed(t *testing.T, log string, since int64) string {
 	b, err := os.ReadFile(log)
 	if err != nil {

@@ -22,7 +22,7 @@ func benchPack[T pack.Number](b *testing.B, enc pack.Encoding, size int) {
 			if err := pack.Pack(buf, v, 1); err != nil {
 				b.Fatal(err)
 			}
-			if enc == pack.InPlace { // the copy that Pack makes with the others
+			if enc == pack.InPlace { // the copy that Pack makes with other encodings
 				if _, err := buf.Encode(dst); err != nil {
 					b.Fatal(err)
 				}

@@ -80,7 +80,7 @@ func (b *Buffer) Typed() bool { return b.typed }
 // Len returns the number of bytes of the packed values, without the description of a typed message.
 func (b *Buffer) Len() int { return b.size }
 
-// Size returns the number of bytes of the whole message, which is what Encode writes.
+// Size returns the number of bytes of the whole message, which Encode writes.
 func (b *Buffer) Size() int {
 	if !b.typed {
 		return b.size

@@ -14,7 +14,7 @@ import (
 	"github.com/rocl-go/rocl/tpvm/pack"
 )
 
-// What the PVM 3.4.6 library packed; see testdata/golden.c.
+// golden holds the messages that the PVM 3.4.6 library has packed; see testdata/golden.c.
 //
 //go:embed testdata/golden.txt
 var golden string

@@ -19,7 +19,8 @@ var (
 	// ErrOverflow is returned when a value does not fit into its bytes (PvmOverflow): a long in
 	// encoding Default, or a value that is unpacked into an int of four bytes.
 	ErrOverflow = errors.New("pack: value too large for the encoding")
-	// ErrBadParam is returned for an argument that is never valid, such as a stride of zero (PvmBadParam).
+	// ErrBadParam is returned for an argument that is never valid, such as a stride of zero
+	// (PvmBadParam).
 	ErrBadParam = errors.New("pack: invalid argument")
 	// ErrMismatch is returned by PackMessageBody if the two messages have different encodings, or
 	// if only the destination is typed (PvmMismatch).
