@@ -10,8 +10,8 @@ import (
 	"github.com/rocl-go/rocl/internal/netsource"
 )
 
-// However many strangers one source has, another that has fewer keeps its own,
-// and of a source the oldest goes first.
+// A source with any number of connections does not displace those of a source that has fewer. Of
+// one source the oldest connection is cut first.
 func TestStrangers(t *testing.T) {
 	const most = 8
 	s := NewStrangers(most)
