@@ -476,8 +476,8 @@ func (l *List) Reset() {
 func (l *List) Equal(o *List) bool { return bytes.Equal(l.Wire(), o.Wire()) }
 
 // String returns the list in a readable form: {name=value, other=?}. A name or a value is in double
-// quotes, with Go's escapes, if it has characters that are not safe on a terminal, or if it could
-// be mistaken for another part of the text.
+// quotes, with Go's escapes, in two cases: it has characters that are not safe on a terminal, or it
+// could be mistaken for another part of the text.
 func (l *List) String() string {
 	b := []byte{'{'}
 	for a := range each(l.Wire()) {

@@ -46,7 +46,7 @@ func TestStrangers(t *testing.T) {
 	if len(cut) != most || s.count != 0 || len(s.from) != 0 {
 		t.Errorf("%d cut, %d left", len(cut), s.count)
 	}
-	// Where all sources have one, the oldest goes.
+	// If all sources have one connection, the oldest is cut.
 	cut = nil
 	for i := range most + 1 {
 		add(fmt.Sprintf("tcp://10.0.1.%d:1", i))
