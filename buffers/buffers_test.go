@@ -32,8 +32,8 @@ func get(t testing.TB, p *Pool, n int) *Buffer {
 
 var sizes = []int{0, 1, 63, 64, 65, 4096, 100_000, 1 << 20, 1<<20 + 1, 3 << 20}
 
-// mark writes m at both ends of b and here and there between: enough to see
-// two buffers overlap, and quick under the race detector.
+// mark writes m at both ends of b and at some places between. That is enough to see that two
+// buffers overlap, and fast under the race detector.
 func mark(b []byte, m byte) {
 	for i := 0; i < len(b); i += stride {
 		b[i] = m
@@ -54,7 +54,7 @@ func marked(b []byte, m byte) (found byte, ok bool) {
 
 const stride = 64 // the least distance between buffers
 
-// No two buffers share memory, and each keeps what was written to it.
+// No two buffers share memory, and each keeps its contents.
 func TestAgainstModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p := New()
@@ -180,7 +180,7 @@ func TestLimit(t *testing.T) {
 	}
 }
 
-// Memory cut for one size serves another once nobody uses it.
+// Memory cut for buffers of one size serves another size when none of these buffers is in use.
 func TestLimitAcrossSizes(t *testing.T) {
 	p := New(WithLimit(1 << 20))
 	for round := range 3 {
@@ -213,7 +213,7 @@ func TestGetWaitNeverFits(t *testing.T) {
 	}
 }
 
-// What exceeds the part of the limit that Get may ever use is refused at once.
+// A size beyond the part of the limit that Get may ever use is refused at once.
 func TestGetWaitBeyondReserved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := New(WithLimit(64 << 10))
@@ -232,7 +232,7 @@ func TestGetWaitBeyondReserved(t *testing.T) {
 	})
 }
 
-// Misuse is noticed, counted, and gives no buffer to two owners.
+// Misuse is detected and counted, and gives no buffer to two owners.
 func TestMisuse(t *testing.T) {
 	if debugging {
 		t.Skip("the debug build panics")
@@ -293,7 +293,7 @@ func TestGetWait(t *testing.T) {
 	})
 }
 
-// Closing a pool does not take the memory from under those who still read it.
+// Closing a pool does not unmap memory whose buffers are still held.
 func TestCloseWhileHeld(t *testing.T) {
 	p := New()
 	b, c := get(t, p, 100), get(t, p, 2<<20)
@@ -380,8 +380,8 @@ func ExamplePool() {
 	// free
 }
 
-// The large buffer that was released last is had again; it is in nobody's way who
-// wants another, waits for memory, or closes the pool.
+// The large buffer that was released last is reused. It does not prevent a Get of another size, a
+// wait for memory, or the closing of the pool.
 func TestLastLargeOne(t *testing.T) {
 	p := New(WithLimit(8 << 20))
 	a := get(t, p, 3<<20)
@@ -394,7 +394,7 @@ func TestLastLargeOne(t *testing.T) {
 		t.Error("another one is had")
 	}
 	a.Release()
-	b := get(t, p, 7<<20) // for which the other must go
+	b := get(t, p, 7<<20) // for which the other buffer must be unmapped
 	if n := p.Stats(); n.InUse != 1 || n.Mapped > 8<<20 {
 		t.Errorf("%+v", n)
 	}
@@ -419,7 +419,7 @@ func TestLastLargeOne(t *testing.T) {
 	if err := <-got; err != nil {
 		t.Error(err)
 	}
-	if b = get(t, p, 2<<20); !debugging { // which panics
+	if b = get(t, p, 2<<20); !debugging { // a rocldebug build panics
 		defer func() {
 			if n := p.Stats().DoubleReleases; n != 1 {
 				t.Errorf("%d double releases were noticed", n)
@@ -436,8 +436,8 @@ func TestLastLargeOne(t *testing.T) {
 	}
 }
 
-// Large buffers are had and released by many while the pool is closed: all memory
-// goes with the last of them.
+// Many goroutines get and release large buffers while the pool is closed. All memory is unmapped
+// with the last of them.
 func TestLargeWhileClosing(t *testing.T) {
 	for range 50 {
 		p := New()
@@ -466,7 +466,7 @@ func TestLargeWhileClosing(t *testing.T) {
 	}
 }
 
-// A slice and memory of another pool keep nothing of a pool's memory by themselves.
+// A slice, and memory of another pool, have a footprint of 0.
 func TestFootprint(t *testing.T) {
 	p, other := New(), New()
 	defer p.Close()
@@ -483,7 +483,7 @@ func TestFootprint(t *testing.T) {
 	b.Release()
 }
 
-// Get leaves reserved bytes to GetReserved, and Await tells of what comes back.
+// Get leaves reserved bytes to GetReserved, and Await reports memory that comes back.
 func TestReserve(t *testing.T) {
 	p := New(WithLimit(1 << 20))
 	defer p.Close()

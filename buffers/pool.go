@@ -86,7 +86,7 @@ type home struct {
 	lost  int // buffers that are never handed out again; guarded by the pool's mu
 }
 
-// A Pool hands out buffers. Its methods may be called concurrently.
+// A Pool provides buffers. Its methods may be called concurrently.
 type Pool struct {
 	limit int64
 	free  [classes]stack
@@ -579,7 +579,7 @@ type Stats struct {
 	LateRetains    uint64 // retains of free buffers that were detected
 }
 
-// Stats returns the present figures.
+// Stats returns the current figures.
 func (p *Pool) Stats() Stats {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -10,8 +10,8 @@ import (
 	"github.com/rocl-go/rocl/internal/memfd"
 )
 
-// Buffers of a shared pool lie in files that can be mapped elsewhere, where
-// Locate says; those of before Share, and others' memory, do not.
+// Buffers of a shared pool lie in files that can be mapped elsewhere, at the place that Locate
+// returns. Buffers from before Share, and memory of lenders, do not.
 func TestShare(t *testing.T) {
 	p := New()
 	old, err := p.Get(100)
@@ -65,7 +65,7 @@ type lenderFunc func(bool)
 
 func (f lenderFunc) Return(isAbandoned bool) { f(isAbandoned) }
 
-// Borrowed memory goes back once, with the last of buffer and slices.
+// Borrowed memory goes back once, with the last reference to the buffer and its slices.
 func TestBorrow(t *testing.T) {
 	p := New()
 	back := 0
@@ -95,7 +95,7 @@ func TestBorrow(t *testing.T) {
 	}
 }
 
-// What is abandoned is not handed out again, and does not keep the pool from closing.
+// An abandoned buffer is not handed out again, and does not keep the pool from closing.
 func TestAbandon(t *testing.T) {
 	for _, n := range []int{100, 2 << 20} {
 		p := New()
@@ -131,8 +131,8 @@ func TestAbandon(t *testing.T) {
 	}
 }
 
-// An arena in which a buffer was abandoned is used for nothing else. It is unmapped when the
-// last of its buffers has been released, and what another process has mapped stays.
+// An arena in which a buffer was abandoned gives no further buffers. It is unmapped when the last
+// of its buffers has been released. Mappings in other processes stay.
 func TestAbandonedArena(t *testing.T) {
 	p := New()
 	if err := p.Share(); err != nil {
@@ -188,7 +188,7 @@ func TestAbandonedArena(t *testing.T) {
 	}
 }
 
-// A lender hears whether its memory may still be read, each time anew.
+// A lender is told each time whether its memory may still be read.
 func TestLenderHears(t *testing.T) {
 	p := New()
 	var heard []bool
@@ -211,8 +211,8 @@ func TestLenderHears(t *testing.T) {
 	}
 }
 
-// A view, and slices of it, are read-only and keep the memory alive; they lie where the
-// buffer does.
+// A view, and slices of it, are read-only and keep the memory alive. They lie in the memory of the
+// buffer.
 func TestView(t *testing.T) {
 	p := New()
 	if err := p.Share(); err != nil {

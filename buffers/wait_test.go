@@ -39,7 +39,7 @@ func TestSeveralSends(t *testing.T) {
 	b.Release()
 }
 
-// Each goroutine in Wait goes on once, at the end of the last send or of its context.
+// Each goroutine in Wait returns once, at the end of the last send or of its context.
 func TestWait(t *testing.T) {
 	p := buffers.New()
 	defer p.Close()

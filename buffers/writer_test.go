@@ -66,7 +66,7 @@ func TestWriteAfterResize(t *testing.T) {
 	}
 }
 
-// A full buffer takes what fits, and the error says so.
+// A full buffer takes what fits, and Write returns an error.
 func TestWriteFull(t *testing.T) {
 	p := New()
 	defer p.Close()
@@ -105,7 +105,7 @@ func TestWriteReadOnly(t *testing.T) {
 	}
 }
 
-// ReadFrom reads to the end, and says whether that was the reader's or the buffer's.
+// ReadFrom reads to the end, and reports whether the reader or the buffer ended first.
 func TestReadFrom(t *testing.T) {
 	p := New()
 	defer p.Close()

@@ -91,7 +91,7 @@ func expose(t testing.TB, ep side, r bulk.Rights, s ...bulk.Segment) *bulk.Regio
 	return reg
 }
 
-// pattern is what counting returns the beginning of.
+// pattern returns the bytes of which counting returns the beginning.
 var pattern = sync.OnceValue(func() []byte {
 	p := make([]byte, 16<<20)
 	for i := range p {
@@ -100,7 +100,7 @@ var pattern = sync.OnceValue(func() []byte {
 	return p
 })
 
-// counting returns n bytes that tell where they lie.
+// counting returns n bytes, each of which depends on its offset.
 func counting(n int) []byte {
 	p := make([]byte, n)
 	for at := 0; at < n; at += copy(p[at:], pattern()[at>>24:]) {
@@ -116,8 +116,8 @@ func cut(p []byte, k int) (all [][]byte) {
 	return all
 }
 
-// segments returns the slices as segments of a region: plain memory, or copies in registered buffers.
-// gather returns what is in them.
+// segments returns the slices as segments of a region: plain memory, or copies in registered
+// buffers. gather returns their contents.
 func segments(t testing.TB, c *rocl.Context, all [][]byte, isRegistered bool) (segs []bulk.Segment, gather func() []byte) {
 	t.Helper()
 	var mems [][]byte
@@ -137,8 +137,9 @@ func segments(t testing.TB, c *rocl.Context, all [][]byte, isRegistered bool) (s
 	return segs, func() []byte { return bytes.Join(mems, nil) }
 }
 
-// What Mercury's tests of bulk transfers check: BK1 to BK5, in both directions, with both kinds of
-// memory, and with one slice and many at the target. The long form has up to 64 MiB.
+// TestRanges checks what Mercury's tests of bulk transfers check (BK1 to BK5), in both directions,
+// with both kinds of memory, and with one slice and many at the target. The long form has up to 64
+// MiB.
 func TestRanges(t *testing.T) {
 	over(t, func(t *testing.T, origin, target side) {
 		for _, n := range longOr([]int{16, 1 << 10, 3<<20 + 5, 64 << 20}, []int{16, 1 << 10, 3<<20 + 5}) {
@@ -184,7 +185,7 @@ func ranges(t *testing.T, origin, target side, n, k int, isRegistered bool) {
 	}
 }
 
-// Segments without bytes, without memory, overlapping, a million, exposed twice: BK1 and BK11.
+// Segments may be empty, nil, overlapping, a million in number, and in two regions: BK1 and BK11.
 func TestSegments(t *testing.T) {
 	over(t, func(t *testing.T, origin, target side) {
 		if _, err := origin.Expose(bulk.ReadOnly); !errors.Is(err, bulk.ErrRange) {
@@ -271,7 +272,7 @@ func TestRangeErrors(t *testing.T) {
 	})
 }
 
-// What a region and a handle allow: BK10.
+// TestRights checks what a region and a handle allow: BK10.
 func TestRights(t *testing.T) {
 	over(t, func(t *testing.T, origin, target side) {
 		all := []bulk.Rights{bulk.ReadOnly, bulk.WriteOnly, bulk.ReadWrite}
@@ -313,7 +314,7 @@ const (
 	stepLen  = 17
 )
 
-// forge returns the handle whose encoding f has changed.
+// forge returns a handle after f has changed its encoding.
 func forge(t testing.TB, h bulk.Handle, f func(p []byte)) bulk.Handle {
 	t.Helper()
 	p, err := codec.Append(nil, &h)
@@ -327,8 +328,8 @@ func forge(t testing.TB, h bulk.Handle, f func(p []byte)) bulk.Handle {
 	return h
 }
 
-// Handles that were narrowed and passed on cannot be widened; forged and foreign ones are refused,
-// by the origin, whatever the target lets pass.
+// Handles that were narrowed and passed on cannot be widened. The origin refuses forged and foreign
+// handles, whatever the target checks.
 func TestForgedHandles(t *testing.T) {
 	over(t, func(t *testing.T, origin, target side) {
 		mem := counting(100)
@@ -417,7 +418,7 @@ func TestForgedHandles(t *testing.T) {
 		if err := pull(bulk.Handle{}); !errors.Is(err, bulk.ErrRights) {
 			t.Error(err)
 		}
-		// What the target would refuse itself.
+		// Requests that an honest target would refuse itself.
 		for _, x := range [][2]uint64{{0, 21}, {20, 1}, {math.MaxUint64, 2}, {2, math.MaxUint64}, {1 << 63, 1}} {
 			if err := bulk.Ask(deadline(t), target.Endpoint, part, x[0], x[1]); !errors.Is(err, bulk.ErrRange) && !errors.Is(err, rocl.ErrTooLarge) {
 				t.Errorf("%v: %v", x, err)
@@ -426,7 +427,7 @@ func TestForgedHandles(t *testing.T) {
 		if err := bulk.AskWrite(deadline(t), target.Endpoint, part, 0, []byte{1}); !errors.Is(err, bulk.ErrRights) {
 			t.Error(err)
 		}
-		// Messages that are none of this protocol harm nothing.
+		// Messages of other protocols have no effect.
 		me, err := target.c.Register(deadline(t), nil)
 		if err != nil {
 			t.Fatal(err)
@@ -452,7 +453,8 @@ func TestForgedHandles(t *testing.T) {
 	})
 }
 
-// A third process pulls from the first through the second, which has narrowed the handle: BK7.
+// A third process pulls from the first one. The second process has passed the handle on, narrowed:
+// BK7.
 func TestForwardedHandle(t *testing.T) {
 	over(t, func(t *testing.T, a, b side) {
 		c := endpoint(t, b.c)
@@ -527,7 +529,7 @@ func TestCancel(t *testing.T) {
 			if !bytes.Equal(was[:got], mem[:got]) || err != nil && got == int64(n) || percent == 0 && got > 0 {
 				t.Errorf("%d%%: %d bytes are said to be there", percent, got)
 			}
-			if _, err := target.Pull(deadline(t), r.Handle(), 0, make([]byte, n)); err != nil { // whatever was under way has come
+			if _, err := target.Pull(deadline(t), r.Handle(), 0, make([]byte, n)); err != nil { // all earlier transfers have ended
 				t.Error(err)
 			}
 			if !bytes.Equal(dst, was) {
@@ -550,7 +552,7 @@ func TestCancel(t *testing.T) {
 	}, bulk.PieceSize(piece))
 }
 
-// A view of what is registered, and of this process's memory, is the memory itself: BK13.
+// A view of registered memory, and of this process's memory, is the memory itself: BK13.
 func TestView(t *testing.T) {
 	over(t, func(t *testing.T, origin, target side) {
 		const n = 1 << 20
@@ -605,8 +607,8 @@ func TestView(t *testing.T) {
 	})
 }
 
-// Memory that was given back is neither read nor written: pulls and pushes run all the time
-// while regions come and go.
+// Memory is neither read nor written after Revoke. Pulls and pushes run all the time while regions
+// are made and revoked.
 func TestRevokeDuringTransfers(t *testing.T) {
 	over(t, func(t *testing.T, origin, target side) {
 		const n = 1 << 20
@@ -688,7 +690,8 @@ func TestRandomSegments(t *testing.T) {
 	}, bulk.PieceSize(10_000), bulk.Depth(3))
 }
 
-// Pieces come in order, at most so many at a time, and breaking off gives everything back: BK14.
+// Pieces come in order, with a limited number in progress, and breaking off the loop releases
+// everything: BK14.
 func TestPipeline(t *testing.T) {
 	over(t, func(t *testing.T, origin, target side) {
 		const n = 5<<20 + 17
@@ -752,7 +755,7 @@ func TestPipeline(t *testing.T) {
 	})
 }
 
-// An endpoint that is closed, and one whose resource is gone.
+// Transfers fail at an endpoint that is closed, and at one whose resource has ended.
 func TestClose(t *testing.T) {
 	over(t, func(t *testing.T, origin, target side) {
 		r := expose(t, origin, bulk.ReadWrite, bulk.Bytes(make([]byte, 1<<20)))
@@ -781,7 +784,8 @@ func TestClose(t *testing.T) {
 	})
 }
 
-// Small memory is in the argument, as it was when that was made; large memory is pulled: BK12.
+// Small memory is in the argument, with its contents at the time when the argument was made. Large
+// memory is pulled: BK12.
 func TestArgument(t *testing.T) {
 	const limit = 4096
 	over(t, func(t *testing.T, origin, target side) {

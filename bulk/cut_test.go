@@ -18,7 +18,7 @@ import (
 	"github.com/rocl-go/rocl/subsys/tcp"
 )
 
-// A fragile transport is TCP whose connections break after so many bytes, so many times.
+// A fragile transport is TCP whose connections break after a number of bytes, a number of times.
 type fragile struct {
 	subsys.Transport
 	after int64
@@ -75,7 +75,7 @@ func (r *relay) accept() {
 	}
 }
 
-// pump passes on bytes until there were so many, if connections still are to break.
+// pump passes bytes on until left is used up, if connections still have to break.
 func (r *relay) pump(to, from net.Conn, left *atomic.Int64) {
 	defer to.Close()
 	defer from.Close()
@@ -91,8 +91,8 @@ func (r *relay) pump(to, from net.Conn, left *atomic.Int64) {
 	}
 }
 
-// The connection breaks again and again during large transfers, of 1 GiB in the long form: rocl resumes it, and all bytes
-// are right.
+// The connection breaks again and again during large transfers, of 1 GiB in the long form. rocl
+// resumes it, and all bytes are right.
 func TestConnectionCut(t *testing.T) {
 	const cuts = 10
 	n := longOr(1<<30, 15<<20)
@@ -123,7 +123,8 @@ func TestConnectionCut(t *testing.T) {
 	}
 }
 
-// Many transfers at a time, that are given up, delay neither others nor the end of the region.
+// Many simultaneous transfers that are given up delay neither other transfers nor the end of the
+// region.
 func TestManyTransfers(t *testing.T) {
 	over(t, func(t *testing.T, origin, target side) {
 		r := expose(t, origin, bulk.ReadOnly, bulk.Bytes(counting(4<<20)))

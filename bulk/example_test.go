@@ -11,7 +11,8 @@ import (
 	"github.com/rocl-go/rocl/bulk"
 )
 
-// A client sends a message that says where its data is. The server pulls of it what it needs.
+// A client sends a message that says where its data is. The server pulls the part of the data that
+// it needs.
 func Example() {
 	ctx := context.Background()
 	c, err := rocl.Open(ctx)

@@ -9,14 +9,14 @@ import (
 	"github.com/rocl-go/rocl/codec"
 )
 
-// What a target does that keeps to no rule.
+// Functions of a target that keeps no rule.
 
 const (
 	TagRead  = tagRead
 	TagWrite = tagWrite
 )
 
-// Widen adds a step to a handle without looking at it.
+// Widen adds a step to a handle without a check.
 func Widen(h Handle, off, n uint64, r Rights) Handle {
 	h, _ = h.narrow(step{off, n, r})
 	return h
@@ -51,7 +51,8 @@ func ask(ctx context.Context, ep *Endpoint, tag uint64, q request, data []byte) 
 	return err
 }
 
-// HookReadProcess replaces what reads the memory of other processes. The hook gets what it has replaced.
+// HookReadProcess replaces the function that reads the memory of other processes. The hook gets the
+// replaced function.
 func HookReadProcess(hook func(read func() error, local [][]byte) error) (undo func()) {
 	was := readProcess
 	readProcess = func(pid int, local [][]byte, remote []extent) error {
@@ -60,7 +61,7 @@ func HookReadProcess(hook func(read func() error, local [][]byte) error) (undo f
 	return func() { readProcess = was }
 }
 
-// What a ticket has.
+// Sizes of a ticket.
 const (
 	TagPlace   = tagPlace
 	TagTake    = tagTake
@@ -75,14 +76,14 @@ func (ep *Endpoint) Ticket(p []byte) (*rocl.Buffer, error) {
 	return ep.newTicket(nil, &mem, 0, n)
 }
 
-// HandleOf returns a handle of n bytes of an endpoint that gave none.
+// HandleOf returns a handle of n bytes of an endpoint that did not give one.
 func HandleOf(origin rocl.GID, n int64) Handle {
 	h := Handle{origin: origin}
 	h.steps[0] = step{0, uint64(n), ReadWrite}
 	return h
 }
 
-// PullPlaced pulls what a ticket names, and nothing in another way.
+// PullPlaced pulls by a ticket only.
 func PullPlaced(ctx context.Context, ep *Endpoint, h Handle, dst []byte) error {
 	mem, n := newLocal([][]byte{dst})
 	return ep.pullPlaced(ctx, &h, 0, &mem, 0, n)

@@ -4,7 +4,8 @@ package bulk
 
 import "testing"
 
-// Transfers at a time share what is under way; none has less than one piece, and one alone has what it wants.
+// Simultaneous transfers share the limit of bytes in progress. Each has at least one piece, and a
+// single transfer has what it wants.
 func TestFlightDepth(t *testing.T) {
 	for _, x := range []struct {
 		transfers, piece int64

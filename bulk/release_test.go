@@ -11,7 +11,8 @@ import (
 	"github.com/rocl-go/rocl/bulk"
 )
 
-// Release does not wait, refuses later transfers, and has the region's reference to a buffer released. A view stays as it is.
+// Release does not wait, refuses later transfers, and releases the region's reference to a buffer.
+// A view stays valid.
 func TestRelease(t *testing.T) {
 	over(t, func(t *testing.T, origin, target side) {
 		b, err := origin.c.Buffer(100_000)

@@ -15,8 +15,8 @@ import (
 	"github.com/rocl-go/rocl/rocltest"
 )
 
-// Many targets ask for more at a time than the origin serves: it is never at more than its limit, and all transfers
-// end with the right bytes.
+// Many targets send more requests at a time than the origin serves. The origin never serves more
+// than its limit, and all transfers end with the right bytes.
 func TestRequestsAtATime(t *testing.T) {
 	const most, n = 4, 1 << 20
 	if _, err := bulk.Open(deadline(t), nil, bulk.MaxRequests(0)); !errors.Is(err, bulk.ErrRange) {
@@ -63,7 +63,7 @@ func TestRequestsAtATime(t *testing.T) {
 	}
 }
 
-// A target that has its share of the requests keeps others from nothing.
+// A target that uses its whole share of the requests does not delay other targets.
 func TestGreedyTarget(t *testing.T) {
 	cl := rocltest.Cluster(t, 1)
 	const n = 1 << 20

@@ -20,8 +20,8 @@ import (
 	"github.com/rocl-go/rocl/subsys/shm"
 )
 
-// hook replaces what reads the memory of other processes, until the test has ended. Endpoints are opened after it, and
-// so closed before.
+// hook replaces the function that reads the memory of other processes until the end of the test.
+// Endpoints must be opened after it, so that they are closed before.
 func hook(t *testing.T, f func(read func() error, local [][]byte) error) {
 	t.Helper()
 	t.Cleanup(bulk.HookReadProcess(f))
@@ -34,7 +34,8 @@ func sharing(t *testing.T, opts ...bulk.Option) (origin, target side) {
 	return open(), open()
 }
 
-// Plain memory of another process is read where it lies, with one copy, between any lists of segments; pushes too.
+// Plain memory of another process is read where it lies, with one copy, between any lists of
+// segments. Pushes work in the same way.
 func TestPlainMemoryReadInPlace(t *testing.T) {
 	const n = 9<<20 + 123
 	var bytesRead atomic.Int64
@@ -81,8 +82,8 @@ func TestPlainMemoryReadInPlace(t *testing.T) {
 	}
 }
 
-// Where the system does not let a process read another one's memory, or the identifier names another process, transfers
-// go through the ring. After the first refusal nothing is tried again.
+// If the system does not let a process read another one's memory, or the identifier names another
+// process, transfers use the ring. After the first refusal no other attempt is made.
 func TestPlainMemoryDenied(t *testing.T) {
 	for name, deny := range map[string]func(local [][]byte) error{
 		"EPERM":             func([][]byte) error { return syscall.EPERM },
@@ -141,7 +142,8 @@ func TestPlainMemoryDenied(t *testing.T) {
 	})
 }
 
-// A system call that fails in the midst of a transfer does not end it: what is missing goes through the ring.
+// A system call that fails in the middle of a transfer does not end it: the missing bytes go
+// through the ring.
 func TestPlainMemoryFailsInTheMidst(t *testing.T) {
 	var calls atomic.Int64
 	hook(t, func(read func() error, local [][]byte) error {
@@ -220,8 +222,8 @@ func TestCancelWhileReading(t *testing.T) {
 	}
 }
 
-// Tickets of an origin, or of a target, that lie: nothing panics, nothing is read beyond what was asked for, and
-// transfers fail or go on another way.
+// Tickets of an origin, or of a target, may lie. Nothing panics, nothing is read beyond the
+// request, and transfers fail or use messages.
 func TestHostileTickets(t *testing.T) {
 	origin, target := sharing(t)
 	hostile, err := origin.c.Register(deadline(t), nil)

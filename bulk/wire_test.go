@@ -44,7 +44,7 @@ func TestGoldenRequest(t *testing.T) {
 	}
 }
 
-// A reply that says that a request has failed never has the length of one that was granted.
+// A reply with an error never has the length of a granted one.
 func TestRefusals(t *testing.T) {
 	for _, err := range append(codes[1:], errors.New("other")) {
 		for n := range uint64(100) {
@@ -61,7 +61,7 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// No request panics, and none is let in whose key was not given.
+// No request causes a panic, and none is granted whose key the origin did not give.
 func FuzzRequest(f *testing.F) {
 	h := Handle{region: 1}
 	h.steps[0] = step{0, 100, ReadWrite}

@@ -11,11 +11,10 @@ import (
 	"github.com/fxamacker/cbor/v2"
 )
 
-// selfDescribed is the tag that makes CBOR known as such (RFC 8949, section 3.4.6).
+// selfDescribed is the tag that marks bytes as CBOR (RFC 8949, section 3.4.6).
 const selfDescribed = "\xd9\xd9\xf7"
 
-// deepest is how many values may lie within each other. A value that contains itself is
-// deeper.
+// deepest is how many levels of values may be nested. A value that contains itself has more.
 const deepest = 1000
 
 var (
@@ -24,10 +23,10 @@ var (
 		TextMarshaler: cbor.TextMarshalerTextString,
 	}.UserBufferEncMode())
 	decMode = must(cbor.DecOptions{
-		MaxNestedLevels:   deepest + 100, // tags count too
-		MaxArrayElements:  maxLen,        // each has at least one byte
+		MaxNestedLevels:   deepest + 100, // tags count as levels
+		MaxArrayElements:  maxLen,        // more than a message can have: each element has at least one byte
 		MaxMapPairs:       maxLen,
-		UTF8:              cbor.UTF8DecodeInvalid, // what is encoded is decoded
+		UTF8:              cbor.UTF8DecodeInvalid, // the encoder does not check UTF-8 either
 		TextUnmarshaler:   cbor.TextUnmarshalerTextString,
 		ExtraReturnErrors: cbor.ExtraDecErrorUnknownField,
 	}.DecMode())
@@ -35,7 +34,7 @@ var (
 
 func must[M any](m M, err error) M {
 	if err != nil {
-		panic(err) // as the program starts: the options are constants
+		panic(err) // at the start of the program: the options are constants
 	}
 	return m
 }
@@ -52,7 +51,7 @@ func (pl *plan) appendCBOR(p []byte, v any) ([]byte, error) {
 	if err := encMode.MarshalToBuffer(v, w); err != nil {
 		return nil, fmt.Errorf("%w: encoding %v: %w", ErrValue, pl.typ, err)
 	}
-	// A little more than it had: then a value that is a little larger still fits.
+	// A little more than the value's size, so that a slightly larger value still fits.
 	if n := int64(w.Len() - had); n > pl.lately.Load() || n < pl.lately.Load()/4 {
 		pl.lately.Store(n + n/8)
 	}
@@ -65,7 +64,7 @@ func (pl *plan) decodeCBOR(p []byte, v any) (err error) {
 	if !is {
 		return wrong(p, pl)
 	}
-	defer func() { // methods of the value's parts decode what came from elsewhere
+	defer func() { // methods of the value's parts decode bytes from another process
 		if r := recover(); r != nil {
 			err = fmt.Errorf("%w: decoding %v: panic: %v", ErrValue, pl.typ, r)
 		}
@@ -76,10 +75,10 @@ func (pl *plan) decodeCBOR(p []byte, v any) (err error) {
 	return nil
 }
 
-// isOpaque reports whether values of t are encoded by methods of theirs.
+// isOpaque reports whether methods of t encode its values.
 func isOpaque(t reflect.Type) bool { return has(t, binaryMarshaler, textMarshaler, cborMarshaler) }
 
-// fieldsOf returns the fields of a struct that CBOR has.
+// fieldsOf yields the fields of a struct that CBOR encodes.
 func fieldsOf(t reflect.Type) iter.Seq[reflect.StructField] {
 	return func(yield func(reflect.StructField) bool) {
 		for f := range t.Fields() {
@@ -94,10 +93,10 @@ func fieldsOf(t reflect.Type) iter.Seq[reflect.StructField] {
 	}
 }
 
-// survey reports whether values of t may contain others to any depth. It fails if t has a
-// part that cannot be encoded, or that would be lost.
+// survey reports whether values of t may be nested to any depth. It fails if t has a part that
+// cannot be encoded, or that would be lost.
 func survey(t reflect.Type) (isOpen bool, err error) {
-	within := map[reflect.Type]bool{} // the types around the present one: true; those that were seen: false
+	within := map[reflect.Type]bool{} // true: the type contains the current one; false: the type was visited
 	var visit func(reflect.Type) error
 	visit = func(u reflect.Type) error {
 		around, seen := within[u]
@@ -135,8 +134,8 @@ func survey(t reflect.Type) (isOpen bool, err error) {
 	return isOpen, err
 }
 
-// tooDeep returns an error for a value in which values lie within each other too deep, as
-// they do in one that contains itself.
+// tooDeep returns an error for a value with too many nested levels, such as a value that contains
+// itself.
 func tooDeep(v reflect.Value, depth int) error {
 	if depth > deepest {
 		return fmt.Errorf("more than %d values lie within each other", deepest)
@@ -181,7 +180,7 @@ func tooDeep(v reflect.Value, depth int) error {
 	return nil
 }
 
-// isSimple reports whether values of t contain no others, as far as its kind tells.
+// isSimple reports whether values of t contain no other values, as far as its kind shows.
 func isSimple(t reflect.Type) bool {
 	switch t.Kind() {
 	case reflect.Pointer, reflect.Interface, reflect.Slice, reflect.Array, reflect.Map, reflect.Struct:

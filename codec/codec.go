@@ -10,26 +10,26 @@ import (
 	"unsafe"
 )
 
-// ErrValue is matched by the errors of values that cannot be encoded, and of payloads that
-// cannot be decoded.
+// ErrValue is matched by the errors for values that cannot be encoded, and for payloads that cannot
+// be decoded.
 var ErrValue = errors.New("rocl: the value does not fit its format")
 
-// A Codec is a format of a program's own for values of type T. The payload of a message is
-// what Append appends, with nothing before it. The methods may be called concurrently.
+// A Codec is a program's own format for values of type T. The payload of a message is exactly what
+// Append appends. The methods may be called concurrently.
 type Codec[T any] interface {
-	// Append appends v to p and returns the extended slice, as append does. It must
-	// not keep p. Where p has room the payload is not copied.
+	// Append appends v to p and returns the extended slice, as append does. It must not keep p. If
+	// p has room, the payload is not copied.
 	Append(p []byte, v T) ([]byte, error)
-	// Decode returns the value whose payload is p. The value must not refer to the
-	// memory of p. A payload comes from other processes: it may be any bytes.
+	// Decode returns the value of the payload p. The value must not refer to the memory of p. A
+	// payload comes from another process, so it may be any bytes.
 	Decode(p []byte) (T, error)
 }
 
-// headLen is the length of what names the type of a raw value.
+// headLen is the length of the head that names the type of a raw value.
 const headLen = 8
 
-// Size returns how many bytes Append will append for v. For values that are neither bytes nor
-// raw it is an estimate.
+// Size returns how many bytes Append will append for v. For values other than bytes, strings and
+// raw ones it is an estimate.
 func Size[T any](v *T) int {
 	pl := planOf[T]()
 	at := unsafe.Pointer(v)
@@ -49,12 +49,12 @@ func Size[T any](v *T) int {
 	return int(pl.lately.Load())
 }
 
-// maxLen is more than any message has.
+// maxLen is a length that no message reaches.
 const maxLen = 1<<31 - 1
 
-// Append appends the encoding of v to p and returns the extended slice. Where p has room,
-// the result lies there. It fails with an error that matches ErrValue if values of T, or this one,
-// cannot be encoded; then it returns nil.
+// Append appends the encoding of v to p and returns the extended slice. If p has room, the result
+// lies there. If values of T, or this value, cannot be encoded, Append returns nil and an error
+// that matches ErrValue.
 func Append[T any](p []byte, v *T) ([]byte, error) {
 	pl := planOf[T]()
 	at := unsafe.Pointer(v)
@@ -78,13 +78,13 @@ func Append[T any](p []byte, v *T) ([]byte, error) {
 		pl.encode(to[headLen:], s.data, s.len)
 		return p, nil
 	case asCBOR:
-		own := *v // v itself stays on its stack
+		own := *v // a copy, so that v can stay on the caller's stack
 		return pl.appendCBOR(p, &own)
 	}
 	return nil, pl.err
 }
 
-// extend makes p longer by n bytes, and returns it and these.
+// extend makes p longer by n bytes. It returns the longer slice and its last n bytes.
 func extend(p []byte, n int) (whole, added []byte) {
 	had := len(p)
 	if cap(p)-had < n {
@@ -94,8 +94,8 @@ func extend(p []byte, n int) (whole, added []byte) {
 	return p, p[had:]
 }
 
-// Decode reads a value that Append has encoded. If it fails, with an error that matches
-// ErrValue, v is as it was.
+// Decode reads a value that Append has encoded. If Decode fails, the error matches ErrValue and v
+// is not changed.
 func Decode[T any](p []byte, v *T) error {
 	pl := planOf[T]()
 	at := unsafe.Pointer(v)
@@ -147,13 +147,13 @@ func Decode[T any](p []byte, v *T) error {
 	return pl.err
 }
 
-// sliceHeader is how a slice lies in memory.
+// sliceHeader is the form of a slice in memory.
 type sliceHeader struct {
 	data     unsafe.Pointer
 	len, cap int
 }
 
-// wrong says why p cannot be decoded as pl wants it.
+// wrong returns an error that says why p cannot be decoded by pl.
 func wrong(p []byte, pl *plan) error {
 	what := "is of no known format"
 	switch {

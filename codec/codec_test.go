@@ -25,7 +25,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// wire encodes v behind a prefix, into memory that had something in it.
+// wire encodes v after a prefix, into memory with old contents.
 func wire[T any](t testing.TB, v T) []byte {
 	t.Helper()
 	p := append(bytes.Repeat([]byte{0xee}, 4096)[:0], "before"...)
@@ -40,8 +40,8 @@ func wire[T any](t testing.TB, v T) []byte {
 	return p
 }
 
-// same encodes and decodes v. It checks that the value has its own memory, and that nothing
-// shorter or longer is such a value, but the first elements of a slice.
+// same encodes and decodes v. It checks that the value has its own memory, and that no shorter or
+// longer payload is valid, except for the first elements of a slice.
 func same[T any](t *testing.T, v T) {
 	t.Helper()
 	p := wire(t, v)
@@ -194,7 +194,7 @@ func TestSame(t *testing.T) {
 	}{Text: "x"})
 }
 
-// A raw value is what encoding/binary writes, behind the name of its type.
+// A raw value has the bytes that encoding/binary writes, after the name of its type.
 func TestRawIsBinary(t *testing.T) {
 	check := func(p []byte, v any) {
 		t.Helper()
@@ -209,7 +209,7 @@ func TestRawIsBinary(t *testing.T) {
 	check(wire(t, -7), int64(-7))
 }
 
-// The bytes on the wire, which other programs and later versions rely on.
+// The bytes on the wire must stay, because other programs and later versions rely on them.
 func TestWire(t *testing.T) {
 	for _, c := range []struct {
 		got  []byte
@@ -226,7 +226,7 @@ func TestWire(t *testing.T) {
 	}
 }
 
-// CBOR of another program is read, as long as it says that it is CBOR.
+// CBOR from another program is decoded if it has the tag of self-described CBOR.
 func TestCBORFromElsewhere(t *testing.T) {
 	p, err := cbor.Marshal(map[string]string{"Text": "hello"})
 	if err != nil {
@@ -241,7 +241,7 @@ func TestCBORFromElsewhere(t *testing.T) {
 	}
 }
 
-// refused checks that a payload is no T, and that decoding leaves nothing.
+// refused checks that a payload is not a T, and that decoding changes nothing.
 func refused[T any](t *testing.T, what string, p []byte) {
 	t.Helper()
 	var v T
@@ -309,8 +309,8 @@ func TestNoBoolean(t *testing.T) {
 	}
 }
 
-// Types of which something would be lost, or that cannot be sent, are refused; so is a value
-// that contains itself.
+// Types that would lose a part, or that cannot be sent, are refused. So is a value that contains
+// itself.
 func TestUnfit(t *testing.T) {
 	unfit := func(what string, p []byte, err error) {
 		t.Helper()
@@ -362,7 +362,7 @@ type badDecoder struct{ s string }
 func (b badDecoder) MarshalBinary() ([]byte, error)  { return []byte(b.s), nil }
 func (b *badDecoder) UnmarshalBinary(p []byte) error { panic("no") }
 
-// A method of a value's part that panics on what came is an error of the value.
+// If a method of a value's part panics on a payload, decoding returns an error.
 func TestPanicOfPart(t *testing.T) {
 	refused[badDecoder](t, "itself", wire(t, badDecoder{"x"}))
 	refused[[]badDecoder](t, "several", wire(t, []badDecoder{{"x"}}))
@@ -377,7 +377,7 @@ func TestManyElements(t *testing.T) {
 	}
 }
 
-// Lengths that lie cost no memory.
+// False lengths in a payload cost no memory.
 func TestLyingLengths(t *testing.T) {
 	for _, head := range []string{"\x9b", "\xbb", "\x5b", "\x7b"} {
 		p := []byte(selfDescribed + head + "\x00\x00\x00\x00\x7f\xff\xff\xff" + "xxxx")
@@ -388,7 +388,7 @@ func TestLyingLengths(t *testing.T) {
 	refused[any](t, "depth", []byte(selfDescribed+strings.Repeat("\x81", 1<<20)))
 }
 
-// Memory that is big-endian, and ints of 4 bytes, as on other machines.
+// Big-endian memory and ints of 4 bytes work, as other machines have them.
 func TestOtherMachines(t *testing.T) {
 	type numbers struct {
 		A uint8
@@ -406,7 +406,7 @@ func TestOtherMachines(t *testing.T) {
 	l.add(reflect.TypeFor[numbers](), 0)
 	pl := &plan{typ: reflect.TypeFor[numbers]()}
 	pl.set(&l, int(pl.typ.Size()))
-	// Seen from here such a machine's memory is swapped, and so is what it writes.
+	// For this machine such a machine's memory is byte-swapped, and so is its encoding.
 	p := make([]byte, pl.size)
 	pl.encode(p, at(&v), 1)
 	want, err := binary.Append(nil, binary.BigEndian, &v)

@@ -25,8 +25,8 @@ type everything struct {
 	Deep  [][]map[int]*note
 }
 
-// Any bytes are a value or an error, for every kind of type. What is a raw value is exactly these bytes
-// when it is encoded again; what is CBOR is some CBOR with the same meaning.
+// Any bytes are a value or an error, for every kind of type. A raw value has exactly these bytes
+// when it is encoded again. CBOR may change, but keeps its meaning.
 func FuzzDecode(f *testing.F) {
 	f.Add(wire(f, everything{Text: "x", Tree: &tree{}, Any: []any{1, "a"}, Map: map[string]padded{"p": {}}}))
 	f.Add(wire(f, somePadded()))

@@ -17,8 +17,8 @@ import (
 	"github.com/fxamacker/cbor/v2"
 )
 
-// A format is how the values of a type are encoded. The numbers of raw values and slices are
-// on the wire.
+// A format is the way in which the values of a type are encoded. The numbers of raw values and
+// slices are on the wire.
 type format uint8
 
 const (
@@ -30,31 +30,31 @@ const (
 	asCBOR   format = 5
 )
 
-// A plan is what is known of a type. It is made once, and then only read.
+// A plan has the format of a type. It is made once, and then only read.
 type plan struct {
 	typ    reflect.Type
 	of     reflect.Type // a pointer to typ
 	format format
-	err    error // of a type that is unfit
+	err    error // the reason if the type is unfit
 
-	// Of raw values, and of the elements of slices:
-	text      string // the layout, as head has its hash
-	head      uint64 // the payload begins with it, little-endian
+	// For raw values, and for the elements of slices:
+	text      string // the layout, whose hash is in head
+	head      uint64 // first bytes of the payload, little-endian
 	size      int    // bytes on the wire
 	memSize   int    // bytes in memory
-	isFlat    bool   // both are the same bytes
-	hasChecks bool   // not every payload of the right length is a value
+	isFlat    bool   // both forms have the same bytes
+	hasChecks bool   // some payloads of the right length are invalid
 	ops       []op
 
-	// Of CBOR:
-	isOpen bool         // a value may contain others to any depth, or itself
-	lately atomic.Int64 // how many bytes a value had lately
+	// For CBOR:
+	isOpen bool         // values may be nested to any depth, or contain themselves
+	lately atomic.Int64 // recent size of an encoded value in bytes
 }
 
 var plans sync.Map // of *plan, by reflect.Type
 
-// lately has, for each hash of a type's address, the plan that was asked for last. planOf looks there
-// before it looks in plans, which takes ten times as long: a call of package rpc asks for six plans.
+// lately has, for each hash of a type's address, the plan that was used last. planOf looks there
+// before it looks in plans, which takes ten times as long. A call of package rpc needs six plans.
 var lately [64]atomic.Pointer[plan]
 
 func planOf[T any]() *plan {
@@ -102,7 +102,7 @@ var (
 	cborMarshaler   = reflect.TypeFor[cbor.Marshaler]()
 )
 
-// has reports whether t or a pointer to it implements one of these.
+// has reports whether t or a pointer to t implements one of the interfaces.
 func has(t reflect.Type, of ...reflect.Type) bool {
 	for _, i := range of {
 		if t.Implements(i) || reflect.PointerTo(t).Implements(i) {
@@ -129,7 +129,7 @@ func isRaw(t reflect.Type) bool {
 	}
 }
 
-// lay makes the plan of a raw type.
+// lay sets the layout of a raw type.
 func (pl *plan) lay(t reflect.Type) {
 	l := layout{isBig: binary.NativeEndian.Uint16([]byte{0, 1}) == 1}
 	l.add(t, 0)
@@ -140,11 +140,11 @@ func (pl *plan) lay(t reflect.Type) {
 	pl.set(&l, int(t.Size()))
 }
 
-// mostName is how many bytes of a layout are in the name of a type.
+// mostName is the most bytes of a layout in the name of a type.
 const mostName = 300
 
-// TypeName returns the name of a type for errors, with the names and kinds of its fields where they must be the same at both
-// sides: "main.Terms {A int64; B int64}".
+// TypeName returns the name of a type for errors. If both sides must have the same fields, the name
+// has their names and kinds too: "main.Terms {A int64; B int64}".
 func TypeName(t reflect.Type) string { return newPlan(t).name() }
 
 func (pl *plan) name() string {
@@ -164,7 +164,7 @@ func (pl *plan) set(l *layout, memSize int) {
 	pl.isFlat = l.size == memSize && covers(l.ops)
 }
 
-// covers reports whether ops copy bytes to the same places alone.
+// covers reports whether ops only copy bytes to the same places.
 func covers(ops []op) bool {
 	for i := range ops {
 		o := &ops[i]
@@ -180,13 +180,14 @@ func covers(ops []op) bool {
 	return true
 }
 
-// An op moves a part of a value. mem and wire are where the part begins.
+// An op moves a part of a value between memory and the wire. mem and wire are the offsets of the
+// part.
 type op struct {
 	kind              opKind
 	mem, wire         int
-	n                 int  // bytes of opCopy; numbers, or elements, of the others
-	sub               []op // of each element of opRepeat
-	memStep, wireStep int  // from one element to the next
+	n                 int  // bytes of opCopy and opBool; numbers or elements of the others
+	sub               []op // ops of each element of opRepeat
+	memStep, wireStep int  // bytes from one element to the next
 }
 
 type opKind uint8
@@ -196,15 +197,15 @@ const (
 	opBool          // a copy, where each byte must be 0 or 1
 	opRepeat        // sub, n times
 
-	// These are for other machines than usual:
+	// These are for big-endian machines and for machines with an int of 4 bytes:
 	opSwap2 // a number of 2 bytes, big-endian in memory
 	opSwap4
 	opSwap8
 	opInt32  // an int of 4 bytes in memory, and 8 on the wire
-	opUint32 // likewise
+	opUint32 // a uint of 4 bytes in memory, and 8 on the wire
 )
 
-// A layout is made by going through a type.
+// A layout collects the ops and the text of a raw type.
 type layout struct {
 	isBig     bool // numbers are big-endian in memory
 	text      strings.Builder
@@ -213,7 +214,7 @@ type layout struct {
 	hasChecks bool
 }
 
-// add appends a type whose values begin at mem.
+// add appends a type whose values begin at the offset mem.
 func (l *layout) add(t reflect.Type, mem int) {
 	switch k := t.Kind(); k {
 	case reflect.Array:
@@ -263,7 +264,7 @@ func (l *layout) number(mem, bytes, n int) {
 	l.put(op{kind: opCopy, mem: mem, wire: l.size, n: n * bytes}, n*bytes)
 }
 
-// put appends an op for size bytes on the wire, and joins it to the last one if it can.
+// put appends an op for size bytes on the wire, or extends the last op if possible.
 func (l *layout) put(o op, size int) {
 	l.size += size
 	if n := len(l.ops); n > 0 && o.kind <= opBool {
@@ -291,8 +292,7 @@ func (l *layout) array(t reflect.Type, mem int) {
 	}
 }
 
-// encode writes n values, which lie one behind the other at from, to p, which has room for
-// them.
+// encode writes n values, which lie one after another at from, to p, which has room for them.
 func (pl *plan) encode(p []byte, from unsafe.Pointer, n int) {
 	if n == 0 {
 		return
@@ -304,8 +304,8 @@ func (pl *plan) encode(p []byte, from unsafe.Pointer, n int) {
 	encode(pl.ops, p, from, n, pl.memSize, pl.size)
 }
 
-// decode is the reverse of encode. It reports false if p, which has the right length, is not
-// n values; then some of the memory has been written.
+// decode is the reverse of encode. It reports false if p, which has the right length, is not n
+// values. Then a part of the memory has been written.
 func (pl *plan) decode(to unsafe.Pointer, p []byte, n int) bool {
 	if n == 0 {
 		return true
@@ -323,7 +323,7 @@ func (pl *plan) corrupt() error {
 
 func encode(ops []op, p []byte, from unsafe.Pointer, times, memStep, wireStep int) {
 	for k := range times {
-		from := unsafe.Add(from, k*memStep) // never behind the last value, where another object may lie
+		from := unsafe.Add(from, k*memStep) // never after the last value, where another object may lie
 		for i := range ops {
 			o := &ops[i]
 			at, to := unsafe.Add(from, o.mem), p[o.wire:]
@@ -375,7 +375,7 @@ func decode(ops []op, to unsafe.Pointer, p []byte, times, memStep, wireStep int)
 	return true
 }
 
-// encodeNumber encodes number j of an op that is no copy. Memory is big-endian for opSwap.
+// encodeNumber encodes number j of an op other than a copy. Memory is big-endian for opSwap.
 func (o *op) encodeNumber(to []byte, at unsafe.Pointer, j int) {
 	switch o.kind {
 	case opSwap2:
@@ -391,7 +391,7 @@ func (o *op) encodeNumber(to []byte, at unsafe.Pointer, j int) {
 	}
 }
 
-// decodeNumber is the reverse of encodeNumber, and reports false if the number is too large.
+// decodeNumber is the reverse of encodeNumber. It reports false if the number is too large.
 func (o *op) decodeNumber(at unsafe.Pointer, from []byte, j int) bool {
 	switch o.kind {
 	case opSwap2:

@@ -17,7 +17,7 @@ import (
 
 func threadID() int { return unix.Gettid() }
 
-// cores returns those that the calling thread may use.
+// cores returns the cores that the calling thread may use.
 func cores(t testing.TB) []int {
 	var set unix.CPUSet
 	if err := unix.SchedGetaffinity(0, &set); err != nil {

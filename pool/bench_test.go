@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// The cost of a pool beside a worker goroutine behind a buffered channel.
+// The benchmarks compare a pool with a worker goroutine behind a buffered channel.
 
 func BenchmarkHandOver(b *testing.B) {
 	b.Run("channel", func(b *testing.B) {
@@ -48,7 +48,7 @@ func BenchmarkHandOver(b *testing.B) {
 	})
 }
 
-// handOver submits a unit to what is idle, and waits until it has run.
+// handOver submits a unit to an idle worker, and waits until it has run.
 func handOver(b *testing.B, ran chan struct{}, submit func(Unit)) {
 	u := Unit{Run: func(context.Context) { ran <- struct{}{} }}
 	b.ReportAllocs()

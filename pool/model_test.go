@@ -15,7 +15,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// reference is the plainest form of each kind of queue.
+// reference is the simplest form of each kind of queue.
 type reference struct {
 	policy Policy
 	units  []item // seq is the number of the unit

@@ -18,7 +18,7 @@ import (
 	"github.com/rocl-go/rocl/internal/eventually"
 )
 
-// TestNew checks what needs no configuration.
+// TestNew checks a set without configuration.
 func TestNew(t *testing.T) {
 	s := New()
 	want := PoolConfig{Name: "default", Policy: FIFO, Workers: Workers(runtime.GOMAXPROCS(0))}
@@ -408,7 +408,7 @@ func TestCloseUnderLoad(t *testing.T) {
 	}
 }
 
-// TestSharedSet is what two servers of a process do: they have pools in common, and release them.
+// TestSharedSet checks two servers of a process that share pools, and release them.
 func TestSharedSet(t *testing.T) {
 	s := newSet(t, Config{Pools: []PoolConfig{{Name: "default"}, {Name: "shared"}}})
 	p, _ := s.Pool("shared")
@@ -424,7 +424,7 @@ func TestSharedSet(t *testing.T) {
 	eventually.True(t, "the pool is removed", func() bool { return s.RemovePool("shared") == nil })
 }
 
-// TestDumpOfRunning checks that a set which was changed while it ran is dumped as it is.
+// TestDumpOfRunning checks that a set that was changed while it ran is dumped with its changes.
 func TestDumpOfRunning(t *testing.T) {
 	s := newSet(t, Config{Pools: []PoolConfig{{Name: "a", Workers: 2}}})
 	_, _ = s.AddPool(PoolConfig{Name: "b", Workers: NoWorkers, Policy: Keyed, Queue: 10, WhenFull: WaitWhenFull})

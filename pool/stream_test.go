@@ -14,8 +14,8 @@ import (
 	"github.com/rocl-go/rocl/internal/eventually"
 )
 
-// twoPools has a stream, which is held, in front of two pools with n units each, of which run is
-// told the pool.
+// twoPools returns a set with two pools and a stream, which is held. Each pool has n units, which
+// call run with the name of their pool.
 func twoPools(t *testing.T, c StreamConfig, n int, run func(pool string)) (s *Set, release func()) {
 	c.Name, c.Pools = "s", []string{"a", "b"}
 	s = newSet(t, Config{Pools: []PoolConfig{{Name: "a"}, {Name: "b"}}, Streams: []StreamConfig{c}})
@@ -189,8 +189,8 @@ type schedulerFunc func([]*Pool) int
 
 func (f schedulerFunc) Next(pools []*Pool) int { return f(pools) }
 
-// TestParked checks that a unit goes to a stream that is parked, whichever pools it has been at
-// before, so that no unit waits behind a stream that is busy.
+// TestParked checks that a unit goes to a parked stream, whichever pools the stream has served
+// before. So no unit waits for a busy stream.
 func TestParked(t *testing.T) {
 	s := newSet(t, Config{
 		Pools:   []PoolConfig{{Name: "a"}, {Name: "b"}},

@@ -91,8 +91,8 @@ func TestCancelLast(t *testing.T) {
 	})
 }
 
-// TestCancelMakesRoom checks that a call of Submit that waits gets the room of a unit that is cancelled,
-// and that its unit starts, where the one in front could not.
+// TestCancelMakesRoom checks that a waiting call of Submit gets the room of a cancelled unit, and
+// that its unit starts even if the unit before it could not.
 func TestCancelMakesRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSet(t, onePool(PoolConfig{Policy: Keyed, Workers: 2, Queue: 2, WhenFull: WaitWhenFull}))
@@ -116,7 +116,7 @@ func TestCancelMakesRoom(t *testing.T) {
 }
 
 // TestKeyedRoom checks that a key whose units fill the queue does not keep a worker from units of
-// others, neither of calls that would be refused nor of those that wait.
+// other keys. That holds for calls that would be refused and for calls that would wait.
 func TestKeyedRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, full := range []WhenFull{RejectWhenFull, WaitWhenFull} {
@@ -164,13 +164,13 @@ func TestMove(t *testing.T) {
 		}
 	}
 	move(tickets[0], a) // is there
-	move(tickets[1], b) // behind b's own
+	move(tickets[1], b) // after b's own
 	move(tickets[3], b) // before it
 	wantError(t, tickets[2].Move(b), `pool: move a unit to "b": its queue has room for 0 of 1 units`, ErrFull)
 	if tickets[2].Pool() != a {
 		t.Error("a unit for which there is no room was moved")
 	}
-	move(tickets[1], a) // back, behind all
+	move(tickets[1], a) // back, after all others
 	release[0]()
 	eventually.True(t, "the units of a have run", func() bool { return a.Stats().Done == 5 })
 	wantError(t, tickets[0].Move(b), `pool: move a unit to "b": it runs, has run or was cancelled`, ErrNotWaiting)

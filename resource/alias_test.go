@@ -4,8 +4,8 @@ package resource
 
 import "testing"
 
-// A value that is a view of the list itself may be given to another of its
-// attributes, whether that makes the list longer or shorter.
+// A value that is a view of the list itself may be given to another of its attributes, whether the
+// list gets longer or shorter.
 func TestSetOfOwnValue(t *testing.T) {
 	for _, old := range []string{"", "0", "a value longer than the other"} {
 		var l List
@@ -21,7 +21,7 @@ func TestSetOfOwnValue(t *testing.T) {
 	}
 }
 
-// Reading a list from the wire costs nothing but the look at it.
+// Parsing a list from the wire allocates nothing.
 func TestParseAllocs(t *testing.T) {
 	var l List
 	for _, n := range []string{"type", "a name that is longer than thirty-two bytes", "site"} {

@@ -23,11 +23,11 @@ const (
 	Ge               // greater or equal
 )
 
-// Conditions that are no comparisons.
+// Conditions other than comparisons.
 const (
-	opLeast Op = Ge + 1 + iota // the least number comes first
-	opMost                     // the greatest number comes first
-	opOwner                    // owned by one context
+	opLeast Op = Ge + 1 + iota // order: the least number comes first
+	opMost                     // order: the greatest number comes first
+	opOwner                    // the resource is owned by one context
 	opEnd
 )
 
@@ -42,7 +42,7 @@ func (op Op) String() string {
 func (op Op) compares() bool { return op >= Eq && op <= Ge }
 func (op Op) orders() bool   { return op == opLeast || op == opMost }
 
-// holds reports whether a number that compares as c with another one satisfies op.
+// holds reports whether op is satisfied by a number whose comparison with the other number gave c.
 func (op Op) holds(c int) bool {
 	switch op {
 	case Eq:
@@ -59,34 +59,33 @@ func (op Op) holds(c int) bool {
 	return c >= 0
 }
 
-// ErrCondition is returned for a comparison, an order or an owner that makes no sense,
-// and where there is one too many.
+// ErrCondition is returned for an invalid comparison, order or owner, and for a second order or
+// owner.
 var ErrCondition = errors.New("resource: the condition makes no sense")
 
 const (
-	// MaxNumber is how many bytes a number has at most. A longer text is no number.
+	// MaxNumber is the most bytes of a number. A longer text is not a number.
 	MaxNumber = 128
-	// MaxConditions is how many conditions a pattern has at most: each is looked for
-	// in each resource.
+	// MaxConditions is the most conditions of a pattern. Each condition is checked for each
+	// resource.
 	MaxConditions = 16
 
-	// The vlen of a condition has its highest bit set, then the Op, then the
-	// length of the operand. A parser that does not know conditions takes it for a
-	// value that is too long.
+	// The vlen of a condition has its highest bit set, then the Op, then the length of the operand.
+	// A parser that does not know conditions sees a value that is too long.
 	condition   = 1 << 31
 	operandMask = 1<<24 - 1
 	maxExponent = 1 << 20
 )
 
-// A decimal is a number as a text has it, without loss. The zero decimal is 0.
+// A decimal is a number as its text gives it, without loss. The zero decimal is 0.
 type decimal struct {
 	negative    bool
-	whole, part []byte // digits before and behind the point, the first is not 0
-	size        int    // the first digit stands for itself times 10^(size-1)
+	whole, part []byte // digits before and after the point; the first one is not 0
+	size        int    // the first digit counts for itself times 10^(size-1)
 }
 
-// parseDecimal reads a decimal number: digits with at most one point among them or
-// beside them, a sign before them, and a power of ten behind them, such as -1.5e3.
+// parseDecimal reads a decimal number such as -1.5e3: an optional sign, digits with at most one
+// point, and an optional power of ten.
 func parseDecimal(b []byte) (d decimal, ok bool) {
 	if len(b) == 0 || len(b) > MaxNumber {
 		return d, false
@@ -116,7 +115,7 @@ func parseDecimal(b []byte) (d decimal, ok bool) {
 		d.size -= n - len(d.part)
 	}
 	if len(d.whole)+len(d.part) == 0 {
-		return decimal{}, true // there is one zero
+		return decimal{}, true // all zeros are the same number
 	}
 	return d, true
 }
@@ -152,7 +151,7 @@ func digits(b []byte) bool {
 
 func (d *decimal) isZero() bool { return len(d.whole)+len(d.part) == 0 }
 
-// digit returns the i-th digit. Behind the last digit there are zeros.
+// digit returns the i-th digit. After the last digit all digits are 0.
 func (d *decimal) digit(i int) byte {
 	switch {
 	case i < len(d.whole):
@@ -174,7 +173,7 @@ func (d *decimal) sign() int {
 	return 1
 }
 
-// compare returns -1, 0 or 1 where d is less than, equal to, or greater than o.
+// compare returns -1, 0 or 1 if d is less than, equal to, or greater than o.
 func (d *decimal) compare(o *decimal) int {
 	s, t := d.sign(), o.sign()
 	switch {
@@ -201,8 +200,8 @@ func (d *decimal) compare(o *decimal) int {
 	return 0
 }
 
-// CompareNumbers compares two decimal numbers without rounding: -1, 0 or 1. ok is
-// false if a or b is no number.
+// CompareNumbers compares two decimal numbers without rounding and returns -1, 0 or 1. ok is false
+// if a or b is not a number.
 func CompareNumbers(a, b []byte) (c int, ok bool) {
 	x, ok := parseDecimal(a)
 	if !ok {
@@ -215,9 +214,9 @@ func CompareNumbers(a, b []byte) (c int, ok bool) {
 	return x.compare(&y), true
 }
 
-// Compare appends a comparison to a pattern: a resource matches only if its first
-// attribute with that name is a decimal number for which op holds. ErrCondition for
-// an Op that there is not, and for a text that is no number.
+// Compare appends a comparison to a pattern: a resource matches only if its first attribute with
+// that name is a decimal number for which op holds. It fails with ErrCondition for an unknown Op
+// and for a text that is not a number.
 func (l *List) Compare(name string, op Op, number string) error {
 	if !op.compares() {
 		return fmt.Errorf("%w: no comparison has the number %d", ErrCondition, op)
@@ -228,10 +227,9 @@ func (l *List) Compare(name string, op Op, number string) error {
 	return l.condition(name, op, number)
 }
 
-// OrderBy lets the resources that match a pattern be ordered by the number in the
-// first attribute with that name: the greatest first if most says so, else the
-// least. A resource without such a number comes last. A pattern has one order:
-// ErrCondition.
+// OrderBy orders the resources that match a pattern by the number in the first attribute with that
+// name: the greatest first if most is true, else the least. A resource without such a number comes
+// last. A second order fails with ErrCondition.
 func (l *List) OrderBy(name string, most bool) error {
 	if of, _, ok := l.Order(); ok {
 		return fmt.Errorf("%w: it is ordered by %q and by %q", ErrCondition, of, name)
@@ -243,7 +241,7 @@ func (l *List) OrderBy(name string, most bool) error {
 	return l.condition(name, op, "")
 }
 
-// OwnedBy lets a pattern match only what the context owns. A pattern has one owner:
+// OwnedBy restricts a pattern to resources that the context owns. A second owner fails with
 // ErrCondition.
 func (l *List) OwnedBy(context GID) error {
 	if of, ok := l.Owner(); ok {
@@ -254,7 +252,7 @@ func (l *List) OwnedBy(context GID) error {
 	return l.condition(ownerName, opOwner, string(id[:]))
 }
 
-// ownerName is the name of the attribute that tells who owns a resource.
+// ownerName is the name of the attribute with the owner of a resource.
 const ownerName = SystemPrefix + "context"
 
 func (l *List) condition(name string, op Op, operand string) error {
@@ -283,13 +281,15 @@ func (l *List) firstCondition(want func(Op) bool) (attr, bool) {
 	return attr{}, false
 }
 
-// Order returns by what the pattern's resources are ordered.
+// Order returns the order of the pattern: the name, and whether the greatest number comes first. ok
+// is false if the pattern has no order.
 func (l *List) Order() (name string, most, ok bool) {
 	a, ok := l.firstCondition(Op.orders)
 	return string(a.name), a.op == opMost, ok
 }
 
-// Owner returns the context whose resources alone match the pattern.
+// Owner returns the context whose resources alone match the pattern. ok is false if the pattern has
+// no owner.
 func (l *List) Owner() (context GID, ok bool) {
 	a, ok := l.firstCondition(func(op Op) bool { return op == opOwner })
 	if !ok {
@@ -305,7 +305,7 @@ func (l *List) Conditional() bool {
 	return ok
 }
 
-// Compared yields the names whose values conditions look at, in order.
+// Compared yields the names whose values the conditions use, in order.
 func (l *List) Compared(yield func(string) bool) {
 	for a := range each(l.Wire()) {
 		if a.op != 0 && a.op != opOwner && !yield(string(a.name)) {
@@ -314,12 +314,12 @@ func (l *List) Compared(yield func(string) bool) {
 	}
 }
 
-// WithoutConditions returns a copy that has the known and the absent attributes.
+// WithoutConditions returns a copy of the list without its conditions.
 func (l *List) WithoutConditions() List {
 	return l.without(func(op Op) bool { return op != 0 })
 }
 
-// WithoutOrder returns a copy that has everything but the order.
+// WithoutOrder returns a copy of the list without its order.
 func (l *List) WithoutOrder() List { return l.without(Op.orders) }
 
 func (l *List) without(drop func(Op) bool) List {
@@ -337,9 +337,8 @@ func (l *List) without(drop func(Op) bool) List {
 	return kept
 }
 
-// Answer returns the attributes with which a resource answers a pattern that wants
-// some: the pattern's known attributes, and those wanted with the values that the
-// resource has.
+// Answer returns the attributes of a resource that answer the pattern l: the pattern's known
+// attributes, and the wanted ones with the values that the resource has.
 func (l *List) Answer(resource *List) List {
 	var a List
 	if l.Conditional() {
@@ -351,9 +350,8 @@ func (l *List) Answer(resource *List) List {
 	return a
 }
 
-// Meets reports whether the comparisons of a pattern hold for a resource, and whether
-// it is owner's if the pattern says whose. It does not look at the pattern's known
-// attributes.
+// Meets reports whether the comparisons of a pattern hold for a resource, and whether owner is the
+// pattern's owner if the pattern has one. It ignores the pattern's known attributes.
 func Meets(owner GID, resource, pattern *List) bool {
 	if id, ok := pattern.Owner(); ok && id != owner {
 		return false
@@ -378,7 +376,7 @@ func compares(resource *List, p []byte) bool {
 	return true
 }
 
-// getBytes is Get of a name that is a view.
+// getBytes is Get with a name that is a view.
 func (l *List) getBytes(name []byte) ([]byte, bool) {
 	w := l.Wire()
 	for at := listHead; at < len(w); {
@@ -391,24 +389,23 @@ func (l *List) getBytes(name []byte) ([]byte, bool) {
 	return nil, false
 }
 
-// A Rank says how far in front a resource is in an order. The zero Rank is behind
-// all others.
+// A Rank is the position of a resource in an order. The zero Rank comes after all others.
 type Rank struct {
 	d    decimal
 	most bool
 	ok   bool
 }
 
-// RankOf returns the rank of a resource by the number in its first attribute with
-// that name. It is a view of the resource's attributes.
+// RankOf returns the rank of a resource by the number in its first attribute with that name. The
+// rank is a view of the resource's attributes.
 func RankOf(resource *List, name string, most bool) Rank {
 	v, _ := resource.Get(name)
 	d, ok := parseDecimal(v)
 	return Rank{d, most, ok}
 }
 
-// Compare returns -1 where r is before o, 1 where it is behind, and else 0. Both must
-// be ranks in one order.
+// Compare returns -1 if r comes before o, 1 if r comes after o, and 0 if they are equal. Both must
+// be ranks in the same order.
 func (r *Rank) Compare(o *Rank) int {
 	switch {
 	case r.ok != o.ok && r.ok:
@@ -423,13 +420,13 @@ func (r *Rank) Compare(o *Rank) int {
 	return r.d.compare(&o.d)
 }
 
-// IsNumber reports whether the rank is that of a number.
+// IsNumber reports whether the resource has a number to rank it by.
 func (r *Rank) IsNumber() bool { return r.ok }
 
-// met counts the conditions that a parser has met.
+// met counts the conditions that a parser has read.
 type met struct{ all, orders, owners int }
 
-// check returns what is wrong with the next condition, "" if nothing is.
+// check returns the fault of the next condition, or "" if it is valid.
 func (m *met) check(name, operand []byte, op Op) string {
 	if m.all++; op.orders() {
 		m.orders++
@@ -460,7 +457,7 @@ func (m *met) check(name, operand []byte, op Op) string {
 // ParsePattern is ParseList of a list that may have conditions.
 func ParsePattern(b []byte) (List, error) { return parse(b, true) }
 
-// conditionOf takes the vlen of an attribute apart, if it is that of a condition.
+// conditionOf splits the vlen of a condition. ok is false for any other vlen.
 func conditionOf(vlen uint32) (op Op, size int, ok bool) {
 	if vlen == absent || vlen&condition == 0 {
 		return 0, 0, false
@@ -468,7 +465,7 @@ func conditionOf(vlen uint32) (op Op, size int, ok bool) {
 	return Op(vlen >> 24 & math.MaxInt8), int(vlen & operandMask), true
 }
 
-// appendText writes a condition for people to read.
+// appendText appends a condition in a readable form.
 func appendText(b []byte, a *attr, name string) []byte {
 	switch {
 	case a.op.compares():
@@ -481,5 +478,5 @@ func appendText(b []byte, a *attr, name string) []byte {
 	return fmt.Appendf(b, "%s=%v", name, GetGID(a.value))
 }
 
-// vlenOf is the vlen of the attribute at a place of a wire form.
+// vlenOf returns the vlen of the attribute at position at of a wire form.
 func vlenOf(w []byte, at int) uint32 { return binary.LittleEndian.Uint32(w[at+2:]) }

@@ -69,7 +69,7 @@ func conditions(t testing.TB) *List {
 	return p
 }
 
-// The wire form of conditions as it must stay.
+// The wire form of conditions must stay.
 func TestGoldenConditions(t *testing.T) {
 	var l List
 	_ = l.Compare("cores", Ge, "4")
@@ -82,7 +82,7 @@ func TestGoldenConditions(t *testing.T) {
 	if s := l.String(); s != "{cores>=4, most load, rocl.context=000000000001-2-0}" {
 		t.Error(s)
 	}
-	// This is how a parser that knows no conditions sees it.
+	// A parser that does not know conditions sees this.
 	if _, err := ParseList(l.Wire()); !errors.Is(err, ErrMalformed) {
 		t.Error("conditions in a list:", err)
 	}

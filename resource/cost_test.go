@@ -10,8 +10,7 @@ import (
 	"time"
 )
 
-// The cost of matching and filling grows with the length of the lists and not with
-// its square: it takes the milliseconds that it should, a thousand times, and not minutes.
+// The cost of matching and filling grows with the length of the lists and not with its square.
 func TestManyAttributesCost(t *testing.T) {
 	r, p, want := numbered(MaxAttrs, 4, false), numbered(MaxAttrs, 4, true), new(List)
 	large := numbered(MaxAttrs, 7<<10, true)

@@ -11,13 +11,13 @@ import (
 	"strings"
 )
 
-// NodeID names a node; 48 bits are used.
+// NodeID identifies a node. 48 bits are used.
 type NodeID uint64
 
 // MarshalText implements encoding.TextMarshaler: 12 hexadecimal digits.
 func (n NodeID) MarshalText() ([]byte, error) { return fmt.Appendf(nil, "%012x", uint64(n)), nil }
 
-// UnmarshalText reads what MarshalText writes.
+// UnmarshalText reads the form that MarshalText writes.
 func (n *NodeID) UnmarshalText(b []byte) error {
 	v, err := strconv.ParseUint(string(b), 16, 48)
 	if err != nil || len(b) != 12 {
@@ -31,28 +31,27 @@ func (n *NodeID) UnmarshalText(b []byte) error {
 // the zero GID identifies nothing.
 type GID struct{ hi, lo uint64 }
 
-// MakeGID composes an identifier of a node, a context number (48 bits) and a
-// serial.
+// MakeGID returns the identifier with a node, a context number (48 bits) and a serial.
 func MakeGID(node NodeID, ctx uint64, serial uint32) GID {
 	return GID{uint64(node)<<16 | ctx>>32&0xffff, ctx<<32 | uint64(serial)}
 }
 
-// Node is the node on which g was minted.
+// Node returns the node on which g was made.
 func (g GID) Node() NodeID { return NodeID(g.hi >> 16) }
 
-// Ctx is the number of the context that minted g, unique on its node.
+// Ctx returns the number of the context that made g, unique on its node.
 func (g GID) Ctx() uint64 { return g.hi&0xffff<<32 | g.lo>>32 }
 
-// Serial tells the resources of one context apart.
+// Serial returns the serial, which distinguishes the resources of one context.
 func (g GID) Serial() uint32 { return uint32(g.lo) }
 
-// Context is the identifier of the context that minted g.
+// Context returns the identifier of the context that made g.
 func (g GID) Context() GID { return GID{g.hi, g.lo &^ 0xffffffff} }
 
-// WithSerial is the identifier of another resource of the same context.
+// WithSerial returns the identifier of another resource of the same context.
 func (g GID) WithSerial(s uint32) GID { return GID{g.hi, g.lo&^0xffffffff | uint64(s)} }
 
-// IsZero says whether g identifies nothing.
+// IsZero reports whether g identifies nothing.
 func (g GID) IsZero() bool { return g == GID{} }
 
 // Compare orders identifiers by node, context and serial.
@@ -68,10 +67,10 @@ func (g GID) String() string {
 	return fmt.Sprintf("%012x-%x-%x", uint64(g.Node()), g.Ctx(), g.Serial())
 }
 
-// ErrBadGID says that a text is no identifier.
+// ErrBadGID is returned for a text that is not an identifier.
 var ErrBadGID = errors.New("resource: malformed identifier")
 
-// ParseGID reads what String writes.
+// ParseGID reads the form that String writes.
 func ParseGID(s string) (GID, error) {
 	if s == "-" {
 		return GID{}, nil

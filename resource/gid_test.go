@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// A node is written as twelve digits, and nothing else is read as one.
+// A node is written as twelve digits, and no other text is read as a node.
 func TestNodeIDText(t *testing.T) {
 	for _, n := range []NodeID{0, 1, 0xabc, 1<<48 - 1} {
 		b, err := json.Marshal(n)

@@ -14,8 +14,8 @@ const idsName = SystemPrefix + "ids"
 const gidLen = 16 // bytes of an identifier as PutGID writes it
 
 // NewIDs returns the pattern that the resources with these identifiers match, whatever their
-// attributes. It is for watches: nothing else looks at it. It fails with ErrTooLarge for more
-// than MaxValue/16 identifiers (1,048,576).
+// attributes. Only watches use such a pattern. NewIDs fails with ErrTooLarge for more than
+// MaxValue/16 identifiers (1,048,576).
 func NewIDs(ids ...GID) (*List, error) {
 	ids = slices.Clone(ids)
 	slices.SortFunc(ids, GID.Compare)

@@ -21,11 +21,11 @@ const (
 	MaxValue = 16 << 20 // bytes of a value
 	MaxAttrs = 4096     // attributes of a list
 	MaxList  = 32 << 20 // bytes of a list's wire form
-	HeadRoom = 64       // bytes a protocol may put in front
+	HeadRoom = 64       // bytes before the wire form for a protocol's header
 
 	absent   = 1<<32 - 1
-	listHead = 6 // count and bytes
-	attrHead = 6 // nlen and vlen
+	listHead = 6 // bytes of the fields count and bytes
+	attrHead = 6 // bytes of the fields nlen and vlen
 )
 
 // Errors about attribute lists.
@@ -37,18 +37,17 @@ var (
 	ErrMalformed    = errors.New("resource: malformed attribute list")
 )
 
-// A List is a list of attributes. The zero List is empty and ready to use. A
-// List that came from ParseList is a view: changing it copies first. A List
-// may be read concurrently, and copied as a value if it is not changed any
-// more.
+// A List is a list of attributes. The zero List is empty and ready to use. A List that ParseList
+// has returned is a view: the first change copies it. A List may be read concurrently. It may be
+// copied as a value if it is not changed any more.
 type List struct {
 	buf  []byte // HeadRoom, then the wire form; nil for the empty list
-	view []byte // the wire form of a list that is not ours
+	view []byte // the wire form of a list whose memory is not the List's own
 }
 
 var emptyWire = []byte{0, 0, listHead, 0, 0, 0}
 
-// Wire is the encoded list, a view.
+// Wire returns the encoded list, as a view.
 func (l *List) Wire() []byte {
 	switch {
 	case l.view != nil:
@@ -59,8 +58,8 @@ func (l *List) Wire() []byte {
 	return emptyWire
 }
 
-// Frame is the encoded list with the last head bytes of the head room in
-// front, for a protocol's header: nil if that is more than HeadRoom.
+// Frame returns the encoded list with head bytes of free memory before it, for a protocol's header.
+// It returns nil if head is more than HeadRoom.
 func (l *List) Frame(head int) []byte {
 	if head < 0 || head > HeadRoom {
 		return nil
@@ -69,7 +68,7 @@ func (l *List) Frame(head int) []byte {
 	return l.buf[HeadRoom-head:]
 }
 
-// own makes the list ours to change, with room for extra bytes.
+// own copies the list to memory of its own if it is a view, with room for extra bytes.
 func (l *List) own(extra int) {
 	if l.buf == nil {
 		w := l.Wire()
@@ -86,7 +85,7 @@ func (l *List) stamp(count int) {
 	binary.LittleEndian.PutUint32(w[2:], uint32(len(w)))
 }
 
-// Len is the number of attributes, known and absent.
+// Len returns the number of attributes, known and absent.
 func (l *List) Len() int { return int(binary.LittleEndian.Uint16(l.Wire())) }
 
 func checkName(name string) error {
@@ -104,22 +103,22 @@ func checkName(name string) error {
 // Add appends an attribute. The value is copied.
 func (l *List) Add(name string, value []byte) error { return add(l, name, value, false) }
 
-// AddString is Add of a text.
+// AddString is Add with a text.
 func (l *List) AddString(name, value string) error { return add(l, name, value, false) }
 
-// Want appends an attribute whose value is asked for.
+// Want appends an attribute whose value is wanted.
 func (l *List) Want(name string) error { return add(l, name, "", true) }
 
 func add[V string | []byte](l *List, name string, value V, wanted bool) error {
 	vlen := uint32(absent)
 	if !wanted {
-		vlen = uint32(min(len(value), MaxValue)) // appendAttr refuses what is longer
+		vlen = uint32(min(len(value), MaxValue)) // appendAttr refuses a longer value
 	}
 	return appendAttr(l, name, value, vlen)
 }
 
-// appendAttr appends an attribute with that vlen, which is the value's length or says
-// what else the attribute is.
+// appendAttr appends an attribute with the given vlen, which is the value's length, absent, or a
+// condition.
 func appendAttr[V string | []byte](l *List, name string, value V, vlen uint32) error {
 	if err := checkName(name); err != nil {
 		return err
@@ -141,16 +140,16 @@ func appendAttr[V string | []byte](l *List, name string, value V, vlen uint32) e
 	return nil
 }
 
-// attr is one attribute in a wire form, by its bounds.
+// attr is one attribute in a wire form.
 type attr struct {
-	at, end int // of the whole attribute
+	at, end int // bounds of the whole attribute
 	name    []byte
 	value   []byte // nil if absent; the operand of a condition
 	known   bool
 	op      Op // 0: no condition
 }
 
-// each walks a valid wire form.
+// each yields the attributes of a valid wire form.
 func each(w []byte) iter.Seq[attr] {
 	return func(yield func(attr) bool) {
 		for at := listHead; at < len(w); {
@@ -163,7 +162,7 @@ func each(w []byte) iter.Seq[attr] {
 	}
 }
 
-// absent reports whether the attribute's value is asked for, or lacking.
+// absent reports whether the attribute has no value: it is wanted, or lacking.
 func (a *attr) absent() bool { return !a.known && a.op == 0 }
 
 func attrAt(w []byte, at int) attr {
@@ -185,7 +184,7 @@ func attrAt(w []byte, at int) attr {
 	return a
 }
 
-// Get returns the value of the first known attribute with that name: a view.
+// Get returns the value of the first known attribute with that name, as a view.
 func (l *List) Get(name string) ([]byte, bool) {
 	w := l.Wire()
 	for at := listHead; at < len(w); {
@@ -198,7 +197,7 @@ func (l *List) Get(name string) ([]byte, bool) {
 	return nil, false
 }
 
-// GetString is Get as a text, empty where there is none.
+// GetString returns the value of Get as a text, or "" if the name has none.
 func (l *List) GetString(name string) string {
 	v, _ := l.Get(name)
 	return string(v)
@@ -237,7 +236,7 @@ func (l *List) Wanted() iter.Seq[string] {
 	}
 }
 
-// Complete says whether no attribute is absent.
+// Complete reports whether no attribute is absent.
 func (l *List) Complete() bool {
 	w := l.Wire()
 	for at := listHead; at < len(w); {
@@ -255,8 +254,8 @@ func (l *List) Complete() bool {
 	return true
 }
 
-// Replace gives a name one value: it takes the place of the first attribute with that
-// name, and the others go. Where there is none, it is added.
+// Replace gives a name one value. The value replaces that of the first attribute with the name, and
+// later attributes with the name are removed. If no attribute has the name, Replace adds one.
 func (l *List) Replace(name string, value []byte) error {
 	n := 0
 	for a := range each(l.Wire()) {
@@ -265,7 +264,7 @@ func (l *List) Replace(name string, value []byte) error {
 		}
 	}
 	if n > 1 {
-		value = bytes.Clone(value) // it may be a view of the list
+		value = bytes.Clone(value) // value may be a view of the list
 		var kept List
 		kept.own(len(l.Wire()))
 		w, count, met := l.Wire(), 0, false
@@ -289,7 +288,7 @@ func (l *List) Replace(name string, value []byte) error {
 	return l.Set(name, value)
 }
 
-// Set gives the first attribute with that name a value, or adds one.
+// Set sets the value of the first attribute with that name, or adds an attribute.
 func (l *List) Set(name string, value []byte) error {
 	if err := checkName(name); err != nil {
 		return err
@@ -304,7 +303,7 @@ func (l *List) Set(name string, value []byte) error {
 		}
 		l.own(len(value))
 		if len(value) != len(a.value) {
-			value = bytes.Clone(value) // it may be a view of what splice is about to move
+			value = bytes.Clone(value) // value may be a view of the bytes that splice moves
 		}
 		l.splice(a, value)
 		return nil
@@ -312,8 +311,7 @@ func (l *List) Set(name string, value []byte) error {
 	return l.Add(name, value)
 }
 
-// splice replaces the value of the attribute a of an owned list, in place when
-// the region has room.
+// splice replaces the value of the attribute a of an owned list, in place if its memory has room.
 func (l *List) splice(a attr, value []byte) {
 	n := l.Len()
 	from, to := HeadRoom+a.end-len(a.value), HeadRoom+a.end
@@ -335,7 +333,7 @@ func (l *List) splice(a attr, value []byte) {
 	l.stamp(n)
 }
 
-// Remove drops every attribute with that name and returns how many there were.
+// Remove removes every attribute with that name and returns how many it removed.
 func (l *List) Remove(name string) (removed int) {
 	var kept List
 	kept.own(len(l.Wire()))
@@ -356,13 +354,13 @@ func (l *List) Remove(name string) (removed int) {
 	return removed
 }
 
-// few is how many attributes of one list are looked for one by one in another
-// list. For more of them a table is made, so that the cost grows with the length of
-// the lists and not with its square.
+// few is up to how many attributes of one list are searched one by one in another list. For more of
+// them a table is made, so that the cost grows with the length of the lists and not with its
+// square.
 const few = 16
 
-// Fill gives each absent attribute the value it has in from; what from lacks
-// stays absent. It works in place where there is room and little to fill in.
+// Fill gives each absent attribute its value in from. An attribute that from lacks stays absent.
+// Fill works in place if there is room and few attributes are absent.
 func (l *List) Fill(from *List) {
 	l.own(0)
 	if l.lacksMany() {
@@ -427,8 +425,8 @@ func (l *List) FilledLen(from *List) int {
 	return size
 }
 
-// filled returns the value for each absent attribute, in order, nil for one that
-// stays absent, and the bytes of the wire form with the values.
+// filled returns the value for each absent attribute, in order, nil for an attribute that stays
+// absent. size is the length of the wire form with the values.
 func (l *List) filled(get func(name string) ([]byte, bool)) (size int, values [][]byte) {
 	size = len(l.Wire())
 	for name := range l.Wanted() {
@@ -444,7 +442,7 @@ func (l *List) filled(get func(name string) ([]byte, bool)) (size int, values []
 	return size, values
 }
 
-// firstValues returns Get of a table of the list.
+// firstValues returns a function like Get that uses a table of the list.
 func (l *List) firstValues() func(name string) ([]byte, bool) {
 	table := make(map[string][]byte, l.Len())
 	for a := range each(l.Wire()) {
@@ -455,7 +453,7 @@ func (l *List) firstValues() func(name string) ([]byte, bool) {
 	return func(name string) ([]byte, bool) { v, ok := table[name]; return v, ok }
 }
 
-// Clone returns a copy that shares nothing with l.
+// Clone returns a copy that shares no memory with l.
 func (l *List) Clone() List {
 	var c List
 	if w := l.Wire(); len(w) > listHead {
@@ -474,12 +472,12 @@ func (l *List) Reset() {
 	}
 }
 
-// Equal says whether two lists have the same attributes in the same order.
+// Equal reports whether two lists have the same attributes in the same order.
 func (l *List) Equal(o *List) bool { return bytes.Equal(l.Wire(), o.Wire()) }
 
-// String returns the list for people: {name=value, other=?}. A name or a value is
-// in double quotes, with Go's escapes, if it has characters that a terminal would
-// not just show, or if it could be taken for something else.
+// String returns the list in a readable form: {name=value, other=?}. A name or a value is in double
+// quotes, with Go's escapes, in two cases: it has characters that are not safe on a terminal, or it
+// could be mistaken for another part of the text.
 func (l *List) String() string {
 	b := []byte{'{'}
 	for a := range each(l.Wire()) {
@@ -503,7 +501,8 @@ func (l *List) String() string {
 	return string(append(b, '}'))
 }
 
-// A MalformedError says where a wire form is wrong. It matches ErrMalformed.
+// A MalformedError describes an invalid wire form, with the position of the fault. It matches
+// ErrMalformed.
 type MalformedError struct {
 	Offset int
 	What   string
@@ -516,10 +515,10 @@ func (e *MalformedError) Error() string {
 // Unwrap returns ErrMalformed.
 func (e *MalformedError) Unwrap() error { return ErrMalformed }
 
-// ParseList checks b completely and returns a List that is a view of it: b
-// must not change while the list is used.
+// ParseList checks b completely and returns a List that is a view of b. b must not change while the
+// list is used.
 //
-// A list with conditions is refused: see ParsePattern.
+// ParseList refuses a list with conditions: see ParsePattern.
 func ParseList(b []byte) (List, error) { return parse(b, false) }
 
 func parse(b []byte, conditions bool) (List, error) {
@@ -545,7 +544,7 @@ func parse(b []byte, conditions bool) (List, error) {
 		if n > rest {
 			return bad(at, "name beyond the end")
 		}
-		size := int(v) // of most attributes: a known value
+		size := int(v) // the length of a known value, which most attributes have
 		var op Op
 		conditional := false
 		if v > MaxValue {
@@ -578,7 +577,7 @@ func parse(b []byte, conditions bool) (List, error) {
 	return List{view: b}, nil
 }
 
-// isText reports whether b is UTF-8. Short ASCII, which most names are, is checked in place.
+// isText reports whether b is UTF-8. Short ASCII, as most names are, is checked without a call.
 func isText(b []byte) bool {
 	if len(b) <= 16 {
 		var all byte
@@ -592,8 +591,8 @@ func isText(b []byte) bool {
 	return utf8.Valid(b)
 }
 
-// View is ParseList of a wire form that this package made and nobody changed:
-// it checks only the length.
+// View is ParseList of a wire form that this package has made and that has not changed. It checks
+// only the length.
 func View(b []byte) (List, error) {
 	if len(b) < listHead || binary.LittleEndian.Uint32(b[2:]) != uint32(len(b)) {
 		return List{}, &MalformedError{0, "not a wire form"}

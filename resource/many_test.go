@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// numbered returns a list of n attributes with values of size bytes, in the order of
-// their numbers or in the reverse one.
+// numbered returns a list of n attributes with values of size bytes, in the order of their numbers
+// or in reverse.
 func numbered(n, size int, reverse bool) *List {
 	var l List
 	for i := range n {
@@ -38,7 +38,7 @@ func TestManyAttributes(t *testing.T) {
 			return &l
 		}
 		r, p := random(few+1+rnd.IntN(200), 20), random(1+rnd.IntN(60), 20)
-		if seed%2 == 0 { // one that matches, but for one attribute at times
+		if seed%2 == 0 { // a pattern that matches, sometimes except for one attribute
 			p = new(List)
 			for range few + 1 + rnd.IntN(60) {
 				var all []attr
@@ -76,7 +76,7 @@ func TestManyAttributes(t *testing.T) {
 		}
 	}
 
-	// What exceeds the limit of a list stays absent.
+	// An attribute whose value would exceed the limit of the list stays absent.
 	l, r := new(List), numbered(MaxAttrs, MaxList/MaxAttrs, false)
 	for i := range few + 1 {
 		_ = r.Set(fmt.Sprintf("%04d", i), make([]byte, 8<<10))

@@ -11,7 +11,7 @@ import (
 	"strings"
 )
 
-// Attributes is what a list can be made of.
+// Attributes are the source of a list, such as Attrs, Match or a List itself.
 type Attributes interface {
 	// AppendAttrs adds the attributes to l.
 	AppendAttrs(l *List) error
@@ -27,8 +27,8 @@ func (l *List) AppendAttrs(to *List) error {
 	return nil
 }
 
-// Attrs is a list written as a literal; the attributes are put in the order of
-// their names. For repeated names or values that are not text use a List.
+// Attrs is a list written as a literal. The attributes are put in the order of their names. A List
+// can have repeated names and values that are not text.
 type Attrs map[string]string
 
 // AppendAttrs implements Attributes.
@@ -50,17 +50,17 @@ func (a Attrs) AppendAttrs(l *List) error {
 	return nil
 }
 
-// Match is a pattern written as a literal: a resource matches when it has
-// every one of these attributes. The empty Match matches every resource.
+// Match is a pattern written as a literal: a resource matches if it has every one of these
+// attributes. The empty Match matches every resource.
 type Match map[string]string
 
 // AppendAttrs implements Attributes.
 func (m Match) AppendAttrs(l *List) error { return Attrs(m).AppendAttrs(l) }
 
-// NewPattern makes a pattern of the attributes that must match and the names
-// whose values are wanted.
+// NewPattern returns a pattern of the attributes that must match and the names whose values are
+// wanted.
 func NewPattern(a Attributes, want ...string) (*List, error) {
-	var with struct { // most patterns are of one piece with their bytes
+	var with struct { // one allocation for the List and the bytes of most patterns
 		List
 		room [HeadRoom + 64]byte
 	}
@@ -79,9 +79,9 @@ func NewPattern(a Attributes, want ...string) (*List, error) {
 	return l, nil
 }
 
-// Matches reports whether a resource has each known attribute of a pattern, and its
-// comparisons hold. It does not look at the pattern's owner, which a list does not
-// tell: see Meets. It does not allocate unless both have many attributes.
+// Matches reports whether a resource has each known attribute of a pattern, and its comparisons
+// hold. It ignores the pattern's owner, which is not an attribute of the resource: see Meets. It
+// does not allocate unless both lists have many attributes.
 func Matches(resource, pattern *List) bool {
 	p, r := pattern.Wire(), resource.Wire()
 	if bytes.Equal(p, r) {
@@ -118,8 +118,8 @@ func has(w, want []byte) bool {
 	return false
 }
 
-// hasAll reports whether r has each of the n known attributes of p, by a table of p. It
-// cannot tell, and ok is false, if two attributes of p have the same hash.
+// hasAll reports whether r has each of the n known attributes of p, by a table of p. ok is false if
+// two attributes of p have the same hash; then all means nothing.
 func hasAll(r, p []byte, n int) (all, ok bool) {
 	seed := maphash.MakeSeed()
 	missing := make(map[uint64][]byte, n)
@@ -139,9 +139,9 @@ func hasAll(r, p []byte, n int) (all, ok bool) {
 	return len(missing) == 0, true
 }
 
-// KnownAt returns the first known attribute at or after byte at of a wire form
-// made by this package, encoded as it stands there, and where to go on; nil
-// when there is none. Begin with at 0. It is for indexes: equal attributes have
+// KnownAt returns the encoding of the first known attribute at or after position at of a wire form
+// that this package has made, and the position for the next call. The first call uses 0. It returns
+// nil if there is no further known attribute. It is for indexes, because equal attributes have
 // equal encodings.
 func KnownAt(wire []byte, at int) (encoded []byte, next int) {
 	for at = max(at, listHead); at < len(wire); {
@@ -160,13 +160,14 @@ func KnownAt(wire []byte, at int) (encoded []byte, next int) {
 	return nil, at
 }
 
-// SystemPrefix starts the names of attributes that are the library's.
+// SystemPrefix is the prefix of attribute names that belong to the library.
 const SystemPrefix = "rocl."
 
-// kindName marks the resources that are the library's: contexts, nodes.
+// kindName is the attribute of resources that belong to the library, such as contexts and nodes.
 const kindName = SystemPrefix + "kind"
 
-// CheckUser refuses attributes that are the library's, and conditions.
+// CheckUser returns an error if a list has an attribute that belongs to the library, or a
+// condition.
 func CheckUser(l *List) error {
 	for a := range each(l.Wire()) {
 		if strings.HasPrefix(string(a.name), SystemPrefix) {
@@ -179,14 +180,14 @@ func CheckUser(l *List) error {
 	return nil
 }
 
-// IsSystem says whether a resource is the library's own; such are found only
-// by patterns that name an attribute of the library's.
+// IsSystem reports whether a resource belongs to the library. Only patterns that name an attribute
+// of the library find such a resource.
 func IsSystem(l *List) bool {
 	_, ok := l.Get(kindName)
 	return ok
 }
 
-// SeesSystem reports whether a pattern names such an attribute as known or compared.
+// SeesSystem reports whether a pattern has an attribute of the library as a known or compared one.
 func SeesSystem(pattern *List) bool {
 	w := pattern.Wire()
 	for at := listHead; at < len(w); {

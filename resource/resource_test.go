@@ -52,7 +52,7 @@ func FuzzParseGID(f *testing.F) {
 	})
 }
 
-// Any names and values, repeated or not, read back identically.
+// Any names and values, repeated or not, are read back identically.
 func TestListAgainstModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		type pair struct {
@@ -111,7 +111,7 @@ func TestListAgainstModel(t *testing.T) {
 				}
 				model = left
 			},
-			"view": func(t *rapid.T) { // a parsed list behaves like the one it is of
+			"view": func(t *rapid.T) { // a parsed list behaves like the original
 				v, err := ParseList(bytes.Clone(l.Wire()))
 				if err != nil {
 					t.Fatal(err)
@@ -203,7 +203,7 @@ func TestBadInput(t *testing.T) {
 	}
 }
 
-// The wire form as it must stay.
+// The wire form must stay.
 func TestGolden(t *testing.T) {
 	var l List
 	_ = l.AddString("type", "server")

@@ -10,20 +10,22 @@ import (
 	"github.com/rocl-go/rocl"
 )
 
-// A caller is a resource from which requests have come, until it ends.
+// A caller is a resource that has sent requests, until it ends.
 type caller struct {
 	id       rocl.GID
 	ctx      context.Context // of handlers; ends when the caller does
 	end      context.CancelCauseFunc
-	requests map[uint64]*request // that can be cancelled, by number; guarded by callers.mu
-	early    []uint64            // requests that were cancelled before they came, the latest mostEarly; likewise
+	requests map[uint64]*request // requests that can be cancelled, by number; guarded by callers.mu
+	early    []uint64            // the last mostEarly requests that were cancelled before they arrived; guarded by callers.mu
 
-	// Of the receiving goroutine: the context of handlers without limits and metadata, and of which call.
+	// The last context of handlers without limits and metadata, and its call. Used by the receiving
+	// goroutine only.
 	last   *handlerContext
 	method *method
 }
 
-// plain returns the context of a handler of m for a request without limits and metadata. Called by the receiving goroutine.
+// plain returns the context of a handler of m for a request without limits and metadata. The
+// receiving goroutine calls it.
 func (c *caller) plain(s *Server, m *method) *handlerContext {
 	if c.method != m {
 		c.last, c.method = &handlerContext{c.ctx, Info{Name: m.name, Caller: c.id, Provider: s.ID()}}, m
@@ -31,19 +33,19 @@ func (c *caller) plain(s *Server, m *method) *handlerContext {
 	return c.last
 }
 
-// mostEarly is how many numbers of requests are kept that were cancelled and are not known: their
-// requests may come over another lane, or have been answered.
+// mostEarly is how many numbers of cancelled, unknown requests are kept. Such a request may still
+// arrive over another lane, or was answered already.
 const mostEarly = 64
 
-// Callers are all callers of a server.
+// callers has all callers of a server.
 type callers struct {
 	mu  sync.Mutex
 	all map[rocl.GID]*caller
 
-	last *caller // of the receiving goroutine: of the request before
+	last *caller // caller of the last request; used by the receiving goroutine only
 }
 
-// of returns the caller with an identifier. Called by the receiving goroutine.
+// of returns the caller with an identifier. The receiving goroutine calls it.
 func (c *callers) of(s *Server, id rocl.GID) *caller {
 	if c.last != nil && c.last.id == id && c.last.ctx.Err() == nil {
 		return c.last
@@ -64,14 +66,15 @@ func (c *callers) of(s *Server, id rocl.GID) *caller {
 	return from
 }
 
-// watch asks rocl to tell the server when a caller has ended: by a message that Server.receive gets.
+// watch arranges that rocl sends the server a message when a caller has ended. Server.receive gets
+// it.
 func (c *callers) watch(s *Server, id rocl.GID) {
-	if _, err := s.r.Monitor(s.life, id, 0); err != nil { // such as rocl.ErrGone: there will be no message
+	if _, err := s.r.Monitor(s.life, id, 0); err != nil { // such as rocl.ErrGone: no message will come
 		c.gone(id)
 	}
 }
 
-// begin lists r, so that its caller can cancel it.
+// begin records r, so that its caller can cancel it.
 func (c *callers) begin(r *request) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -83,20 +86,21 @@ func (c *callers) begin(r *request) {
 	}
 }
 
-// end takes r from the list.
+// end removes r.
 func (c *callers) end(r *request) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(r.caller.requests, r.h.number)
 }
 
-// cancel ends the context of the request that the message m names. Called by the receiving goroutine.
+// cancel ends the context of the request that the message m names. The receiving goroutine calls
+// it.
 func (c *callers) cancel(s *Server, m *rocl.Message) {
 	number, why, ok := parseControl(m.Bytes())
 	if !ok {
 		return
 	}
-	from := c.of(s, m.From()) // its first request may come later
+	from := c.of(s, m.From()) // the caller's first request may come later
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if r := from.requests[number]; r != nil {
@@ -112,7 +116,7 @@ func (c *callers) cancel(s *Server, m *rocl.Message) {
 	}
 }
 
-// stream returns the request whose stream a message with tagNext asks for.
+// stream returns the request of a stream that a message with tagNext names, or nil.
 func (c *callers) stream(from rocl.GID, number uint64) *request {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -24,10 +24,12 @@ func Finding(opts ...rocl.FindOption) Option {
 	return func(c *config) { c.find = append(c.find, opts...) }
 }
 
-// Nearest has [CallAny] prefer a provider of the own process to one of the node, and that to others.
+// Nearest makes [CallAny] prefer a provider of the own process to one of the node, and one of the
+// node to others.
 func Nearest() Option { return func(c *config) { c.isNearest = true } }
 
-// servers returns the attributes of a server with attributes a, which are the pattern of those that match a.
+// servers returns the attributes of a server that the program gave the attributes a. As a pattern,
+// they match the servers that match a.
 func servers(a rocl.Attributes) (*rocl.List, error) {
 	var l rocl.List
 	if a != nil {
@@ -74,9 +76,10 @@ func (c *Client) provider(ctx context.Context, a rocl.Attributes, cfg *config) (
 	return nearest, nil
 }
 
-// CallAny calls the name at one provider that matches the pattern a: any one, the [Nearest], or, with
-// [Finding], the first in an order. It does not call a second one if that fails: the first may have
-// done the work. It fails with rocl.ErrNotFound or rocl.ErrPartial where none matches, and as Call does.
+// CallAny calls the name at one provider that matches the pattern a: any, the [Nearest], or, with
+// [Finding], the first in an order. If that call fails, CallAny does not call another provider,
+// because the first may have done the work. It fails with rocl.ErrNotFound or rocl.ErrPartial if no
+// provider matches, and as Call does.
 func CallAny[In, Out any](ctx context.Context, c *Client, a rocl.Attributes, name string, in In, opts ...Option) (Answer[Out], error) {
 	cfg := newConfig(opts)
 	id, err := c.provider(ctx, a, &cfg)
@@ -87,10 +90,10 @@ func CallAny[In, Out any](ctx context.Context, c *Client, a rocl.Attributes, nam
 	return Answer[Out]{id, v}, err
 }
 
-// CallAll calls the name at every provider that matches the pattern a, all at once, and yields the answers as
-// they come. An error is of the provider that the Answer beside it names, or, where that is
-// the zero GID, of the search: rocl.ErrPartial where some nodes could not be asked. Leaving the loop ends
-// the calls that wait.
+// CallAll calls the name at every provider that matches the pattern a, all at once, and yields the
+// answers as they arrive. The Answer beside an error names the provider that the error is from. If
+// its Provider is the zero GID, the error is from the search: rocl.ErrPartial if some nodes could
+// not be asked. Leaving the loop ends the calls that wait.
 func CallAll[In, Out any](ctx context.Context, c *Client, a rocl.Attributes, name string, in In, opts ...Option) iter.Seq2[Answer[Out], error] {
 	type result struct {
 		Answer[Out]
@@ -117,7 +120,7 @@ func CallAll[In, Out any](ctx context.Context, c *Client, a rocl.Attributes, nam
 		}()
 		defer func() {
 			end()
-			for range results { // the calls have ended when it is closed
+			for range results { // closed when all calls have ended
 			}
 		}()
 		for r := range results {

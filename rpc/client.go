@@ -14,8 +14,8 @@ import (
 	"github.com/rocl-go/rocl"
 )
 
-// A Client makes calls: a resource of rocl to which replies come. One client serves any number of
-// goroutines. Its methods may be called concurrently.
+// A Client makes calls. It is a resource of rocl to which replies come. One client serves any
+// number of goroutines. Its methods may be called concurrently.
 type Client struct {
 	c            *rocl.Context
 	r            *rocl.Resource
@@ -25,15 +25,16 @@ type Client struct {
 	over         overflow
 
 	mu       sync.Mutex
-	isClosed bool           // no message of cancels begins any more
-	cancels  sync.WaitGroup // messages that tell servers of calls that were cancelled; begun with mu held
+	isClosed bool           // no message of cancels may begin
+	cancels  sync.WaitGroup // messages about cancelled calls to servers; begun with mu held
 }
 
 // A ClientOption changes one default of [NewClient].
 type ClientOption func(*Client)
 
-// CallInterceptors has a client make its calls through interceptors, the first one outermost: also those of
-// [Send] and [Stream], whose Invocation has no Out. The call of a stream ends with the loop.
+// CallInterceptors makes a client call through interceptors, the first one outermost. They also
+// apply to [Send] and [Stream], whose Invocation has no Out. The call of a stream ends with the
+// loop.
 func CallInterceptors(i ...Interceptor) ClientOption {
 	return func(c *Client) { c.interceptors = append(c.interceptors, i...) }
 }
@@ -41,7 +42,7 @@ func CallInterceptors(i ...Interceptor) ClientOption {
 // CallErrors is [WithErrors] for a client.
 func CallErrors(errs map[string]error) ClientOption { return func(c *Client) { c.words = errs } }
 
-// NewClient registers a resource to call from. It fails as [rocl.Context.Register] does.
+// NewClient registers a resource that makes calls. It fails as [rocl.Context.Register] does.
 func NewClient(ctx context.Context, c *rocl.Context, opts ...ClientOption) (*Client, error) {
 	cl := &Client{c: c}
 	cl.over.init(c)
@@ -58,7 +59,8 @@ func NewClient(ctx context.Context, c *rocl.Context, opts ...ClientOption) (*Cli
 // ID returns the identifier of the client's resource.
 func (c *Client) ID() rocl.GID { return c.r.ID() }
 
-// Close ends the client. Calls that wait fail with rocl.ErrClosed, and their handlers' contexts end.
+// Close ends the client. Waiting calls fail with rocl.ErrClosed, and the contexts of their handlers
+// end.
 func (c *Client) Close() error {
 	c.mu.Lock()
 	c.isClosed = true
@@ -71,15 +73,16 @@ func (c *Client) Close() error {
 	return err
 }
 
-// Call calls the name at a provider with arguments in, and returns the result. ctx's deadline travels
-// to the handler. When ctx ends before the reply has come, Call returns its cause at once, and the
-// handler's context ends.
+// Call calls the name at a provider with the arguments in, and returns the result. The deadline of
+// ctx applies to the handler too. When ctx ends before the reply has come, Call returns its cause
+// at once, and the handler's context ends.
 //
-// Call fails with rocl.ErrGone, within milliseconds on one node, when the provider's process has ended;
-// with rocl.ErrUnreachable if it is out of reach; with ErrUnknownCall if the provider does
-// not offer the name; with ErrBusy if it has no room; with rocl.ErrValue if the types do not
-// fit; and with an [Error] that has what the handler returned. Whatever the error, the handler may
-// have run, unless it is an *Error whose Ran is false.
+// Call fails with rocl.ErrGone, within milliseconds on one node, when the provider's process has
+// ended. It fails with rocl.ErrUnreachable if the provider is out of reach, with ErrUnknownCall if
+// the provider does not offer the name, with ErrBusy if the provider has no room, and with
+// rocl.ErrValue if the types do not fit. If the handler returned an error, Call returns an [Error]
+// with its text. After any error the handler may have run, unless the error is an *Error whose Ran
+// is false.
 func Call[In, Out any](ctx context.Context, c *Client, provider rocl.GID, name string, in In, opts ...Option) (Out, error) {
 	if len(c.interceptors) == 0 && len(opts) == 0 {
 		return call[In, Out](ctx, c, provider, name, in, &config{})
@@ -100,7 +103,7 @@ func callAround[In, Out any](ctx context.Context, c *Client, provider rocl.GID, 
 	return out, err
 }
 
-// around calls f through the interceptors, with the metadata that they leave.
+// around calls f through the interceptors, with the metadata as the interceptors have changed it.
 func (c *Client) around(ctx context.Context, i *Invocation, cfg *config, f func(context.Context, *config) error) error {
 	if len(c.interceptors) == 0 {
 		return f(ctx, cfg)
@@ -129,8 +132,8 @@ func call[In, Out any](ctx context.Context, c *Client, provider rocl.GID, name s
 	return result[Out](ctx, c, provider, name, m, h.flags, cfg.out, argumentType[In](cfg))
 }
 
-// result returns what the reply m to a request with flags says, and releases m. own is the codec of the result, and in
-// what argumentType says.
+// result returns the result or the error in m, the reply to a request with flags, and releases m.
+// own is the codec of the result, and in is the result of argumentType.
 func result[Out any](ctx context.Context, c *Client, provider rocl.GID, name string, m *rocl.Message, flags byte, own any, in reflect.Type) (out Out, err error) {
 	status, body, err := parseReply(m.Bytes(), flags)
 	switch {
@@ -154,7 +157,7 @@ func result[Out any](ctx context.Context, c *Client, provider rocl.GID, name str
 	return out, nil
 }
 
-// encodeRequest returns the message of a request, and fills its header.
+// encodeRequest returns the message of a request, and fills in its header.
 func encodeRequest[In any](ctx context.Context, c *Client, in In, cfg *config, h *requestHeader) (b *rocl.Buffer, err error) {
 	if ctx.Done() != nil {
 		if err := context.Cause(ctx); err != nil {
@@ -192,7 +195,7 @@ func encodeRequest[In any](ctx context.Context, c *Client, in In, cfg *config, h
 	return b, nil
 }
 
-// failed returns the error of a call.
+// failed returns err with the call and the provider, unless it is an *Error.
 func (c *Client) failed(name string, provider rocl.GID, err error) error {
 	if e, ok := err.(*Error); ok {
 		return e
@@ -210,10 +213,10 @@ func (c *Client) remote(name string, provider rocl.GID, status byte, body []byte
 	return e
 }
 
-// cancelMost is for how long the message of a cancelled call may wait for room.
+// cancelMost is how long the message of a cancelled call may wait for room.
 const cancelMost = 10 * time.Second
 
-// cancelEnded tells a provider that a call has been given up, if its ctx has ended.
+// cancelEnded tells a provider that the caller has given up a call, if ctx has ended.
 func (c *Client) cancelEnded(ctx context.Context, provider rocl.GID, number uint64) {
 	switch ctx.Err() {
 	case nil:
@@ -224,16 +227,16 @@ func (c *Client) cancelEnded(ctx context.Context, provider rocl.GID, number uint
 	}
 }
 
-// cancel tells a provider that a call has ended for the caller, and why. It does not wait.
+// cancel tells a provider that a call has ended for the caller, with the reason. It does not wait.
 func (c *Client) cancel(provider rocl.GID, number uint64, why byte) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.isClosed { // the provider learns of the end of the resource
+	if c.isClosed { // the end of the resource tells the provider
 		return
 	}
 	c.cancels.Go(func() {
 		ctx := context.Background()
-		if why != whyPulled { // else the provider holds the result
+		if why != whyPulled { // whyPulled must arrive: the provider holds the result until then
 			var end func()
 			ctx, end = context.WithTimeout(ctx, cancelMost)
 			defer end()
@@ -244,9 +247,10 @@ func (c *Client) cancel(provider rocl.GID, number uint64, why byte) {
 	})
 }
 
-// Send calls a name whose result nobody waits for. It returns when the request is accepted, as
-// [rocl.Resource.Send] does: the handler's result and error are dropped, and ctx does not end the handler's context. Where
-// the arguments are larger than the limit (see [CallOverflow]) Send returns when the server has pulled them.
+// Send calls a name without waiting for the result. It returns when the request is accepted, as
+// [rocl.Resource.Send] does. The handler's result and error are dropped, and the end of ctx does
+// not end the handler's context. If the arguments are larger than the limit (see [CallOverflow]),
+// Send returns when the server has pulled them.
 func Send[In any](ctx context.Context, c *Client, provider rocl.GID, name string, in In, opts ...Option) error {
 	cfg := newConfig(opts)
 	cfg.isOneWay = true

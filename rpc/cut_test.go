@@ -94,8 +94,8 @@ func (r *relay) accept() {
 	}
 }
 
-// Connections that break during calls, calls with large values, and streams are resumed: each call has its result, and each
-// handler has run once.
+// Connections that break during calls, calls with large values, and streams are resumed. Each call
+// has its result, and each handler has run once.
 func TestConnectionCut(t *testing.T) {
 	f := &breakable{Transport: tcp.New()}
 	cl := rocltest.Cluster(t, 1)

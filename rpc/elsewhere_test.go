@@ -15,7 +15,8 @@ import (
 	"github.com/rocl-go/rocl/rocltest"
 )
 
-// A server refuses requests whose arguments are not where they say, whatever length they claim, and goes on.
+// A server refuses requests whose arguments are not in the memory that they name, whatever length
+// they claim, and continues.
 func TestElsewhereForged(t *testing.T) {
 	cl := rocltest.Cluster(t, 1)
 	s, err := NewServer(t.Context(), cl.Open(0, rocltest.TCP()), nil)
@@ -48,7 +49,8 @@ func TestElsewhereForged(t *testing.T) {
 		}
 		return p
 	}
-	// claim returns a handle of that memory which names more bytes. Its length lies behind two identifiers, the key and the depth.
+	// claim returns a handle of that memory which names more bytes. Its length follows two
+	// identifiers, the key and the depth.
 	claim := func(n uint64) []byte {
 		narrow, err := good.Memory.Slice(0, 1)
 		if err != nil {
@@ -111,7 +113,7 @@ func TestElsewhereForged(t *testing.T) {
 	}
 }
 
-// A server holds a result until the caller says that it has it, or the call ends in another way.
+// A server holds a result until the caller reports that it has it, or the call ends in another way.
 func TestElsewhereHeld(t *testing.T) {
 	cl := rocltest.Cluster(t, 1)
 	at := cl.Open(0)

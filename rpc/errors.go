@@ -15,8 +15,8 @@ import (
 	"github.com/rocl-go/rocl/codec"
 )
 
-// Errors of calls and of Register. A call that fails returns an error that matches one of these,
-// an error of rocl, such as rocl.ErrGone, or what the handler returned: see [Error].
+// Errors of calls and of Register. The error of a failed call matches one of these, an error of
+// rocl, such as rocl.ErrGone, or the error of the handler: see [Error].
 var (
 	ErrUnknownCall = errors.New("rpc: the provider offers no call of this name")
 	ErrStream      = errors.New("rpc: the call gives a stream of results, which Stream receives")
@@ -27,11 +27,11 @@ var (
 	ErrClosed      = errors.New("rpc: the server is closed")
 	ErrProtocol    = errors.New("rpc: not a request or reply of this protocol")
 	ErrChecksum    = errors.New("rpc: the checksum does not fit the bytes")
-	ErrTooLarge    = rocl.ErrTooLarge // metadata exceeds its limit; or arguments or a result that of a message, and may not be pulled, or that of the memory
+	ErrTooLarge    = rocl.ErrTooLarge // metadata, arguments or a result exceed a limit: of metadata, of a message if they may not be pulled, or of the memory
 )
 
-// kinds are the errors that are known on both sides of a call, by the names that they have on the
-// wire. An error of a handler that matches one of them matches it at the caller too.
+// kinds lists the errors that both sides of a call know, with their names on the wire. If an error
+// of a handler matches one of them, so does the error at the caller.
 var kinds = []struct {
 	name string
 	err  error
@@ -47,8 +47,8 @@ var kinds = []struct {
 	{"bulk.rights", bulk.ErrRights}, {"bulk.range", bulk.ErrRange}, {"bulk.revoked", bulk.ErrRevoked}, {"bulk.key", bulk.ErrKey}, {"bulk.narrow", bulk.ErrNarrow},
 }
 
-// An Error is what a call returns whose handler failed, or which the server refused. It matches, with errors.Is, each error of
-// this list that the handler's error matched:
+// An Error is returned for a call whose handler failed, or which the server refused. It matches,
+// with errors.Is, each error of this list that the handler's error matched:
 //
 //   - the errors of this package;
 //   - context.Canceled, context.DeadlineExceeded;
@@ -57,11 +57,11 @@ var kinds = []struct {
 //   - rocl.ErrNotFound, ErrPartial, ErrGone, ErrUnreachable, ErrExists, ErrClosed, ErrFull,
 //     ErrLimit, ErrTooLarge, ErrValue and ErrNoReply;
 //   - bulk.ErrRights, ErrRange, ErrRevoked, ErrKey and ErrNarrow;
-//   - those that [WithErrors] names on both sides.
+//   - the errors that [WithErrors] names on both sides.
 type Error struct {
 	Call     string   // the name of the call
-	Provider rocl.GID // that answered
-	Text     string   // of the handler's error
+	Provider rocl.GID // the server's resource
+	Text     string   // text of the handler's error
 	Ran      bool     // the handler has run; false: the server has refused the call
 	kinds    []error
 }
@@ -81,8 +81,8 @@ func argumentType[In any](cfg *config) reflect.Type {
 	return reflect.TypeFor[In]()
 }
 
-// withType adds what argumentType returned to an error which says that a value does not fit its format. The server
-// has named its own type.
+// withType adds the type that argumentType returned to an error for a value that does not fit its
+// format. The server has named its own type.
 func withType(err error, in reflect.Type) error {
 	e, ok := err.(*Error)
 	if ok && in != nil && errors.Is(e, rocl.ErrValue) {
@@ -91,10 +91,10 @@ func withType(err error, in reflect.Type) error {
 	return err
 }
 
-// A vocabulary is the errors that have names on the wire, besides kinds.
+// A vocabulary has the errors with names on the wire, besides kinds.
 type vocabulary map[string]error
 
-const mostText = 4 << 10 // bytes of an error's text that travel
+const mostText = 4 << 10 // most bytes of an error's text on the wire
 
 // errorBody appends the body of a reply with an error to p. An error whose methods panic, such as a nil
 // pointer in an interface, becomes ErrPanic.
@@ -107,8 +107,8 @@ func (v vocabulary) errorBody(p []byte, err error) (body []byte) {
 	return v.appendError(p, err)
 }
 
-// appendError appends the body of a reply with an error: the number of names of known errors in a
-// byte, the names, and the text to the end.
+// appendError appends the body of a reply with an error: a byte with the number of known errors,
+// their names, and the text.
 func (v vocabulary) appendError(p []byte, err error) []byte {
 	at := len(p)
 	p = append(p, 0)
@@ -128,8 +128,7 @@ func (v vocabulary) appendError(p []byte, err error) []byte {
 	return append(p, text[:min(len(text), mostText)]...)
 }
 
-// parseError returns the error in the body of a reply. Names that are not known here are
-// passed over.
+// parseError returns the error in the body of a reply. Unknown names are skipped.
 func (v vocabulary) parseError(p []byte) (*Error, error) {
 	if len(p) == 0 {
 		return nil, fmt.Errorf("%w: an error without a text", ErrProtocol)

@@ -4,10 +4,10 @@ package rpc
 
 import "github.com/rocl-go/rocl/bulk"
 
-// Moves returns the counts of what the server moves large values with.
+// Moves returns the counts of the endpoint that moves the server's large values.
 func (s *Server) Moves() bulk.Stats { return s.over.stats() }
 
-// Moves returns the counts of what the client moves large values with.
+// Moves returns the counts of the endpoint that moves the client's large values.
 func (c *Client) Moves() bulk.Stats { return c.over.stats() }
 
 func (o *overflow) stats() bulk.Stats {
@@ -17,5 +17,5 @@ func (o *overflow) stats() bulk.Stats {
 	return bulk.Stats{}
 }
 
-// SetMost sets what counts as more than a buffer can have.
+// SetMost sets the size in bytes above which a value does not fit into a buffer.
 func (s *Server) SetMost(n int) { s.over.most = n }

@@ -25,13 +25,14 @@ import (
 	"github.com/rocl-go/rocl/rpc"
 )
 
-// A text has an encoding whose length is not known before.
+// A text has an encoding whose length is not known in advance.
 type text struct {
 	Name string
 	Tags []string
 }
 
-// Values of many goroutines and sizes come back as they were, also where their length was guessed too low.
+// Values of many goroutines and sizes come back unchanged, also if their length was guessed too
+// low.
 func TestSizes(t *testing.T) {
 	s, c := pair(t)
 	if err := rpc.Register(s, "echo", func(_ context.Context, d text) (text, error) { return d, nil }); err != nil {
@@ -52,7 +53,7 @@ func TestSizes(t *testing.T) {
 	calls.Wait()
 }
 
-// liar is a codec that does not append to what it is given.
+// liar is a codec that does not append to its argument.
 type liar struct{}
 
 func (liar) Append(_ []byte, v []byte) ([]byte, error) { return bytes.Clone(v), nil }
@@ -88,7 +89,7 @@ func (b broken) Decode(p []byte) ([]byte, error) {
 	return bytes.Clone(p), nil
 }
 
-// A codec of the server's that panics ends one call, also where the values are above the limit.
+// A codec of the server that panics ends one call, also if the values are above the limit.
 func TestPanickingCodec(t *testing.T) {
 	for _, n := range []int{10, 10 * limit} {
 		s, c := pair(t, rpc.WithOverflow(limit))
@@ -110,7 +111,8 @@ func TestPanickingCodec(t *testing.T) {
 	}
 }
 
-// A handler that panics, wherever it runs, ends its call. The server's log alone has the stack, with the handler's name.
+// A handler that panics ends its call, in every place. Only the server's log has the stack, with
+// the handler's name.
 func TestHandlerPanics(t *testing.T) {
 	var log lockedBuffer
 	s, c := pair(t, rpc.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
@@ -138,7 +140,7 @@ func TestHandlerPanics(t *testing.T) {
 	}
 }
 
-// A lockedBuffer is a log that a test reads while others write.
+// A lockedBuffer is a log that a test reads while other goroutines write it.
 type lockedBuffer struct {
 	mu sync.Mutex
 	bytes.Buffer
@@ -213,7 +215,8 @@ func TestTypedNilError(t *testing.T) {
 	}
 }
 
-// The error tells whether the handler has run, also if that fails with an error of this package.
+// The error tells whether the handler has run, also if the handler fails with an error of this
+// package.
 func TestRan(t *testing.T) {
 	s, c := pair(t)
 	if err := rpc.Register(s, "outer", func(context.Context, struct{}) (struct{}, error) { return struct{}{}, rpc.ErrUnknownCall }); err != nil {
@@ -228,7 +231,8 @@ func TestRan(t *testing.T) {
 	}
 }
 
-// A stopped process whose callers have no room for replies does not stop a server with an Inline handler.
+// A stopped process, whose callers have no room for replies, does not stop a server with an Inline
+// handler.
 func TestStalledCaller(t *testing.T) {
 	sock := filepath.Join(t.TempDir(), "s")
 	s, err := rpc.NewServer(deadline(t), open(t, sock), rocl.Attrs{"type": "test"})
@@ -267,7 +271,7 @@ func TestStalledCaller(t *testing.T) {
 	}
 }
 
-// One worker, and a queue of one that waits when it is full.
+// waiting configures one worker, and a queue of one unit that waits when it is full.
 const waiting = `{"pools": [{"name": "one", "workers": 1, "queue": 1, "when_full": "wait"}]}`
 
 // inOne returns an option that places handlers in a pool of that configuration.
@@ -290,7 +294,7 @@ func inOne(t *testing.T, s *rpc.Server, config string) rpc.Option {
 	return rpc.InPool(p)
 }
 
-// Streams of a pool that waits when it is full go on, and all requests are handled.
+// Streams in a pool that waits when it is full continue, and all requests are handled.
 func TestStreamsInPool(t *testing.T) {
 	s, c := pair(t)
 	if err := rpc.RegisterStream(s, "count", count, inOne(t, s, waiting)); err != nil {
@@ -321,7 +325,8 @@ func TestStreamsInPool(t *testing.T) {
 	streams.Wait()
 }
 
-// A call that is cancelled while it waits for a worker does not run, and one that runs can be cancelled while others wait.
+// A call that is cancelled while it waits for a worker does not run. A running call can be
+// cancelled while other calls wait.
 func TestCancelledInPool(t *testing.T) {
 	for _, config := range []string{`{"pools": [{"name": "one", "workers": 1}]}`, waiting} {
 		s, c := pair(t)
@@ -353,16 +358,16 @@ func TestCancelledInPool(t *testing.T) {
 		if _, err := running.Wait(deadline(t)); !errors.Is(err, context.Canceled) {
 			t.Error(err)
 		}
-		if err := s.Close(deadline(t)); err != nil { // all requests that came have ended
+		if err := s.Close(deadline(t)); err != nil { // all requests have ended
 			t.Error(err)
 		}
-		if n := ran.Load(); n > 3 { // the first, and what may have been taken before its cancellation came
+		if n := ran.Load(); n > 3 { // the first call, and those that a worker took before their cancellation
 			t.Errorf("%d handlers ran", n)
 		}
 	}
 }
 
-// Calls in JSON run where others do, and handlers and figures see their name.
+// Calls in JSON run in the same place as other calls, and handlers and figures have their name.
 func TestJSONInPool(t *testing.T) {
 	s, c := pair(t)
 	var running, most atomic.Int64
@@ -443,7 +448,7 @@ func TestCancelWhileClosing(t *testing.T) {
 	}
 }
 
-// The error of a stream comes behind its results, whenever the caller asks.
+// The error of a stream comes after its results, whenever the caller asks.
 func TestStreamPanicsLate(t *testing.T) {
 	s, c := pair(t)
 	if err := rpc.RegisterStream(s, "panic", func(context.Context, struct{}) iter.Seq2[int64, error] {
@@ -503,7 +508,7 @@ func TestStreamTooLarge(t *testing.T) {
 	}
 }
 
-// Interceptors of a client see streams and calls without a result too.
+// Interceptors of a client also apply to streams and to one-way calls.
 func TestInterceptAll(t *testing.T) {
 	sock := filepath.Join(t.TempDir(), "s")
 	home := open(t, sock)
@@ -599,8 +604,8 @@ func TestFutures(t *testing.T) {
 	}
 }
 
-// The end of the call's context ends the handler's, and the call, whether or not a goroutine waits for the result. The
-// end of a waiting goroutine's own context ends its wait alone.
+// The end of the call's context ends the handler's context and the call, whether or not a goroutine
+// waits for the result. The end of a waiting goroutine's own context ends only its wait.
 func TestFutureCancelled(t *testing.T) {
 	s, c := pair(t)
 	began, ended := make(chan struct{}, 1), make(chan error, 1)
@@ -647,7 +652,7 @@ func TestFutureCancelled(t *testing.T) {
 	}
 }
 
-// Futures of calls that have not begun, and of those that interceptors make, are as others.
+// Futures of calls that have not begun, and of calls through interceptors, behave like others.
 func TestFutureEnds(t *testing.T) {
 	sock := filepath.Join(t.TempDir(), "s")
 	s, err := rpc.NewServer(deadline(t), open(t, sock), rocl.Attrs{"type": "test"})

@@ -12,7 +12,7 @@ import (
 	"github.com/rocl-go/rocl/bulk"
 )
 
-// A Future is a call that is under way, or its result. Its methods may be called concurrently.
+// A Future is a call in progress, or its result. Its methods may be called concurrently.
 //
 //	open ──takes──► taken ──Done──► watched
 //	                  │ end            │ end
@@ -22,13 +22,13 @@ type Future[T any] struct {
 	name  string
 	to    rocl.GID
 	p     rocl.Pending
-	own   *ownFuture   // nil: the call's context does not end, package codec decodes the result, and the arguments are in the request
+	own   *ownFuture   // nil if the call's context does not end, package codec decodes the result, and the arguments are in the request
 	in    reflect.Type // see argumentType
 	flags byte         // of the request
 	state atomic.Uint32
-	mu    sync.Mutex    // guards the making of done
-	done  chan struct{} // nil: nothing has asked for it
-	v     T             // v and err are set before the state is ended
+	mu    sync.Mutex    // guards the creation of done
+	done  chan struct{} // nil: Done was not called yet
+	v     T             // v and err are set before the state becomes ended
 	err   error
 }
 
@@ -36,27 +36,27 @@ type Future[T any] struct {
 const (
 	futureOpen    = iota
 	futureTaken   // a goroutine waits for the reply
-	futureWatched // the same, and done is to be closed
+	futureWatched // the same, and done must be closed
 	futureEnded
 )
 
-// An ownFuture is what only some futures need.
+// An ownFuture has the fields that only some futures need.
 type ownFuture struct {
 	ctx    context.Context
 	number uint64       // of the request
-	codec  any          // of the result; nil: package codec
-	region *bulk.Region // with the arguments; nil: they are in the request
-	stop   func() bool  // ends the watch of ctx; nil: it does not end
+	codec  any          // codec of the result; nil: package codec
+	region *bulk.Region // memory with the arguments; nil: they are in the request
+	stop   func() bool  // ends the watch of ctx; nil: ctx does not end
 }
 
-// Go is [Call] that does not wait for the result. It sends the request before it returns, and waits as
-// Call does while the provider has no room for it. A goroutine may have any number of calls in
-// flight so; their requests and replies travel in batches.
+// Go is [Call] that does not wait for the result. It sends the request before it returns, and waits
+// as Call does while the provider has no room for it. In this way a goroutine may have any number
+// of calls in flight. Their requests and replies travel in batches.
 //
-// Wait, Done or WaitAny must be called for each Future: a result that nobody asks for stays in memory.
+// Wait, Done or WaitAny must be called for each Future. Otherwise its result stays in memory.
 func Go[In, Out any](ctx context.Context, c *Client, provider rocl.GID, name string, in In, opts ...Option) *Future[Out] {
 	f := &Future[Out]{c: c, name: name, to: provider}
-	if len(c.interceptors) > 0 { // which wait
+	if len(c.interceptors) > 0 { // interceptors wait for the call
 		f.state.Store(futureTaken)
 		go func() { f.end(Call[In, Out](ctx, c, provider, name, in, opts...)) }()
 		return f
@@ -102,19 +102,20 @@ func (f *Future[T]) cancel() {
 	f.c.cancelEnded(f.own.ctx, f.to, f.own.number)
 }
 
-// release gives the memory of the arguments back.
+// release releases the memory of the arguments.
 func (o *ownFuture) release() {
 	if o.region != nil {
 		o.region.Release()
 	}
 }
 
-// takes makes the caller the goroutine that waits for the reply, unless there is one.
+// takes makes the caller the goroutine that waits for the reply. It reports false if another
+// goroutine does, or the call has ended.
 func (f *Future[T]) takes() bool { return f.state.CompareAndSwap(futureOpen, futureTaken) }
 
 // receive waits for the reply. The caller must have taken f.
 func (f *Future[T]) receive() {
-	m, err := f.p.Wait(context.Background()) // cancel ends it
+	m, err := f.p.Wait(context.Background()) // cancel ends the wait
 	var codec any
 	ctx := context.Background()
 	if f.own != nil {
@@ -132,7 +133,7 @@ func (f *Future[T]) receive() {
 	f.end(result[T](ctx, f.c, f.to, f.name, m, f.flags, codec, f.in))
 }
 
-// end sets the result.
+// end sets the result and the state.
 func (f *Future[T]) end(v T, err error) {
 	f.v, f.err = v, err
 	if f.state.Swap(futureEnded) == futureWatched {
@@ -156,13 +157,15 @@ func (f *Future[T]) Done() <-chan struct{} {
 	return f.done
 }
 
-// mayWait reports whether a goroutine that waits with ctx may wait for the reply itself: ctx does not end before the call's.
+// mayWait reports whether a goroutine that waits with ctx may wait for the reply itself, because
+// ctx does not end before the call's context.
 func (f *Future[T]) mayWait(ctx context.Context) bool {
 	done := ctx.Done()
 	return done == nil || f.own != nil && done == f.own.ctx.Done()
 }
 
-// Wait returns what Call would have returned, or the cause of ctx's end, which does not end the call.
+// Wait waits for the end of the call and returns what Call would have returned. If ctx ends first,
+// Wait returns its cause, and the call goes on.
 func (f *Future[T]) Wait(ctx context.Context) (T, error) {
 	if f.mayWait(ctx) && f.takes() {
 		f.receive()
@@ -179,7 +182,8 @@ func (f *Future[T]) Wait(ctx context.Context) (T, error) {
 	}
 }
 
-// WaitAny waits until one of several calls has ended, and returns its index, or until ctx ends: -1, and the cause.
+// WaitAny waits until one of several calls has ended, and returns its index. If ctx ends first, it
+// returns -1 and the cause.
 func WaitAny[T any](ctx context.Context, futures ...*Future[T]) (int, error) {
 	cases := make([]reflect.SelectCase, 0, len(futures)+1)
 	for i, f := range futures {

@@ -23,7 +23,7 @@ type config struct {
 	isJSON   bool
 	isOneWay bool
 
-	find      []rocl.FindOption // of providers
+	find      []rocl.FindOption // options of the search for providers
 	isNearest bool
 }
 
@@ -34,20 +34,22 @@ func newConfig(opts []Option) (c config) {
 	return c
 }
 
-// Inline has Register run the handler in the goroutine that receives requests: the quickest, for
-// handlers that return at once. A handler that waits delays all requests to its server, and one
-// that calls its own server waits for ever. It is not for streams.
+// Inline makes the goroutine that receives requests run the handler. This is the quickest way, for
+// handlers that return at once. A handler that waits delays all requests to its server, and a
+// handler that calls its own server waits for ever. Inline is not for streams.
 func Inline() Option {
 	return func(c *config) { c.place = place{isInline: true} }
 }
 
-// InPool has Register run the handlers of a call in a pool: so many at a time, in the order of its policy.
-// A request for which the pool has no room fails with ErrBusy. A pool that waits when it is full
-// (pool.WaitWhenFull) holds up all requests to the server instead, also those of other calls; then its mailbox fills, and
-// callers wait. The deadline of a unit is that of the caller. Its key, for a pool of policy pool.Keyed, is the
-// caller: the calls of one client run one after another, in order. The pool must not be closed before the
-// server. It cannot be removed while the call is registered: pool.Set.RemovePool names the call. A pool of policy
-// pool.Inline is as [Inline].
+// InPool makes the handlers of a call run in a pool, which limits how many run at a time and sets
+// their order. A request for which the pool has no room fails with ErrBusy. A pool that waits when
+// it is full (pool.WaitWhenFull) delays all requests to the server instead, also those of other
+// calls. Then the server's mailbox fills, and callers wait.
+//
+// The deadline of a unit is the caller's. Its key, for a pool of policy pool.Keyed, is the caller:
+// the calls of one client run one after another, in order. The pool must not be closed before the
+// server. It cannot be removed while the call is registered: the error of pool.Set.RemovePool names
+// the call. A pool of policy pool.Inline has the effect of [Inline].
 func InPool(p *pool.Pool) Option { return InPoolAt(p, 0) }
 
 // InPoolAt is [InPool] for handlers whose units have a priority, in a pool of policy pool.Priority.
@@ -57,7 +59,8 @@ func InPoolAt(p *pool.Pool, priority int) Option {
 	return func(c *config) { c.place = at }
 }
 
-// A place is where handlers run; the zero place is a goroutine for each.
+// A place says where the handlers of a call run. The zero place runs each in a goroutine of its
+// own.
 type place struct {
 	isInline bool
 	pool     *pool.Pool
@@ -65,22 +68,22 @@ type place struct {
 	leave    func() // ends the use of the pool; nil without pool
 }
 
-// enter makes a call of a server a user of its pool.
+// enter records a call of a server as a user of its pool.
 func (p *place) enter(s *Server, call string) {
 	if p.pool != nil {
 		p.leave = p.pool.Use(fmt.Sprintf("call %s of server %v", call, s.ID()))
 	}
 }
 
-// exit ends what enter began.
+// exit ends the use that enter recorded.
 func (p *place) exit() {
 	if p.leave != nil {
 		p.leave()
 	}
 }
 
-// start runs the request where the place of its method says. If a pool waits for room, it returns a context
-// that ends when it no longer does.
+// start runs the request in the place of its method. If a pool waits for room, start returns a
+// context that ends when the pool no longer waits.
 func (r *request) start() (waits context.Context) {
 	switch p := &r.method.place; {
 	case p.pool != nil:
@@ -98,7 +101,7 @@ func (p *place) isReceiver() bool {
 	return p.isInline || p.pool != nil && p.pool.Policy() == pool.Inline
 }
 
-// submit gives the request to a pool, as start says.
+// submit gives the request to a pool. It returns the same as start.
 func (r *request) submit() (waits context.Context) {
 	id := r.ctx.info.Caller
 	u := pool.Unit{Run: func(context.Context) { r.run() }, Key: uint64(id.Serial())<<32 ^ id.Ctx() ^ uint64(id.Node())}
@@ -106,7 +109,7 @@ func (r *request) submit() (waits context.Context) {
 	u.Deadline, _ = r.ctx.Deadline()
 	p := r.method.place.pool
 	err := p.Submit(ended, u)
-	if errors.Is(err, context.Canceled) { // it would wait
+	if errors.Is(err, context.Canceled) { // the pool would wait
 		waits, done := context.WithCancel(context.Background())
 		ctx := r.ctx
 		r.s.receiver.Go(func() {
@@ -123,8 +126,8 @@ func (r *request) submit() (waits context.Context) {
 	return nil
 }
 
-// startElsewhere runs a request that its pool has refused in the place that its call has by now, if the pool was
-// removed because the call was moved, and otherwise refuses it.
+// startElsewhere handles a request that its pool has refused. If the pool was removed because the
+// call was moved, the request runs in the call's new place. Otherwise it is refused.
 func (r *request) startElsewhere(err error) (waits context.Context) {
 	m := (*r.s.names.Load())[r.method.id]
 	if !errors.Is(err, pool.ErrClosed) || m == nil || m.place.pool == r.method.place.pool {
@@ -146,11 +149,12 @@ func (r *request) busy(err error) {
 	r.end()
 }
 
-// InGoroutine has Register run each handler in a goroutine of its own: the default.
+// InGoroutine makes each handler run in a goroutine of its own, which is the default.
 func InGoroutine() Option { return func(c *config) { c.place = place{} } }
 
-// Place changes where the handlers of a call run, by Inline, InPool or InGoroutine. Requests that the server has
-// received run where they would have, or, where that pool is removed before, in the new place. It fails with ErrUnknownCall if the name is not registered, and with
+// Place changes where the handlers of a call run, by Inline, InPool or InGoroutine. Requests that
+// the server has already received run in the old place, or in the new one if the old pool is
+// removed before. Place fails with ErrUnknownCall if the name is not registered, and with
 // errors.ErrUnsupported for a stream that would be Inline.
 func (s *Server) Place(name string, o Option) error {
 	id := callID(name)
@@ -173,8 +177,8 @@ func (s *Server) Place(name string, o Option) error {
 	return nil
 }
 
-// WithCodecs has the arguments and the result encoded by the program's own codecs; nil stands for
-// package codec. Server and caller give the same ones.
+// WithCodecs sets the program's own codecs of the arguments and the result. nil stands for package
+// codec. Server and caller must give the same ones.
 func WithCodecs[In, Out any](in rocl.Codec[In], out rocl.Codec[Out]) Option {
 	return func(c *config) {
 		if in != nil {
@@ -196,24 +200,25 @@ func WithMetadata(m Metadata) Option {
 	}
 }
 
-// WithChecksum has a request and its reply carry checksums of all their bytes, and of those that are pulled. Where one does not fit,
-// the call fails with ErrChecksum. The transports of rocl have checksums of their own where a
-// network can damage bytes (TCP) and where others could (TLS).
+// WithChecksum adds checksums of all bytes to a request and its reply, and to the bytes that are
+// pulled. If a checksum does not fit, the call fails with ErrChecksum. The transports of rocl have
+// checksums of their own if a network can damage bytes (TCP), or an attacker could (TLS).
 func WithChecksum() Option { return func(c *config) { c.checksum = true } }
 
-// An Invocation is one call, as interceptors see it.
+// An Invocation describes one call to interceptors.
 type Invocation struct {
 	Info
 	In  any // *In: the arguments
 	Out any // *Out: the result, after next has returned
 }
 
-// An Interceptor is called instead of a call: at a server instead of the handler, at a client instead
-// of sending the request. It calls next to go on, as often as it wants, with ctx or a context
-// made from it, and returns the error of the call. It may change what In and Out point to.
+// An Interceptor runs in place of a call: at a server in place of the handler, at a client in place
+// of sending the request. It calls next to make the call, any number of times, with ctx or a
+// context derived from it, and returns the error of the call. It may change the values that In and
+// Out point to.
 type Interceptor func(ctx context.Context, i *Invocation, next func(context.Context) error) error
 
-// intercept calls the first of around, and so the others, and at last f.
+// intercept calls f through the interceptors around, the first one outermost.
 func intercept(ctx context.Context, around []Interceptor, i *Invocation, f func(context.Context) error) error {
 	if len(around) == 0 {
 		return f(ctx)
@@ -221,13 +226,13 @@ func intercept(ctx context.Context, around []Interceptor, i *Invocation, f func(
 	return around[0](ctx, i, func(ctx context.Context) error { return intercept(ctx, around[1:], i, f) })
 }
 
-// WithInterceptors has a server call its handlers through interceptors, the first one outermost.
+// WithInterceptors makes a server call its handlers through interceptors, the first one outermost.
 func WithInterceptors(i ...Interceptor) ServerOption {
 	return func(s *Server) { s.around = append(s.around, i...) }
 }
 
-// WithErrors gives errors of the program names on the wire, so that they match, with errors.Is, at
-// the caller too. Server and client give the same names.
+// WithErrors gives names on the wire to errors of the program, so that errors.Is finds them at the
+// caller too. Server and client must give the same names.
 func WithErrors(errs map[string]error) ServerOption {
 	return func(s *Server) { s.words = errs }
 }

@@ -23,21 +23,22 @@ import (
 // [WithOverflow] or [CallOverflow] sets another one.
 const DefaultOverflow = 1 << 20
 
-// WithOverflow sets up to how many bytes a result travels in the reply, once encoded. A larger one stays in the server's
-// memory, from which the caller pulls it by package bulk, and Close of the server waits for that. The default is
-// [DefaultOverflow]. With a limit of less than 0 all results travel in replies, and those that no message can
-// have fail with ErrTooLarge.
+// WithOverflow sets the encoded size in bytes up to which a result travels in the reply. A larger
+// result stays in the server's memory until the caller has pulled it by package bulk, and Close of
+// the server waits for that. The default is [DefaultOverflow]. With a negative limit all results
+// travel in replies, and a result that is too large for a message fails with ErrTooLarge.
 func WithOverflow(limit int) ServerOption { return func(s *Server) { s.over.setLimit(limit) } }
 
-// CallOverflow is [WithOverflow] for the arguments of a client's calls. Larger ones stay in the client's memory until the
-// handler's turn has come; then the server pulls them. Until then they use no memory of the server.
+// CallOverflow is [WithOverflow] for the arguments of a client's calls. Larger arguments stay in
+// the client's memory until the handler's turn has come. Then the server pulls them. Until then
+// they use no memory of the server.
 func CallOverflow(limit int) ClientOption { return func(c *Client) { c.over.setLimit(limit) } }
 
 // An overflow moves arguments and results that are too large for messages, or larger than the limit.
 type overflow struct {
 	c       *rocl.Context
-	limit   int // bytes that travel in a message; unlimited: any
-	most    int // bytes that are pulled into a buffer: rocl.MaxMessage, but in tests
+	limit   int // most bytes that travel in a message; unlimited: any number
+	most    int // most bytes that are pulled into a buffer: rocl.MaxMessage, except in tests
 	numbers atomic.Uint64
 	opening chan struct{}                 // has an element while no goroutine opens or closes the endpoint
 	ep      atomic.Pointer[bulk.Endpoint] // nil until the first value is moved
@@ -45,7 +46,7 @@ type overflow struct {
 	isClosed bool // guarded by opening
 }
 
-// unlimited is the limit of an overflow that is switched off.
+// unlimited is the limit of an overflow that is disabled.
 const unlimited = math.MaxInt
 
 func (o *overflow) init(c *rocl.Context) {
@@ -59,7 +60,7 @@ func (o *overflow) setLimit(limit int) {
 	}
 }
 
-// endpoint returns what data is moved with.
+// endpoint returns the endpoint that moves the data. It opens the endpoint on first use.
 func (o *overflow) endpoint(ctx context.Context) (*bulk.Endpoint, error) {
 	if ep := o.ep.Load(); ep != nil {
 		return ep, nil
@@ -83,7 +84,7 @@ func (o *overflow) endpoint(ctx context.Context) (*bulk.Endpoint, error) {
 	return ep, err
 }
 
-// transfersMost is how long Close waits for transfers that are under way.
+// transfersMost is how long Close waits for transfers in progress.
 const transfersMost = 5 * time.Second
 
 // close ends the endpoint.
@@ -99,7 +100,9 @@ func (o *overflow) close() error {
 	return nil
 }
 
-// encodeElsewhere exposes v, whose encoding is in b, or did not get a buffer. It owns b.
+// encodeElsewhere exposes v as memory. If err is nil, b has the encoding of v after head bytes.
+// Otherwise err is the error of encoding v into a buffer; if it is ErrTooLarge, v is encoded into
+// plain memory. encodeElsewhere owns b.
 func encodeElsewhere[T any](ctx context.Context, o *overflow, f format[T], head int, v T, b *rocl.Buffer, err error) (*exposed, error) {
 	if err == nil {
 		defer b.Release()
@@ -117,7 +120,7 @@ func encodeElsewhere[T any](ctx context.Context, o *overflow, f format[T], head 
 	return o.expose(ctx, p, bulk.Bytes(p))
 }
 
-// Exposed memory has a value that the other side pulls.
+// exposed is memory with a value that the other side pulls.
 type exposed struct {
 	*bulk.Region
 	bytes []byte
@@ -135,14 +138,15 @@ func (o *overflow) expose(ctx context.Context, p []byte, s bulk.Segment) (*expos
 	return &exposed{r, p}, nil
 }
 
-// An elsewhere is sent instead of a value that is in memory of the sender.
+// An elsewhere is sent in place of a value that stays in memory of the sender.
 type elsewhere struct {
 	Memory bulk.Handle
-	Sum    uint64 // of the bytes, by xxhash, where the flags say so; else 0
-	Number uint64 // in a reply: of the call, for the message with tagCancel that says that the result has been pulled
+	Sum    uint64 // xxhash of the bytes if the flags ask for it; else 0
+	Number uint64 // in a reply: number of the call, for the message with tagCancel after the result has been pulled
 }
 
-// message returns a buffer that says where the value is, behind head bytes of room. If it fails it gives back the memory.
+// message returns a buffer with the elsewhere of the value after head free bytes. If it fails, it
+// releases the memory.
 func (e *exposed) message(ctx context.Context, c *rocl.Context, head int, flags byte, number uint64) (*rocl.Buffer, error) {
 	at := elsewhere{Memory: e.Handle(), Number: number}
 	if flags&flagChecksum != 0 {
@@ -158,14 +162,14 @@ func (e *exposed) message(ctx context.Context, c *rocl.Context, head int, flags 
 	return b, err
 }
 
-// Pulled bytes are a value that was elsewhere.
+// pulled is a value that was pulled from elsewhere.
 type pulled struct {
 	bytes   []byte
 	release func()
 	number  uint64
 }
 
-// pull returns the bytes of a value of which p, from another resource, says where it is.
+// pull pulls a value. p is the elsewhere of the value, from another resource.
 func (o *overflow) pull(ctx context.Context, from rocl.GID, p []byte, flags byte) (*pulled, error) {
 	var at elsewhere
 	if err := codec.Decode(p, &at); err != nil {
@@ -211,7 +215,8 @@ func (o *overflow) pullInto(ctx context.Context, got *pulled, ep *bulk.Endpoint,
 	return nil
 }
 
-// pullGrowing pulls what no buffer can have. The sender may claim any length: memory is taken for as much again as has come.
+// pullGrowing pulls a value that is too large for a buffer. The sender may claim any length, so
+// memory is allocated step by step, in proportion to what has arrived.
 func (o *overflow) pullGrowing(ctx context.Context, got *pulled, ep *bulk.Endpoint, h bulk.Handle) error {
 	if h.Len() > math.MaxInt {
 		return ErrTooLarge
@@ -231,8 +236,8 @@ func (o *overflow) pullGrowing(ctx context.Context, got *pulled, ep *bulk.Endpoi
 	}
 }
 
-// argumentsElsewhere exposes the arguments, whose encoding is in b, or did not get a buffer, and returns the message that says
-// so. It owns b.
+// argumentsElsewhere exposes the arguments as encodeElsewhere does, and returns the message with
+// their elsewhere. It owns b.
 func argumentsElsewhere[In any](ctx context.Context, c *Client, in In, cfg *config, h *requestHeader, b *rocl.Buffer, err error) (*rocl.Buffer, error) {
 	e, err := encodeElsewhere(ctx, &c.over, formatOf[In](cfg.in), h.size(), in, b, err)
 	if err != nil {
@@ -246,7 +251,7 @@ func argumentsElsewhere[In any](ctx context.Context, c *Client, in In, cfg *conf
 	return e.message(ctx, c.c, h.size(), h.flags, 0)
 }
 
-// pulledResult returns the result that a reply says to be elsewhere.
+// pulledResult pulls and decodes a result that is elsewhere.
 func pulledResult[Out any](ctx context.Context, c *Client, provider rocl.GID, body []byte, flags byte, f format[Out]) (out Out, err error) {
 	got, err := c.pull(ctx, provider, body, flags)
 	if err != nil {
@@ -256,7 +261,7 @@ func pulledResult[Out any](ctx context.Context, c *Client, provider rocl.GID, bo
 	return f.decode(got.bytes)
 }
 
-// pull pulls a result, and tells the provider.
+// pull pulls a result, and tells the provider that it has been pulled.
 func (c *Client) pull(ctx context.Context, provider rocl.GID, body []byte, flags byte) (*pulled, error) {
 	got, err := c.over.pull(ctx, provider, body, flags)
 	if got != nil && got.number != 0 {
@@ -265,8 +270,8 @@ func (c *Client) pull(ctx context.Context, provider rocl.GID, body []byte, flags
 	return got, err
 }
 
-// sendElsewhere sends the request of a call without a result whose arguments are elsewhere. It waits until the provider has
-// pulled them.
+// sendElsewhere sends the request of a one-way call whose arguments are elsewhere. It waits until
+// the provider has pulled them.
 func (c *Client) sendElsewhere(ctx context.Context, provider rocl.GID, name string, b *rocl.Buffer, h *requestHeader) error {
 	defer h.release()
 	m, err := c.r.Call(ctx, provider, callID(name), b)
@@ -282,7 +287,7 @@ func (c *Client) sendElsewhere(ctx context.Context, provider rocl.GID, name stri
 	return err
 }
 
-// isElsewhere reports whether the arguments have to be pulled.
+// isElsewhere reports whether the arguments still have to be pulled.
 func (r *request) isElsewhere() bool { return r.h.flags&flagElsewhere != 0 && r.pulled == nil }
 
 // pull pulls the arguments.
@@ -314,7 +319,8 @@ func (r *request) taken() {
 // wantsReply reports whether the caller waits for the result.
 func (r *request) wantsReply() bool { return r.m.IsCall() && r.h.flags&flagTaken == 0 }
 
-// decoded gives back memory into which the arguments were pulled. err is the error of decoding them.
+// decoded releases the memory into which the arguments were pulled. err is the error of decoding
+// them.
 func (r *request) decoded(err error) error {
 	if r.pulled != nil {
 		r.releaseArgs()
@@ -325,7 +331,7 @@ func (r *request) decoded(err error) error {
 	return r.unfit(err)
 }
 
-// unfit notes that the arguments cannot be decoded.
+// unfit records that the arguments cannot be decoded, and returns the error.
 func (r *request) unfit(err error) error {
 	r.isUnfit = true
 	return fmt.Errorf("the arguments of %q: %w", r.method.name, err)
@@ -338,14 +344,15 @@ func (r *request) releaseArgs() {
 	}
 }
 
-// A held result stays in the server's memory until the caller has pulled it, or the call has ended in another way.
+// A held is a result that stays in the server's memory until the caller has pulled it, or the call
+// has ended in another way.
 type held struct {
 	*exposed
 	until context.Context
 }
 
-// resultElsewhere exposes a result, whose encoding is in b, or did not get a buffer, and returns the reply that says so. It
-// owns b.
+// resultElsewhere exposes a result as encodeElsewhere does, and returns the reply with its
+// elsewhere. It owns b.
 func resultElsewhere[Out any](r *request, f format[Out], v Out, b *rocl.Buffer, err error) (*rocl.Buffer, error) {
 	e, err := encodeElsewhere(r.ctx, &r.s.over, f, replyHead, v, b, err)
 	if err == nil {
@@ -358,11 +365,12 @@ func resultElsewhere[Out any](r *request, f format[Out], v Out, b *rocl.Buffer, 
 	return b, nil
 }
 
-// hold has the request last until the caller has pulled the result, and returns the message that says where that is.
+// hold keeps the request until the caller has pulled the result, and returns the message with the
+// result's elsewhere.
 func (r *request) hold(e *exposed) (*rocl.Buffer, error) {
 	r.method.stats.overflows.Add(1)
 	ctx := context.Context(r.ctx)
-	if r.h.number == 0 { // the caller cannot cancel, but will say that it has the result
+	if r.h.number == 0 { // the caller cannot cancel, but will report that it has the result
 		before := r.stop
 		ctx, r.stop = context.WithCancelCause(ctx)
 		if stop := r.stop; before != nil {
@@ -378,10 +386,11 @@ func (r *request) hold(e *exposed) (*rocl.Buffer, error) {
 	return b, err
 }
 
-// ownNumber is in the numbers that a server gives to requests that have none from their callers.
+// ownNumber is a bit in the numbers that a server gives to requests without a number of their
+// caller.
 const ownNumber = 1 << 63
 
-// endLater ends the request when the result is not held any more.
+// endLater ends the request when the result is no longer held.
 func (r *request) endLater() {
 	h := r.held
 	r.held = nil
@@ -391,7 +400,8 @@ func (r *request) endLater() {
 	})
 }
 
-// pullFirst pulls the arguments of a request whose handler runs in the receiving goroutine, and has it run there.
+// pullFirst pulls the arguments of a request in a goroutine of its own. Then the receiving
+// goroutine runs the handler.
 func (r *request) pullFirst() {
 	s := r.s
 	s.receiver.Go(func() {
@@ -406,7 +416,7 @@ func (r *request) pullFirst() {
 	})
 }
 
-// handBack hands a request to the receiving goroutine.
+// handBack gives a request back to the receiving goroutine.
 func (s *Server) handBack(r *request) error {
 	number := s.over.numbers.Add(1)
 	s.handed.Store(number, r)
@@ -419,7 +429,7 @@ func (s *Server) handBack(r *request) error {
 	return err
 }
 
-// takeHanded returns a request that was handed back, or nil.
+// takeHanded removes and returns a request that was given back, or nil.
 func (s *Server) takeHanded(number uint64) *request {
 	if r, ok := s.handed.LoadAndDelete(number); ok {
 		return r.(*request)
@@ -427,7 +437,7 @@ func (s *Server) takeHanded(number uint64) *request {
 	return nil
 }
 
-// resume runs the request that a message with tagPulled hands back. Called by the receiving goroutine.
+// resume runs the request that a message with tagPulled names. The receiving goroutine calls it.
 func (s *Server) resume(m *rocl.Message) (waits context.Context) {
 	if p := m.Bytes(); m.From() == s.ID() && len(p) == 8 {
 		if r := s.takeHanded(binary.LittleEndian.Uint64(p)); r != nil {
@@ -437,7 +447,8 @@ func (s *Server) resume(m *rocl.Message) (waits context.Context) {
 	return nil
 }
 
-// dropHanded ends the requests that were handed back, and that the server, which has been closed, does not run.
+// dropHanded refuses the requests that were given back and do not run, because the server was
+// closed.
 func (s *Server) dropHanded() {
 	for number := range s.handed.Range {
 		if r := s.takeHanded(number.(uint64)); r != nil {

@@ -22,7 +22,7 @@ import (
 	"github.com/rocl-go/rocl/subsys/shm"
 )
 
-// limit is from what size on values of these tests are moved by package bulk.
+// limit is the size above which package bulk moves the values of these tests.
 const limit = 1000
 
 // over runs f with a server and a client whose limit is limit, over each transport.
@@ -62,8 +62,8 @@ func random(n int) []byte {
 	return p
 }
 
-// Arguments and results of more than the limit come as they were, whether a checksum goes with them or not, and in any place.
-// The figures count those above the limit alone.
+// Arguments and results above the limit arrive unchanged, with and without a checksum, and in every
+// place. The figures count only those above the limit.
 func TestOverflow(t *testing.T) {
 	set, err := pool.Load([]byte(`{"pools": [{"name": "workers", "workers": 2}, {"name": "inline", "policy": "inline"}]}`))
 	if err != nil {
@@ -102,7 +102,8 @@ func TestOverflow(t *testing.T) {
 	})
 }
 
-// A Future moves large values as Call does, and one that is cancelled gives the memory of its arguments back.
+// A Future moves large values as Call does, and a cancelled one releases the memory of its
+// arguments.
 func TestOverflowFuture(t *testing.T) {
 	over(t, func(t *testing.T, s *rpc.Server, c *rpc.Client) {
 		came := make(chan struct{})
@@ -139,7 +140,8 @@ func TestOverflowFuture(t *testing.T) {
 	})
 }
 
-// Many calls at once, of sizes around the limit, and of values whose length is not known before they are encoded.
+// Many calls run at once, with sizes around the limit, and with values whose length is not known
+// before they are encoded.
 func TestOverflowMany(t *testing.T) {
 	over(t, func(t *testing.T, s *rpc.Server, c *rpc.Client) {
 		if err := rpc.Register(s, "echo", func(_ context.Context, d text) (text, error) { return d, nil }); err != nil {
@@ -161,7 +163,7 @@ func TestOverflowMany(t *testing.T) {
 	})
 }
 
-// Inline handlers run one after another, those too whose arguments are pulled first.
+// Inline handlers run one after another, including those whose arguments are pulled first.
 func TestOverflowInline(t *testing.T) {
 	over(t, func(t *testing.T, s *rpc.Server, c *rpc.Client) {
 		ran := 0 // the race detector sees handlers that run elsewhere
@@ -185,7 +187,7 @@ func TestOverflowInline(t *testing.T) {
 	})
 }
 
-// Send has its arguments taken before it returns: the memory is the program's again.
+// Send returns after its arguments were pulled, so the program may use their memory again.
 func TestOverflowOneWay(t *testing.T) {
 	over(t, func(t *testing.T, s *rpc.Server, c *rpc.Client) {
 		got := make(chan []byte, 1)
@@ -209,7 +211,7 @@ func TestOverflowOneWay(t *testing.T) {
 	})
 }
 
-// Streams have arguments and results above the limit.
+// Streams can have arguments and results above the limit.
 func TestOverflowStream(t *testing.T) {
 	over(t, func(t *testing.T, s *rpc.Server, c *rpc.Client) {
 		if err := rpc.RegisterStream(s, "repeat", func(_ context.Context, p []byte) iter.Seq2[[]byte, error] {
@@ -255,7 +257,8 @@ func TestOverflowStream(t *testing.T) {
 	})
 }
 
-// The arguments of a call stay with the caller until the handler's turn has come, and a call that is cancelled before does not run.
+// The arguments of a call stay with the caller until the handler's turn has come. A call that is
+// cancelled before does not run.
 func TestOverflowWaitsItsTurn(t *testing.T) {
 	over(t, func(t *testing.T, s *rpc.Server, c *rpc.Client) {
 		began, release := make(chan struct{}, 1), make(chan struct{})
@@ -273,7 +276,7 @@ func TestOverflowWaitsItsTurn(t *testing.T) {
 		ctx, cancel := context.WithCancel(deadline(t))
 		second := rpc.Go[[]byte, int64](ctx, c, s.ID(), "wait", random(2*limit))
 		third := rpc.Go[[]byte, int64](deadline(t), c, s.ID(), "wait", random(2*limit))
-		eventually.True(t, "the arguments of three calls are exposed", func() bool { return c.Moves().Regions == 3 }) // that of a call which runs too
+		eventually.True(t, "the arguments of three calls are exposed", func() bool { return c.Moves().Regions == 3 }) // also those of a running call
 		cancel()
 		if _, err := second.Wait(deadline(t)); !errors.Is(err, context.Canceled) {
 			t.Error(err)
@@ -296,7 +299,8 @@ func TestOverflowWaitsItsTurn(t *testing.T) {
 	})
 }
 
-// A server holds a result until the caller has it, has cancelled, is closed or has died, or until the deadline, and no longer.
+// A server holds a result until the caller has it, has cancelled, is closed or has died, or until
+// the deadline, and no longer.
 func TestOverflowResultHeld(t *testing.T) {
 	over(t, func(t *testing.T, s *rpc.Server, c *rpc.Client) {
 		returned := make(chan struct{}, 1)
@@ -323,8 +327,8 @@ func TestOverflowResultHeld(t *testing.T) {
 	})
 }
 
-// A value that no buffer can have comes in growing pieces, and one that the codec makes too large for any buffer of the
-// context is sent from the memory of the program.
+// A value that is too large for a buffer is pulled in growing pieces. A value that the codec makes
+// too large for any buffer of the context is sent from the memory of the program.
 func TestOverflowBeyondBuffers(t *testing.T) {
 	cl := rocltest.Cluster(t, 1)
 	s, err := rpc.NewServer(deadline(t), cl.Open(0, rocltest.TCP()), nil)
@@ -361,7 +365,7 @@ func TestOverflowBeyondBuffers(t *testing.T) {
 	}
 }
 
-// Interceptors of both sides, and calls to any and all servers, see values above the limit like others.
+// Interceptors of both sides, and calls to any and all servers, work with values above the limit.
 func TestOverflowIntercepted(t *testing.T) {
 	cl := rocltest.Cluster(t, 1)
 	see := func(_ context.Context, i *rpc.Invocation, next func(context.Context) error) error {
@@ -399,7 +403,8 @@ func TestOverflowIntercepted(t *testing.T) {
 	}
 }
 
-// A server gives back what it holds for a caller whose process is killed, and its handlers had all their arguments or did not run.
+// A server releases what it holds for a caller whose process is killed. Its handlers got all their
+// arguments or did not run.
 func TestOverflowCallerKilled(t *testing.T) {
 	sock := filepath.Join(t.TempDir(), "s")
 	s, err := rpc.NewServer(deadline(t), open(t, sock), rocl.Attrs{"type": "test"})
@@ -431,7 +436,7 @@ func TestOverflowCallerKilled(t *testing.T) {
 	}
 }
 
-// Calls whose server is killed end with rocl.ErrGone, and leave nothing exposed.
+// Calls whose server is killed end with rocl.ErrGone, and leave no memory exposed.
 func TestOverflowServerKilled(t *testing.T) {
 	sock := filepath.Join(t.TempDir(), "s")
 	c, err := rpc.NewClient(deadline(t), open(t, sock))

@@ -13,7 +13,7 @@ import (
 	"github.com/rocl-go/rocl"
 )
 
-// ownStats is the name of the call by which every server tells its figures.
+// ownStats is the name of the call by which every server returns its figures.
 const ownStats = "rpc.stats"
 
 // StatsOf returns the figures of the calls that a provider offers: its [Server.Stats].
@@ -21,15 +21,15 @@ func StatsOf(ctx context.Context, c *Client, provider rocl.GID) ([]MethodStats, 
 	return Call[struct{}, []MethodStats](ctx, c, provider, ownStats, struct{}{})
 }
 
-// CallJSON is [Call] for callers that do not have the types of the arguments and the result: a
-// command line, a debugger. args is a value in JSON that fits the type of the arguments, or nothing, which
-// is the zero value. The provider converts both, by package encoding/json; otherwise it is a call like others. A call with
-// a stream of results fails with ErrStream: see [StreamJSON].
+// CallJSON is [Call] for callers without the types of the arguments and the result, such as a
+// command line or a debugger. args is a JSON value that fits the type of the arguments, or empty
+// for the zero value. The provider converts both by package encoding/json. A call with a stream of
+// results fails with ErrStream: see [StreamJSON].
 func CallJSON(ctx context.Context, c *Client, provider rocl.GID, name string, args []byte, opts ...Option) ([]byte, error) {
 	return Call[[]byte, []byte](ctx, c, provider, name, args, inJSON(opts)...)
 }
 
-// StreamJSON is [Stream] as CallJSON is Call: each result is a value in JSON.
+// StreamJSON is [Stream] in the same way as CallJSON is Call: each result is a JSON value.
 func StreamJSON(ctx context.Context, c *Client, provider rocl.GID, name string, args []byte, opts ...Option) iter.Seq2[[]byte, error] {
 	return Stream[[]byte, []byte](ctx, c, provider, name, args, inJSON(opts)...)
 }

@@ -31,8 +31,8 @@ func load(t *testing.T, s *rpc.Server, config string) *pool.Set {
 	return set
 }
 
-// A pool in which a call runs is not removed, and the error names the call, until the call is moved or
-// withdrawn, or its server closed.
+// A pool in which a call runs cannot be removed, and the error names the call, until the call is
+// moved or withdrawn, or its server is closed.
 func TestPoolInUse(t *testing.T) {
 	s, _ := pair(t)
 	set := load(t, s, `{"pools": [{"name": "main"}, {"name": "a"}, {"name": "b"}, {"name": "c"}]}`)
@@ -113,7 +113,7 @@ func TestPoolsReplaced(t *testing.T) {
 	callers.Wait()
 }
 
-// A pool of policy inline is as Inline: also for what cannot run there.
+// A pool of policy inline has the effect of Inline, and refuses what Inline refuses.
 func TestInlinePool(t *testing.T) {
 	s, c := pair(t)
 	set := load(t, s, `{"pools": [{"name": "now", "policy": "inline"}]}`)
@@ -131,7 +131,7 @@ func TestInlinePool(t *testing.T) {
 	}
 }
 
-// Of calls that wait in one pool, those with the higher priority run first.
+// Of the calls that wait in a pool, those with the higher priority run first.
 func TestPriorities(t *testing.T) {
 	s, c := pair(t)
 	set := load(t, s, `{"pools": [{"name": "one", "policy": "priority", "workers": 1}]}`)
@@ -164,7 +164,7 @@ func TestPriorities(t *testing.T) {
 	}
 }
 
-// Calls that run, are queued and wait for room end well when their pool is removed.
+// Running, queued and waiting calls end without an error when their pool is removed.
 func TestFullPoolReplaced(t *testing.T) {
 	s, c := pair(t)
 	set := load(t, s, `{"pools": [{"name": "main"}, {"name": "old", "workers": 1, "queue": 1, "when_full": "wait"}]}`)

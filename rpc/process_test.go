@@ -19,7 +19,7 @@ import (
 	"github.com/rocl-go/rocl/rpc"
 )
 
-// The test binary is also the other process: a server, or a caller.
+// The test binary also serves as the other process: a server, or a caller.
 func TestMain(m *testing.M) {
 	var err error
 	switch sock := os.Getenv("RPC_SOCKET"); os.Getenv("RPC_ROLE") {
@@ -167,7 +167,7 @@ func other(t *testing.T, role, sock string) (cmd *exec.Cmd, line string) {
 	return cmd, strings.TrimSpace(line)
 }
 
-// A call whose server's process ends, in the midst or before, fails with rocl.ErrGone.
+// A call whose server's process ends, during the call or before, fails with rocl.ErrGone.
 func TestServerEnds(t *testing.T) {
 	sock := filepath.Join(t.TempDir(), "s")
 	c, err := rpc.NewClient(deadline(t), open(t, sock))
@@ -225,7 +225,7 @@ func TestCallerEnds(t *testing.T) {
 	}
 }
 
-// Close waits for the handlers that run, until its context ends. Then it ends their contexts.
+// Close waits for the running handlers until its context ends. Then it ends their contexts.
 func TestClose(t *testing.T) {
 	s, c := pair(t)
 	began, release := make(chan struct{}), make(chan struct{})

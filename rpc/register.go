@@ -10,18 +10,18 @@ import (
 	"github.com/rocl-go/rocl/codec"
 )
 
-// Register has a server answer calls of a name with f. In and Out are any types that package codec
-// can encode: raw structs of numbers are copied, bytes and strings are sent as they are, others as
-// CBOR; see [WithCodecs] for formats of the program's own. The types of server and caller must fit,
-// else the call fails with rocl.ErrValue.
+// Register makes a server answer calls of a name with f. In and Out are any types that package
+// codec can encode: raw structs of numbers are copied, bytes and strings are sent as they are,
+// other types as CBOR. [WithCodecs] sets formats of the program's own. If the types of server and
+// caller do not fit, the call fails with rocl.ErrValue.
 //
-// ctx is f's for as long as it runs. It ends with the caller's deadline, when the caller cancels or
-// its process ends, and when Close of the server gives up waiting. What f returns is encoded at once:
-// f may not change it afterwards. An error of f goes to the caller as an [Error]. A panic of f ends
-// this call, with ErrPanic, and no other; its stack goes to the server's log.
+// ctx belongs to f until f returns. It ends with the caller's deadline, when the caller cancels or
+// its process ends, and when Close of the server stops waiting. The result of f is encoded at once,
+// so f may not change it afterwards. An error of f goes to the caller as an [Error]. A panic of f
+// ends only this call, with ErrPanic, and its stack goes to the server's log.
 //
-// Register fails with ErrExists where the name is registered, and with ErrCollision where another
-// name has the same 64-bit identifier.
+// Register fails with ErrExists if the name is registered, and with ErrCollision if another name
+// has the same 64-bit identifier.
 func Register[In, Out any](s *Server, name string, f func(ctx context.Context, in In) (Out, error), opts ...Option) error {
 	if f == nil {
 		return fmt.Errorf("rpc: register %q: no function", name)
@@ -54,7 +54,7 @@ func Register[In, Out any](s *Server, name string, f func(ctx context.Context, i
 	return s.register(m)
 }
 
-// serveAround runs f within the interceptors of the server.
+// serveAround runs f through the interceptors of the server.
 func serveAround[In, Out any](r *request, f func(context.Context, In) (Out, error), in In) (out Out, err error) {
 	err = intercept(r.ctx, r.s.around, &Invocation{Info: r.ctx.info, In: &in, Out: &out}, func(ctx context.Context) (err error) {
 		out, err = f(ctx, in)
@@ -63,8 +63,8 @@ func serveAround[In, Out any](r *request, f func(context.Context, In) (Out, erro
 	return out, err
 }
 
-// A format encodes and decodes values of one type: with the codec of the program, or, where that
-// is nil, with package codec.
+// A format encodes and decodes values of one type: with the codec of the program, or, if own is
+// nil, with package codec.
 type format[T any] struct{ own rocl.Codec[T] }
 
 func formatOf[T any](own any) format[T] {
@@ -72,7 +72,7 @@ func formatOf[T any](own any) format[T] {
 	return format[T]{c}
 }
 
-// formatFor returns the format of a value of r, which is JSON where the caller wants it.
+// formatFor returns the format of a value of r, which is JSON if the caller asks for it.
 func formatFor[T any](r *request, f format[T]) format[T] {
 	if r.h.flags&flagJSON != 0 {
 		return format[T]{asJSON[T]{}}
@@ -88,7 +88,7 @@ func (f format[T]) decode(p []byte) (v T, err error) {
 	return v, err
 }
 
-// encode returns a buffer with v behind head bytes of room, which is 8 at least.
+// encode returns a buffer with the encoding of v after head free bytes. head must be at least 8.
 func (f format[T]) encode(ctx context.Context, c *rocl.Context, head int, v T) (*rocl.Buffer, error) {
 	size := 512 // a guess
 	if f.own == nil {
@@ -100,7 +100,7 @@ func (f format[T]) encode(ctx context.Context, c *rocl.Context, head int, v T) (
 	}
 	isKept := false
 	defer func() {
-		if !isKept { // also if a codec of the program panics
+		if !isKept { // runs also if a codec of the program panics
 			b.Release()
 		}
 	}()
@@ -127,7 +127,8 @@ func (f format[T]) encode(ctx context.Context, c *rocl.Context, head int, v T) (
 	return larger, err
 }
 
-// appendMark stands where the header will be while a codec appends a value.
+// appendMark is in the place of the header while a codec appends a value. It shows that the codec
+// has kept the bytes before its own.
 const appendMark = "append!!"
 
 func (f format[T]) append(p []byte, v T) ([]byte, error) {

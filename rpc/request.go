@@ -12,8 +12,8 @@ import (
 	"github.com/rocl-go/rocl"
 )
 
-// A request is one call as the server has it. The receiving goroutine begins it; then the goroutine
-// that runs the handler has it.
+// A request is one call at the server. The receiving goroutine begins it. Then it belongs to the
+// goroutine that runs the handler.
 type request struct {
 	s      *Server
 	m      *rocl.Message
@@ -22,23 +22,23 @@ type request struct {
 	args   []byte
 	ctx    *handlerContext
 	came   time.Time               // zero: the call is not timed
-	stop   context.CancelCauseFunc // ends ctx; nil: only the end of the caller does
+	stop   context.CancelCauseFunc // ends ctx; nil: only the end of the caller ends it
 	caller *caller
-	// results are those of a stream; else nil.
+	// results of a stream; nil for other calls.
 	results *results
-	pulled  *pulled // the arguments, where they were elsewhere
+	pulled  *pulled // the arguments, if they were elsewhere
 	isUnfit bool    // the arguments do not fit the handler, which does not run
-	held    *held   // the result, where it is elsewhere
+	held    *held   // the result, if it is elsewhere
 }
 
-// A handlerContext is the context of a handler, which may keep it when it has returned. Those of
-// requests that have no limits and no metadata are the same for one caller and call.
+// A handlerContext is the context of a handler, which may keep it after it has returned. Requests
+// of one caller and call that have no limits and no metadata share one.
 type handlerContext struct {
 	context.Context
 	info Info
 }
 
-// Value returns the value of a key: what is known of the call for InfoFrom.
+// Value returns the value of a key. The key of InfoFrom gives the Info of the call.
 func (c *handlerContext) Value(key any) any {
 	if key == (infoKey{}) {
 		return &c.info
@@ -46,7 +46,7 @@ func (c *handlerContext) Value(key any) any {
 	return c.Context.Value(key)
 }
 
-// Info tells a handler and interceptors of the call. It must not be changed.
+// Info describes a call to its handler and to interceptors. It must not be changed.
 type Info struct {
 	Name     string
 	Caller   rocl.GID // the resource that calls
@@ -56,15 +56,15 @@ type Info struct {
 
 type infoKey struct{}
 
-// InfoFrom returns what is known of the call whose handler got ctx. It returns nil if ctx is of
-// no handler.
+// InfoFrom returns the Info of the call whose handler got ctx. It returns nil if ctx is not the
+// context of a handler.
 func InfoFrom(ctx context.Context) *Info {
 	i, _ := ctx.Value(infoKey{}).(*Info)
 	return i
 }
 
-// begin has the request in m handled. It owns m. Called by the receiving goroutine. If the pool of
-// the call waits for room, begin returns a context that ends when it no longer does.
+// begin handles the request in m. It owns m. The receiving goroutine calls it. If the pool of the
+// call waits for room, begin returns a context that ends when the pool no longer waits.
 func (s *Server) begin(m *rocl.Message) (waits context.Context) {
 	if !s.running.begin() {
 		s.refuse(m, flagsOf(m.Bytes()), ErrClosed)
@@ -87,7 +87,7 @@ func (s *Server) begin(m *rocl.Message) (waits context.Context) {
 	return r.start()
 }
 
-// parse reads the message.
+// parse reads the message and sets the method, the caller and the context.
 func (r *request) parse() (err error) {
 	var meta Metadata
 	if r.h, r.args, err = parseRequest(r.m.Bytes()); err == nil {
@@ -130,7 +130,7 @@ func (r *request) parse() (err error) {
 // isLimited reports whether the request has a deadline, or can be cancelled.
 func (r *request) isLimited() bool { return r.h.number != 0 || r.h.left != 0 }
 
-// limit gives the handler a context that ends with the deadline of the caller, and when the caller
+// limit gives the handler a context that ends with the caller's deadline, and when the caller
 // cancels.
 func (r *request) limit() {
 	if !r.isLimited() {
@@ -150,13 +150,13 @@ func (r *request) limit() {
 
 // run runs the handler and replies.
 func (r *request) run() {
-	isHanded := false // to a goroutine that replies
+	isHanded := false // another goroutine replies and ends the request
 	defer func() {
 		if !isHanded {
 			r.end()
 		}
 	}()
-	if (r.stop != nil || !r.method.place.isInline) && r.ctx.Err() != nil { // while it waited for a worker, or before it came
+	if (r.stop != nil || !r.method.place.isInline) && r.ctx.Err() != nil { // the call ended while the request waited for a worker, or before it came
 		r.refuse(context.Cause(r.ctx))
 		return
 	}
@@ -207,14 +207,14 @@ var ended, errEnded = func() (context.Context, error) {
 	return ctx, err
 }()
 
-// replyWaiting sends b, until the call has ended.
+// replyWaiting sends b. It waits for room until the call has ended.
 func (r *request) replyWaiting(b *rocl.Buffer) {
 	if err := r.s.r.Reply(r.ctx, r.m, b); err != nil {
 		r.notSent(b, err)
 	}
 }
 
-// notSent gives back a reply that could not be sent. Where it is too large the caller is told.
+// notSent releases a reply that could not be sent. If the reply is too large, the caller is told.
 func (r *request) notSent(b *rocl.Buffer, err error) {
 	b.Release()
 	if r.held != nil {
@@ -226,7 +226,7 @@ func (r *request) notSent(b *rocl.Buffer, err error) {
 	}
 }
 
-// status returns that of a reply with an error.
+// status returns the status of a reply with an error.
 func (r *request) status() byte {
 	if r.isUnfit {
 		return statusRefused
@@ -234,7 +234,8 @@ func (r *request) status() byte {
 	return statusError
 }
 
-// serve runs the handler. A handler that panics, or ends its goroutine, fails.
+// serve runs the handler. It returns an error if the handler panics. A handler that ends its
+// goroutine gets its error reply here.
 func (r *request) serve() (b *rocl.Buffer, err error) {
 	hasReturned := false
 	defer func() {
@@ -244,7 +245,7 @@ func (r *request) serve() (b *rocl.Buffer, err error) {
 		v := recover()
 		r.s.log.Error("rpc: a handler panicked", "call", r.method.name, "server", r.s.ID(), "from", r.m.From(), "panic", v, "stack", string(debug.Stack()))
 		b, err = nil, fmt.Errorf("%w: the handler of %q", ErrPanic, r.method.name)
-		if v == nil { // runtime.Goexit: nothing but deferred functions runs any more
+		if v == nil { // runtime.Goexit: only deferred functions still run
 			r.method.stats.ended(r.came, err)
 			r.refuse(err)
 		}
@@ -254,7 +255,7 @@ func (r *request) serve() (b *rocl.Buffer, err error) {
 	return b, err
 }
 
-// end gives back what the request holds.
+// end releases what the request holds. If the result is held, endLater does so.
 func (r *request) end() {
 	if r.held != nil {
 		r.endLater()
@@ -271,13 +272,13 @@ func (r *request) end() {
 	s.running.end()
 }
 
-// free gives back the message, and the request if nothing else knows it.
+// free releases the message, and reuses the request if nothing else refers to it.
 func (r *request) free() {
 	if r.pulled != nil {
 		r.releaseArgs()
 	}
 	r.m.Release()
-	if r.h.number != 0 { // a message that cancels it, or asks for results, may be at work on it
+	if r.h.number != 0 { // a message that cancels it, or asks for results, may still refer to it
 		return
 	}
 	s := r.s
@@ -285,7 +286,7 @@ func (r *request) free() {
 	s.requests.Put(r)
 }
 
-// refuse replies, without waiting, that the handler has not run or has no result to send.
+// refuse replies, without waiting, that the handler has not run or that its result cannot be sent.
 func (r *request) refuse(err error) {
 	if r.results != nil {
 		r.results.close(err)
@@ -294,8 +295,8 @@ func (r *request) refuse(err error) {
 	r.s.refuse(r.m, r.h.flags, err)
 }
 
-// refuse replies, without waiting, that a request is not handled. A caller whose context has no room for
-// replies gets rocl.ErrNoReply.
+// refuse replies, without waiting, that a request is not handled. If the caller's context has no
+// room for replies, the caller gets rocl.ErrNoReply.
 func (s *Server) refuse(m *rocl.Message, flags byte, err error) {
 	s.fail(ended, m, statusRefused, flags, err)
 }
@@ -315,8 +316,7 @@ func (s *Server) fail(ctx context.Context, m *rocl.Message, status, flags byte, 
 	}
 }
 
-// errorReply returns a reply that says that a call has failed, or nil if there is no memory for it until ctx
-// ends.
+// errorReply returns a reply with an error, or nil if no memory is free for it until ctx ends.
 func (s *Server) errorReply(ctx context.Context, status, flags byte, err error) *rocl.Buffer {
 	var room [256]byte
 	p := s.words.errorBody(room[:replyHead], err)

@@ -211,7 +211,7 @@ func TestStream(t *testing.T) {
 	}
 }
 
-// A handler whose caller leaves the loop is told so, even where the results have no end.
+// A handler whose caller leaves the loop is told so, also if the results have no end.
 func TestStreamLeft(t *testing.T) {
 	s, c := pair(t)
 	left := make(chan error, 1)
@@ -237,7 +237,7 @@ func TestStreamLeft(t *testing.T) {
 	}
 }
 
-// Errors of a stream that has no results come as those of any call.
+// Errors of a stream without results arrive like those of any call.
 func TestStreamFails(t *testing.T) {
 	s, c := pair(t)
 	if err := rpc.RegisterStream(s, "panic", func(context.Context, terms) iter.Seq2[int64, error] { panic("on purpose") }); err != nil {
@@ -270,7 +270,7 @@ func TestStreamFails(t *testing.T) {
 	}
 }
 
-// Several providers of one name in a process are told apart by their attributes.
+// Several providers of one name in a process are distinguished by their attributes.
 func TestProviders(t *testing.T) {
 	sock := filepath.Join(t.TempDir(), "s")
 	home := open(t, sock)
@@ -370,7 +370,8 @@ func TestJSON(t *testing.T) {
 	}
 }
 
-// A server whose only worker is busy refuses what its pool's queue has no room for, and goes on.
+// A server whose only worker is busy refuses calls for which its pool's queue has no room, and
+// continues.
 func TestBusy(t *testing.T) {
 	s, c := pair(t)
 	set, err := pool.Load([]byte(`{"pools": [{"name": "one", "workers": 1, "queue": 1}]}`))
@@ -490,7 +491,8 @@ func BenchmarkCall(b *testing.B) {
 	}
 }
 
-// A call of raw values whose context does not end allocates nothing, on either side, but its future.
+// A call of raw values whose context does not end allocates nothing on either side, except its
+// future.
 func TestCallAllocates(t *testing.T) {
 	if isWatched {
 		t.Skip("the race detector makes pools forget, a rocldebug build remembers places")

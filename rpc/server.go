@@ -14,9 +14,9 @@ import (
 	"github.com/rocl-go/rocl"
 )
 
-// A Server is a provider of calls: a resource of rocl, and the functions that answer requests to it.
-// A process may have several servers, each with attributes of its own, by which callers find it.
-// Its methods may be called concurrently.
+// A Server is a provider of calls: a resource of rocl with the functions that answer requests to
+// it. A process may have several servers, each with attributes of its own, by which callers find
+// it. Its methods may be called concurrently.
 //
 // One goroutine receives requests. Each handler runs in a goroutine of its own, unless [Inline] or
 // [InPool] says otherwise.
@@ -34,17 +34,17 @@ type Server struct {
 	requests sync.Pool
 	callers  callers
 	over     overflow
-	handed   sync.Map      // of requests whose arguments have been pulled, by numbers of tagPulled
+	handed   sync.Map      // requests whose arguments have been pulled, by the numbers of tagPulled
 	unknown  atomic.Uint64 // requests for calls that the server does not offer
 
-	mu    sync.Mutex                         // held while names is replaced
-	names atomic.Pointer[map[uint64]*method] // of calls; a map does not change
+	mu    sync.Mutex                         // held to replace names
+	names atomic.Pointer[map[uint64]*method] // calls by identifier; a stored map does not change
 }
 
 // A ServerOption changes one default of [NewServer].
 type ServerOption func(*Server)
 
-// WithLogger sends what the server logs to l: handlers that panic, requests that are damaged.
+// WithLogger sets the logger of the server. It logs handlers that panic and damaged requests.
 // Nothing is logged by default.
 func WithLogger(l *slog.Logger) ServerOption { return func(s *Server) { s.log = l } }
 
@@ -53,8 +53,8 @@ const (
 	attrServer = "rpc" // its value is the version
 )
 
-// NewServer registers a resource with attributes a, and rpc=1, and answers calls to it until Close.
-// It fails as [rocl.Context.Register] does.
+// NewServer registers a resource with the attributes a and rpc=1, and answers calls to it until
+// Close. It fails as [rocl.Context.Register] does.
 func NewServer(ctx context.Context, c *rocl.Context, a rocl.Attributes, opts ...ServerOption) (*Server, error) {
 	s := &Server{c: c, log: slog.New(slog.DiscardHandler)}
 	s.life, s.end = context.WithCancelCause(context.Background())
@@ -78,15 +78,16 @@ func NewServer(ctx context.Context, c *rocl.Context, a rocl.Attributes, opts ...
 	return s, nil
 }
 
-// ID returns the identifier of the server's resource, to call.
+// ID returns the identifier of the server's resource, which callers call.
 func (s *Server) ID() rocl.GID { return s.r.ID() }
 
 // Resource returns the server's resource, whose attributes may be changed.
 func (s *Server) Resource() *rocl.Resource { return s.r }
 
-// Close ends the server: requests that come from now on fail with ErrClosed or rocl.ErrGone. It waits
-// until the handlers that run have returned and their replies are sent. When ctx ends it ends their
-// contexts, waits for none of them, and returns the cause. Closing a closed server does nothing.
+// Close ends the server: requests that arrive from now on fail with ErrClosed or rocl.ErrGone. It
+// waits until the running handlers have returned and their replies are sent. When ctx ends, Close
+// ends the contexts of the handlers, no longer waits for them, and returns the cause. A second
+// Close does nothing.
 func (s *Server) Close(ctx context.Context) error {
 	err := s.running.close(ctx)
 	s.end(ErrClosed)
@@ -104,7 +105,7 @@ func (s *Server) Close(ctx context.Context) error {
 	return nil
 }
 
-// leavePools ends the use of all pools. The calls that are registered are refused by now.
+// leavePools ends the use of all pools. The server must already refuse requests.
 func (s *Server) leavePools() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -119,13 +120,13 @@ type method struct {
 	id    uint64
 	place place
 	stats *methodStats
-	// serve decodes the arguments, runs the handler, and returns the reply; nil if the caller
-	// waits for none.
+	// serve decodes the arguments, runs the handler, and returns the reply. It returns nil if the
+	// caller does not wait for one.
 	serve    func(*request) (*rocl.Buffer, error)
 	isStream bool // serve adds results to request.results
 }
 
-// check reports why the handlers of m cannot run at their place.
+// check returns an error if the handlers of m cannot run in their place.
 func (m *method) check() error {
 	if m.isStream && m.place.isInline {
 		return fmt.Errorf("a stream cannot be Inline: %w", errors.ErrUnsupported)
@@ -155,8 +156,8 @@ func (s *Server) register(m *method) error {
 	return nil
 }
 
-// Deregister withdraws a call. Requests that the server has begun to handle are answered; later
-// ones fail with ErrUnknownCall. It reports whether the call was registered.
+// Deregister withdraws a call. Requests that the server has begun to handle are answered. Later
+// requests fail with ErrUnknownCall. Deregister reports whether the call was registered.
 func (s *Server) Deregister(name string) bool {
 	id := callID(name)
 	s.mu.Lock()
@@ -172,7 +173,7 @@ func (s *Server) Deregister(name string) bool {
 	return true
 }
 
-// receive takes requests until the resource is closed. It runs the handlers that are Inline.
+// receive takes requests until the resource is closed. It runs the Inline handlers.
 func (s *Server) receive() {
 	isOver := false
 	defer func() {
@@ -199,8 +200,8 @@ func (s *Server) receive() {
 	}
 }
 
-// controls handles messages that are no requests for as long as a pool has no room, until ctx ends. So the
-// requests behind wait in the mailbox, in order, and calls that run can be cancelled, and get results.
+// controls handles messages that are not requests until ctx ends, while a pool has no room. So
+// later requests wait in the mailbox, in order, and running calls can be cancelled and get results.
 func (s *Server) controls(ctx context.Context) {
 	for ctx.Err() == nil {
 		m, err := s.r.Recv(ctx, rocl.Tags(0, firstCall-1))
@@ -212,7 +213,7 @@ func (s *Server) controls(ctx context.Context) {
 	}
 }
 
-// control handles m, and reports true, unless it is a request.
+// control handles m if it is not a request, and reports whether it did.
 func (s *Server) control(m *rocl.Message) bool {
 	switch {
 	case m.IsGone():
@@ -222,7 +223,7 @@ func (s *Server) control(m *rocl.Message) bool {
 	case m.Tag() == tagPulled:
 		s.resume(m)
 	case m.Tag() == tagNext:
-		s.receiver.Go(func() { s.more(m) }) // which releases m
+		s.receiver.Go(func() { s.more(m) }) // more releases m
 		return true
 	default:
 		return false

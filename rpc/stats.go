@@ -10,20 +10,20 @@ import (
 	"time"
 )
 
-// MethodStats are the figures of one call of a server.
+// MethodStats has the figures of one call that a server offers.
 type MethodStats struct {
 	Name      string        `json:"name"`
-	Calls     uint64        `json:"calls"`     // handlers that have returned,
-	Errors    uint64        `json:"errors"`    // with an error
-	Running   int64         `json:"running"`   // handlers
-	Refused   uint64        `json:"refused"`   // requests for which the pool had no room
+	Calls     uint64        `json:"calls"`     // handlers that have returned
+	Errors    uint64        `json:"errors"`    // handlers that have returned with an error
+	Running   int64         `json:"running"`   // handlers that run now
+	Refused   uint64        `json:"refused"`   // requests refused because the pool had no room
 	Overflows uint64        `json:"overflows"` // arguments and results that were larger than the limit: see WithOverflow
-	P50       time.Duration `json:"p50"`       // from the request's arrival to the handler's return; of one call in eight where the handler is Inline
+	P50       time.Duration `json:"p50"`       // median time from the request's arrival to the handler's return; of one call in eight if the handler is Inline
 	P99       time.Duration `json:"p99"`
 	Longest   time.Duration `json:"longest"`
 }
 
-// methodStats counts what MethodStats has.
+// methodStats has the counters of MethodStats.
 type methodStats struct {
 	begun     atomic.Uint64
 	ran       atomic.Uint64
@@ -34,7 +34,8 @@ type methodStats struct {
 	took      [spans]atomic.Uint64
 }
 
-// A span is a quarter of an octave of nanoseconds.
+// spans is the number of spans of the histogram of durations. A span is a quarter of an octave of
+// nanoseconds.
 const spans = 4 * 64
 
 func spanOf(d time.Duration) int {
@@ -49,11 +50,12 @@ func most(span int) time.Duration {
 	return time.Duration((5+quarter)<<(octave-2) - 1)
 }
 
-// timeOne is how many calls of an Inline handler there are to each that is timed: to ask the clock
-// twice takes as long as the rest of a short handler.
+// timeOne is how many calls of an Inline handler there are for each one that is timed. Two readings
+// of the clock take as long as the other work of a short handler.
 const timeOne = 8
 
-// ended counts a call that came at a time, or that is not timed.
+// ended counts a call that arrived at the time came. The zero time means that the call is not
+// timed.
 func (s *methodStats) ended(came time.Time, err error) {
 	s.ran.Add(1)
 	if err != nil {
@@ -95,8 +97,8 @@ func (s *methodStats) stats(name string) MethodStats {
 	return out
 }
 
-// Stats returns the figures of the calls that the server offers, in the order of their names. Those that
-// every server answers are not among them.
+// Stats returns the figures of the calls that the server offers, in the order of their names. The
+// call that every server offers (StatsOf) is left out.
 func (s *Server) Stats() []MethodStats {
 	var all []MethodStats
 	for _, m := range *s.names.Load() {

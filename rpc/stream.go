@@ -14,26 +14,28 @@ import (
 	"github.com/rocl-go/rocl/bulk"
 )
 
-// The results of a stream come in batches, each the reply to a request of the caller: the first to the
-// request that begins the stream, the others to messages with tagNext. So a caller that takes no results
-// gets none, and the death of either side is noticed as in any call. The body of such a reply:
+// The results of a stream come in batches. The first batch is the reply to the request that begins
+// the stream, and each further one is the reply to a message with tagNext. So a caller that takes
+// no results gets none, and each side learns of the other's death as in any call. The body of such
+// a reply:
 //
 //	0  1  1 if the stream ends with this batch, else 0
-//	1     results, each behind its length in four bytes; with flagElsewhere: where they are, see elsewhere
+//	1     results, each after its length in four bytes; with flagElsewhere: where they are, see elsewhere
 //
-// The batch that ends a stream is never elsewhere: so a request for the next one says that one has been pulled.
+// The batch that ends a stream is never elsewhere. So a request for the next batch says that the
+// last one has been pulled.
 const (
 	streamHead = replyHead + 1
 	itemHead   = 4
-	aheadItems = 256       // results that a provider makes ahead of the caller,
-	aheadBytes = 256 << 10 // or bytes of them
+	aheadItems = 256       // most results that a provider makes ahead of the caller,
+	aheadBytes = 256 << 10 // or most bytes of them
 )
 
-// RegisterStream has a server answer calls of a name with the results that f yields, which [Stream]
-// receives. f's iterator runs in the goroutine of the handler, some results ahead of the caller: at most 256,
-// or 256 KiB. When the caller stops, or ends, f's ctx ends, and yield reports false. An error that
-// the iterator yields ends the stream, behind the results before it. The options are those of [Register]; a
-// stream cannot be [Inline].
+// RegisterStream makes a server answer calls of a name with the results that f yields, which
+// [Stream] receives. f's iterator runs in the goroutine of the handler, ahead of the caller by at
+// most 256 results or 256 KiB. When the caller stops or ends, f's ctx ends, and yield reports
+// false. An error that the iterator yields ends the stream, after the results before it. The
+// options are those of [Register]. A stream cannot be [Inline].
 func RegisterStream[In, Out any](s *Server, name string, f func(ctx context.Context, in In) iter.Seq2[Out, error], opts ...Option) error {
 	if f == nil {
 		return fmt.Errorf("rpc: register %q: no function", name)
@@ -69,17 +71,17 @@ func RegisterStream[In, Out any](s *Server, name string, f func(ctx context.Cont
 	return s.register(m)
 }
 
-// Results are those of one stream that the caller has not got yet.
+// results has the results of one stream that the caller has not received yet.
 type results struct {
 	r *request
 
 	mu      sync.Mutex
-	ready   []byte // results that are encoded
+	ready   []byte // encoded results
 	n       int
-	waiting *rocl.Message // the request that gets the next batch; nil: the caller has not asked yet
-	isEnded bool          // no result is added
-	err     error         // the stream ends with it
-	isOver  bool          // the end was sent, or nothing is sent any more
+	waiting *rocl.Message // the request that the next batch answers; nil: the caller has not asked yet
+	isEnded bool          // no further result is added
+	err     error         // error that ends the stream
+	isOver  bool          // the end was sent, or nothing can be sent any more
 	taken   chan struct{} // has an element when a batch was sent
 	held    *exposed      // the batch that was sent last, if it is elsewhere
 }
@@ -88,7 +90,7 @@ func newResults(r *request) *results {
 	return &results{r: r, waiting: r.m, taken: make(chan struct{}, 1)}
 }
 
-// put adds a result. It waits while the caller has not taken the ones before.
+// put adds a result. It waits while too many results are ready that the caller has not taken.
 func (s *results) put(ctx context.Context, encode func([]byte) ([]byte, error)) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -111,7 +113,7 @@ func (s *results) put(ctx context.Context, encode func([]byte) ([]byte, error)) 
 	return context.Cause(ctx)
 }
 
-// awaitTaken waits until the caller has taken a batch. mu is released meanwhile.
+// awaitTaken waits until the caller has taken a batch. mu must be held, and is released meanwhile.
 func (s *results) awaitTaken(ctx context.Context) error {
 	s.mu.Unlock()
 	defer s.mu.Lock()
@@ -137,7 +139,7 @@ func (s *results) finish(ctx context.Context, err error) error {
 	return s.err
 }
 
-// next answers a request for more. It owns m.
+// next answers a request for more results. It owns m.
 func (s *results) next(m *rocl.Message) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -151,7 +153,7 @@ func (s *results) next(m *rocl.Message) {
 	s.send()
 }
 
-// drop gives back a batch that the caller has pulled, or does not want. mu must be held.
+// drop releases the last batch, which the caller has pulled or does not want. mu must be held.
 func (s *results) drop() {
 	if s.held != nil {
 		s.held.Release()
@@ -171,9 +173,9 @@ func (s *results) close(err error) {
 	s.isOver = true
 }
 
-// replied notes that m, the request that waited, has its reply. mu must be held.
+// replied records that m, the waiting request, has its reply. mu must be held.
 func (s *results) replied(m *rocl.Message) {
-	if s.waiting = nil; m != s.r.m { // which the request releases
+	if s.waiting = nil; m != s.r.m { // the request releases its own message
 		m.Release()
 	}
 	select {
@@ -182,14 +184,14 @@ func (s *results) replied(m *rocl.Message) {
 	}
 }
 
-// send replies to the request that waits, if there is something to send. mu must be held.
+// send replies to the waiting request if there is something to send. mu must be held.
 func (s *results) send() {
 	m := s.waiting
 	if m == nil || s.isOver || s.n == 0 && !s.isEnded {
 		return
 	}
 	err := s.err
-	if s.n > 0 || err == nil { // an error comes behind the results before it
+	if s.n > 0 || err == nil { // results come before an error
 		isElsewhere := len(s.ready) > s.r.s.over.limit
 		isLast := s.isEnded && err == nil && !isElsewhere
 		if isElsewhere {
@@ -208,7 +210,7 @@ func (s *results) send() {
 	s.replied(m)
 }
 
-// sendBatch sends all results that are ready. mu must be held.
+// sendBatch sends all ready results. mu must be held.
 func (s *results) sendBatch(m *rocl.Message, isLast bool) error {
 	r := s.r
 	b, err := r.s.c.BufferWait(r.ctx, streamHead+len(s.ready))
@@ -235,7 +237,7 @@ func (s *results) reply(m *rocl.Message, b *rocl.Buffer, flags byte) error {
 	return err
 }
 
-// sendElsewhere is sendBatch where the results are too large for a message. mu must be held.
+// sendElsewhere is sendBatch for results that are too large for a message. mu must be held.
 func (s *results) sendElsewhere(m *rocl.Message) error {
 	r := s.r
 	e, err := r.s.over.expose(r.ctx, s.ready, bulk.Bytes(s.ready))
@@ -252,9 +254,10 @@ func (s *results) sendElsewhere(m *rocl.Message) error {
 	return s.reply(m, b, flagElsewhere)
 }
 
-// Stream calls a name that [RegisterStream] has registered, and yields its results as they come. It asks for
-// the next batch while the loop body works on the one before. Leaving the loop ends the
-// handler's context. An error ends the loop: those of [Call], and what the handler's iterator yielded.
+// Stream calls a name that [RegisterStream] has registered, and yields its results as they arrive.
+// It asks for the next batch while the loop body works on the current one. Leaving the loop ends
+// the handler's context. An error ends the loop: an error of [Call], or the error that the
+// handler's iterator yielded.
 func Stream[In, Out any](ctx context.Context, c *Client, provider rocl.GID, name string, in In, opts ...Option) iter.Seq2[Out, error] {
 	return func(yield func(Out, error) bool) {
 		cfg := newConfig(opts)
@@ -268,7 +271,7 @@ func Stream[In, Out any](ctx context.Context, c *Client, provider rocl.GID, name
 	}
 }
 
-// stream is Stream with a function that reports whether it wants more.
+// stream is Stream with a function yield that reports whether it wants more.
 func stream[In, Out any](ctx context.Context, c *Client, provider rocl.GID, name string, in In, cfg *config, yield func(Out) bool) error {
 	ctx, end := context.WithCancel(ctx)
 	h := requestHeader{flags: flagStream}
@@ -327,7 +330,7 @@ func stream[In, Out any](ctx context.Context, c *Client, provider rocl.GID, name
 	}
 }
 
-// more asks for the next results of a stream.
+// more requests the next results of a stream.
 func (c *Client) more(ctx context.Context, provider rocl.GID, h *requestHeader) (chan batch, error) {
 	b, err := c.c.BufferWait(ctx, controlLen)
 	if err != nil {
@@ -343,7 +346,7 @@ type batch struct {
 	err error
 }
 
-// batch calls in a goroutine of its own.
+// batch makes a call from a goroutine of its own.
 func (c *Client) batch(ctx context.Context, provider rocl.GID, tag uint64, b *rocl.Buffer) chan batch {
 	ch := make(chan batch, 1)
 	go func() {
@@ -356,7 +359,8 @@ func (c *Client) batch(ctx context.Context, provider rocl.GID, tag uint64, b *ro
 	return ch
 }
 
-// batchOf returns the results of m, whose body has a head: those in m, or in memory of the provider. It owns m.
+// batchOf returns the results that m has, or that are in memory of the provider. body is the body
+// of m with the head. It owns m.
 func (c *Client) batchOf(ctx context.Context, provider rocl.GID, m *rocl.Message, body []byte, flags byte) (*pulled, error) {
 	if m.Bytes()[1]&flagElsewhere == 0 {
 		return &pulled{bytes: body[1:], release: m.Release}, nil

@@ -10,17 +10,17 @@ import (
 	"sync/atomic"
 )
 
-// A tally counts what is under way.
+// A tally counts what is in progress, such as requests.
 type tally struct {
-	n    atomic.Int64  // less than 0 once close has been called: closing more than closing
+	n    atomic.Int64  // less than 0 after close: the count plus closing
 	once sync.Once     // closes idle
-	mu   sync.Mutex    // guards the making of idle
-	idle chan struct{} // closed when nothing is left after close; nil before
+	mu   sync.Mutex    // guards the creation of idle
+	idle chan struct{} // closed when the count is 0 after close; nil before close
 }
 
 const closing = math.MinInt64 / 2
 
-// begin counts one more, unless close has been called.
+// begin adds one. It reports false if close has been called.
 func (t *tally) begin() bool {
 	if t.n.Add(1) > 0 {
 		return true
@@ -35,12 +35,12 @@ func (t *tally) end() {
 	}
 }
 
-// close refuses more, and waits until none is left or ctx ends.
+// close makes begin report false, and waits until the count is 0 or ctx ends.
 func (t *tally) close(ctx context.Context) error {
 	t.mu.Lock()
 	if t.idle == nil {
 		t.idle = make(chan struct{})
-		t.n.Add(closing + 1) // end, which looks at it, may run at once
+		t.n.Add(closing + 1) // after idle is set, because end may run at once
 		t.end()
 	}
 	t.mu.Unlock()

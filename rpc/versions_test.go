@@ -23,7 +23,8 @@ type (
 	newNote  struct{ Text, By string }
 )
 
-// Where server and caller have two versions of a raw struct, the error names both, with their fields, and the handler does not run.
+// If server and caller have two versions of a raw struct, the error names both, with their fields,
+// and the handler does not run.
 func TestTwoVersionsOfRawStruct(t *testing.T) {
 	s, c := pair(t)
 	ran := false
@@ -49,8 +50,8 @@ func TestTwoVersionsOfRawStruct(t *testing.T) {
 	}
 }
 
-// Of two versions of another struct, a field that the sender lacks is zero, and one that the receiver lacks is an error that
-// names it.
+// Of two versions of another struct, a field that the sender lacks is zero. A field that the
+// receiver lacks is an error that names it.
 func TestTwoVersionsOfStruct(t *testing.T) {
 	s, c := pair(t)
 	if err := errors.Join(

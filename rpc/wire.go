@@ -12,16 +12,16 @@ import (
 	"github.com/rocl-go/rocl/bulk"
 )
 
-// A request is a message of rocl (Resource.Call, or Resource.Send where nothing is answered) to the
+// A request is a message of rocl (Resource.Call, or Resource.Send if nothing is answered) to the
 // resource of a provider. Its tag is the identifier of the call's name. Its payload:
 //
 //	0   1  version
 //	1   1  flags
 //	2   2  length of the metadata
-//	4   4  checksum of all the rest, where a flag says so; else 0
+//	4   4  checksum of all other bytes, if a flag says so; else 0
 //	8   8  number of the request at its caller; 0: it cannot be cancelled
 //	16  8  nanoseconds until its deadline; 0: it has none
-//	24     metadata: pairs of strings, each behind its length in two bytes
+//	24     metadata: pairs of strings, each after its length in two bytes
 //	       the arguments, to the end; with flagElsewhere: where they are, see elsewhere
 //
 // A reply is the reply of rocl to that message:
@@ -45,26 +45,26 @@ const (
 
 // Flags of requests and replies.
 const (
-	flagChecksum  = 1 << iota // there is a checksum
+	flagChecksum  = 1 << iota // the message has a checksum
 	flagStream                // the caller wants a stream of results
-	flagJSON                  // the arguments are in JSON, and so is the result
+	flagJSON                  // the arguments and the result are in JSON
 	flagElsewhere             // the arguments or the result are in memory of the sender, to be pulled
-	flagTaken                 // the reply says that the arguments have been pulled; there is no other one
+	flagTaken                 // the reply says that the arguments have been pulled; no other reply follows
 	allFlags      = flagChecksum | flagStream | flagJSON | flagElsewhere | flagTaken
 )
 
 // Statuses of replies.
 const (
 	statusResult  = iota
-	statusError   // of the handler
+	statusError   // the error is the handler's
 	statusRefused // the handler has not run, or its result could not be sent
 )
 
 // Tags below firstCall are messages of the package itself, not names of calls.
 const (
-	tagCancel = 1 // the payload is the number of the request, and why
-	tagNext   = 2 // a call: more results of a stream; the payload is the number, and the flags of the request
-	tagPulled = 3 // from the server to itself: the arguments of a request are there; the payload is a number
+	tagCancel = 1 // the payload is the number of the request, and the reason
+	tagNext   = 2 // a call for more results of a stream; the payload is the number and the flags of the request
+	tagPulled = 3 // from the server to itself: the arguments of a request have been pulled; the payload is a number
 	firstCall = 256
 )
 
@@ -77,20 +77,20 @@ type requestHeader struct {
 	number uint64
 	left   time.Duration // 0: no deadline
 	meta   []byte
-	region *bulk.Region // with the arguments, at the caller; nil: they are in the request
+	region *bulk.Region // at the caller: memory with the arguments; nil: they are in the request
 }
 
-// release gives back the memory of the arguments.
+// release releases the memory of the arguments.
 func (h *requestHeader) release() {
 	if h.region != nil {
 		h.region.Release()
 	}
 }
 
-// size returns how many bytes the header takes.
+// size returns the length of the header with the metadata in bytes.
 func (h *requestHeader) size() int { return requestHead + len(h.meta) }
 
-// put writes the header in front of the arguments, which lie in p already.
+// put writes the header before the arguments, which p has already.
 func (h *requestHeader) put(p []byte) {
 	p[0], p[1] = version, h.flags
 	binary.LittleEndian.PutUint16(p[2:], uint16(len(h.meta)))
@@ -120,7 +120,7 @@ func parseRequest(p []byte) (h requestHeader, args []byte, err error) {
 	return h, p[requestHead+n:], nil
 }
 
-// putReply writes the header in front of the body of a reply, which lies in p already.
+// putReply writes the header before the body of a reply, which p has already.
 func putReply(p []byte, status, flags byte) {
 	p[0], p[1], p[2], p[3] = version, flags, status, 0
 	binary.LittleEndian.PutUint32(p[4:], 0)
@@ -140,7 +140,7 @@ func parseReply(p []byte, flags byte) (status byte, body []byte, err error) {
 	return p[2], p[replyHead:], verify(p, p[1])
 }
 
-// flagsOf returns the flags of a request that may be anything.
+// flagsOf returns the flags of a request, which may be malformed.
 func flagsOf(p []byte) byte {
 	if len(p) < 2 {
 		return 0
@@ -148,7 +148,8 @@ func flagsOf(p []byte) byte {
 	return p[1] & allFlags
 }
 
-// checksum returns that of a request or reply, whose own bytes of it do not count.
+// checksum returns the checksum of a request or reply. The four bytes of the checksum itself are
+// left out.
 func checksum(p []byte) uint32 {
 	d := xxhash.New()
 	_, _ = d.Write(p[:4])
@@ -169,12 +170,12 @@ func verify(p []byte, flags byte) error {
 	return nil
 }
 
-// appendString appends s behind its length.
+// appendString appends the length of s and s.
 func appendString(p []byte, s string) []byte {
 	return append(binary.LittleEndian.AppendUint16(p, uint16(len(s))), s...)
 }
 
-// cutString returns the string at the beginning of p, and what follows it.
+// cutString returns the string at the beginning of p, and the bytes after it.
 func cutString(p []byte) (s string, rest []byte, ok bool) {
 	if len(p) < 2 {
 		return "", nil, false
@@ -186,8 +187,8 @@ func cutString(p []byte) (s string, rest []byte, ok bool) {
 	return string(p[2:n]), p[n:], true
 }
 
-// Metadata are names and values that travel with a call, beside its arguments: identifiers of
-// requests, of traces, of users.
+// Metadata has names and values that travel with a call beside its arguments, such as identifiers
+// of requests, traces or users.
 type Metadata map[string]string
 
 func (m Metadata) encode() ([]byte, error) {
@@ -226,7 +227,7 @@ func parseMetadata(p []byte) (Metadata, error) {
 	return m, nil
 }
 
-// Why a request is cancelled.
+// Reasons in a message with tagCancel.
 const (
 	whyCancelled = iota
 	whyDeadline
@@ -236,7 +237,7 @@ const (
 // controlLen is the length of the payload of a message with tagCancel or tagNext.
 const controlLen = 9
 
-// putControl writes such a payload.
+// putControl writes the payload of such a message. more is the reason or the flags.
 func putControl(p []byte, number uint64, more byte) {
 	binary.LittleEndian.PutUint64(p, number)
 	p[8] = more

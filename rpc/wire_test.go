@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// A request that is parsed is what was put; any other bytes are an error.
+// Parsing a request gives what put has written. Any other bytes are an error.
 func FuzzRequest(f *testing.F) {
 	meta, err := Metadata{"who": "me", "": ""}.encode()
 	if err != nil {
@@ -78,7 +78,7 @@ func FuzzReply(f *testing.F) {
 	})
 }
 
-// A reply without the checksum that was asked for is refused.
+// A reply without the requested checksum is refused.
 func TestChecksumMissing(t *testing.T) {
 	p := append(make([]byte, replyHead), "result"...)
 	putReply(p, statusResult, flagChecksum)
@@ -113,7 +113,7 @@ func TestErrorKinds(t *testing.T) {
 	}
 }
 
-// A span has the durations that it says, and the spans come one after another.
+// A span has the durations that most returns, and the spans come one after another.
 func TestSpans(t *testing.T) {
 	last := -1
 	for d := time.Duration(4); d < 1<<40; d += 1 + d/7 {

@@ -28,8 +28,7 @@ func TestHeaderGolden(t *testing.T) {
 	}
 }
 
-// Any 32 bytes are a header or are refused, and a header is written as it was
-// read.
+// Any 32 bytes are a header or are refused, and a header is written in the bytes that were read.
 func FuzzHeader(f *testing.F) {
 	f.Add(make([]byte, HeaderLen))
 	f.Add(bytes.Repeat([]byte{0xff}, HeaderLen))

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A drum is a Ring of one counter, rung as others' processes would.
+// A drum is a Ring of one counter, which the test rings as another process would.
 type drum struct {
 	p    *Poller
 	bell int
@@ -64,7 +64,7 @@ func (d *drum) beat() {
 	}
 }
 
-// nap begins one that nobody is sure to end, and returns its result.
+// nap begins a nap that no goroutine is sure to end, and returns its result.
 func (d *drum) nap(unless *atomic.Uint32) chan int {
 	done := make(chan int)
 	go func() { done <- d.p.Nap(0, unless) }()
@@ -86,7 +86,7 @@ func within(t *testing.T, what string, done chan int, want int) {
 	}
 }
 
-// What ends a nap, and what it leaves behind.
+// TestNapEnds checks what ends a nap, and the state after it.
 func TestNapEnds(t *testing.T) {
 	d := newDrum(t)
 	p := d.p
@@ -125,11 +125,11 @@ func TestNapEnds(t *testing.T) {
 	}
 
 	done = d.nap(&unless)
-	p.EndNap() // it may have just begun
+	p.EndNap() // the nap may have just begun
 	select {
 	case <-done:
 		t.Fatal("a nap was ended that had just begun")
-	case <-time.After(10 * time.Millisecond): // it can only be seen not to happen
+	case <-time.After(10 * time.Millisecond): // an event that must not happen can only be waited for
 	}
 	p.EndNap()
 	within(t, "for too long", done, 0)
@@ -147,7 +147,7 @@ func TestNapEnds(t *testing.T) {
 	}
 }
 
-// Who has descriptors that hurry naps with care, and not for long.
+// A Poller with descriptors that Poll tries naps only after many short sleeps, and not for long.
 func TestNapBeside(t *testing.T) {
 	s := newPipe(t)
 	d := newDrum(t, s)
@@ -211,7 +211,7 @@ func TestNapAfterShortSleeps(t *testing.T) {
 	}
 }
 
-// No beat and no wake is lost, whenever it comes: nobody else ends these naps.
+// No beat and no wake is lost at any moment. No other goroutine ends these naps.
 func TestNapLosesNothing(t *testing.T) {
 	const rounds = 20_000
 	d := newDrum(t)
@@ -269,7 +269,7 @@ func TestNapMoved(t *testing.T) {
 	}
 }
 
-// A ring that always has something keeps no descriptor from being heard.
+// A ring that always has something does not keep descriptors from being handled.
 func TestBusyRing(t *testing.T) {
 	s := newPipe(t)
 	d := newDrum(t, s)

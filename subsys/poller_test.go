@@ -10,13 +10,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// pipe is a source that reads what is written to it.
+// pipe is a source that reads what the test writes to it.
 type pipe struct {
 	r, w  int
 	calls atomic.Int32
 	bytes atomic.Int32
-	most  int  // bytes read in one call, then it wants another
-	ended bool // Ended was said
+	most  int  // most bytes read in one call, after which it asks for another
+	ended bool // Ready was called with Ended
 }
 
 func newPipe(t *testing.T) *pipe {
@@ -58,8 +58,8 @@ func newPoller(t *testing.T, ps ...*pipe) *Poller {
 	return p
 }
 
-// After Settle an armed gate fires for what is new, and not for what Poll has
-// read without asking epoll.
+// After Settle an armed gate fires for new input, and not for input that Poll has read without
+// asking epoll.
 func TestGate(t *testing.T) {
 	s := newPipe(t)
 	p := newPoller(t, s)
@@ -76,7 +76,7 @@ func TestGate(t *testing.T) {
 	select {
 	case <-fired:
 		t.Fatal("the gate fired for what has been read")
-	case <-time.After(20 * time.Millisecond): // it can only be seen not to happen
+	case <-time.After(20 * time.Millisecond): // an event that must not happen can only be waited for
 	}
 	s.write(1)
 	if !<-fired {
@@ -99,7 +99,7 @@ func TestGate(t *testing.T) {
 	}
 }
 
-// A source that stops early is called again, and Settle says so.
+// A source that stops early is called again, and Settle reports it.
 func TestAgain(t *testing.T) {
 	s := newPipe(t)
 	s.most = 10
@@ -135,7 +135,7 @@ func TestSleepWakes(t *testing.T) {
 	}
 }
 
-// With more sources than are tried directly, epoll says which.
+// With more sources than are tried directly, epoll tells which are ready.
 func TestMany(t *testing.T) {
 	var all []*pipe
 	for range 10 {
@@ -169,8 +169,8 @@ func TestMany(t *testing.T) {
 	}
 }
 
-// Of many sources one that has something all the time is tried each time, epoll is
-// asked now and then, and the others are heard soon.
+// Of many sources, one that always has input is tried each time. epoll is asked at intervals, and
+// the other sources are called soon.
 func TestHot(t *testing.T) {
 	var all []*pipe
 	for range 10 {
@@ -230,8 +230,8 @@ func TestHot(t *testing.T) {
 	}
 }
 
-// A busy source that stops early for fairness is called again, and keeps nobody from
-// being heard.
+// A busy source that stops early for fairness is called again, and does not keep other sources
+// waiting.
 func TestHotAgain(t *testing.T) {
 	var all []*pipe
 	for range 5 {
@@ -255,7 +255,7 @@ func TestHotAgain(t *testing.T) {
 	}
 }
 
-// PollAll hears a source of which Poll, among many, hears later.
+// PollAll calls a source that Poll, among many, calls later.
 func TestPollAll(t *testing.T) {
 	var ps []*pipe
 	for range 4 * direct {

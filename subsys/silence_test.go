@@ -19,7 +19,7 @@ func TestSilence(t *testing.T) {
 		silent time.Duration
 	}{
 		{0, false, 5 * time.Second, 0},
-		{1 * time.Second, true, 6 * time.Second, 0}, // what came before it was owed does not count
+		{1 * time.Second, true, 6 * time.Second, 0}, // time before an answer was owed does not count
 		{3 * time.Second, true, 8 * time.Second, 2 * time.Second},
 		{4 * time.Second, true, 500 * time.Millisecond, 500 * time.Millisecond},
 		{5 * time.Second, true, 1500 * time.Millisecond, 1500 * time.Millisecond},

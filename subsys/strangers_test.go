@@ -10,8 +10,8 @@ import (
 	"github.com/rocl-go/rocl/internal/netsource"
 )
 
-// However many strangers one source has, another that has fewer keeps its own,
-// and of a source the oldest goes first.
+// A source with any number of connections does not displace those of a source that has fewer. Of
+// one source the oldest connection is cut first.
 func TestStrangers(t *testing.T) {
 	const most = 8
 	s := NewStrangers(most)
@@ -46,7 +46,7 @@ func TestStrangers(t *testing.T) {
 	if len(cut) != most || s.count != 0 || len(s.from) != 0 {
 		t.Errorf("%d cut, %d left", len(cut), s.count)
 	}
-	// Where all sources have one, the oldest goes.
+	// If all sources have one connection, the oldest is cut.
 	cut = nil
 	for i := range most + 1 {
 		add(fmt.Sprintf("tcp://10.0.1.%d:1", i))

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package protobuf encodes values as Protocol Buffers, for programs that have messages in that format already.
+// Package protobuf encodes values as Protocol Buffers, for programs whose messages have that format
+// already.
 //
 //	err := rpc.Register(s, "find", find, rpc.WithCodecs(protobuf.Codec[pb.Query](), protobuf.Codec[pb.Answer]()))
 //	err = rocl.SendValue(ctx, me, to, tag, query, protobuf.Codec[pb.Query]())
@@ -22,9 +23,9 @@ type Message[T any] interface {
 	proto.Message
 }
 
-// Codec returns the codec of a generated type. What it decodes shares no memory with the payload. A payload that is no
-// message of the type is an error that matches codec.ErrValue; fields that the type lacks are kept, as Protocol
-// Buffers do.
+// Codec returns the codec of a generated type. Decoded values share no memory with the payload. The
+// error for a payload that is not a message of the type matches codec.ErrValue. Fields that the
+// type lacks are kept, as usual for Protocol Buffers.
 func Codec[T any, M Message[T]]() codec.Codec[M] { return format[T, M]{} }
 
 type format[T any, M Message[T]] struct{}

@@ -18,7 +18,7 @@ const grace = time.Second
 // A Queue calls Call with each value added, one call at a time, in the order of Add.
 // Its goroutine is started when a value is added and ends when the queue is empty.
 type Queue[T any] struct {
-	Call func(T) // nil drops all values
+	Call func(T) // nil: values are ignored
 	Most int     // number of values that may wait
 
 	mu      sync.Mutex

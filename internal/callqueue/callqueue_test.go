@@ -15,8 +15,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// Values that wait are bounded; what is dropped is counted. runtime.Goexit in
-// the function takes none of them along.
+// The number of waiting values is bounded, and dropped values are counted. runtime.Goexit in the
+// function loses no other value.
 func TestBounded(t *testing.T) {
 	goOn := make(chan struct{})
 	var told []int
@@ -44,8 +44,8 @@ func TestBounded(t *testing.T) {
 	}
 }
 
-// Drain waits no longer than its context, or a second, for a call that does not return.
-// Within a call it does not wait.
+// Drain waits for a call that does not return until its context ends, or for a second. Within a
+// call it does not wait.
 func TestDrain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		goOn := make(chan struct{})

@@ -17,7 +17,7 @@ import (
 type Set struct {
 	most, each int
 
-	mu      sync.Mutex // guards all below, and the fields of each Conn
+	mu      sync.Mutex // guards all fields below, and the fields of each Conn
 	all     list.List  // of *Conn, the one idle for longest at the front
 	sources map[string]int
 }

@@ -12,7 +12,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// fake is a connection from an address, which notes that it was closed.
+// fake is a connection from an address that records its closing.
 type fake struct {
 	net.Conn
 	from   string
@@ -29,8 +29,7 @@ func (f *fake) RemoteAddr() net.Addr {
 
 func (f *fake) Close() error { f.closed = true; return nil }
 
-// The oldest idle connection gives way, of its source first, and no more count
-// than may.
+// The oldest idle connection is closed, first of the same source, and the limits hold.
 func TestOldestGivesWay(t *testing.T) {
 	s := New(4, 2)
 	var all []*fake

@@ -23,7 +23,7 @@ func TestQuote(t *testing.T) {
 		"a\u202eb":           `"a\u202eb"`,
 		"a\u2066b\u2069":     `"a\u2066b\u2069"`,
 		"a\u200bb\ufeff":     `"a\u200bb\ufeff"`,
-		"\u3164":             `"\u3164"`, // Hangul filler: a letter that is not seen
+		"\u3164":             `"\u3164"`, // Hangul filler: an invisible letter
 		"tag\U000e0041":      `"tag\U000e0041"`,
 		"\u00a0":             `"\u00a0"`,
 		"\u2028":             `"\u2028"`,
@@ -94,7 +94,7 @@ func TestWriters(t *testing.T) {
 	}
 }
 
-// Nothing that is not safe is left, whatever the text is.
+// The results have only safe characters, whatever the text is.
 func FuzzSafe(f *testing.F) {
 	f.Add("\x1b[2J\u009b\u202e\xff\U000e0041")
 	f.Fuzz(func(t *testing.T, s string) {

@@ -14,7 +14,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// A word is found by its file: who sleeps on one mapping is woken by another.
+// The kernel finds a word by its file: a goroutine that sleeps on one mapping is woken through
+// another.
 func TestShared(t *testing.T) {
 	const size = 4096
 	fd, mem, err := memfd.CreateShared("test", size)
@@ -44,7 +45,7 @@ func TestShared(t *testing.T) {
 	case <-time.After(20 * time.Second):
 		t.Fatal("nobody is woken")
 	}
-	Wait(w, 0, 0) // it has changed
+	Wait(w, 0, 0) // returns at once: the word has changed
 	start := time.Now()
 	Wait(w, 1, time.Millisecond)
 	if d := time.Since(start); d > 10*time.Second {

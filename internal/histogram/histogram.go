@@ -19,8 +19,8 @@ type Histogram struct {
 	buckets [Buckets]atomic.Uint64
 }
 
-// Durations returns a histogram of nanoseconds, whose first bucket ends at
-// 1.024 µs and whose last but one at 4.3 s.
+// Durations returns a histogram of nanoseconds. Its first bucket ends at 1.024 µs, and the last but
+// one at 4.3 s.
 func Durations() *Histogram { return &Histogram{shift: 10} }
 
 // Observe counts one size.

@@ -13,8 +13,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// Each size is counted below every bound that it does not exceed, and below no
-// other.
+// Each size is counted below exactly the bounds that it does not exceed.
 func TestBounds(t *testing.T) {
 	for _, make := range []func() *Histogram{Durations, func() *Histogram { return new(Histogram) }} {
 		bounds := make().Snapshot().Bounds

@@ -66,7 +66,7 @@ func TestTried(t *testing.T) {
 	b.Unlock()
 }
 
-// What would let two goroutines wait for each other panics, whether or not they do.
+// An order of locks that could deadlock two goroutines panics, whether they deadlock or not.
 func TestAgainstTheOrder(t *testing.T) {
 	if !IsWatched {
 		t.Skip("locks are watched in a build with the tag rocldebug")

@@ -14,7 +14,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// slow is a handler that waits in front of another one.
+// slow is a handler that blocks before it calls another one.
 type slow struct {
 	slog.Handler
 	begun, goOn chan struct{}
@@ -29,8 +29,8 @@ func (s slow) Handle(ctx context.Context, r slog.Record) error {
 	return s.Handler.Handle(ctx, r)
 }
 
-// While the handler blocks, lines wait, and those beyond what may wait are dropped,
-// counted and told of. What the handler gets is what it would have got itself.
+// While the handler blocks, lines wait. Lines beyond the limit are dropped, counted and reported.
+// The handler gets the same lines as without a queue.
 func TestBlockedHandler(t *testing.T) {
 	var b bytes.Buffer
 	s := slow{slog.NewTextHandler(&b, &slog.HandlerOptions{AddSource: true}), make(chan struct{}, 1), make(chan struct{})}

@@ -12,8 +12,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// Who is handed a file sees what its maker writes, and can neither write nor
-// cut it, in whichever way.
+// A process with the descriptor of a file sees what its maker writes, and can neither write nor
+// truncate the file in any way.
 func TestOnlyTheMakerWrites(t *testing.T) {
 	const size = 3 * 4096
 	fd, mem, err := Create("test", size)
@@ -51,7 +51,7 @@ func TestOnlyTheMakerWrites(t *testing.T) {
 	}
 }
 
-// Who is handed shared memory may write it, and cut it as little.
+// A process with the descriptor of shared memory may write it, but cannot truncate it.
 func TestShared(t *testing.T) {
 	const size = 4096
 	fd, mem, err := CreateShared("test", size)
@@ -87,7 +87,7 @@ func TestShared(t *testing.T) {
 	}
 }
 
-// Anything else is not mapped.
+// Open refuses any other file.
 func TestOpenRefuses(t *testing.T) {
 	plain, err := unix.MemfdCreate("plain", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	if err != nil {
@@ -117,7 +117,7 @@ func TestOpenRefuses(t *testing.T) {
 	}
 }
 
-// What is reserved takes no memory before it is committed, and is as safe.
+// Reserved memory takes no pages before Commit, and is as safe as other memory.
 func TestReserve(t *testing.T) {
 	const size, some = 1 << 30, 1 << 20
 	fd, mem, err := Reserve("test", size)

@@ -16,7 +16,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// logger returns a Logger and what it has written.
+// logger returns a Logger and the buffer with its output.
 func logger() (*Logger, *bytes.Buffer) {
 	var b bytes.Buffer
 	return New(slog.New(slog.NewTextHandler(&b, &slog.HandlerOptions{AddSource: true}))), &b
@@ -60,8 +60,8 @@ func TestLimit(t *testing.T) {
 	})
 }
 
-// A stranger with many addresses causes no more lines than the limit of the
-// sources that have one, and the limit of all others.
+// A client with many addresses causes no more lines than the limits of the sources with a limit of
+// their own, plus the shared limit.
 func TestManySources(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, b := logger()
@@ -87,7 +87,7 @@ func TestManySources(t *testing.T) {
 	})
 }
 
-// At level debug nothing is left out, and what is over the limit has that level.
+// At level debug no line is left out, and lines beyond the limit have that level.
 func TestDebug(t *testing.T) {
 	var b bytes.Buffer
 	l := New(slog.New(slog.NewTextHandler(&b, &slog.HandlerOptions{Level: slog.LevelDebug})))

@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// The release that --version prints is the latest in the changelog, which has a
-// place for what comes after it.
+// The release that --version prints is the latest in the changelog, which has a section for
+// unreleased changes.
 func TestChangelogAgrees(t *testing.T) {
 	text, err := os.ReadFile("../../CHANGELOG.md")
 	if err != nil {

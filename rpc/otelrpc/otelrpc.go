@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package otelrpc traces calls of package rpc with OpenTelemetry. The spans of caller and server join: the
-// identifiers travel in the metadata of the call.
+// Package otelrpc traces calls of package rpc with OpenTelemetry. The spans of caller and server
+// are connected, because their identifiers travel in the metadata of the call.
 //
 //	cl, err := rpc.NewClient(ctx, c, rpc.CallInterceptors(otelrpc.Client()))
 //	s, err := rpc.NewServer(ctx, c, attrs, rpc.WithInterceptors(otelrpc.Server()))
 //
-// Spans are named after the call, and have the attributes rpc.system ("rocl"), rpc.method, and the
-// identifier of the provider. A call that fails has the error recorded. Without options the
+// Spans are named after the call. Their attributes are rpc.system ("rocl"), rpc.method, and the
+// identifier of the provider. The error of a failed call is recorded. Without options the tracer
 // provider and the propagator are the global ones of package otel.
 package otelrpc
 
@@ -32,11 +32,11 @@ type config struct {
 	propagator propagation.TextMapPropagator
 }
 
-// WithTracerProvider sets what spans are made by.
+// WithTracerProvider sets the provider that makes the spans.
 func WithTracerProvider(p trace.TracerProvider) Option { return func(c *config) { c.provider = p } }
 
-// WithPropagator sets how identifiers are written to metadata, by default as the global propagator does.
-// A program that has set none should give propagation.TraceContext{}.
+// WithPropagator sets the propagator that writes identifiers to metadata, by default the global
+// one. A program that has not set the global propagator should give propagation.TraceContext{}.
 func WithPropagator(p propagation.TextMapPropagator) Option {
 	return func(c *config) { c.propagator = p }
 }
@@ -69,7 +69,7 @@ func Client(opts ...Option) rpc.Interceptor {
 	c := newConfig(opts)
 	return func(ctx context.Context, i *rpc.Invocation, next func(context.Context) error) error {
 		return c.span(ctx, i, trace.SpanKindClient, func(ctx context.Context) error {
-			meta := rpc.Metadata{} // the one of the call may be used by others
+			meta := rpc.Metadata{} // a copy: the caller may use its metadata for other calls
 			maps.Copy(meta, i.Metadata)
 			c.propagator.Inject(ctx, propagation.MapCarrier(meta))
 			i.Metadata = meta

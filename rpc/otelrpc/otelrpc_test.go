@@ -21,7 +21,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// The span of a server is a child of the caller's, and both tell of an error.
+// The span of a server is a child of the caller's span, and both record an error.
 func TestSpansJoin(t *testing.T) {
 	spans := tracetest.NewSpanRecorder()
 	provider := sdk.NewTracerProvider(sdk.WithSpanProcessor(spans))

@@ -34,8 +34,9 @@ var poolMetrics = []poolMetric{
 	{"run_seconds_total", "Time that the units which have ended had run.", counter, func(s *pool.PoolStats) float64 { return s.RunTime.Seconds() }},
 }
 
-// NewPools returns a collector of the figures of a set's pools, also of those that are added later. name tells
-// the sets of a registry apart. The figures are those of the moment at which they are collected.
+// NewPools returns a collector of the figures of a set's pools, including pools that are added
+// later. The figures are collected as they are at the time. name distinguishes the sets of a
+// registry.
 func NewPools(name string, s *pool.Set) prometheus.Collector {
 	c := &poolCollector{set: s}
 	for _, m := range poolMetrics {

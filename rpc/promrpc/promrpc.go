@@ -46,8 +46,8 @@ var (
 	duration = prometheus.NewDesc("rocl_rpc_duration_seconds", "Time from the arrival of a request to the return of its handler.", append([]string{"quantile"}, labels...), nil)
 )
 
-// New returns a collector of the figures of servers. It may be registered in several registries. The figures are those of
-// the moment at which they are collected.
+// New returns a collector of the figures of servers, as they are when they are collected. It may be
+// registered in several registries.
 func New(servers ...*rpc.Server) prometheus.Collector { return collector(servers) }
 
 type collector []*rpc.Server

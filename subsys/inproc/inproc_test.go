@@ -49,7 +49,7 @@ func TestLocal(t *testing.T) {
 	}
 }
 
-// Another network is another world, as another process is.
+// Contexts of another network are not found, like those of another process.
 func TestOtherNetwork(t *testing.T) {
 	a := listen(t, inproc.NewNetwork().Transport(), "", "a")
 	defer a.Close()
@@ -64,7 +64,7 @@ func TestOtherNetwork(t *testing.T) {
 	}
 }
 
-// A port has its address to itself until it is closed.
+// A port is the only one with its address until it is closed.
 func TestAddresses(t *testing.T) {
 	tr := inproc.NewNetwork().Transport()
 	a := listen(t, tr, "", "a")
@@ -79,7 +79,7 @@ func TestAddresses(t *testing.T) {
 	}
 	b := listen(t, tr, a.Addr(), "a")
 	defer b.Close()
-	if err := a.Close(); err != nil { // twice, and b has the address and the key now
+	if err := a.Close(); err != nil { // a second Close: b has the address and the key now
 		t.Fatal(err)
 	}
 	if here, addr := b.Local("a"); here == nil || addr != b.Addr() {

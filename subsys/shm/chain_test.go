@@ -34,8 +34,8 @@ func init() {
 
 // Exit codes of a link.
 const (
-	exitNonsense = 2 // it has read what was not whole
-	exitLeft     = 3 // something was left when it ended
+	exitNonsense = 2 // a payload was damaged
+	exitLeft     = 3 // a descriptor, a mapping or memory was leaked
 )
 
 // chainPart plays a part until its input ends.
@@ -82,7 +82,7 @@ func chainPart(part, addr string) int {
 		running.Go(func() { check(s) })
 	}
 	switch part {
-	case "source": // overwrites its memory when nobody takes it any more
+	case "source": // overwrites its memory when no loan is out
 		running.Go(func() {
 			_ = n.load(s, -1, uint64(os.Getpid()))
 			for i := 0; ; i++ {
@@ -137,7 +137,7 @@ func chainPart(part, addr string) int {
 	return 0
 }
 
-// overwrite writes to all the memory that a pool hands out.
+// overwrite writes to all memory that a pool hands out.
 func overwrite(p *buffers.Pool) error {
 	var all []*buffers.Buffer
 	for _, size := range []int{4096, 16_384, 65_536, 262_144} {
@@ -156,8 +156,8 @@ func overwrite(p *buffers.Pool) error {
 	return nil
 }
 
-// A relay sends on what comes over the connections of its node, in turns whole and as a
-// slice, and every fourth payload back as well. What it is too slow for it lets go.
+// A relay sends on the payloads that its node receives, in turns whole and as a slice, and every
+// fourth one back as well. Payloads for which it is too slow are released.
 type relay struct {
 	node *node
 	to   *sink
@@ -165,7 +165,7 @@ type relay struct {
 	mu      sync.Mutex
 	cond    *sync.Cond
 	queue   []subsys.Frame
-	back    []*sink // the connections that came
+	back    []*sink // the accepted connections
 	ended   bool
 	relayed int
 }
@@ -209,7 +209,7 @@ func (s *relaySink) Frames(c subsys.Conn, fs []subsys.Frame) error {
 	return err
 }
 
-// run sends on until stop is called.
+// run sends payloads on until stop is called.
 func (r *relay) run() {
 	var next, backNext uint32
 	rnd := rand.New(rand.NewPCG(uint64(os.Getpid()), 3))
@@ -274,7 +274,7 @@ func sendFrame(s *sink, f subsys.Frame, next *uint32) bool {
 	}
 }
 
-// stop ends run, and lets go of what was not sent.
+// stop ends run, and releases payloads that were not sent.
 func (r *relay) stop() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -339,7 +339,7 @@ func (c *chained) line(t testing.TB) string {
 	return c.lines.Text()
 }
 
-// end kills the process, or lets it end by itself, which must then have found nothing wrong.
+// end kills the process, or lets it end by itself; then it must have found no fault.
 func (c *chained) end(t testing.TB, isKilled bool) {
 	t.Helper()
 	if isKilled {
@@ -352,8 +352,8 @@ func (c *chained) end(t testing.TB, isKilled bool) {
 	}
 }
 
-// leftovers fails if more descriptors or mappings are there than before, beside the arenas
-// of n itself.
+// leftovers fails if there are more descriptors or mappings than before, besides the arenas of n
+// itself.
 func leftovers(t *testing.T, n *node, fds, maps int) {
 	t.Helper()
 	eventually.True(t, "all that was lent is back", func() bool { return n.pool.Stats().InUse == 0 })
@@ -365,12 +365,12 @@ func leftovers(t *testing.T, n *node, fds, maps int) {
 	})
 }
 
-// shortly is a moment from now, by chance.
+// shortly waits for a short random time.
 func shortly() { time.Sleep(time.Duration(rand.IntN(12_000)) * time.Microsecond) }
 
-// Three processes in a chain, of which this one is the last: the first or the second is
-// killed at any moment. What this one holds stays as it was, whatever the first does with
-// its memory; in the end no descriptor and no mapping stays.
+// This process is the last of three in a chain. The first or the second is killed at any moment.
+// Payloads that this process holds do not change, whatever the first does with its memory. In the
+// end no descriptor and no mapping is left.
 func TestChainHeld(t *testing.T) {
 	n := start(t)
 	var fds, maps, held int
@@ -386,7 +386,7 @@ func TestChainHeld(t *testing.T) {
 		eventually.True(t, "frames come", func() bool { got, _ := s.frames(); return got > 10 })
 		shortly()
 		switch i % 3 {
-		case 0: // the relay: the source lives, and writes over what it may
+		case 0: // the relay: the source lives, and overwrites the memory that it may
 			r.end(t, true)
 			if l := a.line(t); l != "overwritten" {
 				t.Fatalf("the source says %s", l)
@@ -417,7 +417,7 @@ func TestChainHeld(t *testing.T) {
 		case 1:
 			r.end(t, false)
 			_ = s.wantDown(t)
-			if _, err := s.release(); err != nil { // what came meanwhile
+			if _, err := s.release(); err != nil { // payloads that arrived meanwhile
 				t.Fatalf("round %d: %v", i, err)
 			}
 		}
@@ -428,8 +428,8 @@ func TestChainHeld(t *testing.T) {
 	leftovers(t, n, fds, maps)
 }
 
-// Three processes in a chain, of which this one is the first: the second or the last is
-// killed at any moment. What was lent comes back, or is not used again.
+// This process is the first of three in a chain. The second or the last is killed at any moment.
+// Lent memory comes back, or is not used again.
 func TestChainLent(t *testing.T) {
 	n := start(t)
 	var fds, maps int
@@ -483,8 +483,7 @@ func TestChainLent(t *testing.T) {
 	leftovers(t, n, fds, maps)
 }
 
-// Three processes in a chain, of which this one is in the middle: the first or the last is
-// killed at any moment.
+// This process is the second of three in a chain. The first or the last is killed at any moment.
 func TestChainBetween(t *testing.T) {
 	n := start(t)
 	var fds, maps, relayed int

@@ -28,8 +28,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// peer is the other process: it sends for ever, and takes what comes, until it is
-// killed or its input ends.
+// peer is the other process. It sends for ever, and receives, until it is killed or its input ends.
 func peer(addr string) int {
 	n, err := open("")
 	if err != nil {
@@ -84,9 +83,9 @@ func spawn(t testing.TB, addr string) *child {
 	return &child{cmd, in}
 }
 
-// Processes are killed at any moment while both ends send as fast as they can.
-// What came from them is whole and can be read for as long as it is held; what was
-// lent to them comes back; no descriptor and no mapping stays behind.
+// Processes are killed at any moment while both ends send as fast as they can. Payloads from them
+// are whole and can be read as long as they are held. Memory lent to them comes back. No descriptor
+// and no mapping is left.
 func TestKilledAtAnyMoment(t *testing.T) {
 	n := start(t)
 	rnd := rand.New(rand.NewPCG(uint64(time.Now().UnixNano()), 1))
@@ -148,8 +147,8 @@ func TestKilledAtAnyMoment(t *testing.T) {
 	}
 }
 
-// A process that is stopped fills its ring and harms nobody else; when it goes on
-// everything comes, and when it is killed everything lent to it is back.
+// A process that is stopped fills its ring and affects no other process. When it continues, all
+// frames arrive. When it is killed, all memory lent to it comes back.
 func TestStoppedPeer(t *testing.T) {
 	n, other := start(t), start(t)
 	for _, end := range []syscall.Signal{syscall.SIGCONT, syscall.SIGKILL} {

@@ -52,7 +52,7 @@ func keepAll(t *testing.T, s *sink, n int) {
 	}
 }
 
-// scribble takes what the pool has to give and writes to it.
+// scribble takes all free memory of the pool and writes to it.
 func scribble(t *testing.T, n *node) {
 	t.Helper()
 	for range 200 {
@@ -65,8 +65,8 @@ func scribble(t *testing.T, n *node) {
 	}
 }
 
-// What is held stays as it was when its conn has been closed, at either end, and
-// comes back when it is released.
+// Held messages do not change after either end has closed the connection, and their memory comes
+// back when they are released.
 func TestHeldWhenConnCloses(t *testing.T) {
 	for _, nearCloses := range []bool{true, false} {
 		a, b := start(t), start(t)
@@ -93,11 +93,11 @@ func TestHeldWhenConnCloses(t *testing.T) {
 	}
 }
 
-// When a context ends, what others hold of it stays as it was, and is not used
-// again as long as its pool lives.
+// When a context ends, messages of it that other contexts hold do not change. Their memory is not
+// used again as long as the context's pool lives.
 func TestHeldWhenPortCloses(t *testing.T) {
 	b := start(t)
-	if _, err := b.poller.NapPage(); err != nil { // which stays
+	if _, err := b.poller.NapPage(); err != nil { // the page stays until the Poller is closed
 		t.Fatal(err)
 	}
 	_, before := resources()
@@ -123,7 +123,7 @@ func TestHeldWhenPortCloses(t *testing.T) {
 	eventually.True(t, "nothing of it is mapped", func() bool { _, m := resources(); return m <= before })
 }
 
-// The receiver ends first, and its program holds messages still.
+// The receiver's context ends first, while its program still holds messages.
 func TestHeldWhenReceiverCloses(t *testing.T) {
 	a := start(t)
 	b, err := open("")
@@ -148,7 +148,7 @@ func TestHeldWhenReceiverCloses(t *testing.T) {
 	eventually.True(t, "they are back", func() bool { return a.pool.Stats().InUse == 0 })
 }
 
-// Both ends have lent and neither has looked: nobody waits for the other.
+// Both ends have lent and neither has looked. Neither end waits for the other.
 func TestBothCloseUnread(t *testing.T) {
 	a, b := start(t), start(t)
 	near, far := pair(t, a, b)
@@ -164,8 +164,8 @@ func TestBothCloseUnread(t *testing.T) {
 	eventually.True(t, "the conns are gone", func() bool { return conns(a)+conns(b) == 0 })
 }
 
-// More is lent than there are numbers for: the rest is copied, and nobody waits
-// for a receiver that holds all it gets.
+// There are more payloads than numbers of loans. The others are copied, and the sender does not
+// wait for a receiver that holds all messages.
 func TestAllLoansOut(t *testing.T) {
 	a, b := start(t), start(t)
 	near, far := pair(t, a, b)
@@ -233,7 +233,7 @@ func TestArenaForgotten(t *testing.T) {
 	}
 	eventually.True(t, "both have it mapped", func() bool { return mapped() >= 2 })
 	eventually.True(t, "it is back", func() bool { return a.pool.Stats().InUse == 0 })
-	// More than a pool keeps, beside the last one: the first to go is the oldest.
+	// More than a pool keeps, besides the last one. The oldest is unmapped first.
 	for range 5 {
 		x, err := a.pool.Get(64 << 20)
 		if err != nil {
@@ -260,8 +260,8 @@ func TestArenaForgotten(t *testing.T) {
 	})
 }
 
-// Who dies with notes unread resets the socket: what it said before is read all
-// the same.
+// A process that dies with notes unread resets the socket. What it published before is read all the
+// same.
 func TestResetBehindArena(t *testing.T) {
 	a, b := start(t), start(t)
 	c := raw(t, a, b.port.Addr()) // not started: it reads nothing
@@ -288,8 +288,8 @@ func TestResetBehindArena(t *testing.T) {
 	}
 }
 
-// A port may be closed while somebody dials from it, or to it: Dial fails or its
-// conn ends, and nothing stays.
+// A port may be closed while another goroutine dials from it, or to it. Dial fails or its
+// connection ends, and nothing is leaked.
 func TestCloseWhileDialling(t *testing.T) {
 	for round := range 200 {
 		a, err := open("")
@@ -335,15 +335,15 @@ func TestCloseWhileDialling(t *testing.T) {
 	}
 }
 
-// What is given back is told when that delays nobody: at the next look, behind what
-// is sent, when the context goes to rest; at once if it rests.
+// A returned loan is reported when that delays no message: at the next look, after a frame is sent,
+// and when the context goes to rest. It is reported at once if the context rests.
 func TestReturnsInTime(t *testing.T) {
 	a, b := start(t), start(t)
 	near, far := pair(t, a, b)
 	far.keep(1)
 	lendSome(t, a, near, 7)
 	keepAll(t, far, 7)
-	b.hold.Lock() // from here on we make its progress
+	b.hold.Lock() // from here on the test makes the progress of b
 	defer b.hold.Unlock()
 	p, c := b.port.(*port), far.conn.(*conn)
 	release := func() {
@@ -381,7 +381,7 @@ func TestReturnsInTime(t *testing.T) {
 	}
 }
 
-// A loan that is out cannot be lent again.
+// A loan that the peer holds cannot be lent again.
 func TestLentTwice(t *testing.T) {
 	a, b := start(t), start(t)
 	near, far := pair(t, a, b)
@@ -396,7 +396,7 @@ func TestLentTwice(t *testing.T) {
 	o := &near.conn.(*conn).out
 	o.mu.Lock()
 	first := o.loans[0]
-	o.loans = o.loans[:0] // so that the next has this number too
+	o.loans = o.loans[:0] // so that the next loan has this number too
 	o.mu.Unlock()
 	f := subsys.Frame{Header: subsys.Header{Type: 16, Seq: 1, Len: 40_000}, Data: buf.Bytes(), Buf: buf}
 	f.Tag = sign(buf.Bytes(), rand.New(rand.NewPCG(3, 4)))
@@ -413,7 +413,7 @@ func TestLentTwice(t *testing.T) {
 	first.buf.Release()
 }
 
-// Who closes while notes are read is heard all the same.
+// A peer that closes while its notes are read is noticed all the same.
 func TestCloseWhileListening(t *testing.T) {
 	a, b := start(t), start(t)
 	rounds := 300
@@ -426,13 +426,13 @@ func TestCloseWhileListening(t *testing.T) {
 		var stop atomic.Bool
 		var telling sync.WaitGroup
 		telling.Go(func() {
-			for id := uint32(1 << 20); !stop.Load(); id++ { // arenas of which nothing is lent
+			for id := uint32(1 << 20); !stop.Load(); id++ { // arenas without loans
 				if c.tell(noteArena, id, bellLen, a.port.(*port).bell.page) != nil {
 					runtime.Gosched()
 				}
 			}
 		})
-		time.Sleep(time.Duration(rand.IntN(300)) * time.Microsecond) // the notes are under way
+		time.Sleep(time.Duration(rand.IntN(300)) * time.Microsecond) // while notes are sent
 		far.conn.Close()
 		if err := near.wantDown(t); !errors.Is(err, subsys.ErrPeerClosed) {
 			t.Errorf("it is told as %v", err)
@@ -443,16 +443,16 @@ func TestCloseWhileListening(t *testing.T) {
 	eventually.True(t, "the conns are gone", func() bool { return conns(a)+conns(b) == 0 })
 }
 
-// Who goes to rest with a ring that was full hears that it is not any more, also if
-// something was to be sent meanwhile.
+// A context that goes to rest with a full ring is woken when the ring has room, also if frames were
+// to be sent meanwhile.
 func TestNewsOfRoom(t *testing.T) {
 	a, b := start(t), start(t)
 	near, _ := pair(t, a, b)
-	a.hold.Lock() // from here on we make their progress
+	a.hold.Lock() // from here on the test makes the progress of both
 	defer a.hold.Unlock()
 	b.hold.Lock()
 	defer b.hold.Unlock()
-	fs := make([]subsys.Frame, 200) // of two lines: none stays free
+	fs := make([]subsys.Frame, 200) // each of two lines, so that no line stays free
 	for i := range fs {
 		fs[i] = subsys.Frame{Header: subsys.Header{Type: 16, Seq: uint32(i), Len: 64}, Data: make([]byte, 64)}
 		fs[i].Tag = sign(fs[i].Data, rand.New(rand.NewPCG(1, 2)))

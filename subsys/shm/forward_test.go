@@ -48,7 +48,7 @@ func sendBuffer(t testing.TB, s *sink, seq uint32, b *buffers.Buffer, data []byt
 	}
 }
 
-// admitted is pair of two that know each other: they may have many arenas.
+// admitted is pair for two nodes that know each other, so that they may have many arenas mapped.
 func admitted(t testing.TB, a, b *node) (near, far *sink) {
 	t.Helper()
 	near, far = pair(t, a, b)
@@ -62,7 +62,7 @@ func admitted(t testing.TB, a, b *node) (near, far *sink) {
 	return near, far
 }
 
-// take returns the payload that the sink kept first. The caller owns the buffer.
+// take returns the payload that the sink has kept for longest. The caller owns the buffer.
 func (s *sink) take(t testing.TB) *kept {
 	t.Helper()
 	var k *kept
@@ -81,7 +81,7 @@ func (s *sink) take(t testing.TB) *kept {
 	return k
 }
 
-// sendOn sends what came on, and lets go of it.
+// sendOn sends a received payload on, and releases it.
 func sendOn(t testing.TB, s *sink, seq uint32, k *kept) {
 	t.Helper()
 	sendBuffer(t, s, seq, k.buf, k.data)
@@ -102,8 +102,8 @@ func wantBack(t testing.TB, nodes ...*node) {
 	}
 }
 
-// Received payloads, and slices of them, are sent on without a copy, and stay as they are
-// when the process that sent them on has let go. Their memory comes back, through both.
+// Received payloads, and slices of them, are sent on without a copy. They do not change after the
+// process that sent them on has released them. Their memory comes back through both processes.
 func TestForward(t *testing.T) {
 	a, b, c := start(t), start(t), start(t)
 	ab, ba := admitted(t, a, b)
@@ -141,15 +141,15 @@ func TestForward(t *testing.T) {
 	wantBack(t, a, b, c)
 }
 
-// What is sent back is delivered where it lies: nothing is copied, nothing more is mapped,
-// and its receiver must not write to it.
+// A payload that is sent back is delivered where it lies. Nothing is copied, nothing more is
+// mapped, and its receiver must not write to it.
 func TestForwardHome(t *testing.T) {
 	for _, from := range []func(testing.TB) *node{start, startGroup} {
 		a, b := from(t), from(t)
 		ab, ba := pair(t, a, b)
 		ba.keep(1)
 		ab.keep(1)
-		for i := range uint32(600) { // more than there are loans
+		for i := range uint32(600) { // more than the numbers of loans
 			a.sendOwn(t, ab, i, 40_000)
 			k := ba.take(t)
 			if i%2 == 0 {
@@ -185,7 +185,7 @@ func TestForwardHome(t *testing.T) {
 	}
 }
 
-// A payload goes from one to the other and back for ever. It takes no more and more loans.
+// A payload goes back and forth between two nodes. The number of loans does not grow.
 func TestForwardToAndFro(t *testing.T) {
 	a, b := start(t), start(t)
 	ab, ba := pair(t, a, b)
@@ -202,7 +202,7 @@ func TestForwardToAndFro(t *testing.T) {
 	wantBack(t, a, b)
 }
 
-// A payload goes in a circle. It is copied now and then, so that the loans behind it end.
+// A payload goes in a circle. It is copied from time to time, so that the loans before it end.
 func TestForwardInCircles(t *testing.T) {
 	var nodes [3]*node
 	var out, in [3]*sink
@@ -239,7 +239,7 @@ func TestForwardInCircles(t *testing.T) {
 	wantBack(t, nodes[:]...)
 }
 
-// A context sends on what another context of its process received, or made.
+// A context sends on payloads that another context of its process has received or made.
 func TestForwardAcrossContexts(t *testing.T) {
 	a, b1, b2, c := start(t), start(t), start(t), start(t)
 	ab, ba := pair(t, a, b1)
@@ -269,7 +269,7 @@ func TestForwardAcrossContexts(t *testing.T) {
 	wantCopied(t, "the receiver", c, false)
 }
 
-// A port for a group lends nothing of other contexts: it may not be for the group.
+// A port for a group lends no memory of other contexts, because it may not be for the group.
 func TestForwardAcrossContextsOfGroup(t *testing.T) {
 	a, b1, b2, c := start(t), start(t), startGroup(t), startGroup(t)
 	ab, ba := pair(t, a, b1)
@@ -289,8 +289,8 @@ func TestForwardAcrossContextsOfGroup(t *testing.T) {
 	}
 }
 
-// When the peer grants no more arenas, or this process may keep no more descriptors, what is
-// sent on is copied.
+// If the peer grants no more arenas, or this process may keep no more descriptors, payloads are
+// copied when they are sent on.
 func TestForwardBeyondBudget(t *testing.T) {
 	t.Run("arenas", func(t *testing.T) {
 		forwardMany(t, 3*fewArenas, 2*fewArenas)
@@ -303,8 +303,7 @@ func TestForwardBeyondBudget(t *testing.T) {
 	})
 }
 
-// forwardMany sends on so many payloads, each in an arena of its own, of which so many must
-// be copied.
+// forwardMany sends on count payloads, each in an arena of its own, of which copied must be copied.
 func forwardMany(t *testing.T, count, copied int) {
 	const size = 1 << 20
 	a, b, c := start(t), start(t), start(t)
@@ -333,7 +332,7 @@ func forwardMany(t *testing.T, count, copied int) {
 	wantBack(t, a, b, c)
 }
 
-// An arena that its owner unmaps is unmapped by all that it was passed on to.
+// An arena that its owner unmaps is unmapped by all processes that it was passed on to.
 func TestForwardedArenaForgotten(t *testing.T) {
 	b, c := start(t), start(t)
 	before := keptFDs.Load()
@@ -349,7 +348,7 @@ func TestForwardedArenaForgotten(t *testing.T) {
 	k := ba.take(t)
 	sendBuffer(t, bc, 0, k.buf, k.data)
 	at := cb.take(t)
-	if err := a.close(); err != nil { // what is abandoned has not leaked
+	if err := a.close(); err != nil { // abandoned buffers do not count as leaked
 		t.Error(err)
 	}
 	_ = ba.wantDown(t)
@@ -368,13 +367,13 @@ func TestForwardedArenaForgotten(t *testing.T) {
 	}
 	eventually.True(t, "the last reader has let go", func() bool { return left(b, ba)+left(c, cb) == 0 })
 	eventually.True(t, "no descriptor is kept", func() bool { return keptFDs.Load() == before })
-	// The connection on which it went is as good as before.
+	// The connection over which it was sent still works.
 	b.sendOwn(t, bc, 1, 40_000)
 	cb.take(t).buf.Release()
 }
 
-// Whatever ends in between, what is held at the end of a chain stays as it was, and the
-// memory comes back, or is not used again.
+// Whatever ends in the middle of a chain, payloads held at its end do not change. The memory comes
+// back, or is not used again.
 func TestForwardHeldWhenSomethingCloses(t *testing.T) {
 	for _, what := range []string{"first conn, near", "first conn, far", "second conn, near", "second conn, far", "first port", "second port"} {
 		t.Run(what, func(t *testing.T) {
@@ -416,7 +415,7 @@ func TestForwardHeldWhenSomethingCloses(t *testing.T) {
 				_ = b.port.Close()
 				_ = ab.wantDown(t)
 				_ = cb.wantDown(t)
-				wantBack(t, a) // abandoned: nobody can know when they will have been read
+				wantBack(t, a) // abandoned: it cannot be known when the readers have ended
 			}
 			scribble(t, a)
 			if k, err := cb.release(); k != count || err != nil {
@@ -432,8 +431,9 @@ func TestForwardHeldWhenSomethingCloses(t *testing.T) {
 	}
 }
 
-// A port closes before its peer has read what it sent on, or back. What was sent on comes
-// whole. What was sent back may be lost with the connection; nothing else comes in its place.
+// A port closes before its peer has read payloads that were sent on, or back. A payload sent on
+// arrives whole. A payload sent back may be lost with the connection; no other one arrives in its
+// place.
 func TestForwardUnread(t *testing.T) {
 	a, c := start(t), start(t)
 	b, err := open("")
@@ -452,7 +452,7 @@ func TestForwardUnread(t *testing.T) {
 		t.Error(err)
 	}
 	conn := ab.conn.(*conn)
-	for range 3 { // whatever is lent now has another number
+	for range 3 { // later loans have other numbers
 		buf, err := a.pool.Get(40_000)
 		if err != nil {
 			t.Fatal(err)
@@ -482,8 +482,8 @@ func TestForwardUnread(t *testing.T) {
 	wantBack(t, a, c)
 }
 
-// Memory of a process of another user is not passed on: it would not believe this process
-// that others read it.
+// Memory of a process of another user is not passed on, because that process would not believe this
+// one that third processes read it.
 func TestForwardOfOtherUser(t *testing.T) {
 	if os.Getuid() != 0 || os.Getegid() != 0 {
 		t.Skip("only root can be somebody else")
@@ -518,7 +518,7 @@ func TestForwardOfOtherUser(t *testing.T) {
 		t.Errorf("%d arenas were passed on", n)
 	}
 	c.hold.Unlock()
-	// But it may come back.
+	// But the payload may be sent back.
 	for _, k := range all {
 		if k.buf.ReadOnly() {
 			if _, ok := ba.conn.(*conn).place(&subsys.Frame{Header: subsys.Header{Type: 16}, Data: k.data, Buf: k.buf}); !ok {

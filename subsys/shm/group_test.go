@@ -35,8 +35,8 @@ func startGroup(t testing.TB) *node {
 	return n
 }
 
-// A group member makes its bell blocking and full, reads nothing, and says again
-// and again that it sleeps. Ringing for it must not block.
+// A group member makes its bell blocking and full, reads nothing, and reports again and again that
+// it sleeps. Ringing its bell must not block.
 func TestGroupBellCannotBlock(t *testing.T) {
 	evil, n := startGroup(t), startGroup(t)
 	near, far := pair(t, startGroup(t), n)
@@ -77,7 +77,7 @@ func TestGroupBellCannotBlock(t *testing.T) {
 	good(t, near, far, 1)
 }
 
-// Before its sink knows the peer, a conn maps few of the peer's arenas.
+// Before its sink knows the peer, a connection maps few of the peer's arenas.
 func TestArenasBeforeAdmission(t *testing.T) {
 	evil, n := startGroup(t), startGroup(t)
 	c := raw(t, evil, n.port.Addr())
@@ -86,7 +86,7 @@ func TestArenasBeforeAdmission(t *testing.T) {
 	_, before := resources()
 	for id := range uint32(100) {
 		if err := c.tell(noteArena, id, bellLen, evil.port.(*port).bell.page); err != nil {
-			break // it was cut off meanwhile
+			break // the connection was cut meanwhile
 		}
 	}
 	if err := s.wantDown(t); !errors.Is(err, subsys.ErrProtocol) {
@@ -97,7 +97,7 @@ func TestArenasBeforeAdmission(t *testing.T) {
 	}
 }
 
-// A flood of notes lets go of the goroutine that reads them, again and again.
+// During a flood of notes the reading goroutine stops again and again to do other work.
 func TestNotesInTurns(t *testing.T) {
 	evil, n := start(t), start(t)
 	near, far := pair(t, start(t), n)
@@ -122,7 +122,7 @@ func TestNotesInTurns(t *testing.T) {
 	c.Close()
 }
 
-// A peer that closes its socket, and whose ring never ends, stops nobody.
+// A peer that closes its socket, and whose ring never ends, does not stop the progress goroutine.
 func TestEndlessRing(t *testing.T) {
 	evil, n := start(t), start(t)
 	near, far := pair(t, start(t), n)
@@ -148,7 +148,8 @@ func TestEndlessRing(t *testing.T) {
 	c.Close()
 }
 
-// What has no memory yet is not taken for an arena: a reader would make it, or fail.
+// A file with pages without memory is not accepted as an arena: a reader would allocate the pages,
+// or fail.
 func TestArenaWithoutMemory(t *testing.T) {
 	evil, n := start(t), start(t)
 	fd, mem, err := memfd.Reserve("evil", 1<<20)
@@ -210,8 +211,8 @@ func TestMoreArenasThanMapped(t *testing.T) {
 	}
 }
 
-// Another user of the group that opens sockets and says nothing gets few places
-// among those that shake hands.
+// Another user of the group that opens sockets and sends nothing gets few of the places for
+// handshakes.
 func TestSilentUsers(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("only root can be somebody else")
@@ -224,15 +225,15 @@ func TestSilentUsers(t *testing.T) {
 	}
 }
 
-// Another user of the group whose connections are never admitted has few of them,
-// until they are admitted or end.
+// Another user of the group whose connections are never admitted has few of them, until they are
+// admitted or end.
 func TestUnadmittedUsers(t *testing.T) {
 	if os.Getuid() != 0 || os.Getegid() != 0 {
 		t.Skip("only root can be somebody else")
 	}
 	n := startGroup(t)
 	other := &syscall.Credential{Uid: 65534, Gid: 0}
-	for range 2 { // what the first had is free when it has ended
+	for range 2 { // the places of the first round are free when it has ended
 		if out := run(t, "callers "+n.port.Addr(), other); out != fmt.Sprintln(maxSilent) {
 			t.Errorf("connections made: %s", out)
 		}
@@ -263,7 +264,7 @@ func TestUnadmittedUsers(t *testing.T) {
 	_, _ = s.release()
 }
 
-// crowd is a user that opens many sockets and says nothing.
+// crowd opens many sockets as another user and sends nothing.
 func crowd(at string) string {
 	var all []*net.UnixConn
 	for range 40 {
@@ -285,13 +286,13 @@ func crowd(at string) string {
 	return "the last one was closed first"
 }
 
-// Admitted peers share what a port maps: each has the least, all together not more
-// than the port has, and what a conn had comes back.
+// Admitted peers share what a port maps. Each has the minimum, all together have no more than the
+// port's limit, and the grant of a connection comes back at its end.
 func TestBudget(t *testing.T) {
 	a, b := startGroup(t), startGroup(t)
 	near, far := pair(t, a, b)
 	far.conn.(subsys.Admitter).Admit()
-	far.conn.(subsys.Admitter).Admit() // means nothing
+	far.conn.(subsys.Admitter).Admit() // has no effect
 	eventually.True(t, "the grant is known", func() bool { return near.conn.(*conn).theirs.arenas.Load() == peerArenas-fewArenas })
 	p := b.port.(*port)
 	if p.budget.arenas != peerArenas-fewArenas || p.budget.gib != peerGiB-fewBytes>>30 {

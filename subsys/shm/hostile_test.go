@@ -21,8 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// raw connects to a port and has all that a peer has, but nobody who keeps to the
-// rules.
+// raw connects to a port and has all that a peer has, but no code that keeps the protocol.
 func raw(t testing.TB, n *node, addr string) *conn {
 	t.Helper()
 	s := newSink(nil)
@@ -33,7 +32,7 @@ func raw(t testing.TB, n *node, addr string) *conn {
 	return c.(*conn)
 }
 
-// good sends a frame over an honest conn, which must not suffer.
+// good sends a frame over an honest connection, which must not be affected.
 func good(t testing.TB, near, far *sink, seq uint32) {
 	t.Helper()
 	f := subsys.Frame{Header: subsys.Header{Type: 16, Seq: seq}}
@@ -43,8 +42,8 @@ func good(t testing.TB, near, far *sink, seq uint32) {
 	eventually.True(t, "an honest conn carries a frame", func() bool { got, _ := far.frames(); return got == int(seq)+1 })
 }
 
-// A peer that writes nonsense is cut off with ErrProtocol; nothing it names
-// outside of what it may is touched, and others do not suffer.
+// A peer that writes nonsense is cut off with ErrProtocol. Memory that it names beyond its own is
+// not accessed, and other connections are not affected.
 func TestNonsense(t *testing.T) {
 	evil, n := start(t), start(t)
 	near, far := pair(t, start(t), n)
@@ -130,7 +129,7 @@ func TestNonsense(t *testing.T) {
 	}
 }
 
-// A peer that sends back what it does not have is cut off. What it may have, it gets.
+// A peer that sends back a loan that it does not have is cut off. Loans that it has are accepted.
 func TestNonsenseSentBack(t *testing.T) {
 	evil, n := start(t), start(t)
 	for name, bad := range map[string]descriptor{
@@ -194,7 +193,7 @@ func slicesOf(b byte, n int) []byte {
 	return s
 }
 
-// own tells the peer of a page as arena id.
+// own announces a page to the peer as arena id.
 func own(t testing.TB, c *conn, n *node, id uint32) {
 	t.Helper()
 	if err := c.tell(noteArena, id, bellLen, n.port.(*port).bell.page); err != nil {
@@ -202,7 +201,7 @@ func own(t testing.TB, c *conn, n *node, id uint32) {
 	}
 }
 
-// Arenas that a peer takes back while messages in them are held stay readable.
+// Arenas that a peer withdraws while messages in them are held stay readable.
 func TestArenaTakenBack(t *testing.T) {
 	evil, n := start(t), start(t)
 	c := raw(t, evil, n.port.Addr())
@@ -233,8 +232,8 @@ func TestArenaTakenBack(t *testing.T) {
 	}
 }
 
-// Words of a peer's memory are flipped at random while frames flow both ways. The
-// conn may end; nothing else happens.
+// Words of a peer's memory are flipped at random while frames flow both ways. The connection may
+// end; nothing else happens.
 func TestFlippedWords(t *testing.T) {
 	evil, n := start(t), start(t)
 	near, far := pair(t, start(t), n)
@@ -263,7 +262,7 @@ func TestFlippedWords(t *testing.T) {
 		for range 30 {
 			at := rnd.IntN(segmentLen/4) * 4
 			if rnd.IntN(3) == 0 {
-				at = rnd.IntN(256/4) * 4 // where it hurts
+				at = rnd.IntN(256/4) * 4 // among the words of the segment
 			}
 			w := (*atomic.Uint32)(unsafe.Pointer(&c.mine.mem[at]))
 			w.Store(w.Load() ^ 1<<rnd.IntN(32))
@@ -273,22 +272,22 @@ func TestFlippedWords(t *testing.T) {
 		if err := f.wantDown(t); errors.Is(err, subsys.ErrProtocol) || errors.Is(err, subsys.ErrBadHeader) {
 			broken++
 		}
-		f.fell(nil) // for who sends
+		f.fell(nil) // ends the wait of the sending goroutine
 		s.fell(nil)
 		<-sent
 		<-sent
 		_, _ = f.release()
 		c.drop()
 	}
-	// How many are cut off is chance: most of the words are free or the evil side's own
-	// business. That each kind of nonsense is noticed is TestNonsense's.
+	// How many connections are cut off is chance: most of the words are free or used by the hostile
+	// side only. TestNonsense checks that each kind of nonsense is noticed.
 	t.Logf("%d of %d conns were cut off", broken, rounds)
 	good(t, near, far, 0)
 	eventually.True(t, "all that was lent is back", func() bool { return n.pool.Stats().InUse <= 1 && evil.pool.Stats().InUse == 0 })
 	eventually.True(t, "the conns are gone", func() bool { return conns(n) == 1 && conns(evil) == 0 })
 }
 
-// Who says nothing, or nonsense, instead of a hello is not taken in.
+// A peer that sends nothing, or nonsense, instead of a hello is refused.
 func TestStrangers(t *testing.T) {
 	n := start(t)
 	near, far := pair(t, start(t), n)
@@ -314,7 +313,7 @@ func TestStrangers(t *testing.T) {
 	h := hello()
 	other := h
 	other[8]++
-	good(t, near, far, 0) // maps what it needs
+	good(t, near, far, 0) // maps the memory that the connection needs
 	before, _ := resources()
 	for i, s := range []struct {
 		b   []byte
@@ -353,8 +352,8 @@ func TestStrangers(t *testing.T) {
 	}
 }
 
-// Somebody silent on the other side of an address keeps nobody for ever, and is
-// left when the context ends.
+// A silent listener at an address delays a dial for a limited time only, and the dial ends with its
+// context.
 func TestSilentListener(t *testing.T) {
 	n := start(t)
 	node := n.port.(*port).node
@@ -371,7 +370,7 @@ func TestSilentListener(t *testing.T) {
 	}
 }
 
-// Addresses of other nodes, or of other name spaces, are not tried.
+// Addresses of other nodes, or of other namespaces, are not dialled.
 func TestReaches(t *testing.T) {
 	n := start(t)
 	if !strings.HasPrefix(n.port.Addr(), scheme) || !n.port.Reaches(n.port.Addr()) {
@@ -390,7 +389,7 @@ func TestReaches(t *testing.T) {
 	}
 }
 
-// A frame that is given up half written, because the peer writes nonsense, is let go.
+// A frame that is given up half written, because the peer writes nonsense, is released.
 func TestHalfWritten(t *testing.T) {
 	a, b := start(t), start(t)
 	near, _ := pair(t, a, b)
@@ -401,7 +400,7 @@ func TestHalfWritten(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer buf.Release()
-	c.out.head.Store(c.out.tail + line) // the peer has read what was not written
+	c.out.head.Store(c.out.tail + line) // the peer claims to have read bytes that were not written
 	f := subsys.Frame{Header: subsys.Header{Type: 16, Len: 1 << 20}, Data: buf.Bytes(), Buf: buf}
 	if _, err := c.Send([]subsys.Frame{f}); !errors.Is(err, subsys.ErrProtocol) {
 		t.Fatal(err)

@@ -24,18 +24,18 @@ import (
 
 const patience = 20 * time.Second
 
-// A node is one context as far as a transport can tell. Its sinks check every
-// payload and keep some.
+// A node stands for a context, as far as a transport can tell. Its sinks check every payload and
+// keep some.
 type node struct {
 	pool   *buffers.Pool
 	count  subsys.Counters
 	port   subsys.Port
 	poller *subsys.Poller
-	hold   sync.Mutex // taken by who wants no progress
+	hold   sync.Mutex // held by a test that stops progress
 	stop   atomic.Bool
 	ended  chan struct{}
 	taken  chan *sink
-	accept func(subsys.Conn) subsys.Sink // in place of the sinks in taken; nil: those
+	accept func(subsys.Conn) subsys.Sink // replaces the sinks in taken; nil: those are used
 }
 
 func open(addr string) (*node, error) { return openOver(New(), addr) }
@@ -136,20 +136,20 @@ func (n *node) accepted(t testing.TB) *sink {
 	}
 }
 
-// A sink checks what comes and keeps every so manyth payload.
+// A sink checks the frames that arrive and keeps every n-th payload.
 type sink struct {
 	conn     subsys.Conn
 	writable chan struct{}
 	down     chan error
 
 	mu    sync.Mutex
-	every int // keep one of so many; 0: none
+	every int // one payload in every is kept; 0: none
 	got   int
 	next  uint32
-	lax   bool // any frame will do
+	lax   bool // frames are not checked
 	bad   error
 	kept  []*kept
-	room  *buffers.Pool // for what is copied; nil: one that is not shared
+	room  *buffers.Pool // for payloads that are copied; nil: a pool that is not shared
 }
 
 type kept struct {
@@ -204,11 +204,11 @@ func (s *sink) Writable(subsys.Conn) {
 
 func (s *sink) Down(_ subsys.Conn, err error) { s.fell(err) }
 
-// fell lets all who wait for the end see it.
+// fell makes the end visible to all waiting goroutines.
 func (s *sink) fell(err error) {
 	select {
 	case s.down <- err:
-	default: // somebody else has said so
+	default: // the end was recorded before
 	}
 }
 
@@ -218,14 +218,14 @@ func (s *sink) frames() (int, error) {
 	return s.got, s.bad
 }
 
-// keep has the sink retain one of so many payloads from here on.
+// keep makes the sink retain one in every payloads from now on.
 func (s *sink) keep(every int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.every = every
 }
 
-// release verifies what was kept and lets go of it.
+// release verifies the kept payloads and releases them.
 func (s *sink) release() (n int, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -250,7 +250,7 @@ func (s *sink) wantDown(t testing.TB) error {
 	}
 }
 
-// sign makes data say that it is whole; verify sees whether it does.
+// sign fills b so that verify can tell whether it is whole, and returns its tag.
 func sign(b []byte, rnd *rand.Rand) (tag uint64) {
 	if len(b) > 0 {
 		x := rnd.Uint64()
@@ -266,7 +266,7 @@ func sign(b []byte, rnd *rand.Rand) (tag uint64) {
 	return sum(b)
 }
 
-// sum is the tag of data that is whole.
+// sum returns the tag of whole data.
 func sum(b []byte) uint64 { return uint64(crc32.Checksum(b, castagnoli)) | uint64(len(b))<<32 }
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
@@ -278,7 +278,8 @@ func verify(b []byte, tag uint64) error {
 	return nil
 }
 
-// load sends frames of all sizes until the conn is down, or n of them.
+// load sends frames of all sizes until the connection is down, or until it has sent that many
+// frames.
 func (n *node) load(s *sink, frames int, seed uint64) error {
 	rnd := rand.New(rand.NewPCG(seed, 7))
 	sizes := []int{0, 1, 64, 1000, 2048, 2049, 4096, 10_000, 65536, 200_000}
@@ -290,7 +291,7 @@ func (n *node) load(s *sink, frames int, seed uint64) error {
 				return err
 			}
 			f.Tag, f.Len, f.Data, f.Buf = sign(b.Bytes(), rnd), uint32(size), b.Bytes(), b
-			if rnd.IntN(10) == 0 { // as plain memory: in pieces
+			if rnd.IntN(10) == 0 { // as plain memory, which is sent in pieces
 				f.Data, f.Buf = bytes.Clone(f.Data), nil
 				b.Release()
 			}
@@ -299,7 +300,7 @@ func (n *node) load(s *sink, frames int, seed uint64) error {
 			k, err := s.conn.Send([]subsys.Frame{f})
 			if err != nil || k == 1 {
 				if f.Buf != nil {
-					f.Buf.Release() // the conn has what it lent
+					f.Buf.Release() // the connection holds its own reference
 				}
 				if err != nil {
 					return err
@@ -318,7 +319,8 @@ func (n *node) load(s *sink, frames int, seed uint64) error {
 	return nil
 }
 
-// open descriptors and mappings of shared memory of this process.
+// resources returns the numbers of open descriptors and of mappings of shared memory in this
+// process.
 func resources() (fds, maps int) {
 	es, _ := os.ReadDir("/proc/self/fd")
 	for _, e := range es {
@@ -330,7 +332,7 @@ func resources() (fds, maps int) {
 	return fds, strings.Count(string(b), "memfd:")
 }
 
-// conns are those of which a node keeps anything.
+// conns returns how many connections a node still holds.
 func conns(n *node) int {
 	p := n.port.(*port)
 	p.mu.Lock()

@@ -16,10 +16,10 @@ import (
 	"github.com/rocl-go/rocl/internal/eventually"
 )
 
-// The test binary in a part that needs another process but no port.
+// In a process that a test has started, init runs a part that needs another process but no port.
 func init() {
 	switch part, arg, _ := strings.Cut(os.Getenv("ROCL_SHM_TEST_PART"), " "); part {
-	case "descriptors": // of whoever is started by one who has conns
+	case "descriptors": // lists the descriptors of a process started by a process with connections
 		es, _ := os.ReadDir("/proc/self/fd")
 		for _, e := range es {
 			if l, _ := os.Readlink("/proc/self/fd/" + e.Name()); strings.Contains(l, "rocl") || strings.Contains(l, "memfd") {
@@ -27,7 +27,7 @@ func init() {
 			}
 		}
 		os.Exit(0)
-	case "stranger": // says hello to a port
+	case "stranger": // sends a hello to a port
 		c, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: arg, Net: "unixpacket"})
 		if err != nil {
 			fmt.Println("not connected:", err)
@@ -39,7 +39,7 @@ func init() {
 		n, err := c.Read(make([]byte, 100))
 		fmt.Println("answered with", n, err)
 		os.Exit(0)
-	case "callers": // of group 0, that go no further than the transport's handshake
+	case "callers": // connections of group 0 that do no more than the transport's handshake
 		n, err := openOver(ForGroup(0), "")
 		if err != nil {
 			fmt.Println(err)
@@ -56,7 +56,7 @@ func init() {
 	case "crowd":
 		fmt.Println(crowd(arg))
 		os.Exit(0)
-	case "member": // of group 0, or not
+	case "member": // a process in group 0, or not
 		n, err := openOver(ForGroup(0), "")
 		if err != nil {
 			fmt.Println(err)
@@ -67,7 +67,7 @@ func init() {
 			err = n.load(s, 50, 3)
 		}
 		if err == nil {
-			time.Sleep(patience) // until who started us has heard enough
+			time.Sleep(patience) // until the test that started this process has its result
 		}
 		fmt.Println(err)
 		os.Exit(0)
@@ -100,7 +100,7 @@ func command(t *testing.T, part string, as *syscall.Credential) *exec.Cmd {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if as != nil { // who may not be able to read ours
+	if as != nil { // the other user may not be able to read this binary
 		b, err := os.ReadFile(exe)
 		if err == nil {
 			var f *os.File
@@ -123,7 +123,7 @@ func command(t *testing.T, part string, as *syscall.Credential) *exec.Cmd {
 	return cmd
 }
 
-// Other users are not answered.
+// Other users get no answer.
 func TestOtherUser(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("only root can be somebody else")
@@ -141,8 +141,8 @@ func TestOtherUser(t *testing.T) {
 	}
 }
 
-// Users of the group that was named attach, others of the same group's address do
-// not, whatever they say of themselves.
+// Users in the given group can connect. Other users cannot connect at the group's address, whatever
+// they claim.
 func TestGroup(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("only root can be somebody else")
@@ -183,7 +183,7 @@ func TestGroup(t *testing.T) {
 	}
 }
 
-// What a process with conns starts inherits nothing of them.
+// A process started by a process with connections inherits nothing of them.
 func TestNothingInherited(t *testing.T) {
 	a, b := start(t), start(t)
 	near, far := pair(t, a, b)
@@ -194,8 +194,8 @@ func TestNothingInherited(t *testing.T) {
 	}
 }
 
-// A pair that has spoken and gone quiet keeps at most 64 KiB, its two segments
-// and what the two ends have on the heap.
+// A pair that has exchanged frames and gone quiet keeps at most 64 KiB: its two segments and the
+// heap memory of the two ends.
 func TestQuietPair(t *testing.T) {
 	a, b := start(t), start(t)
 	near, far := pair(t, a, b)

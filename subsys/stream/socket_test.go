@@ -37,7 +37,7 @@ func TestIsOwed(t *testing.T) {
 	}
 }
 
-// pair returns a socket, and the other end of its connection, which reads nothing.
+// pair returns a socket, and the other end of its connection, which the test does not read.
 func pair(t *testing.T) (*Socket, *net.TCPConn) {
 	t.Helper()
 	l, err := net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
@@ -74,7 +74,7 @@ func TestLocalBuffers(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		want := 0 // what the kernel makes of localBuffer
+		want := 0 // buffer size that the kernel derives from localBuffer
 		if e := raw.Control(func(fd uintptr) {
 			if err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, opt, localBuffer); err == nil {
 				want, err = unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, opt)
@@ -88,14 +88,14 @@ func TestLocalBuffers(t *testing.T) {
 	}
 }
 
-// A peer that reads nothing is not silent: its machine answers. That is so also
-// where the kernel does not bound the time between its attempts.
+// A peer that reads nothing is not silent: its machine answers. That is also so if the kernel does
+// not bound the time between its attempts.
 func TestFullPeerAnswers(t *testing.T) {
 	for _, room := range []int{2 << 10, 4 << 10, 8 << 10, 0} {
 		t.Run(fmt.Sprint("room ", room), func(t *testing.T) {
 			t.Parallel()
 			s, peer := pair(t)
-			_ = unix.SetsockoptInt(s.fd, unix.IPPROTO_TCP, unix.TCP_RTO_MAX_MS, 120_000) // refused: it is so anyway
+			_ = unix.SetsockoptInt(s.fd, unix.IPPROTO_TCP, unix.TCP_RTO_MAX_MS, 120_000) // a kernel that refuses the option has no bound in any case
 			if room > 0 {
 				if err := peer.SetReadBuffer(room); err != nil {
 					t.Fatal(err)
@@ -110,7 +110,7 @@ func TestFullPeerAnswers(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			// The kernel's timers are what is tested, so this takes real time.
+			// The test takes real time, because it tests the kernel's timers.
 			var silence subsys.Silence
 			for end := time.Now().Add(4 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 				owes, heard := s.Unanswered()
@@ -122,7 +122,7 @@ func TestFullPeerAnswers(t *testing.T) {
 	}
 }
 
-// The kernel goes on asking a peer that has had no room for long.
+// The kernel continues to probe a peer that has had no room for long.
 func TestResendsAreBounded(t *testing.T) {
 	s, _ := pair(t)
 	most, err := unix.GetsockoptInt(s.fd, unix.IPPROTO_TCP, unix.TCP_RTO_MAX_MS)

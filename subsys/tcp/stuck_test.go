@@ -12,8 +12,8 @@ import (
 	"github.com/rocl-go/rocl/subsys"
 )
 
-// What the socket has no room for is kept until it is written or the conn is closed: the
-// sender may have given it up by then.
+// Frames that the socket has no room for are kept until they are written or the connection is
+// closed. The sender may have released them before.
 func TestUnwrittenIsKept(t *testing.T) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -17,9 +17,9 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// apart listens where no other process on this machine ever did: a context of
-// another test that lives on dials the port which its peer had, and that may be
-// one of ours by now. There is no handshake here to tell it from our own.
+// apart listens at an address that no other process on this machine has used. A context of another
+// test may still dial the port that its peer had, and this test could get that port. Without a
+// handshake the two could not be told apart.
 type apart struct{ subsys.Transport }
 
 func (a apart) Listen(addr string, cfg subsys.Config) (subsys.Port, error) {
@@ -37,7 +37,7 @@ func TestConformance(t *testing.T) {
 			return err
 		}
 		defer c.Close()
-		_, _ = c.Write(b) // it may be cut before all is written
+		_, _ = c.Write(b) // the connection may be cut before all is written
 		return nil
 	}})
 }

@@ -52,8 +52,8 @@ func pair(t testing.TB, a, b subsys.Transport) (me, you *rocl.Resource) {
 	return me, you
 }
 
-// talk sends n messages of 0 to most bytes and checks that they come, each once,
-// in order and as they were.
+// talk sends n messages of 0 to most bytes and checks that they arrive unchanged, once, and in
+// order.
 func talk(t testing.TB, from, to *rocl.Resource, n, most int) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -112,7 +112,7 @@ func bits(n int) (b int) {
 	return b
 }
 
-// Messages of every size, both ways, and what Close leaves.
+// Messages of every size go both ways, and Close leaves nothing.
 func TestContexts(t *testing.T) {
 	c := cred(t, 1)
 	me, you := pair(t, tls.New(c), tls.New(c))
@@ -125,7 +125,7 @@ func TestContexts(t *testing.T) {
 	}
 }
 
-// The conn breaks anywhere, and the link goes on over the next.
+// The connection breaks anywhere, and the link resumes over the next one.
 func TestCutAndResumed(t *testing.T) {
 	c := cred(t, 1)
 	cuts := new(atomic.Int32)
@@ -140,7 +140,7 @@ func TestCutAndResumed(t *testing.T) {
 	}
 }
 
-// A conn whose key is used up gives way to another.
+// A connection whose key has sealed as many records as it may is replaced by another.
 func TestWorn(t *testing.T) {
 	c := cred(t, 1)
 	me, you := pair(t, tls.NewWorn(c, 300), tls.NewWorn(c, 300))
@@ -180,8 +180,8 @@ func TestContextsApart(t *testing.T) {
 	}
 }
 
-// relayed is a transport whose ports are reached through a relay that cuts conns
-// after some bytes, cuts times in all.
+// relayed is a transport whose ports are reached through a relay. The relay cuts connections after
+// some bytes, cuts times in all.
 type relayed struct {
 	subsys.Transport
 	t    testing.TB
@@ -236,7 +236,7 @@ func relay(a net.Conn, to string, cuts *atomic.Int32) {
 	left := int64(1 << 62)
 	switch c := cuts.Load(); {
 	case c <= 0:
-	case c%2 == 0: // behind both handshakes, somewhere in a few messages
+	case c%2 == 0: // after both handshakes, within a few messages
 		left = 16<<10 + rand.Int64N(512<<10)
 	default: // in one of them
 		left = rand.Int64N(8 << 10)
@@ -264,7 +264,7 @@ func relay(a net.Conn, to string, cuts *atomic.Int32) {
 	wg.Wait()
 }
 
-// BenchmarkRoundTrip is a message there and back.
+// BenchmarkRoundTrip measures a message there and back.
 func BenchmarkRoundTrip(b *testing.B) {
 	for _, size := range []int{64, 1 << 20} {
 		b.Run(strconv.Itoa(size), func(b *testing.B) { roundTrip(b, size) })

@@ -20,8 +20,8 @@ import (
 	"time"
 )
 
-// While the secret is replaced in three rounds, whoever is in front, no dial
-// fails, and conns that live stay. Afterwards the old secret opens nothing.
+// While the secret is replaced in three rounds, in any order of the contexts, no dial fails and
+// existing connections stay. Afterwards the old secret gives no access.
 func TestRotation(t *testing.T) {
 	old, anew := key(1), key(2)
 	creds := []*Secrets{secrets(t, "test", old), secrets(t, "test", old), secrets(t, "test", old)}
@@ -73,7 +73,7 @@ func TestRotation(t *testing.T) {
 	}
 }
 
-// Secrets may be replaced while hands are shaken.
+// Secrets may be replaced during handshakes.
 func TestRotationUnderLoad(t *testing.T) {
 	cred := secrets(t, "test", key(1), key(2))
 	a, b := listen(t, New(cred)), listen(t, New(cred))
@@ -115,8 +115,8 @@ func TestSecrets(t *testing.T) {
 		t.Errorf("without credentials: %v", err)
 	}
 
-	// The same at every member; nothing alike where anything is different; and
-	// a certificate shows neither the cluster's name nor the secret.
+	// The derived values are the same at every member and differ in every part if any input
+	// differs. A certificate shows neither the cluster's name nor the secret.
 	one, same, err := twice("cluster-name", key(1))
 	if err != nil || one.name != same.name || !bytes.Equal(one.cert.Raw, same.cert.Raw) || !one.key.Equal(same.key) {
 		t.Errorf("two of one secret: %v", err)
@@ -135,7 +135,7 @@ func TestSecrets(t *testing.T) {
 			t.Error("a certificate tells what it should not")
 		}
 	}
-	// Good whatever the clock says.
+	// The certificate is valid at any time of the clock.
 	for _, now := range []time.Time{time.Unix(1, 0), time.Now().AddDate(1000, 0, 0)} {
 		roots := x509.NewCertPool()
 		roots.AddCert(one.cert)
@@ -145,7 +145,7 @@ func TestSecrets(t *testing.T) {
 	}
 }
 
-// What all members must derive alike, whatever version they are of.
+// All members must derive the same values, in every version.
 func TestGoldenDerivation(t *testing.T) {
 	a := derive(t, "test", key(1))
 	if got, want := fmt.Sprintf("%s %x", a.name, a.key.Public()), "adedc0faee439b7fd511e72bdd6a913d 3df366f23a35cb2bf1582f6e7e02f0bc72095e94c4cad1ae93e706f25c298c19"; got != want {
@@ -170,7 +170,7 @@ func twice(cluster string, s []byte) (a, b *authority, err error) {
 	return a, b, err
 }
 
-// An operator has an authority and a directory with files.
+// An operator has an authority and a directory of credential files.
 type operator struct {
 	t   *testing.T
 	ca  *authority
@@ -192,7 +192,7 @@ func (o *operator) write(name string, blocks ...*pem.Block) {
 	for _, p := range blocks {
 		b = append(b, pem.EncodeToMemory(p)...)
 	}
-	// As those who take care do: not in place.
+	// Files are replaced by renaming, as a careful operator does, not in place.
 	if err := os.WriteFile(o.path("new"), b, 0o600); err != nil {
 		o.t.Fatal(err)
 	}
@@ -252,15 +252,15 @@ func TestFiles(t *testing.T) {
 	works("the other way", b, a)
 	fails("another authority", c, a)
 
-	// Nobody shows a certificate to one who does not speak our protocol.
+	// A server shows no certificate to a client that does not name the protocol.
 	if c, err := connect(a.Addr(), &stdtls.Config{InsecureSkipVerify: true}); err == nil {
 		c.Close()
 		t.Error("a browser is shown a certificate")
 	}
 	a.wantRefused(t, 1)
 
-	// The authority is replaced: both accepted, then a certificate of the new
-	// one each, then the old one forgotten.
+	// The authority is replaced: first both are accepted, then each end has a certificate of the
+	// new one, then the old one is forgotten.
 	anew := derive(t, "operator", key(2))
 	for _, o := range []*operator{one, two} {
 		o.trust(o.ca, anew)
@@ -279,7 +279,7 @@ func TestFiles(t *testing.T) {
 	stale := newOperator(t, 1)
 	fails("the old authority", listen(t, New(stale.must())), a)
 
-	// What cannot be used does not replace what can.
+	// Files that cannot be used do not replace those in use.
 	for what, spoil := range map[string]func(){
 		"no certificate":              func() { os.Remove(one.path("cert.pem")) },
 		"nonsense":                    func() { one.write("cert.pem", &pem.Block{Type: "CERTIFICATE", Bytes: []byte("nonsense")}) },
@@ -302,8 +302,7 @@ func TestFiles(t *testing.T) {
 	}
 }
 
-// Our own certificate that has expired is not even shown: the operator is told
-// at this end.
+// An expired certificate of this end is not even shown. The operator is told at this end.
 func TestOwnExpired(t *testing.T) {
 	o := newOperator(t, 1)
 	f := o.must()
@@ -320,14 +319,14 @@ func TestOwnExpired(t *testing.T) {
 	if why := p.wantRefused(t, 1); !strings.Contains(why, "our own certificate") {
 		t.Errorf("refused because of %q", why)
 	}
-	// A new one puts it right.
+	// A new certificate ends the fault.
 	o.issue(func(c *x509.Certificate) { c.Subject = pkix.Name{CommonName: "renewed"} })
 	if _, _, err := p.dial(q); err != nil {
 		t.Error(err)
 	}
 }
 
-// No secret gets into logs by printing credentials.
+// Printed credentials show no secret, so no secret gets into logs.
 func TestPrinted(t *testing.T) {
 	cred := secrets(t, "test", key('S'))
 	var b bytes.Buffer

@@ -4,7 +4,7 @@ package tls
 
 import "github.com/rocl-go/rocl/subsys"
 
-// NewWorn is New with conns that are worn after so many records.
+// NewWorn is New with a limit of records for each connection.
 func NewWorn(c Credentials, records uint64) subsys.Transport {
 	return transport{cred: c, worn: records}
 }

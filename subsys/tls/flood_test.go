@@ -15,7 +15,7 @@ import (
 	"github.com/rocl-go/rocl/subsys"
 )
 
-// lines is a log that several goroutines write.
+// lines is a log that several goroutines write to.
 type lines struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -27,7 +27,7 @@ func (l *lines) Write(b []byte) (int, error) {
 	return l.b.Write(b)
 }
 
-// A stranger that is refused again and again fills no log.
+// A peer that is refused again and again does not fill the log.
 func TestRefusedIsLimited(t *testing.T) {
 	var log lines
 	pool := buffers.New()
@@ -45,10 +45,10 @@ func TestRefusedIsLimited(t *testing.T) {
 			t.Fatal(err)
 		}
 		_, _ = nc.Write([]byte("GET / HTTP/1.1\r\n\r\n"))
-		_, _ = nc.Read(make([]byte, 1)) // it is refused by now
+		_, _ = nc.Read(make([]byte, 1)) // returns when the peer was refused
 		nc.Close()
 	}
-	if err := p.Close(); err != nil { // all that will be written was
+	if err := p.Close(); err != nil { // after Close nothing more is logged
 		t.Error(err)
 	}
 	if n := strings.Count(log.b.String(), "tls: refused"); n != ratelog.Burst {

@@ -20,10 +20,10 @@ import (
 
 const patience = 20 * time.Second
 
-// A testPort is a port of a context that takes everybody, and what it has logged.
+// A testPort is a port of a context that accepts every peer, with the refusals that it has logged.
 type testPort struct {
 	subsys.Port
-	refused chan string // what was logged of those who were not let in
+	refused chan string // logged reasons of refusals
 	joined  chan *testSink
 	poller  *subsys.Poller
 	count   subsys.Counters
@@ -73,8 +73,8 @@ func listenAt(t testing.TB, tr subsys.Transport, addr string) *testPort {
 	return p
 }
 
-// dial connects and sends one frame; it returns when the frame has come, or says
-// why the conn could not be made.
+// dial connects and sends one frame. It returns when the frame has arrived, or the error of the
+// connection.
 func (p *testPort) dial(to *testPort) (near, far *testSink, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -86,7 +86,7 @@ func (p *testPort) dial(to *testPort) (near, far *testSink, err error) {
 	}
 }
 
-// tookTooLong reports whether the one refused last did not shake hands in time, as
+// tookTooLong reports whether the last peer was refused because its handshake took too long, as
 // happens on a busy machine.
 func (p *testPort) tookTooLong() bool {
 	select {

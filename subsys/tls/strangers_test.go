@@ -23,7 +23,7 @@ import (
 	"github.com/rocl-go/rocl/subsys"
 )
 
-// leaf makes a certificate as an authority would, but for what f changes.
+// leaf returns a certificate as an authority would make it, changed by f.
 func leaf(t testing.TB, ca *x509.Certificate, key ed25519.PrivateKey, f func(*x509.Certificate)) stdtls.Certificate {
 	t.Helper()
 	pub, mine, err := ed25519.GenerateKey(rand.Reader)
@@ -38,7 +38,7 @@ func leaf(t testing.TB, ca *x509.Certificate, key ed25519.PrivateKey, f func(*x5
 	if f != nil {
 		f(c)
 	}
-	if ca == nil { // signed by itself
+	if ca == nil { // self-signed
 		ca, key = c, mine
 	}
 	der, err := x509.CreateCertificate(rand.Reader, c, ca, pub, key)
@@ -52,8 +52,8 @@ func leaf(t testing.TB, ca *x509.Certificate, key ed25519.PrivateKey, f func(*x5
 	return stdtls.Certificate{Certificate: [][]byte{der}, PrivateKey: mine, Leaf: parsed}
 }
 
-// Strangers are refused with a reason in our log. Those who do not know the
-// cluster's name, which takes the secret, are not answered a byte.
+// Peers without access are refused, and the reason is logged here. A peer that does not know the
+// cluster's name, which takes the secret, gets no byte as an answer.
 func TestStrangers(t *testing.T) {
 	cred := secrets(t, "test", key(1))
 	p := listen(t, New(cred))
@@ -84,7 +84,7 @@ func TestStrangers(t *testing.T) {
 		what  string
 		cfg   *stdtls.Config
 		why   string
-		quiet bool // nothing at all is answered
+		quiet bool // the server sends no byte
 	}
 	table := []row{
 		{"no certificate", with(stdtls.Certificate{}), "didn't provide a certificate", false},
@@ -121,7 +121,7 @@ func TestStrangers(t *testing.T) {
 			ear := &counting{Conn: nc}
 			c := stdtls.Client(ear, s.cfg)
 			err = c.Handshake()
-			if err == nil { // a client is through before the server has judged it
+			if err == nil { // the client's handshake ends before the server has verified the client
 				_, err = c.Read(make([]byte, 1))
 			}
 			if err == nil {
@@ -153,7 +153,7 @@ func (c *counting) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// serve is somebody who listens and does with each who connects what f says.
+// serve listens and calls f for each accepted connection.
 func serve(t testing.TB, f func(net.Conn)) (addr string) {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -175,7 +175,7 @@ func serve(t testing.TB, f func(net.Conn)) (addr string) {
 	return "tls://" + ln.Addr().String()
 }
 
-// We do not take others for ours, either.
+// A dialling end refuses servers without access as well.
 func TestFalseServers(t *testing.T) {
 	cred := secrets(t, "test", key(1))
 	ours, err := newAuthority("test", key(1))
@@ -231,8 +231,8 @@ func TestFalseServers(t *testing.T) {
 	}
 }
 
-// between relays to addr and lets change see and alter what goes to it: chunk i
-// of the conn.
+// between relays connections to addr and lets change see and alter what goes there: chunk i of a
+// connection.
 func between(t testing.TB, addr string, change func(i int, b []byte) []byte) string {
 	return serve(t, func(a net.Conn) {
 		b, err := net.Dial("tcp", host(addr))
@@ -254,7 +254,7 @@ func between(t testing.TB, addr string, change func(i int, b []byte) []byte) str
 	})
 }
 
-// Who sits between cannot talk us down to an older version or into the clear,
+// An attacker between the ends cannot downgrade a connection to an older version or to clear text,
 // nor change anything later.
 func TestDowngrade(t *testing.T) {
 	cred := secrets(t, "test", key(1))
@@ -310,7 +310,7 @@ func TestDowngrade(t *testing.T) {
 	})
 }
 
-// moved is a port at another address.
+// moved is a port that is reached at another address.
 type moved struct {
 	subsys.Port
 	addr string
@@ -318,8 +318,8 @@ type moved struct {
 
 func (m moved) Addr() string { return m.addr }
 
-// Many who shake hands for ever, a byte at a time, do not keep one out who
-// means it, and are cut.
+// Many clients that prolong their handshakes, a byte at a time, do not keep a genuine client out,
+// and are cut.
 func TestSlowDrip(t *testing.T) {
 	cred := secrets(t, "test", key(1))
 	p, good := listen(t, New(cred)), listen(t, New(cred))
@@ -366,7 +366,7 @@ func TestSlowDrip(t *testing.T) {
 	wg.Wait()
 }
 
-// A port that closes does not wait for those who shake hands.
+// A port that closes does not wait for handshakes in progress.
 func TestCloseWhileShaking(t *testing.T) {
 	p := listen(t, New(secrets(t, "test", key(1))))
 	for range 10 {

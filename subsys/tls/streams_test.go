@@ -12,9 +12,8 @@ import (
 	"time"
 )
 
-// Streams of one protocol are sealed both ways, with the credentials as they are
-// when hands are shaken; those of another protocol or secret are refused at
-// both ends, and not answered.
+// Streams of one protocol are sealed both ways, with the credentials at the time of the handshake.
+// Streams of another protocol or secret are refused at both ends, and get no answer.
 func TestStreams(t *testing.T) {
 	const proto = "stream/1"
 	ours := secrets(t, "test", key(1))

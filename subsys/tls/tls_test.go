@@ -32,8 +32,8 @@ func secrets(t testing.TB, cluster string, s ...[]byte) *Secrets {
 
 func host(addr string) string { return strings.TrimPrefix(addr, "tls://") }
 
-// connect shakes hands as cfg says and waits until the other side has seen it
-// through, or has hung up.
+// connect makes a handshake as cfg says and waits until the other side has completed it or has hung
+// up.
 func connect(addr string, cfg *stdtls.Config) (*stdtls.Conn, error) {
 	d := net.Dialer{Timeout: 10 * time.Second}
 	c, err := stdtls.DialWithDialer(&d, "tcp", host(addr), cfg)
@@ -47,21 +47,21 @@ func TestConformance(t *testing.T) {
 	cred := secrets(t, "test", key(1))
 	subsystest.Test(t, subsystest.Options{
 		New: func() subsys.Transport { return New(cred) },
-		// One who knows the secret and then writes nonsense.
+		// A peer that knows the secret and then writes nonsense.
 		Garbage: func(addr string, b []byte) error {
 			c, err := connect(addr, cred.now.Load().client)
 			if err != nil {
 				return err
 			}
 			defer c.Close()
-			_, _ = c.Write(b) // it may be cut before all is written
+			_, _ = c.Write(b) // the connection may be cut before all is written
 			return nil
 		},
 		Allocs: 1, // crypto/tls makes an atLeastReader (24 bytes) for each record it reads
 	})
 }
 
-// A stranger without the secret may write anything, too.
+// A peer without the secret may write anything, too.
 func TestPlainGarbage(t *testing.T) {
 	p := listen(t, New(secrets(t, "test", key(1))))
 	for _, b := range [][]byte{nil, {22}, {22, 3, 1, 255, 255}, {22, 3, 1, 0, 1}, {22, 3, 3, 0, 0}, {21, 3, 3, 0, 2, 1, 0}, bytes.Repeat([]byte{22}, 1<<16),

@@ -11,8 +11,8 @@ import (
 	"testing"
 )
 
-// FuzzWire: however the bytes come, crypto/tls is given whole records and
-// nothing that is behind them, and the buffer stays within its bounds.
+// FuzzWire checks that crypto/tls gets whole records and no byte after them, however the bytes
+// arrive, and that the buffer stays within its bounds.
 func FuzzWire(f *testing.F) {
 	rec := func(n int) []byte {
 		b := make([]byte, recordHeader+n)
@@ -38,8 +38,8 @@ func FuzzWire(f *testing.F) {
 			rest = rest[n:]
 			w.took(n)
 			for w.whole() > 0 {
-				// As crypto/tls reads: the header and what comes with it, then
-				// the rest of the record and no more.
+				// This reads as crypto/tls does: the header with the bytes that come along, then
+				// the other bytes of the record and no more.
 				var got []byte
 				for need := recordHeader; len(got) < need; {
 					n, err := w.Read(p)
@@ -49,7 +49,7 @@ func FuzzWire(f *testing.F) {
 					if got = append(got, p[:n]...); len(got) >= recordHeader {
 						need = recordHeader + int(binary.BigEndian.Uint16(got[3:]))
 					}
-					if need > recordMost { // here crypto/tls gives up
+					if need > recordMost { // crypto/tls refuses the record here
 						if len(got) != recordHeader {
 							t.Fatalf("%d bytes of a record that is too long", len(got))
 						}
@@ -71,8 +71,8 @@ func FuzzWire(f *testing.F) {
 	})
 }
 
-// While hands are shaken nothing behind the record at hand is read: what
-// follows is for the poller to find in the socket.
+// During the handshake nothing after the current record is read. The poller must find the following
+// bytes in the socket.
 func TestReadsNoFurther(t *testing.T) {
 	a, b := net.Pipe()
 	defer a.Close()
@@ -98,7 +98,7 @@ func TestReadsNoFurther(t *testing.T) {
 	}
 }
 
-// Who asks for answers and never reads them does not fill our memory.
+// A peer that causes answers and never reads them does not fill the memory of this process.
 func TestSealedIsBounded(t *testing.T) {
 	w := &wire{shaken: true}
 	for range mostSealed {
