@@ -523,7 +523,7 @@ func TestCancel(t *testing.T) {
 			cancel(stopped)
 			got, err := tr.Wait(deadline(t))
 			was := slices.Clone(dst)
-			if percent < 50 && err == nil || err != nil && !errors.Is(err, stopped) {
+			if percent == 0 && err == nil || err != nil && !errors.Is(err, stopped) { // later the transfer may have ended first
 				t.Errorf("%d%%: %v", percent, err)
 			}
 			if !bytes.Equal(was[:got], mem[:got]) || err != nil && got == int64(n) || percent == 0 && got > 0 {
@@ -539,7 +539,7 @@ func TestCancel(t *testing.T) {
 		tr := target.StartPull(deadline(t), r.Handle(), 0, make([]byte, n))
 		tr.Cancel()
 		<-tr.Done()
-		if _, err := tr.Wait(deadline(t)); !errors.Is(err, context.Canceled) {
+		if _, err := tr.Wait(deadline(t)); err != nil && !errors.Is(err, context.Canceled) {
 			t.Error(err)
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), time.Nanosecond)
