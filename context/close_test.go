@@ -103,9 +103,14 @@ func TestCloseGivesUp(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
+			start := time.Now()
 			err := a.Close()
+			took := time.Since(start)
 			if err == nil {
 				t.Error("Close is content, although nothing was delivered")
+			}
+			if took < linger || took > linger+5*time.Second {
+				t.Errorf("Close took %v", took)
 			}
 			for i := range uint64(3) {
 				u := <-told
