@@ -7,88 +7,35 @@ import (
 	"context"
 	"errors"
 	"net"
-	"sync"
 	"sync/atomic"
 	"testing"
 
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/bulk"
+	"github.com/rocl-go/rocl/internal/relay"
 	"github.com/rocl-go/rocl/rocltest"
 	"github.com/rocl-go/rocl/subsys"
 	"github.com/rocl-go/rocl/subsys/tcp"
 )
 
-// A fragile transport is TCP whose connections break after a number of bytes, a number of times.
-type fragile struct {
-	subsys.Transport
-	after int64
-	cuts  atomic.Int64
-}
-
-// Listen returns a port that is reached through a relay.
-func (f *fragile) Listen(addr string, cfg subsys.Config) (subsys.Port, error) {
-	p, err := f.Transport.Listen(addr, cfg)
-	if err != nil {
-		return nil, err
-	}
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return nil, errors.Join(err, p.Close())
-	}
-	r := &relay{Port: p, f: f, ln: ln}
-	r.done.Go(r.accept)
-	return r, nil
-}
-
-type relay struct {
-	subsys.Port
-	f    *fragile
-	ln   net.Listener
-	done sync.WaitGroup
-}
-
-func (r *relay) Addr() string { return "tcp://" + r.ln.Addr().String() }
-
-func (r *relay) Close() error {
-	r.ln.Close()
-	err := r.Port.Close()
-	r.done.Wait()
-	return err
-}
-
-func (r *relay) accept() {
-	for {
-		a, err := r.ln.Accept()
-		if err != nil {
-			return
+// fragile returns TCP whose connections break after a number of bytes, as often as cuts says.
+func fragile(after int64, cuts *atomic.Int64) subsys.Transport {
+	return relay.New(tcp.New(), func(net.Conn) func(to, from net.Conn) {
+		left := &atomic.Int64{} // of both directions
+		left.Store(after)
+		return func(to, from net.Conn) {
+			p := make([]byte, 64<<10)
+			for {
+				n, err := from.Read(p)
+				if left.Add(-int64(n)) < 0 && cuts.Add(-1) >= 0 {
+					return // with bytes that were accepted and do not arrive
+				}
+				if _, e := to.Write(p[:n]); e != nil || err != nil {
+					return
+				}
+			}
 		}
-		b, err := net.Dial("tcp", r.Port.Addr()[len("tcp://"):])
-		if err != nil {
-			a.Close()
-			continue
-		}
-		left := &atomic.Int64{}
-		left.Store(r.f.after)
-		for _, x := range [][2]net.Conn{{a, b}, {b, a}} {
-			r.done.Go(func() { r.pump(x[0], x[1], left) })
-		}
-	}
-}
-
-// pump passes bytes on until left is used up, if connections still have to break.
-func (r *relay) pump(to, from net.Conn, left *atomic.Int64) {
-	defer to.Close()
-	defer from.Close()
-	p := make([]byte, 64<<10)
-	for {
-		n, err := from.Read(p)
-		if left.Add(-int64(n)) < 0 && r.f.cuts.Add(-1) >= 0 {
-			return // with bytes that were accepted and do not arrive
-		}
-		if _, e := to.Write(p[:n]); e != nil || err != nil {
-			return
-		}
-	}
+	})
 }
 
 // The connection breaks again and again during large transfers, of 1 GiB in the long form. rocl
@@ -96,13 +43,14 @@ func (r *relay) pump(to, from net.Conn, left *atomic.Int64) {
 func TestConnectionCut(t *testing.T) {
 	const cuts = 10
 	n := longOr(1<<30, 15<<20)
-	f := &fragile{Transport: tcp.New(), after: int64(n/15 + 12345)}
+	var left atomic.Int64 // connections that are still to break
+	f := fragile(int64(n/15+12345), &left)
 	cl := rocltest.Cluster(t, 1)
 	origin, target := endpoint(t, cl.Open(0, rocl.WithTransports(f))), endpoint(t, cl.Open(0, rocl.WithTransports(f)))
 	want := counting(n)
 	for name, isRegistered := range map[string]bool{"plain": false, "registered": true} {
 		t.Run(name, func(t *testing.T) {
-			f.cuts.Store(cuts)
+			left.Store(cuts)
 			segs, gather := segments(t, origin.c, [][]byte{bytes.Clone(want)}, isRegistered)
 			r := expose(t, origin, bulk.ReadWrite, segs...)
 			got := make([]byte, n)
@@ -113,8 +61,8 @@ func TestConnectionCut(t *testing.T) {
 			if _, err := target.Push(deadline(t), r.Handle(), 0, got); err != nil {
 				t.Fatal("push: ", err)
 			}
-			if f.cuts.Load() > 0 {
-				t.Error("connections that did not break: ", f.cuts.Load())
+			if left.Load() > 0 {
+				t.Error("connections that did not break: ", left.Load())
 			}
 			if err := r.Revoke(deadline(t)); err != nil || !bytes.Equal(gather(), got) {
 				t.Fatal("other bytes were pushed: ", err)

@@ -163,13 +163,8 @@ func (ep *Endpoint) read(m *rocl.Message, q *request) {
 		return
 	}
 	n := int(q.Len)
-	answer := func(b *rocl.Buffer) {
-		ep.counts.reads.Add(1)
-		ep.counts.readBytes.Add(uint64(n))
-		ep.reply(m, func(ctx context.Context) error { return ep.r.Reply(ctx, m, b) }, b.Release)
-	}
 	if b := r.lend(m.From(), off, n); b != nil {
-		answer(b)
+		ep.granted(m, q.Len, b)
 		return
 	}
 	ep.background(n <= quick, func() {
@@ -178,8 +173,15 @@ func (ep *Endpoint) read(m *rocl.Message, q *request) {
 			ep.refuse(m, uint64(n), err)
 			return
 		}
-		answer(b)
+		ep.granted(m, q.Len, b)
 	})
+}
+
+// granted replies with b, by which the target reads n bytes of a region. It owns m and b.
+func (ep *Endpoint) granted(m *rocl.Message, n uint64, b *rocl.Buffer) {
+	ep.counts.reads.Add(1)
+	ep.counts.readBytes.Add(n)
+	ep.reply(m, func(ctx context.Context) error { return ep.r.Reply(ctx, m, b) }, b.Release)
 }
 
 // lend returns the n bytes from off as a buffer over the memory itself, and makes sure that end is

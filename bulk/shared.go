@@ -105,9 +105,7 @@ func (ep *Endpoint) place(m *rocl.Message, q *request) {
 		ep.refuse(m, q.Len, err)
 		return
 	}
-	ep.counts.reads.Add(1)
-	ep.counts.readBytes.Add(uint64(n))
-	ep.reply(m, func(ctx context.Context) error { return ep.r.Reply(ctx, m, b) }, b.Release)
+	ep.granted(m, q.Len, b)
 }
 
 // giveTicket returns a ticket for the n bytes from off, and calls end. The region is in use until

@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/internal/relay"
 	"github.com/rocl-go/rocl/rocltest"
 	"github.com/rocl-go/rocl/rpc"
 	"github.com/rocl-go/rocl/subsys"
@@ -27,19 +28,15 @@ type breakable struct {
 	conns []net.Conn
 }
 
-// Listen returns a port that is reached through a relay.
-func (f *breakable) Listen(addr string, cfg subsys.Config) (subsys.Port, error) {
-	p, err := f.Transport.Listen(addr, cfg)
-	if err != nil {
-		return nil, err
-	}
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return nil, errors.Join(err, p.Close())
-	}
-	r := &relay{Port: p, f: f, ln: ln}
-	r.done.Go(r.accept)
-	return r, nil
+func newBreakable() *breakable {
+	f := &breakable{}
+	f.Transport = relay.New(tcp.New(), func(accepted net.Conn) func(to, from net.Conn) {
+		f.mu.Lock()
+		f.conns = append(f.conns, accepted)
+		f.mu.Unlock()
+		return func(to, from net.Conn) { _, _ = io.Copy(to, from) }
+	})
+	return f
 }
 
 // cut breaks all connections, and returns how many there were.
@@ -54,50 +51,10 @@ func (f *breakable) cut() int {
 	return n
 }
 
-type relay struct {
-	subsys.Port
-	f    *breakable
-	ln   net.Listener
-	done sync.WaitGroup
-}
-
-func (r *relay) Addr() string { return "tcp://" + r.ln.Addr().String() }
-
-func (r *relay) Close() error {
-	r.ln.Close()
-	err := r.Port.Close()
-	r.done.Wait()
-	return err
-}
-
-func (r *relay) accept() {
-	for {
-		a, err := r.ln.Accept()
-		if err != nil {
-			return
-		}
-		b, err := net.Dial("tcp", r.Port.Addr()[len("tcp://"):])
-		if err != nil {
-			a.Close()
-			continue
-		}
-		r.f.mu.Lock()
-		r.f.conns = append(r.f.conns, a)
-		r.f.mu.Unlock()
-		for _, x := range [][2]net.Conn{{a, b}, {b, a}} {
-			r.done.Go(func() {
-				defer x[0].Close()
-				defer x[1].Close()
-				_, _ = io.Copy(x[0], x[1])
-			})
-		}
-	}
-}
-
 // Connections that break during calls, calls with large values, and streams are resumed. Each call
 // has its result, and each handler has run once.
 func TestConnectionCut(t *testing.T) {
-	f := &breakable{Transport: tcp.New()}
+	f := newBreakable()
 	cl := rocltest.Cluster(t, 1)
 	s, err := rpc.NewServer(deadline(t), cl.Open(0, rocl.WithTransports(f)), nil, rpc.WithOverflow(limit))
 	if err != nil {

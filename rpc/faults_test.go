@@ -21,7 +21,6 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl"
-	"github.com/rocl-go/rocl/pool"
 	"github.com/rocl-go/rocl/rpc"
 )
 
@@ -277,17 +276,7 @@ const waiting = `{"pools": [{"name": "one", "workers": 1, "queue": 1, "when_full
 // inOne returns an option that places handlers in a pool of that configuration.
 func inOne(t *testing.T, s *rpc.Server, config string) rpc.Option {
 	t.Helper()
-	set, err := pool.Load([]byte(config))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = s.Close(deadline(t))
-		if err := set.Close(deadline(t)); err != nil {
-			t.Error(err)
-		}
-	})
-	p, err := set.Pool("one")
+	p, err := load(t, s, config).Pool("one")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -66,18 +66,24 @@ func otherServer(sock string) error {
 	return nil
 }
 
-// otherCaller calls "wait" of the server in the process that has started it.
-func otherCaller(sock string) error {
+// clientAt returns a client of a context of its own, on the node of a socket.
+func clientAt(sock string) (*rocl.Context, *rpc.Client, error) {
 	ctx := context.Background()
 	c, err := rocl.Open(ctx, rocl.WithSocket(sock), rocl.JoinOnly())
 	if err != nil {
-		return err
+		return nil, nil, err
 	}
 	cl, err := rpc.NewClient(ctx, c)
+	return c, cl, err
+}
+
+// otherCaller calls "wait" of the server in the process that has started it.
+func otherCaller(sock string) error {
+	_, cl, err := clientAt(sock)
 	if err != nil {
 		return err
 	}
-	ctx, end := context.WithCancel(ctx) // a call that can be cancelled
+	ctx, end := context.WithCancel(context.Background()) // a call that can be cancelled
 	defer end()
 	_, err = rpc.CallAny[struct{}, struct{}](ctx, cl, rocl.Match{"type": "test"}, "wait", struct{}{})
 	return err
@@ -86,11 +92,7 @@ func otherCaller(sock string) error {
 // manyCallers calls "zeros" of that server in many goroutines, for ever.
 func manyCallers(sock string) error {
 	ctx := context.Background()
-	c, err := rocl.Open(ctx, rocl.WithSocket(sock), rocl.JoinOnly())
-	if err != nil {
-		return err
-	}
-	cl, err := rpc.NewClient(ctx, c)
+	c, cl, err := clientAt(sock)
 	if err != nil {
 		return err
 	}
@@ -114,11 +116,7 @@ func manyCallers(sock string) error {
 // largeCaller calls "echo" of that server in many goroutines, for ever, with more than the limit.
 func largeCaller(sock string) error {
 	ctx := context.Background()
-	c, err := rocl.Open(ctx, rocl.WithSocket(sock), rocl.JoinOnly())
-	if err != nil {
-		return err
-	}
-	cl, err := rpc.NewClient(ctx, c)
+	_, cl, err := clientAt(sock)
 	if err != nil {
 		return err
 	}
