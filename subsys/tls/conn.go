@@ -115,7 +115,7 @@ func (c *conn) Ready(on subsys.Readiness) (frames int, again bool) {
 			c.fail(err)
 			return 0, false
 		}
-		if unstuck {
+		if unstuck && !c.closed.Load() {
 			c.sink.Writable(c)
 		}
 	}
