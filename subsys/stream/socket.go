@@ -36,17 +36,17 @@ const resendMost = 1000
 // by their distance.
 const localBuffer = 256 << 10
 
-// A Socket is a connected, non-blocking socket. Its methods that use the descriptor are called
-// between Hold and Drop. Otherwise the descriptor could be closed during a system call and belong
+// A socket is a connected, non-blocking socket. Its methods that use the descriptor are called
+// between hold and drop. Otherwise the descriptor could be closed during a system call and belong
 // to another file.
-type Socket struct {
+type socket struct {
 	fd    int
 	refs  atomic.Int32 // users of fd, plus one while the socket is open
 	count *subsys.Counters
 }
 
-// Adopt takes the socket out of the runtime's poller. nc is closed in any case.
-func (s *Socket) Adopt(nc *net.TCPConn, count *subsys.Counters) error {
+// adopt takes the socket out of the runtime's poller. nc is closed in any case.
+func (s *socket) adopt(nc *net.TCPConn, count *subsys.Counters) error {
 	defer nc.Close()
 	_ = nc.SetNoDelay(true)
 	raw, err := nc.SyscallConn()
@@ -76,11 +76,8 @@ func isLocal(nc *net.TCPConn) bool {
 	return isNear && isFar && (near.IP.Equal(far.IP) || far.IP.IsLoopback())
 }
 
-// FD returns the descriptor, for the Poller.
-func (s *Socket) FD() int { return s.fd }
-
-// Hold keeps the descriptor open until Drop. It reports false if the socket is closed.
-func (s *Socket) Hold() bool {
+// hold keeps the descriptor open until drop. It reports false if the socket is closed.
+func (s *socket) hold() bool {
 	for {
 		n := s.refs.Load()
 		if n == 0 {
@@ -92,9 +89,9 @@ func (s *Socket) Hold() bool {
 	}
 }
 
-// Drop undoes one Hold, or Adopt. It reports true for the last user, which must free the read
+// drop undoes one hold, or adopt. It reports true for the last user, which must free the read
 // buffers.
-func (s *Socket) Drop() bool {
+func (s *socket) drop() bool {
 	if s.refs.Add(-1) > 0 {
 		return false
 	}
@@ -102,8 +99,8 @@ func (s *Socket) Drop() bool {
 	return true
 }
 
-// Unanswered implements the method of [subsys.Prober].
-func (s *Socket) Unanswered() (owes bool, heard time.Duration) {
+// unanswered implements the method of [subsys.Prober].
+func (s *socket) unanswered() (owes bool, heard time.Duration) {
 	i, err := unix.GetsockoptTCPInfo(s.fd, unix.IPPROTO_TCP, unix.TCP_INFO)
 	if err != nil {
 		return false, 0
@@ -118,11 +115,11 @@ func isOwed(i *unix.TCPInfo) bool {
 	return i.Probes > 0 || i.Unacked > 0 && i.Last_ack_recv > i.Last_data_sent
 }
 
-// Shut ends both directions. Bytes already written are still sent.
-func (s *Socket) Shut() { _ = unix.Shutdown(s.fd, unix.SHUT_RDWR) }
+// shut ends both directions. Bytes already written are still sent.
+func (s *socket) shut() { _ = unix.Shutdown(s.fd, unix.SHUT_RDWR) }
 
-// Read reads what has arrived. It returns unix.EAGAIN, not wrapped, if nothing has.
-func (s *Socket) Read(b []byte) (int, error) {
+// read reads what has arrived. It returns unix.EAGAIN, not wrapped, if nothing has.
+func (s *socket) read(b []byte) (int, error) {
 	s.count.Reads.Add(1)
 	for {
 		var n uintptr
@@ -144,8 +141,8 @@ func (s *Socket) Read(b []byte) (int, error) {
 	}
 }
 
-// Write writes as much as there is room for. It returns unix.EAGAIN, not wrapped, if there is none.
-func (s *Socket) Write(b []byte) (int, error) {
+// write writes as much as there is room for. It returns unix.EAGAIN, not wrapped, if there is none.
+func (s *socket) write(b []byte) (int, error) {
 	s.count.Writes.Add(1)
 	for {
 		var n uintptr
@@ -167,10 +164,10 @@ func (s *Socket) Write(b []byte) (int, error) {
 	}
 }
 
-// Writev is Write for bytes in several pieces.
-func (s *Socket) Writev(iov []unix.Iovec) (int, error) {
+// writev is write for bytes in several pieces.
+func (s *socket) writev(iov []unix.Iovec) (int, error) {
 	if len(iov) == 1 {
-		return s.Write(unsafe.Slice(iov[0].Base, iov[0].Len))
+		return s.write(unsafe.Slice(iov[0].Base, iov[0].Len))
 	}
 	s.count.Writes.Add(1)
 	for {
@@ -187,8 +184,8 @@ func (s *Socket) Writev(iov []unix.Iovec) (int, error) {
 	}
 }
 
-// Over reports whether err means that the peer has closed the connection. The last bytes that the
+// isEnded reports whether err means that the peer has closed the connection. The last bytes that the
 // peer sent may still be unread.
-func Over(err error) bool {
+func isEnded(err error) bool {
 	return errors.Is(err, unix.EPIPE) || errors.Is(err, unix.ECONNRESET)
 }

@@ -38,7 +38,7 @@ func TestIsOwed(t *testing.T) {
 }
 
 // pair returns a socket, and the other end of its connection, which the test does not read.
-func pair(t *testing.T) (*Socket, *net.TCPConn) {
+func pair(t *testing.T) (*socket, *net.TCPConn) {
 	t.Helper()
 	l, err := net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
 	if err != nil {
@@ -49,11 +49,11 @@ func pair(t *testing.T) (*Socket, *net.TCPConn) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := new(Socket)
-	if err := s.Adopt(nc, new(subsys.Counters)); err != nil {
+	s := new(socket)
+	if err := s.adopt(nc, new(subsys.Counters)); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { s.Drop() })
+	t.Cleanup(func() { s.drop() })
 	peer, err := l.AcceptTCP()
 	if err != nil {
 		t.Fatal(err)
@@ -102,7 +102,7 @@ func TestFullPeerAnswers(t *testing.T) {
 				}
 			}
 			for full := false; !full; {
-				switch _, err := s.Write(make([]byte, 3000)); err {
+				switch _, err := s.write(make([]byte, 3000)); err {
 				case nil:
 				case unix.EAGAIN:
 					full = true
@@ -113,7 +113,7 @@ func TestFullPeerAnswers(t *testing.T) {
 			// The test takes real time, because it tests the kernel's timers.
 			var silence subsys.Silence
 			for end := time.Now().Add(4 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
-				owes, heard := s.Unanswered()
+				owes, heard := s.unanswered()
 				if silent := silence.Observe(time.Now(), owes, heard); silent > time.Second {
 					t.Fatalf("silent for %v", silent)
 				}

@@ -326,7 +326,7 @@ func closeWhileSending(t *testing.T, o Options, d drive) {
 		if i%2 == 0 {
 			near.conn.Close()
 			near.conn.Close() // twice is fine
-			a.hold.Lock() // a call of the sink that was in progress during Close has returned
+			a.hold.Lock()     // a call of the sink that was in progress during Close has returned
 			near.mu.Lock()
 			near.ended = true // any call from here on is an error
 			near.mu.Unlock()

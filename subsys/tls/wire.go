@@ -5,6 +5,7 @@ package tls
 import (
 	"encoding/binary"
 	"errors"
+	"io"
 	"net"
 	"sync"
 )
@@ -131,13 +132,13 @@ func (w *wire) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// flush writes the sealed bytes until all are written, or until write returns an error because it
-// has no room.
-func (w *wire) flush(write func([]byte) (int, error)) error {
+// flush writes the sealed bytes until all are written, or until a write to the socket fails, perhaps
+// because the socket has no room.
+func (w *wire) flush(sock io.Writer) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for w.off < len(w.sealed) {
-		n, err := write(w.sealed[w.off:])
+		n, err := sock.Write(w.sealed[w.off:])
 		if err != nil {
 			return err
 		}

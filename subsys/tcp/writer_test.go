@@ -45,23 +45,24 @@ func TestUnwrittenIsKept(t *testing.T) {
 	defer peer.Close()
 
 	var last *buffers.Buffer
-	for seq := uint32(0); !c.(*conn).out.stuck.Load(); seq++ {
-		if last != nil {
-			if n := last.Refs(); n != 1 {
-				t.Fatalf("%d references to what has been written", n)
-			}
-			last.Release()
-		}
+	for seq := uint32(0); ; seq++ {
 		if last, err = pool.Get(1 << 20); err != nil {
 			t.Fatal(err)
 		}
 		f := subsys.Frame{Header: subsys.Header{Type: 16, Seq: seq, Len: 1 << 20}, Data: last.Bytes(), Buf: last}
-		if _, err := c.Send([]subsys.Frame{f}); err != nil {
-			t.Fatal(err)
+		if n, err := c.Send([]subsys.Frame{f}); n != 1 || err != nil {
+			t.Fatalf("%d frames were taken, and the one before was not kept: %v", n, err)
 		}
+		if last.Refs() > 1 {
+			break
+		}
+		last.Release()
 	}
 	if n := last.Refs(); n != 2 {
 		t.Errorf("%d references to what is being written", n)
+	}
+	if n, err := c.Send([]subsys.Frame{{Header: subsys.Header{Type: 16}}}); n != 0 || err != nil {
+		t.Errorf("what is written was kept: a socket with room took %d frames, %v", n, err)
 	}
 	c.Close()
 	if n := last.Refs(); n != 1 {
