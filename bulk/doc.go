@@ -27,17 +27,18 @@
 //	                    registered buffer         plain memory
 //	the same process    read where it lies        read where it lies
 //	shared memory       read where it lies        read where it lies, see below
-//	TCP, TLS            written from where it lies, for a range within one segment
+//	TCP, TLS            sent from where it lies, and received where it belongs
 //
 // Over shared memory, Pull and Push of 256 KiB and more copy plain memory once, from the other
 // process into this one, by process_vm_readv. The origin copies plain memory for View and Pipeline,
 // where the system does not allow process_vm_readv (ptrace, see [Stats.Denied]), and where the
 // segments have less than 4 KiB on average.
 //
-// The origin also copies a range across segments, piece by piece, and ranges of up to 8 KiB. The
-// target receives the bytes in a message: [Endpoint.Pull] and [Endpoint.Push] copy from and to the
-// program's slices, and [Endpoint.View] and [Pipeline] return the message itself. Any other push is
-// copied into a message at the target, and from there into the memory of the origin.
+// Over TCP and TLS, Pull and Push of 64 KiB and more scatter and gather without a copy: each segment
+// and each of the program's slices of 64 KiB or more has messages of its own. The target of a push
+// sends an offer, and the origin reads the bytes from the target as a pull does. Smaller segments and
+// slices are gathered into messages and copied, and so is a range across segments for View and
+// Pipeline, which return one message. Small ranges are copied too. [Stats.CopiedBytes] counts.
 //
 // # Large transfers
 //

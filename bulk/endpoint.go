@@ -19,17 +19,18 @@ import (
 // An Endpoint serves transfers of this process's regions, and makes transfers with regions of other
 // endpoints. A process needs one. Its methods may be called concurrently.
 type Endpoint struct {
-	c       *rocl.Context
-	r       *rocl.Resource
-	cfg     config
-	secret  [sha256.Size]byte
-	life    context.Context // ends with the endpoint, and with it the sending of replies
-	end     context.CancelCauseFunc
-	server  sync.WaitGroup
-	sharing sharing
-	serving serving
-	flight  flight
-	counts  counts
+	c        *rocl.Context
+	r        *rocl.Resource
+	cfg      config
+	secret   [sha256.Size]byte
+	life     context.Context // ends with the endpoint, and with it the sending of replies
+	end      context.CancelCauseFunc
+	server   sync.WaitGroup
+	sharing  sharing
+	serving  serving
+	fetching serving // requests for bytes that this endpoint pushes
+	flight   flight
+	counts   counts
 
 	mu       sync.Mutex
 	isClosed bool
@@ -69,7 +70,7 @@ func Eager(bytes int) Option { return func(c *config) { c.eager = bytes } }
 // MaxRequests limits how many requests an endpoint serves at a time: 1024 by default. The requests
 // of one target, a context, are at most a quarter of them. The endpoint refuses further requests,
 // and their targets try again after some milliseconds. So transfers take longer, and do not fail.
-// rocl.WithMemory limits the memory that requests need. Open fails if n is less than 1.
+// Requests for the bytes that this endpoint pushes have a second limit of the same size. rocl.WithMemory limits the memory that requests need. Open fails if n is less than 1.
 func MaxRequests(n int) Option { return func(c *config) { c.most = n } }
 
 func newConfig(opts []Option) (config, error) {
@@ -138,12 +139,17 @@ type Stats struct {
 	Regions int // regions that are exposed now
 	Serving int // requests that are served now: see MaxRequests
 
-	// Requests of this and other endpoints for the regions:
+	// Requests of this and other endpoints for the regions, and for the bytes of this endpoint's
+	// pushes:
 	Reads, Writes           uint64 // requests that were granted; a transfer makes one for each piece
 	ReadBytes, WrittenBytes uint64
 	Refused                 uint64
 
 	Transfers uint64 // requests that this endpoint made
+
+	// CopiedBytes counts the bytes that this endpoint has copied between messages and the memory of
+	// regions and slices. rocl.Stats counts further copies.
+	CopiedBytes uint64
 
 	// Denied counts contexts that share memory with this one, but with which plain memory cannot be
 	// read where it lies: the system does not allow it (ptrace), or the process has another PID
@@ -151,7 +157,7 @@ type Stats struct {
 	Denied int
 }
 
-type counts struct{ reads, writes, readBytes, writtenBytes, refused, transfers atomic.Uint64 }
+type counts struct{ reads, writes, readBytes, writtenBytes, refused, transfers, copiedBytes atomic.Uint64 }
 
 // Stats returns the current counts.
 func (ep *Endpoint) Stats() Stats {
@@ -159,5 +165,5 @@ func (ep *Endpoint) Stats() Stats {
 	n := len(ep.regions)
 	ep.mu.Unlock()
 	c := &ep.counts
-	return Stats{n, ep.serving.count(), c.reads.Load(), c.writes.Load(), c.readBytes.Load(), c.writtenBytes.Load(), c.refused.Load(), c.transfers.Load(), ep.sharing.countDenied()}
+	return Stats{n, ep.serving.count(), c.reads.Load(), c.writes.Load(), c.readBytes.Load(), c.writtenBytes.Load(), c.refused.Load(), c.transfers.Load(), c.copiedBytes.Load(), ep.sharing.countDenied()}
 }

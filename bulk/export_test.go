@@ -32,6 +32,15 @@ func AskWrite(ctx context.Context, ep *Endpoint, h Handle, off uint64, data []by
 	return ask(ctx, ep, tagWrite, request{rawHandle(h), off, uint64(len(data))}, data)
 }
 
+// Offer offers size bytes of one handle for n bytes of another.
+func Offer(ctx context.Context, ep *Endpoint, to, from Handle, off, at, n, size uint64) error {
+	m, err := ep.ask(ctx, to.origin, tagOffer, nil, request{rawHandle(to), off, n}, request{rawHandle(from), at, size})
+	if err != nil {
+		return err
+	}
+	return done(m)
+}
+
 func ask(ctx context.Context, ep *Endpoint, tag uint64, q request, data []byte) error {
 	p, err := codec.Append(nil, &q)
 	if err != nil {
@@ -68,7 +77,10 @@ const (
 	TicketHead = ticketHead
 )
 
-var ErrElsewhere = errElsewhere
+var (
+	ErrElsewhere = errElsewhere
+	ErrProtocol  = errProtocol
+)
 
 // Ticket returns a message with a ticket of memory of this process.
 func (ep *Endpoint) Ticket(p []byte) (*rocl.Buffer, error) {
@@ -86,7 +98,7 @@ func HandleOf(origin rocl.GID, n int64) Handle {
 // PullPlaced pulls by a ticket only.
 func PullPlaced(ctx context.Context, ep *Endpoint, h Handle, dst []byte) error {
 	mem, n := newLocal([][]byte{dst})
-	return ep.pullPlaced(ctx, &h, 0, &mem, 0, n)
+	return ep.pullPlaced(ctx, &move{h: &h, local: &mem, n: n}, 0, n)
 }
 
 // InFlight returns how many transfers an endpoint makes now.

@@ -14,7 +14,7 @@ type flight struct{ transfers atomic.Int64 }
 
 // depth returns how many pieces of a transfer with h's origin may be in progress now.
 func (ep *Endpoint) depth(h *Handle, piece int64, wanted int) int {
-	if isShared, _ := ep.sharing.with(ep.c, h.origin); isShared {
+	if ep.sharing.route(ep.c, h.origin) == shared {
 		return wanted
 	}
 	return ep.flight.depth(piece, wanted)

@@ -6,9 +6,5 @@ package bulk
 // the range is within one segment. That is so if the origin belongs to the context of ep, or shares
 // memory with it.
 func (ep *Endpoint) InPlace(h Handle) bool {
-	if h.origin.Context() == ep.ID().Context() {
-		return true
-	}
-	isShared, _ := ep.sharing.with(ep.c, h.origin)
-	return isShared
+	return h.origin.Context() == ep.ID().Context() || ep.sharing.route(ep.c, h.origin) == shared
 }

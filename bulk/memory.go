@@ -59,6 +59,37 @@ func (m *memory) slice(off, n int64) []byte {
 	return nil
 }
 
+// segmentLeast is the least size of a large segment. Its bytes are sent from where they lie and
+// received where they belong, with a request of their own. For fewer bytes a copy costs less than a
+// request.
+const segmentLeast = 64 << 10
+
+// run returns how many of the n bytes from off one request is for. They lie in one large segment,
+// or in the small ones before the next large one.
+func (m *memory) run(off, n int64) int64 {
+	if m.starts == nil {
+		return n
+	}
+	i, at := m.find(off)
+	size := int64(len(m.parts[i]) - at)
+	if size >= segmentLeast {
+		return min(size, n)
+	}
+	for i++; size < n && len(m.parts[i]) < segmentLeast; i++ {
+		size += int64(len(m.parts[i]))
+	}
+	return min(size, n)
+}
+
+// part returns how many of the n bytes from off one reply has: those of a run, or more if they are
+// too few for a part.
+func (m *memory) part(off int64, n int) int {
+	if n <= partLeast {
+		return n
+	}
+	return max(int(m.run(off, int64(n))), partLeast)
+}
+
 // within yields the n bytes from off, part by part. They must be within the memory.
 func (m *memory) within(off, n int64) iter.Seq[[]byte] {
 	return func(yield func([]byte) bool) {

@@ -63,16 +63,24 @@ func (ep *Endpoint) Expose(rights Rights, segments ...Segment) (*Region, error) 
 	if err := r.add(segments); err != nil {
 		return nil, fmt.Errorf("bulk: expose %d segments %v: %w", len(segments), rights, err)
 	}
+	if !ep.add(r) {
+		r.free()
+		return nil, fmt.Errorf("bulk: expose %d segments: %w", len(segments), rocl.ErrClosed)
+	}
+	return r, nil
+}
+
+// add numbers a region, and admits requests for it. It reports false if the endpoint is closed.
+func (ep *Endpoint) add(r *Region) bool {
 	ep.mu.Lock()
 	defer ep.mu.Unlock()
 	if ep.isClosed {
-		r.free()
-		return nil, fmt.Errorf("bulk: expose %d segments: %w", len(segments), rocl.ErrClosed)
+		return false
 	}
 	ep.last++
 	r.number = ep.last
 	ep.regions[r.number] = r
-	return r, nil
+	return true
 }
 
 func (r *Region) add(segments []Segment) error {

@@ -35,7 +35,7 @@ func (ep *Endpoint) serve(m *rocl.Message) {
 		return
 	}
 	q, data, err := parseRequest(m.Bytes())
-	if !ep.serving.begin(m.From(), ep.cfg.most) {
+	if !ep.limit(m).begin(m.From(), ep.cfg.most) {
 		ep.counts.refused.Add(1)
 		_ = ep.r.ReplyBytes(ended, m, refusal(q.Len, errBusy)) // if the target has no room for the reply, its call ends with ErrNoReply
 		m.Release()
@@ -44,8 +44,10 @@ func (ep *Endpoint) serve(m *rocl.Message) {
 	switch {
 	case err != nil:
 		ep.refuse(m, q.Len, err)
-	case m.Tag() == tagRead:
+	case m.Tag() == tagRead, m.Tag() == tagPull, m.Tag() == tagFetch:
 		ep.read(m, &q)
+	case m.Tag() == tagOffer:
+		ep.accept(m, &q, data)
 	case m.Tag() == tagPlace:
 		ep.place(m, &q)
 	case m.Tag() == tagTake:
@@ -97,9 +99,19 @@ func (ep *Endpoint) reply(m *rocl.Message, send func(context.Context) error, fai
 
 // served releases a request after the reply.
 func (ep *Endpoint) served(m *rocl.Message) {
-	from := m.From()
+	from, s := m.From(), ep.limit(m)
 	m.Release()
-	ep.serving.end(from)
+	s.end(from)
+}
+
+// limit returns the limit of requests to which m belongs. The requests by which an origin fetches
+// offered bytes have a limit of their own. Otherwise two endpoints that push to each other could
+// serve so many offers that they refuse the requests that these wait for.
+func (ep *Endpoint) limit(m *rocl.Message) *serving {
+	if m.Tag() == tagFetch {
+		return &ep.fetching
+	}
+	return &ep.serving
 }
 
 // admit checks a request. It returns the region, and the offset of the request's range in it. The
@@ -138,6 +150,7 @@ func (ep *Endpoint) write(m *rocl.Message, q *request, data []byte) {
 		return
 	}
 	ep.background(len(data) <= quick, func() {
+		ep.counts.copiedBytes.Add(q.Len)
 		r.mem.write(data, off)
 		r.end()
 		ep.written(m, q.Len)
@@ -163,17 +176,21 @@ func (ep *Endpoint) read(m *rocl.Message, q *request) {
 		return
 	}
 	n := int(q.Len)
-	if b := r.lend(m.From(), off, n); b != nil {
-		ep.granted(m, q.Len, b)
+	route := ep.sharing.route(ep.c, m.From())
+	if m.Tag() != tagRead && route != shared {
+		n = r.mem.part(off, n)
+	}
+	if b := r.lend(off, n, route); b != nil {
+		ep.granted(m, uint64(n), b)
 		return
 	}
 	ep.background(n <= quick, func() {
 		b, err := r.copy(off, n)
 		if err != nil {
-			ep.refuse(m, uint64(n), err)
+			ep.refuse(m, q.Len, err)
 			return
 		}
-		ep.granted(m, q.Len, b)
+		ep.granted(m, uint64(n), b)
 	})
 }
 
@@ -185,9 +202,9 @@ func (ep *Endpoint) granted(m *rocl.Message, n uint64, b *rocl.Buffer) {
 }
 
 // lend returns the n bytes from off as a buffer over the memory itself, and makes sure that end is
-// called. It returns nil, and end remains to be called, if the bytes cannot be sent to the resource
+// called. It returns nil, and end remains to be called, if the bytes cannot be sent over the route
 // without a copy.
-func (r *Region) lend(to rocl.GID, off int64, n int) *rocl.Buffer {
+func (r *Region) lend(off int64, n int, over route) *rocl.Buffer {
 	if n <= copied {
 		return nil
 	}
@@ -195,7 +212,7 @@ func (r *Region) lend(to rocl.GID, off int64, n int) *rocl.Buffer {
 		return b
 	}
 	i, at := r.mem.find(off)
-	if isShared, _ := r.ep.sharing.with(r.ep.c, to); isShared || len(r.mem.parts[i])-at < n {
+	if over == shared || len(r.mem.parts[i])-at < n {
 		return nil
 	}
 	return r.ep.c.Lend(r.mem.parts[i][at:at+n], r.end)
@@ -217,6 +234,7 @@ func (r *Region) copy(off int64, n int) (*rocl.Buffer, error) {
 	defer r.end()
 	b, err := r.ep.c.BufferWait(r.ep.life, n)
 	if err == nil {
+		r.ep.counts.copiedBytes.Add(uint64(n))
 		r.mem.read(b.Bytes(), off)
 	}
 	return b, err

@@ -19,7 +19,7 @@ const copyAtOnce = 4 << 20
 
 // eachCopied calls do for n bytes in parts of copyAtOnce, in several goroutines.
 func (ep *Endpoint) eachCopied(ctx context.Context, n int64, do func(at, n int64) error) error {
-	_, err := inPieces(ctx, n, copyAtOnce, min(ep.cfg.depth, runtime.GOMAXPROCS(0)), func(_ context.Context, at, n int64) error {
+	_, err := inPieces(ctx, 0, n, every(copyAtOnce, n), min(ep.cfg.depth, runtime.GOMAXPROCS(0)), func(_ context.Context, at, n int64) error {
 		return do(at, n)
 	})
 	return err
@@ -27,6 +27,7 @@ func (ep *Endpoint) eachCopied(ctx context.Context, n int64, do func(at, n int64
 
 // copyOut writes p to local memory at an offset.
 func (ep *Endpoint) copyOut(ctx context.Context, local *memory, at int64, p []byte) error {
+	ep.counts.copiedBytes.Add(uint64(len(p)))
 	return ep.eachCopied(ctx, int64(len(p)), func(off, n int64) error {
 		local.write(p[off:off+n], at+off)
 		return nil
@@ -35,8 +36,8 @@ func (ep *Endpoint) copyOut(ctx context.Context, local *memory, at int64, p []by
 
 // placed returns the function that moves pieces over shared memory without the transport's ring. It
 // returns nil if the transfer has to use the ring.
-func (ep *Endpoint) placed(h *Handle, want Rights, local *memory, n int64) pieceFunc {
-	if n < placedLeast || !local.isCoarse(n) || h.origin.Context() == ep.ID().Context() || !ep.sharing.mayPlace(ep.c, h.origin) {
+func (ep *Endpoint) placed(want Rights, mv *move) pieceFunc {
+	if mv.n < placedLeast || !mv.local.isCoarse(mv.n) || mv.h.origin.Context() == ep.ID().Context() || !ep.sharing.mayPlace(ep.c, mv.h.origin) {
 		return nil
 	}
 	if want == ReadOnly {
@@ -45,49 +46,45 @@ func (ep *Endpoint) placed(h *Handle, want Rights, local *memory, n int64) piece
 	return ep.pushPlaced
 }
 
-// pullPlaced copies n bytes from off to local memory, from where they lie. It fails with
-// errElsewhere if that is not possible.
-func (ep *Endpoint) pullPlaced(ctx context.Context, h *Handle, off int64, local *memory, at, n int64) error {
-	m, err := ep.ask(ctx, h, tagPlace, off, n, nil)
+// pullPlaced copies n bytes to local memory, from where they lie. It fails with errElsewhere if
+// that is not possible.
+func (ep *Endpoint) pullPlaced(ctx context.Context, mv *move, at, n int64) error {
+	m, err := ep.ask(ctx, mv.h.origin, tagPlace, nil, mv.request(at, n))
 	if err != nil {
 		return err
 	}
 	defer m.Release()
 	if int64(m.Len()) == n {
-		return ep.copyOut(ctx, local, at, m.Bytes())
+		return ep.copyOut(ctx, mv.local, mv.at+at, m.Bytes())
 	}
 	t, err := parseTicket(m, 0)
 	if err != nil {
 		return parseError(m.Bytes())
 	}
-	return ep.sharing.heed(h.origin, ep.redeem(ctx, t, local, at, n))
+	return ep.sharing.heed(mv.h.origin, ep.redeem(ctx, t, mv.local, mv.at+at, n))
 }
 
 // pushPlaced asks the origin to copy n bytes of local memory from where they lie. It fails with
 // errElsewhere if that is not possible.
-func (ep *Endpoint) pushPlaced(ctx context.Context, h *Handle, off int64, local *memory, at, n int64) error {
-	q := request{rawHandle(*h), uint64(off), uint64(n)}
-	b, err := ep.newTicket(&q, local, at, n)
+func (ep *Endpoint) pushPlaced(ctx context.Context, mv *move, at, n int64) error {
+	q := mv.request(at, n)
+	b, err := ep.newTicket(&q, mv.local, mv.at+at, n)
 	if err != nil {
 		return err
 	}
 	ep.counts.transfers.Add(1)
-	m, err := ep.r.Call(ctx, h.origin, tagTake, b)
+	m, err := ep.r.Call(ctx, mv.h.origin, tagTake, b)
 	if err != nil {
 		b.Release()
 		return err
 	}
-	if m, err = granted(m, 0); err != nil {
-		return ep.sharing.heed(h.origin, err)
-	}
-	m.Release()
-	return nil
+	return ep.sharing.heed(mv.h.origin, done(m))
 }
 
 // place replies with the bytes of a request themselves if they are registered memory in one
 // segment, and else with a ticket. It owns m.
 func (ep *Endpoint) place(m *rocl.Message, q *request) {
-	if isShared, _ := ep.sharing.with(ep.c, m.From()); !isShared || q.Len < placedLeast || q.Len > rocl.MaxMessage {
+	if ep.sharing.route(ep.c, m.From()) != shared || q.Len < placedLeast || q.Len > rocl.MaxMessage {
 		ep.refuse(m, q.Len, errElsewhere)
 		return
 	}
@@ -171,13 +168,13 @@ func (ep *Endpoint) take(m *rocl.Message, q *request) {
 	})
 }
 
-// A sharing caches which contexts share memory with this one. The origin lends them registered
+// A sharing caches the routes to other contexts. The origin lends them registered
 // memory. For plain memory it prefers tickets: the ring would cost two copies.
 type sharing struct {
 	mu     sync.Mutex
 	looked time.Time
-	peers  map[rocl.GID]bool
-	denied map[rocl.GID]bool // contexts whose memory this process may not read, or that may not read memory of this process
+	routes map[rocl.GID]route // by context
+	denied map[rocl.GID]bool  // contexts whose memory this process may not read, or that may not read memory of this process
 }
 
 // sharingFor is how long sharing uses an answer. A wrong answer costs a copy.
@@ -186,32 +183,52 @@ const sharingFor = time.Second
 // deniedMost limits how many contexts are remembered as denied.
 const deniedMost = 1024
 
-// with reports whether messages to a resource go over shared memory. isKnown is false if the
-// context has no connection to the resource's context.
-func (s *sharing) with(c *rocl.Context, to rocl.GID) (isShared, isKnown bool) {
+// A route is the kind of route between two contexts.
+type route int
+
+const (
+	unknown route = iota // there is no connection
+	within               // within the process
+	remote               // over a stream
+	shared               // over shared memory
+)
+
+func routeOf(transport string) route {
+	switch transport {
+	case "":
+		return unknown
+	case "inproc":
+		return within
+	case "shm":
+		return shared
+	default:
+		return remote
+	}
+}
+
+// route returns the route to the context of a resource. If there are several, it returns the one
+// over shared memory.
+func (s *sharing) route(c *rocl.Context, to rocl.GID) route {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	peer := to.Context()
-	if isShared, isKnown = s.peers[peer]; isKnown && time.Since(s.looked) <= sharingFor {
-		return isShared, true
+	if r := s.routes[peer]; r != unknown && time.Since(s.looked) <= sharingFor {
+		return r
 	}
-	s.looked, s.peers = time.Now(), map[rocl.GID]bool{}
+	s.looked, s.routes = time.Now(), map[rocl.GID]route{}
 	for _, r := range c.Routes() {
-		if r.Transport != "" {
-			s.peers[r.Peer] = s.peers[r.Peer] || r.Transport == "shm"
-		}
+		s.routes[r.Peer] = max(s.routes[r.Peer], routeOf(r.Transport))
 	}
-	isShared, isKnown = s.peers[peer]
-	return isShared, isKnown
+	return s.routes[peer]
 }
 
 // mayPlace reports whether this process may try to read memory of a resource's process where it
 // lies: memory is shared or that is not known, and no attempt was denied.
 func (s *sharing) mayPlace(c *rocl.Context, to rocl.GID) bool {
-	isShared, isKnown := s.with(c, to)
+	r := s.route(c, to)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return (isShared || !isKnown) && !s.denied[to.Context()]
+	return (r == shared || r == unknown) && !s.denied[to.Context()]
 }
 
 // heed returns err. If err is errDenied, heed remembers the resource's context as denied.

@@ -6,8 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
-	"sync/atomic"
 
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/codec"
@@ -27,8 +25,11 @@ func (ep *Endpoint) Pull(ctx context.Context, h Handle, off int64, dst ...[]byte
 }
 
 // Push copies the bytes of all slices of src to the memory that h names, from off. It returns and
-// fails as Pull does. If it fails, bytes after those that it counts may have been written. The
-// origin may even serve one of their requests later.
+// fails as Pull does. If it fails, the origin's bytes after those that it counts are undefined. The
+// origin may even serve a request for them later.
+//
+// Large slices are sent from where they lie. Nothing reads them any more when Push returns, unless
+// ctx has ended: then bytes that are being sent may be read later.
 func (ep *Endpoint) Push(ctx context.Context, h Handle, off int64, src ...[]byte) (int64, error) {
 	return ep.transfer(ctx, &h, "push", WriteOnly, off, src)
 }
@@ -71,35 +72,28 @@ func (ep *Endpoint) view(ctx context.Context, h *Handle, off, n int64) (m *rocl.
 		return nil, rocl.ErrTooLarge
 	}
 	err = patiently(ctx, func() error {
-		m, err = ep.fetch(ctx, h, off, n, nil)
+		if m, err = ep.ask(ctx, h.origin, tagRead, nil, request{rawHandle(*h), uint64(off), uint64(n)}); err == nil {
+			m, err = granted(m, n)
+		}
 		return err
 	})
 	return m, err
 }
 
-// fetch sends one request for the n bytes from off. It returns them as a message, which lies in dst
-// unless dst is nil.
-func (ep *Endpoint) fetch(ctx context.Context, h *Handle, off, n int64, dst []byte) (*rocl.Message, error) {
-	m, err := ep.ask(ctx, h, tagRead, off, n, dst)
-	if err != nil {
-		return nil, err
-	}
-	return granted(m, n)
-}
-
-// ask sends a request about the n bytes from off, and returns the reply. The reply lies in dst if
-// dst is not nil and large enough.
-func (ep *Endpoint) ask(ctx context.Context, h *Handle, tag uint64, off, n int64, dst []byte) (*rocl.Message, error) {
-	q := request{rawHandle(*h), uint64(off), uint64(n)}
-	p, err := codec.Append(make([]byte, 0, requestLen), &q)
-	if err != nil {
-		return nil, err
+// ask sends requests in one message, and returns the reply. The reply lies in dst if dst is not nil
+// and large enough.
+func (ep *Endpoint) ask(ctx context.Context, to rocl.GID, tag uint64, dst []byte, requests ...request) (_ *rocl.Message, err error) {
+	p := make([]byte, 0, len(requests)*requestLen)
+	for i := range requests {
+		if p, err = codec.Append(p, &requests[i]); err != nil {
+			return nil, err
+		}
 	}
 	ep.counts.transfers.Add(1)
 	if dst == nil {
-		return ep.r.CallBytes(ctx, h.origin, tag, p)
+		return ep.r.CallBytes(ctx, to, tag, p)
 	}
-	return ep.r.CallInto(ctx, h.origin, tag, p, dst)
+	return ep.r.CallInto(ctx, to, tag, p, dst)
 }
 
 // granted returns m, the reply to a request, if it has n bytes. Otherwise it releases m and returns
@@ -121,7 +115,7 @@ func (ep *Endpoint) transfer(ctx context.Context, h *Handle, what string, want R
 	}
 	done := int64(0)
 	if err == nil && n > 0 {
-		done, err = ep.moved(ctx, h, want, off, &mem, n)
+		done, err = ep.moved(ctx, want, &move{h: h, off: off, local: &mem, n: n})
 	}
 	if err != nil {
 		return done, failed(what, h, off, n, err)
@@ -129,37 +123,35 @@ func (ep *Endpoint) transfer(ctx context.Context, h *Handle, what string, want R
 	return n, nil
 }
 
-// A pieceFunc moves n bytes between the memory that a handle names, from off, and local memory,
-// from at.
-type pieceFunc func(ctx context.Context, h *Handle, off int64, local *memory, at, n int64) error
+// A move is a transfer of n bytes between the memory that h names, from off, and local memory, from
+// at.
+type move struct {
+	h     *Handle
+	off   int64
+	local *memory
+	at    int64
+	n     int64
+}
 
-// moved splits a transfer into pieces, Depth of which are in progress at a time. It returns how
-// many bytes precede the first missing one.
-func (ep *Endpoint) moved(ctx context.Context, h *Handle, want Rights, off int64, local *memory, n int64) (done int64, err error) {
+// request returns the request for the n bytes from at of a transfer.
+func (mv *move) request(at, n int64) request {
+	return request{rawHandle(*mv.h), uint64(mv.off + at), uint64(n)}
+}
+
+// moved makes a transfer. It returns how many bytes precede the first missing one.
+func (ep *Endpoint) moved(ctx context.Context, want Rights, mv *move) (done int64, err error) {
 	ep.flight.begin()
 	defer ep.flight.end()
-	in := func(piece int, one pieceFunc) error {
-		from := done
-		more, err := inPieces(ctx, n-from, int64(piece), ep.depth(h, int64(piece), ep.cfg.depth), func(ctx context.Context, at, n int64) error {
-			return patiently(ctx, func() error { return one(ctx, h, off+from+at, local, from+at, n) })
-		})
-		done += more
-		return err
-	}
-	if one := ep.placed(h, want, local, n); one != nil {
-		if err = in(ep.cfg.placed, one); !errors.Is(err, errElsewhere) {
+	if one := ep.placed(want, mv); one != nil {
+		done, err = ep.each(ctx, mv, 0, ep.cfg.placed, mv.pieces, patient(one))
+		if !errors.Is(err, errElsewhere) {
 			return done, err
 		}
 	}
-	one, piece := ep.pullPiece, ep.cfg.piece
-	if want == WriteOnly {
-		one = ep.pushPiece
+	if want == ReadOnly {
+		return ep.pulled(ctx, mv, done, tagPull)
 	}
-	if isShared, _ := ep.sharing.with(ep.c, h.origin); isShared || want == ReadOnly && len(local.parts) == 1 {
-		piece = ep.cfg.large
-	}
-	err = in(piece, one)
-	return done, err
+	return ep.pushed(ctx, mv, done)
 }
 
 // newLocal returns the target's slices as a memory, and their size. The size is -1 if an int64 does
@@ -172,92 +164,96 @@ func newLocal(parts [][]byte) (mem memory, n int64) {
 	return mem, mem.size()
 }
 
-// pullPiece copies n bytes from off to local memory.
-func (ep *Endpoint) pullPiece(ctx context.Context, h *Handle, off int64, local *memory, at, n int64) error {
-	dst := local.slice(at, n)
-	m, err := ep.fetch(ctx, h, off, n, dst)
-	if err != nil {
-		return err
+// pulled copies the bytes of a transfer from the origin, from those at from. It returns what moved
+// returns.
+func (ep *Endpoint) pulled(ctx context.Context, mv *move, from int64, tag uint64) (done int64, err error) {
+	size := ep.cfg.piece
+	if len(mv.local.parts) == 1 || ep.sharing.route(ep.c, mv.h.origin) == shared {
+		size = ep.cfg.large
 	}
-	defer m.Release()
-	if ctx.Err() != nil {
-		return context.Cause(ctx)
-	}
-	if dst != nil {
-		return nil
-	}
-	return ep.copyOut(ctx, local, at, m.Bytes())
+	return ep.each(ctx, mv, from, size, mv.segments, func(ctx context.Context, mv *move, at, n int64) error {
+		return ep.pullPiece(ctx, mv, at, n, tag)
+	})
 }
 
-// pushPiece copies n bytes of local memory to the origin.
-func (ep *Endpoint) pushPiece(ctx context.Context, h *Handle, off int64, local *memory, at, n int64) error {
+// pullPiece copies n bytes from the origin. It sends a request for each part of them that the
+// origin sends at once.
+func (ep *Endpoint) pullPiece(ctx context.Context, mv *move, at, n int64, tag uint64) error {
+	for end := at + n; at < end; {
+		err := patiently(ctx, func() error {
+			n, err := ep.pullPart(ctx, mv, at, end-at, tag)
+			at += n
+			return err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// pullPart copies the first of n bytes from the origin, and returns how many the origin has sent.
+func (ep *Endpoint) pullPart(ctx context.Context, mv *move, at, n int64, tag uint64) (int64, error) {
+	dst := mv.local.slice(mv.at+at, n)
+	m, err := ep.ask(ctx, mv.h.origin, tag, dst, mv.request(at, n))
+	if err != nil {
+		return 0, err
+	}
+	defer m.Release()
+	switch k := int64(m.Len()); {
+	case k != n && (k < partLeast || k > n):
+		return 0, parseError(m.Bytes())
+	case ctx.Err() != nil:
+		return 0, context.Cause(ctx)
+	case dst != nil:
+		return k, nil
+	default:
+		return k, ep.copyOut(ctx, mv.local, mv.at+at, m.Bytes())
+	}
+}
+
+// pushed copies the bytes of a transfer to the origin, from those at from. It returns what moved
+// returns.
+func (ep *Endpoint) pushed(ctx context.Context, mv *move, from int64) (done int64, err error) {
+	switch route := ep.sharing.route(ep.c, mv.h.origin); {
+	case route == shared:
+		return ep.each(ctx, mv, from, ep.cfg.large, mv.pieces, patient(ep.pushPiece))
+	case route == remote && mv.n-from >= segmentLeast:
+		return ep.offered(ctx, mv, from)
+	default:
+		return ep.each(ctx, mv, from, ep.cfg.piece, mv.pieces, patient(ep.pushPiece))
+	}
+}
+
+// pushPiece copies n bytes of local memory to the origin, in the request.
+func (ep *Endpoint) pushPiece(ctx context.Context, mv *move, at, n int64) error {
 	b, err := ep.c.BufferWait(ctx, requestLen+int(n))
 	if err != nil {
 		return err
 	}
-	q := request{rawHandle(*h), uint64(off), uint64(n)}
+	q := mv.request(at, n)
 	if _, err := codec.Append(b.Bytes()[:0], &q); err != nil {
 		b.Release()
 		return err
 	}
-	local.read(b.Bytes()[requestLen:], at)
+	ep.counts.copiedBytes.Add(uint64(n))
+	mv.local.read(b.Bytes()[requestLen:], mv.at+at)
 	ep.counts.transfers.Add(1)
-	m, err := ep.r.Call(ctx, h.origin, tagWrite, b)
+	m, err := ep.r.Call(ctx, mv.h.origin, tagWrite, b)
 	if err != nil {
 		b.Release()
 		return err
 	}
-	if m, err = granted(m, 0); err != nil {
-		return err
-	}
-	m.Release()
-	return nil
+	return done(m)
 }
 
-// inPieces calls do for each piece of n bytes, depth of them at a time. After a failure it starts
-// no further piece. It returns how many bytes precede the first piece that failed, and the error
-// that occurred first.
-func inPieces(ctx context.Context, n, piece int64, depth int, do func(ctx context.Context, at, n int64) error) (int64, error) {
-	if n <= piece {
-		return 0, do(ctx, 0, n)
+// done returns the error in m, the reply to a write, and releases m.
+func done(m *rocl.Message) error {
+	m, err := granted(m, 0)
+	if err == nil {
+		m.Release()
 	}
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	var (
-		workers sync.WaitGroup
-		next    atomic.Int64
-		mu      sync.Mutex
-		done    = n
-		first   error
-	)
-	pieces := (n-1)/piece + 1
-	for range min(int64(depth), pieces) {
-		workers.Go(func() {
-			for {
-				at := next.Add(1) - 1
-				if at >= pieces {
-					return
-				}
-				at *= piece
-				err := context.Cause(ctx)
-				if err == nil {
-					err = do(ctx, at, min(piece, n-at))
-				}
-				if err == nil {
-					continue
-				}
-				mu.Lock()
-				if done = min(done, at); first == nil {
-					first = err
-				}
-				mu.Unlock()
-				cancel(err)
-				return
-			}
-		})
-	}
-	workers.Wait()
-	return done, first
+	return err
 }
 
 // A Transfer is a Pull or a Push in progress.
@@ -273,7 +269,8 @@ func (ep *Endpoint) StartPull(ctx context.Context, h Handle, off int64, dst ...[
 	return start(ctx, func(ctx context.Context) (int64, error) { return ep.Pull(ctx, h, off, dst...) })
 }
 
-// StartPush is Push that does not wait. src must not be changed until the transfer has ended.
+// StartPush is Push that does not wait. src must not be changed until the transfer has ended, and is
+// read as Push says.
 func (ep *Endpoint) StartPush(ctx context.Context, h Handle, off int64, src ...[]byte) *Transfer {
 	return start(ctx, func(ctx context.Context) (int64, error) { return ep.Push(ctx, h, off, src...) })
 }
@@ -289,8 +286,8 @@ func start(ctx context.Context, do func(context.Context) (int64, error)) *Transf
 	return t
 }
 
-// Done returns a channel that is closed when the transfer has ended and does not use the local
-// memory any more.
+// Done returns a channel that is closed when the transfer has ended, as Pull or Push would have
+// returned.
 func (t *Transfer) Done() <-chan struct{} { return t.done }
 
 // Cancel ends the transfer, without waiting. The transfer fails with context.Canceled unless it has

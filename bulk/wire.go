@@ -11,13 +11,21 @@ import (
 // A transfer is one or more calls (rocl.Resource.Call) of the target to the origin's endpoint. A
 // request is a value of type request, encoded by package codec; in a write, the bytes follow. The
 // reply to a read is the bytes requested. The reply to a write is empty. A reply of any other
-// length is an error: see appendError and refusal.
+// length is an error: see appendError and refusal. The reply to tagPull and tagFetch may also be
+// the first of the bytes requested, at least partLeast.
 const (
 	tagRead  = 0x42554c4b_00000001 // "BULK"
 	tagWrite = 0x42554c4b_00000002
 	tagPlace = 0x42554c4b_00000003 // a read whose reply may be a ticket instead
 	tagTake  = 0x42554c4b_00000004 // a write with a ticket instead of the bytes
+	tagPull  = 0x42554c4b_00000005 // a read whose reply may be the first of the bytes
+	tagOffer = 0x42554c4b_00000006 // a write with a request instead of the bytes, by which the origin fetches them
+	tagFetch = 0x42554c4b_00000007 // as tagPull, for the bytes of an offer
 )
+
+// partLeast is how many bytes the reply to a read has at least, unless it has all of them. An error
+// is shorter.
+const partLeast = 4 << 10
 
 // A request names the bytes to read, or the memory to write.
 type request struct {
@@ -39,9 +47,11 @@ func parseRequest(p []byte) (q request, data []byte, err error) {
 	return q, p[requestLen:], nil
 }
 
-// refusal returns the reply for the failure of a request for n bytes. Its length differs from n.
+// refusal returns the reply for the failure of a request for n bytes. Its length differs from n, and
+// is less than partLeast.
 func refusal(n uint64, err error) []byte {
 	p := appendError(nil, err)
+	p = p[:min(len(p), partLeast/2)]
 	if uint64(len(p)) == n {
 		p = append(p, ' ')
 	}

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bulk
+
+import (
+	"context"
+	"sync"
+)
+
+// A pieceFunc moves the n bytes from at of a transfer.
+type pieceFunc func(ctx context.Context, mv *move, at, n int64) error
+
+// patient returns a function that calls one again while the origin is too busy.
+func patient(one pieceFunc) pieceFunc {
+	return func(ctx context.Context, mv *move, at, n int64) error {
+		return patiently(ctx, func() error { return one(ctx, mv, at, n) })
+	}
+}
+
+// A cutFunc returns the length of the piece that begins at an offset.
+type cutFunc func(at int64) int64
+
+// every returns the function that cuts n bytes into pieces of one size.
+func every(size, n int64) cutFunc { return func(at int64) int64 { return min(size, n-at) } }
+
+// pieces returns the function that cuts a transfer into pieces of one size.
+func (mv *move) pieces(size int) cutFunc { return every(int64(size), mv.n) }
+
+// segments returns the function that cuts a transfer into pieces of up to size bytes. A piece that
+// begins in a large segment of local memory ends with it, so that its bytes are received there.
+func (mv *move) segments(size int) cutFunc {
+	return func(at int64) int64 { return mv.local.run(mv.at+at, min(int64(size), mv.n-at)) }
+}
+
+// each calls one for each piece of a transfer from the byte at from. size is the largest piece. It
+// returns how many bytes of the transfer precede the first piece that failed.
+func (ep *Endpoint) each(ctx context.Context, mv *move, from int64, size int, cut func(size int) cutFunc, one pieceFunc) (int64, error) {
+	return inPieces(ctx, from, mv.n, cut(size), ep.depth(mv.h, int64(size), ep.cfg.depth), func(ctx context.Context, at, n int64) error {
+		return one(ctx, mv, at, n)
+	})
+}
+
+// inPieces calls do for each piece of the bytes from from to end, depth of them at a time. After a
+// failure it starts no further piece. It returns the offset of the first piece that failed, or end,
+// and the error that occurred first.
+func inPieces(ctx context.Context, from, end int64, cut cutFunc, depth int, do func(ctx context.Context, at, n int64) error) (int64, error) {
+	if n := cut(from); n == end-from {
+		if err := do(ctx, from, n); err != nil {
+			return from, err
+		}
+		return end, nil
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var (
+		workers sync.WaitGroup
+		mu      sync.Mutex
+		next    = from
+		done    = end
+		first   error
+	)
+	take := func() (at, n int64) {
+		mu.Lock()
+		defer mu.Unlock()
+		if at = next; at < end {
+			n = cut(at)
+			next += n
+		}
+		return at, n
+	}
+	for range min(int64(depth), end-from) {
+		workers.Go(func() {
+			for {
+				at, n := take()
+				if n == 0 {
+					return
+				}
+				err := context.Cause(ctx)
+				if err == nil {
+					err = do(ctx, at, n)
+				}
+				if err == nil {
+					continue
+				}
+				mu.Lock()
+				if done = min(done, at); first == nil {
+					first = err
+				}
+				mu.Unlock()
+				cancel(err)
+				return
+			}
+		})
+	}
+	workers.Wait()
+	return done, first
+}
