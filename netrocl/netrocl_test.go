@@ -10,7 +10,6 @@ import (
 	"math/rand/v2"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strings"
@@ -22,6 +21,7 @@ import (
 	"github.com/rocl-go/rocl"
 	icontext "github.com/rocl-go/rocl/context"
 	"github.com/rocl-go/rocl/directory"
+	"github.com/rocl-go/rocl/internal/subprocess"
 	"github.com/rocl-go/rocl/netrocl"
 	"github.com/rocl-go/rocl/rocltest"
 	"github.com/rocl-go/rocl/subsys/shm"
@@ -747,16 +747,13 @@ func TestPeerKilled(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer c.Close()
-			exe, err := os.Executable()
+			cmd := subprocess.Self()
+			cmd.Env = append(os.Environ(), "NETROCL_PEER="+sock, "NETROCL_OVER="+tr.name)
+			peer, err := subprocess.Start(cmd)
 			if err != nil {
 				t.Fatal(err)
 			}
-			peer := exec.CommandContext(t.Context(), exe)
-			peer.Env = append(os.Environ(), "NETROCL_PEER="+sock, "NETROCL_OVER="+tr.name)
-			peer.Stderr = os.Stderr
-			if err := peer.Start(); err != nil {
-				t.Fatal(err)
-			}
+			t.Cleanup(peer.Kill)
 			for ev, err := range c.Watch(t.Context(), rocl.Match(web)) {
 				if err != nil {
 					t.Fatal(err)
@@ -781,10 +778,7 @@ func TestPeerKilled(t *testing.T) {
 				_, err := conn.Write(make([]byte, 4<<20))
 				ends <- err
 			}()
-			if err := peer.Process.Kill(); err != nil {
-				t.Fatal(err)
-			}
-			_ = peer.Wait()
+			peer.Kill()
 			for range 2 {
 				if err := <-ends; !isReset(err) {
 					t.Errorf("the peer was killed: %v", err)

@@ -3,7 +3,6 @@
 package rpc_test
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -16,6 +15,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/internal/subprocess"
 	"github.com/rocl-go/rocl/rpc"
 )
 
@@ -136,33 +136,21 @@ func largeCaller(sock string) error {
 // other starts the other process, and returns the first line that it prints, if it is a server.
 func other(t *testing.T, role, sock string) (cmd *exec.Cmd, line string) {
 	t.Helper()
-	cmd = exec.Command(os.Args[0])
+	cmd = subprocess.Self()
 	cmd.Env = append(os.Environ(), "RPC_ROLE="+role, "RPC_SOCKET="+sock)
-	cmd.Stderr = os.Stderr
-	in, err := cmd.StdinPipe()
+	p, err := subprocess.Start(cmd)
 	if err != nil {
 		t.Fatal(err)
 	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
+	if role != "server" {
+		t.Cleanup(p.Kill)
+		return cmd, ""
+	}
+	t.Cleanup(func() { _ = p.Stop() })
+	if line, err = p.Line(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		in.Close()
-		if role != "server" {
-			_ = cmd.Process.Kill()
-		}
-		_ = cmd.Wait()
-	})
-	if role == "server" {
-		if line, err = bufio.NewReader(out).ReadString('\n'); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return cmd, strings.TrimSpace(line)
+	return cmd, line
 }
 
 // A call whose server's process ends, during the call or before, fails with rocl.ErrGone.

@@ -81,7 +81,7 @@ func (p *play) end(t *testing.T) {
 	if l := p.demo.until(t, "messages"); !strings.Contains(l, "; 1 process lost, ") {
 		t.Errorf("the loss is not reported: %q", l)
 	}
-	if err := p.demo.cmd.Wait(); err != nil {
+	if err := p.demo.Wait(); err != nil {
 		t.Error(err)
 	}
 }
@@ -176,7 +176,7 @@ func TestDemoFrontKilled(t *testing.T) {
 	p.demo.until(t, "all is indexed")
 	signal(t, p.pids["front"][0], syscall.SIGKILL)
 	p.demo.until(t, "the front end has died")
-	if err := p.demo.cmd.Wait(); err == nil || p.demo.cmd.ProcessState.ExitCode() != 1 {
+	if err := p.demo.Wait(); err == nil || p.demo.cmd.ProcessState.ExitCode() != 1 {
 		t.Errorf("ended with %v", err)
 	}
 }

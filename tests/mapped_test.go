@@ -91,7 +91,7 @@ func TestImageWriterKilled(t *testing.T) {
 		if err := p.cmd.Process.Kill(); err != nil {
 			t.Fatal(err)
 		}
-		_ = p.cmd.Wait()
+		_ = p.Wait()
 		killed := time.Now()
 		for err = look(); err == nil && time.Since(killed) < 10*time.Second; err = look() {
 		}

@@ -107,7 +107,7 @@ func TestMembersWithoutDaemons(t *testing.T) {
 	if err := d.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
-	if err := d.cmd.Wait(); err != nil {
+	if err := d.Wait(); err != nil {
 		t.Error(err)
 	}
 	steady("the daemon has ended")
@@ -199,7 +199,7 @@ func TestMemberServedWithoutSettings(t *testing.T) {
 		if err := d.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 			t.Fatal(err)
 		}
-		if err := d.cmd.Wait(); err != nil {
+		if err := d.Wait(); err != nil {
 			t.Error(err)
 		}
 	}

@@ -91,7 +91,7 @@ func TestCrashMonitored(t *testing.T) {
 					}
 				}
 				took = append(took, time.Since(<-killed))
-				_ = p.cmd.Wait()
+				_ = p.Wait()
 				eventually.True(t, "the link to the dead process is gone", func() bool { return c.Stats().Links == 0 })
 				if m, err := r.TryRecv(); !errors.Is(err, lib.ErrEmpty) {
 					t.Fatalf("behind the end: tag %d from %v, %v", m.Tag(), m.From(), err)
@@ -147,7 +147,7 @@ func TestCrashMonitoredIdle(t *testing.T) {
 					t.Errorf("a message from %v, gone: %v", m.From(), m.IsGone())
 				}
 				m.Release()
-				_ = p.cmd.Wait()
+				_ = p.Wait()
 				if _, err := r.Monitor(context.Background(), from, 2); err != nil {
 					t.Fatal(err)
 				}

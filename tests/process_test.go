@@ -3,7 +3,6 @@
 package tests
 
 import (
-	"bufio"
 	"bytes"
 	"encoding/json"
 	"errors"
@@ -18,6 +17,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/rocl-go/rocl/internal/subprocess"
 )
 
 // rocl and dirserver are the paths of the commands, which are built once.
@@ -75,8 +76,9 @@ func run(t *testing.T, in string, bin string, args ...string) (out string, code 
 
 // child is a command that is running.
 type child struct {
+	*subprocess.Process
 	cmd   *exec.Cmd
-	lines chan string
+	lines <-chan string
 }
 
 // start starts a command and waits until it is ready: until its output or its error output has a
@@ -96,27 +98,12 @@ func startCommand(t *testing.T, ready string, cmd *exec.Cmd) *child {
 // launch starts a command, and does not wait for output.
 func launch(t *testing.T, cmd *exec.Cmd) *child {
 	t.Helper()
-	c := &child{cmd: cmd, lines: make(chan string, 10_000)}
-	out, err := c.cmd.StdoutPipe()
+	p, err := subprocess.Start(cmd, subprocess.Merged())
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.cmd.Stderr = c.cmd.Stdout
-	if err := c.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = c.cmd.Process.Kill()
-		_ = c.cmd.Wait()
-	})
-	go func() {
-		s := bufio.NewScanner(out)
-		for s.Scan() {
-			c.lines <- s.Text()
-		}
-		close(c.lines)
-	}()
-	return c
+	t.Cleanup(p.Kill)
+	return &child{Process: p, cmd: cmd, lines: p.Lines}
 }
 
 // until returns the next line that contains what.
@@ -152,12 +139,10 @@ func (c *child) untilAll(t *testing.T, what ...string) []string {
 	return lines
 }
 
+// kill kills the process, and waits until it has ended.
 func (c *child) kill(t *testing.T) {
 	t.Helper()
-	if err := c.cmd.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
-	_ = c.cmd.Wait()
+	c.Kill()
 }
 
 func find(t *testing.T, sock string, attrs ...string) (ids []string, code int) {
@@ -216,7 +201,7 @@ func TestTwoShells(t *testing.T) {
 			t.Errorf("received %s, want %s", l, want)
 		}
 	}
-	if err := r.cmd.Wait(); err != nil {
+	if err := r.Wait(); err != nil {
 		t.Error(err)
 	}
 }
@@ -309,17 +294,8 @@ func TestRaceToServe(t *testing.T) {
 	}
 	var cs []*child
 	for i := range 6 {
-		c := exec.Command(rocl, "register", "--socket", sock, "racer="+fmt.Sprint(i), "race=yes")
-		if err := c.Start(); err != nil {
-			t.Fatal(err)
-		}
-		cs = append(cs, &child{cmd: c})
+		cs = append(cs, launch(t, exec.Command(rocl, "register", "--socket", sock, "racer="+fmt.Sprint(i), "race=yes")))
 	}
-	defer func() {
-		for _, c := range cs {
-			c.kill(t)
-		}
-	}()
 	deadline := time.Now().Add(20 * time.Second)
 	for {
 		ids, _ := find(t, sock, "race=yes")
@@ -438,7 +414,7 @@ func TestFilesRemoved(t *testing.T) {
 	ended := make(chan *child, 2)
 	for _, d := range []*child{first, second} {
 		go func() {
-			_ = d.cmd.Wait()
+			_ = d.Wait()
 			ended <- d
 		}()
 	}
@@ -473,7 +449,7 @@ func TestDrainsOnTerm(t *testing.T) {
 		t.Fatal(err)
 	}
 	d.until(t, "stopping")
-	if err := d.cmd.Wait(); err != nil {
+	if err := d.Wait(); err != nil {
 		t.Errorf("SIGTERM: %v", err)
 	}
 	if _, err := os.Stat(sock); !os.IsNotExist(err) {

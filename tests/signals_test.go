@@ -30,7 +30,7 @@ func TestSignalTwice(t *testing.T) {
 		_ = d.cmd.Process.Signal(syscall.SIGINT)
 		for range d.lines {
 		}
-		if err := d.cmd.Wait(); err != nil {
+		if err := d.Wait(); err != nil {
 			t.Errorf("dirserver: %v", err)
 		}
 		if _, err := os.Stat(sock); !errors.Is(err, fs.ErrNotExist) {
@@ -44,7 +44,7 @@ func TestSignalTwice(t *testing.T) {
 	}
 	for range r.lines {
 	}
-	if err := r.cmd.Wait(); err != nil {
+	if err := r.Wait(); err != nil {
 		t.Errorf("rocl recv: %v", err)
 	}
 }

@@ -100,7 +100,7 @@ func TestStoppedWhileAsked(t *testing.T) {
 	w.Close()
 	r.until(t, "again")
 	ended := make(chan error, 1)
-	go func() { ended <- s.cmd.Wait() }()
+	go func() { ended <- s.Wait() }()
 	select {
 	case err := <-ended: // all output has arrived
 		if err != nil {

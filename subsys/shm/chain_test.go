@@ -3,14 +3,12 @@
 package shm
 
 import (
-	"bufio"
 	"bytes"
 	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
 	"os"
-	"os/exec"
 	"strings"
 	"sync"
 	"syscall"
@@ -19,6 +17,7 @@ import (
 
 	"github.com/rocl-go/rocl/buffers"
 	"github.com/rocl-go/rocl/internal/eventually"
+	"github.com/rocl-go/rocl/internal/subprocess"
 	"github.com/rocl-go/rocl/subsys"
 )
 
@@ -294,38 +293,13 @@ func (r *relay) stop() {
 
 // A chained is a process that plays a part.
 type chained struct {
-	*exec.Cmd
-	in    io.Closer
-	lines *bufio.Scanner
-	addr  string
+	*subprocess.Process
+	addr string
 }
 
 func spawnPart(t testing.TB, part, addr string) *chained {
 	t.Helper()
-	exe, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	cmd := exec.Command(exe)
-	cmd.Env = append(os.Environ(), "ROCL_SHM_TEST_CHAIN="+part+" "+addr)
-	cmd.Stderr = os.Stderr
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	c := &chained{Cmd: cmd, in: in, lines: bufio.NewScanner(out)}
-	t.Cleanup(func() {
-		in.Close()
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
-	})
+	c := &chained{Process: spawn(t, "ROCL_SHM_TEST_CHAIN="+part+" "+addr)}
 	c.addr = c.line(t)
 	return c
 }
@@ -333,21 +307,22 @@ func spawnPart(t testing.TB, part, addr string) *chained {
 // line waits for the next line that the process prints.
 func (c *chained) line(t testing.TB) string {
 	t.Helper()
-	if !c.lines.Scan() {
-		t.Fatal("a process of the chain has ended")
+	s, err := c.Line(t.Context())
+	if err != nil {
+		t.Fatal(err)
 	}
-	return c.lines.Text()
+	return s
 }
 
 // end kills the process, or lets it end by itself; then it must have found no fault.
 func (c *chained) end(t testing.TB, isKilled bool) {
 	t.Helper()
 	if isKilled {
-		_ = c.Process.Kill()
+		c.Kill()
 	}
-	c.in.Close()
+	c.CloseInput()
 	_ = c.Wait()
-	if code := c.ProcessState.ExitCode(); code > 0 {
+	if code := c.Cmd.ProcessState.ExitCode(); code > 0 {
 		t.Fatalf("a process of the chain ended by itself, with %d", code)
 	}
 }
@@ -457,7 +432,7 @@ func TestChainLent(t *testing.T) {
 			shortly()
 			r.end(t, false)
 		case 2:
-			_ = c.Process.Signal(syscall.SIGSTOP) // it reads nothing while the relay dies
+			c.Signal(syscall.SIGSTOP) // it reads nothing while the relay dies
 			r.end(t, true)
 		}
 		_ = s.wantDown(t)
@@ -467,7 +442,7 @@ func TestChainLent(t *testing.T) {
 			if err := overwrite(n.pool); err != nil {
 				t.Fatal(err)
 			}
-			_ = c.Process.Signal(syscall.SIGCONT)
+			c.Signal(syscall.SIGCONT)
 		}
 		if i%3 != 1 {
 			shortly()

@@ -8,13 +8,13 @@ import (
 	"io"
 	"math/rand/v2"
 	"os"
-	"os/exec"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/rocl-go/rocl/internal/eventually"
+	"github.com/rocl-go/rocl/internal/subprocess"
 	"github.com/rocl-go/rocl/subsys"
 	"go.uber.org/goleak"
 )
@@ -54,33 +54,18 @@ func peer(addr string) int {
 	return 0
 }
 
-type child struct {
-	*exec.Cmd
-	in io.Closer
-}
-
-func spawn(t testing.TB, addr string) *child {
+// spawn starts this executable with a variable in its environment. The process is killed when the
+// test ends.
+func spawn(t testing.TB, env string) *subprocess.Process {
 	t.Helper()
-	exe, err := os.Executable()
+	cmd := subprocess.Self()
+	cmd.Env = append(os.Environ(), env)
+	p, err := subprocess.Start(cmd)
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command(exe)
-	cmd.Env = append(os.Environ(), "ROCL_SHM_TEST_PEER="+addr)
-	cmd.Stderr = os.Stderr
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		in.Close()
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
-	})
-	return &child{cmd, in}
+	t.Cleanup(p.Kill)
+	return p
 }
 
 // Processes are killed at any moment while both ends send as fast as they can. Payloads from them
@@ -95,23 +80,19 @@ func TestKilledAtAnyMoment(t *testing.T) {
 		if i == 1 {
 			fds, maps = resources()
 		}
-		c := spawn(t, n.port.Addr())
+		c := spawn(t, "ROCL_SHM_TEST_PEER="+n.port.Addr())
 		s := n.accepted(t)
 		s.keep(3)
 		var sending sync.WaitGroup
 		sending.Go(func() { _ = n.load(s, -1, uint64(i)) })
 		time.Sleep(time.Duration(rnd.IntN(12_000)) * time.Microsecond)
-		if err := c.Process.Kill(); err != nil {
-			t.Fatal(err)
-		}
+		c.Kill()
 		if err := s.wantDown(t); !errors.Is(err, subsys.ErrPeerClosed) {
 			t.Fatalf("kill %d: the end is told as %v", i, err)
 		}
 		s.fell(nil)
 		sending.Wait()
-		_ = c.Wait()
-		c.in.Close()
-		if code := c.ProcessState.ExitCode(); code > 0 {
+		if code := c.Cmd.ProcessState.ExitCode(); code > 0 {
 			t.Fatalf("kill %d: the peer ended by itself, with %d", i, code)
 		}
 		got, bad := s.frames()
@@ -152,10 +133,10 @@ func TestKilledAtAnyMoment(t *testing.T) {
 func TestStoppedPeer(t *testing.T) {
 	n, other := start(t), start(t)
 	for _, end := range []syscall.Signal{syscall.SIGCONT, syscall.SIGKILL} {
-		c := spawn(t, n.port.Addr())
+		c := spawn(t, "ROCL_SHM_TEST_PEER="+n.port.Addr())
 		s := n.accepted(t)
 		eventually.True(t, "the peer sends", func() bool { got, _ := s.frames(); return got > 10 })
-		_ = c.Process.Signal(syscall.SIGSTOP)
+		c.Signal(syscall.SIGSTOP)
 		full := false
 		seq := uint32(0)
 		for end := time.Now().Add(patience); !full && time.Now().Before(end); {
@@ -183,20 +164,20 @@ func TestStoppedPeer(t *testing.T) {
 		eventually.True(t, "others are served meanwhile", func() bool { got, _ := far.frames(); return got == 200 })
 		near.conn.Close()
 		_ = far.wantDown(t)
-		_ = c.Process.Signal(end)
+		c.Signal(end)
 		if end == syscall.SIGCONT {
 			select {
 			case <-s.writable:
 			case <-time.After(patience):
 				t.Fatal("no Writable though the peer goes on")
 			}
-			c.in.Close()
+			c.CloseInput()
 		}
 		if err := s.wantDown(t); !errors.Is(err, subsys.ErrPeerClosed) {
 			t.Errorf("the end is told as %v", err)
 		}
 		_ = c.Wait()
-		if c.ProcessState.ExitCode() == 2 {
+		if c.Cmd.ProcessState.ExitCode() == 2 {
 			t.Error("the peer has read nonsense")
 		}
 		eventually.True(t, "all that was lent is back", func() bool { return n.pool.Stats().InUse == 0 })

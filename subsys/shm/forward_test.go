@@ -527,7 +527,6 @@ func TestForwardOfOtherUser(t *testing.T) {
 		}
 		k.buf.Release()
 	}
-	_ = exe.Process.Kill()
-	_ = exe.Wait()
+	exe.Kill()
 	_ = ba.wantDown(t)
 }

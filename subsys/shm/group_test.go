@@ -258,8 +258,7 @@ func TestUnadmittedUsers(t *testing.T) {
 	if k := strangers(); k != 0 {
 		t.Errorf("%d not admitted after Admit", k)
 	}
-	_ = exe.Process.Kill()
-	_ = exe.Wait()
+	exe.Kill()
 	_ = s.wantDown(t)
 	_, _ = s.release()
 }

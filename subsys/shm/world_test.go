@@ -14,6 +14,7 @@ import (
 	"unsafe"
 
 	"github.com/rocl-go/rocl/internal/eventually"
+	"github.com/rocl-go/rocl/internal/subprocess"
 )
 
 // In a process that a test has started, init runs a part that needs another process but no port.
@@ -84,14 +85,16 @@ func run(t *testing.T, part string, as *syscall.Credential) string {
 	return string(out)
 }
 
-func launch(t *testing.T, part string, as *syscall.Credential) *exec.Cmd {
+func launch(t *testing.T, part string, as *syscall.Credential) *subprocess.Process {
 	t.Helper()
 	cmd := command(t, part, as)
-	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
-	if err := cmd.Start(); err != nil {
+	cmd.Stdout = os.Stdout
+	p, err := subprocess.Start(cmd)
+	if err != nil {
 		t.Fatal(err)
 	}
-	return cmd
+	t.Cleanup(p.Kill)
+	return p
 }
 
 func command(t *testing.T, part string, as *syscall.Credential) *exec.Cmd {
@@ -176,8 +179,7 @@ func TestGroup(t *testing.T) {
 		exe := launch(t, "member "+n.port.Addr(), &as)
 		s := n.accepted(t)
 		eventually.True(t, name+": frames come", func() bool { got, _ := s.frames(); return got == 50 })
-		_ = exe.Process.Kill()
-		_ = exe.Wait()
+		exe.Kill()
 		_ = s.wantDown(t)
 		_, _ = s.release()
 	}

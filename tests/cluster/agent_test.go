@@ -17,6 +17,7 @@ import (
 
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/directory"
+	"github.com/rocl-go/rocl/internal/subprocess"
 )
 
 // An agent is a program of a node: the test's own binary, run again in the node's namespace, with
@@ -24,7 +25,7 @@ import (
 type agent struct {
 	*rpc.Client
 	node *node
-	p    *process
+	p    *subprocess.Process
 }
 
 // agent starts an agent on the node.
@@ -58,9 +59,9 @@ func (n *node) agent() *agent {
 	t.Cleanup(func() {
 		a.Close() // the process ends by itself
 		select {
-		case <-a.p.done:
+		case <-a.p.Ended():
 		case <-time.After(20 * time.Second):
-			a.p.kill()
+			a.p.Kill()
 			t.Errorf("the agent of node %d does not end", n.i)
 		}
 	})

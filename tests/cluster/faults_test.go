@@ -377,7 +377,7 @@ func TestOverlappingRestarts(t *testing.T) {
 func (l *lab) overlap() {
 	down := rand.Perm(len(l.nodes))[:2+rand.IntN(len(l.nodes)-1)]
 	for _, i := range down {
-		l.nodes[i].daemon.signal(syscall.SIGTERM)
+		l.nodes[i].daemon.Signal(syscall.SIGTERM)
 	}
 	rand.Shuffle(len(down), func(i, j int) { down[i], down[j] = down[j], down[i] })
 	for _, i := range down {

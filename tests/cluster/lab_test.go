@@ -13,7 +13,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -26,6 +25,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/rocl-go/rocl/internal/eventually"
+	"github.com/rocl-go/rocl/internal/subprocess"
 )
 
 // A lab is a number of machines on one wire: network namespaces joined by a bridge. The bridge has
@@ -52,7 +52,7 @@ type node struct {
 	dir  string        // for its socket; stays when the daemon ends
 	box  bool          // processes that are started now have their own process and mount namespaces
 
-	daemon *process
+	daemon *subprocess.Process
 	heard  chan struct{} // closed when the whole log has been read
 
 	mu   sync.Mutex
@@ -187,7 +187,7 @@ func namespaces() (all []string) {
 func (l *lab) remove(prefix string) {
 	for _, n := range l.nodes {
 		if n.daemon != nil {
-			n.daemon.kill()
+			n.daemon.Kill()
 		}
 		if l.t.Failed() {
 			n.mu.Lock()
@@ -212,46 +212,22 @@ func ip(t *testing.T, args string) {
 	}
 }
 
-// A process runs in a namespace.
-type process struct {
-	cmd  *exec.Cmd
-	done chan struct{} // closed when it has ended
-}
-
-// in starts a command in a namespace. The thread that starts it has entered the namespace and stays
-// until the command ends, because a child is killed with the thread that made it. So no child
-// outlives the test.
-func in(ns string, cmd *exec.Cmd) (*process, error) {
-	p := &process{cmd: cmd, done: make(chan struct{})}
-	started := make(chan error)
-	go func() {
-		defer close(p.done)
-		runtime.LockOSThread() // never unlocked: the thread ends with this goroutine
+// in starts a command in a namespace.
+func in(ns string, cmd *exec.Cmd) (*subprocess.Process, error) {
+	return subprocess.Start(cmd, subprocess.Prepared(func() error {
 		f, err := os.Open("/var/run/netns/" + ns)
-		if err == nil {
-			err = unix.Setns(int(f.Fd()), unix.CLONE_NEWNET)
-			f.Close()
+		if err != nil {
+			return err
 		}
-		if err == nil {
-			// The node should be like a machine of its own: other work of this machine should not
-			// make its timers late.
-			_ = unix.Setpriority(unix.PRIO_PROCESS, 0, -10)
-			cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-			err = cmd.Start()
+		defer f.Close()
+		if err := unix.Setns(int(f.Fd()), unix.CLONE_NEWNET); err != nil {
+			return err
 		}
-		started <- err
-		if err == nil {
-			_ = cmd.Wait()
-		}
-	}()
-	return p, <-started
-}
-
-func (p *process) signal(s syscall.Signal) { _ = p.cmd.Process.Signal(s) }
-
-func (p *process) kill() {
-	p.signal(syscall.SIGKILL)
-	<-p.done
+		// The node should be like a machine of its own: other work of this machine should not make
+		// its timers late.
+		_ = unix.Setpriority(unix.PRIO_PROCESS, 0, -10)
+		return nil
+	}))
 }
 
 func (n *node) socket() string { return filepath.Join(n.dir, "d.sock") }
@@ -304,7 +280,7 @@ func (n *node) serve(join ...*node) {
 	}
 	n.daemon, n.heard = p, make(chan struct{})
 	go func() {
-		<-p.done
+		<-p.Ended()
 		w.Close()
 	}()
 	ready := make(chan struct{})
@@ -376,21 +352,21 @@ func (n *node) deaths() (c int) {
 	return c
 }
 
-func (n *node) kill() { n.daemon.kill() }
+func (n *node) kill() { n.daemon.Kill() }
 
 // stop ends the daemon as an operator does.
 func (n *node) stop() {
 	n.lab.t.Helper()
-	n.daemon.signal(syscall.SIGTERM)
+	n.daemon.Signal(syscall.SIGTERM)
 	select {
-	case <-n.daemon.done:
+	case <-n.daemon.Ended():
 	case <-time.After(20 * time.Second):
 		n.lab.t.Fatalf("the daemon of node %d does not stop", n.i)
 	}
 }
 
-func (n *node) pause()  { n.daemon.signal(syscall.SIGSTOP) }
-func (n *node) resume() { n.daemon.signal(syscall.SIGCONT) }
+func (n *node) pause()  { n.daemon.Signal(syscall.SIGSTOP) }
+func (n *node) resume() { n.daemon.Signal(syscall.SIGCONT) }
 
 // whole reports whether each of the nodes sees exactly these nodes.
 func (l *lab) whole(nodes ...*node) bool {
@@ -452,7 +428,7 @@ func (n *node) apply() {
 	if err != nil {
 		n.lab.t.Fatal(err)
 	}
-	<-p.done
+	<-p.Ended()
 	if !cmd.ProcessState.Success() {
 		n.lab.t.Fatalf("nft: %s: %s", b.String(), out.String())
 	}

@@ -285,9 +285,9 @@ func TestFarmLosesHost(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			t.Cleanup(func() { master.kill() })
+			t.Cleanup(master.Kill)
 			go func() {
-				<-master.done
+				<-master.Ended()
 				w.Close()
 			}()
 			var done []string
@@ -302,7 +302,7 @@ func TestFarmLosesHost(t *testing.T) {
 					done = f
 				}
 			}
-			<-master.done
+			<-master.Ended()
 			if len(done) != 4 || done[1] != l.nodes[2].id || done[2] != "2" || done[3] != "2" || !cmd.ProcessState.Success() {
 				t.Fatalf("the master: %v: %v: %s", cmd.ProcessState, done, said.String())
 			}

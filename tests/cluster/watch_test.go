@@ -292,7 +292,7 @@ func (l *lab) processDeath(as []*agent, at *node) (last time.Duration) {
 		eventually.True(l.t, "it appears", func() bool { return do[struct{}, Seen](a, "View", struct{}{}).Known[id] != "" })
 	}
 	began := time.Now()
-	victim.p.kill()
+	victim.p.Kill()
 	for _, a := range as {
 		eventually.True(l.t, "its process is dead", func() bool {
 			gone, ok := do[struct{}, Seen](a, "View", struct{}{}).Gone[id]

@@ -132,7 +132,7 @@ func (p *pair) moved(s stream, b []byte, count int) (float64, error) {
 		return 0, err
 	}
 	rate := float64(len(b)) * float64(count) / time.Since(start).Seconds()
-	return rate, p.told()
+	return rate, p.wait()
 }
 
 // bestStream tries each stream once and returns the fastest.
@@ -192,7 +192,7 @@ func (p *pair) poured(task string, o *options, source []byte) (float64, error) {
 		return 0, err
 	}
 	rate := float64(o.size) * float64(o.count) / time.Since(start).Seconds()
-	return rate, p.told()
+	return rate, p.wait()
 }
 
 // bwShared measures bw over shared memory: the sender writes every byte, and the receiver reads

@@ -7,13 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"sync/atomic"
-	"syscall"
 	"time"
 	"unsafe"
 
@@ -22,6 +19,7 @@ import (
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/bulk"
 	"github.com/rocl-go/rocl/cmd/rocl/internal/cli"
+	"github.com/rocl-go/rocl/internal/subprocess"
 )
 
 // The targets of the rows of bulk.
@@ -88,7 +86,7 @@ func openBulk(p *pair, o *options) (*bulkRun, error) {
 
 func (b *bulkRun) close() error {
 	for _, o := range b.origins {
-		o.close()
+		_ = o.Stop()
 	}
 	return b.ep.Close(context.WithoutCancel(b.p.ctx))
 }
@@ -121,8 +119,7 @@ func (b *bulkRun) result(name string, size int) *Result {
 
 // An origin is a process with a region.
 type origin struct {
-	cmd     *exec.Cmd
-	in      io.Closer
+	*subprocess.Process
 	handle  bulk.Handle
 	address uintptr // address of the memory in that process
 }
@@ -135,26 +132,16 @@ func (b *bulkRun) origin(bytes int, isRegistered bool) (*origin, error) {
 // originOf is origin with a region of bytes that consists of the same memory several times, because
 // 64 processes do not have 512 MiB each.
 func (b *bulkRun) originOf(bytes, memory int, isRegistered bool) (*origin, error) {
-	exe, err := os.Executable()
-	if err != nil {
-		return nil, err
-	}
 	name := strconv.Itoa(len(b.origins))
 	kind := "plain"
 	if isRegistered {
 		kind = "registered"
 	}
-	cmd := exec.Command(exe, "bench-origin", filepath.Join(b.p.dir, "directory.sock"), b.o.poll, b.o.transport, name, strconv.Itoa(bytes), strconv.Itoa(memory), kind)
-	cmd.Stderr = os.Stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // a terminal's interrupt goes to this process, which ends the origin
-	in, err := cmd.StdinPipe()
-	if err == nil {
-		err = cmd.Start()
-	}
+	p, err := subprocess.Start(subprocess.Self("bench-origin", filepath.Join(b.p.dir, "directory.sock"), b.o.poll, b.o.transport, name, strconv.Itoa(bytes), strconv.Itoa(memory), kind))
 	if err != nil {
-		return nil, fmt.Errorf("starting a process with memory: %w", err)
+		return nil, err
 	}
-	o := &origin{cmd: cmd, in: in}
+	o := &origin{Process: p}
 	b.origins = append(b.origins, o)
 	found, err := b.p.c.Await(b.p.ctx, rocl.Match{"origin": name}, 1, rocl.Want("handle", "address"))
 	if err != nil {
@@ -168,13 +155,6 @@ func (b *bulkRun) originOf(bytes, memory int, isRegistered bool) (*origin, error
 	}
 	o.address = uintptr(at)
 	return o, o.handle.UnmarshalText([]byte(text))
-}
-
-func (o *origin) close() {
-	o.in.Close() // ends the origin
-	t := time.AfterFunc(5*time.Second, func() { _ = o.cmd.Process.Kill() })
-	_ = o.cmd.Wait()
-	t.Stop()
 }
 
 // originMain is the main function of an origin's process.
@@ -296,7 +276,7 @@ func (b *bulkRun) pullTCP() ([]*Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer o.close()
+	defer func() { _ = o.Stop() }()
 	r := b.result("pull", bulkLarge)
 	r.What, r.Target = what, bulkLeast
 	r.Extra = "the pull writes 64 MiB of memory, the bare loop the same 1 MiB all the time"
@@ -326,7 +306,7 @@ func (b *bulkRun) pullShared() (all []*Result, err error) {
 			}
 		}
 		r.Rate, r.Raw, err = b.rate(bulkLarge*b.o.count, bare, b.pull(o.handle, to))
-		o.close()
+		_ = o.Stop()
 		if err != nil {
 			return nil, err
 		}
@@ -344,8 +324,8 @@ func (o *origin) readRate(to []byte, count int) (float64, error) {
 			from := o.address + uintptr(unsafe.Pointer(&part[0])) - uintptr(unsafe.Pointer(&to[0]))
 			local := []unix.Iovec{{Base: &part[0]}}
 			local[0].SetLen(len(part))
-			if n, err := unix.ProcessVMReadv(o.cmd.Process.Pid, local, []unix.RemoteIovec{{Base: from, Len: len(part)}}, 0); err != nil || n != len(part) {
-				return 0, fmt.Errorf("reading %d bytes of process %d: %d, %w", len(part), o.cmd.Process.Pid, n, err)
+			if n, err := unix.ProcessVMReadv(o.Cmd.Process.Pid, local, []unix.RemoteIovec{{Base: from, Len: len(part)}}, 0); err != nil || n != len(part) {
+				return 0, fmt.Errorf("reading %d bytes of process %d: %d, %w", len(part), o.Cmd.Process.Pid, n, err)
 			}
 		}
 	}
@@ -358,7 +338,7 @@ func (b *bulkRun) views() ([]*Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer o.close()
+	defer func() { _ = o.Stop() }()
 	small, large := newTimes(), newTimes()
 	view := func(n int) func() error {
 		return func() error {
@@ -397,7 +377,7 @@ func (b *bulkRun) table() (all []*Result, err error) {
 	if err != nil {
 		return nil, err
 	}
-	defer o.close()
+	defer func() { _ = o.Stop() }()
 	for piece := 16 << 10; piece <= 4<<20; piece *= 2 {
 		r := b.result("pipeline", piece)
 		r.What = what
@@ -434,7 +414,7 @@ func (b *bulkRun) clients() (all []*Result, err error) {
 	var origins []*origin
 	defer func() {
 		for _, o := range origins {
-			o.close()
+			_ = o.Stop()
 		}
 	}()
 	for range counts[len(counts)-1] {
@@ -498,7 +478,7 @@ func (b *bulkRun) memory() ([]*Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer o.close()
+	defer func() { _ = o.Stop() }()
 	var before, most int64
 	for i, p := range [2]int{1, piece} { // the first bytes make the connection
 		h, err := o.handle.Slice(0, int64(p))

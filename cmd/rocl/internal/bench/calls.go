@@ -220,7 +220,7 @@ func callsBetween(p *pair, o *options) (*Result, error) {
 		rate, err = inFlightRate(o.inFlight, n, func() error { return callOnce(free, p.c, p.me, p.peer, o.size) })
 		stop()
 		if err == nil {
-			err = p.told()
+			err = p.wait()
 		}
 		if err != nil {
 			return nil, err

@@ -96,7 +96,7 @@ func (p *pair) round(task string, n int, t *times, f func() error) error {
 	if err := t.round(n, f); err != nil {
 		return err
 	}
-	return p.told()
+	return p.wait()
 }
 
 func pingPong(ctx context.Context, c *rocl.Context, me *rocl.Resource, peer rocl.GID, size int) error {
@@ -275,7 +275,7 @@ func rateTCP(p *pair, o *options) (*Result, error) {
 				return nil, err
 			}
 			*b.rates = append(*b.rates, float64(n)/time.Since(start).Seconds())
-			if err := p.told(); err != nil {
+			if err := p.wait(); err != nil {
 				return nil, err
 			}
 		}
@@ -298,7 +298,7 @@ func rateTCP(p *pair, o *options) (*Result, error) {
 		}
 		ours = append(ours, float64(n)/time.Since(start).Seconds())
 		allocs = (mallocs() - before) / float64(n)
-		if err := p.told(); err != nil {
+		if err := p.wait(); err != nil {
 			return nil, err
 		}
 	}

@@ -39,7 +39,7 @@ func rttIdle(p *pair, o *options) (*Result, error) {
 		}
 		m.Release()
 	}
-	if err := p.told(); err != nil {
+	if err := p.wait(); err != nil {
 		return nil, err
 	}
 	if err := rounds(beside); err != nil {
@@ -48,7 +48,7 @@ func rttIdle(p *pair, o *options) (*Result, error) {
 	if err := p.tell("idle", 0); err != nil {
 		return nil, err
 	}
-	if err := p.told(); err != nil {
+	if err := p.wait(); err != nil {
 		return nil, err
 	}
 	if err := rounds(alone); err != nil {

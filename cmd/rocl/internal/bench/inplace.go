@@ -3,7 +3,6 @@
 package bench
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -11,16 +10,15 @@ import (
 	"math/rand/v2"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
-	"syscall"
 	"time"
 
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/directory/database"
 	"github.com/rocl-go/rocl/directory/image"
+	"github.com/rocl-go/rocl/internal/subprocess"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -146,10 +144,8 @@ func appendName(b []byte, i int) []byte {
 // aDirectory is the process that serves the directory.
 type aDirectory struct {
 	dir, sock string
-	cmd       *exec.Cmd
-	in        io.Closer
+	process   *subprocess.Process
 	raw       net.Conn
-	lines     *bufio.Scanner
 	bytesEach float64
 }
 
@@ -167,28 +163,15 @@ func startDirectory(ctx context.Context, n int) (d *aDirectory, err error) {
 		return d, err
 	}
 	d.sock = filepath.Join(d.dir, "directory.sock")
-	exe, err := os.Executable()
+	if d.process, err = subprocess.Start(subprocess.Self("bench-directory", d.sock, strconv.Itoa(n))); err != nil {
+		return d, err
+	}
+	context.AfterFunc(ctx, d.process.Kill)
+	line, err := d.process.Line(ctx)
 	if err != nil {
-		return d, err
+		return d, fmt.Errorf("the directory: %w", err)
 	}
-	d.cmd = exec.CommandContext(ctx, exe, "bench-directory", d.sock, strconv.Itoa(n))
-	d.cmd.Stderr = os.Stderr
-	d.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	if d.in, err = d.cmd.StdinPipe(); err != nil {
-		return d, err
-	}
-	out, err := d.cmd.StdoutPipe()
-	if err != nil {
-		return d, err
-	}
-	if err := d.cmd.Start(); err != nil {
-		return d, fmt.Errorf("starting the directory: %w", err)
-	}
-	d.lines = bufio.NewScanner(out)
-	if !d.lines.Scan() {
-		return d, errPeer
-	}
-	if _, err := fmt.Sscan(d.lines.Text(), &d.bytesEach); err != nil {
+	if _, err := fmt.Sscan(line, &d.bytesEach); err != nil {
 		return d, err
 	}
 	d.raw, err = net.Dial("unix", d.sock+".raw")
@@ -199,11 +182,8 @@ func (d *aDirectory) close() {
 	if d.raw != nil {
 		d.raw.Close()
 	}
-	if d.cmd != nil && d.cmd.Process != nil {
-		d.in.Close() // ends the process
-		t := time.AfterFunc(5*time.Second, func() { _ = d.cmd.Process.Kill() })
-		_ = d.cmd.Wait()
-		t.Stop()
+	if d.process != nil {
+		_ = d.process.Stop()
 	}
 	if d.dir != "" {
 		os.RemoveAll(d.dir)
@@ -222,12 +202,8 @@ func directoryMain(ctx context.Context, args []string, in io.Reader, out io.Writ
 		return err
 	}
 	defer s.Close()
-	ctx, cancel := context.WithCancel(ctx)
+	ctx, cancel := subprocess.UntilEnd(ctx, in)
 	defer cancel()
-	go func() {
-		defer cancel()
-		_, _ = io.Copy(io.Discard, in)
-	}()
 	bytes, err := fill(ctx, s.Database(), s.Node(), n)
 	if err != nil {
 		return err

@@ -12,7 +12,6 @@ import (
 	"io"
 	"net/netip"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"syscall"
@@ -21,6 +20,7 @@ import (
 
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/directory/cluster"
+	"github.com/rocl-go/rocl/internal/subprocess"
 	"golang.org/x/sys/unix"
 )
 
@@ -36,9 +36,7 @@ const bareDatagram = 128
 type nodeCluster struct {
 	dir   string
 	key   string // path of the key file; empty for no key
-	nodes []*exec.Cmd
-	in    []io.WriteCloser
-	lines *bufio.Scanner // of the first node's output
+	nodes []*subprocess.Process
 	c     *rocl.Context
 	bare  *udp
 	to    unix.RawSockaddrInet4
@@ -91,14 +89,14 @@ func findNodes(ctx context.Context, o *options) (*Result, error) {
 		if round == 0 {
 			a, b, n = newTimes(), newTimes(), newTimes()
 		}
-		if _, err := fmt.Fprintln(k.in[0], "echo", count, o.poll); err != nil {
+		if err := k.nodes[0].Tell("echo", count, o.poll); err != nil {
 			return nil, err
 		}
 		if err := a.round(count, bare); err != nil {
 			return nil, err
 		}
-		if !k.lines.Scan() || k.lines.Text() != "ok" {
-			return nil, fmt.Errorf("a node says %q: %w", k.lines.Text(), errPeer)
+		if err := k.nodes[0].Expect(ctx, "ok"); err != nil {
+			return nil, err
 		}
 		before := mallocs()
 		if err := b.round(count, ours); err != nil {
@@ -144,7 +142,7 @@ func (k *nodeCluster) open(ctx context.Context, o *options) (err error) {
 		return err
 	}
 	for i := 1; i < o.nodes; i++ {
-		if err := k.start(i, me.Attrs.GetString(rocl.AttrAddr), o.poll == "always" && i == 1); err != nil {
+		if err := k.start(ctx, i, me.Attrs.GetString(rocl.AttrAddr), o.poll == "always" && i == 1); err != nil {
 			return err
 		}
 	}
@@ -170,33 +168,18 @@ func (k *nodeCluster) open(ctx context.Context, o *options) (err error) {
 	}
 }
 
-func (k *nodeCluster) start(i int, join string, poll bool) error {
-	exe, err := os.Executable()
+func (k *nodeCluster) start(ctx context.Context, i int, join string, poll bool) error {
+	n, err := subprocess.Start(subprocess.Self("bench-node", filepath.Join(k.dir, fmt.Sprint(i)+".sock"), join, k.key, strconv.FormatBool(poll), fmt.Sprint(i)))
 	if err != nil {
 		return err
 	}
-	cmd := exec.Command(exe, "bench-node", filepath.Join(k.dir, fmt.Sprint(i)+".sock"), join, k.key, strconv.FormatBool(poll), fmt.Sprint(i))
-	cmd.Stderr = os.Stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	in, err := cmd.StdinPipe()
+	k.nodes = append(k.nodes, n)
+	addr, err := n.Line(ctx)
 	if err != nil {
-		return err
-	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		return err
-	}
-	if err := cmd.Start(); err != nil {
-		return fmt.Errorf("starting a node: %w", err)
-	}
-	k.nodes, k.in = append(k.nodes, cmd), append(k.in, in)
-	lines := bufio.NewScanner(out)
-	if !lines.Scan() {
-		return errPeer
+		return fmt.Errorf("a node: %w", err)
 	}
 	if i == 1 {
-		k.lines = lines
-		to, err := netip.ParseAddrPort(lines.Text())
+		to, err := netip.ParseAddrPort(addr)
 		if err != nil {
 			return err
 		}
@@ -207,11 +190,8 @@ func (k *nodeCluster) start(i int, join string, poll bool) error {
 }
 
 func (k *nodeCluster) close() {
-	for i, n := range k.nodes {
-		k.in[i].Close()
-		t := time.AfterFunc(5*time.Second, func() { _ = n.Process.Kill() })
-		_ = n.Wait()
-		t.Stop()
+	for _, n := range k.nodes {
+		_ = n.Stop()
 	}
 	if k.c != nil {
 		k.c.Close()
@@ -322,7 +302,7 @@ func (u *udp) recv(b []byte, poll bool) (int, error) {
 		case end.IsZero():
 			end = time.Now().Add(2 * time.Second)
 		case time.Now().After(end):
-			return 0, errPeer
+			return 0, errors.New("waiting for a datagram: none has come")
 		}
 	}
 }

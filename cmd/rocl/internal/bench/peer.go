@@ -10,7 +10,6 @@ import (
 	"io"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -21,6 +20,7 @@ import (
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/cmd/rocl/internal/cli"
 	icontext "github.com/rocl-go/rocl/context"
+	"github.com/rocl-go/rocl/internal/subprocess"
 	"github.com/rocl-go/rocl/subsys"
 	"github.com/rocl-go/rocl/subsys/shm"
 	"github.com/rocl-go/rocl/subsys/tcp"
@@ -33,13 +33,10 @@ import (
 // pair is the parent's part of a bench with a peer process.
 type pair struct {
 	dir    string
-	cmd    *exec.Cmd
-	in     io.WriteCloser
-	lines  chan string // lines of the peer's output
-	ended  chan struct{}
+	other  *subprocess.Process // the peer
 	c      *rocl.Context
 	me     *rocl.Resource
-	peer   rocl.GID
+	peer   rocl.GID // the resource of the peer
 	raw    *net.TCPConn
 	poll   *polled
 	unix   *net.UnixConn
@@ -51,9 +48,6 @@ type pair struct {
 	stop   context.CancelCauseFunc
 	buf    []byte
 }
-
-// errPeer is returned when the peer process has ended before the parent ended it.
-var errPeer = errors.New("the peer process ended")
 
 // The sizes of a find's request and reply, which the bare loop moves too.
 const (
@@ -112,7 +106,7 @@ func openPair(ctx context.Context, o *options) (*pair, error) {
 // why returns the reason for an error. The end of the peer or an interruption first shows as a
 // connection that ends.
 func (p *pair) why(err error) error {
-	if p.lines == nil { // no peer was started
+	if p.other == nil { // no peer was started
 		return err
 	}
 	if p.ctx.Err() == nil {
@@ -133,7 +127,7 @@ func (p *pair) open(o *options, policy rocl.PollPolicy) (err error) {
 	if err := p.start(sock, o); err != nil {
 		return err
 	}
-	hello, err := p.hear()
+	hello, err := p.other.Line(p.ctx)
 	if err != nil {
 		return err
 	}
@@ -179,83 +173,34 @@ func (p *pair) open(o *options, policy rocl.PollPolicy) (err error) {
 	return nil
 }
 
-// start starts the peer. A goroutine reads the peer's output to its end at once, and so notices
-// when the peer ends.
-func (p *pair) start(sock string, o *options) error {
-	exe, err := os.Executable()
-	if err != nil {
+// start starts the peer. p.ctx ends when the peer ends.
+func (p *pair) start(sock string, o *options) (err error) {
+	cmd := subprocess.Self("bench-peer", sock, o.poll, strconv.Itoa(o.size), o.transport)
+	if p.events, err = newEvents(cmd); err != nil {
 		return err
 	}
-	p.cmd = exec.Command(exe, "bench-peer", sock, o.poll, strconv.Itoa(o.size), o.transport)
-	p.cmd.Stderr = os.Stderr
-	if p.events, err = newEvents(p.cmd); err != nil {
-		return err
-	}
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // a terminal's interrupt goes to this process, which ends the peer
-	if p.in, err = p.cmd.StdinPipe(); err != nil {
-		return err
-	}
-	out, err := p.cmd.StdoutPipe()
-	if err != nil {
-		return err
-	}
-	err = p.cmd.Start()
-	for _, f := range p.cmd.ExtraFiles {
+	p.other, err = subprocess.Start(cmd)
+	for _, f := range cmd.ExtraFiles {
 		f.Close()
 	}
 	if err != nil {
-		return fmt.Errorf("starting the peer: %w", err)
+		return err
 	}
-	p.lines, p.ended = make(chan string, 4), make(chan struct{}) // the peer writes one line for each task
-	go func() {
-		defer close(p.ended)
-		for s := bufio.NewScanner(out); s.Scan(); {
-			p.lines <- s.Text()
-		}
-		err := errPeer
-		if how := p.cmd.Wait(); how != nil {
-			err = fmt.Errorf("%w: %w", errPeer, how)
-		}
-		close(p.lines)
-		p.stop(err)
-	}()
+	go func() { p.stop(fmt.Errorf("the peer: %w", p.other.End())) }()
 	return nil
 }
 
-// tell starts a task of the peer. told waits until the task is done.
+// tell starts a task of the peer. wait waits until the task is done.
 func (p *pair) tell(what string, n ...int) error {
-	_, err := fmt.Fprintln(p.in, what, strings.Trim(fmt.Sprint(n), "[]"))
-	return err
+	return p.other.Tell(what, strings.Trim(fmt.Sprint(n), "[]"))
 }
 
-func (p *pair) told() error {
-	s, err := p.hear()
-	if err == nil && s != "ok" {
-		err = fmt.Errorf("the peer says %q", s)
-	}
-	return err
-}
-
-// hear waits for a line of the peer.
-func (p *pair) hear() (string, error) {
-	select {
-	case s, ok := <-p.lines:
-		if !ok {
-			return "", errPeer
-		}
-		return s, nil
-	case <-p.ctx.Done():
-		return "", context.Cause(p.ctx)
-	}
-}
+func (p *pair) wait() error { return p.other.Expect(p.ctx, "ok") }
 
 func (p *pair) close() {
 	p.stop(context.Canceled)
-	if p.lines != nil {
-		p.in.Close() // ends the peer
-		t := time.AfterFunc(5*time.Second, func() { _ = p.cmd.Process.Kill() })
-		<-p.ended
-		t.Stop()
+	if p.other != nil {
+		_ = p.other.Stop()
 	}
 	if p.c != nil {
 		p.c.Close()

@@ -135,7 +135,7 @@ func (p *pair) calls(n int, where string, f func(*caller) error) error {
 	if err := f(&caller{free, client, found[0].ID}); err != nil {
 		return err
 	}
-	return p.told()
+	return p.wait()
 }
 
 // rpcTrips measures one call at a time.
@@ -247,7 +247,7 @@ func (p *pair) bareCalls(f func(*netrpc.Client) (float64, error)) (rate float64,
 	closes()
 	client.Close()
 	if err == nil {
-		err = p.told()
+		err = p.wait()
 	}
 	return rate, err
 }

@@ -13,6 +13,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/rocl-go/rocl/internal/subprocess"
 )
 
 // soon is much longer than the end of a bench takes on any machine.
@@ -127,7 +129,7 @@ func interrupted(t *testing.T, ctx context.Context, run func(*pair, *options) (*
 	ended := make(chan error, 1)
 	go func() {
 		_, err := between(ctx, &o, func(p *pair) (*Result, error) {
-			dir, peer = p.dir, p.cmd.Process.Pid
+			dir, peer = p.dir, p.other.Cmd.Process.Pid
 			// Any moment is suitable, because the bench does not end earlier.
 			timer := time.AfterFunc(100*time.Millisecond, func() {
 				hurt <- time.Now()
@@ -166,8 +168,8 @@ func interrupted(t *testing.T, ctx context.Context, run func(*pair, *options) (*
 func TestPeerKilled(t *testing.T) {
 	for _, e := range endless {
 		t.Run(e.name, func(t *testing.T) {
-			err := interrupted(t, t.Context(), e.run, e.o, func(p *pair) { _ = p.cmd.Process.Kill() })
-			if !errors.Is(err, errPeer) || !strings.Contains(err.Error(), "killed") {
+			err := interrupted(t, t.Context(), e.run, e.o, func(p *pair) { _ = p.other.Cmd.Process.Kill() })
+			if !errors.Is(err, subprocess.ErrEnded) || !strings.Contains(err.Error(), "killed") {
 				t.Errorf("the peer was killed: %v", err)
 			}
 		})

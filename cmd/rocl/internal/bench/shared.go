@@ -247,7 +247,7 @@ func rttShared(p *pair, o *options) (*Result, error) {
 		if err != nil {
 			return err
 		}
-		return p.told()
+		return p.wait()
 	}
 	of := func(size int) func() error {
 		return func() error { return pingPong(p.ctx, p.c, p.me, p.peer, size) }

@@ -324,7 +324,7 @@ func openBetween(ctx context.Context, o *options) (*exchange, []*exchange, error
 				if err := trip(); err != nil {
 					return err
 				}
-				return p.told()
+				return p.wait()
 			},
 		}
 	}

@@ -23,13 +23,13 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/cmd/rocl/internal/cli"
 	"github.com/rocl-go/rocl/cmd/rocl/internal/demo/index"
 	"github.com/rocl-go/rocl/internal/display"
+	"github.com/rocl-go/rocl/internal/subprocess"
 	"github.com/spf13/cobra"
 	"github.com/vbauerster/mpb/v8"
 	"github.com/vbauerster/mpb/v8/decor"
@@ -167,18 +167,21 @@ func run(ctx context.Context, o options, out, errOut io.Writer) (err error) {
 	}
 	rep.say("coordinator {demo=%s, role=coordinator} serves the directory; %d files under %s", name, files, o.dir)
 
-	var procs processes
-	defer procs.stop()
-	var indexers []*exec.Cmd
+	children := map[string][]*subprocess.Process{} // of each role
+	defer func() {
+		for _, ps := range children {
+			for _, p := range ps {
+				_ = p.Stop()
+			}
+		}
+	}()
 	for role, n := range map[string]int{"crawler": o.crawlers, "indexer": o.indexers, "front": 1} {
 		for range n {
-			p, err := procs.start(o.socket, role, name)
+			p, err := subprocess.Start(subprocess.Self("demo-role", role, name, "--socket", o.socket))
 			if err != nil {
 				return err
 			}
-			if role == "indexer" {
-				indexers = append(indexers, p)
-			}
+			children[role] = append(children[role], p)
 		}
 	}
 	co := newCoordinator(c, me, name, rep, units)
@@ -187,8 +190,9 @@ func run(ctx context.Context, o options, out, errOut io.Writer) (err error) {
 	}
 	if o.kill {
 		co.kill = func() {
-			rep.say("killing an indexer: process %d", indexers[0].Process.Pid)
-			_ = indexers[0].Process.Kill()
+			p := children["indexer"][0]
+			rep.say("killing an indexer: process %d", p.Cmd.Process.Pid)
+			p.Kill()
 		}
 	}
 	if err := co.index(ctx); err != nil {
@@ -264,54 +268,10 @@ func (co *coordinator) gather(ctx context.Context, o options) error {
 	return ctx.Err()
 }
 
-// processes are the child processes. They end with this process: at the end of their standard
-// input, which is a pipe from this process, and by a signal of the kernel.
-type processes struct {
-	cmds  []*exec.Cmd
-	pipes []io.Closer
-}
-
-func (p *processes) start(socket, role, run string) (*exec.Cmd, error) {
-	exe, err := os.Executable()
-	if err != nil {
-		return nil, err
-	}
-	cmd := exec.Command(exe, "demo-role", role, run, "--socket", socket)
-	cmd.Stderr = os.Stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		return nil, err
-	}
-	if err := cmd.Start(); err != nil {
-		return nil, fmt.Errorf("starting a %s: %w", role, err)
-	}
-	p.cmds = append(p.cmds, cmd)
-	p.pipes = append(p.pipes, in)
-	return cmd, nil
-}
-
-func (p *processes) stop() {
-	for _, in := range p.pipes {
-		in.Close()
-	}
-	for _, cmd := range p.cmds {
-		t := time.AfterFunc(5*time.Second, func() { _ = cmd.Process.Kill() })
-		_ = cmd.Wait() // that a child was killed is no error here
-		t.Stop()
-	}
-}
-
 // play runs a child process in its role until its input ends.
 func play(ctx context.Context, socket, name, run string, in io.Reader) error {
-	ctx, cancel := context.WithCancel(ctx)
+	ctx, cancel := subprocess.UntilEnd(ctx, in)
 	defer cancel()
-	go func() {
-		_, _ = io.Copy(io.Discard, in)
-		cancel()
-		// A child that hangs must not outlive the demonstration.
-		time.AfterFunc(3*time.Second, func() { os.Exit(1) })
-	}()
 	c, me, err := role(ctx, socket, run, name)
 	if err == nil {
 		defer c.Close()
