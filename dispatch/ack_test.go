@@ -37,3 +37,37 @@ func expectFrom(t *testing.T, l *link, n uint32) {
 	}
 	l.s.Worked()
 }
+
+// lateConn takes nothing, and is writable again before its caller checks.
+type lateConn struct {
+	fakeConn
+	l    *link
+	full bool
+}
+
+func (c *lateConn) Send(fs []subsys.Frame) (int, error) {
+	if c.full {
+		c.full = false
+		c.l.onWritable(c)
+		return 0, nil
+	}
+	return c.fakeConn.Send(fs)
+}
+
+// An acknowledgement that the connection did not take is still owed.
+func TestAckNotTaken(t *testing.T) {
+	d := newWorld().node(t, 1, inproc.NewNetwork().Transport())
+	l := newLink(d, linkKey{peer: resource.MakeGID(1, 2, 0)})
+	c := &lateConn{l: l, full: true}
+	l.mu.Lock()
+	if err := l.bind(&endpoint{d: d}, c, &wire.Attach{Session: 7, Gen: 1}); err != nil {
+		t.Fatal(err)
+	}
+	expectFrom(t, l, 5)
+	l.mu.Unlock()
+	l.flushAck()
+	l.flushAck()
+	if len(c.sent) != 1 || c.sent[0].Ack != 5 {
+		t.Errorf("sent %v", c.sent)
+	}
+}

@@ -8,8 +8,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rocl-go/rocl/dispatch/internal/wire"
 	"github.com/rocl-go/rocl/internal/eventually"
 	"github.com/rocl-go/rocl/resource"
+	"github.com/rocl-go/rocl/subsys/inproc"
 	"github.com/rocl-go/rocl/subsys/tcp"
 )
 
@@ -124,5 +126,27 @@ func TestDeliveredIsNotReported(t *testing.T) {
 	})
 	if err := a.Close(brief(t)); err != nil || len(told) > 0 {
 		t.Errorf("closed with %v, %d more reports", err, len(told))
+	}
+}
+
+// A dialler that is refused over a transport that answers at once does not stay busy for ever.
+func TestProposedIsTakenBack(t *testing.T) {
+	w := newWorld()
+	tr := inproc.NewNetwork().Transport()
+	a, b := w.node(t, 1, tr), w.node(t, 2, tr)
+	la, err := a.link(b.self)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lb, err := b.link(a.self)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lb.life.Refused(wire.RefusedStale, 5) // a has missed some handshakes
+	if err := a.shake(brief(t), la, a.ports[0], b.Addrs()[0], nil); err == nil {
+		t.Fatal("not refused")
+	}
+	if la.life.Proposed() != 0 {
+		t.Errorf("%d is proposed still", la.life.Proposed())
 	}
 }

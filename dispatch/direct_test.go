@@ -10,6 +10,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/rocl-go/rocl/internal/eventually"
@@ -105,6 +106,10 @@ func TestOwnMessageLeavesTheBudget(t *testing.T) {
 // Goroutines of one context that wait for credit with large messages get it one at a time. The
 // mailbox stores one message beyond its limit, not one of each goroutine.
 func TestLimitOfManyGoroutines(t *testing.T) {
+	synctest.Test(t, testLimitOfManyGoroutines)
+}
+
+func testLimitOfManyGoroutines(t *testing.T) {
 	const large, senders = 2 << 20, 6
 	w, tr := newWorld(), inproc.NewNetwork().Transport()
 	a, b := w.node(t, 1, tr), w.node(t, 2, tr)
@@ -117,23 +122,12 @@ func TestLimitOfManyGoroutines(t *testing.T) {
 	for i := range senders {
 		go func() { sent <- f.Send(soon(t), 1, uint64(1+i), buf(t, a, string(make([]byte, large)))) }()
 	}
-	eventually.True(t, "the senders", func() bool {
-		mb.mu.Lock()
-		defer mb.mu.Unlock()
-		n := 0
-		for w := f.in.waiters.first; w != nil; w = w.next {
-			n++
-		}
-		return n == senders
-	})
+	synctest.Wait() // the senders wait
 	take(t, mb)
 	for i := range senders {
-		eventually.True(t, "a message", func() bool { n, _ := mb.Len(); return n > 0 })
-		for range 20 { // further messages would come now
-			time.Sleep(time.Millisecond)
-			if n, stored := mb.Len(); n != 1 || stored != charge(large) {
-				t.Fatalf("message %d: %d messages, %d bytes are stored", i, n, stored)
-			}
+		synctest.Wait()
+		if n, stored := mb.Len(); n != 1 || stored != charge(large) {
+			t.Fatalf("message %d: %d messages, %d bytes are stored", i, n, stored)
 		}
 		take(t, mb)
 	}
@@ -164,7 +158,7 @@ func TestSendAsContextEnds(t *testing.T) {
 		go func() { sent <- f.Send(ctx, 1, 1+i, p) }()
 		eventually.True(t, "the sender", func() bool { return hasWaiters(f) })
 		cancel()
-		time.Sleep(time.Duration(i%8) * 5 * time.Microsecond)
+		time.Sleep(time.Duration(i%8) * 5 * time.Microsecond) // the moment of the receive varies
 		take(t, mb, Tag(0))
 		err := <-sent
 		n, _ := mb.Len()

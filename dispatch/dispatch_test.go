@@ -119,6 +119,47 @@ func soon(t testing.TB) context.Context {
 	return ctx
 }
 
+// within runs f, which must return before long.
+func within(t *testing.T, what string, f func()) {
+	t.Helper()
+	done := make(chan struct{})
+	go func() { defer close(done); f() }()
+	select {
+	case <-done:
+	case <-time.After(30 * time.Second):
+		t.Fatalf("%s: stuck", what)
+	}
+}
+
+func brief(t *testing.T) context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// try sends n bytes, or returns why it cannot.
+func (f *Flow) try(ctx context.Context, tag uint64, n int) error {
+	b, err := f.dispatcher().cfg.Pool.Get(n)
+	if err != nil {
+		return err
+	}
+	if err = f.Send(ctx, 1, tag, b); err != nil {
+		b.Release()
+	}
+	return err
+}
+
+func take(t *testing.T, m *Mailbox, sel ...Select) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
+	defer cancel()
+	msg, err := m.Recv(ctx, sel...)
+	if err != nil {
+		t.Fatalf("recv: %v", err)
+	}
+	msg.Release()
+}
+
 func TestPingPong(t *testing.T) {
 	for name, tr := range transports() {
 		for _, poll := range []PollPolicy{PollAdaptive, PollNever, PollAlways} {

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/rocl-go/rocl/resource"
+	"github.com/rocl-go/rocl/subsys/inproc"
 )
 
 // onEnd returns a channel that receives the end of a flow's resource.
@@ -166,5 +167,20 @@ func TestOnEndUnknown(t *testing.T) {
 			ended, _ := onEnd(t, f)
 			awaitEnd(t, ended, ErrGone)
 		})
+	}
+}
+
+// The counts of a link are added once, though the link is unlinked twice.
+func TestCountedOnce(t *testing.T) {
+	d := newWorld().node(t, 1, inproc.NewNetwork().Transport())
+	l, err := d.link(resource.MakeGID(1, 2, 0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.traffic.sentB = 10
+	l.die(ErrUnreachable)
+	d.unlink(l)
+	if n := d.Stats().SentBytes; n != 10 {
+		t.Errorf("%d bytes sent, not 10", n)
 	}
 }

@@ -206,22 +206,20 @@ func TestSmallPassesLarge(t *testing.T) {
 				}
 			}
 			for i := range uint64(3) {
-				for {
-					m, err := idle.TryRecv()
+				var m *Message
+				eventually.True(t, fmt.Sprint("message ", i), func() bool {
+					var err error
+					m, err = idle.TryRecv()
 					if errors.Is(err, ErrEmpty) {
 						g.let(step)
-						time.Sleep(50 * time.Microsecond) // lets the relay run
-						if ctx.Err() != nil {
-							t.Fatal("nothing comes")
-						}
-						continue
+						return false
 					}
-					if err != nil || m.Tag() != i || !intact(m.Bytes()) {
-						t.Fatal(m, err)
-					}
-					m.Release()
-					break
+					return err == nil
+				})
+				if m.Tag() != i || !intact(m.Bytes()) {
+					t.Fatal(m)
 				}
+				m.Release()
 			}
 			g.mu.Lock()
 			passed := g.passed

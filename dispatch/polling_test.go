@@ -108,7 +108,7 @@ func TestPolicies(t *testing.T) {
 					if err != nil {
 						return
 					}
-					time.Sleep(2 * time.Millisecond)
+					time.Sleep(2 * time.Millisecond) // the reply takes longer than a waiter polls
 					_ = late.Send(context.Background(), 1, msg.Tag(), msg.Buffer())
 					msg.Release()
 				}
@@ -264,12 +264,11 @@ func TestNapIsEnded(t *testing.T) {
 	}
 	asleep := func(t *testing.T, d *Dispatcher) {
 		t.Helper()
-		for end := time.Now().Add(time.Second); !d.poller.Load().Asleep(); time.Sleep(10 * time.Microsecond) {
-			if time.Now().After(end) { // the waiter slept between two checks, and is parked
-				t.Log("nobody was seen asleep")
-				return
-			}
-		}
+		looks := 0
+		eventually.True(t, "the waiter sleeps", func() bool {
+			looks++
+			return d.poller.Load().Asleep() || looks > 200 // it slept between two looks, and is parked
+		})
 	}
 	want := func(t *testing.T, done chan error, want error) {
 		t.Helper()
@@ -323,14 +322,10 @@ func TestNapIsEnded(t *testing.T) {
 		a, b, _, mb := napping(t, newWorld())
 		f := flow(t, a, mb)
 		_ = b.Close(soon(t))
-		for end := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) {
-			if err := f.Send(soon(t), 1, 1, buf(t, a, "hello")); errors.Is(err, ErrGone) || errors.Is(err, ErrUnreachable) {
-				return
-			}
-			if time.Now().After(end) {
-				t.Fatal("nothing is noticed")
-			}
-		}
+		eventually.True(t, "the end is noticed", func() bool {
+			err := f.Send(soon(t), 1, 1, buf(t, a, "hello"))
+			return errors.Is(err, ErrGone) || errors.Is(err, ErrUnreachable)
+		})
 	})
 	t.Run("tcp", func(t *testing.T) {
 		w := newWorld()

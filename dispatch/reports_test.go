@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/rocl-go/rocl/internal/eventually"
+	"github.com/rocl-go/rocl/subsys/tcp"
 )
 
 // While the function for reports blocks, messages move, mailboxes open and close, and further
@@ -177,4 +178,57 @@ func TestCloseWaitsForReports(t *testing.T) {
 		}
 	})
 	close(goOn)
+}
+
+// Undelivered is called without locks held: two contexts of one process may send messages to each
+// other from it.
+func TestUndeliveredMaySend(t *testing.T) {
+	w := newWorld()
+	tr := tcp.New()
+	var both, sent sync.WaitGroup
+	both.Add(2)
+	sent.Add(2)
+	var ds [2]*Dispatcher
+	tell := func(i int) func(*Config) {
+		return func(c *Config) {
+			c.Undelivered = func(u Undelivered) {
+				if u.Tag != 1 {
+					return
+				}
+				defer sent.Done()
+				both.Done()
+				both.Wait() // both are here
+				f, err := ds[i].Flow(ds[1-i].self, 77)
+				if err == nil {
+					err = f.SendBytes(context.Background(), 1, 2, []byte("x"))
+				}
+				if err != nil {
+					t.Error(err)
+				}
+			}
+		}
+	}
+	for i := range ds {
+		ds[i] = w.node(t, uint64(1+i), tr, tell(i))
+	}
+	var boxes [2]*Mailbox
+	for i := range ds {
+		boxes[i] = box(t, ds[i], 1, 0)
+	}
+	for i := range ds {
+		if err := flow(t, ds[i], boxes[1-i]).try(brief(t), 1, 1); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range ds {
+		eventually.True(t, "the message", func() bool { n, _ := boxes[i].Len(); return n == 1 })
+	}
+	within(t, "closing mailboxes", func() {
+		var wg sync.WaitGroup
+		for i := range boxes {
+			wg.Go(boxes[i].Close)
+		}
+		wg.Wait()
+		sent.Wait()
+	})
 }

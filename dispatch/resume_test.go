@@ -443,7 +443,7 @@ func TestCloseDuringEverything(t *testing.T) {
 						})
 					}
 				}
-				time.Sleep(time.Duration(round*100) * time.Microsecond) // the moment varies
+				time.Sleep(time.Duration(round*100) * time.Microsecond) // the moment of Close varies
 				cctx, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
 				var both sync.WaitGroup
 				both.Go(func() { _ = a.Close(cctx) })
@@ -506,6 +506,55 @@ func TestPeerGone(t *testing.T) {
 					t.Fatal("nobody was told")
 				}
 			}
+		})
+	}
+}
+
+// Messages are neither lost, doubled nor reordered with more paced links than slots, with senders
+// that give up, and with connections over both transports that are cut in turn.
+func TestManyStreams(t *testing.T) {
+	for name, tr := range transports() {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld()
+			// Two dozen handshakes at once take long on a busy machine.
+			a := w.node(t, 1000, tr, func(c *Config) { c.GiveUp = time.Minute })
+			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+			defer cancel()
+			var wg sync.WaitGroup
+			const peers, each = 24, 3000
+			for i := range uint64(peers) {
+				b := w.node(t, 1+i, tr)
+				mb := box(t, b, 1, 2*FirstCredit)
+				f := flow(t, a, mb)
+				wg.Go(func() {
+					for n := uint64(0); n < each; {
+						sctx, cancel := ctx, context.CancelFunc(func() {})
+						if n%7 == 0 {
+							sctx, cancel = context.WithTimeout(ctx, 50*time.Microsecond)
+						}
+						err := f.SendBytes(sctx, 1, n, make([]byte, n%300))
+						cancel()
+						switch {
+						case err == nil:
+							n++
+						case ctx.Err() != nil:
+							t.Errorf("send %d to %d: %v", n, i, err)
+							return
+						}
+					}
+				})
+				wg.Go(func() {
+					for n := range uint64(each) {
+						m, err := mb.Recv(ctx)
+						if err != nil || m.Tag() != n || m.Len() != int(n%300) {
+							t.Errorf("recv %d of %d: %v %v", n, i, m, err)
+							return
+						}
+						m.Release()
+					}
+				})
+			}
+			wg.Wait()
 		})
 	}
 }

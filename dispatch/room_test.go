@@ -137,3 +137,26 @@ func sentFrames(c *fakeConn) (fs []subsys.Frame) {
 	}
 	return fs
 }
+
+// A connection that outlives its link for a moment leaves nothing in the mailboxes.
+func TestRoomAfterTheEnd(t *testing.T) {
+	d := newWorld().node(t, 1, inproc.NewNetwork().Transport())
+	mb := box(t, d, 1, 0)
+	l, err := d.link(resource.MakeGID(1, 2, 0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.die(ErrUnreachable)
+	l.leave()
+	d.take()
+	b, err := l.makeRoom(new(endpoint), &subsys.Header{Type: wire.TypeData, Len: 20_000, Dst: 1})
+	d.give()
+	if err == nil {
+		b.Release()
+	}
+	mb.mu.Lock()
+	defer mb.mu.Unlock()
+	if mb.flows != 0 || mb.promise != 0 {
+		t.Errorf("%d flows, %d bytes promised to nobody", mb.flows, mb.promise)
+	}
+}

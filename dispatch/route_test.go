@@ -139,13 +139,13 @@ func TestBetterRouteLater(t *testing.T) {
 		t.Fatalf("over %s", over)
 	}
 	memory.bar(nil)
-	for tag := uint64(2); ; tag++ {
+	tag := uint64(1)
+	eventually.True(t, "it is moved to shm", func() bool {
+		tag++
 		talk(t, a, b, mb, tag)
-		if _, over := onlyLink(a, b); over == "shm" {
-			break
-		}
-		time.Sleep(time.Millisecond)
-	}
+		_, over := onlyLink(a, b)
+		return over == "shm"
+	})
 	talk(t, a, b, mb, 1)
 	talk(t, b, a, box(t, a, 1, 0), 1)
 	// The peer may close the former connection before a learns that the peer has taken the new one.
@@ -194,7 +194,7 @@ func TestIdleLinksRest(t *testing.T) {
 		return l.life.State() == life.Resting
 	})
 	tried := memory.dials.Load()
-	time.Sleep(4 * life.RetryFirst) // time for an event that must not happen
+	time.Sleep(4 * life.RetryFirst) // nothing shows that an event will not happen: the link has time for it
 	if n := memory.dials.Load(); n != tried {
 		t.Errorf("an idle link tried %d times more", n-tried)
 	}
@@ -389,6 +389,21 @@ func TestMoves(t *testing.T) {
 			})
 		}
 	}
+	defer func() { // if the test fails, its goroutines end before it does
+		if t.Failed() {
+			for from := range d {
+				if l, over := onlyLink(d[from], d[1-from]); l != nil {
+					l.mu.Lock()
+					t.Logf("%d: over %q, %v, pen %d, %v, binders %d", from, over, &l.s, l.pen.Load(), l.life.State(), l.binders)
+					l.mu.Unlock()
+				}
+			}
+		}
+		stop.Store(true)
+		cancel()
+		senders.Wait()
+		wg.Wait()
+	}()
 	all := []string{"near", "shm", "tcp"}
 	routes := map[string]int{}
 	for i := 0; i < *moves && !t.Failed(); i++ {
@@ -429,37 +444,22 @@ func TestMoves(t *testing.T) {
 		_, over := onlyLink(d[0], d[1])
 		routes[over]++
 		before := got[0][0].Load() + got[1][0].Load()
-		pause := time.Duration(rand.IntN(10)) * time.Millisecond
-		for end := time.Now().Add(pause); time.Now().Before(end) || got[0][0].Load()+got[1][0].Load() == before; time.Sleep(100 * time.Microsecond) {
-			if ctx.Err() != nil || t.Failed() {
-				t.Error("nothing moves")
-				break
-			}
-		}
+		time.Sleep(time.Duration(rand.IntN(10)) * time.Millisecond) // the moment of the next change varies
+		eventually.True(t, "messages travel", func() bool {
+			return got[0][0].Load()+got[1][0].Load() > before || t.Failed()
+		})
 	}
 	stop.Store(true)
 	senders.Wait()
-	for end := time.Now().Add(60 * time.Second); ; time.Sleep(time.Millisecond) {
+	eventually.True(t, "all that was sent has come", func() bool {
 		done := true
 		for from := range d {
 			for i := range flows {
 				done = done && sent[from][i].Load() == got[from][i].Load()
 			}
 		}
-		if done {
-			break
-		}
-		if time.Now().After(end) || t.Failed() {
-			for from := range d {
-				l, over := onlyLink(d[from], d[1-from])
-				l.mu.Lock()
-				t.Logf("%d: over %q, %v, pen %d, %v, binders %d", from, over, &l.s, l.pen.Load(), l.life.State(), l.binders)
-				l.mu.Unlock()
-			}
-			t.Error("not all that was sent came")
-			break
-		}
-	}
+		return done || t.Failed()
+	})
 	total := uint64(0)
 	for from := range d {
 		for i := range flows {
@@ -525,11 +525,11 @@ func TestCloseWhileMoving(t *testing.T) {
 					prefer(a, all...)
 					prefer(b, all...)
 					s.d.Reconsider()
-					time.Sleep(100 * time.Microsecond)
+					time.Sleep(100 * time.Microsecond) // messages travel between two changes
 				}
 			})
 		}
-		time.Sleep(time.Duration(round*150) * time.Microsecond) // the moment varies
+		time.Sleep(time.Duration(round*150) * time.Microsecond) // the moment of Close varies
 		cctx, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
 		var both sync.WaitGroup
 		both.Go(func() { _ = a.Close(cctx) })
@@ -631,5 +631,81 @@ func TestNoFallbackToMemory(t *testing.T) {
 	}
 	if s := a.Stats(); s.Sent["inproc"] != 0 {
 		t.Errorf("sent %v", s.Sent)
+	}
+}
+
+// A link changes between a stream and a transport within the process all the time.
+func TestBothTransports(t *testing.T) {
+	w := newWorld()
+	in := inproc.NewNetwork().Transport()
+	a, b := w.node(t, 1, tcp.New()), w.node(t, 2, tcp.New())
+	for _, d := range []*Dispatcher{a, b} {
+		if err := d.Listen(in, ""); err != nil {
+			t.Fatal(err)
+		}
+	}
+	both := [2][]string{a.Addrs(), b.Addrs()}
+	ctx := soon(t)
+	ma, mb := box(t, a, 1, 4*FirstCredit), box(t, b, 1, 4*FirstCredit)
+	const each = 40_000
+	var wg sync.WaitGroup
+	done := make(chan struct{})
+	talk := func(from, to *Mailbox) {
+		f := flow(t, from.d, to)
+		wg.Go(func() {
+			for n := range uint64(each) {
+				p := make([]byte, 8+n*37%5000)
+				binary.LittleEndian.PutUint64(p[len(p)-8:], n)
+				if err := f.SendBytes(ctx, 1, n, p); err != nil {
+					t.Errorf("send %d: %v", n, err)
+					return
+				}
+			}
+		})
+		wg.Go(func() {
+			var kept []*Message
+			look := func(n uint64) {
+				for _, m := range kept {
+					if p := m.Bytes(); len(p) != int(8+m.Tag()*37%5000) || binary.LittleEndian.Uint64(p[len(p)-8:]) != m.Tag() {
+						t.Errorf("message %d has changed", m.Tag())
+					}
+					m.Release()
+				}
+				kept = nil
+			}
+			for n := range uint64(each) {
+				m, err := to.Recv(ctx)
+				if err != nil || m.Tag() != n {
+					t.Errorf("recv %d: %v %v", n, m, err)
+					return
+				}
+				if kept = append(kept, m); len(kept) == 20 {
+					look(n)
+				}
+			}
+			look(each)
+		})
+	}
+	talk(ma, mb)
+	talk(mb, ma)
+	go func() { wg.Wait(); close(done) }()
+	for i := 0; ; i++ {
+		select {
+		case <-done:
+			return
+		case <-time.After(5 * time.Millisecond):
+		}
+		w.mu.Lock()
+		w.at[a.self], w.at[b.self] = both[0][i%2:i%2+1], both[1][i%2:i%2+1]
+		w.mu.Unlock()
+		l := flow(t, a, mb).l
+		if i%4 < 2 {
+			l = flow(t, b, ma).l
+		}
+		l.mu.Lock()
+		if c := l.conn; c != nil {
+			l.lose(c, errors.New("test"))
+		}
+		l.mu.Unlock()
 	}
 }

@@ -254,11 +254,7 @@ func TestStoppedProcessIsNotSilent(t *testing.T) {
 	if err := flow(t, a, mb).try(brief(t), 2, 10); err != nil {
 		t.Fatal(err)
 	}
-	within(t, "two probes", func() {
-		for n.probes.Load() < 2 {
-			time.Sleep(time.Millisecond)
-		}
-	})
+	eventually.True(t, "two probes", func() bool { return n.probes.Load() >= 2 })
 	if k := n.dialled(); k != 1 {
 		t.Errorf("dialled %d times", k)
 	}

@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/rocl-go/rocl/buffers"
 	"github.com/rocl-go/rocl/dispatch/internal/wire"
@@ -34,15 +33,14 @@ func inflowOf(d, from *Dispatcher, mb *Mailbox) *inflow {
 // settled waits until the count that f returns no longer grows, and returns it.
 func settled(t *testing.T, f func() uint64) uint64 {
 	t.Helper()
-	last, since := f(), time.Now()
-	for end := time.Now().Add(20 * time.Second); time.Since(since) < 100*time.Millisecond; time.Sleep(5 * time.Millisecond) {
+	last, same := f(), 0
+	eventually.True(t, "the count stays as it is", func() bool {
 		if n := f(); n != last {
-			last, since = n, time.Now()
+			last, same = n, 0
 		}
-		if time.Now().After(end) {
-			t.Fatalf("it never ends: %d", last)
-		}
-	}
+		same++
+		return same == 100
+	})
 	return last
 }
 

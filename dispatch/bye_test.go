@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dispatch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/rocl-go/rocl/dispatch/internal/wire"
+	"github.com/rocl-go/rocl/internal/eventually"
+	"github.com/rocl-go/rocl/resource"
+	"github.com/rocl-go/rocl/subsys"
+	"github.com/rocl-go/rocl/subsys/inproc"
+)
+
+// The goodbye is sent, even if another goroutine writes at that moment: senders learn at once that
+// the context is gone.
+func TestByeIsSaid(t *testing.T) {
+	for name, tr := range links() {
+		t.Run(name, func(t *testing.T) {
+			for round := range 40 {
+				w := newWorld()
+				a, b := w.node(t, 1, tr), w.node(t, 2, tr)
+				ma, mb := box(t, a, 1, 0), box(t, b, 1, 0)
+				ctx, cancel := context.WithCancel(soon(t))
+				var wg sync.WaitGroup
+				f := flow(t, b, ma)
+				for range 2 {
+					wg.Go(func() {
+						var err error
+						for err == nil {
+							err = f.try(ctx, 1, 10)
+						}
+						if !errors.Is(err, ErrGone) {
+							t.Errorf("round %d: %v", round, err)
+						}
+					})
+					wg.Go(func() {
+						for {
+							m, err := ma.Recv(ctx)
+							if err != nil {
+								return
+							}
+							m.Release()
+						}
+					})
+				}
+				_ = flow(t, a, mb).try(ctx, 1, 1)
+				time.Sleep(time.Duration(round*10) * time.Microsecond) // the moment of Close varies
+				l := f.l
+				a.Close(ctx)
+				eventually.True(t, fmt.Sprint("goodbye ", round), func() bool {
+					l.mu.Lock()
+					defer l.mu.Unlock()
+					return errors.Is(l.life.Cause(), ErrGone)
+				})
+				wg.Wait()
+				cancel()
+				b.Close(context.Background())
+			}
+		})
+	}
+}
+
+// slowConn holds the first Send until the test lets it continue.
+type slowConn struct {
+	fakeConn
+	entered, leave chan struct{}
+}
+
+func (c *slowConn) Send(fs []subsys.Frame) (int, error) {
+	if c.entered != nil {
+		close(c.entered)
+		c.entered = nil
+		<-c.leave
+	}
+	return c.fakeConn.Send(fs)
+}
+
+// The goodbye is written, although another goroutine writes when it is queued.
+func TestByeBehindAWriter(t *testing.T) {
+	d := newWorld().node(t, 1, inproc.NewNetwork().Transport())
+	l := newLink(d, linkKey{peer: resource.MakeGID(1, 2, 0)})
+	c := &slowConn{entered: make(chan struct{}), leave: make(chan struct{})}
+	entered := c.entered
+	l.mu.Lock()
+	if err := l.bind(&endpoint{d: d}, c, &wire.Attach{Session: 7, Gen: 1}); err != nil {
+		t.Fatal(err)
+	}
+	l.mu.Unlock()
+	var wg sync.WaitGroup
+	wg.Go(func() { _ = l.flow(9).SendBytes(context.Background(), 1, 0, []byte("x")) })
+	<-entered
+	wg.Go(l.bye)
+	eventually.True(t, "the goodbye waits for the writer", func() bool {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		return l.s.Next() == 2 && l.awaited == 1
+	})
+	close(c.leave)
+	wg.Wait()
+	var types []uint8
+	for _, f := range c.sent {
+		for _, g := range (&subsys.Frame{Data: f.Data}).Split(nil) {
+			types = append(types, g.Type)
+		}
+	}
+	if len(types) != 2 || types[1] != wire.TypeBye {
+		t.Errorf("sent %v", types)
+	}
+}
+
+// A context that says goodbye has closed, though the peer ends the link while the goodbye is
+// written.
+func TestByeAndRefused(t *testing.T) {
+	d := newWorld().node(t, 1, inproc.NewNetwork().Transport())
+	l := newLink(d, linkKey{peer: resource.MakeGID(1, 2, 0)})
+	c := &slowConn{entered: make(chan struct{}), leave: make(chan struct{})}
+	entered := c.entered
+	l.mu.Lock()
+	if err := l.bind(&endpoint{d: d}, c, &wire.Attach{Session: 7, Gen: 1}); err != nil {
+		t.Fatal(err)
+	}
+	l.mu.Unlock()
+	var wg sync.WaitGroup
+	wg.Go(l.bye)
+	<-entered
+	l.die(ErrUnreachable)
+	close(c.leave)
+	wg.Wait()
+	if err := l.flow(9).SendBytes(context.Background(), 1, 0, []byte("x")); !errors.Is(err, ErrClosed) {
+		t.Error(err)
+	}
+}
