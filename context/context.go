@@ -387,7 +387,7 @@ func (c *Context) pattern(a resource.Attributes, opts []FindOption) (*resource.L
 
 // found converts an answer of the directory, and puts the owner and the addresses that it contains
 // into the caches. owner is false if the program did not ask for the value of AttrContext.
-func (c *Context) found(a *directory.Answer, owner bool) Found {
+func (c *Context) found(a *resource.Record, owner bool) Found {
 	if owner && wantsOwner(&a.Attrs) {
 		_ = a.Attrs.Set(AttrContext, []byte(a.Owner.String()))
 	}
@@ -432,7 +432,7 @@ func (c *Context) Find(ctx stdctx.Context, a resource.Attributes, opts ...FindOp
 		return Found{}, fmt.Errorf("rocl: finding: %w", err)
 	}
 	c.asked.Add(1)
-	var ans directory.Answer
+	var ans resource.Record
 	if _, _, ordered := p.Order(); ordered {
 		ans, err = c.dir.Best(ctx, p, coverage(opts))
 	} else {
@@ -458,7 +458,7 @@ func (c *Context) FindAll(ctx stdctx.Context, a resource.Attributes, opts ...Fin
 		}
 		c.asked.Add(1)
 		owner := wantsOwner(p)
-		c.dir.FindCovering(ctx, p, coverage(opts))(func(ans directory.Answer, err error) bool {
+		c.dir.FindCovering(ctx, p, coverage(opts))(func(ans resource.Record, err error) bool {
 			if err != nil {
 				yield(Found{}, fmt.Errorf("rocl: finding: %w", c.wrap(err)))
 				return false

@@ -167,9 +167,9 @@ func (c *Context) await(ctx stdctx.Context, a resource.Attributes, n int, opts [
 				there = slices.Delete(there, at, at+1)
 			}
 		case at >= 0:
-			there[at] = c.found(&ev.Answer, true)
+			there[at] = c.found(&ev.Record, true)
 		default:
-			there = append(there, c.found(&ev.Answer, true))
+			there = append(there, c.found(&ev.Record, true))
 		}
 		if synced && len(there) >= n {
 			break

@@ -28,7 +28,7 @@ func (s *Server) serveAsk(c *codec) error {
 		}
 		begun := time.Now()
 		p := parser{b: m.body}
-		var rec database.Record
+		var rec resource.Record
 		var ok bool
 		var far error // the question was valid, and has no certain answer
 		told := false // the answer is sent, or none is due
@@ -121,7 +121,7 @@ func (s *Server) serveAsk(c *codec) error {
 // of the other members.
 type cursor struct {
 	here  *database.Cursor
-	there func() (database.Record, error, bool) // returns the next answer of other members; nil before
+	there func() (resource.Record, error, bool) // returns the next answer of other members; nil before
 	end   func()                                // releases there; nil while there is nil
 	cov   Coverage
 	begun bool // a batch has been sent
@@ -129,7 +129,7 @@ type cursor struct {
 
 // next returns the next answer. ok is false when there are no more. An error says that there is no
 // certain answer.
-func (k *cursor) next(ctx context.Context, s *Server, pattern *resource.List) (r database.Record, ok bool, err error) {
+func (k *cursor) next(ctx context.Context, s *Server, pattern *resource.List) (r resource.Record, ok bool, err error) {
 	if k.there == nil {
 		if r, ok = k.here.Next(); ok {
 			return r, true, nil
@@ -154,7 +154,7 @@ func (k *cursor) stop() {
 
 // AppendAnswer appends a resource to b in the form of the body of an answer. The body has the
 // pattern with its wanted values filled in, or all attributes if the pattern wants none.
-func AppendAnswer(b []byte, r *database.Record, pattern *resource.List) []byte {
+func AppendAnswer(b []byte, r *resource.Record, pattern *resource.List) []byte {
 	k := codec{out: slices.Grow(b, 40+len(r.Attrs.Wire()))}
 	k.gid(r.ID)
 	k.gid(r.Owner)
@@ -169,7 +169,7 @@ func AppendAnswer(b []byte, r *database.Record, pattern *resource.List) []byte {
 }
 
 // find searches this node, then the other members. An error says that there is no certain answer.
-func (s *Server) find(ctx context.Context, pattern *resource.List) (r database.Record, ok bool, err error) {
+func (s *Server) find(ctx context.Context, pattern *resource.List) (r resource.Record, ok bool, err error) {
 	settled := s.Settled() // read before the question: what was offered by then is found
 	if r, ok = s.db.Find(pattern); !ok && !settled {
 		// A resource of another node is found without waiting for this node's contexts.
@@ -178,7 +178,7 @@ func (s *Server) find(ctx context.Context, pattern *resource.List) (r database.R
 				return r, true, nil
 			}
 		}
-		r, ok, err = s.patiently(ctx, func() (database.Record, bool) { return s.db.Find(pattern) })
+		r, ok, err = s.patiently(ctx, func() (resource.Record, bool) { return s.db.Find(pattern) })
 	}
 	if ok || err != nil {
 		return r, ok, err
@@ -192,9 +192,9 @@ func (s *Server) find(ctx context.Context, pattern *resource.List) (r database.R
 }
 
 // lookup is find by identifier. An identifier that this node gave is on no other node.
-func (s *Server) lookup(ctx context.Context, id resource.GID, pattern *resource.List) (r database.Record, ok bool, err error) {
+func (s *Server) lookup(ctx context.Context, id resource.GID, pattern *resource.List) (r resource.Record, ok bool, err error) {
 	if id.Node() == s.id.Node {
-		return s.patiently(ctx, func() (database.Record, bool) { return s.db.Get(id) })
+		return s.patiently(ctx, func() (resource.Record, bool) { return s.db.Get(id) })
 	}
 	if r, ok = s.db.Get(id); ok {
 		return r, true, nil
@@ -209,7 +209,7 @@ func (s *Server) lookup(ctx context.Context, id resource.GID, pattern *resource.
 
 // certain turns the result of a Remote into that of find: ErrNotFound is a certain no, not an
 // error.
-func certain(r database.Record, err error) (database.Record, bool, error) {
+func certain(r resource.Record, err error) (resource.Record, bool, error) {
 	if errors.Is(err, ErrNotFound) {
 		return r, false, nil
 	}
@@ -218,20 +218,20 @@ func certain(r database.Record, err error) (database.Record, bool, error) {
 
 // direct asks for a client in the same process and returns a copy of the answer. ErrClosed says
 // that the server has ended and that the client must ask the next one.
-func (s *Server) direct(ctx context.Context, pattern *resource.List, ask func() (database.Record, bool, error)) (Answer, error) {
+func (s *Server) direct(ctx context.Context, pattern *resource.List, ask func() (resource.Record, bool, error)) (resource.Record, error) {
 	r, ok, err := ask()
 	switch {
 	case s.life.Err() != nil:
-		return Answer{}, ErrClosed
+		return resource.Record{}, ErrClosed
 	case err != nil:
-		return Answer{}, err
+		return resource.Record{}, err
 	case !ok:
-		return Answer{}, ErrNotFound
+		return resource.Record{}, ErrNotFound
 	case r.ID.Node() != s.id.Node: // it was decoded for this call, so nothing shares its memory
 	case pattern.Complete():
 		r.Attrs = r.Attrs.Clone()
 	default:
 		r.Attrs = pattern.Answer(&r.Attrs)
 	}
-	return Answer(r), nil
+	return r, nil
 }

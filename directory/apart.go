@@ -137,12 +137,12 @@ type unreachable struct{ why error }
 // err returns the error of every question.
 func (u unreachable) err() error { return fmt.Errorf("%w: %w", ErrPartial, u.why) }
 
-func (u unreachable) Find(context.Context, *resource.List) (database.Record, error) {
-	return database.Record{}, u.err()
+func (u unreachable) Find(context.Context, *resource.List) (resource.Record, error) {
+	return resource.Record{}, u.err()
 }
 
-func (u unreachable) Lookup(context.Context, resource.GID, *resource.List) (database.Record, error) {
-	return database.Record{}, u.err()
+func (u unreachable) Lookup(context.Context, resource.GID, *resource.List) (resource.Record, error) {
+	return resource.Record{}, u.err()
 }
 
 // Addr returns "": no other node reaches this one as a member.
@@ -166,6 +166,6 @@ func (u unreachable) Watch(_ *resource.List, w *database.Watch) (end func()) {
 	}
 }
 
-func (u unreachable) All(context.Context, *resource.List, *Coverage) iter.Seq2[database.Record, error] {
-	return func(yield func(database.Record, error) bool) { yield(database.Record{}, u.err()) }
+func (u unreachable) All(context.Context, *resource.List, *Coverage) iter.Seq2[resource.Record, error] {
+	return func(yield func(resource.Record, error) bool) { yield(resource.Record{}, u.err()) }
 }

@@ -10,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rocl-go/rocl/directory/database"
 	"github.com/rocl-go/rocl/directory/strategy"
 	"github.com/rocl-go/rocl/resource"
 )
@@ -18,13 +17,13 @@ import (
 // mute is a Remote that does not answer.
 type mute struct{ nowhere }
 
-func (mute) Find(ctx context.Context, _ *resource.List) (database.Record, error) {
+func (mute) Find(ctx context.Context, _ *resource.List) (resource.Record, error) {
 	<-ctx.Done()
-	return database.Record{}, context.Cause(ctx)
+	return resource.Record{}, context.Cause(ctx)
 }
 
-func (m mute) All(ctx context.Context, p *resource.List, _ *Coverage) iter.Seq2[database.Record, error] {
-	return func(yield func(database.Record, error) bool) { yield(m.Find(ctx, p)) }
+func (m mute) All(ctx context.Context, p *resource.List, _ *Coverage) iter.Seq2[resource.Record, error] {
+	return func(yield func(resource.Record, error) bool) { yield(m.Find(ctx, p)) }
 }
 
 func (m mute) Trace(ctx context.Context, _ strategy.Strategy, p *resource.List) (Trace, error) {
@@ -72,9 +71,9 @@ func TestHangup(t *testing.T) {
 // slow is a Remote that answers "not found" after a while.
 type slow struct{ nowhere }
 
-func (slow) Find(context.Context, *resource.List) (database.Record, error) {
+func (slow) Find(context.Context, *resource.List) (resource.Record, error) {
 	time.Sleep(slowQuestion + time.Millisecond)
-	return database.Record{}, ErrNotFound
+	return resource.Record{}, ErrNotFound
 }
 
 // A client that waits gets its answers, also for several questions on one connection, and also if

@@ -12,7 +12,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/rocl-go/rocl/directory/database"
 	"github.com/rocl-go/rocl/directory/image"
 	"github.com/rocl-go/rocl/resource"
 )
@@ -50,7 +49,7 @@ func (k *cursor) batch(ctx context.Context, s *Server, c *codec, id uint64, patt
 		k.begun, most = true, firstBatch
 	}
 	c.begin(msgBatch, id)
-	put := func(r *database.Record) (full bool) {
+	put := func(r *resource.Record) (full bool) {
 		at := len(c.out)
 		c.out = append(c.out, 0, 0, 0, 0)
 		c.out = AppendAnswer(c.out, r, pattern)
@@ -59,7 +58,7 @@ func (k *cursor) batch(ctx context.Context, s *Server, c *codec, id uint64, patt
 		return len(c.out) >= most
 	}
 	if k.there == nil {
-		k.here.Take(func(r database.Record) bool { return !put(&r) })
+		k.here.Take(func(r resource.Record) bool { return !put(&r) })
 	}
 	if n == 0 { // answers of other members come one by one: the first does not wait for the last
 		r, ok, far := k.next(ctx, s, pattern)
@@ -95,12 +94,12 @@ func (s *slab) copyOf(b []byte, rest int) []byte {
 }
 
 // answersIn yields the answers of a batch's body. They are copies.
-func answersIn(b []byte) iter.Seq2[Answer, error] {
-	return func(yield func(Answer, error) bool) {
+func answersIn(b []byte) iter.Seq2[resource.Record, error] {
+	return func(yield func(resource.Record, error) bool) {
 		var room slab
 		for len(b) > 0 {
 			if len(b) < 4 || uint64(binary.LittleEndian.Uint32(b)) > uint64(len(b)-4) {
-				yield(Answer{}, fmt.Errorf("%w: truncated batch", ErrProtocol))
+				yield(resource.Record{}, fmt.Errorf("%w: truncated batch", ErrProtocol))
 				return
 			}
 			n := 4 + int(binary.LittleEndian.Uint32(b))
@@ -120,7 +119,7 @@ func answersIn(b []byte) iter.Seq2[Answer, error] {
 type listing struct {
 	c       *Client
 	pattern *resource.List
-	yield   func(Answer, error) bool
+	yield   func(resource.Record, error) bool
 	seen    map[resource.GID]bool // answers that were yielded before the server was lost
 	got     []resource.GID        // answers that were yielded
 	stopped bool                  // the caller's loop has ended
@@ -129,7 +128,7 @@ type listing struct {
 
 // tell yields an answer, unless it has been yielded before. It reports false if the caller's loop
 // has ended.
-func (l *listing) tell(ans *Answer) (more bool) {
+func (l *listing) tell(ans *resource.Record) (more bool) {
 	if len(l.seen) > 0 && l.seen[ans.ID] {
 		return true
 	}
@@ -175,14 +174,14 @@ func (l *listing) indexed(ctx context.Context) (*endError, error) {
 	}
 	in, v := r.List(l.pattern)
 	if v == image.Found {
-		some := make([]image.Record, 0, min(in.Left(), directBatch))
+		some := make([]resource.Record, 0, min(in.Left(), directBatch))
 		for v == image.Found {
 			some, v = in.Next(some[:0])
 			for i := range some {
 				if ctx.Err() != nil {
 					return nil, context.Cause(ctx)
 				}
-				if !l.tell((*Answer)(&some[i])) {
+				if !l.tell(&some[i]) {
 					l.c.fromImage.Add(1)
 					return nil, nil
 				}
@@ -283,23 +282,23 @@ func (l *listing) oneByOne(ctx context.Context, a *askConn) error {
 
 // direct lists through a server in this process: its own resources, then those of other members.
 func (l *listing) direct(ctx context.Context, s *Server) error {
-	if _, _, err := s.patiently(ctx, func() (r database.Record, ok bool) { return }); err != nil {
+	if _, _, err := s.patiently(ctx, func() (r resource.Record, ok bool) { return }); err != nil {
 		return lostIf(s, err)
 	}
 	cur := cursor{here: s.db.Cursor(l.pattern)}
 	defer cur.stop()
-	some := make([]database.Record, 0, min(cur.here.Left(), directBatch))
+	some := make([]resource.Record, 0, min(cur.here.Left(), directBatch))
 	var room slab
 	all := l.pattern.Complete()
 	for more := true; more; {
 		some = some[:0]
-		cur.here.Take(func(r database.Record) bool { // the caller's loop must not run under the database's lock
+		cur.here.Take(func(r resource.Record) bool { // the caller's loop must not run under the database's lock
 			some = append(some, r)
 			return len(some) < directBatch
 		})
 		more = len(some) > 0
 		for i := range some {
-			ans := (*Answer)(&some[i])
+			ans := &some[i]
 			if all {
 				w := ans.Attrs.Wire()
 				ans.Attrs, _ = resource.View(room.copyOf(w, len(w)*(len(some)-i)))
@@ -321,7 +320,7 @@ func (l *listing) direct(ctx context.Context, s *Server) error {
 		case !ok:
 			return &endError{cur.cov}
 		}
-		ans := Answer(r) // it was decoded for this call, so nothing shares its memory
+		ans := r // it was decoded for this call, so nothing shares its memory
 		if err := l.answer(ctx, s, &ans); err != nil || l.stopped {
 			return err
 		}
@@ -329,7 +328,7 @@ func (l *listing) direct(ctx context.Context, s *Server) error {
 }
 
 // answer yields an answer of s, unless s or ctx has ended.
-func (l *listing) answer(ctx context.Context, s *Server, ans *Answer) error {
+func (l *listing) answer(ctx context.Context, s *Server, ans *resource.Record) error {
 	switch {
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
@@ -364,7 +363,7 @@ const listedMost = 1 << 14
 
 // list asks a question with several answers and yields them as they come. With cov, nodes that
 // could not be asked are reported there; without it, by an error.
-func (c *Client) list(ctx context.Context, pattern *resource.List, cov *Coverage, yield func(Answer, error) bool) {
+func (c *Client) list(ctx context.Context, pattern *resource.List, cov *Coverage, yield func(resource.Record, error) bool) {
 	got := listed.Get().(*[]resource.GID)
 	l := listing{c: c, pattern: pattern, yield: yield, got: (*got)[:0]}
 	defer func() {
@@ -387,7 +386,7 @@ func (c *Client) list(ctx context.Context, pattern *resource.List, cov *Coverage
 		err = end.Err()
 	}
 	if err != nil {
-		yield(Answer{}, err)
+		yield(resource.Record{}, err)
 	}
 }
 
@@ -399,14 +398,14 @@ func (c *Client) list(ctx context.Context, pattern *resource.List, cov *Coverage
 // yielded. If some node could not be asked, the last error matches ErrPartial.
 //
 // If the pattern has an order, FindAll waits for all answers and yields them in that order.
-func (c *Client) FindAll(ctx context.Context, pattern *resource.List) iter.Seq2[Answer, error] {
+func (c *Client) FindAll(ctx context.Context, pattern *resource.List) iter.Seq2[resource.Record, error] {
 	return c.FindCovering(ctx, pattern, nil)
 }
 
 // FindCovering is FindAll, except that it reports in cov at the end which nodes were asked. Nodes
 // that could not be asked are then no error.
-func (c *Client) FindCovering(ctx context.Context, pattern *resource.List, cov *Coverage) iter.Seq2[Answer, error] {
-	return func(yield func(Answer, error) bool) {
+func (c *Client) FindCovering(ctx context.Context, pattern *resource.List, cov *Coverage) iter.Seq2[resource.Record, error] {
+	return func(yield func(resource.Record, error) bool) {
 		if _, _, ordered := pattern.Order(); ordered {
 			c.inOrder(ctx, pattern, cov, yield)
 			return
@@ -440,7 +439,7 @@ func newRanked(pattern *resource.List) (k ranked, err error) {
 
 // take returns the rank of an answer, and removes the value from the answer if the caller did not
 // ask for it.
-func (k *ranked) take(ans *Answer) resource.Rank {
+func (k *ranked) take(ans *resource.Record) resource.Rank {
 	r := resource.RankOf(&ans.Attrs, k.name, k.most)
 	if k.added {
 		ans.Attrs.Remove(k.name)
@@ -449,38 +448,38 @@ func (k *ranked) take(ans *Answer) resource.Rank {
 }
 
 // inOrder yields all that matches, in the pattern's order.
-func (c *Client) inOrder(ctx context.Context, pattern *resource.List, cov *Coverage, yield func(Answer, error) bool) {
+func (c *Client) inOrder(ctx context.Context, pattern *resource.List, cov *Coverage, yield func(resource.Record, error) bool) {
 	k, err := newRanked(pattern)
 	if err != nil {
-		yield(Answer{}, err)
+		yield(resource.Record{}, err)
 		return
 	}
 	type one struct {
-		Answer
+		resource.Record
 		rank resource.Rank
 	}
 	var all []one
 	k.pattern = k.pattern.WithoutOrder()
-	c.list(ctx, &k.pattern, cov, func(ans Answer, e error) bool {
+	c.list(ctx, &k.pattern, cov, func(ans resource.Record, e error) bool {
 		if err = e; err == nil {
-			o := one{Answer: ans}
-			o.rank = k.take(&o.Answer)
+			o := one{Record: ans}
+			o.rank = k.take(&o.Record)
 			all = append(all, o)
 		}
 		return true
 	})
 	if err != nil && !errors.Is(err, ErrPartial) {
-		yield(Answer{}, err)
+		yield(resource.Record{}, err)
 		return
 	}
 	slices.SortStableFunc(all, func(a, b one) int { return a.rank.Compare(&b.rank) })
 	for i := range all {
-		if !yield(all[i].Answer, nil) {
+		if !yield(all[i].Record, nil) {
 			return
 		}
 	}
 	if err != nil {
-		yield(Answer{}, err)
+		yield(resource.Record{}, err)
 	}
 }
 
@@ -491,17 +490,17 @@ func (c *Client) inOrder(ctx context.Context, pattern *resource.List, cov *Cover
 // It returns ErrNotFound if nothing matches. It returns ErrPartial if nothing was found and some
 // nodes could not be asked. Best waits some seconds for nodes that do not answer and are not known
 // to be dead.
-func (c *Client) Best(ctx context.Context, pattern *resource.List, cov *Coverage) (best Answer, err error) {
+func (c *Client) Best(ctx context.Context, pattern *resource.List, cov *Coverage) (best resource.Record, err error) {
 	k, err := newRanked(pattern)
 	if err != nil {
-		return Answer{}, err
+		return resource.Record{}, err
 	}
 	if cov == nil {
 		cov = new(Coverage)
 	}
 	var rank resource.Rank
 	found := false
-	c.list(ctx, &k.pattern, cov, func(ans Answer, e error) bool {
+	c.list(ctx, &k.pattern, cov, func(ans resource.Record, e error) bool {
 		if err = e; err != nil {
 			return false
 		}
@@ -512,12 +511,12 @@ func (c *Client) Best(ctx context.Context, pattern *resource.List, cov *Coverage
 	})
 	switch {
 	case err != nil:
-		return Answer{}, err
+		return resource.Record{}, err
 	case found:
 		return best, nil
 	}
 	if err := cov.Err(); err != nil {
-		return Answer{}, err
+		return resource.Record{}, err
 	}
-	return Answer{}, ErrNotFound
+	return resource.Record{}, ErrNotFound
 }

@@ -12,7 +12,6 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/rocl-go/rocl/directory/database"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -148,8 +147,8 @@ func TestFindAllTakeover(t *testing.T) {
 // thatToo is a Remote with one more resource.
 type thatToo struct{ atOnce }
 
-func (a thatToo) All(context.Context, *resource.List, *Coverage) iter.Seq2[database.Record, error] {
-	return func(yield func(database.Record, error) bool) { yield(a.Record, nil) }
+func (a thatToo) All(context.Context, *resource.List, *Coverage) iter.Seq2[resource.Record, error] {
+	return func(yield func(resource.Record, error) bool) { yield(a.Record, nil) }
 }
 
 // A listing from the index equals the one over the socket, in the same order, and the server is not
@@ -191,7 +190,7 @@ func TestFindAllIndexed(t *testing.T) {
 	}
 	inPlace(t, s, c, func() { serials(t, c, list(t, resource.Match{"type": "lamp"}), 100) })
 	far := resource.MakeGID(s.Node()^1, 1, 1)
-	s.Attach(thatToo{atOnce{database.Record{ID: far, Owner: far.Context(), Revision: 1, Attrs: *list(t, resource.Attrs{"type": "lamp"})}}})
+	s.Attach(thatToo{atOnce{resource.Record{ID: far, Owner: far.Context(), Revision: 1, Attrs: *list(t, resource.Attrs{"type": "lamp"})}}})
 	if got := serials(t, c, list(t, resource.Match{"type": "lamp"}), 0); len(got) != 251 {
 		t.Errorf("%d listed in a cluster, want 251", len(got))
 	}
@@ -398,8 +397,8 @@ func TestChange(t *testing.T) {
 func FuzzBatch(f *testing.F) {
 	k := &codec{}
 	for i := range uint32(2) {
-		r := Answer{ID: resource.MakeGID(1, 2, i+1), Owner: resource.MakeGID(1, 2, 0), Revision: 3}
-		b := AppendAnswer(nil, (*database.Record)(&r), new(resource.List))
+		r := resource.Record{ID: resource.MakeGID(1, 2, i+1), Owner: resource.MakeGID(1, 2, 0), Revision: 3}
+		b := AppendAnswer(nil, &r, new(resource.List))
 		k.out = append(append(k.out, byte(len(b)), 0, 0, 0), b...)
 	}
 	f.Add(k.out)

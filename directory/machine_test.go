@@ -29,7 +29,7 @@ func labels(t testing.TB, a resource.Attributes) Labels {
 }
 
 // nodes returns all that matches.
-func nodes(t testing.TB, c *Client, pattern *resource.List) (all []Answer) {
+func nodes(t testing.TB, c *Client, pattern *resource.List) (all []resource.Record) {
 	t.Helper()
 	for a, err := range c.FindAll(context.Background(), pattern) {
 		if err != nil {

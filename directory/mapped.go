@@ -254,7 +254,7 @@ func (c *Client) imageOver(r *image.Reader) {
 // inImage asks the image. ok is false if the image cannot tell; then the server must be asked. If
 // all is true, no other node can have the resource, so a "no" of the image is certain. A "no" is
 // also certain if the node is alone.
-func (c *Client) inImage(ctx context.Context, pattern *resource.List, all bool, ask func(r *image.Reader, buf []byte) (image.Record, image.Verdict)) (a Answer, err error, ok bool) {
+func (c *Client) inImage(ctx context.Context, pattern *resource.List, all bool, ask func(r *image.Reader, buf []byte) (resource.Record, image.Verdict)) (a resource.Record, err error, ok bool) {
 	r := c.image.Load()
 	if r == nil || ctx.Err() != nil {
 		return a, nil, false
@@ -281,7 +281,7 @@ func (c *Client) inImage(ctx context.Context, pattern *resource.List, all bool, 
 	if !complete {
 		rec.Attrs = pattern.Answer(&rec.Attrs)
 	}
-	return Answer(rec), nil, true
+	return rec, nil, true
 }
 
 // scratchLen is the size of the buffers in scratch.

@@ -14,7 +14,6 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/rocl-go/rocl/directory/database"
 	"github.com/rocl-go/rocl/directory/image"
 	"github.com/rocl-go/rocl/internal/eventually"
 	"github.com/rocl-go/rocl/internal/memfd"
@@ -245,7 +244,7 @@ func TestMappedInCluster(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	s.Attach(atOnce{database.Record{ID: far, Owner: far.Context(), Revision: 1, Attrs: *list(t, resource.Attrs{"type": "far"})}})
+	s.Attach(atOnce{resource.Record{ID: far, Owner: far.Context(), Revision: 1, Attrs: *list(t, resource.Attrs{"type": "far"})}})
 	inPlace(t, s, c, func() {
 		if a, err := c.Find(t.Context(), list(t, resource.Match{"type": "here"})); err != nil || a.ID != here {
 			t.Error(a, err)

@@ -171,16 +171,16 @@ func (n nowhere) asked() error {
 	return ErrPartial
 }
 
-func (n nowhere) Find(context.Context, *resource.List) (database.Record, error) {
-	return database.Record{}, n.asked()
+func (n nowhere) Find(context.Context, *resource.List) (resource.Record, error) {
+	return resource.Record{}, n.asked()
 }
 
-func (n nowhere) Lookup(context.Context, resource.GID, *resource.List) (database.Record, error) {
-	return database.Record{}, n.asked()
+func (n nowhere) Lookup(context.Context, resource.GID, *resource.List) (resource.Record, error) {
+	return resource.Record{}, n.asked()
 }
 
-func (n nowhere) All(context.Context, *resource.List, *Coverage) iter.Seq2[database.Record, error] {
-	return func(yield func(database.Record, error) bool) { yield(database.Record{}, n.asked()) }
+func (n nowhere) All(context.Context, *resource.List, *Coverage) iter.Seq2[resource.Record, error] {
+	return func(yield func(resource.Record, error) bool) { yield(resource.Record{}, n.asked()) }
 }
 
 func (n nowhere) Trace(context.Context, strategy.Strategy, *resource.List) (Trace, error) {
@@ -299,7 +299,7 @@ func FuzzPeer(f *testing.F) {
 func TestView(t *testing.T) {
 	var v View
 	ev := func(kind EventKind, serial uint32, rev uint64) Event {
-		return Event{kind, Answer{ID: resource.MakeGID(1, 1, serial), Revision: rev}}
+		return Event{Kind: kind, Record: resource.Record{ID: resource.MakeGID(1, 1, serial), Revision: rev}}
 	}
 	take := func(in Event, want EventKind) { // want 0: no event
 		t.Helper()

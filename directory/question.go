@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/rocl-go/rocl/directory/database"
 	"github.com/rocl-go/rocl/directory/image"
 	"github.com/rocl-go/rocl/resource"
 )
@@ -75,10 +74,10 @@ func (c *Client) giveBack(a *askConn) {
 var errLost = errors.New("directory: server lost")
 
 // ask sends one question over a and returns the answer.
-func (a *askConn) ask(ctx context.Context, typ byte, body func(*codec)) (Answer, error) {
+func (a *askConn) ask(ctx context.Context, typ byte, body func(*codec)) (resource.Record, error) {
 	b, err := a.exchange(ctx, typ, msgAnswer, body)
 	if err != nil {
-		return Answer{}, err
+		return resource.Record{}, err
 	}
 	return ParseAnswer(b)
 }
@@ -159,7 +158,7 @@ func (c *Client) over(ctx context.Context, put func(*askConn) error) error {
 }
 
 // once asks a question that has one answer.
-func (c *Client) once(ctx context.Context, typ byte, body func(*codec)) (ans Answer, err error) {
+func (c *Client) once(ctx context.Context, typ byte, body func(*codec)) (ans resource.Record, err error) {
 	c.asks()
 	err = c.over(ctx, func(a *askConn) error {
 		ans, err = a.ask(ctx, typ, body)
@@ -187,21 +186,21 @@ func (c *Client) beside(ctx context.Context) *Server {
 // attributes if the pattern wants none. If the pattern has an order, Find returns the first
 // resource in that order: see Best. It returns ErrNotFound if nothing matches, and ErrPartial if
 // nothing was found and some nodes could not be asked.
-func (c *Client) Find(ctx context.Context, pattern *resource.List) (Answer, error) {
+func (c *Client) Find(ctx context.Context, pattern *resource.List) (resource.Record, error) {
 	if pattern.Conditional() {
 		if _, _, ordered := pattern.Order(); ordered {
 			return c.Best(ctx, pattern, nil)
 		}
 		if err := c.understood(pattern); err != nil {
-			return Answer{}, err
+			return resource.Record{}, err
 		}
 	}
 	if s := c.beside(ctx); s != nil {
-		if a, err := s.direct(ctx, pattern, func() (database.Record, bool, error) { return s.find(ctx, pattern) }); !errors.Is(err, ErrClosed) {
+		if a, err := s.direct(ctx, pattern, func() (resource.Record, bool, error) { return s.find(ctx, pattern) }); !errors.Is(err, ErrClosed) {
 			return a, err
 		}
 	}
-	if a, err, ok := c.inImage(ctx, pattern, false, func(r *image.Reader, buf []byte) (image.Record, image.Verdict) { return r.Find(pattern, buf) }); ok {
+	if a, err, ok := c.inImage(ctx, pattern, false, func(r *image.Reader, buf []byte) (resource.Record, image.Verdict) { return r.Find(pattern, buf) }); ok {
 		return a, err
 	}
 	return c.once(ctx, msgFind, func(k *codec) { k.bytes(pattern.Wire()) })
@@ -209,18 +208,18 @@ func (c *Client) Find(ctx context.Context, pattern *resource.List) (Answer, erro
 
 // Lookup returns a resource by its identifier, with the attributes want, or all if want is empty.
 // Its errors are those of Find.
-func (c *Client) Lookup(ctx context.Context, id resource.GID, want ...string) (Answer, error) {
+func (c *Client) Lookup(ctx context.Context, id resource.GID, want ...string) (resource.Record, error) {
 	p, err := resource.NewPattern(nil, want...)
 	if err != nil {
-		return Answer{}, err
+		return resource.Record{}, err
 	}
 	if s := c.beside(ctx); s != nil {
-		if a, err := s.direct(ctx, p, func() (database.Record, bool, error) { return s.lookup(ctx, id, p) }); !errors.Is(err, ErrClosed) {
+		if a, err := s.direct(ctx, p, func() (resource.Record, bool, error) { return s.lookup(ctx, id, p) }); !errors.Is(err, ErrClosed) {
 			return a, err
 		}
 	}
 	mine := id.Node() == c.self.Node() // then no other node can have it
-	if a, err, ok := c.inImage(ctx, p, mine, func(r *image.Reader, buf []byte) (image.Record, image.Verdict) { return r.Lookup(id, buf) }); ok {
+	if a, err, ok := c.inImage(ctx, p, mine, func(r *image.Reader, buf []byte) (resource.Record, image.Verdict) { return r.Lookup(id, buf) }); ok {
 		return a, err
 	}
 	return c.once(ctx, msgLookup, func(k *codec) { k.gid(id); k.bytes(p.Wire()) })

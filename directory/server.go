@@ -72,12 +72,12 @@ func takingOver(late bool) Option { return func(s *Server) { s.late = late } }
 // ErrNotFound where it is certain that nothing matches, else ErrPartial.
 type Remote interface {
 	// Find returns one resource of another member that matches.
-	Find(ctx context.Context, pattern *resource.List) (database.Record, error)
+	Find(ctx context.Context, pattern *resource.List) (resource.Record, error)
 	// Lookup returns the resource of another member that has an identifier. pattern has the wanted
 	// attributes.
-	Lookup(ctx context.Context, id resource.GID, pattern *resource.List) (database.Record, error)
+	Lookup(ctx context.Context, id resource.GID, pattern *resource.List) (resource.Record, error)
 	// All yields what matches and reports in cov which nodes were asked.
-	All(ctx context.Context, pattern *resource.List, cov *Coverage) iter.Seq2[database.Record, error]
+	All(ctx context.Context, pattern *resource.List, cov *Coverage) iter.Seq2[resource.Record, error]
 	// Trace searches as Find does, or by another search strategy, and returns how the search went.
 	Trace(ctx context.Context, way strategy.Strategy, pattern *resource.List) (Trace, error)
 	// Watch reports to w the matching resources of the other members, and what happens to them,

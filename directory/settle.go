@@ -9,7 +9,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/rocl-go/rocl/directory/database"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -160,7 +159,7 @@ func announces(l *resource.List) uint64 {
 
 // patiently calls ask, again and again while the server is settling, until ask reports true. An
 // error says that ctx or the server has ended first, and that there is no certain answer.
-func (s *Server) patiently(ctx context.Context, ask func() (database.Record, bool)) (r database.Record, ok bool, err error) {
+func (s *Server) patiently(ctx context.Context, ask func() (resource.Record, bool)) (r resource.Record, ok bool, err error) {
 	for {
 		settled := s.Settled() // read before the question: what was offered by then is found
 		r, ok = ask()
@@ -178,5 +177,5 @@ func (s *Server) patiently(ctx context.Context, ask func() (database.Record, boo
 
 // settle waits until the server has settled or ended.
 func (s *Server) settle() {
-	_, _, _ = s.patiently(s.life, func() (r database.Record, ok bool) { return })
+	_, _, _ = s.patiently(s.life, func() (r resource.Record, ok bool) { return })
 }

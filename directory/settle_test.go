@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rocl-go/rocl/directory/database"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -107,7 +106,7 @@ func TestCancelWhileSettling(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	enough := errors.New("enough")
 	time.AfterFunc(10*time.Millisecond, func() { cancel(enough) })
-	_, err := s.direct(ctx, list(t, nil), func() (database.Record, bool, error) { return s.find(ctx, list(t, resource.Match{"a": "b"})) })
+	_, err := s.direct(ctx, list(t, nil), func() (resource.Record, bool, error) { return s.find(ctx, list(t, resource.Match{"a": "b"})) })
 	if !errors.Is(err, enough) {
 		t.Error(err)
 	}

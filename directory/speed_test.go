@@ -15,14 +15,14 @@ import (
 )
 
 // atOnce is a Remote that answers every question.
-type atOnce struct{ database.Record }
+type atOnce struct{ resource.Record }
 
-func (a atOnce) Find(context.Context, *resource.List) (database.Record, error) { return a.Record, nil }
-func (a atOnce) Lookup(context.Context, resource.GID, *resource.List) (database.Record, error) {
+func (a atOnce) Find(context.Context, *resource.List) (resource.Record, error) { return a.Record, nil }
+func (a atOnce) Lookup(context.Context, resource.GID, *resource.List) (resource.Record, error) {
 	return a.Record, nil
 }
-func (a atOnce) All(context.Context, *resource.List, *Coverage) iter.Seq2[database.Record, error] {
-	return func(func(database.Record, error) bool) {}
+func (a atOnce) All(context.Context, *resource.List, *Coverage) iter.Seq2[resource.Record, error] {
+	return func(func(resource.Record, error) bool) {}
 }
 func (a atOnce) Watch(*resource.List, *database.Watch) func() { return func() {} }
 func (a atOnce) Trace(context.Context, strategy.Strategy, *resource.List) (t Trace, _ error) {
@@ -38,7 +38,7 @@ func BenchmarkElsewhere(b *testing.B) {
 		b.Fatal(err)
 	}
 	id := resource.MakeGID(2, 1, 1)
-	far := atOnce{database.Record{ID: id, Owner: id.Context(), Revision: 1, Attrs: *l}}
+	far := atOnce{resource.Record{ID: id, Owner: id.Context(), Revision: 1, Attrs: *l}}
 	c, err := JoinNode(b.Context(), filepath.Join(b.TempDir(), "d"), slog.New(slog.DiscardHandler), []Option{WithMembership(func(s *Server, _ bool) (func(bool), error) {
 		s.Attach(far)
 		return func(bool) {}, nil

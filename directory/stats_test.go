@@ -18,11 +18,11 @@ type unsure struct{ Remote }
 func (unsure) Addr() string                                 { return "" }
 func (unsure) Watch(*resource.List, *database.Watch) func() { return func() {} }
 
-func (unsure) Find(context.Context, *resource.List) (database.Record, error) {
-	return database.Record{}, ErrPartial
+func (unsure) Find(context.Context, *resource.List) (resource.Record, error) {
+	return resource.Record{}, ErrPartial
 }
-func (unsure) Lookup(context.Context, resource.GID, *resource.List) (database.Record, error) {
-	return database.Record{}, ErrClosed
+func (unsure) Lookup(context.Context, resource.GID, *resource.List) (resource.Record, error) {
+	return resource.Record{}, ErrClosed
 }
 
 // A server counts questions by their results, and what its contexts do with their resources.

@@ -14,7 +14,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rocl-go/rocl/directory/database"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -286,7 +285,7 @@ type hanging struct {
 
 func (h *hanging) Addr() string { return "" }
 
-func (h *hanging) Find(ctx context.Context, _ *resource.List) (r database.Record, err error) {
+func (h *hanging) Find(ctx context.Context, _ *resource.List) (r resource.Record, err error) {
 	h.asked <- struct{}{}
 	<-ctx.Done()
 	return r, context.Cause(ctx)

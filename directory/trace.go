@@ -9,7 +9,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/rocl-go/rocl/directory/database"
 	"github.com/rocl-go/rocl/directory/strategy"
 	"github.com/rocl-go/rocl/resource"
 )
@@ -71,7 +70,7 @@ func (s *Server) trace(ctx context.Context, c *codec, m *message) error {
 	by := traceCodes[code]
 	begun := time.Now()
 	here := TraceStep{Node: s.id.Node, How: "local", Members: 1, Outcome: "none", Covered: 1}
-	r, ok, err := s.patiently(ctx, func() (database.Record, bool) { return s.db.Find(&l) })
+	r, ok, err := s.patiently(ctx, func() (resource.Record, bool) { return s.db.Find(&l) })
 	if err != nil {
 		return err // cut short by the end of this server: the client asks the next one
 	}

@@ -19,23 +19,23 @@ import (
 
 // far is a Remote made up by a test.
 type far struct {
-	found  []database.Record
+	found  []resource.Record
 	failed []resource.NodeID
 	trace  Trace
 	err    error
 	ways   []strategy.Strategy // the strategies of the traces asked for
 }
 
-func (f *far) Find(context.Context, *resource.List) (database.Record, error) {
-	return database.Record{}, ErrNotFound
+func (f *far) Find(context.Context, *resource.List) (resource.Record, error) {
+	return resource.Record{}, ErrNotFound
 }
 
-func (f *far) Lookup(context.Context, resource.GID, *resource.List) (database.Record, error) {
-	return database.Record{}, ErrNotFound
+func (f *far) Lookup(context.Context, resource.GID, *resource.List) (resource.Record, error) {
+	return resource.Record{}, ErrNotFound
 }
 
-func (f *far) All(_ context.Context, _ *resource.List, cov *Coverage) iter.Seq2[database.Record, error] {
-	return func(yield func(database.Record, error) bool) {
+func (f *far) All(_ context.Context, _ *resource.List, cov *Coverage) iter.Seq2[resource.Record, error] {
+	return func(yield func(resource.Record, error) bool) {
 		for _, r := range f.found {
 			if !yield(r, nil) {
 				return
@@ -90,7 +90,7 @@ func TestNodeInCluster(t *testing.T) {
 func TestCoverage(t *testing.T) {
 	ctx := t.Context()
 	node := resource.NodeID(7)
-	f := &far{found: []database.Record{{ID: resource.MakeGID(node, 1, 1), Owner: resource.MakeGID(node, 1, 0), Revision: 1}}}
+	f := &far{found: []resource.Record{{ID: resource.MakeGID(node, 1, 1), Owner: resource.MakeGID(node, 1, 0), Revision: 1}}}
 	_, c := in(t, f)
 	find := func(cov *Coverage) (n int, err error) {
 		for _, e := range c.FindCovering(ctx, list(t, resource.Match{"type": "x"}), cov) {

@@ -15,7 +15,7 @@ const GoneGrace = time.Second
 // A View is what a watcher has been told of one server's resources. It outlives the server: from
 // the events of the next server it passes on only what is different.
 type View struct {
-	known   map[resource.GID]Answer
+	known   map[resource.GID]resource.Record
 	missing map[resource.GID]struct{} // known before, and not reported by the present server yet
 }
 
@@ -38,9 +38,9 @@ func (v *View) Take(ev Event) (Event, bool) {
 		return ev, known
 	}
 	if v.known == nil {
-		v.known = map[resource.GID]Answer{}
+		v.known = map[resource.GID]resource.Record{}
 	}
-	v.known[ev.ID] = ev.Answer
+	v.known[ev.ID] = ev.Record
 	ev.Kind = Appeared
 	if known {
 		ev.Kind = Changed
@@ -57,7 +57,7 @@ func (v *View) Missing() int { return len(v.missing) }
 func (v *View) Expire() []Event {
 	var gone []Event
 	for id := range v.missing {
-		gone = append(gone, Event{Gone, v.known[id]})
+		gone = append(gone, Event{Kind: Gone, Record: v.known[id]})
 		delete(v.known, id)
 	}
 	v.missing = nil

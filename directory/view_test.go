@@ -15,7 +15,7 @@ func TestViewSameRevision(t *testing.T) {
 	id := resource.MakeGID(1, 1, 1)
 	told := func(v *View, value string) bool {
 		l := list(t, resource.Attrs{"a": value})
-		ev, tell := v.Take(Event{Appeared, Answer{ID: id, Revision: 2, Attrs: *l}})
+		ev, tell := v.Take(Event{Kind: Appeared, Record: resource.Record{ID: id, Revision: 2, Attrs: *l}})
 		return tell && ev.Attrs.GetString("a") == value
 	}
 	var v View

@@ -321,16 +321,9 @@ func parseError(b []byte) error {
 	return e
 }
 
-// An Answer is a resource as the directory knows it. It belongs to the caller.
-type Answer struct {
-	ID, Owner resource.GID
-	Revision  uint64
-	Attrs     resource.List
-}
-
 // ParseAnswer returns the resource in a body that AppendAnswer wrote. The result does not refer to
 // b.
-func ParseAnswer(b []byte) (a Answer, err error) {
+func ParseAnswer(b []byte) (a resource.Record, err error) {
 	if a, err = ViewAnswer(b); err == nil {
 		a.Attrs = a.Attrs.Clone()
 	}
@@ -338,7 +331,7 @@ func ParseAnswer(b []byte) (a Answer, err error) {
 }
 
 // ViewAnswer is ParseAnswer with a result that refers to b. b must not change any more.
-func ViewAnswer(b []byte) (a Answer, err error) {
+func ViewAnswer(b []byte) (a resource.Record, err error) {
 	p := parser{b: b}
 	a = p.head()
 	a.Attrs, err = p.list()
@@ -349,18 +342,23 @@ func ViewAnswer(b []byte) (a Answer, err error) {
 const answerHead = 16 + 16 + 8
 
 // head takes the part of an answer before the attributes.
-func (p *parser) head() Answer {
+func (p *parser) head() resource.Record {
 	if len(p.b) < answerHead {
 		p.bad = true
-		return Answer{}
+		return resource.Record{}
 	}
 	b := p.b[:answerHead]
 	p.b = p.b[answerHead:]
-	return Answer{ID: resource.GetGID(b), Owner: resource.GetGID(b[16:]), Revision: binary.LittleEndian.Uint64(b[32:])}
+	return resource.Record{ID: resource.GetGID(b), Owner: resource.GetGID(b[16:]), Revision: binary.LittleEndian.Uint64(b[32:])}
 }
 
-// EventKind says what happened to a watched resource.
-type EventKind = database.Kind
+// Events of watches; see package database.
+type (
+	// An Event is one change of what matches a watch, or Synced.
+	Event = database.Event
+	// EventKind says what happened to a watched resource.
+	EventKind = database.Kind
+)
 
 // Kinds of events; see package database.
 const (
@@ -370,12 +368,6 @@ const (
 	Synced   = database.Synced
 )
 
-// An Event is one change of what matches a watch, or Synced.
-type Event struct {
-	Kind EventKind
-	Answer
-}
-
 // parseEvent returns the event in a message, or ErrProtocol if the message is malformed.
 func parseEvent(m *message) (ev Event, err error) {
 	if m.typ != msgEvent || len(m.body) < 1 {
@@ -384,7 +376,7 @@ func parseEvent(m *message) (ev Event, err error) {
 	if ev.Kind = EventKind(m.body[0]); ev.Kind < Appeared || ev.Kind > Synced {
 		return ev, fmt.Errorf("%w: event %d", ErrProtocol, ev.Kind)
 	}
-	ev.Answer, err = ParseAnswer(m.body[1:])
+	ev.Record, err = ParseAnswer(m.body[1:])
 	return ev, err
 }
 

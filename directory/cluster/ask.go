@@ -123,7 +123,7 @@ func parseAnswer(b []byte) (database.Record, error) {
 	if err != nil {
 		err = fmt.Errorf("%w: %w", search.ErrMalformed, err)
 	}
-	return database.Record(a), err
+	return a, err
 }
 
 // Find asks the other members for a resource that matches. It waits for members that cannot be

@@ -34,18 +34,18 @@ func TestLarge(t *testing.T) {
 		"a large question":            pattern(resource.Match{"x": x}, "name"),
 		"a large question and answer": pattern(resource.Match{"x": x}, "y"),
 	} {
-		check := func(how string, r *directory.Answer, err error) {
+		check := func(how string, r *resource.Record, err error) {
 			t.Helper()
 			if err != nil || r.ID != id || r.Attrs.GetString("name") != "huge" && r.Attrs.GetString("y") != y {
 				t.Fatalf("%s, by %s: %v: %v", what, how, r.ID, err)
 			}
 		}
 		r, err := a.Find(ctx, p)
-		check("find", (*directory.Answer)(&r), err)
+		check("find", &r, err)
 		n := 0
 		var cov directory.Coverage
 		for r, err := range a.All(ctx, p, &cov) {
-			check("all", (*directory.Answer)(&r), err)
+			check("all", &r, err)
 			n++
 		}
 		if n != 1 || cov.Covered != 2 || len(cov.Failed) > 0 {

@@ -200,7 +200,7 @@ func (w *watching) tell(events []directory.Event) {
 		if ev.Kind == directory.Gone {
 			w.to.Untell(ev.ID)
 		} else {
-			w.to.Tell(database.Record(ev.Answer))
+			w.to.Tell(ev.Record)
 		}
 	}
 }

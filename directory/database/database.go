@@ -30,12 +30,9 @@ var (
 	ErrNotOwner = errors.New("database: resource is another context's")
 )
 
-// A Record is one resource. Attrs is a view that stays valid for ever; it must not be changed.
-type Record struct {
-	ID, Owner resource.GID
-	Revision  uint64
-	Attrs     resource.List
-}
+// A Record is one resource. In records of this package Attrs is a view that stays valid for ever; it
+// must not be changed.
+type Record = resource.Record
 
 // record is a Record in the form in which the database stores it: 56 bytes.
 type record struct {

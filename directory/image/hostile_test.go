@@ -30,7 +30,7 @@ func page(t testing.TB, size int) (mem []byte, read func() *Reader) {
 
 // questions asks all kinds of questions and ignores the answers: each must come.
 func questions(t testing.TB, r *Reader, known []resource.List) {
-	check := func(rec Record, v Verdict) {
+	check := func(rec resource.Record, v Verdict) {
 		if v == Found {
 			if _, err := resource.ParseList(rec.Attrs.Wire()); err != nil {
 				t.Error("found what is no list:", err)
@@ -40,7 +40,7 @@ func questions(t testing.TB, r *Reader, known []resource.List) {
 	for i := range known {
 		check(r.Find(&known[i], nil))
 		l, v := r.List(&known[i])
-		for recs := make([]Record, 0, 64); v == Found && l.Left() > 0; {
+		for recs := make([]resource.Record, 0, 64); v == Found && l.Left() > 0; {
 			recs, v = l.Next(recs[:0])
 			for _, rec := range recs {
 				check(rec, Found)
@@ -62,7 +62,7 @@ func patterns(t testing.TB) []resource.List {
 func template(t testing.TB) []byte {
 	d := newDB(t, minSize)
 	for i := range uint32(40) {
-		d.put(i, Record{anybody.WithSerial(i + 1), anybody, 1, checked(i%20, i, 0)})
+		d.put(i, record(anybody.WithSerial(i+1), anybody, 1, checked(i%20, i, 0)))
 	}
 	d.w.SetAlone(true)
 	return append([]byte(nil), d.w.mem[:8*d.w.space.next]...)

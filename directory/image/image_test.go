@@ -26,7 +26,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 type db struct {
 	w     *Writer
 	post  map[string][]uint32
-	recs  map[uint32]*Record
+	recs  map[uint32]*resource.Record
 	place map[uint32]map[string]uint32
 }
 
@@ -39,7 +39,7 @@ func newDB(t testing.TB, size int) *db {
 	}
 	t.Cleanup(w.Close)
 	w.Live()
-	return &db{w, map[string][]uint32{}, map[uint32]*Record{}, map[uint32]map[string]uint32{}}
+	return &db{w, map[string][]uint32{}, map[uint32]*resource.Record{}, map[uint32]map[string]uint32{}}
 }
 
 func (d *db) open(t testing.TB) *Reader {
@@ -90,7 +90,11 @@ func (d *db) unindex(i uint32) {
 	delete(d.place, i)
 }
 
-func (d *db) put(i uint32, r Record) {
+func record(id, owner resource.GID, revision uint64, l resource.List) resource.Record {
+	return resource.Record{ID: id, Owner: owner, Revision: revision, Attrs: l}
+}
+
+func (d *db) put(i uint32, r resource.Record) {
 	if d.recs[i] != nil {
 		d.unindex(i)
 	}
@@ -126,7 +130,7 @@ func TestAgainstModel(t *testing.T) {
 		}
 		defer w.Close()
 		w.Live()
-		d := &db{w, map[string][]uint32{}, map[uint32]*Record{}, map[uint32]map[string]uint32{}}
+		d := &db{w, map[string][]uint32{}, map[uint32]*resource.Record{}, map[uint32]map[string]uint32{}}
 		fd, size, err := w.File()
 		if err != nil {
 			t.Fatal(err)
@@ -152,7 +156,7 @@ func TestAgainstModel(t *testing.T) {
 				i := number.Draw(t, "i")
 				rev++
 				owner := rapid.SampledFrom([]resource.GID{anybody, resource.MakeGID(9, 9, 0)}).Draw(t, "owner")
-				d.put(i, Record{anybody.WithSerial(i + 1), owner, rev, draw.Draw(t, "l")})
+				d.put(i, record(anybody.WithSerial(i+1), owner, rev, draw.Draw(t, "l")))
 			},
 			"remove": func(t *rapid.T) {
 				if i := number.Draw(t, "i"); d.recs[i] != nil {
@@ -188,7 +192,7 @@ func TestAgainstModel(t *testing.T) {
 }
 
 // same reports whether a and b are equal.
-func same(a, b *Record) bool {
+func same(a, b *resource.Record) bool {
 	return a != nil && a.ID == b.ID && a.Owner == b.Owner && a.Revision == b.Revision && a.Attrs.Equal(&b.Attrs)
 }
 
@@ -200,8 +204,8 @@ func TestGrowth(t *testing.T) {
 	var least int
 	for round := range 6 {
 		for i := range uint32(n) {
-			d.put(i, Record{anybody.WithSerial(i + 1), anybody, uint64(round), list(t, resource.Attrs{
-				"all": "same", "mod": fmt.Sprint(i % 7), "own": fmt.Sprint(i), "round": fmt.Sprint(round), "pad": string(make([]byte, int(i)%300))})})
+			d.put(i, record(anybody.WithSerial(i+1), anybody, uint64(round), list(t, resource.Attrs{
+				"all": "same", "mod": fmt.Sprint(i % 7), "own": fmt.Sprint(i), "round": fmt.Sprint(round), "pad": string(make([]byte, int(i)%300))})))
 		}
 		if d.w.Err() != nil {
 			t.Fatal(d.w.Err())
@@ -245,7 +249,7 @@ func TestFull(t *testing.T) {
 		if i > 4000 {
 			t.Fatal("more fits than there is")
 		}
-		d.put(i, Record{anybody.WithSerial(i + 1), anybody, 1, list(t, resource.Attrs{"i": fmt.Sprint(i), "pad": pad})})
+		d.put(i, record(anybody.WithSerial(i+1), anybody, 1, list(t, resource.Attrs{"i": fmt.Sprint(i), "pad": pad})))
 	}
 	if err := d.w.Err(); !errors.Is(err, ErrFull) {
 		t.Error(err)
@@ -262,7 +266,7 @@ func TestWorn(t *testing.T) {
 	pad := string(make([]byte, 30_000))
 	const n = 4000
 	for i := range uint32(n) {
-		d.put(i, Record{anybody.WithSerial(i + 1), anybody, 1, list(t, resource.Attrs{"i": fmt.Sprint(i), "pad": pad})})
+		d.put(i, record(anybody.WithSerial(i+1), anybody, 1, list(t, resource.Attrs{"i": fmt.Sprint(i), "pad": pad})))
 	}
 	for i := range uint32(n) {
 		d.remove(i)
@@ -277,7 +281,7 @@ func TestLarge(t *testing.T) {
 	d := newDB(t, minSize)
 	r := d.open(t)
 	l := list(t, resource.Attrs{"type": "big", "pad": string(make([]byte, maxKept))})
-	d.put(0, Record{anybody.WithSerial(1), anybody, 1, l})
+	d.put(0, record(anybody.WithSerial(1), anybody, 1, l))
 	p := list(t, resource.Match{"type": "big"})
 	if _, v := r.Find(&p, nil); v != Ask {
 		t.Errorf("find: %v", v)
@@ -285,7 +289,7 @@ func TestLarge(t *testing.T) {
 	if _, v := r.Lookup(anybody.WithSerial(1), nil); v != Ask {
 		t.Errorf("lookup: %v", v)
 	}
-	d.put(0, Record{anybody.WithSerial(1), anybody, 2, list(t, resource.Attrs{"type": "big"})})
+	d.put(0, record(anybody.WithSerial(1), anybody, 2, list(t, resource.Attrs{"type": "big"})))
 	if _, v := r.Find(&p, nil); v != Found {
 		t.Errorf("find: %v", v)
 	}
@@ -310,7 +314,7 @@ func TestBounded(t *testing.T) {
 	d := newDB(t, 16<<20)
 	r := d.open(t)
 	for i := range uint32(2 * maxLooks) {
-		d.put(i, Record{anybody.WithSerial(i + 1), anybody, 1, list(t, resource.Attrs{"a": fmt.Sprint(i % 2), "b": fmt.Sprint(i % 2)})})
+		d.put(i, record(anybody.WithSerial(i+1), anybody, 1, list(t, resource.Attrs{"a": fmt.Sprint(i % 2), "b": fmt.Sprint(i % 2)})))
 	}
 	p := list(t, resource.Match{"a": "0", "b": "1"})
 	d.remove(0)
@@ -318,7 +322,7 @@ func TestBounded(t *testing.T) {
 		t.Errorf("as many as are looked at: %v", v)
 	}
 	p = list(t, resource.Match{"a": "1", "b": "0"})
-	d.put(0, Record{anybody.WithSerial(1), anybody, 1, list(t, resource.Attrs{"a": "1", "b": "1"})})
+	d.put(0, record(anybody.WithSerial(1), anybody, 1, list(t, resource.Attrs{"a": "1", "b": "1"})))
 	if _, v := r.Find(&p, nil); v != None && v != Ask {
 		t.Errorf("more: %v", v)
 	}
@@ -334,7 +338,7 @@ func TestMidst(t *testing.T) {
 	d := newDB(t, minSize)
 	r := d.open(t)
 	l := list(t, resource.Attrs{"a": "1", "b": "1"})
-	d.put(0, Record{anybody.WithSerial(1), anybody, 1, l})
+	d.put(0, record(anybody.WithSerial(1), anybody, 1, l))
 	find := func(name, value string, want Verdict) {
 		t.Helper()
 		p := list(t, resource.Match{name: value})
@@ -406,7 +410,7 @@ func TestReadAllocs(t *testing.T) {
 	d := newDB(t, minSize)
 	r := d.open(t)
 	for i := range uint32(100) {
-		d.put(i, Record{anybody.WithSerial(i + 1), anybody, 1, list(t, resource.Attrs{"type": "worker", "name": fmt.Sprint(i)})})
+		d.put(i, record(anybody.WithSerial(i+1), anybody, 1, list(t, resource.Attrs{"type": "worker", "name": fmt.Sprint(i)})))
 	}
 	buf := make([]byte, 1024)
 	for _, m := range []resource.Match{{"type": "worker"}, {"name": "7"}, {"type": "worker", "name": "8"}, {"name": "none"}} {
@@ -424,7 +428,7 @@ func TestReadAllocs(t *testing.T) {
 func TestCloseWhileRead(t *testing.T) {
 	for range 50 {
 		d := newDB(t, minSize)
-		d.put(0, Record{anybody.WithSerial(1), anybody, 1, list(t, resource.Attrs{"a": "1"})})
+		d.put(0, record(anybody.WithSerial(1), anybody, 1, list(t, resource.Attrs{"a": "1"})))
 		r := d.open(t)
 		var wg sync.WaitGroup
 		begun := make(chan struct{}, 4)
@@ -490,7 +494,7 @@ func listed(t *testing.T, r *Reader, keys uint32) bool {
 	l, v := r.List(&p)
 	seen := map[resource.GID]bool{}
 	always := uint32(0)
-	for recs := make([]Record, 0, 7); v == Found && l.Left() > 0; {
+	for recs := make([]resource.Record, 0, 7); v == Found && l.Left() > 0; {
 		recs, v = l.Next(recs[:0])
 		for i := range recs {
 			rec := &recs[i]
@@ -519,7 +523,7 @@ func hammer(t *testing.T) {
 	d := newDB(t, 64<<20)
 	const keys, comes = 200, 50 // the first keys always exist, the others come and go
 	for i := range uint32(keys) {
-		d.put(i, Record{anybody.WithSerial(i + 1), anybody, 1, checked(i, i, 0)})
+		d.put(i, record(anybody.WithSerial(i+1), anybody, 1, checked(i, i, 0)))
 	}
 	var told [keys]atomic.Uint64 // revisions that were committed
 	stop := make(chan struct{})
@@ -534,12 +538,12 @@ func hammer(t *testing.T) {
 			i := rand.Uint32N(keys + comes)
 			switch {
 			case i < keys:
-				d.put(i, Record{anybody.WithSerial(i + 1), anybody, uint64(round), checked(i, rand.Uint32(), round)})
+				d.put(i, record(anybody.WithSerial(i+1), anybody, uint64(round), checked(i, rand.Uint32(), round)))
 				told[i].Store(uint64(round))
 			case d.recs[i] != nil:
 				d.remove(i)
 			default:
-				d.put(i, Record{anybody.WithSerial(i + 1), anybody, uint64(round), checked(i, rand.Uint32(), round)})
+				d.put(i, record(anybody.WithSerial(i+1), anybody, uint64(round), checked(i, rand.Uint32(), round)))
 			}
 			if round%64 == 0 {
 				runtime.Gosched()
@@ -561,7 +565,7 @@ func hammer(t *testing.T) {
 				if i < keys {
 					known = told[i].Load()
 				}
-				var rec Record
+				var rec resource.Record
 				var v Verdict
 				switch rand.IntN(4) {
 				case 3:

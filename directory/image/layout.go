@@ -140,10 +140,3 @@ func joinGID(hi, lo uint64) resource.GID {
 	binary.BigEndian.PutUint64(b[8:], lo)
 	return resource.GetGID(b[:])
 }
-
-// A Record is one resource, copied from an image.
-type Record struct {
-	ID, Owner resource.GID
-	Revision  uint64
-	Attrs     resource.List
-}

@@ -77,7 +77,7 @@ func (l *Listing) candidates(s *search) outcome {
 // Next appends the next records to recs until recs has no more capacity. Their attributes are
 // copies. The verdict Found says that all is well; if recs has capacity left then, there are no
 // more records. Ask and Over say that the image cannot tell what follows.
-func (l *Listing) Next(recs []Record) ([]Record, Verdict) {
+func (l *Listing) Next(recs []resource.Record) ([]resource.Record, Verdict) {
 	if !l.r.enter() {
 		return recs, Over
 	}

@@ -127,15 +127,15 @@ func (r *Reader) Alone() bool {
 // Find returns one resource that matches a pattern. Among several, it returns a different one from
 // call to call. The attributes lie in buf if it is large enough. For a pattern with an order or an
 // owner the verdict is Ask.
-func (r *Reader) Find(pattern *resource.List, buf []byte) (Record, Verdict) {
+func (r *Reader) Find(pattern *resource.List, buf []byte) (resource.Record, Verdict) {
 	if pattern.Conditional() {
 		_, _, ordered := pattern.Order()
 		if _, owned := pattern.Owner(); ordered || owned {
-			return Record{}, Ask
+			return resource.Record{}, Ask
 		}
 	}
 	if !r.enter() {
-		return Record{}, Over
+		return resource.Record{}, Over
 	}
 	defer r.leave()
 	s := search{Reader: r, buf: buf, looks: maxLooks}
@@ -144,9 +144,9 @@ func (r *Reader) Find(pattern *resource.List, buf []byte) (Record, Verdict) {
 }
 
 // Lookup returns the resource with an identifier. The attributes lie in buf if it is large enough.
-func (r *Reader) Lookup(id resource.GID, buf []byte) (Record, Verdict) {
+func (r *Reader) Lookup(id resource.GID, buf []byte) (resource.Record, Verdict) {
 	if !r.enter() {
-		return Record{}, Over
+		return resource.Record{}, Over
 	}
 	defer r.leave()
 	s := search{Reader: r, buf: buf, looks: maxLooks}
@@ -171,29 +171,29 @@ type search struct {
 	buf    []byte
 	looks  int
 	system bool
-	rec    Record
+	rec    resource.Record
 }
 
 // run calls once until the outcome is not torn, at most maxTries times, and turns the outcome into
 // a verdict.
-func (s *search) run(once func() outcome) (Record, Verdict) {
+func (s *search) run(once func() outcome) (resource.Record, Verdict) {
 	for range maxTries {
 		if !s.good() {
-			return Record{}, Over
+			return resource.Record{}, Over
 		}
 		switch once() {
 		case yes:
 			return s.rec, Found
 		case no:
-			return Record{}, None
+			return resource.Record{}, None
 		case nonsense:
 			s.wrong.Store(true)
-			return Record{}, Over
+			return resource.Record{}, Over
 		case large, enough:
-			return Record{}, Ask
+			return resource.Record{}, Ask
 		}
 	}
-	return Record{}, Ask
+	return resource.Record{}, Ask
 }
 
 // hit is a posting, and the version of its part before the posting was read.
@@ -404,11 +404,11 @@ func (s *search) read(i uint32) (how outcome, system bool) {
 			return nonsense, false
 		}
 		b := s.w[block : block+blockLen(size)]
-		s.rec = Record{ID: id, Owner: joinGID(b[0].Load(), b[1].Load())}
+		s.rec = resource.Record{ID: id, Owner: joinGID(b[0].Load(), b[1].Load())}
 		s.copy(b[blockHead:])
 		how = yes
 	case size <= maxWithin:
-		s.rec = Record{ID: id, Owner: id.Context()}
+		s.rec = resource.Record{ID: id, Owner: id.Context()}
 		s.copy(r[recordHead : recordHead+(size+7)/8])
 		how = yes
 	default:
