@@ -67,6 +67,8 @@ type Config struct {
 	Opening  context.Context
 	Resolver *net.Resolver // resolves the names in Join; nil: the system's resolver
 	Logger   *slog.Logger
+
+	gossip func(*memberlist.Config) // changes memberlist's settings; nil, except in tests
 }
 
 // A Cluster is this node's membership. Its methods may be called concurrently.
@@ -116,7 +118,7 @@ type Cluster struct {
 	watches watches
 	count   counts
 
-	// mu guards filters, search and the fields from due to casts, and setting the timer.
+	// mu guards filters, search and the fields from due to silent, and setting the timer.
 	mu      sync.Mutex
 	filters *search.Filters
 	born    time.Time // only its monotonic part is used: reading half the clock is half the price
@@ -127,6 +129,7 @@ type Cluster struct {
 	spare   []port.Out // an empty slice to be used as out again, with the buffers of its payloads
 	said    []byte     // buffer of the last answer to another member
 	casts   [][]byte
+	silent  []resource.NodeID // members that did not answer, for which mend is called without mu
 }
 
 // maxName limits the name of a cluster, in bytes: with "rocl " before it, the name is the label of
@@ -163,6 +166,7 @@ func Open(cfg Config) (*Cluster, error) {
 		Members: func() []resource.NodeID { return *c.members.Load() },
 		Local:   c.local,
 		May:     c.may,
+		Silent:  func(m resource.NodeID) { c.silent = append(c.silent, m) },
 		Send: func(to resource.NodeID, p *search.Packet) {
 			c.asks(to, p)
 			if p.Covered > 0 {
@@ -398,13 +402,16 @@ func (c *Cluster) advanced(out []port.Out, timely func() bool, f func(now time.T
 		c.out, c.spare = c.spare, nil
 	}
 	f(now)
-	out, casts := c.out, c.casts
-	c.out, c.casts = nil, nil
+	out, casts, silent := c.out, c.casts, c.silent
+	c.out, c.casts, c.silent = nil, nil, nil
 	c.arm()
 	c.mu.Unlock()
 	c.count.sent.Add(uint64(len(out) + len(casts)))
 	for _, b := range casts {
 		c.port.Cast(b)
+	}
+	if len(silent) > 0 {
+		c.mend(silent)
 	}
 	return out
 }

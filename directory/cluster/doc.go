@@ -11,7 +11,8 @@
 // the halves of a cluster that were cut for longer would stay apart for good.
 //
 // By gossip each member tells its epoch, which names the present life of its port. The other
-// members address that life alone.
+// members address that life alone. A member that has missed the gossip of a new epoch gets no
+// answers: then the two exchange all that they know, by a stream (roll.go).
 //
 // A member that closes while the contexts of its node go on says so: another server is about to
 // take its place. It stays a member that cannot be asked, until it is back or a few seconds have

@@ -69,6 +69,9 @@ func (c *Cluster) gossip() error {
 		}
 		c.ring = m.Keyring
 	}
+	if c.cfg.gossip != nil {
+		c.cfg.gossip(m)
+	}
 	var err error
 	c.list, err = memberlist.Create(m)
 	return err

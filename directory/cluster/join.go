@@ -21,7 +21,8 @@ const (
 	// beaconTime is how often a member that is not alone makes itself known to the group.
 	beaconTime = 2 * time.Second
 	joinTime   = 2 * time.Second // for one attempt
-	// mostSeekers is how many members, on average, look at a time for a member that is away.
+	// mostSeekers is how many members, on average, look at a time for a member that is away or does
+	// not answer.
 	mostSeekers = 8
 	// mostMissed limits the missed members looked for at a time: one that answers knows the rest.
 	mostMissed = 16
@@ -197,7 +198,7 @@ func (c *Cluster) missed(now time.Time) (addrs []string) {
 	}
 	for id, m := range c.nodes {
 		switch {
-		case m.alive || m.away != nil && rand.N(len(*c.members.Load())) >= mostSeekers:
+		case m.alive || m.away != nil && !c.seeks():
 		case m.away != nil: // when the member is back, it may know no other member
 			addrs = append(addrs, m.addr)
 		case now.Sub(m.lost) > forget:
@@ -208,6 +209,10 @@ func (c *Cluster) missed(now time.Time) (addrs []string) {
 	}
 	return addrs
 }
+
+// seeks reports whether this member is one of those that look for a certain member now. It is drawn
+// by lot.
+func (c *Cluster) seeks() bool { return rand.N(len(*c.members.Load())) < mostSeekers }
 
 // look joins the member at an address, in a goroutine of its own, which calls found with nmu held
 // if a member answers. A packet goes first: a member that is cut off would hold up a connection for

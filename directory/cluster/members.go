@@ -36,6 +36,8 @@ type node struct {
 	rolls   bool // it reads the checksum of members in a no: see roll.go
 	hearsay bool // another member told of it, and it was never seen alive
 	doubt   bool // its account, which follows, decides whether the node is waited for
+
+	mended time.Time // when mend exchanged with it last
 }
 
 // seen handles what gossip says of a node. memberlist calls it.

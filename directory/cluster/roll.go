@@ -140,26 +140,13 @@ type exchange struct {
 // call began the exchange: a call waits for an exchange that is under way.
 func (c *Cluster) exchangeWith(ctx context.Context, with resource.NodeID) (begun bool, err error) {
 	c.nmu.Lock()
-	m, x := c.nodes[with], c.exchanges[with]
-	if m == nil || c.life.Err() != nil {
+	if c.nodes[with] == nil || c.life.Err() != nil {
 		c.nmu.Unlock()
 		return true, directory.ErrClosed
 	}
+	x := c.exchanges[with]
 	if begun = x == nil; begun {
-		x = &exchange{over: make(chan struct{})}
-		c.exchanges[with] = x
-		addr := m.addr
-		c.busy.Go(func() {
-			_, err := c.list.Join([]string{addr})
-			if err != nil {
-				c.log.Debug("cluster: exchanging members", "addr", addr, "err", err)
-			}
-			c.nmu.Lock()
-			defer c.nmu.Unlock()
-			x.err = err
-			delete(c.exchanges, with)
-			close(x.over)
-		})
+		x = c.exchange(with)
 	}
 	c.nmu.Unlock()
 	select {
@@ -169,5 +156,47 @@ func (c *Cluster) exchangeWith(ctx context.Context, with resource.NodeID) (begun
 		return begun, context.Cause(ctx)
 	case <-c.life.Done():
 		return begun, directory.ErrClosed
+	}
+}
+
+// exchange begins an exchange with a member in c.nodes, with which none is under way. The end of
+// c.life ends it. nmu must be held.
+func (c *Cluster) exchange(with resource.NodeID) *exchange {
+	x, addr := &exchange{over: make(chan struct{})}, c.nodes[with].addr
+	c.exchanges[with] = x
+	c.busy.Go(func() {
+		_, err := c.list.Join([]string{addr})
+		if err != nil {
+			c.log.Debug("cluster: exchanging members", "addr", addr, "err", err)
+		}
+		c.nmu.Lock()
+		defer c.nmu.Unlock()
+		x.err = err
+		delete(c.exchanges, with)
+		close(x.over)
+	})
+	return x
+}
+
+const (
+	mendTime  = time.Second // how often a member that does not answer is exchanged with
+	mostMends = 16          // exchanges under way when mend begins no other one
+)
+
+// mend exchanges with members that do not answer and are taken for alive. Gossip of the present
+// life of one of them may have been lost: then neither of the two opens what the other one sends,
+// and memberlist, which reaches it by a stream, sees nothing wrong. In a large cluster, only a few
+// of the members that ask do so at a time. nmu must not be held.
+func (c *Cluster) mend(silent []resource.NodeID) {
+	c.nmu.Lock()
+	defer c.nmu.Unlock()
+	now := time.Now()
+	for _, id := range silent {
+		m := c.nodes[id]
+		if m == nil || !m.alive || now.Sub(m.mended) < mendTime || c.exchanges[id] != nil || len(c.exchanges) >= mostMends || !c.seeks() || c.life.Err() != nil {
+			continue
+		}
+		m.mended = now
+		c.exchange(id)
 	}
 }

@@ -299,6 +299,7 @@ func (c *Cluster) follow(l *link) {
 		if time.Since(begun) > most {
 			wait = least
 		}
+		c.mend([]resource.NodeID{l.node})
 		c.log.Debug("cluster: watching", "node", fmt.Sprintf("%012x", uint64(l.node)), "err", err)
 		t := time.NewTimer(wait)
 		wait = min(2*wait, most)

@@ -36,6 +36,7 @@ const (
 	maxJobs    = 1 << 14              // parts under way for other nodes; further ones are not taken
 	maxFirst   = 8                    // nodes asked because of their summaries before all nodes are asked
 	firstTries = 2                    // times that these are asked
+	silences   = 2                    // in a row, after which Config.Silent is called
 	maxFailed  = 128                  // nodes named in one packet
 	maxBusy    = 1 << 8               // times that a head may say of one part that it is busy
 	pace       = 5 * time.Microsecond // time that sending one packet takes, if many are sent
@@ -52,6 +53,9 @@ type Config struct {
 	Send func(to resource.NodeID, p *Packet)
 	// May returns a few nodes whose summary has what the question asks for. It may be nil.
 	May func(search uint64, question []byte) []resource.NodeID
+	// Silent is called when a node that was asked has not answered for the second time in a row. It
+	// may be nil.
+	Silent func(node resource.NodeID)
 	// Cast sends p to all nodes. It is nil if the network cannot.
 	Cast func(p *Packet)
 	// Room is how many bytes a cast carries; 0: any number. Larger questions go without a cast.
@@ -332,7 +336,7 @@ func (n *Node) drop(j *job) {
 func (n *Node) askFirst(now time.Time, s *own) {
 	if s.tries > 0 {
 		for _, m := range s.first {
-			s.trace.silent(m)
+			n.silent(s.trace, m, s.tries)
 		}
 	}
 	tries, how := firstTries, HowSummary
@@ -374,6 +378,14 @@ func (n *Node) askFirst(now time.Time, s *own) {
 		n.cover(now, j, others)
 	}
 	n.settle(now, j)
+}
+
+// silent notes that m was asked times times in a row and has not answered.
+func (n *Node) silent(t *Trace, m resource.NodeID, times int) {
+	t.silent(m)
+	if times == silences && n.cfg.Silent != nil {
+		n.cfg.Silent(m)
+	}
 }
 
 // choose returns the strategy by which a search asks. s is the configured one, others the number of
@@ -621,7 +633,7 @@ func (n *Node) Pending() (parts, searches int) { return len(n.jobs), len(n.own) 
 // other nodes for the rest. While a head is heard of, it is waited for.
 func (n *Node) again(now time.Time, j *job, p *part) {
 	delete(j.parts, p.head())
-	j.trace().silent(p.head())
+	n.silent(j.trace(), p.head(), p.tries)
 	switch cut := (n.cfg.Tries + 1) / 2; {
 	case len(p.members) > 1 && p.tries < cut:
 		n.ask(now, j, p)

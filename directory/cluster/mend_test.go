@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster
+
+import (
+	"errors"
+	"net"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/memberlist"
+	"github.com/rocl-go/rocl/internal/eventually"
+	"github.com/rocl-go/rocl/resource"
+)
+
+// A lossy transport loses the datagrams to one address. While cut is set, it opens no stream to it.
+type lossy struct {
+	memberlist.NodeAwareTransport
+	to  string
+	cut *atomic.Bool
+}
+
+func (l lossy) WriteToAddress(b []byte, a memberlist.Address) (time.Time, error) {
+	if a.Addr == l.to {
+		return time.Now(), nil
+	}
+	return l.NodeAwareTransport.WriteToAddress(b, a)
+}
+
+func (l lossy) DialAddressTimeout(a memberlist.Address, timeout time.Duration) (net.Conn, error) {
+	if a.Addr == l.to && l.cut.Load() {
+		return nil, errors.New("cut")
+	}
+	return l.NodeAwareTransport.DialAddressTimeout(a, timeout)
+}
+
+// streamsApart makes memberlist exchange by streams only when it is told to.
+func streamsApart(m *memberlist.Config) { m.PushPullInterval = 0 }
+
+// All gossip of a restarted member's present life is lost to one other member. Questions between
+// the two are answered, whichever of them asks first, and a watch of the other member reaches the
+// restarted one.
+func TestLifeNotHeard(t *testing.T) {
+	for name, reaches := range map[string]func(other, restarted *Cluster, watched *atomic.Bool) bool{
+		"the restarted asks": func(other, restarted *Cluster, _ *atomic.Bool) bool { return finding(t, restarted, other) },
+		"the other asks":     func(other, restarted *Cluster, _ *atomic.Bool) bool { return finding(t, other, restarted) },
+		"the other watches": func(other, _ *Cluster, watched *atomic.Bool) bool {
+			what := pattern(resource.Match{"type": "held"})
+			w := other.cfg.DB.Watch(what)
+			defer w.Close()
+			defer other.Watch(what, w)()
+			for end := time.Now().Add(10 * time.Second); !watched.Load() && time.Now().Before(end); {
+				time.Sleep(time.Millisecond)
+			}
+			return watched.Load()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			const attempts = 5
+			for attempt := 1; !lifeNotHeard(t, reaches); attempt++ {
+				if attempt == attempts {
+					t.Fatal("this machine is too busy: living members are taken for dead")
+				}
+			}
+		})
+	}
+}
+
+// finding reports whether a question of from finds what holder has.
+func finding(t *testing.T, from, holder *Cluster) bool {
+	id := put(t, holder, 1, resource.Attrs{"type": "held"})
+	r, err := from.Find(t.Context(), pattern(resource.Match{"type": "held"}))
+	return err == nil && r.ID == id
+}
+
+// lifeNotHeard reports false if the member whose gossip is lost did not stay with the former life.
+func lifeNotHeard(t *testing.T, reaches func(other, restarted *Cluster, watched *atomic.Bool) bool) bool {
+	quiet := func(c *Config) { c.gossip = streamsApart }
+	a := member(t, 1, quiet)
+	var cut, watched atomic.Bool
+	silentTo := func(c *Config) {
+		c.gossip = func(m *memberlist.Config) {
+			streamsApart(m)
+			m.Transport = lossy{m.Transport.(memberlist.NodeAwareTransport), a.Addr(), &cut}
+		}
+	}
+	c := member(t, 3, silentTo, a)
+	b := member(t, 2, quiet, a)
+	together(t, a, b, c)
+	former, at := b.port.Epoch(), b.Addr()
+	vanish(b)
+	cut.Store(true)
+	b = member(t, 2, func(cfg *Config) {
+		silentTo(cfg)
+		cfg.Bind, cfg.Serve = at, func(nc net.Conn) {
+			watched.Store(true)
+			nc.Close()
+		}
+	}, c)
+	defer a.Close()
+	defer b.Close()
+	defer c.Close()
+	eventually.True(t, "the restarted member knows both, and joins no other one", func() bool {
+		b.nmu.Lock()
+		joins := b.former.Load() || len(b.looking) > 0
+		b.nmu.Unlock()
+		return !joins && knows(b, 1) && knows(b, 3) && c.epoch(2) == b.port.Epoch()
+	})
+	cut.Store(false)
+	if a.epoch(2) != former {
+		return false
+	}
+	if !reaches(a, b, &watched) {
+		if a.Stats().Deaths > 0 {
+			return false
+		}
+		t.Error("a member whose life is not heard of is not reached")
+	}
+	return true
+}
+
+// A member exchanges with one that does not answer once in a while, however many questions that one
+// does not answer, and not with one that is dead.
+func TestMend(t *testing.T) {
+	a := member(t, 1, nil)
+	b := member(t, 2, nil, a)
+	together(t, a, b)
+	begun := func() bool {
+		a.nmu.Lock()
+		defer a.nmu.Unlock()
+		return a.exchanges[2] != nil
+	}
+	ended := func() { eventually.True(t, "the exchange ends", func() bool { return !begun() }) }
+	change := func(f func(m *node)) {
+		a.nmu.Lock()
+		defer a.nmu.Unlock()
+		f(a.nodes[2])
+	}
+	silent := []resource.NodeID{2, 2, 77}
+	change(func(m *node) { m.mended = time.Now().Add(time.Hour) }) // no time passes meanwhile
+	a.mend(silent)
+	if begun() {
+		t.Error("exchanged with the same member twice in a moment")
+	}
+	change(func(m *node) { m.mended, m.alive = time.Time{}, false })
+	a.mend(silent)
+	if begun() {
+		t.Error("exchanged with a member that is dead")
+	}
+	change(func(m *node) { m.alive = true })
+	a.mend(silent)
+	change(func(m *node) {
+		if m.mended.IsZero() {
+			t.Error("did not exchange with a member that does not answer")
+		}
+	})
+	ended()
+}
+
+// An exchange with a member that accepts the stream, and is silent, ends with the asking member's
+// life.
+func TestCloseEndsExchange(t *testing.T) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	for _, key := range [][][]byte{nil, {[]byte("the key of the cluster")}} {
+		a := member(t, 1, func(c *Config) {
+			c.Keys = key
+			c.gossip = func(m *memberlist.Config) { m.TCPTimeout = time.Hour }
+		})
+		a.nmu.Lock()
+		a.nodes[2] = &node{addr: ln.Addr().String(), alive: true}
+		x := a.exchange(2)
+		a.nmu.Unlock()
+		nc, err := ln.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer nc.Close()
+		a.Close()
+		select {
+		case <-x.over:
+		default:
+			t.Error("the member is closed before its exchange ends")
+		}
+		if x.err == nil {
+			t.Error("exchanged with a silent peer")
+		}
+	}
+}
