@@ -17,7 +17,7 @@ import (
 	"github.com/rocl-go/rocl/subsys/tcp"
 )
 
-const bulkLen = 32 << 20
+const bulkLen = 8 << 20
 
 // bulkOrigin is a peer that exposes memory, registered and plain.
 func bulkOrigin(c *lib.Context, who lib.Attrs) error {
@@ -106,12 +106,12 @@ func TestBulkOriginKilled(t *testing.T) {
 	overBoth(t, func(t *testing.T, opts ...lib.Option) {
 		sock := socket(t)
 		c := open(t, sock, opts...)
-		ctx := soon(t, 60*time.Second)
-		ep, err := bulk.Open(ctx, c)
+		ep, err := bulk.Open(t.Context(), c)
 		if err != nil {
 			t.Fatal(err)
 		}
 		for round := range 5 {
+			ctx := soon(t, 60*time.Second)
 			name := fmt.Sprint("origin", round)
 			p := peer(t, "bulk-origin", sock, name)
 			f, err := c.Find(ctx, lib.Match{"peer": name}, lib.Want("registered", "plain"))
@@ -152,7 +152,11 @@ func TestBulkOriginKilled(t *testing.T) {
 				try(h, ep.Push)
 			}
 			for range round {
-				<-begun
+				select {
+				case <-begun:
+				case <-ctx.Done():
+					t.Fatal("a transfer has not ended")
+				}
 			}
 			p.kill(t)
 			transfers.Wait()
@@ -163,7 +167,7 @@ func TestBulkOriginKilled(t *testing.T) {
 				m.Release()
 			}
 		}
-		if err := ep.Close(ctx); err != nil {
+		if err := ep.Close(t.Context()); err != nil {
 			t.Error(err)
 		}
 	})
