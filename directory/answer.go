@@ -7,27 +7,27 @@ import (
 	"errors"
 	"fmt"
 	"iter"
-	"slices"
 	"time"
 
 	"github.com/rocl-go/rocl/directory/database"
+	"github.com/rocl-go/rocl/directory/internal/wire"
 	"github.com/rocl-go/rocl/resource"
 )
 
 // serveAsk answers the questions of one ask connection, one at a time, until the connection ends.
-func (s *Server) serveAsk(c *codec) error {
+func (s *Server) serveAsk(c *wire.Conn) error {
 	ctx, gone := context.WithCancel(s.life) // ends when the asking end hangs up
 	defer gone()
 	var cur cursor
 	defer cur.stop()
 	var pattern resource.List
 	for {
-		m, err := c.read()
+		m, err := c.ReadMessage()
 		if err != nil {
 			return err
 		}
 		begun := time.Now()
-		p := parser{b: m.body}
+		p := m.Parser()
 		var rec resource.Record
 		var ok bool
 		var far error // the question was valid, and has no certain answer
@@ -35,35 +35,35 @@ func (s *Server) serveAsk(c *codec) error {
 		l := pattern
 		stop := func() {}
 		if s.rest() != nil {
-			stop = onHangup(c.nc, gone)
+			stop = onHangup(c.Conn, gone)
 		}
-		switch m.typ {
-		case msgFind:
-			if l, err = p.pattern(); err == nil {
+		switch m.Type {
+		case wire.MsgFind:
+			if l, err = p.Pattern(); err == nil {
 				rec, ok, far = s.find(ctx, &l)
 			}
-		case msgLookup:
-			id := p.gid()
-			if l, err = p.list(); err == nil {
+		case wire.MsgLookup:
+			id := p.GID()
+			if l, err = p.List(); err == nil {
 				rec, ok, far = s.lookup(ctx, id, &l)
 			}
-		case msgStart:
-			if l, err = p.list(); err == nil {
+		case wire.MsgStart:
+			if l, err = p.List(); err == nil {
 				pattern = l.Clone()
 				cur.stop()
 				s.settle() // a cursor may miss what is offered again after the cursor began
 				cur = cursor{here: s.db.Cursor(&pattern)}
 				rec, ok, far = cur.next(ctx, s, &pattern)
 			}
-		case msgNext:
+		case wire.MsgNext:
 			if cur.here == nil {
 				err = fmt.Errorf("%w: next before start", ErrProtocol)
 			} else {
 				rec, ok, far = cur.next(ctx, s, &pattern)
 			}
-		case msgList, msgMore:
-			if m.typ == msgList {
-				if l, err = p.pattern(); err == nil {
+		case wire.MsgList, wire.MsgMore:
+			if m.Type == wire.MsgList {
+				if l, err = p.Pattern(); err == nil {
 					pattern = l.Clone()
 					cur.stop()
 					s.settle()
@@ -74,16 +74,16 @@ func (s *Server) serveAsk(c *codec) error {
 			}
 			if err == nil {
 				var n int
-				n, far = cur.batch(ctx, s, c, m.id, &pattern)
+				n, far = cur.batch(ctx, s, c, m.ID, &pattern)
 				ok = n > 0
 			}
-		case msgTrace:
+		case wire.MsgTrace:
 			told, err = true, s.trace(ctx, c, &m)
-		case msgStop:
+		case wire.MsgStop:
 			cur.stop()
 			cur, pattern, told = cursor{}, resource.List{}, true
 		default:
-			err = fmt.Errorf("%w: message type %d", ErrProtocol, m.typ)
+			err = fmt.Errorf("%w: message type %d", ErrProtocol, m.Type)
 		}
 		stop()
 		if told && err == nil {
@@ -91,25 +91,25 @@ func (s *Server) serveAsk(c *codec) error {
 		}
 		// The question is counted before the answer is sent, so that a client with the answer finds
 		// it in the figures.
-		s.count.question(m.typ, ok, errors.Join(err, far), time.Since(begun))
+		s.count.question(m.Type, ok, errors.Join(err, far), time.Since(begun))
 		switch {
 		case err != nil:
-			_ = c.sendError(m.id, err)
+			_ = c.SendError(m.ID, err)
 			return err
 		case s.life.Err() != nil:
 			return nil // cut short by the end of this server: the client asks the next one
 		case far != nil:
-			err = c.sendError(m.id, far)
-		case !ok && (m.typ == msgStart || m.typ == msgNext || m.typ == msgList || m.typ == msgMore):
-			err = c.sendEnd(m.id, &cur.cov)
+			err = c.SendError(m.ID, far)
+		case !ok && (m.Type == wire.MsgStart || m.Type == wire.MsgNext || m.Type == wire.MsgList || m.Type == wire.MsgMore):
+			err = c.SendEnd(m.ID, cur.cov.Covered, cur.cov.Failed)
 		case !ok:
-			err = c.sendError(m.id, ErrNotFound)
-		case m.typ == msgList || m.typ == msgMore:
-			err = c.send()
+			err = c.SendError(m.ID, ErrNotFound)
+		case m.Type == wire.MsgList || m.Type == wire.MsgMore:
+			err = c.Send()
 		default:
-			c.begin(msgAnswer, m.id)
-			c.out = AppendAnswer(c.out, &rec, &l)
-			err = c.send()
+			c.Begin(wire.MsgAnswer, m.ID)
+			c.Record(&rec, &l)
+			err = c.Send()
 		}
 		if err != nil {
 			return err
@@ -150,22 +150,6 @@ func (k *cursor) stop() {
 	if k.end != nil {
 		k.end()
 	}
-}
-
-// AppendAnswer appends a resource to b in the form of the body of an answer. The body has the
-// pattern with its wanted values filled in, or all attributes if the pattern wants none.
-func AppendAnswer(b []byte, r *resource.Record, pattern *resource.List) []byte {
-	k := codec{out: slices.Grow(b, 40+len(r.Attrs.Wire()))}
-	k.gid(r.ID)
-	k.gid(r.Owner)
-	k.u64(r.Revision)
-	if pattern.Complete() {
-		k.bytes(r.Attrs.Wire())
-		return k.out
-	}
-	l := pattern.Answer(&r.Attrs)
-	k.bytes(l.Wire())
-	return k.out
 }
 
 // find searches this node, then the other members. An error says that there is no certain answer.

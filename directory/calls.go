@@ -9,6 +9,7 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/rocl-go/rocl/directory/internal/wire"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -19,7 +20,7 @@ const mostTaken = 64 << 10
 // lifeConn is a life connection with the requests under way on it. Callers put requests into a
 // queue and never write themselves, so a server that hangs blocks only the writing goroutine.
 type lifeConn struct {
-	c    *codec        // used by the reading goroutine; the writing one uses its nc
+	c    *wire.Conn    // used by the reading goroutine; the writing one uses its nc
 	gone chan struct{} // closed when the connection has ended
 	some chan struct{} // has a value when the queue may have a request
 	// asked counts questions over other connections until the index is asked for. The client's mu
@@ -34,7 +35,7 @@ type lifeConn struct {
 }
 
 // newLifeConn returns a life connection whose goroutines are not started.
-func newLifeConn(c *codec) *lifeConn {
+func newLifeConn(c *wire.Conn) *lifeConn {
 	return &lifeConn{c: c, gone: make(chan struct{}), some: make(chan struct{}, 1), pending: map[uint64]*request{}}
 }
 
@@ -42,9 +43,9 @@ func newLifeConn(c *codec) *lifeConn {
 type request struct {
 	typ    byte
 	id     resource.GID
-	body   func(*codec)     // writes what follows the identifier; may be nil
-	noted  func(rev uint64) // called by the reading goroutine before the answer is delivered; may be nil
-	insist bool             // the request is sent even if its caller gives up
+	body   func(*wire.Builder) // writes what follows the identifier; may be nil
+	noted  func(rev uint64)    // called by the reading goroutine before the answer is delivered; may be nil
+	insist bool                // the request is sent even if its caller gives up
 
 	// The following fields are set by put.
 	n      uint64     // the number on the connection; 0: no caller waits for the answer
@@ -68,16 +69,15 @@ func (lc *lifeConn) put(q request, waits bool) *request {
 		r.answer = make(chan reply, 1)
 		lc.pending[r.n] = r
 	}
-	k := codec{}
-	k.begin(r.typ, r.n)
-	if r.typ != msgLeave {
-		k.gid(r.id)
+	var b wire.Builder
+	b.Begin(r.typ, r.n)
+	if r.typ != wire.MsgLeave {
+		b.GID(r.id)
 	}
 	if r.body != nil {
-		r.body(&k)
+		r.body(&b)
 	}
-	k.seal()
-	r.bytes = k.out
+	r.bytes = b.Finish()
 	lc.queue = append(lc.queue, r)
 	lc.mu.Unlock()
 	select {
@@ -125,8 +125,8 @@ func (lc *lifeConn) write() {
 			return
 		}
 		for b = lc.take(b[:0]); len(b) > 0; b = lc.take(b[:0]) {
-			if _, err := lc.c.nc.Write(b); err != nil {
-				lc.c.nc.Close() // the reading goroutine notices, and the client joins again
+			if _, err := lc.c.Write(b); err != nil {
+				lc.c.Close() // the reading goroutine notices, and the client joins again
 				return
 			}
 			if cap(b) > 1<<20 {
@@ -137,20 +137,20 @@ func (lc *lifeConn) write() {
 }
 
 // answered passes the answer m to the request that waits for it. The reading goroutine calls it.
-func (lc *lifeConn) answered(m *message) {
+func (lc *lifeConn) answered(m *wire.Message) {
 	a := reply{}
 	switch {
-	case m.typ == msgError:
-		a.err = parseError(m.body)
-	case m.typ == msgDone && len(m.body) == 8:
-		a.rev = binary.LittleEndian.Uint64(m.body)
+	case m.Type == wire.MsgError:
+		a.err = wire.ParseError(m.Body)
+	case m.Type == wire.MsgDone && len(m.Body) == 8:
+		a.rev = binary.LittleEndian.Uint64(m.Body)
 	default:
-		a.err = fmt.Errorf("%w: message type %d", ErrProtocol, m.typ)
+		a.err = fmt.Errorf("%w: message type %d", ErrProtocol, m.Type)
 	}
 	lc.mu.Lock()
 	lc.silent = false
-	r := lc.pending[m.id]
-	delete(lc.pending, m.id)
+	r := lc.pending[m.ID]
+	delete(lc.pending, m.ID)
 	lc.mu.Unlock()
 	if r == nil {
 		return

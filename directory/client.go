@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl/directory/image"
+	"github.com/rocl-go/rocl/directory/internal/wire"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -138,36 +139,36 @@ func (c *Client) join(ctx context.Context, offers func() int) (*lifeConn, error)
 	stop := context.AfterFunc(ctx, func() { nc.Close() })
 	defer stop()
 	// The greeting goes first: from then on the server waits for the offer.
-	_, err = nc.Write(greeting(kindLife))
-	k := newCodec(nc)
-	k.begin(msgJoin, 0)
-	k.gid(c.self)
-	k.bytes(c.token[:])
+	_, err = nc.Write(wire.Greeting(wire.KindLife))
+	k := wire.NewConn(nc)
+	k.Begin(wire.MsgJoin, 0)
+	k.GID(c.self)
+	k.Append(c.token[:])
 	var offer resource.List
 	if c.member {
-		_ = offer.Add(offerMember, nil)
+		_ = offer.Add(wire.JoinMember, nil)
 	}
 	if offers != nil {
 		if n := offers(); n > 0 {
-			_ = offer.Add(offerCount, binary.LittleEndian.AppendUint64(nil, uint64(n)))
+			_ = offer.Add(wire.JoinOffers, binary.LittleEndian.AppendUint64(nil, uint64(n)))
 		}
 	}
-	k.bytes(offer.Wire())
+	k.Append(offer.Wire())
 	if err == nil {
-		err = k.send()
+		err = k.Send()
 	}
-	var m message
+	var m wire.Message
 	var e error
-	if m, e = k.read(); err == nil || e == nil { // the server may refuse before it has read everything
+	if m, e = k.ReadMessage(); err == nil || e == nil { // the server may refuse before it has read everything
 		err = e
 	}
-	if err == nil && m.typ == msgError {
-		err = parseError(m.body)
+	if err == nil && m.Type == wire.MsgError {
+		err = wire.ParseError(m.Body)
 	}
 	if err == nil {
-		p := parser{b: m.body}
-		self, token := p.gid(), p.take(32)
-		if m.typ != msgJoined {
+		p := m.Parser()
+		self, token := p.GID(), p.Take(32)
+		if m.Type != wire.MsgJoined {
 			err = fmt.Errorf("%w: no answer to join", ErrProtocol)
 		} else {
 			err = c.agree(p)
@@ -194,8 +195,8 @@ func (c *Client) join(ctx context.Context, offers func() int) (*lifeConn, error)
 }
 
 // agree takes over the terms of linking that are the rest of a message.
-func (c *Client) agree(p parser) error {
-	l, err := p.list()
+func (c *Client) agree(p wire.Parser) error {
+	l, err := p.List()
 	if err != nil {
 		return err
 	}
@@ -242,7 +243,7 @@ func (c *Client) lost(lc *lifeConn) (closed bool) {
 		c.conn, c.joined = nil, make(chan struct{})
 		c.unmap()
 		for _, a := range c.idle {
-			a.c.nc.Close()
+			a.c.Close()
 		}
 		c.idle = nil
 	}
@@ -268,9 +269,9 @@ func (c *Client) live(lc *lifeConn) {
 // run reads answers from lc until the connection ends.
 func (c *Client) run(lc *lifeConn) {
 	for {
-		m, err := lc.c.read()
-		if err == nil && m.typ == msgTerms {
-			if err = c.agree(parser{b: m.body}); err == nil {
+		m, err := lc.c.ReadMessage()
+		if err == nil && m.Type == wire.MsgTerms {
+			if err = c.agree(m.Parser()); err == nil {
 				continue
 			}
 			c.log.Warn("directory: terms", "err", err)
@@ -280,7 +281,7 @@ func (c *Client) run(lc *lifeConn) {
 		}
 		lc.answered(&m)
 	}
-	lc.c.nc.Close()
+	lc.c.Close()
 	close(lc.gone)
 }
 
@@ -314,7 +315,7 @@ func (c *Client) rejoin() *lifeConn {
 			if open, err = c.offer(lc, all); open {
 				return lc
 			}
-			lc.c.nc.Close()
+			lc.c.Close()
 			if err == nil {
 				return nil // the client was closed meanwhile
 			}
@@ -356,13 +357,13 @@ func (c *Client) owns() []offered {
 // Then operations may use lc. Before that, the server is told which of them were deleted meanwhile.
 // open is false if the client was closed meanwhile.
 func (c *Client) offer(lc *lifeConn, all []offered) (open bool, err error) {
-	stop := context.AfterFunc(c.life, func() { lc.c.nc.Close() })
+	stop := context.AfterFunc(c.life, func() { lc.c.Close() })
 	defer stop()
-	err = c.stream(lc, len(all), func(w *codec, i int) {
-		w.begin(msgRegister, uint64(i))
-		w.gid(all[i].id)
-		w.u64(all[i].revision)
-		w.bytes(all[i].attrs.Wire())
+	err = c.stream(lc, len(all), func(b *wire.Builder, i int) {
+		b.Begin(wire.MsgRegister, uint64(i))
+		b.GID(all[i].id)
+		b.U64(all[i].revision)
+		b.Append(all[i].attrs.Wire())
 	})
 	for err == nil {
 		var forget []resource.GID
@@ -374,9 +375,9 @@ func (c *Client) offer(lc *lifeConn, all []offered) (open bool, err error) {
 			gone[id] = true
 		}
 		all = slices.DeleteFunc(all, func(o offered) bool { return gone[o.id] })
-		err = c.stream(lc, len(forget), func(w *codec, i int) {
-			w.begin(msgDelete, uint64(i))
-			w.gid(forget[i])
+		err = c.stream(lc, len(forget), func(b *wire.Builder, i int) {
+			b.Begin(wire.MsgDelete, uint64(i))
+			b.GID(forget[i])
 		})
 	}
 	return false, err
@@ -384,13 +385,13 @@ func (c *Client) offer(lc *lifeConn, all []offered) (open bool, err error) {
 
 // stream writes n messages in a goroutine of its own, reads their answers meanwhile, and returns
 // when both have ended.
-func (c *Client) stream(lc *lifeConn, n int, message func(w *codec, i int)) error {
+func (c *Client) stream(lc *lifeConn, n int, message func(b *wire.Builder, i int)) error {
 	wrote := make(chan error, 1)
 	go func() {
-		w := &codec{nc: lc.c.nc}
+		w := wire.NewConn(lc.c.Conn)
 		for i := range n {
-			message(w, i)
-			if err := w.send(); err != nil {
+			message(&w.Builder, i)
+			if err := w.Send(); err != nil {
 				wrote <- err
 				return
 			}
@@ -399,21 +400,21 @@ func (c *Client) stream(lc *lifeConn, n int, message func(w *codec, i int)) erro
 	}()
 	var err error
 	for got := 0; got < n && err == nil; {
-		m, e := lc.c.read()
+		m, e := lc.c.ReadMessage()
 		switch {
 		case e != nil:
 			err = e
-		case m.typ == msgTerms:
-			err = c.agree(parser{b: m.body})
+		case m.Type == wire.MsgTerms:
+			err = c.agree(m.Parser())
 		default:
 			got++
-			if m.typ == msgError {
-				c.log.Warn("directory: offering again", "err", parseError(m.body))
+			if m.Type == wire.MsgError {
+				c.log.Warn("directory: offering again", "err", wire.ParseError(m.Body))
 			}
 		}
 	}
 	if err != nil {
-		lc.c.nc.Close()
+		lc.c.Close()
 	}
 	return errors.Join(err, <-wrote)
 }
@@ -464,7 +465,7 @@ func (c *Client) Withdraw(ctx context.Context) error {
 	c.mu.Unlock()
 	for i, id := range ids {
 		if i+1 < len(ids) {
-			c.tell(msgDelete, id)
+			c.tell(wire.MsgDelete, id)
 			continue
 		}
 		// Answers come in order, so the last one says that all are deleted.
@@ -493,11 +494,11 @@ func (c *Client) Register(ctx context.Context, id resource.GID, l *resource.List
 	c.owned[id] = o
 	c.mu.Unlock()
 	asked := uint64(0)
-	rev, said, err := c.call(ctx, request{typ: msgRegister, id: id,
-		body: func(k *codec) {
-			k.u64(asked)
-			k.bytes(o.attrs.Wire())
-			asked = 1 // asked/ asked a second time, the server may have the resource already
+	rev, said, err := c.call(ctx, request{typ: wire.MsgRegister, id: id,
+		body: func(b *wire.Builder) {
+			b.U64(asked)
+			b.Append(o.attrs.Wire())
+			asked = 1 // asked a second time, the server may have the resource already
 		},
 		// The revision is noted before the caller can run: the next server is offered what the last
 		// one has acknowledged.
@@ -508,7 +509,7 @@ func (c *Client) Register(ctx context.Context, id resource.GID, l *resource.List
 		delete(c.owned, id)
 		c.mu.Unlock()
 		if said && ctx.Err() != nil {
-			c.tell(msgDelete, id)
+			c.tell(wire.MsgDelete, id)
 		}
 		return 0, err
 	}
@@ -538,10 +539,10 @@ func (c *Client) Update(ctx context.Context, id resource.GID, expect uint64, l *
 	c.mu.Lock()
 	o := c.owned[id]
 	c.mu.Unlock()
-	rev, _, err := c.call(ctx, request{typ: msgUpdate, id: id,
-		body: func(k *codec) {
-			k.u64(expect)
-			k.bytes(attrs.Wire())
+	rev, _, err := c.call(ctx, request{typ: wire.MsgUpdate, id: id,
+		body: func(b *wire.Builder) {
+			b.U64(expect)
+			b.Append(attrs.Wire())
 		},
 		noted: func(rev uint64) {
 			if o != nil {
@@ -570,7 +571,7 @@ func (c *Client) Change(ctx context.Context, id resource.GID, change func(*resou
 	}
 	c.mu.Unlock()
 	for {
-		if expect == 0 { // not known here/ this client does not know the revision
+		if expect == 0 { // this client does not know the revision
 			ans, err := c.Lookup(ctx, id)
 			if err != nil {
 				return 0, err
@@ -595,7 +596,7 @@ func (c *Client) Delete(ctx context.Context, id resource.GID) error {
 	had := c.owned[id] != nil
 	delete(c.owned, id)
 	c.mu.Unlock()
-	_, _, err := c.call(ctx, request{typ: msgDelete, id: id, insist: had})
+	_, _, err := c.call(ctx, request{typ: wire.MsgDelete, id: id, insist: had})
 	if had && errors.Is(err, ErrNotFound) {
 		return nil // a new server serves, to which the resource was not offered any more
 	}
@@ -616,17 +617,17 @@ func (c *Client) Close() error {
 	c.unmap()
 	c.mu.Unlock()
 	for _, a := range idle {
-		a.c.nc.Close()
+		a.c.Close()
 	}
 	if lc != nil {
 		// The server hangs up when it has forgotten the context. A server that hangs is not waited
 		// for: it sees the end of the connection later.
-		lc.put(request{typ: msgLeave}, false)
+		lc.put(request{typ: wire.MsgLeave}, false)
 		wait := leaveTime
 		if lc.isSilent() {
 			wait = 0
 		}
-		t := time.AfterFunc(wait, func() { lc.c.nc.Close() })
+		t := time.AfterFunc(wait, func() { lc.c.Close() })
 		<-lc.gone
 		t.Stop()
 	}

@@ -3,9 +3,9 @@
 package directory
 
 import (
-	"encoding/binary"
 	"fmt"
 
+	"github.com/rocl-go/rocl/directory/internal/wire"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -29,25 +29,11 @@ type endError struct{ Coverage }
 
 func (e *endError) Error() string { return "rocl: no more answers" }
 
-// sendEnd sends the message end: there are no more answers.
-func (c *codec) sendEnd(id uint64, v *Coverage) error {
-	c.begin(msgEnd, id)
-	c.out = binary.LittleEndian.AppendUint32(c.out, uint32(v.Covered))
-	for _, n := range v.Failed {
-		c.u64(uint64(n))
+// endOf returns the endError in the body of a message end, or ErrProtocol if the body is malformed.
+func endOf(b []byte) error {
+	covered, failed, err := wire.ParseEnd(b)
+	if err != nil {
+		return err
 	}
-	return c.send()
-}
-
-// parseEnd returns the endError in the body of a message end, or ErrProtocol if the body is
-// malformed.
-func parseEnd(b []byte) error {
-	if len(b) < 4 || (len(b)-4)%8 != 0 {
-		return fmt.Errorf("%w: end of %d bytes", ErrProtocol, len(b))
-	}
-	e := &endError{Coverage{Covered: int(binary.LittleEndian.Uint32(b))}}
-	for b = b[4:]; len(b) > 0; b = b[8:] {
-		e.Failed = append(e.Failed, resource.NodeID(binary.LittleEndian.Uint64(b)))
-	}
-	return e
+	return &endError{Coverage{covered, failed}}
 }

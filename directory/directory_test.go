@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rocl-go/rocl/directory/internal/wire"
 	"github.com/rocl-go/rocl/directory/strategy"
 	"github.com/rocl-go/rocl/resource"
 	"go.uber.org/goleak"
@@ -235,10 +236,10 @@ func TestGarbage(t *testing.T) {
 	c := joined(t, path)
 	for _, junk := range [][]byte{
 		[]byte("GET / HTTP/1.1\r\n\r\n"),
-		append(greeting(kindLife), 255, 255, 255, 255, 1, 0, 0, 0),
-		append(greeting(kindAsk), 12, 0, 0, 0, msgFind, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0),
-		append(greeting(9), 0),
-		append(greeting(kindLife), append([]byte{60, 0, 0, 0, msgJoin, 0, 0, 0}, make([]byte, 56)...)...)[:70],
+		append(wire.Greeting(wire.KindLife), 255, 255, 255, 255, 1, 0, 0, 0),
+		append(wire.Greeting(wire.KindAsk), 12, 0, 0, 0, wire.MsgFind, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0),
+		append(wire.Greeting(9), 0),
+		append(wire.Greeting(wire.KindLife), append([]byte{60, 0, 0, 0, wire.MsgJoin, 0, 0, 0}, make([]byte, 56)...)...)[:70],
 	} {
 		nc, err := net.Dial("unix", path)
 		if err != nil {
@@ -259,25 +260,24 @@ func TestGarbage(t *testing.T) {
 
 // FuzzServer sends arbitrary bytes on a connection of a context.
 func FuzzServer(f *testing.F) {
-	f.Add(append(greeting(kindAsk), 12, 0, 0, 0, msgFind, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0))
-	k := &codec{}
-	k.begin(msgJoin, 1)
-	k.bytes(make([]byte, 48))
-	k.bytes(new(resource.List).Wire())
-	f.Add(append(greeting(kindLife), append([]byte{byte(len(k.out) - 4), 0, 0, 0}, k.out[4:]...)...))
-	f.Add(append(greeting(kindAsk), 19, 0, 0, 0, msgTrace, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, byte(strategy.Unicast), 0, 0, 6, 0, 0, 0))
-	asks := &codec{}
-	for _, typ := range []byte{msgList, msgMore, msgFind, msgStop} {
+	f.Add(append(wire.Greeting(wire.KindAsk), 12, 0, 0, 0, wire.MsgFind, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0))
+	k := &wire.Builder{}
+	k.Begin(wire.MsgJoin, 1)
+	k.Append(make([]byte, 48))
+	k.Append(new(resource.List).Wire())
+	f.Add(append(wire.Greeting(wire.KindLife), k.Finish()...))
+	f.Add(append(wire.Greeting(wire.KindAsk), 19, 0, 0, 0, wire.MsgTrace, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, byte(strategy.Unicast), 0, 0, 6, 0, 0, 0))
+	var asks []byte
+	for _, typ := range []byte{wire.MsgList, wire.MsgMore, wire.MsgFind, wire.MsgStop} {
 		p := list(f, resource.Match{"a": "b"}, "c")
 		_, _ = p.Compare("n", resource.Ge, "4"), p.OrderBy("n", true)
-		m := &codec{}
-		if m.begin(typ, 1); typ == msgList || typ == msgFind {
-			m.bytes(p.Wire())
+		m := &wire.Builder{}
+		if m.Begin(typ, 1); typ == wire.MsgList || typ == wire.MsgFind {
+			m.Append(p.Wire())
 		}
-		m.seal()
-		asks.out = append(asks.out, m.out...)
+		asks = append(asks, m.Finish()...)
 	}
-	f.Add(append(greeting(kindAsk), asks.out...))
+	f.Add(append(wire.Greeting(wire.KindAsk), asks...))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		s := NewServer()
 		near, far := net.Pipe()

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rocl-go/rocl/directory/internal/wire"
 	"github.com/rocl-go/rocl/directory/strategy"
 	"github.com/rocl-go/rocl/resource"
 )
@@ -87,13 +88,13 @@ func TestNoHangup(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer nc.Close()
-	_, _ = nc.Write(greeting(kindAsk))
-	k := newCodec(nc)
+	_, _ = nc.Write(wire.Greeting(wire.KindAsk))
+	k := wire.NewConn(nc)
 	const n = 5
 	for i := range uint64(n) {
-		k.begin(msgFind, i)
-		k.bytes(list(t, resource.Match{"a": "b"}).Wire())
-		if err := k.send(); err != nil {
+		k.Begin(wire.MsgFind, i)
+		k.Append(list(t, resource.Match{"a": "b"}).Wire())
+		if err := k.Send(); err != nil {
 			t.Fatal(err)
 		}
 		if i == 0 {
@@ -102,7 +103,7 @@ func TestNoHangup(t *testing.T) {
 	}
 	_ = nc.SetDeadline(time.Now().Add(60 * time.Second))
 	for i := range uint64(n) {
-		if m, err := k.read(); err != nil || m.id != i || m.typ != msgError {
+		if m, err := k.ReadMessage(); err != nil || m.ID != i || m.Type != wire.MsgError {
 			t.Fatalf("%d: %+v: %v", i, m, err)
 		}
 	}

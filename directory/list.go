@@ -4,7 +4,6 @@ package directory
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"iter"
@@ -13,6 +12,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl/directory/image"
+	"github.com/rocl-go/rocl/directory/internal/wire"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -29,33 +29,18 @@ const (
 	directBatch = 64 // records taken at a time from a database in this process
 )
 
-// pattern returns the rest of the body as a pattern, a view.
-func (p *parser) pattern() (resource.List, error) {
-	if p.bad {
-		return resource.List{}, fmt.Errorf("%w: truncated message", ErrProtocol)
-	}
-	l, err := resource.ParsePattern(p.b)
-	if err != nil {
-		return l, fmt.Errorf("%w: %w", ErrProtocol, err)
-	}
-	return l, nil
-}
-
 // batch writes the next answers to c.out without sending them, and returns how many there are. far
 // is an error that says that there is no certain answer.
-func (k *cursor) batch(ctx context.Context, s *Server, c *codec, id uint64, pattern *resource.List) (n int, far error) {
+func (k *cursor) batch(ctx context.Context, s *Server, c *wire.Conn, id uint64, pattern *resource.List) (n int, far error) {
 	most := batchBytes
 	if !k.begun {
 		k.begun, most = true, firstBatch
 	}
-	c.begin(msgBatch, id)
+	c.Begin(wire.MsgBatch, id)
 	put := func(r *resource.Record) (full bool) {
-		at := len(c.out)
-		c.out = append(c.out, 0, 0, 0, 0)
-		c.out = AppendAnswer(c.out, r, pattern)
-		binary.LittleEndian.PutUint32(c.out[at:], uint32(len(c.out)-at-4))
+		c.BatchRecord(r, pattern)
 		n++
-		return len(c.out) >= most
+		return c.Len() >= most
 	}
 	if k.there == nil {
 		k.here.Take(func(r resource.Record) bool { return !put(&r) })
@@ -71,48 +56,6 @@ func (k *cursor) batch(ctx context.Context, s *Server, c *codec, id uint64, patt
 		put(&r)
 	}
 	return n, nil
-}
-
-// slabBytes is the size of the memory that small answers of one batch share. A caller that keeps
-// one of these answers keeps all that memory.
-const slabBytes = 2 << 10
-
-// A slab is memory for small copies, which costs less than one allocation for each.
-type slab struct{ free []byte }
-
-// copyOf returns a copy of b. rest is about how many bytes are still to be copied, including b.
-func (s *slab) copyOf(b []byte, rest int) []byte {
-	if len(b) > len(s.free) {
-		if len(b) > slabBytes/4 {
-			return slices.Clone(b)
-		}
-		s.free = make([]byte, max(len(b), min(rest, slabBytes)))
-	}
-	c := s.free[:len(b):len(b)]
-	s.free = s.free[copy(c, b):]
-	return c
-}
-
-// answersIn yields the answers of a batch's body. They are copies.
-func answersIn(b []byte) iter.Seq2[resource.Record, error] {
-	return func(yield func(resource.Record, error) bool) {
-		var room slab
-		for len(b) > 0 {
-			if len(b) < 4 || uint64(binary.LittleEndian.Uint32(b)) > uint64(len(b)-4) {
-				yield(resource.Record{}, fmt.Errorf("%w: truncated batch", ErrProtocol))
-				return
-			}
-			n := 4 + int(binary.LittleEndian.Uint32(b))
-			p := parser{b: b[4:n]}
-			ans := p.head()
-			p.b = room.copyOf(p.b, len(b)-answerHead)
-			var err error
-			ans.Attrs, err = p.list()
-			if b = b[n:]; !yield(ans, err) || err != nil {
-				return
-			}
-		}
-	}
 }
 
 // listing is one FindAll.
@@ -202,7 +145,7 @@ func (l *listing) indexed(ctx context.Context) (*endError, error) {
 // over lists over an ask connection.
 func (l *listing) over(ctx context.Context) error {
 	l.c.asks()
-	a, err := l.c.borrow(ctx, kindAsk)
+	a, err := l.c.borrow(ctx, wire.KindAsk)
 	if err != nil {
 		return err
 	}
@@ -215,8 +158,8 @@ func (l *listing) over(ctx context.Context) error {
 	var end *endError
 	switch {
 	case l.stopped && !l.asked:
-		a.c.begin(msgStop, 0)
-		if a.c.send() == nil && ctx.Err() == nil {
+		a.c.Begin(wire.MsgStop, 0)
+		if a.c.Send() == nil && ctx.Err() == nil {
 			l.c.giveBack(a)
 			return nil
 		}
@@ -224,7 +167,7 @@ func (l *listing) over(ctx context.Context) error {
 		l.c.giveBack(a)
 		return err
 	}
-	a.c.nc.Close()
+	a.c.Close()
 	return err
 }
 
@@ -235,27 +178,27 @@ func (l *listing) batches(ctx context.Context, a *askConn) error {
 		return context.Cause(ctx)
 	}
 	if ctx.Done() != nil {
-		stop := context.AfterFunc(ctx, func() { _ = a.c.nc.SetDeadline(time.Now()) })
+		stop := context.AfterFunc(ctx, func() { _ = a.c.SetDeadline(time.Now()) })
 		defer stop()
 	}
-	typ, body := byte(msgList), func(k *codec) { k.bytes(l.pattern.Wire()) }
+	typ, body := byte(wire.MsgList), func(b *wire.Builder) { b.Append(l.pattern.Wire()) }
 	for first := true; ; first = false {
 		if !l.asked {
 			if err := a.say(typ, body); err != nil {
 				return endedBy(ctx, err)
 			}
 		}
-		b, err := a.hear(ctx, msgBatch)
+		b, err := a.hear(ctx, wire.MsgBatch)
 		if l.asked = false; err != nil {
 			return err
 		}
-		if typ, body = msgMore, nil; !first {
+		if typ, body = wire.MsgMore, nil; !first {
 			if err := a.say(typ, nil); err != nil {
 				return endedBy(ctx, err)
 			}
 			l.asked = true
 		}
-		for ans, err := range answersIn(b) {
+		for ans, err := range wire.Batch(b) {
 			if err == nil && ctx.Err() != nil {
 				err = context.Cause(ctx)
 			}
@@ -271,8 +214,8 @@ func (l *listing) batches(ctx context.Context, a *askConn) error {
 
 // oneByOne is batches for a server of level 0.
 func (l *listing) oneByOne(ctx context.Context, a *askConn) error {
-	ans, err := a.ask(ctx, msgStart, func(k *codec) { k.bytes(l.pattern.Wire()) })
-	for ; err == nil; ans, err = a.ask(ctx, msgNext, nil) {
+	ans, err := a.ask(ctx, wire.MsgStart, func(b *wire.Builder) { b.Append(l.pattern.Wire()) })
+	for ; err == nil; ans, err = a.ask(ctx, wire.MsgNext, nil) {
 		if !l.tell(&ans) {
 			return nil
 		}
@@ -288,7 +231,7 @@ func (l *listing) direct(ctx context.Context, s *Server) error {
 	cur := cursor{here: s.db.Cursor(l.pattern)}
 	defer cur.stop()
 	some := make([]resource.Record, 0, min(cur.here.Left(), directBatch))
-	var room slab
+	var room wire.Slab
 	all := l.pattern.Complete()
 	for more := true; more; {
 		some = some[:0]
@@ -301,7 +244,7 @@ func (l *listing) direct(ctx context.Context, s *Server) error {
 			ans := &some[i]
 			if all {
 				w := ans.Attrs.Wire()
-				ans.Attrs, _ = resource.View(room.copyOf(w, len(w)*(len(some)-i)))
+				ans.Attrs, _ = resource.View(room.Clone(w, len(w)*(len(some)-i)))
 			} else {
 				ans.Attrs = l.pattern.Answer(&ans.Attrs)
 			}

@@ -392,29 +392,3 @@ func TestChange(t *testing.T) {
 		t.Error(err)
 	}
 }
-
-// FuzzBatch parses arbitrary bytes as a batch.
-func FuzzBatch(f *testing.F) {
-	k := &codec{}
-	for i := range uint32(2) {
-		r := resource.Record{ID: resource.MakeGID(1, 2, i+1), Owner: resource.MakeGID(1, 2, 0), Revision: 3}
-		b := AppendAnswer(nil, &r, new(resource.List))
-		k.out = append(append(k.out, byte(len(b)), 0, 0, 0), b...)
-	}
-	f.Add(k.out)
-	f.Add(k.out[:len(k.out)-1])
-	f.Fuzz(func(t *testing.T, b []byte) {
-		before := slices.Clone(b)
-		for a, err := range answersIn(b) {
-			if err != nil && !errors.Is(err, ErrProtocol) {
-				t.Fatal(err)
-			}
-			if err == nil && a.Attrs.Conditional() {
-				t.Fatal("an answer has conditions")
-			}
-		}
-		if !slices.Equal(b, before) {
-			t.Fatal("the batch was changed")
-		}
-	})
-}

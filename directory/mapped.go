@@ -5,7 +5,6 @@ package directory
 import (
 	"context"
 	"crypto/hmac"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"net"
@@ -13,6 +12,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl/directory/image"
+	"github.com/rocl-go/rocl/directory/internal/wire"
 	"github.com/rocl-go/rocl/internal/memfd"
 	"github.com/rocl-go/rocl/resource"
 	"golang.org/x/sys/unix"
@@ -52,38 +52,33 @@ type images struct {
 }
 
 // serveImage hands the image to a context that has joined.
-func (s *Server) serveImage(c *codec) error {
-	m, err := c.read()
+func (s *Server) serveImage(c *wire.Conn) error {
+	m, err := c.ReadMessage()
 	if err != nil {
 		return err
 	}
-	p := parser{b: m.body}
-	self, token := p.gid(), p.take(32)
-	if err := p.end(); err != nil || m.typ != msgImage {
+	p := m.Parser()
+	self, token := p.GID(), p.Take(32)
+	if err := p.End(); err != nil || m.Type != wire.MsgImage {
 		return fmt.Errorf("%w: not a request for the image", ErrProtocol)
 	}
 	s.mu.Lock()
 	joined := s.lives[self] != nil
 	s.mu.Unlock()
-	uc, ok := c.nc.(*net.UnixConn)
 	want := s.id.token(self)
 	switch {
 	case !joined || !hmac.Equal(want[:], token):
-		return c.sendError(m.id, fmt.Errorf("%w: %v", ErrDenied, self))
-	case !ok:
-		return c.sendError(m.id, errNotUnix)
+		return c.SendError(m.ID, fmt.Errorf("%w: %v", ErrDenied, self))
+	case !c.CarriesDescriptors():
+		return c.SendError(m.ID, errNotUnix)
 	}
 	s.settle() // from then on a "no" is certain
 	fd, size, err := s.image()
 	if err != nil {
-		return c.sendError(m.id, err)
+		return c.SendError(m.ID, err)
 	}
 	defer unix.Close(fd)
-	c.begin(msgDone, m.id)
-	c.u64(uint64(size))
-	binary.LittleEndian.PutUint32(c.out, uint32(len(c.out)-4))
-	_, _, err = uc.WriteMsgUnix(c.out, unix.UnixRights(fd), nil)
-	return err
+	return c.SendDescriptor(m.ID, uint64(size), fd)
 }
 
 // image returns a descriptor of the image and its size, and makes the image if necessary. The
@@ -204,17 +199,17 @@ func (c *Client) fetchImage() (*image.Reader, error) {
 	stop := context.AfterFunc(c.life, func() { nc.Close() })
 	defer stop()
 	_ = nc.SetDeadline(time.Now().Add(imageTime))
-	if _, err := nc.Write(greeting(kindImage)); err != nil {
+	if _, err := nc.Write(wire.Greeting(wire.KindImage)); err != nil {
 		return nil, err
 	}
-	k := newCodec(nc)
-	k.begin(msgImage, 0)
-	k.gid(c.self)
-	k.bytes(c.token[:])
-	if err := k.send(); err != nil {
+	k := wire.NewConn(nc)
+	k.Begin(wire.MsgImage, 0)
+	k.GID(c.self)
+	k.Append(c.token[:])
+	if err := k.Send(); err != nil {
 		return nil, err
 	}
-	m, fd, err := receive(uc)
+	m, fd, err := wire.ReceiveDescriptor(uc)
 	if err != nil {
 		return nil, err
 	}
@@ -222,9 +217,9 @@ func (c *Client) fetchImage() (*image.Reader, error) {
 		return nil, fmt.Errorf("%w: no image came", ErrProtocol)
 	}
 	defer memfd.Close(fd)
-	p := parser{b: m.body}
-	size := p.u64()
-	if m.typ != msgDone || p.end() != nil || size > 1<<40 || uint64(int(size)) != size {
+	p := m.Parser()
+	size := p.U64()
+	if m.Type != wire.MsgDone || p.End() != nil || size > 1<<40 || uint64(int(size)) != size {
 		return nil, fmt.Errorf("%w: not an image", ErrProtocol)
 	}
 	return image.Open(fd, int(size))

@@ -15,6 +15,7 @@ import (
 	"testing"
 
 	"github.com/rocl-go/rocl/directory/image"
+	"github.com/rocl-go/rocl/directory/internal/wire"
 	"github.com/rocl-go/rocl/internal/eventually"
 	"github.com/rocl-go/rocl/internal/memfd"
 	"github.com/rocl-go/rocl/resource"
@@ -346,28 +347,28 @@ func TestImageDenied(t *testing.T) {
 	path := sock(t)
 	s := serve(t, path)
 	c := joined(t, path)
-	ask := func(dial Dialer, self resource.GID, token []byte) (m message, fd int, err error) {
+	ask := func(dial Dialer, self resource.GID, token []byte) (m wire.Message, fd int, err error) {
 		nc, err := dial(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer nc.Close()
-		if _, err := nc.Write(greeting(kindImage)); err != nil {
+		if _, err := nc.Write(wire.Greeting(wire.KindImage)); err != nil {
 			t.Fatal(err)
 		}
-		k := newCodec(nc)
-		k.begin(msgImage, 0)
-		k.gid(self)
-		k.bytes(token)
-		if err := k.send(); err != nil {
+		k := wire.NewConn(nc)
+		k.Begin(wire.MsgImage, 0)
+		k.GID(self)
+		k.Append(token)
+		if err := k.Send(); err != nil {
 			t.Fatal(err)
 		}
 		if uc, ok := nc.(*net.UnixConn); ok {
-			return receive(uc)
+			return wire.ReceiveDescriptor(uc)
 		}
-		m, err = k.read()
-		if err == nil && m.typ == msgError {
-			err = parseError(m.body)
+		m, err = k.ReadMessage()
+		if err == nil && m.Type == wire.MsgError {
+			err = wire.ParseError(m.Body)
 		}
 		return m, -1, err
 	}
@@ -407,15 +408,15 @@ func TestImageNonsense(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer ln.Close()
-	for name, answer := range map[string]func(uc *net.UnixConn, k *codec){
-		"nothing":       func(*net.UnixConn, *codec) {},
-		"no descriptor": func(uc *net.UnixConn, k *codec) { k.begin(msgDone, 0); k.u64(1 << 20); _ = k.send() },
-		"another type":  func(uc *net.UnixConn, k *codec) { k.begin(msgBeat, 0); k.u64(1 << 20); hand(uc, k, fd) },
-		"no size":       func(uc *net.UnixConn, k *codec) { k.begin(msgDone, 0); hand(uc, k, fd) },
-		"another size":  func(uc *net.UnixConn, k *codec) { k.begin(msgDone, 0); k.u64(1 << 21); hand(uc, k, fd) },
-		"a huge size":   func(uc *net.UnixConn, k *codec) { k.begin(msgDone, 0); k.u64(1 << 63); hand(uc, k, fd) },
-		"no image":      func(uc *net.UnixConn, k *codec) { k.begin(msgDone, 0); k.u64(1 << 20); hand(uc, k, fd) },
-		"two":           func(uc *net.UnixConn, k *codec) { k.begin(msgDone, 0); k.u64(1 << 20); hand(uc, k, fd, fd) },
+	for name, answer := range map[string]func(uc *net.UnixConn, k *wire.Conn){
+		"nothing":       func(*net.UnixConn, *wire.Conn) {},
+		"no descriptor": func(uc *net.UnixConn, k *wire.Conn) { k.Begin(wire.MsgDone, 0); k.U64(1 << 20); _ = k.Send() },
+		"another type":  func(uc *net.UnixConn, k *wire.Conn) { k.Begin(wire.MsgBeat, 0); k.U64(1 << 20); hand(uc, k, fd) },
+		"no size":       func(uc *net.UnixConn, k *wire.Conn) { k.Begin(wire.MsgDone, 0); hand(uc, k, fd) },
+		"another size":  func(uc *net.UnixConn, k *wire.Conn) { k.Begin(wire.MsgDone, 0); k.U64(1 << 21); hand(uc, k, fd) },
+		"a huge size":   func(uc *net.UnixConn, k *wire.Conn) { k.Begin(wire.MsgDone, 0); k.U64(1 << 63); hand(uc, k, fd) },
+		"no image":      func(uc *net.UnixConn, k *wire.Conn) { k.Begin(wire.MsgDone, 0); k.U64(1 << 20); hand(uc, k, fd) },
+		"two":           func(uc *net.UnixConn, k *wire.Conn) { k.Begin(wire.MsgDone, 0); k.U64(1 << 20); hand(uc, k, fd, fd) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := joined(t, path)
@@ -429,11 +430,11 @@ func TestImageNonsense(t *testing.T) {
 					return
 				}
 				defer nc.Close()
-				k := newCodec(nc)
-				if kind, err := k.greeted(); err != nil || kind != kindImage {
+				k := wire.NewConn(nc)
+				if kind, err := k.ReadGreeting(); err != nil || kind != wire.KindImage {
 					t.Error(kind, err)
 				}
-				if _, err := k.read(); err != nil {
+				if _, err := k.ReadMessage(); err != nil {
 					t.Error(err)
 				}
 				answer(nc.(*net.UnixConn), k)
@@ -449,9 +450,8 @@ func TestImageNonsense(t *testing.T) {
 }
 
 // hand sends the message in k with descriptors.
-func hand(uc *net.UnixConn, k *codec, fds ...int) {
-	k.out[0] = byte(len(k.out) - 4)
-	if _, _, err := uc.WriteMsgUnix(k.out, unix.UnixRights(fds...), nil); err != nil {
+func hand(uc *net.UnixConn, k *wire.Conn, fds ...int) {
+	if _, _, err := uc.WriteMsgUnix(k.Finish(), unix.UnixRights(fds...), nil); err != nil {
 		panic(err)
 	}
 }

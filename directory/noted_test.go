@@ -12,6 +12,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/rocl-go/rocl/directory/internal/wire"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -19,7 +20,7 @@ import (
 // the client never waits for an answer.
 type scripted struct {
 	net.Conn // nil: its other methods are not used
-	answer   func(m message, out *codec) (more bool)
+	answer   func(m wire.Message, out *wire.Builder) (more bool)
 
 	mu     sync.Mutex
 	come   *sync.Cond
@@ -29,7 +30,7 @@ type scripted struct {
 }
 
 // newScripted returns a connection whose server answers with the function answer.
-func newScripted(answer func(m message, out *codec) bool) *scripted {
+func newScripted(answer func(m wire.Message, out *wire.Builder) bool) *scripted {
 	s := &scripted{answer: answer, greets: 8}
 	s.come = sync.NewCond(&s.mu)
 	return s
@@ -48,12 +49,11 @@ func (s *scripted) Write(b []byte) (int, error) {
 	s.greets -= k
 	for b = b[k:]; len(b) > 0; {
 		size := 4 + int(binary.LittleEndian.Uint32(b))
-		m := message{b[4], binary.LittleEndian.Uint64(b[8:]), b[msgHead:size]}
-		var out codec
+		m := wire.Message{Type: b[4], ID: binary.LittleEndian.Uint64(b[8:]), Body: b[16:size]}
+		var out wire.Builder
 		more := s.answer(m, &out)
-		if len(out.out) > 0 {
-			out.seal()
-			s.in.Write(out.out)
+		if out.Len() > 0 {
+			s.in.Write(out.Finish())
 		}
 		s.ended = s.ended || !more
 		b = b[size:]
@@ -89,36 +89,36 @@ func TestAcknowledgedIsOffered(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	self := resource.MakeGID(1, 1, 0)
 	id := self.WithSerial(1)
-	for _, last := range []byte{msgRegister, msgUpdate} { // the last message that the first server acknowledges
+	for _, last := range []byte{wire.MsgRegister, wire.MsgUpdate} { // the last message that the first server acknowledges
 		var offers []uint64
 		dials := 0
 		dial := func(context.Context) (net.Conn, error) {
 			dials++
 			first := dials == 1
 			rev := uint64(0)
-			return newScripted(func(m message, out *codec) bool {
-				p := parser{b: m.body}
-				p.gid()
-				switch m.typ {
-				case msgJoin:
-					out.begin(msgJoined, m.id)
-					out.gid(self)
-					out.bytes(make([]byte, 32))
+			return newScripted(func(m wire.Message, out *wire.Builder) bool {
+				p := m.Parser()
+				p.GID()
+				switch m.Type {
+				case wire.MsgJoin:
+					out.Begin(wire.MsgJoined, m.ID)
+					out.GID(self)
+					out.Append(make([]byte, 32))
 					var l resource.List
 					_ = l.AddString(termKey, "key")
-					out.bytes(l.Wire())
+					out.Append(l.Wire())
 					return true
-				case msgLeave:
+				case wire.MsgLeave:
 					return false
-				case msgRegister:
+				case wire.MsgRegister:
 					if !first {
-						offers = append(offers, p.u64())
+						offers = append(offers, p.U64())
 					}
 				}
 				rev++
-				out.begin(msgDone, m.id)
-				out.u64(rev)
-				return !first || m.typ != last
+				out.Begin(wire.MsgDone, m.ID)
+				out.U64(rev)
+				return !first || m.Type != last
 			}), nil
 		}
 		c, err := Join(t.Context(), dial)
@@ -126,7 +126,7 @@ func TestAcknowledgedIsOffered(t *testing.T) {
 			t.Fatal(err)
 		}
 		rev, err := c.Register(t.Context(), id, list(t, resource.Attrs{"a": "1"}))
-		if err == nil && last == msgUpdate {
+		if err == nil && last == wire.MsgUpdate {
 			rev, err = c.Update(t.Context(), id, 0, list(t, resource.Attrs{"a": "2"}))
 		}
 		if err != nil {

@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/rocl-go/rocl/directory/internal/wire"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -24,7 +25,7 @@ func follower(t *testing.T) *Server {
 // An offering is the life connection of a context that has joined again.
 type offering struct {
 	t    *testing.T
-	k    *codec
+	k    *wire.Conn
 	self resource.GID
 	n    uint64
 }
@@ -51,15 +52,15 @@ func (o *offering) next() resource.GID {
 	o.t.Helper()
 	o.n++
 	id := o.self.WithSerial(uint32(o.n))
-	o.k.begin(msgRegister, o.n)
-	o.k.gid(id)
-	o.k.u64(1)
-	o.k.bytes(list(o.t, resource.Attrs{"type": "lamp"}).Wire())
-	if err := o.k.send(); err != nil {
+	o.k.Begin(wire.MsgRegister, o.n)
+	o.k.GID(id)
+	o.k.U64(1)
+	o.k.Append(list(o.t, resource.Attrs{"type": "lamp"}).Wire())
+	if err := o.k.Send(); err != nil {
 		o.t.Fatal(err)
 	}
-	if m, err := o.k.read(); err != nil || m.typ != msgDone {
-		o.t.Fatal(m.typ, err)
+	if m, err := o.k.ReadMessage(); err != nil || m.Type != wire.MsgDone {
+		o.t.Fatal(m.Type, err)
 	}
 	return id
 }
@@ -126,7 +127,7 @@ func TestOfferIsAwaited(t *testing.T) {
 		if !s.Settled() {
 			t.Error("not settled after all offers")
 		}
-		o.k.nc.Close()
+		o.k.Close()
 	})
 }
 
@@ -145,7 +146,7 @@ func TestOfferNeverEnds(t *testing.T) {
 				o.next()
 			}
 		}, 0},
-		"dies":            {many, func(o *offering) { o.next(); o.k.nc.Close() }, settleTime},
+		"dies":            {many, func(o *offering) { o.next(); o.k.Close() }, settleTime},
 		"comes to an end": {1, func(o *offering) { o.next() }, settleTime},
 		"offers nothing":  {0, func(o *offering) {}, settleTime},
 		"of an older version": {0, func(o *offering) {
@@ -173,7 +174,7 @@ func TestOfferNeverEnds(t *testing.T) {
 				if !s.Settled() {
 					t.Error("settled no more")
 				}
-				o.k.nc.Close()
+				o.k.Close()
 			})
 		})
 	}
@@ -262,7 +263,7 @@ func TestJoinIsAwaited(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer nc.Close()
-		if _, err := nc.Write(greeting(kindLife)); err != nil {
+		if _, err := nc.Write(wire.Greeting(wire.KindLife)); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(settleTime + settlePause)

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl/directory/database"
+	"github.com/rocl-go/rocl/directory/internal/wire"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -57,22 +58,22 @@ func (l lively) Write(b []byte) (n int, err error) {
 func (s *Server) ServePeer(nc net.Conn) { s.serveConn(lively{nc}, s.servePeer) }
 
 // servePeer carries out what a member sends, until the connection ends.
-func (s *Server) servePeer(c *codec) error {
-	kind, err := c.greeted()
+func (s *Server) servePeer(c *wire.Conn) error {
+	kind, err := c.ReadGreeting()
 	if err != nil {
 		return err
 	}
-	if kind != kindPeer {
+	if kind != wire.KindPeer {
 		return fmt.Errorf("%w: a member begins with kind %d", ErrProtocol, kind)
 	}
-	p := peerServer{s: s, out: codec{nc: c.nc}, watches: map[uint64]peerWatch{}}
+	p := peerServer{s: s, out: *wire.NewConn(c.Conn), watches: map[uint64]peerWatch{}}
 	ctx, cancel := context.WithCancel(s.life)
 	defer p.busy.Wait()
-	defer c.nc.Close() // ends writes under way
+	defer c.Close() // ends writes under way
 	defer cancel()
 	p.busy.Go(func() { p.beat(ctx) })
 	for {
-		m, err := c.read()
+		m, err := c.ReadMessage()
 		if err == nil {
 			err = p.handle(ctx, &m)
 		}
@@ -90,7 +91,7 @@ type peerServer struct {
 	s       *Server
 	busy    sync.WaitGroup
 	mu      sync.Mutex // guards out
-	out     codec
+	out     wire.Conn
 	watches map[uint64]peerWatch
 	bytes   int // of the patterns of all watches
 }
@@ -102,46 +103,46 @@ type peerWatch struct {
 }
 
 // handle carries out one message of the member.
-func (p *peerServer) handle(ctx context.Context, m *message) error {
-	switch m.typ {
-	case msgBeat:
+func (p *peerServer) handle(ctx context.Context, m *wire.Message) error {
+	switch m.Type {
+	case wire.MsgBeat:
 		return nil
-	case msgStop:
-		if w, ok := p.watches[m.id]; ok {
+	case wire.MsgStop:
+		if w, ok := p.watches[m.ID]; ok {
 			w.end()
 			p.bytes -= w.bytes
-			delete(p.watches, m.id)
+			delete(p.watches, m.ID)
 		}
 		return nil
-	case msgWatch:
-		if _, ok := p.watches[m.id]; ok {
-			return fmt.Errorf("%w: watch %d is there already", ErrProtocol, m.id)
+	case wire.MsgWatch:
+		if _, ok := p.watches[m.ID]; ok {
+			return fmt.Errorf("%w: watch %d is there already", ErrProtocol, m.ID)
 		}
-		b := parser{b: m.body}
-		l, err := b.list()
+		b := m.Parser()
+		l, err := b.List()
 		if err != nil {
 			return err
 		}
 		size := len(l.Wire())
 		if len(p.watches) >= mostWatches || p.bytes+size > mostPatterns {
-			return p.send(func(out *codec) error {
-				return out.sendError(m.id, fmt.Errorf("directory: a member may have %d watches here, with patterns of %d bytes together", mostWatches, mostPatterns))
+			return p.send(func(out *wire.Conn) error {
+				return out.SendError(m.ID, fmt.Errorf("directory: a member may have %d watches here, with patterns of %d bytes together", mostWatches, mostPatterns))
 			})
 		}
 		l = l.Clone()
 		w := p.s.watch(&l)
 		ctx, cancel := context.WithCancel(ctx)
-		p.watches[m.id] = peerWatch{cancel, size}
+		p.watches[m.ID] = peerWatch{cancel, size}
 		p.bytes += size
-		id := m.id
+		id := m.ID
 		p.busy.Go(func() {
 			defer w.Close()
 			for {
 				ev, err := w.Next(ctx)
 				if err == nil {
-					err = p.send(func(out *codec) error {
-						out.event(id, &ev, &l)
-						return out.send()
+					err = p.send(func(out *wire.Conn) error {
+						out.Event(id, &ev, &l)
+						return out.Send()
 					})
 				}
 				if err != nil {
@@ -151,7 +152,7 @@ func (p *peerServer) handle(ctx context.Context, m *message) error {
 		})
 		return nil
 	}
-	return fmt.Errorf("%w: message type %d", ErrProtocol, m.typ)
+	return fmt.Errorf("%w: message type %d", ErrProtocol, m.Type)
 }
 
 // beat sends a beat each BeatTime until ctx ends or the connection cannot be written.
@@ -159,9 +160,9 @@ func (p *peerServer) beat(ctx context.Context) {
 	t := time.NewTicker(BeatTime)
 	defer t.Stop()
 	for {
-		err := p.send(func(out *codec) error {
-			out.begin(msgBeat, 0)
-			return out.send()
+		err := p.send(func(out *wire.Conn) error {
+			out.Begin(wire.MsgBeat, 0)
+			return out.Send()
 		})
 		select {
 		case <-t.C:
@@ -175,12 +176,12 @@ func (p *peerServer) beat(ctx context.Context) {
 }
 
 // send calls write with out locked. If writing fails, send closes the connection.
-func (p *peerServer) send(write func(*codec) error) error {
+func (p *peerServer) send(write func(*wire.Conn) error) error {
 	p.mu.Lock()
 	err := write(&p.out)
 	p.mu.Unlock()
 	if err != nil {
-		p.out.nc.Close()
+		p.out.Close()
 	}
 	return err
 }
@@ -188,57 +189,57 @@ func (p *peerServer) send(write func(*codec) error) error {
 // A Peer is a connection to another member's server, which carries any number of watches. One
 // goroutine may read and one write at the same time.
 type Peer struct {
-	in, out *codec
+	in, out *wire.Conn
 }
 
 // NewPeer makes a Peer of a connection to a server that calls ServePeer for it.
 func NewPeer(nc net.Conn) (*Peer, error) {
 	nc = lively{nc}
-	if _, err := nc.Write(greeting(kindPeer)); err != nil {
+	if _, err := nc.Write(wire.Greeting(wire.KindPeer)); err != nil {
 		return nil, fmt.Errorf("directory: greeting a member: %w", err)
 	}
-	return &Peer{newCodec(nc), &codec{nc: nc}}, nil
+	return &Peer{wire.NewConn(nc), wire.NewConn(nc)}, nil
 }
 
 // Watch begins a watch under a number that the caller chooses.
 func (p *Peer) Watch(id uint64, pattern *resource.List) error {
-	p.out.begin(msgWatch, id)
-	p.out.bytes(pattern.Wire())
-	return p.out.send()
+	p.out.Begin(wire.MsgWatch, id)
+	p.out.Append(pattern.Wire())
+	return p.out.Send()
 }
 
 // Stop ends a watch. Events of the watch may still come.
 func (p *Peer) Stop(id uint64) error {
-	p.out.begin(msgStop, id)
-	return p.out.send()
+	p.out.Begin(wire.MsgStop, id)
+	return p.out.Send()
 }
 
 // Beat tells the other member that this one is alive. It must be called each BeatTime.
 func (p *Peer) Beat() error {
-	p.out.begin(msgBeat, 0)
-	return p.out.send()
+	p.out.Begin(wire.MsgBeat, 0)
+	return p.out.Send()
 }
 
 // Next returns the next event and the number of its watch. refused says why the server refused the
 // watch id. After any other error the connection has ended.
 func (p *Peer) Next() (id uint64, ev Event, refused, err error) {
 	for {
-		m, err := p.in.read()
+		m, err := p.in.ReadMessage()
 		switch {
 		case err != nil:
 			return 0, ev, nil, fmt.Errorf("%w: %w", errLost, err)
-		case m.typ == msgBeat:
+		case m.Type == wire.MsgBeat:
 			continue
-		case m.typ == msgError:
-			return m.id, ev, parseError(m.body), nil
+		case m.Type == wire.MsgError:
+			return m.ID, ev, wire.ParseError(m.Body), nil
 		}
-		ev, err = parseEvent(&m)
-		return m.id, ev, nil, err
+		ev, err = wire.ParseEvent(&m)
+		return m.ID, ev, nil, err
 	}
 }
 
 // Close ends the connection, and with it calls under way.
-func (p *Peer) Close() error { return p.in.nc.Close() }
+func (p *Peer) Close() error { return p.in.Close() }
 
 // attached is a watch of a context, with the part of it on other nodes.
 type attached struct {

@@ -8,12 +8,14 @@ import (
 	"io"
 	"iter"
 	"net"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/rocl-go/rocl/directory/database"
+	"github.com/rocl-go/rocl/directory/internal/wire"
 	"github.com/rocl-go/rocl/directory/strategy"
 	"github.com/rocl-go/rocl/resource"
 )
@@ -120,25 +122,25 @@ func TestPeerMayOnlyWatch(t *testing.T) {
 	s := NewServer()
 	defer s.Close()
 	s.Attach(nowhere{t})
-	w := &codec{}
-	w.begin(msgJoin, 1)
-	w.bytes(make([]byte, 48))
-	join := append([]byte{60, 0, 0, 0}, w.out[4:]...)
-	w.begin(msgFind, 1)
-	w.bytes(list(t, nil).Wire())
-	find := append([]byte{byte(len(w.out) - 4), 0, 0, 0}, w.out[4:]...)
-	w.begin(msgWatch, 1)
-	w.bytes([]byte("not a list"))
-	bad := append([]byte{byte(len(w.out) - 4), 0, 0, 0}, w.out[4:]...)
+	w := &wire.Builder{}
+	w.Begin(wire.MsgJoin, 1)
+	w.Append(make([]byte, 48))
+	join := slices.Clone(w.Finish())
+	w.Begin(wire.MsgFind, 1)
+	w.Append(list(t, nil).Wire())
+	find := slices.Clone(w.Finish())
+	w.Begin(wire.MsgWatch, 1)
+	w.Append([]byte("not a list"))
+	bad := slices.Clone(w.Finish())
 	for what, b := range map[string][]byte{
-		"life":            append(greeting(kindLife), join...),
-		"ask":             append(greeting(kindAsk), find...),
-		"yield":           greeting(kindYield),
-		"join as a peer":  append(greeting(kindPeer), join...),
-		"find as a peer":  append(greeting(kindPeer), find...),
-		"a watch of junk": append(greeting(kindPeer), bad...),
+		"life":            append(wire.Greeting(wire.KindLife), join...),
+		"ask":             append(wire.Greeting(wire.KindAsk), find...),
+		"yield":           wire.Greeting(wire.KindYield),
+		"join as a peer":  append(wire.Greeting(wire.KindPeer), join...),
+		"find as a peer":  append(wire.Greeting(wire.KindPeer), find...),
+		"a watch of junk": append(wire.Greeting(wire.KindPeer), bad...),
 		"junk":            []byte("GET / HTTP/1.1\r\n\r\n"),
-		"a huge length":   append(greeting(kindPeer), 255, 255, 255, 255, msgWatch, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0),
+		"a huge length":   append(wire.Greeting(wire.KindPeer), 255, 255, 255, 255, wire.MsgWatch, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0),
 	} {
 		near, far := net.Pipe()
 		done := make(chan struct{})
@@ -156,7 +158,7 @@ func TestPeerMayOnlyWatch(t *testing.T) {
 	}
 	near, far := net.Pipe() // a context is no member
 	go s.ServeConn(far)
-	_, _ = near.Write(greeting(kindPeer))
+	_, _ = near.Write(wire.Greeting(wire.KindPeer))
 	if _, err := near.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
 		t.Errorf("a context may say what members say: %v", err)
 	}
@@ -275,13 +277,13 @@ func TestPeerManyWatches(t *testing.T) {
 
 // FuzzPeer sends arbitrary bytes on a connection of a member.
 func FuzzPeer(f *testing.F) {
-	k := &codec{}
-	k.begin(msgWatch, 1)
+	k := &wire.Builder{}
+	k.Begin(wire.MsgWatch, 1)
 	var all resource.List
-	k.bytes(all.Wire())
-	f.Add(append(greeting(kindPeer), append([]byte{byte(len(k.out) - 4), 0, 0, 0}, k.out[4:]...)...))
-	k.begin(msgStop, 1)
-	f.Add(append(greeting(kindPeer), append([]byte{12, 0, 0, 0}, k.out[4:]...)...))
+	k.Append(all.Wire())
+	f.Add(append(wire.Greeting(wire.KindPeer), k.Finish()...))
+	k.Begin(wire.MsgStop, 1)
+	f.Add(append(wire.Greeting(wire.KindPeer), k.Finish()...))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		s := NewServer()
 		near, far := net.Pipe()

@@ -9,12 +9,13 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl/directory/image"
+	"github.com/rocl-go/rocl/directory/internal/wire"
 	"github.com/rocl-go/rocl/resource"
 )
 
 // askConn is a connection for questions. Only one goroutine uses it at a time.
 type askConn struct {
-	c *codec
+	c *wire.Conn
 	n uint64 // the number of the last question
 }
 
@@ -24,7 +25,7 @@ const maxIdle = 8 // idle ask connections that a client keeps
 // serves.
 func (c *Client) borrow(ctx context.Context, kind byte) (*askConn, error) {
 	c.mu.Lock()
-	if n := len(c.idle); n > 0 && kind == kindAsk {
+	if n := len(c.idle); n > 0 && kind == wire.KindAsk {
 		a := c.idle[n-1]
 		c.idle = c.idle[:n-1]
 		c.mu.Unlock()
@@ -38,9 +39,9 @@ func (c *Client) borrow(ctx context.Context, kind byte) (*askConn, error) {
 		nc, err := c.dial(ctx)
 		if err == nil {
 			stop := context.AfterFunc(ctx, func() { _ = nc.SetDeadline(time.Now()) })
-			_, err = nc.Write(greeting(kind))
+			_, err = nc.Write(wire.Greeting(kind))
 			if stop(); err == nil {
-				return &askConn{c: newCodec(nc)}, nil
+				return &askConn{c: wire.NewConn(nc)}, nil
 			}
 			nc.Close()
 		}
@@ -66,7 +67,7 @@ func (c *Client) giveBack(a *askConn) {
 	}
 	c.mu.Unlock()
 	if a != nil {
-		a.c.nc.Close()
+		a.c.Close()
 	}
 }
 
@@ -74,22 +75,22 @@ func (c *Client) giveBack(a *askConn) {
 var errLost = errors.New("directory: server lost")
 
 // ask sends one question over a and returns the answer.
-func (a *askConn) ask(ctx context.Context, typ byte, body func(*codec)) (resource.Record, error) {
-	b, err := a.exchange(ctx, typ, msgAnswer, body)
+func (a *askConn) ask(ctx context.Context, typ byte, body func(*wire.Builder)) (resource.Record, error) {
+	b, err := a.exchange(ctx, typ, wire.MsgAnswer, body)
 	if err != nil {
 		return resource.Record{}, err
 	}
-	return ParseAnswer(b)
+	return wire.ParseRecord(b)
 }
 
 // exchange sends one question over a and returns the body of its answer, which must be of type
 // want. The body is valid until the next call.
-func (a *askConn) exchange(ctx context.Context, typ, want byte, body func(*codec)) ([]byte, error) {
+func (a *askConn) exchange(ctx context.Context, typ, want byte, body func(*wire.Builder)) ([]byte, error) {
 	if ctx.Err() != nil { // nothing is sent
 		return nil, context.Cause(ctx)
 	}
 	if ctx.Done() != nil {
-		stop := context.AfterFunc(ctx, func() { _ = a.c.nc.SetDeadline(time.Now()) })
+		stop := context.AfterFunc(ctx, func() { _ = a.c.SetDeadline(time.Now()) })
 		defer stop()
 	}
 	if err := a.say(typ, body); err != nil {
@@ -99,13 +100,13 @@ func (a *askConn) exchange(ctx context.Context, typ, want byte, body func(*codec
 }
 
 // say sends a question over a.
-func (a *askConn) say(typ byte, body func(*codec)) error {
+func (a *askConn) say(typ byte, body func(*wire.Builder)) error {
 	a.n++
-	a.c.begin(typ, a.n)
+	a.c.Begin(typ, a.n)
 	if body != nil {
-		body(a.c)
+		body(&a.c.Builder)
 	}
-	return a.c.send()
+	return a.c.Send()
 }
 
 // endedBy returns why a connection has failed: the cause of ctx if ctx has ended, else errLost.
@@ -119,27 +120,27 @@ func endedBy(ctx context.Context, err error) error {
 // hear returns the body of the answer to the last question, which must be of type want. The body is
 // valid until the next call.
 func (a *askConn) hear(ctx context.Context, want byte) ([]byte, error) {
-	m, err := a.c.read()
+	m, err := a.c.ReadMessage()
 	switch {
 	case err != nil:
 		return nil, endedBy(ctx, err)
-	case m.id != a.n:
+	case m.ID != a.n:
 		return nil, fmt.Errorf("%w: answer to another question", ErrProtocol)
-	case m.typ == msgError:
-		return nil, parseError(m.body)
-	case m.typ == msgEnd:
-		return nil, parseEnd(m.body)
-	case m.typ != want:
-		return nil, fmt.Errorf("%w: message type %d", ErrProtocol, m.typ)
+	case m.Type == wire.MsgError:
+		return nil, wire.ParseError(m.Body)
+	case m.Type == wire.MsgEnd:
+		return nil, endOf(m.Body)
+	case m.Type != want:
+		return nil, fmt.Errorf("%w: message type %d", ErrProtocol, m.Type)
 	}
-	return m.body, nil
+	return m.Body, nil
 }
 
 // over calls put with an ask connection, and again with another one if the server is lost
 // meanwhile.
 func (c *Client) over(ctx context.Context, put func(*askConn) error) error {
 	for {
-		a, err := c.borrow(ctx, kindAsk)
+		a, err := c.borrow(ctx, wire.KindAsk)
 		if err != nil {
 			return err
 		}
@@ -149,7 +150,7 @@ func (c *Client) over(ctx context.Context, put func(*askConn) error) error {
 		if (err == nil || errors.Is(err, ErrNotFound)) && ctx.Err() == nil {
 			c.giveBack(a)
 		} else {
-			a.c.nc.Close()
+			a.c.Close()
 		}
 		if !errors.Is(err, errLost) {
 			return err
@@ -158,7 +159,7 @@ func (c *Client) over(ctx context.Context, put func(*askConn) error) error {
 }
 
 // once asks a question that has one answer.
-func (c *Client) once(ctx context.Context, typ byte, body func(*codec)) (ans resource.Record, err error) {
+func (c *Client) once(ctx context.Context, typ byte, body func(*wire.Builder)) (ans resource.Record, err error) {
 	c.asks()
 	err = c.over(ctx, func(a *askConn) error {
 		ans, err = a.ask(ctx, typ, body)
@@ -203,7 +204,7 @@ func (c *Client) Find(ctx context.Context, pattern *resource.List) (resource.Rec
 	if a, err, ok := c.inImage(ctx, pattern, false, func(r *image.Reader, buf []byte) (resource.Record, image.Verdict) { return r.Find(pattern, buf) }); ok {
 		return a, err
 	}
-	return c.once(ctx, msgFind, func(k *codec) { k.bytes(pattern.Wire()) })
+	return c.once(ctx, wire.MsgFind, func(b *wire.Builder) { b.Append(pattern.Wire()) })
 }
 
 // Lookup returns a resource by its identifier, with the attributes want, or all if want is empty.
@@ -222,5 +223,5 @@ func (c *Client) Lookup(ctx context.Context, id resource.GID, want ...string) (r
 	if a, err, ok := c.inImage(ctx, p, mine, func(r *image.Reader, buf []byte) (resource.Record, image.Verdict) { return r.Lookup(id, buf) }); ok {
 		return a, err
 	}
-	return c.once(ctx, msgLookup, func(k *codec) { k.gid(id); k.bytes(p.Wire()) })
+	return c.once(ctx, wire.MsgLookup, func(b *wire.Builder) { b.GID(id); b.Append(p.Wire()) })
 }

@@ -92,7 +92,7 @@ func TestLostIsNoticedTwice(t *testing.T) {
 	}()
 	<-begun
 	c.lost(lc)
-	lc.c.nc.Close()
+	lc.c.Close()
 	if err := <-waits; err != nil {
 		t.Error(err)
 	}

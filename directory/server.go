@@ -5,7 +5,6 @@ package directory
 import (
 	"context"
 	"crypto/hmac"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -17,11 +16,11 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl/directory/database"
+	"github.com/rocl-go/rocl/directory/internal/wire"
 	"github.com/rocl-go/rocl/directory/strategy"
 	"github.com/rocl-go/rocl/internal/connlimit"
 	"github.com/rocl-go/rocl/internal/ratelog"
 	"github.com/rocl-go/rocl/resource"
-	"golang.org/x/sys/unix"
 )
 
 // An Option changes one default of a server.
@@ -156,7 +155,7 @@ type life struct {
 	member     bool // the context would become the cluster's member in place of this server
 
 	mu  sync.Mutex // guards out: terms that change, and before that the answer to join
-	out codec
+	out wire.Conn
 }
 
 // NewServer makes a server without a socket. ServeConn gives it a connection to serve.
@@ -199,7 +198,7 @@ func (s *Server) Node() resource.NodeID { return s.id.Node }
 func (s *Server) ServeConn(nc net.Conn) { s.serveConn(nc, s.serveContext) }
 
 // serveConn calls serve with nc, and logs why it ended. Close closes nc and waits for serveConn.
-func (s *Server) serveConn(nc net.Conn, serve func(*codec) error) {
+func (s *Server) serveConn(nc net.Conn, serve func(*wire.Conn) error) {
 	s.mu.Lock()
 	if s.closed {
 		s.mu.Unlock()
@@ -216,30 +215,30 @@ func (s *Server) serveConn(nc net.Conn, serve func(*codec) error) {
 		s.mu.Unlock()
 		s.busy.Done()
 	}()
-	err := serve(newCodec(nc))
+	err := serve(wire.NewConn(nc))
 	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, net.ErrClosed) && !errors.Is(err, io.ErrClosedPipe) {
 		s.often.Info("", "directory: connection ended", "err", err)
 	}
 }
 
 // serveContext reads the greeting of a connection and serves the connection by its kind.
-func (s *Server) serveContext(c *codec) error {
-	_ = c.nc.SetReadDeadline(time.Now().Add(5 * time.Second))
-	kind, err := c.greeted()
+func (s *Server) serveContext(c *wire.Conn) error {
+	_ = c.SetReadDeadline(time.Now().Add(5 * time.Second))
+	kind, err := c.ReadGreeting()
 	if err != nil {
 		return err
 	}
-	_ = c.nc.SetReadDeadline(time.Time{})
+	_ = c.SetReadDeadline(time.Time{})
 	switch kind {
-	case kindLife:
+	case wire.KindLife:
 		return s.serveLife(c)
-	case kindAsk:
+	case wire.KindAsk:
 		return s.serveAsk(c)
-	case kindWatch:
+	case wire.KindWatch:
 		return s.serveWatch(c)
-	case kindYield:
+	case wire.KindYield:
 		return s.serveYield(c)
-	case kindImage:
+	case wire.KindImage:
 		return s.serveImage(c)
 	}
 	return fmt.Errorf("%w: kind %d", ErrProtocol, kind)
@@ -247,27 +246,27 @@ func (s *Server) serveContext(c *codec) error {
 
 // serveLife serves a life connection until it ends. Then the context's resources are deleted,
 // unless the context has joined again over another connection or the server is closed.
-func (s *Server) serveLife(c *codec) error {
+func (s *Server) serveLife(c *wire.Conn) error {
 	var offering *offer
 	if s.Follows() {
 		if offering = s.offers.arrives(); offering != nil {
 			defer s.offers.ended(offering)
 		}
 	}
-	m, err := c.read()
+	m, err := c.ReadMessage()
 	if err != nil {
 		return err
 	}
 	self, again, list, err := s.join(&m)
 	if err != nil {
-		_ = c.sendError(m.id, err)
+		_ = c.SendError(m.ID, err)
 		return err
 	}
-	_, member := list.Get(offerMember)
+	_, member := list.Get(wire.JoinMember)
 	if offering != nil && !s.offers.joins(offering, again, announces(&list)) {
 		offering = nil
 	}
-	me := &life{member: member, out: codec{nc: c.nc}}
+	me := &life{member: member, out: *wire.NewConn(c.Conn)}
 	me.mu.Lock()
 	s.mu.Lock()
 	if old := s.lives[self]; old != nil {
@@ -290,40 +289,40 @@ func (s *Server) serveLife(c *codec) error {
 			s.log.Debug("directory: context ended", "context", self, "resources", n)
 		}
 	}()
-	c.begin(msgJoined, m.id)
-	c.gid(self)
+	c.Begin(wire.MsgJoined, m.ID)
+	c.GID(self)
 	token, terms := s.id.token(self), s.terms()
 	told := terms.list()
-	c.bytes(token[:])
-	c.bytes(told.Wire())
-	err = c.send()
+	c.Append(token[:])
+	c.Append(told.Wire())
+	err = c.Send()
 	me.mu.Unlock()
 	if err != nil {
 		return err
 	}
 	for {
-		m, err := c.read()
+		m, err := c.ReadMessage()
 		if err != nil {
 			return err
 		}
-		if m.typ == msgLeave {
+		if m.Type == wire.MsgLeave {
 			return nil
 		}
 		rev, err := s.change(self, &m)
-		s.count.change(m.typ, err)
-		if offering != nil && m.typ == msgRegister && !s.offers.came(offering) {
+		s.count.change(m.Type, err)
+		if offering != nil && m.Type == wire.MsgRegister && !s.offers.came(offering) {
 			offering = nil
 		}
 		if errors.Is(err, ErrProtocol) {
-			_ = c.sendError(m.id, err)
+			_ = c.SendError(m.ID, err)
 			return err
 		}
 		if err != nil {
-			err = c.sendError(m.id, err)
+			err = c.SendError(m.ID, err)
 		} else {
-			c.begin(msgDone, m.id)
-			c.u64(rev)
-			err = c.send()
+			c.Begin(wire.MsgDone, m.ID)
+			c.U64(rev)
+			err = c.Send()
 		}
 		if err != nil {
 			return err
@@ -333,11 +332,11 @@ func (s *Server) serveLife(c *codec) error {
 
 // join returns the context that joins with m. again reports whether the context had its identifier
 // before. l is the list of the join, a view of m.
-func (s *Server) join(m *message) (g resource.GID, again bool, l resource.List, err error) {
-	p := parser{b: m.body}
-	g, token := p.gid(), p.take(32)
-	l, err = p.list()
-	if err != nil || m.typ != msgJoin {
+func (s *Server) join(m *wire.Message) (g resource.GID, again bool, l resource.List, err error) {
+	p := m.Parser()
+	g, token := p.GID(), p.Take(32)
+	l, err = p.List()
+	if err != nil || m.Type != wire.MsgJoin {
 		return g, false, l, fmt.Errorf("%w: not a join", ErrProtocol)
 	}
 	if g.IsZero() {
@@ -351,16 +350,16 @@ func (s *Server) join(m *message) (g resource.GID, again bool, l resource.List, 
 }
 
 // change carries out a change that a context asks for in one of its own resources.
-func (s *Server) change(self resource.GID, m *message) (rev uint64, err error) {
-	p := parser{b: m.body}
-	id := p.gid()
-	if id.Context() != self && !p.bad {
+func (s *Server) change(self resource.GID, m *wire.Message) (rev uint64, err error) {
+	p := m.Parser()
+	id := p.GID()
+	if id.Context() != self && !p.IsShort() {
 		return 0, fmt.Errorf("%w: %v is not of context %v", ErrNotOwner, id, self)
 	}
-	switch m.typ {
-	case msgRegister:
-		rev = p.u64()
-		l, err := p.list()
+	switch m.Type {
+	case wire.MsgRegister:
+		rev = p.U64()
+		l, err := p.List()
 		if err != nil {
 			return 0, err
 		}
@@ -368,42 +367,38 @@ func (s *Server) change(self resource.GID, m *message) (rev uint64, err error) {
 			return s.db.Put(id, self, &l)
 		}
 		return rev, s.db.Offer(id, self, rev, &l)
-	case msgUpdate:
-		expect := p.u64()
-		l, err := p.list()
+	case wire.MsgUpdate:
+		expect := p.U64()
+		l, err := p.List()
 		if err != nil {
 			return 0, err
 		}
 		return s.db.Update(id, expect, &l)
-	case msgDelete:
-		if err := p.end(); err != nil {
+	case wire.MsgDelete:
+		if err := p.End(); err != nil {
 			return 0, err
 		}
 		return 0, s.db.Delete(id)
 	}
-	return 0, fmt.Errorf("%w: message type %d", ErrProtocol, m.typ)
+	return 0, fmt.Errorf("%w: message type %d", ErrProtocol, m.Type)
 }
 
 // serveYield gives the node to a daemon: the socket's name and the open lock change hands, so that
 // no other process can take the lock in between.
-func (s *Server) serveYield(c *codec) error {
-	uc, ok := c.nc.(*net.UnixConn)
+func (s *Server) serveYield(c *wire.Conn) error {
 	s.mu.Lock()
 	bound := s.bound
-	refused := s.daemon || s.gave || !ok || len(bound) != 1
+	refused := s.daemon || s.gave || !c.CarriesDescriptors() || len(bound) != 1
 	s.gave = s.gave || !refused
 	s.mu.Unlock()
 	if refused {
-		return c.sendError(0, ErrInUse)
+		return c.SendError(0, ErrInUse)
 	}
 	s.log.Info("directory: giving way to a daemon")
 	b := bound[0]
 	b.unlisten() // from now on the guard leaves the lock as it is
-	c.begin(msgDone, 0)
-	c.u64(0)
-	binary.LittleEndian.PutUint32(c.out, uint32(len(c.out)-4))
 	b.mu.Lock()
-	_, _, err := uc.WriteMsgUnix(c.out, unix.UnixRights(int(b.lock.Fd())), nil)
+	err := c.SendDescriptor(0, 0, int(b.lock.Fd()))
 	b.mu.Unlock()
 	go s.Close()
 	return err

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/rocl-go/rocl/directory/internal/wire"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -150,7 +151,7 @@ func (f *offers) ended(o *offer) {
 
 // announces returns the number of resources that the list of a join announces.
 func announces(l *resource.List) uint64 {
-	b, _ := l.Get(offerCount)
+	b, _ := l.Get(wire.JoinOffers)
 	if len(b) != 8 {
 		return 0
 	}

@@ -16,6 +16,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/rocl-go/rocl/directory/internal/wire"
 	"golang.org/x/sys/unix"
 )
 
@@ -233,10 +234,10 @@ func askToYield(ctx context.Context, path string) (*os.File, error) {
 	}
 	defer nc.Close()
 	_ = nc.SetDeadline(time.Now().Add(time.Second))
-	if _, err := nc.Write(greeting(kindYield)); err != nil {
+	if _, err := nc.Write(wire.Greeting(wire.KindYield)); err != nil {
 		return nil, err
 	}
-	m, fd, err := receive(nc)
+	m, fd, err := wire.ReceiveDescriptor(nc)
 	switch {
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return nil, fmt.Errorf("%w: %s", ErrSilent, processAt(nc))
@@ -244,9 +245,9 @@ func askToYield(ctx context.Context, path string) (*os.File, error) {
 		return nil, err
 	case fd < 0:
 		return nil, fmt.Errorf("%w: no lock came", ErrProtocol)
-	case m.typ != msgDone:
+	case m.Type != wire.MsgDone:
 		unix.Close(fd)
-		return nil, fmt.Errorf("%w: message type %d", ErrProtocol, m.typ)
+		return nil, fmt.Errorf("%w: message type %d", ErrProtocol, m.Type)
 	}
 	f := os.NewFile(uintptr(fd), path+lockSuffix)
 	if !holds(path+lockSuffix, f) {
@@ -275,31 +276,6 @@ func processAt(nc *net.UnixConn) string {
 		who += ", which is stopped"
 	}
 	return who
-}
-
-// receive reads the one answer of a connection and returns it with the descriptor that it carries,
-// -1 if it carries none. The caller closes the descriptor.
-func receive(nc *net.UnixConn) (m message, fd int, err error) {
-	b, oob := make([]byte, 4096), make([]byte, 64)
-	n, oobn, _, _, err := nc.ReadMsgUnix(b, oob)
-	if err != nil {
-		return m, -1, err
-	}
-	var fds []int
-	if msgs, err := unix.ParseSocketControlMessage(oob[:oobn]); err == nil && len(msgs) > 0 {
-		fds, _ = unix.ParseUnixRights(&msgs[0])
-	}
-	c := &codec{nc: nc, in: b, end: n}
-	if m, err = c.read(); err == nil && m.typ == msgError {
-		err = parseError(m.body)
-	}
-	if err == nil && len(fds) == 1 {
-		return m, fds[0], nil
-	}
-	for _, fd := range fds {
-		unix.Close(fd)
-	}
-	return m, -1, err
 }
 
 // listen serves at b, whose lock is held and whose path is free.
@@ -348,7 +324,7 @@ func (s *Server) admit(nc net.Conn) {
 	if err := allowed(nc.(*net.UnixConn)); err != nil {
 		s.often.Warn("", "directory: refused", "err", err)
 		_ = nc.SetDeadline(time.Now().Add(100 * time.Millisecond))
-		_ = (&codec{nc: nc}).sendError(0, err)
+		_ = (wire.NewConn(nc)).SendError(0, err)
 		nc.Close()
 		return
 	}

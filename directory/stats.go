@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl/directory/database"
+	"github.com/rocl-go/rocl/directory/internal/wire"
 	"github.com/rocl-go/rocl/internal/histogram"
 )
 
@@ -59,11 +60,11 @@ func (n *counts) change(typ byte, err error) {
 	switch {
 	case err != nil:
 		n.refused.Add(1)
-	case typ == msgRegister:
+	case typ == wire.MsgRegister:
 		n.registered.Add(1)
-	case typ == msgUpdate:
+	case typ == wire.MsgUpdate:
 		n.changed.Add(1)
-	case typ == msgDelete:
+	case typ == wire.MsgDelete:
 		n.deleted.Add(1)
 	}
 }
@@ -72,13 +73,13 @@ func (n *counts) change(typ byte, err error) {
 func (n *counts) question(typ byte, ok bool, err error, took time.Duration) {
 	var q *questions
 	switch typ {
-	case msgFind:
+	case wire.MsgFind:
 		q = &n.find
-	case msgLookup:
+	case wire.MsgLookup:
 		q = &n.lookup
-	case msgStart, msgList:
+	case wire.MsgStart, wire.MsgList:
 		q = &n.all
-	case msgNext, msgMore:
+	case wire.MsgNext, wire.MsgMore:
 		q = &n.next
 	default:
 		return

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rocl-go/rocl/directory/internal/wire"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -47,7 +48,7 @@ func TestTCP(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer nc.Close()
-	if _, err := nc.Write(append(make([]byte, tcpNonce+tcpProof), greeting(kindAsk)...)); err != nil {
+	if _, err := nc.Write(append(make([]byte, tcpNonce+tcpProof), wire.Greeting(wire.KindAsk)...)); err != nil {
 		t.Fatal(err)
 	}
 	_ = nc.SetReadDeadline(time.Now().Add(10 * time.Second))

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/rocl-go/rocl/directory/internal/wire"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -149,7 +150,7 @@ func (s *Server) tell(l *life) {
 	defer l.mu.Unlock()
 	t := s.terms()
 	terms := t.list()
-	l.out.begin(msgTerms, 0)
-	l.out.bytes(terms.Wire())
-	_ = l.out.send() // the goroutine that reads the connection notices its end
+	l.out.Begin(wire.MsgTerms, 0)
+	l.out.Append(terms.Wire())
+	_ = l.out.Send() // the goroutine that reads the connection notices its end
 }

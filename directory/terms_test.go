@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rocl-go/rocl/directory/internal/wire"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -60,15 +61,14 @@ func TestTermsChange(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer deaf.Close()
-	k := &codec{nc: deaf}
-	k.bytes(greeting(kindLife))
-	if _, err := deaf.Write(k.out); err != nil {
+	k := wire.NewConn(deaf)
+	if _, err := deaf.Write(wire.Greeting(wire.KindLife)); err != nil {
 		t.Fatal(err)
 	}
-	k.begin(msgJoin, 0)
-	k.bytes(make([]byte, 48))
-	k.bytes(new(resource.List).Wire())
-	if err := k.send(); err != nil {
+	k.Begin(wire.MsgJoin, 0)
+	k.Append(make([]byte, 48))
+	k.Append(new(resource.List).Wire())
+	if err := k.Send(); err != nil {
 		t.Fatal(err)
 	}
 	var wg sync.WaitGroup

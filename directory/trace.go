@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/rocl-go/rocl/directory/internal/wire"
 	"github.com/rocl-go/rocl/directory/strategy"
 	"github.com/rocl-go/rocl/resource"
 )
@@ -57,10 +58,10 @@ type TraceStep struct {
 
 // trace answers a question for a trace. Unlike find it also asks the other members when this node
 // has what matches, because a trace is to show them.
-func (s *Server) trace(ctx context.Context, c *codec, m *message) error {
-	p := parser{b: m.body}
-	code := int(p.take(1)[0])
-	l, err := p.list()
+func (s *Server) trace(ctx context.Context, c *wire.Conn, m *wire.Message) error {
+	p := m.Parser()
+	code := int(p.Take(1)[0])
+	l, err := p.List()
 	if err != nil {
 		return err
 	}
@@ -81,7 +82,7 @@ func (s *Server) trace(ctx context.Context, c *codec, m *message) error {
 	var t Trace
 	if remote := s.rest(); remote != nil {
 		if t, err = remote.Trace(ctx, by, &l); err != nil {
-			return c.sendError(m.id, err)
+			return c.SendError(m.ID, err)
 		}
 		for i := range t.Steps {
 			t.Steps[i].Asked += here.Took
@@ -95,14 +96,14 @@ func (s *Server) trace(ctx context.Context, c *codec, m *message) error {
 	t.Steps = append([]TraceStep{here}, t.Steps...)
 	b, err := json.Marshal(t)
 	if err != nil {
-		return c.sendError(m.id, fmt.Errorf("directory: telling of a search: %w", err))
+		return c.SendError(m.ID, fmt.Errorf("directory: telling of a search: %w", err))
 	}
-	if len(b) > maxBody-msgHead {
-		return c.sendError(m.id, fmt.Errorf("directory: telling of a search: %d bytes are too many", len(b)))
+	if len(b) > wire.MaxBody {
+		return c.SendError(m.ID, fmt.Errorf("directory: telling of a search: %d bytes are too many", len(b)))
 	}
-	c.begin(msgTraced, m.id)
-	c.bytes(b)
-	return c.send()
+	c.Begin(wire.MsgTraced, m.ID)
+	c.Append(b)
+	return c.Send()
 }
 
 // Trace searches for a resource that matches, by a search strategy, and returns how the search
@@ -114,9 +115,9 @@ func (c *Client) Trace(ctx context.Context, by strategy.Strategy, pattern *resou
 		return t, fmt.Errorf("%w: %v", ErrProtocol, by)
 	}
 	err := c.over(ctx, func(a *askConn) error {
-		b, err := a.exchange(ctx, msgTrace, msgTraced, func(k *codec) {
-			k.bytes([]byte{byte(code)})
-			k.bytes(pattern.Wire())
+		b, err := a.exchange(ctx, wire.MsgTrace, wire.MsgTraced, func(b *wire.Builder) {
+			b.Append([]byte{byte(code)})
+			b.Append(pattern.Wire())
 		})
 		if err == nil {
 			if err = json.Unmarshal(b, &t); err != nil {

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl/directory/database"
+	"github.com/rocl-go/rocl/directory/internal/wire"
 	"github.com/rocl-go/rocl/directory/strategy"
 	"github.com/rocl-go/rocl/resource"
 )
@@ -122,11 +123,6 @@ func TestCoverage(t *testing.T) {
 	if !reflect.DeepEqual(cov, Coverage{Covered: 1}) {
 		t.Errorf("without a cluster: %+v", cov)
 	}
-	for _, b := range [][]byte{nil, {1}, {1, 0, 0, 0, 1}, make([]byte, 4+8+7)} {
-		if err := parseEnd(b); !errors.Is(err, ErrProtocol) {
-			t.Errorf("%d bytes: %v", len(b), err)
-		}
-	}
 }
 
 // A trace begins with this node's result. The other steps are those that the Remote reports.
@@ -182,11 +178,11 @@ func TestTraceMalformed(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		a := &askConn{c: newCodec(nc)}
-		if _, err := nc.Write(greeting(kindAsk)); err != nil {
+		a := &askConn{c: wire.NewConn(nc)}
+		if _, err := nc.Write(wire.Greeting(wire.KindAsk)); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := a.exchange(t.Context(), msgTrace, msgTraced, func(k *codec) { k.bytes(body) }); !errors.Is(err, ErrProtocol) {
+		if _, err := a.exchange(t.Context(), wire.MsgTrace, wire.MsgTraced, func(b *wire.Builder) { b.Append(body) }); !errors.Is(err, ErrProtocol) {
 			t.Errorf("% x: %v", body, err)
 		}
 		_ = nc.SetReadDeadline(time.Now().Add(10 * time.Second))

@@ -6,20 +6,21 @@ import (
 	"net"
 	"testing"
 
+	"github.com/rocl-go/rocl/directory/internal/wire"
 	"github.com/rocl-go/rocl/resource"
 )
 
 // The server keeps nothing of the resources that came and went for a watch whose connection is not
 // read. The watch may be a context's or another member's.
 func TestUnreadWatch(t *testing.T) {
-	for name, kind := range map[string]byte{"a context": kindWatch, "a member": kindPeer} {
+	for name, kind := range map[string]byte{"a context": wire.KindWatch, "a member": wire.KindPeer} {
 		t.Run(name, func(t *testing.T) {
 			s := NewServer()
 			near, far := net.Pipe() // has no buffer
 			done := make(chan struct{})
 			go func() {
 				defer close(done)
-				if kind == kindPeer {
+				if kind == wire.KindPeer {
 					s.ServePeer(far)
 				} else {
 					s.ServeConn(far)
@@ -30,24 +31,24 @@ func TestUnreadWatch(t *testing.T) {
 				s.Close()
 				<-done
 			}()
-			if _, err := near.Write(greeting(kind)); err != nil {
+			if _, err := near.Write(wire.Greeting(kind)); err != nil {
 				t.Fatal(err)
 			}
 			pattern := list(t, resource.Match{"type": "lamp"})
-			k := newCodec(near)
-			if kind == kindPeer { // a member sends a beat first; then nothing is read
-				if m, err := k.read(); err != nil || m.typ != msgBeat {
-					t.Fatal(m.typ, err)
+			k := wire.NewConn(near)
+			if kind == wire.KindPeer { // a member sends a beat first; then nothing is read
+				if m, err := k.ReadMessage(); err != nil || m.Type != wire.MsgBeat {
+					t.Fatal(m.Type, err)
 				}
 			}
-			k.begin(msgWatch, 1)
-			k.bytes(pattern.Wire())
-			if err := k.send(); err != nil {
+			k.Begin(wire.MsgWatch, 1)
+			k.Append(pattern.Wire())
+			if err := k.Send(); err != nil {
 				t.Fatal(err)
 			}
-			for m := (message{}); m.typ != msgEvent; { // until Synced: the watch has begun
+			for m := (wire.Message{}); m.Type != wire.MsgEvent; { // until Synced: the watch has begun
 				var err error
-				if m, err = k.read(); err != nil {
+				if m, err = k.ReadMessage(); err != nil {
 					t.Fatal(err)
 				}
 			}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl/directory/database"
+	"github.com/rocl-go/rocl/directory/internal/wire"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -83,12 +84,12 @@ func (c *Client) watch(ctx context.Context, pattern *resource.List) iter.Seq2[Ev
 	return func(yield func(Event, error) bool) {
 		var w watch
 		for {
-			a, err := c.borrow(ctx, kindWatch)
+			a, err := c.borrow(ctx, wire.KindWatch)
 			if err == nil {
-				stop := context.AfterFunc(c.life, func() { _ = a.c.nc.Close() })
+				stop := context.AfterFunc(c.life, func() { _ = a.c.Close() })
 				err = w.follow(ctx, a, pattern, yield)
 				stop()
-				a.c.nc.Close()
+				a.c.Close()
 			}
 			if err == nil {
 				return
@@ -119,19 +120,19 @@ type watch struct {
 
 // follow yields the events of one connection. It returns nil if the caller's loop has ended.
 func (w *watch) follow(ctx context.Context, a *askConn, pattern *resource.List, yield func(Event, error) bool) error {
-	stop := context.AfterFunc(ctx, func() { _ = a.c.nc.Close() })
+	stop := context.AfterFunc(ctx, func() { _ = a.c.Close() })
 	defer stop()
-	a.c.begin(msgWatch, 1)
-	a.c.bytes(pattern.Wire())
-	if err := a.c.send(); err != nil {
+	a.c.Begin(wire.MsgWatch, 1)
+	a.c.Append(pattern.Wire())
+	if err := a.c.Send(); err != nil {
 		return fmt.Errorf("%w: %w", errLost, err)
 	}
 	w.view.Begin()
 	for {
-		m, err := a.c.read()
+		m, err := a.c.ReadMessage()
 		var ne net.Error
 		if errors.As(err, &ne) && ne.Timeout() && ctx.Err() == nil { // GoneGrace has passed
-			_ = a.c.nc.SetReadDeadline(time.Time{})
+			_ = a.c.SetReadDeadline(time.Time{})
 			for _, ev := range w.view.Expire() {
 				if !yield(ev, nil) {
 					return nil
@@ -142,10 +143,10 @@ func (w *watch) follow(ctx context.Context, a *askConn, pattern *resource.List, 
 		if err != nil {
 			return fmt.Errorf("%w: %w", errLost, err)
 		}
-		if m.typ == msgError {
-			return parseError(m.body)
+		if m.Type == wire.MsgError {
+			return wire.ParseError(m.Body)
 		}
-		ev, err := parseEvent(&m)
+		ev, err := wire.ParseEvent(&m)
 		if err != nil {
 			return err
 		}
@@ -154,7 +155,7 @@ func (w *watch) follow(ctx context.Context, a *askConn, pattern *resource.List, 
 			ev, tell = w.view.Take(ev)
 		} else {
 			if w.view.Missing() > 0 {
-				_ = a.c.nc.SetReadDeadline(time.Now().Add(GoneGrace))
+				_ = a.c.SetReadDeadline(time.Now().Add(GoneGrace))
 			}
 			tell, w.synced = !w.synced, true
 		}
@@ -180,14 +181,14 @@ func (s *Server) watch(pattern *resource.List) *database.Watch {
 }
 
 // serveWatch serves a connection of one watch until the connection ends.
-func (s *Server) serveWatch(c *codec) error {
-	m, err := c.read()
+func (s *Server) serveWatch(c *wire.Conn) error {
+	m, err := c.ReadMessage()
 	if err != nil {
 		return err
 	}
-	p := parser{b: m.body}
-	l, err := p.list()
-	if err != nil || m.typ != msgWatch {
+	p := m.Parser()
+	l, err := p.List()
+	if err != nil || m.Type != wire.MsgWatch {
 		return fmt.Errorf("%w: not a watch", ErrProtocol)
 	}
 	l = l.Clone()
@@ -198,23 +199,23 @@ func (s *Server) serveWatch(c *codec) error {
 	s.busy.Add(1)
 	go func() { // the client sends nothing more: the read ends when the client hangs up
 		defer s.busy.Done()
-		_, _ = c.read()
+		_, _ = c.ReadMessage()
 		cancel()
 	}()
 	defer func() {
 		end()
 		w.Close()
-		c.nc.Close()
+		c.Close()
 		cancel()
 	}()
-	out := &codec{nc: c.nc}
+	out := wire.NewConn(c.Conn)
 	for {
 		ev, err := w.Next(ctx)
 		if err != nil {
 			return nil
 		}
-		out.event(m.id, &ev, &l)
-		if err := out.send(); err != nil {
+		out.Event(m.ID, &ev, &l)
+		if err := out.Send(); err != nil {
 			return err
 		}
 	}

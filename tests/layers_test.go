@@ -27,7 +27,7 @@ var layers = map[string]int{
 	"subsys/inproc": 3, "subsys/tcp": 3, "subsys/tls": 3, "subsys/shm": 3,
 	"dispatch/internal/wire": 2, "dispatch/internal/life": 3, "dispatch/internal/session": 3, "dispatch/internal/patience": 0,
 	"dispatch":           4,
-	"directory/database": 4,
+	"directory/database": 2, "directory/internal/wire": 3,
 	"directory/strategy": 0,
 	"directory/search":   4,
 	"directory":          5,
@@ -97,7 +97,7 @@ var thirdParty = map[string][]string{
 	"codec":     {"github.com/fxamacker/cbor/v2"},
 	"subsys":    {"golang.org/x/sys"},
 	"dispatch":  {"github.com/cespare/xxhash/v2"},
-	"directory": {"golang.org/x/sys"},
+	"directory": {"golang.org/x/sys"}, "directory/internal/wire": {"golang.org/x/sys"},
 
 	"subsys/stream": {"golang.org/x/sys"},
 	"subsys/tcp":    {"golang.org/x/sys"},

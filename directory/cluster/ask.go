@@ -13,6 +13,7 @@ import (
 
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/directory/database"
+	"github.com/rocl-go/rocl/directory/internal/wire"
 	"github.com/rocl-go/rocl/directory/port"
 	"github.com/rocl-go/rocl/directory/search"
 	"github.com/rocl-go/rocl/resource"
@@ -69,7 +70,7 @@ func (c *Cluster) answer(b, q []byte, most int) ([]byte, bool) {
 		resource.PutGID(id[:], r.ID)
 		return append(b, id[:]...), true
 	}
-	return directory.AppendAnswer(b, &r, &pattern), true
+	return wire.AppendRecord(b, &r, &pattern), true
 }
 
 // question returns a new question: see appendQuestion.
@@ -119,7 +120,7 @@ func parseAnswer(b []byte) (database.Record, error) {
 	if len(b) == stubLen { // enough for a trace; other callers ask again by a stream
 		return database.Record{ID: resource.GetGID(b)}, nil
 	}
-	a, err := directory.ViewAnswer(b)
+	a, err := wire.ViewRecord(b)
 	if err != nil {
 		err = fmt.Errorf("%w: %w", search.ErrMalformed, err)
 	}

@@ -3,11 +3,10 @@
 package scale
 
 import (
+	"encoding/binary"
 	"fmt"
 	"iter"
 
-	"github.com/rocl-go/rocl/directory"
-	"github.com/rocl-go/rocl/directory/database"
 	"github.com/rocl-go/rocl/directory/search"
 	"github.com/rocl-go/rocl/resource"
 )
@@ -96,8 +95,13 @@ func asked(question []byte) *resource.List {
 	return &l
 }
 
-// answer returns the answer of a holder to a question.
+// answer returns the answer of a holder to a question, in the format of package directory: an
+// identifier, its owner, a revision, the attributes.
 func answer(node int, question []byte) []byte {
 	id := resource.MakeGID(resource.NodeID(node+1), 1, 1)
-	return directory.AppendAnswer(nil, &database.Record{ID: id, Owner: id.Context(), Revision: 1, Attrs: *asked(question)}, new(resource.List))
+	b := make([]byte, 40, 40+len(question))
+	resource.PutGID(b, id)
+	resource.PutGID(b[16:], id.Context())
+	binary.LittleEndian.PutUint64(b[32:], 1)
+	return append(b, asked(question).Wire()...)
 }

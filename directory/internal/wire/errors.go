@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package wire
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"github.com/rocl-go/rocl/directory/database"
+)
+
+// Errors that cross the wire. Package directory exports them and says what each means.
+var (
+	ErrNotFound   = errors.New("rocl: no such resource")
+	ErrRevision   = errors.New("rocl: the attributes have changed")
+	ErrNotOwner   = errors.New("rocl: not the owner")
+	ErrExists     = errors.New("rocl: resource exists")
+	ErrIncomplete = errors.New("rocl: an attribute has no value")
+	ErrProtocol   = errors.New("rocl: directory protocol violation")
+	ErrDenied     = errors.New("rocl: the directory does not know this context")
+	ErrClosed     = errors.New("rocl: directory closed")
+	ErrInUse      = errors.New("rocl: another directory serves this node")
+	ErrPartial    = errors.New("rocl: not found, and not every node could be asked")
+)
+
+// codes has the errors at their numbers on the wire.
+var codes = []error{nil, ErrNotFound, ErrRevision, ErrNotOwner, ErrExists, ErrIncomplete, ErrProtocol, ErrDenied, ErrClosed, ErrInUse, ErrPartial}
+
+// code returns the number of an error on the wire; 0 stands for any other error.
+func code(err error) uint16 {
+	switch {
+	case errors.Is(err, database.ErrNotFound):
+		err = ErrNotFound
+	case errors.Is(err, database.ErrRevision):
+		err = ErrRevision
+	case errors.Is(err, database.ErrNotOwner):
+		err = ErrNotOwner
+	case errors.Is(err, database.ErrExists):
+		err = ErrExists
+	case errors.Is(err, database.ErrIncomplete):
+		err = ErrIncomplete
+	}
+	for i, e := range codes[1:] {
+		if errors.Is(err, e) {
+			return uint16(i + 1)
+		}
+	}
+	return 0
+}
+
+// remoteError is an error that the server has reported: the kind, and the server's text.
+type remoteError struct {
+	kind error
+	text string
+}
+
+func (e *remoteError) Error() string { return e.text }
+func (e *remoteError) Unwrap() error { return e.kind }
+
+// ParseError returns the error in the body of a message error.
+func ParseError(b []byte) error {
+	if len(b) < 2 {
+		return fmt.Errorf("%w: truncated error", ErrProtocol)
+	}
+	n := int(binary.LittleEndian.Uint16(b))
+	e := &remoteError{text: string(b[2:])}
+	if n > 0 && n < len(codes) {
+		e.kind = codes[n]
+		if e.kind == ErrNotFound {
+			return ErrNotFound // the frequent one, without further text
+		}
+	}
+	return e
+}
