@@ -550,14 +550,16 @@ func (a *groupAgent) leave(ctx context.Context, g *Group) error {
 		a.sendLocked(groupMessage{Op: opLeave, Members: []member{g.member()}})
 	}
 	a.unlock()
+	var err error
 	if done != nil {
 		select {
 		case <-done:
 		case <-ctx.Done():
+			err = context.Cause(ctx)
 		case <-a.t.ended.Done():
 		}
 	}
-	return g.r.Close()
+	return errors.Join(err, g.r.Close())
 }
 
 // connectLocked wakes the agent's goroutine if it has no coordinator.
