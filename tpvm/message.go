@@ -76,15 +76,15 @@ func (s *selectors) get(f Filter) ([]rocl.Select, error) {
 			kept = s.kept.Load()
 		}
 	}
-	place := &kept[(uint32(f.Tag)*31+f.From.Serial()*7+uint32(f.From.Ctx())+uint32(f.Context))%keptSelectors]
-	if have := place.Load(); have != nil && have.filter == f {
+	slot := &kept[(uint32(f.Tag)*31+f.From.Serial()*7+uint32(f.From.Ctx())+uint32(f.Context))%keptSelectors]
+	if have := slot.Load(); have != nil && have.filter == f {
 		return have.sel, nil
 	}
 	if err := f.check(); err != nil {
 		return nil, err
 	}
 	have := &keptSelector{filter: f, sel: []rocl.Select{f.selector()}}
-	place.Store(have)
+	slot.Store(have)
 	return have.sel, nil
 }
 

@@ -145,9 +145,9 @@ func serve(ctx context.Context, s *config, errOut io.Writer) error {
 	// The log's reader may stop reading; the daemon must not stop.
 	logs := logqueue.New(s.logger(errOut))
 	defer func() {
-		over, cancel := context.WithCancel(ctx)
+		ended, cancel := context.WithCancel(ctx)
 		cancel()
-		logs.Drain(over)
+		logs.Drain(ended)
 	}()
 	log := logs.Logger()
 	again := make(chan os.Signal, 1) // before anything exists that an unhandled signal would leave behind
