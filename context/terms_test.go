@@ -294,7 +294,7 @@ func TestClusterLost(t *testing.T) {
 	for end := time.After(30 * time.Second); ; {
 		select {
 		case line := <-said:
-			if strings.Contains(line, "in its cluster no more") && strings.Contains(line, "cluster=blue") {
+			if strings.Contains(line, "has left its cluster") && strings.Contains(line, "cluster=blue") {
 				return
 			}
 		case <-end:

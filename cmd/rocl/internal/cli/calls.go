@@ -280,7 +280,7 @@ func serveCommand() *cobra.Command {
 			}
 			err = r.Handle(ctx, func(m *rocl.Message) {
 				if err := s.handle(ctx, m); err != nil {
-					g.Logger().Info("replying", "to", m.From(), "err", err)
+					g.logger().Info("replying", "to", m.From(), "err", err)
 				}
 			}, rocl.Workers(workers))
 			if err != nil {

@@ -269,7 +269,7 @@ func TestGlobals(t *testing.T) {
 		}
 	}
 	for verbose, want := range map[bool]bool{false: false, true: true} {
-		if got := (Globals{Verbose: verbose}).Logger().Enabled(t.Context(), slog.LevelDebug); got != want {
+		if got := (Globals{Verbose: verbose}).logger().Enabled(t.Context(), slog.LevelDebug); got != want {
 			t.Errorf("with --verbose=%v the library logs: %v", verbose, got)
 		}
 	}

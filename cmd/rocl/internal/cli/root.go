@@ -207,9 +207,9 @@ func (g Globals) path() string {
 	return directory.DefaultSocket()
 }
 
-// Logger returns the logger for the library: it writes to standard error with --verbose, and
+// logger returns the logger for the library: it writes to standard error with --verbose, and
 // discards otherwise.
-func (g Globals) Logger() *slog.Logger {
+func (g Globals) logger() *slog.Logger {
 	level := &slog.HandlerOptions{Level: slog.LevelDebug}
 	switch {
 	case !g.Verbose:
