@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-.PHONY: test race repeat long lint fuzz bench demo ci cluster cluster-figures tools scaling sustain libpvm3
+.PHONY: test race repeat long lint fuzz bench demo ci cluster cluster-figures tools scaling sustain figures libpvm3
 
 test:    ; go test ./...
 race:    ; go test -race ./...
@@ -13,6 +13,7 @@ fuzz:    ; for f in resource:FuzzParseList codec:FuzzDecode directory:FuzzServer
 bench:   ; go run ./cmd/rocl bench all
 sustain: ; go run ./cmd/rocl bench sustain --markdown --plot docs/sustain.svg # a minute; prints the table of docs/BENCHMARKS.md and draws its picture
 scaling: ; cd tests/scale/scaling && go run . # some minutes; writes docs/SCALING.md and its picture
+figures: ; go run ./tests/figures $(REV) # of the working tree, or of the commits REV
 demo:    ; go run ./cmd/rocl demo
 ci:      ; .ci/run
 libpvm3: # PVM's C library, into build/

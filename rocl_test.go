@@ -69,8 +69,8 @@ func TestCaches(t *testing.T) {
 func TestDeletedTarget(t *testing.T) {
 	ctx := context.Background()
 	cl := rocltest.Cluster(t, 1)
-	told := make(chan rocl.Undelivered, 10)
-	a, b := cl.Open(0, rocl.WithUndelivered(func(u rocl.Undelivered) { told <- u })), cl.Open(0)
+	reported := make(chan rocl.Undelivered, 10)
+	a, b := cl.Open(0, rocl.WithUndelivered(func(u rocl.Undelivered) { reported <- u })), cl.Open(0)
 	me, target := reg(t, a), reg(t, b, "type", "x")
 	if err := me.SendBytes(ctx, target.ID(), 1, []byte("unread")); err != nil {
 		t.Fatal(err)
@@ -78,8 +78,8 @@ func TestDeletedTarget(t *testing.T) {
 	if err := target.Delete(ctx); err != nil {
 		t.Fatal(err)
 	}
-	if u := <-told; !errors.Is(u.Err, rocl.ErrGone) || u.Tag != 1 {
-		t.Errorf("told %+v", u)
+	if u := <-reported; !errors.Is(u.Err, rocl.ErrGone) || u.Tag != 1 {
+		t.Errorf("reported %+v", u)
 	}
 	if err := me.SendBytes(ctx, target.ID(), 2, nil); !errors.Is(err, rocl.ErrGone) {
 		t.Errorf("send to a deleted resource: %v", err)

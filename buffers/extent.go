@@ -26,7 +26,7 @@ func (p *Pool) extent(n int) (*Buffer, error) {
 		b.free = false
 		return b, nil
 	}
-	h, err := p.settle(size, classes, 1)
+	h, err := p.mapArena(size, classes, 1)
 	if err != nil {
 		return nil, err
 	}

@@ -252,9 +252,9 @@ func (p *Pool) GetWait(ctx context.Context, n int) (*Buffer, error) {
 	}
 }
 
-// settle maps an arena of size bytes, announces it to the registrars and cuts count buffers from
+// mapArena maps an arena of size bytes, announces it to the registrars and cuts count buffers from
 // it. mu must be held.
-func (p *Pool) settle(size, class, count int) (*home, error) {
+func (p *Pool) mapArena(size, class, count int) (*home, error) {
 	if p.closed {
 		return nil, ErrClosed
 	}
@@ -343,7 +343,7 @@ func (p *Pool) cut(c int) (*Buffer, error) {
 		}
 		total = max(total, size, pageSize)
 	}
-	h, err := p.settle(total, c, total/size)
+	h, err := p.mapArena(total, c, total/size)
 	if err != nil {
 		return nil, err
 	}
@@ -525,15 +525,15 @@ func (p *Pool) Register(r Registrar) error {
 	if p.closed {
 		return ErrClosed
 	}
-	var told []Arena
+	var announced []Arena
 	for _, h := range p.homes {
 		if err := r.RegisterArena(h.Arena); err != nil {
-			for _, a := range told {
+			for _, a := range announced {
 				r.UnregisterArena(a)
 			}
 			return fmt.Errorf("buffers: registering an arena: %w", err)
 		}
-		told = append(told, h.Arena)
+		announced = append(announced, h.Arena)
 	}
 	p.registrars = append(p.registrars, r)
 	return nil

@@ -91,9 +91,9 @@ func TestCountersOfSends(t *testing.T) {
 // A resource that is deleted, and registered anew by another context, has a new identifier. Sends
 // to the old identifier fail although it is cached; sends to the new one succeed.
 func TestRegisteredAnewElsewhere(t *testing.T) {
-	over(t, func(t *testing.T, open func(...context.Option) *context.Context) {
-		told := make(reports, 10)
-		a, b, c := open(told.option()), open(), open()
+	eachTransport(t, func(t *testing.T, open func(...context.Option) *context.Context) {
+		reported := make(reports, 10)
+		a, b, c := open(reported.option()), open(), open()
 		me, old := register(t, a, nil), register(t, b, resource.Attrs{"type": "printer"})
 		send(t, me, old.ID(), "one")
 		expect(t, old, "one")
@@ -101,7 +101,7 @@ func TestRegisteredAnewElsewhere(t *testing.T) {
 			t.Fatal(err)
 		}
 		anew := register(t, c, resource.Attrs{"type": "printer"})
-		refused(t, me, old.ID(), told)
+		refused(t, me, old.ID(), reported)
 		f, err := a.Find(bg, resource.Match{"type": "printer"})
 		if err != nil || f.ID != anew.ID() || f.Context != c.ID() {
 			t.Fatalf("found %v of %v, %v; want %v", f.ID, f.Context, err, anew.ID())
@@ -109,7 +109,7 @@ func TestRegisteredAnewElsewhere(t *testing.T) {
 		send(t, me, f.ID, "two")
 		expect(t, anew, "two")
 		// Later sends are refused too, and the identifier is not cached.
-		refused(t, me, old.ID(), told)
+		refused(t, me, old.ID(), reported)
 		if owners, flows, _ := a.CacheSizes(); owners > 2 || flows > 2 {
 			t.Errorf("%d owners and %d flows are cached, of one resource that there is", owners, flows)
 		}
@@ -119,16 +119,16 @@ func TestRegisteredAnewElsewhere(t *testing.T) {
 // A context that ends takes its resources along. The resource of another context that replaces them
 // is found.
 func TestContextEnds(t *testing.T) {
-	over(t, func(t *testing.T, open func(...context.Option) *context.Context) {
-		told := make(reports, 10)
-		a, b := open(told.option()), open()
+	eachTransport(t, func(t *testing.T, open func(...context.Option) *context.Context) {
+		reported := make(reports, 10)
+		a, b := open(reported.option()), open()
 		me, old := register(t, a, nil), register(t, b, resource.Attrs{"type": "printer"})
 		send(t, me, old.ID(), "one")
 		expect(t, old, "one")
 		if err := b.Close(); err != nil {
 			t.Fatal(err)
 		}
-		refused(t, me, old.ID(), told)
+		refused(t, me, old.ID(), reported)
 		c := open()
 		gone(t, c, old.ID())
 		anew := register(t, c, resource.Attrs{"type": "printer"})
@@ -144,9 +144,9 @@ func TestContextEnds(t *testing.T) {
 // Both caches are wrong about a resource. The first use notices that: its message arrives or is
 // reported, and the next message arrives.
 func TestStaleOwner(t *testing.T) {
-	over(t, func(t *testing.T, open func(...context.Option) *context.Context) {
-		told := make(reports, 10)
-		a, b, other := open(told.option()), open(), open()
+	eachTransport(t, func(t *testing.T, open func(...context.Option) *context.Context) {
+		reported := make(reports, 10)
+		a, b, other := open(reported.option()), open(), open()
 		me, you := register(t, a, nil), register(t, b, nil)
 		wrong := map[string]resource.GID{
 			"a living context": other.ID(),
@@ -173,9 +173,9 @@ func TestStaleOwner(t *testing.T) {
 				var err error
 				select {
 				case err = <-got:
-				case u := <-told:
+				case u := <-reported:
 					if !errors.Is(u.Err, dispatch.ErrGone) {
-						t.Errorf("%s: told %+v", what, u)
+						t.Errorf("%s: reported %+v", what, u)
 					}
 					cancel()
 					err = <-got
@@ -402,7 +402,7 @@ func TestAddressCache(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, _, addrs := a.CacheSizes(); addrs != 1 {
-		t.Errorf("%d contexts' addresses are cached after they were told", addrs)
+		t.Errorf("%d contexts' addresses are cached after they were reported", addrs)
 	}
 }
 
@@ -469,7 +469,7 @@ var peersFlag = flag.Int("cache.peers", 300, "short-lived peers in TestShortLive
 // The entries for a peer are dropped after the peer has ended: memory does not grow with the number
 // of past peers.
 func TestShortLivedPeers(t *testing.T) {
-	over(t, func(t *testing.T, open func(...context.Option) *context.Context) {
+	eachTransport(t, func(t *testing.T, open func(...context.Option) *context.Context) {
 		a := open()
 		me := register(t, a, nil)
 		for range *peersFlag {

@@ -20,7 +20,7 @@ import (
 
 // Messages accepted before Close arrive, in order and complete, small and large.
 func TestCloseDelivers(t *testing.T) {
-	over(t, func(t *testing.T, open func(...context.Option) *context.Context) {
+	eachTransport(t, func(t *testing.T, open func(...context.Option) *context.Context) {
 		a, b := open(), open()
 		me, you := register(t, a, nil), register(t, b, nil)
 		const n = 500
@@ -82,7 +82,7 @@ func TestCloseWaits(t *testing.T) {
 func TestCloseGivesUp(t *testing.T) {
 	for _, linger := range []time.Duration{-time.Second, 0, time.Millisecond, 50 * time.Millisecond} {
 		t.Run(linger.String(), func(t *testing.T) {
-			told := make(reports, 10)
+			reported := make(reports, 10)
 			server := directory.NewServer()
 			defer server.Close()
 			f := newFlaky()
@@ -94,7 +94,7 @@ func TestCloseGivesUp(t *testing.T) {
 				}
 				return c
 			}
-			a := open(context.WithTransports(f), context.WithLinger(linger), told.option())
+			a := open(context.WithTransports(f), context.WithLinger(linger), reported.option())
 			b := open(context.WithTransports(f))
 			defer b.Close()
 			me, you := register(t, a, nil), register(t, b, nil)
@@ -113,9 +113,9 @@ func TestCloseGivesUp(t *testing.T) {
 				t.Errorf("Close took %v", took)
 			}
 			for i := range uint64(3) {
-				u := <-told
+				u := <-reported
 				if u.From != me.ID() || u.To != you.ID() || u.Tag != i || u.Bytes != 5 || !errors.Is(u.Err, dispatch.ErrClosed) {
-					t.Errorf("told %+v", u)
+					t.Errorf("reported %+v", u)
 				}
 			}
 			if s := a.Stats(); s.Undelivered != 3 {
@@ -130,7 +130,7 @@ func TestCloseGivesUp(t *testing.T) {
 
 // Concurrent calls of Close return when all is done, with the same error.
 func TestCloseTogether(t *testing.T) {
-	over(t, func(t *testing.T, open func(...context.Option) *context.Context) {
+	eachTransport(t, func(t *testing.T, open func(...context.Option) *context.Context) {
 		a, b := open(), open()
 		me, you := register(t, a, nil), register(t, b, nil)
 		for range 100 {
@@ -227,7 +227,7 @@ func TestAfterCloseMemory(t *testing.T) {
 
 // Blocked calls return ErrClosed when their context closes.
 func TestCloseWakes(t *testing.T) {
-	over(t, func(t *testing.T, open func(...context.Option) *context.Context) {
+	eachTransport(t, func(t *testing.T, open func(...context.Option) *context.Context) {
 		a, b := open(), open(context.WithMailbox(1))
 		me, slow := register(t, a, nil), register(t, b, nil)
 		// The target accepts one message of any size, and then none. The message behind it on the
@@ -323,7 +323,7 @@ func TestCloseWithdrawsFirst(t *testing.T) {
 
 // Messages and buffers that the program holds stay readable after Close.
 func TestHeldAcrossClose(t *testing.T) {
-	over(t, func(t *testing.T, open func(...context.Option) *context.Context) {
+	eachTransport(t, func(t *testing.T, open func(...context.Option) *context.Context) {
 		a, b := open(), open()
 		me, you := register(t, a, nil), register(t, b, nil)
 		p, err := b.Buffer(5)

@@ -58,7 +58,7 @@ type Context struct {
 	asked         atomic.Uint64 // questions put to the directory
 	handlerPanics atomic.Uint64 // panics of functions of Resource.Handle
 
-	// at has the keys of the places at which the context listens, and of those whose transport the
+	// at has the keys of the addresses at which the context listens, and of those whose transport the
 	// machine lacks. Open uses it, and later follow alone.
 	at map[string]bool
 	// sealer is the transport that seals links to other nodes; nil if they are not sealed. Open
@@ -161,7 +161,7 @@ func (c *Context) open(ctx stdctx.Context) error {
 	if err := c.disp.Serve(0, questionsMost, c.answer); err != nil {
 		return err
 	}
-	if err := c.listen(c.cfg.places(&terms, c.sealer)); err != nil {
+	if err := c.listen(c.cfg.listenAddrs(&terms, c.sealer)); err != nil {
 		return err
 	}
 	l, err := c.describe()

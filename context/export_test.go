@@ -68,7 +68,7 @@ func Places(t directory.Terms, opts ...Option) (at []string) {
 	if t.Sealed {
 		sealer = tls.New(nil)
 	}
-	for _, p := range cfg.places(&t, sealer) {
+	for _, p := range cfg.listenAddrs(&t, sealer) {
 		at = append(at, p.key())
 	}
 	return at

@@ -20,7 +20,7 @@ import (
 // handler has sent it. The memory of the request is given back, and the panic is counted.
 func TestHandlerPanicsInCall(t *testing.T) {
 	const before, after, held = 0, 1, 2 // when the handler panics
-	over(t, func(t *testing.T, open func(...context.Option) *context.Context) {
+	eachTransport(t, func(t *testing.T, open func(...context.Option) *context.Context) {
 		for name, opts := range map[string][]context.HandleOption{"inline": nil, "workers": {context.Workers(3)}, "each": {context.EachInOwn()}} {
 			t.Run(name, func(t *testing.T) {
 				c := open()
@@ -63,7 +63,7 @@ func TestHandlerPanicsInCall(t *testing.T) {
 
 // A handler that ends its goroutine ends only its own call: Handle goes on, and returns.
 func TestHandlerExits(t *testing.T) {
-	over(t, func(t *testing.T, open func(...context.Option) *context.Context) {
+	eachTransport(t, func(t *testing.T, open func(...context.Option) *context.Context) {
 		for name, opt := range map[string]context.HandleOption{"workers": context.Workers(2), "each": context.EachInOwn()} {
 			t.Run(name, func(t *testing.T) {
 				client, server := register(t, open(), resource.Attrs{"a": "client"}), register(t, open(), resource.Attrs{"a": "server"})
@@ -93,7 +93,7 @@ func TestHandlerExits(t *testing.T) {
 // A handler calls another resource, which calls it meanwhile. A handler closes its own context:
 // Handle returns nil, and the caller gets an error.
 func TestHandlerCallsAndCloses(t *testing.T) {
-	over(t, func(t *testing.T, open func(...context.Option) *context.Context) {
+	eachTransport(t, func(t *testing.T, open func(...context.Option) *context.Context) {
 		for name, opt := range map[string]context.HandleOption{"workers": context.Workers(2), "each": context.EachInOwn()} {
 			t.Run(name, func(t *testing.T) {
 				c := open()
@@ -156,7 +156,7 @@ func TestHandlerCallsAndCloses(t *testing.T) {
 // Handlers in several goroutines end when another goroutine closes their resource. Each message is
 // handled once or reported.
 func TestHandleWhileClosed(t *testing.T) {
-	over(t, func(t *testing.T, open func(...context.Option) *context.Context) {
+	eachTransport(t, func(t *testing.T, open func(...context.Option) *context.Context) {
 		for name, opts := range map[string][]context.HandleOption{"inline": nil, "workers": {context.Workers(4)}, "each": {context.EachInOwn()}} {
 			t.Run(name, func(t *testing.T) {
 				const most = 2000

@@ -52,7 +52,7 @@ func TestHandle(t *testing.T) {
 		"workers": {context.Workers(4)},
 		"each":    {context.EachInOwn()},
 	} {
-		over(t, func(t *testing.T, open func(...context.Option) *context.Context) {
+		eachTransport(t, func(t *testing.T, open func(...context.Option) *context.Context) {
 			t.Run(name, func(t *testing.T) {
 				client, server := register(t, open(), resource.Attrs{"a": "client"}), register(t, open(), resource.Attrs{"a": "server"})
 				end := handling(t, server, func(m *dispatch.Message) {
@@ -85,7 +85,7 @@ func TestHandle(t *testing.T) {
 // With Workers(n), n messages are handled at the same time, and no more. With EachInOwn, all are.
 // Handle returns when the last call has returned.
 func TestHandleConcurrently(t *testing.T) {
-	over(t, func(t *testing.T, open func(...context.Option) *context.Context) {
+	eachTransport(t, func(t *testing.T, open func(...context.Option) *context.Context) {
 		for _, c := range []struct {
 			opt    context.HandleOption
 			sent   int
@@ -121,7 +121,7 @@ func TestHandleConcurrently(t *testing.T) {
 
 // A handler that does not return does not delay the messages of other resources.
 func TestSlowHandler(t *testing.T) {
-	over(t, func(t *testing.T, open func(...context.Option) *context.Context) {
+	eachTransport(t, func(t *testing.T, open func(...context.Option) *context.Context) {
 		server := open()
 		slow, quick := register(t, server, resource.Attrs{"a": "slow"}), register(t, server, resource.Attrs{"a": "quick"})
 		client := register(t, open(), resource.Attrs{"a": "client"})
@@ -150,7 +150,7 @@ func TestSlowHandler(t *testing.T) {
 
 // A handler may register, receive, call other methods and close its own resource.
 func TestHandlerMayDoAnything(t *testing.T) {
-	over(t, func(t *testing.T, open func(...context.Option) *context.Context) {
+	eachTransport(t, func(t *testing.T, open func(...context.Option) *context.Context) {
 		c := open()
 		client, server := register(t, open(), resource.Attrs{"a": "client"}), register(t, c, resource.Attrs{"a": "server"})
 		done := make(chan error, 1)
@@ -190,7 +190,7 @@ func TestHandlerPanics(t *testing.T) {
 		defer mu.Unlock()
 		r.Attrs(func(a slog.Attr) bool { logged = append(logged, a.Key+"="+a.Value.String()); return true })
 	})
-	over(t, func(t *testing.T, open func(...context.Option) *context.Context) {
+	eachTransport(t, func(t *testing.T, open func(...context.Option) *context.Context) {
 		client, server := register(t, open(), resource.Attrs{"a": "client"}), register(t, open(log), resource.Attrs{"a": "server"})
 		panics := func(m *dispatch.Message) {
 			if m.Tag() == 0 {
@@ -232,7 +232,7 @@ func TestHandlerPanics(t *testing.T) {
 
 // Invalid options are refused.
 func TestHandleOptions(t *testing.T) {
-	over(t, func(t *testing.T, open func(...context.Option) *context.Context) {
+	eachTransport(t, func(t *testing.T, open func(...context.Option) *context.Context) {
 		r := register(t, open(), resource.Attrs{"a": "server"})
 		none := func(*dispatch.Message) {}
 		if err := r.Handle(t.Context(), none, context.Workers(0)); err == nil {

@@ -13,7 +13,7 @@ import (
 // Lent memory arrives as a message, is not copied within the process, and is given back once, when
 // nothing reads it any more.
 func TestLend(t *testing.T) {
-	over(t, func(t *testing.T, open func(...context.Option) *context.Context) {
+	eachTransport(t, func(t *testing.T, open func(...context.Option) *context.Context) {
 		a, b := open(), open()
 		from, to := register(t, a, nil), register(t, b, nil)
 		for _, n := range []int{0, 1, 3000, 100_000, 1 << 20} {

@@ -24,8 +24,8 @@ var bg = stdctx.Background()
 // transports are the options with which tests of messages run.
 var transports = map[string][]context.Option{"inproc": nil, "tcp": {rocltest.TCP()}}
 
-// over runs f with each transport, on a node of its own.
-func over(t *testing.T, f func(t *testing.T, open func(...context.Option) *context.Context)) {
+// eachTransport runs f with each transport, on a node of its own.
+func eachTransport(t *testing.T, f func(t *testing.T, open func(...context.Option) *context.Context)) {
 	for name, opts := range transports {
 		t.Run(name, func(t *testing.T) {
 			cl := rocltest.Cluster(t, 1)
@@ -79,7 +79,7 @@ func (r reports) option() context.Option {
 
 // refused sends to a resource that is gone until Send fails. Messages that were accepted before the
 // end was known must be reported.
-func refused(t *testing.T, from *context.Resource, to resource.GID, told reports) {
+func refused(t *testing.T, from *context.Resource, to resource.GID, reported reports) {
 	t.Helper()
 	for range 2 {
 		err := from.SendBytes(bg, to, 0, []byte("too late"))
@@ -89,8 +89,8 @@ func refused(t *testing.T, from *context.Resource, to resource.GID, told reports
 		if err != nil {
 			t.Fatalf("sending to what is gone: %v", err)
 		}
-		if u := <-told; u.To != to || !errors.Is(u.Err, dispatch.ErrGone) {
-			t.Fatalf("told %+v", u)
+		if u := <-reported; u.To != to || !errors.Is(u.Err, dispatch.ErrGone) {
+			t.Fatalf("reported %+v", u)
 		}
 	}
 	t.Fatal("sends to what is gone are accepted again and again")

@@ -41,7 +41,7 @@ func ends(t *testing.T, r *context.Resource, id resource.GID, tag uint64) {
 // context, in another context of the process, or behind a link. It makes no difference whether the
 // resource is deleted, closed with its context, or gone already.
 func TestMonitor(t *testing.T) {
-	over(t, func(t *testing.T, open func(...context.Option) *context.Context) {
+	eachTransport(t, func(t *testing.T, open func(...context.Option) *context.Context) {
 		a, b := open(), open()
 		me := register(t, a, nil)
 		for tag, owner := range []*context.Context{a, b} {
@@ -84,7 +84,7 @@ func TestMonitor(t *testing.T) {
 
 // Monitor refuses identifiers that no resource with a context has.
 func TestMonitorRefused(t *testing.T) {
-	over(t, func(t *testing.T, open func(...context.Option) *context.Context) {
+	eachTransport(t, func(t *testing.T, open func(...context.Option) *context.Context) {
 		a := open()
 		me, other := register(t, a, nil), register(t, a, nil)
 		if _, err := me.Monitor(bg, resource.GID{}, 1); !errors.Is(err, dispatch.ErrGone) {

@@ -15,7 +15,7 @@ import (
 // A node is found, looked up and watched like any resource, does not match patterns for the
 // program's resources, and receives no messages.
 func TestNode(t *testing.T) {
-	over(t, func(t *testing.T, open func(...context.Option) *context.Context) {
+	eachTransport(t, func(t *testing.T, open func(...context.Option) *context.Context) {
 		c := open()
 		me := register(t, c, resource.Attrs{"type": "mine"})
 		f, err := c.Find(bg, resource.Match{context.AttrKind: "node"})

@@ -208,8 +208,8 @@ func TestListenNowhere(t *testing.T) {
 // A context without transports reaches only itself. Its messages to other contexts are given up.
 func TestNoTransports(t *testing.T) {
 	cl := rocltest.Cluster(t, 1)
-	told := make(reports, 1)
-	a := cl.Open(0, context.WithTransports(), context.WithGiveUp(time.Millisecond), told.option())
+	reported := make(reports, 1)
+	a := cl.Open(0, context.WithTransports(), context.WithGiveUp(time.Millisecond), reported.option())
 	b := cl.Open(0)
 	me, you := register(t, a, nil), register(t, b, nil)
 	if n := a.Addrs(); len(n) != 0 {
@@ -218,8 +218,8 @@ func TestNoTransports(t *testing.T) {
 	send(t, me, me.ID(), "hello")
 	expect(t, me, "hello")
 	send(t, me, you.ID(), "hello") // accepted, because a transport might come
-	if u := <-told; !errors.Is(u.Err, dispatch.ErrUnreachable) || u.Bytes != 5 {
-		t.Errorf("told %+v", u)
+	if u := <-reported; !errors.Is(u.Err, dispatch.ErrUnreachable) || u.Bytes != 5 {
+		t.Errorf("reported %+v", u)
 	}
 }
 

@@ -15,7 +15,7 @@ import (
 
 // The caller keeps a buffer whose Send failed, for whatever reason, and sends it again.
 func TestSendFailsKeepsBuffer(t *testing.T) {
-	over(t, func(t *testing.T, open func(...context.Option) *context.Context) {
+	eachTransport(t, func(t *testing.T, open func(...context.Option) *context.Context) {
 		a, b := open(), open()
 		me, deleted := register(t, a, nil), register(t, a, nil)
 		full, err := b.Register(bg, nil, context.MailboxLimit(1))

@@ -13,7 +13,7 @@ import (
 
 // A message that is put back is peeked at and received as if it had not been received before.
 func TestPutBack(t *testing.T) {
-	over(t, func(t *testing.T, open func(...context.Option) *context.Context) {
+	eachTransport(t, func(t *testing.T, open func(...context.Option) *context.Context) {
 		a, b := open(), open()
 		from, to, other := register(t, a, nil), register(t, b, nil), register(t, b, nil)
 		send(t, from, to.ID(), "first")
@@ -48,7 +48,7 @@ func TestPutBack(t *testing.T) {
 
 // RecvAny returns a message and the resource that received it. Its errors name the resource.
 func TestRecvAny(t *testing.T) {
-	over(t, func(t *testing.T, open func(...context.Option) *context.Context) {
+	eachTransport(t, func(t *testing.T, open func(...context.Option) *context.Context) {
 		a, b := open(), open()
 		from := register(t, a, nil)
 		rs := []*context.Resource{register(t, b, nil), register(t, b, nil), register(t, b, nil)}

@@ -176,9 +176,9 @@ func TestReserved(t *testing.T) {
 // Messages to a deleted resource are refused, or reported if they were accepted before. Messages
 // that were received before are not reported.
 func TestDeleted(t *testing.T) {
-	over(t, func(t *testing.T, open func(...context.Option) *context.Context) {
-		told := make(reports, 100)
-		a, b := open(told.option()), open()
+	eachTransport(t, func(t *testing.T, open func(...context.Option) *context.Context) {
+		reported := make(reports, 100)
+		a, b := open(reported.option()), open()
 		me, you := register(t, a, nil), register(t, b, nil)
 		send(t, me, you.ID(), "read")
 		expect(t, you, "read")
@@ -200,8 +200,8 @@ func TestDeleted(t *testing.T) {
 			t.Fatal(err)
 		}
 		for i := range uint64(unread) {
-			if u := <-told; u.From != me.ID() || u.To != you.ID() || u.Tag != i || !errors.Is(u.Err, dispatch.ErrGone) {
-				t.Errorf("told %+v", u)
+			if u := <-reported; u.From != me.ID() || u.To != you.ID() || u.Tag != i || !errors.Is(u.Err, dispatch.ErrGone) {
+				t.Errorf("reported %+v", u)
 			}
 		}
 		// The buffer stays the caller's when sending fails, and can be sent again.
@@ -223,7 +223,7 @@ func TestDeleted(t *testing.T) {
 		if n := a.Stats().Undelivered; n != unread {
 			t.Errorf("%d undelivered, want %d", n, unread)
 		}
-		refused(t, me, you.ID(), told)
+		refused(t, me, you.ID(), reported)
 		// The deleted resource neither sends nor receives, and cannot be deleted again.
 		for what, err := range map[string]error{
 			"sending":  you.SendBytes(bg, me.ID(), 0, nil),
@@ -247,16 +247,16 @@ func TestDeleted(t *testing.T) {
 }
 
 func TestDeletedStaysGone(t *testing.T) {
-	over(t, func(t *testing.T, open func(...context.Option) *context.Context) {
-		told := make(reports, 100)
-		a, b := open(told.option()), open()
+	eachTransport(t, func(t *testing.T, open func(...context.Option) *context.Context) {
+		reported := make(reports, 100)
+		a, b := open(reported.option()), open()
 		me, you := register(t, a, nil), register(t, b, nil)
 		send(t, me, you.ID(), "hello")
 		expect(t, you, "hello")
 		if err := you.Delete(bg); err != nil {
 			t.Fatal(err)
 		}
-		refused(t, me, you.ID(), told) // from here on the sender knows the end
+		refused(t, me, you.ID(), reported) // from here on the sender knows the end
 		for i := range 5 {
 			if err := me.SendBytes(bg, you.ID(), 0, nil); !errors.Is(err, dispatch.ErrGone) {
 				t.Errorf("send %d: %v", i, err)
@@ -267,7 +267,7 @@ func TestDeletedStaysGone(t *testing.T) {
 
 // A resource that is deleted with messages unread leaves nothing to the other resources.
 func TestDeletedUnread(t *testing.T) {
-	over(t, func(t *testing.T, open func(...context.Option) *context.Context) {
+	eachTransport(t, func(t *testing.T, open func(...context.Option) *context.Context) {
 		a, b := open(), open()
 		for from, me := range map[string]*context.Resource{"here": register(t, b, nil), "there": register(t, a, nil)} {
 			for range 100 {
@@ -309,40 +309,40 @@ func TestDeletedHere(t *testing.T) {
 }
 
 func TestDeletedHereIsReported(t *testing.T) {
-	told := make(reports, 1)
-	c := rocltest.Cluster(t, 1).Open(0, told.option())
+	reported := make(reports, 1)
+	c := rocltest.Cluster(t, 1).Open(0, reported.option())
 	me, you := register(t, c, nil), register(t, c, nil)
 	send(t, me, you.ID(), "unread")
 	if err := you.Delete(bg); err != nil {
 		t.Fatal(err)
 	}
 	select {
-	case u := <-told:
+	case u := <-reported:
 		if u.To != you.ID() || !errors.Is(u.Err, dispatch.ErrGone) {
-			t.Errorf("told %+v", u)
+			t.Errorf("reported %+v", u)
 		}
 	case <-time.After(2 * time.Second):
-		t.Error("nobody was told")
+		t.Error("nothing was reported")
 	}
 }
 
 func TestReportHasLength(t *testing.T) {
-	told := make(reports, 1)
+	reported := make(reports, 1)
 	cl := rocltest.Cluster(t, 1)
-	a, b := cl.Open(0, told.option()), cl.Open(0)
+	a, b := cl.Open(0, reported.option()), cl.Open(0)
 	me, you := register(t, a, nil), register(t, b, nil)
 	send(t, me, you.ID(), "12345")
 	if err := you.Delete(bg); err != nil {
 		t.Fatal(err)
 	}
-	if u := <-told; u.Bytes != 5 {
-		t.Errorf("told of %d bytes, want 5", u.Bytes)
+	if u := <-reported; u.Bytes != 5 {
+		t.Errorf("reported of %d bytes, want 5", u.Bytes)
 	}
 }
 
 // A resource is deleted while others send to it. Each message is received, refused or reported.
 func TestDeleteDuringSends(t *testing.T) {
-	over(t, func(t *testing.T, open func(...context.Option) *context.Context) {
+	eachTransport(t, func(t *testing.T, open func(...context.Option) *context.Context) {
 		var mu sync.Mutex
 		reported := 0
 		all := sync.NewCond(&mu)
@@ -539,7 +539,7 @@ func TestRegisterNothing(t *testing.T) {
 
 // A message without bytes can be sent on like any other.
 func TestPassOnEmpty(t *testing.T) {
-	over(t, func(t *testing.T, open func(...context.Option) *context.Context) {
+	eachTransport(t, func(t *testing.T, open func(...context.Option) *context.Context) {
 		a, b := open(), open()
 		me, echo := register(t, a, nil), register(t, b, nil)
 		for _, n := range []int{0, 1, 3000, 100_000} {
@@ -618,7 +618,7 @@ func TestMessages(t *testing.T) {
 // Gone does not concern messages: a receiver that has got the event Gone still receives what the
 // resource sent before.
 func TestGoneBeforeMessages(t *testing.T) {
-	over(t, func(t *testing.T, open func(...context.Option) *context.Context) {
+	eachTransport(t, func(t *testing.T, open func(...context.Option) *context.Context) {
 		a, b := open(), open()
 		from := register(t, a, resource.Attrs{"role": "sender"})
 		to := register(t, b, resource.Attrs{"role": "receiver"})

@@ -54,9 +54,9 @@ func (c *Context) seal(t *directory.Terms) error {
 	return nil
 }
 
-// over returns the transports of the context, with the sealer behind TCP, which then serves this
+// withSealer returns the transports of the context, with the sealer behind TCP, which then serves this
 // node alone. The sealer is left out if the program has set a TLS transport of its own, or no TCP.
-func (cfg *config) over(sealer subsys.Transport) []subsys.Transport {
+func (cfg *config) withSealer(sealer subsys.Transport) []subsys.Transport {
 	at := slices.IndexFunc(cfg.transports, func(t subsys.Transport) bool { return t.Name() == "tcp" })
 	own := slices.ContainsFunc(cfg.transports, func(t subsys.Transport) bool { return t.Name() == "tls" })
 	if sealer == nil || at < 0 || own {
@@ -69,7 +69,7 @@ func (cfg *config) over(sealer subsys.Transport) []subsys.Transport {
 // the terms demand sealing, no TCP address may be reachable for other nodes.
 func (cfg *config) listens(t *directory.Terms, sealer subsys.Transport) error {
 	for _, u := range cfg.listen {
-		if !slices.ContainsFunc(cfg.over(sealer), func(t subsys.Transport) bool { return strings.HasPrefix(u, t.Name()+"://") }) {
+		if !slices.ContainsFunc(cfg.withSealer(sealer), func(t subsys.Transport) bool { return strings.HasPrefix(u, t.Name()+"://") }) {
 			return fmt.Errorf("%w: %q: no transport of this context listens there", subsys.ErrAddress, u)
 		}
 		if t.Sealed && strings.HasPrefix(u, "tcp://") && !isLoopback(u) {

@@ -107,7 +107,7 @@ func TestSendAllToNoneAndTwice(t *testing.T) {
 // The error names the failed targets, and the other targets get the message. The buffer stays the
 // sender's, which sends it again.
 func TestSendAllFails(t *testing.T) {
-	over(t, func(t *testing.T, open func(...context.Option) *context.Context) {
+	eachTransport(t, func(t *testing.T, open func(...context.Option) *context.Context) {
 		a, b := open(), open()
 		from, one, two, gone := register(t, a, nil), register(t, b, nil), register(t, b, nil), register(t, a, nil)
 		if err := gone.Close(); err != nil {
@@ -165,7 +165,7 @@ func TestSendAllFails(t *testing.T) {
 // SendAll waits for a full target until ctx ends, without delaying the others. A target that is
 // closed meanwhile fails, and a target that gets room gets the message.
 func TestSendAllToFull(t *testing.T) {
-	over(t, func(t *testing.T, open func(...context.Option) *context.Context) {
+	eachTransport(t, func(t *testing.T, open func(...context.Option) *context.Context) {
 		a, b := open(), open(context.WithMailbox(64<<10))
 		from := register(t, a, nil)
 		full, dies, free := register(t, b, nil), register(t, b, nil), register(t, b, nil)
@@ -244,7 +244,7 @@ func fillUp(t *testing.T, from, r *context.Resource) {
 
 // A thousand targets in two contexts each get every message in order.
 func TestSendAllToThousand(t *testing.T) {
-	over(t, func(t *testing.T, open func(...context.Option) *context.Context) {
+	eachTransport(t, func(t *testing.T, open func(...context.Option) *context.Context) {
 		a, b := open(), open()
 		from := register(t, a, nil)
 		var all []*context.Resource

@@ -23,7 +23,7 @@ var ErrCluster = errors.New("rocl: the node is in another cluster")
 
 // ErrCertificates is returned when certificates are missing, or given although the cluster uses
 // none, or cannot be used.
-var ErrCertificates = errors.New("rocl: certificates")
+var ErrCertificates = errors.New("rocl: invalid certificates")
 
 // agrees checks the directory's terms against the options. If both name a cluster, it must be the
 // same. Certificates must be given if, and only if, the cluster's nodes use certificates.
@@ -54,63 +54,63 @@ func (c *Context) trust() dispatch.Trust {
 	return trust
 }
 
-// A place is where one port listens. If at is empty, the transport chooses the address.
-type place struct {
+// A listenAddr is where one port listens. If at is empty, the transport chooses the address.
+type listenAddr struct {
 	transport subsys.Transport
 	at        string
 }
 
-// places returns where the context listens. A transport listens at the addresses that WithListen
+// listenAddrs returns where the context listens. A transport listens at the addresses that WithListen
 // gives it, if any. Otherwise it chooses an address, which serves this node. On a node in a
 // cluster, one transport also listens on the host by which the other nodes know this node: TCP, or
 // the sealer if the cluster has a key.
-func (cfg *config) places(t *directory.Terms, sealer subsys.Transport) (all []place) {
+func (cfg *config) listenAddrs(t *directory.Terms, sealer subsys.Transport) (all []listenAddr) {
 	far := "tcp"
 	if t.Sealed {
 		far = "tls"
 	}
-	for _, tr := range cfg.over(sealer) {
+	for _, tr := range cfg.withSealer(sealer) {
 		before := len(all)
 		for _, u := range cfg.listen {
 			if strings.HasPrefix(u, tr.Name()+"://") {
-				all = append(all, place{tr, u})
+				all = append(all, listenAddr{tr, u})
 			}
 		}
 		if len(all) > before {
 			continue
 		}
 		if tr.Name() != far || t.Host == "" {
-			all = append(all, place{tr, ""})
+			all = append(all, listenAddr{tr, ""})
 			continue
 		}
 		if far == "tcp" && !isHere(t.Host) {
-			all = append(all, place{tr, ""})
+			all = append(all, listenAddr{tr, ""})
 		}
-		all = append(all, place{tr, far + "://" + net.JoinHostPort(t.Host, "0")})
+		all = append(all, listenAddr{tr, far + "://" + net.JoinHostPort(t.Host, "0")})
 	}
 	return all
 }
 
-// key returns the key of the place in Context.at.
-func (p place) key() string { return p.transport.Name() + " " + p.at }
+// key returns the key of the address in Context.at.
+func (a listenAddr) key() string { return a.transport.Name() + " " + a.at }
 
-// listen opens a port at each place. A transport that this machine lacks is skipped with a log
+// listen opens a port at each address. A transport that this machine lacks is skipped with a log
 // line, unless no port at all can be opened.
-func (c *Context) listen(places []place) error {
+func (c *Context) listen(addrs []listenAddr) error {
 	var missing error
 	open := len(c.at) > 0
-	for _, p := range places {
-		err := c.disp.Listen(p.transport, p.at)
+	for _, a := range addrs {
+		err := c.disp.Listen(a.transport, a.at)
 		switch {
 		case err == nil:
 			open = true
 		case errors.Is(err, subsys.ErrUnavailable):
 			missing = err
-			c.cfg.logger.Warn("rocl: doing without a transport", "transport", p.transport.Name(), "err", err)
+			c.cfg.logger.Warn("rocl: doing without a transport", "transport", a.transport.Name(), "err", err)
 		default:
 			return err
 		}
-		c.at[p.key()] = true
+		c.at[a.key()] = true
 	}
 	if !open {
 		return missing
@@ -132,7 +132,7 @@ func (c *Context) follow(was directory.Terms) {
 		}
 		t := c.dir.Terms()
 		if was.Member && !t.Member {
-			c.cfg.logger.Warn("rocl: the node is in its cluster no more: whoever serves it now has no settings of a member", "cluster", was.Cluster)
+			c.cfg.logger.Warn("rocl: the node has left its cluster: the process that serves it now has no settings of a member", "cluster", was.Cluster)
 		}
 		was = t
 		if err := c.agrees(&t); err != nil {
@@ -141,7 +141,7 @@ func (c *Context) follow(was directory.Terms) {
 		if err := c.seal(&t); err != nil {
 			c.cfg.logger.Warn("rocl: this context and those of other nodes may not reach each other", "err", err)
 		}
-		more := slices.DeleteFunc(c.cfg.places(&t, c.sealer), func(p place) bool { return c.at[p.key()] })
+		more := slices.DeleteFunc(c.cfg.listenAddrs(&t, c.sealer), func(a listenAddr) bool { return c.at[a.key()] })
 		if len(more) == 0 {
 			continue
 		}

@@ -121,10 +121,10 @@ func TestClusterName(t *testing.T) {
 	send(t, me, you.ID(), "hello")
 	expect(t, you, "hello")
 
-	told := make(reports, 1)
-	red := near(t, ss[2], context.WithGiveUp(50*time.Millisecond), told.option())
+	reported := make(reports, 1)
+	red := near(t, ss[2], context.WithGiveUp(50*time.Millisecond), reported.option())
 	send(t, register(t, red, nil), you.ID(), "hello")
-	if u := <-told; !errors.Is(u.Err, dispatch.ErrUnreachable) {
+	if u := <-reported; !errors.Is(u.Err, dispatch.ErrUnreachable) {
 		t.Errorf("from another cluster: %v", u.Err)
 	}
 	for _, name := range []string{"red", "Blue", "blue "} {
@@ -146,10 +146,10 @@ func TestKeysChange(t *testing.T) {
 	for _, s := range ss {
 		s.SetLinkKeys(old)
 	}
-	told := make(reports, 1)
+	reported := make(reports, 1)
 	reach := func(ok bool) {
 		t.Helper()
-		a := near(t, ss[0], context.WithGiveUp(100*time.Millisecond), told.option())
+		a := near(t, ss[0], context.WithGiveUp(100*time.Millisecond), reported.option())
 		b := near(t, ss[1])
 		defer a.Close()
 		defer b.Close()
@@ -159,7 +159,7 @@ func TestKeysChange(t *testing.T) {
 			expect(t, you, "hello")
 			return
 		}
-		if u := <-told; !errors.Is(u.Err, dispatch.ErrUnreachable) {
+		if u := <-reported; !errors.Is(u.Err, dispatch.ErrUnreachable) {
 			t.Errorf("without a common key: %v", u.Err)
 		}
 	}
@@ -294,7 +294,7 @@ func TestClusterLost(t *testing.T) {
 	for end := time.After(30 * time.Second); ; {
 		select {
 		case line := <-said:
-			if strings.Contains(line, "in its cluster no more") && strings.Contains(line, "cluster=blue") {
+			if strings.Contains(line, "has left its cluster") && strings.Contains(line, "cluster=blue") {
 				return
 			}
 		case <-end:

@@ -36,7 +36,7 @@ func trySend(t *testing.T, r *context.Resource, to resource.GID) (err error) {
 // TrySend to a resource that this context does not know has the directory asked, and succeeds
 // later. For a resource that does not exist, or has ended, it fails as Send does.
 func TestTrySendAsks(t *testing.T) {
-	over(t, func(t *testing.T, open func(...context.Option) *context.Context) {
+	eachTransport(t, func(t *testing.T, open func(...context.Option) *context.Context) {
 		a, b := open(), open()
 		me, you := register(t, a, nil), register(t, b, nil)
 		if n, err := me.Room(you.ID()); n != 0 || err != nil {

@@ -21,7 +21,7 @@ import (
 
 // overAll does what over does, and adds shared memory.
 func overAll(t *testing.T, f func(t *testing.T, open func(...context.Option) *context.Context)) {
-	over(t, f)
+	eachTransport(t, f)
 	t.Run("shm", func(t *testing.T) {
 		cl := rocltest.Cluster(t, 1)
 		f(t, func(more ...context.Option) *context.Context {

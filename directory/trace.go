@@ -112,7 +112,7 @@ func (c *Client) Trace(ctx context.Context, by strategy.Strategy, pattern *resou
 	var t Trace
 	code := slices.Index(traceCodes[:], by)
 	if code < 0 {
-		return t, fmt.Errorf("%w: %v", ErrProtocol, by)
+		return t, fmt.Errorf("directory: trace: unknown search strategy %d", uint8(by))
 	}
 	err := c.over(ctx, func(a *askConn) error {
 		b, err := a.exchange(ctx, wire.MsgTrace, wire.MsgTraced, func(b *wire.Builder) {

@@ -21,7 +21,7 @@ import (
 const MaxLanes = wire.MaxLanes
 
 // ErrRule is returned by NewRules for rules with invalid values.
-var ErrRule = errors.New("rocl: rule")
+var ErrRule = errors.New("rocl: invalid routing rule")
 
 // A TagRange is the tags from First to Last.
 type TagRange struct{ First, Last uint64 }

@@ -64,11 +64,11 @@ func (op Op) holds(c int) bool {
 var ErrCondition = errors.New("resource: the condition makes no sense")
 
 const (
-	// MaxNumber is the most bytes of a number. A longer text is not a number.
-	MaxNumber = 128
-	// MaxConditions is the most conditions of a pattern. Each condition is checked for each
+	// maxNumber is the most bytes of a number. A longer text is not a number.
+	maxNumber = 128
+	// maxConditions is the most conditions of a pattern. Each condition is checked for each
 	// resource.
-	MaxConditions = 16
+	maxConditions = 16
 
 	// The vlen of a condition has its highest bit set, then the Op, then the length of the operand.
 	// A parser that does not know conditions sees a value that is too long.
@@ -87,7 +87,7 @@ type decimal struct {
 // parseDecimal reads a decimal number such as -1.5e3: an optional sign, digits with at most one
 // point, and an optional power of ten.
 func parseDecimal(b []byte) (d decimal, ok bool) {
-	if len(b) == 0 || len(b) > MaxNumber {
+	if len(b) == 0 || len(b) > maxNumber {
 		return d, false
 	}
 	if b[0] == '-' || b[0] == '+' {
@@ -200,9 +200,9 @@ func (d *decimal) compare(o *decimal) int {
 	return 0
 }
 
-// CompareNumbers compares two decimal numbers without rounding and returns -1, 0 or 1. ok is false
+// compareNumbers compares two decimal numbers without rounding and returns -1, 0 or 1. ok is false
 // if a or b is not a number.
-func CompareNumbers(a, b []byte) (c int, ok bool) {
+func compareNumbers(a, b []byte) (c int, ok bool) {
 	x, ok := parseDecimal(a)
 	if !ok {
 		return 0, false
@@ -262,8 +262,8 @@ func (l *List) condition(name string, op Op, operand string) error {
 			n++
 		}
 	}
-	if n >= MaxConditions {
-		return fmt.Errorf("%w: more than %d conditions", ErrTooLarge, MaxConditions)
+	if n >= maxConditions {
+		return fmt.Errorf("%w: more than %d conditions", ErrTooLarge, maxConditions)
 	}
 	return appendAttr(l, name, operand, condition|uint32(op)<<24|uint32(len(operand)))
 }
@@ -369,7 +369,7 @@ func compares(resource *List, p []byte) bool {
 			continue
 		}
 		v, _ := resource.getBytes(a.name)
-		if c, ok := CompareNumbers(v, a.value); !ok || !a.op.holds(c) {
+		if c, ok := compareNumbers(v, a.value); !ok || !a.op.holds(c) {
 			return false
 		}
 	}
@@ -420,9 +420,6 @@ func (r *Rank) Compare(o *Rank) int {
 	return r.d.compare(&o.d)
 }
 
-// IsNumber reports whether the resource has a number to rank it by.
-func (r *Rank) IsNumber() bool { return r.ok }
-
 // met counts the conditions that a parser has read.
 type met struct{ all, orders, owners int }
 
@@ -434,7 +431,7 @@ func (m *met) check(name, operand []byte, op Op) string {
 		m.owners++
 	}
 	switch {
-	case m.all > MaxConditions:
+	case m.all > maxConditions:
 		return "too many conditions"
 	case op.compares():
 		if _, ok := parseDecimal(operand); !ok {

@@ -21,7 +21,6 @@ const (
 	MaxValue = 16 << 20 // bytes of a value
 	MaxAttrs = 4096     // attributes of a list
 	MaxList  = 32 << 20 // bytes of a list's wire form
-	HeadRoom = 64       // bytes before the wire form for a protocol's header
 
 	absent   = 1<<32 - 1
 	listHead = 6 // bytes of the fields count and bytes
@@ -41,7 +40,7 @@ var (
 // has returned is a view: the first change copies it. A List may be read concurrently. It may be
 // copied as a value if it is not changed any more.
 type List struct {
-	buf  []byte // HeadRoom, then the wire form; nil for the empty list
+	buf  []byte // the wire form; nil for the empty list
 	view []byte // the wire form of a list whose memory is not the List's own
 }
 
@@ -53,34 +52,24 @@ func (l *List) Wire() []byte {
 	case l.view != nil:
 		return l.view
 	case l.buf != nil:
-		return l.buf[HeadRoom:]
+		return l.buf
 	}
 	return emptyWire
-}
-
-// Frame returns the encoded list with head bytes of free memory before it, for a protocol's header.
-// It returns nil if head is more than HeadRoom.
-func (l *List) Frame(head int) []byte {
-	if head < 0 || head > HeadRoom {
-		return nil
-	}
-	l.own(0)
-	return l.buf[HeadRoom-head:]
 }
 
 // own copies the list to memory of its own if it is a view, with room for extra bytes.
 func (l *List) own(extra int) {
 	if l.buf == nil {
 		w := l.Wire()
-		l.buf = make([]byte, HeadRoom+len(w), HeadRoom+len(w)+max(extra, 64))
-		copy(l.buf[HeadRoom:], w)
+		l.buf = make([]byte, len(w), len(w)+max(extra, 64))
+		copy(l.buf, w)
 		l.view = nil
 		l.stamp(l.Len())
 	}
 }
 
 func (l *List) stamp(count int) {
-	w := l.buf[HeadRoom:]
+	w := l.buf
 	binary.LittleEndian.PutUint16(w, uint16(count))
 	binary.LittleEndian.PutUint32(w[2:], uint32(len(w)))
 }
@@ -314,7 +303,7 @@ func (l *List) Set(name string, value []byte) error {
 // splice replaces the value of the attribute a of an owned list, in place if its memory has room.
 func (l *List) splice(a attr, value []byte) {
 	n := l.Len()
-	from, to := HeadRoom+a.end-len(a.value), HeadRoom+a.end
+	from, to := a.end-len(a.value), a.end
 	tail := len(l.buf) - to
 	size := from + len(value) + tail
 	if size > cap(l.buf) {
@@ -329,7 +318,7 @@ func (l *List) splice(a attr, value []byte) {
 		copy(l.buf[from+len(value):], old)
 		copy(l.buf[from:], value)
 	}
-	binary.LittleEndian.PutUint32(l.buf[HeadRoom+a.at+2:], uint32(len(value)))
+	binary.LittleEndian.PutUint32(l.buf[a.at+2:], uint32(len(value)))
 	l.stamp(n)
 }
 
@@ -367,12 +356,12 @@ func (l *List) Fill(from *List) {
 		l.fillMany(from)
 		return
 	}
-	for at := listHead; at < len(l.buf)-HeadRoom; {
-		a := attrAt(l.buf[HeadRoom:], at)
+	for at := listHead; at < len(l.buf); {
+		a := attrAt(l.buf, at)
 		if a.absent() {
-			if v, ok := from.Get(string(a.name)); ok && len(l.buf)+len(v) <= HeadRoom+MaxList {
+			if v, ok := from.Get(string(a.name)); ok && len(l.buf)+len(v) <= MaxList {
 				l.splice(a, v)
-				a = attrAt(l.buf[HeadRoom:], at)
+				a = attrAt(l.buf, at)
 			}
 		}
 		at = a.end
@@ -396,7 +385,7 @@ func (l *List) lacksMany() bool {
 // fillMany is Fill for any number of absent attributes. The list must be owned.
 func (l *List) fillMany(from *List) {
 	size, values := l.filled(from.firstValues())
-	b := make([]byte, HeadRoom+listHead, HeadRoom+size)
+	b := make([]byte, listHead, size)
 	i := 0
 	for a := range each(l.Wire()) {
 		at := len(b)
@@ -457,8 +446,8 @@ func (l *List) firstValues() func(name string) ([]byte, bool) {
 func (l *List) Clone() List {
 	var c List
 	if w := l.Wire(); len(w) > listHead {
-		c.buf = make([]byte, HeadRoom+len(w))
-		copy(c.buf[HeadRoom:], w)
+		c.buf = make([]byte, len(w))
+		copy(c.buf, w)
 	}
 	return c
 }
@@ -467,7 +456,7 @@ func (l *List) Clone() List {
 func (l *List) Reset() {
 	l.view = nil
 	if l.buf != nil {
-		l.buf = l.buf[:HeadRoom+listHead]
+		l.buf = l.buf[:listHead]
 		l.stamp(0)
 	}
 }

@@ -434,9 +434,6 @@ func TestPaperResources(t *testing.T) {
 		if i := bytes.Index(w, []byte("n42v42")); &w[i+3] != &v[0] {
 			t.Error("Get does not return a view of the list")
 		}
-		if f := l.Frame(16); len(f) != 16+len(w) || &f[16] != &w[0] {
-			t.Error("the packet with its header is not the list with head room")
-		}
 		for i := l.Len(); i < resource.MaxAttrs; i++ {
 			if err := l.Add("x", nil); err != nil {
 				t.Fatal(err)
@@ -458,12 +455,12 @@ func TestPaperResources(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		where := &q.Frame(0)[0]
+		where := &q.Wire()[0]
 		q.Fill(&r)
 		if q.GetString("port") != "80" || !q.Complete() {
 			t.Errorf("filled in: %v", &q)
 		}
-		if where != &q.Frame(0)[0] {
+		if where != &q.Wire()[0] {
 			t.Log("filling in moved the list") // it had no room
 		}
 	})

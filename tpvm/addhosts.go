@@ -355,12 +355,12 @@ func (s *shell) probe() string {
 func (s *shell) failed(ctx context.Context, host, pod string, err error) *HostError {
 	s.end()
 	e := &HostError{Host: host, Err: err, Output: s.said.String()}
-	var told *errPod
+	var podErr *errPod
 	var exit *exec.ExitError
 	switch {
 	case ctx.Err() != nil:
 		e.Err = context.Cause(ctx)
-	case errors.As(err, &told):
+	case errors.As(err, &podErr):
 		e.Advice = fmt.Sprintf("see that a dirserver runs on %s, or %q by hand", host, pod)
 	case errors.As(s.err, &exit) && exit.ExitCode() == 255:
 		e.Err, e.Advice = s.err, fmt.Sprintf("see that '%s' works and asks for nothing", s.probe())

@@ -68,8 +68,9 @@ func (e *textError) Error() string { return e.text }
 func (e *textError) Unwrap() error { return e.is }
 
 var (
-	errNoName = badParam("the name is empty")
-	errNoFunc = badParam("the function is nil")
+	errNoName  = badParam("the name is empty")
+	errNoFunc  = badParam("the function is nil")
+	errZeroTID = badParam("the zero TID is no task")
 )
 
 // badParam returns an error that matches ErrBadParam, with a text that says what is wrong.

@@ -34,6 +34,7 @@ func TestErrorTexts(t *testing.T) {
 		{task.Send(ctx, task.ID(), -5, nil), tpvm.ErrBadParam, "tag -5: a tag is 0 to MaxTag"},
 		{task.Send(ctx, tpvm.TID{}, 1, nil), tpvm.ErrBadParam, "tpvm: send: the zero TID is no task"},
 		{task.SendPacked(ctx, tpvm.TID{}, 1, 1), tpvm.ErrBadParam, "tpvm: send: the zero TID is no task"},
+		{task.Mcast(ctx, []tpvm.TID{task.ID(), {}}, 1, nil), tpvm.ErrBadParam, "tpvm: mcast to 2: the zero TID is no task"},
 		{g.Barrier(ctx, 0), tpvm.ErrBadParam, `tpvm: barrier of group "g" as member 0: count 0 is not positive`},
 		{second(task.Join(ctx, "")), tpvm.ErrBadParam, "the name is empty"},
 		{second(task.Export(ctx, "f", nil)), tpvm.ErrBadParam, `tpvm: export "f": the function is nil`},

@@ -50,6 +50,19 @@ func (t *Task) HoldInfo() (release func()) {
 	return k.mu.Unlock
 }
 
+// HoldGroup keeps the coordinator of a group, which is in the task, from answering until release is
+// called.
+func (t *Task) HoldGroup(name string) (release func()) {
+	t.groupsMu.Lock()
+	a := t.agents[name]
+	t.groupsMu.Unlock()
+	a.mu.Lock()
+	c := a.here
+	a.mu.Unlock()
+	c.mu.Lock()
+	return c.mu.Unlock
+}
+
 // InfoCopies returns the names of other tasks' entries of which the task keeps copies, sorted.
 func (t *Task) InfoCopies() (names []string) {
 	k := t.pod.infos

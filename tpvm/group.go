@@ -101,18 +101,18 @@ type Group struct {
 	inst int
 
 	// Guarded by a.mu.
-	joined  chan struct{} // closed when the coordinator counts the member
-	isIn    bool          // joined has been closed
-	closed  error         // why the thread is no longer a member; nil while it is one
-	waiting bool          // the member waits in a barrier
-	count   int           // of that barrier
-	freeze  bool          // the barrier is that of Freeze
-	token   uint64        // of the arrival, once it has been sent
-	told    uint64        // errors of barriers have named the departures before this number
-	missed  uint64        // absent has what collect needs of the departures before this number
-	absent  []absentee    // departed members, for collect
-	named   map[TID]bool  // resources of members whose end collect reported before the agent knew of it
-	wake    chan error    // the result of a barrier; has room for one
+	joined   chan struct{} // closed when the coordinator counts the member
+	isIn     bool          // joined has been closed
+	closed   error         // why the thread is no longer a member; nil while it is one
+	waiting  bool          // the member waits in a barrier
+	count    int           // of that barrier
+	freeze   bool          // the barrier is that of Freeze
+	token    uint64        // of the arrival, once it has been sent
+	reported uint64        // errors of barriers have named the departures before this number
+	missed   uint64        // absent has what collect needs of the departures before this number
+	absent   []absentee    // departed members, for collect
+	named    map[TID]bool  // resources of members whose end collect reported before the agent knew of it
+	wake     chan error    // the result of a barrier; has room for one
 }
 
 // threadGroups are the groups of a thread.

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/internal/eventually"
 	"github.com/rocl-go/rocl/rocltest"
 	"github.com/rocl-go/rocl/tpvm"
 	"github.com/rocl-go/rocl/tpvm/pack"
@@ -115,6 +116,25 @@ func gone(t testing.TB, err error, left bool, ids ...tpvm.TID) {
 			t.Fatalf("%v, left %v, is not named: %v", id, left, err)
 		}
 	}
+}
+
+// Leave returns the cause of the end of its context if the coordinator has not answered by then. The
+// member is out of the group all the same.
+func TestLeaveWithoutAnswer(t *testing.T) {
+	ts := newThreads(t, 2)
+	gs, hs := ts.group("g", 2)
+	release := ts.tasks[0].HoldGroup("g")
+	ctx, cancel := context.WithCancelCause(deadline(t))
+	why := errors.New("why")
+	cancel(why)
+	if err := gs[1].Leave(ctx); !errors.Is(err, why) {
+		t.Errorf("%v, want the cause of the context", err)
+	}
+	release()
+	eventually.True(t, "the group has one member", func() bool {
+		n, err := hs[0].GroupSize(deadline(t), "g")
+		return err == nil && n == 1
+	})
 }
 
 // Numbers, sizes, and lookups by members and by threads that are none, as in PVM's examples ge, gs

@@ -382,16 +382,16 @@ func (a *groupAgent) lackLocked(g *Group, count int) error {
 	if a.broken != nil {
 		return a.broken
 	}
-	if g.told == a.log.end() || count <= len(a.members) {
+	if g.reported == a.log.end() || count <= len(a.members) {
 		return nil
 	}
 	err := &MemberError{Group: a.name}
-	for _, x := range a.log.since(max(g.told, a.log.end()-min(a.log.end(), mostUntold))) {
+	for _, x := range a.log.since(max(g.reported, a.log.end()-min(a.log.end(), mostUntold))) {
 		m := x.public()
 		m.Left = x.left
 		err.Members = append(err.Members, m)
 	}
-	g.told = a.log.end()
+	g.reported = a.log.end()
 	return err
 }
 
@@ -399,7 +399,7 @@ func (a *groupAgent) lackLocked(g *Group, count int) error {
 func (g *Group) endLocked(err error) {
 	g.waiting = false
 	if err == nil {
-		g.told = g.a.log.end()
+		g.reported = g.a.log.end()
 	}
 	g.wake <- err
 }
@@ -550,14 +550,16 @@ func (a *groupAgent) leave(ctx context.Context, g *Group) error {
 		a.sendLocked(groupMessage{Op: opLeave, Members: []member{g.member()}})
 	}
 	a.unlock()
+	var err error
 	if done != nil {
 		select {
 		case <-done:
 		case <-ctx.Done():
+			err = context.Cause(ctx)
 		case <-a.t.ended.Done():
 		}
 	}
-	return g.r.Close()
+	return errors.Join(err, g.r.Close())
 }
 
 // connectLocked wakes the agent's goroutine if it has no coordinator.
@@ -642,7 +644,7 @@ func (a *groupAgent) join(ctx context.Context, t *Thread) (*Group, error) {
 		}
 		g := &Group{t: t, a: a, r: r, inst: inst, joined: make(chan struct{}), wake: make(chan error, 1)}
 		a.mu.Lock()
-		g.told, g.missed = a.log.end(), a.log.end()
+		g.reported, g.missed = a.log.end(), a.log.end()
 		a.local[r.ID()] = g
 		if a.members[inst].ID == r.ID() { // the coordinator has found the member in the directory
 			a.addLocked(g.member())

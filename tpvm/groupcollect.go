@@ -158,8 +158,8 @@ type source struct {
 	isAbsent, left bool
 }
 
-// settle records that an error names members, and forgets absentees that have sent nothing more.
-func (g *Group) settle(named []source) {
+// recordNamed records that an error names members, and forgets absentees that have sent nothing more.
+func (g *Group) recordNamed(named []source) {
 	g.a.mu.Lock()
 	defer g.a.mu.Unlock()
 	g.missLocked()
@@ -213,7 +213,7 @@ func collect[T any](ctx context.Context, g *Group, ms []member, tag uint64, own 
 			failed = err
 		}
 	}
-	g.settle(named)
+	g.recordNamed(named)
 	if len(gone.Members) > 0 {
 		return gone
 	}

@@ -201,7 +201,7 @@ func (k *infoStore) change(ctx context.Context, q infoRequest) (a infoAnswer, er
 		return a, ErrNoEntry
 	}
 	if a, err = k.changeHeld(ctx, h, q); err == nil && q.Op != infoRead {
-		k.settle(ctx, h)
+		k.awaitPods(ctx, h)
 	}
 	return a, err
 }
@@ -309,9 +309,9 @@ func (k *infoStore) dropLocked(h *heldInfo) {
 	k.syncLocked(h)
 }
 
-// settle waits until the pods have been asked to do what the changes of an entry need. It waits at
+// awaitPods waits until the pods have been asked to do what the changes of an entry need. It waits at
 // most infoPatience for pods that do not answer.
-func (k *infoStore) settle(ctx context.Context, h *heldInfo) {
+func (k *infoStore) awaitPods(ctx context.Context, h *heldInfo) {
 	h.mu.Lock()
 	round := k.syncLocked(h)
 	h.mu.Unlock()
@@ -328,11 +328,11 @@ func (k *infoStore) settle(ctx context.Context, h *heldInfo) {
 	}
 }
 
-// settleAt calls settle for the entry that is kept here under a name and index, if there is one.
-func (k *infoStore) settleAt(ctx context.Context, at infoKey) {
+// awaitPodsAt calls awaitPods for the entry that is kept here under a name and index, if there is one.
+func (k *infoStore) awaitPodsAt(ctx context.Context, at infoKey) {
 	for _, h := range k.all() {
 		if h.at == at {
-			k.settle(ctx, h)
+			k.awaitPods(ctx, h)
 		}
 	}
 }
@@ -737,7 +737,7 @@ func (k *infoStore) handOver(ctx context.Context) {
 	defer cancel()
 	for _, h := range hs {
 		if h.isGone() {
-			k.settle(soon, h)
+			k.awaitPods(soon, h)
 		}
 	}
 }

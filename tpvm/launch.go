@@ -221,6 +221,7 @@ func (p *pod) launch(ctx context.Context, path string, q spawnPrograms, i int) (
 	token := rand.Text()
 	c.cmd = exec.Command(path, q.Args...)
 	c.cmd.Dir = q.Dir
+	c.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // the terminal of this process sends its signals to no program
 	c.cmd.Env = append(slices.Concat(os.Environ(), p.t.env, q.Env), EnvToken+"="+token, EnvVM+"="+p.t.vm)
 	if err := p.connectOutput(ctx, c, q); err != nil {
 		return nil, err
@@ -372,7 +373,7 @@ func (p *pod) begin(c *child, q spawnPrograms) error {
 	if !q.EndWithParent || q.Pod != p.r.ID() {
 		return c.cmd.Start()
 	}
-	c.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM}
+	c.cmd.SysProcAttr.Pdeathsig = syscall.SIGTERM
 	p.forker.Do(func() {
 		p.t.work.Go(func() {
 			runtime.LockOSThread() // the kernel watches the thread that starts the process

@@ -76,15 +76,15 @@ func (s *selectors) get(f Filter) ([]rocl.Select, error) {
 			kept = s.kept.Load()
 		}
 	}
-	place := &kept[(uint32(f.Tag)*31+f.From.Serial()*7+uint32(f.From.Ctx())+uint32(f.Context))%keptSelectors]
-	if have := place.Load(); have != nil && have.filter == f {
+	slot := &kept[(uint32(f.Tag)*31+f.From.Serial()*7+uint32(f.From.Ctx())+uint32(f.Context))%keptSelectors]
+	if have := slot.Load(); have != nil && have.filter == f {
 		return have.sel, nil
 	}
 	if err := f.check(); err != nil {
 		return nil, err
 	}
 	have := &keptSelector{filter: f, sel: []rocl.Select{f.selector()}}
-	place.Store(have)
+	slot.Store(have)
 	return have.sel, nil
 }
 
@@ -136,7 +136,7 @@ func (t *Thread) encode(ctx context.Context, b *pack.Buffer) (*rocl.Buffer, erro
 // Send fails as [rocl.Resource.Send] does: with rocl.ErrGone if the receiver has ended.
 func (t *Thread) Send(ctx context.Context, to TID, tag int, b *pack.Buffer) error {
 	if to.IsZero() {
-		return errZeroTID
+		return fmt.Errorf("tpvm: send: %w", errZeroTID)
 	}
 	tg, err := t.tag(tag)
 	if err == nil {
@@ -147,9 +147,6 @@ func (t *Thread) Send(ctx context.Context, to TID, tag int, b *pack.Buffer) erro
 	}
 	return nil
 }
-
-// errZeroTID is the error of a send to the zero TID.
-var errZeroTID = badParam("tpvm: send: the zero TID is no task")
 
 // outgoing returns a buffer with the message of b, and the rocl tag to send it with.
 func (t *Thread) outgoing(ctx context.Context, tag uint64, b *pack.Buffer) (*rocl.Buffer, uint64, error) {
@@ -177,9 +174,12 @@ func (t *Thread) send(ctx context.Context, to TID, tag uint64, b *pack.Buffer) e
 
 // Mcast sends the values of b to each of several tasks and threads, as Send does. The message is
 // encoded once. The error names the receivers to which it could not be sent; see
-// [rocl.Resource.SendAll].
+// [rocl.Resource.SendAll]. If a receiver is the zero TID, nothing is sent.
 func (t *Thread) Mcast(ctx context.Context, to []TID, tag int, b *pack.Buffer) error {
 	tg, err := t.tag(tag)
+	if err == nil && slices.ContainsFunc(to, TID.IsZero) {
+		err = errZeroTID
+	}
 	if err == nil {
 		err = t.mcast(ctx, to, tg, b)
 	}

@@ -185,7 +185,7 @@ func (t *Thread) put(ctx context.Context, c infoContent) (int, error) {
 			_, err = t.askInfo(ctx, old, infoRequest{Op: infoReplace, ID: old.id, By: t.ID(), To: t.task.pod.r.ID(), Content: &c})
 		}
 		if err == nil {
-			t.task.pod.infos.settleAt(ctx, c.key())
+			t.task.pod.infos.awaitPodsAt(ctx, c.key())
 			return c.Index, nil
 		}
 		if !hasMoved(err) && !errors.Is(err, rocl.ErrExists) {

@@ -136,6 +136,9 @@ func (p place) name() string { return cmp.Or(p.added, p.host) }
 // exports the name, and the first program to its host. Successive calls continue the rotation: ten
 // calls that spawn one thread each are spread like one call that spawns ten.
 //
+// Each program is the leader of a session without a terminal. An interrupt at the terminal of its
+// launcher does not reach it.
+//
 // Spawn returns when the threads run and the tasks have enrolled: messages may be sent to them. If
 // some could not be started, the error is a *SpawnError that says why, and the identifiers of the
 // rest are returned with it.

@@ -88,7 +88,7 @@ func settings(cmd *cobra.Command, file string) (*config, error) {
 		}
 		d := toml.NewDecoder(strings.NewReader(string(b))).DisallowUnknownFields()
 		if err := d.Decode(&fc); err != nil {
-			return nil, fmt.Errorf("reading the configuration %s: %w", file, place(err))
+			return nil, fmt.Errorf("reading the configuration %s: %w", file, withPosition(err))
 		}
 	}
 	list := func(in *[]string) *string {
@@ -146,7 +146,7 @@ func settings(cmd *cobra.Command, file string) (*config, error) {
 		return nil, err
 	}
 	if c.tpvm.value != "" && c.bind.value != "" && c.keyFile.value == "" {
-		return nil, fmt.Errorf("--tpvm (%s) without --key-file: whoever reaches the network could start programs here", c.tpvm.origin)
+		return nil, fmt.Errorf("--tpvm (%s) without --key-file: every process that reaches the network could start programs here", c.tpvm.origin)
 	}
 	if err := c.checkLabels(cmd, &fc, file); err != nil {
 		return nil, err
@@ -389,8 +389,8 @@ func (c *config) checkLabels(cmd *cobra.Command, fc *fileConfig, file string) er
 // lists are the settings with several values.
 var lists = []string{"listen", "join", "label"}
 
-// place adds the line and the name of the setting to an error of the decoder.
-func place(err error) error {
+// withPosition adds the line and the name of the setting to an error of the decoder.
+func withPosition(err error) error {
 	var unknown *toml.StrictMissingError
 	if errors.As(err, &unknown) && len(unknown.Errors) > 0 {
 		e := &unknown.Errors[0]

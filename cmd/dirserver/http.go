@@ -123,9 +123,9 @@ func (w *watched) member() check {
 	case w.met.Load(), !w.joins:
 		return check{"cluster", true, here}
 	case time.Since(w.begun) >= aloneTime:
-		return check{"cluster", true, fmt.Sprintf("nobody was met in %v: the node serves alone; %s", aloneTime, here)}
+		return check{"cluster", true, fmt.Sprintf("no other member was met in %v: the node serves alone; %s", aloneTime, here)}
 	}
-	return check{"cluster", false, "nobody was met yet"}
+	return check{"cluster", false, "no other member was met yet"}
 }
 
 // handler returns the handler of metrics and health. It serves reading only. local says that the
@@ -209,7 +209,7 @@ func (w *watched) open(at string) (end func(), err error) {
 	}
 	local := ln.Addr().(*net.TCPAddr).IP.IsLoopback()
 	if !local {
-		w.log.Warn("metrics can be read by whoever reaches the address", "http", ln.Addr().String())
+		w.log.Warn("every process that reaches the address can read the metrics", "http", ln.Addr().String())
 	}
 	s := &http.Server{
 		Handler:           w.handler(local),

@@ -298,11 +298,11 @@ func TestReady(t *testing.T) {
 		return m
 	}
 	c = open(1)
-	ask("/readyz", 503, "- cluster: nobody was met yet")
+	ask("/readyz", 503, "- cluster: no other member was met yet")
 	w.begun = time.Now().Add(-aloneTime)
 	ask("/readyz", 200, "the node serves alone")
 	w.begun = time.Now()
-	ask("/readyz", 503, "nobody")
+	ask("/readyz", 503, "no other member")
 	b := open(2, c.Addr())
 	for end := time.Now().Add(30 * time.Second); c.Stats().Joins == 0 && time.Now().Before(end); time.Sleep(time.Millisecond) {
 	}

@@ -23,6 +23,7 @@ import (
 	"syscall"
 	"time"
 
+	sd "github.com/coreos/go-systemd/v22/daemon"
 	"github.com/rocl-go/rocl/cmd/internal/interrupt"
 	"github.com/rocl-go/rocl/cmd/internal/usage"
 	"github.com/rocl-go/rocl/directory"
@@ -145,9 +146,9 @@ func serve(ctx context.Context, s *config, errOut io.Writer) error {
 	// The log's reader may stop reading; the daemon must not stop.
 	logs := logqueue.New(s.logger(errOut))
 	defer func() {
-		over, cancel := context.WithCancel(ctx)
+		ended, cancel := context.WithCancel(ctx)
 		cancel()
-		logs.Drain(over)
+		logs.Drain(ended)
 	}()
 	log := logs.Logger()
 	again := make(chan os.Signal, 1) // before anything exists that an unhandled signal would leave behind
@@ -200,7 +201,7 @@ func serve(ctx context.Context, s *config, errOut io.Writer) error {
 	log.Info("serving", "socket", s.socket.value, "also", s.paths, "node", w.node(), "version", version.String())
 	notify(log, "READY=1")
 	var beat <-chan time.Time
-	if d := watchdog(); d > 0 {
+	if d, _ := sd.SdWatchdogEnabled(false); d > 0 { // an error means that the variables are not systemd's
 		t := time.NewTicker(d / 2)
 		defer t.Stop()
 		beat = t.C

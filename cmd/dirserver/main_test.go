@@ -550,23 +550,6 @@ func TestNotify(t *testing.T) {
 	}
 }
 
-func TestWatchdog(t *testing.T) {
-	me := strconv.Itoa(os.Getpid())
-	for _, c := range []struct {
-		usec, pid string
-		want      time.Duration
-	}{
-		{"", "", 0}, {"x", "", 0}, {"0", "", 0}, {"-5", "", 0},
-		{"3000000", "", 3 * time.Second}, {"3000000", me, 3 * time.Second}, {"3000000", "1", 0},
-	} {
-		t.Setenv("WATCHDOG_USEC", c.usec)
-		t.Setenv("WATCHDOG_PID", c.pid)
-		if got := watchdog(); got != c.want {
-			t.Errorf("WATCHDOG_USEC=%s WATCHDOG_PID=%s: %v, want %v", c.usec, c.pid, got, c.want)
-		}
-	}
-}
-
 // An error about an address says what to do.
 func TestAddressTaken(t *testing.T) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")

@@ -44,7 +44,7 @@ var (
 
 	mMembers    = describe("cluster_members", "Members as this one sees them: alive (itself among them), away for a moment, or dead and looked for.", "state")
 	mEvents     = describe("cluster_member_events_total", "Other members that came (join), left, or died, as seen here.", "event")
-	mAttempts   = describe("cluster_join_failures_total", "Attempts to join that led nowhere: the name did not resolve, or nobody answered.", "reason")
+	mAttempts   = describe("cluster_join_failures_total", "Attempts to join that led nowhere: the name did not resolve, or no member answered.", "reason")
 	mHealth     = describe("cluster_health_score", "How much the member doubts its own view; 0 is well.")
 	mSilence    = describe("cluster_silence_seconds", "The longest for which a living member has not answered a probe over UDP.")
 	mPing       = describe("cluster_probe_seconds", "Round trips of the probes that were answered.")

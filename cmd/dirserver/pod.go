@@ -24,7 +24,7 @@ func servePod(vm, socket string, log *slog.Logger) (end func()) {
 			tpvm.WithReady(func(id tpvm.TID) {
 				log.Info("tasks can start programs here", "tpvm", vm, "pod", id.String(), "uid", os.Getuid())
 				if os.Getuid() == 0 {
-					log.Warn("whoever has the key of the cluster can start programs here as root", "tpvm", vm)
+					log.Warn("every process that has the key of the cluster can start programs here as root", "tpvm", vm)
 				}
 			}))
 		if err != nil {

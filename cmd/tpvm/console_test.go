@@ -3,13 +3,16 @@
 package main
 
 import (
+	"bufio"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -72,6 +75,43 @@ func TestConsoleCommands(t *testing.T) {
 		if !strings.Contains(out, x.out) || !strings.Contains(errOut, x.says) || (code == 0) != (x.says == "") || x.says == "" && errOut != "" {
 			t.Errorf("%q: exit code %d, %q, %q", x.lines, code, out, errOut)
 		}
+	}
+}
+
+// An interrupt at the terminal of the console, which all of its process group gets, does not reach
+// the programs that it has spawned.
+func TestConsoleInterrupted(t *testing.T) {
+	cmd := newShell(t).command("console")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	fmt.Fprintln(in, `spawn -> sh -c 'echo $$; exec sleep 1000'`)
+	pid, lines := 0, bufio.NewScanner(out)
+	for pid == 0 {
+		text, ok := strings.CutPrefix(next(t, lines), "[sh] ")
+		if !ok {
+			continue
+		}
+		if pid, err = strconv.Atoi(text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	defer func() { _ = syscall.Kill(pid, syscall.SIGKILL) }()
+	if err := syscall.Kill(-cmd.Process.Pid, syscall.SIGINT); err != nil {
+		t.Fatal(err)
+	}
+	_ = cmd.Wait()
+	if b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid)); err != nil || strings.Contains(string(b), ") Z ") {
+		t.Errorf("the program has ended: %s, %v", b, err)
 	}
 }
 

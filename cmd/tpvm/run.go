@@ -136,13 +136,13 @@ func (f *runFlags) run(cmd *cobra.Command, name string, opts []tpvm.SpawnOption)
 	p := newProgress(cmd.OutOrStdout(), cmd.ErrOrStderr(), f.n, filepath.Base(name))
 	defer p.close()
 	defer func() { // Exit waits for the output
-		over := ctx
+		exitCtx := ctx
 		if ctx.Err() != nil {
 			var cancel context.CancelFunc
-			over, cancel = context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+			exitCtx, cancel = context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 			defer cancel()
 		}
-		if exitErr := t.Exit(over); err == nil && ctx.Err() == nil {
+		if exitErr := t.Exit(exitCtx); err == nil && ctx.Err() == nil {
 			err = exitErr
 		}
 	}()

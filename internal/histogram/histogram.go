@@ -8,15 +8,15 @@ import (
 	"sync/atomic"
 )
 
-// Buckets is the number of buckets. The last one has all larger sizes.
-const Buckets = 24
+// bucketCount is the number of buckets. The last one has all larger sizes.
+const bucketCount = 24
 
 // A Histogram has a bucket for each power of two. The first bucket of the zero value ends at 1. A
 // histogram of durations is made with [Durations]. It may be used concurrently.
 type Histogram struct {
 	shift   uint
 	sum     atomic.Uint64
-	buckets [Buckets]atomic.Uint64
+	buckets [bucketCount]atomic.Uint64
 }
 
 // Durations returns a histogram of nanoseconds. Its first bucket ends at 1.024 µs, and the last but
@@ -29,7 +29,7 @@ func (h *Histogram) Observe(size uint64) {
 	if size > 0 {
 		n = bits.Len64((size - 1) >> h.shift)
 	}
-	h.buckets[min(n, Buckets-1)].Add(1)
+	h.buckets[min(n, bucketCount-1)].Add(1)
 	h.sum.Add(size)
 }
 
@@ -43,7 +43,7 @@ type Snapshot struct {
 // Snapshot returns the counts. A size observed meanwhile may be in the sum and not yet in the
 // count, or the reverse.
 func (h *Histogram) Snapshot() Snapshot {
-	s := Snapshot{Sum: h.sum.Load(), Bounds: make([]uint64, Buckets-1), Below: make([]uint64, Buckets-1)}
+	s := Snapshot{Sum: h.sum.Load(), Bounds: make([]uint64, bucketCount-1), Below: make([]uint64, bucketCount-1)}
 	for i := range h.buckets {
 		s.Count += h.buckets[i].Load()
 		if i < len(s.Bounds) {

@@ -22,13 +22,13 @@ var text string
 // Document returns docs/SCALING.md: the template scaling.md with the figures.
 func (f *Figures) Document() ([]byte, error) {
 	t, err := template.New("scaling").Funcs(template.FuncMap{
-		"ways":   func() []Way { return Ways },
-		"sizes":  func() []int { return Sizes },
-		"cost":   f.cost,
-		"burst":  func(w string, nodes, searches int) Burst { return f.Burst[w][[2]int{nodes, searches}] },
-		"upkeep": func(n, lossy int) Upkeep { return f.Upkeep[n][lossy] },
-		"case":   caseNamed,
-		"bold": func(n int, w Way) string {
+		"variants": func() []Variant { return Variants },
+		"sizes":    func() []int { return Sizes },
+		"cost":     f.cost,
+		"burst":    func(w string, nodes, searches int) Burst { return f.Burst[w][[2]int{nodes, searches}] },
+		"upkeep":   func(n, lossy int) Upkeep { return f.Upkeep[n][lossy] },
+		"case":     caseNamed,
+		"bold": func(n int, w Variant) string {
 			if w == Auto.Takes(n) || w == AutoAlone.Takes(n) {
 				return "**" + w.Name + "**"
 			}
@@ -111,10 +111,10 @@ func (f *Figures) Document() ([]byte, error) {
 }
 
 // cost returns the figures of a case, which the document names.
-func (f *Figures) cost(nodes int, way string, k Case) (Cost, error) {
-	c, ok := f.Cost[nodes][way][k]
+func (f *Figures) cost(nodes int, variant string, k Case) (Cost, error) {
+	c, ok := f.Cost[nodes][variant][k]
 	if !ok {
-		return c, fmt.Errorf("scale: %d nodes, %s, %+v: not measured", nodes, way, k)
+		return c, fmt.Errorf("scale: %d nodes, %s, %+v: not measured", nodes, variant, k)
 	}
 	return c, nil
 }

@@ -21,13 +21,13 @@ var (
 
 var cases = []Case{No, Found, Filtered, Lossy1, Lossy5, Found5, Filtered5, Dying}
 
-// allWays returns the ways, the automatic ones included.
-func allWays() []Way { return append([]Way{Auto, AutoAlone}, Ways...) }
+// allVariants returns the variants, the automatic ones included.
+func allVariants() []Variant { return append([]Variant{Auto, AutoAlone}, Variants...) }
 
 // Figures are the results that the document shows.
 type Figures struct {
-	Cost   map[int]map[string]map[Case]Cost // by nodes and name of the way
-	Burst  map[string]map[[2]int]Burst      // by name of the way, and nodes and searches at once
+	Cost   map[int]map[string]map[Case]Cost // by nodes and name of the variant
+	Burst  map[string]map[[2]int]Burst      // by name of the variant, and nodes and searches at once
 	Upkeep map[int][2]Upkeep                // by nodes: without loss, and with 5 % loss
 }
 
@@ -41,7 +41,7 @@ var (
 // Measure computes the figures, which takes some minutes. It calls say before each part.
 func Measure(say func(nodes int, what string)) (*Figures, error) {
 	f := &Figures{Cost: map[int]map[string]map[Case]Cost{}, Burst: map[string]map[[2]int]Burst{}, Upkeep: map[int][2]Upkeep{}}
-	for _, w := range []Way{Cast, Each, Tree16} {
+	for _, w := range []Variant{Broadcast, Unicast, Tree16} {
 		f.Burst[w.Name] = map[[2]int]Burst{}
 		for _, n := range BurstSizes {
 			for _, k := range AtOnce {
@@ -59,7 +59,7 @@ func Measure(say func(nodes int, what string)) (*Figures, error) {
 			return nil, err
 		}
 		f.Cost[n] = map[string]map[Case]Cost{}
-		for _, w := range allWays() {
+		for _, w := range allVariants() {
 			say(n, w.Name)
 			f.Cost[n][w.Name] = map[Case]Cost{}
 			for _, k := range cases {

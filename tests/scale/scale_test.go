@@ -16,7 +16,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-func searches(t *testing.T, c *Cluster, w Way, k Case, n int) Cost {
+func searches(t *testing.T, c *Cluster, w Variant, k Case, n int) Cost {
 	t.Helper()
 	cost, err := c.Searches(w, k, n)
 	if err != nil {
@@ -68,15 +68,15 @@ func TestSearchTargets(t *testing.T) {
 	}
 }
 
-// All ways give true answers, whatever is lost or dies, and cost what the formulas say.
+// All variants give true answers, whatever is lost or dies, and cost what the formulas say.
 func TestWays(t *testing.T) {
-	sizes, ways := []int{10, 100, 1000}, allWays()
+	sizes, variants := []int{10, 100, 1000}, allVariants()
 	if testing.Short() {
-		sizes, ways = sizes[:2], []Way{Cast, Each, Tree16}
+		sizes, variants = sizes[:2], []Variant{Broadcast, Unicast, Tree16}
 	}
 	for _, n := range sizes {
 		c := cluster(t, n, 20_000, 20)
-		for _, w := range ways {
+		for _, w := range variants {
 			no := searches(t, c, w, Case{}, 5)
 			if no.Most != w.Messages(n) || no.Definite != no.Searches {
 				t.Errorf("%d nodes, %s: %+v", n, w.Name, no)
@@ -105,13 +105,13 @@ func TestWays(t *testing.T) {
 	}
 }
 
-// Auto chooses the way that the document says, also at the sizes where the way changes. Up to these
+// Auto chooses the variant that the document says, also at the sizes where the variant changes. Up to these
 // sizes, two searches of a node at once lose no packet for lack of room.
 func TestAuto(t *testing.T) {
 	for _, most := range []int{1, search.MostFlat, search.MostCast} {
 		for _, n := range []int{most + 1, most + 2} {
 			c := cluster(t, n, 10*n, 0)
-			for _, w := range []Way{Auto, AutoAlone} {
+			for _, w := range []Variant{Auto, AutoAlone} {
 				is := searches(t, c, w, Case{}, 1)
 				if as := searches(t, c, w.Takes(n), Case{}, 1); is != as {
 					t.Errorf("%d nodes, %s: %+v, but %s: %+v", n, w.Name, is, w.Takes(n).Name, as)
@@ -126,7 +126,7 @@ func TestAuto(t *testing.T) {
 			}
 		}
 	}
-	if b, err := Bursts(Cast, 2*Queue, 1); err != nil || b.Lost == 0 {
+	if b, err := Bursts(Broadcast, 2*Queue, 1); err != nil || b.Lost == 0 {
 		t.Errorf("nothing is lost where %d answer at once: %+v, %v", 2*Queue, b, err)
 	}
 	if packet != port.MaxPayload {
@@ -140,7 +140,7 @@ func TestPage(t *testing.T) {
 	f := &Figures{Cost: map[int]map[string]map[Case]Cost{}}
 	for _, n := range Sizes {
 		f.Cost[n] = map[string]map[Case]Cost{}
-		for _, w := range allWays() {
+		for _, w := range allVariants() {
 			f.Cost[n][w.Name] = map[Case]Cost{}
 			for _, k := range cases {
 				f.Cost[n][w.Name][k] = Cost{Messages: 1, Searches: 1}

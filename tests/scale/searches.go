@@ -19,7 +19,7 @@ const (
 	// Resources is the number of resources in the whole cluster.
 	Resources = 1_000_000
 
-	// Hop is the time of a packet, one way.
+	// Hop is the time of a packet, in one direction.
 	Hop = 500 * time.Microsecond
 	// Work is the time that a packet takes at each end.
 	Work = 5 * time.Microsecond
@@ -45,44 +45,44 @@ const (
 	pace = 5 * time.Microsecond
 )
 
-// A Way is a strategy to ask all nodes, with its settings.
-type Way struct {
+// A Variant is a search strategy with its settings.
+type Variant struct {
 	Name string
 	By   strategy.Strategy
 	Fan  int
 	Cast bool // one packet can go to all nodes
 }
 
-// The ways that are measured, and Ways, the list of those that are not automatic.
+// The variants that are measured, and Variants, the list of those that are not automatic.
 var (
-	Cast   = Way{"broadcast", strategy.Broadcast, 0, true}
-	Each   = Way{"unicast", strategy.Unicast, 0, false}
-	Tree4  = Way{"tree of 4", strategy.Tree, 4, false}
-	Tree16 = Way{"tree of 16", strategy.Tree, 16, false} // the default fan-out
-	Tree64 = Way{"tree of 64", strategy.Tree, 64, false}
+	Broadcast = Variant{"broadcast", strategy.Broadcast, 0, true}
+	Unicast   = Variant{"unicast", strategy.Unicast, 0, false}
+	Tree4     = Variant{"tree of 4", strategy.Tree, 4, false}
+	Tree16    = Variant{"tree of 16", strategy.Tree, 16, false} // the default fan-out
+	Tree64    = Variant{"tree of 64", strategy.Tree, 64, false}
 
-	Auto      = Way{"auto", strategy.Auto, 0, true}
-	AutoAlone = Way{"auto without a group", strategy.Auto, 0, false}
+	Auto      = Variant{"auto", strategy.Auto, 0, true}
+	AutoAlone = Variant{"auto without a group", strategy.Auto, 0, false}
 
-	Ways = []Way{Cast, Each, Tree4, Tree16, Tree64}
+	Variants = []Variant{Broadcast, Unicast, Tree4, Tree16, Tree64}
 )
 
-// Takes returns the way that auto chooses in a cluster of so many nodes, or w itself if w is not
+// Takes returns the variant that auto chooses in a cluster of so many nodes, or w itself if w is not
 // automatic. It repeats the rule of package search, and the test compares the two.
-func (w Way) Takes(nodes int) Way {
+func (w Variant) Takes(nodes int) Variant {
 	switch others := nodes - 1; {
 	case w.By != strategy.Auto:
 		return w
 	case w.Cast && others > 1 && others <= search.MostCast:
-		return Cast
+		return Broadcast
 	case others <= search.MostFlat:
-		return Each
+		return Unicast
 	}
 	return Tree16
 }
 
 // Time returns how long a definite no takes, by the formula.
-func (w Way) Time(nodes int) time.Duration {
+func (w Variant) Time(nodes int) time.Duration {
 	w = w.Takes(nodes)
 	others := nodes - 1
 	switch {
@@ -95,7 +95,7 @@ func (w Way) Time(nodes int) time.Duration {
 }
 
 // Messages returns the packets of a definite no, by the formula.
-func (w Way) Messages(nodes int) int {
+func (w Variant) Messages(nodes int) int {
 	w = w.Takes(nodes)
 	others := nodes - 1
 	if w.By == strategy.Broadcast {
@@ -180,7 +180,7 @@ func NewCluster(nodes, resources, searches int) (*Cluster, error) {
 }
 
 // Searches runs n searches of one case.
-func (c *Cluster) Searches(w Way, k Case, n int) (cost Cost, err error) {
+func (c *Cluster) Searches(w Variant, k Case, n int) (cost Cost, err error) {
 	cfg := c.sim
 	cfg.Strategy, cfg.Fan, cfg.Cast, cfg.Loss, cfg.Seed = w.By, w.Fan, w.Cast, k.Loss, 3
 	var s *searchtest.Sim
@@ -301,7 +301,7 @@ var (
 	Works = []time.Duration{2 * time.Microsecond, Work, 10 * time.Microsecond}
 )
 
-// Regret returns how many times as long as by the better way a no takes, in the worst of those
+// Regret returns how many times as long as by the better variant a no takes, in the worst of those
 // networks and sizes. By the rule that it examines, the asker asks up to most other nodes itself,
 // and uses a tree of 16 beyond.
 func Regret(most int) (worst float64) {
@@ -327,7 +327,7 @@ type Burst struct {
 }
 
 // Bursts runs so many searches at once in a cluster that holds nothing.
-func Bursts(w Way, nodes, searches int) (b Burst, err error) {
+func Bursts(w Variant, nodes, searches int) (b Burst, err error) {
 	s := searchtest.New(searchtest.Config{
 		Nodes: nodes, Hop: Hop, Work: Work, Queue: Queue, Head: Heads, Seed: 1, Strategy: w.By, Fan: w.Fan, Cast: w.Cast,
 	})

@@ -15,7 +15,7 @@ import (
 
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/tpvm"
-	"github.com/rocl-go/rocl/tpvm/libpvm3/numbers"
+	"github.com/rocl-go/rocl/tpvm/libpvm3/internal/numbers"
 	"github.com/rocl-go/rocl/tpvm/pack"
 )
 
@@ -46,7 +46,7 @@ type library struct {
 	context    int       // the message context
 	handlers   handlers
 	match      matcher   // the function of pvm_recvf, or nil
-	told       []*buffer // messages of pvm_notify that deliver has not handled yet
+	notified   []*buffer // messages of pvm_notify that deliver has not handled yet
 	notices    map[notice]*watch
 	hostsAdded hostsAdded
 	// watchesHosts is set when messages of NotifyHosts may come.
@@ -248,7 +248,7 @@ func (l *library) exit(ctx context.Context) error {
 	_ = l.task.Exit(ctx) // it reports messages to ended tasks, which vanish in PVM
 	_ = l.c.Close()
 	l.task, l.c, l.tid = nil, nil, 0
-	l.pending, l.told = nil, nil
+	l.pending, l.notified = nil, nil
 	l.handlers.exit()
 	return nil
 }
@@ -414,9 +414,9 @@ func (l *library) await(ctx, wait context.Context, tid, tag int) (*buffer, error
 		return nil, nil
 	}
 	for {
-		for len(l.told) > 0 {
-			b := l.told[0]
-			l.told = l.told[1:]
+		for len(l.notified) > 0 {
+			b := l.notified[0]
+			l.notified = l.notified[1:]
 			l.deliver(b)
 		}
 		if l.match != nil {
@@ -511,7 +511,7 @@ func (l *library) tell(tag, ctx int, values ...int) {
 	for _, v := range values {
 		_ = pack.PackOne(out, int32(v)) // Default takes every int32
 	}
-	l.told = append(l.told, &buffer{out: out, info: minfo{len: out.Len(), tag: tag, ctx: ctx, src: pvmd}})
+	l.notified = append(l.notified, &buffer{out: out, info: minfo{len: out.Len(), tag: tag, ctx: ctx, src: pvmd}})
 }
 
 // choose returns the pending message that the program's function of pvm_recvf chooses. mu is

@@ -18,7 +18,7 @@ import (
 
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/tpvm"
-	"github.com/rocl-go/rocl/tpvm/libpvm3/numbers"
+	"github.com/rocl-go/rocl/tpvm/libpvm3/internal/numbers"
 )
 
 // The flags of pvm_spawn that have a meaning in this library.

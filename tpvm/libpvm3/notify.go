@@ -6,7 +6,7 @@ import (
 	"context"
 
 	"github.com/rocl-go/rocl/tpvm"
-	"github.com/rocl-go/rocl/tpvm/libpvm3/numbers"
+	"github.com/rocl-go/rocl/tpvm/libpvm3/internal/numbers"
 )
 
 // The kinds of pvm_notify.

@@ -8,7 +8,7 @@ import (
 	"io"
 
 	"github.com/rocl-go/rocl/tpvm"
-	"github.com/rocl-go/rocl/tpvm/libpvm3/numbers"
+	"github.com/rocl-go/rocl/tpvm/libpvm3/internal/numbers"
 )
 
 // catchOutput makes w get the output of the tasks that this one spawns, as pvm_catchout does: each

@@ -49,7 +49,7 @@ func run(to string) error {
 	return os.WriteFile(filepath.Join(to, "scaling.svg"), picture, 0o644)
 }
 
-// colours has the colour of each of scale.Ways.
+// colours has the colour of each of scale.Variants.
 var colours = []color.Color{
 	color.RGBA{R: 0xe6, G: 0x9f, A: 0xff},
 	color.RGBA{R: 0xd5, G: 0x5e, A: 0xff}, color.RGBA{R: 0x56, G: 0xb4, B: 0xe9, A: 0xff},
@@ -62,7 +62,7 @@ func draws(f *scale.Figures) ([]byte, error) {
 	if err := shade(times, "what auto takes, with a group", formula(scale.Auto)); err != nil {
 		return nil, err
 	}
-	for i, w := range scale.Ways {
+	for i, w := range scale.Variants {
 		line := formula(w)
 		var points plotter.XYs
 		for _, n := range scale.Sizes {
@@ -99,7 +99,7 @@ func draws(f *scale.Figures) ([]byte, error) {
 }
 
 // formula returns the time to a no by nodes, with points close enough to show a jump as one.
-func formula(w scale.Way) (line plotter.XYs) {
+func formula(w scale.Variant) (line plotter.XYs) {
 	last := 1
 	for x := 2.0; x <= 20_000; x *= 1.005 {
 		if n := int(x); n > last {

@@ -167,11 +167,11 @@ func originMain(ctx context.Context, args []string, in io.Reader) error {
 	if err != nil {
 		return err
 	}
-	over := transportOf(args[2])
-	if over == nil {
+	tr := transportOf(args[2])
+	if tr == nil {
 		return cli.Usagef("%q joins no two processes", args[2])
 	}
-	c, err := rocl.Open(ctx, rocl.WithSocket(args[0]), rocl.JoinOnly(), rocl.WithPoll(policy), rocl.WithTransports(over))
+	c, err := rocl.Open(ctx, rocl.WithSocket(args[0]), rocl.JoinOnly(), rocl.WithPoll(policy), rocl.WithTransports(tr))
 	if err != nil {
 		return err
 	}

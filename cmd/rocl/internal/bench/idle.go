@@ -64,9 +64,9 @@ func rttIdle(p *pair, o *options) (*Result, error) {
 type idlers []*rocl.Context
 
 // open opens contexts, each with a link to the resource to, until there are n.
-func (s *idlers) open(ctx context.Context, n int, sock string, over subsys.Transport, to rocl.GID) error {
+func (s *idlers) open(ctx context.Context, n int, sock string, tr subsys.Transport, to rocl.GID) error {
 	for len(*s) < n {
-		c, err := rocl.Open(ctx, rocl.WithSocket(sock), rocl.JoinOnly(), rocl.WithTransports(over))
+		c, err := rocl.Open(ctx, rocl.WithSocket(sock), rocl.JoinOnly(), rocl.WithTransports(tr))
 		if err != nil {
 			return fmt.Errorf("context %d of %d: %w", len(*s), n, err)
 		}

@@ -83,7 +83,7 @@ func findInPlace(ctx context.Context, o *options) (r *Result, err error) {
 		return err
 	}
 	buf := make([]byte, max(findRequest, findReply))
-	over := func() error {
+	bySocket := func() error {
 		if _, err := d.raw.Write(buf[:findRequest]); err != nil {
 			return err
 		}
@@ -120,7 +120,7 @@ func findInPlace(ctx context.Context, o *options) (r *Result, err error) {
 			return nil, err
 		}
 		allocs = (mallocs() - before) / float64(o.count)
-		if err := sockets.round(min(o.count, 1000), over); err != nil {
+		if err := sockets.round(min(o.count, 1000), bySocket); err != nil {
 			return nil, err
 		}
 	}

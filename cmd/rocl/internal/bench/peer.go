@@ -248,8 +248,8 @@ func peerMain(ctx context.Context, args []string, in io.Reader, out io.Writer) e
 	if size, err = strconv.Atoi(args[2]); err != nil {
 		return err
 	}
-	over := transportOf(args[3])
-	if over == nil {
+	tr := transportOf(args[3])
+	if tr == nil {
 		return cli.Usagef("%q joins no two processes", args[3])
 	}
 	ctx, cancel := context.WithCancel(ctx)
@@ -265,7 +265,7 @@ func peerMain(ctx context.Context, args []string, in io.Reader, out io.Writer) e
 			}
 		}
 	}()
-	err = answer(ctx, todo, out, sock, policy, size, over)
+	err = answer(ctx, todo, out, sock, policy, size, tr)
 	// A parent that gives up cuts the bare connections before it ends the peer's input, and has
 	// reported the reason itself.
 	if ctx.Err() != nil || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET) {
@@ -275,8 +275,8 @@ func peerMain(ctx context.Context, args []string, in io.Reader, out io.Writer) e
 }
 
 // answer does the tasks that arrive through todo until ctx ends.
-func answer(ctx context.Context, todo <-chan string, out io.Writer, sock string, policy rocl.PollPolicy, size int, over subsys.Transport) error {
-	c, err := rocl.Open(ctx, rocl.WithSocket(sock), rocl.WithPoll(policy), rocl.WithTransports(over), mailbox(size))
+func answer(ctx context.Context, todo <-chan string, out io.Writer, sock string, policy rocl.PollPolicy, size int, tr subsys.Transport) error {
+	c, err := rocl.Open(ctx, rocl.WithSocket(sock), rocl.WithPoll(policy), rocl.WithTransports(tr), mailbox(size))
 	if err != nil {
 		return err
 	}
@@ -376,7 +376,7 @@ func answer(ctx context.Context, todo <-chan string, out io.Writer, sock string,
 			}
 			var parent rocl.Found
 			if parent, err = c.Find(ctx, rocl.Match{"bench": "parent"}); err == nil {
-				err = idle.open(ctx, n[0], sock, over, parent.ID)
+				err = idle.open(ctx, n[0], sock, tr, parent.ID)
 			}
 		case "echo":
 			err = echo(ctx, c, me, more, nil)

@@ -184,7 +184,7 @@ func (w *words) echoEvents(e *events, n int, d time.Duration) error {
 // work is a computation that goroutines make in steps of some microseconds.
 type work struct {
 	steps atomic.Uint64
-	over  atomic.Bool
+	ended atomic.Bool
 	busy  sync.WaitGroup
 }
 
@@ -192,7 +192,7 @@ type work struct {
 func (w *work) start(n int) {
 	for range n {
 		w.busy.Go(func() {
-			for x := uint64(1); !w.over.Load(); w.steps.Add(1) {
+			for x := uint64(1); !w.ended.Load(); w.steps.Add(1) {
 				for range 5000 {
 					x ^= x << 13
 					x ^= x >> 7
@@ -213,7 +213,7 @@ func (w *work) since() func() float64 {
 }
 
 func (w *work) stop() {
-	w.over.Store(true)
+	w.ended.Store(true)
 	w.busy.Wait()
 }
 

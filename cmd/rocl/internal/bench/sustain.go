@@ -155,7 +155,7 @@ func share(part, whole float64) float64 {
 // nil, x makes none. together returns units a second. The first tenth does not count.
 func together(x *exchange, c crew, t *trips, interval time.Duration) (float64, error) {
 	defer c.start()()
-	spend := x.rest
+	spend := x.sleep
 	if t != nil {
 		if err := x.begin(); err != nil {
 			return 0, err
@@ -295,8 +295,8 @@ func (x *exchange) talk(d time.Duration, t *trips) error {
 	return nil
 }
 
-// rest does nothing for d.
-func (x *exchange) rest(d time.Duration, _ *trips) error {
+// sleep does nothing for d.
+func (x *exchange) sleep(d time.Duration, _ *trips) error {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {

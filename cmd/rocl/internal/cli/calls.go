@@ -238,7 +238,7 @@ func serveCommand() *cobra.Command {
 		Short: "Register a resource that answers each request with what a command prints",
 		Long: "Register a resource, and run a command for each message sent to it, with the message as its standard input.\n" +
 			"What the command prints is the reply to a request ('rocl call', or Resource.Call of a program); what it prints\n" +
-			"of any other message goes to standard output. Its environment has ROCL_FROM, who sent the message, and ROCL_TAG.\n" +
+			"of any other message goes to standard output. Its environment has ROCL_FROM, the sender, and ROCL_TAG.\n" +
 			"If it fails, the caller is told the exit status and the end of its standard error, and this command goes on.\n" +
 			"A process that the command leaves behind must not hold its output: after 5 s that is a failure.\n" +
 			"It runs until it is interrupted, and then interrupts the commands that run, with all that they have started.\n" +
@@ -280,7 +280,7 @@ func serveCommand() *cobra.Command {
 			}
 			err = r.Handle(ctx, func(m *rocl.Message) {
 				if err := s.handle(ctx, m); err != nil {
-					g.Logger().Info("replying", "to", m.From(), "err", err)
+					g.logger().Info("replying", "to", m.From(), "err", err)
 				}
 			}, rocl.Workers(workers))
 			if err != nil {

@@ -223,7 +223,7 @@ func searchTraceCommand() *cobra.Command {
 func trace(ctx context.Context, g Globals, way strategy.Strategy, l *rocl.List) (directory.Trace, error) {
 	p := g.patience(ctx)
 	defer p.stop()
-	c, err := directory.Join(p, directory.DialSocket(g.path()), directory.WithClientLogger(g.Logger()))
+	c, err := directory.Join(p, directory.DialSocket(g.path()), directory.WithClientLogger(g.logger()))
 	if err != nil {
 		return directory.Trace{}, p.err(err)
 	}

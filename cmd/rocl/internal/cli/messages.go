@@ -108,7 +108,7 @@ func sendCommand() *cobra.Command {
 				return err
 			}
 			defer c.Close()
-			g.Logger().Debug("sending to", "id", to)
+			g.logger().Debug("sending to", "id", to)
 			var n, bytes, refused atomic.Int64
 			send := func(p []byte) error {
 				n.Add(1)
@@ -181,7 +181,7 @@ func target(ctx context.Context, g Globals, l *rocl.List, wait time.Duration) (c
 		if !errors.Is(err, rocl.ErrNoDirectory) {
 			break
 		}
-		g.Logger().Debug("waiting for a directory", "err", err)
+		g.logger().Debug("waiting for a directory", "err", err)
 		if !pause(ctx, late) {
 			break
 		}

@@ -76,7 +76,7 @@ func (g Globals) Open(ctx context.Context, opts ...rocl.Option) (*rocl.Context, 
 	p := g.patience(ctx)
 	defer p.stop()
 	c, err := rocl.Open(p, append([]rocl.Option{
-		rocl.WithSocket(g.Socket), rocl.WithLogger(g.Logger()), rocl.WithMember(cluster.Environment()),
+		rocl.WithSocket(g.Socket), rocl.WithLogger(g.logger()), rocl.WithMember(cluster.Environment()),
 	}, opts...)...)
 	return c, p.err(err)
 }

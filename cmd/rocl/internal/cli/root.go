@@ -207,9 +207,9 @@ func (g Globals) path() string {
 	return directory.DefaultSocket()
 }
 
-// Logger returns the logger for the library: it writes to standard error with --verbose, and
+// logger returns the logger for the library: it writes to standard error with --verbose, and
 // discards otherwise.
-func (g Globals) Logger() *slog.Logger {
+func (g Globals) logger() *slog.Logger {
 	level := &slog.HandlerOptions{Level: slog.LevelDebug}
 	switch {
 	case !g.Verbose:
@@ -285,7 +285,7 @@ func explain(ctx context.Context, cmd *cobra.Command, err error) (p problem, qui
 	case errors.As(err, &command):
 		return problem{text(command), "", exitCommand}, false
 	case errors.Is(err, directory.ErrOccupied):
-		p = problem{text(err), "Remove it if nobody needs it, or name another path by --socket or ROCL_SOCKET.", exitFailed}
+		p = problem{text(err), "Remove it if no program needs it, or name another path by --socket or ROCL_SOCKET.", exitFailed}
 		if errors.Is(err, rocl.ErrNoDirectory) {
 			p.Code = exitNoDirectory
 		}

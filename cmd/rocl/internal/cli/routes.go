@@ -30,7 +30,7 @@ type routeJSON struct {
 func routesCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "routes",
-		Short: "Print who talks to whom over what",
+		Short: "Print the links between contexts, with their transports",
 		Long: "Print the links of the contexts of this node: each context is asked for its own, and is given --timeout to answer,\n" +
 			"as the directory is.\n" +
 			"A link of two contexts of this node is printed twice, as each sees it.\n" +

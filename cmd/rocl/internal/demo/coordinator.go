@@ -361,7 +361,7 @@ func (co *coordinator) message(m *rocl.Message) (bytes uint64, err error) {
 
 // query asks the front end for a word. If an indexer ends meanwhile, its units are indexed again
 // first.
-func (co *coordinator) query(ctx context.Context, word string) (told, error) {
+func (co *coordinator) query(ctx context.Context, word string) (answer, error) {
 	for try := 0; ; try++ {
 		t, err := question(ctx, co.me, co.front, ask{Word: word})
 		if err == nil && t.Err == "" && t.Indexers == len(co.indexer) {

@@ -20,7 +20,7 @@ const (
 	tagContent            // crawler to indexer: part of a file
 	tagEnd                // crawler to indexer: end
 	tagIndexed            // indexer to coordinator: indexed
-	tagAsk                // coordinator to front end, front end to indexers: ask, as a request; the reply is told
+	tagAsk                // coordinator to front end, front end to indexers: ask, as a request; the reply is an answer
 )
 
 // unit is a share of the files. One crawler reads it and one indexer indexes it. Attempt
@@ -57,7 +57,7 @@ type indexed struct {
 	Skipped     []string
 }
 
-// ask is the question for a word. The answer is a told.
+// ask is the question for a word. The reply is an answer.
 type ask struct {
 	Word string
 }
@@ -65,7 +65,7 @@ type ask struct {
 // names limits how many of the files found are named.
 const names = 3
 
-type told struct {
+type answer struct {
 	Matches  int
 	Names    [][]byte // of the first files
 	Indexers int

@@ -174,7 +174,7 @@ func runIndexer(ctx context.Context, _ *rocl.Context, me *rocl.Resource) error {
 			var a ask
 			if err = json.Unmarshal(m.Bytes(), &a); err == nil {
 				files := ix.x.Files(a.Word)
-				t := told{Matches: len(files), Words: ix.x.Words()}
+				t := answer{Matches: len(files), Words: ix.x.Words()}
 				for _, name := range files[:min(names, len(files))] {
 					t.Names = append(t.Names, []byte(name))
 				}
@@ -273,7 +273,7 @@ func runFront(ctx context.Context, c *rocl.Context, me *rocl.Resource, run strin
 	return nil
 }
 
-func lookUp(ctx context.Context, c *rocl.Context, me *rocl.Resource, run string, a ask) (sum told, err error) {
+func lookUp(ctx context.Context, c *rocl.Context, me *rocl.Resource, run string, a ask) (sum answer, err error) {
 	for f, err := range c.FindAll(ctx, rocl.Match{attrRun: run, attrRole: "indexer"}) {
 		if err != nil {
 			return sum, err
@@ -292,7 +292,7 @@ func lookUp(ctx context.Context, c *rocl.Context, me *rocl.Resource, run string,
 }
 
 // question asks a process for a word. It fails with ErrGone as soon as that process has ended.
-func question(ctx context.Context, me *rocl.Resource, to rocl.GID, a ask) (t told, err error) {
+func question(ctx context.Context, me *rocl.Resource, to rocl.GID, a ask) (t answer, err error) {
 	b, err := json.Marshal(a)
 	if err != nil {
 		return t, err

@@ -30,8 +30,8 @@ func IsWord(w string) bool {
 	return w != ""
 }
 
-// Fold returns w in the form in which it is indexed.
-func Fold(w string) string {
+// fold returns w in the form in which it is indexed.
+func fold(w string) string {
 	b := make([]byte, len(w))
 	for i := range len(w) {
 		b[i] = class[w[i]]
@@ -151,7 +151,7 @@ func (x *Index) Commit(name string, words []uint32) {
 // Files returns the names of the committed files that contain the word, in the order of their
 // commits.
 func (x *Index) Files(word string) []string {
-	id, ok := x.ids[Fold(word)]
+	id, ok := x.ids[fold(word)]
 	if !ok {
 		return nil
 	}

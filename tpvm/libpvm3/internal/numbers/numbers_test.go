@@ -12,7 +12,7 @@ import (
 
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/rocltest"
-	"github.com/rocl-go/rocl/tpvm/libpvm3/numbers"
+	"github.com/rocl-go/rocl/tpvm/libpvm3/internal/numbers"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

@@ -48,7 +48,6 @@ type Numbers struct {
 
 	mu     sync.Mutex
 	hosts  map[uint64]int          // from node to number
-	nodes  map[int]uint64          // from number to node
 	tasks  map[int]rocl.GID        // from number to task
 	number map[rocl.GID]int        // from task to number
 	owned  map[*rocl.Resource]bool // the claims of this process
@@ -57,7 +56,7 @@ type Numbers struct {
 // New returns the numbers of the virtual machine vm. It registers resources in the context c.
 func New(c *rocl.Context, vm string) *Numbers {
 	return &Numbers{
-		c: c, vm: vm, hosts: map[uint64]int{}, nodes: map[int]uint64{}, tasks: map[int]rocl.GID{},
+		c: c, vm: vm, hosts: map[uint64]int{}, tasks: map[int]rocl.GID{},
 		number: map[rocl.GID]int{}, owned: map[*rocl.Resource]bool{},
 	}
 }
@@ -137,7 +136,7 @@ func (n *Numbers) Host(ctx context.Context, node uint64) (int, error) {
 		n.own(r)
 		n.mu.Lock()
 		defer n.mu.Unlock()
-		n.hosts[node], n.nodes[i] = i, node
+		n.hosts[node] = i
 		return i, nil
 	}
 	return 0, fmt.Errorf("numbers: host %s: %w", name, ErrFull)
@@ -159,17 +158,8 @@ func (n *Numbers) keepHost(ctx context.Context, node uint64, i int) (int, error)
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.hosts[node], n.nodes[i] = i, node
+	n.hosts[node] = i
 	return i, nil
-}
-
-// Node returns the node of the host part of tid. It reports false if the number is not the one of a
-// host that this process has met.
-func (n *Numbers) Node(tid int) (uint64, bool) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	node, ok := n.nodes[tid>>localBits&hostMax]
-	return node, ok
 }
 
 // HostTID returns the number that stands for a host itself, like that of a pvmd in PVM.
