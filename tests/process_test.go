@@ -18,6 +18,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/rocl-go/rocl/internal/eventually"
 )
 
 // rocl and dirserver are the paths of the commands, which are built once.
@@ -255,12 +257,10 @@ func TestServerKilled(t *testing.T) {
 // findSoon is find for moments at which no process may serve the directory.
 func findSoon(t *testing.T, sock string, attrs ...string) (ids []string, code int) {
 	t.Helper()
-	for range 100 {
-		if ids, code = find(t, sock, attrs...); code != 2 {
-			return ids, code
-		}
-		time.Sleep(20 * time.Millisecond) // another process takes over
-	}
+	eventually.True(t, "a process serves the directory", func() bool {
+		ids, code = find(t, sock, attrs...)
+		return code != 2
+	})
 	return ids, code
 }
 
