@@ -102,18 +102,21 @@ func TestClusterWatch(t *testing.T) {
 	there.want(lib.Gone, "first")
 
 	// The death of a process is seen at once: before what the next process registers.
+	both := func(kind directory.EventKind) {
+		for _, f := range []*follower{here, there} {
+			f.want(kind, "killed")
+		}
+	}
 	c := holder("killed")
+	both(lib.Appeared)
 	for range 20 {
 		c.kill(t)
 		c = holder("killed")
+		both(lib.Gone)
+		both(lib.Appeared)
 	}
 	c.kill(t)
-	for _, f := range []*follower{here, there} {
-		for range 21 {
-			f.want(lib.Appeared, "killed")
-			f.want(lib.Gone, "killed")
-		}
-	}
+	both(lib.Gone)
 
 	daemons[0].kill(t) // the contexts of its node live on
 	daemons[0] = daemon(0)
