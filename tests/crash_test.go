@@ -34,7 +34,7 @@ func init() {
 		}
 		os.Exit(1)
 	}()
-	peers := map[string]func(c *lib.Context, who lib.Attrs) error{"flood": flood, "silent": silent, "echo": echo, "hello": hello, "mint": mint, "restless": restless, "parent": parent, "chatter": chatter, "replier": replier, "asker": asker, "bulk-origin": bulkOrigin, "bulk-target": bulkTarget, "crowd": crowd}
+	peers := map[string]func(c *lib.Context, who lib.Attrs) error{"flood": flood, "silent": silent, "echo": echo, "hello": hello, "mint": mint, "restless": restless, "parent": parent, "chatter": chatter, "replier": replier, "asker": asker, "bulk-origin": bulkOrigin, "bulk-target": bulkTarget, "crowd": crowd, "asks": asks}
 	over := overShm()
 	switch refused := os.Getenv("ROCL_TEST_REFUSED"); {
 	case refused != "":
