@@ -4,10 +4,10 @@
 test:    ; go test ./...
 race:    ; go test -race ./...
 repeat:  ; .ci/repeat 30 # the whole suite, thirty times, beside busy loops: hours
-long:    ; go test -timeout 60m -run 'CutAnywhere|TestCallKilledAnywhere' ./dispatch -long && go test -timeout 60m ./bulk -long && go test -run TestManyMonitors ./dispatch -monitors 1000000 && go test -run TestSession ./dispatch/internal/session -rapid.checks=20000
+long:    ; go test -timeout 60m -run 'CutAnywhere|TestCallKilledAnywhere' ./dispatch -long && go test -timeout 60m ./bulk -long && go test -run TestManyMonitors ./dispatch -monitors 1000000 && go test -run TestSession ./dispatch/internal/session -rapid.checks=20000 && go test -run TestCrowd ./tests -crowd.processes 40
 cluster: tools ; ROCL_LONG=1 go test -v -count=1 -timeout 4h ./tests/cluster
 cluster-figures: tools ; cd tests/cluster && go test -count=1 -timeout 1h -run TestFigures -figures
-tools:   ; command -v ip && command -v nft || (apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends iproute2 nftables)
+tools:   ; command -v ip && command -v nft || .ci/install iproute2 nftables
 lint:    ; test -z "$$(gofmt -l . | tee /dev/stderr)" && go vet ./... && go run honnef.co/go/tools/cmd/staticcheck@v0.8.2 ./... && go test -count=1 ./tests/words
 fuzz:    ; for f in resource:FuzzParseList codec:FuzzDecode directory:FuzzServer subsys:FuzzHeader dispatch:FuzzFrames subsys/tls:FuzzWire directory/port:FuzzDatagram directory/port:FuzzStream tpvm/pack:FuzzReader pool:FuzzParseConfig rpc:FuzzRequest rpc:FuzzReply bulk:FuzzRequest; do go test -run XXX -fuzz "$${f#*:}" -fuzztime 30s -fuzzminimizetime 10x "./$${f%:*}" || exit 1; done
 bench:   ; go run ./cmd/rocl bench all
@@ -15,7 +15,7 @@ sustain: ; go run ./cmd/rocl bench sustain --markdown --plot docs/sustain.svg # 
 scaling: ; cd tests/scale/scaling && go run . # some minutes; writes docs/SCALING.md and its picture
 figures: ; go run ./tests/figures $(REV) # of the working tree, or of the commits REV
 demo:    ; go run ./cmd/rocl demo
-ci:      ; .ci/run
+ci:      ; ROCL_INSTALL=$${ROCL_INSTALL:-0} .ci/run
 libpvm3: # PVM's C library, into build/
 	go build -buildmode=c-shared -ldflags '-extldflags -Wl,-soname,libpvm3.so' -o build/libpvm3.so ./tpvm/libpvm3
 	rm -f build/libpvm3.h && ln -sf libpvm3.so build/libgpvm3.so && cp tpvm/libpvm3/pvm3.h build/

@@ -102,7 +102,7 @@ func ExampleResource_trySend() {
 	}
 	// The first call may fail because the directory has to be asked.
 	for errors.Is(try(), rocl.ErrFull) {
-		time.Sleep(time.Millisecond)
+		time.Sleep(time.Millisecond) // a program has something else to do meanwhile
 	}
 	fmt.Println(try(), try())
 

@@ -518,7 +518,7 @@ func TestCancel(t *testing.T) {
 			tr := target.StartPull(ctx, r.Handle(), 0, dst)
 			pieces := uint64(n / piece)
 			for target.Stats().Transfers-before < percent*pieces/100 {
-				time.Sleep(10 * time.Microsecond)
+				time.Sleep(10 * time.Microsecond) // a longer pause would miss the moment
 			}
 			cancel(stopped)
 			got, err := tr.Wait(deadline(t))

@@ -384,7 +384,7 @@ func TestManyNodesDead(t *testing.T) {
 		s.now.Attach(o)
 		o.set(directory.ErrNotFound, c.ID().Node()+1)
 		for i := range 1000 {
-			time.Sleep(100 * time.Millisecond)
+			time.Sleep(100 * time.Millisecond) // in the synctest bubble: a few questions a second are asked
 			if _, err := c.Resolve(resource.MakeGID(resource.NodeID(i+1), 1, 0)); !errors.Is(err, dispatch.ErrNodeDead) {
 				t.Fatal(err)
 			}

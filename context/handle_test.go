@@ -10,10 +10,10 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/rocl-go/rocl/context"
 	"github.com/rocl-go/rocl/dispatch"
+	"github.com/rocl-go/rocl/internal/eventually"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -215,19 +215,12 @@ func TestHandlerPanics(t *testing.T) {
 			t.Error(v)
 		}
 	})
-	deadline := time.Now().Add(30 * time.Second)
-	for { // another goroutine writes the logs
+	eventually.True(t, "three panics are logged", func() bool { // by another goroutine
 		mu.Lock()
+		defer mu.Unlock()
 		all := strings.Join(logged, " ")
-		mu.Unlock()
-		if strings.Count(all, "panic=the handler's own") >= 3 && strings.Contains(all, "TestHandlerPanics") {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("logged: %s", all)
-		}
-		time.Sleep(time.Millisecond)
-	}
+		return strings.Count(all, "panic=the handler's own") >= 3 && strings.Contains(all, "TestHandlerPanics")
+	})
 }
 
 // Invalid options are refused.

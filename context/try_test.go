@@ -5,10 +5,10 @@ package context_test
 import (
 	"errors"
 	"testing"
-	"time"
 
 	"github.com/rocl-go/rocl/context"
 	"github.com/rocl-go/rocl/dispatch"
+	"github.com/rocl-go/rocl/internal/eventually"
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/rocltest"
 )
@@ -20,17 +20,14 @@ func trySend(t *testing.T, r *context.Resource, to resource.GID) (err error) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for end := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) {
-		switch err = r.TrySend(to, 7, b); {
-		case err == nil:
-			return nil
-		case err != dispatch.ErrFull:
-			b.Release()
-			return err
-		case time.Now().After(end):
-			t.Fatal("never")
-		}
+	eventually.True(t, "TrySend needs no credit", func() bool {
+		err = r.TrySend(to, 7, b)
+		return err != dispatch.ErrFull
+	})
+	if err != nil {
+		b.Release()
 	}
+	return err
 }
 
 // TrySend to a resource that this context does not know has the directory asked, and succeeds
@@ -80,12 +77,10 @@ func TestTrySendAsks(t *testing.T) {
 		if err := you.Close(); err != nil {
 			t.Fatal(err)
 		}
-		for range 100 { // a send may be accepted before the end is known
-			if err = trySend(t, me, you.ID()); err != nil {
-				break
-			}
-			time.Sleep(time.Millisecond)
-		}
+		eventually.True(t, "the end is known", func() bool { // until then a send may be accepted
+			err = trySend(t, me, you.ID())
+			return err != nil
+		})
 		if !errors.Is(err, dispatch.ErrGone) {
 			t.Errorf("a resource that was deleted: %v", err)
 		}

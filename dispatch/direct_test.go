@@ -256,6 +256,10 @@ func (g stopLog) Handle(_ context.Context, r slog.Record) error {
 // No report comes after Close has returned: Close waits for the reports that another context of the
 // process is about to make.
 func TestReportBeforeClose(t *testing.T) {
+	synctest.Test(t, testReportBeforeClose)
+}
+
+func testReportBeforeClose(t *testing.T) {
 	w, tr := newWorld(), inproc.NewNetwork().Transport()
 	g := stopLog{slog.DiscardHandler, "dispatch: undelivered", make(chan struct{}), make(chan struct{}), new(sync.Once)}
 	var isClosed, isLate atomic.Bool
@@ -280,18 +284,15 @@ func TestReportBeforeClose(t *testing.T) {
 		isClosed.Store(true)
 		close(closed)
 	}()
+	synctest.Wait()
 	select {
 	case <-closed:
 		t.Error("closed beside a report that is being made")
-	case <-time.After(100 * time.Millisecond):
+	default:
 	}
 	close(g.pass)
 	<-closed
-	select {
-	case <-reported:
-	case <-time.After(time.Second):
-		t.Error("no report")
-	}
+	<-reported
 	if isLate.Load() {
 		t.Error("a report came after Close")
 	}

@@ -364,7 +364,7 @@ func TestCancelledRecv(t *testing.T) {
 						t.Error(err)
 					}
 					if i%16 == 0 {
-						time.Sleep(20 * time.Microsecond) // so that receivers really wait
+						time.Sleep(20 * time.Microsecond) // the load pauses, so that receivers really wait
 					}
 				}
 			}()

@@ -13,7 +13,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
+
+	"github.com/rocl-go/rocl/internal/eventually"
 )
 
 // play is a demonstration whose processes the test stops and kills. A stopped process delays the
@@ -93,9 +94,7 @@ func signal(t *testing.T, pid int, s syscall.Signal) {
 	if err := syscall.Kill(pid, s); err != nil {
 		t.Fatalf("%v to process %d: %v", s, pid, err)
 	}
-	for s == syscall.SIGSTOP && !standsStill(t, pid) {
-		time.Sleep(time.Millisecond)
-	}
+	eventually.True(t, "the process has stopped", func() bool { return s != syscall.SIGSTOP || standsStill(t, pid) })
 }
 
 // standsStill reports whether each thread of a process is stopped.

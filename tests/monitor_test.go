@@ -132,8 +132,15 @@ func TestCrashMonitoredIdle(t *testing.T) {
 				if _, err := r.Monitor(context.Background(), from, 1); err != nil {
 					t.Fatal(err)
 				}
-				wait := time.Now()
-				eventually.True(t, "nothing travels", func() bool { return time.Since(wait) > 30*time.Millisecond })
+				calls := func() uint64 { s := c.Stats(); return s.Reads + s.Writes }
+				last, same := calls(), 0
+				eventually.True(t, "nothing travels", func() bool {
+					if now := calls(); now != last {
+						last, same = now, 0
+					}
+					same++
+					return same == 50
+				})
 				if err := p.cmd.Process.Kill(); err != nil {
 					t.Fatal(err)
 				}

@@ -18,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rocl-go/rocl/internal/eventually"
 	"github.com/rocl-go/rocl/internal/subprocess"
 )
 
@@ -240,12 +241,10 @@ func TestServerKilled(t *testing.T) {
 // findSoon is find for moments at which no process may serve the directory.
 func findSoon(t *testing.T, sock string, attrs ...string) (ids []string, code int) {
 	t.Helper()
-	for range 100 {
-		if ids, code = find(t, sock, attrs...); code != 2 {
-			return ids, code
-		}
-		time.Sleep(20 * time.Millisecond) // another process takes over
-	}
+	eventually.True(t, "a process serves the directory", func() bool {
+		ids, code = find(t, sock, attrs...)
+		return code != 2
+	})
 	return ids, code
 }
 

@@ -120,7 +120,7 @@ func TestKeyRotation(t *testing.T) {
 					return
 				}
 				sent[to].Add(1)
-				time.Sleep(time.Millisecond)
+				time.Sleep(time.Millisecond) // so that the load leaves time to the daemons
 			}
 		})
 		busy.Go(func() {
@@ -135,7 +135,7 @@ func TestKeyRotation(t *testing.T) {
 					return
 				}
 				asked.Add(2)
-				time.Sleep(2 * time.Millisecond)
+				time.Sleep(2 * time.Millisecond) // so that the load leaves time to the daemons
 			}
 		})
 	}
@@ -166,9 +166,8 @@ func TestKeyRotation(t *testing.T) {
 			keyFile(t, k, to...)
 			daemons[i].until(t, "keys have changed")
 		}
-		for before := fresh.Load(); fresh.Load() < before+2*nodes && !t.Failed(); {
-			time.Sleep(time.Millisecond)
-		}
+		before := fresh.Load()
+		eventually.True(t, "new contexts come and go", func() bool { return fresh.Load() >= before+2*nodes || t.Failed() })
 	}
 	rotate(oldKey, newKey)
 	rotate(newKey, oldKey)

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rocl-go/rocl/internal/eventually"
 	"golang.org/x/sys/unix"
 )
 
@@ -108,15 +109,10 @@ func TestLogNotRead(t *testing.T) {
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()
 	defer cmd.Process.Kill()
-	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+	eventually.True(t, "a directory serves, and finds nothing", func() bool {
 		_, code := run(t, "", rocl, "find", "--socket", sock, "--timeout", "20s")
-		if code == 1 { // a directory serves, and finds nothing
-			break
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("find: exit code %d", code)
-		}
-	}
+		return code == 1
+	})
 	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}

@@ -101,22 +101,22 @@ func TestClusterWatch(t *testing.T) {
 	here.want(lib.Gone, "first")
 	there.want(lib.Gone, "first")
 
-	var took []time.Duration
+	// The death of a process is seen at once: before what the next process registers.
+	both := func(kind directory.EventKind) {
+		for _, f := range []*follower{here, there} {
+			f.want(kind, "killed")
+		}
+	}
+	c := holder("killed")
+	both(lib.Appeared)
 	for range 20 {
-		c := holder("killed")
-		here.want(lib.Appeared, "killed")
-		begun := time.Now()
 		c.kill(t)
-		here.want(lib.Gone, "killed")
-		took = append(took, time.Since(begun))
-		there.want(lib.Appeared, "killed")
-		there.want(lib.Gone, "killed")
+		c = holder("killed")
+		both(lib.Gone)
+		both(lib.Appeared)
 	}
-	slices.Sort(took)
-	t.Logf("kill -9 of a process is seen at another node after %v, at most %v", took[len(took)/2], took[len(took)-1])
-	if took[len(took)/2] > 2*time.Second {
-		t.Error("that is too late")
-	}
+	c.kill(t)
+	both(lib.Gone)
 
 	daemons[0].kill(t) // the contexts of its node live on
 	daemons[0] = daemon(0)
@@ -153,9 +153,7 @@ func TestClusterWatch(t *testing.T) {
 	here.want(lib.Appeared, "last")
 	there.want(lib.Appeared, "last")
 	signal(t, daemons[0].cmd.Process.Pid, syscall.SIGSTOP) // the node is dead, for all that the other members can see
-	begun := time.Now()
 	here.want(lib.Gone, "last")
-	t.Logf("a node that falls silent is seen to after %v", time.Since(begun))
 	signal(t, daemons[0].cmd.Process.Pid, syscall.SIGCONT)
 	here.want(lib.Appeared, "last")
 }

@@ -8,27 +8,25 @@ import (
 	"io"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/internal/eventually"
 	"github.com/rocl-go/rocl/tpvm"
 )
 
 // wantNothing waits until the test's virtual machine has no resources.
 func wantNothing(t *testing.T, c *rocl.Context) {
 	t.Helper()
-	for ctx := deadline(t); ; time.Sleep(time.Millisecond) {
+	eventually.True(t, "no resource is left", func() bool {
 		left := 0
-		for _, err := range c.FindAll(ctx, rocl.Match{"vm": "test"}) {
+		for _, err := range c.FindAll(deadline(t), rocl.Match{"vm": "test"}) {
 			if err != nil {
 				t.Fatalf("%d resources are left: %v", left, err)
 			}
 			left++
 		}
-		if left == 0 {
-			return
-		}
-	}
+		return left == 0
+	})
 }
 
 // Exit may run at the same time as calls that start goroutines of the task. The calls fail, and
@@ -138,7 +136,7 @@ func TestExitEndsUnenrolled(t *testing.T) {
 	}()
 	select {
 	case <-ended:
-	case <-time.After(10 * time.Second):
+	case <-ctx.Done():
 		t.Error("the program goes on")
 		task.KillChildren()
 		<-ended

@@ -20,6 +20,7 @@ import (
 
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/directory/cluster"
+	"github.com/rocl-go/rocl/internal/eventually"
 	"github.com/rocl-go/rocl/internal/freeaddr"
 	"github.com/rocl-go/rocl/rocltest"
 	"github.com/rocl-go/rocl/tpvm"
@@ -35,7 +36,7 @@ func init() {
 		}
 		go func() { // the pod does not outlive the test
 			for syscall.Kill(pid, 0) == nil && ctx.Err() == nil {
-				time.Sleep(100 * time.Millisecond)
+				time.Sleep(100 * time.Millisecond) // the test is not the parent: it is looked for now and then
 			}
 			cancel()
 		}()
@@ -418,13 +419,10 @@ func TestPodKilledWhileItStarts(t *testing.T) {
 		spawned <- result{ids, err}
 	}()
 	var text []byte
-	for len(text) == 0 { // the program runs, and has not enrolled
-		if ctx.Err() != nil {
-			t.Fatal(ctx.Err())
-		}
-		time.Sleep(time.Millisecond)
+	eventually.True(t, "the program runs", func() bool { // and has not enrolled
 		text, _ = os.ReadFile(begun)
-	}
+		return len(text) > 0
+	})
 	if err := syscall.Kill(pod, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}

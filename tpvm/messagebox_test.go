@@ -5,6 +5,7 @@ package tpvm_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -13,6 +14,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/internal/eventually"
 	"github.com/rocl-go/rocl/rocltest"
 	"github.com/rocl-go/rocl/tpvm"
 	"github.com/rocl-go/rocl/tpvm/pack"
@@ -238,14 +240,7 @@ func TestMessageBoxKilled(t *testing.T) {
 // wantCopies waits until a task keeps copies of exactly these entries of other tasks.
 func wantCopies(t testing.TB, task *tpvm.Task, names ...string) {
 	t.Helper()
-	ctx := deadline(t)
-	for !slices.Equal(task.InfoCopies(), names) {
-		select {
-		case <-ctx.Done():
-			t.Fatalf("copies of %q; want %q", task.InfoCopies(), names)
-		case <-time.After(time.Millisecond):
-		}
-	}
+	eventually.True(t, fmt.Sprintf("copies of %q", names), func() bool { return slices.Equal(task.InfoCopies(), names) })
 }
 
 // A task that does not answer does not delay the end of threads, and delays the message box only

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rocl-go/rocl/internal/eventually"
 	"github.com/rocl-go/rocl/tpvm"
 )
 
@@ -106,10 +107,11 @@ SetEnv %s
 		_ = server.Process.Kill()
 		<-ended
 	})
-	for ctx := deadline(t); ; time.Sleep(10 * time.Millisecond) { // until the server listens
+	ctx := deadline(t)
+	eventually.True(t, "sshd listens", func() bool {
 		out, err := exec.CommandContext(ctx, "ssh", "-F", at("ssh_config"), "-o", "BatchMode=yes", "one", "true").CombinedOutput()
 		if err == nil {
-			return at("ssh_config")
+			return true
 		}
 		select {
 		case <-ended:
@@ -117,7 +119,9 @@ SetEnv %s
 		default:
 		}
 		needSSHD(t, ctx.Err() == nil && bytes.Contains(out, []byte("refused")), "ssh to this machine does not work: %s", out)
-	}
+		return false
+	})
+	return at("ssh_config")
 }
 
 // A host is added over the system's ssh, with a configuration file. The error has the output of ssh

@@ -27,6 +27,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/directory/cluster"
+	"github.com/rocl-go/rocl/internal/eventually"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -52,14 +53,14 @@ func (o *output) String() string {
 func (o *output) find(t *testing.T, what string) string {
 	t.Helper()
 	re := regexp.MustCompile(what)
-	for end := time.Now().Add(30 * time.Second); ; time.Sleep(time.Millisecond) {
-		if m := re.FindStringSubmatch(o.String()); m != nil {
-			return m[len(m)-1]
+	var m []string
+	defer func() {
+		if m == nil {
+			t.Logf("it said: %s", o)
 		}
-		if time.Now().After(end) {
-			t.Fatalf("it never said %s: %s", what, o)
-		}
-	}
+	}()
+	eventually.True(t, "it says "+what, func() bool { m = re.FindStringSubmatch(o.String()); return m != nil })
+	return m[len(m)-1]
 }
 
 // started starts a daemon, waits until it serves, and ends it with the test.
@@ -304,8 +305,7 @@ func TestReady(t *testing.T) {
 	w.begun = time.Now()
 	ask("/readyz", 503, "no other member")
 	b := open(2, c.Addr())
-	for end := time.Now().Add(30 * time.Second); c.Stats().Joins == 0 && time.Now().Before(end); time.Sleep(time.Millisecond) {
-	}
+	eventually.True(t, "a member has joined", func() bool { return c.Stats().Joins > 0 })
 	ask("/readyz", 200, "2 members alive")
 	b.Close()
 	c2 := open(3) // this member has met another one, whatever happens afterwards

@@ -24,6 +24,7 @@ import (
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/internal/display"
+	"github.com/rocl-go/rocl/internal/eventually"
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/tpvm"
 	"go.uber.org/goleak"
@@ -419,12 +420,12 @@ func TestPod(t *testing.T) {
 			t.Fatal(err)
 		}
 		var hosts []tpvm.Host
-		for hosts, err = task.Hosts(ctx); err == nil && hosts[0].Launcher != c.launcher; hosts, err = task.Hosts(ctx) {
-			time.Sleep(time.Millisecond) // the pod begins after the dirserver
-		}
-		if err != nil {
-			t.Fatalf("--tpvm %q: %+v: %v", c.vm, hosts, err)
-		}
+		eventually.True(t, "the pod begins", func() bool { // after the dirserver
+			if hosts, err = task.Hosts(ctx); err != nil {
+				t.Fatalf("--tpvm %q: %+v: %v", c.vm, hosts, err)
+			}
+			return hosts[0].Launcher == c.launcher
+		})
 		if err := task.DelHosts(ctx, hosts[0].Node); !errors.Is(err, tpvm.ErrNoPod) {
 			t.Errorf("--tpvm %q: %v", c.vm, err)
 		}

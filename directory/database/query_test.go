@@ -38,6 +38,34 @@ func ownedBy(id resource.GID) func(*resource.List) error {
 	return func(l *resource.List) error { return l.OwnedBy(id) }
 }
 
+// However many resources there are, a question looks only at those with its rarest attribute.
+func TestCandidates(t *testing.T) {
+	d := New()
+	owner := resource.MakeGID(1, 1, 0)
+	const n = 50_000
+	for i := range n {
+		attrs := resource.Match{"i": fmt.Sprint(i), "pair": fmt.Sprint(i / 2), "kind": "many"}
+		if _, err := d.Put(owner.WithSerial(uint32(i+1)), owner, conditional(t, attrs)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, c := range []struct {
+		p    resource.Match
+		most int
+	}{
+		{resource.Match{"i": "7"}, 1},
+		{resource.Match{"kind": "many", "i": "7"}, 1},
+		{resource.Match{"kind": "many", "pair": "7"}, 2},
+		{resource.Match{"kind": "many", "i": "none"}, 0},
+		{resource.Match{"kind": "many"}, n},
+	} {
+		q := newQuery(conditional(t, c.p))
+		if l, all := d.candidates(&q, new([1]uint32)); all || len(l) > c.most {
+			t.Errorf("%v: looks at %d resources, want %d", c.p, len(l), c.most)
+		}
+	}
+}
+
 // Find, cursors and watches obey comparisons, orders and owners.
 func TestConditions(t *testing.T) {
 	d := New()

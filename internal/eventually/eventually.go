@@ -10,16 +10,19 @@ import (
 
 const (
 	patience = 60 * time.Second // a loaded machine runs a test many times slower
-	pause    = time.Millisecond
+	first    = 10 * time.Microsecond
+	longest  = time.Millisecond
 )
 
 // True returns when is returns true. After a minute it ends the test with what, the name of the
 // state. Within a bubble of package testing/synctest the minute is the bubble's.
 func True(t testing.TB, what string, is func() bool) {
 	t.Helper()
-	for end := time.Now().Add(patience); !is(); time.Sleep(pause) {
+	end := time.Now().Add(patience)
+	for pause := first; !is(); pause = min(2*pause, longest) {
 		if time.Now().After(end) {
 			t.Fatalf("never: %s", what)
 		}
+		time.Sleep(pause)
 	}
 }

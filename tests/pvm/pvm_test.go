@@ -31,6 +31,7 @@ import (
 
 	"github.com/rocl-go/rocl"
 	dircluster "github.com/rocl-go/rocl/directory/cluster"
+	"github.com/rocl-go/rocl/internal/eventually"
 	"github.com/rocl-go/rocl/internal/freeaddr"
 	"github.com/rocl-go/rocl/tpvm"
 )
@@ -258,7 +259,7 @@ func servePod(pid int) error {
 	defer cancel()
 	go func() {
 		for syscall.Kill(pid, 0) == nil && ctx.Err() == nil {
-			time.Sleep(100 * time.Millisecond)
+			time.Sleep(100 * time.Millisecond) // the test's process is not the parent: it is looked for now and then
 		}
 		cancel()
 	}()
@@ -627,16 +628,15 @@ func TestExamples(t *testing.T) {
 			c.run(b)
 			got := normal(b.out.String(), ours, c)
 			var want []string
-			for late := time.Now().Add(3 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+			defer func() {
+				if !slices.Equal(got, want) {
+					t.Logf("libpvm3 and PVM differ:\n%s", difference(want, got))
+				}
+			}()
+			eventually.True(t, "libpvm3 and PVM print the same", func() bool {
 				want = normal(a.out.String()+printed(t, theirs.log, began), theirs, c) // pvmd writes its log later
-				if slices.Equal(got, want) {
-					return
-				}
-				if time.Now().After(late) {
-					break
-				}
-			}
-			t.Errorf("libpvm3 and PVM differ:\n%s", difference(want, got))
+				return slices.Equal(got, want)
+			})
 		})
 	}
 	t.Run("hosts", func(t *testing.T) { testHosts(t, ours) })

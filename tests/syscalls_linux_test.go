@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package tests
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"runtime/debug"
+	"testing"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	lib "github.com/rocl-go/rocl"
+)
+
+// askedAtATime is the number of finds, and of look-ups, between two marks of asks.
+const askedAtATime = 1000
+
+// asks puts questions without end, in the main thread. It marks their beginning by the system call
+// getsid and their end by getpgid, which nothing else calls. Between the marks the Go runtime has
+// all the memory that it needs, and does not collect garbage.
+func asks(c *lib.Context, who lib.Attrs) error {
+	ctx := context.Background()
+	r, err := c.Register(ctx, who)
+	if err != nil {
+		return err
+	}
+	ask := func() error {
+		f, err := c.Find(ctx, lib.Match(who))
+		if err != nil {
+			return err
+		}
+		_, err = c.Lookup(ctx, f.ID)
+		return err
+	}
+	for c.Stats().Mapped < 10 {
+		if err := ask(); err != nil {
+			return err
+		}
+	}
+	if unix.Gettid() != unix.Getpid() {
+		return errors.New("this is not the main thread, which the test traces")
+	}
+	fmt.Println("registered", r.ID())
+	for {
+		debug.SetGCPercent(100)
+		_ = make([]byte, 64<<20)
+		runtime.GC()
+		debug.SetGCPercent(-1)
+		_, _ = unix.Getsid(0)
+		for range askedAtATime {
+			if err := ask(); err != nil {
+				return err
+			}
+		}
+		_, _ = unix.Getpgid(0)
+	}
+}
+
+// Questions about the context's own node need no system call: ptrace counts them.
+func TestNoSystemCalls(t *testing.T) {
+	sock := socket(t)
+	start(t, `"serving"`, dirserver, "--socket", sock)
+	p := peer(t, "asks", sock, "asks")
+	thread := p.cmd.Process.Pid // of the main thread, in which peers run
+	runtime.LockOSThread()      // the thread that traces
+	defer runtime.UnlockOSThread()
+	err := unix.PtraceSeize(thread)
+	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.ENOSYS) {
+		t.Skip("the kernel does not let this process trace another one: ", err)
+	}
+	if err == nil {
+		err = unix.PtraceInterrupt(thread)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	calls, rounds, counting := map[uint64]int{}, 0, false
+	for rounds < 10 {
+		nr, ok, err := nextCall(thread)
+		if err != nil {
+			t.Fatal(err)
+		}
+		switch {
+		case !ok:
+		case nr == unix.SYS_GETSID:
+			counting = true
+		case nr == unix.SYS_GETPGID && counting:
+			rounds, counting = rounds+1, false
+		case nr == unix.SYS_RT_SIGRETURN: // the runtime has interrupted the goroutine
+		case counting:
+			calls[nr]++
+		}
+	}
+	all := 0
+	for _, n := range calls {
+		all += n
+	}
+	if questions := rounds * askedAtATime; all >= questions/2 { // the Go runtime makes a few of its own
+		t.Errorf("%d finds, and as many look-ups, made system calls, by number: %v", questions, calls)
+	}
+}
+
+// nextCall lets a traced thread run until it next stops, and returns the number of the system call
+// that it is about to make, if that is why it has stopped.
+func nextCall(thread int) (nr uint64, ok bool, err error) {
+	var s unix.WaitStatus
+	if _, err := unix.Wait4(thread, &s, unix.WALL, nil); err != nil {
+		return 0, false, err
+	}
+	if !s.Stopped() {
+		return 0, false, fmt.Errorf("the thread has ended: %v", s)
+	}
+	signal := 0
+	switch {
+	case s.StopSignal() == unix.SIGTRAP|0x80:
+		var info struct { // struct ptrace_syscall_info
+			op   uint8
+			_    [3]uint8
+			_    uint32
+			_, _ uint64
+			nr   uint64
+			_    [8]uint64
+		}
+		const entry = 1
+		n, _, e := unix.Syscall6(unix.SYS_PTRACE, unix.PTRACE_GET_SYSCALL_INFO, uintptr(thread), unsafe.Sizeof(info), uintptr(unsafe.Pointer(&info)), 0, 0)
+		if e != 0 || n == 0 {
+			return 0, false, e
+		}
+		nr, ok = info.nr, info.op == entry
+	case s>>16 != 0: // an event of ptrace, such as the interrupt
+		if err := unix.PtraceSetOptions(thread, unix.PTRACE_O_TRACESYSGOOD); err != nil {
+			return 0, false, err
+		}
+	default:
+		signal = int(s.StopSignal())
+	}
+	return nr, ok, unix.PtraceSyscall(thread, signal)
+}
