@@ -58,11 +58,13 @@ type Conn struct {
 	poller *subsys.Poller
 
 	in     Reader // used by the progress goroutine only
+	lookIn look
 	opener Opener // nil if in reads the bytes of the socket
 
-	out   Writer
-	mu    lock.Mutex[levelStuck] // guards changes of stuck together with the poller's WantWrite
-	stuck atomic.Bool            // out belongs to the progress goroutine
+	out     Writer
+	lookOut look
+	mu      lock.Mutex[levelStuck] // guards changes of stuck together with the poller's WantWrite
+	stuck   atomic.Bool            // out belongs to the progress goroutine
 }
 
 // Transport implements [subsys.Conn].
@@ -161,6 +163,10 @@ func (c *Conn) receive(ended bool) (frames int, again bool) {
 			return frames, false
 		}
 		n, err := c.sock.read(space)
+		isLarge := c.sock.isLocal && len(space) >= lookLeast
+		if err == unix.EAGAIN && isLarge {
+			n, err = c.lookIn.try(func() (int, error) { return c.sock.read(space) })
+		}
 		if err == unix.EAGAIN {
 			return frames, false
 		}
@@ -180,7 +186,7 @@ func (c *Conn) receive(ended bool) (frames int, again bool) {
 			c.fail(err)
 			return frames, false
 		}
-		if n < len(space) && !ended || c.closed.Load() {
+		if n < len(space) && !ended && !isLarge || c.closed.Load() {
 			return frames, false // drained: the next bytes raise a new edge
 		}
 	}
@@ -260,7 +266,13 @@ func (c *Conn) resume() (unstuck bool, err error) {
 func (c *Conn) Write(b []byte) (int, error) { return c.sock.write(b) }
 
 // Writev is Write for bytes in several pieces.
-func (c *Conn) Writev(iov []unix.Iovec) (int, error) { return c.sock.writev(iov) }
+func (c *Conn) Writev(iov []unix.Iovec) (int, error) {
+	n, err := c.sock.writev(iov)
+	if err == unix.EAGAIN && c.sock.isLocal && iov[len(iov)-1].Len >= lookLeast {
+		n, err = c.lookOut.try(func() (int, error) { return c.sock.writev(iov) })
+	}
+	return n, err
+}
 
 // CountCopies counts payloads that were copied, and their bytes.
 func (c *Conn) CountCopies(payloads, bytes int) {

@@ -34,7 +34,7 @@ const resendMost = 1000
 // machine. Bytes in so small a buffer stay in the processor's cache until they are read, unlike
 // those in the megabytes that the kernel would allow. Between machines the kernel chooses the size
 // by their distance.
-const localBuffer = 256 << 10
+const localBuffer = 1 << 20
 
 // A socket is a connected, non-blocking socket. Its methods that use the descriptor are called
 // between hold and drop. Otherwise the descriptor could be closed during a system call and belong
@@ -43,6 +43,8 @@ type socket struct {
 	fd    int
 	refs  atomic.Int32 // users of fd, plus one while the socket is open
 	count *subsys.Counters
+
+	isLocal bool // the peer is on this machine
 }
 
 // adopt takes the socket out of the runtime's poller. nc is closed in any case.
@@ -60,7 +62,7 @@ func (s *socket) adopt(nc *net.TCPConn, count *subsys.Counters) error {
 		return fmt.Errorf("duplicating a socket: %w", err)
 	}
 	_ = unix.SetsockoptInt(s.fd, unix.IPPROTO_TCP, unix.TCP_RTO_MAX_MS, resendMost) // older kernels refuse the option
-	if isLocal(nc) {
+	if s.isLocal = isLocal(nc); s.isLocal {
 		_ = unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_RCVBUF, localBuffer)
 		_ = unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_SNDBUF, localBuffer)
 	}
