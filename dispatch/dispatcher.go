@@ -241,6 +241,7 @@ func (d *Dispatcher) Buffer(n int) (*buffers.Buffer, error) {
 func (d *Dispatcher) Listen(t subsys.Transport, addr string) error {
 	p, err := t.Listen(addr, subsys.Config{
 		Pool: d.cfg.Pool, Poller: d.startPoller, Logger: d.log, Count: &d.count, Key: d.self, Here: d, Progress: exclusive{d},
+		Spin:   d.cfg.Poll.spin(runtime.GOMAXPROCS(0)),
 		Accept: func(c subsys.Conn) subsys.Sink { return d.welcome(c) },
 	})
 	if err != nil {

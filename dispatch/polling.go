@@ -95,6 +95,19 @@ func (p *Polling) patience(procs int) patience.Machine {
 	return patience.New(policy, p.Budget, p.Pollers, procs)
 }
 
+// longestSpin is a little more than the time in which a peer on this machine reads or fills the
+// buffer of a socket.
+const longestSpin = 200 * time.Microsecond
+
+// spin returns how long a connection may wait busily for its peer in the middle of a large payload,
+// on so many processors. On one processor the peer could not run meanwhile.
+func (p *Polling) spin(procs int) time.Duration {
+	if p.Policy == PollNever || procs == 1 {
+		return 0
+	}
+	return longestSpin
+}
+
 // yield lets other goroutines run, and reports whether they ran for long.
 func yield() (crowded bool) {
 	start := time.Now()

@@ -400,3 +400,17 @@ func TestPollerAcknowledges(t *testing.T) {
 	send()
 	eventually.True(t, "the second is acknowledged", idle)
 }
+
+// Connections do not poll for a context that must not, nor where the peer would lack the processor.
+func TestSpin(t *testing.T) {
+	for _, c := range []struct {
+		policy PollPolicy
+		procs  int
+		spins  bool
+	}{{PollAdaptive, 2, true}, {PollAlways, 2, true}, {PollNever, 2, false}, {PollAdaptive, 1, false}, {PollAlways, 1, false}} {
+		p := Polling{Policy: c.policy}
+		if spins := p.spin(c.procs) > 0; spins != c.spins {
+			t.Errorf("%v on %d processors: spins %v", c.policy, c.procs, spins)
+		}
+	}
+}

@@ -170,9 +170,7 @@ func cutOnce(t *testing.T, after int64, messages int) {
 	if n := lost.Load(); n > 0 {
 		t.Errorf("cut after %d: %d reported undelivered", after, n)
 	}
-	cctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-	defer cancel()
-	if err := errors.Join(a.Close(cctx), b.Close(cctx)); err != nil {
+	if err := errors.Join(a.Close(ctx), b.Close(ctx)); err != nil {
 		t.Errorf("cut after %d: closing: %v", after, err)
 	}
 	ra.ln.Close()

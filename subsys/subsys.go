@@ -43,6 +43,7 @@ type Config struct {
 	Count  *Counters         // never nil
 	Key    any               // key by which other contexts of this process find
 	Here   any               // this value: the context, see LocalPort
+	Spin   time.Duration     // longest busy wait for a peer on this machine in the middle of a large payload; 0 if the context must not poll
 
 	// Progress is held by the goroutine that makes progress: it calls the Poller, which calls
 	// sources, which call sinks. A port takes the lock before it frees what they use.

@@ -58,11 +58,11 @@ type Conn struct {
 	poller *subsys.Poller
 
 	in     Reader // used by the progress goroutine only
-	lookIn look
+	spinIn spinner
 	opener Opener // nil if in reads the bytes of the socket
 
 	out     Writer
-	lookOut look
+	spinOut spinner
 	mu      lock.Mutex[levelStuck] // guards changes of stuck together with the poller's WantWrite
 	stuck   atomic.Bool            // out belongs to the progress goroutine
 }
@@ -163,9 +163,9 @@ func (c *Conn) receive(ended bool) (frames int, again bool) {
 			return frames, false
 		}
 		n, err := c.sock.read(space)
-		isLarge := c.sock.isLocal && len(space) >= lookLeast
+		isLarge := c.spinIn.most > 0 && len(space) >= spinFrom
 		if err == unix.EAGAIN && isLarge {
-			n, err = c.lookIn.try(func() (int, error) { return c.sock.read(space) })
+			n, err = c.spinIn.repeat(func() (int, error) { return c.sock.read(space) })
 		}
 		if err == unix.EAGAIN {
 			return frames, false
@@ -268,8 +268,8 @@ func (c *Conn) Write(b []byte) (int, error) { return c.sock.write(b) }
 // Writev is Write for bytes in several pieces.
 func (c *Conn) Writev(iov []unix.Iovec) (int, error) {
 	n, err := c.sock.writev(iov)
-	if err == unix.EAGAIN && c.sock.isLocal && iov[len(iov)-1].Len >= lookLeast {
-		n, err = c.lookOut.try(func() (int, error) { return c.sock.writev(iov) })
+	if err == unix.EAGAIN && c.spinOut.most > 0 && iov[len(iov)-1].Len >= spinFrom {
+		n, err = c.spinOut.repeat(func() (int, error) { return c.sock.writev(iov) })
 	}
 	return n, err
 }

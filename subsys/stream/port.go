@@ -194,6 +194,9 @@ func (p *Port) adopt(nc *net.TCPConn, w Writer) (*Conn, error) {
 	if err := c.sock.adopt(nc, p.cfg.Count); err != nil {
 		return nil, err
 	}
+	if c.sock.isLocal {
+		c.spinIn.most, c.spinOut.most = p.cfg.Spin, p.cfg.Spin
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed {
