@@ -12,7 +12,7 @@ import (
 const spinFrom = 64 << 10
 
 // mostSkips limits how many spins are left out after one that was in vain.
-const mostSkips = 256
+const mostSkips = 8
 
 // A spinner repeats a system call on a socket that was empty or full in the middle of a large
 // payload. A peer on this machine reads or fills the buffer of a socket in less time than it takes
