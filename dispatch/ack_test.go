@@ -19,7 +19,7 @@ func TestAckGivesWay(t *testing.T) {
 	l.mu.Lock()
 	expectFrom(t, l, 5)
 	l.pen.Store(penWriting)
-	l.sayAck(nil)
+	l.sendAck(nil)
 	l.mu.Unlock()
 	if !d.acksDue.Load() {
 		t.Error("the acknowledgement is forgotten")

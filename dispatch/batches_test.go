@@ -222,11 +222,11 @@ func TestHandedOverGoesFirst(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		b.take() // so that the next message waits in the socket
+		b.takeToken() // so that the next message waits in the socket
 		if err := to.SendBytes(context.Background(), 1, 1, []byte("next")); err != nil {
 			t.Fatal(err)
 		}
-		b.give()
+		b.giveToken()
 		var handled atomic.Bool
 		go func() {
 			msg.Release()
@@ -319,15 +319,15 @@ func TestGiveWay(t *testing.T) {
 	}
 	poller := d.waiter()
 	var gives sync.WaitGroup
-	gives.Go(func() { d.giveWay(nil, poller) })
-	eventually.True(t, "the poller has parked", func() bool { return d.gaveWay.Load() && poller.state.Load() == parked })
+	gives.Go(func() { d.parkForWoken(nil, poller) })
+	eventually.True(t, "the poller has parked", func() bool { return d.pollerYielded.Load() && poller.state.Load() == parked })
 	d.endPark(first)
 	if len(other.ch) != 0 || poller.state.Load() != parked {
 		t.Error("the token was offered before all woken goroutines had run")
 	}
 	d.endPark(second)
 	gives.Wait()
-	if poller.ready() || d.woken() != 0 || d.gaveWay.Load() {
+	if poller.ready() || d.woken() != 0 || d.pollerYielded.Load() {
 		t.Error("the poller has been fired, or goroutines are counted as woken")
 	}
 	d.unpark(other)

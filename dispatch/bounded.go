@@ -80,23 +80,23 @@ func (l *link) setUnit(f *subsys.Frame) bool {
 	return true
 }
 
-// terms are the conditions for an inflow: they do not change once it has entered its mailbox.
-type terms struct {
+// creditTerms are the credit rules of an inflow: they do not change once it has entered its mailbox.
+type creditTerms struct {
 	first      uint64 // what the sender may have sent before it was granted anything
 	unit       uint64 // the least that a message is charged
 	hasEntered bool   // first and unit are known
 }
 
-// termsOf returns the terms for a context that begins to send. mu must be held.
-func (m *Mailbox) termsOf(in *inflow) terms {
+// creditTermsOf returns the credit rules for a context that begins to send. mu must be held.
+func (m *Mailbox) creditTermsOf(in *inflow) creditTerms {
 	if m.serial&Bounded == 0 || in.l != nil && !in.l.asksFirst.Load() {
-		return terms{first: FirstCredit}
+		return creditTerms{first: FirstCredit}
 	}
-	return terms{unit: m.unit}
+	return creditTerms{unit: m.unit}
 }
 
 // charge returns what a message of n bytes is charged.
-func (t *terms) charge(n int) uint64 { return max(charge(n), t.unit) }
+func (t *creditTerms) charge(n int) uint64 { return max(charge(n), t.unit) }
 
 // step returns the number that credit for no waiting sender is a multiple of: less is of no use.
-func (t *terms) step() uint64 { return max(t.unit, 1) }
+func (t *creditTerms) step() uint64 { return max(t.unit, 1) }

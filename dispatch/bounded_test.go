@@ -263,9 +263,9 @@ func TestHostileUnit(t *testing.T) {
 		"length":             {mb.serial, []byte{1}},
 	} {
 		h := subsys.Header{Type: wire.TypeCredit, Dst: c.dst, Tag: 1 << 30, Len: uint32(len(c.payload))}
-		f.l.d.take()
+		f.l.d.takeToken()
 		err := f.l.control(&subsys.Frame{Header: h, Data: c.payload})
-		f.l.d.give()
+		f.l.d.giveToken()
 		if !errors.Is(err, ErrProtocol) {
 			t.Errorf("%s: %v", what, err)
 		}

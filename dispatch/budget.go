@@ -25,7 +25,7 @@ type budget struct {
 	pool     *buffers.Pool
 	memory   uint64                 // the limit of the pool; 0: no limit, and nothing is counted
 	promised atomic.Int64           // bytes that all mailboxes have promised
-	over     atomic.Pointer[inflow] // the one sender with a grant beyond the quarter; nil: none
+	oversize atomic.Pointer[inflow] // the one sender with a grant beyond the quarter; nil: none
 	hungry   atomic.Bool            // a sender may wait for credit that other mailboxes have promised
 }
 
@@ -66,7 +66,7 @@ func (d *Dispatcher) fits(m *Mailbox, in *inflow) bool {
 		return true
 	}
 	need := in.need - in.consumed
-	if o := d.over.Load(); o != nil && o != in && o != m.over || d.isTooLarge(in) {
+	if o := d.oversize.Load(); o != nil && o != in && o != m.oversize || d.isTooLarge(in) {
 		return false
 	}
 	if d.pool.Unused() < int64(need) {
@@ -91,8 +91,8 @@ func (b *budget) lacksMemory(n uint64) bool {
 	return b.memory > 0 && b.pool.Unused() < 2*int64(n)
 }
 
-// promises adds more, which may be negative, to what the mailbox has promised. mu must be held.
-func (m *Mailbox) promises(in *inflow, more int64) {
+// addPromised adds more, which may be negative, to what the mailbox has promised. mu must be held.
+func (m *Mailbox) addPromised(in *inflow, more int64) {
 	if m.closed {
 		return
 	}
@@ -106,33 +106,33 @@ func (m *Mailbox) promises(in *inflow, more int64) {
 	}
 }
 
-// comes adds more, which may be negative, to what may still come to the mailbox from in. mu must be
+// addOutstanding adds more, which may be negative, to what may still come to the mailbox from in. mu must be
 // held.
-func (m *Mailbox) comes(in *inflow, more int64) {
+func (m *Mailbox) addOutstanding(in *inflow, more int64) {
 	if d := m.d; d.counts(in) && !m.closed {
-		m.coming += more
+		m.outstanding += more
 		d.pool.Reserve(2 * more)
 	}
 }
 
-// noMore drops what the mailbox has promised, because it closes. mu must be held.
-func (m *Mailbox) noMore() {
+// dropPromises drops what the mailbox has promised, because it closes. mu must be held.
+func (m *Mailbox) dropPromises() {
 	m.promise = 0
 	d := m.d
 	if d.memory == 0 {
 		return
 	}
 	d.promised.Add(-m.budgeted)
-	d.pool.Reserve(-2 * m.coming)
-	m.budgeted, m.coming = 0, 0
+	d.pool.Reserve(-2 * m.outstanding)
+	m.budgeted, m.outstanding = 0, 0
 	d.feed()
 }
 
-// overEnds notes that no sender has a grant beyond the limit. mu must be held.
-func (m *Mailbox) overEnds() {
-	if in := m.over; in != nil {
-		m.over = nil
-		if m.d.memory > 0 && m.d.over.CompareAndSwap(in, nil) {
+// endOversize notes that no sender has a grant beyond the limit. mu must be held.
+func (m *Mailbox) endOversize() {
+	if in := m.oversize; in != nil {
+		m.oversize = nil
+		if m.d.memory > 0 && m.d.oversize.CompareAndSwap(in, nil) {
 			m.d.feed()
 		}
 	}

@@ -80,8 +80,8 @@ type call struct {
 	next, prev uint32 // neighbours among the calls over one flow; in unused entries, next in the free list
 }
 
-// callsOver is what a flow knows of the calls over it. The mu of calls.box guards it.
-type callsOver struct {
+// flowCalls is what a flow knows of the calls over it. The mu of calls.box guards it.
+type flowCalls struct {
 	first     uint32 // entry of the table, counted from 1
 	isWatched bool
 	isUsed    bool        // a call was made since the sweeper looked last
@@ -192,7 +192,7 @@ func (m *Mailbox) begin(ctx context.Context, f *Flow, tag uint64, into *landing)
 		var err error
 		o := &f.calls
 		switch {
-		case c.box.closed || m.callsNone:
+		case c.box.closed || m.callsClosed:
 			err = ErrClosed
 		case o.ended != nil:
 			err = o.ended
@@ -215,7 +215,7 @@ func (m *Mailbox) begin(ctx context.Context, f *Flow, tag uint64, into *landing)
 
 // watch makes the end of f's target end the calls over f.
 func (c *calls) watch(ctx context.Context, f *Flow) error {
-	cancel, err := f.OnEnd(ctx, func(err error) { c.endOver(f, err) })
+	cancel, err := f.OnEnd(ctx, func(err error) { c.endFlowCalls(f, err) })
 	if err != nil {
 		return err
 	}
@@ -343,7 +343,7 @@ func (c *calls) reply(msg *Message) {
 	msg.tag = c.table[i-1].tag
 	c.remove(i)
 	w.msg = msg
-	w.who, w.grant = c.box.consume(msg)
+	w.grantee, w.grant = c.box.consume(msg)
 	w.fire()
 }
 
@@ -363,9 +363,9 @@ func (m *Mailbox) discard(msg *Message) {
 	c := msg.in.charge(len(msg.data))
 	m.stored -= c
 	msg.in.consumed += c
-	m.promises(msg.in, -int64(c))
-	if m.over == msg.in && msg.in.consumed >= m.overEnd {
-		m.overEnds()
+	m.addPromised(msg.in, -int64(c))
+	if m.oversize == msg.in && msg.in.consumed >= m.oversizeEnd {
+		m.endOversize()
 	}
 	m.nextNeedySoon()
 	msg.in = nil
@@ -382,8 +382,8 @@ func (c *calls) end(number uint64, target resource.GID, err error) {
 	c.box.mu.Unlock()
 }
 
-// endOver ends all calls over a flow whose target has ended.
-func (c *calls) endOver(f *Flow, err error) {
+// endFlowCalls ends all calls over a flow whose target has ended.
+func (c *calls) endFlowCalls(f *Flow, err error) {
 	c.box.mu.Lock()
 	o := &f.calls
 	o.ended, o.isWatched, o.cancel = err, false, nil
@@ -394,11 +394,11 @@ func (c *calls) endOver(f *Flow, err error) {
 	c.box.mu.Unlock()
 }
 
-// endOf ends the calls of a mailbox that is being closed, which begins no further calls. Closing
+// endMailboxCalls ends the calls of a mailbox that is being closed, which begins no further calls. Closing
 // the mailbox for replies ends all calls.
-func (c *calls) endOf(m *Mailbox) {
+func (c *calls) endMailboxCalls(m *Mailbox) {
 	c.box.mu.Lock()
-	m.callsNone = true
+	m.callsClosed = true
 	if m == c.box && c.sweeper != nil {
 		c.sweeper.Stop()
 	}
@@ -446,15 +446,15 @@ func (p Pending) Wait(ctx context.Context) (*Message, error) {
 	if err != nil {
 		p.take()
 	}
-	msg, who, grant, end := p.w.msg, p.w.who, p.w.grant, p.w.cause
+	msg, grantee, grant, end := p.w.msg, p.w.grantee, p.w.grant, p.w.cause
 	d.doneWaiting(p.w)
 	switch {
 	case msg != nil && p.into != nil:
-		msg = p.calls.box.left(msg, who, grant)
-		p.into.settle(d, msg)
+		msg = p.calls.box.finishHandOut(msg, grantee, grant)
+		p.into.copyIn(d, msg)
 		return msg, nil
 	case msg != nil:
-		return p.calls.box.left(msg, who, grant), nil
+		return p.calls.box.finishHandOut(msg, grantee, grant), nil
 	}
 	p.clear()
 	switch {
@@ -492,17 +492,17 @@ const (
 // reply, until the message has been replied to or released.
 func (m *Message) IsCall() bool { return m.call != 0 }
 
-// forgo makes the message an ordinary one, for which no sender waits.
-func (m *Message) forgo() {
+// clearCall makes the message an ordinary one, for which no sender waits.
+func (m *Message) clearCall() {
 	m.call = 0
 	m.state.Store(unreplied)
 }
 
-// isDone is called when a request is released. If no reply has been sent, it tells the sender that
+// endRequest is called when a request is released. If no reply has been sent, it tells the sender that
 // none comes.
-func (m *Message) isDone() {
+func (m *Message) endRequest() {
 	number, in, state := m.call, m.in, m.state.Load()
-	m.forgo()
+	m.clearCall()
 	if state == unreplied {
 		in.from.unanswered(in, m.from.Serial(), number, wire.WhyReleased)
 	}
@@ -692,8 +692,8 @@ func whyNoReply(why byte, target resource.GID) error {
 	return fmt.Errorf("%w: by %v", ErrNoReply, target)
 }
 
-// A coming is the call that the next frame is the request of. The zero value is none.
-type coming struct {
+// A nextCall is the call that the next frame is the request of. The zero value is none.
+type nextCall struct {
 	dst, src uint32
 	number   uint64
 }
@@ -704,18 +704,18 @@ func (l *link) onCall(f *subsys.Frame) error {
 	if f.Tag == 0 || len(f.Data) > 0 {
 		return fmt.Errorf("%w: call number %d, with %d bytes", ErrProtocol, f.Tag, len(f.Data))
 	}
-	l.coming = coming{f.Dst, f.Src, f.Tag}
+	l.nextCall = nextCall{f.Dst, f.Src, f.Tag}
 	return nil
 }
 
 // called returns the number of the call that f is the request of, or 0 if f is no request. The
 // token must be held.
 func (l *link) called(f *subsys.Frame) (number uint64, err error) {
-	c := l.coming
+	c := l.nextCall
 	if c.number == 0 && f.Flags&wire.FlagCall == 0 {
 		return 0, nil
 	}
-	l.coming = coming{}
+	l.nextCall = nextCall{}
 	if c.number == 0 || f.Flags&wire.FlagCall == 0 || c.dst != f.Dst || c.src != f.Src {
 		return 0, fmt.Errorf("%w: a frame from %d to %d where the request of a call from %d to %d is due", ErrProtocol, f.Src, f.Dst, c.src, c.dst)
 	}

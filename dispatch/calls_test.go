@@ -256,7 +256,7 @@ func hundreds(t *testing.T, ma, mb *Mailbox, receives bool) (ended chan error, n
 	}
 	eventually.True(t, "the requests have come", func() bool { has, _ := mb.Len(); return has == n })
 	for i := 0; receives && i < n; i++ {
-		requestAt(t, mb).forgo() // as if the server kept it
+		requestAt(t, mb).clearCall() // as if the server kept it
 	}
 	return ended, n
 }

@@ -88,7 +88,7 @@ func TestOversizeGrantGivenBack(t *testing.T) {
 				t.Fatal(err)
 			}
 			in.l.credit(mb, in)
-			eventually.True(t, "the grant given back", func() bool { mb.mu.Lock(); defer mb.mu.Unlock(); return mb.over == nil })
+			eventually.True(t, "the grant given back", func() bool { mb.mu.Lock(); defer mb.mu.Unlock(); return mb.oversize == nil })
 			take(t, mb)
 			within(t, "another large message", func() {
 				if err := fc.try(brief(t), 2, 8*FirstCredit); err != nil {
@@ -198,15 +198,15 @@ func TestOversizeGrantWithoutMemory(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 10 {
-		mb.judgeHolder()
+		mb.checkOversize()
 	}
 	if in.l.ended() {
 		t.Error("its link was ended while the memory was used up")
 	}
 	used.Release()
 	more.Release()
-	mb.judgeHolder()
-	mb.judgeHolder()
+	mb.checkOversize()
+	mb.checkOversize()
 	eventually.True(t, "the end of its link", in.l.ended)
 }
 
@@ -220,30 +220,30 @@ func TestOversizeGrantInUse(t *testing.T) {
 	mb := box(t, b, 1, FirstCredit)
 	in, sent := grantUnused(t, a, mb)
 	for range 3 {
-		mb.judgeHolder()
+		mb.checkOversize()
 	}
 	waiting := make(chan error, 1)
 	go func() { waiting <- flow(t, c, mb).try(soon(t), 2, 8*FirstCredit) }()
 	needed(t, mb)
-	in.l.d.take()
+	in.l.d.takeToken()
 	in.l.parts = append(in.l.parts, part{dst: mb.serial, total: 8 * FirstCredit})
-	in.l.d.give()
+	in.l.d.giveToken()
 	for range 10 {
-		in.l.d.take()
+		in.l.d.takeToken()
 		in.l.parts[0].have++
-		in.l.d.give()
-		mb.judgeHolder()
+		in.l.d.giveToken()
+		mb.checkOversize()
 	}
-	in.l.d.take()
+	in.l.d.takeToken()
 	in.l.parts = nil
-	in.l.d.give()
+	in.l.d.giveToken()
 	in.l.credit(mb, in)
 	if err := <-sent; err != nil {
 		t.Fatal(err)
 	}
 	eventually.True(t, "the message", func() bool { n, _ := mb.Len(); return n == 1 })
 	for range 3 {
-		mb.judgeHolder()
+		mb.checkOversize()
 	}
 	if in.l.ended() {
 		t.Fatal("its link was ended")
@@ -337,7 +337,7 @@ func TestEarlierGrantGivenBack(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			eventually.True(t, "the grant given back", func() bool { mb.mu.Lock(); defer mb.mu.Unlock(); return mb.over == nil })
+			eventually.True(t, "the grant given back", func() bool { mb.mu.Lock(); defer mb.mu.Unlock(); return mb.oversize == nil })
 			take(t, mb)
 			within(t, "another large message", func() {
 				if err := fc.try(brief(t), 3, 8*FirstCredit); err != nil {
@@ -456,7 +456,7 @@ func TestGrantsAreCounted(t *testing.T) {
 	for _, in := range ins {
 		mb.leave(in)
 	}
-	if p := promised(mb); p != 0 || mb.over != nil {
+	if p := promised(mb); p != 0 || mb.oversize != nil {
 		t.Errorf("%d bytes are promised to nobody", p)
 	}
 }
@@ -467,8 +467,8 @@ func TestGiveBack(t *testing.T) {
 	d := newWorld().node(t, 1, inproc.NewNetwork().Transport())
 	mb := box(t, d, 1, 1<<20)
 	l := newLink(d, linkKey{peer: resource.MakeGID(1, 2, 0)})
-	l.d.take()
-	defer l.d.give()
+	l.d.takeToken()
+	defer l.d.giveToken()
 	say := func(tag, held uint64) error {
 		f := subsys.Frame{Header: subsys.Header{Type: wire.TypeNeed, Dst: 1, Tag: tag}}
 		if held > 0 {
@@ -506,8 +506,8 @@ func TestCreditToldInOrder(t *testing.T) {
 	d := newWorld().node(t, 1, inproc.NewNetwork().Transport())
 	mb := box(t, d, 1, 1<<20)
 	l := newLink(d, linkKey{peer: resource.MakeGID(1, 2, 0)})
-	l.d.take()
-	defer l.d.give()
+	l.d.takeToken()
+	defer l.d.giveToken()
 	told := func() (limits []uint64) {
 		fs := l.s.Take()
 		defer l.s.Untake(fs, 0)
@@ -535,12 +535,12 @@ func TestCreditToldInOrder(t *testing.T) {
 		t.Fatal(err)
 	}
 	need(4 * FirstCredit)
-	mb.left(new(Message), in, late)
+	mb.finishHandOut(new(Message), in, late)
 	if got := told(); len(got) != 2 || got[0] != 4*FirstCredit || got[1] != 4*FirstCredit {
 		t.Errorf("the peer is told %d", got)
 	}
 	need(FirstCredit, held8(4*FirstCredit)...)
-	mb.left(new(Message), in, late)
+	mb.finishHandOut(new(Message), in, late)
 	if got := told(); len(got) != 3 || got[2] != FirstCredit {
 		t.Errorf("after credit was given back the peer is told %d", got)
 	}

@@ -35,7 +35,7 @@ var ErrNodeDead = fmt.Errorf("%w: its node is dead", ErrGone)
 // ended. It ends within GiveUp, even if neither the directory nor the peer answers.
 func (l *link) connect() {
 	defer l.d.running.Done()
-	ctx, cancel := context.WithTimeout(l.d.life, l.d.cfg.GiveUp)
+	ctx, cancel := context.WithTimeout(l.d.ctx, l.d.cfg.GiveUp)
 	defer cancel()
 	began := time.Now()
 	backoff := time.Millisecond
@@ -48,7 +48,7 @@ func (l *link) connect() {
 		}
 		isBest, err := l.try(ctx, patience, began)
 		l.mu.Lock()
-		if l.life.State() == life.Dialling && l.d.life.Err() == nil {
+		if l.life.State() == life.Dialling && l.d.ctx.Err() == nil {
 			switch {
 			case errors.Is(err, ErrGone):
 				l.act(l.life.Ends(err))
@@ -56,7 +56,7 @@ func (l *link) connect() {
 				l.act(l.life.Ends(fmt.Errorf("%w: %v: %w", ErrUnreachable, l.peer, err)))
 			}
 		}
-		if l.life.State() != life.Dialling || l.d.life.Err() != nil {
+		if l.life.State() != life.Dialling || l.d.ctx.Err() != nil {
 			l.act(l.life.Dialled(isBest, l.s.Expected(), l.s.Next()))
 			l.mu.Unlock()
 			return

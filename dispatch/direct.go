@@ -19,14 +19,14 @@ import (
 // the mailbox of its target, in the sender's buffer, and takes only the mailbox's lock. The credit
 // is that of any sender. No connection can break, so nothing is acknowledged or retransmitted.
 
-// An end counts what a context has sent to another context of its process over a lane. The other
-// context has the other end. Both contexts send over the common lane. Over another lane, only the
+// A passageEnd counts what a context has sent to another context of its process over a lane. The other
+// context has the other end. Both contexts send over the common lane. CheckTransport another lane, only the
 // context sends that has the lane's rule.
-type end struct {
+type passageEnd struct {
 	*Dispatcher
 	addr  string  // the address of this context's port
 	key   linkKey // identifies the route at this context
-	other *end
+	other *passageEnd
 	since time.Time
 
 	messages, bytes atomic.Uint64 // what this context has sent
@@ -35,7 +35,7 @@ type end struct {
 
 // passages are the routes of a context within the process. Dispatcher.mu guards them.
 type passages struct {
-	ends  map[linkKey]*end
+	ends  map[linkKey]*passageEnd
 	flows map[*Mailbox]*Flow // flows to mailboxes of the process, over the common lane
 }
 
@@ -50,7 +50,7 @@ func (d *Dispatcher) directly(o neighbour, dst uint32) (*Flow, error) {
 	m.mu.Lock() // either before Close of m, which then ends the flow, or after it
 	defer m.mu.Unlock()
 	if m.closed {
-		return nil, in.isOver()
+		return nil, in.closedErr()
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -71,9 +71,9 @@ func (d *Dispatcher) directly(o neighbour, dst uint32) (*Flow, error) {
 }
 
 // passage returns d's end of a lane to o, or nil if one of the two contexts closes.
-func (d *Dispatcher) passage(o neighbour, lane uint8) *end {
-	mine := &end{Dispatcher: d, addr: o.home, key: linkKey{peer: o.self, lane: lane}, since: time.Now()}
-	its := &end{Dispatcher: o.Dispatcher, addr: o.at, key: linkKey{peer: d.self, lane: lane, theirs: lane > 0}, since: mine.since}
+func (d *Dispatcher) passage(o neighbour, lane uint8) *passageEnd {
+	mine := &passageEnd{Dispatcher: d, addr: o.home, key: linkKey{peer: o.self, lane: lane}, since: time.Now()}
+	its := &passageEnd{Dispatcher: o.Dispatcher, addr: o.at, key: linkKey{peer: d.self, lane: lane, theirs: lane > 0}, since: mine.since}
 	mine.other, its.other = its, mine
 	if lane == 0 && o.self.Compare(d.self) < 0 { // both contexts use one order: o may make the ends at the same time
 		mine = its.join().other
@@ -91,7 +91,7 @@ func (d *Dispatcher) passage(o neighbour, lane uint8) *end {
 
 // join adds an end to the routes of its context, unless there is one already, and returns the end
 // that is there.
-func (e *end) join() *end {
+func (e *passageEnd) join() *passageEnd {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	old := e.passages.ends[e.key]
@@ -102,8 +102,8 @@ func (e *end) join() *end {
 }
 
 // drop takes both ends from the routes of their contexts, which keep the sums.
-func (e *end) drop() {
-	for _, e := range [...]*end{e, e.other} {
+func (e *passageEnd) drop() {
+	for _, e := range [...]*passageEnd{e, e.other} {
 		e.mu.Lock()
 		if e.passages.ends[e.key] == e {
 			delete(e.passages.ends, e.key)
@@ -114,7 +114,7 @@ func (e *end) drop() {
 }
 
 // route returns the lane as the context of the end sees it.
-func (e *end) route() Route {
+func (e *passageEnd) route() Route {
 	k, o := e.key, e.other
 	return Route{
 		Peer: k.peer, Lane: int(k.lane), Theirs: k.theirs, Transport: transportOf(o.addr), Remote: o.addr, Since: e.since,
@@ -163,10 +163,10 @@ func (f *Flow) deliver(ctx context.Context, src uint32, tag uint64, b *buffers.B
 		msg.call = call
 	}
 	if in.waiters.first == nil && in.received+in.charge(b.Len()) <= in.granted {
-		m.accept(msg, f.way)
+		m.accept(msg, f.passage)
 		return nil
 	}
-	return m.admitDirect(ctx, msg, f.way)
+	return m.admitDirect(ctx, msg, f.passage)
 }
 
 // opens prepares a flow within the process for its first message. It fails if one of the two ends
@@ -174,12 +174,12 @@ func (f *Flow) deliver(ctx context.Context, src uint32, tag uint64, b *buffers.B
 func (f *Flow) opens() error {
 	m, in := f.mb, f.in
 	d := in.from.(*Dispatcher)
-	if m.closed || in.left {
-		return in.isOver()
+	if m.closed || in.hasLeft {
+		return in.closedErr()
 	}
-	if f.way == nil && m.d != d {
-		if f.way = d.passage(f.to, f.lane); f.way == nil {
-			return in.isOver()
+	if f.passage == nil && m.d != d {
+		if f.passage = d.passage(f.to, f.lane); f.passage == nil {
+			return in.closedErr()
 		}
 	}
 	if !in.hasEntered {
@@ -188,8 +188,8 @@ func (f *Flow) opens() error {
 	return nil
 }
 
-// accept puts a message that has credit into the mailbox. way may be nil. mu must be held.
-func (m *Mailbox) accept(msg *Message, way *end) {
+// accept puts a message that has credit into the mailbox. passage may be nil. mu must be held.
+func (m *Mailbox) accept(msg *Message, passage *passageEnd) {
 	c := msg.in.charge(len(msg.data))
 	msg.in.received += c
 	m.stored += c
@@ -198,15 +198,15 @@ func (m *Mailbox) accept(msg *Message, way *end) {
 	if msg.call != 0 {
 		msg.buf.Retain()
 	}
-	if way != nil {
-		way.messages.Add(1)
-		way.bytes.Add(uint64(len(msg.data)))
+	if passage != nil {
+		passage.messages.Add(1)
+		passage.bytes.Add(uint64(len(msg.data)))
 	}
 	m.put(msg)
 }
 
-// isOver returns the error of a sender within the process when one end has closed.
-func (in *inflow) isOver() error {
+// closedErr returns the error of a sender within the process when one end has closed.
+func (in *inflow) closedErr() error {
 	if in.from.(*Dispatcher).hasBegunClosing() {
 		return ErrClosed
 	}
@@ -215,10 +215,10 @@ func (in *inflow) isOver() error {
 
 // admitDirect accepts msg once there is credit for it. If it returns an error, msg is given back
 // without its buffer. mu is held on entry and on return, and released while admitDirect waits.
-func (m *Mailbox) admitDirect(ctx context.Context, msg *Message, way *end) error {
+func (m *Mailbox) admitDirect(ctx context.Context, msg *Message, passage *passageEnd) error {
 	in, d := msg.in, msg.in.from.(*Dispatcher)
 	w := d.waiter()
-	w.msg, w.way = msg, way
+	w.msg, w.passage = msg, passage
 	in.waiters.push(w)
 	m.serveDirect(in)
 	m.mu.Unlock()
@@ -233,10 +233,10 @@ func (m *Mailbox) admitDirect(ctx context.Context, msg *Message, way *end) error
 		return nil
 	}
 	msg.buf, msg.in = nil, nil
-	msg.forgo()
+	msg.clearCall()
 	msg.Release()
-	if m.closed || in.left {
-		return in.isOver()
+	if m.closed || in.hasLeft {
+		return in.closedErr()
 	}
 	if m.serveDirect(in); in.waiters.first == nil { // no goroutine of this sender waits any more: other senders may have the credit
 		m.unwant(in)
@@ -271,7 +271,7 @@ func (m *Mailbox) serveDirect(in *inflow) {
 			return
 		}
 		in.waiters.remove(w)
-		m.accept(w.msg, w.way)
+		m.accept(w.msg, w.passage)
 		w.msg = nil // the message is no longer the sender's
 		w.fire()
 	}

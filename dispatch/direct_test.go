@@ -98,8 +98,8 @@ func TestOwnMessageLeavesTheBudget(t *testing.T) {
 	}
 	mb.mu.Lock()
 	defer mb.mu.Unlock()
-	if mb.over == nil || d.over.Load() != nil {
-		t.Errorf("the mailbox's grant is %v, the budget's %v", mb.over, d.over.Load())
+	if mb.oversize == nil || d.oversize.Load() != nil {
+		t.Errorf("the mailbox's grant is %v, the budget's %v", mb.oversize, d.oversize.Load())
 	}
 }
 
@@ -313,7 +313,7 @@ func TestClosedAtFirstMessage(t *testing.T) {
 		b.mu.Unlock()
 	}()
 	<-locked
-	made := make(chan *end, 1)
+	made := make(chan *passageEnd, 1)
 	go func() { made <- a.passage(o, 0) }()
 	eventually.True(t, "the passage at its sender", func() bool { return a.Linked(b.self) })
 	a.mu.Lock() // as Close does

@@ -81,17 +81,17 @@ const MaxKeys = wire.MaxKeys
 type Trust struct {
 	Cluster string   // the name of the cluster
 	Keys    [][]byte // from the directory; keys beyond MaxKeys are not used
-	// Over returns why there may be no link with a context over a transport, or nil if there may be
-	// one. A nil Over allows all transports.
-	Over func(peer resource.GID, transport string) error
+	// CheckTransport returns why there may be no link with a context over a transport, or nil if there may be
+	// one. A nil CheckTransport allows all transports.
+	CheckTransport func(peer resource.GID, transport string) error
 }
 
-// over returns why there may be no link with peer over a transport, or nil.
-func (t *Trust) over(peer resource.GID, transport string) error {
-	if t.Over == nil {
+// checkTransport returns why there may be no link with peer over a transport, or nil.
+func (t *Trust) checkTransport(peer resource.GID, transport string) error {
+	if t.CheckTransport == nil {
 		return nil
 	}
-	if err := t.Over(peer, transport); err != nil {
+	if err := t.CheckTransport(peer, transport); err != nil {
 		return fmt.Errorf("%w: %w", ErrRefused, err)
 	}
 	return nil
@@ -132,20 +132,20 @@ type Dispatcher struct {
 	cfg   Config
 	self  resource.GID
 	log   *slog.Logger
-	often *ratelog.Logger // for lines that peers and strangers can cause
+	often *ratelog.Logger // for lines that peers can cause
 	oneP  bool
 	made  time.Time
 	count subsys.Counters
 
 	progress
-	stop    chan struct{} // closed to end the goroutines
-	done    chan struct{} // closed when Close has finished
-	running sync.WaitGroup
-	life    context.Context
-	end     context.CancelFunc
-	streams streams
-	left    left
-	watched watched
+	stop     chan struct{} // closed to end the goroutines
+	done     chan struct{} // closed when Close has finished
+	running  sync.WaitGroup
+	ctx      context.Context
+	cancel   context.CancelFunc
+	streams  streams
+	deferred deferredLinks
+	watched  watched
 
 	depot
 	budget
@@ -164,8 +164,8 @@ type Dispatcher struct {
 	reports callqueue.Queue[Undelivered]
 	// unreported counts messages of lost whose report was dropped.
 	unreported atomic.Uint64
-	past       traffic           // of links that have ended
-	strangers  *subsys.Strangers // accepted connections whose handshakes have not finished
+	past       traffic            // of links that have ended
+	handshakes *subsys.Handshakes // accepted connections whose handshakes have not finished
 
 	complained sync.Map // transports that were logged as not working
 }
@@ -190,7 +190,7 @@ func New(cfg Config) *Dispatcher {
 		links: map[linkKey]*link{},
 		boxes: map[uint32]*Mailbox{},
 
-		passages: passages{ends: map[linkKey]*end{}, flows: map[*Mailbox]*Flow{}},
+		passages: passages{ends: map[linkKey]*passageEnd{}, flows: map[*Mailbox]*Flow{}},
 	}
 	d.calls.box, d.calls.watched = newMailbox(d, wire.Replies, uint64(cfg.Mailbox)), map[*Flow]struct{}{}
 	d.calls.box.calls = &d.calls
@@ -198,11 +198,11 @@ func New(cfg Config) *Dispatcher {
 	d.reports.Call, d.reports.Most = cfg.Undelivered, reportsMost
 	d.budget.init(cfg.Pool)
 	cfg.Pool.SetWaiter(d)
-	d.strangers = subsys.NewStrangers(maxPending)
+	d.handshakes = subsys.NewHandshakes(maxPending)
 	d.patience = cfg.Poll.patience(runtime.GOMAXPROCS(0))
 	d.call = make(chan struct{}, 1)
 	d.streams.wake = make(chan struct{}, 1)
-	d.life, d.end = context.WithCancel(context.Background())
+	d.ctx, d.cancel = context.WithCancel(context.Background())
 	d.waiters.New = func() any { return &waiter{d: d, ch: make(chan struct{}, 1)} }
 	d.watched.wake = make(chan struct{}, 1)
 	d.running.Add(2)
@@ -383,7 +383,7 @@ func (d *Dispatcher) link(peer resource.GID) (*link, error) { return d.linkOf(li
 func (d *Dispatcher) unlink(l *link) {
 	l.mu.Lock() // a goroutine that writes may still count
 	defer l.mu.Unlock()
-	l.settle()
+	l.flushCounters()
 	d.mu.Lock()
 	if d.links[l.key] == l {
 		delete(d.links, l.key)
@@ -458,7 +458,7 @@ func (d *Dispatcher) Close(ctx context.Context) error {
 	d.eachLink(func(l *link) { l.drain(ctx) })
 	d.eachLink(func(l *link) { l.bye() })
 	d.leaveProcess()
-	d.end()
+	d.cancel()
 	d.pool.Unawait(d)
 
 	d.mu.Lock()

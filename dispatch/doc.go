@@ -99,7 +99,7 @@
 // all in one batch.
 //
 // A woken goroutine may not have run after some polls that find nothing. Then another thread of the
-// process has taken it and waits for a processor. The goroutine that polls parks (giveWay), so that
+// process has taken it and waits for a processor. The goroutine that polls parks (parkForWoken), so that
 // its own thread takes the other goroutine back.
 //
 // # Which goroutine runs what
@@ -116,8 +116,8 @@
 //	                                             its connection breaks
 //	leave             the end of a link          by itself                 gives credit back to mailboxes,
 //	                                                                       and calls Config.Ended
-//	sayGoneLater      the end of a resource      with the last such end    tells the peer, behind what was sent
-//	tellNeighbour     the end of a resource      by itself                 tells a context of the process, behind
+//	queueGoneLater      the end of a resource      with the last such end    tells the peer, behind what was sent
+//	notifyLocal     the end of a resource      by itself                 tells a context of the process, behind
 //	                                                                       what was sent
 //	serve             a message to a handler     with the last message     calls the handler of [Dispatcher.Serve]
 //	reports           an undelivered message     when no report waits      calls Config.Undelivered
@@ -128,13 +128,13 @@
 //	feedAll,          credit or memory that      by itself                 grants credit to senders that wait
 //	nextNeedySoon     has come back
 //	accept            a port                     the port's Close          gives each new connection an endpoint
-//	doubt.ask         a receive that waits       by itself                 registers for the ends of
+//	originWatch       a receive that waits       by itself                 registers for the ends of
 //	                  for some resources                                   these resources
-//	timers            –                          –                         link.timeout, Mailbox.judgeHolder,
-//	                                                                       Mailbox.lookAtDoubts, doubt.ask,
-//	                                                                       Mailbox.judgeStuck, Flow.dropWish,
+//	timers            –                          –                         link.timeout, Mailbox.checkOversize,
+//	                                                                       Mailbox.checkOrigins, originWatch,
+//	                                                                       Mailbox.checkStuck, Flow.dropWish,
 //	                                                                       Mailbox.sweep, calls.sweep, the end of
-//	                                                                       a stranger's time
+//	                                                                       the time of a handshake
 //	of SendAll        a target without room      with the call of SendAll  waits for credit, as a waiter
 //	AfterFunc         the end of a           by itself                 stops the monitor
 //	                  monitor's context
@@ -144,7 +144,7 @@
 //
 // Transports call a link (Frames, Room and Writable of its sink) only from the goroutine that has
 // the progress token. So the inbound part of a link, which works on arrived frames, needs no lock.
-// A goroutine without the token that has to touch it calls take.
+// A goroutine without the token that has to touch it calls takeToken.
 //
 // # Which goroutine writes to a connection
 //
@@ -188,7 +188,7 @@
 //	10     progress.token      the poller; the inbound part of each link, with what its session receives;
 //	                           the steps of handshakes
 //	20     spread.mu           over which lanes the messages of a flow went
-//	25     endpoint.mu         the order of the frames of one handshake, its timer, its place among strangers
+//	25     endpoint.mu         the order of the frames of one handshake, its timer, its entry in Handshakes
 //	40     Mailbox.mu          the messages of a mailbox, its receivers, and the credit of each sender; that
 //	                           of the mailbox for replies: the calls in flight
 //	50     link.mu             the rest of a link: life, the sending part of its session, flows, watching,
@@ -198,12 +198,12 @@
 //	80     progress.parkedMu   the list of waiters that would make progress
 //
 // Transports and the poller have locks of the levels 120 to 140. Some locks are held for a few
-// instructions only, in which none of these is taken. They have no level: left.mu, and the locks of
-// packages buffers, callqueue and ratelog, and of Strangers.
+// instructions only, in which none of these is taken. They have no level: deferredLinks.mu, and the locks of
+// packages buffers, callqueue and ratelog, and of Handshakes.
 //
 // link.mu is not held while Start, Send, Close or Unanswered of a connection is called. No lock and
 // no token is held while a function of the program is called that may wait: Config.Undelivered,
 // Config.Ended, Config.Resolve, and the handler of Serve. Config.Logger, Config.Trust and
-// Trust.Over are called with locks held. They may not wait, and may call nothing of this package.
+// Trust.CheckTransport are called with locks held. They may not wait, and may call nothing of this package.
 // (Package context queues the lines of a program's log.)
 package dispatch

@@ -13,7 +13,7 @@ import (
 
 // An ending is a function to be called when a resource has ended.
 //
-// Over a link, the peer tells that with a Gone frame that names no message. The peer sends one to
+// CheckTransport a link, the peer tells that with a Gone frame that names no message. The peer sends one to
 // each context that has an account with the mailbox, after the mailbox is closed. OnEnd opens the
 // account. If the peer's context ends, so does the link, after what came over its connection has
 // been delivered. farewell.go has the order.
@@ -104,7 +104,7 @@ func (f *Flow) OnEnd(ctx context.Context, fn func(error)) (cancel func() bool, e
 func (d *Dispatcher) OnEnd(ctx context.Context, owner resource.GID, dst uint32, fn func(error)) (cancel func() bool, err error) {
 	f, err := d.Flow(owner, dst)
 	if o, _ := d.neighbour(owner.Context(), nil); errors.Is(err, ErrGone) && o.Dispatcher != nil {
-		o.tellNeighbour(d, &ending{call: fn}, err)
+		o.notifyLocal(d, &ending{call: fn}, err)
 		return func() bool { return false }, nil
 	}
 	if err != nil {
@@ -120,9 +120,9 @@ func (d *Dispatcher) OnEnd(ctx context.Context, owner resource.GID, dst uint32, 
 // onEnd is OnEnd for the mailbox of a resource of this process.
 func (m *Mailbox) onEnd(in *inflow, e *ending) (cancel func() bool) {
 	m.mu.Lock()
-	if m.closed || in.left {
+	if m.closed || in.hasLeft {
 		m.mu.Unlock()
-		m.tellEnd(in, e)
+		m.notifyEnd(in, e)
 		return func() bool { return false }
 	}
 	in.endings.push(e)
@@ -153,7 +153,7 @@ func (l *link) onEnd(ctx context.Context, dst uint32, e *ending) (cancel func() 
 	if l.life.HasEnded() {
 		cause := l.life.Cause()
 		l.mu.Unlock()
-		l.d.mourn(l.peer, e, cause)
+		l.d.notifyContextEnd(l.peer, e, cause)
 		return func() bool { return false }, nil
 	}
 	list := l.endings[dst]

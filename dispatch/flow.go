@@ -27,16 +27,16 @@ type Flow struct {
 	waiters waitlist
 	wish    wish
 	line    session.Line // messages that have no frame numbers yet
-	calls   callsOver
+	calls   flowCalls
 
 	spread *spread // set in the flow of the common lane, if there are rules
 
 	// A flow to a resource of this process has no link, but these:
-	mb   *Mailbox
-	in   *inflow
-	to   neighbour
-	lane uint8
-	way  *end // the end that counts what is sent; nil before the first message, and to this context itself; mb.mu guards it
+	mb      *Mailbox
+	in      *inflow
+	to      neighbour
+	lane    uint8
+	passage *passageEnd // the end that counts what is sent; nil before the first message, and to this context itself; mb.mu guards it
 }
 
 // goneMost is how many resources that are gone a link remembers, to refuse messages to them at
@@ -85,7 +85,7 @@ func (f *Flow) Dead() bool {
 	if f.mb != nil {
 		f.mb.mu.Lock()
 		defer f.mb.mu.Unlock()
-		return f.mb.closed || f.in.left
+		return f.mb.closed || f.in.hasLeft
 	}
 	f.l.mu.Lock()
 	defer f.l.mu.Unlock()
@@ -258,10 +258,10 @@ func (f *Flow) admit(ctx context.Context, c uint64) error {
 		l.mu.Lock()
 	}
 	// A waiter that is fired has been given its credit, or f has failed.
-	l.vigil.starved++
+	l.liveness.starved++
 	l.watch()
 	err := l.await(ctx, &f.waiters, w)
-	l.vigil.starved--
+	l.liveness.starved--
 	if err != nil {
 		asks := f.serve() // the next sender may need less
 		if unasks := f.unask(); f.giveBack() || unasks || asks {

@@ -53,8 +53,8 @@ func TestShortLivedResources(t *testing.T) {
 			}
 			eventually.True(t, "the receiver's accounts dropped", func() bool {
 				_ = f.try(brief(t), 0, 0) // the accounts go with the next frames
-				l.d.take()
-				defer l.d.give()
+				l.d.takeToken()
+				defer l.d.giveToken()
 				l.mu.Lock()
 				defer l.mu.Unlock()
 				return len(l.inflows) == 1 && len(l.closedIn) == 0

@@ -103,7 +103,7 @@ func FuzzFrames(f *testing.F) {
 		c := &fakeConn{}
 		ep := d.welcome(c).(*endpoint)
 		if linked {
-			ep.settle()
+			ep.endHandshake()
 			l, err := d.link(resource.MakeGID(1, 2, 0))
 			if err != nil {
 				t.Fatal(err)
@@ -147,7 +147,7 @@ func FuzzFrames(f *testing.F) {
 		if failed != nil {
 			ep.Down(c, failed)
 		} else {
-			ep.settle()
+			ep.endHandshake()
 		}
 		over, cancel := context.WithCancel(t.Context())
 		cancel()

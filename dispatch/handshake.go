@@ -38,20 +38,20 @@ type endpoint struct {
 	cluster uint64
 	said    wire.Transcript
 	peer    resource.GID
-	lane    uint8            // of the acceptor
-	want    *link            // of the dialler: the link to bind the connection to
-	from    subsys.Conn      // of the dialler: the connection that the link is to leave; nil: the link has none
-	mine    wire.Attach      // the Attach that this context has sent
-	outcome chan error       // of the dialler: gets one value, the result
-	expiry  *time.Timer      // of the acceptor: ends the handshake when its time is over
-	place   *subsys.Stranger // of the acceptor: the place among strangers, until the peer is known
+	lane    uint8             // of the acceptor
+	want    *link             // of the dialler: the link to bind the connection to
+	from    subsys.Conn       // of the dialler: the connection that the link is to leave; nil: the link has none
+	mine    wire.Attach       // the Attach that this context has sent
+	outcome chan error        // of the dialler: gets one value, the result
+	expiry  *time.Timer       // of the acceptor: ends the handshake when its time is over
+	pending *subsys.Handshake // of the acceptor: its entry in Handshakes, until the peer is known
 }
 
 // hash returns the number that stands for the cluster in a Hello.
 func (t *Trust) hash() uint64 { return xxhash.Sum64String(t.Cluster) }
 
 // welcome makes the endpoint of an accepted connection. Beyond maxPending, an older connection with
-// an unfinished handshake gives way; see subsys.Strangers.
+// an unfinished handshake is closed; see subsys.Handshakes.
 func (d *Dispatcher) welcome(c subsys.Conn) subsys.Sink {
 	trust := d.trust()
 	ep := &endpoint{d: d, step: wire.TypeHello, cluster: trust.hash(), said: wire.Transcript{Keys: trust.Keys}, trust: trust}
@@ -59,28 +59,28 @@ func (d *Dispatcher) welcome(c subsys.Conn) subsys.Sink {
 	end := func(why string) {
 		if ep.link.Load() == nil {
 			d.often.Info(source, why, "remote", c.Remote())
-			ep.settle()
+			ep.endHandshake()
 			c.Close()
 		}
 	}
-	// A connection may be cut before its place is noted: then its time runs out.
-	place := d.strangers.Add(source, func() { end("dispatch: a peer gives way to newer ones, because it has not completed the handshake") })
+	// A connection may be cut before its entry is noted: then its time runs out.
+	pending := d.handshakes.Add(source, func() { end("dispatch: a peer gives way to newer ones, because it has not completed the handshake") })
 	ep.mu.Lock()
-	ep.place = place
+	ep.pending = pending
 	ep.expiry = time.AfterFunc(shakeTimeout, func() { end("dispatch: peer did not complete the handshake") })
 	ep.mu.Unlock()
 	return ep
 }
 
-// settle takes the connection off the strangers, and stops the timer of the handshake.
-func (ep *endpoint) settle() {
+// endHandshake takes the connection out of Handshakes, and stops the timer of the handshake.
+func (ep *endpoint) endHandshake() {
 	ep.mu.Lock()
-	t, place := ep.expiry, ep.place
+	t, pending := ep.expiry, ep.pending
 	ep.expiry = nil
 	ep.mu.Unlock()
 	if t != nil {
 		t.Stop()
-		place.Done()
+		pending.Done()
 	}
 }
 
@@ -92,7 +92,7 @@ func (d *Dispatcher) shake(ctx context.Context, l *link, p subsys.Port, addr str
 	if err != nil {
 		return &dialError{err}
 	}
-	if err = trust.over(l.peer, c.Transport()); err != nil {
+	if err = trust.checkTransport(l.peer, c.Transport()); err != nil {
 		c.Close()
 		return err
 	}
@@ -108,7 +108,7 @@ func (d *Dispatcher) shake(ctx context.Context, l *link, p subsys.Port, addr str
 		c.Close()
 		return err
 	}
-	d.summon()
+	d.wakeKeeper()
 	select {
 	case err = <-ep.outcome:
 	case <-ctx.Done():
@@ -148,7 +148,7 @@ func (ep *endpoint) Frames(c subsys.Conn, fs []subsys.Frame) error {
 			return l.receive(ep, c, fs[i:])
 		}
 		if err := ep.hear(c, &fs[i]); err != nil {
-			ep.settle()
+			ep.endHandshake()
 			ep.finish(err)
 			ep.d.often.Info(netsource.OfURL(c.Remote()), "dispatch: handshake", "remote", c.Remote(), "err", err)
 			return err
@@ -185,7 +185,7 @@ func (ep *endpoint) Writable(c subsys.Conn) {
 
 // Down implements subsys.Sink.
 func (ep *endpoint) Down(c subsys.Conn, err error) {
-	ep.settle()
+	ep.endHandshake()
 	ep.finish(err)
 	if l := ep.link.Load(); l != nil {
 		l.mu.Lock()
@@ -228,7 +228,7 @@ func (ep *endpoint) onHello(c subsys.Conn, b []byte) error {
 	case h.From == ep.d.self || h.From != h.From.Context() || h.From.IsZero():
 		return fmt.Errorf("%w: %v is no peer", ErrRefused, h.From)
 	}
-	if err := ep.trust.over(h.From, c.Transport()); err != nil {
+	if err := ep.trust.checkTransport(h.From, c.Transport()); err != nil {
 		return err
 	}
 	ep.peer, ep.lane = h.From, h.Lane
@@ -288,7 +288,7 @@ func (ep *endpoint) onAttach(c subsys.Conn, b []byte) error {
 			return err
 		}
 		l.mu.Lock()
-		l.hold()
+		l.blockWriters()
 		isWorse := a.IsMove && l.conn != nil && l.worse(c)
 		v := l.life.Admits(&a, ep.d.self.Compare(ep.peer) < 0, l.s.IsIdle(), isWorse)
 		isAdmitted := v.IsAdmitted()
@@ -296,7 +296,7 @@ func (ep *endpoint) onAttach(c subsys.Conn, b []byte) error {
 			err = l.bind(ep, c, &a)
 		}
 		if !isAdmitted || err != nil {
-			l.unhold()
+			l.unblockWriters()
 			l.mu.Unlock()
 			if v.Fatal != nil {
 				l.die(v.Fatal)
@@ -318,7 +318,7 @@ func (ep *endpoint) onAttach(c subsys.Conn, b []byte) error {
 		part := ready.Append(nil)
 		ready.MAC = ep.said.MAC(ep.said.Keys[0], wire.TypeReady, part[:wire.AttachPart])
 		err = ep.say(c, wire.TypeReady, ready.Append(part[:0]))
-		ep.settle()
+		ep.endHandshake()
 		l.mu.Lock()
 		if err != nil {
 			l.lose(c, err)
@@ -366,8 +366,8 @@ func (ep *endpoint) onReady(c subsys.Conn, b []byte) error {
 	l := ep.want
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.hold()
-	defer l.unhold()
+	l.blockWriters()
+	defer l.unblockWriters()
 	if err := l.life.Confirms(&ep.mine, &a); err != nil {
 		return err
 	}
@@ -403,7 +403,7 @@ func (l *link) bind(ep *endpoint, c subsys.Conn, a *wire.Attach) error {
 		c.Admit()
 	}
 	l.act(l.life.Bound(a.Session, a.Gen))
-	l.conn, l.end = c, ep
+	l.conn, l.endpoint = c, ep
 	ep.isCurrent.Store(true)
 	l.stream.rx = l.s.Expected() - 1
 	_, streams := c.(subsys.Streamer)
@@ -415,12 +415,12 @@ func (l *link) bind(ep *endpoint, c subsys.Conn, a *wire.Attach) error {
 	}
 	l.since = time.Now()
 	l.watch()
-	if name := c.Transport(); name != l.over {
-		if l.over != "" {
+	if name := c.Transport(); name != l.transport {
+		if l.transport != "" {
 			l.traffic.moved++
-			l.d.log.Info("dispatch: change of route", "peer", l.peer, "from", l.over, "to", name)
+			l.d.log.Info("dispatch: change of route", "peer", l.peer, "from", l.transport, "to", name)
 		}
-		l.over = name
+		l.transport = name
 	}
 	l.release()
 	return nil

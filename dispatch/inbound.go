@@ -39,14 +39,14 @@ type inbound struct {
 	answered bool // work has queued frames
 	// answers counts the frames that work has queued since the frame numbered answersFrom, which
 	// the peer has not acknowledged.
-	answers     int
-	answersFrom uint32
-	hasLeft     bool // the mailboxes have been told that the link ends
-	parts       []part
-	coming      coming
-	whole       [1]subsys.Frame // a message that has its last piece
-	unacked     int             // bytes that have come since the last acknowledgement
-	told        uint32          // the first frame that is not acknowledged yet
+	answers      int
+	answersFrom  uint32
+	hasLeft      bool // the mailboxes have been told that the link ends
+	parts        []part
+	nextCall     nextCall
+	assembled    [1]subsys.Frame // a message that has its last piece
+	unacked      int             // bytes that have come since the last acknowledgement
+	firstUnacked uint32          // the first frame that is not acknowledged yet
 
 	gotNow  atomic.Uint64 // messages over the present connection that are not in traffic yet
 	gotNowB atomic.Uint64 // their bytes of payload
@@ -102,7 +102,7 @@ func (l *link) digest(end *endpoint, c subsys.Conn, fs []subsys.Frame) (answered
 	if isDue {
 		l.mu.Lock()
 		if l.conn == c {
-			l.sayAck(c)
+			l.sendAck(c)
 		}
 		l.mu.Unlock()
 	} else if !l.d.acksDue.Load() {
@@ -113,15 +113,15 @@ func (l *link) digest(end *endpoint, c subsys.Conn, fs []subsys.Frame) (answered
 
 // isAckDue counts bytes that came, and reports whether they are to be acknowledged at once.
 func (l *link) isAckDue(bytes int) bool {
-	next, told := l.s.Expected(), l.s.Told()
-	if told != l.told {
-		l.told, l.unacked = told, 0
+	next, acked := l.s.Expected(), l.s.AckSent()
+	if acked != l.firstUnacked {
+		l.firstUnacked, l.unacked = acked, 0
 	}
-	if l.unacked += bytes; next == told {
+	if l.unacked += bytes; next == acked {
 		l.unacked = 0
 		return false
 	}
-	unsaid := next - told
+	unsaid := next - acked
 	return unsaid >= ackFrames || l.unacked >= ackBytes && unsaid > 1 // a single message is often answered
 }
 
@@ -129,7 +129,7 @@ func (l *link) isAckDue(bytes int) bool {
 // must be held, and not mu.
 func (l *link) attendTo() error {
 	l.mu.Lock()
-	if !l.calls() { // otherwise the writer releases
+	if !l.callWriter() { // otherwise the writer releases
 		l.release()
 	}
 	if l.s.Head()-l.answersFrom < 1<<31 {
@@ -144,7 +144,7 @@ func (l *link) attendTo() error {
 	}
 	ended := l.closedIn
 	l.closedIn = nil
-	l.act(l.life.Stirred(l.s.Expected(), l.s.Next()))
+	l.act(l.life.Traffic(l.s.Expected(), l.s.Next()))
 	l.answered = l.s.HasQueued() // an acknowledgement may let more frames be numbered
 	l.mu.Unlock()
 	l.forget(ended)
@@ -233,7 +233,7 @@ func (l *link) inflow(dst uint32) *inflow {
 
 // control works on a frame that is not a message. The token must be held.
 func (l *link) control(f *subsys.Frame) error {
-	if l.coming.number != 0 && f.Type != wire.TypeBegin && f.Type != wire.TypeAck {
+	if l.nextCall.number != 0 && f.Type != wire.TypeBegin && f.Type != wire.TypeAck {
 		return fmt.Errorf("%w: frame type %d where the request of a call is due", ErrProtocol, f.Type)
 	}
 	switch f.Type {
@@ -265,10 +265,10 @@ func (l *link) control(f *subsys.Frame) error {
 			return fmt.Errorf("%w: asks for %d bytes of credit, or returns some", err, f.Tag)
 		case err != nil:
 			in.mb = nil
-			l.sayGone(f.Dst)
+			l.queueGone(f.Dst)
 			l.countAnswer()
 		case g != 0:
-			l.tell(in.mb, in)
+			l.queueCredit(in.mb, in)
 			l.countAnswer()
 		}
 	case wire.TypeGone:
@@ -315,7 +315,7 @@ func (l *link) control(f *subsys.Frame) error {
 	return nil
 }
 
-// makeRoom judges the length of a large frame that comes over a connection with the sink end,
+// makeRoom checks the length of a large frame that comes over a connection with the sink end,
 // before memory is given to it. A message may not be longer than the credit its sender was given.
 // makeRoom returns nil for a frame with a payload that is not needed: the frame has come before, or
 // its resource does not exist. The token must be held.
@@ -330,13 +330,13 @@ func (l *link) makeRoom(end *endpoint, h *subsys.Header) (*buffers.Buffer, error
 	switch d := h.Seq - next; {
 	case !end.isCurrent.Load():
 		return nil, fmt.Errorf("%w: the link has another connection", subsys.ErrClosed)
-	case d > 1<<31: // judged when it came first; the session drops it
+	case d > 1<<31: // checked when it came first; the session drops it
 		return nil, nil
 	case d > 0:
 		return nil, fmt.Errorf("%w: frame %d, expected %d", ErrProtocol, h.Seq, next)
 	}
 	if h.Type == wire.TypePiece {
-		p, in, err := l.judgePiece(h)
+		p, in, err := l.checkPiece(h)
 		if p == nil || err != nil || in.mb == nil || in.mb.isClosed() {
 			return nil, err
 		}
@@ -350,7 +350,7 @@ func (l *link) makeRoom(end *endpoint, h *subsys.Header) (*buffers.Buffer, error
 	if in.mb == nil {
 		return nil, nil
 	}
-	if in.over(in.charge(int(h.Len))) {
+	if in.exceedsCredit(in.charge(int(h.Len))) {
 		return nil, fmt.Errorf("%w: message of %d bytes to %d exceeds its credit", ErrProtocol, h.Len, h.Dst)
 	}
 	return l.memory(h.Dst, h.Src, h.Tag, int(h.Len))

@@ -37,7 +37,7 @@ func (f *Flow) idle() bool {
 func TestTryRecvAcknowledges(t *testing.T) {
 	b, mb, _, flows := crowd(t)
 	for i := range 20 {
-		eventually.True(t, "the keeper rests", b.resting.Load)
+		eventually.True(t, "the keeper rests", b.keeperParked.Load)
 		if err := flows[0].try(brief(t), 1, 100); err != nil {
 			t.Fatal(err)
 		}
@@ -56,7 +56,7 @@ func TestTryRecvAcknowledges(t *testing.T) {
 func TestLeftUnread(t *testing.T) {
 	b, mb, _, flows := crowd(t)
 	for round := range 20 {
-		eventually.True(t, "the keeper rests", b.resting.Load)
+		eventually.True(t, "the keeper rests", b.keeperParked.Load)
 		const n = 1000
 		sent := make(chan error, 1)
 		go func() {

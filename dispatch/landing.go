@@ -66,8 +66,8 @@ func (ld *landing) Moved() (to *buffers.Buffer, isMoved bool) {
 
 // withdraw is move for a goroutine without the token. No lock may be held.
 func (ld *landing) withdraw(d *Dispatcher) {
-	d.take()
-	defer d.give()
+	d.takeToken()
+	defer d.giveToken()
 	ld.move(d)
 }
 
@@ -106,9 +106,9 @@ func (ld *landing) move(d *Dispatcher) {
 	}
 }
 
-// settle moves the payload of msg, which has come for ld, into ld's memory, if the payload fits and
+// copyIn moves the payload of msg, which has come for ld, into ld's memory, if the payload fits and
 // is not there already. Neither a lock nor the token may be held.
-func (ld *landing) settle(d *Dispatcher, msg *Message) {
+func (ld *landing) copyIn(d *Dispatcher, msg *Message) {
 	switch {
 	case msg.buf == &ld.buf:
 		return

@@ -47,7 +47,7 @@ func lies(msg *Message, p []byte) bool {
 	return msg.Len() == 0 || len(p) > 0 && &msg.Bytes()[0] == &p[0]
 }
 
-// The payload of a reply lies in the memory that the caller has given, if it fits. Over TCP large
+// The payload of a reply lies in the memory that the caller has given, if it fits. CheckTransport TCP large
 // payloads are read into that memory: next to nothing is copied.
 func TestReplyLands(t *testing.T) {
 	for name, tr := range allTransports(t) {
@@ -109,9 +109,9 @@ func landed(t *testing.T, tr subsys.Transport, n int, change ...func(*Config)) (
 	}
 	g.let(int64(n) / 2)
 	eventually.True(t, "a part of the reply is there", func() bool {
-		b.glance()
-		b.take()
-		defer b.give()
+		b.pollOnce()
+		b.takeToken()
+		defer b.giveToken()
 		return dst[n/4] == reply[n/4] && dst[n/4+1] == reply[n/4+1] && dst[n/4+2] == reply[n/4+2] && dst[n/4+3] == reply[n/4+3]
 	})
 	return c, reply, dst, g, ma, mb
@@ -175,7 +175,7 @@ func TestEndsWhileItLands(t *testing.T) {
 				clear(dst)
 				g.let(1 << 40)
 				for range 100 {
-					mb.d.glance()
+					mb.d.pollOnce()
 				}
 				if !bytes.Equal(dst, make([]byte, n)) {
 					t.Error("bytes were written after the end")

@@ -42,40 +42,40 @@ type link struct {
 	asksFirst atomic.Bool // the peer knows bounded mailboxes
 	attention atomic.Bool // the next frames that arrive need mu, see attend
 
-	mu        lock.Mutex[levelLink]
-	s         session.Session
-	life      life.Machine
-	conn      subsys.Conn // the connection; nil: none
-	end       *endpoint   // the sink of conn
-	writable  uint64      // counts Writable calls
-	cuts      bool        // conn cuts large messages into pieces
-	unwritten sync.Cond   // signalled when a turn of writing ends; L is mu
-	awaited   int         // goroutines that wait for unwritten
-	binders   int         // goroutines that keep other goroutines from writing, to attach another connection
-	stream    pace
-	isLeft    bool // l is in Dispatcher.left
-	vigil     vigil
-	endMove   context.CancelFunc // ends the searcher that tries better routes
-	retry     *time.Timer        // calls timeout; nil until first set
-	addrs     []string           // the peer's addresses, as the directory said last
-	since     time.Time          // when conn was made
-	over      string             // the transport of conn, or of the connection before
-	shunned   map[string]*shunned
-	flows     map[uint32]*Flow
-	goneDst   map[uint32]error    // the latest resources of the peer that are gone
-	endings   map[uint32]*endings // by resource of the peer; see OnEnd
-	hasMet    bool                // there has been a connection, so it is known what the peer understands
-	hasCalls  bool                // the peer understands calls
-	mourned   []*grief            // ends of the peer's resources that are told once this link has ended
-	farewell  farewell
-	closedIn  []*inflow // accounts of mailboxes that were closed and are still in inflows
-	met       waitlist  // senders that wait for the first connection
-	full      waitlist  // senders that wait for room in the session
-	behind    waitlist  // senders that wait for earlier frames to be acknowledged
-	empty     waitlist  // goroutines in Close that wait for the session to be idle
-	traffic   traffic
-	sentNow   uint64          // messages over the present connection that are not in traffic yet
-	ack       [1]subsys.Frame // the frame of an acknowledgement; the writer uses it
+	mu          lock.Mutex[levelLink]
+	s           session.Session
+	life        life.Machine
+	conn        subsys.Conn // the connection; nil: none
+	endpoint    *endpoint   // the sink of conn
+	writable    uint64      // counts Writable calls
+	cuts        bool        // conn cuts large messages into pieces
+	unwritten   sync.Cond   // signalled when a turn of writing ends; L is mu
+	awaited     int         // goroutines that wait for unwritten
+	binders     int         // goroutines that keep other goroutines from writing, to attach another connection
+	stream      pace
+	isDeferred  bool // l is in Dispatcher.deferred
+	liveness    liveness
+	endMove     context.CancelFunc // ends the searcher that tries better routes
+	retry       *time.Timer        // calls timeout; nil until first set
+	addrs       []string           // the peer's addresses, as the directory said last
+	since       time.Time          // when conn was made
+	transport   string             // the transport of conn, or of the connection before
+	shunned     map[string]*shunned
+	flows       map[uint32]*Flow
+	goneDst     map[uint32]error    // the latest resources of the peer that are gone
+	endings     map[uint32]*endings // by resource of the peer; see OnEnd
+	hasMet      bool                // there has been a connection, so it is known what the peer understands
+	hasCalls    bool                // the peer understands calls
+	contextEnds []*contextEnd       // ends of the peer's resources that are reported once this link has ended
+	goneQueue   goneQueue
+	closedIn    []*inflow // accounts of mailboxes that were closed and are still in inflows
+	met         waitlist  // senders that wait for the first connection
+	full        waitlist  // senders that wait for room in the session
+	behind      waitlist  // senders that wait for earlier frames to be acknowledged
+	empty       waitlist  // goroutines in Close that wait for the session to be idle
+	traffic     traffic
+	sentNow     uint64          // messages over the present connection that are not in traffic yet
+	ack         [1]subsys.Frame // the frame of an acknowledgement; the writer uses it
 }
 
 // newLink returns a link that has no connection yet.
@@ -97,7 +97,7 @@ func (l *link) attend() { l.attention.Store(true) }
 // needsAttention reports whether one of the reasons for attend holds. mu must be held.
 func (l *link) needsAttention() bool {
 	return l.full.first != nil || l.behind.first != nil || l.empty.first != nil ||
-		l.s.HasQueued() || l.s.HasLarge() || l.s.Pending() > mostPending || len(l.closedIn) > 0 || l.life.State() == life.Resting
+		l.s.HasQueued() || l.s.HasLarge() || l.s.Pending() > mostPending || len(l.closedIn) > 0 || l.life.State() == life.Idle
 }
 
 // act does what life has decided after an event. mu must be held; act releases it for a while if
@@ -127,8 +127,8 @@ func (l *link) act(do life.Action) {
 	if do&life.StartMove != 0 {
 		l.startMove()
 	}
-	if do&life.Bury != 0 && !l.calls() {
-		l.bury()
+	if do&life.Clean != 0 && !l.callWriter() {
+		l.clean()
 	}
 }
 
@@ -136,7 +136,7 @@ func (l *link) act(do life.Action) {
 func (l *link) timeout() {
 	l.mu.Lock()
 	l.act(l.life.Timeout(l.s.Expected(), l.s.Next()))
-	if l.life.State() == life.Resting {
+	if l.life.State() == life.Idle {
 		l.attend()
 	}
 	l.mu.Unlock()
@@ -148,7 +148,7 @@ func (l *link) waitIn(ctx context.Context, list *waitlist) error {
 	w := l.d.waiter()
 	list.push(w)
 	l.attend()
-	if !l.calls() { // act on earlier acknowledgements first
+	if !l.callWriter() { // act on earlier acknowledgements first
 		l.release()
 	}
 	return l.await(ctx, list, w)
@@ -201,7 +201,7 @@ func (l *link) post() {
 	case l.conn == nil:
 		l.act(l.life.Wanted())
 	case l.paced() && !l.now(): // the goroutine that writes is not told: its batch would be small
-	case l.calls() || l.pen.Load() == penFull || !l.now():
+	case l.callWriter() || l.pen.Load() == penFull || !l.now():
 	case l.canWrite() && l.seize():
 		isTimed := l.stream.isTimed
 		l.pump()
@@ -237,22 +237,22 @@ func (l *link) lose(c subsys.Conn, err error) {
 		return
 	}
 	l.d.often.Info(l.peer.String(), "dispatch: connection lost", "peer", l.peer, "transport", c.Transport(), "err", err)
-	l.judge(c)
+	l.updateShunned(c)
 	l.detach()
 	l.act(l.life.Lost())
 }
 
 // detach drops the connection, and closes it in the background. mu must be held.
 func (l *link) detach() {
-	l.settle()
-	l.end.isCurrent.Store(false)
+	l.flushCounters()
+	l.endpoint.isCurrent.Store(false)
 	c := l.conn
-	l.conn, l.end = nil, nil
+	l.conn, l.endpoint = nil, nil
 	l.pen.CompareAndSwap(penFull, penIdle)
 	go c.Close() // Close may take long to give memory back
 }
 
-// push queues a control frame. speak writes it, or the goroutine that works on what arrived.
+// push queues a control frame. postPushed writes it, or the goroutine that works on what arrived.
 func (l *link) push(typ uint8, dst, src uint32, tag uint64, payload ...byte) {
 	l.mu.Lock()
 	if !l.life.HasEnded() {
@@ -269,8 +269,8 @@ func lost(src uint32, size int) []byte {
 	return binary.LittleEndian.AppendUint32(nil, uint32(size))
 }
 
-// speak writes what push has queued.
-func (l *link) speak() {
+// postPushed writes what push has queued.
+func (l *link) postPushed() {
 	l.mu.Lock()
 	if !l.life.HasEnded() && !l.s.IsQuiet() {
 		l.post()
@@ -281,13 +281,13 @@ func (l *link) speak() {
 
 // credit tells the peer how much it may send to m.
 func (l *link) credit(m *Mailbox, in *inflow) {
-	l.tell(m, in)
-	l.speak()
+	l.queueCredit(m, in)
+	l.postPushed()
 }
 
-// tell queues a Credit frame with the latest grant. So the limit that the peer is told never falls,
+// queueCredit queues a Credit frame with the latest grant. So the limit that the peer is told never falls,
 // except when the peer has given credit back.
-func (l *link) tell(m *Mailbox, in *inflow) {
+func (l *link) queueCredit(m *Mailbox, in *inflow) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if in.unit > 0 {
@@ -300,11 +300,11 @@ func (l *link) tell(m *Mailbox, in *inflow) {
 // flushAck acts on what was acknowledged, and acknowledges what arrived.
 func (l *link) flushAck() {
 	l.mu.Lock()
-	if !l.calls() {
+	if !l.callWriter() {
 		l.release()
 	}
-	if l.conn != nil && l.s.Told() != l.s.Expected() {
-		l.sayAck(l.conn)
+	if l.conn != nil && l.s.AckSent() != l.s.Expected() {
+		l.sendAck(l.conn)
 	}
 	l.mu.Unlock()
 }
@@ -316,10 +316,10 @@ func (l *link) die(err error) {
 	l.mu.Unlock()
 }
 
-// bury finishes the end of the link. mu must be held; bury releases it for the reports. No
+// clean finishes the end of the link. mu must be held; clean releases it for the reports. No
 // goroutine may write.
-func (l *link) bury() {
-	if !l.life.Buried() {
+func (l *link) clean() {
+	if !l.life.Cleaned() {
 		return
 	}
 	cause := l.life.Cause()
@@ -343,8 +343,8 @@ func (l *link) bury() {
 		}
 	}
 	l.endings = nil
-	mourned := l.mourned
-	l.mourned = nil
+	mourned := l.contextEnds
+	l.contextEnds = nil
 	var reports []Undelivered
 	l.s.Drain(func(f *subsys.Header) {
 		if f.Type == wire.TypeData && isReported(f) {
@@ -356,7 +356,7 @@ func (l *link) bury() {
 	l.full.fireAll()
 	l.behind.fireAll()
 	l.empty.fireAll()
-	l.settle()
+	l.flushCounters()
 	l.mu.Unlock()
 	l.d.unlink(l)
 	l.d.inBackground(l.leave) // this goroutine may hold the token, and locks
@@ -364,10 +364,10 @@ func (l *link) bury() {
 		l.d.report(u)
 	}
 	if ended != nil {
-		l.d.mourn(l.peer, ended, cause)
+		l.d.notifyContextEnd(l.peer, ended, cause)
 	}
 	for _, g := range mourned {
-		g.leave()
+		g.linkEnded()
 	}
 	l.mu.Lock()
 }
@@ -378,7 +378,7 @@ func (l *link) context() resource.GID { return l.peer }
 // refuse tells the peer that a message from it was in vain.
 func (l *link) refuse(in *inflow, src uint32, tag uint64, size int) {
 	l.push(wire.TypeGone, in.dst, src, tag, lost(src, size)...)
-	l.speak()
+	l.postPushed()
 }
 
 // ends tells the peer that a resource is gone. The next goroutine that works on received frames
@@ -392,8 +392,8 @@ func (l *link) ends(in *inflow) {
 	l.closedIn = append(l.closedIn, in)
 	l.attend()
 	l.mu.Unlock()
-	l.sayGone(in.dst)
-	l.speak()
+	l.queueGone(in.dst)
+	l.postPushed()
 }
 
 // forget drops the accounts with resources that are gone: serials are not used again. The token
@@ -412,11 +412,11 @@ func (l *link) forget(ended []*inflow) {
 // leave gives back to the mailboxes the credit that the peer has not used, after the link has
 // ended. It runs in a goroutine of its own.
 func (l *link) leave() {
-	l.d.take()
+	l.d.takeToken()
 	ins := l.inflows
 	l.dropParts()
 	l.inflows, l.lastFlow, l.hasLeft = map[uint32]*inflow{}, nil, true
-	l.d.give()
+	l.d.giveToken()
 	for _, in := range ins {
 		if in.mb != nil {
 			in.mb.leave(in)
@@ -477,7 +477,7 @@ func (l *link) bye() {
 	if l.s.IsQuiet() && l.s.Pending() == 1 {
 		_ = l.s.Acked(l.s.Sent()) // no context acknowledges a goodbye
 	}
-	l.awaitPen() // so that bury runs here, and not after Close in another goroutine that writes
+	l.awaitPen() // so that clean runs here, and not after Close in another goroutine that writes
 	l.act(l.life.Ends(ErrClosed))
 	l.mu.Unlock()
 }

@@ -15,11 +15,11 @@ type (
 	levelParked   struct{} // progress.parkedMu
 )
 
-func (levelToken) Place() (int, string)    { return 10, "token" }
-func (levelSpread) Place() (int, string)   { return 20, "spread" }
-func (levelEndpoint) Place() (int, string) { return 25, "endpoint" }
-func (levelMailbox) Place() (int, string)  { return 40, "mailbox" }
-func (levelLink) Place() (int, string)     { return 50, "link" }
-func (levelContext) Place() (int, string)  { return 60, "context" }
-func (levelWatched) Place() (int, string)  { return 70, "watched" }
-func (levelParked) Place() (int, string)   { return 80, "parked" }
+func (levelToken) Depth() (int, string)    { return 10, "token" }
+func (levelSpread) Depth() (int, string)   { return 20, "spread" }
+func (levelEndpoint) Depth() (int, string) { return 25, "endpoint" }
+func (levelMailbox) Depth() (int, string)  { return 40, "mailbox" }
+func (levelLink) Depth() (int, string)     { return 50, "link" }
+func (levelContext) Depth() (int, string)  { return 60, "context" }
+func (levelWatched) Depth() (int, string)  { return 70, "watched" }
+func (levelParked) Depth() (int, string)   { return 80, "parked" }

@@ -37,9 +37,9 @@ type inflow struct {
 	need     uint64   // the sender waits for credit up to this; 0: it does not wait
 	pin      *pin     // the pin of the last message that was stored
 	waiters  waitlist // goroutines of a sender in this process that wait for credit
-	left     bool     // the link has ended
+	hasLeft  bool     // the link has ended
 	endings  endings  // functions of a sender in this process; see OnEnd
-	terms
+	creditTerms
 
 	replies atomic.Pointer[Flow] // the flow to the replies of the sender's context; nil before the first reply
 }
@@ -60,8 +60,8 @@ type origin interface {
 	ends(in *inflow)
 }
 
-// over reports whether a message charged c exceeds what its sender was granted.
-func (in *inflow) over(c uint64) bool {
+// exceedsCredit reports whether a message charged c exceeds what its sender was granted.
+func (in *inflow) exceedsCredit(c uint64) bool {
 	if in.mb != nil {
 		in.mb.mu.Lock()
 		defer in.mb.mu.Unlock()
@@ -71,7 +71,7 @@ func (in *inflow) over(c uint64) bool {
 	}
 	granted := in.granted
 	if in.mb != nil && !in.hasEntered { // the mailbox has just been closed, which the sender does not know yet
-		granted = in.mb.termsOf(in).first
+		granted = in.mb.creditTermsOf(in).first
 	}
 	return in.received+in.expected+c > granted
 }
@@ -111,42 +111,42 @@ type Mailbox struct {
 	limit  uint64
 	unit   uint64 // the least that a message of a sender that knows it is charged; 0: overhead
 
-	mu         lock.Mutex[levelMailbox]
-	first      *Message
-	last       *Message
-	count      int
-	stored     uint64               // charged bytes of the stored messages
-	promise    uint64               // charged bytes granted and not yet consumed, including stored ones
-	budgeted   int64                // the part of promise that the budget counts
-	coming     int64                // the part of budgeted that has not arrived
-	dense      uint64               // bytes of which twice as many may be held, however little is stored
-	held       uint64               // bytes of memory that the stored messages keep from reuse
-	pins       *pin                 // unused pins
-	pinAgain   *pin                 // the pin of the last message that was put back
-	compacted  *Message             // the last message that compact came to
-	swept      *Message             // the last message that sweep came to
-	sweeps     uint32               // how often sweep has been called
-	sweeper    *time.Timer          // calls sweep; nil until first set
-	isSweeping bool                 // the sweeper is set
-	sparse     int                  // sparse pins; while there are any, the sweeper is set
-	inflows    map[*inflow]struct{} // accounts of all contexts that send, or may
-	flows      int                  // contexts that send
-	window     uint64               // the share of each of them in the limit
-	needy      []*inflow            // senders that wait for more credit, in order
-	over       *inflow              // the one sender with a grant beyond the limit; nil: none
-	overEnd    uint64               // the end of that grant: over becomes nil when as much is consumed
-	suspect    suspect              // the sender with such a grant when judgeHolder looked last
-	judging    *time.Timer          // calls judgeHolder; nil: no sender waits
-	stuck      stuckWatch
-	closed     bool
-	losses     losses // lost messages of the resource
-	waiters    receivers
-	matcher    *matcher // finds messages for receives with selectors; nil until a receive has passed messages over
-	monitors   *monitor // monitors that put a message into this mailbox
-	gone       *inflow  // the account of those messages; nil before the first
+	mu            lock.Mutex[levelMailbox]
+	first         *Message
+	last          *Message
+	count         int
+	stored        uint64               // charged bytes of the stored messages
+	promise       uint64               // charged bytes granted and not yet consumed, including stored ones
+	budgeted      int64                // the part of promise that the budget counts
+	outstanding   int64                // the part of budgeted that has not arrived
+	dense         uint64               // bytes of which twice as many may be held, however little is stored
+	held          uint64               // bytes of memory that the stored messages keep from reuse
+	pins          *pin                 // unused pins
+	pinAgain      *pin                 // the pin of the last message that was put back
+	compacted     *Message             // the last message that compact came to
+	swept         *Message             // the last message that sweep came to
+	sweeps        uint32               // how often sweep has been called
+	sweeper       *time.Timer          // calls sweep; nil until first set
+	isSweeping    bool                 // the sweeper is set
+	sparse        int                  // sparse pins; while there are any, the sweeper is set
+	inflows       map[*inflow]struct{} // accounts of all contexts that send, or may
+	flows         int                  // contexts that send
+	window        uint64               // the share of each of them in the limit
+	needy         []*inflow            // senders that wait for more credit, in order
+	oversize      *inflow              // the one sender with a grant beyond the limit; nil: none
+	oversizeEnd   uint64               // the end of that grant: oversize becomes nil when as much is consumed
+	oversizeSeen  oversizeProgress     // the sender with such a grant when checkOversize looked last
+	oversizeTimer *time.Timer          // calls checkOversize; nil: no sender waits
+	stuck         stuckWatch
+	closed        bool
+	losses        losses // lost messages of the resource
+	waiters       receivers
+	matcher       *matcher // finds messages for receives with selectors; nil until a receive has passed messages over
+	monitors      *monitor // monitors that put a message into this mailbox
+	gone          *inflow  // the account of those messages; nil before the first
 
-	doubting   *time.Timer // calls lookAtDoubts; nil until first set
-	isDoubting bool        // doubting is set
+	originTimer      *time.Timer // calls checkOrigins; nil until first set
+	isOriginTimerSet bool        // originTimer is set
 
 	posts  map[posting]*Posted // the first Posted of each origin and tag; nil: none
 	posted atomic.Int32        // how many are in posts
@@ -154,8 +154,8 @@ type Mailbox struct {
 	handle   func(*Message) bool // called for each message; nil: messages wait for receivers
 	handling bool
 
-	calls     *calls // the calls, in the mailbox for replies; else nil
-	callsNone bool   // the resource begins no further calls; the mu of calls.box guards it
+	calls       *calls // the calls, in the mailbox for replies; else nil
+	callsClosed bool   // the resource begins no further calls; the mu of calls.box guards it
 }
 
 // newMailbox returns an empty mailbox with a limit in charged bytes.
@@ -200,7 +200,7 @@ func (m *Mailbox) deliver(in *inflow, fs []subsys.Frame, size int, call uint64) 
 	}
 	in.received += c
 	m.stored += c
-	m.comes(in, -int64(c))
+	m.addOutstanding(in, -int64(c))
 	for len(fs) > 0 {
 		n := 1
 		for n < len(fs) && n < parcelLen && fs[n].Buf == fs[0].Buf {
@@ -236,7 +236,7 @@ func (m *Mailbox) put(msg *Message) {
 	if m.waiters.first != nil {
 		if w := m.receiver(msg); w != nil {
 			w.msg = msg
-			w.who, w.grant = m.consume(msg)
+			w.grantee, w.grant = m.consume(msg)
 			w.finish()
 			return
 		}
@@ -249,7 +249,7 @@ func (m *Mailbox) put(msg *Message) {
 	}
 	m.last = msg
 	m.count++
-	if m.hold(msg); m.held > 2*m.dense {
+	if m.countMemory(msg); m.held > 2*m.dense {
 		m.compact()
 	}
 	if m.handle != nil && !m.handling && !m.closed {
@@ -271,7 +271,7 @@ func (m *Mailbox) serve() {
 			return
 		}
 		in := msg.in
-		m.leaveWith(msg)
+		m.handOut(msg)
 		if !m.handle(msg) {
 			m.refuse(in, msg)
 		}
@@ -283,7 +283,7 @@ func (m *Mailbox) serve() {
 func (m *Mailbox) refuse(in *inflow, msg *Message) {
 	if msg.call != 0 {
 		in.from.unanswered(in, msg.from.Serial(), msg.call, wire.WhyGone)
-		msg.forgo()
+		msg.clearCall()
 		return
 	}
 	in.from.refuse(in, msg.from.Serial(), msg.tag, msg.Len())
@@ -321,12 +321,12 @@ func (m *Mailbox) unlink(msg *Message) {
 	}
 	msg.next, msg.prev = nil, nil
 	m.count--
-	m.unhold(msg)
+	m.uncountMemory(msg)
 }
 
 // consume accounts for a message that leaves the mailbox. It returns a sender to tell of new
 // credit, and that credit, or 0. mu must be held.
-func (m *Mailbox) consume(msg *Message) (who *inflow, grant uint64) {
+func (m *Mailbox) consume(msg *Message) (grantee *inflow, grant uint64) {
 	in := msg.in
 	if msg.isGone { // the message took no credit
 		return nil, 0
@@ -334,19 +334,19 @@ func (m *Mailbox) consume(msg *Message) (who *inflow, grant uint64) {
 	c := in.charge(len(msg.data))
 	m.stored -= c
 	in.consumed += c
-	m.promises(in, -int64(c))
-	if m.over == in && in.consumed >= m.overEnd {
-		m.overEnds()
+	m.addPromised(in, -int64(c))
+	if m.oversize == in && in.consumed >= m.oversizeEnd {
+		m.endOversize()
 	}
 	if len(m.needy) > 0 {
 		if in.need != 0 && in.need-in.consumed <= in.first {
 			return in, m.give(in)
 		}
-		if who = m.next(); who != nil {
-			return who, m.give(who)
+		if grantee = m.next(); grantee != nil {
+			return grantee, m.give(grantee)
 		}
 	}
-	if in.left {
+	if in.hasLeft {
 		return in, 0
 	}
 	return in, m.grant(in)
@@ -374,8 +374,8 @@ func (m *Mailbox) grant(in *inflow) uint64 {
 				return 0
 			}
 		}
-		m.promises(in, int64(more))
-		m.comes(in, int64(more))
+		m.addPromised(in, int64(more))
+		m.addOutstanding(in, int64(more))
 		in.granted += more
 		return in.granted
 	}
@@ -389,7 +389,7 @@ func (m *Mailbox) fits(in *inflow) bool {
 	switch {
 	case out <= in.first, m.promise+more <= m.roof(in) && more <= m.d.unpromised(in):
 		return true
-	case m.over != nil && m.over != in && !(m.over.received >= m.overEnd && m.awaits(in, true)):
+	case m.oversize != nil && m.oversize != in && !(m.oversize.received >= m.oversizeEnd && m.awaits(in, true)):
 		return false
 	case out > max(m.limit, charge(MaxMessage)), !m.d.fits(m, in):
 		return false
@@ -436,18 +436,18 @@ func (m *Mailbox) next() *inflow {
 
 // give grants what a sender waits for, which then waits no longer. mu must be held.
 func (m *Mailbox) give(in *inflow) uint64 {
-	m.promises(in, int64(in.need-in.granted))
-	m.comes(in, int64(in.need-in.granted))
+	m.addPromised(in, int64(in.need-in.granted))
+	m.addOutstanding(in, int64(in.need-in.granted))
 	if in.need-in.consumed > in.first && (m.promise > m.roof(in) || m.d.overpromised(in)) {
 		if m.d.counts(in) {
-			m.d.over.CompareAndSwap(nil, in)
-			if m.over != nil {
-				m.d.over.CompareAndSwap(m.over, in)
+			m.d.oversize.CompareAndSwap(nil, in)
+			if m.oversize != nil {
+				m.d.oversize.CompareAndSwap(m.oversize, in)
 			}
 		} else {
-			m.overEnds() // of the sender before: its message has arrived
+			m.endOversize() // of the sender before: its message has arrived
 		}
-		m.over, m.overEnd = in, in.need
+		m.oversize, m.oversizeEnd = in, in.need
 	}
 	in.granted = in.need
 	m.unneed(in)
@@ -474,7 +474,7 @@ func (m *Mailbox) needs(in *inflow, total uint64) (grant uint64, err error) {
 	case m.closed:
 		return 0, ErrGone
 	case in.hasEntered:
-	case total <= m.termsOf(in).first: // the peer waits for the end of the resource, and may never send
+	case total <= m.creditTermsOf(in).first: // the peer waits for the end of the resource, and may never send
 		return 0, nil
 	default:
 		m.enter(in)
@@ -499,8 +499,8 @@ func (m *Mailbox) want(in *inflow, total uint64) (grant uint64) {
 			grant = m.give(in)
 		} else {
 			m.d.hungry.Store(true)
-			if m.judging == nil {
-				m.judging = time.AfterFunc(m.d.holdMost(), m.judgeHolder)
+			if m.oversizeTimer == nil {
+				m.oversizeTimer = time.AfterFunc(m.d.oversizeTimeout(), m.checkOversize)
 			}
 			m.watchStuck()
 		}
@@ -532,11 +532,11 @@ func (m *Mailbox) takeBack(in *inflow, total, held uint64) error {
 
 // lower lowers to total what a sender was granted. mu must be held.
 func (m *Mailbox) lower(in *inflow, total uint64) {
-	m.promises(in, -int64(in.granted-total))
-	m.comes(in, -int64(in.granted-total))
+	m.addPromised(in, -int64(in.granted-total))
+	m.addOutstanding(in, -int64(in.granted-total))
 	in.granted = total
-	if m.over == in {
-		m.overEnds()
+	if m.oversize == in {
+		m.endOversize()
 	}
 }
 
@@ -577,10 +577,10 @@ func (m *Mailbox) list(in *inflow) {
 // enter counts a listed context among those that send to the mailbox, which is open: the context's
 // first message is on its way. leave undoes that. mu must be held.
 func (m *Mailbox) enter(in *inflow) {
-	in.terms, in.hasEntered = m.termsOf(in), true
+	in.creditTerms, in.hasEntered = m.creditTermsOf(in), true
 	in.granted = in.first
-	m.promises(in, int64(in.first))
-	m.comes(in, int64(in.first))
+	m.addPromised(in, int64(in.first))
+	m.addOutstanding(in, int64(in.first))
 	m.share(m.flows + 1)
 }
 
@@ -600,15 +600,15 @@ func (m *Mailbox) leave(in *inflow) {
 	defer func() { ended.callAll(ErrClosed) }() // only a context of this process has functions here, and it closes
 	m.mu.Lock()
 	defer m.nextNeedy()
-	m.promises(in, -int64(in.granted-in.received)) // what is stored is consumed later
-	m.comes(in, -int64(in.granted-in.received))
-	in.granted, in.left = in.received, true
+	m.addPromised(in, -int64(in.granted-in.received)) // what is stored is consumed later
+	m.addOutstanding(in, -int64(in.granted-in.received))
+	in.granted, in.hasLeft = in.received, true
 	m.unneed(in)
 	in.waiters.fireAll()
 	ended = in.endings.take()
 	delete(m.inflows, in)
-	if m.over == in {
-		m.overEnds()
+	if m.oversize == in {
+		m.endOversize()
 	}
 	if in.hasEntered {
 		m.share(m.flows - 1)
@@ -619,10 +619,10 @@ func (m *Mailbox) leave(in *inflow) {
 // after the first sender, which may have given up meanwhile: nothing that it sends would then be
 // consumed and let the next sender have credit. mu must be held; nextNeedy releases it.
 func (m *Mailbox) nextNeedy() {
-	for who := m.next(); who != nil; who = m.next() {
-		m.give(who)
+	for grantee := m.next(); grantee != nil; grantee = m.next() {
+		m.give(grantee)
 		m.mu.Unlock()
-		who.from.credit(m, who)
+		grantee.from.credit(m, grantee)
 		m.mu.Lock()
 	}
 	m.mu.Unlock()
@@ -648,7 +648,7 @@ func (m *Mailbox) Recv(ctx context.Context, sel ...Select) (*Message, error) {
 	}
 	m.mu.Lock()
 	if msg := m.match(f); msg != nil {
-		return m.leaveWith(msg), nil
+		return m.handOut(msg), nil
 	}
 	if m.closed {
 		m.mu.Unlock()
@@ -657,8 +657,8 @@ func (m *Mailbox) Recv(ctx context.Context, sel ...Select) (*Message, error) {
 	w := m.d.waiter()
 	w.sel = *f
 	m.waiters.push(w)
-	if !m.isDoubting && f.namesOrigins() {
-		m.doubts()
+	if !m.isOriginTimerSet && f.namesOrigins() {
+		m.startOriginTimer()
 	}
 	if len(m.needy) > 0 {
 		m.watchStuck()
@@ -675,14 +675,14 @@ func (m *Mailbox) Recv(ctx context.Context, sel ...Select) (*Message, error) {
 		}
 		m.mu.Unlock()
 	}
-	if w.doubt != nil {
-		w.doubt.over()
+	if w.origins != nil {
+		w.origins.stop()
 	}
-	msg, who, grant, cause := w.msg, w.who, w.grant, w.cause
+	msg, grantee, grant, cause := w.msg, w.grantee, w.grant, w.cause
 	m.d.doneWaiting(w)
 	switch {
 	case msg != nil:
-		return m.left(msg, who, grant), nil
+		return m.finishHandOut(msg, grantee, grant), nil
 	case cause != nil:
 		err = cause
 	case err == nil: // fired without a message
@@ -696,22 +696,22 @@ func (m *Mailbox) receiving(err error) error {
 	return fmt.Errorf("rocl: receiving at %v: %w", m.d.self.WithSerial(m.serial), err)
 }
 
-// leaveWith lets msg, which is unlinked, leave the mailbox. mu must be held; leaveWith releases it.
-func (m *Mailbox) leaveWith(msg *Message) *Message {
-	who, grant := m.consume(msg)
+// handOut lets msg, which is unlinked, leave the mailbox. mu must be held; handOut releases it.
+func (m *Mailbox) handOut(msg *Message) *Message {
+	grantee, grant := m.consume(msg)
 	m.mu.Unlock()
-	return m.left(msg, who, grant)
+	return m.finishHandOut(msg, grantee, grant)
 }
 
-// left tells a sender, with the account who, of the credit that msg has left behind. mu must not be
+// finishHandOut tells a sender, with the account grantee, of the credit that msg has left behind. mu must not be
 // held.
-func (m *Mailbox) left(msg *Message, who *inflow, grant uint64) *Message {
+func (m *Mailbox) finishHandOut(msg *Message, grantee *inflow, grant uint64) *Message {
 	if msg.d != nil { // the message is in no parcel
 		msg.isHeld = true
 		msg.d.held.Add(1)
 	}
 	if grant != 0 {
-		who.from.credit(m, who)
+		grantee.from.credit(m, grantee)
 		m.mu.Lock()
 		m.nextNeedy()
 	}
@@ -726,7 +726,7 @@ func (m *Mailbox) TryRecv(sel ...Select) (*Message, error) {
 		return nil, err
 	}
 	m.unlink(msg)
-	return m.leaveWith(msg), nil
+	return m.handOut(msg), nil
 }
 
 // An Envelope describes a message that is not received yet.
@@ -769,7 +769,7 @@ func (m *Mailbox) lookFor(sel []Select) (*Message, error) {
 		if try > 0 {
 			return nil, ErrEmpty
 		}
-		m.d.glance()
+		m.d.pollOnce()
 	}
 }
 
@@ -788,13 +788,13 @@ func (m *Mailbox) Close() {
 		m.mu.Unlock()
 		return
 	}
-	m.noMore()
-	m.overEnds()
-	if m.judging != nil {
-		m.judging.Stop()
+	m.dropPromises()
+	m.endOversize()
+	if m.oversizeTimer != nil {
+		m.oversizeTimer.Stop()
 	}
-	if m.doubting != nil {
-		m.doubting.Stop()
+	if m.originTimer != nil {
+		m.originTimer.Stop()
 	}
 	m.stuck.end()
 	m.closed = true
@@ -811,7 +811,7 @@ func (m *Mailbox) Close() {
 		in.waiters.fireAll()
 	}
 	m.mu.Unlock()
-	m.d.calls.endOf(m)
+	m.d.calls.endMailboxCalls(m)
 	m.d.forget(m)
 	m.unmonitor()
 	closing := m.d.hasBegunClosing() // then all links hear a goodbye
@@ -820,7 +820,7 @@ func (m *Mailbox) Close() {
 			in.from.ends(in)
 		}
 		if ended := m.takeEndings(in); ended != nil {
-			m.tellEnd(in, ended)
+			m.notifyEnd(in, ended)
 		}
 	}
 	for msgs != nil {

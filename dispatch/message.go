@@ -115,7 +115,7 @@ func (m *Message) Buffer() *buffers.Buffer {
 // The release of a request without a reply is told to its sender: the call fails with ErrNoReply.
 func (m *Message) Release() {
 	if m.call != 0 {
-		m.isDone()
+		m.endRequest()
 	}
 	buf, d, p := m.buf, m.d, m.parcel
 	m.data, m.read, m.buf, m.d, m.parcel, m.in, m.isGone, m.isSent = nil, 0, nil, nil, nil, nil, false, false

@@ -16,7 +16,7 @@ type monitor struct {
 	tag        uint64
 	cancel     func() bool // cancels OnEnd; nil while OnEnd has not returned
 	release    func() bool // ends context.AfterFunc; nil: the monitor's context never ends
-	isOver     bool        // the message has been put, or is not wanted any more
+	hasEnded   bool        // the message has been put, or is not wanted any more
 	next, prev *monitor    // neighbours in m's list
 }
 
@@ -56,12 +56,12 @@ func (m *Mailbox) Monitor(ctx context.Context, of resource.GID, tag uint64) (sto
 		release = context.AfterFunc(ctx, w.stop)
 	}
 	m.mu.Lock()
-	isOver := w.isOver
-	if !isOver {
+	hasEnded := w.hasEnded
+	if !hasEnded {
 		w.cancel, w.release = cancel, release
 	}
 	m.mu.Unlock()
-	if isOver {
+	if hasEnded {
 		w.drop(cancel, release)
 	}
 	return w.stop, nil
@@ -95,10 +95,10 @@ func (w *monitor) stop() {
 // end takes w out of the list. It reports whether w was in it, and returns the functions for drop.
 // m.mu must be held.
 func (w *monitor) end() (isFirst bool, cancel, release func() bool) {
-	if w.isOver {
+	if w.hasEnded {
 		return false, nil, nil
 	}
-	w.isOver = true
+	w.hasEnded = true
 	if w.prev != nil {
 		w.prev.next = w.next
 	} else {

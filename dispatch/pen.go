@@ -34,10 +34,10 @@ const (
 	penFull
 )
 
-// calls reports whether a goroutine writes, and makes that goroutine take mu and check again before
-// it puts the pen down. If calls returns false, no goroutine writes while mu is held. mu must be
+// callWriter reports whether a goroutine writes, and makes that goroutine take mu and check again before
+// it puts the pen down. If callWriter returns false, no goroutine writes while mu is held. mu must be
 // held.
-func (l *link) calls() bool {
+func (l *link) callWriter() bool {
 	for {
 		switch l.pen.Load() {
 		case penWriting:
@@ -55,7 +55,7 @@ func (l *link) calls() bool {
 // seize makes the caller the writer. It reports false if another goroutine writes, which then
 // checks again, or if the connection is full. mu must be held.
 func (l *link) seize() bool {
-	if l.calls() || l.pen.Load() == penFull {
+	if l.callWriter() || l.pen.Load() == penFull {
 		return false
 	}
 	l.pen.Store(penWriting)
@@ -69,7 +69,7 @@ func (l *link) putDown(to uint32) {
 	l.release()
 	l.unwritten.Broadcast()
 	if l.life.State() == life.Dying {
-		l.bury()
+		l.clean()
 	}
 }
 
@@ -147,21 +147,21 @@ func (l *link) leaves(rounds int) bool {
 // awaitPen waits until no goroutine writes. mu must be held; awaitPen releases it while it waits.
 func (l *link) awaitPen() {
 	l.awaited++
-	for l.calls() { // the wait is short: a connection never blocks
+	for l.callWriter() { // the wait is short: a connection never blocks
 		l.unwritten.Wait()
 	}
 	l.awaited--
 }
 
-// hold waits until no goroutine writes, and prevents new writers until unhold. mu must be held;
-// hold releases it while it waits.
-func (l *link) hold() {
+// blockWriters waits until no goroutine writes, and prevents new writers until unblockWriters. mu must be held;
+// blockWriters releases it while it waits.
+func (l *link) blockWriters() {
 	l.binders++
 	l.awaitPen()
 }
 
-// unhold ends hold. mu must be held; unhold releases it for a while.
-func (l *link) unhold() {
+// unblockWriters ends blockWriters. mu must be held; unblockWriters releases it for a while.
+func (l *link) unblockWriters() {
 	l.binders--
 	l.write()
 }
@@ -177,19 +177,19 @@ func (l *link) onWritable(c subsys.Conn) {
 	l.mu.Unlock()
 }
 
-// sayAck acknowledges in a frame of its own, if the session has no other frame to send. mu must be
-// held; sayAck releases it for a while.
-func (l *link) sayAck(c subsys.Conn) {
+// sendAck acknowledges in a frame of its own, if the session has no other frame to send. mu must be
+// held; sendAck releases it for a while.
+func (l *link) sendAck(c subsys.Conn) {
 	if !l.s.IsQuiet() || !l.seize() {
 		// A frame that is queued from now on carries the acknowledgement. The frames that wait or
 		// are being written may all be older, so the next tick checks again.
 		l.d.acksDue.Store(true)
 		return
 	}
-	told := l.s.Tell()
+	ack := l.s.TakeAck()
 	fs := &l.ack // a local frame would be garbage
 	fs[0] = subsys.Frame{}
-	fs[0].Type, fs[0].Ack = wire.TypeAck, told
+	fs[0].Type, fs[0].Ack = wire.TypeAck, ack
 	before := l.writable
 	l.mu.Unlock()
 	n, err := c.Send(fs[:])
@@ -202,7 +202,7 @@ func (l *link) sayAck(c subsys.Conn) {
 			if l.writable == before {
 				to = penFull
 			}
-			l.s.Untell(told)
+			l.s.UntakeAck(ack)
 			l.d.acksDue.Store(true)
 		}
 	}

@@ -89,7 +89,7 @@ func (l *link) unpart(p *part, in *inflow) {
 	l.parts = l.parts[:last]
 }
 
-// onBegin judges the length of a message that comes in pieces. The message gets memory with its
+// onBegin checks the length of a message that comes in pieces. The message gets memory with its
 // first piece. The token must be held.
 func (l *link) onBegin(f *subsys.Frame) error {
 	if len(f.Data) != 4 || l.part(f.Dst) != nil || len(l.parts) == session.MaxParted {
@@ -104,7 +104,7 @@ func (l *link) onBegin(f *subsys.Frame) error {
 		return fmt.Errorf("%w: a message of %d bytes in pieces", ErrProtocol, total)
 	}
 	in := l.inflow(f.Dst)
-	if in.mb != nil && in.over(in.charge(int(total))) {
+	if in.mb != nil && in.exceedsCredit(in.charge(int(total))) {
 		return fmt.Errorf("%w: message of %d bytes to %d exceeds its credit", ErrProtocol, total, f.Dst)
 	}
 	if in.mb == nil || !in.mb.expect(in, in.charge(int(total))) {
@@ -116,9 +116,9 @@ func (l *link) onBegin(f *subsys.Frame) error {
 	return nil
 }
 
-// judgePiece checks that a piece is the next one of its message. It returns nil without an error if
+// checkPiece checks that a piece is the next one of its message. It returns nil without an error if
 // the piece is of no use, because the resource does not exist. The token must be held.
-func (l *link) judgePiece(h *subsys.Header) (*part, *inflow, error) {
+func (l *link) checkPiece(h *subsys.Header) (*part, *inflow, error) {
 	p, in := l.part(h.Dst), l.inflow(h.Dst)
 	switch {
 	case p == nil && in.mb == nil: // the sender has been told, or will be
@@ -193,7 +193,7 @@ func (p *part) makeOwn(l *link, f *subsys.Frame) error {
 // onPiece takes a piece, which may already have been read into its place. It delivers the message
 // with the last piece. The token must be held.
 func (l *link) onPiece(f *subsys.Frame) error {
-	p, in, err := l.judgePiece(&f.Header)
+	p, in, err := l.checkPiece(&f.Header)
 	if p == nil || err != nil {
 		return err
 	}
@@ -223,13 +223,13 @@ func (l *link) onPiece(f *subsys.Frame) error {
 	}
 	whole, b := *p, p.buf
 	l.unpart(p, in)
-	g := &l.whole[0]
+	g := &l.assembled[0]
 	g.Len, g.Type, g.Tag, g.Src, g.Dst = uint32(whole.total), wire.TypeData, whole.tag, whole.src, whole.dst
 	g.Data, g.Buf, g.Spare = b.Bytes(), b, true
 	if whole.call != 0 {
-		g.Flags, l.coming = wire.FlagCall, coming{whole.dst, whole.src, whole.call}
+		g.Flags, l.nextCall = wire.FlagCall, nextCall{whole.dst, whole.src, whole.call}
 	}
-	err = l.work(l.whole[:])
+	err = l.work(l.assembled[:])
 	if g.Buf != nil {
 		g.Buf.Release()
 	}

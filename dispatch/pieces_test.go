@@ -242,8 +242,8 @@ func TestSmallPassesLarge(t *testing.T) {
 // partOf returns how much of the message in pieces to a mailbox has come.
 func partOf(d *Dispatcher, from *Dispatcher, mb *Mailbox) int {
 	l, _ := onlyLink(d, from)
-	l.d.take()
-	defer l.d.give()
+	l.d.takeToken()
+	defer l.d.giveToken()
 	if p := l.part(mb.serial); p != nil {
 		return p.have
 	}
@@ -371,7 +371,7 @@ func TestEndInTheMidst(t *testing.T) {
 			g.let(1 << 40)
 			wantReports(t, told, bufs, want)
 			eventually.True(t, "nothing is kept", func() bool {
-				b.glance()
+				b.pollOnce()
 				return b.cfg.Pool.Stats().InUse <= 4 // runs and blocks
 			})
 		})
@@ -392,9 +392,9 @@ func TestReportedAsItEnds(t *testing.T) {
 	l.die(fmt.Errorf("%w: in the midst", ErrGone))
 	gone := subsys.Frame{Header: subsys.Header{Type: wire.TypeGone, Dst: 1, Src: 7, Tag: 0, Len: 4}}
 	gone.Data = lost(7, bufs[0].Len())
-	l.d.take() // the token of the goroutine that works on a batch which came before
+	l.d.takeToken() // the token of the goroutine that works on a batch which came before
 	err = l.control(&gone)
-	l.d.give()
+	l.d.giveToken()
 	if err != nil {
 		t.Error(err)
 	}
@@ -565,9 +565,9 @@ func TestBehindWhatIsGone(t *testing.T) {
 	passed := make(chan error, 1)
 	go func() { passed <- last.passed(brief(t)) }()
 	eventually.True(t, "who waits", func() bool { l.mu.Lock(); defer l.mu.Unlock(); return l.behind.first != nil })
-	l.d.take()
+	l.d.takeToken()
 	err = l.control(&subsys.Frame{Header: subsys.Header{Type: wire.TypeGone, Dst: 1}})
-	l.d.give()
+	l.d.giveToken()
 	if err != nil {
 		t.Fatal(err)
 	}

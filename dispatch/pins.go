@@ -33,9 +33,9 @@ const (
 	sweepMost  = 4096 // messages that one sweep checks
 )
 
-// hold counts the memory of msg, which is stored from now on. A message that needs at least half of
+// countMemory counts the memory of msg, which is stored from now on. A message that needs at least half of
 // its buffer has no pin, nor has a message that came from no context. mu must be held.
-func (m *Mailbox) hold(msg *Message) {
+func (m *Mailbox) countMemory(msg *Message) {
 	in := msg.in
 	if msg.isGone { // the message has no payload
 		return
@@ -125,8 +125,8 @@ func (m *Mailbox) sweep() {
 	m.sweeper.Reset(sweepEvery)
 }
 
-// unhold undoes hold. mu must be held.
-func (m *Mailbox) unhold(msg *Message) {
+// uncountMemory undoes countMemory. mu must be held.
+func (m *Mailbox) uncountMemory(msg *Message) {
 	p := msg.pin
 	if p == nil {
 		m.held -= msg.kept
@@ -201,7 +201,7 @@ func (m *Mailbox) copyOut(msg *Message) *Message {
 		own = m.d.message()
 		own.from, own.tag, own.in, own.prev, own.next = msg.from, msg.tag, msg.in, msg.prev, msg.next
 		own.call = msg.call
-		msg.forgo()
+		msg.clearCall()
 		if own.prev != nil {
 			own.prev.next = own
 		} else {
@@ -216,7 +216,7 @@ func (m *Mailbox) copyOut(msg *Message) *Message {
 			m.matcher.moved(msg, own)
 		}
 	}
-	m.unhold(msg)
+	m.uncountMemory(msg)
 	if msg.parcel != nil {
 		msg.in, msg.prev, msg.next = nil, nil, nil
 		msg.Release()
@@ -225,7 +225,7 @@ func (m *Mailbox) copyOut(msg *Message) *Message {
 	}
 	own.buf, own.data = b, b.Bytes()
 	latest := own.in.pin // messages that follow may lie in this block
-	m.hold(own)
+	m.countMemory(own)
 	own.in.pin = latest
 	return own
 }

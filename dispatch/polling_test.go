@@ -383,7 +383,7 @@ func TestPollerAcknowledges(t *testing.T) {
 		return l.s.IsIdle()
 	}
 	eventually.True(t, "the first is acknowledged", idle)
-	eventually.True(t, "the keeper rests", a.resting.Load)
+	eventually.True(t, "the keeper rests", a.keeperParked.Load)
 	m := box(t, a, 1, 0)
 	ctx, cancel := context.WithCancel(soon(t))
 	var waiting sync.WaitGroup

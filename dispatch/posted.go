@@ -90,9 +90,9 @@ func (p *Posted) fire() {
 // hand gives a message of the mailbox to p, which is in no list. m.mu must be held.
 func (p *Posted) hand(msg *Message) {
 	p.msg = msg
-	if who, grant := p.m.consume(msg); grant != 0 { // Wait, which could tell the sender, may be called much later
+	if grantee, grant := p.m.consume(msg); grant != 0 { // Wait, which could tell the sender, may be called much later
 		p.m.d.inBackground(func() {
-			who.from.credit(p.m, who)
+			grantee.from.credit(p.m, grantee)
 			p.m.mu.Lock()
 			p.m.nextNeedy()
 		})
@@ -193,8 +193,8 @@ func (p *Posted) Wait(ctx context.Context) (*Message, error) {
 	m.d.doneWaiting(p.w)
 	switch {
 	case p.msg != nil:
-		msg := m.left(p.msg, nil, 0)
-		p.into.settle(m.d, msg)
+		msg := m.finishHandOut(p.msg, nil, 0)
+		p.into.copyIn(m.d, msg)
 		return msg, nil
 	case p.err != nil:
 		err = p.err
@@ -206,8 +206,8 @@ func (p *Posted) Wait(ctx context.Context) (*Message, error) {
 // between the check and the move, since the token is held.
 func (p *Posted) withdraw() {
 	m := p.m
-	m.d.take()
-	defer m.d.give()
+	m.d.takeToken()
+	defer m.d.giveToken()
 	m.mu.Lock()
 	hasCome := p.msg != nil
 	if !hasCome {

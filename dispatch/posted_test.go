@@ -34,7 +34,7 @@ func sendRandom(t *testing.T, from *Dispatcher, to *Mailbox, tag uint64, n int) 
 }
 
 // The payload of a message lies in the memory that was posted for it, if it fits, even if the
-// message came first. Over TCP large payloads are read into that memory: next to nothing is copied.
+// message came first. CheckTransport TCP large payloads are read into that memory: next to nothing is copied.
 func TestPosted(t *testing.T) {
 	for name, tr := range allTransports(t) {
 		t.Run(name, func(t *testing.T) {
@@ -53,7 +53,7 @@ func TestPosted(t *testing.T) {
 						if isLate {
 							sendRandom(t, a, mb, 3, n)
 							eventually.True(t, "the message is stored", func() bool {
-								b.glance()
+								b.pollOnce()
 								stored, _ := mb.Len()
 								return stored == 1
 							})
@@ -142,9 +142,9 @@ func TestPostedIsTakenBack(t *testing.T) {
 				sendRandom(t, a, mb, 3, n)
 				g.let(int64(n) / 2)
 				eventually.True(t, "a part of the message is there", func() bool {
-					b.glance()
-					b.take()
-					defer b.give()
+					b.pollOnce()
+					b.takeToken()
+					defer b.giveToken()
 					return bytes.Equal(dst[n/4:n/4+8], want[n/4:n/4+8])
 				})
 				ctx, cancel := context.WithCancel(soon(t))
@@ -247,7 +247,7 @@ func TestPostedBesideStored(t *testing.T) {
 	mb := box(t, b, 2, FirstCredit)
 	sendRandom(t, other, mb, 9, FirstCredit-overhead)
 	eventually.True(t, "the mailbox is full", func() bool {
-		b.glance()
+		b.pollOnce()
 		n, _ := mb.Len()
 		return n == 1
 	})

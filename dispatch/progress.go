@@ -20,7 +20,7 @@ const (
 	tick       = time.Millisecond      // how often the keeper checks whether other goroutines make progress
 	longTick   = 4 * tick              // the same, while other goroutines make progress often and do not sleep
 	busyDrives = 32                    // takes of the token in a tick that count as often
-	aloneMost  = 16                    // takes of the token while the keeper rests, after which it is woken to check the poller
+	aloneMost  = 16                    // takes of the token while the keeper is parked, after which it is woken to check the poller
 )
 
 // A waiter is one goroutine that waits for one event: a message, credit or room.
@@ -36,25 +36,25 @@ const (
 //	   └──── token taken ────────┼───────────────────┘
 //	                             └► done; the token passes to a parked waiter
 type waiter struct {
-	sel    Select
-	msg    *Message // the message handed to a receiver, or sent by a sender within the process
-	who    *inflow  // the account whose sender a receiver tells of new credit
-	grant  uint64   // the new credit of that sender
-	way    *end     // the end that counts msg; nil: msg goes to the sender's own context
-	charge uint64   // the credit that a sender over a link needs
-	cause  error    // why a receiver gets no message, or a caller no reply; nil: the mailbox was closed
-	doubt  *doubt   // the doubt of a receiver that has waited for long
-	isOld  bool     // the receiver was in the mailbox when lookAtDoubts looked last
-	seen   bool     // the receiver waited already when judgeStuck looked last
-	state  atomic.Uint32
-	ch     chan struct{}
-	d      *Dispatcher
+	sel     Select
+	msg     *Message     // the message handed to a receiver, or sent by a sender within the process
+	grantee *inflow      // the account whose sender a receiver tells of new credit
+	grant   uint64       // the new credit of that sender
+	passage *passageEnd  // the end that counts msg; nil: msg goes to the sender's own context
+	charge  uint64       // the credit that a sender over a link needs
+	cause   error        // why a receiver gets no message, or a caller no reply; nil: the mailbox was closed
+	origins *originWatch // the watch for a receiver that has waited for long
+	isOld   bool         // the receiver was in the mailbox when checkOrigins looked last
+	seen    bool         // the receiver waited already when checkStuck looked last
+	state   atomic.Uint32
+	ch      chan struct{}
+	d       *Dispatcher
 
 	// Place in a waitlist; the lock of the list's owner guards it.
 	next, prev *waiter
 	listed     bool
-	place      place  // the place of a receiver in the chains of the mailbox
-	union      *union // the union of a receiver of RecvAny; nil: none
+	queuePos   queuePos // the position of a receiver in the chains of the mailbox
+	union      *union   // the union of a receiver of RecvAny; nil: none
 
 	// Place among the parked waiters, guarded by Dispatcher.parkedMu.
 	pnext, pprev *waiter
@@ -138,22 +138,22 @@ func (l *waitlist) fireAll() {
 
 // progress is the part of a Dispatcher that makes progress.
 type progress struct {
-	poller   atomic.Pointer[subsys.Poller]
-	token    lock.Mutex[levelToken] // held by the goroutine that drives the poller
-	driven   atomic.Uint64          // how often the token was taken; the keeper compares it
-	asked    atomic.Int32           // goroutines in take
-	wants    atomic.Int32           // parked waiters that would make progress
-	resting  atomic.Bool            // the keeper is parked on the armed gate
-	call     chan struct{}          // tells the keeper to check at once
-	patience patience.Machine       // how long waiters poll; the token guards it
-	alone    int                    // how often the token was taken while the keeper rested; the token guards it
-	acksDue  atomic.Bool            // a link owes an acknowledgement
-	held     atomic.Int32           // messages that were received and not released, except those of parcels
-	fired    atomic.Uint64          // goroutines that were fired while parked
-	ran      atomic.Uint64          // goroutines that were fired while parked and have run since
-	nudged   atomic.Uint64          // goroutines that were nudged while parked and have run
-	gaveWay  atomic.Bool            // the goroutine that polled has parked until all woken goroutines have run
-	yields   atomic.Bool            // the token holder yields to woken goroutines, and writes the requests that they queue
+	poller        atomic.Pointer[subsys.Poller]
+	token         lock.Mutex[levelToken] // held by the goroutine that drives the poller
+	driven        atomic.Uint64          // how often the token was taken; the keeper compares it
+	asked         atomic.Int32           // goroutines in takeToken
+	wants         atomic.Int32           // parked waiters that would make progress
+	keeperParked  atomic.Bool            // the keeper is parked on the armed gate
+	call          chan struct{}          // tells the keeper to check at once
+	patience      patience.Machine       // how long waiters poll; the token guards it
+	alone         int                    // how often the token was taken while the keeper rested; the token guards it
+	acksDue       atomic.Bool            // a link owes an acknowledgement
+	held          atomic.Int32           // messages that were received and not released, except those of parcels
+	fired         atomic.Uint64          // goroutines that were fired while parked
+	ran           atomic.Uint64          // goroutines that were fired while parked and have run since
+	nudged        atomic.Uint64          // goroutines that were nudged while parked and have run
+	pollerYielded atomic.Bool            // the goroutine that polled has parked until all woken goroutines have run
+	yields        atomic.Bool            // the token holder yields to woken goroutines, and writes the requests that they queue
 
 	parkedMu    lock.Mutex[levelParked]
 	parkedFirst *waiter
@@ -167,8 +167,8 @@ func (d *Dispatcher) waiter() *waiter {
 // doneWaiting gives w back for reuse. w must be in no list. A nudge may still come: it makes the
 // next user of w only check again.
 func (d *Dispatcher) doneWaiting(w *waiter) {
-	w.msg, w.who, w.grant, w.way, w.sel = nil, nil, 0, nil, Select{}
-	w.cause, w.doubt, w.isOld, w.seen = nil, nil, false, false
+	w.msg, w.grantee, w.grant, w.passage, w.sel = nil, nil, 0, nil, Select{}
+	w.cause, w.origins, w.isOld, w.seen = nil, nil, false, false
 	w.state.Store(awake)
 	if len(w.ch) > 0 { // no other goroutine receives from ch
 		<-w.ch
@@ -180,9 +180,9 @@ func (d *Dispatcher) doneWaiting(w *waiter) {
 // negative for a moment: a goroutine may run before it is counted as fired.
 func (d *Dispatcher) woken() int64 { return int64(d.fired.Load() - d.ran.Load()) }
 
-// takes takes the token to drive p, and reports whether it did. It does not wait for the token, and
+// tryToken takes the token to drive p, and reports whether it did. It does not wait for the token, and
 // fails if the poller was closed after the caller had loaded it.
-func (d *Dispatcher) takes(p *subsys.Poller) bool {
+func (d *Dispatcher) tryToken(p *subsys.Poller) bool {
 	if !d.token.TryLock() {
 		return false
 	}
@@ -201,10 +201,10 @@ func (d *Dispatcher) pollable() *subsys.Poller {
 	return nil
 }
 
-// take takes the token to work on what belongs to its holder, such as the inbound part of a link. A
+// takeToken takes the token to work on what belongs to its holder, such as the inbound part of a link. A
 // goroutine that polls or sleeps with the token gives it up soon. The caller holds no lock and
 // works on no frame of a peer: that work is done with the token held.
-func (d *Dispatcher) take() {
+func (d *Dispatcher) takeToken() {
 	if d.token.TryLock() {
 		return
 	}
@@ -219,11 +219,11 @@ func (d *Dispatcher) take() {
 // exclusive is the token as a sync.Locker, for ports.
 type exclusive struct{ d *Dispatcher }
 
-func (e exclusive) Lock()   { e.d.take() }
-func (e exclusive) Unlock() { e.d.give() }
+func (e exclusive) Lock()   { e.d.takeToken() }
+func (e exclusive) Unlock() { e.d.giveToken() }
 
-// give gives up the token that take took, and offers it to a parked waiter.
-func (d *Dispatcher) give() {
+// giveToken gives up the token that takeToken took, and offers it to a parked waiter.
+func (d *Dispatcher) giveToken() {
 	d.token.Unlock()
 	d.pass()
 }
@@ -271,21 +271,21 @@ func (d *Dispatcher) wait(ctx context.Context, w *waiter) error {
 		}
 		drives := false
 		if p := d.pollable(); p != nil {
-			if d.takes(p) {
+			if d.tryToken(p) {
 				isFlushed = true // drive flushes
 				switch then := d.drive(done, w, p); then {
-				case givesWay:
+				case yieldsNext:
 					d.token.Unlock()
-					d.giveWay(done, w)
+					d.parkForWoken(done, w)
 					continue
-				case looksAgain:
-					d.give()
+				case retries:
+					d.giveToken()
 					if d.asked.Load() > 0 {
-						runtime.Gosched() // with one processor, the goroutine in take needs it
+						runtime.Gosched() // with one processor, the goroutine in takeToken needs it
 					}
 					continue
 				default:
-					d.give()
+					d.giveToken()
 				}
 			} else {
 				drives = true
@@ -341,27 +341,27 @@ func (d *Dispatcher) awaitWake(done <-chan struct{}, w *waiter) {
 }
 
 // endPark makes w awake again, and reports whether it has been fired. If w is the last woken
-// goroutine and a goroutine has given way, endPark offers the token.
+// goroutine and a goroutine has parked for woken ones, endPark offers the token.
 func (d *Dispatcher) endPark(w *waiter) (isFired bool) {
 	if w.state.Load() != fired && w.state.CompareAndSwap(parked, awake) {
 		return false // nudged, or done has closed
 	}
-	if d.ran.Add(1) == d.fired.Load() && d.gaveWay.Load() {
-		d.gaveWay.Store(false)
+	if d.ran.Add(1) == d.fired.Load() && d.pollerYielded.Load() {
+		d.pollerYielded.Store(false)
 		d.pass()
 	}
 	return true
 }
 
-// giveWay parks a goroutine that polled in vain while woken goroutines have not run. Its
+// parkForWoken parks a goroutine that polled in vain while woken goroutines have not run. Its
 // processor becomes idle, and steals them from a thread that the kernel does not run. The last
 // woken goroutine, the next waiter or the keeper makes progress. The token is free, and is not
 // offered to another waiter: that would take this processor.
-func (d *Dispatcher) giveWay(done <-chan struct{}, w *waiter) {
+func (d *Dispatcher) parkForWoken(done <-chan struct{}, w *waiter) {
 	if w.state.CompareAndSwap(awake, parked) {
 		d.list(w)
-		d.gaveWay.Store(true)
-		if d.woken() <= 0 { // all of them ran before gaveWay was set: none offers the token
+		d.pollerYielded.Store(true)
+		if d.woken() <= 0 { // all of them ran before pollerYielded was set: none offers the token
 			d.endPark(w)
 		} else {
 			d.awaitWake(done, w)
@@ -434,10 +434,10 @@ func (d *Dispatcher) pass() {
 // goroutines wait for a processor, or patience ends. The token must be held.
 func (d *Dispatcher) drive(done <-chan struct{}, w *waiter, p *subsys.Poller) (then nextStep) {
 	d.driven.Add(1)
-	if d.gaveWay.Load() {
-		d.gaveWay.Store(false)
+	if d.pollerYielded.Load() {
+		d.pollerYielded.Store(false)
 	}
-	if !d.resting.Load() {
+	if !d.keeperParked.Load() {
 		d.alone = 0
 	} else if d.alone++; d.alone%aloneMost == 0 {
 		p.Wake() // another goroutine may have polled the previous wake
@@ -448,14 +448,14 @@ func (d *Dispatcher) drive(done <-chan struct{}, w *waiter, p *subsys.Poller) (t
 		d.flushAll(false)
 	}
 	then = d.poll(done, w, p)
-	if then == rests {
+	if then == parksNext {
 		if d.oneP {
-			d.summon()
+			d.wakeKeeper()
 		} else if !d.sleep(done, w, p) {
-			then = looksAgain
+			then = retries
 		}
 	}
-	d.hand(p)
+	d.handToKeeper(p)
 	return then
 }
 
@@ -478,9 +478,9 @@ func (d *Dispatcher) mayLeave(done <-chan struct{}, w *waiter) bool {
 type nextStep uint8
 
 const (
-	looksAgain nextStep = iota
-	rests               // it parks, and the keeper makes progress
-	givesWay            // it parks until the goroutines that it has woken have run
+	retries    nextStep = iota
+	parksNext           // it parks, and the keeper makes progress
+	yieldsNext          // it parks until the goroutines that it has woken have run
 )
 
 const (
@@ -490,8 +490,8 @@ const (
 )
 
 // poll looks for news without sleeping, at least once, for as long as there are some and then as
-// long as patience says. It returns looksAgain if w waits no longer, or another goroutine wants the
-// token; givesWay if woken goroutines have not run; rests if patience has ended.
+// long as patience says. It returns retries if w waits no longer, or another goroutine wants the
+// token; yieldsNext if woken goroutines have not run; parksNext if patience has ended.
 func (d *Dispatcher) poll(done <-chan struct{}, w *waiter, p *subsys.Poller) nextStep {
 	most := d.patience.Next()
 	entered, empty := false, 0
@@ -499,7 +499,7 @@ func (d *Dispatcher) poll(done <-chan struct{}, w *waiter, p *subsys.Poller) nex
 	var yielded time.Duration
 	for i := 1; ; i++ {
 		n := p.Poll()
-		if i%yieldPolls == 0 && d.acksDue.Load() && d.resting.Load() {
+		if i%yieldPolls == 0 && d.acksDue.Load() && d.keeperParked.Load() {
 			p.Wake() // the keeper acknowledges: that does not wait until this goroutine leaves
 		}
 		if w.ready() || d.asked.Load() > 0 || i%lookPolls == 0 && d.mayLeave(done, w) {
@@ -509,7 +509,7 @@ func (d *Dispatcher) poll(done <-chan struct{}, w *waiter, p *subsys.Poller) nex
 			if (entered || empty > 0) && w.ready() {
 				d.patience.Paid()
 			}
-			return looksAgain
+			return retries
 		}
 		if n > 0 {
 			start, empty = time.Time{}, 0
@@ -519,7 +519,7 @@ func (d *Dispatcher) poll(done <-chan struct{}, w *waiter, p *subsys.Poller) nex
 			continue
 		}
 		if most == 0 {
-			return rests
+			return parksNext
 		}
 		if empty++; empty < fewPolls {
 			continue
@@ -531,11 +531,11 @@ func (d *Dispatcher) poll(done <-chan struct{}, w *waiter, p *subsys.Poller) nex
 			if entered {
 				d.patience.Leave()
 			}
-			return givesWay
+			return yieldsNext
 		}
 		if !entered {
 			if !d.patience.Enter() {
-				return rests
+				return parksNext
 			}
 			entered = true
 		}
@@ -563,7 +563,7 @@ func (d *Dispatcher) poll(done <-chan struct{}, w *waiter, p *subsys.Poller) nex
 		}
 	}
 	d.patience.Leave()
-	return rests
+	return parksNext
 }
 
 // letWoken yields to woken goroutines. Then it writes the requests that they queued, in one batch
@@ -572,13 +572,13 @@ func (d *Dispatcher) letWoken() {
 	d.yields.Store(true)
 	runtime.Gosched()
 	d.yields.Store(false) // before the links are checked: from now on woken goroutines write themselves
-	d.flushLeft()
+	d.flushDeferred()
 	d.flushAll(false)
 }
 
 // sleep holds its thread until w waits no longer or another goroutine wants the token. It returns
 // true when nothing has come for so long that the keeper is to take over.
-func (d *Dispatcher) sleep(done <-chan struct{}, w *waiter, p *subsys.Poller) (rests bool) {
+func (d *Dispatcher) sleep(done <-chan struct{}, w *waiter, p *subsys.Poller) (parks bool) {
 	var begun, end time.Time
 	if d.patience.Adapts() {
 		begun = time.Now()
@@ -603,7 +603,7 @@ func (d *Dispatcher) sleep(done <-chan struct{}, w *waiter, p *subsys.Poller) (r
 		case end.IsZero():
 			end = time.Now().Add(sleepMost)
 		case time.Now().After(end):
-			d.summon()
+			d.wakeKeeper()
 			return true
 		}
 	}
@@ -612,36 +612,36 @@ func (d *Dispatcher) sleep(done <-chan struct{}, w *waiter, p *subsys.Poller) (r
 // unkept returns how long a nap may last that the keeper does not end, because the keeper has not
 // noticed yet that a waiter makes progress. It returns 0 if the keeper ends naps.
 func (d *Dispatcher) unkept() time.Duration {
-	if d.resting.Load() { // the wake of the keeper may have been polled by another goroutine
+	if d.keeperParked.Load() { // the wake of the keeper may have been polled by another goroutine
 		return sleepSlice
 	}
 	return 0
 }
 
-// hand leaves the remaining work to the keeper. The caller holds the token and is about to give it
+// handToKeeper leaves the remaining work to the keeper. The caller holds the token and is about to give it
 // up: it may have polled the event that the keeper is parked for, even the wake.
-func (d *Dispatcher) hand(p *subsys.Poller) {
-	if d.resting.Load() && (p.Rest() || d.acksDue.Load() || p.More()) {
+func (d *Dispatcher) handToKeeper(p *subsys.Poller) {
+	if d.keeperParked.Load() && (p.Idle() || d.acksDue.Load() || p.More()) {
 		p.Wake()
 	}
 }
 
-// glance makes progress once, without waiting, if no other goroutine does.
-func (d *Dispatcher) glance() {
+// pollOnce makes progress once, without waiting, if no other goroutine does.
+func (d *Dispatcher) pollOnce() {
 	d.flushAll(false)
-	if p := d.poller.Load(); p != nil && d.takes(p) {
+	if p := d.poller.Load(); p != nil && d.tryToken(p) {
 		d.driven.Add(1)
 		if p.Poll() == 0 {
 			p.PollAll()
 		}
-		d.hand(p)
+		d.handToKeeper(p)
 		d.token.Unlock()
 		d.pass()
 	}
 }
 
-// summon asks the keeper to take over.
-func (d *Dispatcher) summon() {
+// wakeKeeper asks the keeper to take over.
+func (d *Dispatcher) wakeKeeper() {
 	select {
 	case d.call <- struct{}{}:
 	default:
@@ -673,14 +673,14 @@ func (d *Dispatcher) keep(p *subsys.Poller) {
 		case <-d.stop:
 			return
 		}
-		d.flushLeft() // in case the token holder that is to do that waits for a processor
+		d.flushDeferred() // in case the token holder that is to do that waits for a processor
 		d.flushAcks()
 		p.EndNap()
 		now := d.driven.Load()
 		if busy <<= 1; now-seen >= busyDrives {
 			busy |= 1
 		}
-		if now != seen && !asked && !d.gaveWay.Load() {
+		if now != seen && !asked && !d.pollerYielded.Load() {
 			seen = now
 			continue
 		}
@@ -703,14 +703,14 @@ func (d *Dispatcher) keep(p *subsys.Poller) {
 			}
 			// The gate fires once, for what comes after it was armed or has come already. So
 			// nothing is missed between Settle and Park.
-			more := p.Settle()
+			more := p.Drain()
 			d.flushAcks()
 			owing := d.acksDue.Load() // another goroutine writes, or the peer does not read: check again soon
 			if owing {
-				p.Rest() // the next check covers everything
+				p.Idle() // the next check covers everything
 			}
 			if !more && !owing {
-				d.resting.Store(true)
+				d.keeperParked.Store(true)
 				p.Arm()
 			}
 			seen = d.driven.Load()
@@ -725,7 +725,7 @@ func (d *Dispatcher) keep(p *subsys.Poller) {
 			if !p.Park() {
 				return
 			}
-			d.resting.Store(false)
+			d.keeperParked.Store(false)
 			woken = true
 		}
 	}

@@ -51,7 +51,7 @@ func (m *Mailbox) PutBack(msg *Message) error {
 	if m.matcher != nil {
 		m.matcher.prepend(msg)
 	}
-	if m.holdAgain(msg); m.held > 2*m.dense {
+	if m.countMemoryAgain(msg); m.held > 2*m.dense {
 		m.compact()
 	}
 	return nil
@@ -65,18 +65,18 @@ func (m *Mailbox) unconsume(msg *Message) {
 	c := msg.in.charge(len(msg.data))
 	m.stored += c
 	msg.in.consumed -= c
-	m.promises(msg.in, int64(c))
+	m.addPromised(msg.in, int64(c))
 }
 
-// holdAgain is hold for a message that is put back. Such messages share pins among themselves. The
+// countMemoryAgain is countMemory for a message that is put back. Such messages share pins among themselves. The
 // pin of the message that was delivered last stays the latest of its sender. mu must be held.
-func (m *Mailbox) holdAgain(msg *Message) {
+func (m *Mailbox) countMemoryAgain(msg *Message) {
 	in := msg.in
 	latest := in.pin
 	if p := m.pinAgain; p != nil && p.in == in && p.buf == msg.buf {
 		in.pin = p
 	}
-	m.hold(msg)
+	m.countMemory(msg)
 	if msg.pin != nil {
 		m.pinAgain = msg.pin
 	}

@@ -18,8 +18,8 @@ type receivers struct {
 // A waitqueue has the receivers of one key, in the order in which they came.
 type waitqueue struct{ first, last *waiter }
 
-// A place is the position of a receiver in a waitqueue.
-type place struct {
+// A queuePos is the position of a receiver in a waitqueue.
+type queuePos struct {
 	next, prev *waiter
 	order      uint64 // of two receivers, the first one has the lower order; 0: in no queue
 }
@@ -38,11 +38,11 @@ func (l *receivers) findBehind(msg *Message) *waiter {
 	if l.until != nil {
 		var found *waiter
 		for kind := uint64(byFrom); kind <= byBoth; kind++ {
-			if w := l.queues[keyOf(kind, msg.from, msg.tag)].first; w != nil && (found == nil || w.place.order < found.place.order) {
+			if w := l.queues[keyOf(kind, msg.from, msg.tag)].first; w != nil && (found == nil || w.queuePos.order < found.queuePos.order) {
 				found = w
 			}
 		}
-		for w := l.queues[key{}].first; w != nil && (found == nil || w.place.order < found.place.order); w = w.place.next {
+		for w := l.queues[key{}].first; w != nil && (found == nil || w.queuePos.order < found.queuePos.order); w = w.queuePos.next {
 			if w.sel.matches(msg) {
 				found = w
 			}
@@ -75,9 +75,9 @@ func (l *receivers) enqueue(w *waiter) {
 	k := w.sel.key()
 	q := l.queues[k]
 	l.order++
-	w.place = place{prev: q.last, order: l.order}
+	w.queuePos = queuePos{prev: q.last, order: l.order}
 	if q.last != nil {
-		q.last.place.next = w
+		q.last.queuePos.next = w
 	} else {
 		q.first = w
 	}
@@ -89,7 +89,7 @@ func (l *receivers) enqueue(w *waiter) {
 
 // remove removes w, which is in the list.
 func (l *receivers) remove(w *waiter) {
-	if w.place.order != 0 {
+	if w.queuePos.order != 0 {
 		l.dequeue(w)
 	}
 	l.waitlist.remove(w)
@@ -102,17 +102,17 @@ func (l *receivers) dequeue(w *waiter) {
 	}
 	k := w.sel.key()
 	q := l.queues[k]
-	if w.place.prev != nil {
-		w.place.prev.place.next = w.place.next
+	if w.queuePos.prev != nil {
+		w.queuePos.prev.queuePos.next = w.queuePos.next
 	} else {
-		q.first = w.place.next
+		q.first = w.queuePos.next
 	}
-	if w.place.next != nil {
-		w.place.next.place.prev = w.place.prev
+	if w.queuePos.next != nil {
+		w.queuePos.next.queuePos.prev = w.queuePos.prev
 	} else {
-		q.last = w.place.prev
+		q.last = w.queuePos.prev
 	}
-	w.place = place{}
+	w.queuePos = queuePos{}
 	if q.first != nil {
 		l.queues[k] = q
 		return

@@ -75,7 +75,7 @@ func RecvAny(ctx context.Context, boxes []*Mailbox, sel ...Select) (int, *Messag
 		m := boxes[i]
 		m.mu.Lock()
 		if msg := m.match(f); msg != nil {
-			return i, m.leaveWith(msg), nil
+			return i, m.handOut(msg), nil
 		}
 		m.mu.Unlock()
 	}
@@ -95,7 +95,7 @@ func RecvAny(ctx context.Context, boxes []*Mailbox, sel ...Select) (int, *Messag
 	// A mailbox that has claimed the union has finished with it once its lock can be taken again.
 	of := -1
 	var msg *Message
-	var who *inflow
+	var grantee *inflow
 	var grant uint64
 	for i, w := range members {
 		if w == nil {
@@ -107,8 +107,8 @@ func RecvAny(ctx context.Context, boxes []*Mailbox, sel ...Select) (int, *Messag
 			m.waiters.remove(w)
 		}
 		m.mu.Unlock()
-		if w.doubt != nil {
-			w.doubt.over()
+		if w.origins != nil {
+			w.origins.stop()
 		}
 	}
 	var cause error
@@ -117,7 +117,7 @@ func RecvAny(ctx context.Context, boxes []*Mailbox, sel ...Select) (int, *Messag
 			continue
 		}
 		if w == u.by {
-			of, msg, who, grant, cause = i, w.msg, w.who, w.grant, w.cause
+			of, msg, grantee, grant, cause = i, w.msg, w.grantee, w.grant, w.cause
 		}
 		w.union = nil
 		d.doneWaiting(w)
@@ -125,7 +125,7 @@ func RecvAny(ctx context.Context, boxes []*Mailbox, sel ...Select) (int, *Messag
 	d.doneWaiting(u.lead)
 	switch {
 	case msg != nil:
-		return of, boxes[of].left(msg, who, grant), nil
+		return of, boxes[of].finishHandOut(msg, grantee, grant), nil
 	case cause != nil: // no mailbox will have a message
 		return -1, nil, cause
 	case of >= 0:
@@ -145,8 +145,8 @@ func (u *union) join(m *Mailbox, f *Select, member **waiter) bool {
 	switch {
 	case msg == nil && !m.closed && !u.isClaimed.Load():
 		m.waiters.push(w)
-		if !m.isDoubting && f.namesOrigins() {
-			m.doubts()
+		if !m.isOriginTimerSet && f.namesOrigins() {
+			m.startOriginTimer()
 		}
 		if len(m.needy) > 0 {
 			m.watchStuck()
@@ -159,7 +159,7 @@ func (u *union) join(m *Mailbox, f *Select, member **waiter) bool {
 		if msg != nil {
 			m.unlink(msg)
 			w.msg = msg
-			w.who, w.grant = m.consume(msg)
+			w.grantee, w.grant = m.consume(msg)
 		}
 		w.finish()
 	}

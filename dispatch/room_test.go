@@ -17,7 +17,7 @@ import (
 func linked(t testing.TB, d *Dispatcher, c subsys.Conn, features uint8) (*link, *endpoint) {
 	t.Helper()
 	ep := d.welcome(c).(*endpoint)
-	ep.settle()
+	ep.endHandshake()
 	l, err := d.link(resource.MakeGID(1, 2, 0))
 	if err != nil {
 		t.Fatal(err)
@@ -35,15 +35,15 @@ func linked(t testing.TB, d *Dispatcher, c subsys.Conn, features uint8) (*link, 
 
 // comes delivers frames of c, as the goroutine that makes progress does.
 func (ep *endpoint) comes(c subsys.Conn, fs []subsys.Frame) error {
-	ep.d.take()
-	defer ep.d.give()
+	ep.d.takeToken()
+	defer ep.d.giveToken()
 	return ep.Frames(c, fs)
 }
 
 // asks calls Room, as the goroutine that makes progress does.
 func (ep *endpoint) asks(c subsys.Conn, h *subsys.Header) (*buffers.Buffer, error) {
-	ep.d.take()
-	defer ep.d.give()
+	ep.d.takeToken()
+	defer ep.d.giveToken()
 	return ep.Room(c, h)
 }
 
@@ -57,7 +57,7 @@ func TestRoomByNumber(t *testing.T) {
 	l, ep := linked(t, d, c, 0)
 	l.mu.Lock()
 	expectFrom(t, l, 10)
-	l.s.Tell()
+	l.s.TakeAck()
 	l.mu.Unlock()
 	before := d.cfg.Pool.Stats()
 	for name, o := range map[string]struct {
@@ -148,9 +148,9 @@ func TestRoomAfterTheEnd(t *testing.T) {
 	}
 	l.die(ErrUnreachable)
 	l.leave()
-	d.take()
+	d.takeToken()
 	b, err := l.makeRoom(new(endpoint), &subsys.Header{Type: wire.TypeData, Len: 20_000, Dst: 1})
-	d.give()
+	d.giveToken()
 	if err == nil {
 		b.Release()
 	}

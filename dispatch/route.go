@@ -157,10 +157,10 @@ func (d *Dispatcher) neighbour(peer resource.GID, rule *Rule) (_ neighbour, err 
 			continue
 		}
 		trust, theirs := d.trust(), o.trust()
-		if err = cmp.Or(trust.admits(&theirs, peer), trust.over(peer, r.transport), theirs.over(d.self, r.transport)); err != nil {
+		if err = cmp.Or(trust.admits(&theirs, peer), trust.checkTransport(peer, r.transport), theirs.checkTransport(d.self, r.transport)); err != nil {
 			continue
 		}
-		better := slices.DeleteFunc(routes[:i], func(r route) bool { return trust.over(peer, r.transport) != nil })
+		better := slices.DeleteFunc(routes[:i], func(r route) bool { return trust.checkTransport(peer, r.transport) != nil })
 		if reach(better, o.Addrs()) {
 			return neighbour{}, nil
 		}
@@ -175,9 +175,9 @@ func (l *link) shuns(r *route) bool {
 	return s != nil && time.Now().Before(s.until)
 }
 
-// judge updates the shunned routes after connection c was lost: a route whose connection broke at
+// updateShunned updates the shunned routes after connection c was lost: a route whose connection broke at
 // once is shunned. mu must be held.
-func (l *link) judge(c subsys.Conn) {
+func (l *link) updateShunned(c subsys.Conn) {
 	routes := l.routes()
 	i := rank(routes, c)
 	if i == len(routes) {
@@ -202,7 +202,7 @@ func (l *link) judge(c subsys.Conn) {
 
 // startMove starts the searcher that tries better routes. mu must be held.
 func (l *link) startMove() {
-	ctx, cancel := context.WithCancel(l.d.life)
+	ctx, cancel := context.WithCancel(l.d.ctx)
 	l.endMove = cancel
 	l.d.running.Add(1)
 	go l.move(ctx, l.conn)
@@ -368,7 +368,7 @@ func (d *Dispatcher) Routes() (all []Route) {
 func (l *link) route() Route {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.settle()
+	l.flushCounters()
 	t := &l.traffic
 	r := Route{
 		Peer: l.peer, Lane: int(l.key.lane), Theirs: l.key.theirs, Changes: t.moved, Resumed: t.resumed,

@@ -191,7 +191,7 @@ func TestIdleLinksRest(t *testing.T) {
 	eventually.True(t, "it rests", func() bool {
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		return l.life.State() == life.Resting
+		return l.life.State() == life.Idle
 	})
 	tried := memory.dials.Load()
 	time.Sleep(4 * life.RetryFirst) // nothing shows that an event will not happen: the link has time for it
@@ -544,7 +544,7 @@ func TestCloseWhileMoving(t *testing.T) {
 func refusing(transports ...string) func(*Config) {
 	return func(c *Config) {
 		trust := c.Trust()
-		trust.Over = func(_ resource.GID, transport string) error {
+		trust.CheckTransport = func(_ resource.GID, transport string) error {
 			if slices.Contains(transports, transport) {
 				return fmt.Errorf("no links over %s", transport)
 			}

@@ -396,7 +396,7 @@ func TestLaneWithinProcessKeepsOrder(t *testing.T) {
 	go func() { sent <- f.SendBytes(soon(t), 1, 1, make([]byte, 10_000)) }()
 	eventually.True(t, "the large message", func() bool { return expected(back) != has })
 	back.push(wire.TypeCredit, 999, 0, 1)
-	back.speak()
+	back.postPushed()
 	eventually.True(t, "a frame from the other context", func() bool { return expected(l) != told })
 	l.mu.Lock()
 	isIdle := l.s.IsIdle()

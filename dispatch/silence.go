@@ -37,8 +37,8 @@ type watched struct {
 	wake  chan struct{} // wakes watchLinks
 }
 
-// vigil is what a link knows of its peer's silence. link.mu guards it.
-type vigil struct {
+// liveness is what a link knows of its peer's silence. link.mu guards it.
+type liveness struct {
 	isWatched bool
 	silence   subsys.Silence
 	beat      time.Time // when an answer was last asked for
@@ -47,10 +47,10 @@ type vigil struct {
 
 // watch makes watchLinks check l while it expects something. mu must be held.
 func (l *link) watch() {
-	if l.vigil.isWatched {
+	if l.liveness.isWatched {
 		return
 	}
-	l.vigil.isWatched = true
+	l.liveness.isWatched = true
 	w := &l.d.watched
 	w.mu.Lock()
 	w.links = append(w.links, l)
@@ -107,7 +107,7 @@ func (l *link) unwatch() {
 		w.links = slices.Delete(w.links, i, i+1)
 	}
 	w.mu.Unlock()
-	l.vigil.isWatched, l.vigil.silence = false, subsys.Silence{}
+	l.liveness.isWatched, l.liveness.silence = false, subsys.Silence{}
 }
 
 // check drops the connection if the peer's machine is silent. If the machine owes no answer, check
@@ -115,9 +115,9 @@ func (l *link) unwatch() {
 func (l *link) check(now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	v := &l.vigil
+	v := &l.liveness
 	c, isProber := l.conn.(subsys.Prober)
-	if !isProber || l.life.HasEnded() || l.s.IsIdle() && v.starved == 0 && len(l.endings) == 0 && len(l.mourned) == 0 {
+	if !isProber || l.life.HasEnded() || l.s.IsIdle() && v.starved == 0 && len(l.endings) == 0 && len(l.contextEnds) == 0 {
 		l.unwatch() // bind watches the next connection
 		return
 	}
@@ -134,6 +134,6 @@ func (l *link) check(now time.Time) {
 		l.lose(c, errSilent)
 	case !owes && now.Sub(v.beat) >= beatEvery:
 		v.beat = now
-		l.sayAck(c)
+		l.sendAck(c)
 	}
 }

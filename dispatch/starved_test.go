@@ -25,13 +25,13 @@ func small(bytes int64) func(*Config) {
 // inflowOf returns the account of from with a mailbox of d.
 func inflowOf(d, from *Dispatcher, mb *Mailbox) *inflow {
 	l, _ := onlyLink(d, from)
-	l.d.take()
-	defer l.d.give()
+	l.d.takeToken()
+	defer l.d.giveToken()
 	return l.inflow(mb.serial)
 }
 
 // settled waits until the count that f returns no longer grows, and returns it.
-func settled(t *testing.T, f func() uint64) uint64 {
+func idle(t *testing.T, f func() uint64) uint64 {
 	t.Helper()
 	last, same := f(), 0
 	eventually.True(t, "the count stays as it is", func() bool {
@@ -72,7 +72,7 @@ func TestMemoryBelowWhatWaits(t *testing.T) {
 				sent <- nil
 			}()
 			eventually.True(t, "messages", func() bool { n, _ := full.Len(); return n > 20 })
-			settled(t, func() uint64 { n, _ := full.Len(); return uint64(n) })
+			idle(t, func() uint64 { n, _ := full.Len(); return uint64(n) })
 			if _, stored := full.Len(); stored > 1<<20 && name != "shm" && name != "inproc" {
 				t.Errorf("%d bytes are stored, in a pool of 1 MiB", stored)
 			}
@@ -82,7 +82,7 @@ func TestMemoryBelowWhatWaits(t *testing.T) {
 				}
 				take(t, empty)
 			}
-			reads := settled(t, func() uint64 { return b.count.Reads.Load() + a.count.Reads.Load() })
+			reads := idle(t, func() uint64 { return b.count.Reads.Load() + a.count.Reads.Load() })
 			if reads > 20*messages {
 				t.Errorf("%d reads", reads)
 			}
@@ -107,7 +107,7 @@ func TestMemoryBelowWhatWaits(t *testing.T) {
 }
 
 // A message in pieces that there is no memory for waits on its connection, with any transport. The
-// link continues when memory is released. Over shared memory and within the process, pieces travel
+// link continues when memory is released. CheckTransport shared memory and within the process, pieces travel
 // when a link is moved there in the midst of a message.
 func TestPieceWaitsForMemory(t *testing.T) {
 	const size, limit = 1 << 20, 8 << 20
@@ -120,8 +120,8 @@ func TestPieceWaitsForMemory(t *testing.T) {
 			talk(t, a, b, mb, 9)
 			f, in := flow(t, a, mb), inflowOf(b, a, mb)
 			mb.mu.Lock()
-			mb.promises(in, 2*size)
-			mb.comes(in, 2*size)
+			mb.addPromised(in, 2*size)
+			mb.addOutstanding(in, 2*size)
 			in.granted += 2 * size
 			mb.mu.Unlock()
 			f.l.mu.Lock()
@@ -129,9 +129,9 @@ func TestPieceWaitsForMemory(t *testing.T) {
 			f.l.cuts = true
 			f.l.mu.Unlock()
 			// The message has begun before its pieces are denied memory.
-			in.l.d.take()
+			in.l.d.takeToken()
 			err := in.l.onBegin(&subsys.Frame{Header: subsys.Header{Type: wire.TypeBegin, Tag: 1, Src: 1, Dst: mb.serial}, Data: binary.LittleEndian.AppendUint32(nil, size)})
-			in.l.d.give()
+			in.l.d.giveToken()
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -155,7 +155,7 @@ func TestPieceWaitsForMemory(t *testing.T) {
 			if err := f.SendBytes(soon(t), 1, 2, []byte("behind")); err != nil {
 				t.Fatal(err)
 			}
-			settled(t, func() uint64 { return b.count.Reads.Load() + a.count.Writes.Load() })
+			idle(t, func() uint64 { return b.count.Reads.Load() + a.count.Writes.Load() })
 			for _, h := range held {
 				h.Release()
 			}
@@ -238,8 +238,8 @@ func TestMemoryHeld(t *testing.T) {
 				}
 				received <- nil
 			}()
-			settled(t, func() uint64 { return uint64(done.Load()) })
-			reads := settled(t, func() uint64 { return b.count.Reads.Load() + a.count.Reads.Load() + b.count.Polls.Load()/100 })
+			idle(t, func() uint64 { return uint64(done.Load()) })
+			reads := idle(t, func() uint64 { return b.count.Reads.Load() + a.count.Reads.Load() + b.count.Polls.Load()/100 })
 			if reads > 40*messages {
 				t.Errorf("%d reads", reads)
 			}
@@ -297,7 +297,7 @@ func TestMemoryFullOfSent(t *testing.T) {
 					failed <- nil
 				}()
 			}
-			settled(t, func() uint64 { return ds[0].count.Reads.Load() + ds[1].count.Reads.Load() })
+			idle(t, func() uint64 { return ds[0].count.Reads.Load() + ds[1].count.Reads.Load() })
 			for side := range ds {
 				go func() {
 					for i := range messages {

@@ -33,7 +33,7 @@ func (d *Dispatcher) Stats() Stats {
 	d.mu.RUnlock()
 	d.eachLink(func(l *link) {
 		l.mu.Lock()
-		l.settle()
+		l.flushCounters()
 		t.add(&l.traffic)
 		l.mu.Unlock()
 	})

@@ -14,16 +14,16 @@ import (
 // process that answers a batch of requests, or makes as many calls as replies have come. Its link
 // is paced: messages are only queued. They are written when there are enough of them, or when a
 // goroutine of this context is about to wait, because then another process may need to answer. If
-// neither happens, the flusher writes them after a nap.
+// neither happens, the flusher writes them after a delay.
 
 const (
-	burst       = 2 * time.Microsecond  // the time between two messages, below which they make a stream
-	flushBytes  = 32 << 10              // unsent bytes at which a sender writes them itself: they are still in its cache
-	callsDue    = 24                    // unsent requests or replies at which their sender writes them, so that the peer works meanwhile
-	nap         = 50 * time.Microsecond // how long the flusher lets messages queue up
-	longNap     = time.Millisecond      // the same, where senders and waiters write the frames themselves
-	fewFrames   = 8                     // a link with fewer frames in one nap is no stream any more
-	batchFrames = 8                     // frames received since a message was queued last, from which on the peer sends in batches
+	burst          = 2 * time.Microsecond  // the time between two messages, below which they make a stream
+	flushBytes     = 32 << 10              // unsent bytes at which a sender writes them itself: they are still in its cache
+	callsDue       = 24                    // unsent requests or replies at which their sender writes them, so that the peer works meanwhile
+	flushDelay     = 50 * time.Microsecond // how long the flusher lets messages queue up
+	longFlushDelay = time.Millisecond      // the same, where senders and waiters write the frames themselves
+	fewFrames      = 8                     // a link with fewer frames in one delay is no stream any more
+	batchFrames    = 8                     // frames received since a message was queued last, from which on the peer sends in batches
 )
 
 // pace says how a link writes. link.mu guards what is not atomic.
@@ -32,9 +32,9 @@ type pace struct {
 	wrote   atomic.Int64 // when the last message had been written, on Dispatcher.clock; 0: not known
 	isTimed bool         // the write of the message that was queued last sets wrote
 	rx      uint32       // session.rxNext when a message was last queued
-	seen    uint32       // session.next at the last nap
+	seen    uint32       // session.next at the last delay
 	calls   atomic.Int32 // requests and replies that were queued since the last write; changed with link.mu held
-	pumped  bool         // a sender has written since the last nap, at flushBytes or callsDue
+	pumped  bool         // a sender has written since the last delay, at flushBytes or callsDue
 }
 
 // streams are the paced links of a context. They are in slots, so that a waiting goroutine can go
@@ -103,13 +103,13 @@ func (l *link) unpace() {
 	}
 }
 
-// flush writes what a paced link has queued. After a nap it also judges whether the link is
+// flush writes what a paced link has queued. After a delay it also checks whether the link is
 // still a stream, and reports whether that is dense: its senders or waiting goroutines wrote
 // all frames.
-func (l *link) flush(napped bool) (isDense bool) {
+func (l *link) flush(afterDelay bool) (isDense bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if p := &l.stream; napped {
+	if p := &l.stream; afterDelay {
 		if l.life.HasEnded() || l.s.Next()-p.seen < fewFrames {
 			l.unpace()
 		}
@@ -121,13 +121,13 @@ func (l *link) flush(napped bool) (isDense bool) {
 }
 
 // flushAll writes what the paced links have queued, and reports whether all of them are dense.
-func (d *Dispatcher) flushAll(napped bool) (isDense bool) {
+func (d *Dispatcher) flushAll(afterDelay bool) (isDense bool) {
 	if d.streams.count.Load() == 0 {
 		return false
 	}
 	isDense = true
 	for i := range d.streams.slots {
-		if l := d.streams.slots[i].Load(); l != nil && !l.flush(napped) {
+		if l := d.streams.slots[i].Load(); l != nil && !l.flush(afterDelay) {
 			isDense = false
 		}
 	}
@@ -147,9 +147,9 @@ func (d *Dispatcher) flushCalls() {
 	}
 }
 
-// left lists links with unwritten requests. The token holder writes them after it has yielded
+// deferredLinks lists links with unwritten requests. The token holder writes them after it has yielded
 // (progress.yields).
-type left struct {
+type deferredLinks struct {
 	isSome atomic.Bool
 	mu     sync.Mutex // guards links; no lock is taken while it is held
 	links  []*link
@@ -164,12 +164,12 @@ func (l *link) postSoon() {
 		l.post()
 		return
 	}
-	if !l.isLeft {
-		l.isLeft = true
-		d.left.mu.Lock()
-		d.left.links = append(d.left.links, l)
-		d.left.isSome.Store(true)
-		d.left.mu.Unlock()
+	if !l.isDeferred {
+		l.isDeferred = true
+		d.deferred.mu.Lock()
+		d.deferred.links = append(d.deferred.links, l)
+		d.deferred.isSome.Store(true)
+		d.deferred.mu.Unlock()
 		if !d.yields.Load() { // the token holder may have emptied the list before l was added
 			l.post()
 			return
@@ -178,31 +178,31 @@ func (l *link) postSoon() {
 	l.mu.Unlock()
 }
 
-// flushLeft writes the requests that postSoon has left to the token holder.
-func (d *Dispatcher) flushLeft() {
-	if !d.left.isSome.Load() {
+// flushDeferred writes the requests that postSoon has deferred to the token holder.
+func (d *Dispatcher) flushDeferred() {
+	if !d.deferred.isSome.Load() {
 		return
 	}
-	d.left.mu.Lock()
-	links := d.left.links
-	d.left.links = nil
-	d.left.isSome.Store(false)
-	d.left.mu.Unlock()
+	d.deferred.mu.Lock()
+	links := d.deferred.links
+	d.deferred.links = nil
+	d.deferred.isSome.Store(false)
+	d.deferred.mu.Unlock()
 	for i, l := range links {
 		l.mu.Lock()
-		l.isLeft = false
+		l.isDeferred = false
 		l.write()
 		l.mu.Unlock()
 		links[i] = nil
 	}
-	d.left.mu.Lock()
-	if d.left.links == nil {
-		d.left.links = links[:0]
+	d.deferred.mu.Lock()
+	if d.deferred.links == nil {
+		d.deferred.links = links[:0]
 	}
-	d.left.mu.Unlock()
+	d.deferred.mu.Unlock()
 }
 
-// flusher writes what paced links have queued, after a nap. New starts its goroutine, which ends
+// flusher writes what paced links have queued, after a delay. New starts its goroutine, which ends
 // with the Dispatcher.
 func (d *Dispatcher) flusher() {
 	defer d.running.Done()
@@ -215,14 +215,14 @@ func (d *Dispatcher) flusher() {
 		for long := false; d.streams.count.Load() > 0; {
 			if long {
 				// The senders write themselves, and so do waiting goroutines. Only the messages of
-				// a sender that stops without waiting are kept a little longer. A nap holds a
+				// a sender that stops without waiting are kept a little longer. SleepThread holds a
 				// thread, and every 20 µs the runtime checks whether to take its processor away. On
 				// a full processor that costs a tenth of its time.
-				time.Sleep(longNap)
+				time.Sleep(longFlushDelay)
 			} else if d.oneP {
-				time.Sleep(nap)
+				time.Sleep(flushDelay)
 			} else {
-				subsys.Nap(nap)
+				subsys.SleepThread(flushDelay)
 			}
 			long = d.flushAll(true)
 		}

@@ -28,8 +28,8 @@ var ErrStuck = errors.New("rocl: the mailbox is full of messages that the receiv
 // A stuckWatch says when a mailbox is checked for receives that cannot succeed. The mailbox's mu
 // guards it.
 type stuckWatch struct {
-	timer *time.Timer // calls judgeStuck; nil until first set
-	isSet bool        // the timer is set, or judgeStuck is being called
+	timer *time.Timer // calls checkStuck; nil until first set
+	isSet bool        // the timer is set, or checkStuck is being called
 	moved uint64      // what Mailbox.moved returned at the last check
 }
 
@@ -55,7 +55,7 @@ func (m *Mailbox) mayBeStuck() bool {
 	return !m.closed && m.count > 0 && m.waiters.first != nil && len(m.needy) > 0
 }
 
-// watchStuck makes judgeStuck check the mailbox now and then, for as long as mayBeStuck. It is
+// watchStuck makes checkStuck check the mailbox now and then, for as long as mayBeStuck. It is
 // called when a receiver or a sender begins to wait. mu must be held.
 func (m *Mailbox) watchStuck() {
 	if m.stuck.isSet || !m.mayBeStuck() {
@@ -63,16 +63,16 @@ func (m *Mailbox) watchStuck() {
 	}
 	m.stuck.isSet = true
 	if m.stuck.timer == nil {
-		m.stuck.timer = time.AfterFunc(m.d.cfg.GiveUp, m.judgeStuck)
+		m.stuck.timer = time.AfterFunc(m.d.cfg.GiveUp, m.checkStuck)
 	} else {
 		m.stuck.timer.Reset(m.d.cfg.GiveUp)
 	}
 }
 
-// judgeStuck fails receives that have waited since the last check, if nothing has come or left
+// checkStuck fails receives that have waited since the last check, if nothing has come or left
 // since then, and a sender of messages that they may select waits for credit. It runs in the
 // goroutine of the timer.
-func (m *Mailbox) judgeStuck() {
+func (m *Mailbox) checkStuck() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if !m.mayBeStuck() {
@@ -111,7 +111,7 @@ func (m *Mailbox) moved() (sum uint64, isComing bool) {
 		sum += in.received + in.consumed + in.granted
 		isComing = isComing || in.expected > 0
 	}
-	return sum, isComing || m.over != nil && m.over.received < m.overEnd
+	return sum, isComing || m.oversize != nil && m.oversize.received < m.oversizeEnd
 }
 
 // blocked returns how many contexts wait for credit whose messages the receiver w may select. A

@@ -94,7 +94,7 @@ func TestNotStuck(t *testing.T) {
 	w := newWorld()
 	tr := transports()["tcp"]
 	a, idle := w.node(t, 1, tr), w.node(t, 3, tr)
-	b := w.node(t, 2, tr, func(c *Config) { c.GiveUp = time.Hour }) // the test calls judgeStuck itself
+	b := w.node(t, 2, tr, func(c *Config) { c.GiveUp = time.Hour }) // the test calls checkStuck itself
 	mb := box(t, b, 1, limit)
 	box(t, idle, 1, 0)
 	talk(t, idle, b, mb, 7)
@@ -117,7 +117,7 @@ func TestNotStuck(t *testing.T) {
 	for range 5 {
 		eventually.True(t, "a full mailbox", isFull)
 		for range 2 {
-			mb.judgeStuck()
+			mb.checkStuck()
 			take(t, mb, Tag(1))
 			eventually.True(t, "a full mailbox", isFull)
 		}
@@ -127,13 +127,13 @@ func TestNotStuck(t *testing.T) {
 		t.Fatalf("a receive ended: %v", err)
 	default:
 	}
-	mb.judgeStuck()
-	mb.judgeStuck()
+	mb.checkStuck()
+	mb.checkStuck()
 	if err := <-results; !errors.Is(err, ErrStuck) { // the receive of tag 2
 		t.Fatal(err)
 	}
-	mb.judgeStuck()
-	mb.judgeStuck()
+	mb.checkStuck()
+	mb.checkStuck()
 	if err := flow(t, idle, mb).try(soon(t), 3, 10); err != nil {
 		t.Fatal(err)
 	}

@@ -42,8 +42,8 @@ func (t *traffic) addRoute(r Route) {
 	})
 }
 
-// settle moves the counts of the present connection to traffic. mu must be held.
-func (l *link) settle() {
+// flushCounters moves the counts of the present connection to traffic. mu must be held.
+func (l *link) flushCounters() {
 	if l.conn == nil {
 		return
 	}

@@ -48,9 +48,9 @@ func (f *Flow) wishes(d *Dispatcher) {
 	}
 }
 
-// isOver reports whether the wish is to be dropped, and otherwise sets the timer anew. The lock of
+// hasExpired reports whether the wish is to be dropped, and otherwise sets the timer anew. The lock of
 // the wish must be held.
-func (w *wish) isOver(d *Dispatcher) bool {
+func (w *wish) hasExpired(d *Dispatcher) bool {
 	if w.isSet = w.repeated; w.isSet {
 		w.repeated = false
 		w.timer.Reset(d.wishKept())
@@ -117,7 +117,7 @@ func (f *Flow) dropWish() {
 	l.mu.Lock()
 	if f.gone != nil || l.life.HasEnded() {
 		f.wish.isSet = false
-	} else if f.wish.isOver(l.d) && f.waiters.first == nil {
+	} else if f.wish.hasExpired(l.d) && f.waiters.first == nil {
 		unasks := f.unask()
 		if f.asked != 0 { // the credit has been granted
 			f.unasked.add(f.asked)
@@ -156,7 +156,7 @@ func (f *Flow) tryDirect(src uint32, tag uint64, b *buffers.Buffer) error {
 	}
 	msg := m.d.message()
 	msg.data, msg.buf, msg.from, msg.tag, msg.in = b.Bytes(), b, d.self.WithSerial(src), tag, in
-	m.accept(msg, f.way)
+	m.accept(msg, f.passage)
 	return nil
 }
 
@@ -165,9 +165,9 @@ func (f *Flow) dropDirectWish() {
 	m, in := f.mb, f.in
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.closed || in.left {
+	if m.closed || in.hasLeft {
 		f.wish.isSet = false
-	} else if f.wish.isOver(in.from.(*Dispatcher)) && in.waiters.first == nil {
+	} else if f.wish.hasExpired(in.from.(*Dispatcher)) && in.waiters.first == nil {
 		m.unwant(in)
 	}
 }
@@ -221,7 +221,7 @@ func (w watermark) hasPassed() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.write() // the frames may be paced
-	if !l.calls() {
+	if !l.callWriter() {
 		l.release()
 	}
 	return (w.f == nil || w.f.line.Gone() >= w.put) && int32(l.s.Head()-w.seq) > 0

@@ -136,7 +136,7 @@ func TestTrySendGivesBack(t *testing.T) {
 				}
 				take(t, mb)
 			}
-			eventually.True(t, "the grant", func() bool { mb.mu.Lock(); defer mb.mu.Unlock(); return mb.over != nil })
+			eventually.True(t, "the grant", func() bool { mb.mu.Lock(); defer mb.mu.Unlock(); return mb.oversize != nil })
 			within(t, "another large message", func() {
 				if err := flow(t, c, mb).try(soon(t), 2, 8*FirstCredit); err != nil {
 					t.Error(err)
@@ -287,7 +287,7 @@ func TestTrySendKeepsOrder(t *testing.T) {
 			case nil:
 				i++
 			case ErrFull:
-				a.glance()
+				a.pollOnce()
 			default:
 				sent <- err
 				return

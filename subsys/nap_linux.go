@@ -31,22 +31,22 @@ const (
 // faulty peer can end naps, or keep other processes from ending them. It can do the same with the
 // bell's descriptor, and the length of a nap is bounded.
 type nap struct {
-	word   atomic.Pointer[atomic.Uint32] // stored under Poller.mu; goroutines without the progress token use it under Poller.mu
-	mem    []byte
-	fd     int
-	number uint32      // of naps; the bits of restBits are 0
-	seen   uint32      // rests at the last EndNap
-	over   atomic.Bool // no goroutine ends naps any more
-	bound  atomic.Bool // the kernel bounds each nap; see BoundNaps
-	streak int         // consecutive short sleeps that rings ended
+	word      atomic.Pointer[atomic.Uint32] // stored under Poller.mu; goroutines without the progress token use it under Poller.mu
+	mem       []byte
+	fd        int
+	number    uint32      // of naps; the bits of modeBits are 0
+	seen      uint32      // mode at the last EndNap
+	isStopped atomic.Bool // no goroutine ends naps any more
+	bound     atomic.Bool // the kernel bounds each nap; see BoundNaps
+	streak    int         // consecutive short sleeps that rings ended
 }
 
-// While a thread naps, Poller.rests has Napping in its lower bits and the nap's number above. The
+// While a thread naps, Poller.mode has Napping in its lower bits and the nap's number above. The
 // goroutine that ends the nap replaces it by one of these.
 const (
 	woken    = 1 + uint32(Napping) // by Wake
 	ended    = woken + 1           // by EndNap
-	restBits = 7
+	modeBits = 7
 )
 
 // NapPage returns the descriptor of a page of NapPageLen bytes, made with memfd.CreateShared on
@@ -95,7 +95,7 @@ func (n *nap) slept(d time.Duration, frames int) {
 
 // Naps reports whether the next sleep should be Nap rather than Sleep.
 func (p *Poller) Naps() bool {
-	if p.nap.streak <= 0 || p.nap.over.Load() || len(p.again) > 0 || p.stuck.Load() > 0 || p.nap.word.Load() == nil {
+	if p.nap.streak <= 0 || p.nap.isStopped.Load() || len(p.again) > 0 || p.stuck.Load() > 0 || p.nap.word.Load() == nil {
 		return false
 	}
 	return p.nap.streak >= napSure || len(*p.list.Load()) == 0
@@ -113,14 +113,14 @@ func (p *Poller) Nap(d time.Duration, unless *atomic.Uint32) int {
 	}
 	word := n.word.Load()
 	old := word.Load()
-	n.number += restBits + 1
-	p.rests.Store(n.number | uint32(Napping))
-	slept := unless.Load() == 0 && !n.over.Load() && !p.rest(Napping)
+	n.number += modeBits + 1
+	p.mode.Store(n.number | uint32(Napping))
+	slept := unless.Load() == 0 && !n.isStopped.Load() && !p.setIdle(Napping)
 	if slept {
 		p.count.Sleeps.Add(1)
 		futex.Wait(word, old, d)
 	}
-	how := p.rests.Swap(uint32(Awake))
+	how := p.mode.Swap(uint32(Awake))
 	times := uint(askBusy)
 	if slept {
 		times = askNap
@@ -135,13 +135,13 @@ func (p *Poller) Nap(d time.Duration, unless *atomic.Uint32) int {
 	return frames
 }
 
-// rouse ends the nap that has the value at in rests, and stores how there. It reports whether it
+// rouse ends the nap that has the value at in mode, and stores how there. It reports whether it
 // did.
 func (p *Poller) rouse(at, how uint32) bool {
 	p.mu.Lock() // keeps the page mapped
 	defer p.mu.Unlock()
 	word := p.nap.word.Load()
-	if word == nil || !p.rests.CompareAndSwap(at, how) {
+	if word == nil || !p.mode.CompareAndSwap(at, how) {
 		return false
 	}
 	word.Add(1)
@@ -150,8 +150,8 @@ func (p *Poller) rouse(at, how uint32) bool {
 }
 
 func (p *Poller) napping() (at uint32, yes bool) {
-	at = p.rests.Load()
-	return at, at&restBits == uint32(Napping)
+	at = p.mode.Load()
+	return at, at&modeBits == uint32(Napping)
 }
 
 // EndNap ends a nap if it has lasted since the last call, so that the sleeper looks at the
@@ -165,10 +165,10 @@ func (p *Poller) EndNap() {
 	p.nap.seen = at
 }
 
-// Nap sleeps for d in the kernel and holds a thread meanwhile. If a processor is idle, the runtime
+// SleepThread sleeps for d in the kernel and holds a thread meanwhile. If a processor is idle, the runtime
 // rounds a short time.Sleep up to a millisecond, the resolution of its epoll_wait. A signal may end
 // Nap early.
-func Nap(d time.Duration) {
+func SleepThread(d time.Duration) {
 	t := unix.NsecToTimespec(int64(d))
 	_ = unix.Nanosleep(&t, nil)
 }

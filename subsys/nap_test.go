@@ -47,14 +47,14 @@ func (d *drum) Look() int {
 	return int(d.news.Swap(0))
 }
 
-func (d *drum) Doze(how Rest) bool {
+func (d *drum) SetIdle(how IdleMode) bool {
 	d.how.Store(uint32(how))
 	return d.news.Load() > 0
 }
 
 func (d *drum) beat() {
 	d.news.Add(1)
-	switch Rest(d.how.Load()) {
+	switch IdleMode(d.how.Load()) {
 	case Asleep:
 		one := [8]byte{1}
 		_, _ = unix.Write(d.bell, one[:])
@@ -103,7 +103,7 @@ func TestNapEnds(t *testing.T) {
 	done := d.nap(&unless)
 	d.beat()
 	within(t, "rung", done, 1)
-	if !p.Naps() || Rest(d.how.Load()) != Awake {
+	if !p.Naps() || IdleMode(d.how.Load()) != Awake {
 		t.Error("a nap that a ring has ended is not followed by one")
 	}
 	done = d.nap(&unless)

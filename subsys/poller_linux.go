@@ -22,33 +22,33 @@ type Source interface {
 }
 
 // A Ring is a Source that receives through memory, where a look costs no system call. Each Poll
-// looks at it. Its descriptor is the bell, which peers ring after Doze has told them that no
+// looks at it. Its descriptor is the bell, which peers ring after SetIdle has told them that no
 // goroutine looks.
 type Ring interface {
 	Source
 	// Look processes what has arrived, and returns how many frames it delivered. It may leave a
 	// part for the next Look.
 	Look() (frames int)
-	// Doze tells the peers that no goroutine looks until the next Look, and how to wake one. Then
+	// SetIdle tells the peers that no goroutine looks until the next Look, and how to wake one. Then
 	// it reports whether something has arrived for which no peer may have rung.
-	Doze(how Rest) (news bool)
+	SetIdle(how IdleMode) (arrived bool)
 }
 
-// Rest is how a Poller waits while it does not look at rings. It tells peers how to wake the
+// IdleMode is how a Poller waits while it does not look at rings. It tells peers how to wake the
 // Poller.
-type Rest uint8
+type IdleMode uint8
 
-// Kinds of Rest.
+// Idle modes.
 const (
-	Awake   Rest = iota // the Poller looks; a peer does nothing
-	Asleep              // a peer rings the bell's descriptor
-	Napping             // a peer changes the word of the Poller's NapPage and wakes the sleeper on it
+	Awake   IdleMode = iota // the Poller looks; a peer does nothing
+	Asleep                  // a peer rings the bell's descriptor
+	Napping                 // a peer changes the word of the Poller's NapPage and wakes the sleeper on it
 )
 
 // levelPoller is the lock level of Poller.mu.
 type levelPoller struct{}
 
-func (levelPoller) Place() (int, string) { return 140, "poller" }
+func (levelPoller) Depth() (int, string) { return 140, "poller" }
 
 // Readiness is a set of conditions of a descriptor.
 type Readiness uint8
@@ -79,7 +79,7 @@ const (
 // message that a polling or sleeping goroutine is about to read does not wake a thread of the
 // runtime as well.
 //
-// One goroutine at a time calls Poll, PollAll, Settle, Rest, Sleep, Naps, Nap, More, Arm and Park:
+// One goroutine at a time calls Poll, PollAll, Drain, Idle, Sleep, Naps, Nap, More, Arm and Park:
 // the holder of the dispatcher's progress token. Any goroutine may call Add, Remove, WantWrite,
 // NapPage, Wake and EndNap.
 type Poller struct {
@@ -109,7 +109,7 @@ type Poller struct {
 	revived   []Source // see Again; guarded by mu
 	isRevived atomic.Bool
 	stuck     atomic.Int32  // sources waiting to be writable
-	rests     atomic.Uint32 // a Rest: how the progress goroutine waits; while it naps, also the nap's number
+	mode      atomic.Uint32 // an IdleMode: how the progress goroutine waits; while it naps, also the nap's number
 	events    [128]unix.EpollEvent
 
 	// The callbacks of the runtime's poller, made once so that no closure is allocated per call.
@@ -297,7 +297,7 @@ func (p *Poller) Poll() int {
 
 // PollAll is Poll that leaves out no source. Poll may leave some out if there are many.
 func (p *Poller) PollAll() (frames int) {
-	p.rest(Awake) // after it, a ring's Look looks at everything
+	p.setIdle(Awake) // after it, a ring's Look looks at everything
 	frames = p.look(*p.rings.Load())
 	if len(*p.list.Load()) > direct {
 		frames += p.harvest(0)
@@ -370,23 +370,23 @@ func (p *Poller) look(rings []Ring) (frames int) {
 	return frames
 }
 
-// Rest tells the rings that no goroutine looks at them until the next Poll, Settle or Sleep. It
+// Idle tells the rings that no goroutine looks at them until the next Poll, Drain or Sleep. It
 // reports whether something has arrived for which no peer may have rung.
-func (p *Poller) Rest() (news bool) { return p.rest(Asleep) }
+func (p *Poller) Idle() (arrived bool) { return p.setIdle(Asleep) }
 
-func (p *Poller) rest(how Rest) (news bool) {
+func (p *Poller) setIdle(how IdleMode) (arrived bool) {
 	for _, r := range *p.rings.Load() {
-		if r.Doze(how) {
-			news = true
+		if r.SetIdle(how) {
+			arrived = true
 		}
 	}
-	return news
+	return arrived
 }
 
-// Settle is Poll that asks epoll too, so that no source stays marked ready in the epoll set. An
-// armed gate would fire for a source that was handled without epoll. Settle reports whether a
+// Drain is Poll that asks epoll too, so that no source stays marked ready in the epoll set. An
+// armed gate would fire for a source that was handled without epoll. Drain reports whether a
 // source has more, for which the gate would not fire.
-func (p *Poller) Settle() (more bool) {
+func (p *Poller) Drain() (more bool) {
 	p.look(*p.rings.Load())
 	p.harvest(0)
 	return p.More()
@@ -402,13 +402,13 @@ func (p *Poller) More() bool { return len(p.again) > 0 || p.isRevived.Load() }
 // if Asleep reports true.
 func (p *Poller) Sleep(d time.Duration, unless *atomic.Uint32) int {
 	ms := int((d + time.Millisecond - 1) / time.Millisecond)
-	p.rests.Store(uint32(Asleep))
+	p.mode.Store(uint32(Asleep))
 	if unless.Load() != 0 {
-		p.rests.Store(uint32(Awake))
+		p.mode.Store(uint32(Awake))
 		return 0
 	}
-	if p.Rest() {
-		p.rests.Store(uint32(Awake))
+	if p.Idle() {
+		p.mode.Store(uint32(Awake))
 		return p.lookAndAsk(askBusy)
 	}
 	if len(*p.rings.Load()) == 0 {
@@ -434,7 +434,7 @@ func (p *Poller) harvest(ms int) int {
 	if len(p.again) > 0 {
 		again := p.again
 		p.again = nil
-		p.rests.Store(uint32(Awake))
+		p.mode.Store(uint32(Awake))
 		for _, s := range again {
 			n += p.run(s, Readable|Ended)
 		}
@@ -451,7 +451,7 @@ func (p *Poller) harvest(ms int) int {
 	} else {
 		p.count.Sleeps.Add(1)
 		r, err := unix.EpollWait(p.set, p.events[:], ms)
-		p.rests.Store(uint32(Awake))
+		p.mode.Store(uint32(Awake))
 		if err != nil { // EINTR: the caller looks again in any case
 			return n
 		}
@@ -523,12 +523,12 @@ func (p *Poller) Wake() {
 }
 
 // Asleep reports whether a thread is in Sleep or in Nap.
-func (p *Poller) Asleep() bool { return p.rests.Load() != uint32(Awake) }
+func (p *Poller) Asleep() bool { return p.mode.Load() != uint32(Awake) }
 
 // Arm opens the gate. Until it fires once, readiness of a source ends Park.
 func (p *Poller) Arm() {
 	_ = p.gateC.Control(p.arm)
-	if p.Rest() {
+	if p.Idle() {
 		p.Wake()
 	}
 }
@@ -543,7 +543,7 @@ func (p *Poller) Park() bool {
 // EndPark ends a Park or a Nap in progress, and every later one at once.
 func (p *Poller) EndPark() {
 	p.gate.Close()
-	p.nap.over.Store(true)
+	p.nap.isStopped.Store(true)
 	if at, yes := p.napping(); yes {
 		p.rouse(at, ended)
 	}

@@ -58,7 +58,7 @@ func newPoller(t *testing.T, ps ...*pipe) *Poller {
 	return p
 }
 
-// After Settle an armed gate fires for new input, and not for input that Poll has read without
+// After Drain an armed gate fires for new input, and not for input that Poll has read without
 // asking epoll.
 func TestGate(t *testing.T) {
 	s := newPipe(t)
@@ -67,7 +67,7 @@ func TestGate(t *testing.T) {
 	if n := p.Poll(); n != 3 {
 		t.Fatalf("polled %d of 3", n)
 	}
-	if p.Settle() {
+	if p.Drain() {
 		t.Fatal("a source that is empty wants more")
 	}
 	p.Arm()
@@ -85,12 +85,12 @@ func TestGate(t *testing.T) {
 	if p.Poll() != 1 {
 		t.Fatal("the gate fired for nothing")
 	}
-	p.Settle()
+	p.Drain()
 	p.Arm()
 	go func() { fired <- p.Park() }()
 	p.Wake()
 	<-fired
-	p.Settle()
+	p.Drain()
 	p.Arm()
 	go func() { fired <- p.Park() }()
 	p.EndPark()
@@ -99,7 +99,7 @@ func TestGate(t *testing.T) {
 	}
 }
 
-// A source that stops early is called again, and Settle reports it.
+// A source that stops early is called again, and Drain reports it.
 func TestAgain(t *testing.T) {
 	s := newPipe(t)
 	s.most = 10
@@ -107,7 +107,7 @@ func TestAgain(t *testing.T) {
 	s.write(35)
 	for more := true; more; {
 		before := s.bytes.Load()
-		more = p.Settle()
+		more = p.Drain()
 		if more && s.bytes.Load() == before {
 			t.Fatal("no progress")
 		}
@@ -254,7 +254,7 @@ func TestHotAgain(t *testing.T) {
 			t.Fatal("no progress")
 		}
 	}
-	if p.Settle(); p.More() {
+	if p.Drain(); p.More() {
 		t.Error("an empty source wants more")
 	}
 }

@@ -99,7 +99,7 @@ type Port struct {
 	large   chan struct{} // one slot for each stream under way with a large payload
 	packets chan *memberlist.Packet
 	streams chan net.Conn
-	waiting *subsys.Strangers
+	waiting *subsys.Handshakes
 	life    context.Context
 	end     context.CancelFunc
 	busy    sync.WaitGroup
@@ -124,7 +124,7 @@ type Counters struct {
 func Open(cfg Config) (*Port, error) {
 	p := &Port{cfg: cfg, log: cfg.Logger, peers: map[resource.NodeID]*peer{}, past: map[life]uint64{},
 		gossipers: gossipers{of: map[resource.NodeID]*gossiper{}, at: map[string]*gossiper{}, past: map[life]uint64{}}, hellos: hellos{wait: map[uint64]chan struct{}{}},
-		often: ratelog.New(cfg.Logger), large: make(chan struct{}, maxPending), waiting: subsys.NewStrangers(maxPending), packets: make(chan *memberlist.Packet, 1024), streams: make(chan net.Conn)}
+		often: ratelog.New(cfg.Logger), large: make(chan struct{}, maxPending), waiting: subsys.NewHandshakes(maxPending), packets: make(chan *memberlist.Packet, 1024), streams: make(chan net.Conn)}
 	if p.log == nil {
 		p.log = slog.New(slog.DiscardHandler)
 	}
@@ -284,7 +284,7 @@ func (p *Port) keep() {
 		if p.cfg.Spin > 0 && p.answered.Load() != before && !p.polling.Load() {
 			p.spin()
 		}
-		for p.life.Err() == nil && p.poller.Settle() {
+		for p.life.Err() == nil && p.poller.Drain() {
 		}
 		p.poller.Arm()
 		if !p.poller.Park() {

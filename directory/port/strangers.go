@@ -11,10 +11,10 @@ import (
 
 // A stranger is a stream whose caller has not shown yet that it is a member. memberlist's streams
 // stay strangers, because memberlist does not report when a caller has. There is room for
-// maxPending strangers; then one gives way, see [subsys.Strangers].
+// maxPending strangers; then one gives way, see [subsys.Handshakes].
 type stranger struct {
 	net.Conn
-	place *subsys.Stranger
+	place *subsys.Handshake
 }
 
 // stranger takes up a connection, for which the oldest stranger may have to give way.

@@ -15,5 +15,5 @@ package lock
 // the type parameters of locks.
 type Level interface {
 	// Place returns the depth of the level and its name. The results never change.
-	Place() (depth int, name string)
+	Depth() (depth int, name string)
 }

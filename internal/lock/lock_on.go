@@ -95,7 +95,7 @@ type taken struct {
 
 func check[L Level]() {
 	var l L
-	depth, name := l.Place()
+	depth, name := l.Depth()
 	id := goroutine()
 	h := &held[id>>6%uint64(len(held))]
 	h.Lock()
@@ -109,7 +109,7 @@ func check[L Level]() {
 
 func took[L Level](lock any) {
 	var l L
-	depth, name := l.Place()
+	depth, name := l.Depth()
 	id := goroutine()
 	h := &held[id>>6%uint64(len(held))]
 	h.Lock()

@@ -13,11 +13,11 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 type outer struct{}
 
-func (outer) Place() (int, string) { return 1, "outer" }
+func (outer) Depth() (int, string) { return 1, "outer" }
 
 type inner struct{}
 
-func (inner) Place() (int, string) { return 2, "inner" }
+func (inner) Depth() (int, string) { return 2, "inner" }
 
 // Locks may be taken in their order, waited for with a condition, and read by many.
 func TestInOrder(t *testing.T) {

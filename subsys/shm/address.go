@@ -48,8 +48,8 @@ func newName() string {
 
 // parse splits an address shm://NODE/NAME.
 func parse(addr string) (node, name string, err error) {
-	rest, ok := strings.CutPrefix(addr, scheme)
-	node, name, cut := strings.Cut(rest, "/")
+	path, ok := strings.CutPrefix(addr, scheme)
+	node, name, cut := strings.Cut(path, "/")
 	if !ok || !cut || !plain(node) || !plain(name) {
 		return "", "", fmt.Errorf("%w: %q is not %sNODE/NAME", subsys.ErrAddress, addr, scheme)
 	}

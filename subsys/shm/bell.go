@@ -19,7 +19,7 @@ import (
 const bellLen = 4096
 
 // A bell tells peers whether the context of a port looks at its connections. The lower bits of its
-// word are the subsys.Rest of the context. The other bits count its rests.
+// word are the subsys.IdleMode of the context. The other bits count its changes.
 type bell struct {
 	word *atomic.Uint64
 	mem  []byte
@@ -31,7 +31,7 @@ type bell struct {
 	napMem []byte
 }
 
-const restBits = 3
+const modeBits = 3
 
 func newBell() (*bell, error) {
 	page, mem, err := memfd.Create("rocl-bell", bellLen)
@@ -45,7 +45,7 @@ func newBell() (*bell, error) {
 		return nil, os.NewSyscallError("eventfd", err)
 	}
 	b := &bell{word: (*atomic.Uint64)(unsafe.Pointer(&mem[0])), mem: mem, page: page, fd: fd}
-	b.word.Store(uint64(subsys.Asleep)) // before the first Doze
+	b.word.Store(uint64(subsys.Asleep)) // before the first SetIdle
 	return b, nil
 }
 
@@ -74,19 +74,19 @@ func openBell(page, nap, fd int) (*bell, error) {
 	}, nil
 }
 
-// doze publishes how this context rests.
-func (b *bell) doze(how subsys.Rest) {
-	// Each call starts a new rest, also directly after another. A peer that rang in the last rest
+// setMode publishes the idle mode of this context.
+func (b *bell) setMode(how subsys.IdleMode) {
+	// Each call begins a new period, also with the same mode. A peer that rang in the last period
 	// rings again.
-	b.word.Store(b.word.Load()&^restBits + restBits + 1 | uint64(how))
+	b.word.Store(b.word.Load()&^modeBits + modeBits + 1 | uint64(how))
 }
 
-// ring wakes the peer's context if it rests, unless c has rung in the same rest. The caller must
+// ring wakes the peer's context if it is idle, unless c has rung in the same period. The caller must
 // have published its records before.
 func (c *conn) ring() {
 	b := c.bell
 	w := b.word.Load()
-	how := subsys.Rest(w & restBits)
+	how := subsys.IdleMode(w & modeBits)
 	if how == subsys.Awake || c.rung.Swap(w) == w {
 		return
 	}
@@ -96,15 +96,15 @@ func (c *conn) ring() {
 		futex.Wake(b.nap)
 		return
 	}
-	c.strike()
+	c.wake()
 }
 
-// strike wakes the peer's context out of epoll_wait. It never blocks. Another user's eventfd could
+// wake wakes the peer's context out of epoll_wait. It never blocks. Another user's eventfd could
 // be made blocking and full after any check, so such a peer is sent a note. If the socket is full
 // of notes, the peer has one to wake up for.
-func (c *conn) strike() {
+func (c *conn) wake() {
 	if c.bell.fd < 0 {
-		_ = c.tell(noteRing, 0, 0, -1)
+		_ = c.sendNote(noteRing, 0, 0, -1)
 		return
 	}
 	one := [8]byte{1}

@@ -99,7 +99,7 @@ func (c *conn) Start() {
 	if c.closed.Load() || !c.port.enlist(c) {
 		c.poller.Remove(c.sock)
 		c.port.cfg.Progress.Lock()
-		c.sayClosed()
+		c.finish()
 		c.port.cfg.Progress.Unlock()
 	}
 }
@@ -116,7 +116,7 @@ func (c *conn) Close() error {
 	isSpared := c.stage.CompareAndSwap(unused, spared)
 	if isSpared { // no goroutine would look for returned loans
 		c.out.abandon(c)
-		c.sayClosed()
+		c.finish()
 	}
 	c.drop() // the hold for being open
 	if !isSpared {
@@ -125,15 +125,15 @@ func (c *conn) Close() error {
 	return nil
 }
 
-// sayClosed tells the peer, once, that this end reads nothing more. The caller must be the
+// finish tells the peer, once, that this end reads nothing more. The caller must be the
 // goroutine that makes progress, or must have set the stage to spared.
-func (c *conn) sayClosed() {
-	if c.in.over.Swap(true) {
+func (c *conn) finish() {
+	if c.in.finished.Swap(true) {
 		return
 	}
 	c.in.free()
 	c.in.giveUp()
-	c.in.tell(c)
+	c.in.publishHead(c)
 	c.mine.closed.Store(1)
 	c.back.end(c)
 	c.ring()
@@ -155,7 +155,7 @@ func (c *conn) Ready(subsys.Readiness) (frames int, again bool) {
 		return 0, false
 	}
 	defer c.drop()
-	again, ended, err := c.listen(mostNotes)
+	again, ended, err := c.readNotes(mostNotes)
 	rung := c.in.rung
 	c.in.rung = false
 	if ended {
@@ -182,17 +182,17 @@ func (c *conn) Ready(subsys.Readiness) (frames int, again bool) {
 	return frames, again
 }
 
-// news reports whether look has something to do.
-func (c *conn) news() bool {
+// hasWork reports whether look has something to do.
+func (c *conn) hasWork() bool {
 	o := &c.out
 	if o.due(c) || o.isGone.Load() {
 		return true
 	}
-	over := c.theirs.closed.Load() != 0
+	peerClosed := c.theirs.closed.Load() != 0
 	if c.closed.Load() {
-		return !c.in.over.Load() || !c.lingers() || over && !o.swept.Load() || c.theirs.done.Load() != 0
+		return !c.in.finished.Load() || !c.lingers() || peerClosed && !o.swept.Load() || c.theirs.done.Load() != 0
 	}
-	return over && !c.in.reader.Starved() || c.comes() || o.stuck.Load() && c.theirs.head.Load() != o.head.Load()
+	return peerClosed && !c.in.reader.Starved() || c.comes() || o.stuck.Load() && c.theirs.head.Load() != o.head.Load()
 }
 
 // comes reports whether the next record has arrived, and the reader has memory for it.
@@ -202,7 +202,7 @@ func (c *conn) comes() bool {
 
 // look processes what the peer has published.
 func (c *conn) look() (frames int) {
-	c.back.tell(c)
+	c.back.write(c)
 	came := c.comes()
 	// A goroutine waits for records, but not for returned loans. So if a record has come, the line
 	// of the returns is not read: the peer writes that line soon after it has published.
@@ -220,7 +220,7 @@ func (c *conn) look() (frames int) {
 	if c.in.reader.Starved() {
 		return 0
 	}
-	over := c.dead.Load() || c.theirs.closed.Load() != 0 // read before the ring, which gets no records afterwards
+	peerClosed := c.dead.Load() || c.theirs.closed.Load() != 0 // read before the ring, which gets no records afterwards
 	if c.comes() {
 		n, err := c.receive()
 		frames = n
@@ -228,26 +228,26 @@ func (c *conn) look() (frames int) {
 			c.fail(err)
 		}
 		if c.closed.Load() {
-			c.sayClosed()
+			c.finish()
 		}
 		return frames
 	}
-	if c.in.untold {
-		c.in.untold = false
-		c.in.tell(c)
+	if c.in.isUnpublished {
+		c.in.isUnpublished = false
+		c.in.publishHead(c)
 	}
-	if over {
+	if peerClosed {
 		c.fail(fmt.Errorf("shm: from %s: %w", c.remote, subsys.ErrPeerClosed))
 	}
 	return frames
 }
 
-// rest releases memory that a conn needs only while records arrive.
-func (c *conn) rest() {
+// trim releases memory that a conn needs only while records arrive.
+func (c *conn) trim() {
 	if in := &c.in; in.used || in.made > keptLoans {
 		in.used = false
-		in.reader.Rest()
-		in.trim()
+		in.reader.Trim()
+		in.trimLoans()
 	}
 }
 

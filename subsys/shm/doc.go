@@ -10,7 +10,7 @@
 //	│ segment of the conn │                       │ segment of the conn │
 //	│   ring ─────────────┼── frames, loans ─────►│                     │
 //	│                     │◄─ returns, head ──────┼─ returns            │
-//	│   …                 │   and the other way   │   …                 │
+//	│   …                 │  and in reverse       │   …                 │
 //	│ bell of the port ◄──┼── rung if asleep ─────│                     │
 //	└─────────┬───────────┘                       └──────────┬──────────┘
 //	          └──────── Unix socket: descriptors, the end ───┘
@@ -41,7 +41,7 @@
 // offset, length and the number of the loan. The receiver's buffer wraps the sender's pages. After
 // its last Release, the receiver puts the number into the list of returns, and then the sender
 // drops its reference. The list is written when there is time, not while a peer waits for an
-// answer, and at the latest when the context rests. Long runs of small frames are lent too, but the
+// answer, and at the latest when the context becomes idle. Long runs of small frames are lent too, but the
 // receiver copies them at once. Otherwise one message would keep a run of 64 KiB in use.
 //
 // Lent memory can be read, not written ([buffers.Buffer.ReadOnly]). A write to it is a fault that
@@ -86,9 +86,9 @@
 //
 // # Sleeping
 //
-// A port's bell is a word that says how its context rests, and an eventfd in the context's poller.
+// A port's bell is a word with the idle mode of its context, and an eventfd in the context's poller.
 // A process that has published something rings the bell if no goroutine of the other context looks,
-// once for each rest. It writes to the eventfd, or, for a short rest, wakes the futex on which the
+// once for each idle period. It writes to the eventfd, or, for a short one, wakes the futex on which the
 // context's only waiter naps. While the other side polls, ringing costs nothing.
 //
 // A process of another user could make its eventfd blocking and full. So a port of a group is rung

@@ -360,7 +360,7 @@ func TestReturnsInTime(t *testing.T) {
 		{"released while somebody looks", func() { p.Look(); release() }, 0},
 		{"the next look", func() { p.Look() }, 1},
 		{"released while somebody looks", release, 1},
-		{"going to rest", func() { p.Doze(subsys.Asleep) }, 2},
+		{"going to rest", func() { p.SetIdle(subsys.Asleep) }, 2},
 		{"released at rest", release, 3},
 		{"released while somebody looks", func() { p.Look(); release() }, 3},
 		{"something is sent", func() {
@@ -369,13 +369,13 @@ func TestReturnsInTime(t *testing.T) {
 			}
 		}, 4},
 		{"released while somebody looks", release, 4},
-		{"going to nap", func() { p.Doze(subsys.Napping) }, 5},
+		{"going to nap", func() { p.SetIdle(subsys.Napping) }, 5},
 		{"released in a nap", release, 6},
 		{"released while somebody looks", func() { p.Look(); release() }, 6},
 		{"closing, and the next look", func() { c.Close(); p.Look() }, 7},
 	} {
 		step.do()
-		if told := c.back.told; told != step.told {
+		if told := c.back.written; told != step.told {
 			t.Errorf("step %d, %s: %d loans are told of, want %d", i, step.what, told, step.told)
 		}
 	}
@@ -427,7 +427,7 @@ func TestCloseWhileListening(t *testing.T) {
 		var telling sync.WaitGroup
 		telling.Go(func() {
 			for id := uint32(1 << 20); !stop.Load(); id++ { // arenas without loans
-				if c.tell(noteArena, id, bellLen, a.port.(*port).bell.page) != nil {
+				if c.sendNote(noteArena, id, bellLen, a.port.(*port).bell.page) != nil {
 					runtime.Gosched()
 				}
 			}
@@ -466,7 +466,7 @@ func TestNewsOfRoom(t *testing.T) {
 	if k, err := near.conn.Send(fs[n:]); k != 0 || err != nil {
 		t.Fatalf("took %d before it is writable: %v", k, err)
 	}
-	if !a.port.(*port).Doze(subsys.Asleep) {
+	if !a.port.(*port).SetIdle(subsys.Asleep) {
 		t.Error("there is room, and who rests does not hear of it")
 	}
 	a.port.(*port).Look()

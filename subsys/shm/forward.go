@@ -47,7 +47,7 @@ func newArena(c *conn, id uint32, hops int, mem []byte, fds []int) *arena {
 
 // close unmaps an arena without uses, and withdraws it from the peers to which it was announced.
 func (a *arena) close() {
-	for _, p := range a.told {
+	for _, p := range a.announcedBy {
 		p.UnregisterArena(a.Arena)
 	}
 	memfd.Unmap(a.Mem)
@@ -57,8 +57,8 @@ func (a *arena) close() {
 	}
 }
 
-// A place is the location of a payload.
-type place struct {
+// A location is where a payload lies.
+type location struct {
 	*buffers.Arena
 	off    int
 	pool   *buffers.Pool // pool of the buffer
@@ -67,11 +67,11 @@ type place struct {
 	isHome bool          // from is a loan of the receiver: off is the offset in from
 }
 
-// place returns where f's payload lies, if the peer may read it there.
-func (c *conn) place(f *subsys.Frame) (p place, ok bool) {
+// locate returns where f's payload lies, if the peer may read it there.
+func (c *conn) locate(f *subsys.Frame) (p location, ok bool) {
 	p.pool = f.Buf.Pool()
 	if l := f.Buf.Lender(); l != nil {
-		return c.placeBorrowed(f, l)
+		return c.locateBorrowed(f, l)
 	}
 	if p.pool != c.port.cfg.Pool && c.port.group != nil {
 		return p, false // the memory may not be for the group
@@ -80,8 +80,8 @@ func (c *conn) place(f *subsys.Frame) (p place, ok bool) {
 	return p, ok
 }
 
-// placeBorrowed is place for a payload in another process's memory.
-func (c *conn) placeBorrowed(f *subsys.Frame, l buffers.Lender) (p place, ok bool) {
+// locateBorrowed is locate for a payload in another process's memory.
+func (c *conn) locateBorrowed(f *subsys.Frame, l buffers.Lender) (p location, ok bool) {
 	if p.from, ok = l.(*borrowed); !ok || len(f.Data) == 0 {
 		return p, false
 	}
@@ -107,27 +107,27 @@ func (c *conn) placeBorrowed(f *subsys.Frame, l buffers.Lender) (p place, ok boo
 }
 
 // hops returns how many times the arena will have been passed on.
-func (p *place) hops() uint32 {
+func (p *location) hops() uint32 {
 	if p.from == nil {
 		return 0
 	}
 	return uint32(p.arena.hops + 1)
 }
 
-// follow makes sure that the port is told when p's arena is unmapped. It reports false if that is
+// follow makes sure that the port learns when p's arena is unmapped. It reports false if that is
 // not possible.
-func (p *port) follow(at *place) bool {
+func (p *port) follow(at *location) bool {
 	switch {
 	case at.from != nil:
 		a := at.arena
-		a.toldMu.Lock()
-		defer a.toldMu.Unlock()
-		for _, have := range a.told {
+		a.announcedMu.Lock()
+		defer a.announcedMu.Unlock()
+		for _, have := range a.announcedBy {
 			if have == p {
 				return true
 			}
 		}
-		a.told = append(a.told, p)
+		a.announcedBy = append(a.announcedBy, p)
 		return true
 	case at.pool == p.cfg.Pool:
 		return true

@@ -521,7 +521,7 @@ func TestForwardOfOtherUser(t *testing.T) {
 	// But the payload may be sent back.
 	for _, k := range all {
 		if k.buf.ReadOnly() {
-			if _, ok := ba.conn.(*conn).place(&subsys.Frame{Header: subsys.Header{Type: 16}, Data: k.data, Buf: k.buf}); !ok {
+			if _, ok := ba.conn.(*conn).locate(&subsys.Frame{Header: subsys.Header{Type: 16}, Data: k.data, Buf: k.buf}); !ok {
 				t.Error("it cannot go back")
 			}
 		}

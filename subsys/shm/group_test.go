@@ -59,7 +59,7 @@ func TestGroupBellCannotBlock(t *testing.T) {
 	go func() {
 		var err error
 		for i := 0; i < 1000 && err == nil; i++ {
-			bell.doze(subsys.Asleep)
+			bell.setMode(subsys.Asleep)
 			s.conn.(*conn).ring()
 		}
 		sent <- err
@@ -85,7 +85,7 @@ func TestArenasBeforeAdmission(t *testing.T) {
 	s := n.accepted(t)
 	_, before := resources()
 	for id := range uint32(100) {
-		if err := c.tell(noteArena, id, bellLen, evil.port.(*port).bell.page); err != nil {
+		if err := c.sendNote(noteArena, id, bellLen, evil.port.(*port).bell.page); err != nil {
 			break // the connection was cut meanwhile
 		}
 	}
@@ -110,7 +110,7 @@ func TestNotesInTurns(t *testing.T) {
 		if i%2 == 1 {
 			kind, fd, size = noteGone, -1, 0
 		}
-		if err := c.tell(kind, 1, size, fd); err != nil {
+		if err := c.sendNote(kind, 1, size, fd); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -161,7 +161,7 @@ func TestArenaWithoutMemory(t *testing.T) {
 	c := raw(t, evil, n.port.Addr())
 	defer c.Close()
 	s := n.accepted(t)
-	if err := c.tell(noteArena, 1, 1<<20, fd); err != nil {
+	if err := c.sendNote(noteArena, 1, 1<<20, fd); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.wantDown(t); !errors.Is(err, memfd.ErrUnsealed) {

@@ -79,8 +79,8 @@ func TestNonsense(t *testing.T) {
 			own(t, c, evil, 7)
 			write(c, append(record(recBytes, 24, make([]byte, line-recordLen)...), lent(7, 0, 0, 64, 64)...))
 		},
-		"returns of nothing":      func(c *conn) { c.mine.giveBack(0, 0); c.strike() },
-		"returns of nothing lost": func(c *conn) { c.mine.giveBack(0, lostBit); c.strike() },
+		"returns of nothing":      func(c *conn) { c.mine.giveBack(0, 0); c.wake() },
+		"returns of nothing lost": func(c *conn) { c.mine.giveBack(0, lostBit); c.wake() },
 		"a frame in a loan that is not out": func(c *conn) {
 			b := lent(0, 0, 0, 64, 64)
 			binary.LittleEndian.PutUint32(b, recHome)
@@ -92,22 +92,22 @@ func TestNonsense(t *testing.T) {
 			write(c, b)
 		},
 		"an arena passed on too often": func(c *conn) {
-			_ = c.tellHops(noteArena, mostHops+1, 7, bellLen, evil.port.(*port).bell.page)
+			_ = c.sendNoteHops(noteArena, mostHops+1, 7, bellLen, evil.port.(*port).bell.page)
 		},
-		"a ring passed on":     func(c *conn) { _ = c.tellHops(noteRing, 1, 0, 0, -1) },
-		"a note unknown":       func(c *conn) { _ = c.tell(9, 1, 0, -1) },
+		"a ring passed on":     func(c *conn) { _ = c.sendNoteHops(noteRing, 1, 0, 0, -1) },
+		"a note unknown":       func(c *conn) { _ = c.sendNote(9, 1, 0, -1) },
 		"a note cut short":     func(c *conn) { _ = unix.Sendmsg(c.sock, []byte("short"), nil, nil, 0) },
-		"an arena without one": func(c *conn) { _ = c.tell(noteArena, 1, 4096, -1) },
+		"an arena without one": func(c *conn) { _ = c.sendNote(noteArena, 1, 4096, -1) },
 		"an arena unsealed": func(c *conn) {
 			fd, _ := unix.MemfdCreate("open", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 			_ = unix.Ftruncate(fd, 4096)
-			_ = c.tell(noteArena, 1, 4096, fd)
+			_ = c.sendNote(noteArena, 1, 4096, fd)
 			unix.Close(fd)
 		},
-		"an arena of another size": func(c *conn) { _ = c.tell(noteArena, 1, 8192, evil.port.(*port).bell.page) },
+		"an arena of another size": func(c *conn) { _ = c.sendNote(noteArena, 1, 8192, evil.port.(*port).bell.page) },
 		"an arena twice":           func(c *conn) { own(t, c, evil, 7); own(t, c, evil, 7) },
 		"an arena gone that never was": func(c *conn) {
-			_ = c.tell(noteGone, 5, 0, -1)
+			_ = c.sendNote(noteGone, 5, 0, -1)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -116,7 +116,7 @@ func TestNonsense(t *testing.T) {
 			c := raw(t, evil, n.port.Addr())
 			s := n.accepted(t)
 			bad(c)
-			c.strike()
+			c.wake()
 			if err := s.wantDown(t); !errors.Is(err, subsys.ErrProtocol) && !errors.Is(err, subsys.ErrBadHeader) && !errors.Is(err, memfd.ErrUnsealed) {
 				t.Errorf("it is told as %v", err)
 			}
@@ -155,7 +155,7 @@ func TestNonsenseSentBack(t *testing.T) {
 			h := subsys.Header{Type: 16, Len: bad.n, Tag: sum(data[39_000:])}
 			h.Put(c.mine.ring[recordLen+descriptorLen:])
 			c.mine.word(0).Store(recHome | lentLen<<32)
-			c.strike()
+			c.wake()
 			if name == "" {
 				k := s.take(t)
 				if &k.data[0] != &data[39_000] || !k.buf.ReadOnly() {
@@ -196,7 +196,7 @@ func slicesOf(b byte, n int) []byte {
 // own announces a page to the peer as arena id.
 func own(t testing.TB, c *conn, n *node, id uint32) {
 	t.Helper()
-	if err := c.tell(noteArena, id, bellLen, n.port.(*port).bell.page); err != nil {
+	if err := c.sendNote(noteArena, id, bellLen, n.port.(*port).bell.page); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -212,7 +212,7 @@ func TestArenaTakenBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	tag := sign(mem, rand.New(rand.NewPCG(1, 1)))
-	_ = c.tell(noteArena, 7, 8192, fd)
+	_ = c.sendNote(noteArena, 7, 8192, fd)
 	b := make([]byte, recordLen+lentLen)
 	binary.LittleEndian.PutUint64(b, recFrame|lentLen<<32)
 	d := descriptor{7, 0, 0, 8192}
@@ -222,7 +222,7 @@ func TestArenaTakenBack(t *testing.T) {
 	write(c, b)
 	c.ring()
 	eventually.True(t, "it comes", func() bool { got, _ := s.frames(); return got == 1 })
-	_ = c.tell(noteGone, 7, 0, -1)
+	_ = c.sendNote(noteGone, 7, 0, -1)
 	memfd.Unmap(mem)
 	memfd.Close(fd)
 	c.Close()

@@ -19,8 +19,8 @@ type arena struct {
 	hops          int // how many processes have passed the arena on
 	uses          atomic.Int32
 
-	toldMu sync.Mutex
-	told   []*port // ports that have announced it
+	announcedMu sync.Mutex
+	announcedBy []*port // ports that have announced it
 }
 
 // drop ends one use. The last one unmaps the arena.
@@ -50,7 +50,7 @@ func (in *receiver) borrow(c *conn, d *descriptor) (b *borrowed, mem []byte, err
 	}
 	if a == nil {
 		// The peer sent the note of the arena before the record.
-		if _, _, err := c.listen(allNotes); err != nil {
+		if _, _, err := c.readNotes(allNotes); err != nil {
 			return nil, nil, c.from(err)
 		}
 		if a = in.arenas[d.arena]; a == nil {
@@ -78,8 +78,8 @@ func (in *receiver) borrow(c *conn, d *descriptor) (b *borrowed, mem []byte, err
 	return b, b.mem, nil
 }
 
-// trim frees most of the entries that a large number of simultaneous loans has left.
-func (in *receiver) trim() {
+// trimLoans frees most of the entries that a large number of simultaneous loans has left.
+func (in *receiver) trimLoans() {
 	for i, b := range in.loans {
 		if in.made <= keptLoans {
 			return
@@ -104,10 +104,10 @@ type returns struct {
 	owed  atomic.Bool // there may be returned loans that the peer does not know of
 	which [maxLoans / 64]atomic.Uint64
 	lost  [maxLoans / 64]atomic.Uint64 // returned loans that a third process may still read
-	over  atomic.Bool                  // no further loan is accepted
+	ended atomic.Bool                  // no further loan is accepted
 
-	mu   lock.Mutex[levelReturns] // held while loans are given back to the peer
-	told uint64                   // loans given back since the start
+	mu      lock.Mutex[levelReturns] // held while loans are given back to the peer
+	written uint64                   // loans given back since the start
 
 	// One for the open conn, and one for each arena. While it is not 0, the peer's memory may be
 	// read.
@@ -117,13 +117,13 @@ type returns struct {
 // levelReturns is the lock level of returns.mu.
 type levelReturns struct{}
 
-func (levelReturns) Place() (int, string) { return 130, "shm returns" }
+func (levelReturns) Depth() (int, string) { return 130, "shm returns" }
 
 // Return implements buffers.Lender.
 //
 // The peer polls the words in which loans are given back, so a write to them costs as much as a
 // message. They are written when there is time: after the next frame is sent, at the next look at
-// records, or before this context rests. If it rests now, they are written at once.
+// records, or before this context becomes idle. If it is idle now, they are written at once.
 func (b *borrowed) Return(isAbandoned bool) {
 	c, a := b.conn, b.arena.Load()
 	b.arena.Store(nil) // before the peer may lend the number again
@@ -137,15 +137,15 @@ func (b *borrowed) Return(isAbandoned bool) {
 // add records that a loan is to be given back. The caller must hold the conn.
 func (r *returns) add(c *conn, loan uint32) {
 	r.which[loan/64].Or(1 << (loan % 64))
-	r.owed.Store(true) // set before resting is read: a progress goroutine that rests checks owed after it has set resting
-	if r.over.Load() || c.port.resting.Load() {
-		r.tell(c)
+	r.owed.Store(true) // set before isIdle is read: the progress goroutine checks owed after it has set isIdle
+	if r.ended.Load() || c.port.isIdle.Load() {
+		r.write(c)
 	}
 }
 
-// tell gives the recorded loans back to the peer. The list cannot overflow: it has a place for each
+// write gives the recorded loans back to the peer. The list cannot overflow: it has a place for each
 // possible loan.
-func (r *returns) tell(c *conn) {
+func (r *returns) write(c *conn) {
 	if !r.owed.Load() {
 		return
 	}
@@ -154,7 +154,7 @@ func (r *returns) tell(c *conn) {
 	if !r.owed.Swap(false) {
 		return
 	}
-	before := r.told
+	before := r.written
 	for i := range r.which {
 		if r.which[i].Load() == 0 {
 			continue
@@ -167,11 +167,11 @@ func (r *returns) tell(c *conn) {
 			} else {
 				c.mine.clearPassed(loan) // before the peer may lend the number again
 			}
-			c.mine.giveBack(r.told, loan)
-			r.told++
+			c.mine.giveBack(r.written, loan)
+			r.written++
 		}
 	}
-	if r.told != before {
+	if r.written != before {
 		c.ring()
 	}
 }
@@ -181,8 +181,8 @@ func (r *returns) end(c *conn) {
 	for _, a := range c.in.arenas {
 		c.in.unlist(c, a)
 	}
-	r.over.Store(true) // before tell: from here on Return calls tell itself
-	r.tell(c)
+	r.ended.Store(true) // before write: from here on Return calls write itself
+	r.write(c)
 	r.drop(c)
 }
 

@@ -23,13 +23,13 @@ const (
 	allNotes  = 1 << 12 // and by a connection that waits for one of them, more than a socket holds
 )
 
-// tell sends a note. It fails if it would have to wait.
-func (c *conn) tell(kind, arena uint32, size uint64, fd int) error {
-	return c.tellHops(kind, 0, arena, size, fd)
+// sendNote sends a note. It fails if it would have to wait.
+func (c *conn) sendNote(kind, arena uint32, size uint64, fd int) error {
+	return c.sendNoteHops(kind, 0, arena, size, fd)
 }
 
-// tellHops is tell for an arena that was passed on hops times.
-func (c *conn) tellHops(kind, hops, arena uint32, size uint64, fd int) error {
+// sendNoteHops is sendNote for an arena that was passed on hops times.
+func (c *conn) sendNoteHops(kind, hops, arena uint32, size uint64, fd int) error {
 	var b [noteLen]byte
 	le.PutUint32(b[:], kind|hops<<16)
 	le.PutUint32(b[4:], arena)
@@ -43,9 +43,9 @@ func (c *conn) tellHops(kind, hops, arena uint32, size uint64, fd int) error {
 	return err
 }
 
-// listen reads the notes that have arrived, at most most. It reports whether there may be more, and
+// readNotes reads the notes that have arrived, at most most. It reports whether there may be more, and
 // whether the socket has ended.
-func (c *conn) listen(most int) (more, ended bool, err error) {
+func (c *conn) readNotes(most int) (more, ended bool, err error) {
 	for range most {
 		var b [noteLen + 1]byte
 		var oob [24]byte // room for one descriptor
@@ -87,7 +87,7 @@ func (c *conn) listen(most int) (more, ended bool, err error) {
 // note executes a note. It sets the descriptors that it keeps to -1.
 func (in *receiver) note(c *conn, b []byte, fds []int) error {
 	kind, hops, id, size := le.Uint16(b), le.Uint16(b[2:]), le.Uint32(b[4:]), le.Uint64(b[8:])
-	if in.over.Load() {
+	if in.finished.Load() {
 		return nil
 	}
 	a := in.arenas[id]

@@ -14,25 +14,25 @@ import (
 // A receiver is the part of a conn that reads frames and notes. The goroutine that makes progress
 // uses it.
 type receiver struct {
-	head   uint64      // bytes of records processed,
-	told   uint64      // and the position published to the peer
-	untold bool        // told may be less than head
-	over   atomic.Bool // the peer was told that this end reads no more
-	used   bool        // reader was used since the last rest
-	reader stream.Reader
-	rung   bool              // the peer has rung by a note
-	arenas map[uint32]*arena // mapped arenas of the peer, by its numbers
-	mapped uint64            // bytes of arenas
-	last   *arena            // arena of the last loan; nil: none
-	loans  []*borrowed       // by the peer's numbers; nil: not made yet
-	made   int
-	copied uint64    // bytes copied out of lent runs since the start
-	taken  int       // bytes of the record at head that the reader has, if it lacked memory for more
-	lent   *borrowed // the run of the record at head, if that is not completely read
-	rest   []byte    // bytes of lent that are still to be read
-	held   bool      // frames[0] is a lent frame for which the sink lacked memory
-	record [lentLen]byte
-	frames [1]subsys.Frame
+	head          uint64      // bytes of records processed,
+	published     uint64      // and the position published to the peer
+	isUnpublished bool        // published may be less than head
+	finished      atomic.Bool // the peer knows that this end reads no more
+	used          bool        // reader was used since the last trim
+	reader        stream.Reader
+	rung          bool              // the peer has rung by a note
+	arenas        map[uint32]*arena // mapped arenas of the peer, by its numbers
+	mapped        uint64            // bytes of arenas
+	last          *arena            // arena of the last loan; nil: none
+	loans         []*borrowed       // by the peer's numbers; nil: not made yet
+	made          int
+	copied        uint64    // bytes copied out of lent runs since the start
+	taken         int       // bytes of the record at head that the reader has, if it lacked memory for more
+	lent          *borrowed // the run of the record at head, if that is not completely read
+	unread        []byte    // bytes of lent that are still to be read
+	held          bool      // frames[0] is a lent frame for which the sink lacked memory
+	record        [lentLen]byte
+	frames        [1]subsys.Frame
 }
 
 // mostRead is how many bytes of records, and of runs that they lend, one Look delivers before
@@ -42,10 +42,10 @@ const mostRead = 4 * ringLen
 
 func (in *receiver) free() { in.reader.Free() }
 
-// tell publishes the reader's position, so that the peer's writer can go on.
-func (in *receiver) tell(c *conn) {
-	if in.told != in.head {
-		in.told = in.head // only now may the peer overwrite the records
+// publishHead publishes the reader's position, so that the peer's writer can go on.
+func (in *receiver) publishHead(c *conn) {
+	if in.published != in.head {
+		in.published = in.head // only now may the peer overwrite the records
 		c.mine.head.Store(in.head)
 		if c.theirs.wants.Load() != 0 {
 			c.ring()
@@ -70,7 +70,7 @@ func (c *conn) receive() (frames int, err error) {
 		// The record counts as processed also if the sink returns an error, because the sink may
 		// keep the lent memory.
 		in.head += spanned(int(n))
-		in.untold = true
+		in.isUnpublished = true
 		got := 0
 		// If memory is lacking for the remaining bytes of a record, they are processed later.
 		switch {
@@ -97,8 +97,8 @@ func (c *conn) receive() (frames int, err error) {
 			return frames, err
 		}
 		// No writer waits for less than this. It is published when there is time.
-		if in.head-in.told >= roomy {
-			in.tell(c)
+		if in.head-in.published >= roomy {
+			in.publishHead(c)
 		}
 	}
 	return frames, nil
@@ -141,21 +141,21 @@ func (in *receiver) run(c *conn, at uint64) (frames int, err error) {
 	c.count(len(mem))
 	in.copied += uint64(len(mem))
 	in.used = true
-	in.lent, in.rest = b, mem
+	in.lent, in.unread = b, mem
 	return in.goOn(c)
 }
 
 // goOn copies the remaining bytes of a run, and gives the run back. If memory is lacking it returns
 // stream.ErrStarved and keeps the run.
 func (in *receiver) goOn(c *conn) (frames int, err error) {
-	for len(in.rest) > 0 && err == nil && !c.closed.Load() {
+	for len(in.unread) > 0 && err == nil && !c.closed.Load() {
 		var to []byte
 		if to, err = in.reader.Space(); errors.Is(err, stream.ErrStarved) {
 			return frames, err
 		}
 		if err == nil {
-			k, f := copy(to, in.rest), 0
-			in.rest = in.rest[k:]
+			k, f := copy(to, in.unread), 0
+			in.unread = in.unread[k:]
 			f, err = in.reader.Took(k)
 			frames += f
 		}
@@ -171,7 +171,7 @@ func (in *receiver) giveUp() {
 		in.letGo()
 	}
 	if b := in.lent; b != nil {
-		in.lent, in.rest = nil, nil
+		in.lent, in.unread = nil, nil
 		b.Return(false)
 	}
 }

@@ -15,7 +15,7 @@ import (
 const (
 	returnsAt  = 2 << 10
 	maxLoans   = 512 // most loans of one end at a time; a power of two
-	keptLoans  = 16  // loans for which a resting connection keeps memory
+	keptLoans  = 16  // loans for which an idle connection keeps memory
 	ringAt     = returnsAt + 4*maxLoans
 	ringLen    = 16 << 10 // a power of two
 	segmentLen = ringAt + ringLen

@@ -28,17 +28,17 @@ const never = 1<<64 - 1
 // goroutine that calls Send. While stuck is true it belongs to the goroutine that makes progress,
 // which must hold mu. mu guards the loans at all times.
 type sender struct {
-	tail   uint64 // bytes of records written since the start
-	rung   uint64 // tail when the bell was last rung
-	blank  uint64 // from tail to blank the first words of lines are 0
-	head   atomic.Uint64
-	rest   []byte // bytes of a frame that was taken and is not completely in the ring
-	buf    *buffers.Buffer
-	header [subsys.HeaderLen]byte
+	tail      uint64 // bytes of records written since the start
+	rung      uint64 // tail when the bell was last rung
+	blank     uint64 // from tail to blank the first words of lines are 0
+	head      atomic.Uint64
+	unwritten []byte // bytes of a frame that was taken and is not completely in the ring
+	buf       *buffers.Buffer
+	header    [subsys.HeaderLen]byte
 
-	mu    lock.Mutex[levelLoans] // taken before a pool's lock, because buffers are released under it
-	stuck atomic.Bool            // Send took too little; Writable is owed
-	over  bool                   // nothing more may be sent
+	mu      lock.Mutex[levelLoans] // taken before a pool's lock, because buffers are released under it
+	stuck   atomic.Bool            // Send took too little; Writable is owed
+	stopped bool                   // nothing more may be sent
 
 	loans []loan
 	free  []uint32 // unused indexes of loans
@@ -46,31 +46,31 @@ type sender struct {
 	seen  atomic.Uint64 // number of returns processed, or never
 	swept atomic.Bool   // sweep was called
 
-	told      map[uint32]*tale // arenas that the peer knows, by ID
-	toldBytes uint64           // bytes of these arenas
-	known     *buffers.Arena   // arena of the last loan; nil: none
-	lastTale  *tale            // the tale of known
-	later     atomic.Bool      // some notes in gone could not be sent yet
-	goneMu    sync.Mutex       // may be taken while a pool's lock is held
-	gone      []uint32         // arenas that were unmapped
-	isGone    atomic.Bool
+	announced        map[uint32]*announcement // arenas that the peer knows, by ID
+	announcedBytes   uint64                   // bytes of these arenas
+	known            *buffers.Arena           // arena of the last loan; nil: none
+	lastAnnouncement *announcement            // the announcement of known
+	later            atomic.Bool              // some notes in gone could not be sent yet
+	goneMu           sync.Mutex               // may be taken while a pool's lock is held
+	gone             []uint32                 // arenas that were unmapped
+	isGone           atomic.Bool
 }
 
 // levelLoans is the lock level of sender.mu.
 type levelLoans struct{}
 
-func (levelLoans) Place() (int, string) { return 120, "shm" }
+func (levelLoans) Depth() (int, string) { return 120, "shm" }
 
 // A loan is a buffer that the peer may read until it gives the loan back.
 type loan struct {
 	buf  *buffers.Buffer
-	data []byte // part of buf that is lent
-	at   uint64 // position of the loan's record
-	in   *tale  // arena of the memory; nil: the memory is the peer's own
+	data []byte        // part of buf that is lent
+	at   uint64        // position of the loan's record
+	in   *announcement // arena of the memory; nil: the memory is the peer's own
 }
 
-// A tale is an arena that the peer knows.
-type tale struct {
+// An announcement is an arena that the peer knows.
+type announcement struct {
 	size uint64
 	out  int // loans in it
 }
@@ -116,7 +116,7 @@ func (c *conn) Send(fs []subsys.Frame) (taken int, err error) {
 		}
 	}
 	o.ring(c)
-	c.back.tell(c) // the peer has the frames, so there is time
+	c.back.write(c) // the peer has the frames, so there is time
 	if err == nil {
 		err = o.reap(c)
 	}
@@ -172,7 +172,7 @@ func (o *sender) stick(c *conn) (hasRoom bool, err error) {
 	o.ring(c)
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.over {
+	if o.stopped {
 		o.letGo()
 		return false, nil
 	}
@@ -190,7 +190,7 @@ func (o *sender) stick(c *conn) (hasRoom bool, err error) {
 
 // letGo releases a frame that is not completely in the ring.
 func (o *sender) letGo() {
-	o.rest = nil
+	o.unwritten = nil
 	if o.buf != nil {
 		o.buf.Release()
 		o.buf = nil
@@ -265,7 +265,7 @@ func (o *sender) put(c *conn, f *subsys.Frame) (isFull bool, err error) {
 	}
 	c.mine.put(at+uint64(head), f.Data[:part])
 	o.publish(c, recBytes, head+part)
-	if o.rest = f.Data[part:]; len(o.rest) > 0 && f.Buf != nil {
+	if o.unwritten = f.Data[part:]; len(o.unwritten) > 0 && f.Buf != nil {
 		o.buf = f.Buf.Retain()
 	}
 	if n > 0 {
@@ -278,14 +278,14 @@ func (o *sender) put(c *conn, f *subsys.Frame) (isFull bool, err error) {
 
 // pour writes the remaining bytes of a frame until the ring is full.
 func (o *sender) pour(c *conn) (isFull bool, err error) {
-	for len(o.rest) > 0 {
-		if ok, err := o.fits(c, recordLen+min(leastBit, len(o.rest))); !ok {
+	for len(o.unwritten) > 0 {
+		if ok, err := o.fits(c, recordLen+min(leastBit, len(o.unwritten))); !ok {
 			return true, err
 		}
-		part := min(len(o.rest), o.room()-recordLen)
-		c.mine.put(o.tail+recordLen, o.rest[:part])
+		part := min(len(o.unwritten), o.room()-recordLen)
+		c.mine.put(o.tail+recordLen, o.unwritten[:part])
 		o.publish(c, recBytes, part)
-		o.rest = o.rest[part:]
+		o.unwritten = o.unwritten[part:]
 		o.ring(c) // the frame is long: the peer reads while this side writes
 	}
 	o.letGo()
@@ -303,8 +303,8 @@ func (o *sender) resume(c *conn) (writable bool, err error) {
 	if c.theirs.closed.Load() != 0 && !o.swept.Load() {
 		o.sweep(c)
 	}
-	o.settleLocked(c)
-	if o.over {
+	o.endLoansIfDoneLocked(c)
+	if o.stopped {
 		o.isGone.Store(false) // the peer unmaps all arenas at its end
 		return false, nil
 	}
@@ -339,13 +339,13 @@ func (o *sender) lend(c *conn, f *subsys.Frame) (d descriptor, kind int, ok bool
 	if f.Buf == nil {
 		return d, 0, false
 	}
-	p, ok := c.place(f)
+	p, ok := c.locate(f)
 	if !ok {
 		return d, 0, false
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.over || c.dead.Load() || o.seen.Load() == never { // the loan would not be given back
+	if o.stopped || c.dead.Load() || o.seen.Load() == never { // the loan would not be given back
 		return d, 0, false
 	}
 	// A record of a peer that has closed may name a loan that the peer has given back since. The
@@ -353,12 +353,12 @@ func (o *sender) lend(c *conn, f *subsys.Frame) (d descriptor, kind int, ok bool
 	if c.theirs.closed.Load() != 0 {
 		return d, 0, false
 	}
-	var in *tale
+	var in *announcement
 	if !p.isHome {
 		if p.Arena != o.known && !o.introduce(c, &p) {
 			return d, 0, false
 		}
-		in = o.lastTale
+		in = o.lastAnnouncement
 	}
 	id := uint32(len(o.loans))
 	if n := len(o.free); n > 0 {
@@ -385,21 +385,21 @@ func (o *sender) lend(c *conn, f *subsys.Frame) (d descriptor, kind int, ok bool
 // introduce makes p's arena the one of the next loan. If the peer does not know the arena,
 // introduce announces it, and withdraws others if the peer would know more than it grants. mu must
 // be held.
-func (o *sender) introduce(c *conn, p *place) bool {
+func (o *sender) introduce(c *conn, p *location) bool {
 	a := p.Arena
-	t := o.told[a.ID]
+	t := o.announced[a.ID]
 	if t == nil {
-		t = &tale{size: uint64(len(a.Mem))}
-		if !o.makeRoom(c, t.size) || !c.port.follow(p) || c.tellHops(noteArena, p.hops(), a.ID, t.size, a.FD) != nil {
+		t = &announcement{size: uint64(len(a.Mem))}
+		if !o.makeRoom(c, t.size) || !c.port.follow(p) || c.sendNoteHops(noteArena, p.hops(), a.ID, t.size, a.FD) != nil {
 			return false
 		}
-		if o.told == nil {
-			o.told = map[uint32]*tale{}
+		if o.announced == nil {
+			o.announced = map[uint32]*announcement{}
 		}
-		o.told[a.ID] = t
-		o.toldBytes += t.size
+		o.announced[a.ID] = t
+		o.announcedBytes += t.size
 	}
-	o.known, o.lastTale = a, t
+	o.known, o.lastAnnouncement = a, t
 	return true
 }
 
@@ -407,18 +407,18 @@ func (o *sender) introduce(c *conn, p *place) bool {
 // peer. It reports false if that is not possible. mu must be held.
 func (o *sender) makeRoom(c *conn, size uint64) bool {
 	arenas, bytes := fewArenas+int(c.theirs.arenas.Load()), fewBytes+uint64(c.theirs.gib.Load())<<30
-	fits := func() bool { return len(o.told) < arenas && o.toldBytes+size <= bytes }
+	fits := func() bool { return len(o.announced) < arenas && o.announcedBytes+size <= bytes }
 	if fits() {
 		return true
 	}
 	if size > bytes {
 		return false
 	}
-	for id, t := range o.told { // in any order
+	for id, t := range o.announced { // in any order
 		if t.out > 0 {
 			continue
 		}
-		if c.tell(noteGone, id, 0, -1) != nil {
+		if c.sendNote(noteGone, id, 0, -1) != nil {
 			return false
 		}
 		o.forget(id)
@@ -431,9 +431,9 @@ func (o *sender) makeRoom(c *conn, size uint64) bool {
 
 // forget records that an arena was withdrawn. mu must be held.
 func (o *sender) forget(id uint32) {
-	o.toldBytes -= o.told[id].size
-	delete(o.told, id)
-	o.known, o.lastTale = nil, nil // it may be this one
+	o.announcedBytes -= o.announced[id].size
+	delete(o.announced, id)
+	o.known, o.lastAnnouncement = nil, nil // it may be this one
 }
 
 // end ends a loan and calls how with its buffer. A buffer of the peer's own memory is released in
@@ -514,10 +514,10 @@ func (o *sender) all(how func(*buffers.Buffer)) {
 	}
 }
 
-// settleLocked ends all loans if the peer has reported that it reads nothing any more. Returns from
+// endLoansIfDoneLocked ends all loans if the peer has reported that it reads nothing any more. Returns from
 // before that report are processed first, because a loan may have been given back as lost. mu must
 // be held.
-func (o *sender) settleLocked(c *conn) {
+func (o *sender) endLoansIfDoneLocked(c *conn) {
 	if c.theirs.done.Load() != 0 {
 		_ = o.reapLocked(c)
 		o.all((*buffers.Buffer).Release)
@@ -529,7 +529,7 @@ func (o *sender) settleLocked(c *conn) {
 func (o *sender) collect(c *conn) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.settleLocked(c)
+	o.endLoansIfDoneLocked(c)
 	_ = o.reapLocked(c)
 	for id := range o.loans {
 		if o.loans[id].buf != nil && c.ofUser && c.theirs.isPassed(uint32(id)) {
@@ -548,7 +548,7 @@ func (o *sender) abandon(c *conn) {
 	if c.theirs.closed.Load() != 0 {
 		o.sweep(c)
 	}
-	o.settleLocked(c)
+	o.endLoansIfDoneLocked(c)
 	o.all((*buffers.Buffer).Abandon)
 }
 
@@ -556,7 +556,7 @@ func (o *sender) abandon(c *conn) {
 func (o *sender) stop() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.over = true
+	o.stopped = true
 	if o.stuck.Load() { // else Send may be in progress, which calls letGo itself
 		o.letGo()
 	}
@@ -576,16 +576,16 @@ func (o *sender) tidy(c *conn) {
 		return
 	}
 	o.isGone.Store(false)
-	o.known, o.lastTale = nil, nil // known may be one of them
+	o.known, o.lastAnnouncement = nil, nil // known may be one of them
 	o.goneMu.Lock()
 	defer o.goneMu.Unlock()
 	o.later.Store(false)
 	keep := o.gone[:0]
 	for _, id := range o.gone {
-		if _, ok := o.told[id]; !ok {
+		if _, ok := o.announced[id]; !ok {
 			continue
 		}
-		if c.tell(noteGone, id, 0, -1) != nil {
+		if c.sendNote(noteGone, id, 0, -1) != nil {
 			keep = append(keep, id)
 			o.later.Store(true)
 			continue

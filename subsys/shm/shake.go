@@ -69,12 +69,12 @@ func (p *port) shake(ctx context.Context, uc *net.UnixConn, first bool) (_ *conn
 	if err != nil {
 		return nil, err
 	}
-	who, err := p.peer(raw)
+	cred, err := p.peer(raw)
 	if err != nil {
 		return nil, err
 	}
-	c.remote = fmt.Sprintf("%s%s/%d", scheme, p.node, who.Pid) // Dial replaces it by the address
-	c.ofUser = int(who.Uid) == os.Getuid()
+	c.remote = fmt.Sprintf("%s%s/%d", scheme, p.node, cred.Pid) // Dial replaces it by the address
+	c.ofUser = int(cred.Uid) == os.Getuid()
 
 	fd, mem, err := memfd.Create("rocl-shm", segmentLen)
 	if err != nil {

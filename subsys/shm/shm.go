@@ -82,7 +82,7 @@ func (t transport) Listen(addr string, cfg subsys.Config) (subsys.Port, error) {
 	}
 	p := &port{cfg: cfg, log: ratelog.New(cfg.Logger), group: t.group, addr: addr, node: node, ln: ln, conns: map[*conn]struct{}{}, pending: make(chan struct{}, maxPending)}
 	p.list.Store(new([]*conn))
-	p.resting.Store(true)
+	p.isIdle.Store(true)
 	if err = cfg.Pool.Share(); err != nil {
 		err = fmt.Errorf("%w: %w", subsys.ErrUnavailable, err)
 	} else if p.bell, err = newBell(); err == nil {
@@ -113,7 +113,7 @@ type port struct {
 	log     *ratelog.Logger
 
 	bell    *bell       // nil once closed
-	resting atomic.Bool // the bell tells peers that no goroutine looks
+	isIdle  atomic.Bool // the bell tells peers that no goroutine looks
 	list    atomic.Pointer[[]*conn]
 	hot     [hotMost]*conn // used by the progress goroutine only, as are the next three
 	nextHot int            // index in hot that the next active connection replaces
@@ -178,29 +178,29 @@ func (p *port) begin(uc *net.UnixConn) (done func(), err error) {
 	if err != nil {
 		return nil, err
 	}
-	who, err := p.peer(raw)
+	cred, err := p.peer(raw)
 	if err != nil {
 		return nil, err
 	}
-	if int(who.Uid) == os.Getuid() {
+	if int(cred.Uid) == os.Getuid() {
 		return func() {}, nil
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.silent[who.Uid] >= maxSilent || p.others >= maxPending-maxSilent {
-		return nil, fmt.Errorf("user %d has %d connections that nobody has admitted, of %d of other users", who.Uid, p.silent[who.Uid], p.others)
+	if p.silent[cred.Uid] >= maxSilent || p.others >= maxPending-maxSilent {
+		return nil, fmt.Errorf("user %d has %d connections that nobody has admitted, of %d of other users", cred.Uid, p.silent[cred.Uid], p.others)
 	}
 	if p.silent == nil {
 		p.silent = map[uint32]int{}
 	}
-	p.silent[who.Uid]++
+	p.silent[cred.Uid]++
 	p.others++
 	return sync.OnceFunc(func() {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		p.others--
-		if p.silent[who.Uid]--; p.silent[who.Uid] == 0 {
-			delete(p.silent, who.Uid)
+		if p.silent[cred.Uid]--; p.silent[cred.Uid] == 0 {
+			delete(p.silent, cred.Uid)
 		}
 	}), nil
 }
@@ -304,11 +304,11 @@ func (p *port) enlist(c *conn) bool {
 	return true
 }
 
-// nudge wakes the goroutine that looks at the connections, if it rests.
+// nudge wakes the goroutine that looks at the connections, if the port is idle.
 func (p *port) nudge() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if !p.closed && p.poller != nil && p.resting.Load() {
+	if !p.closed && p.poller != nil && p.isIdle.Load() {
 		p.poller.Wake()
 	}
 }
@@ -331,13 +331,13 @@ func (p *port) delist(c *conn) {
 	}
 }
 
-// Look implements subsys.Ring. The first Look after a rest looks at all connections.
+// Look implements subsys.Ring. The first Look after idle time looks at all connections.
 func (p *port) Look() (frames int) {
 	list := *p.list.Load()
 	isAll := len(list) <= fewConns
-	if p.bell != nil && p.resting.Load() {
-		p.resting.Store(false)
-		p.bell.doze(subsys.Awake)
+	if p.bell != nil && p.isIdle.Load() {
+		p.isIdle.Store(false)
+		p.bell.setMode(subsys.Awake)
 		isAll = true
 	}
 	if isAll {
@@ -365,10 +365,10 @@ func (p *port) Look() (frames int) {
 func (p *port) lookAt(c *conn) (frames int) {
 	frames = c.look()
 	if c.closed.Load() {
-		c.sayClosed()
+		c.finish()
 	}
 	switch {
-	case c.in.over.Load() && !c.lingers():
+	case c.in.finished.Load() && !c.lingers():
 		p.delist(c)
 	case (frames > 0 || c.out.stuck.Load()) && !slices.Contains(p.hot[:], c):
 		p.hot[p.nextHot] = c
@@ -383,28 +383,28 @@ func (p *port) Ready(subsys.Readiness) (frames int, again bool) { return p.Look(
 // answer is Ready for a peer that rings by a note on its connection. Many peers may have rung, and
 // one Look serves all.
 func (p *port) answer(c *conn) (frames int) {
-	if p.resting.Load() {
+	if p.isIdle.Load() {
 		return p.Look()
 	}
 	return c.look()
 }
 
-// Doze implements subsys.Ring.
-func (p *port) Doze(how subsys.Rest) (news bool) {
+// SetIdle implements subsys.Ring.
+func (p *port) SetIdle(how subsys.IdleMode) (arrived bool) {
 	if p.bell != nil {
-		p.resting.Store(true)
-		p.bell.doze(how)
+		p.isIdle.Store(true)
+		p.bell.setMode(how)
 		for _, c := range *p.list.Load() {
-			c.back.tell(c)
+			c.back.write(c)
 			if how == subsys.Asleep {
-				c.rest()
+				c.trim()
 			}
-			if c.news() {
-				news = true
+			if c.hasWork() {
+				arrived = true
 			}
 		}
 	}
-	return news
+	return arrived
 }
 
 // RegisterArena implements buffers.Registrar. Nothing is done: a peer learns of an arena with the
@@ -449,7 +449,7 @@ func (p *port) Close() error {
 	defer p.cfg.Progress.Unlock()
 	for _, c := range conns {
 		c.Close()
-		c.sayClosed()
+		c.finish()
 		c.out.abandon(c)
 		c.poller.Remove(c.sock)
 		c.drop()
@@ -462,6 +462,6 @@ func (p *port) Close() error {
 	}
 	p.bell.close()
 	p.bell = nil
-	p.resting.Store(true)
+	p.isIdle.Store(true)
 	return err
 }

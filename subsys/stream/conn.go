@@ -42,7 +42,7 @@ type Opener interface {
 // levelStuck is the lock level of Conn.mu.
 type levelStuck struct{}
 
-func (levelStuck) Place() (int, string) { return 120, "stream" }
+func (levelStuck) Depth() (int, string) { return 120, "stream" }
 
 // A Conn is a [subsys.Conn] over a byte stream. It has the life of the connection: a [Writer] and
 // perhaps an [Opener] know the bytes.

@@ -87,8 +87,8 @@ func (r *Reader) Free() {
 // Whole reports whether every frame that has begun was delivered.
 func (r *Reader) Whole() bool { return r.large.Buf == nil && r.skip == 0 && r.start == r.end }
 
-// Rest releases memory that the Reader does not need while nothing arrives.
-func (r *Reader) Rest() {
+// Trim releases memory that the Reader does not need while nothing arrives.
+func (r *Reader) Trim() {
 	if r.block != nil && r.Whole() {
 		r.block.Release()
 		r.block, r.mem, r.start, r.end, r.want = nil, nil, 0, 0, firstRead

@@ -110,7 +110,7 @@ func (n *node) progress(p *subsys.Poller) {
 				p.Sleep(time.Millisecond, &never)
 			}
 		case parked:
-			if more := p.Settle(); !more {
+			if more := p.Drain(); !more {
 				p.Arm()
 				n.hold.Unlock()
 				if !p.Park() {

@@ -40,7 +40,7 @@ func (t transport) Listen(addr string, cfg subsys.Config) (subsys.Port, error) {
 	if t.cred == nil {
 		return nil, fmt.Errorf("%w: none are given", ErrCredentials)
 	}
-	h := &handshakes{transport: t, logger: cfg.Logger, refusals: ratelog.New(cfg.Logger), strangers: subsys.NewStrangers(maxPending)}
+	h := &handshakes{transport: t, logger: cfg.Logger, refusals: ratelog.New(cfg.Logger), strangers: subsys.NewHandshakes(maxPending)}
 	return stream.Listen(addr, cfg, stream.Protocol{
 		Scheme:   "tls",
 		Rounds:   4,
@@ -56,7 +56,7 @@ type handshakes struct {
 	transport
 	logger    *slog.Logger
 	refusals  *ratelog.Logger
-	strangers *subsys.Strangers
+	strangers *subsys.Handshakes
 }
 
 // accepted adds an accepted connection to the strangers, which may cut an older one. A genuine peer
@@ -71,7 +71,7 @@ func (h *handshakes) accepted(p *stream.Port, nc *net.TCPConn) error {
 }
 
 // greet completes the handshake of an accepted connection and gives the connection to the port.
-func (h *handshakes) greet(p *stream.Port, nc *net.TCPConn, s *subsys.Stranger) {
+func (h *handshakes) greet(p *stream.Port, nc *net.TCPConn, s *subsys.Handshake) {
 	remote := "tls://" + nc.RemoteAddr().String()
 	w, err := h.shake(context.Background(), nc, false)
 	if !s.Done() {

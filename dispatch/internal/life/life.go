@@ -9,20 +9,20 @@
 //
 //	detached ──wanted──► dialling ──bound──► found ──dialled──► attached ──improve──► moving
 //	   ▲                  │ ▲ ▲ ▲              │                 waiting  ──timeout──►  │ ▲
-//	   └─────dialled──────┘ │ │ └─────lost─────┘                 resting  ◄───moved───  │ │
+//	   └─────dialled──────┘ │ │ └─────lost─────┘                 idle     ◄───moved───  │ │
 //	  (the context closes)  │ │                                     │               lost│ │bound
 //	                        │ └────────────────lost─────────────────┘                   ▼ │
 //	                        └───────────────────────────moved────────────────────────  broken
 //
-//	waiting ──timeout, and nothing has travelled since the timer was set──► resting
+//	waiting ──timeout, and nothing has travelled since the timer was set──► idle
 //	waiting ──timeout, and this side looks for no better route──► attached
-//	resting ──stirred──► waiting
+//	idle ──traffic──► waiting
 //	found ──dialled──► waiting, and moving ──moved──► waiting, if a better route is known
-//	detached, attached, waiting, resting ──bound──► attached
-//	each of these ──ends──► dying ──buried──► dead
+//	detached, attached, waiting, idle ──bound──► attached
+//	each of these ──ends──► dying ──cleaned──► dead
 //
 // Bound means that a handshake has succeeded, no matter which side began it. If a goroutine writes
-// while the link dies, the link is buried when that goroutine has finished. The stories in testdata
+// while the link dies, the link is cleaned up when that goroutine has finished. The stories in testdata
 // say what each event does in each state.
 package life
 
@@ -48,14 +48,14 @@ const (
 	Found                 // a connection; the searcher that dialled has not noticed it yet
 	Attached              // a connection; no search for a better route
 	Waiting               // a connection; the link tries a better route when the timer fires
-	Resting               // a connection; the timer is set again when frames travel
+	Idle                  // a connection; the timer is set again when frames travel
 	Moving                // a connection; the searcher tries a better route
 	Broken                // no connection; the searcher that tried a better route ends
 	Dying                 // ended; a goroutine still writes
 	Dead                  // ended
 )
 
-var stateNames = [...]string{"detached", "dialling", "found", "attached", "waiting", "resting", "moving", "broken", "dying", "dead"}
+var stateNames = [...]string{"detached", "dialling", "found", "attached", "waiting", "idle", "moving", "broken", "dying", "dead"}
 
 // String returns the name of the state, as in the drawing.
 func (s State) String() string { return stateNames[s] }
@@ -70,7 +70,7 @@ const (
 	CancelSoon                    // the same, but within moments
 	SetTimer                      // make Timeout be called after Wait, in place of an earlier timer
 	StopTimer                     // prevent the call of Timeout
-	Bury                          // finish the end, as soon as no goroutine writes
+	Clean                         // finish the end, as soon as no goroutine writes
 )
 
 // A Machine is what a link knows of its connections.
@@ -143,7 +143,7 @@ func (m *Machine) Wanted() Action {
 func (m *Machine) Bound(session, gen uint64) Action {
 	m.peerID, m.gen, m.wait = session, gen, 0
 	switch m.state {
-	case Detached, Attached, Waiting, Resting:
+	case Detached, Attached, Waiting, Idle:
 		m.state = Attached
 	case Dialling, Found:
 		m.state = Found
@@ -157,7 +157,7 @@ func (m *Machine) Bound(session, gen uint64) Action {
 // the peer may be gone, and senders that wait for its credit must learn that.
 func (m *Machine) Lost() Action {
 	switch m.state {
-	case Attached, Waiting, Resting:
+	case Attached, Waiting, Idle:
 		m.state = Dialling
 		return StartDial | StopTimer
 	case Found:
@@ -218,27 +218,27 @@ func (m *Machine) Timeout(rx, tx uint32) Action {
 	case m.state != Waiting:
 		return 0
 	case rx == m.rx && tx == m.tx:
-		m.state = Resting
+		m.state = Idle
 		return 0
 	}
 	m.state = Attached // the timer no longer runs, whether better routes are tried or not
 	return m.Improve()
 }
 
-// Stirred notes that frames travel. rx and tx are the session's numbers.
-func (m *Machine) Stirred(rx, tx uint32) Action {
-	if m.state != Resting {
+// Traffic notes that frames travel. rx and tx are the session's numbers.
+func (m *Machine) Traffic(rx, tx uint32) Action {
+	if m.state != Idle {
 		return 0
 	}
-	m.state, m.rx, m.tx = Waiting, rx-1, tx // the frame that stirred the link has travelled
-	return SetTimer                         // the pause is as long as before the rest
+	m.state, m.rx, m.tx = Waiting, rx-1, tx // the frame that ended the idle state has travelled
+	return SetTimer                         // the pause is as long as before
 }
 
 // Improve makes a searcher try better routes now, if the link has a connection and no searcher. It
 // does nothing if the peer moves the link, or if the link is about to end.
 func (m *Machine) Improve() Action {
 	switch m.state {
-	case Attached, Waiting, Resting:
+	case Attached, Waiting, Idle:
 		if m.isTheirs || m.cause != nil {
 			return 0
 		}
@@ -267,13 +267,13 @@ func (m *Machine) Ends(err error) Action {
 	was := m.state
 	m.state = Dying
 	if was == Moving || was == Broken {
-		return Bury | StopTimer | CancelMove
+		return Clean | StopTimer | CancelMove
 	}
-	return Bury | StopTimer
+	return Clean | StopTimer
 }
 
-// Buried notes that the link has been cleaned up. It reports false if that was noted before.
-func (m *Machine) Buried() bool {
+// Cleaned notes that the link has been cleaned up. It reports false if that was noted before.
+func (m *Machine) Cleaned() bool {
 	was := m.state
 	m.state = Dead
 	return was == Dying

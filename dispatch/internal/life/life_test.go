@@ -20,7 +20,7 @@ import (
 
 var (
 	columns     = regexp.MustCompile(`\s{2,}`)
-	actionNames = []string{"startDial", "startMove", "cancelMove", "cancelSoon", "setTimer", "stopTimer", "bury"}
+	actionNames = []string{"startDial", "startMove", "cancelMove", "cancelSoon", "setTimer", "stopTimer", "clean"}
 	errGone     = errors.New("gone")
 	errClosed   = errors.New("closed")
 	endings     = map[string]error{"gone": errGone, "unreachable": ErrUnreachable, "closed": errClosed}
@@ -91,8 +91,8 @@ func (s *teller) tell(event string) (string, error) {
 			s.n--
 		}
 		do = f.Timeout(s.n, 0)
-	case "stirred":
-		do = f.Stirred(s.n, 0)
+	case "traffic":
+		do = f.Traffic(s.n, 0)
 	case "improve":
 		do = f.Improve()
 	case "theirs":
@@ -105,8 +105,8 @@ func (s *teller) tell(event string) (string, error) {
 		if !errors.Is(f.cause, endings[words[1]]) {
 			return fmt.Sprint(f.cause), nil
 		}
-	case "buried":
-		if !f.Buried() {
+	case "cleaned":
+		if !f.Cleaned() {
 			return f.state.String() + "  nothing left", nil
 		}
 	case "propose":
@@ -174,7 +174,7 @@ func TestLifeStories(t *testing.T) {
 			state, actions, _ := strings.Cut(want, "\t")
 			words := strings.Fields(actions)
 			slices.Sort(words)
-			if event == "buried" && len(words) > 0 { // no action
+			if event == "cleaned" && len(words) > 0 { // no action
 				words = []string{actions}
 			}
 			want = strings.TrimSpace(state + "  " + strings.Join(words, " "))
@@ -190,7 +190,7 @@ func TestLifeStories(t *testing.T) {
 func TestLifeModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		f := Machine{id: 1, isTheirs: rapid.IntRange(0, 3).Draw(t, "theirs") == 0}
-		var hasConn, hasTimer, wasWanted, wasBuried, isEnding bool
+		var hasConn, hasTimer, wasWanted, wasCleaned, isEnding bool
 		searcher := Action(0) // startDial or startMove
 		isCancelled := false
 		n, timed := uint32(0), uint32(0)
@@ -216,7 +216,7 @@ func TestLifeModel(t *testing.T) {
 				}
 				searcher, isCancelled = start, false
 			}
-			if do&Bury != 0 {
+			if do&Clean != 0 {
 				if isEnding {
 					t.Fatal("ends twice")
 				}
@@ -257,8 +257,8 @@ func TestLifeModel(t *testing.T) {
 			},
 			"travels": func(t *rapid.T) {
 				n++
-				wasResting := f.state == Resting
-				if act(f.Stirred(n, 0)); wasResting {
+				wasIdle := f.state == Idle
+				if act(f.Traffic(n, 0)); wasIdle {
 					timed = n - 1 // the frame that stirs the link counts as having travelled since
 				}
 			},
@@ -269,7 +269,7 @@ func TestLifeModel(t *testing.T) {
 				}
 				hasTimer = false
 				act(f.Timeout(n, 0))
-				if !isEnding && n == timed && f.state != Resting {
+				if !isEnding && n == timed && f.state != Idle {
 					t.Fatalf("%v, though nothing travelled", f.state)
 				}
 			},
@@ -277,14 +277,14 @@ func TestLifeModel(t *testing.T) {
 			"propose": func(t *rapid.T) { f.Propose() },
 			"leaves":  func(t *rapid.T) { f.Leaves(errClosed) },
 			"ends":    func(t *rapid.T) { act(f.Ends(errGone)) },
-			"buried": func(t *rapid.T) {
+			"cleaned": func(t *rapid.T) {
 				if !isEnding {
 					t.Skip()
 				}
-				if f.Buried() == wasBuried {
-					t.Fatal("buried twice, or never")
+				if f.Cleaned() == wasCleaned {
+					t.Fatal("cleaned twice, or never")
 				}
-				wasBuried = true
+				wasCleaned = true
 			},
 			"": func(t *rapid.T) {
 				if isEnding {

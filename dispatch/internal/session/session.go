@@ -5,7 +5,7 @@
 // machine without I/O, clock or lock. Sequence numbers are modulo 2³². Apart from a few control
 // frames, they are never more than [MaxUnacked] apart.
 //
-// One goroutine at a time may receive (Acked, Accept, Worked, Expected, Told) while another sends
+// One goroutine at a time may receive (Acked, Accept, Worked, Expected, AckSent) while another sends
 // (all other methods). They share only atomic words.
 //
 //	acknowledged | unacknowledged      | not handed to a connection |
@@ -70,9 +70,9 @@ type Session struct {
 
 	lines
 
-	rxNext atomic.Uint32 // the frame expected next
-	rxDone atomic.Uint32 // frames before it have been worked on, and are acknowledged
-	rxTold atomic.Uint32 // what the peer has been told, or will be by frames that wait to be sent
+	rxNext  atomic.Uint32 // the frame expected next
+	rxDone  atomic.Uint32 // frames before it have been worked on, and are acknowledged
+	rxAcked atomic.Uint32 // what the peer has been told, or will be by frames that wait to be sent
 
 	batch [BatchFrames]subsys.Frame // Take lends it out
 	marks [BatchFrames]mark
@@ -137,9 +137,9 @@ func (s *Session) HasLarge() bool { return s.large > 0 }
 // Expected returns the number of the frame that is to come next.
 func (s *Session) Expected() uint32 { return s.rxNext.Load() }
 
-// Told returns the number that the peer knows to be expected here, or will know when it has the
+// AckSent returns the number that the peer knows to be expected here, or will know when it has the
 // frames that wait to be sent.
-func (s *Session) Told() uint32 { return s.rxTold.Load() }
+func (s *Session) AckSent() uint32 { return s.rxAcked.Load() }
 
 // Worked notes that all frames that Accept has returned have been worked on: their messages are in
 // mailboxes, and the reports of messages that are not have been pushed. Only then are the frames
@@ -150,19 +150,19 @@ func (s *Session) Worked() {
 	}
 }
 
-// Tell returns the acknowledgement of all frames that were worked on, for a frame without a number.
-func (s *Session) Tell() (ack uint32) {
+// TakeAck returns the acknowledgement of all frames that were worked on, for a frame without a number.
+func (s *Session) TakeAck() (ack uint32) {
 	ack = s.rxDone.Load()
-	s.rxTold.Store(ack)
+	s.rxAcked.Store(ack)
 	return ack
 }
 
-// Untell notes that the connection did not take the acknowledgement that Tell returned.
-func (s *Session) Untell(ack uint32) { s.rxTold.Store(ack - 1) }
+// UntakeAck notes that the connection did not take the acknowledgement that TakeAck returned.
+func (s *Session) UntakeAck(ack uint32) { s.rxAcked.Store(ack - 1) }
 
 // String returns the numbers, for logs.
 func (s *Session) String() string {
-	return fmt.Sprintf("head %d done %d sent %d next %d rx %d told %d", s.head, s.done.Load(), s.sent, s.next, s.rxNext.Load(), s.rxTold.Load())
+	return fmt.Sprintf("head %d done %d sent %d next %d rx %d told %d", s.head, s.done.Load(), s.sent, s.next, s.rxNext.Load(), s.rxAcked.Load())
 }
 
 // at returns the entry numbered i.
@@ -185,8 +185,8 @@ func (s *Session) entry() *entry {
 func (s *Session) stamp(h *subsys.Header) {
 	ack := s.rxDone.Load()
 	h.Seq, h.Ack = s.next, ack
-	if s.rxTold.Load() != ack {
-		s.rxTold.Store(ack)
+	if s.rxAcked.Load() != ack {
+		s.rxAcked.Store(ack)
 	}
 	s.next++
 }
@@ -413,8 +413,8 @@ func (s *Session) Accept(fs []subsys.Frame) (first int, got Arrived, err error) 
 			}
 		case d > 1<<31 && next == was:
 			first = i + 1
-			if f.Seq-s.rxTold.Load() > 1<<31 {
-				s.rxTold.Store(f.Seq) // the peer does not know that it has come
+			if f.Seq-s.rxAcked.Load() > 1<<31 {
+				s.rxAcked.Store(f.Seq) // the peer does not know that it has come
 			}
 		default:
 			return 0, got, fmt.Errorf("%w: frame %d, expected %d", wire.ErrProtocol, f.Seq, next)
@@ -457,7 +457,7 @@ func (s *Session) Resume(peerHas uint32) error {
 			s.unsent += len(e.Data)
 		}
 	}
-	s.rxTold.Store(s.rxNext.Load())
+	s.rxAcked.Store(s.rxNext.Load())
 	return nil
 }
 

@@ -202,7 +202,7 @@ func (p *peerModel) ack() {
 	}
 	f := subsys.Frame{}
 	f.Type, f.Ack = wire.TypeAck, p.s.rxNext.Load()
-	p.s.rxTold.Store(f.Ack)
+	p.s.rxAcked.Store(f.Ack)
 	p.wire = append(p.wire, f)
 }
 
@@ -257,7 +257,7 @@ func TestSessionModel(t *testing.T) {
 		for i := range ends {
 			p := newPeerModel()
 			p.s.head, p.s.sent, p.s.next = start, start, start
-			for _, word := range []*atomic.Uint32{&p.s.most, &p.s.done, &p.s.rxNext, &p.s.rxDone, &p.s.rxTold} {
+			for _, word := range []*atomic.Uint32{&p.s.most, &p.s.done, &p.s.rxNext, &p.s.rxDone, &p.s.rxAcked} {
 				word.Store(start)
 			}
 			ends[i] = p
@@ -346,7 +346,7 @@ func TestSessionModel(t *testing.T) {
 		for !ends[0].s.IsIdle() || !ends[1].s.IsIdle() {
 			for i, p := range ends {
 				p.write(func(n int) int { return n })
-				if p.s.rxTold.Load() != p.s.rxNext.Load() {
+				if p.s.rxAcked.Load() != p.s.rxNext.Load() {
 					p.ack()
 				} else if len(p.wire) == 0 && len(ends[1-i].wire) == 0 && ends[0].s.IsQuiet() && ends[1].s.IsQuiet() && !(ends[0].s.IsIdle() && ends[1].s.IsIdle()) {
 					if quiet++; quiet > 4 {

@@ -7,46 +7,46 @@ import (
 	"sync"
 )
 
-// Strangers is a bounded set of a port's connections whose peers have not authenticated yet. If
+// Handshakes is a bounded set of a port's connections whose peers have not authenticated yet. If
 // there is one too many, the oldest connection of the source that has most is cut. A genuine peer
 // completes its handshake within milliseconds, and a source cannot keep out another one that has
 // fewer connections.
-type Strangers struct {
+type Handshakes struct {
 	mu    sync.Mutex
 	most  int
 	count int
 	next  uint64
-	from  map[string]*list.List // the *Stranger of each source, the oldest first
+	from  map[string]*list.List // the *Handshake of each source, the oldest first
 }
 
-// A Stranger is one connection in Strangers.
-type Stranger struct {
-	all    *Strangers
+// A Handshake is one connection in Handshakes.
+type Handshake struct {
+	all    *Handshakes
 	source string
 	number uint64 // sequence number of Add
 	at     *list.Element
 	cut    func()
 }
 
-// NewStrangers returns a set of at most most connections.
-func NewStrangers(most int) *Strangers {
-	return &Strangers{most: most, from: map[string]*list.List{}}
+// NewHandshakes returns a set of at most most connections.
+func NewHandshakes(most int) *Handshakes {
+	return &Handshakes{most: most, from: map[string]*list.List{}}
 }
 
 // Add adds a connection from a source, see package netsource. cut is called at most once, if the
-// connection has to give way to another one. No lock is held then, and Done reports false from then
+// connection is closed for another one. No lock is held then, and Done reports false from then
 // on.
-func (s *Strangers) Add(source string, cut func()) *Stranger {
+func (s *Handshakes) Add(source string, cut func()) *Handshake {
 	s.mu.Lock()
-	st := &Stranger{all: s, source: source, number: s.next, cut: cut}
+	h := &Handshake{all: s, source: source, number: s.next, cut: cut}
 	s.next++
-	l := s.from[st.source]
+	l := s.from[h.source]
 	if l == nil {
 		l = list.New()
-		s.from[st.source] = l
+		s.from[h.source] = l
 	}
-	st.at = l.PushBack(st)
-	var out *Stranger
+	h.at = l.PushBack(h)
+	var out *Handshake
 	if s.count++; s.count > s.most {
 		out = s.worst()
 		s.remove(out)
@@ -55,11 +55,11 @@ func (s *Strangers) Add(source string, cut func()) *Stranger {
 	if out != nil {
 		out.cut()
 	}
-	return st
+	return h
 }
 
 // Len returns the number of connections in the set.
-func (s *Strangers) Len() int {
+func (s *Handshakes) Len() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.count
@@ -67,10 +67,10 @@ func (s *Strangers) Len() int {
 
 // worst returns the oldest connection of the source that has most. Of several such sources it takes
 // the oldest connection. mu must be held.
-func (s *Strangers) worst() (w *Stranger) {
+func (s *Handshakes) worst() (w *Handshake) {
 	most := 0
 	for _, l := range s.from {
-		first := l.Front().Value.(*Stranger)
+		first := l.Front().Value.(*Handshake)
 		if l.Len() > most || l.Len() == most && first.number < w.number {
 			most, w = l.Len(), first
 		}
@@ -78,31 +78,31 @@ func (s *Strangers) worst() (w *Stranger) {
 	return w
 }
 
-// remove removes st, which must be in the set. mu must be held.
-func (s *Strangers) remove(st *Stranger) {
-	l := s.from[st.source]
-	l.Remove(st.at)
-	st.at = nil
+// remove removes h, which must be in the set. mu must be held.
+func (s *Handshakes) remove(h *Handshake) {
+	l := s.from[h.source]
+	l.Remove(h.at)
+	h.at = nil
 	if l.Len() == 0 {
-		delete(s.from, st.source)
+		delete(s.from, h.source)
 	}
 	s.count--
 }
 
 // Done removes the connection from the set. It reports false if the connection was cut or removed
 // before.
-func (st *Stranger) Done() bool {
-	st.all.mu.Lock()
-	defer st.all.mu.Unlock()
-	if st.at == nil {
+func (h *Handshake) Done() bool {
+	h.all.mu.Lock()
+	defer h.all.mu.Unlock()
+	if h.at == nil {
 		return false
 	}
-	st.all.remove(st)
+	h.all.remove(h)
 	return true
 }
 
 // CutAll cuts all connections in the set.
-func (s *Strangers) CutAll() {
+func (s *Handshakes) CutAll() {
 	for {
 		s.mu.Lock()
 		w := s.worst()

@@ -14,11 +14,11 @@ import (
 // one source the oldest connection is cut first.
 func TestStrangers(t *testing.T) {
 	const most = 8
-	s := NewStrangers(most)
+	s := NewHandshakes(most)
 	var cut []string
-	places := map[string]*Stranger{}
+	entries := map[string]*Handshake{}
 	add := func(remote string) {
-		places[remote] = s.Add(netsource.OfURL(remote), func() { cut = append(cut, remote) })
+		entries[remote] = s.Add(netsource.OfURL(remote), func() { cut = append(cut, remote) })
 	}
 	add("tcp://10.0.0.1:1")
 	add("tcp://[fd00::1]:1")
@@ -34,7 +34,7 @@ func TestStrangers(t *testing.T) {
 	if want := []string{"tcp://10.0.0.2:2", "tcp://10.0.0.2:3", "tcp://10.0.0.2:4"}; !slices.Equal(cut[2:], want) {
 		t.Fatalf("then cut %v, want %v", cut[2:], want)
 	}
-	if !places["tcp://10.0.0.1:1"].Done() || places["tcp://10.0.0.1:1"].Done() || places["tcp://10.0.0.2:0"].Done() {
+	if !entries["tcp://10.0.0.1:1"].Done() || entries["tcp://10.0.0.1:1"].Done() || entries["tcp://10.0.0.2:0"].Done() {
 		t.Error("a place is given back once, and one that was taken not at all")
 	}
 	cut = nil

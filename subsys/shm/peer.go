@@ -14,29 +14,29 @@ import (
 
 // peer returns the credentials of the process at the other end of a socket, or an error if that
 // process may not be a peer.
-func (p *port) peer(raw syscall.RawConn) (who *unix.Ucred, err error) {
+func (p *port) peer(raw syscall.RawConn) (cred *unix.Ucred, err error) {
 	if e := raw.Control(func(fd uintptr) {
-		who, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
+		cred, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
 	}); e != nil {
 		err = e
 	}
 	if err != nil {
 		return nil, fmt.Errorf("asking who the peer is: %w", err)
 	}
-	return who, p.lets(who, raw)
+	return cred, p.checkPeer(cred, raw)
 }
 
-// lets returns an error unless the process at the other end of a socket may be a peer, and so read
+// checkPeer returns an error unless the process at the other end of a socket may be a peer, and so read
 // all that this context's pool shares. It must have the same user, or be in the group. The kernel
 // provides its credentials.
-func (p *port) lets(who *unix.Ucred, raw syscall.RawConn) error {
+func (p *port) checkPeer(cred *unix.Ucred, raw syscall.RawConn) error {
 	if p.group == nil {
-		if int(who.Uid) != os.Getuid() {
-			return fmt.Errorf("user %d listens or dials, not %d", who.Uid, os.Getuid())
+		if int(cred.Uid) != os.Getuid() {
+			return fmt.Errorf("user %d listens or dials, not %d", cred.Uid, os.Getuid())
 		}
 		return nil
 	}
-	if int(who.Gid) == *p.group {
+	if int(cred.Gid) == *p.group {
 		return nil
 	}
 	var of []uint32
@@ -45,10 +45,10 @@ func (p *port) lets(who *unix.Ucred, raw syscall.RawConn) error {
 		err = e
 	}
 	if err != nil {
-		return fmt.Errorf("asking of which groups user %d is: %w", who.Uid, err)
+		return fmt.Errorf("asking of which groups user %d is: %w", cred.Uid, err)
 	}
 	if !slices.Contains(of, uint32(*p.group)) {
-		return fmt.Errorf("user %d, who listens or dials, is not of group %d", who.Uid, *p.group)
+		return fmt.Errorf("user %d, who listens or dials, is not of group %d", cred.Uid, *p.group)
 	}
 	return nil
 }

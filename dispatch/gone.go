@@ -15,7 +15,7 @@ import (
 // The end of a resource is told behind all messages that the resource has sent. A Gone frame comes
 // behind the frames that were numbered before it on its link. It would overtake large messages that
 // wait in lines, and messages on other lanes. If there are such messages, the Gone frame is queued
-// only after the peer has acknowledged them. A goroutine of the link waits for that (sayGoneLater).
+// only after the peer has acknowledged them. A goroutine of the link waits for that (queueGoneLater).
 // Refusals of messages are not delayed.
 //
 // The same holds if a context of the process is told of the end: the resource may have sent to it
@@ -23,22 +23,22 @@ import (
 //
 // If a context ends without a goodbye, the end of its link tells of its resources. What the
 // connections of other lanes carry is read first: the end is told once the links of all lanes with
-// that context have ended (mourn).
+// that context have ended (notifyContextEnd).
 
-// farewell is what a link has to tell about resources that are gone. link.mu guards it.
-type farewell struct {
+// A goneQueue is what a link has to tell about resources that are gone. link.mu guards it.
+type goneQueue struct {
 	dsts   map[uint32]struct{} // resources with a Gone frame that has to wait
-	isOwed bool                // a goroutine runs sayGoneLater
+	isOwed bool                // a goroutine runs queueGoneLater
 }
 
-// sayGone queues a frame that tells the peer that the resource dst is gone, now or behind what was
+// queueGone queues a frame that tells the peer that the resource dst is gone, now or behind what was
 // sent to the peer before. A peer may ask for resources that do not exist. If that makes more than
 // mostAnswers frames wait, the peer is told at once. No lock of a link may be held.
-func (l *link) sayGone(dst uint32) {
+func (l *link) queueGone(dst uint32) {
 	isBehind := l.d.owes(l.peer, l)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	w := &l.farewell
+	w := &l.goneQueue
 	switch {
 	case l.life.HasEnded():
 	case !isBehind && !w.isOwed || len(w.dsts) > mostAnswers:
@@ -50,25 +50,25 @@ func (l *link) sayGone(dst uint32) {
 		w.dsts[dst] = struct{}{}
 		if !w.isOwed {
 			w.isOwed = true
-			l.d.inBackground(l.sayGoneLater)
+			l.d.inBackground(l.queueGoneLater)
 		}
 	}
 }
 
-// sayGoneLater queues the Gone frames that wait, each behind what was sent before. It runs in a
+// queueGoneLater queues the Gone frames that wait, each behind what was sent before. It runs in a
 // goroutine of its own.
-func (l *link) sayGoneLater() {
+func (l *link) queueGoneLater() {
 	for {
 		l.mu.Lock()
-		dsts := l.farewell.dsts
-		l.farewell.dsts = nil
+		dsts := l.goneQueue.dsts
+		l.goneQueue.dsts = nil
 		if len(dsts) == 0 || l.life.HasEnded() {
-			l.farewell.isOwed = false
+			l.goneQueue.isOwed = false
 			l.mu.Unlock()
 			return
 		}
 		l.mu.Unlock()
-		if l.d.awaitOwed(l.d.life, l.peer) != nil {
+		if l.d.awaitOwed(l.d.ctx, l.peer) != nil {
 			return // the context closes: the peer hears a goodbye
 		}
 		l.mu.Lock()
@@ -78,7 +78,7 @@ func (l *link) sayGoneLater() {
 			}
 		}
 		l.mu.Unlock()
-		l.speak()
+		l.postPushed()
 	}
 }
 
@@ -128,48 +128,48 @@ func (d *Dispatcher) awaitOwed(ctx context.Context, peer resource.GID) error {
 	return nil
 }
 
-// tellEnd calls e, and the endings that were taken from the same list, behind what m's context has
+// notifyEnd calls e, and the endings that were taken from the same list, behind what m's context has
 // sent to the context of in, which is in the process. m must be closed, or in must have left.
-func (m *Mailbox) tellEnd(in *inflow, e *ending) {
+func (m *Mailbox) notifyEnd(in *inflow, e *ending) {
 	o := in.from.(*Dispatcher)
-	m.d.tellNeighbour(o, e, in.isOver())
+	m.d.notifyLocal(o, e, in.closedErr())
 }
 
-// tellNeighbour calls e, and the endings that were taken from the same list, behind what d has sent
+// notifyLocal calls e, and the endings that were taken from the same list, behind what d has sent
 // to o, another context of the process or d itself.
-func (d *Dispatcher) tellNeighbour(o *Dispatcher, e *ending, cause error) {
+func (d *Dispatcher) notifyLocal(o *Dispatcher, e *ending, cause error) {
 	if o == d || o.hasBegunClosing() || !d.owes(o.self, nil) {
 		e.callAll(cause)
 		return
 	}
 	d.inBackground(func() {
-		if d.awaitOwed(d.life, o.self) == nil {
-			o.take() // the goroutine with the token may still deliver what it has acknowledged
-			o.give()
+		if d.awaitOwed(d.ctx, o.self) == nil {
+			o.takeToken() // the goroutine with the token may still deliver what it has acknowledged
+			o.giveToken()
 		}
 		e.callAll(cause)
 	})
 }
 
-// A grief is ends that are told once the links of all lanes with a context have ended.
-type grief struct {
+// A contextEnd is ends that are reported once the links of all lanes with a context have ended.
+type contextEnd struct {
 	links atomic.Int32 // how many of these links live
 	ended *ending
 	cause error
 }
 
-// leave says that one of the links has ended.
-func (g *grief) leave() {
+// linkEnded says that one of the links has ended.
+func (g *contextEnd) linkEnded() {
 	if g.links.Add(-1) == 0 {
 		g.ended.callAll(g.cause)
 	}
 }
 
-// mourn calls ended, and the endings that were taken with it, when the links of all lanes with peer
+// notifyContextEnd calls ended, and the endings that were taken with it, when the links of all lanes with peer
 // have ended. One link has ended because of cause. If cause does not say that peer has ended, mourn
 // calls them at once. No lock of a link may be held.
-func (d *Dispatcher) mourn(peer resource.GID, ended *ending, cause error) {
-	g := &grief{ended: ended, cause: cause}
+func (d *Dispatcher) notifyContextEnd(peer resource.GID, ended *ending, cause error) {
+	g := &contextEnd{ended: ended, cause: cause}
 	g.links.Store(1)
 	for lane := range uint8(MaxLanes) {
 		for _, theirs := range [...]bool{false, true} {
@@ -180,7 +180,7 @@ func (d *Dispatcher) mourn(peer resource.GID, ended *ending, cause error) {
 				l.mu.Lock()
 				if l.life.State() != life.Dead {
 					g.links.Add(1)
-					l.mourned = append(l.mourned, g)
+					l.contextEnds = append(l.contextEnds, g)
 					l.watch() // notices if the connection is silent
 					l.act(l.life.Wanted())
 				}
@@ -188,5 +188,5 @@ func (d *Dispatcher) mourn(peer resource.GID, ended *ending, cause error) {
 			}
 		}
 	}
-	g.leave()
+	g.linkEnded()
 }

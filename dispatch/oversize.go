@@ -15,42 +15,42 @@ import (
 // ended, as the link with a context out of reach is. Time in which this context lacks memory for
 // the message does not count.
 
-// holdMost returns the time between two checks.
-func (d *Dispatcher) holdMost() time.Duration { return 3 * d.cfg.GiveUp }
+// oversizeTimeout returns the time between two checks.
+func (d *Dispatcher) oversizeTimeout() time.Duration { return 3 * d.cfg.GiveUp }
 
-// A suspect is a sender with a grant beyond the limit, and how much of its message has arrived. The
+// An oversizeProgress is a sender with a grant beyond the limit, and how much of its message has arrived. The
 // zero value stands for no sender.
-type suspect struct {
+type oversizeProgress struct {
 	in   *inflow
 	end  uint64 // the end of the grant
 	came uint64 // charged bytes, including the arrived bytes of a message in pieces
 }
 
-// judgeHolder ends the link of the sender with a grant beyond the limit if nothing of its message
+// checkOversize ends the link of the sender with a grant beyond the limit if nothing of its message
 // has arrived since the last check, and other senders wait. It runs in the goroutine of the timer
-// judging.
-func (m *Mailbox) judgeHolder() {
+// oversizeTimer.
+func (m *Mailbox) checkOversize() {
 	m.mu.Lock()
 	if m.closed || len(m.needy) == 0 {
-		m.judging, m.suspect = nil, suspect{}
+		m.oversizeTimer, m.oversizeSeen = nil, oversizeProgress{}
 		m.mu.Unlock()
 		return
 	}
-	in := m.over
+	in := m.oversize
 	if in == nil && m.d.memory > 0 {
-		in = m.d.over.Load() // the sender to another mailbox, with a grant beyond the budget
+		in = m.d.oversize.Load() // the sender to another mailbox, with a grant beyond the budget
 	}
 	m.mu.Unlock()
 
-	var now suspect
+	var now oversizeProgress
 	if in != nil {
-		now = in.suspect()
+		now = in.oversizeProgress()
 	}
 	m.mu.Lock()
-	isStuck := now.in != nil && now == m.suspect
-	m.suspect = now
-	if m.judging != nil && !m.closed {
-		m.judging.Reset(m.d.holdMost())
+	isStuck := now.in != nil && now == m.oversizeSeen
+	m.oversizeSeen = now
+	if m.oversizeTimer != nil && !m.closed {
+		m.oversizeTimer.Reset(m.d.oversizeTimeout())
 	}
 	m.mu.Unlock()
 	if isStuck {
@@ -59,26 +59,26 @@ func (m *Mailbox) judgeHolder() {
 	}
 }
 
-// suspect returns how much has arrived of the message for which in was granted credit beyond the
+// oversizeProgress returns how much has arrived of the message for which in was granted credit beyond the
 // limit. It returns the zero value if all of it has arrived.
-func (in *inflow) suspect() suspect {
+func (in *inflow) oversizeProgress() oversizeProgress {
 	if in.l == nil { // a sender of this process uses the credit, or gives it back
-		return suspect{}
+		return oversizeProgress{}
 	}
-	in.l.d.take()
-	defer in.l.d.give()
+	in.l.d.takeToken()
+	defer in.l.d.giveToken()
 	have := 0
 	if p := in.l.part(in.dst); p != nil {
 		have = p.have
 	}
 	m := in.mb
 	if m == nil {
-		return suspect{}
+		return oversizeProgress{}
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.over != in || in.received >= m.overEnd || m.d.lacksMemory(m.overEnd-in.received) {
-		return suspect{}
+	if m.oversize != in || in.received >= m.oversizeEnd || m.d.lacksMemory(m.oversizeEnd-in.received) {
+		return oversizeProgress{}
 	}
-	return suspect{in: in, end: m.overEnd, came: in.received + uint64(have)}
+	return oversizeProgress{in: in, end: m.oversizeEnd, came: in.received + uint64(have)}
 }
