@@ -12,7 +12,7 @@ import (
 
 	"github.com/hashicorp/memberlist"
 	"github.com/rocl-go/rocl/directory"
-	"github.com/rocl-go/rocl/directory/port"
+	"github.com/rocl-go/rocl/directory/mux"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -235,7 +235,7 @@ func (c *Cluster) hearsay() bool {
 
 // passOn returns the datagrams that tell the members met a moment ago that m is about to be away: m
 // may not know them. nmu must be held. The caller sends the datagrams.
-func (c *Cluster) passOn(id resource.NodeID, m *node) (out []port.Out) {
+func (c *Cluster) passOn(id resource.NodeID, m *node) (out []mux.Out) {
 	at, err := netip.ParseAddrPort(m.addr)
 	if err != nil {
 		return nil
@@ -243,7 +243,7 @@ func (c *Cluster) passOn(id resource.NodeID, m *node) (out []port.Out) {
 	a := absent{id, m.epoch, awayTime, absentGoing, at}
 	for other, o := range c.nodes {
 		if other != id && other != c.cfg.Node && o.alive && time.Since(o.met) < awayTime {
-			out = append(out, port.Out{To: other, Payload: a.append([]byte{msgOther})})
+			out = append(out, mux.Out{To: other, Payload: a.append([]byte{msgOther})})
 		}
 	}
 	return out

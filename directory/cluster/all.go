@@ -13,7 +13,7 @@ import (
 
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/directory/database"
-	"github.com/rocl-go/rocl/directory/port"
+	"github.com/rocl-go/rocl/directory/mux"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -138,7 +138,7 @@ func (l *listing) once(ctx context.Context, yield func(database.Record) bool) (m
 	_, _ = rand.Read(place[:]) // no other listing has this number
 	defer func() {
 		if l.c.life.Err() == nil {
-			l.c.port.Send(port.Out{To: l.of, Payload: append([]byte{msgStop}, place[:]...)})
+			l.c.port.Send(mux.Out{To: l.of, Payload: append([]byte{msgStop}, place[:]...)})
 		}
 	}()
 	for step := uint64(1); ; step++ {

@@ -14,7 +14,7 @@ import (
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/directory/database"
 	"github.com/rocl-go/rocl/directory/internal/wire"
-	"github.com/rocl-go/rocl/directory/port"
+	"github.com/rocl-go/rocl/directory/mux"
 	"github.com/rocl-go/rocl/directory/search"
 	"github.com/rocl-go/rocl/resource"
 )
@@ -373,7 +373,7 @@ type waiter struct {
 	woken    chan struct{}
 	id       uint64 // of the search
 	question []byte
-	out      []port.Out // with the buffers of its payloads
+	out      []mux.Out // with the buffers of its payloads
 	tally    tally
 	counts   bool // the search is counted in tally
 }

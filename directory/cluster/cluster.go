@@ -17,7 +17,7 @@ import (
 
 	"github.com/hashicorp/memberlist"
 	"github.com/rocl-go/rocl/directory/database"
-	"github.com/rocl-go/rocl/directory/port"
+	"github.com/rocl-go/rocl/directory/mux"
 	"github.com/rocl-go/rocl/directory/search"
 	"github.com/rocl-go/rocl/directory/strategy"
 	"github.com/rocl-go/rocl/resource"
@@ -75,7 +75,7 @@ type Config struct {
 type Cluster struct {
 	cfg   Config
 	log   *slog.Logger
-	port  *port.Port
+	port  *mux.Mux
 	list  *memberlist.Memberlist
 	ring  *memberlist.Keyring // nil without a key
 	certs *tls.Secrets        // made from the keys; nil without a key, or with Config.Credentials
@@ -124,10 +124,10 @@ type Cluster struct {
 	born    time.Time // only its monotonic part is used: reading half the clock is half the price
 	search  *search.Node
 	timer   *time.Timer
-	due     time.Time  // when timer fires; zero: not set
-	out     []port.Out // datagrams that search wants sent; they are sent without mu
-	spare   []port.Out // an empty slice to be used as out again, with the buffers of its payloads
-	said    []byte     // buffer of the last answer to another member
+	due     time.Time // when timer fires; zero: not set
+	out     []mux.Out // datagrams that search wants sent; they are sent without mu
+	spare   []mux.Out // an empty slice to be used as out again, with the buffers of its payloads
+	said    []byte    // buffer of the last answer to another member
 	casts   [][]byte
 	silent  []resource.NodeID // members that did not answer, for which mend is called without mu
 }
@@ -176,11 +176,11 @@ func Open(cfg Config) (*Cluster, error) {
 			if n := len(c.out); n < cap(c.out) {
 				room = c.out[:n+1][n].Payload[:0]
 			}
-			c.out = append(c.out, port.Out{To: to, Payload: p.AppendTo(slices.Grow(room, p.Size()), cfg.Node, to)})
+			c.out = append(c.out, mux.Out{To: to, Payload: p.AppendTo(slices.Grow(room, p.Size()), cfg.Node, to)})
 		},
 	}
 	if cfg.Group != "" {
-		scfg.Room = port.MaxPayload
+		scfg.Room = mux.MaxPayload
 		scfg.Cast = func(p *search.Packet) {
 			c.castsOne(p)
 			c.casts = append(c.casts, p.Append(nil))
@@ -190,7 +190,7 @@ func Open(cfg Config) (*Cluster, error) {
 	c.search = search.NewNode(scfg)
 	seal, err := c.streams()
 	if err == nil {
-		c.port, err = port.Open(port.Config{
+		c.port, err = mux.Open(mux.Config{
 			Self: cfg.Node, Bind: cfg.Bind, Cluster: cfg.Name, Keys: cfg.Keys, Group: cfg.Group, TLS: seal, Opening: cfg.Opening, Spin: cfg.Poll, Logger: cfg.Logger,
 			Receive: c.receive, Stream: c.serve, Beacon: c.heardBeacon,
 		})
@@ -258,18 +258,18 @@ func streamKeys(of [][]byte) (all [][]byte) {
 
 // streams returns how the streams between members are sealed: not at all without credentials and
 // keys.
-func (c *Cluster) streams() (seal port.TLS, err error) {
+func (c *Cluster) streams() (seal mux.TLS, err error) {
 	cred := c.cfg.Credentials
 	if cred == nil {
 		if len(c.cfg.Keys) == 0 {
-			return port.TLS{}, nil
+			return mux.TLS{}, nil
 		}
 		if c.certs, err = tls.FromSecrets(c.cfg.Name, streamKeys(c.cfg.Keys)...); err != nil {
-			return port.TLS{}, err
+			return mux.TLS{}, err
 		}
 		cred = c.certs
 	}
-	return port.TLS{
+	return mux.TLS{
 		Client: func(ctx context.Context, nc net.Conn) (net.Conn, error) {
 			return tls.Client(ctx, nc, cred, streamProto, c.log)
 		},
@@ -352,7 +352,7 @@ func (c *Cluster) step(f func(now time.Time)) {
 }
 
 // send sends the datagrams that advance returned.
-func (c *Cluster) send(out []port.Out) {
+func (c *Cluster) send(out []mux.Out) {
 	if len(out) > 0 {
 		c.port.Send(out...)
 		c.sentOff(out)
@@ -360,7 +360,7 @@ func (c *Cluster) send(out []port.Out) {
 }
 
 // sentOff takes back the slice that advance returned, to be used again.
-func (c *Cluster) sentOff(out []port.Out) {
+func (c *Cluster) sentOff(out []mux.Out) {
 	out = emptied(out)
 	c.mu.Lock()
 	if cap(c.spare) < cap(out) {
@@ -371,28 +371,28 @@ func (c *Cluster) sentOff(out []port.Out) {
 
 // emptied returns out without its datagrams, but with the buffers of their payloads, except those
 // larger than is often needed.
-func emptied(out []port.Out) []port.Out {
+func emptied(out []mux.Out) []mux.Out {
 	if cap(out) > 64 {
 		return nil
 	}
 	for i := range out {
 		room := out[i].Payload[:0]
-		if cap(room) > port.MaxPayload {
+		if cap(room) > mux.MaxPayload {
 			room = nil
 		}
-		out[i] = port.Out{Payload: room}
+		out[i] = mux.Out{Payload: room}
 	}
 	return out[:0]
 }
 
 // advance runs f on the search, and returns the datagrams that the search wants sent: see send.
-func (c *Cluster) advance(f func(now time.Time)) []port.Out {
+func (c *Cluster) advance(f func(now time.Time)) []mux.Out {
 	return c.advanced(nil, func() bool { return true }, f)
 }
 
 // advanced is advance with two more parameters. f gets the time only if timely, called with mu
 // held, reports true, and a zero time otherwise. The result uses out's array if out is not nil.
-func (c *Cluster) advanced(out []port.Out, timely func() bool, f func(now time.Time)) []port.Out {
+func (c *Cluster) advanced(out []mux.Out, timely func() bool, f func(now time.Time)) []mux.Out {
 	c.mu.Lock()
 	var now time.Time
 	if timely() {

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl/directory/database"
-	"github.com/rocl-go/rocl/directory/port"
+	"github.com/rocl-go/rocl/directory/mux"
 	"github.com/rocl-go/rocl/directory/search"
 	"github.com/rocl-go/rocl/resource"
 )
@@ -105,10 +105,10 @@ func (c *Cluster) everything() iter.Seq[*resource.List] {
 
 // spread tells the members what is new in the summary.
 func (c *Cluster) spread() {
-	var out []port.Out
+	var out []mux.Out
 	c.mu.Lock()
 	c.filters.Spread(*c.members.Load(), c.cfg.Node, func(to resource.NodeID, message []byte) {
-		out = append(out, port.Out{To: to, Payload: message})
+		out = append(out, mux.Out{To: to, Payload: message})
 	})
 	c.mu.Unlock()
 	for i := range out {
@@ -130,6 +130,6 @@ func (c *Cluster) hearFilter(from resource.NodeID, message []byte) {
 		c.log.Debug("cluster: summary", "from", from, "err", err)
 	}
 	if reply != nil {
-		c.port.Send(port.Out{To: from, Payload: reply})
+		c.port.Send(mux.Out{To: from, Payload: reply})
 	}
 }

@@ -17,7 +17,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/memberlist"
-	"github.com/rocl-go/rocl/directory/port"
+	"github.com/rocl-go/rocl/directory/mux"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -46,7 +46,7 @@ func (c *Cluster) gossip() error {
 	m.Label = labelMark + c.cfg.Name
 	m.Delegate, m.Events, m.Conflict, m.Merge, m.Ping = delegate{c}, events{c}, events{c}, events{c}, probes{&c.count}
 	m.EnableCompression = false // costs time and gains nothing
-	m.UDPBufferSize = port.MaxPayload
+	m.UDPBufferSize = mux.MaxPayload
 	m.TCPTimeout = joinTime
 	// A node that falls silent is suspected after the time of two or three probes. It is dead 0.9 s
 	// after three other members have found the same, or 5.4 s if they have not: so chance losses

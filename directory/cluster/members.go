@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/memberlist"
-	"github.com/rocl-go/rocl/directory/port"
+	"github.com/rocl-go/rocl/directory/mux"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -169,10 +169,10 @@ func (c *Cluster) sayAway() {
 	defer end.Stop()
 	defer again.Stop()
 	for {
-		var out []port.Out
+		var out []mux.Out
 		c.nmu.Lock()
 		for id := range c.untold {
-			out = append(out, port.Out{To: id, Payload: []byte{msgAway}})
+			out = append(out, mux.Out{To: id, Payload: []byte{msgAway}})
 		}
 		c.nmu.Unlock()
 		if len(out) == 0 {
@@ -193,9 +193,9 @@ func (c *Cluster) sayAway() {
 // takeLeave tells the other members that this one leaves. A member that does not hear it takes this
 // one for dead.
 func (c *Cluster) takeLeave() {
-	var out []port.Out
+	var out []mux.Out
 	for _, m := range c.others() {
-		out = append(out, port.Out{To: m, Payload: []byte{msgLeaving}})
+		out = append(out, mux.Out{To: m, Payload: []byte{msgLeaving}})
 	}
 	c.port.Send(out...)
 }
@@ -203,7 +203,7 @@ func (c *Cluster) takeLeave() {
 // parting handles a datagram msgHeard, msgAway or msgLeaving of the member id. at is where id
 // awaits the answer.
 func (c *Cluster) parting(id resource.NodeID, at *net.UDPAddr, what byte) {
-	var out []port.Out
+	var out []mux.Out
 	c.nmu.Lock()
 	m := c.nodes[id]
 	switch {
@@ -218,7 +218,7 @@ func (c *Cluster) parting(id resource.NodeID, at *net.UDPAddr, what byte) {
 			out = c.passOn(id, m)
 		}
 		m.going = true
-		out = append(out, port.Out{To: id, At: at, Payload: []byte{msgHeard}})
+		out = append(out, mux.Out{To: id, At: at, Payload: []byte{msgHeard}})
 	}
 	c.nmu.Unlock()
 	if len(out) > 0 {

@@ -11,7 +11,7 @@ import (
 
 	"github.com/hashicorp/memberlist"
 	"github.com/rocl-go/rocl/directory"
-	"github.com/rocl-go/rocl/directory/port"
+	"github.com/rocl-go/rocl/directory/mux"
 	"github.com/rocl-go/rocl/directory/search"
 	"github.com/rocl-go/rocl/internal/histogram"
 	"github.com/rocl-go/rocl/resource"
@@ -38,7 +38,7 @@ type Stats struct {
 	Sent                 uint64 // packets of searches, also those sent for other members
 	Answered, Denied     uint64 // questions of other members
 	Filters              FilterStats
-	Port                 port.Stats
+	Port                 mux.Stats
 	PlacesKept, LookedAt int // places of listings; addresses that are being tried
 }
 

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl/directory"
-	"github.com/rocl-go/rocl/directory/port"
+	"github.com/rocl-go/rocl/directory/mux"
 	"github.com/rocl-go/rocl/directory/search"
 	"github.com/rocl-go/rocl/directory/strategy"
 	"github.com/rocl-go/rocl/internal/eventually"
@@ -268,8 +268,8 @@ func TestLiar(t *testing.T) {
 				return
 			default:
 			}
-			var out []port.Out
-			say := func(b []byte) { out = append(out, port.Out{To: 1, Payload: b}) }
+			var out []mux.Out
+			say := func(b []byte) { out = append(out, mux.Out{To: 1, Payload: b}) }
 			for _, at := range []search.ID{{Asker: 1, N: n}, {Asker: 1, N: rnd.Uint64()}, {Asker: 2, N: n}, {Asker: 3, N: n}} {
 				for _, from := range []resource.NodeID{1, 2, 3} {
 					for _, kind := range []byte{found, none} {
