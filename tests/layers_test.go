@@ -31,7 +31,7 @@ var layers = map[string]int{
 	"directory/strategy": 0,
 	"directory/search":   4,
 	"directory":          5,
-	"directory/port":     5,
+	"directory/mux":      5,
 	"directory/cluster":  6,
 	"context":            7,
 	"":                   8,
@@ -109,7 +109,7 @@ var thirdParty = map[string][]string{
 	"directory/image": {"github.com/dchest/siphash"},
 
 	"directory/search":  {"github.com/bits-and-blooms/bloom/v3", "github.com/cespare/xxhash/v2"},
-	"directory/port":    {"github.com/cespare/xxhash/v2", "github.com/hashicorp/go-sockaddr", "github.com/hashicorp/memberlist", "golang.org/x/net", "golang.org/x/sys"},
+	"directory/mux":     {"github.com/cespare/xxhash/v2", "github.com/hashicorp/go-sockaddr", "github.com/hashicorp/memberlist", "golang.org/x/net", "golang.org/x/sys"},
 	"directory/cluster": {"github.com/hashicorp/memberlist"},
 }
 

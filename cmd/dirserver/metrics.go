@@ -8,7 +8,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
-	"github.com/rocl-go/rocl/directory/port"
+	"github.com/rocl-go/rocl/directory/mux"
 	"github.com/rocl-go/rocl/internal/histogram"
 	"github.com/rocl-go/rocl/internal/version"
 )
@@ -186,7 +186,7 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 }
 
 // port sends the metrics of the cluster's port.
-func (c collector) port(count func(*prometheus.Desc, uint64, ...string), p *port.Stats) {
+func (c collector) port(count func(*prometheus.Desc, uint64, ...string), p *mux.Stats) {
 	count(mDatagrams, p.Sent, "data", "sent")
 	count(mDatagrams, p.Received, "data", "received")
 	count(mDatagrams, p.GossipSent, "gossip", "sent")

@@ -4,15 +4,11 @@ package cluster
 
 import (
 	"encoding/binary"
-	"fmt"
 	"net/netip"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/hashicorp/memberlist"
-	"github.com/rocl-go/rocl/directory"
-	"github.com/rocl-go/rocl/directory/port"
+	"github.com/rocl-go/rocl/directory/mux"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -75,81 +71,88 @@ func parseAbsent(b []byte) absent {
 	}
 }
 
-// LocalState returns this member's account. It implements memberlist.Delegate.
-func (d delegate) LocalState(bool) []byte {
-	c, now := d.c, time.Now()
+// account returns this member's account. If fresh is set, this member may not know all members.
+func (t *memberTable) account(fresh bool) []byte {
+	now := time.Now()
 	b := []byte{accountVersion, 0}
-	// A member that ends does not note any more which members are away.
-	if !c.known.Load() || c.life.Err() != nil {
+	if fresh {
 		b[1] |= accountFresh
 	}
-	c.nmu.Lock()
-	defer c.nmu.Unlock()
-	for id, m := range c.nodes {
-		a := absent{id: id, epoch: m.epoch, left: awayTime}
-		switch {
-		case id == c.cfg.Node || m.left || len(b) >= mostAbsent*absentLen:
-			continue
-		case m.away != nil:
-			if a.left = m.until.Sub(now); !m.going {
-				a.kind = absentNew // suspected: a member that knows it dead does not wait for it again
-			}
-		case m.alive && m.going:
-			a.kind = absentGoing
-		case m.alive && now.Sub(m.met) < newTime:
-			a.kind, a.left = absentNew, newTime
-		default:
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for id, m := range t.nodes {
+		if id == t.cfg.Node || len(b) >= mostAbsent*absentLen {
 			continue
 		}
-		var err error
-		if a.addr, err = netip.ParseAddrPort(m.addr); err == nil && a.left > 0 {
+		if a, ok := m.absent(id, now); ok {
 			b = a.append(b)
 		}
 	}
 	return b
 }
 
-// MergeRemoteState handles another member's account. It implements memberlist.Delegate.
-func (d delegate) MergeRemoteState(b []byte, join bool) {
-	c := d.c
-	if len(b) < accountLen || b[0] != accountVersion {
-		return
-	}
-	if join {
-		c.told.Store(true)
-		if b[1]&accountFresh == 0 {
-			defer c.reached() // the account is taken up by then
+// absent returns the account entry about a node. ok is false if it needs none. memberTable.mu must
+// be held.
+func (m *node) absent(id resource.NodeID, now time.Time) (a absent, ok bool) {
+	a = absent{id: id, epoch: m.epoch, left: awayTime}
+	switch {
+	case m.left:
+		return a, false
+	case m.away != nil:
+		if a.left = m.until.Sub(now); !m.going {
+			a.kind = absentNew // suspected: a member that knows it dead does not wait for it again
 		}
+	case m.alive && m.going:
+		a.kind = absentGoing
+	case m.alive && now.Sub(m.met) < newTime:
+		a.kind, a.left = absentNew, newTime
+	default:
+		return a, false
 	}
-	c.nmu.Lock()
-	defer c.nmu.Unlock()
+	var err error
+	a.addr, err = netip.ParseAddrPort(m.addr)
+	return a, err == nil && a.left > 0
+}
+
+// parseAccount returns the entries of an account, and whether its sender may not know all members.
+// ok is false for an account of a later version.
+func parseAccount(b []byte) (entries []byte, fresh, ok bool) {
+	if len(b) < accountLen || b[0] != accountVersion {
+		return nil, false, false
+	}
+	return b[accountLen:], b[1]&accountFresh != 0, true
+}
+
+// merge takes up the entries of another member's account.
+func (t *memberTable) merge(entries []byte) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	changed := false
-	for b = b[accountLen:]; len(b) >= absentLen; b = b[absentLen:] {
-		a := parseAbsent(b)
-		changed = c.absent(&a) || changed
+	for ; len(entries) >= absentLen; entries = entries[absentLen:] {
+		a := parseAbsent(entries)
+		changed = t.absentLocked(&a) || changed
 	}
-	for id, m := range c.nodes {
+	for id, m := range t.nodes {
 		// The sender knows that the member is dead, and not that it is away.
 		if m.doubt && m.away != nil {
-			c.giveUp(id, m)
+			t.giveUpLocked(id, m)
 			changed = true
 		}
 	}
 	if changed {
-		c.relist()
+		t.publishLocked()
 	}
 }
 
-// absent handles an account entry, and reports whether the entry changes the members. nmu must be
-// held.
-func (c *Cluster) absent(a *absent) bool {
-	m := c.nodes[a.id]
+// absentLocked handles an account entry, and reports whether the entry changes the members.
+func (t *memberTable) absentLocked(a *absent) bool {
+	m := t.nodes[a.id]
 	switch {
-	case a.id == c.cfg.Node || a.id == 0 || a.kind > absentGoing || a.left <= 0 || c.life.Err() != nil:
+	case a.id == t.cfg.Node || a.id == 0 || a.kind > absentGoing || a.left <= 0 || t.life.Err() != nil:
 		return false
 	case m == nil:
 		m = &node{addr: a.addr.String(), epoch: a.epoch, hearsay: true}
-		c.nodes[a.id] = m
+		t.nodes[a.id] = m
 	case m.alive:
 		m.going = m.going || m.epoch == a.epoch && a.kind != absentNew
 		return false
@@ -160,72 +163,74 @@ func (c *Cluster) absent(a *absent) bool {
 		return false
 	}
 	m.epoch, m.addr, m.going = a.epoch, a.addr.String(), a.kind != absentNew
-	c.waitFor(a.id, m, a.left)
+	t.awaitLocked(a.id, m, a.left)
 	return true
 }
 
 // suspected takes up members that another member suspects to be dead, during an exchange with that
 // member. Its account follows.
-func (c *Cluster) suspected(all []*memberlist.Node) {
-	c.nmu.Lock()
-	defer c.nmu.Unlock()
+func (t *memberTable) suspected(all []*memberlist.Node) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	changed := false
 	for _, n := range all {
 		id, ok := nodeID(n)
 		epoch, _, known := parseMeta(n.Meta)
-		m := c.nodes[id]
+		m := t.nodes[id]
 		switch {
-		case !ok || !known || id == c.cfg.Node || c.life.Err() != nil:
+		case !ok || !known || id == t.cfg.Node || t.life.Err() != nil:
 		case n.State != memberlist.StateSuspect:
 			if m != nil && m.hearsay && !m.going {
 				m.doubt = n.State != memberlist.StateAlive
 			}
 		case m == nil:
 			m = &node{addr: n.Address(), epoch: epoch, hearsay: true}
-			c.nodes[id] = m
-			c.waitFor(id, m, awayTime)
+			t.nodes[id] = m
+			t.awaitLocked(id, m, awayTime)
 			changed = true
 		case m.hearsay && m.away != nil && !m.going:
 			m.away.Stop()
-			c.waitFor(id, m, awayTime)
+			t.awaitLocked(id, m, awayTime)
 		}
 	}
 	if changed {
-		c.relist()
+		t.publishLocked()
 	}
 }
 
-// waitFor counts m, which is not seen alive, among the members for the time d. nmu must be held.
-func (c *Cluster) waitFor(id resource.NodeID, m *node, d time.Duration) {
+// awaitLocked counts m, which is not seen alive, among the members for the time d.
+func (t *memberTable) awaitLocked(id resource.NodeID, m *node, d time.Duration) {
 	m.until, m.doubt = time.Now().Add(d), false
-	var t *time.Timer
-	t = time.AfterFunc(d, func() { c.notBack(id, m, &t) })
-	m.away = t
+	var away *time.Timer
+	away = time.AfterFunc(d, func() { t.notBack(id, m, &away) })
+	m.away = away
 }
 
-// giveUp ends the wait for a member. The caller must call relist. nmu must be held.
-func (c *Cluster) giveUp(id resource.NodeID, m *node) {
+// giveUpLocked ends the wait for a member. The caller must call publishLocked.
+func (t *memberTable) giveUpLocked(id resource.NodeID, m *node) {
 	m.away.Stop()
 	m.away, m.lost, m.doubt = nil, time.Now(), false
 	if m.hearsay { // the members that have met it look for it
-		delete(c.nodes, id)
+		delete(t.nodes, id)
 	}
 }
 
-// notBack gives up a member that was away. t must point to its timer, and is read with nmu held.
-// The timer calls notBack in a goroutine of its own.
-func (c *Cluster) notBack(id resource.NodeID, m *node, t **time.Timer) {
-	c.nmu.Lock()
-	defer c.nmu.Unlock()
-	if c.nodes[id] == m && m.away != nil && m.away == *t {
-		c.giveUp(id, m)
-		c.relist()
+// notBack gives up a member that was away. away must point to its timer, and is read with t.mu
+// held. The timer calls notBack in a goroutine of its own.
+func (t *memberTable) notBack(id resource.NodeID, m *node, away **time.Timer) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.nodes[id] == m && m.away != nil && m.away == *away {
+		t.giveUpLocked(id, m)
+		t.publishLocked()
 	}
 }
 
-// hearsay reports whether a member is waited for that this one has not met. nmu must be held.
-func (c *Cluster) hearsay() bool {
-	for _, m := range c.nodes {
+// awaitsHearsay reports whether a member is waited for that this one has not met.
+func (t *memberTable) awaitsHearsay() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, m := range t.nodes {
 		if m.hearsay && m.away != nil {
 			return true
 		}
@@ -233,96 +238,53 @@ func (c *Cluster) hearsay() bool {
 	return false
 }
 
-// passOn returns the datagrams that tell the members met a moment ago that m is about to be away: m
-// may not know them. nmu must be held. The caller sends the datagrams.
-func (c *Cluster) passOn(id resource.NodeID, m *node) (out []port.Out) {
+// leaving notes that the member id has said that it leaves.
+func (t *memberTable) leaving(id resource.NodeID) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if m := t.nodes[id]; m != nil {
+		m.left = true
+	}
+}
+
+// goesAway notes that the member id has said that it is about to be away. It returns the datagrams
+// that pass this on. ok is false if id is no member.
+func (t *memberTable) goesAway(id resource.NodeID) (out []mux.Out, ok bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	m := t.nodes[id]
+	if m == nil {
+		return nil, false
+	}
+	if !m.going {
+		out = t.passOnLocked(id, m)
+	}
+	m.going = true
+	return out, true
+}
+
+// passOnLocked returns the datagrams that tell the members met a moment ago that m is about to be
+// away: m may not know them.
+func (t *memberTable) passOnLocked(id resource.NodeID, m *node) (out []mux.Out) {
 	at, err := netip.ParseAddrPort(m.addr)
 	if err != nil {
 		return nil
 	}
 	a := absent{id, m.epoch, awayTime, absentGoing, at}
-	for other, o := range c.nodes {
-		if other != id && other != c.cfg.Node && o.alive && time.Since(o.met) < awayTime {
-			out = append(out, port.Out{To: other, Payload: a.append([]byte{msgOther})})
+	for other, o := range t.nodes {
+		if other != id && other != t.cfg.Node && o.alive && time.Since(o.met) < awayTime {
+			out = append(out, mux.Out{To: other, Payload: a.append([]byte{msgOther})})
 		}
 	}
 	return out
 }
 
-// heardOther handles the datagram msgOther: another member is about to be away.
-func (c *Cluster) heardOther(b []byte) {
-	a := parseAbsent(b)
-	c.nmu.Lock()
-	defer c.nmu.Unlock()
-	if c.absent(&a) {
-		c.relist()
+// heardOther handles the account entry of a datagram msgOther: another member is about to be away.
+func (t *memberTable) heardOther(entry []byte) {
+	a := parseAbsent(entry)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.absentLocked(&a) {
+		t.publishLocked()
 	}
-}
-
-// settled reports whether this member knows the other members, although no member that knows them
-// all has given it an account. A node that was no member before knows them when it has met one and
-// has tried all addresses to join: the other members may be as new as this one. Members of version
-// 0.1.0 give no account, so that it is enough to have joined one. nmu must be held.
-func (c *Cluster) settled(joined bool) bool {
-	met := false
-	for id, m := range c.nodes {
-		met = met || id != c.cfg.Node && m.alive
-	}
-	switch {
-	case !met:
-		return false
-	case joined && !c.told.Load():
-		return true
-	case c.cfg.Follows:
-		return false
-	}
-	for _, w := range c.wanting {
-		if !w.tried {
-			return false
-		}
-	}
-	return true
-}
-
-// reached notes that this member knows all members.
-func (c *Cluster) reached() {
-	c.known.Store(true)
-	c.waited()
-}
-
-// waitedLongEnough reports whether this member knows the other members because enough time has
-// passed. A member that has met another one knows them after awayTime: a member that was away
-// before has been given up or heard of by then. A member that has met none knows them after
-// firstTime, and only if it has no address to join but its own. nmu must be held.
-func (c *Cluster) waitedLongEnough(now time.Time) bool {
-	if !c.met.IsZero() {
-		return now.Sub(c.met) >= awayTime
-	}
-	return len(c.unmet()) == 0 && now.Sub(c.born) >= firstTime
-}
-
-// unmet returns the sorted addresses to join that have not been reached, without this member's own.
-// nmu must be held.
-func (c *Cluster) unmet() (addrs []string) {
-	for addr, w := range c.wanting {
-		if !w.own {
-			addrs = append(addrs, addr)
-		}
-	}
-	slices.Sort(addrs)
-	return addrs
-}
-
-// unknown returns nil if this member knows all members, so that a no of all of them is definite.
-// Otherwise it returns an error that matches directory.ErrPartial.
-func (c *Cluster) unknown() error {
-	if c.known.Load() {
-		return nil
-	}
-	c.nmu.Lock()
-	defer c.nmu.Unlock()
-	if c.met.IsZero() {
-		return fmt.Errorf("%w: no other member has been reached: %s", directory.ErrPartial, strings.Join(c.unmet(), ", "))
-	}
-	return fmt.Errorf("%w: the members that have been reached may not know all others yet", directory.ErrPartial)
 }

@@ -16,20 +16,6 @@ import (
 
 func knows(c *Cluster, n resource.NodeID) bool { return slices.Contains(c.Members(), n) }
 
-// vanish ends a member as the death of its process does.
-func vanish(c *Cluster) {
-	c.ended.Do(func() {
-		c.nmu.Lock()
-		c.end()
-		c.nmu.Unlock()
-		_ = c.list.Shutdown()
-		c.port.Close()
-		c.places.close()
-		c.waitNoMore()
-		c.busy.Wait()
-	})
-}
-
 // A member that starts while another one is away for its hand-over denies nothing that the absent
 // member has.
 func TestJoinWhileAway(t *testing.T) {
@@ -84,11 +70,11 @@ func TestJoinWhileSuspected(t *testing.T) {
 	a := member(t, 1, nil)
 	b := member(t, 2, nil, a)
 	together(t, a, b)
-	vanish(b)
+	kill(b)
 	tried := 0
 	for n := resource.NodeID(3); ; n++ {
 		c := member(t, n, func(c *Config) { c.Follows = true }, a)
-		<-c.joined.Done()
+		<-c.joiner.joined.Done()
 		told := knows(c, 2)
 		if !knows(a, 2) {
 			break
@@ -112,9 +98,9 @@ func TestAwayIsPassedOn(t *testing.T) {
 	a := member(t, 1, nil)
 	b, c := member(t, 2, nil, a), member(t, 3, nil, a)
 	together(t, a, b, c)
-	b.nmu.Lock()
-	b.nodes[3].alive = false // b tells only a that it goes
-	b.nmu.Unlock()
+	b.members.mu.Lock()
+	b.members.nodes[3].alive = false // b tells only a that it goes
+	b.members.mu.Unlock()
 	if err := b.HandOver(); err != nil {
 		t.Fatal(err)
 	}
@@ -148,22 +134,22 @@ func TestAccounts(t *testing.T) {
 	later[0]++
 	for _, account := range [][]byte{nil, {accountVersion}, later, of(one)[:accountLen+absentLen-1], of(absent{1, 9, time.Second, absentAway, at}),
 		of(absent{0, 9, time.Second, absentAway, at}), of(absent{7, 7, 0, absentAway, at}), of(absent{7, 7, time.Second, absentGoing + 1, at}), of(absent{2, 9, time.Second, absentAway, at})} {
-		delegate{a}.MergeRemoteState(account, true)
+		delegate{a.gossip}.MergeRemoteState(account, true)
 		if m := a.Members(); !slices.Equal(m, []resource.NodeID{1, 2}) {
 			t.Fatalf("members %v after %x", m, account)
 		}
 	}
-	delegate{a}.MergeRemoteState(of(one, one), true)
-	a.nmu.Lock()
-	left := time.Until(a.nodes[7].until)
-	a.nmu.Unlock()
+	delegate{a.gossip}.MergeRemoteState(of(one, one), true)
+	a.members.mu.Lock()
+	left := time.Until(a.members.nodes[7].until)
+	a.members.mu.Unlock()
 	if !knows(a, 7) || left > awayTime {
 		t.Errorf("members %v, one of them waited for %v", a.Members(), left)
 	}
 	eventually.True(t, "it is given up and forgotten", func() bool {
-		a.nmu.Lock()
-		defer a.nmu.Unlock()
-		return a.nodes[7] == nil && len(*a.members.Load()) == 2
+		a.members.mu.Lock()
+		defer a.members.mu.Unlock()
+		return a.members.nodes[7] == nil && len(a.members.list()) == 2
 	})
 }
 
@@ -177,30 +163,43 @@ func TestMembersAreForgotten(t *testing.T) {
 		b.Close()
 		eventually.True(t, "it has left", func() bool { return len(a.Members()) == 1 })
 	}
-	if n := a.port.Stats().Gossipers; n != 0 {
+	if n := a.mux.Stats().Gossipers; n != 0 {
 		t.Errorf("%d that have left are kept for gossip", n)
 	}
 	b := member(t, 9, nil, a)
 	together(t, a, b)
-	vanish(b)
+	kill(b)
 	eventually.True(t, "it is dead", func() bool { return len(a.Members()) == 1 })
-	if n := a.port.Stats().Gossipers; n != 1 {
+	if n := a.mux.Stats().Gossipers; n != 1 {
 		t.Errorf("%d are known to gossip, want the dead one: it may be alive", n)
 	}
-	a.nmu.Lock()
-	defer a.nmu.Unlock()
+	a.joiner.mu.Lock() // no member is looked for meanwhile
+	defer a.joiner.mu.Unlock()
+	nodes := func(f func(map[resource.NodeID]*node)) {
+		a.members.mu.Lock()
+		defer a.members.mu.Unlock()
+		f(a.members.nodes)
+	}
 	at := time.Now()
-	a.missed(at.Add(lastGossip + time.Second))
-	if n := a.port.Stats().Gossipers; n != 0 || a.nodes[9] == nil {
-		t.Errorf("%d are known to gossip, %v", n, a.nodes[9])
+	a.members.missed(at.Add(lastGossip + time.Second))
+	if n := a.mux.Stats().Gossipers; n != 0 {
+		t.Errorf("%d are known to gossip", n)
 	}
-	for n := range resource.NodeID(mostDead) {
-		a.nodes[100+n] = &node{addr: "127.0.0.1:1", lost: at.Add(time.Duration(n))}
-	}
-	if a.missed(at); a.nodes[9] != nil || a.nodes[100] == nil {
-		t.Error("of the dead not the first is forgotten")
-	}
-	for n := range resource.NodeID(mostDead) {
-		delete(a.nodes, 100+n)
-	}
+	nodes(func(all map[resource.NodeID]*node) {
+		if all[9] == nil {
+			t.Error("a member that is dead for a minute is forgotten")
+		}
+		for n := range resource.NodeID(mostDead) {
+			all[100+n] = &node{addr: "127.0.0.1:1", lost: at.Add(time.Duration(n))}
+		}
+	})
+	a.members.missed(at)
+	nodes(func(all map[resource.NodeID]*node) {
+		if all[9] != nil || all[100] == nil {
+			t.Error("of the dead not the first is forgotten")
+		}
+		for n := range resource.NodeID(mostDead) {
+			delete(all, 100+n)
+		}
+	})
 }

@@ -13,7 +13,7 @@ import (
 
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/directory/database"
-	"github.com/rocl-go/rocl/directory/port"
+	"github.com/rocl-go/rocl/directory/mux"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -32,13 +32,13 @@ const mostListings = 5
 // only its first one, and many members are asked at once. All adds to cov which members were asked.
 func (c *Cluster) All(ctx context.Context, pattern *resource.List, cov *directory.Coverage) iter.Seq2[database.Record, error] {
 	return func(yield func(database.Record, error) bool) {
-		if err := c.begun(ctx); err != nil {
+		if err := c.joiner.await(ctx); err != nil {
 			yield(database.Record{}, err)
 			return
 		}
-		unknown := c.unknown()
-		list := c.members.Load() // the members that are asked
-		who := c.others()
+		unknown := c.joiner.incomplete()
+		list := c.members.current.Load() // the members that are asked
+		who := c.members.others()
 		_, _, ordered := pattern.Order()
 		var firsts []first // of the first members in who
 		for len(who) > 0 {
@@ -69,7 +69,7 @@ func (c *Cluster) All(ctx context.Context, pattern *resource.List, cov *director
 				return
 			}
 			if who = who[1:]; len(who) == 0 {
-				who = c.newcomers(&list, true)
+				who = c.members.newcomers(&list)
 			}
 		}
 		if unknown != nil {
@@ -138,7 +138,7 @@ func (l *listing) once(ctx context.Context, yield func(database.Record) bool) (m
 	_, _ = rand.Read(place[:]) // no other listing has this number
 	defer func() {
 		if l.c.life.Err() == nil {
-			l.c.port.Send(port.Out{To: l.of, Payload: append([]byte{msgStop}, place[:]...)})
+			l.c.mux.Send(mux.Out{To: l.of, Payload: append([]byte{msgStop}, place[:]...)})
 		}
 	}()
 	for step := uint64(1); ; step++ {

@@ -96,23 +96,23 @@ func TestLaterVersion(t *testing.T) {
 	a := member(t, 1, nil)
 	b := member(t, 2, nil, a)
 	together(t, a, b)
-	n := &memberlist.Node{Name: name(2), Addr: net.IPv4(127, 0, 0, 1), Port: uint16(b.port.Addr().Port), Meta: []byte{metaVersion + 1, 0}}
-	a.seen(n, true)
+	n := &memberlist.Node{Name: name(2), Addr: net.IPv4(127, 0, 0, 1), Port: uint16(b.mux.Addr().Port), Meta: []byte{metaVersion + 1, 0}}
+	a.members.seen(n, true)
 	if m := a.Members(); len(m) != 1 {
 		t.Errorf("members: %v", m)
 	}
 	if err := second(a.Find(t.Context(), pattern(resource.Match{"a": "b"}))); !errors.Is(err, directory.ErrNotFound) {
 		t.Error(err)
 	}
-	n.Meta = b.meta()
-	a.seen(n, true)
+	n.Meta = b.gossip.meta()
+	a.members.seen(n, true)
 	if m := a.Members(); len(m) != 2 {
 		t.Errorf("members, when it is understood again: %v", m)
 	}
 	n.Name, n.Meta = "no number", nil
-	a.seen(n, true)
+	a.members.seen(n, true)
 	n.Name = name(3)
-	a.seen(n, true)
+	a.members.seen(n, true)
 	if m := a.Members(); len(m) != 2 {
 		t.Errorf("members: %v", m)
 	}
@@ -135,34 +135,34 @@ func TestNames(t *testing.T) {
 func TestMetFresh(t *testing.T) {
 	a := member(t, 1, func(c *Config) { c.Follows, c.Join = true, []string{"127.0.0.1:1"} })
 	b := member(t, 2, nil)
-	account := delegate{a}.LocalState(true)
+	account := delegate{a.gossip}.LocalState(true)
 	if account[1]&accountFresh == 0 {
 		t.Error("a member that follows another and has met nobody does not say so")
 	}
-	n := &memberlist.Node{Name: name(2), Addr: net.IPv4(127, 0, 0, 1), Port: 1, Meta: b.meta()}
-	settled := func(joined bool) bool {
-		a.nmu.Lock()
-		defer a.nmu.Unlock()
-		return a.settled(joined)
+	n := &memberlist.Node{Name: name(2), Addr: net.IPv4(127, 0, 0, 1), Port: 1, Meta: b.gossip.meta()}
+	learned := func(joined bool) bool {
+		a.joiner.mu.Lock()
+		defer a.joiner.mu.Unlock()
+		return a.joiner.learnedLocked(joined)
 	}
-	a.seen(n, true)
-	if !settled(true) || settled(false) {
+	a.members.seen(n, true)
+	if !learned(true) || learned(false) {
 		t.Error("a member that gives no account, because it is of version 0.1.0, is enough only if it was joined")
 	}
-	delegate{a}.MergeRemoteState(account, true)
-	reached := a.known.Load
-	if reached() || settled(true) {
+	delegate{a.gossip}.MergeRemoteState(account, true)
+	complete := a.joiner.complete.Load
+	if complete() || learned(true) {
 		t.Error("a member that does not know the others is enough")
 	}
-	delegate{a}.MergeRemoteState([]byte{accountVersion, 0}, false)
-	if reached() {
+	delegate{a.gossip}.MergeRemoteState([]byte{accountVersion, 0}, false)
+	if complete() {
 		t.Error("a member that was not joined is enough")
 	}
-	delegate{a}.MergeRemoteState([]byte{accountVersion, 0}, true)
-	if !reached() || a.joined.Err() == nil {
+	delegate{a.gossip}.MergeRemoteState([]byte{accountVersion, 0}, true)
+	if !complete() || a.joiner.joined.Err() == nil {
 		t.Error("a member that knows the others is not enough")
 	}
-	if account := (delegate{a}).LocalState(true); account[1]&accountFresh != 0 {
+	if account := (delegate{a.gossip}).LocalState(true); account[1]&accountFresh != 0 {
 		t.Error("a member that was told of all is fresh")
 	}
 }
@@ -176,7 +176,7 @@ func TestNobodyReached(t *testing.T) {
 	a := member(t, 1, func(c *Config) { c.Join = []string{nobody} })
 	own := freePort(t)
 	alone := member(t, 3, func(c *Config) { c.Bind, c.Join = own, []string{own} })
-	<-a.joined.Done()
+	<-a.joiner.joined.Done()
 	for range 2 {
 		if err := second(a.Find(t.Context(), what)); !errors.Is(err, directory.ErrPartial) || !strings.Contains(err.Error(), nobody) {
 			t.Errorf("what a member has that was not reached: %v", err)
@@ -189,14 +189,14 @@ func TestNobodyReached(t *testing.T) {
 	if !errors.Is(last, directory.ErrPartial) {
 		t.Errorf("a listing ends with %v", last)
 	}
-	if (delegate{a}).LocalState(true)[1]&accountFresh == 0 {
+	if (delegate{a.gossip}).LocalState(true)[1]&accountFresh == 0 {
 		t.Error("a member that has met nobody says that it knows all members")
 	}
 	if err := second(alone.Find(t.Context(), what)); !errors.Is(err, directory.ErrNotFound) {
 		t.Errorf("a member that is alone: %v", err)
 	}
 	alone.Close()
-	if (delegate{alone}).LocalState(true)[1]&accountFresh == 0 {
+	if (delegate{alone.gossip}).LocalState(true)[1]&accountFresh == 0 {
 		t.Error("a member that has ended says that it knows all members")
 	}
 	b := member(t, 2, nil, a)

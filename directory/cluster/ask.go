@@ -14,7 +14,7 @@ import (
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/directory/database"
 	"github.com/rocl-go/rocl/directory/internal/wire"
-	"github.com/rocl-go/rocl/directory/port"
+	"github.com/rocl-go/rocl/directory/mux"
 	"github.com/rocl-go/rocl/directory/search"
 	"github.com/rocl-go/rocl/resource"
 )
@@ -52,7 +52,7 @@ func (c *Cluster) answer(b, q []byte, most int) ([]byte, bool) {
 	case kindLookup:
 		r, ok = c.cfg.DB.Get(resource.GetGID(q[1:]))
 	case kindRoll:
-		roll := c.roll.Load().brief
+		roll := c.members.roll.Load().brief
 		return append(b, roll...), len(roll) <= most
 	case kindNext:
 		var lost bool
@@ -71,6 +71,23 @@ func (c *Cluster) answer(b, q []byte, most int) ([]byte, bool) {
 		return append(b, id[:]...), true
 	}
 	return wire.AppendRecord(b, &r, &pattern), true
+}
+
+// may returns members whose summary has all attributes that the question names. The search calls
+// it; mu is held.
+func (c *Cluster) may(search uint64, q []byte) []resource.NodeID {
+	if q[0] != kindFind {
+		return nil
+	}
+	pattern, err := resource.View(patternIn(q))
+	if err != nil {
+		return nil
+	}
+	who := c.summaries.candidates(&pattern)
+	if t := c.tallyBy(search); t != nil {
+		t.may = who
+	}
+	return who
 }
 
 // question returns a new question: see appendQuestion.
@@ -154,14 +171,14 @@ func (c *Cluster) askBy(ctx context.Context, w *waiter, q []byte, who []resource
 	t := &w.tally
 	c.begin(t, who)
 	defer func() { c.counted(t, err) }()
-	if err := c.begun(ctx); err != nil {
+	if err := c.joiner.await(ctx); err != nil {
 		return database.Record{}, err
 	}
 	var late <-chan time.Time // fires when the patience is over
 	covered := 0
-	list := c.members.Load() // the members that are asked
+	list := c.members.current.Load() // the members that are asked
 	for pause := 25 * time.Millisecond; ; {
-		news, unknown := c.news(), c.unknown()
+		news, unknown := c.members.news(), c.joiner.incomplete()
 		t.differ = nil
 		r, err := c.once(ctx, w, q, who)
 		if err != nil {
@@ -182,8 +199,10 @@ func (c *Cluster) askBy(ctx context.Context, w *waiter, q []byte, who []resource
 			r.Failed = append(r.Failed, apart...)
 		}
 		if r.Definite() {
-			if who = c.newcomers(&list, q[0] == kindFind); len(who) > 0 {
-				continue
+			if q[0] == kindFind {
+				if who = c.members.newcomers(&list); len(who) > 0 {
+					continue
+				}
 			}
 			return database.Record{}, denial(q, unknown)
 		}
@@ -195,14 +214,16 @@ func (c *Cluster) askBy(ctx context.Context, w *waiter, q []byte, who []resource
 			late = t.C
 		}
 		// The members that answered have said no. Of the failed ones, some may be dead by now.
-		known := *c.members.Load()
+		known := c.members.list()
 		who = slices.DeleteFunc(slices.Clone(r.Failed), func(m resource.NodeID) bool {
 			_, member := slices.BinarySearch(known, m)
 			return !member
 		})
 		if len(who) == 0 {
-			if who = c.newcomers(&list, q[0] == kindFind); len(who) > 0 {
-				continue
+			if q[0] == kindFind {
+				if who = c.members.newcomers(&list); len(who) > 0 {
+					continue
+				}
 			}
 			switch q[0] {
 			case kindLookup:
@@ -228,23 +249,6 @@ func (c *Cluster) askBy(ctx context.Context, w *waiter, q []byte, who []resource
 	}
 }
 
-// newcomers returns the members that have not been asked because they were none when the search
-// began, and updates the list of those asked. If all is not set, the question is for some members
-// alone, and there are no newcomers.
-func (c *Cluster) newcomers(asked **[]resource.NodeID, all bool) (who []resource.NodeID) {
-	now := c.members.Load()
-	if now == *asked || !all {
-		return nil
-	}
-	for _, m := range *now {
-		if _, found := slices.BinarySearch(**asked, m); !found {
-			who = append(who, m)
-		}
-	}
-	*asked = now
-	return who
-}
-
 // denial returns the error for a question that all members asked have denied. unknown is not nil if
 // this member did not know all members: then it cannot deny what an unknown one may have.
 func denial(q []byte, unknown error) error {
@@ -254,25 +258,11 @@ func denial(q []byte, unknown error) error {
 	return directory.ErrNotFound
 }
 
-// begun waits, for firstTime at most, until the first members have been reached: what a member that
-// has just started does not find may be on another node.
-func (c *Cluster) begun(ctx context.Context) error {
-	if c.joined.Err() != nil { // true soon after Open, and then always
-		return nil
-	}
-	select {
-	case <-c.joined.Done():
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
-}
-
 // once puts a question once, by packets or, if it is too large, by streams.
 func (c *Cluster) once(ctx context.Context, w *waiter, q []byte, who []resource.NodeID) (r search.Result, err error) {
 	if t := &w.tally; len(q) > mostPacked {
 		if who == nil {
-			who = c.others()
+			who = c.members.others()
 		}
 		if t.begun == 0 {
 			t.begun = time.Since(c.born)
@@ -299,7 +289,7 @@ func (c *Cluster) once(ctx context.Context, w *waiter, q []byte, who []resource.
 	// The resource is gone meanwhile, or its member cannot be reached. What the other members have
 	// is not known yet.
 	if who == nil {
-		who = c.others()
+		who = c.members.others()
 	}
 	return search.Result{Failed: who}, nil
 }
@@ -327,10 +317,10 @@ func (c *Cluster) awaitBy(ctx context.Context, w *waiter, timely bool, begin fun
 		w.tally.begun = time.Since(c.born)
 	}
 	if c.cfg.Poll > 0 && len(w.out) > 0 {
-		c.port.Ask(c.cfg.Poll, func() bool { return w.over() || ctx.Err() != nil }, func() { c.waits(w) }, w.out...)
+		c.mux.Ask(c.cfg.Poll, func() bool { return w.over() || ctx.Err() != nil }, func() { c.waits(w) }, w.out...)
 	} else {
 		if len(w.out) > 0 {
-			c.port.Send(w.out...)
+			c.mux.Send(w.out...)
 		}
 		c.waits(w)
 	}
@@ -373,7 +363,7 @@ type waiter struct {
 	woken    chan struct{}
 	id       uint64 // of the search
 	question []byte
-	out      []port.Out // with the buffers of its payloads
+	out      []mux.Out // with the buffers of its payloads
 	tally    tally
 	counts   bool // the search is counted in tally
 }

@@ -12,12 +12,11 @@ import (
 	"net"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/memberlist"
 	"github.com/rocl-go/rocl/directory/database"
-	"github.com/rocl-go/rocl/directory/port"
+	"github.com/rocl-go/rocl/directory/mux"
 	"github.com/rocl-go/rocl/directory/search"
 	"github.com/rocl-go/rocl/directory/strategy"
 	"github.com/rocl-go/rocl/resource"
@@ -73,63 +72,35 @@ type Config struct {
 
 // A Cluster is this node's membership. Its methods may be called concurrently.
 type Cluster struct {
-	cfg   Config
-	log   *slog.Logger
-	port  *port.Port
-	list  *memberlist.Memberlist
-	ring  *memberlist.Keyring // nil without a key
-	certs *tls.Secrets        // made from the keys; nil without a key, or with Config.Credentials
-	life  context.Context
-	end   context.CancelFunc
-	busy  sync.WaitGroup
-	going atomic.Bool // another server will take this one's place
-	// former means that some member knows a former life of this one: see NotifyMerge.
-	former atomic.Bool
-	// told means that a member that was joined has given its account: see absent.go.
-	told  atomic.Bool
-	ended sync.Once // guards halt
+	*core
+	members   *memberTable
+	joiner    *joiner
+	gossip    *gossip
+	departure *departure
+	exchanges *exchanges
+	summaries *summaries
+	certs     *tls.Secrets // made from the keys; nil without a key, or with Config.Credentials
+	kmu       sync.Mutex   // held by SetKeys
+	ended     sync.Once    // guards halt
 
-	// joined is done when the members are known, or after firstTime. Questions and watches wait for
-	// it.
-	joined context.Context
-	waited context.CancelFunc
-	// known means that this member knows all members, so that a no of all of them is definite: see
-	// settled and waitedLongEnough.
-	known atomic.Bool
-	met   time.Time // when the first other member was seen alive; guarded by nmu
-
-	members atomic.Pointer[[]resource.NodeID] // sorted; alive, or away for a moment
-	roll    atomic.Pointer[roll]              // the same members, in the form that other members are told
-	kmu     sync.Mutex                        // held by SetKeys
-	// nmu guards met and the fields down to exchanges.
-	nmu       sync.Mutex
-	nodes     map[resource.NodeID]*node // every member that was met or heard of
-	changed   chan struct{}             // closed and replaced when members change
-	looking   map[string]bool           // addresses at which join is under way
-	untold    map[resource.NodeID]bool  // members that have not acknowledged that this one is away
-	heard     chan struct{}             // closed when all members have acknowledged
-	conflict  string                    // the conflict that was logged last: two places of one node
-	wanting   map[string]*wanting       // by address: members to join that were not reached yet
-	agreed    map[resource.NodeID]agreement
-	exchanges map[resource.NodeID]*exchange // under way
+	agreedMu sync.Mutex // guards agreed
+	agreed   map[resource.NodeID]agreement
 
 	large   chan struct{} // one slot for each question by stream that is being answered
 	places  places
 	watches watches
-	count   counts
 
-	// mu guards filters, search and the fields from due to silent, and setting the timer.
-	mu      sync.Mutex
-	filters *search.Filters
-	born    time.Time // only its monotonic part is used: reading half the clock is half the price
-	search  *search.Node
-	timer   *time.Timer
-	due     time.Time  // when timer fires; zero: not set
-	out     []port.Out // datagrams that search wants sent; they are sent without mu
-	spare   []port.Out // an empty slice to be used as out again, with the buffers of its payloads
-	said    []byte     // buffer of the last answer to another member
-	casts   [][]byte
-	silent  []resource.NodeID // members that did not answer, for which mend is called without mu
+	// mu guards search and the following fields, and setting the timer. It is taken before
+	// summaries.mu.
+	mu     sync.Mutex
+	search *search.Node
+	timer  *time.Timer
+	due    time.Time // when timer fires; zero: not set
+	out    []mux.Out // datagrams that search wants sent; they are sent without mu
+	spare  []mux.Out // an empty slice to be used as out again, with the buffers of its payloads
+	said   []byte    // buffer of the last answer to another member
+	casts  [][]byte
+	silent []resource.NodeID // members that did not answer, for which mend is called without mu
 }
 
 // maxName limits the name of a cluster, in bytes: with "rocl " before it, the name is the label of
@@ -142,77 +113,67 @@ func Open(cfg Config) (*Cluster, error) {
 	if err := CheckName(cfg.Name); err != nil {
 		return nil, err
 	}
-	c := &Cluster{cfg: cfg, log: cfg.Logger, nodes: map[resource.NodeID]*node{}, changed: make(chan struct{}), looking: map[string]bool{}, wanting: map[string]*wanting{},
-		agreed: map[resource.NodeID]agreement{}, exchanges: map[resource.NodeID]*exchange{}, large: make(chan struct{}, mostLarge)}
-	c.count.init()
+	c := &Cluster{core: newCore(cfg), agreed: map[resource.NodeID]agreement{}, large: make(chan struct{}, mostLarge)}
+	c.summaries = newSummaries(c.core)
+	c.members = newMemberTable(c.core, c.summaries)
+	c.summaries.members = c.members
+	c.gossip = &gossip{core: c.core, members: c.members}
+	c.joiner = newJoiner(c.core, c.members, c.gossip)
+	c.gossip.joiner = c.joiner
+	c.departure = &departure{core: c.core, members: c.members, gossip: c.gossip}
+	c.exchanges = newExchanges(c.core, c.members, c.gossip)
 	c.watches.all, c.watches.links = map[uint64]*watching{}, map[resource.NodeID]*link{}
-	if c.log == nil {
-		c.log = slog.New(slog.DiscardHandler)
-	}
-	if c.cfg.Spread <= 0 {
-		c.cfg.Spread = 5 * time.Second
-	}
-	if c.cfg.Patience <= 0 {
-		c.cfg.Patience = 3 * time.Second
-	}
-	c.filters = search.NewFilters()
-	c.life, c.end = context.WithCancel(context.Background())
-	c.joined, c.waited = context.WithTimeout(c.life, firstTime)
-	c.members.Store(&[]resource.NodeID{cfg.Node})
-	c.roll.Store(c.newRoll(*c.members.Load()))
 	c.timer = time.AfterFunc(time.Hour, c.tick)
 	scfg := search.Config{
 		Self: cfg.Node, Strategy: cfg.Strategy, Fan: cfg.Fan, Hop: cfg.Hop,
-		Members: func() []resource.NodeID { return *c.members.Load() },
+		Members: c.members.list,
 		Local:   c.local,
 		May:     c.may,
 		Silent:  func(m resource.NodeID) { c.silent = append(c.silent, m) },
 		Send: func(to resource.NodeID, p *search.Packet) {
 			c.asks(to, p)
 			if p.Covered > 0 {
-				p.Known = c.roll.Load().knownTo(to)
+				p.Known = c.members.roll.Load().knownTo(to)
 			}
 			var room []byte
 			if n := len(c.out); n < cap(c.out) {
 				room = c.out[:n+1][n].Payload[:0]
 			}
-			c.out = append(c.out, port.Out{To: to, Payload: p.AppendTo(slices.Grow(room, p.Size()), cfg.Node, to)})
+			c.out = append(c.out, mux.Out{To: to, Payload: p.AppendTo(slices.Grow(room, p.Size()), cfg.Node, to)})
 		},
 	}
 	if cfg.Group != "" {
-		scfg.Room = port.MaxPayload
+		scfg.Room = mux.MaxPayload
 		scfg.Cast = func(p *search.Packet) {
 			c.castsOne(p)
 			c.casts = append(c.casts, p.Append(nil))
 		}
 	}
-	c.born = time.Now()
 	c.search = search.NewNode(scfg)
 	seal, err := c.streams()
 	if err == nil {
-		c.port, err = port.Open(port.Config{
+		c.mux, err = mux.Open(mux.Config{
 			Self: cfg.Node, Bind: cfg.Bind, Cluster: cfg.Name, Keys: cfg.Keys, Group: cfg.Group, TLS: seal, Opening: cfg.Opening, Spin: cfg.Poll, Logger: cfg.Logger,
-			Receive: c.receive, Stream: c.serve, Beacon: c.heardBeacon,
+			Receive: c.receive, Stream: c.serve, Beacon: c.joiner.heardBeacon,
 		})
 	}
 	if err == nil {
-		if err = c.gossip(); err != nil {
-			c.port.Close()
+		if err = c.gossip.start(); err != nil {
+			c.mux.Close()
 		}
 	}
 	if err != nil {
-		c.end()
+		c.life.end()
 		c.timer.Stop()
 		return nil, fmt.Errorf("cluster: %w", err)
 	}
-	c.port.Start()
-	if !cfg.Follows && (len(cfg.Join) == 0 && cfg.Group == "" || len(cfg.Join) == 1 && cfg.Join[0] == c.Addr()) {
-		c.reached() // there is no member to wait for
+	c.mux.Start()
+	if c.joiner.alone() {
+		c.joiner.setComplete() // there is no member to wait for
 	}
-	c.busy.Add(3)
-	go c.keepJoined()
-	go c.keepLinks()
-	go c.keepSummary()
+	c.life.begin(c.joiner.keep)
+	c.life.begin(c.keepLinks)
+	c.life.begin(c.summaries.keep)
 	return c, nil
 }
 
@@ -231,14 +192,14 @@ func LinkKey(name string, key []byte) (k [32]byte) {
 func (c *Cluster) SetKeys(of ...[]byte) error {
 	c.kmu.Lock() // two concurrent calls take effect in one order everywhere
 	defer c.kmu.Unlock()
-	err := c.rekey(of)
+	err := c.gossip.rekey(of)
 	if err == nil && c.certs != nil {
 		err = c.certs.Set(streamKeys(of)...)
 	}
 	if err != nil {
 		return fmt.Errorf("cluster: changing keys: %w", err)
 	}
-	c.port.SetKeys(of)
+	c.mux.SetKeys(of)
 	return nil
 }
 
@@ -258,18 +219,18 @@ func streamKeys(of [][]byte) (all [][]byte) {
 
 // streams returns how the streams between members are sealed: not at all without credentials and
 // keys.
-func (c *Cluster) streams() (seal port.TLS, err error) {
+func (c *Cluster) streams() (seal mux.TLS, err error) {
 	cred := c.cfg.Credentials
 	if cred == nil {
 		if len(c.cfg.Keys) == 0 {
-			return port.TLS{}, nil
+			return mux.TLS{}, nil
 		}
 		if c.certs, err = tls.FromSecrets(c.cfg.Name, streamKeys(c.cfg.Keys)...); err != nil {
-			return port.TLS{}, err
+			return mux.TLS{}, err
 		}
 		cred = c.certs
 	}
-	return port.TLS{
+	return mux.TLS{
 		Client: func(ctx context.Context, nc net.Conn) (net.Conn, error) {
 			return tls.Client(ctx, nc, cred, streamProto, c.log)
 		},
@@ -280,21 +241,16 @@ func (c *Cluster) streams() (seal port.TLS, err error) {
 }
 
 // Addr returns the address at which the member is reached.
-func (c *Cluster) Addr() string { return c.port.Addr().String() }
+func (c *Cluster) Addr() string { return c.mux.Addr().String() }
 
 // receive handles a datagram from another member. b is lent for the call. at is where the sender
 // awaits an answer; nil means at its port. The port may call receive concurrently.
 func (c *Cluster) receive(from resource.NodeID, at *net.UDPAddr, b []byte) {
 	if search.IsFilter(b) {
-		c.hearFilter(from, b)
+		c.summaries.receive(from, b)
 		return
 	}
-	if len(b) == 1 && b[0] >= msgHeard && b[0] <= msgLeaving {
-		c.parting(from, at, b[0])
-		return
-	}
-	if len(b) == 1+absentLen && b[0] == msgOther {
-		c.heardOther(b[1:])
+	if c.departure.receive(from, at, b) {
 		return
 	}
 	if len(b) == 9 && b[0] == msgStop {
@@ -352,15 +308,15 @@ func (c *Cluster) step(f func(now time.Time)) {
 }
 
 // send sends the datagrams that advance returned.
-func (c *Cluster) send(out []port.Out) {
+func (c *Cluster) send(out []mux.Out) {
 	if len(out) > 0 {
-		c.port.Send(out...)
+		c.mux.Send(out...)
 		c.sentOff(out)
 	}
 }
 
 // sentOff takes back the slice that advance returned, to be used again.
-func (c *Cluster) sentOff(out []port.Out) {
+func (c *Cluster) sentOff(out []mux.Out) {
 	out = emptied(out)
 	c.mu.Lock()
 	if cap(c.spare) < cap(out) {
@@ -371,28 +327,28 @@ func (c *Cluster) sentOff(out []port.Out) {
 
 // emptied returns out without its datagrams, but with the buffers of their payloads, except those
 // larger than is often needed.
-func emptied(out []port.Out) []port.Out {
+func emptied(out []mux.Out) []mux.Out {
 	if cap(out) > 64 {
 		return nil
 	}
 	for i := range out {
 		room := out[i].Payload[:0]
-		if cap(room) > port.MaxPayload {
+		if cap(room) > mux.MaxPayload {
 			room = nil
 		}
-		out[i] = port.Out{Payload: room}
+		out[i] = mux.Out{Payload: room}
 	}
 	return out[:0]
 }
 
 // advance runs f on the search, and returns the datagrams that the search wants sent: see send.
-func (c *Cluster) advance(f func(now time.Time)) []port.Out {
+func (c *Cluster) advance(f func(now time.Time)) []mux.Out {
 	return c.advanced(nil, func() bool { return true }, f)
 }
 
 // advanced is advance with two more parameters. f gets the time only if timely, called with mu
 // held, reports true, and a zero time otherwise. The result uses out's array if out is not nil.
-func (c *Cluster) advanced(out []port.Out, timely func() bool, f func(now time.Time)) []port.Out {
+func (c *Cluster) advanced(out []mux.Out, timely func() bool, f func(now time.Time)) []mux.Out {
 	c.mu.Lock()
 	var now time.Time
 	if timely() {
@@ -408,10 +364,10 @@ func (c *Cluster) advanced(out []port.Out, timely func() bool, f func(now time.T
 	c.mu.Unlock()
 	c.count.sent.Add(uint64(len(out) + len(casts)))
 	for _, b := range casts {
-		c.port.Cast(b)
+		c.mux.Cast(b)
 	}
 	if len(silent) > 0 {
-		c.mend(silent)
+		c.exchanges.mend(silent...)
 	}
 	return out
 }
@@ -428,12 +384,7 @@ func (c *Cluster) arm() {
 
 // Members returns the sorted nodes of the cluster, this one among them: those alive, and those that
 // said that they would be back in a moment.
-func (c *Cluster) Members() []resource.NodeID { return slices.Clone(*c.members.Load()) }
-
-// others returns the members without this one.
-func (c *Cluster) others() []resource.NodeID {
-	return slices.DeleteFunc(c.Members(), func(m resource.NodeID) bool { return m == c.cfg.Node })
-}
+func (c *Cluster) Members() []resource.NodeID { return slices.Clone(c.members.list()) }
 
 // Close leaves the cluster. The other members are told.
 func (c *Cluster) Close() error { return c.stop(true) }
@@ -451,29 +402,33 @@ func (c *Cluster) stop(leave bool) (err error) {
 // halt ends the membership and waits for the goroutines of c. If leave is set, it tells the other
 // members that this one leaves. Otherwise it tells them that another server takes this one's place.
 func (c *Cluster) halt(leave bool) (err error) {
-	if !leave {
-		c.sayAway()
-	}
-	c.nmu.Lock() // look begins no join any more
-	c.end()
-	c.nmu.Unlock()
 	if leave {
-		c.busy.Wait()
-		c.takeLeave()
-		err = c.list.Leave(time.Second)
+		c.life.end()
+		c.life.wait()
+		c.departure.announceLeave()
+		err = c.gossip.list.Leave(time.Second)
+	} else {
+		c.departure.announceAway()
 	}
-	c.mu.Lock()
-	c.timer.Stop()
-	c.mu.Unlock()
-	if e := c.list.Shutdown(); err == nil {
+	if e := c.cease(); err == nil {
 		err = e
 	}
-	c.port.Close()
-	c.places.close()
-	c.waitNoMore()
-	c.busy.Wait()
 	if err != nil {
 		return fmt.Errorf("cluster: leaving: %w", err)
 	}
 	return nil
+}
+
+// cease ends the membership without telling the other members, and waits for the goroutines of c.
+func (c *Cluster) cease() error {
+	c.life.end()
+	c.mu.Lock()
+	c.timer.Stop()
+	c.mu.Unlock()
+	err := c.gossip.list.Shutdown()
+	c.mux.Close()
+	c.places.close()
+	c.members.close()
+	c.life.wait()
+	return err
 }

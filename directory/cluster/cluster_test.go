@@ -51,6 +51,11 @@ func together(t *testing.T, cs ...*Cluster) {
 	}
 }
 
+// kill ends a member as the death of its process does: the other members are not told.
+func kill(c *Cluster) {
+	c.ended.Do(func() { _ = c.cease() })
+}
+
 func put(t *testing.T, c *Cluster, serial uint32, a resource.Attrs) resource.GID {
 	t.Helper()
 	l, err := resource.NewPattern(a)
@@ -148,9 +153,9 @@ func TestFilters(t *testing.T) {
 	id := put(t, holder, 1, resource.Attrs{"type": "gpu", "name": "titan"})
 	what := pattern(resource.Match{"type": "gpu", "name": "titan"})
 	eventually.True(t, "the summary has come", func() bool {
-		a.mu.Lock()
-		defer a.mu.Unlock()
-		s := a.filters.Of(holder.cfg.Node)
+		a.summaries.mu.Lock()
+		defer a.summaries.mu.Unlock()
+		s := a.summaries.filters.Of(holder.cfg.Node)
 		return s != nil && s.May(what)
 	})
 	before := a.count.sent.Load()
@@ -174,9 +179,9 @@ func TestFilters(t *testing.T) {
 		put(t, holder, 100+i, resource.Attrs{"serial": fmt.Sprint(i)})
 	}
 	eventually.True(t, "all are in the summary", func() bool {
-		a.mu.Lock()
-		defer a.mu.Unlock()
-		s := a.filters.Of(holder.cfg.Node)
+		a.summaries.mu.Lock()
+		defer a.summaries.mu.Unlock()
+		s := a.summaries.filters.Of(holder.cfg.Node)
 		for i := range 2000 {
 			if !s.May(pattern(resource.Match{"serial": fmt.Sprint(i)})) {
 				return false
@@ -293,9 +298,9 @@ func TestMoved(t *testing.T) {
 	together(t, a, b)
 	b = anew(t, b, func(c *Config) { c.Bind = "127.0.0.1:0" }, a)
 	eventually.True(t, "the member is seen where it is now", func() bool {
-		a.nmu.Lock()
-		defer a.nmu.Unlock()
-		n := a.nodes[2]
+		a.members.mu.Lock()
+		defer a.members.mu.Unlock()
+		n := a.members.nodes[2]
 		return n != nil && n.alive && n.addr == b.Addr()
 	})
 	together(t, a, b)

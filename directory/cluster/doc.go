@@ -21,7 +21,7 @@
 //
 // # Questions
 //
-// A question travels in the datagrams of package port. Its body is its kind, an identifier unless
+// A question travels in the datagrams of package mux. Its body is its kind, an identifier unless
 // it is a find, and the pattern. The answer has identifier, owner, revision and attributes in the
 // format of package directory. The asking member waits a while for members that do not answer and
 // are not known to be dead. So a directory that is being restarted costs time, and not an answer.

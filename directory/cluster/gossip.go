@@ -10,14 +10,17 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
+	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/memberlist"
-	"github.com/rocl-go/rocl/directory/port"
+	"github.com/rocl-go/rocl/directory/mux"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -37,16 +40,29 @@ const (
 	metaRoll    = 1 << 1 // it reads and answers what roll.go describes
 )
 
-// gossip starts memberlist on the port.
-func (c *Cluster) gossip() error {
+// gossip runs memberlist on the member's mux.
+type gossip struct {
+	*core
+	members *memberTable
+	joiner  *joiner
+	list    *memberlist.Memberlist
+	ring    *memberlist.Keyring // nil without a key
+	away    atomic.Bool         // another server will take this one's place
+
+	mu       sync.Mutex // guards conflict
+	conflict string     // the conflict that was logged last: two addresses of one node
+}
+
+// start starts memberlist.
+func (g *gossip) start() error {
 	m := memberlist.DefaultLANConfig()
-	m.Name = name(c.cfg.Node)
-	m.Transport = within{c.port.Gossip(), c.knockAndDial, c.life}
-	m.BindPort, m.AdvertisePort = c.port.Addr().Port, c.port.Addr().Port
-	m.Label = labelMark + c.cfg.Name
-	m.Delegate, m.Events, m.Conflict, m.Merge, m.Ping = delegate{c}, events{c}, events{c}, events{c}, probes{&c.count}
+	m.Name = name(g.cfg.Node)
+	m.Transport = within{g.mux.Gossip(), g.knockAndDial, g.life}
+	m.BindPort, m.AdvertisePort = g.mux.Addr().Port, g.mux.Addr().Port
+	m.Label = labelMark + g.cfg.Name
+	m.Delegate, m.Events, m.Conflict, m.Merge, m.Ping = delegate{g}, events{g}, events{g}, events{g}, probes{&g.count}
 	m.EnableCompression = false // costs time and gains nothing
-	m.UDPBufferSize = port.MaxPayload
+	m.UDPBufferSize = mux.MaxPayload
 	m.TCPTimeout = joinTime
 	// A node that falls silent is suspected after the time of two or three probes. It is dead 0.9 s
 	// after three other members have found the same, or 5.4 s if they have not: so chance losses
@@ -57,23 +73,23 @@ func (c *Cluster) gossip() error {
 	// Push/pull repairs what gossip lost. memberlist takes longer where there are many members.
 	m.PushPullInterval = 5 * time.Second
 	m.DeadNodeReclaimTime = 2 * time.Second // a node may come back at another address
-	m.Logger = slog.NewLogLogger(&quiet{Handler: c.log.Handler()}, slog.LevelDebug)
-	if len(c.cfg.Keys) > 0 {
+	m.Logger = slog.NewLogLogger(&quiet{Handler: g.log.Handler()}, slog.LevelDebug)
+	if len(g.cfg.Keys) > 0 {
 		var of [][]byte
-		for _, k := range c.cfg.Keys {
+		for _, k := range g.cfg.Keys {
 			of = append(of, gossipKey(k))
 		}
 		var err error
 		if m.Keyring, err = memberlist.NewKeyring(of, of[0]); err != nil {
 			return err
 		}
-		c.ring = m.Keyring
+		g.ring = m.Keyring
 	}
-	if c.cfg.gossip != nil {
-		c.cfg.gossip(m)
+	if g.cfg.gossip != nil {
+		g.cfg.gossip(m)
 	}
 	var err error
-	c.list, err = memberlist.Create(m)
+	g.list, err = memberlist.Create(m)
 	return err
 }
 
@@ -85,11 +101,11 @@ func gossipKey(key []byte) []byte {
 }
 
 // rekey changes memberlist's keyring to the keys of. The first seals.
-func (c *Cluster) rekey(of [][]byte) error {
-	if len(c.cfg.Keys) == 0 || len(of) == 0 {
+func (g *gossip) rekey(of [][]byte) error {
+	if len(g.cfg.Keys) == 0 || len(of) == 0 {
 		return errors.New("a cluster has a key from its beginning to its end, or never")
 	}
-	ring := c.ring
+	ring := g.ring
 	var err error
 	for _, k := range of {
 		err = errors.Join(err, ring.AddKey(gossipKey(k)))
@@ -103,13 +119,71 @@ func (c *Cluster) rekey(of [][]byte) error {
 	return err
 }
 
+// keys returns the number of keys.
+func (g *gossip) keys() int {
+	if g.ring == nil {
+		return 0
+	}
+	return len(g.ring.GetKeys())
+}
+
+// announceAway tells by gossip that another server is about to take this one's place. It only
+// begins to tell.
+func (g *gossip) announceAway() {
+	g.away.Store(true)
+	_ = g.list.UpdateNode(1)
+}
+
+// within is memberlist's transport. Its streams end with the member's life, so that a peer that
+// does not answer does not keep the member from closing.
+type within struct {
+	memberlist.NodeAwareTransport
+	dial func(ctx context.Context, addr string) (net.Conn, error)
+	life context.Context
+}
+
+func (w within) DialTimeout(addr string, timeout time.Duration) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(w.life, timeout)
+	defer cancel()
+	nc, err := w.dial(ctx, addr)
+	if err != nil {
+		return nil, err
+	}
+	return &ending{nc, context.AfterFunc(w.life, func() { nc.Close() })}, nil
+}
+
+func (w within) DialAddressTimeout(a memberlist.Address, timeout time.Duration) (net.Conn, error) {
+	return w.DialTimeout(a.Addr, timeout)
+}
+
+// ending is a connection that the end of the member's life closes too. Close stops that.
+type ending struct {
+	net.Conn
+	stop func() bool
+}
+
+func (e *ending) Close() error {
+	e.stop()
+	return e.Conn.Close()
+}
+
+// knockAndDial dials for memberlist, which does so when a member does not answer a packet. The
+// member may have been started anew and know no other member. The members that joined it still take
+// it for alive and do not look for it. So knockAndDial first tells it that this member is here.
+func (g *gossip) knockAndDial(ctx context.Context, addr string) (net.Conn, error) {
+	if at, err := netip.ParseAddrPort(addr); err == nil {
+		g.mux.Knock(net.UDPAddrFromAddrPort(at))
+	}
+	return g.mux.DialAddr(ctx, addr)
+}
+
 // meta returns what this member tells of itself.
-func (c *Cluster) meta() []byte {
+func (g *gossip) meta() []byte {
 	b := []byte{metaVersion, metaRoll}
-	if c.going.Load() {
+	if g.away.Load() {
 		b[1] |= metaAway
 	}
-	return binary.LittleEndian.AppendUint64(b, c.port.Epoch())
+	return binary.LittleEndian.AppendUint64(b, g.mux.Epoch())
 }
 
 // parseMeta reads what a member tells of itself. ok is false for an unknown version.
@@ -134,26 +208,26 @@ func nodeID(n *memberlist.Node) (resource.NodeID, bool) {
 }
 
 // events handles what memberlist reports of members, in memberlist's goroutines.
-type events struct{ c *Cluster }
+type events struct{ *gossip }
 
-func (e events) NotifyJoin(n *memberlist.Node) { e.c.seen(n, true) }
+func (e events) NotifyJoin(n *memberlist.Node) { e.members.seen(n, true) }
 
-func (e events) NotifyUpdate(n *memberlist.Node) { e.c.seen(n, true) }
+func (e events) NotifyUpdate(n *memberlist.Node) { e.members.seen(n, true) }
 
-func (e events) NotifyLeave(n *memberlist.Node) { e.c.seen(n, false) }
+func (e events) NotifyLeave(n *memberlist.Node) { e.members.seen(n, false) }
 
 // NotifyConflict is called when a node is said to be at another address than the one where it is
 // known to live. A node that has moved is believed when its old address is dead. Otherwise two
 // nodes have one number, and each member sees only one of them: NotifyConflict logs that.
 func (e events) NotifyConflict(n, other *memberlist.Node) {
 	what := n.Name + " " + n.Address() + " " + other.Address()
-	e.c.nmu.Lock()
-	said := e.c.conflict == what
-	e.c.conflict = what
-	e.c.nmu.Unlock()
-	if !said {
-		e.c.log.Warn("cluster: a node is in two places: it has moved a moment ago, or two nodes have one number (a copied .node file, a cloned machine)",
-			"node", n.Name, "addr", n.Address(), "other", other.Address(), "this node", n.Name == name(e.c.cfg.Node))
+	e.mu.Lock()
+	logged := e.conflict == what
+	e.conflict = what
+	e.mu.Unlock()
+	if !logged {
+		e.log.Warn("cluster: a node is in two places: it has moved a moment ago, or two nodes have one number (a copied .node file, a cloned machine)",
+			"node", n.Name, "addr", n.Address(), "other", other.Address(), "this node", n.Name == name(e.cfg.Node))
 	}
 }
 
@@ -162,11 +236,11 @@ func (e events) NotifyConflict(n, other *memberlist.Node) {
 // former life cannot open the denial. It is told over a stream, by joining again.
 func (e events) NotifyMerge(all []*memberlist.Node) error {
 	for _, n := range all {
-		if n.Name == name(e.c.cfg.Node) && len(n.Meta) >= metaLen && epochIn(n.Meta) != e.c.port.Epoch() {
-			e.c.former.Store(true)
+		if n.Name == name(e.cfg.Node) && len(n.Meta) >= metaLen && epochIn(n.Meta) != e.mux.Epoch() {
+			e.joiner.former.Store(true)
 		}
 	}
-	e.c.suspected(all)
+	e.members.suspected(all)
 	return nil
 }
 
@@ -211,10 +285,28 @@ func (q *quiet) Handle(ctx context.Context, r slog.Record) error {
 }
 
 // delegate gives memberlist this member's metadata, and exchanges accounts (absent.go).
-type delegate struct{ c *Cluster }
+type delegate struct{ *gossip }
 
-func (d delegate) NodeMeta(int) []byte { return d.c.meta() }
+func (d delegate) NodeMeta(int) []byte { return d.meta() }
 
 func (delegate) GetBroadcasts(int, int) [][]byte { return nil }
 
 func (delegate) NotifyMsg([]byte) {}
+
+// LocalState returns this member's account. A member that ends does not note any more which members
+// are away.
+func (d delegate) LocalState(bool) []byte {
+	return d.members.account(!d.joiner.complete.Load() || d.life.Err() != nil)
+}
+
+// MergeRemoteState handles another member's account.
+func (d delegate) MergeRemoteState(b []byte, join bool) {
+	entries, fresh, ok := parseAccount(b)
+	if !ok {
+		return
+	}
+	d.members.merge(entries)
+	if join {
+		d.joiner.heardAccount(fresh)
+	}
+}

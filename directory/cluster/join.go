@@ -10,9 +10,12 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 
-	"github.com/hashicorp/memberlist"
+	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -21,21 +24,42 @@ const (
 	// beaconTime is how often a member that is not alone makes itself known to the group.
 	beaconTime = 2 * time.Second
 	joinTime   = 2 * time.Second // for one attempt
-	// mostSeekers is how many members, on average, look at a time for a member that is away or does
-	// not answer.
-	mostSeekers = 8
-	// mostMissed limits the missed members looked for at a time: one that answers knows the rest.
-	mostMissed = 16
-	forget     = 72 * time.Hour // after which a missed member is not looked for any more
-	// mostDead limits the missed members that are looked for. Beyond it those lost first are
-	// forgotten.
-	mostDead = 1 << 12
-	// lastGossip is after which time no gossip goes to a missed member. memberlist ends it after
-	// half of that.
-	lastGossip = time.Minute
+	// firstTime is how long questions wait for the first member to be reached. A connection whose
+	// first packet is lost takes a second.
+	firstTime = 3 * time.Second
 
 	mostAddresses = 32 // of one name, tried at a time
+	mostTaught    = 3  // members that are joined to correct what they know
 )
+
+// A joiner joins the members in Config.Join, and those that were met and are not seen alive any
+// more. It knows whether this member has learned of all members.
+type joiner struct {
+	*core
+	members *memberTable
+	gossip  *gossip
+
+	// former means that some member knows a former life of this one: see gossip.NotifyMerge.
+	former atomic.Bool
+	// accounted means that a member that was joined has given its account: see absent.go.
+	accounted atomic.Bool
+	// complete means that this member knows all members, so that a no of all of them is definite:
+	// see learnedLocked and waitedLongEnoughLocked.
+	complete atomic.Bool
+	// joined is done when complete is set, or after firstTime. Questions and watches wait for it.
+	joined context.Context
+	waited context.CancelFunc
+
+	mu      sync.Mutex          // guards the following fields; taken before memberTable.mu
+	looking map[string]bool     // addresses at which join is under way
+	wanting map[string]*wanting // by address: members to join that were not reached yet
+}
+
+func newJoiner(c *core, members *memberTable, g *gossip) *joiner {
+	j := &joiner{core: c, members: members, gossip: g, looking: map[string]bool{}, wanting: map[string]*wanting{}}
+	j.joined, j.waited = context.WithTimeout(c.life, firstTime)
+	return j
+}
 
 // errOwn is returned for an address to join that is this member's own alone.
 var errOwn = errors.New("nobody else is there by now")
@@ -43,14 +67,14 @@ var errOwn = errors.New("nobody else is there by now")
 // addresses looks HOST:PORT up. The result is in random order, so that not all members try the same
 // address first. It leaves out this member's own address; self reports whether the name has that
 // one. memberlist would look names up first over TCP, without a bound when a name server hangs.
-func (c *Cluster) addresses(name string) (to []netip.AddrPort, self bool, err error) {
-	ctx, cancel := context.WithTimeout(c.life, joinTime)
+func (j *joiner) addresses(name string) (to []netip.AddrPort, self bool, err error) {
+	ctx, cancel := context.WithTimeout(j.life, joinTime)
 	defer cancel()
 	host, service, err := net.SplitHostPort(name)
 	if err != nil {
 		return nil, false, err
 	}
-	r := c.cfg.Resolver
+	r := j.cfg.Resolver
 	if r == nil {
 		r = net.DefaultResolver
 	}
@@ -62,7 +86,7 @@ func (c *Cluster) addresses(name string) (to []netip.AddrPort, self bool, err er
 	if err != nil {
 		return nil, false, err
 	}
-	own := c.port.Addr().AddrPort()
+	own := j.mux.Addr().AddrPort()
 	own = netip.AddrPortFrom(own.Addr().Unmap(), own.Port())
 	for _, ip := range ips {
 		a := netip.AddrPortFrom(ip.Unmap(), uint16(n))
@@ -76,170 +100,86 @@ func (c *Cluster) addresses(name string) (to []netip.AddrPort, self bool, err er
 	return to[:min(len(to), mostAddresses)], self, nil
 }
 
-// within is memberlist's transport. Its streams end with the member's life, so that a peer that
-// does not answer does not keep the member from closing.
-type within struct {
-	memberlist.NodeAwareTransport
-	dial func(ctx context.Context, addr string) (net.Conn, error)
-	life context.Context
+// alone reports whether Config names no other member, and none can make itself known.
+func (j *joiner) alone() bool {
+	own := j.mux.Addr().String()
+	return !j.cfg.Follows && (len(j.cfg.Join) == 0 && j.cfg.Group == "" || len(j.cfg.Join) == 1 && j.cfg.Join[0] == own)
 }
 
-func (w within) DialTimeout(addr string, timeout time.Duration) (net.Conn, error) {
-	ctx, cancel := context.WithTimeout(w.life, timeout)
-	defer cancel()
-	nc, err := w.dial(ctx, addr)
-	if err != nil {
-		return nil, err
-	}
-	return &ending{nc, context.AfterFunc(w.life, func() { nc.Close() })}, nil
-}
-
-func (w within) DialAddressTimeout(a memberlist.Address, timeout time.Duration) (net.Conn, error) {
-	return w.DialTimeout(a.Addr, timeout)
-}
-
-// ending is a connection that the end of the member's life closes too. Close stops that.
-type ending struct {
-	net.Conn
-	stop func() bool
-}
-
-func (e *ending) Close() error {
-	e.stop()
-	return e.Conn.Close()
-}
-
-// knockAndDial dials for memberlist, which does so when a member does not answer a packet. The
-// member may have been started anew and know no other member. The members that joined it still take
-// it for alive and do not look for it. So knockAndDial first tells it that this member is here.
-func (c *Cluster) knockAndDial(ctx context.Context, addr string) (net.Conn, error) {
-	if at, err := netip.ParseAddrPort(addr); err == nil {
-		c.port.Knock(net.UDPAddrFromAddrPort(at))
-	}
-	return c.port.DialAddr(ctx, addr)
-}
-
-// keepJoined joins each address in Config.Join until that was reached once. It also looks for each
-// member that was met, as long as that is not seen alive: memberlist gives dead members up, and a
-// cluster that was cut would stay so. A member that is alone makes itself known to the group. The
-// first of several members does so less often: there may be members that none of them has met.
-func (c *Cluster) keepJoined() {
-	defer c.busy.Done()
-	told := map[string]bool{} // true: not reached yet
-	c.nmu.Lock()
-	for _, addr := range c.cfg.Join {
-		if told[addr] = addr != c.Addr(); told[addr] {
-			c.wanting[addr] = &wanting{since: time.Now(), said: sayAgain}
+// keep joins each address in Config.Join until that was reached once. It also looks for each member
+// that was met, as long as that is not seen alive: memberlist gives dead members up, and a cluster
+// that was cut would stay so. A member that is alone makes itself known to the group. The first of
+// several members does so less often: there may be members that none of them has met.
+func (j *joiner) keep() {
+	own := j.mux.Addr().String()
+	open := map[string]bool{} // the addresses in Config.Join that were not reached; guarded by mu
+	j.mu.Lock()
+	for _, addr := range j.cfg.Join {
+		if addr != own {
+			open[addr] = true
+			j.wanting[addr] = &wanting{since: time.Now(), next: sayAgain}
 		}
 	}
-	c.nmu.Unlock()
+	j.mu.Unlock()
 	var shown time.Time
 	for wait := rejoin / 8; ; wait = min(wait*2, rejoin) {
-		c.nmu.Lock()
-		if c.waitedLongEnough(time.Now()) {
-			c.reached()
+		j.mu.Lock()
+		if j.waitedLongEnoughLocked(time.Now()) {
+			j.setComplete()
 		}
-		for addr := range told {
-			if told[addr] {
-				c.look(addr, func() { told[addr] = false })
+		for addr := range open {
+			j.lookLocked(addr, func() { delete(open, addr) })
+		}
+		for _, addr := range j.members.missed(time.Now()) {
+			j.lookLocked(addr, func() {})
+		}
+		if j.former.Load() || j.members.awaitsHearsay() {
+			addrs, _ := j.members.aliveOthers(mostTaught)
+			for _, addr := range addrs {
+				j.lookLocked(addr, func() {})
 			}
 		}
-		for _, addr := range c.missed(time.Now()) {
-			c.look(addr, func() {})
-		}
-		if c.former.Load() || c.hearsay() {
-			for _, addr := range c.some() {
-				c.look(addr, func() {})
-			}
-		}
-		c.nmu.Unlock()
-		if all := *c.members.Load(); len(all) == 1 || all[0] == c.cfg.Node && time.Since(shown) > beaconTime {
+		j.mu.Unlock()
+		if all := j.members.list(); len(all) == 1 || all[0] == j.cfg.Node && time.Since(shown) > beaconTime {
 			shown = time.Now()
-			c.port.Beacon()
+			j.mux.Beacon()
 		}
 		t := time.NewTimer(wait)
 		select {
 		case <-t.C:
-		case <-c.life.Done():
+		case <-j.life.Done():
 			t.Stop()
 			return
 		}
 	}
 }
 
-// some returns the addresses of a few living members. nmu must be held.
-func (c *Cluster) some() (addrs []string) {
-	for id, m := range c.nodes { // in random order
-		if id != c.cfg.Node && m.alive && len(addrs) < 3 {
-			addrs = append(addrs, m.addr)
-		}
-	}
-	return addrs
-}
-
-// missed returns the addresses of some members that are not seen alive, and forgets those that were
-// lost too long ago or are too many. nmu must be held.
-func (c *Cluster) missed(now time.Time) (addrs []string) {
-	var dead []resource.NodeID
-	for id, m := range c.nodes {
-		if !m.alive && m.away == nil {
-			dead = append(dead, id)
-			if now.Sub(m.lost) > lastGossip {
-				c.port.ForgetGossip(id)
-			}
-		}
-	}
-	if most := len(dead) - mostDead; most > 0 {
-		slices.SortFunc(dead, func(a, b resource.NodeID) int { return c.nodes[a].lost.Compare(c.nodes[b].lost) })
-		for _, id := range dead[:most] {
-			delete(c.nodes, id)
-			c.forgotten(id)
-		}
-	}
-	for id, m := range c.nodes {
-		switch {
-		case m.alive || m.away != nil && !c.seeks():
-		case m.away != nil: // when the member is back, it may know no other member
-			addrs = append(addrs, m.addr)
-		case now.Sub(m.lost) > forget:
-			delete(c.nodes, id)
-		case len(addrs) < mostMissed: // in random order: the next call returns different ones
-			addrs = append(addrs, m.addr)
-		}
-	}
-	return addrs
-}
-
-// seeks reports whether this member is one of those that look for a certain member now. It is drawn
-// by lot.
-func (c *Cluster) seeks() bool { return rand.N(len(*c.members.Load())) < mostSeekers }
-
-// look joins the member at an address, in a goroutine of its own, which calls found with nmu held
-// if a member answers. A packet goes first: a member that is cut off would hold up a connection for
-// seconds, and a member that does not receive packets is of no use. nmu must be held.
-func (c *Cluster) look(addr string, found func()) {
-	if c.looking[addr] || c.life.Err() != nil {
+// lookLocked joins the member at an address, in a goroutine of its own, which calls found with mu
+// held if a member answers and this member knows all members. A packet goes first: a member that is
+// cut off would hold up a connection for seconds, and a member that does not receive packets is of
+// no use.
+func (j *joiner) lookLocked(addr string, found func()) {
+	if j.looking[addr] {
 		return
 	}
-	c.looking[addr] = true
-	c.busy.Go(func() {
-		err := c.join(addr)
-		c.nmu.Lock()
-		defer c.nmu.Unlock()
-		delete(c.looking, addr)
+	j.looking[addr] = j.life.begin(func() {
+		err := j.join(addr)
+		j.mu.Lock()
+		defer j.mu.Unlock()
+		delete(j.looking, addr)
 		if err == nil {
-			delete(c.wanting, addr)
-			if c.settled(true) {
-				c.reached()
+			delete(j.wanting, addr)
+			if j.learnedLocked(true) {
+				j.setComplete()
 			}
-			if c.known.Load() {
+			if j.complete.Load() {
 				found()
 			}
-		} else if c.life.Err() == nil {
-			c.log.Debug("cluster: joining", "addr", addr, "err", err)
-			c.want(addr, err)
-			if c.settled(false) {
-				c.reached()
+		} else if j.life.Err() == nil {
+			j.log.Debug("cluster: joining", "addr", addr, "err", err)
+			j.missLocked(addr, err)
+			if j.learnedLocked(false) {
+				j.setComplete()
 			}
 		}
 	})
@@ -250,43 +190,44 @@ type wanting struct {
 	since time.Time
 	tried bool
 	own   bool          // the address is this member's own and no other member's
-	said  time.Duration // after which time a warning is logged, and again after twice that
+	next  time.Duration // after which time a warning is logged, and again after twice that
 }
 
-// want logs a warning that a member is not reached: nothing else tells an operator that an address,
-// a key or the cluster's name is wrong. nmu must be held.
-func (c *Cluster) want(addr string, err error) {
-	w := c.wanting[addr]
-	if w != nil {
-		w.tried, w.own = true, errors.Is(err, errOwn)
-	}
-	if w == nil || time.Since(w.since) < w.said {
+// missLocked notes that the member at an address is not reached. It logs a warning now and then:
+// nothing else tells an operator that an address, a key or the cluster's name is wrong.
+func (j *joiner) missLocked(addr string, err error) {
+	w := j.wanting[addr]
+	if w == nil {
 		return
 	}
-	c.log.Warn("cluster: a member to join is not reached yet", "addr", addr, "for", w.said, "err", err)
-	w.said *= 2
+	w.tried, w.own = true, errors.Is(err, errOwn)
+	if time.Since(w.since) < w.next {
+		return
+	}
+	j.log.Warn("cluster: a member to join is not reached yet", "addr", addr, "for", w.next, "err", err)
+	w.next *= 2
 }
 
 // join says hello to each address of addr, and joins the members that answer. It returns nil if at
 // least one was joined.
-func (c *Cluster) join(addr string) error {
-	to, self, err := c.addresses(addr)
+func (j *joiner) join(addr string) error {
+	to, self, err := j.addresses(addr)
 	if err != nil {
-		c.count.unresolved.Add(1)
+		j.count.unresolved.Add(1)
 		return err
 	}
 	var failed []error
 	for _, at := range to { // all addresses: their members may not know each other
-		err := c.port.Hello(c.life, net.UDPAddrFromAddrPort(at))
+		err := j.mux.Hello(j.life, net.UDPAddrFromAddrPort(at))
 		if err == nil {
-			_, err = c.list.Join([]string{at.String()})
+			_, err = j.gossip.list.Join([]string{at.String()})
 		}
-		if err == nil && c.former.Swap(false) {
-			if _, err = c.list.Join([]string{at.String()}); err != nil {
-				c.former.Store(true)
+		if err == nil && j.former.Swap(false) {
+			if _, err = j.gossip.list.Join([]string{at.String()}); err != nil {
+				j.former.Store(true)
 			}
 		}
-		if c.life.Err() != nil {
+		if j.life.Err() != nil {
 			return err
 		}
 		if err != nil {
@@ -296,22 +237,117 @@ func (c *Cluster) join(addr string) error {
 	if len(failed) < len(to) {
 		return nil
 	}
-	c.count.notJoined.Add(1)
+	j.count.notJoined.Add(1)
 	if len(to) == 0 && self {
 		return fmt.Errorf("%w: %s", errOwn, addr)
 	}
 	if len(to) == 0 {
-		return fmt.Errorf("%s: no address that can be reached from %s", addr, c.Addr())
+		return fmt.Errorf("%s: no address that can be reached from %s", addr, j.mux.Addr())
 	}
 	return fmt.Errorf("nobody answers; it may be down, or have another name of the cluster or another key: %w", errors.Join(failed...))
 }
 
 // heardBeacon handles the beacon of another member.
-func (c *Cluster) heardBeacon(id resource.NodeID, addr *net.UDPAddr) {
-	c.nmu.Lock()
-	defer c.nmu.Unlock()
+func (j *joiner) heardBeacon(id resource.NodeID, addr *net.UDPAddr) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
 	// The beacon may be a recorded one, so the number of joins is limited.
-	if m := c.nodes[id]; (m == nil || !m.alive) && len(c.looking) < mostMissed {
-		c.look(addr.String(), func() {})
+	if !j.members.alive(id) && len(j.looking) < mostMissed {
+		j.lookLocked(addr.String(), func() {})
 	}
+}
+
+// setComplete notes that this member knows all members.
+func (j *joiner) setComplete() {
+	j.complete.Store(true)
+	j.waited()
+}
+
+// heardAccount notes that a member that was joined has given its account. fresh means that it may
+// not know all members.
+func (j *joiner) heardAccount(fresh bool) {
+	j.accounted.Store(true)
+	if !fresh {
+		j.setComplete()
+	}
+}
+
+// learnedLocked reports whether this member knows the other members, although no member that knows
+// them all has given it an account. A node that was no member before knows them when it has met one
+// and has tried all addresses to join: the other members may be as new as this one. Members of
+// version 0.1.0 give no account, so that it is enough to have joined one.
+func (j *joiner) learnedLocked(joined bool) bool {
+	others, _ := j.members.aliveOthers(1)
+	switch {
+	case len(others) == 0:
+		return false
+	case joined && !j.accounted.Load():
+		return true
+	case j.cfg.Follows:
+		return false
+	}
+	for _, w := range j.wanting {
+		if !w.tried {
+			return false
+		}
+	}
+	return true
+}
+
+// waitedLongEnoughLocked reports whether this member knows the other members because enough time
+// has passed. A member that has met another one knows them after awayTime: a member that was away
+// before has been given up or heard of by then. A member that has met none knows them after
+// firstTime, and only if it has no address to join but its own.
+func (j *joiner) waitedLongEnoughLocked(now time.Time) bool {
+	if met := j.members.metAt(); !met.IsZero() {
+		return now.Sub(met) >= awayTime
+	}
+	return len(j.unmetLocked()) == 0 && now.Sub(j.born) >= firstTime
+}
+
+// unmetLocked returns the sorted addresses to join that have not been reached, without this
+// member's own.
+func (j *joiner) unmetLocked() (addrs []string) {
+	for addr, w := range j.wanting {
+		if !w.own {
+			addrs = append(addrs, addr)
+		}
+	}
+	slices.Sort(addrs)
+	return addrs
+}
+
+// incomplete returns nil if this member knows all members, so that a no of all of them is definite.
+// Otherwise it returns an error that matches directory.ErrPartial.
+func (j *joiner) incomplete() error {
+	if j.complete.Load() {
+		return nil
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.members.metAt().IsZero() {
+		return fmt.Errorf("%w: no other member has been reached: %s", directory.ErrPartial, strings.Join(j.unmetLocked(), ", "))
+	}
+	return fmt.Errorf("%w: the members that have been reached may not know all others yet", directory.ErrPartial)
+}
+
+// await waits, for firstTime at most, until the first members have been reached: what a member that
+// has just started does not find may be on another node.
+func (j *joiner) await(ctx context.Context) error {
+	if j.joined.Err() != nil { // true soon after Open, and then always
+		return nil
+	}
+	select {
+	case <-j.joined.Done():
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// lookedAt returns the number of addresses that are being tried.
+func (j *joiner) lookedAt() int {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return len(j.looking)
 }

@@ -96,7 +96,7 @@ func (s *nameServer) resolver() *net.Resolver {
 func (s *nameServer) use(c *Config) { c.Resolver = s.resolver() }
 
 func addressesOf(c *Cluster, name string) (to []string, err error) {
-	of, _, err := c.addresses(name)
+	of, _, err := c.joiner.addresses(name)
 	for _, a := range of {
 		to = append(to, a.String())
 	}
@@ -246,12 +246,12 @@ func TestNotReached(t *testing.T) {
 	})
 	eventually.True(t, "the other cluster's member says so", func() bool { return strings.Contains(theirs.String(), "of another cluster") })
 	eventually.True(t, "both are wanted", func() bool {
-		b.nmu.Lock()
-		defer b.nmu.Unlock()
-		for _, w := range b.wanting {
+		b.joiner.mu.Lock()
+		defer b.joiner.mu.Unlock()
+		for _, w := range b.joiner.wanting {
 			w.since = time.Now().Add(-sayAgain)
 		}
-		return len(b.wanting) == 2
+		return len(b.joiner.wanting) == 2
 	})
 	for _, addr := range b.cfg.Join {
 		eventually.True(t, "it is said", func() bool { return strings.Contains(ours.String(), "not reached yet\" addr="+addr) })

@@ -259,9 +259,9 @@ func TestHandOver(t *testing.T) {
 			t.Fatalf("found %v, want %v: %v", r.ID, id, err)
 		}
 		eventually.True(t, "the successor has a summary", func() bool {
-			b.mu.Lock()
-			defer b.mu.Unlock()
-			return b.filters.Of(1) != nil
+			b.summaries.mu.Lock()
+			defer b.summaries.mu.Unlock()
+			return b.summaries.filters.Of(1) != nil
 		})
 	}
 	close(watched)
@@ -342,7 +342,7 @@ func TestRekey(t *testing.T) {
 		if got := c.Terms().Keys; len(got) != n || string(got[0]) != string(link[:]) {
 			t.Errorf("the contexts have %d keys", len(got))
 		}
-		ring := ms.Cluster().ring
+		ring := ms.Cluster().gossip.ring
 		if ms.Cluster().Stats().Keys != n || string(ring.GetPrimaryKey()) != string(gossipKey([]byte(strings.TrimSpace(seals)))) {
 			t.Errorf("the member has %d keys", len(ring.GetKeys()))
 		}

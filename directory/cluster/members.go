@@ -4,27 +4,39 @@ package cluster
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/memberlist"
-	"github.com/rocl-go/rocl/directory/port"
 	"github.com/rocl-go/rocl/resource"
 )
 
-const (
-	// firstTime is how long questions wait for the first member to be reached. A connection whose
-	// first packet is lost takes a second.
-	firstTime = 3 * time.Second
-	// awayTime is how long a member is waited for that said that it would be back.
-	awayTime = 5 * time.Second
-)
+// awayTime is how long a member is waited for that said that it would be back.
+const awayTime = 5 * time.Second
 
-// A node is what this member knows of a member that it has met or heard of. Cluster.nmu guards it.
+// A memberTable has what this member knows of each member that it has met or heard of. It learns
+// that from gossip, from datagrams of members that go (depart.go) and from accounts (absent.go).
+type memberTable struct {
+	*core
+	summaries *summaries
+
+	current atomic.Pointer[[]resource.NodeID] // sorted; this member, those alive and those away for a moment
+	roll    atomic.Pointer[roll]              // the same members, in the form that other members are told
+
+	mu       sync.Mutex // guards the following fields
+	nodes    map[resource.NodeID]*node
+	firstMet time.Time     // when the first other member was seen alive
+	changed  chan struct{} // closed and replaced when current changes
+}
+
+// A node is what this member knows of one member. memberTable.mu guards it.
 type node struct {
 	addr  string
-	epoch uint64 // of the present life of its port
+	epoch uint64 // of the present life of its mux
 	alive bool
 	lost  time.Time   // when it was seen dead
 	met   time.Time   // when it was first seen alive in this life
@@ -37,28 +49,136 @@ type node struct {
 	hearsay bool // another member told of it, and it was never seen alive
 	doubt   bool // its account, which follows, decides whether the node is waited for
 
-	mended time.Time // when mend exchanged with it last
+	mended time.Time // when exchanges.mend began an exchange with it last
+}
+
+// newMemberTable returns a table that knows this member alone.
+func newMemberTable(c *core, s *summaries) *memberTable {
+	t := &memberTable{core: c, summaries: s, nodes: map[resource.NodeID]*node{}, changed: make(chan struct{})}
+	t.publishLocked() // no other goroutine has t yet
+	return t
+}
+
+// list returns the sorted members, this one among them: those alive, and those away for a moment.
+// The caller must not change the result.
+func (t *memberTable) list() []resource.NodeID { return *t.current.Load() }
+
+// others returns the members without this one.
+func (t *memberTable) others() []resource.NodeID {
+	return slices.DeleteFunc(slices.Clone(t.list()), func(m resource.NodeID) bool { return m == t.cfg.Node })
+}
+
+// has reports whether a node is a member.
+func (t *memberTable) has(id resource.NodeID) bool {
+	_, found := slices.BinarySearch(t.list(), id)
+	return found
+}
+
+// newcomers returns the members that are not in asked, which has the members of an earlier time,
+// and updates asked to the present ones.
+func (t *memberTable) newcomers(asked **[]resource.NodeID) (who []resource.NodeID) {
+	now := t.current.Load()
+	if now == *asked {
+		return nil
+	}
+	for _, m := range *now {
+		if _, found := slices.BinarySearch(**asked, m); !found {
+			who = append(who, m)
+		}
+	}
+	*asked = now
+	return who
+}
+
+// news returns the channel that is closed when the list of members changes next.
+func (t *memberTable) news() <-chan struct{} {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.changed
+}
+
+// publishLocked makes the list of members and the roll anew, and wakes the waiters of news.
+func (t *memberTable) publishLocked() {
+	all := []resource.NodeID{t.cfg.Node}
+	for id, m := range t.nodes {
+		if id != t.cfg.Node && (m.alive || m.away != nil) {
+			all = append(all, id)
+		}
+	}
+	slices.Sort(all)
+	t.current.Store(&all)
+	t.roll.Store(t.newRollLocked(all))
+	close(t.changed)
+	t.changed = make(chan struct{})
+}
+
+// epoch returns the epoch of a member's present life, or 0 if the member is not alive.
+func (t *memberTable) epoch(id resource.NodeID) uint64 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if m := t.nodes[id]; m != nil && m.alive {
+		return m.epoch
+	}
+	return 0
+}
+
+// alive reports whether a member is seen alive.
+func (t *memberTable) alive(id resource.NodeID) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	m := t.nodes[id]
+	return m != nil && m.alive
+}
+
+// aliveOthers returns the addresses of at most most other members that are seen alive, in random
+// order, and their nodes.
+func (t *memberTable) aliveOthers(most int) (addrs []string, who []resource.NodeID) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for id, m := range t.nodes {
+		if id != t.cfg.Node && m.alive && len(who) < most {
+			addrs, who = append(addrs, m.addr), append(who, id)
+		}
+	}
+	return addrs, who
+}
+
+// metAt returns when the first other member was seen alive, or the zero time.
+func (t *memberTable) metAt() time.Time {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.firstMet
+}
+
+// addr returns the last address of a member that was met or heard of. ok is false for other nodes.
+func (t *memberTable) addr(id resource.NodeID) (addr string, ok bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if m := t.nodes[id]; m != nil {
+		return m.addr, true
+	}
+	return "", false
 }
 
 // seen handles what gossip says of a node. memberlist calls it.
-func (c *Cluster) seen(n *memberlist.Node, alive bool) {
+func (t *memberTable) seen(n *memberlist.Node, alive bool) {
 	id, ok := nodeID(n)
 	epoch, flags, known := parseMeta(n.Meta)
 	if !ok {
-		c.log.Warn("cluster: not one of us", "node", n.Name, "addr", n.Address())
+		t.log.Warn("cluster: not one of us", "node", n.Name, "addr", n.Address())
 		return
 	}
-	c.nmu.Lock()
-	defer c.nmu.Unlock()
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	if alive && len(n.Meta) >= metaLen { // whichever version it has
-		c.port.Gossips(id, epochIn(n.Meta), &net.UDPAddr{IP: n.Addr, Port: int(n.Port)})
+		t.mux.Gossips(id, epochIn(n.Meta), &net.UDPAddr{IP: n.Addr, Port: int(n.Port)})
 	}
 	if !alive {
-		defer c.forgotten(id)
+		defer t.dropGossipLocked(id)
 	}
-	m := c.nodes[id]
+	m := t.nodes[id]
 	if !known {
-		c.log.Warn("cluster: a member that is not understood is not asked", "node", n.Name, "addr", n.Address(), "meta", fmt.Sprintf("%x", n.Meta))
+		t.log.Warn("cluster: a member that is not understood is not asked", "node", n.Name, "addr", n.Address(), "meta", fmt.Sprintf("%x", n.Meta))
 		if m == nil {
 			return
 		}
@@ -66,7 +186,7 @@ func (c *Cluster) seen(n *memberlist.Node, alive bool) {
 	}
 	if m == nil {
 		m = &node{}
-		c.nodes[id] = m
+		t.nodes[id] = m
 	}
 	if m.away != nil {
 		m.away.Stop()
@@ -76,175 +196,147 @@ func (c *Cluster) seen(n *memberlist.Node, alive bool) {
 	m.alive, m.epoch = alive, epoch
 	m.left = m.left && life == epoch
 	m.going = m.going && life == epoch || flags&metaAway != 0
-	if id != c.cfg.Node {
-		c.count.member(id, was, alive, m.left || m.going)
+	if id != t.cfg.Node {
+		t.count.member(id, was, alive, m.left || m.going)
 	}
 	if alive {
 		m.rolls = flags&metaRoll != 0
-		m.addr, m.hearsay, m.doubt = n.Address(), false, false
-		if !was || life != epoch {
-			m.met = time.Now()
-			if id != c.cfg.Node && c.met.IsZero() {
-				c.met = m.met
-			}
-		}
-		if id != c.cfg.Node {
-			c.port.Meet(id, epoch, &net.UDPAddr{IP: n.Addr, Port: int(n.Port)})
-		}
-		for other, o := range c.nodes {
-			if o.addr == m.addr && !o.alive && o.away == nil {
-				delete(c.nodes, other) // a machine that was started anew is another node
-			}
-		}
+		t.aliveLocked(id, m, n, !was || life != epoch)
 	} else {
-		c.port.Part(id)
-		switch {
-		case m.going && c.life.Err() == nil:
-			c.waitFor(id, m, awayTime)
-		case m.left:
-			delete(c.nodes, id) // it said that it leaves
-		default: // dead, or cut off: keepJoined looks for it
-			m.lost = time.Now()
+		t.deadLocked(id, m)
+	}
+	t.publishLocked()
+	if was != alive || life != epoch {
+		t.summaries.met(id, alive)
+		t.log.Info("cluster: member", "node", n.Name, "addr", n.Address(), "alive", alive, "away", m.away != nil)
+	}
+}
+
+// aliveLocked handles gossip that the member id is alive, of which n is memberlist's view. fresh
+// means that it was not alive before, or in another life.
+func (t *memberTable) aliveLocked(id resource.NodeID, m *node, n *memberlist.Node, fresh bool) {
+	m.addr, m.hearsay, m.doubt = n.Address(), false, false
+	if fresh {
+		m.met = time.Now()
+		if id != t.cfg.Node && t.firstMet.IsZero() {
+			t.firstMet = m.met
 		}
 	}
-	c.relist()
-	if was != alive || life != epoch {
-		c.mu.Lock()
-		c.filters.Met(id, alive)
-		c.mu.Unlock()
-		c.log.Info("cluster: member", "node", n.Name, "addr", n.Address(), "alive", alive, "away", m.away != nil)
+	if id != t.cfg.Node {
+		t.mux.Meet(id, m.epoch, &net.UDPAddr{IP: n.Addr, Port: int(n.Port)})
+	}
+	for other, o := range t.nodes {
+		if o.addr == m.addr && !o.alive && o.away == nil {
+			delete(t.nodes, other) // a machine that was started anew is another node
+		}
 	}
 }
 
-// forgotten drops the gossip state of a member that c.nodes does not have any more. nmu must be
-// held.
-func (c *Cluster) forgotten(id resource.NodeID) {
-	if c.nodes[id] == nil {
-		c.port.ForgetGossip(id)
+// deadLocked handles gossip that the member id is not alive.
+func (t *memberTable) deadLocked(id resource.NodeID, m *node) {
+	t.mux.Part(id)
+	switch {
+	case m.going && t.life.Err() == nil:
+		t.awaitLocked(id, m, awayTime)
+	case m.left:
+		delete(t.nodes, id) // it said that it leaves
+	default: // dead, or cut off: the joiner looks for it
+		m.lost = time.Now()
 	}
 }
 
-// waitNoMore stops the timers of members that are away, because c has ended.
-func (c *Cluster) waitNoMore() {
-	c.nmu.Lock()
-	defer c.nmu.Unlock()
-	for _, m := range c.nodes {
+// dropGossipLocked drops the gossip state of a member that t.nodes does not have any more.
+func (t *memberTable) dropGossipLocked(id resource.NodeID) {
+	if t.nodes[id] == nil {
+		t.mux.ForgetGossip(id)
+	}
+}
+
+const (
+	// mostSeekers is how many members, on average, look at a time for a member that is away or does
+	// not answer.
+	mostSeekers = 8
+	// mostMissed limits the missed members looked for at a time: one that answers knows the rest.
+	mostMissed = 16
+	forget     = 72 * time.Hour // after which a missed member is not looked for any more
+	// mostDead limits the missed members that are looked for. Beyond it those lost first are
+	// forgotten.
+	mostDead = 1 << 12
+	// lastGossip is after which time no gossip goes to a missed member. memberlist ends it after
+	// half of that.
+	lastGossip = time.Minute
+)
+
+// missed returns the addresses of some members that are not seen alive, and forgets those that were
+// lost too long ago or are too many.
+func (t *memberTable) missed(now time.Time) (addrs []string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.forgetDeadLocked(now)
+	for id, m := range t.nodes {
+		switch {
+		case m.alive || m.away != nil && !t.seeks():
+		case m.away != nil: // when the member is back, it may know no other member
+			addrs = append(addrs, m.addr)
+		case now.Sub(m.lost) > forget:
+			delete(t.nodes, id)
+		case len(addrs) < mostMissed: // in random order: the next call returns different ones
+			addrs = append(addrs, m.addr)
+		}
+	}
+	return addrs
+}
+
+// forgetDeadLocked forgets the dead members that are too many, and the gossip state of those that
+// died some time ago.
+func (t *memberTable) forgetDeadLocked(now time.Time) {
+	var dead []resource.NodeID
+	for id, m := range t.nodes {
+		if !m.alive && m.away == nil {
+			dead = append(dead, id)
+			if now.Sub(m.lost) > lastGossip {
+				t.mux.ForgetGossip(id)
+			}
+		}
+	}
+	if most := len(dead) - mostDead; most > 0 {
+		slices.SortFunc(dead, func(a, b resource.NodeID) int { return t.nodes[a].lost.Compare(t.nodes[b].lost) })
+		for _, id := range dead[:most] {
+			delete(t.nodes, id)
+			t.dropGossipLocked(id)
+		}
+	}
+}
+
+// seeks reports whether this member is one of those that look for a certain member now. It is drawn
+// by lot.
+func (t *memberTable) seeks() bool { return rand.N(len(t.list())) < mostSeekers }
+
+// close stops the timers of members that are away. No timer starts after the end of t.life.
+func (t *memberTable) close() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, m := range t.nodes {
 		if m.away != nil {
 			m.away.Stop()
 		}
 	}
 }
 
-// Datagrams by which a member says that it goes. They have one byte, except msgOther. memberlist
-// tells it too, in time, but cannot say whether the other members have heard it.
-const (
-	msgOther   = 12 // another member is away; an account entry of it follows
-	msgHeard   = 13 // the answer to msgAway
-	msgAway    = 14 // another server is about to take the sender's place
-	msgLeaving = 15
-)
-
-// tellTime is how long a member that is away for a moment waits for all members to acknowledge it.
-// tellAgain is how often it tells those that have not. Gossip may reach them later. A member that
-// is not reached takes this one for dead.
-const (
-	tellTime  = 150 * time.Millisecond
-	tellAgain = 20 * time.Millisecond
-)
-
-// sayAway tells the other members that another server is about to take this one's place, until they
-// have acknowledged it or tellTime has passed.
-func (c *Cluster) sayAway() {
-	c.going.Store(true)
-	_ = c.list.UpdateNode(1) // this only begins to tell
-	c.nmu.Lock()
-	c.untold, c.heard = map[resource.NodeID]bool{}, make(chan struct{})
-	for id, m := range c.nodes {
-		if id != c.cfg.Node && m.alive {
-			c.untold[id] = true
+// stats fills in the numbers of members.
+func (t *memberTable) stats(s *Stats) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	s.Alive = 1
+	for id, m := range t.nodes {
+		switch {
+		case id == t.cfg.Node:
+		case m.alive:
+			s.Alive++
+		case m.away != nil:
+			s.Away++
+		default:
+			s.Dead++
 		}
 	}
-	c.nmu.Unlock()
-	end, again := time.NewTimer(tellTime), time.NewTicker(tellAgain)
-	defer end.Stop()
-	defer again.Stop()
-	for {
-		var out []port.Out
-		c.nmu.Lock()
-		for id := range c.untold {
-			out = append(out, port.Out{To: id, Payload: []byte{msgAway}})
-		}
-		c.nmu.Unlock()
-		if len(out) == 0 {
-			return
-		}
-		c.port.Send(out...)
-		select {
-		case <-again.C:
-		case <-c.heard:
-			return
-		case <-end.C:
-			c.log.Info("cluster: away, and not all have heard it", "members", len(out))
-			return
-		}
-	}
-}
-
-// takeLeave tells the other members that this one leaves. A member that does not hear it takes this
-// one for dead.
-func (c *Cluster) takeLeave() {
-	var out []port.Out
-	for _, m := range c.others() {
-		out = append(out, port.Out{To: m, Payload: []byte{msgLeaving}})
-	}
-	c.port.Send(out...)
-}
-
-// parting handles a datagram msgHeard, msgAway or msgLeaving of the member id. at is where id
-// awaits the answer.
-func (c *Cluster) parting(id resource.NodeID, at *net.UDPAddr, what byte) {
-	var out []port.Out
-	c.nmu.Lock()
-	m := c.nodes[id]
-	switch {
-	case what == msgHeard && c.untold[id]:
-		if delete(c.untold, id); len(c.untold) == 0 {
-			close(c.heard)
-		}
-	case what == msgLeaving && m != nil:
-		m.left = true
-	case what == msgAway && m != nil:
-		if !m.going {
-			out = c.passOn(id, m)
-		}
-		m.going = true
-		out = append(out, port.Out{To: id, At: at, Payload: []byte{msgHeard}})
-	}
-	c.nmu.Unlock()
-	if len(out) > 0 {
-		c.port.Send(out...)
-	}
-}
-
-// relist makes the list of members and the roll anew, and wakes the waiters of news. nmu must be
-// held.
-func (c *Cluster) relist() {
-	all := []resource.NodeID{c.cfg.Node}
-	for id, m := range c.nodes {
-		if id != c.cfg.Node && (m.alive || m.away != nil) {
-			all = append(all, id)
-		}
-	}
-	slices.Sort(all)
-	c.members.Store(&all)
-	c.roll.Store(c.newRoll(all))
-	close(c.changed)
-	c.changed = make(chan struct{})
-}
-
-// news returns the channel that is closed when membership changes next.
-func (c *Cluster) news() <-chan struct{} {
-	c.nmu.Lock()
-	defer c.nmu.Unlock()
-	return c.changed
 }

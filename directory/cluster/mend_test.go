@@ -88,8 +88,8 @@ func lifeNotHeard(t *testing.T, reaches func(other, restarted *Cluster, watched 
 	c := member(t, 3, silentTo, a)
 	b := member(t, 2, quiet, a)
 	together(t, a, b, c)
-	former, at := b.port.Epoch(), b.Addr()
-	vanish(b)
+	former, at := b.mux.Epoch(), b.Addr()
+	kill(b)
 	cut.Store(true)
 	b = member(t, 2, func(cfg *Config) {
 		silentTo(cfg)
@@ -102,13 +102,11 @@ func lifeNotHeard(t *testing.T, reaches func(other, restarted *Cluster, watched 
 	defer b.Close()
 	defer c.Close()
 	eventually.True(t, "the restarted member knows both, and joins no other one", func() bool {
-		b.nmu.Lock()
-		joins := b.former.Load() || len(b.looking) > 0
-		b.nmu.Unlock()
-		return !joins && knows(b, 1) && knows(b, 3) && c.epoch(2) == b.port.Epoch()
+		joins := b.joiner.former.Load() || b.joiner.lookedAt() > 0
+		return !joins && knows(b, 1) && knows(b, 3) && c.members.epoch(2) == b.mux.Epoch()
 	})
 	cut.Store(false)
-	if a.epoch(2) != former {
+	if a.members.epoch(2) != former {
 		return false
 	}
 	if !reaches(a, b, &watched) {
@@ -127,29 +125,29 @@ func TestMend(t *testing.T) {
 	b := member(t, 2, nil, a)
 	together(t, a, b)
 	begun := func() bool {
-		a.nmu.Lock()
-		defer a.nmu.Unlock()
-		return a.exchanges[2] != nil
+		a.exchanges.mu.Lock()
+		defer a.exchanges.mu.Unlock()
+		return a.exchanges.underWay[2] != nil
 	}
 	ended := func() { eventually.True(t, "the exchange ends", func() bool { return !begun() }) }
 	change := func(f func(m *node)) {
-		a.nmu.Lock()
-		defer a.nmu.Unlock()
-		f(a.nodes[2])
+		a.members.mu.Lock()
+		defer a.members.mu.Unlock()
+		f(a.members.nodes[2])
 	}
 	silent := []resource.NodeID{2, 2, 77}
 	change(func(m *node) { m.mended = time.Now().Add(time.Hour) }) // no time passes meanwhile
-	a.mend(silent)
+	a.exchanges.mend(silent...)
 	if begun() {
 		t.Error("exchanged with the same member twice in a moment")
 	}
 	change(func(m *node) { m.mended, m.alive = time.Time{}, false })
-	a.mend(silent)
+	a.exchanges.mend(silent...)
 	if begun() {
 		t.Error("exchanged with a member that is dead")
 	}
 	change(func(m *node) { m.alive = true })
-	a.mend(silent)
+	a.exchanges.mend(silent...)
 	change(func(m *node) {
 		if m.mended.IsZero() {
 			t.Error("did not exchange with a member that does not answer")
@@ -171,10 +169,9 @@ func TestCloseEndsExchange(t *testing.T) {
 			c.Keys = key
 			c.gossip = func(m *memberlist.Config) { m.TCPTimeout = time.Hour }
 		})
-		a.nmu.Lock()
-		a.nodes[2] = &node{addr: ln.Addr().String(), alive: true}
-		x := a.exchange(2)
-		a.nmu.Unlock()
+		a.exchanges.mu.Lock()
+		x := a.exchanges.beginLocked(2, ln.Addr().String())
+		a.exchanges.mu.Unlock()
 		nc, err := ln.Accept()
 		if err != nil {
 			t.Fatal(err)
@@ -182,7 +179,7 @@ func TestCloseEndsExchange(t *testing.T) {
 		defer nc.Close()
 		a.Close()
 		select {
-		case <-x.over:
+		case <-x.done:
 		default:
 			t.Error("the member is closed before its exchange ends")
 		}

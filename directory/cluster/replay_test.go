@@ -132,23 +132,6 @@ func (x *tap) replay(t *testing.T) {
 	}
 }
 
-// dies ends a member without telling the other members.
-func dies(c *Cluster) {
-	c.ended.Do(func() {
-		c.nmu.Lock()
-		c.end()
-		c.nmu.Unlock()
-		_ = c.list.Shutdown()
-		c.mu.Lock()
-		c.timer.Stop()
-		c.mu.Unlock()
-		c.port.Close()
-		c.places.close()
-		c.waitNoMore()
-		c.busy.Wait()
-	})
-}
-
 // All that members of a cluster with a key send each other is recorded, reports of deaths among it.
 // It is sent again after all members were started anew with the same numbers, at the same
 // addresses. No member is then taken for dead, or believed to leave, and what they have is found
@@ -183,7 +166,7 @@ func TestReplayedGossip(t *testing.T) {
 	x := newTap(t, ports...)
 	cs := all(nil)
 	for range 2 {
-		dies(cs[2])
+		kill(cs[2])
 		together(t, cs[:2]...)
 		cs[2] = start(2, nil)
 		together(t, cs...)

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/directory/search"
 	"github.com/rocl-go/rocl/resource"
 )
@@ -31,13 +30,13 @@ type roll struct {
 	silent map[resource.NodeID]bool // members of a version that does not read the checksum; nil: none
 }
 
-// newRoll makes the roll of members. nmu must be held once the port is open.
-func (c *Cluster) newRoll(members []resource.NodeID) *roll {
+// newRollLocked makes the roll of members.
+func (t *memberTable) newRollLocked(members []resource.NodeID) *roll {
 	r := &roll{sum: search.Checksum(members), brief: make([]byte, 0, 8*len(members))}
 	for _, id := range members {
 		var epoch uint64
-		if m := c.nodes[id]; m != nil {
-			if epoch = m.epoch; m.alive && !m.rolls && id != c.cfg.Node {
+		if m := t.nodes[id]; m != nil {
+			if epoch = m.epoch; m.alive && !m.rolls && id != t.cfg.Node {
 				if r.silent == nil {
 					r.silent = map[resource.NodeID]bool{}
 				}
@@ -74,10 +73,10 @@ func (c *Cluster) agree(ctx context.Context, others []differs) (apart []resource
 		if slices.Contains(apart, o.node) {
 			continue
 		}
-		ours := c.roll.Load().sum
-		c.nmu.Lock()
+		ours := c.members.roll.Load().sum
+		c.agreedMu.Lock()
 		seen := c.agreed[o.node]
-		c.nmu.Unlock()
+		c.agreedMu.Unlock()
 		if o.sum == ours || seen == (agreement{o.sum, ours}) {
 			continue
 		}
@@ -88,8 +87,8 @@ func (c *Cluster) agree(ctx context.Context, others []differs) (apart []resource
 		if err != nil {
 			return nil, err
 		}
-		for r.Found && c.unheard(r.Answer) {
-			begun, err := c.exchangeWith(ctx, o.node)
+		for r.Found && c.members.unheard(r.Answer) {
+			begun, err := c.exchanges.with(ctx, o.node)
 			if err != nil && (ctx.Err() != nil || c.life.Err() != nil) {
 				return nil, err
 			}
@@ -101,102 +100,31 @@ func (c *Cluster) agree(ctx context.Context, others []differs) (apart []resource
 			apart = append(apart, o.node)
 			continue
 		}
-		c.nmu.Lock()
-		if len(c.agreed) > 2*len(*c.members.Load()) {
+		c.agreedMu.Lock()
+		if len(c.agreed) > 2*len(c.members.list()) {
 			clear(c.agreed) // most are about members that are gone
 		}
-		c.agreed[o.node] = agreement{o.sum, c.roll.Load().sum}
-		c.nmu.Unlock()
+		c.agreed[o.node] = agreement{o.sum, c.members.roll.Load().sum}
+		c.agreedMu.Unlock()
 	}
 	return apart, nil
 }
 
 // unheard reports whether another member's roll has a member of which this one has not heard in
 // this life.
-func (c *Cluster) unheard(brief []byte) bool {
-	c.nmu.Lock()
-	defer c.nmu.Unlock()
+func (t *memberTable) unheard(brief []byte) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	for ; len(brief) >= 8; brief = brief[8:] {
 		v := binary.LittleEndian.Uint64(brief)
 		id := resource.NodeID(v & (1<<48 - 1))
-		if id == 0 || id == c.cfg.Node {
+		if id == 0 || id == t.cfg.Node {
 			continue
 		}
-		m := c.nodes[id]
+		m := t.nodes[id]
 		if m == nil || !m.alive && m.away == nil && uint16(m.epoch) != uint16(v>>48) {
 			return true
 		}
 	}
 	return false
-}
-
-// An exchange with a member is under way, or has ended.
-type exchange struct {
-	over chan struct{} // closed at its end
-	err  error         // why it failed; read after over is closed
-}
-
-// exchangeWith exchanges with a member all that both know of the members. It reports whether this
-// call began the exchange: a call waits for an exchange that is under way.
-func (c *Cluster) exchangeWith(ctx context.Context, with resource.NodeID) (begun bool, err error) {
-	c.nmu.Lock()
-	if c.nodes[with] == nil || c.life.Err() != nil {
-		c.nmu.Unlock()
-		return true, directory.ErrClosed
-	}
-	x := c.exchanges[with]
-	if begun = x == nil; begun {
-		x = c.exchange(with)
-	}
-	c.nmu.Unlock()
-	select {
-	case <-x.over:
-		return begun, x.err
-	case <-ctx.Done():
-		return begun, context.Cause(ctx)
-	case <-c.life.Done():
-		return begun, directory.ErrClosed
-	}
-}
-
-// exchange begins an exchange with a member in c.nodes, with which none is under way. The end of
-// c.life ends it. nmu must be held.
-func (c *Cluster) exchange(with resource.NodeID) *exchange {
-	x, addr := &exchange{over: make(chan struct{})}, c.nodes[with].addr
-	c.exchanges[with] = x
-	c.busy.Go(func() {
-		_, err := c.list.Join([]string{addr})
-		if err != nil {
-			c.log.Debug("cluster: exchanging members", "addr", addr, "err", err)
-		}
-		c.nmu.Lock()
-		defer c.nmu.Unlock()
-		x.err = err
-		delete(c.exchanges, with)
-		close(x.over)
-	})
-	return x
-}
-
-const (
-	mendTime  = time.Second // how often a member that does not answer is exchanged with
-	mostMends = 16          // exchanges under way when mend begins no other one
-)
-
-// mend exchanges with members that do not answer and are taken for alive. Gossip of the present
-// life of one of them may have been lost: then neither of the two opens what the other one sends,
-// and memberlist, which reaches it by a stream, sees nothing wrong. In a large cluster, only a few
-// of the members that ask do so at a time. nmu must not be held.
-func (c *Cluster) mend(silent []resource.NodeID) {
-	c.nmu.Lock()
-	defer c.nmu.Unlock()
-	now := time.Now()
-	for _, id := range silent {
-		m := c.nodes[id]
-		if m == nil || !m.alive || now.Sub(m.mended) < mendTime || c.exchanges[id] != nil || len(c.exchanges) >= mostMends || !c.seeks() || c.life.Err() != nil {
-			continue
-		}
-		m.mended = now
-		c.exchange(id)
-	}
 }

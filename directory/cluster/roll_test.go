@@ -57,25 +57,25 @@ func TestRoll(t *testing.T) {
 	a := member(t, 1, nil)
 	b := member(t, 2, nil, a)
 	together(t, a, b)
-	a.nmu.Lock()
-	a.nodes[5] = &node{addr: "127.0.0.1:1", epoch: 0x77 << 32, lost: time.Now()}
-	a.nodes[2].rolls = false
-	a.relist()
-	a.nodes[2].rolls = true
-	a.nmu.Unlock()
-	r := a.roll.Load()
+	a.members.mu.Lock()
+	a.members.nodes[5] = &node{addr: "127.0.0.1:1", epoch: 0x77 << 32, lost: time.Now()}
+	a.members.nodes[2].rolls = false
+	a.members.publishLocked()
+	a.members.nodes[2].rolls = true
+	a.members.mu.Unlock()
+	r := a.members.roll.Load()
 	if r.knownTo(2) != 0 || r.knownTo(3) != r.sum || r.sum != search.Checksum([]resource.NodeID{2, 1}) {
 		t.Errorf("%+v", r)
 	}
-	if a.unheard(r.brief) {
+	if a.members.unheard(r.brief) {
 		t.Error("its own members are unheard of")
 	}
 	for epoch, want := range map[uint64]bool{0x77 << 32: false, 0x77<<32 + 1: true} {
-		if got := a.unheard(binary.LittleEndian.AppendUint64(nil, 5|epoch<<48)); got != want {
+		if got := a.members.unheard(binary.LittleEndian.AppendUint64(nil, 5|epoch<<48)); got != want {
 			t.Errorf("a member that is dead in another life, %v: %v", want, got)
 		}
 	}
-	if !a.unheard(binary.LittleEndian.AppendUint64(nil, 6)) || a.unheard(nil) || a.unheard(make([]byte, 17)) {
+	if !a.members.unheard(binary.LittleEndian.AppendUint64(nil, 6)) || a.members.unheard(nil) || a.members.unheard(make([]byte, 17)) {
 		t.Error("a member that was never met, or nonsense")
 	}
 	// When checksums differ for good, the roll is asked for once.
@@ -89,7 +89,7 @@ func TestRoll(t *testing.T) {
 			t.Errorf("the %dth time the roll was asked for: %v", i+1, asked)
 		}
 	}
-	vanish(b)
+	kill(b)
 	if apart, err := a.agree(t.Context(), []differs{{2, 78}, {2, 79}}); len(apart) != 1 || err != nil {
 		t.Errorf("a member that gives no roll: %v, %v", apart, err)
 	}

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl/directory/database"
-	"github.com/rocl-go/rocl/directory/port"
+	"github.com/rocl-go/rocl/directory/mux"
 	"github.com/rocl-go/rocl/directory/search"
 	"github.com/rocl-go/rocl/resource"
 )
@@ -21,7 +21,7 @@ func BenchmarkQuestion(b *testing.B) {
 			b.Fatal(err)
 		}
 		b.Cleanup(func() { c.Close() })
-		c.members.Store(&[]resource.NodeID{1, 2})
+		c.members.current.Store(&[]resource.NodeID{1, 2})
 		return c
 	}
 	x, y := open(1), open(2)
@@ -32,7 +32,7 @@ func BenchmarkQuestion(b *testing.B) {
 	}
 	l, _ = resource.NewPattern(resource.Match{"type": "gpu"})
 	var p search.Packet
-	hear := func(c *Cluster, from resource.NodeID, out []port.Out) []port.Out {
+	hear := func(c *Cluster, from resource.NodeID, out []mux.Out) []mux.Out {
 		if err := p.ParseFrom(out[0].Payload, from, c.cfg.Node); err != nil {
 			b.Fatal(err)
 		}

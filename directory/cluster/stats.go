@@ -11,7 +11,7 @@ import (
 
 	"github.com/hashicorp/memberlist"
 	"github.com/rocl-go/rocl/directory"
-	"github.com/rocl-go/rocl/directory/port"
+	"github.com/rocl-go/rocl/directory/mux"
 	"github.com/rocl-go/rocl/directory/search"
 	"github.com/rocl-go/rocl/internal/histogram"
 	"github.com/rocl-go/rocl/resource"
@@ -38,7 +38,7 @@ type Stats struct {
 	Sent                 uint64 // packets of searches, also those sent for other members
 	Answered, Denied     uint64 // questions of other members
 	Filters              FilterStats
-	Port                 port.Stats
+	Port                 mux.Stats
 	PlacesKept, LookedAt int // places of listings; addresses that are being tried
 }
 
@@ -99,6 +99,8 @@ func (t *traffic) add(bytes int) {
 	t.bytes.Add(uint64(bytes))
 }
 
+func (t *traffic) load() (messages, bytes uint64) { return t.messages.Load(), t.bytes.Load() }
+
 // searches counts the searches of one way.
 type searches struct {
 	found, none, partial, failed atomic.Uint64
@@ -126,7 +128,7 @@ type tally struct {
 
 // begin begins to count a search, of the members in who or, if that is nil, of all members.
 func (c *Cluster) begin(t *tally, who []resource.NodeID) {
-	*t = tally{others: len(*c.members.Load()) - 1}
+	*t = tally{others: len(c.members.list()) - 1}
 	if who != nil {
 		t.way = wayDirect
 	}
@@ -189,7 +191,7 @@ func (c *Cluster) hears(from resource.NodeID, p *search.Packet) {
 	if t == nil {
 		return
 	}
-	if p.Known != 0 && p.Known != c.roll.Load().sum {
+	if p.Known != 0 && p.Known != c.members.roll.Load().sum {
 		t.differ = append(t.differ, differs{from, p.Known})
 	}
 	if t.way == waySummary && slices.Contains(t.asked, from) && !slices.Contains(t.wrong, from) {
@@ -274,14 +276,12 @@ func (c *Cluster) Stats() Stats {
 	s := Stats{
 		Joins: n.joins.Load(), Leaves: n.leaves.Load(), Deaths: n.deaths.Load(),
 		Unresolved: n.unresolved.Load(), NotJoined: n.notJoined.Load(),
-		Health: c.list.GetHealthScore(), Silence: n.silence(time.Now()), Ping: n.ping.Snapshot(),
+		Health: c.gossip.list.GetHealthScore(), Silence: n.silence(time.Now()), Ping: n.ping.Snapshot(),
 		Sent: n.sent.Load(), Answered: n.answered.Load(), Denied: n.denied.Load(),
 		Filters: FilterStats{
-			Sent: n.filterSent.messages.Load(), SentBytes: n.filterSent.bytes.Load(),
-			Received: n.filterGot.messages.Load(), ReceivedBytes: n.filterGot.bytes.Load(),
 			Asked: n.asked.Load(), Wrong: n.wrong.Load(), Spared: n.spared.Load(),
 		},
-		Port: c.port.Stats(),
+		Port: c.mux.Stats(),
 	}
 	for i := range n.searches {
 		q := &n.searches[i]
@@ -289,33 +289,12 @@ func (c *Cluster) Stats() Stats {
 			ways[i], q.found.Load(), q.none.Load(), q.partial.Load(), q.failed.Load(), q.messages.Snapshot(), q.took.Snapshot(),
 		})
 	}
-	if c.ring != nil {
-		s.Keys = len(c.ring.GetKeys())
-	}
-	c.nmu.Lock()
-	s.Alive, s.LookedAt = 1, len(c.looking)
-	for id, m := range c.nodes {
-		switch {
-		case id == c.cfg.Node:
-		case m.alive:
-			s.Alive++
-		case m.away != nil:
-			s.Away++
-		default:
-			s.Dead++
-		}
-	}
-	c.nmu.Unlock()
+	s.Keys = c.gossip.keys()
+	s.LookedAt = c.joiner.lookedAt()
+	c.members.stats(&s)
+	c.summaries.stats(&s.Filters)
 	c.places.mu.Lock()
 	s.PlacesKept = len(c.places.by)
 	c.places.mu.Unlock()
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, m := range c.others() {
-		if c.filters.Of(m) != nil {
-			s.Filters.Known++
-		}
-	}
-	s.Filters.Held = c.filters.Bytes()
 	return s
 }

@@ -43,9 +43,9 @@ func TestSearchStats(t *testing.T) {
 			id, gone := put(t, b, 1, resource.Attrs{"type": "gpu"}), put(t, b, 2, resource.Attrs{"type": "old"})
 			for _, typ := range []string{"gpu", "old"} {
 				eventually.True(t, "the summary has come", func() bool {
-					a.mu.Lock()
-					defer a.mu.Unlock()
-					s := a.filters.Of(b.cfg.Node)
+					a.summaries.mu.Lock()
+					defer a.summaries.mu.Unlock()
+					s := a.summaries.filters.Of(b.cfg.Node)
 					return s != nil && s.May(pattern(resource.Match{"type": typ}))
 				})
 			}

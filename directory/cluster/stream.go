@@ -40,27 +40,17 @@ func head(what byte, from resource.NodeID, epoch, to uint64) []byte {
 
 // dial opens a stream to a member for the purpose what.
 func (c *Cluster) dial(ctx context.Context, what byte, node resource.NodeID) (net.Conn, error) {
-	nc, err := c.port.Dial(ctx, node)
+	nc, err := c.mux.Dial(ctx, node)
 	if err != nil {
 		return nil, err
 	}
 	_ = nc.SetWriteDeadline(time.Now().Add(streamTime))
-	if _, err = nc.Write(head(what, c.cfg.Node, c.port.Epoch(), c.epoch(node))); err != nil {
+	if _, err = nc.Write(head(what, c.cfg.Node, c.mux.Epoch(), c.members.epoch(node))); err != nil {
 		nc.Close()
 		return nil, fmt.Errorf("cluster: calling %012x: %w", uint64(node), err)
 	}
 	_ = nc.SetWriteDeadline(time.Time{})
 	return nc, nil
-}
-
-// epoch returns the epoch of a member's present life, or 0 if the member is not alive.
-func (c *Cluster) epoch(node resource.NodeID) uint64 {
-	c.nmu.Lock()
-	defer c.nmu.Unlock()
-	if n := c.nodes[node]; n != nil && n.alive {
-		return n.epoch
-	}
-	return 0
 }
 
 // serve serves a stream that another member opened. It has a goroutine to itself.
@@ -89,6 +79,6 @@ func (c *Cluster) called(nc net.Conn) (what byte, from resource.NodeID, ok bool)
 	}
 	_ = nc.SetReadDeadline(time.Time{})
 	what, from = b[0], resource.NodeID(binary.LittleEndian.Uint64(b[8:]))
-	epoch := c.epoch(from)
-	return what, from, epoch != 0 && subtle.ConstantTimeCompare(b[:], head(what, from, epoch, c.port.Epoch())) == 1
+	epoch := c.members.epoch(from)
+	return what, from, epoch != 0 && subtle.ConstantTimeCompare(b[:], head(what, from, epoch, c.mux.Epoch())) == 1
 }

@@ -68,7 +68,7 @@ func (c *Cluster) traceFlat(ctx context.Context, q []byte, begun time.Time) (dir
 	var first error
 	var wg sync.WaitGroup
 	room := make(chan struct{}, flatAtOnce)
-	for _, m := range c.others() {
+	for _, m := range c.members.others() {
 		room <- struct{}{}
 		wg.Go(func() {
 			defer func() { <-room }()

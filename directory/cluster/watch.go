@@ -102,7 +102,7 @@ func (c *Cluster) Watch(pattern *resource.List, to *database.Watch) (end func())
 			w.synced()
 		}
 	})
-	if c.joined.Err() == nil {
+	if c.joiner.joined.Err() == nil {
 		w.waits[nobody] = true
 	}
 	ws.all[id] = w
@@ -207,10 +207,9 @@ func (w *watching) tell(events []directory.Event) {
 
 // keepLinks makes and ends links as the membership changes, until the cluster ends.
 func (c *Cluster) keepLinks() {
-	defer c.busy.Done()
-	joined := c.joined.Done()
+	joined := c.joiner.joined.Done()
 	for {
-		news := c.news()
+		news := c.members.news()
 		c.watches.mu.Lock()
 		c.meetAll()
 		if joined == nil {
@@ -234,7 +233,7 @@ func (c *Cluster) keepLinks() {
 // watches.mu must be held when the list of members is loaded: with an older list, a member that has
 // come meanwhile would be taken for gone.
 func (c *Cluster) meetAll() {
-	ws, members := &c.watches, *c.members.Load()
+	ws, members := &c.watches, c.members.list()
 	for m, l := range ws.links {
 		if _, member := slices.BinarySearch(members, m); !member {
 			ws.unlink(l)
@@ -256,8 +255,7 @@ func (c *Cluster) meetAll() {
 		for _, w := range ws.all {
 			w.on(m)
 		}
-		c.busy.Add(1)
-		go c.follow(l)
+		c.life.begin(func() { c.follow(l) })
 	}
 }
 
@@ -286,11 +284,10 @@ func (ws *watches) close() {
 
 // follow keeps a link connected until the link ends. It has a goroutine to itself.
 func (c *Cluster) follow(l *link) {
-	defer c.busy.Done()
 	const least, most = 10 * time.Millisecond, time.Second
 	wait := least
 	for {
-		news := c.news() // a change may bring what connect lacks
+		news := c.members.news() // a change may bring what connect lacks
 		begun := time.Now()
 		err := c.connect(l)
 		if l.life.Err() != nil {
@@ -299,7 +296,7 @@ func (c *Cluster) follow(l *link) {
 		if time.Since(begun) > most {
 			wait = least
 		}
-		c.mend([]resource.NodeID{l.node})
+		c.exchanges.mend(l.node)
 		c.log.Debug("cluster: watching", "node", fmt.Sprintf("%012x", uint64(l.node)), "err", err)
 		t := time.NewTimer(wait)
 		wait = min(2*wait, most)

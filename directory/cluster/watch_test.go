@@ -385,7 +385,7 @@ func TestStreamStrangers(t *testing.T) {
 	a := newStation(t, 1, key)
 	b := newStation(t, 2, key, a)
 	meet(t, a, b)
-	mine, theirs := b.c.port.Epoch(), a.c.port.Epoch()
+	mine, theirs := b.c.mux.Epoch(), a.c.mux.Epoch()
 	for what, h := range map[string][]byte{
 		"nothing but the protocol": []byte("RDIR\x01\x05\x00\x00aaaaaaaaaaaaaaaaaaaaaaaa"),
 		"another life of ours":     head(directoryByte, 2, mine, theirs+1),

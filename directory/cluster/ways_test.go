@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl/directory"
-	"github.com/rocl-go/rocl/directory/port"
+	"github.com/rocl-go/rocl/directory/mux"
 	"github.com/rocl-go/rocl/directory/search"
 	"github.com/rocl-go/rocl/directory/strategy"
 	"github.com/rocl-go/rocl/internal/eventually"
@@ -157,9 +157,9 @@ func TestSetKeys(t *testing.T) {
 func away(t *testing.T, at, who *Cluster) (away bool) {
 	t.Helper()
 	eventually.True(t, "it is seen to be away, or dead", func() bool {
-		at.nmu.Lock()
-		defer at.nmu.Unlock()
-		n := at.nodes[who.cfg.Node]
+		at.members.mu.Lock()
+		defer at.members.mu.Unlock()
+		n := at.members.nodes[who.cfg.Node]
 		away = n != nil && n.away != nil
 		return n == nil || !n.alive
 	})
@@ -189,11 +189,11 @@ func TestAway(t *testing.T) {
 		together(t, a, b, c)
 	}
 	for _, m := range []*Cluster{a, b} {
-		m.nmu.Lock()
-		if !m.nodes[3].going {
+		m.members.mu.Lock()
+		if !m.members.nodes[3].going {
 			t.Errorf("node %d has not heard that node 3 is away", m.cfg.Node)
 		}
-		m.nmu.Unlock()
+		m.members.mu.Unlock()
 	}
 	if _, err := b.Find(t.Context(), pattern(resource.Match{"at": "c"})); !errors.Is(err, directory.ErrPartial) {
 		t.Errorf("impatient: %v", err)
@@ -268,8 +268,8 @@ func TestLiar(t *testing.T) {
 				return
 			default:
 			}
-			var out []port.Out
-			say := func(b []byte) { out = append(out, port.Out{To: 1, Payload: b}) }
+			var out []mux.Out
+			say := func(b []byte) { out = append(out, mux.Out{To: 1, Payload: b}) }
 			for _, at := range []search.ID{{Asker: 1, N: n}, {Asker: 1, N: rnd.Uint64()}, {Asker: 2, N: n}, {Asker: 3, N: n}} {
 				for _, from := range []resource.NodeID{1, 2, 3} {
 					for _, kind := range []byte{found, none} {
@@ -288,7 +288,7 @@ func TestLiar(t *testing.T) {
 			say(append([]byte{byte(16 + n%8)}, junk...)) // messages about summaries
 			ask := search.Packet{Type: 1, Fan: 2, ID: search.ID{Asker: 3, N: n}, Hi: 1<<64 - 1, Body: junk}
 			say(ask.Append(nil))
-			liar.port.Send(out...)
+			liar.mux.Send(out...)
 			time.Sleep(time.Millisecond)
 		}
 	})

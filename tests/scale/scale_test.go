@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rocl-go/rocl/directory/port"
+	"github.com/rocl-go/rocl/directory/mux"
 	"github.com/rocl-go/rocl/directory/search"
 	"go.uber.org/goleak"
 )
@@ -129,8 +129,8 @@ func TestAuto(t *testing.T) {
 	if b, err := Bursts(Broadcast, 2*Queue, 1); err != nil || b.Lost == 0 {
 		t.Errorf("nothing is lost where %d answer at once: %+v, %v", 2*Queue, b, err)
 	}
-	if packet != port.MaxPayload {
-		t.Errorf("a packet carries %d bytes", port.MaxPayload)
+	if packet != mux.MaxPayload {
+		t.Errorf("a packet carries %d bytes", mux.MaxPayload)
 	}
 }
 

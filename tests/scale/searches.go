@@ -31,7 +31,7 @@ const (
 
 	// UDP is the size of the heads of IP and UDP, in bytes.
 	UDP = 28
-	// Seal is the size of the head and seal of package port, in bytes.
+	// Seal is the size of the head and seal of package mux, in bytes.
 	Seal = 36
 	// Says is the size of the first byte inside, in bytes, which tells the kind of a payload.
 	Says = 1

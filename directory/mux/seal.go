@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package port
+package mux
 
 import (
 	"crypto/aes"
@@ -179,7 +179,7 @@ func (c checksum) Open(b, nonce, sealed, head []byte) ([]byte, error) {
 	return append(b, sealed[:at]...), nil
 }
 
-var errChecksum = errors.New("port: checksum")
+var errChecksum = errors.New("mux: checksum")
 
 // aead returns AES-256-GCM with a key of 32 bytes.
 func aead(key []byte) cipher.AEAD {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package port
+package mux
 
 import (
 	"encoding/binary"
@@ -16,7 +16,7 @@ const askAgain = 50 * time.Millisecond
 
 // Cast sends payload to all members with one datagram. A member that does not know this port's
 // floor yet asks for it, and does not receive this datagram. Without a group, Cast does nothing.
-func (p *Port) Cast(payload []byte) {
+func (p *Mux) Cast(payload []byte) {
 	if p.group == nil || len(payload) > MaxPayload {
 		return
 	}
@@ -25,7 +25,7 @@ func (p *Port) Cast(payload []byte) {
 }
 
 // shout sends a datagram to the group.
-func (p *Port) shout(kind byte, n uint64, payload []byte, k *keys, s *seals, what string, of ...uint64) {
+func (p *Mux) shout(kind byte, n uint64, payload []byte, k *keys, s *seals, what string, of ...uint64) {
 	w := writers.Get().(*writer)
 	defer writers.Put(w)
 	a := s.get(k, 0, what, of...)
@@ -36,7 +36,7 @@ func (p *Port) shout(kind byte, n uint64, payload []byte, k *keys, s *seals, wha
 
 // heardCast handles a cast that has opened. It passes a new one at or above the floor to Receive.
 // If the floor is not known, it asks the sender for it.
-func (p *Port) heardCast(from *peer, n uint64, size int, plain []byte) {
+func (p *Mux) heardCast(from *peer, n uint64, size int, plain []byte) {
 	from.mu.Lock()
 	ask, first := false, false
 	if from.castFrom == 0 {
@@ -62,7 +62,7 @@ func (p *Port) heardCast(from *peer, n uint64, size int, plain []byte) {
 // Beacon tells all that listen to the group that this member is there, and its port; the host is
 // where the datagram comes from. A recorded beacon may be replayed: it only leads to an attempt to
 // join.
-func (p *Port) Beacon() {
+func (p *Mux) Beacon() {
 	if p.group == nil {
 		return
 	}
@@ -70,10 +70,10 @@ func (p *Port) Beacon() {
 }
 
 // beacon returns the payload of a beacon.
-func (p *Port) beacon() []byte { return binary.LittleEndian.AppendUint16(nil, uint16(p.adv.Port)) }
+func (p *Mux) beacon() []byte { return binary.LittleEndian.AppendUint16(nil, uint16(p.adv.Port)) }
 
 // heardBeacon handles a beacon that has opened.
-func (p *Port) heardBeacon(node resource.NodeID, plain []byte, from *net.UDPAddr) {
+func (p *Mux) heardBeacon(node resource.NodeID, plain []byte, from *net.UDPAddr) {
 	if len(plain) < 2 {
 		return
 	}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package port
+package mux
 
 import (
 	"context"
@@ -28,7 +28,7 @@ const (
 	helloTries = 2
 )
 
-var errSilent = errors.New("port: no answer")
+var errSilent = errors.New("mux: no answer")
 
 // hellos are the calls of Hello that wait for an answer.
 type hellos struct {
@@ -37,7 +37,7 @@ type hellos struct {
 }
 
 // Hello returns nil if any member of the cluster answers at addr.
-func (p *Port) Hello(ctx context.Context, addr *net.UDPAddr) error {
+func (p *Mux) Hello(ctx context.Context, addr *net.UDPAddr) error {
 	token, heard := random(), make(chan struct{})
 	p.hellos.mu.Lock()
 	p.hellos.wait[token] = heard
@@ -74,13 +74,13 @@ func random() uint64 {
 }
 
 // sayHello sends a hello that asks or answers.
-func (p *Port) sayHello(what byte, token uint64, to *net.UDPAddr) error {
+func (p *Mux) sayHello(what byte, token uint64, to *net.UDPAddr) error {
 	plain := binary.LittleEndian.AppendUint64([]byte{what}, token)
 	return p.tell(kindHello, plain, &p.helloOut, "hello", to)
 }
 
 // tell sends a datagram that all members can open.
-func (p *Port) tell(kind byte, plain []byte, s *seals, what string, to *net.UDPAddr) error {
+func (p *Mux) tell(kind byte, plain []byte, s *seals, what string, to *net.UDPAddr) error {
 	k := p.keys.Load()
 	w := writers.Get().(*writer)
 	defer writers.Put(w)
@@ -91,7 +91,7 @@ func (p *Port) tell(kind byte, plain []byte, s *seals, what string, to *net.UDPA
 }
 
 // heardHello handles a hello, and reports whether it opens under the i-th key.
-func (p *Port) heardHello(b []byte, k *keys, i int, from *net.UDPAddr) bool {
+func (p *Mux) heardHello(b []byte, k *keys, i int, from *net.UDPAddr) bool {
 	plain, ok := open(b, p.hellosIn.get(k, i, "hello"))
 	if !ok || len(plain) != helloLen {
 		return ok
@@ -112,13 +112,13 @@ func (p *Port) heardHello(b []byte, k *keys, i int, from *net.UDPAddr) bool {
 
 // refused logs that a hello did not open: nothing else tells an operator that the cluster's name or
 // a key is wrong.
-func (p *Port) refused(from *net.UDPAddr, sender resource.NodeID) {
-	p.often.Info(netsource.Of(from), "port: gossip refused: of another cluster, or with another key", "remote", from, "node", sender)
+func (p *Mux) refused(from *net.UDPAddr, sender resource.NodeID) {
+	p.often.Info(netsource.Of(from), "mux: gossip refused: of another cluster, or with another key", "remote", from, "node", sender)
 }
 
 // Knock tells the program at an address that this member is there, and at which port. A member that
 // was started anew there may know no other member, and cannot open what is sealed for its former
 // life.
-func (p *Port) Knock(addr *net.UDPAddr) {
+func (p *Mux) Knock(addr *net.UDPAddr) {
 	_ = p.tell(kindBeacon, p.beacon(), &p.beacons, "beacon", addr)
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package port
+package mux
 
 import (
 	"net"
@@ -34,14 +34,14 @@ const (
 	mostAskers = 16
 )
 
-// askers holds all askers. Port.asking guards it.
+// askers holds all askers. Mux.asking guards it.
 type askers struct{ all []*asker }
 
 // Ask is Send, and then reads what comes back until done reports true, for d at most. If several
 // goroutines ask at a time, one reads. The keeper serves the rest, and the one for which d was not
 // enough. Ask calls late once if an answer takes longer than usual, and in any case before it
 // returns without an answer.
-func (p *Port) Ask(d time.Duration, done func() bool, late func(), out ...Out) {
+func (p *Mux) Ask(d time.Duration, done func() bool, late func(), out ...Out) {
 	if !p.asking.TryLock() {
 		p.Send(out...)
 		late()
@@ -83,7 +83,7 @@ func (p *Port) Ask(d time.Duration, done func() bool, late func(), out ...Out) {
 }
 
 // only returns the peer to which all of out goes, or nil if out is not one datagram to its port.
-func (p *Port) only(out []Out) *peer {
+func (p *Mux) only(out []Out) *peer {
 	if len(out) != 1 || out[0].At != nil {
 		return nil
 	}
@@ -92,7 +92,7 @@ func (p *Port) only(out []Out) *peer {
 
 // asker returns an asker to which no answer will come any more, and which can send to only, or
 // anywhere if only is nil. It returns nil if there is none. p.asking must be held.
-func (p *Port) asker(a *askers, only *peer) *asker {
+func (p *Mux) asker(a *askers, only *peer) *asker {
 	var to *net.UDPAddr
 	if only != nil {
 		to = only.addr
@@ -129,7 +129,7 @@ func (p *Port) asker(a *askers, only *peer) *asker {
 	}
 	s, err := newSocket(&net.UDPAddr{IP: p.main.at.IP, Zone: p.main.at.Zone}, false)
 	if err != nil {
-		p.log.Debug("port: a socket for questions", "err", err)
+		p.log.Debug("mux: a socket for questions", "err", err)
 		return nil
 	}
 	s.handle = p.datagram

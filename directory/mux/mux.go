@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package port
+package mux
 
 import (
 	"context"
@@ -33,8 +33,8 @@ const MaxLarge = 4 << 20
 
 // Errors of this package.
 var (
-	ErrUnknown = errors.New("port: not a member that is known")
-	ErrClosed  = errors.New("port: closed")
+	ErrUnknown = errors.New("mux: not a member that is known")
+	ErrClosed  = errors.New("mux: closed")
 )
 
 // Config has the settings of a port. Self, Receive and Stream are required. Receive may be called
@@ -59,8 +59,8 @@ type Config struct {
 	Opening context.Context // bounds Open, which may look Bind's name up; nil: no bound
 }
 
-// A Port is open until Close. Its methods may be called concurrently.
-type Port struct {
+// A Mux is open until Close. Its methods may be called concurrently.
+type Mux struct {
 	cfg   Config
 	log   *slog.Logger
 	often *ratelog.Logger // for lines that strangers can cause
@@ -121,8 +121,8 @@ type Counters struct {
 }
 
 // Open binds the port. The port hears nothing before Start.
-func Open(cfg Config) (*Port, error) {
-	p := &Port{cfg: cfg, log: cfg.Logger, peers: map[resource.NodeID]*peer{}, past: map[life]uint64{},
+func Open(cfg Config) (*Mux, error) {
+	p := &Mux{cfg: cfg, log: cfg.Logger, peers: map[resource.NodeID]*peer{}, past: map[life]uint64{},
 		gossipers: gossipers{of: map[resource.NodeID]*gossiper{}, at: map[string]*gossiper{}, past: map[life]uint64{}}, hellos: hellos{wait: map[uint64]chan struct{}{}},
 		often: ratelog.New(cfg.Logger), large: make(chan struct{}, maxPending), waiting: subsys.NewHandshakes(maxPending), packets: make(chan *memberlist.Packet, 1024), streams: make(chan net.Conn)}
 	if p.log == nil {
@@ -141,17 +141,17 @@ func Open(cfg Config) (*Port, error) {
 }
 
 // Start starts the goroutines that read the sockets and accept streams.
-func (p *Port) Start() {
+func (p *Mux) Start() {
 	p.busy.Add(2)
 	go p.keep()
 	go p.accept()
 }
 
 // open binds the TCP and UDP sockets and joins the group.
-func (p *Port) open() error {
+func (p *Mux) open() error {
 	host, _, err := net.SplitHostPort(p.cfg.Bind)
 	if err != nil {
-		return fmt.Errorf("port: binding: %w", err)
+		return fmt.Errorf("mux: binding: %w", err)
 	}
 	if p.poller, err = subsys.NewPoller(new(subsys.Counters)); err != nil {
 		return err
@@ -164,7 +164,7 @@ func (p *Port) open() error {
 	for try := 0; ; try++ {
 		ln, err := new(net.ListenConfig).Listen(opening, network(host), p.cfg.Bind)
 		if err != nil {
-			return fmt.Errorf("port: listening: %w", err)
+			return fmt.Errorf("mux: listening: %w", err)
 		}
 		p.ln = ln.(*net.TCPListener)
 		at := p.ln.Addr().(*net.TCPAddr)
@@ -174,7 +174,7 @@ func (p *Port) open() error {
 		}
 		p.ln.Close()
 		if _, port, _ := net.SplitHostPort(p.cfg.Bind); port != "0" || try >= 20 {
-			return fmt.Errorf("port: binding %s: %w", at, err)
+			return fmt.Errorf("mux: binding %s: %w", at, err)
 		}
 	}
 	if p.adv, err = advertised(host, p.ln.Addr().(*net.TCPAddr)); err != nil {
@@ -188,27 +188,27 @@ func (p *Port) open() error {
 		return nil
 	}
 	if p.groupTo, err = net.ResolveUDPAddr("udp", p.cfg.Group); err != nil {
-		return fmt.Errorf("port: joining the group: %w", err)
+		return fmt.Errorf("mux: joining the group: %w", err)
 	}
 	if p.group, err = p.main.join(p.groupTo, p.adv.IP); err != nil {
-		return fmt.Errorf("port: joining the group %s: %w", p.groupTo, err)
+		return fmt.Errorf("mux: joining the group %s: %w", p.groupTo, err)
 	}
 	p.group.handle = p.datagram
 	return p.poller.Add(p.group.fd, p.group)
 }
 
 // Epoch returns the epoch of the port's life, which the other members must know: see Meet.
-func (p *Port) Epoch() uint64 { return p.epoch }
+func (p *Mux) Epoch() uint64 { return p.epoch }
 
 // Addr returns the address at which other members reach the port.
-func (p *Port) Addr() *net.UDPAddr { return p.adv }
+func (p *Mux) Addr() *net.UDPAddr { return p.adv }
 
 // SetKeys replaces the keys of the cluster: the first seals, all open.
-func (p *Port) SetKeys(of [][]byte) { p.keys.Store(newKeys(p.cfg.Cluster, of)) }
+func (p *Mux) SetKeys(of [][]byte) { p.keys.Store(newKeys(p.cfg.Cluster, of)) }
 
 // Meet makes another member known: its number, the epoch of its life and its address. If another
 // life or address of the member was known, that is parted from.
-func (p *Port) Meet(node resource.NodeID, epoch uint64, addr *net.UDPAddr) {
+func (p *Mux) Meet(node resource.NodeID, epoch uint64, addr *net.UDPAddr) {
 	if node == p.cfg.Self {
 		return
 	}
@@ -229,7 +229,7 @@ func (p *Port) Meet(node resource.NodeID, epoch uint64, addr *net.UDPAddr) {
 
 // Part forgets a member: its datagrams do not open, and none is sent to it, until Meet makes it
 // known again.
-func (p *Port) Part(node resource.NodeID) {
+func (p *Mux) Part(node resource.NodeID) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.part(node)
@@ -243,7 +243,7 @@ const (
 // part forgets a member. The member may be met again in the same life, in which the key between the
 // two is the same. No counter may then be used twice, and none be accepted twice. p.mu must be
 // held.
-func (p *Port) part(node resource.NodeID) {
+func (p *Mux) part(node resource.NodeID) {
 	old := p.peers[node]
 	if old == nil {
 		return
@@ -266,7 +266,7 @@ func (p *Port) part(node resource.NodeID) {
 }
 
 // peer returns the peer of a node, or nil if the node is not known.
-func (p *Port) peer(node resource.NodeID) *peer {
+func (p *Mux) peer(node resource.NodeID) *peer {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
 	return p.peers[node]
@@ -276,7 +276,7 @@ func (p *Port) peer(node resource.NodeID) *peer {
 // goroutine that polls, it reads on for a while (spin), and then parks. While a goroutine of this
 // process polls, it does not spin: two spinning goroutines would take the processor from the one
 // that is to answer.
-func (p *Port) keep() {
+func (p *Mux) keep() {
 	defer p.busy.Done()
 	for {
 		before := p.answered.Load()
@@ -296,7 +296,7 @@ func (p *Port) keep() {
 // spin reads the sockets until no question of a polling peer has been answered for cfg.Spin, or a
 // goroutine of this process polls. The sockets are not in the Poller meanwhile, which makes reading
 // cheaper.
-func (p *Port) spin() {
+func (p *Mux) spin() {
 	all := []*socket{p.main}
 	if p.group != nil {
 		all = append(all, p.group)
@@ -325,13 +325,13 @@ func (p *Port) spin() {
 	}
 	for _, s := range all {
 		if err := p.poller.Add(s.fd, s); err != nil { // it was in the set before
-			p.log.Error("port: watching a socket again", "err", err)
+			p.log.Error("mux: watching a socket again", "err", err)
 		}
 	}
 }
 
 // datagram handles a datagram that a socket has read. b is lent for the call.
-func (p *Port) datagram(b []byte, from *net.UDPAddr) {
+func (p *Mux) datagram(b []byte, from *net.UDPAddr) {
 	switch {
 	case len(b) >= overhead && b[0] == magic:
 		p.ours(b, from)
@@ -341,7 +341,7 @@ func (p *Port) datagram(b []byte, from *net.UDPAddr) {
 }
 
 // ours handles a datagram with this package's head, under each key that may have sealed it.
-func (p *Port) ours(b []byte, from *net.UDPAddr) {
+func (p *Mux) ours(b []byte, from *net.UDPAddr) {
 	k := p.keys.Load()
 	if !k.each(b, func(b []byte, i int) bool { return p.opened(b, k, i, from) }) {
 		p.count.Foreign.Add(1)
@@ -352,7 +352,7 @@ func (p *Port) ours(b []byte, from *net.UDPAddr) {
 }
 
 // opened handles a datagram, and reports whether it opens under the i-th key.
-func (p *Port) opened(b []byte, k *keys, i int, from *net.UDPAddr) bool {
+func (p *Mux) opened(b []byte, k *keys, i int, from *net.UDPAddr) bool {
 	sender, n := senderOf(b), counterOf(b)
 	if b[1] == kindHello {
 		// A hello of another node with this node's number is handled too: that conflict must be
@@ -407,15 +407,15 @@ func (p *Port) opened(b []byte, k *keys, i int, from *net.UDPAddr) bool {
 
 // from and to return the ciphers for datagrams between this member and m alone: from opens, to
 // seals.
-func (p *Port) from(m *peer, k *keys, i int) cipher.AEAD {
+func (p *Mux) from(m *peer, k *keys, i int) cipher.AEAD {
 	return m.in.get(k, i, "one", uint64(m.node), m.epoch, uint64(p.cfg.Self), p.epoch)
 }
 
-func (p *Port) to(m *peer, k *keys) cipher.AEAD {
+func (p *Mux) to(m *peer, k *keys) cipher.AEAD {
 	return m.out.get(k, 0, "one", uint64(p.cfg.Self), p.epoch, uint64(m.node), m.epoch)
 }
 
-func (p *Port) received(bytes int) {
+func (p *Mux) received(bytes int) {
 	p.count.Received.Add(1)
 	p.count.ReceivedBytes.Add(uint64(bytes))
 }
@@ -428,7 +428,7 @@ const (
 )
 
 // one handles a new datagram from one member to this one. b is lent for the call.
-func (p *Port) one(from *peer, at *net.UDPAddr, says byte, b []byte) {
+func (p *Mux) one(from *peer, at *net.UDPAddr, says byte, b []byte) {
 	switch says {
 	case saysData:
 		p.cfg.Receive(from.node, at, b)
@@ -454,13 +454,13 @@ type Out struct {
 // Send sends payloads: several datagrams with one system call, and each larger payload by a stream
 // of its own. A payload to an unknown member, or of more than MaxLarge bytes, is dropped. Any other
 // one may get lost on its way.
-func (p *Port) Send(out ...Out) { p.send(p.main, saysData, out) }
+func (p *Mux) Send(out ...Out) { p.send(p.main, saysData, out) }
 
 // send sends payloads, each with the first byte says, through the socket by.
-func (p *Port) send(by *socket, says byte, out []Out) { p.sendTo(by, nil, says, out) }
+func (p *Mux) send(by *socket, says byte, out []Out) { p.sendTo(by, nil, says, out) }
 
 // sendTo is send, but sends everything to only if that is not nil.
-func (p *Port) sendTo(by *socket, only *peer, says byte, out []Out) {
+func (p *Mux) sendTo(by *socket, only *peer, says byte, out []Out) {
 	k := p.keys.Load()
 	w := writers.Get().(*writer)
 	defer writers.Put(w)
@@ -499,7 +499,7 @@ func (p *Port) sendTo(by *socket, only *peer, says byte, out []Out) {
 }
 
 // flush sends what w has gathered, and counts it.
-func (p *Port) flush(w *writer, by *socket) {
+func (p *Mux) flush(w *writer, by *socket) {
 	if w.n == 0 {
 		return
 	}
@@ -507,18 +507,18 @@ func (p *Port) flush(w *writer, by *socket) {
 	p.count.Sent.Add(uint64(n))
 	p.count.SentBytes.Add(uint64(bytes))
 	if err != nil && !errors.Is(err, syscall.EAGAIN) {
-		p.log.Debug("port: sending", "err", err)
+		p.log.Debug("mux: sending", "err", err)
 	}
 }
 
 // Close ends the port. Receive, Stream and Beacon are not called afterwards.
-func (p *Port) Close() error {
+func (p *Mux) Close() error {
 	p.once.Do(p.close)
 	return nil
 }
 
 // close ends the port's goroutines, waits for them, and then closes the sockets.
-func (p *Port) close() {
+func (p *Mux) close() {
 	p.mu.Lock() // no stream or large payload begins any more
 	p.end()
 	p.mu.Unlock()
@@ -534,7 +534,7 @@ func (p *Port) close() {
 }
 
 // shut closes the sockets, including those of askers, and the Poller.
-func (p *Port) shut() {
+func (p *Mux) shut() {
 	for _, s := range []*socket{p.main, p.group} {
 		if s != nil {
 			s.close()

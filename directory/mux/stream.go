@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package port
+package mux
 
 import (
 	"bytes"
@@ -29,7 +29,7 @@ type TLS struct {
 }
 
 // accept accepts streams until the port closes, and greets each in a goroutine of its own.
-func (p *Port) accept() {
+func (p *Mux) accept() {
 	defer p.busy.Done()
 	for {
 		nc, err := p.ln.Accept()
@@ -37,7 +37,7 @@ func (p *Port) accept() {
 			return
 		}
 		if err != nil {
-			p.often.Warn("", "port: accepting", "err", err)
+			p.often.Warn("", "mux: accepting", "err", err)
 			select { // descriptors ran out: only time mends that
 			case <-time.After(20 * time.Millisecond):
 			case <-p.life.Done():
@@ -54,7 +54,7 @@ func (p *Port) accept() {
 			if err := p.greet(s); err != nil {
 				s.Close()
 				p.count.StreamsRefused.Add(1)
-				p.often.Info(netsource.Of(nc.RemoteAddr()), "port: stream refused", "remote", nc.RemoteAddr(), "err", err)
+				p.often.Info(netsource.Of(nc.RemoteAddr()), "mux: stream refused", "remote", nc.RemoteAddr(), "err", err)
 			}
 		}()
 	}
@@ -62,7 +62,7 @@ func (p *Port) accept() {
 
 // greet lets the caller of a stream prove that it is a member, reads the stream's first byte, and
 // hands the stream to its user. If it returns an error, the caller must close s.
-func (p *Port) greet(s *stranger) error {
+func (p *Mux) greet(s *stranger) error {
 	_ = s.SetDeadline(time.Now().Add(helloTime))
 	var c net.Conn = s
 	if p.cfg.TLS.Server != nil { // before anything is believed, or said by this member
@@ -119,7 +119,7 @@ func (c *peeked) Read(b []byte) (int, error) {
 
 // Dial opens a stream to a member. The first byte written names the user of the stream. It must be
 // neither of the two that the port takes itself.
-func (p *Port) Dial(ctx context.Context, node resource.NodeID) (net.Conn, error) {
+func (p *Mux) Dial(ctx context.Context, node resource.NodeID) (net.Conn, error) {
 	to := p.peer(node)
 	if to == nil {
 		return nil, fmt.Errorf("%w: %012x", ErrUnknown, uint64(node))
@@ -128,7 +128,7 @@ func (p *Port) Dial(ctx context.Context, node resource.NodeID) (net.Conn, error)
 }
 
 // dial opens a stream to a member, within helloTime.
-func (p *Port) dial(ctx context.Context, to *peer) (net.Conn, error) {
+func (p *Mux) dial(ctx context.Context, to *peer) (net.Conn, error) {
 	if p.life.Err() != nil {
 		return nil, ErrClosed
 	}
@@ -136,13 +136,13 @@ func (p *Port) dial(ctx context.Context, to *peer) (net.Conn, error) {
 	defer cancel()
 	c, err := p.DialAddr(ctx, hostPort(to.addr))
 	if err != nil {
-		return nil, fmt.Errorf("port: dialling %012x: %w", uint64(to.node), err)
+		return nil, fmt.Errorf("mux: dialling %012x: %w", uint64(to.node), err)
 	}
 	return c, nil
 }
 
 // DialAddr opens a stream to an address. It is sealed if streams are.
-func (p *Port) DialAddr(ctx context.Context, addr string) (net.Conn, error) {
+func (p *Mux) DialAddr(ctx context.Context, addr string) (net.Conn, error) {
 	var d net.Dialer
 	nc, err := d.DialContext(ctx, "tcp", addr)
 	if err != nil || p.cfg.TLS.Client == nil {
@@ -167,11 +167,11 @@ const (
 	mostLarge = 32 // to one member, under way or waiting
 )
 
-var errForeign = errors.New("port: forged, replayed, or of nobody known")
+var errForeign = errors.New("mux: forged, replayed, or of nobody known")
 
 // hearLarge receives a payload by the stream c, passes it to Receive, and closes s. If it returns
 // an error, the caller must close s.
-func (p *Port) hearLarge(s *stranger, c net.Conn) error {
+func (p *Mux) hearLarge(s *stranger, c net.Conn) error {
 	var head [1 + largeHead]byte
 	if _, err := io.ReadFull(c, head[:]); err != nil {
 		return err
@@ -188,7 +188,7 @@ func (p *Port) hearLarge(s *stranger, c net.Conn) error {
 	}
 	size := binary.LittleEndian.Uint32(plain)
 	if size > MaxLarge {
-		return fmt.Errorf("port: %d bytes announced", size)
+		return fmt.Errorf("mux: %d bytes announced", size)
 	}
 	s.known()
 	_ = c.SetDeadline(time.Now().Add(largeTime))
@@ -216,7 +216,7 @@ func (p *Port) hearLarge(s *stranger, c net.Conn) error {
 }
 
 // openPart opens a part of a stream. from is nil if the part does not open.
-func (p *Port) openPart(b []byte, kind byte) (from *peer, plain []byte) {
+func (p *Mux) openPart(b []byte, kind byte) (from *peer, plain []byte) {
 	m := p.peer(senderOf(b))
 	if m == nil || b[0] != magic || b[1] != kind {
 		return nil, nil
@@ -232,7 +232,7 @@ func (p *Port) openPart(b []byte, kind byte) (from *peer, plain []byte) {
 }
 
 // sendLarge sends a payload in a goroutine of its own. The payload must not change afterwards.
-func (p *Port) sendLarge(to *peer, payload []byte) {
+func (p *Mux) sendLarge(to *peer, payload []byte) {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
 	if p.life.Err() != nil {
@@ -254,7 +254,7 @@ func (p *Port) sendLarge(to *peer, payload []byte) {
 		}
 		n, err := p.writeLarge(to, payload)
 		if err != nil {
-			p.log.Debug("port: sending", "to", to.addr, "err", err)
+			p.log.Debug("mux: sending", "to", to.addr, "err", err)
 			return
 		}
 		p.count.Sent.Add(1)
@@ -263,7 +263,7 @@ func (p *Port) sendLarge(to *peer, payload []byte) {
 }
 
 // writeLarge sends a payload by a stream, and returns the bytes written.
-func (p *Port) writeLarge(to *peer, payload []byte) (int, error) {
+func (p *Mux) writeLarge(to *peer, payload []byte) (int, error) {
 	c, err := p.dial(p.life, to)
 	if err != nil {
 		return 0, err

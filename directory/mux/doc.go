@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package port is the one port, UDP and TCP, of a member of a cluster. Gossip, the datagrams of
+// Package mux is the one port, UDP and TCP, of a member of a cluster. Gossip, the datagrams of
 // searches and the streams between directories share it. Their first byte tells them apart.
 //
 //	                                                 ┌──► Receive
@@ -38,7 +38,7 @@
 // member answers, sealed with a key of all members. A recorded hello is answered too, with as many
 // bytes, and changes nothing. The members then exchange what they know by a stream. A member that
 // another one addresses in its former life learns by a beacon that a member is there
-// ([Port.Knock]).
+// ([Mux.Knock]).
 //
 // Members are parted from and met again in the same lives, whenever one is taken for dead in error.
 // Counters then go on, and what was heard stays heard.
@@ -63,6 +63,6 @@
 //
 // The sockets are in a [subsys.Poller]. Normally its keeper reads them, and parks in the Go runtime
 // while nothing comes. A goroutine that waits for an answer, and may spend a processor on that,
-// reads a socket itself ([Port.Ask]). That socket is not in the Poller meanwhile, so an answer does
+// reads a socket itself ([Mux.Ask]). That socket is not in the Poller meanwhile, so an answer does
 // not wake the keeper too.
-package port
+package mux

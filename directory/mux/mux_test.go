@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package port
+package mux
 
 import (
 	"bytes"
@@ -35,7 +35,7 @@ type heard struct {
 
 // A node is a port that keeps what it receives.
 type node struct {
-	*Port
+	*Mux
 	got     chan heard
 	beacons chan heard
 }
@@ -77,7 +77,7 @@ func try(self resource.NodeID, change func(*Config)) (*node, error) {
 		change(&cfg)
 	}
 	var err error
-	if n.Port, err = Open(cfg); err == nil {
+	if n.Mux, err = Open(cfg); err == nil {
 		n.Start()
 	}
 	return n, err

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package port
+package mux
 
 import (
 	"bytes"
@@ -509,7 +509,7 @@ func TestHalfOpen(t *testing.T) {
 // However many connections a stranger opens, and however fast, a connection from another address
 // keeps its place.
 func TestStrangersGiveWay(t *testing.T) {
-	p := start(t, 2, nil).Port
+	p := start(t, 2, nil).Mux
 	from := func(ip string) (*stranger, *closing) {
 		here, there := net.Pipe()
 		t.Cleanup(func() { here.Close(); there.Close() })

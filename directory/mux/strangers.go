@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package port
+package mux
 
 import (
 	"net"
@@ -18,7 +18,7 @@ type stranger struct {
 }
 
 // stranger takes up a connection, for which the oldest stranger may have to give way.
-func (p *Port) stranger(c net.Conn) *stranger {
+func (p *Mux) stranger(c net.Conn) *stranger {
 	return &stranger{c, p.waiting.Add(netsource.Of(c.RemoteAddr()), func() { c.Close() })}
 }
 

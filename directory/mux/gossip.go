@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package port
+package mux
 
 import (
 	"context"
@@ -22,10 +22,10 @@ const gossipByte = 244
 
 // Gossip returns the port as a transport for memberlist. memberlist must have a label. Datagrams
 // reach only the members that the port was told of (Gossips).
-func (p *Port) Gossip() memberlist.NodeAwareTransport { return gossip{p} }
+func (p *Mux) Gossip() memberlist.NodeAwareTransport { return gossip{p} }
 
 // gossip is the port as a memberlist.NodeAwareTransport.
-type gossip struct{ p *Port }
+type gossip struct{ p *Mux }
 
 // advertised returns the address that other members are told: that of the listener, with a private
 // address of this machine if the listener has every address.
@@ -35,7 +35,7 @@ func advertised(host string, at *net.TCPAddr) (*net.UDPAddr, error) {
 	}
 	ip := private(at.IP.To4() != nil)
 	if ip == nil {
-		return nil, fmt.Errorf("port: %s is every address, and none of this machine's is private: name one", host)
+		return nil, fmt.Errorf("mux: %s is every address, and none of this machine's is private: name one", host)
 	}
 	return &net.UDPAddr{IP: ip, Port: at.Port}, nil
 }
@@ -135,7 +135,7 @@ type gossipers struct {
 
 // Gossips makes another member known to gossip: its number, the epoch of its life and its address.
 // Gossip of its former lives is not heard any more.
-func (p *Port) Gossips(node resource.NodeID, epoch uint64, addr *net.UDPAddr) {
+func (p *Mux) Gossips(node resource.NodeID, epoch uint64, addr *net.UDPAddr) {
 	if node == p.cfg.Self {
 		return
 	}
@@ -163,7 +163,7 @@ func (p *Port) Gossips(node resource.NodeID, epoch uint64, addr *net.UDPAddr) {
 
 // ForgetGossip forgets a member: its gossip is not heard, and no gossip is sent to it, until
 // Gossips makes it known again. The highest counter that was heard of its life is kept.
-func (p *Port) ForgetGossip(node resource.NodeID) {
+func (p *Mux) ForgetGossip(node resource.NodeID) {
 	g := &p.gossipers
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -195,7 +195,7 @@ func (g *gossipers) forget(m *gossiper) {
 }
 
 // gossipTo returns the member that memberlist means, by its name if memberlist gives one, or nil.
-func (p *Port) gossipTo(a memberlist.Address) *gossiper {
+func (p *Mux) gossipTo(a memberlist.Address) *gossiper {
 	g := &p.gossipers
 	g.mu.RLock()
 	defer g.mu.RUnlock()
@@ -208,14 +208,14 @@ func (p *Port) gossipTo(a memberlist.Address) *gossiper {
 }
 
 // gossipFrom returns the gossiper of a node, or nil.
-func (p *Port) gossipFrom(node resource.NodeID) *gossiper {
+func (p *Mux) gossipFrom(node resource.NodeID) *gossiper {
 	p.gossipers.mu.RLock()
 	defer p.gossipers.mu.RUnlock()
 	return p.gossipers.of[node]
 }
 
 // sendGossip sends a datagram of memberlist, and returns the bytes that were sent.
-func (p *Port) sendGossip(to *gossiper, b []byte) (bytes int, err error) {
+func (p *Mux) sendGossip(to *gossiper, b []byte) (bytes int, err error) {
 	k := p.keys.Load()
 	a := to.out.get(k, 0, "gossip", uint64(p.cfg.Self), p.epoch, uint64(to.node), to.epoch)
 	w := writers.Get().(*writer)
@@ -228,7 +228,7 @@ func (p *Port) sendGossip(to *gossiper, b []byte) (bytes int, err error) {
 
 // heardGossip passes a datagram to memberlist, if the datagram opens under the i-th key and is new.
 // It reports whether the datagram opened.
-func (p *Port) heardGossip(b []byte, k *keys, i int, from *net.UDPAddr) bool {
+func (p *Mux) heardGossip(b []byte, k *keys, i int, from *net.UDPAddr) bool {
 	m, n, size := p.gossipFrom(senderOf(b)), counterOf(b), len(b)
 	if m == nil {
 		return false

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package port
+package mux
 
 import (
 	"bytes"
@@ -174,7 +174,7 @@ func TestRefusedIsLimited(t *testing.T) {
 	e.send(b, all...)
 	eventually.True(t, "all streams are refused", func() bool { return b.count.StreamsRefused.Load() == flood })
 	b.Close() // all lines are written then
-	for _, line := range []string{"port: stream refused", "port: gossip refused"} {
+	for _, line := range []string{"mux: stream refused", "mux: gossip refused"} {
 		if n := strings.Count(log.b.String(), line); n != ratelog.Burst {
 			t.Errorf("%q: %d lines for %d strangers, want %d", line, n, flood, ratelog.Burst)
 		}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package port
+package mux
 
 // Stats are the figures of Counters at one time.
 type Stats struct {
@@ -15,7 +15,7 @@ type Stats struct {
 }
 
 // Stats returns the present figures.
-func (p *Port) Stats() Stats {
+func (p *Mux) Stats() Stats {
 	n := &p.count
 	p.mu.RLock()
 	members := len(p.peers)

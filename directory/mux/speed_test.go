@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package port
+package mux
 
 import (
 	"net"
@@ -16,7 +16,7 @@ import (
 func BenchmarkRound(b *testing.B) {
 	var got int
 	answer := make([]byte, 60)
-	var y *Port
+	var y *Mux
 	x, err := Open(Config{Self: 1, Bind: "127.0.0.1:0", Receive: func(resource.NodeID, *net.UDPAddr, []byte) { got++ }})
 	if err != nil {
 		b.Fatal(err)
