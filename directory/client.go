@@ -9,13 +9,13 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
-	"os"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/rocl-go/rocl/directory/image"
+	"github.com/rocl-go/rocl/directory/internal/node"
 	"github.com/rocl-go/rocl/directory/internal/wire"
 	"github.com/rocl-go/rocl/resource"
 )
@@ -63,7 +63,7 @@ type Client struct {
 	finish func(self resource.GID) error // stops serving when the client closes; may be nil
 	here   func() *Server                // the server if it serves in this process, else nil; may be nil
 
-	mark *os.File // see presence.go; used by the goroutine that joins, then by Close
+	presence node.Presence // used by the goroutine that joins, then by Close
 
 	image                 atomic.Pointer[image.Reader] // the index of conn's server; stored with mu held
 	noImages              bool                         // the index is never used
@@ -105,7 +105,7 @@ func Join(ctx context.Context, dial Dialer, opts ...ClientOption) (*Client, erro
 		}
 		if err != nil {
 			c.end()
-			c.absent()
+			c.presence.End()
 			return nil, err
 		}
 		c.publish(lc, nil)
@@ -178,7 +178,7 @@ func (c *Client) join(ctx context.Context, offers func() int) (*lifeConn, error)
 			copy(c.token[:], token)
 		}
 		if err == nil {
-			c.present(nc)
+			c.presence.Show(nc, c.self)
 		}
 	}
 	if err != nil {
@@ -633,7 +633,7 @@ func (c *Client) Close() error {
 	}
 	c.end()
 	c.busy.Wait()
-	c.absent()
+	c.presence.End()
 	if c.finish != nil {
 		return c.finish(c.self)
 	}

@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -61,6 +62,14 @@ func joined(t testing.TB, path string) *Client {
 	}
 	t.Cleanup(func() { c.Close() })
 	return c
+}
+
+// names reports an error that does not name path.
+func names(t testing.TB, err error, path string) {
+	t.Helper()
+	if err == nil || !strings.Contains(err.Error(), path) {
+		t.Errorf("the error does not name %s: %v", path, err)
+	}
 }
 
 // What one client registers another one finds, and only the owner may change it.
@@ -316,6 +325,21 @@ func TestCancelledAsk(t *testing.T) {
 // Join fails with ErrNoDirectory if no process serves.
 func TestNoDirectory(t *testing.T) {
 	if _, err := Join(context.Background(), DialSocket(sock(t))); !errors.Is(err, ErrNoDirectory) {
+		t.Error(err)
+	}
+}
+
+// A client neither joins nor replaces a directory that is not to be trusted.
+func TestJoinUntrusted(t *testing.T) {
+	untrusted := func(context.Context) (net.Conn, error) { return nil, fmt.Errorf("%w: a test", ErrUntrusted) }
+	c, err := Join(t.Context(), untrusted, WithServe(func(context.Context) error {
+		t.Error("the client serves")
+		return nil
+	}))
+	if err == nil {
+		c.Close()
+	}
+	if !errors.Is(err, ErrUntrusted) {
 		t.Error(err)
 	}
 }

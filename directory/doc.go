@@ -11,15 +11,8 @@
 // at once. One of them takes the lock, and the others join the new server. Each client offers the
 // new server what its context owns. The directory itself owns nothing, so nothing is lost.
 // Identifiers stay, because contexts made them and the node's identity is in a file beside the
-// socket:
-//
-//	PATH        the socket, 0600
-//	PATH.lock   flock: the process that holds it serves
-//	PATH.node   node number, boot id, epoch, key, labels; 0600
-//	PATH.member the cluster that the node belongs to, if any; 0600
-//
-// A server guards these files while it runs (guard.go). Before a client sends anything, it checks
-// which user serves and which user owns the files (trust.go).
+// socket. Package directory/internal/node has the socket, these files, the lock, and the checks of
+// the processes at both ends.
 //
 // The number of a context consists of the epoch, which grows with every server, and a count, so no
 // number is given twice. After a reboot the machine is a new node.

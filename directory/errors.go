@@ -3,8 +3,7 @@
 package directory
 
 import (
-	"errors"
-
+	"github.com/rocl-go/rocl/directory/internal/node"
 	"github.com/rocl-go/rocl/directory/internal/wire"
 )
 
@@ -13,7 +12,7 @@ var (
 	// ErrNotFound is returned if it is certain that no resource matches.
 	ErrNotFound = wire.ErrNotFound
 	// ErrNoDirectory is returned if no process serves the node, or not at the given address.
-	ErrNoDirectory = errors.New("rocl: no directory serves this node")
+	ErrNoDirectory = node.ErrNoDirectory
 	// ErrRevision is returned if a resource has another revision than the expected one.
 	ErrRevision = wire.ErrRevision
 	// ErrNotOwner is returned if a context changes a resource of another context.
@@ -33,8 +32,14 @@ var (
 	ErrDenied = wire.ErrDenied
 	// ErrSilent is returned with ErrInUse when the process that serves the node does not answer: it
 	// is stopped or overloaded.
-	ErrSilent = errors.New("rocl: the directory does not answer")
+	ErrSilent = node.ErrSilent
 	// ErrPartial is returned if no node that could be asked has the resource and some nodes could
 	// not be asked.
 	ErrPartial = wire.ErrPartial
+	// ErrOccupied is returned when the path of a file of the directory is taken by a file that the
+	// directory did not make and may not remove.
+	ErrOccupied = node.ErrOccupied
+	// ErrUntrusted is returned when another user could have put a directory, or one of its files,
+	// at its path. Nothing is sent to such a directory.
+	ErrUntrusted = node.ErrUntrusted
 )

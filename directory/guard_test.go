@@ -5,9 +5,9 @@ package directory
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"log/slog"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -24,7 +24,14 @@ import (
 )
 
 // looking makes a server check its files at each step.
-func looking(step time.Duration) Option { return func(s *Server) { s.guardStep = step } }
+func looking(step time.Duration) Option { return func(s *Server) { s.check = step } }
+
+// Suffixes of the files beside a socket.
+const (
+	lockSuffix   = ".lock"
+	nodeSuffix   = ".node"
+	memberSuffix = ".member"
+)
 
 const (
 	often = 2 * time.Millisecond
@@ -99,7 +106,14 @@ func TestFilesPutBack(t *testing.T) {
 					t.Errorf("the identity was %q and is %q: %v", before, after, err)
 				}
 				if daemon == "daemon" {
-					eventually.True(t, "the second path is served", func() bool { return same(second, s.boundAt(second)) && alsoOf(second) == path })
+					eventually.True(t, "the second path is served", func() bool {
+						b, err := os.ReadFile(second + nodeSuffix)
+						nc, e := DialSocket(second)(t.Context())
+						if e == nil {
+							nc.Close()
+						}
+						return err == nil && e == nil && strings.Contains(string(b), path+"\n")
+					})
 				}
 				if s, err := Listen(path); err == nil || !errors.Is(err, ErrInUse) {
 					s.Close()
@@ -127,66 +141,61 @@ func TestFilesPutBack(t *testing.T) {
 }
 
 // The member file is put back too. A server that was displaced does not remove its successor's.
-func TestMembershipNotePutBack(t *testing.T) {
+func TestMemberFilePutBack(t *testing.T) {
 	path := sock(t)
-	inCluster := WithMembership(func(s *Server, _ bool) (func(bool), error) { return func(bool) {}, nil })
-	s := serve(t, path, AsDaemon(), inCluster, looking(never))
-	if err := os.Remove(path + memberSuffix); err != nil {
+	member := path + memberSuffix
+	s := serve(t, path, AsDaemon(), inCluster(), looking(often))
+	if err := os.Remove(member); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.look(s.bound[0]); err != nil {
-		t.Error(err)
-	}
-	if _, err := os.Lstat(path + memberSuffix); err != nil {
-		t.Error(err)
-	}
-	s.displace.Do(func() { close(s.displaced) })
-	s.Close()
-	if _, err := os.Lstat(path + memberSuffix); err != nil {
+	eventually.True(t, "the member file comes back", func() bool {
+		_, err := os.Lstat(member)
+		return err == nil
+	})
+	next := displace(t, s, path, inCluster())
+	if _, err := os.Lstat(member); err != nil {
 		t.Error("a server that was displaced removes what is another's: ", err)
 	}
-}
-
-// boundAt returns the file of the server's socket at path, nil while there is none.
-func (s *Server) boundAt(path string) fs.FileInfo {
-	s.mu.Lock()
-	bound := s.bound
-	s.mu.Unlock()
-	for _, b := range bound {
-		if b.path == path {
-			b.mu.Lock()
-			defer b.mu.Unlock()
-			return b.at
-		}
+	next.Close()
+	if _, err := os.Lstat(member); !errors.Is(err, fs.ErrNotExist) {
+		t.Error("the other server does not remove it: ", err)
 	}
-	return nil
 }
 
-// While a server's socket accepts connections no other server starts, even if the lock and the
-// identity are gone and the server has not noticed yet.
-func TestNoSecondServerWithoutLock(t *testing.T) {
-	path := sock(t)
-	s := serve(t, path, AsDaemon(), looking(never))
-	for _, suffix := range []string{lockSuffix, nodeSuffix} {
-		if err := os.Remove(path + suffix); err != nil {
+// displace removes the folder of s, which serves at path, and starts another daemon there. It
+// returns the daemon when s has ended.
+func displace(t *testing.T, s *Server, path string, opts ...Option) *Server {
+	t.Helper()
+	var next *Server
+	for try := 0; next == nil; try++ { // s may put its files back first
+		if err := os.Rename(filepath.Dir(path), fmt.Sprintf("%s-removed%d", filepath.Dir(path), try)); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { os.RemoveAll(fmt.Sprintf("%s-removed%d", filepath.Dir(path), try)) })
+		var err error
+		if next, err = Listen(path, append(opts, AsDaemon())...); err != nil && !errors.Is(err, ErrInUse) {
 			t.Fatal(err)
 		}
 	}
-	for _, opts := range [][]Option{nil, {AsDaemon()}} {
-		if s, err := Listen(path, opts...); !errors.Is(err, ErrInUse) {
-			if err == nil {
-				s.Close()
-			}
-			t.Errorf("a second server: %v", err)
-		}
+	t.Cleanup(func() { next.Close() })
+	<-s.Displaced()
+	s.Close()
+	<-s.life.Done()
+	return next
+}
+
+// A server whose files were removed, and whose place another server has taken, ends. The other one
+// goes on.
+func TestDisplaced(t *testing.T) {
+	path := sock(t)
+	s := displace(t, serve(t, path, AsDaemon(), looking(often)), path)
+	c := joined(t, path)
+	if _, err := c.Lookup(t.Context(), c.Self()); !errors.Is(err, ErrNotFound) {
+		t.Error(err)
 	}
-	if _, err := os.Lstat(path + nodeSuffix); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("a server that did not start made the node another: %v", err)
+	if joined(t, path).Node() != s.Node() {
+		t.Error("another node serves")
 	}
-	if err := s.look(s.bound[0]); err != nil {
-		t.Errorf("the first server: %v", err)
-	}
-	joined(t, path)
 }
 
 // A daemon takes over from a context whose lock was removed.
@@ -234,48 +243,6 @@ func TestYieldOnce(t *testing.T) {
 		if n != 1 {
 			t.Fatalf("%d daemons serve", n)
 		}
-	}
-}
-
-// A server whose files were removed, and whose place another server has taken, ends. It changes no
-// file of the other one.
-func TestDisplaced(t *testing.T) {
-	path := sock(t)
-	old := serve(t, path, AsDaemon(), looking(never))
-	for _, suffix := range []string{lockSuffix, nodeSuffix, ""} {
-		if err := os.Remove(path + suffix); err != nil {
-			t.Fatal(err)
-		}
-	}
-	s := serve(t, path, AsDaemon())
-	c := joined(t, path)
-	before := map[string]fs.FileInfo{}
-	for _, suffix := range []string{lockSuffix, nodeSuffix, ""} {
-		fi, err := os.Lstat(path + suffix)
-		if err != nil {
-			t.Fatal(err)
-		}
-		before[path+suffix] = fi
-	}
-	old.busy.Add(1)
-	go old.guard(old.bound[0], often)
-	select {
-	case <-old.Displaced():
-	case <-time.After(30 * time.Second):
-		t.Fatal("hangs: the old server does not notice")
-	}
-	old.Close()
-	<-old.life.Done()
-	for p, fi := range before {
-		if !same(p, fi) {
-			t.Errorf("%s is another or gone", p)
-		}
-	}
-	if _, err := c.Lookup(t.Context(), c.Self()); !errors.Is(err, ErrNotFound) {
-		t.Error(err)
-	}
-	if joined(t, path).Node() != s.Node() {
-		t.Error("another node serves")
 	}
 }
 
@@ -480,29 +447,4 @@ func TestNoDescriptors(t *testing.T) {
 		t.Fatal(err)
 	}
 	d.Close()
-}
-
-// failing is a listener whose process has no free descriptors for a while.
-type failing struct {
-	net.Listener
-	tries int
-}
-
-func (f *failing) Accept() (net.Conn, error) {
-	if f.tries--; f.tries < 0 {
-		return nil, net.ErrClosed
-	}
-	return nil, unix.EMFILE
-}
-
-// A repeated problem is logged a few times and not each time.
-func TestAcceptingIsLoggedRarely(t *testing.T) {
-	var log lines
-	s := NewServer(WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
-	defer s.Close()
-	s.busy.Add(1)
-	s.accept(&failing{tries: 10 * ratelog.Burst}, nil)
-	if n := log.count("directory: accepting"); n != ratelog.Burst {
-		t.Errorf("it was logged %d times", n)
-	}
 }

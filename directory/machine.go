@@ -3,13 +3,11 @@
 package directory
 
 import (
-	"encoding/base64"
 	"errors"
 	"fmt"
 	"os"
 	"runtime"
 	"strconv"
-	"strings"
 
 	build "github.com/rocl-go/rocl/internal/version"
 	"github.com/rocl-go/rocl/resource"
@@ -138,25 +136,17 @@ func (s *Server) enrol(addr string) {
 	}
 }
 
-// line returns the labels in the form that the file PATH.node has.
-func (l Labels) line() string {
+// wire returns the wire form of the labels, which is empty, but not nil, if there are none.
+func (l Labels) wire() []byte {
 	if l.list.Len() == 0 {
-		return ""
+		return []byte{}
 	}
-	return labelMark + base64.StdEncoding.EncodeToString(l.list.Wire()) + "\n"
+	return l.list.Wire()
 }
 
-const labelMark = "labels " // the text that the line of labels begins with
-
-// parseLabels returns the labels in a line that Labels.line returned. A malformed line has no
-// labels.
-func parseLabels(line string) Labels {
-	text, ok := strings.CutPrefix(strings.TrimSuffix(line, "\n"), labelMark)
-	if !ok {
-		return Labels{}
-	}
-	b, err := base64.StdEncoding.DecodeString(text)
-	if err != nil {
+// parseLabels returns the labels of a wire form. A malformed one has no labels.
+func parseLabels(b []byte) Labels {
+	if len(b) == 0 {
 		return Labels{}
 	}
 	list, err := resource.ParseList(b)

@@ -232,7 +232,7 @@ func TestLabels(t *testing.T) {
 			}
 			continue
 		}
-		if got := parseLabels(l.line()); !got.list.Equal(&l.list) {
+		if got := parseLabels(l.wire()); !got.list.Equal(&l.list) {
 			t.Errorf("%.40v: kept as %v", c.a, &got.list)
 		}
 	}
@@ -244,20 +244,19 @@ func TestLabels(t *testing.T) {
 	if got := slices.Collect(l.list.Values("gpu")); len(got) != 2 {
 		t.Errorf("%q", got)
 	}
-	// A line that no server has written counts as no labels.
-	for _, line := range []string{"", "labels", "labels ", "labels x", "labels AAAA", "other text", labels(t, resource.Attrs{"a": "b"}).line() + "more"} {
-		if got := parseLabels(line); got.list.Len() != 0 {
-			t.Errorf("%q: %v", line, &got.list)
+	// Bytes that no server has written count as no labels.
+	for _, b := range []string{"", "x", "\x00", string(append(labels(t, resource.Attrs{"a": "b"}).wire(), 0))} {
+		if got := parseLabels([]byte(b)); got.list.Len() != 0 {
+			t.Errorf("%q: %v", b, &got.list)
 		}
 	}
 }
 
-// FuzzParseLabels parses arbitrary lines: the result is always valid.
+// FuzzParseLabels parses arbitrary bytes: the result is always valid.
 func FuzzParseLabels(f *testing.F) {
-	f.Add(labels(f, resource.Attrs{"zone": "a"}).line())
-	f.Add("labels AAAAAAA=\n")
-	f.Fuzz(func(t *testing.T, line string) {
-		l := parseLabels(line)
+	f.Add(labels(f, resource.Attrs{"zone": "a"}).wire())
+	f.Fuzz(func(t *testing.T, b []byte) {
+		l := parseLabels(b)
 		if _, err := NewLabels(l); err != nil {
 			t.Errorf("labels that are refused: %v", err)
 		}

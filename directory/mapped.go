@@ -65,7 +65,7 @@ func (s *Server) serveImage(c *wire.Conn) error {
 	s.mu.Lock()
 	joined := s.lives[self] != nil
 	s.mu.Unlock()
-	want := s.id.token(self)
+	want := s.id.Token(self)
 	switch {
 	case !joined || !hmac.Equal(want[:], token):
 		return c.SendError(m.ID, fmt.Errorf("%w: %v", ErrDenied, self))

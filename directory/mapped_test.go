@@ -378,7 +378,7 @@ func TestImageDenied(t *testing.T) {
 		memfd.Close(fd)
 	}
 	never := resource.MakeGID(s.Node(), 0xffffff, 0)
-	token := s.id.token(never)
+	token := s.id.Token(never)
 	for _, q := range []struct {
 		dial  Dialer
 		self  resource.GID

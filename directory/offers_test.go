@@ -39,7 +39,7 @@ func announce(t *testing.T, s *Server, n uint64, count int) *offering {
 		t.Fatal(err)
 	}
 	c := &Client{self: resource.MakeGID(1, 1<<24|n, 0), dial: func(context.Context) (net.Conn, error) { return nc, nil }}
-	c.token = s.id.token(c.self)
+	c.token = s.id.Token(c.self)
 	lc, err := c.join(t.Context(), func() int { return count })
 	if err != nil {
 		t.Fatal(err)

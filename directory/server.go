@@ -16,9 +16,9 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl/directory/database"
+	"github.com/rocl-go/rocl/directory/internal/node"
 	"github.com/rocl-go/rocl/directory/internal/wire"
 	"github.com/rocl-go/rocl/directory/strategy"
-	"github.com/rocl-go/rocl/internal/connlimit"
 	"github.com/rocl-go/rocl/internal/ratelog"
 	"github.com/rocl-go/rocl/resource"
 )
@@ -114,14 +114,12 @@ type Server struct {
 	daemon bool
 	begun  atomic.Pointer[time.Time] // when contexts could first connect; nil before
 	offers offers                    // what contexts are offering again; see settle.go
-	missed latecomers                // contexts that have not joined again; see presence.go
 	remote atomic.Pointer[Remote]    // see Attach; nil until then
 
 	late     bool            // see takingOver
 	opening  context.Context // nil: context.Background()
 	begin    func(s *Server, late bool) (end func(handOver bool), err error)
 	leave    func(handOver bool) // what begin returned; nil if the server is no member
-	marked   string              // the socket path whose member file says so; see memberSuffix
 	labels   Labels
 	labelled bool // labels were given
 
@@ -134,14 +132,10 @@ type Server struct {
 	busy   sync.WaitGroup         // connections, and other goroutines of the server
 	life   context.Context        // ends when Close begins; end ends it
 	end    context.CancelFunc
-	bound  []*socket
-	// displaced is closed when the server ends because another one has taken over its files.
-	displaced chan struct{}
-	displace  sync.Once
-	strangers *connlimit.Set  // connections at TCP ports
-	often     *ratelog.Logger // limits log lines that can be repeated
-	guardStep time.Duration   // the interval of guard; shorter in tests
-	count     *counts
+	node   *node.Listener
+	often  *ratelog.Logger // limits log lines that can be repeated
+	check  time.Duration   // the interval at which node checks its files; shorter in tests
+	count  *counts
 
 	wmu     sync.Mutex // taken before mu
 	watches map[*attached]struct{}
@@ -169,8 +163,7 @@ func NewServer(opts ...Option) *Server {
 // newServer makes a server that has not begun: its node is not registered, and contexts cannot
 // come.
 func newServer(opts []Option) *Server {
-	s := &Server{conns: map[net.Conn]struct{}{}, lives: map[resource.GID]*life{}, watches: map[*attached]struct{}{}, count: newCounts(),
-		displaced: make(chan struct{}), strangers: connlimit.New(maxStrangers, maxOfSource), guardStep: guardStep}
+	s := &Server{conns: map[net.Conn]struct{}{}, lives: map[resource.GID]*life{}, watches: map[*attached]struct{}{}, count: newCounts()}
 	for _, o := range opts {
 		o(s)
 	}
@@ -185,6 +178,7 @@ func newServer(opts []Option) *Server {
 	}
 	s.often = ratelog.New(s.log)
 	s.life, s.end = context.WithCancel(context.Background())
+	s.node = node.New(s.id, node.Config{Daemon: s.daemon, Log: s.log, Check: s.check, Serve: s.ServeConn, End: func() { s.Close() }})
 	return s
 }
 
@@ -291,7 +285,7 @@ func (s *Server) serveLife(c *wire.Conn) error {
 	}()
 	c.Begin(wire.MsgJoined, m.ID)
 	c.GID(self)
-	token, terms := s.id.token(self), s.terms()
+	token, terms := s.id.Token(self), s.terms()
 	told := terms.list()
 	c.Append(token[:])
 	c.Append(told.Wire())
@@ -340,10 +334,10 @@ func (s *Server) join(m *wire.Message) (g resource.GID, again bool, l resource.L
 		return g, false, l, fmt.Errorf("%w: not a join", ErrProtocol)
 	}
 	if g.IsZero() {
-		g, err = s.id.next()
+		g, err = s.id.Next()
 		return g, false, l, err
 	}
-	if want := s.id.token(g); !hmac.Equal(want[:], token) || g != g.Context() {
+	if want := s.id.Token(g); !hmac.Equal(want[:], token) || g != g.Context() {
 		return g, false, l, fmt.Errorf("%w: %v", ErrDenied, g)
 	}
 	return g, true, l, nil
@@ -383,27 +377,6 @@ func (s *Server) change(self resource.GID, m *wire.Message) (rev uint64, err err
 	return 0, fmt.Errorf("%w: message type %d", ErrProtocol, m.Type)
 }
 
-// serveYield gives the node to a daemon: the socket's name and the open lock change hands, so that
-// no other process can take the lock in between.
-func (s *Server) serveYield(c *wire.Conn) error {
-	s.mu.Lock()
-	bound := s.bound
-	refused := s.daemon || s.gave || !c.CarriesDescriptors() || len(bound) != 1
-	s.gave = s.gave || !refused
-	s.mu.Unlock()
-	if refused {
-		return c.SendError(0, ErrInUse)
-	}
-	s.log.Info("directory: giving way to a daemon")
-	b := bound[0]
-	b.unlisten() // from now on the guard leaves the lock as it is
-	b.mu.Lock()
-	err := c.SendDescriptor(0, 0, int(b.lock.Fd()))
-	b.mu.Unlock()
-	go s.Close()
-	return err
-}
-
 // Close stops serving. When it returns, connections are closed, sockets are removed and the node's
 // lock is free. The database stays as it is.
 func (s *Server) Close() error { return s.closeOf(resource.GID{}) }
@@ -426,18 +399,11 @@ func (s *Server) closeOf(self resource.GID) error {
 	for nc := range s.conns {
 		nc.Close()
 	}
-	bound := s.bound
 	s.mu.Unlock()
 	s.dropImage() // a context that reads the index asks the server, and finds that it has ended
-	for _, b := range bound {
-		b.unlisten()
-	}
+	s.node.Stop()
 	s.busy.Wait()
 	s.dropImage() // the index may have been made meanwhile
 	s.ends(handOver)
-	var err error
-	for _, b := range bound {
-		err = errors.Join(err, b.unlock())
-	}
-	return err
+	return s.node.Unlock()
 }

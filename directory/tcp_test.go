@@ -5,14 +5,11 @@ package directory
 import (
 	"context"
 	"errors"
-	"io"
-	"net"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/rocl-go/rocl/directory/internal/wire"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -43,18 +40,6 @@ func TestTCP(t *testing.T) {
 	if a, err := c.Find(ctx, l); err != nil || a.ID != id {
 		t.Fatalf("found %v: %v", a.ID, err)
 	}
-	nc, err := net.Dial("tcp", strings.TrimPrefix(at, "tcp://"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer nc.Close()
-	if _, err := nc.Write(append(make([]byte, tcpNonce+tcpProof), wire.Greeting(wire.KindAsk)...)); err != nil {
-		t.Fatal(err)
-	}
-	_ = nc.SetReadDeadline(time.Now().Add(10 * time.Second))
-	if b, err := io.ReadAll(nc); len(b) != len(tcpHello)+tcpNonce {
-		t.Errorf("a stranger is told %d bytes: %v", len(b), err)
-	}
 	for _, bad := range []string{"tcp://0.0.0.0:0", "tcp://192.0.2.1:0", "tcp://127.0.0.1", "127.0.0.1:0", "tcp://%zz"} {
 		if at, err := s.ListenTCP(bad); err == nil {
 			t.Errorf("%s is served at %s", bad, at)
@@ -71,43 +56,5 @@ func TestTCP(t *testing.T) {
 	}
 	if _, err := DialSocket(strings.Repeat("x", 200))(ctx); err == nil || !strings.Contains(err.Error(), "107") {
 		t.Errorf("a long path: %v", err)
-	}
-}
-
-// Silent connections keep no client out of a TCP port: their number is limited, and the oldest one
-// is closed.
-func TestSilentStrangers(t *testing.T) {
-	path := sock(t)
-	s := serve(t, path)
-	at, err := s.ListenTCP("tcp://127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for range 2 * maxStrangers {
-		nc, err := net.Dial("tcp", strings.TrimPrefix(at, tcpScheme))
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer nc.Close()
-		if _, err := io.ReadFull(nc, make([]byte, len(tcpHello)+tcpNonce)); err != nil { // the connection is being served
-			t.Fatal(err)
-		}
-		if n := s.strangers.Len(); n > maxOfSource {
-			t.Fatalf("%d strangers of one address", n)
-		}
-	}
-	var clients []*Client
-	for range maxOfSource + 1 { // clients that know the key do not count
-		c, err := Join(t.Context(), DialSocket(at+"?node="+path+nodeSuffix))
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer c.Close()
-		clients = append(clients, c)
-	}
-	for _, c := range clients {
-		if _, err := c.Lookup(t.Context(), c.Self()); !errors.Is(err, ErrNotFound) {
-			t.Fatal(err)
-		}
 	}
 }

@@ -99,7 +99,7 @@ func (s *Server) terms() Terms {
 	t := s.told
 	t.level = level
 	if len(t.Keys) == 0 {
-		k := s.id.linkKey()
+		k := s.id.LinkKey()
 		t.Keys = [][]byte{k[:]}
 	}
 	return t

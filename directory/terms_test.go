@@ -46,7 +46,7 @@ func TestTermsTravel(t *testing.T) {
 func TestTermsChange(t *testing.T) {
 	path := sock(t)
 	s := serve(t, path)
-	own := s.id.linkKey()
+	own := s.id.LinkKey()
 	heard := make(chan Terms, 1000)
 	c, err := Join(t.Context(), DialSocket(path), WithTerms(func(t Terms) { heard <- t }))
 	if err != nil {

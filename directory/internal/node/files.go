@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package directory
+package node
 
 import (
 	"context"
@@ -11,42 +11,26 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"strings"
 	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 )
 
-// ErrOccupied is returned when the path of a file of the directory is taken by a file that the
-// directory did not make and may not remove.
-var ErrOccupied = errors.New("rocl: the directory's path is occupied")
-
-// errServed says that a process accepts connections at the socket's path.
-var errServed = fmt.Errorf("%w: its socket accepts connections", ErrInUse)
-
 // Suffixes of the socket's path for the files beside the socket.
 const (
-	lockSuffix = ".lock"
-	nodeSuffix = ".node"
+	lockSuffix   = ".lock"
+	nodeSuffix   = ".node"
+	memberSuffix = ".member"
 )
 
-// sideMost limits what is read of a file beside the socket. Labels have at most 16 KiB, in base64.
-const sideMost = 64 << 10
+// maxFile limits what is read of a file beside the socket. Labels have at most 16 KiB, in base64.
+const maxFile = 64 << 10
 
-// place returns path in a form that every call takes for a file system path. Package net takes a
-// leading @ for one of the kernel's abstract names, which any user may take.
-func place(path string) string {
-	if strings.HasPrefix(path, "@") {
-		return "./" + path
-	}
-	return path
-}
-
-// openSide opens a file beside the socket. It follows no symbolic link and does not wait for the
+// openFile opens a file beside the socket. It follows no symbolic link and does not wait for the
 // other end of a pipe. It returns ErrOccupied for anything but a regular file, and ErrUntrusted for
 // a file of another user or one that other users can access.
-func openSide(path string, flags int) (*os.File, error) {
+func openFile(path string, flags int) (*os.File, error) {
 	f, err := os.OpenFile(path, flags|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)
 	if errors.Is(err, unix.ELOOP) {
 		return nil, fmt.Errorf("directory: opening %s: %w: it is a symbolic link", path, ErrOccupied)
@@ -75,16 +59,16 @@ func openSide(path string, flags int) (*os.File, error) {
 	return f, nil
 }
 
-// readSide returns the content of a file beside the socket.
-func readSide(path string) ([]byte, error) {
-	f, err := openSide(path, os.O_RDONLY)
+// readFile returns the content of a file beside the socket.
+func readFile(path string) ([]byte, error) {
+	f, err := openFile(path, os.O_RDONLY)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	b, err := io.ReadAll(io.LimitReader(f, sideMost+1))
-	if err == nil && len(b) > sideMost {
-		err = fmt.Errorf("%w: it has more than %d bytes", ErrOccupied, sideMost)
+	b, err := io.ReadAll(io.LimitReader(f, maxFile+1))
+	if err == nil && len(b) > maxFile {
+		err = fmt.Errorf("%w: it has more than %d bytes", ErrOccupied, maxFile)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("directory: reading %s: %w", path, err)
@@ -92,10 +76,10 @@ func readSide(path string) ([]byte, error) {
 	return b, nil
 }
 
-// writeSide replaces a file beside the socket as a whole: after a crash there is the old file or
+// writeFile replaces a file beside the socket as a whole: after a crash there is the old file or
 // the new one. It does not change the target of a symbolic link.
-func writeSide(path string, content []byte) error {
-	if err := mayHave(len(content)); err != nil {
+func writeFile(path string, content []byte) error {
+	if err := checkSize(len(content)); err != nil {
 		return fmt.Errorf("directory: writing %s: %w", path, err)
 	}
 	f, err := os.CreateTemp(filepath.Dir(path), ".rocl-node-*")
@@ -114,13 +98,13 @@ func writeSide(path string, content []byte) error {
 	return nil
 }
 
-// overwriteSide writes b over the bytes of a file at offset at.
-func overwriteSide(path string, b []byte, at int) error {
-	f, err := openSide(path, os.O_WRONLY)
+// overwriteFile writes b over the bytes of a file at offset at.
+func overwriteFile(path string, b []byte, at int) error {
+	f, err := openFile(path, os.O_WRONLY)
 	if err != nil {
 		return err
 	}
-	if err = mayHave(at + len(b)); err == nil {
+	if err = checkSize(at + len(b)); err == nil {
 		_, err = f.WriteAt(b, int64(at))
 	}
 	if err = errors.Join(err, f.Close()); err != nil {
@@ -129,9 +113,9 @@ func overwriteSide(path string, b []byte, at int) error {
 	return nil
 }
 
-// mayHave returns an error if the process may not write a file of n bytes. The kernel would send
+// checkSize returns an error if the process may not write a file of n bytes. The kernel would send
 // the process SIGXFSZ, which ends it.
-func mayHave(n int) error {
+func checkSize(n int) error {
 	var most unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_FSIZE, &most); err == nil && uint64(n) > most.Cur {
 		return fmt.Errorf("%w: files of this process may have %d bytes (ulimit -f), %d are wanted", unix.EFBIG, most.Cur, n)
@@ -139,9 +123,9 @@ func mayHave(n int) error {
 	return nil
 }
 
-// vacate makes the socket's path free. It removes only a socket that no process serves. The node's
+// freePath makes the socket's path free. It removes only a socket that no process serves. The node's
 // lock must be held.
-func vacate(path string) error {
+func freePath(path string) error {
 	fi, err := os.Lstat(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -192,4 +176,16 @@ func bind(path string) (*net.UnixListener, error) {
 		return nil, fmt.Errorf("directory: listening at %s: %w", path, err)
 	}
 	return ln.(*net.UnixListener), nil
+}
+
+// isFile reports whether the file at path is the one that fi describes.
+func isFile(path string, fi fs.FileInfo) bool {
+	now, err := os.Lstat(path)
+	return err == nil && fi != nil && os.SameFile(now, fi)
+}
+
+// isOpen reports whether f is the file at path.
+func isOpen(path string, f *os.File) bool {
+	fi, err := f.Stat()
+	return err == nil && isFile(path, fi)
 }

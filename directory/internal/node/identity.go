@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package directory
+package node
 
 import (
 	"crypto/hmac"
 	"crypto/rand"
 	"crypto/sha256"
+	"encoding/base64"
 	"encoding/binary"
 	"encoding/hex"
 	"errors"
@@ -22,17 +23,20 @@ import (
 // given twice.
 type Identity struct {
 	Node  resource.NodeID
-	Epoch uint64   // 24 bits; one for each server of the node since boot
-	key   [32]byte // secret; known to processes that can read PATH.node
-	// labels are those that the node was given last.
-	labels Labels
+	Epoch uint64 // 24 bits; one for each server of the node since boot
+	// Labels is the wire form of the labels that the node was given last. It is empty if there are
+	// none. This package does not look into it.
+	Labels []byte
+	key    [32]byte      // secret; known to processes that can read PATH.node
 	count  atomic.Uint64 // contexts that were given a number by this server
 }
 
-const nodeMark = "rocl node " // the text that an identity's file begins with
+const labelPrefix = "labels " // the text that the line of labels begins with
 
-// epochMost is the last epoch of a node; after it the node is a new one.
-const epochMost = 1<<24 - 1
+const nodePrefix = "rocl node " // the text that an identity's file begins with
+
+// maxEpoch is the last epoch of a node; after it the node is a new one.
+const maxEpoch = 1<<24 - 1
 
 // NewIdentity makes an identity that is stored nowhere, for nodes in memory.
 func NewIdentity() *Identity {
@@ -44,8 +48,8 @@ func NewIdentity() *Identity {
 	return id
 }
 
-// next returns the number of a new context. It fails after 16 million.
-func (i *Identity) next() (resource.GID, error) {
+// Next returns the number of a new context. It fails after 16 million.
+func (i *Identity) Next() (resource.GID, error) {
 	n := i.count.Add(1)
 	if n >= 1<<24 {
 		return resource.GID{}, errors.New("directory: this server has given out all its numbers; restart it")
@@ -53,15 +57,15 @@ func (i *Identity) next() (resource.GID, error) {
 	return resource.MakeGID(i.Node, i.Epoch<<24|n, 0), nil
 }
 
-// token returns the proof, for any server of this node, that g was given by this node.
-func (i *Identity) token(g resource.GID) (t [32]byte) {
+// Token returns the proof, for any server of this node, that g was given by this node.
+func (i *Identity) Token(g resource.GID) (t [32]byte) {
 	var b [16]byte
 	resource.PutGID(b[:], g)
 	return i.derive("token", b[:])
 }
 
-// linkKey returns the key that the contexts of this node prove to each other to know.
-func (i *Identity) linkKey() [32]byte { return i.derive("link", nil) }
+// LinkKey returns the key that the contexts of this node prove to each other to know.
+func (i *Identity) LinkKey() [32]byte { return i.derive("link", nil) }
 
 // derive returns a secret for one purpose, computed from the node's key.
 func (i *Identity) derive(what string, of []byte) (t [32]byte) {
@@ -84,25 +88,25 @@ func bootID() string {
 // loadIdentity reads the identity at path and begins its next epoch. If there is none of this boot,
 // it makes one. labels, unless nil, replace the stored ones. If they cannot be written, unkept says
 // why. The node's lock must be held.
-func loadIdentity(path string, labels *Labels) (id *Identity, unkept, err error) {
+func loadIdentity(path string, labels []byte) (id *Identity, unkept, err error) {
 	id, err = readIdentity(path)
 	if err != nil {
 		return nil, nil, err
 	}
-	was := id
-	if id == nil || id.Epoch >= epochMost {
+	without := id // with the labels that were stored before
+	if id == nil || id.Epoch >= maxEpoch {
 		id = NewIdentity()
 	} else {
-		was = &Identity{Node: id.Node, Epoch: id.Epoch + 1, key: id.key, labels: id.labels}
+		without = &Identity{Node: id.Node, Epoch: id.Epoch + 1, key: id.key, Labels: id.Labels}
 		id.Epoch++
 	}
 	if labels != nil {
-		id.labels = *labels
+		id.Labels = labels
 	}
 	if err = writeIdentity(path, id); err == nil || id.Epoch == 1 {
 		return id, nil, err
 	}
-	if e := writeIdentity(path, was); e != nil {
+	if e := writeIdentity(path, without); e != nil {
 		return nil, nil, e
 	}
 	return id, err, nil // the next server gets the labels that were stored before
@@ -111,14 +115,14 @@ func loadIdentity(path string, labels *Labels) (id *Identity, unkept, err error)
 // readIdentity returns the identity in the file at path. It returns nil for an identity of another
 // boot and for a malformed one: then the node is a new one.
 func readIdentity(path string) (*Identity, error) {
-	b, err := readNode(path)
+	b, err := readNodeFile(path)
 	if err != nil || len(b) == 0 {
 		return nil, err
 	}
 	var node, epoch uint64
 	var boot, key string
-	first, rest, _ := strings.Cut(string(b), "\n")
-	if n, err := fmt.Sscanf(first, nodeMark+"%x boot %s epoch %d key %s", &node, &boot, &epoch, &key); err != nil || n != 4 {
+	first, second, _ := strings.Cut(string(b), "\n")
+	if n, err := fmt.Sscanf(first, nodePrefix+"%x boot %s epoch %d key %s", &node, &boot, &epoch, &key); err != nil || n != 4 {
 		return nil, nil
 	}
 	id := &Identity{Node: resource.NodeID(node), Epoch: epoch}
@@ -127,18 +131,18 @@ func readIdentity(path string) (*Identity, error) {
 		return nil, nil
 	}
 	copy(id.key[:], k)
-	id.labels = parseLabels(rest)
+	id.Labels = parseLabels(second)
 	return id, nil
 }
 
-// readNode returns the content of the file PATH.node at path: nil if there is no file, an identity,
+// readNodeFile returns the content of the file PATH.node at path: nil if there is no file, an identity,
 // or the note of a second path. Any other file is an error.
-func readNode(path string) ([]byte, error) {
-	b, err := readSide(path)
+func readNodeFile(path string) ([]byte, error) {
+	b, err := readFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
-	if err == nil && len(b) > 0 && !strings.HasPrefix(string(b), nodeMark) && !strings.HasPrefix(string(b), also) {
+	if err == nil && len(b) > 0 && !strings.HasPrefix(string(b), nodePrefix) && !strings.HasPrefix(string(b), secondPrefix) {
 		err = fmt.Errorf("directory: reading %s: %w: it is not a node's identity", path, ErrOccupied)
 	}
 	return b, err
@@ -146,13 +150,34 @@ func readNode(path string) ([]byte, error) {
 
 // file returns the content of PATH.node. Its size does not change with the epoch.
 func (i *Identity) file() []byte {
-	return fmt.Appendf(nil, nodeMark+"%012x boot %s epoch %08d key %x\n%s", uint64(i.Node), bootID(), i.Epoch, i.key, i.labels.line())
+	return fmt.Appendf(nil, nodePrefix+"%012x boot %s epoch %08d key %x\n%s", uint64(i.Node), bootID(), i.Epoch, i.key, i.labelLine())
+}
+
+// labelLine returns the line of PATH.node that has the labels, "" if there are none.
+func (i *Identity) labelLine() string {
+	if len(i.Labels) == 0 {
+		return ""
+	}
+	return labelPrefix + base64.StdEncoding.EncodeToString(i.Labels) + "\n"
+}
+
+// parseLabels returns the labels in a line of PATH.node. A malformed line has none.
+func parseLabels(line string) []byte {
+	text, ok := strings.CutPrefix(strings.TrimSuffix(line, "\n"), labelPrefix)
+	if !ok {
+		return nil
+	}
+	b, err := base64.StdEncoding.DecodeString(text)
+	if err != nil {
+		return nil
+	}
+	return b
 }
 
 // writeIdentity writes id to path. If only the epoch is new, it is written in place, which needs no
 // disk space.
 func writeIdentity(path string, id *Identity) error {
-	now, err := readNode(path)
+	now, err := readNodeFile(path)
 	if err != nil {
 		return err
 	}
@@ -166,10 +191,10 @@ func writeIdentity(path string, id *Identity) error {
 			to--
 		}
 		if to-from <= len("00000000") { // one call writes all of it or nothing
-			return overwriteSide(path, want[from:to], from)
+			return overwriteFile(path, want[from:to], from)
 		}
 	}
-	return writeSide(path, want)
+	return writeFile(path, want)
 }
 
 // Sibling makes the identity of another node whose contexts trust those of i, because it has the

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package directory
+package node
 
 import (
 	"bytes"
@@ -159,18 +159,12 @@ func TestOtherUsersDirectory(t *testing.T) {
 			thief := impostorAt(t, path)
 			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 			defer cancel()
-			_, err := DialSocket(path)(ctx)
+			_, err := Dial(ctx, path)
 			if !errors.Is(err, ErrUntrusted) || errors.Is(err, ErrNoDirectory) {
 				t.Errorf("dialled: %v", err)
 			}
 			names(t, err, filepath.Dir(path))
-			if _, err := JoinNode(ctx, path, NewServer().log, nil); !errors.Is(err, ErrUntrusted) {
-				t.Errorf("joined: %v", err)
-			}
-			if s, err := Listen(path, AsDaemon()); err == nil {
-				s.Close()
-				t.Error("served")
-			}
+			_ = refused(t, path, true)
 			if _, err := askToYield(ctx, path); !errors.Is(err, ErrUntrusted) {
 				t.Errorf("asked for the lock: %v", err)
 			}
@@ -186,7 +180,7 @@ func TestRootUsesUsersDirectory(t *testing.T) {
 	own := filepath.Join(sticky(t), "own")
 	asNobody(t, func() error { return os.Mkdir(own, 0o700) })
 	impostorAt(t, filepath.Join(own, "d.sock"))
-	nc, err := DialSocket(filepath.Join(own, "d.sock"))(t.Context())
+	nc, err := Dial(t.Context(), filepath.Join(own, "d.sock"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -203,26 +197,21 @@ func TestOtherUsersFiles(t *testing.T) {
 			asNobody(t, func() error {
 				return writeIdentity(path+suffix, id)
 			})
-			s, err := Listen(path)
-			if err == nil {
-				s.Close()
-			}
-			names(t, err, path+suffix)
-			_, err = DialSocket("tcp://127.0.0.1:1?node=" + path + suffix)(t.Context())
+			names(t, refused(t, path, false), path+suffix)
+			_, err := Dial(t.Context(), "tcp://127.0.0.1:1?node="+path+suffix)
 			if !errors.Is(err, ErrUntrusted) {
 				t.Errorf("the key of another user's file is used: %v", err)
 			}
 		})
 	}
 	path := filepath.Join(sticky(t), "d.sock")
-	serve(t, path).Close()
+	if err := serve(t, path, false).close(); err != nil {
+		t.Fatal(err)
+	}
 	if err := os.Chmod(path+nodeSuffix, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	s, err := Listen(path)
-	if err == nil {
-		s.Close()
-	}
+	err := refused(t, path, false)
 	if names(t, err, path+nodeSuffix); !errors.Is(err, ErrUntrusted) {
 		t.Errorf("a key that all can read is used: %v", err)
 	}
@@ -232,8 +221,8 @@ func TestOtherUsersFiles(t *testing.T) {
 // whatever that server does.
 func TestFalseTCPServers(t *testing.T) {
 	path := sock(t)
-	s := serve(t, path)
-	proper, err := s.ListenTCP("tcp://127.0.0.1:0")
+	s := serve(t, path, false)
+	proper, err := s.OpenTCP("tcp://127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -283,40 +272,39 @@ func TestFalseTCPServers(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			over := make(chan int64, 10)
+			further := make(chan int64, 10) // bytes that the server received after all that it read itself
 			i := impostorOf(t, ln, func(nc net.Conn, got io.Writer) {
 				serve(nc)
 				_ = nc.(*net.TCPConn).CloseWrite()
 				n, _ := io.Copy(io.Discard, nc)
-				over <- n
+				further <- n
 			})
 			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 			defer cancel()
-			_, err = Join(ctx, DialSocket(tcpScheme+ln.Addr().String()+"?node="+path+nodeSuffix))
-			if err == nil || errors.Is(err, ErrNoDirectory) {
-				t.Errorf("joined: %v", err)
+			if _, err = Dial(ctx, tcpScheme+ln.Addr().String()+"?node="+path+nodeSuffix); err == nil || errors.Is(err, ErrNoDirectory) {
+				t.Errorf("connected: %v", err)
 			}
 			i.all()
-			if n := <-over; n > tcpNonce+32 {
+			if n := <-further; n > tcpNonce+32 {
 				t.Errorf("it was sent %d bytes more than the proof", n-tcpNonce-32)
 			}
 		})
 	}
-	if n := s.Stats().Contexts; n != 0 {
-		t.Errorf("%d contexts have joined", n)
+	if n := s.served.Load(); n != 0 {
+		t.Errorf("the proper server has served %d connections", n)
 	}
 }
 
 // A server that is silent over TCP keeps its client waiting for a limited time.
 func TestSilentTCPServer(t *testing.T) {
 	path := sock(t)
-	serve(t, path)
+	serve(t, path, false)
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	impostorOf(t, ln, func(nc net.Conn, got io.Writer) { _, _ = io.Copy(got, nc) })
-	nc, err := dialTCPWithin(tcpScheme+ln.Addr().String()+"?node="+path+nodeSuffix, 50*time.Millisecond)(context.Background())
+	nc, err := dialTCP(t.Context(), tcpScheme+ln.Addr().String()+"?node="+path+nodeSuffix, 50*time.Millisecond)
 	if err == nil {
 		nc.Close()
 	}

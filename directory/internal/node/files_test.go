@@ -1,26 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package directory
+package node
 
 import (
 	"errors"
 	"net"
 	"os"
 	"path/filepath"
-	"strings"
 	"syscall"
 	"testing"
 
 	"golang.org/x/sys/unix"
 )
-
-// names reports an error that does not name path.
-func names(t *testing.T, err error, path string) {
-	t.Helper()
-	if err == nil || !strings.Contains(err.Error(), path) {
-		t.Errorf("the error does not name %s: %v", path, err)
-	}
-}
 
 // A server removes nothing from the socket's path except a socket that no process serves.
 func TestServingRemovesOnlyStaleSockets(t *testing.T) {
@@ -73,19 +64,10 @@ func TestServingRemovesOnlyStaleSockets(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			for _, opts := range [][]Option{nil, {AsDaemon()}} {
-				s, err := Listen(path, opts...)
-				if err == nil {
-					s.Close()
-				}
-				names(t, err, path)
+			for _, daemon := range []bool{false, true} {
+				names(t, refused(t, path, daemon), path)
 			}
-			other, err := Listen(path + ".other")
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer other.Close()
-			names(t, other.Also(path), path)
+			names(t, serve(t, path+".other", false).OpenSecond(path), path)
 			if after, err := os.Lstat(path); err != nil || !os.SameFile(before, after) {
 				t.Errorf("it was %v and is %v: %v", before, after, err)
 			}
@@ -116,17 +98,8 @@ func TestSideFiles(t *testing.T) {
 					t.Fatal(err)
 				}
 				before, was := os.ReadFile(target)
-				s, err := Listen(path)
-				if err == nil {
-					s.Close()
-				}
-				names(t, err, side)
-				other, err := Listen(path + ".other")
-				if err != nil {
-					t.Fatal(err)
-				}
-				defer other.Close()
-				names(t, other.Also(path), side)
+				names(t, refused(t, path, false), side)
+				names(t, serve(t, path+".other", false).OpenSecond(path), side)
 				if after, is := os.ReadFile(target); string(after) != string(before) || (is == nil) != (was == nil) {
 					t.Errorf("the target was %q, %v and is %q, %v", before, was, after, is)
 				}
@@ -142,20 +115,16 @@ func TestForeignNodeFile(t *testing.T) {
 	if err := os.WriteFile(path+".node", []byte("my notes\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	s, err := Listen(path)
-	if err == nil {
-		s.Close()
-	}
-	names(t, err, path+".node")
-	other := serve(t, path+".other")
-	names(t, other.Also(path), path+".node")
+	names(t, refused(t, path, false), path+".node")
+	other := serve(t, path+".other", false)
+	names(t, other.OpenSecond(path), path+".node")
 	if b, err := os.ReadFile(path + ".node"); string(b) != "my notes\n" {
 		t.Errorf("it is %q now: %v", b, err)
 	}
 	if err := os.Remove(path + ".node"); err != nil {
 		t.Fatal(err)
 	}
-	if err := other.Also(path); err != nil {
+	if err := other.OpenSecond(path); err != nil {
 		t.Error(err)
 	}
 }
@@ -171,29 +140,25 @@ func TestStaleSocketReplaced(t *testing.T) {
 	ln.SetUnlinkOnClose(false)
 	ln.Close()
 	old := unix.Umask(0) // of the whole process: this package's tests do not run in parallel
-	s, err := Listen(path)
+	s, err := listen(path, false)
 	unix.Umask(old)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer s.Close()
+	defer s.close()
 	if fi, err := os.Lstat(path); err != nil || fi.Mode().Perm() != 0o600 {
 		t.Errorf("the socket is %v: %v", fi, err)
 	}
-	joined(t, path)
+	reach(t, path)
 }
 
 // A path that begins with @ means a file, not a name in the kernel's abstract space, which any user
 // may take.
 func TestNoAbstractNames(t *testing.T) {
 	t.Chdir(t.TempDir())
-	s, err := Listen("@d.sock")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.Close()
+	serve(t, "@d.sock", false)
 	if fi, err := os.Lstat("@d.sock"); err != nil || fi.Mode().Type() != os.ModeSocket {
 		t.Errorf("%v: %v", fi, err)
 	}
-	joined(t, "@d.sock")
+	reach(t, "@d.sock")
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package directory
+package node
 
 import (
 	"errors"
@@ -23,7 +23,7 @@ func TestDialNoSocket(t *testing.T) {
 			if err := put(path); err != nil {
 				t.Fatal(err)
 			}
-			_, err := DialSocket(path)(t.Context())
+			_, err := Dial(t.Context(), path)
 			if !errors.Is(err, ErrNoDirectory) || !errors.Is(err, ErrOccupied) || !strings.Contains(err.Error(), "it is not a socket") {
 				t.Errorf("connecting to %s: %v", what, err)
 			}
@@ -36,20 +36,17 @@ func TestDialNoSocket(t *testing.T) {
 func TestURLIsNoPath(t *testing.T) {
 	t.Chdir(t.TempDir())
 	for _, url := range []string{"unix:d.sock", "unix:///d.sock", "tcp://127.0.0.1:0"} {
-		if s, err := Listen(url); err == nil {
-			s.Close()
-			t.Errorf("%s is served", url)
-		} else if !strings.Contains(err.Error(), "a URL") {
+		if err := refused(t, url, false); err != nil && !strings.Contains(err.Error(), "a URL") {
 			t.Errorf("serving %s: %v", url, err)
 		}
 		if made, err := os.ReadDir("."); err != nil || len(made) > 0 {
 			t.Errorf("serving %s made %v (%v)", url, made, err)
 		}
 	}
-	if _, err := DialSocket("unix:d.sock")(t.Context()); err == nil || errors.Is(err, ErrNoDirectory) {
+	if _, err := Dial(t.Context(), "unix:d.sock"); err == nil || errors.Is(err, ErrNoDirectory) {
 		t.Errorf("connecting to a URL: %v", err)
 	}
-	if _, err := DialSocket("tcp://127.0.0.1:1?node=nowhere.node")(t.Context()); !errors.Is(err, os.ErrNotExist) {
+	if _, err := Dial(t.Context(), "tcp://127.0.0.1:1?node=nowhere.node"); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("connecting without the file of the node's key: %v", err)
 	}
 }

@@ -1,24 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package directory
+package node
 
 import (
-	"context"
-	"errors"
 	"fmt"
-	"io/fs"
 	"net"
 	"os"
-	"path/filepath"
 	"syscall"
-	"time"
 
+	"github.com/rocl-go/rocl/directory/internal/wire"
 	"golang.org/x/sys/unix"
 )
-
-// ErrUntrusted is returned when another user could have put a directory, or one of its files, at
-// its path. Nothing is sent to such a directory.
-var ErrUntrusted = errors.New("rocl: the directory is not trusted")
 
 // mayServe reports whether files and sockets of a user in folder dir are trusted. Those of the
 // process's own user and of root are. Root also trusts the owner of the folder, if no other user
@@ -34,9 +26,9 @@ func mayServe(uid uint32, dir string) bool {
 	return unix.Stat(dir, &st) == nil && st.Uid == uid && st.Mode&0o022 == 0
 }
 
-// private returns an error if other users can access the folder dir and so could put a socket
+// checkPrivate returns an error if other users can access the folder dir and so could put a socket
 // there.
-func private(dir string) error {
+func checkPrivate(dir string) error {
 	fi, err := os.Lstat(dir)
 	if err != nil {
 		return fmt.Errorf("directory: %w", err)
@@ -70,35 +62,14 @@ func peerOf(nc *net.UnixConn) (cred *unix.Ucred, err error) {
 	return cred, nil
 }
 
-// dialUnix connects to a server, or returns ErrUntrusted if the server is not to be trusted.
-func dialUnix(ctx context.Context, path string) (*net.UnixConn, error) {
-	if err := CheckSocket(path); err != nil {
-		return nil, err
-	}
-	if filepath.Clean(path) == builtin() {
-		if err := private(filepath.Dir(path)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return nil, err
-		}
-	}
-	var d net.Dialer
-	nc, err := d.DialContext(ctx, "unix", path)
-	for errors.Is(err, unix.EAGAIN) { // the server's queue of connections is full
-		if err := sleep(ctx, time.Millisecond); err != nil {
-			return nil, fmt.Errorf("directory: connecting to %s: %w", path, err)
-		}
-		nc, err = d.DialContext(ctx, "unix", path)
-	}
+// allowed returns an error unless the process at the other end belongs to the same user or to root.
+func allowed(nc *net.UnixConn) error {
+	cred, err := peerOf(nc)
 	if err != nil {
-		return nil, unreached(path, err)
+		return err
 	}
-	uc := nc.(*net.UnixConn)
-	cred, err := peerOf(uc)
-	if err == nil && !mayServe(cred.Uid, filepath.Dir(path)) {
-		err = fmt.Errorf("directory: connecting to %s: %w: process %d of user %d serves there", path, ErrUntrusted, cred.Pid, cred.Uid)
+	if uid := int(cred.Uid); uid != 0 && uid != os.Geteuid() {
+		return fmt.Errorf("%w: process %d is of user %d", wire.ErrDenied, cred.Pid, cred.Uid)
 	}
-	if err != nil {
-		uc.Close()
-		return nil, err
-	}
-	return uc, nil
+	return nil
 }

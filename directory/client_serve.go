@@ -19,19 +19,19 @@ func JoinNode(ctx context.Context, path string, log *slog.Logger, serve []Option
 	if IsTCP(path) { // a TCP address is that of a directory elsewhere, which this process never serves
 		return Join(ctx, DialSocket(path), opts...)
 	}
-	n := &node{path: path, log: log, opts: serve}
-	c, err := Join(ctx, DialSocket(path), append(opts, WithServe(n.serve))...)
+	o := &ownServer{path: path, log: log, opts: serve}
+	c, err := Join(ctx, DialSocket(path), append(opts, WithServe(o.serve))...)
 	if err != nil {
-		n.close(resource.GID{})
+		o.close(resource.GID{})
 		return nil, err
 	}
-	c.finish, c.here = n.close, n.serving.Load
-	n.late.Store(true)
+	c.finish, c.here = o.close, o.serving.Load
+	o.late.Store(true)
 	return c, nil
 }
 
-// node is the server that a client runs when no other process serves.
-type node struct {
+// ownServer is the server that a client runs when no other process serves.
+type ownServer struct {
 	path   string
 	log    *slog.Logger
 	opts   []Option
@@ -45,34 +45,34 @@ type node struct {
 
 // serve starts the server. It replaces one that the client ran before and that has ended. ErrInUse
 // says that another process serves.
-func (n *node) serve(ctx context.Context) error {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.closed {
+func (o *ownServer) serve(ctx context.Context) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.closed {
 		return ErrClosed
 	}
-	if n.server != nil {
-		n.server.Close() // it gave way to a daemon, or its socket was taken
-		n.server = nil
+	if o.server != nil {
+		o.server.Close() // it gave way to a daemon, or its socket was taken
+		o.server = nil
 	}
-	opts := append([]Option{WithLogger(n.log), takingOver(n.late.Load()), within(ctx)}, n.opts...)
-	s, err := Listen(n.path, opts...)
+	opts := append([]Option{WithLogger(o.log), takingOver(o.late.Load()), within(ctx)}, o.opts...)
+	s, err := Listen(o.path, opts...)
 	if err != nil {
 		return err
 	}
-	n.server = s
-	n.serving.Store(s)
-	n.log.Info("directory: serving the node", "socket", n.path, "epoch", s.id.Epoch)
+	o.server = s
+	o.serving.Store(s)
+	o.log.Info("directory: serving the node", "socket", o.path, "epoch", s.id.Epoch)
 	return nil
 }
 
 // close ends serving because the context self closes.
-func (n *node) close(self resource.GID) error {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.closed = true
-	if n.server == nil {
+func (o *ownServer) close(self resource.GID) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.closed = true
+	if o.server == nil {
 		return nil
 	}
-	return n.server.closeOf(self)
+	return o.server.closeOf(self)
 }

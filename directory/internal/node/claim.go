@@ -1,0 +1,277 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/rocl-go/rocl/directory/internal/wire"
+	"golang.org/x/sys/unix"
+)
+
+// socket is one Unix socket of a Listener, with the files beside it. Its lock is held.
+type socket struct {
+	path string
+	// note is what PATH.node contains in place of an identity: the path of which this one is a
+	// second path; or "".
+	note string
+
+	mu       sync.Mutex // guards all below
+	closed   bool       // the socket is not listened at any more, and the files may be another server's
+	ln       *net.UnixListener
+	file     fs.FileInfo // of the socket's file
+	lock     *os.File
+	nodeFile fs.FileInfo // of PATH.node
+	problem  string      // what the guard has logged last
+}
+
+// openLocked listens at the socket's path, which must be free. mu must be held.
+func (b *socket) openLocked() error {
+	ln, err := bind(b.path)
+	if err != nil {
+		return err
+	}
+	ln.SetUnlinkOnClose(false)
+	if b.file, err = os.Lstat(b.path); err != nil {
+		ln.Close()
+		return fmt.Errorf("directory: listening at %s: %w", b.path, err)
+	}
+	b.ln = ln
+	return nil
+}
+
+// unlisten ends listening and removes the socket's file, if the file is this server's.
+func (b *socket) unlisten() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.closed = true
+	if b.ln == nil {
+		return
+	}
+	if isFile(b.path, b.file) { // while ln is open, no other file can have its number
+		_ = unix.Unlink(b.path)
+	}
+	b.ln.Close()
+	b.ln = nil
+}
+
+// unlock closes the lock's file, which releases the node's lock.
+func (b *socket) unlock() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.lock.Close()
+}
+
+// Claim takes the lock of the node at path and begins the next epoch of the node's identity, which
+// it returns. It creates the folder of path (0700) if necessary. A daemon asks a context that
+// serves to give way. labels replace those of the identity; if they are nil, those stay. If they
+// cannot be written, they end with this server, and a log line says so.
+//
+// Claim fails with ErrInUse if another server serves the node, and with ErrNoDirectory if path is
+// the second path of a daemon and this process is none.
+func (l *Listener) Claim(path string, labels []byte) (*Identity, error) {
+	b, err := l.lock(path)
+	if err != nil {
+		return nil, err
+	}
+	l.mu.Lock()
+	l.sockets = []*socket{b}
+	l.mu.Unlock()
+	if first := firstPath(b.path); first != "" && !l.conf.Daemon {
+		return nil, fmt.Errorf("%w: %s is served by the daemon of %s", ErrNoDirectory, b.path, first)
+	}
+	id, unkept, err := loadIdentity(b.path+nodeSuffix, labels)
+	if unkept != nil {
+		l.conf.Log.Warn("directory: the node's labels end with this server: they cannot be kept", "err", unkept)
+	}
+	if err != nil {
+		return nil, err
+	}
+	l.id = id
+	return id, nil
+}
+
+// secondPrefix is the text that PATH.node of a second path begins with.
+const secondPrefix = "rocl also of "
+
+// firstPath returns the first path of the server for which path is a second one, or "".
+func firstPath(path string) string {
+	b, err := readFile(path + nodeSuffix)
+	if err != nil {
+		return ""
+	}
+	first, ok := strings.CutPrefix(string(b), secondPrefix)
+	if !ok {
+		return ""
+	}
+	return strings.TrimSpace(first)
+}
+
+const (
+	yieldTime = 2 * time.Second       // for how long a daemon asks a context to give way
+	dyingTime = 50 * time.Millisecond // in which the kernel closes the sockets of a killed server
+	lockStep  = 5 * time.Millisecond  // flock does not report when the lock becomes free
+)
+
+// lock takes the node's lock and makes the socket's path free, or returns ErrInUse. A daemon asks a
+// context that serves to give way.
+func (l *Listener) lock(path string) (*socket, error) {
+	if err := CheckSocket(path); err != nil {
+		return nil, err
+	}
+	path = filePath(path)
+	if err := makeFolder(path); err != nil {
+		return nil, err
+	}
+	for begun := time.Now(); ; time.Sleep(lockStep) {
+		f, err := takeLock(path)
+		if err == nil {
+			if err = freePath(path); err == nil {
+				return &socket{path: path, lock: f}, nil
+			}
+			f.Close()
+		}
+		if !errors.Is(err, wire.ErrInUse) {
+			return nil, err
+		}
+		patience := time.Duration(0)
+		if errors.Is(err, errServed) {
+			patience = dyingTime
+		}
+		if l.conf.Daemon {
+			lock, e := askToYield(l.life, path)
+			if e == nil {
+				return &socket{path: path, lock: lock}, nil
+			}
+			if errors.Is(e, ErrUntrusted) {
+				return nil, e
+			}
+			if errors.Is(e, ErrSilent) {
+				err = fmt.Errorf("directory: serving %s: %w: %w", path, wire.ErrInUse, e)
+			}
+			if patience = yieldTime; errors.Is(e, wire.ErrInUse) {
+				patience = 0
+			}
+		}
+		if time.Since(begun) >= patience {
+			return nil, err
+		}
+	}
+}
+
+// makeFolder makes the folder of the socket at path if there is none. At the default path no other
+// user may have access to the folder.
+func makeFolder(path string) error {
+	dir := filepath.Dir(path)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return fmt.Errorf("directory: making a place for the socket: %w", err)
+	}
+	if filepath.Clean(path) == defaultPath() {
+		return checkPrivate(dir)
+	}
+	return nil
+}
+
+// takeLock takes the node's lock, or returns ErrInUse if a process has it.
+func takeLock(path string) (*os.File, error) {
+	f, err := openFile(path+lockSuffix, os.O_CREATE|os.O_RDWR)
+	if err != nil {
+		return nil, err
+	}
+	var st unix.Stat_t
+	if err = unix.Fstat(int(f.Fd()), &st); err == nil && int(st.Uid) != os.Geteuid() {
+		f.Close()
+		return nil, fmt.Errorf("directory: serving %s: %w: %s is of user %d, who alone can serve there", path, ErrUntrusted, path+lockSuffix, st.Uid)
+	}
+	if err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err == nil {
+		if isOpen(path+lockSuffix, f) {
+			return f, nil
+		}
+		err = unix.EWOULDBLOCK // the file was replaced meanwhile, and the new one may be locked
+	}
+	f.Close()
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		err = wire.ErrInUse
+	}
+	return nil, fmt.Errorf("directory: serving %s: %w", path, err)
+}
+
+// askToYield asks the context that serves at path to give way, and returns the node's lock, which
+// comes over the socket. A daemon refuses with ErrInUse. ErrSilent says that the serving process
+// does not answer.
+func askToYield(ctx context.Context, path string) (*os.File, error) {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	nc, err := dialUnix(ctx, path)
+	if err != nil {
+		return nil, err
+	}
+	defer nc.Close()
+	_ = nc.SetDeadline(time.Now().Add(time.Second))
+	if _, err := nc.Write(wire.Greeting(wire.KindYield)); err != nil {
+		return nil, err
+	}
+	m, fd, err := wire.ReceiveDescriptor(nc)
+	switch {
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return nil, fmt.Errorf("%w: %s", ErrSilent, processAt(nc))
+	case err != nil:
+		return nil, err
+	case fd < 0:
+		return nil, fmt.Errorf("%w: no lock came", wire.ErrProtocol)
+	case m.Type != wire.MsgDone:
+		unix.Close(fd)
+		return nil, fmt.Errorf("%w: message type %d", wire.ErrProtocol, m.Type)
+	}
+	f := os.NewFile(uintptr(fd), path+lockSuffix)
+	if !isOpen(path+lockSuffix, f) {
+		f.Close()
+		return nil, fmt.Errorf("%w: what came is not the node's lock", wire.ErrProtocol)
+	}
+	return f, nil
+}
+
+// CanHandOver reports whether HandOver gives the whole node away: there is one socket.
+func (l *Listener) CanHandOver() bool { return len(l.all()) == 1 }
+
+// HandOver stops listening at the first socket and passes the descriptor of the node's lock to
+// send, so that no third process can take the lock in between. The guard leaves the files as they
+// are from now on.
+func (l *Listener) HandOver(send func(lock int) error) error {
+	b := l.first()
+	b.unlisten()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return send(int(b.lock.Fd()))
+}
+
+// processAt describes the process at the other end of nc: its number, its name, and whether it is
+// stopped.
+func processAt(nc *net.UnixConn) string {
+	cred, err := peerOf(nc)
+	if err != nil || cred.Pid <= 0 {
+		return "a process of another container"
+	}
+	who := fmt.Sprintf("process %d", cred.Pid)
+	b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", cred.Pid)) // number (name) state …
+	head, tail, ok := bytes.Cut(b, []byte("("))
+	end := bytes.LastIndexByte(tail, ')')
+	if !ok || len(head) == 0 || end < 0 || end+2 >= len(tail) {
+		return who
+	}
+	who = fmt.Sprintf("%s (%s)", who, tail[:end])
+	if state := tail[end+2]; state == 'T' || state == 't' {
+		who += ", which is stopped"
+	}
+	return who
+}

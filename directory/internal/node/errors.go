@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/rocl-go/rocl/directory/internal/wire"
+)
+
+// Errors of this package. Package directory exports them and says what each means.
+var (
+	ErrNoDirectory = errors.New("rocl: no directory serves this node")
+	ErrSilent      = errors.New("rocl: the directory does not answer")
+	ErrOccupied    = errors.New("rocl: the directory's path is occupied")
+	ErrUntrusted   = errors.New("rocl: the directory is not trusted")
+)
+
+var (
+	// errServed says that a process accepts connections at the socket's path.
+	errServed = fmt.Errorf("%w: its socket accepts connections", wire.ErrInUse)
+	// errDisplaced says that another server has the node's files.
+	errDisplaced = fmt.Errorf("%w: the files of this one were removed while it served, and another has taken its place", wire.ErrInUse)
+	// errProof says that a proof of the other end is wrong.
+	errProof = errors.New("it does not know the node's key")
+)

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"io"
+	"net"
+	"strings"
+	"testing"
+	"time"
+)
+
+// A client at a TCP port that does not prove that it knows the node's key is told nothing but the
+// server's nonce.
+func TestTCPStranger(t *testing.T) {
+	path := sock(t)
+	s := serve(t, path, false)
+	at, err := s.OpenTCP("tcp://127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	reach(t, at+"?node="+path+nodeSuffix)
+	nc, err := net.Dial("tcp", strings.TrimPrefix(at, tcpScheme))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	if _, err := nc.Write(make([]byte, tcpNonce+tcpProof+8)); err != nil {
+		t.Fatal(err)
+	}
+	_ = nc.SetReadDeadline(time.Now().Add(10 * time.Second))
+	if b, err := io.ReadAll(nc); len(b) != len(tcpHello)+tcpNonce {
+		t.Errorf("a stranger is told %d bytes: %v", len(b), err)
+	}
+	if n := s.served.Load(); n != 1 {
+		t.Errorf("%d connections were served", n)
+	}
+}
+
+// Silent connections keep no client out of a TCP port: their number is limited, and the oldest one
+// is closed.
+func TestSilentStrangers(t *testing.T) {
+	path := sock(t)
+	s := serve(t, path, false)
+	at, err := s.OpenTCP("tcp://127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 * maxUnproved {
+		nc, err := net.Dial("tcp", strings.TrimPrefix(at, tcpScheme))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer nc.Close()
+		if _, err := io.ReadFull(nc, make([]byte, len(tcpHello)+tcpNonce)); err != nil { // the connection is being served
+			t.Fatal(err)
+		}
+		if n := s.unproved.Len(); n > maxUnprovedOfSource {
+			t.Fatalf("%d unproved connections of one address", n)
+		}
+	}
+	for range maxUnprovedOfSource + 1 { // connections that have proved to know the key do not count
+		nc, err := Dial(t.Context(), at+"?node="+path+nodeSuffix)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer nc.Close()
+	}
+	reach(t, at+"?node="+path+nodeSuffix)
+}
