@@ -44,7 +44,8 @@ func Inline() Option {
 // InPool makes the handlers of a call run in a pool, which limits how many run at a time and sets
 // their order. A request for which the pool has no room fails with ErrBusy. A pool that waits when
 // it is full (pool.WaitWhenFull) delays all requests to the server instead, also those of other
-// calls. Then the server's mailbox fills, and callers wait.
+// calls. Then the server's mailbox fills, and callers wait. A request leaves the queue as soon as its
+// caller cancels or ends, or its deadline is over.
 //
 // The deadline of a unit is the caller's. Its key, for a pool of policy pool.Keyed, is the caller:
 // the calls of one client run one after another, in order. The pool must not be closed before the
@@ -103,18 +104,13 @@ func (p *place) isReceiver() bool {
 
 // submit gives the request to a pool. It returns the same as start.
 func (r *request) submit() (waits context.Context) {
-	id := r.ctx.info.Caller
-	u := pool.Unit{Run: func(context.Context) { r.run() }, Key: uint64(id.Serial())<<32 ^ id.Ctx() ^ uint64(id.Node())}
-	u.Priority = r.method.place.priority
-	u.Deadline, _ = r.ctx.Deadline()
-	p := r.method.place.pool
-	err := p.Submit(ended, u)
+	p, q := r.method.place.pool, &queued{r: r, ctx: r.ctx}
+	err := q.submit(ended, p)
 	if errors.Is(err, context.Canceled) { // the pool would wait
 		waits, done := context.WithCancel(context.Background())
-		ctx := r.ctx
 		r.s.receiver.Go(func() {
 			defer done()
-			if err := p.Submit(ctx, u); err != nil {
+			if err := q.submit(q.ctx, p); err != nil {
 				r.startElsewhere(err)
 			}
 		})

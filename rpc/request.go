@@ -148,6 +148,12 @@ func (r *request) limit() {
 	}
 }
 
+// leave ends a request whose context has ended before its handler began.
+func (r *request) leave() {
+	r.refuse(context.Cause(r.ctx))
+	r.end()
+}
+
 // run runs the handler and replies.
 func (r *request) run() {
 	isHanded := false // another goroutine replies and ends the request
