@@ -21,12 +21,12 @@ type queued struct {
 }
 
 // submit gives the request to a pool, which may wait for room until ctx ends.
-func (q *queued) submit(ctx context.Context, p *pool.Pool) error {
+func (q *queued) submit(ctx context.Context, p *pool.Pool) (*pool.Ticket, error) {
 	t, err := p.SubmitTicket(ctx, q.unit())
 	if err == nil && t.Waits() {
 		q.watch(t)
 	}
-	return err
+	return t, err
 }
 
 func (q *queued) unit() pool.Unit {
