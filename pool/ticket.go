@@ -34,6 +34,13 @@ func (p *Pool) SubmitTicket(ctx context.Context, u Unit) (*Ticket, error) {
 // Pool returns the pool in which the unit waits, or from which it was taken to run.
 func (t *Ticket) Pool() *Pool { return t.pool.Load() }
 
+// Waits reports whether the unit waits in the queue of its pool.
+func (t *Ticket) Waits() bool {
+	p := t.lock()
+	defer p.mu.Unlock()
+	return t.waits
+}
+
 // Cancel removes the unit from its pool and reports true: the unit never runs. Cancel does nothing
 // and reports false if a worker has taken the unit, or if it was cancelled before. A running unit
 // ends early only if it checks its context.

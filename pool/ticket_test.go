@@ -49,10 +49,13 @@ func TestCancel(t *testing.T) {
 	for i := range 5 {
 		tickets = append(tickets, ticket(t, p, Unit{}, func() { order = append(order, i) }))
 	}
+	if runs.Waits() || !tickets[1].Waits() {
+		t.Error("Waits is wrong about a unit")
+	}
 	if !tickets[1].Cancel() || !tickets[4].Cancel() {
 		t.Error("a unit that waits was not cancelled")
 	}
-	if tickets[1].Cancel() || runs.Cancel() {
+	if tickets[1].Cancel() || runs.Cancel() || tickets[1].Waits() {
 		t.Error("a unit was cancelled twice, or while it ran")
 	}
 	close(end)

@@ -122,7 +122,15 @@ func call[In, Out any](ctx context.Context, c *Client, provider rocl.GID, name s
 	if err != nil {
 		return out, c.failed(name, provider, err)
 	}
-	m, err := c.r.Call(ctx, provider, callID(name), b)
+	n, err := c.nest(ctx, provider, name, h.number)
+	if err != nil {
+		b.Release()
+		h.release()
+		return out, c.failed(name, provider, err)
+	}
+	n.waitFor()
+	m, err := c.r.Call(ctx, provider, n.tagOf(name), b)
+	n.end()
 	h.release()
 	if err != nil {
 		b.Release()

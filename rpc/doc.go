@@ -40,6 +40,9 @@
 // run at a time, sets their order and bounds their queue. [Server.Place] moves a call from one
 // place to another.
 //
+// Handlers may call their own server, also in a pool of one worker: see [InPool]. Only an [Inline]
+// handler may not, because its server receives no requests while it runs: see ErrDeadlock.
+//
 // # Large values
 //
 // Arguments and results above a limit ([DefaultOverflow], 1 MiB) do not travel in the message. They

@@ -45,6 +45,7 @@ type ownFuture struct {
 	ctx    context.Context
 	number uint64       // of the request
 	codec  any          // codec of the result; nil: package codec
+	nested *nested      // nil: the call is not nested
 	region *bulk.Region // memory with the arguments; nil: they are in the request
 	stop   func() bool  // ends the watch of ctx; nil: ctx does not end
 }
@@ -79,7 +80,12 @@ func start[In, Out any](ctx context.Context, f *Future[Out], in In, cfg *config)
 	if err != nil {
 		return err
 	}
-	if f.p, err = f.c.r.StartCall(ctx, f.to, callID(f.name), b); err != nil {
+	n, err := f.c.nest(ctx, f.to, f.name, h.number)
+	if err == nil {
+		f.p, err = f.c.r.StartCall(ctx, f.to, n.tagOf(f.name), b)
+	}
+	if err != nil {
+		n.end()
 		b.Release()
 		h.release()
 		f.c.cancelEnded(ctx, f.to, h.number)
@@ -87,7 +93,7 @@ func start[In, Out any](ctx context.Context, f *Future[Out], in In, cfg *config)
 	}
 	f.flags, f.in = h.flags, argumentType[In](cfg)
 	if mayEnd := ctx.Done() != nil; mayEnd || cfg.out != nil || h.region != nil {
-		f.own = &ownFuture{ctx: ctx, number: h.number, codec: cfg.out, region: h.region}
+		f.own = &ownFuture{ctx: ctx, number: h.number, codec: cfg.out, region: h.region, nested: n}
 		if mayEnd {
 			f.own.stop = context.AfterFunc(ctx, f.cancel)
 		}
@@ -99,6 +105,7 @@ func start[In, Out any](ctx context.Context, f *Future[Out], in In, cfg *config)
 func (f *Future[T]) cancel() {
 	f.p.Cancel(context.Cause(f.own.ctx))
 	f.own.release()
+	f.own.nested.end()
 	f.c.cancelEnded(f.own.ctx, f.to, f.own.number)
 }
 
@@ -115,12 +122,16 @@ func (f *Future[T]) takes() bool { return f.state.CompareAndSwap(futureOpen, fut
 
 // receive waits for the reply. The caller must have taken f.
 func (f *Future[T]) receive() {
+	if f.own != nil {
+		f.own.nested.waitFor()
+	}
 	m, err := f.p.Wait(context.Background()) // cancel ends the wait
 	var codec any
 	ctx := context.Background()
 	if f.own != nil {
 		ctx, codec = f.own.ctx, f.own.codec
 		f.own.release()
+		f.own.nested.end()
 		if f.own.stop != nil {
 			f.own.stop()
 		}

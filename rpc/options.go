@@ -35,8 +35,9 @@ func newConfig(opts []Option) (c config) {
 }
 
 // Inline makes the goroutine that receives requests run the handler. This is the quickest way, for
-// handlers that return at once. A handler that waits delays all requests to its server, and a
-// handler that calls its own server waits for ever. Inline is not for streams.
+// handlers that return at once. A handler that waits delays all requests to its server. If it calls
+// its own server with the context that it was given, the call fails with ErrDeadlock. Inline is not
+// for streams.
 func Inline() Option {
 	return func(c *config) { c.place = place{isInline: true} }
 }
@@ -44,7 +45,15 @@ func Inline() Option {
 // InPool makes the handlers of a call run in a pool, which limits how many run at a time and sets
 // their order. A request for which the pool has no room fails with ErrBusy. A pool that waits when
 // it is full (pool.WaitWhenFull) delays all requests to the server instead, also those of other
-// calls. Then the server's mailbox fills, and callers wait.
+// calls. Then the server's mailbox fills, and callers wait. A request leaves the queue as soon as its
+// caller cancels or ends, or its deadline is over.
+//
+// A handler keeps its worker while it waits for a call. If it calls a server of its own process,
+// with its own context, and the called handler has its place in the same pool, that handler runs at
+// once, in a goroutine of its own. So a pool of one worker may call itself. This holds across
+// several servers of the process, but not by way of another process: there a call can wait for its
+// own end, until its deadline. A [Future] is such a call when the handler waits for it; until then
+// it waits for a worker.
 //
 // The deadline of a unit is the caller's. Its key, for a pool of policy pool.Keyed, is the caller:
 // the calls of one client run one after another, in order. The pool must not be closed before the
@@ -103,18 +112,17 @@ func (p *place) isReceiver() bool {
 
 // submit gives the request to a pool. It returns the same as start.
 func (r *request) submit() (waits context.Context) {
-	id := r.ctx.info.Caller
-	u := pool.Unit{Run: func(context.Context) { r.run() }, Key: uint64(id.Serial())<<32 ^ id.Ctx() ^ uint64(id.Node())}
-	u.Priority = r.method.place.priority
-	u.Deadline, _ = r.ctx.Deadline()
-	p := r.method.place.pool
-	err := p.Submit(ended, u)
+	p, q := r.method.place.pool, &queued{r: r, ctx: r.ctx}
+	if n := r.nested; n != nil && n.from.occupies(p, r.method) {
+		q.runNested(n, p)
+		return nil
+	}
+	_, err := q.submit(ended, p)
 	if errors.Is(err, context.Canceled) { // the pool would wait
 		waits, done := context.WithCancel(context.Background())
-		ctx := r.ctx
 		r.s.receiver.Go(func() {
 			defer done()
-			if err := p.Submit(ctx, u); err != nil {
+			if _, err := q.submit(q.ctx, p); err != nil {
 				r.startElsewhere(err)
 			}
 		})

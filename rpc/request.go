@@ -24,6 +24,7 @@ type request struct {
 	came   time.Time               // zero: the call is not timed
 	stop   context.CancelCauseFunc // ends ctx; nil: only the end of the caller ends it
 	caller *caller
+	nested *nested // nil: a handler of this process does not wait for the call
 	// results of a stream; nil for other calls.
 	results *results
 	pulled  *pulled // the arguments, if they were elsewhere
@@ -35,13 +36,18 @@ type request struct {
 // of one caller and call that have no limits and no metadata share one.
 type handlerContext struct {
 	context.Context
-	info Info
+	info   Info
+	method *method
+	outer  *handlerContext // of the handler that makes the call; nil: the call is not nested
 }
 
 // Value returns the value of a key. The key of InfoFrom gives the Info of the call.
 func (c *handlerContext) Value(key any) any {
-	if key == (infoKey{}) {
+	switch key {
+	case infoKey{}:
 		return &c.info
+	case handlerKey{}:
+		return c
 	}
 	return c.Context.Value(key)
 }
@@ -97,7 +103,14 @@ func (r *request) parse() (err error) {
 		r.s.log.Warn("rpc: a request that cannot be read", "server", r.s.ID(), "from", r.m.From(), "error", err)
 		return err
 	}
-	m := (*r.s.names.Load())[r.m.Tag()]
+	id := r.m.Tag()
+	if id == tagNested || id == tagWithin {
+		if r.nested, err = nestedIn(r.m, r.h.number); err != nil {
+			return err
+		}
+		id = r.nested.id
+	}
+	m := (*r.s.names.Load())[id]
 	if m == nil {
 		r.s.unknown.Add(1)
 		return ErrUnknownCall
@@ -122,7 +135,10 @@ func (r *request) parse() (err error) {
 	if meta == nil && !r.isLimited() {
 		r.ctx = r.caller.plain(r.s, m)
 	} else {
-		r.ctx = &handlerContext{r.caller.ctx, Info{m.name, r.m.From(), r.s.ID(), meta}}
+		r.ctx = &handlerContext{Context: r.caller.ctx, info: Info{m.name, r.m.From(), r.s.ID(), meta}, method: m}
+	}
+	if r.nested != nil { // it has a number, and so a context of its own
+		r.ctx.outer = r.nested.from
 	}
 	return nil
 }
@@ -146,6 +162,12 @@ func (r *request) limit() {
 	if r.h.number != 0 {
 		r.s.callers.begin(r)
 	}
+}
+
+// leave ends a request whose context has ended before its handler began.
+func (r *request) leave() {
+	r.refuse(context.Cause(r.ctx))
+	r.end()
 }
 
 // run runs the handler and replies.

@@ -74,6 +74,7 @@ func NewServer(ctx context.Context, c *rocl.Context, a rocl.Attributes, opts ...
 	if err := Register(s, ownStats, func(context.Context, struct{}) ([]MethodStats, error) { return s.Stats(), nil }); err != nil {
 		return nil, err
 	}
+	localServers.Store(s.ID(), s)
 	s.receiver.Go(s.receive)
 	return s, nil
 }
@@ -91,6 +92,7 @@ func (s *Server) Resource() *rocl.Resource { return s.r }
 func (s *Server) Close(ctx context.Context) error {
 	err := s.running.close(ctx)
 	s.end(ErrClosed)
+	localServers.Delete(s.ID())
 	s.leavePools()
 	if e := s.r.Close(); err == nil { // also if ctx has ended
 		err = e
@@ -200,11 +202,12 @@ func (s *Server) receive() {
 	}
 }
 
-// controls handles messages that are not requests until ctx ends, while a pool has no room. So
-// later requests wait in the mailbox, in order, and running calls can be cancelled and get results.
+// controls handles messages that do not wait for room until ctx ends, while a pool has none. So
+// later requests wait in the mailbox, in order. Running calls can be cancelled, get results, and
+// make nested calls.
 func (s *Server) controls(ctx context.Context) {
 	for ctx.Err() == nil {
-		m, err := s.r.Recv(ctx, rocl.Tags(0, firstCall-1))
+		m, err := s.r.Recv(ctx, rocl.Tags(0, tagNested))
 		if err == nil {
 			s.control(m)
 		} else if errors.Is(err, rocl.ErrClosed) {
@@ -213,7 +216,7 @@ func (s *Server) controls(ctx context.Context) {
 	}
 }
 
-// control handles m if it is not a request, and reports whether it did.
+// control handles m if it does not wait for room, and reports whether it did.
 func (s *Server) control(m *rocl.Message) bool {
 	switch {
 	case m.IsGone():
@@ -222,6 +225,9 @@ func (s *Server) control(m *rocl.Message) bool {
 		s.callers.cancel(s, m)
 	case m.Tag() == tagPulled:
 		s.resume(m)
+	case m.Tag() == tagNested:
+		s.begin(m) // owns m
+		return true
 	case m.Tag() == tagNext:
 		s.receiver.Go(func() { s.more(m) }) // more releases m
 		return true

@@ -281,7 +281,15 @@ func stream[In, Out any](ctx context.Context, c *Client, provider rocl.GID, name
 		return err
 	}
 	defer h.release()
-	pending := c.batch(ctx, provider, callID(name), b)
+	n, err := c.nest(ctx, provider, name, h.number)
+	if err != nil {
+		end()
+		b.Release()
+		return err
+	}
+	n.waitFor()
+	defer n.end()
+	pending := c.batch(ctx, provider, n.tagOf(name), b)
 	isOver := false
 	defer func() {
 		end()

@@ -1,0 +1,290 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package rpc_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/internal/eventually"
+	"github.com/rocl-go/rocl/rpc"
+)
+
+// A handler is the function of a call.
+type handler = func(context.Context, int64) (int64, error)
+
+// sums returns a handler that adds n to the result of a nested call with n-1, down to 0.
+func sums(call func(context.Context, int64) (int64, error)) handler {
+	return func(ctx context.Context, n int64) (int64, error) {
+		if n == 0 {
+			return 0, nil
+		}
+		sum, err := call(ctx, n-1)
+		return sum + n, err
+	}
+}
+
+// A pool of one worker whose handler calls its own server never hangs, whatever the policy, the queue and the form of the call.
+func TestNestedInOneWorker(t *testing.T) {
+	const depth = 64
+	for _, config := range []string{
+		`"workers": 1`,
+		`"workers": 1, "policy": "priority"`,
+		`"workers": 1, "policy": "earliest_first"`,
+		`"policy": "keyed"`,
+		`"workers": 1, "queue": 1`,
+		`"workers": 1, "queue": 1, "when_full": "wait"`,
+	} {
+		t.Run(config, func(t *testing.T) {
+			s, c := pair(t)
+			p := load(t, s, `{"pools": [{`+config+`}]}`).Default()
+			own := clientOf(t, s)
+			to := func(name string) (context.Context, rocl.GID, string) { return deadline(t), s.ID(), name }
+			for name, f := range map[string]handler{
+				"call": func(ctx context.Context, n int64) (int64, error) {
+					return rpc.Call[int64, int64](ctx, own, s.ID(), "call", n)
+				},
+				"any": func(ctx context.Context, n int64) (int64, error) {
+					a, err := rpc.CallAny[int64, int64](ctx, own, rocl.Match{"type": "test"}, "any", n)
+					return a.Value, err
+				},
+				"all": func(ctx context.Context, n int64) (sum int64, err error) {
+					for a, err := range rpc.CallAll[int64, int64](ctx, own, rocl.Match{"type": "test"}, "all", n) {
+						if err != nil {
+							return 0, err
+						}
+						sum += a.Value
+					}
+					return sum, nil
+				},
+				"wait": func(ctx context.Context, n int64) (int64, error) {
+					return rpc.Go[int64, int64](ctx, own, s.ID(), "wait", n).Wait(ctx)
+				},
+				"done": func(ctx context.Context, n int64) (int64, error) {
+					f := rpc.Go[int64, int64](ctx, own, s.ID(), "done", n)
+					<-f.Done()
+					return f.Wait(ctx)
+				},
+				"wait any": func(ctx context.Context, n int64) (int64, error) {
+					f := rpc.Go[int64, int64](ctx, own, s.ID(), "wait any", n)
+					if _, err := rpc.WaitAny(ctx, f); err != nil {
+						return 0, err
+					}
+					return f.Wait(ctx)
+				},
+			} {
+				if err := rpc.Register(s, name, sums(f), rpc.InPool(p)); err != nil {
+					t.Fatal(err)
+				}
+				ctx, id, name := to(name)
+				if sum, err := rpc.Call[int64, int64](ctx, c, id, name, depth); err != nil || sum != depth*(depth+1)/2 {
+					t.Errorf("%s: %d, %v", name, sum, err)
+				}
+			}
+			if err := rpc.RegisterStream(s, "stream", func(ctx context.Context, n int64) iter.Seq2[int64, error] {
+				return func(yield func(int64, error) bool) {
+					if n == 0 {
+						return
+					}
+					for sum, err := range rpc.Stream[int64, int64](ctx, own, s.ID(), "stream", n-1) {
+						if !yield(sum, err) {
+							return
+						}
+					}
+					yield(n, nil)
+				}
+			}, rpc.InPool(p)); err != nil {
+				t.Fatal(err)
+			}
+			var sum int64
+			ctx, id, name := to("stream")
+			for n, err := range rpc.Stream[int64, int64](ctx, c, id, name, depth) {
+				if err != nil {
+					t.Fatal(err)
+				}
+				sum += n
+			}
+			if sum != depth*(depth+1)/2 {
+				t.Errorf("streams: %d", sum)
+			}
+		})
+	}
+}
+
+// clientOf returns a client in the context of a server.
+func clientOf(t *testing.T, s *rpc.Server) *rpc.Client {
+	t.Helper()
+	c, err := rpc.NewClient(deadline(t), contextOf(s))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+// besides returns another server in the context of a server.
+func besides(t *testing.T, s *rpc.Server) *rpc.Server {
+	t.Helper()
+	other, err := rpc.NewServer(deadline(t), contextOf(s), rocl.Attrs{"type": "other"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := other.Close(deadline(t)); err != nil {
+			t.Error(err)
+		}
+	})
+	return other
+}
+
+// Many callers of a pool that is full, some of whose requests wait for room, do not keep its handlers from calling their own
+// server.
+func TestNestedInFullPool(t *testing.T) {
+	s, c := pair(t)
+	p := load(t, s, waiting).Default()
+	own := clientOf(t, s)
+	if err := rpc.Register(s, "down", sums(func(ctx context.Context, n int64) (int64, error) {
+		return rpc.Call[int64, int64](ctx, own, s.ID(), "down", n)
+	}), rpc.InPool(p)); err != nil {
+		t.Fatal(err)
+	}
+	var callers sync.WaitGroup
+	for range 16 {
+		callers.Go(func() {
+			for range 20 {
+				if sum, err := rpc.Call[int64, int64](deadline(t), c, s.ID(), "down", 5); err != nil || sum != 15 {
+					t.Error(sum, err)
+					return
+				}
+			}
+		})
+	}
+	callers.Wait()
+}
+
+// Two servers of a process, each with one worker, whose handlers call each other by turns.
+func TestNestedByTurns(t *testing.T) {
+	a, c := pair(t)
+	b := besides(t, a)
+	own, other := clientOf(t, a), clientOf(t, b)
+	turn := func(s *rpc.Server, c *rpc.Client, next rocl.GID) {
+		p := load(t, s, `{"pools": [{"workers": 1}]}`).Default()
+		if err := rpc.Register(s, "down", sums(func(ctx context.Context, n int64) (int64, error) {
+			return rpc.Call[int64, int64](ctx, c, next, "down", n)
+		}), rpc.InPool(p)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	turn(a, own, b.ID())
+	turn(b, other, a.ID())
+	if sum, err := rpc.Call[int64, int64](deadline(t), c, a.ID(), "down", 20); err != nil || sum != 210 {
+		t.Error(sum, err)
+	}
+}
+
+// A handler that waits for a nested call keeps its worker: no other request runs meanwhile. Nested calls that it does not
+// wait for yet have no worker either.
+func TestNestedKeepsWorker(t *testing.T) {
+	s, c := pair(t)
+	p := load(t, s, `{"pools": [{"workers": 1}]}`).Default()
+	own := clientOf(t, s)
+	var outside atomic.Int64
+	began, release := make(chan struct{}), make(chan struct{})
+	if err := errors.Join(
+		rpc.Register(s, "outside", func(context.Context, int64) (int64, error) { return outside.Add(1), nil }, rpc.InPool(p)),
+		rpc.Register(s, "inner", func(_ context.Context, n int64) (int64, error) {
+			if n == 0 {
+				close(began)
+				<-release
+			}
+			return outside.Load(), nil
+		}, rpc.InPool(p)),
+		rpc.Register(s, "outer", func(ctx context.Context, n int64) (int64, error) {
+			var waits []*rpc.Future[int64]
+			for range 10 {
+				waits = append(waits, rpc.Go[int64, int64](ctx, own, s.ID(), "inner", 1))
+			}
+			eventually.True(t, "the nested calls are queued", func() bool { return p.Stats().Queued == 10 })
+			ran, err := rpc.Call[int64, int64](ctx, own, s.ID(), "inner", 0)
+			for _, f := range waits {
+				n, e := f.Wait(ctx)
+				ran, err = ran+n, errors.Join(err, e)
+			}
+			return ran, err
+		}, rpc.InPool(p)),
+	); err != nil {
+		t.Fatal(err)
+	}
+	outer := rpc.Go[int64, int64](deadline(t), c, s.ID(), "outer", 0)
+	<-began
+	other := rpc.Go[int64, int64](deadline(t), c, s.ID(), "outside", 0)
+	eventually.True(t, "the other call is queued", func() bool { return p.Stats().Queued == 11 })
+	close(release)
+	if ran, err := outer.Wait(deadline(t)); ran != 0 || err != nil {
+		t.Errorf("%d other handlers ran, %v", ran, err)
+	}
+	if _, err := other.Wait(deadline(t)); err != nil {
+		t.Error(err)
+	}
+	eventually.True(t, "two units have ended, and ten have left", func() bool { f := p.Stats(); return f.Cancelled == 10 && f.Done == 2 })
+}
+
+// An Inline handler that calls its own server, also by way of another one, fails, because it keeps the server from receiving
+// the request.
+func TestNestedInline(t *testing.T) {
+	s, c := pair(t)
+	b := besides(t, s)
+	own, other := clientOf(t, s), clientOf(t, b)
+	for name, at := range map[string]*rpc.Server{"self": s, "other": b} {
+		if err := rpc.Register(s, name, sums(func(ctx context.Context, n int64) (int64, error) {
+			return rpc.Call[int64, int64](ctx, own, at.ID(), name, n)
+		}), rpc.Inline()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := rpc.Register(b, "other", sums(func(ctx context.Context, n int64) (int64, error) {
+		return rpc.Call[int64, int64](ctx, other, s.ID(), "other", n)
+	})); err != nil {
+		t.Fatal(err)
+	}
+	for name, n := range map[string]int64{"self": 1, "other": 2} {
+		if _, err := rpc.Call[int64, int64](deadline(t), c, s.ID(), name, n); !errors.Is(err, rpc.ErrDeadlock) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if sum, err := rpc.Call[int64, int64](deadline(t), c, s.ID(), "other", 1); err != nil || sum != 1 {
+		t.Error(sum, err)
+	}
+}
+
+// A nested call that is cancelled before it runs leaves the queue.
+func TestNestedCancelled(t *testing.T) {
+	s, c := pair(t)
+	p := load(t, s, `{"pools": [{"workers": 1}]}`).Default()
+	own := clientOf(t, s)
+	if err := errors.Join(
+		rpc.Register(s, "add", add, rpc.InPool(p)),
+		rpc.Register(s, "outer", func(ctx context.Context, n int64) (int64, error) {
+			ctx, cancel := context.WithCancel(ctx)
+			f := rpc.Go[terms, int64](ctx, own, s.ID(), "add", terms{1, 2})
+			eventually.True(t, "the nested call is queued", func() bool { return p.Stats().Queued == 1 })
+			cancel()
+			eventually.True(t, "the nested call has left", func() bool { return p.Stats().Queued == 0 })
+			if _, err := f.Wait(deadline(t)); !errors.Is(err, context.Canceled) {
+				return 0, fmt.Errorf("the nested call: %w", err)
+			}
+			return n, nil
+		}, rpc.InPool(p)),
+	); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := rpc.Call[int64, int64](deadline(t), c, s.ID(), "outer", 0); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package rpc_test
+
+import (
+	"context"
+	"errors"
+	"iter"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/rocl-go/rocl/internal/eventually"
+	"github.com/rocl-go/rocl/pool"
+	"github.com/rocl-go/rocl/rpc"
+)
+
+// Requests whose caller has cancelled, has ended, or whose deadline is over leave the queue of a pool while its worker is
+// busy, and make room for others.
+func TestEndedCallsLeaveQueue(t *testing.T) {
+	for _, full := range []string{"reject", "wait"} {
+		t.Run(full, func(t *testing.T) {
+			s, c := pair(t)
+			p := load(t, s, `{"pools": [{"workers": 1, "queue": 2, "when_full": "`+full+`"}]}`).Default()
+			var ran atomic.Int64
+			if err := errors.Join(
+				rpc.Register(s, "run", func(context.Context, int64) (int64, error) { return ran.Add(1), nil }, rpc.InPool(p)),
+				rpc.RegisterStream(s, "stream", func(ctx context.Context, n int64) iter.Seq2[int64, error] { ran.Add(1); return count(ctx, n) }, rpc.InPool(p)),
+			); err != nil {
+				t.Fatal(err)
+			}
+			release := occupy(t, p)
+			defer release()
+			has := func(n int) {
+				t.Helper()
+				eventually.True(t, "the queue has the expected length", func() bool { return p.Stats().Queued == n })
+			}
+			fills := func(call func()) { // the queue, which is empty
+				t.Helper()
+				for n := range 2 {
+					call()
+					has(n + 1)
+				}
+			}
+			run := func(ctx context.Context, c *rpc.Client) *rpc.Future[int64] {
+				return rpc.Go[int64, int64](ctx, c, s.ID(), "run", 0)
+			}
+
+			cancelled, cancel := context.WithCancel(deadline(t))
+			fills(func() { run(cancelled, c) })
+			cancel()
+			has(0)
+
+			before := p.Stats().Cancelled
+			eventually.True(t, "a request whose deadline is over has left", func() bool {
+				ctx, end := context.WithTimeout(deadline(t), 50*time.Millisecond)
+				defer end()
+				if _, err := run(ctx, c).Wait(deadline(t)); !errors.Is(err, context.DeadlineExceeded) {
+					t.Error(err)
+				}
+				return p.Stats().Cancelled > before
+			})
+			has(0)
+
+			other, err := rpc.NewClient(deadline(t), contextOf(s))
+			if err != nil {
+				t.Fatal(err)
+			}
+			fills(func() { run(context.Background(), other) }) // calls without a number
+			if err := other.Close(); err != nil {
+				t.Error(err)
+			}
+			has(0)
+
+			streamed, cancel := context.WithCancel(deadline(t))
+			ended := make(chan error, 2)
+			fills(func() {
+				go func() {
+					for _, err := range rpc.Stream[int64, int64](streamed, c, s.ID(), "stream", 1) {
+						ended <- err
+					}
+				}()
+			})
+			cancel()
+			for range 2 {
+				if err := <-ended; !errors.Is(err, context.Canceled) {
+					t.Error(err)
+				}
+			}
+			has(0)
+
+			if f := p.Stats(); f.Cancelled < 7 || f.Rejected != 0 || ran.Load() != 0 {
+				t.Errorf("%d handlers ran, figures %+v", ran.Load(), f)
+			}
+			last := run(deadline(t), c)
+			has(1)
+			release()
+			if n, err := last.Wait(deadline(t)); n != 1 || err != nil {
+				t.Error(n, err)
+			}
+		})
+	}
+}
+
+// A request that waits for room in a queue gets that of a cancelled one.
+func TestCancelledCallMakesRoom(t *testing.T) {
+	s, c := pair(t)
+	p := load(t, s, waiting).Default()
+	if err := rpc.Register(s, "add", add, rpc.InPool(p)); err != nil {
+		t.Fatal(err)
+	}
+	release := occupy(t, p)
+	defer release()
+	ctx, cancel := context.WithCancel(deadline(t))
+	first := rpc.Go[terms, int64](ctx, c, s.ID(), "add", terms{})
+	eventually.True(t, "the queue is full", func() bool { return p.Stats().Queued == 1 })
+	second := rpc.Go[terms, int64](deadline(t), c, s.ID(), "add", terms{1, 2})
+	eventually.True(t, "a request waits for room", func() bool { return p.Stats().Waiting == 1 })
+	cancel()
+	eventually.True(t, "the request has the room", func() bool { return p.Stats().Waiting == 0 })
+	if _, err := first.Wait(deadline(t)); !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	release()
+	if sum, err := second.Wait(deadline(t)); sum != 3 || err != nil {
+		t.Error(sum, err)
+	}
+}
+
+// When Close of a server gives up waiting, its queued requests leave their pool.
+func TestClosedServerLeavesQueue(t *testing.T) {
+	s, c := pair(t)
+	p := load(t, s, `{"pools": [{"workers": 1}]}`).Default()
+	if err := rpc.Register(s, "add", add, rpc.InPool(p)); err != nil {
+		t.Fatal(err)
+	}
+	release := occupy(t, p)
+	defer release()
+	f := rpc.Go[terms, int64](context.Background(), c, s.ID(), "add", terms{})
+	eventually.True(t, "the request is queued", func() bool { return p.Stats().Queued == 1 })
+	over, end := context.WithCancel(context.Background())
+	end()
+	if err := s.Close(over); !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	eventually.True(t, "the request has left", func() bool { return p.Stats().Queued == 0 })
+	if _, err := f.Wait(deadline(t)); err == nil {
+		t.Error("the call was answered")
+	}
+}
+
+// occupy makes the only worker of a pool busy until release is called.
+func occupy(t *testing.T, p *pool.Pool) (release func()) {
+	t.Helper()
+	began, end := make(chan struct{}), make(chan struct{})
+	if err := p.Submit(context.Background(), pool.Unit{Run: func(context.Context) { close(began); <-end }}); err != nil {
+		t.Fatal(err)
+	}
+	<-began
+	isOver := false
+	return func() {
+		if !isOver {
+			isOver = true
+			close(end)
+		}
+	}
+}
