@@ -29,7 +29,7 @@ func callers() []uintptr {
 	return pc[:runtime.Callers(4, pc)]
 }
 
-func places(pc []uintptr) string {
+func traceText(pc []uintptr) string {
 	var s strings.Builder
 	fs := runtime.CallersFrames(pc)
 	for {
@@ -45,7 +45,7 @@ func (p *Pool) debugGet(b *Buffer) {
 	if b.clean {
 		for i, c := range b.mem {
 			if c != poison {
-				panic(fmt.Sprintf("buffers: byte %d was written after the release at%s", i, places(b.freed)))
+				panic(fmt.Sprintf("buffers: byte %d was written after the release at%s", i, traceText(b.freed)))
 			}
 		}
 	}
@@ -73,11 +73,11 @@ func (p *Pool) debugPut(b *Buffer) {
 }
 
 func (p *Pool) debugDouble(b *Buffer) {
-	panic(fmt.Sprintf("buffers: released twice: now at%s\nfirst at%s", places(callers()), places(b.freed)))
+	panic(fmt.Sprintf("buffers: released twice: now at%s\nfirst at%s", traceText(callers()), traceText(b.freed)))
 }
 
 func (p *Pool) debugLate(b *Buffer) {
-	panic(fmt.Sprintf("buffers: retained after its last release: now at%s\nreleased at%s", places(callers()), places(b.freed)))
+	panic(fmt.Sprintf("buffers: retained after its last release: now at%s\nreleased at%s", traceText(callers()), traceText(b.freed)))
 }
 
 func (p *Pool) debugLeaks() string {
@@ -85,7 +85,7 @@ func (p *Pool) debugLeaks() string {
 	defer p.debug.mu.Unlock()
 	var s strings.Builder
 	for b := range p.debug.held {
-		fmt.Fprintf(&s, "\n%d bytes, got at%s", b.n, places(b.got))
+		fmt.Fprintf(&s, "\n%d bytes, got at%s", b.n, traceText(b.got))
 	}
 	return s.String()
 }

@@ -117,14 +117,14 @@ func (c *Context) answer(m *dispatch.Message) bool {
 	if c.answering.begin(who) {
 		c.busy.Go(func() {
 			defer c.answering.end(who)
-			c.tellRoutes(from)
+			c.answerRoutes(from)
 		})
 	}
 	return true
 }
 
-// tellRoutes sends the routes of this context to the resource to, except the route to its context.
-func (c *Context) tellRoutes(to resource.GID) {
+// answerRoutes sends the routes of this context to the resource to, except the route to its context.
+func (c *Context) answerRoutes(to resource.GID) {
 	routes := slices.DeleteFunc(c.Routes(), func(r dispatch.Route) bool { return r.Peer == to.Context() })
 	b, err := json.Marshal(routes)
 	if err == nil {

@@ -88,8 +88,8 @@ func isLoopback(addr string) bool {
 	return loopback.IsHost(u.Hostname())
 }
 
-// sealedOver refuses TCP links with contexts of other nodes, whichever side dials.
-func (c *Context) sealedOver(peer resource.GID, transport string) error {
+// checkSealed refuses TCP links with contexts of other nodes, whichever side dials.
+func (c *Context) checkSealed(peer resource.GID, transport string) error {
 	if transport == "tcp" && peer.Node() != c.self.Node() {
 		return errBare
 	}

@@ -49,7 +49,7 @@ func (c *Context) trust() dispatch.Trust {
 	}
 	trust := dispatch.Trust{Cluster: name, Keys: t.Keys}
 	if t.Sealed {
-		trust.CheckTransport = c.sealedOver
+		trust.CheckTransport = c.checkSealed
 	}
 	return trust
 }

@@ -357,9 +357,9 @@ func (c *Conn) drain() (isUnread bool) {
 func (c *Conn) linger(isUnread bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), lingerMost)
 	defer cancel()
-	told := make(chan struct{})
+	notified := make(chan struct{})
 	go func() {
-		defer close(told)
+		defer close(notified)
 		_ = c.finish(ctx, tagClose)
 	}()
 	for c.over == nil && !isUnread {
@@ -373,7 +373,7 @@ func (c *Conn) linger(isUnread bool) {
 	if isUnread {
 		cancel()
 	}
-	<-told
+	<-notified
 	c.delete()
 }
 

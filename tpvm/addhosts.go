@@ -253,7 +253,7 @@ type shell struct {
 	cmd    *exec.Cmd
 	in     io.WriteCloser
 	out    *bufio.Reader
-	said   *tail
+	output *tail
 	stop   func() bool
 	waited bool
 	err    error // of the command; valid when waited is set
@@ -261,7 +261,7 @@ type shell struct {
 
 // startShell starts a command that runs on another host. The end of ctx kills the command.
 func startShell(ctx context.Context, cmd *exec.Cmd) (*shell, error) {
-	s := &shell{cmd: cmd, said: &tail{}}
+	s := &shell{cmd: cmd, output: &tail{}}
 	var err error
 	if s.in, err = cmd.StdinPipe(); err != nil {
 		return nil, err
@@ -271,7 +271,7 @@ func startShell(ctx context.Context, cmd *exec.Cmd) (*shell, error) {
 		return nil, err
 	}
 	s.out = bufio.NewReader(io.LimitReader(out, mostGreeted))
-	cmd.Stderr = s.said
+	cmd.Stderr = s.output
 	cmd.WaitDelay = time.Second // for a background process that keeps the standard error open
 	if err := cmd.Start(); err != nil {
 		return nil, err
@@ -306,7 +306,7 @@ func (s *shell) ready() (TID, error) {
 		if id, ok := strings.CutPrefix(line, lineReady); ok {
 			return rocl.ParseGID(id)
 		}
-		_, _ = s.said.Write([]byte(line + "\n"))
+		_, _ = s.output.Write([]byte(line + "\n"))
 	}
 }
 
@@ -354,7 +354,7 @@ func (s *shell) probe() string {
 // failed returns the error of a host whose pod could not be started for the reason err.
 func (s *shell) failed(ctx context.Context, host, pod string, err error) *HostError {
 	s.end()
-	e := &HostError{Host: host, Err: err, Output: s.said.String()}
+	e := &HostError{Host: host, Err: err, Output: s.output.String()}
 	var podErr *errPod
 	var exit *exec.ExitError
 	switch {
@@ -396,11 +396,11 @@ func (t *tail) String() string {
 
 // at returns the pods of a host by its name: the name given to AddHosts, else the number of its
 // node, or else its own name, which several hosts may have.
-func at(name string, pods []place) (ps []place) {
-	for _, nameOf := range []func(place) string{
-		func(p place) string { return p.added },
-		func(p place) string { return p.node },
-		func(p place) string { return p.host },
+func at(name string, pods []hostEntry) (ps []hostEntry) {
+	for _, nameOf := range []func(hostEntry) string{
+		func(p hostEntry) string { return p.added },
+		func(p hostEntry) string { return p.node },
+		func(p hostEntry) string { return p.host },
 	} {
 		for _, p := range pods {
 			if name != "" && nameOf(p) == name {
@@ -440,7 +440,7 @@ func (t *Thread) DelHosts(ctx context.Context, names ...string) error {
 
 // delHost ends the pods among pods that belong to a host. It returns nil if it has ended one or
 // more.
-func (t *Task) delHost(ctx context.Context, name string, pods []place) *HostError {
+func (t *Task) delHost(ctx context.Context, name string, pods []hostEntry) *HostError {
 	found, ended := "", false
 	for _, p := range at(name, pods) {
 		if p.launcher != LauncherPod {

@@ -373,8 +373,8 @@ func (a *groupAgent) goneLocked(m member, left bool) {
 	}
 }
 
-// mostUntold is how many departures the error of a member's barrier names at most.
-const mostUntold = 64
+// mostUnreported is how many departures the error of a member's barrier names at most.
+const mostUnreported = 64
 
 // lackLocked returns an error if a barrier of count lacks members, and g has not been told of their
 // end yet.
@@ -386,7 +386,7 @@ func (a *groupAgent) lackLocked(g *Group, count int) error {
 		return nil
 	}
 	err := &MemberError{Group: a.name}
-	for _, x := range a.log.since(max(g.reported, a.log.end()-min(a.log.end(), mostUntold))) {
+	for _, x := range a.log.since(max(g.reported, a.log.end()-min(a.log.end(), mostUnreported))) {
 		m := x.public()
 		m.Left = x.left
 		err.Members = append(err.Members, m)

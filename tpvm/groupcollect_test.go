@@ -40,7 +40,7 @@ func TestGroupDeparturesShared(t *testing.T) {
 			t.Fatalf("a member that was no root keeps %d departures", len(g.absent))
 		}
 		var e *MemberError
-		if err := a.lackLocked(g, 10); !errors.As(err, &e) || len(e.Members) != mostUntold {
+		if err := a.lackLocked(g, 10); !errors.As(err, &e) || len(e.Members) != mostUnreported {
 			t.Fatal(err)
 		}
 		if err := a.lackLocked(g, 10); err != nil {

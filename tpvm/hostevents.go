@@ -92,7 +92,7 @@ func (w *hostWatch) run(ctx context.Context, synced func()) error {
 		case rocl.Appeared, rocl.Changed:
 			w.known[e.ID] = host(e.Found)
 			if isSynced && !isKnown && w.isAll {
-				err = w.tell(ctx, HostEvent{Host: w.known[e.ID]})
+				err = w.notify(ctx, HostEvent{Host: w.known[e.ID]})
 			}
 		case rocl.Gone:
 			delete(w.known, e.ID)
@@ -124,7 +124,7 @@ func (w *hostWatch) run(ctx context.Context, synced func()) error {
 // lost reports that a host was lost, if the caller of NotifyHosts asked for that.
 func (w *hostWatch) lost(ctx context.Context, h Host) error {
 	if w.isAll {
-		return w.tell(ctx, HostEvent{Host: h, IsGone: true})
+		return w.notify(ctx, HostEvent{Host: h, IsGone: true})
 	}
 	for {
 		i := slices.Index(w.ids, h.ID)
@@ -132,14 +132,14 @@ func (w *hostWatch) lost(ctx context.Context, h Host) error {
 			return nil
 		}
 		w.ids = slices.Delete(w.ids, i, i+1)
-		if err := w.tell(ctx, HostEvent{Host: h, IsGone: true}); err != nil {
+		if err := w.notify(ctx, HostEvent{Host: h, IsGone: true}); err != nil {
 			return err
 		}
 	}
 }
 
-// tell sends the message of an event to the thread.
-func (w *hostWatch) tell(ctx context.Context, e HostEvent) error {
+// notify sends the message of an event to the thread.
+func (w *hostWatch) notify(ctx context.Context, e HostEvent) error {
 	b := pack.NewBuffer(pack.Default)
 	for _, s := range []string{e.ID.String(), e.Node, e.Name, e.Arch} {
 		if err := b.PackString(s); err != nil {

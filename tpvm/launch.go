@@ -491,8 +491,8 @@ func (t *Task) findStart(ctx context.Context) (*foundStart, error) {
 	return s, nil
 }
 
-// tellStart tells the launcher that the program has enrolled.
-func (t *Task) tellStart(ctx context.Context, s *foundStart) error {
+// reportStart tells the launcher that the program has enrolled.
+func (t *Task) reportStart(ctx context.Context, s *foundStart) error {
 	d, err := ask[done](ctx, t, s.tmp, 0, enrolment{ID: t.ID()})
 	if err == nil && d.Error != "" {
 		err = remoteError(d.Error)

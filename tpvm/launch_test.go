@@ -64,13 +64,13 @@ func launching(t *testing.T, task *Task) *child {
 func TestEnrolDuringLaunch(t *testing.T) {
 	task := enrolIn(t, ownContext(t, filepath.Join(t.TempDir(), "s")))
 	c := launching(t, task)
-	if err := task.tellStart(t.Context(), &foundStart{tmp: c.tmp.ID()}); !errors.Is(err, ErrDenied) || c.hasEnrolled() {
+	if err := task.reportStart(t.Context(), &foundStart{tmp: c.tmp.ID()}); !errors.Is(err, ErrDenied) || c.hasEnrolled() {
 		t.Errorf("before the process is started: %v", err)
 	}
 	if err := task.pod.mayBegin(c); err != nil {
 		t.Fatal(err)
 	}
-	if err := task.tellStart(t.Context(), &foundStart{tmp: c.tmp.ID()}); err != nil {
+	if err := task.reportStart(t.Context(), &foundStart{tmp: c.tmp.ID()}); err != nil {
 		t.Fatal(err)
 	}
 	<-c.enrolled

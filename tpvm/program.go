@@ -128,7 +128,7 @@ func (t *Thread) Start(ctx context.Context, name string, n int, opts ...SpawnOpt
 	if err != nil {
 		return nil, fmt.Errorf("tpvm: start %d of %q: %w", n, name, err)
 	}
-	places, _, err := t.task.places(ctx, name, s)
+	places, _, err := t.task.hostEntries(ctx, name, s)
 	if err != nil {
 		return nil, fmt.Errorf("tpvm: start %q: %w", name, err)
 	}

@@ -114,18 +114,18 @@ func (s *spawn) String() string {
 	return b.String()
 }
 
-// A place is a pod on which a thread or program may be started.
-type place struct {
+// A hostEntry is a pod on which a thread or program may be started.
+type hostEntry struct {
 	pod      TID
 	node     string
 	host     string // the host's own name
 	added    string // the name under which AddHosts added the host, or ""
-	launcher string // of a place for programs: the kind of process that serves the pod
+	launcher string // of a host for programs: the kind of process that serves the pod
 	weight   int    // its share; 0 counts as 1
 }
 
 // name returns the name of the host, for errors.
-func (p place) name() string { return cmp.Or(p.added, p.host) }
+func (p hostEntry) name() string { return cmp.Or(p.added, p.host) }
 
 // Spawn starts n threads of the function that tasks export under a name. If no task exports it,
 // Spawn starts n tasks that run the program of that name. It returns their identifiers. The name
@@ -147,11 +147,11 @@ func (t *Thread) Spawn(ctx context.Context, name string, n int, opts ...SpawnOpt
 	if err != nil {
 		return nil, fmt.Errorf("tpvm: spawn %d of %q: %w", n, name, err)
 	}
-	places, isProgram, err := t.task.places(ctx, name, s)
+	hosts, isProgram, err := t.task.hostEntries(ctx, name, s)
 	if err != nil {
 		return nil, fmt.Errorf("tpvm: spawn %q: %w", name, err)
 	}
-	return t.start(ctx, places, isProgram, name, n, s)
+	return t.start(ctx, hosts, isProgram, name, n, s)
 }
 
 // newSpawn returns the options of a spawn, and its name, with the path of the program in place of
@@ -171,11 +171,11 @@ func newSpawn(name string, n int, opts []SpawnOption) (s *spawn, path string, er
 	return s, name, err
 }
 
-// start spreads n threads or programs over places.
-func (t *Thread) start(ctx context.Context, places []place, isProgram bool, name string, n int, s *spawn) ([]TID, error) {
+// start spreads n threads or programs over hosts.
+func (t *Thread) start(ctx context.Context, hosts []hostEntry, isProgram bool, name string, n int, s *spawn) ([]TID, error) {
 	number, record := t.task.pod.beginSpawn()
 	defer close(record.done)
-	shares := t.task.pod.spread(places, n)
+	shares := t.task.pod.spread(hosts, n)
 	answers := make([]started, len(shares))
 	errs := make([]error, len(shares))
 	out, release := t.task.outputs(s)
@@ -261,9 +261,9 @@ func remoteError(text string) error {
 	return &textError{text: text}
 }
 
-// places returns the places where a spawn may start: one for each task that exports the name or, if
-// no task does, one for each host. The caller's own place is the first.
-func (t *Task) places(ctx context.Context, name string, s *spawn) (ps []place, isProgram bool, err error) {
+// hostEntries returns the hostEntries where a spawn may start: one for each task that exports the name or, if
+// no task does, one for each host. The caller's own host is the first.
+func (t *Task) hostEntries(ctx context.Context, name string, s *spawn) (ps []hostEntry, isProgram bool, err error) {
 	nodes, err := t.nodes(ctx, s)
 	if err != nil {
 		return nil, false, err
@@ -283,8 +283,8 @@ func (t *Task) places(ctx context.Context, name string, s *spawn) (ps []place, i
 	if ps, err = t.pods(ctx, nodes); err != nil {
 		return nil, false, err
 	}
-	if own := (place{pod: t.pod.r.ID(), node: t.node, host: t.host, launcher: LauncherTask}); nodes == nil || nodes[t.node] { // also with WithoutLaunch
-		ps = slices.Insert(slices.DeleteFunc(ps, func(p place) bool { return p.pod == own.pod }), 0, own)
+	if own := (hostEntry{pod: t.pod.r.ID(), node: t.node, host: t.host, launcher: LauncherTask}); nodes == nil || nodes[t.node] { // also with WithoutLaunch
+		ps = slices.Insert(slices.DeleteFunc(ps, func(p hostEntry) bool { return p.pod == own.pod }), 0, own)
 	}
 	if ps = onePerNode(ps, t.pod.r.ID()); len(ps) == 0 {
 		return nil, false, fmt.Errorf("%w%v: nothing starts programs there: run a task, tpvm pod or dirserver --tpvm there, or tpvm add from here", ErrNoHost, s)
@@ -293,13 +293,13 @@ func (t *Task) places(ctx context.Context, name string, s *spawn) (ps []place, i
 }
 
 // pods returns the pods that start programs for any task on the nodes. nil stands for all nodes.
-func (t *Task) pods(ctx context.Context, nodes map[string]bool) ([]place, error) {
+func (t *Task) pods(ctx context.Context, nodes map[string]bool) ([]hostEntry, error) {
 	return t.find(ctx, t.match(typePod, rocl.Match{attrLaunch: "yes"}), nodes)
 }
 
 // find returns the pods of the resources that match on the nodes. nil stands for all nodes. The
 // caller's own pod is the first.
-func (t *Task) find(ctx context.Context, m rocl.Match, nodes map[string]bool) (ps []place, err error) {
+func (t *Task) find(ctx context.Context, m rocl.Match, nodes map[string]bool) (ps []hostEntry, err error) {
 	for f, err := range t.findAll(ctx, m, rocl.Want(attrPod, attrNode, attrHost, attrAdded, attrServedBy)) {
 		if err != nil {
 			return nil, err
@@ -314,10 +314,10 @@ func (t *Task) find(ctx context.Context, m rocl.Match, nodes map[string]bool) (p
 				continue
 			}
 		}
-		ps = append(ps, place{pod: id, node: node, host: attr(f, attrHost), added: attr(f, attrAdded), launcher: attr(f, attrServedBy)})
+		ps = append(ps, hostEntry{pod: id, node: node, host: attr(f, attrHost), added: attr(f, attrAdded), launcher: attr(f, attrServedBy)})
 	}
 	own := t.pod.r.ID()
-	slices.SortFunc(ps, func(a, b place) int {
+	slices.SortFunc(ps, func(a, b hostEntry) int {
 		switch {
 		case a.pod == b.pod:
 			return 0

@@ -302,7 +302,7 @@ func (t *Task) enrol(ctx context.Context, conf *config) error {
 			return err
 		}
 	}
-	return t.tellStart(ctx, start)
+	return t.reportStart(ctx, start)
 }
 
 // endWith makes the process get SIGTERM when its parent has ended.

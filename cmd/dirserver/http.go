@@ -137,9 +137,9 @@ func (w *watched) handler(local bool) http.Handler {
 		ErrorLog: slog.NewLogLogger(w.log.Handler(), slog.LevelWarn), ErrorHandling: promhttp.ContinueOnError,
 		MaxRequestsInFlight: 4, Timeout: 10 * time.Second, EnableOpenMetrics: true,
 	}))
-	mux.HandleFunc("GET /healthz", func(rw http.ResponseWriter, r *http.Request) { tell(rw, r, w.database()) })
+	mux.HandleFunc("GET /healthz", func(rw http.ResponseWriter, r *http.Request) { writeChecks(rw, r, w.database()) })
 	mux.HandleFunc("GET /readyz", func(rw http.ResponseWriter, r *http.Request) {
-		tell(rw, r, w.served(), w.database(), w.member())
+		writeChecks(rw, r, w.served(), w.database(), w.member())
 	})
 	return guarded(mux, local)
 }
@@ -169,9 +169,9 @@ func isLocal(host string) bool {
 	return loopback.IsHost(host)
 }
 
-// tell writes the checks, a line for each, or as JSON if the request asks for JSON. The status is
+// writeChecks writes the checks, a line for each, or as JSON if the request asks for JSON. The status is
 // 200 if all checks are met, and 503 otherwise.
-func tell(rw http.ResponseWriter, r *http.Request, checks ...check) {
+func writeChecks(rw http.ResponseWriter, r *http.Request, checks ...check) {
 	ok := true
 	for _, c := range checks {
 		ok = ok && c.OK

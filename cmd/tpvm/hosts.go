@@ -46,7 +46,7 @@ func hostsCommand() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				tellSilent(ctx, cmd, t)
+				warnSilent(ctx, cmd, t)
 				return printHosts(cmd.OutOrStdout(), hs, asJSON)
 			})
 		},
@@ -55,8 +55,8 @@ func hostsCommand() *cobra.Command {
 	return cmd
 }
 
-// tellSilent prints which nodes of the cluster do not answer. Tasks on these are not listed.
-func tellSilent(ctx context.Context, cmd *cobra.Command, t *tpvm.Task) {
+// warnSilent prints which nodes of the cluster do not answer. Tasks on these are not listed.
+func warnSilent(ctx context.Context, cmd *cobra.Command, t *tpvm.Task) {
 	var v rocl.Coverage
 	for _, err := range t.Rocl().FindAll(ctx, rocl.Match{rocl.AttrKind: "node"}, rocl.Want(), rocl.Covered(&v)) {
 		if err != nil {

@@ -157,7 +157,7 @@ func (f *runFlags) run(cmd *cobra.Command, name string, opts []tpvm.SpawnOption)
 	code := wait(ctx, ps, p)
 	if ctx.Err() != nil {
 		if f.endWithParent {
-			p.say("interrupted: ending what runs")
+			p.printf("interrupted: ending what runs")
 			end(ctx, ps, p)
 		}
 		return exitError(exitInterrupted)
@@ -193,9 +193,9 @@ func wait(ctx context.Context, ps []*tpvm.Program, p *progress) (code int) {
 		switch {
 		case e.err != nil:
 			was = exitFailed
-			p.say("%s", text(e.err))
+			p.printf("%s", text(e.err))
 		case was != 0:
-			p.say("%v: %v", e.p, e.s)
+			p.printf("%v: %v", e.p, e.s)
 		}
 		if code == 0 {
 			code = was
@@ -213,11 +213,11 @@ func end(ctx context.Context, ps []*tpvm.Program, p *progress) {
 		all.Go(func() {
 			err := endBy(ctx, q, syscall.SIGTERM)
 			if errors.Is(err, context.DeadlineExceeded) {
-				p.say("%v: does not end by SIGTERM, and is killed", q)
+				p.printf("%v: does not end by SIGTERM, and is killed", q)
 				err = endBy(ctx, q, syscall.SIGKILL)
 			}
 			if err != nil {
-				p.say("%s", text(err))
+				p.printf("%s", text(err))
 			}
 		})
 	}
@@ -290,8 +290,8 @@ func (p *progress) show(left int) {
 	p.draw()
 }
 
-// say prints a line of tpvm itself.
-func (p *progress) say(format string, args ...any) {
+// printf prints a line of tpvm itself.
+func (p *progress) printf(format string, args ...any) {
 	fmt.Fprintf(p.err, "tpvm: "+format+"\n", args...)
 }
 

@@ -198,9 +198,9 @@ func (v *view) patient() {
 func (w *watching) tell(events []directory.Event) {
 	for _, ev := range events {
 		if ev.Kind == directory.Gone {
-			w.to.Untell(ev.ID)
+			w.to.Drop(ev.ID)
 		} else {
-			w.to.Tell(ev.Record)
+			w.to.Put(ev.Record)
 		}
 	}
 }

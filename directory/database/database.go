@@ -42,7 +42,7 @@ type record struct {
 	next, prev uint32 // records of the same owner, index plus one; 0: none
 	chunk      uint32
 	off, size  uint32 // of the attributes; their places in postings, 4 bytes each, lie before them
-	places     uint16 // number of places
+	positions  uint16 // number of places
 	system     bool   // an attribute of the library's makes it one of the library's own resources
 }
 
@@ -127,7 +127,7 @@ func (d *DB) offer(id, owner resource.GID, rev uint64, attrs *resource.List, fre
 		d.replace(i, rev, attrs)
 		return nil
 	}
-	i := d.place()
+	i := d.index()
 	r := d.rec(i)
 	*r = record{id: id, revision: rev, system: resource.IsSystem(attrs)}
 	d.idPut(id, i)
@@ -143,8 +143,8 @@ const pageLen = 1 << 12
 // rec returns record i. mu must be held.
 func (d *DB) rec(i uint32) *record { return &d.pages[i/pageLen][i%pageLen] }
 
-// place returns the index of a vacant record.
-func (d *DB) place() uint32 {
+// index returns the index of a vacant record.
+func (d *DB) index() uint32 {
 	if n := len(d.vacant); n > 0 {
 		i := d.vacant[n-1]
 		d.vacant = d.vacant[:n-1]
@@ -213,7 +213,7 @@ func (d *DB) store(i uint32, attrs *resource.List) {
 	d.chunks[c] = chunk
 	d.live += size
 	r := d.rec(i)
-	r.chunk, r.off, r.size, r.places = uint32(c), uint32(off), uint32(len(wire)), uint16(n)
+	r.chunk, r.off, r.size, r.positions = uint32(c), uint32(off), uint32(len(wire)), uint16(n)
 	at := off - 4*n
 	im := d.imageOf(i)
 	for a, next := resource.KnownAt(wire, 0); a != nil; a, next = resource.KnownAt(wire, next) {
@@ -236,16 +236,16 @@ func (d *DB) wire(r *record) []byte {
 	return c[r.off : r.off+r.size : r.off+r.size]
 }
 
-// placesOf returns the places of r's attributes in their postings, 4 bytes each.
-func (d *DB) placesOf(r *record) []byte {
-	return d.chunks[r.chunk][int(r.off)-4*int(r.places) : r.off]
+// positionsOf returns the places of r's attributes in their postings, 4 bytes each.
+func (d *DB) positionsOf(r *record) []byte {
+	return d.chunks[r.chunk][int(r.off)-4*int(r.positions) : r.off]
 }
 
 // unindex takes record i out of the postings. The last record of a posting moves to the place that
 // becomes free. For such a record unindex updates the place that is stored with its attribute.
 func (d *DB) unindex(i uint32) {
 	r := d.rec(i)
-	wire, places := d.wire(r), d.placesOf(r)
+	wire, places := d.wire(r), d.positionsOf(r)
 	var moves []move
 	for a, next := resource.KnownAt(wire, 0); a != nil; a, next = resource.KnownAt(wire, next) {
 		place := binary.LittleEndian.Uint32(places)
@@ -259,7 +259,7 @@ func (d *DB) unindex(i uint32) {
 		}
 		if moved, ok := d.post.drop(h, place); ok {
 			m := move{moved, from, place, h}
-			if r.places <= few {
+			if r.positions <= few {
 				d.moved(m)
 			} else {
 				moves = append(moves, m)
@@ -267,8 +267,8 @@ func (d *DB) unindex(i uint32) {
 		}
 	}
 	d.movedMany(moves)
-	d.live -= int(r.size) + 4*int(r.places)
-	d.dead += int(r.size) + 4*int(r.places)
+	d.live -= int(r.size) + 4*int(r.positions)
+	d.dead += int(r.size) + 4*int(r.positions)
 }
 
 // A move says that record rec went from one place to another in the posting of a hash.
@@ -308,7 +308,7 @@ func (d *DB) movedOf(moves []move) {
 		to[m.hash] = m
 	}
 	r := d.rec(moves[0].rec)
-	wire, places := d.wire(r), d.placesOf(r)
+	wire, places := d.wire(r), d.positionsOf(r)
 	for a, next := resource.KnownAt(wire, 0); a != nil; a, next = resource.KnownAt(wire, next) {
 		h := d.hash(a)
 		if m, ok := to[h]; ok && binary.LittleEndian.Uint32(places) == m.from {
@@ -322,7 +322,7 @@ func (d *DB) movedOf(moves []move) {
 // moved notes one move.
 func (d *DB) moved(m move) {
 	r := d.rec(m.rec)
-	wire, places := d.wire(r), d.placesOf(r)
+	wire, places := d.wire(r), d.positionsOf(r)
 	for a, next := resource.KnownAt(wire, 0); a != nil; a, next = resource.KnownAt(wire, next) {
 		if binary.LittleEndian.Uint32(places) == m.from && d.hash(a) == m.hash {
 			binary.LittleEndian.PutUint32(places, m.to)
@@ -345,7 +345,7 @@ func (d *DB) compact() {
 		if r.owner == 0 {
 			continue
 		}
-		from := int(r.off) - 4*int(r.places)
+		from := int(r.off) - 4*int(r.positions)
 		b := old[r.chunk][from : r.off+r.size]
 		c := len(d.chunks) - 1
 		if c < 0 || cap(d.chunks[c])-len(d.chunks[c]) < len(b) {
@@ -354,7 +354,7 @@ func (d *DB) compact() {
 		}
 		at := len(d.chunks[c])
 		d.chunks[c] = append(d.chunks[c], b...)
-		r.chunk, r.off = uint32(c), uint32(at+4*int(r.places))
+		r.chunk, r.off = uint32(c), uint32(at+4*int(r.positions))
 	}
 	d.dead = 0
 }

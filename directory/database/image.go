@@ -72,7 +72,7 @@ func (d *DB) fill(im *image.Writer, n int) (done bool, err error) {
 		if r.owner == 0 {
 			continue
 		}
-		wire, places := d.wire(r), d.placesOf(r)
+		wire, places := d.wire(r), d.positionsOf(r)
 		for a, next := resource.KnownAt(wire, 0); a != nil; a, next = resource.KnownAt(wire, next) {
 			if place := binary.LittleEndian.Uint32(places); place != nowhere {
 				im.Index(a, i, place)

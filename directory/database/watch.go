@@ -73,13 +73,13 @@ type Watch struct {
 
 // item is one resource: what the reader knows of it, and its present state.
 type item struct {
-	id          resource.GID
-	told, there bool
-	local       bool   // the database holds the resource while it is there
-	rec         Record // without attributes while the database holds the resource
-	queued      bool
-	seq         uint64
-	next, prev  *item // in the queue
+	id              resource.GID
+	reported, there bool
+	local           bool   // the database holds the resource while it is there
+	rec             Record // without attributes while the database holds the resource
+	queued          bool
+	seq             uint64
+	next, prev      *item // in the queue
 }
 
 // Watch begins to watch. The first events report the resources that match now, the next one is
@@ -147,7 +147,7 @@ func (d *DB) notify(i uint32, gone bool) {
 		case there:
 			w.offer(Record{ID: d.rec(i).id}, true, true)
 			w.signal()
-		case it != nil && !it.told:
+		case it != nil && !it.reported:
 			w.forget(it)
 			w.signal() // Synced may be next
 		case it != nil && it.there:
@@ -235,21 +235,21 @@ func (w *Watch) Release() {
 	w.signal()
 }
 
-// Tell adds a matching resource that the database does not hold to the watch, or changes it. The
+// Put adds a matching resource that the database does not hold to the watch, or changes it. The
 // watch owns r from now on.
-func (w *Watch) Tell(r Record) {
+func (w *Watch) Put(r Record) {
 	w.mu.Lock()
 	w.offer(r, true, false)
 	w.mu.Unlock()
 	w.signal()
 }
 
-// Untell reports that a resource added with Tell is gone.
-func (w *Watch) Untell(id resource.GID) {
+// Drop reports that a resource added with Tell is gone.
+func (w *Watch) Drop(id resource.GID) {
 	w.mu.Lock()
 	switch it := w.items[id]; {
 	case it == nil:
-	case it.told:
+	case it.reported:
 		w.offer(it.rec, false, false)
 	default:
 		w.forget(it)
@@ -298,10 +298,10 @@ func (w *Watch) next() (ev Event, ok bool) {
 	case !it.there:
 		delete(w.items, it.id)
 		ev.Kind = Gone
-	case !it.told:
+	case !it.reported:
 		ev.Kind = Appeared
 	}
-	it.told = it.there
+	it.reported = it.there
 	if i, ok := w.d.idGet(it.id); ok && it.there && it.local {
 		ev.Record = w.d.record(i)
 	}

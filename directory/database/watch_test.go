@@ -42,23 +42,23 @@ func TestHeldWatch(t *testing.T) {
 		if ev, err := w.Next(ctx); !errors.Is(err, context.Canceled) {
 			t.Fatalf("while held: %v, %v", ev.Kind, err)
 		}
-		w.Untell(there) // was never told
-		w.Tell(Record{ID: there, Revision: 1, Attrs: p})
-		w.Tell(Record{ID: there, Revision: 2, Attrs: p})
+		w.Drop(there) // was never told
+		w.Put(Record{ID: there, Revision: 1, Attrs: p})
+		w.Put(Record{ID: there, Revision: 2, Attrs: p})
 		w.Release()
-		w.Tell(Record{ID: there.WithSerial(2), Revision: 7, Attrs: p}) // too late to come before Synced
+		w.Put(Record{ID: there.WithSerial(2), Revision: 7, Attrs: p}) // too late to come before Synced
 		want(Appeared, there, 2)
 		want(Synced, resource.GID{}, 0)
 		want(Appeared, there.WithSerial(2), 7)
 		w.Hold() // no effect after Synced
-		w.Tell(Record{ID: there, Revision: 3, Attrs: p})
+		w.Put(Record{ID: there, Revision: 3, Attrs: p})
 		want(Changed, there, 3)
 		w.Release()
-		w.Untell(there)
-		w.Untell(there)
+		w.Drop(there)
+		w.Drop(there)
 		want(Gone, there, 3)
-		w.Tell(Record{ID: there, Revision: 4, Attrs: p}) // comes and goes unread
-		w.Untell(there)
+		w.Put(Record{ID: there, Revision: 4, Attrs: p}) // comes and goes unread
+		w.Drop(there)
 		if err := d.Delete(here); err != nil {
 			t.Fatal(err)
 		}
@@ -114,8 +114,8 @@ func TestUnreadWatch(t *testing.T) {
 			chunks = append(chunks, weak.Make(&c[0]))
 		}
 		remove(100 + i)
-		w.Tell(Record{ID: far.WithSerial(uint32(i)), Revision: 1, Attrs: p}) // a resource of another node
-		w.Untell(far.WithSerial(uint32(i)))
+		w.Put(Record{ID: far.WithSerial(uint32(i)), Revision: 1, Attrs: p}) // a resource of another node
+		w.Drop(far.WithSerial(uint32(i)))
 	}
 	clear(seen)
 	if n := d.Stats().Watched; n != there-1 {

@@ -20,10 +20,10 @@ const most = 1024
 // A Queue passes the lines of a logger to the user's handler, from a goroutine of its own, one at a
 // time and in order. Lines beyond the limit are dropped and counted.
 type Queue struct {
-	lines   callqueue.Queue[line]
-	user    slog.Handler
-	dropped atomic.Uint64
-	untold  atomic.Uint64 // dropped since the last report to the handler
+	lines      callqueue.Queue[line]
+	user       slog.Handler
+	dropped    atomic.Uint64
+	unreported atomic.Uint64 // dropped since the last report to the handler
 }
 
 type line struct {
@@ -61,7 +61,7 @@ func (q *Queue) Drain(ctx context.Context) {
 // write calls the handler, and then reports dropped lines to it.
 func (q *Queue) write(l line) {
 	_ = l.h.Handle(l.ctx, l.record) // as slog does
-	if n := q.untold.Swap(0); n > 0 && q.user.Enabled(l.ctx, slog.LevelWarn) {
+	if n := q.unreported.Swap(0); n > 0 && q.user.Enabled(l.ctx, slog.LevelWarn) {
 		r := slog.NewRecord(time.Now(), slog.LevelWarn, "rocl: log lines were dropped, because the handler did not return in time", 0)
 		r.AddAttrs(slog.Uint64("dropped", n))
 		_ = q.user.Handle(l.ctx, r)
@@ -80,7 +80,7 @@ func (h handler) Enabled(ctx context.Context, level slog.Level) bool { return h.
 func (h handler) Handle(ctx context.Context, r slog.Record) error {
 	if !h.q.lines.Add(line{ctx, h.h, r.Clone()}) {
 		h.q.dropped.Add(1)
-		h.q.untold.Add(1)
+		h.q.unreported.Add(1)
 	}
 	return nil
 }

@@ -127,8 +127,8 @@ func (p *Process) run(prepare func() error, started chan<- error) {
 	close(p.ended)
 }
 
-// Tell writes a line to the standard input of the process: words with blanks between them.
-func (p *Process) Tell(words ...any) error {
+// WriteLine writes a line to the standard input of the process: words with blanks between them.
+func (p *Process) WriteLine(words ...any) error {
 	_, err := fmt.Fprintln(p.in, words...)
 	return err
 }

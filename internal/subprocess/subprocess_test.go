@@ -73,14 +73,14 @@ func (p *Process) mustLine(t *testing.T) string {
 func TestLines(t *testing.T) {
 	p := start(t, Self("child-echo"))
 	for i := range 3 {
-		if err := p.Tell("line", i); err != nil {
+		if err := p.WriteLine("line", i); err != nil {
 			t.Fatal(err)
 		}
 		if s := p.mustLine(t); s != fmt.Sprint("heard line ", i) {
 			t.Errorf("line %d is %q", i, s)
 		}
 	}
-	if err := p.Tell("more"); err != nil {
+	if err := p.WriteLine("more"); err != nil {
 		t.Fatal(err)
 	}
 	if err := p.Expect(t.Context(), "heard less"); err == nil || !strings.Contains(err.Error(), `"heard more"`) {

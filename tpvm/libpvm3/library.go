@@ -505,8 +505,8 @@ const pvmd = -1 << 31
 // isPvmd reports whether a receive from a number is for messages of pvm_notify.
 func isPvmd(tid int) bool { return tid < -1 || numbers.IsHost(tid) }
 
-// tell makes a message of pvm_notify, which the next receive delivers.
-func (l *library) tell(tag, ctx int, values ...int) {
+// queueNotice makes a message of pvm_notify, which the next receive delivers.
+func (l *library) queueNotice(tag, ctx int, values ...int) {
 	out := pack.NewBuffer(pack.Default)
 	for _, v := range values {
 		_ = pack.PackOne(out, int32(v)) // Default takes every int32

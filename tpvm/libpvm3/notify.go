@@ -61,7 +61,7 @@ func (l *library) notifyEnd(ctx context.Context, n notice, cancel bool) error {
 	switch {
 	case cancel:
 		if w != nil {
-			l.tell(n.tag, l.context, n.tid)
+			l.queueNotice(n.tag, l.context, n.tid)
 			if w.times--; w.times == 0 {
 				w.stop()
 				delete(l.notices, n)
@@ -79,7 +79,7 @@ func (l *library) notifyEnd(ctx context.Context, n notice, cancel bool) error {
 	}
 	id, ok, err := find(ctx, n.tid)
 	if err == nil && !ok {
-		l.tell(n.tag, l.context, n.tid)
+		l.queueNotice(n.tag, l.context, n.tid)
 	}
 	if err != nil || !ok {
 		return err
@@ -100,7 +100,7 @@ func (l *library) ended(n notice, mc int) {
 	delete(l.notices, n)
 	w.stop()
 	for range w.times {
-		l.tell(n.tag, mc, n.tid)
+		l.queueNotice(n.tag, mc, n.tid)
 	}
 }
 
@@ -166,7 +166,7 @@ func (l *library) takeHost(ctx context.Context, m *tpvm.Message, e tpvm.HostEven
 		if a.left--; a.left == 0 {
 			l.endAdded()
 		}
-		l.tell(tag, mc, 1, tid)
+		l.queueNotice(tag, mc, 1, tid)
 	}
 	return nil
 }

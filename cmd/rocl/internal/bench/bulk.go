@@ -110,7 +110,7 @@ func (p *pair) moved(s stream, b []byte, count int) (float64, error) {
 	if s.isPolled {
 		kind = 1
 	}
-	if err := p.tell("recv-bulk", count, kind, s.buffers); err != nil {
+	if err := p.begin("recv-bulk", count, kind, s.buffers); err != nil {
 		return 0, err
 	}
 	var d net.Dialer
@@ -181,7 +181,7 @@ func bwTCP(p *pair, o *options) (*Result, error) {
 // poured returns how many bytes a second the library moves. The sender copies each message from
 // source, if that is not nil.
 func (p *pair) poured(task string, o *options, source []byte) (float64, error) {
-	if err := p.tell(task, o.count); err != nil {
+	if err := p.begin(task, o.count); err != nil {
 		return 0, err
 	}
 	start := time.Now()

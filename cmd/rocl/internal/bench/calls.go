@@ -210,7 +210,7 @@ func callsBetween(p *pair, o *options) (*Result, error) {
 			return nil, err
 		}
 		bare = append(bare, rate)
-		if err := p.tell("reply", n); err != nil {
+		if err := p.begin("reply", n); err != nil {
 			return nil, err
 		}
 		// A call of net/rpc cannot be cancelled. For comparison the library's calls use a context

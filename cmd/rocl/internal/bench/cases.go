@@ -90,7 +90,7 @@ func (p *pair) tripRaw(rw io.ReadWriter, size int) error {
 }
 
 func (p *pair) round(task string, n int, t *times, f func() error) error {
-	if err := p.tell(task, n); err != nil {
+	if err := p.begin(task, n); err != nil {
 		return err
 	}
 	if err := t.round(n, f); err != nil {
@@ -267,7 +267,7 @@ func rateTCP(p *pair, o *options) (*Result, error) {
 	}
 	for range o.rounds {
 		for _, b := range bares {
-			if err := p.tell(b.task, n); err != nil {
+			if err := p.begin(b.task, n); err != nil {
 				return nil, err
 			}
 			start := time.Now()
@@ -279,7 +279,7 @@ func rateTCP(p *pair, o *options) (*Result, error) {
 				return nil, err
 			}
 		}
-		if err := p.tell("recv", n, len(senders)); err != nil {
+		if err := p.begin("recv", n, len(senders)); err != nil {
 			return nil, err
 		}
 		before := mallocs()

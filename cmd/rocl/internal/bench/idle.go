@@ -29,7 +29,7 @@ func rttIdle(p *pair, o *options) (*Result, error) {
 	if err := rounds(alone); err != nil {
 		return nil, err
 	}
-	if err := p.tell("idle", o.idle); err != nil {
+	if err := p.begin("idle", o.idle); err != nil {
 		return nil, err
 	}
 	for range o.idle {
@@ -45,7 +45,7 @@ func rttIdle(p *pair, o *options) (*Result, error) {
 	if err := rounds(beside); err != nil {
 		return nil, err
 	}
-	if err := p.tell("idle", 0); err != nil {
+	if err := p.begin("idle", 0); err != nil {
 		return nil, err
 	}
 	if err := p.wait(); err != nil {

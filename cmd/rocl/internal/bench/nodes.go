@@ -89,7 +89,7 @@ func findNodes(ctx context.Context, o *options) (*Result, error) {
 		if round == 0 {
 			a, b, n = newTimes(), newTimes(), newTimes()
 		}
-		if err := k.nodes[0].Tell("echo", count, o.poll); err != nil {
+		if err := k.nodes[0].WriteLine("echo", count, o.poll); err != nil {
 			return nil, err
 		}
 		if err := a.round(count, bare); err != nil {

@@ -190,9 +190,9 @@ func (p *pair) start(sock string, o *options) (err error) {
 	return nil
 }
 
-// tell starts a task of the peer. wait waits until the task is done.
-func (p *pair) tell(what string, n ...int) error {
-	return p.other.Tell(what, strings.Trim(fmt.Sprint(n), "[]"))
+// begin starts a task of the peer. wait waits until the task is done.
+func (p *pair) begin(what string, n ...int) error {
+	return p.other.WriteLine(what, strings.Trim(fmt.Sprint(n), "[]"))
 }
 
 func (p *pair) wait() error { return p.other.Expect(p.ctx, "ok") }

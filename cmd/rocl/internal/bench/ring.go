@@ -72,7 +72,7 @@ func (r *ring) wait(ctx context.Context, w *atomic.Uint64, was uint64) (now uint
 func (r *ring) send(ctx context.Context, size, n int) (err error) {
 	b := make([]byte, size)
 	tail, head := r.tail.Load(), r.head.Load()
-	said := tail
+	published := tail
 	length := uint64(8 + (size+7)&^7)
 	for range n {
 		at := tail % ringLen
@@ -81,8 +81,8 @@ func (r *ring) send(ctx context.Context, size, n int) (err error) {
 			need += ringLen - at
 		}
 		for tail+need-head > ringLen {
-			if said != tail {
-				said = tail
+			if published != tail {
+				published = tail
 				r.tail.Store(tail)
 			}
 			if head, err = r.wait(ctx, r.head, head); err != nil {
@@ -95,8 +95,8 @@ func (r *ring) send(ctx context.Context, size, n int) (err error) {
 		}
 		binary.LittleEndian.PutUint64(r.mem[at:], uint64(size))
 		copy(r.mem[at+8:], b)
-		if tail += length; tail-said >= ringSaid {
-			said = tail
+		if tail += length; tail-published >= ringSaid {
+			published = tail
 			r.tail.Store(tail)
 		}
 	}
@@ -113,11 +113,11 @@ func (r *ring) send(ctx context.Context, size, n int) (err error) {
 func (r *ring) recv(ctx context.Context, size, n int) (err error) {
 	b := make([]byte, size)
 	head, tail := r.head.Load(), r.tail.Load()
-	said := head
+	published := head
 	for range n {
 		for head == tail {
-			if said != head {
-				said = head
+			if published != head {
+				published = head
 				r.head.Store(head)
 			}
 			if tail, err = r.wait(ctx, r.tail, tail); err != nil {
@@ -134,8 +134,8 @@ func (r *ring) recv(ctx context.Context, size, n int) (err error) {
 			return fmt.Errorf("a message of %d bytes in the bare ring, of %d at most", k, len(b))
 		}
 		copy(b[:k], r.mem[at+8:])
-		if head += 8 + (k+7)&^7; head-said >= ringSaid {
-			said = head
+		if head += 8 + (k+7)&^7; head-published >= ringSaid {
+			published = head
 			r.head.Store(head)
 		}
 	}

@@ -116,7 +116,7 @@ func (c *caller) rate(n int) (float64, error) {
 
 // calls makes the peer serve n calls, and runs f with their caller.
 func (p *pair) calls(n int, where string, f func(*caller) error) error {
-	if err := p.tell("calls-"+where, n); err != nil {
+	if err := p.begin("calls-"+where, n); err != nil {
 		return err
 	}
 	client, err := rpc.NewClient(p.ctx, p.c)
@@ -233,7 +233,7 @@ func rpcRate(p *pair, o *options, how form) (*Result, error) {
 
 // bareCalls runs f with a connection of net/rpc to the peer.
 func (p *pair) bareCalls(f func(*netrpc.Client) (float64, error)) (rate float64, err error) {
-	if err := p.tell("serve-rpc", 1); err != nil {
+	if err := p.begin("serve-rpc", 1); err != nil {
 		return 0, err
 	}
 	var d net.Dialer

@@ -150,31 +150,31 @@ func (e *events) close() {
 	e.back.Close()
 }
 
-func tell(f *os.File) error {
+func signalEvent(f *os.File) error {
 	_, err := f.Write([]byte{1, 0, 0, 0, 0, 0, 0, 0})
 	return err
 }
 
-func hear(f *os.File) error {
+func awaitEvent(f *os.File) error {
 	_, err := f.Read(make([]byte, 8))
 	return err
 }
 
 func (e *events) ping() error {
-	if err := tell(e.there); err != nil {
+	if err := signalEvent(e.there); err != nil {
 		return err
 	}
-	return hear(e.back)
+	return awaitEvent(e.back)
 }
 
 // echoEvents answers n times, each time after a pause.
 func (w *words) echoEvents(e *events, n int, d time.Duration) error {
 	for range n {
-		if err := hear(e.there); err != nil {
+		if err := awaitEvent(e.there); err != nil {
 			return err
 		}
 		w.pause(d)
-		if err := tell(e.back); err != nil {
+		if err := signalEvent(e.back); err != nil {
 			return err
 		}
 	}
@@ -235,7 +235,7 @@ func rttShared(p *pair, o *options) (*Result, error) {
 		if o.pause == 0 {
 			return p.round(task, n, t, trip)
 		}
-		if err := p.tell(task, n, int(o.pause)); err != nil {
+		if err := p.begin(task, n, int(o.pause)); err != nil {
 			return err
 		}
 		err := t.timed(n, func() (time.Duration, error) {

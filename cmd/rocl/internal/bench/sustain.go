@@ -317,7 +317,7 @@ func openBetween(ctx context.Context, o *options) (*exchange, []*exchange, error
 	to := func(bare, task string, trip func() error) *exchange {
 		return &exchange{
 			transport: o.transport, poll: o.poll, bare: bare, ctx: p.ctx, why: p.why, close: func() {}, trip: trip,
-			begin: func() error { return p.tell(task, untilLast) },
+			begin: func() error { return p.begin(task, untilLast) },
 			end: func() error {
 				p.words.last.Store(1)
 				defer p.words.last.Store(0)

@@ -36,9 +36,9 @@ const (
 
 // A commandError is returned when the command of a 'rocl serve' has failed: exit code 5.
 type commandError struct {
-	server rocl.GID
-	status int    // exit status; -1 if the command did not exit
-	said   string // the end of its standard error, or why it did not run
+	server  rocl.GID
+	status  int    // exit status; -1 if the command did not exit
+	message string // the end of its standard error, or why it did not run
 }
 
 func (e *commandError) Error() string {
@@ -46,15 +46,15 @@ func (e *commandError) Error() string {
 	if e.status < 0 {
 		what = fmt.Sprintf("the command at %v failed", e.server)
 	}
-	if e.said == "" {
+	if e.message == "" {
 		return what
 	}
-	return what + ": " + e.said
+	return what + ": " + e.message
 }
 
 // failure returns the reply for a command that has failed.
-func failure(status int, said string) []byte {
-	return fmt.Appendf(nil, "%s%d\n%s", failedMark, status, said)
+func failure(status int, message string) []byte {
+	return fmt.Appendf(nil, "%s%d\n%s", failedMark, status, message)
 }
 
 // failed returns a commandError if the reply says that the server's command has failed.
@@ -63,12 +63,12 @@ func failed(server rocl.GID, reply []byte) error {
 	if !ok {
 		return nil
 	}
-	status, said, _ := strings.Cut(string(rest), "\n")
+	status, message, _ := strings.Cut(string(rest), "\n")
 	n, err := strconv.Atoi(status)
 	if err != nil {
 		n = -1
 	}
-	return &commandError{server, n, strings.TrimSpace(said)}
+	return &commandError{server, n, strings.TrimSpace(message)}
 }
 
 func callCommand() *cobra.Command {

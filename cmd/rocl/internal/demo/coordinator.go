@@ -96,7 +96,7 @@ func newCoordinator(c *rocl.Context, me *rocl.Resource, run string, rep reporter
 
 // reporter shows the user what happens.
 type reporter interface {
-	say(format string, args ...any)
+	printf(format string, args ...any)
 	total(units int)
 	step(done int, bytes uint64)
 }
@@ -203,7 +203,7 @@ func (co *coordinator) event(ev rocl.Event) error {
 	case ev.Kind == rocl.Appeared && role != "coordinator":
 		if co.found[ev.ID] == "" {
 			co.found[ev.ID] = fmt.Sprintf("%s %v (process %s)", role, ev.ID, pid)
-			co.rep.say("found %-8s {demo=%s, role=%s} as %v, process %s", role, co.run, role, ev.ID, pid)
+			co.rep.printf("found %-8s {demo=%s, role=%s} as %v, process %s", role, co.run, role, ev.ID, pid)
 		}
 		switch role {
 		case "crawler":
@@ -247,7 +247,7 @@ func (co *coordinator) bury(id rocl.GID) {
 	if name == "" { // the process ended before it was reported
 		name = fmt.Sprintf("process %v", id)
 	}
-	co.rep.say("%s is gone: %d units are done again by the others", name, n)
+	co.rep.printf("%s is gone: %d units are done again by the others", name, n)
 }
 
 // enough returns an error if the remaining processes cannot go on.

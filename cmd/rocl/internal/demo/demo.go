@@ -151,7 +151,7 @@ func run(ctx context.Context, o options, out, errOut io.Writer) (err error) {
 		defer os.RemoveAll(dir)
 		o.socket = filepath.Join(dir, "directory.sock")
 	}
-	rep := newTeller(o.json, errOut)
+	rep := newProgressReporter(o.json, errOut)
 	defer rep.close()
 	start := time.Now()
 	o.globals.Socket = o.socket
@@ -165,7 +165,7 @@ func run(ctx context.Context, o options, out, errOut io.Writer) (err error) {
 	if err != nil {
 		return err
 	}
-	rep.say("coordinator {demo=%s, role=coordinator} serves the directory; %d files under %s", name, files, o.dir)
+	rep.printf("coordinator {demo=%s, role=coordinator} serves the directory; %d files under %s", name, files, o.dir)
 
 	children := map[string][]*subprocess.Process{} // of each role
 	defer func() {
@@ -191,7 +191,7 @@ func run(ctx context.Context, o options, out, errOut io.Writer) (err error) {
 	if o.kill {
 		co.kill = func() {
 			p := children["indexer"][0]
-			rep.say("killing an indexer: process %d", p.Cmd.Process.Pid)
+			rep.printf("killing an indexer: process %d", p.Cmd.Process.Pid)
 			p.Kill()
 		}
 	}
@@ -199,7 +199,7 @@ func run(ctx context.Context, o options, out, errOut io.Writer) (err error) {
 		return err
 	}
 	rep.close()
-	rep.say("all is indexed: asking the front end for %q", o.word)
+	rep.printf("all is indexed: asking the front end for %q", o.word)
 	t, err := co.query(ctx, o.word)
 	if err != nil {
 		return err
@@ -292,8 +292,8 @@ func play(ctx context.Context, socket, name, run string, in io.Reader) error {
 	return err
 }
 
-// teller is a reporter that shows a bar on a terminal, and writes lines elsewhere.
-type teller struct {
+// progressReporter is a reporter that shows a bar on a terminal, and writes lines elsewhere.
+type progressReporter struct {
 	quiet bool
 	w     io.Writer
 	p     *mpb.Progress
@@ -302,15 +302,15 @@ type teller struct {
 	bytes uint64
 }
 
-func newTeller(quiet bool, w io.Writer) *teller {
-	t := &teller{quiet: quiet, w: w, begun: time.Now()}
+func newProgressReporter(quiet bool, w io.Writer) *progressReporter {
+	t := &progressReporter{quiet: quiet, w: w, begun: time.Now()}
 	if !quiet && cli.Terminal(w) {
 		t.p = mpb.New(mpb.WithOutput(w), mpb.WithWidth(60))
 	}
 	return t
 }
 
-func (t *teller) say(format string, args ...any) {
+func (t *progressReporter) printf(format string, args ...any) {
 	if t.quiet {
 		return
 	}
@@ -322,7 +322,7 @@ func (t *teller) say(format string, args ...any) {
 	_, _ = io.WriteString(t.w, line)
 }
 
-func (t *teller) total(units int) {
+func (t *progressReporter) total(units int) {
 	if t.p != nil && t.bar == nil {
 		t.bar = t.p.AddBar(int64(units),
 			mpb.PrependDecorators(decor.Name("indexing "), decor.Any(func(decor.Statistics) string { return fmt.Sprintf("%.0f MB ", float64(t.bytes)/1e6) })),
@@ -330,14 +330,14 @@ func (t *teller) total(units int) {
 	}
 }
 
-func (t *teller) step(done int, bytes uint64) {
+func (t *progressReporter) step(done int, bytes uint64) {
 	t.bytes += bytes
 	if t.bar != nil {
 		t.bar.SetCurrent(int64(done))
 	}
 }
 
-func (t *teller) close() {
+func (t *progressReporter) close() {
 	if t.p == nil {
 		return
 	}

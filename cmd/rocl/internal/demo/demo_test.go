@@ -27,7 +27,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // notes is a reporter that keeps what it is told.
 type notes struct{ said []string }
 
-func (n *notes) say(format string, args ...any) {
+func (n *notes) printf(format string, args ...any) {
 	n.said = append(n.said, fmt.Sprintf(format, args...))
 }
 func (n *notes) total(int)        {}

@@ -10,13 +10,13 @@ import (
 
 // Places get shares in proportion to their weights, over one call or many.
 func TestSpread(t *testing.T) {
-	c := make([]place, 3)
+	c := make([]hostEntry, 3)
 	for i, w := range []int{4, 2, 1} {
 		id, err := rocl.ParseGID([]string{"000000000001-1-1", "000000000001-1-2", "000000000001-1-3"}[i])
 		if err != nil {
 			t.Fatal(err)
 		}
-		c[i] = place{pod: id, weight: w}
+		c[i] = hostEntry{pod: id, weight: w}
 	}
 	for _, step := range []int{1, 2, 3, 7, 70, 700} {
 		p := &pod{turns: map[TID]int{}}
