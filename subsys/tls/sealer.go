@@ -21,7 +21,7 @@ const (
 )
 
 // errKeyUsedUp ends a connection whose key has sealed as many records as it may.
-var errKeyUsedUp = errors.New("tls: its key is used up, a new connection is needed")
+var errKeyUsedUp = errors.New("tls: key of the connection is used up")
 
 // A sealer is the [stream.Writer] and [stream.Opener] of a connection: frames are sealed when they
 // are sent, and opened when they arrive. What writes and what reads share only tls and wire, which

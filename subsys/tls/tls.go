@@ -23,7 +23,7 @@ const (
 	maxPending   = 256             // handshakes in progress of accepted connections
 )
 
-var errCrowded = fmt.Errorf("%w: too many others shake hands", ErrUntrusted)
+var errCrowded = fmt.Errorf("%w: too many handshakes are in progress", ErrUntrusted)
 
 // New returns the TLS transport. Its addresses are tls://host:port. By default it listens on a free
 // port of 127.0.0.1.
