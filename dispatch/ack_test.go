@@ -13,7 +13,7 @@ import (
 
 // An acknowledgement that comes due while another goroutine writes is still owed: the frames in the
 // writer's hands may be the last ones, and the peer's window full.
-func TestAckGivesWay(t *testing.T) {
+func TestAckWhileWriting(t *testing.T) {
 	d := newWorld().node(t, 1, inproc.NewNetwork().Transport())
 	l := newLink(d, linkKey{peer: resource.MakeGID(1, 2, 0)})
 	l.mu.Lock()

@@ -309,7 +309,7 @@ func TestTokenIsOfferedToParked(t *testing.T) {
 
 // A goroutine that gives way parks until the last woken goroutine has run. Meanwhile the token is
 // offered to no other waiter.
-func TestGiveWay(t *testing.T) {
+func TestParkForWoken(t *testing.T) {
 	d := newWorld().node(t, 1, transports()["tcp"])
 	other := parkedWaiter(d)
 	first, second := parkedWaiter(d), parkedWaiter(d)

@@ -356,7 +356,7 @@ func TestCallCallerCloses(t *testing.T) {
 }
 
 // The target of a call does not exist: the error says so, and nothing is reported.
-func TestCallNobody(t *testing.T) {
+func TestCallMissing(t *testing.T) {
 	pairs(t, func(t *testing.T, a, b *Dispatcher, ma, _ *Mailbox) {
 		for _, size := range []int{0, 20_000, 1 << 20} {
 			f, err := a.Flow(b.self, 99)
@@ -431,10 +431,10 @@ func TestReplyOnce(t *testing.T) {
 		if err := ma.ReplyBytes(soon(t), msg, nil); !errors.Is(err, ErrNotCall) {
 			t.Errorf("by another context: %v", err)
 		}
-		over, cancel := context.WithCancel(context.Background())
+		ended, cancel := context.WithCancel(context.Background())
 		cancel()
 		large := make([]byte, 10<<20) // more than the first credit
-		if err := mb.ReplyBytes(over, msg, large); !errors.Is(err, context.Canceled) && err != nil {
+		if err := mb.ReplyBytes(ended, msg, large); !errors.Is(err, context.Canceled) && err != nil {
 			t.Error(err)
 		}
 		var sent atomic.Int32
@@ -669,7 +669,7 @@ func TestCallLanes(t *testing.T) {
 		for _, c := range []struct {
 			tag  uint64
 			size int
-			over string
+			via  string
 		}{{1, 10, "inproc"}, {100, 10, "tcp"}, {150, 300_000, "tcp"}, {1, 10_000, "shm"}, {1, 9999, "inproc"}} {
 			before := a.Stats()
 			m, err := called(soon(t), end.from, f, c.tag, make([]byte, c.size))
@@ -679,9 +679,9 @@ func TestCallLanes(t *testing.T) {
 			m.Release()
 			// Only the first context has rules.
 			after := a.Stats()
-			sent := after.Sent[c.over] - before.Sent[c.over]
+			sent := after.Sent[c.via] - before.Sent[c.via]
 			if sent != 1 {
-				t.Errorf("%+v: %d messages of the context with rules over %s", c, sent, c.over)
+				t.Errorf("%+v: %d messages of the context with rules over %s", c, sent, c.via)
 			}
 		}
 	}

@@ -257,7 +257,7 @@ func TestOversizeGrantInUse(t *testing.T) {
 
 // A message that is larger than the context's memory can hold makes no other message wait, even if
 // receivers never wait.
-func TestTooLargeForMemoryKeepsNobody(t *testing.T) {
+func TestTooLargeForMemoryDelaysNone(t *testing.T) {
 	w := newWorld()
 	tr := transports()["tcp"]
 	a, b, c := w.node(t, 1, tr), w.node(t, 2, tr, small(4<<20)), w.node(t, 3, tr)
@@ -502,13 +502,13 @@ func TestGiveBack(t *testing.T) {
 
 // The credit that a peer is told does not fall, and is never more than its grant, in whatever order
 // the goroutines that grant it tell it.
-func TestCreditToldInOrder(t *testing.T) {
+func TestCreditSentInOrder(t *testing.T) {
 	d := newWorld().node(t, 1, inproc.NewNetwork().Transport())
 	mb := box(t, d, 1, 1<<20)
 	l := newLink(d, linkKey{peer: resource.MakeGID(1, 2, 0)})
 	l.d.takeToken()
 	defer l.d.giveToken()
-	told := func() (limits []uint64) {
+	sent := func() (limits []uint64) {
 		fs := l.s.Take()
 		defer l.s.Untake(fs, 0)
 		for _, e := range fs {
@@ -536,12 +536,12 @@ func TestCreditToldInOrder(t *testing.T) {
 	}
 	need(4 * FirstCredit)
 	mb.finishHandOut(new(Message), in, late)
-	if got := told(); len(got) != 2 || got[0] != 4*FirstCredit || got[1] != 4*FirstCredit {
+	if got := sent(); len(got) != 2 || got[0] != 4*FirstCredit || got[1] != 4*FirstCredit {
 		t.Errorf("the peer is told %d", got)
 	}
 	need(FirstCredit, held8(4*FirstCredit)...)
 	mb.finishHandOut(new(Message), in, late)
-	if got := told(); len(got) != 3 || got[2] != FirstCredit {
+	if got := sent(); len(got) != 3 || got[2] != FirstCredit {
 		t.Errorf("after credit was given back the peer is told %d", got)
 	}
 	mb.Close()

@@ -21,14 +21,14 @@ func TestGiveUpWithoutDirectory(t *testing.T) {
 	for _, everLinked := range []bool{false, true} {
 		w := newWorld()
 		silent := make(chan struct{}) // when closed, the directory answers no longer
-		told := make(chan Undelivered, 10)
+		reported := make(chan Undelivered, 10)
 		giveUp := 100 * time.Millisecond
 		if everLinked { // enough for a slow machine to make the link
 			giveUp = 3 * time.Second
 		}
 		a := w.node(t, 1, tcp.New(), func(c *Config) {
 			c.GiveUp = giveUp
-			c.Undelivered = func(u Undelivered) { told <- u }
+			c.Undelivered = func(u Undelivered) { reported <- u }
 			c.Resolve = func(ctx context.Context, id resource.GID) ([]string, error) {
 				select {
 				case <-silent:
@@ -54,7 +54,7 @@ func TestGiveUpWithoutDirectory(t *testing.T) {
 			t.Fatal(err)
 		}
 		within(t, "the report", func() {
-			if u := <-told; u.Tag != 7 || !errors.Is(u.Err, ErrUnreachable) {
+			if u := <-reported; u.Tag != 7 || !errors.Is(u.Err, ErrUnreachable) {
 				t.Errorf("told %+v", u)
 			}
 		})
@@ -98,8 +98,8 @@ func TestResumesWithoutDirectory(t *testing.T) {
 // or not. Messages that had been accepted and not delivered are.
 func TestDeliveredIsNotReported(t *testing.T) {
 	w := newWorld()
-	told := make(chan Undelivered, 100)
-	a := w.node(t, 1, tcp.New(), func(c *Config) { c.Undelivered = func(u Undelivered) { told <- u } })
+	reported := make(chan Undelivered, 100)
+	a := w.node(t, 1, tcp.New(), func(c *Config) { c.Undelivered = func(u Undelivered) { reported <- u } })
 	b := w.node(t, 2, tcp.New())
 	mb := box(t, b, 1, 0)
 	f := flow(t, a, mb)
@@ -120,12 +120,12 @@ func TestDeliveredIsNotReported(t *testing.T) {
 	w.gone[b.self] = true
 	w.mu.Unlock()
 	within(t, "the report", func() {
-		if u := <-told; u.Tag != 1 || !errors.Is(u.Err, ErrGone) {
+		if u := <-reported; u.Tag != 1 || !errors.Is(u.Err, ErrGone) {
 			t.Errorf("told %+v", u)
 		}
 	})
-	if err := a.Close(brief(t)); err != nil || len(told) > 0 {
-		t.Errorf("closed with %v, %d more reports", err, len(told))
+	if err := a.Close(brief(t)); err != nil || len(reported) > 0 {
+		t.Errorf("closed with %v, %d more reports", err, len(reported))
 	}
 }
 

@@ -268,12 +268,12 @@ func TestOrderAndCompleteness(t *testing.T) {
 	}
 }
 
-func TestSendToNobody(t *testing.T) {
+func TestSendToMissing(t *testing.T) {
 	for name, tr := range transports() {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld()
-			told := make(chan Undelivered, 10)
-			a := w.node(t, 1, tr, func(c *Config) { c.Undelivered = func(u Undelivered) { told <- u } })
+			reported := make(chan Undelivered, 10)
+			a := w.node(t, 1, tr, func(c *Config) { c.Undelivered = func(u Undelivered) { reported <- u } })
 			b := w.node(t, 2, tr)
 			ctx := soon(t)
 			f, err := a.Flow(b.self, 99)
@@ -289,7 +289,7 @@ func TestSendToNobody(t *testing.T) {
 			if err := f.Send(ctx, 5, 7, buf(t, a, "x")); err != nil {
 				t.Fatal(err)
 			}
-			u := <-told
+			u := <-reported
 			if u.To != b.self.WithSerial(99) || u.From != a.self.WithSerial(5) || u.Tag != 7 || !errors.Is(u.Err, ErrGone) {
 				t.Fatalf("told %+v", u)
 			}

@@ -158,9 +158,9 @@ func TestOnEndUnknown(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld()
 			a := w.node(t, 1, tr)
-			nobody := resource.MakeGID(1, 9, 0)
-			w.gone[nobody] = true
-			f, err := a.Flow(nobody, 1)
+			unknown := resource.MakeGID(1, 9, 0)
+			w.gone[unknown] = true
+			f, err := a.Flow(unknown, 1)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -378,11 +378,11 @@ func (p *hookedPort) Dial(ctx context.Context, addr string, s subsys.Sink) (subs
 // three cases: one of its addresses refuses the link, this machine could not dial, or GiveUp ends
 // the attempt.
 func TestNotGoneThoughNodeDead(t *testing.T) {
-	const nobody = "tcp://127.0.0.1:1"
+	const missing = "tcp://127.0.0.1:1"
 	for what, dial := range map[string]func(ctx context.Context, addr string) error{
 		"refused": nil,
 		"no descriptor": func(_ context.Context, addr string) error {
-			if addr == nobody {
+			if addr == missing {
 				return subsys.ErrNoPeer
 			}
 			return fmt.Errorf("dialling: %w", syscall.EMFILE)
@@ -396,10 +396,10 @@ func TestNotGoneThoughNodeDead(t *testing.T) {
 			w := newWorld()
 			var isDead atomic.Bool
 			h := &hooked{Transport: tcp.New()}
-			told := make(chan error, 1)
+			reported := make(chan error, 1)
 			a := w.node(t, 1, h, func(c *Config) {
 				c.GiveUp = time.Second
-				c.Undelivered = func(u Undelivered) { told <- u.Err }
+				c.Undelivered = func(u Undelivered) { reported <- u.Err }
 				c.Trust = func() Trust {
 					if isDead.Load() && dial == nil {
 						return trusting("", "another")()
@@ -411,7 +411,7 @@ func TestNotGoneThoughNodeDead(t *testing.T) {
 					if isDead.Load() {
 						err = ErrNodeDead
 					}
-					return append(slices.Clone(addrs), nobody), err
+					return append(slices.Clone(addrs), missing), err
 				}
 			})
 			b := w.node(t, 2, tcp.New(), func(c *Config) {
@@ -430,7 +430,7 @@ func TestNotGoneThoughNodeDead(t *testing.T) {
 			if err := flow(t, a, its).SendBytes(soon(t), 1, 2, nil); err != nil {
 				t.Fatal(err)
 			}
-			if err := <-told; !errors.Is(err, ErrUnreachable) || errors.Is(err, ErrGone) {
+			if err := <-reported; !errors.Is(err, ErrUnreachable) || errors.Is(err, ErrGone) {
 				t.Error(err)
 			}
 		})
@@ -617,7 +617,7 @@ func TestStuckRecvAny(t *testing.T) {
 
 // Two contexts each send the other more than its mailbox holds, and select the message that comes
 // last. Both receives fail with ErrStuck, and both contexts continue.
-func TestStuckBothWays(t *testing.T) {
+func TestStuckInBothDirections(t *testing.T) {
 	const limit, size, n = 1 << 20, 100_000, 40
 	for name, tr := range transports() {
 		t.Run(name, func(t *testing.T) {

@@ -149,9 +149,9 @@ func FuzzFrames(f *testing.F) {
 		} else {
 			ep.endHandshake()
 		}
-		over, cancel := context.WithCancel(t.Context())
+		ended, cancel := context.WithCancel(t.Context())
 		cancel()
-		if err := d.Close(over); err != nil && !linked {
+		if err := d.Close(ended); err != nil && !linked {
 			t.Fatal(err)
 		}
 		if err := pool.Close(); err != nil {

@@ -136,7 +136,7 @@ func (ep *endpoint) say(c subsys.Conn, typ uint8, b []byte) error {
 	n, err := c.Send(f[:])
 	ep.mu.Unlock()
 	if err == nil && n == 0 {
-		err = errors.New("dispatch: no room for a handshake")
+		err = errors.New("dispatch: connection has no room for a handshake frame")
 	}
 	return err
 }
@@ -259,7 +259,7 @@ func (ep *endpoint) onChallenge(c subsys.Conn, b []byte) error {
 	l.mu.Lock()
 	if l.life.HasEnded() || l.conn != nil && l.conn != ep.from {
 		l.mu.Unlock()
-		return fmt.Errorf("%w: linked meanwhile", ErrRefused)
+		return fmt.Errorf("%w: the link has another connection", ErrRefused)
 	}
 	ep.mine = wire.Attach{Session: l.life.ID(), Known: l.life.PeerID(), Gen: l.life.Propose(), Have: l.s.Expected(), IsMove: l.conn != nil, Features: wire.Features}
 	l.mu.Unlock()
@@ -334,7 +334,7 @@ func (ep *endpoint) onAttach(c subsys.Conn, b []byte) error {
 func (ep *endpoint) refuse(c subsys.Conn, why wire.Refusal, gen uint64) error {
 	r := wire.Refuse{Why: why, Gen: gen}
 	_ = ep.say(c, wire.TypeRefuse, r.Append(nil))
-	return fmt.Errorf("%w: conn of %v not attached (%d)", ErrRefused, ep.peer, why)
+	return fmt.Errorf("%w: connection of %v is not attached (%d)", ErrRefused, ep.peer, why)
 }
 
 // refused handles a Refuse frame at the dialler.

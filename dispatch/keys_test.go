@@ -41,14 +41,14 @@ func TestSeveralKeys(t *testing.T) {
 			}
 			w := newWorld()
 			tr := inproc.NewNetwork().Transport()
-			told := make(chan error, 1)
+			reported := make(chan error, 1)
 			giveUp := 20 * time.Millisecond
 			if c.link { // enough for a slow machine to make the link
 				giveUp = 20 * time.Second
 			}
 			a := w.node(t, uint64(2*i+1), tr, func(k *Config) {
 				k.Trust, k.GiveUp = trusting("", c.a...), giveUp
-				k.Undelivered = func(u Undelivered) { told <- u.Err }
+				k.Undelivered = func(u Undelivered) { reported <- u.Err }
 			})
 			b := w.node(t, uint64(2*i+2), tr, func(k *Config) { k.Trust = trusting("", c.b...) })
 			mb := box(t, b, 1, 0)
@@ -57,7 +57,7 @@ func TestSeveralKeys(t *testing.T) {
 				t.Fatal(err)
 			}
 			if !c.link {
-				if err := <-told; !errors.Is(err, ErrUnreachable) {
+				if err := <-reported; !errors.Is(err, ErrUnreachable) {
 					t.Errorf("%q to %q: %v", c.a, c.b, err)
 				}
 				continue
@@ -104,15 +104,15 @@ func TestRotation(t *testing.T) {
 	if n := b.count.ConnsIn.Load(); n != in {
 		t.Errorf("%d connections were made anew", n-in)
 	}
-	told := make(chan error, 1)
+	reported := make(chan error, 1)
 	late := w.node(t, 3, tr, func(c *Config) {
 		c.Trust, c.GiveUp = trusting("", "old"), 50*time.Millisecond
-		c.Undelivered = func(u Undelivered) { told <- u.Err }
+		c.Undelivered = func(u Undelivered) { reported <- u.Err }
 	})
 	if err := flow(t, late, mb).SendBytes(ctx, 1, 9, nil); err != nil {
 		t.Fatal(err)
 	}
-	if err := <-told; !errors.Is(err, ErrUnreachable) {
+	if err := <-reported; !errors.Is(err, ErrUnreachable) {
 		t.Errorf("with the old key alone: %v", err)
 	}
 	say(flow(t, w.node(t, 4, tr, turning), mb), mb, 10)

@@ -343,7 +343,7 @@ func (l *link) clean() {
 		}
 	}
 	l.endings = nil
-	mourned := l.contextEnds
+	contextEnds := l.contextEnds
 	l.contextEnds = nil
 	var reports []Undelivered
 	l.s.Drain(func(f *subsys.Header) {
@@ -366,7 +366,7 @@ func (l *link) clean() {
 	if ended != nil {
 		l.d.notifyContextEnd(l.peer, ended, cause)
 	}
-	for _, g := range mourned {
+	for _, g := range contextEnds {
 		g.linkEnded()
 	}
 	l.mu.Lock()

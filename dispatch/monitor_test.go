@@ -257,7 +257,7 @@ func TestMonitorStopRaces(t *testing.T) {
 			w := newWorld()
 			a, b := w.node(t, 1, tr), w.node(t, 2, tr)
 			mine := box(t, a, 1, 0)
-			told := 0
+			reported := 0
 			for i := range uint32(300) {
 				its := box(t, b, 1+i, 0)
 				stop := monitorOf(t, mine, monitored(its), uint64(i))
@@ -280,11 +280,11 @@ func TestMonitorStopRaces(t *testing.T) {
 				if now, _ := mine.Len(); now != n || n > 1 {
 					t.Fatalf("%d messages when stop had returned, %d later", n, now)
 				}
-				if told += n; n > 0 {
+				if reported += n; n > 0 {
 					awaitGone(t, mine, monitored(its), uint64(i))
 				}
 			}
-			t.Logf("told %d of 300 times", told)
+			t.Logf("told %d of 300 times", reported)
 		})
 	}
 }

@@ -115,12 +115,12 @@ type gate struct {
 	may    int64 // bytes that may have passed
 	passed int64
 	more   chan struct{} // closed and replaced when may changes
-	over   chan struct{}
+	closed chan struct{}
 }
 
 func newGate(t *testing.T, to string, may int64) *gate {
 	t.Helper()
-	g := &gate{may: may, more: make(chan struct{}), over: make(chan struct{})}
+	g := &gate{may: may, more: make(chan struct{}), closed: make(chan struct{})}
 	g.relay = startRelay(t, to, &relay{after: 1 << 62, pass: g.wait}, 0)
 	return g
 }
@@ -138,7 +138,7 @@ func (g *gate) wait(n int) {
 		g.mu.Unlock()
 		select {
 		case <-more:
-		case <-g.over:
+		case <-g.closed:
 			return
 		}
 	}
@@ -164,7 +164,7 @@ func gated(t *testing.T, tr subsys.Transport, may int64, change ...func(*Config)
 	w.at[b.self] = []string{transportOf(addr) + "://" + g.ln.Addr().String()}
 	w.mu.Unlock()
 	t.Cleanup(func() { // runs before the relay waits for its connections
-		close(g.over)
+		close(g.closed)
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		defer cancel()
 		a.Close(ctx)
@@ -285,13 +285,13 @@ func begun(t *testing.T, a, b *Dispatcher, mb *Mailbox) (bufs []*buffers.Buffer)
 }
 
 // wantReports checks that each message of begun is reported once, with its size.
-func wantReports(t *testing.T, told <-chan Undelivered, bufs []*buffers.Buffer, why error) {
+func wantReports(t *testing.T, reported <-chan Undelivered, bufs []*buffers.Buffer, why error) {
 	t.Helper()
 	ctx := soon(t)
 	seen := map[uint64]bool{}
 	for range bufs {
 		select {
-		case u := <-told:
+		case u := <-reported:
 			if seen[u.Tag] || u.Bytes != bufs[u.Tag].Len() || !errors.Is(u.Err, why) || u.From.Serial() != 7 {
 				t.Errorf("told %+v", u)
 			}
@@ -308,7 +308,7 @@ func wantReports(t *testing.T, told <-chan Undelivered, bufs []*buffers.Buffer, 
 		b.Release()
 	}
 	select {
-	case u := <-told:
+	case u := <-reported:
 		t.Errorf("told %+v too", u)
 	default:
 	}
@@ -317,14 +317,14 @@ func wantReports(t *testing.T, told <-chan Undelivered, bufs []*buffers.Buffer, 
 // The mailbox is closed in the midst of a message. That message and those behind it are reported
 // once, with their sizes. The memory is free, and the link continues.
 func TestClosedInTheMidst(t *testing.T) {
-	told := make(chan Undelivered, 10)
-	a, b, g, _ := gated(t, tcp.New(), 2<<20, func(c *Config) { c.Undelivered = func(u Undelivered) { told <- u } })
+	reported := make(chan Undelivered, 10)
+	a, b, g, _ := gated(t, tcp.New(), 2<<20, func(c *Config) { c.Undelivered = func(u Undelivered) { reported <- u } })
 	mb, other := box(t, b, 1, 256<<20), box(t, b, 2, 0)
 	bufs := begun(t, a, b, mb)
 	before := b.cfg.Pool.Stats().InUse
 	mb.Close()
 	g.let(1 << 40)
-	wantReports(t, told, bufs, ErrGone)
+	wantReports(t, reported, bufs, ErrGone)
 	talk(t, a, b, other, 5)
 	if n := partOf(b, a, mb); n > 0 || b.cfg.Pool.Stats().InUse > before {
 		t.Errorf("%d bytes are kept, %d buffers of %d", n, b.cfg.Pool.Stats().InUse, before)
@@ -348,16 +348,16 @@ func (w *world) vanish(d *Dispatcher) {
 func TestEndInTheMidst(t *testing.T) {
 	for _, how := range []string{"goodbye", "death", "sender"} {
 		t.Run(how, func(t *testing.T) {
-			told := make(chan Undelivered, 10)
-			a, b, g, w := gated(t, tcp.New(), 2<<20, func(c *Config) { c.Undelivered = func(u Undelivered) { told <- u } })
+			reported := make(chan Undelivered, 10)
+			a, b, g, w := gated(t, tcp.New(), 2<<20, func(c *Config) { c.Undelivered = func(u Undelivered) { reported <- u } })
 			mb := box(t, b, 1, 256<<20)
 			bufs := begun(t, a, b, mb)
-			over, cancel := context.WithCancel(t.Context())
+			closed, cancel := context.WithCancel(t.Context())
 			cancel()
 			want := ErrGone
 			switch how {
 			case "goodbye":
-				_ = b.Close(over)
+				_ = b.Close(closed)
 				w.vanish(b) // the goodbye may be lost with the unread bytes of the socket
 			case "death":
 				w.vanish(b)
@@ -366,10 +366,10 @@ func TestEndInTheMidst(t *testing.T) {
 				}
 			case "sender":
 				want = ErrClosed
-				_ = a.Close(over)
+				_ = a.Close(closed)
 			}
 			g.let(1 << 40)
-			wantReports(t, told, bufs, want)
+			wantReports(t, reported, bufs, want)
 			eventually.True(t, "nothing is kept", func() bool {
 				b.pollOnce()
 				return b.cfg.Pool.Stats().InUse <= 4 // runs and blocks
@@ -381,8 +381,8 @@ func TestEndInTheMidst(t *testing.T) {
 // A message that the peer reports as undelivered while the link ends, which reports it too, is
 // reported once.
 func TestReportedAsItEnds(t *testing.T) {
-	told := make(chan Undelivered, 10)
-	a, b, g, _ := gated(t, tcp.New(), 2<<20, func(c *Config) { c.Undelivered = func(u Undelivered) { told <- u } })
+	reported := make(chan Undelivered, 10)
+	a, b, g, _ := gated(t, tcp.New(), 2<<20, func(c *Config) { c.Undelivered = func(u Undelivered) { reported <- u } })
 	mb := box(t, b, 1, 256<<20)
 	bufs := begun(t, a, b, mb)
 	l, err := a.link(b.self)
@@ -399,7 +399,7 @@ func TestReportedAsItEnds(t *testing.T) {
 		t.Error(err)
 	}
 	g.let(1 << 40)
-	wantReports(t, told, bufs, ErrGone)
+	wantReports(t, reported, bufs, ErrGone)
 	eventually.True(t, "the reports", func() bool { return a.lost.Load() == uint64(len(bufs)) })
 }
 

@@ -55,17 +55,17 @@ type Polling struct {
 const MaxBudget = time.Second
 
 // ErrPolling is returned by Check for a Polling with invalid values.
-var ErrPolling = errors.New("rocl: no such way to poll")
+var ErrPolling = errors.New("rocl: invalid polling options")
 
 // Check returns an error that matches ErrPolling if a value of p is invalid.
 func (p *Polling) Check() error {
 	switch {
 	case p.Policy > PollAlways:
-		return fmt.Errorf("%w: a policy numbered %d", ErrPolling, p.Policy)
+		return fmt.Errorf("%w: policy %d is not known", ErrPolling, p.Policy)
 	case p.Budget < 0 || p.Budget > MaxBudget:
-		return fmt.Errorf("%w: a budget of %v, which is not from 0 to %v", ErrPolling, p.Budget, MaxBudget)
+		return fmt.Errorf("%w: budget %v is not from 0 to %v", ErrPolling, p.Budget, MaxBudget)
 	case p.Pollers < 0:
-		return fmt.Errorf("%w: %d pollers", ErrPolling, p.Pollers)
+		return fmt.Errorf("%w: %d pollers are fewer than 0", ErrPolling, p.Pollers)
 	}
 	return nil
 }

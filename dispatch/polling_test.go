@@ -168,15 +168,15 @@ func TestCrowded(t *testing.T) {
 
 // compute starts n goroutines that only compute, until stop.
 func compute(n int) (stop func()) {
-	var over atomic.Bool
+	var done atomic.Bool
 	var busy sync.WaitGroup
 	for range n {
 		busy.Go(func() {
-			for x := 1; !over.Load() && x != 0; x = x*5 | 1 {
+			for x := 1; !done.Load() && x != 0; x = x*5 | 1 {
 			}
 		})
 	}
-	return func() { over.Store(true); busy.Wait() }
+	return func() { done.Store(true); busy.Wait() }
 }
 
 // On one processor messages come and go beside a goroutine that computes without end, with each

@@ -687,12 +687,12 @@ func (d *Dispatcher) keep(p *subsys.Poller) {
 		for woken := false; d.token.TryLock(); {
 			if woken {
 				woken = false
-				news := p.Poll() > 0
+				arrived := p.Poll() > 0
 				others := d.driven.Load() != seen
-				if news || others {
+				if arrived || others {
 					d.token.Unlock()
 					d.pass()
-					if news {
+					if arrived {
 						runtime.Gosched() // a goroutine that has waited long for the message goes first
 					}
 					if others {

@@ -165,9 +165,9 @@ func TestPutBackToWaiting(t *testing.T) {
 			t.Fatal(err)
 		}
 		msg = <-got
-		var whole [8]byte
-		if n, _ := msg.Read(whole[:]); string(whole[:n]) != "hello" || msg.Tag() != 1 {
-			t.Fatalf("%q", whole[:n])
+		var payload [8]byte
+		if n, _ := msg.Read(payload[:]); string(payload[:n]) != "hello" || msg.Tag() != 1 {
+			t.Fatalf("%q", payload[:n])
 		}
 		msg.Release()
 		take(t, m)

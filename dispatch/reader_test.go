@@ -49,10 +49,10 @@ func TestMessageReader(t *testing.T) {
 				m.Release()
 
 				m = recv()
-				var rest bytes.Buffer
+				var remaining bytes.Buffer
 				var first [1]byte
 				n, _ := m.Read(first[:])
-				if got, err := io.Copy(&rest, m); int(got) != size-n || err != nil || !bytes.Equal(append(first[:n:n], rest.Bytes()...), want) {
+				if got, err := io.Copy(&remaining, m); int(got) != size-n || err != nil || !bytes.Equal(append(first[:n:n], remaining.Bytes()...), want) {
 					t.Errorf("%d bytes: copied %d behind %d, %v", size, got, n, err)
 				}
 				if n, err := m.Read(first[:]); n != 0 || err != io.EOF {
@@ -79,8 +79,8 @@ func TestMessageWriterFails(t *testing.T) {
 			t.Errorf("%d, %v", n, err)
 		}
 	}
-	if rest, err := io.ReadAll(m); string(rest) != "6789" || err != nil {
-		t.Errorf("%q, %v", rest, err)
+	if remaining, err := io.ReadAll(m); string(remaining) != "6789" || err != nil {
+		t.Errorf("%q, %v", remaining, err)
 	}
 }
 

@@ -91,7 +91,7 @@ func TestReportMayClose(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld()
 			var a *Dispatcher
-			var told []uint64
+			var reported []uint64
 			closed := make(chan error, 1)
 			b := w.node(t, 2, tr)
 			kept := box(t, b, 1, 0)
@@ -99,9 +99,9 @@ func TestReportMayClose(t *testing.T) {
 			a = w.node(t, 1, tr, func(c *Config) {
 				c.Undelivered = func(u Undelivered) {
 					<-ready
-					told = append(told, u.Tag)
-					if len(told) > 1 {
-						if len(told) == 5 {
+					reported = append(reported, u.Tag)
+					if len(reported) > 1 {
+						if len(reported) == 5 {
 							closed <- nil
 						}
 						return
@@ -132,8 +132,8 @@ func TestReportMayClose(t *testing.T) {
 				}
 			})
 			take(t, kept)
-			if !slices.Equal(told, []uint64{0, 1, 2, 3, 4}) {
-				t.Errorf("told %v", told)
+			if !slices.Equal(reported, []uint64{0, 1, 2, 3, 4}) {
+				t.Errorf("told %v", reported)
 			}
 		})
 	}
@@ -169,10 +169,10 @@ func TestCloseWaitsForReports(t *testing.T) {
 	stuck := w.node(t, 2, tr, func(c *Config) { c.Undelivered = func(Undelivered) { <-goOn } })
 	loseAt(t, stuck, b, 10)
 	eventually.True(t, "the reports", func() bool { return stuck.lost.Load() == 10 })
-	over, cancel := context.WithCancel(context.Background())
+	ended, cancel := context.WithCancel(context.Background())
 	cancel()
 	within(t, "closing while a report blocks", func() {
-		err := stuck.Close(over)
+		err := stuck.Close(ended)
 		if n := stuck.Stats().Unreported; err == nil || n < 9 {
 			t.Errorf("closed with %v, %d unreported", err, n)
 		}

@@ -77,8 +77,8 @@ func (r *relay) serve(a net.Conn) {
 				if r.pass != nil && dst == b {
 					r.pass(n)
 				}
-				if rest := left.Add(-int64(n)); rest < 0 && r.cuts.Add(-1) >= 0 {
-					_, _ = dst.Write(buf[:max(0, int64(n)+rest)])
+				if remaining := left.Add(-int64(n)); remaining < 0 && r.cuts.Add(-1) >= 0 {
+					_, _ = dst.Write(buf[:max(0, int64(n)+remaining)])
 					return
 				}
 				if _, err := dst.Write(buf[:n]); err != nil {
@@ -220,7 +220,7 @@ func TestSimultaneousDial(t *testing.T) {
 
 // A connection that sends garbage instead of a handshake, another key or another cluster's name is
 // closed. Other links are unaffected.
-func TestStrangers(t *testing.T) {
+func TestUnauthenticated(t *testing.T) {
 	w := newWorld()
 	a, b := w.node(t, 1, tcp.New()), w.node(t, 2, tcp.New())
 	mb := box(t, b, 1, 0)
@@ -249,15 +249,15 @@ func TestStrangers(t *testing.T) {
 		func(c *Config) { c.Trust = trusting("", "one", "another") },
 		func(c *Config) { c.Trust = nil },
 	} {
-		told := make(chan error, 1)
+		reported := make(chan error, 1)
 		s := w.node(t, uint64(10+i), tcp.New(), change, func(c *Config) {
-			c.GiveUp, c.Undelivered = 50*time.Millisecond, func(u Undelivered) { told <- u.Err }
+			c.GiveUp, c.Undelivered = 50*time.Millisecond, func(u Undelivered) { reported <- u.Err }
 		})
 		f := flow(t, s, mb)
 		if err := f.Send(ctx, 1, 0, buf(t, s, "x")); err != nil {
 			t.Fatal(err)
 		}
-		if err := <-told; !errors.Is(err, ErrUnreachable) {
+		if err := <-reported; !errors.Is(err, ErrUnreachable) {
 			t.Errorf("stranger %d: %v", i, err)
 		}
 	}
@@ -466,8 +466,8 @@ func TestPeerGone(t *testing.T) {
 	for name, tr := range links() {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld()
-			told := make(chan Undelivered, 100)
-			a := w.node(t, 1, tr, func(c *Config) { c.Undelivered = func(u Undelivered) { told <- u } })
+			reported := make(chan Undelivered, 100)
+			a := w.node(t, 1, tr, func(c *Config) { c.Undelivered = func(u Undelivered) { reported <- u } })
 			b := w.node(t, 2, tr)
 			mb := box(t, b, 1, 0)
 			ctx := soon(t)
@@ -496,7 +496,7 @@ func TestPeerGone(t *testing.T) {
 					break
 				}
 				select {
-				case u := <-told:
+				case u := <-reported:
 					if !errors.Is(u.Err, ErrGone) {
 						t.Fatal(u.Err)
 					}

@@ -101,14 +101,14 @@ func TestRoomByNumber(t *testing.T) {
 		t.Error("a repeat was delivered")
 	}
 	skipped(subsys.Header{Type: wire.TypeData, Seq: 10, Dst: 9, Src: 5, Tag: 3, Len: 60_000})
-	told := 0
+	reported := 0
 	for _, f := range sentFrames(c) {
 		if f.Type == wire.TypeGone && f.Src == 5 && f.Tag == 3 && string(f.Data) == string(lost(5, 60_000)) {
-			told++
+			reported++
 		}
 	}
-	if told != 1 {
-		t.Errorf("the sender is told %d times", told)
+	if reported != 1 {
+		t.Errorf("the sender is told %d times", reported)
 	}
 
 	// A resource that is registered after the frame was judged gets no empty message.

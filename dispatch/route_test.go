@@ -89,7 +89,7 @@ func prefer(d *Dispatcher, names ...string) {
 }
 
 // onlyLink returns the link of d with peer, and its transport.
-func onlyLink(d, peer *Dispatcher) (l *link, over string) {
+func onlyLink(d, peer *Dispatcher) (l *link, transport string) {
 	l, err := d.link(peer.self)
 	if err != nil {
 		return nil, ""
@@ -97,9 +97,9 @@ func onlyLink(d, peer *Dispatcher) (l *link, over string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.conn != nil {
-		over = l.conn.Transport()
+		transport = l.conn.Transport()
 	}
-	return l, over
+	return l, transport
 }
 
 // talk sends one message from one context to another and waits for it.
@@ -135,16 +135,16 @@ func TestBetterRouteLater(t *testing.T) {
 	mb, mc := box(t, b, 1, 0), box(t, c, 1, 0)
 	talk(t, a, b, mb, 1)
 	talk(t, a, c, mc, 1)
-	if _, over := onlyLink(a, b); over != "tcp" {
-		t.Fatalf("over %s", over)
+	if _, transport := onlyLink(a, b); transport != "tcp" {
+		t.Fatalf("over %s", transport)
 	}
 	memory.bar(nil)
 	tag := uint64(1)
 	eventually.True(t, "it is moved to shm", func() bool {
 		tag++
 		talk(t, a, b, mb, tag)
-		_, over := onlyLink(a, b)
-		return over == "shm"
+		_, transport := onlyLink(a, b)
+		return transport == "shm"
 	})
 	talk(t, a, b, mb, 1)
 	talk(t, b, a, box(t, a, 1, 0), 1)
@@ -176,7 +176,7 @@ func (l *logged) String() string {
 }
 
 // If nothing travels over a link, it tries no better route; when frames travel again, it does.
-func TestIdleLinksRest(t *testing.T) {
+func TestIdleLinksTryNothing(t *testing.T) {
 	w := newWorld()
 	a, b := w.node(t, 1, tcp.New()), w.node(t, 2, tcp.New())
 	memory := &barred{Transport: shm.New()}
@@ -201,8 +201,8 @@ func TestIdleLinksRest(t *testing.T) {
 	memory.bar(nil)
 	eventually.True(t, "it is moved when it is used", func() bool {
 		talk(t, a, b, mb, 1)
-		_, over := onlyLink(a, b)
-		return over == "shm"
+		_, transport := onlyLink(a, b)
+		return transport == "shm"
 	})
 }
 
@@ -267,8 +267,8 @@ func TestShunned(t *testing.T) {
 	for tag := range uint64(100) {
 		talk(t, a, b, mb, tag)
 	}
-	if _, over := onlyLink(a, b); over != "tcp" {
-		t.Errorf("over %s", over)
+	if _, transport := onlyLink(a, b); transport != "tcp" {
+		t.Errorf("over %s", transport)
 	}
 	if s := a.Stats(); s.Resumed > 10 {
 		t.Errorf("%d connections were made for 100 messages", s.Resumed)
@@ -392,9 +392,9 @@ func TestMoves(t *testing.T) {
 	defer func() { // if the test fails, its goroutines end before it does
 		if t.Failed() {
 			for from := range d {
-				if l, over := onlyLink(d[from], d[1-from]); l != nil {
+				if l, transport := onlyLink(d[from], d[1-from]); l != nil {
 					l.mu.Lock()
-					t.Logf("%d: over %q, %v, pen %d, %v, binders %d", from, over, &l.s, l.pen.Load(), l.life.State(), l.binders)
+					t.Logf("%d: over %q, %v, pen %d, %v, binders %d", from, transport, &l.s, l.pen.Load(), l.life.State(), l.binders)
 					l.mu.Unlock()
 				}
 			}
@@ -433,16 +433,16 @@ func TestMoves(t *testing.T) {
 			for _, d := range d {
 				prefer(d, all...)
 			}
-			who := rand.IntN(3)
-			if who != 0 {
+			turn := rand.IntN(3)
+			if turn != 0 {
 				d[0].Reconsider()
 			}
-			if who != 1 {
+			if turn != 1 {
 				d[1].Reconsider()
 			}
 		}
-		_, over := onlyLink(d[0], d[1])
-		routes[over]++
+		_, transport := onlyLink(d[0], d[1])
+		routes[transport]++
 		before := got[0][0].Load() + got[1][0].Load()
 		time.Sleep(time.Duration(rand.IntN(10)) * time.Millisecond) // the moment of the next change varies
 		eventually.True(t, "messages travel", func() bool {
@@ -594,15 +594,15 @@ func TestRefusedWithinProcess(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			w, near := newWorld(), inproc.NewNetwork().Transport()
-			told := make(chan Undelivered, 1)
+			reported := make(chan Undelivered, 1)
 			a := w.node(t, 1, near, func(c *Config) {
 				c.GiveUp = 20 * time.Millisecond
-				c.Undelivered = func(u Undelivered) { told <- u }
+				c.Undelivered = func(u Undelivered) { reported <- u }
 			})
 			b := w.node(t, 2, near, change)
 			err := flow(t, a, box(t, b, 1, 0)).SendBytes(brief(t), 1, 0, []byte("hello"))
 			if err == nil {
-				err = (<-told).Err
+				err = (<-reported).Err
 			}
 			if !errors.Is(err, ErrUnreachable) || !errors.Is(err, ErrRefused) {
 				t.Error(err)
@@ -614,11 +614,11 @@ func TestRefusedWithinProcess(t *testing.T) {
 // Contexts of one process that prefer another transport have a link over that one. When it fails,
 // they do not continue within the process.
 func TestNoFallbackToMemory(t *testing.T) {
-	told := make(chan Undelivered, 1)
+	reported := make(chan Undelivered, 1)
 	w, near := newWorld(), inproc.NewNetwork().Transport()
 	a := w.node(t, 1, tcp.New(), func(c *Config) {
 		c.GiveUp = 50 * time.Millisecond
-		c.Undelivered = func(u Undelivered) { told <- u }
+		c.Undelivered = func(u Undelivered) { reported <- u }
 	})
 	b := w.node(t, 2, tcp.New(), refusing("tcp"))
 	w.listenToo(t, a, near)
@@ -626,7 +626,7 @@ func TestNoFallbackToMemory(t *testing.T) {
 	if err := flow(t, a, box(t, b, 1, 0)).SendBytes(brief(t), 1, 0, []byte("hello")); err != nil {
 		t.Fatal(err)
 	}
-	if u := <-told; !errors.Is(u.Err, ErrUnreachable) {
+	if u := <-reported; !errors.Is(u.Err, ErrUnreachable) {
 		t.Error(u.Err)
 	}
 	if s := a.Stats(); s.Sent["inproc"] != 0 {

@@ -71,9 +71,9 @@ func TestLanes(t *testing.T) {
 	))
 	ma, mb := box(t, a, 1, 0), box(t, b, 1, 0)
 	for _, c := range []struct {
-		tag  uint64
-		size int
-		over string
+		tag       uint64
+		size      int
+		transport string
 	}{
 		{1, 10, "inproc"}, {100, 10, "tcp"}, {199, 20_000, "tcp"}, {200, 10, "inproc"}, {500, 0, "tcp"},
 		{1, 10_000, "shm"}, {1, 9999, "inproc"}, {7, 20_000, "inproc"},
@@ -81,8 +81,8 @@ func TestLanes(t *testing.T) {
 		before := a.Stats().Sent
 		exchange(t, a, mb, c.tag, c.size)
 		after := a.Stats().Sent
-		if after[c.over] != before[c.over]+1 {
-			t.Errorf("tag %d, %d bytes: not over %s: %v, then %v", c.tag, c.size, c.over, before, after)
+		if after[c.transport] != before[c.transport]+1 {
+			t.Errorf("tag %d, %d bytes: not over %s: %v, then %v", c.tag, c.size, c.transport, before, after)
 		}
 		exchange(t, b, ma, c.tag, c.size)
 	}
@@ -100,14 +100,14 @@ func TestLanes(t *testing.T) {
 // If none of a rule's transports reaches a context, other transports are used. With Only the
 // context is unreachable for messages of that rule, and for no others.
 func TestLaneUnreachable(t *testing.T) {
-	told := make(chan Undelivered, 1)
+	reported := make(chan Undelivered, 1)
 	w := newWorld()
 	a := w.node(t, 1, tcp.New(), ruled(t,
 		Rule{Tags: []TagRange{{1, 1}}, Over: []string{"shm"}},
 		Rule{Tags: []TagRange{{2, 2}}, Over: []string{"shm", "inproc"}, Only: true},
 	), func(c *Config) {
 		c.GiveUp = 3 * time.Second // enough for a slow machine to make a link
-		c.Undelivered = func(u Undelivered) { told <- u }
+		c.Undelivered = func(u Undelivered) { reported <- u }
 	})
 	w.listenToo(t, a, shm.New())
 	b := w.node(t, 2, tcp.New())
@@ -118,7 +118,7 @@ func TestLaneUnreachable(t *testing.T) {
 	}
 	err := flow(t, a, mb).SendBytes(soon(t), 1, 2, []byte("hello"))
 	if err == nil {
-		err = (<-told).Err
+		err = (<-reported).Err
 	}
 	if !errors.Is(err, ErrUnreachable) {
 		t.Error(err)
@@ -140,7 +140,7 @@ func TestLanesOfNetworks(t *testing.T) {
 	), func(c *Config) { c.Undelivered = func(Undelivered) { lost.Add(1) } })
 	b := New(Config{Self: resource.MakeGID(1, 2, 0), Pool: a.cfg.Pool, Resolve: w.resolve, Trust: trusting("", "key")})
 	defer func() { b.Close(soon(t)) }()
-	over := func(lane uint8) string {
+	transport := func(lane uint8) string {
 		for _, r := range a.Routes() {
 			if r.Peer == b.self && r.Lane == int(lane) {
 				return r.Remote
@@ -159,8 +159,8 @@ func TestLanesOfNetworks(t *testing.T) {
 	w.mu.Unlock()
 	mb := box(t, b, 1, 0)
 	exchange(t, a, mb, 1, 10)
-	if over(1) != addrs[0] {
-		t.Errorf("without its network lane 1 goes to %s", over(1))
+	if transport(1) != addrs[0] {
+		t.Errorf("without its network lane 1 goes to %s", transport(1))
 	}
 	w.mu.Lock()
 	w.at[b.self] = addrs
@@ -170,10 +170,10 @@ func TestLanesOfNetworks(t *testing.T) {
 	a.Reconsider()
 	eventually.True(t, "lane 1 moves to its network", func() bool {
 		exchange(t, a, mb, 1, 10)
-		return over(1) == addrs[1]
+		return transport(1) == addrs[1]
 	})
-	if over(2) != addrs[0] {
-		t.Errorf("lane 2 goes to %s", over(2))
+	if transport(2) != addrs[0] {
+		t.Errorf("lane 2 goes to %s", transport(2))
 	}
 	if n := lost.Load(); n > 0 {
 		t.Errorf("%d reported undelivered", n)
@@ -337,10 +337,10 @@ func TestLanesKeepOrder(t *testing.T) {
 	}
 	done := make(chan struct{})
 	go func() { senders.Wait(); wg.Wait(); close(done) }()
-	for over := false; !over; {
+	for finished := false; !finished; {
 		select {
 		case <-done:
-			over = true
+			finished = true
 		case <-time.After(10 * time.Millisecond): // a connection of some lane breaks
 			k := rand.IntN(2)
 			var all []*link
@@ -389,7 +389,7 @@ func TestLaneWithinProcessKeepsOrder(t *testing.T) {
 	})
 	back := b.links[linkKey{peer: a.self, lane: 1, theirs: true}]
 	expected := func(l *link) uint32 { l.mu.Lock(); defer l.mu.Unlock(); return l.s.Expected() }
-	has, told := expected(back), expected(l)
+	has, reported := expected(back), expected(l)
 	f := flow(t, a, mb)
 	mb.mu.Lock() // the goroutine that delivers waits
 	sent := make(chan error, 2)
@@ -397,7 +397,7 @@ func TestLaneWithinProcessKeepsOrder(t *testing.T) {
 	eventually.True(t, "the large message", func() bool { return expected(back) != has })
 	back.push(wire.TypeCredit, 999, 0, 1)
 	back.postPushed()
-	eventually.True(t, "a frame from the other context", func() bool { return expected(l) != told })
+	eventually.True(t, "a frame from the other context", func() bool { return expected(l) != reported })
 	l.mu.Lock()
 	isIdle := l.s.IsIdle()
 	l.mu.Unlock()

@@ -152,23 +152,23 @@ func TestSilentLinkResumes(t *testing.T) {
 	talk(t, b, a, ma, 1000)
 	const messages = 200
 	var both sync.WaitGroup
-	for _, way := range []struct {
+	for _, direction := range []struct {
 		from *Dispatcher
 		to   *Mailbox
 	}{{a, mb}, {b, ma}} {
 		both.Go(func() {
 			for i := range uint64(messages) {
-				if i == messages/2 && way.from == a {
+				if i == messages/2 && direction.from == a {
 					n.cut()
 				}
-				if err := flow(t, way.from, way.to).try(soon(t), i, 100); err != nil {
+				if err := flow(t, direction.from, direction.to).try(soon(t), i, 100); err != nil {
 					t.Error(err)
 					return
 				}
 			}
 			n.heal()
 			for i := range uint64(messages) {
-				m, err := way.to.Recv(soon(t))
+				m, err := direction.to.Recv(soon(t))
 				if err != nil || m.Tag() != i {
 					t.Errorf("message %d: %v %v", i, m, err)
 					return
@@ -191,10 +191,10 @@ func TestSilentLinkResumes(t *testing.T) {
 func TestSilentNodeIsDead(t *testing.T) {
 	w := newWorld()
 	n := &cuttable{Transport: tcp.New()}
-	told := make(chan Undelivered, 10)
+	reported := make(chan Undelivered, 10)
 	a := w.node(t, 1, n, func(c *Config) {
 		c.GiveUp = time.Minute
-		c.Undelivered = func(u Undelivered) { told <- u }
+		c.Undelivered = func(u Undelivered) { reported <- u }
 	})
 	b := w.node(t, 2, n, func(c *Config) { c.GiveUp = time.Millisecond })
 	small, mb := box(t, b, 1, FirstCredit), box(t, b, 2, 0)
@@ -233,7 +233,7 @@ func TestSilentNodeIsDead(t *testing.T) {
 		t.Fatal(err)
 	}
 	within(t, "the report", func() {
-		if u := <-told; u.Tag != 3 || !errors.Is(u.Err, ErrGone) {
+		if u := <-reported; u.Tag != 3 || !errors.Is(u.Err, ErrGone) {
 			t.Errorf("told %+v", u)
 		}
 	})

@@ -114,8 +114,8 @@ func TestPieceWaitsForMemory(t *testing.T) {
 	for name, tr := range allLinks(t) {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld()
-			told := make(chan Undelivered, 10)
-			a, b := w.node(t, 1, tr, func(c *Config) { c.Undelivered = func(u Undelivered) { told <- u } }), w.node(t, 2, tr, small(limit))
+			reported := make(chan Undelivered, 10)
+			a, b := w.node(t, 1, tr, func(c *Config) { c.Undelivered = func(u Undelivered) { reported <- u } }), w.node(t, 2, tr, small(limit))
 			mb := box(t, b, 1, 0)
 			talk(t, a, b, mb, 9)
 			f, in := flow(t, a, mb), inflowOf(b, a, mb)
@@ -174,7 +174,7 @@ func TestPieceWaitsForMemory(t *testing.T) {
 						t.Fatalf("%+v in place of message %d of %d bytes", m, i+1, n)
 					}
 					m.Release()
-				case u := <-told:
+				case u := <-reported:
 					mb.Close()
 					t.Fatalf("message %d of %d bytes is reported: %v", u.Tag, u.Bytes, u.Err)
 				}

@@ -12,7 +12,7 @@ import (
 
 // A source with any number of connections does not displace those of a source that has fewer. Of
 // one source the oldest connection is cut first.
-func TestStrangers(t *testing.T) {
+func TestHandshakes(t *testing.T) {
 	const most = 8
 	s := NewHandshakes(most)
 	var cut []string

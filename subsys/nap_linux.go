@@ -59,7 +59,7 @@ func (p *Poller) NapPage() (fd int, err error) {
 	if p.nap.word.Load() == nil {
 		fd, mem, err := memfd.CreateShared("rocl-nap", NapPageLen)
 		if err != nil {
-			return -1, fmt.Errorf("subsys: making a page to nap on: %w", err)
+			return -1, fmt.Errorf("subsys: making a nap page: %w", err)
 		}
 		p.nap.fd, p.nap.mem = fd, mem
 		p.nap.word.Store((*atomic.Uint32)(unsafe.Pointer(&mem[0])))

@@ -15,11 +15,11 @@ import (
 
 // A drum is a Ring of one counter, which the test rings as another process would.
 type drum struct {
-	p    *Poller
-	bell int
-	word *atomic.Uint32
-	how  atomic.Uint32 // Rest
-	news atomic.Int32
+	p       *Poller
+	bell    int
+	word    *atomic.Uint32
+	how     atomic.Uint32 // Rest
+	arrived atomic.Int32
 }
 
 func newDrum(t *testing.T, ps ...*pipe) *drum {
@@ -44,16 +44,16 @@ func (d *drum) Ready(Readiness) (int, bool) { return d.Look(), false }
 
 func (d *drum) Look() int {
 	d.how.Store(uint32(Awake))
-	return int(d.news.Swap(0))
+	return int(d.arrived.Swap(0))
 }
 
 func (d *drum) SetIdle(how IdleMode) bool {
 	d.how.Store(uint32(how))
-	return d.news.Load() > 0
+	return d.arrived.Load() > 0
 }
 
 func (d *drum) beat() {
-	d.news.Add(1)
+	d.arrived.Add(1)
 	switch IdleMode(d.how.Load()) {
 	case Asleep:
 		one := [8]byte{1}
@@ -238,7 +238,7 @@ func TestNapLosesNothing(t *testing.T) {
 	}
 	for range rounds {
 		d.beat()
-		until("a beat", func() bool { return d.news.Load() == 0 })
+		until("a beat", func() bool { return d.arrived.Load() == 0 })
 	}
 	for range rounds {
 		unless.Store(1)
@@ -281,7 +281,7 @@ func TestBusyRing(t *testing.T) {
 			if i == 10_000 {
 				t.Fatalf("%s does not hear a descriptor", name)
 			}
-			d.news.Store(1)
+			d.arrived.Store(1)
 			sleep(time.Millisecond, &unless)
 		}
 	}

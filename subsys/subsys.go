@@ -15,14 +15,20 @@ import (
 
 // Errors of transports, wrapped with the operation and its object.
 var (
-	ErrClosed     = errors.New("subsys: closed")
-	ErrAddress    = errors.New("subsys: address not of this transport")
-	ErrNoPeer     = errors.New("subsys: nobody listens there")
+	// ErrClosed is returned when the port or the connection was closed in this process.
+	ErrClosed = errors.New("subsys: port or connection is closed")
+	// ErrAddress is returned for an address that is not of the transport, or not of this node.
+	ErrAddress = errors.New("subsys: address is not of this transport")
+	// ErrNoPeer is returned by Dial when no port listens at the address.
+	ErrNoPeer = errors.New("subsys: no port listens at the address")
+	// ErrPeerClosed is given to Down when the peer has closed the connection, or its process has
+	// ended.
 	ErrPeerClosed = errors.New("subsys: peer closed the connection")
-	ErrProtocol   = errors.New("subsys: protocol violation")
-
-	// ErrUnavailable is returned if this machine lacks something that a transport needs.
-	ErrUnavailable = errors.New("subsys: transport cannot be had here")
+	// ErrProtocol is given to Down when the peer has sent what the protocol does not allow.
+	ErrProtocol = errors.New("subsys: peer violated the protocol")
+	// ErrUnavailable is returned by Listen when this machine lacks something that the transport
+	// needs.
+	ErrUnavailable = errors.New("subsys: transport is not available on this machine")
 )
 
 // A Transport makes ports. It has no state of a context, so one value may serve many contexts.

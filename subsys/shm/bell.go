@@ -56,17 +56,17 @@ func openBell(page, nap, fd int) (*bell, error) {
 		name, err := os.Readlink("/proc/self/fd/" + strconv.Itoa(fd))
 		flags, _ := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0)
 		if err != nil || name != "anon_inode:[eventfd]" || flags&unix.O_NONBLOCK == 0 {
-			return nil, errors.New("a bell that is no eventfd")
+			return nil, errors.New("the bell of a peer is no eventfd")
 		}
 	}
 	mem, err := memfd.Open(page, bellLen)
 	if err != nil {
-		return nil, fmt.Errorf("a bell's word: %w", err)
+		return nil, fmt.Errorf("mapping the bell of a peer: %w", err)
 	}
 	napMem, err := memfd.OpenShared(nap, subsys.NapPageLen)
 	if err != nil {
 		memfd.Unmap(mem)
-		return nil, fmt.Errorf("a page to nap on: %w", err)
+		return nil, fmt.Errorf("mapping the nap page of a peer: %w", err)
 	}
 	return &bell{
 		word: (*atomic.Uint64)(unsafe.Pointer(&mem[0])), mem: mem, page: -1, fd: fd,

@@ -301,12 +301,12 @@ func TestCloseWhileDialling(t *testing.T) {
 			t.Fatal(err)
 		}
 		var dialling, taking sync.WaitGroup
-		over := make(chan struct{})
+		done := make(chan struct{})
 		taking.Go(func() {
 			for {
 				select {
 				case <-b.taken:
-				case <-over:
+				case <-done:
 					return
 				}
 			}
@@ -327,7 +327,7 @@ func TestCloseWhileDialling(t *testing.T) {
 		}
 		err = first.port.Close()
 		dialling.Wait()
-		close(over)
+		close(done)
 		taking.Wait()
 		if err = errors.Join(err, first.close(), second.close()); err != nil {
 			t.Fatal(err)
@@ -353,9 +353,9 @@ func TestReturnsInTime(t *testing.T) {
 		far.kept = far.kept[1:]
 	}
 	for i, step := range []struct {
-		what string
-		do   func()
-		told uint64
+		what    string
+		do      func()
+		written uint64
 	}{
 		{"released while somebody looks", func() { p.Look(); release() }, 0},
 		{"the next look", func() { p.Look() }, 1},
@@ -375,8 +375,8 @@ func TestReturnsInTime(t *testing.T) {
 		{"closing, and the next look", func() { c.Close(); p.Look() }, 7},
 	} {
 		step.do()
-		if told := c.back.written; told != step.told {
-			t.Errorf("step %d, %s: %d loans are told of, want %d", i, step.what, told, step.told)
+		if written := c.back.written; written != step.written {
+			t.Errorf("step %d, %s: %d loans are told of, want %d", i, step.what, written, step.written)
 		}
 	}
 }
@@ -445,7 +445,7 @@ func TestCloseWhileListening(t *testing.T) {
 
 // A context that goes to rest with a full ring is woken when the ring has room, also if frames were
 // to be sent meanwhile.
-func TestNewsOfRoom(t *testing.T) {
+func TestRoomIsNoticed(t *testing.T) {
 	a, b := start(t), start(t)
 	near, _ := pair(t, a, b)
 	a.hold.Lock() // from here on the test makes the progress of both

@@ -246,16 +246,16 @@ func TestUnadmittedUsers(t *testing.T) {
 	exe := launch(t, "member "+n.port.Addr(), other)
 	s := n.accepted(t)
 	p := n.port.(*port)
-	strangers := func() int {
+	pending := func() int {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		return p.others
 	}
-	if k := strangers(); k != 1 {
+	if k := pending(); k != 1 {
 		t.Errorf("%d of 1 not admitted", k)
 	}
 	s.conn.(subsys.Admitter).Admit()
-	if k := strangers(); k != 0 {
+	if k := pending(); k != 0 {
 		t.Errorf("%d not admitted after Admit", k)
 	}
 	exe.Kill()

@@ -288,7 +288,7 @@ func TestFlippedWords(t *testing.T) {
 }
 
 // A peer that sends nothing, or nonsense, instead of a hello is refused.
-func TestStrangers(t *testing.T) {
+func TestInvalidHello(t *testing.T) {
 	n := start(t)
 	near, far := pair(t, start(t), n)
 	_, name, _ := parse(n.port.Addr())

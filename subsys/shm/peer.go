@@ -21,7 +21,7 @@ func (p *port) peer(raw syscall.RawConn) (cred *unix.Ucred, err error) {
 		err = e
 	}
 	if err != nil {
-		return nil, fmt.Errorf("asking who the peer is: %w", err)
+		return nil, fmt.Errorf("reading the credentials of the peer: %w", err)
 	}
 	return cred, p.checkPeer(cred, raw)
 }
@@ -32,7 +32,7 @@ func (p *port) peer(raw syscall.RawConn) (cred *unix.Ucred, err error) {
 func (p *port) checkPeer(cred *unix.Ucred, raw syscall.RawConn) error {
 	if p.group == nil {
 		if int(cred.Uid) != os.Getuid() {
-			return fmt.Errorf("user %d listens or dials, not %d", cred.Uid, os.Getuid())
+			return fmt.Errorf("the peer is of user %d, not %d", cred.Uid, os.Getuid())
 		}
 		return nil
 	}
@@ -45,10 +45,10 @@ func (p *port) checkPeer(cred *unix.Ucred, raw syscall.RawConn) error {
 		err = e
 	}
 	if err != nil {
-		return fmt.Errorf("asking of which groups user %d is: %w", cred.Uid, err)
+		return fmt.Errorf("reading the groups of user %d: %w", cred.Uid, err)
 	}
 	if !slices.Contains(of, uint32(*p.group)) {
-		return fmt.Errorf("user %d, who listens or dials, is not of group %d", cred.Uid, *p.group)
+		return fmt.Errorf("the peer is of user %d, which is not in group %d", cred.Uid, *p.group)
 	}
 	return nil
 }

@@ -78,7 +78,7 @@ func (p *port) shake(ctx context.Context, uc *net.UnixConn, first bool) (_ *conn
 
 	fd, mem, err := memfd.Create("rocl-shm", segmentLen)
 	if err != nil {
-		return nil, fmt.Errorf("memory for a conn: %w", err)
+		return nil, fmt.Errorf("allocating memory for a connection: %w", err)
 	}
 	defer memfd.Close(fd)
 	c.mine = newSegment(mem)
@@ -143,7 +143,7 @@ func (c *conn) hear(uc *net.UnixConn) error {
 	case e != nil:
 		return e
 	case flags&unix.MSG_CTRUNC != 0:
-		return errors.New("a hello without its descriptors: too many are open here")
+		return errors.New("a hello came without its descriptors: too many are open here")
 	case n != helloLen || [helloLen]byte(b[:helloLen]) != hello():
 		return broken("not a hello of version %d", version)
 	}
@@ -156,7 +156,7 @@ func (c *conn) hear(uc *net.UnixConn) error {
 	}
 	theirs, err := memfd.Open(fds[0], segmentLen)
 	if err != nil {
-		return fmt.Errorf("the segment of a peer: %w", err)
+		return fmt.Errorf("mapping the segment of a peer: %w", err)
 	}
 	c.theirs = newSegment(theirs)
 	if c.bell, err = openBell(fds[1], fds[2], bell); err != nil {

@@ -57,7 +57,7 @@ func (transport) Name() string { return "shm" }
 
 func (t transport) Listen(addr string, cfg subsys.Config) (subsys.Port, error) {
 	if t.group != nil && !member(*t.group) {
-		return nil, fmt.Errorf("shm: %w: this process is not of group %d", subsys.ErrUnavailable, *t.group)
+		return nil, fmt.Errorf("shm: %w: this process is not in group %d", subsys.ErrUnavailable, *t.group)
 	}
 	node, err := t.here()
 	if err != nil {
@@ -188,7 +188,7 @@ func (p *port) begin(uc *net.UnixConn) (done func(), err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.silent[cred.Uid] >= maxSilent || p.others >= maxPending-maxSilent {
-		return nil, fmt.Errorf("user %d has %d connections that nobody has admitted, of %d of other users", cred.Uid, p.silent[cred.Uid], p.others)
+		return nil, fmt.Errorf("user %d has %d connections that are not admitted yet, of %d of all other users", cred.Uid, p.silent[cred.Uid], p.others)
 	}
 	if p.silent == nil {
 		p.silent = map[uint32]int{}
@@ -227,7 +227,7 @@ func (p *port) Dial(ctx context.Context, addr string, s subsys.Sink) (subsys.Con
 		return nil, err
 	}
 	if node != p.node {
-		return nil, fmt.Errorf("shm: dialling %s: %w: that is another node than %s", addr, subsys.ErrAddress, p.node)
+		return nil, fmt.Errorf("shm: dialling %s: %w: this node is %s", addr, subsys.ErrAddress, p.node)
 	}
 	var d net.Dialer
 	nc, err := d.DialContext(ctx, "unixpacket", socket(node, name))

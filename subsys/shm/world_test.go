@@ -167,7 +167,7 @@ func TestGroup(t *testing.T) {
 	if out := run(t, "stranger "+at, &syscall.Credential{Uid: 65534, Gid: 65534}); !strings.HasPrefix(out, "answered with 0") {
 		t.Errorf("a user who is not of the group: %s", out)
 	}
-	if out := run(t, "member "+n.port.Addr(), &syscall.Credential{Uid: 65534, Gid: 65534}); !strings.Contains(out, "not of group 0") {
+	if out := run(t, "member "+n.port.Addr(), &syscall.Credential{Uid: 65534, Gid: 65534}); !strings.Contains(out, "not in group 0") {
 		t.Errorf("a port of who is not of the group: %s", out)
 	}
 	select {

@@ -181,8 +181,8 @@ func (r *Reader) follow() error {
 // makeRoom makes sure that the block has room for the next read and for the rest of a frame that
 // has begun.
 func (r *Reader) makeRoom() error {
-	rest := r.end - r.start
-	if r.block != nil && rest == 0 && r.block.Refs() == 1 { // no message keeps a slice of it
+	unparsed := r.end - r.start
+	if r.block != nil && unparsed == 0 && r.block.Refs() == 1 { // no message keeps a slice of it
 		r.start, r.end = 0, 0
 	}
 	fresh := r.end == 0
@@ -204,15 +204,15 @@ func (r *Reader) makeRoom() error {
 		return fmt.Errorf("%s: a block to read from %s: %w", r.conn.Transport(), r.conn.Remote(), err)
 	}
 	mem := b.Bytes()
-	if rest > 0 {
+	if unparsed > 0 {
 		copy(mem, r.mem[r.start:r.end])
 		r.count.Copies.Add(1)
-		r.count.CopiedB.Add(uint64(rest))
+		r.count.CopiedB.Add(uint64(unparsed))
 	}
 	if r.block != nil {
 		r.block.Release()
 	}
-	r.block, r.mem, r.start, r.end = b, mem, 0, rest
+	r.block, r.mem, r.start, r.end = b, mem, 0, unparsed
 	return nil
 }
 

@@ -30,17 +30,17 @@ type Options struct {
 
 // Test runs the suite.
 func Test(t *testing.T, o Options) {
-	ways := []drive{polling, sleeping, parked}
+	drives := []drive{polling, sleeping, parked}
 	if !o.polls(t) {
-		ways = ways[:1] // no poller, so there is one way only
+		drives = drives[:1] // no poller, so there is one way only
 	}
-	for _, d := range ways {
+	for _, d := range drives {
 		t.Run(string(d), func(t *testing.T) {
 			for _, c := range []struct {
 				name string
 				f    func(*testing.T, Options, drive)
 			}{
-				{"Order", order}, {"BothWays", bothWays}, {"Large", large}, {"ManyConns", manyConns},
+				{"Order", order}, {"BothWays", bothDirections}, {"Large", large}, {"ManyConns", manyConns},
 				{"BackPressure", backPressure}, {"NotStarted", notStarted}, {"EndBehindData", endBehindData},
 				{"CloseWhileSending", closeWhileSending}, {"PortClosed", portClosed}, {"SinkRefuses", sinkRefuses},
 				{"RoomRefuses", roomRefuses}, {"RoomSkips", roomSkips}, {"Refused", refused}, {"Addresses", addresses}, {"Garbage", garbage},
@@ -137,7 +137,7 @@ func order(t *testing.T, o Options, d drive) {
 	h.release()
 }
 
-func bothWays(t *testing.T, o Options, d drive) {
+func bothDirections(t *testing.T, o Options, d drive) {
 	a, b, near, far := two(t, o, d)
 	const n = 2000
 	var wg sync.WaitGroup
@@ -499,10 +499,10 @@ func addresses(t *testing.T, o Options, d drive) {
 	if _, err := a.port.Dial(t.Context(), gone, newSink(t)); !errors.Is(err, subsys.ErrNoPeer) {
 		t.Errorf("dialling nobody: %v", err)
 	}
-	over, cancel := context.WithCancel(t.Context())
+	ended, cancel := context.WithCancel(t.Context())
 	cancel()
 	c := newNode(t, tr, d)
-	if conn, err := a.port.Dial(over, c.port.Addr(), newSink(t)); err == nil {
+	if conn, err := a.port.Dial(ended, c.port.Addr(), newSink(t)); err == nil {
 		conn.Close() // a transport that does not wait may succeed
 	} else if !errors.Is(err, context.Canceled) {
 		t.Errorf("dialling with an ended context: %v", err)

@@ -153,8 +153,8 @@ func TestWorn(t *testing.T) {
 // Contexts with different secrets do not link, although one directory knows both.
 func TestContextsApart(t *testing.T) {
 	cl := rocltest.Cluster(t, 1)
-	told := make(chan rocl.Undelivered, 1)
-	a := cl.Open(0, rocl.WithTransports(tls.New(cred(t, 1))), rocl.WithGiveUp(50*time.Millisecond), rocl.WithUndelivered(func(u rocl.Undelivered) { told <- u }))
+	reported := make(chan rocl.Undelivered, 1)
+	a := cl.Open(0, rocl.WithTransports(tls.New(cred(t, 1))), rocl.WithGiveUp(50*time.Millisecond), rocl.WithUndelivered(func(u rocl.Undelivered) { reported <- u }))
 	b := cl.Open(0, rocl.WithTransports(tls.New(cred(t, 2))))
 	me, err := a.Register(t.Context(), nil)
 	if err != nil {
@@ -168,7 +168,7 @@ func TestContextsApart(t *testing.T) {
 		t.Fatal(err)
 	}
 	select {
-	case u := <-told:
+	case u := <-reported:
 		if !errors.Is(u.Err, rocl.ErrUnreachable) || u.Tag != 7 {
 			t.Errorf("told %+v", u)
 		}
@@ -248,9 +248,9 @@ func relay(a net.Conn, to string, cuts *atomic.Int32) {
 		buf := make([]byte, 4096)
 		for {
 			k, err := src.Read(buf)
-			if over := n.Add(int64(k)) - left; over > 0 {
+			if excess := n.Add(int64(k)) - left; excess > 0 {
 				cuts.Add(-1)
-				_, _ = dst.Write(buf[:max(0, int64(k)-over)])
+				_, _ = dst.Write(buf[:max(0, int64(k)-excess)])
 				return
 			}
 			if _, werr := dst.Write(buf[:k]); err != nil || werr != nil {

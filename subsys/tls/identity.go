@@ -12,10 +12,10 @@ import (
 )
 
 var (
-	// ErrCredentials is returned if this context's own credentials cannot be used.
-	ErrCredentials = errors.New("tls: credentials")
-	// ErrStranger is returned for a peer that may not connect here, or that is not of this cluster.
-	ErrStranger = errors.New("tls: stranger")
+	// ErrCredentials is returned when this context's own credentials cannot be used.
+	ErrCredentials = errors.New("tls: credentials cannot be used")
+	// ErrUntrusted is returned for a peer that may not connect here, or that is not of this cluster.
+	ErrUntrusted = errors.New("tls: peer is not trusted")
 )
 
 // proto is the protocol that both ends must name in the handshake (ALPN). So a certificate that is
@@ -73,10 +73,10 @@ func (id *identity) configs(proto string) (client, server *stdtls.Config) {
 // screen checks a client's first message before the server reveals anything.
 func (id *identity) screen(proto string, hello *stdtls.ClientHelloInfo) (*stdtls.Config, error) {
 	if !slices.Contains(hello.SupportedProtos, proto) {
-		return nil, fmt.Errorf("%w: does not speak %s", ErrStranger, proto)
+		return nil, fmt.Errorf("%w: it does not speak %s", ErrUntrusted, proto)
 	}
 	if len(id.names) > 0 && !slices.Contains(id.names, hello.ServerName) {
-		return nil, fmt.Errorf("%w: of another cluster, or with another secret", ErrStranger)
+		return nil, fmt.Errorf("%w: it is of another cluster, or has another secret", ErrUntrusted)
 	}
 	return nil, nil
 }
@@ -85,17 +85,17 @@ func (id *identity) screen(proto string, hello *stdtls.ClientHelloInfo) (*stdtls
 // the key of its certificate.
 func (id *identity) verify(proto string, cs stdtls.ConnectionState) error {
 	if cs.NegotiatedProtocol != proto {
-		return fmt.Errorf("%w: does not speak %s", ErrStranger, proto)
+		return fmt.Errorf("%w: it does not speak %s", ErrUntrusted, proto)
 	}
 	if len(cs.PeerCertificates) == 0 {
-		return fmt.Errorf("%w: without a certificate", ErrStranger)
+		return fmt.Errorf("%w: it has no certificate", ErrUntrusted)
 	}
 	leaf := cs.PeerCertificates[0]
 	if err := id.chains(leaf, cs.PeerCertificates[1:]); err != nil {
-		return fmt.Errorf("%w: %w", ErrStranger, err)
+		return fmt.Errorf("%w: %w", ErrUntrusted, err)
 	}
 	if len(id.names) > 0 && !slices.ContainsFunc(id.names, func(n string) bool { return leaf.VerifyHostname(n) == nil }) {
-		return fmt.Errorf("%w: its certificate is of another cluster", ErrStranger)
+		return fmt.Errorf("%w: its certificate is of another cluster", ErrUntrusted)
 	}
 	return nil
 }

@@ -138,7 +138,7 @@ func (p *testPort) wantRefused(t *testing.T, n int) (why string) {
 	return why
 }
 
-func (p *testPort) wantNobody(t *testing.T) {
+func (p *testPort) wantNone(t *testing.T) {
 	t.Helper()
 	select {
 	case s := <-p.joined:

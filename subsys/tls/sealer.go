@@ -14,14 +14,14 @@ import (
 )
 
 const (
-	record = 16 << 10 // most plain-text bytes of one record
-	inline = 2 << 10  // payloads up to this size are gathered with their headers into one record
-	gather = 64 << 10 // sealed bytes that are written at once
-	worn   = 1 << 24  // most records under one key
+	record        = 16 << 10 // most plain-text bytes of one record
+	inline        = 2 << 10  // payloads up to this size are gathered with their headers into one record
+	gather        = 64 << 10 // sealed bytes that are written at once
+	recordsPerKey = 1 << 24  // most records under one key
 )
 
-// errWorn ends a connection whose key has sealed as many records as it may.
-var errWorn = errors.New("tls: its key is used up, a new connection is needed")
+// errKeyUsedUp ends a connection whose key has sealed as many records as it may.
+var errKeyUsedUp = errors.New("tls: key of the connection is used up")
 
 // A sealer is the [stream.Writer] and [stream.Opener] of a connection: frames are sealed when they
 // are sent, and opened when they arrive. What writes and what reads share only tls and wire, which
@@ -35,12 +35,12 @@ type sealer struct {
 	delivered int  // frames delivered that Took has not returned
 
 	// For writing.
-	plain   []byte          // headers and small payloads for the next record
-	payload []byte          // bytes of a payload that was taken, still to be sealed
-	buf     *buffers.Buffer // buffer in which payload lies, retained; may be nil
-	records uint64          // records sealed
-	worn    uint64          // most records under one key
-	isFull  bool            // the socket has no room
+	plain         []byte          // headers and small payloads for the next record
+	payload       []byte          // bytes of a payload that was taken, still to be sealed
+	buf           *buffers.Buffer // buffer in which payload lies, retained; may be nil
+	records       uint64          // records sealed
+	recordsPerKey uint64          // most records under one key
+	isFull        bool            // the socket has no room
 }
 
 // Space implements [stream.Opener].
@@ -94,15 +94,15 @@ func (s *sealer) open(c *stream.Conn, in *stream.Reader) error {
 
 // Send implements [stream.Writer].
 func (s *sealer) Send(c *stream.Conn, fs []subsys.Frame) (taken int, isFull bool, err error) {
-	if s.records >= s.worn {
-		return 0, false, errWorn
+	if s.records >= s.recordsPerKey {
+		return 0, false, errKeyUsedUp
 	}
 	s.isFull = false
 	for taken < len(fs) && !s.isFull && err == nil {
 		f := &fs[taken]
 		taken++
 		if f.Type == subsys.TypeRun {
-			err = s.apart(c, f)
+			err = s.sealPayload(c, f)
 			continue
 		}
 		small := len(f.Data) <= inline
@@ -125,7 +125,7 @@ func (s *sealer) Send(c *stream.Conn, fs []subsys.Frame) (taken int, isFull bool
 		if small {
 			s.plain = append(s.plain, f.Data...)
 		} else {
-			err = s.apart(c, f)
+			err = s.sealPayload(c, f)
 		}
 	}
 	if err == nil {
@@ -142,7 +142,7 @@ func (s *sealer) Send(c *stream.Conn, fs []subsys.Frame) (taken int, isFull bool
 func (s *sealer) Resume(c *stream.Conn) (isFull bool, err error) {
 	s.isFull = false
 	if err = s.write(c, 0); err == nil {
-		err = s.carry(c)
+		err = s.continuePayload(c)
 	}
 	if err == nil {
 		err = s.write(c, 0)
@@ -159,14 +159,14 @@ func (s *sealer) Free() {
 	}
 }
 
-// apart seals a payload from where it lies, after the plain text gathered before it.
-func (s *sealer) apart(c *stream.Conn, f *subsys.Frame) error {
+// sealPayload seals a payload from where it lies, after the plain text gathered before it.
+func (s *sealer) sealPayload(c *stream.Conn, f *subsys.Frame) error {
 	if err := s.seal(c, s.plain); err != nil {
 		return err
 	}
 	s.plain = s.plain[:0]
 	s.payload = f.Data
-	err := s.carry(c)
+	err := s.continuePayload(c)
 	if len(s.payload) > 0 && f.Buf != nil {
 		// The link may release the frame as soon as it has another connection.
 		s.buf = f.Buf.Retain()
@@ -174,8 +174,8 @@ func (s *sealer) apart(c *stream.Conn, f *subsys.Frame) error {
 	return err
 }
 
-// carry seals and writes the current payload until all of it is sealed, or the socket is full.
-func (s *sealer) carry(c *stream.Conn) error {
+// continuePayload seals and writes the current payload until all of it is sealed, or the socket is full.
+func (s *sealer) continuePayload(c *stream.Conn) error {
 	for len(s.payload) > 0 && !s.isFull {
 		n := min(len(s.payload), gather)
 		if err := s.seal(c, s.payload[:n]); err != nil {

@@ -68,7 +68,7 @@ func TestStreams(t *testing.T) {
 				if err == nil || heard.n.Load() > 0 {
 					t.Errorf("was answered %d bytes: %v", heard.n.Load(), err)
 				}
-				if err := <-served; !errors.Is(err, ErrStranger) || !strings.Contains(err.Error(), c.why) {
+				if err := <-served; !errors.Is(err, ErrUntrusted) || !strings.Contains(err.Error(), c.why) {
 					t.Errorf("refused because of %v, want %q", err, c.why)
 				}
 				return

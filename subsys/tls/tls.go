@@ -23,15 +23,17 @@ const (
 	maxPending   = 256             // handshakes in progress of accepted connections
 )
 
-var errCrowded = fmt.Errorf("%w: too many others shake hands", ErrStranger)
+var errCrowded = fmt.Errorf("%w: too many handshakes are in progress", ErrUntrusted)
 
 // New returns the TLS transport. Its addresses are tls://host:port. By default it listens on a free
 // port of 127.0.0.1.
-func New(cred Credentials) subsys.Transport { return transport{cred: cred, worn: worn} }
+func New(cred Credentials) subsys.Transport {
+	return transport{cred: cred, recordsPerKey: recordsPerKey}
+}
 
 type transport struct {
-	cred Credentials
-	worn uint64
+	cred          Credentials
+	recordsPerKey uint64
 }
 
 func (transport) Name() string { return "tls" }
@@ -40,29 +42,29 @@ func (t transport) Listen(addr string, cfg subsys.Config) (subsys.Port, error) {
 	if t.cred == nil {
 		return nil, fmt.Errorf("%w: none are given", ErrCredentials)
 	}
-	h := &handshakes{transport: t, logger: cfg.Logger, refusals: ratelog.New(cfg.Logger), strangers: subsys.NewHandshakes(maxPending)}
+	h := &handshakes{transport: t, logger: cfg.Logger, refusals: ratelog.New(cfg.Logger), pending: subsys.NewHandshakes(maxPending)}
 	return stream.Listen(addr, cfg, stream.Protocol{
 		Scheme:   "tls",
 		Rounds:   4,
 		Dialled:  func(ctx context.Context, nc *net.TCPConn) (stream.Writer, error) { return h.shake(ctx, nc, true) },
 		Accepted: h.accepted,
-		Closing:  h.strangers.CutAll,
+		Closing:  h.pending.CutAll,
 	})
 }
 
-// handshakes makes the handshakes of a port. The strangers are the accepted connections that have
-// not completed theirs.
+// handshakes makes the handshakes of a port. pending has the accepted connections that have not
+// completed theirs.
 type handshakes struct {
 	transport
-	logger    *slog.Logger
-	refusals  *ratelog.Logger
-	strangers *subsys.Handshakes
+	logger   *slog.Logger
+	refusals *ratelog.Logger
+	pending  *subsys.Handshakes
 }
 
-// accepted adds an accepted connection to the strangers, which may cut an older one. A genuine peer
+// accepted adds an accepted connection to pending, which may cut an older one. A genuine peer
 // completes its handshake within milliseconds.
 func (h *handshakes) accepted(p *stream.Port, nc *net.TCPConn) error {
-	s := h.strangers.Add(netsource.Of(nc.RemoteAddr()), func() { nc.Close() })
+	s := h.pending.Add(netsource.Of(nc.RemoteAddr()), func() { nc.Close() })
 	if !p.Go(func() { h.greet(p, nc, s) }) {
 		s.Done() // Closing may have run before Add
 		return nc.Close()
@@ -99,7 +101,7 @@ func (h *handshakes) shake(ctx context.Context, nc *net.TCPConn, isClient bool) 
 	if err != nil {
 		return nil, err
 	}
-	s := &sealer{wire: &wire{Conn: nc, mute: !isClient}, worn: h.worn}
+	s := &sealer{wire: &wire{Conn: nc, mute: !isClient}, recordsPerKey: h.recordsPerKey}
 	if isClient {
 		s.tls = stdtls.Client(s.wire, id.client)
 	} else {

@@ -79,5 +79,5 @@ func TestPlainGarbage(t *testing.T) {
 		c.Close()
 	}
 	p.wantRefused(t, 10)
-	p.wantNobody(t)
+	p.wantNone(t)
 }

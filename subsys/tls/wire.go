@@ -126,7 +126,7 @@ func (w *wire) Write(p []byte) (int, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if len(w.sealed)-w.off > mostSealed {
-		return 0, errors.New("tls: too much to answer")
+		return 0, errors.New("tls: peer causes too much output that it does not read")
 	}
 	w.sealed = append(w.sealed, p...)
 	return len(p), nil

@@ -27,15 +27,15 @@ func FuzzWire(f *testing.F) {
 	f.Add(bytes.Repeat(rec(1), 5000), uint16(60_000))
 	f.Fuzz(func(t *testing.T, b []byte, chunk uint16) {
 		w := &wire{shaken: true}
-		rest, want := b, b
+		remaining, want := b, b
 		p := make([]byte, 600)
-		for len(rest) > 0 {
+		for len(remaining) > 0 {
 			space := w.space()
 			if len(space) == 0 || len(w.in) > mostIn {
 				t.Fatalf("space for %d of %d", len(space), len(w.in))
 			}
-			n := copy(space, rest[:min(len(rest), int(chunk)+1)])
-			rest = rest[n:]
+			n := copy(space, remaining[:min(len(remaining), int(chunk)+1)])
+			remaining = remaining[n:]
 			w.took(n)
 			for w.whole() > 0 {
 				// This reads as crypto/tls does: the header with the bytes that come along, then

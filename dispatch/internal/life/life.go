@@ -329,7 +329,7 @@ func (m *Machine) Admits(a *wire.Attach, isFirst, isIdle, isWorse bool) Verdict 
 // Confirms judges the peer's answer a to this context's handshake mine.
 func (m *Machine) Confirms(mine, a *wire.Attach) error {
 	if m.HasEnded() || a.Gen != mine.Gen || a.Gen <= m.gen || a.Known != m.id {
-		return fmt.Errorf("%w: linked meanwhile", wire.ErrRefused)
+		return fmt.Errorf("%w: the link has another connection", wire.ErrRefused)
 	}
 	if m.peerID != 0 && m.peerID != a.Session {
 		return fmt.Errorf("%w: unknown session", wire.ErrProtocol)

@@ -27,7 +27,7 @@ var (
 )
 
 // told describes what an action asks for, in the words of the stories.
-func told(f *Machine, do Action) string {
+func describe(f *Machine, do Action) string {
 	var words []string
 	for i, name := range actionNames {
 		if do&(1<<i) != 0 {
@@ -143,7 +143,7 @@ func (s *teller) tell(event string) (string, error) {
 	default:
 		return "", fmt.Errorf("no event %q", words[0])
 	}
-	return strings.TrimSpace(f.state.String() + "  " + told(f, do)), nil
+	return strings.TrimSpace(f.state.String() + "  " + describe(f, do)), nil
 }
 
 // The stories say what a link does in each state.

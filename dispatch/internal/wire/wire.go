@@ -38,7 +38,7 @@ import "errors"
 
 var (
 	// ErrProtocol is matched by errors about a peer that breaks the rules of docs/PROTOCOL.md.
-	ErrProtocol = errors.New("dispatch: protocol violation")
+	ErrProtocol = errors.New("dispatch: peer violated the protocol")
 	// ErrRefused is matched by errors about a peer that follows the rules, if this context does not
 	// link with it, or the peer refuses the link.
 	ErrRefused = errors.New("rocl: link refused")

@@ -54,7 +54,7 @@ func leaf(t testing.TB, ca *x509.Certificate, key ed25519.PrivateKey, f func(*x5
 
 // Peers without access are refused, and the reason is logged here. A peer that does not know the
 // cluster's name, which takes the secret, gets no byte as an answer.
-func TestStrangers(t *testing.T) {
+func TestUntrustedPeers(t *testing.T) {
 	cred := secrets(t, "test", key(1))
 	p := listen(t, New(cred))
 	ours, err := newAuthority("test", key(1))
@@ -133,7 +133,7 @@ func TestStrangers(t *testing.T) {
 			if why := p.wantRefused(t, 1); !strings.Contains(why, s.why) {
 				t.Errorf("refused because of %q, want %q", why, s.why)
 			}
-			p.wantNobody(t)
+			p.wantNone(t)
 			if _, _, err := listen(t, New(cred)).dial(p); err != nil {
 				t.Errorf("and one of us afterwards: %v", err)
 			}
@@ -277,7 +277,7 @@ func TestDowngrade(t *testing.T) {
 				t.Error("a conn was made")
 			}
 			p.wantRefused(t, 1)
-			p.wantNobody(t)
+			p.wantNone(t)
 		})
 	}
 	t.Run("a later byte", func(t *testing.T) {
