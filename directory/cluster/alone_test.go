@@ -14,7 +14,6 @@ import (
 
 	"github.com/hashicorp/memberlist"
 	"github.com/rocl-go/rocl/directory"
-	"github.com/rocl-go/rocl/directory/search"
 	"github.com/rocl-go/rocl/internal/eventually"
 	"github.com/rocl-go/rocl/resource"
 )
@@ -59,7 +58,7 @@ func TestUnknownQuestion(t *testing.T) {
 	b := member(t, 2, nil, a)
 	together(t, a, b)
 	for _, q := range [][]byte{question(kindRoll+1, resource.GID{}, pattern(nil)), {kindFind}, append(make([]byte, 17), "no list"...)} {
-		r, err := a.await(t.Context(), func(now time.Time, by search.Asker) uint64 { return a.search.Search(now, q, by) })
+		r, err := a.searches.run(t.Context(), amongAll(q))
 		if err != nil || r.Definite() {
 			t.Errorf("question %x: %+v: %v", q[:1], r, err)
 		}

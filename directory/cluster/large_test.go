@@ -60,10 +60,8 @@ func TestLarge(t *testing.T) {
 			t.Errorf("what nobody holds: %v", err)
 		}
 	}
-	a.places.mu.Lock()
-	defer a.places.mu.Unlock()
-	if len(a.places.by) > 0 {
-		t.Errorf("%d places", len(a.places.by))
+	if n := a.answers.places.count(); n > 0 {
+		t.Errorf("%d places", n)
 	}
 }
 
@@ -102,7 +100,7 @@ func TestLargeJunk(t *testing.T) {
 		"a later kind's": append([]byte{23, 0, 0, 0}, question(kindRoll+1, resource.GID{}, pattern(nil))...),
 	} {
 		near, far := net.Pipe()
-		go func() { _ = a.serveQuestion(far) }()
+		go func() { _ = a.answers.serve(far) }()
 		_ = near.SetDeadline(time.Now().Add(60 * time.Second))
 		_, _ = near.Write(junk)
 		if said, err := io.ReadAll(near); len(said) > 0 || errors.Is(err, context.DeadlineExceeded) {

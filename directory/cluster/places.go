@@ -116,6 +116,13 @@ func (p *places) rest() {
 	}
 }
 
+// count returns the number of places.
+func (p *places) count() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.by)
+}
+
 // close forgets all places.
 func (p *places) close() {
 	p.mu.Lock()

@@ -84,9 +84,9 @@ func TestSearchStats(t *testing.T) {
 			if st := b.Stats(); st.Answered < 2 || st.Denied < 2 {
 				t.Errorf("%d questions of others answered, %d denied", st.Answered, st.Denied)
 			}
-			a.mu.Lock()
-			defer a.mu.Unlock()
-			if _, n := a.search.Pending(); n != 0 {
+			a.searches.mu.Lock()
+			defer a.searches.mu.Unlock()
+			if _, n := a.searches.node.Pending(); n != 0 {
 				t.Errorf("%d searches have not ended", n)
 			}
 		})

@@ -18,10 +18,10 @@ import (
 
 // left describes what searches have left in memory, or is "".
 func left(c *Cluster) string {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	parts, searches := c.search.Pending()
-	if next := c.search.Next(); parts+searches > 0 || !next.IsZero() {
+	c.searches.mu.Lock()
+	defer c.searches.mu.Unlock()
+	parts, searches := c.searches.node.Pending()
+	if next := c.searches.node.Next(); parts+searches > 0 || !next.IsZero() {
 		return fmt.Sprintf("%d parts, %d searches, an alarm: %v", parts, searches, !next.IsZero())
 	}
 	return ""

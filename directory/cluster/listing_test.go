@@ -17,12 +17,6 @@ import (
 	"github.com/rocl-go/rocl/resource"
 )
 
-func (p *places) count() int {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return len(p.by)
-}
-
 // A listing leaves no place at other members: not at its end, and not when it stops early.
 func TestAllLeavesNothing(t *testing.T) {
 	a := newStation(t, 1, nil)
@@ -46,7 +40,7 @@ func TestAllLeavesNothing(t *testing.T) {
 		if n != min(most, 100) || most > 100 && (cov.Covered != 2 || len(cov.Failed) > 0) {
 			t.Errorf("%d of %d, %+v", n, most, cov)
 		}
-		eventually.True(t, "no place is kept", func() bool { return b.c.places.count()+c.c.places.count() == 0 })
+		eventually.True(t, "no place is kept", func() bool { return b.c.answers.places.count()+c.c.answers.places.count() == 0 })
 	}
 	// Nor does a client's listing, which stops early, or whose client closes in the middle.
 	dc, err := directory.Join(t.Context(), a.srv.Dialer())
@@ -61,7 +55,7 @@ func TestAllLeavesNothing(t *testing.T) {
 		dc.Close()
 		break
 	}
-	eventually.True(t, "no place is kept", func() bool { return b.c.places.count()+c.c.places.count() == 0 })
+	eventually.True(t, "no place is kept", func() bool { return b.c.answers.places.count()+c.c.answers.places.count() == 0 })
 }
 
 // A listing goes on when the listed member's directory is replaced in the middle. No resource is
@@ -124,7 +118,7 @@ func TestAllForgotten(t *testing.T) {
 			t.Errorf("%v twice", r.ID)
 		}
 		seen[r.ID] = true
-		b.c.places.close()
+		b.c.answers.places.close()
 	}
 	if len(seen) != mostListings || !slices.Equal(cov.Failed, []resource.NodeID{2}) || !errors.Is(cov.Err(), directory.ErrPartial) {
 		t.Errorf("%d listed, %+v", len(seen), cov)
