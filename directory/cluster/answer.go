@@ -17,7 +17,7 @@ import (
 type answers struct {
 	*core
 	members *memberTable
-	places  places        // of the listings of other members
+	cursors cursors       // of the listings of other members
 	large   chan struct{} // one slot for each question by stream that is being answered
 	last    []byte        // buffer of packet; searches.mu guards it
 }
@@ -31,7 +31,7 @@ func (a *answers) receive(b []byte) bool {
 	if len(b) != 9 || b[0] != msgStop {
 		return false
 	}
-	a.places.stop(binary.BigEndian.Uint64(b[1:]))
+	a.cursors.stop(binary.BigEndian.Uint64(b[1:]))
 	return true
 }
 
@@ -44,7 +44,7 @@ func (a *answers) definite(q []byte) bool {
 		return true
 	}
 	if q[0] == kindNext {
-		return false // a place kept from now on would lack what is about to be offered again
+		return false // a cursor kept from now on would lack what is about to be offered again
 	}
 	_, ok := a.append(nil, q, mostPacked)
 	return ok // a no is not sure: the resource may be about to be offered again; the asker will ask again
@@ -79,7 +79,7 @@ func (a *answers) append(b, q []byte, most int) ([]byte, bool) {
 		return append(b, roll...), len(roll) <= most
 	case kindNext:
 		var lost bool
-		if r, ok, lost = a.places.next(a.cfg.DB, binary.BigEndian.Uint64(q[1:]), binary.BigEndian.Uint64(q[9:]), &pattern, time.Now()); lost {
+		if r, ok, lost = a.cursors.next(a.cfg.DB, binary.BigEndian.Uint64(q[1:]), binary.BigEndian.Uint64(q[9:]), &pattern, time.Now()); lost {
 			return b, true
 		}
 	}

@@ -145,7 +145,7 @@ func (a *asker) once(ctx context.Context, w *waiter, q []byte, who []resource.No
 		if t.begun == 0 {
 			t.begun = time.Since(a.born)
 		}
-		t.way, t.messages = max(t.way, wayEach), t.messages+uint64(len(who)) // no search counts in t now
+		t.method, t.messages = max(t.method, methodUnicast), t.messages+uint64(len(who)) // no search counts in t now
 		return a.askEach(ctx, who, q)
 	}
 	w.counts = true

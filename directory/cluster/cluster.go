@@ -66,7 +66,9 @@ type Config struct {
 	Resolver *net.Resolver // resolves the names in Join; nil: the system's resolver
 	Logger   *slog.Logger
 
-	gossip func(*memberlist.Config) // changes memberlist's settings; nil, except in tests
+	// The following are for tests.
+	gossip func(*memberlist.Config) // changes memberlist's settings; nil: it does not
+	lookup time.Duration            // bounds looking up a name in Join; 0: joinTime
 }
 
 // A Cluster is this node's membership. Its methods may be called concurrently. It is composed of
@@ -178,7 +180,7 @@ func (c *Cluster) Lookup(ctx context.Context, id resource.GID, pattern *resource
 	return c.asker.ask(ctx, question(kindLookup, id, pattern), []resource.NodeID{id.Node()})
 }
 
-// All yields the resources of the other members that match. Each member keeps the position (paper,
+// All yields the resources of the other members that match. Each member keeps a cursor (paper,
 // section 3.4) and gives one resource at a time. For a pattern with an order, each member gives
 // only its first one, and many members are asked at once. All adds to cov which members were asked.
 func (c *Cluster) All(ctx context.Context, pattern *resource.List, cov *directory.Coverage) iter.Seq2[database.Record, error] {
@@ -274,7 +276,7 @@ func (c *Cluster) cease() error {
 	c.searches.close()
 	err := c.gossip.list.Shutdown()
 	c.mux.Close()
-	c.answers.places.close()
+	c.answers.cursors.close()
 	c.members.close()
 	c.life.wait()
 	return err

@@ -18,7 +18,7 @@
 //	summaries    which member may have what             summaries.go
 //	searches     drives package search, and counts      searches.go, tally.go
 //	asker        questions of this node                 ask.go, listing.go, trace.go, large.go
-//	answers      questions of other members             answer.go, places.go, question.go
+//	answers      questions of other members             answer.go, cursors.go, question.go
 //	streams      streams between members                stream.go
 //	watches      watches, by one stream to each member  watch.go
 //	counts       what has happened                      stats.go
@@ -26,7 +26,7 @@
 // Locks are taken in this order; most goroutines take one at a time:
 //
 //	joiner, exchanges → memberTable → summaries
-//	searches → summaries, places
+//	searches → summaries, cursors
 //
 // The others are taken alone, and those of lifetime and counts last. memberlist reports with a lock
 // of its own held, so no lock is held while memberlist is called. Nor is one while a question waits
@@ -58,7 +58,7 @@
 // not answer a question of a later version, which it does not understand: its no would count.
 //
 // To list all matches, a member asks one other member after another, for one answer at a time. The
-// asked member keeps the place of the listing (places.go). If it has forgotten the place, because
+// asked member keeps a cursor for the listing (cursors.go). If it has forgotten the cursor, because
 // its directory was replaced, the asking member begins again and skips what it has had. A member
 // that dies meanwhile has no more resources.
 //

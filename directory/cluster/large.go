@@ -67,14 +67,14 @@ func (a *asker) askByStream(ctx context.Context, m resource.NodeID, q []byte) (a
 	if _, err = nc.Write(binary.LittleEndian.AppendUint32(nil, uint32(len(q)))); err == nil {
 		_, err = nc.Write(q)
 	}
-	var said [1]byte
+	var reply [1]byte
 	if err == nil {
-		_, err = io.ReadFull(nc, said[:])
+		_, err = io.ReadFull(nc, reply[:])
 	}
 	switch {
 	case err != nil:
 		return nil, false, fmt.Errorf("cluster: asking %012x by a stream: %w", uint64(m), err)
-	case said[0] == 0:
+	case reply[0] == 0:
 		return nil, false, nil
 	}
 	answer, err = readLarge(nc)

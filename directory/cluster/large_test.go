@@ -10,10 +10,12 @@ import (
 	"io"
 	"net"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/rocl-go/rocl/directory"
+	"github.com/rocl-go/rocl/internal/eventually"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -60,8 +62,8 @@ func TestLarge(t *testing.T) {
 			t.Errorf("what nobody holds: %v", err)
 		}
 	}
-	if n := a.answers.places.count(); n > 0 {
-		t.Errorf("%d places", n)
+	if n := a.answers.cursors.count(); n > 0 {
+		t.Errorf("%d cursors", n)
 	}
 }
 
@@ -79,10 +81,16 @@ func TestLargeAway(t *testing.T) {
 	cancel()
 	found := make(chan error, 1)
 	go func() { found <- second(a.Find(t.Context(), pattern(resource.Match{"big": big}))) }()
-	sure := time.Now().Add(300 * time.Millisecond)
-	b = anew(t, b, func(c *Config) { c.Sure = func() bool { return time.Now().After(sure) } }, a)
-	time.Sleep(50 * time.Millisecond)
+	var asked, offered atomic.Bool
+	b = anew(t, b, func(c *Config) {
+		c.Sure = func() bool {
+			asked.Store(true)
+			return offered.Load()
+		}
+	}, a)
+	eventually.True(t, "the question has come", asked.Load)
 	put(t, b, 1, resource.Attrs{"big": big})
+	offered.Store(true)
 	if err := <-found; err != nil {
 		t.Error(err)
 	}

@@ -17,9 +17,9 @@ import (
 	"github.com/rocl-go/rocl/resource"
 )
 
-// errForgotten is returned when the asked member does not have the place of a listing: its
-// directory was replaced, or it kept too many places.
-var errForgotten = fmt.Errorf("%w: a member has forgotten the place", directory.ErrPartial)
+// errForgotten is returned when the asked member does not have the cursor of a listing: its
+// directory was replaced, or it kept too many cursors.
+var errForgotten = fmt.Errorf("%w: a member has forgotten the cursor", directory.ErrPartial)
 
 // errDied is returned when a node stopped being a member before it had told all that it had.
 var errDied = fmt.Errorf("%w: the member has died", directory.ErrNotFound)
@@ -27,7 +27,7 @@ var errDied = fmt.Errorf("%w: the member has died", directory.ErrNotFound)
 // mostListings limits how often the listing of one member is begun.
 const mostListings = 5
 
-// all yields the resources of the other members that match. Each member keeps the place (paper,
+// all yields the resources of the other members that match. Each member keeps the cursor (paper,
 // section 3.4) and gives one resource at a time. For a pattern with an order, each member gives
 // only its first one, and many members are asked at once. all adds to cov which members were asked.
 func (a *asker) all(ctx context.Context, pattern *resource.List, cov *directory.Coverage) iter.Seq2[database.Record, error] {
@@ -111,10 +111,10 @@ type listing struct {
 	of      resource.NodeID
 	pattern *resource.List
 	yielded []resource.GID
-	seen    map[resource.GID]bool // identifiers yielded before the place was lost
+	seen    map[resource.GID]bool // identifiers yielded before the cursor was lost
 }
 
-// all yields every resource. When the member loses the place, all begins again and skips what was
+// all yields every resource. When the member loses the cursor, all begins again and skips what was
 // yielded. more is false if yield returned false.
 func (l *listing) all(ctx context.Context, yield func(database.Record) bool) (more bool, err error) {
 	for range mostListings {
@@ -132,18 +132,18 @@ func (l *listing) all(ctx context.Context, yield func(database.Record) bool) (mo
 	return more, err
 }
 
-// once yields the resources from the beginning. At its end the member is told to forget the place.
+// once yields the resources from the beginning. At its end the member is told to forget the cursor.
 func (l *listing) once(ctx context.Context, yield func(database.Record) bool) (more bool, err error) {
-	var place [8]byte
-	_, _ = rand.Read(place[:]) // no other listing has this number
+	var cursor [8]byte
+	_, _ = rand.Read(cursor[:]) // no other listing has this number
 	defer func() {
 		if l.a.life.Err() == nil {
-			l.a.mux.Send(mux.Out{To: l.of, Payload: append([]byte{msgStop}, place[:]...)})
+			l.a.mux.Send(mux.Out{To: l.of, Payload: append([]byte{msgStop}, cursor[:]...)})
 		}
 	}()
 	for step := uint64(1); ; step++ {
 		q := question(kindNext, resource.GID{}, l.pattern)
-		copy(q[1:], place[:])
+		copy(q[1:], cursor[:])
 		binary.BigEndian.PutUint64(q[9:], step)
 		r, err := l.a.ask(ctx, q, []resource.NodeID{l.of})
 		switch {

@@ -16,7 +16,7 @@ import (
 const (
 	kindFind = 1 + iota
 	kindLookup
-	kindNext // the next answer of several; the identifier's bytes hold place and step
+	kindNext // the next answer of several; the identifier's bytes hold cursor and step
 	kindRoll // the members that are known; no identifier, no pattern: see roll.go
 )
 

@@ -249,7 +249,7 @@ func (d *searches) runWith(ctx context.Context, w *waiter, timely bool, begin be
 		err = directory.ErrClosed
 	}
 	d.step(func(time.Time) { d.node.Cancel(w.id) })
-	select { // the search does not call w.Over any more
+	select { // the search does not call w.Ended any more
 	case <-w.woken:
 	default:
 	}
@@ -266,7 +266,7 @@ func (d *searches) startClock(w *waiter) {
 	d.armLocked()
 }
 
-// A waiter waits for the end of one search after another. While the waiting goroutine polls, Over
+// A waiter waits for the end of one search after another. While the waiting goroutine polls, Ended
 // does not wake it: a wakeup would cost more than the rest of an answer. A waiter keeps the buffers
 // that a search needs, so that a search makes no garbage.
 type waiter struct {
@@ -293,8 +293,8 @@ var waiters = sync.Pool{New: func() any { return &waiter{woken: make(chan struct
 // ended reports whether the search has ended.
 func (w *waiter) ended() bool { return w.state.Load() == waiterEnded }
 
-// Over implements search.Asker.
-func (w *waiter) Over(r search.Result) {
+// Ended implements search.Asker.
+func (w *waiter) Ended(r search.Result) {
 	w.result = r
 	if w.state.Swap(waiterEnded) == waiterSleeps {
 		w.woken <- struct{}{}

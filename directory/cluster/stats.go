@@ -32,17 +32,17 @@ type Stats struct {
 	Silence time.Duration
 	Ping    histogram.Snapshot // round trips of the probes that were answered
 
-	Searches             []SearchStats
-	Sent                 uint64 // packets of searches, also those sent for other members
-	Answered, Denied     uint64 // questions of other members
-	Filters              FilterStats
-	Port                 mux.Stats
-	PlacesKept, LookedAt int // places of listings; addresses that are being tried
+	Searches          []SearchStats
+	Sent              uint64 // packets of searches, also those sent for other members
+	Answered, Denied  uint64 // questions of other members
+	Filters           FilterStats
+	Port              mux.Stats
+	Cursors, LookedAt int // cursors of listings; addresses that are being tried
 }
 
 // SearchStats describe the searches of one kind.
 type SearchStats struct {
-	Strategy                     string // the widest that the searches used, see ways
+	Strategy                     string // the widest that the searches used, see methods
 	Found, None, Partial, Failed uint64 // partial: not found, and some members could not be asked
 	Messages                     histogram.Snapshot
 	Took                         histogram.Snapshot
@@ -61,19 +61,19 @@ type FilterStats struct {
 	Spared        uint64 // members not asked because an asked one had the answer
 }
 
-// A way is a strategy that a search used. A search counts for the widest of those it used.
-type way uint8
+// A method is how a search asked. A search counts for the widest of those it used.
+type method uint8
 
 const (
-	wayNobody  way = iota // there is no other member
-	wayDirect             // some members by name: that of an identifier, or that of a listing
-	waySummary            // the members whose summary has the attributes, and no more
-	wayEach               // all members, one by one
-	wayTree               // all members, by a spanning tree
-	wayCast               // all members, with one datagram
+	methodNone      method = iota // there is no other member
+	methodDirect                  // some members by name: that of an identifier, or that of a listing
+	methodSummary                 // the members whose summary has the attributes, and no more
+	methodUnicast                 // all members, one by one
+	methodTree                    // all members, by a spanning tree
+	methodBroadcast               // all members, with one datagram
 )
 
-var ways = [...]string{"nobody", "direct", "summary", "unicast", "tree", "broadcast"}
+var methods = [...]string{"nobody", "direct", "summary", "unicast", "tree", "broadcast"}
 
 // counts has the counters of a member.
 type counts struct {
@@ -83,7 +83,7 @@ type counts struct {
 	answered, denied      atomic.Uint64
 	filterSent, filterGot traffic
 	asked, wrong, spared  atomic.Uint64
-	searches              [len(ways)]outcomes
+	searches              [len(methods)]outcomes
 	ping                  *histogram.Histogram
 	pulseMu               sync.Mutex
 	pulse                 map[resource.NodeID]time.Time // when each living member answered last
@@ -99,7 +99,7 @@ func (t *traffic) add(bytes int) {
 
 func (t *traffic) load() (messages, bytes uint64) { return t.messages.Load(), t.bytes.Load() }
 
-// outcomes counts the searches of one way.
+// outcomes counts the searches of one method.
 type outcomes struct {
 	found, none, partial, failed atomic.Uint64
 	messages, took               *histogram.Histogram
@@ -114,11 +114,11 @@ func (n *counts) init() {
 
 // search counts a search that has ended, and that began after born. Only the caller has t by then.
 func (n *counts) search(t *tally, err error, born time.Time) {
-	s := &n.searches[t.way]
+	s := &n.searches[t.method]
 	switch {
 	case err == nil:
 		s.found.Add(1)
-		if asked := len(t.asked); t.way == waySummary && t.others > asked {
+		if asked := len(t.asked); t.method == methodSummary && t.others > asked {
 			n.spared.Add(uint64(t.others - asked))
 		}
 	case errors.Is(err, directory.ErrNotFound):
@@ -195,7 +195,7 @@ func (n *counts) stats(s *Stats) {
 	for i := range n.searches {
 		q := &n.searches[i]
 		s.Searches = append(s.Searches, SearchStats{
-			ways[i], q.found.Load(), q.none.Load(), q.partial.Load(), q.failed.Load(), q.messages.Snapshot(), q.took.Snapshot(),
+			methods[i], q.found.Load(), q.none.Load(), q.partial.Load(), q.failed.Load(), q.messages.Snapshot(), q.took.Snapshot(),
 		})
 	}
 }
@@ -204,7 +204,7 @@ func (n *counts) stats(s *Stats) {
 func (c *Cluster) Stats() Stats {
 	s := Stats{
 		Health: c.gossip.list.GetHealthScore(), Keys: c.gossip.keys(), LookedAt: c.joiner.lookedAt(),
-		PlacesKept: c.answers.places.count(), Port: c.mux.Stats(),
+		Cursors: c.answers.cursors.count(), Port: c.mux.Stats(),
 	}
 	c.count.stats(&s)
 	c.members.stats(&s)

@@ -13,7 +13,7 @@ import (
 // A tally is what one search costs. searches.mu guards it while the search is under way.
 type tally struct {
 	begun    time.Duration // since core.born; 0: not asked
-	way      way
+	method   method
 	messages uint64
 	others   int               // number of other members
 	may      []resource.NodeID // members whose summary has the attributes
@@ -26,7 +26,7 @@ type tally struct {
 func newTally(others int, who []resource.NodeID) tally {
 	t := tally{others: others}
 	if who != nil {
-		t.way = wayDirect
+		t.method = methodDirect
 	}
 	return t
 }
@@ -39,17 +39,17 @@ func (d *searches) countPacketLocked(to resource.NodeID, p *search.Packet) {
 	}
 	t.messages++
 	switch {
-	case t.way == wayDirect:
+	case t.method == methodDirect:
 	case p.Lo != p.Hi:
-		t.way = max(t.way, wayTree)
-	case t.way <= waySummary && slices.Contains(t.may, to):
-		t.way = waySummary
+		t.method = max(t.method, methodTree)
+	case t.method <= methodSummary && slices.Contains(t.may, to):
+		t.method = methodSummary
 		if !slices.Contains(t.asked, to) {
 			t.asked = append(t.asked, to)
 			d.count.asked.Add(1)
 		}
 	default:
-		t.way = max(t.way, wayEach)
+		t.method = max(t.method, methodUnicast)
 	}
 }
 
@@ -57,7 +57,7 @@ func (d *searches) countPacketLocked(to resource.NodeID, p *search.Packet) {
 func (d *searches) countCastLocked(p *search.Packet) {
 	if t := d.tallyOfLocked(p); t != nil {
 		t.messages++
-		t.way = wayCast
+		t.method = methodBroadcast
 	}
 }
 
@@ -73,7 +73,7 @@ func (d *searches) countAnswerLocked(from resource.NodeID, p *search.Packet) {
 	if p.Known != 0 && p.Known != d.members.roll.Load().sum {
 		t.differ = append(t.differ, differs{from, p.Known})
 	}
-	if t.way == waySummary && slices.Contains(t.asked, from) && !slices.Contains(t.wrong, from) {
+	if t.method == methodSummary && slices.Contains(t.asked, from) && !slices.Contains(t.wrong, from) {
 		t.wrong = append(t.wrong, from)
 		d.count.wrong.Add(1)
 	}

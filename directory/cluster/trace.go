@@ -19,15 +19,15 @@ const flatAtOnce = 64
 
 // trace searches the other members as find does, or with the given strategy, and reports how the
 // search went.
-func (a *asker) trace(ctx context.Context, way strategy.Strategy, pattern *resource.List) (directory.Trace, error) {
+func (a *asker) trace(ctx context.Context, by strategy.Strategy, pattern *resource.List) (directory.Trace, error) {
 	q := question(kindFind, resource.GID{}, pattern)
 	begun := time.Now()
-	if way == strategy.Unicast {
+	if by == strategy.Unicast {
 		return a.traceFlat(ctx, q, begun)
 	}
 	var t directory.Trace
 	st := &search.Trace{}
-	switch way {
+	switch by {
 	case strategy.Tree:
 		st.Everybody, st.Strategy = true, strategy.Tree
 	case strategy.Broadcast:
