@@ -88,11 +88,11 @@ func (a *asker) askEach(ctx context.Context, who []resource.NodeID, q []byte) (r
 	defer context.AfterFunc(a.life, end)()
 	var mu sync.Mutex // guards r
 	var busy sync.WaitGroup
-	room := make(chan struct{}, largeEach)
+	slots := make(chan struct{}, largeEach)
 	for _, m := range who {
-		room <- struct{}{}
+		slots <- struct{}{}
 		busy.Go(func() {
-			defer func() { <-room }()
+			defer func() { <-slots }()
 			answer, ok, err := a.askByStream(life, m, q)
 			mu.Lock()
 			defer mu.Unlock()

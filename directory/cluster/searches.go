@@ -46,7 +46,7 @@ func newSearches(c *core, members *memberTable, s *summaries, x *exchanges, a *a
 		Silent: func(m resource.NodeID) { d.silent = append(d.silent, m) },
 	}
 	if c.cfg.Group != "" {
-		cfg.Room, cfg.Cast = mux.MaxPayload, d.castLocked
+		cfg.MaxCast, cfg.Cast = mux.MaxPayload, d.castLocked
 	}
 	d.node = search.NewNode(cfg)
 	return d
@@ -75,11 +75,11 @@ func (d *searches) queueLocked(to resource.NodeID, p *search.Packet) {
 	if p.Covered > 0 {
 		p.Known = d.members.roll.Load().knownTo(to)
 	}
-	var room []byte
+	var buf []byte
 	if n := len(d.out); n < cap(d.out) {
-		room = d.out[:n+1][n].Payload[:0]
+		buf = d.out[:n+1][n].Payload[:0]
 	}
-	d.out = append(d.out, mux.Out{To: to, Payload: p.AppendTo(slices.Grow(room, p.Size()), d.cfg.Node, to)})
+	d.out = append(d.out, mux.Out{To: to, Payload: p.AppendTo(slices.Grow(buf, p.Size()), d.cfg.Node, to)})
 }
 
 // castLocked queues a packet to all members.
@@ -138,11 +138,11 @@ func emptied(out []mux.Out) []mux.Out {
 		return nil
 	}
 	for i := range out {
-		room := out[i].Payload[:0]
-		if cap(room) > mux.MaxPayload {
-			room = nil
+		buf := out[i].Payload[:0]
+		if cap(buf) > mux.MaxPayload {
+			buf = nil
 		}
-		out[i] = mux.Out{Payload: room}
+		out[i] = mux.Out{Payload: buf}
 	}
 	return out[:0]
 }

@@ -67,11 +67,11 @@ func (a *asker) traceFlat(ctx context.Context, q []byte, begun time.Time) (direc
 	var t directory.Trace
 	var first error
 	var wg sync.WaitGroup
-	room := make(chan struct{}, flatAtOnce)
+	slots := make(chan struct{}, flatAtOnce)
 	for _, m := range a.members.others() {
-		room <- struct{}{}
+		slots <- struct{}{}
 		wg.Go(func() {
-			defer func() { <-room }()
+			defer func() { <-slots }()
 			st := &search.Trace{}
 			r, err := a.searches.run(ctx, among([]resource.NodeID{m}, q, st))
 			mu.Lock()

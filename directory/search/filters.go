@@ -22,7 +22,7 @@ const (
 const (
 	msgHead  = 9   // of a delta or a want
 	maxDelta = 256 // keys in one packet
-	again    = 16  // calls of Spread without news after which the version is told again
+	again    = 16  // calls of Spread without news after which the version is sent again
 	crowd    = 250 // members up to which the interval is as configured
 )
 

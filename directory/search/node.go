@@ -58,8 +58,8 @@ type Config struct {
 	Silent func(node resource.NodeID)
 	// Cast sends p to all nodes. It is nil if the network cannot.
 	Cast func(p *Packet)
-	// Room is how many bytes a cast carries; 0: any number. Larger questions go without a cast.
-	Room     int
+	// MaxCast is how many bytes a cast carries; 0: any number. Larger questions go without a cast.
+	MaxCast  int
 	Strategy strategy.Strategy
 	Fan      int // fan-out of trees; 0: DefaultFan
 	// Hop is the longest time that one hop there and back mostly takes; 0: DefaultHop.
@@ -272,7 +272,7 @@ func (n *Node) Asker(id uint64) Asker {
 	return nil
 }
 
-// Cancel forgets a search. Its Asker is not told.
+// Cancel forgets a search. Its Asker is not called.
 func (n *Node) Cancel(id uint64) {
 	if s := n.own[id]; s != nil {
 		n.end(s)
@@ -391,7 +391,7 @@ func (n *Node) silent(t *Trace, m resource.NodeID, times int) {
 // choose returns the strategy by which a search asks. s is the configured one, others the number of
 // other members, and bytes the size of the question.
 func (n *Node) choose(s strategy.Strategy, others, bytes int) strategy.Strategy {
-	canCast := n.cfg.Cast != nil && (n.cfg.Room == 0 || head+bytes <= n.cfg.Room)
+	canCast := n.cfg.Cast != nil && (n.cfg.MaxCast == 0 || head+bytes <= n.cfg.MaxCast)
 	if s == strategy.Auto {
 		switch {
 		case canCast && others > 1 && others <= MostCast:
@@ -611,7 +611,7 @@ func (n *Node) send(to resource.NodeID, p Packet) {
 	n.lent = Packet{}
 }
 
-// endWith ends a search of this node, and then tells its Asker.
+// endWith ends a search of this node, and then calls its Asker.
 func (n *Node) endWith(s *own, r Result) {
 	by := s.asker
 	n.end(s)
