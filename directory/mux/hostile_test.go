@@ -162,7 +162,7 @@ func TestSilence(t *testing.T) {
 		return b
 	}
 	var all [][]byte
-	for n := range roomEach + 1 { // random, some with valid heads
+	for n := range datagramSize + 1 { // random, some with valid heads
 		b := junk(n)
 		if n > 0 && n%3 == 0 {
 			b[0] = magic
@@ -525,7 +525,7 @@ func TestStrangersGiveWay(t *testing.T) {
 		t.Errorf("a member's connection is closed: %v; the stranger's first: %v; %d have places", slow.closed, first.closed, p.waiting.Len())
 	}
 	if member.known(); p.waiting.Len() != maxPending-1 {
-		t.Error("it had no place any more")
+		t.Error("it had no slot any more")
 	}
 }
 
