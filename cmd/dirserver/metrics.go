@@ -49,7 +49,7 @@ var (
 	mSilence    = describe("cluster_silence_seconds", "The longest for which a living member has not answered a probe over UDP.")
 	mPing       = describe("cluster_probe_seconds", "Round trips of the probes that were answered.")
 	mKeys       = describe("cluster_keys", "Keys of the cluster; 0: nothing is sealed. More than 1: a rotation is under way.")
-	mPlaces     = describe("cluster_places", "Places kept for other members' questions with several answers.")
+	mPlaces     = describe("cluster_places", "Cursors kept for other members' questions with several answers.")
 	mSearches   = describe("cluster_searches_total", "Searches of this member, by the widest way they went (nobody, direct, summary, unicast, tree, broadcast) and outcome (found, none, partial, failed).", "way", "outcome")
 	mSearchS    = describe("cluster_search_seconds", "How long searches took.", "way")
 	mMessages   = describe("cluster_search_messages", "Packets that this member sent for each of its searches.", "way")
@@ -161,7 +161,7 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	gauge(mSilence, m.Silence.Seconds())
 	sizes(mPing, &m.Ping, seconds)
 	gauge(mKeys, float64(m.Keys))
-	gauge(mPlaces, float64(m.PlacesKept))
+	gauge(mPlaces, float64(m.Cursors))
 	for i := range m.Searches {
 		q := &m.Searches[i]
 		outcomes(mSearches, q.Strategy, q.Found, q.None, q.Partial, q.Failed)

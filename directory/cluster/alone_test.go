@@ -14,7 +14,6 @@ import (
 
 	"github.com/hashicorp/memberlist"
 	"github.com/rocl-go/rocl/directory"
-	"github.com/rocl-go/rocl/directory/search"
 	"github.com/rocl-go/rocl/internal/eventually"
 	"github.com/rocl-go/rocl/resource"
 )
@@ -59,7 +58,7 @@ func TestUnknownQuestion(t *testing.T) {
 	b := member(t, 2, nil, a)
 	together(t, a, b)
 	for _, q := range [][]byte{question(kindRoll+1, resource.GID{}, pattern(nil)), {kindFind}, append(make([]byte, 17), "no list"...)} {
-		r, err := a.await(t.Context(), func(now time.Time, by search.Asker) uint64 { return a.search.Search(now, q, by) })
+		r, err := a.searches.run(t.Context(), amongAll(q))
 		if err != nil || r.Definite() {
 			t.Errorf("question %x: %+v: %v", q[:1], r, err)
 		}
@@ -83,10 +82,14 @@ func TestSameNumber(t *testing.T) {
 	together(t, a, b)
 	member(t, 2, logTo(&own), a)
 	const said = "two nodes have one number"
-	eventually.True(t, "it is told", func() bool { return seen.count(said) > 0 && own.count(said) > 0 })
-	time.Sleep(time.Second)
-	if n := seen.count(said); n > 10 {
-		t.Errorf("told %d times", n)
+	eventually.True(t, "it is logged", func() bool { return seen.count(said) > 0 && own.count(said) > 0 })
+	var again lines
+	e := events{member(t, 4, logTo(&again)).gossip}
+	for range 10 {
+		e.NotifyConflict(&memberlist.Node{Name: name(5), Port: 1}, &memberlist.Node{Name: name(5), Port: 2})
+	}
+	if n := again.count(said); n != 1 {
+		t.Errorf("the same conflict is logged %d times", n)
 	}
 }
 

@@ -79,5 +79,5 @@ func TestConditions(t *testing.T) {
 	if _, err := dc.Find(t.Context(), refined(t, pattern(resource.Match{"type": "chair"}), least)); !errors.Is(err, directory.ErrPartial) {
 		t.Error(err)
 	}
-	eventually.True(t, "no place is kept", func() bool { return b.c.places.count() == 0 })
+	eventually.True(t, "no cursor is kept", func() bool { return b.c.answers.cursors.count() == 0 })
 }

@@ -4,10 +4,8 @@ package cluster
 
 import (
 	"context"
-	"crypto/hmac"
-	"crypto/sha256"
-	"encoding/binary"
 	"fmt"
+	"iter"
 	"log/slog"
 	"net"
 	"slices"
@@ -15,6 +13,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/memberlist"
+	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/directory/database"
 	"github.com/rocl-go/rocl/directory/mux"
 	"github.com/rocl-go/rocl/directory/search"
@@ -67,10 +66,13 @@ type Config struct {
 	Resolver *net.Resolver // resolves the names in Join; nil: the system's resolver
 	Logger   *slog.Logger
 
-	gossip func(*memberlist.Config) // changes memberlist's settings; nil, except in tests
+	// The following are for tests.
+	gossip func(*memberlist.Config) // changes memberlist's settings; nil: it does not
+	lookup time.Duration            // bounds looking up a name in Join; 0: joinTime
 }
 
-// A Cluster is this node's membership. Its methods may be called concurrently.
+// A Cluster is this node's membership. Its methods may be called concurrently. It is composed of
+// roles, each with its own state and its own lock: see the package documentation.
 type Cluster struct {
 	*core
 	members   *memberTable
@@ -79,28 +81,13 @@ type Cluster struct {
 	departure *departure
 	exchanges *exchanges
 	summaries *summaries
-	certs     *tls.Secrets // made from the keys; nil without a key, or with Config.Credentials
-	kmu       sync.Mutex   // held by SetKeys
-	ended     sync.Once    // guards halt
-
-	agreedMu sync.Mutex // guards agreed
-	agreed   map[resource.NodeID]agreement
-
-	large   chan struct{} // one slot for each question by stream that is being answered
-	places  places
-	watches watches
-
-	// mu guards search and the following fields, and setting the timer. It is taken before
-	// summaries.mu.
-	mu     sync.Mutex
-	search *search.Node
-	timer  *time.Timer
-	due    time.Time // when timer fires; zero: not set
-	out    []mux.Out // datagrams that search wants sent; they are sent without mu
-	spare  []mux.Out // an empty slice to be used as out again, with the buffers of its payloads
-	said   []byte    // buffer of the last answer to another member
-	casts  [][]byte
-	silent []resource.NodeID // members that did not answer, for which mend is called without mu
+	keyset    *keyset
+	streams   *streams
+	answers   *answers
+	searches  *searches
+	asker     *asker
+	watches   *watches
+	ended     sync.Once // guards halt
 }
 
 // maxName limits the name of a cluster, in bytes: with "rocl " before it, the name is the label of
@@ -113,148 +100,113 @@ func Open(cfg Config) (*Cluster, error) {
 	if err := CheckName(cfg.Name); err != nil {
 		return nil, err
 	}
-	c := &Cluster{core: newCore(cfg), agreed: map[resource.NodeID]agreement{}, large: make(chan struct{}, mostLarge)}
-	c.summaries = newSummaries(c.core)
-	c.members = newMemberTable(c.core, c.summaries)
-	c.summaries.members = c.members
-	c.gossip = &gossip{core: c.core, members: c.members}
-	c.joiner = newJoiner(c.core, c.members, c.gossip)
-	c.gossip.joiner = c.joiner
-	c.departure = &departure{core: c.core, members: c.members, gossip: c.gossip}
-	c.exchanges = newExchanges(c.core, c.members, c.gossip)
-	c.watches.all, c.watches.links = map[uint64]*watching{}, map[resource.NodeID]*link{}
-	c.timer = time.AfterFunc(time.Hour, c.tick)
-	scfg := search.Config{
-		Self: cfg.Node, Strategy: cfg.Strategy, Fan: cfg.Fan, Hop: cfg.Hop,
-		Members: c.members.list,
-		Local:   c.local,
-		May:     c.may,
-		Silent:  func(m resource.NodeID) { c.silent = append(c.silent, m) },
-		Send: func(to resource.NodeID, p *search.Packet) {
-			c.asks(to, p)
-			if p.Covered > 0 {
-				p.Known = c.members.roll.Load().knownTo(to)
-			}
-			var room []byte
-			if n := len(c.out); n < cap(c.out) {
-				room = c.out[:n+1][n].Payload[:0]
-			}
-			c.out = append(c.out, mux.Out{To: to, Payload: p.AppendTo(slices.Grow(room, p.Size()), cfg.Node, to)})
-		},
-	}
-	if cfg.Group != "" {
-		scfg.Room = mux.MaxPayload
-		scfg.Cast = func(p *search.Packet) {
-			c.castsOne(p)
-			c.casts = append(c.casts, p.Append(nil))
-		}
-	}
-	c.search = search.NewNode(scfg)
-	seal, err := c.streams()
-	if err == nil {
-		c.mux, err = mux.Open(mux.Config{
-			Self: cfg.Node, Bind: cfg.Bind, Cluster: cfg.Name, Keys: cfg.Keys, Group: cfg.Group, TLS: seal, Opening: cfg.Opening, Spin: cfg.Poll, Logger: cfg.Logger,
-			Receive: c.receive, Stream: c.serve, Beacon: c.joiner.heardBeacon,
-		})
-	}
-	if err == nil {
-		if err = c.gossip.start(); err != nil {
-			c.mux.Close()
-		}
-	}
-	if err != nil {
+	c := compose(newCore(cfg))
+	if err := c.start(); err != nil {
 		c.life.end()
-		c.timer.Stop()
+		c.searches.close()
 		return nil, fmt.Errorf("cluster: %w", err)
+	}
+	return c, nil
+}
+
+// compose returns a Cluster whose roles know each other. Nothing of it runs yet.
+func compose(base *core) *Cluster {
+	c := &Cluster{core: base}
+	c.summaries = newSummaries(base)
+	c.members = newMemberTable(base, c.summaries)
+	c.summaries.members = c.members
+	c.gossip = &gossip{core: base, members: c.members}
+	c.joiner = newJoiner(base, c.members, c.gossip)
+	c.gossip.joiner = c.joiner
+	c.departure = &departure{core: base, members: c.members, gossip: c.gossip}
+	c.exchanges = newExchanges(base, c.members, c.gossip)
+	c.keyset = &keyset{core: base, gossip: c.gossip}
+	c.streams = &streams{core: base, members: c.members}
+	c.answers = newAnswers(base, c.members)
+	c.searches = newSearches(base, c.members, c.summaries, c.exchanges, c.answers)
+	c.asker = newAsker(base, c.members, c.joiner, c.searches, c.streams, c.exchanges)
+	c.watches = newWatches(base, c.members, c.joiner, c.streams, c.exchanges)
+	return c
+}
+
+// start opens the mux, and starts gossip and the goroutines.
+func (c *Cluster) start() error {
+	seal, err := c.keyset.tls()
+	if err != nil {
+		return err
+	}
+	cfg := &c.cfg
+	if c.mux, err = mux.Open(mux.Config{
+		Self: cfg.Node, Bind: cfg.Bind, Cluster: cfg.Name, Keys: cfg.Keys, Group: cfg.Group, TLS: seal, Opening: cfg.Opening, Spin: cfg.Poll, Logger: cfg.Logger,
+		Receive: c.receive, Stream: c.serve, Beacon: c.joiner.heardBeacon,
+	}); err != nil {
+		return err
+	}
+	if err = c.gossip.start(); err != nil {
+		c.mux.Close()
+		return err
 	}
 	c.mux.Start()
 	if c.joiner.alone() {
 		c.joiner.setComplete() // there is no member to wait for
 	}
 	c.life.begin(c.joiner.keep)
-	c.life.begin(c.keepLinks)
+	c.life.begin(c.watches.keep)
 	c.life.begin(c.summaries.keep)
-	return c, nil
-}
-
-// LinkKey returns the key that contexts of the cluster's nodes prove to each other to have. If the
-// cluster has no key, the name alone gives it.
-func LinkKey(name string, key []byte) (k [32]byte) {
-	h := hmac.New(sha256.New, key)
-	h.Write([]byte("rocl link " + name))
-	h.Sum(k[:0])
-	return k
+	return nil
 }
 
 // SetKeys replaces the keys of the cluster: the first seals, all open. To change a key, add the new
 // one on every node, then put it first on every node, then remove the old one. Open streams stay
 // open.
-func (c *Cluster) SetKeys(of ...[]byte) error {
-	c.kmu.Lock() // two concurrent calls take effect in one order everywhere
-	defer c.kmu.Unlock()
-	err := c.gossip.rekey(of)
-	if err == nil && c.certs != nil {
-		err = c.certs.Set(streamKeys(of)...)
-	}
-	if err != nil {
-		return fmt.Errorf("cluster: changing keys: %w", err)
-	}
-	c.mux.SetKeys(of)
-	return nil
-}
-
-// streamProto names the streams between members in TLS (ALPN).
-const streamProto = "rocl-dir/1"
-
-// streamKeys derives the secrets that only members have. Contexts are given other keys (LinkKey),
-// so a context cannot pass for a member.
-func streamKeys(of [][]byte) (all [][]byte) {
-	for _, k := range of {
-		h := hmac.New(sha256.New, k)
-		h.Write([]byte("rocl stream"))
-		all = append(all, h.Sum(nil))
-	}
-	return all
-}
-
-// streams returns how the streams between members are sealed: not at all without credentials and
-// keys.
-func (c *Cluster) streams() (seal mux.TLS, err error) {
-	cred := c.cfg.Credentials
-	if cred == nil {
-		if len(c.cfg.Keys) == 0 {
-			return mux.TLS{}, nil
-		}
-		if c.certs, err = tls.FromSecrets(c.cfg.Name, streamKeys(c.cfg.Keys)...); err != nil {
-			return mux.TLS{}, err
-		}
-		cred = c.certs
-	}
-	return mux.TLS{
-		Client: func(ctx context.Context, nc net.Conn) (net.Conn, error) {
-			return tls.Client(ctx, nc, cred, streamProto, c.log)
-		},
-		Server: func(ctx context.Context, nc net.Conn) (net.Conn, error) {
-			return tls.Server(ctx, nc, cred, streamProto, c.log)
-		},
-	}, nil
-}
+func (c *Cluster) SetKeys(of ...[]byte) error { return c.keyset.set(of) }
 
 // Addr returns the address at which the member is reached.
 func (c *Cluster) Addr() string { return c.mux.Addr().String() }
 
+// Members returns the sorted nodes of the cluster, this one among them: those alive, and those that
+// said that they would be back in a moment.
+func (c *Cluster) Members() []resource.NodeID { return slices.Clone(c.members.list()) }
+
+// Find asks the other members for a resource that matches. It waits for members that cannot be
+// asked and are not known to be dead, until ctx ends or the patience is over. ErrNotFound is
+// definite. ErrPartial names the members that could not be asked.
+func (c *Cluster) Find(ctx context.Context, pattern *resource.List) (database.Record, error) {
+	return c.asker.find(ctx, pattern)
+}
+
+// Lookup asks the node on which the identifier was minted, and no other node.
+func (c *Cluster) Lookup(ctx context.Context, id resource.GID, pattern *resource.List) (database.Record, error) {
+	return c.asker.ask(ctx, question(kindLookup, id, pattern), []resource.NodeID{id.Node()})
+}
+
+// All yields the resources of the other members that match. Each member keeps a cursor (paper,
+// section 3.4) and gives one resource at a time. For a pattern with an order, each member gives
+// only its first one, and many members are asked at once. All adds to cov which members were asked.
+func (c *Cluster) All(ctx context.Context, pattern *resource.List, cov *directory.Coverage) iter.Seq2[database.Record, error] {
+	return c.asker.all(ctx, pattern, cov)
+}
+
+// Trace searches the other members as Find does, or with the given strategy, and reports how the
+// search went.
+func (c *Cluster) Trace(ctx context.Context, by strategy.Strategy, pattern *resource.List) (directory.Trace, error) {
+	return c.asker.trace(ctx, by, pattern)
+}
+
+// Watch keeps the given watch informed of what the other members have that matches: see
+// directory.Remote.
+func (c *Cluster) Watch(pattern *resource.List, to *database.Watch) (end func()) {
+	return c.watches.watch(pattern, to)
+}
+
 // receive handles a datagram from another member. b is lent for the call. at is where the sender
-// awaits an answer; nil means at its port. The port may call receive concurrently.
+// awaits an answer; nil means at its port. The mux may call receive concurrently.
 func (c *Cluster) receive(from resource.NodeID, at *net.UDPAddr, b []byte) {
-	if search.IsFilter(b) {
+	switch {
+	case search.IsFilter(b):
 		c.summaries.receive(from, b)
 		return
-	}
-	if c.departure.receive(from, at, b) {
-		return
-	}
-	if len(b) == 9 && b[0] == msgStop {
-		c.places.stop(binary.BigEndian.Uint64(b[1:]))
+	case c.departure.receive(from, at, b), c.answers.receive(b):
 		return
 	}
 	var p search.Packet
@@ -262,129 +214,28 @@ func (c *Cluster) receive(from resource.NodeID, at *net.UDPAddr, b []byte) {
 		c.log.Debug("cluster: packet", "from", from, "err", err)
 		return
 	}
-	if q, ok := p.Question(); ok && !c.answers(q) {
+	if q, ok := p.Question(); ok && !c.answers.definite(q) {
 		c.log.Debug("cluster: a question that cannot be answered, or not yet", "from", from, "bytes", len(q))
 		return
 	}
-	out := c.advanced(nil, func() bool { return !c.search.Timeless(&p) }, func(now time.Time) {
-		c.hears(from, &p)
-		c.search.Receive(now, from, &p)
-	})
-	for i := range out {
-		if out[i].To == from {
-			out[i].At = at
+	c.searches.receive(from, at, &p)
+}
+
+// serve serves a stream that another member opened. It has a goroutine to itself.
+func (c *Cluster) serve(nc net.Conn) {
+	what, from, ok := c.streams.called(nc)
+	switch {
+	case ok && what == questionByte:
+		if err := c.answers.serve(nc); err != nil {
+			c.log.Debug("cluster: a question by a stream", "from", from, "err", err)
 		}
-	}
-	c.send(out)
-}
-
-// answers reports whether a no of this member to the question q would be true.
-func (c *Cluster) answers(q []byte) bool {
-	if _, ok := parseQuestion(q); !ok {
-		return false // a question of a later version: this member may hold what it asks for
-	}
-	if q[0] == kindRoll || c.cfg.Sure == nil || c.cfg.Sure() {
-		return true
-	}
-	if q[0] == kindNext {
-		return false // a place kept from now on would lack what is about to be offered again
-	}
-	_, ok := c.answer(nil, q, mostPacked)
-	return ok // a no is not sure: the resource may be about to be offered again; the asker will ask again
-}
-
-// tick lets the search handle what was not answered in time. The timer calls it in a goroutine of
-// its own.
-func (c *Cluster) tick() {
-	c.step(func(now time.Time) {
-		c.due = time.Time{}
-		c.search.Tick(now)
-	})
-}
-
-// step runs f on the search, and sends the datagrams that the search wants sent.
-func (c *Cluster) step(f func(now time.Time)) {
-	c.send(c.advance(f))
-}
-
-// send sends the datagrams that advance returned.
-func (c *Cluster) send(out []mux.Out) {
-	if len(out) > 0 {
-		c.mux.Send(out...)
-		c.sentOff(out)
+	case ok && what == directoryByte && c.cfg.Serve != nil:
+		c.cfg.Serve(nc)
+	default:
+		c.log.Debug("cluster: a stream not of a member, or not for us", "remote", nc.RemoteAddr(), "says it is", from)
+		nc.Close()
 	}
 }
-
-// sentOff takes back the slice that advance returned, to be used again.
-func (c *Cluster) sentOff(out []mux.Out) {
-	out = emptied(out)
-	c.mu.Lock()
-	if cap(c.spare) < cap(out) {
-		c.spare = out
-	}
-	c.mu.Unlock()
-}
-
-// emptied returns out without its datagrams, but with the buffers of their payloads, except those
-// larger than is often needed.
-func emptied(out []mux.Out) []mux.Out {
-	if cap(out) > 64 {
-		return nil
-	}
-	for i := range out {
-		room := out[i].Payload[:0]
-		if cap(room) > mux.MaxPayload {
-			room = nil
-		}
-		out[i] = mux.Out{Payload: room}
-	}
-	return out[:0]
-}
-
-// advance runs f on the search, and returns the datagrams that the search wants sent: see send.
-func (c *Cluster) advance(f func(now time.Time)) []mux.Out {
-	return c.advanced(nil, func() bool { return true }, f)
-}
-
-// advanced is advance with two more parameters. f gets the time only if timely, called with mu
-// held, reports true, and a zero time otherwise. The result uses out's array if out is not nil.
-func (c *Cluster) advanced(out []mux.Out, timely func() bool, f func(now time.Time)) []mux.Out {
-	c.mu.Lock()
-	var now time.Time
-	if timely() {
-		now = time.Now()
-	}
-	if c.out = out; out == nil {
-		c.out, c.spare = c.spare, nil
-	}
-	f(now)
-	out, casts, silent := c.out, c.casts, c.silent
-	c.out, c.casts, c.silent = nil, nil, nil
-	c.arm()
-	c.mu.Unlock()
-	c.count.sent.Add(uint64(len(out) + len(casts)))
-	for _, b := range casts {
-		c.mux.Cast(b)
-	}
-	if len(silent) > 0 {
-		c.exchanges.mend(silent...)
-	}
-	return out
-}
-
-// arm sets the timer to the time at which the search wants to be called. mu must be held.
-func (c *Cluster) arm() {
-	if at := c.search.Next(); !at.IsZero() && (c.due.IsZero() || at.Before(c.due)) && c.life.Err() == nil {
-		// A timer that fires too early does no harm. To move it each time would cost more than a
-		// question.
-		c.due = at
-		c.timer.Reset(max(time.Until(at), 0))
-	}
-}
-
-// Members returns the sorted nodes of the cluster, this one among them: those alive, and those that
-// said that they would be back in a moment.
-func (c *Cluster) Members() []resource.NodeID { return slices.Clone(c.members.list()) }
 
 // Close leaves the cluster. The other members are told.
 func (c *Cluster) Close() error { return c.stop(true) }
@@ -422,12 +273,10 @@ func (c *Cluster) halt(leave bool) (err error) {
 // cease ends the membership without telling the other members, and waits for the goroutines of c.
 func (c *Cluster) cease() error {
 	c.life.end()
-	c.mu.Lock()
-	c.timer.Stop()
-	c.mu.Unlock()
+	c.searches.close()
 	err := c.gossip.list.Shutdown()
 	c.mux.Close()
-	c.places.close()
+	c.answers.cursors.close()
 	c.members.close()
 	c.life.wait()
 	return err

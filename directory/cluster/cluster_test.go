@@ -51,6 +51,30 @@ func together(t *testing.T, cs ...*Cluster) {
 	}
 }
 
+// finds checks that c finds the resource want by what.
+func finds(t *testing.T, c *Cluster, what resource.Match, want resource.GID) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	if r, err := c.Find(ctx, pattern(what)); err != nil || r.ID != want {
+		t.Errorf("node %d: %v is %v: %v", c.cfg.Node, what, r.ID, err)
+	}
+}
+
+// denies checks that c says for certain that no other member has what.
+func denies(t *testing.T, c *Cluster, what resource.Match) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	var err error
+	for again := true; again; again = errors.Is(err, directory.ErrPartial) && ctx.Err() == nil {
+		_, err = c.Find(ctx, pattern(what)) // on a busy machine a member may answer too late
+	}
+	if !errors.Is(err, directory.ErrNotFound) {
+		t.Errorf("node %d: %v: %v", c.cfg.Node, what, err)
+	}
+}
+
 // kill ends a member as the death of its process does: the other members are not told.
 func kill(c *Cluster) {
 	c.ended.Do(func() { _ = c.cease() })
@@ -269,7 +293,7 @@ func TestRestarted(t *testing.T) {
 		if i%5 > 0 {
 			continue
 		}
-		var offered atomic.Bool
+		var asked, offered atomic.Bool
 		done := make(chan error)
 		if err := b.HandOver(); err != nil {
 			t.Fatal(err)
@@ -281,8 +305,13 @@ func TestRestarted(t *testing.T) {
 			}
 			done <- err
 		}()
-		b = anew(t, b, func(c *Config) { c.Sure = offered.Load }, a)
-		time.Sleep(100 * time.Millisecond) // the question mostly comes meanwhile; it may come later
+		b = anew(t, b, func(c *Config) {
+			c.Sure = func() bool {
+				asked.Store(true)
+				return offered.Load()
+			}
+		}, a)
+		eventually.True(t, "the question has come", asked.Load)
 		put(t, b, 100+i, resource.Attrs{"y": fmt.Sprint(i)})
 		offered.Store(true)
 		if err := <-done; err != nil {

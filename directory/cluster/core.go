@@ -32,6 +32,9 @@ func newCore(cfg Config) *core {
 	if cfg.Patience <= 0 {
 		cfg.Patience = 3 * time.Second
 	}
+	if cfg.lookup <= 0 {
+		cfg.lookup = joinTime
+	}
 	c := &core{cfg: cfg, log: cfg.Logger, life: newLifetime(), born: time.Now()}
 	c.count.init()
 	return c

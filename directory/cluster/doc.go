@@ -4,13 +4,41 @@
 // memberlist tells a member which other members live. A member asks the other members, by the
 // protocol of package search, for what its own database does not have.
 //
+// # Parts
+//
+// A Cluster is composed of roles. Each has its own state and its own lock, and knows the roles that
+// it needs. All share a core, which does not change.
+//
+//	memberTable  what is known of the other members     members.go, absent.go, roll.go
+//	gossip       memberlist, and what it reports        gossip.go
+//	joiner       joins members, and looks for lost ones join.go
+//	departure    tells the others that this one goes    depart.go
+//	exchanges    all that two members know, exchanged   exchange.go
+//	keyset       the keys of the cluster                keyset.go
+//	summaries    which member may have what             summaries.go
+//	searches     drives package search, and counts      searches.go, tally.go
+//	asker        questions of this node                 ask.go, listing.go, trace.go, large.go
+//	answers      questions of other members             answer.go, cursors.go, question.go
+//	streams      streams between members                stream.go
+//	watches      watches, by one stream to each member  watch.go
+//	counts       what has happened                      stats.go
+//
+// Locks are taken in this order; most goroutines take one at a time:
+//
+//	joiner, exchanges → memberTable → summaries
+//	searches → summaries, cursors
+//
+// The others are taken alone, and those of lifetime and counts last. memberlist reports with a lock
+// of its own held, so no lock is held while memberlist is called. Nor is one while a question waits
+// or a stream is dialled.
+//
 // # Membership
 //
 // A member is named by its node number. A member remembers each member that it has met, and joins
 // it again for as long as it is not seen alive. memberlist alone forgets its dead after 30 s, so
 // the halves of a cluster that were cut for longer would stay apart for good.
 //
-// By gossip each member tells its epoch, which names the present life of its port. The other
+// By gossip each member tells its epoch, which names the present life of its mux. The other
 // members address that life alone. A member that has missed the gossip of a new epoch gets no
 // answers: then the two exchange all that they know, by a stream (roll.go).
 //
@@ -30,7 +58,7 @@
 // not answer a question of a later version, which it does not understand: its no would count.
 //
 // To list all matches, a member asks one other member after another, for one answer at a time. The
-// asked member keeps the place of the listing (places.go). If it has forgotten the place, because
+// asked member keeps a cursor for the listing (cursors.go). If it has forgotten the cursor, because
 // its directory was replaced, the asking member begins again and skips what it has had. A member
 // that dies meanwhile has no more resources.
 //

@@ -194,8 +194,8 @@ func parseMeta(b []byte) (epoch uint64, flags byte, ok bool) {
 	return epochIn(b), b[1], true
 }
 
-// epochIn returns the epoch in what a member tells of itself. It has the same place in each
-// version.
+// epochIn returns the epoch in what a member tells of itself. It is at the same offset in
+// each version.
 func epochIn(meta []byte) uint64 { return binary.LittleEndian.Uint64(meta[2:]) }
 
 // name returns the name of a node for memberlist.
@@ -250,7 +250,7 @@ func (e events) NotifyMerge(all []*memberlist.Node) error {
 type quiet struct {
 	slog.Handler
 	mu   sync.Mutex
-	said time.Time
+	last time.Time // when such a line was logged
 }
 
 func (q *quiet) Enabled(ctx context.Context, _ slog.Level) bool {
@@ -267,9 +267,9 @@ func (q *quiet) Handle(ctx context.Context, r slog.Record) error {
 	}
 	if refused != "" {
 		q.mu.Lock()
-		again := r.Time.Sub(q.said) > sayAgain
+		again := r.Time.Sub(q.last) > sayAgain
 		if again {
-			q.said = r.Time
+			q.last = r.Time
 		}
 		q.mu.Unlock()
 		if again {

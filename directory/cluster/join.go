@@ -68,7 +68,7 @@ var errOwn = errors.New("nobody else is there by now")
 // address first. It leaves out this member's own address; self reports whether the name has that
 // one. memberlist would look names up first over TCP, without a bound when a name server hangs.
 func (j *joiner) addresses(name string) (to []netip.AddrPort, self bool, err error) {
-	ctx, cancel := context.WithTimeout(j.life, joinTime)
+	ctx, cancel := context.WithTimeout(j.life, j.cfg.lookup)
 	defer cancel()
 	host, service, err := net.SplitHostPort(name)
 	if err != nil {

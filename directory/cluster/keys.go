@@ -130,7 +130,7 @@ const look = time.Second
 // time: before that, the file may still be being written.
 func (m *Membership) keepKeys(life context.Context) {
 	var seen, used os.FileInfo
-	said := ""
+	logged := ""
 	tick := time.NewTicker(look)
 	defer tick.Stop()
 	for {
@@ -139,15 +139,15 @@ func (m *Membership) keepKeys(life context.Context) {
 			var n int
 			var changed bool
 			if n, changed, err = m.rekey(); err == nil {
-				used, said = now, ""
+				used, logged = now, ""
 			}
 			if changed {
 				m.log.Info("cluster: the keys have changed", "keys", n)
 			}
 		}
 		seen = now
-		if err != nil && err.Error() != said {
-			said = err.Error()
+		if err != nil && err.Error() != logged {
+			logged = err.Error()
 			m.log.Warn("cluster: the keys stay as they were", "err", err)
 		}
 		select {

@@ -8,14 +8,11 @@ import (
 	"encoding/binary"
 	"fmt"
 	"io"
-	"math"
-	"net"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/rocl-go/rocl/directory"
-	"github.com/rocl-go/rocl/directory/database"
 	"github.com/rocl-go/rocl/directory/search"
 	"github.com/rocl-go/rocl/resource"
 )
@@ -41,43 +38,6 @@ const (
 	mostLarge = 16
 )
 
-// sizeOf returns the largest size of an answer, in bytes, without making the answer: other
-// questions wait meanwhile.
-func sizeOf(r *database.Record, pattern *resource.List) int {
-	const head = 40
-	if pattern.Complete() {
-		return head + len(r.Attrs.Wire())
-	}
-	return head + pattern.FilledLen(&r.Attrs)
-}
-
-// serveQuestion answers the question that comes by a stream.
-func (c *Cluster) serveQuestion(nc net.Conn) error {
-	defer nc.Close()
-	select {
-	case c.large <- struct{}{}:
-		defer func() { <-c.large }()
-	case <-c.life.Done():
-		return nil
-	}
-	_ = nc.SetDeadline(time.Now().Add(largeTime))
-	q, err := readLarge(nc)
-	if err != nil {
-		return err
-	}
-	if !c.answers(q) {
-		return nil
-	}
-	b := []byte{0}
-	if a, ok := c.answer([]byte{1, 0, 0, 0, 0}, q, math.MaxInt); ok {
-		binary.LittleEndian.PutUint32(a[1:], uint32(len(a)-5))
-		b = a
-	}
-	_ = nc.SetDeadline(time.Now().Add(largeTime))
-	_, err = nc.Write(b)
-	return err
-}
-
 // readLarge reads a length and as many bytes.
 func readLarge(r io.Reader) ([]byte, error) {
 	var head [4]byte
@@ -95,8 +55,8 @@ func readLarge(r io.Reader) ([]byte, error) {
 
 // askByStream puts a question to one member. ok reports whether the member has an answer. An error
 // means that it did not answer.
-func (c *Cluster) askByStream(ctx context.Context, m resource.NodeID, q []byte) (answer []byte, ok bool, err error) {
-	nc, err := c.dial(ctx, questionByte, m)
+func (a *asker) askByStream(ctx context.Context, m resource.NodeID, q []byte) (answer []byte, ok bool, err error) {
+	nc, err := a.streams.dial(ctx, questionByte, m)
 	if err != nil {
 		return nil, false, err
 	}
@@ -107,14 +67,14 @@ func (c *Cluster) askByStream(ctx context.Context, m resource.NodeID, q []byte) 
 	if _, err = nc.Write(binary.LittleEndian.AppendUint32(nil, uint32(len(q)))); err == nil {
 		_, err = nc.Write(q)
 	}
-	var said [1]byte
+	var reply [1]byte
 	if err == nil {
-		_, err = io.ReadFull(nc, said[:])
+		_, err = io.ReadFull(nc, reply[:])
 	}
 	switch {
 	case err != nil:
 		return nil, false, fmt.Errorf("cluster: asking %012x by a stream: %w", uint64(m), err)
-	case said[0] == 0:
+	case reply[0] == 0:
 		return nil, false, nil
 	}
 	answer, err = readLarge(nc)
@@ -122,27 +82,27 @@ func (c *Cluster) askByStream(ctx context.Context, m resource.NodeID, q []byte) 
 }
 
 // askEach puts a question to each of some members by a stream, to largeEach of them at a time.
-func (c *Cluster) askEach(ctx context.Context, who []resource.NodeID, q []byte) (r search.Result, err error) {
+func (a *asker) askEach(ctx context.Context, who []resource.NodeID, q []byte) (r search.Result, err error) {
 	life, end := context.WithCancel(ctx)
 	defer end()
-	defer context.AfterFunc(c.life, end)()
+	defer context.AfterFunc(a.life, end)()
 	var mu sync.Mutex // guards r
 	var busy sync.WaitGroup
-	room := make(chan struct{}, largeEach)
+	slots := make(chan struct{}, largeEach)
 	for _, m := range who {
-		room <- struct{}{}
+		slots <- struct{}{}
 		busy.Go(func() {
-			defer func() { <-room }()
-			a, ok, err := c.askByStream(life, m, q)
+			defer func() { <-slots }()
+			answer, ok, err := a.askByStream(life, m, q)
 			mu.Lock()
 			defer mu.Unlock()
 			switch {
 			case r.Found:
 			case ok:
-				r.Found, r.From, r.Answer = true, m, a
+				r.Found, r.From, r.Answer = true, m, answer
 				end() // the other members need not answer
 			case err != nil:
-				c.log.Debug("cluster: a question", "err", err)
+				a.log.Debug("cluster: a question", "err", err)
 				r.Failed = append(r.Failed, m)
 			default:
 				r.Covered++
@@ -153,7 +113,7 @@ func (c *Cluster) askEach(ctx context.Context, who []resource.NodeID, q []byte) 
 	switch {
 	case r.Found:
 		return r, nil
-	case c.life.Err() != nil:
+	case a.life.Err() != nil:
 		return r, directory.ErrClosed
 	case ctx.Err() != nil:
 		return r, context.Cause(ctx)

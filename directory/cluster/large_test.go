@@ -10,10 +10,12 @@ import (
 	"io"
 	"net"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/rocl-go/rocl/directory"
+	"github.com/rocl-go/rocl/internal/eventually"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -60,10 +62,8 @@ func TestLarge(t *testing.T) {
 			t.Errorf("what nobody holds: %v", err)
 		}
 	}
-	a.places.mu.Lock()
-	defer a.places.mu.Unlock()
-	if len(a.places.by) > 0 {
-		t.Errorf("%d places", len(a.places.by))
+	if n := a.answers.cursors.count(); n > 0 {
+		t.Errorf("%d cursors", n)
 	}
 }
 
@@ -81,10 +81,16 @@ func TestLargeAway(t *testing.T) {
 	cancel()
 	found := make(chan error, 1)
 	go func() { found <- second(a.Find(t.Context(), pattern(resource.Match{"big": big}))) }()
-	sure := time.Now().Add(300 * time.Millisecond)
-	b = anew(t, b, func(c *Config) { c.Sure = func() bool { return time.Now().After(sure) } }, a)
-	time.Sleep(50 * time.Millisecond)
+	var asked, offered atomic.Bool
+	b = anew(t, b, func(c *Config) {
+		c.Sure = func() bool {
+			asked.Store(true)
+			return offered.Load()
+		}
+	}, a)
+	eventually.True(t, "the question has come", asked.Load)
 	put(t, b, 1, resource.Attrs{"big": big})
+	offered.Store(true)
 	if err := <-found; err != nil {
 		t.Error(err)
 	}
@@ -102,7 +108,7 @@ func TestLargeJunk(t *testing.T) {
 		"a later kind's": append([]byte{23, 0, 0, 0}, question(kindRoll+1, resource.GID{}, pattern(nil))...),
 	} {
 		near, far := net.Pipe()
-		go func() { _ = a.serveQuestion(far) }()
+		go func() { _ = a.answers.serve(far) }()
 		_ = near.SetDeadline(time.Now().Add(60 * time.Second))
 		_, _ = near.Write(junk)
 		if said, err := io.ReadAll(near); len(said) > 0 || errors.Is(err, context.DeadlineExceeded) {

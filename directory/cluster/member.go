@@ -229,7 +229,7 @@ func (m *Membership) begin(s *directory.Server, late bool) (func(bool), error) {
 
 // keepEntering tries to become a member until that succeeds or life ends.
 func (m *Membership) keepEntering(life context.Context, s *directory.Server) {
-	said := ""
+	logged := ""
 	for backoff := 10 * time.Millisecond; ; backoff = min(2*backoff, time.Second) {
 		t := time.NewTimer(backoff/2 + rand.N(backoff))
 		select {
@@ -242,8 +242,8 @@ func (m *Membership) keepEntering(life context.Context, s *directory.Server) {
 		if err == nil {
 			return
 		}
-		if text := err.Error(); text != said && life.Err() == nil {
-			said = text
+		if text := err.Error(); text != logged && life.Err() == nil {
+			logged = text
 			m.log.Warn("cluster: not a member yet", "err", err)
 		}
 	}

@@ -6,7 +6,6 @@ import (
 	"context"
 	"encoding/binary"
 	"slices"
-	"time"
 
 	"github.com/rocl-go/rocl/directory/search"
 	"github.com/rocl-go/rocl/resource"
@@ -68,28 +67,26 @@ type agreement struct{ theirs, ours uint64 }
 
 // agree learns of the members that the members in others know. It returns the members whose rolls
 // could not be had. A member may be in others more than once, because it has answered twice.
-func (c *Cluster) agree(ctx context.Context, others []differs) (apart []resource.NodeID, err error) {
+func (a *asker) agree(ctx context.Context, others []differs) (apart []resource.NodeID, err error) {
 	for _, o := range others {
 		if slices.Contains(apart, o.node) {
 			continue
 		}
-		ours := c.members.roll.Load().sum
-		c.agreedMu.Lock()
-		seen := c.agreed[o.node]
-		c.agreedMu.Unlock()
+		ours := a.members.roll.Load().sum
+		a.mu.Lock()
+		seen := a.agreed[o.node]
+		a.mu.Unlock()
 		if o.sum == ours || seen == (agreement{o.sum, ours}) {
 			continue
 		}
 		q := question(kindRoll, resource.GID{}, new(resource.List))
-		r, err := c.await(ctx, func(now time.Time, by search.Asker) uint64 {
-			return c.search.SearchAmong(now, []resource.NodeID{o.node}, q, nil, by)
-		})
+		r, err := a.searches.run(ctx, among([]resource.NodeID{o.node}, q, nil))
 		if err != nil {
 			return nil, err
 		}
-		for r.Found && c.members.unheard(r.Answer) {
-			begun, err := c.exchanges.with(ctx, o.node)
-			if err != nil && (ctx.Err() != nil || c.life.Err() != nil) {
+		for r.Found && a.members.unheard(r.Answer) {
+			begun, err := a.exchanges.with(ctx, o.node)
+			if err != nil && (ctx.Err() != nil || a.life.Err() != nil) {
 				return nil, err
 			}
 			if r.Found = err == nil; begun { // else the other member was heard before it gave the roll
@@ -100,12 +97,12 @@ func (c *Cluster) agree(ctx context.Context, others []differs) (apart []resource
 			apart = append(apart, o.node)
 			continue
 		}
-		c.agreedMu.Lock()
-		if len(c.agreed) > 2*len(c.members.list()) {
-			clear(c.agreed) // most are about members that are gone
+		a.mu.Lock()
+		if len(a.agreed) > 2*len(a.members.list()) {
+			clear(a.agreed) // most are about members that are gone
 		}
-		c.agreed[o.node] = agreement{o.sum, c.members.roll.Load().sum}
-		c.agreedMu.Unlock()
+		a.agreed[o.node] = agreement{o.sum, a.members.roll.Load().sum}
+		a.mu.Unlock()
 	}
 	return apart, nil
 }

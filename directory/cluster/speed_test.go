@@ -36,14 +36,14 @@ func BenchmarkQuestion(b *testing.B) {
 		if err := p.ParseFrom(out[0].Payload, from, c.cfg.Node); err != nil {
 			b.Fatal(err)
 		}
-		return c.advance(func(now time.Time) { c.search.Receive(now, from, &p) })
+		return c.searches.advance(nil, always, func(now time.Time) { c.searches.node.Receive(now, from, &p) })
 	}
 	b.Run("ask", func(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
-			x.advance(func(now time.Time) {
-				n := x.search.Search(now, question(kindFind, resource.GID{}, l), search.Func(func(search.Result) {}))
-				x.search.Cancel(n)
+			x.searches.advance(nil, always, func(now time.Time) {
+				n := x.searches.node.Search(now, question(kindFind, resource.GID{}, l), search.Func(func(search.Result) {}))
+				x.searches.node.Cancel(n)
 			})
 		}
 	})
@@ -51,8 +51,8 @@ func BenchmarkQuestion(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
 			var r search.Result
-			out := x.advance(func(now time.Time) {
-				x.search.Search(now, question(kindFind, resource.GID{}, l), search.Func(func(got search.Result) { r = got }))
+			out := x.searches.advance(nil, always, func(now time.Time) {
+				x.searches.node.Search(now, question(kindFind, resource.GID{}, l), search.Func(func(got search.Result) { r = got }))
 			})
 			hear(x, 2, hear(y, 1, out))
 			if a, err := parseAnswer(r.Answer); err != nil || a.ID != id {

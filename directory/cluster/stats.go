@@ -4,7 +4,6 @@ package cluster
 
 import (
 	"errors"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -12,7 +11,6 @@ import (
 	"github.com/hashicorp/memberlist"
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/directory/mux"
-	"github.com/rocl-go/rocl/directory/search"
 	"github.com/rocl-go/rocl/internal/histogram"
 	"github.com/rocl-go/rocl/resource"
 )
@@ -34,17 +32,17 @@ type Stats struct {
 	Silence time.Duration
 	Ping    histogram.Snapshot // round trips of the probes that were answered
 
-	Searches             []SearchStats
-	Sent                 uint64 // packets of searches, also those sent for other members
-	Answered, Denied     uint64 // questions of other members
-	Filters              FilterStats
-	Port                 mux.Stats
-	PlacesKept, LookedAt int // places of listings; addresses that are being tried
+	Searches          []SearchStats
+	Sent              uint64 // packets of searches, also those sent for other members
+	Answered, Denied  uint64 // questions of other members
+	Filters           FilterStats
+	Port              mux.Stats
+	Cursors, LookedAt int // cursors of listings; addresses that are being tried
 }
 
 // SearchStats describe the searches of one kind.
 type SearchStats struct {
-	Strategy                     string // the widest that the searches used, see ways
+	Strategy                     string // the widest that the searches used, see methods
 	Found, None, Partial, Failed uint64 // partial: not found, and some members could not be asked
 	Messages                     histogram.Snapshot
 	Took                         histogram.Snapshot
@@ -63,19 +61,19 @@ type FilterStats struct {
 	Spared        uint64 // members not asked because an asked one had the answer
 }
 
-// A way is a strategy that a search used. A search counts for the widest of those it used.
-type way uint8
+// A method is how a search asked. A search counts for the widest of those it used.
+type method uint8
 
 const (
-	wayNobody  way = iota // there is no other member
-	wayDirect             // some members by name: that of an identifier, or that of a listing
-	waySummary            // the members whose summary has the attributes, and no more
-	wayEach               // all members, one by one
-	wayTree               // all members, by a spanning tree
-	wayCast               // all members, with one datagram
+	methodNone      method = iota // there is no other member
+	methodDirect                  // some members by name: that of an identifier, or that of a listing
+	methodSummary                 // the members whose summary has the attributes, and no more
+	methodUnicast                 // all members, one by one
+	methodTree                    // all members, by a spanning tree
+	methodBroadcast               // all members, with one datagram
 )
 
-var ways = [...]string{"nobody", "direct", "summary", "unicast", "tree", "broadcast"}
+var methods = [...]string{"nobody", "direct", "summary", "unicast", "tree", "broadcast"}
 
 // counts has the counters of a member.
 type counts struct {
@@ -85,7 +83,7 @@ type counts struct {
 	answered, denied      atomic.Uint64
 	filterSent, filterGot traffic
 	asked, wrong, spared  atomic.Uint64
-	searches              [len(ways)]searches
+	searches              [len(methods)]outcomes
 	ping                  *histogram.Histogram
 	pulseMu               sync.Mutex
 	pulse                 map[resource.NodeID]time.Time // when each living member answered last
@@ -101,8 +99,8 @@ func (t *traffic) add(bytes int) {
 
 func (t *traffic) load() (messages, bytes uint64) { return t.messages.Load(), t.bytes.Load() }
 
-// searches counts the searches of one way.
-type searches struct {
+// outcomes counts the searches of one method.
+type outcomes struct {
 	found, none, partial, failed atomic.Uint64
 	messages, took               *histogram.Histogram
 }
@@ -114,100 +112,14 @@ func (n *counts) init() {
 	}
 }
 
-// tally is what one search costs. Cluster.mu guards it.
-type tally struct {
-	begun    time.Duration // since Cluster.born; 0: not asked
-	way      way
-	messages uint64
-	others   int               // number of other members
-	may      []resource.NodeID // members whose summary has the attributes
-	asked    []resource.NodeID // members in may that were asked
-	wrong    []resource.NodeID // members in asked that said no
-	differ   []differs         // members that said no and know other members than this one
-}
-
-// begin begins to count a search, of the members in who or, if that is nil, of all members.
-func (c *Cluster) begin(t *tally, who []resource.NodeID) {
-	*t = tally{others: len(c.members.list()) - 1}
-	if who != nil {
-		t.way = wayDirect
-	}
-}
-
-// asks counts a packet to one member that the search sends. mu must be held.
-func (c *Cluster) asks(to resource.NodeID, p *search.Packet) {
-	t, n := c.tallyOf(p), &c.count
-	if t == nil {
-		return
-	}
-	t.messages++
-	switch {
-	case t.way == wayDirect:
-	case p.Lo != p.Hi:
-		t.way = max(t.way, wayTree)
-	case t.way <= waySummary && slices.Contains(t.may, to):
-		t.way = waySummary
-		if !slices.Contains(t.asked, to) {
-			t.asked = append(t.asked, to)
-			n.asked.Add(1)
-		}
-	default:
-		t.way = max(t.way, wayEach)
-	}
-}
-
-// castsOne counts a packet that the search sends to all members. mu must be held.
-func (c *Cluster) castsOne(p *search.Packet) {
-	if t := c.tallyOf(p); t != nil {
-		t.messages++
-		t.way = wayCast
-	}
-}
-
-// tallyOf returns the tally of this member's search that a packet is about. It returns nil if the
-// search is another member's or is not counted. mu must be held.
-func (c *Cluster) tallyOf(p *search.Packet) *tally {
-	if p.ID.Asker != c.cfg.Node {
-		return nil
-	}
-	return c.tallyBy(p.ID.N)
-}
-
-// tallyBy returns the tally of this member's search n, or nil if it has ended or is not counted. mu
-// must be held.
-func (c *Cluster) tallyBy(n uint64) *tally {
-	if w, ok := c.search.Asker(n).(*waiter); ok && w.counts {
-		return &w.tally
-	}
-	return nil
-}
-
-// hears counts what comes back: a member whose answer covers any members says no. mu must be held.
-func (c *Cluster) hears(from resource.NodeID, p *search.Packet) {
-	if p.Covered == 0 {
-		return
-	}
-	t := c.tallyOf(p)
-	if t == nil {
-		return
-	}
-	if p.Known != 0 && p.Known != c.members.roll.Load().sum {
-		t.differ = append(t.differ, differs{from, p.Known})
-	}
-	if t.way == waySummary && slices.Contains(t.asked, from) && !slices.Contains(t.wrong, from) {
-		t.wrong = append(t.wrong, from)
-		c.count.wrong.Add(1)
-	}
-}
-
-// counted counts a search that has ended. Only the caller has t by then.
-func (c *Cluster) counted(t *tally, err error) {
-	s := &c.count.searches[t.way]
+// search counts a search that has ended, and that began after born. Only the caller has t by then.
+func (n *counts) search(t *tally, err error, born time.Time) {
+	s := &n.searches[t.method]
 	switch {
 	case err == nil:
 		s.found.Add(1)
-		if asked := len(t.asked); t.way == waySummary && t.others > asked {
-			c.count.spared.Add(uint64(t.others - asked))
+		if asked := len(t.asked); t.method == methodSummary && t.others > asked {
+			n.spared.Add(uint64(t.others - asked))
 		}
 	case errors.Is(err, directory.ErrNotFound):
 		s.none.Add(1)
@@ -218,7 +130,7 @@ func (c *Cluster) counted(t *tally, err error) {
 	}
 	s.messages.Observe(t.messages)
 	if t.begun > 0 { // the question was asked
-		s.took.Observe(uint64(max(time.Since(c.born)-t.begun, 0)))
+		s.took.Observe(uint64(max(time.Since(born)-t.begun, 0)))
 	}
 }
 
@@ -270,31 +182,32 @@ func (p probes) NotifyPingComplete(other *memberlist.Node, rtt time.Duration, _ 
 	}
 }
 
-// Stats returns the present figures.
-func (c *Cluster) Stats() Stats {
-	n := &c.count
-	s := Stats{
-		Joins: n.joins.Load(), Leaves: n.leaves.Load(), Deaths: n.deaths.Load(),
-		Unresolved: n.unresolved.Load(), NotJoined: n.notJoined.Load(),
-		Health: c.gossip.list.GetHealthScore(), Silence: n.silence(time.Now()), Ping: n.ping.Snapshot(),
-		Sent: n.sent.Load(), Answered: n.answered.Load(), Denied: n.denied.Load(),
-		Filters: FilterStats{
-			Asked: n.asked.Load(), Wrong: n.wrong.Load(), Spared: n.spared.Load(),
-		},
-		Port: c.mux.Stats(),
-	}
+// stats fills in the counters.
+func (n *counts) stats(s *Stats) {
+	s.Joins, s.Leaves, s.Deaths = n.joins.Load(), n.leaves.Load(), n.deaths.Load()
+	s.Unresolved, s.NotJoined = n.unresolved.Load(), n.notJoined.Load()
+	s.Silence, s.Ping = n.silence(time.Now()), n.ping.Snapshot()
+	s.Sent, s.Answered, s.Denied = n.sent.Load(), n.answered.Load(), n.denied.Load()
+	f := &s.Filters
+	f.Sent, f.SentBytes = n.filterSent.load()
+	f.Received, f.ReceivedBytes = n.filterGot.load()
+	f.Asked, f.Wrong, f.Spared = n.asked.Load(), n.wrong.Load(), n.spared.Load()
 	for i := range n.searches {
 		q := &n.searches[i]
 		s.Searches = append(s.Searches, SearchStats{
-			ways[i], q.found.Load(), q.none.Load(), q.partial.Load(), q.failed.Load(), q.messages.Snapshot(), q.took.Snapshot(),
+			methods[i], q.found.Load(), q.none.Load(), q.partial.Load(), q.failed.Load(), q.messages.Snapshot(), q.took.Snapshot(),
 		})
 	}
-	s.Keys = c.gossip.keys()
-	s.LookedAt = c.joiner.lookedAt()
+}
+
+// Stats returns the present figures.
+func (c *Cluster) Stats() Stats {
+	s := Stats{
+		Health: c.gossip.list.GetHealthScore(), Keys: c.gossip.keys(), LookedAt: c.joiner.lookedAt(),
+		Cursors: c.answers.cursors.count(), Port: c.mux.Stats(),
+	}
+	c.count.stats(&s)
 	c.members.stats(&s)
 	c.summaries.stats(&s.Filters)
-	c.places.mu.Lock()
-	s.PlacesKept = len(c.places.by)
-	c.places.mu.Unlock()
 	return s
 }

@@ -14,26 +14,26 @@ import (
 	"github.com/rocl-go/rocl/resource"
 )
 
-func searchesOf(c *Cluster, way string) SearchStats {
+func searchesOf(c *Cluster, method string) SearchStats {
 	for _, s := range c.Stats().Searches {
-		if s.Strategy == way {
+		if s.Strategy == method {
 			return s
 		}
 	}
 	return SearchStats{}
 }
 
-// Each search is counted once, by the widest way that it used and by its result. For summaries, it
+// Each search is counted once, by the widest method that it used and by its result. For summaries, it
 // is counted what they saved and where they were wrong.
 func TestSearchStats(t *testing.T) {
 	for _, c := range []struct {
-		way    strategy.Strategy
-		fan    int
-		others int
-		want   string
+		strategy strategy.Strategy
+		fan      int
+		others   int
+		want     string
 	}{{strategy.Unicast, 0, 2, "unicast"}, {strategy.Tree, 2, 6, "tree"}} {
 		t.Run(c.want, func(t *testing.T) {
-			a := member(t, 1, func(cfg *Config) { cfg.Strategy, cfg.Fan = c.way, c.fan })
+			a := member(t, 1, func(cfg *Config) { cfg.Strategy, cfg.Fan = c.strategy, c.fan })
 			all := []*Cluster{a}
 			for i := range c.others {
 				all = append(all, member(t, resource.NodeID(2+i), nil, a))
@@ -84,9 +84,9 @@ func TestSearchStats(t *testing.T) {
 			if st := b.Stats(); st.Answered < 2 || st.Denied < 2 {
 				t.Errorf("%d questions of others answered, %d denied", st.Answered, st.Denied)
 			}
-			a.mu.Lock()
-			defer a.mu.Unlock()
-			if _, n := a.search.Pending(); n != 0 {
+			a.searches.mu.Lock()
+			defer a.searches.mu.Unlock()
+			if _, n := a.searches.node.Pending(); n != 0 {
 				t.Errorf("%d searches have not ended", n)
 			}
 		})

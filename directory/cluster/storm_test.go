@@ -18,10 +18,10 @@ import (
 
 // left describes what searches have left in memory, or is "".
 func left(c *Cluster) string {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	parts, searches := c.search.Pending()
-	if next := c.search.Next(); parts+searches > 0 || !next.IsZero() {
+	c.searches.mu.Lock()
+	defer c.searches.mu.Unlock()
+	parts, searches := c.searches.node.Pending()
+	if next := c.searches.node.Next(); parts+searches > 0 || !next.IsZero() {
 		return fmt.Sprintf("%d parts, %d searches, an alarm: %v", parts, searches, !next.IsZero())
 	}
 	return ""
@@ -35,12 +35,12 @@ func TestCancelled(t *testing.T) {
 		b, c := member(t, 2, nil, a), member(t, 3, func(c *Config) { c.Sure = func() bool { return false } }, a)
 		together(t, a, b, c)
 		before := runtime.NumGoroutine()
-		room := make(chan struct{}, 200)
+		slots := make(chan struct{}, 200)
 		var wg sync.WaitGroup
 		for i := range 5_000 {
-			room <- struct{}{}
+			slots <- struct{}{}
 			wg.Go(func() {
-				defer func() { <-room }()
+				defer func() { <-slots }()
 				ctx, cancel := context.WithTimeout(t.Context(), time.Duration(i%100)*100*time.Microsecond)
 				defer cancel()
 				err := second(a.Find(ctx, pattern(resource.Match{"a": "b"})))

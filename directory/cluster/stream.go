@@ -38,14 +38,20 @@ func head(what byte, from resource.NodeID, epoch, to uint64) []byte {
 	return b
 }
 
+// streams opens the streams to other members, and reads the heads of theirs.
+type streams struct {
+	*core
+	members *memberTable
+}
+
 // dial opens a stream to a member for the purpose what.
-func (c *Cluster) dial(ctx context.Context, what byte, node resource.NodeID) (net.Conn, error) {
-	nc, err := c.mux.Dial(ctx, node)
+func (s *streams) dial(ctx context.Context, what byte, node resource.NodeID) (net.Conn, error) {
+	nc, err := s.mux.Dial(ctx, node)
 	if err != nil {
 		return nil, err
 	}
 	_ = nc.SetWriteDeadline(time.Now().Add(streamTime))
-	if _, err = nc.Write(head(what, c.cfg.Node, c.mux.Epoch(), c.members.epoch(node))); err != nil {
+	if _, err = nc.Write(head(what, s.cfg.Node, s.mux.Epoch(), s.members.epoch(node))); err != nil {
 		nc.Close()
 		return nil, fmt.Errorf("cluster: calling %012x: %w", uint64(node), err)
 	}
@@ -53,25 +59,9 @@ func (c *Cluster) dial(ctx context.Context, what byte, node resource.NodeID) (ne
 	return nc, nil
 }
 
-// serve serves a stream that another member opened. It has a goroutine to itself.
-func (c *Cluster) serve(nc net.Conn) {
-	what, from, ok := c.called(nc)
-	switch {
-	case ok && what == questionByte:
-		if err := c.serveQuestion(nc); err != nil {
-			c.log.Debug("cluster: a question by a stream", "from", from, "err", err)
-		}
-	case ok && what == directoryByte && c.cfg.Serve != nil:
-		c.cfg.Serve(nc)
-	default:
-		c.log.Debug("cluster: a stream not of a member, or not for us", "remote", nc.RemoteAddr(), "says it is", from)
-		nc.Close()
-	}
-}
-
 // called reads the head of a stream. ok reports whether the head is that of a living member to this
 // one.
-func (c *Cluster) called(nc net.Conn) (what byte, from resource.NodeID, ok bool) {
+func (s *streams) called(nc net.Conn) (what byte, from resource.NodeID, ok bool) {
 	_ = nc.SetReadDeadline(time.Now().Add(streamTime))
 	var b [streamHead]byte
 	if _, err := io.ReadFull(nc, b[:]); err != nil {
@@ -79,6 +69,6 @@ func (c *Cluster) called(nc net.Conn) (what byte, from resource.NodeID, ok bool)
 	}
 	_ = nc.SetReadDeadline(time.Time{})
 	what, from = b[0], resource.NodeID(binary.LittleEndian.Uint64(b[8:]))
-	epoch := c.members.epoch(from)
-	return what, from, epoch != 0 && subtle.ConstantTimeCompare(b[:], head(what, from, epoch, c.mux.Epoch())) == 1
+	epoch := s.members.epoch(from)
+	return what, from, epoch != 0 && subtle.ConstantTimeCompare(b[:], head(what, from, epoch, s.mux.Epoch())) == 1
 }

@@ -142,17 +142,8 @@ func (s *summaries) receive(from resource.NodeID, message []byte) {
 	}
 }
 
-// known reports whether the summary of a member is here.
-func (s *summaries) known(id resource.NodeID) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.filters.Of(id) != nil
-}
-
 // stats fills in the numbers of summaries.
 func (s *summaries) stats(to *FilterStats) {
-	to.Sent, to.SentBytes = s.count.filterSent.load()
-	to.Received, to.ReceivedBytes = s.count.filterGot.load()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, m := range s.members.others() {

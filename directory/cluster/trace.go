@@ -17,35 +17,35 @@ import (
 // flatAtOnce is how many members a trace by unicast asks at a time: all answers come to one socket.
 const flatAtOnce = 64
 
-// Trace searches the other members as Find does, or with the given strategy, and reports how the
+// trace searches the other members as find does, or with the given strategy, and reports how the
 // search went.
-func (c *Cluster) Trace(ctx context.Context, way strategy.Strategy, pattern *resource.List) (directory.Trace, error) {
+func (a *asker) trace(ctx context.Context, by strategy.Strategy, pattern *resource.List) (directory.Trace, error) {
 	q := question(kindFind, resource.GID{}, pattern)
 	begun := time.Now()
-	if way == strategy.Unicast {
-		return c.traceFlat(ctx, q, begun)
+	if by == strategy.Unicast {
+		return a.traceFlat(ctx, q, begun)
 	}
 	var t directory.Trace
 	st := &search.Trace{}
-	switch way {
+	switch by {
 	case strategy.Tree:
 		st.Everybody, st.Strategy = true, strategy.Tree
 	case strategy.Broadcast:
 		st.Everybody, st.Strategy = true, strategy.Broadcast
 	}
-	r, err := c.await(ctx, func(now time.Time, by search.Asker) uint64 {
-		return c.search.SearchTraced(now, q, st, by)
+	r, err := a.searches.run(ctx, func(n *search.Node, now time.Time, by search.Asker) uint64 {
+		return n.SearchTraced(now, q, st, by)
 	})
 	if err != nil {
 		return t, err
 	}
 	add(&t, st, begun)
 	if r.Found {
-		a, err := parseAnswer(r.Answer)
+		found, err := parseAnswer(r.Answer)
 		if err != nil {
 			return t, err
 		}
-		t.Found = a.ID
+		t.Found = found.ID
 		for i, s := range t.Steps {
 			if s.How != search.HowSummary && i > 0 && t.Steps[i-1].How == search.HowSummary {
 				t.Covered = 0 // those asked by summary are asked again, among all members
@@ -62,20 +62,18 @@ func (c *Cluster) Trace(ctx context.Context, way strategy.Strategy, pattern *res
 }
 
 // traceFlat asks every member by itself, whatever the other members say.
-func (c *Cluster) traceFlat(ctx context.Context, q []byte, begun time.Time) (directory.Trace, error) {
+func (a *asker) traceFlat(ctx context.Context, q []byte, begun time.Time) (directory.Trace, error) {
 	var mu sync.Mutex // guards t and first
 	var t directory.Trace
 	var first error
 	var wg sync.WaitGroup
-	room := make(chan struct{}, flatAtOnce)
-	for _, m := range c.members.others() {
-		room <- struct{}{}
+	slots := make(chan struct{}, flatAtOnce)
+	for _, m := range a.members.others() {
+		slots <- struct{}{}
 		wg.Go(func() {
-			defer func() { <-room }()
+			defer func() { <-slots }()
 			st := &search.Trace{}
-			r, err := c.await(ctx, func(now time.Time, by search.Asker) uint64 {
-				return c.search.SearchAmong(now, []resource.NodeID{m}, q, st, by)
-			})
+			r, err := a.searches.run(ctx, among([]resource.NodeID{m}, q, st))
 			mu.Lock()
 			defer mu.Unlock()
 			if err != nil {

@@ -29,11 +29,11 @@ func freeGroup(t *testing.T) string {
 }
 
 // noMember returns a trace for what no member has, and checks that all other members deny it.
-func noMember(t *testing.T, a *Cluster, way strategy.Strategy, others int) directory.Trace {
+func noMember(t *testing.T, a *Cluster, by strategy.Strategy, others int) directory.Trace {
 	t.Helper()
-	tr, err := a.Trace(t.Context(), way, pattern(resource.Match{"type": "none"}))
+	tr, err := a.Trace(t.Context(), by, pattern(resource.Match{"type": "none"}))
 	if err != nil || !tr.Found.IsZero() || tr.Covered != others || len(tr.Failed) != 0 || tr.Received == 0 || tr.Messages < tr.Sent+tr.Received {
-		t.Errorf("%v of what nobody has: %+v, %v", way, tr, err)
+		t.Errorf("%v of what nobody has: %+v, %v", by, tr, err)
 	}
 	return tr
 }
@@ -52,17 +52,17 @@ func TestTrace(t *testing.T) {
 	defer cancel()
 	want := []resource.GID{put(t, cs[2], 1, resource.Attrs{"type": "gpu"}), put(t, cs[4], 1, resource.Attrs{"type": "gpu"})}
 	hit, miss := pattern(resource.Match{"type": "gpu"}), pattern(resource.Match{"type": "none"})
-	for way, how := range map[strategy.Strategy]string{
+	for by, how := range map[strategy.Strategy]string{
 		strategy.Tree:      search.HowTree,
 		strategy.Auto:      search.HowFlat, // there are few members
 		strategy.Broadcast: search.HowFlat, // there is no group
 	} {
-		tr := noMember(t, a, way, 5)
+		tr := noMember(t, a, by, 5)
 		if tr.Messages < 10 || tr.Sent != len(tr.Steps) || len(tr.Steps) < 2 || tr.Steps[0].How != how || (tr.Steps[0].Members > 1) != (how == search.HowTree) {
-			t.Errorf("%v: %+v", way, tr)
+			t.Errorf("%v: %+v", by, tr)
 		}
-		if tr, err := a.Trace(ctx, way, hit); err != nil || !slices.Contains(want, tr.Found) || tr.Covered < 1 || tr.Covered > 5 {
-			t.Errorf("%v: %+v, %v", way, tr, err)
+		if tr, err := a.Trace(ctx, by, hit); err != nil || !slices.Contains(want, tr.Found) || tr.Covered < 1 || tr.Covered > 5 {
+			t.Errorf("%v: %+v, %v", by, tr, err)
 		}
 	}
 	tr, err := a.Trace(ctx, strategy.Unicast, hit)
@@ -86,15 +86,15 @@ func TestTrace(t *testing.T) {
 
 	gone, stop := context.WithCancel(ctx)
 	stop()
-	for _, way := range []strategy.Strategy{strategy.Auto, strategy.Unicast} {
-		if _, err := a.Trace(gone, way, miss); !errors.Is(err, context.Canceled) {
-			t.Errorf("%v, cancelled: %v", way, err)
+	for _, by := range []strategy.Strategy{strategy.Auto, strategy.Unicast} {
+		if _, err := a.Trace(gone, by, miss); !errors.Is(err, context.Canceled) {
+			t.Errorf("%v, cancelled: %v", by, err)
 		}
 	}
 	a.Close()
-	for _, way := range []strategy.Strategy{strategy.Auto, strategy.Unicast} {
-		if _, err := a.Trace(ctx, way, miss); !errors.Is(err, directory.ErrClosed) {
-			t.Errorf("%v, closed: %v", way, err)
+	for _, by := range []strategy.Strategy{strategy.Auto, strategy.Unicast} {
+		if _, err := a.Trace(ctx, by, miss); !errors.Is(err, directory.ErrClosed) {
+			t.Errorf("%v, closed: %v", by, err)
 		}
 	}
 }
@@ -105,13 +105,13 @@ func TestTraceCast(t *testing.T) {
 	a := member(t, 1, group)
 	group = func(c *Config) { c.Spread, c.Group = time.Hour, a.cfg.Group }
 	together(t, a, member(t, 2, group, a), member(t, 3, group, a), member(t, 4, group, a))
-	for _, way := range []strategy.Strategy{strategy.Auto, strategy.Broadcast} {
+	for _, by := range []strategy.Strategy{strategy.Auto, strategy.Broadcast} {
 		// After the first cast that a member hears from another one, it only asks for the floor.
 		eventually.True(t, "all hear it", func() bool {
-			tr := noMember(t, a, way, 3)
+			tr := noMember(t, a, by, 3)
 			for _, s := range tr.Steps[:3] {
 				if s.How != search.HowCast || s.Members != 1 {
-					t.Fatalf("%v: %+v", way, tr)
+					t.Fatalf("%v: %+v", by, tr)
 				}
 			}
 			return len(tr.Steps) == 3 && tr.Sent == 1 && tr.Received == 3 && tr.Messages == 4
@@ -131,14 +131,14 @@ func TestSilent(t *testing.T) {
 	b, c := member(t, 2, nil, a), member(t, 3, deaf, a)
 	together(t, a, b, c)
 	miss := pattern(resource.Match{"type": "none"})
-	for _, way := range []strategy.Strategy{strategy.Auto, strategy.Unicast} {
-		tr, err := a.Trace(t.Context(), way, miss)
+	for _, by := range []strategy.Strategy{strategy.Auto, strategy.Unicast} {
+		tr, err := a.Trace(t.Context(), by, miss)
 		if err != nil || tr.Covered != 1 || !slices.Equal(tr.Failed, []resource.NodeID{3}) {
-			t.Errorf("%v: %+v, %v", way, tr, err)
+			t.Errorf("%v: %+v, %v", by, tr, err)
 		}
 		for _, s := range tr.Steps {
 			if s.Node == 3 && (s.Outcome != search.Silent || s.Took != 0) {
-				t.Errorf("%v: %+v", way, s)
+				t.Errorf("%v: %+v", by, s)
 			}
 		}
 	}

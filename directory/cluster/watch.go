@@ -25,7 +25,13 @@ const syncTime = 3 * time.Second
 // because the member's directory is being replaced or the network fails, the resources stay until
 // more is known.
 type watches struct {
-	mu     sync.Mutex
+	*core
+	members   *memberTable
+	joiner    *joiner
+	streams   *streams
+	exchanges *exchanges
+
+	mu     sync.Mutex // guards the following fields, and those of watches and links
 	closed bool
 	last   uint64
 	all    map[uint64]*watching
@@ -68,9 +74,9 @@ type order struct {
 	watch *watching // nil: end it
 }
 
-// order queues o for the member. Without a connection it does nothing: the next connection orders
-// every watch anew. watches.mu must be held.
-func (l *link) order(o order) {
+// orderLocked queues o for the member. Without a connection it does nothing: the next connection
+// orders every watch anew.
+func (l *link) orderLocked(o order) {
 	if !l.up {
 		return
 	}
@@ -81,10 +87,13 @@ func (l *link) order(o order) {
 	}
 }
 
-// Watch keeps the given watch informed of what the other members have that matches: see
+func newWatches(c *core, members *memberTable, j *joiner, s *streams, x *exchanges) *watches {
+	return &watches{core: c, members: members, joiner: j, streams: s, exchanges: x, all: map[uint64]*watching{}, links: map[resource.NodeID]*link{}}
+}
+
+// watch keeps the given watch informed of what the other members have that matches: see
 // directory.Remote.
-func (c *Cluster) Watch(pattern *resource.List, to *database.Watch) (end func()) {
-	ws := &c.watches
+func (ws *watches) watch(pattern *resource.List, to *database.Watch) (end func()) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
 	if ws.closed {
@@ -98,21 +107,21 @@ func (c *Cluster) Watch(pattern *resource.List, to *database.Watch) (end func())
 		ws.mu.Lock()
 		defer ws.mu.Unlock()
 		if w.late != nil {
-			c.log.Warn("cluster: a watch goes on without what some members have", "members", fmt.Sprintf("%012x", w.awaited()))
-			w.synced()
+			ws.log.Warn("cluster: a watch goes on without what some members have", "members", fmt.Sprintf("%012x", w.awaitedLocked()))
+			w.syncedLocked()
 		}
 	})
-	if c.joiner.joined.Err() == nil {
+	if ws.joiner.joined.Err() == nil {
 		w.waits[nobody] = true
 	}
 	ws.all[id] = w
-	c.meetAll()
+	ws.meetAllLocked()
 	for _, l := range ws.links {
-		w.on(l.node)
-		l.order(order{id, w})
+		w.addLocked(l.node)
+		l.orderLocked(order{id, w})
 	}
 	if len(w.waits) == 0 {
-		w.synced()
+		w.syncedLocked()
 	}
 	return func() {
 		ws.mu.Lock()
@@ -121,18 +130,18 @@ func (c *Cluster) Watch(pattern *resource.List, to *database.Watch) (end func())
 			return
 		}
 		delete(ws.all, id)
-		w.stop()
+		w.stopLocked()
 		for _, l := range ws.links {
-			l.order(order{id, nil})
+			l.orderLocked(order{id, nil})
 			if len(ws.all) == 0 {
-				ws.unlink(l)
+				ws.unlinkLocked(l)
 			}
 		}
 	}
 }
 
-// on adds a member to those that are watched. watches.mu must be held.
-func (w *watching) on(m resource.NodeID) {
+// addLocked adds a member to those that are watched.
+func (w *watching) addLocked(m resource.NodeID) {
 	if w.of[m] == nil {
 		w.of[m] = &view{}
 	}
@@ -141,16 +150,16 @@ func (w *watching) on(m resource.NodeID) {
 	}
 }
 
-// heard ends the wait for a member. watches.mu must be held.
-func (w *watching) heard(m resource.NodeID) {
+// heardLocked ends the wait for a member.
+func (w *watching) heardLocked(m resource.NodeID) {
 	delete(w.waits, m)
 	if len(w.waits) == 0 {
-		w.synced()
+		w.syncedLocked()
 	}
 }
 
-// awaited returns the sorted members that are waited for. watches.mu must be held.
-func (w *watching) awaited() (who []resource.NodeID) {
+// awaitedLocked returns the sorted members that are waited for.
+func (w *watching) awaitedLocked() (who []resource.NodeID) {
 	for m := range w.waits {
 		who = append(who, m)
 	}
@@ -158,8 +167,8 @@ func (w *watching) awaited() (who []resource.NodeID) {
 	return who
 }
 
-// synced ends all waiting, and lets the watch say Synced. watches.mu must be held.
-func (w *watching) synced() {
+// syncedLocked ends all waiting, and lets the watch say Synced.
+func (w *watching) syncedLocked() {
 	if w.late != nil {
 		w.late.Stop()
 		w.late = nil
@@ -168,34 +177,34 @@ func (w *watching) synced() {
 	}
 }
 
-// stop ends the timers of w. watches.mu must be held.
-func (w *watching) stop() {
-	w.synced() // as far as the cluster is concerned
+// stopLocked ends the timers of w.
+func (w *watching) stopLocked() {
+	w.syncedLocked() // as far as the cluster is concerned
 	for _, v := range w.of {
-		v.patient()
+		v.stopGraceLocked()
 	}
 }
 
-// off removes a node that is no member any more: its resources are gone. watches.mu must be held.
-func (w *watching) off(m resource.NodeID) {
+// dropLocked removes a node that is no member any more: its resources are gone.
+func (w *watching) dropLocked(m resource.NodeID) {
 	if v := w.of[m]; v != nil {
 		delete(w.of, m)
-		v.patient()
-		w.tell(v.End())
+		v.stopGraceLocked()
+		w.tellLocked(v.End())
 	}
-	w.heard(m)
+	w.heardLocked(m)
 }
 
-// patient stops the grace of missing resources. watches.mu must be held.
-func (v *view) patient() {
+// stopGraceLocked stops the grace of missing resources.
+func (v *view) stopGraceLocked() {
 	if v.grace != nil {
 		v.grace.Stop()
 		v.grace = nil
 	}
 }
 
-// tell passes events on to the watch. watches.mu must be held.
-func (w *watching) tell(events []directory.Event) {
+// tellLocked passes events on to the watch.
+func (w *watching) tellLocked(events []directory.Event) {
 	for _, ev := range events {
 		if ev.Kind == directory.Gone {
 			w.to.Drop(ev.ID)
@@ -205,40 +214,40 @@ func (w *watching) tell(events []directory.Event) {
 	}
 }
 
-// keepLinks makes and ends links as the membership changes, until the cluster ends.
-func (c *Cluster) keepLinks() {
-	joined := c.joiner.joined.Done()
+// keep makes and ends links as the membership changes, until the cluster ends.
+func (ws *watches) keep() {
+	joined := ws.joiner.joined.Done()
 	for {
-		news := c.members.news()
-		c.watches.mu.Lock()
-		c.meetAll()
+		news := ws.members.news()
+		ws.mu.Lock()
+		ws.meetAllLocked()
 		if joined == nil {
-			for _, w := range c.watches.all {
-				w.heard(nobody)
+			for _, w := range ws.all {
+				w.heardLocked(nobody)
 			}
 		}
-		c.watches.mu.Unlock()
+		ws.mu.Unlock()
 		select {
 		case <-news:
 		case <-joined:
 			joined = nil
-		case <-c.life.Done():
-			c.watches.close()
+		case <-ws.life.Done():
+			ws.close()
 			return
 		}
 	}
 }
 
-// meetAll makes links to the members, if there are watches, and ends the links to other nodes.
-// watches.mu must be held when the list of members is loaded: with an older list, a member that has
-// come meanwhile would be taken for gone.
-func (c *Cluster) meetAll() {
-	ws, members := &c.watches, c.members.list()
+// meetAllLocked makes links to the members, if there are watches, and ends the links to other
+// nodes. It loads the list of members itself: by an older list, a member that has come meanwhile
+// would be taken for gone.
+func (ws *watches) meetAllLocked() {
+	members := ws.members.list()
 	for m, l := range ws.links {
 		if _, member := slices.BinarySearch(members, m); !member {
-			ws.unlink(l)
+			ws.unlinkLocked(l)
 			for _, w := range ws.all {
-				w.off(m)
+				w.dropLocked(m)
 			}
 		}
 	}
@@ -246,21 +255,21 @@ func (c *Cluster) meetAll() {
 		return
 	}
 	for _, m := range members {
-		if m == c.cfg.Node || ws.links[m] != nil {
+		if m == ws.cfg.Node || ws.links[m] != nil {
 			continue
 		}
 		l := &link{node: m, some: make(chan struct{}, 1)}
-		l.life, l.end = context.WithCancel(c.life)
+		l.life, l.end = context.WithCancel(ws.life)
 		ws.links[m] = l
 		for _, w := range ws.all {
-			w.on(m)
+			w.addLocked(m)
 		}
-		c.life.begin(func() { c.follow(l) })
+		ws.life.begin(func() { ws.follow(l) })
 	}
 }
 
-// unlink ends a link. watches.mu must be held.
-func (ws *watches) unlink(l *link) {
+// unlinkLocked ends a link.
+func (ws *watches) unlinkLocked(l *link) {
 	delete(ws.links, l.node)
 	l.end()
 }
@@ -271,33 +280,33 @@ func (ws *watches) close() {
 	defer ws.mu.Unlock()
 	ws.closed = true
 	for m, l := range ws.links {
-		ws.unlink(l)
+		ws.unlinkLocked(l)
 		for _, w := range ws.all {
-			w.off(m)
+			w.dropLocked(m)
 		}
 	}
 	for id, w := range ws.all {
 		delete(ws.all, id)
-		w.stop()
+		w.stopLocked()
 	}
 }
 
 // follow keeps a link connected until the link ends. It has a goroutine to itself.
-func (c *Cluster) follow(l *link) {
+func (ws *watches) follow(l *link) {
 	const least, most = 10 * time.Millisecond, time.Second
 	wait := least
 	for {
-		news := c.members.news() // a change may bring what connect lacks
+		news := ws.members.news() // a change may bring what connect lacks
 		begun := time.Now()
-		err := c.connect(l)
+		err := ws.connect(l)
 		if l.life.Err() != nil {
 			return
 		}
 		if time.Since(begun) > most {
 			wait = least
 		}
-		c.exchanges.mend(l.node)
-		c.log.Debug("cluster: watching", "node", fmt.Sprintf("%012x", uint64(l.node)), "err", err)
+		ws.exchanges.mend(l.node)
+		ws.log.Debug("cluster: watching", "node", fmt.Sprintf("%012x", uint64(l.node)), "err", err)
 		t := time.NewTimer(wait)
 		wait = min(2*wait, most)
 		select {
@@ -316,8 +325,8 @@ func (c *Cluster) follow(l *link) {
 }
 
 // connect follows a member over one connection, until that ends.
-func (c *Cluster) connect(l *link) error {
-	nc, err := c.dial(l.life, directoryByte, l.node)
+func (ws *watches) connect(l *link) error {
+	nc, err := ws.streams.dial(l.life, directoryByte, l.node)
 	if err != nil {
 		return err
 	}
@@ -328,12 +337,12 @@ func (c *Cluster) connect(l *link) error {
 		nc.Close()
 		return err
 	}
-	c.watches.begin(l)
+	ws.begin(l)
 	wrote := make(chan struct{})
 	done := make(chan struct{})
 	go func() {
 		defer close(wrote)
-		c.watches.write(l, p, done)
+		ws.write(l, p, done)
 	}()
 	for err == nil {
 		var id uint64
@@ -343,15 +352,15 @@ func (c *Cluster) connect(l *link) error {
 			break
 		}
 		if refused != nil {
-			c.log.Warn("cluster: a member refuses a watch", "node", fmt.Sprintf("%012x", uint64(l.node)), "err", refused)
+			ws.log.Warn("cluster: a member refuses a watch", "node", fmt.Sprintf("%012x", uint64(l.node)), "err", refused)
 			ev = directory.Event{Kind: directory.Synced}
 		}
-		c.watches.event(l, id, ev)
+		ws.event(l, id, ev)
 	}
 	p.Close()
 	close(done)
 	<-wrote
-	c.watches.ended(l)
+	ws.ended(l)
 	return err
 }
 
@@ -362,9 +371,9 @@ func (ws *watches) begin(l *link) {
 	l.up, l.todo = true, nil
 	for id, w := range ws.all {
 		if v := w.of[l.node]; v != nil {
-			v.patient()
+			v.stopGraceLocked()
 			v.Begin()
-			l.order(order{id, w})
+			l.orderLocked(order{id, w})
 		}
 	}
 }
@@ -427,18 +436,18 @@ func (ws *watches) event(l *link, id uint64, ev directory.Event) {
 				defer ws.mu.Unlock()
 				if v.grace == grace {
 					v.grace = nil
-					w.tell(v.Expire())
+					w.tellLocked(v.Expire())
 				}
 			})
 			v.grace = grace
 		}
-		w.heard(l.node)
+		w.heardLocked(l.node)
 		return
 	}
 	if ev.ID.Node() != l.node {
 		return // a member speaks for its own resources alone
 	}
 	if ev, ok := v.Take(ev); ok {
-		w.tell([]directory.Event{ev})
+		w.tellLocked([]directory.Event{ev})
 	}
 }

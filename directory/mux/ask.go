@@ -61,7 +61,7 @@ func (p *Mux) Ask(d time.Duration, done func() bool, late func(), out ...Out) {
 	}
 	p.polling.Store(true)
 	defer p.polling.Store(false)
-	p.sendTo(k.socket, only, saysData, out)
+	p.sendTo(k.socket, only, plainData, out)
 	var begun time.Time // zero until an answer takes long
 	for i := 1; !done(); i++ {
 		k.Ready(subsys.Readable)

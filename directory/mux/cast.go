@@ -21,16 +21,11 @@ func (p *Mux) Cast(payload []byte) {
 		return
 	}
 	k := p.keys.Load()
-	p.shout(kindCast, p.casts.Add(1), payload, k, &p.castOut, "cast", uint64(p.cfg.Self), p.epoch)
-}
-
-// shout sends a datagram to the group.
-func (p *Mux) shout(kind byte, n uint64, payload []byte, k *keys, s *seals, what string, of ...uint64) {
 	w := writers.Get().(*writer)
 	defer writers.Put(w)
-	a := s.get(k, 0, what, of...)
+	a := p.castOut.get(k, 0, "cast", uint64(p.cfg.Self), p.epoch)
 	m := w.next(p.groupTo)
-	m.Buffers[0] = seal(m.Buffers[0][:0], a, kind, k.tags[0], p.cfg.Self, n, payload)
+	m.Buffers[0] = seal(m.Buffers[0][:0], a, kindCast, k.tags[0], p.cfg.Self, p.casts.Add(1), payload)
 	p.flush(w, p.main)
 }
 
@@ -55,7 +50,7 @@ func (p *Mux) heardCast(from *peer, n uint64, size int, plain []byte) {
 	case known:
 		p.count.Replayed.Add(1)
 	case ask:
-		p.send(p.main, asksFloor, []Out{{To: from.node}})
+		p.send(p.main, plainAskFloor, []Out{{To: from.node}})
 	}
 }
 
@@ -66,7 +61,7 @@ func (p *Mux) Beacon() {
 	if p.group == nil {
 		return
 	}
-	_ = p.tell(kindBeacon, p.beacon(), &p.beacons, "beacon", p.groupTo)
+	_ = p.sendToAddress(kindBeacon, p.beacon(), &p.beacons, "beacon", p.groupTo)
 }
 
 // beacon returns the payload of a beacon.

@@ -39,7 +39,7 @@ func target(f *testing.F) (n *node, k *keys, sealed func(kind byte, n uint64, pl
 
 func someSeeds(sealed func(byte, uint64, []byte) []byte) (valid [][]byte) {
 	return [][]byte{
-		sealed(kindOne, 7, []byte("\x00hello")), sealed(kindOne, 8, binary.LittleEndian.AppendUint64([]byte{saysFloor}, 5)), sealed(kindOne, 9, []byte{asksFloor}),
+		sealed(kindOne, 7, []byte("\x00hello")), sealed(kindOne, 8, binary.LittleEndian.AppendUint64([]byte{plainFloor}, 5)), sealed(kindOne, 9, []byte{plainAskFloor}),
 		sealed(kindCast, 7, []byte("hello")), sealed(kindBeacon, 7, []byte{1, 2}), sealed(kindBeacon, 8, nil),
 		sealed(kindLarge, 7, []byte{5, 0, 0, 0}), sealed(kindBody, 8, []byte("hello")),
 	}

@@ -76,11 +76,11 @@ func random() uint64 {
 // sayHello sends a hello that asks or answers.
 func (p *Mux) sayHello(what byte, token uint64, to *net.UDPAddr) error {
 	plain := binary.LittleEndian.AppendUint64([]byte{what}, token)
-	return p.tell(kindHello, plain, &p.helloOut, "hello", to)
+	return p.sendToAddress(kindHello, plain, &p.helloOut, "hello", to)
 }
 
-// tell sends a datagram that all members can open.
-func (p *Mux) tell(kind byte, plain []byte, s *seals, what string, to *net.UDPAddr) error {
+// sendToAddress sends a datagram that all members can open to an address.
+func (p *Mux) sendToAddress(kind byte, plain []byte, s *seals, what string, to *net.UDPAddr) error {
 	k := p.keys.Load()
 	w := writers.Get().(*writer)
 	defer writers.Put(w)
@@ -120,5 +120,5 @@ func (p *Mux) refused(from *net.UDPAddr, sender resource.NodeID) {
 // was started anew there may know no other member, and cannot open what is sealed for its former
 // life.
 func (p *Mux) Knock(addr *net.UDPAddr) {
-	_ = p.tell(kindBeacon, p.beacon(), &p.beacons, "beacon", addr)
+	_ = p.sendToAddress(kindBeacon, p.beacon(), &p.beacons, "beacon", addr)
 }

@@ -110,25 +110,25 @@ func hostile(t testing.TB) *enemy {
 	return &enemy{c, t}
 }
 
-// send sends datagrams no faster than the port reads them, and waits until the port has judged all.
+// send sends datagrams no faster than the port reads them, and waits until the port has handled all.
 func (e *enemy) send(to *node, bs ...[]byte) {
 	e.t.Helper()
-	judged := func() uint64 {
+	handled := func() uint64 {
 		c := &to.count
 		return c.Foreign.Load() + c.Replayed.Load() + c.Received.Load() + c.GossipDropped.Load() + uint64(len(to.packets))
 	}
-	before := judged()
+	before := handled()
 	for i, b := range bs {
 		if _, err := e.WriteToUDP(b, to.Addr()); err != nil {
 			e.t.Fatal(err)
 		}
 		if i%64 == 63 || i == len(bs)-1 {
-			eventually.True(e.t, fmt.Sprintf("%d are judged", i+1), func() bool { return judged() >= before+uint64(i)+1 })
+			eventually.True(e.t, fmt.Sprintf("%d are handled", i+1), func() bool { return handled() >= before+uint64(i)+1 })
 		}
 	}
 }
 
-// heard returns a count above 0 if any bytes came back. All replies are there: the port has judged
+// heard returns a count above 0 if any bytes came back. All replies are there: the port has handled
 // what was sent, and it replies to a datagram before it reads the next one.
 func (e *enemy) heard() (bytes int) {
 	b := make([]byte, 4096)
@@ -162,7 +162,7 @@ func TestSilence(t *testing.T) {
 		return b
 	}
 	var all [][]byte
-	for n := range roomEach + 1 { // random, some with valid heads
+	for n := range datagramSize + 1 { // random, some with valid heads
 		b := junk(n)
 		if n > 0 && n%3 == 0 {
 			b[0] = magic
@@ -181,7 +181,7 @@ func TestSilence(t *testing.T) {
 	for n := range valid { // truncated
 		all = append(all, valid[:n])
 	}
-	// One bit is flipped. No flip makes the port itself the sender, whose casts are not judged.
+	// One bit is flipped. No flip makes the port itself the sender, whose casts are not counted.
 	for bit := range len(valid) * 8 {
 		b := bytes.Clone(valid)
 		b[bit/8] ^= 1 << (bit % 8)
@@ -525,7 +525,7 @@ func TestStrangersGiveWay(t *testing.T) {
 		t.Errorf("a member's connection is closed: %v; the stranger's first: %v; %d have places", slow.closed, first.closed, p.waiting.Len())
 	}
 	if member.known(); p.waiting.Len() != maxPending-1 {
-		t.Error("it had no place any more")
+		t.Error("it had no slot any more")
 	}
 }
 

@@ -392,7 +392,7 @@ func (p *Mux) opened(b []byte, k *keys, i int, from *net.UDPAddr) bool {
 		if from.Port == from1.addr.Port || !from.IP.Equal(from1.addr.IP) {
 			from = nil
 		}
-		p.one(from1, from, plain[0], plain[1:])
+		p.handle(from1, from, plain[0], plain[1:])
 		return true
 	case kindCast:
 		plain, ok := open(b, from1.cast.get(k, i, "cast", uint64(sender), from1.epoch))
@@ -422,25 +422,25 @@ func (p *Mux) received(bytes int) {
 
 // The first byte of a datagram's plain text, from one member to one.
 const (
-	saysData  = iota // a payload of the port's user
-	saysFloor        // u64: take the sender's casts from this number on
-	asksFloor
+	plainData  = iota // a payload of the port's user
+	plainFloor        // u64: take the sender's casts from this number on
+	plainAskFloor
 )
 
-// one handles a new datagram from one member to this one. b is lent for the call.
-func (p *Mux) one(from *peer, at *net.UDPAddr, says byte, b []byte) {
-	switch says {
-	case saysData:
+// handle handles a new datagram from one member to this one. b is lent for the call.
+func (p *Mux) handle(from *peer, at *net.UDPAddr, kind byte, b []byte) {
+	switch kind {
+	case plainData:
 		p.cfg.Receive(from.node, at, b)
-	case saysFloor:
+	case plainFloor:
 		from.mu.Lock()
 		defer from.mu.Unlock()
 		if len(b) == 8 && from.castFrom == 0 {
 			from.castFrom = binary.LittleEndian.Uint64(b)
 		}
-	case asksFloor:
+	case plainAskFloor:
 		floor := binary.LittleEndian.AppendUint64(nil, p.casts.Load()+1)
-		p.send(p.main, saysFloor, []Out{{To: from.node, Payload: floor}})
+		p.send(p.main, plainFloor, []Out{{To: from.node, Payload: floor}})
 	}
 }
 
@@ -454,13 +454,13 @@ type Out struct {
 // Send sends payloads: several datagrams with one system call, and each larger payload by a stream
 // of its own. A payload to an unknown member, or of more than MaxLarge bytes, is dropped. Any other
 // one may get lost on its way.
-func (p *Mux) Send(out ...Out) { p.send(p.main, saysData, out) }
+func (p *Mux) Send(out ...Out) { p.send(p.main, plainData, out) }
 
-// send sends payloads, each with the first byte says, through the socket by.
-func (p *Mux) send(by *socket, says byte, out []Out) { p.sendTo(by, nil, says, out) }
+// send sends payloads, each with the first byte kind, through the socket by.
+func (p *Mux) send(by *socket, kind byte, out []Out) { p.sendTo(by, nil, kind, out) }
 
 // sendTo is send, but sends everything to only if that is not nil.
-func (p *Mux) sendTo(by *socket, only *peer, says byte, out []Out) {
+func (p *Mux) sendTo(by *socket, only *peer, kind byte, out []Out) {
 	k := p.keys.Load()
 	w := writers.Get().(*writer)
 	defer writers.Put(w)
@@ -482,7 +482,7 @@ func (p *Mux) sendTo(by *socket, only *peer, says byte, out []Out) {
 			p.sendLarge(to, copied)
 			continue
 		}
-		w.plain = append(append(w.plain[:0], says), out[i].Payload...)
+		w.plain = append(append(w.plain[:0], kind), out[i].Payload...)
 		at := out[i].At
 		if at == nil {
 			at = to.addr

@@ -19,10 +19,10 @@ import (
 )
 
 const (
-	readBatch  = 16   // datagrams that one system call reads
-	writeBatch = 64   // datagrams that one system call writes
-	roomEach   = 2048 // bytes for one datagram; a longer one is not a member's
-	kernelRoom = 4 << 20
+	readBatch    = 16   // datagrams that one system call reads
+	writeBatch   = 64   // datagrams that one system call writes
+	datagramSize = 2048 // bytes for one datagram; a longer one is not a member's
+	kernelRoom   = 4 << 20
 )
 
 // A batcher reads and writes many datagrams with one system call. Both packages of x/net have one,
@@ -100,9 +100,9 @@ func newSocket(at *net.UDPAddr, shared bool) (*socket, error) {
 		s.io = ipv6.NewPacketConn(s)
 	}
 	s.ms = make([]ipv4.Message, readBatch)
-	room := make([]byte, readBatch*roomEach)
+	buf := make([]byte, readBatch*datagramSize)
 	for i := range s.ms {
-		s.ms[i].Buffers = [][]byte{room[i*roomEach : (i+1)*roomEach : (i+1)*roomEach]}
+		s.ms[i].Buffers = [][]byte{buf[i*datagramSize : (i+1)*datagramSize : (i+1)*datagramSize]}
 	}
 	return s, nil
 }
@@ -131,7 +131,7 @@ func (s *socket) Ready(on subsys.Readiness) (handled int, again bool) {
 		s.more = false
 		return 0, goesOn(e)
 	}
-	if n <= roomEach {
+	if n <= datagramSize {
 		s.handle(s.ms[0].Buffers[0][:n], from)
 	}
 	if !s.more {

@@ -14,7 +14,7 @@ import (
 // maxPending strangers; then one gives way, see [subsys.Handshakes].
 type stranger struct {
 	net.Conn
-	place *subsys.Handshake
+	slot *subsys.Handshake
 }
 
 // stranger takes up a connection, for which the oldest stranger may have to give way.
@@ -23,7 +23,7 @@ func (p *Mux) stranger(c net.Conn) *stranger {
 }
 
 // known notes that the caller has shown that it is a member.
-func (n *stranger) known() { n.place.Done() }
+func (n *stranger) known() { n.slot.Done() }
 
 func (n *stranger) Close() error {
 	n.known()

@@ -12,7 +12,7 @@ import (
 type alarm struct {
 	at    time.Time
 	order uint64 // of two alarms for one time the older rings first, so that runs repeat
-	place int    // in the heap, plus one; 0: not set
+	index int    // in the heap, plus one; 0: not set
 	ring  func(now time.Time)
 }
 
@@ -32,18 +32,18 @@ func (a *alarms) Less(i, j int) bool {
 }
 func (a *alarms) Swap(i, j int) {
 	a.heap[i], a.heap[j] = a.heap[j], a.heap[i]
-	a.heap[i].place, a.heap[j].place = i+1, j+1
+	a.heap[i].index, a.heap[j].index = i+1, j+1
 }
 func (a *alarms) Push(x any) {
 	a.heap = append(a.heap, x.(*alarm))
-	x.(*alarm).place = len(a.heap)
+	x.(*alarm).index = len(a.heap)
 }
 func (a *alarms) Pop() any {
 	last := len(a.heap) - 1
 	x := a.heap[last]
 	a.heap[last] = nil
 	a.heap = a.heap[:last]
-	x.place = 0
+	x.index = 0
 	return x
 }
 
@@ -57,8 +57,8 @@ func (a *alarms) set(x *alarm, at time.Time) {
 
 // stop unsets x.
 func (a *alarms) stop(x *alarm) {
-	if x.place > 0 {
-		heap.Remove(a, x.place-1)
+	if x.index > 0 {
+		heap.Remove(a, x.index-1)
 	}
 }
 

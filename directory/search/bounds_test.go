@@ -53,7 +53,7 @@ func TestCastTooLarge(t *testing.T) {
 	for size, casts := range map[int]int{100: 1, 101: 0} {
 		cast, sent := 0, 0
 		n := NewNode(Config{
-			Self: 1, Strategy: strategy.Broadcast, Room: 100 + head,
+			Self: 1, Strategy: strategy.Broadcast, MaxCast: 100 + head,
 			Members: func() []resource.NodeID { return []resource.NodeID{1, 2, 3} },
 			Send:    func(resource.NodeID, *Packet) { sent++ },
 			Cast:    func(*Packet) { cast++ },

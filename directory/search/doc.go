@@ -2,7 +2,7 @@
 
 // Package search is the protocol by which a directory asks the other directories of a cluster. A
 // question reaches every node and comes back with an answer, or with a no that is definite. The
-// package has no sockets, goroutines or clock: a [Node] is told of packets and of the time, and
+// package has no sockets, goroutines or clock: a [Node] is given packets and the time, and
 // calls a function to send. The directory server drives it over UDP. The simulation (searchtest,
 // tests/scale) drives thousands of nodes.
 //

@@ -22,7 +22,7 @@ const (
 const (
 	msgHead  = 9   // of a delta or a want
 	maxDelta = 256 // keys in one packet
-	again    = 16  // calls of Spread without news after which the version is told again
+	again    = 16  // calls of Spread without news after which the version is sent again
 	crowd    = 250 // members up to which the interval is as configured
 )
 
@@ -44,7 +44,7 @@ type Filters struct {
 
 	own    *Summary
 	recent []uint32 // the last keys added
-	said   uint32   // the version that members were told of last
+	sent   uint32   // the version that was sent to the members last
 	anew   bool     // no member knows the present summary
 	quiet  int      // calls of Spread without news
 	wants  map[resource.NodeID]version
@@ -82,7 +82,7 @@ func (f *Filters) Stale(members int) bool { return f.own.Stale(members) }
 // Renew replaces this member's summary. s must have all resources of this member. A resource that
 // appears while s is made is to be added again afterwards.
 func (f *Filters) Renew(s *Summary) {
-	f.own, f.recent, f.said, f.anew = s, nil, s.Version, true
+	f.own, f.recent, f.sent, f.anew = s, nil, s.Version, true
 }
 
 // Met notes that a member has come (alive), or has gone.
@@ -97,7 +97,7 @@ func (f *Filters) Met(id resource.NodeID, alive bool) {
 	}
 }
 
-// find returns the place of a member in f.of, and reports whether it has one.
+// find returns the index of a member in f.of, and reports whether it is there.
 func (f *Filters) find(id resource.NodeID) (int, bool) {
 	return slices.BinarySearchFunc(f.of, id, func(t theirs, id resource.NodeID) int { return cmp.Compare(t.node, id) })
 }
@@ -134,10 +134,10 @@ func (f *Filters) May(pattern *resource.List) (who []resource.NodeID) {
 func (f *Filters) Spread(members []resource.NodeID, self resource.NodeID, send func(to resource.NodeID, message []byte)) {
 	// After the last news, and then now and again, an empty delta lets members notice that they
 	// have missed something.
-	news := f.own.Version != f.said
+	news := f.own.Version != f.sent
 	var whole, delta [][]byte
 	if news || f.quiet%again == 0 {
-		delta = f.delta(f.said)
+		delta = f.delta(f.sent)
 	}
 	wants := f.wants
 	f.wants = map[resource.NodeID]version{} // a want that is heard while sending is for the next call
@@ -167,7 +167,7 @@ func (f *Filters) Spread(members []resource.NodeID, self resource.NodeID, send f
 			send(m, message)
 		}
 	}
-	f.said, f.anew = f.own.Version, false
+	f.sent, f.anew = f.own.Version, false
 }
 
 // delta returns packets with the keys that came after a version, or nil if the whole summary is

@@ -58,8 +58,8 @@ type Config struct {
 	Silent func(node resource.NodeID)
 	// Cast sends p to all nodes. It is nil if the network cannot.
 	Cast func(p *Packet)
-	// Room is how many bytes a cast carries; 0: any number. Larger questions go without a cast.
-	Room     int
+	// MaxCast is how many bytes a cast carries; 0: any number. Larger questions go without a cast.
+	MaxCast  int
 	Strategy strategy.Strategy
 	Fan      int // fan-out of trees; 0: DefaultFan
 	// Hop is the longest time that one hop there and back mostly takes; 0: DefaultHop.
@@ -80,14 +80,14 @@ type Result struct {
 // Definite reports whether no node is left that could have an answer.
 func (r *Result) Definite() bool { return r.Found || len(r.Failed) == 0 }
 
-// An Asker is told, once, how its search has ended.
-type Asker interface{ Over(Result) }
+// An Asker is called, once, when its search has ended.
+type Asker interface{ Ended(Result) }
 
 // Func is a function that serves as an Asker.
 type Func func(Result)
 
-// Over implements Asker.
-func (f Func) Over(r Result) { f(r) }
+// Ended implements Asker.
+func (f Func) Ended(r Result) { f(r) }
 
 // A Node is one member's part in all searches. It has no lock: its methods must not be called
 // concurrently.
@@ -191,7 +191,7 @@ func Checksum(nodes []resource.NodeID) uint64 {
 	return max(all, 1)
 }
 
-// Search asks all other nodes, and calls by.Over once when the search ends. The caller has looked
+// Search asks all other nodes, and calls by.Ended once when the search ends. The caller has looked
 // before at what this node holds. Search returns a number for Cancel. If now is zero, the caller
 // must call Begun when the datagrams of the search are sent.
 func (n *Node) Search(now time.Time, question []byte, by Asker) uint64 {
@@ -201,7 +201,7 @@ func (n *Node) Search(now time.Time, question []byte, by Asker) uint64 {
 // Begun tells when a search without a time has begun. A clock and an alarm cost as much as a
 // question: so they are read and set while the question is under way.
 func (n *Node) Begun(now time.Time, id uint64) {
-	if s := n.own[id]; s != nil && s.cover == nil && s.late.place == 0 {
+	if s := n.own[id]; s != nil && s.cover == nil && s.late.index == 0 {
 		n.due.set(&s.late, now.Add(n.cfg.Hop))
 	}
 }
@@ -260,7 +260,7 @@ func (n *Node) SearchAmong(now time.Time, who []resource.NodeID, question []byte
 			j.failed = append(j.failed, m)
 		}
 	}
-	n.settle(now, j)
+	n.finishIfDone(now, j)
 	return id
 }
 
@@ -272,7 +272,7 @@ func (n *Node) Asker(id uint64) Asker {
 	return nil
 }
 
-// Cancel forgets a search. Its Asker is not told.
+// Cancel forgets a search. Its Asker is not called.
 func (n *Node) Cancel(id uint64) {
 	if s := n.own[id]; s != nil {
 		n.end(s)
@@ -309,8 +309,8 @@ func (n *Node) add(j *job) {
 	n.byID[j.id] = append(n.byID[j.id], j)
 }
 
-// rest ends the waiting of j for its parts.
-func (n *Node) rest(j *job) {
+// stopParts ends the waiting of j for its parts.
+func (n *Node) stopParts(j *job) {
 	for _, p := range j.parts {
 		n.due.stop(&p.late)
 	}
@@ -328,7 +328,7 @@ func (n *Node) drop(j *job) {
 	if n.jobs[j.key] == j {
 		delete(n.jobs, j.key)
 		n.due.stop(&j.forget)
-		n.rest(j)
+		n.stopParts(j)
 	}
 }
 
@@ -356,7 +356,7 @@ func (n *Node) askFirst(now time.Time, s *own) {
 	}
 	if s.only {
 		// The slice is cloned because s.first may be s.one.
-		n.over(s, Result{Covered: 2 - len(s.first), Failed: slices.Clone(s.first)})
+		n.endWith(s, Result{Covered: 2 - len(s.first), Failed: slices.Clone(s.first)})
 		return
 	}
 	if now.IsZero() {
@@ -377,7 +377,7 @@ func (n *Node) askFirst(now time.Time, s *own) {
 	default:
 		n.cover(now, j, others)
 	}
-	n.settle(now, j)
+	n.finishIfDone(now, j)
 }
 
 // silent notes that m was asked times times in a row and has not answered.
@@ -391,7 +391,7 @@ func (n *Node) silent(t *Trace, m resource.NodeID, times int) {
 // choose returns the strategy by which a search asks. s is the configured one, others the number of
 // other members, and bytes the size of the question.
 func (n *Node) choose(s strategy.Strategy, others, bytes int) strategy.Strategy {
-	canCast := n.cfg.Cast != nil && (n.cfg.Room == 0 || head+bytes <= n.cfg.Room)
+	canCast := n.cfg.Cast != nil && (n.cfg.MaxCast == 0 || head+bytes <= n.cfg.MaxCast)
 	if s == strategy.Auto {
 		switch {
 		case canCast && others > 1 && others <= MostCast:
@@ -516,7 +516,7 @@ func (n *Node) asked(now time.Time, from resource.NodeID, p *Packet) {
 	n.add(j)
 	n.count(j, n.cfg.Self)
 	n.cover(now, j, n.others(j))
-	n.settle(now, j)
+	n.finishIfDone(now, j)
 }
 
 // answered handles an answer to something that this node asked.
@@ -524,7 +524,7 @@ func (n *Node) answered(now time.Time, from resource.NodeID, p *Packet) {
 	if s := n.own[p.ID.N]; s != nil && p.ID.Asker == n.cfg.Self {
 		s.trace.heard(now, from, p)
 		if p.Type == typeFound {
-			n.over(s, Result{Found: true, From: p.From, Answer: slices.Clone(p.Body)})
+			n.endWith(s, Result{Found: true, From: p.From, Answer: slices.Clone(p.Body)})
 			return
 		}
 		if i := slices.Index(s.first, from); i >= 0 && p.Type == typeNone {
@@ -566,13 +566,13 @@ func (n *Node) answered(now time.Time, from resource.NodeID, p *Packet) {
 			n.count(j, from)
 			n.cover(now, j, q.members[1:])
 		}
-		n.settle(now, j)
+		n.finishIfDone(now, j)
 		return
 	}
 }
 
-// settle finishes j if no part of it is left.
-func (n *Node) settle(now time.Time, j *job) {
+// finishIfDone finishes j if no part of it is left.
+func (n *Node) finishIfDone(now time.Time, j *job) {
 	if len(j.parts) == 0 && j.reply == nil {
 		if len(j.failed) > maxFailed && j.own == nil {
 			// These are more than a packet names, so the asking node has to find out itself. It
@@ -587,13 +587,13 @@ func (n *Node) settle(now time.Time, j *job) {
 // finish sends p to the node that asked for j, or ends the search of this node that j belongs to.
 func (n *Node) finish(now time.Time, j *job, p Packet) {
 	if s := j.own; s != nil {
-		n.over(s, Result{Found: p.Type == typeFound, Answer: p.Body, Covered: int(j.covered) - len(j.failed), Failed: j.failed})
+		n.endWith(s, Result{Found: p.Type == typeFound, Answer: p.Body, Covered: int(j.covered) - len(j.failed), Failed: j.failed})
 		return
 	}
 	p.Fan = uint16(j.fan)
 	p = j.packet(p)
 	j.reply = &p
-	n.rest(j)
+	n.stopParts(j)
 	n.due.set(&j.forget, now.Add(keepDone))
 	n.send(j.from, p)
 }
@@ -611,11 +611,11 @@ func (n *Node) send(to resource.NodeID, p Packet) {
 	n.lent = Packet{}
 }
 
-// over ends a search of this node, and then tells its Asker.
-func (n *Node) over(s *own, r Result) {
+// endWith ends a search of this node, and then calls its Asker.
+func (n *Node) endWith(s *own, r Result) {
 	by := s.asker
 	n.end(s)
-	by.Over(r)
+	by.Ended(r)
 }
 
 // Tick handles what was not answered in time.
@@ -646,5 +646,5 @@ func (n *Node) again(now time.Time, j *job, p *part) {
 		n.count(j, p.head())
 		j.failed = append(j.failed, p.head())
 	}
-	n.settle(now, j)
+	n.finishIfDone(now, j)
 }

@@ -49,9 +49,9 @@ func TestSilent(t *testing.T) {
 					got = append(got, m)
 				},
 			})
-			over, now := false, time.Unix(1, 0)
-			n.Search(now, []byte("gold"), search.Func(func(search.Result) { over = true }))
-			for !over {
+			ended, now := false, time.Unix(1, 0)
+			n.Search(now, []byte("gold"), search.Func(func(search.Result) { ended = true }))
+			for !ended {
 				all := answers
 				answers = nil
 				for i := range all {

@@ -23,7 +23,7 @@ const (
 	// rightest is the same for a large cluster, at least.
 	rightest   = 1e-5
 	growth     = 1.5     // capacity of a new summary, in units of its content
-	least      = 64      // attributes that each summary has room for
+	least      = 64      // attributes that the smallest summary is made for
 	maxSummary = 8 << 20 // bits, 1 MiB
 	maxHashes  = 32      // of one attribute
 )
@@ -31,13 +31,13 @@ const (
 // A Summary tells which attributes a node may hold. It only grows: attributes that are gone stay in
 // it until the node makes a new one. It is not for concurrent use.
 type Summary struct {
-	Epoch   uint32 // which of the node's summaries this is; random
-	Version uint32 // how many attributes were added
-	filter  *bloom.BloomFilter
-	room    uint // attributes it was made for
+	Epoch    uint32 // which of the node's summaries this is; random
+	Version  uint32 // how many attributes were added
+	filter   *bloom.BloomFilter
+	capacity uint // attributes it was made for
 }
 
-// NewSummary makes a summary of the resources that a node holds, with room to grow. The more
+// NewSummary makes a summary of the resources that a node holds, with capacity to grow. The more
 // members the cluster has, the rarer a wrong suspicion must be: about one member of all is
 // suspected wrongly if the summaries are full.
 func NewSummary(all iter.Seq[*resource.List], members int) *Summary {
@@ -49,11 +49,11 @@ func NewSummary(all iter.Seq[*resource.List], members int) *Summary {
 	}
 	slices.Sort(there)
 	there = slices.Compact(there)
-	s := &Summary{Epoch: rand.Uint32() | 1, room: max(least, uint(growth*float64(len(there))))}
-	m, k := bloom.EstimateParameters(s.room, wrongAmong(members))
+	s := &Summary{Epoch: rand.Uint32() | 1, capacity: max(least, uint(growth*float64(len(there))))}
+	m, k := bloom.EstimateParameters(s.capacity, wrongAmong(members))
 	if m > maxSummary {
 		m = maxSummary
-		k = max(1, uint(math.Round(float64(m)/float64(s.room)*math.Ln2)))
+		k = max(1, uint(math.Round(float64(m)/float64(s.capacity)*math.Ln2)))
 	}
 	s.filter = bloom.New(m, k)
 	for _, k := range there {
@@ -77,7 +77,7 @@ func keys(l *resource.List, yield func(uint32)) {
 	}
 }
 
-// add adds k, and reports whether k is new, so that other nodes have to be told.
+// add adds k, and reports whether k is new, so that it has to be sent to other nodes.
 func (s *Summary) add(k uint32) bool {
 	if s.filter.TestOrAdd(binary.LittleEndian.AppendUint32(nil, k)) {
 		return false
@@ -89,7 +89,7 @@ func (s *Summary) add(k uint32) bool {
 // Stale reports whether a new summary is due: this one has more attributes than it was made for, or
 // the cluster has far more members than its error rate suits.
 func (s *Summary) Stale(members int) bool {
-	return uint(s.Version) > s.room || float64(s.filter.K()) < 0.75*math.Log2(1/wrongAmong(members)) && s.filter.Cap() < maxSummary
+	return uint(s.Version) > s.capacity || float64(s.filter.K()) < 0.75*math.Log2(1/wrongAmong(members)) && s.filter.Cap() < maxSummary
 }
 
 // worth returns how many keys are better sent one by one than as a whole summary: as many as fill
@@ -147,9 +147,9 @@ const summaryHead = 20
 
 // Append appends the summary to b:
 //
-//	epoch u32 | version u32 | room u32 | hashes u32 | bits u32 | words × u64
+//	epoch u32 | version u32 | capacity u32 | hashes u32 | bits u32 | words × u64
 func (s *Summary) Append(b []byte) []byte {
-	for _, v := range []uint32{s.Epoch, s.Version, uint32(s.room), uint32(s.filter.K()), uint32(s.filter.Cap())} {
+	for _, v := range []uint32{s.Epoch, s.Version, uint32(s.capacity), uint32(s.filter.K()), uint32(s.filter.Cap())} {
 		b = binary.LittleEndian.AppendUint32(b, v)
 	}
 	for _, w := range s.filter.BitSet().Words() {
@@ -169,7 +169,7 @@ func ParseSummary(b []byte) (*Summary, error) {
 	if m == 0 || m > maxSummary || k == 0 || k > maxHashes || len(b) != summaryHead+8*words {
 		return nil, fmt.Errorf("%w: %d bits in %d bytes, %d hashes", ErrSummary, m, len(b), k)
 	}
-	s := &Summary{Epoch: u32(0), Version: u32(4), room: uint(u32(8))}
+	s := &Summary{Epoch: u32(0), Version: u32(4), capacity: uint(u32(8))}
 	data := make([]uint64, words)
 	for i := range data {
 		data[i] = binary.LittleEndian.Uint64(b[summaryHead+8*i:])

@@ -38,7 +38,7 @@ func TestSummary(t *testing.T) {
 			keys(l, func(k uint32) { a.add(k) })
 		}
 		if a.Stale(c.members) {
-			t.Error("there was room")
+			t.Error("there was capacity left")
 		}
 		b, err := ParseSummary(a.Append(nil))
 		if err != nil {

@@ -38,7 +38,7 @@ const (
 const maxSteps = 1 << 16
 
 // A Trace tells how one search of this node went, as the asking node sees it: of what happens below
-// a head, it has the sums that the head told. It may be read when the search has ended.
+// a head, it has the sums that the head reported. It may be read when the search has ended.
 type Trace struct {
 	Everybody bool              // set before the search: ask all nodes, whatever summaries say
 	Strategy  strategy.Strategy // set before the search; Auto: that of Config

@@ -55,7 +55,7 @@ type Packet struct {
 
 	Covered uint32
 	Sum     uint64
-	Known   uint64 // [Checksum] of the members that the sender knows; 0: not told
+	Known   uint64 // [Checksum] of the members that the sender knows; 0: not given
 	Failed  []resource.NodeID
 }
 

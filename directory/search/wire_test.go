@@ -51,8 +51,8 @@ func FuzzPacket(f *testing.F) {
 		n := NewNode(Config{Self: 5, Members: func() []resource.NodeID { return members },
 			Local: func([]byte) ([]byte, bool) { return nil, false }, Send: func(resource.NodeID, *Packet) { sent++ }})
 		now := time.Unix(0, 0)
-		over := 0
-		n.Search(now, []byte("q"), Func(func(Result) { over++ }))
+		ends := 0
+		n.Search(now, []byte("q"), Func(func(Result) { ends++ }))
 		for range 3 {
 			n.Receive(now, resource.NodeID(from), &p)
 		}
@@ -60,8 +60,8 @@ func FuzzPacket(f *testing.F) {
 			now = n.Next()
 			n.Tick(now)
 		}
-		if over != 1 || len(n.jobs)+len(n.own)+len(n.byID)+len(n.due.heap) > 0 || sent > 200 {
-			t.Fatalf("%d ends, %d parts left, %d packets", over, len(n.jobs), sent)
+		if ends != 1 || len(n.jobs)+len(n.own)+len(n.byID)+len(n.due.heap) > 0 || sent > 200 {
+			t.Fatalf("%d ends, %d parts left, %d packets", ends, len(n.jobs), sent)
 		}
 	})
 }

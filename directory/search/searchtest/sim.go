@@ -200,10 +200,10 @@ func (s *Sim) Search(from *Node, question []byte) Outcome {
 // Await is Search for a search of from that begin starts. begin calls done when the search has
 // ended.
 func (s *Sim) Await(from *Node, begin func(now time.Time, done func(search.Result))) (o Outcome) {
-	begun, over := s.now, false
-	begin(s.now, func(r search.Result) { o.Result, over = r, true })
+	begun, ended := s.now, false
+	begin(s.now, func(r search.Result) { o.Result, ended = r, true })
 	s.arm(from)
-	for !over {
+	for !ended {
 		if !s.step() {
 			panic("the search does not end and nothing is left to happen")
 		}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -17,13 +18,7 @@ import (
 	"github.com/rocl-go/rocl/resource"
 )
 
-func (p *places) count() int {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return len(p.by)
-}
-
-// A listing leaves no place at other members: not at its end, and not when it stops early.
+// A listing leaves no cursor at other members: not at its end, and not when it stops early.
 func TestAllLeavesNothing(t *testing.T) {
 	a := newStation(t, 1, nil)
 	b, c := newStation(t, 2, nil, a), newStation(t, 3, nil, a)
@@ -46,7 +41,7 @@ func TestAllLeavesNothing(t *testing.T) {
 		if n != min(most, 100) || most > 100 && (cov.Covered != 2 || len(cov.Failed) > 0) {
 			t.Errorf("%d of %d, %+v", n, most, cov)
 		}
-		eventually.True(t, "no place is kept", func() bool { return b.c.places.count()+c.c.places.count() == 0 })
+		eventually.True(t, "no cursor is kept", func() bool { return b.c.answers.cursors.count()+c.c.answers.cursors.count() == 0 })
 	}
 	// Nor does a client's listing, which stops early, or whose client closes in the middle.
 	dc, err := directory.Join(t.Context(), a.srv.Dialer())
@@ -61,7 +56,7 @@ func TestAllLeavesNothing(t *testing.T) {
 		dc.Close()
 		break
 	}
-	eventually.True(t, "no place is kept", func() bool { return b.c.places.count()+c.c.places.count() == 0 })
+	eventually.True(t, "no cursor is kept", func() bool { return b.c.answers.cursors.count()+c.c.answers.cursors.count() == 0 })
 }
 
 // A listing goes on when the listed member's directory is replaced in the middle. No resource is
@@ -74,9 +69,23 @@ func TestAllThroughRestart(t *testing.T) {
 	for i := range uint32(100) {
 		want = append(want, b.put(i+1, lamp))
 	}
-	unsure := time.Now()
-	b.cfg.Sure = func() bool { return time.Since(unsure) > 200*time.Millisecond }
 	db := b.srv.Database()
+	var mu sync.Mutex // guards unsure
+	unsure := false
+	b.cfg.Sure = func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		if !unsure {
+			return true
+		}
+		for _, id := range want[50:] { // they are offered after the first question has come
+			if err := db.Offer(id, id.Context(), 1, pattern(lamp)); err != nil {
+				t.Error(err)
+			}
+		}
+		unsure = false
+		return false
+	}
 	var cov directory.Coverage
 	for r, err := range a.c.All(t.Context(), lamps(), &cov) {
 		if err != nil {
@@ -89,15 +98,10 @@ func TestAllThroughRestart(t *testing.T) {
 				}
 			}
 			b.c.HandOver()
-			unsure = time.Now()
+			mu.Lock()
+			unsure = true
+			mu.Unlock()
 			b.open()
-			time.AfterFunc(50*time.Millisecond, func() {
-				for _, id := range want[50:] {
-					if err := db.Offer(id, id.Context(), 1, pattern(lamp)); err != nil {
-						t.Error(err)
-					}
-				}
-			})
 		}
 	}
 	if slices.SortFunc(got, resource.GID.Compare); !slices.Equal(got, want) || cov.Covered != 1 || len(cov.Failed) > 0 {
@@ -105,7 +109,7 @@ func TestAllThroughRestart(t *testing.T) {
 	}
 }
 
-// A member that forgets the place again and again is named in the end. Each listed resource comes
+// A member that forgets the cursor again and again is named in the end. Each listed resource comes
 // once.
 func TestAllForgotten(t *testing.T) {
 	a := newStation(t, 1, nil)
@@ -124,7 +128,7 @@ func TestAllForgotten(t *testing.T) {
 			t.Errorf("%v twice", r.ID)
 		}
 		seen[r.ID] = true
-		b.c.places.close()
+		b.c.answers.cursors.close()
 	}
 	if len(seen) != mostListings || !slices.Equal(cov.Failed, []resource.NodeID{2}) || !errors.Is(cov.Err(), directory.ErrPartial) {
 		t.Errorf("%d listed, %+v", len(seen), cov)
@@ -178,8 +182,8 @@ func TestAllLarge(t *testing.T) {
 	}
 }
 
-// The number of places is limited: the place that was not used for longest is forgotten. An unused
-// place is forgotten when its lease ends.
+// The number of cursors is limited: the cursor that was not used for longest is forgotten. An unused
+// cursor is forgotten when its lease ends.
 func TestPlaces(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db := database.New()
@@ -189,12 +193,12 @@ func TestPlaces(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		var p places
-		next := func(place, step uint64, wantOK, wantLost bool) (r database.Record) {
+		var p cursors
+		next := func(id, step uint64, wantOK, wantLost bool) (r database.Record) {
 			t.Helper()
-			r, ok, lost := p.next(db, place, step, lamps(), time.Now())
+			r, ok, lost := p.next(db, id, step, lamps(), time.Now())
 			if ok != wantOK || lost != wantLost {
-				t.Fatalf("place %d, step %d: %v, lost %v", place, step, ok, lost)
+				t.Fatalf("cursor %d, step %d: %v, lost %v", id, step, ok, lost)
 			}
 			return r
 		}
@@ -203,25 +207,25 @@ func TestPlaces(t *testing.T) {
 			t.Error("the answer that was lost is another")
 		}
 		next(7, 2, false, true)
-		for i := range uint64(mostPlaces + 100) {
+		for i := range uint64(mostCursors + 100) {
 			time.Sleep(time.Millisecond)
 			next(i+1, 1, true, false)
-			if i == mostPlaces/2 {
-				next(0, 2, true, false) // place 0 stays in use
+			if i == mostCursors/2 {
+				next(0, 2, true, false) // cursor 0 stays in use
 			}
 		}
-		if n := p.count(); n != mostPlaces {
-			t.Errorf("%d places", n)
+		if n := p.count(); n != mostCursors {
+			t.Errorf("%d cursors", n)
 		}
 		next(1, 2, false, true)
 		next(0, 3, true, false)
-		const last = mostPlaces + 100
+		const last = mostCursors + 100
 		next(last, 2, true, false)
 		for i := range uint64(last) {
 			p.stop(i)
 		}
 		if n := p.count(); n != 1 {
-			t.Fatalf("%d places", n)
+			t.Fatalf("%d cursors", n)
 		}
 		time.Sleep(lease / 2)
 		next(last, 3, true, false)
@@ -236,7 +240,7 @@ func TestPlaces(t *testing.T) {
 		next(5, 1, true, false)
 		p.close()
 		if p.count() != 0 {
-			t.Error("places after the end")
+			t.Error("cursors after the end")
 		}
 	})
 }

@@ -17,9 +17,9 @@ import (
 	"github.com/rocl-go/rocl/resource"
 )
 
-// errForgotten is returned when the asked member does not have the place of a listing: its
-// directory was replaced, or it kept too many places.
-var errForgotten = fmt.Errorf("%w: a member has forgotten the place", directory.ErrPartial)
+// errForgotten is returned when the asked member does not have the cursor of a listing: its
+// directory was replaced, or it kept too many cursors.
+var errForgotten = fmt.Errorf("%w: a member has forgotten the cursor", directory.ErrPartial)
 
 // errDied is returned when a node stopped being a member before it had told all that it had.
 var errDied = fmt.Errorf("%w: the member has died", directory.ErrNotFound)
@@ -27,18 +27,18 @@ var errDied = fmt.Errorf("%w: the member has died", directory.ErrNotFound)
 // mostListings limits how often the listing of one member is begun.
 const mostListings = 5
 
-// All yields the resources of the other members that match. Each member keeps the place (paper,
+// all yields the resources of the other members that match. Each member keeps the cursor (paper,
 // section 3.4) and gives one resource at a time. For a pattern with an order, each member gives
-// only its first one, and many members are asked at once. All adds to cov which members were asked.
-func (c *Cluster) All(ctx context.Context, pattern *resource.List, cov *directory.Coverage) iter.Seq2[database.Record, error] {
+// only its first one, and many members are asked at once. all adds to cov which members were asked.
+func (a *asker) all(ctx context.Context, pattern *resource.List, cov *directory.Coverage) iter.Seq2[database.Record, error] {
 	return func(yield func(database.Record, error) bool) {
-		if err := c.joiner.await(ctx); err != nil {
+		if err := a.joiner.await(ctx); err != nil {
 			yield(database.Record{}, err)
 			return
 		}
-		unknown := c.joiner.incomplete()
-		list := c.members.current.Load() // the members that are asked
-		who := c.members.others()
+		unknown := a.joiner.incomplete()
+		list := a.members.current.Load() // the members that are asked
+		who := a.members.others()
 		_, _, ordered := pattern.Order()
 		var firsts []first // of the first members in who
 		for len(who) > 0 {
@@ -47,13 +47,13 @@ func (c *Cluster) All(ctx context.Context, pattern *resource.List, cov *director
 			var err error
 			if ordered {
 				if len(firsts) == 0 {
-					firsts = c.firsts(ctx, who[:min(len(who), firstsEach)], pattern)
+					firsts = a.firsts(ctx, who[:min(len(who), firstsEach)], pattern)
 				}
 				f := &firsts[0]
 				more, err = !f.ok || yield(f.Record, nil), f.err
 				firsts = firsts[1:]
 			} else {
-				l := listing{c: c, of: m, pattern: pattern}
+				l := listing{a: a, of: m, pattern: pattern}
 				more, err = l.all(ctx, func(r database.Record) bool { return yield(r, nil) })
 			}
 			switch {
@@ -69,7 +69,7 @@ func (c *Cluster) All(ctx context.Context, pattern *resource.List, cov *director
 				return
 			}
 			if who = who[1:]; len(who) == 0 {
-				who = c.members.newcomers(&list)
+				who = a.members.newcomers(&list)
 			}
 		}
 		if unknown != nil {
@@ -89,12 +89,12 @@ type first struct {
 }
 
 // firsts asks each member in who, at once, for its first resource in the pattern's order.
-func (c *Cluster) firsts(ctx context.Context, who []resource.NodeID, pattern *resource.List) []first {
+func (a *asker) firsts(ctx context.Context, who []resource.NodeID, pattern *resource.List) []first {
 	all := make([]first, len(who))
 	var busy sync.WaitGroup
 	for i, m := range who {
 		busy.Go(func() {
-			f, l := &all[i], listing{c: c, of: m, pattern: pattern}
+			f, l := &all[i], listing{a: a, of: m, pattern: pattern}
 			_, f.err = l.all(ctx, func(r database.Record) bool {
 				f.Record, f.ok = r, true
 				return false
@@ -107,14 +107,14 @@ func (c *Cluster) firsts(ctx context.Context, who []resource.NodeID, pattern *re
 
 // A listing lists the resources of one member.
 type listing struct {
-	c       *Cluster
+	a       *asker
 	of      resource.NodeID
 	pattern *resource.List
 	yielded []resource.GID
-	seen    map[resource.GID]bool // identifiers yielded before the place was lost
+	seen    map[resource.GID]bool // identifiers yielded before the cursor was lost
 }
 
-// all yields every resource. When the member loses the place, all begins again and skips what was
+// all yields every resource. When the member loses the cursor, all begins again and skips what was
 // yielded. more is false if yield returned false.
 func (l *listing) all(ctx context.Context, yield func(database.Record) bool) (more bool, err error) {
 	for range mostListings {
@@ -132,20 +132,20 @@ func (l *listing) all(ctx context.Context, yield func(database.Record) bool) (mo
 	return more, err
 }
 
-// once yields the resources from the beginning. At its end the member is told to forget the place.
+// once yields the resources from the beginning. At its end the member is told to forget the cursor.
 func (l *listing) once(ctx context.Context, yield func(database.Record) bool) (more bool, err error) {
-	var place [8]byte
-	_, _ = rand.Read(place[:]) // no other listing has this number
+	var cursor [8]byte
+	_, _ = rand.Read(cursor[:]) // no other listing has this number
 	defer func() {
-		if l.c.life.Err() == nil {
-			l.c.mux.Send(mux.Out{To: l.of, Payload: append([]byte{msgStop}, place[:]...)})
+		if l.a.life.Err() == nil {
+			l.a.mux.Send(mux.Out{To: l.of, Payload: append([]byte{msgStop}, cursor[:]...)})
 		}
 	}()
 	for step := uint64(1); ; step++ {
 		q := question(kindNext, resource.GID{}, l.pattern)
-		copy(q[1:], place[:])
+		copy(q[1:], cursor[:])
 		binary.BigEndian.PutUint64(q[9:], step)
-		r, err := l.c.ask(ctx, q, []resource.NodeID{l.of})
+		r, err := l.a.ask(ctx, q, []resource.NodeID{l.of})
 		switch {
 		case errors.Is(err, directory.ErrNotFound) && !errors.Is(err, errDied):
 			return true, nil

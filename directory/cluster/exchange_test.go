@@ -5,6 +5,7 @@ package cluster
 import (
 	"errors"
 	"net"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -42,18 +43,20 @@ func streamsApart(m *memberlist.Config) { m.PushPullInterval = 0 }
 // the two are answered, whichever of them asks first, and a watch of the other member reaches the
 // restarted one.
 func TestLifeNotHeard(t *testing.T) {
-	for name, reaches := range map[string]func(other, restarted *Cluster, watched *atomic.Bool) bool{
-		"the restarted asks": func(other, restarted *Cluster, _ *atomic.Bool) bool { return finding(t, restarted, other) },
-		"the other asks":     func(other, restarted *Cluster, _ *atomic.Bool) bool { return finding(t, other, restarted) },
-		"the other watches": func(other, _ *Cluster, watched *atomic.Bool) bool {
+	for name, reaches := range map[string]func(other, restarted *Cluster, watched <-chan struct{}) bool{
+		"the restarted asks": func(other, restarted *Cluster, _ <-chan struct{}) bool { return finding(t, restarted, other) },
+		"the other asks":     func(other, restarted *Cluster, _ <-chan struct{}) bool { return finding(t, other, restarted) },
+		"the other watches": func(other, _ *Cluster, watched <-chan struct{}) bool {
 			what := pattern(resource.Match{"type": "held"})
 			w := other.cfg.DB.Watch(what)
 			defer w.Close()
 			defer other.Watch(what, w)()
-			for end := time.Now().Add(10 * time.Second); !watched.Load() && time.Now().Before(end); {
-				time.Sleep(time.Millisecond)
+			select {
+			case <-watched:
+				return true
+			case <-time.After(10 * time.Second):
+				return false
 			}
-			return watched.Load()
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -75,10 +78,12 @@ func finding(t *testing.T, from, holder *Cluster) bool {
 }
 
 // lifeNotHeard reports false if the member whose gossip is lost did not stay with the former life.
-func lifeNotHeard(t *testing.T, reaches func(other, restarted *Cluster, watched *atomic.Bool) bool) bool {
+func lifeNotHeard(t *testing.T, reaches func(other, restarted *Cluster, watched <-chan struct{}) bool) bool {
 	quiet := func(c *Config) { c.gossip = streamsApart }
 	a := member(t, 1, quiet)
-	var cut, watched atomic.Bool
+	var cut atomic.Bool
+	watched := make(chan struct{})
+	var once sync.Once
 	silentTo := func(c *Config) {
 		c.gossip = func(m *memberlist.Config) {
 			streamsApart(m)
@@ -94,7 +99,7 @@ func lifeNotHeard(t *testing.T, reaches func(other, restarted *Cluster, watched 
 	b = member(t, 2, func(cfg *Config) {
 		silentTo(cfg)
 		cfg.Bind, cfg.Serve = at, func(nc net.Conn) {
-			watched.Store(true)
+			once.Do(func() { close(watched) })
 			nc.Close()
 		}
 	}, c)
@@ -109,7 +114,7 @@ func lifeNotHeard(t *testing.T, reaches func(other, restarted *Cluster, watched 
 	if a.members.epoch(2) != former {
 		return false
 	}
-	if !reaches(a, b, &watched) {
+	if !reaches(a, b, watched) {
 		if a.Stats().Deaths > 0 {
 			return false
 		}

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster
+
+import (
+	"context"
+	"crypto/hmac"
+	"crypto/sha256"
+	"fmt"
+	"net"
+	"sync"
+
+	"github.com/rocl-go/rocl/directory/mux"
+	"github.com/rocl-go/rocl/subsys/tls"
+)
+
+// A keyset puts the keys of the cluster to use: for gossip, for the streams between members and for
+// the datagrams of the mux.
+type keyset struct {
+	*core
+	gossip *gossip
+	certs  *tls.Secrets // made from the keys; nil without a key, or with Config.Credentials; set by tls
+
+	mu sync.Mutex // held by set: two concurrent calls take effect in one order everywhere
+}
+
+// set replaces the keys. The first seals.
+func (k *keyset) set(of [][]byte) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	err := k.gossip.rekey(of)
+	if err == nil && k.certs != nil {
+		err = k.certs.Set(streamKeys(of)...)
+	}
+	if err != nil {
+		return fmt.Errorf("cluster: changing keys: %w", err)
+	}
+	k.mux.SetKeys(of)
+	return nil
+}
+
+// LinkKey returns the key that contexts of the cluster's nodes prove to each other to have. If the
+// cluster has no key, the name alone gives it.
+func LinkKey(name string, key []byte) (k [32]byte) {
+	h := hmac.New(sha256.New, key)
+	h.Write([]byte("rocl link " + name))
+	h.Sum(k[:0])
+	return k
+}
+
+// streamProto names the streams between members in TLS (ALPN).
+const streamProto = "rocl-dir/1"
+
+// streamKeys derives the secrets that only members have. Contexts are given other keys (LinkKey),
+// so a context cannot pass for a member.
+func streamKeys(of [][]byte) (all [][]byte) {
+	for _, k := range of {
+		h := hmac.New(sha256.New, k)
+		h.Write([]byte("rocl stream"))
+		all = append(all, h.Sum(nil))
+	}
+	return all
+}
+
+// tls returns how the streams between members are sealed: not at all without credentials and
+// keys.
+func (k *keyset) tls() (seal mux.TLS, err error) {
+	cred := k.cfg.Credentials
+	if cred == nil {
+		if len(k.cfg.Keys) == 0 {
+			return mux.TLS{}, nil
+		}
+		if k.certs, err = tls.FromSecrets(k.cfg.Name, streamKeys(k.cfg.Keys)...); err != nil {
+			return mux.TLS{}, err
+		}
+		cred = k.certs
+	}
+	return mux.TLS{
+		Client: func(ctx context.Context, nc net.Conn) (net.Conn, error) {
+			return tls.Client(ctx, nc, cred, streamProto, k.log)
+		},
+		Server: func(ctx context.Context, nc net.Conn) (net.Conn, error) {
+			return tls.Server(ctx, nc, cred, streamProto, k.log)
+		},
+	}, nil
+}

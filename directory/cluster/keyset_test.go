@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/rocl-go/rocl/directory"
+	"github.com/rocl-go/rocl/internal/eventually"
+	"github.com/rocl-go/rocl/resource"
+)
+
+// The key of a cluster is replaced while questions are asked, and none of them fails. A node with
+// only the old key stays outside.
+func TestSetKeys(t *testing.T) {
+	key := func(ks ...string) (of [][]byte) {
+		for _, k := range ks {
+			of = append(of, []byte(k))
+		}
+		return of
+	}
+	with := func(c *Config) { c.Keys = key("old") }
+	a := member(t, 1, with)
+	b, c := member(t, 2, with, a), member(t, 3, with, a)
+	cs := []*Cluster{a, b, c}
+	together(t, cs...)
+	for i, m := range cs {
+		put(t, m, 1, resource.Attrs{"at": fmt.Sprint(i)})
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	var busy sync.WaitGroup
+	var asked [3]atomic.Int64 // questions of each member
+	for i, m := range cs {
+		busy.Go(func() {
+			for n := 0; ctx.Err() == nil; n++ {
+				at := fmt.Sprint((i + 1 + n%2) % 3)
+				if _, err := m.Find(t.Context(), pattern(resource.Match{"at": at})); err != nil {
+					t.Errorf("node %d: %s: %v", i+1, at, err)
+				}
+				asked[i].Add(1)
+			}
+		})
+	}
+	for _, step := range [][][]byte{key("old", "new"), key("new", "old"), key("new")} {
+		for _, m := range cs {
+			if err := m.SetKeys(step...); err != nil {
+				t.Fatal(err)
+			}
+			for i := range asked { // the second question from now on has begun after the change
+				n := asked[i].Load()
+				eventually.True(t, "questions are asked in between", func() bool { return asked[i].Load() > n+1 })
+			}
+		}
+	}
+	stop()
+	busy.Wait()
+	stranger := member(t, 9, with, a, b, c)
+	fresh := member(t, 4, func(c *Config) { c.Keys = key("new") }, a)
+	together(t, a, b, c, fresh)
+	if n := len(stranger.Members()); n != 1 {
+		t.Errorf("the stranger sees %d members", n)
+	}
+	if err := second(stranger.Find(t.Context(), pattern(resource.Match{"at": "0"}))); !errors.Is(err, directory.ErrPartial) {
+		t.Errorf("the stranger: %v", err)
+	}
+	if _, err := fresh.Find(t.Context(), pattern(resource.Match{"at": "0"})); err != nil {
+		t.Error(err)
+	}
+	if err := a.SetKeys(); err == nil {
+		t.Error("took the key away")
+	}
+	if err := member(t, 5, nil).SetKeys([]byte("key")); err == nil {
+		t.Error("gave a key to a cluster without")
+	}
+}

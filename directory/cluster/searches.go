@@ -1,0 +1,312 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster
+
+import (
+	"context"
+	"net"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/rocl-go/rocl/directory"
+	"github.com/rocl-go/rocl/directory/mux"
+	"github.com/rocl-go/rocl/directory/search"
+	"github.com/rocl-go/rocl/resource"
+)
+
+// searches drives a search.Node: it hands it packets, questions and the time, and sends the
+// datagrams that it wants sent.
+type searches struct {
+	*core
+	members   *memberTable
+	summaries *summaries
+	exchanges *exchanges
+	answers   *answers
+
+	// mu guards the following fields, setting the timer, the tallies of waiters and
+	// answers.packet. It is taken before summaries.mu and the mutex of positions.
+	mu     sync.Mutex
+	node   *search.Node
+	timer  *time.Timer
+	due    time.Time // when timer fires; zero: not set
+	out    []mux.Out // datagrams that node wants sent; they are sent without mu
+	spare  []mux.Out // an empty slice to be used as out again, with the buffers of its payloads
+	casts  [][]byte
+	silent []resource.NodeID // members that did not answer, for which mend is called without mu
+}
+
+func newSearches(c *core, members *memberTable, s *summaries, x *exchanges, a *answers) *searches {
+	d := &searches{core: c, members: members, summaries: s, exchanges: x, answers: a}
+	d.timer = time.AfterFunc(time.Hour, d.tick)
+	cfg := search.Config{
+		Self: c.cfg.Node, Strategy: c.cfg.Strategy, Fan: c.cfg.Fan, Hop: c.cfg.Hop,
+		Members: members.list, Local: a.packet, May: d.candidatesLocked, Send: d.queueLocked,
+		Silent: func(m resource.NodeID) { d.silent = append(d.silent, m) },
+	}
+	if c.cfg.Group != "" {
+		cfg.MaxCast, cfg.Cast = mux.MaxPayload, d.castLocked
+	}
+	d.node = search.NewNode(cfg)
+	return d
+}
+
+// candidatesLocked returns members whose summary has all attributes that the question of a search
+// names.
+func (d *searches) candidatesLocked(search uint64, q []byte) []resource.NodeID {
+	if q[0] != kindFind {
+		return nil
+	}
+	pattern, err := resource.View(patternIn(q))
+	if err != nil {
+		return nil
+	}
+	who := d.summaries.candidates(&pattern)
+	if t := d.tallyLocked(search); t != nil {
+		t.may = who
+	}
+	return who
+}
+
+// queueLocked queues a packet to a member.
+func (d *searches) queueLocked(to resource.NodeID, p *search.Packet) {
+	d.countPacketLocked(to, p)
+	if p.Covered > 0 {
+		p.Known = d.members.roll.Load().knownTo(to)
+	}
+	var buf []byte
+	if n := len(d.out); n < cap(d.out) {
+		buf = d.out[:n+1][n].Payload[:0]
+	}
+	d.out = append(d.out, mux.Out{To: to, Payload: p.AppendTo(slices.Grow(buf, p.Size()), d.cfg.Node, to)})
+}
+
+// castLocked queues a packet to all members.
+func (d *searches) castLocked(p *search.Packet) {
+	d.countCastLocked(p)
+	d.casts = append(d.casts, p.Append(nil))
+}
+
+// receive handles a packet of another member. at is where the sender awaits an answer; nil means at
+// its port.
+func (d *searches) receive(from resource.NodeID, at *net.UDPAddr, p *search.Packet) {
+	out := d.advance(nil, func() bool { return !d.node.Timeless(p) }, func(now time.Time) {
+		d.countAnswerLocked(from, p)
+		d.node.Receive(now, from, p)
+	})
+	for i := range out {
+		if out[i].To == from {
+			out[i].At = at
+		}
+	}
+	d.send(out)
+}
+
+// tick lets the node handle what was not answered in time. The timer calls it in a goroutine of its
+// own.
+func (d *searches) tick() {
+	d.step(func(now time.Time) {
+		d.due = time.Time{}
+		d.node.Tick(now)
+	})
+}
+
+// step calls f with mu held, and sends the datagrams that the node wants sent.
+func (d *searches) step(f func(now time.Time)) { d.send(d.advance(nil, always, f)) }
+
+func always() bool { return true }
+
+// send sends the datagrams that advance returned, and keeps the slice to be used again.
+func (d *searches) send(out []mux.Out) {
+	if len(out) == 0 {
+		return
+	}
+	d.mux.Send(out...)
+	out = emptied(out)
+	d.mu.Lock()
+	if cap(d.spare) < cap(out) {
+		d.spare = out
+	}
+	d.mu.Unlock()
+}
+
+// emptied returns out without its datagrams, but with the buffers of their payloads, except those
+// larger than is often needed.
+func emptied(out []mux.Out) []mux.Out {
+	if cap(out) > 64 {
+		return nil
+	}
+	for i := range out {
+		buf := out[i].Payload[:0]
+		if cap(buf) > mux.MaxPayload {
+			buf = nil
+		}
+		out[i] = mux.Out{Payload: buf}
+	}
+	return out[:0]
+}
+
+// advance calls f with mu held, and returns the datagrams that the node wants sent: see send. f
+// gets the time only if timely, called with mu held, reports true, and a zero time otherwise. The
+// result uses out's array if out is not nil.
+func (d *searches) advance(out []mux.Out, timely func() bool, f func(now time.Time)) []mux.Out {
+	d.mu.Lock()
+	var now time.Time
+	if timely() {
+		now = time.Now()
+	}
+	if d.out = out; out == nil {
+		d.out, d.spare = d.spare, nil
+	}
+	f(now)
+	out, casts, silent := d.out, d.casts, d.silent
+	d.out, d.casts, d.silent = nil, nil, nil
+	d.armLocked()
+	d.mu.Unlock()
+	d.count.sent.Add(uint64(len(out) + len(casts)))
+	for _, b := range casts {
+		d.mux.Cast(b)
+	}
+	if len(silent) > 0 {
+		d.exchanges.mend(silent...)
+	}
+	return out
+}
+
+// armLocked sets the timer to the time at which the node wants to be called.
+func (d *searches) armLocked() {
+	if at := d.node.Next(); !at.IsZero() && (d.due.IsZero() || at.Before(d.due)) && d.life.Err() == nil {
+		// A timer that fires too early does no harm. To move it each time would cost more than a
+		// question.
+		d.due = at
+		d.timer.Reset(max(time.Until(at), 0))
+	}
+}
+
+// close stops the timer. armLocked does not set it after the end of d.life.
+func (d *searches) close() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.timer.Stop()
+}
+
+// A beginning begins a search on a node, and returns its number.
+type beginning func(n *search.Node, now time.Time, by search.Asker) uint64
+
+// among returns the beginning of a search for the answer to q of some members.
+func among(who []resource.NodeID, q []byte, t *search.Trace) beginning {
+	return func(n *search.Node, now time.Time, by search.Asker) uint64 {
+		return n.SearchAmong(now, who, q, t, by)
+	}
+}
+
+// amongAll returns the beginning of a search for the answer to q of all members.
+func amongAll(q []byte) beginning {
+	return func(n *search.Node, now time.Time, by search.Asker) uint64 { return n.Search(now, q, by) }
+}
+
+// run begins a search and waits for its end. When run returns, the search has ended or is
+// forgotten.
+func (d *searches) run(ctx context.Context, begin beginning) (search.Result, error) {
+	w := waiters.Get().(*waiter)
+	defer w.release()
+	return d.runWith(ctx, w, true, begin)
+}
+
+// runWith is run with a waiter that the caller has to itself. If timely is not set, begin is called
+// with a zero time.
+func (d *searches) runWith(ctx context.Context, w *waiter, timely bool, begin beginning) (search.Result, error) {
+	if d.life.Err() != nil {
+		return search.Result{}, directory.ErrClosed
+	}
+	if ctx.Err() != nil { // otherwise the answer might come before the first look at ctx
+		return search.Result{}, context.Cause(ctx)
+	}
+	w.state.Store(waiterPolls)
+	w.out = d.advance(w.out[:0], func() bool { return timely }, func(now time.Time) { w.id = begin(d.node, now, w) })
+	if w.tally.begun == 0 {
+		w.tally.begun = time.Since(d.born)
+	}
+	if d.cfg.Poll > 0 && len(w.out) > 0 {
+		d.mux.Ask(d.cfg.Poll, func() bool { return w.ended() || ctx.Err() != nil }, func() { d.startClock(w) }, w.out...)
+	} else {
+		if len(w.out) > 0 {
+			d.mux.Send(w.out...)
+		}
+		d.startClock(w)
+	}
+	var err error
+	if !w.state.CompareAndSwap(waiterPolls, waiterSleeps) {
+		return w.result, nil
+	}
+	select {
+	case <-w.woken:
+		return w.result, nil
+	case <-ctx.Done():
+		err = context.Cause(ctx)
+	case <-d.life.Done():
+		err = directory.ErrClosed
+	}
+	d.step(func(time.Time) { d.node.Cancel(w.id) })
+	select { // the search does not call w.Ended any more
+	case <-w.woken:
+	default:
+	}
+	return search.Result{}, err
+}
+
+// startClock starts the clock of the search, so that it goes on if no answer comes. Mostly the
+// answer comes before.
+func (d *searches) startClock(w *waiter) {
+	now := time.Now()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.node.Begun(now, w.id)
+	d.armLocked()
+}
+
+// A waiter waits for the end of one search after another. While the waiting goroutine polls, Ended
+// does not wake it: a wakeup would cost more than the rest of an answer. A waiter keeps the buffers
+// that a search needs, so that a search makes no garbage.
+type waiter struct {
+	state    atomic.Uint32 // waiterPolls, waiterSleeps or waiterEnded
+	result   search.Result // read after the end
+	woken    chan struct{}
+	id       uint64 // of the search
+	question []byte
+	out      []mux.Out // with the buffers of its payloads
+	tally    tally
+	counts   bool // the search is counted in tally
+}
+
+// States of a waiter: the goroutine looks for the end of the search, it sleeps until woken, or the
+// search has ended.
+const (
+	waiterPolls = iota
+	waiterSleeps
+	waiterEnded
+)
+
+var waiters = sync.Pool{New: func() any { return &waiter{woken: make(chan struct{}, 1)} }}
+
+// ended reports whether the search has ended.
+func (w *waiter) ended() bool { return w.state.Load() == waiterEnded }
+
+// Ended implements search.Asker.
+func (w *waiter) Ended(r search.Result) {
+	w.result = r
+	if w.state.Swap(waiterEnded) == waiterSleeps {
+		w.woken <- struct{}{}
+	}
+}
+
+// release gives the waiter back to the pool, without the result.
+func (w *waiter) release() {
+	w.result, w.tally, w.counts = search.Result{}, tally{}, false
+	if cap(w.question) > mostPacked {
+		w.question = nil
+	}
+	w.out = emptied(w.out)
+	waiters.Put(w)
+}
