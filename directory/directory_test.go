@@ -16,6 +16,7 @@ import (
 
 	"github.com/rocl-go/rocl/directory/internal/wire"
 	"github.com/rocl-go/rocl/directory/strategy"
+	"github.com/rocl-go/rocl/internal/eventually"
 	"github.com/rocl-go/rocl/resource"
 	"go.uber.org/goleak"
 )
@@ -114,12 +115,10 @@ func TestAskAndAnswer(t *testing.T) {
 		t.Errorf("%d answers, then %v", n, err)
 	}
 	c.Close()
-	for { // until the server has seen the life connection end
-		if _, err := d.Lookup(ctx, id); errors.Is(err, ErrNotFound) {
-			break
-		}
-		time.Sleep(time.Millisecond)
-	}
+	eventually.True(t, "the server has seen the life connection end", func() bool {
+		_, err := d.Lookup(ctx, id)
+		return errors.Is(err, ErrNotFound)
+	})
 }
 
 // Of several processes that serve at once one wins, and its files have the modes that keep other

@@ -3,15 +3,10 @@
 package directory
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"net"
-	"os"
-	"sync"
 	"time"
 
-	"github.com/rocl-go/rocl/directory/database"
 	"github.com/rocl-go/rocl/directory/internal/wire"
 	"github.com/rocl-go/rocl/resource"
 )
@@ -51,139 +46,6 @@ func (l lively) Write(b []byte) (n int, err error) {
 		}
 	}
 	return n, err
-}
-
-// ServePeer serves another member of the cluster until the connection ends, and closes nc. A member
-// may watch what this node itself holds, and nothing else.
-func (s *Server) ServePeer(nc net.Conn) { s.serveConn(lively{nc}, s.servePeer) }
-
-// servePeer carries out what a member sends, until the connection ends.
-func (s *Server) servePeer(c *wire.Conn) error {
-	kind, err := c.ReadGreeting()
-	if err != nil {
-		return err
-	}
-	if kind != wire.KindPeer {
-		return fmt.Errorf("%w: a member begins with kind %d", ErrProtocol, kind)
-	}
-	p := peerServer{s: s, out: *wire.NewConn(c.Conn), watches: map[uint64]peerWatch{}}
-	ctx, cancel := context.WithCancel(s.life)
-	defer p.busy.Wait()
-	defer c.Close() // ends writes under way
-	defer cancel()
-	p.busy.Go(func() { p.beat(ctx) })
-	for {
-		m, err := c.ReadMessage()
-		if err == nil {
-			err = p.handle(ctx, &m)
-		}
-		if errors.Is(err, os.ErrDeadlineExceeded) {
-			return fmt.Errorf("directory: a member says nothing any more: %w", err)
-		}
-		if err != nil {
-			return err
-		}
-	}
-}
-
-// peerServer serves one member. The goroutine of the connection uses watches and bytes.
-type peerServer struct {
-	s       *Server
-	busy    sync.WaitGroup
-	mu      sync.Mutex // guards out
-	out     wire.Conn
-	watches map[uint64]peerWatch
-	bytes   int // of the patterns of all watches
-}
-
-// peerWatch is one watch of a member.
-type peerWatch struct {
-	end   context.CancelFunc // ends the watch
-	bytes int                // of its pattern
-}
-
-// handle carries out one message of the member.
-func (p *peerServer) handle(ctx context.Context, m *wire.Message) error {
-	switch m.Type {
-	case wire.MsgBeat:
-		return nil
-	case wire.MsgStop:
-		if w, ok := p.watches[m.ID]; ok {
-			w.end()
-			p.bytes -= w.bytes
-			delete(p.watches, m.ID)
-		}
-		return nil
-	case wire.MsgWatch:
-		if _, ok := p.watches[m.ID]; ok {
-			return fmt.Errorf("%w: watch %d is there already", ErrProtocol, m.ID)
-		}
-		b := m.Parser()
-		l, err := b.List()
-		if err != nil {
-			return err
-		}
-		size := len(l.Wire())
-		if len(p.watches) >= mostWatches || p.bytes+size > mostPatterns {
-			return p.send(func(out *wire.Conn) error {
-				return out.SendError(m.ID, fmt.Errorf("directory: a member may have %d watches here, with patterns of %d bytes together", mostWatches, mostPatterns))
-			})
-		}
-		l = l.Clone()
-		w := p.s.watch(&l)
-		ctx, cancel := context.WithCancel(ctx)
-		p.watches[m.ID] = peerWatch{cancel, size}
-		p.bytes += size
-		id := m.ID
-		p.busy.Go(func() {
-			defer w.Close()
-			for {
-				ev, err := w.Next(ctx)
-				if err == nil {
-					err = p.send(func(out *wire.Conn) error {
-						out.Event(id, &ev, &l)
-						return out.Send()
-					})
-				}
-				if err != nil {
-					return
-				}
-			}
-		})
-		return nil
-	}
-	return fmt.Errorf("%w: message type %d", ErrProtocol, m.Type)
-}
-
-// beat sends a beat each BeatTime until ctx ends or the connection cannot be written.
-func (p *peerServer) beat(ctx context.Context) {
-	t := time.NewTicker(BeatTime)
-	defer t.Stop()
-	for {
-		err := p.send(func(out *wire.Conn) error {
-			out.Begin(wire.MsgBeat, 0)
-			return out.Send()
-		})
-		select {
-		case <-t.C:
-		case <-ctx.Done():
-			return
-		}
-		if err != nil {
-			return
-		}
-	}
-}
-
-// send calls write with out locked. If writing fails, send closes the connection.
-func (p *peerServer) send(write func(*wire.Conn) error) error {
-	p.mu.Lock()
-	err := write(&p.out)
-	p.mu.Unlock()
-	if err != nil {
-		p.out.Close()
-	}
-	return err
 }
 
 // A Peer is a connection to another member's server, which carries any number of watches. One
@@ -240,43 +102,3 @@ func (p *Peer) Next() (id uint64, ev Event, refused, err error) {
 
 // Close ends the connection, and with it calls under way.
 func (p *Peer) Close() error { return p.in.Close() }
-
-// attached is a watch of a context, with the part of it on other nodes.
-type attached struct {
-	w       *database.Watch
-	pattern *resource.List
-	end     func() // ends the part on other nodes; nil if there is none
-}
-
-// attach extends a watch to the resources of other nodes, through the Remote that is attached now
-// or later. end must be called when the watch ends.
-func (s *Server) attach(w *database.Watch, pattern *resource.List) (end func()) {
-	a := &attached{w: w, pattern: pattern}
-	s.wmu.Lock()
-	defer s.wmu.Unlock()
-	s.watches[a] = struct{}{}
-	if remote := s.rest(); remote != nil {
-		a.end = remote.Watch(pattern, w)
-	}
-	return func() {
-		s.wmu.Lock()
-		defer s.wmu.Unlock()
-		delete(s.watches, a)
-		if a.end != nil {
-			a.end()
-		}
-	}
-}
-
-// reattach moves the watches to r, which takes the place of the former Remote.
-func (s *Server) reattach(r Remote) {
-	s.wmu.Lock()
-	defer s.wmu.Unlock()
-	for a := range s.watches {
-		before := a.end
-		a.end = r.Watch(a.pattern, a.w) // r holds Synced of a.w before the former Remote releases it
-		if before != nil {
-			before()
-		}
-	}
-}

@@ -4,11 +4,9 @@ package directory
 
 import (
 	"context"
-	"crypto/hmac"
 	"errors"
 	"fmt"
 	"io"
-	"iter"
 	"log/slog"
 	"net"
 	"sync"
@@ -18,7 +16,6 @@ import (
 	"github.com/rocl-go/rocl/directory/database"
 	"github.com/rocl-go/rocl/directory/internal/node"
 	"github.com/rocl-go/rocl/directory/internal/wire"
-	"github.com/rocl-go/rocl/directory/strategy"
 	"github.com/rocl-go/rocl/internal/ratelog"
 	"github.com/rocl-go/rocl/resource"
 )
@@ -40,72 +37,6 @@ func WithLogger(l *slog.Logger) Option { return func(s *Server) { s.log = l } }
 // server, and it gives way to no other.
 func AsDaemon() Option { return func(s *Server) { s.daemon = true } }
 
-// WithMembership lets a server made by Listen be a member of a cluster.
-//
-// Listen calls begin when the server knows its node, before it serves any context. late says that
-// the server takes over from another one, for contexts that exist already. Then begin should return
-// an error only for what makes serving the node impossible.
-//
-// end is called when the server has ended. handOver says that another process of the node goes on
-// as the same member.
-func WithMembership(begin func(s *Server, late bool) (end func(handOver bool), err error)) Option {
-	return func(s *Server) { s.begin = begin }
-}
-
-// Opening returns the context that limits Listen. A membership that begins after the end of that
-// context fails.
-func (s *Server) Opening() context.Context {
-	if s.opening == nil {
-		return context.Background()
-	}
-	return s.opening
-}
-
-// within ends Listen when ctx ends.
-func within(ctx context.Context) Option { return func(s *Server) { s.opening = ctx } }
-
-// takingOver says that the server follows another one, for contexts that exist already.
-func takingOver(late bool) Option { return func(s *Server) { s.late = late } }
-
-// A Remote asks the other members of a cluster for what the node does not hold. Errors match
-// ErrNotFound where it is certain that nothing matches, else ErrPartial.
-type Remote interface {
-	// Find returns one resource of another member that matches.
-	Find(ctx context.Context, pattern *resource.List) (resource.Record, error)
-	// Lookup returns the resource of another member that has an identifier. pattern has the wanted
-	// attributes.
-	Lookup(ctx context.Context, id resource.GID, pattern *resource.List) (resource.Record, error)
-	// All yields what matches and reports in cov which nodes were asked.
-	All(ctx context.Context, pattern *resource.List, cov *Coverage) iter.Seq2[resource.Record, error]
-	// Trace searches as Find does, or by another search strategy, and returns how the search went.
-	Trace(ctx context.Context, way strategy.Strategy, pattern *resource.List) (Trace, error)
-	// Watch reports to w the matching resources of the other members, and what happens to them,
-	// until end is called. It holds back Synced of w until it has reported what exists now. After
-	// end has returned, it reports nothing more.
-	Watch(pattern *resource.List, w *database.Watch) (end func())
-	// Addr returns the address of this node in the cluster, HOST:PORT.
-	Addr() string
-}
-
-// Attach lets the server ask r for what it does not hold. A Remote that was attached before must
-// have been closed.
-func (s *Server) Attach(r Remote) {
-	s.remote.Store(&r)
-	s.mu.Lock()
-	s.db.ImageAlone(false)
-	s.mu.Unlock()
-	s.enrol(r.Addr())
-	s.reattach(r)
-}
-
-// rest returns the Remote that is attached, nil if there is none.
-func (s *Server) rest() Remote {
-	if r := s.remote.Load(); r != nil {
-		return *r
-	}
-	return nil
-}
-
 // A Server answers for one node. Listen makes a server at a Unix socket.
 type Server struct {
 	id     *Identity
@@ -113,7 +44,7 @@ type Server struct {
 	log    *slog.Logger
 	daemon bool
 	begun  atomic.Pointer[time.Time] // when contexts could first connect; nil before
-	offers offers                    // what contexts are offering again; see settle.go
+	offers offers                    // what contexts are offering again; see server_offers.go
 	remote atomic.Pointer[Remote]    // see Attach; nil until then
 
 	late     bool            // see takingOver
@@ -141,15 +72,6 @@ type Server struct {
 	watches map[*attached]struct{}
 
 	images images
-}
-
-// life is the life connection of a context.
-type life struct {
-	superseded bool // the context has joined again over another connection
-	member     bool // the context would become the cluster's member in place of this server
-
-	mu  sync.Mutex // guards out: terms that change, and before that the answer to join
-	out wire.Conn
 }
 
 // NewServer makes a server without a socket. ServeConn gives it a connection to serve.
@@ -236,145 +158,6 @@ func (s *Server) serveContext(c *wire.Conn) error {
 		return s.serveImage(c)
 	}
 	return fmt.Errorf("%w: kind %d", ErrProtocol, kind)
-}
-
-// serveLife serves a life connection until it ends. Then the context's resources are deleted,
-// unless the context has joined again over another connection or the server is closed.
-func (s *Server) serveLife(c *wire.Conn) error {
-	var offering *offer
-	if s.Follows() {
-		if offering = s.offers.arrives(); offering != nil {
-			defer s.offers.ended(offering)
-		}
-	}
-	m, err := c.ReadMessage()
-	if err != nil {
-		return err
-	}
-	self, again, list, err := s.join(&m)
-	if err != nil {
-		_ = c.SendError(m.ID, err)
-		return err
-	}
-	_, member := list.Get(wire.JoinMember)
-	if offering != nil && !s.offers.joins(offering, again, announces(&list)) {
-		offering = nil
-	}
-	me := &life{member: member, out: *wire.NewConn(c.Conn)}
-	me.mu.Lock()
-	s.mu.Lock()
-	if old := s.lives[self]; old != nil {
-		old.superseded = true
-	}
-	s.lives[self] = me
-	s.mu.Unlock()
-	s.count.joined.Add(1)
-	defer func() {
-		s.mu.Lock()
-		if s.lives[self] == me {
-			delete(s.lives, self)
-		}
-		over := me.superseded || s.closed
-		s.mu.Unlock()
-		if !over {
-			n := s.db.DeleteOwner(self)
-			s.count.ended.Add(1)
-			s.count.lapsed.Add(uint64(n))
-			s.log.Debug("directory: context ended", "context", self, "resources", n)
-		}
-	}()
-	c.Begin(wire.MsgJoined, m.ID)
-	c.GID(self)
-	token, terms := s.id.Token(self), s.terms()
-	told := terms.list()
-	c.Append(token[:])
-	c.Append(told.Wire())
-	err = c.Send()
-	me.mu.Unlock()
-	if err != nil {
-		return err
-	}
-	for {
-		m, err := c.ReadMessage()
-		if err != nil {
-			return err
-		}
-		if m.Type == wire.MsgLeave {
-			return nil
-		}
-		rev, err := s.change(self, &m)
-		s.count.change(m.Type, err)
-		if offering != nil && m.Type == wire.MsgRegister && !s.offers.came(offering) {
-			offering = nil
-		}
-		if errors.Is(err, ErrProtocol) {
-			_ = c.SendError(m.ID, err)
-			return err
-		}
-		if err != nil {
-			err = c.SendError(m.ID, err)
-		} else {
-			c.Begin(wire.MsgDone, m.ID)
-			c.U64(rev)
-			err = c.Send()
-		}
-		if err != nil {
-			return err
-		}
-	}
-}
-
-// join returns the context that joins with m. again reports whether the context had its identifier
-// before. l is the list of the join, a view of m.
-func (s *Server) join(m *wire.Message) (g resource.GID, again bool, l resource.List, err error) {
-	p := m.Parser()
-	g, token := p.GID(), p.Take(32)
-	l, err = p.List()
-	if err != nil || m.Type != wire.MsgJoin {
-		return g, false, l, fmt.Errorf("%w: not a join", ErrProtocol)
-	}
-	if g.IsZero() {
-		g, err = s.id.Next()
-		return g, false, l, err
-	}
-	if want := s.id.Token(g); !hmac.Equal(want[:], token) || g != g.Context() {
-		return g, false, l, fmt.Errorf("%w: %v", ErrDenied, g)
-	}
-	return g, true, l, nil
-}
-
-// change carries out a change that a context asks for in one of its own resources.
-func (s *Server) change(self resource.GID, m *wire.Message) (rev uint64, err error) {
-	p := m.Parser()
-	id := p.GID()
-	if id.Context() != self && !p.IsShort() {
-		return 0, fmt.Errorf("%w: %v is not of context %v", ErrNotOwner, id, self)
-	}
-	switch m.Type {
-	case wire.MsgRegister:
-		rev = p.U64()
-		l, err := p.List()
-		if err != nil {
-			return 0, err
-		}
-		if rev == 0 {
-			return s.db.Put(id, self, &l)
-		}
-		return rev, s.db.Offer(id, self, rev, &l)
-	case wire.MsgUpdate:
-		expect := p.U64()
-		l, err := p.List()
-		if err != nil {
-			return 0, err
-		}
-		return s.db.Update(id, expect, &l)
-	case wire.MsgDelete:
-		if err := p.End(); err != nil {
-			return 0, err
-		}
-		return 0, s.db.Delete(id)
-	}
-	return 0, fmt.Errorf("%w: message type %d", ErrProtocol, m.Type)
 }
 
 // Close stops serving. When it returns, connections are closed, sockets are removed and the node's

@@ -6,9 +6,9 @@ import (
 	"context"
 	"errors"
 	"testing"
-	"time"
 
 	"github.com/rocl-go/rocl/directory/database"
+	"github.com/rocl-go/rocl/internal/eventually"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -89,11 +89,7 @@ func TestStats(t *testing.T) {
 		}
 	}
 	c.Close()
-	for end := time.Now().Add(20 * time.Second); s.Stats().Ended != 1; time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("a context has ended: %+v", s.Stats())
-		}
-	}
+	eventually.True(t, "a context has ended", func() bool { return s.Stats().Ended == 1 })
 	if got := s.Stats(); got.Lapsed != 2 || got.Deleted != 1 || got.Contexts != 1 {
 		t.Errorf("after a context has ended: %+v", got)
 	}

@@ -3,13 +3,8 @@
 package directory
 
 import (
-	"context"
-	"encoding/json"
-	"fmt"
-	"slices"
 	"time"
 
-	"github.com/rocl-go/rocl/directory/internal/wire"
 	"github.com/rocl-go/rocl/directory/strategy"
 	"github.com/rocl-go/rocl/resource"
 )
@@ -54,77 +49,4 @@ type TraceStep struct {
 	Found   resource.GID `json:"found,omitzero"`
 	Covered int          `json:"covered,omitempty"` // for none: nodes that have nothing that matches
 	Failed  int          `json:"failed,omitempty"`  // for none: nodes that could not be asked
-}
-
-// trace answers a question for a trace. Unlike find it also asks the other members when this node
-// has what matches, because a trace is to show them.
-func (s *Server) trace(ctx context.Context, c *wire.Conn, m *wire.Message) error {
-	p := m.Parser()
-	code := int(p.Take(1)[0])
-	l, err := p.List()
-	if err != nil {
-		return err
-	}
-	if code >= len(traceCodes) {
-		return fmt.Errorf("%w: code %d of a search strategy", ErrProtocol, code)
-	}
-	by := traceCodes[code]
-	begun := time.Now()
-	here := TraceStep{Node: s.id.Node, How: "local", Members: 1, Outcome: "none", Covered: 1}
-	r, ok, err := s.patiently(ctx, func() (resource.Record, bool) { return s.db.Find(&l) })
-	if err != nil {
-		return err // cut short by the end of this server: the client asks the next one
-	}
-	if ok {
-		here.Outcome, here.Found, here.Covered = "found", r.ID, 0
-	}
-	here.Took = time.Since(begun)
-	var t Trace
-	if remote := s.rest(); remote != nil {
-		if t, err = remote.Trace(ctx, by, &l); err != nil {
-			return c.SendError(m.ID, err)
-		}
-		for i := range t.Steps {
-			t.Steps[i].Asked += here.Took
-		}
-	}
-	t.Node, t.Strategy, t.Took = s.id.Node, by.String(), time.Since(begun)
-	t.Covered++
-	if ok {
-		t.Found = r.ID
-	}
-	t.Steps = append([]TraceStep{here}, t.Steps...)
-	b, err := json.Marshal(t)
-	if err != nil {
-		return c.SendError(m.ID, fmt.Errorf("directory: telling of a search: %w", err))
-	}
-	if len(b) > wire.MaxBody {
-		return c.SendError(m.ID, fmt.Errorf("directory: telling of a search: %d bytes are too many", len(b)))
-	}
-	c.Begin(wire.MsgTraced, m.ID)
-	c.Append(b)
-	return c.Send()
-}
-
-// Trace searches for a resource that matches, by a search strategy, and returns how the search
-// went. It is no error if nothing matches.
-func (c *Client) Trace(ctx context.Context, by strategy.Strategy, pattern *resource.List) (Trace, error) {
-	var t Trace
-	code := slices.Index(traceCodes[:], by)
-	if code < 0 {
-		return t, fmt.Errorf("directory: trace: unknown search strategy %d", uint8(by))
-	}
-	err := c.over(ctx, func(a *askConn) error {
-		b, err := a.exchange(ctx, wire.MsgTrace, wire.MsgTraced, func(b *wire.Builder) {
-			b.Append([]byte{byte(code)})
-			b.Append(pattern.Wire())
-		})
-		if err == nil {
-			if err = json.Unmarshal(b, &t); err != nil {
-				err = fmt.Errorf("%w: %w", ErrProtocol, err)
-			}
-		}
-		return err
-	})
-	return t, err
 }

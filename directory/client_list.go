@@ -16,47 +16,8 @@ import (
 	"github.com/rocl-go/rocl/resource"
 )
 
-const (
-	// level is what the server understands beyond the first version. Level 1 has list, more and
-	// batch, and patterns with conditions.
-	level = 1
-
-	// A batch ends with the answer that makes it so many bytes. The first batch is short, because
-	// the caller may need only a few answers.
-	firstBatch = 4 << 10
-	batchBytes = 48 << 10
-
-	directBatch = 64 // records taken at a time from a database in this process
-)
-
-// batch writes the next answers to c.out without sending them, and returns how many there are. far
-// is an error that says that there is no certain answer.
-func (k *cursor) batch(ctx context.Context, s *Server, c *wire.Conn, id uint64, pattern *resource.List) (n int, far error) {
-	most := batchBytes
-	if !k.begun {
-		k.begun, most = true, firstBatch
-	}
-	c.Begin(wire.MsgBatch, id)
-	put := func(r *resource.Record) (full bool) {
-		c.BatchRecord(r, pattern)
-		n++
-		return c.Len() >= most
-	}
-	if k.there == nil {
-		k.here.Take(func(r resource.Record) bool { return !put(&r) })
-	}
-	if n == 0 { // answers of other members come one by one: the first does not wait for the last
-		r, ok, far := k.next(ctx, s, pattern)
-		if s.life.Err() != nil {
-			far = ErrClosed
-		}
-		if far != nil || !ok {
-			return 0, far
-		}
-		put(&r)
-	}
-	return n, nil
-}
+// directBatch is how many records are taken at a time from a database in this process.
+const directBatch = 64
 
 // listing is one FindAll.
 type listing struct {

@@ -8,25 +8,13 @@ import (
 	"fmt"
 	"os"
 	"runtime"
-	"slices"
 	"strconv"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/rocl-go/rocl/directory/database"
 	"github.com/rocl-go/rocl/resource"
 )
-
-// labels returns a as Labels.
-func labels(t testing.TB, a resource.Attributes) Labels {
-	t.Helper()
-	l, err := NewLabels(a)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return l
-}
 
 // nodes returns all that matches.
 func nodes(t testing.TB, c *Client, pattern *resource.List) (all []resource.Record) {
@@ -191,74 +179,4 @@ func TestNodesShareDatabase(t *testing.T) {
 	if a := nodes(t, c, list(t, resource.Match{AttrKind: "node", "new": "yes"})); len(a) != 1 || a[0].ID != NodeResource(first.Node) {
 		t.Errorf("%+v", a)
 	}
-}
-
-// many returns n labels.
-func many(n int, value string) *resource.List {
-	l := new(resource.List)
-	for i := range n {
-		_ = l.AddString("label"+strconv.Itoa(i), value)
-	}
-	return l
-}
-
-// Labels have limits, are copied, and survive the file of the identity.
-func TestLabels(t *testing.T) {
-	for _, c := range []struct {
-		a    resource.Attributes
-		want error // nil: the labels are valid
-	}{
-		{nil, nil},
-		{resource.Attrs{}, nil},
-		{resource.Attrs{"zone": "a", "": "x"}, resource.ErrEmptyName},
-		{resource.Attrs{"\xff": "x"}, resource.ErrBadName},
-		{resource.Attrs{"rocl.kind": "context"}, resource.ErrReservedName},
-		{resource.Attrs{"rocl.": "x"}, resource.ErrReservedName},
-		{resource.Attrs{"rocl": "fine"}, nil},
-		{resource.Attrs{strings.Repeat("n", resource.MaxName+1): "x"}, resource.ErrTooLarge},
-		{list(t, nil, "blank"), ErrIncomplete},
-		{many(MaxLabels, "x"), nil},
-		{many(600, "x"), ErrLabels},
-		{many(1, strings.Repeat("x", MaxLabelBytes)), ErrLabels},
-		{many(200, strings.Repeat("x", 1000)), ErrLabels},
-	} {
-		l, err := NewLabels(c.a)
-		if !errors.Is(err, c.want) {
-			t.Errorf("%.40v: %v, want %v", c.a, err, c.want)
-		}
-		if err != nil {
-			if l.list.Len() != 0 {
-				t.Errorf("%.40v: refused, and there are some", c.a)
-			}
-			continue
-		}
-		if got := parseLabels(l.wire()); !got.list.Equal(&l.list) {
-			t.Errorf("%.40v: kept as %v", c.a, &got.list)
-		}
-	}
-	twice := new(resource.List)
-	_ = twice.AddString("gpu", "a")
-	_ = twice.AddString("gpu", "b")
-	l := labels(t, twice)
-	_ = twice.AddString("gpu", "c") // changes the caller's list alone
-	if got := slices.Collect(l.list.Values("gpu")); len(got) != 2 {
-		t.Errorf("%q", got)
-	}
-	// Bytes that no server has written count as no labels.
-	for _, b := range []string{"", "x", "\x00", string(append(labels(t, resource.Attrs{"a": "b"}).wire(), 0))} {
-		if got := parseLabels([]byte(b)); got.list.Len() != 0 {
-			t.Errorf("%q: %v", b, &got.list)
-		}
-	}
-}
-
-// FuzzParseLabels parses arbitrary bytes: the result is always valid.
-func FuzzParseLabels(f *testing.F) {
-	f.Add(labels(f, resource.Attrs{"zone": "a"}).wire())
-	f.Fuzz(func(t *testing.T, b []byte) {
-		l := parseLabels(b)
-		if _, err := NewLabels(l); err != nil {
-			t.Errorf("labels that are refused: %v", err)
-		}
-	})
 }

@@ -5,13 +5,34 @@ package directory
 import (
 	"context"
 	"fmt"
-	"iter"
-	"time"
-
-	"github.com/rocl-go/rocl/directory/database"
-	"github.com/rocl-go/rocl/directory/strategy"
-	"github.com/rocl-go/rocl/resource"
 )
+
+// WithMembership lets a server made by Listen be a member of a cluster.
+//
+// Listen calls begin when the server knows its node, before it serves any context. late says that
+// the server takes over from another one, for contexts that exist already. Then begin should return
+// an error only for what makes serving the node impossible.
+//
+// end is called when the server has ended. handOver says that another process of the node goes on
+// as the same member.
+func WithMembership(begin func(s *Server, late bool) (end func(handOver bool), err error)) Option {
+	return func(s *Server) { s.begin = begin }
+}
+
+// Opening returns the context that limits Listen. A membership that begins after the end of that
+// context fails.
+func (s *Server) Opening() context.Context {
+	if s.opening == nil {
+		return context.Background()
+	}
+	return s.opening
+}
+
+// within ends Listen when ctx ends.
+func within(ctx context.Context) Option { return func(s *Server) { s.opening = ctx } }
+
+// takingOver says that the server follows another one, for contexts that exist already.
+func takingOver(late bool) Option { return func(s *Server) { s.late = late } }
 
 // membership decides from the server's settings and the member file: the server becomes a member,
 // or ends the node's membership, or answers as a node that cannot reach its cluster. It is called
@@ -59,47 +80,4 @@ func (s *Server) ends(handOver bool) {
 	if err := s.node.RemoveMember(); err != nil {
 		s.log.Warn("directory: the node has left its cluster, and the next server may not know that", "err", err)
 	}
-}
-
-// Unreachable returns the Remote of a node that belongs to a cluster and is not a member at
-// present. It answers every question with an error that matches ErrPartial and has the cause why.
-func Unreachable(why error) Remote { return unreachable{why} }
-
-// unreachable is the Remote that Unreachable returns.
-type unreachable struct{ why error }
-
-// err returns the error of every question.
-func (u unreachable) err() error { return fmt.Errorf("%w: %w", ErrPartial, u.why) }
-
-func (u unreachable) Find(context.Context, *resource.List) (resource.Record, error) {
-	return resource.Record{}, u.err()
-}
-
-func (u unreachable) Lookup(context.Context, resource.GID, *resource.List) (resource.Record, error) {
-	return resource.Record{}, u.err()
-}
-
-// Addr returns "": no other node reaches this one as a member.
-func (u unreachable) Addr() string { return "" }
-
-func (u unreachable) Trace(context.Context, strategy.Strategy, *resource.List) (Trace, error) {
-	return Trace{}, u.err()
-}
-
-// unreachableTime is how long a watch delays Synced in case the node becomes a member.
-const unreachableTime = 3 * time.Second
-
-// Watch delays Synced on w for unreachableTime, because the node may become a member again soon.
-func (u unreachable) Watch(_ *resource.List, w *database.Watch) (end func()) {
-	w.Hold()
-	t := time.AfterFunc(unreachableTime, w.Release)
-	return func() {
-		if t.Stop() {
-			w.Release()
-		}
-	}
-}
-
-func (u unreachable) All(context.Context, *resource.List, *Coverage) iter.Seq2[resource.Record, error] {
-	return func(yield func(resource.Record, error) bool) { yield(resource.Record{}, u.err()) }
 }

@@ -269,7 +269,9 @@ func TestMappedInCluster(t *testing.T) {
 
 // No client gets the index before the server has settled, because its "no" would not be certain.
 func TestMappedSettles(t *testing.T) {
-	s, c := following(t)
+	path := sock(t)
+	serve(t, path).Close()
+	s, c := serve(t, path), joined(t, path)
 	ids := offerLater(t, s, c)
 	mapped(t, c)
 	if !s.Settled() {

@@ -276,3 +276,168 @@ func TestJoinIsAwaited(t *testing.T) {
 		}
 	})
 }
+
+// A server may take long to become a member. Contexts have the full settleTime afterwards: until
+// they can connect, the server has not settled.
+func TestSettlesWhenContextsCanCome(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		path := sock(t)
+		serve(t, path).Close()
+		s := serve(t, path, WithMembership(func(s *Server, _ bool) (func(bool), error) {
+			time.Sleep(settleTime + settleTime/2) // the bubble's time, as if its address were in use
+			if s.Settled() {
+				t.Error("settled before any context could come")
+			}
+			return func(bool) {}, nil
+		}))
+		if s.Settled() {
+			t.Error("settled as contexts begin to come")
+		}
+	})
+}
+
+// settling returns a server whose node has had another one before, and a client of it.
+func settling(t *testing.T) (*Server, *Client) {
+	t.Helper()
+	s := follower(t)
+	c, err := Join(t.Context(), s.Dialer())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return s, c
+}
+
+// offerLater offers one resource of c at once and another one later, as after the death of an
+// earlier server.
+func offerLater(t *testing.T, s *Server, c *Client) (ids []resource.GID) {
+	for i := range uint32(2) {
+		ids = append(ids, c.Self().WithSerial(i+1))
+	}
+	l := list(t, resource.Attrs{"type": "lamp"})
+	offer := func(id resource.GID) {
+		if err := s.Database().Offer(id, c.Self(), 1, l); err != nil {
+			t.Error(err)
+		}
+	}
+	offer(ids[0])
+	offered := make(chan struct{})
+	time.AfterFunc(settleTime/3, func() { offer(ids[1]); close(offered) })
+	t.Cleanup(func() { <-offered })
+	return ids
+}
+
+// Resources that contexts are still offering again are in a listing.
+func TestListingWhileSettling(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, c := settling(t)
+		ids := offerLater(t, s, c)
+		if s.Settled() {
+			t.Error("settled at once")
+		}
+		n := 0
+		for _, err := range c.FindAll(t.Context(), list(t, resource.Match{"type": "lamp"})) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			n++
+		}
+		if n != len(ids) {
+			t.Errorf("%d of %d", n, len(ids))
+		}
+	})
+}
+
+// Resources that contexts are still offering again come before Synced in a watch.
+func TestWatchWhileSettling(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, c := settling(t)
+		ids := offerLater(t, s, c)
+		if s.Settled() {
+			t.Error("settled at once")
+		}
+		n := 0
+		for ev, err := range c.Watch(t.Context(), list(t, resource.Match{"type": "lamp"})) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			if ev.Kind == Synced {
+				break
+			}
+			n++
+		}
+		if n != len(ids) {
+			t.Errorf("%d of %d before Synced", n, len(ids))
+		}
+	})
+}
+
+// A question ends with its context, even while the server settles.
+func TestCancelWhileSettling(t *testing.T) {
+	s := NewServer(WithIdentity(&Identity{Node: 1, Epoch: 2}))
+	defer s.Close()
+	s.begun.Store(nil)
+	ctx, cancel := context.WithCancelCause(t.Context())
+	enough := errors.New("enough")
+	time.AfterFunc(10*time.Millisecond, func() { cancel(enough) })
+	_, err := s.direct(ctx, list(t, nil), func() (resource.Record, bool, error) { return s.find(ctx, list(t, resource.Match{"a": "b"})) })
+	if !errors.Is(err, enough) {
+		t.Error(err)
+	}
+}
+
+// A server that follows another one denies no resource of a context that lives and has not joined
+// yet, even if all other contexts have joined: the process of that context may be waiting for a
+// processor. A context that has ended is not waited for.
+func TestLateContextIsAwaited(t *testing.T) {
+	path := sock(t)
+	first, err := Listen(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	early, ended := joined(t, path), joined(t, path)
+	come, dials := make(chan struct{}), 0
+	late, err := Join(t.Context(), func(ctx context.Context) (net.Conn, error) {
+		if dials++; dials > 1 {
+			select {
+			case <-come:
+			case <-ctx.Done():
+				return nil, ctx.Err()
+			}
+		}
+		return DialSocket(path)(ctx)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer late.Close()
+	id := late.Self().WithSerial(1)
+	if _, err := late.Register(t.Context(), id, list(t, resource.Attrs{"type": "lamp"})); err != nil {
+		t.Fatal(err)
+	}
+	ended.Close()
+	first.Close()
+	s := serve(t, path)
+	// The context early has joined by now.
+	if _, err := early.Update(t.Context(), id, 0, list(t, resource.Attrs{"a": "b"})); err == nil {
+		t.Error("changed what is another's")
+	}
+	if !s.awaits() {
+		t.Error("a context that lives is not awaited")
+	}
+	begun := time.Now().Add(-2 * settleTime)
+	s.begun.Store(&begun) // as if so much time had passed
+	s.offers.mu.Lock()
+	s.offers.last = begun
+	s.offers.mu.Unlock()
+	if s.Settled() && time.Since(begun) < offerSilence {
+		t.Error("settled without a context that lives")
+	}
+	close(come)
+	if a, err := early.Find(t.Context(), list(t, resource.Attrs{"type": "lamp"})); err != nil || a.ID != id {
+		t.Errorf("what it has: %v, %v", a.ID, err)
+	}
+	if s.awaits() {
+		t.Error("no other context lives, and one is awaited")
+	}
+}

@@ -6,10 +6,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"iter"
 	"time"
 
-	"github.com/rocl-go/rocl/directory/database"
 	"github.com/rocl-go/rocl/directory/internal/wire"
 	"github.com/rocl-go/rocl/resource"
 )
@@ -114,41 +112,6 @@ func (s *Server) serveAsk(c *wire.Conn) error {
 		if err != nil {
 			return err
 		}
-	}
-}
-
-// cursor is the position of a question with several answers: first those of this node, then those
-// of the other members.
-type cursor struct {
-	here  *database.Cursor
-	there func() (resource.Record, error, bool) // returns the next answer of other members; nil before
-	end   func()                                // releases there; nil while there is nil
-	cov   Coverage
-	begun bool // a batch has been sent
-}
-
-// next returns the next answer. ok is false when there are no more. An error says that there is no
-// certain answer.
-func (k *cursor) next(ctx context.Context, s *Server, pattern *resource.List) (r resource.Record, ok bool, err error) {
-	if k.there == nil {
-		if r, ok = k.here.Next(); ok {
-			return r, true, nil
-		}
-		remote := s.rest()
-		k.cov.Covered = 1
-		if remote == nil {
-			return r, false, nil
-		}
-		k.there, k.end = iter.Pull2(remote.All(ctx, pattern, &k.cov))
-	}
-	r, err, ok = k.there()
-	return r, ok && err == nil, err
-}
-
-// stop releases what the cursor holds.
-func (k *cursor) stop() {
-	if k.end != nil {
-		k.end()
 	}
 }
 

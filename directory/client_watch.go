@@ -11,7 +11,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/rocl-go/rocl/directory/database"
 	"github.com/rocl-go/rocl/directory/internal/wire"
 	"github.com/rocl-go/rocl/resource"
 )
@@ -161,62 +160,6 @@ func (w *watch) follow(ctx context.Context, a *askConn, pattern *resource.List, 
 		}
 		if tell && !yield(ev, nil) {
 			return nil
-		}
-	}
-}
-
-// watch begins a watch of this node's resources. Resources that are being offered again come before
-// Synced.
-func (s *Server) watch(pattern *resource.List) *database.Watch {
-	settled := s.Settled()
-	w := s.db.Watch(pattern)
-	if !settled {
-		w.Hold()
-		s.busy.Go(func() {
-			s.settle()
-			w.Release()
-		})
-	}
-	return w
-}
-
-// serveWatch serves a connection of one watch until the connection ends.
-func (s *Server) serveWatch(c *wire.Conn) error {
-	m, err := c.ReadMessage()
-	if err != nil {
-		return err
-	}
-	p := m.Parser()
-	l, err := p.List()
-	if err != nil || m.Type != wire.MsgWatch {
-		return fmt.Errorf("%w: not a watch", ErrProtocol)
-	}
-	l = l.Clone()
-	w := s.watch(&l)
-	s.count.watch.Add(1)
-	end := s.attach(w, &l)
-	ctx, cancel := context.WithCancel(s.life)
-	s.busy.Add(1)
-	go func() { // the client sends nothing more: the read ends when the client hangs up
-		defer s.busy.Done()
-		_, _ = c.ReadMessage()
-		cancel()
-	}()
-	defer func() {
-		end()
-		w.Close()
-		c.Close()
-		cancel()
-	}()
-	out := wire.NewConn(c.Conn)
-	for {
-		ev, err := w.Next(ctx)
-		if err != nil {
-			return nil
-		}
-		out.Event(m.ID, &ev, &l)
-		if err := out.Send(); err != nil {
-			return err
 		}
 	}
 }

@@ -19,7 +19,7 @@ import (
 //
 //   - settleTime has passed.
 //   - No context has joined again for settlePause.
-//   - Each context that lives has joined (presence.go), or offerSilence has passed since the server
+//   - Each context that lives has joined ([node.Listener.Awaits]), or offerSilence has passed since the server
 //     began.
 //   - No context is in the middle of its offer.
 //

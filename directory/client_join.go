@@ -1,0 +1,309 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package directory
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/rocl-go/rocl/directory/internal/wire"
+	"github.com/rocl-go/rocl/resource"
+)
+
+// join makes one life connection. It announces that the resources of offers, which
+// is called once there is a server, will be offered over it; nil means none.
+func (c *Client) join(ctx context.Context, offers func() int) (*lifeConn, error) {
+	nc, err := c.dial(ctx)
+	if err != nil {
+		if ctx.Err() != nil {
+			err = fmt.Errorf("directory: joining: %w", context.Cause(ctx))
+		}
+		return nil, err
+	}
+	stop := context.AfterFunc(ctx, func() { nc.Close() })
+	defer stop()
+	// The greeting goes first: from then on the server waits for the offer.
+	_, err = nc.Write(wire.Greeting(wire.KindLife))
+	k := wire.NewConn(nc)
+	k.Begin(wire.MsgJoin, 0)
+	k.GID(c.self)
+	k.Append(c.token[:])
+	var offer resource.List
+	if c.member {
+		_ = offer.Add(wire.JoinMember, nil)
+	}
+	if offers != nil {
+		if n := offers(); n > 0 {
+			_ = offer.Add(wire.JoinOffers, binary.LittleEndian.AppendUint64(nil, uint64(n)))
+		}
+	}
+	k.Append(offer.Wire())
+	if err == nil {
+		err = k.Send()
+	}
+	var m wire.Message
+	var e error
+	if m, e = k.ReadMessage(); err == nil || e == nil { // the server may refuse before it has read everything
+		err = e
+	}
+	if err == nil && m.Type == wire.MsgError {
+		err = wire.ParseError(m.Body)
+	}
+	if err == nil {
+		p := m.Parser()
+		self, token := p.GID(), p.Take(32)
+		if m.Type != wire.MsgJoined {
+			err = fmt.Errorf("%w: no answer to join", ErrProtocol)
+		} else {
+			err = c.agree(p)
+		}
+		if err == nil && c.self.IsZero() {
+			c.self = self
+			copy(c.token[:], token)
+		}
+		if err == nil {
+			c.presence.Show(nc, c.self)
+		}
+	}
+	if err != nil {
+		nc.Close()
+		if ctx.Err() != nil {
+			err = context.Cause(ctx)
+		}
+		if kind := errors.Is(err, ErrDenied) || errors.Is(err, ErrProtocol) || ctx.Err() != nil; !kind {
+			err = fmt.Errorf("%w: %w", ErrNoDirectory, err) // the server ended while the client joined
+		}
+		return nil, fmt.Errorf("directory: joining: %w", err)
+	}
+	return newLifeConn(k), nil
+}
+
+// agree takes over the terms of linking that are the rest of a message.
+func (c *Client) agree(p wire.Parser) error {
+	l, err := p.List()
+	if err != nil {
+		return err
+	}
+	t, err := parseTerms(&l)
+	if err != nil {
+		return err
+	}
+	if old := c.terms.Swap(t); c.onTerms != nil && (old == nil || !old.equal(t)) {
+		c.onTerms(*t)
+	}
+	return nil
+}
+
+// publish makes lc the connection that operations use. If the context no longer owns some of what
+// was offered over lc, publish returns these identifiers instead: the server must forget them
+// first. open is false when the client was closed meanwhile; Close does not wait for a connection
+// that it has not seen.
+func (c *Client) publish(lc *lifeConn, offered []offered) (forget []resource.GID, open bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return nil, false
+	}
+	for i := range offered {
+		if c.owned[offered[i].id] != offered[i].own {
+			forget = append(forget, offered[i].id)
+		}
+	}
+	if len(forget) == 0 {
+		c.conn = lc
+		close(c.joined)
+		c.busy.Go(lc.write)
+	}
+	return forget, true
+}
+
+// lost forgets lc, which has ended, and everything that leads to its server. It reports whether the
+// client is closed. Only the first call for lc makes a new joined channel: callers of current
+// already wait on it when the second call comes.
+func (c *Client) lost(lc *lifeConn) (closed bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.conn == lc {
+		c.conn, c.joined = nil, make(chan struct{})
+		c.unmap()
+		for _, a := range c.idle {
+			a.c.Close()
+		}
+		c.idle = nil
+	}
+	return c.closed
+}
+
+// live reads the life connection and replaces it when it ends. It runs in a goroutine of its own
+// until the client is closed.
+func (c *Client) live(lc *lifeConn) {
+	for {
+		c.run(lc)
+		if closed := c.lost(lc); closed {
+			return
+		}
+		c.log.Info("directory: server lost")
+		if lc = c.rejoin(); lc == nil {
+			return
+		}
+		c.log.Info("directory: joined again")
+	}
+}
+
+// run reads answers from lc until the connection ends.
+func (c *Client) run(lc *lifeConn) {
+	for {
+		m, err := lc.c.ReadMessage()
+		if err == nil && m.Type == wire.MsgTerms {
+			if err = c.agree(m.Parser()); err == nil {
+				continue
+			}
+			c.log.Warn("directory: terms", "err", err)
+		}
+		if err != nil {
+			break
+		}
+		lc.answered(&m)
+	}
+	lc.c.Close()
+	close(lc.gone)
+}
+
+// rejoin joins the next server, or becomes it, and offers what the context owns. It returns nil
+// when the client is closed.
+func (c *Client) rejoin() *lifeConn {
+	backoff := time.Millisecond
+	said := "" // the problem that was logged last
+	for {
+		var all []offered
+		lc, err := c.join(c.life, func() int {
+			all = c.owns()
+			return len(all)
+		})
+		if errors.Is(err, ErrNoDirectory) && c.serve != nil {
+			err := c.serve(c.life)
+			if err == nil {
+				continue
+			}
+			if text := err.Error(); text != said && !errors.Is(err, ErrInUse) && c.life.Err() == nil {
+				said = text
+				c.log.Warn("directory: cannot serve the node", "err", err)
+			}
+		}
+		if (errors.Is(err, ErrUntrusted) || errors.Is(err, ErrDenied)) && err.Error() != said {
+			said = err.Error()
+			c.log.Warn("directory: not joining the directory that serves now", "err", err)
+		}
+		if err == nil {
+			var open bool
+			if open, err = c.offer(lc, all); open {
+				return lc
+			}
+			lc.c.Close()
+			if err == nil {
+				return nil // the client was closed meanwhile
+			}
+		}
+		if c.life.Err() != nil {
+			return nil
+		}
+		c.log.Debug("directory: joining again", "err", err)
+		if sleep(c.life, backoff/2+rand.N(backoff)) != nil {
+			return nil
+		}
+		backoff = min(backoff*2, 50*time.Millisecond)
+	}
+}
+
+// offered is a resource in the state in which it is offered to a new server.
+type offered struct {
+	id       resource.GID
+	own      *own
+	revision uint64
+	attrs    resource.List
+}
+
+// owns returns what the context has registered. It leaves out a resource whose registration has not
+// been answered: the caller of Register asks the next server again.
+func (c *Client) owns() []offered {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	all := make([]offered, 0, len(c.owned))
+	for id, o := range c.owned {
+		if o.revision > 0 {
+			all = append(all, offered{id, o, o.revision, o.attrs})
+		}
+	}
+	return all
+}
+
+// offer registers all, the resources that the context owned before it joined, with a new server.
+// Then operations may use lc. Before that, the server is told which of them were deleted meanwhile.
+// open is false if the client was closed meanwhile.
+func (c *Client) offer(lc *lifeConn, all []offered) (open bool, err error) {
+	stop := context.AfterFunc(c.life, func() { lc.c.Close() })
+	defer stop()
+	err = c.stream(lc, len(all), func(b *wire.Builder, i int) {
+		b.Begin(wire.MsgRegister, uint64(i))
+		b.GID(all[i].id)
+		b.U64(all[i].revision)
+		b.Append(all[i].attrs.Wire())
+	})
+	for err == nil {
+		var forget []resource.GID
+		if forget, open = c.publish(lc, all); len(forget) == 0 {
+			return open, nil
+		}
+		gone := make(map[resource.GID]bool, len(forget))
+		for _, id := range forget {
+			gone[id] = true
+		}
+		all = slices.DeleteFunc(all, func(o offered) bool { return gone[o.id] })
+		err = c.stream(lc, len(forget), func(b *wire.Builder, i int) {
+			b.Begin(wire.MsgDelete, uint64(i))
+			b.GID(forget[i])
+		})
+	}
+	return false, err
+}
+
+// stream writes n messages in a goroutine of its own, reads their answers meanwhile, and returns
+// when both have ended.
+func (c *Client) stream(lc *lifeConn, n int, message func(b *wire.Builder, i int)) error {
+	wrote := make(chan error, 1)
+	go func() {
+		w := wire.NewConn(lc.c.Conn)
+		for i := range n {
+			message(&w.Builder, i)
+			if err := w.Send(); err != nil {
+				wrote <- err
+				return
+			}
+		}
+		wrote <- nil
+	}()
+	var err error
+	for got := 0; got < n && err == nil; {
+		m, e := lc.c.ReadMessage()
+		switch {
+		case e != nil:
+			err = e
+		case m.Type == wire.MsgTerms:
+			err = c.agree(m.Parser())
+		default:
+			got++
+			if m.Type == wire.MsgError {
+				c.log.Warn("directory: offering again", "err", wire.ParseError(m.Body))
+			}
+		}
+	}
+	if err != nil {
+		lc.c.Close()
+	}
+	return errors.Join(err, <-wrote)
+}

@@ -1,0 +1,356 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package directory
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"flag"
+	"io"
+	"net"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/rocl-go/rocl/directory/internal/wire"
+	"github.com/rocl-go/rocl/internal/eventually"
+	"github.com/rocl-go/rocl/resource"
+)
+
+// stalling is a connection whose third write, the first of the offer, waits.
+type stalling struct {
+	net.Conn
+	writes int
+	reach  func()
+}
+
+func (s *stalling) Write(b []byte) (int, error) {
+	if s.writes++; s.writes == 3 {
+		s.reach()
+	}
+	return s.Conn.Write(b)
+}
+
+// A client can be closed at any point while it joins the next server.
+func TestCloseWhileJoiningAgain(t *testing.T) {
+	for _, early := range []bool{true, false} { // before it offers, or at any moment after
+		path := sock(t)
+		s := serve(t, path)
+		var c *Client
+		dials, closed := 0, make(chan error, 1)
+		dial := func(ctx context.Context) (net.Conn, error) {
+			nc, err := DialSocket(path)(ctx)
+			if dials++; err != nil || dials == 1 {
+				return nc, err
+			}
+			return &stalling{Conn: nc, reach: func() {
+				go func() { closed <- c.Close() }()
+				if early {
+					<-c.life.Done()
+				}
+			}}, nil
+		}
+		c, err := Join(t.Context(), dial)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := c.Register(t.Context(), c.Self().WithSerial(1), list(t, resource.Attrs{"a": "b"})); err != nil {
+			t.Fatal(err)
+		}
+		s.Close()
+		serve(t, path)
+		select {
+		case err := <-closed:
+			if err != nil {
+				t.Error(err)
+			}
+		case <-time.After(20 * time.Second):
+			t.Fatal("it does not close")
+		}
+	}
+}
+
+// A resource that is deleted while there is no server is not offered to the next one. That server
+// does not know the resource, and Delete reports no error.
+func TestDeleteWhileJoiningAgain(t *testing.T) {
+	path := sock(t)
+	s := serve(t, path)
+	c := joined(t, path)
+	for i := range uint32(20) {
+		id := c.Self().WithSerial(i + 1)
+		if _, err := c.Register(t.Context(), id, list(t, resource.Attrs{"a": "b"})); err != nil {
+			t.Fatal(err)
+		}
+		deleted := make(chan error)
+		s.Close()
+		go func() { deleted <- c.Delete(t.Context(), id) }()
+		s = serve(t, path)
+		if err := <-deleted; err != nil {
+			t.Errorf("the first delete: %v", err)
+		}
+		if err := c.Delete(t.Context(), id); !errors.Is(err, ErrNotFound) {
+			t.Errorf("another: %v", err)
+		}
+	}
+}
+
+// A resource that is deleted while it is being offered to the next server is deleted there too,
+// even if the caller gave up. It does not prevent a registration under the same identifier.
+func TestDeleteWhileOffering(t *testing.T) {
+	path := sock(t)
+	s := serve(t, path)
+	var c *Client
+	gone, anew, kept := uint32(1), uint32(2), uint32(3)
+	l := list(t, resource.Attrs{"a": "b"})
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	dials, registered := 0, make(chan error, 1)
+	dial := func(ctx context.Context) (net.Conn, error) {
+		nc, err := DialSocket(path)(ctx)
+		if dials++; err != nil || dials == 1 {
+			return nc, err
+		}
+		return &stalling{Conn: nc, reach: func() {
+			for _, n := range []uint32{gone, anew} {
+				if err := c.Delete(over, c.self.WithSerial(n)); err == nil {
+					t.Error("deleted without a server")
+				}
+			}
+			go func() {
+				_, err := c.Register(t.Context(), c.self.WithSerial(anew), l)
+				registered <- err
+			}()
+			for owned := false; !owned; { // until the registration waits for the next server
+				c.mu.Lock()
+				owned = c.owned[c.self.WithSerial(anew)] != nil
+				c.mu.Unlock()
+			}
+		}}, nil
+	}
+	c, err := Join(t.Context(), dial)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	for _, n := range []uint32{gone, anew, kept} {
+		if _, err := c.Register(t.Context(), c.self.WithSerial(n), l); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.Close()
+	s = serve(t, path)
+	if err := <-registered; err != nil {
+		t.Errorf("registered again: %v", err)
+	}
+	for n, want := range map[uint32]bool{gone: false, anew: true, kept: true} {
+		if _, ok := s.Database().Get(c.self.WithSerial(n)); ok != want {
+			t.Errorf("resource %d is there: %v, want %v", n, ok, want)
+		}
+	}
+}
+
+var replacements = flag.Int("replacements", 20, "how many times TestReplacedUnderLoad replaces the server")
+
+// hang is how long a test waits for what should happen at once.
+const hang = 30 * time.Second
+
+// Callers of a client return, however often its server is replaced.
+func TestReplacedUnderLoad(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(8))
+	path := sock(t)
+	s := serve(t, path)
+	c := joined(t, path)
+	const callers = 50
+	var wg sync.WaitGroup
+	var done [callers]atomic.Uint64
+	ctx, cancel := context.WithCancel(t.Context())
+	defer wg.Wait()
+	defer cancel()
+	for i := range callers {
+		id := c.Self().WithSerial(uint32(i + 1))
+		l := list(t, resource.Attrs{"type": "lamp"})
+		wg.Go(func() {
+			for ctx.Err() == nil {
+				_, err := c.Register(ctx, id, l)
+				if err == nil {
+					_, err = c.Find(ctx, l)
+				}
+				if err == nil {
+					err = c.Delete(ctx, id)
+				}
+				if err != nil && ctx.Err() == nil {
+					t.Error(err)
+				}
+				done[i].Add(1)
+			}
+		})
+	}
+	for range *replacements {
+		s.Close()
+		s = serve(t, path)
+		for i := range callers {
+			before := done[i].Load()
+			eventually.True(t, "a caller goes on after its server was replaced", func() bool { return done[i].Load() > before })
+		}
+	}
+}
+
+// Several goroutines may notice the end of a connection, in any order. A caller that waits for the
+// next connection is woken.
+func TestLostIsNoticedTwice(t *testing.T) {
+	path := sock(t)
+	serve(t, path)
+	c := joined(t, path)
+	lc := c.conn
+	c.lost(lc)
+	waits := make(chan error, 1)
+	begun := make(chan struct{})
+	go func() {
+		c.mu.Lock()
+		ch := c.joined
+		c.mu.Unlock()
+		close(begun)
+		select {
+		case <-ch:
+			waits <- nil
+		case <-time.After(hang):
+			waits <- errors.New("a caller waits for a connection that has been made")
+		}
+	}()
+	<-begun
+	c.lost(lc)
+	lc.c.Close()
+	if err := <-waits; err != nil {
+		t.Error(err)
+	}
+}
+
+// scripted is a connection to a server that answers each message within the client's Write, so that
+// the client never waits for an answer.
+type scripted struct {
+	net.Conn // nil: its other methods are not used
+	answer   func(m wire.Message, out *wire.Builder) (more bool)
+
+	mu     sync.Mutex
+	come   *sync.Cond
+	in     bytes.Buffer
+	ended  bool
+	greets int // bytes of the greeting that are still to come
+}
+
+// newScripted returns a connection whose server answers with the function answer.
+func newScripted(answer func(m wire.Message, out *wire.Builder) bool) *scripted {
+	s := &scripted{answer: answer, greets: 8}
+	s.come = sync.NewCond(&s.mu)
+	return s
+}
+
+func (s *scripted) RemoteAddr() net.Addr { return &net.TCPAddr{} }
+
+func (s *scripted) Write(b []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ended {
+		return 0, net.ErrClosed
+	}
+	n := len(b)
+	k := min(s.greets, len(b))
+	s.greets -= k
+	for b = b[k:]; len(b) > 0; {
+		size := 4 + int(binary.LittleEndian.Uint32(b))
+		m := wire.Message{Type: b[4], ID: binary.LittleEndian.Uint64(b[8:]), Body: b[16:size]}
+		var out wire.Builder
+		more := s.answer(m, &out)
+		if out.Len() > 0 {
+			s.in.Write(out.Finish())
+		}
+		s.ended = s.ended || !more
+		b = b[size:]
+	}
+	s.come.Broadcast()
+	return n, nil
+}
+
+func (s *scripted) Read(b []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for s.in.Len() == 0 {
+		if s.ended {
+			return 0, io.EOF
+		}
+		s.come.Wait()
+	}
+	return s.in.Read(b)
+}
+
+func (s *scripted) Close() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ended = true
+	s.come.Broadcast()
+	return nil
+}
+
+// A registration or update that the server has acknowledged is offered to the next server, even if
+// the server dies before the caller runs again. With one processor, the reading goroutine joins the
+// next server first.
+func TestAcknowledgedIsOffered(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	self := resource.MakeGID(1, 1, 0)
+	id := self.WithSerial(1)
+	for _, last := range []byte{wire.MsgRegister, wire.MsgUpdate} { // the last message that the first server acknowledges
+		var offers []uint64
+		dials := 0
+		dial := func(context.Context) (net.Conn, error) {
+			dials++
+			first := dials == 1
+			rev := uint64(0)
+			return newScripted(func(m wire.Message, out *wire.Builder) bool {
+				p := m.Parser()
+				p.GID()
+				switch m.Type {
+				case wire.MsgJoin:
+					out.Begin(wire.MsgJoined, m.ID)
+					out.GID(self)
+					out.Append(make([]byte, 32))
+					var l resource.List
+					_ = l.AddString(termKey, "key")
+					out.Append(l.Wire())
+					return true
+				case wire.MsgLeave:
+					return false
+				case wire.MsgRegister:
+					if !first {
+						offers = append(offers, p.U64())
+					}
+				}
+				rev++
+				out.Begin(wire.MsgDone, m.ID)
+				out.U64(rev)
+				return !first || m.Type != last
+			}), nil
+		}
+		c, err := Join(t.Context(), dial)
+		if err != nil {
+			t.Fatal(err)
+		}
+		rev, err := c.Register(t.Context(), id, list(t, resource.Attrs{"a": "1"}))
+		if err == nil && last == wire.MsgUpdate {
+			rev, err = c.Update(t.Context(), id, 0, list(t, resource.Attrs{"a": "2"}))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Delete(t.Context(), id); err != nil { // goes to the second server
+			t.Fatal(err)
+		}
+		if len(offers) != 1 || offers[0] != rev {
+			t.Errorf("acknowledged at revision %d, offered at %v", rev, offers)
+		}
+		c.Close()
+	}
+}

@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package directory
+
+import (
+	"crypto/hmac"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/rocl-go/rocl/directory/internal/wire"
+	"github.com/rocl-go/rocl/resource"
+)
+
+// life is the life connection of a context.
+type life struct {
+	superseded bool // the context has joined again over another connection
+	member     bool // the context would become the cluster's member in place of this server
+
+	mu  sync.Mutex // guards out: terms that change, and before that the answer to join
+	out wire.Conn
+}
+
+// serveLife serves a life connection until it ends. Then the context's resources are deleted,
+// unless the context has joined again over another connection or the server is closed.
+func (s *Server) serveLife(c *wire.Conn) error {
+	var offering *offer
+	if s.Follows() {
+		if offering = s.offers.arrives(); offering != nil {
+			defer s.offers.ended(offering)
+		}
+	}
+	m, err := c.ReadMessage()
+	if err != nil {
+		return err
+	}
+	self, again, list, err := s.join(&m)
+	if err != nil {
+		_ = c.SendError(m.ID, err)
+		return err
+	}
+	_, member := list.Get(wire.JoinMember)
+	if offering != nil && !s.offers.joins(offering, again, announces(&list)) {
+		offering = nil
+	}
+	me := &life{member: member, out: *wire.NewConn(c.Conn)}
+	me.mu.Lock()
+	s.mu.Lock()
+	if old := s.lives[self]; old != nil {
+		old.superseded = true
+	}
+	s.lives[self] = me
+	s.mu.Unlock()
+	s.count.joined.Add(1)
+	defer func() {
+		s.mu.Lock()
+		if s.lives[self] == me {
+			delete(s.lives, self)
+		}
+		over := me.superseded || s.closed
+		s.mu.Unlock()
+		if !over {
+			n := s.db.DeleteOwner(self)
+			s.count.ended.Add(1)
+			s.count.lapsed.Add(uint64(n))
+			s.log.Debug("directory: context ended", "context", self, "resources", n)
+		}
+	}()
+	c.Begin(wire.MsgJoined, m.ID)
+	c.GID(self)
+	token, terms := s.id.Token(self), s.terms()
+	told := terms.list()
+	c.Append(token[:])
+	c.Append(told.Wire())
+	err = c.Send()
+	me.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	for {
+		m, err := c.ReadMessage()
+		if err != nil {
+			return err
+		}
+		if m.Type == wire.MsgLeave {
+			return nil
+		}
+		rev, err := s.change(self, &m)
+		s.count.change(m.Type, err)
+		if offering != nil && m.Type == wire.MsgRegister && !s.offers.came(offering) {
+			offering = nil
+		}
+		if errors.Is(err, ErrProtocol) {
+			_ = c.SendError(m.ID, err)
+			return err
+		}
+		if err != nil {
+			err = c.SendError(m.ID, err)
+		} else {
+			c.Begin(wire.MsgDone, m.ID)
+			c.U64(rev)
+			err = c.Send()
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// join returns the context that joins with m. again reports whether the context had its identifier
+// before. l is the list of the join, a view of m.
+func (s *Server) join(m *wire.Message) (g resource.GID, again bool, l resource.List, err error) {
+	p := m.Parser()
+	g, token := p.GID(), p.Take(32)
+	l, err = p.List()
+	if err != nil || m.Type != wire.MsgJoin {
+		return g, false, l, fmt.Errorf("%w: not a join", ErrProtocol)
+	}
+	if g.IsZero() {
+		g, err = s.id.Next()
+		return g, false, l, err
+	}
+	if want := s.id.Token(g); !hmac.Equal(want[:], token) || g != g.Context() {
+		return g, false, l, fmt.Errorf("%w: %v", ErrDenied, g)
+	}
+	return g, true, l, nil
+}
+
+// change carries out a change that a context asks for in one of its own resources.
+func (s *Server) change(self resource.GID, m *wire.Message) (rev uint64, err error) {
+	p := m.Parser()
+	id := p.GID()
+	if id.Context() != self && !p.IsShort() {
+		return 0, fmt.Errorf("%w: %v is not of context %v", ErrNotOwner, id, self)
+	}
+	switch m.Type {
+	case wire.MsgRegister:
+		rev = p.U64()
+		l, err := p.List()
+		if err != nil {
+			return 0, err
+		}
+		if rev == 0 {
+			return s.db.Put(id, self, &l)
+		}
+		return rev, s.db.Offer(id, self, rev, &l)
+	case wire.MsgUpdate:
+		expect := p.U64()
+		l, err := p.List()
+		if err != nil {
+			return 0, err
+		}
+		return s.db.Update(id, expect, &l)
+	case wire.MsgDelete:
+		if err := p.End(); err != nil {
+			return 0, err
+		}
+		return 0, s.db.Delete(id)
+	}
+	return 0, fmt.Errorf("%w: message type %d", ErrProtocol, m.Type)
+}

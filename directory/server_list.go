@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package directory
+
+import (
+	"context"
+	"iter"
+
+	"github.com/rocl-go/rocl/directory/database"
+	"github.com/rocl-go/rocl/directory/internal/wire"
+	"github.com/rocl-go/rocl/resource"
+)
+
+const (
+	// level is what the server understands beyond the first version. Level 1 has list, more and
+	// batch, and patterns with conditions.
+	level = 1
+
+	// A batch ends with the answer that makes it so many bytes. The first batch is short, because
+	// the caller may need only a few answers.
+	firstBatch = 4 << 10
+	batchBytes = 48 << 10
+)
+
+// cursor is the position of a question with several answers: first those of this node, then those
+// of the other members.
+type cursor struct {
+	here  *database.Cursor
+	there func() (resource.Record, error, bool) // returns the next answer of other members; nil before
+	end   func()                                // releases there; nil while there is nil
+	cov   Coverage
+	begun bool // a batch has been sent
+}
+
+// next returns the next answer. ok is false when there are no more. An error says that there is no
+// certain answer.
+func (k *cursor) next(ctx context.Context, s *Server, pattern *resource.List) (r resource.Record, ok bool, err error) {
+	if k.there == nil {
+		if r, ok = k.here.Next(); ok {
+			return r, true, nil
+		}
+		remote := s.rest()
+		k.cov.Covered = 1
+		if remote == nil {
+			return r, false, nil
+		}
+		k.there, k.end = iter.Pull2(remote.All(ctx, pattern, &k.cov))
+	}
+	r, err, ok = k.there()
+	return r, ok && err == nil, err
+}
+
+// batch writes the next answers to c.out without sending them, and returns how many there are. far
+// is an error that says that there is no certain answer.
+func (k *cursor) batch(ctx context.Context, s *Server, c *wire.Conn, id uint64, pattern *resource.List) (n int, far error) {
+	most := batchBytes
+	if !k.begun {
+		k.begun, most = true, firstBatch
+	}
+	c.Begin(wire.MsgBatch, id)
+	put := func(r *resource.Record) (full bool) {
+		c.BatchRecord(r, pattern)
+		n++
+		return c.Len() >= most
+	}
+	if k.there == nil {
+		k.here.Take(func(r resource.Record) bool { return !put(&r) })
+	}
+	if n == 0 { // answers of other members come one by one: the first does not wait for the last
+		r, ok, far := k.next(ctx, s, pattern)
+		if s.life.Err() != nil {
+			far = ErrClosed
+		}
+		if far != nil || !ok {
+			return 0, far
+		}
+		put(&r)
+	}
+	return n, nil
+}
+
+// stop releases what the cursor holds.
+func (k *cursor) stop() {
+	if k.end != nil {
+		k.end()
+	}
+}

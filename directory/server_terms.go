@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package directory
+
+import (
+	"slices"
+
+	"github.com/rocl-go/rocl/directory/internal/wire"
+)
+
+// terms returns the present terms. A node without a cluster has a key of its own.
+func (s *Server) terms() Terms {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	t := s.told
+	t.level = level
+	if len(t.Keys) == 0 {
+		k := s.id.LinkKey()
+		t.Keys = [][]byte{k[:]}
+	}
+	return t
+}
+
+// SetTerms sets the terms on which the node's contexts link, and tells them to the contexts that
+// have joined. If t has no keys, the contexts use the node's own key. The caller must not change t
+// afterwards.
+func (s *Server) SetTerms(t Terms) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.setTerms(t)
+}
+
+// SetLinkKeys changes the keys and leaves the other terms. New links use the first key; the other
+// keys stay valid.
+func (s *Server) SetLinkKeys(keys ...[32]byte) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	t := s.told
+	t.Keys = nil
+	for _, k := range keys {
+		t.Keys = append(t.Keys, slices.Clone(k[:]))
+	}
+	s.setTerms(t)
+}
+
+// setTerms is SetTerms with mu held.
+func (s *Server) setTerms(t Terms) {
+	same := s.told.equal(&t)
+	s.told = t
+	if same || s.closed {
+		return
+	}
+	for _, l := range s.lives {
+		s.busy.Add(1)
+		go func() { // a context may be slow to read
+			defer s.busy.Done()
+			s.tell(l)
+		}()
+	}
+}
+
+// tell sends the present terms to a context. l.mu orders concurrent calls, so the last message has
+// the newest terms.
+func (s *Server) tell(l *life) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	t := s.terms()
+	terms := t.list()
+	l.out.Begin(wire.MsgTerms, 0)
+	l.out.Append(terms.Wire())
+	_ = l.out.Send() // the goroutine that reads the connection notices its end
+}
