@@ -33,7 +33,7 @@ const (
 // A plan has the format of a type. It is made once, and then only read.
 type plan struct {
 	typ    reflect.Type
-	of     reflect.Type // a pointer to typ
+	of     unsafe.Pointer // the address of the type of a pointer to typ
 	format format
 	err    error // the reason if the type is unfit
 
@@ -60,21 +60,28 @@ var lately [64]atomic.Pointer[plan]
 func planOf[T any]() *plan {
 	// The type of a pointer is known without a value.
 	t := reflect.TypeOf((*T)(nil))
-	address := uintptr((*[2]unsafe.Pointer)(unsafe.Pointer(&t))[1])
-	last := &lately[address>>5%uintptr(len(lately))]
-	if pl := last.Load(); pl != nil && pl.of == t {
+	address := (*[2]unsafe.Pointer)(unsafe.Pointer(&t))[1]
+	last := &lately[uintptr(address)>>5%uintptr(len(lately))]
+	if pl := last.Load(); pl != nil && pl.of == address { // a comparison of two reflect.Type takes a call
 		return pl
 	}
+	return planSlowly(t, address, last)
+}
+
+// planSlowly is planOf for a type whose plan is not in lately, where last is its place.
+func planSlowly(t reflect.Type, address unsafe.Pointer, last *atomic.Pointer[plan]) *plan {
 	pl, ok := plans.Load(t)
 	if !ok {
-		pl, _ = plans.LoadOrStore(t, newPlan(t.Elem()))
+		made := newPlan(t.Elem())
+		made.of = address
+		pl, _ = plans.LoadOrStore(t, made)
 	}
 	last.Store(pl.(*plan))
 	return pl.(*plan)
 }
 
 func newPlan(t reflect.Type) *plan {
-	pl := &plan{typ: t, of: reflect.PointerTo(t)}
+	pl := &plan{typ: t}
 	switch {
 	case t.Kind() == reflect.String:
 		pl.format = asString

@@ -535,7 +535,7 @@ func (m *Mailbox) reply(ctx context.Context, msg *Message, p []byte, b *buffers.
 	if err == nil {
 		err = f.answer(ctx, in.dst, msg.call, msg.tag, p, b)
 	}
-	if !isNew && ctx.Err() == nil && (errors.Is(err, ErrGone) || errors.Is(err, ErrUnreachable)) {
+	if err != nil && !isNew && ctx.Err() == nil && (errors.Is(err, ErrGone) || errors.Is(err, ErrUnreachable)) {
 		in.replies.CompareAndSwap(f, nil) // the link of f may have ended while the caller lives
 		if f, _, err = in.back(); err == nil {
 			err = f.answer(ctx, in.dst, msg.call, msg.tag, p, b)

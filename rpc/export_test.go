@@ -17,5 +17,11 @@ func (o *overflow) stats() bulk.Stats {
 	return bulk.Stats{}
 }
 
+// MostResting is how many goroutines of a server rest at most.
+const MostResting = mostResting
+
+// Resting returns how many goroutines of the server rest.
+func (s *Server) Resting() int { return int(s.resting.Load()) }
+
 // SetMost sets the size in bytes above which a value does not fit into a buffer.
 func (s *Server) SetMost(n int) { s.over.most = n }

@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/internal/eventually"
 	"github.com/rocl-go/rocl/rpc"
 )
 
@@ -544,12 +545,17 @@ func TestInterceptAll(t *testing.T) {
 	}
 }
 
-// An Inline handler that ends its goroutine ends its call, and no other.
-func TestGoexitInline(t *testing.T) {
+// A handler that ends its goroutine ends its call, and no other.
+func TestGoexit(t *testing.T) {
+	t.Run("in a goroutine", func(t *testing.T) { testGoexit(t, rpc.InGoroutine()) })
+	t.Run("inline", func(t *testing.T) { testGoexit(t, rpc.Inline()) })
+}
+
+func testGoexit(t *testing.T, where rpc.Option) {
 	s, c := pair(t)
 	if err := errors.Join(
-		rpc.Register(s, "exit", func(context.Context, struct{}) (struct{}, error) { runtime.Goexit(); return struct{}{}, nil }, rpc.Inline()),
-		rpc.Register(s, "add", add, rpc.Inline()),
+		rpc.Register(s, "exit", func(context.Context, struct{}) (struct{}, error) { runtime.Goexit(); return struct{}{}, nil }, where),
+		rpc.Register(s, "add", add, where),
 	); err != nil {
 		t.Fatal(err)
 	}
@@ -561,6 +567,38 @@ func TestGoexitInline(t *testing.T) {
 			t.Error(sum, err)
 		}
 	}
+}
+
+// Handlers that wait do not keep others from running. A few of their goroutines stay for further
+// handlers.
+func TestGoroutinesStay(t *testing.T) {
+	s, c := pair(t)
+	const handlers = 3 * rpc.MostResting
+	inside, leave := make(chan struct{}), make(chan struct{})
+	if err := rpc.Register(s, "wait", func(context.Context, struct{}) (struct{}, error) {
+		inside <- struct{}{}
+		<-leave
+		return struct{}{}, nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	var calls []*rpc.Future[struct{}]
+	for range handlers {
+		calls = append(calls, rpc.Go[struct{}, struct{}](deadline(t), c, s.ID(), "wait", struct{}{}))
+	}
+	for range handlers {
+		<-inside
+	}
+	if n := s.Resting(); n > 0 {
+		t.Errorf("%d goroutines rest while %d handlers wait", n, handlers)
+	}
+	close(leave)
+	for _, f := range calls {
+		if _, err := f.Wait(deadline(t)); err != nil {
+			t.Error(err)
+		}
+	}
+	eventually.True(t, "as many goroutines rest as may", func() bool { return s.Resting() == rpc.MostResting })
 }
 
 func TestFutures(t *testing.T) {

@@ -104,20 +104,21 @@ func (f format[T]) encode(ctx context.Context, c *rocl.Context, head int, v T) (
 			b.Release()
 		}
 	}()
-	if err := b.Resize(b.Cap()); err != nil {
-		return nil, err
-	}
 	mem := b.Bytes()
-	copy(mem[:head], appendMark)
-	p, err := f.append(mem[:head:len(mem)], v)
+	if f.own != nil {
+		copy(mem[:head], appendMark)
+	}
+	p, err := f.append(mem[:head], v)
 	if err != nil {
 		return nil, err
 	}
-	if len(p) < head || string(p[:len(appendMark)]) != appendMark {
+	if f.own != nil && (len(p) < head || string(p[:len(appendMark)]) != appendMark) {
 		return nil, fmt.Errorf("%w: the codec has not appended to the bytes that it was given", codec.ErrValue)
 	}
 	if &p[0] == &mem[0] {
-		isKept = true
+		if isKept = true; len(p) == len(mem) {
+			return b, nil
+		}
 		return b, b.Resize(len(p))
 	}
 	larger, err := c.BufferWait(ctx, len(p)) // the guess was too low

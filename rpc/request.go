@@ -69,13 +69,14 @@ func InfoFrom(ctx context.Context) *Info {
 	return i
 }
 
-// begin handles the request in m. It owns m. The receiving goroutine calls it. If the pool of the
-// call waits for room, begin returns a context that ends when the pool no longer waits.
-func (s *Server) begin(m *rocl.Message) (waits context.Context) {
+// begin handles the request in m. It owns m. The receiving goroutine calls it. If the handler has a
+// goroutine of its own, begin returns the request, for the caller to run. If the pool of the call
+// waits for room, begin returns a context that ends when the pool no longer waits.
+func (s *Server) begin(m *rocl.Message) (own *request, waits context.Context) {
 	if !s.running.begin() {
 		s.refuse(m, flagsOf(m.Bytes()), ErrClosed)
 		m.Release()
-		return nil
+		return nil, nil
 	}
 	r := s.requests.Get().(*request)
 	r.m = m
@@ -83,14 +84,17 @@ func (s *Server) begin(m *rocl.Message) (waits context.Context) {
 		s.refuse(m, flagsOf(m.Bytes()), err)
 		r.free()
 		s.running.end()
-		return nil
+		return nil, nil
 	}
 	r.limit()
-	if r.h.flags&flagElsewhere != 0 && r.method.place.isReceiver() {
+	switch p := &r.method.place; {
+	case !p.isInline && p.pool == nil:
+		return r, nil
+	case r.h.flags&flagElsewhere != 0 && p.isReceiver():
 		r.pullFirst()
-		return nil
+		return nil, nil
 	}
-	return r.start()
+	return nil, r.start()
 }
 
 // parse reads the message and sets the method, the caller and the context.

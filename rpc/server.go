@@ -18,8 +18,15 @@ import (
 // it. A process may have several servers, each with attributes of its own, by which callers find
 // it. Its methods may be called concurrently.
 //
-// One goroutine receives requests. Each handler runs in a goroutine of its own, unless [Inline] or
-// [InPool] says otherwise.
+// One goroutine at a time receives requests. Each handler runs in a goroutine of its own, unless
+// [Inline] or [InPool] says otherwise: the goroutine that has received the request runs the
+// handler, while another one receives. Afterwards it waits to receive again:
+//
+//	            request for a handler in a goroutine
+//	receiving ───────────────────────────────────────► running the handler
+//	    ▲                                                 │
+//	    └────────────── idle   , at most mostIdle ◄────┘
+//	     the receiving one runs a handler
 type Server struct {
 	c      *rocl.Context
 	r      *rocl.Resource
@@ -30,7 +37,9 @@ type Server struct {
 	life     context.Context // of handlers
 	end      context.CancelCauseFunc
 	receiver sync.WaitGroup
-	running  tally // requests
+	turn     chan struct{} // a value makes a idle    goroutine the receiving one; closed when none receives any more
+	idle     atomic.Int32  // goroutines that wait for turn
+	running  tally         // requests
 	requests sync.Pool
 	callers  callers
 	over     overflow
@@ -56,7 +65,7 @@ const (
 // NewServer registers a resource with the attributes a and rpc=1, and answers calls to it until
 // Close. It fails as [rocl.Context.Register] does.
 func NewServer(ctx context.Context, c *rocl.Context, a rocl.Attributes, opts ...ServerOption) (*Server, error) {
-	s := &Server{c: c, log: slog.New(slog.DiscardHandler)}
+	s := &Server{c: c, log: slog.New(slog.DiscardHandler), turn: make(chan struct{})}
 	s.life, s.end = context.WithCancelCause(context.Background())
 	s.names.Store(&map[uint64]*method{})
 	s.requests.New = func() any { return &request{s: s} }
@@ -175,11 +184,12 @@ func (s *Server) Deregister(name string) bool {
 	return true
 }
 
-// receive takes requests until the resource is closed. It runs the Inline handlers.
+// receive takes requests until the resource is closed. It runs the Inline handlers, and those in a
+// goroutine of their own after it has let another goroutine receive.
 func (s *Server) receive() {
-	isOver := false
+	isReceiving := true
 	defer func() {
-		if !isOver { // a handler has ended the goroutine (runtime.Goexit)
+		if isReceiving { // a handler has ended the goroutine (runtime.Goexit)
 			s.receiver.Go(s.receive)
 		}
 	}()
@@ -189,17 +199,50 @@ func (s *Server) receive() {
 			if !errors.Is(err, rocl.ErrClosed) {
 				s.log.Error("rpc: the server receives no more", "server", s.ID(), "error", err)
 			}
-			isOver = true
+			isReceiving = false
+			close(s.turn)
 			s.dropHanded()
 			return
 		}
 		if s.control(m) {
 			continue
 		}
-		if waits := s.begin(m); waits != nil {
+		own, waits := s.begin(m)
+		if waits != nil {
 			s.controls(waits)
 		}
+		if own == nil {
+			continue
+		}
+		isReceiving = false
+		s.passOn()
+		own.run()
+		if isReceiving = s.awaitTurn(); !isReceiving {
+			return
+		}
 	}
+}
+
+// mostIdle is how many goroutines keep their stack, grown by handlers, for further ones.
+const mostIdle = 16
+
+// passOn makes another goroutine the receiving one.
+func (s *Server) passOn() {
+	select {
+	case s.turn <- struct{}{}:
+	default:
+		s.receiver.Go(s.receive)
+	}
+}
+
+// awaitTurn waits to be the receiving goroutine. It reports false if enough goroutines wait, or none
+// receives any more.
+func (s *Server) awaitTurn() (receives bool) {
+	if s.idle.Add(1) <= mostIdle {
+		_, receives = <-s.turn
+	}
+	s.idle.Add(-1)
+	return receives
 }
 
 // controls handles messages that do not wait for room until ctx ends, while a pool has none. So
