@@ -229,6 +229,15 @@ func TestSegments(t *testing.T) {
 			t.Errorf("%q, %v", q, err)
 		}
 
+		both := []byte("........")
+		lapped := expose(t, origin, bulk.WriteOnly, bulk.Bytes(both[1:5]), bulk.Bytes(both[3:7]))
+		if n, err := target.Push(deadline(t), lapped.Handle(), 0, []byte("abcdefgh")); n != 8 || err != nil {
+			t.Error(n, err)
+		}
+		if err := lapped.Revoke(deadline(t)); err != nil || string(both) != ".abefgh." {
+			t.Errorf("segments that overlap: %q, %v", both, err)
+		}
+
 		const million = 1_000_000
 		all := counting(2 * million)
 		segs := make([]bulk.Segment, million)
@@ -243,6 +252,23 @@ func TestSegments(t *testing.T) {
 		got := make([]byte, many.Len())
 		if n, err := target.Pull(deadline(t), many.Handle(), 0, got); err != nil || n != int64(len(want)) || !bytes.Equal(got, want) {
 			t.Error(n, err)
+		}
+
+		room := bytes.Repeat([]byte{'x'}, 2*million)
+		for i := range segs {
+			segs[i] = bulk.Bytes(room[2*i : 2*i+i%3])
+		}
+		many = expose(t, origin, bulk.WriteOnly, segs...)
+		if n, err := target.Push(deadline(t), many.Handle(), 0, want); err != nil || n != int64(len(want)) {
+			t.Error(n, err)
+		}
+		if err := many.Revoke(deadline(t)); err != nil {
+			t.Error(err)
+		}
+		for i := range million {
+			if !bytes.Equal(room[2*i:2*i+i%3], all[2*i:2*i+i%3]) || !bytes.Equal(room[2*i+i%3:2*i+2], []byte("xx")[i%3:]) {
+				t.Fatalf("segment %d has %q", i, room[2*i:2*i+2])
+			}
 		}
 	})
 }

@@ -3,6 +3,7 @@
 package rpc_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -15,6 +16,8 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/bulk"
+	"github.com/rocl-go/rocl/internal/eventually"
 	"github.com/rocl-go/rocl/internal/subprocess"
 	"github.com/rocl-go/rocl/rpc"
 )
@@ -31,6 +34,8 @@ func TestMain(m *testing.M) {
 		err = manyCallers(sock)
 	case "large":
 		err = largeCaller(sock)
+	case "exposer":
+		err = exposer(sock)
 	default:
 		goleak.VerifyTestMain(m)
 		return
@@ -57,6 +62,13 @@ func otherServer(sock string) error {
 	if err := errors.Join(
 		rpc.Register(s, "add", add),
 		rpc.Register(s, "echo", echo),
+		rpc.Register(s, "fill", func(ctx context.Context, h bulk.Handle) (struct{}, error) {
+			ep, err := bulk.Open(ctx, c)
+			for err == nil {
+				_, err = ep.Push(ctx, h, 0, make([]byte, h.Len()))
+			}
+			return struct{}{}, err
+		}),
 		rpc.Register(s, "exit", func(context.Context, struct{}) (struct{}, error) { os.Exit(3); panic("not reached") }),
 	); err != nil {
 		return err
@@ -131,6 +143,25 @@ func largeCaller(sock string) error {
 		}()
 	}
 	return <-failed
+}
+
+// exposer calls "drain" of that server with a handle of its memory.
+func exposer(sock string) error {
+	ctx := context.Background()
+	c, cl, err := clientAt(sock)
+	if err != nil {
+		return err
+	}
+	ep, err := bulk.Open(ctx, c)
+	if err != nil {
+		return err
+	}
+	r, err := ep.Expose(bulk.ReadOnly, bulk.Bytes(make([]byte, 8<<20)))
+	if err != nil {
+		return err
+	}
+	_, err = rpc.CallAny[bulk.Handle, struct{}](ctx, cl, rocl.Match{"type": "test"}, "drain", r.Handle())
+	return err
 }
 
 // other starts the other process, and returns the first line that it prints, if it is a server.
@@ -208,6 +239,97 @@ func TestCallerEnds(t *testing.T) {
 	}
 	if err := <-ended; !errors.Is(err, rocl.ErrGone) {
 		t.Error(err)
+	}
+}
+
+// A caller is killed while a handler pulls its memory. The pull fails with rocl.ErrGone, and the server goes on.
+func TestCallerKilledInPull(t *testing.T) {
+	sock := filepath.Join(t.TempDir(), "s")
+	home := open(t, sock)
+	s, err := rpc.NewServer(deadline(t), home, rocl.Attrs{"type": "test"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close(deadline(t))
+	ep, err := bulk.Open(deadline(t), home)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ep.Close(deadline(t))
+	began, ended := make(chan struct{}, 1), make(chan error, 1)
+	if err := rpc.Register(s, "drain", func(ctx context.Context, h bulk.Handle) (struct{}, error) {
+		var err error
+		for err == nil {
+			if _, err = ep.Pull(ctx, h, 0, make([]byte, h.Len())); err == nil {
+				select {
+				case began <- struct{}{}:
+				default:
+				}
+			}
+		}
+		ended <- err
+		return struct{}{}, err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		cmd, _ := other(t, "exposer", sock)
+		<-began
+		if err := cmd.Process.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-ended; !errors.Is(err, rocl.ErrGone) {
+			t.Error(err)
+		}
+		select {
+		case <-began:
+		default:
+		}
+	}
+	eventually.True(t, "no handler runs", func() bool { return s.Stats()[0].Running == 0 })
+}
+
+// A server is killed while it pushes to the memory of its caller. The call fails with rocl.ErrGone, and the memory is the
+// caller's again.
+func TestServerKilledInPush(t *testing.T) {
+	sock := filepath.Join(t.TempDir(), "s")
+	home := open(t, sock)
+	c, err := rpc.NewClient(deadline(t), home)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	ep, err := bulk.Open(deadline(t), home)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ep.Close(deadline(t))
+	for range 3 {
+		cmd, line := other(t, "server", sock)
+		id, err := rocl.ParseGID(line)
+		if err != nil {
+			t.Fatal(err)
+		}
+		mem := bytes.Repeat([]byte{7}, 8<<20)
+		r, err := ep.Expose(bulk.WriteOnly, bulk.Bytes(mem))
+		if err != nil {
+			t.Fatal(err)
+		}
+		was := ep.Stats().WrittenBytes
+		call := rpc.Go[bulk.Handle, struct{}](deadline(t), c, id, "fill", r.Handle())
+		eventually.True(t, "a push has ended", func() bool { return ep.Stats().WrittenBytes-was > uint64(len(mem)) })
+		if err := cmd.Process.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := call.Wait(deadline(t)); !errors.Is(err, rocl.ErrGone) {
+			t.Error(err)
+		}
+		if err := r.Revoke(deadline(t)); err != nil {
+			t.Error(err)
+		}
+		if !bytes.Equal(mem, make([]byte, len(mem))) {
+			t.Error("bytes that were pushed are not there")
+		}
 	}
 }
 

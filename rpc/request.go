@@ -269,7 +269,7 @@ func (r *request) serve() (b *rocl.Buffer, err error) {
 			return
 		}
 		v := recover()
-		r.s.log.Error("rpc: a handler panicked", "call", r.method.name, "server", r.s.ID(), "from", r.m.From(), "panic", v, "stack", string(debug.Stack()))
+		r.s.log.Error("rpc: a handler panicked", "call", r.method.name, "server", r.s.ID(), "from", r.m.From(), "request", RequestID(r.ctx), "panic", v, "stack", string(debug.Stack()))
 		b, err = nil, fmt.Errorf("%w: the handler of %q", ErrPanic, r.method.name)
 		if v == nil { // runtime.Goexit: only deferred functions still run
 			r.method.stats.ended(r.came, err)

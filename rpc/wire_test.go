@@ -93,6 +93,37 @@ func TestChecksumMissing(t *testing.T) {
 	}
 }
 
+// A checksum notices each byte of a request or reply that changes on the way.
+func TestFlippedBytes(t *testing.T) {
+	meta, err := Metadata{"who": "me"}.encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := requestHeader{flags: flagChecksum, number: 7, left: time.Second, meta: meta}
+	request := append(make([]byte, h.size()), "arguments"...)
+	h.put(request)
+	reply := append(make([]byte, replyHead), "result"...)
+	putReply(reply, statusResult, flagChecksum)
+	for name, x := range map[string]struct {
+		p     []byte
+		parse func(p []byte) error
+	}{
+		"request": {request, func(p []byte) error { _, _, err := parseRequest(p); return err }},
+		"reply":   {reply, func(p []byte) error { _, _, err := parseReply(p, flagChecksum); return err }},
+	} {
+		if err := x.parse(x.p); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		for i := range 8 * len(x.p) {
+			p := bytes.Clone(x.p)
+			p[i/8] ^= 1 << (i % 8)
+			if err := x.parse(p); !errors.Is(err, ErrChecksum) && !errors.Is(err, ErrProtocol) {
+				t.Errorf("%s: bit %d of byte %d: %v", name, i%8, i/8, err)
+			}
+		}
+	}
+}
+
 // Errors keep the kinds that both sides know.
 func TestErrorKinds(t *testing.T) {
 	own := errors.New("own")

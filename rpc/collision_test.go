@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package rpc
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/rocl-go/rocl"
+)
+
+// The identifier of a name is its 64-bit xxhash, which other programs compute too.
+func TestGoldenNames(t *testing.T) {
+	for name, want := range map[string]uint64{"": 0xef46db3751d8e999, "a": 0xd24ec4f1a98c6e5b, "abc": 0x44bc2cf5ad770999} {
+		if got := callID(name); got != want {
+			t.Errorf("%q: %#x, want %#x", name, got, want)
+		}
+	}
+}
+
+// A name whose identifier another name has is refused, and the error names both.
+func TestCollision(t *testing.T) {
+	c, err := rocl.Open(t.Context(), rocl.WithSocket(filepath.Join(t.TempDir(), "s")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	s, err := NewServer(t.Context(), c, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close(t.Context())
+	names := maps.Clone(*s.names.Load()) // as if the two names had the same hash
+	names[callID("second")] = &method{name: "first", stats: new(methodStats)}
+	s.names.Store(&names)
+	f := func(context.Context, struct{}) (struct{}, error) { return struct{}{}, nil }
+	err = Register(s, "second", f)
+	if !errors.Is(err, ErrCollision) || !strings.Contains(err.Error(), `"first"`) || !strings.Contains(err.Error(), `"second"`) {
+		t.Error(err)
+	}
+	if err := Register(s, "third", f); err != nil {
+		t.Error(err)
+	}
+	if err := Register(s, "third", f); !errors.Is(err, ErrExists) {
+		t.Error(err)
+	}
+}
