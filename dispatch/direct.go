@@ -20,7 +20,7 @@ import (
 // is that of any sender. No connection can break, so nothing is acknowledged or retransmitted.
 
 // A passageEnd counts what a context has sent to another context of its process over a lane. The other
-// context has the other end. Both contexts send over the common lane. CheckTransport another lane, only the
+// context has the other end. Both contexts send over the common lane. Over another lane, only the
 // context sends that has the lane's rule.
 type passageEnd struct {
 	*Dispatcher

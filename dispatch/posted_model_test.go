@@ -274,7 +274,7 @@ func (pm *postedModel) race(rt *rapid.T) {
 	mp := pm.posts[i]
 	m, sent := pm.sends(mp.from, mp.tag, max(0, len(mp.dst)-rapid.IntRange(-1, 1).Draw(rt, "longer")))
 	for range rapid.IntRange(0, 20).Draw(rt, "looks") {
-		pm.b.glance()
+		pm.b.pollOnce()
 	}
 	msg, err := mp.p.Wait(pm.ctx(true))
 	pm.posts = slices.Delete(pm.posts, i, i+1)

@@ -17,11 +17,11 @@ func (o *overflow) stats() bulk.Stats {
 	return bulk.Stats{}
 }
 
-// MostResting is how many goroutines of a server rest at most.
-const MostResting = mostResting
+// MostIdle is how many goroutines of a server wait at most to receive.
+const MostIdle = mostIdle
 
-// Resting returns how many goroutines of the server rest.
-func (s *Server) Resting() int { return int(s.resting.Load()) }
+// Idle returns how many goroutines of the server wait to receive.
+func (s *Server) Idle() int { return int(s.idle.Load()) }
 
 // SetMost sets the size in bytes above which a value does not fit into a buffer.
 func (s *Server) SetMost(n int) { s.over.most = n }

@@ -573,7 +573,7 @@ func testGoexit(t *testing.T, where rpc.Option) {
 // handlers.
 func TestGoroutinesStay(t *testing.T) {
 	s, c := pair(t)
-	const handlers = 3 * rpc.MostResting
+	const handlers = 3 * rpc.MostIdle
 	inside, leave := make(chan struct{}), make(chan struct{})
 	if err := rpc.Register(s, "wait", func(context.Context, struct{}) (struct{}, error) {
 		inside <- struct{}{}
@@ -589,7 +589,7 @@ func TestGoroutinesStay(t *testing.T) {
 	for range handlers {
 		<-inside
 	}
-	if n := s.Resting(); n > 0 {
+	if n := s.Idle(); n > 0 {
 		t.Errorf("%d goroutines rest while %d handlers wait", n, handlers)
 	}
 	close(leave)
@@ -598,7 +598,7 @@ func TestGoroutinesStay(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	eventually.True(t, "as many goroutines rest as may", func() bool { return s.Resting() == rpc.MostResting })
+	eventually.True(t, "as many goroutines wait as may", func() bool { return s.Idle() == rpc.MostIdle })
 }
 
 func TestFutures(t *testing.T) {

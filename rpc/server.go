@@ -25,7 +25,7 @@ import (
 //	            request for a handler in a goroutine
 //	receiving ───────────────────────────────────────► running the handler
 //	    ▲                                                 │
-//	    └────────────── idle   , at most mostIdle ◄────┘
+//	    └──────────── idle, at most mostIdle ◄────────────┘
 //	     the receiving one runs a handler
 type Server struct {
 	c      *rocl.Context
@@ -37,7 +37,7 @@ type Server struct {
 	life     context.Context // of handlers
 	end      context.CancelCauseFunc
 	receiver sync.WaitGroup
-	turn     chan struct{} // a value makes a idle    goroutine the receiving one; closed when none receives any more
+	turn     chan struct{} // a value makes an idle goroutine the receiving one; closed when none receives any more
 	idle     atomic.Int32  // goroutines that wait for turn
 	running  tally         // requests
 	requests sync.Pool
