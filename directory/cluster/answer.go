@@ -46,23 +46,23 @@ func (a *answers) definite(q []byte) bool {
 	if q[0] == kindNext {
 		return false // a cursor kept from now on would lack what is about to be offered again
 	}
-	_, ok := a.append(nil, q, mostPacked)
+	_, ok := a.appendAnswer(nil, q, mostPacked)
 	return ok // a no is not sure: the resource may be about to be offered again; the asker will ask again
 }
 
 // packet answers a question that came in a packet and has been parsed. The answer is valid until
 // the next call. searches.mu must be held.
 func (a *answers) packet(q []byte) ([]byte, bool) {
-	b, ok := a.append(a.last[:0], q, mostPacked)
+	b, ok := a.appendAnswer(a.last[:0], q, mostPacked)
 	if ok {
 		a.last = b
 	}
 	return b, ok
 }
 
-// append appends the answer to the question q to b, or an identifier alone if the answer has more
+// appendAnswer appends the answer to the question q to b, or an identifier alone if the answer has more
 // than most bytes. It reports false for a no.
-func (a *answers) append(b, q []byte, most int) ([]byte, bool) {
+func (a *answers) appendAnswer(b, q []byte, most int) ([]byte, bool) {
 	pattern, err := resource.View(patternIn(q))
 	if err != nil {
 		return nil, false
@@ -124,7 +124,7 @@ func (a *answers) serve(nc net.Conn) error {
 		return nil
 	}
 	b := []byte{0}
-	if whole, ok := a.append([]byte{1, 0, 0, 0, 0}, q, math.MaxInt); ok {
+	if whole, ok := a.appendAnswer([]byte{1, 0, 0, 0, 0}, q, math.MaxInt); ok {
 		binary.LittleEndian.PutUint32(whole[1:], uint32(len(whole)-5))
 		b = whole
 	}

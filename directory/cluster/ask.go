@@ -50,87 +50,98 @@ func (a *asker) ask(ctx context.Context, q []byte, who []resource.NodeID) (datab
 
 // askWith is ask with a waiter that the caller has to itself.
 func (a *asker) askWith(ctx context.Context, w *waiter, q []byte, who []resource.NodeID) (found database.Record, err error) {
-	t := &w.tally
-	*t = newTally(len(a.members.list())-1, who)
-	defer func() { a.count.search(t, err, a.born) }()
+	w.tally = newTally(len(a.members.list())-1, who)
+	defer func() { a.count.search(&w.tally, err, a.born) }()
 	if err := a.joiner.await(ctx); err != nil {
 		return database.Record{}, err
 	}
 	var late <-chan time.Time // fires when the patience is over
 	covered := 0
 	list := a.members.current.Load() // the members that are asked
-	for pause := 25 * time.Millisecond; ; {
+	for wait := 25 * time.Millisecond; ; {
 		news, unknown := a.members.news(), a.joiner.incomplete()
-		t.differ = nil
-		r, err := a.once(ctx, w, q, who)
+		r, err := a.round(ctx, w, q, who)
 		if err != nil {
 			return database.Record{}, err
 		}
 		if r.Found {
 			return parseAnswer(r.Answer)
 		}
-		if len(t.differ) > 0 && q[0] != kindLookup {
-			apart, err := a.agree(ctx, t.differ)
-			if err != nil {
-				return database.Record{}, err
+		var partial error // not nil if some members could not be asked
+		if !r.Definite() {
+			covered += r.Covered
+			partial = fmt.Errorf("%w: %d of %d nodes: %012x", directory.ErrPartial, len(r.Failed), len(r.Failed)+covered, r.Failed)
+			if late == nil {
+				t := time.NewTimer(a.cfg.Patience)
+				defer t.Stop()
+				late = t.C
 			}
-			apart = slices.DeleteFunc(apart, func(m resource.NodeID) bool {
-				return slices.Contains(r.Failed, m) // it answered late
-			})
-			r.Covered -= len(apart)
-			r.Failed = append(r.Failed, apart...)
-		}
-		if r.Definite() {
-			if q[0] == kindFind {
-				if who = a.members.newcomers(&list); len(who) > 0 {
-					continue
-				}
-			}
-			return database.Record{}, denial(q, unknown)
-		}
-		covered += r.Covered
-		partial := fmt.Errorf("%w: %d of %d nodes: %012x", directory.ErrPartial, len(r.Failed), len(r.Failed)+covered, r.Failed)
-		if late == nil {
-			t := time.NewTimer(a.cfg.Patience)
-			defer t.Stop()
-			late = t.C
 		}
 		// The members that answered have said no. Of the failed ones, some may be dead by now.
-		who = slices.DeleteFunc(slices.Clone(r.Failed), func(m resource.NodeID) bool { return !a.members.has(m) })
+		if who = slices.DeleteFunc(slices.Clone(r.Failed), func(m resource.NodeID) bool { return !a.members.has(m) }); len(who) > 0 {
+			if err := a.pause(ctx, wait, news, late, partial); err != nil {
+				return database.Record{}, err
+			}
+			wait = min(2*wait, 200*time.Millisecond)
+			continue
+		}
+		if q[0] == kindFind {
+			who = a.members.newcomers(&list)
+		}
 		if len(who) == 0 {
-			if q[0] == kindFind {
-				if who = a.members.newcomers(&list); len(who) > 0 {
-					continue
-				}
-			}
-			switch q[0] {
-			case kindLookup:
-				return database.Record{}, partial // the identifier's node is no member that could deny it
-			case kindNext:
-				return database.Record{}, errDied
-			}
-			return database.Record{}, denial(q, unknown)
+			return database.Record{}, denial(q, unknown, partial)
 		}
-		again := time.NewTimer(pause)
-		pause = min(2*pause, 200*time.Millisecond)
-		select {
-		case <-again.C:
-		case <-news:
-		case <-late:
-			return database.Record{}, partial
-		case <-ctx.Done():
-			return database.Record{}, fmt.Errorf("%w: %w", partial, context.Cause(ctx))
-		case <-a.life.Done():
-			return database.Record{}, directory.ErrClosed
-		}
-		again.Stop()
 	}
 }
 
-// denial returns the error for a question that all members asked have denied. unknown is not nil if
-// this member did not know all members: then it cannot deny what an unknown one may have.
-func denial(q []byte, unknown error) error {
-	if q[0] == kindFind && unknown != nil {
+// round puts a question once. Members that know other members than this one count as failed if it
+// could not learn of those.
+func (a *asker) round(ctx context.Context, w *waiter, q []byte, who []resource.NodeID) (search.Result, error) {
+	w.tally.differ = nil
+	r, err := a.once(ctx, w, q, who)
+	if err != nil || r.Found || len(w.tally.differ) == 0 || q[0] == kindLookup {
+		return r, err
+	}
+	apart, err := a.agree(ctx, w.tally.differ)
+	if err != nil {
+		return r, err
+	}
+	apart = slices.DeleteFunc(apart, func(m resource.NodeID) bool {
+		return slices.Contains(r.Failed, m) // it answered late
+	})
+	r.Covered -= len(apart)
+	r.Failed = append(r.Failed, apart...)
+	return r, nil
+}
+
+// pause waits for the time d, or for news, before a question is asked again. It returns the error
+// with which the question ends: partial when the patience is over, which late reports.
+func (a *asker) pause(ctx context.Context, d time.Duration, news <-chan struct{}, late <-chan time.Time, partial error) error {
+	again := time.NewTimer(d)
+	defer again.Stop()
+	select {
+	case <-again.C:
+	case <-news:
+	case <-late:
+		return partial
+	case <-ctx.Done():
+		return fmt.Errorf("%w: %w", partial, context.Cause(ctx))
+	case <-a.life.Done():
+		return directory.ErrClosed
+	}
+	return nil
+}
+
+// denial returns the error for a question that no member is left to answer. unknown is not nil if
+// this member did not know all members: then it cannot deny what an unknown one may have. partial is
+// not nil if the members that could not be asked are no members any more.
+func denial(q []byte, unknown, partial error) error {
+	switch {
+	case q[0] == kindLookup && partial != nil:
+		return partial // the identifier's node is no member that could deny it
+	case q[0] == kindNext && partial != nil:
+		return errDied
+	case q[0] == kindFind && unknown != nil:
 		return unknown
 	}
 	return directory.ErrNotFound
@@ -149,11 +160,7 @@ func (a *asker) once(ctx context.Context, w *waiter, q []byte, who []resource.No
 		return a.askEach(ctx, who, q)
 	}
 	w.counts = true
-	begin := amongAll(q)
-	if who != nil {
-		begin = among(who, q, nil)
-	}
-	r, err = a.searches.runWith(ctx, w, who != nil, begin)
+	r, err = a.searches.runWith(ctx, w, who != nil, among(who, q, nil))
 	if err != nil || !r.Found || len(r.Answer) != stubLen {
 		return r, err
 	}

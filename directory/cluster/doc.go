@@ -10,7 +10,7 @@
 // it needs. All share a core, which does not change.
 //
 //	memberTable  what is known of the other members     members.go, absent.go, roll.go
-//	gossip       memberlist, and what it reports        gossip.go
+//	gossip       memberlist, and what it reports        gossip.go, transport.go, quiet.go
 //	joiner       joins members, and looks for lost ones join.go
 //	departure    tells the others that this one goes    depart.go
 //	exchanges    all that two members know, exchanged   exchange.go

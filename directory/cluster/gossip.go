@@ -3,18 +3,13 @@
 package cluster
 
 import (
-	"context"
 	"crypto/hmac"
-	"crypto/sha256"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
-	"net/netip"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -93,13 +88,6 @@ func (g *gossip) start() error {
 	return err
 }
 
-// gossipKey derives memberlist's key from a key of the cluster.
-func gossipKey(key []byte) []byte {
-	h := hmac.New(sha256.New, key)
-	h.Write([]byte("rocl gossip"))
-	return h.Sum(nil)
-}
-
 // rekey changes memberlist's keyring to the keys of. The first seals.
 func (g *gossip) rekey(of [][]byte) error {
 	if len(g.cfg.Keys) == 0 || len(of) == 0 {
@@ -132,49 +120,6 @@ func (g *gossip) keys() int {
 func (g *gossip) announceAway() {
 	g.away.Store(true)
 	_ = g.list.UpdateNode(1)
-}
-
-// within is memberlist's transport. Its streams end with the member's life, so that a peer that
-// does not answer does not keep the member from closing.
-type within struct {
-	memberlist.NodeAwareTransport
-	dial func(ctx context.Context, addr string) (net.Conn, error)
-	life context.Context
-}
-
-func (w within) DialTimeout(addr string, timeout time.Duration) (net.Conn, error) {
-	ctx, cancel := context.WithTimeout(w.life, timeout)
-	defer cancel()
-	nc, err := w.dial(ctx, addr)
-	if err != nil {
-		return nil, err
-	}
-	return &ending{nc, context.AfterFunc(w.life, func() { nc.Close() })}, nil
-}
-
-func (w within) DialAddressTimeout(a memberlist.Address, timeout time.Duration) (net.Conn, error) {
-	return w.DialTimeout(a.Addr, timeout)
-}
-
-// ending is a connection that the end of the member's life closes too. Close stops that.
-type ending struct {
-	net.Conn
-	stop func() bool
-}
-
-func (e *ending) Close() error {
-	e.stop()
-	return e.Conn.Close()
-}
-
-// knockAndDial dials for memberlist, which does so when a member does not answer a packet. The
-// member may have been started anew and know no other member. The members that joined it still take
-// it for alive and do not look for it. So knockAndDial first tells it that this member is here.
-func (g *gossip) knockAndDial(ctx context.Context, addr string) (net.Conn, error) {
-	if at, err := netip.ParseAddrPort(addr); err == nil {
-		g.mux.Knock(net.UDPAddrFromAddrPort(at))
-	}
-	return g.mux.DialAddr(ctx, addr)
 }
 
 // meta returns what this member tells of itself.
@@ -242,46 +187,6 @@ func (e events) NotifyMerge(all []*memberlist.Node) error {
 	}
 	e.members.suspected(all)
 	return nil
-}
-
-// quiet passes memberlist's lines on at level debug, except those that an operator looks for:
-// gossip that does not open, or that is of another cluster. These are logged once per sayAgain,
-// because any program can send such packets.
-type quiet struct {
-	slog.Handler
-	mu   sync.Mutex
-	last time.Time // when such a line was logged
-}
-
-func (q *quiet) Enabled(ctx context.Context, _ slog.Level) bool {
-	return q.Handler.Enabled(ctx, slog.LevelInfo)
-}
-
-func (q *quiet) Handle(ctx context.Context, r slog.Record) error {
-	refused := ""
-	switch {
-	case strings.Contains(r.Message, "Decrypt packet failed"):
-		refused = "cluster: gossip refused: with another key, or with none"
-	case strings.Contains(r.Message, "unacceptable label"):
-		refused = "cluster: gossip refused: of another cluster"
-	}
-	if refused != "" {
-		q.mu.Lock()
-		again := r.Time.Sub(q.last) > sayAgain
-		if again {
-			q.last = r.Time
-		}
-		q.mu.Unlock()
-		if again {
-			says := slog.NewRecord(r.Time, slog.LevelInfo, refused, r.PC)
-			says.AddAttrs(slog.String("memberlist", r.Message))
-			return q.Handler.Handle(ctx, says)
-		}
-	}
-	if !q.Handler.Enabled(ctx, slog.LevelDebug) {
-		return nil
-	}
-	return q.Handler.Handle(ctx, r)
 }
 
 // delegate gives memberlist this member's metadata, and exchanges accounts (absent.go).

@@ -103,14 +103,14 @@ func (m *Membership) Rekey() (int, error) {
 
 // rekey is Rekey that also reports whether the keys have changed.
 func (m *Membership) rekey() (n int, changed bool, err error) {
-	m.kmu.Lock()
-	defer m.kmu.Unlock()
+	m.keysMu.Lock()
+	defer m.keysMu.Unlock()
 	keys, err := m.keys()
 	if err != nil || len(keys) == 0 {
 		return 0, false, err
 	}
 	m.mu.Lock()
-	c, s := m.now, m.of
+	c, s := m.cluster, m.server
 	m.mu.Unlock()
 	if c == nil || slices.EqualFunc(keys, m.used, bytes.Equal) {
 		return len(keys), false, nil // without a cluster, the keys are read when one begins
@@ -123,15 +123,15 @@ func (m *Membership) rekey() (n int, changed bool, err error) {
 	return len(keys), true, nil
 }
 
-// look is how often the file is looked at.
-const look = time.Second
+// keyFilePoll is how often the file of keys is looked at.
+const keyFilePoll = time.Second
 
 // keepKeys follows the file of keys. A change is read when the file looks the same for the second
 // time: before that, the file may still be being written.
 func (m *Membership) keepKeys(life context.Context) {
 	var seen, used os.FileInfo
 	logged := ""
-	tick := time.NewTicker(look)
+	tick := time.NewTicker(keyFilePoll)
 	defer tick.Stop()
 	for {
 		now, err := os.Stat(m.member.KeyFile)

@@ -39,14 +39,19 @@ func (k *keyset) set(of [][]byte) error {
 	return nil
 }
 
+// derive returns the key for one purpose that comes of a key of the cluster.
+func derive(key []byte, purpose string) []byte {
+	h := hmac.New(sha256.New, key)
+	h.Write([]byte(purpose))
+	return h.Sum(nil)
+}
+
 // LinkKey returns the key that contexts of the cluster's nodes prove to each other to have. If the
 // cluster has no key, the name alone gives it.
-func LinkKey(name string, key []byte) (k [32]byte) {
-	h := hmac.New(sha256.New, key)
-	h.Write([]byte("rocl link " + name))
-	h.Sum(k[:0])
-	return k
-}
+func LinkKey(name string, key []byte) [32]byte { return [32]byte(derive(key, "rocl link "+name)) }
+
+// gossipKey derives memberlist's key from a key of the cluster.
+func gossipKey(key []byte) []byte { return derive(key, "rocl gossip") }
 
 // streamProto names the streams between members in TLS (ALPN).
 const streamProto = "rocl-dir/1"
@@ -55,9 +60,7 @@ const streamProto = "rocl-dir/1"
 // so a context cannot pass for a member.
 func streamKeys(of [][]byte) (all [][]byte) {
 	for _, k := range of {
-		h := hmac.New(sha256.New, k)
-		h.Write([]byte("rocl stream"))
-		all = append(all, h.Sum(nil))
+		all = append(all, derive(k, "rocl stream"))
 	}
 	return all
 }

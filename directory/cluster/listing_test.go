@@ -70,21 +70,19 @@ func TestAllThroughRestart(t *testing.T) {
 		want = append(want, b.put(i+1, lamp))
 	}
 	db := b.srv.Database()
-	var mu sync.Mutex // guards unsure
-	unsure := false
+	var mu sync.Mutex // guards asked
+	asked := 2        // questions since the directory is new
 	b.cfg.Sure = func() bool {
 		mu.Lock()
 		defer mu.Unlock()
-		if !unsure {
-			return true
-		}
-		for _, id := range want[50:] { // they are offered after the first question has come
-			if err := db.Offer(id, id.Context(), 1, pattern(lamp)); err != nil {
-				t.Error(err)
+		if asked++; asked == 2 { // they are offered after the first question has been refused
+			for _, id := range want[50:] {
+				if err := db.Offer(id, id.Context(), 1, pattern(lamp)); err != nil {
+					t.Error(err)
+				}
 			}
 		}
-		unsure = false
-		return false
+		return asked >= 2
 	}
 	var cov directory.Coverage
 	for r, err := range a.c.All(t.Context(), lamps(), &cov) {
@@ -99,7 +97,7 @@ func TestAllThroughRestart(t *testing.T) {
 			}
 			b.c.HandOver()
 			mu.Lock()
-			unsure = true
+			asked = 0
 			mu.Unlock()
 			b.open()
 		}
@@ -243,4 +241,27 @@ func TestPlaces(t *testing.T) {
 			t.Error("cursors after the end")
 		}
 	})
+}
+
+// A member that does not know yet what its node has gives no answer that could be wrong: no denial,
+// and no cursor, which would lack what is about to be offered again.
+func TestNothingIsDeniedTooEarly(t *testing.T) {
+	a := member(t, 1, func(c *Config) { c.Sure = func() bool { return false } })
+	put(t, a, 1, lamp)
+	for what, c := range map[string]struct {
+		q    []byte
+		want bool
+	}{
+		"what it has":         {question(kindFind, resource.GID{}, lamps()), true},
+		"what it has not":     {question(kindFind, resource.GID{}, pattern(resource.Match{"type": "none"})), false},
+		"the first of a list": {question(kindNext, resource.GID{}, lamps()), false},
+		"its members":         {question(kindRoll, resource.GID{}, pattern(nil)), true},
+	} {
+		if got := a.answers.definite(c.q); got != c.want {
+			t.Errorf("asked for %s: answers %v, want %v", what, got, c.want)
+		}
+	}
+	if n := a.answers.cursors.count(); n > 0 {
+		t.Errorf("%d cursors", n)
+	}
 }

@@ -194,16 +194,15 @@ func (d *searches) close() {
 // A beginning begins a search on a node, and returns its number.
 type beginning func(n *search.Node, now time.Time, by search.Asker) uint64
 
-// among returns the beginning of a search for the answer to q of some members.
+// among returns the beginning of a search for the answer to q among the members in who or, if that
+// is nil, among all members. t may be nil.
 func among(who []resource.NodeID, q []byte, t *search.Trace) beginning {
 	return func(n *search.Node, now time.Time, by search.Asker) uint64 {
+		if who == nil {
+			return n.SearchTraced(now, q, t, by)
+		}
 		return n.SearchAmong(now, who, q, t, by)
 	}
-}
-
-// amongAll returns the beginning of a search for the answer to q of all members.
-func amongAll(q []byte) beginning {
-	return func(n *search.Node, now time.Time, by search.Asker) uint64 { return n.Search(now, q, by) }
 }
 
 // run begins a search and waits for its end. When run returns, the search has ended or is

@@ -33,9 +33,7 @@ func (a *asker) trace(ctx context.Context, by strategy.Strategy, pattern *resour
 	case strategy.Broadcast:
 		st.Everybody, st.Strategy = true, strategy.Broadcast
 	}
-	r, err := a.searches.run(ctx, func(n *search.Node, now time.Time, by search.Asker) uint64 {
-		return n.SearchTraced(now, q, st, by)
-	})
+	r, err := a.searches.run(ctx, among(nil, q, st))
 	if err != nil {
 		return t, err
 	}

@@ -108,15 +108,11 @@ func TestCloseDuringEverything(t *testing.T) {
 			})
 		}
 		time.Sleep(time.Duration(rand.IntN(2000)) * time.Microsecond)
-		began := time.Now()
 		var closing sync.WaitGroup
 		for range 2 {
 			closing.Go(func() { a.Close() })
 		}
 		closing.Wait()
-		if d := time.Since(began); d > patience/2 {
-			t.Fatalf("closed after %v", d)
-		}
 		heard := a.count.Received.Load()
 		b.Send(Out{To: 1, Payload: []byte("dead?")})
 		if _, err := a.Dial(t.Context(), 2); err == nil {

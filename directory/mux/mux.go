@@ -57,6 +57,8 @@ type Config struct {
 	Spin    time.Duration // how long the keeper reads on after an answer, before it parks
 	Logger  *slog.Logger
 	Opening context.Context // bounds Open, which may look Bind's name up; nil: no bound
+
+	largeTime time.Duration // for a large payload to go or to come; 0: defaultLargeTime; for tests
 }
 
 // A Mux is open until Close. Its methods may be called concurrently.
@@ -122,6 +124,9 @@ type Counters struct {
 
 // Open binds the port. The port hears nothing before Start.
 func Open(cfg Config) (*Mux, error) {
+	if cfg.largeTime <= 0 {
+		cfg.largeTime = defaultLargeTime
+	}
 	p := &Mux{cfg: cfg, log: cfg.Logger, peers: map[resource.NodeID]*peer{}, past: map[life]uint64{},
 		gossipers: gossipers{of: map[resource.NodeID]*gossiper{}, at: map[string]*gossiper{}, past: map[life]uint64{}}, hellos: hellos{wait: map[uint64]chan struct{}{}},
 		often: ratelog.New(cfg.Logger), large: make(chan struct{}, maxPending), waiting: subsys.NewHandshakes(maxPending), packets: make(chan *memberlist.Packet, 1024), streams: make(chan net.Conn)}

@@ -419,12 +419,8 @@ func TestFlood(t *testing.T) {
 		})
 	}
 	eventually.True(t, "it comes", func() bool { return a.count.Foreign.Load() > 1000 })
-	began := time.Now()
 	a.Ask(time.Millisecond, func() bool { return false }, nothing, Out{To: 2, Payload: []byte("never")})
 	a.Close()
-	if d := time.Since(began); d > patience/2 {
-		t.Errorf("held up for %v", d)
-	}
 	close(stop)
 	flood.Wait()
 }

@@ -161,10 +161,10 @@ func (p *Mux) DialAddr(ctx context.Context, addr string) (net.Conn, error) {
 //
 //	largeByte | head: length u32 | body
 const (
-	largeByte = 'L'
-	largeHead = overhead + 4
-	largeTime = 10 * time.Second
-	mostLarge = 32 // to one member, under way or waiting
+	largeByte        = 'L'
+	largeHead        = overhead + 4
+	defaultLargeTime = 10 * time.Second
+	mostLarge        = 32 // to one member, under way or waiting
 )
 
 var errForeign = errors.New("mux: forged, replayed, or of nobody known")
@@ -191,7 +191,7 @@ func (p *Mux) hearLarge(s *stranger, c net.Conn) error {
 		return fmt.Errorf("mux: %d bytes announced", size)
 	}
 	s.known()
-	_ = c.SetDeadline(time.Now().Add(largeTime))
+	_ = c.SetDeadline(time.Now().Add(p.cfg.largeTime))
 	var b bytes.Buffer // grows as the bytes come: an announced length alone costs no memory
 	if _, err := io.CopyN(&b, c, overhead+int64(size)); err != nil {
 		return err
@@ -271,7 +271,7 @@ func (p *Mux) writeLarge(to *peer, payload []byte) (int, error) {
 	defer c.Close()
 	stop := context.AfterFunc(p.life, func() { c.Close() })
 	defer stop()
-	_ = c.SetDeadline(time.Now().Add(largeTime))
+	_ = c.SetDeadline(time.Now().Add(p.cfg.largeTime))
 	k := p.keys.Load()
 	n := to.sent.Add(2)
 	size := binary.LittleEndian.AppendUint32(nil, uint32(len(payload)))
