@@ -47,20 +47,21 @@ func (d *Dispatcher) BoundedMailbox(serial uint32, bytes, messages int) (*Mailbo
 	if serial&Bounded == 0 {
 		return nil, fmt.Errorf("dispatch: bounded mailbox %d: the serial lacks the bit", serial)
 	}
-	m, err := d.Mailbox(serial, bytes)
-	if err != nil || messages <= 0 {
-		return m, err
+	m := newMailbox(d, serial, bytes)
+	if messages > 0 {
+		m.limitMessages(uint64(messages))
 	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	n := uint64(messages)
-	if d.memory > 0 { // otherwise fewer messages would fill the memory
-		m.limit = min(m.limit, d.memory/4)
+	return d.publish(m)
+}
+
+// limitMessages limits the new mailbox m, which is not published, to n messages.
+func (m *Mailbox) limitMessages(n uint64) {
+	if m.d.memory > 0 { // otherwise fewer messages would fill the memory
+		m.limit = min(m.limit, m.d.memory/4)
 	}
 	m.unit = min(max(m.limit/n, overhead), charge(MaxMessage)) // a sender asks for no more credit at a time
 	m.limit = n * m.unit
 	m.share(0)
-	return m, nil
 }
 
 // setUnit notes the least that messages to a bounded mailbox are charged, which a Credit frame

@@ -192,7 +192,7 @@ func New(cfg Config) *Dispatcher {
 
 		passages: passages{ends: map[linkKey]*passageEnd{}, flows: map[*Mailbox]*Flow{}},
 	}
-	d.calls.box, d.calls.watched = newMailbox(d, wire.Replies, uint64(cfg.Mailbox)), map[*Flow]struct{}{}
+	d.calls.box, d.calls.watched = newMailbox(d, wire.Replies, 0), map[*Flow]struct{}{}
 	d.calls.box.calls = &d.calls
 	d.boxes[wire.Replies] = d.calls.box
 	d.reports.Call, d.reports.Most = cfg.Undelivered, reportsMost
@@ -306,19 +306,20 @@ func (d *Dispatcher) startPoller() *subsys.Poller {
 // Mailbox makes the mailbox of the resource with the given serial. limit is in bytes; 0 means the
 // default.
 func (d *Dispatcher) Mailbox(serial uint32, limit int) (*Mailbox, error) {
-	if limit <= 0 {
-		limit = d.cfg.Mailbox
-	}
+	return d.publish(newMailbox(d, serial, limit))
+}
+
+// publish lets messages come to a new mailbox, which is complete, and returns it.
+func (d *Dispatcher) publish(m *Mailbox) (*Mailbox, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.closing {
 		return nil, ErrClosed
 	}
-	if d.boxes[serial] != nil {
-		return nil, fmt.Errorf("dispatch: mailbox %d exists", serial)
+	if d.boxes[m.serial] != nil {
+		return nil, fmt.Errorf("dispatch: mailbox %d exists", m.serial)
 	}
-	m := newMailbox(d, serial, uint64(limit))
-	d.boxes[serial] = m
+	d.boxes[m.serial] = m
 	return m, nil
 }
 
@@ -326,12 +327,9 @@ func (d *Dispatcher) Mailbox(serial uint32, limit int) (*Mailbox, error) {
 // resource has no receivers. If handle returns false, the sender is told that the resource does not
 // exist. handle may not keep the message.
 func (d *Dispatcher) Serve(serial uint32, limit int, handle func(*Message) bool) error {
-	m, err := d.Mailbox(serial, limit)
-	if err == nil {
-		m.mu.Lock()
-		m.handle = handle
-		m.mu.Unlock()
-	}
+	m := newMailbox(d, serial, limit)
+	m.handle = handle
+	_, err := d.publish(m)
 	return err
 }
 

@@ -158,13 +158,17 @@ type Mailbox struct {
 	callsClosed bool   // the resource begins no further calls; the mu of calls.box guards it
 }
 
-// newMailbox returns an empty mailbox with a limit in charged bytes.
-func newMailbox(d *Dispatcher, serial uint32, limit uint64) *Mailbox {
-	m := &Mailbox{d: d, serial: serial, limit: limit}
-	if serial&Bounded == 0 {
-		m.limit = max(limit, FirstCredit)
+// newMailbox returns an empty mailbox that no message can come to yet; see publish. limit is in
+// charged bytes; 0 means the default.
+func newMailbox(d *Dispatcher, serial uint32, limit int) *Mailbox {
+	if limit <= 0 {
+		limit = d.cfg.Mailbox
 	}
-	m.dense = max(limit, FirstCredit)
+	m := &Mailbox{d: d, serial: serial, limit: uint64(limit)}
+	m.dense = max(m.limit, FirstCredit)
+	if serial&Bounded == 0 {
+		m.limit = m.dense
+	}
 	if d.memory > 0 {
 		m.dense = min(m.dense, d.memory/8)
 	}

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dispatch
+
+import (
+	"runtime"
+	"testing"
+
+	"github.com/rocl-go/rocl/subsys/inproc"
+)
+
+// A mailbox has its handler and its unit as soon as a message can come to it. Otherwise the first
+// message could be stored with no goroutine to pass it to the handler, or be let in uncounted.
+func TestMailboxIsCompleteWhenPublished(t *testing.T) {
+	d := newWorld().node(t, 1, inproc.NewNetwork().Transport())
+	const each = 10_000
+	find := func(serial uint32) *Mailbox {
+		for {
+			if m := d.mailbox(serial); m != nil {
+				return m
+			}
+			runtime.Gosched()
+		}
+	}
+	incomplete := make(chan int)
+	go func() {
+		n := 0
+		for i := range uint32(each) {
+			m := find(1 + i)
+			m.mu.Lock()
+			if m.handle == nil {
+				n++
+			}
+			m.mu.Unlock()
+			m = find(1 + i | Bounded)
+			m.mu.Lock()
+			if m.unit == 0 {
+				n++
+			}
+			m.mu.Unlock()
+		}
+		incomplete <- n
+	}()
+	for i := range uint32(each) {
+		if err := d.Serve(1+i, 0, func(*Message) bool { return true }); err != nil {
+			t.Error(err)
+		}
+		if _, err := d.BoundedMailbox(1+i|Bounded, 0, 10); err != nil {
+			t.Error(err)
+		}
+		runtime.Gosched()
+	}
+	if n := <-incomplete; n > 0 {
+		t.Errorf("%d mailboxes were found incomplete", n)
+	}
+}
