@@ -388,9 +388,21 @@ func (c *Context) pattern(a resource.Attributes, opts []FindOption) (*resource.L
 // found converts an answer of the directory, and puts the owner and the addresses that it contains
 // into the caches. owner is false if the program did not ask for the value of AttrContext.
 func (c *Context) found(a *resource.Record, owner bool) Found {
+	c.remember(a)
+	return newFound(a, owner)
+}
+
+// newFound converts a record of the directory. owner is as in found.
+func newFound(a *resource.Record, owner bool) Found {
 	if owner && wantsOwner(&a.Attrs) {
 		_ = a.Attrs.Set(AttrContext, []byte(a.Owner.String()))
 	}
+	return Found{ID: a.ID, Context: a.Owner, Revision: a.Revision, Attrs: a.Attrs}
+}
+
+// remember puts the owner and the addresses that an answer of the directory contains into the
+// caches.
+func (c *Context) remember(a *resource.Record) {
 	minter := a.ID.Context()
 	// An owner is not cached where the method owner knows it, or where the index can be read.
 	if (a.Owner != c.self || minter != c.self) && (a.ID.Node() != c.self.Node() || !c.dir.Mapped()) {
@@ -399,7 +411,6 @@ func (c *Context) found(a *resource.Record, owner bool) Found {
 	if a.ID == minter { // a context's own resource, which has its addresses
 		c.cache.reach(a.ID, &a.Attrs, time.Time{})
 	}
-	return Found{ID: a.ID, Context: a.Owner, Revision: a.Revision, Attrs: a.Attrs}
 }
 
 // wantsOwner reports whether a list asks for the value of AttrContext.
@@ -524,21 +535,24 @@ func (c *Context) WatchIDs(ctx stdctx.Context, ids ...resource.GID) iter.Seq2[Ev
 	}
 }
 
-// watch yields the events of the directory for a pattern, and drops the cache entries of resources
-// that are gone.
+// watch yields the events of the directory for a pattern. It puts what the events say into the
+// caches, and drops the entries of resources that are gone.
 func (c *Context) watch(ctx stdctx.Context, pattern *resource.List, yield func(Event, error) bool) {
 	c.asked.Add(1)
+	owner := wantsOwner(pattern)
 	for ev, err := range c.dir.Watch(ctx, pattern) {
 		if err != nil {
 			yield(Event{}, fmt.Errorf("rocl: watching: %w", c.wrap(err)))
 			return
 		}
-		if ev.Kind == directory.Gone {
-			c.cache.forget(ev.ID)
-		}
 		e := Event{Kind: ev.Kind}
-		if ev.Kind != directory.Synced {
-			e.Found = Found{ID: ev.ID, Context: ev.Owner, Revision: ev.Revision, Attrs: ev.Attrs}
+		switch ev.Kind {
+		case directory.Synced:
+		case directory.Gone:
+			c.cache.forget(ev.ID)
+			e.Found = newFound(&ev.Record, owner)
+		default:
+			e.Found = c.found(&ev.Record, owner)
 		}
 		if !yield(e, nil) {
 			return
