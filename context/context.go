@@ -86,7 +86,8 @@ type Context struct {
 }
 
 // Open returns a new context. It joins the node's directory, or serves the directory if no other
-// process does, and opens a port on every transport. ctx limits the opening only.
+// process does, and opens a port on every transport. ctx limits the opening only. The root's Open
+// lists the errors.
 func Open(ctx stdctx.Context, opts ...Option) (*Context, error) {
 	cfg := defaults()
 	for _, o := range opts {
@@ -215,11 +216,13 @@ func (c *Context) Buffer(n int) (*buffers.Buffer, error) { return c.disp.Buffer(
 //
 // A list has at most [resource.MaxAttrs] attributes (4,096) and [resource.MaxList] bytes (32 MiB),
 // a name [resource.MaxName] bytes (1 KiB), a value [resource.MaxValue] bytes (16 MiB). Beyond these
-// limits Register fails with rocl.ErrTooLarge. A name that is empty, is not UTF-8, or begins with
-// "rocl." is an error of package resource.
+// limits Register fails with rocl.ErrTooLarge. It fails with rocl.ErrEmptyName, rocl.ErrBadName or
+// rocl.ErrReservedName for a name that is empty, is not UTF-8, or begins with "rocl.", and with
+// rocl.ErrIncomplete if an attribute has no value, or one that [Unique] names is missing.
 //
 // Register waits for the node's directory until ctx ends. It fails with rocl.ErrNoDirectory,
-// rocl.ErrClosed or the cause of ctx's end. If Register fails, no resource is registered.
+// rocl.ErrClosed or the cause of ctx's end, and with rocl.ErrExists or rocl.ErrPartial as [Unique]
+// says. If Register fails, no resource is registered.
 func (c *Context) Register(ctx stdctx.Context, a resource.Attributes, opts ...RegisterOption) (*Resource, error) {
 	var cfg registerConfig
 	for _, o := range opts {
@@ -433,10 +436,13 @@ func wantsOwner(l *resource.List) bool {
 // is the identifier of a context, matches the resources of that context.
 //
 // Find fails with rocl.ErrNotFound if it is certain that no resource matches. It fails with
-// rocl.ErrPartial if it found none and some nodes could not be asked. It fails with
-// rocl.ErrTooLarge for a pattern beyond the limits of [Context.Register], and with
-// rocl.ErrNoDirectory, rocl.ErrClosed or the cause of ctx's end. Find waits until ctx ends: there
-// is no other limit.
+// rocl.ErrPartial if it found none and some nodes could not be asked. For an invalid pattern it
+// fails with rocl.ErrTooLarge, rocl.ErrEmptyName or rocl.ErrBadName, as [Context.Register] does, and
+// with rocl.ErrCondition, or rocl.ErrBadGID for a value of AttrContext that is no identifier. It also
+// fails with rocl.ErrNoDirectory, rocl.ErrClosed or the cause of ctx's end.
+//
+// Find does not wait for a match: [Context.Await] and [Context.Watch] do. It waits for the
+// directory's answer until ctx ends: there is no other limit.
 func (c *Context) Find(ctx stdctx.Context, a resource.Attributes, opts ...FindOption) (Found, error) {
 	p, err := c.pattern(a, opts)
 	if err != nil {
