@@ -6,7 +6,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
 	"math"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -79,4 +84,96 @@ func TestSendToZero(t *testing.T) {
 	if !errors.Is(err, rocl.ErrGone) || !strings.Contains(err.Error(), "zero identifier") {
 		t.Errorf("sending to the zero identifier: %v", err)
 	}
+}
+
+// internalErrors are the exported errors of the packages below that programs do not match, with the
+// reason.
+var internalErrors = map[string]string{
+	"directory.ErrClosed":   "calls of a closed context match ErrClosed",
+	"directory.ErrInUse":    "only a daemon gets it",
+	"directory.ErrLabels":   "only a daemon gets it",
+	"directory.ErrProtocol": "no program can react to it",
+	"dispatch.ErrTooLarge":  "it matches ErrTooLarge",
+	"dispatch.ErrNodeDead":  "it matches ErrGone",
+	"dispatch.ErrRefused":   "sends fail with ErrUnreachable",
+	"dispatch.ErrProtocol":  "no program can react to it",
+	"resource.ErrTooLarge":  "it matches ErrTooLarge",
+	"resource.ErrMalformed": "only a decoder of lists gets it",
+	"buffers.ErrTooLarge":   "it matches ErrTooLarge",
+	"buffers.ErrClosed":     "calls of a closed context match ErrClosed",
+	"buffers.ErrLeaked":     "Context.Close drops it",
+	"buffers.ErrNoShare":    "only a transport gets it",
+	"buffers.ErrMoved":      "only a transport gets it",
+	"subsys.ErrClosed":      "only the dispatcher gets it",
+	"subsys.ErrNoPeer":      "sends fail with ErrUnreachable",
+	"subsys.ErrPeerClosed":  "sends fail with ErrUnreachable",
+	"subsys.ErrProtocol":    "no program can react to it",
+	"subsys.ErrBadHeader":   "only a transport gets it",
+}
+
+// Each error of the packages under the root package is an error of the root package too, or is known
+// not to concern programs.
+func TestRootHasAllErrors(t *testing.T) {
+	root := map[string]bool{} // what the root package uses: package.Name
+	for _, f := range parseFiles(t, "rocl.go") {
+		ast.Inspect(f, func(n ast.Node) bool {
+			if s, ok := n.(*ast.SelectorExpr); ok {
+				if x, ok := s.X.(*ast.Ident); ok {
+					root[x.Name+"."+s.Sel.Name] = true
+				}
+			}
+			return true
+		})
+	}
+	found := 0
+	for _, pkg := range []string{"buffers", "codec", "context", "directory", "dispatch", "resource", "subsys"} {
+		for _, f := range parseFiles(t, filepath.Join(pkg, "*.go")) {
+			for _, name := range exportedErrors(f) {
+				found++
+				name = pkg + "." + name
+				if _, known := internalErrors[name]; known == root[name] {
+					t.Errorf("%s: an error of the root package: %v; known not to concern programs: %v", name, root[name], known)
+				}
+			}
+		}
+	}
+	if found < 40 {
+		t.Errorf("found %d errors: these are not all", found)
+	}
+}
+
+// exportedErrors returns the names of the errors that a file declares.
+func exportedErrors(f *ast.File) (names []string) {
+	for _, d := range f.Decls {
+		g, ok := d.(*ast.GenDecl)
+		if !ok || g.Tok != token.VAR {
+			continue
+		}
+		for _, s := range g.Specs {
+			for _, n := range s.(*ast.ValueSpec).Names {
+				if strings.HasPrefix(n.Name, "Err") {
+					names = append(names, n.Name)
+				}
+			}
+		}
+	}
+	return names
+}
+
+// parseFiles returns the files that match a pattern, without tests.
+func parseFiles(t *testing.T, pattern string) (files []*ast.File) {
+	t.Helper()
+	names, err := filepath.Glob(pattern)
+	if err != nil {
+		t.Fatal(err)
+	}
+	names = slices.DeleteFunc(names, func(name string) bool { return strings.HasSuffix(name, "_test.go") })
+	for _, name := range names {
+		f, err := parser.ParseFile(token.NewFileSet(), name, nil, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		files = append(files, f)
+	}
+	return files
 }

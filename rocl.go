@@ -139,6 +139,18 @@ var (
 	ErrLimit        = buffers.ErrLimit         // the memory that WithMemory allows is used up
 	ErrValue        = codec.ErrValue           // a value cannot be encoded, or a payload is not a value of the type
 	ErrReadOnly     = buffers.ErrReadOnly      // the memory of a buffer belongs to another process and can only be read
+	ErrIncomplete   = directory.ErrIncomplete  // an attribute has no value, or an attribute that must be unique is missing
+	ErrEmptyName    = resource.ErrEmptyName    // the name of an attribute is empty
+	ErrBadName      = resource.ErrBadName      // the name of an attribute is not UTF-8
+	ErrReservedName = resource.ErrReservedName // the name of an attribute begins with "rocl."
+	ErrBadGID       = resource.ErrBadGID       // a text is not an identifier; see ParseGID and AttrContext
+	ErrWorkers      = context.ErrWorkers       // the number of Workers is less than 1
+	ErrAddress      = subsys.ErrAddress        // no transport of the context can listen at an address of WithListen
+	ErrUnavailable  = subsys.ErrUnavailable    // this machine lacks what every transport of the context needs
+	ErrUntrusted    = directory.ErrUntrusted   // another user could have put the directory, or one of its files, at its path
+	ErrDenied       = directory.ErrDenied      // the directory refuses this process, for example that of another user
+	ErrSilent       = directory.ErrSilent      // the process that serves the directory does not answer
+	ErrOccupied     = directory.ErrOccupied    // a foreign file lies at the path of a file of the directory
 )
 
 // MaxMessage is the greatest length of a message in bytes.
@@ -147,6 +159,14 @@ const MaxMessage = dispatch.MaxMessage
 // Open returns a new context. It joins the node's directory, or serves the directory if no other
 // process does. ctx limits the opening only: a later end of ctx does not close the context. Close
 // the context with [Context.Close].
+//
+// Open waits for the directory until ctx ends, and then fails with the cause of ctx's end. It also
+// fails with:
+//   - ErrNoDirectory, ErrUntrusted, ErrDenied, ErrSilent, ErrOccupied: the directory can neither be
+//     joined nor served;
+//   - ErrCluster, ErrMember, ErrCertificates: the settings do not fit the cluster;
+//   - ErrAddress, ErrUnavailable: the context cannot listen;
+//   - ErrRule, ErrPolling: an option is invalid.
 func Open(ctx stdctx.Context, opts ...Option) (*Context, error) { return context.Open(ctx, opts...) }
 
 // SendValue sends the value v as a message from r to the resource with identifier to, as
@@ -246,6 +266,7 @@ func Least(name string) FindOption { return context.Least(name) }
 func Most(name string) FindOption { return context.Most(name) }
 
 // ParseGID returns the identifier that the text s describes, in the form that GID.String returns.
+// It fails with ErrBadGID.
 func ParseGID(s string) (GID, error) { return resource.ParseGID(s) }
 
 // WithSocket sets the path of the Unix socket of the node's directory. The default is $ROCL_SOCKET,
@@ -280,8 +301,9 @@ func WithTransports(t ...subsys.Transport) Option { return context.WithTransport
 func WithRules(r ...Rule) Option { return context.WithRules(r...) }
 
 // WithListen sets addresses at which the context listens, such as tcp://10.0.0.7:0. They replace
-// the address that the transport would choose. In a cluster with a key, TCP serves only this node:
-// Open refuses TCP addresses that are not on the loopback interface.
+// the address that the transport would choose. In a cluster with a key, TCP serves only this node.
+// Open fails with ErrAddress if no transport of the context listens at an address, and for TCP
+// addresses in such a cluster that are not on the loopback interface.
 func WithListen(urls ...string) Option { return context.WithListen(urls...) }
 
 // WithPoll sets whether a goroutine that waits for messages polls before it sleeps. The default is
@@ -397,8 +419,8 @@ func MailboxLimit(bytes int) RegisterOption { return context.MailboxLimit(bytes)
 func MailboxMessages(n int) RegisterOption { return context.MailboxMessages(n) }
 
 // Workers makes [Resource.Handle] handle up to n messages at the same time, in n goroutines.
-// Further messages wait in the mailbox. Calls that overlap have no order. Handle fails if n is less
-// than 1.
+// Further messages wait in the mailbox. Calls that overlap have no order. Handle fails with
+// ErrWorkers if n is less than 1.
 func Workers(n int) HandleOption { return context.Workers(n) }
 
 // EachInOwn makes [Resource.Handle] handle each message in a new goroutine. The number of

@@ -86,7 +86,8 @@ type Context struct {
 }
 
 // Open returns a new context. It joins the node's directory, or serves the directory if no other
-// process does, and opens a port on every transport. ctx limits the opening only.
+// process does, and opens a port on every transport. ctx limits the opening only. The root's Open
+// lists the errors.
 func Open(ctx stdctx.Context, opts ...Option) (*Context, error) {
 	cfg := defaults()
 	for _, o := range opts {
@@ -215,11 +216,13 @@ func (c *Context) Buffer(n int) (*buffers.Buffer, error) { return c.disp.Buffer(
 //
 // A list has at most [resource.MaxAttrs] attributes (4,096) and [resource.MaxList] bytes (32 MiB),
 // a name [resource.MaxName] bytes (1 KiB), a value [resource.MaxValue] bytes (16 MiB). Beyond these
-// limits Register fails with rocl.ErrTooLarge. A name that is empty, is not UTF-8, or begins with
-// "rocl." is an error of package resource.
+// limits Register fails with rocl.ErrTooLarge. It fails with rocl.ErrEmptyName, rocl.ErrBadName or
+// rocl.ErrReservedName for a name that is empty, is not UTF-8, or begins with "rocl.", and with
+// rocl.ErrIncomplete if an attribute has no value, or one that [Unique] names is missing.
 //
 // Register waits for the node's directory until ctx ends. It fails with rocl.ErrNoDirectory,
-// rocl.ErrClosed or the cause of ctx's end. If Register fails, no resource is registered.
+// rocl.ErrClosed or the cause of ctx's end, and with rocl.ErrExists or rocl.ErrPartial as [Unique]
+// says. If Register fails, no resource is registered.
 func (c *Context) Register(ctx stdctx.Context, a resource.Attributes, opts ...RegisterOption) (*Resource, error) {
 	var cfg registerConfig
 	for _, o := range opts {
@@ -388,9 +391,21 @@ func (c *Context) pattern(a resource.Attributes, opts []FindOption) (*resource.L
 // found converts an answer of the directory, and puts the owner and the addresses that it contains
 // into the caches. owner is false if the program did not ask for the value of AttrContext.
 func (c *Context) found(a *resource.Record, owner bool) Found {
+	c.remember(a)
+	return newFound(a, owner)
+}
+
+// newFound converts a record of the directory. owner is as in found.
+func newFound(a *resource.Record, owner bool) Found {
 	if owner && wantsOwner(&a.Attrs) {
 		_ = a.Attrs.Set(AttrContext, []byte(a.Owner.String()))
 	}
+	return Found{ID: a.ID, Context: a.Owner, Revision: a.Revision, Attrs: a.Attrs}
+}
+
+// remember puts the owner and the addresses that an answer of the directory contains into the
+// caches.
+func (c *Context) remember(a *resource.Record) {
 	minter := a.ID.Context()
 	// An owner is not cached where the method owner knows it, or where the index can be read.
 	if (a.Owner != c.self || minter != c.self) && (a.ID.Node() != c.self.Node() || !c.dir.Mapped()) {
@@ -399,7 +414,6 @@ func (c *Context) found(a *resource.Record, owner bool) Found {
 	if a.ID == minter { // a context's own resource, which has its addresses
 		c.cache.reach(a.ID, &a.Attrs, time.Time{})
 	}
-	return Found{ID: a.ID, Context: a.Owner, Revision: a.Revision, Attrs: a.Attrs}
 }
 
 // wantsOwner reports whether a list asks for the value of AttrContext.
@@ -422,10 +436,13 @@ func wantsOwner(l *resource.List) bool {
 // is the identifier of a context, matches the resources of that context.
 //
 // Find fails with rocl.ErrNotFound if it is certain that no resource matches. It fails with
-// rocl.ErrPartial if it found none and some nodes could not be asked. It fails with
-// rocl.ErrTooLarge for a pattern beyond the limits of [Context.Register], and with
-// rocl.ErrNoDirectory, rocl.ErrClosed or the cause of ctx's end. Find waits until ctx ends: there
-// is no other limit.
+// rocl.ErrPartial if it found none and some nodes could not be asked. For an invalid pattern it
+// fails with rocl.ErrTooLarge, rocl.ErrEmptyName or rocl.ErrBadName, as [Context.Register] does, and
+// with rocl.ErrCondition, or rocl.ErrBadGID for a value of AttrContext that is no identifier. It also
+// fails with rocl.ErrNoDirectory, rocl.ErrClosed or the cause of ctx's end.
+//
+// Find does not wait for a match: [Context.Await] and [Context.Watch] do. It waits for the
+// directory's answer until ctx ends: there is no other limit.
 func (c *Context) Find(ctx stdctx.Context, a resource.Attributes, opts ...FindOption) (Found, error) {
 	p, err := c.pattern(a, opts)
 	if err != nil {
@@ -524,21 +541,24 @@ func (c *Context) WatchIDs(ctx stdctx.Context, ids ...resource.GID) iter.Seq2[Ev
 	}
 }
 
-// watch yields the events of the directory for a pattern, and drops the cache entries of resources
-// that are gone.
+// watch yields the events of the directory for a pattern. It puts what the events say into the
+// caches, and drops the entries of resources that are gone.
 func (c *Context) watch(ctx stdctx.Context, pattern *resource.List, yield func(Event, error) bool) {
 	c.asked.Add(1)
+	owner := wantsOwner(pattern)
 	for ev, err := range c.dir.Watch(ctx, pattern) {
 		if err != nil {
 			yield(Event{}, fmt.Errorf("rocl: watching: %w", c.wrap(err)))
 			return
 		}
-		if ev.Kind == directory.Gone {
-			c.cache.forget(ev.ID)
-		}
 		e := Event{Kind: ev.Kind}
-		if ev.Kind != directory.Synced {
-			e.Found = Found{ID: ev.ID, Context: ev.Owner, Revision: ev.Revision, Attrs: ev.Attrs}
+		switch ev.Kind {
+		case directory.Synced:
+		case directory.Gone:
+			c.cache.forget(ev.ID)
+			e.Found = newFound(&ev.Record, owner)
+		default:
+			e.Found = c.found(&ev.Record, owner)
 		}
 		if !yield(e, nil) {
 			return

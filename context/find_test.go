@@ -206,6 +206,49 @@ func TestOwner(t *testing.T) {
 	}
 }
 
+// A watch that wants AttrContext yields it with each event of a resource, also the last. A send to a
+// resource that a watch has yielded asks the directory no more.
+func TestWatchOwner(t *testing.T) {
+	cl := rocltest.Cluster(t, 2)
+	a, b := cl.Open(0), cl.Open(1)
+	me, you := register(t, a, nil), register(t, b, resource.Attrs{"type": "x"})
+	seen := 0
+	for ev, err := range a.Watch(bg, resource.Match{"type": "x"}, context.Want("load", context.AttrContext)) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if ev.Kind == directory.Synced {
+			if owners, _, _ := a.CacheSizes(); owners != 1 {
+				t.Errorf("%d owners are known after the watch", owners)
+			}
+			if err := you.Set(bg, "load", "1"); err != nil {
+				t.Fatal(err)
+			}
+			continue
+		}
+		seen++
+		if owner := ev.Attrs.GetString(context.AttrContext); owner != b.ID().String() {
+			t.Errorf("event %v: owner %q of {%v}", ev.Kind, owner, &ev.Attrs)
+		}
+		if ev.Kind == directory.Changed {
+			send(t, me, you.ID(), "hello")
+			expect(t, you, "hello")
+			if err := you.Delete(bg); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if ev.Kind == directory.Gone {
+			break
+		}
+	}
+	if seen != 3 {
+		t.Errorf("%d events", seen)
+	}
+	if owners, _, _ := a.CacheSizes(); owners != 0 {
+		t.Errorf("%d owners after the only resource was gone", owners)
+	}
+}
+
 // Set changes one attribute, and concurrent changes are not lost.
 func TestSet(t *testing.T) {
 	c := rocltest.Cluster(t, 1).Open(0)

@@ -12,6 +12,9 @@ import (
 	"github.com/rocl-go/rocl/dispatch"
 )
 
+// ErrWorkers is returned by [Resource.Handle] when the number of [Workers] is less than 1.
+var ErrWorkers = errors.New("rocl: Workers must be at least 1")
+
 // A HandleOption changes a default of [Resource.Handle].
 type HandleOption func(*handleConfig)
 
@@ -24,7 +27,8 @@ type handleConfig struct {
 
 // Workers makes [Resource.Handle] handle up to n messages at the same time, in n goroutines. They
 // receive the messages in order, but calls of the function that overlap have no order. Further
-// messages wait in the mailbox, whose limit stops senders. Handle fails if n is less than 1.
+// messages wait in the mailbox, whose limit stops senders. Handle fails with rocl.ErrWorkers if n is
+// less than 1.
 func Workers(n int) HandleOption {
 	return func(c *handleConfig) {
 		if c.workers = n; n < 1 {
@@ -84,7 +88,7 @@ func (r *Resource) Handle(ctx stdctx.Context, f func(*dispatch.Message), opts ..
 		o(&cfg)
 	}
 	if cfg.workers < 0 {
-		return fmt.Errorf("rocl: handling messages to %v: Workers must be at least 1", r.id)
+		return fmt.Errorf("rocl: handling messages to %v: %w", r.id, ErrWorkers)
 	}
 	h := &handler{r: r, f: f, handleConfig: cfg}
 	if cfg.workers == 1 {

@@ -228,7 +228,7 @@ func TestHandleOptions(t *testing.T) {
 	eachTransport(t, func(t *testing.T, open func(...context.Option) *context.Context) {
 		r := register(t, open(), resource.Attrs{"a": "server"})
 		none := func(*dispatch.Message) {}
-		if err := r.Handle(t.Context(), none, context.Workers(0)); err == nil {
+		if err := r.Handle(t.Context(), none, context.Workers(0)); !errors.Is(err, context.ErrWorkers) {
 			t.Error("no workers handle messages")
 		}
 		if err := r.Handle(t.Context(), none, context.Handling(dispatch.Tag(1), dispatch.Tag(2))); !errors.Is(err, dispatch.ErrSelect) {

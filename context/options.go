@@ -89,8 +89,9 @@ func WithTransports(t ...subsys.Transport) Option {
 func WithRules(r ...dispatch.Rule) Option { return func(c *config) { c.rules = r } }
 
 // WithListen sets addresses at which the context listens, such as tcp://10.0.0.7:0. They replace
-// the address that the transport would choose. In a cluster with a key, TCP serves only this node:
-// Open refuses TCP addresses that are not on the loopback interface.
+// the address that the transport would choose. In a cluster with a key, TCP serves only this node.
+// Open fails with rocl.ErrAddress if no transport of the context listens at an address, and for TCP
+// addresses in such a cluster that are not on the loopback interface.
 func WithListen(urls ...string) Option { return func(c *config) { c.listen = urls } }
 
 // WithPoll sets whether a goroutine that waits for messages polls before it sleeps. The default is
