@@ -34,8 +34,9 @@ type Endpoint struct {
 
 	mu       sync.Mutex
 	isClosed bool
-	last     uint64 // number of the region that was exposed last
-	regions  map[uint64]*Region
+	last     uint64             // number of the region that was exposed last
+	regions  map[uint64]*Region // that are exposed
+	retired  map[uint64]*Region // that are revoked, and whose memory may still be used
 }
 
 // An Option changes one default of [Open]. PieceSize and Depth apply to [Pipeline] too.
@@ -100,7 +101,7 @@ func Open(ctx context.Context, c *rocl.Context, opts ...Option) (*Endpoint, erro
 	if err != nil {
 		return nil, fmt.Errorf("bulk: open: %w", err)
 	}
-	ep := &Endpoint{c: c, cfg: cfg, regions: map[uint64]*Region{}}
+	ep := &Endpoint{c: c, cfg: cfg, regions: map[uint64]*Region{}, retired: map[uint64]*Region{}}
 	_, _ = rand.Read(ep.secret[:]) // never fails
 	ep.life, ep.end = context.WithCancelCause(context.Background())
 	if ep.r, err = c.Register(ctx, rocl.Attrs{"bulk": "1"}); err != nil {
@@ -116,11 +117,12 @@ func (ep *Endpoint) ID() rocl.GID { return ep.r.ID() }
 
 // Close ends the endpoint. Transfers that use its memory fail with ErrRevoked or rocl.ErrGone, and
 // its own transfers with rocl.ErrClosed. Close revokes all regions and waits until nothing uses
-// their memory. If ctx ends first, Close returns its cause. A second Close does nothing.
+// their memory, nor that of regions revoked before. If ctx ends first, Close returns its cause.
+// Another Close then waits for the rest.
 func (ep *Endpoint) Close(ctx context.Context) error {
 	ep.mu.Lock()
 	ep.isClosed = true
-	regions := slices.Collect(maps.Values(ep.regions))
+	regions := slices.AppendSeq(slices.Collect(maps.Values(ep.regions)), maps.Values(ep.retired))
 	ep.mu.Unlock()
 	ep.end(rocl.ErrClosed)
 	errs := []error{ep.r.Close()}

@@ -103,3 +103,10 @@ func PullPlaced(ctx context.Context, ep *Endpoint, h Handle, dst []byte) error {
 
 // InFlight returns how many transfers an endpoint makes now.
 func InFlight(ep *Endpoint) int64 { return ep.flight.transfers.Load() }
+
+// Retired returns how many regions are revoked, but may still be used.
+func (ep *Endpoint) Retired() int {
+	ep.mu.Lock()
+	defer ep.mu.Unlock()
+	return len(ep.retired)
+}

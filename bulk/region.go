@@ -40,11 +40,11 @@ type Region struct {
 	mem    memory
 	bufs   []*rocl.Buffer // the region's own references by segment, nil for plain memory; nil if all segments are plain
 
-	mu        sync.Mutex
+	mu        sync.Mutex     // locked before Endpoint.mu
 	tickets   []*rocl.Buffer // the region's own references to tickets that targets may have
 	users     int            // transfers that read or write the memory
 	isRevoked bool
-	isGivenUp bool          // the last user releases the references to buffers
+	isGivenUp bool          // no goroutine waits for the users: the region frees itself after the last one
 	isFree    bool          // the references to buffers are released
 	idle      chan struct{} // closed when isRevoked is set and users is 0
 }
@@ -137,45 +137,53 @@ func (r *Region) begin() bool {
 	return true
 }
 
+// end counts the end of a transfer.
 func (r *Region) end() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.users--; r.users == 0 && r.isRevoked {
-		r.endedLocked()
+	if r.users--; r.users > 0 || !r.isRevoked {
+		return
 	}
-}
-
-// endedLocked records that the region is revoked and has no users. r.mu must be held.
-func (r *Region) endedLocked() {
 	close(r.idle)
 	if r.isGivenUp {
-		r.freeLocked()
+		r.freeReturnedLocked(lookFirst)
 	}
 }
 
 // Release is [Region.Revoke] for memory that the program does not use again. It does not wait.
 // Later transfers fail with ErrRevoked, and the region's references to buffers are released when
-// the transfers in progress have ended. The garbage collector frees plain memory.
+// the transfers in progress have ended. The garbage collector frees plain memory after that.
+//
+// A later Revoke does not wait for views of buffers, which have references of their own.
 func (r *Region) Release() { r.revoke(true) }
 
 // revoke refuses later transfers. isGivenUp says that no goroutine waits for the transfers in
-// progress, so that the last of them releases the buffers.
+// progress, so that the region frees itself after the last of them.
 func (r *Region) revoke(isGivenUp bool) {
 	r.mu.Lock()
-	r.isGivenUp = r.isGivenUp || isGivenUp
-	switch {
-	case !r.isRevoked:
+	defer r.mu.Unlock()
+	if !r.isRevoked {
 		r.isRevoked = true
+		r.ep.retire(r)
 		if r.users == 0 {
-			r.endedLocked()
+			close(r.idle)
 		}
-	case r.users == 0 && r.isGivenUp:
-		r.freeLocked()
 	}
-	r.mu.Unlock()
-	r.ep.mu.Lock()
-	delete(r.ep.regions, r.number)
-	r.ep.mu.Unlock()
+	if isGivenUp && !r.isGivenUp {
+		r.isGivenUp = true
+		if r.users == 0 {
+			r.freeReturnedLocked(lookFirst)
+		}
+	}
+}
+
+// retire admits no more requests for a region, and keeps the region until its memory is not used
+// any more. The region's mu must be held.
+func (ep *Endpoint) retire(r *Region) {
+	ep.mu.Lock()
+	defer ep.mu.Unlock()
+	delete(ep.regions, r.number)
+	ep.retired[r.number] = r
 }
 
 // Revoke ends the region: later transfers fail with ErrRevoked. It waits for the transfers in
@@ -183,7 +191,9 @@ func (r *Region) revoke(isGivenUp bool) {
 // nothing reads or writes the memory any more, and the region's references to buffers are released.
 //
 // If ctx ends first, Revoke returns its cause. The region is revoked then, but its memory may be in
-// use until another Revoke returns nil. A target that ends returns all that it held.
+// use until another Revoke returns nil. Only ctx ends the wait for a target that keeps a view. A
+// target whose process ends returns all that it held, and so does one that rocl gives up as
+// unreachable.
 func (r *Region) Revoke(ctx context.Context) error {
 	r.revoke(false)
 	select {
@@ -222,7 +232,26 @@ func (r *Region) returned(ctx context.Context) error {
 
 // isLent reports whether a target may still read the memory where it lies.
 func (r *Region) isLent() bool {
-	return r.areTicketsOut() || slices.ContainsFunc(r.bufs, func(b *rocl.Buffer) bool { return b != nil && b.Refs() > 1 })
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.isFree {
+		return false
+	}
+	return r.areTicketsOutLocked() || slices.ContainsFunc(r.bufs, func(b *rocl.Buffer) bool { return b != nil && b.Refs() > 1 })
+}
+
+// freeReturnedLocked frees the region when targets have returned all tickets. It does not wait: a
+// timer checks again after a pause, and keeps plain memory alive until then. r.mu must be held.
+func (r *Region) freeReturnedLocked(pause time.Duration) {
+	if !r.areTicketsOutLocked() {
+		r.freeLocked()
+		return
+	}
+	time.AfterFunc(pause, func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.freeReturnedLocked(min(2*pause, lookMost))
+	})
 }
 
 // free releases the region's references to buffers, once.
@@ -232,6 +261,7 @@ func (r *Region) free() {
 	r.freeLocked()
 }
 
+// freeLocked is free with r.mu held.
 func (r *Region) freeLocked() {
 	if r.isFree {
 		return
@@ -242,4 +272,12 @@ func (r *Region) freeLocked() {
 			b.Release()
 		}
 	}
+	r.ep.forget(r)
+}
+
+// forget removes a region whose memory is not used any more.
+func (ep *Endpoint) forget(r *Region) {
+	ep.mu.Lock()
+	defer ep.mu.Unlock()
+	delete(ep.retired, r.number)
 }

@@ -118,13 +118,14 @@ func (r *Region) giveTicket(off, n int64) (*rocl.Buffer, error) {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.forgetReturned()
+	r.areTicketsOutLocked() // forgets those that targets have returned
 	r.tickets = append(r.tickets, b.Retain())
 	return b, nil
 }
 
-// forgetReturned releases the tickets that targets have returned. r.mu must be held.
-func (r *Region) forgetReturned() {
+// areTicketsOutLocked reports whether a target has a ticket of the region. It releases the tickets
+// that targets have returned. r.mu must be held.
+func (r *Region) areTicketsOutLocked() bool {
 	kept := r.tickets[:0]
 	for _, b := range r.tickets {
 		if b.Refs() > 1 {
@@ -135,13 +136,6 @@ func (r *Region) forgetReturned() {
 	}
 	clear(r.tickets[len(kept):])
 	r.tickets = kept
-}
-
-// areTicketsOut reports whether a target has a ticket of the region.
-func (r *Region) areTicketsOut() bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.forgetReturned()
 	return len(r.tickets) > 0
 }
 

@@ -16,6 +16,7 @@ import (
 
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/bulk"
+	"github.com/rocl-go/rocl/internal/eventually"
 	"github.com/rocl-go/rocl/rocltest"
 	"github.com/rocl-go/rocl/subsys/shm"
 )
@@ -195,6 +196,62 @@ func TestRevokeWaitsForReader(t *testing.T) {
 		t.Error(err)
 	}
 	if err := r.Revoke(deadline(t)); err != nil {
+		t.Error(err)
+	}
+}
+
+// reader lets a target begin to read plain memory of a region, and returns a function that lets it
+// go on.
+func reader(t *testing.T, n int) (origin side, r *bulk.Region, tr *bulk.Transfer, goOn func()) {
+	t.Helper()
+	reading, wait := make(chan struct{}), make(chan struct{})
+	var once sync.Once
+	hook(t, func(read func() error, local [][]byte) error {
+		if len(local[0]) > bulk.TicketHead {
+			once.Do(func() { close(reading); <-wait })
+		}
+		return read()
+	})
+	origin, target := sharing(t)
+	r = expose(t, origin, bulk.ReadOnly, bulk.Bytes(counting(n)))
+	tr = target.StartPull(deadline(t), r.Handle(), 0, make([]byte, n))
+	<-reading
+	return origin, r, tr, func() { close(wait) }
+}
+
+// A region is released while a target reads its plain memory: the memory is not freed, and later
+// the ticket is released.
+func TestReleaseWhileRead(t *testing.T) {
+	origin, r, tr, goOn := reader(t, 8<<20)
+	r.Release()
+	r.Release()
+	if got := origin.Retired(); got != 1 {
+		t.Errorf("%d regions keep their memory", got)
+	}
+	goOn()
+	if _, err := tr.Wait(deadline(t)); err != nil {
+		t.Error(err)
+	}
+	eventually.True(t, "the memory and the ticket are released", func() bool {
+		return origin.Retired() == 0 && origin.c.Stats().Buffers.InUse == 0
+	})
+}
+
+// An endpoint is closed after a Revoke that has not waited for a target: Close waits for it.
+func TestCloseWaitsForReader(t *testing.T) {
+	origin, r, tr, goOn := reader(t, 8<<20)
+	short := func(f func(context.Context) error) {
+		ctx, end := context.WithTimeout(context.Background(), 5*time.Millisecond)
+		defer end()
+		if err := f(ctx); !errors.Is(err, context.DeadlineExceeded) {
+			t.Error("while memory is read: ", err)
+		}
+	}
+	short(r.Revoke)
+	short(origin.Close)
+	goOn()
+	_, _ = tr.Wait(deadline(t)) // the origin has been closed
+	if err := origin.Close(deadline(t)); err != nil {
 		t.Error(err)
 	}
 }
