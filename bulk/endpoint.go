@@ -8,6 +8,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"slices"
 	"sync"
@@ -31,6 +32,7 @@ type Endpoint struct {
 	fetching serving // requests for bytes that this endpoint pushes
 	flight   flight
 	counts   counts
+	helped   sync.Map // texts of helpFor that were logged
 
 	mu       sync.Mutex
 	isClosed bool
@@ -48,6 +50,7 @@ type config struct {
 	depth  int
 	most   int // requests served at the same time
 	eager  int // bytes of the largest region whose Argument has its bytes
+	log    *slog.Logger
 }
 
 // PieceSize sets the size in bytes of the pieces of a transfer. Without it, the size is 1 MiB. It
@@ -74,7 +77,7 @@ func Eager(bytes int) Option { return func(c *config) { c.eager = bytes } }
 func MaxRequests(n int) Option { return func(c *config) { c.most = n } }
 
 func newConfig(opts []Option) (config, error) {
-	c := config{defaultPiece, largePiece, placedPiece, defaultDepth, defaultRequests, copied}
+	c := config{defaultPiece, largePiece, placedPiece, defaultDepth, defaultRequests, copied, slog.New(slog.DiscardHandler)}
 	for _, o := range opts {
 		o(&c)
 	}
@@ -153,7 +156,7 @@ type Stats struct {
 
 	// Denied counts contexts that share memory with this one, but with which plain memory cannot be
 	// read where it lies: the system does not allow it (ptrace), or the process has another PID
-	// namespace. Large transfers of plain memory with them take one copy more.
+	// namespace. Large transfers of plain memory with them take one copy more. See WithLogger.
 	Denied int
 }
 

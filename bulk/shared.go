@@ -61,7 +61,7 @@ func (ep *Endpoint) pullPlaced(ctx context.Context, mv *move, at, n int64) error
 	if err != nil {
 		return parseError(m.Bytes())
 	}
-	return ep.sharing.heed(mv.h.origin, ep.redeem(ctx, t, mv.local, mv.at+at, n))
+	return ep.sharing.heed(mv.h.origin, ep.logDenied(mv.h.origin, ep.redeem(ctx, t, mv.local, mv.at+at, n)))
 }
 
 // pushPlaced asks the origin to copy n bytes of local memory from where they lie. It fails with
@@ -158,7 +158,7 @@ func (ep *Endpoint) take(m *rocl.Message, q *request) {
 		return
 	}
 	ep.server.Go(func() {
-		err := ep.redeem(ep.life, t, &r.mem, off, int64(q.Len))
+		err := ep.logDenied(m.From(), ep.redeem(ep.life, t, &r.mem, off, int64(q.Len)))
 		r.end()
 		if err != nil {
 			ep.refuse(m, 0, err)

@@ -4,10 +4,13 @@ package bulk_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"log/slog"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -19,6 +22,24 @@ import (
 	"github.com/rocl-go/rocl/rocltest"
 	"github.com/rocl-go/rocl/subsys/shm"
 )
+
+// A lockedBuffer is a log that a test reads while other goroutines write it.
+type lockedBuffer struct {
+	mu sync.Mutex
+	bytes.Buffer
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.Buffer.Write(p)
+}
+
+func (b *lockedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.Buffer.String()
+}
 
 // hook replaces the function that reads the memory of other processes until the end of the test.
 // Endpoints must be opened after it, so that they are closed before.
@@ -85,6 +106,7 @@ func TestPlainMemoryReadInPlace(t *testing.T) {
 // If the system does not let a process read another one's memory, or the identifier names another
 // process, transfers use the ring. After the first refusal no other attempt is made.
 func TestPlainMemoryDenied(t *testing.T) {
+	help := map[string]string{"EPERM": "ptrace_scope", "ENOSYS": "seccomp", "unsupported": "seccomp"} // the others: namespace
 	for name, deny := range map[string]func(local [][]byte) error{
 		"EPERM":             func([][]byte) error { return syscall.EPERM },
 		"ESRCH":             func([][]byte) error { return syscall.ESRCH },
@@ -99,7 +121,8 @@ func TestPlainMemoryDenied(t *testing.T) {
 				tried.Add(1)
 				return errors.Join(read(), deny(local))
 			})
-			origin, target := sharing(t)
+			var log lockedBuffer
+			origin, target := sharing(t, bulk.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
 			mem := counting(3 << 20)
 			r := expose(t, origin, bulk.ReadWrite, bulk.Bytes(mem))
 			for range 3 {
@@ -120,12 +143,16 @@ func TestPlainMemoryDenied(t *testing.T) {
 			if err := r.Revoke(deadline(t)); err != nil || !bytes.Equal(mem, counting(3<<20)) {
 				t.Error("other bytes were pushed: ", err)
 			}
+			if text := log.String(); strings.Count(text, "\n") != 1 || !strings.Contains(text, cmp.Or(help[name], "namespace")) || !strings.Contains(text, fmt.Sprint(origin.c.ID())) {
+				t.Errorf("the log has %q", text)
+			}
 		})
 	}
 	t.Run("of the target", func(t *testing.T) {
 		var tried atomic.Int64
 		hook(t, func(func() error, [][]byte) error { tried.Add(1); return syscall.EPERM })
-		origin, target := sharing(t)
+		var log lockedBuffer
+		origin, target := sharing(t, bulk.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
 		mem := make([]byte, 3<<20)
 		r := expose(t, origin, bulk.WriteOnly, bulk.Bytes(mem))
 		for range 3 {
@@ -138,6 +165,9 @@ func TestPlainMemoryDenied(t *testing.T) {
 		}
 		if tried.Load() != 1 {
 			t.Errorf("tried %d times", tried.Load())
+		}
+		if text := log.String(); strings.Count(text, "\n") != 1 || !strings.Contains(text, "ptrace_scope") || !strings.Contains(text, fmt.Sprint(target.c.ID())) {
+			t.Errorf("the log has %q", text)
 		}
 	})
 }

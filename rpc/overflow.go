@@ -7,6 +7,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math"
 	"slices"
 	"sync/atomic"
@@ -40,6 +41,7 @@ type overflow struct {
 	limit   int // most bytes that travel in a message; unlimited: any number
 	most    int // most bytes that are pulled into a buffer: rocl.MaxMessage, except in tests
 	numbers atomic.Uint64
+	log     *slog.Logger                  // nil: nothing is logged
 	opening chan struct{}                 // has an element while no goroutine opens or closes the endpoint
 	ep      atomic.Pointer[bulk.Endpoint] // nil until the first value is moved
 
@@ -77,7 +79,7 @@ func (o *overflow) endpoint(ctx context.Context) (*bulk.Endpoint, error) {
 	if ep := o.ep.Load(); ep != nil {
 		return ep, nil
 	}
-	ep, err := bulk.Open(ctx, o.c)
+	ep, err := bulk.Open(ctx, o.c, bulk.WithLogger(o.log))
 	if err == nil {
 		o.ep.Store(ep)
 	}

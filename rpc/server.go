@@ -44,7 +44,8 @@ type Server struct {
 // A ServerOption changes one default of [NewServer].
 type ServerOption func(*Server)
 
-// WithLogger sets the logger of the server. It logs handlers that panic and damaged requests.
+// WithLogger sets the logger of the server. It logs handlers that panic, damaged requests, and what
+// bulk.WithLogger logs for large values.
 // Nothing is logged by default.
 func WithLogger(l *slog.Logger) ServerOption { return func(s *Server) { s.log = l } }
 
@@ -64,6 +65,7 @@ func NewServer(ctx context.Context, c *rocl.Context, a rocl.Attributes, opts ...
 	for _, o := range opts {
 		o(s)
 	}
+	s.over.log = s.log
 	attrs, err := servers(a)
 	if err == nil {
 		s.r, err = c.Register(ctx, attrs)
