@@ -68,13 +68,13 @@ func NewServer(ctx context.Context, c *rocl.Context, a rocl.Attributes, opts ...
 	s.over.log = s.log
 	attrs, err := servers(a)
 	if err == nil {
+		err = Register(s, ownStats, func(context.Context, struct{}) ([]MethodStats, error) { return s.Stats(), nil })
+	}
+	if err == nil {
 		s.r, err = c.Register(ctx, attrs)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("rpc: new server: %w", err)
-	}
-	if err := Register(s, ownStats, func(context.Context, struct{}) ([]MethodStats, error) { return s.Stats(), nil }); err != nil {
-		return nil, err
 	}
 	localServers.Store(s.ID(), s)
 	s.receiver.Go(s.receive)
