@@ -44,13 +44,13 @@ type Endpoint struct {
 type Option func(*config)
 
 type config struct {
-	piece  int // bytes of a piece
-	large  int // bytes of a piece that is not received into memory of the context
-	placed int // bytes of a piece that is read where it lies
-	depth  int
-	most   int // requests served at the same time
-	eager  int // bytes of the largest region whose Argument has its bytes
-	log    *slog.Logger
+	piece   int // bytes of a piece
+	large   int // bytes of a piece that is not received into memory of the context
+	inPlace int // bytes of a piece that is read where it lies
+	depth   int
+	most    int // requests served at the same time
+	eager   int // bytes of the largest region whose Argument has its bytes
+	log     *slog.Logger
 }
 
 // PieceSize sets the size in bytes of the pieces of a transfer. Without it, the size is 1 MiB. It
@@ -58,7 +58,7 @@ type config struct {
 // these read the memory of the other process where it lies. Open fails if bytes is less than 1 or
 // more than a message may have.
 func PieceSize(bytes int) Option {
-	return func(c *config) { c.piece, c.large, c.placed = bytes, bytes, bytes }
+	return func(c *config) { c.piece, c.large, c.inPlace = bytes, bytes, bytes }
 }
 
 // Depth sets how many pieces of one transfer are in progress at a time: 4 by default. Transfers use
@@ -77,7 +77,7 @@ func Eager(bytes int) Option { return func(c *config) { c.eager = bytes } }
 func MaxRequests(n int) Option { return func(c *config) { c.most = n } }
 
 func newConfig(opts []Option) (config, error) {
-	c := config{defaultPiece, largePiece, placedPiece, defaultDepth, defaultRequests, copied, slog.New(slog.DiscardHandler)}
+	c := config{defaultPiece, largePiece, inPlacePiece, defaultDepth, defaultRequests, copied, slog.New(slog.DiscardHandler)}
 	for _, o := range opts {
 		o(&c)
 	}
@@ -90,7 +90,7 @@ func newConfig(opts []Option) (config, error) {
 const (
 	defaultPiece = 1 << 20
 	largePiece   = 8 << 20  // if a piece is not received into memory of the context
-	placedPiece  = 64 << 20 // if each piece costs the same time
+	inPlacePiece = 64 << 20 // if each piece costs the same time
 	defaultDepth = 4
 
 	defaultRequests = 1024

@@ -41,7 +41,7 @@ type Region struct {
 	bufs   []*rocl.Buffer // the region's own references by segment, nil for plain memory; nil if all segments are plain
 
 	mu        sync.Mutex
-	tickets   []*rocl.Buffer // the region's own references to tickets that targets may have
+	locators  []*rocl.Buffer // the region's own references to locators that targets may have
 	users     int            // transfers that read or write the memory
 	isRevoked bool
 	isGivenUp bool          // the last user releases the references to buffers
@@ -207,7 +207,7 @@ const (
 	lookMost  = 5 * time.Millisecond
 )
 
-// returned waits until other processes have returned registered memory and tickets. It polls,
+// returned waits until other processes have returned registered memory and locators. It polls,
 // because a buffer only has a count of its references.
 func (r *Region) returned(ctx context.Context) error {
 	for pause := lookFirst; r.isLent(); pause = min(2*pause, lookMost) {
@@ -222,7 +222,7 @@ func (r *Region) returned(ctx context.Context) error {
 
 // isLent reports whether a target may still read the memory where it lies.
 func (r *Region) isLent() bool {
-	return r.areTicketsOut() || slices.ContainsFunc(r.bufs, func(b *rocl.Buffer) bool { return b != nil && b.Refs() > 1 })
+	return r.areLocatorsOut() || slices.ContainsFunc(r.bufs, func(b *rocl.Buffer) bool { return b != nil && b.Refs() > 1 })
 }
 
 // free releases the region's references to buffers, once.

@@ -177,7 +177,7 @@ func TestPlainMemoryDenied(t *testing.T) {
 func TestPlainMemoryFailsInTheMidst(t *testing.T) {
 	var calls atomic.Int64
 	hook(t, func(read func() error, local [][]byte) error {
-		if len(local[0]) > bulk.TicketHead && calls.Add(1) == 4 {
+		if len(local[0]) > bulk.LocatorHead && calls.Add(1) == 4 {
 			return syscall.EFAULT
 		}
 		return read()
@@ -199,7 +199,7 @@ func TestRevokeWaitsForReader(t *testing.T) {
 	reading, goOn := make(chan struct{}), make(chan struct{})
 	var once sync.Once
 	hook(t, func(read func() error, local [][]byte) error {
-		if len(local[0]) > bulk.TicketHead {
+		if len(local[0]) > bulk.LocatorHead {
 			once.Do(func() { close(reading); <-goOn })
 		}
 		return read()
@@ -234,7 +234,7 @@ func TestCancelWhileReading(t *testing.T) {
 	ctx, cancel := context.WithCancel(deadline(t))
 	defer cancel()
 	hook(t, func(read func() error, local [][]byte) error {
-		if len(local[0]) > bulk.TicketHead {
+		if len(local[0]) > bulk.LocatorHead {
 			cancel()
 		}
 		return read()
@@ -252,9 +252,9 @@ func TestCancelWhileReading(t *testing.T) {
 	}
 }
 
-// Tickets of an origin, or of a target, may lie. Nothing panics, nothing is read beyond the
+// Locators of an origin, or of a target, may lie. Nothing panics, nothing is read beyond the
 // request, and transfers fail or use messages.
-func TestHostileTickets(t *testing.T) {
+func TestHostileLocators(t *testing.T) {
 	origin, target := sharing(t)
 	hostile, err := origin.c.Register(deadline(t), nil)
 	if err != nil {
@@ -266,7 +266,7 @@ func TestHostileTickets(t *testing.T) {
 	for name, spoil := range map[string]func(p []byte) int{ // which returns the length of the message
 		"as it is":        func(p []byte) int { return len(p) },
 		"empty":           func(p []byte) int { return 0 },
-		"short":           func(p []byte) int { return bulk.TicketHead - 1 },
+		"short":           func(p []byte) int { return bulk.LocatorHead - 1 },
 		"without extents": func(p []byte) int { binary.LittleEndian.PutUint64(p[32:], 0); return len(p) },
 		"many extents":    func(p []byte) int { binary.LittleEndian.PutUint64(p[32:], 1<<60+1); return len(p) },
 		"another cookie": func(p []byte) int {
@@ -283,7 +283,7 @@ func TestHostileTickets(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			make := func() *rocl.Buffer {
-				b, err := origin.Ticket(text)
+				b, err := origin.Locator(text)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -294,7 +294,7 @@ func TestHostileTickets(t *testing.T) {
 			}
 			var served sync.WaitGroup
 			served.Go(func() {
-				m, err := hostile.Recv(deadline(t), rocl.Tag(bulk.TagPlace))
+				m, err := hostile.Recv(deadline(t), rocl.Tag(bulk.TagLocate))
 				if err != nil {
 					t.Error(err)
 					return
@@ -306,7 +306,7 @@ func TestHostileTickets(t *testing.T) {
 			})
 			h := bulk.HandleOf(hostile.ID(), n)
 			got := bytes.Repeat([]byte{7}, n+1)
-			err := bulk.PullPlaced(deadline(t), target.Endpoint, h, got[:n])
+			err := bulk.PullInPlace(deadline(t), target.Endpoint, h, got[:n])
 			served.Wait()
 			if isRight := name == "as it is"; (err == nil) != isRight || isRight && !bytes.Equal(got[:n], text) || got[n] != 7 {
 				t.Error("pull: ", err)

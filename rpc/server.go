@@ -33,7 +33,7 @@ type Server struct {
 	running  tally // requests
 	requests sync.Pool
 	callers  callers
-	over     overflow
+	overflow overflow
 	handed   sync.Map      // requests whose arguments have been pulled, by the numbers of tagPulled
 	unknown  atomic.Uint64 // requests for calls that the server does not offer
 
@@ -61,11 +61,11 @@ func NewServer(ctx context.Context, c *rocl.Context, a rocl.Attributes, opts ...
 	s.life, s.end = context.WithCancelCause(context.Background())
 	s.names.Store(&map[uint64]*method{})
 	s.requests.New = func() any { return &request{s: s} }
-	s.over.init(c)
+	s.overflow.init(c)
 	for _, o := range opts {
 		o(s)
 	}
-	s.over.log = s.log
+	s.overflow.log = s.log
 	attrs, err := servers(a)
 	if err == nil {
 		err = Register(s, ownStats, func(context.Context, struct{}) ([]MethodStats, error) { return s.Stats(), nil })
@@ -99,7 +99,7 @@ func (s *Server) Close(ctx context.Context) error {
 	if e := s.r.Close(); err == nil { // also if ctx has ended
 		err = e
 	}
-	if e := s.over.close(); err == nil {
+	if e := s.overflow.close(); err == nil {
 		err = e
 	}
 	if err != nil {
