@@ -31,7 +31,7 @@
 //
 // Over shared memory, Pull and Push of 256 KiB and more copy plain memory once, from the other
 // process into this one, by process_vm_readv. The origin copies plain memory for View and Pipeline,
-// where the system does not allow process_vm_readv (ptrace, see [Stats.Denied]), and where the
+// where the system does not allow process_vm_readv (ptrace, see [WithLogger]), and where the
 // segments have less than 4 KiB on average.
 //
 // Over TCP and TLS, Pull and Push of 64 KiB and more scatter and gather without a copy: each segment

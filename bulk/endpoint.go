@@ -8,6 +8,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"slices"
 	"sync"
@@ -31,6 +32,7 @@ type Endpoint struct {
 	fetching serving // requests for bytes that this endpoint pushes
 	flight   flight
 	counts   counts
+	helped   sync.Map // texts of helpFor that were logged
 
 	mu       sync.Mutex
 	isClosed bool
@@ -43,12 +45,13 @@ type Endpoint struct {
 type Option func(*config)
 
 type config struct {
-	piece  int // bytes of a piece
-	large  int // bytes of a piece that is not received into memory of the context
-	placed int // bytes of a piece that is read where it lies
-	depth  int
-	most   int // requests served at the same time
-	eager  int // bytes of the largest region whose Argument has its bytes
+	piece   int // bytes of a piece
+	large   int // bytes of a piece that is not received into memory of the context
+	inPlace int // bytes of a piece that is read where it lies
+	depth   int
+	most    int // requests served at the same time
+	eager   int // bytes of the largest region whose Argument has its bytes
+	log     *slog.Logger
 }
 
 // PieceSize sets the size in bytes of the pieces of a transfer. Without it, the size is 1 MiB. It
@@ -56,7 +59,7 @@ type config struct {
 // these read the memory of the other process where it lies. Open fails if bytes is less than 1 or
 // more than a message may have.
 func PieceSize(bytes int) Option {
-	return func(c *config) { c.piece, c.large, c.placed = bytes, bytes, bytes }
+	return func(c *config) { c.piece, c.large, c.inPlace = bytes, bytes, bytes }
 }
 
 // Depth sets how many pieces of one transfer are in progress at a time: 4 by default. Transfers use
@@ -75,7 +78,7 @@ func Eager(bytes int) Option { return func(c *config) { c.eager = bytes } }
 func MaxRequests(n int) Option { return func(c *config) { c.most = n } }
 
 func newConfig(opts []Option) (config, error) {
-	c := config{defaultPiece, largePiece, placedPiece, defaultDepth, defaultRequests, copied}
+	c := config{defaultPiece, largePiece, inPlacePiece, defaultDepth, defaultRequests, copied, slog.New(slog.DiscardHandler)}
 	for _, o := range opts {
 		o(&c)
 	}
@@ -88,7 +91,7 @@ func newConfig(opts []Option) (config, error) {
 const (
 	defaultPiece = 1 << 20
 	largePiece   = 8 << 20  // if a piece is not received into memory of the context
-	placedPiece  = 64 << 20 // if each piece costs the same time
+	inPlacePiece = 64 << 20 // if each piece costs the same time
 	defaultDepth = 4
 
 	defaultRequests = 1024
@@ -155,7 +158,7 @@ type Stats struct {
 
 	// Denied counts contexts that share memory with this one, but with which plain memory cannot be
 	// read where it lies: the system does not allow it (ptrace), or the process has another PID
-	// namespace. Large transfers of plain memory with them take one copy more.
+	// namespace. Large transfers of plain memory with them take one copy more. See WithLogger.
 	Denied int
 }
 

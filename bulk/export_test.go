@@ -70,11 +70,11 @@ func HookReadProcess(hook func(read func() error, local [][]byte) error) (undo f
 	return func() { readProcess = was }
 }
 
-// Sizes of a ticket.
+// Sizes of a locator.
 const (
-	TagPlace   = tagPlace
-	TagTake    = tagTake
-	TicketHead = ticketHead
+	TagLocate   = tagLocate
+	TagTake     = tagTake
+	LocatorHead = locatorHead
 )
 
 var (
@@ -82,10 +82,10 @@ var (
 	ErrProtocol  = errProtocol
 )
 
-// Ticket returns a message with a ticket of memory of this process.
-func (ep *Endpoint) Ticket(p []byte) (*rocl.Buffer, error) {
+// Locator returns a message with a locator of memory of this process.
+func (ep *Endpoint) Locator(p []byte) (*rocl.Buffer, error) {
 	mem, n := newLocal([][]byte{p})
-	return ep.newTicket(nil, &mem, 0, n)
+	return ep.newLocator(nil, &mem, 0, n)
 }
 
 // HandleOf returns a handle of n bytes of an endpoint that did not give one.
@@ -95,10 +95,10 @@ func HandleOf(origin rocl.GID, n int64) Handle {
 	return h
 }
 
-// PullPlaced pulls by a ticket only.
-func PullPlaced(ctx context.Context, ep *Endpoint, h Handle, dst []byte) error {
+// PullInPlace pulls by a locator only.
+func PullInPlace(ctx context.Context, ep *Endpoint, h Handle, dst []byte) error {
 	mem, n := newLocal([][]byte{dst})
-	return ep.pullPlaced(ctx, &move{h: &h, local: &mem, n: n}, 0, n)
+	return ep.pullInPlace(ctx, &move{h: &h, local: &mem, n: n}, 0, n)
 }
 
 // InFlight returns how many transfers an endpoint makes now.

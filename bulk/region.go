@@ -41,7 +41,7 @@ type Region struct {
 	bufs   []*rocl.Buffer // the region's own references by segment, nil for plain memory; nil if all segments are plain
 
 	mu        sync.Mutex     // locked before Endpoint.mu
-	tickets   []*rocl.Buffer // the region's own references to tickets that targets may have
+	locators  []*rocl.Buffer // the region's own references to locators that targets may have
 	users     int            // transfers that read or write the memory
 	isRevoked bool
 	isGivenUp bool          // no goroutine waits for the users: the region frees itself after the last one
@@ -217,7 +217,7 @@ const (
 	lookMost  = 5 * time.Millisecond
 )
 
-// returned waits until other processes have returned registered memory and tickets. It polls,
+// returned waits until other processes have returned registered memory and locators. It polls,
 // because a buffer only has a count of its references.
 func (r *Region) returned(ctx context.Context) error {
 	for pause := lookFirst; r.isLent(); pause = min(2*pause, lookMost) {
@@ -237,13 +237,13 @@ func (r *Region) isLent() bool {
 	if r.isFree {
 		return false
 	}
-	return r.areTicketsOutLocked() || slices.ContainsFunc(r.bufs, func(b *rocl.Buffer) bool { return b != nil && b.Refs() > 1 })
+	return r.areLocatorsOutLocked() || slices.ContainsFunc(r.bufs, func(b *rocl.Buffer) bool { return b != nil && b.Refs() > 1 })
 }
 
-// freeReturnedLocked frees the region when targets have returned all tickets. It does not wait: a
+// freeReturnedLocked frees the region when targets have returned all locators. It does not wait: a
 // timer checks again after a pause, and keeps plain memory alive until then. r.mu must be held.
 func (r *Region) freeReturnedLocked(pause time.Duration) {
-	if !r.areTicketsOutLocked() {
+	if !r.areLocatorsOutLocked() {
 		r.freeLocked()
 		return
 	}

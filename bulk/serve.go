@@ -48,8 +48,8 @@ func (ep *Endpoint) serve(m *rocl.Message) {
 		ep.read(m, &q)
 	case m.Tag() == tagOffer:
 		ep.accept(m, &q, data)
-	case m.Tag() == tagPlace:
-		ep.place(m, &q)
+	case m.Tag() == tagLocate:
+		ep.locate(m, &q)
 	case m.Tag() == tagTake:
 		ep.take(m, &q)
 	case m.Tag() == tagWrite:

@@ -34,22 +34,22 @@ func (ep *Endpoint) copyOut(ctx context.Context, local *memory, at int64, p []by
 	})
 }
 
-// placed returns the function that moves pieces over shared memory without the transport's ring. It
+// inPlace returns the function that moves pieces over shared memory without the transport's ring. It
 // returns nil if the transfer has to use the ring.
-func (ep *Endpoint) placed(want Rights, mv *move) pieceFunc {
-	if mv.n < placedLeast || !mv.local.isCoarse(mv.n) || mv.h.origin.Context() == ep.ID().Context() || !ep.sharing.mayPlace(ep.c, mv.h.origin) {
+func (ep *Endpoint) inPlace(want Rights, mv *move) pieceFunc {
+	if mv.n < inPlaceLeast || !mv.local.isCoarse(mv.n) || mv.h.origin.Context() == ep.ID().Context() || !ep.sharing.mayReadInPlace(ep.c, mv.h.origin) {
 		return nil
 	}
 	if want == ReadOnly {
-		return ep.pullPlaced
+		return ep.pullInPlace
 	}
-	return ep.pushPlaced
+	return ep.pushInPlace
 }
 
-// pullPlaced copies n bytes to local memory, from where they lie. It fails with errElsewhere if
+// pullInPlace copies n bytes to local memory, from where they lie. It fails with errElsewhere if
 // that is not possible.
-func (ep *Endpoint) pullPlaced(ctx context.Context, mv *move, at, n int64) error {
-	m, err := ep.ask(ctx, mv.h.origin, tagPlace, nil, mv.request(at, n))
+func (ep *Endpoint) pullInPlace(ctx context.Context, mv *move, at, n int64) error {
+	m, err := ep.ask(ctx, mv.h.origin, tagLocate, nil, mv.request(at, n))
 	if err != nil {
 		return err
 	}
@@ -57,18 +57,18 @@ func (ep *Endpoint) pullPlaced(ctx context.Context, mv *move, at, n int64) error
 	if int64(m.Len()) == n {
 		return ep.copyOut(ctx, mv.local, mv.at+at, m.Bytes())
 	}
-	t, err := parseTicket(m, 0)
+	t, err := parseLocator(m, 0)
 	if err != nil {
 		return parseError(m.Bytes())
 	}
-	return ep.sharing.heed(mv.h.origin, ep.redeem(ctx, t, mv.local, mv.at+at, n))
+	return ep.sharing.noteDenied(mv.h.origin, ep.logDenied(mv.h.origin, ep.readLocated(ctx, t, mv.local, mv.at+at, n)))
 }
 
-// pushPlaced asks the origin to copy n bytes of local memory from where they lie. It fails with
+// pushInPlace asks the origin to copy n bytes of local memory from where they lie. It fails with
 // errElsewhere if that is not possible.
-func (ep *Endpoint) pushPlaced(ctx context.Context, mv *move, at, n int64) error {
+func (ep *Endpoint) pushInPlace(ctx context.Context, mv *move, at, n int64) error {
 	q := mv.request(at, n)
-	b, err := ep.newTicket(&q, mv.local, mv.at+at, n)
+	b, err := ep.newLocator(&q, mv.local, mv.at+at, n)
 	if err != nil {
 		return err
 	}
@@ -78,13 +78,13 @@ func (ep *Endpoint) pushPlaced(ctx context.Context, mv *move, at, n int64) error
 		b.Release()
 		return err
 	}
-	return ep.sharing.heed(mv.h.origin, done(m))
+	return ep.sharing.noteDenied(mv.h.origin, done(m))
 }
 
-// place replies with the bytes of a request themselves if they are registered memory in one
-// segment, and else with a ticket. It owns m.
-func (ep *Endpoint) place(m *rocl.Message, q *request) {
-	if ep.sharing.route(ep.c, m.From()) != shared || q.Len < placedLeast || q.Len > rocl.MaxMessage {
+// locate replies with the bytes of a request themselves if they are registered memory in one
+// segment, and else with a locator. It owns m.
+func (ep *Endpoint) locate(m *rocl.Message, q *request) {
+	if ep.sharing.route(ep.c, m.From()) != shared || q.Len < inPlaceLeast || q.Len > rocl.MaxMessage {
 		ep.refuse(m, q.Len, errElsewhere)
 		return
 	}
@@ -96,7 +96,7 @@ func (ep *Endpoint) place(m *rocl.Message, q *request) {
 	n := int(q.Len)
 	b := r.lendRegistered(off, n)
 	if b == nil {
-		b, err = r.giveTicket(off, int64(n))
+		b, err = r.giveLocator(off, int64(n))
 	}
 	if err != nil {
 		ep.refuse(m, q.Len, err)
@@ -105,43 +105,43 @@ func (ep *Endpoint) place(m *rocl.Message, q *request) {
 	ep.granted(m, q.Len, b)
 }
 
-// giveTicket returns a ticket for the n bytes from off, and calls end. The region is in use until
-// the target has returned the ticket: see Region.returned.
-func (r *Region) giveTicket(off, n int64) (*rocl.Buffer, error) {
+// giveLocator returns a locator for the n bytes from off, and calls end. The region is in use until
+// the target has returned the locator: see Region.returned.
+func (r *Region) giveLocator(off, n int64) (*rocl.Buffer, error) {
 	defer r.end()
 	if !r.mem.isCoarse(r.mem.size()) {
 		return nil, errElsewhere
 	}
-	b, err := r.ep.newTicket(nil, &r.mem, off, n)
+	b, err := r.ep.newLocator(nil, &r.mem, off, n)
 	if err != nil {
 		return nil, err
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.areTicketsOutLocked() // forgets those that targets have returned
-	r.tickets = append(r.tickets, b.Retain())
+	r.areLocatorsOutLocked() // forgets those that targets have returned
+	r.locators = append(r.locators, b.Retain())
 	return b, nil
 }
 
-// areTicketsOutLocked reports whether a target has a ticket of the region. It releases the tickets
+// areLocatorsOutLocked reports whether a target has a locator of the region. It releases the locators
 // that targets have returned. r.mu must be held.
-func (r *Region) areTicketsOutLocked() bool {
-	kept := r.tickets[:0]
-	for _, b := range r.tickets {
+func (r *Region) areLocatorsOutLocked() bool {
+	kept := r.locators[:0]
+	for _, b := range r.locators {
 		if b.Refs() > 1 {
 			kept = append(kept, b)
 		} else {
 			b.Release()
 		}
 	}
-	clear(r.tickets[len(kept):])
-	r.tickets = kept
-	return len(r.tickets) > 0
+	clear(r.locators[len(kept):])
+	r.locators = kept
+	return len(r.locators) > 0
 }
 
-// take copies bytes from a target, whose request has a ticket for them, to a region. It owns m.
+// take copies bytes from a target, whose request has a locator for them, to a region. It owns m.
 func (ep *Endpoint) take(m *rocl.Message, q *request) {
-	t, err := parseTicket(m, requestLen)
+	t, err := parseLocator(m, requestLen)
 	if err != nil {
 		ep.refuse(m, 0, errElsewhere)
 		return
@@ -152,7 +152,7 @@ func (ep *Endpoint) take(m *rocl.Message, q *request) {
 		return
 	}
 	ep.server.Go(func() {
-		err := ep.redeem(ep.life, t, &r.mem, off, int64(q.Len))
+		err := ep.logDenied(m.From(), ep.readLocated(ep.life, t, &r.mem, off, int64(q.Len)))
 		r.end()
 		if err != nil {
 			ep.refuse(m, 0, err)
@@ -163,7 +163,7 @@ func (ep *Endpoint) take(m *rocl.Message, q *request) {
 }
 
 // A sharing caches the routes to other contexts. The origin lends them registered
-// memory. For plain memory it prefers tickets: the ring would cost two copies.
+// memory. For plain memory it prefers locators: the ring would cost two copies.
 type sharing struct {
 	mu     sync.Mutex
 	looked time.Time
@@ -216,17 +216,17 @@ func (s *sharing) route(c *rocl.Context, to rocl.GID) route {
 	return s.routes[peer]
 }
 
-// mayPlace reports whether this process may try to read memory of a resource's process where it
+// mayReadInPlace reports whether this process may try to read memory of a resource's process where it
 // lies: memory is shared or that is not known, and no attempt was denied.
-func (s *sharing) mayPlace(c *rocl.Context, to rocl.GID) bool {
+func (s *sharing) mayReadInPlace(c *rocl.Context, to rocl.GID) bool {
 	r := s.route(c, to)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return (r == shared || r == unknown) && !s.denied[to.Context()]
 }
 
-// heed returns err. If err is errDenied, heed remembers the resource's context as denied.
-func (s *sharing) heed(to rocl.GID, err error) error {
+// noteDenied returns err. If err is errDenied, it remembers the resource's context as denied.
+func (s *sharing) noteDenied(to rocl.GID, err error) error {
 	if !errors.Is(err, errDenied) {
 		return err
 	}

@@ -4,10 +4,13 @@ package bulk_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"log/slog"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -20,6 +23,24 @@ import (
 	"github.com/rocl-go/rocl/rocltest"
 	"github.com/rocl-go/rocl/subsys/shm"
 )
+
+// A lockedBuffer is a log that a test reads while other goroutines write it.
+type lockedBuffer struct {
+	mu sync.Mutex
+	bytes.Buffer
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.Buffer.Write(p)
+}
+
+func (b *lockedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.Buffer.String()
+}
 
 // hook replaces the function that reads the memory of other processes until the end of the test.
 // Endpoints must be opened after it, so that they are closed before.
@@ -86,6 +107,7 @@ func TestPlainMemoryReadInPlace(t *testing.T) {
 // If the system does not let a process read another one's memory, or the identifier names another
 // process, transfers use the ring. After the first refusal no other attempt is made.
 func TestPlainMemoryDenied(t *testing.T) {
+	help := map[string]string{"EPERM": "ptrace_scope", "ENOSYS": "seccomp", "unsupported": "seccomp"} // the others: namespace
 	for name, deny := range map[string]func(local [][]byte) error{
 		"EPERM":             func([][]byte) error { return syscall.EPERM },
 		"ESRCH":             func([][]byte) error { return syscall.ESRCH },
@@ -100,7 +122,8 @@ func TestPlainMemoryDenied(t *testing.T) {
 				tried.Add(1)
 				return errors.Join(read(), deny(local))
 			})
-			origin, target := sharing(t)
+			var log lockedBuffer
+			origin, target := sharing(t, bulk.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
 			mem := counting(3 << 20)
 			r := expose(t, origin, bulk.ReadWrite, bulk.Bytes(mem))
 			for range 3 {
@@ -121,12 +144,16 @@ func TestPlainMemoryDenied(t *testing.T) {
 			if err := r.Revoke(deadline(t)); err != nil || !bytes.Equal(mem, counting(3<<20)) {
 				t.Error("other bytes were pushed: ", err)
 			}
+			if text := log.String(); strings.Count(text, "\n") != 1 || !strings.Contains(text, cmp.Or(help[name], "namespace")) || !strings.Contains(text, fmt.Sprint(origin.c.ID())) {
+				t.Errorf("the log has %q", text)
+			}
 		})
 	}
 	t.Run("of the target", func(t *testing.T) {
 		var tried atomic.Int64
 		hook(t, func(func() error, [][]byte) error { tried.Add(1); return syscall.EPERM })
-		origin, target := sharing(t)
+		var log lockedBuffer
+		origin, target := sharing(t, bulk.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
 		mem := make([]byte, 3<<20)
 		r := expose(t, origin, bulk.WriteOnly, bulk.Bytes(mem))
 		for range 3 {
@@ -140,6 +167,9 @@ func TestPlainMemoryDenied(t *testing.T) {
 		if tried.Load() != 1 {
 			t.Errorf("tried %d times", tried.Load())
 		}
+		if text := log.String(); strings.Count(text, "\n") != 1 || !strings.Contains(text, "ptrace_scope") || !strings.Contains(text, fmt.Sprint(target.c.ID())) {
+			t.Errorf("the log has %q", text)
+		}
 	})
 }
 
@@ -148,7 +178,7 @@ func TestPlainMemoryDenied(t *testing.T) {
 func TestPlainMemoryFailsInTheMidst(t *testing.T) {
 	var calls atomic.Int64
 	hook(t, func(read func() error, local [][]byte) error {
-		if len(local[0]) > bulk.TicketHead && calls.Add(1) == 4 {
+		if len(local[0]) > bulk.LocatorHead && calls.Add(1) == 4 {
 			return syscall.EFAULT
 		}
 		return read()
@@ -170,7 +200,7 @@ func TestRevokeWaitsForReader(t *testing.T) {
 	reading, goOn := make(chan struct{}), make(chan struct{})
 	var once sync.Once
 	hook(t, func(read func() error, local [][]byte) error {
-		if len(local[0]) > bulk.TicketHead {
+		if len(local[0]) > bulk.LocatorHead {
 			once.Do(func() { close(reading); <-goOn })
 		}
 		return read()
@@ -207,7 +237,7 @@ func reader(t *testing.T, n int) (origin side, r *bulk.Region, tr *bulk.Transfer
 	reading, wait := make(chan struct{}), make(chan struct{})
 	var once sync.Once
 	hook(t, func(read func() error, local [][]byte) error {
-		if len(local[0]) > bulk.TicketHead {
+		if len(local[0]) > bulk.LocatorHead {
 			once.Do(func() { close(reading); <-wait })
 		}
 		return read()
@@ -220,7 +250,7 @@ func reader(t *testing.T, n int) (origin side, r *bulk.Region, tr *bulk.Transfer
 }
 
 // A region is released while a target reads its plain memory: the memory is not freed, and later
-// the ticket is released.
+// the locator is released.
 func TestReleaseWhileRead(t *testing.T) {
 	origin, r, tr, goOn := reader(t, 8<<20)
 	r.Release()
@@ -232,7 +262,7 @@ func TestReleaseWhileRead(t *testing.T) {
 	if _, err := tr.Wait(deadline(t)); err != nil {
 		t.Error(err)
 	}
-	eventually.True(t, "the memory and the ticket are released", func() bool {
+	eventually.True(t, "the memory and the locator are released", func() bool {
 		return origin.Retired() == 0 && origin.c.Stats().Buffers.InUse == 0
 	})
 }
@@ -261,7 +291,7 @@ func TestCancelWhileReading(t *testing.T) {
 	ctx, cancel := context.WithCancel(deadline(t))
 	defer cancel()
 	hook(t, func(read func() error, local [][]byte) error {
-		if len(local[0]) > bulk.TicketHead {
+		if len(local[0]) > bulk.LocatorHead {
 			cancel()
 		}
 		return read()
@@ -279,9 +309,9 @@ func TestCancelWhileReading(t *testing.T) {
 	}
 }
 
-// Tickets of an origin, or of a target, may lie. Nothing panics, nothing is read beyond the
+// Locators of an origin, or of a target, may lie. Nothing panics, nothing is read beyond the
 // request, and transfers fail or use messages.
-func TestHostileTickets(t *testing.T) {
+func TestHostileLocators(t *testing.T) {
 	origin, target := sharing(t)
 	hostile, err := origin.c.Register(deadline(t), nil)
 	if err != nil {
@@ -293,7 +323,7 @@ func TestHostileTickets(t *testing.T) {
 	for name, spoil := range map[string]func(p []byte) int{ // which returns the length of the message
 		"as it is":        func(p []byte) int { return len(p) },
 		"empty":           func(p []byte) int { return 0 },
-		"short":           func(p []byte) int { return bulk.TicketHead - 1 },
+		"short":           func(p []byte) int { return bulk.LocatorHead - 1 },
 		"without extents": func(p []byte) int { binary.LittleEndian.PutUint64(p[32:], 0); return len(p) },
 		"many extents":    func(p []byte) int { binary.LittleEndian.PutUint64(p[32:], 1<<60+1); return len(p) },
 		"another cookie": func(p []byte) int {
@@ -310,7 +340,7 @@ func TestHostileTickets(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			make := func() *rocl.Buffer {
-				b, err := origin.Ticket(text)
+				b, err := origin.Locator(text)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -321,7 +351,7 @@ func TestHostileTickets(t *testing.T) {
 			}
 			var served sync.WaitGroup
 			served.Go(func() {
-				m, err := hostile.Recv(deadline(t), rocl.Tag(bulk.TagPlace))
+				m, err := hostile.Recv(deadline(t), rocl.Tag(bulk.TagLocate))
 				if err != nil {
 					t.Error(err)
 					return
@@ -333,7 +363,7 @@ func TestHostileTickets(t *testing.T) {
 			})
 			h := bulk.HandleOf(hostile.ID(), n)
 			got := bytes.Repeat([]byte{7}, n+1)
-			err := bulk.PullPlaced(deadline(t), target.Endpoint, h, got[:n])
+			err := bulk.PullInPlace(deadline(t), target.Endpoint, h, got[:n])
 			served.Wait()
 			if isRight := name == "as it is"; (err == nil) != isRight || isRight && !bytes.Equal(got[:n], text) || got[n] != 7 {
 				t.Error("pull: ", err)

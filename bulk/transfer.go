@@ -142,8 +142,8 @@ func (mv *move) request(at, n int64) request {
 func (ep *Endpoint) moved(ctx context.Context, want Rights, mv *move) (done int64, err error) {
 	ep.flight.begin()
 	defer ep.flight.end()
-	if one := ep.placed(want, mv); one != nil {
-		done, err = ep.each(ctx, mv, 0, ep.cfg.placed, mv.pieces, patient(one))
+	if one := ep.inPlace(want, mv); one != nil {
+		done, err = ep.each(ctx, mv, 0, ep.cfg.inPlace, mv.pieces, patient(one))
 		if !errors.Is(err, errElsewhere) {
 			return done, err
 		}

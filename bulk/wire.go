@@ -14,13 +14,13 @@ import (
 // length is an error: see appendError and refusal. The reply to tagPull and tagFetch may also be
 // the first of the bytes requested, at least partLeast.
 const (
-	tagRead  = 0x42554c4b_00000001 // "BULK"
-	tagWrite = 0x42554c4b_00000002
-	tagPlace = 0x42554c4b_00000003 // a read whose reply may be a ticket instead
-	tagTake  = 0x42554c4b_00000004 // a write with a ticket instead of the bytes
-	tagPull  = 0x42554c4b_00000005 // a read whose reply may be the first of the bytes
-	tagOffer = 0x42554c4b_00000006 // a write with a request instead of the bytes, by which the origin fetches them
-	tagFetch = 0x42554c4b_00000007 // as tagPull, for the bytes of an offer
+	tagRead   = 0x42554c4b_00000001 // "BULK"
+	tagWrite  = 0x42554c4b_00000002
+	tagLocate = 0x42554c4b_00000003 // a read whose reply may be a locator instead
+	tagTake   = 0x42554c4b_00000004 // a write with a locator instead of the bytes
+	tagPull   = 0x42554c4b_00000005 // a read whose reply may be the first of the bytes
+	tagOffer  = 0x42554c4b_00000006 // a write with a request instead of the bytes, by which the origin fetches them
+	tagFetch  = 0x42554c4b_00000007 // as tagPull, for the bytes of an offer
 )
 
 // partLeast is how many bytes the reply to a read has at least, unless it has all of them. An error

@@ -272,8 +272,8 @@ func (p *PoolConfig) complete(path string) error {
 }
 
 // completeStream completes the stream at an index. pools has the indexes of the pools by name.
-func (c *Config) completeStream(place int, path string, pools map[string]int) error {
-	s := &c.Streams[place]
+func (c *Config) completeStream(position int, path string, pools map[string]int) error {
+	s := &c.Streams[position]
 	if len(s.Pools) == 0 {
 		return configError(path+".pools", "must name at least one pool")
 	}

@@ -42,7 +42,7 @@ func (q *heap) up(i int) {
 		q.swap(i, parent)
 		i = parent
 	}
-	q.items[i].setPlace(uint64(i))
+	q.items[i].setPosition(uint64(i))
 }
 
 // down moves the item at i down while a child comes before it.
@@ -58,20 +58,20 @@ func (q *heap) down(i int) {
 		q.swap(i, child)
 		i = child
 	}
-	q.items[i].setPlace(uint64(i))
+	q.items[i].setPosition(uint64(i))
 }
 
-// swap exchanges two items, of which the one at moving has not reached its place. It sets the place
+// swap exchanges two items, of which the one at moving has not reached its position. It sets the position
 // of the other one only.
 func (q *heap) swap(i, moving int) {
 	q.items[i], q.items[moving] = q.items[moving], q.items[i]
-	q.items[i].setPlace(uint64(i))
+	q.items[i].setPosition(uint64(i))
 }
 
 func (q *heap) pop() item { return q.remove(0, 0) }
 
-func (q *heap) remove(_, place uint64) item {
-	i, last := int(place), len(q.items)-1
+func (q *heap) remove(_, position uint64) item {
+	i, last := int(position), len(q.items)-1
 	it := q.items[i]
 	q.items[i], q.items[last] = q.items[last], item{}
 	q.items = q.items[:last]

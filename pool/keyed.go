@@ -22,14 +22,14 @@ type keyed struct {
 type line struct {
 	units   ring[item, *item]
 	hasTurn bool
-	turn    uint64 // place of its entry in turns
+	turn    uint64 // position of its entry in turns
 }
 
 // turn is the entry of a line among the turns.
 type turn struct{ *line }
 
-func (t *turn) isGap() bool        { return t.line == nil }
-func (t *turn) setPlace(at uint64) { t.turn = at }
+func (t *turn) isGap() bool           { return t.line == nil }
+func (t *turn) setPosition(at uint64) { t.turn = at }
 
 // spareLines is how many lines a keyed queue keeps for keys to come.
 const spareLines = 64
@@ -68,10 +68,10 @@ func (q *keyed) ended(key uint64) {
 	}
 }
 
-func (q *keyed) remove(key, place uint64) item {
+func (q *keyed) remove(key, position uint64) item {
 	q.n--
 	l := q.lines[key]
-	it := l.units.remove(place)
+	it := l.units.remove(position)
 	if l.units.n == 0 {
 		q.skip(key, l)
 	}

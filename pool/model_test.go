@@ -74,7 +74,7 @@ func (r *reference) has(key uint64) bool {
 	return slices.ContainsFunc(r.units, func(it item) bool { return it.Key == key })
 }
 
-// remove takes out the unit at a place of units.
+// remove takes out the unit at a position of units.
 func (r *reference) remove(i int) item {
 	it := r.units[i]
 	r.units = slices.Delete(r.units, i, i+1)
@@ -144,7 +144,7 @@ func TestQueues(t *testing.T) {
 								t.Skip()
 							}
 							want := ref.remove(rapid.IntRange(0, int(n)-1).Draw(t, "unit"))
-							if got := q.remove(want.Key, want.ticket.place); got.at != want.at {
+							if got := q.remove(want.Key, want.ticket.position); got.at != want.at {
 								t.Fatalf("removed unit %d, want %d", got.at, want.at)
 							}
 							n--

@@ -472,7 +472,7 @@ func (p *Pool) remove() error {
 		by = append(by, "it has units: "+p.unitsLocked())
 	}
 	if len(by) > 0 {
-		return inUse(p.Name(), by)
+		return inUse("remove pool", p.Name(), by)
 	}
 	p.closeLocked()
 	return nil

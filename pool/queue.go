@@ -18,9 +18,9 @@ type item struct {
 
 func (it *item) isGap() bool { return it.Run == nil }
 
-func (it *item) setPlace(at uint64) {
+func (it *item) setPosition(at uint64) {
 	if it.ticket != nil {
-		it.ticket.place = at
+		it.ticket.position = at
 	}
 }
 
@@ -28,13 +28,13 @@ func (it *item) setPlace(at uint64) {
 // lock held.
 type queue interface {
 	push(it item)
-	pop() item                     // the next unit that may run; ready must not be 0
-	ended(key uint64)              // a unit of this key that pop returned has ended
-	remove(key, place uint64) item // removes the unit with this key and this place in its ticket
-	drain() []item                 // removes all units, in the order in which they would run
-	ready() int                    // number of units that pop could return now
-	len() int                      // number of units
-	busy(key uint64) bool          // whether a further unit of this key would have to wait for others
+	pop() item                        // the next unit that may run; ready must not be 0
+	ended(key uint64)                 // a unit of this key that pop returned has ended
+	remove(key, position uint64) item // removes the unit with this key and this position in its ticket
+	drain() []item                    // removes all units, in the order in which they would run
+	ready() int                       // number of units that pop could return now
+	len() int                         // number of units
+	busy(key uint64) bool             // whether a further unit of this key would have to wait for others
 }
 
 func newQueue(p Policy) queue {
@@ -61,9 +61,9 @@ func popAll(q queue) []item {
 // fifo returns its units in the order of submission.
 type fifo struct{ ring[item, *item] }
 
-func (q *fifo) ended(uint64)                {}
-func (q *fifo) remove(_, place uint64) item { return q.ring.remove(place) }
-func (q *fifo) drain() []item               { return popAll(q) }
-func (q *fifo) ready() int                  { return q.n }
-func (q *fifo) len() int                    { return q.n }
-func (q *fifo) busy(uint64) bool            { return q.n > 0 }
+func (q *fifo) ended(uint64)                   {}
+func (q *fifo) remove(_, position uint64) item { return q.ring.remove(position) }
+func (q *fifo) drain() []item                  { return popAll(q) }
+func (q *fifo) ready() int                     { return q.n }
+func (q *fifo) len() int                       { return q.n }
+func (q *fifo) busy(uint64) bool               { return q.n > 0 }

@@ -9,11 +9,11 @@ const keepRoom = 1024
 type entry[T any] interface {
 	*T
 	isGap() bool
-	setPlace(at uint64) // stores the place of the entry, for remove
+	setPosition(at uint64) // stores the position of the entry, for remove
 }
 
 // ring is a first-in first-out queue that grows, and from which entries may be removed at any
-// place. The length of entries is a power of two. The entry at place i is in
+// position. The length of entries is a power of two. The entry at position i is in
 // entries[i%len(entries)]. The first entry is not a gap.
 type ring[T any, E entry[T]] struct {
 	entries    []T
@@ -29,7 +29,7 @@ func (r *ring[T, E]) push(v T) {
 	}
 	e := r.slot(r.end)
 	*e = v
-	e.setPlace(r.end)
+	e.setPosition(r.end)
 	r.end++
 	r.n++
 }
@@ -54,7 +54,7 @@ func (r *ring[T, E]) grow() {
 
 func (r *ring[T, E]) pop() T { return r.remove(r.first) }
 
-// remove removes the entry at a place and returns it.
+// remove removes the entry at a position and returns it.
 func (r *ring[T, E]) remove(at uint64) T {
 	var gap T
 	e := r.slot(at)

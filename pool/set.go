@@ -266,7 +266,7 @@ func (s *Set) RemovePool(name string) error {
 			return err
 		}
 		if p == s.standard {
-			return inUse(name, []string{"it is the default pool"})
+			return inUse("remove pool", name, []string{"it is the default pool"})
 		}
 		if err := p.remove(); err != nil {
 			return err
@@ -296,7 +296,7 @@ func (s *Set) ReplacePool(name, by string) error {
 		case p == other:
 			return fail("replace pool", name, "the other pool is the same", ErrInUse)
 		case p == s.standard:
-			return inUse(name, []string{"it is the default pool"})
+			return inUse("replace pool", name, []string{"it is the default pool"})
 		}
 		if err := p.replace(other); err != nil {
 			return err
@@ -307,9 +307,9 @@ func (s *Set) ReplacePool(name, by string) error {
 	})
 }
 
-// inUse returns the error for a pool that cannot be removed.
-func inUse(name string, by []string) error {
-	return fail("remove pool", name, strings.Join(by, ", "), ErrInUse)
+// inUse returns the error for a pool that op cannot remove.
+func inUse(op, name string, by []string) error {
+	return fail(op, name, strings.Join(by, ", "), ErrInUse)
 }
 
 func (s *Set) dropPool(p *Pool) {

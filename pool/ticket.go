@@ -15,9 +15,9 @@ type Ticket struct {
 	pool atomic.Pointer[Pool] // changes while both pools are locked
 
 	// The lock of the pool guards the following fields.
-	waits bool
-	key   uint64
-	place uint64 // place of the unit in the queue
+	waits    bool
+	key      uint64
+	position uint64 // position of the unit in the queue
 }
 
 // SubmitTicket is [Pool.Submit] that returns a ticket of the unit. In a pool of policy [Inline] the
@@ -71,7 +71,7 @@ func (t *Ticket) lock() *Pool {
 // takeLocked removes a waiting unit from the queue. The caller must call dispatch afterwards,
 // because a waiting call of Submit may have been admitted.
 func (p *Pool) takeLocked(t *Ticket) item {
-	it := p.q.remove(t.key, t.place)
+	it := p.q.remove(t.key, t.position)
 	t.waits = false
 	p.admitLocked()
 	p.checkDrainedLocked()
@@ -193,7 +193,7 @@ func (p *Pool) replace(by *Pool) error {
 	lockBoth(p, by)
 	var err error
 	if users := p.usersLocked(); len(users) > 0 {
-		err = inUse(p.Name(), users)
+		err = inUse("replace pool", p.Name(), users)
 	} else {
 		err = by.acceptsLocked("move units to", p.q.len())
 	}

@@ -299,8 +299,8 @@ func TestReplacePool(t *testing.T) {
 			{"x", "main", `pool: replace pool "x": no such pool`, ErrNotFound},
 			{"old", "x", `pool: replace pool by "x": no such pool`, ErrNotFound},
 			{"old", "old", `pool: replace pool "old": the other pool is the same`, ErrInUse},
-			{"main", "old", `pool: remove pool "main": it is the default pool`, ErrInUse},
-			{"streamed", "main", `pool: remove pool "streamed": stream "s" serves it`, ErrInUse},
+			{"main", "old", `pool: replace pool "main": it is the default pool`, ErrInUse},
+			{"streamed", "main", `pool: replace pool "streamed": stream "s" serves it`, ErrInUse},
 			{"old", "now", `pool: move units to "now": policy "inline" has no queue`, errors.ErrUnsupported},
 		} {
 			wantError(t, s.ReplacePool(c.name, c.by), c.want, c.kind)

@@ -22,7 +22,7 @@ type Client struct {
 	words        vocabulary
 	interceptors []Interceptor
 	numbers      atomic.Uint64
-	over         overflow
+	overflow     overflow
 
 	mu       sync.Mutex
 	isClosed bool           // no message of cancels may begin
@@ -45,7 +45,7 @@ func CallErrors(errs map[string]error) ClientOption { return func(c *Client) { c
 // NewClient registers a resource that makes calls. It fails as [rocl.Context.Register] does.
 func NewClient(ctx context.Context, c *rocl.Context, opts ...ClientOption) (*Client, error) {
 	cl := &Client{c: c}
-	cl.over.init(c)
+	cl.overflow.init(c)
 	for _, o := range opts {
 		o(cl)
 	}
@@ -67,7 +67,7 @@ func (c *Client) Close() error {
 	c.mu.Unlock()
 	err := c.r.Close()
 	c.cancels.Wait()
-	if e := c.over.close(); err == nil {
+	if e := c.overflow.close(); err == nil {
 		err = e
 	}
 	return err
@@ -183,7 +183,7 @@ func encodeRequest[In any](ctx context.Context, c *Client, in In, cfg *config, h
 		return nil, err
 	}
 	b, err = formatOf[In](cfg.in).encode(ctx, c.c, h.size(), in)
-	if err != nil || b.Len()-h.size() > c.over.limit {
+	if err != nil || b.Len()-h.size() > c.overflow.limit {
 		b, err = argumentsElsewhere(ctx, c, in, cfg, h, b, err)
 	}
 	if err != nil {

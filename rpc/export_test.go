@@ -5,10 +5,10 @@ package rpc
 import "github.com/rocl-go/rocl/bulk"
 
 // Moves returns the counts of the endpoint that moves the server's large values.
-func (s *Server) Moves() bulk.Stats { return s.over.stats() }
+func (s *Server) Moves() bulk.Stats { return s.overflow.stats() }
 
 // Moves returns the counts of the endpoint that moves the client's large values.
-func (c *Client) Moves() bulk.Stats { return c.over.stats() }
+func (c *Client) Moves() bulk.Stats { return c.overflow.stats() }
 
 func (o *overflow) stats() bulk.Stats {
 	if ep := o.ep.Load(); ep != nil {
@@ -24,4 +24,4 @@ const MostIdle = mostIdle
 func (s *Server) Idle() int { return int(s.idle.Load()) }
 
 // SetMost sets the size in bytes above which a value does not fit into a buffer.
-func (s *Server) SetMost(n int) { s.over.most = n }
+func (s *Server) SetMost(n int) { s.overflow.most = n }

@@ -7,6 +7,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math"
 	"slices"
 	"sync/atomic"
@@ -27,12 +28,12 @@ const DefaultOverflow = 1 << 20
 // result stays in the server's memory until the caller has pulled it by package bulk, and Close of
 // the server waits for that. The default is [DefaultOverflow]. With a negative limit all results
 // travel in replies, and a result that is too large for a message fails with ErrTooLarge.
-func WithOverflow(limit int) ServerOption { return func(s *Server) { s.over.setLimit(limit) } }
+func WithOverflow(limit int) ServerOption { return func(s *Server) { s.overflow.setLimit(limit) } }
 
 // CallOverflow is [WithOverflow] for the arguments of a client's calls. Larger arguments stay in
 // the client's memory until the handler's turn has come. Then the server pulls them. Until then
 // they use no memory of the server.
-func CallOverflow(limit int) ClientOption { return func(c *Client) { c.over.setLimit(limit) } }
+func CallOverflow(limit int) ClientOption { return func(c *Client) { c.overflow.setLimit(limit) } }
 
 // An overflow moves arguments and results that are too large for messages, or larger than the limit.
 type overflow struct {
@@ -40,6 +41,7 @@ type overflow struct {
 	limit   int // most bytes that travel in a message; unlimited: any number
 	most    int // most bytes that are pulled into a buffer: rocl.MaxMessage, except in tests
 	numbers atomic.Uint64
+	log     *slog.Logger                  // nil: nothing is logged
 	opening chan struct{}                 // has an element while no goroutine opens or closes the endpoint
 	ep      atomic.Pointer[bulk.Endpoint] // nil until the first value is moved
 
@@ -77,7 +79,7 @@ func (o *overflow) endpoint(ctx context.Context) (*bulk.Endpoint, error) {
 	if ep := o.ep.Load(); ep != nil {
 		return ep, nil
 	}
-	ep, err := bulk.Open(ctx, o.c)
+	ep, err := bulk.Open(ctx, o.c, bulk.WithLogger(o.log))
 	if err == nil {
 		o.ep.Store(ep)
 	}
@@ -239,7 +241,7 @@ func (o *overflow) pullGrowing(ctx context.Context, got *pulled, ep *bulk.Endpoi
 // argumentsElsewhere exposes the arguments as encodeElsewhere does, and returns the message with
 // their elsewhere. It owns b.
 func argumentsElsewhere[In any](ctx context.Context, c *Client, in In, cfg *config, h *requestHeader, b *rocl.Buffer, err error) (*rocl.Buffer, error) {
-	e, err := encodeElsewhere(ctx, &c.over, formatOf[In](cfg.in), h.size(), in, b, err)
+	e, err := encodeElsewhere(ctx, &c.overflow, formatOf[In](cfg.in), h.size(), in, b, err)
 	if err != nil {
 		return nil, err
 	}
@@ -263,7 +265,7 @@ func pulledResult[Out any](ctx context.Context, c *Client, provider rocl.GID, bo
 
 // pull pulls a result, and tells the provider that it has been pulled.
 func (c *Client) pull(ctx context.Context, provider rocl.GID, body []byte, flags byte) (*pulled, error) {
-	got, err := c.over.pull(ctx, provider, body, flags)
+	got, err := c.overflow.pull(ctx, provider, body, flags)
 	if got != nil && got.number != 0 {
 		c.cancel(provider, got.number, whyPulled)
 	}
@@ -293,7 +295,7 @@ func (r *request) isElsewhere() bool { return r.h.flags&flagElsewhere != 0 && r.
 // pull pulls the arguments.
 func (r *request) pull() error {
 	r.method.stats.overflows.Add(1)
-	got, err := r.s.over.pull(r.ctx, r.m.From(), r.args, r.h.flags)
+	got, err := r.s.overflow.pull(r.ctx, r.m.From(), r.args, r.h.flags)
 	if err != nil {
 		return fmt.Errorf("the arguments of %q: %w", r.method.name, err)
 	}
@@ -354,7 +356,7 @@ type held struct {
 // resultElsewhere exposes a result as encodeElsewhere does, and returns the reply with its
 // elsewhere. It owns b.
 func resultElsewhere[Out any](r *request, f format[Out], v Out, b *rocl.Buffer, err error) (*rocl.Buffer, error) {
-	e, err := encodeElsewhere(r.ctx, &r.s.over, f, replyHead, v, b, err)
+	e, err := encodeElsewhere(r.ctx, &r.s.overflow, f, replyHead, v, b, err)
 	if err == nil {
 		b, err = r.hold(e)
 	}
@@ -376,7 +378,7 @@ func (r *request) hold(e *exposed) (*rocl.Buffer, error) {
 		if stop := r.stop; before != nil {
 			r.stop = func(cause error) { stop(cause); before(cause) }
 		}
-		r.h.number = ownNumber | r.s.over.numbers.Add(1)
+		r.h.number = ownNumber | r.s.overflow.numbers.Add(1)
 		r.s.callers.begin(r)
 	}
 	b, err := e.message(r.ctx, r.s.c, replyHead, r.h.flags, r.h.number)
@@ -418,7 +420,7 @@ func (r *request) pullFirst() {
 
 // handBack gives a request back to the receiving goroutine.
 func (s *Server) handBack(r *request) error {
-	number := s.over.numbers.Add(1)
+	number := s.overflow.numbers.Add(1)
 	s.handed.Store(number, r)
 	var p [8]byte
 	binary.LittleEndian.PutUint64(p[:], number)

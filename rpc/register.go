@@ -45,7 +45,7 @@ func Register[In, Out any](s *Server, name string, f func(ctx context.Context, i
 			return nil, err
 		}
 		b, err := out.encode(r.ctx, r.s.c, replyHead, result)
-		if err != nil || b.Len()-replyHead > r.s.over.limit {
+		if err != nil || b.Len()-replyHead > r.s.overflow.limit {
 			return resultElsewhere(r, out, result, b, err)
 		}
 		putReply(b.Bytes(), statusResult, r.h.flags&flagChecksum)

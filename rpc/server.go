@@ -42,7 +42,7 @@ type Server struct {
 	running  tally         // requests
 	requests sync.Pool
 	callers  callers
-	over     overflow
+	overflow overflow
 	handed   sync.Map      // requests whose arguments have been pulled, by the numbers of tagPulled
 	unknown  atomic.Uint64 // requests for calls that the server does not offer
 
@@ -53,7 +53,8 @@ type Server struct {
 // A ServerOption changes one default of [NewServer].
 type ServerOption func(*Server)
 
-// WithLogger sets the logger of the server. It logs handlers that panic and damaged requests.
+// WithLogger sets the logger of the server. It logs handlers that panic, damaged requests, and what
+// bulk.WithLogger logs for large values.
 // Nothing is logged by default.
 func WithLogger(l *slog.Logger) ServerOption { return func(s *Server) { s.log = l } }
 
@@ -69,19 +70,20 @@ func NewServer(ctx context.Context, c *rocl.Context, a rocl.Attributes, opts ...
 	s.life, s.end = context.WithCancelCause(context.Background())
 	s.names.Store(&map[uint64]*method{})
 	s.requests.New = func() any { return &request{s: s} }
-	s.over.init(c)
+	s.overflow.init(c)
 	for _, o := range opts {
 		o(s)
 	}
+	s.overflow.log = s.log
 	attrs, err := servers(a)
+	if err == nil {
+		err = Register(s, ownStats, func(context.Context, struct{}) ([]MethodStats, error) { return s.Stats(), nil })
+	}
 	if err == nil {
 		s.r, err = c.Register(ctx, attrs)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("rpc: new server: %w", err)
-	}
-	if err := Register(s, ownStats, func(context.Context, struct{}) ([]MethodStats, error) { return s.Stats(), nil }); err != nil {
-		return nil, err
 	}
 	localServers.Store(s.ID(), s)
 	s.receiver.Go(s.receive)
@@ -106,7 +108,7 @@ func (s *Server) Close(ctx context.Context) error {
 	if e := s.r.Close(); err == nil { // also if ctx has ended
 		err = e
 	}
-	if e := s.over.close(); err == nil {
+	if e := s.overflow.close(); err == nil {
 		err = e
 	}
 	if err != nil {

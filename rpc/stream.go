@@ -192,7 +192,7 @@ func (s *results) send() {
 	}
 	err := s.err
 	if s.n > 0 || err == nil { // results come before an error
-		isElsewhere := len(s.ready) > s.r.s.over.limit
+		isElsewhere := len(s.ready) > s.r.s.overflow.limit
 		isLast := s.isEnded && err == nil && !isElsewhere
 		if isElsewhere {
 			err = s.sendElsewhere(m)
@@ -240,7 +240,7 @@ func (s *results) reply(m *rocl.Message, b *rocl.Buffer, flags byte) error {
 // sendElsewhere is sendBatch for results that are too large for a message. mu must be held.
 func (s *results) sendElsewhere(m *rocl.Message) error {
 	r := s.r
-	e, err := r.s.over.expose(r.ctx, s.ready, bulk.Bytes(s.ready))
+	e, err := r.s.overflow.expose(r.ctx, s.ready, bulk.Bytes(s.ready))
 	if err != nil {
 		return err
 	}
@@ -374,7 +374,7 @@ func (c *Client) batchOf(ctx context.Context, provider rocl.GID, m *rocl.Message
 		return &pulled{bytes: body[1:], release: m.Release}, nil
 	}
 	defer m.Release()
-	return c.over.pull(ctx, provider, body[1:], flags)
+	return c.overflow.pull(ctx, provider, body[1:], flags)
 }
 
 // items yields the results of a batch.

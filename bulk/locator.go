@@ -16,14 +16,14 @@ import (
 	"github.com/rocl-go/rocl/codec"
 )
 
-// A ticket tells another process of this node where bytes lie in the memory of the process that
-// gives it, so that the other process reads them there. A ticket is a message in registered memory,
+// A locator tells another process of this node where bytes lie in the memory of the process that
+// gives it, so that the other process reads them there. A locator is a message in registered memory,
 // which the receiver does not copy. The receiver holds the message while it reads the bytes. The
-// giver learns from the reference count of the buffer when the ticket has been returned. This works
+// giver learns from the reference count of the buffer when the locator has been returned. This works
 // also if the receiver's process ends in any way.
 //
 // A process identifier names another process in another PID namespace. So the receiver first reads
-// the ticket itself at the address that the ticket gives, and compares: the cookie cannot be
+// the locator itself at the address that the locator gives, and compares: the cookie cannot be
 // guessed. The receiver repeats this after it has read the bytes, which shows that the process was
 // the same all the time.
 //
@@ -33,19 +33,19 @@ import (
 //	32   8  number of extents
 //	40      of each extent: address, length
 const (
-	ticketHead  = 40
-	cookieLen   = 16
-	extentLen   = 16
-	extentsMost = 8192
-	extentLeast = 4 << 10   // least bytes of an extent on average; copying is faster for smaller ones
-	ticketLeast = 4 << 10   // least bytes of the message, so that the transport lends it and does not copy it
-	placedLeast = 256 << 10 // least bytes of a transfer with tickets; more than a ticket has
+	locatorHead  = 40
+	cookieLen    = 16
+	extentLen    = 16
+	extentsMost  = 8192
+	extentLeast  = 4 << 10   // least bytes of an extent on average; copying is faster for smaller ones
+	locatorLeast = 4 << 10   // least bytes of the message, so that the transport lends it and does not copy it
+	inPlaceLeast = 256 << 10 // least bytes of a transfer with locators; more than a locator has
 )
 
 // An extent is a piece of the memory of a process.
 type extent struct{ addr, n uint64 }
 
-// Errors of tickets. A transfer that gets one continues by messages.
+// Errors of locators. A transfer that gets one continues by messages.
 var (
 	errElsewhere = errors.New("bulk: the bytes cannot be read where they lie")
 	errDenied    = fmt.Errorf("%w: this process may not read the memory of the other one", errElsewhere)
@@ -57,9 +57,9 @@ func (m *memory) isCoarse(n int64) bool {
 	return int64(len(m.parts))*extentLeast <= max(n, extentLeast)
 }
 
-// newTicket returns a ticket for the n bytes of memory from off, after the encoded request if q is
+// newLocator returns a locator for the n bytes of memory from off, after the encoded request if q is
 // not nil. It fails with errElsewhere if the bytes are too scattered, or if no buffer is free.
-func (ep *Endpoint) newTicket(q *request, mem *memory, off, n int64) (*rocl.Buffer, error) {
+func (ep *Endpoint) newLocator(q *request, mem *memory, off, n int64) (*rocl.Buffer, error) {
 	var head []byte
 	if q != nil {
 		var err error
@@ -75,7 +75,7 @@ func (ep *Endpoint) newTicket(q *request, mem *memory, off, n int64) (*rocl.Buff
 		extents = binary.LittleEndian.AppendUint64(extents, uint64(uintptr(unsafe.Pointer(unsafe.SliceData(p)))))
 		extents = binary.LittleEndian.AppendUint64(extents, uint64(len(p)))
 	}
-	b, err := ep.c.Buffer(max(len(head)+ticketHead+len(extents), ticketLeast))
+	b, err := ep.c.Buffer(max(len(head)+locatorHead+len(extents), locatorLeast))
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", errElsewhere, err)
 	}
@@ -85,33 +85,33 @@ func (ep *Endpoint) newTicket(q *request, mem *memory, off, n int64) (*rocl.Buff
 	binary.LittleEndian.PutUint64(t[16:], uint64(uintptr(unsafe.Pointer(&t[0]))))
 	binary.LittleEndian.PutUint64(t[24:], uint64(os.Getpid()))
 	binary.LittleEndian.PutUint64(t[32:], uint64(len(extents)/extentLen))
-	copy(t[ticketHead:], extents)
+	copy(t[locatorHead:], extents)
 	return b, nil
 }
 
-// A ticket is a received ticket. It is valid while its message is held.
-type ticket struct {
-	head    []byte // the first ticketHead bytes, with the cookie
+// A locator is a received locator. It is valid while its message is held.
+type locator struct {
+	head    []byte // the first locatorHead bytes, with the cookie
 	addr    uint64 // address of head in the giver's memory
 	pid     int
 	extents []extent
 	size    int64
 }
 
-// parseTicket returns the ticket at an offset of a message. It refuses a copy of a ticket, because
+// parseLocator returns the locator at an offset of a message. It refuses a copy of a locator, because
 // the giver would not wait for the release of a copy.
-func parseTicket(m *rocl.Message, at int) (t ticket, err error) {
+func parseLocator(m *rocl.Message, at int) (t locator, err error) {
 	p := m.Bytes()
-	if !m.ReadOnly() || len(p) < max(ticketLeast, at+ticketHead) {
-		return t, fmt.Errorf("%w: a ticket of %d bytes", errProtocol, len(p))
+	if !m.ReadOnly() || len(p) < max(locatorLeast, at+locatorHead) {
+		return t, fmt.Errorf("%w: a locator of %d bytes", errProtocol, len(p))
 	}
 	p = p[at:]
 	count := binary.LittleEndian.Uint64(p[32:])
-	if count > extentsMost || uint64(len(p)-ticketHead) < count*extentLen {
-		return t, fmt.Errorf("%w: a ticket of %d extents", errProtocol, count)
+	if count > extentsMost || uint64(len(p)-locatorHead) < count*extentLen {
+		return t, fmt.Errorf("%w: a locator of %d extents", errProtocol, count)
 	}
-	t = ticket{head: bytes.Clone(p[:ticketHead]), addr: binary.LittleEndian.Uint64(p[16:]), pid: int(int32(binary.LittleEndian.Uint64(p[24:])))}
-	for p = p[ticketHead:]; count > 0; count, p = count-1, p[extentLen:] {
+	t = locator{head: bytes.Clone(p[:locatorHead]), addr: binary.LittleEndian.Uint64(p[16:]), pid: int(int32(binary.LittleEndian.Uint64(p[24:])))}
+	for p = p[locatorHead:]; count > 0; count, p = count-1, p[extentLen:] {
 		e := extent{binary.LittleEndian.Uint64(p), binary.LittleEndian.Uint64(p[8:])}
 		if e.n == 0 || e.n > rocl.MaxMessage || e.addr+e.n < e.addr {
 			return t, fmt.Errorf("%w: an extent of %d bytes", errProtocol, e.n)
@@ -121,11 +121,11 @@ func parseTicket(m *rocl.Message, at int) (t ticket, err error) {
 	return t, nil
 }
 
-// redeem reads all n bytes that a ticket names into memory at an offset. It fails with errElsewhere
+// readLocated reads all n bytes that a locator names into memory at an offset. It fails with errElsewhere
 // if that is not possible, and with errDenied if it never will be.
-func (ep *Endpoint) redeem(ctx context.Context, t ticket, mem *memory, at, n int64) error {
+func (ep *Endpoint) readLocated(ctx context.Context, t locator, mem *memory, at, n int64) error {
 	if t.size != n {
-		return fmt.Errorf("%w: a ticket of %d bytes for %d", errProtocol, t.size, n)
+		return fmt.Errorf("%w: a locator of %d bytes for %d", errProtocol, t.size, n)
 	}
 	if err := t.verify(); err != nil {
 		return err
@@ -137,10 +137,10 @@ func (ep *Endpoint) redeem(ctx context.Context, t ticket, mem *memory, at, n int
 	return err
 }
 
-// verify returns errDenied if the ticket does not lie at the address that it gives.
-func (t *ticket) verify() error {
-	p := make([]byte, ticketHead)
-	if err := readProcess(t.pid, [][]byte{p}, []extent{{t.addr, ticketHead}}); err != nil {
+// verify returns errDenied if the locator does not lie at the address that it gives.
+func (t *locator) verify() error {
+	p := make([]byte, locatorHead)
+	if err := readProcess(t.pid, [][]byte{p}, []extent{{t.addr, locatorHead}}); err != nil {
 		return fmt.Errorf("%w: %w", errDenied, err)
 	}
 	if !bytes.Equal(p, t.head) {
@@ -152,9 +152,9 @@ func (t *ticket) verify() error {
 // callMost is how many pieces of memory one system call takes on either side.
 const callMost = 1024
 
-// read copies the n bytes from off of the ticket's bytes to memory. The ticket's first byte belongs
+// read copies the n bytes from off of the locator's bytes to memory. The locator's first byte belongs
 // at offset at of the memory.
-func (t *ticket) read(mem *memory, at, off, n int64) error {
+func (t *locator) read(mem *memory, at, off, n int64) error {
 	var local [][]byte
 	var remote []extent
 	i, skip := t.find(uint64(off))
@@ -179,7 +179,7 @@ func (t *ticket) read(mem *memory, at, off, n int64) error {
 }
 
 // find returns the extent that has the byte at off, and the offset in it.
-func (t *ticket) find(off uint64) (i int, skip uint64) {
+func (t *locator) find(off uint64) (i int, skip uint64) {
 	for i < len(t.extents) && off >= t.extents[i].n {
 		off -= t.extents[i].n
 		i++
@@ -188,7 +188,7 @@ func (t *ticket) find(off uint64) (i int, skip uint64) {
 }
 
 // readAll fills each slice from the extent of the same size.
-func (t *ticket) readAll(local [][]byte, remote []extent) error {
+func (t *locator) readAll(local [][]byte, remote []extent) error {
 	if len(local) == 0 {
 		return nil
 	}
