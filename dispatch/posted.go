@@ -3,6 +3,7 @@
 package dispatch
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 
@@ -188,18 +189,16 @@ func (p *Posted) Wait(ctx context.Context) (*Message, error) {
 		p.stop()
 	}
 	m.mu.Lock()
-	p.isFired = true // from now on the waiter may belong to another goroutine
+	p.isFired = true         // from now on the waiter may belong to another goroutine
+	msg, end := p.msg, p.err // the function of OnEnd may still set err, unless stop came first
 	m.mu.Unlock()
 	m.d.doneWaiting(p.w)
-	switch {
-	case p.msg != nil:
-		msg := m.finishHandOut(p.msg, nil, 0)
+	if msg != nil {
+		msg = m.finishHandOut(msg, nil, 0)
 		p.into.copyIn(m.d, msg)
 		return msg, nil
-	case p.err != nil:
-		err = p.err
 	}
-	return nil, m.receiving(fmt.Errorf("for posted memory: %w", err))
+	return nil, m.receiving(fmt.Errorf("for posted memory: %w", cmp.Or(end, err)))
 }
 
 // withdraw takes the memory back unless a message has come. No message can be read into the memory
