@@ -3,6 +3,7 @@
 package dispatch
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -464,9 +465,11 @@ func (p Pending) Wait(ctx context.Context) (*Message, error) {
 	return nil, err
 }
 
-// Cancel ends the call, unless it has ended or its reply has come. Then Wait returns cause. Any
-// goroutine may call Cancel, at any time, also after Wait has returned.
+// Cancel ends the call, unless it has ended or its reply has come. Then Wait returns cause, or
+// context.Canceled if cause is nil. Any goroutine may call Cancel, at any time, also after Wait has
+// returned.
 func (p Pending) Cancel(cause error) {
+	cause = cmp.Or(cause, context.Canceled)
 	c := p.calls
 	c.box.mu.Lock()
 	if i := c.find(p.number); i != 0 {
