@@ -113,6 +113,7 @@ func (m *Message) Buffer() *buffers.Buffer {
 // Release gives the payload's memory and the Message back. Neither may be used afterwards.
 //
 // The release of a request without a reply is told to its sender: the call fails with ErrNoReply.
+// Release may not be called while Reply is under way with the message: that uses the message.
 func (m *Message) Release() {
 	if m.call != 0 {
 		m.endRequest()
