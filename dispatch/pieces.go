@@ -229,7 +229,7 @@ func (l *link) onPiece(f *subsys.Frame) error {
 	if whole.call != 0 {
 		g.Flags, l.nextCall = wire.FlagCall, nextCall{whole.dst, whole.src, whole.call}
 	}
-	err = l.work(l.assembled[:])
+	_, err = l.work(l.assembled[:])
 	if g.Buf != nil {
 		g.Buf.Release()
 	}
