@@ -175,7 +175,12 @@ func (m *Mailbox) endPosts() {
 // fails: with ErrGone or ErrUnreachable if the origin has ended, with ErrClosed if the mailbox is
 // closed, or with the cause of ctx's end. In any case the posted memory belongs to the caller
 // again, and no message comes to it any more. A message that comes as ctx ends is returned, or
-// stored.
+// stored. If it is large, only part of it has come, and there is no memory to store it, the link to its
+// sender's context ends with ErrUnreachable.
+//
+// Wait does not fail with ErrStuck, as [Mailbox.Recv] does, if the mailbox is full of other
+// messages and the sender waits for room behind them. Posted memory often waits while its program
+// does other work, so a mailbox in which nothing moves does not show that the program is stuck.
 func (p *Posted) Wait(ctx context.Context) (*Message, error) {
 	m := p.m
 	err := m.d.wait(ctx, p.w)
