@@ -132,8 +132,8 @@ func (p Pending) Wait(ctx stdctx.Context) (*dispatch.Message, error) {
 }
 
 // Cancel ends the call, unless it has ended or its reply has come. Wait then fails with an error
-// that wraps cause. The receiver does not learn of it, and its reply is dropped. Any goroutine may
-// call Cancel at any time, even after Wait has returned.
+// that wraps cause, or context.Canceled if cause is nil. The receiver does not learn of it, and its
+// reply is dropped. Any goroutine may call Cancel at any time, even after Wait has returned.
 func (p Pending) Cancel(cause error) { p.p.Cancel(cause) }
 
 // Reply sends the message in b as the reply to the request m. It comes from the resource that

@@ -3,6 +3,7 @@
 package dispatch
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -464,9 +465,11 @@ func (p Pending) Wait(ctx context.Context) (*Message, error) {
 	return nil, err
 }
 
-// Cancel ends the call, unless it has ended or its reply has come. Then Wait returns cause. Any
-// goroutine may call Cancel, at any time, also after Wait has returned.
+// Cancel ends the call, unless it has ended or its reply has come. Then Wait returns cause, or
+// context.Canceled if cause is nil. Any goroutine may call Cancel, at any time, also after Wait has
+// returned.
 func (p Pending) Cancel(cause error) {
+	cause = cmp.Or(cause, context.Canceled)
 	c := p.calls
 	c.box.mu.Lock()
 	if i := c.find(p.number); i != 0 {
@@ -510,8 +513,8 @@ func (m *Message) endRequest() {
 
 // Reply sends the message in b as the reply to the request msg, from the resource that received
 // msg. The caller gets it with the request's tag. Reply does not release msg. Any goroutine may
-// call Reply. It waits as Flow.Send does. If it fails, b stays the caller's and msg may be replied
-// to again.
+// call Reply, but msg may not be released before Reply has returned. Reply waits as Flow.Send does.
+// If it fails, b stays the caller's and msg may be replied to again.
 //
 // Reply fails with ErrNotCall if msg is no request, or has its reply. It fails with ErrGone or
 // ErrUnreachable if the caller's context is known to have ended. Otherwise a reply to a call that

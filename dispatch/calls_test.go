@@ -518,6 +518,21 @@ func TestCallCancelled(t *testing.T) {
 	})
 }
 
+// A call that is cancelled without a cause fails all the same.
+func TestCallCancelledWithoutCause(t *testing.T) {
+	pairs(t, func(t *testing.T, a, b *Dispatcher, ma, mb *Mailbox) {
+		p, err := ma.RequestBytes(soon(t), flow(t, a, mb), 1, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.Cancel(nil)
+		if msg, err := p.Wait(soon(t)); msg != nil || !errors.Is(err, context.Canceled) {
+			t.Error(msg, err)
+		}
+		requestAt(t, mb).Release()
+	})
+}
+
 // Cancel ends a call from another goroutine. It changes nothing if the reply has come, or if Wait
 // has returned.
 func TestCallCancelledByOther(t *testing.T) {

@@ -404,10 +404,7 @@ func (d *Dispatcher) inBackground(f func()) {
 // eachLink calls f for each link. No lock is held during the calls.
 func (d *Dispatcher) eachLink(f func(*link)) {
 	d.mu.RLock()
-	ls := make([]*link, 0, len(d.links))
-	for _, l := range d.links {
-		ls = append(ls, l)
-	}
+	ls := slices.Collect(maps.Values(d.links))
 	d.mu.RUnlock()
 	for _, l := range ls {
 		f(l)

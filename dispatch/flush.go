@@ -46,37 +46,40 @@ func (e *FlushError) Error() string {
 // Unwrap returns Err.
 func (e *FlushError) Unwrap() error { return e.Err }
 
-// losses counts messages that were reported as undelivered since the last Flush.
-type losses struct {
-	n     atomic.Int64
-	kinds atomic.Uint32 // a bit for each of lossErrs
-}
+// losses counts messages that were reported as undelivered since the last Flush. The word has a bit
+// for each of lossErrs, and above them the count. So take takes a count with its reasons.
+type losses struct{ word atomic.Uint64 }
 
 var lossErrs = [...]error{ErrGone, ErrUnreachable, ErrClosed}
 
+// oneLoss is a count of one in the word of losses.
+const oneLoss = 1 << len(lossErrs)
+
 // add counts one message. It takes no lock.
 func (l *losses) add(err error) {
+	var kinds uint64
 	for i, kind := range lossErrs {
 		if errors.Is(err, kind) {
-			l.kinds.Or(1 << i)
+			kinds |= 1 << i
 		}
 	}
-	l.n.Add(1)
+	for {
+		was := l.word.Load()
+		if l.word.CompareAndSwap(was, (was|kinds)+oneLoss) {
+			return
+		}
+	}
 }
 
 // take returns the count and the reasons, and sets both to zero.
 func (l *losses) take() (n int, errs []error) {
-	n = int(l.n.Swap(0))
-	if n == 0 {
-		return 0, nil
-	}
-	kinds := l.kinds.Swap(0)
+	word := l.word.Swap(0)
 	for i, err := range lossErrs {
-		if kinds&(1<<i) != 0 {
+		if word&(1<<i) != 0 {
 			errs = append(errs, err)
 		}
 	}
-	return n, errs
+	return int(word / oneLoss), errs
 }
 
 // countLost counts a message of the resource with serial src as undelivered. Locks may be held, but

@@ -5,6 +5,7 @@ package dispatch
 import (
 	"context"
 	"errors"
+	"sync"
 	"testing"
 	"time"
 
@@ -292,5 +293,32 @@ func TestWaitForBuffer(t *testing.T) {
 			}
 			p.Release()
 		})
+	}
+}
+
+// Each loss is taken together with its reason, even if losses are counted while others are taken.
+// Flush returns nil without a reason, so a count without one would be a report that is lost.
+func TestLossesHaveReasons(t *testing.T) {
+	const each = 500_000
+	var l losses
+	var adding sync.WaitGroup
+	for _, err := range lossErrs {
+		adding.Go(func() {
+			for range each {
+				l.add(err)
+			}
+		})
+	}
+	total := 0
+	for total < each*len(lossErrs) {
+		n, errs := l.take()
+		if n > 0 && len(errs) == 0 || n == 0 && len(errs) > 0 {
+			t.Fatalf("%d losses with %d reasons", n, len(errs))
+		}
+		total += n
+	}
+	adding.Wait()
+	if n, _ := l.take(); total != each*len(lossErrs) || n > 0 {
+		t.Errorf("%d losses were taken, and %d remain", total, n)
 	}
 }

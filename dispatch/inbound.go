@@ -3,6 +3,7 @@
 package dispatch
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -91,12 +92,14 @@ func (l *link) digest(end *endpoint, c subsys.Conn, fs []subsys.Frame) (answered
 	}
 	l.answered = false
 	isDue := l.isAckDue(got.Wire)
-	var misbehaves error
 	if l.answers > 0 || l.attention.Load() {
-		misbehaves = l.attendTo() // what has been accepted is worked on all the same
+		err = l.attendTo()
 	}
-	if err = l.work(fs[fresh:]); err == nil {
-		err = misbehaves
+	// Whatever the peer has done wrong, all that has been accepted is worked on: it is acknowledged.
+	for fs = fs[fresh:]; len(fs) > 0; {
+		n, wrong := l.work(fs)
+		err = cmp.Or(err, wrong)
+		fs = fs[n:]
 	}
 	l.s.Worked()
 	if isDue {
@@ -167,20 +170,21 @@ func (l *link) countAnswer() {
 	}
 }
 
-// work does what fresh frames ask for, in order. The token must be held.
-func (l *link) work(fs []subsys.Frame) error {
+// work does what fresh frames ask for, in order, up to the first ones that the peer may not send. It
+// returns how many frames it has come through, those included. The token must be held.
+func (l *link) work(fs []subsys.Frame) (n int, err error) {
 	for i := 0; i < len(fs); {
 		f := &fs[i]
 		if f.Type != wire.TypeData {
-			if err := l.control(f); err != nil {
-				return err
-			}
 			i++
+			if err := l.control(f); err != nil {
+				return i, err
+			}
 			continue
 		}
 		call, err := l.called(f)
 		if err != nil {
-			return err
+			return i + 1, err
 		}
 		j := i + 1
 		bytes := len(f.Data)
@@ -190,7 +194,7 @@ func (l *link) work(fs []subsys.Frame) error {
 			j++
 		}
 		if l.part(f.Dst) != nil {
-			return fmt.Errorf("%w: a message to %d between the pieces of another", ErrProtocol, f.Dst)
+			return j, fmt.Errorf("%w: a message to %d between the pieces of another", ErrProtocol, f.Dst)
 		}
 		in := l.inflow(f.Dst)
 		err = ErrGone
@@ -207,11 +211,11 @@ func (l *link) work(fs []subsys.Frame) error {
 				l.notDelivered(f.Dst, fs[i].Src, fs[i].Tag, int(fs[i].Len), call)
 			}
 		default:
-			return fmt.Errorf("%w: message of %d bytes to %d exceeds its credit", err, len(f.Data), f.Dst)
+			return j, fmt.Errorf("%w: message of %d bytes to %d exceeds its credit", err, len(f.Data), f.Dst)
 		}
 		i = j
 	}
-	return nil
+	return len(fs), nil
 }
 
 // inflow finds or makes the account of the peer with resource dst. The token must be held.

@@ -73,7 +73,10 @@ func (ld *landing) withdraw(d *Dispatcher) {
 
 // move takes the memory back. When it returns, nothing writes to the memory any more, and no
 // message will be read into it. The rest of a message that is being read goes to other memory, to
-// which the arrived bytes are copied if the message is wanted. The token must be held, and no lock.
+// which the arrived bytes are copied if the message is wanted. If there is no memory for a wanted
+// message, the link ends: its first bytes are acknowledged, so they do not come again, and a frame
+// that refuses the message would say that its target is gone. That is rare, because memory is
+// reserved for what senders have credit for (budget). The token must be held, and no lock.
 func (ld *landing) move(d *Dispatcher) {
 	ld.mu.Lock()
 	l, isTaken, n := ld.l, ld.isTaken, ld.buf.Len()

@@ -213,7 +213,7 @@ func (m *Mailbox) deliver(in *inflow, fs []subsys.Frame, size int, call uint64) 
 		if n < parcelLeast {
 			n = 1
 		}
-		for i, msg := range m.d.messages(fs[:n]) {
+		m.d.eachMessage(fs[:n], func(i int, msg *Message) {
 			f := &fs[i]
 			msg.data, msg.tag, msg.in = f.Data, f.Tag, in
 			msg.from = in.l.peer.WithSerial(f.Src)
@@ -221,7 +221,7 @@ func (m *Mailbox) deliver(in *inflow, fs []subsys.Frame, size int, call uint64) 
 				msg.call = call
 			}
 			m.put(msg)
-		}
+		})
 		fs = fs[n:]
 	}
 	return nil

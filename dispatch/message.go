@@ -4,7 +4,6 @@ package dispatch
 
 import (
 	"fmt"
-	"iter"
 	"sync"
 	"sync/atomic"
 	"unsafe"
@@ -113,6 +112,7 @@ func (m *Message) Buffer() *buffers.Buffer {
 // Release gives the payload's memory and the Message back. Neither may be used afterwards.
 //
 // The release of a request without a reply is told to its sender: the call fails with ErrNoReply.
+// Release may not be called while Reply is under way with the message: that uses the message.
 func (m *Message) Release() {
 	if m.call != 0 {
 		m.endRequest()
@@ -176,36 +176,35 @@ func (d *Dispatcher) message() *Message {
 	return m
 }
 
-// messages yields a message for each frame of fs, at most parcelLen. Together the messages hold the
-// buffer that the frames lie in.
-func (d *Dispatcher) messages(fs []subsys.Frame) iter.Seq2[int, *Message] {
-	return func(yield func(int, *Message) bool) {
-		n, b := len(fs), fs[0].Buf
-		if n == 1 || b == nil {
-			for i := range fs {
-				m := d.message()
-				m.buf = b
-				switch {
-				case b == nil:
-				case fs[i].Spare:
-					fs[i].Buf = nil
-				default:
-					b.Retain()
-				}
-				yield(i, m)
+// eachMessage calls f with a message for each frame of fs, at most parcelLen. Together the messages
+// hold the buffer that the frames lie in. It is no iterator: a loop that ended early would leave a
+// parcel that waits for the release of messages that were never made.
+func (d *Dispatcher) eachMessage(fs []subsys.Frame, f func(i int, msg *Message)) {
+	n, b := len(fs), fs[0].Buf
+	if n == 1 || b == nil {
+		for i := range fs {
+			m := d.message()
+			m.buf = b
+			switch {
+			case b == nil:
+			case fs[i].Spare:
+				fs[i].Buf = nil
+			default:
+				b.Retain()
 			}
-			return
+			f(i, m)
 		}
-		p, _ := d.parcels.Get().(*parcel)
-		if p == nil {
-			p = &parcel{d: d}
-		}
-		p.buf = b.Retain()
-		p.left.Store(int32(n))
-		for i := range n {
-			m := &p.msgs[i]
-			m.buf, m.parcel = b, p
-			yield(i, m)
-		}
+		return
+	}
+	p, _ := d.parcels.Get().(*parcel)
+	if p == nil {
+		p = &parcel{d: d}
+	}
+	p.buf = b.Retain()
+	p.left.Store(int32(n))
+	for i := range n {
+		m := &p.msgs[i]
+		m.buf, m.parcel = b, p
+		f(i, m)
 	}
 }

@@ -229,7 +229,7 @@ func (l *link) onPiece(f *subsys.Frame) error {
 	if whole.call != 0 {
 		g.Flags, l.nextCall = wire.FlagCall, nextCall{whole.dst, whole.src, whole.call}
 	}
-	err = l.work(l.assembled[:])
+	_, err = l.work(l.assembled[:])
 	if g.Buf != nil {
 		g.Buf.Release()
 	}
@@ -237,8 +237,9 @@ func (l *link) onPiece(f *subsys.Frame) error {
 	return err
 }
 
-// fail ends the link: a piece has been accepted and there is no memory for it. That happens only to
-// a piece that came together with the beginning of its message.
+// fail ends the link, because a piece has been accepted and there is no memory for it. That happens
+// only to a piece that came together with the beginning of its message, or that came to a landing
+// whose memory the program has taken back.
 func (l *link) fail(err error) error {
 	l.die(fmt.Errorf("%w: %v: %w", ErrUnreachable, l.peer, err))
 	return fmt.Errorf("%w: %v", subsys.ErrClosed, err)

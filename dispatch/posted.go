@@ -3,6 +3,7 @@
 package dispatch
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 
@@ -174,7 +175,12 @@ func (m *Mailbox) endPosts() {
 // fails: with ErrGone or ErrUnreachable if the origin has ended, with ErrClosed if the mailbox is
 // closed, or with the cause of ctx's end. In any case the posted memory belongs to the caller
 // again, and no message comes to it any more. A message that comes as ctx ends is returned, or
-// stored.
+// stored. If it is large, only part of it has come, and there is no memory to store it, the link to its
+// sender's context ends with ErrUnreachable.
+//
+// Wait does not fail with ErrStuck, as [Mailbox.Recv] does, if the mailbox is full of other
+// messages and the sender waits for room behind them. Posted memory often waits while its program
+// does other work, so a mailbox in which nothing moves does not show that the program is stuck.
 func (p *Posted) Wait(ctx context.Context) (*Message, error) {
 	m := p.m
 	err := m.d.wait(ctx, p.w)
@@ -188,18 +194,16 @@ func (p *Posted) Wait(ctx context.Context) (*Message, error) {
 		p.stop()
 	}
 	m.mu.Lock()
-	p.isFired = true // from now on the waiter may belong to another goroutine
+	p.isFired = true         // from now on the waiter may belong to another goroutine
+	msg, end := p.msg, p.err // the function of OnEnd may still set err, unless stop came first
 	m.mu.Unlock()
 	m.d.doneWaiting(p.w)
-	switch {
-	case p.msg != nil:
-		msg := m.finishHandOut(p.msg, nil, 0)
+	if msg != nil {
+		msg = m.finishHandOut(msg, nil, 0)
 		p.into.copyIn(m.d, msg)
 		return msg, nil
-	case p.err != nil:
-		err = p.err
 	}
-	return nil, m.receiving(fmt.Errorf("for posted memory: %w", err))
+	return nil, m.receiving(fmt.Errorf("for posted memory: %w", cmp.Or(end, err)))
 }
 
 // withdraw takes the memory back unless a message has come. No message can be read into the memory

@@ -7,11 +7,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/rocl-go/rocl/dispatch/internal/session"
 	"github.com/rocl-go/rocl/internal/eventually"
+	"github.com/rocl-go/rocl/subsys/inproc"
 	"github.com/rocl-go/rocl/subsys/tcp"
 )
 
@@ -262,4 +264,26 @@ func TestPostedBesideStored(t *testing.T) {
 		t.Fatal(err, e)
 	}
 	msg.Release()
+}
+
+// A wait that ends with its context as its origin ends returns one of the two reasons. The function
+// of OnEnd may run while Wait returns; the race detector sees what the two share.
+func TestPostedEndsTwice(t *testing.T) {
+	d := newWorld().node(t, 1, inproc.NewNetwork().Transport())
+	mb := box(t, d, 7, 0)
+	for i := range uint32(300) {
+		origin := box(t, d, 100+i, 0)
+		ctx, cancel := context.WithCancel(t.Context())
+		p, err := mb.Post(ctx, d.self.WithSerial(origin.serial), 1, make([]byte, 8))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var both sync.WaitGroup
+		both.Go(origin.Close)
+		both.Go(cancel)
+		if _, err := p.Wait(ctx); !errors.Is(err, ErrGone) && !errors.Is(err, context.Canceled) {
+			t.Fatal(err)
+		}
+		both.Wait()
+	}
 }

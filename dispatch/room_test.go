@@ -33,6 +33,25 @@ func linked(t testing.TB, d *Dispatcher, c subsys.Conn, features uint8) (*link, 
 	return l, ep
 }
 
+// A frame that the peer may not send cuts the connection. The frames behind it came with it, and are
+// acknowledged. So their messages are delivered.
+func TestFramesBehindBadFrame(t *testing.T) {
+	d := newWorld().node(t, 3, inproc.NewNetwork().Transport())
+	c := &fakeConn{}
+	l, ep := linked(t, d, c, 0)
+	m := box(t, d, 1, 0)
+	head := func(seq uint32, typ uint8) subsys.Frame {
+		return subsys.Frame{Header: subsys.Header{Type: typ, Seq: seq, Dst: 1, Src: 5}}
+	}
+	fs := []subsys.Frame{head(0, wire.TypeData), head(1, wire.TypeCall), head(2, wire.TypeData), head(3, wire.TypePiece), head(4, wire.TypeData)}
+	if err := ep.comes(c, fs); !errors.Is(err, ErrProtocol) {
+		t.Error(err)
+	}
+	if n, _ := m.Len(); n != 3 || l.s.Expected() != 5 {
+		t.Errorf("%d messages of 3 are delivered, and frame %d is expected", n, l.s.Expected())
+	}
+}
+
 // comes delivers frames of c, as the goroutine that makes progress does.
 func (ep *endpoint) comes(c subsys.Conn, fs []subsys.Frame) error {
 	ep.d.takeToken()

@@ -2,7 +2,12 @@
 
 package dispatch
 
-import "github.com/rocl-go/rocl/resource"
+import (
+	"maps"
+	"slices"
+
+	"github.com/rocl-go/rocl/resource"
+)
 
 // Stats counts what messages cost. All counts except Links and Calls only grow.
 type Stats struct {
@@ -30,13 +35,14 @@ func (d *Dispatcher) Stats() Stats {
 		t.addRoute(e.route())
 	}
 	t.add(&d.past)
+	live := slices.Collect(maps.Values(d.links)) // with past under one lock: a link that ends is in one of the two
 	d.mu.RUnlock()
-	d.eachLink(func(l *link) {
+	for _, l := range live {
 		l.mu.Lock()
 		l.flushCounters()
 		t.add(&l.traffic)
 		l.mu.Unlock()
-	})
+	}
 	d.calls.box.mu.Lock()
 	inFlight, late := d.calls.inFlight, d.calls.late
 	d.calls.box.mu.Unlock()

@@ -19,7 +19,8 @@ import (
 //	                                                  ErrStuck
 //
 // The wait gives other goroutines of the program time to receive what is stored: only the program
-// knows whether there are any.
+// knows whether there are any. Posted memory doubles the limit as a receiver does, but does not fail
+// so: its program may be busy with other work.
 
 // ErrStuck is returned by a receive that waits for messages behind others, which its mailbox has no
 // room for. See [Mailbox.Recv].
@@ -49,8 +50,8 @@ func (m *Mailbox) roof(in *inflow) uint64 {
 	return m.limit
 }
 
-// mayBeStuck reports whether senders and receivers of the mailbox may wait for each other. mu must
-// be held.
+// mayBeStuck reports whether senders and receivers of the mailbox may wait for each other. Posted
+// memory does not count as a receiver. mu must be held.
 func (m *Mailbox) mayBeStuck() bool {
 	return !m.closed && m.count > 0 && m.waiters.first != nil && len(m.needy) > 0
 }

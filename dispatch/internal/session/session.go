@@ -2,8 +2,9 @@
 
 // Package session is the part of a link that outlives its connections. It keeps the frames that
 // were sent and not acknowledged, and knows how far the peer's frames have come. A [Session] is a
-// machine without I/O, clock or lock. Sequence numbers are modulo 2³². Apart from a few control
-// frames, they are never more than [MaxUnacked] apart.
+// machine without I/O, clock or lock. Sequence numbers are modulo 2³². Those of the frames that are
+// not acknowledged are less than half of that apart. No more than [MaxUnacked] of these frames are
+// messages; the rest are control frames.
 //
 // One goroutine at a time may receive (Acked, Accept, Worked, Expected, AckSent) while another sends
 // (all other methods). They share only atomic words.
@@ -298,12 +299,14 @@ func (s *Session) Untake(fs []subsys.Frame, n int) {
 }
 
 // Acked notes that the peer has received the frames before a. It fails for an acknowledgement of
-// frames that were never sent.
+// frames that were never sent. A frame that is retransmitted has the acknowledgement of its first
+// writing. That may be older by every frame that the peer has received since, control frames too,
+// which MaxUnacked does not bound.
 func (s *Session) Acked(a uint32) error {
 	for {
 		done, most := s.done.Load(), s.most.Load()
 		switch {
-		case done-a <= MaxUnacked*2: // an old acknowledgement
+		case int32(a-done) <= 0: // an old acknowledgement
 			return nil
 		case a-done > most-done:
 			return fmt.Errorf("%w: acknowledgement of %d, sent up to %d", wire.ErrProtocol, a, most)
@@ -464,7 +467,7 @@ func (s *Session) Resume(peerHas uint32) error {
 // HandOver continues over a new connection, as Resume does, while the former connection still
 // works. The peer may have received and acknowledged more frames since it told peerHas.
 func (s *Session) HandOver(peerHas uint32) error {
-	if done := s.done.Load(); done-peerHas <= 2*MaxUnacked {
+	if done := s.done.Load(); int32(peerHas-done) < 0 {
 		peerHas = done
 	}
 	return s.Resume(peerHas)

@@ -497,3 +497,35 @@ func TestSessionRefuses(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// A frame that was lost with its connection is retransmitted with the acknowledgement of its first
+// writing. Its sender may have received any number of control frames since.
+func TestRetransmittedAcknowledgement(t *testing.T) {
+	var a, b Session
+	a.Init(WholeLen, PieceLen)
+	b.Init(WholeLen, PieceLen)
+	b.Push(&subsys.Frame{Header: subsys.Header{Type: wire.TypeData}})
+	b.Take() // lost
+	for range 3 * MaxUnacked {
+		a.Push(&subsys.Frame{Header: subsys.Header{Type: wire.TypeNoReply}})
+	}
+	for fs := a.Take(); len(fs) > 0; fs = a.Take() {
+		if _, _, err := b.Accept(fs); err != nil {
+			t.Fatal(err)
+		}
+		b.Worked()
+	}
+	if err := errors.Join(a.Resume(b.Expected()), b.Resume(a.Expected())); err != nil {
+		t.Fatal(err)
+	}
+	fs := b.Take()
+	if err := a.Acked(fs[len(fs)-1].Ack); err != nil {
+		t.Fatal(err)
+	}
+	if _, got, err := a.Accept(fs); err != nil || got.Messages != 1 {
+		t.Fatal(got, err)
+	}
+	if !a.IsIdle() {
+		t.Errorf("%d frames wait for an acknowledgement after an old one", a.Pending())
+	}
+}
