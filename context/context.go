@@ -232,10 +232,9 @@ func (c *Context) Register(ctx stdctx.Context, a resource.Attributes, opts ...Re
 	if err != nil {
 		return nil, fmt.Errorf("rocl: registering: %w", err)
 	}
-	serial := c.serial.Add(1)
-	if serial > dispatch.LastSerial {
-		c.serial.Store(dispatch.LastSerial)
-		return nil, fmt.Errorf("rocl: registering: the context has used all its identifiers")
+	serial, err := c.newSerial()
+	if err != nil {
+		return nil, fmt.Errorf("rocl: registering: %w", err)
 	}
 	var box *dispatch.Mailbox
 	if cfg.mailbox > 0 || cfg.messages > 0 {
@@ -264,6 +263,16 @@ func (c *Context) Register(ctx stdctx.Context, a resource.Attributes, opts ...Re
 	}
 	r.rev.Store(rev)
 	return r, nil
+}
+
+// newSerial returns the serial number of a new identifier. No number is returned twice.
+func (c *Context) newSerial() (uint32, error) {
+	serial := c.serial.Add(1)
+	if serial > dispatch.LastSerial {
+		c.serial.Store(dispatch.LastSerial)
+		return 0, errors.New("the context has used all its identifiers")
+	}
+	return serial, nil
 }
 
 // registerAs registers the resource id with the attributes l in the directory. With names in unique

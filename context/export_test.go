@@ -6,6 +6,7 @@ import (
 	stdctx "context"
 
 	"github.com/rocl-go/rocl/directory"
+	"github.com/rocl-go/rocl/dispatch"
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/subsys"
 	"github.com/rocl-go/rocl/subsys/tls"
@@ -91,4 +92,20 @@ func (c *Context) AskRoutes(ctx stdctx.Context, of resource.GID, from *Resource)
 		err = f.SendBytes(ctx, from.id.Serial(), tagRoutes, nil)
 	}
 	return err
+}
+
+// UseUpSerials lets the context have no serial number left.
+func (c *Context) UseUpSerials() { c.serial.Store(dispatch.LastSerial) }
+
+// BeginAnswers counts as many answers to the context who as may be under way. end takes them back.
+func (c *Context) BeginAnswers(who resource.GID) (end func()) {
+	n := 0
+	for c.answering.begin(who) {
+		n++
+	}
+	return func() {
+		for range n {
+			c.answering.end(who)
+		}
+	}
 }
