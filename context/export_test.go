@@ -29,6 +29,9 @@ func (c *Context) CacheOwner(id, owner resource.GID) {
 	c.cache.own(id, owner)
 }
 
+// CacheNewOwner is CacheOwner of a resource with an entry.
+func (c *Context) CacheNewOwner(id, owner resource.GID) { c.cache.own(id, owner) }
+
 // CacheFlow finds the flow to the resource id, as a send does, and keeps it in the cache.
 func (c *Context) CacheFlow(id resource.GID) error {
 	_, err := c.flow(stdctx.Background(), id, false)
@@ -46,6 +49,9 @@ func (c *Context) CacheAddrs(peer resource.GID, urls ...string) {
 func (c *Context) Resolve(peer resource.GID) ([]string, error) {
 	return c.resolve(stdctx.Background(), peer)
 }
+
+// IsDead reports whether the directory says that a node is dead.
+func (c *Context) IsDead(ctx stdctx.Context, node resource.NodeID) bool { return c.isDead(ctx, node) }
 
 // Deaths returns the number of nodes for which the context keeps an answer to whether they are
 // dead.
@@ -108,4 +114,17 @@ func (c *Context) BeginAnswers(who resource.GID) (end func()) {
 			c.answering.end(who)
 		}
 	}
+}
+
+// AgeLookups makes the errors of lookups on behalf of TrySend old. It returns how many there were.
+func (c *Context) AgeLookups() (n int) {
+	c.asks.mu.Lock()
+	defer c.asks.mu.Unlock()
+	for _, a := range c.asks.on {
+		if !a.done.IsZero() {
+			a.done = a.done.Add(-2 * errorFor)
+			n++
+		}
+	}
+	return n
 }
