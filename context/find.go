@@ -236,7 +236,7 @@ func (r *Resource) Set(ctx stdctx.Context, name, value string) error {
 	}
 	rev, err := r.c.dir.Change(ctx, r.id, func(l *resource.List) error { return l.Replace(name, []byte(value)) })
 	if err != nil {
-		return fmt.Errorf("rocl: setting %q of %v: %w", name, r.id, r.c.wrap(err))
+		return fmt.Errorf("rocl: setting %q of %v: %w", name, r.id, r.wrap(err))
 	}
 	r.revised(rev)
 	return nil

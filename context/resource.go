@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 
 	"github.com/rocl-go/rocl/buffers"
+	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/dispatch"
 	"github.com/rocl-go/rocl/resource"
 )
@@ -194,10 +195,19 @@ func (r *Resource) CompareAndSet(ctx stdctx.Context, rev uint64, a resource.Attr
 	}
 	now, err := r.c.dir.Update(ctx, r.id, rev, l)
 	if err != nil {
-		return 0, fmt.Errorf("rocl: updating %v: %w", r.id, r.c.wrap(err))
+		return 0, fmt.Errorf("rocl: updating %v: %w", r.id, r.wrap(err))
 	}
 	r.revised(now)
 	return now, nil
+}
+
+// wrap makes an error of the directory about the resource match rocl.ErrClosed if Delete has begun
+// meanwhile or the context is closing.
+func (r *Resource) wrap(err error) error {
+	if r.gone.Load() && errors.Is(err, directory.ErrNotFound) {
+		return fmt.Errorf("%w: %w", dispatch.ErrClosed, err)
+	}
+	return r.c.wrap(err)
 }
 
 // Delete ends the resource. The resource is not found any more, and messages to it fail with
@@ -207,7 +217,6 @@ func (r *Resource) Delete(ctx stdctx.Context) error {
 	if !r.gone.CompareAndSwap(false, true) {
 		return fmt.Errorf("rocl: deleting %v: %w", r.id, dispatch.ErrClosed)
 	}
-	r.c.drop(r)
 	err := r.c.dir.Delete(ctx, r.id)
 	r.box.Close()
 	if err != nil {
