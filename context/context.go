@@ -222,6 +222,9 @@ func (c *Context) Buffer(n int) (*buffers.Buffer, error) { return c.disp.Buffer(
 // Register waits for the node's directory until ctx ends. It fails with rocl.ErrNoDirectory,
 // rocl.ErrClosed or the cause of ctx's end, and with rocl.ErrExists or rocl.ErrPartial as [Unique]
 // says. If Register fails, no resource is registered.
+//
+// The resource stays registered when the process that serves the directory ends: the next directory
+// gets it, with its identifier, attributes and revision, from this context.
 func (c *Context) Register(ctx stdctx.Context, a resource.Attributes, opts ...RegisterOption) (*Resource, error) {
 	var cfg registerConfig
 	for _, o := range opts {

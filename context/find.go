@@ -219,7 +219,8 @@ func (c *Context) gather(ctx stdctx.Context, p *resource.List, n int, all bool) 
 }
 
 // Set gives one attribute of the resource a value and leaves the others as they are. The value
-// replaces all values of that name, or the attribute is added. Watchers see the resource change.
+// replaces all values of that name, or the attribute is added. Watchers see the resource change, and
+// a find sees all of the change or none of it, as with [Resource.Update].
 // Set, Update and CompareAndSet may be called concurrently: each Set changes the latest attributes,
 // and undoes no other change. Set fails as [Resource.Update] does.
 func (r *Resource) Set(ctx stdctx.Context, name, value string) error {
