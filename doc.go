@@ -20,7 +20,9 @@
 // [ErrGone] as soon as the server has ended, so it needs no timeout to notice a crash:
 //
 //	err = me.Handle(ctx, func(m *rocl.Message) { // in the server
-//		err := me.ReplyBytes(ctx, m, bytes.ToUpper(m.Bytes()))
+//		if err := me.ReplyBytes(ctx, m, bytes.ToUpper(m.Bytes())); err != nil {
+//			log.Print(err)
+//		}
 //	}, rocl.EachInOwn())
 //
 //	reply, err := me.CallBytes(ctx, srv.ID, 7, []byte("hello")) // in a client
@@ -33,7 +35,8 @@
 //
 // A node is a machine or container with one directory, which knows the resources of the node. The
 // directory runs in the daemon dirserver. Without a daemon, the first context of the node serves
-// the directory, and another context takes over when that one ends.
+// the directory, and another context takes over when that one ends. Each context then gives the next
+// directory what it owns, so identifiers, attributes and revisions stay.
 //
 // Several nodes can form a cluster, either because their dirserver runs with --bind, or because
 // their programs use [WithMember]. Then Find, FindAll, Lookup, Watch and Send reach the resources
@@ -44,7 +47,9 @@
 //
 // The types of this package are aliases of types in other packages, so that all packages of the library
 // name the same types and nothing is copied or wrapped between them. The documentation of their methods is with the
-// types; this list links to it. Programs import this package only.
+// types; this list links to it. The documentation of functions is in this package. Most programs import this package
+// only. Members of a cluster also import directory/cluster, and remote procedure calls, bulk transfers and other layers
+// have packages of their own: rpc, bulk, pool, netrocl and tpvm.
 //
 // Context:
 //

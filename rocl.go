@@ -369,8 +369,9 @@ func WithCluster(name string) Option { return context.WithCluster(name) }
 // When the context ends, another context of the node with this option takes over.
 // cluster.Environment returns the member that $ROCL_BIND and other environment variables describe.
 //
-// A program that does not use WithMember does not link the code for clusters. In such a program
-// Open fails with ErrMember if $ROCL_BIND is set and the context would serve the directory.
+// The import of package directory/cluster links the code for clusters. With [JoinOnly] the settings
+// are neither used nor checked, except for their certificates. Without WithMember Open fails with
+// ErrMember if $ROCL_BIND is set and the context would serve the directory.
 func WithMember(m Member) Option { return context.WithMember(m) }
 
 // WithCertificates sets PEM files with a certificate, its key, and the authorities whose

@@ -47,8 +47,7 @@ func (k *cache) ended(peer resource.GID) {
 
 // add keeps the flow to a resource. mu must be held for writing.
 func (k *cache) add(id resource.GID, f *dispatch.Flow) {
-	bound(k.flows)
-	k.flows[id] = f
+	put(k.flows, id, f)
 	if k.added++; k.added >= sweepLeast && k.added >= len(k.flows)/2 {
 		k.sweep()
 	}
@@ -94,14 +93,15 @@ func (k *cache) init() {
 	k.deaths = map[resource.NodeID]*death{}
 }
 
-// bound drops some entry of a full map.
-func bound[K comparable, V any](m map[K]V) {
-	if len(m) >= cacheMost {
+// put adds an entry to a cache. If the cache is full, the entry replaces another one.
+func put[K comparable, V any](m map[K]V, key K, value V) {
+	if _, known := m[key]; !known && len(m) >= cacheMost {
 		for k := range m {
 			delete(m, k)
-			return
+			break
 		}
 	}
+	m[key] = value
 }
 
 // own keeps owner as the context that owns the resource id.
@@ -113,8 +113,7 @@ func (k *cache) own(id, owner resource.GID) {
 		return
 	}
 	k.mu.Lock()
-	bound(k.owners)
-	k.owners[id] = owner
+	put(k.owners, id, owner)
 	k.mu.Unlock()
 }
 
@@ -127,8 +126,7 @@ func (k *cache) reach(peer resource.GID, attrs *resource.List, used time.Time) [
 	}
 	if len(a.urls) > 0 {
 		k.mu.Lock()
-		bound(k.addrs)
-		k.addrs[peer] = a
+		put(k.addrs, peer, a)
 		k.mu.Unlock()
 	}
 	return a.urls
@@ -229,32 +227,42 @@ func (a *death) isOld() bool {
 }
 
 // isDead reports whether the directory says that a node is dead. Concurrent calls for one node
-// share one question. A call whose ctx ends reports false.
+// share one question. A call whose ctx ends reports false. If it was the one that asked, another call
+// asks again.
 func (c *Context) isDead(ctx stdctx.Context, node resource.NodeID) bool {
 	k := &c.cache
-	k.mu.Lock()
-	a := k.deaths[node]
-	if a != nil && !a.isOld() {
+	for {
+		k.mu.Lock()
+		a := k.deaths[node]
+		if a == nil || a.isOld() {
+			a = k.newDeath(node)
+			k.mu.Unlock()
+			defer close(a.done)
+			if a.isDead = c.asksIfDead(ctx, node); ctx.Err() == nil {
+				a.at = time.Now()
+			}
+			return a.isDead
+		}
 		k.mu.Unlock()
 		select {
 		case <-a.done:
-			return a.isDead
+			if !a.at.IsZero() {
+				return a.isDead
+			}
 		case <-ctx.Done():
 			return false
 		}
 	}
+}
+
+// newDeath adds an entry for a question that the caller asks. mu must be held for writing.
+func (k *cache) newDeath(node resource.NodeID) *death {
 	if len(k.deaths) >= sweepLeast {
 		maps.DeleteFunc(k.deaths, func(_ resource.NodeID, a *death) bool { return a.isOld() })
-		bound(k.deaths)
 	}
-	a = &death{done: make(chan struct{})}
-	k.deaths[node] = a
-	k.mu.Unlock()
-	defer close(a.done)
-	if a.isDead = c.asksIfDead(ctx, node); ctx.Err() == nil {
-		a.at = time.Now()
-	}
-	return a.isDead
+	a := &death{done: make(chan struct{})}
+	put(k.deaths, node, a)
+	return a
 }
 
 // asksIfDead asks the directory whether a node is dead. The node is dead if the directory does not

@@ -284,6 +284,7 @@ type others struct {
 	mu    sync.Mutex
 	nodes []resource.NodeID // the living nodes
 	err   error             // of a search that finds nothing
+	hold  chan struct{}     // if not nil, a search waits until it is closed
 }
 
 func (o *others) set(err error, nodes ...resource.NodeID) {
@@ -294,6 +295,9 @@ func (o *others) set(err error, nodes ...resource.NodeID) {
 
 func (o *others) Find(stdctx.Context, *resource.List) (database.Record, error) {
 	o.finds.Add(1)
+	if o.hold != nil {
+		<-o.hold
+	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return database.Record{}, o.err
@@ -375,6 +379,35 @@ func TestNodeDead(t *testing.T) {
 	})
 }
 
+// A call that has asked whether a node is dead, and gives up, answers for no other call.
+func TestNodeDeadAskerGivesUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServers(t)
+		c := s.in(t)
+		node := c.ID().Node() + 1
+		o := &others{Remote: directory.Unreachable(errors.New("no member is reached")), hold: make(chan struct{})}
+		o.set(directory.ErrNotFound, node+1)
+		s.now.Attach(o)
+		ctx, cancel := stdctx.WithCancel(bg)
+		first, second := make(chan bool, 1), make(chan bool, 1)
+		go func() { first <- c.IsDead(ctx, node) }()
+		synctest.Wait() // the first call asks
+		go func() { second <- c.IsDead(bg, node) }()
+		synctest.Wait() // the second call waits for the first
+		if n := o.finds.Load(); n != 1 {
+			t.Errorf("%d searches", n)
+		}
+		cancel()
+		if <-first {
+			t.Error("the call that gave up says that the node is dead")
+		}
+		close(o.hold)
+		if !<-second {
+			t.Error("the other call says that the node lives")
+		}
+	})
+}
+
 // The number of answers about dead nodes that a context keeps is limited.
 func TestManyNodesDead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -426,6 +459,14 @@ func TestEviction(t *testing.T) {
 	}
 	if owners, flows, _ := a.CacheSizes(); owners != context.CacheMost || flows != context.CacheMost {
 		t.Errorf("%d owners, %d flows: less than there is room for", owners, flows)
+	}
+	last := b.ID().WithSerial(1000 + n - 1)
+	for range 10 { // an entry that is set again replaces no other one
+		a.CacheNewOwner(last, a.ID())
+		a.CacheNewOwner(last, b.ID())
+	}
+	if owners, _, _ := a.CacheSizes(); owners != context.CacheMost {
+		t.Errorf("%d owners after one was set again", owners)
 	}
 	for range 100 { // for entries that were dropped, and for others
 		r, from := register(t, b, nil), register(t, a, nil)

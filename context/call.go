@@ -30,7 +30,10 @@ import (
 // when gossip says that the node is dead. Call fails with rocl.ErrUnreachable if the target's
 // context is out of reach for as long as [WithGiveUp] says. It fails with rocl.ErrNoReply if the
 // receiver has released the request without a reply. Whatever the error, the receiver may have
-// worked on the request.
+// worked on the request. A reply that has arrived is returned, even if the target has ended since.
+//
+// In a cluster of two nodes gossip declares no node dead: a node that reaches no other member cannot
+// tell a dead node from a cut. Then the call ends after the time of WithGiveUp.
 //
 // Call fails with rocl.ErrUnsupported if the target's context has a version without calls, such as
 // 0.1.0. It fails with rocl.ErrClosed if this resource or its context is closed, with

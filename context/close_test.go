@@ -6,6 +6,8 @@ import (
 	stdctx "context"
 	"errors"
 	"fmt"
+	"log/slog"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -136,6 +138,26 @@ func TestCloseGivesUp(t *testing.T) {
 				t.Errorf("the second Close says %v, the first said %v", again, err)
 			}
 		})
+	}
+}
+
+// Close without a linger time withdraws the resources too.
+func TestCloseWithdrawsWithoutLinger(t *testing.T) {
+	cl := rocltest.Cluster(t, 1)
+	said := make(chan string, 100)
+	a, b := cl.Open(0, context.WithLinger(0), logging(func(r slog.Record) { said <- r.Message })), cl.Open(0)
+	r := register(t, a, nil)
+	if err := a.Close(); err != nil {
+		t.Error(err)
+	}
+	if _, err := b.Lookup(bg, r.ID()); !errors.Is(err, directory.ErrNotFound) {
+		t.Errorf("looking up a resource of the closed context: %v", err)
+	}
+	close(said)
+	for line := range said {
+		if strings.Contains(line, "withdrawing resources") {
+			t.Error(line)
+		}
 	}
 }
 

@@ -78,11 +78,10 @@ type Context struct {
 	cache  cache
 	asks   asks
 
-	mu        sync.Mutex           // guards resources and closing
-	resources map[uint32]*Resource // those not deleted, by serial number
-	closing   bool                 // Close has begun
-	closed    chan struct{}        // closed when Close has ended
-	closeErr  error                // set before closed is closed
+	mu       sync.Mutex    // guards closing
+	closing  bool          // Close has begun
+	closed   chan struct{} // closed when Close has ended
+	closeErr error         // set before closed is closed
 }
 
 // Open returns a new context. It joins the node's directory, or serves the directory if no other
@@ -125,7 +124,7 @@ func open(ctx stdctx.Context, cfg *config) (*Context, error) {
 	}
 	c := &Context{
 		cfg: *cfg, dir: dir, self: dir.Self(), pool: buffers.New(bopts...), news: news, at: map[string]bool{},
-		resources: map[uint32]*Resource{}, closed: make(chan struct{}),
+		closed: make(chan struct{}),
 	}
 	c.life, c.end = stdctx.WithCancel(stdctx.Background())
 	c.cache.init()
@@ -223,19 +222,24 @@ func (c *Context) Buffer(n int) (*buffers.Buffer, error) { return c.disp.Buffer(
 // Register waits for the node's directory until ctx ends. It fails with rocl.ErrNoDirectory,
 // rocl.ErrClosed or the cause of ctx's end, and with rocl.ErrExists or rocl.ErrPartial as [Unique]
 // says. If Register fails, no resource is registered.
+//
+// The resource stays registered when the process that serves the directory ends: the next directory
+// gets it, with its identifier, attributes and revision, from this context.
 func (c *Context) Register(ctx stdctx.Context, a resource.Attributes, opts ...RegisterOption) (*Resource, error) {
 	var cfg registerConfig
 	for _, o := range opts {
 		o(&cfg)
 	}
 	l, err := userList(a)
+	if err == nil && c.isClosing() {
+		err = dispatch.ErrClosed
+	}
 	if err != nil {
 		return nil, fmt.Errorf("rocl: registering: %w", err)
 	}
-	serial := c.serial.Add(1)
-	if serial > dispatch.LastSerial {
-		c.serial.Store(dispatch.LastSerial)
-		return nil, fmt.Errorf("rocl: registering: the context has used all its identifiers")
+	serial, err := c.newSerial()
+	if err != nil {
+		return nil, fmt.Errorf("rocl: registering: %w", err)
 	}
 	var box *dispatch.Mailbox
 	if cfg.mailbox > 0 || cfg.messages > 0 {
@@ -248,22 +252,23 @@ func (c *Context) Register(ctx stdctx.Context, a resource.Attributes, opts ...Re
 		return nil, fmt.Errorf("rocl: registering: %w", err)
 	}
 	r := &Resource{c: c, id: c.self.WithSerial(serial), box: box}
-	c.mu.Lock()
-	if c.closing {
-		c.mu.Unlock()
-		box.Close()
-		return nil, fmt.Errorf("rocl: registering: %w", dispatch.ErrClosed)
-	}
-	c.resources[serial] = r
-	c.mu.Unlock()
 	rev, err := c.registerAs(ctx, r.id, l, cfg.unique)
 	if err != nil {
-		c.drop(r)
 		box.Close()
 		return nil, fmt.Errorf("rocl: registering: %w", c.wrap(err))
 	}
 	r.rev.Store(rev)
 	return r, nil
+}
+
+// newSerial returns the serial number of a new identifier. No number is returned twice.
+func (c *Context) newSerial() (uint32, error) {
+	serial := c.serial.Add(1)
+	if serial > dispatch.LastSerial {
+		c.serial.Store(dispatch.LastSerial)
+		return 0, errors.New("the context has used all its identifiers")
+	}
+	return serial, nil
 }
 
 // registerAs registers the resource id with the attributes l in the directory. With names in unique
@@ -289,13 +294,6 @@ func userList(a resource.Attributes) (*resource.List, error) {
 		}
 	}
 	return l, resource.CheckUser(l)
-}
-
-// drop takes a resource off the context's resources.
-func (c *Context) drop(r *Resource) {
-	c.mu.Lock()
-	delete(c.resources, r.id.Serial())
-	c.mu.Unlock()
 }
 
 // A RegisterOption changes a default of [Context.Register].
@@ -566,11 +564,16 @@ func (c *Context) watch(ctx stdctx.Context, pattern *resource.List, yield func(E
 	}
 }
 
-// wrap makes an error of the directory match rocl.ErrClosed if the context is closing.
-func (c *Context) wrap(err error) error {
+// isClosing reports whether Close has begun.
+func (c *Context) isClosing() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.closing && !errors.Is(err, dispatch.ErrClosed) {
+	return c.closing
+}
+
+// wrap makes an error of the directory match rocl.ErrClosed if the context is closing.
+func (c *Context) wrap(err error) error {
+	if c.isClosing() && !errors.Is(err, dispatch.ErrClosed) {
 		return fmt.Errorf("%w: %w", dispatch.ErrClosed, err)
 	}
 	return err
@@ -585,9 +588,14 @@ const withdrawTime = time.Second
 // Blocked calls return rocl.ErrClosed. Messages and buffers that the program holds stay readable
 // until they are released.
 //
+// Close waits up to a second for the directory, and at least a second, if necessary, for the function
+// of [WithUndelivered] and the handler of [WithLogger], also if the linger time is shorter. It does
+// not wait for functions of [Resource.Handle]: they end as their calls fail.
+//
 // Close returns an error if accepted messages could not be delivered. A second call waits for the
-// first and returns the same error. Only a call made by the function of [WithUndelivered] or by the
-// handler of [WithLogger] returns at once.
+// first and returns the same error. Only a second call by the function of WithUndelivered or by the
+// handler of WithLogger, of any context, returns nil at once: functions of two contexts that close
+// each other's context would wait for ever.
 func (c *Context) Close() error {
 	c.mu.Lock()
 	if c.closing {
@@ -606,7 +614,7 @@ func (c *Context) Close() error {
 	defer cancel()
 	// The resources are withdrawn first, so that searches end. Messages under way still need the
 	// addresses.
-	wctx, wcancel := stdctx.WithTimeout(ctx, withdrawTime)
+	wctx, wcancel := stdctx.WithTimeout(stdctx.Background(), withdrawTime)
 	err := c.dir.Withdraw(wctx)
 	if wcancel(); err != nil {
 		c.cfg.logger.Info("rocl: closing: withdrawing resources", "err", err)

@@ -6,6 +6,7 @@ import (
 	stdctx "context"
 
 	"github.com/rocl-go/rocl/directory"
+	"github.com/rocl-go/rocl/dispatch"
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/subsys"
 	"github.com/rocl-go/rocl/subsys/tls"
@@ -28,6 +29,9 @@ func (c *Context) CacheOwner(id, owner resource.GID) {
 	c.cache.own(id, owner)
 }
 
+// CacheNewOwner is CacheOwner of a resource with an entry.
+func (c *Context) CacheNewOwner(id, owner resource.GID) { c.cache.own(id, owner) }
+
 // CacheFlow finds the flow to the resource id, as a send does, and keeps it in the cache.
 func (c *Context) CacheFlow(id resource.GID) error {
 	_, err := c.flow(stdctx.Background(), id, false)
@@ -45,6 +49,9 @@ func (c *Context) CacheAddrs(peer resource.GID, urls ...string) {
 func (c *Context) Resolve(peer resource.GID) ([]string, error) {
 	return c.resolve(stdctx.Background(), peer)
 }
+
+// IsDead reports whether the directory says that a node is dead.
+func (c *Context) IsDead(ctx stdctx.Context, node resource.NodeID) bool { return c.isDead(ctx, node) }
 
 // Deaths returns the number of nodes for which the context keeps an answer to whether they are
 // dead.
@@ -91,4 +98,33 @@ func (c *Context) AskRoutes(ctx stdctx.Context, of resource.GID, from *Resource)
 		err = f.SendBytes(ctx, from.id.Serial(), tagRoutes, nil)
 	}
 	return err
+}
+
+// UseUpSerials lets the context have no serial number left.
+func (c *Context) UseUpSerials() { c.serial.Store(dispatch.LastSerial) }
+
+// BeginAnswers counts as many answers to the context who as may be under way. end takes them back.
+func (c *Context) BeginAnswers(who resource.GID) (end func()) {
+	n := 0
+	for c.answering.begin(who) {
+		n++
+	}
+	return func() {
+		for range n {
+			c.answering.end(who)
+		}
+	}
+}
+
+// AgeLookups makes the errors of lookups on behalf of TrySend old. It returns how many there were.
+func (c *Context) AgeLookups() (n int) {
+	c.asks.mu.Lock()
+	defer c.asks.mu.Unlock()
+	for _, a := range c.asks.on {
+		if !a.done.IsZero() {
+			a.done = a.done.Add(-2 * errorFor)
+			n++
+		}
+	}
+	return n
 }

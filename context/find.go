@@ -3,9 +3,11 @@
 package context
 
 import (
+	"cmp"
 	stdctx "context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"unsafe"
@@ -115,77 +117,110 @@ func (cfg *findConfig) refine(l *resource.List) (*resource.List, error) {
 	return l, nil
 }
 
-// Await waits until at least n resources match the pattern a at the same time, and returns those
-// that match. They come in the order in which the watch yielded them, or in that of [Least] or
-// [Most]. Await watches and does not poll. n is 1 or more. The options are those of [Context.Find].
+// Await waits until at least n resources match the pattern a at the same time. Without an order it
+// returns n of them, in the order in which the directory named them. With [Least] or [Most] it
+// returns all that match, in that order. Await watches and does not poll. n is 1 or more. The
+// options are those of [Context.Find].
 //
 // The resources matched as Await returned, as far as the directory knew. If ctx ends, Await fails
 // with its cause, and the error says how many resources matched. Await also fails with the errors
-// of [Context.Watch], and at once for an n below 1.
+// of [Context.Watch], and with rocl.ErrCondition at once for an n below 1.
 func (c *Context) Await(ctx stdctx.Context, a resource.Attributes, n int, opts ...FindOption) ([]Found, error) {
-	there, err := c.await(ctx, a, n, opts)
+	found, matching, err := c.await(ctx, a, n, opts)
 	if err != nil {
-		return nil, fmt.Errorf("rocl: awaiting %d resources, %d are there: %w", n, len(there), err)
+		return nil, fmt.Errorf("rocl: awaiting %d resources, %d are there: %w", n, matching, err)
 	}
-	return there, nil
+	return found, nil
 }
 
-// await is Await without the text of its error. With an error it returns the resources that
-// matched.
-func (c *Context) await(ctx stdctx.Context, a resource.Attributes, n int, opts []FindOption) (there []Found, err error) {
+// await is Await without the text of its error. It also returns how many resources match.
+func (c *Context) await(ctx stdctx.Context, a resource.Attributes, n int, opts []FindOption) (found []Found, matching int, err error) {
 	if n < 1 {
-		return nil, fmt.Errorf("%w: n must be 1 or more", resource.ErrCondition)
+		return nil, 0, fmt.Errorf("%w: n must be 1 or more", resource.ErrCondition)
 	}
 	p, err := c.pattern(a, opts)
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	order, most, ordered := p.Order()
+	var added bool // the answers have the attribute of the order only for the comparison
 	if ordered {
-		if l := p.WithoutOrder(); p.Complete() {
-			p = &l
-		} else { // the answers must contain the attribute of the order
-			p = &l
-			if err := p.Want(order); err != nil {
-				return nil, err
+		l := p.WithoutOrder()
+		if added = !p.Complete() && !answers(p, order); added {
+			if err := l.Want(order); err != nil {
+				return nil, 0, err
 			}
 		}
+		p = &l
 	}
+	there, err := c.gather(ctx, p, n, ordered)
+	if err != nil {
+		return nil, len(there), err
+	}
+	for _, m := range slices.SortedFunc(maps.Values(there), func(a, b match) int { return cmp.Compare(a.nth, b.nth) }) {
+		found = append(found, m.Found)
+	}
+	if ordered {
+		slices.SortStableFunc(found, func(a, b Found) int {
+			x, y := resource.RankOf(&a.Attrs, order, most), resource.RankOf(&b.Attrs, order, most)
+			return x.Compare(&y)
+		})
+	}
+	if added {
+		for i := range found {
+			found[i].Attrs.Remove(order)
+		}
+	}
+	return found, len(found), nil
+}
+
+// answers reports whether the answers to a pattern that is not complete have an attribute.
+func answers(p *resource.List, name string) bool {
+	_, known := p.Get(name)
+	return known || slices.Contains(slices.Collect(p.Wanted()), name)
+}
+
+// A match is a resource that matches the pattern of Await, with its place among all that have
+// matched.
+type match struct {
+	Found
+	nth int
+}
+
+// gather watches until n resources match the pattern p, or until all that match are known if that is
+// later and all is set. With an error it returns the resources that matched.
+func (c *Context) gather(ctx stdctx.Context, p *resource.List, n int, all bool) (map[resource.GID]match, error) {
 	c.asked.Add(1)
-	synced := !ordered // with an order all matching resources are needed, not the first n
+	there, nth, synced := map[resource.GID]match{}, 0, false
 	for ev, err := range c.dir.Watch(ctx, p) {
 		if err != nil {
 			return there, c.wrap(err)
 		}
-		at := slices.IndexFunc(there, func(f Found) bool { return f.ID == ev.ID })
-		switch {
-		case ev.Kind == directory.Synced:
+		switch ev.Kind {
+		case directory.Synced:
 			synced = true
-		case ev.Kind == directory.Gone:
+		case directory.Gone:
 			c.cache.forget(ev.ID)
-			if at >= 0 {
-				there = slices.Delete(there, at, at+1)
-			}
-		case at >= 0:
-			there[at] = c.found(&ev.Record, true)
+			delete(there, ev.ID)
 		default:
-			there = append(there, c.found(&ev.Record, true))
+			m, known := there[ev.ID]
+			if !known {
+				nth++
+				m.nth = nth
+			}
+			m.Found = c.found(&ev.Record, true)
+			there[ev.ID] = m
 		}
-		if synced && len(there) >= n {
+		if len(there) >= n && (synced || !all) {
 			break
 		}
-	}
-	if ordered {
-		slices.SortStableFunc(there, func(a, b Found) int {
-			x, y := resource.RankOf(&a.Attrs, order, most), resource.RankOf(&b.Attrs, order, most)
-			return x.Compare(&y)
-		})
 	}
 	return there, nil
 }
 
 // Set gives one attribute of the resource a value and leaves the others as they are. The value
-// replaces all values of that name, or the attribute is added. Watchers see the resource change.
+// replaces all values of that name, or the attribute is added. Watchers see the resource change, and
+// a find sees all of the change or none of it, as with [Resource.Update].
 // Set, Update and CompareAndSet may be called concurrently: each Set changes the latest attributes,
 // and undoes no other change. Set fails as [Resource.Update] does.
 func (r *Resource) Set(ctx stdctx.Context, name, value string) error {
@@ -202,7 +237,7 @@ func (r *Resource) Set(ctx stdctx.Context, name, value string) error {
 	}
 	rev, err := r.c.dir.Change(ctx, r.id, func(l *resource.List) error { return l.Replace(name, []byte(value)) })
 	if err != nil {
-		return fmt.Errorf("rocl: setting %q of %v: %w", name, r.id, r.c.wrap(err))
+		return fmt.Errorf("rocl: setting %q of %v: %w", name, r.id, r.wrap(err))
 	}
 	r.revised(rev)
 	return nil

@@ -68,6 +68,22 @@ func TestAwait(t *testing.T) {
 	if err != nil || len(found) != 3 || found[0].ID != one.ID() || found[2].ID != three.ID() {
 		t.Error(found, err)
 	}
+	// Without an order, no more than are asked for are returned. With an order, its attribute is in
+	// the answers only if it is wanted or in the pattern.
+	if found, err = a.Await(bg, worker, 2, context.Want("name")); err != nil || len(found) != 2 {
+		t.Error(found, err)
+	}
+	for want, opts := range map[string][]context.FindOption{
+		"{role=worker, name=1}":            {context.Most("load"), context.Want("name"), context.At("load", resource.Lt, 1)},
+		"{role=worker, name=1, load=0.99}": {context.Most("load"), context.Want("name", "load")},
+	} {
+		if found, err = a.Await(bg, worker, 3, opts...); err != nil || len(found) != 3 || found[0].Attrs.String() != want {
+			t.Error(found, err, "want", want)
+		}
+	}
+	if found, err = a.Await(bg, resource.Match{"load": "0.5"}, 1, context.Most("load"), context.Want("name")); err != nil || found[0].Attrs.String() != "{load=0.5, name=2}" {
+		t.Error(found, err)
+	}
 	ctx, cancel := stdctx.WithCancelCause(bg)
 	why := errors.New("enough of it")
 	time.AfterFunc(20*time.Millisecond, func() { cancel(why) })

@@ -60,9 +60,10 @@ func OnPanic(f func(m *dispatch.Message, value any)) HandleOption {
 
 // Handle calls f for each message to the resource, until ctx ends or the resource is closed. Then
 // it waits for the calls under way, and returns nil. It does not interrupt them: an f that takes
-// long must watch ctx itself. Handle returns an error if the options are invalid, or if receiving
-// fails for another reason, such as rocl.ErrGone or rocl.ErrStuck with [Handling]: see
-// [Resource.Recv].
+// long must watch ctx itself. Handle fails with rocl.ErrWorkers or rocl.ErrSelect if the options are
+// invalid. If receiving fails for another reason, such as rocl.ErrGone or rocl.ErrStuck with
+// [Handling], no goroutine receives any more: Handle waits for the calls under way and returns that
+// error. See [Resource.Recv].
 //
 // By default the calling goroutine makes the calls, one after another, in the order of the
 // messages. That is the fastest. With [Workers] and [EachInOwn] other goroutines make them, so that
@@ -99,12 +100,13 @@ func (r *Resource) Handle(ctx stdctx.Context, f func(*dispatch.Message), opts ..
 	if cfg.workers == 0 {
 		return h.loop(ctx, func(m *dispatch.Message) { calls.Go(func() { h.call(m) }) })
 	}
-	failed := make([]error, cfg.workers)
-	for i := range failed {
-		h.work(ctx, &calls, &failed[i])
+	ctx, h.endWorkers = stdctx.WithCancel(ctx)
+	defer h.endWorkers()
+	for range cfg.workers {
+		h.work(ctx, &calls)
 	}
 	calls.Wait()
-	return errors.Join(failed...)
+	return h.err
 }
 
 // A handler is one call of Resource.Handle.
@@ -112,6 +114,10 @@ type handler struct {
 	handleConfig
 	r *Resource
 	f func(*dispatch.Message)
+
+	endWorkers stdctx.CancelFunc
+	failed     sync.Once // guards err
+	err        error     // of the first worker that could not receive
 }
 
 // loop receives messages and calls do with each, until ctx ends or the resource is closed.
@@ -129,18 +135,22 @@ func (h *handler) loop(ctx stdctx.Context, do func(*dispatch.Message)) error {
 	}
 }
 
-// work runs loop in a new goroutine. If the function ends that goroutine by runtime.Goexit, work
-// starts another one.
-func (h *handler) work(ctx stdctx.Context, calls *sync.WaitGroup, failed *error) {
+// work runs loop in a new goroutine. An error of loop ends the other workers. If the function ends
+// the goroutine by runtime.Goexit, work starts another one.
+func (h *handler) work(ctx stdctx.Context, calls *sync.WaitGroup) {
 	calls.Go(func() {
 		hasReturned := false
 		defer func() {
 			if !hasReturned {
-				h.work(ctx, calls, failed)
+				h.work(ctx, calls)
 			}
 		}()
-		*failed = h.loop(ctx, h.call)
+		err := h.loop(ctx, h.call)
 		hasReturned = true
+		if err != nil {
+			h.failed.Do(func() { h.err = err })
+			h.endWorkers()
+		}
 	})
 }
 

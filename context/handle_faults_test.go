@@ -7,13 +7,16 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/rocl-go/rocl/context"
 	"github.com/rocl-go/rocl/dispatch"
 	"github.com/rocl-go/rocl/internal/eventually"
 	"github.com/rocl-go/rocl/resource"
+	"github.com/rocl-go/rocl/rocltest"
 )
 
 // A panic in the handler of a request ends the call: with ErrNoReply, or with the reply if the
@@ -88,6 +91,62 @@ func TestHandlerExits(t *testing.T) {
 			})
 		}
 	})
+}
+
+// When receiving fails, all workers end: Handle returns the error once, and handles no message
+// that comes later.
+func TestHandleFails(t *testing.T) {
+	cl := rocltest.Cluster(t, 1)
+	c := cl.Open(0, context.WithMailbox(64<<10), context.WithGiveUp(100*time.Millisecond))
+	client, server := register(t, cl.Open(0), resource.Attrs{"a": "client"}), register(t, c, resource.Attrs{"a": "server"})
+	begun, goOn := make(chan struct{}), make(chan struct{})
+	var handled atomic.Int32
+	ended := make(chan error, 1)
+	go func() {
+		ended <- server.Handle(t.Context(), func(*dispatch.Message) {
+			if handled.Add(1) == 1 {
+				close(begun)
+				<-goOn
+			}
+		}, context.Workers(2), context.Handling(dispatch.Tag(1)))
+	}()
+	if err := client.SendBytes(t.Context(), server.ID(), 1, nil); err != nil {
+		t.Fatal(err)
+	}
+	<-begun
+	// Messages that no worker selects fill the mailbox, and one more waits there: the idle worker
+	// is stuck.
+	ctx, cancel := stdctx.WithCancel(t.Context())
+	sent := make(chan error, 1)
+	go func() {
+		for {
+			if err := client.SendBytes(ctx, server.ID(), 2, make([]byte, 8<<10)); err != nil {
+				sent <- err
+				return
+			}
+		}
+	}()
+	if _, err := server.Recv(t.Context(), dispatch.Tag(1)); !errors.Is(err, dispatch.ErrStuck) {
+		t.Fatalf("receiving from a full mailbox: %v", err)
+	}
+	close(goOn) // the busy worker would also be stuck a while later
+	if err := <-ended; !errors.Is(err, dispatch.ErrStuck) || strings.Count(err.Error(), dispatch.ErrStuck.Error()) != 1 {
+		t.Errorf("Handle returned %v", err)
+	}
+	cancel()
+	if err := <-sent; !errors.Is(err, stdctx.Canceled) {
+		t.Error(err)
+	}
+	for {
+		m, err := server.TryRecv()
+		if err != nil {
+			break
+		}
+		m.Release()
+	}
+	if n := handled.Load(); n != 1 {
+		t.Errorf("%d messages are handled", n)
+	}
 }
 
 // A handler calls another resource, which calls it meanwhile. A handler closes its own context:

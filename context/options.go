@@ -149,7 +149,7 @@ func WithGiveUp(d time.Duration) Option { return func(c *config) { c.giveUp = d 
 func WithCluster(name string) Option { return func(c *config) { c.cluster = name } }
 
 // A Member describes how a node takes part in a cluster. Package directory/cluster has the
-// implementation that programs use. A program that does not name that package does not link it.
+// implementation that programs use. A program links the code for clusters if it imports that package.
 type Member interface {
 	// Check returns an error that matches directory.ErrMember if the settings are invalid.
 	Check() error

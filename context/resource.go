@@ -10,13 +10,14 @@ import (
 	"sync/atomic"
 
 	"github.com/rocl-go/rocl/buffers"
+	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/dispatch"
 	"github.com/rocl-go/rocl/resource"
 )
 
 // A Resource has attributes, by which other programs find it, and a mailbox. It sends and receives
-// messages. [Context.Register] makes it; [Resource.Delete] or the end of its context ends it. All
-// methods may be called concurrently.
+// messages. [Context.Register] makes it; [Resource.Delete] or the end of its context ends it. The end
+// of the process that serves the directory does not. All methods may be called concurrently.
 type Resource struct {
 	c    *Context
 	id   resource.GID
@@ -173,7 +174,8 @@ func (r *Resource) Messages(ctx stdctx.Context, sel ...dispatch.Select) iter.Seq
 func (r *Resource) Waiting() (messages int, bytes uint64) { return r.box.Len() }
 
 // Update replaces all attributes of the resource. The identifier stays, and watchers see the
-// resource change. The limits and errors are those of [Context.Register]. If Update fails, the old
+// resource change. A find sees all of the change or none of it, wherever it searches: over the socket,
+// in the node's index in shared memory, or from another node. The limits and errors are those of [Context.Register]. If Update fails, the old
 // attributes stay, except that after the end of ctx either the old or the new ones may hold. Update
 // of a deleted resource fails with rocl.ErrClosed.
 func (r *Resource) Update(ctx stdctx.Context, a resource.Attributes) error {
@@ -194,10 +196,19 @@ func (r *Resource) CompareAndSet(ctx stdctx.Context, rev uint64, a resource.Attr
 	}
 	now, err := r.c.dir.Update(ctx, r.id, rev, l)
 	if err != nil {
-		return 0, fmt.Errorf("rocl: updating %v: %w", r.id, r.c.wrap(err))
+		return 0, fmt.Errorf("rocl: updating %v: %w", r.id, r.wrap(err))
 	}
 	r.revised(now)
 	return now, nil
+}
+
+// wrap makes an error of the directory about the resource match rocl.ErrClosed if Delete has begun
+// meanwhile or the context is closing.
+func (r *Resource) wrap(err error) error {
+	if r.gone.Load() && errors.Is(err, directory.ErrNotFound) {
+		return fmt.Errorf("%w: %w", dispatch.ErrClosed, err)
+	}
+	return r.c.wrap(err)
 }
 
 // Delete ends the resource. The resource is not found any more, and messages to it fail with
@@ -207,7 +218,6 @@ func (r *Resource) Delete(ctx stdctx.Context) error {
 	if !r.gone.CompareAndSwap(false, true) {
 		return fmt.Errorf("rocl: deleting %v: %w", r.id, dispatch.ErrClosed)
 	}
-	r.c.drop(r)
 	err := r.c.dir.Delete(ctx, r.id)
 	r.box.Close()
 	if err != nil {

@@ -635,3 +635,30 @@ func TestGoneBeforeMessages(t *testing.T) {
 		expect(t, to, "last")
 	})
 }
+
+// Changes of a resource that is deleted meanwhile succeed, or fail with ErrClosed.
+func TestChangeWhileDeleted(t *testing.T) {
+	c := rocltest.Cluster(t, 1).Open(0)
+	for range 100 {
+		r := register(t, c, nil)
+		var all sync.WaitGroup
+		for _, change := range []func() error{
+			func() error { return r.Update(bg, resource.Attrs{"a": "1"}) },
+			func() error { return r.Set(bg, "a", "2") },
+		} {
+			all.Go(func() {
+				var err error
+				for err == nil {
+					err = change()
+				}
+				if !errors.Is(err, dispatch.ErrClosed) {
+					t.Error(err)
+				}
+			})
+		}
+		if err := r.Delete(bg); err != nil {
+			t.Error(err)
+		}
+		all.Wait()
+	}
+}

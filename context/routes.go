@@ -5,6 +5,7 @@ package context
 import (
 	stdctx "context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -22,7 +23,7 @@ const (
 	questionsMost = 64 << 10 // limit of the mailbox for questions, in bytes
 
 	// An answer that the asker does not receive is given up after answerTime. An asker with
-	// answersMost answers under way gets no further ones.
+	// answersMost answers under way gets no further ones. So an asker asks again after answerTime.
 	answerTime  = 5 * time.Second
 	answersMost = 64
 )
@@ -33,7 +34,8 @@ const (
 func (c *Context) Routes() []dispatch.Route { return c.disp.Routes() }
 
 // RoutesOf returns the routes of another context of this node, as [Context.Routes] does there. It
-// asks that context. The link over which it asks is not among the routes.
+// asks that context, and waits for the answer until ctx ends. The link over which it asks is not
+// among the routes.
 func (c *Context) RoutesOf(ctx stdctx.Context, id resource.GID) ([]dispatch.Route, error) {
 	if id = id.Context(); id == c.self {
 		return c.Routes(), nil
@@ -45,30 +47,48 @@ func (c *Context) RoutesOf(ctx stdctx.Context, id resource.GID) ([]dispatch.Rout
 	return routes, nil
 }
 
-// routesOf asks another context of this node for its routes.
-func (c *Context) routesOf(ctx stdctx.Context, id resource.GID) (routes []dispatch.Route, err error) {
+// routesOf asks another context of this node for its routes, until an answer comes. A question may
+// stay without an answer: see answerTime.
+func (c *Context) routesOf(ctx stdctx.Context, id resource.GID) ([]dispatch.Route, error) {
 	if _, err := c.Lookup(ctx, id, AttrKind); err != nil {
 		return nil, err
 	}
-	serial := c.serial.Add(1)
+	serial, err := c.newSerial()
+	if err != nil {
+		return nil, err
+	}
 	box, err := c.disp.Mailbox(serial, 0)
 	if err != nil {
 		return nil, err
 	}
 	defer box.Close()
 	f, err := c.disp.Flow(id, 0)
-	if err == nil {
-		err = f.SendBytes(ctx, serial, tagRoutes, nil)
-	}
 	if err != nil {
 		return nil, err
 	}
-	m, err := box.Recv(ctx, dispatch.From(id), dispatch.Tag(tagRoutes))
-	if err != nil {
+	for {
+		m, err := question(ctx, f, box, serial, id)
+		if err == nil {
+			defer m.Release()
+			var routes []dispatch.Route
+			err = json.Unmarshal(m.Bytes(), &routes)
+			return routes, err
+		}
+		if ctx.Err() != nil || !errors.Is(err, stdctx.DeadlineExceeded) {
+			return nil, err
+		}
+	}
+}
+
+// question asks the context id for its routes, over the flow f to it, and waits for the answer as
+// long as the other context may be answering.
+func question(ctx stdctx.Context, f *dispatch.Flow, box *dispatch.Mailbox, serial uint32, id resource.GID) (*dispatch.Message, error) {
+	ctx, cancel := stdctx.WithTimeout(ctx, answerTime)
+	defer cancel()
+	if err := f.SendBytes(ctx, serial, tagRoutes, nil); err != nil {
 		return nil, err
 	}
-	defer m.Release()
-	return routes, json.Unmarshal(m.Bytes(), &routes)
+	return box.Recv(ctx, dispatch.From(id), dispatch.Tag(tagRoutes))
 }
 
 // answering counts the answers under way, by the context that asked.
@@ -102,7 +122,8 @@ func (a *answering) end(who resource.GID) {
 
 // answer handles a message to the resource that stands for the context. It reports whether the
 // message is a question from a context of this node. A goroutine of its own sends the answer,
-// because the asker may be slow and the next question may come from another context.
+// because the asker may be slow and the next question may come from another context. A question of
+// an asker with too many answers under way is dropped: the asker asks again.
 func (c *Context) answer(m *dispatch.Message) bool {
 	from := m.From()
 	who := from.Context()
@@ -114,12 +135,14 @@ func (c *Context) answer(m *dispatch.Message) bool {
 	if c.closing {
 		return false
 	}
-	if c.answering.begin(who) {
-		c.busy.Go(func() {
-			defer c.answering.end(who)
-			c.answerRoutes(from)
-		})
+	if !c.answering.begin(who) {
+		c.cfg.logger.Debug("rocl: dropping a question for routes", "from", from, "answers", answersMost)
+		return true
 	}
+	c.busy.Go(func() {
+		defer c.answering.end(who)
+		c.answerRoutes(from)
+	})
 	return true
 }
 

@@ -4,6 +4,8 @@ package context_test
 
 import (
 	stdctx "context"
+	"log/slog"
+	"strings"
 	"testing"
 	"time"
 
@@ -43,6 +45,46 @@ func TestAskerThatNeverReceives(t *testing.T) {
 		}
 		if ctx.Err() != nil {
 			t.Fatal("there are answers under way still")
+		}
+	}
+}
+
+// A question that the other context has dropped, because too many of its answers to this context are
+// under way, is asked again.
+func TestRoutesAskedAgain(t *testing.T) {
+	cl := rocltest.Cluster(t, 1)
+	dropped := make(chan struct{}, 100)
+	asked, asker := cl.Open(0, logging(func(r slog.Record) {
+		if strings.Contains(r.Message, "dropping a question") {
+			dropped <- struct{}{}
+		}
+	})), cl.Open(0)
+	end := asked.BeginAnswers(asker.ID())
+	ctx, cancel := stdctx.WithTimeout(bg, time.Minute)
+	defer cancel()
+	done := make(chan error, 1)
+	go func() {
+		_, err := asker.RoutesOf(ctx, asked.ID())
+		done <- err
+	}()
+	<-dropped
+	end()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
+// A context that has used all its identifiers neither registers nor asks for routes.
+func TestSerialsUsedUp(t *testing.T) {
+	cl := rocltest.Cluster(t, 1)
+	c, other := cl.Open(0), cl.Open(0)
+	c.UseUpSerials()
+	for range 2 {
+		if r, err := c.Register(bg, nil); err == nil {
+			t.Error("registered", r.ID())
+		}
+		if _, err := c.RoutesOf(bg, other.ID()); err == nil {
+			t.Error("the identifier of a question is one too many")
 		}
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/dispatch"
@@ -121,12 +122,15 @@ func (c *Context) listen(addrs []listenAddr) error {
 // follow applies new terms of the directory until the context closes; a goroutine of its own runs
 // it. Terms change, for example, when another process serves the node: the new server may be a
 // member of a cluster although the last one was not, or the reverse. follow renews the sealer,
-// opens the missing ports and registers their addresses. It does not handle keys of links, because
-// trust reads those each time.
+// opens the missing ports and registers their addresses. If the directory refuses the addresses,
+// follow registers them again after a second. It does not handle keys of links, because trust reads
+// those each time.
 func (c *Context) follow(was directory.Terms) {
+	var again <-chan time.Time // receives when the addresses must be registered again; else nil
 	for {
 		select {
 		case <-c.news:
+		case <-again:
 		case <-c.life.Done():
 			return
 		}
@@ -142,7 +146,7 @@ func (c *Context) follow(was directory.Terms) {
 			c.cfg.logger.Warn("rocl: this context and those of other nodes may not reach each other", "err", err)
 		}
 		more := slices.DeleteFunc(c.cfg.listenAddrs(&t, c.sealer), func(a listenAddr) bool { return c.at[a.key()] })
-		if len(more) == 0 {
+		if len(more) == 0 && again == nil {
 			continue
 		}
 		if err := c.listen(more); err != nil {
@@ -152,8 +156,9 @@ func (c *Context) follow(was directory.Terms) {
 		if err == nil {
 			_, err = c.dir.Update(c.life, c.self, 0, l)
 		}
-		if err != nil && c.life.Err() == nil {
+		if again = nil; err != nil && c.life.Err() == nil {
 			c.cfg.logger.Warn("rocl: telling the directory new addresses", "err", err)
+			again = time.After(time.Second)
 		}
 		c.disp.Reconsider()
 	}

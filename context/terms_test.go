@@ -226,6 +226,39 @@ func TestHostLater(t *testing.T) {
 	}
 }
 
+// New addresses that the directory has refused are registered when it takes them.
+func TestAddressesRefused(t *testing.T) {
+	db := database.New()
+	s := directory.NewServer(directory.WithDatabase(db))
+	t.Cleanup(func() { s.Close() })
+	said := make(chan string, 100)
+	c := near(t, s, context.WithLogger(slog.New(slog.NewTextHandler(says(said), nil))))
+	f, err := c.Lookup(bg, c.ID())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := db.Delete(c.ID()); err != nil { // the directory refuses an update now
+		t.Fatal(err)
+	}
+	const host = "127.0.0.2"
+	s.SetTerms(directory.Terms{Member: true, Host: host})
+	for line := range said {
+		if strings.Contains(line, "telling the directory new addresses") {
+			break
+		}
+	}
+	if _, err := db.Put(c.ID(), c.ID(), &f.Attrs); err != nil {
+		t.Fatal(err)
+	}
+	eventually.True(t, "the directory has the new address", func() bool {
+		f, err := c.Lookup(bg, c.ID())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.Contains(f.Attrs.String(), "tcp://"+host+":")
+	})
+}
+
 // Open says what is wrong with the settings of a member, if it would serve the directory. The
 // environment counts if there are no settings.
 func TestMemberFails(t *testing.T) {

@@ -5,6 +5,7 @@ package context
 import (
 	"fmt"
 	"sync"
+	"time"
 
 	"github.com/rocl-go/rocl/buffers"
 	"github.com/rocl-go/rocl/dispatch"
@@ -15,8 +16,8 @@ import (
 // unwrapped and without an allocation, if the message cannot be accepted now: the target's mailbox
 // has no room for it, other messages wait to be sent there, or the directory must first be asked
 // for the target's context. The library then asks for what is missing, and a later TrySend may
-// succeed. Credit that arrives is kept for a second. The other errors are those of Send. Whenever
-// TrySend fails, b stays the caller's.
+// succeed. Credit that arrives, or an error, is kept for a second. The other errors are those of
+// Send. Whenever TrySend fails, b stays the caller's.
 func (r *Resource) TrySend(to resource.GID, tag uint64, b *buffers.Buffer) error {
 	f, err := r.flowNow(to)
 	if err == nil {
@@ -103,8 +104,13 @@ func (a *answer) Unwrap() error { return a.error }
 // been returned.
 const asksMost = 1024
 
+// errorFor is how long the error of an ask is returned. A later call has the directory asked again,
+// because the target may exist by then.
+const errorFor = time.Second
+
 // asks are the targets for which goroutines ask the directory on behalf of calls that do not wait.
-// A flow goes into the cache. An error stays here until the next call for the target.
+// A flow goes into the cache. An error stays here until the next call for the target, which ignores
+// an error that is older than errorFor.
 type asks struct {
 	mu sync.Mutex
 	on map[resource.GID]*ask
@@ -112,34 +118,38 @@ type asks struct {
 
 // An ask is one target for which the directory is asked. asks.mu guards it.
 type ask struct {
-	done bool    // the goroutine has ended with an error
-	err  *answer // why no flow was found; set with done
+	done time.Time // when the goroutine ended with an error; zero before that
+	err  *answer   // why no flow was found; set with done
 }
 
-// has reports whether the directory is asked for a target, or has answered with an error that no
-// call has returned.
+// isOld reports whether the ask has ended with an error that is not returned any more.
+func (a *ask) isOld() bool { return !a.done.IsZero() && time.Since(a.done) > errorFor }
+
+// has reports whether the directory is asked for a target, or has just answered with an error that
+// no call has returned.
 func (a *asks) has(to resource.GID) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.on[to] != nil
+	was := a.on[to]
+	return was != nil && !was.isOld()
 }
 
 // ask starts a goroutine that asks the directory for the flow to a resource, unless one is running.
-// It returns the error of an earlier ask for that resource, once.
+// It returns the error of an earlier ask for that resource, once, if the error is not old.
 func (c *Context) ask(to resource.GID, doubt bool) error {
 	a := &c.asks
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if was := a.on[to]; was != nil {
-		if was.done {
-			delete(a.on, to)
-			return was.err
+	if was := a.on[to]; was != nil && !was.isOld() {
+		if was.done.IsZero() {
+			return nil
 		}
-		return nil
+		delete(a.on, to)
+		return was.err
 	}
 	if len(a.on) >= asksMost {
 		for id, was := range a.on {
-			if was.done {
+			if !was.done.IsZero() {
 				delete(a.on, id)
 			}
 		}
@@ -174,7 +184,7 @@ func (c *Context) answerAsk(to resource.GID, doubt bool, now *ask) {
 		delete(a.on, to)
 		return
 	}
-	now.done, now.err = true, &answer{err}
+	now.done, now.err = time.Now(), &answer{err}
 }
 
 // owner returns the context that owns a resource, if that is known without asking the directory.

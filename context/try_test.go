@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/rocl-go/rocl/context"
+	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/dispatch"
 	"github.com/rocl-go/rocl/internal/eventually"
 	"github.com/rocl-go/rocl/resource"
@@ -94,6 +95,30 @@ func TestTrySendAsks(t *testing.T) {
 			t.Errorf("room from a deleted resource: %v", err)
 		}
 	})
+}
+
+// An error of the directory is returned for a while only: then TrySend has the directory asked again.
+func TestTrySendOldError(t *testing.T) {
+	s := newServers(t)
+	c := s.in(t)
+	o := &others{Remote: directory.Unreachable(errors.New("no member is reached"))}
+	s.now.Attach(o)
+	me, there := register(t, c, nil), resource.MakeGID(c.ID().Node()+1, 1, 1)
+	b, err := c.Buffer(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Release()
+	if err := me.TrySend(there, 0, b); err != dispatch.ErrFull {
+		t.Fatal(err)
+	}
+	eventually.True(t, "the directory has answered", func() bool { return c.AgeLookups() == 1 })
+	if err := me.TrySend(there, 0, b); err != dispatch.ErrFull {
+		t.Error("an old error:", err)
+	}
+	if err := trySend(t, me, there); !errors.Is(err, directory.ErrPartial) {
+		t.Error(err)
+	}
 }
 
 // Calls that do not wait, to very many targets, keep a limited number of questions.

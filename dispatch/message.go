@@ -13,7 +13,9 @@ import (
 	"github.com/rocl-go/rocl/subsys"
 )
 
-// A Message is one received message. It belongs to the receiver until Release.
+// A Message is one received message. It belongs to the receiver until Release. Its payload stays
+// readable until then, even if it lies in shared memory and the sending process has ended or was
+// killed.
 type Message struct {
 	data   []byte
 	buf    *buffers.Buffer // the buffer that data lies in; nil: none
