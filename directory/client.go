@@ -54,17 +54,17 @@ type Client struct {
 	terms   atomic.Pointer[Terms]
 	onTerms func(Terms)
 
-	life   context.Context // ends when Close is done with the server; end ends it
-	end    context.CancelFunc
-	busy   sync.WaitGroup                // goroutines of the client; Close waits for them
-	finish func(self resource.GID) error // stops serving when the client closes; may be nil
-	here   func() *Server                // the server if it serves in this process, else nil; may be nil
+	life    context.Context // ends when Close is done with the server; end ends it
+	end     context.CancelFunc
+	busy    sync.WaitGroup                // goroutines of the client; Close waits for them
+	finish  func(self resource.GID) error // stops serving when the client closes; may be nil
+	serving func() *Server                // the server if it serves in this process, else nil; may be nil
 
 	presence node.Presence // used by the goroutine that joins, then by Close
 
-	image                 atomic.Pointer[image.Reader] // the index of conn's server; stored with mu held
-	noImages              bool                         // the index is never used
-	fromImage, fromSocket atomic.Uint64
+	index                 atomic.Pointer[image.Reader] // the index of conn's server; stored with mu held
+	noIndex               bool                         // the index is never used
+	fromIndex, fromSocket atomic.Uint64
 
 	mu     sync.Mutex
 	closed bool
@@ -100,7 +100,7 @@ func Join(ctx context.Context, dial Dialer, opts ...ClientOption) (*Client, erro
 			return nil, err
 		}
 		c.publish(lc, nil)
-		c.busy.Go(func() { c.live(lc) })
+		c.busy.Go(func() { c.keepJoined(lc) })
 		return c, nil
 	}
 }
@@ -160,7 +160,7 @@ func (c *Client) Close() error {
 	c.closed = true
 	lc, idle := c.conn, c.idle
 	c.idle = nil
-	c.unmap()
+	c.dropIndex()
 	c.mu.Unlock()
 	for _, a := range idle {
 		a.c.Close()

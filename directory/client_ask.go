@@ -93,14 +93,14 @@ func (a *askConn) exchange(ctx context.Context, typ, want byte, body func(*wire.
 		stop := context.AfterFunc(ctx, func() { _ = a.c.SetDeadline(time.Now()) })
 		defer stop()
 	}
-	if err := a.say(typ, body); err != nil {
+	if err := a.sendQuestion(typ, body); err != nil {
 		return nil, endedBy(ctx, err)
 	}
-	return a.hear(ctx, want)
+	return a.readAnswer(ctx, want)
 }
 
-// say sends a question over a.
-func (a *askConn) say(typ byte, body func(*wire.Builder)) error {
+// sendQuestion sends a question over a.
+func (a *askConn) sendQuestion(typ byte, body func(*wire.Builder)) error {
 	a.n++
 	a.c.Begin(typ, a.n)
 	if body != nil {
@@ -117,9 +117,9 @@ func endedBy(ctx context.Context, err error) error {
 	return fmt.Errorf("%w: %w", errLost, err)
 }
 
-// hear returns the body of the answer to the last question, which must be of type want. The body is
-// valid until the next call.
-func (a *askConn) hear(ctx context.Context, want byte) ([]byte, error) {
+// readAnswer returns the body of the answer to the last question, which must be of type want. The
+// body is valid until the next call.
+func (a *askConn) readAnswer(ctx context.Context, want byte) ([]byte, error) {
 	m, err := a.c.ReadMessage()
 	switch {
 	case err != nil:
@@ -136,9 +136,9 @@ func (a *askConn) hear(ctx context.Context, want byte) ([]byte, error) {
 	return m.Body, nil
 }
 
-// over calls put with an ask connection, and again with another one if the server is lost
+// withConn calls put with an ask connection, and again with another one if the server is lost
 // meanwhile.
-func (c *Client) over(ctx context.Context, put func(*askConn) error) error {
+func (c *Client) withConn(ctx context.Context, put func(*askConn) error) error {
 	for {
 		a, err := c.borrow(ctx, wire.KindAsk)
 		if err != nil {
@@ -160,18 +160,18 @@ func (c *Client) over(ctx context.Context, put func(*askConn) error) error {
 
 // once asks a question that has one answer.
 func (c *Client) once(ctx context.Context, typ byte, body func(*wire.Builder)) (ans resource.Record, err error) {
-	c.asks()
-	err = c.over(ctx, func(a *askConn) error {
+	c.countQuestion()
+	err = c.withConn(ctx, func(a *askConn) error {
 		ans, err = a.ask(ctx, typ, body)
 		return err
 	})
 	return ans, err
 }
 
-// beside returns the server that this client can ask without a connection: the client has joined
-// it, and it is in this process. It returns nil if there is none.
-func (c *Client) beside(ctx context.Context) *Server {
-	if c.here == nil || ctx.Err() != nil {
+// localServer returns the server that this client can ask without a connection: the client has
+// joined it, and it is in this process. It returns nil if there is none.
+func (c *Client) localServer(ctx context.Context) *Server {
+	if c.serving == nil || ctx.Err() != nil {
 		return nil
 	}
 	c.mu.Lock()
@@ -180,7 +180,7 @@ func (c *Client) beside(ctx context.Context) *Server {
 	if !ok {
 		return nil
 	}
-	return c.here()
+	return c.serving()
 }
 
 // Find returns one resource that matches, with the values that the pattern wants, or with all
@@ -196,12 +196,12 @@ func (c *Client) Find(ctx context.Context, pattern *resource.List) (resource.Rec
 			return resource.Record{}, err
 		}
 	}
-	if s := c.beside(ctx); s != nil {
+	if s := c.localServer(ctx); s != nil {
 		if a, err := s.direct(ctx, pattern, func() (resource.Record, bool, error) { return s.find(ctx, pattern) }); !errors.Is(err, ErrClosed) {
 			return a, err
 		}
 	}
-	if a, err, ok := c.inImage(ctx, pattern, false, func(r *image.Reader, buf []byte) (resource.Record, image.Verdict) { return r.Find(pattern, buf) }); ok {
+	if a, err, ok := c.inIndex(ctx, pattern, false, func(r *image.Reader, buf []byte) (resource.Record, image.Verdict) { return r.Find(pattern, buf) }); ok {
 		return a, err
 	}
 	return c.once(ctx, wire.MsgFind, func(b *wire.Builder) { b.Append(pattern.Wire()) })
@@ -214,13 +214,13 @@ func (c *Client) Lookup(ctx context.Context, id resource.GID, want ...string) (r
 	if err != nil {
 		return resource.Record{}, err
 	}
-	if s := c.beside(ctx); s != nil {
+	if s := c.localServer(ctx); s != nil {
 		if a, err := s.direct(ctx, p, func() (resource.Record, bool, error) { return s.lookup(ctx, id, p) }); !errors.Is(err, ErrClosed) {
 			return a, err
 		}
 	}
 	mine := id.Node() == c.self.Node() // then no other node can have it
-	if a, err, ok := c.inImage(ctx, p, mine, func(r *image.Reader, buf []byte) (resource.Record, image.Verdict) { return r.Lookup(id, buf) }); ok {
+	if a, err, ok := c.inIndex(ctx, p, mine, func(r *image.Reader, buf []byte) (resource.Record, image.Verdict) { return r.Lookup(id, buf) }); ok {
 		return a, err
 	}
 	return c.once(ctx, wire.MsgLookup, func(b *wire.Builder) { b.GID(id); b.Append(p.Wire()) })

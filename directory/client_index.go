@@ -16,59 +16,59 @@ import (
 	"github.com/rocl-go/rocl/resource"
 )
 
-// A context can find resources of its node without asking the server. The server makes an image of
-// its database, the node's index, when the first context asks for it, and hands a descriptor to
-// each context that asks. A context uses an image only as long as its life connection to the server
-// that made it. So a context never waits for what its server did not live to write. If the image
-// cannot tell, the context asks the server over the socket.
+// A context can find resources of its node without asking the server. The server makes an index of
+// its database (package image) when the first context asks for it, and hands a descriptor to each
+// context that asks. A context uses an index only as long as its life connection to the server that
+// made it. So a context never waits for what its server did not live to write. If the index cannot
+// tell, the context asks the server over the socket.
 
 const (
-	// imageAfter is the number of questions over the socket after which a context asks for the
-	// image, which costs the server memory.
-	imageAfter = 32
-	// imageTime limits how long the server may take to make an image.
-	imageTime = 30 * time.Second
+	// indexAfter is the number of questions over the socket after which a context asks for the
+	// index, which costs the server memory.
+	indexAfter = 32
+	// indexTime limits how long the server may take to make an index.
+	indexTime = 30 * time.Second
 )
 
 // ClientStats are counts of a client's questions since it joined.
 type ClientStats struct {
-	Mapped uint64 // finds and lookups answered from the image, without a system call
+	Mapped uint64 // finds and lookups answered from the index, without a system call
 	Asked  uint64 // finds and lookups that went over the socket
-	Image  bool   // the client has an image now
+	Image  bool   // the client has an index now
 }
 
 // Stats returns the present counts.
 func (c *Client) Stats() ClientStats {
-	return ClientStats{c.fromImage.Load(), c.fromSocket.Load(), c.image.Load() != nil}
+	return ClientStats{c.fromIndex.Load(), c.fromSocket.Load(), c.index.Load() != nil}
 }
 
-// Mapped reports whether the client has an image of its node's resources.
-func (c *Client) Mapped() bool { return c.image.Load() != nil }
+// Mapped reports whether the client has an index of its node's resources.
+func (c *Client) Mapped() bool { return c.index.Load() != nil }
 
-// WithoutImages keeps a client from using images. All its questions go over the socket.
-func WithoutImages() ClientOption { return func(c *Client) { c.noImages = true } }
+// WithoutImages keeps a client from using the index. All its questions go over the socket.
+func WithoutImages() ClientOption { return func(c *Client) { c.noIndex = true } }
 
-// asks counts a question over the socket. After imageAfter questions it starts a goroutine that
-// fetches the image.
-func (c *Client) asks() {
+// countQuestion counts a question over the socket. After indexAfter questions it starts a goroutine
+// that fetches the index.
+func (c *Client) countQuestion() {
 	c.fromSocket.Add(1)
-	if c.noImages {
+	if c.noIndex {
 		return
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	lc := c.conn
-	if lc == nil || c.closed || lc.asked > imageAfter {
+	if lc == nil || c.closed || lc.asked > indexAfter {
 		return
 	}
-	if lc.asked++; lc.asked > imageAfter {
-		c.busy.Go(func() { c.openImage(lc) })
+	if lc.asked++; lc.asked > indexAfter {
+		c.busy.Go(func() { c.openIndex(lc) })
 	}
 }
 
-// openImage fetches the image of the server that lc leads to. The client uses it until lc ends.
-func (c *Client) openImage(lc *lifeConn) {
-	r, err := c.fetchImage()
+// openIndex fetches the index of the server that lc leads to. The client uses it until lc ends.
+func (c *Client) openIndex(lc *lifeConn) {
+	r, err := c.fetchIndex()
 	if err != nil {
 		if c.life.Err() == nil && !errors.Is(err, errNotUnix) {
 			c.log.Info("directory: all questions go over the socket", "err", err)
@@ -81,12 +81,12 @@ func (c *Client) openImage(lc *lifeConn) {
 		r.Close()
 		return
 	}
-	c.image.Store(r)
+	c.index.Store(r)
 }
 
-// fetchImage asks for the image over a connection of its own and maps it. errNotUnix says that the
+// fetchIndex asks for the index over a connection of its own and maps it. errNotUnix says that the
 // directory is not reached over a Unix socket.
-func (c *Client) fetchImage() (*image.Reader, error) {
+func (c *Client) fetchIndex() (*image.Reader, error) {
 	nc, err := c.dial(c.life)
 	if err != nil {
 		return nil, err
@@ -98,7 +98,7 @@ func (c *Client) fetchImage() (*image.Reader, error) {
 	}
 	stop := context.AfterFunc(c.life, func() { nc.Close() })
 	defer stop()
-	_ = nc.SetDeadline(time.Now().Add(imageTime))
+	_ = nc.SetDeadline(time.Now().Add(indexTime))
 	if _, err := nc.Write(wire.Greeting(wire.KindImage)); err != nil {
 		return nil, err
 	}
@@ -125,17 +125,17 @@ func (c *Client) fetchImage() (*image.Reader, error) {
 	return image.Open(fd, int(size))
 }
 
-// unmap stops using the image, if there is one. mu must be held.
-func (c *Client) unmap() {
-	if r := c.image.Swap(nil); r != nil {
+// dropIndex stops using the index, if there is one. mu must be held.
+func (c *Client) dropIndex() {
+	if r := c.index.Swap(nil); r != nil {
 		r.Close()
 	}
 }
 
-// imageOver stops using r, which has ended. After imageAfter further questions the client fetches
-// another.
-func (c *Client) imageOver(r *image.Reader) {
-	if !c.image.CompareAndSwap(r, nil) {
+// dropEndedIndex stops using r, which has ended. After indexAfter further questions the client
+// fetches another.
+func (c *Client) dropEndedIndex(r *image.Reader) {
+	if !c.index.CompareAndSwap(r, nil) {
 		return
 	}
 	r.Close()
@@ -146,11 +146,11 @@ func (c *Client) imageOver(r *image.Reader) {
 	c.mu.Unlock()
 }
 
-// inImage asks the image. ok is false if the image cannot tell; then the server must be asked. If
-// all is true, no other node can have the resource, so a "no" of the image is certain. A "no" is
+// inIndex asks the index. ok is false if the index cannot tell; then the server must be asked. If
+// all is true, no other node can have the resource, so a "no" of the index is certain. A "no" is
 // also certain if the node is alone.
-func (c *Client) inImage(ctx context.Context, pattern *resource.List, all bool, ask func(r *image.Reader, buf []byte) (resource.Record, image.Verdict)) (a resource.Record, err error, ok bool) {
-	r := c.image.Load()
+func (c *Client) inIndex(ctx context.Context, pattern *resource.List, all bool, ask func(r *image.Reader, buf []byte) (resource.Record, image.Verdict)) (a resource.Record, err error, ok bool) {
+	r := c.index.Load()
 	if r == nil || ctx.Err() != nil {
 		return a, nil, false
 	}
@@ -164,15 +164,15 @@ func (c *Client) inImage(ctx context.Context, pattern *resource.List, all bool, 
 	rec, v := ask(r, buf)
 	switch {
 	case v == image.Over:
-		c.imageOver(r)
+		c.dropEndedIndex(r)
 		return a, nil, false
 	case v == image.None && (all || r.Alone()):
-		c.fromImage.Add(1)
+		c.fromIndex.Add(1)
 		return a, ErrNotFound, true
 	case v != image.Found:
 		return a, nil, false
 	}
-	c.fromImage.Add(1)
+	c.fromIndex.Add(1)
 	if !complete {
 		rec.Attrs = pattern.Answer(&rec.Attrs)
 	}

@@ -60,7 +60,7 @@ func (c *Client) join(ctx context.Context, offers func() int) (*lifeConn, error)
 		if m.Type != wire.MsgJoined {
 			err = fmt.Errorf("%w: no answer to join", ErrProtocol)
 		} else {
-			err = c.agree(p)
+			err = c.takeTerms(p)
 		}
 		if err == nil && c.self.IsZero() {
 			c.self = self
@@ -83,8 +83,8 @@ func (c *Client) join(ctx context.Context, offers func() int) (*lifeConn, error)
 	return newLifeConn(k), nil
 }
 
-// agree takes over the terms of linking that are the rest of a message.
-func (c *Client) agree(p wire.Parser) error {
+// takeTerms makes the terms that end a message the present ones.
+func (c *Client) takeTerms(p wire.Parser) error {
 	l, err := p.List()
 	if err != nil {
 		return err
@@ -130,7 +130,7 @@ func (c *Client) lost(lc *lifeConn) (closed bool) {
 	defer c.mu.Unlock()
 	if c.conn == lc {
 		c.conn, c.joined = nil, make(chan struct{})
-		c.unmap()
+		c.dropIndex()
 		for _, a := range c.idle {
 			a.c.Close()
 		}
@@ -139,11 +139,11 @@ func (c *Client) lost(lc *lifeConn) (closed bool) {
 	return c.closed
 }
 
-// live reads the life connection and replaces it when it ends. It runs in a goroutine of its own
-// until the client is closed.
-func (c *Client) live(lc *lifeConn) {
+// keepJoined reads the life connection and replaces it when it ends. It runs in a goroutine of its
+// own until the client is closed.
+func (c *Client) keepJoined(lc *lifeConn) {
 	for {
-		c.run(lc)
+		c.readAnswers(lc)
 		if closed := c.lost(lc); closed {
 			return
 		}
@@ -155,12 +155,12 @@ func (c *Client) live(lc *lifeConn) {
 	}
 }
 
-// run reads answers from lc until the connection ends.
-func (c *Client) run(lc *lifeConn) {
+// readAnswers reads answers from lc until the connection ends.
+func (c *Client) readAnswers(lc *lifeConn) {
 	for {
 		m, err := lc.c.ReadMessage()
 		if err == nil && m.Type == wire.MsgTerms {
-			if err = c.agree(m.Parser()); err == nil {
+			if err = c.takeTerms(m.Parser()); err == nil {
 				continue
 			}
 			c.log.Warn("directory: terms", "err", err)
@@ -248,7 +248,7 @@ func (c *Client) owns() []offered {
 func (c *Client) offer(lc *lifeConn, all []offered) (open bool, err error) {
 	stop := context.AfterFunc(c.life, func() { lc.c.Close() })
 	defer stop()
-	err = c.stream(lc, len(all), func(b *wire.Builder, i int) {
+	err = c.sendAll(lc, len(all), func(b *wire.Builder, i int) {
 		b.Begin(wire.MsgRegister, uint64(i))
 		b.GID(all[i].id)
 		b.U64(all[i].revision)
@@ -264,7 +264,7 @@ func (c *Client) offer(lc *lifeConn, all []offered) (open bool, err error) {
 			gone[id] = true
 		}
 		all = slices.DeleteFunc(all, func(o offered) bool { return gone[o.id] })
-		err = c.stream(lc, len(forget), func(b *wire.Builder, i int) {
+		err = c.sendAll(lc, len(forget), func(b *wire.Builder, i int) {
 			b.Begin(wire.MsgDelete, uint64(i))
 			b.GID(forget[i])
 		})
@@ -272,9 +272,9 @@ func (c *Client) offer(lc *lifeConn, all []offered) (open bool, err error) {
 	return false, err
 }
 
-// stream writes n messages in a goroutine of its own, reads their answers meanwhile, and returns
+// sendAll writes n messages in a goroutine of its own, reads their answers meanwhile, and returns
 // when both have ended.
-func (c *Client) stream(lc *lifeConn, n int, message func(b *wire.Builder, i int)) error {
+func (c *Client) sendAll(lc *lifeConn, n int, message func(b *wire.Builder, i int)) error {
 	wrote := make(chan error, 1)
 	go func() {
 		w := wire.NewConn(lc.c.Conn)
@@ -294,7 +294,7 @@ func (c *Client) stream(lc *lifeConn, n int, message func(b *wire.Builder, i int
 		case e != nil:
 			err = e
 		case m.Type == wire.MsgTerms:
-			err = c.agree(m.Parser())
+			err = c.takeTerms(m.Parser())
 		default:
 			got++
 			if m.Type == wire.MsgError {

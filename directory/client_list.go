@@ -30,9 +30,9 @@ type listing struct {
 	asked   bool                  // a batch was asked for and has not been read
 }
 
-// tell yields an answer, unless it has been yielded before. It reports false if the caller's loop
-// has ended.
-func (l *listing) tell(ans *resource.Record) (more bool) {
+// deliver yields an answer, unless it has been yielded before. It reports false if the caller's
+// loop has ended.
+func (l *listing) deliver(ans *resource.Record) (more bool) {
 	if len(l.seen) > 0 && l.seen[ans.ID] {
 		return true
 	}
@@ -43,12 +43,12 @@ func (l *listing) tell(ans *resource.Record) (more bool) {
 
 // run lists until there are no more answers and returns the end.
 func (l *listing) run(ctx context.Context) (end *endError, err error) {
-	s := l.c.beside(ctx)
+	s := l.c.localServer(ctx)
 	for {
 		if s != nil {
-			err = l.direct(ctx, s)
-		} else if end, err = l.indexed(ctx); end == nil && err == nil && !l.stopped {
-			err = l.over(ctx)
+			err = l.fromLocalServer(ctx, s)
+		} else if end, err = l.fromIndex(ctx); end == nil && err == nil && !l.stopped {
+			err = l.fromServer(ctx)
 		}
 		switch {
 		case l.stopped || end != nil || errors.As(err, &end):
@@ -69,10 +69,10 @@ func (l *listing) note() {
 	}
 }
 
-// indexed lists from the index. It returns neither an end nor an error in two cases: the caller's
+// fromIndex lists from the index. It returns neither an end nor an error in two cases: the caller's
 // loop has ended, or the index cannot tell all answers. Then the server is asked.
-func (l *listing) indexed(ctx context.Context) (*endError, error) {
-	r := l.c.image.Load()
+func (l *listing) fromIndex(ctx context.Context) (*endError, error) {
+	r := l.c.index.Load()
 	if r == nil || !r.Alone() {
 		return nil, nil
 	}
@@ -85,27 +85,27 @@ func (l *listing) indexed(ctx context.Context) (*endError, error) {
 				if ctx.Err() != nil {
 					return nil, context.Cause(ctx)
 				}
-				if !l.tell(&some[i]) {
-					l.c.fromImage.Add(1)
+				if !l.deliver(&some[i]) {
+					l.c.fromIndex.Add(1)
 					return nil, nil
 				}
 			}
 			if v == image.Found && in.Left() == 0 {
-				l.c.fromImage.Add(1)
+				l.c.fromIndex.Add(1)
 				return &endError{Coverage{Covered: 1}}, nil
 			}
 		}
 		l.note()
 	}
 	if v == image.Over {
-		l.c.imageOver(r)
+		l.c.dropEndedIndex(r)
 	}
 	return nil, nil
 }
 
-// over lists over an ask connection.
-func (l *listing) over(ctx context.Context) error {
-	l.c.asks()
+// fromServer lists over an ask connection.
+func (l *listing) fromServer(ctx context.Context) error {
+	l.c.countQuestion()
 	a, err := l.c.borrow(ctx, wire.KindAsk)
 	if err != nil {
 		return err
@@ -145,16 +145,16 @@ func (l *listing) batches(ctx context.Context, a *askConn) error {
 	typ, body := byte(wire.MsgList), func(b *wire.Builder) { b.Append(l.pattern.Wire()) }
 	for first := true; ; first = false {
 		if !l.asked {
-			if err := a.say(typ, body); err != nil {
+			if err := a.sendQuestion(typ, body); err != nil {
 				return endedBy(ctx, err)
 			}
 		}
-		b, err := a.hear(ctx, wire.MsgBatch)
+		b, err := a.readAnswer(ctx, wire.MsgBatch)
 		if l.asked = false; err != nil {
 			return err
 		}
 		if typ, body = wire.MsgMore, nil; !first {
-			if err := a.say(typ, nil); err != nil {
+			if err := a.sendQuestion(typ, nil); err != nil {
 				return endedBy(ctx, err)
 			}
 			l.asked = true
@@ -166,7 +166,7 @@ func (l *listing) batches(ctx context.Context, a *askConn) error {
 			if err != nil {
 				return err
 			}
-			if !l.tell(&ans) {
+			if !l.deliver(&ans) {
 				return nil
 			}
 		}
@@ -177,16 +177,17 @@ func (l *listing) batches(ctx context.Context, a *askConn) error {
 func (l *listing) oneByOne(ctx context.Context, a *askConn) error {
 	ans, err := a.ask(ctx, wire.MsgStart, func(b *wire.Builder) { b.Append(l.pattern.Wire()) })
 	for ; err == nil; ans, err = a.ask(ctx, wire.MsgNext, nil) {
-		if !l.tell(&ans) {
+		if !l.deliver(&ans) {
 			return nil
 		}
 	}
 	return err
 }
 
-// direct lists through a server in this process: its own resources, then those of other members.
-func (l *listing) direct(ctx context.Context, s *Server) error {
-	if _, _, err := s.patiently(ctx, func() (r resource.Record, ok bool) { return }); err != nil {
+// fromLocalServer lists through a server in this process: its own resources, then those of other
+// members.
+func (l *listing) fromLocalServer(ctx context.Context, s *Server) error {
+	if _, _, err := s.untilRecovered(ctx, func() (r resource.Record, ok bool) { return }); err != nil {
 		return lostIf(s, err)
 	}
 	cur := cursor{here: s.db.Cursor(l.pattern)}
@@ -239,7 +240,7 @@ func (l *listing) answer(ctx context.Context, s *Server, ans *resource.Record) e
 	case s.life.Err() != nil:
 		return errLost
 	}
-	l.tell(ans)
+	l.deliver(ans)
 	return nil
 }
 
@@ -262,8 +263,8 @@ func (c *Client) understood(pattern *resource.List) error {
 // listed has memory for the identifiers that a listing has yielded.
 var listed = sync.Pool{New: func() any { return new([]resource.GID) }}
 
-// listedMost is the capacity above which such memory is not used again.
-const listedMost = 1 << 14
+// maxListed is the capacity above which such memory is not used again.
+const maxListed = 1 << 14
 
 // list asks a question with several answers and yields them as they come. With cov, nodes that
 // could not be asked are reported there; without it, by an error.
@@ -271,7 +272,7 @@ func (c *Client) list(ctx context.Context, pattern *resource.List, cov *Coverage
 	got := listed.Get().(*[]resource.GID)
 	l := listing{c: c, pattern: pattern, yield: yield, got: (*got)[:0]}
 	defer func() {
-		if *got = l.got; cap(*got) <= listedMost {
+		if *got = l.got; cap(*got) <= maxListed {
 			listed.Put(got)
 		}
 	}()

@@ -13,16 +13,16 @@ import (
 	"github.com/rocl-go/rocl/resource"
 )
 
-// mostTaken is about how many bytes of requests the writer takes at a time. A request that is not
+// maxTaken is about how many bytes of requests the writer takes at a time. A request that is not
 // taken yet can still be withdrawn.
-const mostTaken = 64 << 10
+const maxTaken = 64 << 10
 
 // lifeConn is a life connection with the requests under way on it. Callers put requests into a
 // queue and never write themselves, so a server that hangs blocks only the writing goroutine.
 type lifeConn struct {
 	c    *wire.Conn    // used by the reading goroutine; the writing one uses its nc
 	gone chan struct{} // closed when the connection has ended
-	some chan struct{} // has a value when the queue may have a request
+	wake chan struct{} // has a value when the queue may have a request
 	// asked counts questions over other connections until the index is asked for. The client's mu
 	// must be held.
 	asked int
@@ -36,16 +36,16 @@ type lifeConn struct {
 
 // newLifeConn returns a life connection whose goroutines are not started.
 func newLifeConn(c *wire.Conn) *lifeConn {
-	return &lifeConn{c: c, gone: make(chan struct{}), some: make(chan struct{}, 1), pending: map[uint64]*request{}}
+	return &lifeConn{c: c, gone: make(chan struct{}), wake: make(chan struct{}, 1), pending: map[uint64]*request{}}
 }
 
 // A request is one message of a client and its answer.
 type request struct {
-	typ    byte
-	id     resource.GID
-	body   func(*wire.Builder) // writes what follows the identifier; may be nil
-	noted  func(rev uint64)    // called by the reading goroutine before the answer is delivered; may be nil
-	insist bool                // the request is sent even if its caller gives up
+	typ          byte
+	id           resource.GID
+	body         func(*wire.Builder) // writes what follows the identifier; may be nil
+	acknowledged func(rev uint64)    // called by the reading goroutine before the answer is delivered; may be nil
+	mustSend     bool                // the request is sent even if its caller gives up
 
 	// The following fields are set by put.
 	n      uint64     // the number on the connection; 0: no caller waits for the answer
@@ -81,7 +81,7 @@ func (lc *lifeConn) put(q request, waits bool) *request {
 	lc.queue = append(lc.queue, r)
 	lc.mu.Unlock()
 	select {
-	case lc.some <- struct{}{}:
+	case lc.wake <- struct{}{}:
 	default:
 	}
 	return r
@@ -93,7 +93,7 @@ func (lc *lifeConn) withdraw(r *request) (said bool) {
 	lc.mu.Lock()
 	defer lc.mu.Unlock()
 	lc.silent = true
-	if i := slices.Index(lc.queue, r); i >= 0 && !r.insist {
+	if i := slices.Index(lc.queue, r); i >= 0 && !r.mustSend {
 		lc.queue = slices.Delete(lc.queue, i, i+1)
 		delete(lc.pending, r.n)
 		return false
@@ -106,7 +106,7 @@ func (lc *lifeConn) take(b []byte) []byte {
 	lc.mu.Lock()
 	defer lc.mu.Unlock()
 	n := 0
-	for n < len(lc.queue) && (n == 0 || len(b)+len(lc.queue[n].bytes) <= mostTaken) {
+	for n < len(lc.queue) && (n == 0 || len(b)+len(lc.queue[n].bytes) <= maxTaken) {
 		b = append(b, lc.queue[n].bytes...)
 		lc.queue[n].bytes = nil
 		n++
@@ -120,7 +120,7 @@ func (lc *lifeConn) write() {
 	var b []byte
 	for {
 		select {
-		case <-lc.some:
+		case <-lc.wake:
 		case <-lc.gone:
 			return
 		}
@@ -155,8 +155,8 @@ func (lc *lifeConn) answered(m *wire.Message) {
 	if r == nil {
 		return
 	}
-	if a.err == nil && r.noted != nil {
-		r.noted(a.rev)
+	if a.err == nil && r.acknowledged != nil {
+		r.acknowledged(a.rev)
 	}
 	r.answer <- a
 }
@@ -193,9 +193,9 @@ func (c *Client) call(ctx context.Context, q request) (rev uint64, said bool, er
 	}
 }
 
-// tell queues a message whose answer is ignored. Without a server it does nothing, because the next
-// server is offered only what the context owns by then.
-func (c *Client) tell(typ byte, id resource.GID) {
+// notify queues a message whose answer is ignored. Without a server it does nothing, because the
+// next server is offered only what the context owns by then.
+func (c *Client) notify(typ byte, id resource.GID) {
 	c.mu.Lock()
 	lc := c.conn
 	c.mu.Unlock()

@@ -43,22 +43,23 @@ func (c *Client) Register(ctx context.Context, id resource.GID, l *resource.List
 		},
 		// The revision is noted before the caller can run: the next server is offered what the last
 		// one has acknowledged.
-		noted: func(rev uint64) { c.note(id, o, rev, nil) },
+		acknowledged: func(rev uint64) { c.recordRevision(id, o, rev, nil) },
 	})
 	if err != nil {
 		c.mu.Lock()
 		delete(c.owned, id)
 		c.mu.Unlock()
 		if said && ctx.Err() != nil {
-			c.tell(wire.MsgDelete, id)
+			c.notify(wire.MsgDelete, id)
 		}
 		return 0, err
 	}
 	return rev, nil
 }
 
-// note records what the server has acknowledged of o. attrs is nil if the attributes are the same.
-func (c *Client) note(id resource.GID, o *own, rev uint64, attrs *resource.List) {
+// recordRevision records what the server has acknowledged of o. attrs is nil if the attributes are
+// the same.
+func (c *Client) recordRevision(id resource.GID, o *own, rev uint64, attrs *resource.List) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.owned[id] != o || rev <= o.revision {
@@ -85,9 +86,9 @@ func (c *Client) Update(ctx context.Context, id resource.GID, expect uint64, l *
 			b.U64(expect)
 			b.Append(attrs.Wire())
 		},
-		noted: func(rev uint64) {
+		acknowledged: func(rev uint64) {
 			if o != nil {
-				c.note(id, o, rev, &attrs)
+				c.recordRevision(id, o, rev, &attrs)
 			}
 		},
 	})
@@ -137,7 +138,7 @@ func (c *Client) Delete(ctx context.Context, id resource.GID) error {
 	had := c.owned[id] != nil
 	delete(c.owned, id)
 	c.mu.Unlock()
-	_, _, err := c.call(ctx, request{typ: wire.MsgDelete, id: id, insist: had})
+	_, _, err := c.call(ctx, request{typ: wire.MsgDelete, id: id, mustSend: had})
 	if had && errors.Is(err, ErrNotFound) {
 		return nil // a new server serves, to which the resource was not offered any more
 	}
@@ -158,7 +159,7 @@ func (c *Client) Withdraw(ctx context.Context) error {
 	c.mu.Unlock()
 	for i, id := range ids {
 		if i+1 < len(ids) {
-			c.tell(wire.MsgDelete, id)
+			c.notify(wire.MsgDelete, id)
 			continue
 		}
 		// Answers come in order, so the last one says that all are deleted.

@@ -21,7 +21,7 @@ func (c *Client) Trace(ctx context.Context, by strategy.Strategy, pattern *resou
 	if code < 0 {
 		return t, fmt.Errorf("directory: trace: unknown search strategy %d", uint8(by))
 	}
-	err := c.over(ctx, func(a *askConn) error {
+	err := c.withConn(ctx, func(a *askConn) error {
 		b, err := a.exchange(ctx, wire.MsgTrace, wire.MsgTraced, func(b *wire.Builder) {
 			b.Append([]byte{byte(code)})
 			b.Append(pattern.Wire())

@@ -51,21 +51,21 @@ func (c *Client) watchMeeting(ctx context.Context, pattern *resource.List) iter.
 				added = append(added, name)
 			}
 		}
-		told := map[resource.GID]bool{}
+		matching := map[resource.GID]bool{}
 		for ev, err := range c.watch(ctx, &base) {
 			if err == nil && ev.Kind != Synced {
 				meets := ev.Kind != Gone && resource.Meets(ev.Owner, &ev.Attrs, pattern)
-				switch was := told[ev.ID]; {
+				switch was := matching[ev.ID]; {
 				case !meets && !was:
 					continue
 				case !meets:
 					ev.Kind = Gone
-					delete(told, ev.ID)
+					delete(matching, ev.ID)
 				case was:
 					ev.Kind = Changed
 				default:
 					ev.Kind = Appeared
-					told[ev.ID] = true
+					matching[ev.ID] = true
 				}
 				for _, name := range added {
 					ev.Attrs.Remove(name)

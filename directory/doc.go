@@ -33,5 +33,5 @@
 //
 // A context that has asked often receives the index of the node: a copy of the database in shared
 // memory, handed over on a connection of its own. From then on the context finds and looks up
-// resources without asking: see directory/image and mapped.go.
+// resources without asking: see directory/image and client_index.go.
 package directory

@@ -215,7 +215,7 @@ func TestMappedAcrossServers(t *testing.T) {
 		if a, err := asker.Lookup(t.Context(), id); err != nil || a.Attrs.GetString("n") != fmt.Sprint(round) {
 			t.Fatal(a, err)
 		}
-		r := asker.image.Load()
+		r := asker.index.Load()
 		s.Close()
 		if _, v := r.Lookup(id, nil); v != image.Over {
 			t.Errorf("the image of a server that has ended says %v", v)
@@ -267,15 +267,15 @@ func TestMappedInCluster(t *testing.T) {
 	}
 }
 
-// No client gets the index before the server has settled, because its "no" would not be certain.
-func TestMappedSettles(t *testing.T) {
+// No client gets the index before the server has recovered, because its "no" would not be certain.
+func TestMappedAfterRecovery(t *testing.T) {
 	path := sock(t)
 	serve(t, path).Close()
 	s, c := serve(t, path), joined(t, path)
 	ids := offerLater(t, s, c)
 	mapped(t, c)
-	if !s.Settled() {
-		t.Error("there is an image before the server has settled")
+	if !s.Recovered() {
+		t.Error("there is an image before the server has recovered")
 	}
 	for _, id := range ids {
 		if _, err := c.Lookup(t.Context(), id); err != nil {
@@ -292,12 +292,12 @@ func TestMappedAnew(t *testing.T) {
 	id := register(t, c, 1, resource.Attrs{"type": "lamp"})
 	for range 3 {
 		mapped(t, c)
-		r := c.image.Load()
+		r := c.index.Load()
 		s.Database().DropImage()
 		if a, err := c.Lookup(t.Context(), id); err != nil || a.ID != id {
 			t.Fatal(a, err)
 		}
-		if c.image.Load() == r {
+		if c.index.Load() == r {
 			t.Fatal("an image that has ended is kept")
 		}
 	}
@@ -315,7 +315,7 @@ func TestWithoutImage(t *testing.T) {
 	}
 	defer c.Close()
 	id := register(t, c, 1, resource.Attrs{"type": "lamp"})
-	for range 5 * imageAfter {
+	for range 5 * indexAfter {
 		if a, err := c.Find(t.Context(), list(t, resource.Match{"type": "lamp"})); err != nil || a.ID != id {
 			t.Fatal(a, err)
 		}
@@ -441,7 +441,7 @@ func TestImageNonsense(t *testing.T) {
 				}
 				answer(nc.(*net.UnixConn), k)
 			})
-			if r, err := c.fetchImage(); err == nil {
+			if r, err := c.fetchIndex(); err == nil {
 				r.Close()
 				t.Error("taken for an image")
 			} else if errors.Is(err, context.Canceled) {
@@ -467,7 +467,7 @@ func TestImageNotForInMemory(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	for range 3 * imageAfter {
+	for range 3 * indexAfter {
 		if _, err := c.Find(t.Context(), list(t, resource.Match{"no": "such"})); err != ErrNotFound {
 			t.Fatal(err)
 		}

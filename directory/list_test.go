@@ -48,7 +48,7 @@ func TestFindAllWays(t *testing.T) {
 	defer beside.Close()
 	owner, batches, single, index := joined(t, path), joined(t, path), joined(t, path), joined(t, path)
 	single.older()
-	batches.noImages, single.noImages = true, true
+	batches.noIndex, single.noIndex = true, true
 	mapped(t, index)
 	const n = 1500
 	sizes := map[uint32]int{7: 40 << 10, 8: 200 << 10, 900: 2 << 20}
@@ -204,7 +204,7 @@ func TestFindAllStopped(t *testing.T) {
 	for i := range uint32(2000) {
 		register(t, c, i+1, resource.Attrs{"type": "lamp", "n": fmt.Sprint(i)})
 	}
-	c.noImages = true
+	c.noIndex = true
 	for _, most := range []int{1, 500, 50, 1500, 1999} {
 		if got := serials(t, c, list(t, resource.Match{"type": "lamp"}), most); len(got) != most {
 			t.Errorf("%d listed, want %d", len(got), most)
@@ -292,7 +292,7 @@ func TestConditionsEverywhere(t *testing.T) {
 			t.Error(name, "owned:", got)
 		}
 	}
-	inPlace(t, beside.here(), asker, func() {
+	inPlace(t, beside.serving(), asker, func() {
 		for range 10 {
 			if r, err := asker.Find(t.Context(), where(t, lamps("n"), compare("load", resource.Lt, "-4"))); err != nil || r.ID.Serial() > 2 || r.Attrs.Len() != 2 {
 				t.Error(r.ID, err)

@@ -17,27 +17,27 @@ const (
 	// peerPatience is how long the other end may send nothing, or take nothing, before the
 	// connection ends.
 	peerPatience = 4 * BeatTime
-	// mostWatches limits the watches of another member, and mostPatterns the bytes of their
+	// maxWatches limits the watches of another member, and maxPatterns the bytes of their
 	// patterns together.
-	mostWatches  = 1 << 14
-	mostPatterns = 64 << 20
+	maxWatches  = 1 << 14
+	maxPatterns = 64 << 20
 	// peerPiece is the number of bytes written at a time. A member that takes as much within
 	// peerPatience is alive.
 	peerPiece = 64 << 10
 )
 
-// lively is a connection that ends when the other end sends nothing, or takes nothing, for
+// timeoutConn is a connection that ends when the other end sends nothing, or takes nothing, for
 // peerPatience.
-type lively struct{ net.Conn }
+type timeoutConn struct{ net.Conn }
 
-func (l lively) Read(b []byte) (int, error) {
+func (l timeoutConn) Read(b []byte) (int, error) {
 	if err := l.SetReadDeadline(time.Now().Add(peerPatience)); err != nil {
 		return 0, err
 	}
 	return l.Conn.Read(b)
 }
 
-func (l lively) Write(b []byte) (n int, err error) {
+func (l timeoutConn) Write(b []byte) (n int, err error) {
 	for err == nil && n < len(b) {
 		var k int
 		if err = l.SetWriteDeadline(time.Now().Add(peerPatience)); err == nil {
@@ -56,7 +56,7 @@ type Peer struct {
 
 // NewPeer makes a Peer of a connection to a server that calls ServePeer for it.
 func NewPeer(nc net.Conn) (*Peer, error) {
-	nc = lively{nc}
+	nc = timeoutConn{nc}
 	if _, err := nc.Write(wire.Greeting(wire.KindPeer)); err != nil {
 		return nil, fmt.Errorf("directory: greeting a member: %w", err)
 	}

@@ -93,7 +93,7 @@ func TestPeerPatterns(t *testing.T) {
 		p, _ := peering(t, s)
 		large := new(resource.List)
 		_ = large.Add("a", make([]byte, resource.MaxValue))
-		last := uint64(mostPatterns / len(large.Wire()))
+		last := uint64(maxPatterns / len(large.Wire()))
 		for id := range last {
 			if err := p.Watch(id, large); err != nil {
 				t.Fatal(err)
@@ -253,7 +253,7 @@ func TestPeerManyWatches(t *testing.T) {
 	p, _ := peering(t, s)
 	l := list(t, resource.Match{"a": "1"})
 	go func() {
-		for i := range uint64(mostWatches + 1) {
+		for i := range uint64(maxWatches + 1) {
 			if p.Watch(i, l) != nil {
 				return
 			}
@@ -268,7 +268,7 @@ func TestPeerManyWatches(t *testing.T) {
 			synced++
 			continue
 		}
-		if id != mostWatches {
+		if id != maxWatches {
 			t.Errorf("refused watch %d after %d", id, synced)
 		}
 		break

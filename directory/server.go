@@ -43,49 +43,49 @@ type Server struct {
 	db     *database.DB
 	log    *slog.Logger
 	daemon bool
-	begun  atomic.Pointer[time.Time] // when contexts could first connect; nil before
-	offers offers                    // what contexts are offering again; see server_offers.go
+	opened atomic.Pointer[time.Time] // when contexts could first connect; nil before
+	offers offers                    // what contexts are offering again; see server_recovery.go
 	remote atomic.Pointer[Remote]    // see Attach; nil until then
 
-	late     bool            // see takingOver
-	opening  context.Context // nil: context.Background()
-	begin    func(s *Server, late bool) (end func(handOver bool), err error)
-	leave    func(handOver bool) // what begin returned; nil if the server is no member
-	labels   Labels
-	labelled bool // labels were given
+	takingOver  bool            // see the option takingOver
+	opening     context.Context // nil: context.Background()
+	beginMember func(s *Server, late bool) (end func(handOver bool), err error)
+	endMember   func(handOver bool) // what beginMember returned; nil if the server is no member
+	labels      Labels
+	labelled    bool // labels were given
 
-	mu     sync.Mutex
-	closed bool
-	gave   bool                   // the server gave way to a daemon
-	told   Terms                  // as SetTerms was told
-	conns  map[net.Conn]struct{}  // open connections, to be closed at the end
-	lives  map[resource.GID]*life // by context
-	busy   sync.WaitGroup         // connections, and other goroutines of the server
-	life   context.Context        // ends when Close begins; end ends it
-	end    context.CancelFunc
-	node   *node.Listener
-	often  *ratelog.Logger // limits log lines that can be repeated
-	check  time.Duration   // the interval at which node checks its files; shorter in tests
-	count  *counts
+	mu         sync.Mutex
+	closed     bool
+	handedOver bool                         // the server gave way to a daemon
+	terms      Terms                        // of the last SetTerms
+	conns      map[net.Conn]struct{}        // open connections, to be closed at the end
+	lives      map[resource.GID]*lifeServer // by context
+	busy       sync.WaitGroup               // connections, and other goroutines of the server
+	life       context.Context              // ends when Close begins; end ends it
+	end        context.CancelFunc
+	node       *node.Listener
+	often      *ratelog.Logger // limits log lines that can be repeated
+	check      time.Duration   // the interval at which node checks its files; shorter in tests
+	count      *counts
 
 	wmu     sync.Mutex // taken before mu
 	watches map[*attached]struct{}
 
-	images images
+	index indexState
 }
 
 // NewServer makes a server without a socket. ServeConn gives it a connection to serve.
 func NewServer(opts ...Option) *Server {
 	s := newServer(opts)
 	s.enrol("")
-	s.opens()
+	s.markOpen()
 	return s
 }
 
 // newServer makes a server that has not begun: its node is not registered, and contexts cannot
 // come.
 func newServer(opts []Option) *Server {
-	s := &Server{conns: map[net.Conn]struct{}{}, lives: map[resource.GID]*life{}, watches: map[*attached]struct{}{}, count: newCounts()}
+	s := &Server{conns: map[net.Conn]struct{}{}, lives: map[resource.GID]*lifeServer{}, watches: map[*attached]struct{}{}, count: newCounts()}
 	for _, o := range opts {
 		o(s)
 	}
@@ -155,7 +155,7 @@ func (s *Server) serveContext(c *wire.Conn) error {
 	case wire.KindYield:
 		return s.serveYield(c)
 	case wire.KindImage:
-		return s.serveImage(c)
+		return s.serveIndex(c)
 	}
 	return fmt.Errorf("%w: kind %d", ErrProtocol, kind)
 }
@@ -173,7 +173,7 @@ func (s *Server) closeOf(self resource.GID) error {
 		return nil
 	}
 	s.closed = true
-	handOver := s.gave
+	handOver := s.handedOver
 	for id, l := range s.lives {
 		// A daemon that is restarted hands over if contexts go on.
 		handOver = handOver || id != self && (l.member || s.daemon)
@@ -183,10 +183,10 @@ func (s *Server) closeOf(self resource.GID) error {
 		nc.Close()
 	}
 	s.mu.Unlock()
-	s.dropImage() // a context that reads the index asks the server, and finds that it has ended
+	s.dropIndex() // a context that reads the index asks the server, and finds that it has ended
 	s.node.Stop()
 	s.busy.Wait()
-	s.dropImage() // the index may have been made meanwhile
-	s.ends(handOver)
+	s.dropIndex() // the index may have been made meanwhile
+	s.leaveCluster(handOver)
 	return s.node.Unlock()
 }

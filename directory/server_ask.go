@@ -28,11 +28,11 @@ func (s *Server) serveAsk(c *wire.Conn) error {
 		p := m.Parser()
 		var rec resource.Record
 		var ok bool
-		var far error // the question was valid, and has no certain answer
-		told := false // the answer is sent, or none is due
+		var far error     // the question was valid, and has no certain answer
+		answered := false // the answer is sent, or none is due
 		l := pattern
 		stop := func() {}
-		if s.rest() != nil {
+		if s.attachedRemote() != nil {
 			stop = onHangup(c.Conn, gone)
 		}
 		switch m.Type {
@@ -49,7 +49,7 @@ func (s *Server) serveAsk(c *wire.Conn) error {
 			if l, err = p.List(); err == nil {
 				pattern = l.Clone()
 				cur.stop()
-				s.settle() // a cursor may miss what is offered again after the cursor began
+				s.awaitRecovery() // a cursor may miss what is offered again after the cursor began
 				cur = cursor{here: s.db.Cursor(&pattern)}
 				rec, ok, far = cur.next(ctx, s, &pattern)
 			}
@@ -64,7 +64,7 @@ func (s *Server) serveAsk(c *wire.Conn) error {
 				if l, err = p.Pattern(); err == nil {
 					pattern = l.Clone()
 					cur.stop()
-					s.settle()
+					s.awaitRecovery()
 					cur = cursor{here: s.db.Cursor(&pattern)}
 				}
 			} else if cur.here == nil {
@@ -76,15 +76,15 @@ func (s *Server) serveAsk(c *wire.Conn) error {
 				ok = n > 0
 			}
 		case wire.MsgTrace:
-			told, err = true, s.trace(ctx, c, &m)
+			answered, err = true, s.trace(ctx, c, &m)
 		case wire.MsgStop:
 			cur.stop()
-			cur, pattern, told = cursor{}, resource.List{}, true
+			cur, pattern, answered = cursor{}, resource.List{}, true
 		default:
 			err = fmt.Errorf("%w: message type %d", ErrProtocol, m.Type)
 		}
 		stop()
-		if told && err == nil {
+		if answered && err == nil {
 			continue
 		}
 		// The question is counted before the answer is sent, so that a client with the answer finds
@@ -117,20 +117,20 @@ func (s *Server) serveAsk(c *wire.Conn) error {
 
 // find searches this node, then the other members. An error says that there is no certain answer.
 func (s *Server) find(ctx context.Context, pattern *resource.List) (r resource.Record, ok bool, err error) {
-	settled := s.Settled() // read before the question: what was offered by then is found
-	if r, ok = s.db.Find(pattern); !ok && !settled {
+	recovered := s.Recovered() // read before the question: what was offered by then is found
+	if r, ok = s.db.Find(pattern); !ok && !recovered {
 		// A resource of another node is found without waiting for this node's contexts.
-		if remote := s.rest(); remote != nil {
+		if remote := s.attachedRemote(); remote != nil {
 			if r, err = remote.Find(ctx, pattern); err == nil {
 				return r, true, nil
 			}
 		}
-		r, ok, err = s.patiently(ctx, func() (resource.Record, bool) { return s.db.Find(pattern) })
+		r, ok, err = s.untilRecovered(ctx, func() (resource.Record, bool) { return s.db.Find(pattern) })
 	}
 	if ok || err != nil {
 		return r, ok, err
 	}
-	remote := s.rest()
+	remote := s.attachedRemote()
 	if remote == nil {
 		return r, false, nil
 	}
@@ -141,12 +141,12 @@ func (s *Server) find(ctx context.Context, pattern *resource.List) (r resource.R
 // lookup is find by identifier. An identifier that this node gave is on no other node.
 func (s *Server) lookup(ctx context.Context, id resource.GID, pattern *resource.List) (r resource.Record, ok bool, err error) {
 	if id.Node() == s.id.Node {
-		return s.patiently(ctx, func() (resource.Record, bool) { return s.db.Get(id) })
+		return s.untilRecovered(ctx, func() (resource.Record, bool) { return s.db.Get(id) })
 	}
 	if r, ok = s.db.Get(id); ok {
 		return r, true, nil
 	}
-	remote := s.rest()
+	remote := s.attachedRemote()
 	if remote == nil {
 		return r, false, nil
 	}

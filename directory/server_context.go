@@ -12,8 +12,8 @@ import (
 	"github.com/rocl-go/rocl/resource"
 )
 
-// life is the life connection of a context.
-type life struct {
+// lifeServer is the server's end of the life connection of a context.
+type lifeServer struct {
 	superseded bool // the context has joined again over another connection
 	member     bool // the context would become the cluster's member in place of this server
 
@@ -43,7 +43,7 @@ func (s *Server) serveLife(c *wire.Conn) error {
 	if offering != nil && !s.offers.joins(offering, again, announces(&list)) {
 		offering = nil
 	}
-	me := &life{member: member, out: *wire.NewConn(c.Conn)}
+	me := &lifeServer{member: member, out: *wire.NewConn(c.Conn)}
 	me.mu.Lock()
 	s.mu.Lock()
 	if old := s.lives[self]; old != nil {
@@ -57,9 +57,9 @@ func (s *Server) serveLife(c *wire.Conn) error {
 		if s.lives[self] == me {
 			delete(s.lives, self)
 		}
-		over := me.superseded || s.closed
+		goesOn := me.superseded || s.closed
 		s.mu.Unlock()
-		if !over {
+		if !goesOn {
 			n := s.db.DeleteOwner(self)
 			s.count.ended.Add(1)
 			s.count.lapsed.Add(uint64(n))
@@ -68,10 +68,10 @@ func (s *Server) serveLife(c *wire.Conn) error {
 	}()
 	c.Begin(wire.MsgJoined, m.ID)
 	c.GID(self)
-	token, terms := s.id.Token(self), s.terms()
-	told := terms.list()
+	token, terms := s.id.Token(self), s.currentTerms()
+	sent := terms.list()
 	c.Append(token[:])
-	c.Append(told.Wire())
+	c.Append(sent.Wire())
 	err = c.Send()
 	me.mu.Unlock()
 	if err != nil {

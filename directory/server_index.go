@@ -14,27 +14,27 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// WithoutImage keeps a server from making an image of its database. All questions then come over
+// WithoutImage keeps a server from making an index of its database. All questions then come over
 // the socket.
-func WithoutImage() Option { return func(s *Server) { s.images.off = true } }
+func WithoutImage() Option { return func(s *Server) { s.index.off = true } }
 
-// Errors of a request for the image: the server has none, or the connection cannot carry a
+// Errors of a request for the index: the server has none, or the connection cannot carry a
 // descriptor.
 var (
-	errNoImage = errors.New("directory: no image")
+	errNoIndex = errors.New("directory: no image")
 	errNotUnix = errors.New("directory: no Unix socket, over which alone an image comes")
 )
 
-// images is the server's state of the image of its database.
-type images struct {
-	off  bool       // WithoutImage was given
-	mu   sync.Mutex // held while an image is made; guards all below
-	ours bool       // this server has made the database's present image
-	said string     // the reason that was logged last why there is none
+// indexState is the server's state of the index.
+type indexState struct {
+	off     bool       // WithoutImage was given
+	mu      sync.Mutex // held while an index is made; guards all below
+	ours    bool       // this server has made the database's present index
+	problem string     // the reason that was logged last why there is none
 }
 
-// serveImage hands the image to a context that has joined.
-func (s *Server) serveImage(c *wire.Conn) error {
+// serveIndex hands the index to a context that has joined.
+func (s *Server) serveIndex(c *wire.Conn) error {
 	m, err := c.ReadMessage()
 	if err != nil {
 		return err
@@ -54,8 +54,8 @@ func (s *Server) serveImage(c *wire.Conn) error {
 	case !c.CarriesDescriptors():
 		return c.SendError(m.ID, errNotUnix)
 	}
-	s.settle() // from then on a "no" is certain
-	fd, size, err := s.image()
+	s.awaitRecovery() // from then on a "no" is certain
+	fd, size, err := s.indexFile()
 	if err != nil {
 		return c.SendError(m.ID, err)
 	}
@@ -63,51 +63,51 @@ func (s *Server) serveImage(c *wire.Conn) error {
 	return c.SendDescriptor(m.ID, uint64(size), fd)
 }
 
-// image returns a descriptor of the image and its size, and makes the image if necessary. The
+// indexFile returns a descriptor of the index and its size, and makes the index if necessary. The
 // caller closes the descriptor.
-func (s *Server) image() (fd, size int, err error) {
-	im := &s.images
-	im.mu.Lock()
-	defer im.mu.Unlock()
+func (s *Server) indexFile() (fd, size int, err error) {
+	x := &s.index
+	x.mu.Lock()
+	defer x.mu.Unlock()
 	switch {
-	case im.off:
-		return -1, 0, fmt.Errorf("%w: they are switched off", errNoImage)
+	case x.off:
+		return -1, 0, fmt.Errorf("%w: they are switched off", errNoIndex)
 	case s.life.Err() != nil:
 		return -1, 0, ErrClosed
 	}
-	if im.ours {
+	if x.ours {
 		if fd, size, err = s.db.ImageFile(); err == nil {
 			return fd, size, nil
 		}
 		s.log.Info("directory: making the image anew", "because", err)
-		im.ours = false
+		x.ours = false
 	}
 	begun := time.Now()
 	if err = s.db.Image(s.life, image.DefaultSize); err == nil {
-		im.ours = true
+		x.ours = true
 		s.mu.Lock()
-		s.db.ImageAlone(s.rest() == nil)
+		s.db.ImageAlone(s.attachedRemote() == nil)
 		s.mu.Unlock()
 		s.log.Debug("directory: made an image", "took", time.Since(begun))
 		fd, size, err = s.db.ImageFile()
 	}
 	if err != nil {
-		if text := err.Error(); text != im.said {
-			im.said = text
+		if text := err.Error(); text != x.problem {
+			x.problem = text
 			s.log.Warn("directory: no image of the database, all questions come over the socket", "err", err)
 		}
-		return -1, 0, fmt.Errorf("%w: %w", errNoImage, err)
+		return -1, 0, fmt.Errorf("%w: %w", errNoIndex, err)
 	}
 	return fd, size, nil
 }
 
-// dropImage ends the image, if this server has made it.
-func (s *Server) dropImage() {
-	im := &s.images
-	im.mu.Lock()
-	defer im.mu.Unlock()
-	if im.ours {
-		im.ours = false
+// dropIndex ends the index, if this server has made it.
+func (s *Server) dropIndex() {
+	x := &s.index
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.ours {
+		x.ours = false
 		s.db.DropImage()
 	}
 }

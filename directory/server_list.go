@@ -39,7 +39,7 @@ func (k *cursor) next(ctx context.Context, s *Server, pattern *resource.List) (r
 		if r, ok = k.here.Next(); ok {
 			return r, true, nil
 		}
-		remote := s.rest()
+		remote := s.attachedRemote()
 		k.cov.Covered = 1
 		if remote == nil {
 			return r, false, nil

@@ -38,7 +38,7 @@ func (s *Server) listen(path string) error {
 	if err := s.membership(); err != nil {
 		return err
 	}
-	defer s.opens()
+	defer s.markOpen()
 	return s.node.Open()
 }
 
@@ -76,8 +76,8 @@ func (s *Server) Dialer() Dialer {
 // no other process can take the lock in between.
 func (s *Server) serveYield(c *wire.Conn) error {
 	s.mu.Lock()
-	refused := s.daemon || s.gave || !c.CarriesDescriptors() || !s.node.CanHandOver()
-	s.gave = s.gave || !refused
+	refused := s.daemon || s.handedOver || !c.CarriesDescriptors() || !s.node.CanHandOver()
+	s.handedOver = s.handedOver || !refused
 	s.mu.Unlock()
 	if refused {
 		return c.SendError(0, ErrInUse)

@@ -376,7 +376,7 @@ func TestFileSizeLimit(t *testing.T) {
 	limit(4096)
 	serve(t, path)
 	c := joined(t, path)
-	for range 3 * imageAfter {
+	for range 3 * indexAfter {
 		if _, err := c.Find(t.Context(), list(t, resource.Match{"a": "b"})); !errors.Is(err, ErrNotFound) {
 			t.Fatal(err)
 		}

@@ -16,7 +16,7 @@ import (
 // end is called when the server has ended. handOver says that another process of the node goes on
 // as the same member.
 func WithMembership(begin func(s *Server, late bool) (end func(handOver bool), err error)) Option {
-	return func(s *Server) { s.begin = begin }
+	return func(s *Server) { s.beginMember = begin }
 }
 
 // Opening returns the context that limits Listen. A membership that begins after the end of that
@@ -32,22 +32,22 @@ func (s *Server) Opening() context.Context {
 func within(ctx context.Context) Option { return func(s *Server) { s.opening = ctx } }
 
 // takingOver says that the server follows another one, for contexts that exist already.
-func takingOver(late bool) Option { return func(s *Server) { s.late = late } }
+func takingOver(late bool) Option { return func(s *Server) { s.takingOver = late } }
 
 // membership decides from the server's settings and the member file: the server becomes a member,
 // or ends the node's membership, or answers as a node that cannot reach its cluster. It is called
 // when the server knows its node and does not serve yet.
 //
-// PATH.member says that the node belongs to a cluster. A server with the settings of a member writes
-// it. A server that takes leave of the cluster removes it, and so does a daemon that has no settings
-// of a member.
+// PATH.member says that the node belongs to a cluster. A server with the settings of a member
+// writes it. A server that takes leave of the cluster removes it, and so does a daemon that has no
+// settings of a member.
 func (s *Server) membership() (err error) {
 	switch {
-	case s.begin != nil:
-		if s.leave, err = s.begin(s, s.late); err != nil {
+	case s.beginMember != nil:
+		if s.endMember, err = s.beginMember(s, s.takingOver); err != nil {
 			return err
 		}
-		if err := s.node.WriteMember(func() string { return s.terms().Cluster }); err != nil { // serving goes on
+		if err := s.node.WriteMember(func() string { return s.currentTerms().Cluster }); err != nil { // serving goes on
 			s.log.Warn("directory: the next server may not know that the node belongs to a cluster", "err", err)
 		}
 	case s.daemon:
@@ -67,13 +67,13 @@ func (s *Server) membership() (err error) {
 	return nil
 }
 
-// ends takes leave of the cluster, unless another server of the node goes on as the member
+// leaveCluster takes leave of the cluster, unless another server of the node goes on as the member
 // (handOver). It is called when all connections have ended.
-func (s *Server) ends(handOver bool) {
-	if s.leave == nil {
+func (s *Server) leaveCluster(handOver bool) {
+	if s.endMember == nil {
 		return
 	}
-	s.leave(handOver)
+	s.endMember(handOver)
 	if handOver {
 		return
 	}

@@ -16,7 +16,7 @@ import (
 
 // ServePeer serves another member of the cluster until the connection ends, and closes nc. A member
 // may watch what this node itself holds, and nothing else.
-func (s *Server) ServePeer(nc net.Conn) { s.serveConn(lively{nc}, s.servePeer) }
+func (s *Server) ServePeer(nc net.Conn) { s.serveConn(timeoutConn{nc}, s.servePeer) }
 
 // servePeer carries out what a member sends, until the connection ends.
 func (s *Server) servePeer(c *wire.Conn) error {
@@ -85,9 +85,9 @@ func (p *peerServer) handle(ctx context.Context, m *wire.Message) error {
 			return err
 		}
 		size := len(l.Wire())
-		if len(p.watches) >= mostWatches || p.bytes+size > mostPatterns {
+		if len(p.watches) >= maxWatches || p.bytes+size > maxPatterns {
 			return p.send(func(out *wire.Conn) error {
-				return out.SendError(m.ID, fmt.Errorf("directory: a member may have %d watches here, with patterns of %d bytes together", mostWatches, mostPatterns))
+				return out.SendError(m.ID, fmt.Errorf("directory: a member may have %d watches here, with patterns of %d bytes together", maxWatches, maxPatterns))
 			})
 		}
 		l = l.Clone()

@@ -44,8 +44,8 @@ func (s *Server) Attach(r Remote) {
 	s.reattach(r)
 }
 
-// rest returns the Remote that is attached, nil if there is none.
-func (s *Server) rest() Remote {
+// attachedRemote returns the Remote that is attached, nil if there is none.
+func (s *Server) attachedRemote() Remote {
 	if r := s.remote.Load(); r != nil {
 		return *r
 	}

@@ -8,11 +8,11 @@ import (
 	"github.com/rocl-go/rocl/directory/internal/wire"
 )
 
-// terms returns the present terms. A node without a cluster has a key of its own.
-func (s *Server) terms() Terms {
+// currentTerms returns the present terms. A node without a cluster has a key of its own.
+func (s *Server) currentTerms() Terms {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	t := s.told
+	t := s.terms
 	t.level = level
 	if len(t.Keys) == 0 {
 		k := s.id.LinkKey()
@@ -21,7 +21,7 @@ func (s *Server) terms() Terms {
 	return t
 }
 
-// SetTerms sets the terms on which the node's contexts link, and tells them to the contexts that
+// SetTerms sets the terms on which the node's contexts link, and sends them to the contexts that
 // have joined. If t has no keys, the contexts use the node's own key. The caller must not change t
 // afterwards.
 func (s *Server) SetTerms(t Terms) {
@@ -35,7 +35,7 @@ func (s *Server) SetTerms(t Terms) {
 func (s *Server) SetLinkKeys(keys ...[32]byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	t := s.told
+	t := s.terms
 	t.Keys = nil
 	for _, k := range keys {
 		t.Keys = append(t.Keys, slices.Clone(k[:]))
@@ -45,8 +45,8 @@ func (s *Server) SetLinkKeys(keys ...[32]byte) {
 
 // setTerms is SetTerms with mu held.
 func (s *Server) setTerms(t Terms) {
-	same := s.told.equal(&t)
-	s.told = t
+	same := s.terms.equal(&t)
+	s.terms = t
 	if same || s.closed {
 		return
 	}
@@ -54,17 +54,17 @@ func (s *Server) setTerms(t Terms) {
 		s.busy.Add(1)
 		go func() { // a context may be slow to read
 			defer s.busy.Done()
-			s.tell(l)
+			s.sendTerms(l)
 		}()
 	}
 }
 
-// tell sends the present terms to a context. l.mu orders concurrent calls, so the last message has
-// the newest terms.
-func (s *Server) tell(l *life) {
+// sendTerms sends the present terms to a context. l.mu orders concurrent calls, so the last message
+// has the newest terms.
+func (s *Server) sendTerms(l *lifeServer) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	t := s.terms()
+	t := s.currentTerms()
 	terms := t.list()
 	l.out.Begin(wire.MsgTerms, 0)
 	l.out.Append(terms.Wire())

@@ -27,7 +27,7 @@ func (s *Server) trace(ctx context.Context, c *wire.Conn, m *wire.Message) error
 	by := traceCodes[code]
 	begun := time.Now()
 	here := TraceStep{Node: s.id.Node, How: "local", Members: 1, Outcome: "none", Covered: 1}
-	r, ok, err := s.patiently(ctx, func() (resource.Record, bool) { return s.db.Find(&l) })
+	r, ok, err := s.untilRecovered(ctx, func() (resource.Record, bool) { return s.db.Find(&l) })
 	if err != nil {
 		return err // cut short by the end of this server: the client asks the next one
 	}
@@ -36,7 +36,7 @@ func (s *Server) trace(ctx context.Context, c *wire.Conn, m *wire.Message) error
 	}
 	here.Took = time.Since(begun)
 	var t Trace
-	if remote := s.rest(); remote != nil {
+	if remote := s.attachedRemote(); remote != nil {
 		if t, err = remote.Trace(ctx, by, &l); err != nil {
 			return c.SendError(m.ID, err)
 		}

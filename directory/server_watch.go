@@ -14,12 +14,12 @@ import (
 // watch begins a watch of this node's resources. Resources that are being offered again come before
 // Synced.
 func (s *Server) watch(pattern *resource.List) *database.Watch {
-	settled := s.Settled()
+	recovered := s.Recovered()
 	w := s.db.Watch(pattern)
-	if !settled {
+	if !recovered {
 		w.Hold()
 		s.busy.Go(func() {
-			s.settle()
+			s.awaitRecovery()
 			w.Release()
 		})
 	}
@@ -81,7 +81,7 @@ func (s *Server) attach(w *database.Watch, pattern *resource.List) (end func()) 
 	s.wmu.Lock()
 	defer s.wmu.Unlock()
 	s.watches[a] = struct{}{}
-	if remote := s.rest(); remote != nil {
+	if remote := s.attachedRemote(); remote != nil {
 		a.end = remote.Watch(pattern, w)
 	}
 	return func() {

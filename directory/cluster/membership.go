@@ -148,7 +148,7 @@ func (m *Membership) enter(ctx context.Context, s *directory.Server, wait time.D
 
 // config returns the settings with which the node of s becomes a member.
 func (m *Membership) config(ctx context.Context, s *directory.Server, keys [][]byte) (Config, error) {
-	cfg := Config{Node: s.Node(), DB: s.Database(), Sure: s.Settled, Follows: s.Follows(), Name: m.name, Bind: m.member.Bind, Join: m.member.Join, Keys: keys, Serve: s.ServePeer,
+	cfg := Config{Node: s.Node(), DB: s.Database(), Sure: s.Recovered, Follows: s.Follows(), Name: m.name, Bind: m.member.Bind, Join: m.member.Join, Keys: keys, Serve: s.ServePeer,
 		Group: m.member.Group, Strategy: m.member.Strategy, Poll: m.member.Poll, Opening: ctx, Logger: m.log}
 	if of := m.member.Certificates; of.Given() {
 		cred, err := tls.FromFiles(of.Cert, of.Key, of.CA)

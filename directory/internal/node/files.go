@@ -123,8 +123,8 @@ func checkSize(n int) error {
 	return nil
 }
 
-// freePath makes the socket's path free. It removes only a socket that no process serves. The node's
-// lock must be held.
+// freePath makes the socket's path free. It removes only a socket that no process serves. The
+// node's lock must be held.
 func freePath(path string) error {
 	fi, err := os.Lstat(path)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// guard restores the files of b, each step, until the Listener stops. A cleaner of /tmp may remove them, and
-// then another server could start beside this one. It runs in a goroutine of its own.
+// guard restores the files of b, each step, until the Listener stops. A cleaner of /tmp may remove
+// them, and then another server could start beside this one. It runs in a goroutine of its own.
 func (l *Listener) guard(b *socket, step time.Duration) {
 	defer l.busy.Done()
 	t := time.NewTicker(step)
@@ -115,8 +115,8 @@ func (l *Listener) restoreNodeFile(b *socket) error {
 	return err
 }
 
-// remakeLock takes the node's lock again after its file was removed. If there is no file, remakeLock makes
-// one, which is locked before it appears at its path.
+// remakeLock takes the node's lock again after its file was removed. If there is no file,
+// remakeLock makes one, which is locked before it appears at its path.
 func remakeLock(path string) (*os.File, error) {
 	if err := makeFolder(path); err != nil {
 		return nil, err

@@ -135,8 +135,8 @@ func readIdentity(path string) (*Identity, error) {
 	return id, nil
 }
 
-// readNodeFile returns the content of the file PATH.node at path: nil if there is no file, an identity,
-// or the note of a second path. Any other file is an error.
+// readNodeFile returns the content of the file PATH.node at path: nil if there is no file, an
+// identity, or the note of a second path. Any other file is an error.
 func readNodeFile(path string) ([]byte, error) {
 	b, err := readFile(path)
 	if errors.Is(err, fs.ErrNotExist) {

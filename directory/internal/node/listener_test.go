@@ -3,11 +3,13 @@
 package node
 
 import (
+	"errors"
 	"log/slog"
 	"net"
 	"strings"
 	"testing"
 
+	"github.com/rocl-go/rocl/directory/internal/wire"
 	"github.com/rocl-go/rocl/internal/ratelog"
 	"golang.org/x/sys/unix"
 )
@@ -35,4 +37,25 @@ func TestAcceptingIsLoggedRarely(t *testing.T) {
 	if n := strings.Count(log.String(), "directory: accepting"); n != ratelog.Burst {
 		t.Errorf("it was logged %d times", n)
 	}
+}
+
+// A Listener that was stopped listens nowhere again, and its path is free after Unlock.
+func TestStopped(t *testing.T) {
+	path := sock(t)
+	s := serve(t, path, true)
+	s.Stop()
+	if err := s.OpenSecond(path + "2"); !errors.Is(err, wire.ErrClosed) {
+		t.Errorf("a second path: %v", err)
+	}
+	if _, err := s.OpenTCP("tcp://127.0.0.1:0"); !errors.Is(err, wire.ErrClosed) {
+		t.Errorf("a TCP port: %v", err)
+	}
+	if err := refused(t, path, false); !errors.Is(err, wire.ErrInUse) {
+		t.Errorf("before Unlock: %v", err)
+	}
+	if err := s.Unlock(); err != nil {
+		t.Error(err)
+	}
+	serve(t, path, false).close()
+	serve(t, path+"2", true).close()
 }

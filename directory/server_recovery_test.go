@@ -117,15 +117,15 @@ func TestOfferIsAwaited(t *testing.T) {
 			}
 		})
 		for range 12 {
-			time.Sleep(offerSilence / 2) // the bubble's time: longer than settleTime in all
-			if s.Settled() {
-				t.Error("settled in the midst of an offer")
+			time.Sleep(offerSilence / 2) // the bubble's time: longer than minRecovery in all
+			if s.Recovered() {
+				t.Error("recovered in the midst of an offer")
 			}
 			o.next()
 		}
 		wg.Wait()
-		if !s.Settled() {
-			t.Error("not settled after all offers")
+		if !s.Recovered() {
+			t.Error("not recovered after all offers")
 		}
 		o.k.Close()
 	})
@@ -137,42 +137,42 @@ func TestOfferNeverEnds(t *testing.T) {
 	for name, c := range map[string]struct {
 		count int
 		play  func(o *offering)
-		most  time.Duration // after which the server has settled
+		most  time.Duration // after which the server has recovered
 	}{
 		"hangs": {many, func(o *offering) { o.next() }, offerSilence},
 		"drips": {many, func(o *offering) {
-			for range settleMost / (offerSilence / 2) {
+			for range maxRecovery / (offerSilence / 2) {
 				time.Sleep(offerSilence / 2)
 				o.next()
 			}
 		}, 0},
-		"dies":            {many, func(o *offering) { o.next(); o.k.Close() }, settleTime},
-		"comes to an end": {1, func(o *offering) { o.next() }, settleTime},
-		"offers nothing":  {0, func(o *offering) {}, settleTime},
+		"dies":            {many, func(o *offering) { o.next(); o.k.Close() }, minRecovery},
+		"comes to an end": {1, func(o *offering) { o.next() }, minRecovery},
+		"offers nothing":  {0, func(o *offering) {}, minRecovery},
 		"of an older version": {0, func(o *offering) {
 			for range 20 {
-				time.Sleep(settlePause / 2)
+				time.Sleep(recoveryPause / 2)
 				if s := o.next(); s.IsZero() {
 					return
 				}
 			}
-		}, settlePause},
+		}, recoveryPause},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := follower(t)
 				o := announce(t, s, 1, c.count)
 				c.play(o)
-				if c.most > settlePause && s.Settled() {
-					t.Error("settled at once")
+				if c.most > recoveryPause && s.Recovered() {
+					t.Error("recovered at once")
 				}
-				time.Sleep(c.most + settlePause)
-				if !s.Settled() {
-					t.Errorf("not settled %v after the last that came", c.most+settlePause)
+				time.Sleep(c.most + recoveryPause)
+				if !s.Recovered() {
+					t.Errorf("not recovered %v after the last that came", c.most+recoveryPause)
 				}
 				o = announce(t, s, 2, many) // too late
-				if !s.Settled() {
-					t.Error("settled no more")
+				if !s.Recovered() {
+					t.Error("recovered no more")
 				}
 				o.k.Close()
 			})
@@ -188,7 +188,7 @@ type slowly struct {
 
 func (s *slowly) Write(b []byte) (int, error) {
 	if s.writes++; s.writes > 2 {
-		time.Sleep(settleTime)
+		time.Sleep(minRecovery)
 	}
 	return s.Conn.Write(b)
 }
@@ -266,38 +266,38 @@ func TestJoinIsAwaited(t *testing.T) {
 		if _, err := nc.Write(wire.Greeting(wire.KindLife)); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(settleTime + settlePause)
-		if s.Settled() {
-			t.Error("settled while a context joins")
+		time.Sleep(minRecovery + recoveryPause)
+		if s.Recovered() {
+			t.Error("recovered while a context joins")
 		}
 		time.Sleep(offerSilence)
-		if !s.Settled() {
+		if !s.Recovered() {
 			t.Error("a context that does not join is waited for still")
 		}
 	})
 }
 
-// A server may take long to become a member. Contexts have the full settleTime afterwards: until
-// they can connect, the server has not settled.
-func TestSettlesWhenContextsCanCome(t *testing.T) {
+// A server may take long to become a member. Contexts have the full minRecovery afterwards: until
+// they can connect, the server has not recovered.
+func TestRecoversWhenContextsCanCome(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		path := sock(t)
 		serve(t, path).Close()
 		s := serve(t, path, WithMembership(func(s *Server, _ bool) (func(bool), error) {
-			time.Sleep(settleTime + settleTime/2) // the bubble's time, as if its address were in use
-			if s.Settled() {
-				t.Error("settled before any context could come")
+			time.Sleep(minRecovery + minRecovery/2) // the bubble's time, as if its address were in use
+			if s.Recovered() {
+				t.Error("recovered before any context could come")
 			}
 			return func(bool) {}, nil
 		}))
-		if s.Settled() {
-			t.Error("settled as contexts begin to come")
+		if s.Recovered() {
+			t.Error("recovered as contexts begin to come")
 		}
 	})
 }
 
-// settling returns a server whose node has had another one before, and a client of it.
-func settling(t *testing.T) (*Server, *Client) {
+// recovering returns a server whose node has had another one before, and a client of it.
+func recovering(t *testing.T) (*Server, *Client) {
 	t.Helper()
 	s := follower(t)
 	c, err := Join(t.Context(), s.Dialer())
@@ -322,18 +322,18 @@ func offerLater(t *testing.T, s *Server, c *Client) (ids []resource.GID) {
 	}
 	offer(ids[0])
 	offered := make(chan struct{})
-	time.AfterFunc(settleTime/3, func() { offer(ids[1]); close(offered) })
+	time.AfterFunc(minRecovery/3, func() { offer(ids[1]); close(offered) })
 	t.Cleanup(func() { <-offered })
 	return ids
 }
 
 // Resources that contexts are still offering again are in a listing.
-func TestListingWhileSettling(t *testing.T) {
+func TestListingWhileRecovering(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, c := settling(t)
+		s, c := recovering(t)
 		ids := offerLater(t, s, c)
-		if s.Settled() {
-			t.Error("settled at once")
+		if s.Recovered() {
+			t.Error("recovered at once")
 		}
 		n := 0
 		for _, err := range c.FindAll(t.Context(), list(t, resource.Match{"type": "lamp"})) {
@@ -349,12 +349,12 @@ func TestListingWhileSettling(t *testing.T) {
 }
 
 // Resources that contexts are still offering again come before Synced in a watch.
-func TestWatchWhileSettling(t *testing.T) {
+func TestWatchWhileRecovering(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, c := settling(t)
+		s, c := recovering(t)
 		ids := offerLater(t, s, c)
-		if s.Settled() {
-			t.Error("settled at once")
+		if s.Recovered() {
+			t.Error("recovered at once")
 		}
 		n := 0
 		for ev, err := range c.Watch(t.Context(), list(t, resource.Match{"type": "lamp"})) {
@@ -372,11 +372,11 @@ func TestWatchWhileSettling(t *testing.T) {
 	})
 }
 
-// A question ends with its context, even while the server settles.
-func TestCancelWhileSettling(t *testing.T) {
+// A question ends with its context, even while the server recovers.
+func TestCancelWhileRecovering(t *testing.T) {
 	s := NewServer(WithIdentity(&Identity{Node: 1, Epoch: 2}))
 	defer s.Close()
-	s.begun.Store(nil)
+	s.opened.Store(nil)
 	ctx, cancel := context.WithCancelCause(t.Context())
 	enough := errors.New("enough")
 	time.AfterFunc(10*time.Millisecond, func() { cancel(enough) })
@@ -425,13 +425,13 @@ func TestLateContextIsAwaited(t *testing.T) {
 	if !s.awaits() {
 		t.Error("a context that lives is not awaited")
 	}
-	begun := time.Now().Add(-2 * settleTime)
-	s.begun.Store(&begun) // as if so much time had passed
+	begun := time.Now().Add(-2 * minRecovery)
+	s.opened.Store(&begun) // as if so much time had passed
 	s.offers.mu.Lock()
 	s.offers.last = begun
 	s.offers.mu.Unlock()
-	if s.Settled() && time.Since(begun) < offerSilence {
-		t.Error("settled without a context that lives")
+	if s.Recovered() && time.Since(begun) < offerSilence {
+		t.Error("recovered without a context that lives")
 	}
 	close(come)
 	if a, err := early.Find(t.Context(), list(t, resource.Attrs{"type": "lamp"})); err != nil || a.ID != id {

@@ -13,31 +13,31 @@ import (
 	"github.com/rocl-go/rocl/resource"
 )
 
-// A server that follows another one delays each "no" until it has settled: until the contexts that
-// its predecessor knew have joined again and offered what they own. A server has settled when all
-// of this holds:
+// A server that follows another one delays each "no" until it has recovered: until the contexts
+// that its predecessor knew have joined again and offered what they own. A server has recovered
+// when all of this holds:
 //
-//   - settleTime has passed.
-//   - No context has joined again for settlePause.
+//   - minRecovery has passed.
+//   - No context has joined again for recoveryPause.
 //   - Each context that lives has joined ([node.Listener.Awaits]), or offerSilence has passed since the server
 //     began.
 //   - No context is in the middle of its offer.
 //
 // A context says in its join how many resources it offers. If nothing comes from it for
-// offerSilence, the server does not wait for it. After settleMost the server waits for no context.
+// offerSilence, the server does not wait for it. After maxRecovery the server waits for no context.
 // So a context that hangs or lies delays a "no" and does no other harm.
 const (
-	settleTime   = 300 * time.Millisecond
-	settlePause  = 100 * time.Millisecond
-	offerSilence = 2 * time.Second
-	settleMost   = 30 * time.Second
-	settleStep   = 5 * time.Millisecond
+	minRecovery   = 300 * time.Millisecond
+	recoveryPause = 100 * time.Millisecond
+	offerSilence  = 2 * time.Second
+	maxRecovery   = 30 * time.Second
+	recoveryStep  = 5 * time.Millisecond
 )
 
 // offers is the server's state of the contexts that offer again what they own.
 type offers struct {
-	settled atomic.Bool // changed only with mu held
-	mu      sync.Mutex
+	recovered atomic.Bool // changed only with mu held
+	mu        sync.Mutex
 	// last is when a context last joined again, or offered a resource beyond those announced.
 	last time.Time
 	// open has contexts that are about to join, or have not offered all that they announced.
@@ -53,39 +53,39 @@ type offer struct {
 // Follows reports whether the node has had another server before, since boot.
 func (s *Server) Follows() bool { return s.id.Epoch > 1 }
 
-// opens records that contexts can connect from now on.
-func (s *Server) opens() {
+// markOpen records that contexts can connect from now on.
+func (s *Server) markOpen() {
 	now := time.Now()
-	s.begun.Store(&now)
+	s.opened.Store(&now)
 }
 
-// Settled reports whether the server knows what its predecessor knew, because the contexts have
+// Recovered reports whether the server knows what its predecessor knew, because the contexts have
 // offered it again. Once true, it stays true.
-func (s *Server) Settled() bool {
+func (s *Server) Recovered() bool {
 	f := &s.offers
-	if !s.Follows() || f.settled.Load() {
+	if !s.Follows() || f.recovered.Load() {
 		return true
 	}
-	begun := s.begun.Load()
+	begun := s.opened.Load()
 	if begun == nil {
 		return false
 	}
 	now := time.Now()
 	age := now.Sub(*begun)
-	if age < settleTime || age < offerSilence && s.awaits() {
+	if age < minRecovery || age < offerSilence && s.awaits() {
 		return false
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if age >= settleMost || f.quiet(now) {
-		f.settled.Store(true)
+	if age >= maxRecovery || f.quiet(now) {
+		f.recovered.Store(true)
 	}
-	return f.settled.Load()
+	return f.recovered.Load()
 }
 
 // quiet reports whether no context is offering. mu must be held.
 func (f *offers) quiet(now time.Time) bool {
-	if now.Sub(f.last) < settlePause {
+	if now.Sub(f.last) < recoveryPause {
 		return false
 	}
 	for o := range f.open {
@@ -97,11 +97,11 @@ func (f *offers) quiet(now time.Time) bool {
 }
 
 // arrives records that a context is about to join and may announce an offer. It returns nil if the
-// server has settled and waits for no offer.
+// server has recovered and waits for no offer.
 func (f *offers) arrives() *offer {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.settled.Load() {
+	if f.recovered.Load() {
 		return nil
 	}
 	o := &offer{heard: time.Now()}
@@ -139,7 +139,7 @@ func (f *offers) came(o *offer) (more bool) {
 		delete(f.open, o)
 		return false
 	}
-	return !f.settled.Load()
+	return !f.recovered.Load()
 }
 
 // ended records that no more resources of o come.
@@ -158,25 +158,25 @@ func announces(l *resource.List) uint64 {
 	return binary.LittleEndian.Uint64(b)
 }
 
-// patiently calls ask, again and again while the server is settling, until ask reports true. An
-// error says that ctx or the server has ended first, and that there is no certain answer.
-func (s *Server) patiently(ctx context.Context, ask func() (resource.Record, bool)) (r resource.Record, ok bool, err error) {
+// untilRecovered calls ask, again and again until the server has recovered, until ask reports true.
+// An error says that ctx or the server has ended first, and that there is no certain answer.
+func (s *Server) untilRecovered(ctx context.Context, ask func() (resource.Record, bool)) (r resource.Record, ok bool, err error) {
 	for {
-		settled := s.Settled() // read before the question: what was offered by then is found
+		recovered := s.Recovered() // read before the question: what was offered by then is found
 		r, ok = ask()
 		switch {
-		case ok || settled:
+		case ok || recovered:
 			return r, ok, nil
 		case s.life.Err() != nil:
 			return r, false, ErrClosed
 		}
-		if err = sleep(ctx, settleStep); err != nil {
+		if err = sleep(ctx, recoveryStep); err != nil {
 			return r, false, err
 		}
 	}
 }
 
-// settle waits until the server has settled or ended.
-func (s *Server) settle() {
-	_, _, _ = s.patiently(s.life, func() (r resource.Record, ok bool) { return })
+// awaitRecovery waits until the server has recovered or ended.
+func (s *Server) awaitRecovery() {
+	_, _, _ = s.untilRecovered(s.life, func() (r resource.Record, ok bool) { return })
 }
