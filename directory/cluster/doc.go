@@ -20,7 +20,7 @@
 //	asker        questions of this node                 ask.go, listing.go, trace.go, large.go
 //	answers      questions of other members             answer.go, cursors.go, question.go
 //	streams      streams between members                stream.go
-//	watches      watches, by one stream to each member  watch.go
+//	watches      watches, by one stream to each member  watch.go, feed.go
 //	counts       what has happened                      stats.go
 //
 // Locks are taken in this order; most goroutines take one at a time:

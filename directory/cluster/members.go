@@ -33,7 +33,18 @@ type memberTable struct {
 	changed  chan struct{} // closed and replaced when current changes
 }
 
-// A node is what this member knows of one member. memberTable.mu guards it.
+// A node is what this member knows of one member. memberTable.mu guards it. It is in one of three
+// states, of which the first two count as members:
+//
+//	alive   gossip sees it alive
+//	away    the timer away runs: it said that it would be back, or is only suspected to be dead
+//	dead    neither: it is looked for, until it is forgotten
+//
+//	gossip ──► alive ──► away ──► dead ──► forgotten
+//	             └────────────────►
+//
+// An account or a suspicion of another member may begin with away. Gossip leads back to alive from
+// each state. A node that has said that it leaves is forgotten when it is not alive any more.
 type node struct {
 	addr  string
 	epoch uint64 // of the present life of its mux

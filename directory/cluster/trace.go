@@ -14,8 +14,8 @@ import (
 	"github.com/rocl-go/rocl/resource"
 )
 
-// flatAtOnce is how many members a trace by unicast asks at a time: all answers come to one socket.
-const flatAtOnce = 64
+// unicastAtOnce is how many members a trace by unicast asks at a time: all answers come to one socket.
+const unicastAtOnce = 64
 
 // trace searches the other members as find does, or with the given strategy, and reports how the
 // search went.
@@ -23,7 +23,7 @@ func (a *asker) trace(ctx context.Context, by strategy.Strategy, pattern *resour
 	q := question(kindFind, resource.GID{}, pattern)
 	begun := time.Now()
 	if by == strategy.Unicast {
-		return a.traceFlat(ctx, q, begun)
+		return a.traceUnicast(ctx, q, begun)
 	}
 	var t directory.Trace
 	st := &search.Trace{}
@@ -59,13 +59,13 @@ func (a *asker) trace(ctx context.Context, by strategy.Strategy, pattern *resour
 	return t, nil
 }
 
-// traceFlat asks every member by itself, whatever the other members say.
-func (a *asker) traceFlat(ctx context.Context, q []byte, begun time.Time) (directory.Trace, error) {
+// traceUnicast asks every member by itself, whatever the other members say.
+func (a *asker) traceUnicast(ctx context.Context, q []byte, begun time.Time) (directory.Trace, error) {
 	var mu sync.Mutex // guards t and first
 	var t directory.Trace
 	var first error
 	var wg sync.WaitGroup
-	slots := make(chan struct{}, flatAtOnce)
+	slots := make(chan struct{}, unicastAtOnce)
 	for _, m := range a.members.others() {
 		slots <- struct{}{}
 		wg.Go(func() {
@@ -100,10 +100,10 @@ func add(t *directory.Trace, st *search.Trace, begun time.Time) {
 	t.More += st.More
 	sent, received, below, cast := 0, 0, 0, false
 	for _, s := range st.Steps {
-		if s.How != search.HowCast || !cast { // all members of a cast are asked with one packet
+		if s.How != search.HowBroadcast || !cast { // all members of a cast are asked with one packet
 			sent++
 		}
-		cast = cast || s.How == search.HowCast
+		cast = cast || s.How == search.HowBroadcast
 		step := directory.TraceStep{
 			Node: s.Node, How: s.How, Members: s.Members, Asked: s.Asked.Sub(begun),
 			Outcome: s.Outcome, Covered: s.Covered, Failed: s.Failed,

@@ -54,8 +54,8 @@ func TestTrace(t *testing.T) {
 	hit, miss := pattern(resource.Match{"type": "gpu"}), pattern(resource.Match{"type": "none"})
 	for by, how := range map[strategy.Strategy]string{
 		strategy.Tree:      search.HowTree,
-		strategy.Auto:      search.HowFlat, // there are few members
-		strategy.Broadcast: search.HowFlat, // there is no group
+		strategy.Auto:      search.HowUnicast, // there are few members
+		strategy.Broadcast: search.HowUnicast, // there is no group
 	} {
 		tr := noMember(t, a, by, 5)
 		if tr.Messages < 10 || tr.Sent != len(tr.Steps) || len(tr.Steps) < 2 || tr.Steps[0].How != how || (tr.Steps[0].Members > 1) != (how == search.HowTree) {
@@ -71,7 +71,7 @@ func TestTrace(t *testing.T) {
 	}
 	got := map[resource.NodeID]directory.TraceStep{} // the last step of each
 	for _, s := range tr.Steps {
-		if s.How != search.HowFlat || s.Members != 1 || s.Asked < 0 || s.Took < 0 {
+		if s.How != search.HowUnicast || s.Members != 1 || s.Asked < 0 || s.Took < 0 {
 			t.Errorf("%+v", s)
 		}
 		got[s.Node] = s
@@ -110,14 +110,14 @@ func TestTraceCast(t *testing.T) {
 		eventually.True(t, "all hear it", func() bool {
 			tr := noMember(t, a, by, 3)
 			for _, s := range tr.Steps[:3] {
-				if s.How != search.HowCast || s.Members != 1 {
+				if s.How != search.HowBroadcast || s.Members != 1 {
 					t.Fatalf("%v: %+v", by, tr)
 				}
 			}
 			return len(tr.Steps) == 3 && tr.Sent == 1 && tr.Received == 3 && tr.Messages == 4
 		})
 	}
-	if tr := noMember(t, a, strategy.Tree, 3); tr.Steps[0].How == search.HowCast {
+	if tr := noMember(t, a, strategy.Tree, 3); tr.Steps[0].How == search.HowBroadcast {
 		t.Errorf("a tree: %+v", tr)
 	}
 }

@@ -464,7 +464,7 @@ func TestWatchesShareStream(t *testing.T) {
 		defer a.c.watches.mu.Unlock()
 		b.mu.Lock()
 		defer b.mu.Unlock()
-		return len(a.c.watches.all) == 0 && len(a.c.watches.links) == 0 && len(b.conns) == 0
+		return len(a.c.watches.all) == 0 && len(a.c.watches.feeds) == 0 && len(b.conns) == 0
 	})
 	if n := b.called(); n > 100 {
 		t.Errorf("%d streams for 100 watches", n)
@@ -644,7 +644,7 @@ func TestWatchesWithoutStream(t *testing.T) {
 	eventually.True(t, "what cannot be ordered is not kept", func() bool {
 		a.watches.mu.Lock()
 		defer a.watches.mu.Unlock()
-		l := a.watches.links[2]
+		l := a.watches.feeds[2]
 		return l != nil && len(l.todo) <= 10
 	})
 }

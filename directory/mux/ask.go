@@ -41,27 +41,27 @@ type askers struct{ all []*asker }
 // goroutines ask at a time, one reads. The keeper serves the rest, and the one for which d was not
 // enough. Ask calls late once if an answer takes longer than usual, and in any case before it
 // returns without an answer.
-func (p *Mux) Ask(d time.Duration, done func() bool, late func(), out ...Out) {
-	if !p.asking.TryLock() {
-		p.Send(out...)
+func (x *Mux) Ask(d time.Duration, done func() bool, late func(), out ...Out) {
+	if !x.asking.TryLock() {
+		x.Send(out...)
 		late()
 		return
 	}
-	defer p.asking.Unlock()
+	defer x.asking.Unlock()
 	var k *asker
 	var only *peer
-	if p.life.Err() == nil {
-		only = p.only(out)
-		k = p.asker(&p.askers, only)
+	if x.life.Err() == nil {
+		only = x.only(out)
+		k = x.asker(&x.askers, only)
 	}
 	if k == nil {
-		p.Send(out...)
+		x.Send(out...)
 		late()
 		return
 	}
-	p.polling.Store(true)
-	defer p.polling.Store(false)
-	p.sendTo(k.socket, only, plainData, out)
+	x.polling.Store(true)
+	defer x.polling.Store(false)
+	x.sendTo(k.socket, only, plainData, out)
 	var begun time.Time // zero until an answer takes long
 	for i := 1; !done(); i++ {
 		k.Ready(subsys.Readable)
@@ -73,8 +73,8 @@ func (p *Mux) Ask(d time.Duration, done func() bool, late func(), out ...Out) {
 			begun = now
 			late()
 		}
-		if now.Sub(begun) > d || p.life.Err() != nil {
-			if p.poller.Add(k.fd, k.socket) == nil {
+		if now.Sub(begun) > d || x.life.Err() != nil {
+			if x.poller.Add(k.fd, k.socket) == nil {
 				k.late = now.Add(lateTime)
 			}
 			return
@@ -83,16 +83,16 @@ func (p *Mux) Ask(d time.Duration, done func() bool, late func(), out ...Out) {
 }
 
 // only returns the peer to which all of out goes, or nil if out is not one datagram to its port.
-func (p *Mux) only(out []Out) *peer {
+func (x *Mux) only(out []Out) *peer {
 	if len(out) != 1 || out[0].At != nil {
 		return nil
 	}
-	return p.peer(out[0].To)
+	return x.peer(out[0].To)
 }
 
 // asker returns an asker to which no answer will come any more, and which can send to only, or
-// anywhere if only is nil. It returns nil if there is none. p.asking must be held.
-func (p *Mux) asker(a *askers, only *peer) *asker {
+// anywhere if only is nil. It returns nil if there is none. x.asking must be held.
+func (x *Mux) asker(a *askers, only *peer) *asker {
 	var to *net.UDPAddr
 	if only != nil {
 		to = only.addr
@@ -111,7 +111,7 @@ func (p *Mux) asker(a *askers, only *peer) *asker {
 	now := time.Now()
 	if i := slices.IndexFunc(a.all, func(k *asker) bool { return now.After(k.late) && (k.to == nil || k.to == to) }); i >= 0 {
 		k := a.all[i]
-		p.poller.Remove(k.fd)
+		x.poller.Remove(k.fd)
 		k.late = time.Time{}
 		return k
 	}
@@ -122,17 +122,17 @@ func (p *Mux) asker(a *askers, only *peer) *asker {
 			return nil
 		}
 		if !a.all[i].late.IsZero() {
-			p.poller.Remove(a.all[i].fd)
+			x.poller.Remove(a.all[i].fd)
 		}
 		a.all[i].close()
 		a.all = slices.Delete(a.all, i, i+1)
 	}
-	s, err := newSocket(&net.UDPAddr{IP: p.main.at.IP, Zone: p.main.at.Zone}, false)
+	s, err := newSocket(&net.UDPAddr{IP: x.main.at.IP, Zone: x.main.at.Zone}, false)
 	if err != nil {
-		p.log.Debug("mux: a socket for questions", "err", err)
+		x.log.Debug("mux: a socket for questions", "err", err)
 		return nil
 	}
-	s.handle = p.datagram
+	s.handle = x.datagram
 	k := &asker{socket: s}
 	a.all = append(a.all, k)
 	return k

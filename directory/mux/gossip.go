@@ -22,10 +22,10 @@ const gossipByte = 244
 
 // Gossip returns the port as a transport for memberlist. memberlist must have a label. Datagrams
 // reach only the members that the port was told of (Gossips).
-func (p *Mux) Gossip() memberlist.NodeAwareTransport { return gossip{p} }
+func (x *Mux) Gossip() memberlist.NodeAwareTransport { return gossip{x} }
 
 // gossip is the port as a memberlist.NodeAwareTransport.
-type gossip struct{ p *Mux }
+type gossip struct{ x *Mux }
 
 // advertised returns the address that other members are told: that of the listener, with a private
 // address of this machine if the listener has every address.
@@ -71,7 +71,7 @@ func network(host string) string {
 }
 
 func (g gossip) FinalAdvertiseAddr(string, int) (net.IP, int, error) {
-	return g.p.adv.IP, g.p.adv.Port, nil
+	return g.x.adv.IP, g.x.adv.Port, nil
 }
 
 // WriteTo implements memberlist.Transport.
@@ -82,29 +82,29 @@ func (g gossip) WriteTo(b []byte, addr string) (time.Time, error) {
 // WriteToAddress seals a datagram for the present life of a member. To an unknown member the
 // datagram is lost, as if in the network: memberlist then asks over a stream.
 func (g gossip) WriteToAddress(b []byte, a memberlist.Address) (time.Time, error) {
-	to := g.p.gossipTo(a)
+	to := g.x.gossipTo(a)
 	if to == nil || len(b) > MaxPayload {
 		return time.Now(), nil
 	}
-	n, err := g.p.sendGossip(to, b)
-	g.p.count.GossipSent.Add(1)
-	g.p.count.GossipSentBytes.Add(uint64(n))
+	n, err := g.x.sendGossip(to, b)
+	g.x.count.GossipSent.Add(1)
+	g.x.count.GossipSentBytes.Add(uint64(n))
 	return time.Now(), err
 }
 
 // DialTimeout implements memberlist.Transport.
 func (g gossip) DialTimeout(addr string, timeout time.Duration) (net.Conn, error) {
-	ctx, cancel := context.WithTimeout(g.p.life, timeout)
+	ctx, cancel := context.WithTimeout(g.x.life, timeout)
 	defer cancel()
-	return g.p.DialAddr(ctx, addr)
+	return g.x.DialAddr(ctx, addr)
 }
 
 func (g gossip) DialAddressTimeout(a memberlist.Address, timeout time.Duration) (net.Conn, error) {
 	return g.DialTimeout(a.Addr, timeout)
 }
 
-func (g gossip) PacketCh() <-chan *memberlist.Packet { return g.p.packets }
-func (g gossip) StreamCh() <-chan net.Conn           { return g.p.streams }
+func (g gossip) PacketCh() <-chan *memberlist.Packet { return g.x.packets }
+func (g gossip) StreamCh() <-chan net.Conn           { return g.x.streams }
 
 // Shutdown implements memberlist.Transport. The port outlives memberlist.
 func (g gossip) Shutdown() error { return nil }
@@ -135,11 +135,11 @@ type gossipers struct {
 
 // Gossips makes another member known to gossip: its number, the epoch of its life and its address.
 // Gossip of its former lives is not heard any more.
-func (p *Mux) Gossips(node resource.NodeID, epoch uint64, addr *net.UDPAddr) {
-	if node == p.cfg.Self {
+func (x *Mux) Gossips(node resource.NodeID, epoch uint64, addr *net.UDPAddr) {
+	if node == x.cfg.Self {
 		return
 	}
-	g := &p.gossipers
+	g := &x.gossipers
 	at := hostPort(addr)
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -163,8 +163,8 @@ func (p *Mux) Gossips(node resource.NodeID, epoch uint64, addr *net.UDPAddr) {
 
 // ForgetGossip forgets a member: its gossip is not heard, and no gossip is sent to it, until
 // Gossips makes it known again. The highest counter that was heard of its life is kept.
-func (p *Mux) ForgetGossip(node resource.NodeID) {
-	g := &p.gossipers
+func (x *Mux) ForgetGossip(node resource.NodeID) {
+	g := &x.gossipers
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if m := g.of[node]; m != nil {
@@ -195,8 +195,8 @@ func (g *gossipers) forget(m *gossiper) {
 }
 
 // gossipTo returns the member that memberlist means, by its name if memberlist gives one, or nil.
-func (p *Mux) gossipTo(a memberlist.Address) *gossiper {
-	g := &p.gossipers
+func (x *Mux) gossipTo(a memberlist.Address) *gossiper {
+	g := &x.gossipers
 	g.mu.RLock()
 	defer g.mu.RUnlock()
 	if id, err := strconv.ParseUint(a.Name, 16, 48); err == nil {
@@ -208,32 +208,32 @@ func (p *Mux) gossipTo(a memberlist.Address) *gossiper {
 }
 
 // gossipFrom returns the gossiper of a node, or nil.
-func (p *Mux) gossipFrom(node resource.NodeID) *gossiper {
-	p.gossipers.mu.RLock()
-	defer p.gossipers.mu.RUnlock()
-	return p.gossipers.of[node]
+func (x *Mux) gossipFrom(node resource.NodeID) *gossiper {
+	x.gossipers.mu.RLock()
+	defer x.gossipers.mu.RUnlock()
+	return x.gossipers.of[node]
 }
 
 // sendGossip sends a datagram of memberlist, and returns the bytes that were sent.
-func (p *Mux) sendGossip(to *gossiper, b []byte) (bytes int, err error) {
-	k := p.keys.Load()
-	a := to.out.get(k, 0, "gossip", uint64(p.cfg.Self), p.epoch, uint64(to.node), to.epoch)
+func (x *Mux) sendGossip(to *gossiper, b []byte) (bytes int, err error) {
+	k := x.keys.Load()
+	a := to.out.get(k, 0, "gossip", uint64(x.cfg.Self), x.epoch, uint64(to.node), to.epoch)
 	w := writers.Get().(*writer)
 	defer writers.Put(w)
 	m := w.next(to.addr)
-	m.Buffers[0] = seal(m.Buffers[0][:0], a, kindGossip, k.tags[0], p.cfg.Self, p.gossipers.sent.Add(1), b)
-	_, bytes, err = w.flush(p.main)
+	m.Buffers[0] = seal(m.Buffers[0][:0], a, kindGossip, k.tags[0], x.cfg.Self, x.gossipers.sent.Add(1), b)
+	_, bytes, err = w.flush(x.main)
 	return bytes, err
 }
 
 // heardGossip passes a datagram to memberlist, if the datagram opens under the i-th key and is new.
 // It reports whether the datagram opened.
-func (p *Mux) heardGossip(b []byte, k *keys, i int, from *net.UDPAddr) bool {
-	m, n, size := p.gossipFrom(senderOf(b)), counterOf(b), len(b)
+func (x *Mux) heardGossip(b []byte, k *keys, i int, from *net.UDPAddr) bool {
+	m, n, size := x.gossipFrom(senderOf(b)), counterOf(b), len(b)
 	if m == nil {
 		return false
 	}
-	plain, ok := open(b, m.in.get(k, i, "gossip", uint64(m.node), m.epoch, uint64(p.cfg.Self), p.epoch))
+	plain, ok := open(b, m.in.get(k, i, "gossip", uint64(m.node), m.epoch, uint64(x.cfg.Self), x.epoch))
 	if !ok {
 		return false
 	}
@@ -241,15 +241,15 @@ func (p *Mux) heardGossip(b []byte, k *keys, i int, from *net.UDPAddr) bool {
 	first := !m.replaced && m.seen.first(n)
 	m.mu.Unlock()
 	if !first {
-		p.count.Replayed.Add(1)
+		x.count.Replayed.Add(1)
 		return true
 	}
-	p.count.GossipReceived.Add(1)
-	p.count.GossipReceivedBytes.Add(uint64(size))
+	x.count.GossipReceived.Add(1)
+	x.count.GossipReceivedBytes.Add(uint64(size))
 	select {
-	case p.packets <- &memberlist.Packet{Buf: slices.Clone(plain), From: from, Timestamp: time.Now()}:
+	case x.packets <- &memberlist.Packet{Buf: slices.Clone(plain), From: from, Timestamp: time.Now()}:
 	default:
-		p.count.GossipDropped.Add(1)
+		x.count.GossipDropped.Add(1)
 	}
 	return true
 }

@@ -37,20 +37,20 @@ type hellos struct {
 }
 
 // Hello returns nil if any member of the cluster answers at addr.
-func (p *Mux) Hello(ctx context.Context, addr *net.UDPAddr) error {
+func (x *Mux) Hello(ctx context.Context, addr *net.UDPAddr) error {
 	token, heard := random(), make(chan struct{})
-	p.hellos.mu.Lock()
-	p.hellos.wait[token] = heard
-	p.hellos.mu.Unlock()
+	x.hellos.mu.Lock()
+	x.hellos.wait[token] = heard
+	x.hellos.mu.Unlock()
 	defer func() {
-		p.hellos.mu.Lock()
-		delete(p.hellos.wait, token)
-		p.hellos.mu.Unlock()
+		x.hellos.mu.Lock()
+		delete(x.hellos.wait, token)
+		x.hellos.mu.Unlock()
 	}()
 	again := time.NewTicker(helloAgain)
 	defer again.Stop()
 	for range helloTries {
-		if err := p.sayHello(helloAsks, token, addr); err != nil {
+		if err := x.sayHello(helloAsks, token, addr); err != nil {
 			return err
 		}
 		select {
@@ -59,7 +59,7 @@ func (p *Mux) Hello(ctx context.Context, addr *net.UDPAddr) error {
 		case <-again.C:
 		case <-ctx.Done():
 			return context.Cause(ctx)
-		case <-p.life.Done():
+		case <-x.life.Done():
 			return ErrClosed
 		}
 	}
@@ -74,51 +74,51 @@ func random() uint64 {
 }
 
 // sayHello sends a hello that asks or answers.
-func (p *Mux) sayHello(what byte, token uint64, to *net.UDPAddr) error {
+func (x *Mux) sayHello(what byte, token uint64, to *net.UDPAddr) error {
 	plain := binary.LittleEndian.AppendUint64([]byte{what}, token)
-	return p.sendToAddress(kindHello, plain, &p.helloOut, "hello", to)
+	return x.sendToAddress(kindHello, plain, &x.helloOut, "hello", to)
 }
 
 // sendToAddress sends a datagram that all members can open to an address.
-func (p *Mux) sendToAddress(kind byte, plain []byte, s *seals, what string, to *net.UDPAddr) error {
-	k := p.keys.Load()
+func (x *Mux) sendToAddress(kind byte, plain []byte, s *seals, what string, to *net.UDPAddr) error {
+	k := x.keys.Load()
 	w := writers.Get().(*writer)
 	defer writers.Put(w)
 	m := w.next(to)
-	m.Buffers[0] = seal(m.Buffers[0][:0], s.get(k, 0, what), kind, k.tags[0], p.cfg.Self, random(), plain)
-	_, _, err := w.flush(p.main)
+	m.Buffers[0] = seal(m.Buffers[0][:0], s.get(k, 0, what), kind, k.tags[0], x.cfg.Self, random(), plain)
+	_, _, err := w.flush(x.main)
 	return err
 }
 
 // heardHello handles a hello, and reports whether it opens under the i-th key.
-func (p *Mux) heardHello(b []byte, k *keys, i int, from *net.UDPAddr) bool {
-	plain, ok := open(b, p.hellosIn.get(k, i, "hello"))
+func (x *Mux) heardHello(b []byte, k *keys, i int, from *net.UDPAddr) bool {
+	plain, ok := open(b, x.hellosIn.get(k, i, "hello"))
 	if !ok || len(plain) != helloLen {
 		return ok
 	}
 	token := binary.LittleEndian.Uint64(plain[1:])
-	p.hellos.mu.Lock()
-	heard := p.hellos.wait[token]
+	x.hellos.mu.Lock()
+	heard := x.hellos.wait[token]
 	if heard != nil && plain[0] == helloAnswers {
-		delete(p.hellos.wait, token)
+		delete(x.hellos.wait, token)
 		close(heard)
 	}
-	p.hellos.mu.Unlock()
+	x.hellos.mu.Unlock()
 	if plain[0] == helloAsks {
-		_ = p.sayHello(helloAnswers, token, from)
+		_ = x.sayHello(helloAnswers, token, from)
 	}
 	return true
 }
 
 // refused logs that a hello did not open: nothing else tells an operator that the cluster's name or
 // a key is wrong.
-func (p *Mux) refused(from *net.UDPAddr, sender resource.NodeID) {
-	p.often.Info(netsource.Of(from), "mux: gossip refused: of another cluster, or with another key", "remote", from, "node", sender)
+func (x *Mux) refused(from *net.UDPAddr, sender resource.NodeID) {
+	x.often.Info(netsource.Of(from), "mux: gossip refused: of another cluster, or with another key", "remote", from, "node", sender)
 }
 
 // Knock tells the program at an address that this member is there, and at which port. A member that
 // was started anew there may know no other member, and cannot open what is sealed for its former
 // life.
-func (p *Mux) Knock(addr *net.UDPAddr) {
-	_ = p.sendToAddress(kindBeacon, p.beacon(), &p.beacons, "beacon", addr)
+func (x *Mux) Knock(addr *net.UDPAddr) {
+	_ = x.sendToAddress(kindBeacon, x.beacon(), &x.beacons, "beacon", addr)
 }

@@ -127,117 +127,117 @@ func Open(cfg Config) (*Mux, error) {
 	if cfg.largeTime <= 0 {
 		cfg.largeTime = defaultLargeTime
 	}
-	p := &Mux{cfg: cfg, log: cfg.Logger, peers: map[resource.NodeID]*peer{}, past: map[life]uint64{},
+	x := &Mux{cfg: cfg, log: cfg.Logger, peers: map[resource.NodeID]*peer{}, past: map[life]uint64{},
 		gossipers: gossipers{of: map[resource.NodeID]*gossiper{}, at: map[string]*gossiper{}, past: map[life]uint64{}}, hellos: hellos{wait: map[uint64]chan struct{}{}},
 		often: ratelog.New(cfg.Logger), large: make(chan struct{}, maxPending), waiting: subsys.NewHandshakes(maxPending), packets: make(chan *memberlist.Packet, 1024), streams: make(chan net.Conn)}
-	if p.log == nil {
-		p.log = slog.New(slog.DiscardHandler)
+	if x.log == nil {
+		x.log = slog.New(slog.DiscardHandler)
 	}
 	var b [8]byte
 	_, _ = rand.Read(b[:])
-	p.epoch = binary.LittleEndian.Uint64(b[:]) | 1 // never 0
-	p.keys.Store(newKeys(cfg.Cluster, cfg.Keys))
-	p.life, p.end = context.WithCancel(context.Background())
-	if err := p.open(); err != nil {
-		p.Close()
+	x.epoch = binary.LittleEndian.Uint64(b[:]) | 1 // never 0
+	x.keys.Store(newKeys(cfg.Cluster, cfg.Keys))
+	x.life, x.end = context.WithCancel(context.Background())
+	if err := x.open(); err != nil {
+		x.Close()
 		return nil, err
 	}
-	return p, nil
+	return x, nil
 }
 
 // Start starts the goroutines that read the sockets and accept streams.
-func (p *Mux) Start() {
-	p.busy.Add(2)
-	go p.keep()
-	go p.accept()
+func (x *Mux) Start() {
+	x.busy.Add(2)
+	go x.keep()
+	go x.accept()
 }
 
 // open binds the TCP and UDP sockets and joins the group.
-func (p *Mux) open() error {
-	host, _, err := net.SplitHostPort(p.cfg.Bind)
+func (x *Mux) open() error {
+	host, _, err := net.SplitHostPort(x.cfg.Bind)
 	if err != nil {
 		return fmt.Errorf("mux: binding: %w", err)
 	}
-	if p.poller, err = subsys.NewPoller(new(subsys.Counters)); err != nil {
+	if x.poller, err = subsys.NewPoller(new(subsys.Counters)); err != nil {
 		return err
 	}
-	opening := p.cfg.Opening
+	opening := x.cfg.Opening
 	if opening == nil {
 		opening = context.Background()
 	}
 	// The port that the kernel chooses for TCP may be taken for UDP: try another one.
 	for try := 0; ; try++ {
-		ln, err := new(net.ListenConfig).Listen(opening, network(host), p.cfg.Bind)
+		ln, err := new(net.ListenConfig).Listen(opening, network(host), x.cfg.Bind)
 		if err != nil {
 			return fmt.Errorf("mux: listening: %w", err)
 		}
-		p.ln = ln.(*net.TCPListener)
-		at := p.ln.Addr().(*net.TCPAddr)
-		p.main, err = newSocket(&net.UDPAddr{IP: at.IP, Port: at.Port, Zone: at.Zone}, false)
+		x.ln = ln.(*net.TCPListener)
+		at := x.ln.Addr().(*net.TCPAddr)
+		x.main, err = newSocket(&net.UDPAddr{IP: at.IP, Port: at.Port, Zone: at.Zone}, false)
 		if err == nil {
 			break
 		}
-		p.ln.Close()
-		if _, port, _ := net.SplitHostPort(p.cfg.Bind); port != "0" || try >= 20 {
+		x.ln.Close()
+		if _, port, _ := net.SplitHostPort(x.cfg.Bind); port != "0" || try >= 20 {
 			return fmt.Errorf("mux: binding %s: %w", at, err)
 		}
 	}
-	if p.adv, err = advertised(host, p.ln.Addr().(*net.TCPAddr)); err != nil {
+	if x.adv, err = advertised(host, x.ln.Addr().(*net.TCPAddr)); err != nil {
 		return err
 	}
-	p.main.handle = p.datagram
-	if err := p.poller.Add(p.main.fd, p.main); err != nil {
+	x.main.handle = x.datagram
+	if err := x.poller.Add(x.main.fd, x.main); err != nil {
 		return err
 	}
-	if p.cfg.Group == "" {
+	if x.cfg.Group == "" {
 		return nil
 	}
-	if p.groupTo, err = net.ResolveUDPAddr("udp", p.cfg.Group); err != nil {
+	if x.groupTo, err = net.ResolveUDPAddr("udp", x.cfg.Group); err != nil {
 		return fmt.Errorf("mux: joining the group: %w", err)
 	}
-	if p.group, err = p.main.join(p.groupTo, p.adv.IP); err != nil {
-		return fmt.Errorf("mux: joining the group %s: %w", p.groupTo, err)
+	if x.group, err = x.main.join(x.groupTo, x.adv.IP); err != nil {
+		return fmt.Errorf("mux: joining the group %s: %w", x.groupTo, err)
 	}
-	p.group.handle = p.datagram
-	return p.poller.Add(p.group.fd, p.group)
+	x.group.handle = x.datagram
+	return x.poller.Add(x.group.fd, x.group)
 }
 
 // Epoch returns the epoch of the port's life, which the other members must know: see Meet.
-func (p *Mux) Epoch() uint64 { return p.epoch }
+func (x *Mux) Epoch() uint64 { return x.epoch }
 
 // Addr returns the address at which other members reach the port.
-func (p *Mux) Addr() *net.UDPAddr { return p.adv }
+func (x *Mux) Addr() *net.UDPAddr { return x.adv }
 
 // SetKeys replaces the keys of the cluster: the first seals, all open.
-func (p *Mux) SetKeys(of [][]byte) { p.keys.Store(newKeys(p.cfg.Cluster, of)) }
+func (x *Mux) SetKeys(of [][]byte) { x.keys.Store(newKeys(x.cfg.Cluster, of)) }
 
 // Meet makes another member known: its number, the epoch of its life and its address. If another
 // life or address of the member was known, that is parted from.
-func (p *Mux) Meet(node resource.NodeID, epoch uint64, addr *net.UDPAddr) {
-	if node == p.cfg.Self {
+func (x *Mux) Meet(node resource.NodeID, epoch uint64, addr *net.UDPAddr) {
+	if node == x.cfg.Self {
 		return
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if old := p.peers[node]; old != nil && old.epoch == epoch && old.addr.String() == addr.String() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if old := x.peers[node]; old != nil && old.epoch == epoch && old.addr.String() == addr.String() {
 		return
 	}
-	p.part(node)
+	x.part(node)
 	to := &peer{life: life{node, epoch}, addr: addr}
-	to.sent.Store(p.base)
-	if top, was := p.past[to.life]; was {
-		delete(p.past, to.life)
+	to.sent.Store(x.base)
+	if top, was := x.past[to.life]; was {
+		delete(x.past, to.life)
 		to.seen.upTo(top)
 	}
-	p.peers[node] = to
+	x.peers[node] = to
 }
 
 // Part forgets a member: its datagrams do not open, and none is sent to it, until Meet makes it
 // known again.
-func (p *Mux) Part(node resource.NodeID) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.part(node)
+func (x *Mux) Part(node resource.NodeID) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.part(node)
 }
 
 const (
@@ -246,53 +246,53 @@ const (
 )
 
 // part forgets a member. The member may be met again in the same life, in which the key between the
-// two is the same. No counter may then be used twice, and none be accepted twice. p.mu must be
+// two is the same. No counter may then be used twice, and none be accepted twice. x.mu must be
 // held.
-func (p *Mux) part(node resource.NodeID) {
-	old := p.peers[node]
+func (x *Mux) part(node resource.NodeID) {
+	old := x.peers[node]
 	if old == nil {
 		return
 	}
-	delete(p.peers, node)
-	p.base = max(p.base, old.sent.Load()) + margin
+	delete(x.peers, node)
+	x.base = max(x.base, old.sent.Load()) + margin
 	old.mu.Lock()
 	defer old.mu.Unlock()
 	old.parted = true
 	if old.seen.top == 0 {
 		return
 	}
-	for l := range p.past { // any life: so many are no accident
-		if len(p.past) < mostPast {
+	for l := range x.past { // any life: so many are no accident
+		if len(x.past) < mostPast {
 			break
 		}
-		delete(p.past, l)
+		delete(x.past, l)
 	}
-	p.past[old.life] = old.seen.top
+	x.past[old.life] = old.seen.top
 }
 
 // peer returns the peer of a node, or nil if the node is not known.
-func (p *Mux) peer(node resource.NodeID) *peer {
-	p.mu.RLock()
-	defer p.mu.RUnlock()
-	return p.peers[node]
+func (x *Mux) peer(node resource.NodeID) *peer {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	return x.peers[node]
 }
 
 // keep is the keeper of the sockets: it reads them until the port closes. After it has answered a
 // goroutine that polls, it reads on for a while (spin), and then parks. While a goroutine of this
 // process polls, it does not spin: two spinning goroutines would take the processor from the one
 // that is to answer.
-func (p *Mux) keep() {
-	defer p.busy.Done()
+func (x *Mux) keep() {
+	defer x.busy.Done()
 	for {
-		before := p.answered.Load()
-		p.poller.Poll()
-		if p.cfg.Spin > 0 && p.answered.Load() != before && !p.polling.Load() {
-			p.spin()
+		before := x.answered.Load()
+		x.poller.Poll()
+		if x.cfg.Spin > 0 && x.answered.Load() != before && !x.polling.Load() {
+			x.spin()
 		}
-		for p.life.Err() == nil && p.poller.Drain() {
+		for x.life.Err() == nil && x.poller.Drain() {
 		}
-		p.poller.Arm()
-		if !p.poller.Park() {
+		x.poller.Arm()
+		if !x.poller.Park() {
 			return
 		}
 	}
@@ -301,110 +301,110 @@ func (p *Mux) keep() {
 // spin reads the sockets until no question of a polling peer has been answered for cfg.Spin, or a
 // goroutine of this process polls. The sockets are not in the Poller meanwhile, which makes reading
 // cheaper.
-func (p *Mux) spin() {
-	all := []*socket{p.main}
-	if p.group != nil {
-		all = append(all, p.group)
+func (x *Mux) spin() {
+	all := []*socket{x.main}
+	if x.group != nil {
+		all = append(all, x.group)
 	}
 	for _, s := range all {
-		p.poller.Remove(s.fd)
+		x.poller.Remove(s.fd)
 	}
-	last, answered := time.Now(), p.answered.Load()
-	for i := 1; !p.polling.Load(); i++ {
+	last, answered := time.Now(), x.answered.Load()
+	for i := 1; !x.polling.Load(); i++ {
 		for _, s := range all {
 			s.Ready(subsys.Readable)
 		}
 		if i%soon != 0 {
 			continue
 		}
-		if p.life.Err() != nil {
+		if x.life.Err() != nil {
 			break
 		}
-		p.poller.Poll() // an asker that was left in the Poller may have an answer
+		x.poller.Poll() // an asker that was left in the Poller may have an answer
 		now := time.Now()
-		if n := p.answered.Load(); n != answered {
+		if n := x.answered.Load(); n != answered {
 			last, answered = now, n
-		} else if now.Sub(last) > p.cfg.Spin {
+		} else if now.Sub(last) > x.cfg.Spin {
 			break
 		}
 	}
 	for _, s := range all {
-		if err := p.poller.Add(s.fd, s); err != nil { // it was in the set before
-			p.log.Error("mux: watching a socket again", "err", err)
+		if err := x.poller.Add(s.fd, s); err != nil { // it was in the set before
+			x.log.Error("mux: watching a socket again", "err", err)
 		}
 	}
 }
 
 // datagram handles a datagram that a socket has read. b is lent for the call.
-func (p *Mux) datagram(b []byte, from *net.UDPAddr) {
+func (x *Mux) datagram(b []byte, from *net.UDPAddr) {
 	switch {
 	case len(b) >= overhead && b[0] == magic:
-		p.ours(b, from)
+		x.ours(b, from)
 	default:
-		p.count.Foreign.Add(1)
+		x.count.Foreign.Add(1)
 	}
 }
 
 // ours handles a datagram with this package's head, under each key that may have sealed it.
-func (p *Mux) ours(b []byte, from *net.UDPAddr) {
-	k := p.keys.Load()
-	if !k.each(b, func(b []byte, i int) bool { return p.opened(b, k, i, from) }) {
-		p.count.Foreign.Add(1)
+func (x *Mux) ours(b []byte, from *net.UDPAddr) {
+	k := x.keys.Load()
+	if !k.each(b, func(b []byte, i int) bool { return x.opened(b, k, i, from) }) {
+		x.count.Foreign.Add(1)
 		if b[1] == kindHello {
-			p.refused(from, senderOf(b))
+			x.refused(from, senderOf(b))
 		}
 	}
 }
 
 // opened handles a datagram, and reports whether it opens under the i-th key.
-func (p *Mux) opened(b []byte, k *keys, i int, from *net.UDPAddr) bool {
+func (x *Mux) opened(b []byte, k *keys, i int, from *net.UDPAddr) bool {
 	sender, n := senderOf(b), counterOf(b)
 	if b[1] == kindHello {
 		// A hello of another node with this node's number is handled too: that conflict must be
 		// seen.
-		return p.heardHello(b, k, i, from)
+		return x.heardHello(b, k, i, from)
 	}
-	if sender == p.cfg.Self {
+	if sender == x.cfg.Self {
 		return b[1] != kindOne // this port's own cast or beacon
 	}
 	if b[1] == kindBeacon {
-		plain, ok := open(b, p.beacons.get(k, i, "beacon"))
-		if ok && p.cfg.Beacon != nil {
-			p.heardBeacon(sender, plain, from)
+		plain, ok := open(b, x.beacons.get(k, i, "beacon"))
+		if ok && x.cfg.Beacon != nil {
+			x.heardBeacon(sender, plain, from)
 		}
 		return ok
 	}
 	if b[1] == kindGossip {
-		return p.heardGossip(b, k, i, from)
+		return x.heardGossip(b, k, i, from)
 	}
-	from1 := p.peer(sender)
+	from1 := x.peer(sender)
 	if from1 == nil {
 		return false
 	}
 	switch b[1] {
 	case kindOne:
-		plain, ok := open(b, p.from(from1, k, i))
+		plain, ok := open(b, x.from(from1, k, i))
 		if !ok || len(plain) == 0 {
 			return false
 		}
 		if !from1.first(n) {
-			p.count.Replayed.Add(1)
+			x.count.Replayed.Add(1)
 			return true
 		}
-		p.received(len(b))
+		x.received(len(b))
 		// Only the sealed part is certain. A host that passes a datagram on as its own must not
 		// have the answer sent to another machine.
 		if from.Port == from1.addr.Port || !from.IP.Equal(from1.addr.IP) {
 			from = nil
 		}
-		p.handle(from1, from, plain[0], plain[1:])
+		x.handle(from1, from, plain[0], plain[1:])
 		return true
 	case kindCast:
 		plain, ok := open(b, from1.cast.get(k, i, "cast", uint64(sender), from1.epoch))
 		if !ok {
 			return false
 		}
-		p.heardCast(from1, n, len(b), plain)
+		x.heardCast(from1, n, len(b), plain)
 		return true
 	}
 	return false
@@ -412,17 +412,17 @@ func (p *Mux) opened(b []byte, k *keys, i int, from *net.UDPAddr) bool {
 
 // from and to return the ciphers for datagrams between this member and m alone: from opens, to
 // seals.
-func (p *Mux) from(m *peer, k *keys, i int) cipher.AEAD {
-	return m.in.get(k, i, "one", uint64(m.node), m.epoch, uint64(p.cfg.Self), p.epoch)
+func (x *Mux) from(m *peer, k *keys, i int) cipher.AEAD {
+	return m.in.get(k, i, "one", uint64(m.node), m.epoch, uint64(x.cfg.Self), x.epoch)
 }
 
-func (p *Mux) to(m *peer, k *keys) cipher.AEAD {
-	return m.out.get(k, 0, "one", uint64(p.cfg.Self), p.epoch, uint64(m.node), m.epoch)
+func (x *Mux) to(m *peer, k *keys) cipher.AEAD {
+	return m.out.get(k, 0, "one", uint64(x.cfg.Self), x.epoch, uint64(m.node), m.epoch)
 }
 
-func (p *Mux) received(bytes int) {
-	p.count.Received.Add(1)
-	p.count.ReceivedBytes.Add(uint64(bytes))
+func (x *Mux) received(bytes int) {
+	x.count.Received.Add(1)
+	x.count.ReceivedBytes.Add(uint64(bytes))
 }
 
 // The first byte of a datagram's plain text, from one member to one.
@@ -433,10 +433,10 @@ const (
 )
 
 // handle handles a new datagram from one member to this one. b is lent for the call.
-func (p *Mux) handle(from *peer, at *net.UDPAddr, kind byte, b []byte) {
+func (x *Mux) handle(from *peer, at *net.UDPAddr, kind byte, b []byte) {
 	switch kind {
 	case plainData:
-		p.cfg.Receive(from.node, at, b)
+		x.cfg.Receive(from.node, at, b)
 	case plainFloor:
 		from.mu.Lock()
 		defer from.mu.Unlock()
@@ -444,8 +444,8 @@ func (p *Mux) handle(from *peer, at *net.UDPAddr, kind byte, b []byte) {
 			from.castFrom = binary.LittleEndian.Uint64(b)
 		}
 	case plainAskFloor:
-		floor := binary.LittleEndian.AppendUint64(nil, p.casts.Load()+1)
-		p.send(p.main, plainFloor, []Out{{To: from.node, Payload: floor}})
+		floor := binary.LittleEndian.AppendUint64(nil, x.casts.Load()+1)
+		x.send(x.main, plainFloor, []Out{{To: from.node, Payload: floor}})
 	}
 }
 
@@ -459,21 +459,21 @@ type Out struct {
 // Send sends payloads: several datagrams with one system call, and each larger payload by a stream
 // of its own. A payload to an unknown member, or of more than MaxLarge bytes, is dropped. Any other
 // one may get lost on its way.
-func (p *Mux) Send(out ...Out) { p.send(p.main, plainData, out) }
+func (x *Mux) Send(out ...Out) { x.send(x.main, plainData, out) }
 
 // send sends payloads, each with the first byte kind, through the socket by.
-func (p *Mux) send(by *socket, kind byte, out []Out) { p.sendTo(by, nil, kind, out) }
+func (x *Mux) send(by *socket, kind byte, out []Out) { x.sendTo(by, nil, kind, out) }
 
 // sendTo is send, but sends everything to only if that is not nil.
-func (p *Mux) sendTo(by *socket, only *peer, kind byte, out []Out) {
-	k := p.keys.Load()
+func (x *Mux) sendTo(by *socket, only *peer, kind byte, out []Out) {
+	k := x.keys.Load()
 	w := writers.Get().(*writer)
 	defer writers.Put(w)
 	var large, copied []byte // often the same payload goes to many members
 	for i := range out {
 		to := only
 		if to == nil {
-			to = p.peer(out[i].To)
+			to = x.peer(out[i].To)
 		}
 		if to == nil {
 			continue
@@ -484,7 +484,7 @@ func (p *Mux) sendTo(by *socket, only *peer, kind byte, out []Out) {
 			if len(b) != len(large) || &b[0] != &large[0] {
 				large, copied = b, slices.Clone(b)
 			}
-			p.sendLarge(to, copied)
+			x.sendLarge(to, copied)
 			continue
 		}
 		w.plain = append(append(w.plain[:0], kind), out[i].Payload...)
@@ -492,67 +492,67 @@ func (p *Mux) sendTo(by *socket, only *peer, kind byte, out []Out) {
 		if at == nil {
 			at = to.addr
 		} else {
-			p.answered.Add(1)
+			x.answered.Add(1)
 		}
 		m := w.next(at)
-		m.Buffers[0] = seal(m.Buffers[0][:0], p.to(to, k), kindOne, k.tags[0], p.cfg.Self, to.sent.Add(1), w.plain)
+		m.Buffers[0] = seal(m.Buffers[0][:0], x.to(to, k), kindOne, k.tags[0], x.cfg.Self, to.sent.Add(1), w.plain)
 		if w.n == len(w.ms) {
-			p.flush(w, by)
+			x.flush(w, by)
 		}
 	}
-	p.flush(w, by)
+	x.flush(w, by)
 }
 
 // flush sends what w has gathered, and counts it.
-func (p *Mux) flush(w *writer, by *socket) {
+func (x *Mux) flush(w *writer, by *socket) {
 	if w.n == 0 {
 		return
 	}
 	n, bytes, err := w.flush(by)
-	p.count.Sent.Add(uint64(n))
-	p.count.SentBytes.Add(uint64(bytes))
+	x.count.Sent.Add(uint64(n))
+	x.count.SentBytes.Add(uint64(bytes))
 	if err != nil && !errors.Is(err, syscall.EAGAIN) {
-		p.log.Debug("mux: sending", "err", err)
+		x.log.Debug("mux: sending", "err", err)
 	}
 }
 
 // Close ends the port. Receive, Stream and Beacon are not called afterwards.
-func (p *Mux) Close() error {
-	p.once.Do(p.close)
+func (x *Mux) Close() error {
+	x.once.Do(x.close)
 	return nil
 }
 
 // close ends the port's goroutines, waits for them, and then closes the sockets.
-func (p *Mux) close() {
-	p.mu.Lock() // no stream or large payload begins any more
-	p.end()
-	p.mu.Unlock()
-	if p.ln != nil {
-		p.ln.Close()
+func (x *Mux) close() {
+	x.mu.Lock() // no stream or large payload begins any more
+	x.end()
+	x.mu.Unlock()
+	if x.ln != nil {
+		x.ln.Close()
 	}
-	if p.poller != nil {
-		p.poller.EndPark()
+	if x.poller != nil {
+		x.poller.EndPark()
 	}
-	p.busy.Wait()
-	p.waiting.CutAll()
-	p.shut()
+	x.busy.Wait()
+	x.waiting.CutAll()
+	x.shut()
 }
 
 // shut closes the sockets, including those of askers, and the Poller.
-func (p *Mux) shut() {
-	for _, s := range []*socket{p.main, p.group} {
+func (x *Mux) shut() {
+	for _, s := range []*socket{x.main, x.group} {
 		if s != nil {
 			s.close()
 		}
 	}
-	p.asking.Lock() // a goroutine in Ask sees the end
-	defer p.asking.Unlock()
-	for _, k := range p.askers.all {
+	x.asking.Lock() // a goroutine in Ask sees the end
+	defer x.asking.Unlock()
+	for _, k := range x.askers.all {
 		k.close()
 	}
-	p.askers.all = nil
-	if p.poller != nil {
-		p.poller.Close()
+	x.askers.all = nil
+	if x.poller != nil {
+		x.poller.Close()
 	}
 }
 

@@ -15,14 +15,14 @@ type Stats struct {
 }
 
 // Stats returns the present figures.
-func (p *Mux) Stats() Stats {
-	n := &p.count
-	p.mu.RLock()
-	members := len(p.peers)
-	p.mu.RUnlock()
-	p.gossipers.mu.RLock()
-	gossipers := len(p.gossipers.of)
-	p.gossipers.mu.RUnlock()
+func (x *Mux) Stats() Stats {
+	n := &x.count
+	x.mu.RLock()
+	members := len(x.peers)
+	x.mu.RUnlock()
+	x.gossipers.mu.RLock()
+	gossipers := len(x.gossipers.of)
+	x.gossipers.mu.RUnlock()
 	return Stats{
 		n.Sent.Load(), n.SentBytes.Load(), n.Received.Load(), n.ReceivedBytes.Load(),
 		n.GossipSent.Load(), n.GossipSentBytes.Load(), n.GossipReceived.Load(), n.GossipReceivedBytes.Load(),

@@ -18,8 +18,8 @@ type stranger struct {
 }
 
 // stranger takes up a connection, for which the oldest stranger may have to give way.
-func (p *Mux) stranger(c net.Conn) *stranger {
-	return &stranger{c, p.waiting.Add(netsource.Of(c.RemoteAddr()), func() { c.Close() })}
+func (x *Mux) stranger(c net.Conn) *stranger {
+	return &stranger{c, x.waiting.Add(netsource.Of(c.RemoteAddr()), func() { c.Close() })}
 }
 
 // known notes that the caller has shown that it is a member.

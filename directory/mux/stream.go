@@ -29,32 +29,32 @@ type TLS struct {
 }
 
 // accept accepts streams until the port closes, and greets each in a goroutine of its own.
-func (p *Mux) accept() {
-	defer p.busy.Done()
+func (x *Mux) accept() {
+	defer x.busy.Done()
 	for {
-		nc, err := p.ln.Accept()
+		nc, err := x.ln.Accept()
 		if errors.Is(err, net.ErrClosed) {
 			return
 		}
 		if err != nil {
-			p.often.Warn("", "mux: accepting", "err", err)
+			x.often.Warn("", "mux: accepting", "err", err)
 			select { // descriptors ran out: only time mends that
 			case <-time.After(20 * time.Millisecond):
-			case <-p.life.Done():
+			case <-x.life.Done():
 				return
 			}
 			continue
 		}
-		s := p.stranger(nc)
-		p.busy.Add(1)
+		s := x.stranger(nc)
+		x.busy.Add(1)
 		go func() {
-			defer p.busy.Done()
-			stop := context.AfterFunc(p.life, func() { nc.Close() })
+			defer x.busy.Done()
+			stop := context.AfterFunc(x.life, func() { nc.Close() })
 			defer stop()
-			if err := p.greet(s); err != nil {
+			if err := x.greet(s); err != nil {
 				s.Close()
-				p.count.StreamsRefused.Add(1)
-				p.often.Info(netsource.Of(nc.RemoteAddr()), "mux: stream refused", "remote", nc.RemoteAddr(), "err", err)
+				x.count.StreamsRefused.Add(1)
+				x.often.Info(netsource.Of(nc.RemoteAddr()), "mux: stream refused", "remote", nc.RemoteAddr(), "err", err)
 			}
 		}()
 	}
@@ -62,12 +62,12 @@ func (p *Mux) accept() {
 
 // greet lets the caller of a stream prove that it is a member, reads the stream's first byte, and
 // hands the stream to its user. If it returns an error, the caller must close s.
-func (p *Mux) greet(s *stranger) error {
+func (x *Mux) greet(s *stranger) error {
 	_ = s.SetDeadline(time.Now().Add(helloTime))
 	var c net.Conn = s
-	if p.cfg.TLS.Server != nil { // before anything is believed, or said by this member
+	if x.cfg.TLS.Server != nil { // before anything is believed, or said by this member
 		var err error
-		if c, err = p.cfg.TLS.Server(p.life, s); err != nil {
+		if c, err = x.cfg.TLS.Server(x.life, s); err != nil {
 			return err
 		}
 		s.known()
@@ -79,18 +79,18 @@ func (p *Mux) greet(s *stranger) error {
 	switch first {
 	case gossipByte:
 		select {
-		case p.streams <- c: // memberlist owns the stream now, and sets its own deadline
+		case x.streams <- c: // memberlist owns the stream now, and sets its own deadline
 			return nil
-		case <-p.life.Done():
+		case <-x.life.Done():
 			return ErrClosed
 		}
 	case largeByte:
-		return p.hearLarge(s, c)
+		return x.hearLarge(s, c)
 	}
 	s.known()
 	_ = s.SetDeadline(time.Time{})
-	p.count.Streams.Add(1)
-	p.cfg.Stream(c)
+	x.count.Streams.Add(1)
+	x.cfg.Stream(c)
 	return nil
 }
 
@@ -119,22 +119,22 @@ func (c *peeked) Read(b []byte) (int, error) {
 
 // Dial opens a stream to a member. The first byte written names the user of the stream. It must be
 // neither of the two that the port takes itself.
-func (p *Mux) Dial(ctx context.Context, node resource.NodeID) (net.Conn, error) {
-	to := p.peer(node)
+func (x *Mux) Dial(ctx context.Context, node resource.NodeID) (net.Conn, error) {
+	to := x.peer(node)
 	if to == nil {
 		return nil, fmt.Errorf("%w: %012x", ErrUnknown, uint64(node))
 	}
-	return p.dial(ctx, to)
+	return x.dial(ctx, to)
 }
 
 // dial opens a stream to a member, within helloTime.
-func (p *Mux) dial(ctx context.Context, to *peer) (net.Conn, error) {
-	if p.life.Err() != nil {
+func (x *Mux) dial(ctx context.Context, to *peer) (net.Conn, error) {
+	if x.life.Err() != nil {
 		return nil, ErrClosed
 	}
 	ctx, cancel := context.WithTimeout(ctx, helloTime)
 	defer cancel()
-	c, err := p.DialAddr(ctx, hostPort(to.addr))
+	c, err := x.DialAddr(ctx, hostPort(to.addr))
 	if err != nil {
 		return nil, fmt.Errorf("mux: dialling %012x: %w", uint64(to.node), err)
 	}
@@ -142,13 +142,13 @@ func (p *Mux) dial(ctx context.Context, to *peer) (net.Conn, error) {
 }
 
 // DialAddr opens a stream to an address. It is sealed if streams are.
-func (p *Mux) DialAddr(ctx context.Context, addr string) (net.Conn, error) {
+func (x *Mux) DialAddr(ctx context.Context, addr string) (net.Conn, error) {
 	var d net.Dialer
 	nc, err := d.DialContext(ctx, "tcp", addr)
-	if err != nil || p.cfg.TLS.Client == nil {
+	if err != nil || x.cfg.TLS.Client == nil {
 		return nc, err
 	}
-	c, err := p.cfg.TLS.Client(ctx, nc)
+	c, err := x.cfg.TLS.Client(ctx, nc)
 	if err != nil {
 		nc.Close()
 		return nil, err
@@ -171,19 +171,19 @@ var errForeign = errors.New("mux: forged, replayed, or of nobody known")
 
 // hearLarge receives a payload by the stream c, passes it to Receive, and closes s. If it returns
 // an error, the caller must close s.
-func (p *Mux) hearLarge(s *stranger, c net.Conn) error {
+func (x *Mux) hearLarge(s *stranger, c net.Conn) error {
 	var head [1 + largeHead]byte
 	if _, err := io.ReadFull(c, head[:]); err != nil {
 		return err
 	}
 	n := counterOf(head[1:])
-	from, plain := p.openPart(head[1:], kindLarge)
+	from, plain := x.openPart(head[1:], kindLarge)
 	if from == nil || len(plain) != 4 {
-		p.count.Foreign.Add(1)
+		x.count.Foreign.Add(1)
 		return errForeign
 	}
 	if !from.first(n) {
-		p.count.Replayed.Add(1)
+		x.count.Replayed.Add(1)
 		return errForeign
 	}
 	size := binary.LittleEndian.Uint32(plain)
@@ -191,39 +191,39 @@ func (p *Mux) hearLarge(s *stranger, c net.Conn) error {
 		return fmt.Errorf("mux: %d bytes announced", size)
 	}
 	s.known()
-	_ = c.SetDeadline(time.Now().Add(p.cfg.largeTime))
+	_ = c.SetDeadline(time.Now().Add(x.cfg.largeTime))
 	var b bytes.Buffer // grows as the bytes come: an announced length alone costs no memory
 	if _, err := io.CopyN(&b, c, overhead+int64(size)); err != nil {
 		return err
 	}
 	body := b.Bytes()
 	if counterOf(body) != n+1 || senderOf(body) != from.node {
-		p.count.Foreign.Add(1)
+		x.count.Foreign.Add(1)
 		return errForeign
 	}
-	again, plain := p.openPart(body, kindBody)
+	again, plain := x.openPart(body, kindBody)
 	if again != from {
-		p.count.Foreign.Add(1)
+		x.count.Foreign.Add(1)
 		return errForeign
 	}
 	s.Close() // the sender waits for it
-	if p.life.Err() == nil {
-		p.count.Streams.Add(1)
-		p.received(len(head) + len(body))
-		p.cfg.Receive(from.node, nil, plain)
+	if x.life.Err() == nil {
+		x.count.Streams.Add(1)
+		x.received(len(head) + len(body))
+		x.cfg.Receive(from.node, nil, plain)
 	}
 	return nil
 }
 
 // openPart opens a part of a stream. from is nil if the part does not open.
-func (p *Mux) openPart(b []byte, kind byte) (from *peer, plain []byte) {
-	m := p.peer(senderOf(b))
+func (x *Mux) openPart(b []byte, kind byte) (from *peer, plain []byte) {
+	m := x.peer(senderOf(b))
 	if m == nil || b[0] != magic || b[1] != kind {
 		return nil, nil
 	}
-	k := p.keys.Load()
+	k := x.keys.Load()
 	k.each(b, func(b []byte, i int) (ok bool) {
-		if plain, ok = open(b, p.from(m, k, i)); ok {
+		if plain, ok = open(b, x.from(m, k, i)); ok {
 			from = m
 		}
 		return ok
@@ -232,52 +232,52 @@ func (p *Mux) openPart(b []byte, kind byte) (from *peer, plain []byte) {
 }
 
 // sendLarge sends a payload in a goroutine of its own. The payload must not change afterwards.
-func (p *Mux) sendLarge(to *peer, payload []byte) {
-	p.mu.RLock()
-	defer p.mu.RUnlock()
-	if p.life.Err() != nil {
+func (x *Mux) sendLarge(to *peer, payload []byte) {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	if x.life.Err() != nil {
 		return
 	}
 	if to.large.Add(1) > mostLarge {
 		to.large.Add(-1)
 		return // dropped, as by a network that is overloaded
 	}
-	p.busy.Add(1)
+	x.busy.Add(1)
 	go func() {
-		defer p.busy.Done()
+		defer x.busy.Done()
 		defer to.large.Add(-1)
 		select {
-		case p.large <- struct{}{}:
-			defer func() { <-p.large }()
-		case <-p.life.Done():
+		case x.large <- struct{}{}:
+			defer func() { <-x.large }()
+		case <-x.life.Done():
 			return
 		}
-		n, err := p.writeLarge(to, payload)
+		n, err := x.writeLarge(to, payload)
 		if err != nil {
-			p.log.Debug("mux: sending", "to", to.addr, "err", err)
+			x.log.Debug("mux: sending", "to", to.addr, "err", err)
 			return
 		}
-		p.count.Sent.Add(1)
-		p.count.SentBytes.Add(uint64(n))
+		x.count.Sent.Add(1)
+		x.count.SentBytes.Add(uint64(n))
 	}()
 }
 
 // writeLarge sends a payload by a stream, and returns the bytes written.
-func (p *Mux) writeLarge(to *peer, payload []byte) (int, error) {
-	c, err := p.dial(p.life, to)
+func (x *Mux) writeLarge(to *peer, payload []byte) (int, error) {
+	c, err := x.dial(x.life, to)
 	if err != nil {
 		return 0, err
 	}
 	defer c.Close()
-	stop := context.AfterFunc(p.life, func() { c.Close() })
+	stop := context.AfterFunc(x.life, func() { c.Close() })
 	defer stop()
-	_ = c.SetDeadline(time.Now().Add(p.cfg.largeTime))
-	k := p.keys.Load()
+	_ = c.SetDeadline(time.Now().Add(x.cfg.largeTime))
+	k := x.keys.Load()
 	n := to.sent.Add(2)
 	size := binary.LittleEndian.AppendUint32(nil, uint32(len(payload)))
 	b := append(make([]byte, 0, 1+largeHead+overhead+len(payload)), largeByte)
-	b = seal(b, p.to(to, k), kindLarge, k.tags[0], p.cfg.Self, n-1, size)
-	b = seal(b, p.to(to, k), kindBody, k.tags[0], p.cfg.Self, n, payload)
+	b = seal(b, x.to(to, k), kindLarge, k.tags[0], x.cfg.Self, n-1, size)
+	b = seal(b, x.to(to, k), kindBody, k.tags[0], x.cfg.Self, n, payload)
 	if _, err := c.Write(b); err != nil {
 		return 0, err
 	}

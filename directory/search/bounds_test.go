@@ -13,14 +13,14 @@ import (
 // A trace is bounded, and a search without one allocates nothing for it.
 func TestTraceBounds(t *testing.T) {
 	tr := &Trace{Steps: make([]Step, maxSteps)}
-	tr.asked(time.Time{}, HowFlat, 1)
+	tr.asked(time.Time{}, HowUnicast, 1)
 	if len(tr.Steps) != maxSteps || tr.More != 1 {
 		t.Errorf("%d steps and %d", len(tr.Steps), tr.More)
 	}
 	tr = nil
 	packet := Packet{Type: typeNone}
 	if n := testing.AllocsPerRun(100, func() {
-		tr.asked(time.Time{}, HowFlat, 1)
+		tr.asked(time.Time{}, HowUnicast, 1)
 		tr.heard(time.Time{}, 1, &packet)
 		tr.silent(1)
 	}); n != 0 || tr.everybody() || tr.strategyOr(strategy.Unicast) != strategy.Unicast {

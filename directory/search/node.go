@@ -18,12 +18,12 @@ const (
 	DefaultFan = 16
 	Flat       = 1<<16 - 1 // the fan-out of a tree with one level, of up to so many nodes
 	DefaultHop = 20 * time.Millisecond
-	// MostCast is the largest number of other members for which Auto casts, if it can. They all
+	// MostBroadcast is the largest number of other members for which Auto casts, if it can. They all
 	// answer at once (docs/SCALING.md gives the reason for the number).
-	MostCast = 128
-	// MostFlat is the largest number of other members for which Auto asks each. For more of them a
+	MostBroadcast = 128
+	// MostUnicast is the largest number of other members for which Auto asks each. For more of them a
 	// tree is faster if a hop is quick.
-	MostFlat = 64
+	MostUnicast = 64
 	// DefaultTries is the default of Config.Tries. With it, if one packet of twenty is lost, one
 	// living node of 100,000 is not reached.
 	DefaultTries = 5
@@ -341,7 +341,7 @@ func (n *Node) askFirst(now time.Time, s *own) {
 	}
 	tries, how := firstTries, HowSummary
 	if s.only {
-		tries, how = n.cfg.Tries, HowFlat
+		tries, how = n.cfg.Tries, HowUnicast
 	}
 	if len(s.first) > 0 && s.tries < tries {
 		s.tries++
@@ -394,9 +394,9 @@ func (n *Node) choose(s strategy.Strategy, others, bytes int) strategy.Strategy 
 	canCast := n.cfg.Cast != nil && (n.cfg.MaxCast == 0 || head+bytes <= n.cfg.MaxCast)
 	if s == strategy.Auto {
 		switch {
-		case canCast && others > 1 && others <= MostCast:
+		case canCast && others > 1 && others <= MostBroadcast:
 			return strategy.Broadcast
-		case others <= MostFlat:
+		case others <= MostUnicast:
 			return strategy.Unicast
 		}
 		return strategy.Tree
@@ -440,7 +440,7 @@ func (n *Node) cover(now time.Time, j *job, members []resource.NodeID) {
 // cast asks each of members, all with one packet.
 func (n *Node) cast(now time.Time, j *job, members []resource.NodeID) {
 	for i := range members {
-		j.trace().asked(now, HowCast, members[i])
+		j.trace().asked(now, HowBroadcast, members[i])
 		n.await(now, j, &part{members: members[i : i+1 : i+1]})
 	}
 	n.cfg.Cast(&Packet{Type: typeAsk, Fan: castFan, ID: j.id, Hi: 1<<64 - 1, Body: j.question})

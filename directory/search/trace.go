@@ -12,10 +12,10 @@ import (
 
 // How a node was asked.
 const (
-	HowSummary = "summary"   // alone: its summary has what is searched
-	HowTree    = "tree"      // as the head of a part
-	HowFlat    = "unicast"   // alone: its part has no other node
-	HowCast    = "broadcast" // with all other nodes, by one packet
+	HowSummary   = "summary"   // alone: its summary has what is searched
+	HowTree      = "tree"      // as the head of a part
+	HowUnicast   = "unicast"   // alone: its part has no other node
+	HowBroadcast = "broadcast" // with all other nodes, by one packet
 )
 
 // byCover returns how a head that covers so many members is asked.
@@ -23,7 +23,7 @@ func byCover(members int) string {
 	if members > 1 {
 		return HowTree
 	}
-	return HowFlat
+	return HowUnicast
 }
 
 // What a node that was asked did, as far as the asking node knows.

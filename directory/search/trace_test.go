@@ -47,7 +47,7 @@ func traced(t interface {
 				t.Errorf("a no of whom: %+v", st)
 			}
 		}
-		if st.How == search.HowCast {
+		if st.How == search.HowBroadcast {
 			casts++
 		}
 	}

@@ -90,7 +90,7 @@ func (f *Figures) Document() ([]byte, error) {
 			return map[string]any{
 				"Resources": Resources, "Hop": Hop, "Work": Work, "Queue": Queue, "UDP": UDP, "Seal": Seal, "Says": Says,
 				"Patience": search.DefaultHop, "Tries": search.DefaultTries, "Heads": Heads, "Spread": Spread, "Holders": holders,
-				"MostCast": search.MostCast, "MostFlat": search.MostFlat,
+				"MostBroadcast": search.MostBroadcast, "MostUnicast": search.MostUnicast,
 			}
 		},
 		"filter": func(resources, members int) int {

@@ -108,7 +108,7 @@ func TestWays(t *testing.T) {
 // Auto chooses the variant that the document says, also at the sizes where the variant changes. Up to these
 // sizes, two searches of a node at once lose no packet for lack of room.
 func TestAuto(t *testing.T) {
-	for _, most := range []int{1, search.MostFlat, search.MostCast} {
+	for _, most := range []int{1, search.MostUnicast, search.MostBroadcast} {
 		for _, n := range []int{most + 1, most + 2} {
 			c := cluster(t, n, 10*n, 0)
 			for _, w := range []Variant{Auto, AutoAlone} {
@@ -155,8 +155,8 @@ func TestPage(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, says := range []string{
-		fmt.Sprintf("**%d** others (`search.MostCast`)", search.MostCast),
-		fmt.Sprintf("**%d** others (`search.MostFlat`)", search.MostFlat),
+		fmt.Sprintf("**%d** others (`search.MostBroadcast`)", search.MostBroadcast),
+		fmt.Sprintf("**%d** others (`search.MostUnicast`)", search.MostUnicast),
 		fmt.Sprintf("patient for %d ms and ask %d times", search.DefaultHop.Milliseconds(), search.DefaultTries),
 		fmt.Sprintf("A socket holds %d small packets", Queue),
 		fmt.Sprintf("Around each packet are %d bytes", Heads),

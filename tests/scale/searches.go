@@ -73,9 +73,9 @@ func (w Variant) Takes(nodes int) Variant {
 	switch others := nodes - 1; {
 	case w.By != strategy.Auto:
 		return w
-	case w.Cast && others > 1 && others <= search.MostCast:
+	case w.Cast && others > 1 && others <= search.MostBroadcast:
 		return Broadcast
-	case others <= search.MostFlat:
+	case others <= search.MostUnicast:
 		return Unicast
 	}
 	return Tree16
