@@ -288,3 +288,39 @@ func TestNestedCancelled(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// While a request waits for room in a pool, the pool's handler calls its own server, whatever the
+// place of the nested call.
+func TestNestedWhilePoolWaits(t *testing.T) {
+	for name, place := range map[string]func(t *testing.T, s *rpc.Server) rpc.Option{
+		"goroutine":    func(*testing.T, *rpc.Server) rpc.Option { return rpc.InGoroutine() },
+		"inline":       func(*testing.T, *rpc.Server) rpc.Option { return rpc.Inline() },
+		"another pool": func(t *testing.T, s *rpc.Server) rpc.Option { return inOne(t, s, waiting) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, c := pair(t)
+			p := load(t, s, waiting).Default()
+			own := clientOf(t, s)
+			if err := errors.Join(
+				rpc.Register(s, "add", add, place(t, s)),
+				rpc.Register(s, "outer", func(ctx context.Context, isFirst bool) (int64, error) {
+					if isFirst {
+						eventually.True(t, "a request waits for room", func() bool { return p.Stats().Waiting == 1 })
+					}
+					return rpc.Call[terms, int64](ctx, own, s.ID(), "add", terms{1, 2})
+				}, rpc.InPool(p)),
+			); err != nil {
+				t.Fatal(err)
+			}
+			var calls []*rpc.Future[int64]
+			for i := range 3 {
+				calls = append(calls, rpc.Go[bool, int64](deadline(t), c, s.ID(), "outer", i == 0))
+			}
+			for _, f := range calls {
+				if sum, err := f.Wait(deadline(t)); sum != 3 || err != nil {
+					t.Error(sum, err)
+				}
+			}
+		})
+	}
+}

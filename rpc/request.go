@@ -108,7 +108,7 @@ func (r *request) parse() (err error) {
 		return err
 	}
 	id := r.m.Tag()
-	if id == tagNested || id == tagWithin {
+	if id == tagNested {
 		if r.nested, err = nestedIn(r.m, r.h.number); err != nil {
 			return err
 		}

@@ -245,21 +245,25 @@ func (s *Server) awaitTurn() (receives bool) {
 	return receives
 }
 
-// controls handles messages that do not wait for room until ctx ends, while a pool has none. So
-// later requests wait in the mailbox, in order. Running calls can be cancelled, get results, and
-// make nested calls.
+// controls handles control messages and nested calls until ctx ends, while a pool waits for room.
+// Other requests wait in the mailbox, in order. Running calls can be cancelled, get results, and
+// make nested calls, whose end the pool may wait for.
 func (s *Server) controls(ctx context.Context) {
 	for ctx.Err() == nil {
 		m, err := s.r.Recv(ctx, rocl.Tags(0, tagNested))
-		if err == nil {
-			s.control(m)
-		} else if errors.Is(err, rocl.ErrClosed) {
+		switch {
+		case errors.Is(err, rocl.ErrClosed):
 			return
+		case err != nil || s.control(m):
+		default:
+			if own, _ := s.begin(m); own != nil { // if another pool waits for room too, a goroutine of its own waits
+				go own.run()
+			}
 		}
 	}
 }
 
-// control handles m if it does not wait for room, and reports whether it did.
+// control handles m, and reports true, if m is a message of the package itself and no request.
 func (s *Server) control(m *rocl.Message) bool {
 	switch {
 	case m.IsGone():
@@ -268,9 +272,6 @@ func (s *Server) control(m *rocl.Message) bool {
 		s.callers.cancel(s, m)
 	case m.Tag() == tagPulled:
 		s.resume(m)
-	case m.Tag() == tagNested:
-		s.begin(m) // owns m
-		return true
 	case m.Tag() == tagNext:
 		s.receiver.Go(func() { s.more(m) }) // more releases m
 		return true
