@@ -133,7 +133,7 @@ func (q *queued) runNested(n *nested, p *pool.Pool) {
 		case n.awaited.Err() != nil:
 			q.r.run()
 		default:
-			q.r.startElsewhere(err)
+			q.r.retryAfterMove(err)
 		}
 	})
 }

@@ -123,26 +123,29 @@ func (r *request) submit() (waits context.Context) {
 		r.s.receiver.Go(func() {
 			defer done()
 			if _, err := q.submit(q.ctx, p); err != nil {
-				r.startElsewhere(err)
+				r.retryAfterMove(err)
 			}
 		})
 		return waits
 	}
 	if err != nil {
-		return r.startElsewhere(err)
+		return r.retryAfterMove(err)
 	}
 	return nil
 }
 
-// startElsewhere handles a request that its pool has refused. If the pool was removed because the
+// retryAfterMove handles a request that its pool has refused. If the pool was removed because the
 // call was moved, the request runs in the call's new place. Otherwise it is refused.
-func (r *request) startElsewhere(err error) (waits context.Context) {
+func (r *request) retryAfterMove(err error) (waits context.Context) {
 	m := (*r.s.names.Load())[r.method.id]
 	if !errors.Is(err, pool.ErrClosed) || m == nil || m.place.pool == r.method.place.pool {
 		r.busy(err)
 		return nil
 	}
-	r.method = m
+	if r.method = m; m.place.isReceiver() {
+		r.handBack()
+		return nil
+	}
 	return r.start()
 }
 

@@ -400,12 +400,15 @@ func (r *request) endLater() {
 	})
 }
 
-// pullFirst pulls the arguments of a request in a goroutine of its own. Then the receiving
-// goroutine runs the handler.
-func (r *request) pullFirst() {
+// handBack lets the receiving goroutine start a request. Before that, another goroutine pulls the
+// arguments if they are elsewhere. It does not wait.
+func (r *request) handBack() {
 	s := r.s
 	s.receiver.Go(func() {
-		err := r.pull()
+		var err error
+		if r.isElsewhere() {
+			err = r.pull()
+		}
 		if err == nil {
 			err = s.handBack(r)
 		}

@@ -91,7 +91,7 @@ func (s *Server) begin(m *rocl.Message) (own *request, waits context.Context) {
 	case !p.isInline && p.pool == nil:
 		return r, nil
 	case r.h.flags&flagElsewhere != 0 && p.isReceiver():
-		r.pullFirst()
+		r.handBack()
 		return nil, nil
 	}
 	return nil, r.start()

@@ -43,7 +43,7 @@ type Server struct {
 	requests sync.Pool
 	callers  callers
 	over     overflow
-	handed   sync.Map      // requests whose arguments have been pulled, by the numbers of tagPulled
+	handed   sync.Map      // requests that the receiving goroutine is to start, by the numbers of tagPulled
 	unknown  atomic.Uint64 // requests for calls that the server does not offer
 
 	mu    sync.Mutex                         // held to replace names

@@ -64,7 +64,7 @@ const (
 const (
 	tagCancel = 1 // the payload is the number of the request, and the reason
 	tagNext   = 2 // a call for more results of a stream; the payload is the number and the flags of the request
-	tagPulled = 3 // from the server to itself: the arguments of a request have been pulled; the payload is a number
+	tagPulled = 3 // from the server to itself: a request is to be started, see request.handBack; the payload is a number
 	tagNested = 4 // within the process: the request of a nested call
 	firstCall = 256
 )
