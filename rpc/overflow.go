@@ -319,21 +319,15 @@ func (r *request) taken() {
 // wantsReply reports whether the caller waits for the result.
 func (r *request) wantsReply() bool { return r.m.IsCall() && r.h.flags&flagTaken == 0 }
 
-// decoded releases the memory into which the arguments were pulled. err is the error of decoding
-// them.
+// decoded releases the memory into which the arguments were pulled, and records that the handler
+// runs now. If err, the error of decoding them, is not nil, the handler does not run.
 func (r *request) decoded(err error) error {
 	if r.pulled != nil {
 		r.releaseArgs()
 	}
-	if err == nil {
+	if r.hasRun = err == nil; r.hasRun {
 		return nil
 	}
-	return r.unfit(err)
-}
-
-// unfit records that the arguments cannot be decoded, and returns the error.
-func (r *request) unfit(err error) error {
-	r.isUnfit = true
 	return fmt.Errorf("the arguments of %q: %w", r.method.name, err)
 }
 

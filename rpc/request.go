@@ -28,7 +28,7 @@ type request struct {
 	// results of a stream; nil for other calls.
 	results *results
 	pulled  *pulled // the arguments, if they were elsewhere
-	isUnfit bool    // the arguments do not fit the handler, which does not run
+	hasRun  bool    // the handler has begun
 	held    *held   // the result, if it is elsewhere
 }
 
@@ -252,12 +252,12 @@ func (r *request) notSent(b *rocl.Buffer, err error) {
 	}
 }
 
-// status returns the status of a reply with an error.
+// status returns the status of a reply with an error, which tells whether the handler has run.
 func (r *request) status() byte {
-	if r.isUnfit {
-		return statusRefused
+	if r.hasRun {
+		return statusError
 	}
-	return statusError
+	return statusRefused
 }
 
 // serve runs the handler. It returns an error if the handler panics. A handler that ends its
@@ -312,13 +312,13 @@ func (r *request) free() {
 	s.requests.Put(r)
 }
 
-// refuse replies, without waiting, that the handler has not run or that its result cannot be sent.
+// refuse replies with an error, without waiting.
 func (r *request) refuse(err error) {
 	if r.results != nil {
 		r.results.close(err)
 		return
 	}
-	r.s.refuse(r.m, r.h.flags, err)
+	r.s.fail(ended, r.m, r.status(), r.h.flags, err)
 }
 
 // refuse replies, without waiting, that a request is not handled. If the caller's context has no

@@ -257,14 +257,18 @@ func (s *results) sendElsewhere(m *rocl.Message) error {
 // Stream calls a name that [RegisterStream] has registered, and yields its results as they arrive.
 // It asks for the next batch while the loop body works on the current one. Leaving the loop ends
 // the handler's context. An error ends the loop: an error of [Call], or the error that the
-// handler's iterator yielded.
+// handler's iterator yielded. An error of an interceptor after the loop was left is dropped.
 func Stream[In, Out any](ctx context.Context, c *Client, provider rocl.GID, name string, in In, opts ...Option) iter.Seq2[Out, error] {
 	return func(yield func(Out, error) bool) {
 		cfg := newConfig(opts)
+		isLeft := false // an interceptor may go on after that: it may fail, or call next again
 		err := c.around(ctx, &Invocation{Info: Info{Name: name, Provider: provider}, In: &in}, &cfg, func(ctx context.Context, cfg *config) error {
-			return stream(ctx, c, provider, name, in, cfg, func(v Out) bool { return yield(v, nil) })
+			return stream(ctx, c, provider, name, in, cfg, func(v Out) bool {
+				isLeft = isLeft || !yield(v, nil)
+				return !isLeft
+			})
 		})
-		if err != nil {
+		if err != nil && !isLeft {
 			var zero Out
 			yield(zero, c.failed(name, provider, err))
 		}

@@ -56,8 +56,8 @@ const (
 // Statuses of replies.
 const (
 	statusResult  = iota
-	statusError   // the error is the handler's
-	statusRefused // the handler has not run, or its result could not be sent
+	statusError   // the handler has run, and has failed or its result cannot be sent
+	statusRefused // the handler has not run
 )
 
 // Tags below firstCall are messages of the package itself, not names of calls.
