@@ -38,13 +38,19 @@ var (
 
 type handlerKey struct{}
 
+// handlerOf returns the context of the handler that got ctx, or nil.
+func handlerOf(ctx context.Context) *handlerContext {
+	c, _ := ctx.Value(handlerKey{}).(*handlerContext)
+	return c
+}
+
 // nest returns the nested call that a request with a number makes, or nil if it is not nested. It
 // fails with ErrDeadlock if the provider's receiving goroutine would wait for the call.
 func (c *Client) nest(ctx context.Context, provider rocl.GID, name string, number uint64) (*nested, error) {
 	if number == 0 {
 		return nil, nil
 	}
-	from, _ := ctx.Value(handlerKey{}).(*handlerContext)
+	from := handlerOf(ctx)
 	if from == nil {
 		return nil, nil
 	}

@@ -274,7 +274,13 @@ func (c *Client) pull(ctx context.Context, provider rocl.GID, body []byte, flags
 // the provider has pulled them.
 func (c *Client) sendElsewhere(ctx context.Context, provider rocl.GID, name string, b *rocl.Buffer, h *requestHeader) error {
 	defer h.release()
-	m, err := c.r.Call(ctx, provider, callID(name), b)
+	n, err := c.nest(ctx, provider, name, h.number)
+	if err != nil {
+		b.Release()
+		return err
+	}
+	defer n.end()
+	m, err := c.r.Call(ctx, provider, n.tagOf(name), b)
 	if err != nil {
 		b.Release()
 		return err

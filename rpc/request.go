@@ -25,6 +25,9 @@ type request struct {
 	stop   context.CancelCauseFunc // ends ctx; nil: only the end of the caller ends it
 	caller *caller
 	nested *nested // nil: a handler of this process does not wait for the call
+	// A handler of this process waits until the arguments are pulled, but not for the call. So they
+	// are pulled before the handler's turn has come.
+	isSentByHandler bool
 	// results of a stream; nil for other calls.
 	results *results
 	pulled  *pulled // the arguments, if they were elsewhere
@@ -90,7 +93,7 @@ func (s *Server) begin(m *rocl.Message) (own *request, waits context.Context) {
 	switch p := &r.method.place; {
 	case !p.isInline && p.pool == nil:
 		return r, nil
-	case r.h.flags&flagElsewhere != 0 && p.isReceiver():
+	case r.isElsewhere() && (p.isReceiver() || r.isSentByHandler):
 		r.handBack()
 		return nil, nil
 	}
@@ -109,10 +112,15 @@ func (r *request) parse() (err error) {
 	}
 	id := r.m.Tag()
 	if id == tagNested {
-		if r.nested, err = nestedIn(r.m, r.h.number); err != nil {
+		n, err := nestedIn(r.m, r.h.number)
+		if err != nil {
 			return err
 		}
-		id = r.nested.id
+		if id = n.id; r.h.flags&flagTaken != 0 {
+			r.isSentByHandler = true
+		} else {
+			r.nested = n
+		}
 	}
 	m := (*r.s.names.Load())[id]
 	if m == nil {
