@@ -231,13 +231,17 @@ const cancelMost = 10 * time.Second
 
 // cancelEnded tells a provider that the caller has given up a call, if ctx has ended.
 func (c *Client) cancelEnded(ctx context.Context, provider rocl.GID, number uint64) {
-	switch ctx.Err() {
-	case nil:
-	case context.DeadlineExceeded:
-		c.cancel(provider, number, whyDeadline)
-	default:
-		c.cancel(provider, number, whyCancelled)
+	if ctx.Err() != nil {
+		c.cancel(provider, number, whyEnded(ctx))
 	}
+}
+
+// whyEnded returns the reason for a message with tagCancel of a call with the context ctx.
+func whyEnded(ctx context.Context) byte {
+	if ctx.Err() == context.DeadlineExceeded {
+		return whyDeadline
+	}
+	return whyCancelled
 }
 
 // cancel tells a provider that a call has ended for the caller, with the reason. It does not wait.

@@ -482,6 +482,84 @@ func TestStreamPanicsLate(t *testing.T) {
 	}
 }
 
+// A handler of a stream that ends its goroutine ends the stream with an error, after its results,
+// whenever the caller asks.
+func TestStreamGoexit(t *testing.T) {
+	s, c := pair(t)
+	if err := rpc.RegisterStream(s, "exit", func(context.Context, struct{}) iter.Seq2[int64, error] {
+		return func(yield func(int64, error) bool) { yield(1, nil); runtime.Goexit() }
+	}); err != nil {
+		t.Fatal(err)
+	}
+	for range 100 {
+		var last error
+		for _, err := range rpc.Stream[struct{}, int64](deadline(t), c, s.ID(), "exit", struct{}{}) {
+			last = err
+		}
+		if !errors.Is(last, rpc.ErrPanic) {
+			t.Fatal(last)
+		}
+	}
+}
+
+// A result whose length does not fit into its head ends the stream.
+func TestStreamItemTooLarge(t *testing.T) {
+	defer rpc.SetMostItem(10)()
+	s, c := pair(t)
+	if err := rpc.RegisterStream(s, "grow", func(context.Context, struct{}) iter.Seq2[[]byte, error] {
+		return func(yield func([]byte, error) bool) {
+			for n := 9; yield(make([]byte, n), nil); n++ {
+			}
+		}
+	}); err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	for p, err := range rpc.Stream[struct{}, []byte](deadline(t), c, s.ID(), "grow", struct{}{}) {
+		if err == nil && len(p) <= 10 {
+			n++
+		} else if !errors.Is(err, rpc.ErrTooLarge) {
+			t.Error(len(p), err)
+		}
+	}
+	if n != 2 {
+		t.Errorf("%d results", n)
+	}
+}
+
+// A stream whose deadline passes ends with that cause for its handler.
+func TestStreamDeadline(t *testing.T) {
+	s, c := pair(t)
+	const streams = 20
+	causes := make(chan error, streams)
+	if err := rpc.RegisterStream(s, "wait", func(ctx context.Context, _ struct{}) iter.Seq2[int64, error] {
+		return func(func(int64, error) bool) {
+			<-ctx.Done()
+			causes <- context.Cause(ctx)
+		}
+	}); err != nil {
+		t.Fatal(err)
+	}
+	for range streams {
+		ctx, end := context.WithTimeout(deadline(t), 5*time.Millisecond) // may end before the handler begins
+		for _, err := range rpc.Stream[struct{}, int64](ctx, c, s.ID(), "wait", struct{}{}) {
+			if !errors.Is(err, context.DeadlineExceeded) {
+				t.Error(err)
+			}
+		}
+		end()
+	}
+	if err := s.Close(deadline(t)); err != nil {
+		t.Error(err)
+	}
+	close(causes)
+	for err := range causes {
+		if !errors.Is(err, context.DeadlineExceeded) {
+			t.Error("of the handler: ", err)
+		}
+	}
+}
+
 // A result that cannot be sent ends the stream and its handler.
 func TestStreamTooLarge(t *testing.T) {
 	sock := filepath.Join(t.TempDir(), "s")

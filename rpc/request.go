@@ -203,9 +203,7 @@ func (r *request) run() {
 	r.method.stats.begun.Add(1)
 	b, err := r.serve()
 	if r.results != nil {
-		err = r.results.finish(r.ctx, err)
-		r.method.stats.ended(r.came, err)
-		r.results.close(err)
+		r.endStream(err)
 		return
 	}
 	r.method.stats.ended(r.came, err)
@@ -231,6 +229,14 @@ func (r *request) run() {
 		defer r.end()
 		r.replyWaiting(b)
 	}()
+}
+
+// endStream ends a stream whose handler has returned err. It waits until the caller has all results
+// and the error.
+func (r *request) endStream(err error) {
+	err = r.results.finish(r.ctx, err)
+	r.method.stats.ended(r.came, err)
+	r.results.close(err)
 }
 
 // ended is the context of replies that do not wait.
@@ -280,6 +286,10 @@ func (r *request) serve() (b *rocl.Buffer, err error) {
 		r.s.log.Error("rpc: a handler panicked", "call", r.method.name, "server", r.s.ID(), "from", r.m.From(), "request", RequestID(r.ctx), "panic", v, "stack", string(debug.Stack()))
 		b, err = nil, fmt.Errorf("%w: the handler of %q", ErrPanic, r.method.name)
 		if v == nil { // runtime.Goexit: only deferred functions still run
+			if r.results != nil {
+				r.endStream(err)
+				return
+			}
 			r.method.stats.ended(r.came, err)
 			r.refuse(err)
 		}
