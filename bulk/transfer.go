@@ -143,7 +143,7 @@ func (ep *Endpoint) moved(ctx context.Context, want Rights, mv *move) (done int6
 	ep.flight.begin()
 	defer ep.flight.end()
 	if one := ep.placed(want, mv); one != nil {
-		done, err = ep.each(ctx, mv, 0, ep.cfg.placed, mv.pieces, patient(one))
+		done, err = ep.each(ctx, mv, 0, min(ep.cfg.placed, rocl.MaxMessage-placedLeast), mv.placedPieces, patient(one))
 		if !errors.Is(err, errElsewhere) {
 			return done, err
 		}
