@@ -52,7 +52,8 @@ type ownFuture struct {
 
 // Go is [Call] that does not wait for the result. It sends the request before it returns, and waits
 // as Call does while the provider has no room for it. In this way a goroutine may have any number
-// of calls in flight. Their requests and replies travel in batches.
+// of calls in flight. Their requests and replies travel in batches. With [CallInterceptors] another
+// goroutine makes the call, and Go may return before the request is sent.
 //
 // Wait, Done or WaitAny must be called for each Future. Otherwise its result stays in memory.
 func Go[In, Out any](ctx context.Context, c *Client, provider rocl.GID, name string, in In, opts ...Option) *Future[Out] {

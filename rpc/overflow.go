@@ -153,13 +153,16 @@ func (e *exposed) message(ctx context.Context, c *rocl.Context, head int, flags 
 		at.Sum = xxhash.Sum64(e.bytes)
 	}
 	b, err := c.BufferWait(ctx, head+codec.Size(&at))
-	if err == nil {
-		_, err = codec.Append(b.Bytes()[:head:b.Len()], &at)
-	}
 	if err != nil {
 		e.Release()
+		return nil, err
 	}
-	return b, err
+	if _, err := codec.Append(b.Bytes()[:head:b.Len()], &at); err != nil {
+		b.Release()
+		e.Release()
+		return nil, err
+	}
+	return b, nil
 }
 
 // pulled is a value that was pulled from elsewhere.

@@ -66,6 +66,34 @@ func TestPoolInUse(t *testing.T) {
 	}
 }
 
+// A closed server uses no pool, and a call moves by an option that sets a place only.
+func TestPlaceRefused(t *testing.T) {
+	s, c := pair(t)
+	set := load(t, s, `{"pools": [{"name": "main"}, {"name": "a"}]}`)
+	a, _ := set.Pool("a")
+	if err := rpc.Register(s, "add", add, rpc.InPool(set.Default())); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Place("add", rpc.WithChecksum()); !errors.Is(err, errors.ErrUnsupported) {
+		t.Error(err)
+	}
+	if _, err := rpc.Call[terms, int64](deadline(t), c, s.ID(), "add", terms{1, 2}); err != nil || set.Default().Stats().Done != 1 {
+		t.Error("the call has left its pool: ", err)
+	}
+	if err := s.Close(deadline(t)); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Place("add", rpc.InPool(a)); !errors.Is(err, rpc.ErrClosed) {
+		t.Error(err)
+	}
+	if err := rpc.Register(s, "late", add, rpc.InPool(a)); !errors.Is(err, rpc.ErrClosed) {
+		t.Error(err)
+	}
+	if err := set.RemovePool("a"); err != nil {
+		t.Error(err)
+	}
+}
+
 // MP6 and MP7: no call fails while their handlers are moved from pool to pool and the pools are removed.
 func TestPoolsReplaced(t *testing.T) {
 	s, c := pair(t)

@@ -46,8 +46,9 @@ type Server struct {
 	handed   sync.Map      // requests that the receiving goroutine is to start, by the numbers of tagPulled
 	unknown  atomic.Uint64 // requests for calls that the server does not offer
 
-	mu    sync.Mutex                         // held to replace names
-	names atomic.Pointer[map[uint64]*method] // calls by identifier; a stored map does not change
+	mu           sync.Mutex                         // held to replace names
+	names        atomic.Pointer[map[uint64]*method] // calls by identifier; a stored map does not change
+	hasLeftPools bool                               // no call enters a pool any more; guarded by mu
 }
 
 // A ServerOption changes one default of [NewServer].
@@ -120,6 +121,7 @@ func (s *Server) Close(ctx context.Context) error {
 func (s *Server) leavePools() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.hasLeftPools = true
 	for _, m := range *s.names.Load() {
 		m.place.exit()
 	}
@@ -154,6 +156,8 @@ func (s *Server) register(m *method) error {
 	defer s.mu.Unlock()
 	old := *s.names.Load()
 	switch had := old[m.id]; {
+	case s.hasLeftPools:
+		return fmt.Errorf("rpc: register %q: %w", m.name, ErrClosed)
 	case had == nil:
 	case had.name == m.name:
 		return fmt.Errorf("rpc: register %q: %w", m.name, ErrExists)
