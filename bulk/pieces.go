@@ -26,6 +26,17 @@ func every(size, n int64) cutFunc { return func(at int64) int64 { return min(siz
 // pieces returns the function that cuts a transfer into pieces of one size.
 func (mv *move) pieces(size int) cutFunc { return every(int64(size), mv.n) }
 
+// inPlacePieces is pieces for memory that is read where it lies. No piece is smaller than
+// inPlaceLeast: the last one may be larger by as much.
+func (mv *move) inPlacePieces(size int) cutFunc {
+	return func(at int64) int64 {
+		if left := mv.n - at; left < int64(size)+inPlaceLeast {
+			return left
+		}
+		return int64(size)
+	}
+}
+
 // segments returns the function that cuts a transfer into pieces of up to size bytes. A piece that
 // begins in a large segment of local memory ends with it, so that its bytes are received there.
 func (mv *move) segments(size int) cutFunc {

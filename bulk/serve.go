@@ -59,15 +59,6 @@ func (ep *Endpoint) serve(m *rocl.Message) {
 	}
 }
 
-// background runs f: in this goroutine if isQuick, else in one of its own.
-func (ep *Endpoint) background(isQuick bool, f func()) {
-	if isQuick {
-		f()
-	} else {
-		ep.server.Go(f)
-	}
-}
-
 // refuse replies with an error to a request for n bytes. It owns m.
 func (ep *Endpoint) refuse(m *rocl.Message, n uint64, err error) {
 	ep.counts.refused.Add(1)
@@ -75,7 +66,7 @@ func (ep *Endpoint) refuse(m *rocl.Message, n uint64, err error) {
 	ep.reply(m, func(ctx context.Context) error { return ep.r.ReplyBytes(ctx, m, p) }, func() {})
 }
 
-// ended is a context that has ended. A Reply with it does not wait.
+// ended is a context that has ended. A Reply or BufferWait with it does not wait.
 var ended = func() context.Context {
 	ctx, end := context.WithCancel(context.Background())
 	end()
@@ -149,12 +140,17 @@ func (ep *Endpoint) write(m *rocl.Message, q *request, data []byte) {
 		ep.refuse(m, 0, err)
 		return
 	}
-	ep.background(len(data) <= quick, func() {
+	write := func() {
 		ep.counts.copiedBytes.Add(q.Len)
 		r.mem.write(data, off)
 		r.end()
 		ep.written(m, q.Len)
-	})
+	}
+	if len(data) <= quick {
+		write()
+	} else {
+		ep.server.Go(write)
+	}
 }
 
 // written replies that n bytes have been written to a region. It owns m.
@@ -184,8 +180,16 @@ func (ep *Endpoint) read(m *rocl.Message, q *request) {
 		ep.granted(m, uint64(n), b)
 		return
 	}
-	ep.background(n <= quick, func() {
-		b, err := r.copy(off, n)
+	if n <= quick {
+		if b, err := r.copy(ended, off, n); err == nil {
+			r.end()
+			ep.granted(m, uint64(n), b)
+			return
+		}
+	}
+	ep.server.Go(func() { // copying takes long, or memory has to become free
+		b, err := r.copy(ep.life, off, n)
+		r.end()
 		if err != nil {
 			ep.refuse(m, q.Len, err)
 			return
@@ -229,10 +233,9 @@ func (r *Region) lendRegistered(off int64, n int) *rocl.Buffer {
 	return r.bufs[i].Slice(at, n)
 }
 
-// copy returns a copy of the n bytes from off, and calls end.
-func (r *Region) copy(off int64, n int) (*rocl.Buffer, error) {
-	defer r.end()
-	b, err := r.ep.c.BufferWait(r.ep.life, n)
+// copy returns a copy of the n bytes from off. It waits for memory until ctx ends.
+func (r *Region) copy(ctx context.Context, off int64, n int) (*rocl.Buffer, error) {
+	b, err := r.ep.c.BufferWait(ctx, n)
 	if err == nil {
 		r.ep.counts.copiedBytes.Add(uint64(n))
 		r.mem.read(b.Bytes(), off)

@@ -130,3 +130,31 @@ func TestSilentOrigin(t *testing.T) {
 		served.Wait()
 	})
 }
+
+// While an origin has no memory for a copy, it serves requests that need none.
+func TestServesWithoutMemory(t *testing.T) {
+	cl := rocltest.Cluster(t, 1)
+	origin := endpoint(t, cl.Open(0, rocl.WithMemory(1<<20)))
+	target := endpoint(t, cl.Open(0))
+	r := expose(t, origin, bulk.ReadWrite, bulk.Bytes(counting(4000)))
+	var all []*rocl.Buffer
+	for n := 1 << 20; n >= 64; {
+		if b, err := origin.c.Buffer(n); err == nil {
+			all = append(all, b)
+		} else {
+			n /= 2
+		}
+	}
+	got := make([]byte, 4000)
+	tr := target.StartPull(deadline(t), r.Handle(), 0, got)
+	eventually.True(t, "the pull is served", func() bool { return origin.Stats().Serving == 1 })
+	if _, err := target.Push(deadline(t), r.Handle(), 0, counting(100)); err != nil {
+		t.Error(err)
+	}
+	for _, b := range all {
+		b.Release()
+	}
+	if _, err := tr.Wait(deadline(t)); err != nil || !bytes.Equal(got, counting(4000)) {
+		t.Error(err)
+	}
+}

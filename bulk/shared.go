@@ -37,7 +37,7 @@ func (ep *Endpoint) copyOut(ctx context.Context, local *memory, at int64, p []by
 // inPlace returns the function that moves pieces over shared memory without the transport's ring. It
 // returns nil if the transfer has to use the ring.
 func (ep *Endpoint) inPlace(want Rights, mv *move) pieceFunc {
-	if mv.n < inPlaceLeast || !mv.local.isCoarse(mv.n) || mv.h.origin.Context() == ep.ID().Context() || !ep.sharing.mayReadInPlace(ep.c, mv.h.origin) {
+	if min(mv.n, int64(ep.cfg.inPlace)) < inPlaceLeast || !mv.local.isCoarse(mv.n) || mv.h.origin.Context() == ep.ID().Context() || !ep.sharing.mayReadInPlace(ep.c, mv.h.origin) {
 		return nil
 	}
 	if want == ReadOnly {

@@ -104,6 +104,29 @@ func TestPlainMemoryReadInPlace(t *testing.T) {
 	}
 }
 
+// All pieces of a transfer are read where they lie, and none is asked for in vain, whatever their size.
+func TestPlainMemoryPieces(t *testing.T) {
+	for piece, requests := range map[int]uint64{1 << 20: 4, 100 << 10: 41} {
+		var bytesRead atomic.Int64
+		hook(t, func(read func() error, local [][]byte) error {
+			for _, p := range local {
+				bytesRead.Add(int64(len(p)))
+			}
+			return read()
+		})
+		const n = 4<<20 + 1000
+		origin, target := sharing(t, bulk.PieceSize(piece))
+		r := expose(t, origin, bulk.ReadOnly, bulk.Bytes(counting(n)))
+		got := make([]byte, n)
+		if _, err := target.Pull(deadline(t), r.Handle(), 0, got); err != nil || !bytes.Equal(got, counting(n)) {
+			t.Fatal(err)
+		}
+		if made := target.Stats().Transfers; made != requests || piece > 256<<10 && bytesRead.Load() < n {
+			t.Errorf("pieces of %d bytes: %d requests, %d bytes read where they lie", piece, made, bytesRead.Load())
+		}
+	}
+}
+
 // If the system does not let a process read another one's memory, or the identifier names another
 // process, transfers use the ring. After the first refusal no other attempt is made.
 func TestPlainMemoryDenied(t *testing.T) {

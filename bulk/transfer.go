@@ -143,7 +143,7 @@ func (ep *Endpoint) moved(ctx context.Context, want Rights, mv *move) (done int6
 	ep.flight.begin()
 	defer ep.flight.end()
 	if one := ep.inPlace(want, mv); one != nil {
-		done, err = ep.each(ctx, mv, 0, ep.cfg.inPlace, mv.pieces, patient(one))
+		done, err = ep.each(ctx, mv, 0, min(ep.cfg.inPlace, rocl.MaxMessage-inPlaceLeast), mv.inPlacePieces, patient(one))
 		if !errors.Is(err, errElsewhere) {
 			return done, err
 		}

@@ -172,6 +172,8 @@ func encodeRequest[In any](ctx context.Context, c *Client, in In, cfg *config, h
 			return nil, err
 		}
 		h.number = c.numbers.Add(1)
+	} else if handlerOf(ctx) != nil {
+		h.number = c.numbers.Add(1) // the call may be nested
 	}
 	if cfg.checksum {
 		h.flags |= flagChecksum
@@ -197,7 +199,10 @@ func encodeRequest[In any](ctx context.Context, c *Client, in In, cfg *config, h
 		}
 	}
 	if cfg.isOneWay {
-		h.number, h.left = 0, 0
+		h.left = 0
+		if h.region == nil { // otherwise the caller waits for the pull, and the call may be nested
+			h.number = 0
+		}
 	}
 	h.put(b.Bytes())
 	return b, nil
@@ -226,13 +231,17 @@ const cancelMost = 10 * time.Second
 
 // cancelEnded tells a provider that the caller has given up a call, if ctx has ended.
 func (c *Client) cancelEnded(ctx context.Context, provider rocl.GID, number uint64) {
-	switch ctx.Err() {
-	case nil:
-	case context.DeadlineExceeded:
-		c.cancel(provider, number, whyDeadline)
-	default:
-		c.cancel(provider, number, whyCancelled)
+	if ctx.Err() != nil {
+		c.cancel(provider, number, whyEnded(ctx))
 	}
+}
+
+// whyEnded returns the reason for a message with tagCancel of a call with the context ctx.
+func whyEnded(ctx context.Context) byte {
+	if ctx.Err() == context.DeadlineExceeded {
+		return whyDeadline
+	}
+	return whyCancelled
 }
 
 // cancel tells a provider that a call has ended for the caller, with the reason. It does not wait.
@@ -258,7 +267,8 @@ func (c *Client) cancel(provider rocl.GID, number uint64, why byte) {
 // Send calls a name without waiting for the result. It returns when the request is accepted, as
 // [rocl.Resource.Send] does. The handler's result and error are dropped, and the end of ctx does
 // not end the handler's context. If the arguments are larger than the limit (see [CallOverflow]),
-// Send returns when the server has pulled them.
+// Send returns when the server has pulled them. An [Inline] handler that sends such arguments to its
+// own server gets ErrDeadlock.
 func Send[In any](ctx context.Context, c *Client, provider rocl.GID, name string, in In, opts ...Option) error {
 	cfg := newConfig(opts)
 	cfg.isOneWay = true

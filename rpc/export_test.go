@@ -25,3 +25,10 @@ func (s *Server) Idle() int { return int(s.idle.Load()) }
 
 // SetMost sets the size in bytes above which a value does not fit into a buffer.
 func (s *Server) SetMost(n int) { s.overflow.most = n }
+
+// SetMostItem sets the largest size of a result of a stream.
+func SetMostItem(n uint64) (undo func()) {
+	was := mostItem
+	mostItem = n
+	return func() { mostItem = was }
+}

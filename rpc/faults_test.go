@@ -22,6 +22,7 @@ import (
 
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/internal/eventually"
+	"github.com/rocl-go/rocl/pool"
 	"github.com/rocl-go/rocl/rpc"
 )
 
@@ -228,6 +229,27 @@ func TestRan(t *testing.T) {
 		if !errors.Is(err, rpc.ErrUnknownCall) || !errors.As(err, &e) || e.Ran != ran {
 			t.Errorf("%s: %+v", name, err)
 		}
+	}
+}
+
+// The error tells that a stream for which a pool has no room has not run.
+func TestStreamRefused(t *testing.T) {
+	s, c := pair(t)
+	p := load(t, s, `{"pools": [{"workers": 1, "queue": 1}]}`).Default()
+	defer occupy(t, p)()
+	if err := p.Submit(deadline(t), pool.Unit{Run: func(context.Context) {}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := rpc.RegisterStream(s, "count", count, rpc.InPool(p)); err != nil {
+		t.Fatal(err)
+	}
+	var last error
+	for _, err := range rpc.Stream[int64, int64](deadline(t), c, s.ID(), "count", 1) {
+		last = err
+	}
+	var e *rpc.Error
+	if !errors.Is(last, rpc.ErrBusy) || !errors.As(last, &e) || e.Ran {
+		t.Errorf("%+v", last)
 	}
 }
 
@@ -460,6 +482,84 @@ func TestStreamPanicsLate(t *testing.T) {
 	}
 }
 
+// A handler of a stream that ends its goroutine ends the stream with an error, after its results,
+// whenever the caller asks.
+func TestStreamGoexit(t *testing.T) {
+	s, c := pair(t)
+	if err := rpc.RegisterStream(s, "exit", func(context.Context, struct{}) iter.Seq2[int64, error] {
+		return func(yield func(int64, error) bool) { yield(1, nil); runtime.Goexit() }
+	}); err != nil {
+		t.Fatal(err)
+	}
+	for range 100 {
+		var last error
+		for _, err := range rpc.Stream[struct{}, int64](deadline(t), c, s.ID(), "exit", struct{}{}) {
+			last = err
+		}
+		if !errors.Is(last, rpc.ErrPanic) {
+			t.Fatal(last)
+		}
+	}
+}
+
+// A result whose length does not fit into its head ends the stream.
+func TestStreamItemTooLarge(t *testing.T) {
+	defer rpc.SetMostItem(10)()
+	s, c := pair(t)
+	if err := rpc.RegisterStream(s, "grow", func(context.Context, struct{}) iter.Seq2[[]byte, error] {
+		return func(yield func([]byte, error) bool) {
+			for n := 9; yield(make([]byte, n), nil); n++ {
+			}
+		}
+	}); err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	for p, err := range rpc.Stream[struct{}, []byte](deadline(t), c, s.ID(), "grow", struct{}{}) {
+		if err == nil && len(p) <= 10 {
+			n++
+		} else if !errors.Is(err, rpc.ErrTooLarge) {
+			t.Error(len(p), err)
+		}
+	}
+	if n != 2 {
+		t.Errorf("%d results", n)
+	}
+}
+
+// A stream whose deadline passes ends with that cause for its handler.
+func TestStreamDeadline(t *testing.T) {
+	s, c := pair(t)
+	const streams = 20
+	causes := make(chan error, streams)
+	if err := rpc.RegisterStream(s, "wait", func(ctx context.Context, _ struct{}) iter.Seq2[int64, error] {
+		return func(func(int64, error) bool) {
+			<-ctx.Done()
+			causes <- context.Cause(ctx)
+		}
+	}); err != nil {
+		t.Fatal(err)
+	}
+	for range streams {
+		ctx, end := context.WithTimeout(deadline(t), 5*time.Millisecond) // may end before the handler begins
+		for _, err := range rpc.Stream[struct{}, int64](ctx, c, s.ID(), "wait", struct{}{}) {
+			if !errors.Is(err, context.DeadlineExceeded) {
+				t.Error(err)
+			}
+		}
+		end()
+	}
+	if err := s.Close(deadline(t)); err != nil {
+		t.Error(err)
+	}
+	close(causes)
+	for err := range causes {
+		if !errors.Is(err, context.DeadlineExceeded) {
+			t.Error("of the handler: ", err)
+		}
+	}
+}
+
 // A result that cannot be sent ends the stream and its handler.
 func TestStreamTooLarge(t *testing.T) {
 	sock := filepath.Join(t.TempDir(), "s")
@@ -545,6 +645,31 @@ func TestInterceptAll(t *testing.T) {
 	}
 }
 
+// An interceptor that fails, or makes the call again, after the loop over a stream was left has no
+// effect on the loop.
+func TestInterceptLeftStream(t *testing.T) {
+	s, _ := pair(t)
+	c, err := rpc.NewClient(deadline(t), contextOf(s), rpc.CallInterceptors(func(ctx context.Context, _ *rpc.Invocation, next func(context.Context) error) error {
+		return errors.Join(next(ctx), next(ctx), errors.New("on purpose"))
+	}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if err := rpc.RegisterStream(s, "count", count); err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	for _, err := range rpc.Stream[int64, int64](deadline(t), c, s.ID(), "count", 100) {
+		if n++; err != nil || n > 3 {
+			t.Fatal(n, err)
+		}
+		if n == 3 {
+			break
+		}
+	}
+}
+
 // A handler that ends its goroutine ends its call, and no other.
 func TestGoexit(t *testing.T) {
 	t.Run("in a goroutine", func(t *testing.T) { testGoexit(t, rpc.InGoroutine()) })
@@ -560,8 +685,9 @@ func testGoexit(t *testing.T, where rpc.Option) {
 		t.Fatal(err)
 	}
 	for range 3 {
-		if _, err := rpc.Call[struct{}, struct{}](deadline(t), c, s.ID(), "exit", struct{}{}); !errors.Is(err, rpc.ErrPanic) {
-			t.Error(err)
+		var e *rpc.Error
+		if _, err := rpc.Call[struct{}, struct{}](deadline(t), c, s.ID(), "exit", struct{}{}); !errors.Is(err, rpc.ErrPanic) || !errors.As(err, &e) || !e.Ran {
+			t.Errorf("%+v", err)
 		}
 		if sum, err := rpc.Call[terms, int64](deadline(t), c, s.ID(), "add", terms{1, 2}); sum != 3 || err != nil {
 			t.Error(sum, err)

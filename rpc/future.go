@@ -22,7 +22,7 @@ type Future[T any] struct {
 	name  string
 	to    rocl.GID
 	p     rocl.Pending
-	own   *ownFuture   // nil if the call's context does not end, package codec decodes the result, and the arguments are in the request
+	own   *ownFuture   // nil if the call's context does not end, package codec decodes the result, the arguments are in the request, and the call is not nested
 	in    reflect.Type // see argumentType
 	flags byte         // of the request
 	state atomic.Uint32
@@ -52,7 +52,8 @@ type ownFuture struct {
 
 // Go is [Call] that does not wait for the result. It sends the request before it returns, and waits
 // as Call does while the provider has no room for it. In this way a goroutine may have any number
-// of calls in flight. Their requests and replies travel in batches.
+// of calls in flight. Their requests and replies travel in batches. With [CallInterceptors] another
+// goroutine makes the call, and Go may return before the request is sent.
 //
 // Wait, Done or WaitAny must be called for each Future. Otherwise its result stays in memory.
 func Go[In, Out any](ctx context.Context, c *Client, provider rocl.GID, name string, in In, opts ...Option) *Future[Out] {
@@ -92,7 +93,7 @@ func start[In, Out any](ctx context.Context, f *Future[Out], in In, cfg *config)
 		return err
 	}
 	f.flags, f.in = h.flags, argumentType[In](cfg)
-	if mayEnd := ctx.Done() != nil; mayEnd || cfg.out != nil || h.region != nil {
+	if mayEnd := ctx.Done() != nil; mayEnd || cfg.out != nil || h.region != nil || n != nil {
 		f.own = &ownFuture{ctx: ctx, number: h.number, codec: cfg.out, region: h.region, nested: n}
 		if mayEnd {
 			f.own.stop = context.AfterFunc(ctx, f.cancel)

@@ -18,7 +18,6 @@ import (
 type nested struct {
 	key  nestedKey
 	id   uint64          // of the call's name
-	tag  uint64          // of the message: tagNested or tagWithin
 	from *handlerContext // of the handler that makes the call
 
 	// The handler waits for the call when awaited ends. A Future may not be waited for yet.
@@ -39,27 +38,29 @@ var (
 
 type handlerKey struct{}
 
+// handlerOf returns the context of the handler that got ctx, or nil.
+func handlerOf(ctx context.Context) *handlerContext {
+	c, _ := ctx.Value(handlerKey{}).(*handlerContext)
+	return c
+}
+
 // nest returns the nested call that a request with a number makes, or nil if it is not nested. It
 // fails with ErrDeadlock if the provider's receiving goroutine would wait for the call.
 func (c *Client) nest(ctx context.Context, provider rocl.GID, name string, number uint64) (*nested, error) {
 	if number == 0 {
 		return nil, nil
 	}
-	from, _ := ctx.Value(handlerKey{}).(*handlerContext)
+	from := handlerOf(ctx)
 	if from == nil {
 		return nil, nil
 	}
-	s, ok := localServers.Load(provider)
-	if !ok {
+	if _, isLocal := localServers.Load(provider); !isLocal {
 		return nil, nil
 	}
 	if from.isReceiverOf(provider) {
 		return nil, fmt.Errorf("%w: an Inline handler of the provider waits for it", ErrDeadlock)
 	}
-	n := &nested{key: nestedKey{c.ID(), number}, id: callID(name), tag: tagWithin, from: from}
-	if m := (*s.(*Server).names.Load())[n.id]; m != nil && m.place.pool != nil && from.occupies(m.place.pool, m) {
-		n.tag = tagNested
-	}
+	n := &nested{key: nestedKey{c.ID(), number}, id: callID(name), from: from}
 	n.awaited, n.await = context.WithCancel(context.Background())
 	nestedCalls.Store(n.key, n)
 	return n, nil
@@ -70,7 +71,7 @@ func (n *nested) tagOf(name string) uint64 {
 	if n == nil {
 		return callID(name)
 	}
-	return n.tag
+	return tagNested
 }
 
 // waitFor records that the handler waits for the call.
@@ -138,7 +139,7 @@ func (q *queued) runNested(n *nested, p *pool.Pool) {
 		case n.awaited.Err() != nil:
 			q.r.run()
 		default:
-			q.r.startElsewhere(err)
+			q.r.retryAfterMove(err)
 		}
 	})
 }

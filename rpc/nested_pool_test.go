@@ -3,6 +3,7 @@
 package rpc_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -65,6 +66,9 @@ func TestNestedInOneWorker(t *testing.T) {
 				},
 				"wait": func(ctx context.Context, n int64) (int64, error) {
 					return rpc.Go[int64, int64](ctx, own, s.ID(), "wait", n).Wait(ctx)
+				},
+				"without cancel": func(ctx context.Context, n int64) (int64, error) {
+					return rpc.Go[int64, int64](context.WithoutCancel(ctx), own, s.ID(), "without cancel", n).Wait(ctx)
 				},
 				"done": func(ctx context.Context, n int64) (int64, error) {
 					f := rpc.Go[int64, int64](ctx, own, s.ID(), "done", n)
@@ -286,5 +290,86 @@ func TestNestedCancelled(t *testing.T) {
 	}
 	if _, err := rpc.Call[int64, int64](deadline(t), c, s.ID(), "outer", 0); err != nil {
 		t.Error(err)
+	}
+}
+
+// While a request waits for room in a pool, the pool's handler calls its own server, whatever the
+// place of the nested call.
+func TestNestedWhilePoolWaits(t *testing.T) {
+	for name, place := range map[string]func(t *testing.T, s *rpc.Server) rpc.Option{
+		"goroutine":    func(*testing.T, *rpc.Server) rpc.Option { return rpc.InGoroutine() },
+		"inline":       func(*testing.T, *rpc.Server) rpc.Option { return rpc.Inline() },
+		"another pool": func(t *testing.T, s *rpc.Server) rpc.Option { return inOne(t, s, waiting) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, c := pair(t)
+			p := load(t, s, waiting).Default()
+			own := clientOf(t, s)
+			if err := errors.Join(
+				rpc.Register(s, "add", add, place(t, s)),
+				rpc.Register(s, "outer", func(ctx context.Context, isFirst bool) (int64, error) {
+					if isFirst {
+						eventually.True(t, "a request waits for room", func() bool { return p.Stats().Waiting == 1 })
+					}
+					return rpc.Call[terms, int64](ctx, own, s.ID(), "add", terms{1, 2})
+				}, rpc.InPool(p)),
+			); err != nil {
+				t.Fatal(err)
+			}
+			var calls []*rpc.Future[int64]
+			for i := range 3 {
+				calls = append(calls, rpc.Go[bool, int64](deadline(t), c, s.ID(), "outer", i == 0))
+			}
+			for _, f := range calls {
+				if sum, err := f.Wait(deadline(t)); sum != 3 || err != nil {
+					t.Error(sum, err)
+				}
+			}
+		})
+	}
+}
+
+// A handler sends large arguments to its own server, whose other handlers have the same place. In
+// the only worker of a pool it does not wait for itself; the Inline handler gets an error.
+func TestSendLargeToOwnServer(t *testing.T) {
+	for name, wants := range map[string]error{"pool": nil, "inline": rpc.ErrDeadlock} {
+		for _, how := range []func(context.Context) context.Context{func(ctx context.Context) context.Context { return ctx }, context.WithoutCancel} {
+			t.Run(name, func(t *testing.T) {
+				s, c := pair(t)
+				place := rpc.Inline()
+				if name == "pool" {
+					place = inOne(t, s, `{"pools": [{"name": "one", "workers": 1}]}`)
+				}
+				own, err := rpc.NewClient(deadline(t), contextOf(s), rpc.CallOverflow(limit))
+				if err != nil {
+					t.Fatal(err)
+				}
+				t.Cleanup(func() { _ = own.Close() })
+				var running atomic.Int64
+				got := make(chan []byte, 1)
+				if err := errors.Join(
+					rpc.Register(s, "take", func(_ context.Context, p []byte) (struct{}, error) {
+						if running.Load() != 0 {
+							t.Error("two handlers run in one worker")
+						}
+						got <- bytes.Clone(p)
+						return struct{}{}, nil
+					}, place),
+					rpc.Register(s, "outer", func(ctx context.Context, _ struct{}) (struct{}, error) {
+						running.Add(1)
+						defer running.Add(-1)
+						return struct{}{}, rpc.Send(how(ctx), own, s.ID(), "take", random(2*limit))
+					}, place),
+				); err != nil {
+					t.Fatal(err)
+				}
+				if _, err := rpc.Call[struct{}, struct{}](deadline(t), c, s.ID(), "outer", struct{}{}); !errors.Is(err, wants) {
+					t.Fatal(err)
+				}
+				if wants == nil && !bytes.Equal(<-got, random(2*limit)) {
+					t.Error("other arguments")
+				}
+			})
+		}
 	}
 }

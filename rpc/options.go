@@ -17,7 +17,8 @@ type Option func(*config)
 
 type config struct {
 	place    place
-	in, out  any // rocl.Codec of the arguments and the result; nil: package codec
+	isPlaced bool // an option sets place
+	in, out  any  // rocl.Codec of the arguments and the result; nil: package codec
 	meta     Metadata
 	checksum bool
 	isJSON   bool
@@ -39,7 +40,7 @@ func newConfig(opts []Option) (c config) {
 // its own server with the context that it was given, the call fails with ErrDeadlock. Inline is not
 // for streams.
 func Inline() Option {
-	return func(c *config) { c.place = place{isInline: true} }
+	return withPlace(place{isInline: true})
 }
 
 // InPool makes the handlers of a call run in a pool, which limits how many run at a time and sets
@@ -65,7 +66,11 @@ func InPool(p *pool.Pool) Option { return InPoolAt(p, 0) }
 func InPoolAt(p *pool.Pool, priority int) Option {
 	at := place{pool: p, priority: priority}
 	at.isInline = p != nil && p.Config().Policy == pool.Inline
-	return func(c *config) { c.place = at }
+	return withPlace(at)
+}
+
+func withPlace(p place) Option {
+	return func(c *config) { c.place, c.isPlaced = p, true }
 }
 
 // A place says where the handlers of a call run. The zero place runs each in a goroutine of its
@@ -123,26 +128,29 @@ func (r *request) submit() (waits context.Context) {
 		r.s.receiver.Go(func() {
 			defer done()
 			if _, err := q.submit(q.ctx, p); err != nil {
-				r.startElsewhere(err)
+				r.retryAfterMove(err)
 			}
 		})
 		return waits
 	}
 	if err != nil {
-		return r.startElsewhere(err)
+		return r.retryAfterMove(err)
 	}
 	return nil
 }
 
-// startElsewhere handles a request that its pool has refused. If the pool was removed because the
+// retryAfterMove handles a request that its pool has refused. If the pool was removed because the
 // call was moved, the request runs in the call's new place. Otherwise it is refused.
-func (r *request) startElsewhere(err error) (waits context.Context) {
+func (r *request) retryAfterMove(err error) (waits context.Context) {
 	m := (*r.s.names.Load())[r.method.id]
 	if !errors.Is(err, pool.ErrClosed) || m == nil || m.place.pool == r.method.place.pool {
 		r.busy(err)
 		return nil
 	}
-	r.method = m
+	if r.method = m; m.place.isReceiver() {
+		r.handBack()
+		return nil
+	}
 	return r.start()
 }
 
@@ -158,23 +166,30 @@ func (r *request) busy(err error) {
 }
 
 // InGoroutine makes each handler run in a goroutine of its own, which is the default.
-func InGoroutine() Option { return func(c *config) { c.place = place{} } }
+func InGoroutine() Option { return withPlace(place{}) }
 
 // Place changes where the handlers of a call run, by Inline, InPool or InGoroutine. Requests that
 // the server has already received run in the old place, or in the new one if the old pool is
-// removed before. Place fails with ErrUnknownCall if the name is not registered, and with
-// errors.ErrUnsupported for a stream that would be Inline.
+// removed before. Place fails with ErrUnknownCall if the name is not registered, with ErrClosed
+// after Close, and with errors.ErrUnsupported for another option and for a stream that would be
+// Inline.
 func (s *Server) Place(name string, o Option) error {
 	id := callID(name)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	names := maps.Clone(*s.names.Load())
 	m := names[id]
-	if m == nil {
+	to := newConfig([]Option{o})
+	switch {
+	case s.hasLeftPools:
+		return fmt.Errorf("rpc: place %q: %w", name, ErrClosed)
+	case m == nil:
 		return fmt.Errorf("rpc: place %q: %w", name, ErrUnknownCall)
+	case !to.isPlaced:
+		return fmt.Errorf("rpc: place %q: %w: the option sets no place", name, errors.ErrUnsupported)
 	}
 	moved := *m
-	moved.place = newConfig([]Option{o}).place
+	moved.place = to.place
 	if err := moved.check(); err != nil {
 		return fmt.Errorf("rpc: place %q: %w", name, err)
 	}

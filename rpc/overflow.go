@@ -155,13 +155,16 @@ func (e *exposed) message(ctx context.Context, c *rocl.Context, head int, flags 
 		at.Sum = xxhash.Sum64(e.bytes)
 	}
 	b, err := c.BufferWait(ctx, head+codec.Size(&at))
-	if err == nil {
-		_, err = codec.Append(b.Bytes()[:head:b.Len()], &at)
-	}
 	if err != nil {
 		e.Release()
+		return nil, err
 	}
-	return b, err
+	if _, err := codec.Append(b.Bytes()[:head:b.Len()], &at); err != nil {
+		b.Release()
+		e.Release()
+		return nil, err
+	}
+	return b, nil
 }
 
 // pulled is a value that was pulled from elsewhere.
@@ -276,7 +279,13 @@ func (c *Client) pull(ctx context.Context, provider rocl.GID, body []byte, flags
 // the provider has pulled them.
 func (c *Client) sendElsewhere(ctx context.Context, provider rocl.GID, name string, b *rocl.Buffer, h *requestHeader) error {
 	defer h.release()
-	m, err := c.r.Call(ctx, provider, callID(name), b)
+	n, err := c.nest(ctx, provider, name, h.number)
+	if err != nil {
+		b.Release()
+		return err
+	}
+	defer n.end()
+	m, err := c.r.Call(ctx, provider, n.tagOf(name), b)
 	if err != nil {
 		b.Release()
 		return err
@@ -321,21 +330,15 @@ func (r *request) taken() {
 // wantsReply reports whether the caller waits for the result.
 func (r *request) wantsReply() bool { return r.m.IsCall() && r.h.flags&flagTaken == 0 }
 
-// decoded releases the memory into which the arguments were pulled. err is the error of decoding
-// them.
+// decoded releases the memory into which the arguments were pulled, and records that the handler
+// runs now. If err, the error of decoding them, is not nil, the handler does not run.
 func (r *request) decoded(err error) error {
 	if r.pulled != nil {
 		r.releaseArgs()
 	}
-	if err == nil {
+	if r.hasRun = err == nil; r.hasRun {
 		return nil
 	}
-	return r.unfit(err)
-}
-
-// unfit records that the arguments cannot be decoded, and returns the error.
-func (r *request) unfit(err error) error {
-	r.isUnfit = true
 	return fmt.Errorf("the arguments of %q: %w", r.method.name, err)
 }
 
@@ -402,12 +405,15 @@ func (r *request) endLater() {
 	})
 }
 
-// pullFirst pulls the arguments of a request in a goroutine of its own. Then the receiving
-// goroutine runs the handler.
-func (r *request) pullFirst() {
+// handBack lets the receiving goroutine start a request. Before that, another goroutine pulls the
+// arguments if they are elsewhere. It does not wait.
+func (r *request) handBack() {
 	s := r.s
 	s.receiver.Go(func() {
-		err := r.pull()
+		var err error
+		if r.isElsewhere() {
+			err = r.pull()
+		}
 		if err == nil {
 			err = s.handBack(r)
 		}

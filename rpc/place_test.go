@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime/debug"
 	"strings"
 	"sync"
 	"testing"
@@ -62,6 +63,34 @@ func TestPoolInUse(t *testing.T) {
 		if err := set.RemovePool(name); err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// A closed server uses no pool, and a call moves by an option that sets a place only.
+func TestPlaceRefused(t *testing.T) {
+	s, c := pair(t)
+	set := load(t, s, `{"pools": [{"name": "main"}, {"name": "a"}]}`)
+	a, _ := set.Pool("a")
+	if err := rpc.Register(s, "add", add, rpc.InPool(set.Default())); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Place("add", rpc.WithChecksum()); !errors.Is(err, errors.ErrUnsupported) {
+		t.Error(err)
+	}
+	if _, err := rpc.Call[terms, int64](deadline(t), c, s.ID(), "add", terms{1, 2}); err != nil || set.Default().Stats().Done != 1 {
+		t.Error("the call has left its pool: ", err)
+	}
+	if err := s.Close(deadline(t)); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Place("add", rpc.InPool(a)); !errors.Is(err, rpc.ErrClosed) {
+		t.Error(err)
+	}
+	if err := rpc.Register(s, "late", add, rpc.InPool(a)); !errors.Is(err, rpc.ErrClosed) {
+		t.Error(err)
+	}
+	if err := set.RemovePool("a"); err != nil {
+		t.Error(err)
 	}
 }
 
@@ -197,5 +226,35 @@ func TestFullPoolReplaced(t *testing.T) {
 	eventually.True(t, "two units have run in the new pool", func() bool { return set.Default().Stats().Done == 2 })
 	if f := set.Default().Stats(); f.MovedIn != 1 {
 		t.Errorf("figures %+v", f)
+	}
+}
+
+// A call is made Inline while a request of it waits for room in its old pool, which is removed: the
+// receiving goroutine runs the handler.
+func TestFullPoolToInline(t *testing.T) {
+	s, c := pair(t)
+	set := load(t, s, `{"pools": [{"name": "main"}, {"name": "old", "workers": 1, "queue": 1, "when_full": "wait"}]}`)
+	old, _ := set.Pool("old")
+	release := occupy(t, old)
+	isReceiver := func(context.Context, struct{}) (bool, error) {
+		return strings.Contains(string(debug.Stack()), "(*Server).receive("), nil
+	}
+	if err := rpc.Register(s, "where", isReceiver, rpc.InPool(old)); err != nil {
+		t.Fatal(err)
+	}
+	queued := rpc.Go[struct{}, bool](deadline(t), c, s.ID(), "where", struct{}{})
+	waits := rpc.Go[struct{}, bool](deadline(t), c, s.ID(), "where", struct{}{})
+	eventually.True(t, "a call waits for room", func() bool { return old.Stats().Waiting == 1 })
+	if err := s.Place("where", rpc.Inline()); err != nil {
+		t.Fatal(err)
+	}
+	if err := set.ReplacePool("old", "main"); err != nil {
+		t.Fatal(err)
+	}
+	release()
+	for f, want := range map[*rpc.Future[bool]]bool{queued: false, waits: true} {
+		if got, err := f.Wait(deadline(t)); got != want || err != nil {
+			t.Errorf("in the receiving goroutine: %v, want %v: %v", got, want, err)
+		}
 	}
 }

@@ -20,8 +20,8 @@ import (
 // so f may not change it afterwards. An error of f goes to the caller as an [Error]. A panic of f
 // ends only this call, with ErrPanic, and its stack goes to the server's log.
 //
-// Register fails with ErrExists if the name is registered, and with ErrCollision if another name
-// has the same 64-bit identifier.
+// Register fails with ErrExists if the name is registered, with ErrCollision if another name has
+// the same 64-bit identifier, and with ErrClosed after Close.
 func Register[In, Out any](s *Server, name string, f func(ctx context.Context, in In) (Out, error), opts ...Option) error {
 	if f == nil {
 		return fmt.Errorf("rpc: register %q: no function", name)

@@ -25,10 +25,13 @@ type request struct {
 	stop   context.CancelCauseFunc // ends ctx; nil: only the end of the caller ends it
 	caller *caller
 	nested *nested // nil: a handler of this process does not wait for the call
+	// A handler of this process waits until the arguments are pulled, but not for the call. So they
+	// are pulled before the handler's turn has come.
+	isSentByHandler bool
 	// results of a stream; nil for other calls.
 	results *results
 	pulled  *pulled // the arguments, if they were elsewhere
-	isUnfit bool    // the arguments do not fit the handler, which does not run
+	hasRun  bool    // the handler has begun
 	held    *held   // the result, if it is elsewhere
 }
 
@@ -90,8 +93,8 @@ func (s *Server) begin(m *rocl.Message) (own *request, waits context.Context) {
 	switch p := &r.method.place; {
 	case !p.isInline && p.pool == nil:
 		return r, nil
-	case r.h.flags&flagElsewhere != 0 && p.isReceiver():
-		r.pullFirst()
+	case r.isElsewhere() && (p.isReceiver() || r.isSentByHandler):
+		r.handBack()
 		return nil, nil
 	}
 	return nil, r.start()
@@ -108,11 +111,16 @@ func (r *request) parse() (err error) {
 		return err
 	}
 	id := r.m.Tag()
-	if id == tagNested || id == tagWithin {
-		if r.nested, err = nestedIn(r.m, r.h.number); err != nil {
+	if id == tagNested {
+		n, err := nestedIn(r.m, r.h.number)
+		if err != nil {
 			return err
 		}
-		id = r.nested.id
+		if id = n.id; r.h.flags&flagTaken != 0 {
+			r.isSentByHandler = true
+		} else {
+			r.nested = n
+		}
 	}
 	m := (*r.s.names.Load())[id]
 	if m == nil {
@@ -195,9 +203,7 @@ func (r *request) run() {
 	r.method.stats.begun.Add(1)
 	b, err := r.serve()
 	if r.results != nil {
-		err = r.results.finish(r.ctx, err)
-		r.method.stats.ended(r.came, err)
-		r.results.close(err)
+		r.endStream(err)
 		return
 	}
 	r.method.stats.ended(r.came, err)
@@ -223,6 +229,14 @@ func (r *request) run() {
 		defer r.end()
 		r.replyWaiting(b)
 	}()
+}
+
+// endStream ends a stream whose handler has returned err. It waits until the caller has all results
+// and the error.
+func (r *request) endStream(err error) {
+	err = r.results.finish(r.ctx, err)
+	r.method.stats.ended(r.came, err)
+	r.results.close(err)
 }
 
 // ended is the context of replies that do not wait.
@@ -252,12 +266,12 @@ func (r *request) notSent(b *rocl.Buffer, err error) {
 	}
 }
 
-// status returns the status of a reply with an error.
+// status returns the status of a reply with an error, which tells whether the handler has run.
 func (r *request) status() byte {
-	if r.isUnfit {
-		return statusRefused
+	if r.hasRun {
+		return statusError
 	}
-	return statusError
+	return statusRefused
 }
 
 // serve runs the handler. It returns an error if the handler panics. A handler that ends its
@@ -272,6 +286,10 @@ func (r *request) serve() (b *rocl.Buffer, err error) {
 		r.s.log.Error("rpc: a handler panicked", "call", r.method.name, "server", r.s.ID(), "from", r.m.From(), "request", RequestID(r.ctx), "panic", v, "stack", string(debug.Stack()))
 		b, err = nil, fmt.Errorf("%w: the handler of %q", ErrPanic, r.method.name)
 		if v == nil { // runtime.Goexit: only deferred functions still run
+			if r.results != nil {
+				r.endStream(err)
+				return
+			}
 			r.method.stats.ended(r.came, err)
 			r.refuse(err)
 		}
@@ -312,13 +330,13 @@ func (r *request) free() {
 	s.requests.Put(r)
 }
 
-// refuse replies, without waiting, that the handler has not run or that its result cannot be sent.
+// refuse replies with an error, without waiting.
 func (r *request) refuse(err error) {
 	if r.results != nil {
 		r.results.close(err)
 		return
 	}
-	r.s.refuse(r.m, r.h.flags, err)
+	r.s.fail(ended, r.m, r.status(), r.h.flags, err)
 }
 
 // refuse replies, without waiting, that a request is not handled. If the caller's context has no

@@ -43,11 +43,12 @@ type Server struct {
 	requests sync.Pool
 	callers  callers
 	overflow overflow
-	handed   sync.Map      // requests whose arguments have been pulled, by the numbers of tagPulled
+	handed   sync.Map      // requests that the receiving goroutine is to start, by the numbers of tagPulled
 	unknown  atomic.Uint64 // requests for calls that the server does not offer
 
-	mu    sync.Mutex                         // held to replace names
-	names atomic.Pointer[map[uint64]*method] // calls by identifier; a stored map does not change
+	mu           sync.Mutex                         // held to replace names
+	names        atomic.Pointer[map[uint64]*method] // calls by identifier; a stored map does not change
+	hasLeftPools bool                               // no call enters a pool any more; guarded by mu
 }
 
 // A ServerOption changes one default of [NewServer].
@@ -122,6 +123,7 @@ func (s *Server) Close(ctx context.Context) error {
 func (s *Server) leavePools() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.hasLeftPools = true
 	for _, m := range *s.names.Load() {
 		m.place.exit()
 	}
@@ -156,6 +158,8 @@ func (s *Server) register(m *method) error {
 	defer s.mu.Unlock()
 	old := *s.names.Load()
 	switch had := old[m.id]; {
+	case s.hasLeftPools:
+		return fmt.Errorf("rpc: register %q: %w", m.name, ErrClosed)
 	case had == nil:
 	case had.name == m.name:
 		return fmt.Errorf("rpc: register %q: %w", m.name, ErrExists)
@@ -247,21 +251,25 @@ func (s *Server) awaitTurn() (receives bool) {
 	return receives
 }
 
-// controls handles messages that do not wait for room until ctx ends, while a pool has none. So
-// later requests wait in the mailbox, in order. Running calls can be cancelled, get results, and
-// make nested calls.
+// controls handles control messages and nested calls until ctx ends, while a pool waits for room.
+// Other requests wait in the mailbox, in order. Running calls can be cancelled, get results, and
+// make nested calls, whose end the pool may wait for.
 func (s *Server) controls(ctx context.Context) {
 	for ctx.Err() == nil {
 		m, err := s.r.Recv(ctx, rocl.Tags(0, tagNested))
-		if err == nil {
-			s.control(m)
-		} else if errors.Is(err, rocl.ErrClosed) {
+		switch {
+		case errors.Is(err, rocl.ErrClosed):
 			return
+		case err != nil || s.control(m):
+		default:
+			if own, _ := s.begin(m); own != nil { // if another pool waits for room too, a goroutine of its own waits
+				go own.run()
+			}
 		}
 	}
 }
 
-// control handles m if it does not wait for room, and reports whether it did.
+// control handles m, and reports true, if m is a message of the package itself and no request.
 func (s *Server) control(m *rocl.Message) bool {
 	switch {
 	case m.IsGone():
@@ -270,9 +278,6 @@ func (s *Server) control(m *rocl.Message) bool {
 		s.callers.cancel(s, m)
 	case m.Tag() == tagPulled:
 		s.resume(m)
-	case m.Tag() == tagNested:
-		s.begin(m) // owns m
-		return true
 	case m.Tag() == tagNext:
 		s.receiver.Go(func() { s.more(m) }) // more releases m
 		return true

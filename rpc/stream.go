@@ -8,6 +8,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"iter"
+	"math"
 	"sync"
 
 	"github.com/rocl-go/rocl"
@@ -31,11 +32,14 @@ const (
 	aheadBytes = 256 << 10 // or most bytes of them
 )
 
+// mostItem is the largest size of a result in bytes. It is a variable for tests.
+var mostItem uint64 = math.MaxUint32
+
 // RegisterStream makes a server answer calls of a name with the results that f yields, which
 // [Stream] receives. f's iterator runs in the goroutine of the handler, ahead of the caller by at
 // most 256 results or 256 KiB. When the caller stops or ends, f's ctx ends, and yield reports
-// false. An error that the iterator yields ends the stream, after the results before it. The
-// options are those of [Register]. A stream cannot be [Inline].
+// false. An error that the iterator yields ends the stream, after the results before it. So does a
+// result of 4 GiB or more, with ErrTooLarge. The options are those of [Register]. A stream cannot be [Inline].
 func RegisterStream[In, Out any](s *Server, name string, f func(ctx context.Context, in In) iter.Seq2[Out, error], opts ...Option) error {
 	if f == nil {
 		return fmt.Errorf("rpc: register %q: no function", name)
@@ -106,6 +110,9 @@ func (s *results) put(ctx context.Context, encode func([]byte) ([]byte, error)) 
 	p, err := encode(append(s.ready, make([]byte, itemHead)...))
 	if err != nil {
 		return fmt.Errorf("a result of %q: %w", s.r.method.name, err)
+	}
+	if n := len(p) - at - itemHead; uint64(n) > mostItem {
+		return fmt.Errorf("a result of %q: %w: %d bytes, at most %d", s.r.method.name, ErrTooLarge, n, mostItem)
 	}
 	binary.LittleEndian.PutUint32(p[at:], uint32(len(p)-at-itemHead))
 	s.ready, s.n = p, s.n+1
@@ -257,14 +264,18 @@ func (s *results) sendElsewhere(m *rocl.Message) error {
 // Stream calls a name that [RegisterStream] has registered, and yields its results as they arrive.
 // It asks for the next batch while the loop body works on the current one. Leaving the loop ends
 // the handler's context. An error ends the loop: an error of [Call], or the error that the
-// handler's iterator yielded.
+// handler's iterator yielded. An error of an interceptor after the loop was left is dropped.
 func Stream[In, Out any](ctx context.Context, c *Client, provider rocl.GID, name string, in In, opts ...Option) iter.Seq2[Out, error] {
 	return func(yield func(Out, error) bool) {
 		cfg := newConfig(opts)
+		isLeft := false // an interceptor may go on after that: it may fail, or call next again
 		err := c.around(ctx, &Invocation{Info: Info{Name: name, Provider: provider}, In: &in}, &cfg, func(ctx context.Context, cfg *config) error {
-			return stream(ctx, c, provider, name, in, cfg, func(v Out) bool { return yield(v, nil) })
+			return stream(ctx, c, provider, name, in, cfg, func(v Out) bool {
+				isLeft = isLeft || !yield(v, nil)
+				return !isLeft
+			})
 		})
-		if err != nil {
+		if err != nil && !isLeft {
 			var zero Out
 			yield(zero, c.failed(name, provider, err))
 		}
@@ -292,6 +303,7 @@ func stream[In, Out any](ctx context.Context, c *Client, provider rocl.GID, name
 	pending := c.batch(ctx, provider, n.tagOf(name), b)
 	isOver := false
 	defer func() {
+		why := whyEnded(ctx)
 		end()
 		if pending != nil {
 			if a := <-pending; a.m != nil {
@@ -299,7 +311,7 @@ func stream[In, Out any](ctx context.Context, c *Client, provider rocl.GID, name
 			}
 		}
 		if !isOver {
-			c.cancel(provider, h.number, whyCancelled)
+			c.cancel(provider, h.number, why)
 		}
 	}()
 	for {

@@ -56,17 +56,16 @@ const (
 // Statuses of replies.
 const (
 	statusResult  = iota
-	statusError   // the error is the handler's
-	statusRefused // the handler has not run, or its result could not be sent
+	statusError   // the handler has run, and has failed or its result cannot be sent
+	statusRefused // the handler has not run
 )
 
 // Tags below firstCall are messages of the package itself, not names of calls.
 const (
 	tagCancel = 1 // the payload is the number of the request, and the reason
 	tagNext   = 2 // a call for more results of a stream; the payload is the number and the flags of the request
-	tagPulled = 3 // from the server to itself: the arguments of a request have been pulled; the payload is a number
-	tagNested = 4 // within the process: the request of a nested call that does not wait for room in a pool
-	tagWithin = 5 // within the process: the request of any other nested call
+	tagPulled = 3 // from the server to itself: a request is to be started, see request.handBack; the payload is a number
+	tagNested = 4 // within the process: the request of a nested call
 	firstCall = 256
 )
 
