@@ -57,7 +57,7 @@ func (a *asker) askWith(ctx context.Context, w *waiter, q []byte, who []resource
 	}
 	var late <-chan time.Time // fires when the patience is over
 	covered := 0
-	list := a.members.current.Load() // the members that are asked
+	asked := a.members.roll.Load()
 	for wait := 25 * time.Millisecond; ; {
 		news, unknown := a.members.news(), a.joiner.incomplete()
 		r, err := a.round(ctx, w, q, who)
@@ -86,7 +86,7 @@ func (a *asker) askWith(ctx context.Context, w *waiter, q []byte, who []resource
 			continue
 		}
 		if q[0] == kindFind {
-			who = a.members.newcomers(&list)
+			who = a.members.newcomers(&asked)
 		}
 		if len(who) == 0 {
 			return database.Record{}, denial(q, unknown, partial)

@@ -37,7 +37,7 @@ func (a *asker) all(ctx context.Context, pattern *resource.List, cov *directory.
 			return
 		}
 		unknown := a.joiner.incomplete()
-		list := a.members.current.Load() // the members that are asked
+		asked := a.members.roll.Load()
 		who := a.members.others()
 		_, _, ordered := pattern.Order()
 		var firsts []first // of the first members in who
@@ -69,7 +69,7 @@ func (a *asker) all(ctx context.Context, pattern *resource.List, cov *directory.
 				return
 			}
 			if who = who[1:]; len(who) == 0 {
-				who = a.members.newcomers(&list)
+				who = a.members.newcomers(&asked)
 			}
 		}
 		if unknown != nil {

@@ -24,13 +24,12 @@ type memberTable struct {
 	*core
 	summaries *summaries
 
-	current atomic.Pointer[[]resource.NodeID] // sorted; this member, those alive and those away for a moment
-	roll    atomic.Pointer[roll]              // the same members, in the form that other members are told
+	roll atomic.Pointer[roll] // the present members
 
 	mu       sync.Mutex // guards the following fields
 	nodes    map[resource.NodeID]*node
 	firstMet time.Time     // when the first other member was seen alive
-	changed  chan struct{} // closed and replaced when current changes
+	changed  chan struct{} // closed and replaced when the roll changes
 }
 
 // A node is what this member knows of one member. memberTable.mu guards it. It is in one of three
@@ -72,7 +71,7 @@ func newMemberTable(c *core, s *summaries) *memberTable {
 
 // list returns the sorted members, this one among them: those alive, and those away for a moment.
 // The caller must not change the result.
-func (t *memberTable) list() []resource.NodeID { return *t.current.Load() }
+func (t *memberTable) list() []resource.NodeID { return t.roll.Load().members }
 
 // others returns the members without this one.
 func (t *memberTable) others() []resource.NodeID {
@@ -85,15 +84,15 @@ func (t *memberTable) has(id resource.NodeID) bool {
 	return found
 }
 
-// newcomers returns the members that are not in asked, which has the members of an earlier time,
-// and updates asked to the present ones.
-func (t *memberTable) newcomers(asked **[]resource.NodeID) (who []resource.NodeID) {
-	now := t.current.Load()
+// newcomers returns the members that are not on asked, a roll of an earlier time, and updates asked
+// to the present one.
+func (t *memberTable) newcomers(asked **roll) (who []resource.NodeID) {
+	now := t.roll.Load()
 	if now == *asked {
 		return nil
 	}
-	for _, m := range *now {
-		if _, found := slices.BinarySearch(**asked, m); !found {
+	for _, m := range now.members {
+		if _, found := slices.BinarySearch((*asked).members, m); !found {
 			who = append(who, m)
 		}
 	}
@@ -108,7 +107,7 @@ func (t *memberTable) news() <-chan struct{} {
 	return t.changed
 }
 
-// publishLocked makes the list of members and the roll anew, and wakes the waiters of news.
+// publishLocked makes the roll anew, and wakes the waiters of news.
 func (t *memberTable) publishLocked() {
 	all := []resource.NodeID{t.cfg.Node}
 	for id, m := range t.nodes {
@@ -117,7 +116,6 @@ func (t *memberTable) publishLocked() {
 		}
 	}
 	slices.Sort(all)
-	t.current.Store(&all)
 	t.roll.Store(t.newRollLocked(all))
 	close(t.changed)
 	t.changed = make(chan struct{})

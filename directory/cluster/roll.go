@@ -22,16 +22,18 @@ import (
 // this life. Then both exchange all they know, and the newcomer is asked too. A no is definite when
 // no member that said it knows a member that was not asked.
 
-// A roll is what a member tells other members about the members it knows.
+// A roll has the members, and what other members are told about them. Nothing in it changes: so
+// what is asked of whom agrees with what is told of the members.
 type roll struct {
-	sum    uint64
-	brief  []byte
-	silent map[resource.NodeID]bool // members of a version that does not read the checksum; nil: none
+	members []resource.NodeID // sorted; this member, those alive and those away for a moment
+	sum     uint64
+	brief   []byte
+	silent  map[resource.NodeID]bool // members of a version that does not read the checksum; nil: none
 }
 
 // newRollLocked makes the roll of members.
 func (t *memberTable) newRollLocked(members []resource.NodeID) *roll {
-	r := &roll{sum: search.Checksum(members), brief: make([]byte, 0, 8*len(members))}
+	r := &roll{members: members, sum: search.Checksum(members), brief: make([]byte, 0, 8*len(members))}
 	for _, id := range members {
 		var epoch uint64
 		if m := t.nodes[id]; m != nil {

@@ -21,7 +21,7 @@ func BenchmarkQuestion(b *testing.B) {
 			b.Fatal(err)
 		}
 		b.Cleanup(func() { c.Close() })
-		c.members.current.Store(&[]resource.NodeID{1, 2})
+		c.members.roll.Store(&roll{members: []resource.NodeID{1, 2}})
 		return c
 	}
 	x, y := open(1), open(2)
