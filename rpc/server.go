@@ -271,7 +271,7 @@ func (s *Server) control(m *rocl.Message) bool {
 	case m.Tag() == tagPulled:
 		s.resume(m)
 	case m.Tag() == tagNested:
-		s.begin(m) // owns m
+		_ = s.begin(m) // owns m; later requests do not wait for this one
 		return true
 	case m.Tag() == tagNext:
 		s.receiver.Go(func() { s.more(m) }) // more releases m
