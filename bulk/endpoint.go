@@ -74,7 +74,8 @@ func Eager(bytes int) Option { return func(c *config) { c.eager = bytes } }
 // MaxRequests limits how many requests an endpoint serves at a time: 1024 by default. The requests
 // of one target, a context, are at most a quarter of them. The endpoint refuses further requests,
 // and their targets try again after some milliseconds. So transfers take longer, and do not fail.
-// Requests for the bytes that this endpoint pushes have a second limit of the same size. rocl.WithMemory limits the memory that requests need. Open fails if n is less than 1.
+// Requests for the bytes that this endpoint pushes have a second limit of the same size.
+// rocl.WithMemory limits the memory that requests need. Open fails if n is less than 1.
 func MaxRequests(n int) Option { return func(c *config) { c.most = n } }
 
 func newConfig(opts []Option) (config, error) {

@@ -98,8 +98,8 @@ func nestedIn(m *rocl.Message, number uint64) (*nested, error) {
 	return n.(*nested), nil
 }
 
-// isReceiverOf reports whether the handler, or one that waits for it, runs in the receiving goroutine of
-// a server.
+// isReceiverOf reports whether the handler, or another one that waits for it, runs in the receiving
+// goroutine of a server.
 func (c *handlerContext) isReceiverOf(server rocl.GID) bool {
 	for ; c != nil; c = c.outer {
 		if c.info.Provider == server && c.method.place.isReceiver() {
@@ -109,8 +109,8 @@ func (c *handlerContext) isReceiverOf(server rocl.GID) bool {
 	return false
 }
 
-// occupies reports whether the handler, or one that waits for it, runs in a pool, or was to run in
-// it and its call has been moved.
+// occupies reports whether the handler, or another one that waits for it, has a worker of the pool of
+// the call m, or is a handler of m itself, which may have been moved to the pool meanwhile.
 func (c *handlerContext) occupies(p *pool.Pool, m *method) bool {
 	for ; c != nil; c = c.outer {
 		if c.method.place.pool == p || c.method.stats == m.stats {
@@ -121,7 +121,7 @@ func (c *handlerContext) occupies(p *pool.Pool, m *method) bool {
 }
 
 // runNested runs a nested request in place of the handler that waits for it. Until the handler does
-// so, the request waits for a worker as others do.
+// so, the request waits for a worker like any other request.
 func (q *queued) runNested(n *nested, p *pool.Pool) {
 	if n.awaited.Err() != nil {
 		go q.r.run()
