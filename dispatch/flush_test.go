@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl/buffers"
+	"github.com/rocl-go/rocl/internal/eventually"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -216,7 +217,7 @@ func TestFlushAsContextCloses(t *testing.T) {
 	ctx, cancel := context.WithCancel(soon(t))
 	cancel()
 	a.Close(ctx)
-	within(t, "Flush", func() {
+	eventually.Returns(t, "Flush", func() {
 		for range 2 {
 			if err := <-got; !errors.Is(err, ErrClosed) {
 				t.Errorf("Flush as the context closed: %v", err)

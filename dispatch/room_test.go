@@ -11,6 +11,7 @@ import (
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/subsys"
 	"github.com/rocl-go/rocl/subsys/inproc"
+	"github.com/rocl-go/rocl/subsys/subsystest"
 )
 
 // linked returns a link of d with the connection c, and the sink that c would call.
@@ -130,7 +131,7 @@ func TestRoomByNumber(t *testing.T) {
 func sentFrames(c *fakeConn) (fs []subsys.Frame) {
 	for i := range c.sent {
 		if c.sent[i].Type == subsys.TypeRun {
-			fs = c.sent[i].Split(fs)
+			fs = subsystest.Split(&c.sent[i], fs)
 		} else {
 			fs = append(fs, c.sent[i])
 		}

@@ -8,7 +8,6 @@ import (
 	"os"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/rocl-go/rocl/buffers"
 	"github.com/rocl-go/rocl/internal/eventually"
@@ -40,11 +39,7 @@ func sendBuffer(t testing.TB, s *sink, seq uint32, b *buffers.Buffer, data []byt
 		if k == 1 {
 			return
 		}
-		select {
-		case <-s.writable:
-		case <-time.After(patience):
-			t.Fatal("no Writable")
-		}
+		eventually.Value(t, "Writable", s.writable)
 	}
 }
 

@@ -293,7 +293,7 @@ func TestLifeModel(t *testing.T) {
 					}
 					return
 				}
-				if f.HasConn() != hasConn {
+				if f.hasConn() != hasConn {
 					t.Fatalf("%v, and there is a connection: %v", f.state, hasConn)
 				}
 				if hasTimer != (f.state == Waiting) {

@@ -51,7 +51,7 @@ const (
 	Inline      = 2 << 10  // payloads up to this are copied behind their header at once
 	smallRun    = 4 << 10  // bytes of the first run after a pause
 	largeRun    = 64 << 10 // bytes of a run that follows a full one
-	BatchFrames = 64       // the most entries that Take returns
+	batchFrames = 64       // the most entries that Take returns
 )
 
 // A Session is one end of the exchange between two contexts. After Init it has sent and received
@@ -74,8 +74,8 @@ type Session struct {
 	rxDone  atomic.Uint32 // frames before it have been worked on, and are acknowledged
 	rxAcked atomic.Uint32 // what the peer has been told, or will be by frames that wait to be sent
 
-	batch [BatchFrames]subsys.Frame // Take lends it out
-	marks [BatchFrames]mark
+	batch [batchFrames]subsys.Frame // Take lends it out
+	marks [batchFrames]mark
 }
 
 // entry is one frame, or a run if its type is TypeRun. In a run, Seq is that of the first frame,

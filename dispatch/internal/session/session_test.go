@@ -11,6 +11,7 @@ import (
 	"github.com/rocl-go/rocl/buffers"
 	"github.com/rocl-go/rocl/dispatch/internal/wire"
 	"github.com/rocl-go/rocl/subsys"
+	"github.com/rocl-go/rocl/subsys/subsystest"
 	"pgregory.net/rapid"
 )
 
@@ -113,7 +114,7 @@ func (p *peerModel) write(takes func(n int) int) {
 	n := takes(len(fs))
 	for _, f := range fs[:n] {
 		if f.Type == subsys.TypeRun {
-			p.wire = f.Split(p.wire)
+			p.wire = subsystest.Split(&f, p.wire)
 		} else {
 			p.wire = append(p.wire, f)
 		}
