@@ -457,7 +457,7 @@ func TestGrantsAreCounted(t *testing.T) {
 		mb.leave(in)
 	}
 	if p := promised(mb); p != 0 || mb.oversize != nil {
-		t.Errorf("%d bytes are promised to nobody", p)
+		t.Errorf("%d bytes are promised to no sender", p)
 	}
 }
 
@@ -500,7 +500,7 @@ func TestGiveBack(t *testing.T) {
 	mb.Close()
 }
 
-// The credit that a peer is told does not fall, and is never more than its grant, in whatever order
+// The credit that a peer learns does not fall, and is never more than its grant, in whatever order
 // the goroutines that grant it tell it.
 func TestCreditSentInOrder(t *testing.T) {
 	d := newWorld().node(t, 1, inproc.NewNetwork().Transport())
@@ -537,12 +537,12 @@ func TestCreditSentInOrder(t *testing.T) {
 	need(4 * FirstCredit)
 	mb.finishHandOut(new(Message), in, late)
 	if got := sent(); len(got) != 2 || got[0] != 4*FirstCredit || got[1] != 4*FirstCredit {
-		t.Errorf("the peer is told %d", got)
+		t.Errorf("the peer is granted %d", got)
 	}
 	need(FirstCredit, held8(4*FirstCredit)...)
 	mb.finishHandOut(new(Message), in, late)
 	if got := sent(); len(got) != 3 || got[2] != FirstCredit {
-		t.Errorf("after credit was given back the peer is told %d", got)
+		t.Errorf("after credit was given back the peer is granted %d", got)
 	}
 	mb.Close()
 }

@@ -54,7 +54,7 @@ func TestGiveUpWithoutDirectory(t *testing.T) {
 		}
 		eventually.Returns(t, "the report", func() {
 			if u := <-reported; u.Tag != 7 || !errors.Is(u.Err, ErrUnreachable) {
-				t.Errorf("told %+v", u)
+				t.Errorf("reported %+v", u)
 			}
 		})
 		if err := f.try(brief(t), 8, 10); !errors.Is(err, ErrUnreachable) {
@@ -120,7 +120,7 @@ func TestDeliveredIsNotReported(t *testing.T) {
 	w.mu.Unlock()
 	eventually.Returns(t, "the report", func() {
 		if u := <-reported; u.Tag != 1 || !errors.Is(u.Err, ErrGone) {
-			t.Errorf("told %+v", u)
+			t.Errorf("reported %+v", u)
 		}
 	})
 	if err := a.Close(brief(t)); err != nil || len(reported) > 0 {

@@ -279,7 +279,7 @@ func TestSendToMissing(t *testing.T) {
 			}
 			u := <-reported
 			if u.To != b.self.WithSerial(99) || u.From != a.self.WithSerial(5) || u.Tag != 7 || !errors.Is(u.Err, ErrGone) {
-				t.Fatalf("told %+v", u)
+				t.Fatalf("reported %+v", u)
 			}
 			p := buf(t, a, "y")
 			if err := f.Send(ctx, 5, 8, p); !errors.Is(err, ErrGone) {

@@ -115,7 +115,7 @@ func TestFlushTellsUndelivered(t *testing.T) {
 					t.Fatalf("round %d: %d messages were accepted in vain: %v", round, accepted, err)
 				}
 				if err := me.Flush(soon(t)); err != nil {
-					t.Fatalf("they are told twice: %v", err)
+					t.Fatalf("they are reported twice: %v", err)
 				}
 			}
 			close(stop)
@@ -124,7 +124,7 @@ func TestFlushTellsUndelivered(t *testing.T) {
 				t.Errorf("the context's Flush: %v", err)
 			}
 			if err := other.Flush(soon(t)); err != nil {
-				t.Errorf("another resource's messages are told: %v", err)
+				t.Errorf("another resource's messages are reported: %v", err)
 			}
 			other.Close()
 		})

@@ -140,7 +140,7 @@ func FuzzFrames(f *testing.F) {
 			f.Buf.Release()
 		}
 		if !linked && ep.link.Load() != nil {
-			t.Fatal("a stranger without the key is linked")
+			t.Fatal("a peer without the key is linked")
 		}
 		if _, stored := box.Len(); stored > FirstCredit {
 			t.Fatalf("%d bytes are kept, %d were granted", stored, FirstCredit)

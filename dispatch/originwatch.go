@@ -13,7 +13,7 @@ import (
 )
 
 // A receive that selects messages of some resources would wait for ever once these have ended. So a
-// receive that has waited for some milliseconds asks to be told of their ends (OnEnd), and fails
+// receive that has waited for some milliseconds registers for their ends (OnEnd), and fails
 // when all of them have ended. Until then it costs nothing: a timer of the mailbox checks the
 // receivers that wait.
 

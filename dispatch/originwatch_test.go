@@ -82,7 +82,7 @@ func TestRecvFromGone(t *testing.T) {
 				go func() {
 					of, _, err := RecvAny(soon(t), []*Mailbox{mine, box(t, a, 9, 0)}, From(first))
 					if of != -1 {
-						t.Errorf("the end is told of mailbox %d", of)
+						t.Errorf("the end is reported of mailbox %d", of)
 					}
 					got <- err
 				}()

@@ -163,7 +163,7 @@ func TestCrowded(t *testing.T) {
 		}
 		t.Logf("wait %d polled on", i)
 	}
-	t.Error("nobody is let through")
+	t.Error("no waiter let other goroutines run")
 }
 
 // compute starts n goroutines that only compute, until stop.
@@ -204,7 +204,7 @@ func TestOneProcessor(t *testing.T) {
 func napping(t *testing.T, w *world) (a, b *Dispatcher, ma, mb *Mailbox) {
 	t.Helper()
 	if runtime.GOMAXPROCS(0) < 2 {
-		t.Skip("on one processor nobody holds a thread asleep")
+		t.Skip("on one processor no goroutine holds a thread asleep")
 	}
 	never := func(c *Config) { c.Poll.Policy = PollNever }
 	a, b = w.node(t, 1, shm.New(), never), w.node(t, 2, shm.New(), never)

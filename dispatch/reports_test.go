@@ -133,7 +133,7 @@ func TestReportMayClose(t *testing.T) {
 			})
 			take(t, kept)
 			if !slices.Equal(reported, []uint64{0, 1, 2, 3, 4}) {
-				t.Errorf("told %v", reported)
+				t.Errorf("reported %v", reported)
 			}
 		})
 	}

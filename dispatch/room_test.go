@@ -109,7 +109,7 @@ func TestRoomByNumber(t *testing.T) {
 		}
 	}
 	if reported != 1 {
-		t.Errorf("the sender is told %d times", reported)
+		t.Errorf("the message is reported %d times", reported)
 	}
 
 	// A resource that is registered after the frame was judged gets no empty message.
@@ -158,6 +158,6 @@ func TestRoomAfterTheEnd(t *testing.T) {
 	mb.mu.Lock()
 	defer mb.mu.Unlock()
 	if mb.flows != 0 || mb.promise != 0 {
-		t.Errorf("%d flows, %d bytes promised to nobody", mb.flows, mb.promise)
+		t.Errorf("%d flows, %d bytes promised to no sender", mb.flows, mb.promise)
 	}
 }

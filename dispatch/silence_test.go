@@ -215,7 +215,7 @@ func TestSilentNodeIsDead(t *testing.T) {
 	n.cut()
 	eventually.Returns(t, "a sender that waits for credit", func() {
 		if err := <-waiting; !errors.Is(err, ErrGone) {
-			t.Errorf("it was told %v", err)
+			t.Errorf("it got %v", err)
 		}
 	})
 
@@ -234,7 +234,7 @@ func TestSilentNodeIsDead(t *testing.T) {
 	}
 	eventually.Returns(t, "the report", func() {
 		if u := <-reported; u.Tag != 3 || !errors.Is(u.Err, ErrGone) {
-			t.Errorf("told %+v", u)
+			t.Errorf("reported %+v", u)
 		}
 	})
 	n.heal()

@@ -21,8 +21,8 @@ const NapPageLen = 4096
 // nap is short too, because the descriptors wait for its end.
 const (
 	napShort  = 200 * time.Microsecond // a sleep shorter than this may be followed by a nap
-	napBeside = 50 * time.Microsecond  // length of a nap if there are descriptors that Poll tries,
-	napSure   = 16                     // and number of sleeps before such a nap that no descriptor ended
+	napBeside = 50 * time.Microsecond  // length of a nap if there are descriptors that Poll tries
+	napSure   = 16                     // consecutive sleeps that no descriptor has ended, before such a nap
 	napBound  = time.Millisecond       // longest nap if a process of another user has the page
 )
 

@@ -88,7 +88,7 @@ func TestKilledAtAnyMoment(t *testing.T) {
 		time.Sleep(time.Duration(rnd.IntN(12_000)) * time.Microsecond)
 		c.Kill()
 		if err := s.wantDown(t); !errors.Is(err, subsys.ErrPeerClosed) {
-			t.Fatalf("kill %d: the end is told as %v", i, err)
+			t.Fatalf("kill %d: the end is reported as %v", i, err)
 		}
 		s.fell(nil)
 		sending.Wait()
@@ -166,7 +166,7 @@ func TestStoppedPeer(t *testing.T) {
 			c.CloseInput()
 		}
 		if err := s.wantDown(t); !errors.Is(err, subsys.ErrPeerClosed) {
-			t.Errorf("the end is told as %v", err)
+			t.Errorf("the end is reported as %v", err)
 		}
 		_ = c.Wait()
 		if c.Cmd.ProcessState.ExitCode() == 2 {

@@ -115,7 +115,7 @@ type port struct {
 	bell    *bell       // nil once closed
 	isIdle  atomic.Bool // the bell tells peers that no goroutine looks
 	list    atomic.Pointer[[]*conn]
-	hot     [hotMost]*conn // used by the progress goroutine only, as are the next three
+	hot     [hotMost]*conn // recently active connections; this and the next three fields belong to the progress goroutine
 	nextHot int            // index in hot that the next active connection replaces
 	looks   uint           // Looks at hot only, for coldEvery
 	turn    int            // index in list of the last cold connection
@@ -129,8 +129,8 @@ type port struct {
 	poller *subsys.Poller // the poller that has the bell; nil before the first connection
 	conns  map[*conn]struct{}
 	raw    map[*net.UnixConn]struct{} // sockets in the handshake
-	silent map[uint32]int             // connections that are not admitted, by other user,
-	others int                        // and their number in all
+	silent map[uint32]int             // connections of other users that are not admitted, by user
+	others int                        // the sum of silent
 }
 
 func (p *port) Addr() string { return p.addr }

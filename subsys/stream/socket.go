@@ -126,7 +126,7 @@ func (s *socket) read(b []byte) (int, error) {
 		var e syscall.Errno
 		if len(b) <= quickRead {
 			n, _, e = syscall.RawSyscall(syscall.SYS_READ, uintptr(s.fd), uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)))
-		} else { // may copy for long, so the runtime is told
+		} else { // may copy for long, so the runtime is notified
 			n, _, e = syscall.Syscall(syscall.SYS_READ, uintptr(s.fd), uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)))
 		}
 		switch e {

@@ -300,7 +300,7 @@ func TestFiles(t *testing.T) {
 	}
 }
 
-// An expired certificate of this end is not even shown. The operator is told at this end.
+// An expired certificate of this end is not even shown. The log of this end has the reason.
 func TestOwnExpired(t *testing.T) {
 	o := newOperator(t, 1)
 	f := o.must()

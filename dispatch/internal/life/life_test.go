@@ -26,7 +26,7 @@ var (
 	endings     = map[string]error{"gone": errGone, "unreachable": ErrUnreachable, "closed": errClosed}
 )
 
-// told describes what an action asks for, in the words of the stories.
+// describe says what an action asks for, in the words of the stories.
 func describe(f *Machine, do Action) string {
 	var words []string
 	for i, name := range actionNames {

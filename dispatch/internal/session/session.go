@@ -72,7 +72,7 @@ type Session struct {
 
 	rxNext  atomic.Uint32 // the frame expected next
 	rxDone  atomic.Uint32 // frames before it have been worked on, and are acknowledged
-	rxAcked atomic.Uint32 // what the peer has been told, or will be by frames that wait to be sent
+	rxAcked atomic.Uint32 // what was acknowledged to the peer, or will be by frames that wait to be sent
 
 	batch [batchFrames]subsys.Frame // Take lends it out
 	marks [batchFrames]mark
@@ -162,7 +162,7 @@ func (s *Session) UntakeAck(ack uint32) { s.rxAcked.Store(ack - 1) }
 
 // String returns the numbers, for logs.
 func (s *Session) String() string {
-	return fmt.Sprintf("head %d done %d sent %d next %d rx %d told %d", s.head, s.done.Load(), s.sent, s.next, s.rxNext.Load(), s.rxAcked.Load())
+	return fmt.Sprintf("head %d done %d sent %d next %d rx %d acked %d", s.head, s.done.Load(), s.sent, s.next, s.rxNext.Load(), s.rxAcked.Load())
 }
 
 // at returns the entry numbered i.
@@ -462,7 +462,7 @@ func (s *Session) Resume(peerHas uint32) error {
 }
 
 // HandOver continues over a new connection, as Resume does, while the former connection still
-// works. The peer may have received and acknowledged more frames since it told peerHas.
+// works. The peer may have received and acknowledged more frames since it sent peerHas.
 func (s *Session) HandOver(peerHas uint32) error {
 	if done := s.done.Load(); done-peerHas <= 2*MaxUnacked {
 		peerHas = done
