@@ -21,8 +21,8 @@ import (
 	"github.com/rocl-go/rocl/subsys/tcp"
 )
 
-// A connection that is cut anywhere loses no monitor. The end of a resource is reported once, behind
-// all messages of that resource, also to a monitor that is set later.
+// A connection that is cut anywhere loses no monitor. The end of a resource is reported once,
+// behind all messages of that resource, also to a monitor that is set later.
 func TestMonitorCutAnywhere(t *testing.T) {
 	step := int64(61)
 	switch {

@@ -39,10 +39,10 @@ type Rule struct {
 	Tags []TagRange // none: any tag
 	Min  int        // the smallest payload, in bytes
 	Max  int        // the largest payload, in bytes; 0: any
-	// CheckTransport names transports, best first; none: the common lane. An entry for a single network is
-	// tcp://10.1.0.0/16: the peer listens in that network.
+	// Over names transports, best first; none: the common lane. An entry for a single
+	// network is tcp://10.1.0.0/16: the peer listens in that network.
 	Over []string
-	Only bool // no other transports: if none of CheckTransport reaches a context, it is unreachable
+	Only bool // no other transports: if none of Over reaches a context, it is unreachable
 }
 
 // tagged reports whether the rule applies to a tag.
@@ -164,7 +164,7 @@ func (r *Rule) order(routes []route) (out []route) {
 	return out
 }
 
-// parseOver splits an entry of Rule.CheckTransport.
+// parseOver splits an entry of Rule.Over.
 func parseOver(s string) (transport string, network netip.Prefix, err error) {
 	transport, cidr, cut := strings.Cut(s, "://")
 	if cut {
@@ -176,7 +176,7 @@ func parseOver(s string) (transport string, network netip.Prefix, err error) {
 	return transport, network.Masked(), nil
 }
 
-// Transports returns the names of the transports in CheckTransport.
+// Transports returns the names of the transports in Over.
 func (r *Rule) Transports() (names []string) {
 	for _, s := range r.Over {
 		names = append(names, transportOf(s))

@@ -165,9 +165,9 @@ func (p *Poller) EndNap() {
 	p.nap.seen = at
 }
 
-// SleepThread sleeps for d in the kernel and holds a thread meanwhile. If a processor is idle, the runtime
-// rounds a short time.Sleep up to a millisecond, the resolution of its epoll_wait. A signal may end
-// Nap early.
+// SleepThread sleeps for d in the kernel and holds a thread meanwhile. If a processor is idle, the
+// runtime rounds a short time.Sleep up to a millisecond, the resolution of its epoll_wait. A signal
+// may end Nap early.
 func SleepThread(d time.Duration) {
 	t := unix.NsecToTimespec(int64(d))
 	_ = unix.Nanosleep(&t, nil)

@@ -43,8 +43,8 @@ func (c *conn) sendNoteHops(kind, hops, arena uint32, size uint64, fd int) error
 	return err
 }
 
-// readNotes reads the notes that have arrived, at most most. It reports whether there may be more, and
-// whether the socket has ended.
+// readNotes reads the notes that have arrived, at most most. It reports whether there may be more,
+// and whether the socket has ended.
 func (c *conn) readNotes(most int) (more, ended bool, err error) {
 	for range most {
 		var b [noteLen + 1]byte

@@ -514,9 +514,9 @@ func (o *sender) all(how func(*buffers.Buffer)) {
 	}
 }
 
-// endLoansIfDoneLocked ends all loans if the peer has reported that it reads nothing any more. Returns from
-// before that report are processed first, because a loan may have been given back as lost. mu must
-// be held.
+// endLoansIfDoneLocked ends all loans if the peer has reported that it reads nothing any more.
+// Returns from before that report are processed first, because a loan may have been given back as
+// lost. mu must be held.
 func (o *sender) endLoansIfDoneLocked(c *conn) {
 	if c.theirs.done.Load() != 0 {
 		_ = o.reapLocked(c)

@@ -99,8 +99,8 @@ func (t transport) Listen(addr string, cfg subsys.Config) (subsys.Port, error) {
 	return p, nil
 }
 
-// A port is the shared memory port of one context. Its lock is taken before those of connections,
-// never after.
+// A port is the shared memory port of one context. While its lock is held, only that of the Poller
+// is taken.
 type port struct {
 	cfg     subsys.Config
 	group   *int // group whose members may connect; nil: the same user only

@@ -184,8 +184,8 @@ func (s *socket) writev(iov []unix.Iovec) (int, error) {
 	}
 }
 
-// isEnded reports whether err means that the peer has closed the connection. The last bytes that the
-// peer sent may still be unread.
+// isEnded reports whether err means that the peer has closed the connection. The last bytes that
+// the peer sent may still be unread.
 func isEnded(err error) bool {
 	return errors.Is(err, unix.EPIPE) || errors.Is(err, unix.ECONNRESET)
 }

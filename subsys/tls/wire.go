@@ -132,8 +132,8 @@ func (w *wire) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// flush writes the sealed bytes until all are written, or until a write to the socket fails, perhaps
-// because the socket has no room.
+// flush writes the sealed bytes until all are written, or until a write to the socket fails,
+// perhaps because the socket has no room.
 func (w *wire) flush(sock io.Writer) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -22,8 +22,8 @@
 //	each of these ──ends──► dying ──cleaned──► dead
 //
 // Bound means that a handshake has succeeded, no matter which side began it. If a goroutine writes
-// while the link dies, the link is cleaned up when that goroutine has finished. The stories in testdata
-// say what each event does in each state.
+// while the link dies, the link is cleaned up when that goroutine has finished. The stories in
+// testdata say what each event does in each state.
 package life
 
 import (

@@ -5,8 +5,8 @@
 // machine without I/O, clock or lock. Sequence numbers are modulo 2³². Apart from a few control
 // frames, they are never more than [MaxUnacked] apart.
 //
-// One goroutine at a time may receive (Acked, Accept, Worked, Expected, AckSent) while another sends
-// (all other methods). They share only atomic words.
+// One goroutine at a time may receive (Acked, Accept, Worked, Expected, AckSent) while another
+// sends (all other methods). They share only atomic words.
 //
 //	acknowledged | unacknowledged      | not handed to a connection |
 //	-------------+---------------------+----------------------------+
@@ -150,7 +150,8 @@ func (s *Session) Worked() {
 	}
 }
 
-// TakeAck returns the acknowledgement of all frames that were worked on, for a frame without a number.
+// TakeAck returns the acknowledgement of all frames that were worked on, for a frame without a
+// number.
 func (s *Session) TakeAck() (ack uint32) {
 	ack = s.rxDone.Load()
 	s.rxAcked.Store(ack)
