@@ -98,10 +98,10 @@
 //
 // Locks are taken in this order: Config.Progress, sender.mu (level 120), the lock of a pool,
 // port.mu, Poller.mu (level 140). A pool's lock comes after sender.mu and followMu, because buffers
-// are released and pools registered with them held. It comes before port.mu and goneMu, because the
-// pool announces with its lock held that an arena is unmapped. returns.mu (level 130) may be taken
-// with sender.mu held. No lock is taken under announcedMu, goneMu and budget.mu, and none is held
-// while the sink is called.
+// are released and pools registered with them held. It comes before port.mu and unmappedMu, because
+// the pool announces with its lock held that an arena is unmapped. returns.mu (level 130) may be
+// taken with sender.mu held. No lock is taken under announcedMu, unmappedMu and budget.mu, and none
+// is held while the sink is called.
 //
 // # Sleeping
 //

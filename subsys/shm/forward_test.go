@@ -162,7 +162,7 @@ func TestForwardHome(t *testing.T) {
 			}
 			if i%25 == 0 {
 				wantBack(t, b)
-				eventually.True(t, "the loan is back", func() bool { return !ab.conn.(*conn).lingers() && !ba.conn.(*conn).lingers() })
+				eventually.True(t, "the loan is back", func() bool { return !ab.conn.(*conn).hasLoans() && !ba.conn.(*conn).hasLoans() })
 			}
 			if err := verify(k.data, k.tag); err != nil {
 				t.Fatal(err)

@@ -193,7 +193,7 @@ func TestMoreArenasThanMapped(t *testing.T) {
 			}
 			eventually.True(t, "it comes", func() bool { got, _ := far.frames(); return got == i*arenas+k+1 })
 			eventually.True(t, "it comes back", func() bool {
-				return near.conn.(*conn).out.lent.Load() == 0 || near.conn.(*conn).out.due(near.conn.(*conn))
+				return near.conn.(*conn).out.lent.Load() == 0 || near.conn.(*conn).out.hasReturns(near.conn.(*conn))
 			})
 			if a.count.Copies.Load() != copies {
 				t.Fatal("a payload was copied")

@@ -160,12 +160,12 @@ func (in *receiver) goOn(c *conn) (frames int, err error) {
 			frames += f
 		}
 	}
-	in.giveUp()
+	in.returnUnread()
 	return frames, err
 }
 
-// giveUp gives back loans that are not completely processed.
-func (in *receiver) giveUp() {
+// returnUnread gives back loans that are not completely processed.
+func (in *receiver) returnUnread() {
 	if in.held {
 		in.held = false
 		in.letGo()

@@ -368,7 +368,7 @@ func (p *port) lookAt(c *conn) (frames int) {
 		c.finish()
 	}
 	switch {
-	case c.in.finished.Load() && !c.lingers():
+	case c.in.finished.Load() && !c.hasLoans():
 		p.delist(c)
 	case (frames > 0 || c.out.stuck.Load()) && !slices.Contains(p.hot[:], c):
 		p.hot[p.nextHot] = c
@@ -414,7 +414,7 @@ func (p *port) RegisterArena(buffers.Arena) error { return nil }
 // UnregisterArena implements buffers.Registrar. The pool's lock is held.
 func (p *port) UnregisterArena(a buffers.Arena) {
 	for _, c := range *p.list.Load() {
-		c.out.forsake(a.ID)
+		c.out.noteUnmapped(a.ID)
 	}
 	p.nudge()
 }
@@ -450,7 +450,7 @@ func (p *port) Close() error {
 	for _, c := range conns {
 		c.Close()
 		c.finish()
-		c.out.abandon(c)
+		c.out.abandonLoans(c)
 		c.poller.Remove(c.sock)
 		c.drop()
 	}
