@@ -347,7 +347,7 @@ func TestInvalidHello(t *testing.T) {
 	eventually.True(t, "no descriptor stays", func() bool { f, _ := resources(); return f <= before })
 	select {
 	case <-n.taken:
-		t.Error("a stranger was taken in")
+		t.Error("a peer without access was admitted")
 	default:
 	}
 }

@@ -28,7 +28,7 @@ func init() {
 			}
 		}
 		os.Exit(0)
-	case "stranger": // sends a hello to a port
+	case "outsider": // sends a hello to a port
 		c, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: arg, Net: "unixpacket"})
 		if err != nil {
 			fmt.Println("not connected:", err)
@@ -134,7 +134,7 @@ func TestOtherUser(t *testing.T) {
 	n := start(t)
 	_, name, _ := parse(n.port.Addr())
 	at := socket(n.port.(*port).node, name)
-	if out := run(t, "stranger "+at, &syscall.Credential{Uid: 65534, Gid: 65534}); !strings.HasPrefix(out, "answered with 0") {
+	if out := run(t, "outsider "+at, &syscall.Credential{Uid: 65534, Gid: 65534}); !strings.HasPrefix(out, "answered with 0") {
 		t.Errorf("another user: %s", out)
 	}
 	select {
@@ -164,7 +164,7 @@ func TestGroup(t *testing.T) {
 	}
 	_, name, _ := parse(n.port.Addr())
 	at := socket(n.port.(*port).node, name)
-	if out := run(t, "stranger "+at, &syscall.Credential{Uid: 65534, Gid: 65534}); !strings.HasPrefix(out, "answered with 0") {
+	if out := run(t, "outsider "+at, &syscall.Credential{Uid: 65534, Gid: 65534}); !strings.HasPrefix(out, "answered with 0") {
 		t.Errorf("a user that is not in the group: %s", out)
 	}
 	if out := run(t, "member "+n.port.Addr(), &syscall.Credential{Uid: 65534, Gid: 65534}); !strings.Contains(out, "not in group 0") {
