@@ -13,10 +13,10 @@ import (
 
 // An ending is a function to be called when a resource has ended.
 //
-// Over a link, the peer tells that with a Gone frame that names no message. The peer
-// sends one to each context that has an account with the mailbox, after the mailbox is closed.
-// OnEnd opens the account. If the peer's context ends, so does the link, after what came over its
-// connection has been delivered. gone.go has the order.
+// Over a link, the peer tells that with a Gone frame that names no message. The peer sends one to
+// each context that has an account with the mailbox, after the mailbox is closed. OnEnd opens the
+// account. If the peer's context ends, so does the link, after what came over its connection has
+// been delivered. gone.go has the order.
 type ending struct {
 	call       func(error)
 	in         *endings // the list that holds it; nil: the function was called, or cancelled

@@ -14,10 +14,10 @@ import (
 )
 
 // A message has been delivered when it is in the mailbox of its resource. Within the process that
-// is so when Send returns. Over a link it is so when the peer has acknowledged the
-// message's last frame. A peer acknowledges frames after it has worked on them, and reports
-// messages that it could not deliver before that (session.Worked). So Flush waits until the frames
-// that each link accepted before are acknowledged. Then it checks what was reported.
+// is so when Send returns. Over a link it is so when the peer has acknowledged the message's last
+// frame. A peer acknowledges frames after it has worked on them, and reports messages that it could
+// not deliver before that (session.Worked). So Flush waits until the frames that each link accepted
+// before are acknowledged. Then it checks what was reported.
 
 // FlushError is returned by Flush if not all messages were delivered. errors.Is matches it with the
 // errors in Err.

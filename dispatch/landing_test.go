@@ -47,8 +47,8 @@ func lies(msg *Message, p []byte) bool {
 	return msg.Len() == 0 || len(p) > 0 && &msg.Bytes()[0] == &p[0]
 }
 
-// The payload of a reply lies in the memory that the caller has given, if it fits. Over
-// TCP large payloads are read into that memory: next to nothing is copied.
+// The payload of a reply lies in the memory that the caller has given, if it fits. Over TCP large
+// payloads are read into that memory: next to nothing is copied.
 func TestReplyLands(t *testing.T) {
 	for name, tr := range allTransports(t) {
 		t.Run(name, func(t *testing.T) {

@@ -112,7 +112,7 @@ func (m *Message) Buffer() *buffers.Buffer {
 
 // Release gives the payload's memory and the Message back. Neither may be used afterwards.
 //
-// The sender learns of the release of a request without a reply: the call fails with ErrNoReply.
+// The release of a request without a reply is told to its sender: the call fails with ErrNoReply.
 func (m *Message) Release() {
 	if m.call != 0 {
 		m.endRequest()

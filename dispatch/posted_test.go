@@ -34,8 +34,7 @@ func sendRandom(t *testing.T, from *Dispatcher, to *Mailbox, tag uint64, n int) 
 }
 
 // The payload of a message lies in the memory that was posted for it, if it fits, even if the
-// message came first. Over TCP large payloads are read into that memory: next to nothing
-// is copied.
+// message came first. Over TCP large payloads are read into that memory: next to nothing is copied.
 func TestPosted(t *testing.T) {
 	for name, tr := range allTransports(t) {
 		t.Run(name, func(t *testing.T) {

@@ -39,8 +39,8 @@ type Rule struct {
 	Tags []TagRange // none: any tag
 	Min  int        // the smallest payload, in bytes
 	Max  int        // the largest payload, in bytes; 0: any
-	// Over names transports, best first; none: the common lane. An entry for a single
-	// network is tcp://10.1.0.0/16: the peer listens in that network.
+	// Over names transports, best first; none: the common lane. An entry for a single network is
+	// tcp://10.1.0.0/16: the peer listens in that network.
 	Over []string
 	Only bool // no other transports: if none of Over reaches a context, it is unreachable
 }

@@ -107,8 +107,8 @@ func TestMemoryBelowWhatWaits(t *testing.T) {
 }
 
 // A message in pieces that there is no memory for waits on its connection, with any transport. The
-// link continues when memory is released. Over shared memory and within the process,
-// pieces travel when a link is moved there in the midst of a message.
+// link continues when memory is released. Over shared memory and within the process, pieces travel
+// when a link is moved there in the midst of a message.
 func TestPieceWaitsForMemory(t *testing.T) {
 	const size, limit = 1 << 20, 8 << 20
 	for name, tr := range allLinks(t) {
