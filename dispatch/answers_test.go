@@ -6,7 +6,6 @@ import (
 	"errors"
 	"testing"
 
-	"github.com/rocl-go/rocl/dispatch/internal/session"
 	"github.com/rocl-go/rocl/dispatch/internal/wire"
 	"github.com/rocl-go/rocl/subsys"
 	"github.com/rocl-go/rocl/subsys/inproc"
@@ -15,18 +14,19 @@ import (
 // A peer that asks for answers without end, and acknowledges none, loses its connection before they
 // take much memory. It loses each further connection too.
 func TestAnswersAreBounded(t *testing.T) {
+	const atOnce = 64 // frames of one batch
 	for what, ask := range map[string]subsys.Header{
-		"messages to nobody": {Type: wire.TypeData, Dst: 99, Src: 5},
-		"credit of nobody":   {Type: wire.TypeNeed, Dst: 99, Tag: 1},
-		"pieces for nobody":  {Type: wire.TypeBegin, Dst: 99, Src: 5, Len: 4},
+		"messages to a missing resource": {Type: wire.TypeData, Dst: 99, Src: 5},
+		"credit of a missing resource":   {Type: wire.TypeNeed, Dst: 99, Tag: 1},
+		"pieces for a missing resource":  {Type: wire.TypeBegin, Dst: 99, Src: 5, Len: 4},
 	} {
 		t.Run(what, func(t *testing.T) {
 			d := newWorld().node(t, 3, inproc.NewNetwork().Transport())
 			c := &fakeConn{}
 			l, ep := linked(t, d, c, 0)
 			flood := func() (err error) {
-				for range 3 * mostAnswers / session.BatchFrames {
-					fs := make([]subsys.Frame, session.BatchFrames)
+				for range 3 * mostAnswers / atOnce {
+					fs := make([]subsys.Frame, atOnce)
 					for i := range fs {
 						fs[i].Header = ask
 						fs[i].Seq = ep.link.Load().s.Expected() + uint32(i)
@@ -45,7 +45,7 @@ func TestAnswersAreBounded(t *testing.T) {
 			l.mu.Lock()
 			n := l.s.Pending()
 			l.mu.Unlock()
-			if !errors.Is(err, ErrProtocol) || n > mostAnswers+2*session.BatchFrames {
+			if !errors.Is(err, ErrProtocol) || n > mostAnswers+2*atOnce {
 				t.Errorf("%d frames wait to be acknowledged: %v", n, err)
 			}
 			if err := flood(); !errors.Is(err, ErrProtocol) {

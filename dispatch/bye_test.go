@@ -15,6 +15,7 @@ import (
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/subsys"
 	"github.com/rocl-go/rocl/subsys/inproc"
+	"github.com/rocl-go/rocl/subsys/subsystest"
 )
 
 // The goodbye is sent, even if another goroutine writes at that moment: senders learn at once that
@@ -105,7 +106,7 @@ func TestByeBehindAWriter(t *testing.T) {
 	wg.Wait()
 	var types []uint8
 	for _, f := range c.sent {
-		for _, g := range (&subsys.Frame{Data: f.Data}).Split(nil) {
+		for _, g := range subsystest.Split(&subsys.Frame{Data: f.Data}, nil) {
 			types = append(types, g.Type)
 		}
 	}

@@ -395,8 +395,8 @@ func (c *calls) endFlowCalls(f *Flow, err error) {
 	c.box.mu.Unlock()
 }
 
-// endMailboxCalls ends the calls of a mailbox that is being closed, which begins no further calls. Closing
-// the mailbox for replies ends all calls.
+// endMailboxCalls ends the calls of a mailbox that is being closed, which begins no further calls.
+// Closing the mailbox for replies ends all calls.
 func (c *calls) endMailboxCalls(m *Mailbox) {
 	c.box.mu.Lock()
 	m.callsClosed = true
@@ -501,8 +501,8 @@ func (m *Message) clearCall() {
 	m.state.Store(unreplied)
 }
 
-// endRequest is called when a request is released. If no reply has been sent, it tells the sender that
-// none comes.
+// endRequest is called when a request is released. If no reply has been sent, it tells the sender
+// that none comes.
 func (m *Message) endRequest() {
 	number, in, state := m.call, m.in, m.state.Load()
 	m.clearCall()

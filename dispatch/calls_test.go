@@ -403,7 +403,7 @@ func TestCallRefused(t *testing.T) {
 	})
 }
 
-// The caller of a request that is released without a reply is told.
+// The call of a request that is released without a reply fails.
 func TestCallReleased(t *testing.T) {
 	pairs(t, func(t *testing.T, a, b *Dispatcher, ma, mb *Mailbox) {
 		c, err := ma.RequestBytes(soon(t), flow(t, a, mb), 1, make([]byte, 1000))

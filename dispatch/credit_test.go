@@ -90,7 +90,7 @@ func TestOversizeGrantGivenBack(t *testing.T) {
 			in.l.credit(mb, in)
 			eventually.True(t, "the grant given back", func() bool { mb.mu.Lock(); defer mb.mu.Unlock(); return mb.oversize == nil })
 			take(t, mb)
-			within(t, "another large message", func() {
+			eventually.Returns(t, "another large message", func() {
 				if err := fc.try(brief(t), 2, 8*FirstCredit); err != nil {
 					t.Error(err)
 				}
@@ -142,18 +142,18 @@ func TestOversizeGrantNotUsed(t *testing.T) {
 			b := w.node(t, 2, tr, func(c *Config) { c.GiveUp = 50 * time.Millisecond })
 			mb, other := box(t, b, 1, FirstCredit), box(t, b, 2, 0)
 			_, sent := grantUnused(t, a, mb)
-			within(t, "another large message", func() {
+			eventually.Returns(t, "another large message", func() {
 				if err := flow(t, c, mb).try(soon(t), 2, 8*FirstCredit); err != nil {
 					t.Error(err)
 				}
 			})
 			take(t, mb, Tag(2))
-			within(t, "the sender that did not use its grant", func() {
+			eventually.Returns(t, "the sender that did not use its grant", func() {
 				if err := <-sent; !errors.Is(err, ErrUnreachable) {
 					t.Error(err)
 				}
 			})
-			within(t, "a new link", func() {
+			eventually.Returns(t, "a new link", func() {
 				if err := flow(t, a, other).try(soon(t), 3, 10); err != nil {
 					t.Error(err)
 				}
@@ -171,7 +171,7 @@ func TestOversizeGrantOfMemoryNotUsed(t *testing.T) {
 	b := w.node(t, 2, tr, small(4<<20), func(c *Config) { c.GiveUp = 50 * time.Millisecond })
 	mb, other := box(t, b, 1, FirstCredit), box(t, b, 2, FirstCredit)
 	grantUnused(t, a, mb)
-	within(t, "a large message to another resource", func() {
+	eventually.Returns(t, "a large message to another resource", func() {
 		if err := flow(t, c, other).try(soon(t), 2, 2<<20); err != nil {
 			t.Error(err)
 		}
@@ -266,7 +266,7 @@ func TestTooLargeForMemoryDelaysNone(t *testing.T) {
 	gaveUp := make(chan error, 1)
 	go func() { gaveUp <- flow(t, a, mb).try(ctx, 1, 4<<20) }()
 	needed(t, mb)
-	within(t, "a large message", func() {
+	eventually.Returns(t, "a large message", func() {
 		if err := flow(t, c, mb).try(brief(t), 2, 8*FirstCredit); err != nil {
 			t.Error(err)
 		}
@@ -339,7 +339,7 @@ func TestEarlierGrantGivenBack(t *testing.T) {
 			}
 			eventually.True(t, "the grant given back", func() bool { mb.mu.Lock(); defer mb.mu.Unlock(); return mb.oversize == nil })
 			take(t, mb)
-			within(t, "another large message", func() {
+			eventually.Returns(t, "another large message", func() {
 				if err := fc.try(brief(t), 3, 8*FirstCredit); err != nil {
 					t.Error(err)
 				}
@@ -457,7 +457,7 @@ func TestGrantsAreCounted(t *testing.T) {
 		mb.leave(in)
 	}
 	if p := promised(mb); p != 0 || mb.oversize != nil {
-		t.Errorf("%d bytes are promised to nobody", p)
+		t.Errorf("%d bytes are promised to no sender", p)
 	}
 }
 
@@ -500,7 +500,7 @@ func TestGiveBack(t *testing.T) {
 	mb.Close()
 }
 
-// The credit that a peer is told does not fall, and is never more than its grant, in whatever order
+// The credit that a peer learns does not fall, and is never more than its grant, in whatever order
 // the goroutines that grant it tell it.
 func TestCreditSentInOrder(t *testing.T) {
 	d := newWorld().node(t, 1, inproc.NewNetwork().Transport())
@@ -537,12 +537,12 @@ func TestCreditSentInOrder(t *testing.T) {
 	need(4 * FirstCredit)
 	mb.finishHandOut(new(Message), in, late)
 	if got := sent(); len(got) != 2 || got[0] != 4*FirstCredit || got[1] != 4*FirstCredit {
-		t.Errorf("the peer is told %d", got)
+		t.Errorf("the peer is granted %d", got)
 	}
 	need(FirstCredit, held8(4*FirstCredit)...)
 	mb.finishHandOut(new(Message), in, late)
 	if got := sent(); len(got) != 3 || got[2] != FirstCredit {
-		t.Errorf("after credit was given back the peer is told %d", got)
+		t.Errorf("after credit was given back the peer is granted %d", got)
 	}
 	mb.Close()
 }

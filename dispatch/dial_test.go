@@ -11,7 +11,6 @@ import (
 	"github.com/rocl-go/rocl/dispatch/internal/wire"
 	"github.com/rocl-go/rocl/internal/eventually"
 	"github.com/rocl-go/rocl/resource"
-	"github.com/rocl-go/rocl/subsys/inproc"
 	"github.com/rocl-go/rocl/subsys/tcp"
 )
 
@@ -53,9 +52,9 @@ func TestGiveUpWithoutDirectory(t *testing.T) {
 		if err := f.try(brief(t), 7, 10); err != nil && !errors.Is(err, ErrUnreachable) {
 			t.Fatal(err)
 		}
-		within(t, "the report", func() {
+		eventually.Returns(t, "the report", func() {
 			if u := <-reported; u.Tag != 7 || !errors.Is(u.Err, ErrUnreachable) {
-				t.Errorf("told %+v", u)
+				t.Errorf("reported %+v", u)
 			}
 		})
 		if err := f.try(brief(t), 8, 10); !errors.Is(err, ErrUnreachable) {
@@ -119,9 +118,9 @@ func TestDeliveredIsNotReported(t *testing.T) {
 	w.mu.Lock()
 	w.gone[b.self] = true
 	w.mu.Unlock()
-	within(t, "the report", func() {
+	eventually.Returns(t, "the report", func() {
 		if u := <-reported; u.Tag != 1 || !errors.Is(u.Err, ErrGone) {
-			t.Errorf("told %+v", u)
+			t.Errorf("reported %+v", u)
 		}
 	})
 	if err := a.Close(brief(t)); err != nil || len(reported) > 0 {
@@ -129,11 +128,11 @@ func TestDeliveredIsNotReported(t *testing.T) {
 	}
 }
 
-// A dialler that is refused over a transport that answers at once does not stay busy for ever.
+// A dialler whose handshake was refused admits the peer's connection with the number that it had
+// proposed itself.
 func TestProposedIsTakenBack(t *testing.T) {
 	w := newWorld()
-	tr := inproc.NewNetwork().Transport()
-	a, b := w.node(t, 1, tr), w.node(t, 2, tr)
+	a, b := w.node(t, 2, tcp.New()), w.node(t, 1, tcp.New())
 	la, err := a.link(b.self)
 	if err != nil {
 		t.Fatal(err)
@@ -142,11 +141,11 @@ func TestProposedIsTakenBack(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	lb.life.Refused(wire.RefusedStale, 5) // a has missed some handshakes
-	if err := a.shake(brief(t), la, a.ports[0], b.Addrs()[0], nil); err == nil {
-		t.Fatal("not refused")
+	gen := lb.life.Propose() // b dials too, and goes first
+	if err := a.shake(brief(t), la, a.ports[0], b.Addrs()[0], nil); !errors.Is(err, ErrRefused) {
+		t.Fatalf("the handshake ended with %v, not with a refusal", err)
 	}
-	if la.life.Proposed() != 0 {
-		t.Errorf("%d is proposed still", la.life.Proposed())
+	if v := la.life.Admits(&wire.Attach{Session: 7, Gen: gen}, true, true, false); !v.IsAdmitted() {
+		t.Errorf("refused: %+v", v)
 	}
 }

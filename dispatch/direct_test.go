@@ -386,7 +386,7 @@ func TestRoutesOfLaneWithinProcess(t *testing.T) {
 }
 
 // Both ends of the common lane count in one place, whichever side sends first. Each other context
-// is told once that this one has ended, whatever the number of lanes between them.
+// learns once that this one has ended, whatever the number of lanes between them.
 func TestPassages(t *testing.T) {
 	for _, first := range []int{0, 1} {
 		w, near := newWorld(), inproc.NewNetwork().Transport()
@@ -416,7 +416,7 @@ func TestPassages(t *testing.T) {
 		}
 		from.Close(soon(t))
 		if n := ended[1-first].Load(); n != 1 {
-			t.Errorf("told %d times that a context has ended", n)
+			t.Errorf("reported %d times that a context has ended", n)
 		}
 		for _, d := range d {
 			if s := d.Stats(); s.Links != 0 || s.Sent["inproc"]+s.Received["inproc"] != 4 || s.SentBytes+s.ReceivedBytes != 100 {

@@ -119,18 +119,6 @@ func soon(t testing.TB) context.Context {
 	return ctx
 }
 
-// within runs f, which must return before long.
-func within(t *testing.T, what string, f func()) {
-	t.Helper()
-	done := make(chan struct{})
-	go func() { defer close(done); f() }()
-	select {
-	case <-done:
-	case <-time.After(30 * time.Second):
-		t.Fatalf("%s: stuck", what)
-	}
-}
-
 func brief(t *testing.T) context.Context {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 	t.Cleanup(cancel)
@@ -291,7 +279,7 @@ func TestSendToMissing(t *testing.T) {
 			}
 			u := <-reported
 			if u.To != b.self.WithSerial(99) || u.From != a.self.WithSerial(5) || u.Tag != 7 || !errors.Is(u.Err, ErrGone) {
-				t.Fatalf("told %+v", u)
+				t.Fatalf("reported %+v", u)
 			}
 			p := buf(t, a, "y")
 			if err := f.Send(ctx, 5, 8, p); !errors.Is(err, ErrGone) {

@@ -99,8 +99,8 @@
 // all in one batch.
 //
 // A woken goroutine may not have run after some polls that find nothing. Then another thread of the
-// process has taken it and waits for a processor. The goroutine that polls parks (parkForWoken), so that
-// its own thread takes the other goroutine back.
+// process has taken it and waits for a processor. The goroutine that polls parks (parkForWoken), so
+// that its own thread takes the other goroutine back.
 //
 // # Which goroutine runs what
 //
@@ -116,7 +116,7 @@
 //	                                             its connection breaks
 //	leave             the end of a link          by itself                 gives credit back to mailboxes,
 //	                                                                       and calls Config.Ended
-//	queueGoneLater      the end of a resource      with the last such end    tells the peer, behind what was sent
+//	queueGoneLater    the end of a resource      with the last such end    tells the peer, behind what was sent
 //	notifyLocal     the end of a resource      by itself                 tells a context of the process, behind
 //	                                                                       what was sent
 //	serve             a message to a handler     with the last message     calls the handler of [Dispatcher.Serve]
@@ -166,18 +166,25 @@
 //
 // # Which connection a link has
 //
-// The state machine in package life decides that. A link learns that its peer has ended in one of
-// three ways: the peer says goodbye, a [Resolver] returns ErrGone, or the peer is not reached
-// within Config.GiveUp since the searcher began to dial. With ErrNodeDead the link first dials the
-// addresses that it knows. If it knows none, it waits for the peer to dial. A process that is
-// killed says no goodbye: its connection breaks, and the link dials. In the state moving it dials
-// as soon as the searcher there has ended. A detached link learns nothing until it is used;
+// The state machine in package life decides that, and has the drawing. A link whose connection
+// breaks dials again, and the session resumes over the next connection. In the state moving it dials
+// as soon as the searcher there has ended.
+//
+// # When a peer ends
+//
+// A link learns that its peer has ended in one of three ways: the peer says goodbye, a [Resolver]
+// returns ErrGone, or the peer is not reached within Config.GiveUp since the searcher began to dial.
+// A process that is killed says no goodbye: its connection breaks, the link dials, and the Resolver
+// answers. With ErrNodeDead the link first dials the addresses that it knows. If it knows none, it
+// waits for the peer to dial. A machine that is switched off breaks no connection: watchLinks
+// notices that it does not answer (silence.go). A detached link learns nothing until it is used;
 // Flow.OnEnd uses it.
 //
-// In each state the end leads to the state dying. Flows fail, the functions of OnEnd
-// are called, and frames that were not acknowledged are reported as undelivered. Mailboxes take
-// back the credit that the peer has not used, and Config.Ended is called. A peer that reconnects
-// before that finds the session as it was.
+// In each state of the link the end leads to the state dying. Flows fail, the functions of OnEnd are
+// called, and frames that were not acknowledged are reported as undelivered. Mailboxes take back the
+// credit that the peer has not used, and Config.Ended is called. Messages of the peer that are
+// stored stay, and can be received. A peer that reconnects before the end finds the session as it
+// was.
 //
 // # Locks
 //
@@ -198,12 +205,25 @@
 //	80     progress.parkedMu   the list of waiters that would make progress
 //
 // Transports and the poller have locks of the levels 120 to 140. Some locks are held for a few
-// instructions only, in which none of these is taken. They have no level: deferredLinks.mu, and the locks of
-// packages buffers, callqueue and ratelog, and of Handshakes.
+// instructions only, in which none of these is taken. They have no level: deferredLinks.mu, and the
+// locks of packages buffers, callqueue and ratelog, and of Handshakes.
 //
-// link.mu is not held while Start, Send, Close or Unanswered of a connection is called. No lock and
-// no token is held while a function of the program is called that may wait: Config.Undelivered,
-// Config.Ended, Config.Resolve, and the handler of Serve. Config.Logger, Config.Trust and
-// Trust.CheckTransport are called with locks held. They may not wait, and may call nothing of this package.
-// (Package context queues the lines of a program's log.)
+// link.mu is not held while Start, Send, Close or Unanswered of a connection is called.
+//
+// # Functions that this package calls
+//
+// All exported functions and methods may be called by any goroutine, and at the same time, unless
+// their documentation says otherwise. In the other direction:
+//
+//	function                            called by                      locks held   may wait
+//	Config.Resolve                      a searcher                     none         until ctx ends
+//	Config.Undelivered                  reports, one call at a time    none         yes; Close waits for it
+//	Config.Ended                        leave, or the caller of Close  none         yes
+//	handler of Serve                    serve, one call at a time      none         yes
+//	function of OnEnd                   any goroutine                  the token    no
+//	Config.Trust, Trust.CheckTransport  any goroutine                  several      no
+//	Config.Logger                       any goroutine                  several      no
+//
+// A function that may not wait may also call nothing of this package, except that a function of
+// OnEnd may call what only takes Mailbox.mu. (Package context queues the lines of a program's log.)
 package dispatch

@@ -31,7 +31,7 @@ func awaitEnd(t *testing.T, ended chan error, want error) {
 			t.Fatalf("%v, want %v", err, want)
 		}
 	case <-soon(t).Done():
-		t.Fatal("the end was not told")
+		t.Fatal("the end was not reported")
 	}
 }
 

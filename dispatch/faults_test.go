@@ -21,8 +21,8 @@ import (
 	"github.com/rocl-go/rocl/subsys/tcp"
 )
 
-// A connection that is cut anywhere loses no monitor. The end of a resource is told once, behind
-// all messages of that resource, also to a monitor that is set later.
+// A connection that is cut anywhere loses no monitor. The end of a resource is reported once,
+// behind all messages of that resource, also to a monitor that is set later.
 func TestMonitorCutAnywhere(t *testing.T) {
 	step := int64(61)
 	switch {
@@ -147,7 +147,7 @@ func TestContextEndsAsItIsAwaited(t *testing.T) {
 					for range each {
 						msg, err := mine.Recv(soon(t))
 						if err != nil || !msg.IsGone() || msg.From() != id || seen[msg.Tag()] {
-							t.Fatal("not an end, or one that was told before:", err)
+							t.Fatal("not an end, or one that was reported before:", err)
 						}
 						seen[msg.Tag()] = true
 						msg.Release()

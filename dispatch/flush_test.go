@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl/buffers"
+	"github.com/rocl-go/rocl/internal/eventually"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -115,7 +116,7 @@ func TestFlushTellsUndelivered(t *testing.T) {
 					t.Fatalf("round %d: %d messages were accepted in vain: %v", round, accepted, err)
 				}
 				if err := me.Flush(soon(t)); err != nil {
-					t.Fatalf("they are told twice: %v", err)
+					t.Fatalf("they are reported twice: %v", err)
 				}
 			}
 			close(stop)
@@ -124,7 +125,7 @@ func TestFlushTellsUndelivered(t *testing.T) {
 				t.Errorf("the context's Flush: %v", err)
 			}
 			if err := other.Flush(soon(t)); err != nil {
-				t.Errorf("another resource's messages are told: %v", err)
+				t.Errorf("another resource's messages are reported: %v", err)
 			}
 			other.Close()
 		})
@@ -217,7 +218,7 @@ func TestFlushAsContextCloses(t *testing.T) {
 	ctx, cancel := context.WithCancel(soon(t))
 	cancel()
 	a.Close(ctx)
-	within(t, "Flush", func() {
+	eventually.Returns(t, "Flush", func() {
 		for range 2 {
 			if err := <-got; !errors.Is(err, ErrClosed) {
 				t.Errorf("Flush as the context closed: %v", err)

@@ -69,10 +69,11 @@ func frameBytes(fs ...subsys.Header) []byte {
 // many bytes are kept as were granted, and nothing remains afterwards.
 func FuzzFrames(f *testing.F) {
 	h := wire.Hello{From: resource.MakeGID(1, 2, 0), To: resource.MakeGID(3, 4, 0), Cluster: (&Trust{}).hash()}
-	hw := frameBytes(subsys.Header{Type: wire.TypeHello, Len: wire.HelloLen})
-	copy(hw[subsys.HeaderLen:], h.Append(nil))
+	hello := h.Append(nil)
+	hw := frameBytes(subsys.Header{Type: wire.TypeHello, Len: uint32(len(hello))})
+	copy(hw[subsys.HeaderLen:], hello)
 	f.Add(false, hw)
-	f.Add(false, frameBytes(subsys.Header{Type: wire.TypeAttach, Len: wire.AttachLen}))
+	f.Add(false, frameBytes(subsys.Header{Type: wire.TypeAttach, Len: uint32(len((&wire.Attach{}).Append(nil)))}))
 	f.Add(true, frameBytes(subsys.Header{Type: wire.TypeData, Len: 10, Dst: 1}, subsys.Header{Type: wire.TypeData, Seq: 1, Len: 4096, Dst: 1}))
 	f.Add(true, frameBytes(subsys.Header{Type: wire.TypeData, Dst: 77, Src: 1}, subsys.Header{Type: wire.TypeNeed, Seq: 1, Dst: 1, Tag: 1 << 40}))
 	f.Add(true, frameBytes(subsys.Header{Type: wire.TypeNeed, Dst: 1, Tag: 1 << 62}, subsys.Header{Type: wire.TypeCredit, Seq: 1, Dst: 9, Tag: 1<<64 - 1}))
@@ -139,7 +140,7 @@ func FuzzFrames(f *testing.F) {
 			f.Buf.Release()
 		}
 		if !linked && ep.link.Load() != nil {
-			t.Fatal("a stranger without the key is linked")
+			t.Fatal("a peer without the key is linked")
 		}
 		if _, stored := box.Len(); stored > FirstCredit {
 			t.Fatalf("%d bytes are kept, %d were granted", stored, FirstCredit)

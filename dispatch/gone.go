@@ -12,18 +12,18 @@ import (
 	"github.com/rocl-go/rocl/resource"
 )
 
-// The end of a resource is told behind all messages that the resource has sent. A Gone frame comes
-// behind the frames that were numbered before it on its link. It would overtake large messages that
-// wait in lines, and messages on other lanes. If there are such messages, the Gone frame is queued
-// only after the peer has acknowledged them. A goroutine of the link waits for that (queueGoneLater).
-// Refusals of messages are not delayed.
+// The end of a resource is reported behind all messages that the resource has sent. A Gone frame
+// comes behind the frames that were numbered before it on its link. It would overtake large
+// messages that wait in lines, and messages on other lanes. If there are such messages, the Gone
+// frame is queued only after the peer has acknowledged them. A goroutine of the link waits for that
+// (queueGoneLater). Refusals of messages are not delayed.
 //
-// The same holds if a context of the process is told of the end: the resource may have sent to it
+// The same holds if a context of the process waits for the end: the resource may have sent to it
 // over a link.
 //
 // If a context ends without a goodbye, the end of its link tells of its resources. What the
-// connections of other lanes carry is read first: the end is told once the links of all lanes with
-// that context have ended (notifyContextEnd).
+// connections of other lanes carry is read first: the end is reported once the links of all lanes
+// with that context have ended (notifyContextEnd).
 
 // A goneQueue is what a link has to tell about resources that are gone. link.mu guards it.
 type goneQueue struct {
@@ -31,9 +31,9 @@ type goneQueue struct {
 	isOwed bool                // a goroutine runs queueGoneLater
 }
 
-// queueGone queues a frame that tells the peer that the resource dst is gone, now or behind what was
-// sent to the peer before. A peer may ask for resources that do not exist. If that makes more than
-// mostAnswers frames wait, the peer is told at once. No lock of a link may be held.
+// queueGone queues a frame that tells the peer that the resource dst is gone, now or behind what
+// was sent to the peer before. A peer may ask for resources that do not exist. If that makes more
+// than mostAnswers frames wait, the peer is notified at once. No lock of a link may be held.
 func (l *link) queueGone(dst uint32) {
 	isBehind := l.d.owes(l.peer, l)
 	l.mu.Lock()
@@ -128,8 +128,8 @@ func (d *Dispatcher) awaitOwed(ctx context.Context, peer resource.GID) error {
 	return nil
 }
 
-// notifyEnd calls e, and the endings that were taken from the same list, behind what m's context has
-// sent to the context of in, which is in the process. m must be closed, or in must have left.
+// notifyEnd calls e, and the endings that were taken from the same list, behind what m's context
+// has sent to the context of in, which is in the process. m must be closed, or in must have left.
 func (m *Mailbox) notifyEnd(in *inflow, e *ending) {
 	o := in.from.(*Dispatcher)
 	m.d.notifyLocal(o, e, in.closedErr())
@@ -165,9 +165,9 @@ func (g *contextEnd) linkEnded() {
 	}
 }
 
-// notifyContextEnd calls ended, and the endings that were taken with it, when the links of all lanes with peer
-// have ended. One link has ended because of cause. If cause does not say that peer has ended, mourn
-// calls them at once. No lock of a link may be held.
+// notifyContextEnd calls ended, and the endings that were taken with it, when the links of all
+// lanes with peer have ended. One link has ended because of cause. If cause does not say that peer
+// has ended, notifyContextEnd calls them at once. No lock of a link may be held.
 func (d *Dispatcher) notifyContextEnd(peer resource.GID, ended *ending, cause error) {
 	g := &contextEnd{ended: ended, cause: cause}
 	g.links.Store(1)

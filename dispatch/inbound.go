@@ -42,7 +42,7 @@ type inbound struct {
 	// the peer has not acknowledged.
 	answers      int
 	answersFrom  uint32
-	hasLeft      bool // the mailboxes have been told that the link ends
+	hasLeft      bool // the mailboxes know that the link ends
 	parts        []part
 	nextCall     nextCall
 	assembled    [1]subsys.Frame // a message that has its last piece

@@ -200,7 +200,7 @@ func (l *link) post() {
 	switch {
 	case l.conn == nil:
 		l.act(l.life.Wanted())
-	case l.paced() && !l.now(): // the goroutine that writes is not told: its batch would be small
+	case l.paced() && !l.now(): // the goroutine that writes is not notified: its batch would be small
 	case l.callWriter() || l.pen.Load() == penFull || !l.now():
 	case l.canWrite() && l.seize():
 		isTimed := l.stream.isTimed
@@ -264,7 +264,7 @@ func (l *link) push(typ uint8, dst, src uint32, tag uint64, payload ...byte) {
 // lost returns the payload of a Gone frame that refuses a message of src: the message's size.
 func lost(src uint32, size int) []byte {
 	if src == 0 {
-		return nil // no sender is to be told
+		return nil // no sender waits for a report
 	}
 	return binary.LittleEndian.AppendUint32(nil, uint32(size))
 }
@@ -285,8 +285,8 @@ func (l *link) credit(m *Mailbox, in *inflow) {
 	l.postPushed()
 }
 
-// queueCredit queues a Credit frame with the latest grant. So the limit that the peer is told never falls,
-// except when the peer has given credit back.
+// queueCredit queues a Credit frame with the latest grant. So the limit that the peer
+// learns never falls, except when the peer has given credit back.
 func (l *link) queueCredit(m *Mailbox, in *inflow) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

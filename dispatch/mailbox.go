@@ -707,8 +707,8 @@ func (m *Mailbox) handOut(msg *Message) *Message {
 	return m.finishHandOut(msg, grantee, grant)
 }
 
-// finishHandOut tells a sender, with the account grantee, of the credit that msg has left behind. mu must not be
-// held.
+// finishHandOut tells a sender, with the account grantee, of the credit that msg has left behind.
+// mu must not be held.
 func (m *Mailbox) finishHandOut(msg *Message, grantee *inflow, grant uint64) *Message {
 	if msg.d != nil { // the message is in no parcel
 		msg.isHeld = true

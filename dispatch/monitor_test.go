@@ -272,7 +272,7 @@ func TestMonitorStopRaces(t *testing.T) {
 				})
 				both.Wait()
 				n, _ := mine.Len()
-				ended := make(chan error, 1) // when this is told, all messages have come
+				ended := make(chan error, 1) // when this is reported, all messages have come
 				if _, err := a.OnEnd(soon(t), b.self, its.serial, func(err error) { ended <- err }); err != nil {
 					t.Fatal(err)
 				}
@@ -284,12 +284,12 @@ func TestMonitorStopRaces(t *testing.T) {
 					awaitGone(t, mine, monitored(its), uint64(i))
 				}
 			}
-			t.Logf("told %d of 300 times", reported)
+			t.Logf("reported %d of 300 times", reported)
 		})
 	}
 }
 
-// A resource that ends as monitors are set is told to each of them once.
+// A resource that ends as monitors are set is reported to each of them once.
 func TestMonitorAsItDies(t *testing.T) {
 	for name, tr := range transports() {
 		t.Run(name, func(t *testing.T) {
@@ -406,7 +406,7 @@ func TestMonitorIsPromisedNothing(t *testing.T) {
 	}
 }
 
-// The end of a context is told behind what its other lanes carry.
+// The end of a context is reported behind what its other lanes carry.
 func TestMonitorContextEndsOverLanes(t *testing.T) {
 	for _, rule := range []Rule{{Min: 1000, Over: []string{"tcp"}, Only: true}, {Max: 1000, Over: []string{"tcp"}, Only: true}} {
 		t.Run(fmt.Sprint(rule.Min), func(t *testing.T) {

@@ -28,7 +28,7 @@ func TestNeedOfClosed(t *testing.T) {
 			}
 			take(t, mb)
 			mb.Close()
-			within(t, "a send to a closed mailbox", func() {
+			eventually.Returns(t, "a send to a closed mailbox", func() {
 				if err := f.try(brief(t), 1, 4*FirstCredit); !errors.Is(err, ErrGone) {
 					t.Errorf("got %v", err)
 				}
@@ -49,7 +49,7 @@ func TestCloseTellsTheNeedy(t *testing.T) {
 			}
 			eventually.True(t, "the message of another", func() bool { n, _ := mb.Len(); return n == 1 })
 			f := flow(t, a, mb)
-			within(t, "a send to a mailbox that is closed", func() {
+			eventually.Returns(t, "a send to a mailbox that is closed", func() {
 				go func() {
 					needed(t, mb)
 					mb.Close()
@@ -84,7 +84,7 @@ func TestNeedyBehindCancelled(t *testing.T) {
 			cancel()
 			<-first
 			take(t, mb)
-			within(t, "the second", func() {
+			eventually.Returns(t, "the second", func() {
 				if err := <-second; err != nil {
 					t.Error(err)
 				}
@@ -113,7 +113,7 @@ func TestSmallBehindCancelled(t *testing.T) {
 			cancel()
 			<-gaveUp
 			for range 40 {
-				within(t, "a small message", func() {
+				eventually.Returns(t, "a small message", func() {
 					if err := f.try(brief(t), 2, 10_000); err != nil {
 						t.Error(err)
 					}

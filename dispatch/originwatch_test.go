@@ -82,7 +82,7 @@ func TestRecvFromGone(t *testing.T) {
 				go func() {
 					of, _, err := RecvAny(soon(t), []*Mailbox{mine, box(t, a, 9, 0)}, From(first))
 					if of != -1 {
-						t.Errorf("the end is told of mailbox %d", of)
+						t.Errorf("the end is reported of mailbox %d", of)
 					}
 					got <- err
 				}()
@@ -99,8 +99,8 @@ func TestRecvFromGone(t *testing.T) {
 	}
 }
 
-// A receive that has a doubt ends with its message, with its context, or with its mailbox, and
-// nothing of the doubt remains.
+// A receive with an originWatch ends with its message, with its context, or with its mailbox, and
+// nothing of the watch remains.
 func TestDoubtIsForgotten(t *testing.T) {
 	for name, tr := range links() {
 		t.Run(name, func(t *testing.T) {
@@ -127,7 +127,7 @@ func TestDoubtIsForgotten(t *testing.T) {
 					}
 					got <- err
 				}()
-				eventually.True(t, "the receive has a doubt", func() bool { return ended() == 1 })
+				eventually.True(t, "the receive has an originWatch", func() bool { return ended() == 1 })
 				var want error
 				switch i {
 				case 0:
@@ -144,7 +144,7 @@ func TestDoubtIsForgotten(t *testing.T) {
 				if err := <-got; !errors.Is(err, want) {
 					t.Fatalf("%v, want %v", err, want)
 				}
-				eventually.True(t, "nothing waits for the end", func() bool { return ended() == 0 }) // at once, or when the doubt has been entered
+				eventually.True(t, "nothing waits for the end", func() bool { return ended() == 0 }) // at once, or when the watch has been registered
 				cancel()
 			}
 		})

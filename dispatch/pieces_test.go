@@ -293,7 +293,7 @@ func wantReports(t *testing.T, reported <-chan Undelivered, bufs []*buffers.Buff
 		select {
 		case u := <-reported:
 			if seen[u.Tag] || u.Bytes != bufs[u.Tag].Len() || !errors.Is(u.Err, why) || u.From.Serial() != 7 {
-				t.Errorf("told %+v", u)
+				t.Errorf("reported %+v", u)
 			}
 			seen[u.Tag] = true
 		case <-ctx.Done():
@@ -309,7 +309,7 @@ func wantReports(t *testing.T, reported <-chan Undelivered, bufs []*buffers.Buff
 	}
 	select {
 	case u := <-reported:
-		t.Errorf("told %+v too", u)
+		t.Errorf("reported %+v too", u)
 	default:
 	}
 }
@@ -332,7 +332,7 @@ func TestClosedInTheMidst(t *testing.T) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.passed > 40<<20 {
-		t.Errorf("%d bytes were sent to nobody", g.passed)
+		t.Errorf("%d bytes were sent to a missing resource", g.passed)
 	}
 }
 
@@ -464,7 +464,7 @@ func TestHostilePieces(t *testing.T) {
 		t.Errorf("room without a beginning: %v", err)
 	}
 	if b, err := ep.asks(c, &subsys.Header{Type: wire.TypePiece, Dst: 99, Len: MaxMessage}); b != nil || err != nil {
-		t.Errorf("room for nobody: %v", err)
+		t.Errorf("room for a missing resource: %v", err)
 	}
 	if err := ep.comes(c, []subsys.Frame{begin(0, 1, 60_000)}); err != nil {
 		t.Fatal(err)
@@ -564,7 +564,7 @@ func TestBehindWhatIsGone(t *testing.T) {
 	l.mu.Unlock()
 	passed := make(chan error, 1)
 	go func() { passed <- last.passed(brief(t)) }()
-	eventually.True(t, "who waits", func() bool { l.mu.Lock(); defer l.mu.Unlock(); return l.behind.first != nil })
+	eventually.True(t, "a sender waits", func() bool { l.mu.Lock(); defer l.mu.Unlock(); return l.behind.first != nil })
 	l.d.takeToken()
 	err = l.control(&subsys.Frame{Header: subsys.Header{Type: wire.TypeGone, Dst: 1}})
 	l.d.giveToken()

@@ -163,7 +163,7 @@ func TestCrowded(t *testing.T) {
 		}
 		t.Logf("wait %d polled on", i)
 	}
-	t.Error("nobody is let through")
+	t.Error("no waiter let other goroutines run")
 }
 
 // compute starts n goroutines that only compute, until stop.
@@ -204,7 +204,7 @@ func TestOneProcessor(t *testing.T) {
 func napping(t *testing.T, w *world) (a, b *Dispatcher, ma, mb *Mailbox) {
 	t.Helper()
 	if runtime.GOMAXPROCS(0) < 2 {
-		t.Skip("on one processor nobody holds a thread asleep")
+		t.Skip("on one processor no goroutine holds a thread asleep")
 	}
 	never := func(c *Config) { c.Poll.Policy = PollNever }
 	a, b = w.node(t, 1, shm.New(), never), w.node(t, 2, shm.New(), never)
@@ -217,16 +217,12 @@ func napping(t *testing.T, w *world) (a, b *Dispatcher, ma, mb *Mailbox) {
 // drowse sends messages over f until a's last sleep was short, so that the next one is a nap.
 func drowse(t *testing.T, a *Dispatcher, ma *Mailbox, f *Flow) {
 	t.Helper()
-	for end := time.Now().Add(time.Minute); time.Now().Before(end); { // on a busy machine no sleep may be short for seconds
+	eventually.True(t, "a short sleep", func() bool {
 		pinging(t, a, f, ma, 20)
 		a.token.Lock()
-		naps := a.poller.Load().Naps()
-		a.token.Unlock()
-		if naps {
-			return
-		}
-	}
-	t.Fatal("no sleep was short")
+		defer a.token.Unlock()
+		return a.poller.Load().Naps()
+	})
 }
 
 // Most sleeps of two contexts that talk over shared memory are naps, which epoll does not see.
@@ -272,13 +268,8 @@ func TestNapIsEnded(t *testing.T) {
 	}
 	want := func(t *testing.T, done chan error, want error) {
 		t.Helper()
-		select {
-		case err := <-done:
-			if !errors.Is(err, want) {
-				t.Errorf("%v, want %v", err, want)
-			}
-		case <-time.After(20 * time.Second):
-			t.Fatal("sleeps on")
+		if err := eventually.Value(t, "the end of a sleep", done); !errors.Is(err, want) {
+			t.Errorf("%v, want %v", err, want)
 		}
 	}
 	t.Run("own", func(t *testing.T) {

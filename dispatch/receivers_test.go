@@ -50,7 +50,7 @@ func TestReceiversModel(t *testing.T) {
 					w := l.find(msg)
 					if i < 0 {
 						if w != nil {
-							t.Fatal("a message is for nobody, and one is found")
+							t.Fatal("a message that no receiver selects has a receiver")
 						}
 						continue
 					}
@@ -106,6 +106,6 @@ func TestManyReceivers(t *testing.T) {
 		t.Fatalf("%d queues are left, or their memory", len(l.queues))
 	}
 	if l.find(&Message{from: resource.GID{}}) != nil {
-		t.Fatal("somebody is left")
+		t.Fatal("a receiver is left")
 	}
 }

@@ -47,9 +47,9 @@ func TestBlockedReportStallsNothing(t *testing.T) {
 			}
 			eventually.True(t, "the messages", func() bool { n, _ := gone.Len(); return n == lost })
 			gone.Close()
-			within(t, "the first report", func() { <-begun })
+			eventually.Returns(t, "the first report", func() { <-begun })
 			eventually.True(t, "the other reports", func() bool { return a.lost.Load() == lost })
-			within(t, "messages beside a blocked report", func() {
+			eventually.Returns(t, "messages beside a blocked report", func() {
 				for i := range uint64(50) {
 					if err := errors.Join(flow(t, a, kept).try(brief(t), i, 3000), flow(t, b, mine).try(brief(t), i, 10)); err != nil {
 						t.Error(err)
@@ -61,7 +61,7 @@ func TestBlockedReportStallsNothing(t *testing.T) {
 				box(t, a, 7, 0).Close()
 			})
 			unblock()
-			within(t, "the reports", func() { <-all })
+			eventually.Returns(t, "the reports", func() { <-all })
 			for i, tag := range tags {
 				if tag != uint64(i) {
 					t.Fatalf("report %d is of message %d", i, tag)
@@ -126,14 +126,14 @@ func TestReportMayClose(t *testing.T) {
 			loseAt(t, a, b, 5)
 			eventually.True(t, "the reports", func() bool { return a.lost.Load() == 5 })
 			close(ready)
-			within(t, "closing within a report", func() {
+			eventually.Returns(t, "closing within a report", func() {
 				if err := <-closed; err != nil {
 					t.Error(err)
 				}
 			})
 			take(t, kept)
 			if !slices.Equal(reported, []uint64{0, 1, 2, 3, 4}) {
-				t.Errorf("told %v", reported)
+				t.Errorf("reported %v", reported)
 			}
 		})
 	}
@@ -171,7 +171,7 @@ func TestCloseWaitsForReports(t *testing.T) {
 	eventually.True(t, "the reports", func() bool { return stuck.lost.Load() == 10 })
 	ended, cancel := context.WithCancel(context.Background())
 	cancel()
-	within(t, "closing while a report blocks", func() {
+	eventually.Returns(t, "closing while a report blocks", func() {
 		err := stuck.Close(ended)
 		if n := stuck.Stats().Unreported; err == nil || n < 9 {
 			t.Errorf("closed with %v, %d unreported", err, n)
@@ -223,7 +223,7 @@ func TestUndeliveredMaySend(t *testing.T) {
 	for i := range ds {
 		eventually.True(t, "the message", func() bool { n, _ := boxes[i].Len(); return n == 1 })
 	}
-	within(t, "closing mailboxes", func() {
+	eventually.Returns(t, "closing mailboxes", func() {
 		var wg sync.WaitGroup
 		for i := range boxes {
 			wg.Go(boxes[i].Close)

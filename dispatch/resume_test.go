@@ -258,7 +258,7 @@ func TestUnauthenticated(t *testing.T) {
 			t.Fatal(err)
 		}
 		if err := <-reported; !errors.Is(err, ErrUnreachable) {
-			t.Errorf("stranger %d: %v", i, err)
+			t.Errorf("peer %d: %v", i, err)
 		}
 	}
 	if err := flow(t, a, mb).Send(ctx, 1, 5, buf(t, a, "friend")); err != nil {
@@ -501,7 +501,7 @@ func TestPeerGone(t *testing.T) {
 						t.Fatal(u.Err)
 					}
 				case <-ctx.Done():
-					t.Fatal("nobody was told")
+					t.Fatal("no message was reported")
 				}
 			}
 		})

@@ -11,6 +11,7 @@ import (
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/subsys"
 	"github.com/rocl-go/rocl/subsys/inproc"
+	"github.com/rocl-go/rocl/subsys/subsystest"
 )
 
 // linked returns a link of d with the connection c, and the sink that c would call.
@@ -127,7 +128,7 @@ func TestRoomByNumber(t *testing.T) {
 		}
 	}
 	if reported != 1 {
-		t.Errorf("the sender is told %d times", reported)
+		t.Errorf("the message is reported %d times", reported)
 	}
 
 	// A resource that is registered after the frame was judged gets no empty message.
@@ -149,7 +150,7 @@ func TestRoomByNumber(t *testing.T) {
 func sentFrames(c *fakeConn) (fs []subsys.Frame) {
 	for i := range c.sent {
 		if c.sent[i].Type == subsys.TypeRun {
-			fs = c.sent[i].Split(fs)
+			fs = subsystest.Split(&c.sent[i], fs)
 		} else {
 			fs = append(fs, c.sent[i])
 		}
@@ -176,6 +177,6 @@ func TestRoomAfterTheEnd(t *testing.T) {
 	mb.mu.Lock()
 	defer mb.mu.Unlock()
 	if mb.flows != 0 || mb.promise != 0 {
-		t.Errorf("%d flows, %d bytes promised to nobody", mb.flows, mb.promise)
+		t.Errorf("%d flows, %d bytes promised to no sender", mb.flows, mb.promise)
 	}
 }

@@ -175,8 +175,8 @@ func (l *link) shuns(r *route) bool {
 	return s != nil && time.Now().Before(s.until)
 }
 
-// updateShunned updates the shunned routes after connection c was lost: a route whose connection broke at
-// once is shunned. mu must be held.
+// updateShunned updates the shunned routes after connection c was lost: a route whose connection
+// broke at once is shunned. mu must be held.
 func (l *link) updateShunned(c subsys.Conn) {
 	routes := l.routes()
 	i := rank(routes, c)

@@ -188,16 +188,16 @@ func TestIdleLinksTryNothing(t *testing.T) {
 	mb := box(t, b, 1, 0)
 	talk(t, a, b, mb, 1)
 	l, _ := onlyLink(a, b)
-	eventually.True(t, "it rests", func() bool {
+	eventually.True(t, "it is idle", func() bool {
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		return l.life.State() == life.Idle
+		return l.life.State() == life.Idle // then no searcher runs
 	})
-	tried := memory.dials.Load()
-	time.Sleep(4 * life.RetryFirst) // nothing shows that an event will not happen: the link has time for it
-	if n := memory.dials.Load(); n != tried {
-		t.Errorf("an idle link tried %d times more", n-tried)
+	l.mu.Lock()
+	if l.retry.Stop() {
+		t.Error("an idle link is about to try a better route")
 	}
+	l.mu.Unlock()
 	memory.bar(nil)
 	eventually.True(t, "it is moved when it is used", func() bool {
 		talk(t, a, b, mb, 1)

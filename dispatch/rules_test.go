@@ -248,11 +248,11 @@ func TestPick(t *testing.T) {
 					t.Fatalf("tag %d, size %d: lane %d, which is not that of rule %d", tag, size, lane, i)
 				}
 				if !varies && len(seen) > 1 {
-					t.Fatalf("tag %d takes several lanes, and nobody knows", tag)
+					t.Fatalf("tag %d takes several lanes, and pick does not say so", tag)
 				}
 			}
 			if len(seen) > 1 && !varied {
-				t.Fatalf("tag %d takes several lanes, and nobody knows", tag)
+				t.Fatalf("tag %d takes several lanes, and pick does not say so", tag)
 			}
 		}
 	})

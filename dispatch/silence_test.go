@@ -213,9 +213,9 @@ func TestSilentNodeIsDead(t *testing.T) {
 	w.gone[b.self] = true
 	w.mu.Unlock()
 	n.cut()
-	within(t, "a sender that waits for credit", func() {
+	eventually.Returns(t, "a sender that waits for credit", func() {
 		if err := <-waiting; !errors.Is(err, ErrGone) {
-			t.Errorf("it was told %v", err)
+			t.Errorf("it got %v", err)
 		}
 	})
 
@@ -232,9 +232,9 @@ func TestSilentNodeIsDead(t *testing.T) {
 	if err := flow(t, a, mb).try(brief(t), 3, 10); err != nil {
 		t.Fatal(err)
 	}
-	within(t, "the report", func() {
+	eventually.Returns(t, "the report", func() {
 		if u := <-reported; u.Tag != 3 || !errors.Is(u.Err, ErrGone) {
-			t.Errorf("told %+v", u)
+			t.Errorf("reported %+v", u)
 		}
 	})
 	n.heal()

@@ -147,8 +147,8 @@ func (d *Dispatcher) flushCalls() {
 	}
 }
 
-// deferredLinks lists links with unwritten requests. The token holder writes them after it has yielded
-// (progress.yields).
+// deferredLinks lists links with unwritten requests. The token holder writes them after it has
+// yielded (progress.yields).
 type deferredLinks struct {
 	isSome atomic.Bool
 	mu     sync.Mutex // guards links; no lock is taken while it is held

@@ -26,12 +26,39 @@
 //
 // # Which goroutine calls what
 //
-// The dispatcher calls Conn.Send from one goroutine at a time, and holds no lock of its own during
-// the call. A connection calls its Sink from one goroutine at a time: the one that makes progress
-// ([Poller]). A sink may call Send of any connection. A connection does not call its sink after
-// Down. Payload bytes given to Send stay readable until the frame is acknowledged or the connection
-// is closed. Payload bytes given to a sink belong to the frame's Buf, which the sink retains if it
+// The progress goroutine is the one that drives the [Poller] at the moment. It holds
+// Config.Progress meanwhile.
+//
+//	call                               goroutine                      may wait
+//	Transport.Listen                   any                            no
+//	Port.Dial                          any                            until ctx ends
+//	Port.Close                         any, without Config.Progress   for the port's goroutines
+//	Config.Accept                      one of the port                no
+//	Conn.Start                         any, without Config.Progress   for the progress goroutine
+//	Conn.Close, Admit                  any                            no
+//	Conn.Send                          one at a time                  no
+//	Sink.Frames, Room, Writable        the progress goroutine         no
+//	Sink.Down                          any, once                      no
+//	Source.Ready, Ring.Look, SetIdle   the progress goroutine         no
+//
+// A sink may call Send and Close of any connection, its own included. So a connection holds no lock
+// that Send takes while it calls its sink. A connection does not call its sink after Down or Close,
+// except that a call in progress may continue.
+//
+// Payload bytes given to Send stay readable until the frame is acknowledged or the connection is
+// closed. Payload bytes given to a sink belong to the frame's Buf, which the sink retains if it
 // keeps them.
+//
+// The locks of transports and of the Poller have the levels 120 to 140 of package lock, below all
+// locks of package dispatch. Poller.mu is the last one.
+//
+// # When a peer ends
+//
+// If the peer's process closes the connection or is killed, the connection first delivers what has
+// arrived. Then it calls Down with [ErrPeerClosed]. If the peer breaks the protocol, it calls Down
+// with [ErrProtocol] at once. A machine that is switched off, or a network that is cut, ends no
+// connection: the dispatcher asks [Prober.Unanswered] at intervals, and closes a connection to a
+// machine that does not answer. A transport neither dials again nor sends again.
 //
 // # Progress
 //

@@ -76,17 +76,3 @@ type Frame struct {
 	// reference and sets Buf to nil.
 	Spare bool
 }
-
-// Split appends the frames of a run to fs. Their payloads stay in the run's memory.
-func (f *Frame) Split(fs []Frame) []Frame {
-	for b := f.Data; len(b) >= HeaderLen; {
-		g := Frame{Buf: f.Buf}
-		if g.Parse(b) != nil {
-			break // does not happen: Put wrote the header
-		}
-		end := HeaderLen + int(g.Len)
-		g.Data = b[HeaderLen:end:end]
-		fs, b = append(fs, g), b[end:]
-	}
-	return fs
-}

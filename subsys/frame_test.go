@@ -51,24 +51,3 @@ func FuzzHeader(f *testing.F) {
 		}
 	})
 }
-
-func TestSplit(t *testing.T) {
-	var run []byte
-	for i := range 5 {
-		h := Header{Len: uint32(i * 3), Type: 16, Seq: uint32(i)}
-		var w [HeaderLen]byte
-		h.Put(w[:])
-		run = append(append(run, w[:]...), bytes.Repeat([]byte{byte(i)}, i*3)...)
-	}
-	f := Frame{Data: run}
-	f.Type = TypeRun
-	fs := f.Split(nil)
-	if len(fs) != 5 {
-		t.Fatalf("%d frames of 5", len(fs))
-	}
-	for i := range fs {
-		if fs[i].Seq != uint32(i) || !bytes.Equal(fs[i].Data, bytes.Repeat([]byte{byte(i)}, i*3)) || cap(fs[i].Data) != len(fs[i].Data) {
-			t.Errorf("frame %d is %+v", i, fs[i])
-		}
-	}
-}

@@ -21,8 +21,8 @@ const NapPageLen = 4096
 // nap is short too, because the descriptors wait for its end.
 const (
 	napShort  = 200 * time.Microsecond // a sleep shorter than this may be followed by a nap
-	napBeside = 50 * time.Microsecond  // length of a nap if there are descriptors that Poll tries,
-	napSure   = 16                     // and number of sleeps before such a nap that no descriptor ended
+	napBeside = 50 * time.Microsecond  // length of a nap if there are descriptors that Poll tries
+	napSure   = 16                     // consecutive sleeps that no descriptor has ended, before such a nap
 	napBound  = time.Millisecond       // longest nap if a process of another user has the page
 )
 
@@ -165,9 +165,9 @@ func (p *Poller) EndNap() {
 	p.nap.seen = at
 }
 
-// SleepThread sleeps for d in the kernel and holds a thread meanwhile. If a processor is idle, the runtime
-// rounds a short time.Sleep up to a millisecond, the resolution of its epoll_wait. A signal may end
-// Nap early.
+// SleepThread sleeps for d in the kernel and holds a thread meanwhile. If a processor is idle, the
+// runtime rounds a short time.Sleep up to a millisecond, the resolution of its epoll_wait. A signal
+// may end Nap early.
 func SleepThread(d time.Duration) {
 	t := unix.NsecToTimespec(int64(d))
 	_ = unix.Nanosleep(&t, nil)

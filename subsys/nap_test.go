@@ -9,6 +9,7 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/rocl-go/rocl/internal/eventually"
 	"github.com/rocl-go/rocl/internal/futex"
 	"golang.org/x/sys/unix"
 )
@@ -18,7 +19,7 @@ type drum struct {
 	p       *Poller
 	bell    int
 	word    *atomic.Uint32
-	how     atomic.Uint32 // Rest
+	how     atomic.Uint32 // IdleMode
 	arrived atomic.Int32
 }
 
@@ -65,24 +66,19 @@ func (d *drum) beat() {
 }
 
 // nap begins a nap that no goroutine is sure to end, and returns its result.
-func (d *drum) nap(unless *atomic.Uint32) chan int {
+func (d *drum) nap(t *testing.T, unless *atomic.Uint32) chan int {
+	t.Helper()
 	done := make(chan int)
 	go func() { done <- d.p.Nap(0, unless) }()
-	for !d.p.Asleep() {
-		time.Sleep(10 * time.Microsecond)
-	}
+	eventually.True(t, "a nap", d.p.Asleep)
 	return done
 }
 
-func within(t *testing.T, what string, done chan int, want int) {
+// wantFrames waits for the result of a nap or a sleep.
+func wantFrames(t *testing.T, what string, done chan int, want int) {
 	t.Helper()
-	select {
-	case n := <-done:
-		if n != want {
-			t.Errorf("%s: %d frames, want %d", what, n, want)
-		}
-	case <-time.After(20 * time.Second):
-		t.Fatalf("%s: the nap goes on", what)
+	if n := eventually.Value(t, "the end of a sleep: "+what, done); n != want {
+		t.Errorf("%s: %d frames, want %d", what, n, want)
 	}
 }
 
@@ -100,22 +96,22 @@ func TestNapEnds(t *testing.T) {
 	}
 	polls := p.count.Polls.Load()
 
-	done := d.nap(&unless)
+	done := d.nap(t, &unless)
 	d.beat()
-	within(t, "rung", done, 1)
+	wantFrames(t, "rung", done, 1)
 	if !p.Naps() || IdleMode(d.how.Load()) != Awake {
 		t.Error("a nap that a ring has ended is not followed by one")
 	}
-	done = d.nap(&unless)
+	done = d.nap(t, &unless)
 	p.Wake()
-	within(t, "woken", done, 0)
+	wantFrames(t, "woken", done, 0)
 	if !p.Naps() {
-		t.Error("who is woken has slept for too long")
+		t.Error("a sleep that Wake has ended counts as long")
 	}
-	done = d.nap(&unless)
+	done = d.nap(t, &unless)
 	unless.Store(1)
 	p.Wake()
-	within(t, "what is waited for is there", done, 0)
+	wantFrames(t, "what is waited for is there", done, 0)
 	if n := p.Nap(0, &unless); n != 0 {
 		t.Errorf("%d frames", n)
 	}
@@ -124,7 +120,7 @@ func TestNapEnds(t *testing.T) {
 		t.Errorf("epoll was asked %d times", n-polls)
 	}
 
-	done = d.nap(&unless)
+	done = d.nap(t, &unless)
 	p.EndNap() // the nap may have just begun
 	select {
 	case <-done:
@@ -132,15 +128,15 @@ func TestNapEnds(t *testing.T) {
 	case <-time.After(10 * time.Millisecond): // an event that must not happen can only be waited for
 	}
 	p.EndNap()
-	within(t, "for too long", done, 0)
+	wantFrames(t, "for too long", done, 0)
 	if p.Naps() {
-		t.Error("after a long nap it is another's turn")
+		t.Error("a nap follows a long nap")
 	}
 
 	p.nap.streak = 1
-	done = d.nap(&unless)
+	done = d.nap(t, &unless)
 	p.EndPark()
-	within(t, "at the end", done, 0)
+	wantFrames(t, "at the end", done, 0)
 	p.nap.streak = 1
 	if p.Naps() || p.Nap(0, &unless) != 0 {
 		t.Error("naps after the end")
@@ -164,7 +160,7 @@ func TestNapBeside(t *testing.T) {
 	done := make(chan int)
 	s.write(3)
 	go func() { done <- p.Nap(0, &unless) }()
-	within(t, "beside a descriptor", done, 0)
+	wantFrames(t, "beside a descriptor", done, 0)
 	if p.Naps() {
 		t.Error("after a nap in vain there is another")
 	}
@@ -247,7 +243,7 @@ func TestNapLosesNothing(t *testing.T) {
 		}
 		until("a wake", func() bool { return unless.Load() == 0 })
 	}
-	within(t, "all", done, 2*rounds)
+	wantFrames(t, "all", done, 2*rounds)
 }
 
 // A process that maps the page may move its sleepers to another word. A bounded nap ends
@@ -265,7 +261,7 @@ func TestNapMoved(t *testing.T) {
 			n, _, _ := unix.Syscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(d.word)), requeue, 0, 1, uintptr(unsafe.Pointer(other)), 0)
 			moved = n > 0
 		}
-		within(t, "moved", done, 0)
+		wantFrames(t, "moved", done, 0)
 	}
 }
 

@@ -29,8 +29,8 @@ type Ring interface {
 	// Look processes what has arrived, and returns how many frames it delivered. It may leave a
 	// part for the next Look.
 	Look() (frames int)
-	// SetIdle tells the peers that no goroutine looks until the next Look, and how to wake one. Then
-	// it reports whether something has arrived for which no peer may have rung.
+	// SetIdle tells the peers that no goroutine looks until the next Look, and how to wake one.
+	// Then it reports whether something has arrived for which no peer may have rung.
 	SetIdle(how IdleMode) (arrived bool)
 }
 

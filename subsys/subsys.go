@@ -47,8 +47,8 @@ type Config struct {
 	Accept func(c Conn) Sink // called once for each connection, before any of its frames; nil refuses it
 	Logger *slog.Logger      // never nil
 	Count  *Counters         // never nil
-	Key    any               // key by which other contexts of this process find
-	Here   any               // this value: the context, see LocalPort
+	Key    any               // key by which other contexts of this process find Here; see LocalPort
+	Here   any               // value that LocalPort.Local returns for Key
 	Spin   time.Duration     // longest busy wait for a peer on this machine in the middle of a large payload; 0 if the context must not poll
 
 	// Progress is held by the goroutine that makes progress: it calls the Poller, which calls

@@ -12,6 +12,11 @@
 // A [Network] is the namespace in which contexts find each other. Its addresses are
 // inproc://network/port. The network's name is random, so another process can tell that such an
 // address is not for it.
+//
+// Any goroutine may call any method. Network.mu guards the ports of a network, and no other lock is
+// taken while it is held. The package has no goroutines and calls no function of a context. When a
+// context closes its port, other contexts no longer find it. What happens to its mailboxes is the
+// matter of package dispatch (direct.go).
 package inproc
 
 import (

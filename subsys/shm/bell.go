@@ -81,8 +81,8 @@ func (b *bell) setMode(how subsys.IdleMode) {
 	b.word.Store(b.word.Load()&^modeBits + modeBits + 1 | uint64(how))
 }
 
-// ring wakes the peer's context if it is idle, unless c has rung in the same period. The caller must
-// have published its records before.
+// ring wakes the peer's context if it is idle, unless c has rung in the same period. The caller
+// must have published its records before.
 func (c *conn) ring() {
 	b := c.bell
 	w := b.word.Load()

@@ -11,8 +11,8 @@ import (
 // (vm.max_map_count) and ends when the Go runtime gets no more. So a part of them is shared out:
 // many to the first connections, and the minimum to each of very many.
 const (
-	fewArenas  = 8       // minimum, and limit of a peer that is not admitted,
-	fewBytes   = 4 << 30 // room for one message of the largest size and some smaller ones
+	fewArenas  = 8       // minimum of each peer, and limit of a peer that is not admitted
+	fewBytes   = 4 << 30 // the same in bytes: one message of the largest size and some smaller ones
 	peerArenas = 1 << 10 // limits of one peer
 	peerGiB    = 64
 	portArenas = 1 << 14 // limits of all peers, beside the minimum of each

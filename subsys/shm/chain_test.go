@@ -332,7 +332,7 @@ func (c *chained) end(t testing.TB, isKilled bool) {
 func leftovers(t *testing.T, n *node, fds, maps int) {
 	t.Helper()
 	eventually.True(t, "all that was lent is back", func() bool { return n.pool.Stats().InUse == 0 })
-	eventually.True(t, "the conns are gone", func() bool { return conns(n) == 0 })
+	eventually.True(t, "the connections are gone", func() bool { return conns(n) == 0 })
 	eventually.True(t, "descriptors and mappings are as before", func() bool {
 		arenas := n.pool.Stats().Arenas
 		f, m := resources()

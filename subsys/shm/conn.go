@@ -64,8 +64,8 @@ func (c *conn) drop() {
 	if c.refs.Add(-1) > 0 {
 		return
 	}
-	if c.lingers() { // the conn was never in the port's list
-		c.out.abandon(c)
+	if c.hasLoans() { // the conn was never in the port's list
+		c.out.abandonLoans(c)
 	}
 	c.port.forget(c)
 	if c.sock >= 0 {
@@ -115,7 +115,7 @@ func (c *conn) Close() error {
 	c.out.stop()
 	isSpared := c.stage.CompareAndSwap(unused, spared)
 	if isSpared { // no goroutine would look for returned loans
-		c.out.abandon(c)
+		c.out.abandonLoans(c)
 		c.finish()
 	}
 	c.drop() // the hold for being open
@@ -132,7 +132,7 @@ func (c *conn) finish() {
 		return
 	}
 	c.in.free()
-	c.in.giveUp()
+	c.in.returnUnread()
 	c.in.publishHead(c)
 	c.mine.closed.Store(1)
 	c.back.end(c)
@@ -166,7 +166,7 @@ func (c *conn) Ready(subsys.Readiness) (frames int, again bool) {
 		for from := c.in.head; c.in.head-from < ringLen && !c.closed.Load() && c.comes(); {
 			frames += c.look()
 		}
-		c.out.collect(c)
+		c.out.endLoansOfDeadPeer(c)
 		if c.in.reader.Starved() && !c.closed.Load() {
 			return frames, false // look processes the other records and then the end
 		}
@@ -185,12 +185,12 @@ func (c *conn) Ready(subsys.Readiness) (frames int, again bool) {
 // hasWork reports whether look has something to do.
 func (c *conn) hasWork() bool {
 	o := &c.out
-	if o.due(c) || o.isGone.Load() {
+	if o.hasReturns(c) || o.hasUnmapped.Load() {
 		return true
 	}
 	peerClosed := c.theirs.closed.Load() != 0
 	if c.closed.Load() {
-		return !c.in.finished.Load() || !c.lingers() || peerClosed && !o.swept.Load() || c.theirs.done.Load() != 0
+		return !c.in.finished.Load() || !c.hasLoans() || peerClosed && !o.unreadEnded.Load() || c.theirs.done.Load() != 0
 	}
 	return peerClosed && !c.in.reader.Starved() || c.comes() || o.stuck.Load() && c.theirs.head.Load() != o.head.Load()
 }
@@ -206,8 +206,8 @@ func (c *conn) look() (frames int) {
 	came := c.comes()
 	// A goroutine waits for records, but not for returned loans. So if a record has come, the line
 	// of the returns is not read: the peer writes that line soon after it has published.
-	if o := &c.out; (!came || o.lent.Load() >= manyLoans) && o.due(c) ||
-		o.stuck.Load() || o.isGone.Load() || c.closed.Load() && c.lingers() {
+	if o := &c.out; (!came || o.lent.Load() >= manyLoans) && o.hasReturns(c) ||
+		o.stuck.Load() || o.hasUnmapped.Load() || c.closed.Load() && c.hasLoans() {
 		if writable, err := o.resume(c); err != nil {
 			c.fail(err)
 		} else if writable && !c.closed.Load() {
@@ -251,5 +251,5 @@ func (c *conn) trim() {
 	}
 }
 
-// lingers reports whether the peer holds loans of this end.
-func (c *conn) lingers() bool { return c.out.lent.Load() > 0 }
+// hasLoans reports whether the peer holds loans of this end.
+func (c *conn) hasLoans() bool { return c.out.lent.Load() > 0 }

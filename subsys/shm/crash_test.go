@@ -88,7 +88,7 @@ func TestKilledAtAnyMoment(t *testing.T) {
 		time.Sleep(time.Duration(rnd.IntN(12_000)) * time.Microsecond)
 		c.Kill()
 		if err := s.wantDown(t); !errors.Is(err, subsys.ErrPeerClosed) {
-			t.Fatalf("kill %d: the end is told as %v", i, err)
+			t.Fatalf("kill %d: the end is reported as %v", i, err)
 		}
 		s.fell(nil)
 		sending.Wait()
@@ -137,9 +137,8 @@ func TestStoppedPeer(t *testing.T) {
 		s := n.accepted(t)
 		eventually.True(t, "the peer sends", func() bool { got, _ := s.frames(); return got > 10 })
 		c.Signal(syscall.SIGSTOP)
-		full := false
 		seq := uint32(0)
-		for end := time.Now().Add(patience); !full && time.Now().Before(end); {
+		eventually.True(t, "the ring of a stopped process is full", func() bool {
 			b, err := n.pool.Get(4096)
 			if err != nil {
 				t.Fatal(err)
@@ -151,12 +150,9 @@ func TestStoppedPeer(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			full = k == 0
 			seq += uint32(k)
-		}
-		if !full {
-			t.Fatal("a stopped process takes more and more")
-		}
+			return k == 0
+		})
 		near, far := pair(t, n, other)
 		if err := n.load(near, 200, 9); err != nil {
 			t.Fatal(err)
@@ -166,15 +162,11 @@ func TestStoppedPeer(t *testing.T) {
 		_ = far.wantDown(t)
 		c.Signal(end)
 		if end == syscall.SIGCONT {
-			select {
-			case <-s.writable:
-			case <-time.After(patience):
-				t.Fatal("no Writable though the peer goes on")
-			}
+			eventually.Value(t, "Writable of a peer that goes on", s.writable)
 			c.CloseInput()
 		}
 		if err := s.wantDown(t); !errors.Is(err, subsys.ErrPeerClosed) {
-			t.Errorf("the end is told as %v", err)
+			t.Errorf("the end is reported as %v", err)
 		}
 		_ = c.Wait()
 		if c.Cmd.ProcessState.ExitCode() == 2 {

@@ -41,8 +41,8 @@
 // offset, length and the number of the loan. The receiver's buffer wraps the sender's pages. After
 // its last Release, the receiver puts the number into the list of returns, and then the sender
 // drops its reference. The list is written when there is time, not while a peer waits for an
-// answer, and at the latest when the context becomes idle. Long runs of small frames are lent too, but the
-// receiver copies them at once. Otherwise one message would keep a run of 64 KiB in use.
+// answer, and at the latest when the context becomes idle. Long runs of small frames are lent too,
+// but the receiver copies them at once. Otherwise one message would keep a run of 64 KiB in use.
 //
 // Lent memory can be read, not written ([buffers.Buffer.ReadOnly]). A write to it is a fault that
 // ends the process.
@@ -84,12 +84,32 @@
 // socket or was killed, and it returns every loan. Pages of a process that has died stay readable
 // for the processes that hold messages in them.
 //
+// # Goroutines and locks
+//
+//	part of a connection       used by
+//	sender                     the goroutine that calls Send; the progress goroutine while the ring is full
+//	sender.loans, announced    any goroutine, with sender.mu held
+//	receiver, Ready, Look      the progress goroutine
+//	returns                    any goroutine: the last Release of a lent buffer
+//	bell, notes                any goroutine: each is one atomic store or one system call
+//
+// A connection and its memory are counted (conn.hold), and freed by the last user: Close, the
+// port's list, each arena in which messages lie, and each call in progress.
+//
+// Locks are taken in this order: Config.Progress, sender.mu (level 120), the lock of a pool,
+// port.mu, Poller.mu (level 140). A pool's lock comes after sender.mu and followMu, because buffers
+// are released and pools registered with them held. It comes before port.mu and unmappedMu, because
+// the pool announces with its lock held that an arena is unmapped. returns.mu (level 130) may be
+// taken with sender.mu held. No lock is taken under announcedMu, unmappedMu and budget.mu, and none
+// is held while the sink is called.
+//
 // # Sleeping
 //
-// A port's bell is a word with the idle mode of its context, and an eventfd in the context's poller.
-// A process that has published something rings the bell if no goroutine of the other context looks,
-// once for each idle period. It writes to the eventfd, or, for a short one, wakes the futex on which the
-// context's only waiter naps. While the other side polls, ringing costs nothing.
+// A port's bell is a word with the idle mode of its context, and an eventfd in the context's
+// poller. A process that has published something rings the bell if no goroutine of the other
+// context looks, once for each idle period. It writes to the eventfd, or, for a short one, wakes
+// the futex on which the context's only waiter naps. While the other side polls, ringing costs
+// nothing.
 //
 // A process of another user could make its eventfd blocking and full. So a port of a group is rung
 // by a note on the connection's socket, sent with MSG_DONTWAIT.

@@ -89,7 +89,7 @@ func TestHeldWhenConnCloses(t *testing.T) {
 			t.Error(err)
 		}
 		eventually.True(t, "they are back", func() bool { return a.pool.Stats().InUse == 0 })
-		eventually.True(t, "the conns are gone", func() bool { return conns(a)+conns(b) == 0 })
+		eventually.True(t, "the connections are gone", func() bool { return conns(a)+conns(b) == 0 })
 	}
 }
 
@@ -161,7 +161,7 @@ func TestBothCloseUnread(t *testing.T) {
 	a.hold.Unlock()
 	b.hold.Unlock()
 	eventually.True(t, "all is back", func() bool { return a.pool.Stats().InUse == 0 && b.pool.Stats().InUse == 0 })
-	eventually.True(t, "the conns are gone", func() bool { return conns(a)+conns(b) == 0 })
+	eventually.True(t, "the connections are gone", func() bool { return conns(a)+conns(b) == 0 })
 }
 
 // There are more payloads than numbers of loans. The others are copied, and the sender does not
@@ -281,7 +281,7 @@ func TestResetBehindArena(t *testing.T) {
 	c.Close()
 	b.hold.Unlock()
 	if err := far.wantDown(t); !errors.Is(err, subsys.ErrPeerClosed) {
-		t.Errorf("the end is told as %v", err)
+		t.Errorf("the end is reported as %v", err)
 	}
 	if got, bad := far.frames(); got != 1 || bad != nil {
 		t.Errorf("%d frames came, %v", got, bad)
@@ -357,26 +357,26 @@ func TestReturnsInTime(t *testing.T) {
 		do      func()
 		written uint64
 	}{
-		{"released while somebody looks", func() { p.Look(); release() }, 0},
+		{"released while the port looks", func() { p.Look(); release() }, 0},
 		{"the next look", func() { p.Look() }, 1},
-		{"released while somebody looks", release, 1},
-		{"going to rest", func() { p.SetIdle(subsys.Asleep) }, 2},
-		{"released at rest", release, 3},
-		{"released while somebody looks", func() { p.Look(); release() }, 3},
-		{"something is sent", func() {
+		{"released while the port looks", release, 1},
+		{"becoming idle", func() { p.SetIdle(subsys.Asleep) }, 2},
+		{"released while idle", release, 3},
+		{"released while the port looks", func() { p.Look(); release() }, 3},
+		{"a frame is sent", func() {
 			if n, err := c.Send([]subsys.Frame{{Header: subsys.Header{Type: 16}}}); n != 1 || err != nil {
 				t.Fatalf("took %d: %v", n, err)
 			}
 		}, 4},
-		{"released while somebody looks", release, 4},
+		{"released while the port looks", release, 4},
 		{"going to nap", func() { p.SetIdle(subsys.Napping) }, 5},
 		{"released in a nap", release, 6},
-		{"released while somebody looks", func() { p.Look(); release() }, 6},
+		{"released while the port looks", func() { p.Look(); release() }, 6},
 		{"closing, and the next look", func() { c.Close(); p.Look() }, 7},
 	} {
 		step.do()
 		if written := c.back.written; written != step.written {
-			t.Errorf("step %d, %s: %d loans are told of, want %d", i, step.what, written, step.written)
+			t.Errorf("step %d, %s: %d loans are given back, want %d", i, step.what, written, step.written)
 		}
 	}
 }
@@ -404,7 +404,7 @@ func TestLentTwice(t *testing.T) {
 		t.Fatalf("took %d: %v", k, err)
 	}
 	if err := far.wantDown(t); !errors.Is(err, subsys.ErrProtocol) {
-		t.Errorf("it is told as %v", err)
+		t.Errorf("it is reported as %v", err)
 	}
 	_ = near.wantDown(t)
 	if k, err := far.release(); k != 1 || err != nil {
@@ -435,12 +435,12 @@ func TestCloseWhileListening(t *testing.T) {
 		time.Sleep(time.Duration(rand.IntN(300)) * time.Microsecond) // while notes are sent
 		far.conn.Close()
 		if err := near.wantDown(t); !errors.Is(err, subsys.ErrPeerClosed) {
-			t.Errorf("it is told as %v", err)
+			t.Errorf("it is reported as %v", err)
 		}
 		stop.Store(true)
 		telling.Wait()
 	}
-	eventually.True(t, "the conns are gone", func() bool { return conns(a)+conns(b) == 0 })
+	eventually.True(t, "the connections are gone", func() bool { return conns(a)+conns(b) == 0 })
 }
 
 // A context that goes to rest with a full ring is woken when the ring has room, also if frames were
@@ -467,7 +467,7 @@ func TestRoomIsNoticed(t *testing.T) {
 		t.Fatalf("took %d before it is writable: %v", k, err)
 	}
 	if !a.port.(*port).SetIdle(subsys.Asleep) {
-		t.Error("there is room, and who rests does not hear of it")
+		t.Error("there is room, and the idle sender does not notice it")
 	}
 	a.port.(*port).Look()
 	select {

@@ -8,7 +8,6 @@ import (
 	"os"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/rocl-go/rocl/buffers"
 	"github.com/rocl-go/rocl/internal/eventually"
@@ -40,11 +39,7 @@ func sendBuffer(t testing.TB, s *sink, seq uint32, b *buffers.Buffer, data []byt
 		if k == 1 {
 			return
 		}
-		select {
-		case <-s.writable:
-		case <-time.After(patience):
-			t.Fatal("no Writable")
-		}
+		eventually.Value(t, "Writable", s.writable)
 	}
 }
 
@@ -167,7 +162,7 @@ func TestForwardHome(t *testing.T) {
 			}
 			if i%25 == 0 {
 				wantBack(t, b)
-				eventually.True(t, "the loan is back", func() bool { return !ab.conn.(*conn).lingers() && !ba.conn.(*conn).lingers() })
+				eventually.True(t, "the loan is back", func() bool { return !ab.conn.(*conn).hasLoans() && !ba.conn.(*conn).hasLoans() })
 			}
 			if err := verify(k.data, k.tag); err != nil {
 				t.Fatal(err)
@@ -375,7 +370,7 @@ func TestForwardedArenaForgotten(t *testing.T) {
 // Whatever ends in the middle of a chain, payloads held at its end do not change. The memory comes
 // back, or is not used again.
 func TestForwardHeldWhenSomethingCloses(t *testing.T) {
-	for _, what := range []string{"first conn, near", "first conn, far", "second conn, near", "second conn, far", "first port", "second port"} {
+	for _, what := range []string{"first connection, near", "first connection, far", "second connection, near", "second connection, far", "first port", "second port"} {
 		t.Run(what, func(t *testing.T) {
 			opened := func() *node {
 				n, err := open("")
@@ -396,16 +391,16 @@ func TestForwardHeldWhenSomethingCloses(t *testing.T) {
 			}
 			eventually.True(t, "they come", func() bool { got, _ := cb.frames(); return got == count })
 			switch what {
-			case "first conn, near":
+			case "first connection, near":
 				ab.conn.Close()
 				_ = ba.wantDown(t)
-			case "first conn, far":
+			case "first connection, far":
 				ba.conn.Close()
 				_ = ab.wantDown(t)
-			case "second conn, near":
+			case "second connection, near":
 				bc.conn.Close()
 				_ = cb.wantDown(t)
-			case "second conn, far":
+			case "second connection, far":
 				cb.conn.Close()
 				_ = bc.wantDown(t)
 			case "first port":
@@ -472,7 +467,7 @@ func TestForwardUnread(t *testing.T) {
 	at.buf.Release()
 	for _, s := range []*sink{ab, cb} {
 		if err := s.wantDown(t); !errors.Is(err, subsys.ErrPeerClosed) {
-			t.Errorf("the end is told as %v", err)
+			t.Errorf("the end is reported as %v", err)
 		}
 		if _, bad := s.frames(); bad != nil {
 			t.Error(bad)
@@ -486,7 +481,7 @@ func TestForwardUnread(t *testing.T) {
 // one that third processes read it.
 func TestForwardOfOtherUser(t *testing.T) {
 	if os.Getuid() != 0 || os.Getegid() != 0 {
-		t.Skip("only root can be somebody else")
+		t.Skip("only root can run a process of another user")
 	}
 	b, c := startGroup(t), startGroup(t)
 	bc, cb := pair(t, b, c)

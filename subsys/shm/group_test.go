@@ -90,7 +90,7 @@ func TestArenasBeforeAdmission(t *testing.T) {
 		}
 	}
 	if err := s.wantDown(t); !errors.Is(err, subsys.ErrProtocol) {
-		t.Errorf("it is told as %v", err)
+		t.Errorf("it is reported as %v", err)
 	}
 	if _, after := resources(); after > before+10 {
 		t.Errorf("%d more mappings", after-before)
@@ -165,7 +165,7 @@ func TestArenaWithoutMemory(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := s.wantDown(t); !errors.Is(err, memfd.ErrUnsealed) {
-		t.Errorf("it is told as %v", err)
+		t.Errorf("it is reported as %v", err)
 	}
 }
 
@@ -193,7 +193,7 @@ func TestMoreArenasThanMapped(t *testing.T) {
 			}
 			eventually.True(t, "it comes", func() bool { got, _ := far.frames(); return got == i*arenas+k+1 })
 			eventually.True(t, "it comes back", func() bool {
-				return near.conn.(*conn).out.lent.Load() == 0 || near.conn.(*conn).out.due(near.conn.(*conn))
+				return near.conn.(*conn).out.lent.Load() == 0 || near.conn.(*conn).out.hasReturns(near.conn.(*conn))
 			})
 			if a.count.Copies.Load() != copies {
 				t.Fatal("a payload was copied")
@@ -215,7 +215,7 @@ func TestMoreArenasThanMapped(t *testing.T) {
 // handshakes.
 func TestSilentUsers(t *testing.T) {
 	if os.Getuid() != 0 {
-		t.Skip("only root can be somebody else")
+		t.Skip("only root can run a process of another user")
 	}
 	n := startGroup(t)
 	_, name, _ := parse(n.port.Addr())
@@ -229,7 +229,7 @@ func TestSilentUsers(t *testing.T) {
 // admitted or end.
 func TestUnadmittedUsers(t *testing.T) {
 	if os.Getuid() != 0 || os.Getegid() != 0 {
-		t.Skip("only root can be somebody else")
+		t.Skip("only root can run a process of another user")
 	}
 	n := startGroup(t)
 	other := &syscall.Credential{Uid: 65534, Gid: 0}
@@ -241,7 +241,7 @@ func TestUnadmittedUsers(t *testing.T) {
 			s := n.accepted(t)
 			_ = s.wantDown(t)
 		}
-		eventually.True(t, "the conns are gone", func() bool { return conns(n) == 0 })
+		eventually.True(t, "the connections are gone", func() bool { return conns(n) == 0 })
 	}
 	exe := launch(t, "member "+n.port.Addr(), other)
 	s := n.accepted(t)

@@ -37,9 +37,9 @@ func good(t testing.TB, near, far *sink, seq uint32) {
 	t.Helper()
 	f := subsys.Frame{Header: subsys.Header{Type: 16, Seq: seq}}
 	if n, err := near.conn.Send([]subsys.Frame{f}); n != 1 || err != nil {
-		t.Fatalf("an honest conn took %d frames: %v", n, err)
+		t.Fatalf("an honest connection took %d frames: %v", n, err)
 	}
-	eventually.True(t, "an honest conn carries a frame", func() bool { got, _ := far.frames(); return got == int(seq)+1 })
+	eventually.True(t, "an honest connection carries a frame", func() bool { got, _ := far.frames(); return got == int(seq)+1 })
 }
 
 // A peer that writes nonsense is cut off with ErrProtocol. Memory that it names beyond its own is
@@ -118,7 +118,7 @@ func TestNonsense(t *testing.T) {
 			bad(c)
 			c.wake()
 			if err := s.wantDown(t); !errors.Is(err, subsys.ErrProtocol) && !errors.Is(err, subsys.ErrBadHeader) && !errors.Is(err, memfd.ErrUnsealed) {
-				t.Errorf("it is told as %v", err)
+				t.Errorf("it is reported as %v", err)
 			}
 			if got, _ := s.frames(); got > 0 {
 				t.Errorf("%d frames were delivered", got)
@@ -169,7 +169,7 @@ func TestNonsenseSentBack(t *testing.T) {
 				return
 			}
 			if err := s.wantDown(t); !errors.Is(err, subsys.ErrProtocol) {
-				t.Errorf("it is told as %v", err)
+				t.Errorf("it is reported as %v", err)
 			}
 			if got, _ := s.frames(); got > 0 {
 				t.Errorf("%d frames were delivered", got)
@@ -253,7 +253,7 @@ func TestFlippedWords(t *testing.T) {
 		f.mu.Unlock()
 		c := s.conn.(*conn)
 		if !c.hold() {
-			t.Fatal("the conn is gone at once")
+			t.Fatal("the connection is gone at once")
 		}
 		sent := make(chan struct{}, 2)
 		go func() { _ = evil.load(s, 300, uint64(i)); sent <- struct{}{} }()
@@ -281,10 +281,10 @@ func TestFlippedWords(t *testing.T) {
 	}
 	// How many connections are cut off is chance: most of the words are free or used by the hostile
 	// side only. TestNonsense checks that each kind of nonsense is noticed.
-	t.Logf("%d of %d conns were cut off", broken, rounds)
+	t.Logf("%d of %d connections were cut off", broken, rounds)
 	good(t, near, far, 0)
 	eventually.True(t, "all that was lent is back", func() bool { return n.pool.Stats().InUse <= 1 && evil.pool.Stats().InUse == 0 })
-	eventually.True(t, "the conns are gone", func() bool { return conns(n) == 1 && conns(evil) == 0 })
+	eventually.True(t, "the connections are gone", func() bool { return conns(n) == 1 && conns(evil) == 0 })
 }
 
 // A peer that sends nothing, or nonsense, instead of a hello is refused.
@@ -299,7 +299,7 @@ func TestInvalidHello(t *testing.T) {
 	}
 	defer unix.Close(p[0])
 	defer unix.Close(p[1])
-	seg, mem, err := memfd.Create("stranger", segmentLen)
+	seg, mem, err := memfd.Create("peer", segmentLen)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -338,7 +338,7 @@ func TestInvalidHello(t *testing.T) {
 			}
 			_ = c.SetReadDeadline(time.Now().Add(patience))
 			if k, err := c.Read(make([]byte, 100)); k > 0 || errors.Is(err, os.ErrDeadlineExceeded) {
-				t.Errorf("stranger %d was answered with %d bytes, %v", i, k, err)
+				t.Errorf("peer %d was answered with %d bytes, %v", i, k, err)
 			}
 		}
 		c.Close()
@@ -347,7 +347,7 @@ func TestInvalidHello(t *testing.T) {
 	eventually.True(t, "no descriptor stays", func() bool { f, _ := resources(); return f <= before })
 	select {
 	case <-n.taken:
-		t.Error("a stranger was taken in")
+		t.Error("a peer without access was admitted")
 	default:
 	}
 }
@@ -366,7 +366,7 @@ func TestSilentListener(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	time.AfterFunc(10*time.Millisecond, cancel)
 	if _, err := n.port.Dial(ctx, scheme+node+"/"+name, newSink(nil)); !errors.Is(err, context.Canceled) {
-		t.Errorf("dialling who says nothing: %v", err)
+		t.Errorf("dialling a peer that says nothing: %v", err)
 	}
 }
 

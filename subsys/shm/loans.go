@@ -143,8 +143,8 @@ func (r *returns) add(c *conn, loan uint32) {
 	}
 }
 
-// write gives the recorded loans back to the peer. The list cannot overflow: it has a place for each
-// possible loan.
+// write gives the recorded loans back to the peer. The list cannot overflow: it has a place for
+// each possible loan.
 func (r *returns) write(c *conn) {
 	if !r.owed.Load() {
 		return

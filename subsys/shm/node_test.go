@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl/buffers"
+	"github.com/rocl-go/rocl/internal/eventually"
 	"github.com/rocl-go/rocl/subsys"
 )
 
@@ -127,13 +128,7 @@ func pair(t testing.TB, a, b *node) (near, far *sink) {
 
 func (n *node) accepted(t testing.TB) *sink {
 	t.Helper()
-	select {
-	case s := <-n.taken:
-		return s
-	case <-time.After(patience):
-		t.Fatal("nobody connected")
-		return nil
-	}
+	return eventually.Value(t, "an accepted connection", n.taken)
 }
 
 // A sink checks the frames that arrive and keeps every n-th payload.
@@ -241,13 +236,7 @@ func (s *sink) release() (n int, err error) {
 
 func (s *sink) wantDown(t testing.TB) error {
 	t.Helper()
-	select {
-	case err := <-s.down:
-		return err
-	case <-time.After(patience):
-		t.Fatal("the conn does not go down")
-		return nil
-	}
+	return eventually.Value(t, "the connection goes down", s.down)
 }
 
 // sign fills b so that verify can tell whether it is whole, and returns its tag.

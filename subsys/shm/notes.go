@@ -19,8 +19,8 @@ const (
 	noteGone  = 2
 	noteRing  = 3 // a ring of the bell, between users, instead of an eventfd
 
-	mostNotes = 64      // notes read before another connection has its turn,
-	allNotes  = 1 << 12 // and by a connection that waits for one of them, more than a socket holds
+	mostNotes = 64      // notes that are read before another connection has its turn
+	allNotes  = 1 << 12 // notes that a connection reads to find a certain one: more than a socket holds
 )
 
 // sendNote sends a note. It fails if it would have to wait.
@@ -43,8 +43,8 @@ func (c *conn) sendNoteHops(kind, hops, arena uint32, size uint64, fd int) error
 	return err
 }
 
-// readNotes reads the notes that have arrived, at most most. It reports whether there may be more, and
-// whether the socket has ended.
+// readNotes reads the notes that have arrived, at most most. It reports whether there may be more,
+// and whether the socket has ended.
 func (c *conn) readNotes(most int) (more, ended bool, err error) {
 	for range most {
 		var b [noteLen + 1]byte

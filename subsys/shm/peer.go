@@ -26,9 +26,9 @@ func (p *port) peer(raw syscall.RawConn) (cred *unix.Ucred, err error) {
 	return cred, p.checkPeer(cred, raw)
 }
 
-// checkPeer returns an error unless the process at the other end of a socket may be a peer, and so read
-// all that this context's pool shares. It must have the same user, or be in the group. The kernel
-// provides its credentials.
+// checkPeer returns an error unless the process at the other end of a socket may be a peer, and so
+// read all that this context's pool shares. It must have the same user, or be in the group. The
+// kernel provides its credentials.
 func (p *port) checkPeer(cred *unix.Ucred, raw syscall.RawConn) error {
 	if p.group == nil {
 		if int(cred.Uid) != os.Getuid() {

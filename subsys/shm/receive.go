@@ -14,8 +14,8 @@ import (
 // A receiver is the part of a conn that reads frames and notes. The goroutine that makes progress
 // uses it.
 type receiver struct {
-	head          uint64      // bytes of records processed,
-	published     uint64      // and the position published to the peer
+	head          uint64      // bytes of records processed
+	published     uint64      // the value of head that the peer knows
 	isUnpublished bool        // published may be less than head
 	finished      atomic.Bool // the peer knows that this end reads no more
 	used          bool        // reader was used since the last trim
@@ -160,12 +160,12 @@ func (in *receiver) goOn(c *conn) (frames int, err error) {
 			frames += f
 		}
 	}
-	in.giveUp()
+	in.returnUnread()
 	return frames, err
 }
 
-// giveUp gives back loans that are not completely processed.
-func (in *receiver) giveUp() {
+// returnUnread gives back loans that are not completely processed.
+func (in *receiver) returnUnread() {
 	if in.held {
 		in.held = false
 		in.letGo()

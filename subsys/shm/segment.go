@@ -27,10 +27,10 @@ type words struct {
 	head   atomic.Uint64 // bytes of the other end's records processed since the start
 	_      [56]byte
 	wants  atomic.Uint32 // the writer waits for room in its ring
-	closed atomic.Uint32 // the writer sends no more records, and head does not change any more,
+	closed atomic.Uint32 // the writer sends no more records, and head does not change any more
 	done   atomic.Uint32 // the writer reads no lent memory of the other end any more
-	arenas atomic.Uint32 // how many arenas more than fewArenas the other end may have mapped here at a time,
-	gib    atomic.Uint32 // and how many GiB more than fewBytes
+	arenas atomic.Uint32 // arenas beyond fewArenas that the other end may have mapped here at a time
+	gib    atomic.Uint32 // GiB beyond fewBytes that these arenas may have
 	_      [44]byte
 
 	// One bit for each loan from the other end whose memory may have been passed on to a third

@@ -40,20 +40,20 @@ type sender struct {
 	stuck   atomic.Bool            // Send took too little; Writable is owed
 	stopped bool                   // nothing more may be sent
 
-	loans []loan
-	free  []uint32 // unused indexes of loans
-	lent  atomic.Int32
-	seen  atomic.Uint64 // number of returns processed, or never
-	swept atomic.Bool   // sweep was called
+	loans       []loan
+	free        []uint32 // unused indexes of loans
+	lent        atomic.Int32
+	seen        atomic.Uint64 // number of returns processed, or never
+	unreadEnded atomic.Bool   // endUnreadLoans was called
 
 	announced        map[uint32]*announcement // arenas that the peer knows, by ID
 	announcedBytes   uint64                   // bytes of these arenas
 	known            *buffers.Arena           // arena of the last loan; nil: none
 	lastAnnouncement *announcement            // the announcement of known
-	later            atomic.Bool              // some notes in gone could not be sent yet
-	goneMu           sync.Mutex               // may be taken while a pool's lock is held
-	gone             []uint32                 // arenas that were unmapped
-	isGone           atomic.Bool
+	mustRetry        atomic.Bool              // some notes about unmapped could not be sent yet
+	unmappedMu       sync.Mutex               // may be taken while a pool's lock is held
+	unmapped         []uint32                 // arenas that were unmapped
+	hasUnmapped      atomic.Bool
 }
 
 // levelLoans is the lock level of sender.mu.
@@ -93,9 +93,9 @@ func (c *conn) Send(fs []subsys.Frame) (taken int, err error) {
 	if o.lent.Load() >= manyLoans {
 		err = o.reap(c)
 	}
-	if o.later.Load() || o.isGone.Load() {
+	if o.mustRetry.Load() || o.hasUnmapped.Load() {
 		o.mu.Lock()
-		o.tidy(c)
+		o.withdrawUnmapped(c)
 		o.mu.Unlock()
 	}
 	for err == nil && taken < len(fs) {
@@ -300,15 +300,15 @@ func (o *sender) resume(c *conn) (writable bool, err error) {
 	if err := o.reapLocked(c); err != nil {
 		return false, err
 	}
-	if c.theirs.closed.Load() != 0 && !o.swept.Load() {
-		o.sweep(c)
+	if c.theirs.closed.Load() != 0 && !o.unreadEnded.Load() {
+		o.endUnreadLoans(c)
 	}
 	o.endLoansIfDoneLocked(c)
 	if o.stopped {
-		o.isGone.Store(false) // the peer unmaps all arenas at its end
+		o.hasUnmapped.Store(false) // the peer unmaps all arenas at its end
 		return false, nil
 	}
-	o.tidy(c)
+	o.withdrawUnmapped(c)
 	if !o.stuck.Load() {
 		return false, nil
 	}
@@ -436,9 +436,9 @@ func (o *sender) forget(id uint32) {
 	o.known, o.lastAnnouncement = nil, nil // it may be this one
 }
 
-// end ends a loan and calls how with its buffer. A buffer of the peer's own memory is released in
-// any case. mu must be held.
-func (o *sender) end(id uint32, how func(*buffers.Buffer)) {
+// endLoan ends a loan and calls how with its buffer. A buffer of the peer's own memory is released
+// in any case. mu must be held.
+func (o *sender) endLoan(id uint32, how func(*buffers.Buffer)) {
 	l := &o.loans[id]
 	b := l.buf
 	if l.in != nil {
@@ -452,8 +452,8 @@ func (o *sender) end(id uint32, how func(*buffers.Buffer)) {
 	how(b)
 }
 
-// due reports whether the peer has given back a loan that is not processed yet.
-func (o *sender) due(c *conn) bool {
+// hasReturns reports whether the peer has given back a loan that is not processed yet.
+func (o *sender) hasReturns(c *conn) bool {
 	k := o.seen.Load()
 	if k == never {
 		return false
@@ -464,7 +464,7 @@ func (o *sender) due(c *conn) bool {
 
 // reap ends the loans that the peer has given back.
 func (o *sender) reap(c *conn) error {
-	if !o.due(c) {
+	if !o.hasReturns(c) {
 		return nil
 	}
 	o.mu.Lock()
@@ -487,69 +487,69 @@ func (o *sender) reapLocked(c *conn) error {
 			o.seen.Store(never)
 			return broken("loan %d came back, which is not out", id)
 		}
-		o.end(id, how)
+		o.endLoan(id, how)
 		o.seen.Store(k + 1)
 	}
 	return nil
 }
 
-// sweep ends the loans whose records a closed peer will never read. mu must be held.
-func (o *sender) sweep(c *conn) {
-	o.swept.Store(true)
+// endUnreadLoans ends the loans whose records a closed peer will never read. mu must be held.
+func (o *sender) endUnreadLoans(c *conn) {
+	o.unreadEnded.Store(true)
 	head := c.theirs.head.Load()
 	for id := range o.loans {
 		if l := &o.loans[id]; l.buf != nil && int64(l.at-head) >= 0 {
-			o.end(uint32(id), (*buffers.Buffer).Release)
+			o.endLoan(uint32(id), (*buffers.Buffer).Release)
 		}
 	}
 }
 
-// all ends all loans. mu must be held.
-func (o *sender) all(how func(*buffers.Buffer)) {
+// endAllLoans ends all loans. mu must be held.
+func (o *sender) endAllLoans(how func(*buffers.Buffer)) {
 	o.seen.Store(never) // later returns are ignored
 	for id := range o.loans {
 		if o.loans[id].buf != nil {
-			o.end(uint32(id), how)
+			o.endLoan(uint32(id), how)
 		}
 	}
 }
 
-// endLoansIfDoneLocked ends all loans if the peer has reported that it reads nothing any more. Returns from
-// before that report are processed first, because a loan may have been given back as lost. mu must
-// be held.
+// endLoansIfDoneLocked ends all loans if the peer has reported that it reads nothing any more.
+// Returns from before that report are processed first, because a loan may have been given back as
+// lost. mu must be held.
 func (o *sender) endLoansIfDoneLocked(c *conn) {
 	if c.theirs.done.Load() != 0 {
 		_ = o.reapLocked(c)
-		o.all((*buffers.Buffer).Release)
+		o.endAllLoans((*buffers.Buffer).Release)
 	}
 }
 
-// collect ends all loans of a peer whose socket has ended. Memory that the peer may have passed on
-// to a third process is abandoned.
-func (o *sender) collect(c *conn) {
+// endLoansOfDeadPeer ends all loans of a peer whose socket has ended. Memory that the peer may have
+// passed on to a third process is abandoned.
+func (o *sender) endLoansOfDeadPeer(c *conn) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.endLoansIfDoneLocked(c)
 	_ = o.reapLocked(c)
 	for id := range o.loans {
 		if o.loans[id].buf != nil && c.ofUser && c.theirs.isPassed(uint32(id)) {
-			o.end(uint32(id), (*buffers.Buffer).Abandon)
+			o.endLoan(uint32(id), (*buffers.Buffer).Abandon)
 		}
 	}
-	o.all((*buffers.Buffer).Release)
+	o.endAllLoans((*buffers.Buffer).Release)
 }
 
-// abandon ends all loans of a peer that may read them for a long time yet. The memory is not used
-// again.
-func (o *sender) abandon(c *conn) {
+// abandonLoans ends all loans of a peer that may read them for a long time yet. The memory is not
+// used again.
+func (o *sender) abandonLoans(c *conn) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	_ = o.reapLocked(c)
 	if c.theirs.closed.Load() != 0 {
-		o.sweep(c)
+		o.endUnreadLoans(c)
 	}
 	o.endLoansIfDoneLocked(c)
-	o.all((*buffers.Buffer).Abandon)
+	o.endAllLoans((*buffers.Buffer).Abandon)
 }
 
 // stop ends sending.
@@ -562,35 +562,35 @@ func (o *sender) stop() {
 	}
 }
 
-// forsake records that an arena was unmapped. The peer may not know it.
-func (o *sender) forsake(id uint32) {
-	o.goneMu.Lock()
-	o.gone = append(o.gone, id)
-	o.goneMu.Unlock()
-	o.isGone.Store(true)
+// noteUnmapped records that an arena was unmapped. The peer may not know it.
+func (o *sender) noteUnmapped(id uint32) {
+	o.unmappedMu.Lock()
+	o.unmapped = append(o.unmapped, id)
+	o.unmappedMu.Unlock()
+	o.hasUnmapped.Store(true)
 }
 
-// tidy withdraws the arenas that were unmapped. mu must be held.
-func (o *sender) tidy(c *conn) {
-	if !o.later.Load() && !o.isGone.Load() {
+// withdrawUnmapped withdraws the arenas that were unmapped. mu must be held.
+func (o *sender) withdrawUnmapped(c *conn) {
+	if !o.mustRetry.Load() && !o.hasUnmapped.Load() {
 		return
 	}
-	o.isGone.Store(false)
+	o.hasUnmapped.Store(false)
 	o.known, o.lastAnnouncement = nil, nil // known may be one of them
-	o.goneMu.Lock()
-	defer o.goneMu.Unlock()
-	o.later.Store(false)
-	keep := o.gone[:0]
-	for _, id := range o.gone {
+	o.unmappedMu.Lock()
+	defer o.unmappedMu.Unlock()
+	o.mustRetry.Store(false)
+	keep := o.unmapped[:0]
+	for _, id := range o.unmapped {
 		if _, ok := o.announced[id]; !ok {
 			continue
 		}
 		if c.sendNote(noteGone, id, 0, -1) != nil {
 			keep = append(keep, id)
-			o.later.Store(true)
+			o.mustRetry.Store(true)
 			continue
 		}
 		o.forget(id)
 	}
-	o.gone = keep
+	o.unmapped = keep
 }

@@ -99,8 +99,8 @@ func (t transport) Listen(addr string, cfg subsys.Config) (subsys.Port, error) {
 	return p, nil
 }
 
-// A port is the shared memory port of one context. Its lock is taken before those of connections,
-// never after.
+// A port is the shared memory port of one context. While its lock is held, only that of the Poller
+// is taken.
 type port struct {
 	cfg     subsys.Config
 	group   *int // group whose members may connect; nil: the same user only
@@ -115,7 +115,7 @@ type port struct {
 	bell    *bell       // nil once closed
 	isIdle  atomic.Bool // the bell tells peers that no goroutine looks
 	list    atomic.Pointer[[]*conn]
-	hot     [hotMost]*conn // used by the progress goroutine only, as are the next three
+	hot     [hotMost]*conn // recently active connections; this and the next three fields belong to the progress goroutine
 	nextHot int            // index in hot that the next active connection replaces
 	looks   uint           // Looks at hot only, for coldEvery
 	turn    int            // index in list of the last cold connection
@@ -129,8 +129,8 @@ type port struct {
 	poller *subsys.Poller // the poller that has the bell; nil before the first connection
 	conns  map[*conn]struct{}
 	raw    map[*net.UnixConn]struct{} // sockets in the handshake
-	silent map[uint32]int             // connections that are not admitted, by other user,
-	others int                        // and their number in all
+	silent map[uint32]int             // connections of other users that are not admitted, by user
+	others int                        // the sum of silent
 }
 
 func (p *port) Addr() string { return p.addr }
@@ -368,7 +368,7 @@ func (p *port) lookAt(c *conn) (frames int) {
 		c.finish()
 	}
 	switch {
-	case c.in.finished.Load() && !c.lingers():
+	case c.in.finished.Load() && !c.hasLoans():
 		p.delist(c)
 	case (frames > 0 || c.out.stuck.Load()) && !slices.Contains(p.hot[:], c):
 		p.hot[p.nextHot] = c
@@ -414,7 +414,7 @@ func (p *port) RegisterArena(buffers.Arena) error { return nil }
 // UnregisterArena implements buffers.Registrar. The pool's lock is held.
 func (p *port) UnregisterArena(a buffers.Arena) {
 	for _, c := range *p.list.Load() {
-		c.out.forsake(a.ID)
+		c.out.noteUnmapped(a.ID)
 	}
 	p.nudge()
 }
@@ -450,7 +450,7 @@ func (p *port) Close() error {
 	for _, c := range conns {
 		c.Close()
 		c.finish()
-		c.out.abandon(c)
+		c.out.abandonLoans(c)
 		c.poller.Remove(c.sock)
 		c.drop()
 	}

@@ -28,7 +28,7 @@ func init() {
 			}
 		}
 		os.Exit(0)
-	case "stranger": // sends a hello to a port
+	case "outsider": // sends a hello to a port
 		c, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: arg, Net: "unixpacket"})
 		if err != nil {
 			fmt.Println("not connected:", err)
@@ -129,12 +129,12 @@ func command(t *testing.T, part string, as *syscall.Credential) *exec.Cmd {
 // Other users get no answer.
 func TestOtherUser(t *testing.T) {
 	if os.Getuid() != 0 {
-		t.Skip("only root can be somebody else")
+		t.Skip("only root can run a process of another user")
 	}
 	n := start(t)
 	_, name, _ := parse(n.port.Addr())
 	at := socket(n.port.(*port).node, name)
-	if out := run(t, "stranger "+at, &syscall.Credential{Uid: 65534, Gid: 65534}); !strings.HasPrefix(out, "answered with 0") {
+	if out := run(t, "outsider "+at, &syscall.Credential{Uid: 65534, Gid: 65534}); !strings.HasPrefix(out, "answered with 0") {
 		t.Errorf("another user: %s", out)
 	}
 	select {
@@ -148,7 +148,7 @@ func TestOtherUser(t *testing.T) {
 // they claim.
 func TestGroup(t *testing.T) {
 	if os.Getuid() != 0 {
-		t.Skip("only root can be somebody else")
+		t.Skip("only root can run a process of another user")
 	}
 	n, err := openOver(ForGroup(0), "")
 	if err != nil {
@@ -164,15 +164,15 @@ func TestGroup(t *testing.T) {
 	}
 	_, name, _ := parse(n.port.Addr())
 	at := socket(n.port.(*port).node, name)
-	if out := run(t, "stranger "+at, &syscall.Credential{Uid: 65534, Gid: 65534}); !strings.HasPrefix(out, "answered with 0") {
-		t.Errorf("a user who is not of the group: %s", out)
+	if out := run(t, "outsider "+at, &syscall.Credential{Uid: 65534, Gid: 65534}); !strings.HasPrefix(out, "answered with 0") {
+		t.Errorf("a user that is not in the group: %s", out)
 	}
 	if out := run(t, "member "+n.port.Addr(), &syscall.Credential{Uid: 65534, Gid: 65534}); !strings.Contains(out, "not in group 0") {
-		t.Errorf("a port of who is not of the group: %s", out)
+		t.Errorf("a port of a user that is not in the group: %s", out)
 	}
 	select {
 	case <-n.taken:
-		t.Fatal("a user who is not of the group was taken in")
+		t.Fatal("a user that is not in the group was admitted")
 	default:
 	}
 	for name, as := range map[string]syscall.Credential{"group": {Uid: 65534, Gid: 0}, "other groups": {Uid: 65534, Gid: 65534, Groups: []uint32{7, 0}}} {

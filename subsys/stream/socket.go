@@ -128,7 +128,7 @@ func (s *socket) read(b []byte) (int, error) {
 		var e syscall.Errno
 		if len(b) <= quickRead {
 			n, _, e = syscall.RawSyscall(syscall.SYS_READ, uintptr(s.fd), uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)))
-		} else { // may copy for long, so the runtime is told
+		} else { // may copy for long, so the runtime is notified
 			n, _, e = syscall.Syscall(syscall.SYS_READ, uintptr(s.fd), uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)))
 		}
 		switch e {
@@ -186,8 +186,8 @@ func (s *socket) writev(iov []unix.Iovec) (int, error) {
 	}
 }
 
-// isEnded reports whether err means that the peer has closed the connection. The last bytes that the
-// peer sent may still be unread.
+// isEnded reports whether err means that the peer has closed the connection. The last bytes that
+// the peer sent may still be unread.
 func isEnded(err error) bool {
 	return errors.Is(err, unix.EPIPE) || errors.Is(err, unix.ECONNRESET)
 }

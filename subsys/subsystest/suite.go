@@ -212,7 +212,7 @@ func backPressure(t *testing.T, o Options, d drive) {
 	sent := uint32(0)
 	for {
 		if sent > 1<<16 {
-			t.Fatal("4 GiB were taken and nobody reads")
+			t.Fatal("4 GiB were taken, and no goroutine reads")
 		}
 		buf := a.buffer(64<<10, uint64(sent))
 		n, err := near.conn.Send([]subsys.Frame{frame(sent, buf)})
@@ -227,7 +227,7 @@ func backPressure(t *testing.T, o Options, d drive) {
 		sent++
 	}
 	if n, err := near.conn.Send([]subsys.Frame{frame(sent, nil)}); n != 0 || err != nil {
-		t.Fatalf("a full conn took %d frames: %v", n, err)
+		t.Fatalf("a full connection took %d frames: %v", n, err)
 	}
 	b.hold.Unlock()
 	if err := near.send(frame(sent, nil)); err != nil {
@@ -279,10 +279,10 @@ func endBehindData(t *testing.T, o Options, d drive) {
 		near.conn.Close()
 		far.want(n)
 		if err := far.wantDown(); !errors.Is(err, subsys.ErrPeerClosed) {
-			t.Fatalf("the end is told as %v", err)
+			t.Fatalf("the end is reported as %v", err)
 		}
 		if _, err := far.conn.Send([]subsys.Frame{frame(0, nil)}); err == nil {
-			t.Fatal("a conn that is down takes frames")
+			t.Fatal("a connection that is down takes frames")
 		}
 	}
 }
@@ -355,7 +355,7 @@ func portClosed(t *testing.T, o Options, d drive) {
 	b.close()
 	near.wantDown()
 	if _, err := near.conn.Send([]subsys.Frame{frame(0, nil)}); err == nil {
-		t.Error("a conn that is down takes frames")
+		t.Error("a connection that is down takes frames")
 	}
 	if _, err := a.port.Dial(t.Context(), addr, newSink(t)); err == nil {
 		t.Error("a closed port can be dialled")
@@ -387,7 +387,7 @@ func sinkRefuses(t *testing.T, o Options, d drive) {
 	near, far := a.dial(b)
 	_ = near.send(frame(0, nil))
 	if err := far.wantDown(); !errors.Is(err, no) {
-		t.Errorf("the end is told as %v, not as what the sink said", err)
+		t.Errorf("the end is reported as %v, not as what the sink said", err)
 	}
 	near.wantDown()
 }
@@ -416,7 +416,7 @@ func roomRefuses(t *testing.T, o Options, d drive) {
 	}
 	_ = near.send(f)
 	if err := far.wantDown(); !errors.Is(err, no) {
-		t.Errorf("the end is told as %v, not as what the sink said", err)
+		t.Errorf("the end is reported as %v, not as what the sink said", err)
 	}
 	near.wantDown()
 	buf.Release()
@@ -497,7 +497,7 @@ func addresses(t *testing.T, o Options, d drive) {
 	gone := b.port.Addr()
 	b.close()
 	if _, err := a.port.Dial(t.Context(), gone, newSink(t)); !errors.Is(err, subsys.ErrNoPeer) {
-		t.Errorf("dialling nobody: %v", err)
+		t.Errorf("dialling an address without a port: %v", err)
 	}
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -512,7 +512,7 @@ func addresses(t *testing.T, o Options, d drive) {
 // garbage checks that a peer which writes garbage affects only its own connection.
 func garbage(t *testing.T, o Options, d drive) {
 	if o.Garbage == nil {
-		t.Skip("nobody else can write to this transport")
+		t.Skip("no other process can write to this transport")
 	}
 	_, b, near, far := two(t, o, d)
 	sent := 0

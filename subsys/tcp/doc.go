@@ -7,5 +7,10 @@
 // the copy is counted. Larger payloads are written from where they lie with writev.
 //
 // On the receiving side, one large read fills a registered block, and small messages are slices of
-// it. A payload that does not fit is read into a buffer of its own (package stream).
+// it. A payload that does not fit is read into a buffer of its own.
+//
+// This package has only the writer. Package stream has the port, the life of a connection, the
+// reader, and which goroutine may call what. The writer belongs to the goroutine that calls Send,
+// or to the progress goroutine while the socket is full, and needs no lock. Package dispatch
+// resends what a broken connection has lost.
 package tcp

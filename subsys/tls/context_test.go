@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/internal/eventually"
 	"github.com/rocl-go/rocl/rocltest"
 	"github.com/rocl-go/rocl/subsys"
 	"github.com/rocl-go/rocl/subsys/tls"
@@ -167,13 +168,8 @@ func TestContextsApart(t *testing.T) {
 	if err := me.SendBytes(t.Context(), you.ID(), 7, []byte("hello")); err != nil {
 		t.Fatal(err)
 	}
-	select {
-	case u := <-reported:
-		if !errors.Is(u.Err, rocl.ErrUnreachable) || u.Tag != 7 {
-			t.Errorf("told %+v", u)
-		}
-	case <-time.After(20 * time.Second):
-		t.Error("told nothing")
+	if u := eventually.Value(t, "the report", reported); !errors.Is(u.Err, rocl.ErrUnreachable) || u.Tag != 7 {
+		t.Errorf("reported %+v", u)
 	}
 	if n, _ := you.Waiting(); n > 0 {
 		t.Error("it arrived")

@@ -18,6 +18,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/rocl-go/rocl/internal/eventually"
 )
 
 // While the secret is replaced in three rounds, in any order of the contexts, no dial fails and
@@ -58,18 +60,14 @@ func TestRotation(t *testing.T) {
 	if err := near.send(); err != nil {
 		t.Errorf("a conn from before: %v", err)
 	}
-	select {
-	case <-far.got:
-	case <-time.After(patience):
-		t.Error("a conn from before is dead")
-	}
+	eventually.Value(t, "a frame over a connection from before", far.got)
 	late := listen(t, New(secrets(t, "test", old)))
 	if _, _, err := late.dial(ports[0]); err == nil {
 		t.Error("the old secret is accepted")
 	}
 	ports[0].wantRefused(t, 1)
 	if _, _, err := ports[0].dial(late); err == nil {
-		t.Error("who has the old secret is taken for one of us")
+		t.Error("a peer with the old secret is admitted")
 	}
 }
 
@@ -302,7 +300,7 @@ func TestFiles(t *testing.T) {
 	}
 }
 
-// An expired certificate of this end is not even shown. The operator is told at this end.
+// An expired certificate of this end is not even shown. The log of this end has the reason.
 func TestOwnExpired(t *testing.T) {
 	o := newOperator(t, 1)
 	f := o.must()

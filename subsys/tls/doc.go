@@ -25,6 +25,20 @@
 // handshakes are in progress; beyond that the oldest is cut, since a genuine one completes in
 // milliseconds. Every refusal is logged here with its reason.
 //
+// # Goroutines and locks
+//
+// Package stream says which goroutine calls what. A handshake runs on the goroutine that dials, or
+// on a goroutine of its own for an accepted connection. Credentials may be used by any number of
+// goroutines at once. Secrets.Set replaces one pointer. Files holds its lock while it checks the
+// files, at each handshake, and while it reads those that have changed. After the handshake, the
+// parts of a connection that write and that read share only crypto/tls, which locks, and the buffer
+// of sealed bytes, which has a lock of its own.
+//
+// If the peer ends, with or without a close_notify, the connection calls Down with
+// [subsys.ErrPeerClosed] behind all whole records. Cutting the stream early gains an attacker
+// nothing: package dispatch numbers and acknowledges frames, and resumes over a new connection. A
+// record that does not open ends the connection with the error of crypto/tls.
+//
 // # The stream
 //
 // After the handshake the socket moves to the context's [subsys.Poller], as in package tcp, and

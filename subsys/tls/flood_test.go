@@ -52,6 +52,6 @@ func TestRefusedIsLimited(t *testing.T) {
 		t.Error(err)
 	}
 	if n := strings.Count(log.b.String(), "tls: refused"); n != ratelog.Burst {
-		t.Errorf("%d lines for %d strangers, want %d", n, flood, ratelog.Burst)
+		t.Errorf("%d lines for %d peers, want %d", n, flood, ratelog.Burst)
 	}
 }

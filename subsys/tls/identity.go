@@ -14,7 +14,8 @@ import (
 var (
 	// ErrCredentials is returned when this context's own credentials cannot be used.
 	ErrCredentials = errors.New("tls: credentials cannot be used")
-	// ErrUntrusted is returned for a peer that may not connect here, or that is not of this cluster.
+	// ErrUntrusted is returned for a peer that may not connect here, or that is not of this
+	// cluster.
 	ErrUntrusted = errors.New("tls: peer is not trusted")
 )
 

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl/buffers"
+	"github.com/rocl-go/rocl/internal/eventually"
 	"github.com/rocl-go/rocl/subsys"
 )
 
@@ -129,11 +130,7 @@ func (p *testPort) dialOnce(ctx context.Context, to *testPort) (near, far *testS
 func (p *testPort) wantRefused(t *testing.T, n int) (why string) {
 	t.Helper()
 	for i := range n {
-		select {
-		case why = <-p.refused:
-		case <-time.After(patience):
-			t.Fatalf("%d of %d were refused", i, n)
-		}
+		why = eventually.Value(t, fmt.Sprintf("refusal %d of %d", i+1, n), p.refused)
 	}
 	return why
 }

@@ -174,7 +174,8 @@ func (s *sealer) sealPayload(c *stream.Conn, f *subsys.Frame) error {
 	return err
 }
 
-// continuePayload seals and writes the current payload until all of it is sealed, or the socket is full.
+// continuePayload seals and writes the current payload until all of it is sealed, or the socket is
+// full.
 func (s *sealer) continuePayload(c *stream.Conn) error {
 	for len(s.payload) > 0 && !s.isFull {
 		n := min(len(s.payload), gather)

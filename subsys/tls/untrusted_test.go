@@ -20,6 +20,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rocl-go/rocl/internal/eventually"
 	"github.com/rocl-go/rocl/subsys"
 )
 
@@ -296,13 +297,8 @@ func TestDowngrade(t *testing.T) {
 		if err := near.send(); err != nil {
 			t.Fatal(err)
 		}
-		select {
-		case err := <-far.down:
-			if !strings.Contains(err.Error(), "bad record MAC") {
-				t.Errorf("the end is told as %v", err)
-			}
-		case <-time.After(patience):
-			t.Fatal("the conn lives")
+		if err := eventually.Value(t, "the connection goes down", far.down); !strings.Contains(err.Error(), "bad record MAC") {
+			t.Errorf("the reason of the end is %v", err)
 		}
 		if len(far.got) > 0 {
 			t.Error("a frame that was changed was delivered")
@@ -346,12 +342,8 @@ func TestSlowDrip(t *testing.T) {
 			}
 		})
 	}
-	start := time.Now()
 	if _, _, err := good.dial(p); err != nil {
-		t.Errorf("one of us is kept out: %v", err)
-	}
-	if d := time.Since(start); d > 10*time.Second {
-		t.Errorf("one of us had to wait %v", d)
+		t.Errorf("a genuine client is kept out: %v", err)
 	}
 	crowded := 0
 	for range n {
@@ -360,7 +352,7 @@ func TestSlowDrip(t *testing.T) {
 		}
 	}
 	if crowded < n-maxPending || crowded > n-maxPending+1 {
-		t.Errorf("%d gave way to newer ones, of %d with %d places", crowded, n, maxPending)
+		t.Errorf("%d were cut for newer ones, of %d with %d places", crowded, n, maxPending)
 	}
 	close(stop)
 	wg.Wait()

@@ -15,8 +15,8 @@ const (
 	recordHeader = 5
 	recordMost   = recordHeader + 16384 + 256 // most bytes of a TLS 1.3 record (RFC 8446, 5.2)
 
-	firstIn    = 20 << 10  // bytes per read of sealed input at first
-	mostIn     = 128 << 10 // and when they fill every read
+	firstIn    = 20 << 10  // bytes of a read of sealed input at first
+	mostIn     = 128 << 10 // bytes of a read when sealed input fills every read
 	mostSealed = 1 << 20   // bytes of pending sealed output that cut the connection: no honest peer causes so much
 )
 
@@ -132,8 +132,8 @@ func (w *wire) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// flush writes the sealed bytes until all are written, or until a write to the socket fails, perhaps
-// because the socket has no room.
+// flush writes the sealed bytes until all are written, or until a write to the socket fails,
+// perhaps because the socket has no room.
 func (w *wire) flush(sock io.Writer) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -22,8 +22,8 @@
 //	each of these ──ends──► dying ──cleaned──► dead
 //
 // Bound means that a handshake has succeeded, no matter which side began it. If a goroutine writes
-// while the link dies, the link is cleaned up when that goroutine has finished. The stories in testdata
-// say what each event does in each state.
+// while the link dies, the link is cleaned up when that goroutine has finished. The stories in
+// testdata say what each event does in each state.
 package life
 
 import (
@@ -116,18 +116,14 @@ func (m *Machine) ID() uint64 { return m.id }
 // PeerID returns the identifier of the peer's end, or 0 before the first handshake.
 func (m *Machine) PeerID() uint64 { return m.peerID }
 
-// Proposed returns the number that this context's handshake under way has proposed, or 0 if there
-// is none.
-func (m *Machine) Proposed() uint64 { return m.proposed }
-
 // Wait returns how long the timer runs after SetTimer.
 func (m *Machine) Wait() time.Duration { return m.wait }
 
 // HasEnded reports whether the link has ended.
 func (m *Machine) HasEnded() bool { return m.state >= Dying }
 
-// HasConn reports whether the link has a connection.
-func (m *Machine) HasConn() bool { return m.state >= Found && m.state <= Moving }
+// hasConn reports whether the link has a connection.
+func (m *Machine) hasConn() bool { return m.state >= Found && m.state <= Moving }
 
 // Wanted notes that there is something to send, or that a goroutine waits for credit.
 func (m *Machine) Wanted() Action {
@@ -320,7 +316,7 @@ func (m *Machine) Admits(a *wire.Attach, isFirst, isIdle, isWorse bool) Verdict 
 		v.Why = wire.RefusedStale
 	case m.proposed >= a.Gen && isFirst:
 		v.Why, v.Gen = wire.RefusedBusy, a.Gen-1
-	case a.IsMove && m.HasConn() && isWorse:
+	case a.IsMove && m.hasConn() && isWorse:
 		v.Why = wire.RefusedWorse
 	}
 	return v

@@ -26,7 +26,7 @@ var (
 	endings     = map[string]error{"gone": errGone, "unreachable": ErrUnreachable, "closed": errClosed}
 )
 
-// told describes what an action asks for, in the words of the stories.
+// describe says what an action asks for, in the words of the stories.
 func describe(f *Machine, do Action) string {
 	var words []string
 	for i, name := range actionNames {
@@ -293,7 +293,7 @@ func TestLifeModel(t *testing.T) {
 					}
 					return
 				}
-				if f.HasConn() != hasConn {
+				if f.hasConn() != hasConn {
 					t.Fatalf("%v, and there is a connection: %v", f.state, hasConn)
 				}
 				if hasTimer != (f.state == Waiting) {

@@ -90,12 +90,12 @@ func TestPollers(t *testing.T) {
 	}
 	b := Machine{}
 	if !b.Enter() {
-		t.Error("who has no limit may not poll")
+		t.Error("a machine without a limit may not poll")
 	}
 	b.Leave()
 	a.Leave()
 	if !a.Enter() {
-		t.Error("who has left counts")
+		t.Error("a goroutine that has left counts")
 	}
 	a.Leave()
 	a.Leave()

@@ -6,8 +6,8 @@
 // not acknowledged are less than half of that apart. No more than [MaxUnacked] of these frames are
 // messages; the rest are control frames.
 //
-// One goroutine at a time may receive (Acked, Accept, Worked, Expected, AckSent) while another sends
-// (all other methods). They share only atomic words.
+// One goroutine at a time may receive (Acked, Accept, Worked, Expected, AckSent) while another
+// sends (all other methods). They share only atomic words.
 //
 //	acknowledged | unacknowledged      | not handed to a connection |
 //	-------------+---------------------+----------------------------+
@@ -52,7 +52,7 @@ const (
 	Inline      = 2 << 10  // payloads up to this are copied behind their header at once
 	smallRun    = 4 << 10  // bytes of the first run after a pause
 	largeRun    = 64 << 10 // bytes of a run that follows a full one
-	BatchFrames = 64       // the most entries that Take returns
+	batchFrames = 64       // the most entries that Take returns
 )
 
 // A Session is one end of the exchange between two contexts. After Init it has sent and received
@@ -73,10 +73,10 @@ type Session struct {
 
 	rxNext  atomic.Uint32 // the frame expected next
 	rxDone  atomic.Uint32 // frames before it have been worked on, and are acknowledged
-	rxAcked atomic.Uint32 // what the peer has been told, or will be by frames that wait to be sent
+	rxAcked atomic.Uint32 // what was acknowledged to the peer, or will be by frames that wait to be sent
 
-	batch [BatchFrames]subsys.Frame // Take lends it out
-	marks [BatchFrames]mark
+	batch [batchFrames]subsys.Frame // Take lends it out
+	marks [batchFrames]mark
 }
 
 // entry is one frame, or a run if its type is TypeRun. In a run, Seq is that of the first frame,
@@ -151,7 +151,8 @@ func (s *Session) Worked() {
 	}
 }
 
-// TakeAck returns the acknowledgement of all frames that were worked on, for a frame without a number.
+// TakeAck returns the acknowledgement of all frames that were worked on, for a frame without a
+// number.
 func (s *Session) TakeAck() (ack uint32) {
 	ack = s.rxDone.Load()
 	s.rxAcked.Store(ack)
@@ -163,7 +164,7 @@ func (s *Session) UntakeAck(ack uint32) { s.rxAcked.Store(ack - 1) }
 
 // String returns the numbers, for logs.
 func (s *Session) String() string {
-	return fmt.Sprintf("head %d done %d sent %d next %d rx %d told %d", s.head, s.done.Load(), s.sent, s.next, s.rxNext.Load(), s.rxAcked.Load())
+	return fmt.Sprintf("head %d done %d sent %d next %d rx %d acked %d", s.head, s.done.Load(), s.sent, s.next, s.rxNext.Load(), s.rxAcked.Load())
 }
 
 // at returns the entry numbered i.
@@ -465,7 +466,7 @@ func (s *Session) Resume(peerHas uint32) error {
 }
 
 // HandOver continues over a new connection, as Resume does, while the former connection still
-// works. The peer may have received and acknowledged more frames since it told peerHas.
+// works. The peer may have received and acknowledged more frames since it sent peerHas.
 func (s *Session) HandOver(peerHas uint32) error {
 	if done := s.done.Load(); int32(peerHas-done) < 0 {
 		peerHas = done

@@ -11,6 +11,7 @@ import (
 	"github.com/rocl-go/rocl/buffers"
 	"github.com/rocl-go/rocl/dispatch/internal/wire"
 	"github.com/rocl-go/rocl/subsys"
+	"github.com/rocl-go/rocl/subsys/subsystest"
 	"pgregory.net/rapid"
 )
 
@@ -113,7 +114,7 @@ func (p *peerModel) write(takes func(n int) int) {
 	n := takes(len(fs))
 	for _, f := range fs[:n] {
 		if f.Type == subsys.TypeRun {
-			p.wire = f.Split(p.wire)
+			p.wire = subsystest.Split(&f, p.wire)
 		} else {
 			p.wire = append(p.wire, f)
 		}
@@ -266,7 +267,7 @@ func TestSessionModel(t *testing.T) {
 		t.Repeat(map[string]func(*rapid.T){
 			"": func(t *rapid.T) { ends[0].check(t); ends[1].check(t) },
 			"push": func(t *rapid.T) {
-				p := ends[rapid.IntRange(0, 1).Draw(t, "who")]
+				p := ends[rapid.IntRange(0, 1).Draw(t, "end")]
 				for range rapid.IntRange(1, 30).Draw(t, "frames") {
 					small := rapid.Bool().Draw(t, "small")
 					flow := rapid.Uint32Range(0, modelFlows-1).Draw(t, "flow")
@@ -274,13 +275,13 @@ func TestSessionModel(t *testing.T) {
 				}
 			},
 			"change route": func(t *rapid.T) {
-				p := ends[rapid.IntRange(0, 1).Draw(t, "who")]
+				p := ends[rapid.IntRange(0, 1).Draw(t, "end")]
 				p.cuts = !p.cuts
 			},
 			// The resource of a flow goes: its sender reports the messages that have not begun, and
 			// ends the one that has.
 			"give up": func(t *rapid.T) {
-				p := ends[rapid.IntRange(0, 1).Draw(t, "who")]
+				p := ends[rapid.IntRange(0, 1).Draw(t, "end")]
 				flow := rapid.IntRange(0, modelFlows-1).Draw(t, "flow")
 				ln := &p.lines[flow]
 				if ln.cut > 0 {
@@ -291,12 +292,12 @@ func TestSessionModel(t *testing.T) {
 					t.Fatal("a message has begun that has not")
 				}
 			},
-			"write": func(t *rapid.T) { ends[rapid.IntRange(0, 1).Draw(t, "who")].write(draw) },
+			"write": func(t *rapid.T) { ends[rapid.IntRange(0, 1).Draw(t, "end")].write(draw) },
 			"read": func(t *rapid.T) {
-				i := rapid.IntRange(0, 1).Draw(t, "who")
+				i := rapid.IntRange(0, 1).Draw(t, "end")
 				ends[i].read(t, ends[1-i], rapid.IntRange(0, len(ends[i].wire)).Draw(t, "frames"))
 			},
-			"ack": func(t *rapid.T) { ends[rapid.IntRange(0, 1).Draw(t, "who")].ack() },
+			"ack": func(t *rapid.T) { ends[rapid.IntRange(0, 1).Draw(t, "end")].ack() },
 			"break": func(t *rapid.T) {
 				ends[0].wire, ends[1].wire = nil, nil
 				// The number that each end says it has may be old when the other end reads it: then
@@ -315,7 +316,7 @@ func TestSessionModel(t *testing.T) {
 			// One end says what it has, and both continue until the other end takes up the new
 			// connection, which the first end learns later still.
 			"hand over": func(t *rapid.T) {
-				i := rapid.IntRange(0, 1).Draw(t, "who")
+				i := rapid.IntRange(0, 1).Draw(t, "end")
 				a, b := ends[i], ends[1-i]
 				have := a.s.rxNext.Load()
 				speak := func(p, q *peerModel) {
@@ -350,7 +351,7 @@ func TestSessionModel(t *testing.T) {
 					p.ack()
 				} else if len(p.wire) == 0 && len(ends[1-i].wire) == 0 && ends[0].s.IsQuiet() && ends[1].s.IsQuiet() && !(ends[0].s.IsIdle() && ends[1].s.IsIdle()) {
 					if quiet++; quiet > 4 {
-						t.Fatal("nobody has anything to say, and not everything is acknowledged")
+						t.Fatal("no end has anything to send, and not everything is acknowledged")
 					}
 				}
 				p.read(t, ends[1-i], len(p.wire))

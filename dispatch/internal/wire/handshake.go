@@ -14,11 +14,11 @@ import (
 // Lengths of messages. The length of a Challenge depends on how many MACs follow its first part.
 const (
 	protoVersion  = 1
-	HelloLen      = 64
+	helloLen      = 64
 	ChallengePart = 32 // bytes before the MACs
 	macLen        = sha256.Size
 	AttachPart    = 32 // bytes before the MAC
-	AttachLen     = AttachPart + macLen
+	attachLen     = AttachPart + macLen
 	refuseLen     = 16
 )
 
@@ -45,7 +45,7 @@ func (h *Hello) Append(b []byte) []byte {
 // Parse reads a message. It fails with [ErrProtocol], or with [ErrRefused] for a version or a lane
 // that this context does not have.
 func (h *Hello) Parse(b []byte) error {
-	if len(b) != HelloLen || [4]byte(b) != protoMagic {
+	if len(b) != helloLen || [4]byte(b) != protoMagic {
 		return fmt.Errorf("%w: not a hello", ErrProtocol)
 	}
 	if b[4] != protoVersion {
@@ -112,7 +112,7 @@ func (a *Attach) Append(b []byte) []byte {
 
 // Parse reads a message.
 func (a *Attach) Parse(b []byte) error {
-	if len(b) != AttachLen {
+	if len(b) != attachLen {
 		return fmt.Errorf("%w: not an attach", ErrProtocol)
 	}
 	a.Session = binary.LittleEndian.Uint64(b)

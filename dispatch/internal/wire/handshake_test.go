@@ -66,7 +66,7 @@ func TestGoldenHandshake(t *testing.T) {
 		t.Error("the MAC does not depend on the key")
 	}
 	if m := said.MAC(key, TypeReady, part); hmac.Equal(m[:], c.MACs) {
-		t.Error("the MAC does not depend on who speaks")
+		t.Error("the MAC does not depend on the side that speaks")
 	}
 
 	a := Attach{Session: 1, Gen: 1, Have: 5, Features: FeaturePieces}
