@@ -14,7 +14,8 @@
 //	in vain: a quarter,
 //	down to 2 µs
 //
-//	slept shortly, 64 times (128, 256, … after an exploration in vain)
+//	slept shortly, 64 times (twice as often after an exploration in vain, half as often after one
+//	that paid)
 //	  ┌───────────────────────────────────┐
 //	  │                                   ▼
 //	polling ◄── 16 waits paid ── exploring: the whole budget
@@ -58,9 +59,11 @@ const (
 	// wake each other on one processor, and no answer comes within the least. So after some short
 	// sleeps the next waits explore: they poll for the whole budget. That is long enough for the
 	// kernel to move one of the two to another processor. If an exploration is in vain, twice as
-	// many sleeps pass before the next one.
+	// many sleeps pass before the next one. If it has paid, half as many do, and at most as many as
+	// before the first one.
 	shortSleep   = 4  // the longest short sleep, in budgets
-	regretLeast  = 64 // short sleeps before the first exploration
+	regretFirst  = 64 // short sleeps before the first exploration
+	regretLeast  = 8  // the least such sleeps, where explorations have paid
 	regretMost   = 1 << 16
 	exploreWaits = 256 // waits in vain that end an exploration
 	explorePaid  = 16  // waits that must have paid for an exploration to succeed
@@ -94,7 +97,7 @@ func New(policy Policy, budget time.Duration, most, procs int) Machine {
 	if m.budget == 0 {
 		m.budget = DefaultBudget
 	}
-	m.now, m.regret = m.budget, regretLeast
+	m.now, m.regret = m.budget, regretFirst
 	if m.policy == Adaptive {
 		if procs < 2 {
 			m.policy = Never
@@ -136,7 +139,7 @@ func (m *Machine) Paid() {
 	m.skipped, m.missed, m.regrets = 0, 0, 0
 	if m.explore > 0 {
 		if m.paid++; m.paid == explorePaid {
-			m.explore, m.regret = 0, regretLeast
+			m.explore, m.regret = 0, max(regretLeast, min(regretFirst, m.regret/2))
 		}
 	}
 	if m.now < m.budget {
@@ -159,9 +162,10 @@ func (m *Machine) InVain() {
 	}
 }
 
-// Slept notes that a waiter has slept for d before what it waited for came.
+// Slept notes that a waiter has slept for d before what it waited for came. Waits that were not to
+// poll do not count.
 func (m *Machine) Slept(d time.Duration) {
-	if m.policy != Adaptive || m.explore > 0 || m.skipped > 0 || d > shortSleep*m.budget {
+	if m.policy != Adaptive || m.explore > 0 || m.skip > 0 || d > shortSleep*m.budget {
 		return
 	}
 	if m.regrets++; m.regrets >= m.regret {

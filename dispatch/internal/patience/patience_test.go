@@ -110,13 +110,13 @@ func TestExplore(t *testing.T) {
 		}
 	}
 	lower()
-	for range 10 * regretLeast {
+	for range 10 * regretFirst {
 		a.Slept(shortSleep*DefaultBudget + 1) // polling would not have paid
 	}
 	if a.Next() != leastSpin {
 		t.Error("sleeps that are long let it explore")
 	}
-	for _, regret := range []int{regretLeast, 2 * regretLeast, 4 * regretLeast} {
+	for _, regret := range []int{regretFirst, 2 * regretFirst, 4 * regretFirst} {
 		for i := range regret {
 			if a.Next() != leastSpin {
 				t.Fatalf("it explores after %d short sleeps of %d", i, regret)
@@ -130,27 +130,46 @@ func TestExplore(t *testing.T) {
 			a.InVain()
 		}
 	}
-	for range 8 * regretLeast {
+	for range 8 * regretFirst {
 		a.Slept(DefaultBudget)
 	}
 	for range explorePaid {
 		a.InVain()
 		a.Paid()
 	}
-	if a.Next() != DefaultBudget || a.explore != 0 || a.regret != regretLeast {
+	if a.Next() != DefaultBudget || a.explore != 0 || a.regret != regretFirst {
 		t.Errorf("an exploration that paid: %+v", a)
 	}
 	lower()
 	a.Crowded()
-	for range regretLeast {
+	for range regretFirst {
 		a.Slept(DefaultBudget)
 	}
 	if a.explore != 0 {
 		t.Error("it explores though others want the processor")
 	}
+	for a.Next() == 0 { // the waits that do not poll
+	}
+	for range regretFirst {
+		a.Slept(DefaultBudget)
+	}
+	if a.explore == 0 {
+		t.Error("it explores no more after others have wanted the processor")
+	}
+	for range 20 {
+		for range regretFirst {
+			a.Slept(DefaultBudget)
+		}
+		for range explorePaid {
+			a.Paid()
+		}
+	}
+	if a.regret != regretLeast {
+		t.Errorf("where explorations pay there are %d sleeps before the next one", a.regret)
+	}
 
 	n := New(Never, 0, 0, 4)
-	for range 10 * regretLeast {
+	for range 10 * regretFirst {
 		n.Slept(0)
 	}
 	if n.Next() != 0 {
