@@ -178,7 +178,7 @@ func (c *Client) readAnswers(lc *lifeConn) {
 // when the client is closed.
 func (c *Client) rejoin() *lifeConn {
 	backoff := time.Millisecond
-	said := "" // the problem that was logged last
+	lastProblem := "" // the one that was logged last
 	for {
 		var all []offered
 		lc, err := c.join(c.life, func() int {
@@ -190,13 +190,13 @@ func (c *Client) rejoin() *lifeConn {
 			if err == nil {
 				continue
 			}
-			if text := err.Error(); text != said && !errors.Is(err, ErrInUse) && c.life.Err() == nil {
-				said = text
+			if text := err.Error(); text != lastProblem && !errors.Is(err, ErrInUse) && c.life.Err() == nil {
+				lastProblem = text
 				c.log.Warn("directory: cannot serve the node", "err", err)
 			}
 		}
-		if (errors.Is(err, ErrUntrusted) || errors.Is(err, ErrDenied)) && err.Error() != said {
-			said = err.Error()
+		if (errors.Is(err, ErrUntrusted) || errors.Is(err, ErrDenied)) && err.Error() != lastProblem {
+			lastProblem = err.Error()
 			c.log.Warn("directory: not joining the directory that serves now", "err", err)
 		}
 		if err == nil {
@@ -243,7 +243,7 @@ func (c *Client) owns() []offered {
 }
 
 // offer registers all, the resources that the context owned before it joined, with a new server.
-// Then operations may use lc. Before that, the server is told which of them were deleted meanwhile.
+// Then operations may use lc. Before that, the server learns which of them were deleted meanwhile.
 // open is false if the client was closed meanwhile.
 func (c *Client) offer(lc *lifeConn, all []offered) (open bool, err error) {
 	stop := context.AfterFunc(c.life, func() { lc.c.Close() })

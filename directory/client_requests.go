@@ -89,7 +89,7 @@ func (lc *lifeConn) put(q request, waits bool) *request {
 
 // withdraw is called when the caller of r gives up. It reports whether the server may still get r;
 // then the answer is still noted.
-func (lc *lifeConn) withdraw(r *request) (said bool) {
+func (lc *lifeConn) withdraw(r *request) (maybeSent bool) {
 	lc.mu.Lock()
 	defer lc.mu.Unlock()
 	lc.silent = true
@@ -169,8 +169,8 @@ func (lc *lifeConn) isSilent() bool {
 }
 
 // call sends q to the server and waits for the answer, again if the server is lost meanwhile. If
-// ctx ends, said reports whether the present server may have q or still get it.
-func (c *Client) call(ctx context.Context, q request) (rev uint64, said bool, err error) {
+// ctx ends, maybeSent reports whether the present server may have q or still get it.
+func (c *Client) call(ctx context.Context, q request) (rev uint64, maybeSent bool, err error) {
 	for {
 		lc, err := c.current(ctx)
 		if err != nil {

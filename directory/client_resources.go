@@ -23,7 +23,7 @@ func (c *Client) Register(ctx context.Context, id resource.GID, l *resource.List
 	if !l.Complete() {
 		return 0, fmt.Errorf("%w: %v", ErrIncomplete, l)
 	}
-	if ctx.Err() != nil { // nothing has been said yet
+	if ctx.Err() != nil { // nothing was sent yet
 		return 0, context.Cause(ctx)
 	}
 	o := &own{attrs: l.Clone()}
@@ -35,7 +35,7 @@ func (c *Client) Register(ctx context.Context, id resource.GID, l *resource.List
 	c.owned[id] = o
 	c.mu.Unlock()
 	asked := uint64(0)
-	rev, said, err := c.call(ctx, request{typ: wire.MsgRegister, id: id,
+	rev, maybeSent, err := c.call(ctx, request{typ: wire.MsgRegister, id: id,
 		body: func(b *wire.Builder) {
 			b.U64(asked)
 			b.Append(o.attrs.Wire())
@@ -49,7 +49,7 @@ func (c *Client) Register(ctx context.Context, id resource.GID, l *resource.List
 		c.mu.Lock()
 		delete(c.owned, id)
 		c.mu.Unlock()
-		if said && ctx.Err() != nil {
+		if maybeSent && ctx.Err() != nil {
 			c.notify(wire.MsgDelete, id)
 		}
 		return 0, err
@@ -102,7 +102,7 @@ func (c *Client) Update(ctx context.Context, id resource.GID, expect uint64, l *
 // the attributes are still the same. Otherwise it calls change again with the present attributes.
 // It returns the new revision.
 func (c *Client) Change(ctx context.Context, id resource.GID, change func(*resource.List) error) (uint64, error) {
-	if ctx.Err() != nil { // nothing has been said yet
+	if ctx.Err() != nil { // nothing was sent yet
 		return 0, context.Cause(ctx)
 	}
 	c.mu.Lock()

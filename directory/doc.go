@@ -34,4 +34,13 @@
 // A context that has asked often receives the index of the node: a copy of the database in shared
 // memory, handed over on a connection of its own. From then on the context finds and looks up
 // resources without asking: see directory/image and client_index.go.
+//
+// # Where to find what
+//
+// The files server_*.go have the server, client_*.go the client, each named for its subject. A
+// subject of both roles is in two files: ask, index, list, trace, watch. Files without a prefix
+// have types of both roles. Two packages have what the roles share or stand on:
+//
+//	directory/internal/wire  messages and their coding
+//	directory/internal/node  socket, lock, identity and the other files of a node, trust, takeover
 package directory

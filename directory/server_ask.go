@@ -28,8 +28,8 @@ func (s *Server) serveAsk(c *wire.Conn) error {
 		p := m.Parser()
 		var rec resource.Record
 		var ok bool
-		var far error     // the question was valid, and has no certain answer
-		answered := false // the answer is sent, or none is due
+		var uncertain error // the question was valid, and has no certain answer
+		answered := false   // the answer is sent, or none is due
 		l := pattern
 		stop := func() {}
 		if s.attachedRemote() != nil {
@@ -38,12 +38,12 @@ func (s *Server) serveAsk(c *wire.Conn) error {
 		switch m.Type {
 		case wire.MsgFind:
 			if l, err = p.Pattern(); err == nil {
-				rec, ok, far = s.find(ctx, &l)
+				rec, ok, uncertain = s.find(ctx, &l)
 			}
 		case wire.MsgLookup:
 			id := p.GID()
 			if l, err = p.List(); err == nil {
-				rec, ok, far = s.lookup(ctx, id, &l)
+				rec, ok, uncertain = s.lookup(ctx, id, &l)
 			}
 		case wire.MsgStart:
 			if l, err = p.List(); err == nil {
@@ -51,13 +51,13 @@ func (s *Server) serveAsk(c *wire.Conn) error {
 				cur.stop()
 				s.awaitRecovery() // a cursor may miss what is offered again after the cursor began
 				cur = cursor{here: s.db.Cursor(&pattern)}
-				rec, ok, far = cur.next(ctx, s, &pattern)
+				rec, ok, uncertain = cur.next(ctx, s, &pattern)
 			}
 		case wire.MsgNext:
 			if cur.here == nil {
 				err = fmt.Errorf("%w: next before start", ErrProtocol)
 			} else {
-				rec, ok, far = cur.next(ctx, s, &pattern)
+				rec, ok, uncertain = cur.next(ctx, s, &pattern)
 			}
 		case wire.MsgList, wire.MsgMore:
 			if m.Type == wire.MsgList {
@@ -72,7 +72,7 @@ func (s *Server) serveAsk(c *wire.Conn) error {
 			}
 			if err == nil {
 				var n int
-				n, far = cur.batch(ctx, s, c, m.ID, &pattern)
+				n, uncertain = cur.batch(ctx, s, c, m.ID, &pattern)
 				ok = n > 0
 			}
 		case wire.MsgTrace:
@@ -89,15 +89,15 @@ func (s *Server) serveAsk(c *wire.Conn) error {
 		}
 		// The question is counted before the answer is sent, so that a client with the answer finds
 		// it in the figures.
-		s.count.question(m.Type, ok, errors.Join(err, far), time.Since(begun))
+		s.count.question(m.Type, ok, errors.Join(err, uncertain), time.Since(begun))
 		switch {
 		case err != nil:
 			_ = c.SendError(m.ID, err)
 			return err
 		case s.life.Err() != nil:
 			return nil // cut short by the end of this server: the client asks the next one
-		case far != nil:
-			err = c.SendError(m.ID, far)
+		case uncertain != nil:
+			err = c.SendError(m.ID, uncertain)
 		case !ok && (m.Type == wire.MsgStart || m.Type == wire.MsgNext || m.Type == wire.MsgList || m.Type == wire.MsgMore):
 			err = c.SendEnd(m.ID, cur.cov.Covered, cur.cov.Failed)
 		case !ok:

@@ -50,9 +50,9 @@ func (k *cursor) next(ctx context.Context, s *Server, pattern *resource.List) (r
 	return r, ok && err == nil, err
 }
 
-// batch writes the next answers to c.out without sending them, and returns how many there are. far
-// is an error that says that there is no certain answer.
-func (k *cursor) batch(ctx context.Context, s *Server, c *wire.Conn, id uint64, pattern *resource.List) (n int, far error) {
+// batch writes the next answers to c.out without sending them, and returns how many there are.
+// uncertain is an error that says that there is no certain answer.
+func (k *cursor) batch(ctx context.Context, s *Server, c *wire.Conn, id uint64, pattern *resource.List) (n int, uncertain error) {
 	most := batchBytes
 	if !k.begun {
 		k.begun, most = true, firstBatch
@@ -67,12 +67,12 @@ func (k *cursor) batch(ctx context.Context, s *Server, c *wire.Conn, id uint64, 
 		k.here.Take(func(r resource.Record) bool { return !put(&r) })
 	}
 	if n == 0 { // answers of other members come one by one: the first does not wait for the last
-		r, ok, far := k.next(ctx, s, pattern)
+		r, ok, uncertain := k.next(ctx, s, pattern)
 		if s.life.Err() != nil {
-			far = ErrClosed
+			uncertain = ErrClosed
 		}
-		if far != nil || !ok {
-			return 0, far
+		if uncertain != nil || !ok {
+			return 0, uncertain
 		}
 		put(&r)
 	}

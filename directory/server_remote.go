@@ -24,7 +24,7 @@ type Remote interface {
 	// All yields what matches and reports in cov which nodes were asked.
 	All(ctx context.Context, pattern *resource.List, cov *Coverage) iter.Seq2[resource.Record, error]
 	// Trace searches as Find does, or by another search strategy, and returns how the search went.
-	Trace(ctx context.Context, way strategy.Strategy, pattern *resource.List) (Trace, error)
+	Trace(ctx context.Context, by strategy.Strategy, pattern *resource.List) (Trace, error)
 	// Watch reports to w the matching resources of the other members, and what happens to them,
 	// until end is called. It holds back Synced of w until it has reported what exists now. After
 	// end has returned, it reports nothing more.

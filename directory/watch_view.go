@@ -12,7 +12,7 @@ import (
 // The time begins when the next server has reported everything it has. Then the watch reports Gone.
 const GoneGrace = time.Second
 
-// A View is what a watcher has been told of one server's resources. It outlives the server: from
+// A View is what a watcher has received of one server's resources. It outlives the server: from
 // the events of the next server it passes on only what is different.
 type View struct {
 	known   map[resource.GID]resource.Record
