@@ -84,9 +84,7 @@ type Context struct {
 	closeErr error         // set before closed is closed
 }
 
-// Open returns a new context. It joins the node's directory, or serves the directory if no other
-// process does, and opens a port on every transport. ctx limits the opening only. The root's Open
-// lists the errors.
+// Open returns a new context. See rocl.Open.
 func Open(ctx stdctx.Context, opts ...Option) (*Context, error) {
 	cfg := defaults()
 	for _, o := range opts {
@@ -304,21 +302,12 @@ type registerConfig struct {
 	unique            []string
 }
 
-// MailboxLimit sets the byte limit of the resource's mailbox. All senders share it. A limit of 0 or
-// less is ignored: the limit of [WithMailbox] applies. Each message counts 64 bytes more than its
-// length. A sender whose message does not fit waits. Senders in other processes ask before their
-// first message, which takes one more round trip.
-//
-// There are three exceptions. While the mailbox is empty, it takes in a message that is longer than
-// the limit, or that does not fit because other senders hold unused credit. [Resource.Recv] doubles
-// the limit while it waits for a message that is not in the mailbox. Each context of an older
-// version may send 64 KiB without asking.
+// MailboxLimit sets the byte limit of the mailbox of the resource that is being registered. See
+// rocl.MailboxLimit.
 func MailboxLimit(bytes int) RegisterOption { return func(c *registerConfig) { c.mailbox = bytes } }
 
-// MailboxMessages limits how many messages the resource's mailbox holds. The limit in bytes of
-// MailboxLimit or [WithMailbox] applies too, and so do the exceptions of MailboxLimit. Each message
-// counts at least the limit in bytes divided by n, also against the memory of [WithMemory]. An n of
-// 0 or less is no limit.
+// MailboxMessages limits how many messages the mailbox of the resource that is being registered
+// holds. See rocl.MailboxMessages.
 func MailboxMessages(n int) RegisterOption { return func(c *registerConfig) { c.messages = n } }
 
 // Found is a resource that the directory has found.
@@ -346,15 +335,12 @@ type findConfig struct {
 	conditions []func(*resource.List) error
 }
 
-// Want limits the attributes of the answers to those with the given names. An attribute that a
-// resource lacks is absent from the answer, which is not the same as an empty value.
+// Want limits the attributes of the answers to those with the given names. See rocl.Want.
 func Want(names ...string) FindOption {
 	return func(c *findConfig) { c.want = append(c.want, names...) }
 }
 
-// Covered makes a find fill in v with the nodes of the cluster that it has asked. FindAll fills in
-// v when its loop has ended, Find only with [Least] or [Most]. With Covered a node that could not
-// be asked is no error.
+// Covered makes a find fill in v with the nodes of the cluster that it has asked. See rocl.Covered.
 func Covered(v *directory.Coverage) FindOption { return func(c *findConfig) { c.cov = v } }
 
 // coverage returns the argument of Covered among the options, or nil.

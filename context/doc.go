@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package context defines Context and Resource, the types that programs use. Programs reach this
-// package through the aliases in the root package rocl. Here the standard package of the same name
+// package through the aliases in the root package rocl, which also documents the functions. Here the standard package of the same name
 // is imported as stdctx.
 //
 // A [Context] joins the parts of the library:

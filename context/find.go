@@ -23,19 +23,8 @@ type Number interface {
 	~int | ~int8 | ~int16 | ~int32 | ~int64 | ~uint | ~uint8 | ~uint16 | ~uint32 | ~uint64 | ~float32 | ~float64
 }
 
-// At narrows a pattern to the resources whose attribute is a number for which op holds. At("cores",
-// rocl.Ge, 4) matches resources with 4 cores or more. Several conditions must all hold. A pattern
-// has at most 16. A number n that is not finite is an error.
-//
-// The attribute's value is a decimal text of at most 128 bytes, such as 4, -0.25 or 1e9, and is
-// compared without rounding. An attribute that is missing, or is not a number, does not match, not
-// even rocl.Ne. If several attributes have the name, the first counts.
-//
-// Each node compares the resources that are registered there. A find by the node's index in shared
-// memory compares in this process, and so do a watch and Await. In a cluster, a node of a version
-// without conditions does not answer, which is rocl.ErrPartial. If the directory of this node has
-// such a version, the error is errors.ErrUnsupported of the standard library, not
-// rocl.ErrUnsupported.
+// At narrows a pattern to the resources whose attribute is a number for which op holds. See
+// rocl.At.
 func At[N Number](name string, op resource.Op, n N) FindOption {
 	text := format(n)
 	return func(c *findConfig) {
@@ -58,22 +47,10 @@ func format[N Number](n N) string {
 	return strconv.FormatUint(uint64(n), 10)
 }
 
-// Least orders the answers by the number in an attribute, the least first. Find with Least("load")
-// returns the resource with the least load. A resource whose attribute is missing, or is not a
-// number, comes last. Among equal resources the choice of the first varies. A pattern has one
-// order.
-//
-// Find asks every node for its first resource and returns the first among the answers. So it takes
-// as long as the slowest node: some seconds if a node does not answer and is not known to be dead.
-// Find without an order returns the first answer that comes. Nodes that could not be asked are left
-// out; [Covered] tells which.
-//
-// FindAll with an order yields nothing before all answers have come, and then yields them in that
-// order. Await returns the resources in that order. Watch refuses an order.
+// Least orders the answers by the number in an attribute, the least first. See rocl.Least.
 func Least(name string) FindOption { return orderBy(name, false) }
 
-// Most orders the answers by the number in an attribute, the greatest first. Otherwise it is like
-// [Least].
+// Most orders the answers by the number in an attribute, the greatest first. See rocl.Most.
 func Most(name string) FindOption { return orderBy(name, true) }
 
 // orderBy returns the option of Least or Most.

@@ -13,19 +13,8 @@ import (
 )
 
 // Unique makes [Context.Register] fail with rocl.ErrExists if another resource in reach has the
-// same values of these attributes, whichever context registered it and with whichever options. The
-// new resource must have each of these attributes.
-//
-// Of several registrations with Unique and the same values at once, at most one succeeds, on one
-// node and across a cluster. If none of their contexts ends meanwhile, exactly one succeeds. The
-// resource is found only when it is certain that it is the only one. Register waits for that: it
-// asks every node three times. It fails with rocl.ErrPartial if a node of the cluster could not be
-// asked.
-//
-// Unique holds only for the moment of the registration. Registrations without Unique, Set and
-// Update do not look for a resource with the same values. Neither do the two sides of a partition,
-// once each side has declared the other dead: each may register a resource, and both resources stay
-// when the sides meet again. A program that must prevent this watches for a second resource.
+// same values of these attributes, whichever context registered it and with whichever options. See
+// rocl.Unique.
 func Unique(names ...string) RegisterOption {
 	return func(c *registerConfig) { c.unique = append(c.unique, names...) }
 }
