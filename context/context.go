@@ -55,28 +55,28 @@ type Context struct {
 	pool          *buffers.Pool
 	self          resource.GID // identifier of the context
 	logs          *logqueue.Queue
-	asked         atomic.Uint64 // questions put to the directory
+	questions     atomic.Uint64 // questions put to the directory
 	handlerPanics atomic.Uint64 // panics of functions of Resource.Handle
 
 	// at has the keys of the addresses at which the context listens, and of those whose transport the
 	// machine lacks. Open uses it, and later follow alone.
-	at map[string]bool
+	listening map[string]bool
 	// sealer is the transport that seals links to other nodes; nil if they are not sealed. Open
 	// sets it, and later follow alone uses it. The same holds for secrets and sealed.
 	sealer  subsys.Transport
 	secrets *tls.Secrets // of the sealer if it is made from keys, else nil
 	sealed  [][]byte     // the keys from which secrets was made
 
-	news chan struct{}  // capacity 1; receives when the directory's terms have changed
-	life stdctx.Context // ends when Close begins
-	end  stdctx.CancelFunc
-	busy sync.WaitGroup // goroutines of the context
+	termsChanged chan struct{}  // capacity 1; receives when the directory's terms have changed
+	life         stdctx.Context // ends when Close begins
+	endLife      stdctx.CancelFunc
+	goroutines   sync.WaitGroup // goroutines of the context
 
-	answering answering
+	answers pendingAnswers
 
-	serial atomic.Uint32 // of the last identifier that was made
-	cache  cache
-	asks   asks
+	serial  atomic.Uint32 // of the last identifier that was made
+	cache   cache
+	lookups pendingLookups
 
 	mu       sync.Mutex    // guards closing
 	closing  bool          // Close has begun
@@ -111,8 +111,8 @@ func open(ctx stdctx.Context, cfg *config) (*Context, error) {
 	if err != nil {
 		return nil, err
 	}
-	news := make(chan struct{}, 1)
-	dir, err := join(ctx, cfg, news)
+	termsChanged := make(chan struct{}, 1)
+	dir, err := join(ctx, cfg, termsChanged)
 	if err != nil {
 		return nil, err
 	}
@@ -121,10 +121,10 @@ func open(ctx stdctx.Context, cfg *config) (*Context, error) {
 		bopts = append(bopts, buffers.WithLimit(cfg.memory))
 	}
 	c := &Context{
-		cfg: *cfg, dir: dir, self: dir.Self(), pool: buffers.New(bopts...), news: news, at: map[string]bool{},
+		cfg: *cfg, dir: dir, self: dir.Self(), pool: buffers.New(bopts...), termsChanged: termsChanged, listening: map[string]bool{},
 		closed: make(chan struct{}),
 	}
-	c.life, c.end = stdctx.WithCancel(stdctx.Background())
+	c.life, c.endLife = stdctx.WithCancel(stdctx.Background())
 	c.cache.init()
 	c.disp = dispatch.New(dispatch.Config{
 		Self: c.self, Pool: c.pool, Resolve: c.resolve, Trust: c.trust, Rules: rules,
@@ -132,14 +132,14 @@ func open(ctx stdctx.Context, cfg *config) (*Context, error) {
 		Ended: c.cache.ended,
 	})
 	if err := c.open(ctx); err != nil {
-		c.end()
+		c.endLife()
 		c.disp.Close(ctx)
 		dir.Close()
 		c.pool.Close()
 		return nil, err
 	}
 	was := dir.Terms()
-	c.busy.Go(func() { c.follow(was) })
+	c.goroutines.Go(func() { c.follow(was) })
 	return c, nil
 }
 
@@ -147,16 +147,16 @@ func open(ctx stdctx.Context, cfg *config) (*Context, error) {
 // paper).
 func (c *Context) open(ctx stdctx.Context) error {
 	terms := c.dir.Terms()
-	if err := c.agrees(&terms); err != nil {
+	if err := c.checkTerms(&terms); err != nil {
 		return err
 	}
 	if err := c.seal(&terms); err != nil {
 		return err
 	}
-	if err := c.cfg.listens(&terms, c.sealer); err != nil {
+	if err := c.cfg.checkListen(&terms, c.sealer); err != nil {
 		return err
 	}
-	if err := c.disp.Serve(0, questionsMost, c.answer); err != nil {
+	if err := c.disp.Serve(0, maxQuestionBytes, c.answerQuestion); err != nil {
 		return err
 	}
 	if err := c.listen(c.cfg.listenAddrs(&terms, c.sealer)); err != nil {
@@ -432,7 +432,7 @@ func (c *Context) Find(ctx stdctx.Context, a resource.Attributes, opts ...FindOp
 	if err != nil {
 		return Found{}, fmt.Errorf("rocl: finding: %w", err)
 	}
-	c.asked.Add(1)
+	c.questions.Add(1)
 	var ans resource.Record
 	if _, _, ordered := p.Order(); ordered {
 		ans, err = c.dir.Best(ctx, p, coverage(opts))
@@ -457,7 +457,7 @@ func (c *Context) FindAll(ctx stdctx.Context, a resource.Attributes, opts ...Fin
 			yield(Found{}, fmt.Errorf("rocl: finding: %w", err))
 			return
 		}
-		c.asked.Add(1)
+		c.questions.Add(1)
 		owner := wantsOwner(p)
 		c.dir.FindCovering(ctx, p, coverage(opts))(func(ans resource.Record, err error) bool {
 			if err != nil {
@@ -473,7 +473,7 @@ func (c *Context) FindAll(ctx stdctx.Context, a resource.Attributes, opts ...Fin
 // names. It fails with rocl.ErrNotFound if no resource has the identifier, also for the zero
 // identifier. Its other errors are those of [Context.Find].
 func (c *Context) Lookup(ctx stdctx.Context, id resource.GID, want ...string) (Found, error) {
-	c.asked.Add(1)
+	c.questions.Add(1)
 	ans, err := c.dir.Lookup(ctx, id, want...)
 	if err != nil {
 		return Found{}, fmt.Errorf("rocl: looking up %v: %w", id, c.wrap(err))
@@ -528,7 +528,7 @@ func (c *Context) WatchIDs(ctx stdctx.Context, ids ...resource.GID) iter.Seq2[Ev
 // watch yields the events of the directory for a pattern. It puts what the events say into the
 // caches, and drops the entries of resources that are gone.
 func (c *Context) watch(ctx stdctx.Context, pattern *resource.List, yield func(Event, error) bool) {
-	c.asked.Add(1)
+	c.questions.Add(1)
 	owner := wantsOwner(pattern)
 	for ev, err := range c.dir.Watch(ctx, pattern) {
 		if err != nil {
@@ -594,8 +594,8 @@ func (c *Context) Close() error {
 	}
 	c.closing = true
 	c.mu.Unlock()
-	c.end()
-	c.busy.Wait()
+	c.endLife()
+	c.goroutines.Wait()
 	ctx, cancel := stdctx.WithTimeout(stdctx.Background(), c.cfg.linger)
 	defer cancel()
 	// The resources are withdrawn first, so that searches end. Messages under way still need the
@@ -615,12 +615,12 @@ func (c *Context) Close() error {
 	return c.closeErr
 }
 
-// join returns a client of the directory that cfg names. The client signals news when the
+// join returns a client of the directory that cfg names. The client signals termsChanged when the
 // directory's terms have changed.
-func join(ctx stdctx.Context, cfg *config, news chan struct{}) (*directory.Client, error) {
+func join(ctx stdctx.Context, cfg *config, termsChanged chan struct{}) (*directory.Client, error) {
 	opts := []directory.ClientOption{directory.WithClientLogger(cfg.logger), directory.WithTerms(func(directory.Terms) {
 		select {
-		case news <- struct{}{}:
+		case termsChanged <- struct{}{}:
 		default: // a signal is pending already
 		}
 	})}

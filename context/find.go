@@ -123,7 +123,7 @@ func (c *Context) await(ctx stdctx.Context, a resource.Attributes, n int, opts [
 	var added bool // the answers have the attribute of the order only for the comparison
 	if ordered {
 		l := p.WithoutOrder()
-		if added = !p.Complete() && !answers(p, order); added {
+		if added = !p.Complete() && !isAnswered(p, order); added {
 			if err := l.Want(order); err != nil {
 				return nil, 0, err
 			}
@@ -151,8 +151,8 @@ func (c *Context) await(ctx stdctx.Context, a resource.Attributes, n int, opts [
 	return found, len(found), nil
 }
 
-// answers reports whether the answers to a pattern that is not complete have an attribute.
-func answers(p *resource.List, name string) bool {
+// isAnswered reports whether the answers to a pattern that is not complete have an attribute.
+func isAnswered(p *resource.List, name string) bool {
 	_, known := p.Get(name)
 	return known || slices.Contains(slices.Collect(p.Wanted()), name)
 }
@@ -167,7 +167,7 @@ type match struct {
 // gather watches until n resources match the pattern p, or until all that match are known if that is
 // later and all is set. With an error it returns the resources that matched.
 func (c *Context) gather(ctx stdctx.Context, p *resource.List, n int, all bool) (map[resource.GID]match, error) {
-	c.asked.Add(1)
+	c.questions.Add(1)
 	there, nth, synced := map[resource.GID]match{}, 0, false
 	for ev, err := range c.dir.Watch(ctx, p) {
 		if err != nil {
@@ -206,7 +206,7 @@ func (r *Resource) Set(ctx stdctx.Context, name, value string) error {
 	if err == nil {
 		err = resource.CheckUser(&probe)
 	}
-	if err == nil && r.gone.Load() {
+	if err == nil && r.deleting.Load() {
 		err = dispatch.ErrClosed
 	}
 	if err != nil {
