@@ -62,7 +62,9 @@ func (c *Context) Deaths() int {
 }
 
 // UsableAddrs returns the addresses of peer that are usable from here.
-func (c *Context) UsableAddrs(peer resource.GID, urls ...string) []string { return c.usableAddrs(peer, urls) }
+func (c *Context) UsableAddrs(peer resource.GID, urls ...string) []string {
+	return c.usableAddrs(peer, urls)
+}
 
 // Places returns the addresses at which a context with these options would listen on the given
 // terms.
