@@ -47,7 +47,7 @@
 //
 // The types of this package are aliases of types in other packages, so that all packages of the library
 // name the same types and nothing is copied or wrapped between them. The documentation of their methods is with the
-// types; this list links to it. The documentation of functions is in this package. Most programs import this package
+// types; this list links to it. The functions are documented here, and package context repeats their first sentences. Most programs import this package
 // only. Members of a cluster also import directory/cluster, and remote procedure calls, bulk transfers and other layers
 // have packages of their own: rpc, bulk, pool, netrocl and tpvm.
 //

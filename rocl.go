@@ -178,20 +178,24 @@ func Open(ctx stdctx.Context, opts ...Option) (*Context, error) { return context
 // its own. Package codec has the details.
 //
 // SendValue waits, until ctx ends, for memory and for credit. It fails with ErrValue if v cannot be
-// encoded, with the error of the codec, and as [Context.BufferWait] and Send do.
+// encoded, with the error of the codec, and as [Context.BufferWait] and Send do. The caller may
+// change what v refers to as soon as SendValue returns.
 func SendValue[T any](ctx stdctx.Context, r *Resource, to GID, tag uint64, v T, c ...Codec[T]) error {
 	return context.SendValue(ctx, r, to, tag, v, c...)
 }
 
-// Value returns the value in a message that [SendValue] has sent. T, and the codec if one was
-// given, must be those of the sender. The value is a copy that shares no memory with the message.
-// Value fails with ErrValue if the payload is not a value of type T.
+// Value returns the value that a message from [SendValue] has as its payload. T, and the codec if
+// one was given, must be those of the sender. The value shares no memory with the message, which
+// stays the caller's to release.
+//
+// Value fails with ErrValue if the payload is not a value of type T: it was sent as another type,
+// or is too short or too long. With a codec it fails with the error of the codec.
 func Value[T any](m *Message, c ...Codec[T]) (T, error) { return context.Value(m, c...) }
 
 // EncodeValue returns a buffer with the payload that [SendValue] would send. It is for methods that
-// take a buffer, such as [Resource.Call], [Resource.Reply] and [Resource.SendAll]. The caller owns
-// the buffer. EncodeValue waits for memory until ctx ends, and fails as SendValue does before it
-// sends.
+// take a buffer, such as [Resource.Call], [Resource.Reply] and [Resource.SendAll]. The receiver of
+// the message calls [Value]. The caller owns the buffer. EncodeValue waits for memory until ctx
+// ends, and fails as SendValue does before it sends.
 func EncodeValue[T any](ctx stdctx.Context, c *Context, v T, own ...Codec[T]) (*Buffer, error) {
 	return context.EncodeValue(ctx, c, v, own...)
 }
@@ -226,9 +230,11 @@ func Any(sel ...Select) Select { return dispatch.Any(sel...) }
 // message, RecvAny chooses one of them at random, so none starves. Its time grows with the number
 // of resources.
 //
-// RecvAny fails with ErrClosed if a resource is closed and no resource has a message; it returns
-// the closed resource too. It fails with ErrSelect if no message can match, if rs is empty, or if
-// rs belong to several contexts. Otherwise it fails as [Resource.Recv] does.
+// RecvAny fails with ErrClosed if a resource is closed and no resource has a message; the error
+// names that resource, which is returned too. It fails with ErrSelect if no message can match, if
+// rs is empty or has a nil, or if rs belong to several contexts. Otherwise it fails as
+// [Resource.Recv] does. A message that arrives as RecvAny fails, or for a resource that RecvAny
+// does not return, stays for the next receive.
 func RecvAny(ctx stdctx.Context, rs []*Resource, sel ...Select) (*Resource, *Message, error) {
 	return context.RecvAny(ctx, rs, sel...)
 }
@@ -245,20 +251,32 @@ func Want(names ...string) FindOption { return context.Want(names...) }
 // be asked is no error; without it FindAll ends with ErrPartial.
 func Covered(v *Coverage) FindOption { return context.Covered(v) }
 
-// At narrows a pattern to the resources whose attribute is a decimal number for which op holds.
-// At("cores", rocl.Ge, 4) matches resources with 4 cores or more. Several conditions must all hold.
+// At narrows a pattern to the resources whose attribute is a number for which op holds. At("cores",
+// rocl.Ge, 4) matches resources with 4 cores or more. Several conditions must all hold. A pattern
+// has at most 16. A number n that is not finite is an error.
 //
-// Numbers are compared without rounding. An attribute that is missing, or is not a number, never
-// matches. If several attributes have the name, the first counts. A pattern has at most 16
-// conditions. A number n that is not finite is an error.
+// The attribute's value is a decimal text of at most 128 bytes, such as 4, -0.25 or 1e9, and is
+// compared without rounding. An attribute that is missing, or is not a number, does not match, not
+// even rocl.Ne. If several attributes have the name, the first counts.
+//
+// Each node compares the resources that are registered there. A find by the node's index in shared
+// memory compares in this process, and so do a watch and Await. In a cluster, a node of a version
+// without conditions does not answer, which is ErrPartial. If the directory of this node has such a
+// version, the error is errors.ErrUnsupported of the standard library, not ErrUnsupported.
 func At[N context.Number](name string, op Op, n N) FindOption { return context.At(name, op, n) }
 
 // Least orders the answers by the number in an attribute, the least first. Find with Least("load")
-// returns the resource with the least load in the cluster. Find then asks every node, so it takes
-// as long as the slowest node. Nodes that could not be asked are left out; [Covered] tells which.
+// returns the resource with the least load. A resource whose attribute is missing, or is not a
+// number, comes last. Among equal resources the choice of the first varies. A pattern has one
+// order.
 //
-// A resource whose attribute is missing, or is not a number, comes last. FindAll with an order
-// yields nothing before all answers have come. Watch refuses an order.
+// Find asks every node for its first resource and returns the first among the answers. So it takes
+// as long as the slowest node: some seconds if a node does not answer and is not known to be dead.
+// Find without an order returns the first answer that comes. Nodes that could not be asked are left
+// out; [Covered] tells which.
+//
+// FindAll with an order yields nothing before all answers have come, and then yields them in that
+// order. Await returns the resources in that order. Watch refuses an order.
 func Least(name string) FindOption { return context.Least(name) }
 
 // Most orders the answers by the number in an attribute, the greatest first. Otherwise it is like
@@ -348,6 +366,9 @@ func WithLinger(d time.Duration) Option { return context.WithLinger(d) }
 // ended on the nodes that were told so, although they live. A node that reaches no other member
 // declares no node dead.
 //
+// A context may hold credit for a message larger than a mailbox's limit. It is given up as well if
+// nothing arrives from it for three times as long while other senders wait.
+//
 // WithGiveUp also sets how long a receive waits behind messages that it does not select before it
 // fails with ErrStuck: see [Resource.Recv].
 func WithGiveUp(d time.Duration) Option { return context.WithGiveUp(d) }
@@ -382,8 +403,8 @@ func WithCertificates(cert, key, ca string) Option { return context.WithCertific
 
 // WithLogger sends the library's logs to l. By default they are discarded. One goroutine calls the
 // handler of l, one line at a time, and holds no lock: the handler may block, and may use and close
-// the context. Meanwhile up to 1,024 lines wait. Further lines are dropped and counted in
-// Stats.LogLinesDropped.
+// the context. Meanwhile up to 1,024 lines wait. Further lines are dropped, counted in
+// Stats.LogLinesDropped and reported in a log line.
 //
 // Close waits for the handler as long as [WithLinger] says, and at least a second. The handler's
 // method Enabled is called at once, with locks held: it must not block or call the library.
@@ -419,28 +440,41 @@ func MailboxLimit(bytes int) RegisterOption { return context.MailboxLimit(bytes)
 // [WithMemory]. An n of 0 or less is no limit.
 func MailboxMessages(n int) RegisterOption { return context.MailboxMessages(n) }
 
-// Workers makes [Resource.Handle] handle up to n messages at the same time, in n goroutines.
-// Further messages wait in the mailbox. Calls that overlap have no order. Handle fails with
-// ErrWorkers if n is less than 1.
+// Workers makes [Resource.Handle] handle up to n messages at the same time, in n goroutines. They
+// receive the messages in order, but calls of the function that overlap have no order. Further
+// messages wait in the mailbox, whose limit stops senders. Handle fails with ErrWorkers if n is
+// less than 1.
 func Workers(n int) HandleOption { return context.Workers(n) }
 
 // EachInOwn makes [Resource.Handle] handle each message in a new goroutine. The number of
-// goroutines has no limit, and the mailbox's limit does not stop senders. [Workers] limits both.
+// goroutines has no limit. Messages are received as they come, so the mailbox's limit does not stop
+// senders. [Workers] limits both.
 func EachInOwn() HandleOption { return context.EachInOwn() }
 
 // Handling makes [Resource.Handle] handle only the messages that match every selector.
 func Handling(sel ...Select) HandleOption { return context.Handling(sel...) }
 
 // OnPanic makes [Resource.Handle] call f when its function panics, with the message and the value
-// of the panic. f may reply to the message, and must not release it. Without OnPanic the panic is
-// logged at level error, which is seen only with [WithLogger]. Handle goes on in either case. A
-// panic of f itself is not contained: it ends the program.
+// of the panic, in the goroutine that panicked. f may reply to the message, and must not release
+// it. Then Handle goes on with the next message. Without OnPanic the panic and its stack are logged
+// at level error, which is seen only with [WithLogger]. Stats.HandlerPanics counts panics in either
+// case.
+//
+// A panic of f itself is not contained: it ends the program.
 func OnPanic(f func(m *Message, value any)) HandleOption { return context.OnPanic(f) }
 
-// Unique makes Register fail with ErrExists if another resource in reach, on any node, has the same
-// values of these attributes. Register fails with ErrPartial if a node could not be asked. Of
-// several registrations with Unique and the same values at once, at most one succeeds.
+// Unique makes [Context.Register] fail with ErrExists if another resource in reach has the same
+// values of these attributes, whichever context registered it and with whichever options. The new
+// resource must have each of these attributes.
 //
-// Unique holds only for the moment of the registration. It does not prevent later registrations
-// without Unique, changes by Set and Update, or duplicates on the two sides of a partition.
+// Of several registrations with Unique and the same values at once, at most one succeeds, on one
+// node and across a cluster. If none of their contexts ends meanwhile, exactly one succeeds. The
+// resource is found only when it is certain that it is the only one. Register waits for that: it
+// asks every node three times. It fails with ErrPartial if a node of the cluster could not be
+// asked.
+//
+// Unique holds only for the moment of the registration. Registrations without Unique, Set and
+// Update do not look for a resource with the same values. Neither do the two sides of a partition,
+// once each side has declared the other dead: each may register a resource, and both resources stay
+// when the sides meet again. A program that must prevent this watches for a second resource.
 func Unique(names ...string) RegisterOption { return context.Unique(names...) }

@@ -3,6 +3,7 @@
 package rocl_test
 
 import (
+	"go/ast"
 	"os"
 	"reflect"
 	"strings"
@@ -42,5 +43,38 @@ func TestRootPageListsMethods(t *testing.T) {
 				t.Errorf("doc.go links to Buffer.%s, which does not exist", name)
 			}
 		}
+	}
+}
+
+// The functions that this package and package context have in common are documented here. Package
+// context has the first sentence and names this package.
+func TestFunctionsAreDocumentedHere(t *testing.T) {
+	plain := func(doc string) string {
+		doc = strings.NewReplacer("rocl.Err", "Err", "[dispatch.", "[").Replace(doc)
+		return strings.Join(strings.Fields(doc), " ")
+	}
+	docs := func(pattern string) map[string]string {
+		all := map[string]string{}
+		for _, f := range parseFiles(t, pattern) {
+			for _, d := range f.Decls {
+				if d, ok := d.(*ast.FuncDecl); ok && d.Recv == nil && d.Name.IsExported() {
+					all[d.Name.Name] = plain(d.Doc.Text())
+				}
+			}
+		}
+		return all
+	}
+	here, n := docs("rocl.go"), 0
+	for name, doc := range docs("context/*.go") {
+		if here[name] == "" {
+			continue
+		}
+		n++
+		if first, ok := strings.CutSuffix(doc, " See rocl."+name+"."); !ok || !strings.HasPrefix(here[name], first) {
+			t.Errorf("package context documents %s itself: %q, here it is %q", name, doc, here[name])
+		}
+	}
+	if n < 30 {
+		t.Errorf("found %d functions: these are not all", n)
 	}
 }

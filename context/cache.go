@@ -15,8 +15,8 @@ import (
 	"github.com/rocl-go/rocl/resource"
 )
 
-// cacheMost limits the entries of each cache. A new entry beyond it replaces some other one.
-const cacheMost = 1 << 16
+// maxCache limits the entries of each cache. A new entry beyond it replaces some other one.
+const maxCache = 1 << 16
 
 // cache holds what this context knows of other contexts: the owners of resources, the flows to
 // them, and the addresses of contexts (section 4.1 of the paper). mu guards all fields.
@@ -30,8 +30,8 @@ type cache struct {
 	deaths map[resource.NodeID]*death      // recent answers to whether nodes are dead
 }
 
-// sweepLeast is the least number of flows added, or of links ended, before a sweep.
-const sweepLeast = 64
+// minSweep is the least number of flows added, or of links ended, before a sweep.
+const minSweep = 64
 
 // ended notes that the link with the context peer has ended. The peer's addresses are dropped at
 // once, and its other entries by a later sweep.
@@ -40,7 +40,7 @@ func (k *cache) ended(peer resource.GID) {
 	defer k.mu.Unlock()
 	k.gone[peer] = struct{}{}
 	delete(k.addrs, peer)
-	if n := len(k.gone); n >= sweepLeast && n*sweepLeast >= len(k.flows)+len(k.owners) {
+	if n := len(k.gone); n >= minSweep && n*minSweep >= len(k.flows)+len(k.owners) {
 		k.sweep()
 	}
 }
@@ -48,7 +48,7 @@ func (k *cache) ended(peer resource.GID) {
 // add keeps the flow to a resource. mu must be held for writing.
 func (k *cache) add(id resource.GID, f *dispatch.Flow) {
 	put(k.flows, id, f)
-	if k.added++; k.added >= sweepLeast && k.added >= len(k.flows)/2 {
+	if k.added++; k.added >= minSweep && k.added >= len(k.flows)/2 {
 		k.sweep()
 	}
 }
@@ -95,7 +95,7 @@ func (k *cache) init() {
 
 // put adds an entry to a cache. If the cache is full, the entry replaces another one.
 func put[K comparable, V any](m map[K]V, key K, value V) {
-	if _, known := m[key]; !known && len(m) >= cacheMost {
+	if _, known := m[key]; !known && len(m) >= maxCache {
 		for k := range m {
 			delete(m, k)
 			break
@@ -159,7 +159,7 @@ func (c *Context) flow(ctx stdctx.Context, to resource.GID, doubt bool) (*dispat
 		return nil, err
 	}
 	if !isKnown {
-		c.asked.Add(1)
+		c.questions.Add(1)
 		ans, err := c.dir.Lookup(ctx, to, AttrKind)
 		if errors.Is(err, directory.ErrNotFound) {
 			return nil, fmt.Errorf("%w: %v", dispatch.ErrGone, to)
@@ -171,6 +171,40 @@ func (c *Context) flow(ctx stdctx.Context, to resource.GID, doubt bool) (*dispat
 		c.cache.own(to, owner)
 	}
 	return c.flowOf(owner, to)
+}
+
+// owner returns the context that owns a resource, if that is known without asking the directory.
+// With doubt, after a failure, owner uses only what the directory has said. Without doubt it also
+// takes the context that made the identifier for the owner, if that is this context or is linked.
+// It fails for identifiers to which no message can be sent.
+func (c *Context) owner(to resource.GID, doubt bool) (owner resource.GID, isKnown bool, err error) {
+	switch {
+	case to.IsZero():
+		return owner, false, fmt.Errorf("%w: the zero identifier is no resource's", dispatch.ErrGone)
+	case isNode(to):
+		return owner, false, fmt.Errorf("%w: the target is a node: send to a resource there", dispatch.ErrGone)
+	case to == to.Context():
+		return owner, false, fmt.Errorf("%w: the target is a context: send to a resource of it", dispatch.ErrGone)
+	}
+	c.cache.mu.RLock()
+	owner, isKnown = c.cache.owners[to]
+	c.cache.mu.RUnlock()
+	if !isKnown && !doubt && (to.Context() == c.self || c.disp.Linked(to.Context())) {
+		return to.Context(), true, nil // the context that made the identifier, which is alive
+	}
+	return owner, isKnown, nil
+}
+
+// flowOf returns the flow to a resource of the context owner, and keeps it in the cache.
+func (c *Context) flowOf(owner, to resource.GID) (*dispatch.Flow, error) {
+	f, err := c.disp.Flow(owner, to.Serial())
+	if err != nil {
+		return nil, err
+	}
+	c.cache.mu.Lock()
+	c.cache.add(to, f)
+	c.cache.mu.Unlock()
+	return f, nil
 }
 
 // isNode reports whether id identifies the resource that stands for a node. Such a resource
@@ -187,22 +221,22 @@ func (c *Context) resolve(ctx stdctx.Context, peer resource.GID) ([]string, erro
 		if time.Since(a.used) > fresh {
 			a.used = time.Now()
 			c.cache.mu.Unlock()
-			return c.meant(peer, known), nil
+			return c.usableAddrs(peer, known), nil
 		}
 	}
 	c.cache.mu.Unlock()
-	c.asked.Add(1)
+	c.questions.Add(1)
 	ans, err := c.dir.Lookup(ctx, peer) // all attributes: addresses repeat
 	if errors.Is(err, directory.ErrNotFound) {
 		return nil, fmt.Errorf("%w: its context %v has ended", dispatch.ErrGone, peer)
 	}
 	if errors.Is(err, directory.ErrPartial) && c.isDead(ctx, peer.Node()) {
-		return c.meant(peer, known), fmt.Errorf("%w: %v", dispatch.ErrNodeDead, peer)
+		return c.usableAddrs(peer, known), fmt.Errorf("%w: %v", dispatch.ErrNodeDead, peer)
 	}
 	if err != nil {
 		return nil, err
 	}
-	return c.meant(peer, c.cache.reach(peer, &ans.Attrs, time.Now())), nil
+	return c.usableAddrs(peer, c.cache.reach(peer, &ans.Attrs, time.Now())), nil
 }
 
 // deathFor is how long an answer to the question whether a node is dead is used. Each attempt of
@@ -257,7 +291,7 @@ func (c *Context) isDead(ctx stdctx.Context, node resource.NodeID) bool {
 
 // newDeath adds an entry for a question that the caller asks. mu must be held for writing.
 func (k *cache) newDeath(node resource.NodeID) *death {
-	if len(k.deaths) >= sweepLeast {
+	if len(k.deaths) >= minSweep {
 		maps.DeleteFunc(k.deaths, func(_ resource.NodeID, a *death) bool { return a.isOld() })
 	}
 	a := &death{done: make(chan struct{})}
@@ -273,7 +307,7 @@ func (c *Context) asksIfDead(ctx stdctx.Context, node resource.NodeID) bool {
 	if err != nil {
 		return false
 	}
-	c.asked.Add(1)
+	c.questions.Add(1)
 	if _, err = c.dir.Find(ctx, it); !errors.Is(err, directory.ErrNotFound) {
 		return false
 	}
@@ -281,7 +315,7 @@ func (c *Context) asksIfDead(ctx stdctx.Context, node resource.NodeID) bool {
 	if err != nil {
 		return false
 	}
-	c.asked.Add(1)
+	c.questions.Add(1)
 	for n, err := range c.dir.FindAll(ctx, all) { // this node comes first, then the others one after another
 		if err != nil {
 			return false

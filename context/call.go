@@ -42,7 +42,7 @@ import (
 // because the error says so.
 func (r *Resource) Call(ctx stdctx.Context, to resource.GID, tag uint64, b *buffers.Buffer) (*dispatch.Message, error) {
 	var p dispatch.Pending
-	m, err := r.await(ctx, to, &p, r.try(ctx, to, func(f *dispatch.Flow) (err error) {
+	m, err := r.await(ctx, to, &p, r.withFlow(ctx, to, func(f *dispatch.Flow) (err error) {
 		p, err = r.box.Request(ctx, f, tag, b)
 		return err
 	}))
@@ -56,7 +56,7 @@ func (r *Resource) Call(ctx stdctx.Context, to resource.GID, tag uint64, b *buff
 // buffer. data stays the caller's.
 func (r *Resource) CallBytes(ctx stdctx.Context, to resource.GID, tag uint64, data []byte) (*dispatch.Message, error) {
 	var p dispatch.Pending
-	return r.await(ctx, to, &p, r.try(ctx, to, func(f *dispatch.Flow) (err error) {
+	return r.await(ctx, to, &p, r.withFlow(ctx, to, func(f *dispatch.Flow) (err error) {
 		p, err = r.box.RequestBytes(ctx, f, tag, data)
 		return err
 	}))
@@ -73,7 +73,7 @@ func (r *Resource) CallBytes(ctx stdctx.Context, to resource.GID, tag uint64, da
 // read, CallInto returns when the reading goroutine has finished its system call.
 func (r *Resource) CallInto(ctx stdctx.Context, to resource.GID, tag uint64, data, dst []byte) (*dispatch.Message, error) {
 	var p dispatch.Pending
-	return r.await(ctx, to, &p, r.try(ctx, to, func(f *dispatch.Flow) (err error) {
+	return r.await(ctx, to, &p, r.withFlow(ctx, to, func(f *dispatch.Flow) (err error) {
 		p, err = r.box.RequestInto(ctx, f, tag, data, dst)
 		return err
 	}))
@@ -112,7 +112,7 @@ type Pending struct {
 // does. If StartCall fails, b stays the caller's.
 func (r *Resource) StartCall(ctx stdctx.Context, to resource.GID, tag uint64, b *buffers.Buffer) (Pending, error) {
 	var p dispatch.Pending
-	err := r.try(ctx, to, func(f *dispatch.Flow) (err error) {
+	err := r.withFlow(ctx, to, func(f *dispatch.Flow) (err error) {
 		p, err = r.box.Request(ctx, f, tag, b)
 		return err
 	})
@@ -154,7 +154,7 @@ func (p Pending) Cancel(cause error) { p.p.Cancel(cause) }
 // a call that has ended in another way is dropped without an error or a report.
 func (r *Resource) Reply(ctx stdctx.Context, m *dispatch.Message, b *buffers.Buffer) error {
 	err := dispatch.ErrClosed
-	if !r.gone.Load() {
+	if !r.deleting.Load() {
 		err = r.box.Reply(ctx, m, b)
 	}
 	return r.replied(m, err)
@@ -164,7 +164,7 @@ func (r *Resource) Reply(ctx stdctx.Context, m *dispatch.Message, b *buffers.Buf
 // buffer. data stays the caller's.
 func (r *Resource) ReplyBytes(ctx stdctx.Context, m *dispatch.Message, data []byte) error {
 	err := dispatch.ErrClosed
-	if !r.gone.Load() {
+	if !r.deleting.Load() {
 		err = r.box.ReplyBytes(ctx, m, data)
 	}
 	return r.replied(m, err)

@@ -55,28 +55,28 @@ type Context struct {
 	pool          *buffers.Pool
 	self          resource.GID // identifier of the context
 	logs          *logqueue.Queue
-	asked         atomic.Uint64 // questions put to the directory
+	questions     atomic.Uint64 // questions put to the directory
 	handlerPanics atomic.Uint64 // panics of functions of Resource.Handle
 
 	// at has the keys of the addresses at which the context listens, and of those whose transport the
 	// machine lacks. Open uses it, and later follow alone.
-	at map[string]bool
+	listening map[string]bool
 	// sealer is the transport that seals links to other nodes; nil if they are not sealed. Open
 	// sets it, and later follow alone uses it. The same holds for secrets and sealed.
 	sealer  subsys.Transport
 	secrets *tls.Secrets // of the sealer if it is made from keys, else nil
 	sealed  [][]byte     // the keys from which secrets was made
 
-	news chan struct{}  // capacity 1; receives when the directory's terms have changed
-	life stdctx.Context // ends when Close begins
-	end  stdctx.CancelFunc
-	busy sync.WaitGroup // goroutines of the context
+	termsChanged chan struct{}  // capacity 1; receives when the directory's terms have changed
+	life         stdctx.Context // ends when Close begins
+	endLife      stdctx.CancelFunc
+	goroutines   sync.WaitGroup // goroutines of the context
 
-	answering answering
+	answers pendingAnswers
 
-	serial atomic.Uint32 // of the last identifier that was made
-	cache  cache
-	asks   asks
+	serial  atomic.Uint32 // of the last identifier that was made
+	cache   cache
+	lookups pendingLookups
 
 	mu       sync.Mutex    // guards closing
 	closing  bool          // Close has begun
@@ -84,9 +84,7 @@ type Context struct {
 	closeErr error         // set before closed is closed
 }
 
-// Open returns a new context. It joins the node's directory, or serves the directory if no other
-// process does, and opens a port on every transport. ctx limits the opening only. The root's Open
-// lists the errors.
+// Open returns a new context. See rocl.Open.
 func Open(ctx stdctx.Context, opts ...Option) (*Context, error) {
 	cfg := defaults()
 	for _, o := range opts {
@@ -113,8 +111,8 @@ func open(ctx stdctx.Context, cfg *config) (*Context, error) {
 	if err != nil {
 		return nil, err
 	}
-	news := make(chan struct{}, 1)
-	dir, err := join(ctx, cfg, news)
+	termsChanged := make(chan struct{}, 1)
+	dir, err := join(ctx, cfg, termsChanged)
 	if err != nil {
 		return nil, err
 	}
@@ -123,10 +121,10 @@ func open(ctx stdctx.Context, cfg *config) (*Context, error) {
 		bopts = append(bopts, buffers.WithLimit(cfg.memory))
 	}
 	c := &Context{
-		cfg: *cfg, dir: dir, self: dir.Self(), pool: buffers.New(bopts...), news: news, at: map[string]bool{},
+		cfg: *cfg, dir: dir, self: dir.Self(), pool: buffers.New(bopts...), termsChanged: termsChanged, listening: map[string]bool{},
 		closed: make(chan struct{}),
 	}
-	c.life, c.end = stdctx.WithCancel(stdctx.Background())
+	c.life, c.endLife = stdctx.WithCancel(stdctx.Background())
 	c.cache.init()
 	c.disp = dispatch.New(dispatch.Config{
 		Self: c.self, Pool: c.pool, Resolve: c.resolve, Trust: c.trust, Rules: rules,
@@ -134,14 +132,14 @@ func open(ctx stdctx.Context, cfg *config) (*Context, error) {
 		Ended: c.cache.ended,
 	})
 	if err := c.open(ctx); err != nil {
-		c.end()
+		c.endLife()
 		c.disp.Close(ctx)
 		dir.Close()
 		c.pool.Close()
 		return nil, err
 	}
 	was := dir.Terms()
-	c.busy.Go(func() { c.follow(was) })
+	c.goroutines.Go(func() { c.follow(was) })
 	return c, nil
 }
 
@@ -149,16 +147,16 @@ func open(ctx stdctx.Context, cfg *config) (*Context, error) {
 // paper).
 func (c *Context) open(ctx stdctx.Context) error {
 	terms := c.dir.Terms()
-	if err := c.agrees(&terms); err != nil {
+	if err := c.checkTerms(&terms); err != nil {
 		return err
 	}
 	if err := c.seal(&terms); err != nil {
 		return err
 	}
-	if err := c.cfg.listens(&terms, c.sealer); err != nil {
+	if err := c.cfg.checkListen(&terms, c.sealer); err != nil {
 		return err
 	}
-	if err := c.disp.Serve(0, questionsMost, c.answer); err != nil {
+	if err := c.disp.Serve(0, maxQuestionBytes, c.answerQuestion); err != nil {
 		return err
 	}
 	if err := c.listen(c.cfg.listenAddrs(&terms, c.sealer)); err != nil {
@@ -304,21 +302,12 @@ type registerConfig struct {
 	unique            []string
 }
 
-// MailboxLimit sets the byte limit of the resource's mailbox. All senders share it. A limit of 0 or
-// less is ignored: the limit of [WithMailbox] applies. Each message counts 64 bytes more than its
-// length. A sender whose message does not fit waits. Senders in other processes ask before their
-// first message, which takes one more round trip.
-//
-// There are three exceptions. While the mailbox is empty, it takes in a message that is longer than
-// the limit, or that does not fit because other senders hold unused credit. [Resource.Recv] doubles
-// the limit while it waits for a message that is not in the mailbox. Each context of an older
-// version may send 64 KiB without asking.
+// MailboxLimit sets the byte limit of the mailbox of the resource that is being registered. See
+// rocl.MailboxLimit.
 func MailboxLimit(bytes int) RegisterOption { return func(c *registerConfig) { c.mailbox = bytes } }
 
-// MailboxMessages limits how many messages the resource's mailbox holds. The limit in bytes of
-// MailboxLimit or [WithMailbox] applies too, and so do the exceptions of MailboxLimit. Each message
-// counts at least the limit in bytes divided by n, also against the memory of [WithMemory]. An n of
-// 0 or less is no limit.
+// MailboxMessages limits how many messages the mailbox of the resource that is being registered
+// holds. See rocl.MailboxMessages.
 func MailboxMessages(n int) RegisterOption { return func(c *registerConfig) { c.messages = n } }
 
 // Found is a resource that the directory has found.
@@ -346,15 +335,12 @@ type findConfig struct {
 	conditions []func(*resource.List) error
 }
 
-// Want limits the attributes of the answers to those with the given names. An attribute that a
-// resource lacks is absent from the answer, which is not the same as an empty value.
+// Want limits the attributes of the answers to those with the given names. See rocl.Want.
 func Want(names ...string) FindOption {
 	return func(c *findConfig) { c.want = append(c.want, names...) }
 }
 
-// Covered makes a find fill in v with the nodes of the cluster that it has asked. FindAll fills in
-// v when its loop has ended, Find only with [Least] or [Most]. With Covered a node that could not
-// be asked is no error.
+// Covered makes a find fill in v with the nodes of the cluster that it has asked. See rocl.Covered.
 func Covered(v *directory.Coverage) FindOption { return func(c *findConfig) { c.cov = v } }
 
 // coverage returns the argument of Covered among the options, or nil.
@@ -446,7 +432,7 @@ func (c *Context) Find(ctx stdctx.Context, a resource.Attributes, opts ...FindOp
 	if err != nil {
 		return Found{}, fmt.Errorf("rocl: finding: %w", err)
 	}
-	c.asked.Add(1)
+	c.questions.Add(1)
 	var ans resource.Record
 	if _, _, ordered := p.Order(); ordered {
 		ans, err = c.dir.Best(ctx, p, coverage(opts))
@@ -471,7 +457,7 @@ func (c *Context) FindAll(ctx stdctx.Context, a resource.Attributes, opts ...Fin
 			yield(Found{}, fmt.Errorf("rocl: finding: %w", err))
 			return
 		}
-		c.asked.Add(1)
+		c.questions.Add(1)
 		owner := wantsOwner(p)
 		c.dir.FindCovering(ctx, p, coverage(opts))(func(ans resource.Record, err error) bool {
 			if err != nil {
@@ -487,7 +473,7 @@ func (c *Context) FindAll(ctx stdctx.Context, a resource.Attributes, opts ...Fin
 // names. It fails with rocl.ErrNotFound if no resource has the identifier, also for the zero
 // identifier. Its other errors are those of [Context.Find].
 func (c *Context) Lookup(ctx stdctx.Context, id resource.GID, want ...string) (Found, error) {
-	c.asked.Add(1)
+	c.questions.Add(1)
 	ans, err := c.dir.Lookup(ctx, id, want...)
 	if err != nil {
 		return Found{}, fmt.Errorf("rocl: looking up %v: %w", id, c.wrap(err))
@@ -542,7 +528,7 @@ func (c *Context) WatchIDs(ctx stdctx.Context, ids ...resource.GID) iter.Seq2[Ev
 // watch yields the events of the directory for a pattern. It puts what the events say into the
 // caches, and drops the entries of resources that are gone.
 func (c *Context) watch(ctx stdctx.Context, pattern *resource.List, yield func(Event, error) bool) {
-	c.asked.Add(1)
+	c.questions.Add(1)
 	owner := wantsOwner(pattern)
 	for ev, err := range c.dir.Watch(ctx, pattern) {
 		if err != nil {
@@ -608,8 +594,8 @@ func (c *Context) Close() error {
 	}
 	c.closing = true
 	c.mu.Unlock()
-	c.end()
-	c.busy.Wait()
+	c.endLife()
+	c.goroutines.Wait()
 	ctx, cancel := stdctx.WithTimeout(stdctx.Background(), c.cfg.linger)
 	defer cancel()
 	// The resources are withdrawn first, so that searches end. Messages under way still need the
@@ -629,12 +615,12 @@ func (c *Context) Close() error {
 	return c.closeErr
 }
 
-// join returns a client of the directory that cfg names. The client signals news when the
+// join returns a client of the directory that cfg names. The client signals termsChanged when the
 // directory's terms have changed.
-func join(ctx stdctx.Context, cfg *config, news chan struct{}) (*directory.Client, error) {
+func join(ctx stdctx.Context, cfg *config, termsChanged chan struct{}) (*directory.Client, error) {
 	opts := []directory.ClientOption{directory.WithClientLogger(cfg.logger), directory.WithTerms(func(directory.Terms) {
 		select {
-		case news <- struct{}{}:
+		case termsChanged <- struct{}{}:
 		default: // a signal is pending already
 		}
 	})}

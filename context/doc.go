@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package context defines Context and Resource, the types that programs use. Programs reach this
-// package through the aliases in the root package rocl. Here the standard package of the same name
-// is imported as stdctx.
+// package through the aliases in the root package rocl, which also documents the functions. Here the
+// standard package of the same name is imported as stdctx.
 //
 // A [Context] joins the parts of the library:
 //
@@ -19,4 +19,37 @@
 //
 // A goroutine for each context, follow, reacts to changes of the directory's terms: the cluster's
 // name, its keys and the address of the node. [Open] starts it and [Context.Close] ends it.
+//
+// # Files
+//
+//	context.go   Context: Open, Register, Find, Watch and Close
+//	options.go   the options of Open
+//	member.go    the membership of a directory that the context serves
+//	terms.go     following the directory's terms
+//	listen.go    where the context listens, and which addresses of other contexts are usable
+//	seal.go      the transport to other nodes of a cluster with a key, and the trust in links
+//	resource.go  Resource: Send, Recv, Update and Delete
+//	cache.go     owners, flows and addresses, and which nodes are dead
+//	find.go      options of finds, Await, Set, and sending to what a pattern finds
+//	unique.go    registrations with Unique
+//	call.go      calls and replies
+//	handle.go    Resource.Handle
+//	sendall.go   sending to several targets, and several buffers as one message
+//	trysend.go   sending without waiting, and the lookups that it begins
+//	routes.go    the routes of this context and of others of the node
+//
+// The methods in buffer.go, flush.go, monitor.go, post.go, receive.go, stats.go and value.go do what
+// the names of the files say, mostly by a call of package dispatch.
+//
+// # Locks
+//
+// A goroutine that holds a lock of this list takes only locks below it:
+//
+//	pendingLookups.mu  lookups for calls that do not wait
+//	Context.mu         whether Close has begun
+//	pendingAnswers.mu  answers to questions for routes
+//
+// cache.mu is taken while none of these is held. Under it a flow is asked whether it has failed, which
+// takes locks of package dispatch. So that package holds no lock when it calls resolve and
+// cache.ended. It may hold locks when it calls trust and checkSealed, which take none of these.
 package context

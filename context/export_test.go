@@ -13,7 +13,7 @@ import (
 )
 
 // CacheMost is the limit of each cache.
-const CacheMost = cacheMost
+const CacheMost = maxCache
 
 // CacheSizes returns the numbers of entries of the caches: owners of resources, flows to resources,
 // addresses of contexts.
@@ -61,8 +61,10 @@ func (c *Context) Deaths() int {
 	return len(c.cache.deaths)
 }
 
-// Meant returns the addresses of peer that are usable from here.
-func (c *Context) Meant(peer resource.GID, urls ...string) []string { return c.meant(peer, urls) }
+// UsableAddrs returns the addresses of peer that are usable from here.
+func (c *Context) UsableAddrs(peer resource.GID, urls ...string) []string {
+	return c.usableAddrs(peer, urls)
+}
 
 // Places returns the addresses at which a context with these options would listen on the given
 // terms.
@@ -83,9 +85,9 @@ func Places(t directory.Terms, opts ...Option) (at []string) {
 
 // Answers returns how many answers are under way.
 func (c *Context) Answers() (n int) {
-	c.answering.mu.Lock()
-	defer c.answering.mu.Unlock()
-	for _, k := range c.answering.to {
+	c.answers.mu.Lock()
+	defer c.answers.mu.Unlock()
+	for _, k := range c.answers.to {
 		n += k
 	}
 	return n
@@ -106,23 +108,23 @@ func (c *Context) UseUpSerials() { c.serial.Store(dispatch.LastSerial) }
 // BeginAnswers counts as many answers to the context who as may be under way. end takes them back.
 func (c *Context) BeginAnswers(who resource.GID) (end func()) {
 	n := 0
-	for c.answering.begin(who) {
+	for c.answers.begin(who) {
 		n++
 	}
 	return func() {
 		for range n {
-			c.answering.end(who)
+			c.answers.end(who)
 		}
 	}
 }
 
 // AgeLookups makes the errors of lookups on behalf of TrySend old. It returns how many there were.
 func (c *Context) AgeLookups() (n int) {
-	c.asks.mu.Lock()
-	defer c.asks.mu.Unlock()
-	for _, a := range c.asks.on {
+	c.lookups.mu.Lock()
+	defer c.lookups.mu.Unlock()
+	for _, a := range c.lookups.on {
 		if !a.done.IsZero() {
-			a.done = a.done.Add(-2 * errorFor)
+			a.done = a.done.Add(-2 * lookupErrorFor)
 			n++
 		}
 	}

@@ -23,19 +23,8 @@ type Number interface {
 	~int | ~int8 | ~int16 | ~int32 | ~int64 | ~uint | ~uint8 | ~uint16 | ~uint32 | ~uint64 | ~float32 | ~float64
 }
 
-// At narrows a pattern to the resources whose attribute is a number for which op holds. At("cores",
-// rocl.Ge, 4) matches resources with 4 cores or more. Several conditions must all hold. A pattern
-// has at most 16. A number n that is not finite is an error.
-//
-// The attribute's value is a decimal text of at most 128 bytes, such as 4, -0.25 or 1e9, and is
-// compared without rounding. An attribute that is missing, or is not a number, does not match, not
-// even rocl.Ne. If several attributes have the name, the first counts.
-//
-// Each node compares the resources that are registered there. A find by the node's index in shared
-// memory compares in this process, and so do a watch and Await. In a cluster, a node of a version
-// without conditions does not answer, which is rocl.ErrPartial. If the directory of this node has
-// such a version, the error is errors.ErrUnsupported of the standard library, not
-// rocl.ErrUnsupported.
+// At narrows a pattern to the resources whose attribute is a number for which op holds. See
+// rocl.At.
 func At[N Number](name string, op resource.Op, n N) FindOption {
 	text := format(n)
 	return func(c *findConfig) {
@@ -58,22 +47,10 @@ func format[N Number](n N) string {
 	return strconv.FormatUint(uint64(n), 10)
 }
 
-// Least orders the answers by the number in an attribute, the least first. Find with Least("load")
-// returns the resource with the least load. A resource whose attribute is missing, or is not a
-// number, comes last. Among equal resources the choice of the first varies. A pattern has one
-// order.
-//
-// Find asks every node for its first resource and returns the first among the answers. So it takes
-// as long as the slowest node: some seconds if a node does not answer and is not known to be dead.
-// Find without an order returns the first answer that comes. Nodes that could not be asked are left
-// out; [Covered] tells which.
-//
-// FindAll with an order yields nothing before all answers have come, and then yields them in that
-// order. Await returns the resources in that order. Watch refuses an order.
+// Least orders the answers by the number in an attribute, the least first. See rocl.Least.
 func Least(name string) FindOption { return orderBy(name, false) }
 
-// Most orders the answers by the number in an attribute, the greatest first. Otherwise it is like
-// [Least].
+// Most orders the answers by the number in an attribute, the greatest first. See rocl.Most.
 func Most(name string) FindOption { return orderBy(name, true) }
 
 // orderBy returns the option of Least or Most.
@@ -146,7 +123,7 @@ func (c *Context) await(ctx stdctx.Context, a resource.Attributes, n int, opts [
 	var added bool // the answers have the attribute of the order only for the comparison
 	if ordered {
 		l := p.WithoutOrder()
-		if added = !p.Complete() && !answers(p, order); added {
+		if added = !p.Complete() && !isAnswered(p, order); added {
 			if err := l.Want(order); err != nil {
 				return nil, 0, err
 			}
@@ -174,8 +151,8 @@ func (c *Context) await(ctx stdctx.Context, a resource.Attributes, n int, opts [
 	return found, len(found), nil
 }
 
-// answers reports whether the answers to a pattern that is not complete have an attribute.
-func answers(p *resource.List, name string) bool {
+// isAnswered reports whether the answers to a pattern that is not complete have an attribute.
+func isAnswered(p *resource.List, name string) bool {
 	_, known := p.Get(name)
 	return known || slices.Contains(slices.Collect(p.Wanted()), name)
 }
@@ -190,7 +167,7 @@ type match struct {
 // gather watches until n resources match the pattern p, or until all that match are known if that is
 // later and all is set. With an error it returns the resources that matched.
 func (c *Context) gather(ctx stdctx.Context, p *resource.List, n int, all bool) (map[resource.GID]match, error) {
-	c.asked.Add(1)
+	c.questions.Add(1)
 	there, nth, synced := map[resource.GID]match{}, 0, false
 	for ev, err := range c.dir.Watch(ctx, p) {
 		if err != nil {
@@ -229,7 +206,7 @@ func (r *Resource) Set(ctx stdctx.Context, name, value string) error {
 	if err == nil {
 		err = resource.CheckUser(&probe)
 	}
-	if err == nil && r.gone.Load() {
+	if err == nil && r.deleting.Load() {
 		err = dispatch.ErrClosed
 	}
 	if err != nil {

@@ -24,7 +24,7 @@ import (
 // message is counted by one of them. On a deleted resource Flush fails with rocl.ErrClosed.
 func (r *Resource) Flush(ctx stdctx.Context) error {
 	err := error(dispatch.ErrClosed)
-	if !r.gone.Load() {
+	if !r.deleting.Load() {
 		err = r.box.Flush(ctx)
 	}
 	if err != nil {

@@ -25,10 +25,8 @@ type handleConfig struct {
 	onPanic func(*dispatch.Message, any)
 }
 
-// Workers makes [Resource.Handle] handle up to n messages at the same time, in n goroutines. They
-// receive the messages in order, but calls of the function that overlap have no order. Further
-// messages wait in the mailbox, whose limit stops senders. Handle fails with rocl.ErrWorkers if n is
-// less than 1.
+// Workers makes [Resource.Handle] handle up to n messages at the same time, in n goroutines. See
+// rocl.Workers.
 func Workers(n int) HandleOption {
 	return func(c *handleConfig) {
 		if c.workers = n; n < 1 {
@@ -37,23 +35,17 @@ func Workers(n int) HandleOption {
 	}
 }
 
-// EachInOwn makes [Resource.Handle] handle each message in a new goroutine. The number of
-// goroutines has no limit. Messages are received as they come, so the mailbox's limit does not stop
-// senders. [Workers] limits both.
+// EachInOwn makes [Resource.Handle] handle each message in a new goroutine. See rocl.EachInOwn.
 func EachInOwn() HandleOption { return func(c *handleConfig) { c.workers = 0 } }
 
-// Handling makes [Resource.Handle] handle only the messages that match every selector.
+// Handling makes [Resource.Handle] handle only the messages that match every selector. See
+// rocl.Handling.
 func Handling(sel ...dispatch.Select) HandleOption {
 	return func(c *handleConfig) { c.sel = append(c.sel, sel...) }
 }
 
 // OnPanic makes [Resource.Handle] call f when its function panics, with the message and the value
-// of the panic, in the goroutine that panicked. f may reply to the message, and must not release
-// it. Then Handle goes on with the next message. Without OnPanic the panic and its stack are logged
-// at level error, which is seen only with [WithLogger]. Stats.HandlerPanics counts panics in either
-// case.
-//
-// A panic of f itself is not contained: it ends the program.
+// of the panic, in the goroutine that panicked. See rocl.OnPanic.
 func OnPanic(f func(m *dispatch.Message, value any)) HandleOption {
 	return func(c *handleConfig) { c.onPanic = f }
 }

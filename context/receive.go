@@ -29,16 +29,7 @@ func (r *Resource) PutBack(m *dispatch.Message) error {
 	return nil
 }
 
-// RecvAny receives from several resources of one context. It returns the first message that matches
-// all selectors, and the resource that received the message. If several resources have such a
-// message, RecvAny chooses one of them at random, so none starves. Its time grows with the number
-// of resources.
-//
-// RecvAny fails with rocl.ErrClosed if a resource is closed and no resource has a message; the
-// error names that resource, which is returned too. It fails with rocl.ErrSelect if no message can
-// match, if rs is empty or has a nil, or if rs belong to several contexts. Otherwise it fails as
-// [Resource.Recv] does. A message that arrives as RecvAny fails, or for a resource that RecvAny
-// does not return, stays for the next receive.
+// RecvAny receives from several resources of one context. See rocl.RecvAny.
 func RecvAny(ctx stdctx.Context, rs []*Resource, sel ...dispatch.Select) (*Resource, *dispatch.Message, error) {
 	boxes := make([]*dispatch.Mailbox, len(rs))
 	for i, r := range rs {

@@ -19,12 +19,12 @@ import (
 // messages. [Context.Register] makes it; [Resource.Delete] or the end of its context ends it. The end
 // of the process that serves the directory does not. All methods may be called concurrently.
 type Resource struct {
-	c    *Context
-	id   resource.GID
-	box  *dispatch.Mailbox
-	rev  atomic.Uint64 // latest known revision of the attributes
-	last atomic.Pointer[lastFlow]
-	gone atomic.Bool // Delete has begun
+	c        *Context
+	id       resource.GID
+	box      *dispatch.Mailbox
+	rev      atomic.Uint64 // latest known revision of the attributes
+	last     atomic.Pointer[lastFlow]
+	deleting atomic.Bool // Delete has begun
 }
 
 // lastFlow is the flow that the last send used. A resource that sends to one target repeatedly
@@ -64,26 +64,26 @@ func (r *Resource) SendBytes(ctx stdctx.Context, to resource.GID, tag uint64, p 
 	return r.send(ctx, to, func(f *dispatch.Flow) error { return f.SendBytes(ctx, r.id.Serial(), tag, p) })
 }
 
-// send calls try, and adds the target to its error.
+// send calls withFlow, and adds the target to its error.
 func (r *Resource) send(ctx stdctx.Context, to resource.GID, how func(*dispatch.Flow) error) error {
-	if err := r.try(ctx, to, how); err != nil {
+	if err := r.withFlow(ctx, to, how); err != nil {
 		return fmt.Errorf("rocl: sending to %v: %w", to, err)
 	}
 	return nil
 }
 
-// try calls how with the flow that the last send used. If that flow leads elsewhere or has failed,
-// try gets a flow from the cache or the directory.
-func (r *Resource) try(ctx stdctx.Context, to resource.GID, how func(*dispatch.Flow) error) error {
+// withFlow calls how with the flow that the last send used. If that flow leads elsewhere or has failed,
+// withFlow gets a flow from the cache or the directory.
+func (r *Resource) withFlow(ctx stdctx.Context, to resource.GID, how func(*dispatch.Flow) error) error {
 	err := dispatch.ErrClosed
-	if !r.gone.Load() {
+	if !r.deleting.Load() {
 		if l := r.last.Load(); l != nil && l.to == to {
 			if err = how(l.f); err == nil {
 				return nil
 			}
 		}
 		if err == dispatch.ErrClosed || stale(err) && ctx.Err() == nil {
-			err = r.sendSlow(ctx, to, how)
+			err = r.withFreshFlow(ctx, to, how)
 		}
 	}
 	return err
@@ -94,9 +94,9 @@ func stale(err error) bool {
 	return errors.Is(err, dispatch.ErrGone) || errors.Is(err, dispatch.ErrUnreachable)
 }
 
-// sendSlow calls how with a flow from the cache or the directory. If that fails as an outdated
-// entry does, sendSlow drops the entry, asks the directory and calls how once more.
-func (r *Resource) sendSlow(ctx stdctx.Context, to resource.GID, how func(*dispatch.Flow) error) error {
+// withFreshFlow calls how with a flow from the cache or the directory. If that fails as an outdated
+// entry does, withFreshFlow drops the entry, asks the directory and calls how once more.
+func (r *Resource) withFreshFlow(ctx stdctx.Context, to resource.GID, how func(*dispatch.Flow) error) error {
 	for try := 0; ; try++ {
 		f, err := r.c.flow(ctx, to, try > 0)
 		if err == nil {
@@ -191,7 +191,7 @@ func (r *Resource) CompareAndSet(ctx stdctx.Context, rev uint64, a resource.Attr
 	if err != nil {
 		return 0, fmt.Errorf("rocl: updating %v: %w", r.id, err)
 	}
-	if r.gone.Load() {
+	if r.deleting.Load() {
 		return 0, fmt.Errorf("rocl: updating %v: %w", r.id, dispatch.ErrClosed)
 	}
 	now, err := r.c.dir.Update(ctx, r.id, rev, l)
@@ -205,7 +205,7 @@ func (r *Resource) CompareAndSet(ctx stdctx.Context, rev uint64, a resource.Attr
 // wrap makes an error of the directory about the resource match rocl.ErrClosed if Delete has begun
 // meanwhile or the context is closing.
 func (r *Resource) wrap(err error) error {
-	if r.gone.Load() && errors.Is(err, directory.ErrNotFound) {
+	if r.deleting.Load() && errors.Is(err, directory.ErrNotFound) {
 		return fmt.Errorf("%w: %w", dispatch.ErrClosed, err)
 	}
 	return r.c.wrap(err)
@@ -215,7 +215,7 @@ func (r *Resource) wrap(err error) error {
 // rocl.ErrGone. Messages that were not received are dropped and reported to their senders. Deleting
 // a deleted resource fails with rocl.ErrClosed.
 func (r *Resource) Delete(ctx stdctx.Context) error {
-	if !r.gone.CompareAndSwap(false, true) {
+	if !r.deleting.CompareAndSwap(false, true) {
 		return fmt.Errorf("rocl: deleting %v: %w", r.id, dispatch.ErrClosed)
 	}
 	err := r.c.dir.Delete(ctx, r.id)

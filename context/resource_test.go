@@ -639,16 +639,17 @@ func TestGoneBeforeMessages(t *testing.T) {
 // Changes of a resource that is deleted meanwhile succeed, or fail with ErrClosed.
 func TestChangeWhileDeleted(t *testing.T) {
 	c := rocltest.Cluster(t, 1).Open(0)
-	for range 100 {
+	for range 300 {
 		r := register(t, c, nil)
-		var all sync.WaitGroup
+		var all, begun sync.WaitGroup
+		begun.Add(2)
 		for _, change := range []func() error{
 			func() error { return r.Update(bg, resource.Attrs{"a": "1"}) },
 			func() error { return r.Set(bg, "a", "2") },
 		} {
 			all.Go(func() {
-				var err error
-				for err == nil {
+				err := change()
+				for begun.Done(); err == nil; {
 					err = change()
 				}
 				if !errors.Is(err, dispatch.ErrClosed) {
@@ -656,6 +657,7 @@ func TestChangeWhileDeleted(t *testing.T) {
 				}
 			})
 		}
+		begun.Wait()
 		if err := r.Delete(bg); err != nil {
 			t.Error(err)
 		}

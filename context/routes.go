@@ -20,12 +20,12 @@ import (
 const (
 	tagRoutes = 0x524f555445530001 // "ROUTES"; the answer is JSON
 
-	questionsMost = 64 << 10 // limit of the mailbox for questions, in bytes
+	maxQuestionBytes = 64 << 10 // limit of the mailbox for questions, in bytes
 
 	// An answer that the asker does not receive is given up after answerTime. An asker with
-	// answersMost answers under way gets no further ones. So an asker asks again after answerTime.
-	answerTime  = 5 * time.Second
-	answersMost = 64
+	// maxAnswers answers under way gets no further ones. So an asker asks again after answerTime.
+	answerTime = 5 * time.Second
+	maxAnswers = 64
 )
 
 // Routes returns a route for each link of this context and each context of this process with which
@@ -91,17 +91,17 @@ func question(ctx stdctx.Context, f *dispatch.Flow, box *dispatch.Mailbox, seria
 	return box.Recv(ctx, dispatch.From(id), dispatch.Tag(tagRoutes))
 }
 
-// answering counts the answers under way, by the context that asked.
-type answering struct {
+// pendingAnswers counts the answers under way, by the context that asked.
+type pendingAnswers struct {
 	mu sync.Mutex
 	to map[resource.GID]int
 }
 
 // begin counts an answer to the context who. It reports false if too many are under way.
-func (a *answering) begin(who resource.GID) bool {
+func (a *pendingAnswers) begin(who resource.GID) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.to[who] >= answersMost {
+	if a.to[who] >= maxAnswers {
 		return false
 	}
 	if a.to == nil {
@@ -112,7 +112,7 @@ func (a *answering) begin(who resource.GID) bool {
 }
 
 // end takes back one begin.
-func (a *answering) end(who resource.GID) {
+func (a *pendingAnswers) end(who resource.GID) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.to[who]--; a.to[who] == 0 {
@@ -120,11 +120,11 @@ func (a *answering) end(who resource.GID) {
 	}
 }
 
-// answer handles a message to the resource that stands for the context. It reports whether the
+// answerQuestion handles a message to the resource that stands for the context. It reports whether the
 // message is a question from a context of this node. A goroutine of its own sends the answer,
 // because the asker may be slow and the next question may come from another context. A question of
 // an asker with too many answers under way is dropped: the asker asks again.
-func (c *Context) answer(m *dispatch.Message) bool {
+func (c *Context) answerQuestion(m *dispatch.Message) bool {
 	from := m.From()
 	who := from.Context()
 	if m.Tag() != tagRoutes || who.Node() != c.self.Node() {
@@ -135,12 +135,12 @@ func (c *Context) answer(m *dispatch.Message) bool {
 	if c.closing {
 		return false
 	}
-	if !c.answering.begin(who) {
-		c.cfg.logger.Debug("rocl: dropping a question for routes", "from", from, "answers", answersMost)
+	if !c.answers.begin(who) {
+		c.cfg.logger.Debug("rocl: dropping a question for routes", "from", from, "answers", maxAnswers)
 		return true
 	}
-	c.busy.Go(func() {
-		defer c.answering.end(who)
+	c.goroutines.Go(func() {
+		defer c.answers.end(who)
 		c.answerRoutes(from)
 	})
 	return true

@@ -6,12 +6,10 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"net/url"
 	"slices"
-	"strings"
 
 	"github.com/rocl-go/rocl/directory"
-	"github.com/rocl-go/rocl/internal/loopback"
+	"github.com/rocl-go/rocl/dispatch"
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/subsys"
 	"github.com/rocl-go/rocl/subsys/tls"
@@ -65,33 +63,24 @@ func (cfg *config) withSealer(sealer subsys.Transport) []subsys.Transport {
 	return slices.Insert(slices.Clone(cfg.transports), at+1, sealer)
 }
 
-// listens checks the addresses of WithListen. A transport of the context must listen at each. If
-// the terms demand sealing, no TCP address may be reachable for other nodes.
-func (cfg *config) listens(t *directory.Terms, sealer subsys.Transport) error {
-	for _, u := range cfg.listen {
-		if !slices.ContainsFunc(cfg.withSealer(sealer), func(t subsys.Transport) bool { return strings.HasPrefix(u, t.Name()+"://") }) {
-			return fmt.Errorf("%w: %q: no transport of this context listens there", subsys.ErrAddress, u)
-		}
-		if t.Sealed && strings.HasPrefix(u, "tcp://") && !isLoopback(u) {
-			return fmt.Errorf("%w: %q: %w: listen at tls://, or let the context choose", subsys.ErrAddress, u, errBare)
-		}
-	}
-	return nil
-}
-
-// isLoopback reports whether the host of an address is on the loopback interface.
-func isLoopback(addr string) bool {
-	u, err := url.Parse(addr)
-	if err != nil {
-		return false
-	}
-	return loopback.IsHost(u.Hostname())
-}
-
 // checkSealed refuses TCP links with contexts of other nodes, whichever side dials.
 func (c *Context) checkSealed(peer resource.GID, transport string) error {
 	if transport == "tcp" && peer.Node() != c.self.Node() {
 		return errBare
 	}
 	return nil
+}
+
+// trust returns the conditions on which the dispatcher links with other contexts now.
+func (c *Context) trust() dispatch.Trust {
+	t := c.dir.Terms()
+	name := c.cfg.cluster
+	if name == "" {
+		name = t.Cluster
+	}
+	trust := dispatch.Trust{Cluster: name, Keys: t.Keys}
+	if t.Sealed {
+		trust.CheckTransport = c.checkSealed
+	}
+	return trust
 }

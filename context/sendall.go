@@ -54,8 +54,8 @@ func (e SendErrors) Unwrap() []error {
 	return all
 }
 
-// awaitedMost limits how many targets SendAll waits for at once.
-const awaitedMost = 1024
+// maxAwaited limits how many targets SendAll waits for at once.
+const maxAwaited = 1024
 
 // SendAll sends the message in b to each of the targets ids, over whatever transports lead there,
 // as [Resource.Send] does. It copies the message for a target only if Send would. A target that is
@@ -91,7 +91,7 @@ func (r *Resource) SendAll(ctx stdctx.Context, ids []resource.GID, tag uint64, b
 // sendNow sends to a target whose flow is known and that has room. It reports whether the target
 // has accepted the message.
 func (r *Resource) sendNow(id resource.GID, tag uint64, b *buffers.Buffer) bool {
-	if r.gone.Load() {
+	if r.deleting.Load() {
 		return false
 	}
 	f := r.c.cache.flow(id)
@@ -113,7 +113,7 @@ func (r *Resource) sendEach(ctx stdctx.Context, ids []resource.GID, some []int, 
 		errs[i] = r.sendAnew(ctx, ids[some[i]], tag, b)
 	}
 	var wg sync.WaitGroup
-	free := make(chan struct{}, awaitedMost)
+	free := make(chan struct{}, maxAwaited)
 	for i := range some {
 		if i == len(some)-1 {
 			one(i) // the calling goroutine waits in any case
@@ -136,11 +136,11 @@ func (r *Resource) sendEach(ctx stdctx.Context, ids []resource.GID, some []int, 
 
 // sendAnew sends to a target with a reference of its own to b, and waits for room.
 func (r *Resource) sendAnew(ctx stdctx.Context, id resource.GID, tag uint64, b *buffers.Buffer) error {
-	if r.gone.Load() {
+	if r.deleting.Load() {
 		return dispatch.ErrClosed
 	}
 	b.Retain()
-	err := r.sendSlow(ctx, id, func(f *dispatch.Flow) error { return f.Send(ctx, r.id.Serial(), tag, b) })
+	err := r.withFreshFlow(ctx, id, func(f *dispatch.Flow) error { return f.Send(ctx, r.id.Serial(), tag, b) })
 	if err != nil {
 		b.Release()
 	}

@@ -22,7 +22,7 @@ type Stats struct {
 // Stats returns the present counts.
 func (c *Context) Stats() Stats {
 	return Stats{
-		Stats: c.disp.Stats(), Questions: c.asked.Load(), Mapped: c.dir.Stats().Mapped, Buffers: c.pool.Stats(),
+		Stats: c.disp.Stats(), Questions: c.questions.Load(), Mapped: c.dir.Stats().Mapped, Buffers: c.pool.Stats(),
 		HandlerPanics: c.handlerPanics.Load(), LogLinesDropped: c.logs.Dropped(),
 	}
 }

@@ -13,19 +13,8 @@ import (
 )
 
 // Unique makes [Context.Register] fail with rocl.ErrExists if another resource in reach has the
-// same values of these attributes, whichever context registered it and with whichever options. The
-// new resource must have each of these attributes.
-//
-// Of several registrations with Unique and the same values at once, at most one succeeds, on one
-// node and across a cluster. If none of their contexts ends meanwhile, exactly one succeeds. The
-// resource is found only when it is certain that it is the only one. Register waits for that: it
-// asks every node three times. It fails with rocl.ErrPartial if a node of the cluster could not be
-// asked.
-//
-// Unique holds only for the moment of the registration. Registrations without Unique, Set and
-// Update do not look for a resource with the same values. Neither do the two sides of a partition,
-// once each side has declared the other dead: each may register a resource, and both resources stay
-// when the sides meet again. A program that must prevent this watches for a second resource.
+// same values of these attributes, whichever context registered it and with whichever options. See
+// rocl.Unique.
 func Unique(names ...string) RegisterOption {
 	return func(c *registerConfig) { c.unique = append(c.unique, names...) }
 }
@@ -72,13 +61,13 @@ func newClaim(c *Context, id resource.GID, l *resource.List, names []string) (*c
 // register registers l when it is certain that no other resource has its values.
 func (k *claim) register(ctx stdctx.Context, l *resource.List) (rev uint64, err error) {
 	dir := k.c.dir
-	if err := k.free(ctx); err != nil { // usually this finds a conflict, without a claim
+	if err := k.checkFree(ctx); err != nil { // usually this finds a conflict, without a claim
 		return 0, err
 	}
 	if rev, err = dir.Register(ctx, k.id, &k.claims); err != nil {
 		return 0, err
 	}
-	if err = k.alone(ctx); err == nil {
+	if err = k.awaitAlone(ctx); err == nil {
 		if rev, err = dir.Update(ctx, k.id, rev, l); err == nil {
 			return rev, nil
 		}
@@ -89,31 +78,31 @@ func (k *claim) register(ctx stdctx.Context, l *resource.List) (rev uint64, err 
 	return 0, errors.Join(err, dir.Delete(wctx, k.id))
 }
 
-// alone returns nil when no other resource and no other claim has the values. It waits for claims
+// awaitAlone returns nil when no other resource and no other claim has the values. It waits for claims
 // with a higher identifier.
-func (k *claim) alone(ctx stdctx.Context) error {
+func (k *claim) awaitAlone(ctx stdctx.Context) error {
 	for {
 		// Claims are looked for first: a claim that becomes a resource meanwhile is then found as a
 		// resource.
-		higher, err := k.higher(ctx)
+		higher, err := k.hasHigher(ctx)
 		if err != nil {
 			return err
 		}
-		if err := k.free(ctx); err != nil {
+		if err := k.checkFree(ctx); err != nil {
 			return err
 		}
 		if !higher {
 			return nil
 		}
-		if err := k.decided(ctx); err != nil {
+		if err := k.awaitHigher(ctx); err != nil {
 			return err
 		}
 	}
 }
 
-// free returns an error that matches ErrExists if a resource has the values, and an error that
+// checkFree returns an error that matches ErrExists if a resource has the values, and an error that
 // matches ErrPartial if some node could not be asked.
-func (k *claim) free(ctx stdctx.Context) error {
+func (k *claim) checkFree(ctx stdctx.Context) error {
 	ans, err := k.c.dir.Find(ctx, &k.pattern) // it does not match claims
 	switch {
 	case errors.Is(err, directory.ErrNotFound):
@@ -121,24 +110,24 @@ func (k *claim) free(ctx stdctx.Context) error {
 	case err != nil:
 		return err
 	}
-	return k.exists(ans.ID)
+	return k.existsError(ans.ID)
 }
 
-// exists returns the error for a resource or claim id that has the values.
-func (k *claim) exists(id resource.GID) error {
+// existsError returns the error for a resource or claim id that has the values.
+func (k *claim) existsError(id resource.GID) error {
 	return fmt.Errorf("%w: %v has %v", directory.ErrExists, id, &k.pattern)
 }
 
-// higher reports whether a claim with a higher identifier exists. If a claim with a lower
-// identifier exists, higher returns an error that matches ErrExists.
-func (k *claim) higher(ctx stdctx.Context) (some bool, err error) {
+// hasHigher reports whether a claim with a higher identifier exists. If a claim with a lower
+// identifier exists, hasHigher returns an error that matches ErrExists.
+func (k *claim) hasHigher(ctx stdctx.Context) (some bool, err error) {
 	for ans, err := range k.c.dir.FindAll(ctx, &k.claims) {
 		if err != nil {
 			return false, err
 		}
 		switch c := ans.ID.Compare(k.id); {
 		case c < 0:
-			return false, k.exists(ans.ID)
+			return false, k.existsError(ans.ID)
 		case c > 0:
 			some = true
 		}
@@ -146,10 +135,10 @@ func (k *claim) higher(ctx stdctx.Context) (some bool, err error) {
 	return some, nil
 }
 
-// decided waits until no claim with a higher identifier exists: each has become a resource or has
+// awaitHigher waits until no claim with a higher identifier exists: each has become a resource or has
 // been deleted. If a claim with a lower identifier exists, that claim waits for this one, so
-// decided does not wait: it returns an error that matches ErrExists.
-func (k *claim) decided(ctx stdctx.Context) error {
+// awaitHigher does not wait: it returns an error that matches ErrExists.
+func (k *claim) awaitHigher(ctx stdctx.Context) error {
 	others := map[resource.GID]bool{}
 	synced := false
 	for ev, err := range k.c.dir.Watch(ctx, &k.claims) {
@@ -161,7 +150,7 @@ func (k *claim) decided(ctx stdctx.Context) error {
 		case ev.Kind == directory.Gone:
 			delete(others, ev.ID)
 		case ev.ID.Compare(k.id) < 0:
-			return k.exists(ev.ID)
+			return k.existsError(ev.ID)
 		case ev.ID != k.id:
 			others[ev.ID] = true
 		}

@@ -13,14 +13,7 @@ import (
 )
 
 // SendValue sends the value v as a message from r to the resource with identifier to, as
-// [Resource.Send] sends a buffer. The receiver can select the message by its tag, and calls [Value]
-// with the same T. T alone decides the format; package codec has the table. With a codec c, of
-// which at most one may be given, the payload is what that codec appends.
-//
-// SendValue waits, until ctx ends, for memory, as [Context.BufferWait] does, and for credit. It
-// fails with rocl.ErrValue if values of T, or v, cannot be encoded, with the error of the codec c,
-// and otherwise as BufferWait and Send do. The caller may change what v refers to as soon as
-// SendValue returns.
+// [Resource.Send] sends a buffer. See rocl.SendValue.
 func SendValue[T any](ctx stdctx.Context, r *Resource, to resource.GID, tag uint64, v T, c ...codec.Codec[T]) error {
 	b, err := encode(ctx, r.c, &v, c)
 	if err != nil {
@@ -33,10 +26,7 @@ func SendValue[T any](ctx stdctx.Context, r *Resource, to resource.GID, tag uint
 	return nil
 }
 
-// EncodeValue returns a buffer of the context c with the payload that [SendValue] would send. It is
-// for methods that take a buffer, such as [Resource.Call], [Resource.Reply] and [Resource.SendAll].
-// The receiver of the message calls [Value]. The caller owns the buffer. EncodeValue waits for
-// memory until ctx ends, and fails as SendValue does before it sends.
+// EncodeValue returns a buffer with the payload that [SendValue] would send. See rocl.EncodeValue.
 func EncodeValue[T any](ctx stdctx.Context, c *Context, v T, own ...codec.Codec[T]) (*buffers.Buffer, error) {
 	b, err := encode(ctx, c, &v, own)
 	if err != nil {
@@ -45,12 +35,7 @@ func EncodeValue[T any](ctx stdctx.Context, c *Context, v T, own ...codec.Codec[
 	return b, nil
 }
 
-// Value returns the value that a message from [SendValue] has as its payload. T, and the codec if
-// one was given, must be those of the sender. The value shares no memory with the message, which
-// stays the caller's to release.
-//
-// Value fails with rocl.ErrValue if the payload is not a value of type T: it was sent as another
-// type, or is too short or too long. With a codec it fails with the error of the codec.
+// Value returns the value that a message from [SendValue] has as its payload. See rocl.Value.
 func Value[T any](m *dispatch.Message, c ...codec.Codec[T]) (v T, err error) {
 	switch len(c) {
 	case 0:

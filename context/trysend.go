@@ -54,12 +54,12 @@ func (r *Resource) notNow(to resource.GID, err error) error {
 	if err == dispatch.ErrFull {
 		return err
 	}
-	if _, isAnswer := err.(*answer); !isAnswer && stale(err) {
+	if _, isLookup := err.(*lookupError); !isLookup && stale(err) {
 		if l := r.last.Load(); l != nil && l.to == to {
 			r.last.CompareAndSwap(l, nil)
 		}
 		r.c.cache.forget(to)
-		if err = r.c.ask(to, true); err == nil {
+		if err = r.c.startLookup(to, true); err == nil {
 			return dispatch.ErrFull
 		}
 	}
@@ -67,9 +67,9 @@ func (r *Resource) notNow(to resource.GID, err error) error {
 }
 
 // flowNow returns the flow to a resource without waiting. It returns ErrFull while the directory is
-// being asked, and an *answer if the directory's answer is an error.
+// being asked, and an *lookupError if the directory's answer is an error.
 func (r *Resource) flowNow(to resource.GID) (*dispatch.Flow, error) {
-	if r.gone.Load() {
+	if r.deleting.Load() {
 		return nil, dispatch.ErrClosed
 	}
 	if l := r.last.Load(); l != nil && l.to == to {
@@ -79,65 +79,65 @@ func (r *Resource) flowNow(to resource.GID) (*dispatch.Flow, error) {
 	if f := c.cache.flow(to); f != nil {
 		return f, nil
 	}
-	if !c.asks.has(to) {
+	if !c.lookups.has(to) {
 		owner, isKnown, err := c.owner(to, false)
 		if err != nil {
-			return nil, &answer{err}
+			return nil, &lookupError{err}
 		}
 		if isKnown {
 			return c.flowOf(owner, to)
 		}
 	}
-	if err := c.ask(to, false); err != nil {
+	if err := c.startLookup(to, false); err != nil {
 		return nil, err
 	}
 	return nil, dispatch.ErrFull
 }
 
-// An answer is an error from asking the directory on behalf of calls that do not wait. It does not
+// A lookupError is an error from asking the directory on behalf of calls that do not wait. It does not
 // come of an outdated cache entry.
-type answer struct{ error }
+type lookupError struct{ error }
 
-func (a *answer) Unwrap() error { return a.error }
+func (a *lookupError) Unwrap() error { return a.error }
 
-// asksMost limits the number of asks of a context: those under way, and those whose error has not
-// been returned.
-const asksMost = 1024
+// maxLookups limits the number of pending lookups of a context: those under way, and those whose error
+// has not been returned.
+const maxLookups = 1024
 
-// errorFor is how long the error of an ask is returned. A later call has the directory asked again,
-// because the target may exist by then.
-const errorFor = time.Second
+// lookupErrorFor is how long the error of a lookup is returned. A later call has the directory asked
+// again, because the target may exist by then.
+const lookupErrorFor = time.Second
 
-// asks are the targets for which goroutines ask the directory on behalf of calls that do not wait.
+// pendingLookups are the targets for which goroutines ask the directory on behalf of calls that do not wait.
 // A flow goes into the cache. An error stays here until the next call for the target, which ignores
-// an error that is older than errorFor.
-type asks struct {
+// an error that is older than lookupErrorFor.
+type pendingLookups struct {
 	mu sync.Mutex
-	on map[resource.GID]*ask
+	on map[resource.GID]*pendingLookup
 }
 
-// An ask is one target for which the directory is asked. asks.mu guards it.
-type ask struct {
-	done time.Time // when the goroutine ended with an error; zero before that
-	err  *answer   // why no flow was found; set with done
+// A pendingLookup is one target for which the directory is asked. pendingLookups.mu guards it.
+type pendingLookup struct {
+	done time.Time    // when the goroutine ended with an error; zero before that
+	err  *lookupError // why no flow was found; set with done
 }
 
-// isOld reports whether the ask has ended with an error that is not returned any more.
-func (a *ask) isOld() bool { return !a.done.IsZero() && time.Since(a.done) > errorFor }
+// isOld reports whether the lookup has ended with an error that is not returned any more.
+func (a *pendingLookup) isOld() bool { return !a.done.IsZero() && time.Since(a.done) > lookupErrorFor }
 
 // has reports whether the directory is asked for a target, or has just answered with an error that
 // no call has returned.
-func (a *asks) has(to resource.GID) bool {
+func (a *pendingLookups) has(to resource.GID) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	was := a.on[to]
 	return was != nil && !was.isOld()
 }
 
-// ask starts a goroutine that asks the directory for the flow to a resource, unless one is running.
-// It returns the error of an earlier ask for that resource, once, if the error is not old.
-func (c *Context) ask(to resource.GID, doubt bool) error {
-	a := &c.asks
+// startLookup starts a goroutine that asks the directory for the flow to a resource, unless one is running.
+// It returns the error of an earlier lookup for that resource, once, if the error is not old.
+func (c *Context) startLookup(to resource.GID, doubt bool) error {
+	a := &c.lookups
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if was := a.on[to]; was != nil && !was.isOld() {
@@ -147,76 +147,42 @@ func (c *Context) ask(to resource.GID, doubt bool) error {
 		delete(a.on, to)
 		return was.err
 	}
-	if len(a.on) >= asksMost {
+	if len(a.on) >= maxLookups {
 		for id, was := range a.on {
 			if !was.done.IsZero() {
 				delete(a.on, id)
 			}
 		}
-		if len(a.on) >= asksMost {
+		if len(a.on) >= maxLookups {
 			return nil // a later call asks
 		}
 	}
-	now := new(ask)
+	now := new(pendingLookup)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closing {
-		return &answer{dispatch.ErrClosed}
+		return &lookupError{dispatch.ErrClosed}
 	}
 	if a.on == nil {
-		a.on = map[resource.GID]*ask{}
+		a.on = map[resource.GID]*pendingLookup{}
 	}
 	a.on[to] = now
-	c.busy.Go(func() { c.answerAsk(to, doubt, now) })
+	c.goroutines.Go(func() { c.runLookup(to, doubt, now) })
 	return nil
 }
 
-// answerAsk asks the directory and stores the result. The goroutine that ask starts runs it.
-func (c *Context) answerAsk(to resource.GID, doubt bool, now *ask) {
+// runLookup asks the directory and stores the result. The goroutine that startLookup starts runs it.
+func (c *Context) runLookup(to resource.GID, doubt bool, now *pendingLookup) {
 	_, err := c.flow(c.life, to, doubt)
 	if c.life.Err() != nil {
 		err = dispatch.ErrClosed
 	}
-	a := &c.asks
+	a := &c.lookups
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if err == nil {
 		delete(a.on, to)
 		return
 	}
-	now.done, now.err = time.Now(), &answer{err}
-}
-
-// owner returns the context that owns a resource, if that is known without asking the directory.
-// With doubt, after a failure, owner uses only what the directory has said. Without doubt it also
-// takes the context that made the identifier for the owner, if that is this context or is linked.
-// It fails for identifiers to which no message can be sent.
-func (c *Context) owner(to resource.GID, doubt bool) (owner resource.GID, isKnown bool, err error) {
-	switch {
-	case to.IsZero():
-		return owner, false, fmt.Errorf("%w: the zero identifier is no resource's", dispatch.ErrGone)
-	case isNode(to):
-		return owner, false, fmt.Errorf("%w: the target is a node: send to a resource there", dispatch.ErrGone)
-	case to == to.Context():
-		return owner, false, fmt.Errorf("%w: the target is a context: send to a resource of it", dispatch.ErrGone)
-	}
-	c.cache.mu.RLock()
-	owner, isKnown = c.cache.owners[to]
-	c.cache.mu.RUnlock()
-	if !isKnown && !doubt && (to.Context() == c.self || c.disp.Linked(to.Context())) {
-		return to.Context(), true, nil // the context that made the identifier, which is alive
-	}
-	return owner, isKnown, nil
-}
-
-// flowOf returns the flow to a resource of the context owner, and keeps it in the cache.
-func (c *Context) flowOf(owner, to resource.GID) (*dispatch.Flow, error) {
-	f, err := c.disp.Flow(owner, to.Serial())
-	if err != nil {
-		return nil, err
-	}
-	c.cache.mu.Lock()
-	c.cache.add(to, f)
-	c.cache.mu.Unlock()
-	return f, nil
+	now.done, now.err = time.Now(), &lookupError{err}
 }

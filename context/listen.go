@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package context
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strings"
+
+	"github.com/rocl-go/rocl/directory"
+	"github.com/rocl-go/rocl/internal/loopback"
+	"github.com/rocl-go/rocl/resource"
+	"github.com/rocl-go/rocl/subsys"
+)
+
+// A listenAddr is where one port listens. If at is empty, the transport chooses the address.
+type listenAddr struct {
+	transport subsys.Transport
+	at        string
+}
+
+// listenAddrs returns where the context listens. A transport listens at the addresses that WithListen
+// gives it, if any. Otherwise it chooses an address, which serves this node. On a node in a
+// cluster, one transport also listens on the host by which the other nodes know this node: TCP, or
+// the sealer if the cluster has a key.
+func (cfg *config) listenAddrs(t *directory.Terms, sealer subsys.Transport) (all []listenAddr) {
+	clusterTransport := "tcp"
+	if t.Sealed {
+		clusterTransport = "tls"
+	}
+	for _, tr := range cfg.withSealer(sealer) {
+		before := len(all)
+		for _, u := range cfg.listen {
+			if strings.HasPrefix(u, tr.Name()+"://") {
+				all = append(all, listenAddr{tr, u})
+			}
+		}
+		if len(all) > before {
+			continue
+		}
+		if tr.Name() != clusterTransport || t.Host == "" {
+			all = append(all, listenAddr{tr, ""})
+			continue
+		}
+		if clusterTransport == "tcp" && !isHere(t.Host) {
+			all = append(all, listenAddr{tr, ""})
+		}
+		all = append(all, listenAddr{tr, clusterTransport + "://" + net.JoinHostPort(t.Host, "0")})
+	}
+	return all
+}
+
+// key returns the key of the address in Context.listening.
+func (a listenAddr) key() string { return a.transport.Name() + " " + a.at }
+
+// listen opens a port at each address. A transport that this machine lacks is skipped with a log
+// line, unless no port at all can be opened.
+func (c *Context) listen(addrs []listenAddr) error {
+	var missing error
+	open := len(c.listening) > 0
+	for _, a := range addrs {
+		err := c.disp.Listen(a.transport, a.at)
+		switch {
+		case err == nil:
+			open = true
+		case errors.Is(err, subsys.ErrUnavailable):
+			missing = err
+			c.cfg.logger.Warn("rocl: doing without a transport", "transport", a.transport.Name(), "err", err)
+		default:
+			return err
+		}
+		c.listening[a.key()] = true
+	}
+	if !open {
+		return missing
+	}
+	return nil
+}
+
+// checkListen checks the addresses of WithListen. A transport of the context must listen at each. If
+// the terms demand sealing, no TCP address may be reachable for other nodes.
+func (cfg *config) checkListen(t *directory.Terms, sealer subsys.Transport) error {
+	for _, u := range cfg.listen {
+		if !slices.ContainsFunc(cfg.withSealer(sealer), func(t subsys.Transport) bool { return strings.HasPrefix(u, t.Name()+"://") }) {
+			return fmt.Errorf("%w: %q: no transport of this context listens there", subsys.ErrAddress, u)
+		}
+		if t.Sealed && strings.HasPrefix(u, "tcp://") && !isLoopback(u) {
+			return fmt.Errorf("%w: %q: %w: listen at tls://, or let the context choose", subsys.ErrAddress, u, errBare)
+		}
+	}
+	return nil
+}
+
+// isLoopback reports whether the host of an address is on the loopback interface.
+func isLoopback(addr string) bool {
+	u, err := url.Parse(addr)
+	if err != nil {
+		return false
+	}
+	return loopback.IsHost(u.Hostname())
+}
+
+// usableAddrs returns the addresses of the context peer that are usable from here. On another machine a
+// loopback address would mean that machine, so loopback addresses of other nodes are left out. They
+// stay if the cluster's own address is on the loopback interface, because then all nodes are on one
+// machine. In a cluster with a key, TCP addresses of other nodes are left out whatever the peer
+// claims: nothing goes to another node unencrypted.
+func (c *Context) usableAddrs(peer resource.GID, urls []string) []string {
+	if peer.Node() == c.self.Node() {
+		return urls
+	}
+	t := c.dir.Terms()
+	apart := t.Host != "" && !isHere(t.Host)
+	if !apart && !t.Sealed {
+		return urls
+	}
+	return slices.DeleteFunc(slices.Clone(urls), func(s string) bool {
+		u, err := url.Parse(s)
+		return err == nil && (apart && isHere(u.Hostname()) || t.Sealed && u.Scheme == "tcp")
+	})
+}
+
+// isHere reports whether a host names the machine that uses the name: a loopback or unspecified
+// address.
+func isHere(host string) bool {
+	a, err := netip.ParseAddr(host)
+	return loopback.IsHost(host) || err == nil && a.IsUnspecified()
+}
