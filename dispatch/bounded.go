@@ -81,7 +81,8 @@ func (l *link) setUnit(f *subsys.Frame) bool {
 	return true
 }
 
-// creditTerms are the credit rules of an inflow: they do not change once it has entered its mailbox.
+// creditTerms are the credit rules of an inflow: they do not change once it has entered its
+// mailbox.
 type creditTerms struct {
 	first      uint64 // what the sender may have sent before it was granted anything
 	unit       uint64 // the least that a message is charged

@@ -106,8 +106,8 @@ func (m *Mailbox) addPromised(in *inflow, more int64) {
 	}
 }
 
-// addOutstanding adds more, which may be negative, to what may still come to the mailbox from in. mu must be
-// held.
+// addOutstanding adds more, which may be negative, to what may still come to the mailbox from in.
+// mu must be held.
 func (m *Mailbox) addOutstanding(in *inflow, more int64) {
 	if d := m.d; d.counts(in) && !m.closed {
 		m.outstanding += more
@@ -153,7 +153,7 @@ func (d *Dispatcher) feedAll() {
 	for _, m := range boxes {
 		m.mu.Lock()
 		if len(m.needy) > 0 {
-			d.hungry.Store(true) // set before it is seen what fits
+			d.hungry.Store(true) // before nextNeedy: memory that comes back meanwhile calls feedAll again
 		}
 		m.nextNeedy()
 	}

@@ -81,8 +81,8 @@ const MaxKeys = wire.MaxKeys
 type Trust struct {
 	Cluster string   // the name of the cluster
 	Keys    [][]byte // from the directory; keys beyond MaxKeys are not used
-	// CheckTransport returns why there may be no link with a context over a transport, or nil if there may be
-	// one. A nil CheckTransport allows all transports.
+	// CheckTransport returns why there may be no link with a context over a transport, or nil if
+	// there may be one. A nil CheckTransport allows all transports.
 	CheckTransport func(peer resource.GID, transport string) error
 }
 

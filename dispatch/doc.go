@@ -99,8 +99,8 @@
 // all in one batch.
 //
 // A woken goroutine may not have run after some polls that find nothing. Then another thread of the
-// process has taken it and waits for a processor. The goroutine that polls parks (parkForWoken), so that
-// its own thread takes the other goroutine back.
+// process has taken it and waits for a processor. The goroutine that polls parks (parkForWoken), so
+// that its own thread takes the other goroutine back.
 //
 // # Which goroutine runs what
 //
@@ -198,12 +198,12 @@
 //	80     progress.parkedMu   the list of waiters that would make progress
 //
 // Transports and the poller have locks of the levels 120 to 140. Some locks are held for a few
-// instructions only, in which none of these is taken. They have no level: deferredLinks.mu, and the locks of
-// packages buffers, callqueue and ratelog, and of Handshakes.
+// instructions only, in which none of these is taken. They have no level: deferredLinks.mu, and the
+// locks of packages buffers, callqueue and ratelog, and of Handshakes.
 //
 // link.mu is not held while Start, Send, Close or Unanswered of a connection is called. No lock and
 // no token is held while a function of the program is called that may wait: Config.Undelivered,
 // Config.Ended, Config.Resolve, and the handler of Serve. Config.Logger, Config.Trust and
-// Trust.CheckTransport are called with locks held. They may not wait, and may call nothing of this package.
-// (Package context queues the lines of a program's log.)
+// Trust.CheckTransport are called with locks held. They may not wait, and may call nothing of this
+// package. (Package context queues the lines of a program's log.)
 package dispatch

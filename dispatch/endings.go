@@ -16,7 +16,7 @@ import (
 // Over a link, the peer tells that with a Gone frame that names no message. The peer sends one to
 // each context that has an account with the mailbox, after the mailbox is closed. OnEnd opens the
 // account. If the peer's context ends, so does the link, after what came over its connection has
-// been delivered. farewell.go has the order.
+// been delivered. gone.go has the order.
 type ending struct {
 	call       func(error)
 	in         *endings // the list that holds it; nil: the function was called, or cancelled

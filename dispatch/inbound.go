@@ -37,7 +37,7 @@ const mostPending = 1 << 20
 type inbound struct {
 	inflows  map[uint32]*inflow
 	lastFlow *inflow
-	answered bool // work has queued frames
+	answered bool // the work on the frames of this batch has queued frames, which receive writes
 	// answers counts the frames that work has queued since the frame numbered answersFrom, which
 	// the peer has not acknowledged.
 	answers      int
@@ -95,7 +95,8 @@ func (l *link) digest(end *endpoint, c subsys.Conn, fs []subsys.Frame) (answered
 	if l.answers > 0 || l.attention.Load() {
 		err = l.attendTo()
 	}
-	// Whatever the peer has done wrong, all that has been accepted is worked on: it is acknowledged.
+	// Whatever the peer has done wrong, all that has been accepted is worked on: it is
+	// acknowledged.
 	for fs = fs[fresh:]; len(fs) > 0; {
 		n, wrong := l.work(fs)
 		err = cmp.Or(err, wrong)
@@ -170,8 +171,8 @@ func (l *link) countAnswer() {
 	}
 }
 
-// work does what fresh frames ask for, in order, up to the first ones that the peer may not send. It
-// returns how many frames it has come through, those included. The token must be held.
+// work does what fresh frames ask for, in order, up to the first ones that the peer may not send.
+// It returns how many frames it has come through, those included. The token must be held.
 func (l *link) work(fs []subsys.Frame) (n int, err error) {
 	for i := 0; i < len(fs); {
 		f := &fs[i]

@@ -285,8 +285,8 @@ func (l *link) credit(m *Mailbox, in *inflow) {
 	l.postPushed()
 }
 
-// queueCredit queues a Credit frame with the latest grant. So the limit that the peer is told never falls,
-// except when the peer has given credit back.
+// queueCredit queues a Credit frame with the latest grant. So the limit that the peer is told never
+// falls, except when the peer has given credit back.
 func (l *link) queueCredit(m *Mailbox, in *inflow) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -17,19 +17,19 @@ import (
 // when all of them have ended. Until then it costs nothing: a timer of the mailbox checks the
 // receivers that wait.
 
-// originCheckEvery is the time between two checks. A receiver that was in the mailbox at one check gets a
-// watch at the next.
+// originCheckEvery is the time between two checks. A receiver that was in the mailbox at one check
+// gets a watch at the next.
 const originCheckEvery = 10 * time.Millisecond
 
-// originRetryAfter is the time after which register is called again for a resource with a context that
-// was given up: the resource may live, and send.
+// originRetryAfter is the time after which register is called again for a resource with a context
+// that was given up: the resource may live, and send.
 const originRetryAfter = time.Second
 
-// An originWatch belongs to one receive, and tells whether a message that it selects can still come. m.mu
-// guards its fields except the first four.
+// An originWatch belongs to one receive, and tells whether a message that it selects can still
+// come. m.mu guards its fields except the first four.
 type originWatch struct {
 	m        *Mailbox
-	w        *waiter // the receiver; nil once isOver is set
+	w        *waiter // the receiver; nil once hasEnded is set
 	ctx      context.Context
 	end      context.CancelFunc
 	left     int           // resources that have not ended
@@ -59,8 +59,8 @@ func (s *Select) origins() []resource.GID {
 // namesOrigins reports whether s selects messages of some resources only.
 func (s *Select) namesOrigins() bool { return s.hasFrom || s.more != nil && s.origins() != nil }
 
-// startOriginTimer starts the checks of receivers, after a receiver that names origins has begun to wait. mu
-// must be held.
+// startOriginTimer starts the checks of receivers, after a receiver that names origins has begun to
+// wait. mu must be held.
 func (m *Mailbox) startOriginTimer() {
 	if m.originTimer == nil {
 		m.originTimer = time.AfterFunc(originCheckEvery, m.checkOrigins)
@@ -118,8 +118,8 @@ func (u *originWatch) register(origins []resource.GID) {
 	}
 }
 
-// noteEnd notes that a resource has ended, or its context was given up. It is called with the progress
-// token held, or without.
+// noteEnd notes that a resource has ended, or its context was given up. It is called with the
+// progress token held, or without.
 func (u *originWatch) noteEnd(id resource.GID, err error) {
 	m := u.m
 	m.mu.Lock()

@@ -18,8 +18,8 @@ import (
 // oversizeTimeout returns the time between two checks.
 func (d *Dispatcher) oversizeTimeout() time.Duration { return 3 * d.cfg.GiveUp }
 
-// An oversizeProgress is a sender with a grant beyond the limit, and how much of its message has arrived. The
-// zero value stands for no sender.
+// An oversizeProgress is a sender with a grant beyond the limit, and how much of its message has
+// arrived. The zero value stands for no sender.
 type oversizeProgress struct {
 	in   *inflow
 	end  uint64 // the end of the grant
@@ -59,8 +59,8 @@ func (m *Mailbox) checkOversize() {
 	}
 }
 
-// oversizeProgress returns how much has arrived of the message for which in was granted credit beyond the
-// limit. It returns the zero value if all of it has arrived.
+// oversizeProgress returns how much has arrived of the message for which in was granted credit
+// beyond the limit. It returns the zero value if all of it has arrived.
 func (in *inflow) oversizeProgress() oversizeProgress {
 	if in.l == nil { // a sender of this process uses the credit, or gives it back
 		return oversizeProgress{}

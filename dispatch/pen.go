@@ -34,9 +34,9 @@ const (
 	penFull
 )
 
-// callWriter reports whether a goroutine writes, and makes that goroutine take mu and check again before
-// it puts the pen down. If callWriter returns false, no goroutine writes while mu is held. mu must be
-// held.
+// callWriter reports whether a goroutine writes, and makes that goroutine take mu and check again
+// before it puts the pen down. If callWriter returns false, no goroutine writes while mu is held.
+// mu must be held.
 func (l *link) callWriter() bool {
 	for {
 		switch l.pen.Load() {
@@ -153,8 +153,8 @@ func (l *link) awaitPen() {
 	l.awaited--
 }
 
-// blockWriters waits until no goroutine writes, and prevents new writers until unblockWriters. mu must be held;
-// blockWriters releases it while it waits.
+// blockWriters waits until no goroutine writes, and prevents new writers until unblockWriters. mu
+// must be held; blockWriters releases it while it waits.
 func (l *link) blockWriters() {
 	l.binders++
 	l.awaitPen()

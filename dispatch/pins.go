@@ -33,8 +33,8 @@ const (
 	sweepMost  = 4096 // messages that one sweep checks
 )
 
-// countMemory counts the memory of msg, which is stored from now on. A message that needs at least half of
-// its buffer has no pin, nor has a message that came from no context. mu must be held.
+// countMemory counts the memory of msg, which is stored from now on. A message that needs at least
+// half of its buffer has no pin, nor has a message that came from no context. mu must be held.
 func (m *Mailbox) countMemory(msg *Message) {
 	in := msg.in
 	if msg.isGone { // the message has no payload

@@ -180,8 +180,8 @@ func (d *Dispatcher) doneWaiting(w *waiter) {
 // negative for a moment: a goroutine may run before it is counted as fired.
 func (d *Dispatcher) woken() int64 { return int64(d.fired.Load() - d.ran.Load()) }
 
-// tryToken takes the token to drive p, and reports whether it did. It does not wait for the token, and
-// fails if the poller was closed after the caller had loaded it.
+// tryToken takes the token to drive p, and reports whether it did. It does not wait for the token,
+// and fails if the poller was closed after the caller had loaded it.
 func (d *Dispatcher) tryToken(p *subsys.Poller) bool {
 	if !d.token.TryLock() {
 		return false
@@ -201,9 +201,9 @@ func (d *Dispatcher) pollable() *subsys.Poller {
 	return nil
 }
 
-// takeToken takes the token to work on what belongs to its holder, such as the inbound part of a link. A
-// goroutine that polls or sleeps with the token gives it up soon. The caller holds no lock and
-// works on no frame of a peer: that work is done with the token held.
+// takeToken takes the token to work on what belongs to its holder, such as the inbound part of a
+// link. A goroutine that polls or sleeps with the token gives it up soon. The caller holds no lock
+// and works on no frame of a peer: that work is done with the token held.
 func (d *Dispatcher) takeToken() {
 	if d.token.TryLock() {
 		return
@@ -478,9 +478,9 @@ func (d *Dispatcher) mayLeave(done <-chan struct{}, w *waiter) bool {
 type nextStep uint8
 
 const (
-	retries    nextStep = iota
-	parksNext           // it parks, and the keeper makes progress
-	yieldsNext          // it parks until the goroutines that it has woken have run
+	retries    nextStep = iota // the goroutine checks again, and may make progress again
+	parksNext                  // the goroutine parks, and the keeper makes progress
+	yieldsNext                 // the goroutine parks until the goroutines that it has woken have run
 )
 
 const (
@@ -618,8 +618,8 @@ func (d *Dispatcher) unkept() time.Duration {
 	return 0
 }
 
-// handToKeeper leaves the remaining work to the keeper. The caller holds the token and is about to give it
-// up: it may have polled the event that the keeper is parked for, even the wake.
+// handToKeeper leaves the remaining work to the keeper. The caller holds the token and is about to
+// give it up: it may have polled the event that the keeper is parked for, even the wake.
 func (d *Dispatcher) handToKeeper(p *subsys.Poller) {
 	if d.keeperParked.Load() && (p.Idle() || d.acksDue.Load() || p.More()) {
 		p.Wake()
@@ -702,7 +702,7 @@ func (d *Dispatcher) keep(p *subsys.Poller) {
 				}
 			}
 			// The gate fires once, for what comes after it was armed or has come already. So
-			// nothing is missed between Settle and Park.
+			// nothing is missed between Drain and Park.
 			more := p.Drain()
 			d.flushAcks()
 			owing := d.acksDue.Load() // another goroutine writes, or the peer does not read: check again soon

@@ -68,8 +68,9 @@ func (m *Mailbox) unconsume(msg *Message) {
 	m.addPromised(msg.in, int64(c))
 }
 
-// countMemoryAgain is countMemory for a message that is put back. Such messages share pins among themselves. The
-// pin of the message that was delivered last stays the latest of its sender. mu must be held.
+// countMemoryAgain is countMemory for a message that is put back. Such messages share pins among
+// themselves. The pin of the message that was delivered last stays the latest of its sender. mu
+// must be held.
 func (m *Mailbox) countMemoryAgain(msg *Message) {
 	in := msg.in
 	latest := in.pin

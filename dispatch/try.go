@@ -48,8 +48,8 @@ func (f *Flow) wishes(d *Dispatcher) {
 	}
 }
 
-// hasExpired reports whether the wish is to be dropped, and otherwise sets the timer anew. The lock of
-// the wish must be held.
+// hasExpired reports whether the wish is to be dropped, and otherwise sets the timer anew. The lock
+// of the wish must be held.
 func (w *wish) hasExpired(d *Dispatcher) bool {
 	if w.isSet = w.repeated; w.isSet {
 		w.repeated = false
