@@ -153,7 +153,7 @@ func (d *Dispatcher) feedAll() {
 	for _, m := range boxes {
 		m.mu.Lock()
 		if len(m.needy) > 0 {
-			d.hungry.Store(true) // set before it is seen what fits
+			d.hungry.Store(true) // before nextNeedy: memory that comes back meanwhile calls feedAll again
 		}
 		m.nextNeedy()
 	}

@@ -439,8 +439,14 @@ func (p Pending) clear() {
 }
 
 // Wait returns the reply, which belongs to the caller until Release. Its tag is that of the
-// request. Wait fails with ErrGone, ErrUnreachable, ErrNoReply, ErrClosed, or the cause of ctx's
-// end. A reply that comes as ctx ends is returned; a later reply is dropped.
+// request. A reply that comes as ctx ends is returned; a later reply is dropped. Wait fails:
+//
+//	ErrGone           the target has been deleted, or its context has ended
+//	ErrUnreachable    the target's context has been out of reach for Config.GiveUp
+//	ErrNoReply        the request was received, and released without a reply
+//	ErrClosed         the calling resource or its context has been closed
+//	cause of Cancel   Cancel has ended the call
+//	cause of ctx      ctx has ended
 func (p Pending) Wait(ctx context.Context) (*Message, error) {
 	d := p.calls.box.d
 	err := d.wait(ctx, p.w)

@@ -19,9 +19,9 @@ import (
 // the mailbox of its target, in the sender's buffer, and takes only the mailbox's lock. The credit
 // is that of any sender. No connection can break, so nothing is acknowledged or retransmitted.
 
-// A passageEnd counts what a context has sent to another context of its process over a lane. The other
-// context has the other end. Both contexts send over the common lane. Over another lane, only the
-// context sends that has the lane's rule.
+// A passageEnd counts what a context has sent to another context of its process over a lane. The
+// other context has the other end. Both contexts send over the common lane. Over another lane, only
+// the context sends that has the lane's rule.
 type passageEnd struct {
 	*Dispatcher
 	addr  string  // the address of this context's port

@@ -61,12 +61,12 @@
 // # Waiting, and progress
 //
 // A goroutine that waits for a message, for credit or for room makes progress: it reads what has
-// arrived for all of its context and delivers it. So a message wakes only the goroutine that it is
-// for. If that goroutine made progress, another one is woken to continue with it. One goroutine at
-// a time makes progress, the holder of the progress token. The others are parked on channels. The
-// holder polls first. Then it naps or sleeps, for some milliseconds at a time. After 10 ms without
-// news it parks like the others. Then the keeper makes progress, which holds no thread
-// (docs/BENCHMARKS.md, Waiting):
+// arrived for all of its context and delivers it. So a message wakes only its receiver. If the
+// receiver made progress until then, it wakes another waiter to continue. One goroutine at a time
+// makes progress, the holder of the progress token. The other waiters are parked on channels. The
+// holder polls first. Then the holder naps or sleeps, for some milliseconds at a time. After 10 ms
+// without news the holder parks like the other waiters. Then the keeper makes progress, which holds
+// no thread (docs/BENCHMARKS.md, Waiting):
 //
 //	step      where                      costs meanwhile   is woken by
 //	poll      a loop                     a processor       everything
@@ -92,11 +92,11 @@
 // has lately had data. A socket with data waits until the nap ends: after 50 µs, or, if there are
 // only rings, when the keeper ends it, within 2 ms.
 //
-// A goroutine that makes progress lets other goroutines run first in two cases. Before it polls, it
-// does so if a message that this context received is not released yet, since another goroutine may
-// be about to answer it. While it polls, it does so after a poll that has woken parked goroutines
-// (letWoken). The woken goroutines then leave the requests of their calls to it, and it writes them
-// all in one batch.
+// The token holder lets other goroutines run first in two cases. Before polling, the holder does so
+// if a message that this context received is not released yet, since another goroutine may be about
+// to answer the message. While polling, the holder does so after a poll that has woken parked
+// goroutines (letWoken). The woken goroutines then leave the requests of their calls unwritten, and
+// the holder writes all of these requests in one batch.
 //
 // A woken goroutine may not have run after some polls that find nothing. Then another thread of the
 // process has taken it and waits for a processor. The goroutine that polls parks (parkForWoken), so
@@ -117,7 +117,7 @@
 //	leave             the end of a link          by itself                 gives credit back to mailboxes,
 //	                                                                       and calls Config.Ended
 //	queueGoneLater    the end of a resource      with the last such end    tells the peer, behind what was sent
-//	notifyLocal     the end of a resource      by itself                 tells a context of the process, behind
+//	notifyLocal       the end of a resource      by itself                 tells a context of the process, behind
 //	                                                                       what was sent
 //	serve             a message to a handler     with the last message     calls the handler of [Dispatcher.Serve]
 //	reports           an undelivered message     when no report waits      calls Config.Undelivered
@@ -145,6 +145,26 @@
 // Transports call a link (Frames, Room and Writable of its sink) only from the goroutine that has
 // the progress token. So the inbound part of a link, which works on arrived frames, needs no lock.
 // A goroutine without the token that has to touch it calls takeToken.
+//
+// # Credit
+//
+// A mailbox has an account of each sending context (inflow). Its numbers are charged bytes since the
+// session began:
+//
+//	0           consumed          received            granted             need
+//	├──────────────┼─────────────────┼───────────────────┼──────────────────┤
+//	│ has left the │ is stored in    │ the sender may    │ a sender waits   │
+//	│ mailbox      │ the mailbox     │ send this         │ for this         │
+//	               └─ promised: counts against the limit ┘
+//
+// An account begins with granted = first, which is FirstCredit, or 0 for a bounded mailbox. need is
+// 0 while no sender waits. The numbers grow, with two exceptions: PutBack lowers consumed, and a
+// sender may give back what it was granted and does not use, which lowers granted.
+//
+// A Need frame carries need to the receiver, and a Credit frame carries granted to the sender. The
+// sender has its side of the account in a Flow: sent, the latest limit that it was granted, and
+// asked, its latest need. Mailbox.grant renews credit when half of a sender's window is used.
+// Mailbox.give grants what a waiting sender needs, once that fits.
 //
 // # Which goroutine writes to a connection
 //
@@ -205,8 +225,8 @@
 //	80     progress.parkedMu   the list of waiters that would make progress
 //
 // Transports and the poller have locks of the levels 120 to 140. Some locks are held for a few
-// instructions only, in which none of these is taken. They have no level: deferredLinks.mu, and the
-// locks of packages buffers, callqueue and ratelog, and of Handshakes.
+// instructions only, in which none of these is taken. They have no level: deferredLinks.mu,
+// landing.mu, and the locks of packages buffers, callqueue and ratelog, and of Handshakes.
 //
 // link.mu is not held while Start, Send, Close or Unanswered of a connection is called.
 //
@@ -226,4 +246,22 @@
 //
 // A function that may not wait may also call nothing of this package, except that a function of
 // OnEnd may call what only takes Mailbox.mu. (Package context queues the lines of a program's log.)
+//
+// # To add a frame type
+//
+//   - Package wire gets the constant, at the end of the numbered types, and a feature bit: a peer of
+//     an older version cuts a connection that carries a frame type that it does not know.
+//   - handshake.go notes in bind whether the peer has the feature, as for calls.
+//   - Session.Accept checks that a frame type is in range: the new last type goes there.
+//   - link.control works on frames that arrive. Their payload and numbers come from the peer: what
+//     makes no sense is ErrProtocol.
+//   - A goroutine sends the frame with link.put and link.post, with link.mu held. Work on what
+//     arrived sends it with link.answer, so that mostAnswers bounds what a peer can cause.
+//   - docs/PROTOCOL.md describes it, and FuzzFrames gets frames of the type to begin with.
+//
+// # To add a counter
+//
+// A count of messages or of a link goes into traffic, and into traffic.add: Dispatcher.past keeps it
+// when the link ends. A count of the context goes into Dispatcher as an atomic word, or beside what
+// a lock guards. Stats gets a field for either.
 package dispatch

@@ -12,18 +12,17 @@ import (
 	"github.com/rocl-go/rocl/resource"
 )
 
-// The end of a resource is reported behind all messages that the resource has sent. A Gone frame
-// comes behind the frames that were numbered before it on its link. It would overtake large
-// messages that wait in lines, and messages on other lanes. If there are such messages, the Gone
-// frame is queued only after the peer has acknowledged them. A goroutine of the link waits for that
-// (queueGoneLater). Refusals of messages are not delayed.
+// A peer learns of the end of a resource behind all messages that the resource has sent to it. A
+// Gone frame comes behind the frames that were numbered before it on its link. It would overtake
+// large messages that wait in lines, and messages on other lanes. If there are such messages, the
+// Gone frame is queued only after the peer has acknowledged them. A goroutine of the link waits for
+// that (queueGoneLater). Refusals of messages are not delayed.
 //
-// The same holds if a context of the process waits for the end: the resource may have sent to it
-// over a link.
+// The same holds for another context of the process: the resource may have sent to it over a link.
 //
-// If a context ends without a goodbye, the end of its link tells of its resources. What the
-// connections of other lanes carry is read first: the end is reported once the links of all lanes
-// with that context have ended (notifyContextEnd).
+// If a context ends without a goodbye, the end of its link stands for the ends of its resources.
+// Messages may still be on the connections of other lanes. So this context reports the ends once
+// the links of all lanes with that context have ended (notifyContextEnd).
 
 // A goneQueue is what a link has to tell about resources that are gone. link.mu guards it.
 type goneQueue struct {
@@ -98,9 +97,9 @@ func (d *Dispatcher) lanes(peer resource.GID, yield func(*link) bool) {
 	}
 }
 
-// owes reports whether something that was sent to peer may arrive later than what is passed to peer
-// now. What is passed is a frame of the link own, or, if own is nil, a function call within the
-// process. No lock of a link may be held.
+// owes reports whether something that was sent to peer before may arrive later than news of an end
+// that peer is given now. The news is a frame of the link own, or, if own is nil, a function call
+// within the process. No lock of a link may be held.
 func (d *Dispatcher) owes(peer resource.GID, own *link) (owes bool) {
 	d.lanes(peer, func(l *link) bool {
 		l.mu.Lock()

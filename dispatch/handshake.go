@@ -33,18 +33,22 @@ type endpoint struct {
 	isCurrent atomic.Bool // the connection is that of the link
 
 	mu      lock.Mutex[levelEndpoint]
-	step    uint8 // the frame type expected next
-	trust   Trust // of the acceptor
-	cluster uint64
-	said    wire.Transcript
-	peer    resource.GID
-	lane    uint8             // of the acceptor
-	want    *link             // of the dialler: the link to bind the connection to
-	from    subsys.Conn       // of the dialler: the connection that the link is to leave; nil: the link has none
-	mine    wire.Attach       // the Attach that this context has sent
-	outcome chan error        // of the dialler: gets one value, the result
-	expiry  *time.Timer       // of the acceptor: ends the handshake when its time is over
-	pending *subsys.Handshake // of the acceptor: its entry in Handshakes, until the peer is known
+	step    uint8           // the frame type expected next
+	cluster uint64          // the number that stands for the cluster; see Trust.hash
+	said    wire.Transcript // what both sides have said, and the keys that the handshake may go on with
+	peer    resource.GID    // the other context
+	mine    wire.Attach     // the Attach that this context has sent
+
+	// Only the acceptor's endpoint uses the following fields.
+	trust   Trust             // what Config.Trust said as the handshake began
+	lane    uint8             // the lane that the dialler has asked for
+	expiry  *time.Timer       // ends the handshake when its time is over
+	pending *subsys.Handshake // the endpoint's entry in Handshakes, until the peer is known
+
+	// Only the dialler's endpoint uses the following fields.
+	want    *link       // the link to bind the connection to
+	from    subsys.Conn // the connection that the link is to leave; nil: the link has none
+	outcome chan error  // receives one value, the result
 }
 
 // hash returns the number that stands for the cluster in a Hello.

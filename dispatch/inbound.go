@@ -37,7 +37,7 @@ const mostPending = 1 << 20
 type inbound struct {
 	inflows  map[uint32]*inflow
 	lastFlow *inflow
-	answered bool // work has queued frames
+	answered bool // the work on the frames of this batch has queued frames, which receive writes
 	// answers counts the frames that work has queued since the frame numbered answersFrom, which
 	// the peer has not acknowledged.
 	answers      int
@@ -95,7 +95,8 @@ func (l *link) digest(end *endpoint, c subsys.Conn, fs []subsys.Frame) (answered
 	if l.answers > 0 || l.attention.Load() {
 		err = l.attendTo()
 	}
-	// Whatever the peer has done wrong, all that has been accepted is worked on: it is acknowledged.
+	// Whatever the peer has done wrong, all that has been accepted is worked on: it is
+	// acknowledged.
 	for fs = fs[fresh:]; len(fs) > 0; {
 		n, wrong := l.work(fs)
 		err = cmp.Or(err, wrong)
@@ -170,8 +171,8 @@ func (l *link) countAnswer() {
 	}
 }
 
-// work does what fresh frames ask for, in order, up to the first ones that the peer may not send. It
-// returns how many frames it has come through, those included. The token must be held.
+// work does what fresh frames ask for, in order, up to the first ones that the peer may not send.
+// It returns how many frames it has come through, those included. The token must be held.
 func (l *link) work(fs []subsys.Frame) (n int, err error) {
 	for i := 0; i < len(fs); {
 		f := &fs[i]
@@ -242,69 +243,11 @@ func (l *link) control(f *subsys.Frame) error {
 	}
 	switch f.Type {
 	case wire.TypeCredit:
-		l.mu.Lock()
-		if len(f.Data) > 0 && !l.setUnit(f) {
-			l.mu.Unlock()
-			return fmt.Errorf("%w: credit for %d with a payload of %d bytes that makes no sense", ErrProtocol, f.Dst, len(f.Data))
-		}
-		if fl := l.flows[f.Dst]; fl != nil && f.Tag > fl.limit {
-			fl.limit = f.Tag
-			l.answered = fl.serve() || fl.giveBack() || l.answered
-		}
-		l.mu.Unlock()
+		return l.onCredit(f)
 	case wire.TypeNeed:
-		in := l.inflow(f.Dst)
-		g, err := uint64(0), ErrGone
-		switch {
-		case in.mb == nil:
-		case len(f.Data) == 0:
-			g, err = in.mb.needs(in, f.Tag)
-		case len(f.Data) == 8:
-			err = in.mb.takeBack(in, f.Tag, binary.LittleEndian.Uint64(f.Data))
-		default:
-			err = ErrProtocol
-		}
-		switch {
-		case errors.Is(err, ErrProtocol):
-			return fmt.Errorf("%w: asks for %d bytes of credit, or returns some", err, f.Tag)
-		case err != nil:
-			in.mb = nil
-			l.queueGone(f.Dst)
-			l.countAnswer()
-		case g != 0:
-			l.queueCredit(in.mb, in)
-			l.countAnswer()
-		}
+		return l.onNeed(f)
 	case wire.TypeGone:
-		to := l.peer.WithSerial(f.Dst)
-		u := Undelivered{From: l.d.self.WithSerial(f.Src), To: to, Tag: f.Tag, Err: ErrGone}
-		if len(f.Data) == 4 {
-			u.Bytes = int(binary.LittleEndian.Uint32(f.Data))
-		}
-		var others []Undelivered
-		l.mu.Lock()
-		if fl := l.flows[f.Dst]; fl != nil && fl.gone == nil {
-			fl.gone = fmt.Errorf("%w: %v", ErrGone, to)
-			fl.waiters.fireAll()
-			others = l.abandon(fl)
-			l.full.fireAll() // they check again, as the senders behind the abandoned messages do
-			l.behind.fireAll()
-			l.lay(fl)
-			l.answered = true
-		}
-		isNew := f.Src != 0 && l.s.Reported(f.Dst, f.Src, f.Tag, uint32(u.Bytes))
-		var ended *ending
-		if f.Src == 0 { // otherwise it refuses a message, and may come before other messages that were sent earlier
-			ended = l.takeEndings(f.Dst)
-		}
-		l.mu.Unlock()
-		ended.callAll(fmt.Errorf("%w: %v", ErrGone, to))
-		if isNew {
-			l.d.undelivered(u)
-		}
-		for _, u := range others {
-			l.d.undelivered(u)
-		}
+		l.onGone(f)
 	case wire.TypeBegin:
 		return l.onBegin(f)
 	case wire.TypePiece:
@@ -317,6 +260,82 @@ func (l *link) control(f *subsys.Frame) error {
 		l.die(fmt.Errorf("%w: its context %v has ended", ErrGone, l.peer))
 	}
 	return nil
+}
+
+// onCredit notes what this context may send to a resource of the peer. The token must be held.
+func (l *link) onCredit(f *subsys.Frame) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(f.Data) > 0 && !l.setUnit(f) {
+		return fmt.Errorf("%w: credit for %d with a payload of %d bytes that makes no sense", ErrProtocol, f.Dst, len(f.Data))
+	}
+	if fl := l.flows[f.Dst]; fl != nil && f.Tag > fl.limit {
+		fl.limit = f.Tag
+		l.answered = fl.serve() || fl.giveBack() || l.answered
+	}
+	return nil
+}
+
+// onNeed works on what the peer says of its credit with a mailbox: how much it waits for, or what
+// it gives back. The token must be held.
+func (l *link) onNeed(f *subsys.Frame) error {
+	in := l.inflow(f.Dst)
+	g, err := uint64(0), ErrGone
+	switch {
+	case in.mb == nil:
+	case len(f.Data) == 0:
+		g, err = in.mb.needs(in, f.Tag)
+	case len(f.Data) == 8:
+		err = in.mb.takeBack(in, f.Tag, binary.LittleEndian.Uint64(f.Data))
+	default:
+		err = ErrProtocol
+	}
+	switch {
+	case errors.Is(err, ErrProtocol):
+		return fmt.Errorf("%w: asks for %d bytes of credit, or returns some", err, f.Tag)
+	case err != nil:
+		in.mb = nil
+		l.queueGone(f.Dst)
+		l.countAnswer()
+	case g != 0:
+		l.queueCredit(in.mb, in)
+		l.countAnswer()
+	}
+	return nil
+}
+
+// onGone notes that a resource of the peer does not exist, that it has ended, or that a message to
+// it was not delivered. The token must be held.
+func (l *link) onGone(f *subsys.Frame) {
+	to := l.peer.WithSerial(f.Dst)
+	u := Undelivered{From: l.d.self.WithSerial(f.Src), To: to, Tag: f.Tag, Err: ErrGone}
+	if len(f.Data) == 4 {
+		u.Bytes = int(binary.LittleEndian.Uint32(f.Data))
+	}
+	var others []Undelivered
+	l.mu.Lock()
+	if fl := l.flows[f.Dst]; fl != nil && fl.gone == nil {
+		fl.gone = fmt.Errorf("%w: %v", ErrGone, to)
+		fl.waiters.fireAll()
+		others = l.abandon(fl)
+		l.full.fireAll() // these senders check again, and so do those behind the abandoned messages
+		l.behind.fireAll()
+		l.lay(fl)
+		l.answered = true
+	}
+	isNew := f.Src != 0 && l.s.Reported(f.Dst, f.Src, f.Tag, uint32(u.Bytes))
+	var ended *ending
+	if f.Src == 0 { // otherwise it refuses a message, and may come before other messages that were sent earlier
+		ended = l.takeEndings(f.Dst)
+	}
+	l.mu.Unlock()
+	ended.callAll(fmt.Errorf("%w: %v", ErrGone, to))
+	if isNew {
+		l.d.undelivered(u)
+	}
+	for _, u := range others {
+		l.d.undelivered(u)
+	}
 }
 
 // makeRoom checks the length of a large frame that comes over a connection with the sink end,

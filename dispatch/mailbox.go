@@ -102,9 +102,9 @@ func (m *Mailbox) isClosed() bool {
 //
 // Beyond the limit, each sending context may always have FirstCredit bytes that are not received
 // yet. In addition, one sending context at a time gets the credit for a message that does not fit.
-// It gets it when nothing is stored, or when a receiver waits for a message that is not stored and
-// none of that sender's messages is. For a sender that a receiver names, it is enough that the
-// message of the previous such sender has arrived.
+// The context gets this credit when nothing is stored, or when a receiver waits for a message that
+// is not stored and no message of that context is stored. If a receiver names the context, the
+// context need only wait until the message of the previous such context has arrived.
 type Mailbox struct {
 	d      *Dispatcher
 	serial uint32
@@ -420,8 +420,9 @@ func (m *Mailbox) awaits(in *inflow, byName bool) bool {
 	return false
 }
 
-// next returns the waiting sender that gets the credit it needs next, or nil. That is the first one
-// that the memory can hold, unless a receiver waits for a message of another one. mu must be held.
+// next returns the waiting sender that gets the credit it needs next, or nil. That is the first
+// sender with a message that the memory can hold, unless a receiver waits for a message of another
+// sender. mu must be held.
 func (m *Mailbox) next() *inflow {
 	isFirst := true
 	for _, in := range m.needy {
@@ -636,6 +637,10 @@ func (m *Mailbox) nextNeedy() {
 // that arrives as ctx ends is returned or kept, never lost. Recv returns ErrClosed once the mailbox
 // is closed, and ErrSelect if no message can match. If sel names origins, and all of these have
 // ended and left nothing that matches, it returns ErrGone, after some milliseconds.
+//
+// Any number of goroutines may call Recv at a time. A message that several of them select goes to
+// the one that has waited longest. Functions that are passed to OnEnd, and Config.Logger and
+// Config.Trust, may not call Recv: their callers may hold locks or the progress token.
 //
 // Recv fails with ErrStuck if it waits behind messages that it does not select. That is so when
 // three conditions hold. The mailbox is full of such messages, although its limit is doubled

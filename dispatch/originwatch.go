@@ -29,7 +29,7 @@ const originRetryAfter = time.Second
 // come. m.mu guards its fields except the first four.
 type originWatch struct {
 	m        *Mailbox
-	w        *waiter // the receiver; nil once isOver is set
+	w        *waiter // the receiver; nil once hasEnded is set
 	ctx      context.Context
 	end      context.CancelFunc
 	left     int           // resources that have not ended

@@ -175,8 +175,8 @@ func (m *Mailbox) endPosts() {
 // fails: with ErrGone or ErrUnreachable if the origin has ended, with ErrClosed if the mailbox is
 // closed, or with the cause of ctx's end. In any case the posted memory belongs to the caller
 // again, and no message comes to it any more. A message that comes as ctx ends is returned, or
-// stored. If it is large, only part of it has come, and there is no memory to store it, the link to its
-// sender's context ends with ErrUnreachable.
+// stored. If only a part of a large message has come, and there is no memory to store the message,
+// the link to its sender's context ends with ErrUnreachable.
 //
 // Wait does not fail with ErrStuck, as [Mailbox.Recv] does, if the mailbox is full of other
 // messages and the sender waits for room behind them. Posted memory often waits while its program

@@ -478,9 +478,9 @@ func (d *Dispatcher) mayLeave(done <-chan struct{}, w *waiter) bool {
 type nextStep uint8
 
 const (
-	retries    nextStep = iota
-	parksNext           // it parks, and the keeper makes progress
-	yieldsNext          // it parks until the goroutines that it has woken have run
+	retries    nextStep = iota // the goroutine checks again, and may make progress again
+	parksNext                  // the goroutine parks, and the keeper makes progress
+	yieldsNext                 // the goroutine parks until the goroutines that it has woken have run
 )
 
 const (

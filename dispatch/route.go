@@ -30,8 +30,8 @@ import (
 //
 // A route that came up and broke at once is shunned for a while if the link has another.
 const (
-	shortLived = time.Second            // a connection that broke sooner has not worked
-	answerMost = 100 * time.Millisecond // after the former connection's end, for the answer over a better one
+	shortLived = time.Second            // the life of a connection below which its route has not worked
+	answerMost = 100 * time.Millisecond // the time that the peer has to answer over a better connection after the former one has ended
 )
 
 // shunned says until when a route is not used if another can be, and how long the next such time

@@ -22,9 +22,9 @@ import (
 // credit, or while a function waits for the end of a resource. A link that expects nothing is not
 // watched and costs nothing.
 const (
-	watchTick   = 250 * time.Millisecond // between two checks of the watched links
-	silenceMost = time.Second            // after which a connection is dropped
-	beatEvery   = time.Second            // between two beats of a link that expects something and has nothing in flight
+	watchTick   = 250 * time.Millisecond // the time between two checks of the watched links
+	silenceMost = time.Second            // the time without an answer after which a link drops its connection
+	beatEvery   = time.Second            // the time between two beats of a link that expects something and has nothing in flight
 )
 
 // errSilent is why a connection to a silent machine is dropped.

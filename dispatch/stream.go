@@ -12,13 +12,13 @@ import (
 
 // A sender that sends one message right after another would waste a system call on each. So would a
 // process that answers a batch of requests, or makes as many calls as replies have come. Its link
-// is paced: messages are only queued. They are written when there are enough of them, or when a
-// goroutine of this context is about to wait, because then another process may need to answer. If
-// neither happens, the flusher writes them after a delay.
+// is paced: messages are only queued. Their sender writes them when there are enough of them. A
+// goroutine of this context that is about to wait writes them too, because then another process may
+// need to answer. If neither happens, the flusher writes them after a delay.
 
 const (
 	burst          = 2 * time.Microsecond  // the time between two messages, below which they make a stream
-	flushBytes     = 32 << 10              // unsent bytes at which a sender writes them itself: they are still in its cache
+	flushBytes     = 32 << 10              // unsent bytes at which a sender writes the frames itself: their bytes are still in its cache
 	callsDue       = 24                    // unsent requests or replies at which their sender writes them, so that the peer works meanwhile
 	flushDelay     = 50 * time.Microsecond // how long the flusher lets messages queue up
 	longFlushDelay = time.Millisecond      // the same, where senders and waiters write the frames themselves

@@ -19,8 +19,8 @@ import (
 //	                                                  ErrStuck
 //
 // The wait gives other goroutines of the program time to receive what is stored: only the program
-// knows whether there are any. Posted memory doubles the limit as a receiver does, but does not fail
-// so: its program may be busy with other work.
+// knows whether there are any. Posted memory doubles the limit as a receiver does, but does not
+// fail so: its program may be busy with other work.
 
 // ErrStuck is returned by a receive that waits for messages behind others, which its mailbox has no
 // room for. See [Mailbox.Recv].
