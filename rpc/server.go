@@ -271,7 +271,9 @@ func (s *Server) control(m *rocl.Message) bool {
 	case m.Tag() == tagPulled:
 		s.resume(m)
 	case m.Tag() == tagNested:
-		s.begin(m) // owns m
+		if own, _ := s.begin(m); own != nil { // the call was moved out of its pool meanwhile
+			go own.run()
+		}
 		return true
 	case m.Tag() == tagNext:
 		s.receiver.Go(func() { s.more(m) }) // more releases m
