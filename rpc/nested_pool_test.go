@@ -373,3 +373,38 @@ func TestSendLargeToOwnServer(t *testing.T) {
 		}
 	}
 }
+
+// A nested request for a call that was moved out of its pool while the request was under way is answered.
+func TestNestedMoved(t *testing.T) {
+	s, c := pair(t)
+	p := load(t, s, `{"pools": [{"workers": 1}]}`).Default()
+	own := clientOf(t, s)
+	holds, free, began, moved := make(chan struct{}), make(chan struct{}), make(chan struct{}), make(chan struct{})
+	if err := errors.Join(
+		rpc.Register(s, "hold", func(context.Context, struct{}) (struct{}, error) { close(holds); <-free; return struct{}{}, nil }, rpc.Inline()),
+		rpc.Register(s, "inner", add, rpc.InPool(p)),
+		rpc.Register(s, "outer", func(ctx context.Context, in terms) (int64, error) {
+			close(began)
+			<-holds // from now on the server receives nothing
+			f := rpc.Go[terms, int64](ctx, own, s.ID(), "inner", in)
+			if err := s.Place("inner", rpc.InGoroutine()); err != nil {
+				t.Error(err)
+			}
+			close(moved)
+			return f.Wait(ctx)
+		}, rpc.InPool(p)),
+	); err != nil {
+		t.Fatal(err)
+	}
+	outer := rpc.Go[terms, int64](deadline(t), c, s.ID(), "outer", terms{1, 2})
+	<-began
+	held := rpc.Go[struct{}, struct{}](deadline(t), c, s.ID(), "hold", struct{}{})
+	<-moved
+	close(free)
+	if sum, err := outer.Wait(deadline(t)); sum != 3 || err != nil {
+		t.Error(sum, err)
+	}
+	if _, err := held.Wait(deadline(t)); err != nil {
+		t.Error(err)
+	}
+}
