@@ -19,7 +19,7 @@ import (
 type Client struct {
 	c            *rocl.Context
 	r            *rocl.Resource
-	words        vocabulary
+	words        errorNames
 	interceptors []Interceptor
 	numbers      atomic.Uint64
 	over         overflow

@@ -40,7 +40,7 @@ type Server struct {
 	c      *rocl.Context
 	r      *rocl.Resource
 	log    *slog.Logger
-	words  vocabulary
+	words  errorNames
 	around []Interceptor
 
 	life     context.Context // of handlers
