@@ -44,7 +44,7 @@ type Region struct {
 	mem    memory
 	bufs   []*rocl.Buffer // the region's own references by segment, nil for plain memory; nil if all segments are plain
 
-	mu        sync.Mutex
+	mu        sync.Mutex     // locked before Endpoint.mu
 	tickets   []*rocl.Buffer // the region's own references to tickets that targets may have
 	users     int            // transfers that read or write the memory
 	isRevoked bool

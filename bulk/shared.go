@@ -34,9 +34,9 @@ func (ep *Endpoint) copyOut(ctx context.Context, local *memory, at int64, p []by
 	})
 }
 
-// ticketMover returns the function that moves pieces over shared memory without the transport's
-// ring. It returns nil if the transfer has to use the ring.
-func (ep *Endpoint) ticketMover(want Rights, mv *move) pieceFunc {
+// placed returns the function that moves pieces over shared memory without the transport's ring. It
+// returns nil if the transfer has to use the ring.
+func (ep *Endpoint) placed(want Rights, mv *move) pieceFunc {
 	if min(mv.n, int64(ep.cfg.placed)) < placedLeast || !mv.local.isCoarse(mv.n) || mv.h.origin.Context() == ep.ID().Context() || !ep.sharing.mayPlace(ep.c, mv.h.origin) {
 		return nil
 	}

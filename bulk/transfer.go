@@ -142,7 +142,7 @@ func (mv *move) request(at, n int64) request {
 func (ep *Endpoint) runTransfer(ctx context.Context, want Rights, mv *move) (done int64, err error) {
 	ep.flight.begin()
 	defer ep.flight.end()
-	if one := ep.ticketMover(want, mv); one != nil {
+	if one := ep.placed(want, mv); one != nil {
 		done, err = ep.each(ctx, mv, 0, min(ep.cfg.placed, rocl.MaxMessage-placedLeast), mv.placedPieces, patient(one))
 		if !errors.Is(err, errElsewhere) {
 			return done, err
