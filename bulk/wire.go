@@ -16,15 +16,15 @@ import (
 //
 // The tag follows from the transfer and from the route (see sharing):
 //
-//	tag       used by                                        its reply
-//	tagRead   View, Pipeline                                 a buffer over the memory, lent or copied
-//	tagPull   Pull; also the rest after tagPlace failed      the same, or the first part of the bytes
-//	tagPlace  Pull of placedLeast bytes over shared memory   registered memory, or a ticket by which the target reads
-//	tagWrite  Push for which no other tag is used; also the  empty, after the origin has copied the bytes
-//	          rest after tagTake failed
-//	tagTake   Push of placedLeast bytes over shared memory   empty, after the origin has read by the ticket
-//	tagOffer  Push of segmentLeast bytes over a stream       empty, after the origin has fetched the bytes
-//	tagFetch  the origin, for the bytes of tagOffer          as that of tagPull
+//	tag        used by                                       its reply
+//	tagRead    View, Pipeline                                a buffer over the memory, lent or copied
+//	tagPull    Pull; also the rest after tagLocate failed    the same, or the first part of the bytes
+//	tagLocate  Pull of inPlaceLeast bytes, shared memory     registered memory, or a locator by which the target reads
+//	tagWrite   Push for which no other tag is used; also     empty, after the origin has copied the bytes
+//	           the rest after tagTake failed
+//	tagTake    Push of inPlaceLeast bytes, shared memory     empty, after the origin has read by the locator
+//	tagOffer   Push of segmentLeast bytes over a stream      empty, after the origin has fetched the bytes
+//	tagFetch   the origin, for the bytes of tagOffer         as that of tagPull
 const (
 	tagRead  = 0x42554c4b_00000001 // "BULK"
 	tagWrite = 0x42554c4b_00000002
