@@ -13,9 +13,9 @@ import (
 // the target. The origin reads them into its own memory as a pull does, so neither side copies
 // them.
 
-// offered makes a push by offers, from the bytes at from. It returns what moved returns. It waits
-// until nothing reads the local memory any more, or until ctx ends.
-func (ep *Endpoint) offered(ctx context.Context, mv *move, from int64) (int64, error) {
+// pushByOffer makes a push by offers, from the bytes at from. It returns what runTransfer
+// returns. It waits until nothing reads the local memory any more, or until ctx ends.
+func (ep *Endpoint) pushByOffer(ctx context.Context, mv *move, from int64) (int64, error) {
 	r := &Region{ep: ep, rights: ReadOnly, mem: *mv.local, idle: make(chan struct{})}
 	if !ep.add(r) {
 		return from, rocl.ErrClosed
@@ -53,7 +53,7 @@ func (ep *Endpoint) accept(m *rocl.Message, q *request, data []byte) {
 	}
 	ep.server.Go(func() {
 		ep.flight.begin()
-		_, err := ep.pulled(ep.life, &move{&h, int64(source.Off), &r.mem, off, int64(q.Len)}, 0, tagFetch)
+		_, err := ep.pullByMessages(ep.life, &move{&h, int64(source.Off), &r.mem, off, int64(q.Len)}, 0, tagFetch)
 		ep.flight.end()
 		r.end()
 		if err != nil {

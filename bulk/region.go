@@ -31,6 +31,10 @@ func Buffer(b *rocl.Buffer) Segment {
 	return Segment{mem: b.Bytes(), buf: b}
 }
 
+// Order of locks. Region.mu is locked before Endpoint.mu, and is held while buffers are released. No
+// other locks of this package are nested, and none is held while a goroutine waits. sharing.mu is
+// held while rocl.Context.Routes is called.
+
 // A Region is memory of this process that other processes pull from and push to. Its methods may be
 // called concurrently.
 type Region struct {

@@ -115,7 +115,7 @@ func (ep *Endpoint) transfer(ctx context.Context, h *Handle, what string, want R
 	}
 	done := int64(0)
 	if err == nil && n > 0 {
-		done, err = ep.moved(ctx, want, &move{h: h, off: off, local: &mem, n: n})
+		done, err = ep.runTransfer(ctx, want, &move{h: h, off: off, local: &mem, n: n})
 	}
 	if err != nil {
 		return done, failed(what, h, off, n, err)
@@ -138,8 +138,8 @@ func (mv *move) request(at, n int64) request {
 	return request{rawHandle(*mv.h), uint64(mv.off + at), uint64(n)}
 }
 
-// moved makes a transfer. It returns how many bytes precede the first missing one.
-func (ep *Endpoint) moved(ctx context.Context, want Rights, mv *move) (done int64, err error) {
+// runTransfer makes a transfer. It returns how many bytes precede the first missing one.
+func (ep *Endpoint) runTransfer(ctx context.Context, want Rights, mv *move) (done int64, err error) {
 	ep.flight.begin()
 	defer ep.flight.end()
 	if one := ep.inPlace(want, mv); one != nil {
@@ -149,9 +149,9 @@ func (ep *Endpoint) moved(ctx context.Context, want Rights, mv *move) (done int6
 		}
 	}
 	if want == ReadOnly {
-		return ep.pulled(ctx, mv, done, tagPull)
+		return ep.pullByMessages(ctx, mv, done, tagPull)
 	}
-	return ep.pushed(ctx, mv, done)
+	return ep.pushByMessages(ctx, mv, done)
 }
 
 // newLocal returns the target's slices as a memory, and their size. The size is -1 if an int64 does
@@ -164,9 +164,9 @@ func newLocal(parts [][]byte) (mem memory, n int64) {
 	return mem, mem.size()
 }
 
-// pulled copies the bytes of a transfer from the origin, from those at from. It returns what moved
-// returns.
-func (ep *Endpoint) pulled(ctx context.Context, mv *move, from int64, tag uint64) (done int64, err error) {
+// pullByMessages copies the bytes of a transfer from the origin, from those at from. It returns
+// what runTransfer returns.
+func (ep *Endpoint) pullByMessages(ctx context.Context, mv *move, from int64, tag uint64) (done int64, err error) {
 	size := ep.cfg.piece
 	if len(mv.local.parts) == 1 || ep.sharing.route(ep.c, mv.h.origin) == shared {
 		size = ep.cfg.large
@@ -212,14 +212,14 @@ func (ep *Endpoint) pullPart(ctx context.Context, mv *move, at, n int64, tag uin
 	}
 }
 
-// pushed copies the bytes of a transfer to the origin, from those at from. It returns what moved
-// returns.
-func (ep *Endpoint) pushed(ctx context.Context, mv *move, from int64) (done int64, err error) {
+// pushByMessages copies the bytes of a transfer to the origin, from those at from. It returns
+// what runTransfer returns.
+func (ep *Endpoint) pushByMessages(ctx context.Context, mv *move, from int64) (done int64, err error) {
 	switch route := ep.sharing.route(ep.c, mv.h.origin); {
 	case route == shared:
 		return ep.each(ctx, mv, from, ep.cfg.large, mv.pieces, patient(ep.pushPiece))
 	case route == remote && mv.n-from >= segmentLeast:
-		return ep.offered(ctx, mv, from)
+		return ep.pushByOffer(ctx, mv, from)
 	default:
 		return ep.each(ctx, mv, from, ep.cfg.piece, mv.pieces, patient(ep.pushPiece))
 	}

@@ -13,6 +13,18 @@ import (
 // reply to a read is the bytes requested. The reply to a write is empty. A reply of any other
 // length is an error: see appendError and refusal. The reply to tagPull and tagFetch may also be
 // the first of the bytes requested, at least partLeast.
+//
+// The tag follows from the transfer and from the route (see sharing):
+//
+//	tag        used by                                       its reply
+//	tagRead    View, Pipeline                                a buffer over the memory, lent or copied
+//	tagPull    Pull; also the rest after tagLocate failed    the same, or the first part of the bytes
+//	tagLocate  Pull of inPlaceLeast bytes, shared memory     registered memory, or a locator by which the target reads
+//	tagWrite   Push for which no other tag is used; also     empty, after the origin has copied the bytes
+//	           the rest after tagTake failed
+//	tagTake    Push of inPlaceLeast bytes, shared memory     empty, after the origin has read by the locator
+//	tagOffer   Push of segmentLeast bytes over a stream      empty, after the origin has fetched the bytes
+//	tagFetch   the origin, for the bytes of tagOffer         as that of tagPull
 const (
 	tagRead   = 0x42554c4b_00000001 // "BULK"
 	tagWrite  = 0x42554c4b_00000002

@@ -19,7 +19,7 @@ import (
 type Client struct {
 	c            *rocl.Context
 	r            *rocl.Resource
-	words        vocabulary
+	words        errorNames
 	interceptors []Interceptor
 	numbers      atomic.Uint64
 	overflow     overflow
@@ -83,6 +83,11 @@ func (c *Client) Close() error {
 // rocl.ErrValue if the types do not fit. If the handler returned an error, Call returns an [Error]
 // with its text. After any error the handler may have run, unless the error is an *Error whose Ran
 // is false.
+//
+// While it waits, Call holds no goroutine but the caller's. The encoded request belongs to rocl.
+// Larger arguments (see [CallOverflow]) are encoded into memory of this process, from which the
+// server pulls them; in itself is not used after Call has encoded it. That memory is released when
+// Call returns. If the server reads it just then, it is released when the server has read it.
 func Call[In, Out any](ctx context.Context, c *Client, provider rocl.GID, name string, in In, opts ...Option) (Out, error) {
 	if len(c.interceptors) == 0 && len(opts) == 0 {
 		return call[In, Out](ctx, c, provider, name, in, &config{})

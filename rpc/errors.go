@@ -92,14 +92,14 @@ func withType(err error, in reflect.Type) error {
 	return err
 }
 
-// A vocabulary has the errors with names on the wire, besides kinds.
-type vocabulary map[string]error
+// An errorNames has the errors with names on the wire, besides kinds.
+type errorNames map[string]error
 
 const mostText = 4 << 10 // most bytes of an error's text on the wire
 
 // errorBody appends the body of a reply with an error to p. An error whose methods panic, such as a nil
 // pointer in an interface, becomes ErrPanic.
-func (v vocabulary) errorBody(p []byte, err error) (body []byte) {
+func (v errorNames) errorBody(p []byte, err error) (body []byte) {
 	defer func() {
 		if e := recover(); e != nil {
 			body = v.appendError(p, fmt.Errorf("%w: a method of the error that the handler returned", ErrPanic))
@@ -110,7 +110,7 @@ func (v vocabulary) errorBody(p []byte, err error) (body []byte) {
 
 // appendError appends the body of a reply with an error: a byte with the number of known errors,
 // their names, and the text.
-func (v vocabulary) appendError(p []byte, err error) []byte {
+func (v errorNames) appendError(p []byte, err error) []byte {
 	at := len(p)
 	p = append(p, 0)
 	add := func(name string, known error) {
@@ -130,7 +130,7 @@ func (v vocabulary) appendError(p []byte, err error) []byte {
 }
 
 // parseError returns the error in the body of a reply. Unknown names are skipped.
-func (v vocabulary) parseError(p []byte) (*Error, error) {
+func (v errorNames) parseError(p []byte) (*Error, error) {
 	if len(p) == 0 {
 		return nil, fmt.Errorf("%w: an error without a text", ErrProtocol)
 	}
@@ -150,7 +150,7 @@ func (v vocabulary) parseError(p []byte) (*Error, error) {
 	return e, nil
 }
 
-func (v vocabulary) find(name string) error {
+func (v errorNames) find(name string) error {
 	for _, k := range kinds {
 		if k.name == name {
 			return k.err

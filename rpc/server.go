@@ -14,6 +14,15 @@ import (
 	"github.com/rocl-go/rocl"
 )
 
+// Order of locks. Those of this package are not nested in each other, except that results.mu is held
+// while overflow.opening is taken. Three are held over calls of other packages:
+//
+//   - Server.mu while a call begins or ends the use of a pool, which locks the pool;
+//   - callers.mu while a context is cancelled, whose functions (context.AfterFunc) run in goroutines
+//     of their own;
+//   - results.mu of a stream while a batch is sent, which may wait for memory and for room at the
+//     caller, and exposes or releases memory of package bulk.
+
 // A Server is a provider of calls: a resource of rocl with the functions that answer requests to
 // it. A process may have several servers, each with attributes of its own, by which callers find
 // it. Its methods may be called concurrently.
@@ -31,7 +40,7 @@ type Server struct {
 	c      *rocl.Context
 	r      *rocl.Resource
 	log    *slog.Logger
-	words  vocabulary
+	words  errorNames
 	around []Interceptor
 
 	life     context.Context // of handlers
@@ -269,7 +278,8 @@ func (s *Server) controls(ctx context.Context) {
 	}
 }
 
-// control handles m, and reports true, if m is a message of the package itself and no request.
+// control handles m, and reports true, if m is a message of the package itself and no request. A
+// request that tagPulled resumes may wait for room in a pool; a goroutine of its own does so.
 func (s *Server) control(m *rocl.Message) bool {
 	switch {
 	case m.IsGone():

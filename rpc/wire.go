@@ -34,6 +34,11 @@ import (
 //	8      the result, or an error: see appendError. With flagElsewhere: where the result is
 //
 // Numbers are little-endian.
+//
+// To extend a request, define a flag, and put the field between the metadata and the arguments when
+// the flag is set: requestHeader.size, put and parseRequest. A server that does not know the flag
+// refuses the request with ErrProtocol, so use the flag only where the caller asks for the feature.
+// A field that servers may ignore is metadata. A change of the fixed header needs another version.
 const (
 	version = 1
 

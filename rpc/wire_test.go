@@ -48,7 +48,7 @@ func FuzzRequest(f *testing.F) {
 
 // A reply of any bytes is a result, an error with a text, a batch of results, or an error of the protocol.
 func FuzzReply(f *testing.F) {
-	words := vocabulary{"own": io.ErrNoProgress}
+	words := errorNames{"own": io.ErrNoProgress}
 	for _, err := range []error{io.EOF, fmt.Errorf("a: %w, %w", io.ErrNoProgress, ErrBusy), errors.New("")} {
 		p := words.appendError(make([]byte, replyHead), err)
 		putReply(p, statusError, flagChecksum)
@@ -127,7 +127,7 @@ func TestFlippedBytes(t *testing.T) {
 // Errors keep the kinds that both sides know.
 func TestErrorKinds(t *testing.T) {
 	own := errors.New("own")
-	here, there := vocabulary{"own": own}, vocabulary{"own": own, "other": io.ErrNoProgress}
+	here, there := errorNames{"own": own}, errorNames{"own": own, "other": io.ErrNoProgress}
 	for _, k := range kinds {
 		e, err := here.parseError(there.appendError(nil, fmt.Errorf("wrapped: %w", k.err)))
 		if err != nil || !errors.Is(e, k.err) || e.Text != "wrapped: "+k.err.Error() {
