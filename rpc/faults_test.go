@@ -560,6 +560,72 @@ func TestStreamDeadline(t *testing.T) {
 	}
 }
 
+// While no memory is free for the results of Inline handlers, the server goes on to receive. The
+// results come when memory is free, as they were when the handler returned them.
+func TestInlineWithoutMemory(t *testing.T) {
+	sock := filepath.Join(t.TempDir(), "s")
+	small, err := rocl.Open(deadline(t), rocl.WithSocket(sock), rocl.WithMemory(1<<20))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer small.Close()
+	s, err := rpc.NewServer(deadline(t), small, nil, rpc.WithOverflow(64<<10))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close(deadline(t))
+	shared, large := bytes.Repeat([]byte{1}, 4000), bytes.Repeat([]byte{1}, 100_000)
+	ran := make(chan string, 1)
+	if err := errors.Join(
+		rpc.Register(s, "shared", func(context.Context, struct{}) ([]byte, error) { return shared, nil }, rpc.Inline()),
+		rpc.Register(s, "large", func(context.Context, struct{}) ([]byte, error) { return large, nil }, rpc.Inline()),
+		rpc.Register(s, "fail", func(context.Context, struct{}) ([]byte, error) { return nil, errors.New("it failed") }, rpc.Inline()),
+		rpc.Register(s, "ran", func(_ context.Context, name string) (struct{}, error) {
+			clear(shared) // which the results do not show
+			clear(large)
+			ran <- name
+			return struct{}{}, nil
+		}, rpc.Inline()),
+	); err != nil {
+		t.Fatal(err)
+	}
+	c, err := rpc.NewClient(deadline(t), open(t, sock))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if err := rpc.Send(deadline(t), c, s.ID(), "ran", "links"); err != nil || <-ran != "links" {
+		t.Fatal(err)
+	}
+	copy(shared, bytes.Repeat([]byte{1}, len(shared)))
+	copy(large, bytes.Repeat([]byte{1}, len(large)))
+
+	var all []*rocl.Buffer
+	for n := 1 << 20; n >= 64; {
+		if b, err := small.Buffer(n); err == nil {
+			all = append(all, b)
+		} else {
+			n /= 2
+		}
+	}
+	var calls []*rpc.Future[[]byte]
+	for _, name := range []string{"shared", "large", "fail"} {
+		calls = append(calls, rpc.Go[struct{}, []byte](deadline(t), c, s.ID(), name, struct{}{}))
+	}
+	if err := rpc.Send(deadline(t), c, s.ID(), "ran", "behind"); err != nil || <-ran != "behind" {
+		t.Fatal(err)
+	}
+	for _, b := range all {
+		b.Release()
+	}
+	for i, want := range [][]byte{bytes.Repeat([]byte{1}, len(shared)), bytes.Repeat([]byte{1}, len(large)), nil} {
+		got, err := calls[i].Wait(deadline(t))
+		if !bytes.Equal(got, want) || (err == nil) != (want != nil) {
+			t.Errorf("%d bytes, %v", len(got), err)
+		}
+	}
+}
+
 // A result that cannot be sent ends the stream and its handler.
 func TestStreamTooLarge(t *testing.T) {
 	sock := filepath.Join(t.TempDir(), "s")

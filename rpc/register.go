@@ -4,6 +4,7 @@ package rpc
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/rocl-go/rocl"
@@ -44,14 +45,55 @@ func Register[In, Out any](s *Server, name string, f func(ctx context.Context, i
 		if err != nil || !r.wantsReply() {
 			return nil, err
 		}
-		b, err := out.encode(r.ctx, r.s.c, replyHead, result)
-		if err != nil || b.Len()-replyHead > r.s.overflow.limit {
-			return resultElsewhere(r, out, result, b, err)
+		if r.method.place.isReceiver() {
+			return encodeWithoutWait(r, out, result)
 		}
-		putReply(b.Bytes(), statusResult, r.h.flags&flagChecksum)
-		return b, nil
+		b, err := out.encode(r.ctx, r.s.c, replyHead, result)
+		return replyWith(r, out, result, b, err)
 	}
 	return s.register(m)
+}
+
+// replyWith returns the reply with a result, or where the caller can pull the result if it is
+// large. b and err are what encode has returned.
+func replyWith[Out any](r *request, out format[Out], result Out, b *rocl.Buffer, err error) (*rocl.Buffer, error) {
+	if err != nil || b.Len()-replyHead > r.s.overflow.limit {
+		return resultElsewhere(r, out, result, b, err)
+	}
+	putReply(b.Bytes(), statusResult, r.h.flags&flagChecksum)
+	return b, nil
+}
+
+// encodeWithoutWait is encode and replyWith for the receiving goroutine, which encodes the result
+// before the next handler can change it, and does not wait for memory. If it would have to wait, it
+// sets r.late.
+func encodeWithoutWait[Out any](r *request, out format[Out], result Out) (*rocl.Buffer, error) {
+	b, err := out.encode(ended, r.s.c, replyHead, result)
+	switch {
+	case errors.Is(err, errEnded):
+		p, err := out.appendAfter(make([]byte, replyHead), result)
+		if err != nil {
+			return nil, err
+		}
+		r.late = func() (*rocl.Buffer, error) {
+			b, err := r.s.c.BufferWait(r.ctx, len(p))
+			if err != nil {
+				return nil, err
+			}
+			copy(b.Bytes(), p)
+			return replyEncoded(r, b)
+		}
+		return nil, nil
+	case err == nil && b.Len()-replyHead > r.s.overflow.limit:
+		r.late = func() (*rocl.Buffer, error) { return replyEncoded(r, b) }
+		return nil, nil
+	}
+	return replyWith(r, out, result, b, err)
+}
+
+// replyEncoded is replyWith for a result of any type that is in b.
+func replyEncoded(r *request, b *rocl.Buffer) (*rocl.Buffer, error) {
+	return replyWith(r, format[struct{}]{}, struct{}{}, b, nil)
 }
 
 // serveAround runs f through the interceptors of the server.
@@ -105,15 +147,9 @@ func (f format[T]) encode(ctx context.Context, c *rocl.Context, head int, v T) (
 		}
 	}()
 	mem := b.Bytes()
-	if f.own != nil {
-		copy(mem[:head], appendMark)
-	}
-	p, err := f.append(mem[:head], v)
+	p, err := f.appendAfter(mem[:head], v)
 	if err != nil {
 		return nil, err
-	}
-	if f.own != nil && (len(p) < head || string(p[:len(appendMark)]) != appendMark) {
-		return nil, fmt.Errorf("%w: the codec has not appended to the bytes that it was given", codec.ErrValue)
 	}
 	if &p[0] == &mem[0] {
 		if isKept = true; len(p) == len(mem) {
@@ -131,6 +167,19 @@ func (f format[T]) encode(ctx context.Context, c *rocl.Context, head int, v T) (
 // appendMark is in the place of the header while a codec appends a value. It shows that the codec
 // has kept the bytes before its own.
 const appendMark = "append!!"
+
+// appendAfter appends v to the free bytes in head, and checks that its codec has kept them.
+func (f format[T]) appendAfter(head []byte, v T) ([]byte, error) {
+	if f.own == nil {
+		return codec.Append(head, &v)
+	}
+	copy(head, appendMark)
+	p, err := f.own.Append(head, v)
+	if err == nil && (len(p) < len(head) || string(p[:len(appendMark)]) != appendMark) {
+		err = fmt.Errorf("%w: the codec has not appended to the bytes that it was given", codec.ErrValue)
+	}
+	return p, err
+}
 
 func (f format[T]) append(p []byte, v T) ([]byte, error) {
 	if f.own != nil {

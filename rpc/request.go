@@ -33,6 +33,10 @@ type request struct {
 	pulled  *pulled // the arguments, if they were elsewhere
 	hasRun  bool    // the handler has begun
 	held    *held   // the result, if it is elsewhere
+
+	// late makes the reply if memory for it was not free. It may wait. nil: the reply is there, or
+	// none is due.
+	late func() (*rocl.Buffer, error)
 }
 
 // A handlerContext is the context of a handler, which may keep it after it has returned. Requests
@@ -208,18 +212,20 @@ func (r *request) run() {
 	}
 	r.method.stats.ended(r.came, err)
 	if err != nil {
-		b = r.s.errorReply(r.ctx, r.status(), r.h.flags, err)
+		b = r.replyError(err)
 	}
-	if b == nil {
+	if b == nil && r.late == nil {
 		return
 	}
-	if err := r.s.r.Reply(ended, r.m, b); err == nil {
-		return
-	} else if !errors.Is(err, errEnded) {
-		r.notSent(b, err)
-		return
+	if b != nil {
+		if err := r.s.r.Reply(ended, r.m, b); err == nil {
+			return
+		} else if !errors.Is(err, errEnded) {
+			r.notSent(b, err)
+			return
+		}
 	}
-	// The caller's context has no room for replies.
+	// The caller's context has no room for replies, or this one no memory.
 	if !r.method.place.isReceiver() {
 		r.replyWaiting(b)
 		return
@@ -227,8 +233,34 @@ func (r *request) run() {
 	isHanded = true // the receiving goroutine does not wait
 	go func() {
 		defer r.end()
-		r.replyWaiting(b)
+		r.replyLate(b)
 	}()
+}
+
+// replyError returns the reply with an error. The receiving goroutine does not wait for memory: if
+// none is free, replyError sets r.late.
+func (r *request) replyError(err error) *rocl.Buffer {
+	if !r.method.place.isReceiver() {
+		return r.s.errorReply(r.ctx, r.status(), r.h.flags, err)
+	}
+	b, err2 := r.s.encodeError(ended, r.status(), r.h.flags, err)
+	if errors.Is(err2, errEnded) {
+		r.late = func() (*rocl.Buffer, error) { return nil, err }
+	}
+	return b
+}
+
+// replyLate sends b, or if it is nil, the reply that late makes.
+func (r *request) replyLate(b *rocl.Buffer) {
+	if b == nil {
+		var err error
+		if b, err = r.late(); err != nil {
+			b = r.s.errorReply(r.ctx, r.status(), r.h.flags, err)
+		}
+	}
+	if b != nil {
+		r.replyWaiting(b)
+	}
 }
 
 // endStream ends a stream whose handler has returned err. It waits until the caller has all results
@@ -362,14 +394,22 @@ func (s *Server) fail(ctx context.Context, m *rocl.Message, status, flags byte, 
 
 // errorReply returns a reply with an error, or nil if no memory is free for it until ctx ends.
 func (s *Server) errorReply(ctx context.Context, status, flags byte, err error) *rocl.Buffer {
+	b, err := s.encodeError(ctx, status, flags, err)
+	if err != nil {
+		s.log.Warn("rpc: no memory for an error", "server", s.ID(), "error", err)
+	}
+	return b
+}
+
+// encodeError returns a reply with err. It waits for memory until ctx ends.
+func (s *Server) encodeError(ctx context.Context, status, flags byte, err error) (*rocl.Buffer, error) {
 	var room [256]byte
 	p := s.words.errorBody(room[:replyHead], err)
 	putReply(p, status, flags&flagChecksum)
 	b, err := s.c.BufferWait(ctx, len(p))
 	if err != nil {
-		s.log.Warn("rpc: no memory for an error", "server", s.ID(), "error", err)
-		return nil
+		return nil, err
 	}
 	copy(b.Bytes(), p)
-	return b
+	return b, nil
 }
