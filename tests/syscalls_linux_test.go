@@ -3,11 +3,16 @@
 package tests
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"os/exec"
 	"runtime"
 	"runtime/debug"
+	"strings"
+	"syscall"
 	"testing"
 	"time"
 	"unsafe"
@@ -65,10 +70,10 @@ func asks(c *lib.Context, who lib.Attrs) error {
 func TestNoSystemCalls(t *testing.T) {
 	sock := socket(t)
 	start(t, `"serving"`, dirserver, "--socket", sock)
-	p := peer(t, "asks", sock, "asks")
-	thread := p.cmd.Process.Pid // of the main thread, in which peers run
-	runtime.LockOSThread()      // the thread that traces
+	runtime.LockOSThread() // the thread that traces, and the parent of what it traces
 	defer runtime.UnlockOSThread()
+	cmd := startUnwaited(t, "asks", sock, "asks")
+	thread := cmd.Process.Pid // of the main thread, in which peers run
 	err := unix.PtraceSeize(thread)
 	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.ENOSYS) {
 		t.Skip("the kernel does not let this process trace another one: ", err)
@@ -79,7 +84,7 @@ func TestNoSystemCalls(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer time.AfterFunc(2*time.Minute, func() { _ = p.cmd.Process.Kill() }).Stop() // which ends the wait for its calls
+	defer time.AfterFunc(2*time.Minute, func() { _ = cmd.Process.Kill() }).Stop() // which ends the wait for its calls
 	calls, rounds, counting := map[uint64]int{}, 0, false
 	for rounds < 10 {
 		nr, ok, err := nextCall(thread)
@@ -104,6 +109,38 @@ func TestNoSystemCalls(t *testing.T) {
 	if questions := rounds * askedAtATime; all >= questions/2 { // the Go runtime makes a few of its own
 		t.Errorf("%d finds, and as many look-ups, made system calls, by number: %v", questions, calls)
 	}
+}
+
+// startUnwaited starts a peer and waits until it is registered. No goroutine waits for its end: that
+// goroutine would get the stops of the traced thread in place of the tracer.
+func startUnwaited(t *testing.T, part, sock, name string) *exec.Cmd {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(self, "peer", part, sock, name)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	cmd.Stderr = os.Stderr
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
+	lines := bufio.NewScanner(out)
+	for lines.Scan() {
+		if strings.Contains(lines.Text(), "registered") {
+			return cmd
+		}
+	}
+	t.Fatal("the peer has ended: ", lines.Err())
+	return nil
 }
 
 // nextCall lets a traced thread run until it next stops, and returns the number of the system call
