@@ -21,6 +21,7 @@ import (
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/bulk"
 	"github.com/rocl-go/rocl/codec"
+	"github.com/rocl-go/rocl/internal/eventually"
 	"github.com/rocl-go/rocl/rocltest"
 	"github.com/rocl-go/rocl/subsys/shm"
 )
@@ -571,6 +572,10 @@ func TestCancel(t *testing.T) {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Nanosecond)
 		defer cancel()
 		<-ctx.Done()
+		if _, err := target.Pull(deadline(t), r.Handle(), 0, make([]byte, n)); err != nil { // behind all requests of the transfer before
+			t.Error(err)
+		}
+		eventually.True(t, "the requests are served", func() bool { return origin.Stats().Serving == 0 })
 		served := origin.Stats()
 		if got, err := target.Pull(ctx, r.Handle(), 0, make([]byte, n)); got != 0 || !errors.Is(err, context.DeadlineExceeded) || origin.Stats() != served {
 			t.Error(got, err)
