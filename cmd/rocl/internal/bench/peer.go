@@ -334,6 +334,7 @@ func answer(ctx context.Context, todo <-chan string, out io.Writer, sock string,
 	busy.Go(func() { _ = answerRaw(uc, findRequest, findReply) })
 	defer uc.Close()
 	context.AfterFunc(ctx, func() { hangUp(nc.(*net.TCPConn)); hangUp(uc.(*net.UnixConn)) })
+	var memory []byte // of intoMemory
 	for {
 		var task string
 		select {
@@ -367,8 +368,13 @@ func answer(ctx context.Context, todo <-chan string, out io.Writer, sock string,
 			err = echoRaw(sleeping{poll}, size, more)
 		case "recv-ring":
 			err = ring.recv(ctx, max(size, 1), n[0])
-		case "recv-bulk":
-			err = answerBulk(ctx, tl, stream{isPolled: n[1] == 1, buffers: n[2]}, max(size, 1), n[0])
+		case intoBlock:
+			err = answerBulk(ctx, tl, stream{isPolled: n[1] == 1, buffers: n[2]}, make([]byte, min(bulkBlock, max(size, 1))), max(size, 1), n[0])
+		case intoMemory:
+			if memory == nil {
+				memory = make([]byte, max(size, 1))
+			}
+			err = answerBulk(ctx, tl, stream{isPolled: n[1] == 1, buffers: n[2]}, memory, max(size, 1), n[0])
 		case "idle":
 			if n[0] == 0 {
 				idle.close()
@@ -480,8 +486,8 @@ func recvRead(ctx context.Context, me *rocl.Resource, n int) error {
 	return me.SendBytes(ctx, last, all, []byte{1})
 }
 
-// answerBulk receives messages over a separate connection.
-func answerBulk(ctx context.Context, l net.Listener, s stream, size, count int) error {
+// answerBulk receives messages over a separate connection, into memory.
+func answerBulk(ctx context.Context, l net.Listener, s stream, memory []byte, size, count int) error {
 	nc, err := l.Accept()
 	if err != nil {
 		return err
@@ -494,5 +500,5 @@ func answerBulk(ctx context.Context, l net.Listener, s stream, size, count int) 
 		return err
 	}
 	defer rw.Close()
-	return recvBulk(rw, size, count)
+	return recvBulk(rw, memory, size, count)
 }
