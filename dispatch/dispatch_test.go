@@ -42,6 +42,13 @@ func (w *world) resolve(_ context.Context, id resource.GID) ([]string, error) {
 	return w.at[id], nil
 }
 
+// setGone says whether a context has ended, as resolve is to answer.
+func (w *world) setGone(id resource.GID, isGone bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.gone[id] = isGone
+}
+
 // trusting returns a function for Config.Trust.
 func trusting(cluster string, keys ...string) func() Trust {
 	t := Trust{Cluster: cluster}

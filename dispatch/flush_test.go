@@ -236,9 +236,10 @@ func TestWaitForBuffer(t *testing.T) {
 	for name, tr := range links() {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld()
-			a, b := w.node(t, 1, tr, func(c *Config) { c.GiveUp = 300 * time.Millisecond }), w.node(t, 2, tr)
+			a, b := w.node(t, 1, tr, func(c *Config) { c.GiveUp = time.Hour }), w.node(t, 2, tr)
 			mb := box(t, b, 1, 0)
-			lost, err := a.Flow(resource.MakeGID(1, 3, 0), 1) // the context has no address
+			nobody := resource.MakeGID(1, 3, 0) // the context has no address
+			lost, err := a.Flow(nobody, 1)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -267,12 +268,14 @@ func TestWaitForBuffer(t *testing.T) {
 			if err := flow(t, a, mb).Send(soon(t), 1, 0, p); err != nil {
 				t.Fatal(err)
 			}
-			if err := a.Flush(brief(t)); err == nil || p.State() != buffers.Delivered {
+			w.setGone(nobody, true)
+			if err := a.Flush(soon(t)); err == nil || p.State() != buffers.Delivered {
 				// The flush ends when the other link has been given up.
 				t.Errorf("flush: %v; the buffer is %v", err, p.State())
 			}
 			take(t, mb)
-			if lost, err = a.Flow(resource.MakeGID(1, 3, 0), 1); err != nil {
+			w.setGone(nobody, false)
+			if lost, err = a.Flow(nobody, 1); err != nil {
 				t.Fatal(err)
 			}
 			p.Retain()
@@ -289,6 +292,7 @@ func TestWaitForBuffer(t *testing.T) {
 			if err := p.Wait(ctx); !errors.Is(err, context.Canceled) {
 				t.Errorf("one of two sends is under way: %v", err)
 			}
+			w.setGone(nobody, true)
 			if err := p.Wait(soon(t)); err != nil || p.State() != buffers.Delivered {
 				t.Errorf("when the link was given up: %v, the buffer is %v", err, p.State())
 			}
