@@ -285,11 +285,16 @@ func (l *link) credit(m *Mailbox, in *inflow) {
 	l.postPushed()
 }
 
-// queueCredit queues a Credit frame with the latest grant. So the limit that the peer
-// learns never falls, except when the peer has given credit back.
+// queueCredit queues a Credit frame with the latest grant, unless the peer has been told that one.
+// So the peer knows that each Credit frame has a grant made after the one before. The second of two
+// equal frames might come after the peer has given that grant back.
 func (l *link) queueCredit(m *Mailbox, in *inflow) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if in.granted == in.told {
+		return
+	}
+	in.told = in.granted
 	if in.unit > 0 {
 		l.push(wire.TypeCredit, in.dst, 0, in.granted, binary.LittleEndian.AppendUint64(nil, in.unit)...)
 		return

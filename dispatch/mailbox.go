@@ -31,6 +31,7 @@ type inflow struct {
 	mb       *Mailbox // nil: the resource does not exist
 	home     *Mailbox // the mailbox that messages have been delivered to; does not change after the first one
 	granted  uint64   // what the sender may have sent
+	told     uint64   // the last limit that a sender over a link was told; the sender lowers it when it gives credit back
 	received uint64   // what has arrived
 	expected uint64   // the charge of a message in pieces that is arriving
 	consumed uint64   // what has left the mailbox
@@ -539,7 +540,7 @@ func (m *Mailbox) takeBack(in *inflow, total, held uint64) error {
 func (m *Mailbox) lower(in *inflow, total uint64) {
 	m.addPromised(in, -int64(in.granted-total))
 	m.addOutstanding(in, -int64(in.granted-total))
-	in.granted = total
+	in.granted, in.told = total, total
 	if m.oversize == in {
 		m.endOversize()
 	}
