@@ -112,6 +112,7 @@
 //   - [Resource.CallBytes] is Call with a copy of a slice
 //   - [Resource.CallInto] is CallBytes whose reply lies in memory of the program
 //   - [Resource.StartCall] sends a request and does not wait: see Pending
+//   - [Resource.StartCallBytes] is StartCall with a copy of a slice
 //   - [Resource.Reply] replies to a request
 //   - [Resource.ReplyBytes] is Reply with a copy of a slice
 //
@@ -229,6 +230,7 @@
 // [Resource.CallBytes]: https://pkg.go.dev/github.com/rocl-go/rocl/context#Resource.CallBytes
 // [Resource.CallInto]: https://pkg.go.dev/github.com/rocl-go/rocl/context#Resource.CallInto
 // [Resource.StartCall]: https://pkg.go.dev/github.com/rocl-go/rocl/context#Resource.StartCall
+// [Resource.StartCallBytes]: https://pkg.go.dev/github.com/rocl-go/rocl/context#Resource.StartCallBytes
 // [Resource.Reply]: https://pkg.go.dev/github.com/rocl-go/rocl/context#Resource.Reply
 // [Resource.ReplyBytes]: https://pkg.go.dev/github.com/rocl-go/rocl/context#Resource.ReplyBytes
 // [Message.Bytes]: https://pkg.go.dev/github.com/rocl-go/rocl/dispatch#Message.Bytes

@@ -577,6 +577,7 @@ type Stats struct {
 	InUse          int64  // buffers handed out
 	DoubleReleases uint64 // double releases that were detected
 	LateRetains    uint64 // retains of free buffers that were detected
+	Limit          int64  // the most that Mapped may be; 0: it is not bounded
 }
 
 // Stats returns the current figures.
@@ -587,7 +588,7 @@ func (p *Pool) Stats() Stats {
 	if p.hot.Load() != nil {
 		out--
 	}
-	return Stats{len(p.homes), p.mapped, int64(out), p.doubles.Load(), p.late.Load()}
+	return Stats{len(p.homes), p.mapped, int64(out), p.doubles.Load(), p.late.Load(), p.Limit()}
 }
 
 // Close unmaps the pool's memory. Buffers that are still out stay valid: their memory is unmapped

@@ -721,8 +721,40 @@ func TestRandomSegments(t *testing.T) {
 	}, bulk.PieceSize(10_000), bulk.Depth(3))
 }
 
-// Pieces come in order, with a limited number in progress, and breaking off the loop releases
-// everything: BK14.
+// Pieces of a pipeline that come before their turn do not take the memory that the piece needs
+// which the loop waits for.
+func TestPipelineWithLittleMemory(t *testing.T) {
+	const n, piece = 8 << 20, 256 << 10
+	for _, name := range []string{"tcp", "shm"} {
+		for _, memory := range []int64{1 << 20, 8 << 20} {
+			t.Run(fmt.Sprintf("%s/%d", name, memory), func(t *testing.T) {
+				cl := rocltest.Cluster(t, 1)
+				origin := endpoint(t, cl.Open(0, transports[name]...))
+				target := endpoint(t, cl.Open(0, append(transports[name], rocl.WithMemory(memory))...))
+				want := counting(n)
+				r := expose(t, origin, bulk.ReadOnly, bulk.Bytes(want))
+				var loops sync.WaitGroup
+				for range 3 {
+					loops.Go(func() {
+						off := 0
+						for p, err := range bulk.Pipeline(deadline(t), target.Endpoint, r.Handle(), bulk.Depth(32), bulk.PieceSize(piece)) {
+							if err != nil || !bytes.Equal(p.Bytes(), want[off:off+piece]) {
+								t.Error("at", off, err)
+								return
+							}
+							off += piece
+						}
+						if off != n {
+							t.Errorf("%d bytes", off)
+						}
+					})
+				}
+				loops.Wait()
+			})
+		}
+	}
+}
+
 func TestPipeline(t *testing.T) {
 	over(t, func(t *testing.T, origin, target side) {
 		const n = 5<<20 + 17

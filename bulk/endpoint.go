@@ -23,6 +23,7 @@ type Endpoint struct {
 	c        *rocl.Context
 	r        *rocl.Resource
 	cfg      config
+	memory   int64 // the limit of the context's memory; 0: none
 	secret   [sha256.Size]byte
 	life     context.Context // ends with the endpoint, and with it the sending of replies
 	end      context.CancelCauseFunc
@@ -64,7 +65,8 @@ func PieceSize(bytes int) Option {
 
 // Depth sets how many pieces of one transfer are in progress at a time: 4 by default. Transfers use
 // fewer while several of them that do not go over shared memory would have more than 32 MiB in
-// progress together. Open fails if n is less than 1.
+// progress together. A [Pipeline] uses fewer if its pieces would take more than a quarter of the
+// memory that rocl.WithMemory allows. Open fails if n is less than 1.
 func Depth(n int) Option { return func(c *config) { c.depth = n } }
 
 // Eager sets the size in bytes up to which a region travels within its [Region.Argument]: 8 KiB by
@@ -105,7 +107,7 @@ func Open(ctx context.Context, c *rocl.Context, opts ...Option) (*Endpoint, erro
 	if err != nil {
 		return nil, fmt.Errorf("bulk: open: %w", err)
 	}
-	ep := &Endpoint{c: c, cfg: cfg, regions: map[uint64]*Region{}, retired: map[uint64]*Region{}}
+	ep := &Endpoint{c: c, cfg: cfg, memory: c.Stats().Buffers.Limit, regions: map[uint64]*Region{}, retired: map[uint64]*Region{}}
 	_, _ = rand.Read(ep.secret[:]) // never fails
 	ep.life, ep.end = context.WithCancelCause(context.Background())
 	if ep.r, err = c.Register(ctx, rocl.Attrs{"bulk": "1"}); err != nil {

@@ -20,6 +20,17 @@ func (ep *Endpoint) depth(h *Handle, piece int64, wanted int) int {
 	return ep.flight.depth(piece, wanted)
 }
 
+// pipelineDepth returns how many pieces of a pipeline may be in progress now. Pieces do not come in
+// order, and those that come before their turn take memory until the loop has reached them. In a
+// context whose memory is limited, they get a quarter of it, so that there is room for the piece
+// that the loop waits for.
+func (ep *Endpoint) pipelineDepth(h *Handle, piece int64, wanted int) int {
+	if ep.memory > 0 {
+		wanted = int(min(max(ep.memory/4/piece/max(ep.flight.transfers.Load(), 1), 1), int64(wanted)))
+	}
+	return ep.depth(h, piece, wanted)
+}
+
 func (f *flight) begin() { f.transfers.Add(1) }
 func (f *flight) end()   { f.transfers.Add(-1) }
 

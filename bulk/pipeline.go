@@ -57,42 +57,53 @@ type pipeline struct {
 	piece int64
 	depth int
 
-	started int64         // bytes requested so far
-	queue   []chan answer // of the requests in progress, in order
+	started int64      // bytes requested so far
+	queue   []waitFunc // of the requests in progress, in order
 }
 
-// An answer is the result of one piece's request.
-type answer struct {
-	m   *rocl.Message
-	err error
-}
+// A waitFunc waits for a piece that was requested. It is called once.
+type waitFunc func() (*rocl.Message, error)
 
 // fill starts requests until the allowed number is in progress, or all bytes are requested.
 func (l *pipeline) fill() {
-	for len(l.queue) < l.ep.depth(l.h, l.piece, l.depth) && l.started < l.h.Len() {
+	for len(l.queue) < l.ep.pipelineDepth(l.h, l.piece, l.depth) && l.started < l.h.Len() {
 		off := l.started
 		n := min(l.piece, l.h.Len()-off)
-		a := make(chan answer, 1)
-		go func() {
-			m, err := l.ep.view(l.ctx, l.h, off, n)
-			a <- answer{m, err}
-		}()
-		l.queue = append(l.queue, a)
+		l.queue = append(l.queue, l.request(off, n))
 		l.started += n
+	}
+}
+
+// request asks the origin for n bytes from off. No goroutine waits for the reply until the loop
+// comes to the piece. The endpoint's own goroutine, which waits for messages, makes progress.
+func (l *pipeline) request(off, n int64) waitFunc {
+	p, err := l.ep.startView(l.ctx, l.h, off, n)
+	return func() (m *rocl.Message, _ error) {
+		if err == nil {
+			m, err = p.Wait(l.ctx)
+		}
+		if err == nil {
+			m, err = granted(m, n)
+		}
+		if isBusy(err) {
+			return l.ep.view(l.ctx, l.h, off, n) // which waits until the origin has time
+		}
+		return m, err
 	}
 }
 
 func (l *pipeline) run(yield func(Piece, error) bool) {
 	for off := int64(0); off < l.h.Len(); {
 		l.fill()
-		a := <-l.queue[0]
+		wait := l.queue[0]
 		l.queue = l.queue[1:]
-		if a.err != nil {
-			yield(Piece{}, failed("pipeline", l.h, off, min(l.piece, l.h.Len()-off), a.err))
+		m, err := wait()
+		if err != nil {
+			yield(Piece{}, failed("pipeline", l.h, off, min(l.piece, l.h.Len()-off), err))
 			return
 		}
-		n := a.m.Len()
-		if !l.hand(a.m, off, yield) {
+		n := m.Len()
+		if !l.hand(m, off, yield) {
 			return
 		}
 		off += int64(n)
@@ -107,9 +118,9 @@ func (l *pipeline) hand(m *rocl.Message, off int64, yield func(Piece, error) boo
 
 // close waits for the requests in progress, which have been cancelled, and releases their messages.
 func (l *pipeline) close() {
-	for _, a := range l.queue {
-		if a := <-a; a.m != nil {
-			a.m.Release()
+	for _, wait := range l.queue {
+		if m, err := wait(); err == nil {
+			m.Release()
 		}
 	}
 }

@@ -65,16 +65,20 @@ const (
 // fails. An origin does so if it has no room even for the reply that it is busy.
 const silentMost = 10
 
+// isBusy reports whether err says that the origin had no time or no room for a request.
+func isBusy(err error) bool { return errors.Is(err, errBusy) || errors.Is(err, rocl.ErrNoReply) }
+
 // patiently calls do again, after a pause, while the origin is too busy. It returns the cause of
 // ctx when ctx ends.
 func patiently(ctx context.Context, do func() error) error {
 	silent := 0
 	for pause := busyFirst; ; pause = min(2*pause, busyMost) {
 		err := do()
+		if !isBusy(err) {
+			return err
+		}
 		if errors.Is(err, rocl.ErrNoReply) {
 			silent++
-		} else if !errors.Is(err, errBusy) {
-			return err
 		}
 		if silent == silentMost {
 			return err

@@ -64,12 +64,21 @@ func (h *Handle) check(want Rights, off, n int64) error {
 	return nil
 }
 
-func (ep *Endpoint) view(ctx context.Context, h *Handle, off, n int64) (m *rocl.Message, err error) {
+// checkView is check for a view.
+func (h *Handle) checkView(off, n int64) error {
 	if err := h.check(ReadOnly, off, n); err != nil {
-		return nil, err
+		return err
 	}
 	if n > rocl.MaxMessage {
-		return nil, rocl.ErrTooLarge
+		return rocl.ErrTooLarge
+	}
+	return nil
+}
+
+// view is View. Its error does not name the transfer.
+func (ep *Endpoint) view(ctx context.Context, h *Handle, off, n int64) (m *rocl.Message, err error) {
+	if err := h.checkView(off, n); err != nil {
+		return nil, err
 	}
 	err = patiently(ctx, func() error {
 		if m, err = ep.ask(ctx, h.origin, tagRead, nil, request{rawHandle(*h), uint64(off), uint64(n)}); err == nil {
@@ -80,14 +89,36 @@ func (ep *Endpoint) view(ctx context.Context, h *Handle, off, n int64) (m *rocl.
 	return m, err
 }
 
-// ask sends requests in one message, and returns the reply. The reply lies in dst if dst is not nil
-// and large enough.
-func (ep *Endpoint) ask(ctx context.Context, to rocl.GID, tag uint64, dst []byte, requests ...request) (_ *rocl.Message, err error) {
-	p := make([]byte, 0, len(requests)*requestLen)
+// startView sends the request of a view. granted checks its reply.
+func (ep *Endpoint) startView(ctx context.Context, h *Handle, off, n int64) (p rocl.Pending, err error) {
+	if err := h.checkView(off, n); err != nil {
+		return p, err
+	}
+	q, err := encodeRequests(request{rawHandle(*h), uint64(off), uint64(n)})
+	if err != nil {
+		return p, err
+	}
+	ep.counts.transfers.Add(1)
+	return ep.r.StartCallBytes(ctx, h.origin, tagRead, q)
+}
+
+// encodeRequests returns the message with requests.
+func encodeRequests(requests ...request) (p []byte, err error) {
+	p = make([]byte, 0, len(requests)*requestLen)
 	for i := range requests {
 		if p, err = codec.Append(p, &requests[i]); err != nil {
 			return nil, err
 		}
+	}
+	return p, nil
+}
+
+// ask sends requests in one message, and returns the reply. The reply lies in dst if dst is not nil
+// and large enough.
+func (ep *Endpoint) ask(ctx context.Context, to rocl.GID, tag uint64, dst []byte, requests ...request) (*rocl.Message, error) {
+	p, err := encodeRequests(requests...)
+	if err != nil {
+		return nil, err
 	}
 	ep.counts.transfers.Add(1)
 	if dst == nil {

@@ -94,7 +94,8 @@ func (r *Resource) await(ctx stdctx.Context, to resource.GID, p *dispatch.Pendin
 // calling returns the error of a call to the resource to that fails because of err.
 func calling(to resource.GID, err error) error { return fmt.Errorf("rocl: calling %v: %w", to, err) }
 
-// A Pending is a call that [Resource.StartCall] has started: its request has been accepted.
+// A Pending is a call that [Resource.StartCall] or [Resource.StartCallBytes] has started: its request
+// has been accepted.
 // [Pending.Wait] returns its reply. The zero value is no call.
 type Pending struct {
 	p  dispatch.Pending
@@ -120,6 +121,20 @@ func (r *Resource) StartCall(ctx stdctx.Context, to resource.GID, tag uint64, b 
 		return Pending{}, calling(to, err)
 	}
 	b.Release()
+	return Pending{p, to}, nil
+}
+
+// StartCallBytes sends a copy of data as the request of a call, as [Resource.StartCall] does with a
+// buffer. data stays the caller's.
+func (r *Resource) StartCallBytes(ctx stdctx.Context, to resource.GID, tag uint64, data []byte) (Pending, error) {
+	var p dispatch.Pending
+	err := r.withFlow(ctx, to, func(f *dispatch.Flow) (err error) {
+		p, err = r.box.RequestBytes(ctx, f, tag, data)
+		return err
+	})
+	if err != nil {
+		return Pending{}, calling(to, err)
+	}
 	return Pending{p, to}, nil
 }
 
