@@ -341,7 +341,9 @@ func leftovers(t *testing.T, n *node, fds, maps int) {
 }
 
 // shortly waits for a short random time.
-func shortly() { time.Sleep(time.Duration(rand.IntN(12_000)) * time.Microsecond) }
+func shortly() {
+	time.Sleep(time.Duration(rand.IntN(12_000)) * time.Microsecond) // the moment of a kill varies
+}
 
 // This process is the last of three in a chain. The first or the second is killed at any moment.
 // Payloads that this process holds do not change, whatever the first does with its memory. In the

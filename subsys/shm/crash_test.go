@@ -73,7 +73,6 @@ func spawn(t testing.TB, env string) *subprocess.Process {
 // and no mapping is left.
 func TestKilledAtAnyMoment(t *testing.T) {
 	n := start(t)
-	rnd := rand.New(rand.NewPCG(uint64(time.Now().UnixNano()), 1))
 	var fds, maps int
 	total, held := 0, 0
 	for i := range *kills {
@@ -85,7 +84,7 @@ func TestKilledAtAnyMoment(t *testing.T) {
 		s.keep(3)
 		var sending sync.WaitGroup
 		sending.Go(func() { _ = n.load(s, -1, uint64(i)) })
-		time.Sleep(time.Duration(rnd.IntN(12_000)) * time.Microsecond)
+		shortly()
 		c.Kill()
 		if err := s.wantDown(t); !errors.Is(err, subsys.ErrPeerClosed) {
 			t.Fatalf("kill %d: the end is reported as %v", i, err)

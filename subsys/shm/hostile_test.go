@@ -266,7 +266,7 @@ func TestFlippedWords(t *testing.T) {
 			}
 			w := (*atomic.Uint32)(unsafe.Pointer(&c.mine.mem[at]))
 			w.Store(w.Load() ^ 1<<rnd.IntN(32))
-			time.Sleep(20 * time.Microsecond)
+			time.Sleep(20 * time.Microsecond) // frames travel between two changes
 		}
 		c.Close()
 		if err := f.wantDown(t); errors.Is(err, subsys.ErrProtocol) || errors.Is(err, subsys.ErrBadHeader) {

@@ -4,6 +4,7 @@ package shm
 
 import (
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"os/exec"
@@ -68,7 +69,7 @@ func init() {
 			err = n.load(s, 50, 3)
 		}
 		if err == nil {
-			time.Sleep(patience) // until the test that started this process has its result
+			_, _ = io.Copy(io.Discard, os.Stdin) // until the test that started this process kills it
 		}
 		fmt.Println(err)
 		os.Exit(0)

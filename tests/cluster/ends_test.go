@@ -97,15 +97,18 @@ func TestAwaitedNodeDies(t *testing.T) {
 			t.Fatalf("the server received %q", got)
 		}
 		l.cut(l.nodes[1:2], l.nodes)
-		time.Sleep(300 * time.Millisecond)
+		time.Sleep(300 * time.Millisecond) // the length of the cut, shorter than a death takes
 		l.heal()
 		from.say(to, id, "still there?")
 		if e := ended(); e != (Ends{}) {
 			t.Errorf("after a short cut: %+v", e)
 		}
 		l.cut(l.nodes[1:2], l.nodes)
-		eventually.True(t, "all have ended", func() bool { e := ended(); return e.Call != "" && e.Monitor != "" && e.Recv != "" })
-		if e := ended(); e != (Ends{"gone", "gone", "gone"}) {
+		var e Ends
+		if !eventually.Within(time.Minute, func() bool { e = ended(); return e.Call != "" && e.Monitor != "" && e.Recv != "" }) {
+			t.Fatalf("a minute after the cut began: %+v", e)
+		}
+		if e != (Ends{"gone", "gone", "gone"}) {
 			t.Errorf("after a long cut: %+v", e)
 		}
 		l.heal()
