@@ -6,7 +6,11 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"go.uber.org/goleak"
 )
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // Within calls its function until the time is over, and waits no longer than that.
 func TestWithin(t *testing.T) {
