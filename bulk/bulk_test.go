@@ -138,7 +138,7 @@ func segments(t testing.TB, c *rocl.Context, all [][]byte, isRegistered bool) (s
 	return segs, func() []byte { return bytes.Join(mems, nil) }
 }
 
-// TestRanges checks what Mercury's tests of bulk transfers check (BK1 to BK5), in both directions,
+// TestRanges checks what Mercury's tests of bulk transfers check, in both directions,
 // with both kinds of memory, and with one slice and many at the target. The long form has up to 64
 // MiB.
 func TestRanges(t *testing.T) {
@@ -186,7 +186,7 @@ func ranges(t *testing.T, origin, target side, n, k int, isRegistered bool) {
 	}
 }
 
-// Segments may be empty, nil, overlapping, a million in number, and in two regions: BK1 and BK11.
+// Segments may be empty, nil, overlapping, a million in number, and in two regions.
 func TestSegments(t *testing.T) {
 	over(t, func(t *testing.T, origin, target side) {
 		if _, err := origin.Expose(bulk.ReadOnly); !errors.Is(err, bulk.ErrRange) {
@@ -274,7 +274,7 @@ func TestSegments(t *testing.T) {
 	})
 }
 
-// Ranges past the end are refused by the target and by the origin: BK9.
+// Ranges past the end are refused by the target and by the origin.
 func TestRangeErrors(t *testing.T) {
 	over(t, func(t *testing.T, origin, target side) {
 		r := expose(t, origin, bulk.ReadWrite, bulk.Bytes(make([]byte, 10)))
@@ -299,7 +299,7 @@ func TestRangeErrors(t *testing.T) {
 	})
 }
 
-// TestRights checks what a region and a handle allow: BK10.
+// TestRights checks what a region and a handle allow.
 func TestRights(t *testing.T) {
 	over(t, func(t *testing.T, origin, target side) {
 		all := []bulk.Rights{bulk.ReadOnly, bulk.WriteOnly, bulk.ReadWrite}
@@ -480,8 +480,7 @@ func TestForgedHandles(t *testing.T) {
 	})
 }
 
-// A third process pulls from the first one. The second process has passed the handle on, narrowed:
-// BK7.
+// A third process pulls from the first one. The second process has passed the handle on, narrowed.
 func TestForwardedHandle(t *testing.T) {
 	over(t, func(t *testing.T, a, b side) {
 		c := endpoint(t, b.c)
@@ -527,7 +526,7 @@ func TestForwardedHandle(t *testing.T) {
 	})
 }
 
-// A transfer that is cancelled at any point writes nothing after it has returned: BK8.
+// A transfer that is cancelled at any point writes nothing after it has returned.
 func TestCancel(t *testing.T) {
 	n, piece := longOr(64, 16)<<20, 256<<10
 	over(t, func(t *testing.T, origin, target side) {
@@ -583,7 +582,7 @@ func TestCancel(t *testing.T) {
 	}, bulk.PieceSize(piece))
 }
 
-// A view of registered memory, and of this process's memory, is the memory itself: BK13.
+// A view of registered memory, and of this process's memory, is the memory itself.
 func TestView(t *testing.T) {
 	over(t, func(t *testing.T, origin, target side) {
 		const n = 1 << 20
@@ -683,7 +682,7 @@ func TestRevokeDuringTransfers(t *testing.T) {
 	}, bulk.PieceSize(64<<10))
 }
 
-// Random lists of segments on both sides, beside plain copies: BK15.
+// Random lists of segments on both sides, beside plain copies.
 func TestRandomSegments(t *testing.T) {
 	over(t, func(t *testing.T, origin, target side) {
 		rnd := rand.New(rand.NewPCG(1, 2))
@@ -755,6 +754,8 @@ func TestPipelineWithLittleMemory(t *testing.T) {
 	}
 }
 
+// Pieces come in order, with a limited number in progress, and breaking off the loop releases
+// everything.
 func TestPipeline(t *testing.T) {
 	over(t, func(t *testing.T, origin, target side) {
 		const n = 5<<20 + 17
@@ -848,7 +849,7 @@ func TestClose(t *testing.T) {
 }
 
 // Small memory is in the argument, with its contents at the time when the argument was made. Large
-// memory is pulled: BK12.
+// memory is pulled.
 func TestArgument(t *testing.T) {
 	const limit = 4096
 	over(t, func(t *testing.T, origin, target side) {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl/context"
+	"github.com/rocl-go/rocl/internal/eventually"
 	"github.com/rocl-go/rocl/rocltest"
 	"github.com/rocl-go/rocl/subsys"
 	"github.com/rocl-go/rocl/subsys/tcp"
@@ -63,16 +64,6 @@ func (f lines) Handle(_ stdctx.Context, r slog.Record) error { f(r); return nil 
 func (f lines) WithAttrs([]slog.Attr) slog.Handler           { return f }
 func (f lines) WithGroup(string) slog.Handler                { return f }
 func logging(f func(slog.Record)) context.Option             { return context.WithLogger(slog.New(lines(f))) }
-func within(t *testing.T, what string, f func()) {
-	t.Helper()
-	done := make(chan struct{})
-	go func() { f(); close(done) }()
-	select {
-	case <-done:
-	case <-time.After(30 * time.Second):
-		t.Fatalf("hangs: %s", what)
-	}
-}
 
 // The log handler may send and receive over the context that logs, find resources, and close the
 // context: the library holds no lock meanwhile.
@@ -102,7 +93,7 @@ func TestLogHandlerMayCall(t *testing.T) {
 	send(t, me.Load(), you.ID(), "hello")
 	expect(t, you, "hello")
 	for range 2 {
-		within(t, "the log handler", func() {
+		eventually.Returns(t, "the log handler", func() {
 			for {
 				tr.cut()
 				select {
@@ -115,14 +106,12 @@ func TestLogHandlerMayCall(t *testing.T) {
 				}
 			}
 		})
-		within(t, "what was logged", func() { expect(t, you, "dispatch: connection lost") })
+		eventually.Returns(t, "what was logged", func() { expect(t, you, "dispatch: connection lost") })
 	}
-	within(t, "closing by the log handler", func() {
-		if err := <-closed; err != nil {
-			t.Error(err)
-		}
-	})
-	within(t, "closing again", func() { a.Close() })
+	if err := eventually.Value(t, "the log handler closes", closed); err != nil {
+		t.Error(err)
+	}
+	eventually.Returns(t, "closing again", func() { a.Close() })
 }
 
 // A log handler that never returns blocks nothing, and Close waits for it no longer than the linger
@@ -142,11 +131,11 @@ func TestLogHandlerBlocks(t *testing.T) {
 	b := cl.Open(0, context.WithTransports(tr))
 	me, you := register(t, a, nil), register(t, b, nil)
 	for range 5 {
-		within(t, "messages", func() { send(t, me, you.ID(), "hello"); expect(t, you, "hello") })
-		within(t, "a cut", tr.cut)
+		eventually.Returns(t, "messages", func() { send(t, me, you.ID(), "hello"); expect(t, you, "hello") })
+		eventually.Returns(t, "a cut", tr.cut)
 	}
-	within(t, "a line", func() { <-begun })
-	within(t, "closing", func() { a.Close() })
+	eventually.Value(t, "a line", begun)
+	eventually.Returns(t, "closing", func() { a.Close() })
 	if a.Stats().LogLinesDropped == 0 {
 		t.Error("no line was dropped")
 	}

@@ -72,7 +72,7 @@ func TestHangup(t *testing.T) {
 type slow struct{ nowhere }
 
 func (slow) Find(context.Context, *resource.List) (resource.Record, error) {
-	time.Sleep(slowQuestion + time.Millisecond)
+	time.Sleep(slowQuestion + time.Millisecond) // the server looks whether the client has hung up
 	return resource.Record{}, ErrNotFound
 }
 

@@ -188,7 +188,7 @@ type slowly struct {
 
 func (s *slowly) Write(b []byte) (int, error) {
 	if s.writes++; s.writes > 2 {
-		time.Sleep(minRecovery)
+		time.Sleep(minRecovery) // the bubble's time
 	}
 	return s.Conn.Write(b)
 }

@@ -14,7 +14,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestAccepted has configurations that are accepted, and what becomes of them: MJ1.
+// TestAccepted has configurations that are accepted, and what becomes of them.
 // In the results N stands for the number of processors.
 func TestAccepted(t *testing.T) {
 	for in, want := range map[string]string{
@@ -74,7 +74,7 @@ func TestAccepted(t *testing.T) {
 	}
 }
 
-// TestRefused has configurations that are refused, with the errors: MJ1.
+// TestRefused has configurations that are refused, with the errors.
 func TestRefused(t *testing.T) {
 	for in, want := range map[string]string{
 		``:                            "no JSON: EOF",
@@ -244,7 +244,7 @@ func TestUnmarshal(t *testing.T) {
 	}
 }
 
-// TestWarnings is ML2: the layouts in which units may wait without end, and those like them in
+// TestWarnings has the layouts in which units may wait without end, and those like them in
 // which they do not.
 func TestWarnings(t *testing.T) {
 	for in, want := range map[string]string{

@@ -268,7 +268,7 @@ func TestStats(t *testing.T) {
 	})
 }
 
-// TestOrder is MP5: a pool of each policy runs 64 units, and those that wait in its order.
+// A pool of each policy runs 64 units, and those that wait in its order.
 func TestOrder(t *testing.T) {
 	units := make([]Unit, 64)
 	for i := range units {
@@ -382,7 +382,7 @@ func TestKeyedParallel(t *testing.T) {
 	<-ran
 }
 
-// TestGrow is MC6: where a pool has a goroutine for each unit, units that wait do so together.
+// Where a pool has a goroutine for each unit, units that wait do so together.
 func TestGrow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSet(t, onePool(PoolConfig{Workers: Unbounded}))
@@ -397,7 +397,7 @@ func TestGrow(t *testing.T) {
 	})
 }
 
-// TestIdle is MI7: while units block, and streams and pools have nothing to do, nothing polls.
+// While units block, and streams and pools have nothing to do, nothing polls.
 // In a bubble Wait returns when no goroutine runs.
 func TestIdle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

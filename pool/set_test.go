@@ -32,8 +32,8 @@ func TestNew(t *testing.T) {
 	closeSet(t, s) // again
 }
 
-// TestAddPool is MP1 and MP2: pools with and without names, from a configuration and added later,
-// are found; names that exist and configurations that are wrong are refused.
+// Pools with and without names, from a configuration and added later, are found. Names that exist and
+// configurations that are wrong are refused.
 func TestAddPool(t *testing.T) {
 	s := newSet(t, Config{Pools: []PoolConfig{{Name: "a"}, {}, {Name: "c"}}})
 	d, err := s.AddPool(PoolConfig{Name: "d", Policy: Priority})
@@ -67,8 +67,7 @@ func TestAddPool(t *testing.T) {
 	}
 }
 
-// TestRemovePool is MP3: a pool that is used is not removed, the error says by what, and it works
-// after each repair.
+// A pool that is used is not removed, and the error says by what. It is removed when nothing uses it.
 func TestRemovePool(t *testing.T) {
 	s := newSet(t, Config{
 		Pools:   []PoolConfig{{Name: "primary"}, {Name: "streamed"}, {Name: "held"}, {Name: "busy", Workers: 1}, {Name: "free"}},
@@ -119,7 +118,7 @@ func TestRemovePool(t *testing.T) {
 	}
 }
 
-// TestStreams is MP4: streams are added and removed while units run, and none is lost.
+// Streams are added and removed while units run, and none is lost.
 func TestStreams(t *testing.T) {
 	const submitters, each = 4, 5000
 	s := newSet(t, Config{
@@ -225,7 +224,7 @@ func TestRemoveLastStream(t *testing.T) {
 	})
 }
 
-// TestStarvation is MP8: pools that are saturated do not delay others with workers of their own.
+// Pools that are saturated do not delay others with workers of their own.
 // Units that never yield saturate the one pool until the other's have run.
 func TestStarvation(t *testing.T) {
 	s := newSet(t, Config{
@@ -249,7 +248,7 @@ func TestStarvation(t *testing.T) {
 	t.Logf("longest wait beside a saturated pool: %v", p2.Stats().LongestWait)
 }
 
-// TestClose is UT1: Close waits until all units have run.
+// Close waits until all units have run.
 func TestClose(t *testing.T) {
 	for _, n := range []int{32, 1_000_000} {
 		if raceDetector && n > 32 {

@@ -52,7 +52,7 @@ func TestLiar(t *testing.T) {
 			ask := search.Packet{Type: 1, Fan: 2, ID: search.ID{Asker: 3, N: n}, Hi: 1<<64 - 1, Body: junk}
 			say(ask.Append(nil))
 			liar.mux.Send(out...)
-			time.Sleep(time.Millisecond)
+			time.Sleep(time.Millisecond) // lies come beside answers, and do not crowd them out
 		}
 	})
 	for range 50 {

@@ -531,7 +531,7 @@ func TestWatchChurn(t *testing.T) {
 			s.open()
 		}
 		if r.IntN(20) == 0 {
-			time.Sleep(time.Duration(r.IntN(10)) * time.Millisecond)
+			time.Sleep(time.Duration(r.IntN(10)) * time.Millisecond) // the moments of changes vary
 		}
 	}
 	meet(t, ss...)

@@ -102,12 +102,12 @@ func TestCloseDuringEverything(t *testing.T) {
 						return
 					default:
 						f(x, y)
-						time.Sleep(time.Duration(i*50) * time.Microsecond)
+						time.Sleep(time.Duration(i*50) * time.Microsecond) // the load of a round varies
 					}
 				}
 			})
 		}
-		time.Sleep(time.Duration(rand.IntN(2000)) * time.Microsecond)
+		time.Sleep(time.Duration(rand.IntN(2000)) * time.Microsecond) // the moment of Close varies
 		var closing sync.WaitGroup
 		for range 2 {
 			closing.Go(func() { a.Close() })

@@ -479,7 +479,7 @@ func TestHalfOpen(t *testing.T) {
 			drip.Go(func() {
 				defer c.Close()
 				_ = c.SetDeadline(time.Now().Add(patience))
-				for b := make([]byte, 1); ; time.Sleep(200 * time.Millisecond) {
+				for b := make([]byte, 1); ; time.Sleep(200 * time.Millisecond) { // a byte at a time
 					// The rest is silent: without TLS, any other byte makes a stream of a user.
 					if sealed || i%4 == 2 {
 						if _, err := c.Write([]byte{0}); err != nil {

@@ -4,67 +4,17 @@ package main
 
 import (
 	"fmt"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/examples/internal/example"
 )
 
-// The test binary runs as the example if the environment says so.
-func TestMain(m *testing.M) {
-	if os.Getenv("BE_THE_EXAMPLE") != "" {
-		main()
-		return
-	}
-	os.Exit(m.Run())
-}
+func TestMain(m *testing.M) { example.Main(m, main) }
 
-// example returns the command of the example, on the node of the socket.
-func example(t *testing.T, socket string, args ...string) *exec.Cmd {
-	exe, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	c := exec.CommandContext(t.Context(), exe, args...)
-	c.Env = append(os.Environ(), "BE_THE_EXAMPLE=1", "ROCL_SOCKET="+socket)
-	return c
-}
-
-// begin starts n workers and returns when they can be found.
-func begin(t *testing.T, socket string, n int) []*exec.Cmd {
-	c, err := rocl.Open(t.Context(), rocl.WithSocket(socket))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close() // a worker takes the directory over
-	var ws []*exec.Cmd
-	known := 0
-	for ev, err := range c.Watch(t.Context(), rocl.Match{"type": "worker"}) {
-		if err != nil {
-			t.Fatal(err)
-		}
-		switch ev.Kind {
-		case rocl.Synced:
-			for range n {
-				w := example(t, socket, "work")
-				w.Stderr = os.Stderr
-				if err := w.Start(); err != nil {
-					t.Fatal(err)
-				}
-				ws = append(ws, w)
-			}
-		case rocl.Appeared:
-			known++
-		}
-		if known == n {
-			break
-		}
-	}
-	return ws
-}
+// worker has the arguments that start a worker.
+var worker = []string{"work"}
 
 func squares(n uint64) string {
 	var total uint64
@@ -75,63 +25,45 @@ func squares(n uint64) string {
 }
 
 func TestSum(t *testing.T) {
-	socket := filepath.Join(t.TempDir(), "directory.sock")
-	ws := begin(t, socket, 3)
+	node := example.New(t)
+	ws := node.Start(rocl.Match{"type": "worker"}, worker, worker, worker)
 	for _, n := range []uint64{0, 1, 1 << 16, 1<<16 + 1, 3_000_000} {
-		said, err := example(t, socket, "sum", fmt.Sprint(n)).Output()
+		said, err := node.Command("sum", fmt.Sprint(n)).Output()
 		if err != nil || string(said) != squares(n) {
 			t.Errorf("the sum to %d is %q, %v; want %q", n, said, err, squares(n))
 		}
 	}
-	for _, w := range ws {
-		if err := w.Process.Signal(os.Interrupt); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for _, w := range ws {
-		if err := w.Wait(); err != nil {
-			t.Errorf("a worker ended with %v", err)
-		}
-	}
+	node.Interrupt(ws...)
 }
 
 // The part of a worker that is killed is done by another one, even if all but one are killed.
 func TestWorkersDie(t *testing.T) {
-	socket := filepath.Join(t.TempDir(), "directory.sock")
-	ws := begin(t, socket, 3)
+	node := example.New(t)
+	ws := node.Start(rocl.Match{"type": "worker"}, worker, worker, worker)
 	const n = 1 << 26 // takes long enough to kill workers meanwhile
-	sum := example(t, socket, "sum", fmt.Sprint(n))
+	sum := node.Command("sum", fmt.Sprint(n))
 	var said strings.Builder
-	sum.Stdout, sum.Stderr = &said, os.Stderr
+	sum.Stdout = &said
 	// The workers may die before, during or after their parts.
 	if err := sum.Start(); err != nil {
 		t.Fatal(err)
 	}
 	for _, w := range ws[:2] {
-		if err := w.Process.Kill(); err != nil {
-			t.Fatal(err)
-		}
-		_ = w.Wait()
+		node.Kill(w)
 	}
 	if err := sum.Wait(); err != nil || said.String() != squares(n) {
 		t.Errorf("the sum to %d is %q, %v; want %q", n, said.String(), err, squares(n))
 	}
-	_ = ws[2].Process.Signal(os.Interrupt)
-	if err := ws[2].Wait(); err != nil {
-		t.Errorf("a worker ended with %v", err)
-	}
+	node.Interrupt(ws[2:]...)
 }
 
 // With wrong arguments the example prints an error.
 func TestFails(t *testing.T) {
-	socket := filepath.Join(t.TempDir(), "directory.sock")
+	node := example.New(t)
 	for what, args := range map[string][]string{
 		"usage":          {},
 		"invalid syntax": {"sum", "ten"},
 	} {
-		said, err := example(t, socket, args...).CombinedOutput()
-		if err == nil || !strings.Contains(string(said), what) {
-			t.Errorf("%q: %v, %q", args, err, said)
-		}
+		node.Fails(what, args...)
 	}
 }

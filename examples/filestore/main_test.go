@@ -14,51 +14,28 @@ import (
 	"testing"
 
 	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/examples/internal/example"
 )
 
-// The test binary runs as the example if the environment says so.
-func TestMain(m *testing.M) {
-	if os.Getenv("BE_THE_EXAMPLE") != "" {
-		main()
-		return
-	}
-	os.Exit(m.Run())
-}
+func TestMain(m *testing.M) { example.Main(m, main) }
 
 // A node is a node whose directory is served by the test.
 type node struct {
-	t      *testing.T
-	socket string
-	home   *rocl.Context
+	example.Node
+	t    *testing.T
+	home *rocl.Context
 }
 
 func newNode(t *testing.T) *node {
-	n := &node{t: t, socket: filepath.Join(t.TempDir(), "directory.sock")}
-	var err error
-	if n.home, err = rocl.Open(t.Context(), rocl.WithSocket(n.socket)); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { n.home.Close() })
+	n := &node{Node: example.New(t), t: t}
+	n.home = n.Open()
 	return n
 }
 
-// command returns the command of the example with arguments.
-func (n *node) command(args ...string) *exec.Cmd {
-	c := exec.Command(os.Args[0], args...)
-	c.Env = append(os.Environ(), "BE_THE_EXAMPLE=1", "ROCL_SOCKET="+n.socket)
-	return c
-}
-
-// run runs the example, and returns its output.
-func (n *node) run(args ...string) (string, error) {
-	out, err := n.command(args...).CombinedOutput()
-	return string(out), err
-}
-
-// must is run of a command that must succeed.
+// must runs a command that must succeed, and returns its output.
 func (n *node) must(args ...string) string {
 	n.t.Helper()
-	out, err := n.run(args...)
+	out, err := n.Both(args...)
 	if err != nil {
 		n.t.Fatalf("%q: %v: %s", args, err, out)
 	}
@@ -68,8 +45,7 @@ func (n *node) must(args ...string) string {
 // serve starts a server for a folder, and returns when it serves.
 func (n *node) serve(dir string) *exec.Cmd {
 	n.t.Helper()
-	c := n.command("serve", dir)
-	c.Stderr = os.Stderr
+	c := n.Command("serve", dir)
 	out, err := c.StdoutPipe()
 	if err == nil {
 		err = c.Start()
@@ -84,22 +60,11 @@ func (n *node) serve(dir string) *exec.Cmd {
 	return c
 }
 
-// kill kills a server, and returns when the directory has only left servers.
-func (n *node) kill(c *exec.Cmd, left int) {
+// killed kills a server, and returns when the directory has only left servers.
+func (n *node) killed(c *exec.Cmd, left int) {
 	n.t.Helper()
-	if err := c.Process.Kill(); err != nil {
-		n.t.Fatal(err)
-	}
-	_ = c.Wait()
-	for found := left + 1; found != left; {
-		found = 0
-		for _, err := range n.home.FindAll(n.t.Context(), service) {
-			if err != nil {
-				n.t.Fatal(err)
-			}
-			found++
-		}
-	}
+	n.Kill(c)
+	n.Remain(n.home, service, left)
 }
 
 // random writes a file of random bytes.
@@ -149,7 +114,7 @@ func TestPutGet(t *testing.T) {
 		t.Errorf("list: %s", list)
 	}
 	for _, args := range [][]string{{"get", "nothing"}, {"get", "../escape"}, {"cat", ".hidden"}, {"put", "/nonexistent"}} {
-		if out, err := n.run(args...); err == nil {
+		if out, err := n.Both(args...); err == nil {
 			t.Errorf("%q succeeds: %s", args, out)
 		}
 	}
@@ -162,7 +127,7 @@ func TestServerKilledInPut(t *testing.T) {
 	dir := t.TempDir()
 	s := n.serve(dir)
 	path, data := random(t, 200_000_000)
-	put := n.command("-window", "200000", "put", path)
+	put := n.Command("-window", "200000", "put", path)
 	if err := put.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -177,7 +142,7 @@ func TestServerKilledInPut(t *testing.T) {
 			}
 		}
 	}
-	n.kill(s, 0)
+	n.killed(s, 0)
 	if err := put.Wait(); err == nil {
 		t.Fatal("the put was complete before the server was killed")
 	}
@@ -202,10 +167,10 @@ func TestCopies(t *testing.T) {
 	if out := n.must("-copies", "2", "put", path); strings.Count(out, "\n") != 2 {
 		t.Errorf("put: %s", out)
 	}
-	if out, err := n.run("-copies", "3", "put", path); err == nil || !strings.Contains(out, "stored on 2 servers of 3") {
+	if out, err := n.Both("-copies", "3", "put", path); err == nil || !strings.Contains(out, "stored on 2 servers of 3") {
 		t.Errorf("put on more servers than there are: %v, %s", err, out)
 	}
-	n.kill(first, 1)
+	n.killed(first, 1)
 	to := filepath.Join(t.TempDir(), "to")
 	sum, err := sumOf(bytes.NewReader(data))
 	if err == nil {
@@ -224,7 +189,7 @@ func TestCopies(t *testing.T) {
 	if err := os.WriteFile(to+"."+sum+".part", data[:2_000_000], 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if out, err := n.run("get", "random", to); err == nil || !strings.Contains(out, "checksum") {
+	if out, err := n.Both("get", "random", to); err == nil || !strings.Contains(out, "checksum") {
 		t.Errorf("a damaged part: %v, %s", err, out)
 	}
 	n.must("get", "random", to)

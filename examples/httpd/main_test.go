@@ -4,47 +4,23 @@ package main
 
 import (
 	"fmt"
-	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/examples/internal/example"
 )
 
-// The test binary runs as the example if the environment says so.
-func TestMain(m *testing.M) {
-	if os.Getenv("BE_THE_EXAMPLE") != "" {
-		main()
-		return
-	}
-	os.Exit(m.Run())
-}
-
-// example returns the command of the example, on the node of the socket.
-func example(t *testing.T, socket string, args ...string) *exec.Cmd {
-	exe, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	c := exec.CommandContext(t.Context(), exe, args...)
-	c.Env = append(os.Environ(), "BE_THE_EXAMPLE=1", "ROCL_SOCKET="+socket)
-	c.Stderr = os.Stderr
-	return c
-}
+func TestMain(m *testing.M) { example.Main(m, main) }
 
 // A client gets the answer of a server. If that server is killed, another one answers.
 func TestGet(t *testing.T) {
-	socket := filepath.Join(t.TempDir(), "directory.sock")
-	c, err := rocl.Open(t.Context(), rocl.WithSocket(socket))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
+	node := example.New(t)
+	c := node.Open()
 	var servers [2]*exec.Cmd
 	for i := range servers {
-		servers[i] = example(t, socket, "serve")
+		servers[i] = node.Command("serve")
 		if err := servers[i].Start(); err != nil {
 			t.Fatal(err)
 		}
@@ -67,29 +43,21 @@ func TestGet(t *testing.T) {
 	}
 	await(len(servers))
 	for range 5 {
-		said, err := example(t, socket, "get", "/a/path").Output()
+		said, err := node.Command("get", "/a/path").Output()
 		if err != nil || !strings.Contains(string(said), " serves /a/path to ") {
 			t.Errorf("the server says %q, %v", said, err)
 		}
 	}
-	if err := servers[0].Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
-	_ = servers[0].Wait()
+	node.Kill(servers[0])
 	want := fmt.Sprintf("process %d serves /again to ", servers[1].Process.Pid)
 	for range 5 {
-		said, err := example(t, socket, "get", "/again").Output()
+		said, err := node.Command("get", "/again").Output()
 		if err != nil || !strings.HasPrefix(string(said), want) {
 			t.Errorf("the server says %q, %v; want %q", said, err, want)
 		}
 	}
-	if err := servers[1].Process.Signal(os.Interrupt); err != nil {
-		t.Fatal(err)
-	}
-	if err := servers[1].Wait(); err != nil {
-		t.Errorf("the server ended with %v", err)
-	}
-	if said, err := example(t, socket, "get", "/").Output(); err == nil {
+	node.Interrupt(servers[1])
+	if said, err := node.Command("get", "/").Output(); err == nil {
 		t.Errorf("nobody says %q", said)
 	}
 }

@@ -9,7 +9,6 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -18,75 +17,39 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/examples/internal/example"
 	"github.com/rocl-go/rocl/rocltest"
 )
 
-// The test binary runs as the example if the environment says so.
-func TestMain(m *testing.M) {
-	if os.Getenv("BE_THE_EXAMPLE") != "" {
-		main()
-		return
-	}
-	os.Exit(m.Run())
-}
-
-// example returns the command of the example, on the node of the socket.
-func example(t *testing.T, socket string, args ...string) *exec.Cmd {
-	exe, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	c := exec.CommandContext(t.Context(), exe, args...)
-	c.Env = append(os.Environ(), "BE_THE_EXAMPLE=1", "ROCL_SOCKET="+socket)
-	return c
-}
+func TestMain(m *testing.M) { example.Main(m, main) }
 
 // begin starts a worker for each pause and returns when they can be found.
-func begin(t *testing.T, socket string, pauses ...string) (workers []*exec.Cmd) {
-	c, err := rocl.Open(t.Context(), rocl.WithSocket(socket))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close() // a worker takes the directory over
+func begin(node example.Node, pauses ...string) []*exec.Cmd {
+	var each [][]string
 	for _, pause := range pauses {
-		w := example(t, socket, "work", pause)
-		w.Stderr = os.Stderr
-		if err := w.Start(); err != nil {
-			t.Fatal(err)
-		}
-		workers = append(workers, w)
+		each = append(each, []string{"work", pause})
 	}
-	if _, err := c.Await(t.Context(), rocl.Match{"type": "capitals"}, len(pauses)); err != nil {
-		t.Fatal(err)
-	}
-	return workers
+	return node.Start(rocl.Match{"type": "capitals"}, each...)
 }
 
 // Workers of unequal speed do not change the order, and no line is lost: neither empty lines, nor
 // long ones, nor the last one, which has no newline.
 func TestRun(t *testing.T) {
-	socket := filepath.Join(t.TempDir(), "directory.sock")
-	workers := begin(t, socket, "0s", "3ms", "1ms")
+	node := example.New(t)
+	workers := begin(node, "0s", "3ms", "1ms")
 	var lines []string
 	for i := range 200 {
 		lines = append(lines, fmt.Sprint("line ", i), "")
 	}
 	lines = append(lines, strings.Repeat("long", 100_000), "the last")
 	for _, input := range []string{"", "\n", "one", strings.Join(lines, "\n")} { // several runs with the same workers
-		run := example(t, socket, "run", "3")
-		run.Stdin, run.Stderr = strings.NewReader(input), os.Stderr
+		run := node.Command("run", "3")
+		run.Stdin = strings.NewReader(input)
 		if said, err := run.Output(); err != nil || string(said) != strings.ToUpper(input) {
 			t.Errorf("%d bytes became %d, %v", len(input), len(said), err)
 		}
 	}
-	for _, w := range workers {
-		if err := w.Process.Signal(os.Interrupt); err != nil {
-			t.Fatal(err)
-		}
-		if err := w.Wait(); err != nil {
-			t.Errorf("a worker ended with %v", err)
-		}
-	}
+	node.Interrupt(workers...)
 }
 
 // An input has a line for each Read, and counts the lines that were read. err follows the last
@@ -197,9 +160,9 @@ func TestInputFails(t *testing.T) {
 // A worker that is killed ends the run with an error. The printed lines are the first of the input,
 // in order.
 func TestWorkerDies(t *testing.T) {
-	socket := filepath.Join(t.TempDir(), "directory.sock")
-	workers := begin(t, socket, "1ms", "1ms")
-	run := example(t, socket, "run", "2")
+	node := example.New(t)
+	workers := begin(node, "1ms", "1ms")
+	run := node.Command("run", "2")
 	in, w, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
@@ -226,34 +189,25 @@ func TestWorkerDies(t *testing.T) {
 	if _, err := out.Read(said); err != nil {
 		t.Fatal(err)
 	}
-	if err := workers[0].Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
-	_ = workers[0].Wait()
+	node.Kill(workers[0])
 	for err == nil {
 		_, err = out.Read(said)
 	}
 	if err := run.Wait(); err == nil || !strings.Contains(errOut.String(), rocl.ErrGone.Error()) {
 		t.Errorf("the run ended with %v, %q", err, errOut.String())
 	}
-	_ = workers[1].Process.Signal(os.Interrupt)
-	if err := workers[1].Wait(); err != nil {
-		t.Errorf("a worker ended with %v", err)
-	}
+	node.Interrupt(workers[1])
 }
 
 // With wrong arguments the example prints an error.
 func TestFails(t *testing.T) {
-	socket := filepath.Join(t.TempDir(), "directory.sock")
+	node := example.New(t)
 	for what, args := range map[string][]string{
 		"usage":                 {},
 		"usage: pipeline":       {"run", "many"},
 		"usage: pipeline work ": {"work", "hard"},
 		"n must be 1 or more":   {"run", "0"},
 	} {
-		said, err := example(t, socket, args...).CombinedOutput()
-		if err == nil || !strings.Contains(string(said), what) {
-			t.Errorf("%q: %v, %q", args, err, said)
-		}
+		node.Fails(what, args...)
 	}
 }

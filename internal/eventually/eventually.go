@@ -12,17 +12,32 @@ const (
 	patience = 60 * time.Second // a loaded machine runs a test many times slower
 	first    = 10 * time.Microsecond
 	longest  = time.Millisecond
+	counted  = time.Second // the most that counts of the time between two calls of is
 )
 
 // True returns when is returns true. After a minute it ends the test with what, the name of the
 // state. Within a bubble of package testing/synctest the minute is the bubble's.
 func True(t testing.TB, what string, is func() bool) {
 	t.Helper()
-	end := time.Now().Add(patience)
+	if !Within(patience, is) {
+		t.Fatalf("never: %s", what)
+	}
+}
+
+// Within reports whether is returns true before d has passed, and returns as soon as it does. Within
+// calls is at least once. Of the time between two calls it counts a second at most: a process that
+// was stopped meanwhile, with those that it waits for, has not waited.
+func Within(d time.Duration, is func() bool) bool {
+	var waited time.Duration
+	last := time.Now()
 	for pause := first; !is(); pause = min(2*pause, longest) {
-		if time.Now().After(end) {
-			t.Fatalf("never: %s", what)
+		now := time.Now()
+		waited += min(now.Sub(last), counted)
+		last = now
+		if waited > d {
+			return false
 		}
 		time.Sleep(pause)
 	}
+	return true
 }

@@ -57,7 +57,7 @@ func chainPart(part, addr string) int {
 		s.conn.(subsys.Admitter).Admit()
 		s.keep(5)
 	}
-	fmt.Println(n.port.Addr())
+	fmt.Println(n.Port.Addr())
 	ended := make(chan struct{})
 	var running sync.WaitGroup
 	check := func(s *sink) {
@@ -85,7 +85,7 @@ func chainPart(part, addr string) int {
 		running.Go(func() {
 			_ = n.load(s, -1, uint64(os.Getpid()))
 			for i := 0; ; i++ {
-				if err := overwrite(n.pool); err != nil {
+				if err := overwrite(n.Pool); err != nil {
 					println(err.Error())
 					os.Exit(1)
 				}
@@ -129,7 +129,7 @@ func chainPart(part, addr string) int {
 	if s != nil {
 		_, _ = s.release()
 	}
-	if err := n.close(); err != nil && !errors.Is(err, buffers.ErrLeaked) {
+	if err := n.Close(); err != nil && !errors.Is(err, buffers.ErrLeaked) {
 		println(part, err.Error())
 		return exitLeft
 	}
@@ -331,17 +331,19 @@ func (c *chained) end(t testing.TB, isKilled bool) {
 // itself.
 func leftovers(t *testing.T, n *node, fds, maps int) {
 	t.Helper()
-	eventually.True(t, "all that was lent is back", func() bool { return n.pool.Stats().InUse == 0 })
+	eventually.True(t, "all that was lent is back", func() bool { return n.Pool.Stats().InUse == 0 })
 	eventually.True(t, "the connections are gone", func() bool { return conns(n) == 0 })
 	eventually.True(t, "descriptors and mappings are as before", func() bool {
-		arenas := n.pool.Stats().Arenas
+		arenas := n.Pool.Stats().Arenas
 		f, m := resources()
 		return f <= fds+arenas && m <= maps+arenas
 	})
 }
 
 // shortly waits for a short random time.
-func shortly() { time.Sleep(time.Duration(rand.IntN(12_000)) * time.Microsecond) }
+func shortly() {
+	time.Sleep(time.Duration(rand.IntN(12_000)) * time.Microsecond) // the moment of a kill varies
+}
 
 // This process is the last of three in a chain. The first or the second is killed at any moment.
 // Payloads that this process holds do not change, whatever the first does with its memory. In the
@@ -353,7 +355,7 @@ func TestChainHeld(t *testing.T) {
 		if i == 1 {
 			fds, maps = resources()
 		}
-		r := spawnPart(t, "relay", n.port.Addr())
+		r := spawnPart(t, "relay", n.Port.Addr())
 		s := n.accepted(t)
 		s.conn.(subsys.Admitter).Admit()
 		s.keep(2)
@@ -439,7 +441,7 @@ func TestChainLent(t *testing.T) {
 		s.fell(nil)
 		sending.Wait()
 		if i%3 == 2 {
-			if err := overwrite(n.pool); err != nil {
+			if err := overwrite(n.Pool); err != nil {
 				t.Fatal(err)
 			}
 			c.Signal(syscall.SIGCONT)
@@ -475,7 +477,7 @@ func TestChainBetween(t *testing.T) {
 		r.to = to
 		var running sync.WaitGroup
 		running.Go(r.run)
-		a := spawnPart(t, "source", n.port.Addr())
+		a := spawnPart(t, "source", n.Port.Addr())
 		eventually.True(t, "frames are sent on", func() bool {
 			r.mu.Lock()
 			defer r.mu.Unlock()

@@ -73,19 +73,18 @@ func spawn(t testing.TB, env string) *subprocess.Process {
 // and no mapping is left.
 func TestKilledAtAnyMoment(t *testing.T) {
 	n := start(t)
-	rnd := rand.New(rand.NewPCG(uint64(time.Now().UnixNano()), 1))
 	var fds, maps int
 	total, held := 0, 0
 	for i := range *kills {
 		if i == 1 {
 			fds, maps = resources()
 		}
-		c := spawn(t, "ROCL_SHM_TEST_PEER="+n.port.Addr())
+		c := spawn(t, "ROCL_SHM_TEST_PEER="+n.Port.Addr())
 		s := n.accepted(t)
 		s.keep(3)
 		var sending sync.WaitGroup
 		sending.Go(func() { _ = n.load(s, -1, uint64(i)) })
-		time.Sleep(time.Duration(rnd.IntN(12_000)) * time.Microsecond)
+		shortly()
 		c.Kill()
 		if err := s.wantDown(t); !errors.Is(err, subsys.ErrPeerClosed) {
 			t.Fatalf("kill %d: the end is reported as %v", i, err)
@@ -105,7 +104,7 @@ func TestKilledAtAnyMoment(t *testing.T) {
 			t.Fatalf("kill %d: %v", i, err)
 		}
 		held += k
-		eventually.True(t, "all that was lent is back", func() bool { return n.pool.Stats().InUse == 0 })
+		eventually.True(t, "all that was lent is back", func() bool { return n.Pool.Stats().InUse == 0 })
 	}
 	t.Logf("%d kills, %d frames, %d held while their senders died", *kills, total, held)
 	if total == 0 || held == 0 {
@@ -114,7 +113,7 @@ func TestKilledAtAnyMoment(t *testing.T) {
 	if *kills < 2 {
 		return
 	}
-	arenas := n.pool.Stats().Arenas
+	arenas := n.Pool.Stats().Arenas
 	eventually.True(t, "descriptors and mappings are as before", func() bool {
 		f, m := resources()
 		return f <= fds+arenas && m <= maps+arenas && conns(n) == 0
@@ -133,13 +132,13 @@ func TestKilledAtAnyMoment(t *testing.T) {
 func TestStoppedPeer(t *testing.T) {
 	n, other := start(t), start(t)
 	for _, end := range []syscall.Signal{syscall.SIGCONT, syscall.SIGKILL} {
-		c := spawn(t, "ROCL_SHM_TEST_PEER="+n.port.Addr())
+		c := spawn(t, "ROCL_SHM_TEST_PEER="+n.Port.Addr())
 		s := n.accepted(t)
 		eventually.True(t, "the peer sends", func() bool { got, _ := s.frames(); return got > 10 })
 		c.Signal(syscall.SIGSTOP)
 		seq := uint32(0)
 		eventually.True(t, "the ring of a stopped process is full", func() bool {
-			b, err := n.pool.Get(4096)
+			b, err := n.Pool.Get(4096)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -172,6 +171,6 @@ func TestStoppedPeer(t *testing.T) {
 		if c.Cmd.ProcessState.ExitCode() == 2 {
 			t.Error("the peer has read nonsense")
 		}
-		eventually.True(t, "all that was lent is back", func() bool { return n.pool.Stats().InUse == 0 })
+		eventually.True(t, "all that was lent is back", func() bool { return n.Pool.Stats().InUse == 0 })
 	}
 }

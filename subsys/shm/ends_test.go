@@ -22,7 +22,7 @@ func lendSome(t *testing.T, from *node, s *sink, n int) {
 	t.Helper()
 	rnd := rand.New(rand.NewPCG(3, 4))
 	for i := range n {
-		b, err := from.pool.Get(40_000)
+		b, err := from.Pool.Get(40_000)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -56,7 +56,7 @@ func keepAll(t *testing.T, s *sink, n int) {
 func scribble(t *testing.T, n *node) {
 	t.Helper()
 	for range 200 {
-		b, err := n.pool.Get(40_000)
+		b, err := n.Pool.Get(40_000)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -82,13 +82,13 @@ func TestHeldWhenConnCloses(t *testing.T) {
 			_ = near.wantDown(t)
 		}
 		scribble(t, a)
-		if in := a.pool.Stats().InUse; in != 20 {
+		if in := a.Pool.Stats().InUse; in != 20 {
 			t.Errorf("%d buffers are out, 20 are held", in)
 		}
 		if _, err := far.release(); err != nil {
 			t.Error(err)
 		}
-		eventually.True(t, "they are back", func() bool { return a.pool.Stats().InUse == 0 })
+		eventually.True(t, "they are back", func() bool { return a.Pool.Stats().InUse == 0 })
 		eventually.True(t, "the connections are gone", func() bool { return conns(a)+conns(b) == 0 })
 	}
 }
@@ -97,7 +97,7 @@ func TestHeldWhenConnCloses(t *testing.T) {
 // used again as long as the context's pool lives.
 func TestHeldWhenPortCloses(t *testing.T) {
 	b := start(t)
-	if _, err := b.poller.NapPage(); err != nil { // the page stays until the Poller is closed
+	if _, err := b.Poller().NapPage(); err != nil { // the page stays until the Poller is closed
 		t.Fatal(err)
 	}
 	_, before := resources()
@@ -109,11 +109,11 @@ func TestHeldWhenPortCloses(t *testing.T) {
 	far.keep(1)
 	lendSome(t, a, near, 20)
 	keepAll(t, far, 20)
-	if err := a.port.Close(); err != nil {
+	if err := a.Port.Close(); err != nil {
 		t.Error(err)
 	}
 	scribble(t, a)
-	if err := a.close(); err != nil {
+	if err := a.Close(); err != nil {
 		t.Error(err)
 	}
 	_ = far.wantDown(t)
@@ -134,33 +134,33 @@ func TestHeldWhenReceiverCloses(t *testing.T) {
 	far.keep(1)
 	lendSome(t, a, near, 20)
 	keepAll(t, far, 20)
-	if err := b.close(); err != nil {
+	if err := b.Close(); err != nil {
 		t.Error(err)
 	}
 	_ = near.wantDown(t)
 	scribble(t, a)
-	if in := a.pool.Stats().InUse; in != 20 {
+	if in := a.Pool.Stats().InUse; in != 20 {
 		t.Errorf("%d buffers are out, 20 are held", in)
 	}
 	if _, err := far.release(); err != nil {
 		t.Error(err)
 	}
-	eventually.True(t, "they are back", func() bool { return a.pool.Stats().InUse == 0 })
+	eventually.True(t, "they are back", func() bool { return a.Pool.Stats().InUse == 0 })
 }
 
 // Both ends have lent and neither has looked. Neither end waits for the other.
 func TestBothCloseUnread(t *testing.T) {
 	a, b := start(t), start(t)
 	near, far := pair(t, a, b)
-	a.hold.Lock()
-	b.hold.Lock()
+	a.Hold.Lock()
+	b.Hold.Lock()
 	lendSome(t, a, near, 20)
 	lendSome(t, b, far, 20)
 	near.conn.Close()
 	far.conn.Close()
-	a.hold.Unlock()
-	b.hold.Unlock()
-	eventually.True(t, "all is back", func() bool { return a.pool.Stats().InUse == 0 && b.pool.Stats().InUse == 0 })
+	a.Hold.Unlock()
+	b.Hold.Unlock()
+	eventually.True(t, "all is back", func() bool { return a.Pool.Stats().InUse == 0 && b.Pool.Stats().InUse == 0 })
 	eventually.True(t, "the connections are gone", func() bool { return conns(a)+conns(b) == 0 })
 }
 
@@ -216,7 +216,7 @@ func TestAllLoansOut(t *testing.T) {
 func TestArenaForgotten(t *testing.T) {
 	a, b := start(t), start(t)
 	near, far := pair(t, a, b)
-	big, err := a.pool.Get(8 << 20)
+	big, err := a.Pool.Get(8 << 20)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -232,10 +232,10 @@ func TestArenaForgotten(t *testing.T) {
 		return strings.Count(string(b), "rocl-arena")
 	}
 	eventually.True(t, "both have it mapped", func() bool { return mapped() >= 2 })
-	eventually.True(t, "it is back", func() bool { return a.pool.Stats().InUse == 0 })
+	eventually.True(t, "it is back", func() bool { return a.Pool.Stats().InUse == 0 })
 	// More than a pool keeps, besides the last one. The oldest is unmapped first.
 	for range 5 {
-		x, err := a.pool.Get(64 << 20)
+		x, err := a.Pool.Get(64 << 20)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -243,7 +243,7 @@ func TestArenaForgotten(t *testing.T) {
 	}
 	var xs []interface{ Release() }
 	for range 6 {
-		x, err := a.pool.Get(60 << 20)
+		x, err := a.Pool.Get(60 << 20)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -254,8 +254,8 @@ func TestArenaForgotten(t *testing.T) {
 	}
 	c := far.conn.(*conn)
 	eventually.True(t, "the reader has let go", func() bool {
-		b.hold.Lock()
-		defer b.hold.Unlock()
+		b.Hold.Lock()
+		defer b.Hold.Unlock()
 		return len(c.in.arenas) == 0
 	})
 }
@@ -264,11 +264,11 @@ func TestArenaForgotten(t *testing.T) {
 // same.
 func TestResetBehindArena(t *testing.T) {
 	a, b := start(t), start(t)
-	c := raw(t, a, b.port.Addr()) // not started: it reads nothing
+	c := raw(t, a, b.Port.Addr()) // not started: it reads nothing
 	far := b.accepted(t)
-	b.hold.Lock()
+	b.Hold.Lock()
 	lendSome(t, b, far, 1) // a note that stays unread
-	buf, err := a.pool.Get(40_000)
+	buf, err := a.Pool.Get(40_000)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -279,7 +279,7 @@ func TestResetBehindArena(t *testing.T) {
 	}
 	buf.Release()
 	c.Close()
-	b.hold.Unlock()
+	b.Hold.Unlock()
 	if err := far.wantDown(t); !errors.Is(err, subsys.ErrPeerClosed) {
 		t.Errorf("the end is reported as %v", err)
 	}
@@ -314,7 +314,7 @@ func TestCloseWhileDialling(t *testing.T) {
 		for range 4 {
 			dialling.Go(func() {
 				for {
-					if _, err := a.dial(b.port.Addr()); err != nil {
+					if _, err := a.dial(b.Port.Addr()); err != nil {
 						return
 					}
 				}
@@ -325,11 +325,11 @@ func TestCloseWhileDialling(t *testing.T) {
 		if round%2 > 0 {
 			first, second = b, a
 		}
-		err = first.port.Close()
+		err = first.Port.Close()
 		dialling.Wait()
 		close(done)
 		taking.Wait()
-		if err = errors.Join(err, first.close(), second.close()); err != nil {
+		if err = errors.Join(err, first.Close(), second.Close()); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -343,9 +343,9 @@ func TestReturnsInTime(t *testing.T) {
 	far.keep(1)
 	lendSome(t, a, near, 7)
 	keepAll(t, far, 7)
-	b.hold.Lock() // from here on the test makes the progress of b
-	defer b.hold.Unlock()
-	p, c := b.port.(*port), far.conn.(*conn)
+	b.Hold.Lock() // from here on the test makes the progress of b
+	defer b.Hold.Unlock()
+	p, c := b.Port.(*port), far.conn.(*conn)
 	release := func() {
 		far.mu.Lock()
 		defer far.mu.Unlock()
@@ -388,7 +388,7 @@ func TestLentTwice(t *testing.T) {
 	far.keep(1)
 	lendSome(t, a, near, 1)
 	keepAll(t, far, 1)
-	buf, err := a.pool.Get(40_000)
+	buf, err := a.Pool.Get(40_000)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -427,7 +427,7 @@ func TestCloseWhileListening(t *testing.T) {
 		var telling sync.WaitGroup
 		telling.Go(func() {
 			for id := uint32(1 << 20); !stop.Load(); id++ { // arenas without loans
-				if c.sendNote(noteArena, id, bellLen, a.port.(*port).bell.page) != nil {
+				if c.sendNote(noteArena, id, bellLen, a.Port.(*port).bell.page) != nil {
 					runtime.Gosched()
 				}
 			}
@@ -448,28 +448,28 @@ func TestCloseWhileListening(t *testing.T) {
 func TestRoomIsNoticed(t *testing.T) {
 	a, b := start(t), start(t)
 	near, _ := pair(t, a, b)
-	a.hold.Lock() // from here on the test makes the progress of both
-	defer a.hold.Unlock()
-	b.hold.Lock()
-	defer b.hold.Unlock()
+	a.Hold.Lock() // from here on the test makes the progress of both
+	defer a.Hold.Unlock()
+	b.Hold.Lock()
+	defer b.Hold.Unlock()
 	fs := make([]subsys.Frame, 200) // each of two lines, so that no line stays free
 	for i := range fs {
 		fs[i] = subsys.Frame{Header: subsys.Header{Type: 16, Seq: uint32(i), Len: 64}, Data: make([]byte, 64)}
 		fs[i].Tag = sign(fs[i].Data, rand.New(rand.NewPCG(1, 2)))
 	}
-	a.port.(*port).Look()
+	a.Port.(*port).Look()
 	n, err := near.conn.Send(fs)
 	if n == 0 || n == len(fs) || err != nil {
 		t.Fatalf("took %d of %d: %v", n, len(fs), err)
 	}
-	b.port.(*port).Look()
+	b.Port.(*port).Look()
 	if k, err := near.conn.Send(fs[n:]); k != 0 || err != nil {
 		t.Fatalf("took %d before it is writable: %v", k, err)
 	}
-	if !a.port.(*port).SetIdle(subsys.Asleep) {
+	if !a.Port.(*port).SetIdle(subsys.Asleep) {
 		t.Error("there is room, and the idle sender does not notice it")
 	}
-	a.port.(*port).Look()
+	a.Port.(*port).Look()
 	select {
 	case <-near.writable:
 	default:

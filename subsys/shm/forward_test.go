@@ -17,7 +17,7 @@ import (
 // sendOwn sends a payload of size bytes from a buffer of n's pool.
 func (n *node) sendOwn(t testing.TB, s *sink, seq uint32, size int) {
 	t.Helper()
-	b, err := n.pool.Get(size)
+	b, err := n.Pool.Get(size)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -85,7 +85,7 @@ func sendOn(t testing.TB, s *sink, seq uint32, k *kept) {
 
 func wantCopied(t testing.TB, what string, n *node, want bool) {
 	t.Helper()
-	if got := n.count.CopiedB.Load(); got > 0 != want {
+	if got := n.Count.CopiedB.Load(); got > 0 != want {
 		t.Errorf("%s: %d bytes were copied", what, got)
 	}
 }
@@ -93,7 +93,7 @@ func wantCopied(t testing.TB, what string, n *node, want bool) {
 func wantBack(t testing.TB, nodes ...*node) {
 	t.Helper()
 	for _, n := range nodes {
-		eventually.True(t, "all that was lent is back", func() bool { return n.pool.Stats().InUse == 0 })
+		eventually.True(t, "all that was lent is back", func() bool { return n.Pool.Stats().InUse == 0 })
 	}
 }
 
@@ -157,7 +157,7 @@ func TestForwardHome(t *testing.T) {
 			}
 			k = ab.take(t)
 			arena, _, ok := k.buf.Locate(k.data)
-			if !ok || arena.FD < 0 || !k.buf.ReadOnly() || k.buf.Pool() != a.pool {
+			if !ok || arena.FD < 0 || !k.buf.ReadOnly() || k.buf.Pool() != a.Pool {
 				t.Fatal("it is not in its own memory, read-only")
 			}
 			if i%25 == 0 {
@@ -172,11 +172,11 @@ func TestForwardHome(t *testing.T) {
 		wantCopied(t, "the first", a, false)
 		wantCopied(t, "the second", b, false)
 		wantBack(t, a, b)
-		a.hold.Lock()
+		a.Hold.Lock()
 		if n := len(ab.conn.(*conn).in.arenas); n > 0 {
 			t.Errorf("%d arenas are mapped a second time", n)
 		}
-		a.hold.Unlock()
+		a.Hold.Unlock()
 	}
 }
 
@@ -208,7 +208,7 @@ func TestForwardInCircles(t *testing.T) {
 		next := (i + 1) % len(nodes)
 		out[i], in[next] = admitted(t, nodes[i], nodes[next])
 		in[next].mu.Lock()
-		in[next].room = nodes[next].pool
+		in[next].room = nodes[next].Pool
 		in[next].mu.Unlock()
 	}
 	nodes[0].sendOwn(t, out[0], 0, 200_000)
@@ -225,7 +225,7 @@ func TestForwardInCircles(t *testing.T) {
 	in[1].take(t).buf.Release()
 	copied := uint64(0)
 	for _, n := range nodes {
-		copied += n.count.CopiedB.Load()
+		copied += n.Count.CopiedB.Load()
 	}
 	// One hop in so many is a copy, which both ends count.
 	if most := uint64(2 * 200_000 * (3*laps/mostHops + 1)); copied > most || copied == 0 {
@@ -274,11 +274,11 @@ func TestForwardAcrossContextsOfGroup(t *testing.T) {
 	sendOn(t, bc, 0, ba.take(t))
 	b1.sendOwn(t, bc, 1, 20_000)
 	eventually.True(t, "they come", func() bool { got, _ := cb.frames(); return got == 2 })
-	if copied := b2.count.CopiedB.Load(); copied != 40_000 {
+	if copied := b2.Count.CopiedB.Load(); copied != 40_000 {
 		t.Errorf("%d bytes were copied", copied)
 	}
-	c.hold.Lock()
-	defer c.hold.Unlock()
+	c.Hold.Lock()
+	defer c.Hold.Unlock()
 	if n := len(cb.conn.(*conn).in.arenas); n > 0 {
 		t.Errorf("%d arenas were handed to the group", n)
 	}
@@ -304,7 +304,7 @@ func forwardMany(t *testing.T, count, copied int) {
 	a, b, c := start(t), start(t), start(t)
 	defer func() { // before mostKept changes
 		for _, n := range []*node{a, b, c} {
-			_ = n.port.Close()
+			_ = n.Port.Close()
 		}
 	}()
 	ab, ba := pair(t, a, b)
@@ -321,7 +321,7 @@ func forwardMany(t *testing.T, count, copied int) {
 	if k, err := cb.release(); k != count || err != nil {
 		t.Errorf("%d of %d are held: %v", k, count, err)
 	}
-	if got := b.count.CopiedB.Load(); got != uint64(copied)*size {
+	if got := b.Count.CopiedB.Load(); got != uint64(copied)*size {
 		t.Errorf("%d bytes were copied, not %d", got, copied*size)
 	}
 	wantBack(t, a, b, c)
@@ -343,7 +343,7 @@ func TestForwardedArenaForgotten(t *testing.T) {
 	k := ba.take(t)
 	sendBuffer(t, bc, 0, k.buf, k.data)
 	at := cb.take(t)
-	if err := a.close(); err != nil { // abandoned buffers do not count as leaked
+	if err := a.Close(); err != nil { // abandoned buffers do not count as leaked
 		t.Error(err)
 	}
 	_ = ba.wantDown(t)
@@ -356,8 +356,8 @@ func TestForwardedArenaForgotten(t *testing.T) {
 	}
 	k.buf.Release()
 	left := func(n *node, s *sink) int {
-		n.hold.Lock()
-		defer n.hold.Unlock()
+		n.Hold.Lock()
+		defer n.Hold.Unlock()
 		return len(s.conn.(*conn).in.arenas)
 	}
 	eventually.True(t, "the last reader has let go", func() bool { return left(b, ba)+left(c, cb) == 0 })
@@ -404,10 +404,10 @@ func TestForwardHeldWhenSomethingCloses(t *testing.T) {
 				cb.conn.Close()
 				_ = bc.wantDown(t)
 			case "first port":
-				_ = a.port.Close()
+				_ = a.Port.Close()
 				_ = ba.wantDown(t)
 			case "second port":
-				_ = b.port.Close()
+				_ = b.Port.Close()
 				_ = ab.wantDown(t)
 				_ = cb.wantDown(t)
 				wantBack(t, a) // abandoned: it cannot be known when the readers have ended
@@ -418,7 +418,7 @@ func TestForwardHeldWhenSomethingCloses(t *testing.T) {
 			}
 			wantBack(t, a, b, c)
 			for _, n := range []*node{b, c, a} {
-				if err := n.close(); err != nil {
+				if err := n.Close(); err != nil {
 					t.Error(err)
 				}
 			}
@@ -439,16 +439,16 @@ func TestForwardUnread(t *testing.T) {
 	bc, cb := admitted(t, b, c)
 	a.sendOwn(t, ab, 0, 40_000)
 	k := ba.take(t)
-	a.hold.Lock()
-	c.hold.Lock()
+	a.Hold.Lock()
+	c.Hold.Lock()
 	sendBuffer(t, bc, 0, k.buf, k.data)
 	sendOn(t, ba, 0, k)
-	if err := b.close(); err != nil {
+	if err := b.Close(); err != nil {
 		t.Error(err)
 	}
 	conn := ab.conn.(*conn)
 	for range 3 { // later loans have other numbers
-		buf, err := a.pool.Get(40_000)
+		buf, err := a.Pool.Get(40_000)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -457,9 +457,9 @@ func TestForwardUnread(t *testing.T) {
 		_, _ = conn.Send([]subsys.Frame{f})
 		buf.Release()
 	}
-	a.hold.Unlock()
+	a.Hold.Unlock()
 	scribble(t, a)
-	c.hold.Unlock()
+	c.Hold.Unlock()
 	at := cb.take(t)
 	if err := verify(at.data, at.tag); err != nil {
 		t.Error(err)
@@ -485,7 +485,7 @@ func TestForwardOfOtherUser(t *testing.T) {
 	}
 	b, c := startGroup(t), startGroup(t)
 	bc, cb := pair(t, b, c)
-	exe := launch(t, "member "+b.port.Addr(), &syscall.Credential{Uid: 65534, Gid: 0})
+	exe := launch(t, "member "+b.Port.Addr(), &syscall.Credential{Uid: 65534, Gid: 0})
 	ba := b.accepted(t)
 	ba.keep(1)
 	eventually.True(t, "frames come", func() bool { got, _ := ba.frames(); return got == 50 })
@@ -505,14 +505,14 @@ func TestForwardOfOtherUser(t *testing.T) {
 		t.Fatal("nothing was lent")
 	}
 	eventually.True(t, "they come", func() bool { got, bad := cb.frames(); return got == int(seq) && bad == nil })
-	if copied := c.count.CopiedB.Load(); copied < size {
+	if copied := c.Count.CopiedB.Load(); copied < size {
 		t.Errorf("%d bytes of %d were copied", copied, size)
 	}
-	c.hold.Lock()
+	c.Hold.Lock()
 	if n := len(cb.conn.(*conn).in.arenas); n > 0 {
 		t.Errorf("%d arenas were passed on", n)
 	}
-	c.hold.Unlock()
+	c.Hold.Unlock()
 	// But the payload may be sent back.
 	for _, k := range all {
 		if k.buf.ReadOnly() {

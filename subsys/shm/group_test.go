@@ -28,7 +28,7 @@ func startGroup(t testing.TB) *node {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := n.close(); err != nil {
+		if err := n.Close(); err != nil {
 			t.Error(err)
 		}
 	})
@@ -41,12 +41,12 @@ func TestGroupBellCannotBlock(t *testing.T) {
 	evil, n := startGroup(t), startGroup(t)
 	near, far := pair(t, startGroup(t), n)
 	good(t, near, far, 0)
-	evil.hold.Lock() // the peer reads nothing
-	defer evil.hold.Unlock()
-	c := raw(t, evil, n.port.Addr())
+	evil.Hold.Lock() // the peer reads nothing
+	defer evil.Hold.Unlock()
+	c := raw(t, evil, n.Port.Addr())
 	defer c.Close()
 	s := n.accepted(t)
-	bell := evil.port.(*port).bell
+	bell := evil.Port.(*port).bell
 	if err := unix.SetNonblock(bell.fd, false); err != nil {
 		t.Fatal(err)
 	}
@@ -80,12 +80,12 @@ func TestGroupBellCannotBlock(t *testing.T) {
 // Before its sink knows the peer, a connection maps few of the peer's arenas.
 func TestArenasBeforeAdmission(t *testing.T) {
 	evil, n := startGroup(t), startGroup(t)
-	c := raw(t, evil, n.port.Addr())
+	c := raw(t, evil, n.Port.Addr())
 	defer c.Close()
 	s := n.accepted(t)
 	_, before := resources()
 	for id := range uint32(100) {
-		if err := c.sendNote(noteArena, id, bellLen, evil.port.(*port).bell.page); err != nil {
+		if err := c.sendNote(noteArena, id, bellLen, evil.Port.(*port).bell.page); err != nil {
 			break // the connection was cut meanwhile
 		}
 	}
@@ -101,11 +101,11 @@ func TestArenasBeforeAdmission(t *testing.T) {
 func TestNotesInTurns(t *testing.T) {
 	evil, n := start(t), start(t)
 	near, far := pair(t, start(t), n)
-	n.hold.Lock()
-	c := raw(t, evil, n.port.Addr())
+	n.Hold.Lock()
+	c := raw(t, evil, n.Port.Addr())
 	s := n.accepted(t)
 	for i := range 200 {
-		kind, fd := uint32(noteArena), evil.port.(*port).bell.page
+		kind, fd := uint32(noteArena), evil.Port.(*port).bell.page
 		size := uint64(bellLen)
 		if i%2 == 1 {
 			kind, fd, size = noteGone, -1, 0
@@ -117,7 +117,7 @@ func TestNotesInTurns(t *testing.T) {
 	if _, again := s.conn.(*conn).Ready(subsys.Readable); !again {
 		t.Error("all notes were read at once")
 	}
-	n.hold.Unlock()
+	n.Hold.Unlock()
 	good(t, near, far, 0)
 	c.Close()
 }
@@ -126,8 +126,8 @@ func TestNotesInTurns(t *testing.T) {
 func TestEndlessRing(t *testing.T) {
 	evil, n := start(t), start(t)
 	near, far := pair(t, start(t), n)
-	n.hold.Lock()
-	c := raw(t, evil, n.port.Addr())
+	n.Hold.Lock()
+	c := raw(t, evil, n.Port.Addr())
 	s := n.accepted(t)
 	s.mu.Lock()
 	s.lax = true
@@ -142,7 +142,7 @@ func TestEndlessRing(t *testing.T) {
 	if err := unix.Shutdown(c.sock, unix.SHUT_RDWR); err != nil {
 		t.Fatal(err)
 	}
-	n.hold.Unlock()
+	n.Hold.Unlock()
 	_ = s.wantDown(t)
 	good(t, near, far, 0)
 	c.Close()
@@ -158,7 +158,7 @@ func TestArenaWithoutMemory(t *testing.T) {
 	}
 	defer memfd.Close(fd)
 	defer memfd.Unmap(mem)
-	c := raw(t, evil, n.port.Addr())
+	c := raw(t, evil, n.Port.Addr())
 	defer c.Close()
 	s := n.accepted(t)
 	if err := c.sendNote(noteArena, 1, 1<<20, fd); err != nil {
@@ -178,7 +178,7 @@ func TestMoreArenasThanMapped(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(3, 4))
 	for k := range bufs {
 		var err error
-		if bufs[k], err = a.pool.Get(size); err != nil {
+		if bufs[k], err = a.Pool.Get(size); err != nil {
 			t.Fatal(err)
 		}
 		defer bufs[k].Release()
@@ -187,7 +187,7 @@ func TestMoreArenasThanMapped(t *testing.T) {
 		for k, buf := range bufs {
 			f := subsys.Frame{Header: subsys.Header{Type: 16, Seq: uint32(i*arenas + k), Len: size}, Data: buf.Bytes(), Buf: buf}
 			f.Tag = sign(buf.Bytes(), rnd)
-			copies := a.count.Copies.Load()
+			copies := a.Count.Copies.Load()
 			if n, err := near.conn.Send([]subsys.Frame{f}); n != 1 || err != nil {
 				t.Fatalf("took %d: %v", n, err)
 			}
@@ -195,15 +195,15 @@ func TestMoreArenasThanMapped(t *testing.T) {
 			eventually.True(t, "it comes back", func() bool {
 				return near.conn.(*conn).out.lent.Load() == 0 || near.conn.(*conn).out.hasReturns(near.conn.(*conn))
 			})
-			if a.count.Copies.Load() != copies {
+			if a.Count.Copies.Load() != copies {
 				t.Fatal("a payload was copied")
 			}
 			in := &far.conn.(*conn).in
-			b.hold.Lock()
+			b.Hold.Lock()
 			if len(in.arenas) > fewArenas {
 				t.Errorf("%d arenas are mapped", len(in.arenas))
 			}
-			b.hold.Unlock()
+			b.Hold.Unlock()
 		}
 	}
 	if _, bad := far.frames(); bad != nil {
@@ -218,8 +218,8 @@ func TestSilentUsers(t *testing.T) {
 		t.Skip("only root can run a process of another user")
 	}
 	n := startGroup(t)
-	_, name, _ := parse(n.port.Addr())
-	at := socket(n.port.(*port).node, name)
+	_, name, _ := parse(n.Port.Addr())
+	at := socket(n.Port.(*port).node, name)
 	if out := run(t, "crowd "+at, &syscall.Credential{Uid: 65534, Gid: uint32(os.Getegid())}); out != "the last one was closed first\n" {
 		t.Error(out)
 	}
@@ -234,7 +234,7 @@ func TestUnadmittedUsers(t *testing.T) {
 	n := startGroup(t)
 	other := &syscall.Credential{Uid: 65534, Gid: 0}
 	for range 2 { // the places of the first round are free when it has ended
-		if out := run(t, "callers "+n.port.Addr(), other); out != fmt.Sprintln(maxSilent) {
+		if out := run(t, "callers "+n.Port.Addr(), other); out != fmt.Sprintln(maxSilent) {
 			t.Errorf("connections made: %s", out)
 		}
 		for range maxSilent {
@@ -243,9 +243,9 @@ func TestUnadmittedUsers(t *testing.T) {
 		}
 		eventually.True(t, "the connections are gone", func() bool { return conns(n) == 0 })
 	}
-	exe := launch(t, "member "+n.port.Addr(), other)
+	exe := launch(t, "member "+n.Port.Addr(), other)
 	s := n.accepted(t)
-	p := n.port.(*port)
+	p := n.Port.(*port)
 	pending := func() int {
 		p.mu.Lock()
 		defer p.mu.Unlock()
@@ -293,7 +293,7 @@ func TestBudget(t *testing.T) {
 	far.conn.(subsys.Admitter).Admit()
 	far.conn.(subsys.Admitter).Admit() // has no effect
 	eventually.True(t, "the grant is known", func() bool { return near.conn.(*conn).theirs.arenas.Load() == peerArenas-fewArenas })
-	p := b.port.(*port)
+	p := b.Port.(*port)
 	if p.budget.arenas != peerArenas-fewArenas || p.budget.gib != peerGiB-fewBytes>>30 {
 		t.Errorf("one peer has %d arenas, %d GiB", p.budget.arenas, p.budget.gib)
 	}

@@ -25,7 +25,7 @@ import (
 func raw(t testing.TB, n *node, addr string) *conn {
 	t.Helper()
 	s := newSink(nil)
-	c, err := n.port.Dial(t.Context(), addr, s)
+	c, err := n.Port.Dial(t.Context(), addr, s)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -92,7 +92,7 @@ func TestNonsense(t *testing.T) {
 			write(c, b)
 		},
 		"an arena passed on too often": func(c *conn) {
-			_ = c.sendNoteHops(noteArena, mostHops+1, 7, bellLen, evil.port.(*port).bell.page)
+			_ = c.sendNoteHops(noteArena, mostHops+1, 7, bellLen, evil.Port.(*port).bell.page)
 		},
 		"a ring passed on":     func(c *conn) { _ = c.sendNoteHops(noteRing, 1, 0, 0, -1) },
 		"a note unknown":       func(c *conn) { _ = c.sendNote(9, 1, 0, -1) },
@@ -104,7 +104,7 @@ func TestNonsense(t *testing.T) {
 			_ = c.sendNote(noteArena, 1, 4096, fd)
 			unix.Close(fd)
 		},
-		"an arena of another size": func(c *conn) { _ = c.sendNote(noteArena, 1, 8192, evil.port.(*port).bell.page) },
+		"an arena of another size": func(c *conn) { _ = c.sendNote(noteArena, 1, 8192, evil.Port.(*port).bell.page) },
 		"an arena twice":           func(c *conn) { own(t, c, evil, 7); own(t, c, evil, 7) },
 		"an arena gone that never was": func(c *conn) {
 			_ = c.sendNote(noteGone, 5, 0, -1)
@@ -113,7 +113,7 @@ func TestNonsense(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			seq, _ := far.frames()
 			good(t, near, far, uint32(seq))
-			c := raw(t, evil, n.port.Addr())
+			c := raw(t, evil, n.Port.Addr())
 			s := n.accepted(t)
 			bad(c)
 			c.wake()
@@ -143,7 +143,7 @@ func TestNonsenseSentBack(t *testing.T) {
 		"":                         {loan: 1, off: 39_000, n: 1000},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c := raw(t, evil, n.port.Addr())
+			c := raw(t, evil, n.Port.Addr())
 			defer c.Close()
 			s := n.accepted(t)
 			s.keep(1)
@@ -176,7 +176,7 @@ func TestNonsenseSentBack(t *testing.T) {
 			}
 		})
 	}
-	eventually.True(t, "all that was lent is back", func() bool { return n.pool.Stats().InUse == 0 })
+	eventually.True(t, "all that was lent is back", func() bool { return n.Pool.Stats().InUse == 0 })
 }
 
 // write publishes raw records.
@@ -196,7 +196,7 @@ func slicesOf(b byte, n int) []byte {
 // own announces a page to the peer as arena id.
 func own(t testing.TB, c *conn, n *node, id uint32) {
 	t.Helper()
-	if err := c.sendNote(noteArena, id, bellLen, n.port.(*port).bell.page); err != nil {
+	if err := c.sendNote(noteArena, id, bellLen, n.Port.(*port).bell.page); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -204,7 +204,7 @@ func own(t testing.TB, c *conn, n *node, id uint32) {
 // Arenas that a peer withdraws while messages in them are held stay readable.
 func TestArenaTakenBack(t *testing.T) {
 	evil, n := start(t), start(t)
-	c := raw(t, evil, n.port.Addr())
+	c := raw(t, evil, n.Port.Addr())
 	s := n.accepted(t)
 	s.keep(1)
 	fd, mem, err := memfd.Create("evil", 8192)
@@ -243,7 +243,7 @@ func TestFlippedWords(t *testing.T) {
 	}
 	broken := 0
 	for i := range rounds {
-		s, err := evil.dial(n.port.Addr())
+		s, err := evil.dial(n.Port.Addr())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -266,7 +266,7 @@ func TestFlippedWords(t *testing.T) {
 			}
 			w := (*atomic.Uint32)(unsafe.Pointer(&c.mine.mem[at]))
 			w.Store(w.Load() ^ 1<<rnd.IntN(32))
-			time.Sleep(20 * time.Microsecond)
+			time.Sleep(20 * time.Microsecond) // frames travel between two changes
 		}
 		c.Close()
 		if err := f.wantDown(t); errors.Is(err, subsys.ErrProtocol) || errors.Is(err, subsys.ErrBadHeader) {
@@ -283,7 +283,7 @@ func TestFlippedWords(t *testing.T) {
 	// side only. TestNonsense checks that each kind of nonsense is noticed.
 	t.Logf("%d of %d connections were cut off", broken, rounds)
 	good(t, near, far, 0)
-	eventually.True(t, "all that was lent is back", func() bool { return n.pool.Stats().InUse <= 1 && evil.pool.Stats().InUse == 0 })
+	eventually.True(t, "all that was lent is back", func() bool { return n.Pool.Stats().InUse <= 1 && evil.Pool.Stats().InUse == 0 })
 	eventually.True(t, "the connections are gone", func() bool { return conns(n) == 1 && conns(evil) == 0 })
 }
 
@@ -291,8 +291,8 @@ func TestFlippedWords(t *testing.T) {
 func TestInvalidHello(t *testing.T) {
 	n := start(t)
 	near, far := pair(t, start(t), n)
-	_, name, _ := parse(n.port.Addr())
-	at := &net.UnixAddr{Name: socket(n.port.(*port).node, name), Net: "unixpacket"}
+	_, name, _ := parse(n.Port.Addr())
+	at := &net.UnixAddr{Name: socket(n.Port.(*port).node, name), Net: "unixpacket"}
 	var p [2]int
 	if err := unix.Pipe2(p[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil {
 		t.Fatal(err)
@@ -305,8 +305,8 @@ func TestInvalidHello(t *testing.T) {
 	}
 	defer memfd.Unmap(mem)
 	defer memfd.Close(seg)
-	page, bell := n.port.(*port).bell.page, n.port.(*port).bell.fd
-	nap, err := n.poller.NapPage()
+	page, bell := n.Port.(*port).bell.page, n.Port.(*port).bell.fd
+	nap, err := n.Poller().NapPage()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -356,7 +356,7 @@ func TestInvalidHello(t *testing.T) {
 // context.
 func TestSilentListener(t *testing.T) {
 	n := start(t)
-	node := n.port.(*port).node
+	node := n.Port.(*port).node
 	name := newName()
 	l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: socket(node, name), Net: "unixpacket"})
 	if err != nil {
@@ -365,7 +365,7 @@ func TestSilentListener(t *testing.T) {
 	defer l.Close()
 	ctx, cancel := context.WithCancel(t.Context())
 	time.AfterFunc(10*time.Millisecond, cancel)
-	if _, err := n.port.Dial(ctx, scheme+node+"/"+name, newSink(nil)); !errors.Is(err, context.Canceled) {
+	if _, err := n.Port.Dial(ctx, scheme+node+"/"+name, newSink(nil)); !errors.Is(err, context.Canceled) {
 		t.Errorf("dialling a peer that says nothing: %v", err)
 	}
 }
@@ -373,17 +373,17 @@ func TestSilentListener(t *testing.T) {
 // Addresses of other nodes, or of other namespaces, are not dialled.
 func TestReaches(t *testing.T) {
 	n := start(t)
-	if !strings.HasPrefix(n.port.Addr(), scheme) || !n.port.Reaches(n.port.Addr()) {
-		t.Errorf("%s does not reach itself", n.port.Addr())
+	if !strings.HasPrefix(n.Port.Addr(), scheme) || !n.Port.Reaches(n.Port.Addr()) {
+		t.Errorf("%s does not reach itself", n.Port.Addr())
 	}
 	for _, a := range []string{
-		"shm://0011223344556677/1-abc", n.port.Addr() + "/x", strings.ToUpper(n.port.Addr()), "tcp://127.0.0.1:1",
-		"shm:///x", "shm://" + strings.Repeat("a", 100) + "/x", n.port.Addr() + "\x00",
+		"shm://0011223344556677/1-abc", n.Port.Addr() + "/x", strings.ToUpper(n.Port.Addr()), "tcp://127.0.0.1:1",
+		"shm:///x", "shm://" + strings.Repeat("a", 100) + "/x", n.Port.Addr() + "\x00",
 	} {
-		if n.port.Reaches(a) {
+		if n.Port.Reaches(a) {
 			t.Errorf("%q is reached", a)
 		}
-		if _, err := n.port.Dial(t.Context(), a, newSink(nil)); !errors.Is(err, subsys.ErrAddress) {
+		if _, err := n.Port.Dial(t.Context(), a, newSink(nil)); !errors.Is(err, subsys.ErrAddress) {
 			t.Errorf("dialling %q: %v", a, err)
 		}
 	}
@@ -395,7 +395,7 @@ func TestHalfWritten(t *testing.T) {
 	near, _ := pair(t, a, b)
 	c := near.conn.(*conn)
 	c.out.seen.Store(never) // nothing is lent
-	buf, err := a.pool.Get(1 << 20)
+	buf, err := a.Pool.Get(1 << 20)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -9,18 +9,17 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
-	"log/slog"
 	"math/rand/v2"
 	"os"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/rocl-go/rocl/buffers"
 	"github.com/rocl-go/rocl/internal/eventually"
 	"github.com/rocl-go/rocl/subsys"
+	"github.com/rocl-go/rocl/subsys/internal/harness"
 )
 
 const patience = 20 * time.Second
@@ -28,13 +27,7 @@ const patience = 20 * time.Second
 // A node stands for a context, as far as a transport can tell. Its sinks check every payload and
 // keep some.
 type node struct {
-	pool   *buffers.Pool
-	count  subsys.Counters
-	port   subsys.Port
-	poller *subsys.Poller
-	hold   sync.Mutex // held by a test that stops progress
-	stop   atomic.Bool
-	ended  chan struct{}
+	*harness.Harness
 	taken  chan *sink
 	accept func(subsys.Conn) subsys.Sink // replaces the sinks in taken; nil: those are used
 }
@@ -42,51 +35,20 @@ type node struct {
 func open(addr string) (*node, error) { return openOver(New(), addr) }
 
 func openOver(tr subsys.Transport, addr string) (*node, error) {
-	n := &node{pool: buffers.New(), ended: make(chan struct{}), taken: make(chan *sink, 64)}
+	n := &node{taken: make(chan *sink, 64)}
 	var err error
-	if n.poller, err = subsys.NewPoller(&n.count); err != nil {
-		return nil, err
-	}
-	n.port, err = tr.Listen(addr, subsys.Config{
-		Pool: n.pool, Poller: func() *subsys.Poller { return n.poller }, Logger: slog.New(slog.DiscardHandler), Count: &n.count, Progress: &n.hold,
-		Accept: func(c subsys.Conn) subsys.Sink {
-			if n.accept != nil {
-				return n.accept(c)
-			}
-			s := newSink(c)
-			n.taken <- s
-			return s
-		},
+	n.Harness, err = harness.Open(tr, addr, harness.Sleeping, func(c subsys.Conn) subsys.Sink {
+		if n.accept != nil {
+			return n.accept(c)
+		}
+		s := newSink(c)
+		n.taken <- s
+		return s
 	})
 	if err != nil {
-		n.poller.Close()
 		return nil, err
 	}
-	go func() {
-		defer close(n.ended)
-		var never atomic.Uint32
-		for !n.stop.Load() {
-			n.hold.Lock()
-			if n.poller.Naps() {
-				n.poller.Nap(time.Millisecond, &never)
-			} else {
-				n.poller.Sleep(time.Millisecond, &never)
-			}
-			n.hold.Unlock()
-		}
-	}()
 	return n, nil
-}
-
-func (n *node) close() error {
-	err := n.port.Close()
-	n.stop.Store(true)
-	<-n.ended
-	if l := n.poller.Len(); l > 0 {
-		err = errors.Join(err, fmt.Errorf("%d sources are left in the poller", l))
-	}
-	n.poller.Close()
-	return errors.Join(err, n.pool.Close())
 }
 
 func start(t testing.TB) *node {
@@ -96,7 +58,7 @@ func start(t testing.TB) *node {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := n.close(); err != nil {
+		if err := n.Close(); err != nil {
 			t.Error(err)
 		}
 	})
@@ -107,7 +69,7 @@ func (n *node) dial(addr string) (*sink, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	s := newSink(nil)
-	c, err := n.port.Dial(ctx, addr, s)
+	c, err := n.Port.Dial(ctx, addr, s)
 	if err != nil {
 		return nil, err
 	}
@@ -119,7 +81,7 @@ func (n *node) dial(addr string) (*sink, error) {
 // pair joins two nodes.
 func pair(t testing.TB, a, b *node) (near, far *sink) {
 	t.Helper()
-	near, err := a.dial(b.port.Addr())
+	near, err := a.dial(b.Port.Addr())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -275,7 +237,7 @@ func (n *node) load(s *sink, frames int, seed uint64) error {
 	for seq := 0; frames < 0 || seq < frames; seq++ {
 		f := subsys.Frame{Header: subsys.Header{Type: 16, Seq: uint32(seq)}}
 		if size := sizes[rnd.IntN(len(sizes))]; size > 0 {
-			b, err := n.pool.Get(size)
+			b, err := n.Pool.Get(size)
 			if err != nil {
 				return err
 			}
@@ -323,7 +285,7 @@ func resources() (fds, maps int) {
 
 // conns returns how many connections a node still holds.
 func conns(n *node) int {
-	p := n.port.(*port)
+	p := n.Port.(*port)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return len(p.conns)

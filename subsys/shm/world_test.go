@@ -4,6 +4,7 @@ package shm
 
 import (
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"os/exec"
@@ -68,7 +69,7 @@ func init() {
 			err = n.load(s, 50, 3)
 		}
 		if err == nil {
-			time.Sleep(patience) // until the test that started this process has its result
+			_, _ = io.Copy(io.Discard, os.Stdin) // until the test that started this process kills it
 		}
 		fmt.Println(err)
 		os.Exit(0)
@@ -132,8 +133,8 @@ func TestOtherUser(t *testing.T) {
 		t.Skip("only root can run a process of another user")
 	}
 	n := start(t)
-	_, name, _ := parse(n.port.Addr())
-	at := socket(n.port.(*port).node, name)
+	_, name, _ := parse(n.Port.Addr())
+	at := socket(n.Port.(*port).node, name)
 	if out := run(t, "outsider "+at, &syscall.Credential{Uid: 65534, Gid: 65534}); !strings.HasPrefix(out, "answered with 0") {
 		t.Errorf("another user: %s", out)
 	}
@@ -155,19 +156,19 @@ func TestGroup(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := n.close(); err != nil {
+		if err := n.Close(); err != nil {
 			t.Error(err)
 		}
 	})
-	if New().(transport).group != nil || start(t).port.Reaches(n.port.Addr()) {
+	if New().(transport).group != nil || start(t).Port.Reaches(n.Port.Addr()) {
 		t.Error("a port for one user reaches one for a group")
 	}
-	_, name, _ := parse(n.port.Addr())
-	at := socket(n.port.(*port).node, name)
+	_, name, _ := parse(n.Port.Addr())
+	at := socket(n.Port.(*port).node, name)
 	if out := run(t, "outsider "+at, &syscall.Credential{Uid: 65534, Gid: 65534}); !strings.HasPrefix(out, "answered with 0") {
 		t.Errorf("a user that is not in the group: %s", out)
 	}
-	if out := run(t, "member "+n.port.Addr(), &syscall.Credential{Uid: 65534, Gid: 65534}); !strings.Contains(out, "not in group 0") {
+	if out := run(t, "member "+n.Port.Addr(), &syscall.Credential{Uid: 65534, Gid: 65534}); !strings.Contains(out, "not in group 0") {
 		t.Errorf("a port of a user that is not in the group: %s", out)
 	}
 	select {
@@ -176,7 +177,7 @@ func TestGroup(t *testing.T) {
 	default:
 	}
 	for name, as := range map[string]syscall.Credential{"group": {Uid: 65534, Gid: 0}, "other groups": {Uid: 65534, Gid: 65534, Groups: []uint32{7, 0}}} {
-		exe := launch(t, "member "+n.port.Addr(), &as)
+		exe := launch(t, "member "+n.Port.Addr(), &as)
 		s := n.accepted(t)
 		eventually.True(t, name+": frames come", func() bool { got, _ := s.frames(); return got == 50 })
 		exe.Kill()
@@ -208,11 +209,11 @@ func TestQuietPair(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually.True(t, "all comes", func() bool { x, _ := far.frames(); y, _ := near.frames(); return x == 500 && y == 500 })
-	eventually.True(t, "buffers go back", func() bool { return a.pool.Stats().InUse == 0 && b.pool.Stats().InUse == 0 })
+	eventually.True(t, "buffers go back", func() bool { return a.Pool.Stats().InUse == 0 && b.Pool.Stats().InUse == 0 })
 	of := func(n *node, s *sink) int {
 		c := s.conn.(*conn)
-		n.hold.Lock()
-		defer n.hold.Unlock()
+		n.Hold.Lock()
+		defer n.Hold.Unlock()
 		c.out.mu.Lock()
 		defer c.out.mu.Unlock()
 		return segmentLen + int(unsafe.Sizeof(*c)) + cap(c.out.loans)*int(unsafe.Sizeof(loan{})) + cap(c.out.free)*4 +

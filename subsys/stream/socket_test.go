@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rocl-go/rocl/internal/eventually"
 	"github.com/rocl-go/rocl/subsys"
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
@@ -112,11 +113,13 @@ func TestFullPeerAnswers(t *testing.T) {
 			}
 			// The test takes real time, because it tests the kernel's timers.
 			var silence subsys.Silence
-			for end := time.Now().Add(4 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+			var silent time.Duration
+			if eventually.Within(4*time.Second, func() bool {
 				owes, heard := s.unanswered()
-				if silent := silence.Observe(time.Now(), owes, heard); silent > time.Second {
-					t.Fatalf("silent for %v", silent)
-				}
+				silent = silence.Observe(time.Now(), owes, heard)
+				return silent > time.Second
+			}) {
+				t.Fatalf("silent for %v", silent)
 			}
 		})
 	}

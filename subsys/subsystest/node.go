@@ -6,9 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"os"
-	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -16,111 +14,46 @@ import (
 	"unsafe"
 
 	"github.com/rocl-go/rocl/buffers"
+	"github.com/rocl-go/rocl/internal/eventually"
 	"github.com/rocl-go/rocl/subsys"
+	"github.com/rocl-go/rocl/subsys/internal/harness"
 )
 
 // patience is how long a test waits for a state.
 const patience = 20 * time.Second
 
-// drive is a way to make progress.
-type drive string
-
-const (
-	polling  drive = "polling"
-	sleeping drive = "sleeping"
-	parked   drive = "parked"
-)
-
 // A node stands for a context, as far as a transport can tell.
 type node struct {
-	t      *testing.T
-	pool   *buffers.Pool
-	count  subsys.Counters
-	port   subsys.Port
-	accept func(subsys.Conn) *sink // nil refuses
-	drive  drive
+	*harness.Harness
+	t     *testing.T
+	taken chan *sink // sinks of accepted connections
 
 	mu     sync.Mutex
-	poller *subsys.Poller
-	closed bool
-	ended  chan struct{} // closed when the goroutine in progress has ended
-	stop   atomic.Bool
-	hold   sync.Mutex // a test holds it to stop progress
-	taken  chan *sink // sinks of accepted connections
+	accept func(subsys.Conn) *sink // nil refuses
 }
 
-func newNode(t *testing.T, tr subsys.Transport, d drive) *node {
+func newNode(t *testing.T, tr subsys.Transport, d harness.Drive) *node {
 	t.Helper()
-	n := &node{t: t, pool: buffers.New(), drive: d, taken: make(chan *sink, 1024), ended: make(chan struct{})}
+	n := &node{t: t, taken: make(chan *sink, 1024)}
 	n.accept = func(subsys.Conn) *sink { return newSink(t) }
 	var err error
-	n.port, err = tr.Listen("", subsys.Config{
-		Pool: n.pool, Poller: n.getPoller, Logger: slog.New(slog.DiscardHandler), Count: &n.count, Progress: &n.hold,
-		Accept: func(c subsys.Conn) subsys.Sink {
-			n.mu.Lock()
-			accept := n.accept
-			n.mu.Unlock()
-			s := accept(c)
-			if s == nil {
-				return nil
-			}
-			s.conn = c
-			n.taken <- s
-			return s
-		},
+	n.Harness, err = harness.Open(tr, "", d, func(c subsys.Conn) subsys.Sink {
+		n.mu.Lock()
+		accept := n.accept
+		n.mu.Unlock()
+		s := accept(c)
+		if s == nil {
+			return nil
+		}
+		s.conn = c
+		n.taken <- s
+		return s
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(n.close)
 	return n
-}
-
-func (n *node) getPoller() *subsys.Poller {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.closed {
-		return nil
-	}
-	if n.poller == nil {
-		p, err := subsys.NewPoller(&n.count)
-		if err != nil {
-			n.t.Error(err)
-			return nil
-		}
-		n.poller = p
-		go n.progress(p)
-	}
-	return n.poller
-}
-
-func (n *node) progress(p *subsys.Poller) {
-	defer close(n.ended)
-	var never atomic.Uint32
-	for !n.stop.Load() {
-		n.hold.Lock()
-		switch n.drive {
-		case polling:
-			p.Poll()
-			runtime.Gosched()
-		case sleeping:
-			if p.Naps() {
-				p.Nap(time.Millisecond, &never)
-			} else {
-				p.Sleep(time.Millisecond, &never)
-			}
-		case parked:
-			if more := p.Drain(); !more {
-				p.Arm()
-				n.hold.Unlock()
-				if !p.Park() {
-					return
-				}
-				continue
-			}
-		}
-		n.hold.Unlock()
-	}
 }
 
 // accepting sets the function that accepts connections from now on.
@@ -132,34 +65,14 @@ func (n *node) accepting(f func(subsys.Conn) *sink) {
 
 // close closes everything and checks that nothing is leaked.
 func (n *node) close() {
-	n.mu.Lock()
-	if n.closed {
-		n.mu.Unlock()
-		return
-	}
-	n.closed = true
-	p := n.poller
-	n.mu.Unlock()
-	if err := n.port.Close(); err != nil {
-		n.t.Errorf("closing a port: %v", err)
-	}
-	n.stop.Store(true)
-	if p != nil {
-		p.EndPark()
-		<-n.ended
-		if p.Len() != 0 {
-			n.t.Errorf("%d sources are left in the poller of a closed port", p.Len())
-		}
-		p.Close()
-	}
-	if err := n.pool.Close(); err != nil {
-		n.t.Errorf("after everything was closed: %v", err)
+	if err := n.Close(); err != nil {
+		n.t.Error(err)
 	}
 }
 
 // buffer returns a buffer of n bytes with a pattern that depends on seed.
 func (n *node) buffer(size int, seed uint64) *buffers.Buffer {
-	b, err := n.pool.Get(size)
+	b, err := n.Pool.Get(size)
 	if err != nil {
 		n.t.Fatal(err)
 	}
@@ -173,19 +86,15 @@ func (n *node) dial(to *node) (near, far *sink) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	near = newSink(n.t)
-	c, err := n.port.Dial(ctx, to.port.Addr(), near)
+	c, err := n.Port.Dial(ctx, to.Port.Addr(), near)
 	for errors.Is(err, os.ErrDeadlineExceeded) && ctx.Err() == nil { // a handshake, on a busy machine
-		c, err = n.port.Dial(ctx, to.port.Addr(), near)
+		c, err = n.Port.Dial(ctx, to.Port.Addr(), near)
 	}
 	if err != nil {
 		n.t.Fatal(err)
 	}
 	near.conn = c
-	select {
-	case far = <-to.taken:
-	case <-ctx.Done():
-		n.t.Fatal("the conn was not accepted")
-	}
+	far = eventually.Value(n.t, "an accepted connection", to.taken)
 	c.Start()
 	return near, far
 }
@@ -385,13 +294,7 @@ func (s *sink) want(n int) []subsys.Header {
 // wantDown waits for Down and returns its error.
 func (s *sink) wantDown() error {
 	s.t.Helper()
-	select {
-	case err := <-s.down:
-		return err
-	case <-time.After(patience):
-		s.t.Fatal("the conn does not go down")
-		return nil
-	}
+	return eventually.Value(s.t, "the connection goes down", s.down)
 }
 
 // send gives all of fs to the connection, and waits for Writable when it takes too little.
@@ -433,7 +336,7 @@ func run(n *node, seq uint32, sizes ...int) subsys.Frame {
 	for _, size := range sizes {
 		total += subsys.HeaderLen + size
 	}
-	b, err := n.pool.Get(total)
+	b, err := n.Pool.Get(total)
 	if err != nil {
 		n.t.Fatal(err)
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/rocl-go/rocl/buffers"
 	"github.com/rocl-go/rocl/subsys"
+	"github.com/rocl-go/rocl/subsys/internal/harness"
 )
 
 // Options describes the transport under test.
@@ -30,7 +31,7 @@ type Options struct {
 
 // Test runs the suite.
 func Test(t *testing.T, o Options) {
-	drives := []drive{polling, sleeping, parked}
+	drives := []harness.Drive{harness.Polling, harness.Sleeping, harness.Parked}
 	if !o.polls(t) {
 		drives = drives[:1] // no poller, so there is one way only
 	}
@@ -38,7 +39,7 @@ func Test(t *testing.T, o Options) {
 		t.Run(string(d), func(t *testing.T) {
 			for _, c := range []struct {
 				name string
-				f    func(*testing.T, Options, drive)
+				f    func(*testing.T, Options, harness.Drive)
 			}{
 				{"Order", order}, {"BothWays", bothDirections}, {"Large", large}, {"ManyConns", manyConns},
 				{"BackPressure", backPressure}, {"NotStarted", notStarted}, {"EndBehindData", endBehindData},
@@ -56,16 +57,14 @@ func Test(t *testing.T, o Options) {
 func (o Options) polls(t *testing.T) (yes bool) {
 	t.Run("Probe", func(t *testing.T) {
 		tr := o.New()
-		a, b := newNode(t, tr, sleeping), newNode(t, tr, sleeping)
+		a, b := newNode(t, tr, harness.Sleeping), newNode(t, tr, harness.Sleeping)
 		a.dial(b)
-		a.mu.Lock()
-		defer a.mu.Unlock()
-		yes = a.poller != nil
+		yes = a.HasPoller()
 	})
 	return yes
 }
 
-func two(t *testing.T, o Options, d drive) (a, b *node, near, far *sink) {
+func two(t *testing.T, o Options, d harness.Drive) (a, b *node, near, far *sink) {
 	t.Helper()
 	tr := o.New()
 	a, b = newNode(t, tr, d), newNode(t, tr, d)
@@ -122,7 +121,7 @@ func stream(n *node, s *sink, total int, seed uint64) (held, error) {
 }
 
 // order checks that frames of all sizes, alone and in runs, arrive whole and in order.
-func order(t *testing.T, o Options, d drive) {
+func order(t *testing.T, o Options, d harness.Drive) {
 	a, _, near, far := two(t, o, d)
 	const n = 3000
 	h, err := stream(a, near, n, 1)
@@ -137,7 +136,7 @@ func order(t *testing.T, o Options, d drive) {
 	h.release()
 }
 
-func bothDirections(t *testing.T, o Options, d drive) {
+func bothDirections(t *testing.T, o Options, d harness.Drive) {
 	a, b, near, far := two(t, o, d)
 	const n = 2000
 	var wg sync.WaitGroup
@@ -160,7 +159,7 @@ func bothDirections(t *testing.T, o Options, d drive) {
 	wg.Wait()
 }
 
-func large(t *testing.T, o Options, d drive) {
+func large(t *testing.T, o Options, d harness.Drive) {
 	a, _, near, far := two(t, o, d)
 	sizes := []int{1 << 20, 1<<20 + 1, 64 << 20, 3 << 20}
 	if testing.Short() {
@@ -179,7 +178,7 @@ func large(t *testing.T, o Options, d drive) {
 }
 
 // manyConns checks that each of many connections keeps its order while all of them send.
-func manyConns(t *testing.T, o Options, d drive) {
+func manyConns(t *testing.T, o Options, d harness.Drive) {
 	tr := o.New()
 	b := newNode(t, tr, d)
 	var wg sync.WaitGroup
@@ -205,9 +204,9 @@ func manyConns(t *testing.T, o Options, d drive) {
 
 // backPressure checks that a receiver without progress fills the connection: Send takes less, and
 // Writable is called when there is room again.
-func backPressure(t *testing.T, o Options, d drive) {
+func backPressure(t *testing.T, o Options, d harness.Drive) {
 	a, b, near, far := two(t, o, d)
-	b.hold.Lock()
+	b.Hold.Lock()
 	var h held
 	sent := uint32(0)
 	for {
@@ -229,7 +228,7 @@ func backPressure(t *testing.T, o Options, d drive) {
 	if n, err := near.conn.Send([]subsys.Frame{frame(sent, nil)}); n != 0 || err != nil {
 		t.Fatalf("a full connection took %d frames: %v", n, err)
 	}
-	b.hold.Unlock()
+	b.Hold.Unlock()
 	if err := near.send(frame(sent, nil)); err != nil {
 		t.Fatal(err)
 	}
@@ -239,11 +238,11 @@ func backPressure(t *testing.T, o Options, d drive) {
 
 // notStarted checks that the accepted end may send before the dialled one is started, and nothing
 // is lost.
-func notStarted(t *testing.T, o Options, d drive) {
+func notStarted(t *testing.T, o Options, d harness.Drive) {
 	tr := o.New()
 	a, b := newNode(t, tr, d), newNode(t, tr, d)
 	near := newSink(t)
-	c, err := a.port.Dial(t.Context(), b.port.Addr(), near)
+	c, err := a.Port.Dial(t.Context(), b.Port.Addr(), near)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -265,7 +264,7 @@ func notStarted(t *testing.T, o Options, d drive) {
 
 // endBehindData checks that frames sent before an end arrive before the end does, also when both
 // arrive at once.
-func endBehindData(t *testing.T, o Options, d drive) {
+func endBehindData(t *testing.T, o Options, d harness.Drive) {
 	tr := o.New()
 	a, b := newNode(t, tr, d), newNode(t, tr, d)
 	for i := range 100 {
@@ -289,7 +288,7 @@ func endBehindData(t *testing.T, o Options, d drive) {
 
 // closeWhileSending closes one end while another goroutine sends, at either end. Send must fail in
 // the end, the other end must get Down once, and the closing end must not be called.
-func closeWhileSending(t *testing.T, o Options, d drive) {
+func closeWhileSending(t *testing.T, o Options, d harness.Drive) {
 	tr := o.New()
 	a, b := newNode(t, tr, d), newNode(t, tr, d)
 	for i := range 30 {
@@ -326,11 +325,11 @@ func closeWhileSending(t *testing.T, o Options, d drive) {
 		if i%2 == 0 {
 			near.conn.Close()
 			near.conn.Close() // twice is fine
-			a.hold.Lock()     // a call of the sink that was in progress during Close has returned
+			a.Hold.Lock()     // a call of the sink that was in progress during Close has returned
 			near.mu.Lock()
 			near.ended = true // any call from here on is an error
 			near.mu.Unlock()
-			a.hold.Unlock()
+			a.Hold.Unlock()
 			select {
 			case near.down <- subsys.ErrClosed:
 			default:
@@ -347,20 +346,20 @@ func closeWhileSending(t *testing.T, o Options, d drive) {
 }
 
 // portClosed checks that a port closes its connections and frees its address.
-func portClosed(t *testing.T, o Options, d drive) {
+func portClosed(t *testing.T, o Options, d harness.Drive) {
 	tr := o.New()
 	a, b := newNode(t, tr, d), newNode(t, tr, d)
 	near, _ := a.dial(b)
-	addr := b.port.Addr()
+	addr := b.Port.Addr()
 	b.close()
 	near.wantDown()
 	if _, err := near.conn.Send([]subsys.Frame{frame(0, nil)}); err == nil {
 		t.Error("a connection that is down takes frames")
 	}
-	if _, err := a.port.Dial(t.Context(), addr, newSink(t)); err == nil {
+	if _, err := a.Port.Dial(t.Context(), addr, newSink(t)); err == nil {
 		t.Error("a closed port can be dialled")
 	}
-	again, err := tr.Listen(addr, subsys.Config{Pool: a.pool, Poller: a.getPoller, Count: &a.count, Accept: func(subsys.Conn) subsys.Sink { return nil }})
+	again, err := tr.Listen(addr, subsys.Config{Pool: a.Pool, Poller: a.Poller, Count: &a.Count, Accept: func(subsys.Conn) subsys.Sink { return nil }})
 	if err != nil {
 		t.Fatalf("the address of a closed port: %v", err)
 	}
@@ -375,7 +374,7 @@ func portClosed(t *testing.T, o Options, d drive) {
 }
 
 // sinkRefuses checks that an error of the sink cuts the connection at both ends.
-func sinkRefuses(t *testing.T, o Options, d drive) {
+func sinkRefuses(t *testing.T, o Options, d harness.Drive) {
 	tr := o.New()
 	a, b := newNode(t, tr, d), newNode(t, tr, d)
 	no := errors.New("no")
@@ -394,7 +393,7 @@ func sinkRefuses(t *testing.T, o Options, d drive) {
 
 // roomRefuses checks that an announced length which the sink refuses cuts the connection before
 // memory is allocated for it.
-func roomRefuses(t *testing.T, o Options, d drive) {
+func roomRefuses(t *testing.T, o Options, d harness.Drive) {
 	tr := o.New()
 	a, b := newNode(t, tr, d), newNode(t, tr, d)
 	no := errors.New("no")
@@ -424,7 +423,7 @@ func roomRefuses(t *testing.T, o Options, d drive) {
 
 // roomSkips checks that a payload for which the sink returns no buffer is skipped: its frame
 // arrives without payload, the frames around it arrive whole, and no memory of its size is mapped.
-func roomSkips(t *testing.T, o Options, d drive) {
+func roomSkips(t *testing.T, o Options, d harness.Drive) {
 	tr := o.New()
 	a, b := newNode(t, tr, d), newNode(t, tr, d)
 	const frames, size = 30, 3 << 20
@@ -435,7 +434,7 @@ func roomSkips(t *testing.T, o Options, d drive) {
 		return s
 	})
 	near, far := a.dial(b)
-	before := b.pool.Stats().Mapped
+	before := b.Pool.Stats().Mapped
 	for seq := range uint32(frames) {
 		n := 100
 		switch seq % 3 {
@@ -455,18 +454,18 @@ func roomSkips(t *testing.T, o Options, d drive) {
 		far.want(int(seq) + 1) // the payload is not read after this
 		buf.Release()
 	}
-	if n := b.pool.Stats().Mapped - before; n >= size {
+	if n := b.Pool.Stats().Mapped - before; n >= size {
 		t.Errorf("%d bytes were mapped to skip payloads of %d", n, size)
 	}
 }
 
 // refused checks that a connection which is not accepted fails to dial or goes down at once.
-func refused(t *testing.T, o Options, d drive) {
+func refused(t *testing.T, o Options, d harness.Drive) {
 	tr := o.New()
 	a, b := newNode(t, tr, d), newNode(t, tr, d)
 	b.accepting(func(subsys.Conn) *sink { return nil })
 	near := newSink(t)
-	c, err := a.port.Dial(t.Context(), b.port.Addr(), near)
+	c, err := a.Port.Dial(t.Context(), b.Port.Addr(), near)
 	if err != nil {
 		return
 	}
@@ -475,17 +474,17 @@ func refused(t *testing.T, o Options, d drive) {
 	near.wantDown()
 }
 
-func addresses(t *testing.T, o Options, d drive) {
+func addresses(t *testing.T, o Options, d harness.Drive) {
 	tr := o.New()
 	a, b := newNode(t, tr, d), newNode(t, tr, d)
-	if !a.port.Reaches(b.port.Addr()) {
-		t.Errorf("%s does not reach %s", a.port.Addr(), b.port.Addr())
+	if !a.Port.Reaches(b.Port.Addr()) {
+		t.Errorf("%s does not reach %s", a.Port.Addr(), b.Port.Addr())
 	}
 	for _, bad := range []string{"", "x", "other://host:1", tr.Name() + "://", tr.Name() + ":", "://", tr.Name() + "://%zz"} {
-		if a.port.Reaches(bad) {
+		if a.Port.Reaches(bad) {
 			t.Errorf("%q is said to be reached", bad)
 		}
-		if _, err := a.port.Dial(t.Context(), bad, newSink(t)); !errors.Is(err, subsys.ErrAddress) {
+		if _, err := a.Port.Dial(t.Context(), bad, newSink(t)); !errors.Is(err, subsys.ErrAddress) {
 			t.Errorf("dialling %q: %v", bad, err)
 		}
 		if bad != "" {
@@ -494,15 +493,15 @@ func addresses(t *testing.T, o Options, d drive) {
 			}
 		}
 	}
-	gone := b.port.Addr()
+	gone := b.Port.Addr()
 	b.close()
-	if _, err := a.port.Dial(t.Context(), gone, newSink(t)); !errors.Is(err, subsys.ErrNoPeer) {
+	if _, err := a.Port.Dial(t.Context(), gone, newSink(t)); !errors.Is(err, subsys.ErrNoPeer) {
 		t.Errorf("dialling an address without a port: %v", err)
 	}
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
 	c := newNode(t, tr, d)
-	if conn, err := a.port.Dial(ended, c.port.Addr(), newSink(t)); err == nil {
+	if conn, err := a.Port.Dial(ended, c.Port.Addr(), newSink(t)); err == nil {
 		conn.Close() // a transport that does not wait may succeed
 	} else if !errors.Is(err, context.Canceled) {
 		t.Errorf("dialling with an ended context: %v", err)
@@ -510,7 +509,7 @@ func addresses(t *testing.T, o Options, d drive) {
 }
 
 // garbage checks that a peer which writes garbage affects only its own connection.
-func garbage(t *testing.T, o Options, d drive) {
+func garbage(t *testing.T, o Options, d harness.Drive) {
 	if o.Garbage == nil {
 		t.Skip("no other process can write to this transport")
 	}
@@ -553,7 +552,7 @@ func garbage(t *testing.T, o Options, d drive) {
 		head(func(h *subsys.Header) { h.Len = 100 }, 1, 2, 3), // cut inside
 		head(func(h *subsys.Header) { h.Len = 1 << 20 }, noise...),
 	} {
-		if err := o.Garbage(b.port.Addr(), bad); err != nil {
+		if err := o.Garbage(b.Port.Addr(), bad); err != nil {
 			t.Fatal(err)
 		}
 		s := <-b.taken
@@ -568,7 +567,7 @@ func garbage(t *testing.T, o Options, d drive) {
 }
 
 // noAllocs checks that steady traffic makes no more allocations than Options.Allocs.
-func noAllocs(t *testing.T, o Options, d drive) {
+func noAllocs(t *testing.T, o Options, d harness.Drive) {
 	if isWatched {
 		t.Skip("the race detector allocates, as does a rocldebug build")
 	}

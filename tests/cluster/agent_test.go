@@ -20,6 +20,9 @@ import (
 	"github.com/rocl-go/rocl/internal/subprocess"
 )
 
+// The environment of an agent: the socket of its node, and how long a peer may be out of reach.
+const envAgent, envGiveUp = "ROCL_LAB_AGENT", "ROCL_LAB_GIVE_UP"
+
 // An agent is a program of a node: the test's own binary, run again in the node's namespace, with
 // one context. The test calls its methods over its standard input and output.
 type agent struct {
@@ -29,7 +32,10 @@ type agent struct {
 }
 
 // agent starts an agent on the node.
-func (n *node) agent() *agent {
+func (n *node) agent() *agent { return n.agentWithGiveUp(5 * time.Second) }
+
+// agentWithGiveUp starts an agent whose context gives up a peer that is out of reach for that long.
+func (n *node) agentWithGiveUp(giveUp time.Duration) *agent {
 	t := n.lab.t
 	t.Helper()
 	exe, err := os.Executable()
@@ -37,7 +43,7 @@ func (n *node) agent() *agent {
 		t.Fatal(err)
 	}
 	cmd := n.command(exe)
-	cmd.Env = append(os.Environ(), "ROCL_LAB_AGENT="+n.socket())
+	cmd.Env = append(os.Environ(), envAgent+"="+n.socket(), envGiveUp+"="+giveUp.String())
 	cmd.Stderr = os.Stderr
 	toR, toW, err := os.Pipe()
 	if err != nil {
@@ -366,8 +372,13 @@ func (a *Agent) End(_ struct{}, r *Report) error {
 func agentMain(socket string) int {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
+	giveUp, err := time.ParseDuration(os.Getenv(envGiveUp))
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "agent:", err)
+		return 1
+	}
 	a := &Agent{rs: map[rocl.GID]*rocl.Resource{}}
-	c, err := rocl.Open(ctx, rocl.JoinOnly(), rocl.WithSocket(socket), rocl.WithGiveUp(5*time.Second), rocl.WithLinger(time.Second),
+	c, err := rocl.Open(ctx, rocl.JoinOnly(), rocl.WithSocket(socket), rocl.WithGiveUp(giveUp), rocl.WithLinger(time.Second),
 		rocl.WithUndelivered(a.posts.report))
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "agent:", err)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/internal/eventually"
 )
 
 // populate starts an agent on each node, with a resource of its own and one that all have.
@@ -49,9 +50,7 @@ func complete(as []*agent, own, same []rocl.GID) {
 			t.Errorf("%s", strings.Join(wrong, "\n"))
 			return
 		}
-		for end := time.Now().Add(20 * time.Second); !l.whole(nodes...) && time.Now().Before(end); {
-			time.Sleep(5 * time.Millisecond)
-		}
+		eventually.Within(20*time.Second, func() bool { return l.whole(nodes...) })
 	}
 }
 

@@ -86,7 +86,8 @@ func (a *Agent) Hold(id rocl.GID, data *string) error {
 func TestAwaitedNodeDies(t *testing.T) {
 	parallel(t)
 	l := up(t, 3)
-	from, to := l.nodes[0].agent(), l.nodes[1].agent()
+	// With a shorter time a link could end before gossip tells the death, on a busy machine.
+	from, to := l.nodes[0].agentWithGiveUp(time.Hour), l.nodes[1].agentWithGiveUp(time.Hour)
 	from.register(rocl.Attrs{"who": "client"})
 	id := to.register(rocl.Attrs{"who": "server"})
 	ended := func() Ends { return do[struct{}, Ends](from, "Ended", struct{}{}) }
@@ -96,16 +97,20 @@ func TestAwaitedNodeDies(t *testing.T) {
 		if got := do[rocl.GID, string](to, "Hold", id); got != "a request" { // the agent does not reply
 			t.Fatalf("the server received %q", got)
 		}
+		before := l.deaths()
 		l.cut(l.nodes[1:2], l.nodes)
-		time.Sleep(300 * time.Millisecond)
+		time.Sleep(300 * time.Millisecond) // the length of the cut, shorter than a death takes
 		l.heal()
 		from.say(to, id, "still there?")
-		if e := ended(); e != (Ends{}) {
+		if e := ended(); e != (Ends{}) && l.deaths() == before { // on a busy machine the cut may be a long one
 			t.Errorf("after a short cut: %+v", e)
 		}
 		l.cut(l.nodes[1:2], l.nodes)
-		eventually.True(t, "all have ended", func() bool { e := ended(); return e.Call != "" && e.Monitor != "" && e.Recv != "" })
-		if e := ended(); e != (Ends{"gone", "gone", "gone"}) {
+		var e Ends
+		if !eventually.Within(time.Minute, func() bool { e = ended(); return e.Call != "" && e.Monitor != "" && e.Recv != "" }) {
+			t.Fatalf("after a long cut, not all have ended: %+v", e)
+		}
+		if e != (Ends{"gone", "gone", "gone"}) {
 			t.Errorf("after a long cut: %+v", e)
 		}
 		l.heal()

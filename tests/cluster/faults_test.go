@@ -53,10 +53,7 @@ func (l *lab) one(when string, since time.Time) {
 	for {
 		l.together(l.nodes...)
 		began := time.Now()
-		for time.Since(began) < 1500*time.Millisecond && l.whole(l.nodes...) {
-			time.Sleep(5 * time.Millisecond)
-		}
-		if l.whole(l.nodes...) {
+		if !eventually.Within(1500*time.Millisecond, func() bool { return !l.whole(l.nodes...) }) {
 			l.reach(when+": one view", began.Sub(since), 5*time.Second)
 			return
 		}
@@ -130,11 +127,11 @@ func TestLoss(t *testing.T) {
 	}{{0, time.Second, hour() / 60}, {1, 2 * time.Second, hour() / 60}, {5, 30 * time.Second, hour()}, {20, 4 * time.Second, hour() / 6}} {
 		l.lose(c.percent)
 		load(as, own, 100*time.Millisecond)
+		lasts := c.short
 		if long {
-			time.Sleep(c.long)
-		} else {
-			time.Sleep(c.short)
+			lasts = c.long
 		}
+		time.Sleep(lasts) // while packets are lost and questions are asked
 		r := ended(as)
 		t.Logf("%d %% loss: %v", c.percent, &r)
 		for _, f := range r.Failed {
@@ -243,7 +240,7 @@ func TestPartition(t *testing.T) {
 						}
 					}
 				}
-				time.Sleep(d - time.Since(began))
+				time.Sleep(d - time.Since(began)) // the length of the cut
 				healed, what := time.Now(), fmt.Sprintf("%s, cut for %v, healed", c.shape, d)
 				l.heal()
 				time.Sleep(300 * time.Millisecond) // resources change meanwhile
@@ -317,7 +314,7 @@ func TestRollingRestart(t *testing.T) {
 					l.together(l.nodes...)
 				}
 			}
-			time.Sleep(500 * time.Millisecond)
+			time.Sleep(500 * time.Millisecond) // of questions after the last restart
 			r := ended(as)
 			t.Logf("%v", &r)
 			for _, f := range slices.Compact(r.Failed) {
@@ -382,10 +379,10 @@ func (l *lab) overlap() {
 	rand.Shuffle(len(down), func(i, j int) { down[i], down[j] = down[j], down[i] })
 	for _, i := range down {
 		l.nodes[i].stop()
-		time.Sleep(rand.N(300 * time.Millisecond))
+		time.Sleep(rand.N(300 * time.Millisecond)) // the time that a daemon is away varies
 		l.start(l.nodes[i])
 	}
-	time.Sleep(rand.N(time.Second))
+	time.Sleep(rand.N(time.Second)) // the next restarts come before, or after, all are one cluster
 }
 
 // A daemon that is stopped for a while, as on a busy machine, is not taken for dead, and takes no
@@ -400,9 +397,9 @@ func TestPaused(t *testing.T) {
 		for _, d := range []time.Duration{100 * time.Millisecond, 300 * time.Millisecond, 600 * time.Millisecond} {
 			for _, n := range l.nodes[:3] {
 				n.pause()
-				time.Sleep(d)
+				time.Sleep(d) // the length of the pause
 				n.resume()
-				time.Sleep(d)
+				time.Sleep(d) // the other daemons suspect it, or have begun to believe it again
 			}
 		}
 		lost := l.deaths() - before
@@ -435,10 +432,10 @@ func TestSeveralPaused(t *testing.T) {
 		for _, i := range down {
 			l.nodes[i].pause()
 		}
-		time.Sleep(time.Second + rand.N(4*time.Second))
+		time.Sleep(time.Second + rand.N(4*time.Second)) // some are suspected, some are dead for the others
 		for _, i := range down {
 			l.nodes[i].resume()
-			time.Sleep(rand.N(500 * time.Millisecond))
+			time.Sleep(rand.N(500 * time.Millisecond)) // they go on one after another
 		}
 		l.one("several went on", time.Now())
 	}
@@ -462,7 +459,7 @@ func TestNobodyDies(t *testing.T) {
 		l.lose(5)
 		ls = append(ls, l)
 	}
-	time.Sleep(hour())
+	time.Sleep(hour()) // in which no node may be taken for dead
 	for _, l := range ls {
 		t.Logf("%d nodes", len(l.nodes))
 		l.calm()

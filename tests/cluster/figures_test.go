@@ -84,8 +84,8 @@ func TestFigures(t *testing.T) {
 	for range 5 {
 		stir(as)
 		l.cut(l.nodes[:4], l.nodes[4:])
-		time.Sleep(5 * time.Second)
-		truth := settle(as[:4]) // of one half; the half must learn that of the other
+		time.Sleep(5 * time.Second) // the length of the cut, which the figure names
+		truth := settle(as[:4])     // of one half; the half must learn that of the other
 		for id, n := range settle(as[4:]) {
 			truth[id] = n
 		}
@@ -110,7 +110,7 @@ func TestFigures(t *testing.T) {
 		l.lose(percent)
 		defer l.heal()
 		load(as, own, 50*time.Millisecond)
-		time.Sleep(d)
+		time.Sleep(d) // of questions
 		return ended(as)
 	}
 	quiet, lossy := finds(0, 10*time.Second), finds(5, time.Minute)

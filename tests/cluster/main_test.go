@@ -15,7 +15,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	if socket := os.Getenv("ROCL_LAB_AGENT"); socket != "" {
+	if socket := os.Getenv(envAgent); socket != "" {
 		os.Exit(agentMain(socket))
 	}
 	if role := os.Getenv("ROCL_LAB_TPVM"); role != "" {

@@ -133,7 +133,7 @@ func TestSilentMachine(t *testing.T) {
 
 		one, other := l.nodes[:1], l.nodes[1:]
 		l.cut(one, other)
-		time.Sleep(500 * time.Millisecond)
+		time.Sleep(500 * time.Millisecond) // the length of the cut: a machine is dead for others later
 		l.heal()
 		healed := time.Now()
 		moved("messages after a short cut")

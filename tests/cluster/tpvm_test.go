@@ -225,7 +225,7 @@ func farmWorker(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		time.Sleep(50 * time.Millisecond)
+		time.Sleep(50 * time.Millisecond) // the work: a host is lost while jobs are in hand
 		b := t.Buffer(pack.Default)
 		if err := pack.Pack(b, []int32{i[0], i[0] * i[0]}, 1); err != nil {
 			return err

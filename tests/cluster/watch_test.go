@@ -214,16 +214,9 @@ func settle(as []*agent) map[string]string {
 	for _, a := range as {
 		maps.Copy(truth, do[struct{}, map[string]string](a, "Settle", struct{}{}))
 	}
-	end := time.Now().Add(30 * time.Second)
-	for {
-		off := astray(as, truth)
-		if off == "" {
-			break
-		}
-		if time.Now().After(end) {
-			t.Fatal(off)
-		}
-		time.Sleep(5 * time.Millisecond)
+	var off string
+	if !eventually.Within(30*time.Second, func() bool { off = astray(as, truth); return off == "" }) {
+		t.Fatal(off)
 	}
 	return truth
 }
@@ -264,11 +257,8 @@ func astray(as []*agent, truth map[string]string) string {
 func still(as []*agent, truth map[string]string) {
 	t := as[0].node.lab.t
 	t.Helper()
-	off := astray(as, truth)
-	for end := time.Now().Add(20 * time.Second); off != "" && time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
-		off = astray(as, truth)
-	}
-	if off != "" {
+	var off string
+	if !eventually.Within(20*time.Second, func() bool { off = astray(as, truth); return off == "" }) {
 		t.Errorf("a moment later: %s", off)
 	}
 }

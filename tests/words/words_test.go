@@ -215,7 +215,7 @@ var banned = []struct {
 	{regexp.MustCompile(`(?i)^(who|whom|whose|whoever|those who|he|somebody|one (who|that)|what is there)\b`), "a sentence begins with %q: name the subject"},
 	{regexp.MustCompile(`(?i)\b((and|but|of|by|to|for|from|with|than|as|lets?) who|whoever)\b`), "%q: name the subject"},
 	{regexp.MustCompile(`(?i)\b(he|him|his|himself)\b`), "%q: nothing in the code is a person"},
-	{regexp.MustCompile(`\b(PRACTICE|FEATURES|DESIGN)\b|\bA-[0-9]{2}\b|\bC[0-9] M[0-9]+\b|\((?:[A-Z]-?[0-9]{1,2}(?:, )?)+\)`), "%q is not a document of the repository"},
+	{regexp.MustCompile(`\b(PRACTICE|FEATURES|DESIGN)\b|\bA-[0-9]{2}\b|\bC[0-9] M[0-9]+\b|\b(BK|M[A-Z]|UT)[0-9]{1,2}\b|\((?:[A-Z]-?[0-9]{1,2}(?:, )?)+\)`), "%q is not a document of the repository"},
 }
 
 // breaches returns the breaches of rules in a sentence. A question may begin with a question word.

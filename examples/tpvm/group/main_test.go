@@ -5,7 +5,7 @@ package main
 import (
 	"testing"
 
-	"github.com/rocl-go/rocl/examples/tpvm/internal/example"
+	"github.com/rocl-go/rocl/examples/internal/example"
 )
 
 func TestMain(m *testing.M) { example.Main(m, main) }

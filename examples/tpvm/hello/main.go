@@ -20,10 +20,9 @@ func main() {
 }
 
 func hello(ctx context.Context, t *tpvm.Task) error {
-	if !t.Parent().IsZero() {
+	if !t.Parent().IsZero() { // another task has spawned this one
 		return t.SendPacked(ctx, t.Parent(), 1, "hello, world from "+t.Host())
 	}
-	fmt.Println("I am", t.ID())
 	ids, err := t.Spawn(ctx, tpvm.Self, 1)
 	if err != nil {
 		return err

@@ -18,7 +18,7 @@ import (
 	"testing"
 
 	"github.com/rocl-go/rocl"
-	"github.com/rocl-go/rocl/examples/tpvm/internal/example"
+	"github.com/rocl-go/rocl/examples/internal/example"
 )
 
 func TestMain(m *testing.M) { example.Main(m, main) }

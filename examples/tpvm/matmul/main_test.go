@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/rocl-go/rocl/examples/tpvm/internal/example"
+	"github.com/rocl-go/rocl/examples/internal/example"
 )
 
 func TestMain(m *testing.M) { example.Main(m, main) }

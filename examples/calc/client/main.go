@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Command client finds a calculator and has it add two numbers.
+package main
+
+import (
+	"context"
+	"fmt"
+	"log"
+
+	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/rpc"
+)
+
+// Terms are the arguments of the call "add".
+type Terms struct{ A, B int }
+
+func main() {
+	ctx := context.Background()
+	c, err := rocl.Open(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close()
+	cl, err := rpc.NewClient(ctx, c)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer cl.Close()
+	sum, err := rpc.CallAny[Terms, int](ctx, cl, rocl.Match{"type": "calculator"}, "add", Terms{40, 2})
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(sum.Value, sum.Provider) // 42, and which server it was
+}

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package eventually
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// Within calls its function until the time is over, and waits no longer than that.
+func TestWithin(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		begun, calls := time.Now(), 0
+		if Within(time.Minute, func() bool { calls++; return false }) {
+			t.Error("what never is has become true")
+		}
+		if d := time.Since(begun); d < time.Minute || d > time.Minute+time.Second || calls < 1000 {
+			t.Errorf("given up after %v and %d calls", d, calls)
+		}
+		if !Within(0, func() bool { return true }) {
+			t.Error("what is true already is not seen")
+		}
+	})
+}
+
+// A process that was stopped for an hour, here by a call that takes an hour, has waited for a second.
+func TestStoppedMeanwhile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		calls := 0
+		True(t, "the third call", func() bool {
+			calls++
+			if calls < 3 {
+				time.Sleep(time.Hour)
+			}
+			return calls == 3
+		})
+	})
+}
