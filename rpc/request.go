@@ -182,6 +182,7 @@ func (r *request) limit() {
 
 // leave ends a request whose context has ended before its handler began.
 func (r *request) leave() {
+	nestedWaits.remove(r.nested)
 	r.refuse(context.Cause(r.ctx))
 	r.end()
 }

@@ -15,8 +15,9 @@ import (
 )
 
 // Order of locks. Those of this package are not nested in each other, except that results.mu is held
-// while overflow.opening is taken. Three are held over calls of other packages:
+// while overflow.opening is taken. Four are held over calls of other packages:
 //
+//   - waitGraph.mu while the streams of a pool are read, which locks the pool;
 //   - Server.mu while a call begins or ends the use of a pool, which locks the pool;
 //   - callers.mu while a context is cancelled, whose functions (context.AfterFunc) run in goroutines
 //     of their own;
@@ -140,6 +141,7 @@ func (s *Server) leavePools() {
 
 // A method is a call that a server offers.
 type method struct {
+	s     *Server
 	name  string
 	id    uint64
 	place place
@@ -149,6 +151,10 @@ type method struct {
 	serve    func(*request) (*rocl.Buffer, error)
 	isStream bool // serve adds results to request.results
 }
+
+// now returns the call as it is after it was moved to its present place, or nil if it is no longer
+// offered.
+func (m *method) now() *method { return (*m.s.names.Load())[m.id] }
 
 // check returns an error if the handlers of m cannot run in their place.
 func (m *method) check() error {

@@ -46,7 +46,7 @@ func RegisterStream[In, Out any](s *Server, name string, f func(ctx context.Cont
 	}
 	cfg := newConfig(opts)
 	in, out := formatOf[In](cfg.in), formatOf[Out](cfg.out)
-	m := &method{name: name, place: cfg.place, stats: new(methodStats), isStream: true}
+	m := &method{s: s, name: name, place: cfg.place, stats: new(methodStats), isStream: true}
 	if err := m.check(); err != nil {
 		return fmt.Errorf("rpc: register %q: %w", name, err)
 	}
