@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -386,5 +387,32 @@ func TestCloseGivesUp(t *testing.T) {
 	}
 	if _, err := f.Wait(deadline(t)); err == nil {
 		t.Error("the call has a result")
+	}
+}
+
+// A caller that waits for a result of a stream gets ErrClosed when Close does not wait for the handler.
+func TestCloseEndsStream(t *testing.T) {
+	s, c := pair(t)
+	began, release := make(chan struct{}), make(chan struct{})
+	defer close(release)
+	if err := rpc.RegisterStream(s, "wait", func(context.Context, struct{}) iter.Seq2[int64, error] {
+		return func(func(int64, error) bool) { close(began); <-release }
+	}); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() {
+		for _, err := range rpc.Stream[struct{}, int64](deadline(t), c, s.ID(), "wait", struct{}{}) {
+			ended <- err
+		}
+	}()
+	<-began
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	if err := s.Close(ctx); !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	if err := eventually.Value(t, "the end of the stream", ended); !errors.Is(err, rpc.ErrClosed) {
+		t.Error(err)
 	}
 }

@@ -3,6 +3,7 @@
 package rpc
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -109,11 +110,14 @@ func (s *Server) Resource() *rocl.Resource { return s.r }
 
 // Close ends the server: requests that arrive from now on fail with ErrClosed or rocl.ErrGone. It
 // waits until the running handlers have returned and their replies are sent. When ctx ends, Close
-// ends the contexts of the handlers, no longer waits for them, and returns the cause. A second
-// Close does nothing.
+// ends the contexts of the handlers, and the streams of results, with ErrClosed. It no longer waits
+// for them, and returns the cause. A second Close does nothing.
 func (s *Server) Close(ctx context.Context) error {
 	err := s.running.close(ctx)
 	s.end(ErrClosed)
+	for _, r := range s.callers.streams() { // otherwise their callers get rocl.ErrGone
+		r.results.close(ErrClosed)
+	}
 	localServers.Delete(s.ID())
 	s.leavePools()
 	if e := s.r.Close(); err == nil { // also if ctx has ended
@@ -311,6 +315,6 @@ func (s *Server) more(m *rocl.Message) {
 		r.results.next(m)
 		return
 	}
-	s.refuse(m, flags, fmt.Errorf("%w: the stream has ended", context.Canceled))
+	s.refuse(m, flags, fmt.Errorf("%w: the stream has ended", cmp.Or(context.Cause(s.life), context.Canceled)))
 	m.Release()
 }

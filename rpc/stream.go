@@ -136,7 +136,7 @@ func (s *results) awaitTaken(ctx context.Context) error {
 func (s *results) finish(ctx context.Context, err error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.isEnded, s.err = true, err
+	s.isEnded, s.err = true, cmp.Or(s.err, err)
 	s.send()
 	for !s.isOver {
 		if err := s.awaitTaken(ctx); err != nil {
@@ -151,7 +151,11 @@ func (s *results) next(m *rocl.Message) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.waiting != nil || s.isOver {
-		s.r.s.refuse(m, s.r.h.flags, fmt.Errorf("%w: a request for results of a stream that has ended, or of which they are awaited", ErrProtocol))
+		err := s.err
+		if s.waiting != nil || err == nil {
+			err = fmt.Errorf("%w: a request for results of a stream that has ended, or of which they are awaited", ErrProtocol)
+		}
+		s.r.s.refuse(m, s.r.h.flags, err)
 		m.Release()
 		return
 	}
@@ -168,7 +172,7 @@ func (s *results) drop() {
 	}
 }
 
-// close ends a stream whose handler has failed, if its end has not been sent.
+// close ends a stream that has failed with err, if its end has not been sent.
 func (s *results) close(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -177,7 +181,7 @@ func (s *results) close(err error) {
 		s.replied(m)
 	}
 	s.drop()
-	s.isOver = true
+	s.err, s.isOver = cmp.Or(s.err, err), true
 }
 
 // replied records that m, the waiting request, has its reply. mu must be held.
