@@ -219,7 +219,8 @@ func (c *Context) Buffer(n int) (*buffers.Buffer, error) { return c.disp.Buffer(
 //
 // Register waits for the node's directory until ctx ends. It fails with rocl.ErrNoDirectory,
 // rocl.ErrClosed or the cause of ctx's end, and with rocl.ErrExists or rocl.ErrPartial as [Unique]
-// says. If Register fails, no resource is registered.
+// says. It fails with rocl.ErrIdentifiers after two billion resources of the context. If
+// Register fails, no resource is registered.
 //
 // The resource stays registered when the process that serves the directory ends: the next directory
 // gets it, with its identifier, attributes and revision, from this context.
@@ -259,12 +260,17 @@ func (c *Context) Register(ctx stdctx.Context, a resource.Attributes, opts ...Re
 	return r, nil
 }
 
+// ErrIdentifiers is returned by [Context.Register] and [Context.RoutesOf] when the context has used
+// all identifiers that it may give to resources. None is given twice, so the program must open
+// another context.
+var ErrIdentifiers = errors.New("rocl: the context has used all its identifiers")
+
 // newSerial returns the serial number of a new identifier. No number is returned twice.
 func (c *Context) newSerial() (uint32, error) {
 	serial := c.serial.Add(1)
 	if serial > dispatch.LastSerial {
 		c.serial.Store(dispatch.LastSerial)
-		return 0, errors.New("the context has used all its identifiers")
+		return 0, ErrIdentifiers
 	}
 	return serial, nil
 }
