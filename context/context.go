@@ -236,17 +236,7 @@ func (c *Context) Register(ctx stdctx.Context, a resource.Attributes, opts ...Re
 	if err != nil {
 		return nil, fmt.Errorf("rocl: registering: %w", err)
 	}
-	serial, err := c.newSerial()
-	if err != nil {
-		return nil, fmt.Errorf("rocl: registering: %w", err)
-	}
-	var box *dispatch.Mailbox
-	if cfg.mailbox > 0 || cfg.messages > 0 {
-		serial |= dispatch.Bounded
-		box, err = c.disp.BoundedMailbox(serial, cfg.mailbox, cfg.messages)
-	} else {
-		box, err = c.disp.Mailbox(serial, 0)
-	}
+	serial, box, err := c.newMailbox(cfg.mailbox, cfg.messages)
 	if err != nil {
 		return nil, fmt.Errorf("rocl: registering: %w", err)
 	}
@@ -264,6 +254,21 @@ func (c *Context) Register(ctx stdctx.Context, a resource.Attributes, opts ...Re
 // all identifiers that it may give to resources. None is given twice, so the program must open
 // another context.
 var ErrIdentifiers = errors.New("rocl: the context has used all its identifiers")
+
+// newMailbox returns a mailbox for a new identifier, with limits of its own, in bytes and messages,
+// if one of them is above 0.
+func (c *Context) newMailbox(limit, messages int) (serial uint32, box *dispatch.Mailbox, err error) {
+	if serial, err = c.newSerial(); err != nil {
+		return 0, nil, err
+	}
+	if limit > 0 || messages > 0 {
+		serial |= dispatch.Bounded
+		box, err = c.disp.BoundedMailbox(serial, limit, messages)
+	} else {
+		box, err = c.disp.Mailbox(serial, 0)
+	}
+	return serial, box, err
+}
 
 // newSerial returns the serial number of a new identifier. No number is returned twice.
 func (c *Context) newSerial() (uint32, error) {

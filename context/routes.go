@@ -53,11 +53,7 @@ func (c *Context) routesOf(ctx stdctx.Context, id resource.GID) ([]dispatch.Rout
 	if _, err := c.Lookup(ctx, id, AttrKind); err != nil {
 		return nil, err
 	}
-	serial, err := c.newSerial()
-	if err != nil {
-		return nil, err
-	}
-	box, err := c.disp.Mailbox(serial, 0)
+	serial, box, err := c.newMailbox(0, 0)
 	if err != nil {
 		return nil, err
 	}
