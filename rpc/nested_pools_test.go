@@ -56,7 +56,7 @@ func meetThenCall(t *testing.T, s *rpc.Server, p *pool.Pool, m *meeting, call fu
 // callInner returns a function that calls "inner" of a server.
 func callInner(c *rpc.Client, id rocl.GID) func(context.Context) (int64, error) {
 	return func(ctx context.Context) (int64, error) {
-		return rpc.Call[terms, int64](ctx, c, id, "inner", terms{1, 2})
+		return rpc.Call[addends, int64](ctx, c, id, "inner", addends{1, 2})
 	}
 }
 
@@ -108,9 +108,9 @@ func TestNestedInRing(t *testing.T) {
 					rpc.Register(s, "outer", func(ctx context.Context, _ struct{}) (int64, error) {
 						begun.wait(ctx)
 						if !test.isAwaitedLater {
-							return rpc.Call[terms, int64](ctx, own, next, "inner", terms{1, 2})
+							return rpc.Call[addends, int64](ctx, own, next, "inner", addends{1, 2})
 						}
-						first, second := rpc.Go[terms, int64](ctx, own, next, "inner", terms{1, 1}), rpc.Go[terms, int64](ctx, own, next, "inner", terms{1, 0})
+						first, second := rpc.Go[addends, int64](ctx, own, next, "inner", addends{1, 1}), rpc.Go[addends, int64](ctx, own, next, "inner", addends{1, 0})
 						called.wait(ctx)
 						sum, err := first.Wait(ctx)
 						more, e := second.Wait(ctx)
@@ -223,7 +223,7 @@ func TestDeadlineEndsRing(t *testing.T) {
 				until, _ := ctx.Deadline()
 				ctx, end := context.WithDeadline(context.Background(), until)
 				defer end()
-				return rpc.Call[terms, int64](ctx, own, next, "inner", terms{1, 2})
+				return rpc.Call[addends, int64](ctx, own, next, "inner", addends{1, 2})
 			}, rpc.InPool(pools[i])),
 		); err != nil {
 			t.Fatal(err)
@@ -249,7 +249,7 @@ func TestDeadlineEndsRing(t *testing.T) {
 		t.Error("no call ended by its deadline")
 	}
 	for _, s := range servers {
-		if sum, err := rpc.Call[terms, int64](deadline(t), c, s.ID(), "inner", terms{1, 2}); sum != 3 || err != nil {
+		if sum, err := rpc.Call[addends, int64](deadline(t), c, s.ID(), "inner", addends{1, 2}); sum != 3 || err != nil {
 			t.Error(sum, err)
 		}
 	}

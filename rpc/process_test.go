@@ -198,20 +198,20 @@ func TestServerEnds(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if sum, err := rpc.Call[terms, int64](deadline(t), c, id, "add", terms{1, 2}); err != nil || sum != 3 {
+	if sum, err := rpc.Call[addends, int64](deadline(t), c, id, "add", addends{1, 2}); err != nil || sum != 3 {
 		t.Fatal(sum, err)
 	}
 	if _, err := rpc.Call[struct{}, struct{}](deadline(t), c, id, "exit", struct{}{}); !errors.Is(err, rocl.ErrGone) {
 		t.Errorf("a handler that ends its process: %v", err)
 	}
-	if _, err := rpc.Call[terms, int64](deadline(t), c, id, "add", terms{1, 2}); !errors.Is(err, rocl.ErrGone) {
+	if _, err := rpc.Call[addends, int64](deadline(t), c, id, "add", addends{1, 2}); !errors.Is(err, rocl.ErrGone) {
 		t.Errorf("a call afterwards: %v", err)
 	}
 	_, line = other(t, "server", sock)
 	if id, err = rocl.ParseGID(line); err != nil {
 		t.Fatal(err)
 	}
-	if sum, err := rpc.Call[terms, int64](deadline(t), c, id, "add", terms{1, 2}); err != nil || sum != 3 {
+	if sum, err := rpc.Call[addends, int64](deadline(t), c, id, "add", addends{1, 2}); err != nil || sum != 3 {
 		t.Errorf("a server that is started again: %d, %v", sum, err)
 	}
 }
