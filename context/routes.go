@@ -93,26 +93,26 @@ type pendingAnswers struct {
 	to map[resource.GID]int
 }
 
-// begin counts an answer to the context who. It reports false if too many are under way.
-func (a *pendingAnswers) begin(who resource.GID) bool {
+// begin counts an answer to the context asker. It reports false if too many are under way.
+func (a *pendingAnswers) begin(asker resource.GID) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.to[who] >= maxAnswers {
+	if a.to[asker] >= maxAnswers {
 		return false
 	}
 	if a.to == nil {
 		a.to = map[resource.GID]int{}
 	}
-	a.to[who]++
+	a.to[asker]++
 	return true
 }
 
 // end takes back one begin.
-func (a *pendingAnswers) end(who resource.GID) {
+func (a *pendingAnswers) end(asker resource.GID) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.to[who]--; a.to[who] == 0 {
-		delete(a.to, who)
+	if a.to[asker]--; a.to[asker] == 0 {
+		delete(a.to, asker)
 	}
 }
 
@@ -122,8 +122,8 @@ func (a *pendingAnswers) end(who resource.GID) {
 // an asker with too many answers under way is dropped: the asker asks again.
 func (c *Context) answerQuestion(m *dispatch.Message) bool {
 	from := m.From()
-	who := from.Context()
-	if m.Tag() != tagRoutes || who.Node() != c.self.Node() {
+	asker := from.Context()
+	if m.Tag() != tagRoutes || asker.Node() != c.self.Node() {
 		return false
 	}
 	c.mu.Lock()
@@ -131,12 +131,12 @@ func (c *Context) answerQuestion(m *dispatch.Message) bool {
 	if c.closing {
 		return false
 	}
-	if !c.answers.begin(who) {
+	if !c.answers.begin(asker) {
 		c.cfg.logger.Debug("rocl: dropping a question for routes", "from", from, "answers", maxAnswers)
 		return true
 	}
 	c.goroutines.Go(func() {
-		defer c.answers.end(who)
+		defer c.answers.end(asker)
 		c.answerRoutes(from)
 	})
 	return true

@@ -32,8 +32,8 @@ func TestNew(t *testing.T) {
 	closeSet(t, s) // again
 }
 
-// TestAddPool is MP1 and MP2: pools with and without names, from a configuration and added later,
-// are found; names that exist and configurations that are wrong are refused.
+// TestAddPool checks that pools with and without names, from a configuration and added later,
+// are found, and that names that exist and configurations that are wrong are refused.
 func TestAddPool(t *testing.T) {
 	s := newSet(t, Config{Pools: []PoolConfig{{Name: "a"}, {}, {Name: "c"}}})
 	d, err := s.AddPool(PoolConfig{Name: "d", Policy: Priority})
@@ -67,8 +67,8 @@ func TestAddPool(t *testing.T) {
 	}
 }
 
-// TestRemovePool is MP3: a pool that is used is not removed, the error says by what, and it works
-// after each repair.
+// TestRemovePool checks that a pool in use is not removed, that the error says by what it is used, and
+// that it is removed when nothing uses it.
 func TestRemovePool(t *testing.T) {
 	s := newSet(t, Config{
 		Pools:   []PoolConfig{{Name: "primary"}, {Name: "streamed"}, {Name: "held"}, {Name: "busy", Workers: 1}, {Name: "free"}},
@@ -119,7 +119,7 @@ func TestRemovePool(t *testing.T) {
 	}
 }
 
-// TestStreams is MP4: streams are added and removed while units run, and none is lost.
+// TestStreams checks that streams are added and removed while units run, and none is lost.
 func TestStreams(t *testing.T) {
 	const submitters, each = 4, 5000
 	s := newSet(t, Config{
@@ -225,7 +225,7 @@ func TestRemoveLastStream(t *testing.T) {
 	})
 }
 
-// TestStarvation is MP8: pools that are saturated do not delay others with workers of their own.
+// TestStarvation checks that pools that are saturated do not delay others with workers of their own.
 // Units that never yield saturate the one pool until the other's have run.
 func TestStarvation(t *testing.T) {
 	s := newSet(t, Config{

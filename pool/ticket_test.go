@@ -269,8 +269,8 @@ func TestMoveAll(t *testing.T) {
 	}
 }
 
-// TestReplacePool is the end of MP3: a pool with units is removed, those that wait run elsewhere, and
-// Close waits for those that run.
+// TestReplacePool checks that a pool with units is removed, that those that wait run elsewhere, and
+// that Close waits for those that run.
 func TestReplacePool(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSet(t, Config{

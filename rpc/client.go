@@ -19,7 +19,7 @@ import (
 type Client struct {
 	c            *rocl.Context
 	r            *rocl.Resource
-	words        errorNames
+	errorNames   errorNames
 	interceptors []Interceptor
 	numbers      atomic.Uint64
 	overflow     overflow
@@ -40,7 +40,7 @@ func CallInterceptors(i ...Interceptor) ClientOption {
 }
 
 // CallErrors is [WithErrors] for a client.
-func CallErrors(errs map[string]error) ClientOption { return func(c *Client) { c.words = errs } }
+func CallErrors(errs map[string]error) ClientOption { return func(c *Client) { c.errorNames = errs } }
 
 // NewClient registers a resource that makes calls. It fails as [rocl.Context.Register] does.
 func NewClient(ctx context.Context, c *rocl.Context, opts ...ClientOption) (*Client, error) {
@@ -224,7 +224,7 @@ func (c *Client) failed(name string, provider rocl.GID, err error) error {
 
 // remote returns the error that a provider has sent.
 func (c *Client) remote(name string, provider rocl.GID, status byte, body []byte) error {
-	e, err := c.words.parseError(body)
+	e, err := c.errorNames.parseError(body)
 	if err != nil {
 		return err
 	}

@@ -265,5 +265,5 @@ func WithInterceptors(i ...Interceptor) ServerOption {
 // WithErrors gives names on the wire to errors of the program, so that errors.Is finds them at the
 // caller too. Server and client must give the same names.
 func WithErrors(errs map[string]error) ServerOption {
-	return func(s *Server) { s.words = errs }
+	return func(s *Server) { s.errorNames = errs }
 }

@@ -94,7 +94,7 @@ func TestPlaceRefused(t *testing.T) {
 	}
 }
 
-// MP6 and MP7: no call fails while their handlers are moved from pool to pool and the pools are removed.
+// No call fails while its handlers are moved from pool to pool and the pools are removed.
 func TestPoolsReplaced(t *testing.T) {
 	s, c := pair(t)
 	set := load(t, s, `{}`)

@@ -39,11 +39,11 @@ import (
 //	    └──────────── idle, at most mostIdle ◄────────────┘
 //	     the receiving one runs a handler
 type Server struct {
-	c      *rocl.Context
-	r      *rocl.Resource
-	log    *slog.Logger
-	words  errorNames
-	around []Interceptor
+	c          *rocl.Context
+	r          *rocl.Resource
+	log        *slog.Logger
+	errorNames errorNames
+	around     []Interceptor
 
 	life     context.Context // of handlers
 	end      context.CancelCauseFunc
