@@ -39,27 +39,6 @@ func (m *meeting) wait(ctx context.Context) {
 	}
 }
 
-// meetThenCall registers "outer", whose handlers call "inner" of another server when all of them have begun, and "inner".
-func meetThenCall(t *testing.T, s *rpc.Server, p *pool.Pool, m *meeting, call func(context.Context) (int64, error)) {
-	t.Helper()
-	if err := errors.Join(
-		rpc.Register(s, "inner", add, rpc.InPool(p)),
-		rpc.Register(s, "outer", func(ctx context.Context, _ struct{}) (int64, error) {
-			m.wait(ctx)
-			return call(ctx)
-		}, rpc.InPool(p)),
-	); err != nil {
-		t.Fatal(err)
-	}
-}
-
-// callInner returns a function that calls "inner" of a server.
-func callInner(c *rpc.Client, id rocl.GID) func(context.Context) (int64, error) {
-	return func(ctx context.Context) (int64, error) {
-		return rpc.Call[addends, int64](ctx, c, id, "inner", addends{1, 2})
-	}
-}
-
 // poolsOf returns n pools of a configuration. Each server has a pool of a set of its own, unless the configuration has n pools.
 func poolsOf(t *testing.T, servers []*rpc.Server, config string) []*pool.Pool {
 	t.Helper()
@@ -131,6 +110,7 @@ func TestNestedInRing(t *testing.T) {
 					t.Error(sum, err)
 				}
 			}
+			eventually.True(t, "no call is recorded as waiting", func() bool { return rpc.NestedWaits() == 0 })
 		})
 	}
 }
@@ -168,6 +148,7 @@ func TestNestedAmongPools(t *testing.T) {
 				})
 			}
 			callers.Wait()
+			eventually.True(t, "no call is recorded as waiting", func() bool { return rpc.NestedWaits() == 0 })
 		})
 	}
 }
