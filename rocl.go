@@ -145,6 +145,7 @@ var (
 	ErrReservedName = resource.ErrReservedName // the name of an attribute begins with "rocl."
 	ErrBadGID       = resource.ErrBadGID       // a text is not an identifier; see ParseGID and AttrContext
 	ErrWorkers      = context.ErrWorkers       // the number of Workers is less than 1
+	ErrIdentifiers  = context.ErrIdentifiers   // the context has used all its identifiers
 	ErrAddress      = subsys.ErrAddress        // no transport of the context can listen at an address of WithListen
 	ErrUnavailable  = subsys.ErrUnavailable    // this machine lacks what every transport of the context needs
 	ErrUntrusted    = directory.ErrUntrusted   // another user could have put the directory, or one of its files, at its path

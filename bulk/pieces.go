@@ -63,46 +63,54 @@ func inPieces(ctx context.Context, from, end int64, cut cutFunc, depth int, do f
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	var (
-		workers sync.WaitGroup
-		mu      sync.Mutex
-		next    = from
-		done    = end
-		first   error
-	)
-	take := func() (at, n int64) {
-		mu.Lock()
-		defer mu.Unlock()
-		if at = next; at < end {
-			n = cut(at)
-			next += n
-		}
-		return at, n
-	}
+	p := &progress{next: from, end: end, done: end, cut: cut}
+	var workers sync.WaitGroup
 	for range min(int64(depth), end-from) {
 		workers.Go(func() {
-			for {
-				at, n := take()
-				if n == 0 {
-					return
-				}
+			for at, n := p.take(); n > 0; at, n = p.take() {
 				err := context.Cause(ctx)
 				if err == nil {
 					err = do(ctx, at, n)
 				}
-				if err == nil {
-					continue
+				if err != nil {
+					p.fail(at, err)
+					cancel(err)
+					return
 				}
-				mu.Lock()
-				if done = min(done, at); first == nil {
-					first = err
-				}
-				mu.Unlock()
-				cancel(err)
-				return
 			}
 		})
 	}
 	workers.Wait()
-	return done, first
+	return p.done, p.err
+}
+
+// A progress says which bytes of a transfer its workers have taken, and which piece failed.
+type progress struct {
+	end int64
+	cut cutFunc
+
+	mu   sync.Mutex
+	next int64 // the first byte that no worker has taken
+	done int64 // the offset of the first piece that failed, or end
+	err  error // the error that occurred first
+}
+
+// take returns the next piece. n is 0 if none is left.
+func (p *progress) take() (at, n int64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if at = p.next; at < p.end {
+		n = p.cut(at)
+		p.next += n
+	}
+	return at, n
+}
+
+// fail records that the piece at an offset has failed.
+func (p *progress) fail(at int64, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.done = min(p.done, at); p.err == nil {
+		p.err = err
+	}
 }

@@ -151,7 +151,7 @@ func (pl *plan) lay(t reflect.Type) {
 const mostName = 300
 
 // TypeName returns the name of a type for errors. If both sides must have the same fields, the name
-// has their names and kinds too: "main.Terms {A int64; B int64}".
+// has their names and kinds too: "main.Addends {A int64; B int64}".
 func TypeName(t reflect.Type) string { return newPlan(t).name() }
 
 func (pl *plan) name() string {

@@ -219,7 +219,8 @@ func (c *Context) Buffer(n int) (*buffers.Buffer, error) { return c.disp.Buffer(
 //
 // Register waits for the node's directory until ctx ends. It fails with rocl.ErrNoDirectory,
 // rocl.ErrClosed or the cause of ctx's end, and with rocl.ErrExists or rocl.ErrPartial as [Unique]
-// says. If Register fails, no resource is registered.
+// says. It fails with rocl.ErrIdentifiers after two billion resources of the context. If
+// Register fails, no resource is registered.
 //
 // The resource stays registered when the process that serves the directory ends: the next directory
 // gets it, with its identifier, attributes and revision, from this context.
@@ -235,17 +236,7 @@ func (c *Context) Register(ctx stdctx.Context, a resource.Attributes, opts ...Re
 	if err != nil {
 		return nil, fmt.Errorf("rocl: registering: %w", err)
 	}
-	serial, err := c.newSerial()
-	if err != nil {
-		return nil, fmt.Errorf("rocl: registering: %w", err)
-	}
-	var box *dispatch.Mailbox
-	if cfg.mailbox > 0 || cfg.messages > 0 {
-		serial |= dispatch.Bounded
-		box, err = c.disp.BoundedMailbox(serial, cfg.mailbox, cfg.messages)
-	} else {
-		box, err = c.disp.Mailbox(serial, 0)
-	}
+	serial, box, err := c.newMailbox(cfg.mailbox, cfg.messages)
 	if err != nil {
 		return nil, fmt.Errorf("rocl: registering: %w", err)
 	}
@@ -259,12 +250,32 @@ func (c *Context) Register(ctx stdctx.Context, a resource.Attributes, opts ...Re
 	return r, nil
 }
 
+// ErrIdentifiers is returned by [Context.Register] and [Context.RoutesOf] when the context has used
+// all identifiers that it may give to resources. None is given twice, so the program must open
+// another context.
+var ErrIdentifiers = errors.New("rocl: the context has used all its identifiers")
+
+// newMailbox returns a mailbox for a new identifier, with limits of its own, in bytes and messages,
+// if one of them is above 0.
+func (c *Context) newMailbox(limit, messages int) (serial uint32, box *dispatch.Mailbox, err error) {
+	if serial, err = c.newSerial(); err != nil {
+		return 0, nil, err
+	}
+	if limit > 0 || messages > 0 {
+		serial |= dispatch.Bounded
+		box, err = c.disp.BoundedMailbox(serial, limit, messages)
+	} else {
+		box, err = c.disp.Mailbox(serial, 0)
+	}
+	return serial, box, err
+}
+
 // newSerial returns the serial number of a new identifier. No number is returned twice.
 func (c *Context) newSerial() (uint32, error) {
 	serial := c.serial.Add(1)
 	if serial > dispatch.LastSerial {
 		c.serial.Store(dispatch.LastSerial)
-		return 0, errors.New("the context has used all its identifiers")
+		return 0, ErrIdentifiers
 	}
 	return serial, nil
 }

@@ -119,36 +119,59 @@ func (c *Context) await(ctx stdctx.Context, a resource.Attributes, n int, opts [
 	if err != nil {
 		return nil, 0, err
 	}
-	order, most, ordered := p.Order()
-	var added bool // the answers have the attribute of the order only for the comparison
-	if ordered {
-		l := p.WithoutOrder()
-		if added = !p.Complete() && !isAnswered(p, order); added {
-			if err := l.Want(order); err != nil {
-				return nil, 0, err
-			}
-		}
-		p = &l
+	o, p, err := orderOf(p)
+	if err != nil {
+		return nil, 0, err
 	}
-	there, err := c.gather(ctx, p, n, ordered)
+	there, err := c.gather(ctx, p, n, o.isSet)
 	if err != nil {
 		return nil, len(there), err
 	}
 	for _, m := range slices.SortedFunc(maps.Values(there), func(a, b match) int { return cmp.Compare(a.nth, b.nth) }) {
 		found = append(found, m.Found)
 	}
-	if ordered {
-		slices.SortStableFunc(found, func(a, b Found) int {
-			x, y := resource.RankOf(&a.Attrs, order, most), resource.RankOf(&b.Attrs, order, most)
-			return x.Compare(&y)
-		})
+	o.sort(found)
+	return found, len(found), nil
+}
+
+// An order is that of the resources that Await returns.
+type order struct {
+	isSet   bool // [Least] or [Most] was given
+	by      string
+	most    bool
+	isAdded bool // the answers have the attribute only for the comparison
+}
+
+// orderOf returns the order of a pattern, and the pattern without it, whose answers have the
+// attribute of the order.
+func orderOf(p *resource.List) (order, *resource.List, error) {
+	var o order
+	if o.by, o.most, o.isSet = p.Order(); !o.isSet {
+		return o, p, nil
 	}
-	if added {
-		for i := range found {
-			found[i].Attrs.Remove(order)
+	l := p.WithoutOrder()
+	if o.isAdded = !p.Complete() && !isAnswered(p, o.by); o.isAdded {
+		if err := l.Want(o.by); err != nil {
+			return o, nil, err
 		}
 	}
-	return found, len(found), nil
+	return o, &l, nil
+}
+
+// sort sorts the resources, and removes the attribute that they have only for that.
+func (o *order) sort(found []Found) {
+	if !o.isSet {
+		return
+	}
+	slices.SortStableFunc(found, func(a, b Found) int {
+		x, y := resource.RankOf(&a.Attrs, o.by, o.most), resource.RankOf(&b.Attrs, o.by, o.most)
+		return x.Compare(&y)
+	})
+	for i := range found {
+		if o.isAdded {
+			found[i].Attrs.Remove(o.by)
+		}
+	}
 }
 
 // isAnswered reports whether the answers to a pattern that is not complete have an attribute.

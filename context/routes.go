@@ -35,7 +35,7 @@ func (c *Context) Routes() []dispatch.Route { return c.disp.Routes() }
 
 // RoutesOf returns the routes of another context of this node, as [Context.Routes] does there. It
 // asks that context, and waits for the answer until ctx ends. The link over which it asks is not
-// among the routes.
+// among the routes. RoutesOf fails with rocl.ErrIdentifiers as [Context.Register] does.
 func (c *Context) RoutesOf(ctx stdctx.Context, id resource.GID) ([]dispatch.Route, error) {
 	if id = id.Context(); id == c.self {
 		return c.Routes(), nil
@@ -53,11 +53,7 @@ func (c *Context) routesOf(ctx stdctx.Context, id resource.GID) ([]dispatch.Rout
 	if _, err := c.Lookup(ctx, id, AttrKind); err != nil {
 		return nil, err
 	}
-	serial, err := c.newSerial()
-	if err != nil {
-		return nil, err
-	}
-	box, err := c.disp.Mailbox(serial, 0)
+	serial, box, err := c.newMailbox(0, 0)
 	if err != nil {
 		return nil, err
 	}
@@ -97,26 +93,26 @@ type pendingAnswers struct {
 	to map[resource.GID]int
 }
 
-// begin counts an answer to the context who. It reports false if too many are under way.
-func (a *pendingAnswers) begin(who resource.GID) bool {
+// begin counts an answer to the context asker. It reports false if too many are under way.
+func (a *pendingAnswers) begin(asker resource.GID) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.to[who] >= maxAnswers {
+	if a.to[asker] >= maxAnswers {
 		return false
 	}
 	if a.to == nil {
 		a.to = map[resource.GID]int{}
 	}
-	a.to[who]++
+	a.to[asker]++
 	return true
 }
 
 // end takes back one begin.
-func (a *pendingAnswers) end(who resource.GID) {
+func (a *pendingAnswers) end(asker resource.GID) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.to[who]--; a.to[who] == 0 {
-		delete(a.to, who)
+	if a.to[asker]--; a.to[asker] == 0 {
+		delete(a.to, asker)
 	}
 }
 
@@ -126,8 +122,8 @@ func (a *pendingAnswers) end(who resource.GID) {
 // an asker with too many answers under way is dropped: the asker asks again.
 func (c *Context) answerQuestion(m *dispatch.Message) bool {
 	from := m.From()
-	who := from.Context()
-	if m.Tag() != tagRoutes || who.Node() != c.self.Node() {
+	asker := from.Context()
+	if m.Tag() != tagRoutes || asker.Node() != c.self.Node() {
 		return false
 	}
 	c.mu.Lock()
@@ -135,12 +131,12 @@ func (c *Context) answerQuestion(m *dispatch.Message) bool {
 	if c.closing {
 		return false
 	}
-	if !c.answers.begin(who) {
+	if !c.answers.begin(asker) {
 		c.cfg.logger.Debug("rocl: dropping a question for routes", "from", from, "answers", maxAnswers)
 		return true
 	}
 	c.goroutines.Go(func() {
-		defer c.answers.end(who)
+		defer c.answers.end(asker)
 		c.answerRoutes(from)
 	})
 	return true

@@ -203,7 +203,7 @@ func (m *modelPool) submit(it item) {
 	default:
 		m.rejected++
 	}
-	m.settle()
+	m.startReady()
 }
 
 func (m *modelPool) room() bool { return m.bound == 0 || len(m.ref.units) < m.bound }
@@ -213,8 +213,8 @@ func (m *modelPool) isFree(key uint64) bool {
 	return m.ref.policy == Keyed && !m.ref.busy[key] && !m.ref.has(key) && m.ref.ready() == 0
 }
 
-// settle starts what may run.
-func (m *modelPool) settle() {
+// startReady starts the units that may run.
+func (m *modelPool) startReady() {
 	m.admit()
 	for len(m.running) < m.limit {
 		if m.ref.ready() == 0 {
@@ -319,7 +319,7 @@ func checkPool(t *rapid.T, policy Policy, streams bool) {
 			m.ref.ended(m.running[id].Key)
 			delete(m.running, id)
 			m.done++
-			m.settle()
+			m.startReady()
 			delete(running, id)
 			close(ends[id])
 			delete(ends, id)
@@ -337,7 +337,7 @@ func checkPool(t *rapid.T, policy Policy, streams bool) {
 			if i >= 0 {
 				m.ref.remove(i)
 				m.cancels++
-				m.settle()
+				m.startReady()
 			}
 			if waited := ticket.(*Ticket).Cancel(); waited != (i >= 0) {
 				t.Fatalf("cancelled: %t, want %t", waited, i >= 0)
@@ -348,7 +348,7 @@ func checkPool(t *rapid.T, policy Policy, streams bool) {
 			if err := s.ResizeQueue("p", m.bound); err != nil {
 				t.Fatal(err)
 			}
-			m.settle()
+			m.startReady()
 		},
 		"resize": func(t *rapid.T) {
 			if streams {
@@ -358,7 +358,7 @@ func checkPool(t *rapid.T, policy Policy, streams bool) {
 			if err := s.Resize("p", Workers(m.limit)); err != nil {
 				t.Fatal(err)
 			}
-			m.settle()
+			m.startReady()
 		},
 		"": func(t *rapid.T) {
 			synctest.Wait()

@@ -128,6 +128,17 @@ func (p *Pool) Name() string { return p.config.Name }
 // Policy returns the order in which the pool runs units.
 func (p *Pool) Policy() Policy { return p.config.Policy }
 
+// Streams returns the streams that serve the pool.
+func (p *Pool) Streams() []*Stream {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var all []*Stream
+	for _, s := range p.seats {
+		all = append(all, s.stream)
+	}
+	return all
+}
+
 // now returns the time since the epoch of the set. It reads one clock; time.Now reads two.
 func (p *Pool) now() time.Duration { return time.Since(p.epoch) }
 

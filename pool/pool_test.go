@@ -184,14 +184,14 @@ var places = map[string]Config{
 func TestPanic(t *testing.T) {
 	for name, c := range places {
 		t.Run(name, func(t *testing.T) {
-			told := make(chan Panic, 1)
-			s := newSet(t, c, OnPanic(func(x Panic) { told <- x; panic("in OnPanic, too") }))
+			panics := make(chan Panic, 1)
+			s := newSet(t, c, OnPanic(func(x Panic) { panics <- x; panic("in OnPanic, too") }))
 			if err := s.Default().Submit(context.Background(), Unit{Key: 7, Run: func(context.Context) { panic("ouch") }}); err != nil {
 				t.Fatal(err)
 			}
-			x := <-told
+			x := <-panics
 			if x.Pool != "p" || x.Value != "ouch" || x.Unit.Key != 7 || !strings.Contains(string(x.Stack), "TestPanic") {
-				t.Errorf("told of %+v", x)
+				t.Errorf("reported %+v", x)
 			}
 			ran := make(chan struct{}, 1)
 			if err := s.Default().Submit(context.Background(), Unit{Key: 7, Run: func(context.Context) { ran <- struct{}{} }}); err != nil {

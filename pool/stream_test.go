@@ -130,11 +130,11 @@ func TestBadSchedulers(t *testing.T) {
 		}
 		closeSet(t, s)
 		if len(panics) > 1 {
-			t.Errorf("told of %d panics", len(panics))
+			t.Errorf("%d panics were reported", len(panics))
 		}
 		if len(panics) == 1 {
 			if x := <-panics; x.Stream != "s" || x.Value != "no idea" && x.Value != ErrGoexit {
-				t.Errorf("told of %+v", x)
+				t.Errorf("reported %+v", x)
 			}
 		}
 	}

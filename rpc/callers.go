@@ -127,6 +127,20 @@ func (c *callers) stream(from rocl.GID, number uint64) *request {
 	return of.requests[number]
 }
 
+// streams returns the requests of all streams in progress.
+func (c *callers) streams() (all []*request) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, from := range c.all {
+		for _, r := range from.requests {
+			if r.results != nil {
+				all = append(all, r)
+			}
+		}
+	}
+	return all
+}
+
 // gone ends the contexts of the handlers of a caller that has ended.
 func (c *callers) gone(id rocl.GID) {
 	c.mu.Lock()

@@ -19,7 +19,7 @@ import (
 type Client struct {
 	c            *rocl.Context
 	r            *rocl.Resource
-	words        errorNames
+	errorNames   errorNames
 	interceptors []Interceptor
 	numbers      atomic.Uint64
 	overflow     overflow
@@ -40,7 +40,7 @@ func CallInterceptors(i ...Interceptor) ClientOption {
 }
 
 // CallErrors is [WithErrors] for a client.
-func CallErrors(errs map[string]error) ClientOption { return func(c *Client) { c.words = errs } }
+func CallErrors(errs map[string]error) ClientOption { return func(c *Client) { c.errorNames = errs } }
 
 // NewClient registers a resource that makes calls. It fails as [rocl.Context.Register] does.
 func NewClient(ctx context.Context, c *rocl.Context, opts ...ClientOption) (*Client, error) {
@@ -142,22 +142,23 @@ func call[In, Out any](ctx context.Context, c *Client, provider rocl.GID, name s
 		c.cancelEnded(ctx, provider, h.number)
 		return out, c.failed(name, provider, err)
 	}
-	return result[Out](ctx, c, provider, name, m, h.flags, cfg.out, argumentType[In](cfg))
+	return result[Out](ctx, c, provider, name, m, h.number, h.flags, cfg.out, argumentType[In](cfg))
 }
 
-// result returns the result or the error in m, the reply to a request with flags, and releases m.
-// own is the codec of the result, and in is the result of argumentType.
-func result[Out any](ctx context.Context, c *Client, provider rocl.GID, name string, m *rocl.Message, flags byte, own any, in reflect.Type) (out Out, err error) {
+// result returns the result or the error in m, the reply to a request with a number and flags, and
+// releases m. own is the codec of the result, and in is the result of argumentType.
+func result[Out any](ctx context.Context, c *Client, provider rocl.GID, name string, m *rocl.Message, number uint64, flags byte, own any, in reflect.Type) (out Out, err error) {
 	status, body, err := parseReply(m.Bytes(), flags)
 	switch {
 	case err != nil:
+		c.gotResult(provider, number) // the provider may hold one
 	case status != statusResult:
 		err = withType(c.remote(name, provider, status, body), in)
 	default:
 		if m.Bytes()[1]&flagElsewhere == 0 {
 			out, err = formatOf[Out](own).decode(body)
 		} else {
-			out, err = pulledResult(ctx, c, provider, body, flags, formatOf[Out](own))
+			out, err = pulledResult(ctx, c, provider, number, body, flags, formatOf[Out](own))
 		}
 		if err != nil {
 			err = fmt.Errorf("the result: %w", err)
@@ -177,8 +178,8 @@ func encodeRequest[In any](ctx context.Context, c *Client, in In, cfg *config, h
 			return nil, err
 		}
 		h.number = c.numbers.Add(1)
-	} else if handlerOf(ctx) != nil {
-		h.number = c.numbers.Add(1) // the call may be nested
+	} else if handlerOf(ctx) != nil || cfg.checksum {
+		h.number = c.numbers.Add(1) // the call may be nested, or its reply damaged, which names the result that the provider holds
 	}
 	if cfg.checksum {
 		h.flags |= flagChecksum
@@ -223,7 +224,7 @@ func (c *Client) failed(name string, provider rocl.GID, err error) error {
 
 // remote returns the error that a provider has sent.
 func (c *Client) remote(name string, provider rocl.GID, status byte, body []byte) error {
-	e, err := c.words.parseError(body)
+	e, err := c.errorNames.parseError(body)
 	if err != nil {
 		return err
 	}

@@ -40,8 +40,8 @@
 // package pool, which limits how many run at a time, sets their order and bounds their queue.
 // [Server.Place] moves a call from one place to another.
 //
-// Handlers may call their own server, also in a pool of one worker: see [InPool]. Only an [Inline]
-// handler may not, because its server receives no requests while it runs: see ErrDeadlock.
+// Handlers may call their own server, and servers whose handlers call theirs, also in pools of one
+// worker: see [InPool]. Only an [Inline] handler may not, because its server receives no requests while it runs: see ErrDeadlock.
 //
 // # Large values
 //

@@ -4,14 +4,14 @@ package rpc
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"math"
-	"runtime"
 	"testing"
-	"time"
 
 	"github.com/rocl-go/rocl/bulk"
 	"github.com/rocl-go/rocl/codec"
+	"github.com/rocl-go/rocl/internal/eventually"
 	"github.com/rocl-go/rocl/rocltest"
 )
 
@@ -49,21 +49,14 @@ func TestElsewhereForged(t *testing.T) {
 		}
 		return p
 	}
-	// claim returns a handle of that memory which names more bytes. Its length follows two
-	// identifiers, the key and the depth.
+	// claim returns a handle of that memory which names more bytes.
 	claim := func(n uint64) []byte {
-		narrow, err := good.Memory.Slice(0, 1)
-		if err != nil {
-			t.Fatal(err)
-		}
-		p := encode(elsewhere{Memory: narrow})
-		was := encode(good)
-		for i := range p { // the second step has the length 1 where the first one has 9
-			if i > 8 && was[i] == 9 && p[i] == 9 {
-				for k := range 8 {
-					was[i+k] = byte(n >> (8 * k))
-				}
-				return was
+		for i := range encode(good) {
+			p := encode(good)
+			binary.LittleEndian.PutUint64(p[i:], n)
+			var e elsewhere
+			if err := codec.Decode(p, &e); err == nil && e.Memory.Origin() == good.Memory.Origin() && e.Memory.Len() == int64(n) {
+				return p
 			}
 		}
 		t.Fatal("the length was not found")
@@ -163,15 +156,59 @@ func TestElsewhereHeld(t *testing.T) {
 			if err := end(c, where.Number); err != nil {
 				t.Error(what, err)
 			}
-			for deadline := time.Now().Add(30 * time.Second); s.Moves().Regions > 0; runtime.Gosched() {
-				if time.Now().After(deadline) {
-					t.Fatalf("%s: %+v", what, s.Moves())
-				}
-			}
+			eventually.True(t, what+": the server holds no result", func() bool { return s.Moves().Regions == 0 })
 			if err := s.Close(context.Background()); err != nil {
 				t.Error(what, err)
 			}
 			_ = c.Close()
 		}
+	}
+}
+
+// A server holds a result no longer when its caller got a damaged reply, and so does not know where the result is.
+func TestDamagedReplyReleasesResult(t *testing.T) {
+	cl := rocltest.Cluster(t, 1)
+	s, err := NewServer(t.Context(), cl.Open(0), nil, WithOverflow(0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close(context.Background())
+	if err := Register(s, "echo", func(_ context.Context, p []byte) ([]byte, error) { return p, nil }); err != nil {
+		t.Fatal(err)
+	}
+	c, err := NewClient(t.Context(), cl.Open(0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	for what, test := range map[string]struct {
+		ctx    context.Context
+		config config
+		damage func(p []byte)
+		want   error
+	}{
+		"its checksum":                 {context.Background(), config{checksum: true}, func(p []byte) { p[4]++ }, ErrChecksum},
+		"its header":                   {context.Background(), config{checksum: true}, func(p []byte) { p[0]++ }, ErrProtocol},
+		"where the result is":          {context.Background(), config{checksum: true}, func(p []byte) { p[replyHead]++ }, ErrChecksum},
+		"its header, without checksum": {t.Context(), config{}, func(p []byte) { p[0]++ }, ErrProtocol},
+		"all, without checksum":        {t.Context(), config{}, func(p []byte) { clear(p[replyHead:]) }, ErrProtocol},
+	} {
+		var h requestHeader
+		b, err := encodeRequest(test.ctx, c, []byte("argument"), &test.config, &h)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m, err := c.r.Call(test.ctx, s.ID(), callID("echo"), b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := s.Moves().Regions; n != 1 {
+			t.Errorf("%s: the server holds %d results", what, n)
+		}
+		test.damage(m.Bytes())
+		if _, err := result[[]byte](test.ctx, c, s.ID(), "echo", m, h.number, h.flags, nil, nil); !errors.Is(err, test.want) {
+			t.Errorf("%s: %v", what, err)
+		}
+		eventually.True(t, what+": the server holds no result", func() bool { return s.Moves().Regions == 0 })
 	}
 }

@@ -26,13 +26,13 @@ func Example() {
 	}
 	defer c.Close()
 
-	type terms struct{ A, B int }
+	type addends struct{ A, B int }
 	s, err := rpc.NewServer(ctx, c, rocl.Attrs{"type": "calculator"})
 	if err != nil {
 		panic(err)
 	}
 	defer s.Close(ctx)
-	if err := rpc.Register(s, "add", func(_ context.Context, t terms) (int, error) { return t.A + t.B, nil }); err != nil {
+	if err := rpc.Register(s, "add", func(_ context.Context, in addends) (int, error) { return in.A + in.B, nil }); err != nil {
 		panic(err)
 	}
 
@@ -41,7 +41,7 @@ func Example() {
 		panic(err)
 	}
 	defer cl.Close()
-	sum, err := rpc.CallAny[terms, int](ctx, cl, rocl.Match{"type": "calculator"}, "add", terms{40, 2})
+	sum, err := rpc.CallAny[addends, int](ctx, cl, rocl.Match{"type": "calculator"}, "add", addends{40, 2})
 	fmt.Println(sum.Value, err)
 	// Output: 42 <nil>
 }

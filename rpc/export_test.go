@@ -32,3 +32,10 @@ func SetMostItem(n uint64) (undo func()) {
 	mostItem = n
 	return func() { mostItem = was }
 }
+
+// NestedWaits returns between how many pairs of pools nested calls of this process wait.
+func NestedWaits() int {
+	nestedWaits.mu.Lock()
+	defer nestedWaits.mu.Unlock()
+	return len(nestedWaits.edges)
+}

@@ -132,7 +132,7 @@ func TestHandlerPanics(t *testing.T) {
 		if err := rpc.Send(deadline(t), c, s.ID(), name, int64(1)); err != nil {
 			t.Error(err)
 		}
-		if sum, err := rpc.Call[terms, int64](deadline(t), c, s.ID(), "add "+name, terms{1, 2}); sum != 3 || err != nil {
+		if sum, err := rpc.Call[addends, int64](deadline(t), c, s.ID(), "add "+name, addends{1, 2}); sum != 3 || err != nil {
 			t.Error(sum, err)
 		}
 		if text := log.String(); !strings.Contains(text, "on purpose "+name) || !strings.Contains(text, "call=\""+name) && !strings.Contains(text, "call="+name) || !strings.Contains(text, "TestHandlerPanics") {
@@ -281,7 +281,7 @@ func TestStalledCaller(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 100 {
-		if _, err := rpc.Call[terms, int64](deadline(t), c, s.ID(), "add", terms{}); err != nil {
+		if _, err := rpc.Call[addends, int64](deadline(t), c, s.ID(), "add", addends{}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -755,7 +755,7 @@ func testGoexit(t *testing.T, where rpc.Option) {
 		if _, err := rpc.Call[struct{}, struct{}](deadline(t), c, s.ID(), "exit", struct{}{}); !errors.Is(err, rpc.ErrPanic) || !errors.As(err, &e) || !e.Ran {
 			t.Errorf("%+v", err)
 		}
-		if sum, err := rpc.Call[terms, int64](deadline(t), c, s.ID(), "add", terms{1, 2}); sum != 3 || err != nil {
+		if sum, err := rpc.Call[addends, int64](deadline(t), c, s.ID(), "add", addends{1, 2}); sum != 3 || err != nil {
 			t.Error(sum, err)
 		}
 	}

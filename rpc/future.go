@@ -22,7 +22,7 @@ type Future[T any] struct {
 	name  string
 	to    rocl.GID
 	p     rocl.Pending
-	own   *ownFuture   // nil if the call's context does not end, package codec decodes the result, the arguments are in the request, and the call is not nested
+	own   *ownFuture   // nil if the request has no number, package codec decodes the result, and the arguments are in the request
 	in    reflect.Type // see argumentType
 	flags byte         // of the request
 	state atomic.Uint32
@@ -93,9 +93,9 @@ func start[In, Out any](ctx context.Context, f *Future[Out], in In, cfg *config)
 		return err
 	}
 	f.flags, f.in = h.flags, argumentType[In](cfg)
-	if mayEnd := ctx.Done() != nil; mayEnd || cfg.out != nil || h.region != nil || n != nil {
+	if h.number != 0 || cfg.out != nil || h.region != nil {
 		f.own = &ownFuture{ctx: ctx, number: h.number, codec: cfg.out, region: h.region, nested: n}
-		if mayEnd {
+		if ctx.Done() != nil {
 			f.own.stop = context.AfterFunc(ctx, f.cancel)
 		}
 	}
@@ -128,9 +128,10 @@ func (f *Future[T]) receive() {
 	}
 	m, err := f.p.Wait(context.Background()) // cancel ends the wait
 	var codec any
+	var number uint64
 	ctx := context.Background()
 	if f.own != nil {
-		ctx, codec = f.own.ctx, f.own.codec
+		ctx, number, codec = f.own.ctx, f.own.number, f.own.codec
 		f.own.release()
 		f.own.nested.end()
 		if f.own.stop != nil {
@@ -142,7 +143,7 @@ func (f *Future[T]) receive() {
 		f.end(none, f.c.failed(f.name, f.to, err))
 		return
 	}
-	f.end(result[T](ctx, f.c, f.to, f.name, m, f.flags, codec, f.in))
+	f.end(result[T](ctx, f.c, f.to, f.name, m, number, f.flags, codec, f.in))
 }
 
 // end sets the result and the state.

@@ -4,7 +4,9 @@ package rpc
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 	"sync"
 
 	"github.com/rocl-go/rocl"
@@ -13,17 +15,25 @@ import (
 
 // A nested call is one that a handler makes, with its own context, to a server of this process. The
 // handler keeps its place until the call ends: a worker of a pool, or the goroutine that receives
-// requests. So a nested request does not wait for a worker of the same pool. It runs at once, in
-// place of the handler that waits for it.
+// requests. So a nested request does not wait for a worker that could wait for it: one of the same
+// pool, or of a pool whose handlers wait for that pool (see waitGraph). It runs at once, in place of
+// the handler that waits for it.
 type nested struct {
 	key  nestedKey
 	id   uint64          // of the call's name
 	from *handlerContext // of the handler that makes the call
 
-	// The handler waits for the call when awaited ends. A Future may not be waited for yet.
+	// The handler waits for the call when awaited ends. A Future may not be waited for yet. The cause
+	// is errCallEnded if the handler has never waited.
 	awaited context.Context
-	await   context.CancelFunc
+	await   context.CancelCauseFunc
+
+	// The handler waits for a worker of to, and keeps workers of the other pools; guarded by nestedWaits.mu.
+	kept []*pool.Pool // nil: it does not wait
+	to   *pool.Pool
 }
+
+var errCallEnded = errors.New("rpc: the call has ended")
 
 type nestedKey struct {
 	caller rocl.GID
@@ -61,7 +71,7 @@ func (c *Client) nest(ctx context.Context, provider rocl.GID, name string, numbe
 		return nil, fmt.Errorf("%w: an Inline handler of the provider waits for it", ErrDeadlock)
 	}
 	n := &nested{key: nestedKey{c.ID(), number}, id: callID(name), from: from}
-	n.awaited, n.await = context.WithCancel(context.Background())
+	n.awaited, n.await = context.WithCancelCause(context.Background())
 	nestedCalls.Store(n.key, n)
 	return n, nil
 }
@@ -77,14 +87,14 @@ func (n *nested) tagOf(name string) uint64 {
 // waitFor records that the handler waits for the call.
 func (n *nested) waitFor() {
 	if n != nil {
-		n.await()
+		n.await(nil)
 	}
 }
 
 // end records that the call has ended for its caller.
 func (n *nested) end() {
 	if n != nil {
-		n.await()
+		n.await(errCallEnded)
 		nestedCalls.Delete(n.key)
 	}
 }
@@ -109,37 +119,49 @@ func (c *handlerContext) isReceiverOf(server rocl.GID) bool {
 	return false
 }
 
-// occupies reports whether the handler, or another one that waits for it, has a worker of the pool of
-// the call m, or is a handler of m itself, which may have been moved to the pool meanwhile.
-func (c *handlerContext) occupies(p *pool.Pool, m *method) bool {
-	for ; c != nil; c = c.outer {
-		if c.method.place.pool == p || c.method.stats == m.stats {
-			return true
+// pools returns the pools of which the handler, and those that wait for it, may have a worker. The
+// request of a handler may have been moved to the pool that its call has now.
+func (c *handlerContext) pools() (all []*pool.Pool) {
+	add := func(p *pool.Pool) {
+		if p != nil && !slices.Contains(all, p) {
+			all = append(all, p)
 		}
 	}
-	return false
+	for ; c != nil; c = c.outer {
+		add(c.method.place.pool)
+		if now := c.method.now(); now != nil {
+			add(now.place.pool)
+		}
+	}
+	return all
 }
 
-// runNested runs a nested request in place of the handler that waits for it. Until the handler does
-// so, the request waits for a worker like any other request.
-func (q *queued) runNested(n *nested, p *pool.Pool) {
-	if n.awaited.Err() != nil {
-		go q.r.run()
-		return
-	}
+// submitUnawaited gives a nested request to a pool before its handler waits for it. When the handler
+// does, and could wait for ever, the request runs in place of the handler.
+func (q *queued) submitUnawaited(n *nested, p *pool.Pool) {
 	q.r.s.receiver.Go(func() {
 		t, err := q.submit(n.awaited, p)
 		switch {
 		case err == nil:
-			context.AfterFunc(n.awaited, func() {
-				if t.Cancel() {
-					q.run(q.ctx)
-				}
-			})
+			context.AfterFunc(n.awaited, func() { q.runIfStuck(n, t) })
 		case n.awaited.Err() != nil:
-			q.r.run()
+			q.r.submit()
 		default:
 			q.r.retryAfterMove(err)
 		}
 	})
+}
+
+// runIfStuck runs a nested request in place of the handler that now waits for it, if the handler
+// could wait for ever.
+func (q *queued) runIfStuck(n *nested, t *pool.Ticket) {
+	if context.Cause(n.awaited) == errCallEnded {
+		return
+	}
+	switch isStuck := !nestedWaits.add(n, t.Pool()); {
+	case isStuck && t.Cancel():
+		q.run(q.ctx)
+	case !isStuck && !t.Waits(): // a worker has taken the request, perhaps before add
+		nestedWaits.remove(n)
+	}
 }

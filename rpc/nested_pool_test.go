@@ -276,7 +276,7 @@ func TestNestedCancelled(t *testing.T) {
 		rpc.Register(s, "add", add, rpc.InPool(p)),
 		rpc.Register(s, "outer", func(ctx context.Context, n int64) (int64, error) {
 			ctx, cancel := context.WithCancel(ctx)
-			f := rpc.Go[terms, int64](ctx, own, s.ID(), "add", terms{1, 2})
+			f := rpc.Go[addends, int64](ctx, own, s.ID(), "add", addends{1, 2})
 			eventually.True(t, "the nested call is queued", func() bool { return p.Stats().Queued == 1 })
 			cancel()
 			eventually.True(t, "the nested call has left", func() bool { return p.Stats().Queued == 0 })
@@ -311,7 +311,7 @@ func TestNestedWhilePoolWaits(t *testing.T) {
 					if isFirst {
 						eventually.True(t, "a request waits for room", func() bool { return p.Stats().Waiting == 1 })
 					}
-					return rpc.Call[terms, int64](ctx, own, s.ID(), "add", terms{1, 2})
+					return rpc.Call[addends, int64](ctx, own, s.ID(), "add", addends{1, 2})
 				}, rpc.InPool(p)),
 			); err != nil {
 				t.Fatal(err)
@@ -383,10 +383,10 @@ func TestNestedMoved(t *testing.T) {
 	if err := errors.Join(
 		rpc.Register(s, "hold", func(context.Context, struct{}) (struct{}, error) { close(holds); <-free; return struct{}{}, nil }, rpc.Inline()),
 		rpc.Register(s, "inner", add, rpc.InPool(p)),
-		rpc.Register(s, "outer", func(ctx context.Context, in terms) (int64, error) {
+		rpc.Register(s, "outer", func(ctx context.Context, in addends) (int64, error) {
 			close(began)
 			<-holds // from now on the server receives nothing
-			f := rpc.Go[terms, int64](ctx, own, s.ID(), "inner", in)
+			f := rpc.Go[addends, int64](ctx, own, s.ID(), "inner", in)
 			if err := s.Place("inner", rpc.InGoroutine()); err != nil {
 				t.Error(err)
 			}
@@ -396,7 +396,7 @@ func TestNestedMoved(t *testing.T) {
 	); err != nil {
 		t.Fatal(err)
 	}
-	outer := rpc.Go[terms, int64](deadline(t), c, s.ID(), "outer", terms{1, 2})
+	outer := rpc.Go[addends, int64](deadline(t), c, s.ID(), "outer", addends{1, 2})
 	<-began
 	held := rpc.Go[struct{}, struct{}](deadline(t), c, s.ID(), "hold", struct{}{})
 	<-moved

@@ -137,7 +137,7 @@ func TestManyGoroutinesInFlight(t *testing.T) {
 		callers.Go(func() {
 			futures := make([]*rpc.Future[int64], 128)
 			for n := range futures {
-				futures[n] = rpc.Go[terms, int64](deadline(t), c, s.ID(), "add", terms{g, int64(n)})
+				futures[n] = rpc.Go[addends, int64](deadline(t), c, s.ID(), "add", addends{g, int64(n)})
 			}
 			for n, f := range futures {
 				if got, err := f.Wait(deadline(t)); err != nil || got != g+int64(n) {

@@ -50,11 +50,12 @@ func Inline() Option {
 // caller cancels or ends, or its deadline is over.
 //
 // A handler keeps its worker while it waits for a call. If it calls a server of its own process,
-// with its own context, and the called handler has its place in the same pool, that handler runs at
-// once, in a goroutine of its own. So a pool of one worker may call itself. This holds across
-// several servers of the process, but not by way of another process: there a call can wait for its
-// own end, until its deadline. A [Future] is such a call when the handler waits for it; until then
-// it waits for a worker.
+// with its own context, the called handler waits for no worker that could wait for it: one of the
+// same pool, or of a pool whose handlers wait for the pool of the first handler. It runs at once, in
+// a goroutine of its own. So a pool of one worker may call itself, and handlers of several pools may
+// call each other. A [Future] is such a call when the handler waits for it; until then it waits for
+// a worker. Calls that come back by way of another process, or that a handler makes with another
+// context, can wait for their own end, until their deadlines. So can those of an [Inline] handler.
 //
 // The deadline of a unit is the caller's. Its key, for a pool of policy pool.Keyed, is the caller:
 // the calls of one client run one after another, in order. The pool must not be closed before the
@@ -118,9 +119,15 @@ func (p *place) isReceiver() bool {
 // submit gives the request to a pool. It returns the same as start.
 func (r *request) submit() (waits context.Context) {
 	p, q := r.method.place.pool, &queued{r: r, ctx: r.ctx}
-	if n := r.nested; n != nil && n.from.occupies(p, r.method) {
-		q.runNested(n, p)
-		return nil
+	if n := r.nested; n != nil && len(n.from.pools()) > 0 && !r.method.place.isReceiver() {
+		if n.awaited.Err() == nil {
+			q.submitUnawaited(n, p)
+			return nil
+		}
+		if !nestedWaits.add(n, p) {
+			go r.run()
+			return nil
+		}
 	}
 	_, err := q.submit(ended, p)
 	if errors.Is(err, context.Canceled) { // the pool would wait
@@ -142,7 +149,8 @@ func (r *request) submit() (waits context.Context) {
 // retryAfterMove handles a request that its pool has refused. If the pool was removed because the
 // call was moved, the request runs in the call's new place. Otherwise it is refused.
 func (r *request) retryAfterMove(err error) (waits context.Context) {
-	m := (*r.s.names.Load())[r.method.id]
+	nestedWaits.remove(r.nested)
+	m := r.method.now()
 	if !errors.Is(err, pool.ErrClosed) || m == nil || m.place.pool == r.method.place.pool {
 		r.busy(err)
 		return nil
@@ -257,5 +265,5 @@ func WithInterceptors(i ...Interceptor) ServerOption {
 // WithErrors gives names on the wire to errors of the program, so that errors.Is finds them at the
 // caller too. Server and client must give the same names.
 func WithErrors(errs map[string]error) ServerOption {
-	return func(s *Server) { s.words = errs }
+	return func(s *Server) { s.errorNames = errs }
 }

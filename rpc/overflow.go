@@ -256,9 +256,13 @@ func argumentsElsewhere[In any](ctx context.Context, c *Client, in In, cfg *conf
 	return e.message(ctx, c.c, h.size(), h.flags, 0)
 }
 
-// pulledResult pulls and decodes a result that is elsewhere.
-func pulledResult[Out any](ctx context.Context, c *Client, provider rocl.GID, body []byte, flags byte, f format[Out]) (out Out, err error) {
-	got, err := c.pull(ctx, provider, body, flags)
+// pulledResult pulls and decodes a result that is elsewhere. number is that of the request.
+func pulledResult[Out any](ctx context.Context, c *Client, provider rocl.GID, number uint64, body []byte, flags byte, f format[Out]) (out Out, err error) {
+	got, err := c.overflow.pull(ctx, provider, body, flags)
+	if number == 0 && got != nil {
+		number = got.number
+	}
+	c.gotResult(provider, number)
 	if err != nil {
 		return out, err
 	}
@@ -266,13 +270,12 @@ func pulledResult[Out any](ctx context.Context, c *Client, provider rocl.GID, bo
 	return f.decode(got.bytes)
 }
 
-// pull pulls a result, and tells the provider that it has been pulled.
-func (c *Client) pull(ctx context.Context, provider rocl.GID, body []byte, flags byte) (*pulled, error) {
-	got, err := c.overflow.pull(ctx, provider, body, flags)
-	if got != nil && got.number != 0 {
-		c.cancel(provider, got.number, whyPulled)
+// gotResult tells a provider that it need not hold the result of a call any more, because the caller
+// has it or cannot have it. number is 0 if the caller does not know the number of the call.
+func (c *Client) gotResult(provider rocl.GID, number uint64) {
+	if number != 0 {
+		c.cancel(provider, number, whyPulled)
 	}
-	return got, err
 }
 
 // sendElsewhere sends the request of a one-way call whose arguments are elsewhere. It waits until

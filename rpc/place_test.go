@@ -77,7 +77,7 @@ func TestPlaceRefused(t *testing.T) {
 	if err := s.Place("add", rpc.WithChecksum()); !errors.Is(err, errors.ErrUnsupported) {
 		t.Error(err)
 	}
-	if _, err := rpc.Call[terms, int64](deadline(t), c, s.ID(), "add", terms{1, 2}); err != nil || set.Default().Stats().Done != 1 {
+	if _, err := rpc.Call[addends, int64](deadline(t), c, s.ID(), "add", addends{1, 2}); err != nil || set.Default().Stats().Done != 1 {
 		t.Error("the call has left its pool: ", err)
 	}
 	if err := s.Close(deadline(t)); err != nil {
@@ -106,7 +106,7 @@ func TestPoolsReplaced(t *testing.T) {
 	for range 8 {
 		callers.Go(func() {
 			for ctx.Err() == nil {
-				if sum, err := rpc.Call[terms, int64](deadline(t), c, s.ID(), "add", terms{1, 2}); sum != 3 || err != nil {
+				if sum, err := rpc.Call[addends, int64](deadline(t), c, s.ID(), "add", addends{1, 2}); sum != 3 || err != nil {
 					t.Error(sum, err)
 					return
 				}
@@ -152,7 +152,7 @@ func TestInlinePool(t *testing.T) {
 	if err := rpc.Register(s, "add", add, rpc.InPool(set.Default())); err != nil {
 		t.Fatal(err)
 	}
-	if sum, err := rpc.Call[terms, int64](deadline(t), c, s.ID(), "add", terms{1, 2}); sum != 3 || err != nil {
+	if sum, err := rpc.Call[addends, int64](deadline(t), c, s.ID(), "add", addends{1, 2}); sum != 3 || err != nil {
 		t.Error(sum, err)
 	}
 	eventually.True(t, "the call is counted", func() bool { return set.Default().Stats().Done == 1 }) // the reply goes first

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -197,20 +198,20 @@ func TestServerEnds(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if sum, err := rpc.Call[terms, int64](deadline(t), c, id, "add", terms{1, 2}); err != nil || sum != 3 {
+	if sum, err := rpc.Call[addends, int64](deadline(t), c, id, "add", addends{1, 2}); err != nil || sum != 3 {
 		t.Fatal(sum, err)
 	}
 	if _, err := rpc.Call[struct{}, struct{}](deadline(t), c, id, "exit", struct{}{}); !errors.Is(err, rocl.ErrGone) {
 		t.Errorf("a handler that ends its process: %v", err)
 	}
-	if _, err := rpc.Call[terms, int64](deadline(t), c, id, "add", terms{1, 2}); !errors.Is(err, rocl.ErrGone) {
+	if _, err := rpc.Call[addends, int64](deadline(t), c, id, "add", addends{1, 2}); !errors.Is(err, rocl.ErrGone) {
 		t.Errorf("a call afterwards: %v", err)
 	}
 	_, line = other(t, "server", sock)
 	if id, err = rocl.ParseGID(line); err != nil {
 		t.Fatal(err)
 	}
-	if sum, err := rpc.Call[terms, int64](deadline(t), c, id, "add", terms{1, 2}); err != nil || sum != 3 {
+	if sum, err := rpc.Call[addends, int64](deadline(t), c, id, "add", addends{1, 2}); err != nil || sum != 3 {
 		t.Errorf("a server that is started again: %d, %v", sum, err)
 	}
 }
@@ -386,5 +387,32 @@ func TestCloseGivesUp(t *testing.T) {
 	}
 	if _, err := f.Wait(deadline(t)); err == nil {
 		t.Error("the call has a result")
+	}
+}
+
+// A caller that waits for a result of a stream gets ErrClosed when Close does not wait for the handler.
+func TestCloseEndsStream(t *testing.T) {
+	s, c := pair(t)
+	began, release := make(chan struct{}), make(chan struct{})
+	defer close(release)
+	if err := rpc.RegisterStream(s, "wait", func(context.Context, struct{}) iter.Seq2[int64, error] {
+		return func(func(int64, error) bool) { close(began); <-release }
+	}); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() {
+		for _, err := range rpc.Stream[struct{}, int64](deadline(t), c, s.ID(), "wait", struct{}{}) {
+			ended <- err
+		}
+	}()
+	<-began
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	if err := s.Close(ctx); !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	if err := eventually.Value(t, "the end of the stream", ended); !errors.Is(err, rpc.ErrClosed) {
+		t.Error(err)
 	}
 }

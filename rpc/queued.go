@@ -60,5 +60,6 @@ func (q *queued) run(context.Context) {
 	if unwatch != nil {
 		unwatch()
 	}
+	nestedWaits.remove(q.r.nested)
 	q.r.run()
 }

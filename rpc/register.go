@@ -29,7 +29,7 @@ func Register[In, Out any](s *Server, name string, f func(ctx context.Context, i
 	}
 	cfg := newConfig(opts)
 	in, out := formatOf[In](cfg.in), formatOf[Out](cfg.out)
-	m := &method{name: name, place: cfg.place, stats: new(methodStats)}
+	m := &method{s: s, name: name, place: cfg.place, stats: new(methodStats)}
 	m.serve = func(r *request) (*rocl.Buffer, error) {
 		in, out := formatFor(r, in), formatFor(r, out)
 		arg, err := in.decode(r.args)

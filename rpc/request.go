@@ -182,6 +182,7 @@ func (r *request) limit() {
 
 // leave ends a request whose context has ended before its handler began.
 func (r *request) leave() {
+	nestedWaits.remove(r.nested)
 	r.refuse(context.Cause(r.ctx))
 	r.end()
 }
@@ -404,7 +405,7 @@ func (s *Server) errorReply(ctx context.Context, status, flags byte, err error) 
 // encodeError returns a reply with err. It waits for memory until ctx ends.
 func (s *Server) encodeError(ctx context.Context, status, flags byte, err error) (*rocl.Buffer, error) {
 	var room [256]byte
-	p := s.words.errorBody(room[:replyHead], err)
+	p := s.errorNames.errorBody(room[:replyHead], err)
 	putReply(p, status, flags&flagChecksum)
 	b, err := s.c.BufferWait(ctx, len(p))
 	if err != nil {

@@ -67,9 +67,9 @@ func pair(t testing.TB, opts ...rpc.ServerOption) (*rpc.Server, *rpc.Client) {
 	return s, c
 }
 
-type terms struct{ A, B int64 }
+type addends struct{ A, B int64 }
 
-func add(_ context.Context, t terms) (int64, error) { return t.A + t.B, nil }
+func add(_ context.Context, in addends) (int64, error) { return in.A + in.B, nil }
 
 func TestCall(t *testing.T) {
 	s, c := pair(t)
@@ -77,7 +77,7 @@ func TestCall(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 100 {
-		sum, err := rpc.Call[terms, int64](deadline(t), c, s.ID(), "add", terms{42, 58})
+		sum, err := rpc.Call[addends, int64](deadline(t), c, s.ID(), "add", addends{42, 58})
 		if err != nil || sum != 100 {
 			t.Fatalf("%d, %v", sum, err)
 		}
@@ -95,7 +95,7 @@ func TestUnknown(t *testing.T) {
 	if !s.Deregister("add") || s.Deregister("add") {
 		t.Error("add was not registered once")
 	}
-	_, err := rpc.Call[terms, int64](deadline(t), c, s.ID(), "add", terms{1, 2})
+	_, err := rpc.Call[addends, int64](deadline(t), c, s.ID(), "add", addends{1, 2})
 	if !errors.Is(err, rpc.ErrUnknownCall) || !strings.Contains(err.Error(), `"add"`) {
 		t.Error(err)
 	}
@@ -132,10 +132,10 @@ func TestErrors(t *testing.T) {
 	if _, err := rpc.Call[int32, int64](deadline(t), c, s.ID(), "add", 3); !errors.Is(err, rocl.ErrValue) {
 		t.Error(err)
 	}
-	if _, err := rpc.Call[terms, string](deadline(t), c, s.ID(), "add", terms{1, 2}); err != nil { // a string is any bytes
+	if _, err := rpc.Call[addends, string](deadline(t), c, s.ID(), "add", addends{1, 2}); err != nil { // a string is any bytes
 		t.Error(err)
 	}
-	if _, err := rpc.Call[terms, int32](deadline(t), c, s.ID(), "add", terms{1, 2}); !errors.Is(err, rocl.ErrValue) {
+	if _, err := rpc.Call[addends, int32](deadline(t), c, s.ID(), "add", addends{1, 2}); !errors.Is(err, rocl.ErrValue) {
 		t.Error(err)
 	}
 }
@@ -240,14 +240,14 @@ func TestStreamLeft(t *testing.T) {
 // Errors of a stream without results arrive like those of any call.
 func TestStreamFails(t *testing.T) {
 	s, c := pair(t)
-	if err := rpc.RegisterStream(s, "panic", func(context.Context, terms) iter.Seq2[int64, error] { panic("on purpose") }); err != nil {
+	if err := rpc.RegisterStream(s, "panic", func(context.Context, addends) iter.Seq2[int64, error] { panic("on purpose") }); err != nil {
 		t.Fatal(err)
 	}
 	if err := rpc.Register(s, "add", add); err != nil {
 		t.Fatal(err)
 	}
 	first := func(name string) error {
-		for _, err := range rpc.Stream[terms, int64](deadline(t), c, s.ID(), name, terms{}) {
+		for _, err := range rpc.Stream[addends, int64](deadline(t), c, s.ID(), name, addends{}) {
 			return err
 		}
 		return nil
@@ -260,7 +260,7 @@ func TestStreamFails(t *testing.T) {
 			t.Error(name, err)
 		}
 	}
-	if _, err := rpc.Call[terms, int64](deadline(t), c, s.ID(), "panic", terms{}); !errors.Is(err, rpc.ErrStream) {
+	if _, err := rpc.Call[addends, int64](deadline(t), c, s.ID(), "panic", addends{}); !errors.Is(err, rpc.ErrStream) {
 		t.Error(err)
 	}
 	for _, err := range rpc.Stream[int32, int64](deadline(t), c, s.ID(), "panic", 1) {
@@ -405,7 +405,7 @@ func TestBusy(t *testing.T) {
 	if _, err := rpc.Call[struct{}, struct{}](deadline(t), c, s.ID(), "wait", struct{}{}); !errors.Is(err, rpc.ErrBusy) {
 		t.Error(err)
 	}
-	if sum, err := rpc.Call[terms, int64](deadline(t), c, s.ID(), "add", terms{1, 2}); sum != 3 || err != nil {
+	if sum, err := rpc.Call[addends, int64](deadline(t), c, s.ID(), "add", addends{1, 2}); sum != 3 || err != nil {
 		t.Error(sum, err)
 	}
 	if err := s.Place("wait", rpc.InGoroutine()); err != nil {
@@ -445,7 +445,7 @@ func TestInterceptors(t *testing.T) {
 	var log []string
 	note := func(at string) rpc.Interceptor {
 		return func(ctx context.Context, i *rpc.Invocation, next func(context.Context) error) error {
-			in := i.In.(*terms)
+			in := i.In.(*addends)
 			in.A++
 			log = append(log, at+" "+i.Name)
 			err := next(ctx)
@@ -468,7 +468,7 @@ func TestInterceptors(t *testing.T) {
 	if err := rpc.Register(s, "add", add, rpc.Inline()); err != nil {
 		t.Fatal(err)
 	}
-	sum, err := rpc.Call[terms, int64](deadline(t), c, s.ID(), "add", terms{1, 2})
+	sum, err := rpc.Call[addends, int64](deadline(t), c, s.ID(), "add", addends{1, 2})
 	if err != nil || sum != 6000 {
 		t.Errorf("%d, %v", sum, err)
 	}
@@ -485,7 +485,7 @@ func BenchmarkCall(b *testing.B) {
 	ctx := context.Background()
 	b.ReportAllocs()
 	for b.Loop() {
-		if _, err := rpc.Call[terms, int64](ctx, c, s.ID(), "add", terms{42, 58}); err != nil {
+		if _, err := rpc.Call[addends, int64](ctx, c, s.ID(), "add", addends{42, 58}); err != nil {
 			b.Fatal(err)
 		}
 	}
@@ -498,14 +498,14 @@ func TestCallAllocates(t *testing.T) {
 		t.Skip("the race detector makes pools forget, a rocldebug build remembers places")
 	}
 	s, c := pair(t)
-	if err := rpc.Register(s, "add", func(_ context.Context, in terms) (int64, error) { return in.A + in.B, nil }, rpc.Inline()); err != nil {
+	if err := rpc.Register(s, "add", func(_ context.Context, in addends) (int64, error) { return in.A + in.B, nil }, rpc.Inline()); err != nil {
 		t.Fatal(err)
 	}
 	ctx := context.Background()
 	most := map[string]float64{"Call": 0, "Go": 1}
 	for name, one := range map[string]func() (int64, error){
-		"Call": func() (int64, error) { return rpc.Call[terms, int64](ctx, c, s.ID(), "add", terms{1, 2}) },
-		"Go":   func() (int64, error) { return rpc.Go[terms, int64](ctx, c, s.ID(), "add", terms{1, 2}).Wait(ctx) },
+		"Call": func() (int64, error) { return rpc.Call[addends, int64](ctx, c, s.ID(), "add", addends{1, 2}) },
+		"Go":   func() (int64, error) { return rpc.Go[addends, int64](ctx, c, s.ID(), "add", addends{1, 2}).Wait(ctx) },
 	} {
 		do := func() {
 			if v, err := one(); v != 3 || err != nil {

@@ -3,6 +3,7 @@
 package rpc
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,8 +16,9 @@ import (
 )
 
 // Order of locks. Those of this package are not nested in each other, except that results.mu is held
-// while overflow.opening is taken. Three are held over calls of other packages:
+// while overflow.opening is taken. Four are held over calls of other packages:
 //
+//   - waitGraph.mu while the streams of a pool are read, which locks the pool;
 //   - Server.mu while a call begins or ends the use of a pool, which locks the pool;
 //   - callers.mu while a context is cancelled, whose functions (context.AfterFunc) run in goroutines
 //     of their own;
@@ -37,11 +39,11 @@ import (
 //	    └──────────── idle, at most mostIdle ◄────────────┘
 //	     the receiving one runs a handler
 type Server struct {
-	c      *rocl.Context
-	r      *rocl.Resource
-	log    *slog.Logger
-	words  errorNames
-	around []Interceptor
+	c          *rocl.Context
+	r          *rocl.Resource
+	log        *slog.Logger
+	errorNames errorNames
+	around     []Interceptor
 
 	life     context.Context // of handlers
 	end      context.CancelCauseFunc
@@ -108,11 +110,14 @@ func (s *Server) Resource() *rocl.Resource { return s.r }
 
 // Close ends the server: requests that arrive from now on fail with ErrClosed or rocl.ErrGone. It
 // waits until the running handlers have returned and their replies are sent. When ctx ends, Close
-// ends the contexts of the handlers, no longer waits for them, and returns the cause. A second
-// Close does nothing.
+// ends the contexts of the handlers, and the streams of results, with ErrClosed. It no longer waits
+// for them, and returns the cause. A second Close does nothing.
 func (s *Server) Close(ctx context.Context) error {
 	err := s.running.close(ctx)
 	s.end(ErrClosed)
+	for _, r := range s.callers.streams() { // otherwise their callers get rocl.ErrGone
+		r.results.close(ErrClosed)
+	}
 	localServers.Delete(s.ID())
 	s.leavePools()
 	if e := s.r.Close(); err == nil { // also if ctx has ended
@@ -140,6 +145,7 @@ func (s *Server) leavePools() {
 
 // A method is a call that a server offers.
 type method struct {
+	s     *Server
 	name  string
 	id    uint64
 	place place
@@ -149,6 +155,10 @@ type method struct {
 	serve    func(*request) (*rocl.Buffer, error)
 	isStream bool // serve adds results to request.results
 }
+
+// now returns the call as it is after it was moved to its present place, or nil if it is no longer
+// offered.
+func (m *method) now() *method { return (*m.s.names.Load())[m.id] }
 
 // check returns an error if the handlers of m cannot run in their place.
 func (m *method) check() error {
@@ -305,6 +315,6 @@ func (s *Server) more(m *rocl.Message) {
 		r.results.next(m)
 		return
 	}
-	s.refuse(m, flags, fmt.Errorf("%w: the stream has ended", context.Canceled))
+	s.refuse(m, flags, fmt.Errorf("%w: the stream has ended", cmp.Or(context.Cause(s.life), context.Canceled)))
 	m.Release()
 }

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"iter"
 	"math"
+	"reflect"
 	"sync"
 
 	"github.com/rocl-go/rocl"
@@ -46,7 +47,7 @@ func RegisterStream[In, Out any](s *Server, name string, f func(ctx context.Cont
 	}
 	cfg := newConfig(opts)
 	in, out := formatOf[In](cfg.in), formatOf[Out](cfg.out)
-	m := &method{name: name, place: cfg.place, stats: new(methodStats), isStream: true}
+	m := &method{s: s, name: name, place: cfg.place, stats: new(methodStats), isStream: true}
 	if err := m.check(); err != nil {
 		return fmt.Errorf("rpc: register %q: %w", name, err)
 	}
@@ -136,7 +137,7 @@ func (s *results) awaitTaken(ctx context.Context) error {
 func (s *results) finish(ctx context.Context, err error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.isEnded, s.err = true, err
+	s.isEnded, s.err = true, cmp.Or(s.err, err)
 	s.send()
 	for !s.isOver {
 		if err := s.awaitTaken(ctx); err != nil {
@@ -151,7 +152,11 @@ func (s *results) next(m *rocl.Message) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.waiting != nil || s.isOver {
-		s.r.s.refuse(m, s.r.h.flags, fmt.Errorf("%w: a request for results of a stream that has ended, or of which they are awaited", ErrProtocol))
+		err := s.err
+		if s.waiting != nil || err == nil {
+			err = fmt.Errorf("%w: a request for results of a stream that has ended, or of which they are awaited", ErrProtocol)
+		}
+		s.r.s.refuse(m, s.r.h.flags, err)
 		m.Release()
 		return
 	}
@@ -168,7 +173,7 @@ func (s *results) drop() {
 	}
 }
 
-// close ends a stream whose handler has failed, if its end has not been sent.
+// close ends a stream that has failed with err, if its end has not been sent.
 func (s *results) close(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -177,7 +182,7 @@ func (s *results) close(err error) {
 		s.replied(m)
 	}
 	s.drop()
-	s.isOver = true
+	s.err, s.isOver = cmp.Or(s.err, err), true
 }
 
 // replied records that m, the waiting request, has its reply. mu must be held.
@@ -285,79 +290,111 @@ func Stream[In, Out any](ctx context.Context, c *Client, provider rocl.GID, name
 // stream is Stream with a function yield that reports whether it wants more.
 func stream[In, Out any](ctx context.Context, c *Client, provider rocl.GID, name string, in In, cfg *config, yield func(Out) bool) error {
 	ctx, end := context.WithCancel(ctx)
+	defer end()
 	h := requestHeader{flags: flagStream}
 	b, err := encodeRequest(ctx, c, in, cfg, &h)
 	if err != nil {
-		end()
 		return err
 	}
 	defer h.release()
 	n, err := c.nest(ctx, provider, name, h.number)
 	if err != nil {
-		end()
 		b.Release()
 		return err
 	}
 	n.waitFor()
 	defer n.end()
-	pending := c.batch(ctx, provider, n.tagOf(name), b)
-	isOver := false
-	defer func() {
-		why := whyEnded(ctx)
-		end()
-		if pending != nil {
-			if a := <-pending; a.m != nil {
-				a.m.Release()
-			}
-		}
-		if !isOver {
-			c.cancel(provider, h.number, why)
-		}
-	}()
+	s := &incoming{c: c, provider: provider, name: name, h: &h, in: argumentType[In](cfg)}
+	s.pending = c.batch(ctx, provider, n.tagOf(name), b)
+	defer s.leave(ctx, end)
 	for {
-		a := <-pending
-		if pending = nil; a.err != nil {
-			return a.err
-		}
-		h.release()
-		status, body, err := parseReply(a.m.Bytes(), h.flags)
-		if err == nil && status != statusResult {
-			isOver, err = true, withType(c.remote(name, provider, status, body), argumentType[In](cfg))
-		} else if err == nil && len(body) < 1 {
-			err = fmt.Errorf("%w: a batch without a head", ErrProtocol)
-		}
-		if err != nil {
-			a.m.Release()
-			return err
-		}
-		isLast := body[0] != 0
-		got, err := c.batchOf(ctx, provider, a.m, body, h.flags)
+		got, err := s.receive(ctx)
 		if err != nil {
 			return err
 		}
-		if !isLast {
-			if pending, err = c.more(ctx, provider, &h); err != nil {
-				got.release()
-				return err
-			}
-		}
-		isOver = isLast
 		wantsMore, err := items(got.bytes, formatOf[Out](cfg.out), yield)
 		got.release()
-		if err != nil || !wantsMore || isOver {
+		if err != nil || !wantsMore || s.isOver {
 			return err
 		}
 	}
 }
 
-// more requests the next results of a stream.
-func (c *Client) more(ctx context.Context, provider rocl.GID, h *requestHeader) (chan batch, error) {
-	b, err := c.c.BufferWait(ctx, controlLen)
+// An incoming is a stream at its caller.
+type incoming struct {
+	c        *Client
+	provider rocl.GID
+	name     string
+	h        *requestHeader
+	in       reflect.Type // see argumentType
+	pending  chan batch   // gets the next batch; nil: none was asked for
+	isOver   bool         // the provider has ended the stream
+}
+
+// receive waits for the next batch of results, and asks for the one after it.
+func (s *incoming) receive(ctx context.Context) (*pulled, error) {
+	a := <-s.pending
+	if s.pending = nil; a.err != nil {
+		return nil, a.err
+	}
+	s.h.release()
+	body, err := s.parse(a.m)
+	if err != nil {
+		a.m.Release()
+		return nil, err
+	}
+	isLast := body[0] != 0
+	got, err := s.c.batchOf(ctx, s.provider, a.m, body, s.h.flags)
 	if err != nil {
 		return nil, err
 	}
-	putControl(b.Bytes(), h.number, h.flags)
-	return c.batch(ctx, provider, tagNext, b), nil
+	if !isLast {
+		if s.pending, err = s.more(ctx); err != nil {
+			got.release()
+			return nil, err
+		}
+	}
+	s.isOver = isLast
+	return got, nil
+}
+
+// parse returns the body of the batch in m, or the error that ends the stream.
+func (s *incoming) parse(m *rocl.Message) ([]byte, error) {
+	status, body, err := parseReply(m.Bytes(), s.h.flags)
+	switch {
+	case err != nil:
+		return nil, err
+	case status != statusResult:
+		s.isOver = true
+		return nil, withType(s.c.remote(s.name, s.provider, status, body), s.in)
+	case len(body) < 1:
+		return nil, fmt.Errorf("%w: a batch without a head", ErrProtocol)
+	}
+	return body, nil
+}
+
+// more requests the next results.
+func (s *incoming) more(ctx context.Context) (chan batch, error) {
+	b, err := s.c.c.BufferWait(ctx, controlLen)
+	if err != nil {
+		return nil, err
+	}
+	putControl(b.Bytes(), s.h.number, s.h.flags)
+	return s.c.batch(ctx, s.provider, tagNext, b), nil
+}
+
+// leave ends the stream for the caller. It calls end, which ends ctx.
+func (s *incoming) leave(ctx context.Context, end func()) {
+	why := whyEnded(ctx)
+	end()
+	if s.pending != nil {
+		if a := <-s.pending; a.m != nil {
+			a.m.Release()
+		}
+	}
+	if !s.isOver {
+		s.c.cancel(s.provider, s.h.number, why)
+	}
 }
 
 // A batch is a reply with results.

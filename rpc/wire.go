@@ -237,7 +237,7 @@ func parseMetadata(p []byte) (Metadata, error) {
 const (
 	whyCancelled = iota
 	whyDeadline
-	whyPulled // the caller has the result
+	whyPulled // the caller has the result, or cannot have it
 )
 
 // controlLen is the length of the payload of a message with tagCancel or tagNext.

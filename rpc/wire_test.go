@@ -48,9 +48,9 @@ func FuzzRequest(f *testing.F) {
 
 // A reply of any bytes is a result, an error with a text, a batch of results, or an error of the protocol.
 func FuzzReply(f *testing.F) {
-	words := errorNames{"own": io.ErrNoProgress}
+	names := errorNames{"own": io.ErrNoProgress}
 	for _, err := range []error{io.EOF, fmt.Errorf("a: %w, %w", io.ErrNoProgress, ErrBusy), errors.New("")} {
-		p := words.appendError(make([]byte, replyHead), err)
+		p := names.appendError(make([]byte, replyHead), err)
 		putReply(p, statusError, flagChecksum)
 		f.Add(p)
 	}
@@ -65,7 +65,7 @@ func FuzzReply(f *testing.F) {
 				t.Fatal(err)
 			}
 		case status != statusResult:
-			e, err := words.parseError(body)
+			e, err := names.parseError(body)
 			if err != nil && !errors.Is(err, ErrProtocol) || err == nil && len(e.Text) > len(body) {
 				t.Fatal(err)
 			}

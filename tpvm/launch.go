@@ -219,10 +219,7 @@ func (p *pod) launch(ctx context.Context, path string, q spawnPrograms, i int) (
 		c.endsWith = q.Parent
 	}
 	token := rand.Text()
-	c.cmd = exec.Command(path, q.Args...)
-	c.cmd.Dir = q.Dir
-	c.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // the terminal of this process sends its signals to no program
-	c.cmd.Env = append(slices.Concat(os.Environ(), p.t.env, q.Env), EnvToken+"="+token, EnvVM+"="+p.t.vm)
+	c.cmd = p.command(path, q, token)
 	if err := p.connectOutput(ctx, c, q); err != nil {
 		return nil, err
 	}
@@ -234,23 +231,45 @@ func (p *pod) launch(ctx context.Context, path string, q spawnPrograms, i int) (
 	if err := p.registerStart(ctx, c, q, token); err != nil {
 		return nil, err
 	}
-	if p.t.work.goes(func() { p.handleEnrolment(c) }) {
-		err = p.mayBegin(c)
-	} else {
-		err = ErrExited
-	}
-	if err == nil {
-		p.statuses.add(c) // first: the program may enrol at once
-		err = p.begin(c, q)
-		close(c.begun)
-	}
-	if err != nil {
-		p.statuses.remove(c)
+	if err := p.start(c, q); err != nil {
 		c.withdraw()
 		return nil, err
 	}
 	_ = c.tmp.Set(ctx, attrPID, strconv.Itoa(c.cmd.Process.Pid)) // for tpvm ps
 	go p.awaitExit(c)                                            // goes on after Exit while the program runs
+	p.withdrawLater(c)
+	return c, nil
+}
+
+// command returns the command that runs a program, which enrols with a token.
+func (p *pod) command(path string, q spawnPrograms, token string) *exec.Cmd {
+	cmd := exec.Command(path, q.Args...)
+	cmd.Dir = q.Dir
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // the terminal of this process sends its signals to no program
+	cmd.Env = append(slices.Concat(os.Environ(), p.t.env, q.Env), EnvToken+"="+token, EnvVM+"="+p.t.vm)
+	return cmd
+}
+
+// start starts the process of a program, which may enrol from now on.
+func (p *pod) start(c *child, q spawnPrograms) error {
+	if !p.t.work.goes(func() { p.handleEnrolment(c) }) {
+		return ErrExited
+	}
+	if err := p.mayBegin(c); err != nil {
+		return err
+	}
+	p.statuses.add(c) // first: the program may enrol at once
+	err := p.begin(c, q)
+	close(c.begun)
+	if err != nil {
+		p.statuses.remove(c)
+	}
+	return err
+}
+
+// withdrawLater withdraws the resource with which a program enrols, when it has enrolled or cannot
+// enrol any more.
+func (p *pod) withdrawLater(c *child) {
 	if !p.t.work.goes(func() {
 		select {
 		case <-c.enrolled:
@@ -261,7 +280,6 @@ func (p *pod) launch(ctx context.Context, path string, q spawnPrograms, i int) (
 	}) {
 		c.withdraw()
 	}
-	return c, nil
 }
 
 // newChild counts one more program, unless the pod is ending or runs as many as it may. The caller

@@ -26,61 +26,23 @@ func Work(ctx context.Context, c *rocl.Context) (*rpc.Server, error) {
 // and end while Distribute runs: another worker does the task of one that ends.
 func Distribute(ctx context.Context, c *rocl.Context, tasks []int) ([]int, error) {
 	ctx, stop := context.WithCancel(ctx)
-	defer stop() // ends the goroutines below
+	defer stop() // ends the goroutines of the queue
 	client, err := rpc.NewClient(ctx, c)
 	if err != nil {
 		return nil, err
 	}
 	defer client.Close()
 
-	type result struct {
-		task, square int
-		err          error
-	}
-	results := make(chan result)
-	waiting := make(chan int, len(tasks)) // the indexes of tasks that no worker has
+	q := &queue{tasks: tasks, waiting: make(chan int, len(tasks)), results: make(chan result)}
 	for i := range tasks {
-		waiting <- i
+		q.waiting <- i
 	}
-	employ := func(worker rocl.GID) {
-		for {
-			select {
-			case i := <-waiting:
-				n, err := rpc.Call[int, int](ctx, client, worker, "square", tasks[i])
-				var failure *rpc.Error
-				if err != nil && !(errors.As(err, &failure) && failure.Ran) {
-					waiting <- i // the worker has ended: for another one
-					return
-				}
-				select {
-				case results <- result{i, n, err}: // err: the work itself has failed
-				case <-ctx.Done():
-					return
-				}
-			case <-ctx.Done():
-				return
-			}
-		}
-	}
-	go func() {
-		for event, err := range c.Watch(ctx, rocl.Match{"worker": "square"}) {
-			if err != nil {
-				select {
-				case results <- result{err: err}:
-				case <-ctx.Done():
-				}
-				return
-			}
-			if event.Kind == rocl.Appeared {
-				go employ(event.ID)
-			}
-		}
-	}()
+	go q.employAll(ctx, c, client)
 
 	squares := make([]int, len(tasks))
 	for range tasks {
 		select {
-		case r := <-results:
+		case r := <-q.results:
 			if r.err != nil {
 				return nil, r.err
 			}
@@ -90,4 +52,55 @@ func Distribute(ctx context.Context, c *rocl.Context, tasks []int) ([]int, error
 		}
 	}
 	return squares, nil
+}
+
+// A queue has the tasks of Distribute.
+type queue struct {
+	tasks   []int
+	waiting chan int // the indexes of tasks that no worker has
+	results chan result
+}
+
+type result struct {
+	task, square int
+	err          error
+}
+
+// employAll employs the workers that are there, and those that come, until ctx ends.
+func (q *queue) employAll(ctx context.Context, c *rocl.Context, client *rpc.Client) {
+	for event, err := range c.Watch(ctx, rocl.Match{"worker": "square"}) {
+		if err != nil {
+			q.report(ctx, result{err: err})
+			return
+		}
+		if event.Kind == rocl.Appeared {
+			go q.employ(ctx, client, event.ID)
+		}
+	}
+}
+
+// employ gives one worker a task after another, until the worker or ctx ends.
+func (q *queue) employ(ctx context.Context, client *rpc.Client, worker rocl.GID) {
+	for {
+		select {
+		case i := <-q.waiting:
+			n, err := rpc.Call[int, int](ctx, client, worker, "square", q.tasks[i])
+			var failure *rpc.Error
+			if err != nil && !(errors.As(err, &failure) && failure.Ran) {
+				q.waiting <- i // the worker has ended: for another one
+				return
+			}
+			q.report(ctx, result{i, n, err}) // err: the work itself has failed
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// report gives Distribute a result, unless ctx ends.
+func (q *queue) report(ctx context.Context, r result) {
+	select {
+	case q.results <- r:
+	case <-ctx.Done():
+	}
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/rocl-go/rocl/rpc"
 )
 
-// Terms are the arguments of the call "add".
-type Terms struct{ A, B int }
+// Addends are the arguments of the call "add".
+type Addends struct{ A, B int }
 
 func main() {
 	ctx := context.Background()
@@ -27,7 +27,7 @@ func main() {
 		log.Fatal(err)
 	}
 	defer cl.Close()
-	sum, err := rpc.CallAny[Terms, int](ctx, cl, rocl.Match{"type": "calculator"}, "add", Terms{40, 2})
+	sum, err := rpc.CallAny[Addends, int](ctx, cl, rocl.Match{"type": "calculator"}, "add", Addends{40, 2})
 	if err != nil {
 		log.Fatal(err)
 	}

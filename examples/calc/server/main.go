@@ -13,8 +13,8 @@ import (
 	"github.com/rocl-go/rocl/rpc"
 )
 
-// Terms are the arguments of the call "add".
-type Terms struct{ A, B int }
+// Addends are the arguments of the call "add".
+type Addends struct{ A, B int }
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
@@ -28,7 +28,7 @@ func main() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	err = rpc.Register(s, "add", func(ctx context.Context, t Terms) (int, error) { return t.A + t.B, nil })
+	err = rpc.Register(s, "add", func(ctx context.Context, t Addends) (int, error) { return t.A + t.B, nil })
 	if err != nil {
 		log.Fatal(err)
 	}

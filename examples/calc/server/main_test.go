@@ -26,7 +26,7 @@ func TestServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer cl.Close()
-	sum, err := rpc.CallAny[Terms, int](ctx, cl, calculators, "add", Terms{40, 2})
+	sum, err := rpc.CallAny[Addends, int](ctx, cl, calculators, "add", Addends{40, 2})
 	if err != nil || sum.Value != 42 {
 		t.Errorf("40 and 2 are %d, %v", sum.Value, err)
 	}

@@ -148,8 +148,7 @@ func threads(ctx context.Context, t *tpvm.Task) (n int, err error) {
 	return max(n, tasks-1, runtime.NumCPU()), err
 }
 
-// farm makes the threads render all tiles. Each thread has two tiles: while it renders one, the
-// next is on its way.
+// farm makes the threads render all tiles.
 func farm(ctx context.Context, t *tpvm.Task, ids []tpvm.TID, p *progress) (image.Image, error) {
 	if _, err := t.Notify(ctx, gone, ids...); err != nil {
 		return nil, err
@@ -159,60 +158,89 @@ func farm(ctx context.Context, t *tpvm.Task, ids []tpvm.TID, p *progress) (image
 		return nil, err
 	}
 	_ = t.Mcast(ctx, ids, show, b) // Notify reports the threads that have ended
-	var todo []int
-	for k := range v.tiles() {
-		todo = append(todo, v.tiles()-1-k) // the last one is given first
-	}
-	inHand := map[tpvm.TID][]int{}
-	give := func(id tpvm.TID) {
-		for len(inHand[id]) < 2 && len(todo) > 0 {
-			k := todo[len(todo)-1]
-			todo, inHand[id] = todo[:len(todo)-1], append(inHand[id], k)
-			_ = t.SendPacked(ctx, id, tile, k) // as above
-		}
-	}
+	w := newWork(ids)
 	for _, id := range ids {
-		inHand[id] = nil
-		give(id)
+		w.give(ctx, t, id)
 	}
 	img := image.NewRGBA(image.Rect(0, 0, v.X, v.Y))
-	for left := v.tiles(); left > 0; {
-		m, err := t.Recv(ctx, tpvm.AnyTask, tpvm.AnyTag)
-		if err != nil {
+	for w.left > 0 {
+		if err := w.receive(ctx, t, img, p); err != nil {
 			return nil, err
-		}
-		from, lost := m.From(), m.IsGone()
-		if lost {
-			todo = append(todo, inHand[from]...)
-			delete(inHand, from)
-			p.lose(from)
-		} else {
-			var k int
-			if err = m.UnpackValues(&k); err == nil && slices.Contains(inHand[from], k) {
-				err = paste(img, v.tile(k), m)
-				left--
-				p.step(from)
-			}
-			inHand[from] = slices.DeleteFunc(inHand[from], func(i int) bool { return i == k })
-		}
-		m.Release()
-		switch {
-		case err != nil:
-			return nil, err
-		case len(inHand) == 0 && left > 0:
-			return nil, errors.New("every process has ended")
-		case !lost:
-			give(from)
-		default: // threads that have no tiles get the lost ones
-			for id := range inHand {
-				give(id)
-			}
 		}
 	}
-	for id := range inHand {
+	for id := range w.inHand {
 		_ = t.SendPacked(ctx, id, end, 0)
 	}
 	return img, nil
+}
+
+// work says which tiles are still to be rendered. Each thread has two tiles: while it renders one,
+// the next is on its way.
+type work struct {
+	todo   []int              // tiles that no thread has; the last one is given first
+	inHand map[tpvm.TID][]int // tiles of each thread that has not ended
+	left   int                // tiles that are not in the image
+}
+
+func newWork(ids []tpvm.TID) *work {
+	w := &work{inHand: map[tpvm.TID][]int{}, left: v.tiles()}
+	for k := range w.left {
+		w.todo = append(w.todo, w.left-1-k)
+	}
+	for _, id := range ids {
+		w.inHand[id] = nil
+	}
+	return w
+}
+
+// give sends a thread the tiles that it may have.
+func (w *work) give(ctx context.Context, t *tpvm.Task, id tpvm.TID) {
+	for len(w.inHand[id]) < 2 && len(w.todo) > 0 {
+		k := w.todo[len(w.todo)-1]
+		w.todo, w.inHand[id] = w.todo[:len(w.todo)-1], append(w.inHand[id], k)
+		_ = t.SendPacked(ctx, id, tile, k) // Notify reports a thread that has ended
+	}
+}
+
+// receive waits for one message: a rendered tile, or the end of a thread.
+func (w *work) receive(ctx context.Context, t *tpvm.Task, img *image.RGBA, p *progress) error {
+	m, err := t.Recv(ctx, tpvm.AnyTask, tpvm.AnyTag)
+	if err != nil {
+		return err
+	}
+	defer m.Release()
+	from := m.From()
+	if m.IsGone() {
+		p.lose(from)
+		return w.lose(ctx, t, from)
+	}
+	var k int
+	if err := m.UnpackValues(&k); err != nil {
+		return err
+	}
+	if slices.Contains(w.inHand[from], k) {
+		if err := paste(img, v.tile(k), m); err != nil {
+			return err
+		}
+		w.left--
+		p.step(from)
+	}
+	w.inHand[from] = slices.DeleteFunc(w.inHand[from], func(i int) bool { return i == k })
+	w.give(ctx, t, from)
+	return nil
+}
+
+// lose gives the tiles of a thread that has ended to others that have fewer than two.
+func (w *work) lose(ctx context.Context, t *tpvm.Task, id tpvm.TID) error {
+	w.todo = append(w.todo, w.inHand[id]...)
+	delete(w.inHand, id)
+	if len(w.inHand) == 0 && w.left > 0 {
+		return errors.New("every process has ended")
+	}
+	for other := range w.inHand {
+		w.give(ctx, t, other)
+	}
+	return nil
 }
 
 // paste copies the pixels of a message into the picture.

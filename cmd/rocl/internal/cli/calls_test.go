@@ -328,12 +328,12 @@ func TestCallOfName(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.Close(context.Background())
-	type terms struct{ A, B int }
-	if err := rpc.Register(s, "add", func(_ context.Context, t terms) (map[string]int, error) {
-		if t.A < 0 {
+	type addends struct{ A, B int }
+	if err := rpc.Register(s, "add", func(_ context.Context, in addends) (map[string]int, error) {
+		if in.A < 0 {
 			return nil, fs.ErrInvalid
 		}
-		return map[string]int{"sum": t.A + t.B}, nil
+		return map[string]int{"sum": in.A + in.B}, nil
 	}); err != nil {
 		t.Fatal(err)
 	}

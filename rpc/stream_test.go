@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package rpc
+
+import (
+	"context"
+	"errors"
+	"iter"
+	"testing"
+
+	"github.com/rocl-go/rocl/rocltest"
+)
+
+// A request for more results of a stream that has ended gets the error that ended the stream.
+func TestNextAfterEnd(t *testing.T) {
+	cl := rocltest.Cluster(t, 1)
+	s, err := NewServer(t.Context(), cl.Open(0), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close(context.Background())
+	release := make(chan struct{})
+	defer close(release)
+	if err := RegisterStream(s, "one", func(context.Context, struct{}) iter.Seq2[int64, error] {
+		return func(yield func(int64, error) bool) { yield(1, nil); <-release }
+	}); err != nil {
+		t.Fatal(err)
+	}
+	c, err := NewClient(t.Context(), cl.Open(0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	h := requestHeader{flags: flagStream}
+	b, err := encodeRequest(t.Context(), c, struct{}{}, &config{}, &h)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := c.r.Call(t.Context(), s.ID(), callID("one"), b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.Release()
+	next := func(number uint64) error {
+		var p [controlLen]byte
+		putControl(p[:], number, 0)
+		m, err := c.r.CallBytes(t.Context(), s.ID(), tagNext, p[:])
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer m.Release()
+		status, body, err := parseReply(m.Bytes(), 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c.remote("one", s.ID(), status, body)
+	}
+	if err := next(h.number + 1); !errors.Is(err, context.Canceled) {
+		t.Error("no such stream: ", err)
+	}
+	s.callers.stream(c.ID(), h.number).results.close(ErrClosed)
+	if err := next(h.number); !errors.Is(err, ErrClosed) {
+		t.Error("a stream that was closed: ", err)
+	}
+	s.end(ErrClosed)
+	if err := next(h.number + 1); !errors.Is(err, ErrClosed) {
+		t.Error("a server that was closed: ", err)
+	}
+}
