@@ -368,7 +368,7 @@ func (m *Mailbox) discard(msg *Message) {
 	if m.oversize == msg.in && msg.in.consumed >= m.oversizeEnd {
 		m.endOversize()
 	}
-	m.nextNeedySoon()
+	m.grantQueuedSoon()
 	msg.in = nil
 	msg.Release()
 }
@@ -658,7 +658,7 @@ func (l *link) copyCall(h *subsys.Header, p []byte, number uint64) bool {
 		return false
 	}
 	if !l.s.Fits(2*subsys.HeaderLen + len(p)) { // both frames or none
-		b, err := l.d.cfg.Pool.Get(l.s.RunLen())
+		b, err := l.d.cfg.Pool.Get(l.s.BatchLen())
 		if err != nil {
 			return false
 		}

@@ -147,7 +147,7 @@ type Dispatcher struct {
 	deferred deferredLinks
 	watched  watched
 
-	depot
+	messagePool
 	budget
 	waiters sync.Pool
 

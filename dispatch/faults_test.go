@@ -705,7 +705,7 @@ func TestWaitersEndWithTheirContext(t *testing.T) {
 					}
 					ends <- err
 				}()
-				eventually.True(t, "a sender waits", func() bool { its.mu.Lock(); defer its.mu.Unlock(); return len(its.needy) > 0 })
+				eventually.True(t, "a sender waits", func() bool { its.mu.Lock(); defer its.mu.Unlock(); return len(its.creditQueue) > 0 })
 				done, cancel := context.WithCancel(context.Background())
 				cancel()
 				_ = a.Close(done) // messages are not waited for

@@ -284,7 +284,7 @@ func (l *link) onNeed(f *subsys.Frame) error {
 	switch {
 	case in.mb == nil:
 	case len(f.Data) == 0:
-		g, err = in.mb.needs(in, f.Tag)
+		g, err = in.mb.onNeed(in, f.Tag)
 	case len(f.Data) == 8:
 		err = in.mb.takeBack(in, f.Tag, binary.LittleEndian.Uint64(f.Data))
 	default:
@@ -320,7 +320,7 @@ func (l *link) onGone(f *subsys.Frame) {
 		others = l.abandon(fl)
 		l.full.fireAll() // these senders check again, and so do those behind the abandoned messages
 		l.behind.fireAll()
-		l.lay(fl)
+		l.dropGone(fl)
 		l.answered = true
 	}
 	isNew := f.Src != 0 && l.s.Reported(f.Dst, f.Src, f.Tag, uint32(u.Bytes))

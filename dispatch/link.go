@@ -60,7 +60,7 @@ type link struct {
 	addrs       []string           // the peer's addresses, as the directory said last
 	since       time.Time          // when conn was made
 	transport   string             // the transport of conn, or of the connection before
-	shunned     map[string]*shunned
+	backoffs    map[string]*routeBackoff
 	flows       map[uint32]*Flow
 	goneDst     map[uint32]error    // the latest resources of the peer that are gone
 	endings     map[uint32]*endings // by resource of the peer; see OnEnd
@@ -177,7 +177,7 @@ func (l *link) copy(h *subsys.Header, p []byte) bool {
 	if l.s.Add(h, p) {
 		return true
 	}
-	b, err := l.d.cfg.Pool.Get(l.s.RunLen())
+	b, err := l.d.cfg.Pool.Get(l.s.BatchLen())
 	if err != nil {
 		return false
 	}
@@ -237,7 +237,7 @@ func (l *link) lose(c subsys.Conn, err error) {
 		return
 	}
 	l.d.often.Info(l.peer.String(), "dispatch: connection lost", "peer", l.peer, "transport", c.Transport(), "err", err)
-	l.updateShunned(c)
+	l.updateBackoff(c)
 	l.detach()
 	l.act(l.life.Lost())
 }

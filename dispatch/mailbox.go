@@ -132,7 +132,7 @@ type Mailbox struct {
 	inflows       map[*inflow]struct{} // accounts of all contexts that send, or may
 	flows         int                  // contexts that send
 	window        uint64               // the share of each of them in the limit
-	needy         []*inflow            // senders that wait for more credit, in order
+	creditQueue   []*inflow            // senders that wait for more credit, in order
 	oversize      *inflow              // the one sender with a grant beyond the limit; nil: none
 	oversizeEnd   uint64               // the end of that grant: oversize becomes nil when as much is consumed
 	oversizeSeen  oversizeProgress     // the sender with such a grant when checkOversize looked last
@@ -207,10 +207,10 @@ func (m *Mailbox) deliver(in *inflow, fs []subsys.Frame, size int, call uint64) 
 	m.addOutstanding(in, -int64(c))
 	for len(fs) > 0 {
 		n := 1
-		for n < len(fs) && n < parcelLen && fs[n].Buf == fs[0].Buf {
+		for n < len(fs) && n < batchMost && fs[n].Buf == fs[0].Buf {
 			n++
 		}
-		if n < parcelLeast {
+		if n < batchLeast {
 			n = 1
 		}
 		m.d.eachMessage(fs[:n], func(i int, msg *Message) {
@@ -342,12 +342,12 @@ func (m *Mailbox) consume(msg *Message) (grantee *inflow, grant uint64) {
 	if m.oversize == in && in.consumed >= m.oversizeEnd {
 		m.endOversize()
 	}
-	if len(m.needy) > 0 {
+	if len(m.creditQueue) > 0 {
 		if in.need != 0 && in.need-in.consumed <= in.first {
-			return in, m.give(in)
+			return in, m.grantNeed(in)
 		}
-		if grantee = m.next(); grantee != nil {
-			return grantee, m.give(grantee)
+		if grantee = m.nextGrantee(); grantee != nil {
+			return grantee, m.grantNeed(grantee)
 		}
 	}
 	if in.hasLeft {
@@ -391,7 +391,7 @@ func (m *Mailbox) grant(in *inflow) uint64 {
 func (m *Mailbox) fits(in *inflow) bool {
 	more, out := in.need-in.granted, in.need-in.consumed
 	switch {
-	case out <= in.first, m.promise+more <= m.roof(in) && more <= m.d.unpromised(in):
+	case out <= in.first, m.promise+more <= m.limitFor(in) && more <= m.d.unpromised(in):
 		return true
 	case m.oversize != nil && m.oversize != in && !(m.oversize.received >= m.oversizeEnd && m.awaits(in, true)):
 		return false
@@ -420,12 +420,12 @@ func (m *Mailbox) awaits(in *inflow, byName bool) bool {
 	return false
 }
 
-// next returns the waiting sender that gets the credit it needs next, or nil. That is the first
-// sender with a message that the memory can hold, unless a receiver waits for a message of another
-// sender. mu must be held.
-func (m *Mailbox) next() *inflow {
+// nextGrantee returns the waiting sender that gets the credit it needs next, or nil. That is the
+// first sender with a message that the memory can hold, unless a receiver waits for a message of
+// another sender. mu must be held.
+func (m *Mailbox) nextGrantee() *inflow {
 	isFirst := true
-	for _, in := range m.needy {
+	for _, in := range m.creditQueue {
 		switch {
 		case m.d.isTooLarge(in): // the other senders do not wait for it
 			continue
@@ -439,11 +439,11 @@ func (m *Mailbox) next() *inflow {
 	return nil
 }
 
-// give grants what a sender waits for, which then waits no longer. mu must be held.
-func (m *Mailbox) give(in *inflow) uint64 {
+// grantNeed grants what a sender waits for, which then waits no longer. mu must be held.
+func (m *Mailbox) grantNeed(in *inflow) uint64 {
 	m.addPromised(in, int64(in.need-in.granted))
 	m.addOutstanding(in, int64(in.need-in.granted))
-	if in.need-in.consumed > in.first && (m.promise > m.roof(in) || m.d.overpromised(in)) {
+	if in.need-in.consumed > in.first && (m.promise > m.limitFor(in) || m.d.overpromised(in)) {
 		if m.d.counts(in) {
 			m.d.oversize.CompareAndSwap(nil, in)
 			if m.oversize != nil {
@@ -455,24 +455,24 @@ func (m *Mailbox) give(in *inflow) uint64 {
 		m.oversize, m.oversizeEnd = in, in.need
 	}
 	in.granted = in.need
-	m.unneed(in)
+	m.dequeueNeed(in)
 	if in.first == 0 { // otherwise the sender would have to ask for each message
 		m.grant(in)
 	}
 	return in.granted
 }
 
-// unneed notes that a sender does not wait. mu must be held.
-func (m *Mailbox) unneed(in *inflow) {
+// dequeueNeed notes that a sender does not wait. mu must be held.
+func (m *Mailbox) dequeueNeed(in *inflow) {
 	if in.need != 0 {
 		in.need = 0
-		m.needy = slices.DeleteFunc(m.needy, func(o *inflow) bool { return o == in })
+		m.creditQueue = slices.DeleteFunc(m.creditQueue, func(o *inflow) bool { return o == in })
 	}
 }
 
-// needs notes that a sender waits for credit up to total. It returns the grant that the sender can
+// onNeed notes that a sender waits for credit up to total. It returns the grant that the sender can
 // have at once, or 0. It fails if the mailbox is closed, or the peer asks for too much.
-func (m *Mailbox) needs(in *inflow, total uint64) (grant uint64, err error) {
+func (m *Mailbox) onNeed(in *inflow, total uint64) (grant uint64, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	switch {
@@ -487,31 +487,31 @@ func (m *Mailbox) needs(in *inflow, total uint64) (grant uint64, err error) {
 	if total > in.granted+charge(MaxMessage) { // received may be less than granted: other senders of the peer may be about to use their grants
 		return 0, ErrProtocol
 	}
-	return m.want(in, total), nil
+	return m.queueNeed(in, total), nil
 }
 
-// want is needs of an open mailbox. mu must be held.
-func (m *Mailbox) want(in *inflow, total uint64) (grant uint64) {
-	first := len(m.needy) > 0 && m.needy[0] == in
+// queueNeed is onNeed of an open mailbox. mu must be held.
+func (m *Mailbox) queueNeed(in *inflow, total uint64) (grant uint64) {
+	first := len(m.creditQueue) > 0 && m.creditQueue[0] == in
 	if total <= in.granted { // the sender has been told already, or waits no longer
-		m.unneed(in)
+		m.dequeueNeed(in)
 	} else {
 		if in.need == 0 {
-			m.needy = append(m.needy, in)
+			m.creditQueue = append(m.creditQueue, in)
 		}
 		in.need = max(total, in.received+in.expected+in.unit) // the sender may not know the unit yet
-		if m.next() == in || m.fits(in) && in.need-in.consumed <= in.first {
-			grant = m.give(in)
+		if m.nextGrantee() == in || m.fits(in) && in.need-in.consumed <= in.first {
+			grant = m.grantNeed(in)
 		} else {
-			m.d.hungry.Store(true)
+			m.d.hasQueued.Store(true)
 			if m.oversizeTimer == nil {
 				m.oversizeTimer = time.AfterFunc(m.d.oversizeTimeout(), m.checkOversize)
 			}
 			m.watchStuck()
 		}
 	}
-	if first && (len(m.needy) == 0 || m.needy[0] != in) {
-		m.nextNeedySoon()
+	if first && (len(m.creditQueue) == 0 || m.creditQueue[0] != in) {
+		m.grantQueuedSoon()
 	}
 	return grant
 }
@@ -529,14 +529,14 @@ func (m *Mailbox) takeBack(in *inflow, total, held uint64) error {
 	case held < in.granted:
 		return nil
 	}
-	m.unneed(in)
-	m.lower(in, total)
-	m.nextNeedySoon()
+	m.dequeueNeed(in)
+	m.lowerGrant(in, total)
+	m.grantQueuedSoon()
 	return nil
 }
 
-// lower lowers to total what a sender was granted. mu must be held.
-func (m *Mailbox) lower(in *inflow, total uint64) {
+// lowerGrant lowers to total what a sender was granted. mu must be held.
+func (m *Mailbox) lowerGrant(in *inflow, total uint64) {
 	m.addPromised(in, -int64(in.granted-total))
 	m.addOutstanding(in, -int64(in.granted-total))
 	in.granted = total
@@ -545,12 +545,12 @@ func (m *Mailbox) lower(in *inflow, total uint64) {
 	}
 }
 
-// nextNeedySoon is nextNeedy for callers that hold locks.
-func (m *Mailbox) nextNeedySoon() {
-	if len(m.needy) > 0 {
+// grantQueuedSoon is grantQueued for callers that hold locks.
+func (m *Mailbox) grantQueuedSoon() {
+	if len(m.creditQueue) > 0 {
 		go func() {
 			m.mu.Lock()
-			m.nextNeedy()
+			m.grantQueued()
 		}()
 	}
 }
@@ -604,11 +604,11 @@ func (m *Mailbox) leave(in *inflow) {
 	var ended *ending
 	defer func() { ended.callAll(ErrClosed) }() // only a context of this process has functions here, and it closes
 	m.mu.Lock()
-	defer m.nextNeedy()
+	defer m.grantQueued()
 	m.addPromised(in, -int64(in.granted-in.received)) // what is stored is consumed later
 	m.addOutstanding(in, -int64(in.granted-in.received))
 	in.granted, in.hasLeft = in.received, true
-	m.unneed(in)
+	m.dequeueNeed(in)
 	in.waiters.fireAll()
 	ended = in.endings.take()
 	delete(m.inflows, in)
@@ -620,12 +620,12 @@ func (m *Mailbox) leave(in *inflow) {
 	}
 }
 
-// nextNeedy gives the waiting senders their credit, in order, as long as it fits. It does not stop
-// after the first sender, which may have given up meanwhile: nothing that it sends would then be
-// consumed and let the next sender have credit. mu must be held; nextNeedy releases it.
-func (m *Mailbox) nextNeedy() {
-	for grantee := m.next(); grantee != nil; grantee = m.next() {
-		m.give(grantee)
+// grantQueued gives the waiting senders their credit, in order, as long as it fits. It does not
+// stop after the first sender, which may have given up meanwhile: nothing that it sends would then
+// be consumed and let the next sender have credit. mu must be held; grantQueued releases it.
+func (m *Mailbox) grantQueued() {
+	for grantee := m.nextGrantee(); grantee != nil; grantee = m.nextGrantee() {
+		m.grantNeed(grantee)
 		m.mu.Unlock()
 		grantee.from.credit(m, grantee)
 		m.mu.Lock()
@@ -669,9 +669,9 @@ func (m *Mailbox) Recv(ctx context.Context, sel ...Select) (*Message, error) {
 	if !m.isOriginTimerSet && f.namesOrigins() {
 		m.startOriginTimer()
 	}
-	if len(m.needy) > 0 {
+	if len(m.creditQueue) > 0 {
 		m.watchStuck()
-		m.nextNeedy()
+		m.grantQueued()
 	} else {
 		m.mu.Unlock()
 	}
@@ -715,14 +715,14 @@ func (m *Mailbox) handOut(msg *Message) *Message {
 // finishHandOut tells a sender, with the account grantee, of the credit that msg has left behind.
 // mu must not be held.
 func (m *Mailbox) finishHandOut(msg *Message, grantee *inflow, grant uint64) *Message {
-	if msg.d != nil { // the message is in no parcel
+	if msg.d != nil { // the message is in no batch
 		msg.isHeld = true
 		msg.d.held.Add(1)
 	}
 	if grant != 0 {
 		grantee.from.credit(m, grantee)
 		m.mu.Lock()
-		m.nextNeedy()
+		m.grantQueued()
 	}
 	return msg
 }
@@ -807,9 +807,9 @@ func (m *Mailbox) Close() {
 	}
 	m.stuck.end()
 	m.closed = true
-	msgs, ins, needy := m.first, m.inflows, m.needy
+	msgs, ins, waiting := m.first, m.inflows, m.creditQueue
 	m.inflows = nil
-	m.first, m.last, m.count, m.stored, m.needy = nil, nil, 0, 0, nil
+	m.first, m.last, m.count, m.stored, m.creditQueue = nil, nil, 0, 0, nil
 	m.held, m.pins, m.pinAgain, m.sparse, m.compacted, m.swept, m.matcher = 0, nil, nil, 0, nil, nil, nil
 	if m.sweeper != nil {
 		m.sweeper.Stop()
@@ -825,7 +825,7 @@ func (m *Mailbox) Close() {
 	m.unmonitor()
 	closing := m.d.hasBegunClosing() // then all links hear a goodbye
 	for in := range ins {
-		if in.l == nil || !closing || slices.Contains(needy, in) {
+		if in.l == nil || !closing || slices.Contains(waiting, in) {
 			in.from.ends(in)
 		}
 		if ended := m.takeEndings(in); ended != nil {

@@ -31,7 +31,7 @@ type oversizeProgress struct {
 // oversizeTimer.
 func (m *Mailbox) checkOversize() {
 	m.mu.Lock()
-	if m.closed || len(m.needy) == 0 {
+	if m.closed || len(m.creditQueue) == 0 {
 		m.oversizeTimer, m.oversizeSeen = nil, oversizeProgress{}
 		m.mu.Unlock()
 		return

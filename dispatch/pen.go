@@ -96,7 +96,7 @@ func (l *link) pump() {
 		if round > 0 && l.leaves(round) {
 			break // other goroutines add frames as fast as this one writes: larger batches are cheaper
 		}
-		l.feed()
+		l.feedLines()
 		if l.stream.calls.Load() > 0 {
 			l.stream.calls.Store(0)
 		}

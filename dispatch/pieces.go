@@ -19,8 +19,8 @@ import (
 // feedBytes is the number of unsent bytes above which no further piece is numbered.
 const feedBytes = 1 << 20
 
-// feed numbers messages that wait, as long as little is unsent. mu must be held.
-func (l *link) feed() {
+// feedLines numbers messages that wait, as long as little is unsent. mu must be held.
+func (l *link) feedLines() {
 	for l.s.IsFeedable() && l.s.Unsent() < feedBytes {
 		ln := l.s.Upcoming(l.cuts)
 		if number, src := ln.Call(); number != 0 {

@@ -53,8 +53,8 @@ type waiter struct {
 	// Place in a waitlist; the lock of the list's owner guards it.
 	next, prev *waiter
 	listed     bool
-	queuePos   queuePos // the position of a receiver in the chains of the mailbox
-	union      *union   // the union of a receiver of RecvAny; nil: none
+	queuePos   queuePos       // the position of a receiver in the chains of the mailbox
+	group      *receiverGroup // the group of a receiver of RecvAny; nil: none
 
 	// Place among the parked waiters, guarded by Dispatcher.parkedMu.
 	pnext, pprev *waiter
@@ -148,7 +148,7 @@ type progress struct {
 	patience      patience.Machine       // how long waiters poll; the token guards it
 	alone         int                    // how often the token was taken while the keeper rested; the token guards it
 	acksDue       atomic.Bool            // a link owes an acknowledgement
-	held          atomic.Int32           // messages that were received and not released, except those of parcels
+	held          atomic.Int32           // messages that were received and not released, except those of batches
 	fired         atomic.Uint64          // goroutines that were fired while parked
 	ran           atomic.Uint64          // goroutines that were fired while parked and have run since
 	nudged        atomic.Uint64          // goroutines that were nudged while parked and have run

@@ -9,25 +9,25 @@ import (
 	"sync/atomic"
 )
 
-// A union is the receivers of one RecvAny, one in each mailbox. The first mailbox that has a
-// message for one of them, or is closed, claims the union, with the mailbox's lock held, and fires
-// the lead. Later mailboxes pass such a receiver over. RecvAny claims the union itself when its
-// context ends, so exactly one message is handed over, or none.
-type union struct {
+// A receiverGroup has the receivers of one RecvAny, one in each mailbox. The first mailbox that has
+// a message for one of them, or is closed, claims the group, with the mailbox's lock held, and
+// fires the lead. Later mailboxes pass such a receiver over. RecvAny claims the group itself when
+// its context ends, so exactly one message is handed over, or none.
+type receiverGroup struct {
 	isClaimed atomic.Bool
 	lead      *waiter // the waiter that RecvAny waits with, which is in no list
-	by        *waiter // the receiver that the union was claimed for; nil: RecvAny claimed it
+	by        *waiter // the receiver that the group was claimed for; nil: RecvAny claimed it
 }
 
-// claim reports whether the union was free and is now the caller's.
-func (u *union) claim() bool { return u.isClaimed.CompareAndSwap(false, true) }
+// claim reports whether the group was free and is now the caller's.
+func (u *receiverGroup) claim() bool { return u.isClaimed.CompareAndSwap(false, true) }
 
 // claim reports whether w, which has been removed from its list, may be finished.
-func (w *waiter) claim() bool { return w.union == nil || w.union.claim() }
+func (w *waiter) claim() bool { return w.group == nil || w.group.claim() }
 
 // finish fires a receiver that has been claimed.
 func (w *waiter) finish() {
-	if u := w.union; u != nil {
+	if u := w.group; u != nil {
 		u.by = w
 		u.lead.fire()
 		return
@@ -80,7 +80,7 @@ func RecvAny(ctx context.Context, boxes []*Mailbox, sel ...Select) (int, *Messag
 		m.mu.Unlock()
 	}
 
-	u := &union{lead: d.waiter()}
+	u := &receiverGroup{lead: d.waiter()}
 	members := make([]*waiter, len(boxes))
 	for i := range boxes {
 		i = (start + i) % len(boxes)
@@ -90,9 +90,9 @@ func RecvAny(ctx context.Context, boxes []*Mailbox, sel ...Select) (int, *Messag
 	}
 	err = d.wait(ctx, u.lead)
 	if err != nil {
-		u.claim() // fails if a mailbox has claimed the union
+		u.claim() // fails if a mailbox has claimed the group
 	}
-	// A mailbox that has claimed the union has finished with it once its lock can be taken again.
+	// A mailbox that has claimed the group has finished with it once its lock can be taken again.
 	of := -1
 	var msg *Message
 	var grantee *inflow
@@ -119,7 +119,7 @@ func RecvAny(ctx context.Context, boxes []*Mailbox, sel ...Select) (int, *Messag
 		if w == u.by {
 			of, msg, grantee, grant, cause = i, w.msg, w.grantee, w.grant, w.cause
 		}
-		w.union = nil
+		w.group = nil
 		d.doneWaiting(w)
 	}
 	d.doneWaiting(u.lead)
@@ -134,12 +134,12 @@ func RecvAny(ctx context.Context, boxes []*Mailbox, sel ...Select) (int, *Messag
 	return of, nil, err
 }
 
-// join makes the union wait for a message of m. It reports false if the union has been claimed, for
+// join makes the group wait for a message of m. It reports false if the group has been claimed, for
 // that mailbox or another one.
-func (u *union) join(m *Mailbox, f *Select, member **waiter) bool {
+func (u *receiverGroup) join(m *Mailbox, f *Select, member **waiter) bool {
 	m.mu.Lock()
 	w := m.d.waiter()
-	w.sel, w.union = *f, u
+	w.sel, w.group = *f, u
 	*member = w
 	msg := m.find(f)
 	switch {
@@ -148,9 +148,9 @@ func (u *union) join(m *Mailbox, f *Select, member **waiter) bool {
 		if !m.isOriginTimerSet && f.namesOrigins() {
 			m.startOriginTimer()
 		}
-		if len(m.needy) > 0 {
+		if len(m.creditQueue) > 0 {
 			m.watchStuck()
-			m.nextNeedy()
+			m.grantQueued()
 		} else {
 			m.mu.Unlock()
 		}

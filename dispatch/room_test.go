@@ -34,8 +34,8 @@ func linked(t testing.TB, d *Dispatcher, c subsys.Conn, features uint8) (*link, 
 	return l, ep
 }
 
-// A frame that the peer may not send cuts the connection. The frames behind it came with it, and are
-// acknowledged. So their messages are delivered.
+// A frame that the peer may not send cuts the connection. The frames behind it came with it, and
+// are acknowledged. So their messages are delivered.
 func TestFramesBehindBadFrame(t *testing.T) {
 	d := newWorld().node(t, 3, inproc.NewNetwork().Transport())
 	c := &fakeConn{}
@@ -149,7 +149,7 @@ func TestRoomByNumber(t *testing.T) {
 // sentFrames returns the frames that were handed to c, those of batches one by one.
 func sentFrames(c *fakeConn) (fs []subsys.Frame) {
 	for i := range c.sent {
-		if c.sent[i].Type == subsys.TypeRun {
+		if c.sent[i].Type == subsys.TypeBatch {
 			fs = subsystest.Split(&c.sent[i], fs)
 		} else {
 			fs = append(fs, c.sent[i])

@@ -410,7 +410,7 @@ func TestMoves(t *testing.T) {
 		for k := range d { // a route does not count as bad because its connection was cut
 			if l, _ := onlyLink(d[k], d[1-k]); l != nil {
 				l.mu.Lock()
-				l.shunned = nil
+				l.backoffs = nil
 				l.mu.Unlock()
 			}
 		}

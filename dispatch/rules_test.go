@@ -356,7 +356,7 @@ func TestLanesKeepOrder(t *testing.T) {
 				c.Close()
 				l.mu.Lock()
 				l.lose(c, errors.New("cut by the test"))
-				l.shunned = nil
+				l.backoffs = nil
 				l.mu.Unlock()
 			}
 		}

@@ -41,9 +41,9 @@ func (s *stuckWatch) end() {
 	}
 }
 
-// roof returns the limit of the mailbox for the grants of in. The limit is doubled while a receiver
-// waits for a message that in may send, and other messages are stored. mu must be held.
-func (m *Mailbox) roof(in *inflow) uint64 {
+// limitFor returns the limit of the mailbox for the grants of in. The limit is doubled while a
+// receiver waits for a message that in may send, and other messages are stored. mu must be held.
+func (m *Mailbox) limitFor(in *inflow) uint64 {
 	if m.count > 0 && m.awaits(in, false) {
 		return 2 * m.limit
 	}
@@ -53,7 +53,7 @@ func (m *Mailbox) roof(in *inflow) uint64 {
 // mayBeStuck reports whether senders and receivers of the mailbox may wait for each other. Posted
 // memory does not count as a receiver. mu must be held.
 func (m *Mailbox) mayBeStuck() bool {
-	return !m.closed && m.count > 0 && m.waiters.first != nil && len(m.needy) > 0
+	return !m.closed && m.count > 0 && m.waiters.first != nil && len(m.creditQueue) > 0
 }
 
 // watchStuck makes checkStuck check the mailbox now and then, for as long as mayBeStuck. It is
@@ -119,7 +119,7 @@ func (m *Mailbox) moved() (sum uint64, isComing bool) {
 // message that is never let in, because it is larger than the memory, does not count. mu must be
 // held.
 func (m *Mailbox) blocked(w *waiter) (n int) {
-	for _, in := range m.needy {
+	for _, in := range m.creditQueue {
 		if !m.d.isTooLarge(in) && w.sel.expects(in.from.context(), false) {
 			n++
 		}

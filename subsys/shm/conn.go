@@ -192,7 +192,7 @@ func (c *conn) hasWork() bool {
 	if c.closed.Load() {
 		return !c.in.finished.Load() || !c.hasLoans() || peerClosed && !o.unreadEnded.Load() || c.theirs.done.Load() != 0
 	}
-	return peerClosed && !c.in.reader.Starved() || c.comes() || o.stuck.Load() && c.theirs.head.Load() != o.head.Load()
+	return peerClosed && !c.in.reader.Starved() || c.comes() || o.isFull.Load() && c.theirs.head.Load() != o.head.Load()
 }
 
 // comes reports whether the next record has arrived, and the reader has memory for it.
@@ -207,7 +207,7 @@ func (c *conn) look() (frames int) {
 	// A goroutine waits for records, but not for returned loans. So if a record has come, the line
 	// of the returns is not read: the peer writes that line soon after it has published.
 	if o := &c.out; (!came || o.lent.Load() >= manyLoans) && o.hasReturns(c) ||
-		o.stuck.Load() || o.hasUnmapped.Load() || c.closed.Load() && c.hasLoans() {
+		o.isFull.Load() || o.hasUnmapped.Load() || c.closed.Load() && c.hasLoans() {
 		if writable, err := o.resume(c); err != nil {
 			c.fail(err)
 		} else if writable && !c.closed.Load() {

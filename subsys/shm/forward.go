@@ -88,7 +88,7 @@ func (c *conn) locateBorrowed(f *subsys.Frame, l buffers.Lender) (p location, ok
 	if p.arena = p.from.arena.Load(); p.arena == nil { // the buffer was released already
 		return p, false
 	}
-	if p.from.conn == c && f.Type != subsys.TypeRun {
+	if p.from.conn == c && f.Type != subsys.TypeBatch {
 		p.isHome = true
 		lent := buffers.Arena{Mem: p.from.mem}
 		p.off, ok = lent.Offset(f.Data)

@@ -370,7 +370,7 @@ func (p *port) lookAt(c *conn) (frames int) {
 	switch {
 	case c.in.finished.Load() && !c.hasLoans():
 		p.delist(c)
-	case (frames > 0 || c.out.stuck.Load()) && !slices.Contains(p.hot[:], c):
+	case (frames > 0 || c.out.isFull.Load()) && !slices.Contains(p.hot[:], c):
 		p.hot[p.nextHot] = c
 		p.nextHot = (p.nextHot + 1) % hotMost
 	}

@@ -45,19 +45,19 @@ type Reader struct {
 	large  subsys.Frame  // the frame whose payload is being read into its own buffer
 	head   subsys.Header // argument of Room; a local variable would be allocated each time
 	have   int
-	begun  bool   // a large frame has begun, and Room had no memory for it
-	skip   int    // remaining bytes of the payload of large, which are discarded
-	frames *batch // nil while no frames come
-	most   int    // entries of frames that were used
+	begun  bool        // a large frame has begun, and Room had no memory for it
+	skip   int         // remaining bytes of the payload of large, which are discarded
+	frames *frameArray // nil while no frames come
+	most   int         // entries of frames that were used
 
 	starved atomic.Bool // Space has returned ErrStarved, and no memory has come back yet
 	resume  func()
 }
 
-// A batch holds the frames of one call of a sink. Idle connections have none.
-type batch [256]subsys.Frame
+// A frameArray holds the frames of one call of a sink. Idle connections have none.
+type frameArray [256]subsys.Frame
 
-var batches = sync.Pool{New: func() any { return new(batch) }}
+var frameArrays = sync.Pool{New: func() any { return new(frameArray) }}
 
 // Start sets the connection that the Reader works for. While closed is true, the Reader delivers
 // nothing. After Space has returned ErrStarved, resume is called once when memory may be free
@@ -81,7 +81,7 @@ func (r *Reader) Free() {
 		r.large.Buf.Release()
 		r.large.Buf = nil
 	}
-	r.unbatch()
+	r.freeFrames()
 }
 
 // Whole reports whether every frame that has begun was delivered.
@@ -93,13 +93,13 @@ func (r *Reader) Trim() {
 		r.block.Release()
 		r.block, r.mem, r.start, r.end, r.want = nil, nil, 0, 0, firstRead
 	}
-	r.unbatch()
+	r.freeFrames()
 }
 
-func (r *Reader) unbatch() {
+func (r *Reader) freeFrames() {
 	if r.frames != nil {
 		clear(r.frames[:r.most])
-		batches.Put(r.frames)
+		frameArrays.Put(r.frames)
 		r.frames, r.most = nil, 0
 	}
 }
@@ -219,7 +219,7 @@ func (r *Reader) makeRoom() error {
 // Took delivers the frames that are complete after n more bytes have come into the Space.
 func (r *Reader) Took(n int) (frames int, err error) {
 	if r.frames == nil {
-		r.frames = batches.Get().(*batch)
+		r.frames = frameArrays.Get().(*frameArray)
 	}
 	if r.large.Buf != nil {
 		if r.have += n; r.have < len(r.large.Data) {
