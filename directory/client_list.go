@@ -11,7 +11,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/rocl-go/rocl/directory/image"
+	"github.com/rocl-go/rocl/directory/index"
 	"github.com/rocl-go/rocl/directory/internal/wire"
 	"github.com/rocl-go/rocl/resource"
 )
@@ -77,9 +77,9 @@ func (l *listing) fromIndex(ctx context.Context) (*endError, error) {
 		return nil, nil
 	}
 	in, v := r.List(l.pattern)
-	if v == image.Found {
+	if v == index.Found {
 		some := make([]resource.Record, 0, min(in.Left(), directBatch))
-		for v == image.Found {
+		for v == index.Found {
 			some, v = in.Next(some[:0])
 			for i := range some {
 				if ctx.Err() != nil {
@@ -90,14 +90,14 @@ func (l *listing) fromIndex(ctx context.Context) (*endError, error) {
 					return nil, nil
 				}
 			}
-			if v == image.Found && in.Left() == 0 {
+			if v == index.Found && in.Left() == 0 {
 				l.c.fromIndex.Add(1)
 				return &endError{Coverage{Covered: 1}}, nil
 			}
 		}
 		l.note()
 	}
-	if v == image.Over {
+	if v == index.Over {
 		l.c.dropEndedIndex(r)
 	}
 	return nil, nil

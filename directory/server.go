@@ -154,7 +154,7 @@ func (s *Server) serveContext(c *wire.Conn) error {
 		return s.serveWatch(c)
 	case wire.KindYield:
 		return s.serveYield(c)
-	case wire.KindImage:
+	case wire.KindIndex:
 		return s.serveIndex(c)
 	}
 	return fmt.Errorf("%w: kind %d", ErrProtocol, kind)

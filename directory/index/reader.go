@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package image
+package index
 
 import (
 	"encoding/binary"
@@ -11,15 +11,15 @@ import (
 	"github.com/rocl-go/rocl/resource"
 )
 
-// A Verdict is the result of a question to an image.
+// A Verdict is the result of a question to an index.
 type Verdict int
 
 // Verdicts.
 const (
-	Ask   Verdict = iota // the image cannot tell: ask the server
+	Ask   Verdict = iota // the index cannot tell: ask the server
 	Found                // the answer is certain
-	None                 // nothing in the image matches; see Alone
-	Over                 // the image has ended, or is malformed: do not use it again
+	None                 // nothing in the index matches; see Alone
+	Over                 // the index has ended, or is malformed: do not use it again
 )
 
 const (
@@ -31,8 +31,8 @@ const (
 	maxProbes = 1024
 )
 
-// A Reader answers questions from an image that is mapped. All methods may be called concurrently;
-// none of them makes a system call, except that the last one to end after Close unmaps the image.
+// A Reader answers questions from an index that is mapped. All methods may be called concurrently;
+// none of them makes a system call, except that the last one to end after Close unmaps the index.
 type Reader struct {
 	key
 	mem   []byte
@@ -45,8 +45,8 @@ type Reader struct {
 // closing is added to uses by Close.
 const closing = -1 << 40
 
-// Open maps the image of another process. fd is a descriptor of the image, which Open does not
-// keep, and size is its size. ErrMalformed says that the file is not an image.
+// Open maps the index of another process. fd is a descriptor of the index, which Open does not
+// keep, and size is its size. ErrMalformed says that the file is not an index.
 func Open(fd, size int) (*Reader, error) {
 	if size < minSize || size%8 != 0 {
 		return nil, ErrMalformed
@@ -63,7 +63,7 @@ func Open(fd, size int) (*Reader, error) {
 	return r, nil
 }
 
-// newReader returns a Reader of mapped memory, nil if that is not an image.
+// newReader returns a Reader of mapped memory, nil if that is not an index.
 func newReader(mem []byte) *Reader {
 	w := wordsOf(mem)
 	if w[atMagic].Load() != magic {
@@ -74,7 +74,7 @@ func newReader(mem []byte) *Reader {
 	return r
 }
 
-// Close unmaps the image as soon as no call reads it any more. Later calls return Over.
+// Close unmaps the index as soon as no call reads it any more. Later calls return Over.
 func (r *Reader) Close() {
 	for {
 		n := r.uses.Load()
@@ -98,24 +98,24 @@ func (r *Reader) enter() bool {
 	return false
 }
 
-// leave ends a call. The last one after Close unmaps the image.
+// leave ends a call. The last one after Close unmaps the index.
 func (r *Reader) leave() {
 	if r.uses.Add(-1) == closing {
 		r.unmap()
 	}
 }
 
-// unmap unmaps the image, once, if the Reader is closed and no call is under way.
+// unmap unmaps the index, once, if the Reader is closed and no call is under way.
 func (r *Reader) unmap() {
 	if r.uses.CompareAndSwap(closing, 2*closing) {
 		memfd.Unmap(r.mem)
 	}
 }
 
-// good reports whether the image can be read.
+// good reports whether the index can be read.
 func (r *Reader) good() bool { return !r.wrong.Load() && r.w[atState].Load() == live }
 
-// Alone reports whether the node is alone: then a resource that is not in the image does not exist.
+// Alone reports whether the node is alone: then a resource that is not in the index does not exist.
 func (r *Reader) Alone() bool {
 	if !r.enter() {
 		return false
@@ -160,7 +160,7 @@ const (
 	no       outcome = iota // certainly not
 	yes                     // s.rec has the record
 	torn                    // it changed while it was read: try again
-	large                   // its list is not kept in the image
+	large                   // its list is not kept in the index
 	nonsense                // the content is invalid
 	enough                  // the question has reached a limit
 )
