@@ -371,51 +371,19 @@ func (s *search) lookup(id resource.GID) outcome {
 // read copies record i to s.rec in a state that it had at one time. The outcome no says that the
 // record has no resource.
 func (s *search) read(i uint32) (how outcome, system bool) {
-	n := i / pageLen
-	if n >= maxPages {
-		return torn, false // the number came from a list whose memory is used for something else now
+	r, how := s.record(i)
+	if how != yes {
+		return how, false
 	}
-	page := uint64(half(s.w[atPages+n/2].Load(), n))
-	if page == 0 {
-		return torn, false
-	}
-	at := page + uint64(i%pageLen)*recordLen
-	if page < atData || at+recordLen > uint64(len(s.w)) {
-		return nonsense, false
-	}
-	r := s.w[at : at+recordLen : at+recordLen]
 	seq := r[0].Load()
 	if seq&1 != 0 {
 		return torn, false
 	}
-	id, desc := joinGID(r[1].Load(), r[2].Load()), r[3].Load()
+	desc := r[3].Load()
 	size := int(desc & sizeMask)
-	switch {
-	case desc == 0:
-		how = no
-	case desc&flagLarge != 0:
-		how = large
-	case desc&flagBlock != 0:
-		block := r[recordHead].Load()
-		if block < atData || size > maxKept || block > uint64(len(s.w))-blockLen(size) {
-			if r[0].Load() != seq { // a list was written where the place of the block was
-				return torn, false
-			}
-			return nonsense, false
-		}
-		b := s.w[block : block+blockLen(size)]
-		s.rec = resource.Record{ID: id, Owner: joinGID(b[0].Load(), b[1].Load())}
-		s.copy(b[blockHead:])
-		how = yes
-	case size <= maxWithin:
-		s.rec = resource.Record{ID: id, Owner: id.Context()}
-		s.copy(r[recordHead : recordHead+(size+7)/8])
-		how = yes
-	default:
-		return nonsense, false
-	}
+	how = s.copyRecord(r, desc, size)
 	s.rec.Revision = r[4].Load()
-	if r[0].Load() != seq {
+	if r[0].Load() != seq { // perhaps a list was written where the place of the block was
 		return torn, false
 	}
 	if how == yes {
@@ -426,6 +394,49 @@ func (s *search) read(i uint32) (how outcome, system bool) {
 		s.rec.Attrs = l
 	}
 	return how, desc&flagSystem != 0
+}
+
+// record returns the words of record i, if there is one.
+func (s *search) record(i uint32) ([]atomic.Uint64, outcome) {
+	n := i / pageLen
+	if n >= maxPages {
+		return nil, torn // the number came from a list whose memory is used for something else now
+	}
+	page := uint64(half(s.w[atPages+n/2].Load(), n))
+	if page == 0 {
+		return nil, torn
+	}
+	at := page + uint64(i%pageLen)*recordLen
+	if page < atData || at+recordLen > uint64(len(s.w)) {
+		return nil, nonsense
+	}
+	return s.w[at : at+recordLen : at+recordLen], yes
+}
+
+// copyRecord copies the words r of a record, which has a description and a list of size bytes, to
+// s.rec and the list to s.buf. The outcome is certain only if the record has not changed meanwhile.
+func (s *search) copyRecord(r []atomic.Uint64, desc uint64, size int) outcome {
+	id := joinGID(r[1].Load(), r[2].Load())
+	switch {
+	case desc == 0:
+		return no
+	case desc&flagLarge != 0:
+		return large
+	case desc&flagBlock != 0:
+		block := r[recordHead].Load()
+		if block < atData || size > maxKept || block > uint64(len(s.w))-blockLen(size) {
+			return nonsense
+		}
+		b := s.w[block : block+blockLen(size)]
+		s.rec = resource.Record{ID: id, Owner: joinGID(b[0].Load(), b[1].Load())}
+		s.copy(b[blockHead:])
+		return yes
+	case size <= maxWithin:
+		s.rec = resource.Record{ID: id, Owner: id.Context()}
+		s.copy(r[recordHead : recordHead+(size+7)/8])
+		return yes
+	}
+	return nonsense
 }
 
 // copy copies words to s.buf, which it enlarges if necessary.
