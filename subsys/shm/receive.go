@@ -85,7 +85,7 @@ func (c *conn) receive() (frames int, err error) {
 		case kind == recBatch && n == descriptorLen:
 			got, err = in.lentBatch(c, at)
 		case kind == recHome && n == lentLen:
-			got, err = in.home(c, at)
+			got, err = in.ownFrame(c, at)
 		default:
 			err = c.from(broken("a record of kind %d with %d bytes", kind, n))
 		}
@@ -169,7 +169,7 @@ func (in *receiver) copyLent(c *conn) (frames int, err error) {
 func (in *receiver) returnUnread() {
 	if in.held {
 		in.held = false
-		in.letGo()
+		in.releaseFrame()
 	}
 	if b := in.lent; b != nil {
 		in.lent, in.unread = nil, nil
@@ -208,12 +208,12 @@ func (in *receiver) deliver() (frames int, err error) {
 	if in.held = errors.Is(err, stream.ErrStarved); in.held {
 		return 0, err
 	}
-	in.letGo()
+	in.releaseFrame()
 	return 1, err
 }
 
-// letGo gives the lent payload in frames[0] back, unless the sink keeps it.
-func (in *receiver) letGo() {
+// releaseFrame gives the lent payload in frames[0] back, unless the sink keeps it.
+func (in *receiver) releaseFrame() {
 	f := &in.frames[0]
 	if f.Buf != nil {
 		f.Buf.Release()

@@ -21,8 +21,8 @@ const (
 	roomy     = ringLen / 4  // free bytes at which a connection that was full becomes writable
 )
 
-// never replaces a number of returns when returns do not matter any more.
-const never = 1<<64 - 1
+// returnsEnded replaces a number of returns when returns do not matter any more.
+const returnsEnded = 1<<64 - 1
 
 // A sender is the part of a conn that writes frames and keeps what it has lent. It belongs to the
 // goroutine that calls Send. While isFull is true it belongs to the goroutine that makes progress,
@@ -43,7 +43,7 @@ type sender struct {
 	loans       []loan
 	free        []uint32 // unused indexes of loans
 	lent        atomic.Int32
-	seen        atomic.Uint64 // number of returns processed, or never
+	seen        atomic.Uint64 // number of returns processed, or returnsEnded
 	unreadEnded atomic.Bool   // endUnreadLoans was called
 
 	announced        map[uint32]*announcement // arenas that the peer knows, by ID
@@ -345,7 +345,7 @@ func (o *sender) lend(c *conn, f *subsys.Frame) (d descriptor, kind int, ok bool
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.stopped || c.dead.Load() || o.seen.Load() == never { // the loan would not be given back
+	if o.stopped || c.dead.Load() || o.seen.Load() == returnsEnded { // the loan would not be given back
 		return d, 0, false
 	}
 	// A record of a peer that has closed may name a loan that the peer has given back since. The
@@ -455,7 +455,7 @@ func (o *sender) endLoan(id uint32, how func(*buffers.Buffer)) {
 // hasReturns reports whether the peer has given back a loan that is not processed yet.
 func (o *sender) hasReturns(c *conn) bool {
 	k := o.seen.Load()
-	if k == never {
+	if k == returnsEnded {
 		return false
 	}
 	_, ok := c.theirs.givenBack(k)
@@ -474,7 +474,7 @@ func (o *sender) endReturned(c *conn) error {
 
 // endReturnedLocked is endReturned with mu held.
 func (o *sender) endReturnedLocked(c *conn) error {
-	for k := o.seen.Load(); k != never; k++ {
+	for k := o.seen.Load(); k != returnsEnded; k++ {
 		id, ok := c.theirs.givenBack(k)
 		if !ok {
 			break
@@ -485,7 +485,7 @@ func (o *sender) endReturnedLocked(c *conn) error {
 			how = (*buffers.Buffer).Abandon
 		}
 		if id >= uint32(len(o.loans)) || o.loans[id].buf == nil {
-			o.seen.Store(never)
+			o.seen.Store(returnsEnded)
 			return broken("loan %d came back, which is not out", id)
 		}
 		o.endLoan(id, how)
@@ -507,7 +507,7 @@ func (o *sender) endUnreadLoans(c *conn) {
 
 // endAllLoans ends all loans. mu must be held.
 func (o *sender) endAllLoans(how func(*buffers.Buffer)) {
-	o.seen.Store(never) // later returns are ignored
+	o.seen.Store(returnsEnded) // later returns are ignored
 	for id := range o.loans {
 		if o.loans[id].buf != nil {
 			o.endLoan(uint32(id), how)

@@ -59,7 +59,7 @@ func (t transport) Listen(addr string, cfg subsys.Config) (subsys.Port, error) {
 	if t.group != nil && !member(*t.group) {
 		return nil, fmt.Errorf("shm: %w: this process is not in group %d", subsys.ErrUnavailable, *t.group)
 	}
-	node, err := t.here()
+	node, err := t.nodeName()
 	if err != nil {
 		return nil, fmt.Errorf("shm: naming this node: %w: %w", subsys.ErrUnavailable, err)
 	}

@@ -221,47 +221,24 @@ func (r *Reader) Took(n int) (frames int, err error) {
 	if r.frames == nil {
 		r.frames = frameArrays.Get().(*frameArray)
 	}
-	if r.large.Buf != nil {
-		if r.have += n; r.have < len(r.large.Data) {
-			return 0, nil
-		}
-		r.frames[0] = r.large
-		r.large, r.have = subsys.Frame{}, 0
-		err := r.sink.Frames(r.conn, r.frames[:1])
-		r.frames[0].Buf.Release()
-		r.frames[0] = subsys.Frame{}
-		r.want = subsys.HeaderLen // the next payload may be as large, and then its header is read alone
-		return 1, err
-	}
-	if r.skip > 0 { // what was read stays outside start:end, and the next bytes overwrite it
-		if r.skip -= n; r.skip > 0 {
-			return 0, nil
-		}
-		return 1, r.skipped()
+	switch {
+	case r.large.Buf != nil:
+		return r.tookLarge(n)
+	case r.skip > 0:
+		return r.tookSkipped(n)
 	}
 	filled := n == min(r.want, len(r.mem)-r.end)
 	r.want = max(r.want, firstRead)
 	r.end += n
 	for {
-		k := 0
-		for k < len(r.frames) && r.end-r.start >= subsys.HeaderLen {
-			f := &r.frames[k]
-			if err := f.Parse(r.mem[r.start:]); err != nil {
-				return frames, r.from(err)
-			}
-			body := r.start + subsys.HeaderLen
-			if r.end-body < int(f.Len) {
-				break
-			}
-			f.Data, f.Buf = r.mem[body:body+int(f.Len):body+int(f.Len)], r.block
-			r.start = body + int(f.Len)
-			k++
+		k, err := r.parse()
+		if err != nil {
+			return frames, err
 		}
 		if k == 0 {
 			break
 		}
-		r.most = max(r.most, k)
-		err := r.sink.Frames(r.conn, r.frames[:k])
+		err = r.sink.Frames(r.conn, r.frames[:k])
 		frames += k
 		if err != nil || r.closed.Load() {
 			return frames, err
@@ -276,14 +253,52 @@ func (r *Reader) Took(n int) (frames int, err error) {
 	return frames, nil // Space returns it
 }
 
-// skipped delivers the frame whose payload has been skipped, without payload.
-func (r *Reader) skipped() error {
+// parse makes frames of the bytes that have come, as many as are complete and r.frames has room
+// for, and returns how many there are.
+func (r *Reader) parse() (k int, err error) {
+	for k < len(r.frames) && r.end-r.start >= subsys.HeaderLen {
+		f := &r.frames[k]
+		if err := f.Parse(r.mem[r.start:]); err != nil {
+			return k, r.from(err)
+		}
+		body := r.start + subsys.HeaderLen
+		if r.end-body < int(f.Len) {
+			break
+		}
+		f.Data, f.Buf = r.mem[body:body+int(f.Len):body+int(f.Len)], r.block
+		r.start = body + int(f.Len)
+		k++
+	}
+	r.most = max(r.most, k)
+	return k, nil
+}
+
+// tookLarge is Took while the payload of a large frame is being read into its own buffer.
+func (r *Reader) tookLarge(n int) (frames int, err error) {
+	if r.have += n; r.have < len(r.large.Data) {
+		return 0, nil
+	}
+	r.frames[0] = r.large
+	r.large, r.have = subsys.Frame{}, 0
+	err = r.sink.Frames(r.conn, r.frames[:1])
+	r.frames[0].Buf.Release()
+	r.frames[0] = subsys.Frame{}
+	r.want = subsys.HeaderLen // the next payload may be as large, and then its header is read alone
+	return 1, err
+}
+
+// tookSkipped is Took while a payload is skipped. What was read stays outside start:end, and the
+// next bytes overwrite it. Behind the payload, tookSkipped delivers the frame without it.
+func (r *Reader) tookSkipped(n int) (frames int, err error) {
+	if r.skip -= n; r.skip > 0 {
+		return 0, nil
+	}
 	r.want = firstRead
 	r.frames[0] = r.large
 	r.large = subsys.Frame{}
-	err := r.sink.Frames(r.conn, r.frames[:1])
+	err = r.sink.Frames(r.conn, r.frames[:1])
 	r.frames[0] = subsys.Frame{}
-	return err
+	return 1, err
 }
 
 // apart gets a buffer of its own for the payload that has begun, if it is large. If the sink
