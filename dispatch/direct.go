@@ -66,7 +66,7 @@ func (d *Dispatcher) directly(o neighbour, dst uint32) (*Flow, error) {
 		f.spread = &spread{rules: r, base: f, d: d, peer: o.self}
 	}
 	d.passages.flows[m] = f
-	m.list(in)
+	m.listInflow(in)
 	return f, nil
 }
 

@@ -95,8 +95,8 @@
 // The token holder lets other goroutines run first in two cases. Before polling, the holder does so
 // if a message that this context received is not released yet, since another goroutine may be about
 // to answer the message. While polling, the holder does so after a poll that has woken parked
-// goroutines (letWoken). The woken goroutines then leave the requests of their calls unwritten, and
-// the holder writes all of these requests in one batch.
+// goroutines (yieldToWoken). The woken goroutines then leave the requests of their calls unwritten,
+// and the holder writes all of these requests in one batch.
 //
 // A woken goroutine may not have run after some polls that find nothing. Then another thread of the
 // process has taken it and waits for a processor. The goroutine that polls parks (parkForWoken), so

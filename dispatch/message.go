@@ -178,7 +178,7 @@ func (d *Dispatcher) message() *Message {
 	return m
 }
 
-// eachMessage calls f with a message for each frame of fs, at most parcelLen. Together the messages
+// eachMessage calls f with a message for each frame of fs, at most batchMost. Together the messages
 // hold the buffer that the frames lie in. It is no iterator: a loop that ended early would leave a
 // batch that waits for the release of messages that were never made.
 func (d *Dispatcher) eachMessage(fs []subsys.Frame, f func(i int, msg *Message)) {

@@ -64,12 +64,12 @@ func (m *Mailbox) countMemory(msg *Message) {
 	p.count++
 	p.used += charge(len(msg.data))
 	msg.pin = p
-	m.weigh(p)
+	m.noteSparse(p)
 }
 
-// weigh notes whether a buffer is sparse, and starts the timer of sweep if it has become so. mu
-// must be held.
-func (m *Mailbox) weigh(p *pin) {
+// noteSparse notes whether a buffer is sparse, and starts the timer of sweep if it has become so.
+// mu must be held.
+func (m *Mailbox) noteSparse(p *pin) {
 	isSparse := p.count > 0 && p.size > 2*p.used
 	if isSparse == p.isSparse {
 		return
@@ -136,7 +136,7 @@ func (m *Mailbox) uncountMemory(msg *Message) {
 	msg.pin = nil
 	p.used -= charge(len(msg.data))
 	p.count--
-	if m.weigh(p); p.count > 0 {
+	if m.noteSparse(p); p.count > 0 {
 		return
 	}
 	m.held -= p.size
@@ -213,7 +213,7 @@ func (m *Mailbox) copyOut(msg *Message) *Message {
 			m.last = own
 		}
 		if m.matcher != nil {
-			m.matcher.moved(msg, own)
+			m.matcher.exchange(msg, own)
 		}
 	}
 	m.uncountMemory(msg)

@@ -313,15 +313,15 @@ func (l *link) isBest(routes []route, addrs []string, failed map[string]error) b
 	}
 	for i := range left {
 		t := left[i].String()
-		if err := failed[t]; err != nil && !errors.Is(err, subsys.ErrNoPeer) && l.d.complain(t) {
+		if err := failed[t]; err != nil && !errors.Is(err, subsys.ErrNoPeer) && l.d.isFirstComplaint(t) {
 			l.d.log.Warn("dispatch: a transport does not work, another is used; said once", "transport", t, "instead", l.conn.Transport(), "peer", l.peer, "err", err)
 		}
 	}
 	return false
 }
 
-// complain reports whether it is called for a route for the first time.
-func (d *Dispatcher) complain(route string) bool {
+// isFirstComplaint reports whether it is called for a route for the first time.
+func (d *Dispatcher) isFirstComplaint(route string) bool {
 	_, said := d.complained.LoadOrStore(route, true)
 	return !said
 }

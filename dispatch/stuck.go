@@ -85,7 +85,7 @@ func (m *Mailbox) checkStuck() {
 	m.stuck.moved = moved
 	for w := m.waiters.first; w != nil; {
 		next := w.next
-		if senders := m.blocked(w); isStill && w.seen && senders > 0 {
+		if senders := m.waitingSenders(w); isStill && w.seen && senders > 0 {
 			m.waiters.remove(w)
 			w.cause = fmt.Errorf("%w: %d messages of %d bytes wait, and %d contexts that may send what it selects wait for room behind them", ErrStuck, m.count, m.stored, senders)
 			if w.claim() {
@@ -115,10 +115,10 @@ func (m *Mailbox) moved() (sum uint64, isComing bool) {
 	return sum, isComing || m.oversize != nil && m.oversize.received < m.oversizeEnd
 }
 
-// blocked returns how many contexts wait for credit whose messages the receiver w may select. A
-// message that is never let in, because it is larger than the memory, does not count. mu must be
-// held.
-func (m *Mailbox) blocked(w *waiter) (n int) {
+// waitingSenders returns how many contexts wait for credit whose messages the receiver w may
+// select. A message that is never let in, because it is larger than the memory, does not count. mu
+// must be held.
+func (m *Mailbox) waitingSenders(w *waiter) (n int) {
 	for _, in := range m.creditQueue {
 		if !m.d.isTooLarge(in) && w.sel.expects(in.from.context(), false) {
 			n++
