@@ -27,6 +27,7 @@ const (
 
 var magic = [8]byte{'r', 'o', 'c', 'l', '-', 's', 'h', 'm'}
 
+// hello returns the bytes of a hello.
 func hello() (b [helloLen]byte) {
 	copy(b[:], magic[:])
 	le.PutUint32(b[8:], version)
@@ -36,11 +37,12 @@ func hello() (b [helloLen]byte) {
 	return b
 }
 
-func refused(err error) bool { return errors.Is(err, unix.ECONNREFUSED) }
+// isRefused reports whether a connection failed because no process listens at the address.
+func isRefused(err error) bool { return errors.Is(err, unix.ECONNREFUSED) }
 
 // shake makes the handshake on a connected socket and returns the conn, which has a descriptor of
 // its own. It closes uc in any case. first is set at the dialling end.
-func (p *port) shake(ctx context.Context, uc *net.UnixConn, first bool) (_ *conn, err error) {
+func (p *port) shake(ctx context.Context, uc *net.UnixConn, first bool) (*conn, error) {
 	defer uc.Close()
 	_ = uc.SetDeadline(time.Now().Add(shakeTimeout)) // before track, after which Close may set another deadline
 	untrack, ok := p.track(uc)
@@ -49,12 +51,15 @@ func (p *port) shake(ctx context.Context, uc *net.UnixConn, first bool) (_ *conn
 	}
 	defer untrack()
 	defer context.AfterFunc(ctx, func() { _ = uc.SetDeadline(time.Now()) })()
-	defer func() {
-		if err != nil && ctx.Err() != nil {
-			err = context.Cause(ctx)
-		}
-	}()
+	c, err := p.connect(uc, first)
+	if err != nil && ctx.Err() != nil {
+		err = context.Cause(ctx)
+	}
+	return c, err
+}
 
+// connect is shake without its limits in time.
+func (p *port) connect(uc *net.UnixConn, first bool) (_ *conn, err error) {
 	c := &conn{port: p, remote: scheme + p.node + "/?", sock: -1}
 	c.refs.Store(1)
 	c.back.uses.Store(1)

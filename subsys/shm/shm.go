@@ -232,7 +232,7 @@ func (p *port) Dial(ctx context.Context, addr string, s subsys.Sink) (subsys.Con
 	var d net.Dialer
 	nc, err := d.DialContext(ctx, "unixpacket", socket(node, name))
 	if err != nil {
-		if refused(err) {
+		if isRefused(err) {
 			err = fmt.Errorf("%w: %w", subsys.ErrNoPeer, err)
 		}
 		return nil, fmt.Errorf("shm: dialling %s: %w", addr, err)
