@@ -97,7 +97,7 @@ func (c *conn) receive() (frames int, err error) {
 			return frames, err
 		}
 		// No writer waits for less than this. It is published when there is time.
-		if in.head-in.published >= roomy {
+		if in.head-in.published >= writableRoom {
 			in.publishHead(c)
 		}
 	}

@@ -14,11 +14,11 @@ import (
 )
 
 const (
-	manyLoans = maxLoans / 4 // loans from which Send first looks for returned ones
-	inline    = 2 << 10      // size up to which a payload, or a batch, is copied into the ring
-	leastBit  = 256          // least bytes of a payload that are worth a record
-	ahead     = 4 * line     // bytes of the ring that are wiped before they are needed
-	roomy     = ringLen / 4  // free bytes at which a connection that was full becomes writable
+	manyLoans    = maxLoans / 4 // loans from which Send first looks for returned ones
+	inline       = 2 << 10      // size up to which a payload, or a batch, is copied into the ring
+	leastPart    = 256          // least bytes of a payload that are worth a record
+	wipedAhead   = 4 * line     // bytes of the ring that are wiped before they are needed
+	writableRoom = ringLen / 4  // free bytes at which a connection that was full becomes writable
 )
 
 // returnsEnded replaces a number of returns when returns do not matter any more.
@@ -180,7 +180,7 @@ func (o *sender) awaitRoom(c *conn) (hasRoom bool, err error) {
 	c.mine.wants.Store(1)
 	// The peer may have read more before it could see that this side waits.
 	err = o.refresh(c)
-	if err != nil || o.room() < roomy {
+	if err != nil || o.room() < writableRoom {
 		return false, err
 	}
 	c.mine.wants.Store(0)
@@ -220,7 +220,7 @@ func (o *sender) wipe(c *conn) {
 // until that of the next record is 0. If a line were fetched only then, a polling peer would take
 // it away again.
 func (o *sender) prepare(c *conn) error {
-	for o.blank-o.tail < ahead {
+	for o.blank-o.tail < wipedAhead {
 		if o.blank+line-o.head.Load() > ringLen {
 			if err := o.refresh(c); err != nil {
 				return err
@@ -279,7 +279,7 @@ func (o *sender) put(c *conn, f *subsys.Frame) (isFull bool, err error) {
 // writeRest writes the remaining bytes of a frame until the ring is full.
 func (o *sender) writeRest(c *conn) (isFull bool, err error) {
 	for len(o.unwritten) > 0 {
-		if ok, err := o.fits(c, recordLen+min(leastBit, len(o.unwritten))); !ok {
+		if ok, err := o.fits(c, recordLen+min(leastPart, len(o.unwritten))); !ok {
 			return true, err
 		}
 		part := min(len(o.unwritten), o.room()-recordLen)
@@ -316,7 +316,7 @@ func (o *sender) resume(c *conn) (writable bool, err error) {
 		if err := o.refresh(c); err != nil {
 			return false, err
 		}
-		if o.room() < roomy {
+		if o.room() < writableRoom {
 			return false, nil
 		}
 		isFull, err := o.writeRest(c)
