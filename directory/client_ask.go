@@ -192,7 +192,7 @@ func (c *Client) Find(ctx context.Context, pattern *resource.List) (resource.Rec
 		if _, _, ordered := pattern.Order(); ordered {
 			return c.Best(ctx, pattern, nil)
 		}
-		if err := c.understood(pattern); err != nil {
+		if err := c.checkLevel(pattern); err != nil {
 			return resource.Record{}, err
 		}
 	}

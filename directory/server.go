@@ -77,7 +77,7 @@ type Server struct {
 // NewServer makes a server without a socket. ServeConn gives it a connection to serve.
 func NewServer(opts ...Option) *Server {
 	s := newServer(opts)
-	s.enrol("")
+	s.registerNode("")
 	s.markOpen()
 	return s
 }

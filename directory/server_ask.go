@@ -165,7 +165,7 @@ func (s *Server) find(ctx context.Context, pattern *resource.List) (r resource.R
 		return r, false, nil
 	}
 	r, err = remote.Find(ctx, pattern)
-	return certain(r, err)
+	return fromRemote(r, err)
 }
 
 // lookup is find by identifier. An identifier that this node gave is on no other node.
@@ -181,12 +181,12 @@ func (s *Server) lookup(ctx context.Context, id resource.GID, pattern *resource.
 		return r, false, nil
 	}
 	r, err = remote.Lookup(ctx, id, pattern)
-	return certain(r, err)
+	return fromRemote(r, err)
 }
 
-// certain turns the result of a Remote into that of find: ErrNotFound is a certain no, not an
+// fromRemote turns the result of a Remote into that of find: ErrNotFound is a certain no, not an
 // error.
-func certain(r resource.Record, err error) (resource.Record, bool, error) {
+func fromRemote(r resource.Record, err error) (resource.Record, bool, error) {
 	if errors.Is(err, ErrNotFound) {
 		return r, false, nil
 	}

@@ -40,7 +40,7 @@ func (s *Server) Attach(r Remote) {
 	s.mu.Lock()
 	s.db.SetIndexAlone(false)
 	s.mu.Unlock()
-	s.enrol(r.Addr())
+	s.registerNode(r.Addr())
 	s.reattach(r)
 }
 
