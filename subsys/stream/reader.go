@@ -15,7 +15,7 @@ import (
 const (
 	firstRead = 16 << 10  // bytes per read at first, and after large payloads
 	mostRead  = 256 << 10 // bytes per read when small frames fill every read
-	apart     = 8 << 10   // a payload above this that has not arrived as a whole gets a buffer of its own
+	largeFrom = 8 << 10   // a payload above this that has not arrived as a whole gets a buffer of its own
 )
 
 // ErrStarved is returned by Space when the context's memory is used up. The connection must not be
@@ -142,7 +142,7 @@ func (r *Reader) Deliver(fs []subsys.Frame) error {
 // is no memory at present.
 func (r *Reader) Space() ([]byte, error) {
 	if r.begun {
-		if err := r.apart(); err != nil {
+		if err := r.beginLarge(); err != nil {
 			return nil, err
 		}
 	}
@@ -189,16 +189,16 @@ func (r *Reader) makeRoom() error {
 	switch {
 	case r.block == nil:
 	case fresh && len(r.mem) < r.want: // reads have become larger than the block
-	case len(r.mem)-r.end < apart/2: // too little room to be worth a read
-	case len(r.mem)-r.start < subsys.HeaderLen+apart: // the frame may not fit
+	case len(r.mem)-r.end < largeFrom/2: // too little room to be worth a read
+	case len(r.mem)-r.start < subsys.HeaderLen+largeFrom: // the frame may not fit
 	default:
 		return nil
 	}
-	size := max(r.want, 2*apart)
+	size := max(r.want, 2*largeFrom)
 	b, err := r.pool.GetReserved(size)
 	if buffers.IsTemporary(err) {
 		r.want = firstRead
-		b, err = r.get(func() (*buffers.Buffer, error) { return r.pool.GetReserved(2 * apart) })
+		b, err = r.get(func() (*buffers.Buffer, error) { return r.pool.GetReserved(2 * largeFrom) })
 	}
 	if err != nil {
 		return fmt.Errorf("%s: a block to read from %s: %w", r.conn.Transport(), r.conn.Remote(), err)
@@ -247,7 +247,7 @@ func (r *Reader) Took(n int) (frames int, err error) {
 	if filled && frames > 8 {
 		r.want = min(r.want*2, mostRead)
 	}
-	if err := r.apart(); !errors.Is(err, ErrStarved) {
+	if err := r.beginLarge(); !errors.Is(err, ErrStarved) {
 		return frames, err
 	}
 	return frames, nil // Space returns it
@@ -301,9 +301,9 @@ func (r *Reader) tookSkipped(n int) (frames int, err error) {
 	return 1, err
 }
 
-// apart gets a buffer of its own for the payload that has begun, if it is large. If the sink
+// beginLarge gets a buffer of its own for the payload that has begun, if it is large. If the sink
 // returns no buffer, the payload is skipped.
-func (r *Reader) apart() error {
+func (r *Reader) beginLarge() error {
 	if r.end-r.start < subsys.HeaderLen {
 		return nil
 	}
@@ -311,7 +311,7 @@ func (r *Reader) apart() error {
 	if err := h.Parse(r.mem[r.start:]); err != nil {
 		return r.from(err)
 	}
-	if h.Len <= apart {
+	if h.Len <= largeFrom {
 		return nil
 	}
 	b, err := r.get(func() (*buffers.Buffer, error) { return r.sink.Room(r.conn, h) })
