@@ -130,7 +130,7 @@ func (l *link) notDelivered(dst, src uint32, tag uint64, size int, call uint64) 
 		l.answer(wire.TypeNoReply, dst, src, call, wire.WhyGone)
 		return
 	}
-	l.answer(wire.TypeGone, dst, src, tag, lost(src, size)...)
+	l.answer(wire.TypeGone, dst, src, tag, gonePayload(src, size)...)
 }
 
 // isReported reports whether a message is reported if it is not delivered. A request is not,

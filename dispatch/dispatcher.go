@@ -451,7 +451,7 @@ func (d *Dispatcher) Close(ctx context.Context) error {
 	}
 	before := d.lost.Load()
 	d.eachLink(func(l *link) { l.drain(ctx) })
-	d.eachLink(func(l *link) { l.bye() })
+	d.eachLink(func(l *link) { l.sayGoodbye() })
 	d.leaveProcess()
 	d.cancel()
 	d.pool.Unawait(d)

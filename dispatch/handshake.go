@@ -193,7 +193,7 @@ func (ep *endpoint) Down(c subsys.Conn, err error) {
 	ep.finish(err)
 	if l := ep.link.Load(); l != nil {
 		l.mu.Lock()
-		l.lose(c, err)
+		l.dropFailed(c, err)
 		l.mu.Unlock()
 	}
 }
@@ -303,7 +303,7 @@ func (ep *endpoint) onAttach(c subsys.Conn, b []byte) error {
 			l.unblockWriters()
 			l.mu.Unlock()
 			if v.Fatal != nil {
-				l.die(v.Fatal)
+				l.endLink(v.Fatal)
 			}
 			switch {
 			case err != nil:
@@ -325,7 +325,7 @@ func (ep *endpoint) onAttach(c subsys.Conn, b []byte) error {
 		ep.endHandshake()
 		l.mu.Lock()
 		if err != nil {
-			l.lose(c, err)
+			l.dropFailed(c, err)
 		}
 		l.putDown(penIdle)
 		l.write()
@@ -353,7 +353,7 @@ func (ep *endpoint) refused(b []byte) error {
 	fatal := l.life.Refused(r.Why, r.Gen)
 	l.mu.Unlock()
 	if fatal != nil {
-		l.die(fatal)
+		l.endLink(fatal)
 	}
 	return err
 }

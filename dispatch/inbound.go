@@ -37,7 +37,7 @@ const mostPending = 1 << 20
 type inbound struct {
 	inflows  map[uint32]*inflow
 	lastFlow *inflow
-	answered bool // the work on the frames of this batch has queued frames, which receive writes
+	answered bool // the work on the frames of one call of receive has queued frames, which receive writes
 	// answers counts the frames that work has queued since the frame numbered answersFrom, which
 	// the peer has not acknowledged.
 	answers      int
@@ -58,7 +58,7 @@ func (l *link) receive(end *endpoint, c subsys.Conn, fs []subsys.Frame) error {
 	answered, err := l.process(end, c, fs)
 	if answered {
 		l.mu.Lock()
-		if l.conn == c && !l.paced() {
+		if l.conn == c && !l.isPaced() {
 			l.write()
 		}
 		l.mu.Unlock()
@@ -257,7 +257,7 @@ func (l *link) control(f *subsys.Frame) error {
 	case wire.TypeNoReply:
 		return l.onNoReply(f)
 	case wire.TypeBye:
-		l.die(fmt.Errorf("%w: its context %v has ended", ErrGone, l.peer))
+		l.endLink(fmt.Errorf("%w: its context %v has ended", ErrGone, l.peer))
 	}
 	return nil
 }

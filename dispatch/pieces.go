@@ -241,7 +241,7 @@ func (l *link) onPiece(f *subsys.Frame) error {
 // only to a piece that came together with the beginning of its message, or that came to a landing
 // whose memory the program has taken back.
 func (l *link) fail(err error) error {
-	l.die(fmt.Errorf("%w: %v: %w", ErrUnreachable, l.peer, err))
+	l.endLink(fmt.Errorf("%w: %v: %w", ErrUnreachable, l.peer, err))
 	return fmt.Errorf("%w: %v", subsys.ErrClosed, err)
 }
 

@@ -389,9 +389,9 @@ func TestReportedAsItEnds(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l.die(fmt.Errorf("%w: in the midst", ErrGone))
+	l.endLink(fmt.Errorf("%w: in the midst", ErrGone))
 	gone := subsys.Frame{Header: subsys.Header{Type: wire.TypeGone, Dst: 1, Src: 7, Tag: 0, Len: 4}}
-	gone.Data = lost(7, bufs[0].Len())
+	gone.Data = gonePayload(7, bufs[0].Len())
 	l.d.takeToken() // the token of the goroutine that works on a batch which came before
 	err = l.control(&gone)
 	l.d.giveToken()

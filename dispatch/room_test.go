@@ -30,7 +30,7 @@ func linked(t testing.TB, d *Dispatcher, c subsys.Conn, features uint8) (*link, 
 		t.Fatal(err)
 	}
 	ep.link.Store(l)
-	t.Cleanup(func() { l.die(ErrUnreachable) }) // no peer acknowledges anything
+	t.Cleanup(func() { l.endLink(ErrUnreachable) }) // no peer acknowledges anything
 	return l, ep
 }
 
@@ -123,7 +123,7 @@ func TestRoomByNumber(t *testing.T) {
 	skipped(subsys.Header{Type: wire.TypeData, Seq: 10, Dst: 9, Src: 5, Tag: 3, Len: 60_000})
 	reported := 0
 	for _, f := range sentFrames(c) {
-		if f.Type == wire.TypeGone && f.Src == 5 && f.Tag == 3 && string(f.Data) == string(lost(5, 60_000)) {
+		if f.Type == wire.TypeGone && f.Src == 5 && f.Tag == 3 && string(f.Data) == string(gonePayload(5, 60_000)) {
 			reported++
 		}
 	}
@@ -166,7 +166,7 @@ func TestRoomAfterTheEnd(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l.die(ErrUnreachable)
+	l.endLink(ErrUnreachable)
 	l.leave()
 	d.takeToken()
 	b, err := l.makeRoom(new(endpoint), &subsys.Header{Type: wire.TypeData, Len: 20_000, Dst: 1})

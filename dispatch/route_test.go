@@ -424,7 +424,7 @@ func TestMoves(t *testing.T) {
 				if c != nil {
 					c.Close()
 					l.mu.Lock()
-					l.lose(c, errors.New("cut by the test"))
+					l.dropFailed(c, errors.New("cut by the test"))
 					l.mu.Unlock()
 				}
 			}
@@ -704,7 +704,7 @@ func TestBothTransports(t *testing.T) {
 		}
 		l.mu.Lock()
 		if c := l.conn; c != nil {
-			l.lose(c, errors.New("test"))
+			l.dropFailed(c, errors.New("test"))
 		}
 		l.mu.Unlock()
 	}
