@@ -58,8 +58,8 @@ type Context struct {
 	questions     atomic.Uint64 // questions put to the directory
 	handlerPanics atomic.Uint64 // panics of functions of Resource.Handle
 
-	// at has the keys of the addresses at which the context listens, and of those whose transport the
-	// machine lacks. Open uses it, and later follow alone.
+	// at has the keys of the addresses at which the context listens, and of those whose transport
+	// the machine lacks. Open uses it, and later follow alone.
 	listening map[string]bool
 	// sealer is the transport that seals links to other nodes; nil if they are not sealed. Open
 	// sets it, and later follow alone uses it. The same holds for secrets and sealed.
@@ -432,9 +432,9 @@ func wantsOwner(l *resource.List) bool {
 //
 // Find fails with rocl.ErrNotFound if it is certain that no resource matches. It fails with
 // rocl.ErrPartial if it found none and some nodes could not be asked. For an invalid pattern it
-// fails with rocl.ErrTooLarge, rocl.ErrEmptyName or rocl.ErrBadName, as [Context.Register] does, and
-// with rocl.ErrCondition, or rocl.ErrBadGID for a value of AttrContext that is no identifier. It also
-// fails with rocl.ErrNoDirectory, rocl.ErrClosed or the cause of ctx's end.
+// fails with rocl.ErrTooLarge, rocl.ErrEmptyName or rocl.ErrBadName, as [Context.Register] does,
+// and with rocl.ErrCondition, or rocl.ErrBadGID for a value of AttrContext that is no identifier.
+// It also fails with rocl.ErrNoDirectory, rocl.ErrClosed or the cause of ctx's end.
 //
 // Find does not wait for a match: [Context.Await] and [Context.Watch] do. It waits for the
 // directory's answer until ctx ends: there is no other limit.
@@ -585,9 +585,9 @@ const withdrawTime = time.Second
 // Blocked calls return rocl.ErrClosed. Messages and buffers that the program holds stay readable
 // until they are released.
 //
-// Close waits up to a second for the directory, and at least a second, if necessary, for the function
-// of [WithUndelivered] and the handler of [WithLogger], also if the linger time is shorter. It does
-// not wait for functions of [Resource.Handle]: they end as their calls fail.
+// Close waits up to a second for the directory, and at least a second, if necessary, for the
+// function of [WithUndelivered] and the handler of [WithLogger], also if the linger time is
+// shorter. It does not wait for functions of [Resource.Handle]: they end as their calls fail.
 //
 // Close returns an error if accepted messages could not be delivered. A second call waits for the
 // first and returns the same error. Only a second call by the function of WithUndelivered or by the
@@ -635,8 +635,8 @@ func join(ctx stdctx.Context, cfg *config, termsChanged chan struct{}) (*directo
 		default: // a signal is pending already
 		}
 	})}
-	if cfg.noImages {
-		opts = append(opts, directory.WithoutImages())
+	if cfg.noIndex {
+		opts = append(opts, directory.WithoutClientIndex())
 	}
 	if !cfg.certs.Given() && cfg.member != nil {
 		cfg.certs = cfg.member.Paths()

@@ -27,7 +27,7 @@ func BenchmarkFindAll1000(b *testing.B) {
 				defer s.Close()
 			}
 			if name == "socket" {
-				opts = append(opts, context.WithoutImages())
+				opts = append(opts, context.WithoutIndex())
 			}
 			c, err := context.Open(bg, opts...)
 			if err != nil {

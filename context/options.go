@@ -23,7 +23,7 @@ import (
 // config is what the options set.
 type config struct {
 	socket      string // "": the default
-	noImages    bool   // set by WithoutImages
+	noIndex     bool   // set by WithoutIndex
 	joinOnly    bool
 	dial        func(stdctx.Context) (net.Conn, error) // nil: over the socket
 	transports  []subsys.Transport                     // best first
@@ -59,9 +59,9 @@ func WithSocket(path string) Option { return func(c *config) { c.socket = path }
 // JoinOnly forbids the context to serve the node's directory. See rocl.JoinOnly.
 func JoinOnly() Option { return func(c *config) { c.joinOnly = true } }
 
-// WithoutImages makes the context ask the directory over the socket, even if it could read the
+// WithoutIndex makes the context ask the directory over the socket, even if it could read the
 // node's index in shared memory. It is for measuring.
-func WithoutImages() Option { return func(c *config) { c.noImages = true } }
+func WithoutIndex() Option { return func(c *config) { c.noIndex = true } }
 
 // WithDirectory connects to the directory with dial instead of a socket. It implies JoinOnly. Tests
 // use it to stay in memory.
@@ -87,8 +87,8 @@ func WithListen(urls ...string) Option { return func(c *config) { c.listen = url
 // rocl.WithPoll.
 func WithPoll(p dispatch.PollPolicy) Option { return func(c *config) { c.poll.Policy = p } }
 
-// WithPollBudget limits how long a goroutine polls with [dispatch.PollAdaptive] before it sleeps. See
-// rocl.WithPollBudget.
+// WithPollBudget limits how long a goroutine polls with [dispatch.PollAdaptive] before it sleeps.
+// See rocl.WithPollBudget.
 func WithPollBudget(d time.Duration) Option { return func(c *config) { c.poll.Budget = d } }
 
 // WithPollers limits how many goroutines in this process may poll at once, whichever contexts they
@@ -113,7 +113,8 @@ func WithGiveUp(d time.Duration) Option { return func(c *config) { c.giveUp = d 
 func WithCluster(name string) Option { return func(c *config) { c.cluster = name } }
 
 // A Member describes how a node takes part in a cluster. Package directory/cluster has the
-// implementation that programs use. A program links the code for clusters if it imports that package.
+// implementation that programs use. A program links the code for clusters if it imports that
+// package.
 type Member interface {
 	// Check returns an error that matches directory.ErrMember if the settings are invalid.
 	Check() error

@@ -11,7 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/rocl-go/rocl/directory/image"
+	"github.com/rocl-go/rocl/directory/index"
 	"github.com/rocl-go/rocl/directory/internal/node"
 	"github.com/rocl-go/rocl/directory/internal/wire"
 	"github.com/rocl-go/rocl/resource"
@@ -62,7 +62,7 @@ type Client struct {
 
 	presence node.Presence // used by the goroutine that joins, then by Close
 
-	index                 atomic.Pointer[image.Reader] // the index of conn's server; stored with mu held
+	index                 atomic.Pointer[index.Reader] // the index of conn's server; stored with mu held
 	noIndex               bool                         // the index is never used
 	fromIndex, fromSocket atomic.Uint64
 

@@ -8,7 +8,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/rocl-go/rocl/directory/image"
+	"github.com/rocl-go/rocl/directory/index"
 	"github.com/rocl-go/rocl/directory/internal/wire"
 	"github.com/rocl-go/rocl/resource"
 )
@@ -192,7 +192,7 @@ func (c *Client) Find(ctx context.Context, pattern *resource.List) (resource.Rec
 		if _, _, ordered := pattern.Order(); ordered {
 			return c.Best(ctx, pattern, nil)
 		}
-		if err := c.understood(pattern); err != nil {
+		if err := c.checkLevel(pattern); err != nil {
 			return resource.Record{}, err
 		}
 	}
@@ -201,7 +201,7 @@ func (c *Client) Find(ctx context.Context, pattern *resource.List) (resource.Rec
 			return a, err
 		}
 	}
-	if a, err, ok := c.inIndex(ctx, pattern, false, func(r *image.Reader, buf []byte) (resource.Record, image.Verdict) { return r.Find(pattern, buf) }); ok {
+	if a, err, ok := c.inIndex(ctx, pattern, false, func(r *index.Reader, buf []byte) (resource.Record, index.Verdict) { return r.Find(pattern, buf) }); ok {
 		return a, err
 	}
 	return c.once(ctx, wire.MsgFind, func(b *wire.Builder) { b.Append(pattern.Wire()) })
@@ -220,7 +220,7 @@ func (c *Client) Lookup(ctx context.Context, id resource.GID, want ...string) (r
 		}
 	}
 	mine := id.Node() == c.self.Node() // then no other node can have it
-	if a, err, ok := c.inIndex(ctx, p, mine, func(r *image.Reader, buf []byte) (resource.Record, image.Verdict) { return r.Lookup(id, buf) }); ok {
+	if a, err, ok := c.inIndex(ctx, p, mine, func(r *index.Reader, buf []byte) (resource.Record, index.Verdict) { return r.Lookup(id, buf) }); ok {
 		return a, err
 	}
 	return c.once(ctx, wire.MsgLookup, func(b *wire.Builder) { b.GID(id); b.Append(p.Wire()) })

@@ -10,14 +10,14 @@ import (
 	"sync"
 	"time"
 
-	"github.com/rocl-go/rocl/directory/image"
+	"github.com/rocl-go/rocl/directory/index"
 	"github.com/rocl-go/rocl/directory/internal/wire"
 	"github.com/rocl-go/rocl/internal/memfd"
 	"github.com/rocl-go/rocl/resource"
 )
 
 // A context can find resources of its node without asking the server. The server makes an index of
-// its database (package image) when the first context asks for it, and hands a descriptor to each
+// its database (package index) when the first context asks for it, and hands a descriptor to each
 // context that asks. A context uses an index only as long as its life connection to the server that
 // made it. So a context never waits for what its server did not live to write. If the index cannot
 // tell, the context asks the server over the socket.
@@ -32,9 +32,9 @@ const (
 
 // ClientStats are counts of a client's questions since it joined.
 type ClientStats struct {
-	Mapped uint64 // finds and lookups answered from the index, without a system call
-	Asked  uint64 // finds and lookups that went over the socket
-	Image  bool   // the client has an index now
+	Mapped   uint64 // finds and lookups answered from the index, without a system call
+	Asked    uint64 // finds and lookups that went over the socket
+	HasIndex bool   // the client has an index now
 }
 
 // Stats returns the present counts.
@@ -45,8 +45,8 @@ func (c *Client) Stats() ClientStats {
 // Mapped reports whether the client has an index of its node's resources.
 func (c *Client) Mapped() bool { return c.index.Load() != nil }
 
-// WithoutImages keeps a client from using the index. All its questions go over the socket.
-func WithoutImages() ClientOption { return func(c *Client) { c.noIndex = true } }
+// WithoutClientIndex keeps a client from using the index. All its questions go over the socket.
+func WithoutClientIndex() ClientOption { return func(c *Client) { c.noIndex = true } }
 
 // countQuestion counts a question over the socket. After indexAfter questions it starts a goroutine
 // that fetches the index.
@@ -86,7 +86,7 @@ func (c *Client) openIndex(lc *lifeConn) {
 
 // fetchIndex asks for the index over a connection of its own and maps it. errNotUnix says that the
 // directory is not reached over a Unix socket.
-func (c *Client) fetchIndex() (*image.Reader, error) {
+func (c *Client) fetchIndex() (*index.Reader, error) {
 	nc, err := c.dial(c.life)
 	if err != nil {
 		return nil, err
@@ -99,11 +99,11 @@ func (c *Client) fetchIndex() (*image.Reader, error) {
 	stop := context.AfterFunc(c.life, func() { nc.Close() })
 	defer stop()
 	_ = nc.SetDeadline(time.Now().Add(indexTime))
-	if _, err := nc.Write(wire.Greeting(wire.KindImage)); err != nil {
+	if _, err := nc.Write(wire.Greeting(wire.KindIndex)); err != nil {
 		return nil, err
 	}
 	k := wire.NewConn(nc)
-	k.Begin(wire.MsgImage, 0)
+	k.Begin(wire.MsgIndex, 0)
 	k.GID(c.self)
 	k.Append(c.token[:])
 	if err := k.Send(); err != nil {
@@ -114,15 +114,15 @@ func (c *Client) fetchIndex() (*image.Reader, error) {
 		return nil, err
 	}
 	if fd < 0 {
-		return nil, fmt.Errorf("%w: no image came", ErrProtocol)
+		return nil, fmt.Errorf("%w: no index came", ErrProtocol)
 	}
 	defer memfd.Close(fd)
 	p := m.Parser()
 	size := p.U64()
 	if m.Type != wire.MsgDone || p.End() != nil || size > 1<<40 || uint64(int(size)) != size {
-		return nil, fmt.Errorf("%w: not an image", ErrProtocol)
+		return nil, fmt.Errorf("%w: not an index", ErrProtocol)
 	}
-	return image.Open(fd, int(size))
+	return index.Open(fd, int(size))
 }
 
 // dropIndex stops using the index, if there is one. mu must be held.
@@ -134,7 +134,7 @@ func (c *Client) dropIndex() {
 
 // dropEndedIndex stops using r, which has ended. After indexAfter further questions the client
 // fetches another.
-func (c *Client) dropEndedIndex(r *image.Reader) {
+func (c *Client) dropEndedIndex(r *index.Reader) {
 	if !c.index.CompareAndSwap(r, nil) {
 		return
 	}
@@ -149,7 +149,7 @@ func (c *Client) dropEndedIndex(r *image.Reader) {
 // inIndex asks the index. ok is false if the index cannot tell; then the server must be asked. If
 // all is true, no other node can have the resource, so a "no" of the index is certain. A "no" is
 // also certain if the node is alone.
-func (c *Client) inIndex(ctx context.Context, pattern *resource.List, all bool, ask func(r *image.Reader, buf []byte) (resource.Record, image.Verdict)) (a resource.Record, err error, ok bool) {
+func (c *Client) inIndex(ctx context.Context, pattern *resource.List, all bool, ask func(r *index.Reader, buf []byte) (resource.Record, index.Verdict)) (a resource.Record, err error, ok bool) {
 	r := c.index.Load()
 	if r == nil || ctx.Err() != nil {
 		return a, nil, false
@@ -163,13 +163,13 @@ func (c *Client) inIndex(ctx context.Context, pattern *resource.List, all bool, 
 	}
 	rec, v := ask(r, buf)
 	switch {
-	case v == image.Over:
+	case v == index.Over:
 		c.dropEndedIndex(r)
 		return a, nil, false
-	case v == image.None && (all || r.Alone()):
+	case v == index.None && (all || r.Alone()):
 		c.fromIndex.Add(1)
 		return a, ErrNotFound, true
-	case v != image.Found:
+	case v != index.Found:
 		return a, nil, false
 	}
 	c.fromIndex.Add(1)

@@ -3,6 +3,7 @@
 package directory
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -15,8 +16,8 @@ import (
 	"github.com/rocl-go/rocl/resource"
 )
 
-// join makes one life connection. It announces that the resources of offers, which
-// is called once there is a server, will be offered over it; nil means none.
+// join makes one life connection. It announces that the resources of offers, which is called once
+// there is a server, will be offered over it; nil means none.
 func (c *Client) join(ctx context.Context, offers func() int) (*lifeConn, error) {
 	nc, err := c.dial(ctx)
 	if err != nil {
@@ -27,9 +28,25 @@ func (c *Client) join(ctx context.Context, offers func() int) (*lifeConn, error)
 	}
 	stop := context.AfterFunc(ctx, func() { nc.Close() })
 	defer stop()
-	// The greeting goes first: from then on the server waits for the offer.
-	_, err = nc.Write(wire.Greeting(wire.KindLife))
 	k := wire.NewConn(nc)
+	sent := c.sendJoin(k, offers)
+	if err := c.readJoined(k, sent); err != nil {
+		nc.Close()
+		if ctx.Err() != nil {
+			err = context.Cause(ctx)
+		}
+		if isFinal := errors.Is(err, ErrDenied) || errors.Is(err, ErrProtocol) || ctx.Err() != nil; !isFinal {
+			err = fmt.Errorf("%w: %w", ErrNoDirectory, err) // the server ended while the client joined
+		}
+		return nil, fmt.Errorf("directory: joining: %w", err)
+	}
+	return newLifeConn(k), nil
+}
+
+// sendJoin sends the greeting, then what join announces.
+func (c *Client) sendJoin(k *wire.Conn, offers func() int) error {
+	// The greeting goes first: from then on the server waits for the offer.
+	_, err := k.Conn.Write(wire.Greeting(wire.KindLife))
 	k.Begin(wire.MsgJoin, 0)
 	k.GID(c.self)
 	k.Append(c.token[:])
@@ -43,44 +60,35 @@ func (c *Client) join(ctx context.Context, offers func() int) (*lifeConn, error)
 		}
 	}
 	k.Append(offer.Wire())
-	if err == nil {
-		err = k.Send()
-	}
-	var m wire.Message
-	var e error
-	if m, e = k.ReadMessage(); err == nil || e == nil { // the server may refuse before it has read everything
-		err = e
-	}
-	if err == nil && m.Type == wire.MsgError {
-		err = wire.ParseError(m.Body)
-	}
-	if err == nil {
-		p := m.Parser()
-		self, token := p.GID(), p.Take(32)
-		if m.Type != wire.MsgJoined {
-			err = fmt.Errorf("%w: no answer to join", ErrProtocol)
-		} else {
-			err = c.takeTerms(p)
-		}
-		if err == nil && c.self.IsZero() {
-			c.self = self
-			copy(c.token[:], token)
-		}
-		if err == nil {
-			c.presence.Show(nc, c.self)
-		}
-	}
 	if err != nil {
-		nc.Close()
-		if ctx.Err() != nil {
-			err = context.Cause(ctx)
-		}
-		if kind := errors.Is(err, ErrDenied) || errors.Is(err, ErrProtocol) || ctx.Err() != nil; !kind {
-			err = fmt.Errorf("%w: %w", ErrNoDirectory, err) // the server ended while the client joined
-		}
-		return nil, fmt.Errorf("directory: joining: %w", err)
+		return err
 	}
-	return newLifeConn(k), nil
+	return k.Send()
+}
+
+// readJoined reads the server's answer to a join and takes the identifier, the token and the terms
+// in it. sent is the error of sendJoin: the server may refuse before it has read everything.
+func (c *Client) readJoined(k *wire.Conn, sent error) error {
+	m, err := k.ReadMessage()
+	switch {
+	case err != nil:
+		return cmp.Or(sent, err)
+	case m.Type == wire.MsgError:
+		return wire.ParseError(m.Body)
+	case m.Type != wire.MsgJoined:
+		return fmt.Errorf("%w: no answer to join", ErrProtocol)
+	}
+	p := m.Parser()
+	self, token := p.GID(), p.Take(32)
+	if err := c.takeTerms(p); err != nil {
+		return err
+	}
+	if c.self.IsZero() {
+		c.self = self
+		copy(c.token[:], token)
+	}
+	c.presence.Show(k.Conn, c.self)
+	return nil
 }
 
 // takeTerms makes the terms that end a message the present ones.

@@ -11,7 +11,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/rocl-go/rocl/directory/image"
+	"github.com/rocl-go/rocl/directory/index"
 	"github.com/rocl-go/rocl/directory/internal/wire"
 	"github.com/rocl-go/rocl/resource"
 )
@@ -77,9 +77,9 @@ func (l *listing) fromIndex(ctx context.Context) (*endError, error) {
 		return nil, nil
 	}
 	in, v := r.List(l.pattern)
-	if v == image.Found {
+	if v == index.Found {
 		some := make([]resource.Record, 0, min(in.Left(), directBatch))
-		for v == image.Found {
+		for v == index.Found {
 			some, v = in.Next(some[:0])
 			for i := range some {
 				if ctx.Err() != nil {
@@ -90,14 +90,14 @@ func (l *listing) fromIndex(ctx context.Context) (*endError, error) {
 					return nil, nil
 				}
 			}
-			if v == image.Found && in.Left() == 0 {
+			if v == index.Found && in.Left() == 0 {
 				l.c.fromIndex.Add(1)
 				return &endError{Coverage{Covered: 1}}, nil
 			}
 		}
 		l.note()
 	}
-	if v == image.Over {
+	if v == index.Over {
 		l.c.dropEndedIndex(r)
 	}
 	return nil, nil
@@ -188,7 +188,7 @@ func (l *listing) oneByOne(ctx context.Context, a *askConn) error {
 // members.
 func (l *listing) fromLocalServer(ctx context.Context, s *Server) error {
 	if _, _, err := s.untilRecovered(ctx, func() (r resource.Record, ok bool) { return }); err != nil {
-		return lostIf(s, err)
+		return lostOr(s, err)
 	}
 	cur := cursor{here: s.db.Cursor(l.pattern)}
 	defer cur.stop()
@@ -244,16 +244,16 @@ func (l *listing) answer(ctx context.Context, s *Server, ans *resource.Record) e
 	return nil
 }
 
-// lostIf returns errLost if the server has ended, else err.
-func lostIf(s *Server, err error) error {
+// lostOr returns errLost if the server has ended, else err.
+func lostOr(s *Server, err error) error {
 	if s.life.Err() != nil {
 		return errLost
 	}
 	return err
 }
 
-// understood returns an error if the server is too old for the pattern.
-func (c *Client) understood(pattern *resource.List) error {
+// checkLevel returns an error if the server is too old for the pattern.
+func (c *Client) checkLevel(pattern *resource.List) error {
 	if pattern.Conditional() && c.Terms().level < 1 {
 		return fmt.Errorf("directory: the node's directory is of a version that does not know comparisons, orders and owners: %w", errors.ErrUnsupported)
 	}
@@ -276,7 +276,7 @@ func (c *Client) list(ctx context.Context, pattern *resource.List, cov *Coverage
 			listed.Put(got)
 		}
 	}()
-	err := c.understood(pattern)
+	err := c.checkLevel(pattern)
 	var end *endError
 	if err == nil {
 		end, err = l.run(ctx)
@@ -342,9 +342,9 @@ func newRanked(pattern *resource.List) (k ranked, err error) {
 	return k, k.pattern.Want(k.name)
 }
 
-// take returns the rank of an answer, and removes the value from the answer if the caller did not
-// ask for it.
-func (k *ranked) take(ans *resource.Record) resource.Rank {
+// takeRank returns the rank of an answer, and removes the value from the answer if the caller did
+// not ask for it.
+func (k *ranked) takeRank(ans *resource.Record) resource.Rank {
 	r := resource.RankOf(&ans.Attrs, k.name, k.most)
 	if k.added {
 		ans.Attrs.Remove(k.name)
@@ -368,7 +368,7 @@ func (c *Client) inOrder(ctx context.Context, pattern *resource.List, cov *Cover
 	c.list(ctx, &k.pattern, cov, func(ans resource.Record, e error) bool {
 		if err = e; err == nil {
 			o := one{Record: ans}
-			o.rank = k.take(&o.Record)
+			o.rank = k.takeRank(&o.Record)
 			all = append(all, o)
 		}
 		return true
@@ -409,7 +409,7 @@ func (c *Client) Best(ctx context.Context, pattern *resource.List, cov *Coverage
 		if err = e; err != nil {
 			return false
 		}
-		if r := k.take(&ans); !found || r.Compare(&rank) < 0 {
+		if r := k.takeRank(&ans); !found || r.Compare(&rank) < 0 {
 			best, rank, found = ans, r, true
 		}
 		return true

@@ -101,8 +101,8 @@ func (lc *lifeConn) withdraw(r *request) (maybeSent bool) {
 	return true
 }
 
-// take removes the next requests from the queue and appends their messages to b.
-func (lc *lifeConn) take(b []byte) []byte {
+// takeQueued removes the next requests from the queue and appends their messages to b.
+func (lc *lifeConn) takeQueued(b []byte) []byte {
 	lc.mu.Lock()
 	defer lc.mu.Unlock()
 	n := 0
@@ -124,7 +124,7 @@ func (lc *lifeConn) write() {
 		case <-lc.gone:
 			return
 		}
-		for b = lc.take(b[:0]); len(b) > 0; b = lc.take(b[:0]) {
+		for b = lc.takeQueued(b[:0]); len(b) > 0; b = lc.takeQueued(b[:0]) {
 			if _, err := lc.c.Write(b); err != nil {
 				lc.c.Close() // the reading goroutine notices, and the client joins again
 				return

@@ -86,7 +86,7 @@ func (c *Client) watch(ctx context.Context, pattern *resource.List) iter.Seq2[Ev
 			a, err := c.borrow(ctx, wire.KindWatch)
 			if err == nil {
 				stop := context.AfterFunc(c.life, func() { _ = a.c.Close() })
-				err = w.follow(ctx, a, pattern, yield)
+				err = w.yieldEvents(ctx, a, pattern, yield)
 				stop()
 				a.c.Close()
 			}
@@ -117,8 +117,8 @@ type watch struct {
 	synced bool // Synced was yielded
 }
 
-// follow yields the events of one connection. It returns nil if the caller's loop has ended.
-func (w *watch) follow(ctx context.Context, a *askConn, pattern *resource.List, yield func(Event, error) bool) error {
+// yieldEvents yields the events of one connection. It returns nil if the caller's loop has ended.
+func (w *watch) yieldEvents(ctx context.Context, a *askConn, pattern *resource.List, yield func(Event, error) bool) error {
 	stop := context.AfterFunc(ctx, func() { _ = a.c.Close() })
 	defer stop()
 	a.c.Begin(wire.MsgWatch, 1)

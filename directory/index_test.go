@@ -14,7 +14,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/rocl-go/rocl/directory/image"
+	"github.com/rocl-go/rocl/directory/index"
 	"github.com/rocl-go/rocl/directory/internal/wire"
 	"github.com/rocl-go/rocl/internal/eventually"
 	"github.com/rocl-go/rocl/internal/memfd"
@@ -25,11 +25,11 @@ import (
 // mapped lets c ask until c has the index of its server.
 func mapped(t *testing.T, c *Client) {
 	t.Helper()
-	eventually.True(t, "an image", func() bool {
+	eventually.True(t, "an index", func() bool {
 		if _, err := c.Find(t.Context(), list(t, resource.Match{"no": "such"})); err != nil && !errors.Is(err, ErrNotFound) && !errors.Is(err, ErrPartial) {
 			t.Fatal(err)
 		}
-		return c.Stats().Image
+		return c.Stats().HasIndex
 	})
 }
 
@@ -45,7 +45,7 @@ func inPlace(t *testing.T, s *Server, c *Client, f func()) {
 	before, heard := c.Stats(), questions()
 	f()
 	if after := c.Stats(); after.Asked != before.Asked || questions() != heard || after.Mapped == before.Mapped {
-		t.Errorf("asked %d times, from the image %d times; the server heard %d", after.Asked-before.Asked, after.Mapped-before.Mapped, questions()-heard)
+		t.Errorf("asked %d times, from the index %d times; the server heard %d", after.Asked-before.Asked, after.Mapped-before.Mapped, questions()-heard)
 	}
 }
 
@@ -69,7 +69,7 @@ func TestMapped(t *testing.T) {
 		ids[register(t, owner, i+1, resource.Attrs{"type": "lamp", "n": fmt.Sprint(i), "room": fmt.Sprint(i % 4)})] = true
 	}
 	mapped(t, asker)
-	over, err := Join(t.Context(), DialSocket(path), WithoutImages())
+	over, err := Join(t.Context(), DialSocket(path), WithoutClientIndex())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -123,8 +123,8 @@ func TestMapped(t *testing.T) {
 			t.Errorf("%v: %v %v in place, %v %v over the socket", p, a, e1, b, e2)
 		}
 	}
-	if n := over.Stats(); n.Mapped != 0 || n.Image {
-		t.Errorf("without images: %+v", n)
+	if n := over.Stats(); n.Mapped != 0 || n.HasIndex {
+		t.Errorf("without indexes: %+v", n)
 	}
 }
 
@@ -217,8 +217,8 @@ func TestMappedAcrossServers(t *testing.T) {
 		}
 		r := asker.index.Load()
 		s.Close()
-		if _, v := r.Lookup(id, nil); v != image.Over {
-			t.Errorf("the image of a server that has ended says %v", v)
+		if _, v := r.Lookup(id, nil); v != index.Over {
+			t.Errorf("the index of a server that has ended says %v", v)
 		}
 		s = serve(t, path)
 		// What the new server reports is in its index at once.
@@ -275,7 +275,7 @@ func TestMappedAfterRecovery(t *testing.T) {
 	ids := offerLater(t, s, c)
 	mapped(t, c)
 	if !s.Recovered() {
-		t.Error("there is an image before the server has recovered")
+		t.Error("there is an index before the server has recovered")
 	}
 	for _, id := range ids {
 		if _, err := c.Lookup(t.Context(), id); err != nil {
@@ -293,22 +293,22 @@ func TestMappedAnew(t *testing.T) {
 	for range 3 {
 		mapped(t, c)
 		r := c.index.Load()
-		s.Database().DropImage()
+		s.Database().DropIndex()
 		if a, err := c.Lookup(t.Context(), id); err != nil || a.ID != id {
 			t.Fatal(a, err)
 		}
 		if c.index.Load() == r {
-			t.Fatal("an image that has ended is kept")
+			t.Fatal("an index that has ended is kept")
 		}
 	}
 }
 
 // Without an index everything works, and both sides log it once.
-func TestWithoutImage(t *testing.T) {
+func TestWithoutIndex(t *testing.T) {
 	path := sock(t)
 	var log lines
 	logger := slog.New(slog.NewTextHandler(&log, nil))
-	serve(t, path, WithoutImage())
+	serve(t, path, WithoutIndex())
 	c, err := Join(t.Context(), DialSocket(path), WithClientLogger(logger))
 	if err != nil {
 		t.Fatal(err)
@@ -321,7 +321,7 @@ func TestWithoutImage(t *testing.T) {
 		}
 	}
 	eventually.True(t, "that it is said", func() bool { return log.count("over the socket") > 0 })
-	if n := log.count("over the socket"); n != 1 || c.Stats().Image || c.Stats().Mapped != 0 {
+	if n := log.count("over the socket"); n != 1 || c.Stats().HasIndex || c.Stats().Mapped != 0 {
 		t.Errorf("said %d times; %+v", n, c.Stats())
 	}
 }
@@ -345,7 +345,7 @@ func (l *lines) count(what string) int {
 
 // A context that has not joined gets no index, and neither does a connection that is not over the
 // Unix socket.
-func TestImageDenied(t *testing.T) {
+func TestIndexDenied(t *testing.T) {
 	path := sock(t)
 	s := serve(t, path)
 	c := joined(t, path)
@@ -355,11 +355,11 @@ func TestImageDenied(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer nc.Close()
-		if _, err := nc.Write(wire.Greeting(wire.KindImage)); err != nil {
+		if _, err := nc.Write(wire.Greeting(wire.KindIndex)); err != nil {
 			t.Fatal(err)
 		}
 		k := wire.NewConn(nc)
-		k.Begin(wire.MsgImage, 0)
+		k.Begin(wire.MsgIndex, 0)
 		k.GID(self)
 		k.Append(token)
 		if err := k.Send(); err != nil {
@@ -396,7 +396,7 @@ func TestImageDenied(t *testing.T) {
 }
 
 // If a server hands over anything but an index, the client asks over the socket.
-func TestImageNonsense(t *testing.T) {
+func TestIndexNonsense(t *testing.T) {
 	fd, mem, err := memfd.Create("nonsense", 1<<20)
 	if err != nil {
 		t.Skip(err)
@@ -417,7 +417,7 @@ func TestImageNonsense(t *testing.T) {
 		"no size":       func(uc *net.UnixConn, k *wire.Conn) { k.Begin(wire.MsgDone, 0); hand(uc, k, fd) },
 		"another size":  func(uc *net.UnixConn, k *wire.Conn) { k.Begin(wire.MsgDone, 0); k.U64(1 << 21); hand(uc, k, fd) },
 		"a huge size":   func(uc *net.UnixConn, k *wire.Conn) { k.Begin(wire.MsgDone, 0); k.U64(1 << 63); hand(uc, k, fd) },
-		"no image":      func(uc *net.UnixConn, k *wire.Conn) { k.Begin(wire.MsgDone, 0); k.U64(1 << 20); hand(uc, k, fd) },
+		"no index":      func(uc *net.UnixConn, k *wire.Conn) { k.Begin(wire.MsgDone, 0); k.U64(1 << 20); hand(uc, k, fd) },
 		"two":           func(uc *net.UnixConn, k *wire.Conn) { k.Begin(wire.MsgDone, 0); k.U64(1 << 20); hand(uc, k, fd, fd) },
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -433,7 +433,7 @@ func TestImageNonsense(t *testing.T) {
 				}
 				defer nc.Close()
 				k := wire.NewConn(nc)
-				if kind, err := k.ReadGreeting(); err != nil || kind != wire.KindImage {
+				if kind, err := k.ReadGreeting(); err != nil || kind != wire.KindIndex {
 					t.Error(kind, err)
 				}
 				if _, err := k.ReadMessage(); err != nil {
@@ -443,7 +443,7 @@ func TestImageNonsense(t *testing.T) {
 			})
 			if r, err := c.fetchIndex(); err == nil {
 				r.Close()
-				t.Error("taken for an image")
+				t.Error("taken for an index")
 			} else if errors.Is(err, context.Canceled) {
 				t.Error(err)
 			}
@@ -459,7 +459,7 @@ func hand(uc *net.UnixConn, k *wire.Conn, fds ...int) {
 }
 
 // A client of a server in memory asks that server, and no index is made for it.
-func TestImageNotForInMemory(t *testing.T) {
+func TestIndexNotForInMemory(t *testing.T) {
 	s := NewServer()
 	defer s.Close()
 	c, err := Join(t.Context(), s.Dialer())
@@ -472,8 +472,8 @@ func TestImageNotForInMemory(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if s.Database().Stats().ImageBytes != 0 {
-		t.Error("an image was made for nobody")
+	if s.Database().Stats().IndexBytes != 0 {
+		t.Error("an index was made for nobody")
 	}
 }
 
@@ -525,7 +525,7 @@ func BenchmarkMapped(b *testing.B) {
 		}
 	}
 	p := list(b, resource.Match{"type": "lamp", "n": "7"})
-	for !c.Stats().Image {
+	for !c.Stats().HasIndex {
 		if _, err := c.Find(b.Context(), p); err != nil {
 			b.Fatal(err)
 		}

@@ -157,7 +157,7 @@ func TestFindAllIndexed(t *testing.T) {
 	path := sock(t)
 	s := serve(t, path)
 	owner, c := joined(t, path), joined(t, path)
-	over, err := Join(t.Context(), DialSocket(path), WithoutImages())
+	over, err := Join(t.Context(), DialSocket(path), WithoutClientIndex())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -254,13 +254,13 @@ func TestConditionsEverywhere(t *testing.T) {
 	}
 	register(t, a, 99, resource.Attrs{"type": "lamp", "load": "none"})
 	lamps := func(want ...string) *resource.List { return list(t, resource.Match{"type": "lamp"}, want...) }
-	over, err := Join(t.Context(), DialSocket(path), WithoutImages())
+	over, err := Join(t.Context(), DialSocket(path), WithoutClientIndex())
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer over.Close()
 	mapped(t, asker)
-	for name, c := range map[string]*Client{"direct": beside, "socket": over, "image": asker} {
+	for name, c := range map[string]*Client{"direct": beside, "socket": over, "index": asker} {
 		find := func(p *resource.List, serial uint32, attrs string) {
 			t.Helper()
 			r, err := c.Find(t.Context(), p)

@@ -77,7 +77,7 @@ type Server struct {
 // NewServer makes a server without a socket. ServeConn gives it a connection to serve.
 func NewServer(opts ...Option) *Server {
 	s := newServer(opts)
-	s.enrol("")
+	s.registerNode("")
 	s.markOpen()
 	return s
 }
@@ -154,7 +154,7 @@ func (s *Server) serveContext(c *wire.Conn) error {
 		return s.serveWatch(c)
 	case wire.KindYield:
 		return s.serveYield(c)
-	case wire.KindImage:
+	case wire.KindIndex:
 		return s.serveIndex(c)
 	}
 	return fmt.Errorf("%w: kind %d", ErrProtocol, kind)

@@ -16,103 +16,133 @@ import (
 func (s *Server) serveAsk(c *wire.Conn) error {
 	ctx, gone := context.WithCancel(s.life) // ends when the asking end hangs up
 	defer gone()
-	var cur cursor
-	defer cur.stop()
-	var pattern resource.List
+	a := askServer{s: s, c: c, ctx: ctx}
+	defer a.cur.stop()
 	for {
 		m, err := c.ReadMessage()
 		if err != nil {
 			return err
 		}
 		begun := time.Now()
-		p := m.Parser()
-		var rec resource.Record
-		var ok bool
-		var uncertain error // the question was valid, and has no certain answer
-		answered := false   // the answer is sent, or none is due
-		l := pattern
 		stop := func() {}
 		if s.attachedRemote() != nil {
 			stop = onHangup(c.Conn, gone)
 		}
-		switch m.Type {
-		case wire.MsgFind:
-			if l, err = p.Pattern(); err == nil {
-				rec, ok, uncertain = s.find(ctx, &l)
-			}
-		case wire.MsgLookup:
-			id := p.GID()
-			if l, err = p.List(); err == nil {
-				rec, ok, uncertain = s.lookup(ctx, id, &l)
-			}
-		case wire.MsgStart:
-			if l, err = p.List(); err == nil {
-				pattern = l.Clone()
-				cur.stop()
-				s.awaitRecovery() // a cursor may miss what is offered again after the cursor began
-				cur = cursor{here: s.db.Cursor(&pattern)}
-				rec, ok, uncertain = cur.next(ctx, s, &pattern)
-			}
-		case wire.MsgNext:
-			if cur.here == nil {
-				err = fmt.Errorf("%w: next before start", ErrProtocol)
-			} else {
-				rec, ok, uncertain = cur.next(ctx, s, &pattern)
-			}
-		case wire.MsgList, wire.MsgMore:
-			if m.Type == wire.MsgList {
-				if l, err = p.Pattern(); err == nil {
-					pattern = l.Clone()
-					cur.stop()
-					s.awaitRecovery()
-					cur = cursor{here: s.db.Cursor(&pattern)}
-				}
-			} else if cur.here == nil {
-				err = fmt.Errorf("%w: more before list", ErrProtocol)
-			}
-			if err == nil {
-				var n int
-				n, uncertain = cur.batch(ctx, s, c, m.ID, &pattern)
-				ok = n > 0
-			}
-		case wire.MsgTrace:
-			answered, err = true, s.trace(ctx, c, &m)
-		case wire.MsgStop:
-			cur.stop()
-			cur, pattern, answered = cursor{}, resource.List{}, true
-		default:
-			err = fmt.Errorf("%w: message type %d", ErrProtocol, m.Type)
-		}
+		r, err := a.answer(&m)
 		stop()
-		if answered && err == nil {
+		if r.isSent && err == nil {
 			continue
 		}
 		// The question is counted before the answer is sent, so that a client with the answer finds
 		// it in the figures.
-		s.count.question(m.Type, ok, errors.Join(err, uncertain), time.Since(begun))
-		switch {
-		case err != nil:
+		s.count.question(m.Type, r.ok, errors.Join(err, r.uncertain), time.Since(begun))
+		if err != nil {
 			_ = c.SendError(m.ID, err)
 			return err
-		case s.life.Err() != nil:
-			return nil // cut short by the end of this server: the client asks the next one
-		case uncertain != nil:
-			err = c.SendError(m.ID, uncertain)
-		case !ok && (m.Type == wire.MsgStart || m.Type == wire.MsgNext || m.Type == wire.MsgList || m.Type == wire.MsgMore):
-			err = c.SendEnd(m.ID, cur.cov.Covered, cur.cov.Failed)
-		case !ok:
-			err = c.SendError(m.ID, ErrNotFound)
-		case m.Type == wire.MsgList || m.Type == wire.MsgMore:
-			err = c.Send()
-		default:
-			c.Begin(wire.MsgAnswer, m.ID)
-			c.Record(&rec, &l)
-			err = c.Send()
 		}
-		if err != nil {
+		if s.life.Err() != nil {
+			return nil // cut short by the end of this server: the client asks the next one
+		}
+		if err := a.send(&m, &r); err != nil {
 			return err
 		}
 	}
+}
+
+// An askServer is the server's end of an ask connection.
+type askServer struct {
+	s       *Server
+	c       *wire.Conn
+	ctx     context.Context // ends when the asking end hangs up
+	cur     cursor          // of the question with several answers that is under way
+	pattern resource.List   // of that question
+}
+
+// A result is what the server has found for a question.
+type result struct {
+	rec       resource.Record // the answer of a question with one
+	attrs     resource.List   // the pattern, which says which attributes of rec are sent
+	ok        bool            // there is an answer
+	uncertain error           // the question was valid, and has no certain answer
+	isSent    bool            // the answer is sent, or none is due
+}
+
+// answer finds the answer to a question. An error says that the question was invalid.
+func (a *askServer) answer(m *wire.Message) (r result, err error) {
+	p := m.Parser()
+	r.attrs = a.pattern
+	switch m.Type {
+	case wire.MsgFind:
+		if r.attrs, err = p.Pattern(); err == nil {
+			r.rec, r.ok, r.uncertain = a.s.find(a.ctx, &r.attrs)
+		}
+	case wire.MsgLookup:
+		id := p.GID()
+		if r.attrs, err = p.List(); err == nil {
+			r.rec, r.ok, r.uncertain = a.s.lookup(a.ctx, id, &r.attrs)
+		}
+	case wire.MsgStart:
+		if r.attrs, err = p.List(); err == nil {
+			a.begin(&r.attrs)
+			r.rec, r.ok, r.uncertain = a.cur.next(a.ctx, a.s, &a.pattern)
+		}
+	case wire.MsgNext:
+		if a.cur.here == nil {
+			return r, fmt.Errorf("%w: next before start", ErrProtocol)
+		}
+		r.rec, r.ok, r.uncertain = a.cur.next(a.ctx, a.s, &a.pattern)
+	case wire.MsgList:
+		if r.attrs, err = p.Pattern(); err == nil {
+			a.begin(&r.attrs)
+			r.ok, r.uncertain = a.batch(m.ID)
+		}
+	case wire.MsgMore:
+		if a.cur.here == nil {
+			return r, fmt.Errorf("%w: more before list", ErrProtocol)
+		}
+		r.ok, r.uncertain = a.batch(m.ID)
+	case wire.MsgTrace:
+		r.isSent, err = true, a.s.trace(a.ctx, a.c, m)
+	case wire.MsgStop:
+		a.cur.stop()
+		a.cur, a.pattern, r.isSent = cursor{}, resource.List{}, true
+	default:
+		err = fmt.Errorf("%w: message type %d", ErrProtocol, m.Type)
+	}
+	return r, err
+}
+
+// begin begins a question with several answers, in place of the one before.
+func (a *askServer) begin(pattern *resource.List) {
+	a.pattern = pattern.Clone()
+	a.cur.stop()
+	a.s.awaitRecovery() // a cursor may miss what is offered again after the cursor began
+	a.cur = cursor{here: a.s.db.Cursor(&a.pattern)}
+}
+
+// batch writes the next answers without sending them, and reports whether there are any.
+func (a *askServer) batch(id uint64) (ok bool, uncertain error) {
+	n, uncertain := a.cur.batch(a.ctx, a.s, a.c, id, &a.pattern)
+	return n > 0, uncertain
+}
+
+// send sends the result of the valid question m.
+func (a *askServer) send(m *wire.Message, r *result) error {
+	isBatch := m.Type == wire.MsgList || m.Type == wire.MsgMore
+	isListing := isBatch || m.Type == wire.MsgStart || m.Type == wire.MsgNext
+	switch {
+	case r.uncertain != nil:
+		return a.c.SendError(m.ID, r.uncertain)
+	case !r.ok && isListing:
+		return a.c.SendEnd(m.ID, a.cur.cov.Covered, a.cur.cov.Failed)
+	case !r.ok:
+		return a.c.SendError(m.ID, ErrNotFound)
+	case isBatch: // cursor.batch has written the answers
+		return a.c.Send()
+	}
+	a.c.Begin(wire.MsgAnswer, m.ID)
+	a.c.Record(&r.rec, &r.attrs)
+	return a.c.Send()
 }
 
 // find searches this node, then the other members. An error says that there is no certain answer.
@@ -135,7 +165,7 @@ func (s *Server) find(ctx context.Context, pattern *resource.List) (r resource.R
 		return r, false, nil
 	}
 	r, err = remote.Find(ctx, pattern)
-	return certain(r, err)
+	return fromRemote(r, err)
 }
 
 // lookup is find by identifier. An identifier that this node gave is on no other node.
@@ -151,12 +181,12 @@ func (s *Server) lookup(ctx context.Context, id resource.GID, pattern *resource.
 		return r, false, nil
 	}
 	r, err = remote.Lookup(ctx, id, pattern)
-	return certain(r, err)
+	return fromRemote(r, err)
 }
 
-// certain turns the result of a Remote into that of find: ErrNotFound is a certain no, not an
+// fromRemote turns the result of a Remote into that of find: ErrNotFound is a certain no, not an
 // error.
-func certain(r resource.Record, err error) (resource.Record, bool, error) {
+func fromRemote(r resource.Record, err error) (resource.Record, bool, error) {
 	if errors.Is(err, ErrNotFound) {
 		return r, false, nil
 	}

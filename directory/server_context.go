@@ -39,12 +39,24 @@ func (s *Server) serveLife(c *wire.Conn) error {
 		_ = c.SendError(m.ID, err)
 		return err
 	}
-	_, member := list.Get(wire.JoinMember)
 	if offering != nil && !s.offers.joins(offering, again, announces(&list)) {
 		offering = nil
 	}
+	_, member := list.Get(wire.JoinMember)
 	me := &lifeServer{member: member, out: *wire.NewConn(c.Conn)}
-	me.mu.Lock()
+	me.mu.Lock() // until the answer to join is sent
+	s.enter(self, me)
+	defer s.leave(self, me)
+	err = s.sendJoined(c, m.ID, self)
+	me.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	return s.serveChanges(c, self, offering)
+}
+
+// enter makes me the life connection of a context, in place of an earlier one.
+func (s *Server) enter(self resource.GID, me *lifeServer) {
 	s.mu.Lock()
 	if old := s.lives[self]; old != nil {
 		old.superseded = true
@@ -52,31 +64,39 @@ func (s *Server) serveLife(c *wire.Conn) error {
 	s.lives[self] = me
 	s.mu.Unlock()
 	s.count.joined.Add(1)
-	defer func() {
-		s.mu.Lock()
-		if s.lives[self] == me {
-			delete(s.lives, self)
-		}
-		goesOn := me.superseded || s.closed
-		s.mu.Unlock()
-		if !goesOn {
-			n := s.db.DeleteOwner(self)
-			s.count.ended.Add(1)
-			s.count.lapsed.Add(uint64(n))
-			s.log.Debug("directory: context ended", "context", self, "resources", n)
-		}
-	}()
-	c.Begin(wire.MsgJoined, m.ID)
+}
+
+// leave undoes enter when the connection has ended. It deletes the context's resources, unless the
+// context has another life connection or the server is closed.
+func (s *Server) leave(self resource.GID, me *lifeServer) {
+	s.mu.Lock()
+	if s.lives[self] == me {
+		delete(s.lives, self)
+	}
+	goesOn := me.superseded || s.closed
+	s.mu.Unlock()
+	if !goesOn {
+		n := s.db.DeleteOwner(self)
+		s.count.ended.Add(1)
+		s.count.lapsed.Add(uint64(n))
+		s.log.Debug("directory: context ended", "context", self, "resources", n)
+	}
+}
+
+// sendJoined sends the answer to the join of a context: its identifier and token, and the terms.
+func (s *Server) sendJoined(c *wire.Conn, id uint64, self resource.GID) error {
+	c.Begin(wire.MsgJoined, id)
 	c.GID(self)
 	token, terms := s.id.Token(self), s.currentTerms()
 	sent := terms.list()
 	c.Append(token[:])
 	c.Append(sent.Wire())
-	err = c.Send()
-	me.mu.Unlock()
-	if err != nil {
-		return err
-	}
+	return c.Send()
+}
+
+// serveChanges carries out the changes that a context asks for, until it leaves or the connection
+// ends. offering is what the context offers again; nil: nothing.
+func (s *Server) serveChanges(c *wire.Conn, self resource.GID, offering *offer) error {
 	for {
 		m, err := c.ReadMessage()
 		if err != nil {

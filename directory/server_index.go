@@ -9,25 +9,25 @@ import (
 	"sync"
 	"time"
 
-	"github.com/rocl-go/rocl/directory/image"
+	"github.com/rocl-go/rocl/directory/index"
 	"github.com/rocl-go/rocl/directory/internal/wire"
 	"golang.org/x/sys/unix"
 )
 
-// WithoutImage keeps a server from making an index of its database. All questions then come over
+// WithoutIndex keeps a server from making an index of its database. All questions then come over
 // the socket.
-func WithoutImage() Option { return func(s *Server) { s.index.off = true } }
+func WithoutIndex() Option { return func(s *Server) { s.index.off = true } }
 
 // Errors of a request for the index: the server has none, or the connection cannot carry a
 // descriptor.
 var (
-	errNoIndex = errors.New("directory: no image")
-	errNotUnix = errors.New("directory: no Unix socket, over which alone an image comes")
+	errNoIndex = errors.New("directory: no index")
+	errNotUnix = errors.New("directory: no Unix socket, over which alone an index comes")
 )
 
 // indexState is the server's state of the index.
 type indexState struct {
-	off     bool       // WithoutImage was given
+	off     bool       // WithoutIndex was given
 	mu      sync.Mutex // held while an index is made; guards all below
 	ours    bool       // this server has made the database's present index
 	problem string     // the reason that was logged last why there is none
@@ -41,8 +41,8 @@ func (s *Server) serveIndex(c *wire.Conn) error {
 	}
 	p := m.Parser()
 	self, token := p.GID(), p.Take(32)
-	if err := p.End(); err != nil || m.Type != wire.MsgImage {
-		return fmt.Errorf("%w: not a request for the image", ErrProtocol)
+	if err := p.End(); err != nil || m.Type != wire.MsgIndex {
+		return fmt.Errorf("%w: not a request for the index", ErrProtocol)
 	}
 	s.mu.Lock()
 	joined := s.lives[self] != nil
@@ -76,25 +76,25 @@ func (s *Server) indexFile() (fd, size int, err error) {
 		return -1, 0, ErrClosed
 	}
 	if x.ours {
-		if fd, size, err = s.db.ImageFile(); err == nil {
+		if fd, size, err = s.db.IndexFile(); err == nil {
 			return fd, size, nil
 		}
-		s.log.Info("directory: making the image anew", "because", err)
+		s.log.Info("directory: making the index anew", "because", err)
 		x.ours = false
 	}
 	begun := time.Now()
-	if err = s.db.Image(s.life, image.DefaultSize); err == nil {
+	if err = s.db.MakeIndex(s.life, index.DefaultSize); err == nil {
 		x.ours = true
 		s.mu.Lock()
-		s.db.ImageAlone(s.attachedRemote() == nil)
+		s.db.SetIndexAlone(s.attachedRemote() == nil)
 		s.mu.Unlock()
-		s.log.Debug("directory: made an image", "took", time.Since(begun))
-		fd, size, err = s.db.ImageFile()
+		s.log.Debug("directory: made an index", "took", time.Since(begun))
+		fd, size, err = s.db.IndexFile()
 	}
 	if err != nil {
 		if text := err.Error(); text != x.problem {
 			x.problem = text
-			s.log.Warn("directory: no image of the database, all questions come over the socket", "err", err)
+			s.log.Warn("directory: no index of the database, all questions come over the socket", "err", err)
 		}
 		return -1, 0, fmt.Errorf("%w: %w", errNoIndex, err)
 	}
@@ -108,6 +108,6 @@ func (s *Server) dropIndex() {
 	defer x.mu.Unlock()
 	if x.ours {
 		x.ours = false
-		s.db.DropImage()
+		s.db.DropIndex()
 	}
 }

@@ -34,7 +34,7 @@ func (s *Server) listen(path string) error {
 		return err
 	}
 	s.id, s.labels = id, parseLabels(id.Labels)
-	s.enrol("")
+	s.registerNode("")
 	if err := s.membership(); err != nil {
 		return err
 	}

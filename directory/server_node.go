@@ -78,10 +78,10 @@ func memory() uint64 {
 // changesPerEpoch is the number of revisions that each server of a node can use.
 const changesPerEpoch = 1 << 16
 
-// enrol registers the resource that stands for the node, or updates it. The revision grows with
-// every server of the node and with every change. So a watch of an earlier server reports Changed,
-// and an old server's state never replaces a newer one.
-func (s *Server) enrol(addr string) {
+// registerNode registers the resource that stands for the node, or updates it. The revision grows
+// with every server of the node and with every change. So a watch of an earlier server reports
+// Changed, and an old server's state never replaces a newer one.
+func (s *Server) registerNode(addr string) {
 	l, err := s.describe(addr)
 	if err == nil {
 		rev := s.id.Epoch*changesPerEpoch + 1

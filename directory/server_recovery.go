@@ -77,14 +77,14 @@ func (s *Server) Recovered() bool {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if age >= maxRecovery || f.quiet(now) {
+	if age >= maxRecovery || f.isQuiet(now) {
 		f.recovered.Store(true)
 	}
 	return f.recovered.Load()
 }
 
-// quiet reports whether no context is offering. mu must be held.
-func (f *offers) quiet(now time.Time) bool {
+// isQuiet reports whether no context is offering. mu must be held.
+func (f *offers) isQuiet(now time.Time) bool {
 	if now.Sub(f.last) < recoveryPause {
 		return false
 	}

@@ -38,9 +38,9 @@ type Remote interface {
 func (s *Server) Attach(r Remote) {
 	s.remote.Store(&r)
 	s.mu.Lock()
-	s.db.ImageAlone(false)
+	s.db.SetIndexAlone(false)
 	s.mu.Unlock()
-	s.enrol(r.Addr())
+	s.registerNode(r.Addr())
 	s.reattach(r)
 }
 

@@ -284,7 +284,7 @@ func TestWokenAreCounted(t *testing.T) {
 func parkedWaiter(d *Dispatcher) *waiter {
 	w := d.waiter()
 	w.state.Store(parked)
-	d.list(w)
+	d.listParked(w)
 	return w
 }
 
@@ -293,7 +293,7 @@ func TestTokenIsOfferedToParked(t *testing.T) {
 	d := newWorld().node(t, 1, transports()["tcp"])
 	waits, isFired := parkedWaiter(d), parkedWaiter(d) // the last one is the first in the list
 	isFired.fire()
-	d.pass()
+	d.offerToken()
 	if len(waits.ch) != 1 {
 		t.Error("the parked waiter has not been offered the token")
 	}
@@ -315,7 +315,7 @@ func TestParkForWoken(t *testing.T) {
 	first, second := parkedWaiter(d), parkedWaiter(d)
 	for _, w := range []*waiter{first, second} {
 		w.fire()
-		d.unpark(w)
+		d.unlistParked(w)
 	}
 	poller := d.waiter()
 	var gives sync.WaitGroup
@@ -330,5 +330,5 @@ func TestParkForWoken(t *testing.T) {
 	if poller.ready() || d.woken() != 0 || d.pollerYielded.Load() {
 		t.Error("the poller has been fired, or goroutines are counted as woken")
 	}
-	d.unpark(other)
+	d.unlistParked(other)
 }

@@ -61,7 +61,7 @@ func (m *Mailbox) limitMessages(n uint64) {
 	}
 	m.unit = min(max(m.limit/n, overhead), charge(MaxMessage)) // a sender asks for no more credit at a time
 	m.limit = n * m.unit
-	m.share(0)
+	m.divideLimit(0)
 }
 
 // setUnit notes the least that messages to a bounded mailbox are charged, which a Credit frame

@@ -48,7 +48,7 @@ func TestMailboxMessages(t *testing.T) {
 					if n-i > most {
 						eventually.True(t, "ten messages", full)
 						if i == 0 {
-							eventually.True(t, "a sender that waits", func() bool { mb.mu.Lock(); defer mb.mu.Unlock(); return len(mb.needy) == 1 })
+							eventually.True(t, "a sender that waits", func() bool { mb.mu.Lock(); defer mb.mu.Unlock(); return len(mb.creditQueue) == 1 })
 						}
 						if c, _ := mb.Len(); c > most {
 							t.Fatalf("after %d of them there are %d messages", i, c)

@@ -22,11 +22,11 @@ import (
 // A message from within the process lies in its sender's buffer, and needs none of the receiver's
 // memory. So the budget does not count it: only its mailbox's limit bounds it.
 type budget struct {
-	pool     *buffers.Pool
-	memory   uint64                 // the limit of the pool; 0: no limit, and nothing is counted
-	promised atomic.Int64           // bytes that all mailboxes have promised
-	oversize atomic.Pointer[inflow] // the one sender with a grant beyond the quarter; nil: none
-	hungry   atomic.Bool            // a sender may wait for credit that other mailboxes have promised
+	pool      *buffers.Pool
+	memory    uint64                 // the limit of the pool; 0: no limit, and nothing is counted
+	promised  atomic.Int64           // bytes that all mailboxes have promised
+	oversize  atomic.Pointer[inflow] // the one sender with a grant beyond the quarter; nil: none
+	hasQueued atomic.Bool            // a sender may wait for credit that other mailboxes have promised
 }
 
 // init sets the pool, and reserves the eighth for arriving frames.
@@ -70,7 +70,7 @@ func (d *Dispatcher) fits(m *Mailbox, in *inflow) bool {
 		return false
 	}
 	if d.pool.Unused() < int64(need) {
-		d.pool.Await(d, d.feed)
+		d.pool.Await(d, d.grantAllSoon)
 		return d.pool.Unused() >= int64(need)
 	}
 	return true
@@ -101,7 +101,7 @@ func (m *Mailbox) addPromised(in *inflow, more int64) {
 		m.budgeted += more
 		d.promised.Add(more)
 		if more < 0 {
-			d.feed()
+			d.grantAllSoon()
 		}
 	}
 }
@@ -125,7 +125,7 @@ func (m *Mailbox) dropPromises() {
 	d.promised.Add(-m.budgeted)
 	d.pool.Reserve(-2 * m.outstanding)
 	m.budgeted, m.outstanding = 0, 0
-	d.feed()
+	d.grantAllSoon()
 }
 
 // endOversize notes that no sender has a grant beyond the limit. mu must be held.
@@ -133,28 +133,28 @@ func (m *Mailbox) endOversize() {
 	if in := m.oversize; in != nil {
 		m.oversize = nil
 		if m.d.memory > 0 && m.d.oversize.CompareAndSwap(in, nil) {
-			m.d.feed()
+			m.d.grantAllSoon()
 		}
 	}
 }
 
-// feed makes all mailboxes grant the credit that has become possible. It takes no lock.
-func (d *Dispatcher) feed() {
-	if d.hungry.Load() && d.hungry.CompareAndSwap(true, false) {
-		go d.feedAll()
+// grantAllSoon makes all mailboxes grant the credit that has become possible. It takes no lock.
+func (d *Dispatcher) grantAllSoon() {
+	if d.hasQueued.Load() && d.hasQueued.CompareAndSwap(true, false) {
+		go d.grantAll()
 	}
 }
 
-// feedAll makes all mailboxes grant credit. It runs in a goroutine of its own.
-func (d *Dispatcher) feedAll() {
+// grantAll makes all mailboxes grant credit. It runs in a goroutine of its own.
+func (d *Dispatcher) grantAll() {
 	d.mu.RLock()
 	boxes := slices.Collect(maps.Values(d.boxes))
 	d.mu.RUnlock()
 	for _, m := range boxes {
 		m.mu.Lock()
-		if len(m.needy) > 0 {
-			d.hungry.Store(true) // before nextNeedy: memory that comes back meanwhile calls feedAll again
+		if len(m.creditQueue) > 0 {
+			d.hasQueued.Store(true) // before grantQueued: memory that comes back meanwhile calls grantAll again
 		}
-		m.nextNeedy()
+		m.grantQueued()
 	}
 }

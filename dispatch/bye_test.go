@@ -96,7 +96,7 @@ func TestByeBehindAWriter(t *testing.T) {
 	var wg sync.WaitGroup
 	wg.Go(func() { _ = l.flow(9).SendBytes(context.Background(), 1, 0, []byte("x")) })
 	<-entered
-	wg.Go(l.bye)
+	wg.Go(l.sayGoodbye)
 	eventually.True(t, "the goodbye waits for the writer", func() bool {
 		l.mu.Lock()
 		defer l.mu.Unlock()
@@ -128,9 +128,9 @@ func TestByeAndRefused(t *testing.T) {
 	}
 	l.mu.Unlock()
 	var wg sync.WaitGroup
-	wg.Go(l.bye)
+	wg.Go(l.sayGoodbye)
 	<-entered
-	l.die(ErrUnreachable)
+	l.endLink(ErrUnreachable)
 	close(c.leave)
 	wg.Wait()
 	if err := l.flow(9).SendBytes(context.Background(), 1, 0, []byte("x")); !errors.Is(err, ErrClosed) {

@@ -654,7 +654,7 @@ func TestCallFullMailbox(t *testing.T) {
 			eventually.True(t, "the mailbox is full", func() bool {
 				ma.mu.Lock()
 				defer ma.mu.Unlock()
-				return len(ma.needy) > 0
+				return len(ma.creditQueue) > 0
 			})
 			go served(mb)
 			f := flow(t, a, mb)
@@ -973,7 +973,7 @@ func TestGoldenCall(t *testing.T) {
 	l.post()
 	var got []byte
 	for _, f := range c.sent {
-		got = append(got, f.Data...) // a run
+		got = append(got, f.Data...) // a batch
 	}
 	want := "00000000" + "17000000" + "00000000" + "00000000" + "0500000000000000" + "07000000" + "09000000" +
 		"02000000" + "10010000" + "01000000" + "00000000" + "0100000000000000" + "07000000" + "09000000" + "6869"

@@ -81,8 +81,8 @@ func TestOversizeGrantGivenBack(t *testing.T) {
 			needed(t, mb)
 			// The grant is made while the sender gives up: it arrives when no sender waits.
 			mb.mu.Lock()
-			in := mb.needy[0]
-			mb.give(in)
+			in := mb.creditQueue[0]
+			mb.grantNeed(in)
 			mb.mu.Unlock()
 			cancel()
 			if err := <-gaveUp; !errors.Is(err, context.Canceled) {
@@ -110,7 +110,7 @@ func TestOversizeGrantGivenBack(t *testing.T) {
 // needed waits until one sender waits for credit of mb.
 func needed(t *testing.T, mb *Mailbox) {
 	t.Helper()
-	eventually.True(t, "the need", func() bool { mb.mu.Lock(); defer mb.mu.Unlock(); return len(mb.needy) == 1 })
+	eventually.True(t, "the need", func() bool { mb.mu.Lock(); defer mb.mu.Unlock(); return len(mb.creditQueue) == 1 })
 }
 
 // grantUnused makes the mailbox mb, which is empty, grant a sender of a credit beyond its limit. It
@@ -126,8 +126,8 @@ func grantUnused(t *testing.T, a *Dispatcher, mb *Mailbox) (in *inflow, sent cha
 	go func() { sent <- flow(t, a, mb).try(soon(t), 1, 8*FirstCredit) }()
 	needed(t, mb)
 	mb.mu.Lock()
-	in = mb.needy[0]
-	mb.give(in)
+	in = mb.creditQueue[0]
+	mb.grantNeed(in)
 	mb.mu.Unlock()
 	take(t, mb)
 	return in, sent
@@ -315,8 +315,8 @@ func TestEarlierGrantGivenBack(t *testing.T) {
 				})
 			}
 			mb.mu.Lock()
-			in := mb.needy[0]
-			mb.give(in)
+			in := mb.creditQueue[0]
+			mb.grantNeed(in)
 			mb.mu.Unlock()
 			asked := func() uint64 { fa.l.mu.Lock(); defer fa.l.mu.Unlock(); return fa.asked }
 			cancel()
@@ -375,7 +375,7 @@ func TestFirstCreditWhileFull(t *testing.T) {
 					}
 				}
 			}()
-			eventually.True(t, "a full mailbox", func() bool { mb.mu.Lock(); defer mb.mu.Unlock(); return len(mb.needy) == 1 })
+			eventually.True(t, "a full mailbox", func() bool { mb.mu.Lock(); defer mb.mu.Unlock(); return len(mb.creditQueue) == 1 })
 			fa := flow(t, a, mb)
 			const messages = 100
 			sent := make(chan error, 1)
@@ -441,7 +441,7 @@ func TestGrantsAreCounted(t *testing.T) {
 	}
 	granted := 0
 	for i, in := range ins {
-		g, err := mb.needs(in, charge(8<<20))
+		g, err := mb.onNeed(in, charge(8<<20))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -473,7 +473,7 @@ func TestGiveBack(t *testing.T) {
 	say := func(tag, held uint64) error {
 		f := subsys.Frame{Header: subsys.Header{Type: wire.TypeNeed, Dst: 1, Tag: tag}}
 		if held > 0 {
-			f.Data = held8(held)
+			f.Data = heldPayload(held)
 		}
 		return l.control(&f)
 	}
@@ -514,7 +514,7 @@ func TestCreditSentInOrder(t *testing.T) {
 		fs := l.s.Take()
 		defer l.s.Untake(fs, 0)
 		for _, e := range fs {
-			for b := e.Data; e.Type == subsys.TypeRun && len(b) > 0; {
+			for b := e.Data; e.Type == subsys.TypeBatch && len(b) > 0; {
 				var h subsys.Header
 				if err := h.Parse(b); err != nil {
 					t.Fatal(err)
@@ -532,7 +532,7 @@ func TestCreditSentInOrder(t *testing.T) {
 		}
 	}
 	in := l.inflow(1)
-	late, err := mb.needs(in, 2*FirstCredit) // granted, and not told yet
+	late, err := mb.onNeed(in, 2*FirstCredit) // granted, and not told yet
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -541,7 +541,7 @@ func TestCreditSentInOrder(t *testing.T) {
 	if got := sent(); !slices.Equal(got, []uint64{4 * FirstCredit}) {
 		t.Errorf("the peer is granted %d", got)
 	}
-	need(FirstCredit, held8(4*FirstCredit)...)
+	need(FirstCredit, heldPayload(4*FirstCredit)...)
 	mb.finishHandOut(new(Message), in, late)
 	if got := sent(); !slices.Equal(got, []uint64{4 * FirstCredit}) {
 		t.Errorf("after credit was given back the peer is granted %d", got)
@@ -583,7 +583,7 @@ func TestLimitWhileReceiverWaits(t *testing.T) {
 			eventually.True(t, "the sender stopped", func() bool {
 				mb.mu.Lock()
 				defer mb.mu.Unlock()
-				return len(mb.needy) == 1 && mb.next() == nil
+				return len(mb.creditQueue) == 1 && mb.nextGrantee() == nil
 			})
 			if n, stored := mb.Len(); stored > FirstCredit+large+overhead {
 				t.Errorf("%d messages of %d bytes are stored", n, stored)

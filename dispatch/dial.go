@@ -128,9 +128,9 @@ func (l *link) try(ctx context.Context, patience time.Duration, began time.Time)
 	case l.key.theirs:
 		return true, errors.New("the peer, whose lane it is, has not connected")
 	}
-	failed, err := l.through(ctx, routes, addrs, nil, false, patience)
+	failed, err := l.dialRoutes(ctx, routes, addrs, nil, false, patience)
 	if err != nil {
-		_, again := l.through(ctx, routes, addrs, nil, true, patience)
+		_, again := l.dialRoutes(ctx, routes, addrs, nil, true, patience)
 		switch {
 		case again == nil:
 			err = nil

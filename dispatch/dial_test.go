@@ -47,7 +47,7 @@ func TestGiveUpWithoutDirectory(t *testing.T) {
 		for _, p := range b.ports { // as if its process were killed
 			p.Close()
 		}
-		b.eachLink(func(l *link) { l.die(ErrUnreachable) })
+		b.eachLink(func(l *link) { l.endLink(ErrUnreachable) })
 		f := flow(t, a, mb)
 		if err := f.try(brief(t), 7, 10); err != nil && !errors.Is(err, ErrUnreachable) {
 			t.Fatal(err)
@@ -88,7 +88,7 @@ func TestResumesWithoutDirectory(t *testing.T) {
 	close(silent)
 	l, _ := onlyLink(a, b)
 	l.mu.Lock()
-	l.lose(l.conn, errors.New("cut"))
+	l.dropFailed(l.conn, errors.New("cut"))
 	l.mu.Unlock()
 	talk(t, a, b, mb, 2)
 }
@@ -111,7 +111,7 @@ func TestDeliveredIsNotReported(t *testing.T) {
 	for _, p := range b.ports { // as if its process were killed
 		p.Close()
 	}
-	b.eachLink(func(l *link) { l.die(ErrUnreachable) })
+	b.eachLink(func(l *link) { l.endLink(ErrUnreachable) })
 	if err := f.try(brief(t), 1, 10); err != nil {
 		t.Fatal(err)
 	}

@@ -66,7 +66,7 @@ func (d *Dispatcher) directly(o neighbour, dst uint32) (*Flow, error) {
 		f.spread = &spread{rules: r, base: f, d: d, peer: o.self}
 	}
 	d.passages.flows[m] = f
-	m.list(in)
+	m.listInflow(in)
 	return f, nil
 }
 
@@ -239,21 +239,21 @@ func (m *Mailbox) admitDirect(ctx context.Context, msg *Message, passage *passag
 		return in.closedErr()
 	}
 	if m.serveDirect(in); in.waiters.first == nil { // no goroutine of this sender waits any more: other senders may have the credit
-		m.unwant(in)
+		m.withdrawNeed(in)
 		return err
 	}
-	m.nextNeedySoon()
+	m.grantQueuedSoon()
 	return err
 }
 
-// unwant takes back what a context of this process was granted for a message that it does not send:
-// other senders may have it. mu must be held.
-func (m *Mailbox) unwant(in *inflow) {
-	m.unneed(in)
+// withdrawNeed takes back what a context of this process was granted for a message that it does not
+// send: other senders may have it. mu must be held.
+func (m *Mailbox) withdrawNeed(in *inflow) {
+	m.dequeueNeed(in)
 	if in.granted > in.received+in.first {
-		m.lower(in, in.received+in.first)
+		m.lowerGrant(in, in.received+in.first)
 	}
-	m.nextNeedySoon()
+	m.grantQueuedSoon()
 }
 
 // serveDirect accepts the messages that wait for credit, in order, as long as there is some. Then
@@ -265,7 +265,7 @@ func (m *Mailbox) serveDirect(in *inflow) {
 			m.grant(in)
 		}
 		if need > in.granted && in.need != need {
-			m.want(in, need)
+			m.queueNeed(in, need)
 		}
 		if need > in.granted {
 			return

@@ -147,7 +147,7 @@ type Dispatcher struct {
 	deferred deferredLinks
 	watched  watched
 
-	depot
+	messagePool
 	budget
 	waiters sync.Pool
 
@@ -200,7 +200,7 @@ func New(cfg Config) *Dispatcher {
 	cfg.Pool.SetWaiter(d)
 	d.handshakes = subsys.NewHandshakes(maxPending)
 	d.patience = cfg.Poll.patience(runtime.GOMAXPROCS(0))
-	d.call = make(chan struct{}, 1)
+	d.keeperCall = make(chan struct{}, 1)
 	d.streams.wake = make(chan struct{}, 1)
 	d.ctx, d.cancel = context.WithCancel(context.Background())
 	d.waiters.New = func() any { return &waiter{d: d, ch: make(chan struct{}, 1)} }
@@ -299,7 +299,7 @@ func (d *Dispatcher) startPoller() *subsys.Poller {
 	}
 	d.poller.Store(p)
 	d.running.Add(1)
-	go d.keep(p)
+	go d.runKeeper(p)
 	return p
 }
 
@@ -451,7 +451,7 @@ func (d *Dispatcher) Close(ctx context.Context) error {
 	}
 	before := d.lost.Load()
 	d.eachLink(func(l *link) { l.drain(ctx) })
-	d.eachLink(func(l *link) { l.bye() })
+	d.eachLink(func(l *link) { l.sayGoodbye() })
 	d.leaveProcess()
 	d.cancel()
 	d.pool.Unawait(d)

@@ -95,8 +95,8 @@
 // The token holder lets other goroutines run first in two cases. Before polling, the holder does so
 // if a message that this context received is not released yet, since another goroutine may be about
 // to answer the message. While polling, the holder does so after a poll that has woken parked
-// goroutines (letWoken). The woken goroutines then leave the requests of their calls unwritten, and
-// the holder writes all of these requests in one batch.
+// goroutines (yieldToWoken). The woken goroutines then leave the requests of their calls unwritten,
+// and the holder writes all of these requests in one batch.
 //
 // A woken goroutine may not have run after some polls that find nothing. Then another thread of the
 // process has taken it and waits for a processor. The goroutine that polls parks (parkForWoken), so
@@ -125,22 +125,22 @@
 //	                  connection                                           peer's pages takes long to free
 //	Posted.hand       a message for posted       by itself                 grants credit to its sender
 //	                  memory
-//	feedAll,          credit or memory that      by itself                 grants credit to senders that wait
-//	nextNeedySoon     has come back
+//	grantAll,         credit or memory that      by itself                 grants credit to senders that wait
+//	grantQueuedSoon   has come back
 //	accept            a port                     the port's Close          gives each new connection an endpoint
 //	originWatch       a receive that waits       by itself                 registers for the ends of
 //	                  for some resources                                   these resources
 //	timers            –                          –                         link.timeout, Mailbox.checkOversize,
 //	                                                                       Mailbox.checkOrigins, originWatch,
-//	                                                                       Mailbox.checkStuck, Flow.dropWish,
+//	                                                                       Mailbox.checkStuck, Flow.dropTryCredit,
 //	                                                                       Mailbox.sweep, calls.sweep, the end of
 //	                                                                       the time of a handshake
 //	of SendAll        a target without room      with the call of SendAll  waits for credit, as a waiter
 //	AfterFunc         the end of a           by itself                 stops the monitor
 //	                  monitor's context
 //
-// Close waits for all of them except waiters, closers, feedAll and nextNeedySoon, which touch only
-// memory. It waits for reports as its documentation says.
+// Close waits for all of them except waiters, closers, grantAll and grantQueuedSoon, which touch
+// only memory. It waits for reports as its documentation says.
 //
 // Transports call a link (Frames, Room and Writable of its sink) only from the goroutine that has
 // the progress token. So the inbound part of a link, which works on arrived frames, needs no lock.
@@ -148,8 +148,8 @@
 //
 // # Credit
 //
-// A mailbox has an account of each sending context (inflow). Its numbers are charged bytes since the
-// session began:
+// A mailbox has an account of each sending context (inflow). Its numbers are charged bytes since
+// the session began:
 //
 //	0           consumed          received            granted             need
 //	├──────────────┼─────────────────┼───────────────────┼──────────────────┤
@@ -187,24 +187,24 @@
 // # Which connection a link has
 //
 // The state machine in package life decides that, and has the drawing. A link whose connection
-// breaks dials again, and the session resumes over the next connection. In the state moving it dials
-// as soon as the searcher there has ended.
+// breaks dials again, and the session resumes over the next connection. In the state moving it
+// dials as soon as the searcher there has ended.
 //
 // # When a peer ends
 //
 // A link learns that its peer has ended in one of three ways: the peer says goodbye, a [Resolver]
-// returns ErrGone, or the peer is not reached within Config.GiveUp since the searcher began to dial.
-// A process that is killed says no goodbye: its connection breaks, the link dials, and the Resolver
-// answers. With ErrNodeDead the link first dials the addresses that it knows. If it knows none, it
-// waits for the peer to dial. A machine that is switched off breaks no connection: watchLinks
-// notices that it does not answer (silence.go). A detached link learns nothing until it is used;
-// Flow.OnEnd uses it.
+// returns ErrGone, or the peer is not reached within Config.GiveUp since the searcher began to
+// dial. A process that is killed says no goodbye: its connection breaks, the link dials, and the
+// Resolver answers. With ErrNodeDead the link first dials the addresses that it knows. If it knows
+// none, it waits for the peer to dial. A machine that is switched off breaks no connection:
+// watchLinks notices that it does not answer (silence.go). A detached link learns nothing until it
+// is used; Flow.OnEnd uses it.
 //
-// In each state of the link the end leads to the state dying. Flows fail, the functions of OnEnd are
-// called, and frames that were not acknowledged are reported as undelivered. Mailboxes take back the
-// credit that the peer has not used, and Config.Ended is called. Messages of the peer that are
-// stored stay, and can be received. A peer that reconnects before the end finds the session as it
-// was.
+// In each state of the link the end leads to the state dying. Flows fail, the functions of OnEnd
+// are called, and frames that were not acknowledged are reported as undelivered. Mailboxes take
+// back the credit that the peer has not used, and Config.Ended is called. Messages of the peer that
+// are stored stay, and can be received. A peer that reconnects before the end finds the session as
+// it was.
 //
 // # Locks
 //
@@ -261,7 +261,7 @@
 //
 // # To add a counter
 //
-// A count of messages or of a link goes into traffic, and into traffic.add: Dispatcher.past keeps it
-// when the link ends. A count of the context goes into Dispatcher as an atomic word, or beside what
-// a lock guards. Stats gets a field for either.
+// A count of messages or of a link goes into traffic, and into traffic.add: Dispatcher.past keeps
+// it when the link ends. A count of the context goes into Dispatcher as an atomic word, or beside
+// what a lock guards. Stats gets a field for either.
 package dispatch

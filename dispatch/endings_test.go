@@ -178,7 +178,7 @@ func TestCountedOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	l.traffic.sentB = 10
-	l.die(ErrUnreachable)
+	l.endLink(ErrUnreachable)
 	d.unlink(l)
 	if n := d.Stats().SentBytes; n != 10 {
 		t.Errorf("%d bytes sent, not 10", n)

@@ -153,7 +153,7 @@ func TestContextEndsAsItIsAwaited(t *testing.T) {
 						msg.Release()
 					}
 					if isKilled { // the context lives on, without ports
-						b.eachLink(func(l *link) { l.die(ErrUnreachable) })
+						b.eachLink(func(l *link) { l.endLink(ErrUnreachable) })
 					}
 				}
 				isEmpty(t, mine)
@@ -235,7 +235,7 @@ func TestContextOfDeadNode(t *testing.T) {
 			for round := range uint64(3) {
 				resumed := a.Stats().Resumed
 				l.mu.Lock()
-				l.lose(l.conn, errSilent)
+				l.dropFailed(l.conn, errSilent)
 				l.mu.Unlock()
 				eventually.True(t, "the link resumes", func() bool { return a.Stats().Resumed > resumed })
 				talk(t, a, b, its, 2+round)
@@ -243,7 +243,7 @@ func TestContextOfDeadNode(t *testing.T) {
 			isEmpty(t, mine)
 			w.kill(b)
 			awaitGone(t, mine, monitored(its), 7)
-			b.eachLink(func(l *link) { l.die(ErrUnreachable) }) // the context lives on, without ports
+			b.eachLink(func(l *link) { l.endLink(ErrUnreachable) }) // the context lives on, without ports
 
 			unknown := resource.MakeGID(1, 9, 1)
 			monitorOf(t, mine, unknown, 8)
@@ -312,7 +312,7 @@ func TestAcceptedLinkOfDeadNode(t *testing.T) {
 					await.Store(looks.Load() + 2)
 					resumed := a.Stats().Resumed
 					l.mu.Lock()
-					l.lose(l.conn, errSilent)
+					l.dropFailed(l.conn, errSilent)
 					l.mu.Unlock()
 					eventually.True(t, "the link resumes", func() bool { return a.Stats().Resumed > resumed })
 					talk(t, b, a, mine, 2+round)
@@ -320,7 +320,7 @@ func TestAcceptedLinkOfDeadNode(t *testing.T) {
 				isEmpty(t, mine)
 				isKilled.Store(true)
 				w.kill(b)
-				b.eachLink(func(l *link) { l.die(ErrUnreachable) })
+				b.eachLink(func(l *link) { l.endLink(ErrUnreachable) })
 				if !isLane {
 					awaitGone(t, mine, monitored(its), 7)
 				}
@@ -425,7 +425,7 @@ func TestNotGoneThoughNodeDead(t *testing.T) {
 			}
 			l, _ := onlyLink(a, b)
 			l.mu.Lock()
-			l.lose(l.conn, errSilent)
+			l.dropFailed(l.conn, errSilent)
 			l.mu.Unlock()
 			if err := flow(t, a, its).SendBytes(soon(t), 1, 2, nil); err != nil {
 				t.Fatal(err)
@@ -705,7 +705,7 @@ func TestWaitersEndWithTheirContext(t *testing.T) {
 					}
 					ends <- err
 				}()
-				eventually.True(t, "a sender waits", func() bool { its.mu.Lock(); defer its.mu.Unlock(); return len(its.needy) > 0 })
+				eventually.True(t, "a sender waits", func() bool { its.mu.Lock(); defer its.mu.Unlock(); return len(its.creditQueue) > 0 })
 				done, cancel := context.WithCancel(context.Background())
 				cancel()
 				_ = a.Close(done) // messages are not waited for

@@ -16,18 +16,18 @@ import (
 // A Flow leads from this context to one resource: it has the link and the credit. Concurrent use is
 // fine. Messages sent one after another arrive in that order, or as Rule says.
 type Flow struct {
-	l       *link
-	dst     uint32
-	sent    uint64 // charged bytes, in all; l.mu guards this and the fields below
-	limit   uint64
-	asked   uint64 // the limit that was asked for last; 0: none
-	unit    uint64 // the least that a message is charged, as the receiver has said
-	unasked span   // limits that were asked for, may still be granted, and that no sender waits for
-	gone    error
-	waiters waitlist
-	wish    wish
-	line    session.Line // messages that have no frame numbers yet
-	calls   flowCalls
+	l         *link
+	dst       uint32
+	sent      uint64 // charged bytes, in all; l.mu guards this and the fields below
+	limit     uint64
+	asked     uint64 // the limit that was asked for last; 0: none
+	unit      uint64 // the least that a message is charged, as the receiver has said
+	unasked   span   // limits that were asked for, may still be granted, and that no sender waits for
+	gone      error
+	waiters   waitlist
+	tryCredit tryCredit
+	line      session.Line // messages that have no frame numbers yet
+	calls     flowCalls
 
 	spread *spread // set in the flow of the common lane, if there are rules
 
@@ -43,8 +43,8 @@ type Flow struct {
 // once. Messages to further resources are refused by the peer again.
 const goneMost = 1024
 
-// lay drops a flow whose resource is gone, and remembers the resource. mu must be held.
-func (l *link) lay(f *Flow) {
+// dropGone drops a flow whose resource is gone, and remembers the resource. mu must be held.
+func (l *link) dropGone(f *Flow) {
 	delete(l.flows, f.dst)
 	if l.goneDst == nil {
 		l.goneDst = map[uint32]error{}
@@ -264,7 +264,7 @@ func (f *Flow) admit(ctx context.Context, c uint64) error {
 	l.liveness.starved--
 	if err != nil {
 		asks := f.serve() // the next sender may need less
-		if unasks := f.unask(); f.giveBack() || unasks || asks {
+		if unasks := f.withdrawNeed(); f.giveBack() || unasks || asks {
 			l.post()
 			l.mu.Lock()
 		}
@@ -292,9 +292,9 @@ func (f *Flow) forget() {
 	f.asked = 0
 }
 
-// unask tells the receiver that no sender waits any more, if that is so. It reports whether there
-// is something to write. mu must be held.
-func (f *Flow) unask() bool {
+// withdrawNeed tells the receiver that no sender waits any more, if that is so. It reports whether
+// there is something to write. mu must be held.
+func (f *Flow) withdrawNeed() bool {
 	if f.waiters.first != nil || f.gone != nil || f.asked <= f.limit {
 		return false
 	}
@@ -318,12 +318,12 @@ func (f *Flow) giveBack() bool {
 	}
 	held := f.limit
 	f.limit = f.sent + firstCredit(f.dst)
-	f.l.put(wire.TypeNeed, f.dst, 0, f.limit, held8(held)...)
+	f.l.put(wire.TypeNeed, f.dst, 0, f.limit, heldPayload(held)...)
 	return true
 }
 
-// held8 returns the payload of a Need that gives credit back.
-func held8(n uint64) []byte { return binary.LittleEndian.AppendUint64(nil, n) }
+// heldPayload returns the payload of a Need that gives credit back.
+func heldPayload(n uint64) []byte { return binary.LittleEndian.AppendUint64(nil, n) }
 
 // serve gives the available credit to the senders that wait for it, in order. Then it asks for what
 // the first remaining sender lacks. The question goes behind what was sent, which the receiver must

@@ -105,9 +105,9 @@ func (d *Dispatcher) shake(ctx context.Context, l *link, p subsys.Port, addr str
 	said := h.Append(nil)
 	ep.said.Said = slices.Clip(said) // another goroutine uses said from Start on
 	c.Start()
-	if err := ep.say(c, wire.TypeHello, said); err != nil {
+	if err := ep.sendFrame(c, wire.TypeHello, said); err != nil {
 		l.mu.Lock()
-		l.life.EndProposal() // the answer may have come before say returned
+		l.life.EndProposal() // the answer may have come before sendFrame returned
 		l.mu.Unlock()
 		c.Close()
 		return err
@@ -131,9 +131,9 @@ func (d *Dispatcher) shake(ctx context.Context, l *link, p subsys.Port, addr str
 	return err
 }
 
-// say sends one handshake frame. mu orders the frames: the dialler's first may still be being sent
-// when the answer asks for the next.
-func (ep *endpoint) say(c subsys.Conn, typ uint8, b []byte) error {
+// sendFrame sends one handshake frame. mu orders the frames: the dialler's first may still be being
+// sent when the answer asks for the next.
+func (ep *endpoint) sendFrame(c subsys.Conn, typ uint8, b []byte) error {
 	f := [1]subsys.Frame{{Data: b}}
 	f[0].Type, f[0].Len = typ, uint32(len(b))
 	ep.mu.Lock()
@@ -151,7 +151,7 @@ func (ep *endpoint) Frames(c subsys.Conn, fs []subsys.Frame) error {
 		if l := ep.link.Load(); l != nil {
 			return l.receive(ep, c, fs[i:])
 		}
-		if err := ep.hear(c, &fs[i]); err != nil {
+		if err := ep.onFrame(c, &fs[i]); err != nil {
 			ep.endHandshake()
 			ep.finish(err)
 			ep.d.often.Info(netsource.OfURL(c.Remote()), "dispatch: handshake", "remote", c.Remote(), "err", err)
@@ -193,14 +193,14 @@ func (ep *endpoint) Down(c subsys.Conn, err error) {
 	ep.finish(err)
 	if l := ep.link.Load(); l != nil {
 		l.mu.Lock()
-		l.lose(c, err)
+		l.dropFailed(c, err)
 		l.mu.Unlock()
 	}
 }
 
-// hear handles one frame of the handshake. The token must be held, as for the methods below that
+// onFrame handles one frame of the handshake. The token must be held, as for the methods below that
 // handle a frame.
-func (ep *endpoint) hear(c subsys.Conn, f *subsys.Frame) error {
+func (ep *endpoint) onFrame(c subsys.Conn, f *subsys.Frame) error {
 	if f.Type == wire.TypeRefuse && ep.want != nil && ep.step == wire.TypeReady {
 		return ep.refused(f.Data)
 	}
@@ -243,7 +243,7 @@ func (ep *endpoint) onHello(c subsys.Conn, b []byte) error {
 	part = append(part, ep.said.MACs(wire.TypeChallenge, part)...)
 	ep.said.Said = append(ep.said.Said, part...)
 	ep.step = wire.TypeAttach
-	return ep.say(c, wire.TypeChallenge, part)
+	return ep.sendFrame(c, wire.TypeChallenge, part)
 }
 
 // onChallenge checks the acceptor's Challenge, and answers with an Attach.
@@ -272,7 +272,7 @@ func (ep *endpoint) onChallenge(c subsys.Conn, b []byte) error {
 	part = ep.mine.Append(part[:0])
 	ep.said.Said = append(ep.said.Said, part...)
 	ep.step = wire.TypeReady
-	return ep.say(c, wire.TypeAttach, part)
+	return ep.sendFrame(c, wire.TypeAttach, part)
 }
 
 // onAttach checks the dialler's Attach. If the link admits the connection, onAttach binds it and
@@ -303,7 +303,7 @@ func (ep *endpoint) onAttach(c subsys.Conn, b []byte) error {
 			l.unblockWriters()
 			l.mu.Unlock()
 			if v.Fatal != nil {
-				l.die(v.Fatal)
+				l.endLink(v.Fatal)
 			}
 			switch {
 			case err != nil:
@@ -321,11 +321,11 @@ func (ep *endpoint) onAttach(c subsys.Conn, b []byte) error {
 		l.mu.Unlock()
 		part := ready.Append(nil)
 		ready.MAC = ep.said.MAC(ep.said.Keys[0], wire.TypeReady, part[:wire.AttachPart])
-		err = ep.say(c, wire.TypeReady, ready.Append(part[:0]))
+		err = ep.sendFrame(c, wire.TypeReady, ready.Append(part[:0]))
 		ep.endHandshake()
 		l.mu.Lock()
 		if err != nil {
-			l.lose(c, err)
+			l.dropFailed(c, err)
 		}
 		l.putDown(penIdle)
 		l.write()
@@ -337,7 +337,7 @@ func (ep *endpoint) onAttach(c subsys.Conn, b []byte) error {
 // refuse tells the dialler that the connection is not attached, and returns the error that ends it.
 func (ep *endpoint) refuse(c subsys.Conn, why wire.Refusal, gen uint64) error {
 	r := wire.Refuse{Why: why, Gen: gen}
-	_ = ep.say(c, wire.TypeRefuse, r.Append(nil))
+	_ = ep.sendFrame(c, wire.TypeRefuse, r.Append(nil))
 	return fmt.Errorf("%w: connection of %v is not attached (%d)", ErrRefused, ep.peer, why)
 }
 
@@ -353,7 +353,7 @@ func (ep *endpoint) refused(b []byte) error {
 	fatal := l.life.Refused(r.Why, r.Gen)
 	l.mu.Unlock()
 	if fatal != nil {
-		l.die(fatal)
+		l.endLink(fatal)
 	}
 	return err
 }

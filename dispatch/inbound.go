@@ -37,7 +37,7 @@ const mostPending = 1 << 20
 type inbound struct {
 	inflows  map[uint32]*inflow
 	lastFlow *inflow
-	answered bool // the work on the frames of this batch has queued frames, which receive writes
+	answered bool // the work on the frames of one call of receive has queued frames, which receive writes
 	// answers counts the frames that work has queued since the frame numbered answersFrom, which
 	// the peer has not acknowledged.
 	answers      int
@@ -55,10 +55,10 @@ type inbound struct {
 
 // receive works on frames that came over c, which has the sink end. The token must be held.
 func (l *link) receive(end *endpoint, c subsys.Conn, fs []subsys.Frame) error {
-	answered, err := l.digest(end, c, fs)
+	answered, err := l.process(end, c, fs)
 	if answered {
 		l.mu.Lock()
-		if l.conn == c && !l.paced() {
+		if l.conn == c && !l.isPaced() {
 			l.write()
 		}
 		l.mu.Unlock()
@@ -66,9 +66,9 @@ func (l *link) receive(end *endpoint, c subsys.Conn, fs []subsys.Frame) error {
 	return err
 }
 
-// digest is receive without writing the answers, and reports whether there are any. A frame that
+// process is receive without writing the answers, and reports whether there are any. A frame that
 // asks only for its delivery takes no lock of the link.
-func (l *link) digest(end *endpoint, c subsys.Conn, fs []subsys.Frame) (answered bool, err error) {
+func (l *link) process(end *endpoint, c subsys.Conn, fs []subsys.Frame) (answered bool, err error) {
 	if len(l.parts) > 0 {
 		if err := l.makeReady(fs); err != nil {
 			return false, err
@@ -93,7 +93,7 @@ func (l *link) digest(end *endpoint, c subsys.Conn, fs []subsys.Frame) (answered
 	l.answered = false
 	isDue := l.isAckDue(got.Wire)
 	if l.answers > 0 || l.attention.Load() {
-		err = l.attendTo()
+		err = l.workOnSending()
 	}
 	// Whatever the peer has done wrong, all that has been accepted is worked on: it is
 	// acknowledged.
@@ -129,9 +129,9 @@ func (l *link) isAckDue(bytes int) bool {
 	return unsaid >= ackFrames || l.unacked >= ackBytes && unsaid > 1 // a single message is often answered
 }
 
-// attendTo does the work on the sending part of the link that arrived frames ask for. The token
-// must be held, and not mu.
-func (l *link) attendTo() error {
+// workOnSending does the work on the sending part of the link that arrived frames ask for. The
+// token must be held, and not mu.
+func (l *link) workOnSending() error {
 	l.mu.Lock()
 	if !l.callWriter() { // otherwise the writer releases
 		l.release()
@@ -183,7 +183,7 @@ func (l *link) work(fs []subsys.Frame) (n int, err error) {
 			}
 			continue
 		}
-		call, err := l.called(f)
+		call, err := l.takeCallOf(f)
 		if err != nil {
 			return i + 1, err
 		}
@@ -257,7 +257,7 @@ func (l *link) control(f *subsys.Frame) error {
 	case wire.TypeNoReply:
 		return l.onNoReply(f)
 	case wire.TypeBye:
-		l.die(fmt.Errorf("%w: its context %v has ended", ErrGone, l.peer))
+		l.endLink(fmt.Errorf("%w: its context %v has ended", ErrGone, l.peer))
 	}
 	return nil
 }
@@ -284,7 +284,7 @@ func (l *link) onNeed(f *subsys.Frame) error {
 	switch {
 	case in.mb == nil:
 	case len(f.Data) == 0:
-		g, err = in.mb.needs(in, f.Tag)
+		g, err = in.mb.onNeed(in, f.Tag)
 	case len(f.Data) == 8:
 		err = in.mb.takeBack(in, f.Tag, binary.LittleEndian.Uint64(f.Data))
 	default:
@@ -320,7 +320,7 @@ func (l *link) onGone(f *subsys.Frame) {
 		others = l.abandon(fl)
 		l.full.fireAll() // these senders check again, and so do those behind the abandoned messages
 		l.behind.fireAll()
-		l.lay(fl)
+		l.dropGone(fl)
 		l.answered = true
 	}
 	isNew := f.Src != 0 && l.s.Reported(f.Dst, f.Src, f.Tag, uint32(u.Bytes))

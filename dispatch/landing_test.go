@@ -163,7 +163,7 @@ func TestEndsWhileItLands(t *testing.T) {
 			"the caller's context closes":  func(t *testing.T, _, mb *Mailbox) { go mb.d.Close(soon(t)) },
 			"the link dies": func(_ *testing.T, ma, mb *Mailbox) {
 				l, _ := onlyLink(mb.d, ma.d)
-				l.die(ErrUnreachable)
+				l.endLink(ErrUnreachable)
 			},
 		} {
 			t.Run(fmt.Sprint(n, " ", name), func(t *testing.T) {

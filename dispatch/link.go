@@ -60,7 +60,7 @@ type link struct {
 	addrs       []string           // the peer's addresses, as the directory said last
 	since       time.Time          // when conn was made
 	transport   string             // the transport of conn, or of the connection before
-	shunned     map[string]*shunned
+	backoffs    map[string]*routeBackoff
 	flows       map[uint32]*Flow
 	goneDst     map[uint32]error    // the latest resources of the peer that are gone
 	endings     map[uint32]*endings // by resource of the peer; see OnEnd
@@ -128,7 +128,7 @@ func (l *link) act(do life.Action) {
 		l.startMove()
 	}
 	if do&life.Clean != 0 && !l.callWriter() {
-		l.clean()
+		l.finishEnd()
 	}
 }
 
@@ -177,7 +177,7 @@ func (l *link) copy(h *subsys.Header, p []byte) bool {
 	if l.s.Add(h, p) {
 		return true
 	}
-	b, err := l.d.cfg.Pool.Get(l.s.RunLen())
+	b, err := l.d.cfg.Pool.Get(l.s.BatchLen())
 	if err != nil {
 		return false
 	}
@@ -200,9 +200,9 @@ func (l *link) post() {
 	switch {
 	case l.conn == nil:
 		l.act(l.life.Wanted())
-	case l.paced() && !l.now(): // the goroutine that writes is not notified: its batch would be small
-	case l.callWriter() || l.pen.Load() == penFull || !l.now():
-	case l.canWrite() && l.seize():
+	case l.isPaced() && !l.isDue(): // the goroutine that writes is not notified: its batch would be small
+	case l.callWriter() || l.pen.Load() == penFull || !l.isDue():
+	case l.canWrite() && l.takePen():
 		isTimed := l.stream.isTimed
 		l.pump()
 		if isTimed {
@@ -221,7 +221,7 @@ func (l *link) release() {
 		l.full.fireAll()
 	}
 	if l.behind.first != nil {
-		l.pass()
+		l.wakePassed()
 	}
 	if l.empty.first != nil && l.s.IsIdle() {
 		l.empty.fireAll()
@@ -231,13 +231,13 @@ func (l *link) release() {
 	}
 }
 
-// lose drops the connection c, which failed, and dials again. mu must be held.
-func (l *link) lose(c subsys.Conn, err error) {
+// dropFailed drops the connection c, which failed, and dials again. mu must be held.
+func (l *link) dropFailed(c subsys.Conn, err error) {
 	if l.conn != c {
 		return
 	}
 	l.d.often.Info(l.peer.String(), "dispatch: connection lost", "peer", l.peer, "transport", c.Transport(), "err", err)
-	l.updateShunned(c)
+	l.updateBackoff(c)
 	l.detach()
 	l.act(l.life.Lost())
 }
@@ -261,8 +261,9 @@ func (l *link) push(typ uint8, dst, src uint32, tag uint64, payload ...byte) {
 	l.mu.Unlock()
 }
 
-// lost returns the payload of a Gone frame that refuses a message of src: the message's size.
-func lost(src uint32, size int) []byte {
+// gonePayload returns the payload of a Gone frame that refuses a message of src: the message's
+// size.
+func gonePayload(src uint32, size int) []byte {
 	if src == 0 {
 		return nil // no sender waits for a report
 	}
@@ -314,16 +315,17 @@ func (l *link) flushAck() {
 	l.mu.Unlock()
 }
 
-// die ends the link: flows fail with err, and what was not acknowledged is reported as undelivered.
-func (l *link) die(err error) {
+// endLink ends the link: flows fail with err, and what was not acknowledged is reported as
+// undelivered.
+func (l *link) endLink(err error) {
 	l.mu.Lock()
 	l.act(l.life.Ends(err))
 	l.mu.Unlock()
 }
 
-// clean finishes the end of the link. mu must be held; clean releases it for the reports. No
-// goroutine may write.
-func (l *link) clean() {
+// finishEnd finishes the end of the link. mu must be held; finishEnd releases it for the reports.
+// No goroutine may write.
+func (l *link) finishEnd() {
 	if !l.life.Cleaned() {
 		return
 	}
@@ -382,7 +384,7 @@ func (l *link) context() resource.GID { return l.peer }
 
 // refuse tells the peer that a message from it was in vain.
 func (l *link) refuse(in *inflow, src uint32, tag uint64, size int) {
-	l.push(wire.TypeGone, in.dst, src, tag, lost(src, size)...)
+	l.push(wire.TypeGone, in.dst, src, tag, gonePayload(src, size)...)
 	l.postPushed()
 }
 
@@ -470,8 +472,8 @@ func (l *link) drain(ctx context.Context) {
 	}
 }
 
-// bye tells the peer that this context ends, and ends the link.
-func (l *link) bye() {
+// sayGoodbye tells the peer that this context ends, and ends the link.
+func (l *link) sayGoodbye() {
 	l.mu.Lock()
 	l.life.Leaves(ErrClosed) // the peer may end the link as soon as it has the goodbye
 	if !l.life.HasEnded() {
@@ -482,7 +484,7 @@ func (l *link) bye() {
 	if l.s.IsQuiet() && l.s.Pending() == 1 {
 		_ = l.s.Acked(l.s.Sent()) // no context acknowledges a goodbye
 	}
-	l.awaitPen() // so that clean runs here, and not after Close in another goroutine that writes
+	l.awaitPen() // so that finishEnd runs here, and not after Close in another goroutine that writes
 	l.act(l.life.Ends(ErrClosed))
 	l.mu.Unlock()
 }

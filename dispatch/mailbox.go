@@ -3,88 +3,14 @@
 package dispatch
 
 import (
-	"context"
-	"fmt"
 	"slices"
 	"sync/atomic"
 	"time"
 
 	"github.com/rocl-go/rocl/dispatch/internal/wire"
 	"github.com/rocl-go/rocl/internal/lock"
-	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/subsys"
 )
-
-// overhead is what a message counts against credit and mailbox limits beyond its payload. So empty
-// messages are bounded too.
-const overhead = 64
-
-// charge returns what a payload of n bytes counts against credit.
-func charge(n int) uint64 { return uint64(n) + overhead }
-
-// An inflow is the account of one sending context with one mailbox: what it may send, in charged
-// bytes since the session began. The mailbox's mu guards it.
-type inflow struct {
-	from     origin // the sender's side: a link, or a context of this process
-	l        *link  // from, if it is a link; else nil
-	dst      uint32
-	mb       *Mailbox // nil: the resource does not exist
-	home     *Mailbox // the mailbox that messages have been delivered to; does not change after the first one
-	granted  uint64   // what the sender may have sent
-	told     uint64   // the last limit that a sender over a link was told; the sender lowers it when it gives credit back
-	received uint64   // what has arrived
-	expected uint64   // the charge of a message in pieces that is arriving
-	consumed uint64   // what has left the mailbox
-	need     uint64   // the sender waits for credit up to this; 0: it does not wait
-	pin      *pin     // the pin of the last message that was stored
-	waiters  waitlist // goroutines of a sender in this process that wait for credit
-	hasLeft  bool     // the link has ended
-	endings  endings  // functions of a sender in this process; see OnEnd
-	creditTerms
-
-	replies atomic.Pointer[Flow] // the flow to the replies of the sender's context; nil before the first reply
-}
-
-// An origin is the sending side of an inflow: a link, for contexts of other processes, or a context
-// of this one.
-type origin interface {
-	// context returns the sending context.
-	context() resource.GID
-	// credit tells the sender how much it has been granted.
-	credit(m *Mailbox, in *inflow)
-	// refuse tells the sender that a message of its resource src was in vain.
-	refuse(in *inflow, src uint32, tag uint64, size int)
-	// unanswered tells the sender that the request of its resource src, with the call's number,
-	// gets no reply.
-	unanswered(in *inflow, src uint32, number uint64, why byte)
-	// ends tells the sender that the mailbox is closed.
-	ends(in *inflow)
-}
-
-// exceedsCredit reports whether a message charged c exceeds what its sender was granted.
-func (in *inflow) exceedsCredit(c uint64) bool {
-	if in.mb != nil {
-		in.mb.mu.Lock()
-		defer in.mb.mu.Unlock()
-		if !in.hasEntered && !in.mb.closed { // the first message, for which memory is reserved
-			in.mb.enter(in)
-		}
-	}
-	granted := in.granted
-	if in.mb != nil && !in.hasEntered { // the mailbox has just been closed, which the sender does not know yet
-		granted = in.mb.creditTermsOf(in).first
-	}
-	return in.received+in.expected+c > granted
-}
-
-// expect notes that a message charged c is arriving in pieces, or with 0 that none is. It reports
-// whether the mailbox is open.
-func (m *Mailbox) expect(in *inflow, c uint64) bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	in.expected = c
-	return !m.closed
-}
 
 // isClosed reports whether the mailbox is closed. mu must not be held.
 func (m *Mailbox) isClosed() bool {
@@ -133,7 +59,7 @@ type Mailbox struct {
 	inflows       map[*inflow]struct{} // accounts of all contexts that send, or may
 	flows         int                  // contexts that send
 	window        uint64               // the share of each of them in the limit
-	needy         []*inflow            // senders that wait for more credit, in order
+	creditQueue   []*inflow            // senders that wait for more credit, in order
 	oversize      *inflow              // the one sender with a grant beyond the limit; nil: none
 	oversizeEnd   uint64               // the end of that grant: oversize becomes nil when as much is consumed
 	oversizeSeen  oversizeProgress     // the sender with such a grant when checkOversize looked last
@@ -173,13 +99,9 @@ func newMailbox(d *Dispatcher, serial uint32, limit int) *Mailbox {
 	if d.memory > 0 {
 		m.dense = min(m.dense, d.memory/8)
 	}
-	m.share(0)
+	m.divideLimit(0)
 	return m
 }
-
-// FirstCredit is what a context may send to a resource before it has been granted anything, in
-// charged bytes.
-const FirstCredit = 64 << 10
 
 // deliver stores or hands over data frames of one inflow, with payloads of size bytes together. It
 // takes all of them or none. If call is not 0, fs is one frame: the request of the call with that
@@ -208,10 +130,10 @@ func (m *Mailbox) deliver(in *inflow, fs []subsys.Frame, size int, call uint64) 
 	m.addOutstanding(in, -int64(c))
 	for len(fs) > 0 {
 		n := 1
-		for n < len(fs) && n < parcelLen && fs[n].Buf == fs[0].Buf {
+		for n < len(fs) && n < batchMost && fs[n].Buf == fs[0].Buf {
 			n++
 		}
-		if n < parcelLeast {
+		if n < batchLeast {
 			n = 1
 		}
 		m.d.eachMessage(fs[:n], func(i int, msg *Message) {
@@ -329,460 +251,6 @@ func (m *Mailbox) unlink(msg *Message) {
 	m.uncountMemory(msg)
 }
 
-// consume accounts for a message that leaves the mailbox. It returns a sender to tell of new
-// credit, and that credit, or 0. mu must be held.
-func (m *Mailbox) consume(msg *Message) (grantee *inflow, grant uint64) {
-	in := msg.in
-	if msg.isGone { // the message took no credit
-		return nil, 0
-	}
-	c := in.charge(len(msg.data))
-	m.stored -= c
-	in.consumed += c
-	m.addPromised(in, -int64(c))
-	if m.oversize == in && in.consumed >= m.oversizeEnd {
-		m.endOversize()
-	}
-	if len(m.needy) > 0 {
-		if in.need != 0 && in.need-in.consumed <= in.first {
-			return in, m.give(in)
-		}
-		if grantee = m.next(); grantee != nil {
-			return grantee, m.give(grantee)
-		}
-	}
-	if in.hasLeft {
-		return in, 0
-	}
-	return in, m.grant(in)
-}
-
-// grant decides whether a sender gets more credit, and returns its new limit or 0. Credit is
-// renewed when half of it is used, so that a steady stream never waits. The credit of each context
-// shrinks as more contexts share the mailbox. mu must be held.
-func (m *Mailbox) grant(in *inflow) uint64 {
-	window := m.window
-	out := in.granted - in.consumed // promised to this sender
-	want := in.consumed + window
-	if in.need == 0 && want > in.granted && out <= window/2 {
-		more := want - in.granted
-		free := uint64(0)
-		if m.promise < m.limit {
-			free = min(m.limit-m.promise, m.d.unpromised(in))
-		}
-		if more > free {
-			more = free
-			if out+more < in.first {
-				more = in.first - out
-			}
-			if more -= more % in.step(); more == 0 {
-				return 0
-			}
-		}
-		m.addPromised(in, int64(more))
-		m.addOutstanding(in, int64(more))
-		in.granted += more
-		return in.granted
-	}
-	return 0
-}
-
-// fits reports whether a waiting sender may be promised the credit it needs. The sender's request
-// came behind everything that it has sent, so all of that has arrived. mu must be held.
-func (m *Mailbox) fits(in *inflow) bool {
-	more, out := in.need-in.granted, in.need-in.consumed
-	switch {
-	case out <= in.first, m.promise+more <= m.roof(in) && more <= m.d.unpromised(in):
-		return true
-	case m.oversize != nil && m.oversize != in && !(m.oversize.received >= m.oversizeEnd && m.awaits(in, true)):
-		return false
-	case out > max(m.limit, charge(MaxMessage)), !m.d.fits(m, in):
-		return false
-	}
-	return m.stored == 0 || m.awaits(in, false) && (in.stored() == 0 || out <= m.limit)
-}
-
-// stored returns how many charged bytes of the sender the mailbox keeps.
-func (in *inflow) stored() uint64 { return in.received - in.consumed }
-
-// awaits reports whether a receiver waits for a message that the context of in may send. With
-// byName, only receivers that name this context alone count.
-func (m *Mailbox) awaits(in *inflow, byName bool) bool {
-	for w := m.waiters.first; w != nil; w = w.next {
-		if w.sel.expects(in.from.context(), byName) {
-			return true
-		}
-	}
-	for p := range m.posts {
-		if p.from.Context() == in.from.context() {
-			return true
-		}
-	}
-	return false
-}
-
-// next returns the waiting sender that gets the credit it needs next, or nil. That is the first
-// sender with a message that the memory can hold, unless a receiver waits for a message of another
-// sender. mu must be held.
-func (m *Mailbox) next() *inflow {
-	isFirst := true
-	for _, in := range m.needy {
-		switch {
-		case m.d.isTooLarge(in): // the other senders do not wait for it
-			continue
-		case (isFirst || m.awaits(in, false)) && m.fits(in):
-			return in
-		case m.waiters.first == nil:
-			return nil
-		}
-		isFirst = false
-	}
-	return nil
-}
-
-// give grants what a sender waits for, which then waits no longer. mu must be held.
-func (m *Mailbox) give(in *inflow) uint64 {
-	m.addPromised(in, int64(in.need-in.granted))
-	m.addOutstanding(in, int64(in.need-in.granted))
-	if in.need-in.consumed > in.first && (m.promise > m.roof(in) || m.d.overpromised(in)) {
-		if m.d.counts(in) {
-			m.d.oversize.CompareAndSwap(nil, in)
-			if m.oversize != nil {
-				m.d.oversize.CompareAndSwap(m.oversize, in)
-			}
-		} else {
-			m.endOversize() // of the sender before: its message has arrived
-		}
-		m.oversize, m.oversizeEnd = in, in.need
-	}
-	in.granted = in.need
-	m.unneed(in)
-	if in.first == 0 { // otherwise the sender would have to ask for each message
-		m.grant(in)
-	}
-	return in.granted
-}
-
-// unneed notes that a sender does not wait. mu must be held.
-func (m *Mailbox) unneed(in *inflow) {
-	if in.need != 0 {
-		in.need = 0
-		m.needy = slices.DeleteFunc(m.needy, func(o *inflow) bool { return o == in })
-	}
-}
-
-// needs notes that a sender waits for credit up to total. It returns the grant that the sender can
-// have at once, or 0. It fails if the mailbox is closed, or the peer asks for too much.
-func (m *Mailbox) needs(in *inflow, total uint64) (grant uint64, err error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	switch {
-	case m.closed:
-		return 0, ErrGone
-	case in.hasEntered:
-	case total <= m.creditTermsOf(in).first: // the peer waits for the end of the resource, and may never send
-		return 0, nil
-	default:
-		m.enter(in)
-	}
-	if total > in.granted+charge(MaxMessage) { // received may be less than granted: other senders of the peer may be about to use their grants
-		return 0, ErrProtocol
-	}
-	return m.want(in, total), nil
-}
-
-// want is needs of an open mailbox. mu must be held.
-func (m *Mailbox) want(in *inflow, total uint64) (grant uint64) {
-	first := len(m.needy) > 0 && m.needy[0] == in
-	if total <= in.granted { // the sender has been told already, or waits no longer
-		m.unneed(in)
-	} else {
-		if in.need == 0 {
-			m.needy = append(m.needy, in)
-		}
-		in.need = max(total, in.received+in.expected+in.unit) // the sender may not know the unit yet
-		if m.next() == in || m.fits(in) && in.need-in.consumed <= in.first {
-			grant = m.give(in)
-		} else {
-			m.d.hungry.Store(true)
-			if m.oversizeTimer == nil {
-				m.oversizeTimer = time.AfterFunc(m.d.oversizeTimeout(), m.checkOversize)
-			}
-			m.watchStuck()
-		}
-	}
-	if first && (len(m.needy) == 0 || m.needy[0] != in) {
-		m.nextNeedySoon()
-	}
-	return grant
-}
-
-// takeBack lowers to total what a sender was granted. The sender knew of a grant of held. If more
-// has been granted since, the sender keeps that.
-func (m *Mailbox) takeBack(in *inflow, total, held uint64) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	switch {
-	case m.closed:
-		return ErrGone
-	case held > in.granted || total > held || total < in.received+in.expected+in.first:
-		return ErrProtocol
-	case held < in.granted:
-		return nil
-	}
-	m.unneed(in)
-	m.lower(in, total)
-	m.nextNeedySoon()
-	return nil
-}
-
-// lower lowers to total what a sender was granted. mu must be held.
-func (m *Mailbox) lower(in *inflow, total uint64) {
-	m.addPromised(in, -int64(in.granted-total))
-	m.addOutstanding(in, -int64(in.granted-total))
-	in.granted, in.told = total, total
-	if m.oversize == in {
-		m.endOversize()
-	}
-}
-
-// nextNeedySoon is nextNeedy for callers that hold locks.
-func (m *Mailbox) nextNeedySoon() {
-	if len(m.needy) > 0 {
-		go func() {
-			m.mu.Lock()
-			m.nextNeedy()
-		}()
-	}
-}
-
-// admit lists a context that may send to the mailbox, and reports false if the mailbox is closed.
-// The context is promised nothing before its first message is on its way: it may only wait for the
-// end of the resource.
-func (m *Mailbox) admit(in *inflow) bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.closed {
-		return false
-	}
-	m.list(in)
-	return true
-}
-
-// list notes a context that may send to the mailbox, so that Close tells it. mu must be held.
-func (m *Mailbox) list(in *inflow) {
-	if m.inflows == nil {
-		m.inflows = map[*inflow]struct{}{}
-	}
-	m.inflows[in] = struct{}{}
-	if in.home == nil {
-		in.home = m
-	}
-}
-
-// enter counts a listed context among those that send to the mailbox, which is open: the context's
-// first message is on its way. leave undoes that. mu must be held.
-func (m *Mailbox) enter(in *inflow) {
-	in.creditTerms, in.hasEntered = m.creditTermsOf(in), true
-	in.granted = in.first
-	m.addPromised(in, int64(in.first))
-	m.addOutstanding(in, int64(in.first))
-	m.share(m.flows + 1)
-}
-
-// share divides the limit among flows sending contexts. mu must be held.
-func (m *Mailbox) share(flows int) {
-	m.flows, m.window = flows, m.limit/uint64(flows+1)
-	if m.serial&Bounded == 0 {
-		m.window = max(m.window, FirstCredit)
-	} else {
-		m.window -= m.window % max(m.unit, 1)
-	}
-}
-
-// leave closes the account of a context that sends no more, and takes back its unused credit.
-func (m *Mailbox) leave(in *inflow) {
-	var ended *ending
-	defer func() { ended.callAll(ErrClosed) }() // only a context of this process has functions here, and it closes
-	m.mu.Lock()
-	defer m.nextNeedy()
-	m.addPromised(in, -int64(in.granted-in.received)) // what is stored is consumed later
-	m.addOutstanding(in, -int64(in.granted-in.received))
-	in.granted, in.hasLeft = in.received, true
-	m.unneed(in)
-	in.waiters.fireAll()
-	ended = in.endings.take()
-	delete(m.inflows, in)
-	if m.oversize == in {
-		m.endOversize()
-	}
-	if in.hasEntered {
-		m.share(m.flows - 1)
-	}
-}
-
-// nextNeedy gives the waiting senders their credit, in order, as long as it fits. It does not stop
-// after the first sender, which may have given up meanwhile: nothing that it sends would then be
-// consumed and let the next sender have credit. mu must be held; nextNeedy releases it.
-func (m *Mailbox) nextNeedy() {
-	for grantee := m.next(); grantee != nil; grantee = m.next() {
-		m.give(grantee)
-		m.mu.Unlock()
-		grantee.from.credit(m, grantee)
-		m.mu.Lock()
-	}
-	m.mu.Unlock()
-}
-
-// Recv returns the first message that every sel selects, and waits for it until ctx ends. A message
-// that arrives as ctx ends is returned or kept, never lost. Recv returns ErrClosed once the mailbox
-// is closed, and ErrSelect if no message can match. If sel names origins, and all of these have
-// ended and left nothing that matches, it returns ErrGone, after some milliseconds.
-//
-// Any number of goroutines may call Recv at a time. A message that several of them select goes to
-// the one that has waited longest. Functions that are passed to OnEnd, and Config.Logger and
-// Config.Trust, may not call Recv: their callers may hold locks or the progress token.
-//
-// Recv fails with ErrStuck if it waits behind messages that it does not select. That is so when
-// three conditions hold. The mailbox is full of such messages, although its limit is doubled
-// meanwhile. A context from which a message could match waits for room. Nothing has come to the
-// mailbox or been received from it for as long as Config.GiveUp. Then the receive could succeed
-// only if another goroutine received what is stored, or if a context that has room sent a match.
-// Recv does not fail if every context that its selectors name has room. No message is lost: receive
-// some of the stored messages, and try again.
-func (m *Mailbox) Recv(ctx context.Context, sel ...Select) (*Message, error) {
-	var own Select
-	f, err := merge(sel, &own)
-	if err != nil {
-		return nil, m.receiving(err)
-	}
-	m.mu.Lock()
-	if msg := m.match(f); msg != nil {
-		return m.handOut(msg), nil
-	}
-	if m.closed {
-		m.mu.Unlock()
-		return nil, m.receiving(ErrClosed)
-	}
-	w := m.d.waiter()
-	w.sel = *f
-	m.waiters.push(w)
-	if !m.isOriginTimerSet && f.namesOrigins() {
-		m.startOriginTimer()
-	}
-	if len(m.needy) > 0 {
-		m.watchStuck()
-		m.nextNeedy()
-	} else {
-		m.mu.Unlock()
-	}
-
-	err = m.d.wait(ctx, w)
-	if err != nil {
-		m.mu.Lock() // w may be handed a message until it is out of the list
-		if w.listed {
-			m.waiters.remove(w)
-		}
-		m.mu.Unlock()
-	}
-	if w.origins != nil {
-		w.origins.stop()
-	}
-	msg, grantee, grant, cause := w.msg, w.grantee, w.grant, w.cause
-	m.d.doneWaiting(w)
-	switch {
-	case msg != nil:
-		return m.finishHandOut(msg, grantee, grant), nil
-	case cause != nil:
-		err = cause
-	case err == nil: // fired without a message
-		err = ErrClosed
-	}
-	return nil, m.receiving(err)
-}
-
-// receiving returns the error of a receive that fails because of err.
-func (m *Mailbox) receiving(err error) error {
-	return fmt.Errorf("rocl: receiving at %v: %w", m.d.self.WithSerial(m.serial), err)
-}
-
-// handOut lets msg, which is unlinked, leave the mailbox. mu must be held; handOut releases it.
-func (m *Mailbox) handOut(msg *Message) *Message {
-	grantee, grant := m.consume(msg)
-	m.mu.Unlock()
-	return m.finishHandOut(msg, grantee, grant)
-}
-
-// finishHandOut tells a sender, with the account grantee, of the credit that msg has left behind.
-// mu must not be held.
-func (m *Mailbox) finishHandOut(msg *Message, grantee *inflow, grant uint64) *Message {
-	if msg.d != nil { // the message is in no parcel
-		msg.isHeld = true
-		msg.d.held.Add(1)
-	}
-	if grant != 0 {
-		grantee.from.credit(m, grantee)
-		m.mu.Lock()
-		m.nextNeedy()
-	}
-	return msg
-}
-
-// TryRecv returns the first message that every sel selects, as [Mailbox.Recv] does, but does not
-// wait: if no message matches, it returns ErrEmpty. It checks once what the transports have.
-func (m *Mailbox) TryRecv(sel ...Select) (*Message, error) {
-	msg, err := m.lookFor(sel)
-	if err != nil {
-		return nil, err
-	}
-	m.unlink(msg)
-	return m.handOut(msg), nil
-}
-
-// An Envelope describes a message that is not received yet.
-type Envelope struct {
-	From resource.GID // the resource that sent the message
-	Tag  uint64       // the number the sender gave it
-	Len  int          // the length of its payload in bytes
-}
-
-// Peek describes the message that TryRecv would return, and leaves it in the mailbox. It fails as
-// TryRecv does. Another goroutine may receive that message next.
-func (m *Mailbox) Peek(sel ...Select) (Envelope, error) {
-	msg, err := m.lookFor(sel)
-	if err != nil {
-		return Envelope{}, err
-	}
-	e := Envelope{From: msg.from, Tag: msg.tag, Len: msg.Len()}
-	m.mu.Unlock()
-	return e, nil
-}
-
-// lookFor returns the first message that matches sel, with mu held. If there is none, it checks
-// once what the transports have. If there still is none, it returns an error, and mu is not held.
-func (m *Mailbox) lookFor(sel []Select) (*Message, error) {
-	var own Select
-	f, err := merge(sel, &own)
-	if err != nil {
-		return nil, err
-	}
-	for try := 0; ; try++ {
-		m.mu.Lock()
-		if msg := m.find(f); msg != nil {
-			return msg, nil
-		}
-		closed := m.closed
-		m.mu.Unlock()
-		if closed {
-			return nil, ErrClosed
-		}
-		if try > 0 {
-			return nil, ErrEmpty
-		}
-		m.d.pollOnce()
-	}
-}
-
 // Len returns the number of stored messages, and their charged bytes.
 func (m *Mailbox) Len() (messages int, stored uint64) {
 	m.mu.Lock()
@@ -808,9 +276,9 @@ func (m *Mailbox) Close() {
 	}
 	m.stuck.end()
 	m.closed = true
-	msgs, ins, needy := m.first, m.inflows, m.needy
+	msgs, ins, waiting := m.first, m.inflows, m.creditQueue
 	m.inflows = nil
-	m.first, m.last, m.count, m.stored, m.needy = nil, nil, 0, 0, nil
+	m.first, m.last, m.count, m.stored, m.creditQueue = nil, nil, 0, 0, nil
 	m.held, m.pins, m.pinAgain, m.sparse, m.compacted, m.swept, m.matcher = 0, nil, nil, 0, nil, nil, nil
 	if m.sweeper != nil {
 		m.sweeper.Stop()
@@ -826,7 +294,7 @@ func (m *Mailbox) Close() {
 	m.unmonitor()
 	closing := m.d.hasBegunClosing() // then all links hear a goodbye
 	for in := range ins {
-		if in.l == nil || !closing || slices.Contains(needy, in) {
+		if in.l == nil || !closing || slices.Contains(waiting, in) {
 			in.from.ends(in)
 		}
 		if ended := m.takeEndings(in); ended != nil {

@@ -404,8 +404,8 @@ func (x *matcher) replaceBy(msg, o *Message) {
 	}
 }
 
-// moved notes that own takes the place of msg in the list of the mailbox, and in the chains.
-func (x *matcher) moved(msg, own *Message) {
+// exchange notes that own takes the place of msg in the list of the mailbox, and in the chains.
+func (x *matcher) exchange(msg, own *Message) {
 	x.replaceBy(msg, own)
 	own.slot, msg.slot = msg.slot, nil
 	for s := own.slot; s != nil; s = s.also {

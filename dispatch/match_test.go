@@ -191,11 +191,11 @@ func TestMailboxModel(t *testing.T) {
 				defer m.mu.Unlock()
 				for msg := m.first; msg != nil; msg = msg.next {
 					if rapid.Bool().Draw(t, "copied") {
-						if msg.parcel == nil { // as a message that came with other messages
-							p := &parcel{d: d, buf: msg.buf.Retain()}
+						if msg.batch == nil { // as a message that came with other messages
+							p := &messageBatch{d: d, buf: msg.buf.Retain()}
 							p.left.Store(1)
 							msg.buf.Release()
-							msg.parcel, msg.d = p, nil
+							msg.batch, msg.d = p, nil
 						}
 						if msg = m.copyOut(msg); msg == nil {
 							t.Fatal("no memory")

@@ -24,15 +24,15 @@ type Message struct {
 	in     *inflow // the account of the sender that the message counts against, or did until it was received
 	next   *Message
 	prev   *Message
-	d      *Dispatcher // set in a message that has no parcel
-	parcel *parcel     // the parcel of a message that came with other messages; nil: none
-	pin    *pin        // the pin of a stored message; nil: none
-	kept   uint64      // the bytes of the buffer, of a stored message without a pin
-	read   uint32      // bytes of data that Read has returned
-	isHeld bool        // received, and counted in Dispatcher.held
-	isSent bool        // the payload is in a buffer that a sender of this process may hold too
-	slot   *slot       // the places of the message in the chains of the mailbox; nil: none
-	isGone bool        // the message tells that its origin has ended
+	d      *Dispatcher   // set in a message that has no batch
+	batch  *messageBatch // the batch of a message that came with other messages; nil: none
+	pin    *pin          // the pin of a stored message; nil: none
+	kept   uint64        // the bytes of the buffer, of a stored message without a pin
+	read   uint32        // bytes of data that Read has returned
+	isHeld bool          // received, and counted in Dispatcher.held
+	isSent bool          // the payload is in a buffer that a sender of this process may hold too
+	slot   *slot         // the places of the message in the chains of the mailbox; nil: none
+	isGone bool          // the message tells that its origin has ended
 	request
 }
 
@@ -59,8 +59,8 @@ func (m *Message) Writable() ([]byte, error) {
 		return m.data, nil
 	}
 	d := m.d
-	if m.parcel != nil {
-		d = m.parcel.d
+	if m.batch != nil {
+		d = m.batch.d
 	}
 	b, err := d.Buffer(len(m.data))
 	if err != nil {
@@ -74,7 +74,7 @@ func (m *Message) Writable() ([]byte, error) {
 
 // moveTo makes b, which has a copy of the payload, the message's buffer.
 func (m *Message) moveTo(b *buffers.Buffer) {
-	if m.parcel == nil { // otherwise the parcel holds the buffer, for all its messages
+	if m.batch == nil { // otherwise the batch holds the buffer, for all its messages
 		m.buf.Release()
 	}
 	m.buf, m.data, m.isSent = b, b.Bytes(), false
@@ -119,8 +119,8 @@ func (m *Message) Release() {
 	if m.call != 0 {
 		m.endRequest()
 	}
-	buf, d, p := m.buf, m.d, m.parcel
-	m.data, m.read, m.buf, m.d, m.parcel, m.in, m.isGone, m.isSent = nil, 0, nil, nil, nil, nil, false, false
+	buf, d, p := m.buf, m.d, m.batch
+	m.data, m.read, m.buf, m.d, m.batch, m.in, m.isGone, m.isSent = nil, 0, nil, nil, nil, nil, false, false
 	switch {
 	case p != nil:
 		if buf != p.buf { // a copy, made by Writable or moveTo
@@ -140,35 +140,35 @@ func (m *Message) Release() {
 }
 
 const (
-	parcelLen   = 32 // messages of a full parcel
-	parcelLeast = 8  // fewer messages of a block do not become a parcel
+	batchMost  = 32 // messages of a full batch
+	batchLeast = 8  // fewer messages of a block do not become a batch
 )
 
-// A parcel is a number of messages that came in one block. They share one reference to it: counting
-// a reference for each message would cost as much as the rest of the delivery.
-type parcel struct {
+// A messageBatch is a number of messages that came in one block. They share one reference to it:
+// counting a reference for each message would cost as much as the rest of the delivery.
+type messageBatch struct {
 	d    *Dispatcher
 	buf  *buffers.Buffer
 	left atomic.Int32 // messages that are not released yet
-	msgs [parcelLen]Message
+	msgs [batchMost]Message
 }
 
 // drop counts the release of one message. The last one gives the block back.
-func (p *parcel) drop() {
+func (p *messageBatch) drop() {
 	if p.left.Add(-1) == 0 {
 		p.buf.Release()
 		p.buf = nil
-		p.d.parcels.Put(p)
+		p.d.batches.Put(p)
 	}
 }
 
-// depot keeps messages for reuse.
-type depot struct {
+// messagePool keeps messages for reuse.
+type messagePool struct {
 	singles sync.Pool
-	parcels sync.Pool
+	batches sync.Pool
 }
 
-// message returns a message without a parcel.
+// message returns a message without a batch.
 func (d *Dispatcher) message() *Message {
 	m, _ := d.singles.Get().(*Message)
 	if m == nil {
@@ -178,9 +178,9 @@ func (d *Dispatcher) message() *Message {
 	return m
 }
 
-// eachMessage calls f with a message for each frame of fs, at most parcelLen. Together the messages
+// eachMessage calls f with a message for each frame of fs, at most batchMost. Together the messages
 // hold the buffer that the frames lie in. It is no iterator: a loop that ended early would leave a
-// parcel that waits for the release of messages that were never made.
+// batch that waits for the release of messages that were never made.
 func (d *Dispatcher) eachMessage(fs []subsys.Frame, f func(i int, msg *Message)) {
 	n, b := len(fs), fs[0].Buf
 	if n == 1 || b == nil {
@@ -198,15 +198,15 @@ func (d *Dispatcher) eachMessage(fs []subsys.Frame, f func(i int, msg *Message))
 		}
 		return
 	}
-	p, _ := d.parcels.Get().(*parcel)
+	p, _ := d.batches.Get().(*messageBatch)
 	if p == nil {
-		p = &parcel{d: d}
+		p = &messageBatch{d: d}
 	}
 	p.buf = b.Retain()
 	p.left.Store(int32(n))
 	for i := range n {
 		m := &p.msgs[i]
-		m.buf, m.parcel = b, p
+		m.buf, m.batch = b, p
 		f(i, m)
 	}
 }

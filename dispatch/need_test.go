@@ -69,7 +69,7 @@ func TestNeedyBehindCancelled(t *testing.T) {
 			w := newWorld()
 			b := w.node(t, 9, tr)
 			mb := box(t, b, 1, FirstCredit)
-			needy := func() int { mb.mu.Lock(); defer mb.mu.Unlock(); return len(mb.needy) }
+			waiting := func() int { mb.mu.Lock(); defer mb.mu.Unlock(); return len(mb.creditQueue) }
 			a, c, e := w.node(t, 1, tr), w.node(t, 2, tr), w.node(t, 3, tr)
 			if err := flow(t, c, mb).try(brief(t), 0, 60_000); err != nil {
 				t.Fatal(err)
@@ -78,9 +78,9 @@ func TestNeedyBehindCancelled(t *testing.T) {
 			ctx, cancel := context.WithCancel(brief(t))
 			first, second := make(chan error, 1), make(chan error, 1)
 			go func() { first <- flow(t, a, mb).try(ctx, 1, 2*FirstCredit) }()
-			eventually.True(t, "the first need", func() bool { return needy() == 1 })
+			eventually.True(t, "the first need", func() bool { return waiting() == 1 })
 			go func() { second <- flow(t, e, mb).try(brief(t), 2, 2*FirstCredit) }()
-			eventually.True(t, "the second need", func() bool { return needy() == 2 })
+			eventually.True(t, "the second need", func() bool { return waiting() == 2 })
 			cancel()
 			<-first
 			take(t, mb)

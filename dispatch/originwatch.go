@@ -42,11 +42,11 @@ type originWatch struct {
 // any resource.
 func (s *Select) origins() []resource.GID {
 	if s.more == nil || s.more.any == nil {
-		return s.froms()
+		return s.namedFrom()
 	}
 	var all []resource.GID
 	for i := range s.more.any {
-		froms := s.more.any[i].froms()
+		froms := s.more.any[i].namedFrom()
 		if froms == nil {
 			return nil
 		}

@@ -31,7 +31,7 @@ type oversizeProgress struct {
 // oversizeTimer.
 func (m *Mailbox) checkOversize() {
 	m.mu.Lock()
-	if m.closed || len(m.needy) == 0 {
+	if m.closed || len(m.creditQueue) == 0 {
 		m.oversizeTimer, m.oversizeSeen = nil, oversizeProgress{}
 		m.mu.Unlock()
 		return
@@ -55,7 +55,7 @@ func (m *Mailbox) checkOversize() {
 	m.mu.Unlock()
 	if isStuck {
 		m.d.often.Warn(in.l.peer.String(), "dispatch: ending a link: nothing comes of a large message for which others wait", "peer", in.l.peer, "resource", m.d.self.WithSerial(in.dst))
-		in.l.die(fmt.Errorf("%w: %v does not send the large message that it was granted credit for, and others wait", ErrUnreachable, in.l.peer))
+		in.l.endLink(fmt.Errorf("%w: %v does not send the large message that it was granted credit for, and others wait", ErrUnreachable, in.l.peer))
 	}
 }
 

@@ -11,7 +11,7 @@ import (
 
 // The pen of a link says which goroutine calls Send of its connection.
 //
-//	          seize                      the connection took too little
+//	          takePen                    the connection took too little
 //	idle ───────────────► writing ─────────────────────────────────────► full
 //	 ▲ ▲                   │   ▲ │                                        │
 //	 │ └── all is written ─┘   │ │ calls                                  │
@@ -52,9 +52,9 @@ func (l *link) callWriter() bool {
 	}
 }
 
-// seize makes the caller the writer. It reports false if another goroutine writes, which then
+// takePen makes the caller the writer. It reports false if another goroutine writes, which then
 // checks again, or if the connection is full. mu must be held.
-func (l *link) seize() bool {
+func (l *link) takePen() bool {
 	if l.callWriter() || l.pen.Load() == penFull {
 		return false
 	}
@@ -69,7 +69,7 @@ func (l *link) putDown(to uint32) {
 	l.release()
 	l.unwritten.Broadcast()
 	if l.life.State() == life.Dying {
-		l.clean()
+		l.finishEnd()
 	}
 }
 
@@ -81,7 +81,7 @@ func (l *link) canWrite() bool {
 // write writes the unsent frames, unless another goroutine writes or the connection is full. mu
 // must be held; write releases it for a while.
 func (l *link) write() {
-	if l.canWrite() && l.seize() {
+	if l.canWrite() && l.takePen() {
 		l.pump()
 		l.mu.Lock()
 	}
@@ -93,10 +93,10 @@ func (l *link) pump() {
 	l.release()
 	to := uint32(penIdle)
 	for round := 0; l.canWrite(); round++ {
-		if round > 0 && l.leaves(round) {
+		if round > 0 && l.leavesRest(round) {
 			break // other goroutines add frames as fast as this one writes: larger batches are cheaper
 		}
-		l.feed()
+		l.feedLines()
 		if l.stream.calls.Load() > 0 {
 			l.stream.calls.Store(0)
 		}
@@ -117,7 +117,7 @@ func (l *link) pump() {
 		}
 		l.s.Untake(fs, n)
 		if err != nil {
-			l.lose(c, err)
+			l.dropFailed(c, err)
 			continue
 		}
 		l.release()
@@ -130,15 +130,15 @@ func (l *link) pump() {
 	l.mu.Unlock()
 }
 
-// leaves reports whether the writer, after so many rounds, leaves the remaining frames to the
+// leavesRest reports whether the writer, after so many rounds, leaves the remaining frames to the
 // goroutines that add them, or to the flusher. A goroutine that has called the writer of a paced
 // link is about to wait, so the writer goes on for more rounds. mu must be held.
-func (l *link) leaves(rounds int) bool {
+func (l *link) leavesRest(rounds int) bool {
 	most := pumpRounds
 	switch isCalled := l.pen.Load() == penCalled; {
-	case l.paced() && isCalled:
+	case l.isPaced() && isCalled:
 		most = 4 * pumpRounds
-	case l.paced() && l.s.Due() < flushBytes:
+	case l.isPaced() && l.s.Due() < flushBytes:
 		return true
 	}
 	return rounds >= most && !l.s.HasQueued() && l.setPace()
@@ -180,7 +180,7 @@ func (l *link) onWritable(c subsys.Conn) {
 // sendAck acknowledges in a frame of its own, if the session has no other frame to send. mu must be
 // held; sendAck releases it for a while.
 func (l *link) sendAck(c subsys.Conn) {
-	if !l.s.IsQuiet() || !l.seize() {
+	if !l.s.IsQuiet() || !l.takePen() {
 		// A frame that is queued from now on carries the acknowledgement. The frames that wait or
 		// are being written may all be older, so the next tick checks again.
 		l.d.acksDue.Store(true)
@@ -197,7 +197,7 @@ func (l *link) sendAck(c subsys.Conn) {
 	to := uint32(penIdle)
 	if l.conn == c {
 		if err != nil {
-			l.lose(c, err)
+			l.dropFailed(c, err)
 		} else if n == 0 {
 			if l.writable == before {
 				to = penFull

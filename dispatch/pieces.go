@@ -19,8 +19,8 @@ import (
 // feedBytes is the number of unsent bytes above which no further piece is numbered.
 const feedBytes = 1 << 20
 
-// feed numbers messages that wait, as long as little is unsent. mu must be held.
-func (l *link) feed() {
+// feedLines numbers messages that wait, as long as little is unsent. mu must be held.
+func (l *link) feedLines() {
 	for l.s.IsFeedable() && l.s.Unsent() < feedBytes {
 		ln := l.s.Upcoming(l.cuts)
 		if number, src := ln.Call(); number != 0 {
@@ -78,8 +78,8 @@ func (l *link) part(dst uint32) *part {
 	return nil
 }
 
-// unpart forgets p. Its buffer now belongs to the caller. The token must be held.
-func (l *link) unpart(p *part, in *inflow) {
+// dropPart forgets p. Its buffer now belongs to the caller. The token must be held.
+func (l *link) dropPart(p *part, in *inflow) {
 	if in.mb != nil {
 		in.mb.expect(in, 0)
 	}
@@ -95,7 +95,7 @@ func (l *link) onBegin(f *subsys.Frame) error {
 	if len(f.Data) != 4 || l.part(f.Dst) != nil || len(l.parts) == session.MaxParted {
 		return fmt.Errorf("%w: a message in pieces to %d begins within %d others", ErrProtocol, f.Dst, len(l.parts))
 	}
-	call, err := l.called(f)
+	call, err := l.takeCallOf(f)
 	if err != nil {
 		return err
 	}
@@ -202,7 +202,7 @@ func (l *link) onPiece(f *subsys.Frame) error {
 		if p.buf != nil {
 			p.buf.Release()
 		}
-		l.unpart(p, in)
+		l.dropPart(p, in)
 		if f.Len > 0 {
 			in.mb = nil
 		}
@@ -222,7 +222,7 @@ func (l *link) onPiece(f *subsys.Frame) error {
 		return nil
 	}
 	whole, b := *p, p.buf
-	l.unpart(p, in)
+	l.dropPart(p, in)
 	g := &l.assembled[0]
 	g.Len, g.Type, g.Tag, g.Src, g.Dst = uint32(whole.total), wire.TypeData, whole.tag, whole.src, whole.dst
 	g.Data, g.Buf, g.Spare = b.Bytes(), b, true
@@ -241,7 +241,7 @@ func (l *link) onPiece(f *subsys.Frame) error {
 // only to a piece that came together with the beginning of its message, or that came to a landing
 // whose memory the program has taken back.
 func (l *link) fail(err error) error {
-	l.die(fmt.Errorf("%w: %v: %w", ErrUnreachable, l.peer, err))
+	l.endLink(fmt.Errorf("%w: %v: %w", ErrUnreachable, l.peer, err))
 	return fmt.Errorf("%w: %v", subsys.ErrClosed, err)
 }
 

@@ -372,7 +372,7 @@ func TestEndInTheMidst(t *testing.T) {
 			wantReports(t, reported, bufs, want)
 			eventually.True(t, "nothing is kept", func() bool {
 				b.pollOnce()
-				return b.cfg.Pool.Stats().InUse <= 4 // runs and blocks
+				return b.cfg.Pool.Stats().InUse <= 4 // batches and blocks
 			})
 		})
 	}
@@ -389,9 +389,9 @@ func TestReportedAsItEnds(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l.die(fmt.Errorf("%w: in the midst", ErrGone))
+	l.endLink(fmt.Errorf("%w: in the midst", ErrGone))
 	gone := subsys.Frame{Header: subsys.Header{Type: wire.TypeGone, Dst: 1, Src: 7, Tag: 0, Len: 4}}
-	gone.Data = lost(7, bufs[0].Len())
+	gone.Data = gonePayload(7, bufs[0].Len())
 	l.d.takeToken() // the token of the goroutine that works on a batch which came before
 	err = l.control(&gone)
 	l.d.giveToken()
@@ -429,7 +429,7 @@ func TestHostilePieces(t *testing.T) {
 		"the same place again": {begin(0, 1, 1000), piece(1, 1, 0, 600), piece(2, 1, 0, 400)},
 		"a message between":    {begin(0, 1, 1000), piece(1, 1, 0, 600), h(2, wire.TypeData, 1, 9, 1)},
 		"many begun at once":   many,
-		"credit returned":      {begin(0, 1, 60_000), h(1, wire.TypeNeed, 1, FirstCredit, held8(FirstCredit)...)},
+		"credit returned":      {begin(0, 1, 60_000), h(1, wire.TypeNeed, 1, FirstCredit, heldPayload(FirstCredit)...)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := newWorld().node(t, 3, tcp.New())

@@ -42,7 +42,7 @@ func (m *Mailbox) countMemory(msg *Message) {
 	}
 	p := in.pin
 	if p == nil || p.buf != msg.buf {
-		if msg.parcel == nil && msg.buf != nil {
+		if msg.batch == nil && msg.buf != nil {
 			if size := uint64(msg.buf.Footprint(m.d.cfg.Pool)); size <= 2*charge(len(msg.data)) {
 				msg.kept = max(size, uint64(len(msg.data)))
 				m.held += msg.kept
@@ -64,12 +64,12 @@ func (m *Mailbox) countMemory(msg *Message) {
 	p.count++
 	p.used += charge(len(msg.data))
 	msg.pin = p
-	m.weigh(p)
+	m.noteSparse(p)
 }
 
-// weigh notes whether a buffer is sparse, and starts the timer of sweep if it has become so. mu
-// must be held.
-func (m *Mailbox) weigh(p *pin) {
+// noteSparse notes whether a buffer is sparse, and starts the timer of sweep if it has become so.
+// mu must be held.
+func (m *Mailbox) noteSparse(p *pin) {
 	isSparse := p.count > 0 && p.size > 2*p.used
 	if isSparse == p.isSparse {
 		return
@@ -136,7 +136,7 @@ func (m *Mailbox) uncountMemory(msg *Message) {
 	msg.pin = nil
 	p.used -= charge(len(msg.data))
 	p.count--
-	if m.weigh(p); p.count > 0 {
+	if m.noteSparse(p); p.count > 0 {
 		return
 	}
 	m.held -= p.size
@@ -182,7 +182,7 @@ func (m *Mailbox) compact() {
 }
 
 // copyOut gives a stored message a buffer of its own. It returns the message, or a new Message in
-// its place if the old one was in a parcel, or nil if there is no memory. mu must be held.
+// its place if the old one was in a batch, or nil if there is no memory. mu must be held.
 func (m *Mailbox) copyOut(msg *Message) *Message {
 	b, err := m.d.cfg.Pool.GetReserved(len(msg.data))
 	if err != nil {
@@ -197,7 +197,7 @@ func (m *Mailbox) copyOut(msg *Message) *Message {
 	if m.compacted == msg {
 		m.compacted = msg.prev
 	}
-	if msg.parcel != nil {
+	if msg.batch != nil {
 		own = m.d.message()
 		own.from, own.tag, own.in, own.prev, own.next = msg.from, msg.tag, msg.in, msg.prev, msg.next
 		own.call = msg.call
@@ -213,11 +213,11 @@ func (m *Mailbox) copyOut(msg *Message) *Message {
 			m.last = own
 		}
 		if m.matcher != nil {
-			m.matcher.moved(msg, own)
+			m.matcher.exchange(msg, own)
 		}
 	}
 	m.uncountMemory(msg)
-	if msg.parcel != nil {
+	if msg.batch != nil {
 		msg.in, msg.prev, msg.next = nil, nil, nil
 		msg.Release()
 	} else {

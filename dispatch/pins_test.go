@@ -242,7 +242,7 @@ func TestSweptUnderCompact(t *testing.T) {
 	isStored := mb.compacted == nil
 	for msg := mb.first; msg != nil; msg = msg.next {
 		isStored = isStored || msg == mb.compacted
-		if msg.parcel != nil {
+		if msg.batch != nil {
 			t.Errorf("message %d lies in its block still", msg.tag)
 		}
 	}

@@ -57,7 +57,7 @@ func (m *Mailbox) Post(ctx context.Context, from resource.GID, tag uint64, dst [
 		return nil, m.receiving(ErrClosed)
 	}
 	p.enlist()
-	m.nextNeedy() // the sender of a message that does not fit may wait for a receiver
+	m.grantQueued() // the sender of a message that does not fit may wait for a receiver
 	stop, err := m.d.OnEnd(ctx, from.Context(), from.Serial(), p.ends)
 	if p.stop = stop; err != nil {
 		p.ends(err)
@@ -95,7 +95,7 @@ func (p *Posted) hand(msg *Message) {
 		p.m.d.inBackground(func() {
 			grantee.from.credit(p.m, grantee)
 			p.m.mu.Lock()
-			p.m.nextNeedy()
+			p.m.grantQueued()
 		})
 	}
 	p.fire()

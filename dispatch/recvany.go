@@ -9,25 +9,27 @@ import (
 	"sync/atomic"
 )
 
-// A union is the receivers of one RecvAny, one in each mailbox. The first mailbox that has a
-// message for one of them, or is closed, claims the union, with the mailbox's lock held, and fires
-// the lead. Later mailboxes pass such a receiver over. RecvAny claims the union itself when its
-// context ends, so exactly one message is handed over, or none.
-type union struct {
+// A receiverGroup has the receivers of one RecvAny, one in each mailbox. The first mailbox that has
+// a message for one of them, or is closed, claims the group, with the mailbox's lock held, and
+// fires the lead. Later mailboxes pass such a receiver over. RecvAny claims the group itself when
+// its context ends, so exactly one message is handed over, or none.
+type receiverGroup struct {
 	isClaimed atomic.Bool
 	lead      *waiter // the waiter that RecvAny waits with, which is in no list
-	by        *waiter // the receiver that the union was claimed for; nil: RecvAny claimed it
+	by        *waiter // the receiver that the group was claimed for; nil: RecvAny claimed it
+	boxes     []*Mailbox
+	members   []*waiter // the receivers in the order of boxes; nil: not in that mailbox yet
 }
 
-// claim reports whether the union was free and is now the caller's.
-func (u *union) claim() bool { return u.isClaimed.CompareAndSwap(false, true) }
+// claim reports whether the group was free and is now the caller's.
+func (u *receiverGroup) claim() bool { return u.isClaimed.CompareAndSwap(false, true) }
 
 // claim reports whether w, which has been removed from its list, may be finished.
-func (w *waiter) claim() bool { return w.union == nil || w.union.claim() }
+func (w *waiter) claim() bool { return w.group == nil || w.group.claim() }
 
 // finish fires a receiver that has been claimed.
 func (w *waiter) finish() {
-	if u := w.union; u != nil {
+	if u := w.group; u != nil {
 		u.by = w
 		u.lead.fire()
 		return
@@ -60,69 +62,27 @@ func RecvAny(ctx context.Context, boxes []*Mailbox, sel ...Select) (int, *Messag
 	if err != nil {
 		return -1, nil, err
 	}
-	if len(boxes) == 0 {
-		return -1, nil, fmt.Errorf("%w: no mailbox to receive from", ErrSelect)
-	}
-	d := boxes[0].d
-	for _, m := range boxes {
-		if m.d != d {
-			return -1, nil, fmt.Errorf("%w: mailboxes of the contexts %v and %v", ErrSelect, d.self, m.d.self)
-		}
+	d, err := dispatcherOf(boxes)
+	if err != nil {
+		return -1, nil, err
 	}
 	start := rand.IntN(len(boxes))
-	for i := range boxes {
-		i = (start + i) % len(boxes)
-		m := boxes[i]
-		m.mu.Lock()
-		if msg := m.match(f); msg != nil {
-			return i, m.handOut(msg), nil
-		}
-		m.mu.Unlock()
+	if i, msg := receiveStored(boxes, start, f); msg != nil {
+		return i, msg, nil
 	}
-
-	u := &union{lead: d.waiter()}
-	members := make([]*waiter, len(boxes))
+	u := &receiverGroup{lead: d.waiter(), boxes: boxes, members: make([]*waiter, len(boxes))}
 	for i := range boxes {
-		i = (start + i) % len(boxes)
-		if !u.join(boxes[i], f, &members[i]) {
+		if !u.join((start+i)%len(boxes), f) {
 			break
 		}
 	}
-	err = d.wait(ctx, u.lead)
-	if err != nil {
-		u.claim() // fails if a mailbox has claimed the union
+	if err = d.wait(ctx, u.lead); err != nil {
+		u.claim() // fails if a mailbox has claimed the group
 	}
-	// A mailbox that has claimed the union has finished with it once its lock can be taken again.
-	of := -1
-	var msg *Message
-	var grantee *inflow
-	var grant uint64
-	for i, w := range members {
-		if w == nil {
-			continue
-		}
-		m := boxes[i]
-		m.mu.Lock()
-		if w.listed {
-			m.waiters.remove(w)
-		}
-		m.mu.Unlock()
-		if w.origins != nil {
-			w.origins.stop()
-		}
-	}
-	var cause error
-	for i, w := range members {
-		if w == nil {
-			continue
-		}
-		if w == u.by {
-			of, msg, grantee, grant, cause = i, w.msg, w.grantee, w.grant, w.cause
-		}
-		w.union = nil
-		d.doneWaiting(w)
-	}
-	d.doneWaiting(u.lead)
+	u.leave()
+	of, w := u.winner()
+	msg, grantee, grant, cause := w.msg, w.grantee, w.grant, w.cause
+	u.free(d)
 	switch {
 	case msg != nil:
 		return of, boxes[of].finishHandOut(msg, grantee, grant), nil
@@ -134,13 +94,43 @@ func RecvAny(ctx context.Context, boxes []*Mailbox, sel ...Select) (int, *Messag
 	return of, nil, err
 }
 
-// join makes the union wait for a message of m. It reports false if the union has been claimed, for
-// that mailbox or another one.
-func (u *union) join(m *Mailbox, f *Select, member **waiter) bool {
+// dispatcherOf returns the Dispatcher of all boxes.
+func dispatcherOf(boxes []*Mailbox) (*Dispatcher, error) {
+	if len(boxes) == 0 {
+		return nil, fmt.Errorf("%w: no mailbox to receive from", ErrSelect)
+	}
+	d := boxes[0].d
+	for _, m := range boxes {
+		if m.d != d {
+			return nil, fmt.Errorf("%w: mailboxes of the contexts %v and %v", ErrSelect, d.self, m.d.self)
+		}
+	}
+	return d, nil
+}
+
+// receiveStored receives the first stored message that f selects, from the first of boxes that has
+// one, beginning at start. It returns nil if there is none.
+func receiveStored(boxes []*Mailbox, start int, f *Select) (int, *Message) {
+	for i := range boxes {
+		i = (start + i) % len(boxes)
+		m := boxes[i]
+		m.mu.Lock()
+		if msg := m.match(f); msg != nil {
+			return i, m.handOut(msg)
+		}
+		m.mu.Unlock()
+	}
+	return -1, nil
+}
+
+// join makes the group wait for a message of mailbox i. It reports false if the group has been
+// claimed, for that mailbox or another one.
+func (u *receiverGroup) join(i int, f *Select) bool {
+	m := u.boxes[i]
 	m.mu.Lock()
 	w := m.d.waiter()
-	w.sel, w.union = *f, u
-	*member = w
+	w.sel, w.group = *f, u
+	u.members[i] = w
 	msg := m.find(f)
 	switch {
 	case msg == nil && !m.closed && !u.isClaimed.Load():
@@ -148,9 +138,9 @@ func (u *union) join(m *Mailbox, f *Select, member **waiter) bool {
 		if !m.isOriginTimerSet && f.namesOrigins() {
 			m.startOriginTimer()
 		}
-		if len(m.needy) > 0 {
+		if len(m.creditQueue) > 0 {
 			m.watchStuck()
-			m.nextNeedy()
+			m.grantQueued()
 		} else {
 			m.mu.Unlock()
 		}
@@ -165,4 +155,46 @@ func (u *union) join(m *Mailbox, f *Select, member **waiter) bool {
 	}
 	m.mu.Unlock()
 	return false
+}
+
+// leave takes the receivers out of their mailboxes. A mailbox that has claimed the group has
+// finished with it once its lock can be taken again.
+func (u *receiverGroup) leave() {
+	for i, w := range u.members {
+		if w == nil {
+			continue
+		}
+		m := u.boxes[i]
+		m.mu.Lock()
+		if w.listed {
+			m.waiters.remove(w)
+		}
+		m.mu.Unlock()
+		if w.origins != nil {
+			w.origins.stop()
+		}
+	}
+}
+
+// winner returns the receiver that the group was claimed for, and the index of its mailbox. If
+// RecvAny has claimed the group, it returns -1 and the lead, which has no message. leave must have
+// been called.
+func (u *receiverGroup) winner() (int, *waiter) {
+	for i, w := range u.members {
+		if w != nil && w == u.by {
+			return i, w
+		}
+	}
+	return -1, u.lead
+}
+
+// free gives the waiters back for reuse.
+func (u *receiverGroup) free(d *Dispatcher) {
+	for _, w := range u.members {
+		if w != nil {
+			w.group = nil
+			d.doneWaiting(w)
+		}
+	}
+	d.doneWaiting(u.lead)
 }

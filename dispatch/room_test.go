@@ -30,12 +30,12 @@ func linked(t testing.TB, d *Dispatcher, c subsys.Conn, features uint8) (*link, 
 		t.Fatal(err)
 	}
 	ep.link.Store(l)
-	t.Cleanup(func() { l.die(ErrUnreachable) }) // no peer acknowledges anything
+	t.Cleanup(func() { l.endLink(ErrUnreachable) }) // no peer acknowledges anything
 	return l, ep
 }
 
-// A frame that the peer may not send cuts the connection. The frames behind it came with it, and are
-// acknowledged. So their messages are delivered.
+// A frame that the peer may not send cuts the connection. The frames behind it came with it, and
+// are acknowledged. So their messages are delivered.
 func TestFramesBehindBadFrame(t *testing.T) {
 	d := newWorld().node(t, 3, inproc.NewNetwork().Transport())
 	c := &fakeConn{}
@@ -123,7 +123,7 @@ func TestRoomByNumber(t *testing.T) {
 	skipped(subsys.Header{Type: wire.TypeData, Seq: 10, Dst: 9, Src: 5, Tag: 3, Len: 60_000})
 	reported := 0
 	for _, f := range sentFrames(c) {
-		if f.Type == wire.TypeGone && f.Src == 5 && f.Tag == 3 && string(f.Data) == string(lost(5, 60_000)) {
+		if f.Type == wire.TypeGone && f.Src == 5 && f.Tag == 3 && string(f.Data) == string(gonePayload(5, 60_000)) {
 			reported++
 		}
 	}
@@ -149,7 +149,7 @@ func TestRoomByNumber(t *testing.T) {
 // sentFrames returns the frames that were handed to c, those of batches one by one.
 func sentFrames(c *fakeConn) (fs []subsys.Frame) {
 	for i := range c.sent {
-		if c.sent[i].Type == subsys.TypeRun {
+		if c.sent[i].Type == subsys.TypeBatch {
 			fs = subsystest.Split(&c.sent[i], fs)
 		} else {
 			fs = append(fs, c.sent[i])
@@ -166,7 +166,7 @@ func TestRoomAfterTheEnd(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l.die(ErrUnreachable)
+	l.endLink(ErrUnreachable)
 	l.leave()
 	d.takeToken()
 	b, err := l.makeRoom(new(endpoint), &subsys.Header{Type: wire.TypeData, Len: 20_000, Dst: 1})

@@ -28,17 +28,17 @@ import (
 // which addresses it did not reach. It tries again with growing pauses, but not while nothing
 // travels. A context that opens a port proposes a move once (Reconsider).
 //
-// A route that came up and broke at once is shunned for a while if the link has another.
+// A route that came up and broke at once backs off: for a while it is used only if the link has no
+// other.
 const (
 	shortLived = time.Second            // the life of a connection below which its route has not worked
 	answerMost = 100 * time.Millisecond // the time that the peer has to answer over a better connection after the former one has ended
 )
 
-// shunned says until when a route is not used if another can be, and how long the next such time
-// is.
-type shunned struct {
+// A routeBackoff says until when a route is used only if the link has no other.
+type routeBackoff struct {
 	until time.Time
-	wait  time.Duration
+	wait  time.Duration // the length of the next such time
 }
 
 // transportOf returns the name of the transport of a port or an address.
@@ -169,15 +169,15 @@ func (d *Dispatcher) neighbour(peer resource.GID, rule *Rule) (_ neighbour, err 
 	return neighbour{}, err
 }
 
-// shuns reports whether a route has not worked lately. mu must be held.
-func (l *link) shuns(r *route) bool {
-	s := l.shunned[r.String()]
+// backsOff reports whether a route backs off, because it has not worked lately. mu must be held.
+func (l *link) backsOff(r *route) bool {
+	s := l.backoffs[r.String()]
 	return s != nil && time.Now().Before(s.until)
 }
 
-// updateShunned updates the shunned routes after connection c was lost: a route whose connection
-// broke at once is shunned. mu must be held.
-func (l *link) updateShunned(c subsys.Conn) {
+// updateBackoff updates the backoff of c's route after connection c was lost: a route whose
+// connection broke at once backs off. mu must be held.
+func (l *link) updateBackoff(c subsys.Conn) {
 	routes := l.routes()
 	i := rank(routes, c)
 	if i == len(routes) {
@@ -185,16 +185,16 @@ func (l *link) updateShunned(c subsys.Conn) {
 	}
 	name := routes[i].String()
 	if time.Since(l.since) >= shortLived {
-		delete(l.shunned, name)
+		delete(l.backoffs, name)
 		return
 	}
-	s := l.shunned[name]
+	s := l.backoffs[name]
 	if s == nil {
-		s = &shunned{wait: shortLived}
-		if l.shunned == nil {
-			l.shunned = map[string]*shunned{}
+		s = &routeBackoff{wait: shortLived}
+		if l.backoffs == nil {
+			l.backoffs = map[string]*routeBackoff{}
 		}
-		l.shunned[name] = s
+		l.backoffs[name] = s
 	}
 	s.until = time.Now().Add(s.wait)
 	s.wait = min(2*s.wait, life.RetryMost)
@@ -235,7 +235,7 @@ func (l *link) tryBetter(ctx context.Context, from subsys.Conn) (isBest bool, er
 			return false, err
 		}
 	}
-	_, err = l.through(ctx, routes, addrs, from, false, shakeTimeout)
+	_, err = l.dialRoutes(ctx, routes, addrs, from, false, shakeTimeout)
 	l.mu.Lock()
 	left := routes
 	if l.conn != nil {
@@ -245,11 +245,11 @@ func (l *link) tryBetter(ctx context.Context, from subsys.Conn) (isBest bool, er
 	return !reach(left, addrs), err
 }
 
-// through dials addrs over routes, until l has a connection other than from, which may be nil, or
-// has ended. It tries only the routes that are shunned if shunned is true, and only the other
+// dialRoutes dials addrs over routes, until l has a connection other than from, which may be nil,
+// or has ended. It tries only the routes that back off if backingOff is true, and only the other
 // routes if not. Each address has patience to answer. failed has the routes that could not be
 // dialled at all, with their errors. err is the last address's error, or an error that deniesDeath.
-func (l *link) through(ctx context.Context, routes []route, addrs []string, from subsys.Conn, shunned bool, patience time.Duration) (failed map[string]error, err error) {
+func (l *link) dialRoutes(ctx context.Context, routes []route, addrs []string, from subsys.Conn, backingOff bool, patience time.Duration) (failed map[string]error, err error) {
 	if _, err = l.d.neighbour(l.peer, l.rule); err == nil {
 		err = fmt.Errorf("no transport reaches any of %q", addrs)
 	}
@@ -257,9 +257,9 @@ func (l *link) through(ctx context.Context, routes []route, addrs []string, from
 	for i := range routes {
 		r := &routes[i]
 		l.mu.Lock()
-		shuns := l.shuns(r)
+		backsOff := l.backsOff(r)
 		l.mu.Unlock()
-		if shuns != shunned {
+		if backsOff != backingOff {
 			continue
 		}
 		for _, a := range addrs {
@@ -313,15 +313,15 @@ func (l *link) isBest(routes []route, addrs []string, failed map[string]error) b
 	}
 	for i := range left {
 		t := left[i].String()
-		if err := failed[t]; err != nil && !errors.Is(err, subsys.ErrNoPeer) && l.d.complain(t) {
+		if err := failed[t]; err != nil && !errors.Is(err, subsys.ErrNoPeer) && l.d.isFirstComplaint(t) {
 			l.d.log.Warn("dispatch: a transport does not work, another is used; said once", "transport", t, "instead", l.conn.Transport(), "peer", l.peer, "err", err)
 		}
 	}
 	return false
 }
 
-// complain reports whether it is called for a route for the first time.
-func (d *Dispatcher) complain(route string) bool {
+// isFirstComplaint reports whether it is called for a route for the first time.
+func (d *Dispatcher) isFirstComplaint(route string) bool {
 	_, said := d.complained.LoadOrStore(route, true)
 	return !said
 }

@@ -410,7 +410,7 @@ func TestMoves(t *testing.T) {
 		for k := range d { // a route does not count as bad because its connection was cut
 			if l, _ := onlyLink(d[k], d[1-k]); l != nil {
 				l.mu.Lock()
-				l.shunned = nil
+				l.backoffs = nil
 				l.mu.Unlock()
 			}
 		}
@@ -424,7 +424,7 @@ func TestMoves(t *testing.T) {
 				if c != nil {
 					c.Close()
 					l.mu.Lock()
-					l.lose(c, errors.New("cut by the test"))
+					l.dropFailed(c, errors.New("cut by the test"))
 					l.mu.Unlock()
 				}
 			}
@@ -704,7 +704,7 @@ func TestBothTransports(t *testing.T) {
 		}
 		l.mu.Lock()
 		if c := l.conn; c != nil {
-			l.lose(c, errors.New("test"))
+			l.dropFailed(c, errors.New("test"))
 		}
 		l.mu.Unlock()
 	}

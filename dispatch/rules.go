@@ -398,8 +398,8 @@ func (w watermark) passed(ctx context.Context) error {
 	}
 }
 
-// pass wakes the senders that wait for frames that have been acknowledged. mu must be held.
-func (l *link) pass() {
+// wakePassed wakes the senders that wait for frames that have been acknowledged. mu must be held.
+func (l *link) wakePassed() {
 	for w := l.behind.first; w != nil; {
 		next := w.next
 		if int32(l.s.Head()-uint32(w.charge)) > 0 {

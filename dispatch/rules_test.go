@@ -355,8 +355,8 @@ func TestLanesKeepOrder(t *testing.T) {
 			if c != nil {
 				c.Close()
 				l.mu.Lock()
-				l.lose(c, errors.New("cut by the test"))
-				l.shunned = nil
+				l.dropFailed(c, errors.New("cut by the test"))
+				l.backoffs = nil
 				l.mu.Unlock()
 			}
 		}

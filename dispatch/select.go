@@ -25,15 +25,16 @@ const mostAlternatives = 4096
 // goroutines may use it, any number of times.
 type Select struct {
 	from        resource.GID
-	first, span uint64 // the tag is from first to first+span
-	mask, value uint64 // the tag has, in the bits of mask, the bits of value
-	hasFrom     bool   // there is a condition on the origin
-	hasTag      bool   // there is a condition on the tag
-	more        *more  // further conditions; nil: none
+	first, span uint64          // the tag is from first to first+span
+	mask, value uint64          // the tag has, in the bits of mask, the bits of value
+	hasFrom     bool            // there is a condition on the origin
+	hasTag      bool            // there is a condition on the tag
+	more        *moreConditions // further conditions; nil: none
 }
 
-// more is the part of a Select beyond one origin and one range of tags. It does not change.
-type more struct {
+// moreConditions is the part of a Select beyond one origin and one range of tags. It does not
+// change.
+type moreConditions struct {
 	froms []resource.GID // the origin is one of these; sorted; nil: any
 	tags  []uint64       // the tag is one of these; sorted; nil: any
 	any   []Select       // one of these matches; nil: no such condition
@@ -50,7 +51,7 @@ func From(ids ...resource.GID) Select {
 	}
 	froms := slices.Clone(ids)
 	slices.SortFunc(froms, resource.GID.Compare)
-	return Select{}.among(slices.Compact(froms), nil)
+	return Select{}.restrict(slices.Compact(froms), nil)
 }
 
 // Tag selects messages with any of tags.
@@ -63,7 +64,7 @@ func Tag(tags ...uint64) Select {
 	}
 	all := slices.Clone(tags)
 	slices.Sort(all)
-	return Select{}.among(nil, slices.Compact(all))
+	return Select{}.restrict(nil, slices.Compact(all))
 }
 
 // Tags selects messages with tags from first to last, both included.
@@ -71,14 +72,14 @@ func Tags(first, last uint64) Select {
 	if first > last {
 		return invalid("Tags(%d, %d) is an empty range", first, last)
 	}
-	s, _ := narrow(first, last, 0, 0)
+	s, _ := maskedRange(first, last, 0, 0)
 	return s
 }
 
 // TagMask selects messages with a tag that has, in the bits that are set in mask, the bits of
 // value.
 func TagMask(mask, value uint64) Select {
-	s, ok := narrow(0, math.MaxUint64, mask, value)
+	s, ok := maskedRange(0, math.MaxUint64, mask, value)
 	if !ok {
 		return invalid("TagMask(%#x, %#x): the value has bits that are not in the mask", mask, value)
 	}
@@ -142,7 +143,7 @@ func merge(sel []Select, f *Select) (*Select, error) {
 
 // invalid returns a selector that no message can match, with the reason.
 func invalid(format string, args ...any) Select {
-	return Select{more: &more{err: fmt.Errorf("%w: "+format, append([]any{ErrSelect}, args...)...)}}
+	return Select{more: &moreConditions{err: fmt.Errorf("%w: "+format, append([]any{ErrSelect}, args...)...)}}
 }
 
 // err returns why no message can match s, or nil.
@@ -164,7 +165,7 @@ func (s *Select) matches(msg *Message) bool {
 func (s *Select) hasTagOf(tag uint64) bool { return tag-s.first <= s.span && tag&s.mask == s.value }
 
 // matches reports whether msg meets the further conditions.
-func (a *more) matches(msg *Message) bool {
+func (a *moreConditions) matches(msg *Message) bool {
 	if a.froms != nil {
 		if _, ok := slices.BinarySearchFunc(a.froms, msg.from, resource.GID.Compare); !ok {
 			return false
@@ -222,13 +223,13 @@ func (s Select) and(o *Select) Select {
 		return invalid("%d and %d alternatives are more than %d together", len(a), len(b), mostAlternatives)
 	}
 	if len(a) == 1 && len(b) == 1 {
-		return a[0].meet(&b[0])
+		return a[0].andPlain(&b[0])
 	}
 	var both []Select
 	var err Select
 	for i := range a {
 		for j := range b {
-			if c := a[i].meet(&b[j]); c.err() == nil {
+			if c := a[i].andPlain(&b[j]); c.err() == nil {
 				both = append(both, c)
 			} else {
 				err = c
@@ -250,7 +251,7 @@ func alternatives(sel []Select) Select {
 	case len(sel) > mostAlternatives:
 		return invalid("%d alternatives are more than %d", len(sel), mostAlternatives)
 	}
-	return Select{more: &more{any: sel}}
+	return Select{more: &moreConditions{any: sel}}
 }
 
 // parts returns the alternatives of s, or s itself.
@@ -261,16 +262,16 @@ func (s *Select) parts() []Select {
 	return []Select{*s}
 }
 
-// meet is and for selectors without alternatives.
-func (s *Select) meet(o *Select) Select {
-	froms, isNone := common(s.froms(), o.froms(), resource.GID.Compare)
+// andPlain is and for selectors without alternatives.
+func (s *Select) andPlain(o *Select) Select {
+	froms, isNone := intersect(s.namedFrom(), o.namedFrom(), resource.GID.Compare)
 	if isNone {
-		return invalid("no message is from both %v and %v", some(s.froms()), some(o.froms()))
+		return invalid("no message is from both %v and %v", beginning(s.namedFrom()), beginning(o.namedFrom()))
 	}
 	m, ok := Select{}, true
 	if s.hasTag || o.hasTag {
 		if (s.value^o.value)&s.mask&o.mask == 0 {
-			m, ok = narrow(max(s.first, o.first), min(s.last(), o.last()), s.mask|o.mask, s.value|o.value)
+			m, ok = maskedRange(max(s.first, o.first), min(s.last(), o.last()), s.mask|o.mask, s.value|o.value)
 		} else {
 			ok = false
 		}
@@ -280,7 +281,7 @@ func (s *Select) meet(o *Select) Select {
 		tags = s.more.tags
 	}
 	if o.more != nil {
-		tags, isNone = common(tags, o.more.tags, cmp.Compare[uint64])
+		tags, isNone = intersect(tags, o.more.tags, cmp.Compare[uint64])
 		ok = ok && !isNone
 	}
 	if tags != nil && ok && m.hasTag {
@@ -295,11 +296,11 @@ func (s *Select) meet(o *Select) Select {
 	if !ok {
 		return invalid("no message has a tag that is both %v and %v", s.tagText(), o.tagText())
 	}
-	return m.among(froms, tags)
+	return m.restrict(froms, tags)
 }
 
-// froms returns the origins that s names, or nil if it names none.
-func (s *Select) froms() []resource.GID {
+// namedFrom returns the origins that s names, or nil if it names none.
+func (s *Select) namedFrom() []resource.GID {
 	switch {
 	case s.hasFrom:
 		return []resource.GID{s.from}
@@ -317,9 +318,9 @@ func (s *Select) last() uint64 {
 	return s.first + s.span
 }
 
-// among returns the conjunction of s with an origin in froms and a tag in tags. s has at most a
+// restrict returns the conjunction of s with an origin in froms and a tag in tags. s has at most a
 // condition on tags. Both lists are sorted; nil means any.
-func (s Select) among(froms []resource.GID, tags []uint64) Select {
+func (s Select) restrict(froms []resource.GID, tags []uint64) Select {
 	if len(tags) > 0 { // s matches all of them
 		s = Select{}
 	}
@@ -330,14 +331,14 @@ func (s Select) among(froms []resource.GID, tags []uint64) Select {
 		s.first, s.hasTag, tags = tags[0], true, nil
 	}
 	if froms != nil || tags != nil {
-		s.more = &more{froms: froms, tags: tags}
+		s.more = &moreConditions{froms: froms, tags: tags}
 	}
 	return s
 }
 
-// narrow returns a selector of the tags from first to last that have, in the bits of mask, the bits
-// of value. It reports false if there is no such tag.
-func narrow(first, last, mask, value uint64) (Select, bool) {
+// maskedRange returns a selector of the tags from first to last that have, in the bits of mask, the
+// bits of value. It reports false if there is no such tag.
+func maskedRange(first, last, mask, value uint64) (Select, bool) {
 	if first > last || value&^mask != 0 {
 		return Select{}, false
 	}
@@ -380,9 +381,9 @@ func atLeast(n, mask, value uint64) (uint64, bool) {
 	return n, true
 }
 
-// common returns the elements of two sorted lists that are in both. A nil list stands for all
+// intersect returns the elements of two sorted lists that are in both. A nil list stands for all
 // elements. isNone reports whether no element is in both.
-func common[T any](a, b []T, compare func(T, T) int) (both []T, isNone bool) {
+func intersect[T any](a, b []T, compare func(T, T) int) (both []T, isNone bool) {
 	switch {
 	case a == nil:
 		return b, false
@@ -397,8 +398,8 @@ func common[T any](a, b []T, compare func(T, T) int) (both []T, isNone bool) {
 	return both, len(both) == 0
 }
 
-// some returns the beginning of a list, for an error.
-func some[T any](all []T) string {
+// beginning returns the beginning of a list, for an error.
+func beginning[T any](all []T) string {
 	const most = 3
 	if len(all) > most {
 		return fmt.Sprintf("%v and %d more", all[:most], len(all)-most)
@@ -410,7 +411,7 @@ func some[T any](all []T) string {
 func (s *Select) tagText() string {
 	switch {
 	case s.more != nil && s.more.tags != nil:
-		return some(s.more.tags)
+		return beginning(s.more.tags)
 	case s.mask != 0:
 		return fmt.Sprintf("from %d to %d with %#x in the bits of %#x", s.first, s.last(), s.value, s.mask)
 	case s.span == 0 && s.hasTag:

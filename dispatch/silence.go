@@ -131,7 +131,7 @@ func (l *link) check(now time.Time) {
 	switch {
 	case silent >= silenceMost:
 		v.silence = subsys.Silence{}
-		l.lose(c, errSilent)
+		l.dropFailed(c, errSilent)
 	case !owes && now.Sub(v.beat) >= beatEvery:
 		v.beat = now
 		l.sendAck(c)

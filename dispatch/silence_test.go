@@ -259,7 +259,7 @@ func TestStoppedProcessIsNotSilent(t *testing.T) {
 		t.Errorf("dialled %d times", k)
 	}
 	l, _ := onlyLink(a, b)
-	l.die(ErrUnreachable)
+	l.endLink(ErrUnreachable)
 }
 
 // A link that expects nothing is not watched.

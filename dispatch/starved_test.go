@@ -147,7 +147,7 @@ func TestPieceWaitsForMemory(t *testing.T) {
 			f.l.mu.Lock()
 			f.sent += charge(size)
 			f.l.s.Queue(&f.line, &subsys.Frame{Header: subsys.Header{Type: wire.TypeData, Tag: 1, Src: 1, Dst: mb.serial, Len: size}, Data: whole.Bytes(), Buf: whole}, 0)
-			for f.line.IsWaiting() { // as feed does behind a Begin
+			for f.line.IsWaiting() { // as feedLines does behind a Begin
 				f.l.s.Number(f.l.s.Upcoming(true), true)
 			}
 			f.l.write()

@@ -48,12 +48,12 @@ type streams struct {
 // clock returns the time since the context was made, which is quicker to read than time.Now.
 func (d *Dispatcher) clock() int64 { return int64(time.Since(d.made)) }
 
-// paced reports whether l is in streams. mu must be held.
-func (l *link) paced() bool { return l.stream.slot > 0 }
+// isPaced reports whether l is in streams. mu must be held.
+func (l *link) isPaced() bool { return l.stream.slot > 0 }
 
-// now reports whether the message that was just queued is to be written now. mu must be held.
-func (l *link) now() bool {
-	if l.paced() {
+// isDue reports whether the message that was just queued is to be written now. mu must be held.
+func (l *link) isDue() bool {
+	if l.isPaced() {
 		if l.s.Due() < flushBytes && l.stream.calls.Load() < callsDue {
 			return false
 		}
@@ -75,7 +75,7 @@ func (l *link) now() bool {
 
 // setPace makes l paced if a slot is free, and reports whether l is paced. mu must be held.
 func (l *link) setPace() bool {
-	if l.paced() {
+	if l.isPaced() {
 		return true
 	}
 	d := &l.d.streams
@@ -95,7 +95,7 @@ func (l *link) setPace() bool {
 
 // unpace makes l no longer paced. mu must be held.
 func (l *link) unpace() {
-	if l.paced() {
+	if l.isPaced() {
 		l.d.streams.slots[l.stream.slot-1].Store(nil)
 		l.d.streams.count.Add(-1)
 		l.stream.slot = 0
@@ -160,7 +160,7 @@ type deferredLinks struct {
 // postSoon releases it.
 func (l *link) postSoon() {
 	d := l.d
-	if !d.yields.Load() || l.conn == nil || l.paced() {
+	if !d.yields.Load() || l.conn == nil || l.isPaced() {
 		l.post()
 		return
 	}

@@ -41,9 +41,9 @@ func (s *stuckWatch) end() {
 	}
 }
 
-// roof returns the limit of the mailbox for the grants of in. The limit is doubled while a receiver
-// waits for a message that in may send, and other messages are stored. mu must be held.
-func (m *Mailbox) roof(in *inflow) uint64 {
+// limitFor returns the limit of the mailbox for the grants of in. The limit is doubled while a
+// receiver waits for a message that in may send, and other messages are stored. mu must be held.
+func (m *Mailbox) limitFor(in *inflow) uint64 {
 	if m.count > 0 && m.awaits(in, false) {
 		return 2 * m.limit
 	}
@@ -53,7 +53,7 @@ func (m *Mailbox) roof(in *inflow) uint64 {
 // mayBeStuck reports whether senders and receivers of the mailbox may wait for each other. Posted
 // memory does not count as a receiver. mu must be held.
 func (m *Mailbox) mayBeStuck() bool {
-	return !m.closed && m.count > 0 && m.waiters.first != nil && len(m.needy) > 0
+	return !m.closed && m.count > 0 && m.waiters.first != nil && len(m.creditQueue) > 0
 }
 
 // watchStuck makes checkStuck check the mailbox now and then, for as long as mayBeStuck. It is
@@ -85,7 +85,7 @@ func (m *Mailbox) checkStuck() {
 	m.stuck.moved = moved
 	for w := m.waiters.first; w != nil; {
 		next := w.next
-		if senders := m.blocked(w); isStill && w.seen && senders > 0 {
+		if senders := m.waitingSenders(w); isStill && w.seen && senders > 0 {
 			m.waiters.remove(w)
 			w.cause = fmt.Errorf("%w: %d messages of %d bytes wait, and %d contexts that may send what it selects wait for room behind them", ErrStuck, m.count, m.stored, senders)
 			if w.claim() {
@@ -115,11 +115,11 @@ func (m *Mailbox) moved() (sum uint64, isComing bool) {
 	return sum, isComing || m.oversize != nil && m.oversize.received < m.oversizeEnd
 }
 
-// blocked returns how many contexts wait for credit whose messages the receiver w may select. A
-// message that is never let in, because it is larger than the memory, does not count. mu must be
-// held.
-func (m *Mailbox) blocked(w *waiter) (n int) {
-	for _, in := range m.needy {
+// waitingSenders returns how many contexts wait for credit whose messages the receiver w may
+// select. A message that is never let in, because it is larger than the memory, does not count. mu
+// must be held.
+func (m *Mailbox) waitingSenders(w *waiter) (n int) {
+	for _, in := range m.creditQueue {
 		if !m.d.isTooLarge(in) && w.sel.expects(in.from.context(), false) {
 			n++
 		}

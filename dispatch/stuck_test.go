@@ -36,7 +36,7 @@ func TestSelectiveReceiveDoublesLimit(t *testing.T) {
 			a, b := w.node(t, 1, tr), w.node(t, 2, tr)
 			mb := box(t, b, 1, limit)
 			sent := behind(t, a, mb, n, size)
-			eventually.True(t, "a sender that waits", func() bool { mb.mu.Lock(); defer mb.mu.Unlock(); return len(mb.needy) == 1 })
+			eventually.True(t, "a sender that waits", func() bool { mb.mu.Lock(); defer mb.mu.Unlock(); return len(mb.creditQueue) == 1 })
 			if _, stored := mb.Len(); stored > limit+FirstCredit {
 				t.Errorf("without a receiver %d bytes are stored", stored)
 			}
@@ -112,7 +112,7 @@ func TestNotStuck(t *testing.T) {
 	isFull := func() bool {
 		mb.mu.Lock()
 		defer mb.mu.Unlock()
-		return mb.waiters.first != mb.waiters.last && mb.promise+size > 2*mb.limit && len(mb.needy) == 1
+		return mb.waiters.first != mb.waiters.last && mb.promise+size > 2*mb.limit && len(mb.creditQueue) == 1
 	}
 	for range 5 {
 		eventually.True(t, "a full mailbox", isFull)

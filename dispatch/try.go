@@ -14,46 +14,47 @@ import (
 // ErrFull is returned by TrySend when a message cannot be accepted without waiting.
 var ErrFull = errors.New("rocl: the mailbox has no room now")
 
-// A wish is credit that a refused TrySend has asked for, and that no goroutine waits for. A wish
-// that is not repeated within wishKept is taken back, with the credit that was granted meanwhile.
-// Other senders may wait for that credit, and a receiver ends the link of a context that does not
-// use a grant beyond a mailbox's limit.
+// A tryCredit is credit that a refused TrySend has asked for, and that no goroutine waits for. If
+// no TrySend asks again within tryCreditKept, the request is withdrawn, and the credit that was
+// granted meanwhile is given back. Other senders may wait for that credit, and a receiver ends the
+// link of a context that does not use a grant beyond a mailbox's limit.
 //
 //	refused ──► asked ──► granted ──► used by the next TrySend or Send
 //	                │         │
-//	                └─────────┴─ no TrySend for wishKept ──► given back
+//	                └─────────┴─ no TrySend for tryCreditKept ──► given back
 //
 // The lock of the flow's credit guards it: link.mu, or Mailbox.mu within the process.
-type wish struct {
-	timer    *time.Timer // calls dropWish; nil until first set
-	isSet    bool        // the timer is set, or dropWish is being called
+type tryCredit struct {
+	timer    *time.Timer // calls dropTryCredit; nil until first set
+	isSet    bool        // the timer is set, or dropTryCredit is being called
 	repeated bool        // a TrySend has been refused since the timer was set
 }
 
-// wishKept returns how long credit is kept for a TrySend.
-func (d *Dispatcher) wishKept() time.Duration { return min(time.Second, d.cfg.GiveUp) }
+// tryCreditKept returns how long credit is kept for a TrySend.
+func (d *Dispatcher) tryCreditKept() time.Duration { return min(time.Second, d.cfg.GiveUp) }
 
-// wishes notes that a TrySend has been refused. The lock of the wish must be held.
-func (f *Flow) wishes(d *Dispatcher) {
-	w := &f.wish
+// keepTryCredit notes that a TrySend has been refused and starts the timer. The lock of the credit
+// must be held.
+func (f *Flow) keepTryCredit(d *Dispatcher) {
+	w := &f.tryCredit
 	w.repeated = true
 	if w.isSet {
 		return
 	}
 	w.isSet, w.repeated = true, false
 	if w.timer == nil {
-		w.timer = time.AfterFunc(d.wishKept(), f.dropWish)
+		w.timer = time.AfterFunc(d.tryCreditKept(), f.dropTryCredit)
 	} else {
-		w.timer.Reset(d.wishKept())
+		w.timer.Reset(d.tryCreditKept())
 	}
 }
 
-// hasExpired reports whether the wish is to be dropped, and otherwise sets the timer anew. The lock
-// of the wish must be held.
-func (w *wish) hasExpired(d *Dispatcher) bool {
+// hasExpired reports whether the credit is to be dropped, and otherwise sets the timer anew. The
+// lock of the credit must be held.
+func (w *tryCredit) hasExpired(d *Dispatcher) bool {
 	if w.isSet = w.repeated; w.isSet {
 		w.repeated = false
-		w.timer.Reset(d.wishKept())
+		w.timer.Reset(d.tryCreditKept())
 	}
 	return !w.isSet
 }
@@ -69,11 +70,11 @@ func (f *Flow) TrySend(src uint32, tag uint64, b *buffers.Buffer) error {
 	if f.spread != nil {
 		return f.spread.try(src, tag, b)
 	}
-	return f.try1(src, tag, b, nil)
+	return f.tryOverLane(src, tag, b, nil)
 }
 
-// try1 is TrySend over one lane. at is as for accept.
-func (f *Flow) try1(src uint32, tag uint64, b *buffers.Buffer, at *watermark) error {
+// tryOverLane is TrySend over the lane of f. at is as for accept.
+func (f *Flow) tryOverLane(src uint32, tag uint64, b *buffers.Buffer, at *watermark) error {
 	if f.mb != nil {
 		return f.tryDirect(src, tag, b)
 	}
@@ -88,7 +89,7 @@ func (f *Flow) try1(src uint32, tag uint64, b *buffers.Buffer, at *watermark) er
 		l.mu.Unlock()
 		return ErrFull
 	case f.sent+c > f.limit:
-		f.wishes(l.d)
+		f.keepTryCredit(l.d)
 		if need := f.sent + c; need != f.asked && !f.line.IsWaiting() {
 			f.forget()
 			f.asked = need
@@ -106,19 +107,19 @@ func (f *Flow) try1(src uint32, tag uint64, b *buffers.Buffer, at *watermark) er
 	return nil
 }
 
-// dropWish takes back what TrySend has asked for, unless TrySend has asked again. It runs in the
-// goroutine of the timer.
-func (f *Flow) dropWish() {
+// dropTryCredit takes back what TrySend has asked for, unless TrySend has asked again. It runs in
+// the goroutine of the timer.
+func (f *Flow) dropTryCredit() {
 	if f.mb != nil {
-		f.dropDirectWish()
+		f.dropDirectTryCredit()
 		return
 	}
 	l := f.l
 	l.mu.Lock()
 	if f.gone != nil || l.life.HasEnded() {
-		f.wish.isSet = false
-	} else if f.wish.hasExpired(l.d) && f.waiters.first == nil {
-		unasks := f.unask()
+		f.tryCredit.isSet = false
+	} else if f.tryCredit.hasExpired(l.d) && f.waiters.first == nil {
+		unasks := f.withdrawNeed()
 		if f.asked != 0 { // the credit has been granted
 			f.unasked.add(f.asked)
 			f.asked = 0
@@ -148,10 +149,10 @@ func (f *Flow) tryDirect(src uint32, tag uint64, b *buffers.Buffer) error {
 		m.grant(in)
 	}
 	if need > in.granted && in.need != need {
-		m.want(in, need)
+		m.queueNeed(in, need)
 	}
 	if need > in.granted {
-		f.wishes(d)
+		f.keepTryCredit(d)
 		return ErrFull
 	}
 	msg := m.d.message()
@@ -160,15 +161,15 @@ func (f *Flow) tryDirect(src uint32, tag uint64, b *buffers.Buffer) error {
 	return nil
 }
 
-// dropDirectWish is dropWish within the process.
-func (f *Flow) dropDirectWish() {
+// dropDirectTryCredit is dropTryCredit within the process.
+func (f *Flow) dropDirectTryCredit() {
 	m, in := f.mb, f.in
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.closed || in.hasLeft {
-		f.wish.isSet = false
-	} else if f.wish.hasExpired(in.from.(*Dispatcher)) && in.waiters.first == nil {
-		m.unwant(in)
+		f.tryCredit.isSet = false
+	} else if f.tryCredit.hasExpired(in.from.(*Dispatcher)) && in.waiters.first == nil {
+		m.withdrawNeed(in)
 	}
 }
 
@@ -180,14 +181,14 @@ func (s *spread) try(src uint32, tag uint64, b *buffers.Buffer) error {
 		return err
 	}
 	if !varies {
-		return f.try1(src, tag, b, nil)
+		return f.tryOverLane(src, tag, b, nil)
 	}
 	class := classOf(src, tag)
 	if !s.mayFollow(class, n) {
 		return ErrFull
 	}
 	var at watermark
-	if err := f.try1(src, tag, b, &at); err != nil {
+	if err := f.tryOverLane(src, tag, b, &at); err != nil {
 		return err
 	}
 	s.mark(class, n, at)

@@ -60,10 +60,10 @@ func (h *Header) Parse(b []byte) error {
 	return nil
 }
 
-// TypeRun marks a Frame whose Data is a run: several whole frames with their headers, as they go on
-// a stream. No header on the wire has this type. Only Seq of the frame's header is used: the number
-// of the run's first frame or an earlier one.
-const TypeRun = 0xff
+// TypeBatch marks a Frame whose Data is a batch: several whole frames with their headers, as they
+// go on a stream. No header on the wire has this type. Only Seq of the frame's header is used: the
+// number of the batch's first frame or an earlier one.
+const TypeBatch = 0xff
 
 // A Frame is a header and its payload. Data has Header.Len bytes and lies in Buf, or is nil. Buf is
 // nil for payloads in plain Go memory.

@@ -20,7 +20,7 @@ const module = "github.com/rocl-go/rocl"
 var layers = map[string]int{
 	"internal/netsource": -2, "internal/loopback": -2, "internal/eventually": -2, "internal/callqueue": -2, "internal/subprocess": -2, "internal/lock": -2, "pool": -2,
 	"internal/memfd": -1, "internal/ratelog": -1, "internal/futex": -1, "internal/freeaddr": -1, "internal/display": -1, "internal/sentinel": -1, "internal/connlimit": -1, "internal/logqueue": -1,
-	"directory/image": 1,
+	"directory/index": 1,
 	"resource":        0, "buffers": 0, "codec": 0, "internal/version": 0, "internal/histogram": 0,
 	"subsys":        1,
 	"subsys/stream": 2, "subsys/internal/harness": 2, "internal/relay": 2,
@@ -107,7 +107,7 @@ var thirdParty = map[string][]string{
 	"internal/futex": {"golang.org/x/sys"},
 	"internal/memfd": {"golang.org/x/sys"},
 
-	"directory/image": {"github.com/dchest/siphash"},
+	"directory/index": {"github.com/dchest/siphash"},
 
 	"directory/search":  {"github.com/bits-and-blooms/bloom/v3", "github.com/cespare/xxhash/v2"},
 	"directory/mux":     {"github.com/cespare/xxhash/v2", "github.com/hashicorp/go-sockaddr", "github.com/hashicorp/memberlist", "golang.org/x/net", "golang.org/x/sys"},
@@ -116,7 +116,7 @@ var thirdParty = map[string][]string{
 
 func TestMayImport(t *testing.T) {
 	for _, pkg := range []string{"tpvm", "tpvm/pack", "tpvm/internal/x"} {
-		for _, dep := range []string{"dispatch", "directory/image", "context", "internal/lock", "resource", "rocltest"} {
+		for _, dep := range []string{"dispatch", "directory/index", "context", "internal/lock", "resource", "rocltest"} {
 			if mayImport(pkg, dep) {
 				t.Errorf("%s may import %s", pkg, dep)
 			}

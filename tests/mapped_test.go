@@ -54,7 +54,7 @@ func sumOf(a lib.Attrs) uint64 {
 
 // A process is killed while it changes the index. Readers get whole lists until its end, and true
 // ones afterwards.
-func TestImageWriterKilled(t *testing.T) {
+func TestIndexWriterKilled(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Second)
 	defer cancel()
 	sock := socket(t)
@@ -109,7 +109,7 @@ func TestImageWriterKilled(t *testing.T) {
 
 // A writer that is stopped, at any point, does not delay processes that read the index. Questions
 // that only the writer can answer wait.
-func TestImageWriterStopped(t *testing.T) {
+func TestIndexWriterStopped(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
 	defer cancel()
 	sock := socket(t)

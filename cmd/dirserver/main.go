@@ -157,7 +157,7 @@ func serve(ctx context.Context, s *config, errOut io.Writer) error {
 	w := &watched{name: s.cluster.value, joins: s.joins(), log: log, begun: time.Now()}
 	opts := []directory.Option{directory.AsDaemon(), directory.WithLogger(log), directory.WithLabels(s.labels)}
 	if s.image.value == "off" {
-		opts = append(opts, directory.WithoutImage())
+		opts = append(opts, directory.WithoutIndex())
 	}
 	var member *cluster.Membership
 	if s.bind.value != "" {

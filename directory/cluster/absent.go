@@ -202,7 +202,7 @@ func (t *memberTable) suspected(all []*memberlist.Node) {
 func (t *memberTable) awaitLocked(id resource.NodeID, m *node, d time.Duration) {
 	m.until, m.doubt = time.Now().Add(d), false
 	var away *time.Timer
-	away = time.AfterFunc(d, func() { t.notBack(id, m, &away) })
+	away = time.AfterFunc(d, func() { t.giveUpAway(id, m, &away) })
 	m.away = away
 }
 
@@ -215,9 +215,9 @@ func (t *memberTable) giveUpLocked(id resource.NodeID, m *node) {
 	}
 }
 
-// notBack gives up a member that was away. away must point to its timer, and is read with t.mu
-// held. The timer calls notBack in a goroutine of its own.
-func (t *memberTable) notBack(id resource.NodeID, m *node, away **time.Timer) {
+// giveUpAway gives up a member that was away. away must point to its timer, and is read with t.mu
+// held. The timer calls giveUpAway in a goroutine of its own.
+func (t *memberTable) giveUpAway(id resource.NodeID, m *node, away **time.Timer) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.nodes[id] == m && m.away != nil && m.away == *away {
@@ -226,8 +226,8 @@ func (t *memberTable) notBack(id resource.NodeID, m *node, away **time.Timer) {
 	}
 }
 
-// awaitsHearsay reports whether a member is waited for that this one has not met.
-func (t *memberTable) awaitsHearsay() bool {
+// awaitsUnmet reports whether a member is waited for that this one has not met.
+func (t *memberTable) awaitsUnmet() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, m := range t.nodes {
@@ -279,8 +279,8 @@ func (t *memberTable) passOnLocked(id resource.NodeID, m *node) (out []mux.Out) 
 	return out
 }
 
-// heardOther handles the account entry of a datagram msgOther: another member is about to be away.
-func (t *memberTable) heardOther(entry []byte) {
+// onOther handles the account entry of a datagram msgOther: another member is about to be away.
+func (t *memberTable) onOther(entry []byte) {
 	a := parseAbsent(entry)
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -35,8 +35,8 @@ func (a *answers) receive(b []byte) bool {
 	return true
 }
 
-// definite reports whether a no of this member to the question q would be true.
-func (a *answers) definite(q []byte) bool {
+// deniesForSure reports whether a no of this member to the question q would be true.
+func (a *answers) deniesForSure(q []byte) bool {
 	if _, ok := parseQuestion(q); !ok {
 		return false // a question of a later version: this member may hold what it asks for
 	}
@@ -60,8 +60,8 @@ func (a *answers) packet(q []byte) ([]byte, bool) {
 	return b, ok
 }
 
-// appendAnswer appends the answer to the question q to b, or an identifier alone if the answer has more
-// than most bytes. It reports false for a no.
+// appendAnswer appends the answer to the question q to b, or an identifier alone if the answer has
+// more than most bytes. It reports false for a no.
 func (a *answers) appendAnswer(b, q []byte, most int) ([]byte, bool) {
 	pattern, err := resource.View(patternIn(q))
 	if err != nil {
@@ -120,7 +120,7 @@ func (a *answers) serve(nc net.Conn) error {
 	if err != nil {
 		return err
 	}
-	if !a.definite(q) {
+	if !a.deniesForSure(q) {
 		return nil
 	}
 	b := []byte{0}

@@ -26,7 +26,7 @@ type asker struct {
 	exchanges *exchanges
 
 	mu     sync.Mutex                    // guards agreed
-	agreed map[resource.NodeID]agreement // with members that know other members than this one: see agree
+	agreed map[resource.NodeID]agreement // with members that know other members than this one: see learnRolls
 }
 
 func newAsker(c *core, members *memberTable, j *joiner, d *searches, s *streams, x *exchanges) *asker {
@@ -102,7 +102,7 @@ func (a *asker) round(ctx context.Context, w *waiter, q []byte, who []resource.N
 	if err != nil || r.Found || len(w.tally.differ) == 0 || q[0] == kindLookup {
 		return r, err
 	}
-	apart, err := a.agree(ctx, w.tally.differ)
+	apart, err := a.learnRolls(ctx, w.tally.differ)
 	if err != nil {
 		return r, err
 	}
@@ -133,8 +133,8 @@ func (a *asker) pause(ctx context.Context, d time.Duration, news <-chan struct{}
 }
 
 // denial returns the error for a question that no member is left to answer. unknown is not nil if
-// this member did not know all members: then it cannot deny what an unknown one may have. partial is
-// not nil if the members that could not be asked are no members any more.
+// this member did not know all members: then it cannot deny what an unknown one may have. partial
+// is not nil if the members that could not be asked are no members any more.
 func denial(q []byte, unknown, partial error) error {
 	switch {
 	case q[0] == kindLookup && partial != nil:

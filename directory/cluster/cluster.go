@@ -87,7 +87,7 @@ type Cluster struct {
 	searches  *searches
 	asker     *asker
 	watches   *watches
-	ended     sync.Once // guards halt
+	ended     sync.Once // guards endMembership
 }
 
 // maxName limits the name of a cluster, in bytes: with "rocl " before it, the name is the label of
@@ -150,9 +150,9 @@ func (c *Cluster) start() error {
 	if c.joiner.alone() {
 		c.joiner.setComplete() // there is no member to wait for
 	}
-	c.life.begin(c.joiner.keep)
-	c.life.begin(c.watches.keep)
-	c.life.begin(c.summaries.keep)
+	c.life.begin(c.joiner.run)
+	c.life.begin(c.watches.maintainFeeds)
+	c.life.begin(c.summaries.maintain)
 	return nil
 }
 
@@ -214,7 +214,7 @@ func (c *Cluster) receive(from resource.NodeID, at *net.UDPAddr, b []byte) {
 		c.log.Debug("cluster: packet", "from", from, "err", err)
 		return
 	}
-	if q, ok := p.Question(); ok && !c.answers.definite(q) {
+	if q, ok := p.Question(); ok && !c.answers.deniesForSure(q) {
 		c.log.Debug("cluster: a question that cannot be answered, or not yet", "from", from, "bytes", len(q))
 		return
 	}
@@ -244,15 +244,16 @@ func (c *Cluster) Close() error { return c.stop(true) }
 // about to take this one's place. The other members wait for that server for a few seconds.
 func (c *Cluster) HandOver() error { return c.stop(false) }
 
-// stop calls halt once.
+// stop calls endMembership once.
 func (c *Cluster) stop(leave bool) (err error) {
-	c.ended.Do(func() { err = c.halt(leave) })
+	c.ended.Do(func() { err = c.endMembership(leave) })
 	return err
 }
 
-// halt ends the membership and waits for the goroutines of c. If leave is set, it tells the other
-// members that this one leaves. Otherwise it tells them that another server takes this one's place.
-func (c *Cluster) halt(leave bool) (err error) {
+// endMembership ends the membership and waits for the goroutines of c. If leave is set, it tells
+// the other members that this one leaves. Otherwise it tells them that another server takes this
+// one's place.
+func (c *Cluster) endMembership(leave bool) (err error) {
 	if leave {
 		c.life.end()
 		c.life.wait()
@@ -261,7 +262,7 @@ func (c *Cluster) halt(leave bool) (err error) {
 	} else {
 		c.departure.announceAway()
 	}
-	if e := c.cease(); err == nil {
+	if e := c.endSilently(); err == nil {
 		err = e
 	}
 	if err != nil {
@@ -270,8 +271,9 @@ func (c *Cluster) halt(leave bool) (err error) {
 	return nil
 }
 
-// cease ends the membership without telling the other members, and waits for the goroutines of c.
-func (c *Cluster) cease() error {
+// endSilently ends the membership without telling the other members, and waits for the goroutines
+// of c.
+func (c *Cluster) endSilently() error {
 	c.life.end()
 	c.searches.close()
 	err := c.gossip.list.Shutdown()

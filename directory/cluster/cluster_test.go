@@ -77,7 +77,7 @@ func denies(t *testing.T, c *Cluster, what resource.Match) {
 
 // kill ends a member as the death of its process does: the other members are not told.
 func kill(c *Cluster) {
-	c.ended.Do(func() { _ = c.cease() })
+	c.ended.Do(func() { _ = c.endSilently() })
 }
 
 func put(t *testing.T, c *Cluster, serial uint32, a resource.Attrs) resource.GID {

@@ -92,7 +92,7 @@ func (d *departure) announceLeave() {
 func (d *departure) receive(id resource.NodeID, at *net.UDPAddr, b []byte) bool {
 	switch {
 	case len(b) == 1+absentLen && b[0] == msgOther:
-		d.members.heardOther(b[1:])
+		d.members.onOther(b[1:])
 	case len(b) != 1:
 		return false
 	case b[0] == msgHeard:

@@ -79,37 +79,37 @@ func (x *exchanges) beginLocked(id resource.NodeID, addr string) *exchange {
 }
 
 const (
-	mendTime  = time.Second // how often a member that does not answer is exchanged with
-	mostMends = 16          // exchanges under way when mend begins no other one
+	silentEvery    = time.Second // how often a member that does not answer is exchanged with
+	mostWithSilent = 16          // exchanges under way when exchangeWith begins no other one
 )
 
-// mend exchanges with members that do not answer and are taken for alive. Gossip of the present
-// life of one of them may have been lost: then neither of the two opens what the other one sends,
-// and memberlist, which reaches it by a stream, sees nothing wrong. In a large cluster, only a few
-// of the members that ask do so at a time.
-func (x *exchanges) mend(silent ...resource.NodeID) {
+// exchangeWith exchanges with members that do not answer and are taken for alive. Gossip of the
+// present life of one of them may have been lost: then neither of the two opens what the other one
+// sends, and memberlist, which reaches it by a stream, sees nothing wrong. In a large cluster, only
+// a few of the members that ask do so at a time.
+func (x *exchanges) exchangeWith(silent ...resource.NodeID) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	for _, id := range silent {
-		if x.underWay[id] != nil || len(x.underWay) >= mostMends {
+		if x.underWay[id] != nil || len(x.underWay) >= mostWithSilent {
 			continue
 		}
-		if addr, ok := x.members.toMend(id); ok {
+		if addr, ok := x.members.silentAddress(id); ok {
 			x.beginLocked(id, addr)
 		}
 	}
 }
 
-// toMend returns the address of a member that is taken for alive, with which mend has begun no
-// exchange for mendTime. ok is false for other nodes, and if it is not this member's turn. The
-// caller begins an exchange.
-func (t *memberTable) toMend(id resource.NodeID) (addr string, ok bool) {
+// silentAddress returns the address of a member that is taken for alive, with which exchangeWith
+// has begun no exchange for silentEvery. ok is false for other nodes, and if it is not this member's
+// turn. The caller begins an exchange.
+func (t *memberTable) silentAddress(id resource.NodeID) (addr string, ok bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	m, now := t.nodes[id], time.Now()
-	if m == nil || !m.alive || now.Sub(m.mended) < mendTime || !t.seeks() {
+	if m == nil || !m.alive || now.Sub(m.exchanged) < silentEvery || !t.seeks() {
 		return "", false
 	}
-	m.mended = now
+	m.exchanged = now
 	return m.addr, true
 }

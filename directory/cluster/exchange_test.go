@@ -107,7 +107,7 @@ func lifeNotHeard(t *testing.T, reaches func(other, restarted *Cluster, watched 
 	defer b.Close()
 	defer c.Close()
 	eventually.True(t, "the restarted member knows both, and joins no other one", func() bool {
-		joins := b.joiner.former.Load() || b.joiner.lookedAt() > 0
+		joins := b.joiner.former.Load() || b.joiner.addressesTried() > 0
 		return !joins && knows(b, 1) && knows(b, 3) && c.members.epoch(2) == b.mux.Epoch()
 	})
 	cut.Store(false)
@@ -125,7 +125,7 @@ func lifeNotHeard(t *testing.T, reaches func(other, restarted *Cluster, watched 
 
 // A member exchanges with one that does not answer once in a while, however many questions that one
 // does not answer, and not with one that is dead.
-func TestMend(t *testing.T) {
+func TestExchangeWithSilent(t *testing.T) {
 	a := member(t, 1, nil)
 	b := member(t, 2, nil, a)
 	together(t, a, b)
@@ -141,20 +141,20 @@ func TestMend(t *testing.T) {
 		f(a.members.nodes[2])
 	}
 	silent := []resource.NodeID{2, 2, 77}
-	change(func(m *node) { m.mended = time.Now().Add(time.Hour) }) // no time passes meanwhile
-	a.exchanges.mend(silent...)
+	change(func(m *node) { m.exchanged = time.Now().Add(time.Hour) }) // no time passes meanwhile
+	a.exchanges.exchangeWith(silent...)
 	if begun() {
 		t.Error("exchanged with the same member twice in a moment")
 	}
-	change(func(m *node) { m.mended, m.alive = time.Time{}, false })
-	a.exchanges.mend(silent...)
+	change(func(m *node) { m.exchanged, m.alive = time.Time{}, false })
+	a.exchanges.exchangeWith(silent...)
 	if begun() {
 		t.Error("exchanged with a member that is dead")
 	}
 	change(func(m *node) { m.alive = true })
-	a.exchanges.mend(silent...)
+	a.exchanges.exchangeWith(silent...)
 	change(func(m *node) {
-		if m.mended.IsZero() {
+		if m.exchanged.IsZero() {
 			t.Error("did not exchange with a member that does not answer")
 		}
 	})

@@ -68,7 +68,7 @@ func (ws *watches) updateFeedsLocked() {
 		for _, w := range ws.all {
 			w.addLocked(m)
 		}
-		ws.life.begin(func() { ws.follow(f) })
+		ws.life.begin(func() { ws.runFeed(f) })
 	}
 }
 
@@ -78,8 +78,8 @@ func (ws *watches) endFeedLocked(f *feed) {
 	f.end()
 }
 
-// follow keeps a feed connected until the feed ends. It has a goroutine to itself.
-func (ws *watches) follow(f *feed) {
+// runFeed keeps a feed connected until the feed ends. It has a goroutine to itself.
+func (ws *watches) runFeed(f *feed) {
 	const least, most = 10 * time.Millisecond, time.Second
 	wait := least
 	for {
@@ -92,7 +92,7 @@ func (ws *watches) follow(f *feed) {
 		if time.Since(begun) > most {
 			wait = least
 		}
-		ws.exchanges.mend(f.node)
+		ws.exchanges.exchangeWith(f.node)
 		ws.log.Debug("cluster: watching", "node", fmt.Sprintf("%012x", uint64(f.node)), "err", err)
 		t := time.NewTimer(wait)
 		wait = min(2*wait, most)

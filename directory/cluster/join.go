@@ -106,11 +106,11 @@ func (j *joiner) alone() bool {
 	return !j.cfg.Follows && (len(j.cfg.Join) == 0 && j.cfg.Group == "" || len(j.cfg.Join) == 1 && j.cfg.Join[0] == own)
 }
 
-// keep joins each address in Config.Join until that was reached once. It also looks for each member
+// run joins each address in Config.Join until that was reached once. It also looks for each member
 // that was met, as long as that is not seen alive: memberlist gives dead members up, and a cluster
 // that was cut would stay so. A member that is alone makes itself known to the group. The first of
 // several members does so less often: there may be members that none of them has met.
-func (j *joiner) keep() {
+func (j *joiner) run() {
 	own := j.mux.Addr().String()
 	open := map[string]bool{} // the addresses in Config.Join that were not reached; guarded by mu
 	j.mu.Lock()
@@ -133,7 +133,7 @@ func (j *joiner) keep() {
 		for _, addr := range j.members.missed(time.Now()) {
 			j.lookLocked(addr, func() {})
 		}
-		if j.former.Load() || j.members.awaitsHearsay() {
+		if j.former.Load() || j.members.awaitsUnmet() {
 			addrs, _ := j.members.aliveOthers(mostTaught)
 			for _, addr := range addrs {
 				j.lookLocked(addr, func() {})
@@ -299,7 +299,7 @@ func (j *joiner) learnedLocked(joined bool) bool {
 // before has been given up or heard of by then. A member that has met none knows them after
 // firstTime, and only if it has no address to join but its own.
 func (j *joiner) waitedLongEnoughLocked(now time.Time) bool {
-	if met := j.members.metAt(); !met.IsZero() {
+	if met := j.members.firstMetAt(); !met.IsZero() {
 		return now.Sub(met) >= awayTime
 	}
 	return len(j.unmetLocked()) == 0 && now.Sub(j.born) >= firstTime
@@ -325,7 +325,7 @@ func (j *joiner) incomplete() error {
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if j.members.metAt().IsZero() {
+	if j.members.firstMetAt().IsZero() {
 		return fmt.Errorf("%w: no other member has been reached: %s", directory.ErrPartial, strings.Join(j.unmetLocked(), ", "))
 	}
 	return fmt.Errorf("%w: the members that have been reached may not know all others yet", directory.ErrPartial)
@@ -345,8 +345,8 @@ func (j *joiner) await(ctx context.Context) error {
 	}
 }
 
-// lookedAt returns the number of addresses that are being tried.
-func (j *joiner) lookedAt() int {
+// addressesTried returns the number of addresses that are being tried.
+func (j *joiner) addressesTried() int {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return len(j.looking)

@@ -180,8 +180,8 @@ func TestAllLarge(t *testing.T) {
 	}
 }
 
-// The number of cursors is limited: the cursor that was not used for longest is forgotten. An unused
-// cursor is forgotten when its lease ends.
+// The number of cursors is limited: the cursor that was not used for longest is forgotten. An
+// unused cursor is forgotten when its lease ends.
 func TestPlaces(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db := database.New()
@@ -257,7 +257,7 @@ func TestNothingIsDeniedTooEarly(t *testing.T) {
 		"the first of a list": {question(kindNext, resource.GID{}, lamps()), false},
 		"its members":         {question(kindRoll, resource.GID{}, pattern(nil)), true},
 	} {
-		if got := a.answers.definite(c.q); got != c.want {
+		if got := a.answers.deniesForSure(c.q); got != c.want {
 			t.Errorf("asked for %s: answers %v, want %v", what, got, c.want)
 		}
 	}

@@ -59,7 +59,7 @@ type node struct {
 	hearsay bool // another member told of it, and it was never seen alive
 	doubt   bool // its account, which follows, decides whether the node is waited for
 
-	mended time.Time // when exchanges.mend began an exchange with it last
+	exchanged time.Time // when exchanges.exchangeWith began an exchange with it last
 }
 
 // newMemberTable returns a table that knows this member alone.
@@ -152,8 +152,8 @@ func (t *memberTable) aliveOthers(most int) (addrs []string, who []resource.Node
 	return addrs, who
 }
 
-// metAt returns when the first other member was seen alive, or the zero time.
-func (t *memberTable) metAt() time.Time {
+// firstMetAt returns when the first other member was seen alive, or the zero time.
+func (t *memberTable) firstMetAt() time.Time {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.firstMet

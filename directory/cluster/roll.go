@@ -67,9 +67,9 @@ type differs struct {
 // the other one's roll was known here then.
 type agreement struct{ theirs, ours uint64 }
 
-// agree learns of the members that the members in others know. It returns the members whose rolls
-// could not be had. A member may be in others more than once, because it has answered twice.
-func (a *asker) agree(ctx context.Context, others []differs) (apart []resource.NodeID, err error) {
+// learnRolls learns of the members that the members in others know. It returns the members whose
+// rolls could not be had. A member may be in others more than once, because it has answered twice.
+func (a *asker) learnRolls(ctx context.Context, others []differs) (apart []resource.NodeID, err error) {
 	for _, o := range others {
 		if slices.Contains(apart, o.node) {
 			continue

@@ -81,7 +81,7 @@ func TestRoll(t *testing.T) {
 	differ := []differs{{2, 77}}
 	for i := range 2 {
 		before := b.count.sent.Load()
-		if apart, err := a.asker.agree(t.Context(), differ); len(apart) > 0 || err != nil {
+		if apart, err := a.asker.learnRolls(t.Context(), differ); len(apart) > 0 || err != nil {
 			t.Errorf("%v, %v", apart, err)
 		}
 		if asked := b.count.sent.Load() > before; asked != (i == 0) {
@@ -89,7 +89,7 @@ func TestRoll(t *testing.T) {
 		}
 	}
 	kill(b)
-	if apart, err := a.asker.agree(t.Context(), []differs{{2, 78}, {2, 79}}); len(apart) != 1 || err != nil {
+	if apart, err := a.asker.learnRolls(t.Context(), []differs{{2, 78}, {2, 79}}); len(apart) != 1 || err != nil {
 		t.Errorf("a member that gives no roll: %v, %v", apart, err)
 	}
 }

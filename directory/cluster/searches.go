@@ -34,7 +34,7 @@ type searches struct {
 	out    []mux.Out // datagrams that node wants sent; they are sent without mu
 	spare  []mux.Out // an empty slice to be used as out again, with the buffers of its payloads
 	casts  [][]byte
-	silent []resource.NodeID // members that did not answer, for which mend is called without mu
+	silent []resource.NodeID // members that did not answer, for which exchangeWith is called without mu
 }
 
 func newSearches(c *core, members *memberTable, s *summaries, x *exchanges, a *answers) *searches {
@@ -123,7 +123,7 @@ func (d *searches) send(out []mux.Out) {
 		return
 	}
 	d.mux.Send(out...)
-	out = emptied(out)
+	out = forReuse(out)
 	d.mu.Lock()
 	if cap(d.spare) < cap(out) {
 		d.spare = out
@@ -131,9 +131,9 @@ func (d *searches) send(out []mux.Out) {
 	d.mu.Unlock()
 }
 
-// emptied returns out without its datagrams, but with the buffers of their payloads, except those
+// forReuse returns out without its datagrams, but with the buffers of their payloads, except those
 // larger than is often needed.
-func emptied(out []mux.Out) []mux.Out {
+func forReuse(out []mux.Out) []mux.Out {
 	if cap(out) > 64 {
 		return nil
 	}
@@ -169,7 +169,7 @@ func (d *searches) advance(out []mux.Out, timely func() bool, f func(now time.Ti
 		d.mux.Cast(b)
 	}
 	if len(silent) > 0 {
-		d.exchanges.mend(silent...)
+		d.exchanges.exchangeWith(silent...)
 	}
 	return out
 }
@@ -306,6 +306,6 @@ func (w *waiter) release() {
 	if cap(w.question) > mostPacked {
 		w.question = nil
 	}
-	w.out = emptied(w.out)
+	w.out = forReuse(w.out)
 	waiters.Put(w)
 }

@@ -203,7 +203,7 @@ func (n *counts) stats(s *Stats) {
 // Stats returns the present figures.
 func (c *Cluster) Stats() Stats {
 	s := Stats{
-		Health: c.gossip.list.GetHealthScore(), Keys: c.gossip.keys(), LookedAt: c.joiner.lookedAt(),
+		Health: c.gossip.list.GetHealthScore(), Keys: c.gossip.keys(), LookedAt: c.joiner.addressesTried(),
 		Cursors: c.answers.cursors.count(), Port: c.mux.Stats(),
 	}
 	c.count.stats(&s)

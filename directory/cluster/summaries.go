@@ -38,9 +38,9 @@ func (s *summaries) met(id resource.NodeID, alive bool) {
 	s.filters.Met(id, alive)
 }
 
-// keep keeps this member's summary and tells the other members of it, in batches. A resource that
-// is too new for the summary is found by asking all members.
-func (s *summaries) keep() {
+// maintain keeps this member's summary and tells the other members of it, in batches. A resource
+// that is too new for the summary is found by asking all members.
+func (s *summaries) maintain() {
 	var everything resource.List
 	w := s.cfg.DB.Watch(&everything)
 	defer w.Close()
@@ -49,7 +49,7 @@ func (s *summaries) keep() {
 	due := time.NewTimer(interval())
 	defer due.Stop()
 	added := make(chan resource.List)
-	s.life.begin(func() { s.follow(w, added) })
+	s.life.begin(func() { s.forwardAdded(w, added) })
 	for {
 		select {
 		case l := <-added:
@@ -71,8 +71,8 @@ func (s *summaries) keep() {
 	}
 }
 
-// follow sends the attributes of resources that appear or change to added, until s.life ends.
-func (s *summaries) follow(w *database.Watch, added chan<- resource.List) {
+// forwardAdded sends the attributes of resources that appear or change to added, until s.life ends.
+func (s *summaries) forwardAdded(w *database.Watch, added chan<- resource.List) {
 	for {
 		ev, err := w.Next(s.life)
 		if err != nil {

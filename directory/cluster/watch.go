@@ -77,7 +77,7 @@ func (ws *watches) watch(pattern *resource.List, to *database.Watch) (end func()
 		defer ws.mu.Unlock()
 		if w.late != nil {
 			ws.log.Warn("cluster: a watch goes on without what some members have", "members", fmt.Sprintf("%012x", w.awaitedLocked()))
-			w.syncedLocked()
+			w.endWaitingLocked()
 		}
 	})
 	if ws.joiner.joined.Err() == nil {
@@ -90,7 +90,7 @@ func (ws *watches) watch(pattern *resource.List, to *database.Watch) (end func()
 		f.orderLocked(order{id, w})
 	}
 	if len(w.waits) == 0 {
-		w.syncedLocked()
+		w.endWaitingLocked()
 	}
 	return func() {
 		ws.mu.Lock()
@@ -123,7 +123,7 @@ func (w *watching) addLocked(m resource.NodeID) {
 func (w *watching) heardLocked(m resource.NodeID) {
 	delete(w.waits, m)
 	if len(w.waits) == 0 {
-		w.syncedLocked()
+		w.endWaitingLocked()
 	}
 }
 
@@ -136,8 +136,8 @@ func (w *watching) awaitedLocked() (who []resource.NodeID) {
 	return who
 }
 
-// syncedLocked ends all waiting, and lets the watch say Synced.
-func (w *watching) syncedLocked() {
+// endWaitingLocked ends all waiting, and lets the watch say Synced.
+func (w *watching) endWaitingLocked() {
 	if w.late != nil {
 		w.late.Stop()
 		w.late = nil
@@ -148,7 +148,7 @@ func (w *watching) syncedLocked() {
 
 // stopLocked ends the timers of w.
 func (w *watching) stopLocked() {
-	w.syncedLocked() // as far as the cluster is concerned
+	w.endWaitingLocked() // as far as the cluster is concerned
 	for _, v := range w.of {
 		v.stopGraceLocked()
 	}
@@ -183,8 +183,8 @@ func (w *watching) tellLocked(events []directory.Event) {
 	}
 }
 
-// keep makes and ends feeds as the membership changes, until the cluster ends.
-func (ws *watches) keep() {
+// maintainFeeds makes and ends feeds as the membership changes, until the cluster ends.
+func (ws *watches) maintainFeeds() {
 	joined := ws.joiner.joined.Done()
 	for {
 		news := ws.members.news()

@@ -12,7 +12,7 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/rocl-go/rocl/directory/image"
+	"github.com/rocl-go/rocl/directory/index"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -30,16 +30,16 @@ var (
 	ErrNotOwner = errors.New("database: resource is another context's")
 )
 
-// A Record is one resource. In records of this package Attrs is a view that stays valid for ever; it
-// must not be changed.
+// A Record is one resource. In records of this package Attrs is a view that stays valid for ever;
+// it must not be changed.
 type Record = resource.Record
 
 // record is a Record in the form in which the database stores it: 56 bytes.
 type record struct {
 	id         resource.GID
 	revision   uint64
-	owner      uint32 // index in DB.owners plus one; 0: the record is not in use
-	next, prev uint32 // records of the same owner, index plus one; 0: none
+	owner      uint32 // place in DB.owners plus one; 0: the record is not in use
+	next, prev uint32 // records of the same owner, number plus one; 0: none
 	chunk      uint32
 	off, size  uint32 // of the attributes; their places in postings, 4 bytes each, lie before them
 	positions  uint16 // number of places
@@ -49,7 +49,7 @@ type record struct {
 // owner is a context that has resources.
 type owner struct {
 	id    resource.GID
-	first uint32 // the first of its records, index plus one
+	first uint32 // the first of its records, number plus one
 	n     int    // number of records
 }
 
@@ -76,9 +76,9 @@ type DB struct {
 	dead    int // bytes of chunks not in use
 	watches map[*Watch]struct{}
 
-	image    *image.Writer // nil if there is no image
-	imaged   uint32        // records with a lower index are in the image
-	imageErr error         // why the last image ended
+	index    *index.Writer // nil if there is no index
+	inIndex  uint32        // records with a lower number are in the index
+	indexErr error         // why the last index ended
 }
 
 // New makes an empty database.
@@ -127,7 +127,7 @@ func (d *DB) offer(id, owner resource.GID, rev uint64, attrs *resource.List, fre
 		d.replace(i, rev, attrs)
 		return nil
 	}
-	i := d.index()
+	i := d.vacantRecord()
 	r := d.rec(i)
 	*r = record{id: id, revision: rev, system: resource.IsSystem(attrs)}
 	d.idPut(id, i)
@@ -143,8 +143,8 @@ const pageLen = 1 << 12
 // rec returns record i. mu must be held.
 func (d *DB) rec(i uint32) *record { return &d.pages[i/pageLen][i%pageLen] }
 
-// index returns the index of a vacant record.
-func (d *DB) index() uint32 {
+// vacantRecord returns the vacantRecord of a vacant record.
+func (d *DB) vacantRecord() uint32 {
 	if n := len(d.vacant); n > 0 {
 		i := d.vacant[n-1]
 		d.vacant = d.vacant[:n-1]
@@ -197,7 +197,7 @@ func (d *DB) delist(i uint32) {
 	}
 }
 
-// store writes the attributes of record i to a chunk, indexes them, and updates the image.
+// store writes the attributes of record i to a chunk, adds their postings, and updates the index.
 func (d *DB) store(i uint32, attrs *resource.List) {
 	wire := attrs.Wire()
 	n := attrs.Len()
@@ -215,19 +215,19 @@ func (d *DB) store(i uint32, attrs *resource.List) {
 	r := d.rec(i)
 	r.chunk, r.off, r.size, r.positions = uint32(c), uint32(off), uint32(len(wire)), uint16(n)
 	at := off - 4*n
-	im := d.imageOf(i)
+	im := d.indexWith(i)
 	for a, next := resource.KnownAt(wire, 0); a != nil; a, next = resource.KnownAt(wire, next) {
 		place := d.post.add(d.hash(a), i)
 		binary.LittleEndian.PutUint32(chunk[at:], place)
 		at += 4
 		if im != nil && place != nowhere {
-			im.Index(a, i, place)
+			im.AddPosting(a, i, place)
 		}
 	}
 	if im != nil {
-		d.imagePut(i)
+		d.putInIndex(i)
 	}
-	d.imageDone()
+	d.commitIndex()
 }
 
 // wire returns the attributes of r in their wire form, a view of a chunk.
@@ -241,9 +241,10 @@ func (d *DB) positionsOf(r *record) []byte {
 	return d.chunks[r.chunk][int(r.off)-4*int(r.positions) : r.off]
 }
 
-// unindex takes record i out of the postings. The last record of a posting moves to the place that
-// becomes free. For such a record unindex updates the place that is stored with its attribute.
-func (d *DB) unindex(i uint32) {
+// removePostings takes record i out of the postings. The last record of a posting moves to the
+// place that becomes free. For such a record removePostings updates the place that is stored with
+// its attribute.
+func (d *DB) removePostings(i uint32) {
 	r := d.rec(i)
 	wire, places := d.wire(r), d.positionsOf(r)
 	var moves []move
@@ -254,8 +255,8 @@ func (d *DB) unindex(i uint32) {
 		}
 		h := d.hash(a)
 		from := d.post.part(h).find(h).n - 1
-		if d.image != nil { // also if i is not in the image yet: the record that moves may be in it
-			d.image.Unindex(a, place, from)
+		if d.index != nil { // also if i is not in the index yet: the record that moves may be in it
+			d.index.RemovePosting(a, place, from)
 		}
 		if moved, ok := d.post.drop(h, place); ok {
 			m := move{moved, from, place, h}
@@ -361,7 +362,7 @@ func (d *DB) compact() {
 
 // replace gives record i a revision and attributes, and notifies the watches.
 func (d *DB) replace(i uint32, rev uint64, attrs *resource.List) {
-	d.unindex(i)
+	d.removePostings(i)
 	d.rec(i).revision = rev
 	d.rec(i).system = resource.IsSystem(attrs)
 	d.store(i, attrs)
@@ -404,14 +405,14 @@ func (d *DB) Delete(id resource.GID) error {
 	return nil
 }
 
-// remove deletes record i, from the image first, and notifies the watches. mu must be held.
+// remove deletes record i, from the index first, and notifies the watches. mu must be held.
 func (d *DB) remove(i uint32) {
-	if im := d.imageOf(i); im != nil {
+	if im := d.indexWith(i); im != nil {
 		im.Remove(i) // before a watch reports that the resource is gone
 	}
 	d.notify(i, true)
-	d.unindex(i)
-	d.imageDone()
+	d.removePostings(i)
+	d.commitIndex()
 	d.delist(i)
 	d.idDelete(d.rec(i).id)
 	*d.rec(i) = record{}
@@ -463,7 +464,7 @@ type Stats struct {
 	Resources, Owners, Watches int
 	Watched                    int // entries of all watches, one for each resource and watch
 	AttributeBytes, DeadBytes  int // of chunks, in use and not
-	ImageBytes                 int // 0 if there is no image
+	IndexBytes                 int // 0 if there is no index
 }
 
 // Stats returns the present figures of the database.
@@ -476,8 +477,8 @@ func (d *DB) Stats() Stats {
 		s.Watched += len(w.items)
 		w.mu.Unlock()
 	}
-	if d.image != nil {
-		s.ImageBytes = d.image.Bytes()
+	if d.index != nil {
+		s.IndexBytes = d.index.Bytes()
 	}
 	return s
 }

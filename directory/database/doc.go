@@ -2,8 +2,8 @@
 
 // Package database keeps a node's resources in memory and finds them by their attributes.
 //
-// Records lie in pages and are named by their index. Their attribute lists are appended to large
-// chunks of memory. For every attribute there is a posting: the indexes of the records that have
+// Records lie in pages and are named by their number. Their attribute lists are appended to large
+// chunks of memory. For every attribute there is a posting: the numbers of the records that have
 // the attribute. A posting is found through a hash of the attribute's name and value. The hash is
 // hash/maphash, because it has a random seed: names and values may come from a hostile program,
 // which must not be able to choose colliding ones. A question reads the shortest posting among its
@@ -13,9 +13,9 @@
 //	hash(name, value) ──► posting ──► record ──► attributes
 //	identifier ───────────────────────►┘
 //
-// [DB.Image] makes an image: a copy of the database in shared memory, which other processes read in
-// place (package image). The image has postings of its own, and follows each change before any
-// watch reports the change.
+// [DB.MakeIndex] makes an index: a copy of the database in shared memory, which other processes
+// read in place (package index). The index has postings of its own, and follows each change before
+// any watch reports the change.
 //
 // Reads run at the same time; a change excludes them for about a microsecond.
 package database

@@ -19,7 +19,7 @@ type ids struct {
 // idSlot is an entry of ids.
 type idSlot struct {
 	hash uint32
-	rec  uint32 // index of the record plus one; 0: empty
+	rec  uint32 // number of the record plus one; 0: empty
 }
 
 // idHash returns the part of an identifier's hash that the table uses.

@@ -4,7 +4,7 @@ package database
 
 // slots is a hash table from the hash of an attribute to its posting, with open addressing, linear
 // probing, and deletion by moving entries back. A posting of one record is stored as the record's
-// index; longer ones are in postings.lists.
+// number; longer ones are in postings.lists.
 type slots struct {
 	tab  []slot
 	used int
@@ -13,7 +13,7 @@ type slots struct {
 // slot is an entry of slots: the posting of one hash.
 type slot struct {
 	hash uint64 // 0: empty
-	val  uint32 // the record's index if n is 1, else an index of postings.lists
+	val  uint32 // the record's number if n is 1, else a place in postings.lists
 	n    uint32 // length of the posting
 }
 
@@ -99,7 +99,7 @@ func (s *slots) remove(h uint64) {
 type postings struct {
 	parts [256]slots
 	lists [][]uint32
-	free  []uint32 // indexes of lists that are not in use
+	free  []uint32 // places of lists that are not in use
 }
 
 // part returns the part that has the slot of h.

@@ -156,7 +156,7 @@ func (x *Mux) Gossips(node resource.NodeID, epoch uint64, addr *net.UDPAddr) {
 	m := &gossiper{life: life{node, epoch}, addr: addr}
 	if top, was := g.past[m.life]; was {
 		delete(g.past, m.life)
-		m.seen.upTo(top)
+		m.seen.markUpTo(top)
 	}
 	g.of[node], g.at[at] = m, m
 }

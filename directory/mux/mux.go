@@ -148,7 +148,7 @@ func Open(cfg Config) (*Mux, error) {
 // Start starts the goroutines that read the sockets and accept streams.
 func (x *Mux) Start() {
 	x.busy.Add(2)
-	go x.keep()
+	go x.readSockets()
 	go x.accept()
 }
 
@@ -227,7 +227,7 @@ func (x *Mux) Meet(node resource.NodeID, epoch uint64, addr *net.UDPAddr) {
 	to.sent.Store(x.base)
 	if top, was := x.past[to.life]; was {
 		delete(x.past, to.life)
-		to.seen.upTo(top)
+		to.seen.markUpTo(top)
 	}
 	x.peers[node] = to
 }
@@ -277,11 +277,10 @@ func (x *Mux) peer(node resource.NodeID) *peer {
 	return x.peers[node]
 }
 
-// keep is the keeper of the sockets: it reads them until the port closes. After it has answered a
-// goroutine that polls, it reads on for a while (spin), and then parks. While a goroutine of this
-// process polls, it does not spin: two spinning goroutines would take the processor from the one
-// that is to answer.
-func (x *Mux) keep() {
+// readSockets reads the sockets until the port closes. After it has answered a goroutine that polls,
+// it reads on for a while (spin), and then parks. While a goroutine of this process polls, it does
+// not spin: two spinning goroutines would take the processor from the one that is to answer.
+func (x *Mux) readSockets() {
 	defer x.busy.Done()
 	for {
 		before := x.answered.Load()
@@ -348,7 +347,7 @@ func (x *Mux) datagram(b []byte, from *net.UDPAddr) {
 // ours handles a datagram with this package's head, under each key that may have sealed it.
 func (x *Mux) ours(b []byte, from *net.UDPAddr) {
 	k := x.keys.Load()
-	if !k.each(b, func(b []byte, i int) bool { return x.opened(b, k, i, from) }) {
+	if !k.each(b, func(b []byte, i int) bool { return x.handleSealed(b, k, i, from) }) {
 		x.count.Foreign.Add(1)
 		if b[1] == kindHello {
 			x.refused(from, senderOf(b))
@@ -356,8 +355,8 @@ func (x *Mux) ours(b []byte, from *net.UDPAddr) {
 	}
 }
 
-// opened handles a datagram, and reports whether it opens under the i-th key.
-func (x *Mux) opened(b []byte, k *keys, i int, from *net.UDPAddr) bool {
+// handleSealed handles a datagram, and reports whether it opens under the i-th key.
+func (x *Mux) handleSealed(b []byte, k *keys, i int, from *net.UDPAddr) bool {
 	sender, n := senderOf(b), counterOf(b)
 	if b[1] == kindHello {
 		// A hello of another node with this node's number is handled too: that conflict must be

@@ -72,8 +72,8 @@ func (r *replay) first(n uint64) bool {
 	return true
 }
 
-// upTo marks all counters up to n as used.
-func (r *replay) upTo(n uint64) {
+// markUpTo marks all counters up to n as used.
+func (r *replay) markUpTo(n uint64) {
 	r.top = n
 	for i := range r.seen {
 		r.seen[i] = ^uint64(0)

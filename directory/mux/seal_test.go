@@ -21,7 +21,7 @@ func TestReplayModel(t *testing.T) {
 		seen, top := map[uint64]bool{}, uint64(0)
 		if rapid.Bool().Draw(t, "later") {
 			top = rapid.Uint64Range(1, math.MaxUint64).Draw(t, "begins after")
-			r.upTo(top)
+			r.markUpTo(top)
 		}
 		begun := top
 		for range rapid.IntRange(1, 60).Draw(t, "steps") {

@@ -129,7 +129,7 @@ func (s *socket) Ready(on subsys.Readiness) (handled int, again bool) {
 	defer s.rmu.Unlock()
 	if e != 0 {
 		s.more = false
-		return 0, goesOn(e)
+		return 0, mayHaveMore(e)
 	}
 	if n <= datagramSize {
 		s.handle(s.ms[0].Buffers[0][:n], from)
@@ -148,7 +148,7 @@ func (s *socket) readMore() (handled int, again bool) {
 		n, err := s.io.ReadBatch(s.ms, unix.MSG_DONTWAIT)
 		if err != nil {
 			// EAGAIN, or an error that the network reported about an earlier datagram.
-			s.more = goesOn(err)
+			s.more = mayHaveMore(err)
 			return handled, s.more
 		}
 		for i := range n {
@@ -162,8 +162,8 @@ func (s *socket) readMore() (handled int, again bool) {
 	return handled, true // other sockets have to be read too
 }
 
-// goesOn reports whether there may be more to read behind an error.
-func goesOn(err error) bool { return !errors.Is(err, unix.EAGAIN) && !errors.Is(err, unix.EBADF) }
+// mayHaveMore reports whether there may be more to read behind an error.
+func mayHaveMore(err error) bool { return !errors.Is(err, unix.EAGAIN) && !errors.Is(err, unix.EBADF) }
 
 // readOne reads one datagram into the first message. It returns the datagram's length, which may
 // exceed the size of the buffer.

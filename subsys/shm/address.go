@@ -16,10 +16,10 @@ import (
 
 const scheme = "shm://"
 
-// here returns the name of this node in addresses. It stands for this boot of the kernel, this
+// nodeName returns the name of this node in addresses. It stands for this boot of the kernel, this
 // network and user namespace, and this user or the group that may connect. Another container has
 // another name, and addresses with another name cannot be dialled from here.
-func (t transport) here() (string, error) {
+func (t transport) nodeName() (string, error) {
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
 		return "", err
@@ -50,14 +50,14 @@ func newName() string {
 func parse(addr string) (node, name string, err error) {
 	path, ok := strings.CutPrefix(addr, scheme)
 	node, name, cut := strings.Cut(path, "/")
-	if !ok || !cut || !plain(node) || !plain(name) {
+	if !ok || !cut || !isPlain(node) || !isPlain(name) {
 		return "", "", fmt.Errorf("%w: %q is not %sNODE/NAME", subsys.ErrAddress, addr, scheme)
 	}
 	return node, name, nil
 }
 
-// plain reports whether s can be a part of an address.
-func plain(s string) bool {
+// isPlain reports whether s can be a part of an address.
+func isPlain(s string) bool {
 	for _, c := range s {
 		if (c < '0' || c > '9') && (c < 'a' || c > 'z') && c != '-' {
 			return false

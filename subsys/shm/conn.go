@@ -163,7 +163,7 @@ func (c *conn) Ready(subsys.Readiness) (frames int, again bool) {
 		c.poller.Remove(c.sock)
 		// The records that the peer published before are at most a ring full. The peer may still be
 		// writing.
-		for from := c.in.head; c.in.head-from < ringLen && !c.closed.Load() && c.comes(); {
+		for from := c.in.head; c.in.head-from < ringLen && !c.closed.Load() && c.canRead(); {
 			frames += c.look()
 		}
 		c.out.endLoansOfDeadPeer(c)
@@ -192,22 +192,22 @@ func (c *conn) hasWork() bool {
 	if c.closed.Load() {
 		return !c.in.finished.Load() || !c.hasLoans() || peerClosed && !o.unreadEnded.Load() || c.theirs.done.Load() != 0
 	}
-	return peerClosed && !c.in.reader.Starved() || c.comes() || o.stuck.Load() && c.theirs.head.Load() != o.head.Load()
+	return peerClosed && !c.in.reader.Starved() || c.canRead() || o.isFull.Load() && c.theirs.head.Load() != o.head.Load()
 }
 
-// comes reports whether the next record has arrived, and the reader has memory for it.
-func (c *conn) comes() bool {
+// canRead reports whether the next record has arrived, and the reader has memory for it.
+func (c *conn) canRead() bool {
 	return c.theirs.word(c.in.head).Load() != 0 && !c.in.reader.Starved()
 }
 
 // look processes what the peer has published.
 func (c *conn) look() (frames int) {
 	c.back.write(c)
-	came := c.comes()
+	came := c.canRead()
 	// A goroutine waits for records, but not for returned loans. So if a record has come, the line
 	// of the returns is not read: the peer writes that line soon after it has published.
 	if o := &c.out; (!came || o.lent.Load() >= manyLoans) && o.hasReturns(c) ||
-		o.stuck.Load() || o.hasUnmapped.Load() || c.closed.Load() && c.hasLoans() {
+		o.isFull.Load() || o.hasUnmapped.Load() || c.closed.Load() && c.hasLoans() {
 		if writable, err := o.resume(c); err != nil {
 			c.fail(err)
 		} else if writable && !c.closed.Load() {
@@ -221,7 +221,7 @@ func (c *conn) look() (frames int) {
 		return 0
 	}
 	peerClosed := c.dead.Load() || c.theirs.closed.Load() != 0 // read before the ring, which gets no records afterwards
-	if c.comes() {
+	if c.canRead() {
 		n, err := c.receive()
 		frames = n
 		if err != nil {

@@ -41,8 +41,9 @@
 // offset, length and the number of the loan. The receiver's buffer wraps the sender's pages. After
 // its last Release, the receiver puts the number into the list of returns, and then the sender
 // drops its reference. The list is written when there is time, not while a peer waits for an
-// answer, and at the latest when the context becomes idle. Long runs of small frames are lent too,
-// but the receiver copies them at once. Otherwise one message would keep a run of 64 KiB in use.
+// answer, and at the latest when the context becomes idle. Long batches of small frames are lent
+// too, but the receiver copies them at once. Otherwise one message would keep a batch of 64 KiB in
+// use.
 //
 // Lent memory can be read, not written ([buffers.Buffer.ReadOnly]). A write to it is a fault that
 // ends the process.

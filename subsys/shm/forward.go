@@ -88,7 +88,7 @@ func (c *conn) locateBorrowed(f *subsys.Frame, l buffers.Lender) (p location, ok
 	if p.arena = p.from.arena.Load(); p.arena == nil { // the buffer was released already
 		return p, false
 	}
-	if p.from.conn == c && f.Type != subsys.TypeRun {
+	if p.from.conn == c && f.Type != subsys.TypeBatch {
 		p.isHome = true
 		lent := buffers.Arena{Mem: p.from.mem}
 		p.off, ok = lent.Offset(f.Data)
@@ -163,9 +163,9 @@ func (p *port) unfollow() {
 	p.follows = nil
 }
 
-// home reads the record of a frame whose payload this process has lent to the peer. The frame is
-// delivered where it lies, and the peer's loan for it is given back at once.
-func (in *receiver) home(c *conn, at uint64) (frames int, err error) {
+// ownFrame reads the record of a frame whose payload this process has lent to the peer. The frame
+// is delivered where it lies, and the peer's loan for it is given back at once.
+func (in *receiver) ownFrame(c *conn, at uint64) (frames int, err error) {
 	f, d, err := in.parse(c, at)
 	if err != nil {
 		return 0, err

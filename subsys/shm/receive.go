@@ -26,16 +26,16 @@ type receiver struct {
 	last          *arena            // arena of the last loan; nil: none
 	loans         []*borrowed       // by the peer's numbers; nil: not made yet
 	made          int
-	copied        uint64    // bytes copied out of lent runs since the start
+	copied        uint64    // bytes copied out of lent batches since the start
 	taken         int       // bytes of the record at head that the reader has, if it lacked memory for more
-	lent          *borrowed // the run of the record at head, if that is not completely read
+	lent          *borrowed // the batch of the record at head, if that is not completely read
 	unread        []byte    // bytes of lent that are still to be read
 	held          bool      // frames[0] is a lent frame for which the sink lacked memory
 	record        [lentLen]byte
 	frames        [1]subsys.Frame
 }
 
-// mostRead is how many bytes of records, and of runs that they lend, one Look delivers before
+// mostRead is how many bytes of records, and of batches that they lend, one Look delivers before
 // another connection has its turn. What a Look delivers is received before the next Look, so it is
 // still in the cache.
 const mostRead = 4 * ringLen
@@ -75,17 +75,17 @@ func (c *conn) receive() (frames int, err error) {
 		// If memory is lacking for the remaining bytes of a record, they are processed later.
 		switch {
 		case in.lent != nil:
-			got, err = in.goOn(c)
+			got, err = in.copyLent(c)
 		case in.held:
 			got, err = in.deliver()
 		case kind == recBytes && n > 0:
 			got, err = in.bytes(c, at, int(n))
 		case kind == recFrame && n == lentLen:
 			got, err = in.frame(c, at)
-		case kind == recRun && n == descriptorLen:
-			got, err = in.run(c, at)
+		case kind == recBatch && n == descriptorLen:
+			got, err = in.lentBatch(c, at)
 		case kind == recHome && n == lentLen:
-			got, err = in.home(c, at)
+			got, err = in.ownFrame(c, at)
 		default:
 			err = c.from(broken("a record of kind %d with %d bytes", kind, n))
 		}
@@ -97,7 +97,7 @@ func (c *conn) receive() (frames int, err error) {
 			return frames, err
 		}
 		// No writer waits for less than this. It is published when there is time.
-		if in.head-in.published >= roomy {
+		if in.head-in.published >= writableRoom {
 			in.publishHead(c)
 		}
 	}
@@ -129,8 +129,9 @@ func (in *receiver) bytes(c *conn, at uint64, n int) (frames int, err error) {
 	return frames, nil
 }
 
-// run reads the record of a lent run of frames. The run is copied, and given back at once.
-func (in *receiver) run(c *conn, at uint64) (frames int, err error) {
+// lentBatch reads the record of a lent batch of frames. The batch is copied, and given back at
+// once.
+func (in *receiver) lentBatch(c *conn, at uint64) (frames int, err error) {
 	var d descriptor
 	c.theirs.get(at, in.record[:descriptorLen])
 	d.parse(in.record[:])
@@ -142,12 +143,12 @@ func (in *receiver) run(c *conn, at uint64) (frames int, err error) {
 	in.copied += uint64(len(mem))
 	in.used = true
 	in.lent, in.unread = b, mem
-	return in.goOn(c)
+	return in.copyLent(c)
 }
 
-// goOn copies the remaining bytes of a run, and gives the run back. If memory is lacking it returns
-// stream.ErrStarved and keeps the run.
-func (in *receiver) goOn(c *conn) (frames int, err error) {
+// copyLent copies the remaining bytes of a batch, and gives the batch back. If memory is lacking it
+// returns stream.ErrStarved and keeps the batch.
+func (in *receiver) copyLent(c *conn) (frames int, err error) {
 	for len(in.unread) > 0 && err == nil && !c.closed.Load() {
 		var to []byte
 		if to, err = in.reader.Space(); errors.Is(err, stream.ErrStarved) {
@@ -168,7 +169,7 @@ func (in *receiver) goOn(c *conn) (frames int, err error) {
 func (in *receiver) returnUnread() {
 	if in.held {
 		in.held = false
-		in.letGo()
+		in.releaseFrame()
 	}
 	if b := in.lent; b != nil {
 		in.lent, in.unread = nil, nil
@@ -195,7 +196,7 @@ func (in *receiver) parse(c *conn, at uint64) (f *subsys.Frame, d descriptor, er
 	c.theirs.get(at, in.record[:])
 	d.parse(in.record[:])
 	f = &in.frames[0]
-	if err := f.Parse(in.record[descriptorLen:]); err != nil || f.Len != d.n || f.Type == subsys.TypeRun || !in.reader.Whole() {
+	if err := f.Parse(in.record[descriptorLen:]); err != nil || f.Len != d.n || f.Type == subsys.TypeBatch || !in.reader.Whole() {
 		return nil, d, c.from(broken("a frame of %d bytes with %d lent, %v", f.Len, d.n, err))
 	}
 	return f, d, nil
@@ -207,12 +208,12 @@ func (in *receiver) deliver() (frames int, err error) {
 	if in.held = errors.Is(err, stream.ErrStarved); in.held {
 		return 0, err
 	}
-	in.letGo()
+	in.releaseFrame()
 	return 1, err
 }
 
-// letGo gives the lent payload in frames[0] back, unless the sink keeps it.
-func (in *receiver) letGo() {
+// releaseFrame gives the lent payload in frames[0] back, unless the sink keeps it.
+func (in *receiver) releaseFrame() {
 	f := &in.frames[0]
 	if f.Buf != nil {
 		f.Buf.Release()

@@ -136,7 +136,7 @@ const (
 const (
 	recBytes = 1 + iota // bytes of the stream of frames, cut anywhere
 	recFrame            // one frame whose payload is lent: a descriptor and a header
-	recRun              // a run of frames that is lent: a descriptor
+	recBatch            // a batch of frames that is lent: a descriptor
 	recHome             // one frame whose payload the reader has lent: a descriptor and a header
 )
 

@@ -14,18 +14,18 @@ import (
 )
 
 const (
-	manyLoans = maxLoans / 4 // loans from which Send first looks for returned ones
-	inline    = 2 << 10      // size up to which a payload, or a run, is copied into the ring
-	leastBit  = 256          // least bytes of a payload that are worth a record
-	ahead     = 4 * line     // bytes of the ring that are wiped before they are needed
-	roomy     = ringLen / 4  // free bytes at which a connection that was full becomes writable
+	manyLoans    = maxLoans / 4 // loans from which Send first looks for returned ones
+	inline       = 2 << 10      // size up to which a payload, or a batch, is copied into the ring
+	leastPart    = 256          // least bytes of a payload that are worth a record
+	wipedAhead   = 4 * line     // bytes of the ring that are wiped before they are needed
+	writableRoom = ringLen / 4  // free bytes at which a connection that was full becomes writable
 )
 
-// never replaces a number of returns when returns do not matter any more.
-const never = 1<<64 - 1
+// returnsEnded replaces a number of returns when returns do not matter any more.
+const returnsEnded = 1<<64 - 1
 
 // A sender is the part of a conn that writes frames and keeps what it has lent. It belongs to the
-// goroutine that calls Send. While stuck is true it belongs to the goroutine that makes progress,
+// goroutine that calls Send. While isFull is true it belongs to the goroutine that makes progress,
 // which must hold mu. mu guards the loans at all times.
 type sender struct {
 	tail      uint64 // bytes of records written since the start
@@ -37,13 +37,13 @@ type sender struct {
 	header    [subsys.HeaderLen]byte
 
 	mu      lock.Mutex[levelLoans] // taken before a pool's lock, because buffers are released under it
-	stuck   atomic.Bool            // Send took too little; Writable is owed
+	isFull  atomic.Bool            // the ring was full in Send; Writable is owed
 	stopped bool                   // nothing more may be sent
 
 	loans       []loan
 	free        []uint32 // unused indexes of loans
 	lent        atomic.Int32
-	seen        atomic.Uint64 // number of returns processed, or never
+	seen        atomic.Uint64 // number of returns processed, or returnsEnded
 	unreadEnded atomic.Bool   // endUnreadLoans was called
 
 	announced        map[uint32]*announcement // arenas that the peer knows, by ID
@@ -87,11 +87,11 @@ func (c *conn) Send(fs []subsys.Frame) (taken int, err error) {
 		return 0, fmt.Errorf("shm: sending to %s: %w", c.remote, subsys.ErrClosed)
 	case c.dead.Load(): // the peer's last frames may be unread; the reader gets to the end after them
 		return 0, nil
-	case o.stuck.Load():
+	case o.isFull.Load():
 		return 0, nil
 	}
 	if o.lent.Load() >= manyLoans {
-		err = o.reap(c)
+		err = o.endReturned(c)
 	}
 	if o.mustRetry.Load() || o.hasUnmapped.Load() {
 		o.mu.Lock()
@@ -105,26 +105,26 @@ func (c *conn) Send(fs []subsys.Frame) (taken int, err error) {
 		}
 		if !isFull {
 			taken++
-			isFull, err = o.pour(c)
+			isFull, err = o.writeRest(c)
 		}
 		for isFull && err == nil {
 			var hasRoom bool
-			if hasRoom, err = o.stick(c); !hasRoom {
+			if hasRoom, err = o.awaitRoom(c); !hasRoom {
 				return taken, c.sending(err)
 			}
-			isFull, err = o.pour(c)
+			isFull, err = o.writeRest(c)
 		}
 	}
 	o.ring(c)
 	c.back.write(c) // the peer has the frames, so there is time
 	if err == nil {
-		err = o.reap(c)
+		err = o.endReturned(c)
 	}
 	if err == nil {
 		err = o.prepare(c)
 	}
 	if err != nil {
-		o.letGo() // nothing more is sent
+		o.dropRest() // nothing more is sent
 	}
 	return taken, c.sending(err)
 }
@@ -166,30 +166,30 @@ func (o *sender) fits(c *conn, n int) (bool, error) {
 	return err == nil && o.room() >= n, err
 }
 
-// stick handles a full ring. It hands the sender to the goroutine that makes progress, unless there
-// is room again. If stick reports false, the caller must not touch the sender.
-func (o *sender) stick(c *conn) (hasRoom bool, err error) {
+// awaitRoom handles a full ring. It hands the sender to the goroutine that makes progress, unless
+// there is room again. If awaitRoom reports false, the caller must not touch the sender.
+func (o *sender) awaitRoom(c *conn) (hasRoom bool, err error) {
 	o.ring(c)
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.stopped {
-		o.letGo()
+		o.dropRest()
 		return false, nil
 	}
-	o.stuck.Store(true) // before the peer can ring, which makes this side check stuck
+	o.isFull.Store(true) // before the peer can ring, which makes this side check isFull
 	c.mine.wants.Store(1)
 	// The peer may have read more before it could see that this side waits.
 	err = o.refresh(c)
-	if err != nil || o.room() < roomy {
+	if err != nil || o.room() < writableRoom {
 		return false, err
 	}
 	c.mine.wants.Store(0)
-	o.stuck.Store(false)
+	o.isFull.Store(false)
 	return true, nil
 }
 
-// letGo releases a frame that is not completely in the ring.
-func (o *sender) letGo() {
+// dropRest releases a frame that is not completely in the ring.
+func (o *sender) dropRest() {
 	o.unwritten = nil
 	if o.buf != nil {
 		o.buf.Release()
@@ -220,7 +220,7 @@ func (o *sender) wipe(c *conn) {
 // until that of the next record is 0. If a line were fetched only then, a polling peer would take
 // it away again.
 func (o *sender) prepare(c *conn) error {
-	for o.blank-o.tail < ahead {
+	for o.blank-o.tail < wipedAhead {
 		if o.blank+line-o.head.Load() > ringLen {
 			if err := o.refresh(c); err != nil {
 				return err
@@ -235,10 +235,10 @@ func (o *sender) prepare(c *conn) error {
 }
 
 // put writes a frame. Of a frame that must be copied it writes as much as there is room for, and
-// leaves the remaining bytes to pour.
+// leaves the remaining bytes to writeRest.
 func (o *sender) put(c *conn, f *subsys.Frame) (isFull bool, err error) {
 	head := subsys.HeaderLen
-	if f.Type == subsys.TypeRun {
+	if f.Type == subsys.TypeBatch {
 		head = 0
 	}
 	n := len(f.Data)
@@ -276,10 +276,10 @@ func (o *sender) put(c *conn, f *subsys.Frame) (isFull bool, err error) {
 	return false, nil
 }
 
-// pour writes the remaining bytes of a frame until the ring is full.
-func (o *sender) pour(c *conn) (isFull bool, err error) {
+// writeRest writes the remaining bytes of a frame until the ring is full.
+func (o *sender) writeRest(c *conn) (isFull bool, err error) {
 	for len(o.unwritten) > 0 {
-		if ok, err := o.fits(c, recordLen+min(leastBit, len(o.unwritten))); !ok {
+		if ok, err := o.fits(c, recordLen+min(leastPart, len(o.unwritten))); !ok {
 			return true, err
 		}
 		part := min(len(o.unwritten), o.room()-recordLen)
@@ -288,7 +288,7 @@ func (o *sender) pour(c *conn) (isFull bool, err error) {
 		o.unwritten = o.unwritten[part:]
 		o.ring(c) // the frame is long: the peer reads while this side writes
 	}
-	o.letGo()
+	o.dropRest()
 	return false, nil
 }
 
@@ -297,7 +297,7 @@ func (o *sender) pour(c *conn) (isFull bool, err error) {
 func (o *sender) resume(c *conn) (writable bool, err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if err := o.reapLocked(c); err != nil {
+	if err := o.endReturnedLocked(c); err != nil {
 		return false, err
 	}
 	if c.theirs.closed.Load() != 0 && !o.unreadEnded.Load() {
@@ -309,17 +309,17 @@ func (o *sender) resume(c *conn) (writable bool, err error) {
 		return false, nil
 	}
 	o.withdrawUnmapped(c)
-	if !o.stuck.Load() {
+	if !o.isFull.Load() {
 		return false, nil
 	}
 	for {
 		if err := o.refresh(c); err != nil {
 			return false, err
 		}
-		if o.room() < roomy {
+		if o.room() < writableRoom {
 			return false, nil
 		}
-		isFull, err := o.pour(c)
+		isFull, err := o.writeRest(c)
 		o.ring(c)
 		if err != nil {
 			return false, err
@@ -329,7 +329,7 @@ func (o *sender) resume(c *conn) (writable bool, err error) {
 		}
 	}
 	c.mine.wants.Store(0)
-	o.stuck.Store(false) // from here on the sender belongs to the caller of Send
+	o.isFull.Store(false) // from here on the sender belongs to the caller of Send
 	return true, nil
 }
 
@@ -345,7 +345,7 @@ func (o *sender) lend(c *conn, f *subsys.Frame) (d descriptor, kind int, ok bool
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.stopped || c.dead.Load() || o.seen.Load() == never { // the loan would not be given back
+	if o.stopped || c.dead.Load() || o.seen.Load() == returnsEnded { // the loan would not be given back
 		return d, 0, false
 	}
 	// A record of a peer that has closed may name a loan that the peer has given back since. The
@@ -376,8 +376,8 @@ func (o *sender) lend(c *conn, f *subsys.Frame) (d descriptor, kind int, ok bool
 		return d, recHome, true
 	}
 	in.out++
-	if d.arena = p.ID; f.Type == subsys.TypeRun {
-		return d, recRun, true
+	if d.arena = p.ID; f.Type == subsys.TypeBatch {
+		return d, recBatch, true
 	}
 	return d, recFrame, true
 }
@@ -455,25 +455,26 @@ func (o *sender) endLoan(id uint32, how func(*buffers.Buffer)) {
 // hasReturns reports whether the peer has given back a loan that is not processed yet.
 func (o *sender) hasReturns(c *conn) bool {
 	k := o.seen.Load()
-	if k == never {
+	if k == returnsEnded {
 		return false
 	}
 	_, ok := c.theirs.givenBack(k)
 	return ok
 }
 
-// reap ends the loans that the peer has given back.
-func (o *sender) reap(c *conn) error {
+// endReturned ends the loans that the peer has given back. It takes mu if there are any.
+func (o *sender) endReturned(c *conn) error {
 	if !o.hasReturns(c) {
 		return nil
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.reapLocked(c)
+	return o.endReturnedLocked(c)
 }
 
-func (o *sender) reapLocked(c *conn) error {
-	for k := o.seen.Load(); k != never; k++ {
+// endReturnedLocked is endReturned with mu held.
+func (o *sender) endReturnedLocked(c *conn) error {
+	for k := o.seen.Load(); k != returnsEnded; k++ {
 		id, ok := c.theirs.givenBack(k)
 		if !ok {
 			break
@@ -484,7 +485,7 @@ func (o *sender) reapLocked(c *conn) error {
 			how = (*buffers.Buffer).Abandon
 		}
 		if id >= uint32(len(o.loans)) || o.loans[id].buf == nil {
-			o.seen.Store(never)
+			o.seen.Store(returnsEnded)
 			return broken("loan %d came back, which is not out", id)
 		}
 		o.endLoan(id, how)
@@ -506,7 +507,7 @@ func (o *sender) endUnreadLoans(c *conn) {
 
 // endAllLoans ends all loans. mu must be held.
 func (o *sender) endAllLoans(how func(*buffers.Buffer)) {
-	o.seen.Store(never) // later returns are ignored
+	o.seen.Store(returnsEnded) // later returns are ignored
 	for id := range o.loans {
 		if o.loans[id].buf != nil {
 			o.endLoan(uint32(id), how)
@@ -519,7 +520,7 @@ func (o *sender) endAllLoans(how func(*buffers.Buffer)) {
 // lost. mu must be held.
 func (o *sender) endLoansIfDoneLocked(c *conn) {
 	if c.theirs.done.Load() != 0 {
-		_ = o.reapLocked(c)
+		_ = o.endReturnedLocked(c)
 		o.endAllLoans((*buffers.Buffer).Release)
 	}
 }
@@ -530,7 +531,7 @@ func (o *sender) endLoansOfDeadPeer(c *conn) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.endLoansIfDoneLocked(c)
-	_ = o.reapLocked(c)
+	_ = o.endReturnedLocked(c)
 	for id := range o.loans {
 		if o.loans[id].buf != nil && c.ofUser && c.theirs.isPassed(uint32(id)) {
 			o.endLoan(uint32(id), (*buffers.Buffer).Abandon)
@@ -544,7 +545,7 @@ func (o *sender) endLoansOfDeadPeer(c *conn) {
 func (o *sender) abandonLoans(c *conn) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	_ = o.reapLocked(c)
+	_ = o.endReturnedLocked(c)
 	if c.theirs.closed.Load() != 0 {
 		o.endUnreadLoans(c)
 	}
@@ -557,8 +558,8 @@ func (o *sender) stop() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.stopped = true
-	if o.stuck.Load() { // else Send may be in progress, which calls letGo itself
-		o.letGo()
+	if o.isFull.Load() { // else Send may be in progress, which calls dropRest itself
+		o.dropRest()
 	}
 }
 

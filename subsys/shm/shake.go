@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"syscall"
 	"time"
 
 	"github.com/rocl-go/rocl/internal/memfd"
@@ -26,6 +27,7 @@ const (
 
 var magic = [8]byte{'r', 'o', 'c', 'l', '-', 's', 'h', 'm'}
 
+// hello returns the bytes of a hello.
 func hello() (b [helloLen]byte) {
 	copy(b[:], magic[:])
 	le.PutUint32(b[8:], version)
@@ -35,11 +37,12 @@ func hello() (b [helloLen]byte) {
 	return b
 }
 
-func refused(err error) bool { return errors.Is(err, unix.ECONNREFUSED) }
+// isRefused reports whether a connection failed because no process listens at the address.
+func isRefused(err error) bool { return errors.Is(err, unix.ECONNREFUSED) }
 
 // shake makes the handshake on a connected socket and returns the conn, which has a descriptor of
 // its own. It closes uc in any case. first is set at the dialling end.
-func (p *port) shake(ctx context.Context, uc *net.UnixConn, first bool) (_ *conn, err error) {
+func (p *port) shake(ctx context.Context, uc *net.UnixConn, first bool) (*conn, error) {
 	defer uc.Close()
 	_ = uc.SetDeadline(time.Now().Add(shakeTimeout)) // before track, after which Close may set another deadline
 	untrack, ok := p.track(uc)
@@ -48,12 +51,15 @@ func (p *port) shake(ctx context.Context, uc *net.UnixConn, first bool) (_ *conn
 	}
 	defer untrack()
 	defer context.AfterFunc(ctx, func() { _ = uc.SetDeadline(time.Now()) })()
-	defer func() {
-		if err != nil && ctx.Err() != nil {
-			err = context.Cause(ctx)
-		}
-	}()
+	c, err := p.connect(uc, first)
+	if err != nil && ctx.Err() != nil {
+		err = context.Cause(ctx)
+	}
+	return c, err
+}
 
+// connect is shake without its limits in time.
+func (p *port) connect(uc *net.UnixConn, first bool) (_ *conn, err error) {
 	c := &conn{port: p, remote: scheme + p.node + "/?", sock: -1}
 	c.refs.Store(1)
 	c.back.uses.Store(1)
@@ -69,63 +75,101 @@ func (p *port) shake(ctx context.Context, uc *net.UnixConn, first bool) (_ *conn
 	if err != nil {
 		return nil, err
 	}
-	cred, err := p.peer(raw)
+	if err := c.identifyPeer(raw); err != nil {
+		return nil, err
+	}
+	segment, err := c.makeSegment()
 	if err != nil {
 		return nil, err
 	}
-	c.remote = fmt.Sprintf("%s%s/%d", scheme, p.node, cred.Pid) // Dial replaces it by the address
-	c.ofUser = int(cred.Uid) == os.Getuid()
-
-	fd, mem, err := memfd.Create("rocl-shm", segmentLen)
-	if err != nil {
-		return nil, fmt.Errorf("allocating memory for a connection: %w", err)
-	}
-	defer memfd.Close(fd)
-	c.mine = newSegment(mem)
-	nap, err := c.poller.NapPage()
+	defer memfd.Close(segment)
+	fds, err := c.helloDescriptors(segment)
 	if err != nil {
 		return nil, err
-	}
-	if p.group != nil {
-		c.poller.BoundNaps()
-	}
-	say := func() error {
-		h, fds := hello(), []int{fd, p.bell.page, nap}
-		if p.group == nil {
-			fds = append(fds, p.bell.fd)
-		}
-		_, _, err := uc.WriteMsgUnix(h[:], unix.UnixRights(fds...), nil)
-		return err
 	}
 	if first {
-		if err := say(); err != nil {
+		if err := sendHello(uc, fds); err != nil {
 			return nil, err
 		}
 	}
-	if err := c.hear(uc); err != nil {
+	if err := c.readHello(uc); err != nil {
 		return nil, err
 	}
-	if e := raw.Control(func(fd uintptr) { c.sock, err = unix.FcntlInt(fd, unix.F_DUPFD_CLOEXEC, 0) }); e != nil {
-		err = e
-	}
-	if err != nil {
-		c.sock = -1
-		return nil, fmt.Errorf("duplicating a socket: %w", err)
+	if err := c.takeSocket(raw); err != nil {
+		return nil, err
 	}
 	c.in.reader.Start(c, nil, &c.closed, &p.cfg, func() {})
 	if err := p.adopt(c); err != nil {
 		return nil, err
 	}
 	if !first {
-		if err := say(); err != nil {
+		if err := sendHello(uc, fds); err != nil {
 			return nil, err
 		}
 	}
 	return c, nil
 }
 
-// hear reads the hello of the other end and maps the memory that came with it.
-func (c *conn) hear(uc *net.UnixConn) error {
+// identifyPeer notes which process and which user are at the other end of the socket, and fails if
+// that user may not connect.
+func (c *conn) identifyPeer(raw syscall.RawConn) error {
+	cred, err := c.port.peer(raw)
+	if err != nil {
+		return err
+	}
+	c.remote = fmt.Sprintf("%s%s/%d", scheme, c.port.node, cred.Pid) // Dial replaces it by the address
+	c.ofUser = int(cred.Uid) == os.Getuid()
+	return nil
+}
+
+// makeSegment allocates and maps this end's segment, and returns its descriptor, which the caller
+// closes.
+func (c *conn) makeSegment() (fd int, err error) {
+	fd, mem, err := memfd.Create("rocl-shm", segmentLen)
+	if err != nil {
+		return -1, fmt.Errorf("allocating memory for a connection: %w", err)
+	}
+	c.mine = newSegment(mem)
+	return fd, nil
+}
+
+// helloDescriptors returns the descriptors that go with the hello of this end. They stay their
+// owners'.
+func (c *conn) helloDescriptors(segment int) ([]int, error) {
+	p := c.port
+	nap, err := c.poller.NapPage()
+	if err != nil {
+		return nil, err
+	}
+	if p.group != nil {
+		c.poller.BoundNaps()
+		return []int{segment, p.bell.page, nap}, nil
+	}
+	return []int{segment, p.bell.page, nap, p.bell.fd}, nil
+}
+
+// sendHello sends the hello of this end with its descriptors.
+func sendHello(uc *net.UnixConn, fds []int) error {
+	h := hello()
+	_, _, err := uc.WriteMsgUnix(h[:], unix.UnixRights(fds...), nil)
+	return err
+}
+
+// takeSocket gives the conn a descriptor of its own of the socket.
+func (c *conn) takeSocket(raw syscall.RawConn) error {
+	var err error
+	if e := raw.Control(func(fd uintptr) { c.sock, err = unix.FcntlInt(fd, unix.F_DUPFD_CLOEXEC, 0) }); e != nil {
+		err = e
+	}
+	if err != nil {
+		c.sock = -1
+		return fmt.Errorf("duplicating a socket: %w", err)
+	}
+	return nil
+}
+
+// readHello reads the hello of the other end and maps the memory that came with it.
+func (c *conn) readHello(uc *net.UnixConn) error {
 	var b [helloLen + 1]byte
 	oob := make([]byte, unix.CmsgSpace(4*mostFDs))
 	n, oobn, flags, _, err := uc.ReadMsgUnix(b[:], oob)

@@ -59,7 +59,7 @@ func (t transport) Listen(addr string, cfg subsys.Config) (subsys.Port, error) {
 	if t.group != nil && !member(*t.group) {
 		return nil, fmt.Errorf("shm: %w: this process is not in group %d", subsys.ErrUnavailable, *t.group)
 	}
-	node, err := t.here()
+	node, err := t.nodeName()
 	if err != nil {
 		return nil, fmt.Errorf("shm: naming this node: %w: %w", subsys.ErrUnavailable, err)
 	}
@@ -232,7 +232,7 @@ func (p *port) Dial(ctx context.Context, addr string, s subsys.Sink) (subsys.Con
 	var d net.Dialer
 	nc, err := d.DialContext(ctx, "unixpacket", socket(node, name))
 	if err != nil {
-		if refused(err) {
+		if isRefused(err) {
 			err = fmt.Errorf("%w: %w", subsys.ErrNoPeer, err)
 		}
 		return nil, fmt.Errorf("shm: dialling %s: %w", addr, err)
@@ -370,7 +370,7 @@ func (p *port) lookAt(c *conn) (frames int) {
 	switch {
 	case c.in.finished.Load() && !c.hasLoans():
 		p.delist(c)
-	case (frames > 0 || c.out.stuck.Load()) && !slices.Contains(p.hot[:], c):
+	case (frames > 0 || c.out.isFull.Load()) && !slices.Contains(p.hot[:], c):
 		p.hot[p.nextHot] = c
 		p.nextHot = (p.nextHot + 1) % hotMost
 	}

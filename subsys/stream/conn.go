@@ -39,10 +39,10 @@ type Opener interface {
 	Took(c *Conn, in *Reader, n int) (frames int, err error)
 }
 
-// levelStuck is the lock level of Conn.mu.
-type levelStuck struct{}
+// levelConn is the lock level of Conn.mu.
+type levelConn struct{}
 
-func (levelStuck) Depth() (int, string) { return 120, "stream" }
+func (levelConn) Depth() (int, string) { return 120, "stream" }
 
 // A Conn is a [subsys.Conn] over a byte stream. It has the life of the connection: a [Writer] and
 // perhaps an [Opener] know the bytes.
@@ -61,10 +61,10 @@ type Conn struct {
 	spinIn spinner
 	opener Opener // nil if in reads the bytes of the socket
 
-	out     Writer
-	spinOut spinner
-	mu      lock.Mutex[levelStuck] // guards changes of stuck together with the poller's WantWrite
-	stuck   atomic.Bool            // out belongs to the progress goroutine
+	out          Writer
+	spinOut      spinner
+	mu           lock.Mutex[levelConn] // guards changes of isHandedOver together with the poller's WantWrite
+	isHandedOver atomic.Bool           // out belongs to the progress goroutine
 }
 
 // Transport implements [subsys.Conn].
@@ -136,12 +136,12 @@ func (c *Conn) Ready(on subsys.Readiness) (frames int, again bool) {
 	}
 	defer c.drop()
 	if on&subsys.Writable != 0 {
-		unstuck, err := c.resume()
+		isBack, err := c.resume()
 		if err != nil && !isEnded(err) {
 			c.fail(c.sendError(err))
 			return 0, false
 		}
-		if unstuck && !c.closed.Load() {
+		if isBack && !c.closed.Load() {
 			c.sink.Writable(c)
 		}
 	}
@@ -215,41 +215,41 @@ func (c *Conn) Send(fs []subsys.Frame) (int, error) {
 		return 0, c.sendError(subsys.ErrClosed)
 	}
 	defer c.drop()
-	if c.stuck.Load() {
+	if c.isHandedOver.Load() {
 		return 0, nil
 	}
 	taken, isFull, err := c.out.Send(c, fs)
 	if isEnded(err) && !c.closed.Load() {
 		// The last frames of the peer, perhaps its goodbye, may be unread. The reader gets to the
 		// end after them, and closes the connection.
-		c.stick(false)
+		c.handOver(false)
 		return taken, nil
 	}
 	if err != nil {
 		return taken, c.sendError(err)
 	}
 	if isFull {
-		c.stick(true)
+		c.handOver(true)
 	}
 	return taken, nil
 }
 
-// stick hands the Writer to the goroutine that makes progress. If awaitsRoom, the poller tells that
-// goroutine when the socket has room.
-func (c *Conn) stick(awaitsRoom bool) {
+// handOver hands the Writer to the goroutine that makes progress. If awaitsRoom, the poller tells
+// that goroutine when the socket has room.
+func (c *Conn) handOver(awaitsRoom bool) {
 	c.mu.Lock()
 	if awaitsRoom {
 		c.poller.WantWrite(c.sock.fd, true)
 	}
-	c.stuck.Store(true)
+	c.isHandedOver.Store(true)
 	c.mu.Unlock()
 }
 
 // resume continues to write after the socket was full. The goroutine that makes progress calls it.
-func (c *Conn) resume() (unstuck bool, err error) {
-	c.mu.Lock() // the socket may have room before stick has returned
+func (c *Conn) resume() (isBack bool, err error) {
+	c.mu.Lock() // the socket may have room before handOver has returned
 	defer c.mu.Unlock()
-	if !c.stuck.Load() {
+	if !c.isHandedOver.Load() {
 		return false, nil
 	}
 	isFull, err := c.out.Resume(c)
@@ -257,7 +257,7 @@ func (c *Conn) resume() (unstuck bool, err error) {
 		return false, err
 	}
 	c.poller.WantWrite(c.sock.fd, false)
-	c.stuck.Store(false)
+	c.isHandedOver.Store(false)
 	return true, nil
 }
 

@@ -15,7 +15,7 @@ import (
 const (
 	firstRead = 16 << 10  // bytes per read at first, and after large payloads
 	mostRead  = 256 << 10 // bytes per read when small frames fill every read
-	apart     = 8 << 10   // a payload above this that has not arrived as a whole gets a buffer of its own
+	largeFrom = 8 << 10   // a payload above this that has not arrived as a whole gets a buffer of its own
 )
 
 // ErrStarved is returned by Space when the context's memory is used up. The connection must not be
@@ -45,19 +45,19 @@ type Reader struct {
 	large  subsys.Frame  // the frame whose payload is being read into its own buffer
 	head   subsys.Header // argument of Room; a local variable would be allocated each time
 	have   int
-	begun  bool   // a large frame has begun, and Room had no memory for it
-	skip   int    // remaining bytes of the payload of large, which are discarded
-	frames *batch // nil while no frames come
-	most   int    // entries of frames that were used
+	begun  bool        // a large frame has begun, and Room had no memory for it
+	skip   int         // remaining bytes of the payload of large, which are discarded
+	frames *frameArray // nil while no frames come
+	most   int         // entries of frames that were used
 
 	starved atomic.Bool // Space has returned ErrStarved, and no memory has come back yet
 	resume  func()
 }
 
-// A batch holds the frames of one call of a sink. Idle connections have none.
-type batch [256]subsys.Frame
+// A frameArray holds the frames of one call of a sink. Idle connections have none.
+type frameArray [256]subsys.Frame
 
-var batches = sync.Pool{New: func() any { return new(batch) }}
+var frameArrays = sync.Pool{New: func() any { return new(frameArray) }}
 
 // Start sets the connection that the Reader works for. While closed is true, the Reader delivers
 // nothing. After Space has returned ErrStarved, resume is called once when memory may be free
@@ -81,7 +81,7 @@ func (r *Reader) Free() {
 		r.large.Buf.Release()
 		r.large.Buf = nil
 	}
-	r.unbatch()
+	r.freeFrames()
 }
 
 // Whole reports whether every frame that has begun was delivered.
@@ -93,13 +93,13 @@ func (r *Reader) Trim() {
 		r.block.Release()
 		r.block, r.mem, r.start, r.end, r.want = nil, nil, 0, 0, firstRead
 	}
-	r.unbatch()
+	r.freeFrames()
 }
 
-func (r *Reader) unbatch() {
+func (r *Reader) freeFrames() {
 	if r.frames != nil {
 		clear(r.frames[:r.most])
-		batches.Put(r.frames)
+		frameArrays.Put(r.frames)
 		r.frames, r.most = nil, 0
 	}
 }
@@ -142,7 +142,7 @@ func (r *Reader) Deliver(fs []subsys.Frame) error {
 // is no memory at present.
 func (r *Reader) Space() ([]byte, error) {
 	if r.begun {
-		if err := r.apart(); err != nil {
+		if err := r.beginLarge(); err != nil {
 			return nil, err
 		}
 	}
@@ -189,16 +189,16 @@ func (r *Reader) makeRoom() error {
 	switch {
 	case r.block == nil:
 	case fresh && len(r.mem) < r.want: // reads have become larger than the block
-	case len(r.mem)-r.end < apart/2: // too little room to be worth a read
-	case len(r.mem)-r.start < subsys.HeaderLen+apart: // the frame may not fit
+	case len(r.mem)-r.end < largeFrom/2: // too little room to be worth a read
+	case len(r.mem)-r.start < subsys.HeaderLen+largeFrom: // the frame may not fit
 	default:
 		return nil
 	}
-	size := max(r.want, 2*apart)
+	size := max(r.want, 2*largeFrom)
 	b, err := r.pool.GetReserved(size)
 	if buffers.IsTemporary(err) {
 		r.want = firstRead
-		b, err = r.get(func() (*buffers.Buffer, error) { return r.pool.GetReserved(2 * apart) })
+		b, err = r.get(func() (*buffers.Buffer, error) { return r.pool.GetReserved(2 * largeFrom) })
 	}
 	if err != nil {
 		return fmt.Errorf("%s: a block to read from %s: %w", r.conn.Transport(), r.conn.Remote(), err)
@@ -219,49 +219,26 @@ func (r *Reader) makeRoom() error {
 // Took delivers the frames that are complete after n more bytes have come into the Space.
 func (r *Reader) Took(n int) (frames int, err error) {
 	if r.frames == nil {
-		r.frames = batches.Get().(*batch)
+		r.frames = frameArrays.Get().(*frameArray)
 	}
-	if r.large.Buf != nil {
-		if r.have += n; r.have < len(r.large.Data) {
-			return 0, nil
-		}
-		r.frames[0] = r.large
-		r.large, r.have = subsys.Frame{}, 0
-		err := r.sink.Frames(r.conn, r.frames[:1])
-		r.frames[0].Buf.Release()
-		r.frames[0] = subsys.Frame{}
-		r.want = subsys.HeaderLen // the next payload may be as large, and then its header is read alone
-		return 1, err
-	}
-	if r.skip > 0 { // what was read stays outside start:end, and the next bytes overwrite it
-		if r.skip -= n; r.skip > 0 {
-			return 0, nil
-		}
-		return 1, r.skipped()
+	switch {
+	case r.large.Buf != nil:
+		return r.tookLarge(n)
+	case r.skip > 0:
+		return r.tookSkipped(n)
 	}
 	filled := n == min(r.want, len(r.mem)-r.end)
 	r.want = max(r.want, firstRead)
 	r.end += n
 	for {
-		k := 0
-		for k < len(r.frames) && r.end-r.start >= subsys.HeaderLen {
-			f := &r.frames[k]
-			if err := f.Parse(r.mem[r.start:]); err != nil {
-				return frames, r.from(err)
-			}
-			body := r.start + subsys.HeaderLen
-			if r.end-body < int(f.Len) {
-				break
-			}
-			f.Data, f.Buf = r.mem[body:body+int(f.Len):body+int(f.Len)], r.block
-			r.start = body + int(f.Len)
-			k++
+		k, err := r.parse()
+		if err != nil {
+			return frames, err
 		}
 		if k == 0 {
 			break
 		}
-		r.most = max(r.most, k)
-		err := r.sink.Frames(r.conn, r.frames[:k])
+		err = r.sink.Frames(r.conn, r.frames[:k])
 		frames += k
 		if err != nil || r.closed.Load() {
 			return frames, err
@@ -270,25 +247,63 @@ func (r *Reader) Took(n int) (frames int, err error) {
 	if filled && frames > 8 {
 		r.want = min(r.want*2, mostRead)
 	}
-	if err := r.apart(); !errors.Is(err, ErrStarved) {
+	if err := r.beginLarge(); !errors.Is(err, ErrStarved) {
 		return frames, err
 	}
 	return frames, nil // Space returns it
 }
 
-// skipped delivers the frame whose payload has been skipped, without payload.
-func (r *Reader) skipped() error {
+// parse makes frames of the bytes that have come, as many as are complete and r.frames has room
+// for, and returns how many there are.
+func (r *Reader) parse() (k int, err error) {
+	for k < len(r.frames) && r.end-r.start >= subsys.HeaderLen {
+		f := &r.frames[k]
+		if err := f.Parse(r.mem[r.start:]); err != nil {
+			return k, r.from(err)
+		}
+		body := r.start + subsys.HeaderLen
+		if r.end-body < int(f.Len) {
+			break
+		}
+		f.Data, f.Buf = r.mem[body:body+int(f.Len):body+int(f.Len)], r.block
+		r.start = body + int(f.Len)
+		k++
+	}
+	r.most = max(r.most, k)
+	return k, nil
+}
+
+// tookLarge is Took while the payload of a large frame is being read into its own buffer.
+func (r *Reader) tookLarge(n int) (frames int, err error) {
+	if r.have += n; r.have < len(r.large.Data) {
+		return 0, nil
+	}
+	r.frames[0] = r.large
+	r.large, r.have = subsys.Frame{}, 0
+	err = r.sink.Frames(r.conn, r.frames[:1])
+	r.frames[0].Buf.Release()
+	r.frames[0] = subsys.Frame{}
+	r.want = subsys.HeaderLen // the next payload may be as large, and then its header is read alone
+	return 1, err
+}
+
+// tookSkipped is Took while a payload is skipped. What was read stays outside start:end, and the
+// next bytes overwrite it. Behind the payload, tookSkipped delivers the frame without it.
+func (r *Reader) tookSkipped(n int) (frames int, err error) {
+	if r.skip -= n; r.skip > 0 {
+		return 0, nil
+	}
 	r.want = firstRead
 	r.frames[0] = r.large
 	r.large = subsys.Frame{}
-	err := r.sink.Frames(r.conn, r.frames[:1])
+	err = r.sink.Frames(r.conn, r.frames[:1])
 	r.frames[0] = subsys.Frame{}
-	return err
+	return 1, err
 }
 
-// apart gets a buffer of its own for the payload that has begun, if it is large. If the sink
+// beginLarge gets a buffer of its own for the payload that has begun, if it is large. If the sink
 // returns no buffer, the payload is skipped.
-func (r *Reader) apart() error {
+func (r *Reader) beginLarge() error {
 	if r.end-r.start < subsys.HeaderLen {
 		return nil
 	}
@@ -296,7 +311,7 @@ func (r *Reader) apart() error {
 	if err := h.Parse(r.mem[r.start:]); err != nil {
 		return r.from(err)
 	}
-	if h.Len <= apart {
+	if h.Len <= largeFrom {
 		return nil
 	}
 	b, err := r.get(func() (*buffers.Buffer, error) { return r.sink.Room(r.conn, h) })

@@ -174,8 +174,8 @@ func (s *sink) Frames(_ subsys.Conn, fs []subsys.Frame) error {
 	}
 	for i := range fs {
 		f := &fs[i]
-		if f.Type == subsys.TypeRun {
-			s.t.Error("a run is delivered as it is")
+		if f.Type == subsys.TypeBatch {
+			s.t.Error("a batch is delivered as it is")
 		}
 		if s.skips != nil && s.skips(&f.Header) && f.Data == nil && f.Buf == nil {
 			continue
@@ -330,8 +330,8 @@ func frame(seq uint32, b *buffers.Buffer) subsys.Frame {
 	return f
 }
 
-// run encodes frames with the given sizes of payload as one run, numbered from seq.
-func run(n *node, seq uint32, sizes ...int) subsys.Frame {
+// batchOf encodes frames with the given sizes of payload as one batch, numbered from seq.
+func batchOf(n *node, seq uint32, sizes ...int) subsys.Frame {
 	total := 0
 	for _, size := range sizes {
 		total += subsys.HeaderLen + size
@@ -349,6 +349,6 @@ func run(n *node, seq uint32, sizes ...int) subsys.Frame {
 		at = at[subsys.HeaderLen+size:]
 	}
 	r := subsys.Frame{Data: b.Bytes(), Buf: b}
-	r.Type, r.Seq = subsys.TypeRun, seq
+	r.Type, r.Seq = subsys.TypeBatch, seq
 	return r
 }

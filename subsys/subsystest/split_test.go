@@ -20,9 +20,9 @@ func TestSplit(t *testing.T) {
 		h.Put(w[:])
 		data = append(append(data, w[:]...), bytes.Repeat([]byte{byte(i)}, i*3)...)
 	}
-	run := subsys.Frame{Data: data}
-	run.Type = subsys.TypeRun
-	fs := Split(&run, nil)
+	batch := subsys.Frame{Data: data}
+	batch.Type = subsys.TypeBatch
+	fs := Split(&batch, nil)
 	if len(fs) != 5 {
 		t.Fatalf("%d frames of 5", len(fs))
 	}

@@ -83,8 +83,8 @@ func (h *held) release() {
 	*h = nil
 }
 
-// stream sends total frames, alone and in runs, of all sizes at which an implementation could have
-// a border.
+// stream sends total frames, alone and in batches, of all sizes at which an implementation could
+// have a border.
 func stream(n *node, s *sink, total int, seed uint64) (held, error) {
 	sizes := []int{0, 1, 63, 64, 2047, 2048, 2049, 4064, 4096, 8191, 8192, 8193, 16384, 65535, 65536, 65537}
 	rnd := rand.New(rand.NewPCG(seed, 1))
@@ -100,7 +100,7 @@ func stream(n *node, s *sink, total int, seed uint64) (held, error) {
 				for i := range small {
 					small[i] = sizes[rnd.IntN(6)]
 				}
-				r := run(n, seq, small...)
+				r := batchOf(n, seq, small...)
 				fs, h = append(fs, r), append(h, r.Buf)
 				seq += uint32(k)
 				continue
@@ -120,7 +120,7 @@ func stream(n *node, s *sink, total int, seed uint64) (held, error) {
 	return h, nil
 }
 
-// order checks that frames of all sizes, alone and in runs, arrive whole and in order.
+// order checks that frames of all sizes, alone and in batches, arrive whole and in order.
 func order(t *testing.T, o Options, d harness.Drive) {
 	a, _, near, far := two(t, o, d)
 	const n = 3000

@@ -78,7 +78,7 @@ func (w *writer) fill(c *stream.Conn, fs []subsys.Frame) (taken int) {
 	copies, copied := 0, 0
 	for i := range fs {
 		f := &fs[i]
-		if f.Type == subsys.TypeRun {
+		if f.Type == subsys.TypeBatch {
 			if w.niov+2 >= vectors {
 				break
 			}

@@ -101,7 +101,7 @@ func (s *sealer) Send(c *stream.Conn, fs []subsys.Frame) (taken int, isFull bool
 	for taken < len(fs) && !s.isFull && err == nil {
 		f := &fs[taken]
 		taken++
-		if f.Type == subsys.TypeRun {
+		if f.Type == subsys.TypeBatch {
 			err = s.sealPayload(c, f)
 			continue
 		}

@@ -7,7 +7,7 @@
 // # Connections
 //
 // A connection begins with 8 bytes, the greeting: "RDIR", the version, the kind (life, ask, watch,
-// yield, peer or image), and two zero bytes. Messages in both directions are, little-endian:
+// yield, peer or index), and two zero bytes. Messages in both directions are, little-endian:
 //
 //	+---------+------+----------+---------+------ - -
 //	| len u32 | type | 3 × zero |  id u64 | body
@@ -35,7 +35,7 @@
 //	beat      empty; its sender is alive
 //	error     code u16, text
 //	end       covered u32, failed nodes u64 each
-//	image     identifier and token of the context; the answer is done, with a
+//	index     identifier and token of the context; the answer is done, with a
 //	          descriptor, and its size in place of the revision
 //	trace     code of the search strategy u8, pattern
 //	traced    JSON, a directory.Trace: it is for people

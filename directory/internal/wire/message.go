@@ -25,7 +25,7 @@ const (
 	KindWatch            // for one watch
 	KindYield            // a daemon asks a context to give way
 	KindPeer             // of another member
-	KindImage            // a context asks for the index
+	KindIndex            // a context asks for the index
 )
 
 // Message types.
@@ -50,7 +50,7 @@ const (
 	MsgEnd
 	MsgTrace
 	MsgTraced
-	MsgImage
+	MsgIndex
 	MsgList
 	MsgMore
 	MsgBatch

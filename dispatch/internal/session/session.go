@@ -20,8 +20,8 @@
 // that an earlier connection took, up to most.
 //
 // Frames are kept in entries. An entry is either one frame, with its payload where the sender put
-// it, or a run: a batch of small frames, encoded one behind the other as they travel on the stream.
-// The last entry is open if it is a run: more frames may be added while a connection writes the
+// it, or a batch: small frames, encoded one behind the other as they travel on the stream.
+// The last entry is open if it is a batch: more frames may be added while a connection writes the
 // earlier ones.
 //
 // A large message goes over a stream in pieces: a Begin frame, then Piece frames, each with its own
@@ -50,8 +50,8 @@ const (
 	MaxUnacked = 1 << 15
 
 	Inline      = 2 << 10  // payloads up to this are copied behind their header at once
-	smallRun    = 4 << 10  // bytes of the first run after a pause
-	largeRun    = 64 << 10 // bytes of a run that follows a full one
+	smallBatch  = 4 << 10  // bytes of the first batch after a pause
+	largeBatch  = 64 << 10 // bytes of a batch that follows a full one
 	batchFrames = 64       // the most entries that Take returns
 )
 
@@ -61,13 +61,13 @@ type Session struct {
 	ring       []entry // entries first..end, at index & (len-1)
 	first, end uint32
 	cur        uint32 // the entry that is sent next
-	off        int    // how many bytes of cur were sent, if it is a run
+	off        int    // how many bytes of cur were sent, if it is a batch
 	unsent     int    // bytes that are not sent, payloads included
 
 	head, sent, next uint32
 	most             atomic.Uint32 // the highest value of sent so far
 	done             atomic.Uint32 // frames before it are acknowledged; released when no connection holds them
-	large            int           // entries with a buffer that are no runs
+	large            int           // entries with a buffer that are no batches
 
 	lines
 
@@ -75,12 +75,12 @@ type Session struct {
 	rxDone  atomic.Uint32 // frames before it have been worked on, and are acknowledged
 	rxAcked atomic.Uint32 // what was acknowledged to the peer, or will be by frames that wait to be sent
 
-	batch [batchFrames]subsys.Frame // Take lends it out
+	lent  [batchFrames]subsys.Frame // Take lends it out
 	marks [batchFrames]mark
 }
 
-// entry is one frame, or a run if its type is TypeRun. In a run, Seq is that of the first frame,
-// and Data the filled part of Buf.
+// entry is one frame, or a batch if its type is TypeBatch. In a batch, Seq is that of the first
+// frame, and Data the filled part of Buf.
 type entry struct {
 	subsys.Frame
 	frames   uint32
@@ -204,31 +204,31 @@ func (s *Session) Push(f *subsys.Frame) {
 	s.unsent += subsys.HeaderLen + len(f.Data)
 }
 
-// RunLen returns the size of the buffer for Open. Callers ask only after Add failed: if the last
-// entry is a run, it is full, and more frames are likely to follow.
-func (s *Session) RunLen() int {
-	if s.first != s.end && s.at(s.end-1).Type == subsys.TypeRun {
-		return largeRun
+// BatchLen returns the size of the buffer for Open. Callers ask only after Add failed: if the last
+// entry is a batch, it is full, and more frames are likely to follow.
+func (s *Session) BatchLen() int {
+	if s.first != s.end && s.at(s.end-1).Type == subsys.TypeBatch {
+		return largeBatch
 	}
-	return smallRun
+	return smallBatch
 }
 
-// Open begins a run in b, which then belongs to the session.
+// Open begins a batch in b, which then belongs to the session.
 func (s *Session) Open(b *buffers.Buffer) {
 	e := s.entry()
 	e.Frame, e.frames, e.total = subsys.Frame{Data: b.Bytes()[:0], Buf: b}, 0, 0
-	e.Type, e.Seq = subsys.TypeRun, s.next
+	e.Type, e.Seq = subsys.TypeBatch, s.next
 }
 
-// Add copies a frame to the end of the open run, and sets Seq and Ack of h. If there is no open
-// run, or it has no room, Add does nothing and reports false.
+// Add copies a frame to the end of the open batch, and sets Seq and Ack of h. If there is no open
+// batch, or it has no room, Add does nothing and reports false.
 func (s *Session) Add(h *subsys.Header, payload []byte) bool {
 	if s.first == s.end {
 		return false
 	}
 	e := s.at(s.end - 1)
 	at, n := len(e.Data), subsys.HeaderLen+len(payload)
-	if e.Type != subsys.TypeRun || cap(e.Data)-at < n {
+	if e.Type != subsys.TypeBatch || cap(e.Data)-at < n {
 		return false
 	}
 	s.stamp(h)
@@ -241,13 +241,14 @@ func (s *Session) Add(h *subsys.Header, payload []byte) bool {
 	return true
 }
 
-// Fits reports whether frames of n bytes together, including their headers, fit into the open run.
+// Fits reports whether frames of n bytes together, including their headers, fit into the open
+// batch.
 func (s *Session) Fits(n int) bool {
 	if s.first == s.end {
 		return false
 	}
 	e := s.at(s.end - 1)
-	return e.Type == subsys.TypeRun && cap(e.Data)-len(e.Data) >= n
+	return e.Type == subsys.TypeBatch && cap(e.Data)-len(e.Data) >= n
 }
 
 // Take returns the entries to hand to a connection next, in order, and counts them as sent: the
@@ -255,20 +256,20 @@ func (s *Session) Fits(n int) bool {
 // Take.
 func (s *Session) Take() []subsys.Frame {
 	n := 0
-	for s.cur != s.end && n < len(s.batch) {
+	for s.cur != s.end && n < len(s.lent) {
 		e := s.at(s.cur)
-		if e.Type == subsys.TypeRun && s.off == len(e.Data) {
+		if e.Type == subsys.TypeBatch && s.off == len(e.Data) {
 			if s.cur+1 == s.end {
-				break // all of the open run is sent
+				break // all of the open batch is sent
 			}
 			s.cur, s.off = s.cur+1, 0
 			continue
 		}
 		s.marks[n] = mark{s.cur, s.off, s.sent}
-		b := &s.batch[n]
+		b := &s.lent[n]
 		b.Header, b.Data, b.Buf = e.Header, e.Data, e.Buf
-		if e.Type == subsys.TypeRun {
-			s.batch[n].Data = e.Data[s.off:]
+		if e.Type == subsys.TypeBatch {
+			s.lent[n].Data = e.Data[s.off:]
 			s.unsent -= len(e.Data) - s.off
 			s.off = len(e.Data)
 		} else {
@@ -281,7 +282,7 @@ func (s *Session) Take() []subsys.Frame {
 	if most := s.most.Load(); s.sent != most && s.sent-most < 1<<31 {
 		s.most.Store(s.sent)
 	}
-	return s.batch[:n]
+	return s.lent[:n]
 }
 
 // Untake notes that the connection took only the first n of fs, which Take has returned last.
@@ -290,7 +291,7 @@ func (s *Session) Untake(fs []subsys.Frame, n int) {
 		return
 	}
 	for i := range fs[n:] {
-		if fs[n+i].Type != subsys.TypeRun {
+		if fs[n+i].Type != subsys.TypeBatch {
 			s.unsent += subsys.HeaderLen
 		}
 		s.unsent += len(fs[n+i].Data)
@@ -329,14 +330,14 @@ func (s *Session) Release() {
 		if e.Seq+e.frames-s.head-1 < 1<<31 { // the entry ends after head
 			return
 		}
-		if s.first+1 == s.end && e.Type == subsys.TypeRun && cap(e.Data) <= smallRun && e.Buf.Refs() == 1 {
-			// All is acknowledged. The open run begins again in the same buffer, unless a
+		if s.first+1 == s.end && e.Type == subsys.TypeBatch && cap(e.Data) <= smallBatch && e.Buf.Refs() == 1 {
+			// All is acknowledged. The open batch begins again in the same buffer, unless a
 			// connection has lent it.
 			e.Data, e.frames, e.Seq = e.Data[:0], 0, s.next
 			s.cur, s.off = s.first, 0
 			return
 		}
-		if s.cur == s.first { // an open run, sent to its end
+		if s.cur == s.first { // an open batch, sent to its end
 			s.cur, s.off = s.first+1, 0
 		}
 		s.drop(e)
@@ -350,11 +351,11 @@ func (s *Session) skipTo(seq uint32) {
 	for s.cur != s.end {
 		e := s.at(s.cur)
 		size := len(e.Data)
-		if e.Type != subsys.TypeRun {
+		if e.Type != subsys.TypeBatch {
 			size += subsys.HeaderLen
 		}
 		if before := seq - e.Seq; before < e.frames {
-			if before > 0 { // inside a run
+			if before > 0 { // inside a batch
 				off := skip(e.Data, before)
 				s.unsent -= off - s.off
 				s.off = off
@@ -362,7 +363,7 @@ func (s *Session) skipTo(seq uint32) {
 			return
 		}
 		s.unsent -= size - s.off
-		if e.Type == subsys.TypeRun && s.cur+1 == s.end {
+		if e.Type == subsys.TypeBatch && s.cur+1 == s.end {
 			s.off = size // more frames may be added
 			return
 		}
@@ -372,7 +373,7 @@ func (s *Session) skipTo(seq uint32) {
 
 // drop releases the buffer of an entry.
 func (s *Session) drop(e *entry) {
-	if e.Buf != nil && e.Type != subsys.TypeRun {
+	if e.Buf != nil && e.Type != subsys.TypeBatch {
 		s.large--
 	}
 	switch {
@@ -452,9 +453,9 @@ func (s *Session) Resume(peerHas uint32) error {
 	s.sent, s.cur, s.off, s.unsent = peerHas, s.first, 0, 0
 	for i := s.first; i != s.end; i++ {
 		switch e := s.at(i); {
-		case e.Type != subsys.TypeRun:
+		case e.Type != subsys.TypeBatch:
 			s.unsent += subsys.HeaderLen + len(e.Data)
-		case i == s.first: // the run may be acknowledged in part
+		case i == s.first: // the batch may be acknowledged in part
 			s.off = skip(e.Data, peerHas-e.Seq)
 			s.unsent += len(e.Data) - s.off
 		default:
@@ -474,11 +475,11 @@ func (s *Session) HandOver(peerHas uint32) error {
 	return s.Resume(peerHas)
 }
 
-// skip returns where in a run the frame after the first n begins.
-func skip(run []byte, n uint32) (off int) {
+// skip returns where in a batch the frame after the first n begins.
+func skip(batch []byte, n uint32) (off int) {
 	var h subsys.Header
 	for range n {
-		_ = h.Parse(run[off:]) // encoded here, so it is valid
+		_ = h.Parse(batch[off:]) // encoded here, so it is valid
 		off += subsys.HeaderLen + int(h.Len)
 	}
 	return off
@@ -504,7 +505,7 @@ func (s *Session) EachNumbered(yield func(h *subsys.Header, seq uint32)) {
 			}
 		case e.Type == wire.TypeData:
 			yield(&e.Header, e.Seq)
-		case e.Type == subsys.TypeRun:
+		case e.Type == subsys.TypeBatch:
 			before := uint32(max(0, int32(done-e.Seq)))
 			for seq, off := e.Seq+before, skip(e.Data, before); off < len(e.Data); seq++ {
 				_ = h.Parse(e.Data[off:]) // encoded here, so it is valid
@@ -545,7 +546,7 @@ func (s *Session) Drain(yield func(*subsys.Header)) {
 				s.drained = append(s.drained, subsys.Header{Type: wire.TypeData, Flags: e.flags, Len: e.total, Tag: e.tag, Src: e.Src, Dst: e.Dst})
 				yield(&s.drained[len(s.drained)-1])
 			}
-		case e.Type != subsys.TypeRun:
+		case e.Type != subsys.TypeBatch:
 			yield(&e.Header)
 		default:
 			for off := skip(e.Data, s.head-e.Seq); off < len(e.Data); {

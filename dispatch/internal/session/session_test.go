@@ -69,7 +69,7 @@ func (p *peerModel) push(flow uint32, size int, small bool) {
 	}
 	if small && size <= modelPiece && !ln.IsWaiting() {
 		if !p.s.Fits(2*subsys.HeaderLen + size) {
-			b, _ := p.pool.Get(p.s.RunLen())
+			b, _ := p.pool.Get(p.s.BatchLen())
 			p.s.Open(b)
 		}
 		if call.Tag != 0 && !p.s.Add(&call, nil) || !p.s.Add(&h, body) {
@@ -113,7 +113,7 @@ func (p *peerModel) write(takes func(n int) int) {
 	fs := p.s.Take()
 	n := takes(len(fs))
 	for _, f := range fs[:n] {
-		if f.Type == subsys.TypeRun {
+		if f.Type == subsys.TypeBatch {
 			p.wire = subsystest.Split(&f, p.wire)
 		} else {
 			p.wire = append(p.wire, f)
@@ -218,7 +218,7 @@ func (p *peerModel) check(t *rapid.T) {
 	for i := s.cur; i != s.end; i++ {
 		e := s.at(i)
 		switch {
-		case e.Type != subsys.TypeRun:
+		case e.Type != subsys.TypeBatch:
 			unsent += subsys.HeaderLen + len(e.Data)
 		case i == s.cur:
 			unsent += len(e.Data) - s.off
@@ -417,7 +417,7 @@ func TestSessionDrain(t *testing.T) {
 	})
 }
 
-// A run that a receiver in this process still reads is not overwritten.
+// A batch that a receiver in this process still reads is not overwritten.
 func TestRunIsRead(t *testing.T) {
 	p := newPeerModel()
 	p.push(0, 64, true)

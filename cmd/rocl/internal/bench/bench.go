@@ -250,7 +250,7 @@ func Commands() []*cobra.Command {
 		f.IntVar(&o.senders, "senders", 1, "sending goroutines (rate)")
 		if name == "find" {
 			f.BoolVar(&o.sealed, "sealed", false, "the nodes have a key, and seal what they say")
-			f.IntVar(&o.resources, "resources", 0, "find one of so many in place, in the node's image, rather than through its socket")
+			f.IntVar(&o.resources, "resources", 0, "find one of so many in place, in the node's index, rather than through its socket")
 			f.IntVar(&o.nodes, "nodes", 0, "so many nodes, each a process on the loopback interface, rather than this one's socket")
 		}
 		if name == "rtt" {

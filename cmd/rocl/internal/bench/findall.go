@@ -51,7 +51,7 @@ func findAll(ctx context.Context, o *options) (first *Result, err error) {
 		return nil, err
 	}
 	defer index.Close()
-	socket, err := open(d.sock, rocl.JoinOnly(), roclcontext.WithoutImages())
+	socket, err := open(d.sock, rocl.JoinOnly(), roclcontext.WithoutIndex())
 	if err != nil {
 		return nil, err
 	}

@@ -17,7 +17,7 @@ import (
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/directory/database"
-	"github.com/rocl-go/rocl/directory/image"
+	"github.com/rocl-go/rocl/directory/index"
 	"github.com/rocl-go/rocl/internal/subprocess"
 	"github.com/rocl-go/rocl/resource"
 )
@@ -130,7 +130,7 @@ func findInPlace(ctx context.Context, o *options) (r *Result, err error) {
 	r = &Result{Bench: "find", Resources: o.resources, Count: o.count * o.rounds, Unit: "µs", What: "the required 1 µs",
 		P50: clients.p50(), P99: clients.p99(), Raw: 1, Target: 1, Allocs: allocs}
 	r.Ratio = r.P50 / r.Raw
-	r.Extra = fmt.Sprintf("by a context p50 %.2f; a bare Go map of as many p50 %.2f; a bare Unix-socket round trip p50 %.2f; of each but the last %.2f is making up the question; %.0f allocation; the image takes %.0f bytes a resource beyond its attributes",
+	r.Extra = fmt.Sprintf("by a context p50 %.2f; a bare Go map of as many p50 %.2f; a bare Unix-socket round trip p50 %.2f; of each but the last %.2f is making up the question; %.0f allocation; the index takes %.0f bytes a resource beyond its attributes",
 		contexts.p50(), maps.p50(), sockets.p50(), none.p50(), allocs, d.bytesEach)
 	return r, nil
 }
@@ -245,10 +245,10 @@ func fill(ctx context.Context, db *database.DB, node resource.NodeID, n int) (by
 			return 0, err
 		}
 	}
-	if err := db.Image(ctx, image.DefaultSize); err != nil { // makes the index, as for the first context that asks for it
+	if err := db.MakeIndex(ctx, index.DefaultSize); err != nil { // makes the index, as for the first context that asks for it
 		return 0, err
 	}
-	bytesEach = (float64(db.Stats().ImageBytes) - float64(own)) / float64(n)
-	db.DropImage()
+	bytesEach = (float64(db.Stats().IndexBytes) - float64(own)) / float64(n)
+	db.DropIndex()
 	return bytesEach, nil
 }

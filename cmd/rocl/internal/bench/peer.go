@@ -151,7 +151,7 @@ func (p *pair) open(o *options, policy rocl.PollPolicy) (err error) {
 	p.unix = uc.(*net.UnixConn)
 	context.AfterFunc(p.ctx, func() { hangUp(p.raw); hangUp(p.unix); p.events.close() })
 	p.c, err = rocl.Open(p.ctx, rocl.WithSocket(sock), rocl.JoinOnly(), rocl.WithPoll(policy), rocl.WithTransports(transportOf(o.transport)), mailbox(o.size),
-		icontext.WithoutImages(), rocl.WithLinger(100*time.Millisecond)) // only what a dead peer has not got can be left
+		icontext.WithoutIndex(), rocl.WithLinger(100*time.Millisecond)) // only what a dead peer has not got can be left
 	if err != nil {
 		return err
 	}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package image
+package index
 
 import (
 	"crypto/rand"
@@ -12,8 +12,8 @@ import (
 	"github.com/rocl-go/rocl/resource"
 )
 
-// A Writer makes an image. Only one goroutine may use it at a time. After an error, which Err
-// returns, its methods do nothing, and readers see that the image has ended.
+// A Writer makes an index. Only one goroutine may use it at a time. After an error, which Err
+// returns, its methods do nothing, and readers see that the index has ended.
 //
 // The caller chooses the numbers of records and the places in postings. They are those of its own
 // index.
@@ -26,16 +26,16 @@ type Writer struct {
 	pages uint64        // words of the directory of pages that have memory
 	used  [parts]uint64 // slots in use, of each part
 	held  []uint64      // places of the parts that are odd until Commit
-	err   error         // why the image has ended
+	err   error         // why the index has ended
 }
 
-// New makes an image that may grow to size bytes. The caller fills it and then calls Live, from
+// New makes an index that may grow to size bytes. The caller fills it and then calls Live, from
 // which on readers may use it.
 func New(size int) (*Writer, error) {
 	size = max(size, minSize) &^ 4095
 	fd, mem, err := memfd.Reserve("rocl-directory", size)
 	if err != nil {
-		return nil, fmt.Errorf("image: %w", err)
+		return nil, fmt.Errorf("index: %w", err)
 	}
 	w := &Writer{fd: fd, mem: mem, w: wordsOf(mem)}
 	w.space = space{next: atData, size: uint64(size / 8), commit: func(from, to uint64) error {
@@ -58,7 +58,7 @@ func New(size int) (*Writer, error) {
 	return w, nil
 }
 
-// File returns a descriptor of the image for readers to map, and the size of the file. The caller
+// File returns a descriptor of the index for readers to map, and the size of the file. The caller
 // closes the descriptor.
 func (w *Writer) File() (fd, size int, err error) {
 	if w.mem == nil {
@@ -68,20 +68,20 @@ func (w *Writer) File() (fd, size int, err error) {
 	return fd, len(w.mem), err
 }
 
-// Bytes returns how much memory the image takes.
+// Bytes returns how much memory the index takes.
 func (w *Writer) Bytes() int { return int(atPages+w.pages+w.space.there-atData) * 8 }
 
-// Err returns the reason why the image has ended, nil if it has not.
+// Err returns the reason why the index has ended, nil if it has not.
 func (w *Writer) Err() error { return w.err }
 
-// Live tells readers that the image is complete and may be used.
+// Live tells readers that the index is complete and may be used.
 func (w *Writer) Live() {
 	if w.err == nil {
 		w.w[atState].Store(live)
 	}
 }
 
-// SetAlone tells readers whether the node is alone: then a resource that is not in the image does
+// SetAlone tells readers whether the node is alone: then a resource that is not in the index does
 // not exist.
 func (w *Writer) SetAlone(alone bool) {
 	if w.mem == nil {
@@ -94,7 +94,7 @@ func (w *Writer) SetAlone(alone bool) {
 	w.w[atAlone].Store(v)
 }
 
-// fail records the first error and ends the image for readers.
+// fail records the first error and ends the index for readers.
 func (w *Writer) fail(err error) {
 	if w.err == nil {
 		w.err = err
@@ -102,7 +102,7 @@ func (w *Writer) fail(err error) {
 	}
 }
 
-// Close ends the image. Processes that have mapped it may still read it, and see that it has ended.
+// Close ends the index. Processes that have mapped it may still read it, and see that it has ended.
 func (w *Writer) Close() {
 	if w.mem == nil {
 		return
@@ -137,7 +137,7 @@ func (w *Writer) hold(p uint64) {
 	}
 }
 
-// get returns a block of n words with arbitrary content. If there is none it ends the image.
+// get returns a block of n words with arbitrary content. If there is none it ends the index.
 func (w *Writer) get(n uint64) (at uint64, ok bool) {
 	at, err := w.space.get(n)
 	if err != nil {
@@ -185,7 +185,7 @@ func (w *Writer) Put(i uint32, id, owner resource.GID, revision uint64, system b
 	}
 	was, wasAt := w.w[r+3].Load(), w.w[r+recordHead].Load()
 	if was == 0 {
-		w.index(w.ofID(id), i, 0)
+		w.addPosting(w.ofID(id), i, 0)
 	}
 	hi, lo := splitGID(id)
 	w.w[r].Add(1) // readers see nothing that follows before this
@@ -231,7 +231,7 @@ func (w *Writer) Remove(i uint32) {
 	w.w[r+3].Store(0)
 	w.w[r].Store(w.w[r].Load() + 1)
 	w.release(was, w.w[r+recordHead].Load())
-	w.unindex(w.ofID(id), 0, 0)
+	w.removePosting(w.ofID(id), 0, 0)
 }
 
 // record returns the place of record i and makes its page if necessary.
@@ -274,23 +274,23 @@ func (w *Writer) directory(n uint64) bool {
 	return true
 }
 
-// Index stores that record i is at a place of the posting of an attribute.
-func (w *Writer) Index(encoded []byte, i, place uint32) {
+// AddPosting stores that record i is at a place of the posting of an attribute.
+func (w *Writer) AddPosting(encoded []byte, i, place uint32) {
 	if w.err == nil {
-		w.index(w.of(encoded), i, place)
+		w.addPosting(w.of(encoded), i, place)
 	}
 }
 
-// Unindex removes an entry from the posting of an attribute: the last entry, which was at from,
-// moves to place, and the posting is one shorter.
-func (w *Writer) Unindex(encoded []byte, place, from uint32) {
+// RemovePosting removes an entry from the posting of an attribute: the last entry, which was at
+// from, moves to place, and the posting is one shorter.
+func (w *Writer) RemovePosting(encoded []byte, place, from uint32) {
 	if w.err == nil {
-		w.unindex(w.of(encoded), place, from)
+		w.removePosting(w.of(encoded), place, from)
 	}
 }
 
-// index is Index for a hash.
-func (w *Writer) index(h uint64, i, place uint32) {
+// addPosting is AddPosting for a hash.
+func (w *Writer) addPosting(h uint64, i, place uint32) {
 	part := partOf(h)
 	w.hold(part)
 	at, ok := w.slot(part, h)
@@ -313,13 +313,13 @@ func (w *Writer) index(h uint64, i, place uint32) {
 	w.w[at+1].Store(uint64(p))
 }
 
-// unindex is Unindex for a hash.
-func (w *Writer) unindex(h uint64, place, from uint32) {
+// removePosting is Unindex for a hash.
+func (w *Writer) removePosting(h uint64, place, from uint32) {
 	part := partOf(h)
 	w.hold(part)
 	at := w.find(part, h)
 	if at == 0 {
-		return // the image is being filled and does not have the attribute yet
+		return // the index is being filled and does not have the attribute yet
 	}
 	p := posting(w.w[at+1].Load())
 	last := uint32(0)
@@ -334,7 +334,7 @@ func (w *Writer) unindex(h uint64, place, from uint32) {
 		}
 		w.remove(part, at)
 		return
-	case !p.list(): // one entry, and the last entry is not in the image yet
+	case !p.list(): // one entry, and the last entry is not in the index yet
 		if place == 0 {
 			p = makePosting(0, 1, false)
 		}

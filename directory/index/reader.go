@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package image
+package index
 
 import (
 	"encoding/binary"
@@ -11,15 +11,15 @@ import (
 	"github.com/rocl-go/rocl/resource"
 )
 
-// A Verdict is the result of a question to an image.
+// A Verdict is the result of a question to an index.
 type Verdict int
 
 // Verdicts.
 const (
-	Ask   Verdict = iota // the image cannot tell: ask the server
+	Ask   Verdict = iota // the index cannot tell: ask the server
 	Found                // the answer is certain
-	None                 // nothing in the image matches; see Alone
-	Over                 // the image has ended, or is malformed: do not use it again
+	None                 // nothing in the index matches; see Alone
+	Over                 // the index has ended, or is malformed: do not use it again
 )
 
 const (
@@ -31,8 +31,8 @@ const (
 	maxProbes = 1024
 )
 
-// A Reader answers questions from an image that is mapped. All methods may be called concurrently;
-// none of them makes a system call, except that the last one to end after Close unmaps the image.
+// A Reader answers questions from an index that is mapped. All methods may be called concurrently;
+// none of them makes a system call, except that the last one to end after Close unmaps the index.
 type Reader struct {
 	key
 	mem   []byte
@@ -45,8 +45,8 @@ type Reader struct {
 // closing is added to uses by Close.
 const closing = -1 << 40
 
-// Open maps the image of another process. fd is a descriptor of the image, which Open does not
-// keep, and size is its size. ErrMalformed says that the file is not an image.
+// Open maps the index of another process. fd is a descriptor of the index, which Open does not
+// keep, and size is its size. ErrMalformed says that the file is not an index.
 func Open(fd, size int) (*Reader, error) {
 	if size < minSize || size%8 != 0 {
 		return nil, ErrMalformed
@@ -63,7 +63,7 @@ func Open(fd, size int) (*Reader, error) {
 	return r, nil
 }
 
-// newReader returns a Reader of mapped memory, nil if that is not an image.
+// newReader returns a Reader of mapped memory, nil if that is not an index.
 func newReader(mem []byte) *Reader {
 	w := wordsOf(mem)
 	if w[atMagic].Load() != magic {
@@ -74,7 +74,7 @@ func newReader(mem []byte) *Reader {
 	return r
 }
 
-// Close unmaps the image as soon as no call reads it any more. Later calls return Over.
+// Close unmaps the index as soon as no call reads it any more. Later calls return Over.
 func (r *Reader) Close() {
 	for {
 		n := r.uses.Load()
@@ -98,24 +98,24 @@ func (r *Reader) enter() bool {
 	return false
 }
 
-// leave ends a call. The last one after Close unmaps the image.
+// leave ends a call. The last one after Close unmaps the index.
 func (r *Reader) leave() {
 	if r.uses.Add(-1) == closing {
 		r.unmap()
 	}
 }
 
-// unmap unmaps the image, once, if the Reader is closed and no call is under way.
+// unmap unmaps the index, once, if the Reader is closed and no call is under way.
 func (r *Reader) unmap() {
 	if r.uses.CompareAndSwap(closing, 2*closing) {
 		memfd.Unmap(r.mem)
 	}
 }
 
-// good reports whether the image can be read.
+// good reports whether the index can be read.
 func (r *Reader) good() bool { return !r.wrong.Load() && r.w[atState].Load() == live }
 
-// Alone reports whether the node is alone: then a resource that is not in the image does not exist.
+// Alone reports whether the node is alone: then a resource that is not in the index does not exist.
 func (r *Reader) Alone() bool {
 	if !r.enter() {
 		return false
@@ -160,7 +160,7 @@ const (
 	no       outcome = iota // certainly not
 	yes                     // s.rec has the record
 	torn                    // it changed while it was read: try again
-	large                   // its list is not kept in the image
+	large                   // its list is not kept in the index
 	nonsense                // the content is invalid
 	enough                  // the question has reached a limit
 )
@@ -371,51 +371,19 @@ func (s *search) lookup(id resource.GID) outcome {
 // read copies record i to s.rec in a state that it had at one time. The outcome no says that the
 // record has no resource.
 func (s *search) read(i uint32) (how outcome, system bool) {
-	n := i / pageLen
-	if n >= maxPages {
-		return torn, false // the number came from a list whose memory is used for something else now
+	r, how := s.record(i)
+	if how != yes {
+		return how, false
 	}
-	page := uint64(half(s.w[atPages+n/2].Load(), n))
-	if page == 0 {
-		return torn, false
-	}
-	at := page + uint64(i%pageLen)*recordLen
-	if page < atData || at+recordLen > uint64(len(s.w)) {
-		return nonsense, false
-	}
-	r := s.w[at : at+recordLen : at+recordLen]
 	seq := r[0].Load()
 	if seq&1 != 0 {
 		return torn, false
 	}
-	id, desc := joinGID(r[1].Load(), r[2].Load()), r[3].Load()
+	desc := r[3].Load()
 	size := int(desc & sizeMask)
-	switch {
-	case desc == 0:
-		how = no
-	case desc&flagLarge != 0:
-		how = large
-	case desc&flagBlock != 0:
-		block := r[recordHead].Load()
-		if block < atData || size > maxKept || block > uint64(len(s.w))-blockLen(size) {
-			if r[0].Load() != seq { // a list was written where the place of the block was
-				return torn, false
-			}
-			return nonsense, false
-		}
-		b := s.w[block : block+blockLen(size)]
-		s.rec = resource.Record{ID: id, Owner: joinGID(b[0].Load(), b[1].Load())}
-		s.copy(b[blockHead:])
-		how = yes
-	case size <= maxWithin:
-		s.rec = resource.Record{ID: id, Owner: id.Context()}
-		s.copy(r[recordHead : recordHead+(size+7)/8])
-		how = yes
-	default:
-		return nonsense, false
-	}
+	how = s.copyRecord(r, desc, size)
 	s.rec.Revision = r[4].Load()
-	if r[0].Load() != seq {
+	if r[0].Load() != seq { // perhaps a list was written where the place of the block was
 		return torn, false
 	}
 	if how == yes {
@@ -426,6 +394,49 @@ func (s *search) read(i uint32) (how outcome, system bool) {
 		s.rec.Attrs = l
 	}
 	return how, desc&flagSystem != 0
+}
+
+// record returns the words of record i, if there is one.
+func (s *search) record(i uint32) ([]atomic.Uint64, outcome) {
+	n := i / pageLen
+	if n >= maxPages {
+		return nil, torn // the number came from a list whose memory is used for something else now
+	}
+	page := uint64(half(s.w[atPages+n/2].Load(), n))
+	if page == 0 {
+		return nil, torn
+	}
+	at := page + uint64(i%pageLen)*recordLen
+	if page < atData || at+recordLen > uint64(len(s.w)) {
+		return nil, nonsense
+	}
+	return s.w[at : at+recordLen : at+recordLen], yes
+}
+
+// copyRecord copies the words r of a record, which has a description and a list of size bytes, to
+// s.rec and the list to s.buf. The outcome is certain only if the record has not changed meanwhile.
+func (s *search) copyRecord(r []atomic.Uint64, desc uint64, size int) outcome {
+	id := joinGID(r[1].Load(), r[2].Load())
+	switch {
+	case desc == 0:
+		return no
+	case desc&flagLarge != 0:
+		return large
+	case desc&flagBlock != 0:
+		block := r[recordHead].Load()
+		if block < atData || size > maxKept || block > uint64(len(s.w))-blockLen(size) {
+			return nonsense
+		}
+		b := s.w[block : block+blockLen(size)]
+		s.rec = resource.Record{ID: id, Owner: joinGID(b[0].Load(), b[1].Load())}
+		s.copy(b[blockHead:])
+		return yes
+	case size <= maxWithin:
+		s.rec = resource.Record{ID: id, Owner: id.Context()}
+		s.copy(r[recordHead : recordHead+(size+7)/8])
+		return yes
+	}
+	return nonsense
 }
 
 // copy copies words to s.buf, which it enlarges if necessary.

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package image lays out the index of a node: a copy of the directory's database in memory that
+// Package index lays out the index of a node: a copy of the directory's database in memory that
 // other processes read in place. A process that asks for a resource of its own node needs no system
-// call and wakes no other process. The code calls the index an image.
+// call and wakes no other process.
 //
-// The server writes the image beside its database, when the first context asks for it and from then
-// on. The image has hash tables of its own. It lies in one sealed memfd (package memfd), which the
+// The server writes the index beside its database, when the first context asks for it and from then
+// on. The index has hash tables of its own. It lies in one sealed memfd (package memfd), which the
 // server writes and contexts map for reading; the kernel enforces that. The file is reserved large
 // and takes memory only as it grows. So there is one descriptor and one mapping, and nothing moves.
 //
@@ -37,14 +37,14 @@
 //
 // # Trust
 //
-// The key of the hash lies in the image, because both sides need the same one. hash/maphash does
-// not allow that, so the hash is SipHash. Only processes of the server's own user get the image,
+// The key of the hash lies in the index, because both sides need the same one. hash/maphash does
+// not allow that, so the hash is SipHash. Only processes of the server's own user get the index,
 // and they could do worse than choose colliding attributes. Any other process that chooses
 // attributes does not know the key and finds no collisions. If two attributes do share 64 bits, the
-// writer notices when both have a first place, and gives the image up.
+// writer notices when both have a first place, and gives the index up.
 //
 // A reader trusts nothing that it reads: every place and length is checked, lists are parsed, and
-// every loop is bounded. Invalid content ends the image for that reader.
+// every loop is bounded. Invalid content ends the index for that reader.
 //
 // # The memory model
 //
@@ -55,4 +55,4 @@
 // number of a record was stored, by a read-modify-write, before its block was free. A list within
 // its record is written between the odd number and the even one. The race detector does not see
 // mapped memory; the tests with real processes and checksums do.
-package image
+package index

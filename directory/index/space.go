@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package image
+package index
 
 import "math/bits"
 
-// space allocates blocks of words in the file of an image. It takes them from the lists of blocks
+// space allocates blocks of words in the file of an index. It takes them from the lists of blocks
 // that were given back, by size; else from larger blocks in these lists; else behind the words in
-// use. Blocks that are given back are cut, and never joined; an image that is mostly empty is made
+// use. Blocks that are given back are cut, and never joined; an index that is mostly empty is made
 // anew (ErrWorn). Blocks of more than small words begin at a multiple of 16, which is two cache
 // lines.
 type space struct {

@@ -12,21 +12,21 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rocl-go/rocl/directory/image"
+	"github.com/rocl-go/rocl/directory/index"
 	"github.com/rocl-go/rocl/internal/memfd"
 	"github.com/rocl-go/rocl/resource"
 	"pgregory.net/rapid"
 )
 
-// openImage returns a reader of d's image.
-func openImage(t testing.TB, d *DB) *image.Reader {
+// openIndex returns a reader of d's index.
+func openIndex(t testing.TB, d *DB) *index.Reader {
 	t.Helper()
-	fd, size, err := d.ImageFile()
+	fd, size, err := d.IndexFile()
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer memfd.Close(fd)
-	r, err := image.Open(fd, size)
+	r, err := index.Open(fd, size)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -34,38 +34,38 @@ func openImage(t testing.TB, d *DB) *image.Reader {
 	return r
 }
 
-// agree checks that an image and the database give the same answers, for each pattern and each
+// agree checks that an index and the database give the same answers, for each pattern and each
 // identifier.
 func agree(t interface {
 	Helper()
 	Fatalf(string, ...any)
-}, d *DB, r *image.Reader, patterns []resource.List, ids []resource.GID) {
+}, d *DB, r *index.Reader, patterns []resource.List, ids []resource.GID) {
 	t.Helper()
 	for i := range patterns {
 		p := &patterns[i]
 		_, ok := d.Find(p)
 		rec, v := r.Find(p, nil)
-		if v == image.Over || v == image.Found && (!ok || !resource.Matches(&rec.Attrs, p)) || v == image.None && ok {
-			t.Fatalf("%v: the image says %v, the database %v", p, v, ok)
+		if v == index.Over || v == index.Found && (!ok || !resource.Matches(&rec.Attrs, p)) || v == index.None && ok {
+			t.Fatalf("%v: the index says %v, the database %v", p, v, ok)
 		}
 	}
 	for _, id := range ids {
 		want, ok := d.Get(id)
 		rec, v := r.Lookup(id, nil)
-		if ok != (v == image.Found) || ok && (rec.ID != want.ID || rec.Owner != want.Owner || rec.Revision != want.Revision || !rec.Attrs.Equal(&want.Attrs)) {
-			t.Fatalf("%v: the image says %v %+v, the database %v %+v", id, v, rec, ok, want)
+		if ok != (v == index.Found) || ok && (rec.ID != want.ID || rec.Owner != want.Owner || rec.Revision != want.Revision || !rec.Attrs.Equal(&want.Attrs)) {
+			t.Fatalf("%v: the index says %v %+v, the database %v %+v", id, v, rec, ok, want)
 		}
 	}
 }
 
-// An image that is filled while the database changes has the database's content in the end, and
+// An index that is filled while the database changes has the database's content in the end, and
 // follows later changes.
-func TestImageAgainstDatabase(t *testing.T) {
+func TestIndexAgainstDatabase(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		d := New()
-		defer d.DropImage()
-		var filling *image.Writer
-		var r *image.Reader
+		defer d.DropIndex()
+		var filling *index.Writer
+		var r *index.Reader
 		end := func() {
 			if r != nil {
 				r.Close()
@@ -104,12 +104,12 @@ func TestImageAgainstDatabase(t *testing.T) {
 					d.DeleteOwner(pick.Draw(t, "id").Context())
 				}
 			},
-			"image": func(t *rapid.T) {
+			"index": func(t *rapid.T) {
 				if r != nil || filling != nil {
 					return
 				}
 				var err error
-				if filling, err = d.beginImage(0); err != nil {
+				if filling, err = d.beginIndex(0); err != nil {
 					t.Skip(err)
 				}
 			},
@@ -125,9 +125,9 @@ func TestImageAgainstDatabase(t *testing.T) {
 					return
 				}
 				filling = nil
-				fd, size, err := d.ImageFile()
+				fd, size, err := d.IndexFile()
 				if err == nil {
-					r, err = image.Open(fd, size)
+					r, err = index.Open(fd, size)
 					memfd.Close(fd)
 				}
 				if err != nil {
@@ -136,9 +136,9 @@ func TestImageAgainstDatabase(t *testing.T) {
 			},
 			"drop": func(t *rapid.T) {
 				if r != nil && rapid.IntRange(0, 9).Draw(t, "seldom") == 0 {
-					d.DropImage()
-					if _, v := r.Lookup(ids[0], nil); v != image.Over {
-						t.Fatalf("an image that was dropped says %v", v)
+					d.DropIndex()
+					if _, v := r.Lookup(ids[0], nil); v != index.Over {
+						t.Fatalf("an index that was dropped says %v", v)
 					}
 					end()
 				}
@@ -147,7 +147,7 @@ func TestImageAgainstDatabase(t *testing.T) {
 				if r != nil {
 					agree(t, d, r, []resource.List{draw.Draw(t, "pattern"), draw.Draw(t, "another")}, ids)
 				}
-				if err := d.ImageErr(); err != nil && !errors.Is(err, image.ErrEnded) {
+				if err := d.IndexErr(); err != nil && !errors.Is(err, index.ErrEnded) {
 					t.Fatal(err)
 				}
 			},
@@ -156,9 +156,9 @@ func TestImageAgainstDatabase(t *testing.T) {
 }
 
 // The same with several goroutines and with long postings.
-func TestImageWhileChanging(t *testing.T) {
+func TestIndexWhileChanging(t *testing.T) {
 	d := New()
-	defer d.DropImage()
+	defer d.DropIndex()
 	ctx := resource.MakeGID(1, 1, 0)
 	list := func(i, round int) *resource.List {
 		l, err := resource.NewPattern(resource.Attrs{"all": "same", "mod": fmt.Sprint(i % 7), "own": fmt.Sprint(i), "round": fmt.Sprint(round % 3)})
@@ -190,14 +190,14 @@ func TestImageWhileChanging(t *testing.T) {
 			}
 		})
 	}
-	if err := d.Image(t.Context(), 64<<20); err != nil {
+	if err := d.MakeIndex(t.Context(), 64<<20); err != nil {
 		t.Skip(err)
 	}
-	if err := d.Image(t.Context(), 64<<20); !errors.Is(err, ErrImaged) {
+	if err := d.MakeIndex(t.Context(), 64<<20); !errors.Is(err, ErrHasIndex) {
 		t.Error(err)
 	}
 	wg.Wait()
-	r := openImage(t, d)
+	r := openIndex(t, d)
 	var patterns []resource.List
 	var ids []resource.GID
 	for i := range n {
@@ -209,13 +209,13 @@ func TestImageWhileChanging(t *testing.T) {
 	agree(t, d, r, patterns, ids)
 }
 
-// An image that cannot go on is dropped, and the database works on.
-func TestImageFails(t *testing.T) {
+// An index that cannot go on is dropped, and the database works on.
+func TestIndexFails(t *testing.T) {
 	d := New()
-	if err := d.Image(t.Context(), 0); err != nil {
+	if err := d.MakeIndex(t.Context(), 0); err != nil {
 		t.Skip(err)
 	}
-	r := openImage(t, d)
+	r := openIndex(t, d)
 	ctx := resource.MakeGID(1, 1, 0)
 	pad := string(make([]byte, 60_000))
 	for i := range uint32(200) {
@@ -224,34 +224,34 @@ func TestImageFails(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := d.ImageErr(); !errors.Is(err, image.ErrFull) {
+	if err := d.IndexErr(); !errors.Is(err, index.ErrFull) {
 		t.Error(err)
 	}
-	if _, v := r.Lookup(ctx.WithSerial(1), nil); v != image.Over {
-		t.Errorf("an image that is full says %v", v)
+	if _, v := r.Lookup(ctx.WithSerial(1), nil); v != index.Over {
+		t.Errorf("an index that is full says %v", v)
 	}
-	if _, _, err := d.ImageFile(); !errors.Is(err, image.ErrFull) {
+	if _, _, err := d.IndexFile(); !errors.Is(err, index.ErrFull) {
 		t.Error(err)
 	}
-	if err := d.Image(t.Context(), 0); !errors.Is(err, image.ErrFull) {
-		t.Errorf("too small an image was made: %v", err)
+	if err := d.MakeIndex(t.Context(), 0); !errors.Is(err, index.ErrFull) {
+		t.Errorf("too small an index was made: %v", err)
 	}
 	ended, end := context.WithCancel(t.Context())
 	end()
-	if err := d.Image(ended, 64<<20); !errors.Is(err, context.Canceled) {
+	if err := d.MakeIndex(ended, 64<<20); !errors.Is(err, context.Canceled) {
 		t.Error(err)
 	}
-	if d.Len() != 200 || d.Stats().ImageBytes != 0 {
+	if d.Len() != 200 || d.Stats().IndexBytes != 0 {
 		t.Errorf("%+v", d.Stats())
 	}
 }
 
-// BenchmarkImageMillion measures an image of one million resources.
-func BenchmarkImageMillion(b *testing.B) {
+// BenchmarkIndexMillion measures an index of one million resources.
+func BenchmarkIndexMillion(b *testing.B) {
 	const n = 1_000_000
 	for range b.N {
 		d := New()
-		if err := d.Image(b.Context(), image.DefaultSize); err != nil {
+		if err := d.MakeIndex(b.Context(), index.DefaultSize); err != nil {
 			b.Fatal(err)
 		}
 		lists := make([]resource.List, 1<<16)
@@ -283,8 +283,8 @@ func BenchmarkImageMillion(b *testing.B) {
 			i += k
 		}
 		b.ReportMetric(n/took.Seconds(), "put/s")
-		b.ReportMetric((float64(d.Stats().ImageBytes)-float64(own))/n, "B/resource")
-		r := openImage(b, d)
+		b.ReportMetric((float64(d.Stats().IndexBytes)-float64(own))/n, "B/resource")
+		r := openIndex(b, d)
 		for i := range lists {
 			build((i*7919)%n, &lists[i])
 		}
@@ -292,7 +292,7 @@ func BenchmarkImageMillion(b *testing.B) {
 		for range 2 {
 			start := time.Now()
 			for i := range lists {
-				if _, v := r.Find(&lists[i], buf); v != image.Found {
+				if _, v := r.Find(&lists[i], buf); v != index.Found {
 					b.Fatal(v)
 				}
 			}
@@ -305,6 +305,6 @@ func BenchmarkImageMillion(b *testing.B) {
 			}
 		}
 		b.ReportMetric(float64(time.Since(start).Nanoseconds())/float64(len(lists)), "db-find-ns")
-		d.DropImage()
+		d.DropIndex()
 	}
 }

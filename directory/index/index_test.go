@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package image
+package index
 
 import (
 	"encoding/binary"
@@ -22,7 +22,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// db is the smallest index that can write an image: postings with places.
+// db is the smallest index that can write an index: postings with places.
 type db struct {
 	w     *Writer
 	post  map[string][]uint32
@@ -30,7 +30,7 @@ type db struct {
 	place map[uint32]map[string]uint32
 }
 
-// newDB returns a db with an empty image that readers may use.
+// newDB returns a db with an empty index that readers may use.
 func newDB(t testing.TB, size int) *db {
 	t.Helper()
 	w, err := New(size)
@@ -66,7 +66,7 @@ func attrsOf(l *resource.List) (all []string) {
 	return all
 }
 
-func (d *db) index(i uint32, l *resource.List) {
+func (d *db) addPostings(i uint32, l *resource.List) {
 	d.place[i] = map[string]uint32{}
 	for _, a := range attrsOf(l) {
 		if _, twice := d.place[i][a]; twice {
@@ -74,15 +74,15 @@ func (d *db) index(i uint32, l *resource.List) {
 		}
 		d.place[i][a] = uint32(len(d.post[a]))
 		d.post[a] = append(d.post[a], i)
-		d.w.Index([]byte(a), i, d.place[i][a])
+		d.w.AddPosting([]byte(a), i, d.place[i][a])
 	}
 }
 
-func (d *db) unindex(i uint32) {
+func (d *db) removePostings(i uint32) {
 	for a, place := range d.place[i] {
 		p := d.post[a]
 		from := uint32(len(p) - 1)
-		d.w.Unindex([]byte(a), place, from)
+		d.w.RemovePosting([]byte(a), place, from)
 		p[place] = p[from]
 		d.place[p[place]][a] = place
 		d.post[a] = p[:from]
@@ -96,9 +96,9 @@ func record(id, owner resource.GID, revision uint64, l resource.List) resource.R
 
 func (d *db) put(i uint32, r resource.Record) {
 	if d.recs[i] != nil {
-		d.unindex(i)
+		d.removePostings(i)
 	}
-	d.index(i, &r.Attrs)
+	d.addPostings(i, &r.Attrs)
 	d.w.Put(i, r.ID, r.Owner, r.Revision, resource.IsSystem(&r.Attrs), &r.Attrs)
 	d.w.Commit()
 	d.recs[i] = &r
@@ -106,7 +106,7 @@ func (d *db) put(i uint32, r resource.Record) {
 
 func (d *db) remove(i uint32) {
 	d.w.Remove(i)
-	d.unindex(i)
+	d.removePostings(i)
 	d.w.Commit()
 	delete(d.recs, i)
 }
@@ -121,7 +121,7 @@ func list(t testing.TB, a resource.Attributes, want ...string) resource.List {
 	return *l
 }
 
-// An image gives the same answers as a map, under random changes.
+// An index gives the same answers as a map, under random changes.
 func TestAgainstModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w, err := New(minSize)
@@ -235,12 +235,12 @@ func TestGrowth(t *testing.T) {
 	}
 	if p := list(t, resource.Match{"all": "same"}); true {
 		if _, v := r.Find(&p, nil); v != None {
-			t.Errorf("an empty image says %v", v)
+			t.Errorf("an empty index says %v", v)
 		}
 	}
 }
 
-// A record that does not fit ends the image, and readers see that.
+// A record that does not fit ends the index, and readers see that.
 func TestFull(t *testing.T) {
 	d := newDB(t, minSize)
 	r := d.open(t)
@@ -255,12 +255,12 @@ func TestFull(t *testing.T) {
 		t.Error(err)
 	}
 	if _, v := r.Lookup(anybody.WithSerial(1), nil); v != Over {
-		t.Errorf("a full image says %v", v)
+		t.Errorf("a full index says %v", v)
 	}
 	d.remove(0) // no effect
 }
 
-// An image of which most is not in use ends, because a new one takes less memory.
+// An index of which most is not in use ends, because a new one takes less memory.
 func TestWorn(t *testing.T) {
 	d := newDB(t, 1<<30)
 	pad := string(make([]byte, 30_000))
@@ -299,11 +299,11 @@ func TestLarge(t *testing.T) {
 	}
 }
 
-// Two attributes with one hash end the image when both have a first place.
+// Two attributes with one hash end the index when both have a first place.
 func TestCollision(t *testing.T) {
 	d := newDB(t, minSize)
-	d.w.index(77, 0, 0)
-	d.w.index(77, 1, 0)
+	d.w.addPosting(77, 0, 0)
+	d.w.addPosting(77, 1, 0)
 	if err := d.w.Err(); !errors.Is(err, ErrCollision) {
 		t.Error(err)
 	}
@@ -351,9 +351,9 @@ func TestMidst(t *testing.T) {
 	if !s.stood(&before) {
 		t.Error("nothing has changed, and it is noticed")
 	}
-	d.unindex(0)
+	d.removePostings(0)
 	find("a", "1", Ask)
-	d.index(0, &l)
+	d.addPostings(0, &l)
 	find("a", "1", Found)
 	denied := 0 // except for those that happen to have the place of what changes
 	for i := range 100 {
@@ -384,7 +384,7 @@ func TestMidst(t *testing.T) {
 	find("a", "1", Found)
 }
 
-// Readers see what SetAlone says, until the image ends.
+// Readers see what SetAlone says, until the index ends.
 func TestAlone(t *testing.T) {
 	d := newDB(t, minSize)
 	r := d.open(t)
@@ -585,7 +585,7 @@ func hammer(t *testing.T) {
 				}
 				switch {
 				case v == Over:
-					t.Error("the image has ended")
+					t.Error("the index has ended")
 					return
 				case v == Ask:
 					asked.Add(1)

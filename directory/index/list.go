@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package image
+package index
 
 import "github.com/rocl-go/rocl/resource"
 
 const (
-	// maxListed limits the candidates that a Listing takes from an image.
+	// maxListed limits the candidates that a Listing takes from an index.
 	maxListed = 1 << 20
 	// roomBytes is the size of the memory that small lists of a Listing share. A caller that keeps
 	// one of these lists keeps all that memory.
@@ -26,8 +26,8 @@ type Listing struct {
 // List begins a Listing. Records that match now and still match when they are read are returned
 // once. Records that are added later may be missed. The pattern must not change.
 //
-// The verdict is Found if the image can tell which records match, even if none does. Otherwise it
-// is Ask or Over, and there is no Listing. The image cannot answer a pattern with an order, with an
+// The verdict is Found if the index can tell which records match, even if none does. Otherwise it
+// is Ask or Over, and there is no Listing. The index cannot answer a pattern with an order, with an
 // owner, or without any known attribute.
 func (r *Reader) List(pattern *resource.List) (*Listing, Verdict) {
 	if pattern.Conditional() {
@@ -76,7 +76,7 @@ func (l *Listing) candidates(s *search) outcome {
 
 // Next appends the next records to recs until recs has no more capacity. Their attributes are
 // copies. The verdict Found says that all is well; if recs has capacity left then, there are no
-// more records. Ask and Over say that the image cannot tell what follows.
+// more records. Ask and Over say that the index cannot tell what follows.
 func (l *Listing) Next(recs []resource.Record) ([]resource.Record, Verdict) {
 	if !l.r.enter() {
 		return recs, Over

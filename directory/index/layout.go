@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package image
+package index
 
 import (
 	"encoding/binary"
@@ -46,18 +46,18 @@ const (
 	flagBlock  = 1 << 28 // the place of a block follows, rather than the list
 	sizeMask   = 1<<20 - 1
 
-	// maxKept is the size of the largest list that the image keeps.
+	// maxKept is the size of the largest list that the index keeps.
 	maxKept = 64 << 10
 )
 
-// States of an image.
+// States of an index.
 const (
 	filling = iota
 	live
 	ended
 )
 
-// DefaultSize is the size up to which an image can grow: 16 GiB, or 256 MiB on 32 bits. It is
+// DefaultSize is the size up to which an index can grow: 16 GiB, or 256 MiB on 32 bits. It is
 // address space, not memory.
 const DefaultSize = 1 << 28 << (6 * (^uint(0) >> 63)) // 16 GiB, 256 MiB on 32 bits
 
@@ -66,16 +66,16 @@ const minSize = 4 << 20
 
 // Errors of this package.
 var (
-	// ErrFull says that an image cannot grow: its size, or the machine's memory, is used up.
-	ErrFull = errors.New("image: full")
-	// ErrWorn says that most of an image's memory is not in use any more.
-	ErrWorn = errors.New("image: mostly empty")
+	// ErrFull says that an index cannot grow: its size, or the machine's memory, is used up.
+	ErrFull = errors.New("index: full")
+	// ErrWorn says that most of an index's memory is not in use any more.
+	ErrWorn = errors.New("index: mostly empty")
 	// ErrCollision says that two attributes have the same hash.
-	ErrCollision = errors.New("image: two attributes have the same hash")
-	// ErrEnded says that an image is no longer updated.
-	ErrEnded = errors.New("image: ended")
-	// ErrMalformed says that a file is not an image.
-	ErrMalformed = errors.New("image: malformed")
+	ErrCollision = errors.New("index: two attributes have the same hash")
+	// ErrEnded says that an index is no longer updated.
+	ErrEnded = errors.New("index: ended")
+	// ErrMalformed says that a file is not an index.
+	ErrMalformed = errors.New("index: malformed")
 )
 
 // wordsOf returns mapped memory as words.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package image
+package index
 
 import (
 	"encoding/binary"
@@ -11,7 +11,7 @@ import (
 	"github.com/rocl-go/rocl/resource"
 )
 
-// page returns memory of this process that a reader takes for an image. The caller closes the
+// page returns memory of this process that a reader takes for an index. The caller closes the
 // reader.
 func page(t testing.TB, size int) (mem []byte, read func() *Reader) {
 	fd, mem, err := memfd.Create("hostile", size)
@@ -53,12 +53,12 @@ func questions(t testing.TB, r *Reader, known []resource.List) {
 	r.Alone()
 }
 
-// patterns match resources in the image of hostile.
+// patterns match resources in the index of hostile.
 func patterns(t testing.TB) []resource.List {
 	return []resource.List{{}, list(t, resource.Match{"type": "c"}), list(t, resource.Match{"key": "3"}), list(t, resource.Match{"key": "3", "type": "c"}), list(t, resource.Match{"no": "such"})}
 }
 
-// template returns a valid image of some resources.
+// template returns a valid index of some resources.
 func template(t testing.TB) []byte {
 	d := newDB(t, minSize)
 	for i := range uint32(40) {
@@ -68,7 +68,7 @@ func template(t testing.TB) []byte {
 	return append([]byte(nil), d.w.mem[:8*d.w.space.next]...)
 }
 
-// An image with changed bits, wherever they are, is read without harm.
+// An index with changed bits, wherever they are, is read without harm.
 func TestScribbled(t *testing.T) {
 	good := template(t)
 	mem, read := page(t, minSize)
@@ -106,7 +106,7 @@ func TestScribbled(t *testing.T) {
 	}
 }
 
-// A file that is no image is not opened.
+// A file that is no index is not opened.
 func TestOpenRefuses(t *testing.T) {
 	mem, _ := page(t, minSize)
 	fd, short, err := memfd.Create("short", 4096)
@@ -121,11 +121,11 @@ func TestOpenRefuses(t *testing.T) {
 		}
 	}
 	if newReader(mem) != nil {
-		t.Error("nothing but zeros was taken for an image")
+		t.Error("nothing but zeros was taken for an index")
 	}
 }
 
-// FuzzReader puts words of the fuzzer into a valid image.
+// FuzzReader puts words of the fuzzer into a valid index.
 func FuzzReader(f *testing.F) {
 	f.Add([]byte{})
 	f.Add([]byte{16, 0, 0, 0, 255, 255, 255, 255, 255, 255, 255, 255})
@@ -137,7 +137,7 @@ func FuzzReader(f *testing.F) {
 		for ; len(b) >= 12; b = b[12:] {
 			at := int(binary.LittleEndian.Uint32(b)) % (len(good) / 8) * 8
 			copy(mem[at:], b[4:12])
-			defer copy(mem[at:], good[at:at+8]) // copying the whole image would take longer than reading it
+			defer copy(mem[at:], good[at:at+8]) // copying the whole index would take longer than reading it
 		}
 		copy(mem, good[:32])
 		r := read()

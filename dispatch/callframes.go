@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dispatch
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/rocl-go/rocl/dispatch/internal/session"
+	"github.com/rocl-go/rocl/dispatch/internal/wire"
+	"github.com/rocl-go/rocl/resource"
+	"github.com/rocl-go/rocl/subsys"
+)
+
+// This file has the frames of calls on a link: the one that goes before a request, and the one that
+// says that no reply comes.
+
+// mayCall waits until it is known whether the peer understands calls, and fails if it does not. mu
+// must be held; mayCall releases it while it waits.
+func (l *link) mayCall(ctx context.Context) error {
+	for !l.hasMet && !l.life.HasEnded() {
+		l.act(l.life.Wanted())
+		if l.hasMet || l.life.HasEnded() {
+			break
+		}
+		if err := l.waitIn(ctx, &l.met); err != nil {
+			return err
+		}
+	}
+	if l.hasMet && !l.hasCalls {
+		return fmt.Errorf("%w: calls to %v", ErrUnsupported, l.peer)
+	}
+	return nil
+}
+
+// copyCall is copy for a request, directly behind the frame with the number of its call. mu must be
+// held.
+func (l *link) copyCall(h *subsys.Header, p []byte, number uint64) bool {
+	if len(p) > session.Inline {
+		return false
+	}
+	if !l.s.Fits(2*subsys.HeaderLen + len(p)) { // both frames or none
+		b, err := l.d.cfg.Pool.Get(l.s.BatchLen())
+		if err != nil {
+			return false
+		}
+		l.s.Open(b)
+	}
+	c := callFrame(h.Dst, h.Src, number)
+	return l.s.Add(&c, nil) && l.s.Add(h, p)
+}
+
+// callFrame returns the frame that goes before a request.
+func callFrame(dst, src uint32, number uint64) subsys.Header {
+	return subsys.Header{Type: wire.TypeCall, Dst: dst, Src: src, Tag: number}
+}
+
+// A nextCall is the call that the next frame is the request of. The zero value is none.
+type nextCall struct {
+	dst, src uint32
+	number   uint64
+}
+
+// onCall notes the number of the call that the next frame is the request of. The token must be
+// held.
+func (l *link) onCall(f *subsys.Frame) error {
+	if f.Tag == 0 || len(f.Data) > 0 {
+		return fmt.Errorf("%w: call number %d, with %d bytes", ErrProtocol, f.Tag, len(f.Data))
+	}
+	l.nextCall = nextCall{f.Dst, f.Src, f.Tag}
+	return nil
+}
+
+// takeCallOf takes and returns the number of the call that f is the request of, or 0 if f is no
+// request. The token must be held.
+func (l *link) takeCallOf(f *subsys.Frame) (number uint64, err error) {
+	c := l.nextCall
+	if c.number == 0 && f.Flags&wire.FlagCall == 0 {
+		return 0, nil
+	}
+	l.nextCall = nextCall{}
+	if c.number == 0 || f.Flags&wire.FlagCall == 0 || c.dst != f.Dst || c.src != f.Src {
+		return 0, fmt.Errorf("%w: a frame from %d to %d where the request of a call from %d to %d is due", ErrProtocol, f.Src, f.Dst, c.src, c.dst)
+	}
+	return c.number, nil
+}
+
+// onNoReply ends a call that gets no reply. The token must be held.
+func (l *link) onNoReply(f *subsys.Frame) error {
+	if len(f.Data) != 1 {
+		return fmt.Errorf("%w: the end of a call with %d bytes", ErrProtocol, len(f.Data))
+	}
+	target := l.peer.WithSerial(f.Dst)
+	l.d.calls.end(f.Tag, target, whyNoReply(f.Data[0], target))
+	return nil
+}
+
+// unanswered tells the peer that the request of its resource src gets no reply.
+func (l *link) unanswered(in *inflow, src uint32, number uint64, why byte) {
+	l.mu.Lock()
+	if l.life.HasEnded() {
+		l.mu.Unlock()
+		return
+	}
+	l.put(wire.TypeNoReply, in.dst, src, number, why)
+	if l.s.Pending() > mostPending {
+		l.attend()
+	}
+	l.post()
+}
+
+// unanswered ends the call of a context of this process, the request of which gets no reply.
+func (d *Dispatcher) unanswered(in *inflow, _ uint32, number uint64, why byte) {
+	target := in.mb.d.self.WithSerial(in.dst)
+	d.calls.end(number, target, whyNoReply(why, target))
+}
+
+// whyNoReply returns the error of a call that ends without a reply.
+func whyNoReply(why byte, target resource.GID) error {
+	if why == wire.WhyGone {
+		return fmt.Errorf("%w: %v", ErrGone, target)
+	}
+	return fmt.Errorf("%w: by %v", ErrNoReply, target)
+}
+
+// notDelivered answers a message for a resource that does not exist. If the message is a request,
+// call is the number of the call. The token must be held.
+func (l *link) notDelivered(dst, src uint32, tag uint64, size int, call uint64) {
+	if call != 0 {
+		l.answer(wire.TypeNoReply, dst, src, call, wire.WhyGone)
+		return
+	}
+	l.answer(wire.TypeGone, dst, src, tag, gonePayload(src, size)...)
+}
+
+// isReported reports whether a message is reported if it is not delivered. A request is not,
+// because its call returns an error. A reply is not, because no call of a context that has ended
+// waits for it.
+func isReported(h *subsys.Header) bool {
+	return h.Flags&wire.FlagCall == 0 && h.Dst != wire.Replies
+}

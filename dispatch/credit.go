@@ -1,0 +1,394 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dispatch
+
+import (
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/rocl-go/rocl/resource"
+)
+
+// This file has the credit that a mailbox gives: the account of each sending context, and the queue
+// of the senders that need more. doc.go draws the account; flow.go has the sender's side.
+
+// overhead is what a message counts against credit and mailbox limits beyond its payload. So empty
+// messages are bounded too.
+const overhead = 64
+
+// charge returns what a payload of n bytes counts against credit.
+func charge(n int) uint64 { return uint64(n) + overhead }
+
+// FirstCredit is what a context may send to a resource before it has been granted anything, in
+// charged bytes.
+const FirstCredit = 64 << 10
+
+// An inflow is the account of one sending context with one mailbox: what it may send, in charged
+// bytes since the session began. The mailbox's mu guards it.
+type inflow struct {
+	from     origin // the sender's side: a link, or a context of this process
+	l        *link  // from, if it is a link; else nil
+	dst      uint32
+	mb       *Mailbox // nil: the resource does not exist
+	home     *Mailbox // the mailbox that messages have been delivered to; does not change after the first one
+	granted  uint64   // what the sender may have sent
+	told     uint64   // the last limit that a sender over a link was told; the sender lowers it when it gives credit back
+	received uint64   // what has arrived
+	expected uint64   // the charge of a message in pieces that is arriving
+	consumed uint64   // what has left the mailbox
+	need     uint64   // the sender waits for credit up to this; 0: it does not wait
+	pin      *pin     // the pin of the last message that was stored
+	waiters  waitlist // goroutines of a sender in this process that wait for credit
+	hasLeft  bool     // the link has ended
+	endings  endings  // functions of a sender in this process; see OnEnd
+	creditTerms
+
+	replies atomic.Pointer[Flow] // the flow to the replies of the sender's context; nil before the first reply
+}
+
+// An origin is the sending side of an inflow: a link, for contexts of other processes, or a context
+// of this one.
+type origin interface {
+	// context returns the sending context.
+	context() resource.GID
+	// credit tells the sender how much it has been granted.
+	credit(m *Mailbox, in *inflow)
+	// refuse tells the sender that a message of its resource src was in vain.
+	refuse(in *inflow, src uint32, tag uint64, size int)
+	// unanswered tells the sender that the request of its resource src, with the call's number,
+	// gets no reply.
+	unanswered(in *inflow, src uint32, number uint64, why byte)
+	// ends tells the sender that the mailbox is closed.
+	ends(in *inflow)
+}
+
+// exceedsCredit reports whether a message charged c exceeds what its sender was granted.
+func (in *inflow) exceedsCredit(c uint64) bool {
+	if in.mb != nil {
+		in.mb.mu.Lock()
+		defer in.mb.mu.Unlock()
+		if !in.hasEntered && !in.mb.closed { // the first message, for which memory is reserved
+			in.mb.enter(in)
+		}
+	}
+	granted := in.granted
+	if in.mb != nil && !in.hasEntered { // the mailbox has just been closed, which the sender does not know yet
+		granted = in.mb.creditTermsOf(in).first
+	}
+	return in.received+in.expected+c > granted
+}
+
+// stored returns how many charged bytes of the sender the mailbox keeps.
+func (in *inflow) stored() uint64 { return in.received - in.consumed }
+
+// expect notes that a message charged c is arriving in pieces, or with 0 that none is. It reports
+// whether the mailbox is open.
+func (m *Mailbox) expect(in *inflow, c uint64) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	in.expected = c
+	return !m.closed
+}
+
+// admit lists a context that may send to the mailbox, and reports false if the mailbox is closed.
+// The context is promised nothing before its first message is on its way: it may only wait for the
+// end of the resource.
+func (m *Mailbox) admit(in *inflow) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.closed {
+		return false
+	}
+	m.listInflow(in)
+	return true
+}
+
+// listInflow notes a context that may send to the mailbox, so that Close tells it. mu must be held.
+func (m *Mailbox) listInflow(in *inflow) {
+	if m.inflows == nil {
+		m.inflows = map[*inflow]struct{}{}
+	}
+	m.inflows[in] = struct{}{}
+	if in.home == nil {
+		in.home = m
+	}
+}
+
+// enter counts a listed context among those that send to the mailbox, which is open: the context's
+// first message is on its way. leave undoes that. mu must be held.
+func (m *Mailbox) enter(in *inflow) {
+	in.creditTerms, in.hasEntered = m.creditTermsOf(in), true
+	in.granted = in.first
+	m.addPromised(in, int64(in.first))
+	m.addOutstanding(in, int64(in.first))
+	m.divideLimit(m.flows + 1)
+}
+
+// divideLimit divides the limit among flows sending contexts. mu must be held.
+func (m *Mailbox) divideLimit(flows int) {
+	m.flows, m.window = flows, m.limit/uint64(flows+1)
+	if m.serial&Bounded == 0 {
+		m.window = max(m.window, FirstCredit)
+	} else {
+		m.window -= m.window % max(m.unit, 1)
+	}
+}
+
+// leave closes the account of a context that sends no more, and takes back its unused credit.
+func (m *Mailbox) leave(in *inflow) {
+	var ended *ending
+	defer func() { ended.callAll(ErrClosed) }() // only a context of this process has functions here, and it closes
+	m.mu.Lock()
+	defer m.grantQueued()
+	m.addPromised(in, -int64(in.granted-in.received)) // what is stored is consumed later
+	m.addOutstanding(in, -int64(in.granted-in.received))
+	in.granted, in.hasLeft = in.received, true
+	m.dequeueNeed(in)
+	in.waiters.fireAll()
+	ended = in.endings.take()
+	delete(m.inflows, in)
+	if m.oversize == in {
+		m.endOversize()
+	}
+	if in.hasEntered {
+		m.divideLimit(m.flows - 1)
+	}
+}
+
+// consume accounts for a message that leaves the mailbox. It returns a sender to tell of new
+// credit, and that credit, or 0. mu must be held.
+func (m *Mailbox) consume(msg *Message) (grantee *inflow, grant uint64) {
+	in := msg.in
+	if msg.isGone { // the message took no credit
+		return nil, 0
+	}
+	c := in.charge(len(msg.data))
+	m.stored -= c
+	in.consumed += c
+	m.addPromised(in, -int64(c))
+	if m.oversize == in && in.consumed >= m.oversizeEnd {
+		m.endOversize()
+	}
+	if len(m.creditQueue) > 0 {
+		if in.need != 0 && in.need-in.consumed <= in.first {
+			return in, m.grantNeed(in)
+		}
+		if grantee = m.nextGrantee(); grantee != nil {
+			return grantee, m.grantNeed(grantee)
+		}
+	}
+	if in.hasLeft {
+		return in, 0
+	}
+	return in, m.grant(in)
+}
+
+// grant decides whether a sender gets more credit, and returns its new limit or 0. Credit is
+// renewed when half of it is used, so that a steady stream never waits. The credit of each context
+// shrinks as more contexts share the mailbox. mu must be held.
+func (m *Mailbox) grant(in *inflow) uint64 {
+	window := m.window
+	out := in.granted - in.consumed // promised to this sender
+	want := in.consumed + window
+	if in.need == 0 && want > in.granted && out <= window/2 {
+		more := want - in.granted
+		free := uint64(0)
+		if m.promise < m.limit {
+			free = min(m.limit-m.promise, m.d.unpromised(in))
+		}
+		if more > free {
+			more = free
+			if out+more < in.first {
+				more = in.first - out
+			}
+			if more -= more % in.step(); more == 0 {
+				return 0
+			}
+		}
+		m.addPromised(in, int64(more))
+		m.addOutstanding(in, int64(more))
+		in.granted += more
+		return in.granted
+	}
+	return 0
+}
+
+// onNeed notes that a sender waits for credit up to total. It returns the grant that the sender can
+// have at once, or 0. It fails if the mailbox is closed, or the peer asks for too much.
+func (m *Mailbox) onNeed(in *inflow, total uint64) (grant uint64, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	switch {
+	case m.closed:
+		return 0, ErrGone
+	case in.hasEntered:
+	case total <= m.creditTermsOf(in).first: // the peer waits for the end of the resource, and may never send
+		return 0, nil
+	default:
+		m.enter(in)
+	}
+	if total > in.granted+charge(MaxMessage) { // received may be less than granted: other senders of the peer may be about to use their grants
+		return 0, ErrProtocol
+	}
+	return m.queueNeed(in, total), nil
+}
+
+// queueNeed is onNeed of an open mailbox. mu must be held.
+func (m *Mailbox) queueNeed(in *inflow, total uint64) (grant uint64) {
+	first := len(m.creditQueue) > 0 && m.creditQueue[0] == in
+	if total <= in.granted { // the sender has been told already, or waits no longer
+		m.dequeueNeed(in)
+	} else {
+		if in.need == 0 {
+			m.creditQueue = append(m.creditQueue, in)
+		}
+		in.need = max(total, in.received+in.expected+in.unit) // the sender may not know the unit yet
+		if m.nextGrantee() == in || m.fits(in) && in.need-in.consumed <= in.first {
+			grant = m.grantNeed(in)
+		} else {
+			m.d.hasQueued.Store(true)
+			if m.oversizeTimer == nil {
+				m.oversizeTimer = time.AfterFunc(m.d.oversizeTimeout(), m.checkOversize)
+			}
+			m.watchStuck()
+		}
+	}
+	if first && (len(m.creditQueue) == 0 || m.creditQueue[0] != in) {
+		m.grantQueuedSoon()
+	}
+	return grant
+}
+
+// dequeueNeed notes that a sender does not wait. mu must be held.
+func (m *Mailbox) dequeueNeed(in *inflow) {
+	if in.need != 0 {
+		in.need = 0
+		m.creditQueue = slices.DeleteFunc(m.creditQueue, func(o *inflow) bool { return o == in })
+	}
+}
+
+// fits reports whether a waiting sender may be promised the credit it needs. The sender's request
+// came behind everything that it has sent, so all of that has arrived. mu must be held.
+func (m *Mailbox) fits(in *inflow) bool {
+	more, out := in.need-in.granted, in.need-in.consumed
+	switch {
+	case out <= in.first, m.promise+more <= m.limitFor(in) && more <= m.d.unpromised(in):
+		return true
+	case m.oversize != nil && m.oversize != in && !(m.oversize.received >= m.oversizeEnd && m.awaits(in, true)):
+		return false
+	case out > max(m.limit, charge(MaxMessage)), !m.d.fits(m, in):
+		return false
+	}
+	return m.stored == 0 || m.awaits(in, false) && (in.stored() == 0 || out <= m.limit)
+}
+
+// awaits reports whether a receiver waits for a message that the context of in may send. With
+// byName, only receivers that name this context alone count.
+func (m *Mailbox) awaits(in *inflow, byName bool) bool {
+	for w := m.waiters.first; w != nil; w = w.next {
+		if w.sel.expects(in.from.context(), byName) {
+			return true
+		}
+	}
+	for p := range m.posts {
+		if p.from.Context() == in.from.context() {
+			return true
+		}
+	}
+	return false
+}
+
+// nextGrantee returns the waiting sender that gets the credit it needs next, or nil. That is the
+// first sender with a message that the memory can hold, unless a receiver waits for a message of
+// another sender. mu must be held.
+func (m *Mailbox) nextGrantee() *inflow {
+	isFirst := true
+	for _, in := range m.creditQueue {
+		switch {
+		case m.d.isTooLarge(in): // the other senders do not wait for it
+			continue
+		case (isFirst || m.awaits(in, false)) && m.fits(in):
+			return in
+		case m.waiters.first == nil:
+			return nil
+		}
+		isFirst = false
+	}
+	return nil
+}
+
+// grantNeed grants what a sender waits for, which then waits no longer. mu must be held.
+func (m *Mailbox) grantNeed(in *inflow) uint64 {
+	m.addPromised(in, int64(in.need-in.granted))
+	m.addOutstanding(in, int64(in.need-in.granted))
+	if in.need-in.consumed > in.first && (m.promise > m.limitFor(in) || m.d.overpromised(in)) {
+		if m.d.counts(in) {
+			m.d.oversize.CompareAndSwap(nil, in)
+			if m.oversize != nil {
+				m.d.oversize.CompareAndSwap(m.oversize, in)
+			}
+		} else {
+			m.endOversize() // of the sender before: its message has arrived
+		}
+		m.oversize, m.oversizeEnd = in, in.need
+	}
+	in.granted = in.need
+	m.dequeueNeed(in)
+	if in.first == 0 { // otherwise the sender would have to ask for each message
+		m.grant(in)
+	}
+	return in.granted
+}
+
+// grantQueued gives the waiting senders their credit, in order, as long as it fits. It does not
+// stop after the first sender, which may have given up meanwhile: nothing that it sends would then
+// be consumed and let the next sender have credit. mu must be held; grantQueued releases it.
+func (m *Mailbox) grantQueued() {
+	for grantee := m.nextGrantee(); grantee != nil; grantee = m.nextGrantee() {
+		m.grantNeed(grantee)
+		m.mu.Unlock()
+		grantee.from.credit(m, grantee)
+		m.mu.Lock()
+	}
+	m.mu.Unlock()
+}
+
+// grantQueuedSoon is grantQueued for callers that hold locks.
+func (m *Mailbox) grantQueuedSoon() {
+	if len(m.creditQueue) > 0 {
+		go func() {
+			m.mu.Lock()
+			m.grantQueued()
+		}()
+	}
+}
+
+// takeBack lowers to total what a sender was granted. The sender knew of a grant of held. If more
+// has been granted since, the sender keeps that.
+func (m *Mailbox) takeBack(in *inflow, total, held uint64) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	switch {
+	case m.closed:
+		return ErrGone
+	case held > in.granted || total > held || total < in.received+in.expected+in.first:
+		return ErrProtocol
+	case held < in.granted:
+		return nil
+	}
+	m.dequeueNeed(in)
+	m.lowerGrant(in, total)
+	m.grantQueuedSoon()
+	return nil
+}
+
+// lowerGrant lowers to total what a sender was granted. mu must be held.
+func (m *Mailbox) lowerGrant(in *inflow, total uint64) {
+	m.addPromised(in, -int64(in.granted-total))
+	m.addOutstanding(in, -int64(in.granted-total))
+	in.granted, in.told = total, total
+	if m.oversize == in {
+		m.endOversize()
+	}
+}

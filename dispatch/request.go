@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dispatch
+
+import (
+	"cmp"
+	"context"
+
+	"github.com/rocl-go/rocl/buffers"
+	"github.com/rocl-go/rocl/dispatch/internal/session"
+)
+
+// This file has the caller's side of a call: the request, and the wait for its reply. calls.go has
+// the table of the calls that wait.
+
+// Request sends the message in b as the request of a call from the resource of m. It waits as
+// Flow.Send does, and fails with the same errors. It fails with ErrUnsupported if the peer's
+// version has no calls. While no connection to the peer has been made, it waits for the first one,
+// until ctx ends.
+//
+// b stays the caller's, whether Request fails or not. After Request has succeeded, other goroutines
+// may read the buffer. Its bytes must not be changed before it is released, unless
+// [buffers.Buffer.Refs] is 1.
+func (m *Mailbox) Request(ctx context.Context, f *Flow, tag uint64, b *buffers.Buffer) (Pending, error) {
+	p, err := m.beginCall(ctx, f, tag, nil)
+	if err != nil {
+		return Pending{}, err
+	}
+	if err = f.sendRequest(ctx, m.serial, tag, b, p.number); err != nil {
+		p.abandon()
+		return Pending{}, err
+	}
+	return p, nil
+}
+
+// RequestBytes sends a copy of data as the request of a call, as [Mailbox.Request] does.
+func (m *Mailbox) RequestBytes(ctx context.Context, f *Flow, tag uint64, data []byte) (Pending, error) {
+	return m.requestBytes(ctx, f, tag, data, nil)
+}
+
+// RequestInto sends a copy of data as the request of a call, as [Mailbox.Request] does. The payload
+// of the reply comes to lie in dst, if dst is long enough. dst belongs to the library until Wait
+// returns. Then dst has the payload of the reply, or may have been written to in vain.
+func (m *Mailbox) RequestInto(ctx context.Context, f *Flow, tag uint64, data, dst []byte) (Pending, error) {
+	return m.requestBytes(ctx, f, tag, data, &landing{mem: dst})
+}
+
+// requestBytes is RequestBytes; into is the landing of the reply, or nil.
+func (m *Mailbox) requestBytes(ctx context.Context, f *Flow, tag uint64, data []byte, into *landing) (Pending, error) {
+	p, err := m.beginCall(ctx, f, tag, into)
+	if err != nil {
+		return Pending{}, err
+	}
+	copied := false
+	if (f.mb == nil || f.spread != nil) && len(data) <= session.Inline {
+		copied, err = f.queue(ctx, m.serial, tag, data, nil, p.number)
+	}
+	if !copied && err == nil {
+		var b *buffers.Buffer
+		if b, err = m.d.copyToBuffer(data); err == nil {
+			err = f.sendRequest(ctx, m.serial, tag, b, p.number)
+			b.Release()
+		}
+	}
+	if err != nil {
+		p.abandon()
+		return Pending{}, err
+	}
+	return p, nil
+}
+
+// sendRequest is Send for the request of a call. It leaves b to the caller: the library takes a
+// reference of its own.
+func (f *Flow) sendRequest(ctx context.Context, src uint32, tag uint64, b *buffers.Buffer, number uint64) error {
+	if f.mb != nil && f.spread == nil {
+		return f.deliver(ctx, src, tag, b, number)
+	}
+	copied, err := f.queue(ctx, src, tag, b.Bytes(), b, number)
+	if copied && b.Refs() > 1 {
+		b.SetDelivered()
+	}
+	return err
+}
+
+// copyToBuffer returns a buffer with a copy of p.
+func (d *Dispatcher) copyToBuffer(p []byte) (*buffers.Buffer, error) {
+	b, err := d.Buffer(len(p))
+	if err == nil && len(p) > 0 {
+		copy(b.Bytes(), p)
+		d.CountCopy(len(p))
+	}
+	return b, err
+}
+
+// A Pending is a call whose request has been accepted. Wait must be called once.
+type Pending struct {
+	calls  *calls
+	w      *waiter
+	number uint64
+	into   *landing
+}
+
+// Wait returns the reply, which belongs to the caller until Release. Its tag is that of the
+// request. A reply that comes as ctx ends is returned; a later reply is dropped. Wait fails:
+//
+//	ErrGone           the target has been deleted, or its context has ended
+//	ErrUnreachable    the target's context has been out of reach for Config.GiveUp
+//	ErrNoReply        the request was received, and released without a reply
+//	ErrClosed         the calling resource or its context has been closed
+//	cause of Cancel   Cancel has ended the call
+//	cause of ctx      ctx has ended
+func (p Pending) Wait(ctx context.Context) (*Message, error) {
+	d := p.calls.box.d
+	err := d.wait(ctx, p.w)
+	if err != nil {
+		p.take()
+	}
+	msg, grantee, grant, end := p.w.msg, p.w.grantee, p.w.grant, p.w.cause
+	d.doneWaiting(p.w)
+	switch {
+	case msg != nil && p.into != nil:
+		msg = p.calls.box.finishHandOut(msg, grantee, grant)
+		p.into.copyIn(d, msg)
+		return msg, nil
+	case msg != nil:
+		return p.calls.box.finishHandOut(msg, grantee, grant), nil
+	}
+	p.withdrawLanding()
+	switch {
+	case end != nil:
+		return nil, end
+	}
+	return nil, err
+}
+
+// Cancel ends the call, unless it has ended or its reply has come. Then Wait returns cause, or
+// context.Canceled if cause is nil. Any goroutine may call Cancel, at any time, also after Wait has
+// returned.
+func (p Pending) Cancel(cause error) {
+	cause = cmp.Or(cause, context.Canceled)
+	c := p.calls
+	c.box.mu.Lock()
+	if i := c.find(p.number); i != 0 {
+		c.fail(i, cause)
+	}
+	c.box.mu.Unlock()
+}
+
+// abandon ends a call whose request was not accepted.
+func (p Pending) abandon() {
+	p.take()
+	p.withdrawLanding()
+	p.calls.box.d.doneWaiting(p.w)
+}
+
+// take takes the call from the table, if it is still in it. After that its waiter is not fired any
+// more.
+func (p Pending) take() {
+	p.calls.box.mu.Lock()
+	if i := p.calls.find(p.number); i != 0 {
+		p.calls.remove(i)
+	}
+	p.calls.box.mu.Unlock()
+}
+
+// withdrawLanding makes sure that nothing writes to the landing of a call that has failed.
+func (p Pending) withdrawLanding() {
+	if p.into != nil && p.into.isInUse() {
+		p.into.withdraw(p.calls.box.d)
+	}
+}
