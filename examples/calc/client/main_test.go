@@ -23,7 +23,7 @@ func TestClient(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.Close(context.Background())
-	err = rpc.Register(s, "add", func(_ context.Context, t Addends) (int, error) { return t.A + t.B, nil })
+	err = rpc.Register(s, "add", func(_ context.Context, in Addends) (int, error) { return in.A + in.B, nil })
 	if err != nil {
 		t.Fatal(err)
 	}

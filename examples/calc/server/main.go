@@ -28,7 +28,7 @@ func main() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	err = rpc.Register(s, "add", func(ctx context.Context, t Addends) (int, error) { return t.A + t.B, nil })
+	err = rpc.Register(s, "add", func(ctx context.Context, in Addends) (int, error) { return in.A + in.B, nil })
 	if err != nil {
 		log.Fatal(err)
 	}
