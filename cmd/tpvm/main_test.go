@@ -255,14 +255,15 @@ func TestRunInterrupted(t *testing.T) {
 // Tasks are listed below their parents, and ended by a short identifier.
 func TestPsKill(t *testing.T) {
 	s := newShell(t)
-	cmd, lines := s.start("run", "-n", "2", "--env", "BE_TPVM=task", must(os.Executable()))
+	self := must(os.Executable())
+	cmd, lines := s.start("run", "-n", "2", "--env", "BE_TPVM=task", self)
 	var ids []string
 	for range 2 {
 		_, id, _ := strings.Cut(next(t, lines), "] ")
 		ids = append(ids, id)
 	}
 	out, errOut, code := s.run("", "ps")
-	if code != 0 || !strings.Contains(out, "tpvm run\n") || strings.Count(out, "─ tpvm.test\n") != 2 || !strings.HasSuffix(out, "3 tasks, 0 threads on 1 host\n") {
+	if code != 0 || !strings.Contains(out, "tpvm run\n") || strings.Count(out, "─ "+filepath.Base(self)+"\n") != 2 || !strings.HasSuffix(out, "3 tasks, 0 threads on 1 host\n") {
 		t.Errorf("ps: %d\n%s%s", code, out, errOut)
 	}
 	out, _, code = s.run("", "ps", "--json")
