@@ -252,7 +252,7 @@ func (c *calls) reply(msg *Message) {
 	msg.tag = c.table[i-1].tag
 	c.remove(i)
 	w.msg = msg
-	w.grantee, w.grant = c.box.consume(msg)
+	c.box.consumeEarly(msg)
 	w.fire()
 }
 

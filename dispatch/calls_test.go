@@ -533,6 +533,41 @@ func TestCallCancelledWithoutCause(t *testing.T) {
 	})
 }
 
+// Replies that no goroutine has taken yet leave their credit to other replies, although the caller
+// waits for one of those first.
+func TestRepliesOutOfOrder(t *testing.T) {
+	pairs(t, func(t *testing.T, a, b *Dispatcher, ma, mb *Mailbox) {
+		f := flow(t, a, mb)
+		const n = 4
+		var calls [n]Pending
+		var requests [n]*Message
+		for i := range n {
+			p, err := ma.RequestBytes(soon(t), f, uint64(i), []byte("request"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			calls[i], requests[i] = p, requestAt(t, mb)
+		}
+		var replies sync.WaitGroup
+		replies.Go(func() {
+			for i := n - 1; i >= 0; i-- {
+				if err := mb.Reply(soon(t), requests[i], noise(t, b, 1<<20, uint64(i))); err != nil {
+					t.Error(err)
+				}
+				requests[i].Release()
+			}
+		})
+		for i, p := range calls {
+			m, err := p.Wait(soon(t))
+			if err != nil {
+				t.Fatal(i, err)
+			}
+			m.Release()
+		}
+		replies.Wait()
+	})
+}
+
 // Cancel ends a call from another goroutine. It changes nothing if the reply has come, or if Wait
 // has returned.
 func TestCallCancelledByOther(t *testing.T) {

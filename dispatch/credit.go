@@ -184,6 +184,19 @@ func (m *Mailbox) consume(msg *Message) (grantee *inflow, grant uint64) {
 	return in, m.grant(in)
 }
 
+// consumeEarly is consume for a message that its receiver may take much later, such as the reply to a
+// call for which no goroutine waits yet. The sender may wait for the credit to send what that
+// goroutine needs first. So another goroutine tells the sender. mu must be held.
+func (m *Mailbox) consumeEarly(msg *Message) {
+	if grantee, grant := m.consume(msg); grant != 0 {
+		m.d.inBackground(func() {
+			grantee.from.credit(m, grantee)
+			m.mu.Lock()
+			m.grantQueued()
+		})
+	}
+}
+
 // grant decides whether a sender gets more credit, and returns its new limit or 0. Credit is
 // renewed when half of it is used, so that a steady stream never waits. The credit of each context
 // shrinks as more contexts share the mailbox. mu must be held.

@@ -91,13 +91,7 @@ func (p *Posted) fire() {
 // hand gives a message of the mailbox to p, which is in no list. m.mu must be held.
 func (p *Posted) hand(msg *Message) {
 	p.msg = msg
-	if grantee, grant := p.m.consume(msg); grant != 0 { // Wait, which could tell the sender, may be called much later
-		p.m.d.inBackground(func() {
-			grantee.from.credit(p.m, grantee)
-			p.m.mu.Lock()
-			p.m.grantQueued()
-		})
-	}
+	p.m.consumeEarly(msg)
 	p.fire()
 }
 

@@ -115,19 +115,17 @@ func (p Pending) Wait(ctx context.Context) (*Message, error) {
 	if err != nil {
 		p.take()
 	}
-	msg, grantee, grant, end := p.w.msg, p.w.grantee, p.w.grant, p.w.cause
+	msg, end := p.w.msg, p.w.cause
 	d.doneWaiting(p.w)
-	switch {
-	case msg != nil && p.into != nil:
-		msg = p.calls.box.finishHandOut(msg, grantee, grant)
-		p.into.copyIn(d, msg)
+	if msg != nil {
+		p.calls.box.finishHandOut(msg, nil, 0) // consumeEarly has told the sender of new credit
+		if p.into != nil {
+			p.into.copyIn(d, msg)
+		}
 		return msg, nil
-	case msg != nil:
-		return p.calls.box.finishHandOut(msg, grantee, grant), nil
 	}
 	p.withdrawLanding()
-	switch {
-	case end != nil:
+	if end != nil {
 		return nil, end
 	}
 	return nil, err
