@@ -303,11 +303,12 @@ func TestMessageBoxLateCopy(t *testing.T) {
 	_, err = a.PutInfo(short(), "stays", str(t, a.Thread, "2"), tpvm.Persistent)
 	_, err2 := a.PutInfo(short(), "goes", nil, tpvm.Persistent)
 	err3 := a.DelInfo(short(), "goes", 0)
+	_, err4 := a.PutInfo(short(), "last", str(t, a.Thread, "3"), tpvm.Persistent) // its copy comes behind the removal
 	release()
-	if err := errors.Join(err, err2, err3); err != nil {
+	if err := errors.Join(err, err2, err3, err4); err != nil {
 		t.Fatal(err)
 	}
-	wantCopies(t, b, "first", "stays")
+	wantCopies(t, b, "first", "last", "stays")
 	_ = c.Close() // as if the process were killed
 	wantInfo(t, b.Thread, "first", 0, tpvm.WaitForInfo, "1", nil)
 	wantInfo(t, b.Thread, "stays", 0, tpvm.WaitForInfo, "2", nil)
