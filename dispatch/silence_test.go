@@ -218,6 +218,7 @@ func TestSilentNodeIsDead(t *testing.T) {
 			t.Errorf("it got %v", err)
 		}
 	})
+	eventually.True(t, "the link that has ended is forgotten", func() bool { return a.Stats().Links == 0 })
 
 	w.mu.Lock()
 	delete(w.gone, b.self)
