@@ -274,6 +274,7 @@ func TestWaitForBuffer(t *testing.T) {
 				t.Errorf("flush: %v; the buffer is %v", err, p.State())
 			}
 			take(t, mb)
+			eventually.True(t, "the link that has ended is forgotten", func() bool { return a.Stats().Links == 1 })
 			w.setGone(nobody, false)
 			if lost, err = a.Flow(nobody, 1); err != nil {
 				t.Fatal(err)
