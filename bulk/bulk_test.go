@@ -725,7 +725,7 @@ func TestRandomSegments(t *testing.T) {
 func TestPipelineWithLittleMemory(t *testing.T) {
 	const n, piece = 8 << 20, 256 << 10
 	for _, name := range []string{"tcp", "shm"} {
-		for _, memory := range []int64{1 << 20, 8 << 20} {
+		for _, memory := range []int64{4 << 20, 8 << 20} {
 			t.Run(fmt.Sprintf("%s/%d", name, memory), func(t *testing.T) {
 				cl := rocltest.Cluster(t, 1)
 				origin := endpoint(t, cl.Open(0, transports[name]...))
