@@ -732,6 +732,15 @@ func TestPipelineWithLittleMemory(t *testing.T) {
 				target := endpoint(t, cl.Open(0, append(transports[name], rocl.WithMemory(memory))...))
 				want := counting(n)
 				r := expose(t, origin, bulk.ReadOnly, bulk.Bytes(want))
+				most := memory / 4 / piece
+				for p, err := range bulk.Pipeline(deadline(t), target.Endpoint, r.Handle(), bulk.Depth(32), bulk.PieceSize(piece)) {
+					if err != nil {
+						t.Fatal(err)
+					}
+					if ahead := int64(origin.Stats().Reads) - p.Off/piece; ahead > most {
+						t.Fatalf("%d pieces at a time, at most %d fit", ahead, most)
+					}
+				}
 				var loops sync.WaitGroup
 				for range 3 {
 					loops.Go(func() {
