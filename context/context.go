@@ -58,8 +58,8 @@ type Context struct {
 	questions     atomic.Uint64 // questions put to the directory
 	handlerPanics atomic.Uint64 // panics of functions of Resource.Handle
 
-	// at has the keys of the addresses at which the context listens, and of those whose transport
-	// the machine lacks. Open uses it, and later follow alone.
+	// listening has the keys of the addresses at which the context listens, and of those whose
+	// transport the machine lacks. Open uses it, and later follow alone.
 	listening map[string]bool
 	// sealer is the transport that seals links to other nodes; nil if they are not sealed. Open
 	// sets it, and later follow alone uses it. The same holds for secrets and sealed.

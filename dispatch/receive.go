@@ -43,16 +43,7 @@ func (m *Mailbox) Recv(ctx context.Context, sel ...Select) (*Message, error) {
 	}
 	w := m.d.waiter()
 	w.sel = *f
-	m.waiters.push(w)
-	if !m.isOriginTimerSet && f.namesOrigins() {
-		m.startOriginTimer()
-	}
-	if len(m.creditQueue) > 0 {
-		m.watchStuck()
-		m.grantQueued()
-	} else {
-		m.mu.Unlock()
-	}
+	m.addReceiver(w)
 
 	err = m.d.wait(ctx, w)
 	if err != nil {
@@ -76,6 +67,21 @@ func (m *Mailbox) Recv(ctx context.Context, sel ...Select) (*Message, error) {
 		err = ErrClosed
 	}
 	return nil, m.receiving(err)
+}
+
+// addReceiver makes w wait for a message that its selectors match. mu must be held; addReceiver
+// releases it.
+func (m *Mailbox) addReceiver(w *waiter) {
+	m.waiters.push(w)
+	if !m.isOriginTimerSet && w.sel.namesOrigins() {
+		m.startOriginTimer()
+	}
+	if len(m.creditQueue) > 0 {
+		m.watchStuck()
+		m.grantQueued()
+	} else {
+		m.mu.Unlock()
+	}
 }
 
 // TryRecv returns the first message that every sel selects, as [Mailbox.Recv] does, but does not

@@ -134,16 +134,7 @@ func (u *receiverGroup) join(i int, f *Select) bool {
 	msg := m.find(f)
 	switch {
 	case msg == nil && !m.closed && !u.isClaimed.Load():
-		m.waiters.push(w)
-		if !m.isOriginTimerSet && f.namesOrigins() {
-			m.startOriginTimer()
-		}
-		if len(m.creditQueue) > 0 {
-			m.watchStuck()
-			m.grantQueued()
-		} else {
-			m.mu.Unlock()
-		}
+		m.addReceiver(w)
 		return true
 	case (msg != nil || m.closed) && u.claim():
 		if msg != nil {
