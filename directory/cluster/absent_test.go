@@ -109,6 +109,31 @@ func TestAwayIsPassedOn(t *testing.T) {
 	}
 }
 
+// A member that leaves is not taken for dead if its first datagram that says so is lost.
+func TestLeavingIsRepeated(t *testing.T) {
+	a := member(t, 1, nil)
+	const attempts = 20
+	for n := range resource.NodeID(attempts) {
+		b := member(t, 2+n, nil, a)
+		together(t, a, b)
+		before := a.mux.Stats().Foreign
+		a.mux.Part(2 + n) // its datagrams do not open
+		left := make(chan struct{})
+		go func() {
+			defer close(left)
+			b.Close()
+		}()
+		eventually.True(t, "a datagram is lost", func() bool { return a.mux.Stats().Foreign > before })
+		a.mux.Meet(2+n, b.mux.Epoch(), b.mux.Addr())
+		<-left
+		eventually.True(t, "it is gone", func() bool { return len(a.Members()) == 1 })
+		if st := a.Stats(); st.Leaves > 0 && st.Dead == int(n) {
+			return
+		}
+	}
+	t.Errorf("%d of %d that left are taken for dead", attempts, attempts)
+}
+
 // An account of an unknown version or of a wrong length changes nothing. Nor does an entry about a
 // living member or about the receiver itself. The time of an entry is cut to awayTime.
 func TestAccounts(t *testing.T) {

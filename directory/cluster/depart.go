@@ -16,14 +16,13 @@ import (
 // tells it too, in time, but cannot say whether the other members have heard it.
 const (
 	msgOther   = 12 // another member is away; an account entry of it follows
-	msgHeard   = 13 // the answer to msgAway
+	msgHeard   = 13 // the answer to msgAway and msgLeaving
 	msgAway    = 14 // another server is about to take the sender's place
-	msgLeaving = 15
+	msgLeaving = 15 // the sender leaves
 )
 
-// tellTime is how long a member that is away for a moment waits for all members to acknowledge it.
-// tellAgain is how often it tells those that have not. Gossip may reach them later. A member that
-// is not reached takes this one for dead.
+// tellTime is how long a member that goes waits for all members to acknowledge it. tellAgain is how
+// often it tells those that have not. A member that is not reached takes this one for dead.
 const (
 	tellTime  = 150 * time.Millisecond
 	tellAgain = 20 * time.Millisecond
@@ -36,14 +35,24 @@ type departure struct {
 	gossip  *gossip
 
 	mu    sync.Mutex               // guards the following fields
-	unack map[resource.NodeID]bool // members that have not acknowledged that this one is away
+	unack map[resource.NodeID]bool // members that have not acknowledged that this one goes
 	acked chan struct{}            // closed when all members have acknowledged
 }
 
 // announceAway tells the other members that another server is about to take this one's place, until
-// they have acknowledged it or tellTime has passed.
+// they have acknowledged it or tellTime has passed. Gossip may reach the others later.
 func (d *departure) announceAway() {
 	d.gossip.announceAway()
+	d.tell(msgAway)
+}
+
+// announceLeave tells the other members that this one leaves, until they have acknowledged it or
+// tellTime has passed.
+func (d *departure) announceLeave() { d.tell(msgLeaving) }
+
+// tell sends a datagram of the byte message to the other members, until they have acknowledged it
+// or tellTime has passed.
+func (d *departure) tell(message byte) {
 	_, who := d.members.aliveOthers(math.MaxInt)
 	acked := make(chan struct{})
 	d.mu.Lock()
@@ -59,7 +68,7 @@ func (d *departure) announceAway() {
 		var out []mux.Out
 		d.mu.Lock()
 		for id := range d.unack {
-			out = append(out, mux.Out{To: id, Payload: []byte{msgAway}})
+			out = append(out, mux.Out{To: id, Payload: []byte{message}})
 		}
 		d.mu.Unlock()
 		if len(out) == 0 {
@@ -71,20 +80,10 @@ func (d *departure) announceAway() {
 		case <-acked:
 			return
 		case <-end.C:
-			d.log.Info("cluster: away, and not all have heard it", "members", len(out))
+			d.log.Info("cluster: going, and not all have heard it", "members", len(out))
 			return
 		}
 	}
-}
-
-// announceLeave tells the other members that this one leaves. A member that does not hear it takes
-// this one for dead.
-func (d *departure) announceLeave() {
-	var out []mux.Out
-	for _, m := range d.members.others() {
-		out = append(out, mux.Out{To: m, Payload: []byte{msgLeaving}})
-	}
-	d.mux.Send(out...)
 }
 
 // receive handles a datagram of the member id, and reports whether it is one of those above. at is
@@ -99,6 +98,7 @@ func (d *departure) receive(id resource.NodeID, at *net.UDPAddr, b []byte) bool 
 		d.acknowledged(id)
 	case b[0] == msgLeaving:
 		d.members.leaving(id)
+		d.mux.Send(mux.Out{To: id, At: at, Payload: []byte{msgHeard}})
 	case b[0] == msgAway:
 		if out, ok := d.members.goesAway(id); ok {
 			d.mux.Send(append(out, mux.Out{To: id, At: at, Payload: []byte{msgHeard}})...)

@@ -182,13 +182,13 @@ func (t *memberTable) seen(n *memberlist.Node, alive bool) {
 	if alive && len(n.Meta) >= metaLen { // whichever version it has
 		t.mux.Gossips(id, epochIn(n.Meta), &net.UDPAddr{IP: n.Addr, Port: int(n.Port)})
 	}
-	if !alive {
-		defer t.dropGossipLocked(id)
-	}
-	m := t.nodes[id]
+	gone, m := !alive, t.nodes[id]
 	if !known {
 		t.log.Warn("cluster: a member that is not understood is not asked", "node", n.Name, "addr", n.Address(), "meta", fmt.Sprintf("%x", n.Meta))
 		if m == nil {
+			if gone {
+				t.dropGossipLocked(id)
+			}
 			return
 		}
 		alive, epoch, m.left = false, m.epoch, true // it was understood before: as such it is gone
@@ -213,6 +213,9 @@ func (t *memberTable) seen(n *memberlist.Node, alive bool) {
 		t.aliveLocked(id, m, n, !was || life != epoch)
 	} else {
 		t.deadLocked(id, m)
+	}
+	if gone {
+		t.dropGossipLocked(id)
 	}
 	t.publishLocked()
 	if was != alive || life != epoch {
