@@ -19,7 +19,7 @@ const module = "github.com/rocl-go/rocl"
 // the same height and do not know each other.
 var layers = map[string]int{
 	"internal/netsource": -2, "internal/loopback": -2, "internal/eventually": -2, "internal/callqueue": -2, "internal/subprocess": -2, "internal/lock": -2, "pool": -2,
-	"internal/memfd": -1, "internal/ratelog": -1, "internal/futex": -1, "internal/freeaddr": -1, "internal/display": -1, "internal/sentinel": -1, "internal/connlimit": -1, "internal/logqueue": -1,
+	"internal/memfd": -1, "internal/ratelog": -1, "internal/futex": -1, "internal/freeaddr": -1, "internal/nice": -1, "internal/display": -1, "internal/sentinel": -1, "internal/connlimit": -1, "internal/logqueue": -1,
 	"directory/index": 1,
 	"resource":        0, "buffers": 0, "codec": 0, "internal/version": 0, "internal/histogram": 0,
 	"subsys":        1,
@@ -105,6 +105,7 @@ var thirdParty = map[string][]string{
 	"subsys/shm":    {"golang.org/x/sys"},
 
 	"internal/futex": {"golang.org/x/sys"},
+	"internal/nice":  {"golang.org/x/sys"},
 	"internal/memfd": {"golang.org/x/sys"},
 
 	"directory/index": {"github.com/dchest/siphash"},

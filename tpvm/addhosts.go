@@ -147,28 +147,59 @@ func (t *Thread) AddHosts(ctx context.Context, names ...string) ([]Host, error) 
 			nodes[i], errs[i] = t.task.addHost(ctx, names[i])
 		})
 	}
+	added, err := t.addedHosts(ctx, foundTime, names, nodes, errs)
+	if err != nil {
+		return nil, err
+	}
 	e := &HostsError{Op: "add", Of: len(names)}
 	for _, err := range errs {
 		if err != nil {
 			e.Hosts = append(e.Hosts, err)
 		}
 	}
-	var added []Host
-	if len(e.Hosts) < len(names) {
-		hs, err := t.Hosts(ctx)
-		if err != nil {
-			return nil, err
-		}
-		for _, node := range nodes {
-			if i := slices.IndexFunc(hs, func(h Host) bool { return h.Node == node }); i >= 0 {
-				added = append(added, hs[i])
-			}
-		}
-	}
 	if len(e.Hosts) > 0 {
 		return added, e
 	}
 	return added, nil
+}
+
+// addedHosts returns the hosts whose nodes are given, but for those with an error. A host that is
+// not found among the members of the cluster for the time wait gets an error.
+func (t *Thread) addedHosts(ctx context.Context, wait time.Duration, names, nodes []string, errs []*HostError) (added []Host, err error) {
+	tick := time.NewTicker(foundEvery)
+	defer tick.Stop()
+	late := time.NewTimer(wait)
+	defer late.Stop()
+	for isLate := false; ; {
+		added = added[:0]
+		hs, err := t.Hosts(ctx)
+		if err != nil {
+			return nil, err
+		}
+		missing := 0
+		for i, node := range nodes {
+			if errs[i] != nil {
+				continue
+			}
+			if k := slices.IndexFunc(hs, func(h Host) bool { return h.Node == node }); k >= 0 {
+				added = append(added, hs[k])
+				continue
+			}
+			if missing++; isLate {
+				errs[i] = &HostError{Host: names[i], Err: rocl.ErrUnreachable, Advice: "its pod was found, and its node has left the cluster since: see that it runs"}
+			}
+		}
+		if missing == 0 || isLate {
+			return added, nil
+		}
+		select { // the cluster has taken a member for dead, which may be back soon
+		case <-tick.C:
+		case <-late.C:
+			isLate = true
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
 }
 
 // addHost starts a pod on a host, and returns the number of its node.

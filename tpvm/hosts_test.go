@@ -22,6 +22,7 @@ import (
 	"github.com/rocl-go/rocl/directory/cluster"
 	"github.com/rocl-go/rocl/internal/eventually"
 	"github.com/rocl-go/rocl/internal/freeaddr"
+	"github.com/rocl-go/rocl/internal/nice"
 	"github.com/rocl-go/rocl/rocltest"
 	"github.com/rocl-go/rocl/tpvm"
 )
@@ -67,6 +68,7 @@ type farm struct {
 
 func newFarm(t *testing.T) *farm {
 	t.Helper()
+	nice.Raise(t)
 	f := &farm{t: t, dir: t.TempDir(), pids: map[tpvm.TID]int{}}
 	f.key = filepath.Join(f.dir, "key")
 	if err := os.WriteFile(f.key, []byte("0123456789abcdef0123456789abcdef\n"), 0o600); err != nil {

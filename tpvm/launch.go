@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"syscall"
 
 	"github.com/rocl-go/rocl"
@@ -58,12 +59,14 @@ type child struct {
 	index    int           // index in its spawn
 	isBegun  bool          // the process is being started, or has been; guarded by the mu of the pod
 	begun    chan struct{} // closed when the process has been started, or could not be
-	enrolled chan struct{} // closed when the program has enrolled
-	id       TID           // of the task; valid after enrolled
+	enrolled chan struct{} // closed when the program has enrolled, after the reply to it
+	id       TID           // of the task; valid after isEnrolling is set
 	exited   chan struct{} // closed when the process has ended
 	status   Status        // of the process; valid after exited
 	streams  []*stream     // of its output, if that is gathered
 	endsWith TID           // its parent, if it shall end with that
+
+	isEnrolling atomic.Bool // the program has enrolled, and enrolled will be closed; set before the reply
 }
 
 // hasEnrolled reports whether the program has become a task.
@@ -191,9 +194,10 @@ func (p *pod) awaitEnrolment(ctx context.Context, c *child) (TID, error) {
 	select {
 	case <-c.enrolled:
 	case <-c.exited:
-		if !c.hasEnrolled() {
+		if !c.isEnrolling.Load() {
 			return TID{}, fmt.Errorf("%w: %s on %s: %v", ErrNotEnrolled, c.cmd.Path, p.t.host, c.status)
 		}
+		<-c.enrolled // handleEnrolment is about to close it
 	case <-ctx.Done():
 		return TID{}, fmt.Errorf("%s on %s has not enrolled: %w", c.cmd.Path, p.t.host, context.Cause(ctx))
 	}
@@ -354,21 +358,23 @@ func (p *pod) awaitExit(c *child) {
 // handleEnrolment answers the program when it enrols, and records its identifier.
 func (p *pod) handleEnrolment(c *child) {
 	_ = c.tmp.Handle(p.t.ended, func(m *rocl.Message) {
-		var id TID
+		isFirst := false
 		answer(p, c.tmp, m, func(_ context.Context, e enrolment) done {
 			if err := p.mayEnrol(c, m.From(), e); err != nil {
 				return done{Error: err.Error()}
 			}
-			id = e.ID
+			if isFirst = !c.isEnrolling.Load(); isFirst { // not a second enrolment by the same process
+				c.id = e.ID
+				p.statuses.enrolled(c)
+				c.isEnrolling.Store(true)
+			}
 			return done{}
 		})
-		if id.IsZero() || c.hasEnrolled() { // a second enrolment by the same process
+		if !isFirst {
 			return
 		}
-		c.id = id
-		p.statuses.enrolled(c)
 		for _, s := range c.streams {
-			s.enrolled(id)
+			s.enrolled(c.id)
 		}
 		close(c.enrolled) // after the reply, since the resource is closed next
 	})

@@ -5,7 +5,9 @@ package tpvm
 import (
 	"context"
 	"errors"
+	"os/exec"
 	"path/filepath"
+	"sync"
 	"testing"
 	"time"
 
@@ -79,6 +81,36 @@ func TestEnrolDuringLaunch(t *testing.T) {
 	}
 }
 
+// A program that ends as soon as it has the reply to its enrolment has enrolled.
+func TestEnrolAndEnd(t *testing.T) {
+	task := enrolIn(t, ownContext(t, filepath.Join(t.TempDir(), "s")))
+	collector, err := task.c.Register(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := launching(t, task)
+	c.cmd = exec.Command("none")
+	c.streams = []*stream{{p: task.pod, to: collector.ID()}}
+	task.work.Go(func() {
+		_ = collector.Handle(task.ended, func(m *rocl.Message) {
+			<-c.exited // the launcher tells the collector of the enrolment after the reply
+			answer(task.pod, collector, m, func(context.Context, enrolledStream) done { return done{} })
+		})
+	})
+	if err := task.pod.mayBegin(c); err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		defer close(c.exited)
+		if err := task.reportStart(t.Context(), &foundStart{tmp: c.tmp.ID()}); err != nil {
+			t.Error(err)
+		}
+	}()
+	if id, err := task.pod.awaitEnrolment(t.Context(), c); err != nil || id != task.ID() {
+		t.Errorf("enrolled as %v: %v", id, err)
+	}
+}
+
 // A task does not start programs for tasks of another virtual machine or, with WithoutLaunch, for
 // any other task. A program can be enrolled only by its own process.
 func TestPodRefuses(t *testing.T) {
@@ -119,19 +151,28 @@ func TestPodGivesUp(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	begun, gaveUp := make(chan struct{}, 1), make(chan struct{}, 1)
+	begun, gaveUp := make(chan struct{}), make(chan struct{})
+	begin, giveUp := sync.OnceFunc(func() { close(begun) }), sync.OnceFunc(func() { close(gaveUp) })
 	handled := make(chan error, 1)
 	go func() {
 		handled <- r.Handle(asked.ended, func(m *rocl.Message) {
 			answer(asked.pod, r, m, func(ctx context.Context, _ done) done {
-				begun <- struct{}{}
+				begin()
 				<-ctx.Done()
-				gaveUp <- struct{}{}
+				giveUp()
 				return done{}
 			})
 		})
 	}()
-	for left := time.Millisecond; len(begun) == 0; left *= 2 { // until the request arrives in time
+	hasBegun := func() bool {
+		select {
+		case <-begun:
+			return true
+		default:
+			return false
+		}
+	}
+	for left := time.Millisecond; !hasBegun(); left *= 2 { // until a request arrives in time
 		ctx, cancel := context.WithTimeout(t.Context(), left)
 		if _, err := ask[done](ctx, asker, r.ID(), 0, done{}); !errors.Is(err, context.DeadlineExceeded) {
 			t.Error(err)
@@ -148,4 +189,27 @@ func TestPodGivesUp(t *testing.T) {
 		t.Error(err)
 	}
 	<-handled
+}
+
+// AddHosts leaves no host out without an error: one that is lost at once has one.
+func TestAddedHostIsLost(t *testing.T) {
+	task := enrolIn(t, ownContext(t, filepath.Join(t.TempDir(), "s")))
+	own, err := task.Hosts(t.Context())
+	if err != nil || len(own) != 1 {
+		t.Fatal(own, err)
+	}
+	refused := &HostError{Host: "refused", Err: ErrNoPod}
+	errs := []*HostError{nil, refused, nil}
+	added, err := task.addedHosts(t.Context(), 0, []string{"lost", "refused", "here"}, []string{"000000000001", "", own[0].Node}, errs)
+	if err != nil || len(added) != 1 || added[0].ID != own[0].ID {
+		t.Errorf("added %+v: %v", added, err)
+	}
+	if errs[0] == nil || errs[0].Host != "lost" || !errors.Is(errs[0], rocl.ErrUnreachable) || errs[1] != refused || errs[2] != nil {
+		t.Errorf("errors %v", errs)
+	}
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(errAbandoned)
+	if _, err := task.addedHosts(ctx, time.Hour, []string{"lost"}, []string{"000000000001"}, make([]*HostError, 1)); !errors.Is(err, errAbandoned) {
+		t.Errorf("the caller has given up: %v", err)
+	}
 }

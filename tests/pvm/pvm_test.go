@@ -33,6 +33,7 @@ import (
 	dircluster "github.com/rocl-go/rocl/directory/cluster"
 	"github.com/rocl-go/rocl/internal/eventually"
 	"github.com/rocl-go/rocl/internal/freeaddr"
+	"github.com/rocl-go/rocl/internal/nice"
 	"github.com/rocl-go/rocl/tpvm"
 )
 
@@ -316,7 +317,7 @@ v[0] == one = 1
 pvm_trecv(-1, 3, &long_enough) > 0 = 1
 pvm_upkint(v, 1, 1) = 0
 v[0] == one = 1
-pvm_trecv(-1, -1, &brief) = 0
+nothing else is told
 named("one") = 0
 pvm_mstat("one") = -6
 pvm_notify(PvmHostDelete, 2, 1, &one) = 0
@@ -328,6 +329,7 @@ hosts: exit code 0
 
 // testHosts adds and deletes a host by libpvm3.
 func testHosts(t *testing.T, ours *machine) {
+	nice.Raise(t) // the task that keeps the machine is in this process
 	m := *ours
 	m.env = m.withHosts(t)
 	r := &run{t: t, m: &m}
@@ -577,7 +579,8 @@ var examples = []example{
 	// A member asks for other members that may have left: with PVM, too, they are gone at times.
 	{name: "ge", run: do("", "ge", "4"), drop: regexp.MustCompile(`doesn't match up`)},
 	{name: "gexamp", run: do("", "gexamp", "4")},
-	{name: "gs", run: do("", "gs", "3"), repeats: true},
+	// The first member says that it waits, unless all have joined when it first looks.
+	{name: "gs", run: do("", "gs", "3"), drop: regexp.MustCompile(`waiting on kids to join`)},
 	{name: "thb", run: do("", "thb", "3")},
 	{name: "tjl", run: do("", "tjl")},
 	{name: "gexample", run: do("100\n4", "gexample")},
