@@ -376,6 +376,7 @@ func TestFirstCreditWhileFull(t *testing.T) {
 				}
 			}()
 			eventually.True(t, "a full mailbox", func() bool { mb.mu.Lock(); defer mb.mu.Unlock(); return len(mb.creditQueue) == 1 })
+			box(t, a, 1, 0) // the sender, which the receiver names
 			fa := flow(t, a, mb)
 			const messages = 100
 			sent := make(chan error, 1)
@@ -412,6 +413,7 @@ func TestLargeFromOneWhileFull(t *testing.T) {
 				t.Fatal(err)
 			}
 			eventually.True(t, "a full mailbox", func() bool { n, _ := mb.Len(); return n == 1 })
+			box(t, a, 1, 0) // the sender, which the receiver names
 			fa := flow(t, a, mb)
 			for i := range 3 {
 				sent := make(chan error, 1)
@@ -609,6 +611,7 @@ func TestLargeFromOneBehindLarge(t *testing.T) {
 					t.Fatal(err)
 				}
 				eventually.True(t, "a full mailbox", func() bool { n, _ := mb.Len(); return n == 1 })
+				box(t, a, 1, 0) // the sender, which the receiver names
 				fa := flow(t, a, mb)
 				for range 3 {
 					sent := make(chan error, 1)
