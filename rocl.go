@@ -136,6 +136,7 @@ var (
 	ErrCluster      = context.ErrCluster       // the node is in another cluster than WithCluster names
 	ErrMember       = directory.ErrMember      // the settings of a Member are invalid, or its key cannot be used
 	ErrCertificates = context.ErrCertificates  // certificates are missing, or given where none are used, or cannot be used
+	ErrNoTLS        = context.ErrNoTLS         // the cluster needs TLS, and the program was built without it (the build tag roclnotls)
 	ErrLimit        = buffers.ErrLimit         // the memory that WithMemory allows is used up
 	ErrValue        = codec.ErrValue           // a value cannot be encoded, or a payload is not a value of the type
 	ErrReadOnly     = buffers.ErrReadOnly      // the memory of a buffer belongs to another process and can only be read
@@ -166,6 +167,7 @@ const MaxMessage = dispatch.MaxMessage
 //   - ErrNoDirectory, ErrUntrusted, ErrDenied, ErrSilent, ErrOccupied: the directory can neither be
 //     joined nor served;
 //   - ErrCluster, ErrMember, ErrCertificates: the settings do not fit the cluster;
+//   - ErrNoTLS: the cluster needs TLS, and the program was built without it;
 //   - ErrAddress, ErrUnavailable: the context cannot listen;
 //   - ErrRule, ErrPolling: an option is invalid.
 func Open(ctx stdctx.Context, opts ...Option) (*Context, error) { return context.Open(ctx, opts...) }

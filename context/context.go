@@ -20,7 +20,6 @@ import (
 	"github.com/rocl-go/rocl/internal/logqueue"
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/subsys"
-	"github.com/rocl-go/rocl/subsys/tls"
 )
 
 // Attributes of the resource that stands for a context. The identifier of that resource is the
@@ -64,8 +63,8 @@ type Context struct {
 	// sealer is the transport that seals links to other nodes; nil if they are not sealed. Open
 	// sets it, and later follow alone uses it. The same holds for secrets and sealed.
 	sealer  subsys.Transport
-	secrets *tls.Secrets // of the sealer if it is made from keys, else nil
-	sealed  [][]byte     // the keys from which secrets was made
+	secrets keySet   // of the sealer if it is made from keys, else nil
+	sealed  [][]byte // the keys from which secrets was made
 
 	termsChanged chan struct{}  // capacity 1; receives when the directory's terms have changed
 	life         stdctx.Context // ends when Close begins

@@ -17,7 +17,6 @@ import (
 	"github.com/rocl-go/rocl/subsys/inproc"
 	"github.com/rocl-go/rocl/subsys/shm"
 	"github.com/rocl-go/rocl/subsys/tcp"
-	"github.com/rocl-go/rocl/subsys/tls"
 )
 
 // config is what the options set.
@@ -36,7 +35,7 @@ type config struct {
 	giveUp      time.Duration // 0: the default
 	cluster     string        // "": the directory's
 	member      Member        // nil: not given
-	certs       tls.Paths
+	certs       directory.CertificateFiles
 	logger      *slog.Logger
 	undelivered func(dispatch.Undelivered) // may be nil
 }
@@ -119,11 +118,11 @@ type Member interface {
 	// Check returns an error that matches directory.ErrMember if the settings are invalid.
 	Check() error
 	// Paths returns the certificates that the settings name. Links use them too.
-	Paths() tls.Paths
+	Paths() directory.CertificateFiles
 	// Option returns the option that makes the server of the node's directory a member of the
 	// cluster with the given name, or nil if the settings describe no member. The member uses certs
 	// if Paths names no certificates.
-	Option(name string, certs tls.Paths, log *slog.Logger) directory.Option
+	Option(name string, certs directory.CertificateFiles, log *slog.Logger) directory.Option
 }
 
 // WithMember makes the node a member of a cluster while this context serves the node's directory,
@@ -133,7 +132,7 @@ func WithMember(m Member) Option { return func(c *config) { c.member = m } }
 // WithCertificates sets PEM files with a certificate, its key, and the authorities whose
 // certificates are accepted. See rocl.WithCertificates.
 func WithCertificates(cert, key, ca string) Option {
-	return func(c *config) { c.certs = tls.Paths{Cert: cert, Key: key, CA: ca} }
+	return func(c *config) { c.certs = directory.CertificateFiles{Cert: cert, Key: key, CA: ca} }
 }
 
 // checkRules returns the rules, if they name transports of the context only. TLS is accepted in any
@@ -156,7 +155,7 @@ func (c *config) environment() {
 		c.cluster = os.Getenv("ROCL_CLUSTER")
 	}
 	if !c.certs.Given() {
-		c.certs = tls.Paths{Cert: os.Getenv("ROCL_TLS_CERT"), Key: os.Getenv("ROCL_TLS_KEY"), CA: os.Getenv("ROCL_TLS_CA")}
+		c.certs = directory.CertificateFiles{Cert: os.Getenv("ROCL_TLS_CERT"), Key: os.Getenv("ROCL_TLS_KEY"), CA: os.Getenv("ROCL_TLS_CA")}
 	}
 }
 

@@ -5,18 +5,22 @@ package context
 import (
 	"bytes"
 	"errors"
-	"fmt"
 	"slices"
 
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/dispatch"
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/subsys"
-	"github.com/rocl-go/rocl/subsys/tls"
 )
 
 // errBare is the error for a transport that does not seal, where the terms demand it.
 var errBare = errors.New("what goes to other nodes of the cluster is sealed, and TCP does not seal")
+
+// keySet has the keys from which a sealer makes its certificates.
+type keySet interface {
+	// Set replaces the keys. The first seals, all open.
+	Set(keys ...[]byte) error
+}
 
 // seal makes the sealer if the cluster has a key, and renews its secrets when the keys have
 // changed. The sealer uses the certificates that were given, or else certificates that are made
@@ -35,18 +39,15 @@ func (c *Context) seal(t *directory.Terms) error {
 	case c.sealer != nil: // of certificates, which it reads again itself
 		return nil
 	case t.Certificates:
-		files, err := tls.FromFiles(c.cfg.certs.Cert, c.cfg.certs.Key, c.cfg.certs.CA)
-		if err != nil {
-			return fmt.Errorf("%w: %w", ErrCertificates, err)
-		}
-		c.sealer = tls.New(files)
-		return nil
+		sealer, err := sealerFromFiles(c.cfg.certs)
+		c.sealer = sealer
+		return err
 	default:
-		var err error
-		if c.secrets, err = tls.FromSecrets(t.Cluster, t.Keys...); err != nil {
+		sealer, secrets, err := sealerFromKeys(t)
+		if err != nil {
 			return err
 		}
-		c.sealer = tls.New(c.secrets)
+		c.sealer, c.secrets = sealer, secrets
 	}
 	c.sealed = t.Keys
 	return nil

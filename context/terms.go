@@ -18,6 +18,10 @@ var ErrCluster = errors.New("rocl: the node is in another cluster")
 // none, or cannot be used.
 var ErrCertificates = errors.New("rocl: invalid certificates")
 
+// ErrNoTLS is returned by Open if the node's cluster has keys or certificates, and the program was
+// built without TLS (the build tag roclnotls).
+var ErrNoTLS = errors.New("rocl: the cluster needs TLS, and this program is built without it")
+
 // checkTerms checks the directory's terms against the options. If both name a cluster, it must be the
 // same. Certificates must be given if, and only if, the cluster's nodes use certificates.
 func (c *Context) checkTerms(t *directory.Terms) error {

@@ -24,7 +24,6 @@ import (
 	"github.com/rocl-go/rocl/directory/strategy"
 	"github.com/rocl-go/rocl/internal/display"
 	"github.com/rocl-go/rocl/resource"
-	"github.com/rocl-go/rocl/subsys/tls"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 )
@@ -325,7 +324,7 @@ func (c *config) member() cluster.Member {
 	return cluster.Member{
 		Bind: c.bind.value, KeyFile: c.keyFile.value, Group: c.group.value, Strategy: c.strategy, Poll: c.pollFor,
 		Join:         cluster.Split(c.join.value),
-		Certificates: tls.Paths{Cert: c.tlsCert.value, Key: c.tlsKey.value, CA: c.tlsCA.value},
+		Certificates: directory.CertificateFiles{Cert: c.tlsCert.value, Key: c.tlsKey.value, CA: c.tlsCA.value},
 	}
 }
 

@@ -14,7 +14,6 @@ import (
 
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/directory/strategy"
-	"github.com/rocl-go/rocl/subsys/tls"
 )
 
 // A Member has the settings by which a node takes part in a cluster.
@@ -35,7 +34,7 @@ type Member struct {
 	Poll time.Duration
 	// Certificates prove membership in TLS, in place of those made from the key. The key is needed
 	// all the same.
-	Certificates tls.Paths
+	Certificates directory.CertificateFiles
 
 	err error // of Environment
 }
@@ -119,11 +118,11 @@ func (m Member) Check() error {
 
 // Paths returns the certificates of the member, in the form that
 // [github.com/rocl-go/rocl.WithMember] needs.
-func (m Member) Paths() tls.Paths { return m.Certificates }
+func (m Member) Paths() directory.CertificateFiles { return m.Certificates }
 
 // Option returns the option that makes a directory server a member of the cluster name, or nil if m
 // is no member. certs are used if m has no certificates.
-func (m Member) Option(name string, certs tls.Paths, log *slog.Logger) directory.Option {
+func (m Member) Option(name string, certs directory.CertificateFiles, log *slog.Logger) directory.Option {
 	if m.Bind == "" {
 		return nil
 	}

@@ -24,7 +24,6 @@ import (
 	"github.com/rocl-go/rocl/internal/eventually"
 	"github.com/rocl-go/rocl/internal/freeaddr"
 	"github.com/rocl-go/rocl/resource"
-	"github.com/rocl-go/rocl/subsys/tls"
 )
 
 func TestReadKeys(t *testing.T) {
@@ -100,7 +99,7 @@ func many(n int) (s string) {
 }
 
 func TestMemberCheck(t *testing.T) {
-	for _, m := range []Member{{}, {Bind: "0.0.0.0:7946"}, {Bind: "[::1]:1", Join: []string{"a:1", "b:2"}, KeyFile: "k"}, {Bind: "a:1", KeyFile: "k", Certificates: tls.Paths{Cert: "c", Key: "k", CA: "a"}},
+	for _, m := range []Member{{}, {Bind: "0.0.0.0:7946"}, {Bind: "[::1]:1", Join: []string{"a:1", "b:2"}, KeyFile: "k"}, {Bind: "a:1", KeyFile: "k", Certificates: directory.CertificateFiles{Cert: "c", Key: "k", CA: "a"}},
 		{Bind: "a:1", Group: "239.1.2.3:7947", Strategy: strategy.Broadcast, Poll: time.Millisecond}, {Bind: "a:1", Group: "10.0.0.255:7947", Strategy: strategy.Tree}, {Bind: "a:1", Group: "[ff02::1]:7", Strategy: strategy.Unicast}} {
 		if err := m.Check(); err != nil {
 			t.Errorf("%+v: %v", m, err)
@@ -108,7 +107,7 @@ func TestMemberCheck(t *testing.T) {
 	}
 	for _, m := range []Member{{Join: []string{"a:1"}}, {KeyFile: "k"}, {Bind: "10.0.0.7"}, {Bind: ":7946"}, {Bind: "x:"},
 		{Bind: "x:65536"}, {Bind: "x:name"}, {Bind: "a:1", Join: []string{"b:name"}}, {Bind: "a:1", Join: []string{"b:65536"}},
-		{Bind: "10.0.0.7:1", Certificates: tls.Paths{Cert: "c", Key: "k", CA: "a"}}, {Bind: "10.0.0.7:1", KeyFile: "k", Certificates: tls.Paths{Cert: "c", Key: "k"}},
+		{Bind: "10.0.0.7:1", Certificates: directory.CertificateFiles{Cert: "c", Key: "k", CA: "a"}}, {Bind: "10.0.0.7:1", KeyFile: "k", Certificates: directory.CertificateFiles{Cert: "c", Key: "k"}},
 		{Group: "239.1.2.3:1"}, {Bind: "a:1", Group: "name:1"}, {Bind: "a:1", Group: "239.1.2.3:0"}, {Bind: "a:1", Group: "0.0.0.0:1"}, {Bind: "a:1", Group: "[::1]:1"},
 		{Bind: "a:1", Strategy: strategy.Broadcast}, {Bind: "a:1", Strategy: 17}, {Bind: "a:1", Poll: -1}, {Bind: "a:1", Poll: time.Hour}} {
 		if err := m.Check(); !errors.Is(err, ErrConfig) {
