@@ -5,6 +5,7 @@ package tpvm_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"syscall"
 	"testing"
 
@@ -70,7 +71,7 @@ func init() {
 		if errors.Is(err, rocl.ErrGone) {
 			tag = 4
 		}
-		return errors.Join(t.Send(ctx, from, tag, nil), t.Exit(ctx))
+		return errors.Join(t.SendPacked(ctx, from, tag, fmt.Sprint(err)), t.Exit(ctx))
 	}
 }
 
@@ -167,8 +168,12 @@ func TestParentKilled(t *testing.T) {
 		t.Fatal(err)
 	}
 	m, err := task.Recv(ctx, child, tpvm.AnyTag)
-	if err != nil || m.Tag() != 4 {
-		t.Fatal("the send to the parent that was killed has not failed with ErrGone:", m, err)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if m.Tag() != 4 {
+		text, _ := m.UnpackString()
+		t.Errorf("the error of the send to the parent that was killed is %s", text)
 	}
 	m.Release()
 	if err := process.wait(); err != nil {
