@@ -67,6 +67,11 @@ func init() {
 			m.Release()
 		}
 		err = t.Send(ctx, t.Parent(), 5, nil)
+		for err == nil && t.Args()[0] == "stay" {
+			// The link to the parent has ended. What a new one accepts before it has found out that
+			// the parent has ended is reported as lost.
+			err = t.Send(ctx, t.Parent(), 5, nil)
+		}
 		tag := 3
 		if errors.Is(err, rocl.ErrGone) {
 			tag = 4
