@@ -342,16 +342,16 @@ func TestOverlappingRestarts(t *testing.T) {
 		rounds = 200
 	}
 	for attempt := 1; ; attempt++ {
-		load(as, own, 200*time.Millisecond)
 		before := l.deaths()
-		for range rounds {
-			l.overlap()
+		var r Report
+		for r.Asked < 100 { // how long the rounds take, and so how many questions are asked in them, is left to chance
+			load(as, own, 200*time.Millisecond)
+			for range rounds {
+				l.overlap()
+			}
+			r.add(ended(as))
 		}
-		r := ended(as)
 		t.Logf("%v", &r)
-		if r.Asked < 100 {
-			t.Errorf("only %d questions", r.Asked)
-		}
 		denied := slices.DeleteFunc(r.Failed, func(f string) bool { return !strings.Contains(f, ": "+definite+" after") })
 		lost := l.deaths() - before
 		if len(denied) == 0 || lost == 0 || attempt == 4 {
