@@ -9,6 +9,9 @@
 //	err = rpc.Register(s, "put", func(ctx context.Context, in Put) (Receipt, error) { … })
 //	defer s.Close(ctx)
 //
+// Callers that search at the same time may find the server before "put" is registered, and get
+// [ErrUnknownCall]. With [WithCalls] the calls are registered first.
+//
 // A client calls a server by its identifier, or any server with the attributes:
 //
 //	cl, err := rpc.NewClient(ctx, c)

@@ -45,3 +45,36 @@ func Example() {
 	fmt.Println(sum.Value, err)
 	// Output: 42 <nil>
 }
+
+// The call "greet" is registered before the server can be found.
+func ExampleWithCalls() {
+	ctx := context.Background()
+	dir, err := os.MkdirTemp("", "example")
+	if err != nil {
+		panic(err)
+	}
+	defer os.RemoveAll(dir)
+	c, err := rocl.Open(ctx, rocl.WithSocket(filepath.Join(dir, "socket")))
+	if err != nil {
+		panic(err)
+	}
+	defer c.Close()
+
+	greet := func(_ context.Context, name string) (string, error) { return "hello, " + name, nil }
+	s, err := rpc.NewServer(ctx, c, rocl.Attrs{"type": "greeter"}, rpc.WithCalls(func(s *rpc.Server) error {
+		return rpc.Register(s, "greet", greet)
+	}))
+	if err != nil {
+		panic(err)
+	}
+	defer s.Close(ctx)
+
+	cl, err := rpc.NewClient(ctx, c)
+	if err != nil {
+		panic(err)
+	}
+	defer cl.Close()
+	answer, err := rpc.CallAny[string, string](ctx, cl, rocl.Match{"type": "greeter"}, "greet", "gopher")
+	fmt.Println(answer.Value, err)
+	// Output: hello, gopher <nil>
+}

@@ -101,6 +101,63 @@ func TestUnknown(t *testing.T) {
 	}
 }
 
+// Nobody finds a server while the function of WithCalls runs, nor after it has failed.
+func TestWithCalls(t *testing.T) {
+	sock := filepath.Join(t.TempDir(), "s")
+	own, other := open(t, sock), open(t, sock)
+	tests := rocl.Match{"type": "test"}
+	nobody := func() {
+		t.Helper()
+		if f, err := other.Find(deadline(t), tests); !errors.Is(err, rocl.ErrNotFound) {
+			t.Errorf("found %v, %v", f, err)
+		}
+	}
+	set := pool.New()
+	defer func() {
+		if err := set.Close(deadline(t)); err != nil {
+			t.Error(err)
+		}
+	}()
+	p, err := set.AddPool(pool.PoolConfig{Name: "p"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	failure := errors.New("on purpose")
+	if _, err := rpc.NewServer(deadline(t), own, rocl.Attrs{"type": "test"}, rpc.WithCalls(func(s *rpc.Server) error {
+		return errors.Join(rpc.Register(s, "add", add, rpc.InPool(p)), failure)
+	}), rpc.WithCalls(func(*rpc.Server) error {
+		t.Error("a function runs after one that has failed")
+		return nil
+	})); !errors.Is(err, failure) {
+		t.Error(err)
+	}
+	nobody()
+	if err := set.RemovePool("p"); err != nil { // it is in use no more
+		t.Error(err)
+	}
+	s, err := rpc.NewServer(deadline(t), own, rocl.Attrs{"type": "test"}, rpc.WithCalls(func(s *rpc.Server) error {
+		nobody()
+		if s.ID() != (rocl.GID{}) || s.Resource() != nil {
+			t.Errorf("the server has the resource %v, which can be found", s.ID())
+		}
+		return rpc.Register(s, "add", add)
+	}), rpc.WithCalls(func(s *rpc.Server) error { return rpc.Register(s, "sub", add) }))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close(deadline(t))
+	c, err := rpc.NewClient(deadline(t), other)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	for _, name := range []string{"add", "sub"} {
+		if sum, err := rpc.CallAny[addends, int64](deadline(t), c, tests, name, addends{40, 2}); err != nil || sum.Value != 42 {
+			t.Errorf("%s: %+v, %v", name, sum, err)
+		}
+	}
+}
+
 func TestErrors(t *testing.T) {
 	s, c := pair(t)
 	errs := map[string]error{}

@@ -57,6 +57,7 @@ type Server struct {
 	handed   sync.Map      // requests that the receiving goroutine is to start, by the numbers of tagPulled
 	unknown  atomic.Uint64 // requests for calls that the server does not offer
 
+	first        []func(*Server) error              // of WithCalls
 	mu           sync.Mutex                         // held to replace names
 	names        atomic.Pointer[map[uint64]*method] // calls by identifier; a stored map does not change
 	hasLeftPools bool                               // no call enters a pool any more; guarded by mu
@@ -75,8 +76,17 @@ const (
 	attrServer = "rpc" // its value is the version
 )
 
+// WithCalls makes f register the server's calls, by [Register] and [RegisterStream], before the server
+// can be found. While f runs, the server has no resource: ID is zero and Resource is nil. If f fails,
+// NewServer fails with its error.
+func WithCalls(f func(*Server) error) ServerOption {
+	return func(s *Server) { s.first = append(s.first, f) }
+}
+
 // NewServer registers a resource with the attributes a and rpc=1, and answers calls to it until
-// Close. It fails as [rocl.Context.Register] does.
+// Close. From then on the server is found: a caller that finds it before the program has registered
+// a call gets ErrUnknownCall for it, unless that was registered by [WithCalls]. NewServer fails as
+// [rocl.Context.Register] does.
 func NewServer(ctx context.Context, c *rocl.Context, a rocl.Attributes, opts ...ServerOption) (*Server, error) {
 	s := &Server{c: c, log: slog.New(slog.DiscardHandler), turn: make(chan struct{})}
 	s.life, s.end = context.WithCancelCause(context.Background())
@@ -91,10 +101,16 @@ func NewServer(ctx context.Context, c *rocl.Context, a rocl.Attributes, opts ...
 	if err == nil {
 		err = Register(s, ownStats, func(context.Context, struct{}) ([]MethodStats, error) { return s.Stats(), nil })
 	}
+	for _, f := range s.first {
+		if err == nil {
+			err = f(s)
+		}
+	}
 	if err == nil {
 		s.r, err = c.Register(ctx, attrs)
 	}
 	if err != nil {
+		s.leavePools()
 		return nil, fmt.Errorf("rpc: new server: %w", err)
 	}
 	localServers.Store(s.ID(), s)
@@ -103,7 +119,12 @@ func NewServer(ctx context.Context, c *rocl.Context, a rocl.Attributes, opts ...
 }
 
 // ID returns the identifier of the server's resource, which callers call.
-func (s *Server) ID() rocl.GID { return s.r.ID() }
+func (s *Server) ID() rocl.GID {
+	if s.r == nil { // in the function of WithCalls
+		return rocl.GID{}
+	}
+	return s.r.ID()
+}
 
 // Resource returns the server's resource, whose attributes may be changed.
 func (s *Server) Resource() *rocl.Resource { return s.r }

@@ -13,13 +13,9 @@ import (
 // Work makes this process a worker, which squares numbers. The caller closes the server when the
 // process has done enough.
 func Work(ctx context.Context, c *rocl.Context) (*rpc.Server, error) {
-	s, err := rpc.NewServer(ctx, c, rocl.Attrs{"worker": "square"})
-	if err != nil {
-		return nil, err
-	}
-	return s, rpc.Register(s, "square", func(ctx context.Context, n int) (int, error) {
-		return n * n, nil
-	})
+	square := func(ctx context.Context, n int) (int, error) { return n * n, nil }
+	return rpc.NewServer(ctx, c, rocl.Attrs{"worker": "square"},
+		rpc.WithCalls(func(s *rpc.Server) error { return rpc.Register(s, "square", square) }))
 }
 
 // Distribute returns the squares of all tasks. Each worker has one task at a time. Workers may come

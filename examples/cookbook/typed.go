@@ -27,21 +27,15 @@ type (
 // OpenShop offers the call "quote". The caller closes the server.
 func OpenShop(ctx context.Context, c *rocl.Context, name string,
 	prices map[string]int) (*rpc.Server, error) {
-	s, err := rpc.NewServer(ctx, c, rocl.Attrs{"type": "shop", "name": name})
-	if err != nil {
-		return nil, err
-	}
-	err = rpc.Register(s, "quote", func(ctx context.Context, o Order) (Quote, error) {
+	quote := func(ctx context.Context, o Order) (Quote, error) {
 		price, ok := prices[o.Item]
 		if !ok {
 			return Quote{}, fmt.Errorf("no %s for sale", o.Item)
 		}
 		return Quote{Shop: name, Price: price * o.Amount}, nil
-	})
-	if err != nil {
-		return nil, errors.Join(err, s.Close(ctx))
 	}
-	return s, nil
+	return rpc.NewServer(ctx, c, rocl.Attrs{"type": "shop", "name": name},
+		rpc.WithCalls(func(s *rpc.Server) error { return rpc.Register(s, "quote", quote) }))
 }
 
 // Quotes calls all shops at once and returns the quotes, the lowest first. It leaves out shops that

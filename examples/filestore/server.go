@@ -80,19 +80,19 @@ func serve(ctx context.Context, c *rocl.Context, dir string) error {
 	}
 	defer ep.Close(context.WithoutCancel(ctx))
 	s := newServer(dir, ep)
-	r, err := rpc.NewServer(ctx, c, rocl.Match{"service": "filestore", "dir": dir}, rpc.WithErrors(words))
+	calls := func(r *rpc.Server) error {
+		return errors.Join(
+			rpc.Register(r, "append", s.append),
+			rpc.Register(r, "read", s.read),
+			rpc.Register(r, "stat", func(_ context.Context, name string) (file, error) { return s.stat(name) }),
+			rpc.RegisterStream(r, "list", s.list),
+		)
+	}
+	r, err := rpc.NewServer(ctx, c, rocl.Match{"service": "filestore", "dir": dir}, rpc.WithErrors(words), rpc.WithCalls(calls))
 	if err != nil {
 		return err
 	}
 	defer r.Close(context.WithoutCancel(ctx))
-	if err := errors.Join(
-		rpc.Register(r, "append", s.append),
-		rpc.Register(r, "read", s.read),
-		rpc.Register(r, "stat", func(_ context.Context, name string) (file, error) { return s.stat(name) }),
-		rpc.RegisterStream(r, "list", s.list),
-	); err != nil {
-		return err
-	}
 	fmt.Println("serving", dir)
 	<-ctx.Done()
 	return nil

@@ -123,19 +123,19 @@ func (s *store) list(context.Context, struct{}) iter.Seq2[string, error] {
 // serve offers n providers until ctx ends.
 func serve(ctx context.Context, c *rocl.Context, n int) error {
 	for i := range n {
-		s, err := rpc.NewServer(ctx, c, rocl.Attrs{"service": "kv", "provider": strconv.Itoa(i)})
+		st := &store{values: map[string][]byte{}}
+		calls := func(s *rpc.Server) error {
+			return errors.Join(
+				rpc.Register(s, "put", st.put, rpc.Inline()), // it waits for nothing but the lock
+				rpc.Register(s, "get", st.get, rpc.Inline()),
+				rpc.RegisterStream(s, "list", st.list),
+			)
+		}
+		s, err := rpc.NewServer(ctx, c, rocl.Attrs{"service": "kv", "provider": strconv.Itoa(i)}, rpc.WithCalls(calls))
 		if err != nil {
 			return err
 		}
 		defer s.Close(context.WithoutCancel(ctx))
-		st := &store{values: map[string][]byte{}}
-		if err := errors.Join(
-			rpc.Register(s, "put", st.put, rpc.Inline()), // it waits for nothing but the lock
-			rpc.Register(s, "get", st.get, rpc.Inline()),
-			rpc.RegisterStream(s, "list", st.list),
-		); err != nil {
-			return err
-		}
 	}
 	fmt.Printf("%d providers serve\n", n)
 	<-ctx.Done()

@@ -55,28 +55,27 @@ func rpcBench(ctx context.Context, o *options) (*Result, error) {
 
 // serveCalls answers n calls of rpcCalls with a server of its own.
 func serveCalls(ctx context.Context, c *rocl.Context, n int, where string) error {
-	s, err := rpc.NewServer(ctx, c, rocl.Attrs{"bench": "calls"})
-	if err != nil {
-		return err
-	}
 	var opts []rpc.Option
 	if where == "inline" {
 		opts = append(opts, rpc.Inline())
 	}
 	var count atomic.Int64
 	served := make(chan struct{})
-	err = rpc.Register(s, rpcCalls, func(context.Context, struct{}) (struct{}, error) {
-		if count.Add(1) == int64(n) {
-			close(served)
-		}
-		return struct{}{}, nil
-	}, opts...)
-	if err == nil {
-		select {
-		case <-served:
-		case <-ctx.Done():
-			err = context.Cause(ctx)
-		}
+	s, err := rpc.NewServer(ctx, c, rocl.Attrs{"bench": "calls"}, rpc.WithCalls(func(s *rpc.Server) error {
+		return rpc.Register(s, rpcCalls, func(context.Context, struct{}) (struct{}, error) {
+			if count.Add(1) == int64(n) {
+				close(served)
+			}
+			return struct{}{}, nil
+		}, opts...)
+	}))
+	if err != nil {
+		return err
+	}
+	select {
+	case <-served:
+	case <-ctx.Done():
+		err = context.Cause(ctx)
 	}
 	if e := s.Close(context.WithoutCancel(ctx)); err == nil {
 		err = e
