@@ -559,7 +559,13 @@ func (a *groupAgent) leave(ctx context.Context, g *Group) error {
 		case <-a.t.ended.Done():
 		}
 	}
-	return errors.Join(err, g.r.Close())
+	if err != nil {
+		return errors.Join(err, g.r.Close())
+	}
+	if err = g.r.Delete(ctx); errors.Is(err, rocl.ErrClosed) { // the task has ended meanwhile
+		return nil
+	}
+	return err
 }
 
 // connectLocked wakes the agent's goroutine if it has no coordinator.

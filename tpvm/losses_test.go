@@ -3,10 +3,15 @@
 package tpvm_test
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"os"
+	"os/exec"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -36,6 +41,62 @@ func init() {
 			return err
 		}
 		return t.Exit(ctx)
+	}
+	// node is a program with the node's directory, until its input ends.
+	programs["node"] = func() error {
+		c, err := rocl.Open(context.Background(), rocl.WithSocket(os.Getenv("TPVM_TEST_SOCKET")))
+		if err != nil {
+			return err
+		}
+		fmt.Println("open")
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		return c.Close()
+	}
+}
+
+// Leave waits for the directory as long as its context allows.
+func TestLeaveWaitsForDirectory(t *testing.T) {
+	socket := node(t)
+	cmd := exec.CommandContext(deadline(t), self(t))
+	cmd.Env = append(os.Environ(), "TPVM_TEST_PROGRAM=node", "TPVM_TEST_SOCKET="+socket)
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		_ = in.Close()
+		if err := cmd.Wait(); err != nil {
+			t.Error(err)
+		}
+	}()
+	if _, err := bufio.NewReader(out).ReadString('\n'); err != nil { // it has opened its context
+		t.Fatal(err)
+	}
+	task := own(t, rocl.WithSocket(socket))
+	g, err := task.Join(deadline(t), "leavers")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = cmd.Process.Signal(syscall.SIGSTOP)
+	left := make(chan error, 1)
+	go func() { left <- g.Leave(deadline(t)) }()
+	select {
+	case err := <-left:
+		t.Errorf("Leave has not waited for the directory: %v", err)
+	case <-time.After(1500 * time.Millisecond): // Close would wait for a second
+	}
+	_ = cmd.Process.Signal(syscall.SIGCONT)
+	if !t.Failed() {
+		if err := <-left; err != nil {
+			t.Error(err)
+		}
 	}
 }
 

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl/internal/freeaddr"
+	"github.com/rocl-go/rocl/internal/nice"
 )
 
 // The start-up file comes first. A bad line in it is reported with its place, and does not make the
@@ -220,6 +221,7 @@ func TestConsoleHelp(t *testing.T) {
 
 // Hosts are added and used. halt ends their pods, but no pod that an operator has started.
 func TestConsoleHosts(t *testing.T) {
+	nice.Raise(t)
 	s := newShell(t)
 	dir := t.TempDir()
 	key := filepath.Join(dir, "key")
