@@ -4,18 +4,22 @@ package tpvm_test
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/internal/eventually"
 	"github.com/rocl-go/rocl/tpvm"
 )
 
@@ -85,6 +89,13 @@ func TestLeaveWaitsForDirectory(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = cmd.Process.Signal(syscall.SIGSTOP)
+	eventually.True(t, "all its threads have stopped", func() bool {
+		threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", cmd.Process.Pid))
+		return err == nil && !slices.ContainsFunc(threads, func(path string) bool {
+			stat, _ := os.ReadFile(path)
+			return !bytes.Contains(stat, []byte(") T "))
+		})
+	})
 	left := make(chan error, 1)
 	go func() { left <- g.Leave(deadline(t)) }()
 	select {
