@@ -29,6 +29,7 @@ import (
 
 func init() {
 	programs["pod"] = func() error { // as tpvm pod is
+		nice.Session()
 		ctx, cancel := context.WithCancel(context.Background())
 		defer cancel()
 		pid, err := strconv.Atoi(os.Getenv("TPVM_TEST_PID"))

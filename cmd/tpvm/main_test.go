@@ -24,6 +24,7 @@ import (
 
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/cmd/internal/interrupt"
+	"github.com/rocl-go/rocl/internal/nice"
 	"github.com/rocl-go/rocl/rocltest"
 	"github.com/rocl-go/rocl/tpvm"
 )
@@ -32,6 +33,9 @@ import (
 func TestMain(m *testing.M) {
 	switch os.Getenv("BE_TPVM") {
 	case "tpvm":
+		if len(os.Args) > 1 && os.Args[1] == "pod" {
+			nice.Session()
+		}
 		ctx, stop := interrupt.Context(context.Background())
 		code := execute(ctx, os.Args[1:])
 		stop()

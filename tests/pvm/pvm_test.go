@@ -272,6 +272,7 @@ func TestMain(m *testing.M) {
 
 // servePod does what tpvm pod does. It ends with the process pid.
 func servePod(pid int) error {
+	nice.Session()
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	go func() {
