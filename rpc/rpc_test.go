@@ -101,7 +101,7 @@ func TestUnknown(t *testing.T) {
 	}
 }
 
-// Nobody finds a server while the function of WithCalls runs, nor after it has failed.
+// A server is not found while the function of WithCalls runs, nor after that has failed.
 func TestWithCalls(t *testing.T) {
 	sock := filepath.Join(t.TempDir(), "s")
 	own, other := open(t, sock), open(t, sock)
@@ -139,6 +139,9 @@ func TestWithCalls(t *testing.T) {
 		nobody()
 		if s.ID() != (rocl.GID{}) || s.Resource() != nil {
 			t.Errorf("the server has the resource %v, which can be found", s.ID())
+		}
+		if err := s.Close(deadline(t)); !errors.Is(err, errors.ErrUnsupported) {
+			t.Error(err)
 		}
 		return rpc.Register(s, "add", add)
 	}), rpc.WithCalls(func(s *rpc.Server) error { return rpc.Register(s, "sub", add) }))

@@ -77,8 +77,8 @@ const (
 )
 
 // WithCalls makes f register the server's calls, by [Register] and [RegisterStream], before the server
-// can be found. While f runs, the server has no resource: ID is zero and Resource is nil. If f fails,
-// NewServer fails with its error.
+// can be found. While f runs, the server has no resource: ID is zero, Resource is nil and Close fails
+// with errors.ErrUnsupported. If f fails, NewServer fails with its error.
 func WithCalls(f func(*Server) error) ServerOption {
 	return func(s *Server) { s.first = append(s.first, f) }
 }
@@ -134,6 +134,9 @@ func (s *Server) Resource() *rocl.Resource { return s.r }
 // ends the contexts of the handlers, and the streams of results, with ErrClosed. It no longer waits
 // for them, and returns the cause. A second Close does nothing.
 func (s *Server) Close(ctx context.Context) error {
+	if s.r == nil { // in the function of WithCalls
+		return fmt.Errorf("rpc: close a server that does not serve yet: %w", errors.ErrUnsupported)
+	}
 	err := s.running.close(ctx)
 	s.end(ErrClosed)
 	for _, r := range s.callers.streams() { // otherwise their callers get rocl.ErrGone

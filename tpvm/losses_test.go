@@ -3,14 +3,12 @@
 package tpvm_test
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -20,6 +18,7 @@ import (
 
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/internal/eventually"
+	"github.com/rocl-go/rocl/internal/subprocess"
 	"github.com/rocl-go/rocl/tpvm"
 )
 
@@ -61,26 +60,18 @@ func init() {
 // Leave waits for the directory as long as its context allows.
 func TestLeaveWaitsForDirectory(t *testing.T) {
 	socket := node(t)
-	cmd := exec.CommandContext(deadline(t), self(t))
-	cmd.Env = append(os.Environ(), "TPVM_TEST_PROGRAM=node", "TPVM_TEST_SOCKET="+socket)
-	in, err := cmd.StdinPipe()
+	cmd := subprocess.Self()
+	cmd.Env = append(os.Environ(), "TPVM_TEST_PROGRAM=node")
+	other, err := subprocess.Start(cmd)
 	if err != nil {
-		t.Fatal(err)
-	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
 	defer func() {
-		_ = in.Close()
-		if err := cmd.Wait(); err != nil {
+		if err := other.Stop(); err != nil {
 			t.Error(err)
 		}
 	}()
-	if _, err := bufio.NewReader(out).ReadString('\n'); err != nil { // it has opened its context
+	if err := other.Expect(deadline(t), "open"); err != nil {
 		t.Fatal(err)
 	}
 	task := own(t, rocl.WithSocket(socket))
@@ -88,7 +79,7 @@ func TestLeaveWaitsForDirectory(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_ = cmd.Process.Signal(syscall.SIGSTOP)
+	other.Signal(syscall.SIGSTOP)
 	eventually.True(t, "all its threads have stopped", func() bool {
 		threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", cmd.Process.Pid))
 		return err == nil && !slices.ContainsFunc(threads, func(path string) bool {
@@ -103,7 +94,7 @@ func TestLeaveWaitsForDirectory(t *testing.T) {
 		t.Errorf("Leave has not waited for the directory: %v", err)
 	case <-time.After(1500 * time.Millisecond): // Close would wait for a second
 	}
-	_ = cmd.Process.Signal(syscall.SIGCONT)
+	other.Signal(syscall.SIGCONT)
 	if !t.Failed() {
 		if err := <-left; err != nil {
 			t.Error(err)

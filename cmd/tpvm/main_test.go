@@ -33,9 +33,7 @@ import (
 func TestMain(m *testing.M) {
 	switch os.Getenv("BE_TPVM") {
 	case "tpvm":
-		if len(os.Args) > 1 && os.Args[1] == "pod" {
-			nice.Session()
-		}
+		nice.Session() // a pod has a session of its own
 		ctx, stop := interrupt.Context(context.Background())
 		code := execute(ctx, os.Args[1:])
 		stop()

@@ -115,6 +115,17 @@ func ended(as []*agent) (sum Report) {
 	return sum
 }
 
+// loadDuring runs f under a load, and again until a hundred questions were asked: how long f takes is
+// left to chance.
+func loadDuring(as []*agent, own []rocl.GID, f func()) (r Report) {
+	for r.Asked < 100 {
+		load(as, own, 200*time.Millisecond)
+		f()
+		r.add(ended(as))
+	}
+	return r
+}
+
 // Whatever part of the packets is lost, every resource is found. With 5 % loss, no node is taken
 // for dead.
 func TestLoss(t *testing.T) {
@@ -343,14 +354,11 @@ func TestOverlappingRestarts(t *testing.T) {
 	}
 	for attempt := 1; ; attempt++ {
 		before := l.deaths()
-		var r Report
-		for r.Asked < 100 { // how long the rounds take, and so how many questions are asked in them, is left to chance
-			load(as, own, 200*time.Millisecond)
+		r := loadDuring(as, own, func() {
 			for range rounds {
 				l.overlap()
 			}
-			r.add(ended(as))
-		}
+		})
 		t.Logf("%v", &r)
 		denied := slices.DeleteFunc(r.Failed, func(f string) bool { return !strings.Contains(f, ": "+definite+" after") })
 		lost := l.deaths() - before
@@ -426,9 +434,7 @@ func TestSeveralPaused(t *testing.T) {
 	if long {
 		rounds = 100
 	}
-	var r Report
-	for r.Asked < 100 { // how long the rounds take is left to chance
-		load(as, own, 200*time.Millisecond) // questions wait for stopped daemons, and are repeated
+	r := loadDuring(as, own, func() { // questions wait for stopped daemons, and are repeated
 		for range rounds {
 			down := rand.Perm(len(l.nodes))[:1+rand.IntN(4)]
 			for _, i := range down {
@@ -441,8 +447,7 @@ func TestSeveralPaused(t *testing.T) {
 			}
 			l.one("several went on", time.Now())
 		}
-		r.add(ended(as))
-	}
+	})
 	t.Logf("%v", &r)
 	complete(as, own, same)
 }

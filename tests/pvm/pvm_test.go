@@ -36,6 +36,7 @@ import (
 	"github.com/rocl-go/rocl/internal/eventually"
 	"github.com/rocl-go/rocl/internal/freeaddr"
 	"github.com/rocl-go/rocl/internal/nice"
+	"github.com/rocl-go/rocl/internal/subprocess"
 	"github.com/rocl-go/rocl/tpvm"
 )
 
@@ -365,16 +366,14 @@ func addHosts(t *testing.T, ours *machine) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	ends := exec.CommandContext(ctx, "sleep", "infinity") // the host ends when this does
-	if err := ends.Start(); err != nil {
+	ends, err := subprocess.Start(exec.Command("sleep", "infinity")) // the host ends when this does, or this test's process
+	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() {
-		cancel()
-		_ = ends.Wait()
-	}()
+	defer ends.Kill()
+	defer context.AfterFunc(ctx, ends.Kill)() // a host that holds the output open ends, too
 	cmd := exec.CommandContext(ctx, filepath.Join(ours.bin, "hosts"))
-	cmd.Dir, cmd.Env, cmd.WaitDelay = ours.bin, ours.withHosts(t, t.TempDir(), ends.Process.Pid), patience
+	cmd.Dir, cmd.Env, cmd.WaitDelay = ours.bin, ours.withHosts(t, t.TempDir(), ends.Cmd.Process.Pid), patience
 	out, err := cmd.CombinedOutput()
 	if err != nil {
 		return fmt.Sprintf("%s\n%v\n", out, err)
