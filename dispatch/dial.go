@@ -128,17 +128,13 @@ func (l *link) try(ctx context.Context, patience time.Duration, began time.Time)
 	case l.key.theirs:
 		return true, errors.New("the peer, whose lane it is, has not connected")
 	}
-	failed, err := l.dialRoutes(ctx, routes, addrs, nil, false, patience)
+	usable, backingOff := l.divide(routes)
+	failed, err := l.dialRoutes(ctx, append(usable, backingOff...), addrs, nil, patience)
 	if err != nil {
-		_, again := l.dialRoutes(ctx, routes, addrs, nil, true, patience)
-		switch {
-		case again == nil:
-			err = nil
-		case dead != nil && ctx.Err() == nil && !deniesDeath(err) && !deniesDeath(again):
+		_, refusal := l.d.neighbour(l.peer, l.rule) // not nil: the peer is in this process
+		if dead != nil && ctx.Err() == nil && !deniesDeath(err) && refusal == nil {
 			err = dead
 		}
-	}
-	if err != nil {
 		return true, err
 	}
 	return l.isBest(routes, addrs, failed), nil

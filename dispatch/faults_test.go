@@ -18,6 +18,7 @@ import (
 	"github.com/rocl-go/rocl/internal/eventually"
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/subsys"
+	"github.com/rocl-go/rocl/subsys/shm"
 	"github.com/rocl-go/rocl/subsys/tcp"
 )
 
@@ -435,6 +436,36 @@ func TestNotGoneThoughNodeDead(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A route whose backoff ends during the attempt that decides whether a context of a dead node has
+// ended is dialled in that attempt.
+func TestBackoffEndsDuringLastAttempt(t *testing.T) {
+	w := newWorld()
+	a := w.node(t, 1, tcp.New(), func(c *Config) {
+		c.Resolve = func(ctx context.Context, id resource.GID) ([]string, error) {
+			addrs, _ := w.resolve(ctx, id)
+			return addrs, ErrNodeDead
+		}
+	})
+	h := &hooked{Transport: shm.New()}
+	w.listenToo(t, a, h)
+	prefer(a, "tcp", "shm")
+	b := w.node(t, 2, tcp.New())
+	w.listenToo(t, b, shm.New())
+	l, _ := onlyLink(a, b)
+	backoff := &routeBackoff{until: time.Now().Add(time.Hour), wait: time.Hour}
+	l.mu.Lock()
+	l.backoffs = map[string]*routeBackoff{"tcp": backoff}
+	l.mu.Unlock()
+	dial := func(context.Context, string) error {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		backoff.until = time.Now()
+		return subsys.ErrNoPeer
+	}
+	h.dial.Store(&dial)
+	talk(t, a, b, box(t, b, 1, 0), 1)
 }
 
 // The attempt that decides that a context of a dead node has ended has as much time as an attempt

@@ -169,10 +169,20 @@ func (d *Dispatcher) neighbour(peer resource.GID, rule *Rule) (_ neighbour, err 
 	return neighbour{}, err
 }
 
-// backsOff reports whether a route backs off, because it has not worked lately. mu must be held.
-func (l *link) backsOff(r *route) bool {
-	s := l.backoffs[r.String()]
-	return s != nil && time.Now().Before(s.until)
+// divide returns which of routes may be used now, and which back off because they have not worked
+// lately, both in the same order.
+func (l *link) divide(routes []route) (usable, backingOff []route) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := time.Now() // one moment for all: a route whose backoff ends meanwhile is in one of the two
+	for _, r := range routes {
+		if s := l.backoffs[r.String()]; s != nil && now.Before(s.until) {
+			backingOff = append(backingOff, r)
+		} else {
+			usable = append(usable, r)
+		}
+	}
+	return usable, backingOff
 }
 
 // updateBackoff updates the backoff of c's route after connection c was lost: a route whose
@@ -235,7 +245,8 @@ func (l *link) tryBetter(ctx context.Context, from subsys.Conn) (isBest bool, er
 			return false, err
 		}
 	}
-	_, err = l.dialRoutes(ctx, routes, addrs, from, false, shakeTimeout)
+	usable, _ := l.divide(routes)
+	_, err = l.dialRoutes(ctx, usable, addrs, from, shakeTimeout)
 	l.mu.Lock()
 	left := routes
 	if l.conn != nil {
@@ -246,22 +257,15 @@ func (l *link) tryBetter(ctx context.Context, from subsys.Conn) (isBest bool, er
 }
 
 // dialRoutes dials addrs over routes, until l has a connection other than from, which may be nil,
-// or has ended. It tries only the routes that back off if backingOff is true, and only the other
-// routes if not. Each address has patience to answer. failed has the routes that could not be
+// or has ended. Each address has patience to answer. failed has the routes that could not be
 // dialled at all, with their errors. err is the last address's error, or an error that deniesDeath.
-func (l *link) dialRoutes(ctx context.Context, routes []route, addrs []string, from subsys.Conn, backingOff bool, patience time.Duration) (failed map[string]error, err error) {
+func (l *link) dialRoutes(ctx context.Context, routes []route, addrs []string, from subsys.Conn, patience time.Duration) (failed map[string]error, err error) {
 	if _, err = l.d.neighbour(l.peer, l.rule); err == nil {
 		err = fmt.Errorf("no transport reaches any of %q", addrs)
 	}
 	tried := map[string]bool{} // a second port of a transport reaches no more addresses than the first
 	for i := range routes {
 		r := &routes[i]
-		l.mu.Lock()
-		backsOff := l.backsOff(r)
-		l.mu.Unlock()
-		if backsOff != backingOff {
-			continue
-		}
 		for _, a := range addrs {
 			if tried[a] || !r.leads(a) || !r.Reaches(a) {
 				continue
