@@ -4,6 +4,7 @@ package tests
 
 import (
 	"errors"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -14,6 +15,7 @@ import (
 	lib "github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/directory/cluster"
 	"github.com/rocl-go/rocl/internal/eventually"
+	"github.com/rocl-go/rocl/internal/nice"
 )
 
 // asMember makes the commands that f starts members of a cluster by their environment alone, as for
@@ -37,6 +39,7 @@ func asMember(t *testing.T, m cluster.Member, f func() *child) *child {
 // member at the same address. The other nodes find its resources, and are never told for certain
 // that these do not exist.
 func TestMembersWithoutDaemons(t *testing.T) {
+	nice.Raise(t) // a node that is not taken over within a second is dead
 	key := filepath.Join(t.TempDir(), "key")
 	if err := os.WriteFile(key, []byte("0123456789abcdef0123456789abcdef\n"), 0o600); err != nil {
 		t.Fatal(err)
@@ -59,7 +62,7 @@ func TestMembersWithoutDaemons(t *testing.T) {
 	}
 	daemon(1)
 	holder(1, "at a daemon")
-	me := open(t, sockets[2], lib.WithCluster("test"), lib.WithMember(as(2)))
+	me := open(t, sockets[2], lib.WithCluster("test"), lib.WithMember(as(2)), lib.WithLogger(slog.New(slog.NewTextHandler(t.Output(), nil))))
 	mine := register(t, me, lib.Attrs{"who": "me"})
 	for _, who := range []string{"first", "stays", "at a daemon"} {
 		eventually.True(t, "the nodes have met", func() bool {
