@@ -131,9 +131,10 @@ func (l *link) try(ctx context.Context, patience time.Duration, began time.Time)
 	usable, backingOff := l.divide(routes)
 	failed, err := l.dialRoutes(ctx, append(usable, backingOff...), addrs, nil, patience)
 	if err != nil {
-		_, refusal := l.d.neighbour(l.peer, l.rule) // not nil: the peer is in this process
-		if dead != nil && ctx.Err() == nil && !deniesDeath(err) && refusal == nil {
-			err = dead
+		if dead != nil && ctx.Err() == nil && !deniesDeath(err) {
+			if _, refusal := l.d.neighbour(l.peer, l.rule); refusal == nil { // otherwise the peer is in this process
+				err = dead
+			}
 		}
 		return true, err
 	}

@@ -336,16 +336,19 @@ func TestAcceptedLinkOfDeadNode(t *testing.T) {
 	}
 }
 
+// nodesAreDead makes c resolve contexts to their addresses, and say that their nodes are dead.
+func (w *world) nodesAreDead(c *Config) {
+	c.Resolve = func(ctx context.Context, id resource.GID) ([]string, error) {
+		addrs, _ := w.resolve(ctx, id)
+		return addrs, ErrNodeDead
+	}
+}
+
 // A link that has never been told an address dials the addresses that the resolver returns beside
 // ErrNodeDead: another link of this context has used them.
 func TestAddressesOfDeadNode(t *testing.T) {
 	w := newWorld()
-	a := w.node(t, 1, tcp.New(), func(c *Config) {
-		c.Resolve = func(ctx context.Context, id resource.GID) ([]string, error) {
-			addrs, _ := w.resolve(ctx, id)
-			return addrs, ErrNodeDead
-		}
-	})
+	a := w.node(t, 1, tcp.New(), w.nodesAreDead)
 	b := w.node(t, 2, tcp.New())
 	talk(t, a, b, box(t, b, 1, 0), 1)
 }
@@ -442,12 +445,7 @@ func TestNotGoneThoughNodeDead(t *testing.T) {
 // ended is dialled in that attempt.
 func TestBackoffEndsDuringLastAttempt(t *testing.T) {
 	w := newWorld()
-	a := w.node(t, 1, tcp.New(), func(c *Config) {
-		c.Resolve = func(ctx context.Context, id resource.GID) ([]string, error) {
-			addrs, _ := w.resolve(ctx, id)
-			return addrs, ErrNodeDead
-		}
-	})
+	a := w.node(t, 1, tcp.New(), w.nodesAreDead)
 	h := &hooked{Transport: shm.New()}
 	w.listenToo(t, a, h)
 	prefer(a, "tcp", "shm")

@@ -137,6 +137,9 @@ func TestConsoleOrder(t *testing.T) {
 			t.Errorf("job %d: lines %d, %d and %d of\n%s", k+1, started, printed, finished, out)
 		}
 	}
+	if strings.Count(out, "[echo] ") != jobs || strings.Count(out, "finished: echo\n") != jobs {
+		t.Error(out)
+	}
 }
 
 // On a terminal, the text that a user has typed stays below the output that comes meanwhile.
