@@ -5,8 +5,10 @@ package tpvm
 import (
 	"context"
 	"errors"
+	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -109,6 +111,49 @@ func TestEnrolAndEnd(t *testing.T) {
 	if id, err := task.pod.awaitEnrolment(t.Context(), c); err != nil || id != task.ID() {
 		t.Errorf("enrolled as %v: %v", id, err)
 	}
+}
+
+// What a program prints after it has enrolled, and the end of its output, reach the collector after
+// the collector was told which task the program is, however soon the program ends.
+func TestOutputAfterEnrolment(t *testing.T) {
+	task := enrolIn(t, ownContext(t, filepath.Join(t.TempDir(), "s")))
+	data, err := task.c.Register(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := launching(t, task)
+	s := &stream{p: task.pod, data: data.ID(), c: c, done: make(chan struct{})}
+	if s.r, s.w, err = os.Pipe(); err != nil {
+		t.Fatal(err)
+	}
+	c.isEnrolling.Store(true)
+	if _, err := s.w.WriteString("line\n"); err != nil {
+		t.Fatal(err)
+	}
+	s.started(true)
+	select {
+	case <-s.done:
+		t.Error("the output was passed on before the collector knows the task")
+	case <-time.After(50 * time.Millisecond): // how long a wrong stream has to be noticed
+	}
+	const told = 100
+	if err := task.pod.r.SendBytes(t.Context(), data.ID(), told, nil); err != nil {
+		t.Fatal(err)
+	}
+	close(c.enrolled)
+	var tags []uint64
+	for range 4 {
+		m, err := data.Recv(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		tags = append(tags, m.Tag())
+		m.Release()
+	}
+	if want := []uint64{told, outText, outText, outEnd}; !slices.Equal(tags, want) {
+		t.Errorf("messages with tags %v, want %v", tags, want)
+	}
+	<-s.done
 }
 
 // A task does not start programs for tasks of another virtual machine or, with WithoutLaunch, for

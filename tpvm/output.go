@@ -85,7 +85,7 @@ const (
 // An Output is a line that a program has printed, or the beginning or the end of its output.
 type Output struct {
 	Kind        OutputKind
-	Task        TID    // zero until the program has enrolled
+	Task        TID    // zero for what the program printed before it enrolled
 	Name        string // of the program
 	Index       int    // in its spawn
 	Host        string

@@ -105,8 +105,17 @@ func (s *stream) begin(ctx context.Context, q beginStream) error {
 	return err
 }
 
-// send sends a message of the stream to the collector.
+// send sends a message of the stream to the collector. While the collector is being told which task
+// the program has become, send waits: what a program prints after it has enrolled, and the end of
+// its output, come with its task.
 func (s *stream) send(ctx context.Context, tag uint64, p []byte) error {
+	if s.c != nil && s.c.isEnrolling.Load() {
+		select {
+		case <-s.c.enrolled:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
 	b := binary.LittleEndian.AppendUint64(make([]byte, 0, 8+len(p)), s.number)
 	return s.p.r.SendBytes(ctx, s.data, tag, append(b, p...))
 }
