@@ -101,17 +101,30 @@ func resident(ctx context.Context) (int64, error) {
 	return last, nil
 }
 
-func pss() (int64, error) {
+// pss returns how many bytes of memory this process has, with its share of shared memory. The pages
+// of the program's file are left out: this process's share of them changes when other processes of
+// the same program start and end.
+func pss() (n int64, err error) {
 	f, err := os.Open("/proc/self/smaps_rollup")
 	if err != nil {
 		return 0, err
 	}
 	defer f.Close()
+	found := 0
 	for s := bufio.NewScanner(f); s.Scan(); {
-		if v, ok := strings.CutPrefix(s.Text(), "Pss:"); ok {
-			kb, err := strconv.ParseInt(strings.TrimSpace(strings.TrimSuffix(v, "kB")), 10, 64)
-			return kb << 10, err
+		name, v, _ := strings.Cut(s.Text(), ":")
+		if name != "Pss_Anon" && name != "Pss_Shmem" {
+			continue
 		}
+		kb, err := strconv.ParseInt(strings.TrimSpace(strings.TrimSuffix(v, "kB")), 10, 64)
+		if err != nil {
+			return 0, err
+		}
+		n += kb << 10
+		found++
 	}
-	return 0, fmt.Errorf("%s has no Pss", f.Name())
+	if found != 2 {
+		return 0, fmt.Errorf("%s lacks Pss_Anon or Pss_Shmem", f.Name())
+	}
+	return n, nil
 }

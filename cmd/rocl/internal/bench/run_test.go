@@ -74,9 +74,7 @@ func TestSmoke(t *testing.T) {
 				if err := json.Unmarshal([]byte(line), &r); err != nil {
 					t.Fatalf("%v: %q", err, line)
 				}
-				// The memory that pairs measures may shrink: what earlier tests of this process used is returned.
-				shrank := r.Bench == "pairs" && r.Ratio == 0
-				if !strings.HasPrefix(r.Bench, strings.Fields(name)[0]) || r.Ratio <= 0 && !shrank || r.Raw <= 0 || r.Count <= 0 ||
+				if !strings.HasPrefix(r.Bench, strings.Fields(name)[0]) || r.Ratio <= 0 || r.Raw <= 0 || r.Count <= 0 ||
 					r.Unit == "" || r.What == "" || r.Target < 0 || r.Machine.Cores < 1 {
 					t.Errorf("printed %s", line)
 				}
