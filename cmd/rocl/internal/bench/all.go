@@ -72,7 +72,12 @@ func allCommand() *cobra.Command {
 				return cli.Usagef("--json or --markdown, not both")
 			}
 			w := cmd.OutOrStdout()
-			var rs []*Result
+			m := machine()
+			if markdown {
+				if err := markdownHead(w, m); err != nil {
+					return err
+				}
+			}
 			for _, e := range table {
 				o := e.o
 				o.rounds = rounds
@@ -82,18 +87,16 @@ func allCommand() *cobra.Command {
 					return err
 				}
 				for ; r != nil; r = r.Also {
-					r.Machine = machine()
-					rs = append(rs, r)
+					r.Machine = m
 					if markdown {
-						continue
+						err = r.markdownRow(w)
+					} else {
+						err = show(w, r, cli.Flags(cmd).JSON)
 					}
-					if err := show(w, r, cli.Flags(cmd).JSON); err != nil {
+					if err != nil {
 						return err
 					}
 				}
-			}
-			if markdown {
-				return asMarkdown(w, rs)
 			}
 			return nil
 		},
@@ -103,39 +106,39 @@ func allCommand() *cobra.Command {
 	return c
 }
 
-func asMarkdown(w io.Writer, rs []*Result) error {
-	m := rs[0].Machine
+// markdownHead prints the day, the machine and the head of the table.
+func markdownHead(w io.Writer, m Machine) error {
 	_, err := fmt.Fprintf(w, "%s: %s, %d cores, %s, %s.\n\n| what | rocl | bare | what the bare figure is | ratio | must reach | met | allocations a message |\n|---|---|---|---|---|---|---|---|\n",
 		time.Now().UTC().Format("2006-01-02"), m.CPU, m.Cores, m.Kernel, m.Go)
-	for _, r := range rs {
-		if err != nil {
-			break
-		}
-		ours, bare := fmt.Sprintf("p50 %.2f, p99 %.2f %s", r.P50, r.P99, r.Unit), fmt.Sprintf("%.2f %s", r.Raw, r.Unit)
-		if r.P99 == 0 { // another quantile is compared
-			ours = fmt.Sprintf("%.2f %s", r.P50, r.Unit)
-		}
-		if r.Rate > 0 {
-			ours, bare = fmt.Sprintf("%.3g %s", r.Rate, r.Unit), fmt.Sprintf("%.3g", r.Raw)
-		}
-		if r.Extra != "" {
-			ours += "; " + r.Extra
-		}
-		allocs := ""
-		if r.Bench == "rtt" || r.Bench == "call" || r.Bench == "rate" || strings.HasPrefix(r.Bench, "rpc ") {
-			allocs = fmt.Sprintf("%.2f", r.Allocs)
-		}
-		must, met := fmt.Sprintf("≤ %.2f", r.Target), "no"
-		if r.AtLeast {
-			must = fmt.Sprintf("≥ %.2f", r.Target)
-		}
-		switch {
-		case r.Target == 0: // a row for comparison only
-			must, met = "", ""
-		case r.Met():
-			met = "yes"
-		}
-		_, err = fmt.Fprintf(w, "| `%s` | %s | %s | %s | %.2f | %s | %s | %s |\n", r.name(), ours, bare, r.What, r.Ratio, must, met, allocs)
+	return err
+}
+
+// markdownRow prints the row of a result.
+func (r *Result) markdownRow(w io.Writer) error {
+	ours, bare := fmt.Sprintf("p50 %.2f, p99 %.2f %s", r.P50, r.P99, r.Unit), fmt.Sprintf("%.2f %s", r.Raw, r.Unit)
+	if r.P99 == 0 { // another quantile is compared
+		ours = fmt.Sprintf("%.2f %s", r.P50, r.Unit)
 	}
+	if r.Rate > 0 {
+		ours, bare = fmt.Sprintf("%.3g %s", r.Rate, r.Unit), fmt.Sprintf("%.3g", r.Raw)
+	}
+	if r.Extra != "" {
+		ours += "; " + r.Extra
+	}
+	allocs := ""
+	if r.Bench == "rtt" || r.Bench == "call" || r.Bench == "rate" || strings.HasPrefix(r.Bench, "rpc ") {
+		allocs = fmt.Sprintf("%.2f", r.Allocs)
+	}
+	must, met := fmt.Sprintf("≤ %.2f", r.Target), "no"
+	if r.AtLeast {
+		must = fmt.Sprintf("≥ %.2f", r.Target)
+	}
+	switch {
+	case r.Target == 0: // a row for comparison only
+		must, met = "", ""
+	case r.Met():
+		met = "yes"
+	}
+	_, err := fmt.Fprintf(w, "| `%s` | %s | %s | %s | %.2f | %s | %s | %s |\n", r.name(), ours, bare, r.What, r.Ratio, must, met, allocs)
 	return err
 }

@@ -89,8 +89,7 @@ func machine() Machine {
 
 // options are the values of a bench's flags.
 type options struct {
-	transport, poll      string
-	isOverAll            bool // no transport was given: bulk is measured over tcp and shm
+	transport, poll      string // transport "": tcp and shm (bulk)
 	size, count, senders int
 	nodes                int // 0: this one
 	sealed               bool
@@ -141,7 +140,8 @@ func (o *options) check(bench string) error {
 	if o.count < 1 || o.size < 0 || o.senders < 1 || o.rounds < 1 || o.size > rocl.MaxMessage {
 		return cli.Usagef("--count, --senders and --rounds must be at least 1, --size from 0 to %d", rocl.MaxMessage)
 	}
-	if o.transport != "tcp" && o.transport != "inproc" && o.transport != "shm" {
+	isOverAll := o.transport == "" && bench == "bulk"
+	if o.transport != "tcp" && o.transport != "inproc" && o.transport != "shm" && !isOverAll {
 		return cli.Usagef("--transport is tcp, shm or inproc, not %q", o.transport)
 	}
 	if o.transport == "shm" && !slices.Contains(overShared, bench) {
@@ -228,7 +228,6 @@ func Commands() []*cobra.Command {
 				if err := o.check(name); err != nil {
 					return err
 				}
-				o.isOverAll = !cmd.Flags().Changed("transport")
 				r, err := run(cmd.Context(), &o)
 				if err != nil {
 					return err
@@ -243,7 +242,11 @@ func Commands() []*cobra.Command {
 			},
 		}
 		f := c.Flags()
-		f.StringVar(&o.transport, "transport", "tcp", "tcp, shm or inproc")
+		if name == "bulk" {
+			f.StringVar(&o.transport, "transport", "", "tcp or shm (default both)")
+		} else {
+			f.StringVar(&o.transport, "transport", "tcp", "tcp, shm or inproc")
+		}
 		f.IntVar(&o.size, "size", size, "bytes of a message")
 		f.IntVar(&o.count, "count", count, "messages of a round")
 		f.IntVar(&o.rounds, "rounds", 7, "rounds of each side")

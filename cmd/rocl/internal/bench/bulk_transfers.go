@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"time"
 	"unsafe"
@@ -38,9 +39,9 @@ const (
 // the memory.
 func bulkBench(ctx context.Context, o *options) (*Result, error) {
 	var all []*Result
-	transports := []string{"tcp", "shm"}
-	if !o.isOverAll {
-		transports = []string{o.transport}
+	transports := []string{o.transport}
+	if o.transport == "" {
+		transports = []string{"tcp", "shm"}
 	}
 	for _, transport := range transports {
 		own := *o
@@ -62,7 +63,7 @@ func bulkBench(ctx context.Context, o *options) (*Result, error) {
 		}
 	}
 	if len(all) == 0 {
-		return nil, cli.Usagef("%s is not measured over %s", o.only, o.transport)
+		return nil, cli.Usagef("%s is not measured over %s", o.only, strings.Join(transports, " or "))
 	}
 	for i := range all[1:] {
 		all[i].Also = all[i+1]

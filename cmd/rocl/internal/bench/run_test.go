@@ -60,6 +60,8 @@ func TestSmoke(t *testing.T) {
 		"find --count 1 --rounds 1 --resources 1",
 		"findall --count 50 --rounds 2",
 		"rpc --count 100 --rounds 1",
+		"bulk --only view --rounds 1",
+		"bulk --only pull --count 1 --rounds 1 --transport shm",
 		"tpvm --count 40 --rounds 1",
 	} {
 		t.Run(name, func(t *testing.T) {
