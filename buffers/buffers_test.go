@@ -512,15 +512,15 @@ func TestReserve(t *testing.T) {
 	if _, err := p.GetReserved(1); !errors.Is(err, ErrLimit) {
 		t.Fatalf("beyond the limit: %v", err)
 	}
-	told := 0
-	p.Await(1, func() { told++ })
-	p.Await(2, func() { told += 100 })
+	calls := 0
+	p.Await(1, func() { calls++ })
+	p.Await(2, func() { calls += 100 })
 	p.Unawait(2)
 	for _, b := range out[8:] {
 		b.Release()
 	}
-	if told != 1 {
-		t.Errorf("told %d", told)
+	if calls != 1 {
+		t.Errorf("calls of the waiter that is left, and 100 for each of the other: %d", calls)
 	}
 	if _, err := p.Get(1); !errors.Is(err, ErrLimit) {
 		t.Fatalf("what is reserved: %v", err)

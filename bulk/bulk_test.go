@@ -68,8 +68,8 @@ func endpoint(t testing.TB, c *rocl.Context, opts ...bulk.Option) side {
 // transports are the ways between two endpoints. With "self" both are the same.
 var transports = map[string][]rocl.Option{"self": nil, "inproc": nil, "tcp": {rocltest.TCP()}, "shm": {rocl.WithTransports(shm.New())}}
 
-// over runs f with an origin and a target over each transport.
-func over(t *testing.T, f func(t *testing.T, origin, target side), opts ...bulk.Option) {
+// overEach runs f with an origin and a target over each transport.
+func overEach(t *testing.T, f func(t *testing.T, origin, target side), opts ...bulk.Option) {
 	for name, tr := range transports {
 		t.Run(name, func(t *testing.T) {
 			cl := rocltest.Cluster(t, 1)
@@ -142,7 +142,7 @@ func segments(t testing.TB, c *rocl.Context, all [][]byte, isRegistered bool) (s
 // with both kinds of memory, and with one slice and many at the target. The long form has up to 64
 // MiB.
 func TestRanges(t *testing.T) {
-	over(t, func(t *testing.T, origin, target side) {
+	overEach(t, func(t *testing.T, origin, target side) {
 		for _, n := range longOr([]int{16, 1 << 10, 3<<20 + 5, 64 << 20}, []int{16, 1 << 10, 3<<20 + 5}) {
 			for _, k := range []int{1, 2, 16, 1024} {
 				for _, isRegistered := range []bool{false, true} {
@@ -188,7 +188,7 @@ func ranges(t *testing.T, origin, target side, n, k int, isRegistered bool) {
 
 // Segments may be empty, nil, overlapping, a million in number, and in two regions.
 func TestSegments(t *testing.T) {
-	over(t, func(t *testing.T, origin, target side) {
+	overEach(t, func(t *testing.T, origin, target side) {
 		if _, err := origin.Expose(bulk.ReadOnly); !errors.Is(err, bulk.ErrRange) {
 			t.Error("no segment:", err)
 		}
@@ -276,7 +276,7 @@ func TestSegments(t *testing.T) {
 
 // Ranges past the end are refused by the target and by the origin.
 func TestRangeErrors(t *testing.T) {
-	over(t, func(t *testing.T, origin, target side) {
+	overEach(t, func(t *testing.T, origin, target side) {
 		r := expose(t, origin, bulk.ReadWrite, bulk.Bytes(make([]byte, 10)))
 		h := r.Handle()
 		for _, x := range []struct{ off, n int64 }{{10, 1}, {0, 11}, {11, 0}, {-1, 1}, {9, 2}, {math.MaxInt64, 1}, {math.MinInt64, 1}} {
@@ -301,7 +301,7 @@ func TestRangeErrors(t *testing.T) {
 
 // TestRights checks what a region and a handle allow.
 func TestRights(t *testing.T) {
-	over(t, func(t *testing.T, origin, target side) {
+	overEach(t, func(t *testing.T, origin, target side) {
 		all := []bulk.Rights{bulk.ReadOnly, bulk.WriteOnly, bulk.ReadWrite}
 		for _, has := range all {
 			const text = "memory"
@@ -358,7 +358,7 @@ func forge(t testing.TB, h bulk.Handle, f func(p []byte)) bulk.Handle {
 // Handles that were narrowed and passed on cannot be widened. The origin refuses forged and foreign
 // handles, whatever the target checks.
 func TestForgedHandles(t *testing.T) {
-	over(t, func(t *testing.T, origin, target side) {
+	overEach(t, func(t *testing.T, origin, target side) {
 		mem := counting(100)
 		r := expose(t, origin, bulk.ReadWrite, bulk.Bytes(mem))
 		other := expose(t, origin, bulk.ReadWrite, bulk.Bytes(make([]byte, 100)))
@@ -482,7 +482,7 @@ func TestForgedHandles(t *testing.T) {
 
 // A third process pulls from the first one. The second process has passed the handle on, narrowed.
 func TestForwardedHandle(t *testing.T) {
-	over(t, func(t *testing.T, a, b side) {
+	overEach(t, func(t *testing.T, a, b side) {
 		c := endpoint(t, b.c)
 		r := expose(t, a, bulk.ReadWrite, bulk.Bytes(counting(1<<20)))
 		h, err := r.Handle().Slice(1000, 500_000)
@@ -529,7 +529,7 @@ func TestForwardedHandle(t *testing.T) {
 // A transfer that is cancelled at any point writes nothing after it has returned.
 func TestCancel(t *testing.T) {
 	n, piece := longOr(64, 16)<<20, 256<<10
-	over(t, func(t *testing.T, origin, target side) {
+	overEach(t, func(t *testing.T, origin, target side) {
 		mem := bytes.Repeat([]byte{1}, n)
 		r := expose(t, origin, bulk.ReadOnly, bulk.Bytes(mem))
 		defer r.Close()
@@ -584,7 +584,7 @@ func TestCancel(t *testing.T) {
 
 // A view of registered memory, and of this process's memory, is the memory itself.
 func TestView(t *testing.T) {
-	over(t, func(t *testing.T, origin, target side) {
+	overEach(t, func(t *testing.T, origin, target side) {
 		const n = 1 << 20
 		b, err := origin.c.Buffer(n)
 		if err != nil {
@@ -640,7 +640,7 @@ func TestView(t *testing.T) {
 // Memory is neither read nor written after Revoke. Pulls and pushes run all the time while regions
 // are made and revoked.
 func TestRevokeDuringTransfers(t *testing.T) {
-	over(t, func(t *testing.T, origin, target side) {
+	overEach(t, func(t *testing.T, origin, target side) {
 		const n = 1 << 20
 		for round := range 10 {
 			source, mem := make([]byte, n), make([]byte, n)
@@ -684,7 +684,7 @@ func TestRevokeDuringTransfers(t *testing.T) {
 
 // Random lists of segments on both sides, beside plain copies.
 func TestRandomSegments(t *testing.T) {
-	over(t, func(t *testing.T, origin, target side) {
+	overEach(t, func(t *testing.T, origin, target side) {
 		rnd := rand.New(rand.NewPCG(1, 2))
 		pieces := func(p []byte) (all [][]byte) {
 			for len(p) > 0 {
@@ -766,7 +766,7 @@ func TestPipelineWithLittleMemory(t *testing.T) {
 // Pieces come in order, with a limited number in progress, and breaking off the loop releases
 // everything.
 func TestPipeline(t *testing.T) {
-	over(t, func(t *testing.T, origin, target side) {
+	overEach(t, func(t *testing.T, origin, target side) {
 		const n = 5<<20 + 17
 		want := counting(n)
 		segs, _ := segments(t, origin.c, cut(want, 3), t.Name() != "TestPipeline/tcp")
@@ -830,7 +830,7 @@ func TestPipeline(t *testing.T) {
 
 // Transfers fail at an endpoint that is closed, and at one whose resource has ended.
 func TestClose(t *testing.T) {
-	over(t, func(t *testing.T, origin, target side) {
+	overEach(t, func(t *testing.T, origin, target side) {
 		r := expose(t, origin, bulk.ReadWrite, bulk.Bytes(make([]byte, 1<<20)))
 		h := r.Handle()
 		if _, err := target.Pull(deadline(t), h, 0, make([]byte, 1<<20)); err != nil {
@@ -861,7 +861,7 @@ func TestClose(t *testing.T) {
 // memory is pulled.
 func TestArgument(t *testing.T) {
 	const limit = 4096
-	over(t, func(t *testing.T, origin, target side) {
+	overEach(t, func(t *testing.T, origin, target side) {
 		type request struct {
 			Small, Large, Unread bulk.Argument
 			Name                 string

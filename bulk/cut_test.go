@@ -74,7 +74,7 @@ func TestConnectionCut(t *testing.T) {
 // Many simultaneous transfers that are given up delay neither other transfers nor the end of the
 // region.
 func TestManyTransfers(t *testing.T) {
-	over(t, func(t *testing.T, origin, target side) {
+	overEach(t, func(t *testing.T, origin, target side) {
 		r := expose(t, origin, bulk.ReadOnly, bulk.Bytes(counting(4<<20)))
 		ctx, cancel := context.WithCancel(deadline(t))
 		defer cancel()

@@ -14,7 +14,7 @@ import (
 // Release does not wait, refuses later transfers, and releases the region's reference to a buffer.
 // A view stays valid.
 func TestRelease(t *testing.T) {
-	over(t, func(t *testing.T, origin, target side) {
+	overEach(t, func(t *testing.T, origin, target side) {
 		b, err := origin.c.Buffer(100_000)
 		if err != nil {
 			t.Fatal(err)

@@ -19,7 +19,7 @@ const scattered = 512 << 10
 // A transfer between many segments makes as many requests as one between contiguous memory, and copies each byte once on
 // either side at most.
 func TestSegmentsCostNoRequests(t *testing.T) {
-	over(t, func(t *testing.T, origin, target side) {
+	overEach(t, func(t *testing.T, origin, target side) {
 		want := counting(scattered)
 		least := map[string]uint64{}
 		most := uint64(2*scattered + scattered/8) // and what the transport copies of headers

@@ -208,7 +208,7 @@ func (ep *Endpoint) granted(m *rocl.Message, n uint64, b *rocl.Buffer) {
 // lend returns the n bytes from off as a buffer over the memory itself, and makes sure that end is
 // called. It returns nil, and end remains to be called, if the bytes cannot be sent over the route
 // without a copy.
-func (r *Region) lend(off int64, n int, over route) *rocl.Buffer {
+func (r *Region) lend(off int64, n int, via route) *rocl.Buffer {
 	if n <= copied {
 		return nil
 	}
@@ -216,7 +216,7 @@ func (r *Region) lend(off int64, n int, over route) *rocl.Buffer {
 		return b
 	}
 	i, at := r.mem.find(off)
-	if over == shared || len(r.mem.parts[i])-at < n {
+	if via == shared || len(r.mem.parts[i])-at < n {
 		return nil
 	}
 	return r.ep.c.Lend(r.mem.parts[i][at:at+n], r.end)

@@ -105,7 +105,7 @@ func TestGreedyTarget(t *testing.T) {
 
 // A handle of a resource that releases requests without a reply fails.
 func TestSilentOrigin(t *testing.T) {
-	over(t, func(t *testing.T, origin, target side) {
+	overEach(t, func(t *testing.T, origin, target side) {
 		silent, err := origin.c.Register(deadline(t), nil)
 		if err != nil {
 			t.Fatal(err)

@@ -66,9 +66,9 @@ func (c *Context) UsableAddrs(peer resource.GID, urls ...string) []string {
 	return c.usableAddrs(peer, urls)
 }
 
-// Places returns the addresses at which a context with these options would listen on the given
+// ListenAddrs returns the addresses at which a context with these options would listen on the given
 // terms.
-func Places(t directory.Terms, opts ...Option) (at []string) {
+func ListenAddrs(t directory.Terms, opts ...Option) (at []string) {
 	cfg := defaults()
 	for _, o := range opts {
 		o(&cfg)

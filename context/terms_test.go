@@ -54,7 +54,7 @@ func TestPlaces(t *testing.T) {
 		"not sealed, TLS":     {node("10.0.0.7"), []context.Option{context.WithTransports(own)}, []string{"tls "}},
 		"several of the user": {node("10.0.0.7"), []context.Option{context.WithListen("tcp://a:1", "tcp://b:2")}, []string{"inproc ", "shm ", "tcp tcp://a:1", "tcp tcp://b:2"}},
 	} {
-		if got := context.Places(c.terms, c.opts...); !slices.Equal(got, c.want) {
+		if got := context.ListenAddrs(c.terms, c.opts...); !slices.Equal(got, c.want) {
 			t.Errorf("%s: %q, want %q", name, got, c.want)
 		}
 	}

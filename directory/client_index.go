@@ -163,7 +163,7 @@ func (c *Client) inIndex(ctx context.Context, pattern *resource.List, all bool, 
 	}
 	rec, v := ask(r, buf)
 	switch {
-	case v == index.Over:
+	case v == index.Ended:
 		c.dropEndedIndex(r)
 		return a, nil, false
 	case v == index.None && (all || r.Alone()):

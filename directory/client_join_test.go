@@ -100,7 +100,7 @@ func TestDeleteWhileOffering(t *testing.T) {
 	var c *Client
 	gone, anew, kept := uint32(1), uint32(2), uint32(3)
 	l := list(t, resource.Attrs{"a": "b"})
-	over, cancel := context.WithCancel(t.Context())
+	ended, cancel := context.WithCancel(t.Context())
 	cancel()
 	dials, registered := 0, make(chan error, 1)
 	dial := func(ctx context.Context) (net.Conn, error) {
@@ -110,7 +110,7 @@ func TestDeleteWhileOffering(t *testing.T) {
 		}
 		return &stalling{Conn: nc, reach: func() {
 			for _, n := range []uint32{gone, anew} {
-				if err := c.Delete(over, c.self.WithSerial(n)); err == nil {
+				if err := c.Delete(ended, c.self.WithSerial(n)); err == nil {
 					t.Error("deleted without a server")
 				}
 			}

@@ -97,7 +97,7 @@ func (l *listing) fromIndex(ctx context.Context) (*endError, error) {
 		}
 		l.note()
 	}
-	if v == index.Over {
+	if v == index.Ended {
 		l.c.dropEndedIndex(r)
 	}
 	return nil, nil

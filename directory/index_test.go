@@ -69,11 +69,11 @@ func TestMapped(t *testing.T) {
 		ids[register(t, owner, i+1, resource.Attrs{"type": "lamp", "n": fmt.Sprint(i), "room": fmt.Sprint(i % 4)})] = true
 	}
 	mapped(t, asker)
-	over, err := Join(t.Context(), DialSocket(path), WithoutClientIndex())
+	bySocket, err := Join(t.Context(), DialSocket(path), WithoutClientIndex())
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer over.Close()
+	defer bySocket.Close()
 	inPlace(t, s, asker, func() {
 		for i := range uint32(100) {
 			a, err := asker.Find(t.Context(), list(t, resource.Match{"type": "lamp", "n": fmt.Sprint(i)}))
@@ -118,12 +118,12 @@ func TestMapped(t *testing.T) {
 		list(t, resource.Match{AttrKind: "node"}, AttrOS), list(t, resource.Match{"n": "no"}),
 	} {
 		a, e1 := asker.Find(t.Context(), p)
-		b, e2 := over.Find(t.Context(), p)
+		b, e2 := bySocket.Find(t.Context(), p)
 		if a.ID != b.ID || !a.Attrs.Equal(&b.Attrs) || a.Revision != b.Revision || !errors.Is(e1, e2) {
 			t.Errorf("%v: %v %v in place, %v %v over the socket", p, a, e1, b, e2)
 		}
 	}
-	if n := over.Stats(); n.Mapped != 0 || n.HasIndex {
+	if n := bySocket.Stats(); n.Mapped != 0 || n.HasIndex {
 		t.Errorf("without indexes: %+v", n)
 	}
 }
@@ -217,7 +217,7 @@ func TestMappedAcrossServers(t *testing.T) {
 		}
 		r := asker.index.Load()
 		s.Close()
-		if _, v := r.Lookup(id, nil); v != index.Over {
+		if _, v := r.Lookup(id, nil); v != index.Ended {
 			t.Errorf("the index of a server that has ended says %v", v)
 		}
 		s = serve(t, path)

@@ -157,11 +157,11 @@ func TestFindAllIndexed(t *testing.T) {
 	path := sock(t)
 	s := serve(t, path)
 	owner, c := joined(t, path), joined(t, path)
-	over, err := Join(t.Context(), DialSocket(path), WithoutClientIndex())
+	bySocket, err := Join(t.Context(), DialSocket(path), WithoutClientIndex())
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer over.Close()
+	defer bySocket.Close()
 	for i := range uint32(300) {
 		register(t, owner, i+1, resource.Attrs{"type": "lamp", "n": fmt.Sprint(i), "room": strings.Repeat("x", int(i))})
 	}
@@ -184,7 +184,7 @@ func TestFindAllIndexed(t *testing.T) {
 	} {
 		var got []string
 		inPlace(t, s, c, func() { got = text(c, p) })
-		if want := text(over, p); !slices.Equal(got, want) {
+		if want := text(bySocket, p); !slices.Equal(got, want) {
 			t.Errorf("%v: listed %d from the index, %d over the socket", p, len(got)-1, len(want)-1)
 		}
 	}
@@ -254,13 +254,13 @@ func TestConditionsEverywhere(t *testing.T) {
 	}
 	register(t, a, 99, resource.Attrs{"type": "lamp", "load": "none"})
 	lamps := func(want ...string) *resource.List { return list(t, resource.Match{"type": "lamp"}, want...) }
-	over, err := Join(t.Context(), DialSocket(path), WithoutClientIndex())
+	bySocket, err := Join(t.Context(), DialSocket(path), WithoutClientIndex())
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer over.Close()
+	defer bySocket.Close()
 	mapped(t, asker)
-	for name, c := range map[string]*Client{"direct": beside, "socket": over, "index": asker} {
+	for name, c := range map[string]*Client{"direct": beside, "socket": bySocket, "index": asker} {
 		find := func(p *resource.List, serial uint32, attrs string) {
 			t.Helper()
 			r, err := c.Find(t.Context(), p)
@@ -299,12 +299,12 @@ func TestConditionsEverywhere(t *testing.T) {
 			}
 		}
 	})
-	over.older()
+	bySocket.older()
 	for _, p := range []*resource.List{where(t, lamps(), compare("load", resource.Lt, "0")), where(t, lamps(), orderBy("load", true))} {
-		if _, err := over.Find(t.Context(), p); !errors.Is(err, errors.ErrUnsupported) {
+		if _, err := bySocket.Find(t.Context(), p); !errors.Is(err, errors.ErrUnsupported) {
 			t.Error("an older directory:", err)
 		}
-		for _, err := range over.FindAll(t.Context(), where(t, lamps(), compare("load", resource.Lt, "0"))) {
+		for _, err := range bySocket.FindAll(t.Context(), where(t, lamps(), compare("load", resource.Lt, "0"))) {
 			if !errors.Is(err, errors.ErrUnsupported) {
 				t.Error("an older directory:", err)
 			}

@@ -21,11 +21,11 @@ import (
 
 // far is a Remote made up by a test.
 type far struct {
-	found  []resource.Record
-	failed []resource.NodeID
-	trace  Trace
-	err    error
-	ways   []strategy.Strategy // the strategies of the traces asked for
+	found      []resource.Record
+	failed     []resource.NodeID
+	trace      Trace
+	err        error
+	strategies []strategy.Strategy // the strategies of the traces asked for
 }
 
 func (f *far) Find(context.Context, *resource.List) (resource.Record, error) {
@@ -49,7 +49,7 @@ func (f *far) All(_ context.Context, _ *resource.List, cov *Coverage) iter.Seq2[
 }
 
 func (f *far) Trace(_ context.Context, w strategy.Strategy, _ *resource.List) (Trace, error) {
-	f.ways = append(f.ways, w)
+	f.strategies = append(f.strategies, w)
 	return f.trace, f.err
 }
 
@@ -153,8 +153,8 @@ func TestTrace(t *testing.T) {
 	if _, err := c.Trace(ctx, strategy.Auto, list(t, nil)); !errors.Is(err, ErrClosed) {
 		t.Errorf("a cluster that fails: %v", err)
 	}
-	if !slices.Equal(f.ways, []strategy.Strategy{strategy.Tree, strategy.Unicast, strategy.Auto}) {
-		t.Errorf("asked for %v", f.ways)
+	if !slices.Equal(f.strategies, []strategy.Strategy{strategy.Tree, strategy.Unicast, strategy.Auto}) {
+		t.Errorf("asked for %v", f.strategies)
 	}
 	if _, err := c.Trace(ctx, strategy.Strategy(9), list(t, nil)); err == nil || !strings.Contains(err.Error(), "unknown search strategy 9") {
 		t.Errorf("an unknown strategy: %v", err)

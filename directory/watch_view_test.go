@@ -13,26 +13,26 @@ import (
 // told of that update. State that is the same is reported once.
 func TestViewSameRevision(t *testing.T) {
 	id := resource.MakeGID(1, 1, 1)
-	told := func(v *View, value string) bool {
+	reports := func(v *View, value string) bool {
 		l := list(t, resource.Attrs{"a": value})
 		ev, tell := v.Take(Event{Kind: Appeared, Record: resource.Record{ID: id, Revision: 2, Attrs: *l}})
 		return tell && ev.Attrs.GetString("a") == value
 	}
 	var v View
 	v.Begin()
-	if !told(&v, "not acknowledged") {
-		t.Error("what is new was not told")
+	if !reports(&v, "not acknowledged") {
+		t.Error("what is new was not reported")
 	}
 	v.Begin() // the next server begins
-	if !told(&v, "acknowledged") {
-		t.Error("other attributes of the same revision were not told")
+	if !reports(&v, "acknowledged") {
+		t.Error("other attributes of the same revision were not reported")
 	}
 	v.Begin()
-	if told(&v, "acknowledged") {
-		t.Error("what is the same was told again")
+	if reports(&v, "acknowledged") {
+		t.Error("what is the same was reported again")
 	}
 	if v.Missing() != 0 {
-		t.Error("what was told again is missing")
+		t.Error("what was reported again is missing")
 	}
 }
 

@@ -27,21 +27,21 @@ const FirstCredit = 64 << 10
 // An inflow is the account of one sending context with one mailbox: what it may send, in charged
 // bytes since the session began. The mailbox's mu guards it.
 type inflow struct {
-	from     origin // the sender's side: a link, or a context of this process
-	l        *link  // from, if it is a link; else nil
-	dst      uint32
-	mb       *Mailbox // nil: the resource does not exist
-	home     *Mailbox // the mailbox that messages have been delivered to; does not change after the first one
-	granted  uint64   // what the sender may have sent
-	told     uint64   // the last limit that a sender over a link was told; the sender lowers it when it gives credit back
-	received uint64   // what has arrived
-	expected uint64   // the charge of a message in pieces that is arriving
-	consumed uint64   // what has left the mailbox
-	need     uint64   // the sender waits for credit up to this; 0: it does not wait
-	pin      *pin     // the pin of the last message that was stored
-	waiters  waitlist // goroutines of a sender in this process that wait for credit
-	hasLeft  bool     // the link has ended
-	endings  endings  // functions of a sender in this process; see OnEnd
+	from      origin // the sender's side: a link, or a context of this process
+	l         *link  // from, if it is a link; else nil
+	dst       uint32
+	mb        *Mailbox // nil: the resource does not exist
+	home      *Mailbox // the mailbox that messages have been delivered to; does not change after the first one
+	granted   uint64   // what the sender may have sent
+	announced uint64   // the last limit that a Credit frame had; the sender lowers it when it gives credit back
+	received  uint64   // what has arrived
+	expected  uint64   // the charge of a message in pieces that is arriving
+	consumed  uint64   // what has left the mailbox
+	need      uint64   // the sender waits for credit up to this; 0: it does not wait
+	pin       *pin     // the pin of the last message that was stored
+	waiters   waitlist // goroutines of a sender in this process that wait for credit
+	hasLeft   bool     // the link has ended
+	endings   endings  // functions of a sender in this process; see OnEnd
 	creditTerms
 
 	replies atomic.Pointer[Flow] // the flow to the replies of the sender's context; nil before the first reply
@@ -400,7 +400,7 @@ func (m *Mailbox) takeBack(in *inflow, total, held uint64) error {
 func (m *Mailbox) lowerGrant(in *inflow, total uint64) {
 	m.addPromised(in, -int64(in.granted-total))
 	m.addOutstanding(in, -int64(in.granted-total))
-	in.granted, in.told = total, total
+	in.granted, in.announced = total, total
 	if m.oversize == in {
 		m.endOversize()
 	}

@@ -292,10 +292,10 @@ func (l *link) credit(m *Mailbox, in *inflow) {
 func (l *link) queueCredit(m *Mailbox, in *inflow) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if in.granted == in.told {
+	if in.granted == in.announced {
 		return
 	}
-	in.told = in.granted
+	in.announced = in.granted
 	if in.unit > 0 {
 		l.push(wire.TypeCredit, in.dst, 0, in.granted, binary.LittleEndian.AppendUint64(nil, in.unit)...)
 		return

@@ -48,7 +48,7 @@ type postedModel struct {
 	number byte        // of the last message
 
 	soon     context.Context // ends when a case takes too long
-	over     context.CancelFunc
+	release  context.CancelFunc
 	mb       *Mailbox
 	origins  []*modelOrigin
 	posts    []*modelPost // in order, without those whose Wait has returned
@@ -93,7 +93,7 @@ func (pm *postedModel) box(d *Dispatcher) *Mailbox {
 }
 
 func (pm *postedModel) begin() {
-	pm.soon, pm.over = context.WithTimeout(context.Background(), 5*time.Minute)
+	pm.soon, pm.release = context.WithTimeout(context.Background(), 5*time.Minute)
 	pm.mb, pm.isClosed = pm.box(pm.b), false
 	pm.origins, pm.posts, pm.stored, pm.held, pm.spoiled = nil, nil, nil, nil, nil
 	for range 2 {
@@ -103,7 +103,7 @@ func (pm *postedModel) begin() {
 
 // end checks the messages that are left, and that nothing is written to the memory of Posteds that have ended.
 func (pm *postedModel) end(rt *rapid.T) {
-	defer pm.over()
+	defer pm.release()
 	for len(pm.posts) > 0 {
 		pm.waitFor(rt, 0, true)
 	}

@@ -85,7 +85,7 @@ type Conn struct {
 	reading  sync.Mutex
 	m        *rocl.Message // the message that Read is reading; nil: none
 	off      int           // bytes of m that were read
-	over     error         // why no more bytes can be read: io.EOF or errReset; nil while they can
+	readErr  error         // why no more bytes can be read: io.EOF or errReset; nil while they can
 	receives atomic.Bool   // a Read waits, or is about to wait
 	hasPeer  atomic.Bool   // false once the peer is known to have closed its end, or to be gone
 
@@ -157,7 +157,7 @@ func (c *Conn) Read(p []byte) (int, error) {
 func (c *Conn) next(ctx context.Context) (*rocl.Message, error) {
 	c.receives.Store(true)
 	defer c.receives.Store(false)
-	for c.over == nil {
+	for c.readErr == nil {
 		m, err := c.r.Recv(ctx)
 		if err != nil {
 			return nil, c.broken(ctx, err)
@@ -170,7 +170,7 @@ func (c *Conn) next(ctx context.Context) (*rocl.Message, error) {
 			return nil, err
 		}
 	}
-	return nil, c.over
+	return nil, c.readErr
 }
 
 // isData reports whether m has bytes of the stream. If m is the peer's end, isData notes that.
@@ -182,12 +182,12 @@ func (c *Conn) isData(m *rocl.Message) bool {
 	switch tag := m.Tag(); {
 	case m.IsGone():
 		c.hasPeer.Store(false)
-		c.over = cmp.Or(c.over, errReset)
+		c.readErr = cmp.Or(c.readErr, errReset)
 	case tag == tagEnd:
-		c.over = io.EOF
+		c.readErr = io.EOF
 	case tag == tagClose:
 		c.hasPeer.Store(false)
-		c.over = io.EOF
+		c.readErr = io.EOF
 	case tag == tagData:
 		return m.Len() > 0
 	}
@@ -362,7 +362,7 @@ func (c *Conn) linger(isUnread bool) {
 		defer close(notified)
 		_ = c.finish(ctx, tagClose)
 	}()
-	for c.over == nil && !isUnread {
+	for c.readErr == nil && !isUnread {
 		m, err := c.r.Recv(ctx)
 		if err != nil {
 			break

@@ -710,9 +710,9 @@ func TestCloseDuringEverything(t *testing.T) {
 
 // bePeer is the process that a test kills: it writes to the first connection, and then does
 // nothing.
-func bePeer(sock, over string) {
+func bePeer(sock, transport string) {
 	for _, tr := range transports {
-		if tr.name == over {
+		if tr.name == transport {
 			ctx := context.Background()
 			c, err := rocl.Open(ctx, append(tr.opts, rocl.WithSocket(sock))...)
 			if err != nil {

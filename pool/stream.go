@@ -104,9 +104,9 @@ func (s *Stream) current() StreamConfig {
 // work runs units until the stream is stopped. If a unit ends the goroutine, work starts another
 // one.
 func (s *Stream) work(ready chan<- error) {
-	over := false
+	isEnded := false
 	defer func() {
-		if over {
+		if isEnded {
 			s.ended()
 			return
 		}
@@ -116,13 +116,13 @@ func (s *Stream) work(ready chan<- error) {
 	err := s.lockThread()
 	if ready != nil {
 		ready <- err
-		over = err != nil
+		isEnded = err != nil
 	}
-	for !over && s.next() {
+	for !isEnded && s.next() {
 		s.pool.run(&s.item)
 		s.finish()
 	}
-	over = true
+	isEnded = true
 }
 
 // lockThread gives the stream its thread and its cores. The thread ends with the goroutine, because

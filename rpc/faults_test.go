@@ -807,14 +807,14 @@ func TestFutures(t *testing.T) {
 	if i, err := rpc.WaitAny(deadline(t), slow, quick); i != 1 || err != nil {
 		t.Error(i, err)
 	}
-	over, end := context.WithCancel(context.Background())
+	ended, end := context.WithCancel(context.Background())
 	end()
 	for range 50 { // a future that has ended has its result, whatever ctx says
-		if v, err := quick.Wait(over); v != "now" || err != nil {
+		if v, err := quick.Wait(ended); v != "now" || err != nil {
 			t.Fatal(v, err)
 		}
 	}
-	if i, err := rpc.WaitAny(over, slow); i != -1 || !errors.Is(err, context.Canceled) {
+	if i, err := rpc.WaitAny(ended, slow); i != -1 || !errors.Is(err, context.Canceled) {
 		t.Error(i, err)
 	}
 	close(release)
@@ -891,7 +891,7 @@ func TestFutureEnds(t *testing.T) {
 	if err := rpc.Register(s, "now", func(context.Context, struct{}) (string, error) { return "now", nil }); err != nil {
 		t.Fatal(err)
 	}
-	over, end := context.WithCancelCause(context.Background())
+	ended, end := context.WithCancelCause(context.Background())
 	cause := errors.New("over")
 	end(cause)
 	c, err := rpc.NewClient(deadline(t), open(t, sock))
@@ -899,12 +899,12 @@ func TestFutureEnds(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	if _, err := rpc.Go[struct{}, string](over, c, s.ID(), "now", struct{}{}).Wait(deadline(t)); !errors.Is(err, cause) {
+	if _, err := rpc.Go[struct{}, string](ended, c, s.ID(), "now", struct{}{}).Wait(deadline(t)); !errors.Is(err, cause) {
 		t.Error(err)
 	}
 	f := rpc.Go[struct{}, string](deadline(t), around, s.ID(), "now", struct{}{})
 	<-f.Done()
-	if v, err := f.Wait(over); v != "now" || err != nil || calls != 1 {
+	if v, err := f.Wait(ended); v != "now" || err != nil || calls != 1 {
 		t.Error(v, err, calls)
 	}
 }

@@ -25,8 +25,8 @@ import (
 // limit is the size above which package bulk moves the values of these tests.
 const limit = 1000
 
-// over runs f with a server and a client whose limit is limit, over each transport.
-func over(t *testing.T, f func(t *testing.T, s *rpc.Server, c *rpc.Client)) {
+// overEach runs f with a server and a client whose limit is limit, over each transport.
+func overEach(t *testing.T, f func(t *testing.T, s *rpc.Server, c *rpc.Client)) {
 	for name, opts := range map[string][]rocl.Option{"self": nil, "inproc": nil, "tcp": {rocltest.TCP()}, "shm": {rocl.WithTransports(shm.New())}} {
 		t.Run(name, func(t *testing.T) {
 			n := rocltest.Cluster(t, 1)
@@ -76,7 +76,7 @@ func TestOverflow(t *testing.T) {
 		t.Fatal(err)
 	}
 	places := map[string]rpc.Option{"goroutine": rpc.InGoroutine(), "inline": rpc.Inline(), "workers": rpc.InPool(workers), "inline pool": rpc.InPool(inline)}
-	over(t, func(t *testing.T, s *rpc.Server, c *rpc.Client) {
+	overEach(t, func(t *testing.T, s *rpc.Server, c *rpc.Client) {
 		for name, place := range places {
 			if err := rpc.Register(s, name, echo, place); err != nil {
 				t.Fatal(err)
@@ -105,7 +105,7 @@ func TestOverflow(t *testing.T) {
 // A Future moves large values as Call does, and a cancelled one releases the memory of its
 // arguments.
 func TestOverflowFuture(t *testing.T) {
-	over(t, func(t *testing.T, s *rpc.Server, c *rpc.Client) {
+	overEach(t, func(t *testing.T, s *rpc.Server, c *rpc.Client) {
 		came := make(chan struct{})
 		wait := func(ctx context.Context, _ []byte) ([]byte, error) {
 			close(came)
@@ -143,7 +143,7 @@ func TestOverflowFuture(t *testing.T) {
 // Many calls run at once, with sizes around the limit, and with values whose length is not known
 // before they are encoded.
 func TestOverflowMany(t *testing.T) {
-	over(t, func(t *testing.T, s *rpc.Server, c *rpc.Client) {
+	overEach(t, func(t *testing.T, s *rpc.Server, c *rpc.Client) {
 		if err := rpc.Register(s, "echo", func(_ context.Context, d text) (text, error) { return d, nil }); err != nil {
 			t.Fatal(err)
 		}
@@ -165,7 +165,7 @@ func TestOverflowMany(t *testing.T) {
 
 // Inline handlers run one after another, including those whose arguments are pulled first.
 func TestOverflowInline(t *testing.T) {
-	over(t, func(t *testing.T, s *rpc.Server, c *rpc.Client) {
+	overEach(t, func(t *testing.T, s *rpc.Server, c *rpc.Client) {
 		ran := 0 // the race detector sees handlers that run elsewhere
 		if err := rpc.Register(s, "count", func(context.Context, []byte) (int, error) { ran++; return ran, nil }, rpc.Inline()); err != nil {
 			t.Fatal(err)
@@ -189,7 +189,7 @@ func TestOverflowInline(t *testing.T) {
 
 // Send returns after its arguments were pulled, so the program may use their memory again.
 func TestOverflowOneWay(t *testing.T) {
-	over(t, func(t *testing.T, s *rpc.Server, c *rpc.Client) {
+	overEach(t, func(t *testing.T, s *rpc.Server, c *rpc.Client) {
 		got := make(chan []byte, 1)
 		if err := rpc.Register(s, "tell", func(_ context.Context, p []byte) ([]byte, error) {
 			got <- p
@@ -213,7 +213,7 @@ func TestOverflowOneWay(t *testing.T) {
 
 // Streams can have arguments and results above the limit.
 func TestOverflowStream(t *testing.T) {
-	over(t, func(t *testing.T, s *rpc.Server, c *rpc.Client) {
+	overEach(t, func(t *testing.T, s *rpc.Server, c *rpc.Client) {
 		if err := rpc.RegisterStream(s, "repeat", func(_ context.Context, p []byte) iter.Seq2[[]byte, error] {
 			return func(yield func([]byte, error) bool) {
 				for i := range 50 {
@@ -260,7 +260,7 @@ func TestOverflowStream(t *testing.T) {
 // The arguments of a call stay with the caller until the handler's turn has come. A call that is
 // cancelled before does not run.
 func TestOverflowWaitsItsTurn(t *testing.T) {
-	over(t, func(t *testing.T, s *rpc.Server, c *rpc.Client) {
+	overEach(t, func(t *testing.T, s *rpc.Server, c *rpc.Client) {
 		began, release := make(chan struct{}, 1), make(chan struct{})
 		var ran atomic.Int64
 		if err := rpc.Register(s, "wait", func(context.Context, []byte) (int64, error) {
@@ -302,7 +302,7 @@ func TestOverflowWaitsItsTurn(t *testing.T) {
 // A server holds a result until the caller has it, has cancelled, is closed or has died, or until
 // the deadline, and no longer.
 func TestOverflowResultHeld(t *testing.T) {
-	over(t, func(t *testing.T, s *rpc.Server, c *rpc.Client) {
+	overEach(t, func(t *testing.T, s *rpc.Server, c *rpc.Client) {
 		returned := make(chan struct{}, 1)
 		if err := rpc.Register(s, "make", func(_ context.Context, n int) ([]byte, error) {
 			returned <- struct{}{}

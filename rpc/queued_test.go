@@ -138,9 +138,9 @@ func TestClosedServerLeavesQueue(t *testing.T) {
 	defer release()
 	f := rpc.Go[addends, int64](context.Background(), c, s.ID(), "add", addends{})
 	eventually.True(t, "the request is queued", func() bool { return p.Stats().Queued == 1 })
-	over, end := context.WithCancel(context.Background())
+	ended, end := context.WithCancel(context.Background())
 	end()
-	if err := s.Close(over); !errors.Is(err, context.Canceled) {
+	if err := s.Close(ended); !errors.Is(err, context.Canceled) {
 		t.Error(err)
 	}
 	eventually.True(t, "the request has left", func() bool { return p.Stats().Queued == 0 })

@@ -17,8 +17,8 @@ func TestManyArenas(t *testing.T) {
 	const count, size = 40, 2 << 20 // each message is an arena
 	ctx := context.Background()
 	cl := rocltest.Cluster(t, 1)
-	over := lib.WithTransports(shm.New())
-	a, b := cl.Open(0, over), cl.Open(0, over, lib.WithMailbox(count*(size+1024)))
+	transport := lib.WithTransports(shm.New())
+	a, b := cl.Open(0, transport), cl.Open(0, transport, lib.WithMailbox(count*(size+1024)))
 	from, err := a.Register(ctx, nil)
 	if err != nil {
 		t.Fatal(err)

@@ -66,11 +66,11 @@ func replier(c *lib.Context, who lib.Attrs) error {
 // A server is killed, at any point of a call. Each call to it returns its whole reply, or ErrGone,
 // and nothing is reported as undelivered.
 func TestCallKilledServer(t *testing.T) {
-	for _, over := range []string{"", "adaptive", "never"} { // TCP, and shared memory
-		t.Run("shm "+over, func(t *testing.T) {
-			t.Setenv("ROCL_TEST_SHM", over)
+	for _, poll := range []string{"", "adaptive", "never"} { // TCP, and shared memory
+		t.Run("shm "+poll, func(t *testing.T) {
+			t.Setenv("ROCL_TEST_SHM", poll)
 			opts := []lib.Option{lib.WithUndelivered(func(u lib.Undelivered) { t.Errorf("reported: %+v", u) })}
-			if over == "" {
+			if poll == "" {
 				opts = append(opts, lib.WithTransports(tcp.New()))
 			}
 			sock := socket(t)

@@ -29,24 +29,24 @@ func init() {
 		return
 	}
 	peers := map[string]func(c *lib.Context, who lib.Attrs) error{"flood": flood, "silent": silent, "echo": echo, "hello": hello, "mint": mint, "restless": restless, "parent": parent, "chatter": chatter, "replier": replier, "asker": asker, "bulk-origin": bulkOrigin, "bulk-target": bulkTarget, "crowd": crowd, "asks": asks}
-	over := overShm()
+	opts := overShm()
 	switch refused := os.Getenv("ROCL_TEST_REFUSED"); {
 	case refused != "":
 		if err := refuse(refused); err != nil {
 			fmt.Println("refusing:", err)
 			os.Exit(1)
 		}
-		over = []lib.Option{lib.WithLogger(slog.New(slog.NewTextHandler(os.Stdout, &slog.HandlerOptions{Level: slog.LevelWarn})))}
+		opts = []lib.Option{lib.WithLogger(slog.New(slog.NewTextHandler(os.Stdout, &slog.HandlerOptions{Level: slog.LevelWarn})))}
 	case os.Getenv("ROCL_TEST_MORTAL") != "":
 		var err error
-		if over, err = mortally(os.Getenv("ROCL_TEST_MORTAL")); err != nil {
+		if opts, err = mortally(os.Getenv("ROCL_TEST_MORTAL")); err != nil {
 			fmt.Println(err)
 			os.Exit(1)
 		}
-	case over == nil:
-		over = []lib.Option{lib.WithTransports(tcp.New())}
+	case opts == nil:
+		opts = []lib.Option{lib.WithTransports(tcp.New())}
 	}
-	c, err := lib.Open(context.Background(), append(over, lib.WithSocket(os.Args[3]))...)
+	c, err := lib.Open(context.Background(), append(opts, lib.WithSocket(os.Args[3]))...)
 	if err == nil {
 		err = peers[os.Args[2]](c, lib.Attrs{"peer": os.Args[4]})
 	}
@@ -130,7 +130,7 @@ func flood(c *lib.Context, who lib.Attrs) error {
 	}
 	fmt.Println("registered")
 	var under []*lib.Buffer // way, in order
-	told := 0
+	delivered := 0
 	for i := uint64(0); ; i++ {
 		b, err := c.Buffer(bigLen)
 		if err != nil {
@@ -143,8 +143,8 @@ func flood(c *lib.Context, who lib.Attrs) error {
 			return err
 		}
 		for len(under) > 0 && under[0].Done() {
-			fmt.Println("delivered", told)
-			told++
+			fmt.Println("delivered", delivered)
+			delivered++
 			under[0].Release()
 			under = under[1:]
 		}
@@ -456,9 +456,9 @@ func TestCrashReceiver(t *testing.T) {
 // message that it accepted is reported. The send after that fails.
 func TestCrashReceiverWithRoom(t *testing.T) {
 	const giveUp = 3 * time.Second
-	told := make(chan lib.Undelivered, 100)
+	reports := make(chan lib.Undelivered, 100)
 	sock := socket(t)
-	c := open(t, sock, lib.WithGiveUp(giveUp), lib.WithUndelivered(func(u lib.Undelivered) { told <- u }))
+	c := open(t, sock, lib.WithGiveUp(giveUp), lib.WithUndelivered(func(u lib.Undelivered) { reports <- u }))
 	me := register(t, c, lib.Attrs{"me": "yes"})
 	ctx := soon(t, 60*time.Second)
 	p := peer(t, "silent", sock, "room")
@@ -475,7 +475,7 @@ func TestCrashReceiverWithRoom(t *testing.T) {
 	err = me.SendBytes(ctx, target.ID, 1, []byte("too late"))
 	for err == nil { // accepted: then the message is reported, perhaps with earlier ones
 		select {
-		case u := <-told:
+		case u := <-reports:
 			if u.To != target.ID || !errors.Is(u.Err, lib.ErrGone) && !errors.Is(u.Err, lib.ErrUnreachable) {
 				t.Fatalf("told %+v", u)
 			}

@@ -151,9 +151,9 @@ func atEveryFrame(t *testing.T, f func(t *testing.T, name string) (lived bool)) 
 	if testing.Short() {
 		step = 5
 	}
-	for _, over := range []string{"tcp", "shm"} {
-		t.Run(over, func(t *testing.T) {
-			if over == "shm" {
+	for _, transport := range []string{"tcp", "shm"} {
+		t.Run(transport, func(t *testing.T) {
+			if transport == "shm" {
 				t.Setenv("ROCL_TEST_SHM", "adaptive")
 			}
 			for n := 1; ; n += step {

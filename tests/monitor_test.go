@@ -44,9 +44,9 @@ func chatter(c *lib.Context, who lib.Attrs) error {
 // A process is killed while it sends. All of its messages that arrive come before the message of
 // the monitor, and none after it.
 func TestCrashMonitored(t *testing.T) {
-	for _, over := range []string{"tcp", "shm"} {
-		t.Run(over, func(t *testing.T) {
-			if over == "shm" {
+	for _, transport := range []string{"tcp", "shm"} {
+		t.Run(transport, func(t *testing.T) {
+			if transport == "shm" {
 				t.Setenv("ROCL_TEST_SHM", "adaptive")
 			}
 			sock := socket(t)
@@ -111,9 +111,9 @@ func report(t *testing.T, took []time.Duration) {
 
 // The end of an idle process that is killed is reported although nothing is sent to it.
 func TestCrashMonitoredIdle(t *testing.T) {
-	for _, over := range []string{"tcp", "shm"} {
-		t.Run(over, func(t *testing.T) {
-			if over == "shm" {
+	for _, transport := range []string{"tcp", "shm"} {
+		t.Run(transport, func(t *testing.T) {
+			if transport == "shm" {
 				t.Setenv("ROCL_TEST_SHM", "adaptive")
 			}
 			sock := socket(t)

@@ -105,19 +105,19 @@ func TestNodesOfCluster(t *testing.T) {
 	if _, errOut, code = said(t, rocl, "find", "--cluster", "--socket", sockets[0], "type=none", "--json"); code != 1 || errOut != `{"covered":3,"failed":[]}`+"\n" {
 		t.Errorf("rocl find --cluster: %d, %q", code, errOut)
 	}
-	trace := func(way, what string) (tr directory.Trace, code int) {
-		out, errOut, code := said(t, rocl, "search-trace", "--json", "--socket", sockets[0], "--search", way, what)
+	trace := func(strategy, what string) (tr directory.Trace, code int) {
+		out, errOut, code := said(t, rocl, "search-trace", "--json", "--socket", sockets[0], "--search", strategy, what)
 		if err := json.Unmarshal([]byte(out), &tr); err != nil {
 			t.Fatalf("rocl search-trace: %d, %q, %q: %v", code, out, errOut, err)
 		}
 		return tr, code
 	}
-	for _, way := range []string{"auto", "tree", "unicast", "broadcast"} {
-		if tr, code := trace(way, "type=peer"); code != 0 || tr.Found != r.ID() || tr.Node != cs[0].ID().Node() {
-			t.Errorf("rocl search-trace --way %s: %d, %+v", way, code, tr)
+	for _, strategy := range []string{"auto", "tree", "unicast", "broadcast"} {
+		if tr, code := trace(strategy, "type=peer"); code != 0 || tr.Found != r.ID() || tr.Node != cs[0].ID().Node() {
+			t.Errorf("rocl search-trace --search %s: %d, %+v", strategy, code, tr)
 		}
-		if tr, code := trace(way, "type=none"); code != 1 || tr.Covered != 3 || len(tr.Failed) != 0 || tr.Messages < 4 {
-			t.Errorf("rocl search-trace --way %s: %d, %+v", way, code, tr)
+		if tr, code := trace(strategy, "type=none"); code != 1 || tr.Covered != 3 || len(tr.Failed) != 0 || tr.Messages < 4 {
+			t.Errorf("rocl search-trace --search %s: %d, %+v", strategy, code, tr)
 		}
 	}
 	tr, _ := trace("unicast", "type=peer")

@@ -342,8 +342,8 @@ func TestPaperResources(t *testing.T) {
 		ctx := soon(t, 20*time.Second)
 		for name, opts := range map[string][]lib.Option{"inproc": nil, "tcp": {rocltest.TCP()}} {
 			cl := rocltest.Cluster(t, 1)
-			told := make(chan lib.Undelivered, 100)
-			a := cl.Open(0, append(opts, lib.WithUndelivered(func(u lib.Undelivered) { told <- u }))...)
+			reports := make(chan lib.Undelivered, 100)
+			a := cl.Open(0, append(opts, lib.WithUndelivered(func(u lib.Undelivered) { reports <- u }))...)
 			b := cl.Open(0, opts...)
 			me, r := register(t, a, lib.Attrs{}), register(t, b, lib.Attrs{"type": "x"})
 			pass(t, me, r, 0, nil).Release()
@@ -360,7 +360,7 @@ func TestPaperResources(t *testing.T) {
 			err := me.SendBytes(ctx, r.ID(), 1, nil)
 			if err == nil {
 				select {
-				case u := <-told:
+				case u := <-reports:
 					if u.Tag != 1 || u.To != r.ID() || !errors.Is(u.Err, lib.ErrGone) {
 						t.Errorf("%s: told %+v", name, u)
 					}

@@ -86,10 +86,10 @@ func TestRoutes(t *testing.T) {
 		t.Errorf("exit code %d", code)
 	}
 	type end struct {
-		at, peer lib.GID
-		lane     int
-		over     string
-		sent     uint64
+		at, peer  lib.GID
+		lane      int
+		transport string
+		sent      uint64
 	}
 	var got []end
 	for _, r := range all {

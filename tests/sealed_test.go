@@ -423,11 +423,11 @@ func TestStrangersAtSealedCluster(t *testing.T) {
 
 // undelivered waits until told reports that a message did not get through. It fails the test if the
 // message arrives.
-func undelivered(t *testing.T, to *lib.Resource, told chan error) {
+func undelivered(t *testing.T, to *lib.Resource, reports chan error) {
 	t.Helper()
 	for {
 		select {
-		case err := <-told:
+		case err := <-reports:
 			if !errors.Is(err, lib.ErrUnreachable) {
 				t.Errorf("undelivered: %v", err)
 			}
@@ -468,14 +468,14 @@ func TestNoDowngrade(t *testing.T) {
 	}
 	// This dispatcher has the key, is of another node, and comes over TCP.
 	link := cluster.LinkKey("test", []byte(oldKey))
-	told := make(chan error, 1)
+	reports := make(chan error, 1)
 	d := dispatch.New(dispatch.Config{
 		Self:        resource.MakeGID(mine.ID().Node()^1, 1, 0),
 		Pool:        newPool(t),
 		Resolve:     func(context.Context, lib.GID) ([]string, error) { return mine.Context().Addrs()[:1], nil },
 		Trust:       func() dispatch.Trust { return dispatch.Trust{Cluster: "test", Keys: [][]byte{link[:]}} },
 		GiveUp:      100 * time.Millisecond,
-		Undelivered: func(u dispatch.Undelivered) { told <- u.Err },
+		Undelivered: func(u dispatch.Undelivered) { reports <- u.Err },
 	})
 	defer d.Close(ctx)
 	if err := d.Listen(tcp.New(), ""); err != nil {
@@ -488,7 +488,7 @@ func TestNoDowngrade(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	undelivered(t, mine, told)
+	undelivered(t, mine, reports)
 	if log.count("does not seal") == 0 {
 		t.Error("the log does not say why")
 	}
@@ -608,15 +608,15 @@ func TestOwnCertificates(t *testing.T) {
 	}
 	// The key lets it greet the members. None lets it join, so it finds none of their resources,
 	// and sending to an identifier that it knows fails.
-	told := make(chan error, 1)
+	reports := make(chan error, 1)
 	theirs := register(t, open(t, other, lib.WithTransports(tcp.New()), lib.WithCertificates(bcert, bkey, b.ca()), lib.WithGiveUp(100*time.Millisecond),
-		lib.WithUndelivered(func(u lib.Undelivered) { told <- u.Err })), nil)
+		lib.WithUndelivered(func(u lib.Undelivered) { reports <- u.Err })), nil)
 	if f, err := theirs.Context().Find(ctx, lib.Match{"who": "me"}); err == nil {
 		t.Errorf("%v is found with another authority's certificate", f.ID)
 	}
 	switch err := theirs.SendBytes(ctx, me.ID(), 0, []byte("hello")); {
 	case err == nil:
-		undelivered(t, me, told)
+		undelivered(t, me, reports)
 	case ctx.Err() != nil:
 		t.Error(err)
 	default:

@@ -500,18 +500,18 @@ func TestGroupBarrierCounts(t *testing.T) {
 // A member that is missing in a barrier is named to each of the other members, once, however it
 // ends and whenever: before or while they wait. They meet again in a barrier of fewer.
 func TestGroupBarrierMemberGone(t *testing.T) {
-	ways := map[string]func(context.Context, *team, *tpvm.Group, handle) error{
+	endings := map[string]func(context.Context, *team, *tpvm.Group, handle) error{
 		"returns": func(_ context.Context, _ *team, _ *tpvm.Group, h handle) error { h.end(); return nil },
 		"killed": func(ctx context.Context, ts *team, _ *tpvm.Group, h handle) error {
 			return ts.tasks[0].Kill(ctx, h.ID())
 		},
 		"leaves": func(ctx context.Context, _ *team, g *tpvm.Group, _ handle) error { return g.Leave(ctx) },
 	}
-	for way, end := range ways {
+	for how, end := range endings {
 		for _, tasks := range []int{1, 3} {
 			for victim := range 3 {
 				for _, before := range []bool{false, true} {
-					t.Run(fmt.Sprintf("%s/%d/%d/%v", way, tasks, victim, before), func(t *testing.T) {
+					t.Run(fmt.Sprintf("%s/%d/%d/%v", how, tasks, victim, before), func(t *testing.T) {
 						ctx := deadline(t)
 						ts := newThreads(t, tasks)
 						gs, hs := ts.group("g", 6)
@@ -531,7 +531,7 @@ func TestGroupBarrierMemberGone(t *testing.T) {
 							}
 						}
 						for _, err := range <-errs {
-							gone(t, err, way == "leaves", hs[victim].ID())
+							gone(t, err, how == "leaves", hs[victim].ID())
 						}
 						noErrors(t, each(others, func(_ int, g *tpvm.Group) error { return g.Barrier(ctx, 5) }))
 					})

@@ -136,8 +136,8 @@ func TestOutputAfterEnrolment(t *testing.T) {
 		t.Error("the output was passed on before the collector knows the task")
 	case <-time.After(50 * time.Millisecond): // how long a wrong stream has to be noticed
 	}
-	const told = 100
-	if err := task.pod.r.SendBytes(t.Context(), data.ID(), told, nil); err != nil {
+	const tag = 100
+	if err := task.pod.r.SendBytes(t.Context(), data.ID(), tag, nil); err != nil {
 		t.Fatal(err)
 	}
 	close(c.enrolled)
@@ -150,7 +150,7 @@ func TestOutputAfterEnrolment(t *testing.T) {
 		tags = append(tags, m.Tag())
 		m.Release()
 	}
-	if want := []uint64{told, outText, outText, outEnd}; !slices.Equal(tags, want) {
+	if want := []uint64{tag, outText, outText, outEnd}; !slices.Equal(tags, want) {
 		t.Errorf("messages with tags %v, want %v", tags, want)
 	}
 	<-s.done

@@ -85,14 +85,14 @@ func TestNotify(t *testing.T) {
 		}
 		return stop
 	}
-	told := func(tag int, id tpvm.TID) {
+	wantGone := func(tag int, id tpvm.TID) {
 		t.Helper()
 		m, err := a.Recv(ctx, tpvm.AnyTask, tag)
 		if err != nil {
 			t.Fatal(err)
 		}
 		if !m.IsGone() || m.From() != id {
-			t.Errorf("told of %v: %v", m.From(), m.IsGone())
+			t.Errorf("a notice of %v, gone: %v", m.From(), m.IsGone())
 		}
 		m.Release()
 	}
@@ -102,18 +102,18 @@ func TestNotify(t *testing.T) {
 	if err := a.Kill(ctx, ids[0]); err != nil {
 		t.Fatal(err)
 	}
-	told(2, ids[0])
-	told(2, ids[0])
+	wantGone(2, ids[0])
+	wantGone(2, ids[0])
 	notify(3, ids[0], b.ID()) // ids[0] has ended already
-	told(3, ids[0])
+	wantGone(3, ids[0])
 	if err := a.Kill(ctx, ids[1]); err != nil {
 		t.Fatal(err)
 	}
-	told(2, ids[1])
+	wantGone(2, ids[1])
 	if err := b.Exit(ctx); err != nil {
 		t.Fatal(err)
 	}
-	told(3, b.ID())
+	wantGone(3, b.ID())
 	if m, err := a.TryRecv(tpvm.AnyTask, tpvm.AnyTag); !errors.Is(err, rocl.ErrEmpty) {
 		t.Error("told more, or after stop:", m, err)
 	}

@@ -340,9 +340,9 @@ func TestExitGivesUpOnOutput(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	over, cancel := context.WithCancel(ctx)
+	ended, cancel := context.WithCancel(ctx)
 	cancel()
-	if err := task.Exit(over); !errors.Is(err, context.Canceled) {
+	if err := task.Exit(ended); !errors.Is(err, context.Canceled) {
 		t.Errorf("exit: %v", err)
 	}
 	if err := syscall.Kill(ps[0].PID(), syscall.SIGKILL); err != nil {

@@ -160,15 +160,15 @@ func TestNestedSpawn(t *testing.T) {
 	if _, err := root.RecvInto(ctx, ids[0], 1, &family); err != nil {
 		t.Fatal(err)
 	}
-	told := strings.Fields(family) // the parent and the identifier of each hop
-	if len(told) != 2*hops {
+	fields := strings.Fields(family) // the parent and the identifier of each hop
+	if len(fields) != 2*hops {
 		t.Fatal(family)
 	}
 	parent := root.ID()
 	for i := range hops {
-		id, err := rocl.ParseGID(told[2*i+1])
-		if err != nil || told[2*i] != parent.String() || id.Context() != tasks[i].ID().Context() {
-			t.Errorf("hop %d: %v: %v", i, told, err)
+		id, err := rocl.ParseGID(fields[2*i+1])
+		if err != nil || fields[2*i] != parent.String() || id.Context() != tasks[i].ID().Context() {
+			t.Errorf("hop %d: %v: %v", i, fields, err)
 		}
 		parent = id
 	}

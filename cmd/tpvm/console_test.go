@@ -271,6 +271,6 @@ func TestConsoleHosts(t *testing.T) {
 		t.Errorf("the operator's host: exit code %d: %s", code, errOut)
 	}
 	_ = serving.Process.Signal(os.Interrupt)
-	rest(lines)
+	remainingLines(lines)
 	_ = serving.Wait()
 }

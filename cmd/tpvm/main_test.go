@@ -136,8 +136,8 @@ func next(t *testing.T, lines *bufio.Scanner) string {
 	return lines.Text()
 }
 
-// rest waits until the last process that writes to the output has ended, and returns the lines.
-func rest(lines *bufio.Scanner) (all []string) {
+// remainingLines waits until the last process that writes to the output has ended, and returns the lines.
+func remainingLines(lines *bufio.Scanner) (all []string) {
 	for lines.Scan() {
 		all = append(all, lines.Text())
 	}
@@ -246,7 +246,7 @@ func TestRunInterrupted(t *testing.T) {
 		if err := cmd.Process.Signal(sig); err != nil {
 			t.Fatal(err)
 		}
-		said := rest(lines)
+		said := remainingLines(lines)
 		_ = cmd.Wait()
 		if code := cmd.ProcessState.ExitCode(); sig == syscall.SIGINT && (code != exitInterrupted || !slices.Contains(said, "tpvm: interrupted: ending what runs")) {
 			t.Errorf("exit code %d: %q", code, said)
@@ -292,7 +292,7 @@ func TestPsKill(t *testing.T) {
 	if _, errOut, code = s.run("", "kill", ids[1][:4]+ids[1][12:]); code != 0 {
 		t.Errorf("kill: %d %q", code, errOut)
 	}
-	rest(lines)
+	remainingLines(lines)
 	_ = cmd.Wait()
 	if code := cmd.ProcessState.ExitCode(); code != 137 {
 		t.Errorf("run: exit code %d", code)

@@ -75,12 +75,12 @@ func TestJoinWhileSuspected(t *testing.T) {
 	for n := resource.NodeID(3); ; n++ {
 		c := member(t, n, func(c *Config) { c.Follows = true }, a)
 		<-c.joiner.joined.Done()
-		told := knows(c, 2)
+		isKnown := knows(c, 2)
 		if !knows(a, 2) {
 			break
 		}
 		tried++
-		if !told {
+		if !isKnown {
 			t.Errorf("the %dth that starts does not know the suspected member", tried)
 		}
 		if n%4 == 3 {

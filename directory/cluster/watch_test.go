@@ -589,7 +589,7 @@ func TestWatchSlowReader(t *testing.T) {
 	defer dc.Close()
 	slow, read := make(chan struct{}), make(chan struct{})
 	var wg sync.WaitGroup
-	told := 0
+	reports := 0
 	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
 	defer cancel()
 	const changes = 5000
@@ -599,7 +599,7 @@ func TestWatchSlowReader(t *testing.T) {
 				t.Error(err)
 				return
 			}
-			if told++; ev.Kind == directory.Synced {
+			if reports++; ev.Kind == directory.Synced {
 				close(slow)
 				<-read
 			}
@@ -622,8 +622,8 @@ func TestWatchSlowReader(t *testing.T) {
 	})
 	close(read)
 	wg.Wait()
-	if told > changes/2 {
-		t.Errorf("told %d times of %d changes it did not read", told, changes)
+	if reports > changes/2 {
+		t.Errorf("%d reports of %d changes it did not read", reports, changes)
 	}
 }
 

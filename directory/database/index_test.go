@@ -45,7 +45,7 @@ func agree(t interface {
 		p := &patterns[i]
 		_, ok := d.Find(p)
 		rec, v := r.Find(p, nil)
-		if v == index.Over || v == index.Found && (!ok || !resource.Matches(&rec.Attrs, p)) || v == index.None && ok {
+		if v == index.Ended || v == index.Found && (!ok || !resource.Matches(&rec.Attrs, p)) || v == index.None && ok {
 			t.Fatalf("%v: the index says %v, the database %v", p, v, ok)
 		}
 	}
@@ -137,7 +137,7 @@ func TestIndexAgainstDatabase(t *testing.T) {
 			"drop": func(t *rapid.T) {
 				if r != nil && rapid.IntRange(0, 9).Draw(t, "seldom") == 0 {
 					d.DropIndex()
-					if _, v := r.Lookup(ids[0], nil); v != index.Over {
+					if _, v := r.Lookup(ids[0], nil); v != index.Ended {
 						t.Fatalf("an index that was dropped says %v", v)
 					}
 					end()
@@ -227,7 +227,7 @@ func TestIndexFails(t *testing.T) {
 	if err := d.IndexErr(); !errors.Is(err, index.ErrFull) {
 		t.Error(err)
 	}
-	if _, v := r.Lookup(ctx.WithSerial(1), nil); v != index.Over {
+	if _, v := r.Lookup(ctx.WithSerial(1), nil); v != index.Ended {
 		t.Errorf("an index that is full says %v", v)
 	}
 	if _, _, err := d.IndexFile(); !errors.Is(err, index.ErrFull) {

@@ -92,13 +92,13 @@ func TestUnreadWatch(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	const told, there = 3, 5 // resources 1 and 2 are read, 3 and 4 are not
-	for i := 1; i < there; i++ {
+	const read, registered = 2, 4 // the watch has read resources 1 and 2, not 3 and 4
+	for i := 1; i <= registered; i++ {
 		put(i, &large)
 	}
 	w := d.Watch(&p)
 	defer w.Close()
-	for range told - 1 {
+	for range read {
 		if ev, err := w.Next(t.Context()); err != nil || ev.Kind != Appeared {
 			t.Fatal(ev.Kind, err)
 		}
@@ -118,8 +118,8 @@ func TestUnreadWatch(t *testing.T) {
 		w.Drop(far.WithSerial(uint32(i)))
 	}
 	clear(seen)
-	if n := d.Stats().Watched; n != there-1 {
-		t.Errorf("the watch keeps %d entries for %d resources", n, there-1)
+	if n := d.Stats().Watched; n != registered {
+		t.Errorf("the watch keeps %d entries for %d resources", n, registered)
 	}
 	runtime.GC()
 	kept := 0
@@ -131,11 +131,11 @@ func TestUnreadWatch(t *testing.T) {
 	if most := len(d.chunks); kept > most {
 		t.Errorf("%d of %d chunks are kept, the database has %d", kept, len(chunks), most)
 	}
-	for i := 1; i < there; i++ {
+	for i := 1; i <= registered; i++ {
 		remove(i)
 	}
-	if n := d.Stats().Watched; n != told-1 {
-		t.Errorf("the watch keeps %d entries, of %d resources its reader has been told", n, told-1)
+	if n := d.Stats().Watched; n != read {
+		t.Errorf("the watch keeps %d entries, of %d resources its reader has read", n, read)
 	}
 	for _, want := range []Kind{Synced, Gone, Gone} {
 		ev, err := w.Next(t.Context())

@@ -178,7 +178,7 @@ func TestAgainstModel(t *testing.T) {
 					if !resource.Matches(&rec.Attrs, &p) || !same(d.recs[rec.ID.Serial()-1], &rec) {
 						t.Fatalf("%v finds %v", &p, &rec.Attrs)
 					}
-				case v == Over, v == None && some, v == Ask && len(attrsOf(&p)) > 0:
+				case v == Ended, v == None && some, v == Ask && len(attrsOf(&p)) > 0:
 					t.Fatalf("%v: %v, some: %v", &p, v, some)
 				}
 				i := number.Draw(t, "id")
@@ -254,7 +254,7 @@ func TestFull(t *testing.T) {
 	if err := d.w.Err(); !errors.Is(err, ErrFull) {
 		t.Error(err)
 	}
-	if _, v := r.Lookup(anybody.WithSerial(1), nil); v != Over {
+	if _, v := r.Lookup(anybody.WithSerial(1), nil); v != Ended {
 		t.Errorf("a full index says %v", v)
 	}
 	d.remove(0) // no effect
@@ -400,7 +400,7 @@ func TestAlone(t *testing.T) {
 		t.Error("alone, though ended")
 	}
 	var all resource.List
-	if _, v := r.Find(&all, nil); v != Over {
+	if _, v := r.Find(&all, nil); v != Ended {
 		t.Error(v)
 	}
 }
@@ -437,7 +437,7 @@ func TestCloseWhileRead(t *testing.T) {
 				p := list(t, resource.Match{"a": "1"})
 				begun <- struct{}{}
 				for {
-					if _, v := r.Find(&p, nil); v == Over {
+					if _, v := r.Find(&p, nil); v == Ended {
 						return
 					}
 				}
@@ -511,7 +511,7 @@ func listed(t *testing.T, r *Reader, keys uint32) bool {
 			}
 		}
 	}
-	if v == Over || v == Found && always != keys {
+	if v == Ended || v == Found && always != keys {
 		t.Errorf("%d of %d that are always there are listed: %d", always, keys, v)
 		return false
 	}
@@ -525,7 +525,7 @@ func hammer(t *testing.T) {
 	for i := range uint32(keys) {
 		d.put(i, record(anybody.WithSerial(i+1), anybody, 1, checked(i, i, 0)))
 	}
-	var told [keys]atomic.Uint64 // revisions that were committed
+	var committed [keys]atomic.Uint64 // revisions that were committed
 	stop := make(chan struct{})
 	var wg sync.WaitGroup
 	wg.Go(func() {
@@ -539,7 +539,7 @@ func hammer(t *testing.T) {
 			switch {
 			case i < keys:
 				d.put(i, record(anybody.WithSerial(i+1), anybody, uint64(round), checked(i, rand.Uint32(), round)))
-				told[i].Store(uint64(round))
+				committed[i].Store(uint64(round))
 			case d.recs[i] != nil:
 				d.remove(i)
 			default:
@@ -563,7 +563,7 @@ func hammer(t *testing.T) {
 				i := rand.Uint32N(keys + comes)
 				known := uint64(0)
 				if i < keys {
-					known = told[i].Load()
+					known = committed[i].Load()
 				}
 				var rec resource.Record
 				var v Verdict
@@ -584,7 +584,7 @@ func hammer(t *testing.T) {
 					i, known = rec.ID.Serial()-1, 0
 				}
 				switch {
-				case v == Over:
+				case v == Ended:
 					t.Error("the index has ended")
 					return
 				case v == Ask:

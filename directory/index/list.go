@@ -27,7 +27,7 @@ type Listing struct {
 // once. Records that are added later may be missed. The pattern must not change.
 //
 // The verdict is Found if the index can tell which records match, even if none does. Otherwise it
-// is Ask or Over, and there is no Listing. The index cannot answer a pattern with an order, with an
+// is Ask or Ended, and there is no Listing. The index cannot answer a pattern with an order, with an
 // owner, or without any known attribute.
 func (r *Reader) List(pattern *resource.List) (*Listing, Verdict) {
 	if pattern.Conditional() {
@@ -37,7 +37,7 @@ func (r *Reader) List(pattern *resource.List) (*Listing, Verdict) {
 		}
 	}
 	if !r.enter() {
-		return nil, Over
+		return nil, Ended
 	}
 	defer r.leave()
 	l := &Listing{r: r, pattern: pattern, system: resource.SeesSystem(pattern)}
@@ -76,17 +76,17 @@ func (l *Listing) candidates(s *search) outcome {
 
 // Next appends the next records to recs until recs has no more capacity. Their attributes are
 // copies. The verdict Found says that all is well; if recs has capacity left then, there are no
-// more records. Ask and Over say that the index cannot tell what follows.
+// more records. Ask and Ended say that the index cannot tell what follows.
 func (l *Listing) Next(recs []resource.Record) ([]resource.Record, Verdict) {
 	if !l.r.enter() {
-		return recs, Over
+		return recs, Ended
 	}
 	defer l.r.leave()
 	s := search{Reader: l.r, system: l.system}
 	complete := l.pattern.Complete()
 	for len(l.left) > 0 && len(recs) < cap(recs) {
 		if !s.good() {
-			return recs, Over
+			return recs, Ended
 		}
 		if len(l.room) < roomLeast {
 			l.room = make([]byte, roomBytes)
@@ -107,7 +107,7 @@ func (l *Listing) Next(recs []resource.Record) ([]resource.Record, Verdict) {
 		case no:
 		case nonsense:
 			s.wrong.Store(true)
-			return recs, Over
+			return recs, Ended
 		default:
 			return recs, Ask
 		}

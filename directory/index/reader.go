@@ -19,7 +19,7 @@ const (
 	Ask   Verdict = iota // the index cannot tell: ask the server
 	Found                // the answer is certain
 	None                 // nothing in the index matches; see Alone
-	Over                 // the index has ended, or is malformed: do not use it again
+	Ended                // the index has ended, or is malformed: do not use it again
 )
 
 const (
@@ -74,7 +74,7 @@ func newReader(mem []byte) *Reader {
 	return r
 }
 
-// Close unmaps the index as soon as no call reads it any more. Later calls return Over.
+// Close unmaps the index as soon as no call reads it any more. Later calls return Ended.
 func (r *Reader) Close() {
 	for {
 		n := r.uses.Load()
@@ -135,7 +135,7 @@ func (r *Reader) Find(pattern *resource.List, buf []byte) (resource.Record, Verd
 		}
 	}
 	if !r.enter() {
-		return resource.Record{}, Over
+		return resource.Record{}, Ended
 	}
 	defer r.leave()
 	s := search{Reader: r, buf: buf, looks: maxLooks}
@@ -146,7 +146,7 @@ func (r *Reader) Find(pattern *resource.List, buf []byte) (resource.Record, Verd
 // Lookup returns the resource with an identifier. The attributes lie in buf if it is large enough.
 func (r *Reader) Lookup(id resource.GID, buf []byte) (resource.Record, Verdict) {
 	if !r.enter() {
-		return resource.Record{}, Over
+		return resource.Record{}, Ended
 	}
 	defer r.leave()
 	s := search{Reader: r, buf: buf, looks: maxLooks}
@@ -179,7 +179,7 @@ type search struct {
 func (s *search) run(once func() outcome) (resource.Record, Verdict) {
 	for range maxTries {
 		if !s.good() {
-			return resource.Record{}, Over
+			return resource.Record{}, Ended
 		}
 		switch once() {
 		case yes:
@@ -188,7 +188,7 @@ func (s *search) run(once func() outcome) (resource.Record, Verdict) {
 			return resource.Record{}, None
 		case nonsense:
 			s.wrong.Store(true)
-			return resource.Record{}, Over
+			return resource.Record{}, Ended
 		case large, enough:
 			return resource.Record{}, Ask
 		}

@@ -142,8 +142,8 @@ func TestTrace(t *testing.T) {
 func TestTraceCast(t *testing.T) {
 	s := seven(true)
 	asker := s.Nodes[3]
-	for _, way := range []strategy.Strategy{strategy.Auto, strategy.Broadcast} {
-		tr := &search.Trace{Strategy: way}
+	for _, how := range []strategy.Strategy{strategy.Auto, strategy.Broadcast} {
+		tr := &search.Trace{Strategy: how}
 		r := traced(t, s, asker, tr)
 		if want := slices.Repeat([]string{"broadcast none"}, 6); r.Covered != 7 || !slices.Equal(outcomes(tr), want) {
 			t.Errorf("%q, want %q; %+v", outcomes(tr), want, r)

@@ -27,19 +27,19 @@ func ServeRenderer(ctx context.Context, c *rocl.Context, do func([]byte) []byte)
 	go func() {
 		tick := time.NewTicker(100 * time.Millisecond)
 		defer tick.Stop()
-		told := int64(0)
+		published := int64(0)
 		for {
 			select {
 			case <-tick.C:
 			case <-ctx.Done():
 				return
 			}
-			if now := load.Load(); now != told {
+			if now := load.Load(); now != published {
 				if err := me.Set(ctx, "load", strconv.FormatInt(now, 10)); err != nil {
 					slog.Warn("cannot change the load", "error", err)
 					continue
 				}
-				told = now
+				published = now
 			}
 		}
 	}()

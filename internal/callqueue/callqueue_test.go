@@ -19,10 +19,10 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // function loses no other value.
 func TestBounded(t *testing.T) {
 	goOn := make(chan struct{})
-	var told []int
+	var called []int
 	q := Queue[int]{Most: 10, Call: func(v int) {
 		<-goOn
-		if told = append(told, v); v%3 == 0 {
+		if called = append(called, v); v%3 == 0 {
 			runtime.Goexit()
 		}
 	}}
@@ -36,11 +36,11 @@ func TestBounded(t *testing.T) {
 	if dropped := q.Drain(t.Context()); dropped > 0 {
 		t.Errorf("dropped %d", dropped)
 	}
-	if len(told) != queued || queued < 10 || queued > 11 { // one may have begun
-		t.Errorf("%d queued, %v told", queued, told)
+	if len(called) != queued || queued < 10 || queued > 11 { // one may have begun
+		t.Errorf("%d queued, %v called", queued, called)
 	}
-	if !slices.IsSorted(told) {
-		t.Errorf("out of order: %v", told)
+	if !slices.IsSorted(called) {
+		t.Errorf("out of order: %v", called)
 	}
 }
 
@@ -61,10 +61,10 @@ func TestDrain(t *testing.T) {
 			q.Add(i)
 		}
 		synctest.Wait()
-		over, cancel := context.WithCancel(t.Context())
+		ended, cancel := context.WithCancel(t.Context())
 		cancel()
 		begun := time.Now()
-		if n := q.Drain(over); n != 2 || time.Since(begun) != grace || InCall() {
+		if n := q.Drain(ended); n != 2 || time.Since(begun) != grace || InCall() {
 			t.Errorf("%d dropped after %v", n, time.Since(begun))
 		}
 		if q.Add(4) {

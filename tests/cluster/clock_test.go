@@ -44,7 +44,7 @@ func TestClocks(t *testing.T) {
 	l.one("other clocks, back", time.Now())
 	complete(as, own, same)
 	began = time.Now()
-	truth := settle(as)
+	truth := stopChurn(as)
 	l.reach("other clocks: watches complete", time.Since(began), 5*time.Second)
 	time.Sleep(6 * time.Second) // longer than a beat, an exchange of all, and the time after which a member is away
 	still(as, truth)

@@ -236,8 +236,8 @@ func TestPartition(t *testing.T) {
 					}
 					t.Logf("each part has a view of its own after %v", time.Since(began).Round(time.Millisecond))
 					for _, part := range [][]*agent{as[:c.left], as[c.left:]} {
-						still(part, settle(part))
-						stir(part)
+						still(part, stopChurn(part))
+						startChurn(part)
 					}
 					for i := range l.nodes {
 						for j := range l.nodes {
@@ -255,12 +255,12 @@ func TestPartition(t *testing.T) {
 				healed, what := time.Now(), fmt.Sprintf("%s, cut for %v, healed", c.shape, d)
 				l.heal()
 				time.Sleep(300 * time.Millisecond) // resources change meanwhile
-				truth := settle(as)
+				truth := stopChurn(as)
 				l.reach(what+": watches complete", time.Since(healed), 5*time.Second)
 				l.one(what, healed)
 				complete(as, own, same)
 				still(as, truth)
-				stir(as)
+				startChurn(as)
 			}
 		})
 	}
@@ -288,13 +288,13 @@ func TestKilledInTurn(t *testing.T) {
 		l.together(l.nodes...)
 		complete(as, own, same)
 		to.say(as[i], own[i], "after")
-		truth := settle(as)
+		truth := stopChurn(as)
 		l.reach("killed and back: watches complete", time.Since(began), 5*time.Second)
 		if i == len(l.nodes)-1 {
 			time.Sleep(2 * time.Second) // a resource that was not offered again would be gone by then
 			still(as, truth)
 		}
-		stir(as)
+		startChurn(as)
 	}
 	l.calm()
 }

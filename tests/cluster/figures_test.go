@@ -58,7 +58,7 @@ func TestFigures(t *testing.T) {
 	l := up(t, 8)
 	as, own, same := l.populate()
 	watch(as)
-	settle(as)
+	stopChurn(as)
 
 	death := &figure{what: "node killed (`kill -9` of its daemon): dead for all others", most: 2 * time.Second}
 	silent := &figure{what: "node falls silent: dead for all others", most: 2 * time.Second}
@@ -82,11 +82,11 @@ func TestFigures(t *testing.T) {
 	views := &figure{what: "halves cut off from each other for 5 s, healed: one view", most: 5 * time.Second}
 	watches := &figure{what: "the same: all watches complete", most: 5 * time.Second}
 	for range 5 {
-		stir(as)
+		startChurn(as)
 		l.cut(l.nodes[:4], l.nodes[4:])
 		time.Sleep(5 * time.Second) // the length of the cut, which the figure names
-		truth := settle(as[:4])     // of one half; the half must learn that of the other
-		for id, n := range settle(as[4:]) {
+		truth := stopChurn(as[:4])  // of one half; the half must learn that of the other
+		for id, n := range stopChurn(as[4:]) {
 			truth[id] = n
 		}
 		began := time.Now()

@@ -27,15 +27,15 @@ func TestContainers(t *testing.T) {
 		}
 		boxed, other := l.nodes[0].agent(), l.nodes[1].agent()
 		plain.register(rocl.Attrs{"who": "plain"})
-		talk := func(to *agent, who, over string) {
+		talk := func(to *agent, who, transport string) {
 			t.Helper()
 			id := to.register(rocl.Attrs{"who": who})
 			eventually.True(t, "it is found", func() bool { return plain.find(rocl.Match{"who": who}).How == "" })
 			plain.say(to, id, "hello")
 			for _, r := range do[struct{}, []rocl.Route](plain, "Routes", struct{}{}) {
 				if r.Peer == id.Context() {
-					if r.Transport != over {
-						t.Errorf("%s is reached over %s, not %s", who, r.Transport, over)
+					if r.Transport != transport {
+						t.Errorf("%s is reached over %s, not %s", who, r.Transport, transport)
 					}
 					return
 				}

@@ -117,15 +117,15 @@ type churn struct {
 	done chan error
 }
 
-// Stir begins the churn, with a change each every.
-func (a *Agent) Stir(every time.Duration, _ *struct{}) error {
+// StartChurn begins the churn: a change in each interval.
+func (a *Agent) StartChurn(interval time.Duration, _ *struct{}) error {
 	if a.churn == nil {
 		a.churn = &churn{}
 	}
 	c := a.churn
 	c.stop, c.done = make(chan struct{}), make(chan error, 1)
 	go func() {
-		tick := time.NewTicker(every)
+		tick := time.NewTicker(interval)
 		defer tick.Stop()
 		for {
 			if err := c.step(a.c); err != nil {
@@ -177,8 +177,8 @@ func (c *churn) step(on *rocl.Context) error {
 	return nil
 }
 
-// Settle ends the churn, and returns the resources that are registered.
-func (a *Agent) Settle(_ struct{}, there *map[string]string) error {
+// StopChurn ends the churn, and returns the resources that are registered.
+func (a *Agent) StopChurn(_ struct{}, there *map[string]string) error {
 	c := a.churn
 	close(c.stop)
 	if err := <-c.done; err != nil {
@@ -196,23 +196,23 @@ func watch(as []*agent) {
 	for _, a := range as {
 		do[struct{}, struct{}](a, "Watch", struct{}{})
 	}
-	stir(as)
+	startChurn(as)
 }
 
-func stir(as []*agent) {
+func startChurn(as []*agent) {
 	for _, a := range as {
-		do[time.Duration, struct{}](a, "Stir", 100*time.Millisecond)
+		do[time.Duration, struct{}](a, "StartChurn", 100*time.Millisecond)
 	}
 }
 
-// settle ends the churn and waits until all watches have reported the registered resources. It
+// stopChurn ends the churn and waits until all watches have reported the registered resources. It
 // returns those.
-func settle(as []*agent) map[string]string {
+func stopChurn(as []*agent) map[string]string {
 	t := as[0].node.lab.t
 	t.Helper()
 	truth := map[string]string{}
 	for _, a := range as {
-		maps.Copy(truth, do[struct{}, map[string]string](a, "Settle", struct{}{}))
+		maps.Copy(truth, do[struct{}, map[string]string](a, "StopChurn", struct{}{}))
 	}
 	var off string
 	if !eventually.Within(30*time.Second, func() bool { off = astray(as, truth); return off == "" }) {
@@ -268,7 +268,7 @@ func TestProcessDeathSeen(t *testing.T) {
 	l := up(t, 3)
 	as, _, _ := l.populate()
 	watch(as)
-	settle(as)
+	stopChurn(as)
 	l.processDeath(as[:2], l.nodes[2])
 }
 

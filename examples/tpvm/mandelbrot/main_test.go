@@ -57,8 +57,8 @@ func TestPicture(t *testing.T) {
 	node, out := example.New(t), filepath.Join(t.TempDir(), "m.png")
 	c := open(t, node)
 	joined := node.Command("-join")
-	var told bytes.Buffer
-	joined.Stdout = &told
+	var printed bytes.Buffer
+	joined.Stdout = &printed
 	if err := joined.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -74,8 +74,8 @@ func TestPicture(t *testing.T) {
 		t.Error("the process that joined:", err)
 	}
 	for _, want := range []string{"rendering for virtual machine ", "; 1 node, ", "rendering a picture of task ", "\nrendered ", "\nended"} {
-		if !strings.Contains(told.String(), want) {
-			t.Errorf("the process that joined says %q, without %q", &told, want)
+		if !strings.Contains(printed.String(), want) {
+			t.Errorf("the process that joined says %q, without %q", &printed, want)
 		}
 	}
 }

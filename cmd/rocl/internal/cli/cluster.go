@@ -166,7 +166,7 @@ func printNodes(w io.Writer, g Globals, all []nodeJSON) error {
 func gib(b uint64) string { return fmt.Sprintf("%.1f GiB", float64(b)/(1<<30)) }
 
 func searchTraceCommand() *cobra.Command {
-	var way string
+	var name string
 	cmd := &cobra.Command{
 		Use:   "search-trace name=value...",
 		Short: "Search the cluster, and print which nodes were asked and what they said",
@@ -182,9 +182,9 @@ func searchTraceCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			how, err := strategy.Parse(way)
+			how, err := strategy.Parse(name)
 			if err != nil {
-				return Usagef("--search %q is not auto, unicast, broadcast or tree", way)
+				return Usagef("--search %q is not auto, unicast, broadcast or tree", name)
 			}
 			t, err := trace(cmd.Context(), g, how, l)
 			if err != nil {
@@ -212,15 +212,15 @@ func searchTraceCommand() *cobra.Command {
 			return nothingError("no resource matches")
 		},
 	}
-	cmd.Flags().StringVar(&way, "search", "auto", "`strategy`: auto, as any search goes; tree, without summaries; unicast, ask each node by itself; broadcast, all with one packet, if the cluster has a group")
-	cmd.Flags().StringVar(&way, "way", "auto", "")
+	cmd.Flags().StringVar(&name, "search", "auto", "`strategy`: auto, as any search goes; tree, without summaries; unicast, ask each node by itself; broadcast, all with one packet, if the cluster has a group")
+	cmd.Flags().StringVar(&name, "way", "auto", "")
 	_ = cmd.Flags().MarkHidden("way") // the former name of the flag
 	_ = cmd.RegisterFlagCompletionFunc("search", cobra.FixedCompletions([]string{"auto", "tree", "unicast", "broadcast"}, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
 }
 
 // trace asks the node's directory to trace a search. It joins as a context without resources.
-func trace(ctx context.Context, g Globals, way strategy.Strategy, l *rocl.List) (directory.Trace, error) {
+func trace(ctx context.Context, g Globals, how strategy.Strategy, l *rocl.List) (directory.Trace, error) {
 	p := g.patience(ctx)
 	defer p.stop()
 	c, err := directory.Join(p, directory.DialSocket(g.path()), directory.WithClientLogger(g.logger()))
@@ -228,7 +228,7 @@ func trace(ctx context.Context, g Globals, way strategy.Strategy, l *rocl.List) 
 		return directory.Trace{}, p.err(err)
 	}
 	defer c.Close()
-	t, err := c.Trace(p, way, l)
+	t, err := c.Trace(p, how, l)
 	return t, p.err(err)
 }
 

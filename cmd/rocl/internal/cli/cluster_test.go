@@ -126,49 +126,49 @@ func TestSearchTrace(t *testing.T) {
 	}
 	r := start(t, "register", "--socket", sock, "a=b")
 	id := r.line()
-	for _, way := range []string{"auto", "tree", "unicast", "broadcast"} {
-		if out, errOut, code := search("a=b", "--search", way); code != 0 || !strings.Contains(out, "found "+id+" in ") || (errOut != "") != (way == "broadcast") {
-			t.Errorf("--search %s: %d, %q, %q", way, code, out, errOut)
+	for _, name := range []string{"auto", "tree", "unicast", "broadcast"} {
+		if out, errOut, code := search("a=b", "--search", name); code != 0 || !strings.Contains(out, "found "+id+" in ") || (errOut != "") != (name == "broadcast") {
+			t.Errorf("--search %s: %d, %q, %q", name, code, out, errOut)
 		}
-		out, _, code := search("a=b", "--search", way, "--json")
+		out, _, code := search("a=b", "--search", name, "--json")
 		var tr directory.Trace
-		if err := json.Unmarshal([]byte(out), &tr); err != nil || code != 0 || tr.Strategy != way || tr.Found.String() != id || len(tr.Steps) != 1 || tr.Node != s.Node() {
-			t.Errorf("--search %s --json: %d, %q, %v", way, code, out, err)
+		if err := json.Unmarshal([]byte(out), &tr); err != nil || code != 0 || tr.Strategy != name || tr.Found.String() != id || len(tr.Steps) != 1 || tr.Node != s.Node() {
+			t.Errorf("--search %s --json: %d, %q, %v", name, code, out, err)
 		}
 	}
 }
 
-// rest is the rest of a cluster of three nodes, one of which does not answer.
-type rest struct{ silent resource.NodeID }
+// others is the rest of a cluster of three nodes, one of which does not answer.
+type others struct{ silent resource.NodeID }
 
-func (r rest) Find(context.Context, *resource.List) (database.Record, error) {
+func (r others) Find(context.Context, *resource.List) (database.Record, error) {
 	return database.Record{}, directory.ErrPartial
 }
 
-func (r rest) Lookup(context.Context, resource.GID, *resource.List) (database.Record, error) {
+func (r others) Lookup(context.Context, resource.GID, *resource.List) (database.Record, error) {
 	return database.Record{}, directory.ErrPartial
 }
 
-func (r rest) All(_ context.Context, _ *resource.List, v *directory.Coverage) iter.Seq2[database.Record, error] {
+func (r others) All(_ context.Context, _ *resource.List, v *directory.Coverage) iter.Seq2[database.Record, error] {
 	return func(func(database.Record, error) bool) { v.Covered, v.Failed = v.Covered+1, append(v.Failed, r.silent) }
 }
 
-func (r rest) Trace(context.Context, strategy.Strategy, *resource.List) (directory.Trace, error) {
+func (r others) Trace(context.Context, strategy.Strategy, *resource.List) (directory.Trace, error) {
 	return directory.Trace{
 		Covered: 1, Failed: []resource.NodeID{r.silent},
 		Steps: []directory.TraceStep{{Node: 2, How: "broadcast", Members: 1, Outcome: "none"}, {Node: r.silent, How: "broadcast", Members: 1, Outcome: "silent"}},
 	}, nil
 }
 
-func (r rest) Addr() string { return "127.0.0.1:7946" }
+func (r others) Addr() string { return "127.0.0.1:7946" }
 
-func (r rest) Watch(*resource.List, *database.Watch) func() { return func() {} }
+func (r others) Watch(*resource.List, *database.Watch) func() { return func() {} }
 
 // A node that could not be asked is named, and the exit code says so, whether or not the other
 // nodes have a match.
 func TestSilentNode(t *testing.T) {
 	s, sock := labelled(t, resource.Attrs{"zone": "a"})
-	s.Attach(rest{0xabc})
+	s.Attach(others{0xabc})
 	r := start(t, "register", "--socket", sock, "a=b")
 	r.line()
 	for args, lines := range map[string]int{

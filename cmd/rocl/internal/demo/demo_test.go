@@ -141,7 +141,7 @@ func (s *stage) assign() {
 	}
 }
 
-func (s *stage) told(m *rocl.Message) {
+func (s *stage) take(m *rocl.Message) {
 	s.t.Helper()
 	if _, err := s.co.message(m); err != nil {
 		s.t.Fatal(err)
@@ -187,13 +187,13 @@ func TestCrawlerDiesAfterSending(t *testing.T) {
 				if again.Attempt == first.Attempt || again.Indexer != first.Indexer {
 					t.Errorf("first %+v, then %+v", first, again)
 				}
-				s.told(news) // the report of the attempt that was given up
+				s.take(news) // the report of the attempt that was given up
 				if s.co.left != 1 {
 					t.Error("the news of an attempt that was given up counts")
 				}
-				s.told(s.report())
+				s.take(s.report())
 			} else {
-				s.told(news)
+				s.take(news)
 				s.event(rocl.Gone, dead, "crawler")
 				s.assign()
 			}
@@ -219,7 +219,7 @@ func TestIndexerDiesWithResults(t *testing.T) {
 	w := s.co.units[0]
 	s.assign()
 	s.crawl(w)
-	s.told(s.report())
+	s.take(s.report())
 	if s.co.left != 0 {
 		t.Fatal("the unit is not done")
 	}
@@ -233,7 +233,7 @@ func TestIndexerDiesWithResults(t *testing.T) {
 		t.Fatalf("%d units left, given to the dead: %v", s.co.left, s.actors[w.indexer] == dead)
 	}
 	s.crawl(w)
-	s.told(s.report())
+	s.take(s.report())
 	if sum, err := lookUp(s.ctx, s.co.c, s.co.me, "run", ask{Word: "ALPHA"}); err != nil || sum.Matches != 1 || sum.Indexers != 1 {
 		t.Errorf("looked up: %+v, %v", sum, err)
 	}
