@@ -15,7 +15,7 @@ sustain: ; go run ./cmd/rocl bench sustain --markdown --plot docs/sustain.svg # 
 scaling: ; cd tests/scale/scaling && go run . # some minutes; writes docs/SCALING.md and its picture
 figures: ; go run ./tests/figures $(REV) # of the working tree, or of the commits REV
 demo:    ; go run ./cmd/rocl demo
-ci:      ; ROCL_INSTALL=$${ROCL_INSTALL:-0} .ci/run
+ci:      ; .ci/run
 libpvm3: # PVM's C library, into build/
 	go build -buildmode=c-shared -ldflags '-extldflags -Wl,-soname,libpvm3.so' -o build/libpvm3.so ./tpvm/libpvm3
 	rm -f build/libpvm3.h && ln -sf libpvm3.so build/libgpvm3.so && cp tpvm/libpvm3/pvm3.h build/
