@@ -37,7 +37,7 @@ const (
 	absentGoing = 2 // it is about to be away
 
 	newTime    = time.Second // how long a member that was met is new
-	mostAbsent = 1 << 12     // entries of one account
+	mostAbsent = 1 << 12     // entries of one account, sent or taken up
 )
 
 // An absent is the entry of an account about one member.
@@ -123,8 +123,10 @@ func parseAccount(b []byte) (entries []byte, fresh, ok bool) {
 	return b[accountLen:], b[1]&accountFresh != 0, true
 }
 
-// merge takes up the entries of another member's account.
+// merge takes up the entries of another member's account, mostAbsent of them at most: each new
+// entry costs a timer and a place in the table.
 func (t *memberTable) merge(entries []byte) {
+	entries = entries[:min(len(entries), mostAbsent*absentLen)]
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	changed := false

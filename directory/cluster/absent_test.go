@@ -228,3 +228,17 @@ func TestMembersAreForgotten(t *testing.T) {
 		}
 	})
 }
+
+// A member takes up at most mostAbsent entries of an account, as many as it would send.
+func TestAccountIsBounded(t *testing.T) {
+	a := member(t, 1, nil)
+	var entries []byte
+	for n := range resource.NodeID(mostAbsent + 100) {
+		e := absent{id: 2 + n, epoch: 1, left: awayTime, kind: absentAway, addr: netip.MustParseAddrPort("127.0.0.1:1")}
+		entries = e.append(entries)
+	}
+	a.members.merge(entries)
+	if n := a.Stats().Away; n != mostAbsent {
+		t.Errorf("%d members are awaited, want %d", n, mostAbsent)
+	}
+}

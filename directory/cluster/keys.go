@@ -95,7 +95,8 @@ func (m *Membership) linkKeys(keys [][]byte) (link [][32]byte) {
 
 // Rekey reads the file of the cluster's keys again. The new keys are used between members and for
 // the links of the node's contexts, which are told. It returns the number of keys. If it returns an
-// error, nothing has changed. Members call the same by themselves soon after the file has changed.
+// error, the keys are as they were. Members call the same by themselves soon after the file has
+// changed.
 func (m *Membership) Rekey() (int, error) {
 	n, _, err := m.rekey()
 	return n, err

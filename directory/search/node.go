@@ -374,8 +374,10 @@ func (n *Node) askFirst(now time.Time, s *own) {
 	case strategy.Unicast:
 		j.fan = Flat
 		n.cover(now, j, others)
-	default:
+	case strategy.Tree:
 		n.cover(now, j, others)
+	default:
+		panic("search: unknown strategy") // NewNode and a trace get valid ones only
 	}
 	n.finishIfDone(now, j)
 }
