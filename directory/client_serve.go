@@ -36,7 +36,7 @@ type ownServer struct {
 	log       *slog.Logger
 	opts      []Option
 	takesOver atomic.Bool // set once JoinNode has succeeded: see the option takingOver
-	mu        sync.Mutex
+	mu        sync.Mutex  // guards closed and server; held while a server begins or ends
 	closed    bool
 	server    *Server
 

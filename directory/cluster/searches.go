@@ -26,7 +26,7 @@ type searches struct {
 	answers   *answers
 
 	// mu guards the following fields, setting the timer, the tallies of waiters and
-	// answers.packet. It is taken before summaries.mu and the mutex of positions.
+	// answers.packet. It is taken before summaries.mu and cursors.mu.
 	mu     sync.Mutex
 	node   *search.Node
 	timer  *time.Timer

@@ -90,7 +90,7 @@ func (s *summaries) forwardAdded(w *database.Watch, added chan<- resource.List) 
 }
 
 // renew makes a new summary of what the node holds. Events that come meanwhile wait in the watch of
-// keep.
+// maintain.
 func (s *summaries) renew() {
 	own := search.NewSummary(s.everything(), len(s.members.list()))
 	s.mu.Lock()
