@@ -99,7 +99,7 @@ func TestAwayIsPassedOn(t *testing.T) {
 	b, c := member(t, 2, nil, a), member(t, 3, nil, a)
 	together(t, a, b, c)
 	b.members.mu.Lock()
-	b.members.nodes[3].alive = false // b tells only a that it goes
+	b.members.nodes[3].isAlive = false // b tells only a that it goes
 	b.members.mu.Unlock()
 	if err := b.HandOver(); err != nil {
 		t.Fatal(err)
