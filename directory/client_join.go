@@ -171,7 +171,7 @@ func (c *Client) readAnswers(lc *lifeConn) {
 			if err = c.takeTerms(m.Parser()); err == nil {
 				continue
 			}
-			c.log.Warn("directory: terms", "err", err)
+			c.log.Warn("directory: invalid terms from the server", "err", err)
 		}
 		if err != nil {
 			break

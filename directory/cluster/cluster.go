@@ -214,11 +214,11 @@ func (c *Cluster) receive(from resource.NodeID, at *net.UDPAddr, b []byte) {
 	}
 	var p search.Packet
 	if err := p.ParseFrom(b, from, c.cfg.Node); err != nil {
-		c.log.Debug("cluster: packet", "from", from, "err", err)
+		c.log.Debug("cluster: ignoring a malformed packet of a search", "from", from, "err", err)
 		return
 	}
 	if q, ok := p.Question(); ok && !c.answers.mayAnswer(q) {
-		c.log.Debug("cluster: a question that cannot be answered, or not yet", "from", from, "bytes", len(q))
+		c.log.Debug("cluster: not answering a question: this member does not know the answer for certain yet", "from", from, "bytes", len(q))
 		return
 	}
 	c.searches.receive(from, at, &p)
@@ -230,12 +230,12 @@ func (c *Cluster) serve(nc net.Conn) {
 	switch {
 	case ok && what == questionByte:
 		if err := c.answers.serve(nc); err != nil {
-			c.log.Debug("cluster: a question by a stream", "from", from, "err", err)
+			c.log.Debug("cluster: answering a question by a stream failed", "from", from, "err", err)
 		}
 	case ok && what == directoryByte && c.cfg.Serve != nil:
 		c.cfg.Serve(nc)
 	default:
-		c.log.Debug("cluster: a stream not of a member, or not for us", "remote", nc.RemoteAddr(), "says it is", from)
+		c.log.Debug("cluster: closing a stream from an unknown member or with an unknown purpose", "remote", nc.RemoteAddr(), "claims", from)
 		nc.Close()
 	}
 }

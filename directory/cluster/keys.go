@@ -42,7 +42,7 @@ func ReadKeys(file string) (keys [][]byte, err error) {
 		return nil, fmt.Errorf("%w: the cluster's key %s is not a regular file (%v)", ErrConfig, file, fi.Mode())
 	}
 	if p := fi.Mode().Perm(); p&0o077 != 0 {
-		return nil, fmt.Errorf("%w: the cluster's key %s can be read by others (mode %v); it must be 0600: %w", ErrConfig, file, p, fs.ErrPermission)
+		return nil, fmt.Errorf("%w: the cluster's key %s is accessible to other users (mode %v); it must be 0600: %w", ErrConfig, file, p, fs.ErrPermission)
 	}
 	const most = mostKeys * (maxKey + 1)
 	b, err := io.ReadAll(io.LimitReader(f, most+1))

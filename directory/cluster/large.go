@@ -102,7 +102,7 @@ func (a *asker) askEach(ctx context.Context, who []resource.NodeID, q []byte) (r
 				r.Found, r.From, r.Answer = true, m, answer
 				end() // the other members need not answer
 			case err != nil:
-				a.log.Debug("cluster: a question", "err", err)
+				a.log.Debug("cluster: a member has not answered a question by a stream", "err", err)
 				r.Failed = append(r.Failed, m)
 			default:
 				r.Covered++

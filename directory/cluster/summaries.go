@@ -135,7 +135,7 @@ func (s *summaries) receive(from resource.NodeID, message []byte) {
 	reply, err := s.filters.Hear(from, message)
 	s.mu.Unlock()
 	if err != nil {
-		s.log.Debug("cluster: summary", "from", from, "err", err)
+		s.log.Debug("cluster: ignoring a malformed summary", "from", from, "err", err)
 	}
 	if reply != nil {
 		s.mux.Send(mux.Out{To: from, Payload: reply})

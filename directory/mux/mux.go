@@ -33,8 +33,8 @@ const MaxLarge = 4 << 20
 
 // Errors of this package.
 var (
-	ErrUnknown = errors.New("mux: not a member that is known")
-	ErrClosed  = errors.New("mux: closed")
+	ErrUnknown = errors.New("mux: the node is not a known member")
+	ErrClosed  = errors.New("mux: the port is closed")
 )
 
 // Config has the settings of a port. Self, Receive and Stream are required. Receive may be called
@@ -329,7 +329,7 @@ func (x *Mux) spin() {
 	}
 	for _, s := range all {
 		if err := x.poller.Add(s.fd, s); err != nil { // it was in the set before
-			x.log.Error("mux: watching a socket again", "err", err)
+			x.log.Error("mux: a socket cannot be watched again", "err", err)
 		}
 	}
 }

@@ -191,7 +191,7 @@ func takeLock(path string) (*os.File, error) {
 	var st unix.Stat_t
 	if err = unix.Fstat(int(f.Fd()), &st); err == nil && int(st.Uid) != os.Geteuid() {
 		f.Close()
-		return nil, fmt.Errorf("directory: serving %s: %w: %s is of user %d, who alone can serve there", path, ErrUntrusted, path+lockSuffix, st.Uid)
+		return nil, fmt.Errorf("directory: serving %s: %w: %s belongs to user %d, and only that user can serve there", path, ErrUntrusted, path+lockSuffix, st.Uid)
 	}
 	if err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err == nil {
 		if isOpen(path+lockSuffix, f) {
