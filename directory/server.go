@@ -57,7 +57,7 @@ type Server struct {
 	offers offers                    // what contexts are offering again; see server_recovery.go
 	remote atomic.Pointer[Remote]    // see Attach; nil until then
 
-	takingOver  bool            // see the option takingOver
+	isTakeover  bool            // see the option takeover
 	opening     context.Context // nil: context.Background()
 	beginMember func(s *Server, late bool) (end func(handOver bool), err error)
 	endMember   func(handOver bool) // what beginMember returned; nil if the server is no member
@@ -73,12 +73,12 @@ type Server struct {
 	count *counts
 	index indexState
 
-	mu         sync.Mutex // guards the following fields up to lives, and lifeServer.superseded
-	closed     bool
-	handedOver bool                         // the server gave way to a daemon
-	terms      Terms                        // of the last SetTerms
-	conns      map[net.Conn]struct{}        // open connections, to be closed at the end
-	lives      map[resource.GID]*lifeServer // by context
+	mu           sync.Mutex // guards the following fields up to lives, and lifeServer.superseded
+	closed       bool
+	isHandedOver bool                         // the server gave way to a daemon
+	terms        Terms                        // of the last SetTerms
+	conns        map[net.Conn]struct{}        // open connections, to be closed at the end
+	lives        map[resource.GID]*lifeServer // by context
 
 	wmu     sync.Mutex // guards watches and the end of each
 	watches map[*attached]struct{}
@@ -183,7 +183,7 @@ func (s *Server) closeOf(self resource.GID) error {
 		return nil
 	}
 	s.closed = true
-	handOver := s.handedOver
+	handOver := s.isHandedOver
 	for id, l := range s.lives {
 		// A daemon that is restarted hands over if contexts go on.
 		handOver = handOver || id != self && (l.member || s.daemon)

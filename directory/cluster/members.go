@@ -92,18 +92,18 @@ func (t *memberTable) has(id resource.NodeID) bool {
 
 // newcomers returns the members that are not on asked, a roll of an earlier time, and updates asked
 // to the present one.
-func (t *memberTable) newcomers(asked **roll) (who []resource.NodeID) {
+func (t *memberTable) newcomers(asked **roll) (members []resource.NodeID) {
 	now := t.roll.Load()
 	if now == *asked {
 		return nil
 	}
 	for _, m := range now.members {
 		if _, found := slices.BinarySearch((*asked).members, m); !found {
-			who = append(who, m)
+			members = append(members, m)
 		}
 	}
 	*asked = now
-	return who
+	return members
 }
 
 // news returns the channel that is closed when the list of members changes next.
@@ -147,15 +147,15 @@ func (t *memberTable) alive(id resource.NodeID) bool {
 
 // aliveOthers returns the addresses of at most most other members that are seen alive, in random
 // order, and their nodes.
-func (t *memberTable) aliveOthers(most int) (addrs []string, who []resource.NodeID) {
+func (t *memberTable) aliveOthers(most int) (addrs []string, members []resource.NodeID) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for id, m := range t.nodes {
-		if id != t.cfg.Node && m.isAlive && len(who) < most {
-			addrs, who = append(addrs, m.addr), append(who, id)
+		if id != t.cfg.Node && m.isAlive && len(members) < most {
+			addrs, members = append(addrs, m.addr), append(members, id)
 		}
 	}
-	return addrs, who
+	return addrs, members
 }
 
 // firstMetAt returns when the first other member was seen alive, or the zero time.

@@ -347,7 +347,7 @@ func TestMidst(t *testing.T) {
 			t.Errorf("%s=%s: %v, want %v", name, value, v, want)
 		}
 	}
-	s := search{Reader: r}
+	s := lookup{Reader: r}
 	before, _ := s.posting(r.of([]byte(attrsOf(&l)[0])))
 	if !s.stood(&before) {
 		t.Error("nothing has changed, and it is noticed")
