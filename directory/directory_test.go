@@ -220,8 +220,8 @@ func TestNumbersAreUniqueAcrossKills(t *testing.T) {
 					return
 				default:
 				}
-				if join() != nil { // between two servers
-					time.Sleep(time.Millisecond)
+				if join() != nil {
+					time.Sleep(time.Millisecond) // no server serves: no event tells when the next one does
 				}
 			}
 		})
