@@ -43,6 +43,8 @@ const leaveTime = time.Second
 // A Client is one context's access to its node's directory. It remembers what the context owns and
 // offers that again to the next server when the present one ends. Operations wait meanwhile, until
 // their contexts end. All methods may be called concurrently.
+//
+// No goroutine holds the mutexes of a Client and of its lifeConn at the same time.
 type Client struct {
 	dial  Dialer
 	serve func(context.Context) error // see WithServe; nil if the client never serves
@@ -62,11 +64,13 @@ type Client struct {
 
 	presence node.Presence // used by the goroutine that joins, then by Close
 
-	index                 atomic.Pointer[index.Reader] // the index of conn's server; stored with mu held
-	noIndex               bool                         // the index is never used
+	// index is the index of conn's server, or nil. It is set with mu held. A reader that finds the
+	// index ended takes it away without mu: see dropEndedIndex.
+	index                 atomic.Pointer[index.Reader]
+	noIndex               bool // the index is never used
 	fromIndex, fromSocket atomic.Uint64
 
-	mu     sync.Mutex
+	mu     sync.Mutex // guards the following fields and lifeConn.asked
 	closed bool
 	owned  map[resource.GID]*own // what is offered to the next server
 	conn   *lifeConn             // nil while there is none

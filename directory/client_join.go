@@ -171,7 +171,7 @@ func (c *Client) readAnswers(lc *lifeConn) {
 			if err = c.takeTerms(m.Parser()); err == nil {
 				continue
 			}
-			c.log.Warn("directory: terms", "err", err)
+			c.log.Warn("directory: invalid terms from the server", "err", err)
 		}
 		if err != nil {
 			break
@@ -194,13 +194,13 @@ func (c *Client) rejoin() *lifeConn {
 			return len(all)
 		})
 		if errors.Is(err, ErrNoDirectory) && c.serve != nil {
-			err := c.serve(c.life)
-			if err == nil {
+			serveErr := c.serve(c.life)
+			if serveErr == nil {
 				continue
 			}
-			if text := err.Error(); text != lastProblem && !errors.Is(err, ErrInUse) && c.life.Err() == nil {
+			if text := serveErr.Error(); text != lastProblem && !errors.Is(serveErr, ErrInUse) && c.life.Err() == nil {
 				lastProblem = text
-				c.log.Warn("directory: cannot serve the node", "err", err)
+				c.log.Warn("directory: cannot serve the node", "err", serveErr)
 			}
 		}
 		if (errors.Is(err, ErrUntrusted) || errors.Is(err, ErrDenied)) && err.Error() != lastProblem {

@@ -20,14 +20,14 @@ const maxTaken = 64 << 10
 // lifeConn is a life connection with the requests under way on it. Callers put requests into a
 // queue and never write themselves, so a server that hangs blocks only the writing goroutine.
 type lifeConn struct {
-	c    *wire.Conn    // used by the reading goroutine; the writing one uses its nc
+	c    *wire.Conn    // the reading goroutine uses it; the writing one calls only Write and Close
 	gone chan struct{} // closed when the connection has ended
 	wake chan struct{} // has a value when the queue may have a request
 	// asked counts questions over other connections until the index is asked for. The client's mu
 	// must be held.
 	asked int
 
-	mu      sync.Mutex
+	mu      sync.Mutex          // guards the following fields
 	next    uint64              // the number of the last request
 	queue   []*request          // requests that the writer has not taken
 	pending map[uint64]*request // requests that wait for their answers, by number
@@ -189,7 +189,7 @@ func (c *Client) call(ctx context.Context, q request) (rev uint64, maybeSent boo
 		case <-ctx.Done():
 			return 0, lc.withdraw(r), context.Cause(ctx)
 		}
-		c.lost(lc) // the goroutine in live may not have noticed yet
+		c.lost(lc) // the goroutine in keepJoined may not have noticed yet
 	}
 }
 

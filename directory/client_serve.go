@@ -26,19 +26,19 @@ func JoinNode(ctx context.Context, path string, log *slog.Logger, serve []Option
 		return nil, err
 	}
 	c.finish, c.serving = o.close, o.serving.Load
-	o.takesOver.Store(true)
+	o.isTakeover.Store(true)
 	return c, nil
 }
 
 // ownServer is the server that a client runs when no other process serves.
 type ownServer struct {
-	path      string
-	log       *slog.Logger
-	opts      []Option
-	takesOver atomic.Bool // set once JoinNode has succeeded: see the option takingOver
-	mu        sync.Mutex
-	closed    bool
-	server    *Server
+	path       string
+	log        *slog.Logger
+	opts       []Option
+	isTakeover atomic.Bool // set once JoinNode has succeeded: see the option takeover
+	mu         sync.Mutex  // guards closed and server; held while a server begins or ends
+	closed     bool
+	server     *Server
 
 	serving atomic.Pointer[Server] // the same as server, read without mu
 }
@@ -55,7 +55,7 @@ func (o *ownServer) serve(ctx context.Context) error {
 		o.server.Close() // it gave way to a daemon, or its socket was taken
 		o.server = nil
 	}
-	opts := append([]Option{WithLogger(o.log), takingOver(o.takesOver.Load()), within(ctx)}, o.opts...)
+	opts := append([]Option{WithLogger(o.log), takeover(o.isTakeover.Load()), within(ctx)}, o.opts...)
 	s, err := Listen(o.path, opts...)
 	if err != nil {
 		return err

@@ -6,8 +6,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -172,6 +174,88 @@ func TestNumbersAreUnique(t *testing.T) {
 			c.Close()
 		}
 		s.Close()
+	}
+}
+
+// The number of a context is never given twice when servers, each in a process of its own, are
+// killed while contexts join. A context keeps its number when it joins the next server.
+func TestNumbersAreUniqueAcrossKills(t *testing.T) {
+	const mark = "ROCL_TEST_SERVE_AT"
+	if path := os.Getenv(mark); path != "" {
+		s, err := Listen(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close()
+		_, _ = io.Copy(io.Discard, os.Stdin) // until the parent kills this process, or ends
+		return
+	}
+	path := sock(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
+	defer cancel()
+	var mu sync.Mutex // guards joined
+	var joined []*Client
+	var busy sync.WaitGroup
+	count := func() int {
+		mu.Lock()
+		defer mu.Unlock()
+		return len(joined)
+	}
+	join := func() error {
+		c, err := Join(ctx, DialSocket(path))
+		if err != nil {
+			return err
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		joined = append(joined, c)
+		return nil
+	}
+	stop := make(chan struct{})
+	for range 4 {
+		busy.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				if join() != nil {
+					time.Sleep(time.Millisecond) // no server serves: no event tells when the next one does
+				}
+			}
+		})
+	}
+	for range 5 {
+		before := count()
+		cmd := exec.Command(os.Args[0], "-test.run", "^"+t.Name()+"$")
+		cmd.Env = append(os.Environ(), mark+"="+path)
+		in, err := cmd.StdinPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		eventually.True(t, "contexts join", func() bool { return count() >= before+20 })
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+		in.Close()
+	}
+	close(stop)
+	busy.Wait()
+	s, err := Listen(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	seen := map[resource.GID]bool{}
+	for _, c := range joined {
+		if seen[c.Self()] || c.Node() != joined[0].Node() {
+			t.Errorf("%v given twice, or the node changed", c.Self())
+		}
+		seen[c.Self()] = true
+		c.Close()
 	}
 }
 

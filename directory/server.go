@@ -38,6 +38,16 @@ func WithLogger(l *slog.Logger) Option { return func(s *Server) { s.log = l } }
 func AsDaemon() Option { return func(s *Server) { s.daemon = true } }
 
 // A Server answers for one node. Listen makes a server at a Unix socket.
+//
+// Locks are taken in this order:
+//
+//	ownServer.mu → all that Listen and Close take
+//	lifeServer.mu, indexState.mu → Server.mu → locks of the database
+//	node's lock of a socket → Server.mu (the guard asks for the cluster's name)
+//	Server.wmu → locks of the Remote → database.Watch
+//
+// The mutexes of offers and peerServer are taken alone. Server.wmu and Server.mu are never held at
+// the same time.
 type Server struct {
 	id     *Identity
 	db     *database.DB
@@ -47,31 +57,31 @@ type Server struct {
 	offers offers                    // what contexts are offering again; see server_recovery.go
 	remote atomic.Pointer[Remote]    // see Attach; nil until then
 
-	takingOver  bool            // see the option takingOver
+	isTakeover  bool            // see the option takeover
 	opening     context.Context // nil: context.Background()
 	beginMember func(s *Server, late bool) (end func(handOver bool), err error)
 	endMember   func(handOver bool) // what beginMember returned; nil if the server is no member
 	labels      Labels
 	labelled    bool // labels were given
 
-	mu         sync.Mutex
-	closed     bool
-	handedOver bool                         // the server gave way to a daemon
-	terms      Terms                        // of the last SetTerms
-	conns      map[net.Conn]struct{}        // open connections, to be closed at the end
-	lives      map[resource.GID]*lifeServer // by context
-	busy       sync.WaitGroup               // connections, and other goroutines of the server
-	life       context.Context              // ends when Close begins; end ends it
-	end        context.CancelFunc
-	node       *node.Listener
-	often      *ratelog.Logger // limits log lines that can be repeated
-	check      time.Duration   // the interval at which node checks its files; shorter in tests
-	count      *counts
-
-	wmu     sync.Mutex // taken before mu
-	watches map[*attached]struct{}
-
+	busy  sync.WaitGroup  // connections, and other goroutines of the server
+	life  context.Context // ends when Close begins; end ends it
+	end   context.CancelFunc
+	node  *node.Listener
+	often *ratelog.Logger // limits log lines that can be repeated
+	check time.Duration   // the interval at which node checks its files; shorter in tests
+	count *counts
 	index indexState
+
+	mu           sync.Mutex // guards the following fields up to lives, and lifeServer.superseded
+	closed       bool
+	isHandedOver bool                         // the server gave way to a daemon
+	terms        Terms                        // of the last SetTerms
+	conns        map[net.Conn]struct{}        // open connections, to be closed at the end
+	lives        map[resource.GID]*lifeServer // by context
+
+	wmu     sync.Mutex // guards watches and the end of each
+	watches map[*attached]struct{}
 }
 
 // NewServer makes a server without a socket. ServeConn gives it a connection to serve.
@@ -173,7 +183,7 @@ func (s *Server) closeOf(self resource.GID) error {
 		return nil
 	}
 	s.closed = true
-	handOver := s.handedOver
+	handOver := s.isHandedOver
 	for id, l := range s.lives {
 		// A daemon that is restarted hands over if contexts go on.
 		handOver = handOver || id != self && (l.member || s.daemon)

@@ -14,7 +14,7 @@ import (
 
 // lifeServer is the server's end of the life connection of a context.
 type lifeServer struct {
-	superseded bool // the context has joined again over another connection
+	superseded bool // the context has joined again over another connection; Server.mu guards it
 	member     bool // the context would become the cluster's member in place of this server
 
 	mu  sync.Mutex // guards out: terms that change, and before that the answer to join

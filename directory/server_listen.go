@@ -76,8 +76,8 @@ func (s *Server) Dialer() Dialer {
 // no other process can take the lock in between.
 func (s *Server) serveYield(c *wire.Conn) error {
 	s.mu.Lock()
-	refused := s.daemon || s.handedOver || !c.CarriesDescriptors() || !s.node.CanHandOver()
-	s.handedOver = s.handedOver || !refused
+	refused := s.daemon || s.isHandedOver || !c.CarriesDescriptors() || !s.node.CanHandOver()
+	s.isHandedOver = s.isHandedOver || !refused
 	s.mu.Unlock()
 	if refused {
 		return c.SendError(0, ErrInUse)

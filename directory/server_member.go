@@ -31,8 +31,8 @@ func (s *Server) Opening() context.Context {
 // within ends Listen when ctx ends.
 func within(ctx context.Context) Option { return func(s *Server) { s.opening = ctx } }
 
-// takingOver says that the server follows another one, for contexts that exist already.
-func takingOver(late bool) Option { return func(s *Server) { s.takingOver = late } }
+// takeover says that the server follows another one, for contexts that exist already.
+func takeover(late bool) Option { return func(s *Server) { s.isTakeover = late } }
 
 // membership decides from the server's settings and the member file: the server becomes a member,
 // or ends the node's membership, or answers as a node that cannot reach its cluster. It is called
@@ -44,7 +44,7 @@ func takingOver(late bool) Option { return func(s *Server) { s.takingOver = late
 func (s *Server) membership() (err error) {
 	switch {
 	case s.beginMember != nil:
-		if s.endMember, err = s.beginMember(s, s.takingOver); err != nil {
+		if s.endMember, err = s.beginMember(s, s.isTakeover); err != nil {
 			return err
 		}
 		if err := s.node.WriteMember(func() string { return s.currentTerms().Cluster }); err != nil { // serving goes on

@@ -39,7 +39,7 @@ func (s *Server) servePeer(c *wire.Conn) error {
 			err = p.handle(ctx, &m)
 		}
 		if errors.Is(err, os.ErrDeadlineExceeded) {
-			return fmt.Errorf("directory: a member says nothing any more: %w", err)
+			return fmt.Errorf("directory: a member has stopped sending: %w", err)
 		}
 		if err != nil {
 			return err

@@ -37,7 +37,7 @@ const (
 // offers is the server's state of the contexts that offer again what they own.
 type offers struct {
 	recovered atomic.Bool // changed only with mu held
-	mu        sync.Mutex
+	mu        sync.Mutex  // guards the following fields and those of each offer; taken alone
 	// last is when a context last joined again, or offered a resource beyond those announced.
 	last time.Time
 	// open has contexts that are about to join, or have not offered all that they announced.

@@ -23,7 +23,11 @@ func (s *Server) currentTerms() Terms {
 
 // SetTerms sets the terms on which the node's contexts link, and sends them to the contexts that
 // have joined. If t has no keys, the contexts use the node's own key. The caller must not change t
-// afterwards.
+// afterwards. SetTerms does not wait for the contexts: each gets the terms from a goroutine of its
+// own.
+//
+// A cluster.Membership calls SetTerms and SetLinkKeys, each with its mutex keysMu held, so that the
+// older of two changes never comes last.
 func (s *Server) SetTerms(t Terms) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -225,7 +225,7 @@ func (w *watched) open(at string) (end func(), err error) {
 	var busy sync.WaitGroup
 	busy.Go(func() {
 		if err := s.Serve(connlimit.New(maxReaders, maxReadersOfSource).Listener(ln)); !errors.Is(err, http.ErrServerClosed) {
-			w.log.Error("metrics and health are no more served", "err", err)
+			w.log.Error("metrics and health are no longer served", "err", err)
 		}
 	})
 	w.log.Info("serving metrics and health", "http", ln.Addr().String())

@@ -410,13 +410,13 @@ func TestKeys(t *testing.T) {
 	}
 	look("1")
 	write(keys[0], keys[1])
-	hup(`"msg":"keys","changed":true.*"keys":2`)
+	hup(`"msg":"keys read again","changed":true.*"keys":2`)
 	look("2")
 	write(keys[2])
-	hup(`"msg":"keys","changed":false.*line 2, has 10 bytes`)
+	hup(`"msg":"keys not changed: the file cannot be used","changed":false.*line 2, has 10 bytes`)
 	look("2")
 	write(keys[1])
-	hup(`"msg":"keys","changed":true.*"keys":1\D`)
+	hup(`"msg":"keys read again","changed":true.*"keys":1\D`)
 	look("1")
 	out, errOut, _ := call(t, append(args, "--print-config")...)
 	seen += out + errOut
@@ -449,7 +449,7 @@ func TestKeysWithoutFile(t *testing.T) {
 	if err := syscall.Kill(os.Getpid(), syscall.SIGHUP); err != nil {
 		t.Fatal(err)
 	}
-	said.find(t, `"msg":"keys","changed":false.*no --key-file`)
+	said.find(t, `"msg":"keys not read again: there is no --key-file","changed":false`)
 	if code := stop(); code != 0 {
 		t.Errorf("exit code %d", code)
 	}

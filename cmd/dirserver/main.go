@@ -78,7 +78,7 @@ func run(ctx context.Context, args []string, out, errOut io.Writer) int {
 	f.StringSlice("listen", nil, "URL to serve at as well, unix:PATH or tcp://HOST:PORT of the loopback interface; may be repeated")
 	f.String("bind", "", "HOST:PORT at which the node is a member of a cluster")
 	f.StringSlice("join", nil, "HOST:PORT of members to join; may be repeated")
-	f.String("cluster", "", "name of the cluster: members of others are not heard")
+	f.String("cluster", "", "name of the cluster: members of other clusters are ignored")
 	f.String("key-file", "", "file (0600) with the cluster's keys, one a line: the first seals all that nodes say to each other")
 	f.String("tls-cert", "", "PEM file with a certificate for TLS between nodes, in place of one made from the key")
 	f.String("tls-key", "", "PEM file with its key")
@@ -231,13 +231,13 @@ func serve(ctx context.Context, s *config, errOut io.Writer) error {
 // rekey reads the cluster's keys again, and logs the result.
 func rekey(log *slog.Logger, m *cluster.Membership, file string) {
 	if file == "" {
-		log.Info("keys", "changed", false, "reason", "there is no --key-file; nothing else is read again")
+		log.Info("keys not read again: there is no --key-file", "changed", false)
 		return
 	}
 	if n, err := m.Rekey(); err != nil {
-		log.Error("keys", "changed", false, "reason", "the file cannot be used, the keys stay as they were", "err", err)
+		log.Error("keys not changed: the file cannot be used", "changed", false, "err", err)
 	} else {
-		log.Info("keys", "changed", true, "file", file, "keys", n)
+		log.Info("keys read again", "changed", true, "file", file, "keys", n)
 	}
 }
 

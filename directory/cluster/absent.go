@@ -32,12 +32,14 @@ const (
 
 	accountFresh = 1 << 0 // the sender may not know all members yet
 
-	absentAway  = 0 // another server is taking the member's place
-	absentNew   = 1 // it became alive a moment ago: gossip of that may not have arrived
-	absentGoing = 2 // it is about to be away
+	absentAway = 0 // another server is taking the member's place
+	// absentUnsure: it became alive a moment ago, or is suspected to be dead. A receiver that knows
+	// this life of it, alive or dead, does not follow the entry.
+	absentUnsure = 1
+	absentGoing  = 2 // it is about to be away
 
 	newTime    = time.Second // how long a member that was met is new
-	mostAbsent = 1 << 12     // entries of one account
+	mostAbsent = 1 << 12     // entries of one account, sent or taken up
 )
 
 // An absent is the entry of an account about one member.
@@ -96,16 +98,16 @@ func (t *memberTable) account(fresh bool) []byte {
 func (m *node) absent(id resource.NodeID, now time.Time) (a absent, ok bool) {
 	a = absent{id: id, epoch: m.epoch, left: awayTime}
 	switch {
-	case m.left:
+	case m.hasLeft:
 		return a, false
 	case m.away != nil:
-		if a.left = m.until.Sub(now); !m.going {
-			a.kind = absentNew // suspected: a member that knows it dead does not wait for it again
+		if a.left = m.until.Sub(now); !m.isGoing {
+			a.kind = absentUnsure // suspected: a member that knows it dead does not wait for it again
 		}
-	case m.alive && m.going:
+	case m.isAlive && m.isGoing:
 		a.kind = absentGoing
-	case m.alive && now.Sub(m.met) < newTime:
-		a.kind, a.left = absentNew, newTime
+	case m.isAlive && now.Sub(m.met) < newTime:
+		a.kind, a.left = absentUnsure, newTime
 	default:
 		return a, false
 	}
@@ -123,8 +125,10 @@ func parseAccount(b []byte) (entries []byte, fresh, ok bool) {
 	return b[accountLen:], b[1]&accountFresh != 0, true
 }
 
-// merge takes up the entries of another member's account.
+// merge takes up the entries of another member's account, mostAbsent of them at most: each new
+// entry costs a timer and a place in the table.
 func (t *memberTable) merge(entries []byte) {
+	entries = entries[:min(len(entries), mostAbsent*absentLen)]
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	changed := false
@@ -134,7 +138,7 @@ func (t *memberTable) merge(entries []byte) {
 	}
 	for id, m := range t.nodes {
 		// The sender knows that the member is dead, and not that it is away.
-		if m.doubt && m.away != nil {
+		if m.isDoubted && m.away != nil {
 			t.giveUpLocked(id, m)
 			changed = true
 		}
@@ -151,18 +155,18 @@ func (t *memberTable) absentLocked(a *absent) bool {
 	case a.id == t.cfg.Node || a.id == 0 || a.kind > absentGoing || a.left <= 0 || t.life.Err() != nil:
 		return false
 	case m == nil:
-		m = &node{addr: a.addr.String(), epoch: a.epoch, hearsay: true}
+		m = &node{addr: a.addr.String(), epoch: a.epoch, isHearsay: true}
 		t.nodes[a.id] = m
-	case m.alive:
-		m.going = m.going || m.epoch == a.epoch && a.kind != absentNew
+	case m.isAlive:
+		m.isGoing = m.isGoing || m.epoch == a.epoch && a.kind != absentUnsure
 		return false
 	case m.away != nil:
-		m.doubt, m.going = false, m.going || a.kind != absentNew
+		m.isDoubted, m.isGoing = false, m.isGoing || a.kind != absentUnsure
 		return false
-	case m.left && m.epoch == a.epoch || a.kind == absentNew && m.epoch == a.epoch:
+	case m.hasLeft && m.epoch == a.epoch || a.kind == absentUnsure && m.epoch == a.epoch:
 		return false
 	}
-	m.epoch, m.addr, m.going = a.epoch, a.addr.String(), a.kind != absentNew
+	m.epoch, m.addr, m.isGoing = a.epoch, a.addr.String(), a.kind != absentUnsure
 	t.awaitLocked(a.id, m, a.left)
 	return true
 }
@@ -180,15 +184,15 @@ func (t *memberTable) suspected(all []*memberlist.Node) {
 		switch {
 		case !ok || !known || id == t.cfg.Node || t.life.Err() != nil:
 		case n.State != memberlist.StateSuspect:
-			if m != nil && m.hearsay && !m.going {
-				m.doubt = n.State != memberlist.StateAlive
+			if m != nil && m.isHearsay && !m.isGoing {
+				m.isDoubted = n.State != memberlist.StateAlive
 			}
 		case m == nil:
-			m = &node{addr: n.Address(), epoch: epoch, hearsay: true}
+			m = &node{addr: n.Address(), epoch: epoch, isHearsay: true}
 			t.nodes[id] = m
 			t.awaitLocked(id, m, awayTime)
 			changed = true
-		case m.hearsay && m.away != nil && !m.going:
+		case m.isHearsay && m.away != nil && !m.isGoing:
 			m.away.Stop()
 			t.awaitLocked(id, m, awayTime)
 		}
@@ -200,7 +204,7 @@ func (t *memberTable) suspected(all []*memberlist.Node) {
 
 // awaitLocked counts m, which is not seen alive, among the members for the time d.
 func (t *memberTable) awaitLocked(id resource.NodeID, m *node, d time.Duration) {
-	m.until, m.doubt = time.Now().Add(d), false
+	m.until, m.isDoubted = time.Now().Add(d), false
 	var away *time.Timer
 	away = time.AfterFunc(d, func() { t.giveUpAway(id, m, &away) })
 	m.away = away
@@ -209,8 +213,8 @@ func (t *memberTable) awaitLocked(id resource.NodeID, m *node, d time.Duration) 
 // giveUpLocked ends the wait for a member. The caller must call publishLocked.
 func (t *memberTable) giveUpLocked(id resource.NodeID, m *node) {
 	m.away.Stop()
-	m.away, m.lost, m.doubt = nil, time.Now(), false
-	if m.hearsay { // the members that have met it look for it
+	m.away, m.lost, m.isDoubted = nil, time.Now(), false
+	if m.isHearsay { // the members that have met it look for it
 		delete(t.nodes, id)
 	}
 }
@@ -231,7 +235,7 @@ func (t *memberTable) awaitsUnmet() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, m := range t.nodes {
-		if m.hearsay && m.away != nil {
+		if m.isHearsay && m.away != nil {
 			return true
 		}
 	}
@@ -243,7 +247,7 @@ func (t *memberTable) leaving(id resource.NodeID) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if m := t.nodes[id]; m != nil {
-		m.left = true
+		m.hasLeft = true
 	}
 }
 
@@ -256,10 +260,10 @@ func (t *memberTable) goesAway(id resource.NodeID) (out []mux.Out, ok bool) {
 	if m == nil {
 		return nil, false
 	}
-	if !m.going {
+	if !m.isGoing {
 		out = t.passOnLocked(id, m)
 	}
-	m.going = true
+	m.isGoing = true
 	return out, true
 }
 
@@ -272,7 +276,7 @@ func (t *memberTable) passOnLocked(id resource.NodeID, m *node) (out []mux.Out) 
 	}
 	a := absent{id, m.epoch, awayTime, absentGoing, at}
 	for other, o := range t.nodes {
-		if other != id && other != t.cfg.Node && o.alive && time.Since(o.met) < awayTime {
+		if other != id && other != t.cfg.Node && o.isAlive && time.Since(o.met) < awayTime {
 			out = append(out, mux.Out{To: other, Payload: a.append([]byte{msgOther})})
 		}
 	}

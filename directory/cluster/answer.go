@@ -35,8 +35,9 @@ func (a *answers) receive(b []byte) bool {
 	return true
 }
 
-// deniesForSure reports whether a no of this member to the question q would be true.
-func (a *answers) deniesForSure(q []byte) bool {
+// mayAnswer reports whether this member may answer the question q now: it has an answer, or its no
+// would be true.
+func (a *answers) mayAnswer(q []byte) bool {
 	if _, ok := parseQuestion(q); !ok {
 		return false // a question of a later version: this member may hold what it asks for
 	}
@@ -46,7 +47,7 @@ func (a *answers) deniesForSure(q []byte) bool {
 	if q[0] == kindNext {
 		return false // a cursor kept from now on would lack what is about to be offered again
 	}
-	_, ok := a.appendAnswer(nil, q, mostPacked)
+	_, ok := a.appendAnswer(nil, q, 0)
 	return ok // a no is not sure: the resource may be about to be offered again; the asker will ask again
 }
 
@@ -57,7 +58,20 @@ func (a *answers) packet(q []byte) ([]byte, bool) {
 	if ok {
 		a.last = b
 	}
+	a.countAnswer(q, b, ok)
 	return b, ok
+}
+
+// countAnswer counts an answer to the question q that is about to be sent, or a no (not ok). It
+// counts neither a roll nor the empty answer of a forgotten cursor.
+func (a *answers) countAnswer(q, answer []byte, ok bool) {
+	switch {
+	case q[0] == kindRoll:
+	case !ok:
+		a.count.denied.Add(1)
+	case len(answer) > 0:
+		a.count.answered.Add(1)
+	}
 }
 
 // appendAnswer appends the answer to the question q to b, or an identifier alone if the answer has
@@ -84,10 +98,8 @@ func (a *answers) appendAnswer(b, q []byte, most int) ([]byte, bool) {
 		}
 	}
 	if !ok {
-		a.count.denied.Add(1)
 		return nil, false
 	}
-	a.count.answered.Add(1)
 	if sizeOf(&r, &pattern) > most {
 		var id [stubLen]byte
 		resource.PutGID(id[:], r.ID)
@@ -120,13 +132,17 @@ func (a *answers) serve(nc net.Conn) error {
 	if err != nil {
 		return err
 	}
-	if !a.deniesForSure(q) {
+	if !a.mayAnswer(q) {
 		return nil
 	}
-	b := []byte{0}
-	if whole, ok := a.appendAnswer([]byte{1, 0, 0, 0, 0}, q, math.MaxInt); ok {
-		binary.LittleEndian.PutUint32(whole[1:], uint32(len(whole)-5))
-		b = whole
+	const head = 5 // bytes before the answer
+	b, ok := a.appendAnswer([]byte{1, 0, 0, 0, 0}, q, math.MaxInt)
+	if ok {
+		binary.LittleEndian.PutUint32(b[1:], uint32(len(b)-head))
+		a.countAnswer(q, b[head:], true)
+	} else {
+		b = []byte{0}
+		a.countAnswer(q, nil, false)
 	}
 	_ = nc.SetDeadline(time.Now().Add(largeTime))
 	_, err = nc.Write(b)

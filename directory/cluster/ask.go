@@ -41,16 +41,16 @@ func (a *asker) find(ctx context.Context, pattern *resource.List) (database.Reco
 	return a.askWith(ctx, w, w.question, nil)
 }
 
-// ask puts a question to the members in who, or to all other members if who is nil.
-func (a *asker) ask(ctx context.Context, q []byte, who []resource.NodeID) (database.Record, error) {
+// ask puts a question to the members in targets, or to all other members if targets is nil.
+func (a *asker) ask(ctx context.Context, q []byte, targets []resource.NodeID) (database.Record, error) {
 	w := waiters.Get().(*waiter)
 	defer w.release()
-	return a.askWith(ctx, w, q, who)
+	return a.askWith(ctx, w, q, targets)
 }
 
 // askWith is ask with a waiter that the caller has to itself.
-func (a *asker) askWith(ctx context.Context, w *waiter, q []byte, who []resource.NodeID) (found database.Record, err error) {
-	w.tally = newTally(len(a.members.list())-1, who)
+func (a *asker) askWith(ctx context.Context, w *waiter, q []byte, targets []resource.NodeID) (found database.Record, err error) {
+	w.tally = newTally(len(a.members.list())-1, targets)
 	defer func() { a.count.search(&w.tally, err, a.born) }()
 	if err := a.joiner.await(ctx); err != nil {
 		return database.Record{}, err
@@ -60,7 +60,7 @@ func (a *asker) askWith(ctx context.Context, w *waiter, q []byte, who []resource
 	asked := a.members.roll.Load()
 	for wait := 25 * time.Millisecond; ; {
 		news, unknown := a.members.news(), a.joiner.incomplete()
-		r, err := a.round(ctx, w, q, who)
+		r, err := a.round(ctx, w, q, targets)
 		if err != nil {
 			return database.Record{}, err
 		}
@@ -78,7 +78,7 @@ func (a *asker) askWith(ctx context.Context, w *waiter, q []byte, who []resource
 			}
 		}
 		// The members that answered have said no. Of the failed ones, some may be dead by now.
-		if who = slices.DeleteFunc(slices.Clone(r.Failed), func(m resource.NodeID) bool { return !a.members.has(m) }); len(who) > 0 {
+		if targets = slices.DeleteFunc(slices.Clone(r.Failed), func(m resource.NodeID) bool { return !a.members.has(m) }); len(targets) > 0 {
 			if err := a.pause(ctx, wait, news, late, partial); err != nil {
 				return database.Record{}, err
 			}
@@ -86,9 +86,9 @@ func (a *asker) askWith(ctx context.Context, w *waiter, q []byte, who []resource
 			continue
 		}
 		if q[0] == kindFind {
-			who = a.members.newcomers(&asked)
+			targets = a.members.newcomers(&asked)
 		}
-		if len(who) == 0 {
+		if len(targets) == 0 {
 			return database.Record{}, denial(q, unknown, partial)
 		}
 	}
@@ -96,9 +96,9 @@ func (a *asker) askWith(ctx context.Context, w *waiter, q []byte, who []resource
 
 // round puts a question once. Members that know other members than this one count as failed if it
 // could not learn of those.
-func (a *asker) round(ctx context.Context, w *waiter, q []byte, who []resource.NodeID) (search.Result, error) {
+func (a *asker) round(ctx context.Context, w *waiter, q []byte, targets []resource.NodeID) (search.Result, error) {
 	w.tally.differ = nil
-	r, err := a.once(ctx, w, q, who)
+	r, err := a.once(ctx, w, q, targets)
 	if err != nil || r.Found || len(w.tally.differ) == 0 || q[0] == kindLookup {
 		return r, err
 	}
@@ -148,19 +148,19 @@ func denial(q []byte, unknown, partial error) error {
 }
 
 // once puts a question once, by packets or, if it is too large, by streams.
-func (a *asker) once(ctx context.Context, w *waiter, q []byte, who []resource.NodeID) (r search.Result, err error) {
+func (a *asker) once(ctx context.Context, w *waiter, q []byte, targets []resource.NodeID) (r search.Result, err error) {
 	if t := &w.tally; len(q) > mostPacked {
-		if who == nil {
-			who = a.members.others()
+		if targets == nil {
+			targets = a.members.others()
 		}
 		if t.begun == 0 {
 			t.begun = time.Since(a.born)
 		}
-		t.method, t.messages = max(t.method, methodUnicast), t.messages+uint64(len(who)) // no search counts in t now
-		return a.askEach(ctx, who, q)
+		t.method, t.messages = max(t.method, methodUnicast), t.messages+uint64(len(targets)) // no search counts in t now
+		return a.askEach(ctx, targets, q)
 	}
 	w.counts = true
-	r, err = a.searches.runWith(ctx, w, who != nil, among(who, q, nil))
+	r, err = a.searches.runWith(ctx, w, targets != nil, among(targets, q, nil))
 	if err != nil || !r.Found || len(r.Answer) != stubLen {
 		return r, err
 	}
@@ -170,8 +170,8 @@ func (a *asker) once(ctx context.Context, w *waiter, q []byte, who []resource.No
 	}
 	// The resource is gone meanwhile, or its member cannot be reached. What the other members have
 	// is not known yet.
-	if who == nil {
-		who = a.members.others()
+	if targets == nil {
+		targets = a.members.others()
 	}
-	return search.Result{Failed: who}, nil
+	return search.Result{Failed: targets}, nil
 }

@@ -21,7 +21,7 @@ func away(t *testing.T, at, who *Cluster) (away bool) {
 		defer at.members.mu.Unlock()
 		n := at.members.nodes[who.cfg.Node]
 		away = n != nil && n.away != nil
-		return n == nil || !n.alive
+		return n == nil || !n.isAlive
 	})
 	return away
 }
@@ -50,7 +50,7 @@ func TestAway(t *testing.T) {
 	}
 	for _, m := range []*Cluster{a, b} {
 		m.members.mu.Lock()
-		if !m.members.nodes[3].going {
+		if !m.members.nodes[3].isGoing {
 			t.Errorf("node %d has not heard that node 3 is away", m.cfg.Node)
 		}
 		m.members.mu.Unlock()

@@ -52,7 +52,7 @@ type Config struct {
 	// be dead; 0: 3 s.
 	Patience time.Duration
 	// Poll is how long an asking goroutine reads the sockets itself before it sleeps, and how long
-	// the keeper reads on after an answer; 0: not at all.
+	// the goroutine of the mux that reads goes on after an answer; 0: not at all.
 	Poll time.Duration
 	// Sure reports whether a resource that DB lacks does not exist on the node. A no would be
 	// premature while the contexts offer again what the previous server knew. Nil means always
@@ -99,6 +99,9 @@ const maxName = memberlist.LabelMaxSize - len(labelMark)
 func Open(cfg Config) (*Cluster, error) {
 	if err := CheckName(cfg.Name); err != nil {
 		return nil, err
+	}
+	if !cfg.Strategy.IsValid() {
+		return nil, fmt.Errorf("%w: no search strategy has the number %d", ErrConfig, uint8(cfg.Strategy))
 	}
 	c := compose(newCore(cfg))
 	if err := c.start(); err != nil {
@@ -158,7 +161,7 @@ func (c *Cluster) start() error {
 
 // SetKeys replaces the keys of the cluster: the first seals, all open. To change a key, add the new
 // one on every node, then put it first on every node, then remove the old one. Open streams stay
-// open.
+// open. If SetKeys returns an error, the keys are as they were.
 func (c *Cluster) SetKeys(of ...[]byte) error { return c.keyset.set(of) }
 
 // Addr returns the address at which the member is reached.
@@ -211,11 +214,11 @@ func (c *Cluster) receive(from resource.NodeID, at *net.UDPAddr, b []byte) {
 	}
 	var p search.Packet
 	if err := p.ParseFrom(b, from, c.cfg.Node); err != nil {
-		c.log.Debug("cluster: packet", "from", from, "err", err)
+		c.log.Debug("cluster: ignoring a malformed packet of a search", "from", from, "err", err)
 		return
 	}
-	if q, ok := p.Question(); ok && !c.answers.deniesForSure(q) {
-		c.log.Debug("cluster: a question that cannot be answered, or not yet", "from", from, "bytes", len(q))
+	if q, ok := p.Question(); ok && !c.answers.mayAnswer(q) {
+		c.log.Debug("cluster: not answering a question: this member does not know the answer for certain yet", "from", from, "bytes", len(q))
 		return
 	}
 	c.searches.receive(from, at, &p)
@@ -227,12 +230,12 @@ func (c *Cluster) serve(nc net.Conn) {
 	switch {
 	case ok && what == questionByte:
 		if err := c.answers.serve(nc); err != nil {
-			c.log.Debug("cluster: a question by a stream", "from", from, "err", err)
+			c.log.Debug("cluster: answering a question by a stream failed", "from", from, "err", err)
 		}
 	case ok && what == directoryByte && c.cfg.Serve != nil:
 		c.cfg.Serve(nc)
 	default:
-		c.log.Debug("cluster: a stream not of a member, or not for us", "remote", nc.RemoteAddr(), "says it is", from)
+		c.log.Debug("cluster: closing a stream from an unknown member or with an unknown purpose", "remote", nc.RemoteAddr(), "claims", from)
 		nc.Close()
 	}
 }

@@ -330,7 +330,7 @@ func TestMoved(t *testing.T) {
 		a.members.mu.Lock()
 		defer a.members.mu.Unlock()
 		n := a.members.nodes[2]
-		return n != nil && n.alive && n.addr == b.Addr()
+		return n != nil && n.isAlive && n.addr == b.Addr()
 	})
 	together(t, a, b)
 }

@@ -22,7 +22,7 @@ const msgStop = 8
 
 // cursors has the cursors of the listings of other members.
 type cursors struct {
-	mu    sync.Mutex
+	mu    sync.Mutex // guards the following fields
 	by    map[uint64]*cursor
 	sweep *time.Timer // runs while there are cursors
 }
@@ -108,7 +108,7 @@ func (cs *cursors) expire() {
 	}
 }
 
-// rest stops the sweep of expired places. cs.mu must be held.
+// stopSweepLocked stops the sweep of expired cursors.
 func (cs *cursors) stopSweepLocked() {
 	if cs.sweep != nil {
 		cs.sweep.Stop()

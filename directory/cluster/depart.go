@@ -28,14 +28,15 @@ const (
 	tellAgain = 20 * time.Millisecond
 )
 
-// A departure tells the other members that this one goes, and hears that of other members.
+// A departure tells the other members that this one leaves or is about to be away. It handles the
+// same messages of other members.
 type departure struct {
 	*core
 	members *memberTable
 	gossip  *gossip
 
 	mu    sync.Mutex               // guards the following fields
-	unack map[resource.NodeID]bool // members that have not acknowledged that this one goes
+	unack map[resource.NodeID]bool // members that have not acknowledged the departure of this one
 	acked chan struct{}            // closed when all members have acknowledged
 }
 
@@ -53,11 +54,11 @@ func (d *departure) announceLeave() { d.tell(msgLeaving) }
 // tell sends a datagram of the byte message to the other members, until they have acknowledged it
 // or tellTime has passed.
 func (d *departure) tell(message byte) {
-	_, who := d.members.aliveOthers(math.MaxInt)
+	_, targets := d.members.aliveOthers(math.MaxInt)
 	acked := make(chan struct{})
 	d.mu.Lock()
 	d.unack, d.acked = map[resource.NodeID]bool{}, acked
-	for _, id := range who {
+	for _, id := range targets {
 		d.unack[id] = true
 	}
 	d.mu.Unlock()
@@ -80,7 +81,7 @@ func (d *departure) tell(message byte) {
 		case <-acked:
 			return
 		case <-end.C:
-			d.log.Info("cluster: going, and not all have heard it", "members", len(out))
+			d.log.Info("cluster: leaving before all members have acknowledged it", "members", len(out))
 			return
 		}
 	}
@@ -109,7 +110,7 @@ func (d *departure) receive(id resource.NodeID, at *net.UDPAddr, b []byte) bool 
 	return true
 }
 
-// acknowledged notes that the member id knows that this one is away.
+// acknowledged notes that the member id has heard that this one leaves, or will be away.
 func (d *departure) acknowledged(id resource.NodeID) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

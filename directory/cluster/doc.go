@@ -6,13 +6,17 @@
 //
 // # Parts
 //
+// Member has the settings by which a node takes part in a cluster (member.go). A Membership opens a
+// Cluster with these settings when a server of the node begins, and closes it when the server ends
+// (membership.go). The file of the cluster's keys is read in keys.go.
+//
 // A Cluster is composed of roles. Each has its own state and its own lock, and knows the roles that
 // it needs. All share a core, which does not change.
 //
 //	memberTable  what is known of the other members     members.go, absent.go, roll.go
 //	gossip       memberlist, and what it reports        gossip.go, transport.go, quiet.go
 //	joiner       joins members, and looks for lost ones join.go
-//	departure    tells the others that this one goes    depart.go
+//	departure    tells the other members that it goes   depart.go
 //	exchanges    all that two members know, exchanged   exchange.go
 //	keyset       the keys of the cluster                keyset.go
 //	summaries    which member may have what             summaries.go
@@ -23,14 +27,23 @@
 //	watches      watches, by one stream to each member  watch.go, feed.go
 //	counts       what has happened                      stats.go
 //
-// Locks are taken in this order; most goroutines take one at a time:
+// Each lock is the field mu of the named type, except where the list names another field. A lock is
+// taken before those to the right of its arrow. Most goroutines take one lock at a time.
 //
-//	joiner, exchanges → memberTable → summaries
-//	searches → summaries, cursors
+//	Membership.keysMu → Membership.mu, keyset, and all that Open takes
+//	Membership.keysMu → locks of directory.Server (SetTerms, SetLinkKeys, Attach)
+//	directory.Server.wmu → watches → database.Watch
+//	keyset → locks of memberlist's keyring and of the mux
+//	joiner, exchanges → memberTable → summaries, counts.pulseMu, locks of the mux
+//	joiner, exchanges, watches → lifetime
+//	searches → summaries, cursors → locks of the database
 //
-// The others are taken alone, and those of lifetime and counts last. memberlist reports with a lock
-// of its own held, so no lock is held while memberlist is called. Nor is one while a question waits
-// or a stream is dialled.
+// The mutexes of asker, departure, gossip and quiet are taken alone.
+//
+// memberlist reports with a lock of its own held. So no lock that a report takes (memberTable,
+// summaries, gossip and counts.pulseMu) is held while memberlist is called. Only keysMu is held
+// while memberlist starts, and only keysMu and keyset while its keyring changes. No lock is held
+// while a question waits or a stream is dialled.
 //
 // # Membership
 //
@@ -53,6 +66,23 @@
 // it is a find, and the pattern. The answer has identifier, owner, revision and attributes in the
 // format of package directory. The asking member waits a while for members that do not answer and
 // are not known to be dead. So a directory that is being restarted costs time, and not an answer.
+//
+// The path of a question and of its answer:
+//
+//	asking process    Find                      directory/client_ask.go
+//	  │ Unix socket
+//	server            serveAsk, find            directory/server_ask.go
+//	  │               Cluster.Find              cluster.go
+//	  │               asker.find                ask.go
+//	  │               searches.runWith          searches.go, package search
+//	  │ datagrams of package mux
+//	other member      Cluster.receive           cluster.go
+//	                  answers.mayAnswer         answer.go
+//	                  searches.receive          searches.go, package search
+//	                  answers.packet            answer.go
+//
+// The answer goes back the same path: the other member's searches sends it, Cluster.receive of the
+// asking member hands it to searches, and waiter.Ended wakes the goroutine in runWith.
 //
 // A question or an answer of more than 64 KiB goes by a stream of its own (large.go). A member does
 // not answer a question of a later version, which it does not understand: its no would count.

@@ -107,7 +107,7 @@ func (t *memberTable) silentAddress(id resource.NodeID) (addr string, ok bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	m, now := t.nodes[id], time.Now()
-	if m == nil || !m.alive || now.Sub(m.exchanged) < silentEvery || !t.seeks() {
+	if m == nil || !m.isAlive || now.Sub(m.exchanged) < silentEvery || !t.seeks() {
 		return "", false
 	}
 	m.exchanged = now

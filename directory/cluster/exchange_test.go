@@ -146,12 +146,12 @@ func TestExchangeWithSilent(t *testing.T) {
 	if begun() {
 		t.Error("exchanged with the same member twice in a moment")
 	}
-	change(func(m *node) { m.exchanged, m.alive = time.Time{}, false })
+	change(func(m *node) { m.exchanged, m.isAlive = time.Time{}, false })
 	a.exchanges.exchangeWith(silent...)
 	if begun() {
 		t.Error("exchanged with a member that is dead")
 	}
-	change(func(m *node) { m.alive = true })
+	change(func(m *node) { m.isAlive = true })
 	a.exchanges.exchangeWith(silent...)
 	change(func(m *node) {
 		if m.exchanged.IsZero() {

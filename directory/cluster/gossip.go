@@ -88,11 +88,21 @@ func (g *gossip) start() error {
 	return err
 }
 
-// rekey changes memberlist's keyring to the keys of. The first seals.
-func (g *gossip) rekey(of [][]byte) error {
-	if len(g.cfg.Keys) == 0 || len(of) == 0 {
+// canRekey returns an error if rekey cannot change memberlist's keyring to the keys of.
+func (g *gossip) canRekey(of [][]byte) error {
+	if g.ring == nil || len(of) == 0 {
 		return errors.New("a cluster has a key from its beginning to its end, or never")
 	}
+	var err error
+	for _, k := range of {
+		err = errors.Join(err, memberlist.ValidateKey(gossipKey(k)))
+	}
+	return err
+}
+
+// rekey changes memberlist's keyring to the keys of. The first seals. canRekey must have returned
+// nil for these keys: then no call of the keyring fails. An error would leave some keys changed.
+func (g *gossip) rekey(of [][]byte) error {
 	ring := g.ring
 	var err error
 	for _, k := range of {

@@ -62,7 +62,7 @@ func newJoiner(c *core, members *memberTable, g *gossip) *joiner {
 }
 
 // errOwn is returned for an address to join that is this member's own alone.
-var errOwn = errors.New("nobody else is there by now")
+var errOwn = errors.New("the address leads only to this member")
 
 // addresses looks HOST:PORT up. The result is in random order, so that not all members try the same
 // address first. It leaves out this member's own address; self reports whether the name has that
@@ -244,7 +244,7 @@ func (j *joiner) join(addr string) error {
 	if len(to) == 0 {
 		return fmt.Errorf("%s: no address that can be reached from %s", addr, j.mux.Addr())
 	}
-	return fmt.Errorf("nobody answers; it may be down, or have another name of the cluster or another key: %w", errors.Join(failed...))
+	return fmt.Errorf("no member answers at %s: it may be down, or have another cluster name or another key: %w", addr, errors.Join(failed...))
 }
 
 // heardBeacon handles the beacon of another member.

@@ -42,7 +42,7 @@ func ReadKeys(file string) (keys [][]byte, err error) {
 		return nil, fmt.Errorf("%w: the cluster's key %s is not a regular file (%v)", ErrConfig, file, fi.Mode())
 	}
 	if p := fi.Mode().Perm(); p&0o077 != 0 {
-		return nil, fmt.Errorf("%w: the cluster's key %s can be read by others (mode %v); it must be 0600: %w", ErrConfig, file, p, fs.ErrPermission)
+		return nil, fmt.Errorf("%w: the cluster's key %s is accessible to other users (mode %v); it must be 0600: %w", ErrConfig, file, p, fs.ErrPermission)
 	}
 	const most = mostKeys * (maxKey + 1)
 	b, err := io.ReadAll(io.LimitReader(f, most+1))
@@ -95,7 +95,8 @@ func (m *Membership) linkKeys(keys [][]byte) (link [][32]byte) {
 
 // Rekey reads the file of the cluster's keys again. The new keys are used between members and for
 // the links of the node's contexts, which are told. It returns the number of keys. If it returns an
-// error, nothing has changed. Members call the same by themselves soon after the file has changed.
+// error, the keys are as they were. Members call the same by themselves soon after the file has
+// changed.
 func (m *Membership) Rekey() (int, error) {
 	n, _, err := m.rekey()
 	return n, err

@@ -19,18 +19,24 @@ import (
 type keyset struct {
 	*core
 	gossip *gossip
-	certs  *tls.Secrets // made from the keys; nil without a key, or with Config.Credentials; set by tls
+	// setCerts changes the keys of which the certificates of the streams are made. If it fails, it
+	// changes nothing. It is nil without a key, or with Config.Credentials. tls sets it.
+	setCerts func(secrets ...[]byte) error
 
 	mu sync.Mutex // held by set: two concurrent calls take effect in one order everywhere
 }
 
-// set replaces the keys. The first seals.
+// set replaces the keys. The first seals. What can fail comes first, so an error leaves the keys as
+// they were. The keyring refuses only keys of a wrong length, and derived keys have the right one.
 func (k *keyset) set(of [][]byte) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	err := k.gossip.rekey(of)
-	if err == nil && k.certs != nil {
-		err = k.certs.Set(streamKeys(of)...)
+	err := k.gossip.canRekey(of)
+	if err == nil && k.setCerts != nil {
+		err = k.setCerts(streamKeys(of)...)
+	}
+	if err == nil {
+		err = k.gossip.rekey(of)
 	}
 	if err != nil {
 		return fmt.Errorf("cluster: changing keys: %w", err)
@@ -73,10 +79,11 @@ func (k *keyset) tls() (seal mux.TLS, err error) {
 		if len(k.cfg.Keys) == 0 {
 			return mux.TLS{}, nil
 		}
-		if k.certs, err = tls.FromSecrets(k.cfg.Name, streamKeys(k.cfg.Keys)...); err != nil {
+		certs, err := tls.FromSecrets(k.cfg.Name, streamKeys(k.cfg.Keys)...)
+		if err != nil {
 			return mux.TLS{}, err
 		}
-		cred = k.certs
+		k.setCerts, cred = certs.Set, certs
 	}
 	return mux.TLS{
 		Client: func(ctx context.Context, nc net.Conn) (net.Conn, error) {

@@ -3,9 +3,11 @@
 package cluster
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -77,4 +79,24 @@ func TestSetKeys(t *testing.T) {
 	if err := member(t, 5, nil).SetKeys([]byte("key")); err == nil {
 		t.Error("gave a key to a cluster without")
 	}
+}
+
+// When the keys of the streams cannot be changed, all keys stay as they were.
+func TestSetKeysFails(t *testing.T) {
+	with := func(c *Config) { c.Keys = [][]byte{[]byte("old")} }
+	a := member(t, 1, with)
+	ring, fails := a.gossip.ring.GetKeys(), errors.New("no certificate")
+	set := a.keyset.setCerts
+	a.keyset.setCerts = func(...[]byte) error { return fails }
+	if err := a.SetKeys([]byte("new"), []byte("old")); !errors.Is(err, fails) {
+		t.Errorf("SetKeys: %v", err)
+	}
+	if got := a.gossip.ring.GetKeys(); !slices.EqualFunc(got, ring, bytes.Equal) {
+		t.Errorf("the keyring has %d keys, or other ones, after SetKeys failed", len(got))
+	}
+	a.keyset.setCerts = set
+	b := member(t, 2, with, a)
+	together(t, a, b)
+	id := put(t, b, 1, resource.Attrs{"at": "b"})
+	finds(t, a, resource.Match{"at": "b"}, id)
 }

@@ -82,14 +82,14 @@ func (a *asker) askByStream(ctx context.Context, m resource.NodeID, q []byte) (a
 }
 
 // askEach puts a question to each of some members by a stream, to largeEach of them at a time.
-func (a *asker) askEach(ctx context.Context, who []resource.NodeID, q []byte) (r search.Result, err error) {
+func (a *asker) askEach(ctx context.Context, targets []resource.NodeID, q []byte) (r search.Result, err error) {
 	life, end := context.WithCancel(ctx)
 	defer end()
 	defer context.AfterFunc(a.life, end)()
 	var mu sync.Mutex // guards r
 	var busy sync.WaitGroup
 	slots := make(chan struct{}, largeEach)
-	for _, m := range who {
+	for _, m := range targets {
 		slots <- struct{}{}
 		busy.Go(func() {
 			defer func() { <-slots }()
@@ -102,7 +102,7 @@ func (a *asker) askEach(ctx context.Context, who []resource.NodeID, q []byte) (r
 				r.Found, r.From, r.Answer = true, m, answer
 				end() // the other members need not answer
 			case err != nil:
-				a.log.Debug("cluster: a question", "err", err)
+				a.log.Debug("cluster: a member has not answered a question by a stream", "err", err)
 				r.Failed = append(r.Failed, m)
 			default:
 				r.Covered++

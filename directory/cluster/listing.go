@@ -38,16 +38,16 @@ func (a *asker) all(ctx context.Context, pattern *resource.List, cov *directory.
 		}
 		unknown := a.joiner.incomplete()
 		asked := a.members.roll.Load()
-		who := a.members.others()
+		targets := a.members.others()
 		_, _, ordered := pattern.Order()
-		var firsts []first // of the first members in who
-		for len(who) > 0 {
-			m := who[0]
+		var firsts []first // of the first members in targets
+		for len(targets) > 0 {
+			m := targets[0]
 			var more bool
 			var err error
 			if ordered {
 				if len(firsts) == 0 {
-					firsts = a.firsts(ctx, who[:min(len(who), firstsEach)], pattern)
+					firsts = a.firsts(ctx, targets[:min(len(targets), firstsEach)], pattern)
 				}
 				f := &firsts[0]
 				more, err = !f.ok || yield(f.Record, nil), f.err
@@ -68,8 +68,8 @@ func (a *asker) all(ctx context.Context, pattern *resource.List, cov *directory.
 				yield(database.Record{}, err)
 				return
 			}
-			if who = who[1:]; len(who) == 0 {
-				who = a.members.newcomers(&asked)
+			if targets = targets[1:]; len(targets) == 0 {
+				targets = a.members.newcomers(&asked)
 			}
 		}
 		if unknown != nil {
@@ -88,11 +88,11 @@ type first struct {
 	err error
 }
 
-// firsts asks each member in who, at once, for its first resource in the pattern's order.
-func (a *asker) firsts(ctx context.Context, who []resource.NodeID, pattern *resource.List) []first {
-	all := make([]first, len(who))
+// firsts asks each member in targets, at once, for its first resource in the pattern's order.
+func (a *asker) firsts(ctx context.Context, targets []resource.NodeID, pattern *resource.List) []first {
+	all := make([]first, len(targets))
 	var busy sync.WaitGroup
-	for i, m := range who {
+	for i, m := range targets {
 		busy.Go(func() {
 			f, l := &all[i], listing{a: a, of: m, pattern: pattern}
 			_, f.err = l.all(ctx, func(r database.Record) bool {

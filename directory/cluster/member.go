@@ -29,8 +29,8 @@ type Member struct {
 	// other and search. It may be empty.
 	Group    string
 	Strategy strategy.Strategy // of searches; the zero value is strategy.Auto
-	// Poll is how long a goroutine that asks, or the keeper after an answer, reads the sockets
-	// itself before it sleeps; 0: not at all.
+	// Poll is how long a goroutine that asks, or the goroutine of the mux that reads after an answer,
+	// reads the sockets itself before it sleeps; 0: not at all.
 	Poll time.Duration
 	// Certificates prove membership in TLS, in place of those made from the key. The key is needed
 	// all the same.
@@ -93,8 +93,8 @@ func (m Member) Check() error {
 			return fmt.Errorf("%w: the group %q is not IP:PORT of a multicast group or of a broadcast address", ErrConfig, m.Group)
 		}
 	}
-	if m.Strategy > strategy.Tree {
-		return fmt.Errorf("%w: no search strategy has the number %d", ErrConfig, m.Strategy)
+	if !m.Strategy.IsValid() {
+		return fmt.Errorf("%w: no search strategy has the number %d", ErrConfig, uint8(m.Strategy))
 	}
 	if m.Strategy == strategy.Broadcast && m.Group == "" {
 		return fmt.Errorf("%w: search by broadcast needs a group address", ErrConfig)

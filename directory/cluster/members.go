@@ -15,7 +15,7 @@ import (
 	"github.com/rocl-go/rocl/resource"
 )
 
-// awayTime is how long a member is waited for that said that it would be back.
+// awayTime is how long a member that is away, or is suspected to be dead, is waited for.
 const awayTime = 5 * time.Second
 
 // A memberTable has what this member knows of each member that it has met or heard of. It learns
@@ -35,29 +35,35 @@ type memberTable struct {
 // A node is what this member knows of one member. memberTable.mu guards it. It is in one of three
 // states, of which the first two count as members:
 //
-//	alive   gossip sees it alive
-//	away    the timer away runs: it said that it would be back, or is only suspected to be dead
-//	dead    neither: it is looked for, until it is forgotten
+//	alive   isAlive: gossip sees it alive
+//	away    not isAlive, and the timer away runs: it is expected back, or only suspected to be dead
+//	dead    not isAlive, and no timer: the joiner looks for it, until it is forgotten
 //
 //	gossip ──► alive ──► away ──► dead ──► forgotten
 //	             └────────────────►
 //
-// An account or a suspicion of another member may begin with away. Gossip leads back to alive from
-// each state. A node that has said that it leaves is forgotten when it is not alive any more.
+//	to         when
+//	alive      gossip sees it alive, from each state
+//	away       gossip sees it dead, and isGoing
+//	away       another member's account or suspicion names a life of it that is not known to be over
+//	dead       gossip sees it dead, and neither isGoing nor hasLeft
+//	dead       the timer away fires, or the account that follows a suspicion shows it dead
+//	forgotten  as dead, if hasLeft or isHearsay: the joiner does not look for it
+//	forgotten  dead for too long, too many are dead, or its address has a node that is alive
 type node struct {
-	addr  string
-	epoch uint64 // of the present life of its mux
-	alive bool
-	lost  time.Time   // when it was seen dead
-	met   time.Time   // when it was first seen alive in this life
-	left  bool        // it said that it leaves
-	going bool        // it said that another server is about to take its place
-	away  *time.Timer // runs while the node is away
-	until time.Time   // when the timer away fires
+	addr    string
+	epoch   uint64 // of the present life of its mux
+	isAlive bool
+	lost    time.Time   // when it was seen dead
+	met     time.Time   // when it was first seen alive in this life
+	hasLeft bool        // it said that it leaves
+	isGoing bool        // it said that another server is about to take its place
+	away    *time.Timer // runs while the node is away
+	until   time.Time   // when the timer away fires
 
-	rolls   bool // it reads the checksum of members in a no: see roll.go
-	hearsay bool // another member told of it, and it was never seen alive
-	doubt   bool // its account, which follows, decides whether the node is waited for
+	readsRolls bool // it reads the checksum of members in a no: see roll.go
+	isHearsay  bool // another member told of it, and it was never seen alive
+	isDoubted  bool // the account that follows decides whether the node is waited for
 
 	exchanged time.Time // when exchanges.exchangeWith began an exchange with it last
 }
@@ -86,18 +92,18 @@ func (t *memberTable) has(id resource.NodeID) bool {
 
 // newcomers returns the members that are not on asked, a roll of an earlier time, and updates asked
 // to the present one.
-func (t *memberTable) newcomers(asked **roll) (who []resource.NodeID) {
+func (t *memberTable) newcomers(asked **roll) (members []resource.NodeID) {
 	now := t.roll.Load()
 	if now == *asked {
 		return nil
 	}
 	for _, m := range now.members {
 		if _, found := slices.BinarySearch((*asked).members, m); !found {
-			who = append(who, m)
+			members = append(members, m)
 		}
 	}
 	*asked = now
-	return who
+	return members
 }
 
 // news returns the channel that is closed when the list of members changes next.
@@ -111,7 +117,7 @@ func (t *memberTable) news() <-chan struct{} {
 func (t *memberTable) publishLocked() {
 	all := []resource.NodeID{t.cfg.Node}
 	for id, m := range t.nodes {
-		if id != t.cfg.Node && (m.alive || m.away != nil) {
+		if id != t.cfg.Node && (m.isAlive || m.away != nil) {
 			all = append(all, id)
 		}
 	}
@@ -125,7 +131,7 @@ func (t *memberTable) publishLocked() {
 func (t *memberTable) epoch(id resource.NodeID) uint64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if m := t.nodes[id]; m != nil && m.alive {
+	if m := t.nodes[id]; m != nil && m.isAlive {
 		return m.epoch
 	}
 	return 0
@@ -136,20 +142,20 @@ func (t *memberTable) alive(id resource.NodeID) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	m := t.nodes[id]
-	return m != nil && m.alive
+	return m != nil && m.isAlive
 }
 
 // aliveOthers returns the addresses of at most most other members that are seen alive, in random
 // order, and their nodes.
-func (t *memberTable) aliveOthers(most int) (addrs []string, who []resource.NodeID) {
+func (t *memberTable) aliveOthers(most int) (addrs []string, members []resource.NodeID) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for id, m := range t.nodes {
-		if id != t.cfg.Node && m.alive && len(who) < most {
-			addrs, who = append(addrs, m.addr), append(who, id)
+		if id != t.cfg.Node && m.isAlive && len(members) < most {
+			addrs, members = append(addrs, m.addr), append(members, id)
 		}
 	}
-	return addrs, who
+	return addrs, members
 }
 
 // firstMetAt returns when the first other member was seen alive, or the zero time.
@@ -174,7 +180,7 @@ func (t *memberTable) seen(n *memberlist.Node, alive bool) {
 	id, ok := nodeID(n)
 	epoch, flags, known := parseMeta(n.Meta)
 	if !ok {
-		t.log.Warn("cluster: not one of us", "node", n.Name, "addr", n.Address())
+		t.log.Warn("cluster: ignoring a gossip member that is not a rocl node", "node", n.Name, "addr", n.Address())
 		return
 	}
 	t.mu.Lock()
@@ -182,17 +188,24 @@ func (t *memberTable) seen(n *memberlist.Node, alive bool) {
 	if alive && len(n.Meta) >= metaLen { // whichever version it has
 		t.mux.Gossips(id, epochIn(n.Meta), &net.UDPAddr{IP: n.Addr, Port: int(n.Port)})
 	}
-	gone, m := !alive, t.nodes[id]
-	if !known {
+	if known {
+		t.changeLocked(id, n, alive, epoch, flags)
+	} else {
 		t.log.Warn("cluster: a member that is not understood is not asked", "node", n.Name, "addr", n.Address(), "meta", fmt.Sprintf("%x", n.Meta))
-		if m == nil {
-			if gone {
-				t.dropGossipLocked(id)
-			}
-			return
+		if m := t.nodes[id]; m != nil { // it was understood before: as such it is gone
+			m.hasLeft = true
+			t.changeLocked(id, n, false, m.epoch, flags)
 		}
-		alive, epoch, m.left = false, m.epoch, true // it was understood before: as such it is gone
 	}
+	if !alive {
+		t.dropGossipLocked(id)
+	}
+}
+
+// changeLocked brings the node id to the state that gossip reports: whether it is alive, and in
+// which life. n is memberlist's view of it.
+func (t *memberTable) changeLocked(id resource.NodeID, n *memberlist.Node, alive bool, epoch uint64, flags byte) {
+	m := t.nodes[id]
 	if m == nil {
 		m = &node{}
 		t.nodes[id] = m
@@ -201,24 +214,21 @@ func (t *memberTable) seen(n *memberlist.Node, alive bool) {
 		m.away.Stop()
 		m.away = nil
 	}
-	was, life := m.alive, m.epoch
-	m.alive, m.epoch = alive, epoch
-	m.left = m.left && life == epoch
-	m.going = m.going && life == epoch || flags&metaAway != 0
+	wasAlive, sameLife := m.isAlive, m.epoch == epoch
+	m.isAlive, m.epoch = alive, epoch
+	m.hasLeft = m.hasLeft && sameLife
+	m.isGoing = m.isGoing && sameLife || flags&metaAway != 0
 	if id != t.cfg.Node {
-		t.count.member(id, was, alive, m.left || m.going)
+		t.count.member(id, wasAlive, alive, m.hasLeft || m.isGoing)
 	}
 	if alive {
-		m.rolls = flags&metaRoll != 0
-		t.aliveLocked(id, m, n, !was || life != epoch)
+		m.readsRolls = flags&metaRoll != 0
+		t.aliveLocked(id, m, n, !wasAlive || !sameLife)
 	} else {
 		t.deadLocked(id, m)
 	}
-	if gone {
-		t.dropGossipLocked(id)
-	}
 	t.publishLocked()
-	if was != alive || life != epoch {
+	if wasAlive != alive || !sameLife {
 		t.summaries.met(id, alive)
 		t.log.Info("cluster: member", "node", n.Name, "addr", n.Address(), "alive", alive, "away", m.away != nil)
 	}
@@ -227,7 +237,7 @@ func (t *memberTable) seen(n *memberlist.Node, alive bool) {
 // aliveLocked handles gossip that the member id is alive, of which n is memberlist's view. fresh
 // means that it was not alive before, or in another life.
 func (t *memberTable) aliveLocked(id resource.NodeID, m *node, n *memberlist.Node, fresh bool) {
-	m.addr, m.hearsay, m.doubt = n.Address(), false, false
+	m.addr, m.isHearsay, m.isDoubted = n.Address(), false, false
 	if fresh {
 		m.met = time.Now()
 		if id != t.cfg.Node && t.firstMet.IsZero() {
@@ -238,7 +248,7 @@ func (t *memberTable) aliveLocked(id resource.NodeID, m *node, n *memberlist.Nod
 		t.mux.Meet(id, m.epoch, &net.UDPAddr{IP: n.Addr, Port: int(n.Port)})
 	}
 	for other, o := range t.nodes {
-		if o.addr == m.addr && !o.alive && o.away == nil {
+		if o.addr == m.addr && !o.isAlive && o.away == nil {
 			delete(t.nodes, other) // a machine that was started anew is another node
 		}
 	}
@@ -248,9 +258,9 @@ func (t *memberTable) aliveLocked(id resource.NodeID, m *node, n *memberlist.Nod
 func (t *memberTable) deadLocked(id resource.NodeID, m *node) {
 	t.mux.Part(id)
 	switch {
-	case m.going && t.life.Err() == nil:
+	case m.isGoing && t.life.Err() == nil:
 		t.awaitLocked(id, m, awayTime)
-	case m.left:
+	case m.hasLeft:
 		delete(t.nodes, id) // it said that it leaves
 	default: // dead, or cut off: the joiner looks for it
 		m.lost = time.Now()
@@ -287,7 +297,7 @@ func (t *memberTable) missed(now time.Time) (addrs []string) {
 	t.forgetDeadLocked(now)
 	for id, m := range t.nodes {
 		switch {
-		case m.alive || m.away != nil && !t.seeks():
+		case m.isAlive || m.away != nil && !t.seeks():
 		case m.away != nil: // when the member is back, it may know no other member
 			addrs = append(addrs, m.addr)
 		case now.Sub(m.lost) > forget:
@@ -304,7 +314,7 @@ func (t *memberTable) missed(now time.Time) (addrs []string) {
 func (t *memberTable) forgetDeadLocked(now time.Time) {
 	var dead []resource.NodeID
 	for id, m := range t.nodes {
-		if !m.alive && m.away == nil {
+		if !m.isAlive && m.away == nil {
 			dead = append(dead, id)
 			if now.Sub(m.lost) > lastGossip {
 				t.mux.ForgetGossip(id)
@@ -343,7 +353,7 @@ func (t *memberTable) stats(s *Stats) {
 	for id, m := range t.nodes {
 		switch {
 		case id == t.cfg.Node:
-		case m.alive:
+		case m.isAlive:
 			s.Alive++
 		case m.away != nil:
 			s.Away++

@@ -140,7 +140,7 @@ func (m *Membership) enter(ctx context.Context, s *directory.Server, wait time.D
 	s.Attach(c)
 	m.log.Info("member of a cluster", "cluster", m.name, "addr", c.Addr(), "sealed", terms.Sealed)
 	if !terms.Sealed && !isLocal(c.Addr()) {
-		m.log.Warn("cluster: there is no key: whoever reaches the address can take part, read and change", "addr", c.Addr())
+		m.log.Warn("cluster: there is no key: every process that reaches the address can join, and read and change resources", "addr", c.Addr())
 	}
 	m.used = keys
 	return nil

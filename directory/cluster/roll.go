@@ -37,7 +37,7 @@ func (t *memberTable) newRollLocked(members []resource.NodeID) *roll {
 	for _, id := range members {
 		var epoch uint64
 		if m := t.nodes[id]; m != nil {
-			if epoch = m.epoch; m.alive && !m.rolls && id != t.cfg.Node {
+			if epoch = m.epoch; m.isAlive && !m.readsRolls && id != t.cfg.Node {
 				if r.silent == nil {
 					r.silent = map[resource.NodeID]bool{}
 				}
@@ -121,7 +121,7 @@ func (t *memberTable) unheard(brief []byte) bool {
 			continue
 		}
 		m := t.nodes[id]
-		if m == nil || !m.alive && m.away == nil && uint16(m.epoch) != uint16(v>>48) {
+		if m == nil || !m.isAlive && m.away == nil && uint16(m.epoch) != uint16(v>>48) {
 			return true
 		}
 	}

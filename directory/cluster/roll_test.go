@@ -58,9 +58,9 @@ func TestRoll(t *testing.T) {
 	together(t, a, b)
 	a.members.mu.Lock()
 	a.members.nodes[5] = &node{addr: "127.0.0.1:1", epoch: 0x77 << 32, lost: time.Now()}
-	a.members.nodes[2].rolls = false
+	a.members.nodes[2].readsRolls = false
 	a.members.publishLocked()
-	a.members.nodes[2].rolls = true
+	a.members.nodes[2].readsRolls = true
 	a.members.mu.Unlock()
 	r := a.members.roll.Load()
 	if r.knownTo(2) != 0 || r.knownTo(3) != r.sum || r.sum != search.Checksum([]resource.NodeID{2, 1}) {

@@ -26,7 +26,7 @@ type searches struct {
 	answers   *answers
 
 	// mu guards the following fields, setting the timer, the tallies of waiters and
-	// answers.packet. It is taken before summaries.mu and the mutex of positions.
+	// answers.packet. It is taken before summaries.mu and cursors.mu.
 	mu     sync.Mutex
 	node   *search.Node
 	timer  *time.Timer
@@ -62,11 +62,11 @@ func (d *searches) candidatesLocked(search uint64, q []byte) []resource.NodeID {
 	if err != nil {
 		return nil
 	}
-	who := d.summaries.candidates(&pattern)
+	members := d.summaries.candidates(&pattern)
 	if t := d.tallyLocked(search); t != nil {
-		t.may = who
+		t.may = members
 	}
-	return who
+	return members
 }
 
 // queueLocked queues a packet to a member.
@@ -194,14 +194,14 @@ func (d *searches) close() {
 // A beginning begins a search on a node, and returns its number.
 type beginning func(n *search.Node, now time.Time, by search.Asker) uint64
 
-// among returns the beginning of a search for the answer to q among the members in who or, if that
-// is nil, among all members. t may be nil.
-func among(who []resource.NodeID, q []byte, t *search.Trace) beginning {
+// among returns the beginning of a search for the answer to q among the members in targets or, if
+// that is nil, among all members. t may be nil.
+func among(targets []resource.NodeID, q []byte, t *search.Trace) beginning {
 	return func(n *search.Node, now time.Time, by search.Asker) uint64 {
-		if who == nil {
+		if targets == nil {
 			return n.SearchTraced(now, q, t, by)
 		}
-		return n.SearchAmong(now, who, q, t, by)
+		return n.SearchAmong(now, targets, q, t, by)
 	}
 }
 

@@ -3,7 +3,10 @@
 package cluster
 
 import (
+	"encoding/binary"
 	"errors"
+	"io"
+	"net"
 	"testing"
 	"time"
 
@@ -145,5 +148,48 @@ func TestNobodyToAsk(t *testing.T) {
 	}
 	if s := searchesOf(c, "nobody"); s.None != 1 || s.Messages.Sum != 0 {
 		t.Errorf("%+v", s)
+	}
+}
+
+// Each answer is counted once, when it is sent, also while this member must look before it may
+// answer. A no that is withheld does not count.
+func TestAnswersAreCountedOnce(t *testing.T) {
+	sure := false
+	a := member(t, 1, func(c *Config) { c.Sure = func() bool { return sure } })
+	put(t, a, 1, resource.Attrs{"type": "gpu"})
+	held := question(kindFind, resource.GID{}, pattern(resource.Match{"type": "gpu"}))
+	absent := question(kindFind, resource.GID{}, pattern(resource.Match{"type": "none"}))
+	packet := func(q []byte) {
+		if a.answers.mayAnswer(q) {
+			a.searches.mu.Lock()
+			defer a.searches.mu.Unlock()
+			a.answers.packet(q)
+		}
+	}
+	stream := func(q []byte) {
+		near, far := net.Pipe()
+		go func() { _ = a.answers.serve(far) }()
+		_ = near.SetDeadline(time.Now().Add(60 * time.Second))
+		_, _ = near.Write(append(binary.LittleEndian.AppendUint32(nil, uint32(len(q))), q...))
+		_, _ = io.ReadAll(near)
+		near.Close()
+	}
+	for what, ask := range map[string]func([]byte){"by packet": packet, "by stream": stream} {
+		for _, c := range []struct {
+			q                []byte
+			sure             bool
+			answered, denied uint64
+		}{{held, false, 1, 0}, {absent, false, 0, 0}, {held, true, 1, 0}, {absent, true, 0, 1}} {
+			sure = c.sure
+			before := a.Stats()
+			ask(c.q)
+			after := a.Stats()
+			if got := after.Answered - before.Answered; got != c.answered {
+				t.Errorf("%s, sure %v: %d answers, want %d", what, c.sure, got, c.answered)
+			}
+			if got := after.Denied - before.Denied; got != c.denied {
+				t.Errorf("%s, sure %v: %d denials, want %d", what, c.sure, got, c.denied)
+			}
+		}
 	}
 }

@@ -90,7 +90,7 @@ func (s *summaries) forwardAdded(w *database.Watch, added chan<- resource.List) 
 }
 
 // renew makes a new summary of what the node holds. Events that come meanwhile wait in the watch of
-// keep.
+// maintain.
 func (s *summaries) renew() {
 	own := search.NewSummary(s.everything(), len(s.members.list()))
 	s.mu.Lock()
@@ -135,7 +135,7 @@ func (s *summaries) receive(from resource.NodeID, message []byte) {
 	reply, err := s.filters.Hear(from, message)
 	s.mu.Unlock()
 	if err != nil {
-		s.log.Debug("cluster: summary", "from", from, "err", err)
+		s.log.Debug("cluster: ignoring a malformed summary", "from", from, "err", err)
 	}
 	if reply != nil {
 		s.mux.Send(mux.Out{To: from, Payload: reply})

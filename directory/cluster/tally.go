@@ -22,10 +22,10 @@ type tally struct {
 	differ   []differs         // members that said no and know other members than this one
 }
 
-// newTally returns the tally of a search of the members in who or, if that is nil, of all members.
-func newTally(others int, who []resource.NodeID) tally {
+// newTally returns the tally of a search of the members in targets or, if that is nil, of all members.
+func newTally(others int, targets []resource.NodeID) tally {
 	t := tally{others: others}
-	if who != nil {
+	if targets != nil {
 		t.method = methodDirect
 	}
 	return t

@@ -46,9 +46,10 @@ type watching struct {
 	late    *time.Timer              // ends the waiting; nil when the waiting is over
 }
 
-// nobody is no member's number. A watch waits for it until the first members have been met: a
-// directory that replaces another one is about to meet them.
-const nobody resource.NodeID = 0
+// firstMembers stands in watching.waits for the first members, which have no numbers yet. It is no
+// member's number. A watch that begins before joiner.joined is done waits for it until then: a
+// directory that replaces another one is about to meet its members.
+const firstMembers resource.NodeID = 0
 
 // A view is what a watch knows of one member.
 type view struct {
@@ -81,7 +82,7 @@ func (ws *watches) watch(pattern *resource.List, to *database.Watch) (end func()
 		}
 	})
 	if ws.joiner.joined.Err() == nil {
-		w.waits[nobody] = true
+		w.waits[firstMembers] = true
 	}
 	ws.all[id] = w
 	ws.updateFeedsLocked()
@@ -128,12 +129,12 @@ func (w *watching) heardLocked(m resource.NodeID) {
 }
 
 // awaitedLocked returns the sorted members that are waited for.
-func (w *watching) awaitedLocked() (who []resource.NodeID) {
+func (w *watching) awaitedLocked() (members []resource.NodeID) {
 	for m := range w.waits {
-		who = append(who, m)
+		members = append(members, m)
 	}
-	slices.Sort(who)
-	return who
+	slices.Sort(members)
+	return members
 }
 
 // endWaitingLocked ends all waiting, and lets the watch say Synced.
@@ -192,7 +193,7 @@ func (ws *watches) maintainFeeds() {
 		ws.updateFeedsLocked()
 		if joined == nil {
 			for _, w := range ws.all {
-				w.heardLocked(nobody)
+				w.heardLocked(firstMembers)
 			}
 		}
 		ws.mu.Unlock()

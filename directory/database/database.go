@@ -72,8 +72,9 @@ type DB struct {
 	post    postings // from attributes to records
 
 	chunks  [][]byte
-	live    int // bytes of chunks in use
-	dead    int // bytes of chunks not in use
+	live    int    // bytes of chunks in use
+	dead    int    // bytes of chunks not in use
+	scanned uint64 // attributes that were looked at to note moves in postings; tests read it
 	watches map[*Watch]struct{}
 
 	index    *index.Writer // nil if there is no index
@@ -311,6 +312,7 @@ func (d *DB) movedOf(moves []move) {
 	r := d.rec(moves[0].rec)
 	wire, places := d.wire(r), d.positionsOf(r)
 	for a, next := resource.KnownAt(wire, 0); a != nil; a, next = resource.KnownAt(wire, next) {
+		d.scanned++
 		h := d.hash(a)
 		if m, ok := to[h]; ok && binary.LittleEndian.Uint32(places) == m.from {
 			binary.LittleEndian.PutUint32(places, m.to)
@@ -325,6 +327,7 @@ func (d *DB) moved(m move) {
 	r := d.rec(m.rec)
 	wire, places := d.wire(r), d.positionsOf(r)
 	for a, next := resource.KnownAt(wire, 0); a != nil; a, next = resource.KnownAt(wire, next) {
+		d.scanned++
 		if binary.LittleEndian.Uint32(places) == m.from && d.hash(a) == m.hash {
 			binary.LittleEndian.PutUint32(places, m.to)
 			return

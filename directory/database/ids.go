@@ -62,16 +62,16 @@ func (d *DB) idPut(id resource.GID, rec uint32) {
 		t.tab = make([]idSlot, max(16, 2*len(old)))
 		for _, s := range old {
 			if s.rec != 0 {
-				t.place(s)
+				t.insert(s)
 			}
 		}
 	}
-	t.place(idSlot{d.idHash(id), rec + 1})
+	t.insert(idSlot{d.idHash(id), rec + 1})
 	t.used++
 }
 
-// place puts s into the first empty slot from its hash on.
-func (t *ids) place(s idSlot) {
+// insert puts s into the first empty slot from its hash on.
+func (t *ids) insert(s idSlot) {
 	mask := len(t.tab) - 1
 	i := int(s.hash) & mask
 	for t.tab[i].rec != 0 {

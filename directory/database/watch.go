@@ -214,7 +214,7 @@ func (w *Watch) forget(it *item) {
 }
 
 // Hold delays Synced until Release, because resources outside the database are still to be reported
-// with Tell. Each Hold needs one Release. Once Synced has been read, neither has an effect.
+// with Put. Each Hold needs one Release. Once Synced has been read, neither has an effect.
 func (w *Watch) Hold() {
 	w.mu.Lock()
 	if !w.synced {
@@ -244,7 +244,7 @@ func (w *Watch) Put(r Record) {
 	w.signal()
 }
 
-// Drop reports that a resource added with Tell is gone.
+// Drop reports that a resource added with Put is gone.
 func (w *Watch) Drop(id resource.GID) {
 	w.mu.Lock()
 	switch it := w.items[id]; {

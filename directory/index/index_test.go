@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rocl-go/rocl/internal/eventually"
 	"github.com/rocl-go/rocl/internal/memfd"
 	"github.com/rocl-go/rocl/resource"
 	"go.uber.org/goleak"
@@ -346,7 +347,7 @@ func TestMidst(t *testing.T) {
 			t.Errorf("%s=%s: %v, want %v", name, value, v, want)
 		}
 	}
-	s := search{Reader: r}
+	s := lookup{Reader: r}
 	before, _ := s.posting(r.of([]byte(attrsOf(&l)[0])))
 	if !s.stood(&before) {
 		t.Error("nothing has changed, and it is noticed")
@@ -606,11 +607,11 @@ func hammer(t *testing.T) {
 			}
 		})
 	}
-	<-time.After(time.Second)
+	reached := eventually.Within(60*time.Second, func() bool { return t.Failed() || found.Load() >= 5000 && denied.Load() >= 300 })
 	close(stop)
 	wg.Wait()
 	t.Logf("%d found, %d denied, %d to be asked", found.Load(), denied.Load(), asked.Load())
-	if found.Load() == 0 || d.w.Err() != nil {
-		t.Error("nothing was found", d.w.Err())
+	if !reached || d.w.Err() != nil {
+		t.Error("too few questions were answered", d.w.Err())
 	}
 }

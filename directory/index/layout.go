@@ -67,15 +67,15 @@ const minSize = 4 << 20
 // Errors of this package.
 var (
 	// ErrFull says that an index cannot grow: its size, or the machine's memory, is used up.
-	ErrFull = errors.New("index: full")
+	ErrFull = errors.New("index: the index is full")
 	// ErrWorn says that most of an index's memory is not in use any more.
-	ErrWorn = errors.New("index: mostly empty")
+	ErrWorn = errors.New("index: most of the memory is unused")
 	// ErrCollision says that two attributes have the same hash.
 	ErrCollision = errors.New("index: two attributes have the same hash")
 	// ErrEnded says that an index is no longer updated.
-	ErrEnded = errors.New("index: ended")
+	ErrEnded = errors.New("index: the index is no longer updated")
 	// ErrMalformed says that a file is not an index.
-	ErrMalformed = errors.New("index: malformed")
+	ErrMalformed = errors.New("index: the file is not a valid index")
 )
 
 // wordsOf returns mapped memory as words.

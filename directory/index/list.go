@@ -7,11 +7,11 @@ import "github.com/rocl-go/rocl/resource"
 const (
 	// maxListed limits the candidates that a Listing takes from an index.
 	maxListed = 1 << 20
-	// roomBytes is the size of the memory that small lists of a Listing share. A caller that keeps
+	// slabBytes is the size of the memory that small lists of a Listing share. A caller that keeps
 	// one of these lists keeps all that memory.
-	roomBytes = 2 << 10
-	// roomLeast is the size below which the rest of that memory is replaced.
-	roomLeast = 256
+	slabBytes = 2 << 10
+	// slabLeast is the size below which the rest of that memory is replaced.
+	slabLeast = 256
 )
 
 // A Listing reads all records that match a pattern. Only one goroutine may use it at a time.
@@ -20,7 +20,7 @@ type Listing struct {
 	pattern *resource.List
 	system  bool     // the library's own resources may match
 	left    []uint32 // record numbers that have not been read
-	room    []byte   // for the lists of records
+	slab    []byte   // for the lists of records
 }
 
 // List begins a Listing. Records that match now and still match when they are read are returned
@@ -41,7 +41,7 @@ func (r *Reader) List(pattern *resource.List) (*Listing, Verdict) {
 	}
 	defer r.leave()
 	l := &Listing{r: r, pattern: pattern, system: resource.SeesSystem(pattern)}
-	s := search{Reader: r}
+	s := lookup{Reader: r}
 	if _, v := s.run(func() outcome { return l.candidates(&s) }); v != None {
 		return nil, v
 	}
@@ -53,7 +53,7 @@ func (l *Listing) Left() int { return len(l.left) }
 
 // candidates copies the shortest posting of the pattern's attributes. The outcome is no if the copy
 // is complete.
-func (l *Listing) candidates(s *search) outcome {
+func (l *Listing) candidates(s *lookup) outcome {
 	best, some, how := s.shortest(l.pattern)
 	switch n := best.len(); {
 	case how != no:
@@ -82,26 +82,26 @@ func (l *Listing) Next(recs []resource.Record) ([]resource.Record, Verdict) {
 		return recs, Ended
 	}
 	defer l.r.leave()
-	s := search{Reader: l.r, system: l.system}
+	s := lookup{Reader: l.r, system: l.system}
 	complete := l.pattern.Complete()
 	for len(l.left) > 0 && len(recs) < cap(recs) {
 		if !s.good() {
 			return recs, Ended
 		}
-		if len(l.room) < roomLeast {
-			l.room = make([]byte, roomBytes)
+		if len(l.slab) < slabLeast {
+			l.slab = make([]byte, slabBytes)
 		}
 		how := torn
 		for try := 0; how == torn && try < maxTries; try++ {
-			s.buf = l.room[:0:len(l.room)]
+			s.buf = l.slab[:0:len(l.slab)]
 			how = s.match(l.left[0], l.pattern)
 		}
 		switch how {
 		case yes:
 			if !complete {
 				s.rec.Attrs = l.pattern.Answer(&s.rec.Attrs)
-			} else if n := (len(s.rec.Attrs.Wire()) + 7) &^ 7; n <= len(l.room) {
-				l.room = l.room[n:]
+			} else if n := (len(s.rec.Attrs.Wire()) + 7) &^ 7; n <= len(l.slab) {
+				l.slab = l.slab[n:]
 			}
 			recs = append(recs, s.rec)
 		case no:

@@ -138,7 +138,7 @@ func (r *Reader) Find(pattern *resource.List, buf []byte) (resource.Record, Verd
 		return resource.Record{}, Ended
 	}
 	defer r.leave()
-	s := search{Reader: r, buf: buf, looks: maxLooks}
+	s := lookup{Reader: r, buf: buf, looks: maxLooks}
 	s.system = resource.SeesSystem(pattern)
 	return s.run(func() outcome { return s.find(pattern) })
 }
@@ -149,7 +149,7 @@ func (r *Reader) Lookup(id resource.GID, buf []byte) (resource.Record, Verdict) 
 		return resource.Record{}, Ended
 	}
 	defer r.leave()
-	s := search{Reader: r, buf: buf, looks: maxLooks}
+	s := lookup{Reader: r, buf: buf, looks: maxLooks}
 	return s.run(func() outcome { return s.lookup(id) })
 }
 
@@ -165,8 +165,8 @@ const (
 	enough                  // the question has reached a limit
 )
 
-// search is one question and its state.
-type search struct {
+// lookup is one question and its state.
+type lookup struct {
 	*Reader
 	buf    []byte
 	looks  int
@@ -176,7 +176,7 @@ type search struct {
 
 // run calls once until the outcome is not torn, at most maxTries times, and turns the outcome into
 // a verdict.
-func (s *search) run(once func() outcome) (resource.Record, Verdict) {
+func (s *lookup) run(once func() outcome) (resource.Record, Verdict) {
 	for range maxTries {
 		if !s.good() {
 			return resource.Record{}, Ended
@@ -203,13 +203,13 @@ type hit struct {
 }
 
 // stood reports whether the part of h is unchanged since h was read. Then the posting is complete.
-func (s *search) stood(h *hit) bool {
+func (s *lookup) stood(h *hit) bool {
 	return h.version&1 == 0 && s.w[h.part].Load() == h.version
 }
 
 // posting returns the posting of a hash; an empty one if there is none. The result is certain only
 // if stood reports true afterwards.
-func (s *search) posting(h uint64) (hit, outcome) {
+func (s *lookup) posting(h uint64) (hit, outcome) {
 	part := partOf(h)
 	got := hit{part: part, version: s.w[part].Load()}
 	t := s.w[part+1].Load()
@@ -240,7 +240,7 @@ func (s *search) posting(h uint64) (hit, outcome) {
 
 // shortest returns the shortest posting among the known attributes of a pattern; some is false if
 // the pattern has none. The outcome is no, or the reason why there is no posting.
-func (s *search) shortest(pattern *resource.List) (best hit, some bool, how outcome) {
+func (s *lookup) shortest(pattern *resource.List) (best hit, some bool, how outcome) {
 	wire := pattern.Wire()
 	for a, next := resource.KnownAt(wire, 0); a != nil; a, next = resource.KnownAt(wire, next) {
 		h, how := s.posting(s.of(a))
@@ -259,7 +259,7 @@ func (s *search) shortest(pattern *resource.List) (best hit, some bool, how outc
 }
 
 // find looks for a record that matches a pattern.
-func (s *search) find(pattern *resource.List) outcome {
+func (s *lookup) find(pattern *resource.List) outcome {
 	best, some, how := s.shortest(pattern)
 	switch {
 	case how != no:
@@ -299,7 +299,7 @@ func (s *search) find(pattern *resource.List) outcome {
 
 // any looks for a record that matches a pattern without known attributes. Its outcome is never no,
 // because it does not look at all records at one time.
-func (s *search) any(pattern *resource.List) outcome {
+func (s *lookup) any(pattern *resource.List) outcome {
 	made := uint32(min(s.w[atMade].Load(), pageLen*maxPages))
 	if made == 0 {
 		return enough
@@ -317,7 +317,7 @@ func (s *search) any(pattern *resource.List) outcome {
 }
 
 // candidate returns the number of the record at a place of a posting.
-func (s *search) candidate(p posting, place uint32) (i uint32, how outcome) {
+func (s *lookup) candidate(p posting, place uint32) (i uint32, how outcome) {
 	e := p.ref()
 	if p.list() {
 		at := uint64(e)
@@ -333,7 +333,7 @@ func (s *search) candidate(p posting, place uint32) (i uint32, how outcome) {
 }
 
 // match copies record i to s.rec. Its outcome says whether the record matches.
-func (s *search) match(i uint32, pattern *resource.List) outcome {
+func (s *lookup) match(i uint32, pattern *resource.List) outcome {
 	how, system := s.read(i)
 	if how != yes {
 		return how
@@ -345,7 +345,7 @@ func (s *search) match(i uint32, pattern *resource.List) outcome {
 }
 
 // lookup looks for the record with an identifier.
-func (s *search) lookup(id resource.GID) outcome {
+func (s *lookup) lookup(id resource.GID) outcome {
 	h, how := s.posting(s.ofID(id))
 	if how > yes {
 		return how
@@ -370,7 +370,7 @@ func (s *search) lookup(id resource.GID) outcome {
 
 // read copies record i to s.rec in a state that it had at one time. The outcome no says that the
 // record has no resource.
-func (s *search) read(i uint32) (how outcome, system bool) {
+func (s *lookup) read(i uint32) (how outcome, system bool) {
 	r, how := s.record(i)
 	if how != yes {
 		return how, false
@@ -397,7 +397,7 @@ func (s *search) read(i uint32) (how outcome, system bool) {
 }
 
 // record returns the words of record i, if there is one.
-func (s *search) record(i uint32) ([]atomic.Uint64, outcome) {
+func (s *lookup) record(i uint32) ([]atomic.Uint64, outcome) {
 	n := i / pageLen
 	if n >= maxPages {
 		return nil, torn // the number came from a list whose memory is used for something else now
@@ -415,7 +415,7 @@ func (s *search) record(i uint32) ([]atomic.Uint64, outcome) {
 
 // copyRecord copies the words r of a record, which has a description and a list of size bytes, to
 // s.rec and the list to s.buf. The outcome is certain only if the record has not changed meanwhile.
-func (s *search) copyRecord(r []atomic.Uint64, desc uint64, size int) outcome {
+func (s *lookup) copyRecord(r []atomic.Uint64, desc uint64, size int) outcome {
 	id := joinGID(r[1].Load(), r[2].Load())
 	switch {
 	case desc == 0:
@@ -440,7 +440,7 @@ func (s *search) copyRecord(r []atomic.Uint64, desc uint64, size int) outcome {
 }
 
 // copy copies words to s.buf, which it enlarges if necessary.
-func (s *search) copy(words []atomic.Uint64) {
+func (s *lookup) copy(words []atomic.Uint64) {
 	if cap(s.buf) < 8*len(words) {
 		s.buf = make([]byte, 8*len(words))
 	}

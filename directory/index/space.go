@@ -49,7 +49,7 @@ func (s *space) get(n uint64) (at uint64, err error) {
 	if size > small {
 		for l := c + 1; l < classes; l++ {
 			if at, ok := s.pop(l); ok {
-				s.cut(at+size, sizeOf(l)-size)
+				s.putBlocks(at+size, sizeOf(l)-size)
 				return at, nil
 			}
 		}
@@ -76,8 +76,8 @@ func (s *space) pop(c int) (at uint64, ok bool) {
 	return uint64(f[len(f)-1]), true
 }
 
-// cut gives back n words in as few blocks as the classes allow, the largest first.
-func (s *space) cut(at, n uint64) {
+// putBlocks gives back n words in as few blocks as the classes allow, the largest first.
+func (s *space) putBlocks(at, n uint64) {
 	for n > 0 {
 		c, size := class(n)
 		for size > n {

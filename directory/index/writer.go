@@ -19,14 +19,14 @@ import (
 // index.
 type Writer struct {
 	key
-	fd    int
-	mem   []byte
-	w     []atomic.Uint64
-	space space
-	pages uint64        // words of the directory of pages that have memory
-	used  [parts]uint64 // slots in use, of each part
-	held  []uint64      // places of the parts that are odd until Commit
-	err   error         // why the index has ended
+	fd       int
+	mem      []byte
+	w        []atomic.Uint64
+	space    space
+	pages    uint64        // words of the directory of pages that have memory
+	used     [parts]uint64 // slots in use, of each part
+	changing []uint64      // places of the parts that are odd until Commit
+	err      error         // why the index has ended
 }
 
 // New makes an index that may grow to size bytes. The caller fills it and then calls Live, from
@@ -119,21 +119,21 @@ func (w *Writer) Commit() {
 	if w.mem == nil {
 		return
 	}
-	for _, p := range w.held {
+	for _, p := range w.changing {
 		w.w[p].Store(w.w[p].Load() + 1)
 	}
-	w.held = w.held[:0]
+	w.changing = w.changing[:0]
 	const worn = 8 << 20 // words; a smaller loss is accepted
 	if w.space.idle > worn && w.space.idle > w.space.next/2 {
 		w.fail(ErrWorn)
 	}
 }
 
-// hold makes the version of a part odd until Commit.
-func (w *Writer) hold(p uint64) {
+// beginChange makes the version of a part odd until Commit.
+func (w *Writer) beginChange(p uint64) {
 	if w.w[p].Load()&1 == 0 {
 		w.w[p].Add(1) // readers see nothing that follows before this
-		w.held = append(w.held, p)
+		w.changing = append(w.changing, p)
 	}
 }
 
@@ -292,7 +292,7 @@ func (w *Writer) RemovePosting(encoded []byte, place, from uint32) {
 // addPosting is AddPosting for a hash.
 func (w *Writer) addPosting(h uint64, i, place uint32) {
 	part := partOf(h)
-	w.hold(part)
+	w.beginChange(part)
 	at, ok := w.slot(part, h)
 	if !ok {
 		return
@@ -316,7 +316,7 @@ func (w *Writer) addPosting(h uint64, i, place uint32) {
 // removePosting is Unindex for a hash.
 func (w *Writer) removePosting(h uint64, place, from uint32) {
 	part := partOf(h)
-	w.hold(part)
+	w.beginChange(part)
 	at := w.find(part, h)
 	if at == 0 {
 		return // the index is being filled and does not have the attribute yet
@@ -365,18 +365,18 @@ func (w *Writer) setEntry(p posting, place, e uint32) {
 // listLen returns the words of a list with room for n entries.
 func listLen(n uint32) uint64 { return 1 + (uint64(n)+1)/2 }
 
-// room returns the number of entries for which the list of p has room.
-func (w *Writer) room(p posting) uint32 { return uint32(w.w[p.ref()].Load()) }
+// listCap returns the number of entries for which the list of p has room.
+func (w *Writer) listCap(p posting) uint32 { return uint32(w.w[p.ref()].Load()) }
 
 // drop frees the list of p.
-func (w *Writer) drop(p posting) { w.space.put(uint64(p.ref()), listLen(w.room(p))) }
+func (w *Writer) drop(p posting) { w.space.put(uint64(p.ref()), listLen(w.listCap(p))) }
 
 // grow makes a posting n entries long. New entries are 0.
 func (w *Writer) grow(p posting, n uint32) (posting, bool) {
 	if n <= p.len() {
 		return p, true
 	}
-	if p.list() && n <= w.room(p) {
+	if p.list() && n <= w.listCap(p) {
 		for k := p.len(); k < n; k++ {
 			w.setEntry(p, k, 0)
 		}
@@ -420,7 +420,7 @@ func (w *Writer) shrink(p posting, n uint32) posting {
 		return one
 	}
 	p = makePosting(p.ref(), n, true)
-	if room := w.room(p); room > 64 && n < room/4 {
+	if room := w.listCap(p); room > 64 && n < room/4 {
 		if q, ok := w.list(p, n, room/2); ok {
 			return q
 		}

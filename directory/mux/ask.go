@@ -129,7 +129,7 @@ func (x *Mux) asker(a *askers, only *peer) *asker {
 	}
 	s, err := newSocket(&net.UDPAddr{IP: x.main.at.IP, Zone: x.main.at.Zone}, false)
 	if err != nil {
-		x.log.Debug("mux: a socket for questions", "err", err)
+		x.log.Debug("mux: a socket for questions cannot be opened", "err", err)
 		return nil
 	}
 	s.handle = x.datagram

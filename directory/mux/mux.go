@@ -33,8 +33,8 @@ const MaxLarge = 4 << 20
 
 // Errors of this package.
 var (
-	ErrUnknown = errors.New("mux: not a member that is known")
-	ErrClosed  = errors.New("mux: closed")
+	ErrUnknown = errors.New("mux: the node is not a known member")
+	ErrClosed  = errors.New("mux: the port is closed")
 )
 
 // Config has the settings of a port. Self, Receive and Stream are required. Receive may be called
@@ -329,7 +329,7 @@ func (x *Mux) spin() {
 	}
 	for _, s := range all {
 		if err := x.poller.Add(s.fd, s); err != nil { // it was in the set before
-			x.log.Error("mux: watching a socket again", "err", err)
+			x.log.Error("mux: a socket cannot be watched again", "err", err)
 		}
 	}
 }
@@ -357,53 +357,53 @@ func (x *Mux) ours(b []byte, from *net.UDPAddr) {
 
 // handleSealed handles a datagram, and reports whether it opens under the i-th key.
 func (x *Mux) handleSealed(b []byte, k *keys, i int, from *net.UDPAddr) bool {
-	sender, n := senderOf(b), counterOf(b)
+	id, n := senderOf(b), counterOf(b)
 	if b[1] == kindHello {
 		// A hello of another node with this node's number is handled too: that conflict must be
 		// seen.
 		return x.heardHello(b, k, i, from)
 	}
-	if sender == x.cfg.Self {
+	if id == x.cfg.Self {
 		return b[1] != kindOne // this port's own cast or beacon
 	}
 	if b[1] == kindBeacon {
 		plain, ok := open(b, x.beacons.get(k, i, "beacon"))
 		if ok && x.cfg.Beacon != nil {
-			x.heardBeacon(sender, plain, from)
+			x.heardBeacon(id, plain, from)
 		}
 		return ok
 	}
 	if b[1] == kindGossip {
 		return x.heardGossip(b, k, i, from)
 	}
-	from1 := x.peer(sender)
-	if from1 == nil {
+	sender := x.peer(id)
+	if sender == nil {
 		return false
 	}
 	switch b[1] {
 	case kindOne:
-		plain, ok := open(b, x.from(from1, k, i))
+		plain, ok := open(b, x.from(sender, k, i))
 		if !ok || len(plain) == 0 {
 			return false
 		}
-		if !from1.first(n) {
+		if !sender.first(n) {
 			x.count.Replayed.Add(1)
 			return true
 		}
 		x.received(len(b))
 		// Only the sealed part is certain. A host that passes a datagram on as its own must not
 		// have the answer sent to another machine.
-		if from.Port == from1.addr.Port || !from.IP.Equal(from1.addr.IP) {
+		if from.Port == sender.addr.Port || !from.IP.Equal(sender.addr.IP) {
 			from = nil
 		}
-		x.handle(from1, from, plain[0], plain[1:])
+		x.handle(sender, from, plain[0], plain[1:])
 		return true
 	case kindCast:
-		plain, ok := open(b, from1.cast.get(k, i, "cast", uint64(sender), from1.epoch))
+		plain, ok := open(b, sender.cast.get(k, i, "cast", uint64(id), sender.epoch))
 		if !ok {
 			return false
 		}
-		x.heardCast(from1, n, len(b), plain)
+		x.heardCast(sender, n, len(b), plain)
 		return true
 	}
 	return false

@@ -179,7 +179,7 @@ func (c checksum) Open(b, nonce, sealed, head []byte) ([]byte, error) {
 	return append(b, sealed[:at]...), nil
 }
 
-var errChecksum = errors.New("mux: checksum")
+var errChecksum = errors.New("mux: the checksum does not match")
 
 // aead returns AES-256-GCM with a key of 32 bytes.
 func aead(key []byte) cipher.AEAD {

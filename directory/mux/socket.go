@@ -19,10 +19,10 @@ import (
 )
 
 const (
-	readBatch    = 16   // datagrams that one system call reads
-	writeBatch   = 64   // datagrams that one system call writes
-	datagramSize = 2048 // bytes for one datagram; a longer one is not a member's
-	kernelRoom   = 4 << 20
+	readBatch        = 16   // datagrams that one system call reads
+	writeBatch       = 64   // datagrams that one system call writes
+	datagramSize     = 2048 // bytes for one datagram; a longer one is not a member's
+	socketBufferSize = 4 << 20
 )
 
 // A batcher reads and writes many datagrams with one system call. Both packages of x/net have one,
@@ -85,8 +85,8 @@ func newSocket(at *net.UDPAddr, shared bool) (*socket, error) {
 	if s.fd, err = unix.Socket(family, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0); err != nil {
 		return nil, os.NewSyscallError("socket", err)
 	}
-	_ = unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_RCVBUF, kernelRoom) // as much as the kernel grants
-	_ = unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_SNDBUF, kernelRoom)
+	_ = unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_RCVBUF, socketBufferSize) // as much as the kernel grants
+	_ = unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_SNDBUF, socketBufferSize)
 	if shared {
 		_ = unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1)
 	}

@@ -167,7 +167,7 @@ const (
 	mostLarge        = 32 // to one member, under way or waiting
 )
 
-var errForeign = errors.New("mux: forged, replayed, or of nobody known")
+var errForeign = errors.New("mux: the datagram is forged, replayed or from a node that is not a known member")
 
 // hearLarge receives a payload by the stream c, passes it to Receive, and closes s. If it returns
 // an error, the caller must close s.

@@ -113,7 +113,7 @@ func (f *Filters) Of(id resource.NodeID) *Summary {
 // May returns members whose summary has all that a pattern names, at most as many as a Node asks
 // first. It returns none for a pattern with attributes that only the system sees, which no summary
 // has.
-func (f *Filters) May(pattern *resource.List) (who []resource.NodeID) {
+func (f *Filters) May(pattern *resource.List) (members []resource.NodeID) {
 	if pattern.Len() == 0 || resource.SeesSystem(pattern) {
 		return nil
 	}
@@ -122,12 +122,12 @@ func (f *Filters) May(pattern *resource.List) (who []resource.NodeID) {
 	for i := range f.of {
 		t := &f.of[(i+f.turn)%len(f.of)]
 		if t.may(p) {
-			if who = append(who, t.node); len(who) == maxFirst {
+			if members = append(members, t.node); len(members) == maxFirst {
 				break
 			}
 		}
 	}
-	return who
+	return members
 }
 
 // Spread sends the other members what is new, and sends members that lack something what they lack.

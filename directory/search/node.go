@@ -242,17 +242,17 @@ func (n *Node) begin(question []byte, t *Trace, by Asker) *own {
 	return s
 }
 
-// SearchAmong asks only the nodes in who, each by itself: the node that minted an identifier, or
+// SearchAmong asks only the nodes in targets, each by itself: the node that minted an identifier, or
 // nodes that did not answer before. A node that is named twice is asked once. Otherwise SearchAmong
 // is like SearchTraced.
-func (n *Node) SearchAmong(now time.Time, who []resource.NodeID, question []byte, t *Trace, by Asker) uint64 {
+func (n *Node) SearchAmong(now time.Time, targets []resource.NodeID, question []byte, t *Trace, by Asker) uint64 {
 	s := n.begin(question, t, by)
 	id, j := s.id, n.ours(s)
 	j.fan = Flat
-	if len(who) > 1 {
-		who = slices.Compact(slices.Sorted(slices.Values(who)))
+	if len(targets) > 1 {
+		targets = slices.Compact(slices.Sorted(slices.Values(targets)))
 	}
-	for _, m := range who {
+	for _, m := range targets {
 		if _, known := slices.BinarySearch(n.cfg.Members(), m); known && m != n.cfg.Self {
 			n.ask(now, j, &part{members: []resource.NodeID{m}})
 		} else {
@@ -374,8 +374,10 @@ func (n *Node) askFirst(now time.Time, s *own) {
 	case strategy.Unicast:
 		j.fan = Flat
 		n.cover(now, j, others)
-	default:
+	case strategy.Tree:
 		n.cover(now, j, others)
+	default:
+		panic("search: unknown strategy") // NewNode and a trace get valid ones only
 	}
 	n.finishIfDone(now, j)
 }

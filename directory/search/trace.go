@@ -83,12 +83,12 @@ func (t *Trace) asked(now time.Time, how string, members ...resource.NodeID) {
 }
 
 // latest returns the last step to the given node for which ok reports true, or nil.
-func (t *Trace) latest(who resource.NodeID, ok func(*Step) bool) *Step {
+func (t *Trace) latest(node resource.NodeID, ok func(*Step) bool) *Step {
 	if t == nil {
 		return nil
 	}
 	for i := len(t.Steps) - 1; i >= 0; i-- {
-		if s := &t.Steps[i]; s.Node == who && ok(s) {
+		if s := &t.Steps[i]; s.Node == node && ok(s) {
 			return s
 		}
 	}
@@ -116,8 +116,8 @@ func (t *Trace) heard(now time.Time, from resource.NodeID, p *Packet) {
 }
 
 // silent records that the node did not answer the last question in time.
-func (t *Trace) silent(who resource.NodeID) {
-	if s := t.latest(who, func(s *Step) bool { return s.Outcome == Unheard }); s != nil {
+func (t *Trace) silent(node resource.NodeID) {
+	if s := t.latest(node, func(s *Step) bool { return s.Outcome == Unheard }); s != nil {
 		s.Outcome = Silent
 	}
 }

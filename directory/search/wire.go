@@ -132,7 +132,7 @@ func (p *Packet) Parse(b []byte) error {
 	p.Hi = resource.NodeID(binary.LittleEndian.Uint64(b[28:]))
 	if p.Type == typeFound {
 		if len(p.Body) < 8 {
-			return fmt.Errorf("%w: found by nobody", ErrMalformed)
+			return fmt.Errorf("%w: the packet does not name the node that found the answer", ErrMalformed)
 		}
 		p.From, p.Body = resource.NodeID(binary.LittleEndian.Uint64(p.Body)), p.Body[8:]
 	}

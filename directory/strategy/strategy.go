@@ -9,7 +9,9 @@ import "fmt"
 // A Strategy says how a search reaches the other members. The zero value is Auto.
 type Strategy uint8
 
-// The search strategies.
+// The search strategies. A new strategy also needs code where a search asks (choose and askFirst of
+// search.Node), a code for traced searches (traceCodes of package directory, trace of the asker in
+// package cluster) and a method by which searches are counted (methods of package cluster).
 const (
 	Auto      Strategy = iota // Broadcast, Unicast or Tree, by the number of members
 	Broadcast                 // one datagram to all members where the network allows it, else as Unicast

@@ -24,15 +24,15 @@ type socket struct {
 	path string
 	// note is what PATH.node contains in place of an identity: the path of which this one is a
 	// second path; or "".
-	note string
+	note    string
+	problem string // what the guard has logged last; only the guard uses it
 
-	mu       sync.Mutex // guards all below
+	mu       sync.Mutex // guards the following fields; taken before Listener.mu
 	closed   bool       // the socket is not listened at any more, and the files may be another server's
 	ln       *net.UnixListener
 	file     fs.FileInfo // of the socket's file
 	lock     *os.File
 	nodeFile fs.FileInfo // of PATH.node
-	problem  string      // what the guard has logged last
 }
 
 // openLocked listens at the socket's path, which must be free. mu must be held.
@@ -191,7 +191,7 @@ func takeLock(path string) (*os.File, error) {
 	var st unix.Stat_t
 	if err = unix.Fstat(int(f.Fd()), &st); err == nil && int(st.Uid) != os.Geteuid() {
 		f.Close()
-		return nil, fmt.Errorf("directory: serving %s: %w: %s is of user %d, who alone can serve there", path, ErrUntrusted, path+lockSuffix, st.Uid)
+		return nil, fmt.Errorf("directory: serving %s: %w: %s belongs to user %d, and only that user can serve there", path, ErrUntrusted, path+lockSuffix, st.Uid)
 	}
 	if err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err == nil {
 		if isOpen(path+lockSuffix, f) {

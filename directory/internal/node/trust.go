@@ -57,7 +57,7 @@ func peerOf(nc *net.UnixConn) (cred *unix.Ucred, err error) {
 		return nil, e
 	}
 	if err != nil {
-		return nil, fmt.Errorf("directory: asking who the peer is: %w", err)
+		return nil, fmt.Errorf("directory: reading the credentials of the peer: %w", err)
 	}
 	return cred, nil
 }

@@ -30,8 +30,8 @@ type Conn struct {
 // NewConn returns a Conn that reads and writes nc.
 func NewConn(nc net.Conn) *Conn { return &Conn{Conn: nc} }
 
-// need reads until n bytes are in the buffer.
-func (c *Conn) need(n int) error {
+// readAtLeast reads until n bytes are in the buffer.
+func (c *Conn) readAtLeast(n int) error {
 	if c.end-c.start >= n {
 		return nil
 	}
@@ -76,7 +76,7 @@ func (c *Conn) take(n int) []byte {
 
 // ReadGreeting reads the greeting of a connection and returns its kind.
 func (c *Conn) ReadGreeting() (kind byte, err error) {
-	if err := c.need(8); err != nil {
+	if err := c.readAtLeast(8); err != nil {
 		return 0, err
 	}
 	b := c.take(8)
@@ -91,7 +91,7 @@ func (c *Conn) ReadGreeting() (kind byte, err error) {
 
 // ReadMessage reads one message.
 func (c *Conn) ReadMessage() (Message, error) {
-	if err := c.need(headLen); err != nil {
+	if err := c.readAtLeast(headLen); err != nil {
 		return Message{}, err
 	}
 	b := c.in[c.start:]
@@ -99,7 +99,7 @@ func (c *Conn) ReadMessage() (Message, error) {
 	if n < headLen-4 || n > maxBody || b[5]|b[6]|b[7] != 0 {
 		return Message{}, fmt.Errorf("%w: message of %d bytes", ErrProtocol, n)
 	}
-	if err := c.need(int(n) + 4); err != nil {
+	if err := c.readAtLeast(int(n) + 4); err != nil {
 		return Message{}, err
 	}
 	b = c.take(int(n) + 4)
