@@ -93,8 +93,9 @@ type Conn interface {
 	// when there is room again. A frame taken is not yet delivered; its payload must not change
 	// until then. Calls of Send must not overlap.
 	Send(fs []Frame) (n int, err error)
-	// Close ends the connection. It does not wait. A call of the sink in progress may continue, but
-	// no later one is made. Further calls of Close do nothing.
+	// Close ends the connection. It does not wait. One call of the sink that the progress goroutine
+	// has begun, or is about to begin, may still be made, but no later one. Close does nothing if
+	// the connection has failed or was closed before.
 	Close() error
 }
 
@@ -159,8 +160,10 @@ type Sink interface {
 	Room(c Conn, h *Header) (*buffers.Buffer, error)
 	// Writable is called when Send, which took too little, may be tried again.
 	Writable(c Conn)
-	// Down is called once when the connection has failed because of err. No call follows it. It is
-	// not called after Close.
+	// Down is called once when the connection has failed because of err. No call follows it, except
+	// one that the progress goroutine has begun, or is about to begin. Down is not called if Close
+	// was called before the connection failed. It may still come after a Close that found the
+	// connection already failed.
 	Down(c Conn, err error)
 }
 

@@ -105,12 +105,19 @@ func (c *conn) Start() {
 }
 
 func (c *conn) Close() error {
+	c.end()
+	return nil
+}
+
+// end closes the connection, once. isFirst reports whether this call closed it. Only the first
+// call may tell the sink of a failure.
+func (c *conn) end() (isFirst bool) {
 	if !c.hold() {
-		return nil
+		return false
 	}
 	defer c.drop()
 	if !c.closed.CompareAndSwap(false, true) {
-		return nil
+		return false
 	}
 	c.out.stop()
 	isSpared := c.stage.CompareAndSwap(unused, spared)
@@ -122,7 +129,7 @@ func (c *conn) Close() error {
 	if !isSpared {
 		c.port.nudge() // the progress goroutine removes the conn from the list
 	}
-	return nil
+	return true
 }
 
 // finish tells the peer, once, that this end reads nothing more. The caller must be the
@@ -142,11 +149,9 @@ func (c *conn) finish() {
 // fail closes the connection because of err and tells the sink, unless the connection was closed
 // before.
 func (c *conn) fail(err error) {
-	if c.closed.Load() {
-		return
+	if c.end() {
+		c.sink.Down(c, err)
 	}
-	c.Close()
-	c.sink.Down(c, err)
 }
 
 // Ready implements subsys.Source. It is called when the socket is readable.

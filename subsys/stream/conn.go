@@ -109,24 +109,29 @@ func (c *Conn) drop() {
 
 // Close implements [subsys.Conn].
 func (c *Conn) Close() error {
+	c.end()
+	return nil
+}
+
+// end closes the connection, once. isFirst reports whether this call closed it. Only the first
+// call may tell the sink of a failure.
+func (c *Conn) end() (isFirst bool) {
 	if !c.closed.CompareAndSwap(false, true) {
-		return nil
+		return false
 	}
 	c.poller.Remove(c.sock.fd)
 	c.sock.shut()
 	c.drop()
 	c.port.forget(c)
-	return nil
+	return true
 }
 
 // fail closes the connection because of err and tells the sink, unless the connection was closed
 // before.
 func (c *Conn) fail(err error) {
-	if c.closed.Load() {
-		return
+	if c.end() {
+		c.sink.Down(c, err)
 	}
-	c.Close()
-	c.sink.Down(c, err)
 }
 
 // Ready implements [subsys.Source].
