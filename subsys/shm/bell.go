@@ -87,7 +87,7 @@ func (c *conn) ring() {
 	b := c.bell
 	w := b.word.Load()
 	how := subsys.IdleMode(w & modeBits)
-	if how == subsys.Awake || c.rung.Swap(w) == w {
+	if how == subsys.Awake || c.rungAt.Swap(w) == w {
 		return
 	}
 	if how == subsys.Napping {

@@ -10,18 +10,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A conn is one end of a connection. Its memory and its socket stay until the last hold is dropped.
-// A conn is held while it is open, by the port's list, while messages lie in the peer's pages, and
-// during calls. The end of the socket tells the peer that none of its pages are read any more, so
-// the socket is closed last.
+// A conn is one end of a connection. Its memory and its socket stay until its last user drops it. A
+// conn is retained while it is open, by the port's list, while messages lie in the peer's pages,
+// and during calls. The end of the socket tells the peer that none of its pages are read any more,
+// so the socket is closed last.
 type conn struct {
 	port   *port
 	remote string
 	sink   subsys.Sink
 	poller *subsys.Poller
 	sock   int
-	bell   *bell // the peer's
-	rung   atomic.Uint64
+	bell   *bell         // the peer's
+	rungAt atomic.Uint64 // word of the peer's bell when this end last rang it
 	refs   atomic.Int32
 	closed atomic.Bool
 	stage  atomic.Uint32
@@ -34,8 +34,8 @@ type conn struct {
 	in   receiver
 	back returns
 
-	granted grant  // what the peer may have mapped in this process
-	known   func() // called when the sink knows the peer, or at the end; may be nil
+	granted quota  // what the peer may have mapped in this process
+	onKnown func() // called when the sink knows the peer, or at the end; may be nil
 }
 
 // Stages of a conn. The change from unused decides which goroutine reads.
@@ -48,7 +48,7 @@ const (
 func (c *conn) Transport() string { return "shm" }
 func (c *conn) Remote() string    { return c.remote }
 
-func (c *conn) hold() bool {
+func (c *conn) tryRetain() bool {
 	for {
 		n := c.refs.Load()
 		if n == 0 {
@@ -75,9 +75,9 @@ func (c *conn) drop() {
 	c.in.free()
 	c.mine.unmap()
 	c.theirs.unmap()
-	c.port.budget.giveBack(&c.granted)
-	if c.known != nil {
-		c.known()
+	c.port.budget.reclaim(&c.granted)
+	if c.onKnown != nil {
+		c.onKnown()
 	}
 	if c.bell != nil {
 		c.bell.close()
@@ -85,7 +85,7 @@ func (c *conn) drop() {
 }
 
 func (c *conn) Start() {
-	if !c.hold() {
+	if !c.tryRetain() {
 		return
 	}
 	defer c.drop()
@@ -112,7 +112,7 @@ func (c *conn) Close() error {
 // end closes the connection, once. isFirst reports whether this call closed it. Only the first
 // call may tell the sink of a failure.
 func (c *conn) end() (isFirst bool) {
-	if !c.hold() {
+	if !c.tryRetain() {
 		return false
 	}
 	defer c.drop()
@@ -125,7 +125,7 @@ func (c *conn) end() (isFirst bool) {
 		c.out.abandonLoans(c)
 		c.finish()
 	}
-	c.drop() // the hold for being open
+	c.drop() // the reference for being open
 	if !isSpared {
 		c.port.nudge() // the progress goroutine removes the conn from the list
 	}
@@ -156,13 +156,13 @@ func (c *conn) fail(err error) {
 
 // Ready implements subsys.Source. It is called when the socket is readable.
 func (c *conn) Ready(subsys.Readiness) (frames int, again bool) {
-	if !c.hold() {
+	if !c.tryRetain() {
 		return 0, false
 	}
 	defer c.drop()
 	again, ended, err := c.readNotes(mostNotes)
-	rung := c.in.rung
-	c.in.rung = false
+	hasRung := c.in.noteRang
+	c.in.noteRang = false
 	if ended {
 		c.dead.Store(true)
 		c.poller.Remove(c.sock)
@@ -181,7 +181,7 @@ func (c *conn) Ready(subsys.Readiness) (frames int, again bool) {
 		c.fail(err)
 		return frames, false
 	}
-	if rung {
+	if hasRung {
 		frames += c.port.answer(c)
 	}
 	return frames, again
@@ -197,7 +197,7 @@ func (c *conn) hasWork() bool {
 	if c.closed.Load() {
 		return !c.in.finished.Load() || !c.hasLoans() || peerClosed && !o.unreadEnded.Load() || c.theirs.done.Load() != 0
 	}
-	return peerClosed && !c.in.reader.Starved() || c.canRead() || o.isFull.Load() && c.theirs.head.Load() != o.head.Load()
+	return peerClosed && !c.in.reader.Starved() || c.canRead() || o.isFull.Load() && c.theirs.head.Load() != o.peerHead.Load()
 }
 
 // canRead reports whether the next record has arrived, and the reader has memory for it.
@@ -211,7 +211,7 @@ func (c *conn) look() (frames int) {
 	came := c.canRead()
 	// A goroutine waits for records, but not for returned loans. So if a record has come, the line
 	// of the returns is not read: the peer writes that line soon after it has published.
-	if o := &c.out; (!came || o.lent.Load() >= manyLoans) && o.hasReturns(c) ||
+	if o := &c.out; (!came || o.loansOut.Load() >= manyLoans) && o.hasReturns(c) ||
 		o.isFull.Load() || o.hasUnmapped.Load() || c.closed.Load() && c.hasLoans() {
 		if writable, err := o.resume(c); err != nil {
 			c.fail(err)
@@ -257,4 +257,4 @@ func (c *conn) trim() {
 }
 
 // hasLoans reports whether the peer holds loans of this end.
-func (c *conn) hasLoans() bool { return c.out.lent.Load() > 0 }
+func (c *conn) hasLoans() bool { return c.out.loansOut.Load() > 0 }

@@ -94,7 +94,7 @@
 //	returns                    any goroutine: the last Release of a lent buffer
 //	bell, notes                any goroutine: each is one atomic store or one system call
 //
-// A connection and its memory are counted (conn.hold), and freed by the last user: Close, the
+// A connection and its memory are counted (conn.tryRetain), and freed by the last user: Close, the
 // port's list, each arena in which messages lie, and each call in progress.
 //
 // Locks are taken in this order: Config.Progress, sender.mu (level 120), the lock of a pool,

@@ -177,7 +177,7 @@ func TestAllLoansOut(t *testing.T) {
 		t.Fatal(bad)
 	}
 	c := near.conn.(*conn)
-	eventually.True(t, "all is back", func() bool { return c.out.lent.Load() == 0 })
+	eventually.True(t, "all is back", func() bool { return c.out.loansOut.Load() == 0 })
 
 	near, far = pair(t, a, b)
 	var held []interface{ Release() }

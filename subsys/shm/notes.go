@@ -113,7 +113,7 @@ func (in *receiver) note(c *conn, b []byte, fds []int) error {
 	case kind == noteGone && a != nil && len(fds) == 0:
 		in.unlist(c, a)
 	case kind == noteRing && len(fds) == 0:
-		in.rung = true
+		in.noteRang = true
 	default:
 		return broken("note %d about arena %d, of %d bytes, with %d descriptors", kind, id, size, len(fds))
 	}

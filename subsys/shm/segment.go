@@ -24,14 +24,14 @@ const (
 // words are at the start of a segment. Each cache line has one writer, and words that change at
 // different times have lines of their own.
 type words struct {
-	head   atomic.Uint64 // bytes of the other end's records processed since the start
-	_      [56]byte
-	wants  atomic.Uint32 // the writer waits for room in its ring
-	closed atomic.Uint32 // the writer sends no more records, and head does not change any more
-	done   atomic.Uint32 // the writer reads no lent memory of the other end any more
-	arenas atomic.Uint32 // arenas beyond fewArenas that the other end may have mapped here at a time
-	gib    atomic.Uint32 // GiB beyond fewBytes that these arenas may have
-	_      [44]byte
+	head        atomic.Uint64 // bytes of the other end's records processed since the start
+	_           [56]byte
+	awaitsSpace atomic.Uint32 // the writer waits for room in its ring
+	closed      atomic.Uint32 // the writer sends no more records, and head does not change any more
+	done        atomic.Uint32 // the writer reads no lent memory of the other end any more
+	arenas      atomic.Uint32 // arenas beyond fewArenas that the other end may have mapped here at a time
+	gib         atomic.Uint32 // GiB beyond fewBytes that these arenas may have
+	_           [44]byte
 
 	// One bit for each loan from the other end whose memory may have been passed on to a third
 	// process.
@@ -141,8 +141,8 @@ const (
 )
 
 const (
-	descriptorLen = 24
-	lentLen       = descriptorLen + subsys.HeaderLen
+	extentLen = 24
+	lentLen   = extentLen + subsys.HeaderLen
 )
 
 // spanned returns how many bytes of the ring a record with n bytes takes.
@@ -150,13 +150,13 @@ func spanned(n int) uint64 { return uint64(recordLen+n+line-1) &^ (line - 1) }
 
 // A descriptor says where lent bytes lie. In a recHome record, arena is the number of the reader's
 // loan, and off is the offset in that loan.
-type descriptor struct {
+type extent struct {
 	arena, loan uint32
 	off         uint64
 	n           uint32
 }
 
-func (d *descriptor) put(b []byte) {
+func (d *extent) put(b []byte) {
 	le.PutUint32(b, d.arena)
 	le.PutUint32(b[4:], d.loan)
 	le.PutUint64(b[8:], d.off)
@@ -164,7 +164,7 @@ func (d *descriptor) put(b []byte) {
 	le.PutUint32(b[20:], 0)
 }
 
-func (d *descriptor) parse(b []byte) {
+func (d *extent) parse(b []byte) {
 	d.arena, d.loan, d.off, d.n = le.Uint32(b), le.Uint32(b[4:]), le.Uint64(b[8:]), le.Uint32(b[16:])
 }
 

@@ -75,7 +75,7 @@ func (c *Conn) Remote() string { return c.remote }
 
 // Unanswered implements [subsys.Prober].
 func (c *Conn) Unanswered() (owes bool, heard time.Duration) {
-	if !c.sock.hold() {
+	if !c.sock.tryRetain() {
 		return false, 0
 	}
 	defer c.drop()
@@ -87,7 +87,7 @@ func (c *Conn) Streams() {}
 
 // Start implements [subsys.Conn].
 func (c *Conn) Start() {
-	if !c.sock.hold() {
+	if !c.sock.tryRetain() {
 		return
 	}
 	defer c.drop()
@@ -136,7 +136,7 @@ func (c *Conn) fail(err error) {
 
 // Ready implements [subsys.Source].
 func (c *Conn) Ready(on subsys.Readiness) (frames int, again bool) {
-	if !c.sock.hold() {
+	if !c.sock.tryRetain() {
 		return 0, false
 	}
 	defer c.drop()
@@ -216,7 +216,7 @@ func (c *Conn) took(n int) (frames int, err error) {
 
 // Send implements [subsys.Conn].
 func (c *Conn) Send(fs []subsys.Frame) (int, error) {
-	if !c.sock.hold() {
+	if !c.sock.tryRetain() {
 		return 0, c.sendError(subsys.ErrClosed)
 	}
 	defer c.drop()
