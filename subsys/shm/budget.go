@@ -28,7 +28,9 @@ type budget struct {
 }
 
 // A quota is the number of arenas and of their bytes that a peer may have mapped at a time, besides
-// those in which messages are held. The zero value is the minimum.
+// those in which messages are held. An arena that the peer has withdrawn stays mapped while a held
+// message lies in it. So up to maxLoans further arenas of the peer may be mapped. The zero value is
+// the minimum.
 type quota struct {
 	arenas atomic.Uint32 // more than fewArenas
 	gib    atomic.Uint32 // more than fewBytes
@@ -39,7 +41,7 @@ func (q *quota) get() (arenas int, bytes uint64) {
 	return fewArenas + int(q.arenas.Load()), fewBytes + uint64(q.gib.Load())<<30
 }
 
-// give grants more to a peer. It reports false if that was done before.
+// grow grants more to a peer. It reports false if that was done before.
 func (b *budget) grow(q *quota) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -55,7 +57,7 @@ func (b *budget) grow(q *quota) bool {
 	return true
 }
 
-// giveBack takes a grant back. The peer gets no other one.
+// reclaim takes a quota back. The peer gets no other one.
 func (b *budget) reclaim(q *quota) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -38,6 +38,23 @@ type conn struct {
 	onKnown func() // called when the sink knows the peer, or at the end; may be nil
 }
 
+// The life of a conn. Each step names the function that makes it:
+//
+//	unused ──Start──► started ──end──► closed ──finish──► finished ──delist──► delisted ──drop──► freed
+//	   │                                                                                    ▲
+//	   └───end──► spared (closed and finished at once) ────────────────drop─────────────────┘
+//
+//	state       says                                  step into it
+//	unused      stage is unused                       connect has made the conn
+//	started     stage is started                      Start: the conn is in the port's list
+//	spared      stage is spared, closed, in.finished  end, before Start: no goroutine reads
+//	closed      closed                                end, called by Close or fail
+//	finished    in.finished                           finish: lookAt, look, Start or Port.Close calls it
+//	delisted    not in port.list                      delist: lookAt if no loans are out, or Port.Close
+//	freed       refs is 0                             drop by the last user
+//
+// A conn that Start cannot enlist is finished by Start, and never was in the list.
+
 // Stages of a conn. The change from unused decides which goroutine reads.
 const (
 	unused  = iota
@@ -195,9 +212,15 @@ func (c *conn) hasWork() bool {
 	}
 	peerClosed := c.theirs.closed.Load() != 0
 	if c.closed.Load() {
-		return !c.in.finished.Load() || !c.hasLoans() || peerClosed && !o.unreadEnded.Load() || c.theirs.done.Load() != 0
+		mustFinish := !c.in.finished.Load()
+		mayBeDelisted := !c.hasLoans()
+		hasUnreadLoans := peerClosed && !o.unreadEnded.Load()
+		isPeerDone := c.theirs.done.Load() != 0
+		return mustFinish || mayBeDelisted || hasUnreadLoans || isPeerDone
 	}
-	return peerClosed && !c.in.reader.Starved() || c.canRead() || o.isFull.Load() && c.theirs.head.Load() != o.peerHead.Load()
+	mustEnd := peerClosed && !c.in.reader.Starved()
+	hasPeerRead := o.isFull.Load() && c.theirs.head.Load() != o.peerHead.Load()
+	return mustEnd || hasPeerRead || c.canRead()
 }
 
 // canRead reports whether the next record has arrived, and the reader has memory for it.
@@ -211,8 +234,11 @@ func (c *conn) look() (frames int) {
 	came := c.canRead()
 	// A goroutine waits for records, but not for returned loans. So if a record has come, the line
 	// of the returns is not read: the peer writes that line soon after it has published.
-	if o := &c.out; (!came || o.loansOut.Load() >= manyLoans) && o.hasReturns(c) ||
-		o.isFull.Load() || o.hasUnmapped.Load() || c.closed.Load() && c.hasLoans() {
+	o := &c.out
+	mayReadReturns := !came || o.loansOut.Load() >= manyLoans
+	seesReturns := mayReadReturns && o.hasReturns(c)
+	awaitsLoans := c.closed.Load() && c.hasLoans()
+	if seesReturns || o.isFull.Load() || o.hasUnmapped.Load() || awaitsLoans {
 		if writable, err := o.resume(c); err != nil {
 			c.fail(err)
 		} else if writable && !c.closed.Load() {

@@ -58,6 +58,9 @@ func (c *conn) receive() (frames int, err error) {
 	in := &c.in
 	copied := in.copied
 	for end := in.head + mostRead; in.head+in.copied-copied < end && !c.closed.Load(); {
+		// After the reader was starved, the word of the same record is read again. A peer that has
+		// changed it damages only its own stream: n is checked again, and batch and held say what
+		// was begun.
 		word := c.theirs.word(in.head).Load()
 		if word == 0 {
 			break

@@ -21,6 +21,9 @@ const (
 	segmentLen = ringAt + ringLen
 )
 
+// words must end before the returns: this does not compile otherwise.
+const _ = returnsAt - unsafe.Sizeof(words{})
+
 // words are at the start of a segment. Each cache line has one writer, and words that change at
 // different times have lines of their own.
 type words struct {
@@ -39,6 +42,13 @@ type words struct {
 }
 
 // A segment is the mapped segment of one end. That end has mapped it for writing.
+//
+//	from    bytes    what
+//	0       8        head
+//	64      20       awaitsSpace, closed, done, arenas, gib: 4 bytes each
+//	128     64       passed: one bit for each loan
+//	2048    2048     returns: 4 bytes for each of maxLoans
+//	4096    16384    ring
 type segment struct {
 	*words
 	returns *[maxLoans]atomic.Uint32 // see giveBack
@@ -135,9 +145,9 @@ const (
 // Kinds of records.
 const (
 	recBytes = 1 + iota // bytes of the stream of frames, cut anywhere
-	recFrame            // one frame whose payload is lent: a descriptor and a header
-	recBatch            // a batch of frames that is lent: a descriptor
-	recHome             // one frame whose payload the reader has lent: a descriptor and a header
+	recFrame            // one frame whose payload is lent: an extent and a header
+	recBatch            // a batch of frames that is lent: an extent
+	recHome             // one frame whose payload the reader has lent: an extent and a header
 )
 
 const (
@@ -148,7 +158,7 @@ const (
 // spanned returns how many bytes of the ring a record with n bytes takes.
 func spanned(n int) uint64 { return uint64(recordLen+n+line-1) &^ (line - 1) }
 
-// A descriptor says where lent bytes lie. In a recHome record, arena is the number of the reader's
+// An extent says where lent bytes lie. In a recHome record, arena is the number of the reader's
 // loan, and off is the offset in that loan.
 type extent struct {
 	arena, loan uint32

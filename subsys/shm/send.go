@@ -61,7 +61,22 @@ type levelLoans struct{}
 
 func (levelLoans) Depth() (int, string) { return 120, "shm" }
 
-// A loan is a buffer that the peer may read until it gives the loan back.
+// A loan is a buffer that the peer may read until it gives the loan back. The end of a loan decides
+// what happens to the buffer. Each row applies to the loans that the rows above have left:
+//
+//	the loan ends because                  function                buffer
+//	the peer gives it back                 endReturnedLocked       Release
+//	the same, with lostBit                 endReturnedLocked       Abandon
+//	the peer has closed and not read it    endUnreadLoansLocked    Release
+//	the peer is done                       endLoansIfDoneLocked    Release
+//	the socket has ended, passed is set    endLoansOfDeadPeer      Abandon
+//	the socket has ended, passed is not    endLoansOfDeadPeer      Release
+//	this port closes                       abandonLoans            Abandon
+//	the conn is closed and not started     abandonLoans            Abandon
+//
+// lostBit and passed count only for a peer of this process's user; from another user, a return with
+// lostBit violates the protocol. A loan of the peer's own memory (in is nil) always ends in
+// Release.
 type loan struct {
 	buf  *buffers.Buffer
 	data []byte        // part of buf that is lent
@@ -209,7 +224,9 @@ func (o *sender) publish(c *conn, kind, n int) {
 	c.mine.word(at).Store(uint64(kind) | uint64(n)<<32)
 }
 
-// wipe sets the first word of one more line to 0.
+// wipe sets the first word of one more line to 0. A plain store is enough: the peer reads this word
+// only after it has read the first word of the record before, and publish stores that one later
+// and atomically. Only the very first word may be read earlier, and it is 0 already.
 func (o *sender) wipe(c *conn) {
 	*(*uint64)(unsafe.Pointer(c.mine.word(o.blank))) = 0
 	o.blank += line
@@ -237,18 +254,18 @@ func (o *sender) prepare(c *conn) error {
 // put writes a frame. Of a frame that must be copied it writes as much as there is room for, and
 // leaves the remaining bytes to writeRest.
 func (o *sender) put(c *conn, f *subsys.Frame) (isFull bool, err error) {
-	head := subsys.HeaderLen
+	headerLen := subsys.HeaderLen
 	if f.Type == subsys.TypeBatch {
-		head = 0
+		headerLen = 0
 	}
 	n := len(f.Data)
-	if ok, err := o.fits(c, recordLen+max(lentLen, head+min(n, inline))); !ok {
+	if ok, err := o.fits(c, recordLen+max(lentLen, headerLen+min(n, inline))); !ok {
 		return true, err
 	}
 	if n > inline {
 		if d, kind, ok := o.lend(c, f); ok {
 			size, rec := extentLen, c.mine.line(o.tail)[recordLen:]
-			if head > 0 {
+			if headerLen > 0 {
 				size = lentLen
 				f.Put(rec[extentLen:])
 			}
@@ -257,14 +274,14 @@ func (o *sender) put(c *conn, f *subsys.Frame) (isFull bool, err error) {
 			return false, nil
 		}
 	}
-	part := min(n, o.room()-recordLen-head)
+	part := min(n, o.room()-recordLen-headerLen)
 	at := o.tail + recordLen
-	if head > 0 {
+	if headerLen > 0 {
 		f.Put(o.header[:])
 		c.mine.put(at, o.header[:])
 	}
-	c.mine.put(at+uint64(head), f.Data[:part])
-	o.publish(c, recBytes, head+part)
+	c.mine.put(at+uint64(headerLen), f.Data[:part])
+	o.publish(c, recBytes, headerLen+part)
 	if o.unwritten = f.Data[part:]; len(o.unwritten) > 0 && f.Buf != nil {
 		o.buf = f.Buf.Retain()
 	}
