@@ -49,8 +49,10 @@
 // closed. Payload bytes given to a sink belong to the frame's Buf, which the sink retains if it
 // keeps them.
 //
-// The locks of transports and of the Poller have the levels 120 to 140 of package lock, below all
-// locks of package dispatch. Poller.mu is the last one.
+// Some locks have a level of package lock, below all locks of package dispatch: 120 for Conn.mu of
+// package stream and sender.mu of package shm, 130 for returns.mu of package shm, and 140 for
+// Poller.mu. The other locks are plain mutexes, such as those of ports. The documentation of each
+// package gives their order. No lock is taken while Poller.mu is held.
 //
 // # When a peer ends
 //
@@ -62,10 +64,17 @@
 //
 // # Progress
 //
-// On Linux the descriptors of a context's stream connections are in one epoll set, the [Poller]. A
+// The package needs Linux. The descriptors of a context's stream connections are in one epoll set,
+// the [Poller]. A
 // goroutine that waits for a message drives it, by polling or by sleeping in epoll_wait. If no
 // goroutine waits, one is parked in the runtime's poller and watches the set. A transport that
 // receives through memory registers as a [Ring]: each poll looks at the memory. A goroutine that
 // waits for rings alone may sleep on a futex for a short time (Nap), which takes less time than
 // epoll_wait.
+//
+// # A new transport
+//
+// A new transport is a package beside package tcp that implements [Transport]. A transport over
+// byte streams builds on package stream, and provides a handshake and a Writer. The conformance
+// suite (subsystest.Test) checks the contract of this package.
 package subsys

@@ -21,11 +21,11 @@ type Handshakes struct {
 
 // A Handshake is one connection in Handshakes.
 type Handshake struct {
-	all    *Handshakes
-	source string
-	number uint64 // sequence number of Add
-	at     *list.Element
-	cut    func()
+	all       *Handshakes
+	source    string
+	number    uint64 // sequence number of Add
+	at        *list.Element
+	closeConn func()
 }
 
 // NewHandshakes returns a set of at most most connections.
@@ -33,12 +33,12 @@ func NewHandshakes(most int) *Handshakes {
 	return &Handshakes{most: most, from: map[string]*list.List{}}
 }
 
-// Add adds a connection from a source, see package netsource. cut is called at most once, if the
-// connection is closed for another one. No lock is held then, and Done reports false from then
+// Add adds a connection from a source, see package netsource. closeConn is called at most once, if
+// the connection is closed for another one. No lock is held then, and Done reports false from then
 // on.
-func (s *Handshakes) Add(source string, cut func()) *Handshake {
+func (s *Handshakes) Add(source string, closeConn func()) *Handshake {
 	s.mu.Lock()
-	h := &Handshake{all: s, source: source, number: s.next, cut: cut}
+	h := &Handshake{all: s, source: source, number: s.next, closeConn: closeConn}
 	s.next++
 	l := s.from[h.source]
 	if l == nil {
@@ -48,12 +48,12 @@ func (s *Handshakes) Add(source string, cut func()) *Handshake {
 	h.at = l.PushBack(h)
 	var out *Handshake
 	if s.count++; s.count > s.most {
-		out = s.worst()
-		s.remove(out)
+		out = s.worstLocked()
+		s.removeLocked(out)
 	}
 	s.mu.Unlock()
 	if out != nil {
-		out.cut()
+		out.closeConn()
 	}
 	return h
 }
@@ -65,9 +65,9 @@ func (s *Handshakes) Len() int {
 	return s.count
 }
 
-// worst returns the oldest connection of the source that has most. Of several such sources it takes
-// the oldest connection. mu must be held.
-func (s *Handshakes) worst() (w *Handshake) {
+// worstLocked returns the oldest connection of the source that has most. Of several such sources it
+// takes the oldest connection. mu must be held.
+func (s *Handshakes) worstLocked() (w *Handshake) {
 	most := 0
 	for _, l := range s.from {
 		first := l.Front().Value.(*Handshake)
@@ -78,8 +78,8 @@ func (s *Handshakes) worst() (w *Handshake) {
 	return w
 }
 
-// remove removes h, which must be in the set. mu must be held.
-func (s *Handshakes) remove(h *Handshake) {
+// removeLocked removes h, which must be in the set. mu must be held.
+func (s *Handshakes) removeLocked(h *Handshake) {
 	l := s.from[h.source]
 	l.Remove(h.at)
 	h.at = nil
@@ -97,7 +97,7 @@ func (h *Handshake) Done() bool {
 	if h.at == nil {
 		return false
 	}
-	h.all.remove(h)
+	h.all.removeLocked(h)
 	return true
 }
 
@@ -105,14 +105,14 @@ func (h *Handshake) Done() bool {
 func (s *Handshakes) CutAll() {
 	for {
 		s.mu.Lock()
-		w := s.worst()
+		w := s.worstLocked()
 		if w != nil {
-			s.remove(w)
+			s.removeLocked(w)
 		}
 		s.mu.Unlock()
 		if w == nil {
 			return
 		}
-		w.cut()
+		w.closeConn()
 	}
 }

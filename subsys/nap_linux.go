@@ -34,7 +34,7 @@ type nap struct {
 	word      atomic.Pointer[atomic.Uint32] // stored under Poller.mu; goroutines without the progress token use it under Poller.mu
 	mem       []byte
 	fd        int
-	number    uint32      // of naps; the bits of modeBits are 0
+	number    uint32      // of naps; the bits of modeMask are 0
 	seen      uint32      // mode at the last EndNap
 	isStopped atomic.Bool // no goroutine ends naps any more
 	bound     atomic.Bool // the kernel bounds each nap; see BoundNaps
@@ -44,9 +44,11 @@ type nap struct {
 // While a thread naps, Poller.mode has Napping in its lower bits and the nap's number above. The
 // goroutine that ends the nap replaces it by one of these.
 const (
-	woken    = 1 + uint32(Napping) // by Wake
-	ended    = woken + 1           // by EndNap
-	modeBits = 7
+	woken = 1 + uint32(Napping) // by Wake
+	ended = woken + 1           // by EndNap
+
+	modeMask   = 7            // bits of Poller.mode that have the IdleMode, woken or ended
+	modePeriod = modeMask + 1 // distance between the numbers of two naps
 )
 
 // NapPage returns the descriptor of a page of NapPageLen bytes, made with memfd.CreateShared on
@@ -113,7 +115,7 @@ func (p *Poller) Nap(d time.Duration, unless *atomic.Uint32) int {
 	}
 	word := n.word.Load()
 	old := word.Load()
-	n.number += modeBits + 1
+	n.number += modePeriod
 	p.mode.Store(n.number | uint32(Napping))
 	slept := unless.Load() == 0 && !n.isStopped.Load() && !p.setIdle(Napping)
 	if slept {
@@ -151,7 +153,7 @@ func (p *Poller) rouse(at, how uint32) bool {
 
 func (p *Poller) napping() (at uint32, yes bool) {
 	at = p.mode.Load()
-	return at, at&modeBits == uint32(Napping)
+	return at, at&modeMask == uint32(Napping)
 }
 
 // EndNap ends a nap if it has lasted since the last call, so that the sleeper looks at the

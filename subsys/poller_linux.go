@@ -80,8 +80,9 @@ const (
 // runtime as well.
 //
 // One goroutine at a time calls Poll, PollAll, Drain, Idle, Sleep, Naps, Nap, More, Arm and Park:
-// the holder of the dispatcher's progress token. Any goroutine may call Add, Remove, WantWrite,
-// NapPage, Wake and EndNap.
+// the holder of the dispatcher's progress token. Any goroutine may call Add, AddQuiet, Again,
+// Remove, WantWrite, Len, NapPage, BoundNaps, Wake, Asleep and EndPark. One goroutine of its own
+// calls EndNap at intervals.
 type Poller struct {
 	count *Counters
 	set   int

@@ -36,7 +36,8 @@ type Transport interface {
 	// Name returns the scheme of the transport's addresses, such as "tcp" or "inproc".
 	Name() string
 	// Listen opens a port. addr is an address of this transport, or "" to let the transport choose
-	// one. The port announces accepted connections to cfg.Accept.
+	// one. The port announces accepted connections to cfg.Accept, and starts those that are not
+	// refused.
 	Listen(addr string, cfg Config) (Port, error)
 }
 
@@ -67,7 +68,7 @@ type Port interface {
 	// returned and Start was called on the connection.
 	Dial(ctx context.Context, addr string, s Sink) (Conn, error)
 	// Close stops listening, frees the address and closes every connection. It returns when the
-	// port's goroutines have ended.
+	// port's goroutines have ended, so it must not be called from Config.Accept.
 	Close() error
 }
 
@@ -92,9 +93,17 @@ type Conn interface {
 	// If it takes fewer than len(fs), the connection is full, and the sink's Writable is called
 	// when there is room again. A frame taken is not yet delivered; its payload must not change
 	// until then. Calls of Send must not overlap.
+	//
+	// If n < len(fs) and err is nil, a call of Writable or Down follows, unless Close is called. An
+	// error means that the connection sends nothing more, and the caller closes it. The n frames
+	// then count as taken, and each may or may not arrive. Down need not follow an error.
+	//
+	// Send may retain the Buf of a frame that it took, also beyond the acknowledgement of the
+	// frame. It never takes over the caller's reference.
 	Send(fs []Frame) (n int, err error)
-	// Close ends the connection. It does not wait. A call of the sink in progress may continue, but
-	// no later one is made. Further calls of Close do nothing.
+	// Close ends the connection. It does not wait. One call of the sink that the progress goroutine
+	// has begun, or is about to begin, may still be made, but no later one. Close does nothing if
+	// the connection has failed or was closed before.
 	Close() error
 }
 
@@ -155,12 +164,15 @@ type Sink interface {
 	// Room returns a buffer of at least h.Len bytes, into which the payload of a large frame is
 	// read. The connection owns the reference. An error cuts the connection: the sink checks an
 	// announced length here, before memory is allocated for it. If Room returns neither buffer nor
-	// error, the payload is skipped, and its frame arrives with Data and Buf nil.
+	// error, the payload is skipped, and its frame arrives with Data and Buf nil. Room is not
+	// called for a payload that is lent in place, as over shared memory.
 	Room(c Conn, h *Header) (*buffers.Buffer, error)
 	// Writable is called when Send, which took too little, may be tried again.
 	Writable(c Conn)
-	// Down is called once when the connection has failed because of err. No call follows it. It is
-	// not called after Close.
+	// Down is called once when the connection has failed because of err. No call follows it, except
+	// one that the progress goroutine has begun, or is about to begin. Down is not called if Close
+	// was called before the connection failed. It may still come after a Close that found the
+	// connection already failed.
 	Down(c Conn, err error)
 }
 

@@ -31,7 +31,10 @@ type bell struct {
 	napMem []byte
 }
 
-const modeBits = 3
+const (
+	modeMask   = 3            // bits of the word that have the IdleMode
+	modePeriod = modeMask + 1 // added for each new period
+)
 
 func newBell() (*bell, error) {
 	page, mem, err := memfd.Create("rocl-bell", bellLen)
@@ -78,7 +81,7 @@ func openBell(page, nap, fd int) (*bell, error) {
 func (b *bell) setMode(how subsys.IdleMode) {
 	// Each call begins a new period, also with the same mode. A peer that rang in the last period
 	// rings again.
-	b.word.Store(b.word.Load()&^modeBits + modeBits + 1 | uint64(how))
+	b.word.Store(((b.word.Load() &^ modeMask) + modePeriod) | uint64(how))
 }
 
 // ring wakes the peer's context if it is idle, unless c has rung in the same period. The caller
@@ -86,8 +89,8 @@ func (b *bell) setMode(how subsys.IdleMode) {
 func (c *conn) ring() {
 	b := c.bell
 	w := b.word.Load()
-	how := subsys.IdleMode(w & modeBits)
-	if how == subsys.Awake || c.rung.Swap(w) == w {
+	how := subsys.IdleMode(w & modeMask)
+	if how == subsys.Awake || c.rungAt.Swap(w) == w {
 		return
 	}
 	if how == subsys.Napping {

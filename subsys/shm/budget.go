@@ -17,7 +17,7 @@ const (
 	peerGiB    = 64
 	portArenas = 1 << 14 // limits of all peers, beside the minimum of each
 	portGiB    = 4 << 10
-	oneOf      = 16 // each grant is this fraction of what is left
+	oneOf      = 16 // each quota is this fraction of what is left
 )
 
 // A budget is the sum that a port has granted to admitted peers. Its lock is the last one taken.
@@ -27,53 +27,55 @@ type budget struct {
 	gib    int
 }
 
-// A grant is the number of arenas and of their bytes that a peer may have mapped at a time, besides
-// those in which messages are held. The zero value is the minimum.
-type grant struct {
+// A quota is the number of arenas and of their bytes that a peer may have mapped at a time, besides
+// those in which messages are held. An arena that the peer has withdrawn stays mapped while a held
+// message lies in it. So up to maxLoans further arenas of the peer may be mapped. The zero value is
+// the minimum.
+type quota struct {
 	arenas atomic.Uint32 // more than fewArenas
 	gib    atomic.Uint32 // more than fewBytes
 	made   atomic.Bool
 }
 
-func (g *grant) get() (arenas int, bytes uint64) {
-	return fewArenas + int(g.arenas.Load()), fewBytes + uint64(g.gib.Load())<<30
+func (q *quota) get() (arenas int, bytes uint64) {
+	return fewArenas + int(q.arenas.Load()), fewBytes + uint64(q.gib.Load())<<30
 }
 
-// give grants more to a peer. It reports false if that was done before.
-func (b *budget) give(g *grant) bool {
+// grow grants more to a peer. It reports false if that was done before.
+func (b *budget) grow(q *quota) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if g.made.Swap(true) {
+	if q.made.Swap(true) {
 		return false
 	}
 	arenas := min((portArenas-b.arenas)/oneOf, peerArenas-fewArenas)
 	gib := min((portGiB-b.gib)/oneOf, peerGiB-fewBytes>>30)
 	b.arenas += arenas
 	b.gib += gib
-	g.gib.Store(uint32(gib))
-	g.arenas.Store(uint32(arenas))
+	q.gib.Store(uint32(gib))
+	q.arenas.Store(uint32(arenas))
 	return true
 }
 
-// giveBack takes a grant back. The peer gets no other one.
-func (b *budget) giveBack(g *grant) {
+// reclaim takes a quota back. The peer gets no other one.
+func (b *budget) reclaim(q *quota) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.arenas -= int(g.arenas.Swap(0))
-	b.gib -= int(g.gib.Swap(0))
-	g.made.Store(true)
+	b.arenas -= int(q.arenas.Swap(0))
+	b.gib -= int(q.gib.Swap(0))
+	q.made.Store(true)
 }
 
 // Admit implements subsys.Admitter: the peer is authenticated and may have more mapped.
 func (c *conn) Admit() {
-	if !c.hold() {
+	if !c.tryRetain() {
 		return
 	}
 	defer c.drop()
-	if c.known != nil {
-		c.known()
+	if c.onKnown != nil {
+		c.onKnown()
 	}
-	if c.port.budget.give(&c.granted) {
+	if c.port.budget.grow(&c.granted) {
 		c.mine.gib.Store(c.granted.gib.Load())
 		c.mine.arenas.Store(c.granted.arenas.Load())
 	}

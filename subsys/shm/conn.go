@@ -10,18 +10,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A conn is one end of a connection. Its memory and its socket stay until the last hold is dropped.
-// A conn is held while it is open, by the port's list, while messages lie in the peer's pages, and
-// during calls. The end of the socket tells the peer that none of its pages are read any more, so
-// the socket is closed last.
+// A conn is one end of a connection. Its memory and its socket stay until its last user drops it. A
+// conn is retained while it is open, by the port's list, while messages lie in the peer's pages,
+// and during calls. The end of the socket tells the peer that none of its pages are read any more,
+// so the socket is closed last.
 type conn struct {
 	port   *port
 	remote string
 	sink   subsys.Sink
 	poller *subsys.Poller
 	sock   int
-	bell   *bell // the peer's
-	rung   atomic.Uint64
+	bell   *bell         // the peer's
+	rungAt atomic.Uint64 // word of the peer's bell when this end last rang it
 	refs   atomic.Int32
 	closed atomic.Bool
 	stage  atomic.Uint32
@@ -34,9 +34,26 @@ type conn struct {
 	in   receiver
 	back returns
 
-	granted grant  // what the peer may have mapped in this process
-	known   func() // called when the sink knows the peer, or at the end; may be nil
+	granted quota  // what the peer may have mapped in this process
+	onKnown func() // called when the sink knows the peer, or at the end; may be nil
 }
+
+// The life of a conn. Each step names the function that makes it:
+//
+//	unused ──Start──► started ──end──► closed ──finish──► finished ──delist──► delisted ──drop──► freed
+//	   │                                                                                    ▲
+//	   └───end──► spared (closed and finished at once) ────────────────drop─────────────────┘
+//
+//	state       says                                  step into it
+//	unused      stage is unused                       connect has made the conn
+//	started     stage is started                      Start: the conn is in the port's list
+//	spared      stage is spared, closed, in.finished  end, before Start: no goroutine reads
+//	closed      closed                                end, called by Close or fail
+//	finished    in.finished                           finish: lookAt, look, Start or Port.Close calls it
+//	delisted    not in port.list                      delist: lookAt if no loans are out, or Port.Close
+//	freed       refs is 0                             drop by the last user
+//
+// A conn that Start cannot enlist is finished by Start, and never was in the list.
 
 // Stages of a conn. The change from unused decides which goroutine reads.
 const (
@@ -48,7 +65,7 @@ const (
 func (c *conn) Transport() string { return "shm" }
 func (c *conn) Remote() string    { return c.remote }
 
-func (c *conn) hold() bool {
+func (c *conn) tryRetain() bool {
 	for {
 		n := c.refs.Load()
 		if n == 0 {
@@ -75,9 +92,9 @@ func (c *conn) drop() {
 	c.in.free()
 	c.mine.unmap()
 	c.theirs.unmap()
-	c.port.budget.giveBack(&c.granted)
-	if c.known != nil {
-		c.known()
+	c.port.budget.reclaim(&c.granted)
+	if c.onKnown != nil {
+		c.onKnown()
 	}
 	if c.bell != nil {
 		c.bell.close()
@@ -85,7 +102,7 @@ func (c *conn) drop() {
 }
 
 func (c *conn) Start() {
-	if !c.hold() {
+	if !c.tryRetain() {
 		return
 	}
 	defer c.drop()
@@ -105,12 +122,19 @@ func (c *conn) Start() {
 }
 
 func (c *conn) Close() error {
-	if !c.hold() {
-		return nil
+	c.end()
+	return nil
+}
+
+// end closes the connection, once. isFirst reports whether this call closed it. Only the first
+// call may tell the sink of a failure.
+func (c *conn) end() (isFirst bool) {
+	if !c.tryRetain() {
+		return false
 	}
 	defer c.drop()
 	if !c.closed.CompareAndSwap(false, true) {
-		return nil
+		return false
 	}
 	c.out.stop()
 	isSpared := c.stage.CompareAndSwap(unused, spared)
@@ -118,11 +142,11 @@ func (c *conn) Close() error {
 		c.out.abandonLoans(c)
 		c.finish()
 	}
-	c.drop() // the hold for being open
+	c.drop() // the reference for being open
 	if !isSpared {
 		c.port.nudge() // the progress goroutine removes the conn from the list
 	}
-	return nil
+	return true
 }
 
 // finish tells the peer, once, that this end reads nothing more. The caller must be the
@@ -142,22 +166,20 @@ func (c *conn) finish() {
 // fail closes the connection because of err and tells the sink, unless the connection was closed
 // before.
 func (c *conn) fail(err error) {
-	if c.closed.Load() {
-		return
+	if c.end() {
+		c.sink.Down(c, err)
 	}
-	c.Close()
-	c.sink.Down(c, err)
 }
 
 // Ready implements subsys.Source. It is called when the socket is readable.
 func (c *conn) Ready(subsys.Readiness) (frames int, again bool) {
-	if !c.hold() {
+	if !c.tryRetain() {
 		return 0, false
 	}
 	defer c.drop()
 	again, ended, err := c.readNotes(mostNotes)
-	rung := c.in.rung
-	c.in.rung = false
+	hasRung := c.in.noteRang
+	c.in.noteRang = false
 	if ended {
 		c.dead.Store(true)
 		c.poller.Remove(c.sock)
@@ -176,7 +198,7 @@ func (c *conn) Ready(subsys.Readiness) (frames int, again bool) {
 		c.fail(err)
 		return frames, false
 	}
-	if rung {
+	if hasRung {
 		frames += c.port.answer(c)
 	}
 	return frames, again
@@ -190,9 +212,15 @@ func (c *conn) hasWork() bool {
 	}
 	peerClosed := c.theirs.closed.Load() != 0
 	if c.closed.Load() {
-		return !c.in.finished.Load() || !c.hasLoans() || peerClosed && !o.unreadEnded.Load() || c.theirs.done.Load() != 0
+		mustFinish := !c.in.finished.Load()
+		mayBeDelisted := !c.hasLoans()
+		hasUnreadLoans := peerClosed && !o.unreadEnded.Load()
+		isPeerDone := c.theirs.done.Load() != 0
+		return mustFinish || mayBeDelisted || hasUnreadLoans || isPeerDone
 	}
-	return peerClosed && !c.in.reader.Starved() || c.canRead() || o.isFull.Load() && c.theirs.head.Load() != o.head.Load()
+	mustEnd := peerClosed && !c.in.reader.Starved()
+	hasPeerRead := o.isFull.Load() && c.theirs.head.Load() != o.peerHead.Load()
+	return mustEnd || hasPeerRead || c.canRead()
 }
 
 // canRead reports whether the next record has arrived, and the reader has memory for it.
@@ -206,8 +234,11 @@ func (c *conn) look() (frames int) {
 	came := c.canRead()
 	// A goroutine waits for records, but not for returned loans. So if a record has come, the line
 	// of the returns is not read: the peer writes that line soon after it has published.
-	if o := &c.out; (!came || o.lent.Load() >= manyLoans) && o.hasReturns(c) ||
-		o.isFull.Load() || o.hasUnmapped.Load() || c.closed.Load() && c.hasLoans() {
+	o := &c.out
+	mayReadReturns := !came || o.loansOut.Load() >= manyLoans
+	seesReturns := mayReadReturns && o.hasReturns(c)
+	awaitsLoans := c.closed.Load() && c.hasLoans()
+	if seesReturns || o.isFull.Load() || o.hasUnmapped.Load() || awaitsLoans {
 		if writable, err := o.resume(c); err != nil {
 			c.fail(err)
 		} else if writable && !c.closed.Load() {
@@ -252,4 +283,4 @@ func (c *conn) trim() {
 }
 
 // hasLoans reports whether the peer holds loans of this end.
-func (c *conn) hasLoans() bool { return c.out.lent.Load() > 0 }
+func (c *conn) hasLoans() bool { return c.out.loansOut.Load() > 0 }

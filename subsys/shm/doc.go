@@ -21,9 +21,10 @@
 // map it for reading, which the kernel enforces. There are arenas, one segment for each end of a
 // connection, and one bell for each port. The only exception is the page on which naps are slept
 // (below). So there are no locks, a process that dies leaves nothing half written that others would
-// have to repair, and a faulty process can only damage what it says itself. Everything read from a
-// peer is copied to private memory and checked before use. Invalid content closes the connection
-// with subsys.ErrProtocol.
+// have to repair, and a faulty process can only damage what it says itself. Records and notes of a
+// peer are copied to private memory and checked before use. Invalid content closes the connection
+// with subsys.ErrProtocol. Lent payloads are not copied: their owner can change them while they are
+// read. A receiver that does not trust the owner calls Message.Writable first, which copies.
 //
 // A segment has its writer's ring of records, the position up to which the writer has read the
 // other ring, and the loans that the writer gives back. A record becomes visible by one atomic
@@ -37,7 +38,7 @@
 // # Payloads
 //
 // Frames with up to 2 KiB are copied into the ring and out of it, and so, piece by piece, are
-// payloads that do not lie in a shared arena. For a larger payload a descriptor travels: arena,
+// payloads that do not lie in a shared arena. For a larger payload an extent travels: arena,
 // offset, length and the number of the loan. The receiver's buffer wraps the sender's pages. After
 // its last Release, the receiver puts the number into the list of returns, and then the sender
 // drops its reference. The list is written when there is time, not while a peer waits for an
@@ -94,15 +95,15 @@
 //	returns                    any goroutine: the last Release of a lent buffer
 //	bell, notes                any goroutine: each is one atomic store or one system call
 //
-// A connection and its memory are counted (conn.hold), and freed by the last user: Close, the
+// A connection and its memory are counted (conn.tryRetain), and freed by the last user: Close, the
 // port's list, each arena in which messages lie, and each call in progress.
 //
-// Locks are taken in this order: Config.Progress, sender.mu (level 120), the lock of a pool,
-// port.mu, Poller.mu (level 140). A pool's lock comes after sender.mu and followMu, because buffers
-// are released and pools registered with them held. It comes before port.mu and unmappedMu, because
-// the pool announces with its lock held that an arena is unmapped. returns.mu (level 130) may be
-// taken with sender.mu held. No lock is taken under announcedMu, unmappedMu and budget.mu, and none
-// is held while the sink is called.
+// Locks are taken in this order: Config.Progress, sender.mu (level 120), followMu, the lock of a
+// pool, port.mu, Poller.mu (level 140). A pool's lock comes after sender.mu and followMu, because
+// buffers are released and pools registered with them held. It comes before port.mu and unmappedMu,
+// because the pool announces with its lock held that an arena is unmapped. returns.mu (level 130)
+// may be taken with sender.mu held. No lock is taken under announcedMu, unmappedMu and budget.mu.
+// Config.Progress is held while the progress goroutine calls the sink. No other lock is held then.
 //
 // # Sleeping
 //
@@ -122,11 +123,12 @@
 //
 // # Members of a group
 //
-// A process of another user may read what is sent, and is trusted with nothing else. No call that a
-// peer can make block is made on a descriptor from a peer. No access to a peer's memory can fail,
-// because the memory is sealed and allocated. A peer has few arenas mapped before the handshake,
-// and then a share of what the port can map (budget.go). Notes and records are read in turns with
-// those of other connections.
+// A process of another user may read what is sent, and is trusted with nothing else. It can change
+// a payload that it has lent while a receiver reads it, so the receiver calls Message.Writable
+// before it checks the payload. No call that a peer can make block is made on a descriptor from a
+// peer. No access to a peer's memory can fail, because the memory is sealed and allocated. A peer
+// has few arenas mapped before the handshake, and then a share of what the port can map
+// (budget.go). Notes and records are read in turns with those of other connections.
 //
 // Memory is passed on only by a process of its owner's user, because the owner must believe which
 // loans were passed on: a false statement could make the owner give up memory without limit.
@@ -138,8 +140,10 @@
 // # The memory model
 //
 // Words written by one process and read by another are aligned, and are accessed with sync/atomic,
-// sequentially consistent. The bytes after a record's first word are plain memory. The first word
-// publishes them, and they are not written again before the other end has reported a position after
-// them. The race detector sees neither mapped memory nor other processes, so it checks only the
-// locks of this package. The tests with real processes and checksums check the shared memory.
+// sequentially consistent. The one exception is the first word that a sender sets to 0 in advance
+// (sender.wipe): the peer reads it only after the next atomic store. The bytes after a record's
+// first word are plain memory. The first word publishes them, and they are not written again before
+// the other end has reported a position after them. The race detector sees neither mapped memory
+// nor other processes, so it checks only the locks of this package. The tests with real processes
+// and checksums check the shared memory.
 package shm

@@ -177,7 +177,7 @@ func TestAllLoansOut(t *testing.T) {
 		t.Fatal(bad)
 	}
 	c := near.conn.(*conn)
-	eventually.True(t, "all is back", func() bool { return c.out.lent.Load() == 0 })
+	eventually.True(t, "all is back", func() bool { return c.out.loansOut.Load() == 0 })
 
 	near, far = pair(t, a, b)
 	var held []interface{ Release() }
@@ -474,5 +474,32 @@ func TestRoomIsNoticed(t *testing.T) {
 	case <-near.writable:
 	default:
 		t.Error("it is not writable")
+	}
+}
+
+// If Close comes before a failure, Down is not called. If the failure comes first, Down is called
+// once.
+func TestCloseRacesFailure(t *testing.T) {
+	a, b := start(t), start(t)
+	for range 300 {
+		s := newSink(nil)
+		sc, err := a.Port.Dial(t.Context(), b.Port.Addr(), s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.accepted(t)
+		c := sc.(*conn) // not started, so only this test calls fail
+		var isClosedFirst bool
+		var wg sync.WaitGroup
+		wg.Go(func() { isClosedFirst = c.end() })
+		wg.Go(func() { c.fail(errors.New("a failure")) })
+		wg.Wait()
+		want := 1
+		if isClosedFirst {
+			want = 0
+		}
+		if n := len(s.down); n != want {
+			t.Fatalf("%d calls of Down, want %d", n, want)
+		}
 	}
 }

@@ -183,7 +183,7 @@ func (in *receiver) ownFrame(c *conn, at uint64) (frames int, err error) {
 }
 
 // part returns a part of a payload that was lent to the peer, as a read-only buffer.
-func (o *sender) part(c *conn, d *descriptor) (buf *buffers.Buffer, data []byte, err error) {
+func (o *sender) part(c *conn, d *extent) (buf *buffers.Buffer, data []byte, err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if d.arena >= uint32(len(o.loans)) || o.loans[d.arena].buf == nil {

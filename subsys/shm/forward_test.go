@@ -311,7 +311,7 @@ func forwardMany(t *testing.T, count, copied int) {
 	ab, ba := pair(t, a, b)
 	bc, cb := pair(t, b, c)
 	ba.conn.(subsys.Admitter).Admit()
-	eventually.True(t, "the grant is known", func() bool { return ab.conn.(*conn).theirs.arenas.Load() > 0 })
+	eventually.True(t, "the quota is known", func() bool { return ab.conn.(*conn).theirs.arenas.Load() > 0 })
 	ba.keep(1)
 	cb.keep(1)
 	for i := range count {

@@ -193,7 +193,7 @@ func TestMoreArenasThanMapped(t *testing.T) {
 			}
 			eventually.True(t, "it comes", func() bool { got, _ := far.frames(); return got == i*arenas+k+1 })
 			eventually.True(t, "it comes back", func() bool {
-				return near.conn.(*conn).out.lent.Load() == 0 || near.conn.(*conn).out.hasReturns(near.conn.(*conn))
+				return near.conn.(*conn).out.loansOut.Load() == 0 || near.conn.(*conn).out.hasReturns(near.conn.(*conn))
 			})
 			if a.Count.Copies.Load() != copies {
 				t.Fatal("a payload was copied")
@@ -249,7 +249,7 @@ func TestUnadmittedUsers(t *testing.T) {
 	pending := func() int {
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		return p.others
+		return p.silentTotal
 	}
 	if k := pending(); k != 1 {
 		t.Errorf("%d of 1 not admitted", k)
@@ -286,20 +286,20 @@ func crowd(at string) string {
 }
 
 // Admitted peers share what a port maps. Each has the minimum, all together have no more than the
-// port's limit, and the grant of a connection comes back at its end.
+// port's limit, and the quota of a connection comes back at its end.
 func TestBudget(t *testing.T) {
 	a, b := startGroup(t), startGroup(t)
 	near, far := pair(t, a, b)
 	far.conn.(subsys.Admitter).Admit()
 	far.conn.(subsys.Admitter).Admit() // has no effect
-	eventually.True(t, "the grant is known", func() bool { return near.conn.(*conn).theirs.arenas.Load() == peerArenas-fewArenas })
+	eventually.True(t, "the quota is known", func() bool { return near.conn.(*conn).theirs.arenas.Load() == peerArenas-fewArenas })
 	p := b.Port.(*port)
 	if p.budget.arenas != peerArenas-fewArenas || p.budget.gib != peerGiB-fewBytes>>30 {
 		t.Errorf("one peer has %d arenas, %d GiB", p.budget.arenas, p.budget.gib)
 	}
-	var all [1000]grant
+	var all [1000]quota
 	for i := range all {
-		p.budget.give(&all[i])
+		p.budget.grow(&all[i])
 	}
 	if p.budget.arenas > portArenas || p.budget.gib > portGiB {
 		t.Errorf("%d arenas, %d GiB are granted", p.budget.arenas, p.budget.gib)
@@ -308,7 +308,7 @@ func TestBudget(t *testing.T) {
 		t.Errorf("the last has %d arenas, %d bytes", arenas, bytes)
 	}
 	for i := range all {
-		p.budget.giveBack(&all[i])
+		p.budget.reclaim(&all[i])
 	}
 	near.conn.Close()
 	_ = far.wantDown(t)

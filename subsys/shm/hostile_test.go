@@ -55,10 +55,10 @@ func TestNonsense(t *testing.T) {
 	}
 	lent := func(arena, loan uint32, off uint64, size, said uint32) []byte {
 		b := make([]byte, lentLen)
-		d := descriptor{arena, loan, off, size}
+		d := extent{arena, loan, off, size}
 		d.put(b)
 		h := subsys.Header{Type: 16, Len: said}
-		h.Put(b[descriptorLen:])
+		h.Put(b[extentLen:])
 		return record(recFrame, lentLen, b...)
 	}
 	for name, bad := range map[string]func(c *conn){
@@ -132,7 +132,7 @@ func TestNonsense(t *testing.T) {
 // A peer that sends back a loan that it does not have is cut off. Loans that it has are accepted.
 func TestNonsenseSentBack(t *testing.T) {
 	evil, n := start(t), start(t)
-	for name, bad := range map[string]descriptor{
+	for name, bad := range map[string]extent{
 		"behind the loan":          {loan: 1, off: 40_000, n: 1},
 		"too long":                 {loan: 1, off: 1, n: 40_000},
 		"nothing":                  {loan: 1, off: 7, n: 0},
@@ -153,7 +153,7 @@ func TestNonsenseSentBack(t *testing.T) {
 			data := s.conn.(*conn).out.loans[0].data
 			s.conn.(*conn).out.mu.Unlock()
 			h := subsys.Header{Type: 16, Len: bad.n, Tag: sum(data[39_000:])}
-			h.Put(c.mine.ring[recordLen+descriptorLen:])
+			h.Put(c.mine.ring[recordLen+extentLen:])
 			c.mine.word(0).Store(recHome | lentLen<<32)
 			c.wake()
 			if name == "" {
@@ -215,10 +215,10 @@ func TestArenaTakenBack(t *testing.T) {
 	_ = c.sendNote(noteArena, 7, 8192, fd)
 	b := make([]byte, recordLen+lentLen)
 	binary.LittleEndian.PutUint64(b, recFrame|lentLen<<32)
-	d := descriptor{7, 0, 0, 8192}
+	d := extent{7, 0, 0, 8192}
 	d.put(b[recordLen:])
 	h := subsys.Header{Type: 16, Len: 8192, Tag: tag}
-	h.Put(b[recordLen+descriptorLen:])
+	h.Put(b[recordLen+extentLen:])
 	write(c, b)
 	c.ring()
 	eventually.True(t, "it comes", func() bool { got, _ := s.frames(); return got == 1 })
@@ -252,7 +252,7 @@ func TestFlippedWords(t *testing.T) {
 		f.next, f.every = 0, 7
 		f.mu.Unlock()
 		c := s.conn.(*conn)
-		if !c.hold() {
+		if !c.tryRetain() {
 			t.Fatal("the connection is gone at once")
 		}
 		sent := make(chan struct{}, 2)
@@ -400,7 +400,7 @@ func TestHalfWritten(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer buf.Release()
-	c.out.head.Store(c.out.tail + line) // the peer claims to have read bytes that were not written
+	c.out.peerHead.Store(c.out.tail + line) // the peer claims to have read bytes that were not written
 	f := subsys.Frame{Header: subsys.Header{Type: 16, Len: 1 << 20}, Data: buf.Bytes(), Buf: buf}
 	if _, err := c.Send([]subsys.Frame{f}); !errors.Is(err, subsys.ErrProtocol) {
 		t.Fatal(err)

@@ -12,7 +12,7 @@ import (
 )
 
 // An arena is a mapped arena of the peer. It is used by the list of its conn until the peer
-// withdraws it, and by each loan in it. It holds the conn.
+// withdraws it, and by each loan in it. It retains the conn.
 type arena struct {
 	buffers.Arena // as this process announces the arena if it passes loans on; FD is -1 if it cannot
 	id            uint32
@@ -43,7 +43,7 @@ type borrowed struct {
 
 // borrow returns the loan that d describes and its memory. This process may read the memory until
 // Return.
-func (in *receiver) borrow(c *conn, d *descriptor) (b *borrowed, mem []byte, err error) {
+func (in *receiver) borrow(c *conn, d *extent) (b *borrowed, mem []byte, err error) {
 	a := in.last
 	if a == nil || a.id != d.arena {
 		a = in.arenas[d.arena]
@@ -131,10 +131,10 @@ func (b *borrowed) Return(isAbandoned bool) {
 		c.back.lost[b.loan/64].Or(1 << (b.loan % 64))
 	}
 	c.back.add(c, b.loan)
-	a.drop(c) // the arena held the conn until now
+	a.drop(c) // the arena retained the conn until now
 }
 
-// add records that a loan is to be given back. The caller must hold the conn.
+// add records that a loan is to be given back. The caller must have retained the conn.
 func (r *returns) add(c *conn, loan uint32) {
 	r.which[loan/64].Or(1 << (loan % 64))
 	r.owed.Store(true) // set before isIdle is read: the progress goroutine checks owed after it has set isIdle

@@ -19,6 +19,9 @@ const (
 	noteGone  = 2
 	noteRing  = 3 // a ring of the bell, between users, instead of an eventfd
 
+	// The most bytes of an arena: those of the largest message, rounded up to a page.
+	mostArena = subsys.MaxPayload + 4096
+
 	mostNotes = 64      // notes that are read before another connection has its turn
 	allNotes  = 1 << 12 // notes that a connection reads to find a certain one: more than a socket holds
 )
@@ -48,7 +51,7 @@ func (c *conn) sendNoteHops(kind, hops, arena uint32, size uint64, fd int) error
 func (c *conn) readNotes(most int) (more, ended bool, err error) {
 	for range most {
 		var b [noteLen + 1]byte
-		var oob [24]byte // room for one descriptor
+		var oob [24]byte // room for two descriptors, because one is padded to 8 bytes; no note may have two
 		c.port.cfg.Count.Reads.Add(1)
 		n, oobn, flags, _, err := unix.Recvmsg(c.sock, b[:], oob[:], unix.MSG_DONTWAIT|unix.MSG_CMSG_CLOEXEC)
 		switch {
@@ -94,7 +97,7 @@ func (in *receiver) note(c *conn, b []byte, fds []int) error {
 	switch {
 	case kind != noteArena && hops != 0:
 		return broken("note %d with %d hops", kind, hops)
-	case kind == noteArena && a == nil && len(fds) == 1 && hops <= mostHops && size <= subsys.MaxPayload+4096 && size%uint64(os.Getpagesize()) == 0:
+	case kind == noteArena && a == nil && len(fds) == 1 && hops <= mostHops && size <= mostArena && size%uint64(os.Getpagesize()) == 0:
 		if arenas, bytes := c.granted.get(); len(in.arenas) >= arenas || size > bytes-in.mapped {
 			return broken("arena %d of %d bytes beside %d of %d bytes: more than was granted", id, size, len(in.arenas), in.mapped)
 		}
@@ -110,10 +113,10 @@ func (in *receiver) note(c *conn, b []byte, fds []int) error {
 		in.mapped += size
 		c.back.uses.Add(1)
 		c.refs.Add(1)
-	case kind == noteGone && a != nil && len(fds) == 0:
+	case kind == noteGone && a != nil && size == 0 && len(fds) == 0:
 		in.unlist(c, a)
-	case kind == noteRing && len(fds) == 0:
-		in.rung = true
+	case kind == noteRing && id == 0 && size == 0 && len(fds) == 0:
+		in.noteRang = true
 	default:
 		return broken("note %d about arena %d, of %d bytes, with %d descriptors", kind, id, size, len(fds))
 	}

@@ -20,7 +20,7 @@ type receiver struct {
 	finished      atomic.Bool // the peer knows that this end reads no more
 	used          bool        // reader was used since the last trim
 	reader        stream.Reader
-	rung          bool              // the peer has rung by a note
+	noteRang      bool              // the peer has rung by a note
 	arenas        map[uint32]*arena // mapped arenas of the peer, by its numbers
 	mapped        uint64            // bytes of arenas
 	last          *arena            // arena of the last loan; nil: none
@@ -28,8 +28,8 @@ type receiver struct {
 	made          int
 	copied        uint64    // bytes copied out of lent batches since the start
 	taken         int       // bytes of the record at head that the reader has, if it lacked memory for more
-	lent          *borrowed // the batch of the record at head, if that is not completely read
-	unread        []byte    // bytes of lent that are still to be read
+	batch         *borrowed // the batch of the record at head, if that is not completely read
+	unread        []byte    // bytes of batch that are still to be read
 	held          bool      // frames[0] is a lent frame for which the sink lacked memory
 	record        [lentLen]byte
 	frames        [1]subsys.Frame
@@ -47,7 +47,7 @@ func (in *receiver) publishHead(c *conn) {
 	if in.published != in.head {
 		in.published = in.head // only now may the peer overwrite the records
 		c.mine.head.Store(in.head)
-		if c.theirs.wants.Load() != 0 {
+		if c.theirs.awaitsSpace.Load() != 0 {
 			c.ring()
 		}
 	}
@@ -58,6 +58,9 @@ func (c *conn) receive() (frames int, err error) {
 	in := &c.in
 	copied := in.copied
 	for end := in.head + mostRead; in.head+in.copied-copied < end && !c.closed.Load(); {
+		// After the reader was starved, the word of the same record is read again. A peer that has
+		// changed it damages only its own stream: n is checked again, and batch and held say what
+		// was begun.
 		word := c.theirs.word(in.head).Load()
 		if word == 0 {
 			break
@@ -74,7 +77,7 @@ func (c *conn) receive() (frames int, err error) {
 		got := 0
 		// If memory is lacking for the remaining bytes of a record, they are processed later.
 		switch {
-		case in.lent != nil:
+		case in.batch != nil:
 			got, err = in.copyLent(c)
 		case in.held:
 			got, err = in.deliver()
@@ -82,7 +85,7 @@ func (c *conn) receive() (frames int, err error) {
 			got, err = in.bytes(c, at, int(n))
 		case kind == recFrame && n == lentLen:
 			got, err = in.frame(c, at)
-		case kind == recBatch && n == descriptorLen:
+		case kind == recBatch && n == extentLen:
 			got, err = in.lentBatch(c, at)
 		case kind == recHome && n == lentLen:
 			got, err = in.ownFrame(c, at)
@@ -132,8 +135,8 @@ func (in *receiver) bytes(c *conn, at uint64, n int) (frames int, err error) {
 // lentBatch reads the record of a lent batch of frames. The batch is copied, and given back at
 // once.
 func (in *receiver) lentBatch(c *conn, at uint64) (frames int, err error) {
-	var d descriptor
-	c.theirs.get(at, in.record[:descriptorLen])
+	var d extent
+	c.theirs.get(at, in.record[:extentLen])
 	d.parse(in.record[:])
 	b, mem, err := in.borrow(c, &d)
 	if err != nil {
@@ -142,7 +145,7 @@ func (in *receiver) lentBatch(c *conn, at uint64) (frames int, err error) {
 	c.count(len(mem))
 	in.copied += uint64(len(mem))
 	in.used = true
-	in.lent, in.unread = b, mem
+	in.batch, in.unread = b, mem
 	return in.copyLent(c)
 }
 
@@ -171,8 +174,8 @@ func (in *receiver) returnUnread() {
 		in.held = false
 		in.releaseFrame()
 	}
-	if b := in.lent; b != nil {
-		in.lent, in.unread = nil, nil
+	if b := in.batch; b != nil {
+		in.batch, in.unread = nil, nil
 		b.Return(false)
 	}
 }
@@ -192,11 +195,11 @@ func (in *receiver) frame(c *conn, at uint64) (frames int, err error) {
 }
 
 // parse reads the record at position at, of a frame whose payload is lent, into frames[0].
-func (in *receiver) parse(c *conn, at uint64) (f *subsys.Frame, d descriptor, err error) {
+func (in *receiver) parse(c *conn, at uint64) (f *subsys.Frame, d extent, err error) {
 	c.theirs.get(at, in.record[:])
 	d.parse(in.record[:])
 	f = &in.frames[0]
-	if err := f.Parse(in.record[descriptorLen:]); err != nil || f.Len != d.n || f.Type == subsys.TypeBatch || !in.reader.Whole() {
+	if err := f.Parse(in.record[extentLen:]); err != nil || f.Len != d.n || f.Type == subsys.TypeBatch || !in.reader.Whole() {
 		return nil, d, c.from(broken("a frame of %d bytes with %d lent, %v", f.Len, d.n, err))
 	}
 	return f, d, nil

@@ -21,17 +21,20 @@ const (
 	segmentLen = ringAt + ringLen
 )
 
+// words must end before the returns: this does not compile otherwise.
+const _ = returnsAt - unsafe.Sizeof(words{})
+
 // words are at the start of a segment. Each cache line has one writer, and words that change at
 // different times have lines of their own.
 type words struct {
-	head   atomic.Uint64 // bytes of the other end's records processed since the start
-	_      [56]byte
-	wants  atomic.Uint32 // the writer waits for room in its ring
-	closed atomic.Uint32 // the writer sends no more records, and head does not change any more
-	done   atomic.Uint32 // the writer reads no lent memory of the other end any more
-	arenas atomic.Uint32 // arenas beyond fewArenas that the other end may have mapped here at a time
-	gib    atomic.Uint32 // GiB beyond fewBytes that these arenas may have
-	_      [44]byte
+	head        atomic.Uint64 // bytes of the other end's records processed since the start
+	_           [56]byte
+	awaitsSpace atomic.Uint32 // the writer waits for room in its ring
+	closed      atomic.Uint32 // the writer sends no more records, and head does not change any more
+	done        atomic.Uint32 // the writer reads no lent memory of the other end any more
+	arenas      atomic.Uint32 // arenas beyond fewArenas that the other end may have mapped here at a time
+	gib         atomic.Uint32 // GiB beyond fewBytes that these arenas may have
+	_           [44]byte
 
 	// One bit for each loan from the other end whose memory may have been passed on to a third
 	// process.
@@ -39,6 +42,13 @@ type words struct {
 }
 
 // A segment is the mapped segment of one end. That end has mapped it for writing.
+//
+//	from    bytes    what
+//	0       8        head
+//	64      20       awaitsSpace, closed, done, arenas, gib: 4 bytes each
+//	128     64       passed: one bit for each loan
+//	2048    2048     returns: 4 bytes for each of maxLoans
+//	4096    16384    ring
 type segment struct {
 	*words
 	returns *[maxLoans]atomic.Uint32 // see giveBack
@@ -135,28 +145,28 @@ const (
 // Kinds of records.
 const (
 	recBytes = 1 + iota // bytes of the stream of frames, cut anywhere
-	recFrame            // one frame whose payload is lent: a descriptor and a header
-	recBatch            // a batch of frames that is lent: a descriptor
-	recHome             // one frame whose payload the reader has lent: a descriptor and a header
+	recFrame            // one frame whose payload is lent: an extent and a header
+	recBatch            // a batch of frames that is lent: an extent
+	recHome             // one frame whose payload the reader has lent: an extent and a header
 )
 
 const (
-	descriptorLen = 24
-	lentLen       = descriptorLen + subsys.HeaderLen
+	extentLen = 24
+	lentLen   = extentLen + subsys.HeaderLen
 )
 
 // spanned returns how many bytes of the ring a record with n bytes takes.
 func spanned(n int) uint64 { return uint64(recordLen+n+line-1) &^ (line - 1) }
 
-// A descriptor says where lent bytes lie. In a recHome record, arena is the number of the reader's
+// An extent says where lent bytes lie. In a recHome record, arena is the number of the reader's
 // loan, and off is the offset in that loan.
-type descriptor struct {
+type extent struct {
 	arena, loan uint32
 	off         uint64
 	n           uint32
 }
 
-func (d *descriptor) put(b []byte) {
+func (d *extent) put(b []byte) {
 	le.PutUint32(b, d.arena)
 	le.PutUint32(b[4:], d.loan)
 	le.PutUint64(b[8:], d.off)
@@ -164,7 +174,7 @@ func (d *descriptor) put(b []byte) {
 	le.PutUint32(b[20:], 0)
 }
 
-func (d *descriptor) parse(b []byte) {
+func (d *extent) parse(b []byte) {
 	d.arena, d.loan, d.off, d.n = le.Uint32(b), le.Uint32(b[4:]), le.Uint64(b[8:]), le.Uint32(b[16:])
 }
 

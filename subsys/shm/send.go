@@ -28,11 +28,11 @@ const returnsEnded = 1<<64 - 1
 // goroutine that calls Send. While isFull is true it belongs to the goroutine that makes progress,
 // which must hold mu. mu guards the loans at all times.
 type sender struct {
-	tail      uint64 // bytes of records written since the start
-	rung      uint64 // tail when the bell was last rung
-	blank     uint64 // from tail to blank the first words of lines are 0
-	head      atomic.Uint64
-	unwritten []byte // bytes of a frame that was taken and is not completely in the ring
+	tail      uint64        // bytes of records written since the start
+	rungTail  uint64        // tail when the bell was last rung
+	blank     uint64        // from tail to blank the first words of lines are 0
+	peerHead  atomic.Uint64 // value of the peer's head that was read last
+	unwritten []byte        // bytes of a frame that was taken and is not completely in the ring
 	buf       *buffers.Buffer
 	header    [subsys.HeaderLen]byte
 
@@ -42,14 +42,14 @@ type sender struct {
 
 	loans       []loan
 	free        []uint32 // unused indexes of loans
-	lent        atomic.Int32
+	loansOut    atomic.Int32
 	seen        atomic.Uint64 // number of returns processed, or returnsEnded
-	unreadEnded atomic.Bool   // endUnreadLoans was called
+	unreadEnded atomic.Bool   // endUnreadLoansLocked was called
 
 	announced        map[uint32]*announcement // arenas that the peer knows, by ID
 	announcedBytes   uint64                   // bytes of these arenas
-	known            *buffers.Arena           // arena of the last loan; nil: none
-	lastAnnouncement *announcement            // the announcement of known
+	lastArena        *buffers.Arena           // arena of the last loan; nil: none
+	lastAnnouncement *announcement            // the announcement of lastArena
 	mustRetry        atomic.Bool              // some notes about unmapped could not be sent yet
 	unmappedMu       sync.Mutex               // may be taken while a pool's lock is held
 	unmapped         []uint32                 // arenas that were unmapped
@@ -61,7 +61,22 @@ type levelLoans struct{}
 
 func (levelLoans) Depth() (int, string) { return 120, "shm" }
 
-// A loan is a buffer that the peer may read until it gives the loan back.
+// A loan is a buffer that the peer may read until it gives the loan back. The end of a loan decides
+// what happens to the buffer. Each row applies to the loans that the rows above have left:
+//
+//	the loan ends because                  function                buffer
+//	the peer gives it back                 endReturnedLocked       Release
+//	the same, with lostBit                 endReturnedLocked       Abandon
+//	the peer has closed and not read it    endUnreadLoansLocked    Release
+//	the peer is done                       endLoansIfDoneLocked    Release
+//	the socket has ended, passed is set    endLoansOfDeadPeer      Abandon
+//	the socket has ended, passed is not    endLoansOfDeadPeer      Release
+//	this port closes                       abandonLoans            Abandon
+//	the conn is closed and not started     abandonLoans            Abandon
+//
+// lostBit and passed count only for a peer of this process's user; from another user, a return with
+// lostBit violates the protocol. A loan of the peer's own memory (in is nil) always ends in
+// Release.
 type loan struct {
 	buf  *buffers.Buffer
 	data []byte        // part of buf that is lent
@@ -77,7 +92,7 @@ type announcement struct {
 
 // Send implements subsys.Conn. For small frames it takes no lock if the ring has room.
 func (c *conn) Send(fs []subsys.Frame) (taken int, err error) {
-	if !c.hold() {
+	if !c.tryRetain() {
 		return 0, fmt.Errorf("shm: sending to %s: %w", c.remote, subsys.ErrClosed)
 	}
 	defer c.drop()
@@ -90,12 +105,12 @@ func (c *conn) Send(fs []subsys.Frame) (taken int, err error) {
 	case o.isFull.Load():
 		return 0, nil
 	}
-	if o.lent.Load() >= manyLoans {
+	if o.loansOut.Load() >= manyLoans {
 		err = o.endReturned(c)
 	}
 	if o.mustRetry.Load() || o.hasUnmapped.Load() {
 		o.mu.Lock()
-		o.withdrawUnmapped(c)
+		o.withdrawUnmappedLocked(c)
 		o.mu.Unlock()
 	}
 	for err == nil && taken < len(fs) {
@@ -138,22 +153,22 @@ func (c *conn) sending(err error) error {
 
 // ring rings the peer's bell if records were written since the last time.
 func (o *sender) ring(c *conn) {
-	if o.rung != o.tail {
-		o.rung = o.tail
+	if o.rungTail != o.tail {
+		o.rungTail = o.tail
 		c.ring()
 	}
 }
 
 // room returns how many bytes a record may take, including its first word.
-func (o *sender) room() int { return mostBytes - int(o.tail-o.head.Load()) }
+func (o *sender) room() int { return mostBytes - int(o.tail-o.peerHead.Load()) }
 
 // refresh reads how far the peer has read.
 func (o *sender) refresh(c *conn) error {
-	h, old := c.theirs.head.Load(), o.head.Load()
+	h, old := c.theirs.head.Load(), o.peerHead.Load()
 	if h-old > o.tail-old || h%line != 0 {
 		return broken("%d bytes of %d were read", h, o.tail)
 	}
-	o.head.Store(h)
+	o.peerHead.Store(h)
 	return nil
 }
 
@@ -177,13 +192,13 @@ func (o *sender) awaitRoom(c *conn) (hasRoom bool, err error) {
 		return false, nil
 	}
 	o.isFull.Store(true) // before the peer can ring, which makes this side check isFull
-	c.mine.wants.Store(1)
+	c.mine.awaitsSpace.Store(1)
 	// The peer may have read more before it could see that this side waits.
 	err = o.refresh(c)
 	if err != nil || o.room() < writableRoom {
 		return false, err
 	}
-	c.mine.wants.Store(0)
+	c.mine.awaitsSpace.Store(0)
 	o.isFull.Store(false)
 	return true, nil
 }
@@ -209,7 +224,9 @@ func (o *sender) publish(c *conn, kind, n int) {
 	c.mine.word(at).Store(uint64(kind) | uint64(n)<<32)
 }
 
-// wipe sets the first word of one more line to 0.
+// wipe sets the first word of one more line to 0. A plain store is enough: the peer reads this word
+// only after it has read the first word of the record before, and publish stores that one later
+// and atomically. Only the very first word may be read earlier, and it is 0 already.
 func (o *sender) wipe(c *conn) {
 	*(*uint64)(unsafe.Pointer(c.mine.word(o.blank))) = 0
 	o.blank += line
@@ -221,11 +238,11 @@ func (o *sender) wipe(c *conn) {
 // it away again.
 func (o *sender) prepare(c *conn) error {
 	for o.blank-o.tail < wipedAhead {
-		if o.blank+line-o.head.Load() > ringLen {
+		if o.blank+line-o.peerHead.Load() > ringLen {
 			if err := o.refresh(c); err != nil {
 				return err
 			}
-			if o.blank+line-o.head.Load() > ringLen {
+			if o.blank+line-o.peerHead.Load() > ringLen {
 				break
 			}
 		}
@@ -237,34 +254,34 @@ func (o *sender) prepare(c *conn) error {
 // put writes a frame. Of a frame that must be copied it writes as much as there is room for, and
 // leaves the remaining bytes to writeRest.
 func (o *sender) put(c *conn, f *subsys.Frame) (isFull bool, err error) {
-	head := subsys.HeaderLen
+	headerLen := subsys.HeaderLen
 	if f.Type == subsys.TypeBatch {
-		head = 0
+		headerLen = 0
 	}
 	n := len(f.Data)
-	if ok, err := o.fits(c, recordLen+max(lentLen, head+min(n, inline))); !ok {
+	if ok, err := o.fits(c, recordLen+max(lentLen, headerLen+min(n, inline))); !ok {
 		return true, err
 	}
 	if n > inline {
 		if d, kind, ok := o.lend(c, f); ok {
-			size, rec := descriptorLen, c.mine.line(o.tail)[recordLen:]
-			if head > 0 {
+			size, rec := extentLen, c.mine.line(o.tail)[recordLen:]
+			if headerLen > 0 {
 				size = lentLen
-				f.Put(rec[descriptorLen:])
+				f.Put(rec[extentLen:])
 			}
 			d.put(rec)
 			o.publish(c, kind, size)
 			return false, nil
 		}
 	}
-	part := min(n, o.room()-recordLen-head)
+	part := min(n, o.room()-recordLen-headerLen)
 	at := o.tail + recordLen
-	if head > 0 {
+	if headerLen > 0 {
 		f.Put(o.header[:])
 		c.mine.put(at, o.header[:])
 	}
-	c.mine.put(at+uint64(head), f.Data[:part])
-	o.publish(c, recBytes, head+part)
+	c.mine.put(at+uint64(headerLen), f.Data[:part])
+	o.publish(c, recBytes, headerLen+part)
 	if o.unwritten = f.Data[part:]; len(o.unwritten) > 0 && f.Buf != nil {
 		o.buf = f.Buf.Retain()
 	}
@@ -301,14 +318,14 @@ func (o *sender) resume(c *conn) (writable bool, err error) {
 		return false, err
 	}
 	if c.theirs.closed.Load() != 0 && !o.unreadEnded.Load() {
-		o.endUnreadLoans(c)
+		o.endUnreadLoansLocked(c)
 	}
 	o.endLoansIfDoneLocked(c)
 	if o.stopped {
 		o.hasUnmapped.Store(false) // the peer unmaps all arenas at its end
 		return false, nil
 	}
-	o.withdrawUnmapped(c)
+	o.withdrawUnmappedLocked(c)
 	if !o.isFull.Load() {
 		return false, nil
 	}
@@ -328,14 +345,14 @@ func (o *sender) resume(c *conn) (writable bool, err error) {
 			break
 		}
 	}
-	c.mine.wants.Store(0)
+	c.mine.awaitsSpace.Store(0)
 	o.isFull.Store(false) // from here on the sender belongs to the caller of Send
 	return true, nil
 }
 
 // lend makes a loan of f's payload if the peer can read it where it lies, and returns the contents
 // and the kind of its record.
-func (o *sender) lend(c *conn, f *subsys.Frame) (d descriptor, kind int, ok bool) {
+func (o *sender) lend(c *conn, f *subsys.Frame) (d extent, kind int, ok bool) {
 	if f.Buf == nil {
 		return d, 0, false
 	}
@@ -355,7 +372,7 @@ func (o *sender) lend(c *conn, f *subsys.Frame) (d descriptor, kind int, ok bool
 	}
 	var in *announcement
 	if !p.isHome {
-		if p.Arena != o.known && !o.introduce(c, &p) {
+		if p.Arena != o.lastArena && !o.introduceLocked(c, &p) {
 			return d, 0, false
 		}
 		in = o.lastAnnouncement
@@ -369,8 +386,8 @@ func (o *sender) lend(c *conn, f *subsys.Frame) (d descriptor, kind int, ok bool
 		o.loans = append(o.loans, loan{})
 	}
 	o.loans[id] = loan{f.Buf.Retain(), f.Data, o.tail, in}
-	o.lent.Add(1)
-	d = descriptor{loan: id, off: uint64(p.off), n: uint32(len(f.Data))}
+	o.loansOut.Add(1)
+	d = extent{loan: id, off: uint64(p.off), n: uint32(len(f.Data))}
 	if p.isHome {
 		d.arena = p.from.loan
 		return d, recHome, true
@@ -382,15 +399,15 @@ func (o *sender) lend(c *conn, f *subsys.Frame) (d descriptor, kind int, ok bool
 	return d, recFrame, true
 }
 
-// introduce makes p's arena the one of the next loan. If the peer does not know the arena,
-// introduce announces it, and withdraws others if the peer would know more than it grants. mu must
-// be held.
-func (o *sender) introduce(c *conn, p *location) bool {
+// introduceLocked makes p's arena the one of the next loan. If the peer does not know the arena,
+// introduceLocked announces it, and withdraws other arenas if the peer would know more than it
+// grants. mu must be held.
+func (o *sender) introduceLocked(c *conn, p *location) bool {
 	a := p.Arena
 	t := o.announced[a.ID]
 	if t == nil {
 		t = &announcement{size: uint64(len(a.Mem))}
-		if !o.makeRoom(c, t.size) || !c.port.follow(p) || c.sendNoteHops(noteArena, p.hops(), a.ID, t.size, a.FD) != nil {
+		if !o.withdrawArenasLocked(c, t.size) || !c.port.follow(p) || c.sendNoteHops(noteArena, p.hops(), a.ID, t.size, a.FD) != nil {
 			return false
 		}
 		if o.announced == nil {
@@ -399,13 +416,13 @@ func (o *sender) introduce(c *conn, p *location) bool {
 		o.announced[a.ID] = t
 		o.announcedBytes += t.size
 	}
-	o.known, o.lastAnnouncement = a, t
+	o.lastArena, o.lastAnnouncement = a, t
 	return true
 }
 
-// makeRoom withdraws arenas without loans until one more of size bytes may be announced to the
-// peer. It reports false if that is not possible. mu must be held.
-func (o *sender) makeRoom(c *conn, size uint64) bool {
+// withdrawArenasLocked withdraws arenas without loans until one more of size bytes may be announced
+// to the peer. It reports false if that is not possible. mu must be held.
+func (o *sender) withdrawArenasLocked(c *conn, size uint64) bool {
 	arenas, bytes := fewArenas+int(c.theirs.arenas.Load()), fewBytes+uint64(c.theirs.gib.Load())<<30
 	fits := func() bool { return len(o.announced) < arenas && o.announcedBytes+size <= bytes }
 	if fits() {
@@ -421,7 +438,7 @@ func (o *sender) makeRoom(c *conn, size uint64) bool {
 		if c.sendNote(noteGone, id, 0, -1) != nil {
 			return false
 		}
-		o.forget(id)
+		o.forgetLocked(id)
 		if fits() {
 			return true
 		}
@@ -429,16 +446,16 @@ func (o *sender) makeRoom(c *conn, size uint64) bool {
 	return false
 }
 
-// forget records that an arena was withdrawn. mu must be held.
-func (o *sender) forget(id uint32) {
+// forgetLocked records that an arena was withdrawn. mu must be held.
+func (o *sender) forgetLocked(id uint32) {
 	o.announcedBytes -= o.announced[id].size
 	delete(o.announced, id)
-	o.known, o.lastAnnouncement = nil, nil // it may be this one
+	o.lastArena, o.lastAnnouncement = nil, nil // it may be this one
 }
 
-// endLoan ends a loan and calls how with its buffer. A buffer of the peer's own memory is released
-// in any case. mu must be held.
-func (o *sender) endLoan(id uint32, how func(*buffers.Buffer)) {
+// endLoanLocked ends a loan and calls how with its buffer. A buffer of the peer's own memory is
+// released in any case. mu must be held.
+func (o *sender) endLoanLocked(id uint32, how func(*buffers.Buffer)) {
 	l := &o.loans[id]
 	b := l.buf
 	if l.in != nil {
@@ -448,7 +465,7 @@ func (o *sender) endLoan(id uint32, how func(*buffers.Buffer)) {
 	}
 	*l = loan{}
 	o.free = append(o.free, id)
-	o.lent.Add(-1)
+	o.loansOut.Add(-1)
 	how(b)
 }
 
@@ -488,29 +505,29 @@ func (o *sender) endReturnedLocked(c *conn) error {
 			o.seen.Store(returnsEnded)
 			return broken("loan %d came back, which is not out", id)
 		}
-		o.endLoan(id, how)
+		o.endLoanLocked(id, how)
 		o.seen.Store(k + 1)
 	}
 	return nil
 }
 
-// endUnreadLoans ends the loans whose records a closed peer will never read. mu must be held.
-func (o *sender) endUnreadLoans(c *conn) {
+// endUnreadLoansLocked ends the loans whose records a closed peer will never read. mu must be held.
+func (o *sender) endUnreadLoansLocked(c *conn) {
 	o.unreadEnded.Store(true)
 	head := c.theirs.head.Load()
 	for id := range o.loans {
 		if l := &o.loans[id]; l.buf != nil && int64(l.at-head) >= 0 {
-			o.endLoan(uint32(id), (*buffers.Buffer).Release)
+			o.endLoanLocked(uint32(id), (*buffers.Buffer).Release)
 		}
 	}
 }
 
-// endAllLoans ends all loans. mu must be held.
-func (o *sender) endAllLoans(how func(*buffers.Buffer)) {
+// endAllLoansLocked ends all loans. mu must be held.
+func (o *sender) endAllLoansLocked(how func(*buffers.Buffer)) {
 	o.seen.Store(returnsEnded) // later returns are ignored
 	for id := range o.loans {
 		if o.loans[id].buf != nil {
-			o.endLoan(uint32(id), how)
+			o.endLoanLocked(uint32(id), how)
 		}
 	}
 }
@@ -521,7 +538,7 @@ func (o *sender) endAllLoans(how func(*buffers.Buffer)) {
 func (o *sender) endLoansIfDoneLocked(c *conn) {
 	if c.theirs.done.Load() != 0 {
 		_ = o.endReturnedLocked(c)
-		o.endAllLoans((*buffers.Buffer).Release)
+		o.endAllLoansLocked((*buffers.Buffer).Release)
 	}
 }
 
@@ -534,10 +551,10 @@ func (o *sender) endLoansOfDeadPeer(c *conn) {
 	_ = o.endReturnedLocked(c)
 	for id := range o.loans {
 		if o.loans[id].buf != nil && c.ofUser && c.theirs.isPassed(uint32(id)) {
-			o.endLoan(uint32(id), (*buffers.Buffer).Abandon)
+			o.endLoanLocked(uint32(id), (*buffers.Buffer).Abandon)
 		}
 	}
-	o.endAllLoans((*buffers.Buffer).Release)
+	o.endAllLoansLocked((*buffers.Buffer).Release)
 }
 
 // abandonLoans ends all loans of a peer that may read them for a long time yet. The memory is not
@@ -547,10 +564,10 @@ func (o *sender) abandonLoans(c *conn) {
 	defer o.mu.Unlock()
 	_ = o.endReturnedLocked(c)
 	if c.theirs.closed.Load() != 0 {
-		o.endUnreadLoans(c)
+		o.endUnreadLoansLocked(c)
 	}
 	o.endLoansIfDoneLocked(c)
-	o.endAllLoans((*buffers.Buffer).Abandon)
+	o.endAllLoansLocked((*buffers.Buffer).Abandon)
 }
 
 // stop ends sending.
@@ -571,13 +588,13 @@ func (o *sender) noteUnmapped(id uint32) {
 	o.hasUnmapped.Store(true)
 }
 
-// withdrawUnmapped withdraws the arenas that were unmapped. mu must be held.
-func (o *sender) withdrawUnmapped(c *conn) {
+// withdrawUnmappedLocked withdraws the arenas that were unmapped. mu must be held.
+func (o *sender) withdrawUnmappedLocked(c *conn) {
 	if !o.mustRetry.Load() && !o.hasUnmapped.Load() {
 		return
 	}
 	o.hasUnmapped.Store(false)
-	o.known, o.lastAnnouncement = nil, nil // known may be one of them
+	o.lastArena, o.lastAnnouncement = nil, nil // lastArena may be one of them
 	o.unmappedMu.Lock()
 	defer o.unmappedMu.Unlock()
 	o.mustRetry.Store(false)
@@ -591,7 +608,7 @@ func (o *sender) withdrawUnmapped(c *conn) {
 			o.mustRetry.Store(true)
 			continue
 		}
-		o.forget(id)
+		o.forgetLocked(id)
 	}
 	o.unmapped = keep
 }

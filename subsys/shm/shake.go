@@ -98,6 +98,8 @@ func (p *port) connect(uc *net.UnixConn, first bool) (_ *conn, err error) {
 	if err := c.takeSocket(raw); err != nil {
 		return nil, err
 	}
+	// The sink is not known yet. conn.Start runs reader.Start again, with the sink. Nothing is
+	// delivered before.
 	c.in.reader.Start(c, nil, &c.closed, &p.cfg, func() {})
 	if err := p.adopt(c); err != nil {
 		return nil, err

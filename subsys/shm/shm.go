@@ -124,13 +124,13 @@ type port struct {
 	follows     map[*buffers.Pool]bool // pools of other contexts in whose arenas a payload was lent
 	followsNone bool                   // the port is closed
 
-	mu     sync.Mutex
-	closed bool
-	poller *subsys.Poller // the poller that has the bell; nil before the first connection
-	conns  map[*conn]struct{}
-	raw    map[*net.UnixConn]struct{} // sockets in the handshake
-	silent map[uint32]int             // connections of other users that are not admitted, by user
-	others int                        // the sum of silent
+	mu          sync.Mutex
+	closed      bool
+	poller      *subsys.Poller // the poller that has the bell; nil before the first connection
+	conns       map[*conn]struct{}
+	raw         map[*net.UnixConn]struct{} // sockets in the handshake
+	silent      map[uint32]int             // connections of other users that are not admitted, by user
+	silentTotal int                        // the sum of silent
 }
 
 func (p *port) Addr() string { return p.addr }
@@ -187,18 +187,18 @@ func (p *port) begin(uc *net.UnixConn) (done func(), err error) {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.silent[cred.Uid] >= maxSilent || p.others >= maxPending-maxSilent {
-		return nil, fmt.Errorf("user %d has %d connections that are not admitted yet, of %d of all other users", cred.Uid, p.silent[cred.Uid], p.others)
+	if p.silent[cred.Uid] >= maxSilent || p.silentTotal >= maxPending-maxSilent {
+		return nil, fmt.Errorf("user %d has %d connections that are not admitted yet, of %d of all other users", cred.Uid, p.silent[cred.Uid], p.silentTotal)
 	}
 	if p.silent == nil {
 		p.silent = map[uint32]int{}
 	}
 	p.silent[cred.Uid]++
-	p.others++
+	p.silentTotal++
 	return sync.OnceFunc(func() {
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		p.others--
+		p.silentTotal--
 		if p.silent[cred.Uid]--; p.silent[cred.Uid] == 0 {
 			delete(p.silent, cred.Uid)
 		}
@@ -212,7 +212,7 @@ func (p *port) welcome(uc *net.UnixConn, done func()) error {
 		done()
 		return err
 	}
-	c.known = done
+	c.onKnown = done
 	p.cfg.Count.ConnsIn.Add(1)
 	if c.sink = p.cfg.Accept(c); c.sink == nil {
 		return c.Close()
@@ -291,11 +291,11 @@ func (p *port) forget(c *conn) {
 	p.mu.Unlock()
 }
 
-// enlist adds c to the list of connections that Look looks at. The list holds c from then on.
+// enlist adds c to the list of connections that Look looks at. The list retains c from then on.
 func (p *port) enlist(c *conn) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.closed || !c.hold() {
+	if p.closed || !c.tryRetain() {
 		return false
 	}
 	l := append(slices.Clone(*p.list.Load()), c)
@@ -440,7 +440,7 @@ func (p *port) Close() error {
 	p.mu.Lock()
 	conns := make([]*conn, 0, len(p.conns))
 	for c := range p.conns {
-		if c.hold() {
+		if c.tryRetain() {
 			conns = append(conns, c)
 		}
 	}

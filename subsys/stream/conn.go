@@ -75,7 +75,7 @@ func (c *Conn) Remote() string { return c.remote }
 
 // Unanswered implements [subsys.Prober].
 func (c *Conn) Unanswered() (owes bool, heard time.Duration) {
-	if !c.sock.hold() {
+	if !c.sock.tryRetain() {
 		return false, 0
 	}
 	defer c.drop()
@@ -87,7 +87,7 @@ func (c *Conn) Streams() {}
 
 // Start implements [subsys.Conn].
 func (c *Conn) Start() {
-	if !c.sock.hold() {
+	if !c.sock.tryRetain() {
 		return
 	}
 	defer c.drop()
@@ -109,29 +109,34 @@ func (c *Conn) drop() {
 
 // Close implements [subsys.Conn].
 func (c *Conn) Close() error {
+	c.end()
+	return nil
+}
+
+// end closes the connection, once. isFirst reports whether this call closed it. Only the first
+// call may tell the sink of a failure.
+func (c *Conn) end() (isFirst bool) {
 	if !c.closed.CompareAndSwap(false, true) {
-		return nil
+		return false
 	}
 	c.poller.Remove(c.sock.fd)
 	c.sock.shut()
 	c.drop()
 	c.port.forget(c)
-	return nil
+	return true
 }
 
 // fail closes the connection because of err and tells the sink, unless the connection was closed
 // before.
 func (c *Conn) fail(err error) {
-	if c.closed.Load() {
-		return
+	if c.end() {
+		c.sink.Down(c, err)
 	}
-	c.Close()
-	c.sink.Down(c, err)
 }
 
 // Ready implements [subsys.Source].
 func (c *Conn) Ready(on subsys.Readiness) (frames int, again bool) {
-	if !c.sock.hold() {
+	if !c.sock.tryRetain() {
 		return 0, false
 	}
 	defer c.drop()
@@ -211,7 +216,7 @@ func (c *Conn) took(n int) (frames int, err error) {
 
 // Send implements [subsys.Conn].
 func (c *Conn) Send(fs []subsys.Frame) (int, error) {
-	if !c.sock.hold() {
+	if !c.sock.tryRetain() {
 		return 0, c.sendError(subsys.ErrClosed)
 	}
 	defer c.drop()

@@ -35,9 +35,9 @@
 //	the progress goroutine          Conn.Ready: Reader, Opener, and Writer.Resume while it is full
 //	the last user of a connection   Reader.Free, Writer.Free
 //
-// The descriptor of a connection is counted (socket.hold): each call of a method holds it, so Close
-// never frees a descriptor or a buffer that another goroutine uses. Conn.mu guards the change of
-// the Writer's owner together with [subsys.Poller.WantWrite], and is taken before Poller.mu.
+// The descriptor of a connection is counted (socket.tryRetain): each call of a method holds it, so
+// Close never frees a descriptor or a buffer that another goroutine uses. Conn.mu guards the change
+// of the Writer's owner together with [subsys.Poller.WantWrite], and is taken before Poller.mu.
 // Port.mu guards the set of connections, and no other lock is taken while it is held. Port.Close
 // returns when the goroutines of the port have ended and all its connections are closed.
 //

@@ -155,7 +155,7 @@ func (r *Reader) Space() ([]byte, error) {
 	if r.skip > 0 {
 		r.want = mostRead
 	}
-	if err := r.makeRoom(); err != nil {
+	if err := r.prepareBlock(); err != nil {
 		return nil, err
 	}
 	if r.skip > 0 {
@@ -178,9 +178,9 @@ func (r *Reader) follow() error {
 	return nil
 }
 
-// makeRoom makes sure that the block has room for the next read and for the rest of a frame that
-// has begun.
-func (r *Reader) makeRoom() error {
+// prepareBlock makes sure that the block has room for the next read and for the rest of a frame
+// that has begun.
+func (r *Reader) prepareBlock() error {
 	unparsed := r.end - r.start
 	if r.block != nil && unparsed == 0 && r.block.Refs() == 1 { // no message keeps a slice of it
 		r.start, r.end = 0, 0

@@ -37,8 +37,8 @@ const resendMost = 1000
 const localBuffer = 1 << 20
 
 // A socket is a connected, non-blocking socket. Its methods that use the descriptor are called
-// between hold and drop. Otherwise the descriptor could be closed during a system call and belong
-// to another file.
+// between tryRetain and drop. Otherwise the descriptor could be closed during a system call and
+// belong to another file.
 type socket struct {
 	fd    int
 	refs  atomic.Int32 // users of fd, plus one while the socket is open
@@ -78,8 +78,8 @@ func isLocal(nc *net.TCPConn) bool {
 	return isNear && isFar && (near.IP.Equal(far.IP) || far.IP.IsLoopback())
 }
 
-// hold keeps the descriptor open until drop. It reports false if the socket is closed.
-func (s *socket) hold() bool {
+// tryRetain keeps the descriptor open until drop. It reports false if the socket is closed.
+func (s *socket) tryRetain() bool {
 	for {
 		n := s.refs.Load()
 		if n == 0 {
@@ -91,7 +91,7 @@ func (s *socket) hold() bool {
 	}
 }
 
-// drop undoes one hold, or adopt. It reports true for the last user, which must free the read
+// drop undoes one tryRetain, or adopt. It reports true for the last user, which must free the read
 // buffers.
 func (s *socket) drop() bool {
 	if s.refs.Add(-1) > 0 {

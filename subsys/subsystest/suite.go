@@ -43,7 +43,7 @@ func Test(t *testing.T, o Options) {
 			}{
 				{"Order", order}, {"BothWays", bothDirections}, {"Large", large}, {"ManyConns", manyConns},
 				{"BackPressure", backPressure}, {"NotStarted", notStarted}, {"EndBehindData", endBehindData},
-				{"CloseWhileSending", closeWhileSending}, {"PortClosed", portClosed}, {"SinkRefuses", sinkRefuses},
+				{"CloseWhileSending", closeWhileSending}, {"CloseDuringEnd", closeDuringEnd}, {"PortClosed", portClosed}, {"SinkRefuses", sinkRefuses},
 				{"RoomRefuses", roomRefuses}, {"RoomSkips", roomSkips}, {"Refused", refused}, {"Addresses", addresses}, {"Garbage", garbage},
 				{"NoAllocs", noAllocs},
 			} {
@@ -342,6 +342,29 @@ func closeWhileSending(t *testing.T, o Options, d harness.Drive) {
 		}
 		h := <-ended
 		h.release()
+	}
+}
+
+// closeDuringEnd closes both ends at the same time, so that Close races the failure of the
+// connection. Down may come once, and no call of the sink comes after the progress goroutine has
+// left the connection.
+func closeDuringEnd(t *testing.T, o Options, d harness.Drive) {
+	tr := o.New()
+	a, b := newNode(t, tr, d), newNode(t, tr, d)
+	for range 50 {
+		near, far := a.dial(b)
+		var wg sync.WaitGroup
+		wg.Go(func() { far.conn.Close() })
+		wg.Go(func() { near.conn.Close() })
+		wg.Wait()
+		a.Hold.Lock() // a call of the sink that was in progress during Close has returned
+		near.mu.Lock()
+		near.ended, near.late = true, true // any call from here on is an error
+		near.mu.Unlock()
+		a.Hold.Unlock()
+		if _, err := near.conn.Send([]subsys.Frame{frame(0, nil)}); err == nil {
+			t.Fatal("a closed connection takes frames")
+		}
 	}
 }
 
