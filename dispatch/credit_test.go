@@ -457,7 +457,7 @@ func TestGrantsAreCounted(t *testing.T) {
 		t.Errorf("%d senders were granted 8 MiB of 1 MiB at once", granted)
 	}
 	for _, in := range ins {
-		mb.leave(in)
+		mb.closeAccount(in)
 	}
 	if p := promised(mb); p != 0 || mb.oversize != nil {
 		t.Errorf("%d bytes are promised to no sender", p)

@@ -318,7 +318,7 @@ func TestClosedAtFirstMessage(t *testing.T) {
 	eventually.True(t, "the passage at its sender", func() bool { return a.Linked(b.self) })
 	a.mu.Lock() // as Close does
 	a.closing = true
-	clear(a.passages.ends)
+	clear(a.passages.byKey)
 	a.mu.Unlock()
 	close(goOn)
 	if p := <-made; p != nil {

@@ -29,7 +29,7 @@
 //	Flow.Send
 //	  takes credit                       progress token
 //	  adds a frame to the session          Poller.Poll ─► Conn ─► link.receive
-//	  seizes the pen, and pumps            Session.Accept: is it the next frame?
+//	  takes the pen, and pumps             Session.Accept: is it the next frame?
 //	    Conn.Send ───────────────────►     link.work ─► Mailbox.deliver
 //	                                         hands the message to a receiver that waits,
 //	                                         or stores it
@@ -114,7 +114,7 @@
 //	                                             link or the context
 //	                  life.StartMove             after one pass, or when   tries better routes
 //	                                             its connection breaks
-//	leave             the end of a link          by itself                 gives credit back to mailboxes,
+//	closeAccounts     the end of a link          by itself                 gives credit back to mailboxes,
 //	                                                                       and calls Config.Ended
 //	queueGoneLater    the end of a resource      with the last such end    tells the peer, behind what was sent
 //	notifyLocal       the end of a resource      by itself                 tells a context of the process, behind
@@ -177,7 +177,7 @@
 // A link is paced if a sender sends one message right after another, or if batches of calls go over
 // it. The frames of a paced link are written when there are 32 KiB of them, or 24 requests or
 // replies. Otherwise the next goroutine that waits writes them, or the goroutine that polls, if
-// there are requests or replies, or the flusher (stream.go). Without a connection, frames stay in
+// there are requests or replies, or the flusher (pace.go). Without a connection, frames stay in
 // the session until a handshake has succeeded.
 //
 // The frames of a handshake are written under endpoint.mu, before the connection belongs to the
@@ -238,7 +238,8 @@
 //	function                            called by                      locks held   may wait
 //	Config.Resolve                      a searcher                     none         until ctx ends
 //	Config.Undelivered                  reports, one call at a time    none         yes; Close waits for it
-//	Config.Ended                        leave, or the caller of Close  none         yes
+//	Config.Ended                        closeAccounts, or the caller   none         yes
+//	                                    of Close
 //	handler of Serve                    serve, one call at a time      none         yes
 //	function of OnEnd                   any goroutine                  the token    no
 //	Config.Trust, Trust.CheckTransport  any goroutine                  several      no

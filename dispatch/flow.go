@@ -85,7 +85,7 @@ func (f *Flow) Dead() bool {
 	if f.mb != nil {
 		f.mb.mu.Lock()
 		defer f.mb.mu.Unlock()
-		return f.mb.closed || f.in.hasLeft
+		return f.mb.closed || f.in.isClosed
 	}
 	f.l.mu.Lock()
 	defer f.l.mu.Unlock()
@@ -100,7 +100,7 @@ func (f *Flow) Send(ctx context.Context, src uint32, tag uint64, b *buffers.Buff
 	if f.mb != nil && f.spread == nil {
 		return f.deliver(ctx, src, tag, b, 0)
 	}
-	copied, err := f.queue(ctx, src, tag, b.Bytes(), b, 0)
+	copied, err := f.acceptByRules(ctx, src, tag, b.Bytes(), b, 0)
 	if copied {
 		b.EndCopied()
 	}
@@ -111,7 +111,7 @@ func (f *Flow) Send(ctx context.Context, src uint32, tag uint64, b *buffers.Buff
 // directly behind the frame's header.
 func (f *Flow) SendBytes(ctx context.Context, src uint32, tag uint64, p []byte) error {
 	if (f.mb == nil || f.spread != nil) && len(p) <= session.Inline {
-		copied, err := f.queue(ctx, src, tag, p, nil, 0)
+		copied, err := f.acceptByRules(ctx, src, tag, p, nil, 0)
 		if copied || err != nil {
 			return err
 		}
@@ -139,8 +139,8 @@ func (f *Flow) dispatcher() *Dispatcher {
 	return f.l.d
 }
 
-// queue is accept over the lane that the rules choose.
-func (f *Flow) queue(ctx context.Context, src uint32, tag uint64, p []byte, b *buffers.Buffer, call uint64) (copied bool, err error) {
+// acceptByRules is accept over the lane that the rules choose.
+func (f *Flow) acceptByRules(ctx context.Context, src uint32, tag uint64, p []byte, b *buffers.Buffer, call uint64) (copied bool, err error) {
 	if f.spread != nil {
 		return f.spread.accept(ctx, src, tag, p, b, call)
 	}
@@ -176,16 +176,16 @@ func (f *Flow) accept(ctx context.Context, src uint32, tag uint64, p []byte, b *
 		l.mu.Unlock()
 		return false, err
 	}
-	return f.push(src, tag, p, b, at, call), nil
+	return f.enqueue(src, tag, p, b, at, call), nil
 }
 
-// push queues a message that has credit, and returns what accept does. mu must be held; push
+// enqueue queues a message that has credit, and returns what accept does. mu must be held; enqueue
 // releases it.
-func (f *Flow) push(src uint32, tag uint64, p []byte, b *buffers.Buffer, at *watermark, call uint64) (copied bool) {
+func (f *Flow) enqueue(src uint32, tag uint64, p []byte, b *buffers.Buffer, at *watermark, call uint64) (copied bool) {
 	l, c := f.l, max(charge(len(p)), f.unit)
 	var h subsys.Header // field by field: a literal would be built elsewhere and copied
 	h.Len, h.Type, h.Tag, h.Src, h.Dst = uint32(len(p)), wire.TypeData, tag, src, f.dst
-	queues := l.s.Parts(len(p)) || f.line.IsWaiting()
+	queues := l.s.Splits(len(p)) || f.line.IsWaiting()
 	if call != 0 {
 		h.Flags = wire.FlagCall
 		copied = !queues && l.copyCall(&h, p, call)
@@ -221,7 +221,7 @@ func (f *Flow) push(src uint32, tag uint64, p []byte, b *buffers.Buffer, at *wat
 		*at = l.mark(f)
 	}
 	if call != 0 || f.dst == wire.Replies {
-		l.stream.calls.Add(1)
+		l.pace.calls.Add(1)
 	}
 	l.sentNow++
 	l.traffic.sentB += uint64(len(p))

@@ -19,7 +19,7 @@ func (m *Mailbox) isClosed() bool {
 	return m.closed
 }
 
-// A Mailbox keeps the messages of one resource until they are received: the paper's message store
+// A Mailbox keeps the messages of one resource until they are received: the message store of the RoCL paper
 // (section 4.2), one for each resource. Messages are selected by origin and tag. Of the messages
 // that match, the first one is received first.
 //
@@ -113,8 +113,8 @@ func (m *Mailbox) deliver(in *inflow, fs []subsys.Frame, size int, call uint64) 
 		return ErrGone
 	}
 	c := charge(size) + overhead*uint64(len(fs)-1)
-	if !in.hasEntered { // the first message
-		m.enter(in)
+	if !in.wasOpened { // the first message
+		m.openAccount(in)
 	}
 	if in.unit > overhead {
 		c = 0
@@ -157,7 +157,7 @@ func (m *Mailbox) put(msg *Message) {
 		m.calls.reply(msg)
 		return
 	}
-	if m.posts != nil && m.isPosted(msg) {
+	if m.posts != nil && m.handToPosted(msg) {
 		return
 	}
 	if m.waiters.first != nil {
@@ -206,7 +206,7 @@ func (m *Mailbox) serve() {
 	}
 }
 
-// refuse tells the sender of msg that the message was in vain.
+// refuse tells the sender of msg that the message is not delivered.
 func (m *Mailbox) refuse(in *inflow, msg *Message) {
 	if msg.call != 0 {
 		in.from.unanswered(in, msg.from.Serial(), msg.call, wire.WhyGone)
@@ -295,7 +295,7 @@ func (m *Mailbox) Close() {
 	closing := m.d.hasBegunClosing() // then all links hear a goodbye
 	for in := range ins {
 		if in.l == nil || !closing || slices.Contains(waiting, in) {
-			in.from.ends(in)
+			in.from.mailboxClosed(in)
 		}
 		if ended := m.takeEndings(in); ended != nil {
 			m.notifyEnd(in, ended)

@@ -52,8 +52,8 @@ func (d *Dispatcher) endPark(w *waiter) (isFired bool) {
 	if w.state.Load() != fired && w.state.CompareAndSwap(parked, awake) {
 		return false // nudged, or done has closed
 	}
-	if d.ran.Add(1) == d.fired.Load() && d.pollerYielded.Load() {
-		d.pollerYielded.Store(false)
+	if d.ran.Add(1) == d.fired.Load() && d.pollerParked.Load() {
+		d.pollerParked.Store(false)
 		d.offerToken()
 	}
 	return true
@@ -70,8 +70,8 @@ func (d *Dispatcher) woken() int64 { return int64(d.fired.Load() - d.ran.Load())
 func (d *Dispatcher) parkForWoken(done <-chan struct{}, w *waiter) {
 	if w.state.CompareAndSwap(awake, parked) {
 		d.listParked(w)
-		d.pollerYielded.Store(true)
-		if d.woken() <= 0 { // all of them ran before pollerYielded was set: none offers the token
+		d.pollerParked.Store(true)
+		if d.woken() <= 0 { // all of them ran before pollerParked was set: none offers the token
 			d.endPark(w)
 		} else {
 			d.awaitWake(done, w)

@@ -87,7 +87,7 @@ func (l *link) write() {
 	}
 }
 
-// pump writes the unsent frames. The caller must hold mu, which pump releases, and must have seized
+// pump writes the unsent frames. The caller must hold mu, which pump releases, and must have taken
 // the pen.
 func (l *link) pump() {
 	l.release()
@@ -97,8 +97,8 @@ func (l *link) pump() {
 			break // other goroutines add frames as fast as this one writes: larger batches are cheaper
 		}
 		l.feedLines()
-		if l.stream.calls.Load() > 0 {
-			l.stream.calls.Store(0)
+		if l.pace.calls.Load() > 0 {
+			l.pace.calls.Store(0)
 		}
 		fs := l.s.Take()
 		c, before, isAll := l.conn, l.writable, l.s.IsQuiet() && l.awaited == 0

@@ -414,7 +414,7 @@ func TestHostilePieces(t *testing.T) {
 		return h(seq, wire.TypePiece, dst, at, make([]byte, n)...)
 	}
 	many := []subsys.Frame{}
-	for i := range uint32(session.MaxParted + 1) {
+	for i := range uint32(session.MaxSplitting + 1) {
 		many = append(many, begin(i, 1+i, 60_000))
 	}
 	for name, fs := range map[string][]subsys.Frame{
@@ -433,7 +433,7 @@ func TestHostilePieces(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := newWorld().node(t, 3, tcp.New())
-			for i := range uint32(session.MaxParted + 1) {
+			for i := range uint32(session.MaxSplitting + 1) {
 				box(t, d, 1+i, 0)
 			}
 			c := &fakeConn{}

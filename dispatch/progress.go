@@ -21,22 +21,22 @@ const (
 
 // progress is the part of a Dispatcher that makes progress.
 type progress struct {
-	poller        atomic.Pointer[subsys.Poller]
-	token         lock.Mutex[levelToken] // held by the goroutine that drives the poller
-	driven        atomic.Uint64          // how often the token was taken; the keeper compares it
-	tokenWaiters  atomic.Int32           // goroutines in takeToken
-	wants         atomic.Int32           // parked waiters that would make progress
-	keeperParked  atomic.Bool            // the keeper is parked on the armed gate
-	keeperCall    chan struct{}          // tells the keeper to check at once
-	patience      patience.Machine       // how long waiters poll; the token guards it
-	drivesAlone   int                    // how often the token was taken while the keeper was parked; the token guards it
-	acksDue       atomic.Bool            // a link owes an acknowledgement
-	held          atomic.Int32           // messages that were received and not released, except those of batches
-	fired         atomic.Uint64          // goroutines that were fired while parked
-	ran           atomic.Uint64          // goroutines that were fired while parked and have run since
-	nudged        atomic.Uint64          // goroutines that were nudged while parked and have run
-	pollerYielded atomic.Bool            // the goroutine that polled has parked until all woken goroutines have run
-	yields        atomic.Bool            // the token holder yields to woken goroutines, and writes the requests that they queue
+	poller       atomic.Pointer[subsys.Poller]
+	token        lock.Mutex[levelToken] // held by the goroutine that drives the poller
+	driven       atomic.Uint64          // how often the token was taken; the keeper compares it
+	tokenWaiters atomic.Int32           // goroutines in takeToken
+	wants        atomic.Int32           // parked waiters that would make progress
+	keeperParked atomic.Bool            // the keeper is parked on the armed gate
+	keeperCall   chan struct{}          // tells the keeper to check at once
+	patience     patience.Machine       // how long waiters poll; the token guards it
+	drivesAlone  int                    // how often the token was taken while the keeper was parked; the token guards it
+	acksDue      atomic.Bool            // a link owes an acknowledgement
+	held         atomic.Int32           // messages that were received and not released, except those of batches
+	fired        atomic.Uint64          // goroutines that were fired while parked
+	ran          atomic.Uint64          // goroutines that were fired while parked and have run since
+	nudged       atomic.Uint64          // goroutines that were nudged while parked and have run
+	pollerParked atomic.Bool            // the goroutine that polled has parked until all woken goroutines have run
+	yields       atomic.Bool            // the token holder yields to woken goroutines, and writes the requests that they queue
 
 	parkedMu    lock.Mutex[levelParked]
 	parkedFirst *waiter
@@ -99,7 +99,7 @@ func (d *Dispatcher) wait(ctx context.Context, w *waiter) error {
 	done := ctx.Done()
 	// With no connection to flush or to poll, w parks. This is park with fewer calls: the processor
 	// mispredicts each return after the goroutine has been switched.
-	if done == nil && d.streams.count.Load() == 0 && d.held.Load() == 0 && d.pollable() == nil && w.state.CompareAndSwap(awake, parked) {
+	if done == nil && d.paced.count.Load() == 0 && d.held.Load() == 0 && d.pollable() == nil && w.state.CompareAndSwap(awake, parked) {
 		<-w.ch
 		if d.endPark(w) {
 			return nil
@@ -129,7 +129,7 @@ func (d *Dispatcher) wait(ctx context.Context, w *waiter) error {
 			if d.tryToken(p) {
 				isFlushed = true // drive flushes
 				switch then := d.drive(done, w, p); then {
-				case yieldsNext:
+				case parksForWoken:
 					d.token.Unlock()
 					d.parkForWoken(done, w)
 					continue
@@ -158,8 +158,8 @@ func (d *Dispatcher) wait(ctx context.Context, w *waiter) error {
 // goroutines wait for a processor, or patience ends. The token must be held.
 func (d *Dispatcher) drive(done <-chan struct{}, w *waiter, p *subsys.Poller) (then nextStep) {
 	d.driven.Add(1)
-	if d.pollerYielded.Load() {
-		d.pollerYielded.Store(false)
+	if d.pollerParked.Load() {
+		d.pollerParked.Store(false)
 	}
 	if !d.keeperParked.Load() {
 		d.drivesAlone = 0
@@ -172,7 +172,7 @@ func (d *Dispatcher) drive(done <-chan struct{}, w *waiter, p *subsys.Poller) (t
 		d.flushAll(false)
 	}
 	then = d.poll(done, w, p)
-	if then == parksNext {
+	if then == pollingEnded {
 		if d.oneP {
 			d.wakeKeeper()
 		} else if !d.sleep(done, w, p) {
@@ -208,9 +208,9 @@ func isDone(done <-chan struct{}) bool {
 type nextStep uint8
 
 const (
-	retries    nextStep = iota // the goroutine checks again, and may make progress again
-	parksNext                  // the goroutine parks, and the keeper makes progress
-	yieldsNext                 // the goroutine parks until the goroutines that it has woken have run
+	retries       nextStep = iota // the goroutine checks again, and may make progress again
+	pollingEnded                  // the goroutine parks, and the keeper makes progress
+	parksForWoken                 // the goroutine parks until the goroutines that it has woken have run
 )
 
 const (
@@ -221,7 +221,7 @@ const (
 
 // poll looks for news without sleeping, at least once, for as long as there are some and then as
 // long as patience says. It returns retries if w waits no longer, or another goroutine wants the
-// token; yieldsNext if woken goroutines have not run; parksNext if patience has ended.
+// token; parksForWoken if woken goroutines have not run; pollingEnded if patience has ended.
 func (d *Dispatcher) poll(done <-chan struct{}, w *waiter, p *subsys.Poller) nextStep {
 	most := d.patience.Next()
 	entered, empty := false, 0
@@ -243,23 +243,23 @@ func (d *Dispatcher) poll(done <-chan struct{}, w *waiter, p *subsys.Poller) nex
 			continue
 		}
 		if most == 0 {
-			return parksNext
+			return pollingEnded
 		}
 		if empty++; empty < fewPolls {
 			continue
 		}
-		if empty%fewPolls == 0 {
+		if empty%callPolls == 0 {
 			d.flushCalls()
 		}
 		if empty%wokenPolls == 0 && d.woken() > 0 {
 			if entered {
 				d.patience.Leave()
 			}
-			return yieldsNext
+			return parksForWoken
 		}
 		if !entered {
 			if !d.patience.Enter() {
-				return parksNext
+				return pollingEnded
 			}
 			entered = true
 		}
@@ -274,11 +274,11 @@ func (d *Dispatcher) poll(done <-chan struct{}, w *waiter, p *subsys.Poller) nex
 		case hasFailed:
 			d.patience.InVain()
 			d.patience.Leave()
-			return parksNext
+			return pollingEnded
 		case isCrowded:
 			d.patience.Crowded()
 			d.patience.Leave()
-			return parksNext
+			return pollingEnded
 		}
 	}
 }

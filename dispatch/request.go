@@ -53,7 +53,7 @@ func (m *Mailbox) requestBytes(ctx context.Context, f *Flow, tag uint64, data []
 	}
 	copied := false
 	if (f.mb == nil || f.spread != nil) && len(data) <= session.Inline {
-		copied, err = f.queue(ctx, m.serial, tag, data, nil, p.number)
+		copied, err = f.acceptByRules(ctx, m.serial, tag, data, nil, p.number)
 	}
 	if !copied && err == nil {
 		var b *buffers.Buffer
@@ -75,7 +75,7 @@ func (f *Flow) sendRequest(ctx context.Context, src uint32, tag uint64, b *buffe
 	if f.mb != nil && f.spread == nil {
 		return f.deliver(ctx, src, tag, b, number)
 	}
-	copied, err := f.queue(ctx, src, tag, b.Bytes(), b, number)
+	copied, err := f.acceptByRules(ctx, src, tag, b.Bytes(), b, number)
 	if copied && b.Refs() > 1 {
 		b.SetDelivered()
 	}

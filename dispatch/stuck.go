@@ -10,7 +10,7 @@ import (
 
 // A receiver may wait for one kind of message while its mailbox is full of other messages. It would
 // wait for ever if the message that it selects lies behind more of the others. So while a receiver
-// waits for a message that is not stored, its mailbox may hold twice its limit (roof). Beyond that,
+// waits for a message that is not stored, its mailbox may hold twice its limit (limitFor). Beyond that,
 // it may hold one message of each sending context that nothing is stored of. If that is not enough,
 // the receive fails:
 //
