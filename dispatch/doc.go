@@ -168,7 +168,7 @@
 //
 // # Which goroutine writes to a connection
 //
-// The writer is the goroutine that has the link's pen (pen.go has the drawing). A sender adds its
+// The writer is the goroutine that has the link's pen (pen.go lists its states). A sender adds its
 // frames to the session with link.mu held. If the pen is idle, the sender takes it, and writes
 // until no frame is left. If another goroutine has the pen, that goroutine writes these frames too.
 // If the connection is full, no goroutine has the pen: the token holder takes it when the

@@ -40,7 +40,7 @@ type link struct {
 	inbound
 	pen          atomic.Uint32
 	knowsBounded atomic.Bool // the peer knows bounded mailboxes
-	needsLock    atomic.Bool // the next frames that arrive need mu, see attend
+	needsLock    atomic.Bool // the next frames that arrive take mu, see attend
 
 	mu          lock.Mutex[levelLink]
 	s           session.Session
@@ -88,16 +88,21 @@ func newLink(d *Dispatcher, key linkKey) *link {
 	return l
 }
 
-// attend makes the next frames that arrive take mu. There are four reasons: a goroutine waits for
-// an acknowledgement, frames that are not acknowledged keep memory, a better route waits for frames
-// to travel, or a mailbox has been closed. Otherwise an acknowledgement is only noted, and acted on
-// with the next frame that is sent, or at the next tick. mu must be held.
+// attend makes the next frames that arrive take mu; needsAttention has the reasons. Otherwise an
+// acknowledgement is only noted, and acted on with the next frame that is sent, or at the next tick.
+// mu must be held.
 func (l *link) attend() { l.needsLock.Store(true) }
 
 // needsAttention reports whether one of the reasons for attend holds. mu must be held.
 func (l *link) needsAttention() bool {
-	return l.full.first != nil || l.behind.first != nil || l.empty.first != nil ||
-		l.s.HasQueued() || l.s.HasLarge() || l.s.Pending() > mostPending || len(l.closedIn) > 0 || l.life.State() == life.Idle
+	return l.full.first != nil || // senders wait for acknowledgements, to have room in the session
+		l.behind.first != nil || // senders wait for the acknowledgement of earlier messages
+		l.empty.first != nil || // Close waits for all acknowledgements
+		l.s.HasQueued() || // an acknowledgement lets messages in lines be numbered
+		l.s.HasLarge() || // an acknowledgement gives memory back
+		l.s.Pending() > mostPending || // the peer may owe so many acknowledgements that the link ends
+		len(l.closedIn) > 0 || // accounts of closed mailboxes are to be dropped
+		l.life.State() == life.Idle // a better route is tried again when frames travel
 }
 
 // act does what life has decided after an event. mu must be held; act releases it for a while if

@@ -11,13 +11,13 @@ import (
 
 // The pen of a link says which goroutine calls Send of its connection.
 //
-//	          takePen                    the connection took too little
-//	idle ───────────────► writing ─────────────────────────────────────► full
-//	 ▲ ▲                   │   ▲ │                                        │
-//	 │ └── all is written ─┘   │ │ calls                                  │
-//	 │                looks    │ ▼                                        │
-//	 │                again   called                                      │
-//	 └────────────────────────── Writable, or the connection is lost ─────┘
+//	from               to         when
+//	idle               writing    takePen; onAttach, to write Ready
+//	writing            called     callWriter: another goroutine wants the writer to check again
+//	called             writing    the writer begins another round
+//	writing, called    idle       all is written, or the rest is left to other goroutines
+//	writing, called    full       the connection took too little
+//	full               idle       Writable, or the connection is dropped
 //
 // The goroutine that took the pen from idle is the writer. Until the pen is idle or full, the
 // writer alone calls Send, and the frames that the session has lent to the connection do not

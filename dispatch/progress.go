@@ -124,33 +124,37 @@ func (d *Dispatcher) wait(ctx context.Context, w *waiter) error {
 			}
 			return context.Cause(ctx)
 		}
-		drives := false
-		if p := d.pollable(); p != nil {
-			if d.tryToken(p) {
-				isFlushed = true // drive flushes
-				switch then := d.drive(done, w, p); then {
-				case parksForWoken:
-					d.token.Unlock()
-					d.parkForWoken(done, w)
-					continue
-				case retries:
-					d.giveToken()
-					if d.tokenWaiters.Load() > 0 {
-						runtime.Gosched() // with one processor, the goroutine in takeToken needs it
-					}
-					continue
-				default:
-					d.giveToken()
-				}
-			} else {
-				drives = true
-				if !isFlushed && !d.yields.Load() {
-					d.flushAll(false)
-				}
-				isFlushed = true
+		switch p := d.pollable(); {
+		case p == nil:
+			d.park(done, w, false)
+		case d.tryToken(p):
+			isFlushed = true // drive flushes
+			d.driveAndPark(done, w, p)
+		default: // another goroutine makes progress
+			if !isFlushed && !d.yields.Load() {
+				d.flushAll(false)
 			}
+			isFlushed = true
+			d.park(done, w, true)
 		}
-		d.park(done, w, drives)
+	}
+}
+
+// driveAndPark makes progress, gives up the token, and then parks if drive says so. The token must be
+// held.
+func (d *Dispatcher) driveAndPark(done <-chan struct{}, w *waiter, p *subsys.Poller) {
+	switch d.drive(done, w, p) {
+	case parksForWoken:
+		d.token.Unlock()
+		d.parkForWoken(done, w)
+	case retries:
+		d.giveToken()
+		if d.tokenWaiters.Load() > 0 {
+			runtime.Gosched() // with one processor, the goroutine in takeToken needs it
+		}
+	case pollingEnded:
+		d.giveToken()
+		d.park(done, w, false)
 	}
 }
 
@@ -209,7 +213,7 @@ type nextStep uint8
 
 const (
 	retries       nextStep = iota // the goroutine checks again, and may make progress again
-	pollingEnded                  // the goroutine parks, and the keeper makes progress
+	pollingEnded                  // the goroutine sleeps with the token, then parks, and the keeper makes progress
 	parksForWoken                 // the goroutine parks until the goroutines that it has woken have run
 )
 
@@ -223,64 +227,77 @@ const (
 // long as patience says. It returns retries if w waits no longer, or another goroutine wants the
 // token; parksForWoken if woken goroutines have not run; pollingEnded if patience has ended.
 func (d *Dispatcher) poll(done <-chan struct{}, w *waiter, p *subsys.Poller) nextStep {
-	most := d.patience.Next()
-	entered, empty := false, 0
-	var vain vainPolling
+	t := pollTurn{most: d.patience.Next()}
 	for i := 1; ; i++ {
 		n := p.Poll()
 		if i%yieldPolls == 0 && d.acksDue.Load() && d.keeperParked.Load() {
 			p.Wake() // the keeper acknowledges: that does not wait until this goroutine leaves
 		}
 		if w.ready() || d.tokenWaiters.Load() > 0 || i%lookPolls == 0 && d.mayLeave(done, w) {
-			d.endPolling(w, entered, empty)
+			d.endPolling(w, t.entered, t.empty)
 			return retries
 		}
 		if n > 0 {
-			vain, empty = vainPolling{}, 0
+			t.vain, t.empty = vainPolling{}, 0
 			if d.woken() > 0 {
 				d.yieldToWoken()
 			}
 			continue
 		}
-		if most == 0 {
+		if t.most == 0 {
 			return pollingEnded
 		}
-		if empty++; empty < fewPolls {
+		if t.empty++; t.empty < fewPolls {
 			continue
 		}
-		if empty%callPolls == 0 {
-			d.flushCalls()
-		}
-		if empty%wokenPolls == 0 && d.woken() > 0 {
-			if entered {
-				d.patience.Leave()
-			}
-			return parksForWoken
-		}
-		if !entered {
-			if !d.patience.Enter() {
-				return pollingEnded
-			}
-			entered = true
-		}
-		if d.patience.IsEndless() {
-			if i%yieldPolls == 0 {
-				runtime.Gosched()
-			}
-			continue
-		}
-		switch vain.check(most) {
-		case goesOn:
-		case hasFailed:
-			d.patience.InVain()
-			d.patience.Leave()
-			return pollingEnded
-		case isCrowded:
-			d.patience.Crowded()
-			d.patience.Leave()
-			return pollingEnded
+		if then, ends := d.afterEmptyPoll(&t, i); ends {
+			return then
 		}
 	}
+}
+
+// A pollTurn is the state of one call of poll.
+type pollTurn struct {
+	most    time.Duration // how long the goroutine may poll without news; 0: not at all
+	entered bool          // patience.Enter has counted the goroutine
+	empty   int           // polls that have found nothing since the last news
+	vain    vainPolling
+}
+
+// afterEmptyPoll decides whether the goroutine polls on after poll number i, which has found nothing.
+// If ends is true, it does not, and then is the result of poll.
+func (d *Dispatcher) afterEmptyPoll(t *pollTurn, i int) (then nextStep, ends bool) {
+	if t.empty%callPolls == 0 {
+		d.flushCalls()
+	}
+	if t.empty%wokenPolls == 0 && d.woken() > 0 {
+		if t.entered {
+			d.patience.Leave()
+		}
+		return parksForWoken, true
+	}
+	if !t.entered {
+		if !d.patience.Enter() {
+			return pollingEnded, true
+		}
+		t.entered = true
+	}
+	if d.patience.IsEndless() {
+		if i%yieldPolls == 0 {
+			runtime.Gosched()
+		}
+		return retries, false
+	}
+	switch t.vain.check(t.most) {
+	case hasFailed:
+		d.patience.InVain()
+	case isCrowded:
+		d.patience.Crowded()
+	default:
+		return retries, false
+	}
+	d.patience.Leave()
+	return pollingEnded, true
 }
 
 // endPolling tells the patience that the goroutine of w stops polling, because w waits no longer or
