@@ -145,7 +145,8 @@ func (m *Mailbox) divideLimit(flows int) {
 	}
 }
 
-// closeAccount closes the account of a context that sends no more, and takes back its unused credit.
+// closeAccount closes the account of a context that sends no more, and takes back its unused
+// credit.
 func (m *Mailbox) closeAccount(in *inflow) {
 	var ended *ending
 	defer func() { ended.callAll(ErrClosed) }() // only a context of this process has functions here, and it closes
@@ -194,8 +195,8 @@ func (m *Mailbox) consume(msg *Message) (grantee *inflow, grant uint64) {
 	return in, m.grant(in)
 }
 
-// consumeEarly is consume for a message that its receiver may take much later, such as the reply to a
-// call for which no goroutine waits yet. The sender may wait for the credit to send what that
+// consumeEarly is consume for a message that its receiver may take much later, such as the reply to
+// a call for which no goroutine waits yet. The sender may wait for the credit to send what that
 // goroutine needs first. So another goroutine tells the sender. mu must be held.
 func (m *Mailbox) consumeEarly(msg *Message) {
 	if grantee, grant := m.consume(msg); grant != 0 {

@@ -55,7 +55,7 @@ const MaxMessage = 3 << 29
 // A Resolver returns the addresses of a context. An error that matches ErrGone says that the
 // context has ended: its links end at once, whatever GiveUp is.
 //
-// ErrNodeDead matches ErrGone too, but a link ends only after it has dialled in vain. With
+// ErrNodeDead matches ErrGone too, but a link ends only after its dialling has failed. With
 // ErrNodeDead a Resolver returns the addresses that it knew last, if any. In a long partition,
 // gossip declares living nodes dead. Links with their contexts end, though the contexts live.
 type Resolver func(ctx context.Context, peer resource.GID) (addrs []string, err error)

@@ -16,17 +16,17 @@ import (
 // A Flow leads from this context to one resource: it has the link and the credit. Concurrent use is
 // fine. Messages sent one after another arrive in that order, or as Rule says.
 //
-// Over a link, the flow has the sender's side of the credit. Its numbers are charged bytes since the
-// session began:
+// Over a link, the flow has the sender's side of the credit. Its numbers are charged bytes since
+// the session began:
 //
 //	0             sent              limit              asked
 //	├──────────────┼──────────────────┼──────────────────┤
 //	│ was sent     │ may be sent      │ the first waiter │
 //	               │ without waiting  │ needs this       │
 //
-// asked is 0 if no Need frame is open. A sender that gives up leaves its Need behind: the credit for
-// it may still come. unasked has the least and the greatest of such limits, and giveBack returns the
-// credit that they bring.
+// asked is 0 if no Need frame is open. A sender that gives up leaves its Need behind: the credit
+// for it may still come. unasked has the least and the greatest of such limits, and giveBack
+// returns the credit that they bring.
 type Flow struct {
 	l         *link
 	dst       uint32
@@ -110,8 +110,8 @@ func (f *Flow) Dead() bool {
 //
 // If Send returns nil, the caller's reference to b belongs to the library. The library releases it
 // when it has copied the payload, when the peer has acknowledged the message, when the message is
-// reported, or, within the process, when its receiver releases it. Until then the bytes of b must not
-// be changed, also by a caller that has kept a reference of its own. If Send fails, b stays the
+// reported, or, within the process, when its receiver releases it. Until then the bytes of b must
+// not be changed, also by a caller that has kept a reference of its own. If Send fails, b stays the
 // caller's.
 //
 // Send waits, until ctx ends, for credit of the resource, for senders of this context that wait for
@@ -260,10 +260,10 @@ func (f *Flow) enqueue(src uint32, tag uint64, p []byte, b *buffers.Buffer, at *
 	return copied
 }
 
-// admit takes credit for c more bytes, once there is some and the session has room. Senders that wait
-// for credit get it in the order in which they came. Senders that wait for room in the session are
-// woken together, and go on in no particular order. mu is held on entry and on return, and released
-// while admit waits.
+// admit takes credit for c more bytes, once there is some and the session has room. Senders that
+// wait for credit get it in the order in which they came. Senders that wait for room in the session
+// are woken together, and go on in no particular order. mu is held on entry and on return, and
+// released while admit waits.
 func (f *Flow) admit(ctx context.Context, c uint64) error {
 	l := f.l
 	for f.gone == nil && !l.s.HasRoom() {

@@ -411,9 +411,9 @@ func (l *link) bind(ep *endpoint, c subsys.Conn, a *wire.Attach) error {
 	ep.isCurrent.Store(true)
 	l.pace.rx = l.s.Expected() - 1
 	_, isByteStream := c.(subsys.Streamer)
-	// canSplit depends on the connection too. knowsBounded and hasCalls are features of the peer's
-	// process, which are the same in each handshake of a session. Senders may be between mayCall and
-	// their frame, so hasCalls is set only once.
+	// canSplit depends on the connection, so each bind sets it. The other features are the same in each
+	// handshake of a session: one process has both ends. hasCalls is set with hasMet, for which the
+	// senders of requests wait.
 	l.canSplit = isByteStream && a.Features&wire.FeaturePieces != 0
 	l.knowsBounded.Store(a.Features&wire.FeatureBounded != 0)
 	if !l.hasMet {

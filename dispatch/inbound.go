@@ -49,8 +49,8 @@ type inbound struct {
 	unacked        int             // bytes that have come since the last acknowledgement
 	firstUnacked   uint32          // the first frame that is not acknowledged yet
 
-	gotNow  atomic.Uint64 // messages over the present connection that are not in traffic yet
-	gotNowB atomic.Uint64 // their bytes of payload
+	gotNow  atomic.Uint64 // messages received over the present connection that are not in traffic yet
+	gotNowB atomic.Uint64 // bytes of payload received over the present connection that are not in traffic yet
 }
 
 // receive works on frames that came over c, which has the sink end. The token must be held.
@@ -340,8 +340,8 @@ func (l *link) onGone(f *subsys.Frame) {
 
 // payloadBuffer returns memory for the payload of a large frame that comes over a connection with
 // the sink end, after it has checked the length. A message may not be longer than the credit its
-// sender was given. payloadBuffer returns nil for a frame with a payload that is not needed: the frame has come before, or
-// its resource does not exist. The token must be held.
+// sender was given. payloadBuffer returns nil for a frame with a payload that is not needed: the
+// frame has come before, or its resource does not exist. The token must be held.
 func (l *link) payloadBuffer(end *endpoint, h *subsys.Header) (*buffers.Buffer, error) {
 	if h.Type != wire.TypeData && h.Type != wire.TypePiece || h.Len > MaxMessage {
 		return nil, fmt.Errorf("%w: frame type %d of %d bytes", ErrProtocol, h.Type, h.Len)

@@ -89,8 +89,8 @@ func newLink(d *Dispatcher, key linkKey) *link {
 }
 
 // attend makes the next frames that arrive take mu; needsAttention has the reasons. Otherwise an
-// acknowledgement is only noted, and acted on with the next frame that is sent, or at the next tick.
-// mu must be held.
+// acknowledgement is only noted, and acted on with the next frame that is sent, or at the next
+// tick. mu must be held.
 func (l *link) attend() { l.needsLock.Store(true) }
 
 // needsAttention reports whether one of the reasons for attend holds. mu must be held.
@@ -257,8 +257,8 @@ func (l *link) detach() {
 	go c.Close() // Close may take long to give memory back
 }
 
-// lockAndPut is put for callers without mu. lockAndPost writes the frame, or the goroutine that works
-// on what arrived does.
+// lockAndPut is put for callers without mu. lockAndPost writes the frame, or the goroutine that
+// works on what arrived does.
 func (l *link) lockAndPut(typ uint8, dst, src uint32, tag uint64, payload ...byte) {
 	l.mu.Lock()
 	if !l.life.HasEnded() {
@@ -394,8 +394,8 @@ func (l *link) refuse(in *inflow, src uint32, tag uint64, size int) {
 	l.lockAndPost()
 }
 
-// mailboxClosed tells the peer that a resource is gone. The next goroutine that works on received frames
-// forgets the peer's account with the resource.
+// mailboxClosed tells the peer that a resource is gone. The next goroutine that works on received
+// frames forgets the peer's account with the resource.
 func (l *link) mailboxClosed(in *inflow) {
 	l.mu.Lock()
 	if l.life.HasEnded() {
@@ -422,8 +422,8 @@ func (l *link) forget(ended []*inflow) {
 	}
 }
 
-// closeAccounts gives back to the mailboxes the credit that the peer has not used, after the link has
-// ended. It runs in a goroutine of its own.
+// closeAccounts gives back to the mailboxes the credit that the peer has not used, after the link
+// has ended. It runs in a goroutine of its own.
 func (l *link) closeAccounts() {
 	l.d.takeToken()
 	ins := l.inflows

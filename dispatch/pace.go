@@ -37,8 +37,8 @@ type pace struct {
 	pumped  bool         // a sender has written since the last delay, at flushBytes or callsDue
 }
 
-// pacedLinks has the paced links of a context. They are in slots, so that a waiting goroutine can go
-// through them without a lock or an allocation.
+// pacedLinks has the paced links of a context. They are in slots, so that a waiting goroutine can
+// go through them without a lock or an allocation.
 type pacedLinks struct {
 	count atomic.Int32
 	slots [16]atomic.Pointer[link]

@@ -63,7 +63,7 @@ func (d *Dispatcher) endPark(w *waiter) (isFired bool) {
 // negative for a moment: a goroutine may run before it is counted as fired.
 func (d *Dispatcher) woken() int64 { return int64(d.fired.Load() - d.ran.Load()) }
 
-// parkForWoken parks a goroutine that polled in vain while woken goroutines have not run. Its
+// parkForWoken parks a goroutine whose polls found nothing while woken goroutines have not run. Its
 // processor becomes idle, and steals them from a thread that the kernel does not run. The last
 // woken goroutine, the next waiter or the keeper makes progress. The token is free, and is not
 // offered to another waiter: that would take this processor.

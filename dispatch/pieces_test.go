@@ -73,7 +73,7 @@ func TestLargerThanConnections(t *testing.T) {
 			defer cancel()
 			defer func() { // runs before the relay waits for its connections
 				rb.cuts.Store(0)
-				cctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+				cctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 				defer cancel()
 				if err := errors.Join(a.Close(cctx), b.Close(cctx)); err != nil {
 					t.Error(err)
@@ -556,14 +556,14 @@ func TestBehindWhatIsGone(t *testing.T) {
 	l.mu.Lock()
 	f.limit = 1 << 30
 	l.mu.Unlock()
-	if err := f.try(brief(t), 1, session.PieceLen+1); err != nil {
+	if err := f.try(soon(t), 1, session.PieceLen+1); err != nil {
 		t.Fatal(err)
 	}
 	l.mu.Lock()
 	last := l.mark(f)
 	l.mu.Unlock()
 	passed := make(chan error, 1)
-	go func() { passed <- last.passed(brief(t)) }()
+	go func() { passed <- last.passed(soon(t)) }()
 	eventually.True(t, "a sender waits", func() bool { l.mu.Lock(); defer l.mu.Unlock(); return l.behind.first != nil })
 	l.d.takeToken()
 	err = l.control(&subsys.Frame{Header: subsys.Header{Type: wire.TypeGone, Dst: 1}})

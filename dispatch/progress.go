@@ -140,8 +140,8 @@ func (d *Dispatcher) wait(ctx context.Context, w *waiter) error {
 	}
 }
 
-// driveAndPark makes progress, gives up the token, and then parks if drive says so. The token must be
-// held.
+// driveAndPark makes progress, gives up the token, and then parks if drive says so. The token must
+// be held.
 func (d *Dispatcher) driveAndPark(done <-chan struct{}, w *waiter, p *subsys.Poller) {
 	switch d.drive(done, w, p) {
 	case parksForWoken:
@@ -264,8 +264,8 @@ type pollTurn struct {
 	vain    vainPolling
 }
 
-// afterEmptyPoll decides whether the goroutine polls on after poll number i, which has found nothing.
-// If ends is true, it does not, and then is the result of poll.
+// afterEmptyPoll decides whether the goroutine polls on after poll number i, which has found
+// nothing. If ends is true, it does not, and then is the result of poll.
 func (d *Dispatcher) afterEmptyPoll(t *pollTurn, i int) (then nextStep, ends bool) {
 	if t.empty%callPolls == 0 {
 		d.flushCalls()
@@ -328,8 +328,8 @@ const (
 	isCrowded                   // other goroutines want the processor
 )
 
-// check says whether a goroutine that polls in vain for at most most goes on. Now and then it yields
-// to other goroutines.
+// check says whether a goroutine that polls without news for at most most goes on. Now and then it
+// yields to other goroutines.
 func (v *vainPolling) check(most time.Duration) vainResult {
 	if v.start.IsZero() {
 		v.start = time.Now()

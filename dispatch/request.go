@@ -40,7 +40,8 @@ func (m *Mailbox) RequestBytes(ctx context.Context, f *Flow, tag uint64, data []
 
 // RequestInto sends a copy of data as the request of a call, as [Mailbox.Request] does. The payload
 // of the reply comes to lie in dst, if dst is long enough. dst belongs to the library until Wait
-// returns. Then dst has the payload of the reply, or may have been written to in vain.
+// returns. If Wait has returned a reply that is not longer than dst, dst begins with its payload.
+// Otherwise the contents of dst are not defined.
 func (m *Mailbox) RequestInto(ctx context.Context, f *Flow, tag uint64, data, dst []byte) (Pending, error) {
 	return m.requestBytes(ctx, f, tag, data, &landing{mem: dst})
 }

@@ -77,7 +77,7 @@ func TestMemoryBelowWhatWaits(t *testing.T) {
 				t.Errorf("%d bytes are stored, in a pool of 1 MiB", stored)
 			}
 			for i := range 20 {
-				if err := g.SendBytes(brief(t), 1, uint64(i), payload(1)); err != nil {
+				if err := g.SendBytes(soon(t), 1, uint64(i), payload(1)); err != nil {
 					t.Fatalf("to an empty mailbox: %v", err)
 				}
 				take(t, empty)

@@ -93,8 +93,8 @@ func (s *Session) Splits(size int) bool { return size > s.whole }
 // IsFeedable reports whether a waiting message may be numbered.
 func (s *Session) IsFeedable() bool { return s.turn != nil && int(s.next-s.head) < MaxUnacked }
 
-// Upcoming returns the waiting line that is served next. IsFeedable must be true. canSplit says that
-// the connection takes messages in pieces.
+// Upcoming returns the waiting line that is served next. IsFeedable must be true. canSplit says
+// that the connection takes messages in pieces.
 func (s *Session) Upcoming(canSplit bool) *Line {
 	for {
 		ln := s.turn.next
