@@ -184,7 +184,7 @@ func TestOversizeGrantOfMemoryNotUsed(t *testing.T) {
 func TestOversizeGrantWithoutMemory(t *testing.T) {
 	w := newWorld()
 	tr := transports()["tcp"]
-	a, c := w.node(t, 1, tr), w.node(t, 3, tr)
+	a, c := w.node(t, 1, tr, givesUp), w.node(t, 3, tr, givesUp)
 	b := w.node(t, 2, tr, small(4<<20), func(c *Config) { c.GiveUp = time.Hour })
 	mb := box(t, b, 1, FirstCredit)
 	in, _ := grantUnused(t, a, mb)
