@@ -123,10 +123,10 @@ func TestPollerWritesReplies(t *testing.T) {
 			msg := requestAt(t, mb)
 			in := msg.in
 			in.l.mu.Lock() // paced without waking the flusher, which would write in the end
-			in.l.stream.slot = 1
+			in.l.pace.slot = 1
 			in.l.mu.Unlock()
-			b.streams.slots[0].Store(in.l)
-			b.streams.count.Add(1)
+			b.paced.slots[0].Store(in.l)
+			b.paced.count.Add(1)
 			var polls sync.WaitGroup
 			polls.Go(func() { _, _ = mb.Recv(t.Context()) }) // until the mailbox is closed
 			eventually.True(t, "a goroutine polls", func() bool {
@@ -187,10 +187,10 @@ func TestFlushWhileWriting(t *testing.T) {
 	send("connects")
 	receive("connects")
 	to.l.mu.Lock() // a paced link, without waking the flusher, which would write in the end
-	to.l.stream.slot = 1
+	to.l.pace.slot = 1
 	to.l.mu.Unlock()
-	a.streams.slots[0].Store(to.l)
-	a.streams.count.Add(1)
+	a.paced.slots[0].Store(to.l)
+	a.paced.count.Add(1)
 	send("first")
 	blocks.Store(true)
 	var writer sync.WaitGroup
@@ -320,14 +320,14 @@ func TestParkForWoken(t *testing.T) {
 	poller := d.waiter()
 	var gives sync.WaitGroup
 	gives.Go(func() { d.parkForWoken(nil, poller) })
-	eventually.True(t, "the poller has parked", func() bool { return d.pollerYielded.Load() && poller.state.Load() == parked })
+	eventually.True(t, "the poller has parked", func() bool { return d.pollerParked.Load() && poller.state.Load() == parked })
 	d.endPark(first)
 	if len(other.ch) != 0 || poller.state.Load() != parked {
 		t.Error("the token was offered before all woken goroutines had run")
 	}
 	d.endPark(second)
 	gives.Wait()
-	if poller.ready() || d.woken() != 0 || d.pollerYielded.Load() {
+	if poller.ready() || d.woken() != 0 || d.pollerParked.Load() {
 		t.Error("the poller has been fired, or goroutines are counted as woken")
 	}
 	d.unlistParked(other)

@@ -81,24 +81,23 @@ func (l *link) setUnit(f *subsys.Frame) bool {
 	return true
 }
 
-// creditTerms are the credit rules of an inflow: they do not change once it has entered its
-// mailbox.
-type creditTerms struct {
-	first      uint64 // what the sender may have sent before it was granted anything
-	unit       uint64 // the least that a message is charged
-	hasEntered bool   // first and unit are known
+// creditRules are the credit rules of an inflow. They do not change once its account is open.
+type creditRules struct {
+	first     uint64 // what the sender may have sent before it was granted anything
+	unit      uint64 // the least that a message is charged
+	wasOpened bool   // first and unit are known
 }
 
-// creditTermsOf returns the credit rules for a context that begins to send. mu must be held.
-func (m *Mailbox) creditTermsOf(in *inflow) creditTerms {
-	if m.serial&Bounded == 0 || in.l != nil && !in.l.asksFirst.Load() {
-		return creditTerms{first: FirstCredit}
+// creditRulesOf returns the credit rules for a context that begins to send. mu must be held.
+func (m *Mailbox) creditRulesOf(in *inflow) creditRules {
+	if m.serial&Bounded == 0 || in.l != nil && !in.l.knowsBounded.Load() {
+		return creditRules{first: FirstCredit}
 	}
-	return creditTerms{unit: m.unit}
+	return creditRules{unit: m.unit}
 }
 
 // charge returns what a message of n bytes is charged.
-func (t *creditTerms) charge(n int) uint64 { return max(charge(n), t.unit) }
+func (t *creditRules) charge(n int) uint64 { return max(charge(n), t.unit) }
 
 // step returns the number that credit for no waiting sender is a multiple of: less is of no use.
-func (t *creditTerms) step() uint64 { return max(t.unit, 1) }
+func (t *creditRules) step() uint64 { return max(t.unit, 1) }

@@ -218,7 +218,7 @@ func TestBoundedOlderPeer(t *testing.T) {
 	a, b := w.node(t, 1, tr), w.node(t, 2, tr)
 	talk(t, a, b, box(t, b, 7, 0), 1)
 	l, _ := onlyLink(b, a)
-	l.asksFirst.Store(false)
+	l.knowsBounded.Store(false)
 	mb := bounded(t, b, 1, 0, 2)
 	f := flow(t, a, mb)
 	f.l.mu.Lock()

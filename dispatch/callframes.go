@@ -19,7 +19,7 @@ import (
 // must be held; mayCall releases it while it waits.
 func (l *link) mayCall(ctx context.Context) error {
 	for !l.hasMet && !l.life.HasEnded() {
-		l.act(l.life.Wanted())
+		l.act(l.life.RequestConn())
 		if l.hasMet || l.life.HasEnded() {
 			break
 		}

@@ -172,8 +172,7 @@ func (c *calls) sweep() {
 	}
 }
 
-// add enters a call, and returns its number. The mu of the box must be held, as for the methods
-// up to reply.
+// add enters a call, and returns its number. box.mu must be held.
 func (c *calls) add(e call) (number uint64) {
 	i := c.free
 	if i == 0 {
@@ -198,7 +197,8 @@ func (c *calls) add(e call) (number uint64) {
 	return uint64(e.begun)<<32 | uint64(i)
 }
 
-// find returns the place of a call, counted from 1, or 0 if no such call waits.
+// find returns the place of a call, counted from 1, or 0 if no such call waits. box.mu must be
+// held.
 func (c *calls) find(number uint64) (i uint32) {
 	i = uint32(number)
 	if i == 0 || uint64(i) > uint64(len(c.table)) {
@@ -210,7 +210,7 @@ func (c *calls) find(number uint64) (i uint32) {
 	return i
 }
 
-// remove takes a call from the table.
+// remove takes a call from the table. box.mu must be held.
 func (c *calls) remove(i uint32) {
 	e := &c.table[i-1]
 	if e.prev != 0 {
@@ -231,7 +231,7 @@ func (c *calls) remove(i uint32) {
 	}
 }
 
-// fail ends a call with an error.
+// fail ends a call with an error. box.mu must be held.
 func (c *calls) fail(i uint32, err error) {
 	w := c.table[i-1].w
 	c.remove(i)
@@ -240,7 +240,7 @@ func (c *calls) fail(i uint32, err error) {
 }
 
 // reply hands a reply to its caller. It drops a reply for which no call waits, or that comes from a
-// resource other than the call's target.
+// resource other than the call's target. box.mu must be held.
 func (c *calls) reply(msg *Message) {
 	i := c.find(msg.tag)
 	if i == 0 || c.table[i-1].f.target() != msg.from {
@@ -256,7 +256,8 @@ func (c *calls) reply(msg *Message) {
 	w.fire()
 }
 
-// landing returns the landing of the reply of target to a call, or nil. mu must not be held.
+// landing returns the landing of the reply of target to a call, or nil. box.mu must not be
+// held.
 func (c *calls) landing(number uint64, target resource.GID) *landing {
 	c.box.mu.Lock()
 	defer c.box.mu.Unlock()
@@ -281,8 +282,7 @@ func (m *Mailbox) discard(msg *Message) {
 	msg.Release()
 }
 
-// end ends a call to target with an error, if the call waits. The mu of the box must not be held,
-// as for all functions below.
+// end ends a call to target with an error, if the call waits. box.mu must not be held.
 func (c *calls) end(number uint64, target resource.GID, err error) {
 	c.box.mu.Lock()
 	if i := c.find(number); i != 0 && c.table[i-1].f.target() == target {
@@ -291,7 +291,7 @@ func (c *calls) end(number uint64, target resource.GID, err error) {
 	c.box.mu.Unlock()
 }
 
-// endFlowCalls ends all calls over a flow whose target has ended.
+// endFlowCalls ends all calls over a flow whose target has ended. box.mu must not be held.
 func (c *calls) endFlowCalls(f *Flow, err error) {
 	c.box.mu.Lock()
 	o := &f.calls
@@ -304,7 +304,7 @@ func (c *calls) endFlowCalls(f *Flow, err error) {
 }
 
 // endMailboxCalls ends the calls of a mailbox that is being closed, which begins no further calls.
-// Closing the mailbox for replies ends all calls.
+// Closing the mailbox for replies ends all calls. box.mu must not be held.
 func (c *calls) endMailboxCalls(m *Mailbox) {
 	c.box.mu.Lock()
 	m.callsClosed = true

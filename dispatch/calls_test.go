@@ -301,7 +301,7 @@ func TestCallServerKilled(t *testing.T) {
 	for name, tr := range links() {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld()
-			a, b := w.node(t, 1, tr, unreported(t)), w.node(t, 2, tr)
+			a, b := w.node(t, 1, tr, unreported(t), givesUp), w.node(t, 2, tr, givesUp)
 			ended, n := hundreds(t, box(t, a, 1, 0), box(t, b, 1, 0), true)
 			w.kill(b)
 			awaitEnds(t, ended, n, ErrGone)

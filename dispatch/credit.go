@@ -3,6 +3,7 @@
 package dispatch
 
 import (
+	"fmt"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -27,8 +28,8 @@ const FirstCredit = 64 << 10
 // An inflow is the account of one sending context with one mailbox: what it may send, in charged
 // bytes since the session began. The mailbox's mu guards it.
 type inflow struct {
-	from      origin // the sender's side: a link, or a context of this process
-	l         *link  // from, if it is a link; else nil
+	from      sendingSide // the sender's side: a link, or a context of this process
+	l         *link       // from, if it is a link; else nil
 	dst       uint32
 	mb        *Mailbox // nil: the resource does not exist
 	home      *Mailbox // the mailbox that messages have been delivered to; does not change after the first one
@@ -40,44 +41,53 @@ type inflow struct {
 	need      uint64   // the sender waits for credit up to this; 0: it does not wait
 	pin       *pin     // the pin of the last message that was stored
 	waiters   waitlist // goroutines of a sender in this process that wait for credit
-	hasLeft   bool     // the link has ended
+	isClosed  bool     // the link has ended, or the context of this process that sends has closed
 	endings   endings  // functions of a sender in this process; see OnEnd
-	creditTerms
+	creditRules
 
 	replies atomic.Pointer[Flow] // the flow to the replies of the sender's context; nil before the first reply
 }
 
-// An origin is the sending side of an inflow: a link, for contexts of other processes, or a context
-// of this one.
-type origin interface {
+// A sendingSide is the sender's side of an inflow: a link, for contexts of other processes, or a
+// context of this one.
+type sendingSide interface {
 	// context returns the sending context.
 	context() resource.GID
 	// credit tells the sender how much it has been granted.
 	credit(m *Mailbox, in *inflow)
-	// refuse tells the sender that a message of its resource src was in vain.
+	// refuse tells the sender that a message of its resource src is not delivered.
 	refuse(in *inflow, src uint32, tag uint64, size int)
 	// unanswered tells the sender that the request of its resource src, with the call's number,
 	// gets no reply.
 	unanswered(in *inflow, src uint32, number uint64, why byte)
-	// ends tells the sender that the mailbox is closed.
-	ends(in *inflow)
+	// mailboxClosed tells the sender that the mailbox is closed.
+	mailboxClosed(in *inflow)
 }
 
-// exceedsCredit reports whether a message charged c exceeds what its sender was granted.
-func (in *inflow) exceedsCredit(c uint64) bool {
+// checkCredit returns an error that matches ErrProtocol if a message of n bytes exceeds what its
+// sender was granted. With the first message of the sender it opens the account.
+func (in *inflow) checkCredit(n int) error {
+	c := in.charge(n)
 	if in.mb != nil {
 		in.mb.mu.Lock()
 		defer in.mb.mu.Unlock()
-		if !in.hasEntered && !in.mb.closed { // the first message, for which memory is reserved
-			in.mb.enter(in)
+		if !in.wasOpened && !in.mb.closed { // the first message, for which memory is reserved
+			in.mb.openAccount(in)
 		}
 	}
 	granted := in.granted
-	if in.mb != nil && !in.hasEntered { // the mailbox has just been closed, which the sender does not know yet
-		granted = in.mb.creditTermsOf(in).first
+	if in.mb != nil && !in.wasOpened { // the mailbox has just been closed, which the sender does not know yet
+		granted = in.mb.creditRulesOf(in).first
 	}
-	return in.received+in.expected+c > granted
+	if in.received+in.expected+c > granted {
+		return fmt.Errorf("%w: message of %d bytes to %d exceeds its credit", ErrProtocol, n, in.dst)
+	}
+	return nil
 }
+
+// needsOnlyFirst reports whether a waiting sender needs no more than what each context may always
+// have. The mailbox's mu must be held.
+func (in *inflow) needsOnlyFirst() bool { return in.need-in.consumed <= in.first }
 
 // stored returns how many charged bytes of the sender the mailbox keeps.
 func (in *inflow) stored() uint64 { return in.received - in.consumed }
@@ -115,10 +125,10 @@ func (m *Mailbox) listInflow(in *inflow) {
 	}
 }
 
-// enter counts a listed context among those that send to the mailbox, which is open: the context's
-// first message is on its way. leave undoes that. mu must be held.
-func (m *Mailbox) enter(in *inflow) {
-	in.creditTerms, in.hasEntered = m.creditTermsOf(in), true
+// openAccount counts a listed context among those that send to the mailbox, which is open: the
+// context's first message is on its way. closeAccount undoes that. mu must be held.
+func (m *Mailbox) openAccount(in *inflow) {
+	in.creditRules, in.wasOpened = m.creditRulesOf(in), true
 	in.granted = in.first
 	m.addPromised(in, int64(in.first))
 	m.addOutstanding(in, int64(in.first))
@@ -135,15 +145,16 @@ func (m *Mailbox) divideLimit(flows int) {
 	}
 }
 
-// leave closes the account of a context that sends no more, and takes back its unused credit.
-func (m *Mailbox) leave(in *inflow) {
+// closeAccount closes the account of a context that sends no more, and takes back its unused
+// credit.
+func (m *Mailbox) closeAccount(in *inflow) {
 	var ended *ending
 	defer func() { ended.callAll(ErrClosed) }() // only a context of this process has functions here, and it closes
 	m.mu.Lock()
 	defer m.grantQueued()
 	m.addPromised(in, -int64(in.granted-in.received)) // what is stored is consumed later
 	m.addOutstanding(in, -int64(in.granted-in.received))
-	in.granted, in.hasLeft = in.received, true
+	in.granted, in.isClosed = in.received, true
 	m.dequeueNeed(in)
 	in.waiters.fireAll()
 	ended = in.endings.take()
@@ -151,7 +162,7 @@ func (m *Mailbox) leave(in *inflow) {
 	if m.oversize == in {
 		m.endOversize()
 	}
-	if in.hasEntered {
+	if in.wasOpened {
 		m.divideLimit(m.flows - 1)
 	}
 }
@@ -171,21 +182,21 @@ func (m *Mailbox) consume(msg *Message) (grantee *inflow, grant uint64) {
 		m.endOversize()
 	}
 	if len(m.creditQueue) > 0 {
-		if in.need != 0 && in.need-in.consumed <= in.first {
+		if in.need != 0 && in.needsOnlyFirst() {
 			return in, m.grantNeed(in)
 		}
 		if grantee = m.nextGrantee(); grantee != nil {
 			return grantee, m.grantNeed(grantee)
 		}
 	}
-	if in.hasLeft {
+	if in.isClosed {
 		return in, 0
 	}
 	return in, m.grant(in)
 }
 
-// consumeEarly is consume for a message that its receiver may take much later, such as the reply to a
-// call for which no goroutine waits yet. The sender may wait for the credit to send what that
+// consumeEarly is consume for a message that its receiver may take much later, such as the reply to
+// a call for which no goroutine waits yet. The sender may wait for the credit to send what that
 // goroutine needs first. So another goroutine tells the sender. mu must be held.
 func (m *Mailbox) consumeEarly(msg *Message) {
 	if grantee, grant := m.consume(msg); grant != 0 {
@@ -235,11 +246,11 @@ func (m *Mailbox) onNeed(in *inflow, total uint64) (grant uint64, err error) {
 	switch {
 	case m.closed:
 		return 0, ErrGone
-	case in.hasEntered:
-	case total <= m.creditTermsOf(in).first: // the peer waits for the end of the resource, and may never send
+	case in.wasOpened:
+	case total <= m.creditRulesOf(in).first: // the peer waits for the end of the resource, and may never send
 		return 0, nil
 	default:
-		m.enter(in)
+		m.openAccount(in)
 	}
 	if total > in.granted+charge(MaxMessage) { // received may be less than granted: other senders of the peer may be about to use their grants
 		return 0, ErrProtocol
@@ -249,7 +260,7 @@ func (m *Mailbox) onNeed(in *inflow, total uint64) (grant uint64, err error) {
 
 // queueNeed is onNeed of an open mailbox. mu must be held.
 func (m *Mailbox) queueNeed(in *inflow, total uint64) (grant uint64) {
-	first := len(m.creditQueue) > 0 && m.creditQueue[0] == in
+	wasFirst := len(m.creditQueue) > 0 && m.creditQueue[0] == in
 	if total <= in.granted { // the sender has been told already, or waits no longer
 		m.dequeueNeed(in)
 	} else {
@@ -257,7 +268,7 @@ func (m *Mailbox) queueNeed(in *inflow, total uint64) (grant uint64) {
 			m.creditQueue = append(m.creditQueue, in)
 		}
 		in.need = max(total, in.received+in.expected+in.unit) // the sender may not know the unit yet
-		if m.nextGrantee() == in || m.fits(in) && in.need-in.consumed <= in.first {
+		if m.nextGrantee() == in || m.fits(in) && in.needsOnlyFirst() {
 			grant = m.grantNeed(in)
 		} else {
 			m.d.hasQueued.Store(true)
@@ -267,7 +278,7 @@ func (m *Mailbox) queueNeed(in *inflow, total uint64) (grant uint64) {
 			m.watchStuck()
 		}
 	}
-	if first && (len(m.creditQueue) == 0 || m.creditQueue[0] != in) {
+	if wasFirst && (len(m.creditQueue) == 0 || m.creditQueue[0] != in) {
 		m.grantQueuedSoon()
 	}
 	return grant
@@ -286,7 +297,7 @@ func (m *Mailbox) dequeueNeed(in *inflow) {
 func (m *Mailbox) fits(in *inflow) bool {
 	more, out := in.need-in.granted, in.need-in.consumed
 	switch {
-	case out <= in.first, m.promise+more <= m.limitFor(in) && more <= m.d.unpromised(in):
+	case in.needsOnlyFirst(), m.promise+more <= m.limitFor(in) && more <= m.d.unpromised(in):
 		return true
 	case m.oversize != nil && m.oversize != in && !(m.oversize.received >= m.oversizeEnd && m.awaits(in, true)):
 		return false
@@ -335,7 +346,7 @@ func (m *Mailbox) nextGrantee() *inflow {
 func (m *Mailbox) grantNeed(in *inflow) uint64 {
 	m.addPromised(in, int64(in.need-in.granted))
 	m.addOutstanding(in, int64(in.need-in.granted))
-	if in.need-in.consumed > in.first && (m.promise > m.limitFor(in) || m.d.overpromised(in)) {
+	if !in.needsOnlyFirst() && (m.promise > m.limitFor(in) || m.d.overpromised(in)) {
 		if m.d.counts(in) {
 			m.d.oversize.CompareAndSwap(nil, in)
 			if m.oversize != nil {

@@ -70,12 +70,12 @@ func TestOversizeGrantGivenBack(t *testing.T) {
 			a, b, c := w.node(t, 1, tr), w.node(t, 2, tr), w.node(t, 3, tr)
 			mb := box(t, b, 1, FirstCredit)
 			fa, fc := flow(t, a, mb), flow(t, c, mb)
-			if err := fc.try(brief(t), 0, 60_000); err != nil { // it makes all other messages wait
+			if err := fc.try(soon(t), 0, 60_000); err != nil { // it makes all other messages wait
 				t.Fatal(err)
 			}
 			eventually.True(t, "the first message", func() bool { n, _ := mb.Len(); return n == 1 })
 
-			ctx, cancel := context.WithCancel(brief(t))
+			ctx, cancel := context.WithCancel(soon(t))
 			gaveUp := make(chan error, 1)
 			go func() { gaveUp <- fa.try(ctx, 1, 8*FirstCredit) }()
 			needed(t, mb)
@@ -92,13 +92,13 @@ func TestOversizeGrantGivenBack(t *testing.T) {
 			eventually.True(t, "the grant given back", func() bool { mb.mu.Lock(); defer mb.mu.Unlock(); return mb.oversize == nil })
 			take(t, mb)
 			eventually.Returns(t, "another large message", func() {
-				if err := fc.try(brief(t), 2, 8*FirstCredit); err != nil {
+				if err := fc.try(soon(t), 2, 8*FirstCredit); err != nil {
 					t.Error(err)
 				}
 			})
 			take(t, mb, Tag(2))
 			for i := range 40 { // both sides still count alike
-				if err := fa.try(brief(t), 3, 50_000); err != nil {
+				if err := fa.try(soon(t), 3, 50_000); err != nil {
 					t.Fatalf("message %d: %v", i, err)
 				}
 				take(t, mb, Tag(3))
@@ -118,7 +118,7 @@ func needed(t *testing.T, mb *Mailbox) {
 // sender's message is sent on the channel.
 func grantUnused(t *testing.T, a *Dispatcher, mb *Mailbox) (in *inflow, sent chan error) {
 	t.Helper()
-	if err := flow(t, a, mb).try(brief(t), 0, 60_000); err != nil { // it makes all other messages wait
+	if err := flow(t, a, mb).try(soon(t), 0, 60_000); err != nil { // it makes all other messages wait
 		t.Fatal(err)
 	}
 	eventually.True(t, "the first message", func() bool { n, _ := mb.Len(); return n == 1 })
@@ -184,7 +184,7 @@ func TestOversizeGrantOfMemoryNotUsed(t *testing.T) {
 func TestOversizeGrantWithoutMemory(t *testing.T) {
 	w := newWorld()
 	tr := transports()["tcp"]
-	a, c := w.node(t, 1, tr), w.node(t, 3, tr)
+	a, c := w.node(t, 1, tr, givesUp), w.node(t, 3, tr, givesUp)
 	b := w.node(t, 2, tr, small(4<<20), func(c *Config) { c.GiveUp = time.Hour })
 	mb := box(t, b, 1, FirstCredit)
 	in, _ := grantUnused(t, a, mb)
@@ -268,7 +268,7 @@ func TestTooLargeForMemoryDelaysNone(t *testing.T) {
 	go func() { gaveUp <- flow(t, a, mb).try(ctx, 1, 4<<20) }()
 	needed(t, mb)
 	eventually.Returns(t, "a large message", func() {
-		if err := flow(t, c, mb).try(brief(t), 2, 8*FirstCredit); err != nil {
+		if err := flow(t, c, mb).try(soon(t), 2, 8*FirstCredit); err != nil {
 			t.Error(err)
 		}
 	})
@@ -294,17 +294,17 @@ func TestEarlierGrantGivenBack(t *testing.T) {
 			a, b, c := w.node(t, 1, tr), w.node(t, 2, tr), w.node(t, 3, tr)
 			mb := box(t, b, 1, FirstCredit)
 			fa, fc := flow(t, a, mb), flow(t, c, mb)
-			if err := fc.try(brief(t), 0, 60_000); err != nil { // it makes all other messages wait
+			if err := fc.try(soon(t), 0, 60_000); err != nil { // it makes all other messages wait
 				t.Fatal(err)
 			}
 			eventually.True(t, "the first message", func() bool { n, _ := mb.Len(); return n == 1 })
 
 			gaveUp, sent := make(chan error, 1), make(chan error, 1)
-			ctx, cancel := context.WithCancel(brief(t))
+			ctx, cancel := context.WithCancel(soon(t))
 			defer cancel()
 			go func() { gaveUp <- fa.try(ctx, 1, 8*FirstCredit) }()
 			needed(t, mb)
-			ctx2, cancel2 := context.WithCancel(brief(t))
+			ctx2, cancel2 := context.WithCancel(soon(t))
 			defer cancel2()
 			if second.waits {
 				go func() { sent <- fa.try(ctx2, 2, second.size) }()
@@ -341,13 +341,13 @@ func TestEarlierGrantGivenBack(t *testing.T) {
 			eventually.True(t, "the grant given back", func() bool { mb.mu.Lock(); defer mb.mu.Unlock(); return mb.oversize == nil })
 			take(t, mb)
 			eventually.Returns(t, "another large message", func() {
-				if err := fc.try(brief(t), 3, 8*FirstCredit); err != nil {
+				if err := fc.try(soon(t), 3, 8*FirstCredit); err != nil {
 					t.Error(err)
 				}
 			})
 			take(t, mb, Tag(3))
 			for i := range 40 { // both sides still count alike
-				if err := fa.try(brief(t), 4, 50_000); err != nil {
+				if err := fa.try(soon(t), 4, 50_000); err != nil {
 					t.Fatalf("message %d: %v", i, err)
 				}
 				take(t, mb, Tag(4))
@@ -365,7 +365,7 @@ func TestFirstCreditWhileFull(t *testing.T) {
 			a, b, c := w.node(t, 1, tr), w.node(t, 2, tr), w.node(t, 3, tr)
 			mb := box(t, b, 1, 4*FirstCredit)
 			fc := flow(t, c, mb)
-			full, stop := context.WithCancel(brief(t))
+			full, stop := context.WithCancel(soon(t))
 			filled := make(chan error, 1)
 			go func() {
 				for {
@@ -382,7 +382,7 @@ func TestFirstCreditWhileFull(t *testing.T) {
 			sent := make(chan error, 1)
 			go func() {
 				for range messages {
-					if err := fa.try(brief(t), 1, 10_000); err != nil {
+					if err := fa.try(soon(t), 1, 10_000); err != nil {
 						sent <- err
 						return
 					}
@@ -409,7 +409,7 @@ func TestLargeFromOneWhileFull(t *testing.T) {
 			w := newWorld()
 			a, b, c := w.node(t, 1, tr), w.node(t, 2, tr), w.node(t, 3, tr)
 			mb := box(t, b, 1, FirstCredit)
-			if err := flow(t, c, mb).try(brief(t), 7, 60_000); err != nil {
+			if err := flow(t, c, mb).try(soon(t), 7, 60_000); err != nil {
 				t.Fatal(err)
 			}
 			eventually.True(t, "a full mailbox", func() bool { n, _ := mb.Len(); return n == 1 })
@@ -417,7 +417,7 @@ func TestLargeFromOneWhileFull(t *testing.T) {
 			fa := flow(t, a, mb)
 			for i := range 3 {
 				sent := make(chan error, 1)
-				go func() { sent <- fa.try(brief(t), 1, 4*FirstCredit) }()
+				go func() { sent <- fa.try(soon(t), 1, 4*FirstCredit) }()
 				if i == 0 { // first the need comes before the receiver, then at any time
 					needed(t, mb)
 				}
@@ -457,7 +457,7 @@ func TestGrantsAreCounted(t *testing.T) {
 		t.Errorf("%d senders were granted 8 MiB of 1 MiB at once", granted)
 	}
 	for _, in := range ins {
-		mb.leave(in)
+		mb.closeAccount(in)
 	}
 	if p := promised(mb); p != 0 || mb.oversize != nil {
 		t.Errorf("%d bytes are promised to no sender", p)
@@ -565,7 +565,7 @@ func TestLimitWhileReceiverWaits(t *testing.T) {
 			a, b := w.node(t, 1, tr), w.node(t, 2, tr)
 			mb := box(t, b, 1, FirstCredit)
 			f := flow(t, a, mb)
-			ctx, stop := context.WithCancel(brief(t))
+			ctx, stop := context.WithCancel(soon(t))
 			defer stop()
 			received := make(chan error, 1)
 			go func() {
@@ -607,7 +607,7 @@ func TestLargeFromOneBehindLarge(t *testing.T) {
 				w := newWorld()
 				a, b, c := w.node(t, 1, tr), w.node(t, 2, tr, change), w.node(t, 3, tr)
 				mb := box(t, b, 1, FirstCredit)
-				if err := flow(t, c, mb).try(brief(t), 7, large); err != nil {
+				if err := flow(t, c, mb).try(soon(t), 7, large); err != nil {
 					t.Fatal(err)
 				}
 				eventually.True(t, "a full mailbox", func() bool { n, _ := mb.Len(); return n == 1 })
@@ -615,14 +615,14 @@ func TestLargeFromOneBehindLarge(t *testing.T) {
 				fa := flow(t, a, mb)
 				for range 3 {
 					sent := make(chan error, 1)
-					go func() { sent <- fa.try(brief(t), 1, large) }()
+					go func() { sent <- fa.try(soon(t), 1, large) }()
 					take(t, mb, From(a.self.WithSerial(1)))
 					if err := <-sent; err != nil {
 						t.Fatal(err)
 					}
 				}
 				take(t, mb, Tag(7))
-				if err := flow(t, c, mb).try(brief(t), 7, large); err != nil {
+				if err := flow(t, c, mb).try(soon(t), 7, large); err != nil {
 					t.Error(err)
 				}
 				take(t, mb, Tag(7))

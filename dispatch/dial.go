@@ -51,9 +51,9 @@ func (l *link) connect() {
 		if l.life.State() == life.Dialling && l.d.ctx.Err() == nil {
 			switch {
 			case errors.Is(err, ErrGone):
-				l.act(l.life.Ends(err))
+				l.act(l.life.End(err))
 			case ctx.Err() != nil:
-				l.act(l.life.Ends(fmt.Errorf("%w: %v: %w", ErrUnreachable, l.peer, err)))
+				l.act(l.life.End(fmt.Errorf("%w: %v: %w", ErrUnreachable, l.peer, err)))
 			}
 		}
 		if l.life.State() != life.Dialling || l.d.ctx.Err() != nil {

@@ -49,7 +49,7 @@ func TestGiveUpWithoutDirectory(t *testing.T) {
 		}
 		b.eachLink(func(l *link) { l.endLink(ErrUnreachable) })
 		f := flow(t, a, mb)
-		if err := f.try(brief(t), 7, 10); err != nil && !errors.Is(err, ErrUnreachable) {
+		if err := f.try(soon(t), 7, 10); err != nil && !errors.Is(err, ErrUnreachable) {
 			t.Fatal(err)
 		}
 		eventually.Returns(t, "the report", func() {
@@ -57,7 +57,7 @@ func TestGiveUpWithoutDirectory(t *testing.T) {
 				t.Errorf("reported %+v", u)
 			}
 		})
-		if err := f.try(brief(t), 8, 10); !errors.Is(err, ErrUnreachable) {
+		if err := f.try(soon(t), 8, 10); !errors.Is(err, ErrUnreachable) {
 			t.Errorf("a send afterwards: %v", err)
 		}
 	}
@@ -103,7 +103,7 @@ func TestDeliveredIsNotReported(t *testing.T) {
 	mb := box(t, b, 1, 0)
 	f := flow(t, a, mb)
 	for range 10 {
-		if err := f.try(brief(t), 0, 10); err != nil {
+		if err := f.try(soon(t), 0, 10); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -112,7 +112,7 @@ func TestDeliveredIsNotReported(t *testing.T) {
 		p.Close()
 	}
 	b.eachLink(func(l *link) { l.endLink(ErrUnreachable) })
-	if err := f.try(brief(t), 1, 10); err != nil {
+	if err := f.try(soon(t), 1, 10); err != nil {
 		t.Fatal(err)
 	}
 	w.mu.Lock()
@@ -123,7 +123,7 @@ func TestDeliveredIsNotReported(t *testing.T) {
 			t.Errorf("reported %+v", u)
 		}
 	})
-	if err := a.Close(brief(t)); err != nil || len(reported) > 0 {
+	if err := a.Close(soon(t)); err != nil || len(reported) > 0 {
 		t.Errorf("closed with %v, %d more reports", err, len(reported))
 	}
 }
@@ -142,7 +142,7 @@ func TestProposedIsTakenBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	gen := lb.life.Propose() // b dials too, and goes first
-	if err := a.shake(brief(t), la, a.ports[0], b.Addrs()[0], nil); !errors.Is(err, ErrRefused) {
+	if err := a.shake(soon(t), la, a.ports[0], b.Addrs()[0], nil); !errors.Is(err, ErrRefused) {
 		t.Fatalf("the handshake ended with %v, not with a refusal", err)
 	}
 	if v := la.life.Admits(&wire.Attach{Session: 7, Gen: gen}, true, true, false); !v.IsAdmitted() {

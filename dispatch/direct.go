@@ -35,7 +35,7 @@ type passageEnd struct {
 
 // passages are the routes of a context within the process. Dispatcher.mu guards them.
 type passages struct {
-	ends  map[linkKey]*passageEnd
+	byKey map[linkKey]*passageEnd
 	flows map[*Mailbox]*Flow // flows to mailboxes of the process, over the common lane
 }
 
@@ -94,9 +94,9 @@ func (d *Dispatcher) passage(o neighbour, lane uint8) *passageEnd {
 func (e *passageEnd) join() *passageEnd {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	old := e.passages.ends[e.key]
+	old := e.passages.byKey[e.key]
 	if old == nil && !e.closing {
-		e.passages.ends[e.key] = e
+		e.passages.byKey[e.key] = e
 	}
 	return cmp.Or(old, e)
 }
@@ -105,8 +105,8 @@ func (e *passageEnd) join() *passageEnd {
 func (e *passageEnd) drop() {
 	for _, e := range [...]*passageEnd{e, e.other} {
 		e.mu.Lock()
-		if e.passages.ends[e.key] == e {
-			delete(e.passages.ends, e.key)
+		if e.passages.byKey[e.key] == e {
+			delete(e.passages.byKey, e.key)
 			e.past.addRoute(e.route())
 		}
 		e.mu.Unlock()
@@ -125,11 +125,11 @@ func (e *passageEnd) route() Route {
 // leaveProcess ends the flows and lanes that d has with contexts of the process, as d closes.
 func (d *Dispatcher) leaveProcess() {
 	d.mu.Lock()
-	flows, ends := d.passages.flows, slices.Collect(maps.Values(d.passages.ends))
+	flows, ends := d.passages.flows, slices.Collect(maps.Values(d.passages.byKey))
 	d.passages.flows = nil
 	d.mu.Unlock()
 	for m, f := range flows {
-		m.leave(f.in)
+		m.closeAccount(f.in)
 	}
 	others := map[*Dispatcher]bool{}
 	for _, e := range ends {
@@ -163,7 +163,7 @@ func (f *Flow) deliver(ctx context.Context, src uint32, tag uint64, b *buffers.B
 		msg.call = call
 	}
 	if in.waiters.first == nil && in.received+in.charge(b.Len()) <= in.granted {
-		m.accept(msg, f.passage)
+		m.takeIn(msg, f.passage)
 		return nil
 	}
 	return m.admitDirect(ctx, msg, f.passage)
@@ -174,7 +174,7 @@ func (f *Flow) deliver(ctx context.Context, src uint32, tag uint64, b *buffers.B
 func (f *Flow) opens() error {
 	m, in := f.mb, f.in
 	d := in.from.(*Dispatcher)
-	if m.closed || in.hasLeft {
+	if m.closed || in.isClosed {
 		return in.closedErr()
 	}
 	if f.passage == nil && m.d != d {
@@ -182,14 +182,14 @@ func (f *Flow) opens() error {
 			return in.closedErr()
 		}
 	}
-	if !in.hasEntered {
-		m.enter(in)
+	if !in.wasOpened {
+		m.openAccount(in)
 	}
 	return nil
 }
 
-// accept puts a message that has credit into the mailbox. passage may be nil. mu must be held.
-func (m *Mailbox) accept(msg *Message, passage *passageEnd) {
+// takeIn puts a message that has credit into the mailbox. passage may be nil. mu must be held.
+func (m *Mailbox) takeIn(msg *Message, passage *passageEnd) {
 	c := msg.in.charge(len(msg.data))
 	msg.in.received += c
 	m.stored += c
@@ -235,7 +235,7 @@ func (m *Mailbox) admitDirect(ctx context.Context, msg *Message, passage *passag
 	msg.buf, msg.in = nil, nil
 	msg.clearCall()
 	msg.Release()
-	if m.closed || in.hasLeft {
+	if m.closed || in.isClosed {
 		return in.closedErr()
 	}
 	if m.serveDirect(in); in.waiters.first == nil { // no goroutine of this sender waits any more: other senders may have the credit
@@ -271,13 +271,13 @@ func (m *Mailbox) serveDirect(in *inflow) {
 			return
 		}
 		in.waiters.remove(w)
-		m.accept(w.msg, w.passage)
+		m.takeIn(w.msg, w.passage)
 		w.msg = nil // the message is no longer the sender's
 		w.fire()
 	}
 }
 
-// context returns the context itself: a Dispatcher is the origin of what it sends within the
+// context returns the context itself: a Dispatcher is the sending side of what it sends within the
 // process.
 func (d *Dispatcher) context() resource.GID { return d.self }
 
@@ -302,8 +302,8 @@ func (d *Dispatcher) refuse(in *inflow, src uint32, tag uint64, size int) {
 	}
 }
 
-// ends drops the flow of this context to a mailbox that is closed.
-func (d *Dispatcher) ends(in *inflow) {
+// mailboxClosed drops the flow of this context to a mailbox that is closed.
+func (d *Dispatcher) mailboxClosed(in *inflow) {
 	d.mu.Lock()
 	delete(d.passages.flows, in.mb)
 	d.mu.Unlock()

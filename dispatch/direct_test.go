@@ -37,7 +37,7 @@ func TestOwnMessageNeedsNoMemory(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := f.Send(brief(t), 1, 0, b); err != nil {
+	if err := f.Send(soon(t), 1, 0, b); err != nil {
 		t.Fatal(err)
 	}
 	if err := <-received; err != nil {
@@ -53,7 +53,7 @@ func TestOwnMailboxesReserveNothing(t *testing.T) {
 	var boxes []*Mailbox
 	for i := range uint32(mailboxes) {
 		mb := box(t, d, 1+i, 0)
-		if err := flow(t, d, mb).SendBytes(brief(t), 1, 0, []byte("x")); err != nil {
+		if err := flow(t, d, mb).SendBytes(soon(t), 1, 0, []byte("x")); err != nil {
 			t.Fatal(err)
 		}
 		if i%2 == 0 {
@@ -93,7 +93,7 @@ func TestOwnMailboxesReserveNothing(t *testing.T) {
 func TestOwnMessageLeavesTheBudget(t *testing.T) {
 	d := newWorld().node(t, 1, inproc.NewNetwork().Transport(), small(8<<20))
 	mb := box(t, d, 1, FirstCredit)
-	if err := flow(t, d, mb).Send(brief(t), 1, 0, buf(t, d, string(make([]byte, 1<<20)))); err != nil {
+	if err := flow(t, d, mb).Send(soon(t), 1, 0, buf(t, d, string(make([]byte, 1<<20)))); err != nil {
 		t.Fatal(err)
 	}
 	mb.mu.Lock()
@@ -115,7 +115,7 @@ func testLimitOfManyGoroutines(t *testing.T) {
 	a, b := w.node(t, 1, tr), w.node(t, 2, tr)
 	mb := box(t, b, 1, 1<<20)
 	f := flow(t, a, mb)
-	if err := f.SendBytes(brief(t), 1, 0, []byte("keeps large ones out")); err != nil {
+	if err := f.SendBytes(soon(t), 1, 0, []byte("keeps large ones out")); err != nil {
 		t.Fatal(err)
 	}
 	sent := make(chan error, senders)
@@ -148,7 +148,7 @@ func TestSendAsContextEnds(t *testing.T) {
 	f := flow(t, a, mb)
 	accepted := 0
 	for i := range uint64(rounds) {
-		if err := f.SendBytes(brief(t), 1, 0, make([]byte, size/2)); err != nil { // the next message waits for it
+		if err := f.SendBytes(soon(t), 1, 0, make([]byte, size/2)); err != nil { // the next message waits for it
 			t.Fatal(err)
 		}
 		ctx, cancel := context.WithCancel(t.Context())
@@ -194,7 +194,7 @@ func TestSendToClosing(t *testing.T) {
 		defer b.mu.Unlock()
 		b.closing = is
 	}
-	ctx := brief(t)
+	ctx := soon(t)
 	one, other := box(t, b, 1, 0), box(t, b, 2, 0)
 	f := flow(t, a, one)
 	exchange(t, a, one, 1, 10)
@@ -273,7 +273,7 @@ func testReportBeforeClose(t *testing.T) {
 	})
 	b := w.node(t, 2, tr)
 	mb := box(t, b, 1, 0)
-	if err := flow(t, a, mb).SendBytes(brief(t), 1, 0, []byte("unread")); err != nil {
+	if err := flow(t, a, mb).SendBytes(soon(t), 1, 0, []byte("unread")); err != nil {
 		t.Fatal(err)
 	}
 	go mb.Close()
@@ -318,7 +318,7 @@ func TestClosedAtFirstMessage(t *testing.T) {
 	eventually.True(t, "the passage at its sender", func() bool { return a.Linked(b.self) })
 	a.mu.Lock() // as Close does
 	a.closing = true
-	clear(a.passages.ends)
+	clear(a.passages.byKey)
 	a.mu.Unlock()
 	close(goOn)
 	if p := <-made; p != nil {
@@ -451,7 +451,7 @@ func TestFirstMessagesAtOnce(t *testing.T) {
 		for _, to := range boxes {
 			for range goroutines {
 				wg.Go(func() {
-					if err := flow(t, from, to).SendBytes(brief(t), uint32(1+i), 0, []byte("hello")); err != nil {
+					if err := flow(t, from, to).SendBytes(soon(t), uint32(1+i), 0, []byte("hello")); err != nil {
 						t.Error(err)
 					}
 				})

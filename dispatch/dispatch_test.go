@@ -58,10 +58,16 @@ func trusting(cluster string, keys ...string) func() Trust {
 	return func() Trust { return t }
 }
 
+// givesUp is for contexts of tests in which a peer is gone without a goodbye: until the context gives
+// up, Close waits for the peer.
+func givesUp(c *Config) { c.GiveUp = 2 * time.Second }
+
+// node returns a context that listens on tr. A test that waits for it to give up sets a short
+// GiveUp.
 func (w *world) node(t testing.TB, n uint64, tr subsys.Transport, change ...func(*Config)) *Dispatcher {
 	t.Helper()
 	pool := buffers.New()
-	cfg := Config{Self: resource.MakeGID(1, n, 0), Pool: pool, Resolve: w.resolve, Trust: trusting("", "key"), GiveUp: 2 * time.Second, Logger: testLog}
+	cfg := Config{Self: resource.MakeGID(1, n, 0), Pool: pool, Resolve: w.resolve, Trust: trusting("", "key"), GiveUp: 20 * time.Second, Logger: testLog}
 	for _, f := range change {
 		f(&cfg)
 	}
@@ -120,14 +126,9 @@ func transports() map[string]subsys.Transport {
 	return map[string]subsys.Transport{"tcp": tcp.New(), "inproc": inproc.NewNetwork().Transport(), "shm": shm.New()}
 }
 
+// soon returns a context for what must happen. It ends only if a test fails.
 func soon(t testing.TB) context.Context {
 	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
-	t.Cleanup(cancel)
-	return ctx
-}
-
-func brief(t *testing.T) context.Context {
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 	t.Cleanup(cancel)
 	return ctx
 }
@@ -146,7 +147,7 @@ func (f *Flow) try(ctx context.Context, tag uint64, n int) error {
 
 func take(t *testing.T, m *Mailbox, sel ...Select) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
 	defer cancel()
 	msg, err := m.Recv(ctx, sel...)
 	if err != nil {

@@ -55,7 +55,7 @@ const MaxMessage = 3 << 29
 // A Resolver returns the addresses of a context. An error that matches ErrGone says that the
 // context has ended: its links end at once, whatever GiveUp is.
 //
-// ErrNodeDead matches ErrGone too, but a link ends only after it has dialled in vain. With
+// ErrNodeDead matches ErrGone too, but a link ends only after its dialling has failed. With
 // ErrNodeDead a Resolver returns the addresses that it knew last, if any. In a long partition,
 // gossip declares living nodes dead. Links with their contexts end, though the contexts live.
 type Resolver func(ctx context.Context, peer resource.GID) (addrs []string, err error)
@@ -143,7 +143,7 @@ type Dispatcher struct {
 	running  sync.WaitGroup
 	ctx      context.Context
 	cancel   context.CancelFunc
-	streams  streams
+	paced    pacedLinks
 	deferred deferredLinks
 	watched  watched
 
@@ -190,7 +190,7 @@ func New(cfg Config) *Dispatcher {
 		links: map[linkKey]*link{},
 		boxes: map[uint32]*Mailbox{},
 
-		passages: passages{ends: map[linkKey]*passageEnd{}, flows: map[*Mailbox]*Flow{}},
+		passages: passages{byKey: map[linkKey]*passageEnd{}, flows: map[*Mailbox]*Flow{}},
 	}
 	d.calls.box, d.calls.watched = newMailbox(d, wire.Replies, 0), map[*Flow]struct{}{}
 	d.calls.box.calls = &d.calls
@@ -201,7 +201,7 @@ func New(cfg Config) *Dispatcher {
 	d.handshakes = subsys.NewHandshakes(maxPending)
 	d.patience = cfg.Poll.patience(runtime.GOMAXPROCS(0))
 	d.keeperCall = make(chan struct{}, 1)
-	d.streams.wake = make(chan struct{}, 1)
+	d.paced.wake = make(chan struct{}, 1)
 	d.ctx, d.cancel = context.WithCancel(context.Background())
 	d.waiters.New = func() any { return &waiter{d: d, ch: make(chan struct{}, 1)} }
 	d.watched.wake = make(chan struct{}, 1)

@@ -2,7 +2,8 @@
 
 // Package dispatch carries messages between contexts.
 //
-// A [Dispatcher] is the message half of a context. Messages to a resource wait in its
+// It has the communication of the RoCL paper (Alves, Pina, Exposto, Rufino; see the README). A
+// [Dispatcher] is the message half of a context. Messages to a resource wait in its
 // [Dispatcher.Mailbox] for [Mailbox.Recv]. [Dispatcher.Flow] leads to a resource in any context,
 // and [Flow.Send] sends to it:
 //
@@ -29,7 +30,7 @@
 //	Flow.Send
 //	  takes credit                       progress token
 //	  adds a frame to the session          Poller.Poll ─► Conn ─► link.receive
-//	  seizes the pen, and pumps            Session.Accept: is it the next frame?
+//	  takes the pen, and pumps             Session.Accept: is it the next frame?
 //	    Conn.Send ───────────────────►     link.work ─► Mailbox.deliver
 //	                                         hands the message to a receiver that waits,
 //	                                         or stores it
@@ -46,7 +47,8 @@
 // messages, and the message the first few receivers. Beyond those, messages and receivers are found
 // by hash of origin, tag or both (match.go, receivers.go). They are entered into the hash table not
 // when they arrive, but when they are first passed over. So receiving in order costs nothing more,
-// and a message or receiver is passed over once. RecvAny has a receiver in each of several
+// and a message or receiver is passed over once. An exception is a receiver whose selectors have no
+// single key: messages check such receivers one by one. RecvAny has a receiver in each of several
 // mailboxes; the first mailbox with a message claims all of them.
 //
 // # Calls
@@ -79,7 +81,7 @@
 // quarter when it has not. It also adapts to whether other goroutines want the processor, which a
 // Gosched that takes long shows. Then the next 8, 16, … 1024 waits do not poll.
 //
-// If polling for 2 µs has been in vain thousands of times, as many waits do not poll. If waiters
+// If polling for 2 µs has found nothing thousands of times, as many waits do not poll. If waiters
 // sleep, and not for long, some waits explore whether polling for the whole budget would pay. Two
 // processes that sleep wake each other on one processor, and only polling makes the kernel separate
 // them.
@@ -114,7 +116,7 @@
 //	                                             link or the context
 //	                  life.StartMove             after one pass, or when   tries better routes
 //	                                             its connection breaks
-//	leave             the end of a link          by itself                 gives credit back to mailboxes,
+//	closeAccounts     the end of a link          by itself                 gives credit back to mailboxes,
 //	                                                                       and calls Config.Ended
 //	queueGoneLater    the end of a resource      with the last such end    tells the peer, behind what was sent
 //	notifyLocal       the end of a resource      by itself                 tells a context of the process, behind
@@ -123,8 +125,8 @@
 //	reports           an undelivered message     when no report waits      calls Config.Undelivered
 //	closer            a link that drops a        by itself                 closes it: memory that lies in the
 //	                  connection                                           peer's pages takes long to free
-//	Posted.hand       a message for posted       by itself                 grants credit to its sender
-//	                  memory
+//	consumeEarly      a message for posted       by itself                 grants credit to its sender
+//	                  memory, or a reply
 //	grantAll,         credit or memory that      by itself                 grants credit to senders that wait
 //	grantQueuedSoon   has come back
 //	accept            a port                     the port's Close          gives each new connection an endpoint
@@ -139,8 +141,11 @@
 //	AfterFunc         the end of a           by itself                 stops the monitor
 //	                  monitor's context
 //
-// Close waits for all of them except waiters, closers, grantAll and grantQueuedSoon, which touch
-// only memory. It waits for reports as its documentation says.
+// Close waits for the goroutines from keeper to originWatch, with these exceptions. It does not
+// wait for closers, grantAll and grantQueuedSoon, which touch only memory. It waits for reports as
+// its documentation says. It does not wait for goroutines that inBackground starts when everything
+// else has been freed. Nor does it wait for waiters, or for the goroutines of timers, SendAll and
+// AfterFunc: they find their mailbox or link ended.
 //
 // Transports call a link (Frames, Room and Writable of its sink) only from the goroutine that has
 // the progress token. So the inbound part of a link, which works on arrived frames, needs no lock.
@@ -164,11 +169,29 @@
 // A Need frame carries need to the receiver, and a Credit frame carries granted to the sender. The
 // sender has its side of the account in a Flow: sent, the latest limit that it was granted, and
 // asked, its latest need. Mailbox.grant renews credit when half of a sender's window is used.
-// Mailbox.give grants what a waiting sender needs, once that fits.
+// Mailbox.nextGrantee chooses the waiting sender whose need fits, and Mailbox.grantNeed grants it.
+//
+// # Large messages
+//
+// A message above 256 KiB travels over a stream in pieces of 1 MiB, if the peer has the feature:
+//
+//	sender: internal/session, pieces.go           receiver: pieces.go, landing.go
+//	-----------------------------------           -------------------------------
+//	Session.Queue puts it into the flow's line
+//	link.feedLines numbers Begin, then pieces     onBegin checks the length against the credit
+//	  while less than 1 MiB is unsent, one piece  payloadBuffer: the first piece gets memory
+//	  of each line in turn ──────────────────►      for the whole message
+//	                                              onPiece: the last piece delivers the message
+//
+// Small messages to other resources get their numbers at once, so they pass between the pieces.
+// Later messages to the same resource wait in the line behind the large one. A broken connection
+// costs the pieces that were under way. The memory comes from the program if it has posted some for
+// the message, or has given some for the reply (landing), and from the pool otherwise. Pieces are
+// read into their place there.
 //
 // # Which goroutine writes to a connection
 //
-// The writer is the goroutine that has the link's pen (pen.go has the drawing). A sender adds its
+// The writer is the goroutine that has the link's pen (pen.go lists its states). A sender adds its
 // frames to the session with link.mu held. If the pen is idle, the sender takes it, and writes
 // until no frame is left. If another goroutine has the pen, that goroutine writes these frames too.
 // If the connection is full, no goroutine has the pen: the token holder takes it when the
@@ -177,7 +200,7 @@
 // A link is paced if a sender sends one message right after another, or if batches of calls go over
 // it. The frames of a paced link are written when there are 32 KiB of them, or 24 requests or
 // replies. Otherwise the next goroutine that waits writes them, or the goroutine that polls, if
-// there are requests or replies, or the flusher (stream.go). Without a connection, frames stay in
+// there are requests or replies, or the flusher (pace.go). Without a connection, frames stay in
 // the session until a handshake has succeeded.
 //
 // The frames of a handshake are written under endpoint.mu, before the connection belongs to the
@@ -203,8 +226,9 @@
 // In each state of the link the end leads to the state dying. Flows fail, the functions of OnEnd
 // are called, and frames that were not acknowledged are reported as undelivered. Mailboxes take
 // back the credit that the peer has not used, and Config.Ended is called. Messages of the peer that
-// are stored stay, and can be received. A peer that reconnects before the end finds the session as
-// it was.
+// are stored stay, and can be received. A message that a process has acknowledged and not received
+// is lost if that process dies, and is not reported. A peer that reconnects before the end finds
+// the session as it was.
 //
 // # Locks
 //
@@ -238,7 +262,8 @@
 //	function                            called by                      locks held   may wait
 //	Config.Resolve                      a searcher                     none         until ctx ends
 //	Config.Undelivered                  reports, one call at a time    none         yes; Close waits for it
-//	Config.Ended                        leave, or the caller of Close  none         yes
+//	Config.Ended                        closeAccounts, or the caller   none         yes
+//	                                    of Close
 //	handler of Serve                    serve, one call at a time      none         yes
 //	function of OnEnd                   any goroutine                  the token    no
 //	Config.Trust, Trust.CheckTransport  any goroutine                  several      no
@@ -249,15 +274,30 @@
 //
 // # To add a frame type
 //
-//   - Package wire gets the constant, at the end of the numbered types, and a feature bit: a peer of
-//     an older version cuts a connection that carries a frame type that it does not know.
+//   - Package wire gets the constant, at the end of the numbered types, and a feature bit, which
+//     wire.Features includes: a peer of an older version cuts a connection that carries a frame
+//     type that it does not know.
 //   - handshake.go notes in bind whether the peer has the feature, as for calls.
 //   - Session.Accept checks that a frame type is in range: the new last type goes there.
-//   - link.control works on frames that arrive. Their payload and numbers come from the peer: what
-//     makes no sense is ErrProtocol.
+//   - link.payloadBuffer refuses payloads of types other than Data and Piece that are read apart
+//     from their frames, and Session.drop knows which entries end the send of a buffer. A frame
+//     with a large payload goes into both.
+//   - link.control works on frames that arrive. It begins with the check that the frame behind a
+//     Call is the request; a type that may come between goes there. Their payload and numbers come
+//     from the peer: what makes no sense is ErrProtocol.
 //   - A goroutine sends the frame with link.put and link.post, with link.mu held. Work on what
 //     arrived sends it with link.answer, so that mostAnswers bounds what a peer can cause.
 //   - docs/PROTOCOL.md describes it, and FuzzFrames gets frames of the type to begin with.
+//
+// # To add a condition to selectors
+//
+//   - Select gets a field, or moreConditions if the condition is rare.
+//   - Select.matches and equals check it. andPlain and restrict join it with other conditions, and
+//     merge calls them. expects says which contexts may send such a message.
+//   - Select.key and keys return no key for a Select with the condition. A message that is found in
+//     a chain by its key is not compared with the Select again, nor is a receiver in a queue.
+//   - condition in select_test.go models it. drawSelect and drawFrom draw it, for the models in
+//     select_test.go, match_test.go and receivers_test.go.
 //
 // # To add a counter
 //

@@ -120,7 +120,7 @@ func (d *Dispatcher) OnEnd(ctx context.Context, owner resource.GID, dst uint32, 
 // onEnd is OnEnd for the mailbox of a resource of this process.
 func (m *Mailbox) onEnd(in *inflow, e *ending) (cancel func() bool) {
 	m.mu.Lock()
-	if m.closed || in.hasLeft {
+	if m.closed || in.isClosed {
 		m.mu.Unlock()
 		m.notifyEnd(in, e)
 		return func() bool { return false }

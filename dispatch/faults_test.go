@@ -420,7 +420,7 @@ func TestNotGoneThoughNodeDead(t *testing.T) {
 			})
 			b := w.node(t, 2, tcp.New(), func(c *Config) {
 				c.Resolve = func(context.Context, resource.GID) ([]string, error) { return nil, nil } // it does not dial
-			})
+			}, givesUp)
 			its := box(t, b, 1, 0)
 			talk(t, a, b, its, 1)
 			isDead.Store(true)

@@ -15,11 +15,23 @@ import (
 
 // A Flow leads from this context to one resource: it has the link and the credit. Concurrent use is
 // fine. Messages sent one after another arrive in that order, or as Rule says.
+//
+// Over a link, the flow has the sender's side of the credit. Its numbers are charged bytes since
+// the session began:
+//
+//	0             sent              limit              asked
+//	├──────────────┼──────────────────┼──────────────────┤
+//	│ was sent     │ may be sent      │ the first waiter │
+//	               │ without waiting  │ needs this       │
+//
+// asked is 0 if no Need frame is open. A sender that gives up leaves its Need behind: the credit
+// for it may still come. unasked has the least and the greatest of such limits, and giveBack
+// returns the credit that they bring.
 type Flow struct {
 	l         *link
 	dst       uint32
 	sent      uint64 // charged bytes, in all; l.mu guards this and the fields below
-	limit     uint64
+	limit     uint64 // the charged bytes that may be sent, in all
 	asked     uint64 // the limit that was asked for last; 0: none
 	unit      uint64 // the least that a message is charged, as the receiver has said
 	unasked   span   // limits that were asked for, may still be granted, and that no sender waits for
@@ -85,22 +97,37 @@ func (f *Flow) Dead() bool {
 	if f.mb != nil {
 		f.mb.mu.Lock()
 		defer f.mb.mu.Unlock()
-		return f.mb.closed || f.in.hasLeft
+		return f.mb.closed || f.in.isClosed
 	}
 	f.l.mu.Lock()
 	defer f.l.mu.Unlock()
 	return f.gone != nil
 }
 
-// Send accepts the message in b. If Send returns nil, b belongs to the library; otherwise b stays
-// the caller's. Send waits until ctx ends while the resource has no credit left for this context.
-// nil means that the message will be delivered, in order, if both contexts live and the resource
-// exists. A message that is not delivered is reported.
+// Send accepts the message in b, from the resource of this context with serial src. If Send returns
+// nil, the message will be delivered, in order, if both contexts live and the resource exists. A
+// message that is not delivered is reported to Config.Undelivered.
+//
+// If Send returns nil, the caller's reference to b belongs to the library. The library releases it
+// when it has copied the payload, when the peer has acknowledged the message, when the message is
+// reported, or, within the process, when its receiver releases it. Until then the bytes of b must
+// not be changed, also by a caller that has kept a reference of its own. If Send fails, b stays the
+// caller's.
+//
+// Send waits, until ctx ends, for credit of the resource, for senders of this context that wait for
+// that credit already, and for room in the session of the link. With [Rules] it also waits until
+// earlier messages that may not be overtaken have been acknowledged on their lanes. Send fails:
+//
+//	ErrTooLarge       b is longer than MaxMessage
+//	ErrGone           the resource does not exist or has ended, or its context has
+//	ErrUnreachable    the resource's context has been out of reach for Config.GiveUp
+//	ErrClosed         this context has been closed
+//	cause of ctx      ctx has ended while Send waited
 func (f *Flow) Send(ctx context.Context, src uint32, tag uint64, b *buffers.Buffer) error {
 	if f.mb != nil && f.spread == nil {
 		return f.deliver(ctx, src, tag, b, 0)
 	}
-	copied, err := f.queue(ctx, src, tag, b.Bytes(), b, 0)
+	copied, err := f.acceptByRules(ctx, src, tag, b.Bytes(), b, 0)
 	if copied {
 		b.EndCopied()
 	}
@@ -111,7 +138,7 @@ func (f *Flow) Send(ctx context.Context, src uint32, tag uint64, b *buffers.Buff
 // directly behind the frame's header.
 func (f *Flow) SendBytes(ctx context.Context, src uint32, tag uint64, p []byte) error {
 	if (f.mb == nil || f.spread != nil) && len(p) <= session.Inline {
-		copied, err := f.queue(ctx, src, tag, p, nil, 0)
+		copied, err := f.acceptByRules(ctx, src, tag, p, nil, 0)
 		if copied || err != nil {
 			return err
 		}
@@ -139,8 +166,8 @@ func (f *Flow) dispatcher() *Dispatcher {
 	return f.l.d
 }
 
-// queue is accept over the lane that the rules choose.
-func (f *Flow) queue(ctx context.Context, src uint32, tag uint64, p []byte, b *buffers.Buffer, call uint64) (copied bool, err error) {
+// acceptByRules is accept over the lane that the rules choose.
+func (f *Flow) acceptByRules(ctx context.Context, src uint32, tag uint64, p []byte, b *buffers.Buffer, call uint64) (copied bool, err error) {
 	if f.spread != nil {
 		return f.spread.accept(ctx, src, tag, p, b, call)
 	}
@@ -176,16 +203,16 @@ func (f *Flow) accept(ctx context.Context, src uint32, tag uint64, p []byte, b *
 		l.mu.Unlock()
 		return false, err
 	}
-	return f.push(src, tag, p, b, at, call), nil
+	return f.enqueue(src, tag, p, b, at, call), nil
 }
 
-// push queues a message that has credit, and returns what accept does. mu must be held; push
+// enqueue queues a message that has credit, and returns what accept does. mu must be held; enqueue
 // releases it.
-func (f *Flow) push(src uint32, tag uint64, p []byte, b *buffers.Buffer, at *watermark, call uint64) (copied bool) {
+func (f *Flow) enqueue(src uint32, tag uint64, p []byte, b *buffers.Buffer, at *watermark, call uint64) (copied bool) {
 	l, c := f.l, max(charge(len(p)), f.unit)
 	var h subsys.Header // field by field: a literal would be built elsewhere and copied
 	h.Len, h.Type, h.Tag, h.Src, h.Dst = uint32(len(p)), wire.TypeData, tag, src, f.dst
-	queues := l.s.Parts(len(p)) || f.line.IsWaiting()
+	queues := l.s.Splits(len(p)) || f.line.IsWaiting()
 	if call != 0 {
 		h.Flags = wire.FlagCall
 		copied = !queues && l.copyCall(&h, p, call)
@@ -221,7 +248,7 @@ func (f *Flow) push(src uint32, tag uint64, p []byte, b *buffers.Buffer, at *wat
 		*at = l.mark(f)
 	}
 	if call != 0 || f.dst == wire.Replies {
-		l.stream.calls.Add(1)
+		l.pace.calls.Add(1)
 	}
 	l.sentNow++
 	l.traffic.sentB += uint64(len(p))
@@ -233,8 +260,10 @@ func (f *Flow) push(src uint32, tag uint64, p []byte, b *buffers.Buffer, at *wat
 	return copied
 }
 
-// admit takes credit for c more bytes, once there is some and the session has room. mu is held on
-// entry and on return, and released while admit waits.
+// admit takes credit for c more bytes, once there is some and the session has room. Senders that
+// wait for credit get it in the order in which they came. Senders that wait for room in the session
+// are woken together, and go on in no particular order. mu is held on entry and on return, and
+// released while admit waits.
 func (f *Flow) admit(ctx context.Context, c uint64) error {
 	l := f.l
 	for f.gone == nil && !l.s.HasRoom() {

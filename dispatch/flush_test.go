@@ -171,7 +171,7 @@ func TestFlushUnreachable(t *testing.T) {
 func TestFlushOfOneResource(t *testing.T) {
 	w := newWorld()
 	tr := transports()["tcp"]
-	a, b := w.node(t, 1, tr), w.node(t, 2, tr)
+	a, b := w.node(t, 1, tr, givesUp), w.node(t, 2, tr)
 	me, other := box(t, a, 1, 0), box(t, a, 2, 0)
 	f, err := a.Flow(resource.MakeGID(1, 3, 0), 1) // the context has no address
 	if err != nil {

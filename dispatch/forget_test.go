@@ -22,7 +22,7 @@ func TestShortLivedResources(t *testing.T) {
 			f := flow(t, a, lasting)
 			for i := range *resourcesFlag {
 				mb := box(t, b, uint32(2+i), 0)
-				if err := flow(t, a, mb).try(brief(t), 0, 10); err != nil {
+				if err := flow(t, a, mb).try(soon(t), 0, 10); err != nil {
 					t.Fatal(err)
 				}
 				if i%2 == 0 { // otherwise it is closed while the message comes, or is unread
@@ -30,7 +30,7 @@ func TestShortLivedResources(t *testing.T) {
 				}
 				mb.Close()
 			}
-			if err := f.try(brief(t), 0, 10); err != nil {
+			if err := f.try(soon(t), 0, 10); err != nil {
 				t.Fatal(err)
 			}
 			take(t, lasting)
@@ -52,7 +52,7 @@ func TestShortLivedResources(t *testing.T) {
 				t.Fatal(err)
 			}
 			eventually.True(t, "the receiver's accounts dropped", func() bool {
-				_ = f.try(brief(t), 0, 0) // the accounts go with the next frames
+				_ = f.try(soon(t), 0, 0) // the accounts go with the next frames
 				l.d.takeToken()
 				defer l.d.giveToken()
 				l.mu.Lock()

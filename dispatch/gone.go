@@ -26,8 +26,8 @@ import (
 
 // A goneQueue is what a link has to tell about resources that are gone. link.mu guards it.
 type goneQueue struct {
-	dsts   map[uint32]struct{} // resources with a Gone frame that has to wait
-	isOwed bool                // a goroutine runs queueGoneLater
+	dsts      map[uint32]struct{} // resources with a Gone frame that has to wait
+	isRunning bool                // a goroutine runs queueGoneLater
 }
 
 // queueGone queues a frame that tells the peer that the resource dst is gone, now or behind what
@@ -40,15 +40,15 @@ func (l *link) queueGone(dst uint32) {
 	w := &l.goneQueue
 	switch {
 	case l.life.HasEnded():
-	case !isBehind && !w.isOwed || len(w.dsts) > mostAnswers:
+	case !isBehind && !w.isRunning || len(w.dsts) > mostAnswers:
 		l.put(wire.TypeGone, dst, 0, 0)
 	default:
 		if w.dsts == nil {
 			w.dsts = map[uint32]struct{}{}
 		}
 		w.dsts[dst] = struct{}{}
-		if !w.isOwed {
-			w.isOwed = true
+		if !w.isRunning {
+			w.isRunning = true
 			l.d.inBackground(l.queueGoneLater)
 		}
 	}
@@ -62,7 +62,7 @@ func (l *link) queueGoneLater() {
 		dsts := l.goneQueue.dsts
 		l.goneQueue.dsts = nil
 		if len(dsts) == 0 || l.life.HasEnded() {
-			l.goneQueue.isOwed = false
+			l.goneQueue.isRunning = false
 			l.mu.Unlock()
 			return
 		}
@@ -77,7 +77,7 @@ func (l *link) queueGoneLater() {
 			}
 		}
 		l.mu.Unlock()
-		l.postPushed()
+		l.lockAndPost()
 	}
 }
 
@@ -181,7 +181,7 @@ func (d *Dispatcher) notifyContextEnd(peer resource.GID, ended *ending, cause er
 					g.links.Add(1)
 					l.contextEnds = append(l.contextEnds, g)
 					l.watch() // notices if the connection is silent
-					l.act(l.life.Wanted())
+					l.act(l.life.RequestConn())
 				}
 				l.mu.Unlock()
 			}

@@ -177,7 +177,7 @@ func (ep *endpoint) Room(c subsys.Conn, h *subsys.Header) (*buffers.Buffer, erro
 	if l == nil {
 		return nil, fmt.Errorf("%w: %d bytes before the handshake", ErrProtocol, h.Len)
 	}
-	return l.makeRoom(ep, h)
+	return l.payloadBuffer(ep, h)
 }
 
 // Writable implements subsys.Sink.
@@ -391,7 +391,7 @@ func (ep *endpoint) onReady(c subsys.Conn, b []byte) error {
 func (l *link) bind(ep *endpoint, c subsys.Conn, a *wire.Attach) error {
 	resume := l.s.Resume
 	if a.IsMove {
-		resume = l.s.HandOver
+		resume = l.s.Switch
 	}
 	if err := resume(a.Have); err != nil {
 		return err
@@ -409,10 +409,13 @@ func (l *link) bind(ep *endpoint, c subsys.Conn, a *wire.Attach) error {
 	l.act(l.life.Bound(a.Session, a.Gen))
 	l.conn, l.endpoint = c, ep
 	ep.isCurrent.Store(true)
-	l.stream.rx = l.s.Expected() - 1
-	_, streams := c.(subsys.Streamer)
-	l.cuts = streams && a.Features&wire.FeaturePieces != 0
-	l.asksFirst.Store(a.Features&wire.FeatureBounded != 0)
+	l.pace.rx = l.s.Expected() - 1
+	_, isByteStream := c.(subsys.Streamer)
+	// canSplit depends on the connection, so each bind sets it. The other features are the same in each
+	// handshake of a session: one process has both ends. hasCalls is set with hasMet, for which the
+	// senders of requests wait.
+	l.canSplit = isByteStream && a.Features&wire.FeaturePieces != 0
+	l.knowsBounded.Store(a.Features&wire.FeatureBounded != 0)
 	if !l.hasMet {
 		l.hasMet, l.hasCalls = true, a.Features&wire.FeatureCalls != 0
 		l.met.fireAll()

@@ -40,17 +40,17 @@ type inbound struct {
 	answered bool // the work on the frames of one call of receive has queued frames, which receive writes
 	// answers counts the frames that work has queued since the frame numbered answersFrom, which
 	// the peer has not acknowledged.
-	answers      int
-	answersFrom  uint32
-	hasLeft      bool // the mailboxes know that the link ends
-	parts        []part
-	nextCall     nextCall
-	assembled    [1]subsys.Frame // a message that has its last piece
-	unacked      int             // bytes that have come since the last acknowledgement
-	firstUnacked uint32          // the first frame that is not acknowledged yet
+	answers        int
+	answersFrom    uint32
+	accountsClosed bool // the mailboxes know that the link ends
+	parts          []part
+	nextCall       nextCall
+	assembled      [1]subsys.Frame // a message that has its last piece
+	unacked        int             // bytes that have come since the last acknowledgement
+	firstUnacked   uint32          // the first frame that is not acknowledged yet
 
-	gotNow  atomic.Uint64 // messages over the present connection that are not in traffic yet
-	gotNowB atomic.Uint64 // their bytes of payload
+	gotNow  atomic.Uint64 // messages received over the present connection that are not in traffic yet
+	gotNowB atomic.Uint64 // bytes of payload received over the present connection that are not in traffic yet
 }
 
 // receive works on frames that came over c, which has the sink end. The token must be held.
@@ -91,8 +91,8 @@ func (l *link) process(end *endpoint, c subsys.Conn, fs []subsys.Frame) (answere
 		l.gotNowB.Add(uint64(got.Bytes))
 	}
 	l.answered = false
-	isDue := l.isAckDue(got.Wire)
-	if l.answers > 0 || l.attention.Load() {
+	isDue := l.countUnacked(got.Wire)
+	if l.answers > 0 || l.needsLock.Load() {
 		err = l.workOnSending()
 	}
 	// Whatever the peer has done wrong, all that has been accepted is worked on: it is
@@ -115,8 +115,8 @@ func (l *link) process(end *endpoint, c subsys.Conn, fs []subsys.Frame) (answere
 	return l.answered, err
 }
 
-// isAckDue counts bytes that came, and reports whether they are to be acknowledged at once.
-func (l *link) isAckDue(bytes int) bool {
+// countUnacked counts bytes that came, and reports whether they are to be acknowledged at once.
+func (l *link) countUnacked(bytes int) bool {
 	next, acked := l.s.Expected(), l.s.AckSent()
 	if acked != l.firstUnacked {
 		l.firstUnacked, l.unacked = acked, 0
@@ -155,9 +155,9 @@ func (l *link) workOnSending() error {
 	return nil
 }
 
-// answer is push for frames that the received frames ask for. The token must be held.
+// answer is lockAndPut for frames that the received frames ask for. The token must be held.
 func (l *link) answer(typ uint8, dst, src uint32, tag uint64, payload ...byte) {
-	l.push(typ, dst, src, tag, payload...)
+	l.lockAndPut(typ, dst, src, tag, payload...)
 	l.countAnswer()
 }
 
@@ -338,15 +338,15 @@ func (l *link) onGone(f *subsys.Frame) {
 	}
 }
 
-// makeRoom checks the length of a large frame that comes over a connection with the sink end,
-// before memory is given to it. A message may not be longer than the credit its sender was given.
-// makeRoom returns nil for a frame with a payload that is not needed: the frame has come before, or
-// its resource does not exist. The token must be held.
-func (l *link) makeRoom(end *endpoint, h *subsys.Header) (*buffers.Buffer, error) {
+// payloadBuffer returns memory for the payload of a large frame that comes over a connection with
+// the sink end, after it has checked the length. A message may not be longer than the credit its
+// sender was given. payloadBuffer returns nil for a frame with a payload that is not needed: the
+// frame has come before, or its resource does not exist. The token must be held.
+func (l *link) payloadBuffer(end *endpoint, h *subsys.Header) (*buffers.Buffer, error) {
 	if h.Type != wire.TypeData && h.Type != wire.TypePiece || h.Len > MaxMessage {
 		return nil, fmt.Errorf("%w: frame type %d of %d bytes", ErrProtocol, h.Type, h.Len)
 	}
-	if l.hasLeft {
+	if l.accountsClosed {
 		return nil, fmt.Errorf("%w: the link has ended", subsys.ErrClosed)
 	}
 	next := l.s.Expected()
@@ -373,8 +373,8 @@ func (l *link) makeRoom(end *endpoint, h *subsys.Header) (*buffers.Buffer, error
 	if in.mb == nil {
 		return nil, nil
 	}
-	if in.exceedsCredit(in.charge(int(h.Len))) {
-		return nil, fmt.Errorf("%w: message of %d bytes to %d exceeds its credit", ErrProtocol, h.Len, h.Dst)
+	if err := in.checkCredit(int(h.Len)); err != nil {
+		return nil, err
 	}
 	return l.memory(h.Dst, h.Src, h.Tag, int(h.Len))
 }

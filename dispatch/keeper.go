@@ -43,7 +43,7 @@ func (d *Dispatcher) runKeeper(p *subsys.Poller) {
 		p.EndNap()
 		now := d.driven.Load()
 		k.noteTick(now)
-		if now != k.seen && !asked && !d.pollerYielded.Load() {
+		if now != k.seen && !asked && !d.pollerParked.Load() {
 			k.seen = now
 			continue
 		}

@@ -18,7 +18,7 @@ func crowd(t *testing.T) (b *Dispatcher, mb *Mailbox, peers []*Dispatcher, flows
 	for i := range uint64(5) {
 		p := w.node(t, 1+i, tcp.New())
 		f := flow(t, p, mb)
-		if err := f.try(brief(t), 0, 1); err != nil {
+		if err := f.try(soon(t), 0, 1); err != nil {
 			t.Fatal(err)
 		}
 		take(t, mb)
@@ -38,7 +38,7 @@ func TestTryRecvAcknowledges(t *testing.T) {
 	b, mb, _, flows := crowd(t)
 	for i := range 20 {
 		eventually.True(t, "the keeper rests", b.keeperParked.Load)
-		if err := flows[0].try(brief(t), 1, 100); err != nil {
+		if err := flows[0].try(soon(t), 1, 100); err != nil {
 			t.Fatal(err)
 		}
 		for {
@@ -61,7 +61,7 @@ func TestLeftUnread(t *testing.T) {
 		sent := make(chan error, 1)
 		go func() {
 			for range n {
-				if err := flows[0].try(brief(t), 1, 7000); err != nil {
+				if err := flows[0].try(soon(t), 1, 7000); err != nil {
 					sent <- err
 					return
 				}

@@ -14,10 +14,16 @@ import (
 // is large and comes over a stream, its payload is read into that memory. Otherwise the goroutine
 // that waits for the message copies the payload there.
 //
-//	         take                     the last Release of the buffer
-//	vacant ─────────► taken ─────────────────────────────────────────────► vacant
-//	                    │ withdraw                                            ▲
-//	                    └─────────► moved: the rest goes to other memory ─────┘
+//	            take
+//	vacant ─────────────────────────► taken
+//	  │  ▲                             │ │
+//	  │  └─ last Release of the buffer ┘ │ move
+//	  │                                  ▼
+//	  │ move                           taken and moved: the rest of the message
+//	  ▼                                  │              goes to other memory
+//	moved ◄── last Release of the buffer ┘
+//
+// A landing that was moved stays so: no message comes to it any more.
 //
 // Connections write to the memory only while they have the buffer that take returned, and only with
 // the progress token held. withdraw takes the token. So the memory belongs to the program again

@@ -38,9 +38,9 @@ type link struct {
 	rule *Rule // the rule of its lane; nil if that is the common lane, or the peer's
 
 	inbound
-	pen       atomic.Uint32
-	asksFirst atomic.Bool // the peer knows bounded mailboxes
-	attention atomic.Bool // the next frames that arrive need mu, see attend
+	pen          atomic.Uint32
+	knowsBounded atomic.Bool // the peer knows bounded mailboxes
+	needsLock    atomic.Bool // the next frames that arrive take mu, see attend
 
 	mu          lock.Mutex[levelLink]
 	s           session.Session
@@ -48,11 +48,11 @@ type link struct {
 	conn        subsys.Conn // the connection; nil: none
 	endpoint    *endpoint   // the sink of conn
 	writable    uint64      // counts Writable calls
-	cuts        bool        // conn cuts large messages into pieces
+	canSplit    bool        // conn takes large messages in pieces
 	unwritten   sync.Cond   // signalled when a turn of writing ends; L is mu
 	awaited     int         // goroutines that wait for unwritten
 	binders     int         // goroutines that keep other goroutines from writing, to attach another connection
-	stream      pace
+	pace        pace
 	isDeferred  bool // l is in Dispatcher.deferred
 	liveness    liveness
 	endMove     context.CancelFunc // ends the searcher that tries better routes
@@ -88,16 +88,21 @@ func newLink(d *Dispatcher, key linkKey) *link {
 	return l
 }
 
-// attend makes the next frames that arrive take mu. There are four reasons: a goroutine waits for
-// an acknowledgement, frames that are not acknowledged keep memory, a better route waits for frames
-// to travel, or a mailbox has been closed. Otherwise an acknowledgement is only noted, and acted on
-// with the next frame that is sent, or at the next tick. mu must be held.
-func (l *link) attend() { l.attention.Store(true) }
+// attend makes the next frames that arrive take mu; needsAttention has the reasons. Otherwise an
+// acknowledgement is only noted, and acted on with the next frame that is sent, or at the next
+// tick. mu must be held.
+func (l *link) attend() { l.needsLock.Store(true) }
 
 // needsAttention reports whether one of the reasons for attend holds. mu must be held.
 func (l *link) needsAttention() bool {
-	return l.full.first != nil || l.behind.first != nil || l.empty.first != nil ||
-		l.s.HasQueued() || l.s.HasLarge() || l.s.Pending() > mostPending || len(l.closedIn) > 0 || l.life.State() == life.Idle
+	return l.full.first != nil || // senders wait for acknowledgements, to have room in the session
+		l.behind.first != nil || // senders wait for the acknowledgement of earlier messages
+		l.empty.first != nil || // Close waits for all acknowledgements
+		l.s.HasQueued() || // an acknowledgement lets messages in lines be numbered
+		l.s.HasLarge() || // an acknowledgement gives memory back
+		l.s.Pending() > mostPending || // the peer may owe so many acknowledgements that the link ends
+		len(l.closedIn) > 0 || // accounts of closed mailboxes are to be dropped
+		l.life.State() == life.Idle // a better route is tried again when frames travel
 }
 
 // act does what life has decided after an event. mu must be held; act releases it for a while if
@@ -199,14 +204,14 @@ func (l *link) put(typ uint8, dst, src uint32, tag uint64, payload ...byte) {
 func (l *link) post() {
 	switch {
 	case l.conn == nil:
-		l.act(l.life.Wanted())
-	case l.isPaced() && !l.isDue(): // the goroutine that writes is not notified: its batch would be small
-	case l.callWriter() || l.pen.Load() == penFull || !l.isDue():
+		l.act(l.life.RequestConn())
+	case l.isPaced() && !l.updatePace(): // the goroutine that writes is not notified: its batch would be small
+	case l.callWriter() || l.pen.Load() == penFull || !l.updatePace():
 	case l.canWrite() && l.takePen():
-		isTimed := l.stream.isTimed
+		isTimed := l.pace.isTimed
 		l.pump()
 		if isTimed {
-			l.stream.wrote.Store(l.d.clock())
+			l.pace.wrote.Store(l.d.clock())
 		}
 		return
 	}
@@ -226,8 +231,8 @@ func (l *link) release() {
 	if l.empty.first != nil && l.s.IsIdle() {
 		l.empty.fireAll()
 	}
-	if now := l.needsAttention(); now != l.attention.Load() {
-		l.attention.Store(now)
+	if now := l.needsAttention(); now != l.needsLock.Load() {
+		l.needsLock.Store(now)
 	}
 }
 
@@ -252,8 +257,9 @@ func (l *link) detach() {
 	go c.Close() // Close may take long to give memory back
 }
 
-// push queues a control frame. postPushed writes it, or the goroutine that works on what arrived.
-func (l *link) push(typ uint8, dst, src uint32, tag uint64, payload ...byte) {
+// lockAndPut is put for callers without mu. lockAndPost writes the frame, or the goroutine that
+// works on what arrived does.
+func (l *link) lockAndPut(typ uint8, dst, src uint32, tag uint64, payload ...byte) {
 	l.mu.Lock()
 	if !l.life.HasEnded() {
 		l.put(typ, dst, src, tag, payload...)
@@ -270,8 +276,8 @@ func gonePayload(src uint32, size int) []byte {
 	return binary.LittleEndian.AppendUint32(nil, uint32(size))
 }
 
-// postPushed writes what push has queued.
-func (l *link) postPushed() {
+// lockAndPost writes what lockAndPut has queued.
+func (l *link) lockAndPost() {
 	l.mu.Lock()
 	if !l.life.HasEnded() && !l.s.IsQuiet() {
 		l.post()
@@ -283,7 +289,7 @@ func (l *link) postPushed() {
 // credit tells the peer how much it may send to m.
 func (l *link) credit(m *Mailbox, in *inflow) {
 	l.queueCredit(m, in)
-	l.postPushed()
+	l.lockAndPost()
 }
 
 // queueCredit queues a Credit frame with the latest grant, unless the peer has been told that one.
@@ -297,10 +303,10 @@ func (l *link) queueCredit(m *Mailbox, in *inflow) {
 	}
 	in.announced = in.granted
 	if in.unit > 0 {
-		l.push(wire.TypeCredit, in.dst, 0, in.granted, binary.LittleEndian.AppendUint64(nil, in.unit)...)
+		l.lockAndPut(wire.TypeCredit, in.dst, 0, in.granted, binary.LittleEndian.AppendUint64(nil, in.unit)...)
 		return
 	}
-	l.push(wire.TypeCredit, in.dst, 0, in.granted)
+	l.lockAndPut(wire.TypeCredit, in.dst, 0, in.granted)
 }
 
 // flushAck acts on what was acknowledged, and acknowledges what arrived.
@@ -319,7 +325,7 @@ func (l *link) flushAck() {
 // undelivered.
 func (l *link) endLink(err error) {
 	l.mu.Lock()
-	l.act(l.life.Ends(err))
+	l.act(l.life.End(err))
 	l.mu.Unlock()
 }
 
@@ -366,7 +372,7 @@ func (l *link) finishEnd() {
 	l.flushCounters()
 	l.mu.Unlock()
 	l.d.unlink(l)
-	l.d.inBackground(l.leave) // this goroutine may hold the token, and locks
+	l.d.inBackground(l.closeAccounts) // this goroutine may hold the token, and locks
 	for _, u := range reports {
 		l.d.report(u)
 	}
@@ -379,18 +385,18 @@ func (l *link) finishEnd() {
 	l.mu.Lock()
 }
 
-// context returns the peer: the link is the origin of its messages.
+// context returns the peer: the link is the sending side of its messages.
 func (l *link) context() resource.GID { return l.peer }
 
-// refuse tells the peer that a message from it was in vain.
+// refuse tells the peer that a message from it is not delivered.
 func (l *link) refuse(in *inflow, src uint32, tag uint64, size int) {
-	l.push(wire.TypeGone, in.dst, src, tag, gonePayload(src, size)...)
-	l.postPushed()
+	l.lockAndPut(wire.TypeGone, in.dst, src, tag, gonePayload(src, size)...)
+	l.lockAndPost()
 }
 
-// ends tells the peer that a resource is gone. The next goroutine that works on received frames
-// forgets the peer's account with the resource.
-func (l *link) ends(in *inflow) {
+// mailboxClosed tells the peer that a resource is gone. The next goroutine that works on received
+// frames forgets the peer's account with the resource.
+func (l *link) mailboxClosed(in *inflow) {
 	l.mu.Lock()
 	if l.life.HasEnded() {
 		l.mu.Unlock()
@@ -400,7 +406,7 @@ func (l *link) ends(in *inflow) {
 	l.attend()
 	l.mu.Unlock()
 	l.queueGone(in.dst)
-	l.postPushed()
+	l.lockAndPost()
 }
 
 // forget drops the accounts with resources that are gone: serials are not used again. The token
@@ -416,17 +422,17 @@ func (l *link) forget(ended []*inflow) {
 	}
 }
 
-// leave gives back to the mailboxes the credit that the peer has not used, after the link has
-// ended. It runs in a goroutine of its own.
-func (l *link) leave() {
+// closeAccounts gives back to the mailboxes the credit that the peer has not used, after the link
+// has ended. It runs in a goroutine of its own.
+func (l *link) closeAccounts() {
 	l.d.takeToken()
 	ins := l.inflows
 	l.dropParts()
-	l.inflows, l.lastFlow, l.hasLeft = map[uint32]*inflow{}, nil, true
+	l.inflows, l.lastFlow, l.accountsClosed = map[uint32]*inflow{}, nil, true
 	l.d.giveToken()
 	for _, in := range ins {
 		if in.mb != nil {
-			in.mb.leave(in)
+			in.mb.closeAccount(in)
 		}
 	}
 	if f := l.d.cfg.Ended; f != nil {
@@ -465,7 +471,7 @@ func (l *link) drain(ctx context.Context) {
 			return
 		}
 		if l.waitIn(ctx, &l.empty) != nil {
-			l.d.log.Warn("dispatch: closing, and not all is acknowledged", "peer", l.peer, "frames", l.s.Pending(),
+			l.d.log.Warn("dispatch: closing a link with unacknowledged frames", "peer", l.peer, "frames", l.s.Pending(),
 				"unsent", l.s.Unsent(), "state", l.life.State(), "full", l.pen.Load() == penFull)
 			return
 		}
@@ -475,7 +481,7 @@ func (l *link) drain(ctx context.Context) {
 // sayGoodbye tells the peer that this context ends, and ends the link.
 func (l *link) sayGoodbye() {
 	l.mu.Lock()
-	l.life.Leaves(ErrClosed) // the peer may end the link as soon as it has the goodbye
+	l.life.SetCause(ErrClosed) // the peer may end the link as soon as it has the goodbye
 	if !l.life.HasEnded() {
 		l.put(wire.TypeBye, 0, 0, 0)
 	}
@@ -485,6 +491,6 @@ func (l *link) sayGoodbye() {
 		_ = l.s.Acked(l.s.Sent()) // no context acknowledges a goodbye
 	}
 	l.awaitPen() // so that finishEnd runs here, and not after Close in another goroutine that writes
-	l.act(l.life.Ends(ErrClosed))
+	l.act(l.life.End(ErrClosed))
 	l.mu.Unlock()
 }

@@ -11,7 +11,8 @@ import (
 
 // A small message takes four locks from Send to Recv if no goroutine contends, and two within a
 // process. The keeper's ticks add some now and then. Each message is answered: messages in one
-// direction, less than two microseconds apart, are a stream, and its flusher takes locks too.
+// direction, less than two microseconds apart, make their link paced, and the flusher takes locks
+// too.
 func TestLocksOfMessage(t *testing.T) {
 	if !lock.IsWatched {
 		t.Skip("locks are counted in a build with the tag rocldebug")

@@ -19,9 +19,9 @@ func (m *Mailbox) isClosed() bool {
 	return m.closed
 }
 
-// A Mailbox keeps the messages of one resource until they are received: the paper's message store
-// (section 4.2), one for each resource. Messages are selected by origin and tag. Of the messages
-// that match, the first one is received first.
+// A Mailbox keeps the messages of one resource until they are received: the message store of the
+// RoCL paper (section 4.2), one for each resource. Messages are selected by origin and tag. Of the
+// messages that match, the first one is received first.
 //
 // The limit, in charged bytes, bounds what is stored: senders get credit out of it, and wait when
 // there is none. While a receiver waits for a message that is not stored, the limit is twice as
@@ -38,51 +38,59 @@ type Mailbox struct {
 	limit  uint64
 	unit   uint64 // the least that a message of a sender that knows it is charged; 0: overhead
 
-	mu            lock.Mutex[levelMailbox]
-	first         *Message
-	last          *Message
-	count         int
-	stored        uint64               // charged bytes of the stored messages
-	promise       uint64               // charged bytes granted and not yet consumed, including stored ones
-	budgeted      int64                // the part of promise that the budget counts
-	outstanding   int64                // the part of budgeted that has not arrived
-	dense         uint64               // bytes of which twice as many may be held, however little is stored
-	held          uint64               // bytes of memory that the stored messages keep from reuse
-	pins          *pin                 // unused pins
-	pinAgain      *pin                 // the pin of the last message that was put back
-	compacted     *Message             // the last message that compact came to
-	swept         *Message             // the last message that sweep came to
-	sweeps        uint32               // how often sweep has been called
-	sweeper       *time.Timer          // calls sweep; nil until first set
-	isSweeping    bool                 // the sweeper is set
-	sparse        int                  // sparse pins; while there are any, the sweeper is set
-	inflows       map[*inflow]struct{} // accounts of all contexts that send, or may
-	flows         int                  // contexts that send
-	window        uint64               // the share of each of them in the limit
-	creditQueue   []*inflow            // senders that wait for more credit, in order
-	oversize      *inflow              // the one sender with a grant beyond the limit; nil: none
-	oversizeEnd   uint64               // the end of that grant: oversize becomes nil when as much is consumed
-	oversizeSeen  oversizeProgress     // the sender with such a grant when checkOversize looked last
-	oversizeTimer *time.Timer          // calls checkOversize; nil: no sender waits
-	stuck         stuckWatch
-	closed        bool
-	losses        losses // lost messages of the resource
-	waiters       receivers
-	matcher       *matcher // finds messages for receives with selectors; nil until a receive has passed messages over
-	monitors      *monitor // monitors that put a message into this mailbox
-	gone          *inflow  // the account of those messages; nil before the first
+	mu     lock.Mutex[levelMailbox] // guards the following fields, unless they say otherwise
+	closed bool
+	losses losses // lost messages of the resource; atomic
 
-	originTimer      *time.Timer // calls checkOrigins; nil until first set
-	isOriginTimerSet bool        // originTimer is set
+	// The stored messages, in the order in which they came.
+	first   *Message
+	last    *Message
+	count   int
+	stored  uint64   // charged bytes of the stored messages
+	matcher *matcher // finds messages for receives with selectors; nil until a receive has passed messages over
 
-	posts  map[posting]*Posted // the first Posted of each origin and tag; nil: none
-	posted atomic.Int32        // how many are in posts
+	// Credit: the accounts of senders, and what they were granted.
+	inflows     map[*inflow]struct{} // accounts of all contexts that send, or may
+	flows       int                  // contexts that send
+	window      uint64               // the share of each of them in the limit
+	promise     uint64               // charged bytes granted and not yet consumed, including stored ones
+	budgeted    int64                // the part of promise that the budget counts
+	outstanding int64                // the part of budgeted that has not arrived
+	creditQueue []*inflow            // senders that wait for more credit, in order
+	oversize    *inflow              // the one sender with a grant beyond the limit; nil: none
+	oversizeEnd uint64               // the end of that grant: oversize becomes nil when as much is consumed
 
+	// Memory that the stored messages keep from reuse (pins.go).
+	dense     uint64   // bytes of which twice as many may be held, however little is stored
+	held      uint64   // bytes of memory that the stored messages keep from reuse
+	pins      *pin     // unused pins
+	pinAgain  *pin     // the pin of the last message that was put back
+	sparse    int      // sparse pins; while there are any, the sweeper is set
+	compacted *Message // the last message that compact came to
+	swept     *Message // the last message that sweep came to
+	sweeps    uint32   // how often sweep has been called
+
+	// Receivers, and other takers of messages.
+	waiters  receivers
+	posts    map[posting]*Posted // the first Posted of each origin and tag; nil: none
+	posted   atomic.Int32        // how many are in posts
 	handle   func(*Message) bool // called for each message; nil: messages wait for receivers
-	handling bool
+	handling bool                // a goroutine runs serve
+	monitors *monitor            // monitors that put a message into this mailbox
+	gone     *inflow             // the account of those messages; nil before the first
 
+	// Calls.
 	calls       *calls // the calls, in the mailbox for replies; else nil
 	callsClosed bool   // the resource begins no further calls; the mu of calls.box guards it
+
+	// Timers, and what they compare.
+	sweeper          *time.Timer      // calls sweep; nil until first set
+	isSweeping       bool             // the sweeper is set
+	oversizeTimer    *time.Timer      // calls checkOversize; nil: no sender waits
+	oversizeSeen     oversizeProgress // the sender with such a grant when checkOversize looked last
+	stuck            stuckWatch
+	originTimer      *time.Timer // calls checkOrigins; nil until first set
+	isOriginTimerSet bool        // originTimer is set
 }
 
 // newMailbox returns an empty mailbox that no message can come to yet; see publish. limit is in
@@ -113,8 +121,8 @@ func (m *Mailbox) deliver(in *inflow, fs []subsys.Frame, size int, call uint64) 
 		return ErrGone
 	}
 	c := charge(size) + overhead*uint64(len(fs)-1)
-	if !in.hasEntered { // the first message
-		m.enter(in)
+	if !in.wasOpened { // the first message
+		m.openAccount(in)
 	}
 	if in.unit > overhead {
 		c = 0
@@ -157,7 +165,7 @@ func (m *Mailbox) put(msg *Message) {
 		m.calls.reply(msg)
 		return
 	}
-	if m.posts != nil && m.isPosted(msg) {
+	if m.posts != nil && m.handToPosted(msg) {
 		return
 	}
 	if m.waiters.first != nil {
@@ -206,7 +214,7 @@ func (m *Mailbox) serve() {
 	}
 }
 
-// refuse tells the sender of msg that the message was in vain.
+// refuse tells the sender of msg that the message is not delivered.
 func (m *Mailbox) refuse(in *inflow, msg *Message) {
 	if msg.call != 0 {
 		in.from.unanswered(in, msg.from.Serial(), msg.call, wire.WhyGone)
@@ -292,10 +300,10 @@ func (m *Mailbox) Close() {
 	m.d.calls.endMailboxCalls(m)
 	m.d.forget(m)
 	m.unmonitor()
-	closing := m.d.hasBegunClosing() // then all links hear a goodbye
+	closing := m.d.hasBegunClosing() // a context that closes tells all its links with a goodbye
 	for in := range ins {
 		if in.l == nil || !closing || slices.Contains(waiting, in) {
-			in.from.ends(in)
+			in.from.mailboxClosed(in)
 		}
 		if ended := m.takeEndings(in); ended != nil {
 			m.notifyEnd(in, ended)

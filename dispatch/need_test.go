@@ -23,13 +23,13 @@ func TestNeedOfClosed(t *testing.T) {
 			a, b := w.node(t, 1, tr), w.node(t, 2, tr)
 			mb := box(t, b, 1, FirstCredit)
 			f := flow(t, a, mb)
-			if err := f.try(brief(t), 0, 10); err != nil {
+			if err := f.try(soon(t), 0, 10); err != nil {
 				t.Fatal(err)
 			}
 			take(t, mb)
 			mb.Close()
 			eventually.Returns(t, "a send to a closed mailbox", func() {
-				if err := f.try(brief(t), 1, 4*FirstCredit); !errors.Is(err, ErrGone) {
+				if err := f.try(soon(t), 1, 4*FirstCredit); !errors.Is(err, ErrGone) {
 					t.Errorf("got %v", err)
 				}
 			})
@@ -44,7 +44,7 @@ func TestCloseTellsTheNeedy(t *testing.T) {
 			w := newWorld()
 			a, b, c := w.node(t, 1, tr), w.node(t, 2, tr), w.node(t, 3, tr)
 			mb := box(t, b, 1, FirstCredit)
-			if err := flow(t, c, mb).try(brief(t), 0, 60_000); err != nil {
+			if err := flow(t, c, mb).try(soon(t), 0, 60_000); err != nil {
 				t.Fatal(err)
 			}
 			eventually.True(t, "the message of another", func() bool { n, _ := mb.Len(); return n == 1 })
@@ -54,7 +54,7 @@ func TestCloseTellsTheNeedy(t *testing.T) {
 					needed(t, mb)
 					mb.Close()
 				}()
-				if err := f.try(brief(t), 1, 4*FirstCredit); !errors.Is(err, ErrGone) {
+				if err := f.try(soon(t), 1, 4*FirstCredit); !errors.Is(err, ErrGone) {
 					t.Errorf("got %v", err)
 				}
 			})
@@ -71,15 +71,15 @@ func TestNeedyBehindCancelled(t *testing.T) {
 			mb := box(t, b, 1, FirstCredit)
 			waiting := func() int { mb.mu.Lock(); defer mb.mu.Unlock(); return len(mb.creditQueue) }
 			a, c, e := w.node(t, 1, tr), w.node(t, 2, tr), w.node(t, 3, tr)
-			if err := flow(t, c, mb).try(brief(t), 0, 60_000); err != nil {
+			if err := flow(t, c, mb).try(soon(t), 0, 60_000); err != nil {
 				t.Fatal(err)
 			}
 			eventually.True(t, "the message of another", func() bool { n, _ := mb.Len(); return n == 1 })
-			ctx, cancel := context.WithCancel(brief(t))
+			ctx, cancel := context.WithCancel(soon(t))
 			first, second := make(chan error, 1), make(chan error, 1)
 			go func() { first <- flow(t, a, mb).try(ctx, 1, 2*FirstCredit) }()
 			eventually.True(t, "the first need", func() bool { return waiting() == 1 })
-			go func() { second <- flow(t, e, mb).try(brief(t), 2, 2*FirstCredit) }()
+			go func() { second <- flow(t, e, mb).try(soon(t), 2, 2*FirstCredit) }()
 			eventually.True(t, "the second need", func() bool { return waiting() == 2 })
 			cancel()
 			<-first
@@ -103,10 +103,10 @@ func TestSmallBehindCancelled(t *testing.T) {
 			a, b := w.node(t, 1, tr), w.node(t, 2, tr)
 			mb := box(t, b, 1, 4*FirstCredit)
 			f := flow(t, a, mb)
-			if err := f.try(brief(t), 99, 10); err != nil { // the message stays in the mailbox
+			if err := f.try(soon(t), 99, 10); err != nil { // the message stays in the mailbox
 				t.Fatal(err)
 			}
-			ctx, cancel := context.WithCancel(brief(t))
+			ctx, cancel := context.WithCancel(soon(t))
 			gaveUp := make(chan error, 1)
 			go func() { gaveUp <- f.try(ctx, 1, 8*FirstCredit) }()
 			needed(t, mb)
@@ -114,7 +114,7 @@ func TestSmallBehindCancelled(t *testing.T) {
 			<-gaveUp
 			for range 40 {
 				eventually.Returns(t, "a small message", func() {
-					if err := f.try(brief(t), 2, 10_000); err != nil {
+					if err := f.try(soon(t), 2, 10_000); err != nil {
 						t.Error(err)
 					}
 				})

@@ -54,8 +54,8 @@ func (m *Mailbox) checkOversize() {
 	}
 	m.mu.Unlock()
 	if isStuck {
-		m.d.often.Warn(in.l.peer.String(), "dispatch: ending a link: nothing comes of a large message for which others wait", "peer", in.l.peer, "resource", m.d.self.WithSerial(in.dst))
-		in.l.endLink(fmt.Errorf("%w: %v does not send the large message that it was granted credit for, and others wait", ErrUnreachable, in.l.peer))
+		m.d.often.Warn(in.l.peer.String(), "dispatch: ending a link: the peer does not send a large message, and other senders wait for it", "peer", in.l.peer, "resource", m.d.self.WithSerial(in.dst))
+		in.l.endLink(fmt.Errorf("%w: %v does not send the large message that it was granted credit for, and other senders wait for it", ErrUnreachable, in.l.peer))
 	}
 }
 

@@ -52,8 +52,8 @@ func (d *Dispatcher) endPark(w *waiter) (isFired bool) {
 	if w.state.Load() != fired && w.state.CompareAndSwap(parked, awake) {
 		return false // nudged, or done has closed
 	}
-	if d.ran.Add(1) == d.fired.Load() && d.pollerYielded.Load() {
-		d.pollerYielded.Store(false)
+	if d.ran.Add(1) == d.fired.Load() && d.pollerParked.Load() {
+		d.pollerParked.Store(false)
 		d.offerToken()
 	}
 	return true
@@ -63,15 +63,15 @@ func (d *Dispatcher) endPark(w *waiter) (isFired bool) {
 // negative for a moment: a goroutine may run before it is counted as fired.
 func (d *Dispatcher) woken() int64 { return int64(d.fired.Load() - d.ran.Load()) }
 
-// parkForWoken parks a goroutine that polled in vain while woken goroutines have not run. Its
+// parkForWoken parks a goroutine whose polls found nothing while woken goroutines have not run. Its
 // processor becomes idle, and steals them from a thread that the kernel does not run. The last
 // woken goroutine, the next waiter or the keeper makes progress. The token is free, and is not
 // offered to another waiter: that would take this processor.
 func (d *Dispatcher) parkForWoken(done <-chan struct{}, w *waiter) {
 	if w.state.CompareAndSwap(awake, parked) {
 		d.listParked(w)
-		d.pollerYielded.Store(true)
-		if d.woken() <= 0 { // all of them ran before pollerYielded was set: none offers the token
+		d.pollerParked.Store(true)
+		if d.woken() <= 0 { // all of them ran before pollerParked was set: none offers the token
 			d.endPark(w)
 		} else {
 			d.awaitWake(done, w)

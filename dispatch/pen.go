@@ -11,13 +11,13 @@ import (
 
 // The pen of a link says which goroutine calls Send of its connection.
 //
-//	          takePen                    the connection took too little
-//	idle ───────────────► writing ─────────────────────────────────────► full
-//	 ▲ ▲                   │   ▲ │                                        │
-//	 │ └── all is written ─┘   │ │ calls                                  │
-//	 │                looks    │ ▼                                        │
-//	 │                again   called                                      │
-//	 └────────────────────────── Writable, or the connection is lost ─────┘
+//	from               to         when
+//	idle               writing    takePen; onAttach, to write Ready
+//	writing            called     callWriter: another goroutine wants the writer to check again
+//	called             writing    the writer begins another round
+//	writing, called    idle       all is written, or the rest is left to other goroutines
+//	writing, called    full       the connection took too little
+//	full               idle       Writable, or the connection is dropped
 //
 // The goroutine that took the pen from idle is the writer. Until the pen is idle or full, the
 // writer alone calls Send, and the frames that the session has lent to the connection do not
@@ -87,7 +87,7 @@ func (l *link) write() {
 	}
 }
 
-// pump writes the unsent frames. The caller must hold mu, which pump releases, and must have seized
+// pump writes the unsent frames. The caller must hold mu, which pump releases, and must have taken
 // the pen.
 func (l *link) pump() {
 	l.release()
@@ -97,8 +97,8 @@ func (l *link) pump() {
 			break // other goroutines add frames as fast as this one writes: larger batches are cheaper
 		}
 		l.feedLines()
-		if l.stream.calls.Load() > 0 {
-			l.stream.calls.Store(0)
+		if l.pace.calls.Load() > 0 {
+			l.pace.calls.Store(0)
 		}
 		fs := l.s.Take()
 		c, before, isAll := l.conn, l.writable, l.s.IsQuiet() && l.awaited == 0

@@ -13,7 +13,7 @@ import (
 )
 
 // A message above session.WholeLen travels over a stream in pieces: a Begin frame, then
-// Piece frames, each with its own number. The sender's session cuts it. The receiver reads
+// Piece frames, each with its own number. The sender's session splits it. The receiver reads
 // all pieces into one buffer.
 
 // feedBytes is the number of unsent bytes above which no further piece is numbered.
@@ -22,11 +22,11 @@ const feedBytes = 1 << 20
 // feedLines numbers messages that wait, as long as little is unsent. mu must be held.
 func (l *link) feedLines() {
 	for l.s.IsFeedable() && l.s.Unsent() < feedBytes {
-		ln := l.s.Upcoming(l.cuts)
+		ln := l.s.Upcoming(l.canSplit)
 		if number, src := ln.Call(); number != 0 {
 			l.put(wire.TypeCall, ln.Dst(), src, number)
 		}
-		if l.s.HasBegin(ln, l.cuts) {
+		if l.s.HasBegin(ln, l.canSplit) {
 			var h subsys.Header
 			var p [4]byte
 			ln.Begin(&h, &p)
@@ -35,7 +35,7 @@ func (l *link) feedLines() {
 			}
 		}
 		dst := ln.Dst()
-		if l.s.Number(ln, l.cuts); !ln.IsWaiting() {
+		if l.s.Number(ln, l.canSplit); !ln.IsWaiting() {
 			if f := l.flows[dst]; f != nil && f.waiters.first != nil {
 				f.serve()
 			}
@@ -92,7 +92,7 @@ func (l *link) dropPart(p *part, in *inflow) {
 // onBegin checks the length of a message that comes in pieces. The message gets memory with its
 // first piece. The token must be held.
 func (l *link) onBegin(f *subsys.Frame) error {
-	if len(f.Data) != 4 || l.part(f.Dst) != nil || len(l.parts) == session.MaxParted {
+	if len(f.Data) != 4 || l.part(f.Dst) != nil || len(l.parts) == session.MaxSplitting {
 		return fmt.Errorf("%w: a message in pieces to %d begins within %d others", ErrProtocol, f.Dst, len(l.parts))
 	}
 	call, err := l.takeCallOf(f)
@@ -104,8 +104,10 @@ func (l *link) onBegin(f *subsys.Frame) error {
 		return fmt.Errorf("%w: a message of %d bytes in pieces", ErrProtocol, total)
 	}
 	in := l.inflow(f.Dst)
-	if in.mb != nil && in.exceedsCredit(in.charge(int(total))) {
-		return fmt.Errorf("%w: message of %d bytes to %d exceeds its credit", ErrProtocol, total, f.Dst)
+	if in.mb != nil {
+		if err := in.checkCredit(int(total)); err != nil {
+			return err
+		}
 	}
 	if in.mb == nil || !in.mb.expect(in, in.charge(int(total))) {
 		in.mb = nil

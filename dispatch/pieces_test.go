@@ -73,7 +73,7 @@ func TestLargerThanConnections(t *testing.T) {
 			defer cancel()
 			defer func() { // runs before the relay waits for its connections
 				rb.cuts.Store(0)
-				cctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+				cctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 				defer cancel()
 				if err := errors.Join(a.Close(cctx), b.Close(cctx)); err != nil {
 					t.Error(err)
@@ -414,7 +414,7 @@ func TestHostilePieces(t *testing.T) {
 		return h(seq, wire.TypePiece, dst, at, make([]byte, n)...)
 	}
 	many := []subsys.Frame{}
-	for i := range uint32(session.MaxParted + 1) {
+	for i := range uint32(session.MaxSplitting + 1) {
 		many = append(many, begin(i, 1+i, 60_000))
 	}
 	for name, fs := range map[string][]subsys.Frame{
@@ -433,7 +433,7 @@ func TestHostilePieces(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := newWorld().node(t, 3, tcp.New())
-			for i := range uint32(session.MaxParted + 1) {
+			for i := range uint32(session.MaxSplitting + 1) {
 				box(t, d, 1+i, 0)
 			}
 			c := &fakeConn{}
@@ -556,14 +556,14 @@ func TestBehindWhatIsGone(t *testing.T) {
 	l.mu.Lock()
 	f.limit = 1 << 30
 	l.mu.Unlock()
-	if err := f.try(brief(t), 1, session.PieceLen+1); err != nil {
+	if err := f.try(soon(t), 1, session.PieceLen+1); err != nil {
 		t.Fatal(err)
 	}
 	l.mu.Lock()
 	last := l.mark(f)
 	l.mu.Unlock()
 	passed := make(chan error, 1)
-	go func() { passed <- last.passed(brief(t)) }()
+	go func() { passed <- last.passed(soon(t)) }()
 	eventually.True(t, "a sender waits", func() bool { l.mu.Lock(); defer l.mu.Unlock(); return l.behind.first != nil })
 	l.d.takeToken()
 	err = l.control(&subsys.Frame{Header: subsys.Header{Type: wire.TypeGone, Dst: 1}})

@@ -80,6 +80,7 @@ const (
 	yieldAfter  = 5 * time.Microsecond
 	yieldPolls  = 512 // polls of PollAlways between two yields: it reads no clock
 	fewPolls    = 8   // polls that find nothing, before a clock or a count is worth its price
+	callPolls   = 8   // empty polls between two calls of flushCalls
 	crowdedFrom = 20 * time.Microsecond
 )
 

@@ -58,22 +58,22 @@ func (m *Mailbox) Post(ctx context.Context, from resource.GID, tag uint64, dst [
 	}
 	p.enlist()
 	m.grantQueued() // the sender of a message that does not fit may wait for a receiver
-	stop, err := m.d.OnEnd(ctx, from.Context(), from.Serial(), p.ends)
+	stop, err := m.d.OnEnd(ctx, from.Context(), from.Serial(), p.fail)
 	if p.stop = stop; err != nil {
-		p.ends(err)
+		p.fail(err)
 	}
 	return p, nil
 }
 
-// ends notes that no message will come because of err. OnEnd calls it.
-func (p *Posted) ends(err error) {
+// fail notes that no message will come because of err. OnEnd calls it.
+func (p *Posted) fail(err error) {
 	p.m.mu.Lock()
-	p.endsLocked(err)
+	p.failLocked(err)
 	p.m.mu.Unlock()
 }
 
-// endsLocked is ends with m.mu held. A message may still come until Wait returns.
-func (p *Posted) endsLocked(err error) {
+// failLocked is fail with m.mu held. A message may still come until Wait returns.
+func (p *Posted) failLocked(err error) {
 	if p.err == nil {
 		p.err = err
 	}
@@ -132,9 +132,9 @@ func (p *Posted) unlist() {
 	}
 }
 
-// isPosted hands msg to the memory that was posted for it, and reports whether there is such
+// handToPosted hands msg to the memory that was posted for it, and reports whether there is such
 // memory. mu must be held.
-func (m *Mailbox) isPosted(msg *Message) bool {
+func (m *Mailbox) handToPosted(msg *Message) bool {
 	p := m.posts[posting{msg.from, msg.tag}]
 	if p == nil || msg.isGone {
 		return false
@@ -159,7 +159,7 @@ func (m *Mailbox) landing(from resource.GID, tag uint64) *landing {
 func (m *Mailbox) endPosts() {
 	for _, p := range m.posts {
 		for ; p != nil; p = p.next {
-			p.endsLocked(ErrClosed)
+			p.failLocked(ErrClosed)
 		}
 	}
 }

@@ -21,22 +21,22 @@ const (
 
 // progress is the part of a Dispatcher that makes progress.
 type progress struct {
-	poller        atomic.Pointer[subsys.Poller]
-	token         lock.Mutex[levelToken] // held by the goroutine that drives the poller
-	driven        atomic.Uint64          // how often the token was taken; the keeper compares it
-	tokenWaiters  atomic.Int32           // goroutines in takeToken
-	wants         atomic.Int32           // parked waiters that would make progress
-	keeperParked  atomic.Bool            // the keeper is parked on the armed gate
-	keeperCall    chan struct{}          // tells the keeper to check at once
-	patience      patience.Machine       // how long waiters poll; the token guards it
-	drivesAlone   int                    // how often the token was taken while the keeper was parked; the token guards it
-	acksDue       atomic.Bool            // a link owes an acknowledgement
-	held          atomic.Int32           // messages that were received and not released, except those of batches
-	fired         atomic.Uint64          // goroutines that were fired while parked
-	ran           atomic.Uint64          // goroutines that were fired while parked and have run since
-	nudged        atomic.Uint64          // goroutines that were nudged while parked and have run
-	pollerYielded atomic.Bool            // the goroutine that polled has parked until all woken goroutines have run
-	yields        atomic.Bool            // the token holder yields to woken goroutines, and writes the requests that they queue
+	poller       atomic.Pointer[subsys.Poller]
+	token        lock.Mutex[levelToken] // held by the goroutine that drives the poller
+	driven       atomic.Uint64          // how often the token was taken; the keeper compares it
+	tokenWaiters atomic.Int32           // goroutines in takeToken
+	wants        atomic.Int32           // parked waiters that would make progress
+	keeperParked atomic.Bool            // the keeper is parked on the armed gate
+	keeperCall   chan struct{}          // tells the keeper to check at once
+	patience     patience.Machine       // how long waiters poll; the token guards it
+	drivesAlone  int                    // how often the token was taken while the keeper was parked; the token guards it
+	acksDue      atomic.Bool            // a link owes an acknowledgement
+	held         atomic.Int32           // messages that were received and not released, except those of batches
+	fired        atomic.Uint64          // goroutines that were fired while parked
+	ran          atomic.Uint64          // goroutines that were fired while parked and have run since
+	nudged       atomic.Uint64          // goroutines that were nudged while parked and have run
+	pollerParked atomic.Bool            // the goroutine that polled has parked until all woken goroutines have run
+	yields       atomic.Bool            // the token holder yields to woken goroutines, and writes the requests that they queue
 
 	parkedMu    lock.Mutex[levelParked]
 	parkedFirst *waiter
@@ -99,7 +99,7 @@ func (d *Dispatcher) wait(ctx context.Context, w *waiter) error {
 	done := ctx.Done()
 	// With no connection to flush or to poll, w parks. This is park with fewer calls: the processor
 	// mispredicts each return after the goroutine has been switched.
-	if done == nil && d.streams.count.Load() == 0 && d.held.Load() == 0 && d.pollable() == nil && w.state.CompareAndSwap(awake, parked) {
+	if done == nil && d.paced.count.Load() == 0 && d.held.Load() == 0 && d.pollable() == nil && w.state.CompareAndSwap(awake, parked) {
 		<-w.ch
 		if d.endPark(w) {
 			return nil
@@ -124,33 +124,37 @@ func (d *Dispatcher) wait(ctx context.Context, w *waiter) error {
 			}
 			return context.Cause(ctx)
 		}
-		drives := false
-		if p := d.pollable(); p != nil {
-			if d.tryToken(p) {
-				isFlushed = true // drive flushes
-				switch then := d.drive(done, w, p); then {
-				case yieldsNext:
-					d.token.Unlock()
-					d.parkForWoken(done, w)
-					continue
-				case retries:
-					d.giveToken()
-					if d.tokenWaiters.Load() > 0 {
-						runtime.Gosched() // with one processor, the goroutine in takeToken needs it
-					}
-					continue
-				default:
-					d.giveToken()
-				}
-			} else {
-				drives = true
-				if !isFlushed && !d.yields.Load() {
-					d.flushAll(false)
-				}
-				isFlushed = true
+		switch p := d.pollable(); {
+		case p == nil:
+			d.park(done, w, false)
+		case d.tryToken(p):
+			isFlushed = true // drive flushes
+			d.driveAndPark(done, w, p)
+		default: // another goroutine makes progress
+			if !isFlushed && !d.yields.Load() {
+				d.flushAll(false)
 			}
+			isFlushed = true
+			d.park(done, w, true)
 		}
-		d.park(done, w, drives)
+	}
+}
+
+// driveAndPark makes progress, gives up the token, and then parks if drive says so. The token must
+// be held.
+func (d *Dispatcher) driveAndPark(done <-chan struct{}, w *waiter, p *subsys.Poller) {
+	switch d.drive(done, w, p) {
+	case parksForWoken:
+		d.token.Unlock()
+		d.parkForWoken(done, w)
+	case retries:
+		d.giveToken()
+		if d.tokenWaiters.Load() > 0 {
+			runtime.Gosched() // with one processor, the goroutine in takeToken needs it
+		}
+	case pollingEnded:
+		d.giveToken()
+		d.park(done, w, false)
 	}
 }
 
@@ -158,8 +162,8 @@ func (d *Dispatcher) wait(ctx context.Context, w *waiter) error {
 // goroutines wait for a processor, or patience ends. The token must be held.
 func (d *Dispatcher) drive(done <-chan struct{}, w *waiter, p *subsys.Poller) (then nextStep) {
 	d.driven.Add(1)
-	if d.pollerYielded.Load() {
-		d.pollerYielded.Store(false)
+	if d.pollerParked.Load() {
+		d.pollerParked.Store(false)
 	}
 	if !d.keeperParked.Load() {
 		d.drivesAlone = 0
@@ -172,7 +176,7 @@ func (d *Dispatcher) drive(done <-chan struct{}, w *waiter, p *subsys.Poller) (t
 		d.flushAll(false)
 	}
 	then = d.poll(done, w, p)
-	if then == parksNext {
+	if then == pollingEnded {
 		if d.oneP {
 			d.wakeKeeper()
 		} else if !d.sleep(done, w, p) {
@@ -208,9 +212,9 @@ func isDone(done <-chan struct{}) bool {
 type nextStep uint8
 
 const (
-	retries    nextStep = iota // the goroutine checks again, and may make progress again
-	parksNext                  // the goroutine parks, and the keeper makes progress
-	yieldsNext                 // the goroutine parks until the goroutines that it has woken have run
+	retries       nextStep = iota // the goroutine checks again, and may make progress again
+	pollingEnded                  // the goroutine sleeps with the token, then parks, and the keeper makes progress
+	parksForWoken                 // the goroutine parks until the goroutines that it has woken have run
 )
 
 const (
@@ -221,66 +225,79 @@ const (
 
 // poll looks for news without sleeping, at least once, for as long as there are some and then as
 // long as patience says. It returns retries if w waits no longer, or another goroutine wants the
-// token; yieldsNext if woken goroutines have not run; parksNext if patience has ended.
+// token; parksForWoken if woken goroutines have not run; pollingEnded if patience has ended.
 func (d *Dispatcher) poll(done <-chan struct{}, w *waiter, p *subsys.Poller) nextStep {
-	most := d.patience.Next()
-	entered, empty := false, 0
-	var vain vainPolling
+	t := pollTurn{most: d.patience.Next()}
 	for i := 1; ; i++ {
 		n := p.Poll()
 		if i%yieldPolls == 0 && d.acksDue.Load() && d.keeperParked.Load() {
 			p.Wake() // the keeper acknowledges: that does not wait until this goroutine leaves
 		}
 		if w.ready() || d.tokenWaiters.Load() > 0 || i%lookPolls == 0 && d.mayLeave(done, w) {
-			d.endPolling(w, entered, empty)
+			d.endPolling(w, t.entered, t.empty)
 			return retries
 		}
 		if n > 0 {
-			vain, empty = vainPolling{}, 0
+			t.vain, t.empty = vainPolling{}, 0
 			if d.woken() > 0 {
 				d.yieldToWoken()
 			}
 			continue
 		}
-		if most == 0 {
-			return parksNext
+		if t.most == 0 {
+			return pollingEnded
 		}
-		if empty++; empty < fewPolls {
+		if t.empty++; t.empty < fewPolls {
 			continue
 		}
-		if empty%fewPolls == 0 {
-			d.flushCalls()
-		}
-		if empty%wokenPolls == 0 && d.woken() > 0 {
-			if entered {
-				d.patience.Leave()
-			}
-			return yieldsNext
-		}
-		if !entered {
-			if !d.patience.Enter() {
-				return parksNext
-			}
-			entered = true
-		}
-		if d.patience.IsEndless() {
-			if i%yieldPolls == 0 {
-				runtime.Gosched()
-			}
-			continue
-		}
-		switch vain.check(most) {
-		case goesOn:
-		case hasFailed:
-			d.patience.InVain()
-			d.patience.Leave()
-			return parksNext
-		case isCrowded:
-			d.patience.Crowded()
-			d.patience.Leave()
-			return parksNext
+		if then, ends := d.afterEmptyPoll(&t, i); ends {
+			return then
 		}
 	}
+}
+
+// A pollTurn is the state of one call of poll.
+type pollTurn struct {
+	most    time.Duration // how long the goroutine may poll without news; 0: not at all
+	entered bool          // patience.Enter has counted the goroutine
+	empty   int           // polls that have found nothing since the last news
+	vain    vainPolling
+}
+
+// afterEmptyPoll decides whether the goroutine polls on after poll number i, which has found
+// nothing. If ends is true, it does not, and then is the result of poll.
+func (d *Dispatcher) afterEmptyPoll(t *pollTurn, i int) (then nextStep, ends bool) {
+	if t.empty%callPolls == 0 {
+		d.flushCalls()
+	}
+	if t.empty%wokenPolls == 0 && d.woken() > 0 {
+		if t.entered {
+			d.patience.Leave()
+		}
+		return parksForWoken, true
+	}
+	if !t.entered {
+		if !d.patience.Enter() {
+			return pollingEnded, true
+		}
+		t.entered = true
+	}
+	if d.patience.IsEndless() {
+		if i%yieldPolls == 0 {
+			runtime.Gosched()
+		}
+		return retries, false
+	}
+	switch t.vain.check(t.most) {
+	case hasFailed:
+		d.patience.InVain()
+	case isCrowded:
+		d.patience.Crowded()
+	default:
+		return retries, false
+	}
+	d.patience.Leave()
+	return pollingEnded, true
 }
 
 // endPolling tells the patience that the goroutine of w stops polling, because w waits no longer or
@@ -311,8 +328,8 @@ const (
 	isCrowded                   // other goroutines want the processor
 )
 
-// check says whether a goroutine that polls in vain for at most most goes on. Now and then it yields
-// to other goroutines.
+// check says whether a goroutine that polls without news for at most most goes on. Now and then it
+// yields to other goroutines.
 func (v *vainPolling) check(most time.Duration) vainResult {
 	if v.start.IsZero() {
 		v.start = time.Now()

@@ -4,9 +4,10 @@ package dispatch
 
 // receivers are the waiters of a mailbox for messages, first come first served. A message that
 // comes is compared with the first few receivers. If it passes over more of them, these are put
-// into queues by the key of what they select. After that a message checks only the four queues that
-// may have a receiver for it. A receiver is passed over once, so a thousand receivers that wait for
-// different replies delay no message.
+// into queues by the key of what they select. After that a message checks the first receiver of
+// each of three queues: those of its origin, of its tag, and of both. Then it checks, one by one,
+// the receivers whose selectors have no single key. So a thousand receivers that wait for different
+// replies delay no message, but receivers without a key do.
 type receivers struct {
 	waitlist
 	queues map[key]waitqueue // key of kind 0: the receiver selects messages with no single key

@@ -41,7 +41,7 @@ func TestBlockedReportStallsNothing(t *testing.T) {
 			defer unblock()
 			gone, kept, mine := box(t, b, 1, 0), box(t, b, 2, 0), box(t, a, 1, 0)
 			for i := range uint64(lost) {
-				if err := flow(t, a, gone).try(brief(t), i, 10); err != nil {
+				if err := flow(t, a, gone).try(soon(t), i, 10); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -51,7 +51,7 @@ func TestBlockedReportStallsNothing(t *testing.T) {
 			eventually.True(t, "the other reports", func() bool { return a.lost.Load() == lost })
 			eventually.Returns(t, "messages beside a blocked report", func() {
 				for i := range uint64(50) {
-					if err := errors.Join(flow(t, a, kept).try(brief(t), i, 3000), flow(t, b, mine).try(brief(t), i, 10)); err != nil {
+					if err := errors.Join(flow(t, a, kept).try(soon(t), i, 3000), flow(t, b, mine).try(soon(t), i, 10)); err != nil {
 						t.Error(err)
 						return
 					}
@@ -76,7 +76,7 @@ func loseAt(t *testing.T, a, b *Dispatcher, n int) {
 	t.Helper()
 	m := box(t, b, 99, 0)
 	for i := range n {
-		if err := flow(t, a, m).try(brief(t), uint64(i), 1); err != nil {
+		if err := flow(t, a, m).try(soon(t), uint64(i), 1); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -118,7 +118,7 @@ func TestReportMayClose(t *testing.T) {
 					if errors.Is(err2, ErrEmpty) {
 						err2 = nil
 					}
-					if err = errors.Join(err, err2, a.Close(brief(t)), a.Close(brief(t))); err != nil {
+					if err = errors.Join(err, err2, a.Close(soon(t)), a.Close(soon(t))); err != nil {
 						closed <- err
 					}
 				}
@@ -151,14 +151,14 @@ func TestCloseWaitsForReports(t *testing.T) {
 	for n := 1; n <= 4; n++ {
 		m := box(t, b, uint32(n), 0)
 		for range lost / 4 {
-			if err := flow(t, a, m).try(brief(t), 0, 0); err != nil {
+			if err := flow(t, a, m).try(soon(t), 0, 0); err != nil {
 				t.Fatal(err)
 			}
 		}
 		eventually.True(t, "the messages", func() bool { k, _ := m.Len(); return k == lost/4 })
 		m.Close()
 	}
-	if err := a.Close(brief(t)); err != nil {
+	if err := a.Close(soon(t)); err != nil {
 		t.Error(err)
 	}
 	if done != lost {
@@ -216,7 +216,7 @@ func TestUndeliveredMaySend(t *testing.T) {
 		boxes[i] = box(t, ds[i], 1, 0)
 	}
 	for i := range ds {
-		if err := flow(t, ds[i], boxes[1-i]).try(brief(t), 1, 1); err != nil {
+		if err := flow(t, ds[i], boxes[1-i]).try(soon(t), 1, 1); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -40,7 +40,8 @@ func (m *Mailbox) RequestBytes(ctx context.Context, f *Flow, tag uint64, data []
 
 // RequestInto sends a copy of data as the request of a call, as [Mailbox.Request] does. The payload
 // of the reply comes to lie in dst, if dst is long enough. dst belongs to the library until Wait
-// returns. Then dst has the payload of the reply, or may have been written to in vain.
+// returns. If Wait has returned a reply that is not longer than dst, dst begins with its payload.
+// Otherwise the contents of dst are not defined.
 func (m *Mailbox) RequestInto(ctx context.Context, f *Flow, tag uint64, data, dst []byte) (Pending, error) {
 	return m.requestBytes(ctx, f, tag, data, &landing{mem: dst})
 }
@@ -53,7 +54,7 @@ func (m *Mailbox) requestBytes(ctx context.Context, f *Flow, tag uint64, data []
 	}
 	copied := false
 	if (f.mb == nil || f.spread != nil) && len(data) <= session.Inline {
-		copied, err = f.queue(ctx, m.serial, tag, data, nil, p.number)
+		copied, err = f.acceptByRules(ctx, m.serial, tag, data, nil, p.number)
 	}
 	if !copied && err == nil {
 		var b *buffers.Buffer
@@ -75,7 +76,7 @@ func (f *Flow) sendRequest(ctx context.Context, src uint32, tag uint64, b *buffe
 	if f.mb != nil && f.spread == nil {
 		return f.deliver(ctx, src, tag, b, number)
 	}
-	copied, err := f.queue(ctx, src, tag, b.Bytes(), b, number)
+	copied, err := f.acceptByRules(ctx, src, tag, b.Bytes(), b, number)
 	if copied && b.Refs() > 1 {
 		b.SetDelivered()
 	}

@@ -167,9 +167,9 @@ func TestRoomAfterTheEnd(t *testing.T) {
 		t.Fatal(err)
 	}
 	l.endLink(ErrUnreachable)
-	l.leave()
+	l.closeAccounts()
 	d.takeToken()
-	b, err := l.makeRoom(new(endpoint), &subsys.Header{Type: wire.TypeData, Len: 20_000, Dst: 1})
+	b, err := l.payloadBuffer(new(endpoint), &subsys.Header{Type: wire.TypeData, Len: 20_000, Dst: 1})
 	d.giveToken()
 	if err == nil {
 		b.Release()

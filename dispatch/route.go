@@ -318,7 +318,7 @@ func (l *link) isBest(routes []route, addrs []string, failed map[string]error) b
 	for i := range left {
 		t := left[i].String()
 		if err := failed[t]; err != nil && !errors.Is(err, subsys.ErrNoPeer) && l.d.isFirstComplaint(t) {
-			l.d.log.Warn("dispatch: a transport does not work, another is used; said once", "transport", t, "instead", l.conn.Transport(), "peer", l.peer, "err", err)
+			l.d.log.Warn("dispatch: a transport failed, using another one; logged once per transport", "transport", t, "instead", l.conn.Transport(), "peer", l.peer, "err", err)
 		}
 	}
 	return false
@@ -352,7 +352,7 @@ type Route struct {
 func (d *Dispatcher) Routes() (all []Route) {
 	d.eachLink(func(l *link) { all = append(all, l.route()) })
 	d.mu.RLock()
-	for _, e := range d.passages.ends {
+	for _, e := range d.passages.byKey {
 		all = append(all, e.route())
 	}
 	d.mu.RUnlock()

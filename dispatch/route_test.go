@@ -600,7 +600,7 @@ func TestRefusedWithinProcess(t *testing.T) {
 				c.Undelivered = func(u Undelivered) { reported <- u }
 			})
 			b := w.node(t, 2, near, change)
-			err := flow(t, a, box(t, b, 1, 0)).SendBytes(brief(t), 1, 0, []byte("hello"))
+			err := flow(t, a, box(t, b, 1, 0)).SendBytes(soon(t), 1, 0, []byte("hello"))
 			if err == nil {
 				err = (<-reported).Err
 			}
@@ -623,7 +623,7 @@ func TestNoFallbackToMemory(t *testing.T) {
 	b := w.node(t, 2, tcp.New(), refusing("tcp"))
 	w.listenToo(t, a, near)
 	w.listenToo(t, b, near)
-	if err := flow(t, a, box(t, b, 1, 0)).SendBytes(brief(t), 1, 0, []byte("hello")); err != nil {
+	if err := flow(t, a, box(t, b, 1, 0)).SendBytes(soon(t), 1, 0, []byte("hello")); err != nil {
 		t.Fatal(err)
 	}
 	if u := <-reported; !errors.Is(u.Err, ErrUnreachable) {

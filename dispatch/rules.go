@@ -339,14 +339,14 @@ func (s *spread) follow(ctx context.Context, class uint64, n uint8) error {
 		if err := w.passed(ctx); err != nil {
 			return err
 		}
-		s.hasPassed(class, other, w)
+		s.dropMark(class, other, w)
 	}
 	return nil
 }
 
-// hasPassed forgets the watermark w of a class, which has been acknowledged: the messages up to w
+// dropMark forgets the watermark w of a class, which has been acknowledged: the messages up to w
 // are in their mailbox.
-func (s *spread) hasPassed(class uint64, lane int, w watermark) {
+func (s *spread) dropMark(class uint64, lane int, w watermark) {
 	s.mu.Lock()
 	if m := &s.marks[class][lane]; *m == w {
 		*m = watermark{}

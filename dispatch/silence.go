@@ -24,7 +24,7 @@ import (
 const (
 	watchTick   = 250 * time.Millisecond // the time between two checks of the watched links
 	silenceMost = time.Second            // the time without an answer after which a link drops its connection
-	beatEvery   = time.Second            // the time between two beats of a link that expects something and has nothing in flight
+	probeEvery  = time.Second            // the time between two probes of a link that expects something and has nothing in flight
 )
 
 // errSilent is why a connection to a silent machine is dropped.
@@ -41,7 +41,7 @@ type watched struct {
 type liveness struct {
 	isWatched bool
 	silence   subsys.Silence
-	beat      time.Time // when an answer was last asked for
+	probed    time.Time // when an answer was last asked for
 	starved   int       // senders that wait for credit
 }
 
@@ -132,8 +132,8 @@ func (l *link) check(now time.Time) {
 	case silent >= silenceMost:
 		v.silence = subsys.Silence{}
 		l.dropFailed(c, errSilent)
-	case !owes && now.Sub(v.beat) >= beatEvery:
-		v.beat = now
+	case !owes && now.Sub(v.probed) >= probeEvery:
+		v.probed = now
 		l.sendAck(c)
 	}
 }

@@ -200,7 +200,7 @@ func TestSilentNodeIsDead(t *testing.T) {
 	small, mb := box(t, b, 1, FirstCredit), box(t, b, 2, 0)
 	f := flow(t, a, small)
 	for range 2 {
-		if err := f.try(brief(t), 0, FirstCredit/3); err != nil {
+		if err := f.try(soon(t), 0, FirstCredit/3); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -230,7 +230,7 @@ func TestSilentNodeIsDead(t *testing.T) {
 	w.gone[b.self] = true
 	w.mu.Unlock()
 	n.cut()
-	if err := flow(t, a, mb).try(brief(t), 3, 10); err != nil {
+	if err := flow(t, a, mb).try(soon(t), 3, 10); err != nil {
 		t.Fatal(err)
 	}
 	eventually.Returns(t, "the report", func() {
@@ -252,7 +252,7 @@ func TestStoppedProcessIsNotSilent(t *testing.T) {
 	for _, c := range n.conns {
 		c.stopped.Store(true)
 	}
-	if err := flow(t, a, mb).try(brief(t), 2, 10); err != nil {
+	if err := flow(t, a, mb).try(soon(t), 2, 10); err != nil {
 		t.Fatal(err)
 	}
 	eventually.True(t, "two probes", func() bool { return n.probes.Load() >= 2 })

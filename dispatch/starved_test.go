@@ -30,7 +30,7 @@ func inflowOf(d, from *Dispatcher, mb *Mailbox) *inflow {
 	return l.inflow(mb.serial)
 }
 
-// settled waits until the count that f returns no longer grows, and returns it.
+// idle waits until the count that f returns no longer grows, and returns it.
 func idle(t *testing.T, f func() uint64) uint64 {
 	t.Helper()
 	last, same := f(), 0
@@ -77,7 +77,7 @@ func TestMemoryBelowWhatWaits(t *testing.T) {
 				t.Errorf("%d bytes are stored, in a pool of 1 MiB", stored)
 			}
 			for i := range 20 {
-				if err := g.SendBytes(brief(t), 1, uint64(i), payload(1)); err != nil {
+				if err := g.SendBytes(soon(t), 1, uint64(i), payload(1)); err != nil {
 					t.Fatalf("to an empty mailbox: %v", err)
 				}
 				take(t, empty)
@@ -126,7 +126,7 @@ func TestPieceWaitsForMemory(t *testing.T) {
 			mb.mu.Unlock()
 			f.l.mu.Lock()
 			f.limit += 2 * size
-			f.l.cuts = true
+			f.l.canSplit = true
 			f.l.mu.Unlock()
 			// The message has begun before its pieces are denied memory.
 			in.l.d.takeToken()

@@ -30,8 +30,8 @@ type Stats struct {
 func (d *Dispatcher) Stats() Stats {
 	var t traffic
 	d.mu.RLock()
-	links := len(d.links) + len(d.passages.ends)
-	for _, e := range d.passages.ends {
+	links := len(d.links) + len(d.passages.byKey)
+	for _, e := range d.passages.byKey {
 		t.addRoute(e.route())
 	}
 	t.add(&d.past)
@@ -71,7 +71,7 @@ func (d *Dispatcher) Linked(peer resource.GID) bool {
 	defer d.mu.RUnlock()
 	for k.lane = range uint8(MaxLanes) {
 		for _, k.theirs = range []bool{false, true} {
-			if d.passages.ends[k] != nil || d.links[k] != nil && k.lane == 0 {
+			if d.passages.byKey[k] != nil || d.links[k] != nil && k.lane == 0 {
 				return true
 			}
 		}

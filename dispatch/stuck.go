@@ -9,10 +9,10 @@ import (
 )
 
 // A receiver may wait for one kind of message while its mailbox is full of other messages. It would
-// wait for ever if the message that it selects lies behind more of the others. So while a receiver
-// waits for a message that is not stored, its mailbox may hold twice its limit (roof). Beyond that,
-// it may hold one message of each sending context that nothing is stored of. If that is not enough,
-// the receive fails:
+// wait for ever if more of the others come before the message that it selects. So while a receiver
+// waits for a message that is not stored, its mailbox may hold twice its limit (limitFor). Beyond
+// that, it may hold one message of each sending context that has no message stored. If that is not
+// enough, the receive fails:
 //
 //	Recv(Tag(2)) waits ──► limit reached: doubled ──► reached again ──► nothing comes and
 //	                                                  nothing leaves for Config.GiveUp:
@@ -22,8 +22,8 @@ import (
 // knows whether there are any. Posted memory doubles the limit as a receiver does, but does not
 // fail so: its program may be busy with other work.
 
-// ErrStuck is returned by a receive that waits for messages behind others, which its mailbox has no
-// room for. See [Mailbox.Recv].
+// ErrStuck is returned by a receive whose mailbox is full of messages that the receive does not
+// select, while the messages that it selects have no room. See [Mailbox.Recv].
 var ErrStuck = errors.New("rocl: the mailbox is full of messages that the receive does not select")
 
 // A stuckWatch says when a mailbox is checked for receives that cannot succeed. The mailbox's mu
@@ -115,9 +115,9 @@ func (m *Mailbox) moved() (sum uint64, isComing bool) {
 	return sum, isComing || m.oversize != nil && m.oversize.received < m.oversizeEnd
 }
 
-// waitingSenders returns how many contexts wait for credit whose messages the receiver w may
-// select. A message that is never let in, because it is larger than the memory, does not count. mu
-// must be held.
+// waitingSenders returns how many contexts wait for credit and may send messages that the receiver
+// w selects. A message that is never let in, because it is larger than the memory, does not count.
+// mu must be held.
 func (m *Mailbox) waitingSenders(w *waiter) (n int) {
 	for _, in := range m.creditQueue {
 		if !m.d.isTooLarge(in) && w.sel.expects(in.from.context(), false) {

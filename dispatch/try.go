@@ -49,9 +49,9 @@ func (f *Flow) keepTryCredit(d *Dispatcher) {
 	}
 }
 
-// hasExpired reports whether the credit is to be dropped, and otherwise sets the timer anew. The
+// expireOrRenew reports whether the credit is to be dropped, and otherwise sets the timer anew. The
 // lock of the credit must be held.
-func (w *tryCredit) hasExpired(d *Dispatcher) bool {
+func (w *tryCredit) expireOrRenew(d *Dispatcher) bool {
 	if w.isSet = w.repeated; w.isSet {
 		w.repeated = false
 		w.timer.Reset(d.tryCreditKept())
@@ -101,7 +101,7 @@ func (f *Flow) tryOverLane(src uint32, tag uint64, b *buffers.Buffer, at *waterm
 		return ErrFull
 	}
 	f.sent += c
-	if f.push(src, tag, b.Bytes(), b, at, 0) {
+	if f.enqueue(src, tag, b.Bytes(), b, at, 0) {
 		b.EndCopied()
 	}
 	return nil
@@ -118,7 +118,7 @@ func (f *Flow) dropTryCredit() {
 	l.mu.Lock()
 	if f.gone != nil || l.life.HasEnded() {
 		f.tryCredit.isSet = false
-	} else if f.tryCredit.hasExpired(l.d) && f.waiters.first == nil {
+	} else if f.tryCredit.expireOrRenew(l.d) && f.waiters.first == nil {
 		unasks := f.withdrawNeed()
 		if f.asked != 0 { // the credit has been granted
 			f.unasked.add(f.asked)
@@ -157,7 +157,7 @@ func (f *Flow) tryDirect(src uint32, tag uint64, b *buffers.Buffer) error {
 	}
 	msg := m.d.message()
 	msg.data, msg.buf, msg.from, msg.tag, msg.in = b.Bytes(), b, d.self.WithSerial(src), tag, in
-	m.accept(msg, f.passage)
+	m.takeIn(msg, f.passage)
 	return nil
 }
 
@@ -166,9 +166,9 @@ func (f *Flow) dropDirectTryCredit() {
 	m, in := f.mb, f.in
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.closed || in.hasLeft {
+	if m.closed || in.isClosed {
 		f.tryCredit.isSet = false
-	} else if f.tryCredit.hasExpired(in.from.(*Dispatcher)) && in.waiters.first == nil {
+	} else if f.tryCredit.expireOrRenew(in.from.(*Dispatcher)) && in.waiters.first == nil {
 		m.withdrawNeed(in)
 	}
 }
@@ -208,16 +208,17 @@ func (s *spread) mayFollow(class uint64, n uint8) bool {
 		if w.l == nil {
 			continue
 		}
-		if !w.hasPassed() {
+		if !w.checkPassed() {
 			return false
 		}
-		s.hasPassed(class, other, w)
+		s.dropMark(class, other, w)
 	}
 	return true
 }
 
-// hasPassed is passed without waiting.
-func (w watermark) hasPassed() bool {
+// checkPassed is passed without waiting: it writes frames that are unsent, and reports whether the
+// peer has acknowledged the frames of the watermark.
+func (w watermark) checkPassed() bool {
 	l := w.l
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -14,6 +14,6 @@ package lock
 // A Level is a position in the order of locks. Implementations are empty structs, whose types are
 // the type parameters of locks.
 type Level interface {
-	// Place returns the depth of the level and its name. The results never change.
+	// Depth returns the depth of the level and its name. The results never change.
 	Depth() (depth int, name string)
 }

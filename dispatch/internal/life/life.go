@@ -125,8 +125,9 @@ func (m *Machine) HasEnded() bool { return m.state >= Dying }
 // hasConn reports whether the link has a connection.
 func (m *Machine) hasConn() bool { return m.state >= Found && m.state <= Moving }
 
-// Wanted notes that there is something to send, or that a goroutine waits for credit.
-func (m *Machine) Wanted() Action {
+// RequestConn makes the searcher dial if the link has no connection and no searcher: there is
+// something to send, or a goroutine waits for credit. In the drawing this is the event "wanted".
+func (m *Machine) RequestConn() Action {
 	if m.state != Detached {
 		return 0
 	}
@@ -244,16 +245,17 @@ func (m *Machine) Improve() Action {
 	return 0
 }
 
-// Leaves notes that the link is about to say goodbye: from now on, cause is the reason of its end,
-// however it ends.
-func (m *Machine) Leaves(cause error) {
+// SetCause sets the reason of the link's end before it ends, because the link is about to say
+// goodbye. The link then ends for that reason, however it ends. In the stories this is the event
+// "leaves".
+func (m *Machine) SetCause(cause error) {
 	if !m.HasEnded() {
 		m.cause = cause
 	}
 }
 
-// Ends notes that the link ends because of err.
-func (m *Machine) Ends(err error) Action {
+// End ends the link because of err. In the drawing this is the event "ends".
+func (m *Machine) End(err error) Action {
 	if m.HasEnded() {
 		return 0
 	}

@@ -64,7 +64,7 @@ func (s *teller) tell(event string) (string, error) {
 	var do Action
 	switch words[0] {
 	case "wanted":
-		do = f.Wanted()
+		do = f.RequestConn()
 	case "bound":
 		if a.Session == 0 {
 			a.Session, a.Gen = 7, f.gen+1
@@ -98,9 +98,9 @@ func (s *teller) tell(event string) (string, error) {
 	case "theirs":
 		f.isTheirs = true
 	case "leaves":
-		f.Leaves(errClosed)
+		f.SetCause(errClosed)
 	case "ends":
-		do = f.Ends(endings[words[1]])
+		do = f.End(endings[words[1]])
 	case "cause":
 		if !errors.Is(f.cause, endings[words[1]]) {
 			return fmt.Sprint(f.cause), nil
@@ -225,7 +225,7 @@ func TestLifeModel(t *testing.T) {
 		}
 		better := func() bool { return rapid.Bool().Draw(t, "better") }
 		t.Repeat(map[string]func(*rapid.T){
-			"wanted": func(t *rapid.T) { wasWanted = wasWanted || !isEnding; act(f.Wanted()) },
+			"wanted": func(t *rapid.T) { wasWanted = wasWanted || !isEnding; act(f.RequestConn()) },
 			"bound": func(t *rapid.T) {
 				if isEnding {
 					t.Skip()
@@ -275,8 +275,8 @@ func TestLifeModel(t *testing.T) {
 			},
 			"improve": func(t *rapid.T) { act(f.Improve()) },
 			"propose": func(t *rapid.T) { f.Propose() },
-			"leaves":  func(t *rapid.T) { f.Leaves(errClosed) },
-			"ends":    func(t *rapid.T) { act(f.Ends(errGone)) },
+			"leaves":  func(t *rapid.T) { f.SetCause(errClosed) },
+			"ends":    func(t *rapid.T) { act(f.End(errGone)) },
 			"cleaned": func(t *rapid.T) {
 				if !isEnding {
 					t.Skip()

@@ -9,18 +9,18 @@
 //	          ┌────┐
 //	          ▼    │    crowded: 8, 16, … 1024
 //	  ┌───► polling ──────────────────────────────────► skipping so many waits
-//	  │       │  ▲    2 µs in vain, 4096 times: 4096      │
+//	  │       │  ▲    2 µs for nothing, 4096 times: 4096  │
 //	  └───────┘  └────────────────────────────────────────┘
-//	in vain: a quarter,
+//	for nothing: a quarter,
 //	down to 2 µs
 //
-//	slept shortly, 64 times (twice as often after an exploration in vain, half as often after one
+//	slept shortly, 64 times (twice as often after an exploration that failed, half as often after one
 //	that paid)
 //	  ┌───────────────────────────────────┐
 //	  │                                   ▼
 //	polling ◄── 16 waits paid ── exploring: the whole budget
 //	  ▲                                   │
-//	  └────────── 256 in vain ────────────┘
+//	  └────────── 256 did not ────────────┘
 //
 // All contexts of the process share one number: how many goroutines poll. The processors are shared
 // too.
@@ -49,23 +49,24 @@ const (
 	skipMost  = 1024                 // the most such waits, after that has happened again and again
 
 	// If two processes share one processor, the one that polls keeps the other from answering. A
-	// round trip then takes two and a half times as long. So if even the least is in vain again and
-	// again, as many waits do not poll. Not more: the kernel takes some 10 ms to move one of two
-	// processes that are awake, and only polling keeps them apart then.
+	// round trip then takes two and a half times as long. So after missMost waits in a row that have
+	// polled for leastSpin and found nothing, missSkip waits do not poll. missSkip is not larger,
+	// because the kernel takes some 10 ms to move one of two processes that are awake to another
+	// processor, and only polling keeps them apart then.
 	missMost = 4096
 	missSkip = 4096
 
-	// If polling is in vain because both sides sleep, it stays in vain: two processes that sleep
-	// wake each other on one processor, and no answer comes within the least. So after some short
+	// If polling finds nothing because both sides sleep, that does not change by itself: two processes
+	// that sleep wake each other on one processor, and no answer comes within leastSpin. So after some short
 	// sleeps the next waits explore: they poll for the whole budget. That is long enough for the
-	// kernel to move one of the two to another processor. If an exploration is in vain, twice as
+	// kernel to move one of the two to another processor. If an exploration fails, twice as
 	// many sleeps pass before the next one. If it has paid, half as many do, and at most as many as
 	// before the first one.
 	shortSleep   = 4  // the longest short sleep, in budgets
 	regretFirst  = 64 // short sleeps before the first exploration
 	regretLeast  = 8  // the least such sleeps, where explorations have paid
 	regretMost   = 1 << 16
-	exploreWaits = 256 // waits in vain that end an exploration
+	exploreWaits = 256 // waits that find nothing, after which an exploration ends
 	explorePaid  = 16  // waits that must have paid for an exploration to succeed
 )
 
@@ -80,11 +81,11 @@ type Machine struct {
 	now     time.Duration // how long the next waiter polls
 	skip    int           // waits that are not to poll
 	skipped int           // how many waits were skipped last because other goroutines wanted the processor
-	missed  int           // how often in a row the least was in vain
+	missed  int           // how often in a row a waiter has polled for leastSpin and found nothing
 
 	regrets int // short sleeps since polling last paid or was explored
 	regret  int // short sleeps before the next exploration
-	explore int // waits that may still be in vain; 0: no exploration
+	explore int // waits that may still find nothing; 0: no exploration
 	paid    int // waits of the exploration that have paid
 }
 
@@ -147,7 +148,7 @@ func (m *Machine) Paid() {
 	}
 }
 
-// InVain notes that a waiter has polled for its whole time in vain.
+// InVain notes that a waiter has polled for its whole time and found nothing.
 func (m *Machine) InVain() {
 	if m.explore > 0 {
 		if m.explore--; m.explore == 0 {

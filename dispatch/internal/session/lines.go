@@ -13,19 +13,19 @@ import (
 
 // A message above WholeLen travels over a stream in pieces.
 const (
-	WholeLen  = 256 << 10
-	PieceLen  = 1 << 20 // bytes of every piece but the last; smaller pieces would cost more system calls
-	MaxParted = 16      // messages of one session that have begun and not ended
+	WholeLen     = 256 << 10
+	PieceLen     = 1 << 20 // bytes of every piece but the last; smaller pieces would cost more system calls
+	MaxSplitting = 16      // messages of one session that have begun and not ended
 )
 
 // A Line has the messages of one flow that have no numbers yet: a large message, and those that
 // were sent behind it. It belongs to a session. The zero value is empty.
 type Line struct {
-	msgs  []queued
-	first int    // msgs[first:] wait
-	cut   int    // bytes of the first waiting message that have been numbered
-	put   uint64 // messages that were ever queued
-	next  *Line  // the next line in the ring of lines that are not empty
+	msgs     []queued
+	first    int    // msgs[first:] wait
+	numbered int    // bytes of the first waiting message that have been numbered
+	put      uint64 // messages that were ever queued
+	next     *Line  // the next line in the ring of lines that are not empty
 }
 
 // queued is a message in a line.
@@ -51,14 +51,14 @@ func (ln *Line) waiting() int { return len(ln.msgs) - ln.first }
 
 // lines are the part of a session that has no numbers yet.
 type lines struct {
-	whole   int   // WholeLen, except in tests
-	piece   int   // PieceLen, except in tests
-	turn    *Line // the line served last, in a ring; nil: all are empty
-	queued  int   // messages in lines
-	backlog int   // bytes of these messages
-	parted  int   // lines with a first message that has begun
-	orphans []subsys.Header
-	drained []subsys.Header // messages that had begun and that Drain has yielded: the peer may report them at the same time
+	whole     int   // WholeLen, except in tests
+	piece     int   // PieceLen, except in tests
+	turn      *Line // the line served last, in a ring; nil: all are empty
+	queued    int   // messages in lines
+	backlog   int   // bytes of these messages
+	splitting int   // lines with a first message that has begun
+	orphans   []subsys.Header
+	drained   []subsys.Header // messages that had begun and that Drain has yielded: the peer may report them at the same time
 }
 
 // Queue appends a message to a line. The session takes over the frame's reference. If the message
@@ -86,37 +86,39 @@ func (s *Session) Queue(ln *Line, f *subsys.Frame, call uint64) {
 // HasQueued reports whether a line has messages.
 func (s *Session) HasQueued() bool { return s.turn != nil }
 
-// Parts reports whether a message of so many bytes travels in pieces if the connection takes them.
+// Splits reports whether a message of so many bytes travels in pieces if the connection takes them.
 // Such a message waits in a line in any case.
-func (s *Session) Parts(size int) bool { return size > s.whole }
+func (s *Session) Splits(size int) bool { return size > s.whole }
 
 // IsFeedable reports whether a waiting message may be numbered.
 func (s *Session) IsFeedable() bool { return s.turn != nil && int(s.next-s.head) < MaxUnacked }
 
-// Upcoming returns the waiting line that is served next. IsFeedable must be true. cuts says that
-// the connection takes messages in pieces.
-func (s *Session) Upcoming(cuts bool) *Line {
+// Upcoming returns the waiting line that is served next. IsFeedable must be true. canSplit says
+// that the connection takes messages in pieces.
+func (s *Session) Upcoming(canSplit bool) *Line {
 	for {
 		ln := s.turn.next
-		if s.parted < MaxParted || ln.cut > 0 || !s.parts(ln, cuts) {
+		if s.splitting < MaxSplitting || ln.numbered > 0 || !s.splits(ln, canSplit) {
 			return ln
 		}
 		s.turn = ln
 	}
 }
 
-// parts reports whether the first message of the line travels in pieces.
-func (s *Session) parts(ln *Line, cuts bool) bool {
-	return ln.cut > 0 || cuts && len(ln.msgs[ln.first].Data) > s.whole
+// splits reports whether the first message of the line travels in pieces.
+func (s *Session) splits(ln *Line, canSplit bool) bool {
+	return ln.numbered > 0 || canSplit && len(ln.msgs[ln.first].Data) > s.whole
 }
 
 // HasBegin reports whether a Begin frame comes before the frame that Number numbers next.
-func (s *Session) HasBegin(ln *Line, cuts bool) bool { return ln.cut == 0 && s.parts(ln, cuts) }
+func (s *Session) HasBegin(ln *Line, canSplit bool) bool {
+	return ln.numbered == 0 && s.splits(ln, canSplit)
+}
 
 // Call returns the number of the call whose request is numbered next: a Call frame goes directly
 // before it. It returns 0 if the next message is no request, or has begun.
 func (ln *Line) Call() (number uint64, src uint32) {
-	if ln.cut > 0 {
+	if ln.numbered > 0 {
 		return 0, 0
 	}
 	m := &ln.msgs[ln.first]
@@ -131,24 +133,24 @@ func (ln *Line) Begin(h *subsys.Header, p *[4]byte) {
 }
 
 // Number gives a number to the first message of a line, or to its next piece.
-func (s *Session) Number(ln *Line, cuts bool) {
+func (s *Session) Number(ln *Line, canSplit bool) {
 	m := &ln.msgs[ln.first]
-	if !s.parts(ln, cuts) {
+	if !s.splits(ln, canSplit) {
 		s.backlog -= len(m.Data)
 		s.Push(&m.Frame)
 		s.advance(ln)
 		return
 	}
-	if ln.cut == 0 {
-		s.parted++
+	if ln.numbered == 0 {
+		s.splitting++
 	}
-	n := min(s.piece, len(m.Data)-ln.cut)
-	f := subsys.Frame{Data: m.Data[ln.cut : ln.cut+n : ln.cut+n], Buf: m.Buf}
-	f.Len, f.Type, f.Tag, f.Src, f.Dst = uint32(n), wire.TypePiece, uint64(ln.cut), m.Src, m.Dst
-	ln.cut += n
+	n := min(s.piece, len(m.Data)-ln.numbered)
+	f := subsys.Frame{Data: m.Data[ln.numbered : ln.numbered+n : ln.numbered+n], Buf: m.Buf}
+	f.Len, f.Type, f.Tag, f.Src, f.Dst = uint32(n), wire.TypePiece, uint64(ln.numbered), m.Src, m.Dst
+	ln.numbered += n
 	s.backlog -= n
 	s.Push(&f)
-	if ln.cut < len(m.Data) {
+	if ln.numbered < len(m.Data) {
 		if m.Buf != nil {
 			m.Buf.Retain()
 		}
@@ -157,7 +159,7 @@ func (s *Session) Number(ln *Line, cuts bool) {
 	}
 	e := s.at(s.end - 1)
 	e.total, e.tag, e.flags, e.reported = m.Len, m.Tag, m.Flags, false
-	s.parted--
+	s.splitting--
 	s.advance(ln)
 }
 
@@ -176,7 +178,7 @@ func (s *Session) advance(ln *Line) {
 func (ln *Line) pop(s *Session) {
 	ln.msgs[ln.first] = queued{}
 	ln.first++
-	ln.cut = 0
+	ln.numbered = 0
 	s.queued--
 }
 
@@ -198,9 +200,9 @@ func (s *Session) unlist(ln *Line, yield func(*subsys.Frame)) {
 	for s.turn.next != ln {
 		s.turn = s.turn.next
 	}
-	if ln.cut > 0 {
-		s.parted--
-		s.backlog += ln.cut
+	if ln.numbered > 0 {
+		s.splitting--
+		s.backlog += ln.numbered
 	}
 	for ln.IsWaiting() {
 		m := ln.msgs[ln.first].Frame
@@ -227,16 +229,16 @@ func finish(b *buffers.Buffer) {
 // not report, because they have not begun. If one has begun, Abandon returns the frame that ends
 // it.
 func (s *Session) Abandon(ln *Line, yield func(*subsys.Header)) (end subsys.Header, begun bool) {
-	cut := ln.cut
+	numbered := ln.numbered
 	s.unlist(ln, func(m *subsys.Frame) {
-		if cut == 0 {
+		if numbered == 0 {
 			yield(&m.Header)
 			return
 		}
 		end, begun = m.Header, true
 		s.orphans = append(s.orphans, m.Header)
-		end.Type, end.Len, end.Tag = wire.TypePiece, 0, uint64(cut)
-		cut = 0
+		end.Type, end.Len, end.Tag = wire.TypePiece, 0, uint64(numbered)
+		numbered = 0
 	})
 	return end, begun
 }

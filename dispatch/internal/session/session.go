@@ -49,10 +49,10 @@ const (
 	// its lines.
 	MaxUnacked = 1 << 15
 
-	Inline      = 2 << 10  // payloads up to this are copied behind their header at once
-	smallBatch  = 4 << 10  // bytes of the first batch after a pause
-	largeBatch  = 64 << 10 // bytes of a batch that follows a full one
-	batchFrames = 64       // the most entries that Take returns
+	Inline     = 2 << 10  // payloads up to this are copied behind their header at once
+	smallBatch = 4 << 10  // bytes of the first batch after a pause
+	largeBatch = 64 << 10 // bytes of a batch that follows a full one
+	mostLent   = 64       // the most entries that Take returns
 )
 
 // A Session is one end of the exchange between two contexts. After Init it has sent and received
@@ -75,8 +75,8 @@ type Session struct {
 	rxDone  atomic.Uint32 // frames before it have been worked on, and are acknowledged
 	rxAcked atomic.Uint32 // what was acknowledged to the peer, or will be by frames that wait to be sent
 
-	lent  [batchFrames]subsys.Frame // Take lends it out
-	marks [batchFrames]mark
+	lent  [mostLent]subsys.Frame // Take lends it out
+	marks [mostLent]mark
 }
 
 // entry is one frame, or a batch if its type is TypeBatch. In a batch, Seq is that of the first
@@ -466,9 +466,9 @@ func (s *Session) Resume(peerHas uint32) error {
 	return nil
 }
 
-// HandOver continues over a new connection, as Resume does, while the former connection still
+// Switch continues over a new connection, as Resume does, while the former connection still
 // works. The peer may have received and acknowledged more frames since it sent peerHas.
-func (s *Session) HandOver(peerHas uint32) error {
+func (s *Session) Switch(peerHas uint32) error {
 	if done := s.done.Load(); int32(peerHas-done) < 0 {
 		peerHas = done
 	}
@@ -569,7 +569,7 @@ func (s *Session) Drain(yield func(*subsys.Header)) {
 	s.drained = append(s.drained, s.orphans...)
 	s.orphans = nil
 	for s.turn != nil {
-		if ln := s.turn.next; ln.cut > 0 {
+		if ln := s.turn.next; ln.numbered > 0 {
 			s.drained = append(s.drained, ln.msgs[ln.first].Header)
 		}
 		s.unlist(s.turn.next, func(m *subsys.Frame) { yield(&m.Header) })

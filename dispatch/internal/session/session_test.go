@@ -18,15 +18,15 @@ import (
 // peerModel is one end of a link as the model sees it: a session, the messages that were pushed,
 // and those that have come, by number.
 type peerModel struct {
-	s      Session
-	pool   *buffers.Pool
-	pushed [modelFlows]uint64
-	got    [modelFlows]uint64
-	lines  [modelFlows]Line
-	parts  map[uint32]*modelPart
-	call   *subsys.Header // the call that the next frame is the request of; nil: none
-	cuts   bool           // the connection wants pieces
-	wire   []subsys.Frame // handed to the connection, which has not delivered them
+	s        Session
+	pool     *buffers.Pool
+	pushed   [modelFlows]uint64
+	got      [modelFlows]uint64
+	lines    [modelFlows]Line
+	parts    map[uint32]*modelPart
+	call     *subsys.Header // the call that the next frame is the request of; nil: none
+	canSplit bool           // the connection wants pieces
+	wire     []subsys.Frame // handed to the connection, which has not delivered them
 }
 
 const (
@@ -93,17 +93,17 @@ func (p *peerModel) push(flow uint32, size int, small bool) {
 // feed numbers waiting messages, as a link does.
 func (p *peerModel) feed() {
 	for p.s.IsFeedable() && p.s.unsent < 2*modelPiece {
-		ln := p.s.Upcoming(p.cuts)
+		ln := p.s.Upcoming(p.canSplit)
 		if number, src := ln.Call(); number != 0 {
 			p.s.Push(&subsys.Frame{Header: subsys.Header{Type: wire.TypeCall, Tag: number, Src: src, Dst: ln.Dst()}})
 		}
-		if p.s.HasBegin(ln, p.cuts) {
+		if p.s.HasBegin(ln, p.canSplit) {
 			var h subsys.Header
 			var b [4]byte
 			ln.Begin(&h, &b)
 			p.s.Push(&subsys.Frame{Header: h, Data: b[:]})
 		}
-		p.s.Number(ln, p.cuts)
+		p.s.Number(ln, p.canSplit)
 	}
 }
 
@@ -142,7 +142,7 @@ func (p *peerModel) read(t *rapid.T, to *peerModel, n int) {
 		to.read1(t, &fs[first+i])
 	}
 	to.s.Worked()
-	if len(to.parts) > MaxParted {
+	if len(to.parts) > MaxSplitting {
 		t.Fatalf("%d messages have begun", len(to.parts))
 	}
 }
@@ -229,20 +229,20 @@ func (p *peerModel) check(t *rapid.T) {
 	if unsent != s.unsent {
 		t.Fatalf("%d bytes are unsent, not %d", unsent, s.unsent)
 	}
-	backlog, queued, parted := 0, 0, 0
+	backlog, queued, splitting := 0, 0, 0
 	for i := range p.lines {
 		ln := &p.lines[i]
-		if ln.cut > 0 {
-			parted++
+		if ln.numbered > 0 {
+			splitting++
 		}
-		backlog -= ln.cut
+		backlog -= ln.numbered
 		queued += ln.waiting()
 		for _, m := range ln.msgs[ln.first:] {
 			backlog += len(m.Data)
 		}
 	}
-	if backlog != s.backlog || queued != s.queued || parted != s.parted || (queued == 0) != (s.turn == nil) {
-		t.Fatalf("%d bytes of %d messages wait, %d have begun: %+v", backlog, queued, parted, s.lines)
+	if backlog != s.backlog || queued != s.queued || splitting != s.splitting || (queued == 0) != (s.turn == nil) {
+		t.Fatalf("%d bytes of %d messages wait, %d have begun: %+v", backlog, queued, splitting, s.lines)
 	}
 	if s.IsQuiet() != (unsent == 0 && queued == 0) {
 		t.Fatalf("quiet is %v with %d bytes unsent, %d messages waiting", s.IsQuiet(), unsent, queued)
@@ -276,7 +276,7 @@ func TestSessionModel(t *testing.T) {
 			},
 			"change route": func(t *rapid.T) {
 				p := ends[rapid.IntRange(0, 1).Draw(t, "end")]
-				p.cuts = !p.cuts
+				p.canSplit = !p.canSplit
 			},
 			// The resource of a flow goes: its sender reports the messages that have not begun, and
 			// ends the one that has.
@@ -284,7 +284,7 @@ func TestSessionModel(t *testing.T) {
 				p := ends[rapid.IntRange(0, 1).Draw(t, "end")]
 				flow := rapid.IntRange(0, modelFlows-1).Draw(t, "flow")
 				ln := &p.lines[flow]
-				if ln.cut > 0 {
+				if ln.numbered > 0 {
 					return // the model's receiver knows of no end
 				}
 				_, begun := p.s.Abandon(ln, func(h *subsys.Header) { p.pushed[flow]-- })
@@ -330,7 +330,7 @@ func TestSessionModel(t *testing.T) {
 					speak(a, b)
 					speak(b, a)
 				}
-				if err := b.s.HandOver(have); err != nil {
+				if err := b.s.Switch(have); err != nil {
 					t.Fatalf("handing over: %v", err)
 				}
 				have, a.wire = b.s.rxNext.Load(), nil
@@ -375,7 +375,7 @@ func TestSessionModel(t *testing.T) {
 func TestSessionDrain(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p := newPeerModel()
-		p.cuts = rapid.Bool().Draw(t, "cuts")
+		p.canSplit = rapid.Bool().Draw(t, "cuts")
 		n := rapid.IntRange(0, 300).Draw(t, "frames")
 		for range n {
 			size := rapid.IntRange(0, 200).Draw(t, "size")

@@ -17,29 +17,29 @@ import (
 // need to answer. If neither happens, the flusher writes them after a delay.
 
 const (
-	burst          = 2 * time.Microsecond  // the time between two messages, below which they make a stream
+	burst          = 2 * time.Microsecond  // the time between two messages, below which their link becomes paced
 	flushBytes     = 32 << 10              // unsent bytes at which a sender writes the frames itself: their bytes are still in its cache
 	callsDue       = 24                    // unsent requests or replies at which their sender writes them, so that the peer works meanwhile
 	flushDelay     = 50 * time.Microsecond // how long the flusher lets messages queue up
 	longFlushDelay = time.Millisecond      // the same, where senders and waiters write the frames themselves
-	fewFrames      = 8                     // a link with fewer frames in one delay is no stream any more
-	batchFrames    = 8                     // frames received since a message was queued last, from which on the peer sends in batches
+	fewFrames      = 8                     // a link with fewer frames in one delay is no longer paced
+	answersInBatch = 8                     // frames received since a message was queued last, from which on the peer sends in batches
 )
 
 // pace says how a link writes. link.mu guards what is not atomic.
 type pace struct {
-	slot    int          // the place in streams, from 1; 0: each message is written at once
+	slot    int          // the place in Dispatcher.paced, from 1; 0: each message is written at once
 	wrote   atomic.Int64 // when the last message had been written, on Dispatcher.clock; 0: not known
 	isTimed bool         // the write of the message that was queued last sets wrote
-	rx      uint32       // session.rxNext when a message was last queued
-	seen    uint32       // session.next at the last delay
+	rx      uint32       // Session.Expected when a message was last queued
+	seen    uint32       // Session.Next at the last delay
 	calls   atomic.Int32 // requests and replies that were queued since the last write; changed with link.mu held
 	pumped  bool         // a sender has written since the last delay, at flushBytes or callsDue
 }
 
-// streams are the paced links of a context. They are in slots, so that a waiting goroutine can go
-// through them without a lock or an allocation.
-type streams struct {
+// pacedLinks has the paced links of a context. They are in slots, so that a waiting goroutine can
+// go through them without a lock or an allocation.
+type pacedLinks struct {
 	count atomic.Int32
 	slots [16]atomic.Pointer[link]
 	wake  chan struct{} // wakes the flusher
@@ -48,21 +48,23 @@ type streams struct {
 // clock returns the time since the context was made, which is quicker to read than time.Now.
 func (d *Dispatcher) clock() int64 { return int64(time.Since(d.made)) }
 
-// isPaced reports whether l is in streams. mu must be held.
-func (l *link) isPaced() bool { return l.stream.slot > 0 }
+// isPaced reports whether l is in Dispatcher.paced. mu must be held.
+func (l *link) isPaced() bool { return l.pace.slot > 0 }
 
-// isDue reports whether the message that was just queued is to be written now. mu must be held.
-func (l *link) isDue() bool {
+// updatePace reports whether the message that was just queued is to be written now. It makes the
+// link paced if the messages follow each other fast, or if batches of calls go over it. mu must be
+// held.
+func (l *link) updatePace() bool {
 	if l.isPaced() {
-		if l.s.Due() < flushBytes && l.stream.calls.Load() < callsDue {
+		if l.s.Due() < flushBytes && l.pace.calls.Load() < callsDue {
 			return false
 		}
-		l.stream.pumped = true
+		l.pace.pumped = true
 		return true
 	}
-	p := &l.stream
-	if rx := l.s.Expected(); rx != p.rx { // perhaps an answer: no stream, and the clock is not read
-		isBatch := rx-p.rx >= batchFrames && p.calls.Load() > 0 // then as many requests or replies will follow
+	p := &l.pace
+	if rx := l.s.Expected(); rx != p.rx { // perhaps an answer: the clock is not read
+		isBatch := rx-p.rx >= answersInBatch && p.calls.Load() > 0 // then as many requests or replies will follow
 		p.rx, p.isTimed = rx, false
 		p.wrote.Store(0)
 		return !isBatch || !l.setPace()
@@ -78,10 +80,10 @@ func (l *link) setPace() bool {
 	if l.isPaced() {
 		return true
 	}
-	d := &l.d.streams
+	d := &l.d.paced
 	for i := range d.slots {
 		if d.slots[i].CompareAndSwap(nil, l) {
-			l.stream.slot, l.stream.seen = i+1, l.s.Next()
+			l.pace.slot, l.pace.seen = i+1, l.s.Next()
 			d.count.Add(1)
 			select {
 			case d.wake <- struct{}{}:
@@ -96,20 +98,20 @@ func (l *link) setPace() bool {
 // unpace makes l no longer paced. mu must be held.
 func (l *link) unpace() {
 	if l.isPaced() {
-		l.d.streams.slots[l.stream.slot-1].Store(nil)
-		l.d.streams.count.Add(-1)
-		l.stream.slot = 0
-		l.stream.wrote.Store(0)
+		l.d.paced.slots[l.pace.slot-1].Store(nil)
+		l.d.paced.count.Add(-1)
+		l.pace.slot = 0
+		l.pace.wrote.Store(0)
 	}
 }
 
-// flush writes what a paced link has queued. After a delay it also checks whether the link is
-// still a stream, and reports whether that is dense: its senders or waiting goroutines wrote
-// all frames.
+// flush writes what a paced link has queued. After a delay it also checks whether the link stays
+// paced, and reports whether its traffic is dense: its senders or waiting goroutines wrote all
+// frames.
 func (l *link) flush(afterDelay bool) (isDense bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if p := &l.stream; afterDelay {
+	if p := &l.pace; afterDelay {
 		if l.life.HasEnded() || l.s.Next()-p.seen < fewFrames {
 			l.unpace()
 		}
@@ -122,12 +124,12 @@ func (l *link) flush(afterDelay bool) (isDense bool) {
 
 // flushAll writes what the paced links have queued, and reports whether all of them are dense.
 func (d *Dispatcher) flushAll(afterDelay bool) (isDense bool) {
-	if d.streams.count.Load() == 0 {
+	if d.paced.count.Load() == 0 {
 		return false
 	}
 	isDense = true
-	for i := range d.streams.slots {
-		if l := d.streams.slots[i].Load(); l != nil && !l.flush(afterDelay) {
+	for i := range d.paced.slots {
+		if l := d.paced.slots[i].Load(); l != nil && !l.flush(afterDelay) {
 			isDense = false
 		}
 	}
@@ -137,11 +139,11 @@ func (d *Dispatcher) flushAll(afterDelay bool) (isDense bool) {
 // flushCalls writes what the paced links with queued requests or replies have queued. The goroutine
 // that polls calls it: other goroutines, such as those that answer requests, leave theirs to it.
 func (d *Dispatcher) flushCalls() {
-	if d.streams.count.Load() == 0 {
+	if d.paced.count.Load() == 0 {
 		return
 	}
-	for i := range d.streams.slots {
-		if l := d.streams.slots[i].Load(); l != nil && l.stream.calls.Load() > 0 {
+	for i := range d.paced.slots {
+		if l := d.paced.slots[i].Load(); l != nil && l.pace.calls.Load() > 0 {
 			l.flush(false)
 		}
 	}
@@ -208,11 +210,11 @@ func (d *Dispatcher) flusher() {
 	defer d.running.Done()
 	for {
 		select {
-		case <-d.streams.wake:
+		case <-d.paced.wake:
 		case <-d.stop:
 			return
 		}
-		for long := false; d.streams.count.Load() > 0; {
+		for long := false; d.paced.count.Load() > 0; {
 			if long {
 				// The senders write themselves, and so do waiting goroutines. Only the messages of
 				// a sender that stops without waiting are kept a little longer. SleepThread holds a
