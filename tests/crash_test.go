@@ -18,6 +18,7 @@ import (
 
 	lib "github.com/rocl-go/rocl" // the name rocl is that of the command
 	"github.com/rocl-go/rocl/internal/eventually"
+	"github.com/rocl-go/rocl/internal/subprocess"
 	"github.com/rocl-go/rocl/subsys/shm"
 	"github.com/rocl-go/rocl/subsys/tcp"
 )
@@ -58,11 +59,7 @@ func init() {
 // {peer=name}.
 func peer(t *testing.T, part, sock, name string) *child {
 	t.Helper()
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return start(t, "registered", self, "peer", part, sock, name)
+	return startCommand(t, "registered", subprocess.Self("peer", part, sock, name))
 }
 
 // overShm returns the options with which a test process opens its context under TestCrashOverShm.

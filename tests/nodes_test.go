@@ -3,9 +3,7 @@
 package tests
 
 import (
-	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"os/exec"
 	"slices"
@@ -22,16 +20,7 @@ import (
 // said runs a command to its end. Unlike run, it returns both outputs apart.
 func said(t *testing.T, bin string, args ...string) (out, errOut string, code int) {
 	t.Helper()
-	cmd := exec.Command(bin, args...)
-	var o, e bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &o, &e
-	timer := time.AfterFunc(60*time.Second, func() { _ = cmd.Process.Kill() })
-	defer timer.Stop()
-	var ee *exec.ExitError
-	if err := cmd.Run(); err != nil && !errors.As(err, &ee) {
-		t.Fatalf("%s %v: %v", bin, args, err)
-	}
-	return o.String(), e.String(), cmd.ProcessState.ExitCode()
+	return runCommand(t, 60*time.Second, exec.Command(bin, args...))
 }
 
 // Three daemons with labels: each finds all the nodes and chooses among them. A traced search shows

@@ -4,8 +4,8 @@ package tests
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -60,19 +60,23 @@ func run(t *testing.T, in string, bin string, args ...string) (out string, code 
 	t.Helper()
 	cmd := exec.Command(bin, args...)
 	cmd.Stdin = strings.NewReader(in)
-	var stdout, stderr bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &stdout, &stderr
-	timer := time.AfterFunc(60*time.Second, func() { _ = cmd.Process.Kill() })
-	defer timer.Stop()
-	err := cmd.Run()
-	var ee *exec.ExitError
-	if err != nil && !errors.As(err, &ee) {
-		t.Fatalf("%s %v: %v", bin, args, err)
+	out, errOut, code := runCommand(t, 60*time.Second, cmd)
+	if errOut != "" {
+		t.Logf("%s %v: %s", filepath.Base(bin), args, errOut)
 	}
-	if stderr.Len() > 0 {
-		t.Logf("%s %v: %s", filepath.Base(bin), args, stderr.String())
+	return out, code
+}
+
+// runCommand runs a command to its end, which must come within the limit.
+func runCommand(t *testing.T, limit time.Duration, cmd *exec.Cmd) (out, errOut string, code int) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	out, errOut, code, err := subprocess.Run(ctx, cmd)
+	if err != nil {
+		t.Fatalf("%v: %q, %q", err, out, errOut)
 	}
-	return stdout.String(), cmd.ProcessState.ExitCode()
+	return out, errOut, code
 }
 
 // child is a command that is running.
@@ -99,7 +103,13 @@ func startCommand(t *testing.T, ready string, cmd *exec.Cmd) *child {
 // launch starts a command, and does not wait for output.
 func launch(t *testing.T, cmd *exec.Cmd) *child {
 	t.Helper()
-	p, err := subprocess.Start(cmd, subprocess.Merged())
+	return launchUnmerged(t, cmd, subprocess.Merged())
+}
+
+// launchUnmerged is launch for a command whose error output has a place of its own.
+func launchUnmerged(t *testing.T, cmd *exec.Cmd, opts ...subprocess.Option) *child {
+	t.Helper()
+	p, err := subprocess.Start(cmd, opts...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -254,26 +264,20 @@ func TestServingContextKilled(t *testing.T) {
 	sock := socket(t)
 	first := start(t, "-", rocl, "register", "--socket", sock, "i=first")
 	r := start(t, "receiving", rocl, "recv", "--socket", sock, "name=sink")
-	send := exec.Command(rocl, "send", "--socket", sock, "name=sink")
-	in, err := send.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := send.Start(); err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = send.Process.Kill() }()
+	send := launch(t, exec.Command(rocl, "send", "--socket", sock, "name=sink"))
 	before, _ := find(t, sock, "name=sink")
 	for i := range 300 {
 		if i == 100 {
 			first.kill(t)
 		}
-		fmt.Fprintln(in, "message", i)
+		if err := send.WriteLine("message", i); err != nil {
+			t.Fatal(err)
+		}
 		if l := r.until(t, "message"); l != fmt.Sprint("message ", i) {
 			t.Fatalf("got %q as message %d", l, i)
 		}
 	}
-	in.Close()
+	send.CloseInput()
 	if err := send.Wait(); err != nil {
 		t.Fatal(err)
 	}

@@ -21,6 +21,7 @@ import (
 
 	lib "github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/internal/eventually"
+	"github.com/rocl-go/rocl/internal/subprocess"
 	"github.com/rocl-go/rocl/subsys/tcp"
 	"golang.org/x/sys/unix"
 )
@@ -180,15 +181,11 @@ func refuse(call string) error {
 // If the kernel refuses memory that can be shared, or has none left, TCP is used. One log line says
 // so.
 func TestNoSharedMemory(t *testing.T) {
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
 	for _, call := range []string{"memfd_create", "fallocate"} {
 		sock := socket(t)
 		start(t, "serving", dirserver, "--socket", sock)
 		t.Setenv("ROCL_TEST_REFUSED", call)
-		p := launch(t, exec.Command(self, "peer", "echo", sock, "poor"))
+		p := launch(t, subprocess.Self("peer", "echo", sock, "poor"))
 		p.untilAll(t, "transport=shm", "registered")
 		t.Setenv("ROCL_TEST_REFUSED", "")
 		me := register(t, open(t, sock), lib.Attrs{"me": call})
@@ -212,10 +209,6 @@ func TestDevShmDoesNotMatter(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root can mount")
 	}
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
 	sock := socket(t)
 	start(t, "serving", dirserver, "--socket", sock)
 	for name, script := range map[string]string{
@@ -223,7 +216,8 @@ func TestDevShmDoesNotMatter(t *testing.T) {
 		"readonly": `mount -t tmpfs -o ro none /dev/shm && exec "$@"`,
 		"absent":   `mount -t tmpfs none /dev && test ! -e /dev/shm && exec "$@"`,
 	} {
-		cmd := exec.Command("/bin/sh", "-c", script, "sh", self, "peer", "echo", sock, name)
+		peer := subprocess.Self("peer", "echo", sock, name)
+		cmd := exec.Command("/bin/sh", append([]string{"-c", script, "sh"}, peer.Args...)...)
 		cmd.Env = append(os.Environ(), "ROCL_TEST_SHM=yes") // nothing else
 		cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
 		startCommand(t, "registered", cmd)

@@ -54,17 +54,13 @@ func TestSignalTwice(t *testing.T) {
 func TestLogReaderGone(t *testing.T) {
 	sock := socket(t)
 	cmd := exec.Command(dirserver, "--socket", sock, "--log-level", "debug")
-	log, err := cmd.StderrPipe()
+	log, w, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
-	})
+	cmd.Stderr = w
+	d := launchUnmerged(t, cmd)
+	w.Close()
 	said := bufio.NewScanner(log)
 	for said.Scan() && !strings.Contains(said.Text(), `"serving"`) {
 	}
@@ -74,10 +70,10 @@ func TestLogReaderGone(t *testing.T) {
 			t.Fatalf("find: exit code %d", code)
 		}
 	}
-	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+	if err := d.Cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
-	if err := cmd.Wait(); err != nil {
+	if err := d.Wait(); err != nil {
 		t.Error(err)
 	}
 	if _, err := os.Stat(sock); !errors.Is(err, fs.ErrNotExist) {
@@ -102,23 +98,18 @@ func TestLogNotRead(t *testing.T) {
 	}
 	cmd := exec.Command(dirserver, "--socket", sock, "--log-level", "debug")
 	cmd.Stderr = w
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	d := launchUnmerged(t, cmd)
 	w.Close()
-	ended := make(chan error, 1)
-	go func() { ended <- cmd.Wait() }()
-	defer cmd.Process.Kill()
 	eventually.True(t, "a directory serves, and finds nothing", func() bool {
 		_, code := run(t, "", rocl, "find", "--socket", sock, "--timeout", "20s")
 		return code == 1
 	})
-	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+	if err := d.Cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
 	select {
-	case err := <-ended:
-		if err != nil {
+	case <-d.Ended():
+		if err := d.Wait(); err != nil {
 			t.Error(err)
 		}
 	case <-time.After(30 * time.Second):

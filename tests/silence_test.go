@@ -3,10 +3,7 @@
 package tests
 
 import (
-	"bufio"
-	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -25,20 +22,7 @@ func patiently(t *testing.T, env []string, bin string, args ...string) (out, err
 	cmd := exec.Command(bin, args...)
 	cmd.Env = append(os.Environ(), env...)
 	cmd.Stdin = strings.NewReader("hello\n")
-	var o, e bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &o, &e
-	hung := false
-	timer := time.AfterFunc(40*time.Second, func() { hung = true; _ = cmd.Process.Kill() })
-	err := cmd.Run()
-	timer.Stop()
-	var ee *exec.ExitError
-	if err != nil && !errors.As(err, &ee) {
-		t.Fatal(err)
-	}
-	if hung {
-		t.Errorf("%v hangs: %q, %q", args, o.String(), e.String())
-	}
-	return o.String(), e.String(), cmd.ProcessState.ExitCode()
+	return runCommand(t, 40*time.Second, cmd)
 }
 
 // A stopped directory, or a listener that accepts and sends nothing, does not hang a command. Each
@@ -116,22 +100,13 @@ func TestSendWaitsForDirectory(t *testing.T) {
 	sock := socket(t)
 	cmd := exec.Command(rocl, "send", "--socket", sock, "--wait", "30s", "-v", "name=there")
 	cmd.Stdin = strings.NewReader("hello\n")
-	out, err := cmd.StderrPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	said := bufio.NewScanner(out)
-	if !said.Scan() || !strings.Contains(said.Text(), "waiting for a directory") {
-		t.Errorf("it said %q first", said.Text())
+	s := launch(t, cmd)
+	if first := <-s.lines; !strings.Contains(first, "waiting for a directory") {
+		t.Errorf("it said %q first", first)
 	}
 	r := start(t, "receiving", rocl, "recv", "--socket", sock, "--count", "1", "name=there")
 	r.until(t, "hello")
-	for said.Scan() {
-	}
-	if err := cmd.Wait(); err != nil {
+	if err := s.Wait(); err != nil {
 		t.Error(err)
 	}
 	if _, errOut, code := patiently(t, nil, rocl, "send", "--socket", socket(t), "--wait", "100ms", "name=there"); code != 2 || !strings.Contains(errOut, "no directory") {
@@ -149,11 +124,10 @@ func TestNothingOnATerminal(t *testing.T) {
 			t.Errorf("rocl %s, to a pipe: exit code %d, %q, %q", args, code, out, errOut)
 		}
 		terminal := newTerminal(t)
-		var errOut bytes.Buffer
 		cmd := exec.Command(rocl, words...)
-		cmd.Stdout, cmd.Stderr = terminal, &errOut
-		if err := cmd.Run(); cmd.ProcessState.ExitCode() != 1 || errOut.String() != "rocl: "+says+"\n" {
-			t.Errorf("rocl %s, on a terminal: %v, %q", args, err, errOut.String())
+		cmd.Stdout = terminal
+		if _, errOut, code := runCommand(t, 40*time.Second, cmd); code != 1 || errOut != "rocl: "+says+"\n" {
+			t.Errorf("rocl %s, on a terminal: exit code %d, %q", args, code, errOut)
 		}
 	}
 }

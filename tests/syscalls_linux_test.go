@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	lib "github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/internal/subprocess"
 )
 
 // askedAtATime is the number of finds, and of look-ups, between two marks of asks.
@@ -115,11 +116,7 @@ func TestNoSystemCalls(t *testing.T) {
 // goroutine would get the stops of the traced thread in place of the tracer.
 func startUnwaited(t *testing.T, part, sock, name string) *exec.Cmd {
 	t.Helper()
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	cmd := exec.Command(self, "peer", part, sock, name)
+	cmd := subprocess.Self("peer", part, sock, name)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl/internal/eventually"
+	"github.com/rocl-go/rocl/internal/subprocess"
 	"github.com/rocl-go/rocl/tpvm"
 )
 
@@ -95,18 +96,12 @@ SetEnv %s
 	write("ssh_config", hosts.String())
 
 	var said bytes.Buffer
-	server := exec.Command("/usr/sbin/sshd", "-D", "-e", "-f", at("sshd_config"))
-	server.Stderr = &said
-	server.WaitDelay = time.Second
-	if err := server.Start(); err != nil {
-		needSSHD(t, false, "sshd does not start: %v", err)
-	}
-	ended := make(chan struct{})
-	go func() { _ = server.Wait(); close(ended) }()
-	t.Cleanup(func() {
-		_ = server.Process.Kill()
-		<-ended
-	})
+	cmd := exec.Command("/usr/sbin/sshd", "-D", "-e", "-f", at("sshd_config"))
+	cmd.Stderr = &said
+	cmd.WaitDelay = time.Second
+	server, err := subprocess.Start(cmd)
+	needSSHD(t, err == nil, "sshd does not start: %v", err)
+	t.Cleanup(server.Kill)
 	ctx := deadline(t)
 	eventually.True(t, "sshd listens", func() bool {
 		out, err := exec.CommandContext(ctx, "ssh", "-F", at("ssh_config"), "-o", "BatchMode=yes", "one", "true").CombinedOutput()
@@ -114,7 +109,7 @@ SetEnv %s
 			return true
 		}
 		select {
-		case <-ended:
+		case <-server.Ended():
 			needSSHD(t, false, "sshd does not start: %s", said.String())
 		default:
 		}

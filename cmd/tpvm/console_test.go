@@ -3,7 +3,7 @@
 package main
 
 import (
-	"bufio"
+	"context"
 	"fmt"
 	"io"
 	"os"
@@ -82,23 +82,19 @@ func TestConsoleCommands(t *testing.T) {
 // An interrupt at the terminal of the console, which all of its process group gets, does not reach
 // the programs that it has spawned.
 func TestConsoleInterrupted(t *testing.T) {
-	cmd := newShell(t).command("console")
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	in, err := cmd.StdinPipe()
-	if err != nil {
+	ctx, cancel := context.WithTimeout(t.Context(), long)
+	defer cancel()
+	p := launch(t, newShell(t).command("console")) // which leads a process group
+	if err := p.WriteLine(`spawn -> sh -c 'echo $$; exec sleep 1000'`); err != nil {
 		t.Fatal(err)
 	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	fmt.Fprintln(in, `spawn -> sh -c 'echo $$; exec sleep 1000'`)
-	pid, lines := 0, bufio.NewScanner(out)
+	pid := 0
 	for pid == 0 {
-		text, ok := strings.CutPrefix(next(t, lines), "[sh] ")
+		line, err := p.Line(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, ok := strings.CutPrefix(line, "[sh] ")
 		if !ok {
 			continue
 		}
@@ -107,10 +103,10 @@ func TestConsoleInterrupted(t *testing.T) {
 		}
 	}
 	defer func() { _ = syscall.Kill(pid, syscall.SIGKILL) }()
-	if err := syscall.Kill(-cmd.Process.Pid, syscall.SIGINT); err != nil {
+	if err := syscall.Kill(-p.Cmd.Process.Pid, syscall.SIGINT); err != nil {
 		t.Fatal(err)
 	}
-	_ = cmd.Wait()
+	_ = p.Wait()
 	if b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid)); err != nil || strings.Contains(string(b), ") Z ") {
 		t.Errorf("the program has ended: %s, %v", b, err)
 	}
@@ -270,7 +266,7 @@ func TestConsoleHosts(t *testing.T) {
 	if _, errOut, code := operated.run("", "kill", "1-1"); code != exitFailed {
 		t.Errorf("the operator's host: exit code %d: %s", code, errOut)
 	}
-	_ = serving.Process.Signal(os.Interrupt)
+	serving.Signal(syscall.SIGINT)
 	remainingLines(lines)
 	_ = serving.Wait()
 }

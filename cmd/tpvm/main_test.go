@@ -7,7 +7,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -25,6 +24,7 @@ import (
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/cmd/internal/interrupt"
 	"github.com/rocl-go/rocl/internal/nice"
+	"github.com/rocl-go/rocl/internal/subprocess"
 	"github.com/rocl-go/rocl/rocltest"
 	"github.com/rocl-go/rocl/tpvm"
 )
@@ -81,14 +81,9 @@ func newShell(t *testing.T) *shell {
 // command returns a command that has not been started.
 func (s *shell) command(args ...string) *exec.Cmd {
 	s.t.Helper()
-	self, err := os.Executable()
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), long)
-	s.t.Cleanup(cancel)
-	cmd := exec.CommandContext(ctx, self, args...)
+	cmd := subprocess.Self(args...)
 	cmd.Env = s.env
+	cmd.WaitDelay = long // for programs that hold the output open
 	return cmd
 }
 
@@ -96,35 +91,42 @@ func (s *shell) command(args ...string) *exec.Cmd {
 func (s *shell) run(in string, args ...string) (out, errOut string, code int) {
 	s.t.Helper()
 	cmd := s.command(args...)
-	var o, e bytes.Buffer
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(in), &o, &e
-	err := cmd.Run()
-	var exit *exec.ExitError
-	if err != nil && !errors.As(err, &exit) {
-		s.t.Fatal(err)
+	cmd.Stdin = strings.NewReader(in)
+	ctx, cancel := context.WithTimeout(context.Background(), long)
+	defer cancel()
+	out, errOut, code, err := subprocess.Run(ctx, cmd)
+	if err != nil {
+		s.t.Fatalf("%v: %q, %q", err, out, errOut)
 	}
-	return o.String(), e.String(), cmd.ProcessState.ExitCode()
+	return out, errOut, code
 }
 
 // start starts tpvm. Its output is read by lines.
-func (s *shell) start(args ...string) (cmd *exec.Cmd, lines *bufio.Scanner) {
+func (s *shell) start(args ...string) (p *subprocess.Process, lines *bufio.Scanner) {
 	s.t.Helper()
-	cmd = s.command(args...)
+	cmd := s.command(args...)
 	r, w, err := os.Pipe()
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	cmd.Stdout, cmd.Stderr = w, w
-	if err := cmd.Start(); err != nil {
-		s.t.Fatal(err)
-	}
+	cmd.Stdout, cmd.Stderr = w, w // one pipe, which ends with the last process that holds it
+	s.t.Cleanup(func() { r.Close() })
+	p = launch(s.t, cmd)
 	w.Close()
-	s.t.Cleanup(func() {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
-		r.Close()
-	})
-	return cmd, bufio.NewScanner(r)
+	limit := time.AfterFunc(long, func() { p.Signal(syscall.SIGKILL) })
+	s.t.Cleanup(func() { limit.Stop() })
+	return p, bufio.NewScanner(r)
+}
+
+// launch starts a command.
+func launch(t *testing.T, cmd *exec.Cmd) *subprocess.Process {
+	t.Helper()
+	p, err := subprocess.Start(cmd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.Kill)
+	return p
 }
 
 // next returns the next line of output.
@@ -237,18 +239,18 @@ func TestRunOnIdleHost(t *testing.T) {
 func TestRunInterrupted(t *testing.T) {
 	for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGKILL} {
 		s := newShell(t)
-		cmd, lines := s.start("run", "-n", "2", "sh", "-c", "echo runs; exec sleep 1000")
+		p, lines := s.start("run", "-n", "2", "sh", "-c", "echo runs; exec sleep 1000")
 		for range 2 {
 			if l := next(t, lines); !strings.HasSuffix(l, "] runs") {
 				t.Fatal(l)
 			}
 		}
-		if err := cmd.Process.Signal(sig); err != nil {
+		if err := p.Cmd.Process.Signal(sig); err != nil {
 			t.Fatal(err)
 		}
 		said := remainingLines(lines)
-		_ = cmd.Wait()
-		if code := cmd.ProcessState.ExitCode(); sig == syscall.SIGINT && (code != exitInterrupted || !slices.Contains(said, "tpvm: interrupted: ending what runs")) {
+		_ = p.Wait()
+		if code := p.Cmd.ProcessState.ExitCode(); sig == syscall.SIGINT && (code != exitInterrupted || !slices.Contains(said, "tpvm: interrupted: ending what runs")) {
 			t.Errorf("exit code %d: %q", code, said)
 		}
 	}
@@ -258,7 +260,7 @@ func TestRunInterrupted(t *testing.T) {
 func TestPsKill(t *testing.T) {
 	s := newShell(t)
 	self := must(os.Executable())
-	cmd, lines := s.start("run", "-n", "2", "--env", "BE_TPVM=task", self)
+	p, lines := s.start("run", "-n", "2", "--env", "BE_TPVM=task", self)
 	var ids []string
 	for range 2 {
 		_, id, _ := strings.Cut(next(t, lines), "] ")
@@ -293,8 +295,8 @@ func TestPsKill(t *testing.T) {
 		t.Errorf("kill: %d %q", code, errOut)
 	}
 	remainingLines(lines)
-	_ = cmd.Wait()
-	if code := cmd.ProcessState.ExitCode(); code != 137 {
+	_ = p.Wait()
+	if code := p.Cmd.ProcessState.ExitCode(); code != 137 {
 		t.Errorf("run: exit code %d", code)
 	}
 }

@@ -41,13 +41,11 @@ func TestWorkersDie(t *testing.T) {
 	node := example.New(t)
 	ws := node.Start(rocl.Match{"type": "worker"}, worker, worker, worker)
 	const n = 1 << 26 // takes long enough to kill workers meanwhile
-	sum := node.Command("sum", fmt.Sprint(n))
+	cmd := node.Command("sum", fmt.Sprint(n))
 	var said strings.Builder
-	sum.Stdout = &said
+	cmd.Stdout = &said
 	// The workers may die before, during or after their parts.
-	if err := sum.Start(); err != nil {
-		t.Fatal(err)
-	}
+	sum := node.Launch(cmd)
 	for _, w := range ws[:2] {
 		node.Kill(w)
 	}

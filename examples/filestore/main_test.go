@@ -3,18 +3,16 @@
 package main
 
 import (
-	"bufio"
 	"bytes"
 	"math/rand/v2"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/examples/internal/example"
+	"github.com/rocl-go/rocl/internal/subprocess"
 )
 
 func TestMain(m *testing.M) { example.Main(m, main) }
@@ -43,27 +41,15 @@ func (n *node) must(args ...string) string {
 }
 
 // serve starts a server for a folder, and returns when it serves.
-func (n *node) serve(dir string) *exec.Cmd {
+func (n *node) serve(dir string) *subprocess.Process {
 	n.t.Helper()
-	c := n.Command("serve", dir)
-	out, err := c.StdoutPipe()
-	if err == nil {
-		err = c.Start()
-	}
-	if err != nil {
-		n.t.Fatal(err)
-	}
-	n.t.Cleanup(func() { _ = c.Process.Signal(syscall.SIGINT); _ = c.Wait() })
-	if line, err := bufio.NewReader(out).ReadString('\n'); err != nil {
-		n.t.Fatal(line, err)
-	}
-	return c
+	return n.Serve("", "serve", dir)
 }
 
 // killed kills a server, and returns when the directory has only left servers.
-func (n *node) killed(c *exec.Cmd, left int) {
+func (n *node) killed(p *subprocess.Process, left int) {
 	n.t.Helper()
-	n.Kill(c)
+	n.Kill(p)
 	n.Remain(n.home, service, left)
 }
 
@@ -127,10 +113,7 @@ func TestServerKilledInPut(t *testing.T) {
 	dir := t.TempDir()
 	s := n.serve(dir)
 	path, data := random(t, 200_000_000)
-	put := n.Command("-window", "200000", "put", path)
-	if err := put.Start(); err != nil {
-		t.Fatal(err)
-	}
+	put := n.Launch(n.Command("-window", "200000", "put", path))
 	for size := int64(0); size < 1_000_000; {
 		parts, err := filepath.Glob(filepath.Join(dir, ".*.part"))
 		if err != nil {

@@ -4,12 +4,12 @@ package main
 
 import (
 	"fmt"
-	"os/exec"
 	"strings"
 	"testing"
 
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/examples/internal/example"
+	"github.com/rocl-go/rocl/internal/subprocess"
 )
 
 func TestMain(m *testing.M) { example.Main(m, main) }
@@ -18,12 +18,9 @@ func TestMain(m *testing.M) { example.Main(m, main) }
 func TestGet(t *testing.T) {
 	node := example.New(t)
 	c := node.Open()
-	var servers [2]*exec.Cmd
+	var servers [2]*subprocess.Process
 	for i := range servers {
-		servers[i] = node.Command("serve")
-		if err := servers[i].Start(); err != nil {
-			t.Fatal(err)
-		}
+		servers[i] = node.Launch(node.Command("serve"))
 	}
 	await := func(n int) {
 		for ev, err := range c.Watch(t.Context(), rocl.Match{"type": "web"}) {
@@ -49,7 +46,7 @@ func TestGet(t *testing.T) {
 		}
 	}
 	node.Kill(servers[0])
-	want := fmt.Sprintf("process %d serves /again to ", servers[1].Process.Pid)
+	want := fmt.Sprintf("process %d serves /again to ", servers[1].Cmd.Process.Pid)
 	for range 5 {
 		said, err := node.Command("get", "/again").Output()
 		if err != nil || !strings.HasPrefix(string(said), want) {

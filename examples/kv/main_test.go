@@ -3,12 +3,9 @@
 package main
 
 import (
-	"bufio"
 	"fmt"
-	"os/exec"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 
 	"github.com/rocl-go/rocl/examples/internal/example"
@@ -16,30 +13,13 @@ import (
 
 func TestMain(m *testing.M) { example.Main(m, main) }
 
-// serving starts a process with n providers, and returns when they serve.
-func serving(t *testing.T, node example.Node, n string) *exec.Cmd {
-	c := node.Command("serve", n)
-	out, err := c.StdoutPipe()
-	if err == nil {
-		err = c.Start()
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = c.Process.Signal(syscall.SIGINT); _ = c.Wait() })
-	if line, err := bufio.NewReader(out).ReadString('\n'); err != nil || line != n+" providers serve\n" {
-		t.Fatal(line, err)
-	}
-	return c
-}
-
 // Five providers in two processes share the keys. If a process is killed, the keys of its providers
 // are lost, and no others.
 func TestStore(t *testing.T) {
 	node := example.New(t)
 	home := node.Open()
-	first := serving(t, node, "3")
-	serving(t, node, "2")
+	first := node.Serve("3 providers serve", "serve", "3")
+	node.Serve("2 providers serve", "serve", "2")
 	var names []string
 	for i := range 20 {
 		name := fmt.Sprint("key", i)

@@ -3,9 +3,7 @@
 package main
 
 import (
-	"bufio"
 	"regexp"
-	"strings"
 	"testing"
 	"time"
 
@@ -16,18 +14,7 @@ func TestMain(m *testing.M) { example.Main(m, main) }
 
 func TestPingPong(t *testing.T) {
 	node := example.New(t)
-	pong := node.Command()
-	out, err := pong.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := pong.Start(); err != nil {
-		t.Fatal(err)
-	}
-	line, err := bufio.NewReader(out).ReadString('\n')
-	if err != nil || !strings.HasPrefix(line, "waiting for ping") {
-		t.Fatalf("pong says %q, %v", line, err)
-	}
+	pong := node.Serve("waiting for ping")
 	for range 2 { // the second run finds pong as the first left it
 		said := node.Run()
 		// The output is a line such as "10000 round trips, 12.3µs each".

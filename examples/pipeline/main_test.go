@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -18,13 +17,14 @@ import (
 
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/examples/internal/example"
+	"github.com/rocl-go/rocl/internal/subprocess"
 	"github.com/rocl-go/rocl/rocltest"
 )
 
 func TestMain(m *testing.M) { example.Main(m, main) }
 
 // begin starts a worker for each pause and returns when they can be found.
-func begin(node example.Node, pauses ...string) []*exec.Cmd {
+func begin(node example.Node, pauses ...string) []*subprocess.Process {
 	var each [][]string
 	for _, pause := range pauses {
 		each = append(each, []string{"work", pause})
@@ -162,7 +162,7 @@ func TestInputFails(t *testing.T) {
 func TestWorkerDies(t *testing.T) {
 	node := example.New(t)
 	workers := begin(node, "1ms", "1ms")
-	run := node.Command("run", "2")
+	cmd := node.Command("run", "2")
 	in, w, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
@@ -177,21 +177,13 @@ func TestWorkerDies(t *testing.T) {
 		}
 	}()
 	var errOut strings.Builder
-	run.Stdin, run.Stderr = in, &errOut
-	out, err := run.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := run.Start(); err != nil {
-		t.Fatal(err)
-	}
-	said := make([]byte, 100)
-	if _, err := out.Read(said); err != nil {
+	cmd.Stdin, cmd.Stderr = in, &errOut
+	run := node.Launch(cmd)
+	if _, err := run.Line(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	node.Kill(workers[0])
-	for err == nil {
-		_, err = out.Read(said)
+	for range run.Lines {
 	}
 	if err := run.Wait(); err == nil || !strings.Contains(errOut.String(), rocl.ErrGone.Error()) {
 		t.Errorf("the run ended with %v, %q", err, errOut.String())

@@ -22,12 +22,10 @@ func TestAsk(t *testing.T) {
 		args = append(args, fmt.Sprint("word", i))
 		want += fmt.Sprintln("WORD" + fmt.Sprint(i))
 	}
-	ask := node.Command(args...)
+	cmd := node.Command(args...)
 	var said strings.Builder
-	ask.Stdout = &said
-	if err := ask.Start(); err != nil {
-		t.Fatal(err)
-	}
+	cmd.Stdout = &said
+	ask := node.Launch(cmd)
 	node.Kill(servers[0]) // before, during or after the calls
 	if err := ask.Wait(); err != nil || said.String() != want {
 		t.Errorf("%v, said %q", err, said.String())

@@ -41,13 +41,11 @@ func TestWorkerDies(t *testing.T) {
 	node := example.New(t)
 	ws := node.Start(rocl.Match{"type": "worker"}, worker, worker, worker)
 	const n = 1 << 26 // takes long enough to kill a worker meanwhile
-	sum := node.Command("sum", fmt.Sprint(n))
+	cmd := node.Command("sum", fmt.Sprint(n))
 	var said strings.Builder
-	sum.Stdout = &said
+	cmd.Stdout = &said
 	// The worker may die before, during or after its part.
-	if err := sum.Start(); err != nil {
-		t.Fatal(err)
-	}
+	sum := node.Launch(cmd)
 	node.Kill(ws[0])
 	if err := sum.Wait(); err != nil || said.String() != squares(n) {
 		t.Errorf("the sum to %d is %q, %v; want %q", n, said.String(), err, squares(n))

@@ -68,8 +68,8 @@ func Prepared(f func() error) Option { return func(o *options) { o.prepare = f }
 
 // Start starts cmd. The child is the leader of a process group, so an interrupt at the terminal
 // does not reach it. The kernel kills it when this process ends. If cmd does not name them, the
-// standard input is a pipe for Tell, the standard output goes to Lines, and the error output to
-// that of this process.
+// standard input is a pipe for WriteLine, the standard output goes to Lines, and the error output to
+// that of this process. If the command sets no WaitDelay, that is five seconds.
 func Start(cmd *exec.Cmd, opts ...Option) (*Process, error) {
 	var o options
 	for _, opt := range opts {
@@ -96,13 +96,47 @@ func Start(cmd *exec.Cmd, opts ...Option) (*Process, error) {
 		cmd.SysProcAttr = &syscall.SysProcAttr{}
 	}
 	cmd.SysProcAttr.Setpgid, cmd.SysProcAttr.Pdeathsig = true, syscall.SIGKILL
-	cmd.WaitDelay = closesWithin
+	if cmd.WaitDelay == 0 {
+		cmd.WaitDelay = closesWithin
+	}
 	started := make(chan error)
 	go p.run(o.prepare, started)
 	if err := <-started; err != nil {
 		return nil, fmt.Errorf("subprocess: start %s: %w", strings.Join(cmd.Args, " "), err)
 	}
 	return p, nil
+}
+
+// Run starts cmd as Start does, waits for its end, and returns its two outputs and its exit code. The
+// code is -1 if a signal has ended the child. An output for which the command names another place
+// is empty. If the command names no standard input, the child reads none. Run kills the child when
+// ctx ends, and then returns the cause of ctx. A code other than zero is no error.
+func Run(ctx context.Context, cmd *exec.Cmd) (out, errOut string, code int, err error) {
+	var o, e bytes.Buffer
+	if cmd.Stdout == nil {
+		cmd.Stdout = &o
+	}
+	if cmd.Stderr == nil {
+		cmd.Stderr = &e
+	}
+	p, err := Start(cmd)
+	if err != nil {
+		return "", "", -1, err
+	}
+	p.CloseInput()
+	stop := context.AfterFunc(ctx, func() { p.Signal(syscall.SIGKILL) })
+	err = p.Wait()
+	var exit *exec.ExitError
+	switch {
+	case !stop():
+		err = context.Cause(ctx)
+	case errors.As(err, &exit):
+		err = nil
+	}
+	if err != nil {
+		err = fmt.Errorf("subprocess: run %s: %w", strings.Join(cmd.Args, " "), err)
+	}
+	return o.String(), e.String(), cmd.ProcessState.ExitCode(), err
 }
 
 // run starts the child and waits for its end. The kernel kills a child when the thread that has

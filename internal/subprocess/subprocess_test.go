@@ -118,6 +118,33 @@ func TestMerged(t *testing.T) {
 	}
 }
 
+// Run returns both outputs and the exit code of a child, and ends a child with its context.
+func TestRun(t *testing.T) {
+	cmd := Self("child-echo")
+	cmd.Stdin = strings.NewReader("a line\n")
+	if out, errOut, code, err := Run(t.Context(), cmd); out != "heard a line\nend" || errOut != "" || code != 3 || err != nil {
+		t.Errorf("%q, %q, %d, %v", out, errOut, code, err)
+	}
+	if out, _, code, err := Run(t.Context(), Self("child-echo")); out != "end" || code != 3 || err != nil {
+		t.Errorf("without an input: %q, %d, %v", out, code, err)
+	}
+	cmd = Self("child-errors")
+	var place strings.Builder
+	cmd.Stdout = &place
+	if out, errOut, code, err := Run(t.Context(), cmd); out != "" || place.String() != "a line\n" || errOut != "an error\n" || code != 0 || err != nil {
+		t.Errorf("with another place for the output: %q, %q, %q, %d, %v", out, place.String(), errOut, code, err)
+	}
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cause := errors.New("given up")
+	cancel(cause)
+	if _, _, code, err := Run(ctx, Self("child-deaf")); code != -1 || !errors.Is(err, cause) {
+		t.Errorf("a child that is killed: %d, %v", code, err)
+	}
+	if _, _, _, err := Run(t.Context(), exec.Command("/no/such/program")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("no program: %v", err)
+	}
+}
+
 // Prepared runs in the thread that starts the child. A child is not started if it fails.
 func TestPrepared(t *testing.T) {
 	p := start(t, Self("child-echo"), Prepared(func() error { return syscall.Setpriority(syscall.PRIO_PROCESS, 0, 7) }))

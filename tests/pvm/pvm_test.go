@@ -14,7 +14,6 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"io"
 	"log/slog"
 	"net"
 	"os"
@@ -397,13 +396,11 @@ func (r *run) add(text string) {
 
 // A process is a running program.
 type process struct {
-	r     *run
-	cmd   *exec.Cmd
-	in    io.WriteCloser
-	ended chan struct{}
-	mu    sync.Mutex
-	more  chan struct{} // closed when the process has printed more
-	text  bytes.Buffer
+	*subprocess.Process
+	r    *run
+	mu   sync.Mutex
+	more chan struct{} // closed when the process has printed more
+	text bytes.Buffer
 }
 
 // Write takes output of the process.
@@ -418,26 +415,16 @@ func (p *process) Write(b []byte) (int, error) {
 // start starts a program. Its output is written line by line.
 func (r *run) start(name string, args ...string) *process {
 	r.t.Helper()
-	p := &process{r: r, ended: make(chan struct{}), more: make(chan struct{})}
+	p := &process{r: r, more: make(chan struct{})}
 	// The name is found in PATH, which is also argv[0]: some programs spawn it.
-	p.cmd = exec.Command("stdbuf", append([]string{"-oL", name}, args...)...)
-	p.cmd.Env, p.cmd.Dir, p.cmd.Stdout, p.cmd.Stderr = r.m.env, r.m.bin, p, p
-	p.cmd.WaitDelay = patience // for programs that it has spawned and that hold its output open
+	cmd := exec.Command("stdbuf", append([]string{"-oL", name}, args...)...)
+	cmd.Env, cmd.Dir, cmd.Stdout, cmd.Stderr = r.m.env, r.m.bin, p, p
+	cmd.WaitDelay = patience // for programs that it has spawned and that hold its output open
 	var err error
-	if p.in, err = p.cmd.StdinPipe(); err == nil {
-		err = p.cmd.Start()
-	}
-	if err != nil {
+	if p.Process, err = subprocess.Start(cmd); err != nil {
 		r.t.Fatalf("%s: start %s: %v", r.m.name, name, err)
 	}
-	go func() {
-		_ = p.cmd.Wait()
-		close(p.ended)
-	}()
-	r.t.Cleanup(func() {
-		_ = p.cmd.Process.Kill()
-		<-p.ended
-	})
+	r.t.Cleanup(p.Kill)
 	return p
 }
 
@@ -455,7 +442,7 @@ func (p *process) until(pattern string) []string {
 		select {
 		case <-more:
 		case <-late:
-			p.r.t.Fatalf("%s: %v: no %q within %v in:\n%s", p.r.m.name, p.cmd.Args[2:], pattern, patience, p.text.String())
+			p.r.t.Fatalf("%s: %v: no %q within %v in:\n%s", p.r.m.name, p.Cmd.Args[2:], pattern, patience, p.text.String())
 		}
 	}
 }
@@ -463,23 +450,23 @@ func (p *process) until(pattern string) []string {
 // say writes a line for the program to read.
 func (p *process) say(lines ...string) {
 	for _, l := range lines {
-		_, _ = io.WriteString(p.in, l+"\n") // wait finds out if the program has ended
+		_ = p.WriteLine(l) // wait finds out if the program has ended
 	}
 }
 
 // wait waits for the end of the program and records its output.
 func (p *process) wait() {
 	p.r.t.Helper()
-	_ = p.in.Close()
+	p.CloseInput()
 	select {
-	case <-p.ended:
+	case <-p.Ended():
 	case <-time.After(patience):
-		p.r.t.Fatalf("%s: %v runs still after %v:\n%s", p.r.m.name, p.cmd.Args[2:], patience, p.text.String())
+		p.r.t.Fatalf("%s: %v runs still after %v:\n%s", p.r.m.name, p.Cmd.Args[2:], patience, p.text.String())
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.r.add(p.text.String())
-	p.r.add(fmt.Sprintf("\n%s: exit code %d\n", p.cmd.Args[2], p.cmd.ProcessState.ExitCode()))
+	p.r.add(fmt.Sprintf("\n%s: exit code %d\n", p.Cmd.Args[2], p.Cmd.ProcessState.ExitCode()))
 }
 
 // run runs a program to its end.

@@ -15,6 +15,7 @@ import (
 
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/internal/eventually"
+	"github.com/rocl-go/rocl/internal/subprocess"
 	"go.uber.org/goleak"
 )
 
@@ -43,16 +44,36 @@ func New(t testing.TB) Node {
 
 // Command returns the command of the example, to be started on the node.
 func (n Node) Command(args ...string) *exec.Cmd {
-	self, err := os.Executable()
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	self := subprocess.Self(args...)
 	ctx, cancel := context.WithTimeout(n.t.Context(), 2*time.Minute) // in case something hangs
 	n.t.Cleanup(cancel)
-	c := exec.CommandContext(ctx, self, args...)
+	c := exec.CommandContext(ctx, self.Path, args...)
+	c.WaitDelay = time.Minute // for processes of the example that hold the output
 	c.Env = append(os.Environ(), isExample+"=1", "ROCL_SOCKET="+n.Socket)
 	c.Stderr = os.Stderr
 	return c
+}
+
+// Launch starts a command of the example. Its standard input, if c names none, is empty.
+func (n Node) Launch(c *exec.Cmd) *subprocess.Process {
+	n.t.Helper()
+	p, err := subprocess.Start(c)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	n.t.Cleanup(p.Kill)
+	p.CloseInput()
+	return p
+}
+
+// Serve starts the example, and returns when it has printed a line, which must begin with says.
+func (n Node) Serve(says string, args ...string) *subprocess.Process {
+	n.t.Helper()
+	p := n.Launch(n.Command(args...))
+	if line, err := p.Line(n.t.Context()); err != nil || !strings.HasPrefix(line, says) {
+		n.t.Fatalf("%q prints %q, %v", args, line, err)
+	}
+	return p
 }
 
 // Run runs the example and returns the standard output of it and its processes.
@@ -61,7 +82,7 @@ func (n Node) Run(args ...string) string {
 	c := n.Command(args...)
 	var out bytes.Buffer
 	c.Stdout = &out
-	if err := c.Run(); err != nil {
+	if err := n.Launch(c).Wait(); err != nil {
 		n.t.Fatalf("%v: %v, %s", args, err, &out)
 	}
 	return out.String()
@@ -70,9 +91,10 @@ func (n Node) Run(args ...string) string {
 // Both runs the example and returns what it and its processes print, on either output.
 func (n Node) Both(args ...string) (string, error) {
 	c := n.Command(args...)
-	c.Stderr = nil
-	out, err := c.CombinedOutput()
-	return string(out), err
+	var out bytes.Buffer
+	c.Stdout, c.Stderr = &out, &out
+	err := n.Launch(c).Wait()
+	return out.String(), err
 }
 
 // Fails runs the example, which must fail and print what.
@@ -96,16 +118,12 @@ func (n Node) Open() *rocl.Context {
 
 // Start starts the example once for each list of arguments. It returns when as many resources match
 // the pattern. The test then serves the node no more: one of the processes does.
-func (n Node) Start(pattern rocl.Match, each ...[]string) (started []*exec.Cmd) {
+func (n Node) Start(pattern rocl.Match, each ...[]string) (started []*subprocess.Process) {
 	n.t.Helper()
 	c := n.Open()
 	defer c.Close()
 	for _, args := range each {
-		p := n.Command(args...)
-		if err := p.Start(); err != nil {
-			n.t.Fatal(err)
-		}
-		started = append(started, p)
+		started = append(started, n.Launch(n.Command(args...)))
 	}
 	if _, err := c.Await(n.t.Context(), pattern, len(each)); err != nil {
 		n.t.Fatal(err)
@@ -129,25 +147,25 @@ func (n Node) Remain(c *rocl.Context, pattern rocl.Match, left int) {
 }
 
 // Kill kills a process and waits for its end.
-func (n Node) Kill(c *exec.Cmd) {
+func (n Node) Kill(p *subprocess.Process) {
 	n.t.Helper()
-	if err := c.Process.Kill(); err != nil {
+	if err := p.Cmd.Process.Kill(); err != nil {
 		n.t.Fatal(err)
 	}
-	_ = c.Wait()
+	_ = p.Wait()
 }
 
 // Interrupt interrupts processes, all at once, each of which must then end without an error.
-func (n Node) Interrupt(all ...*exec.Cmd) {
+func (n Node) Interrupt(all ...*subprocess.Process) {
 	n.t.Helper()
-	for _, c := range all {
-		if err := c.Process.Signal(os.Interrupt); err != nil {
+	for _, p := range all {
+		if err := p.Cmd.Process.Signal(os.Interrupt); err != nil {
 			n.t.Fatal(err)
 		}
 	}
-	for _, c := range all {
-		if err := c.Wait(); err != nil {
-			n.t.Errorf("%q ended with %v", c.Args[1:], err)
+	for _, p := range all {
+		if err := p.Wait(); err != nil {
+			n.t.Errorf("%q ended with %v", p.Cmd.Args[1:], err)
 		}
 	}
 }

@@ -56,12 +56,10 @@ func check(t *testing.T, v view, path string) {
 func TestPicture(t *testing.T) {
 	node, out := example.New(t), filepath.Join(t.TempDir(), "m.png")
 	c := open(t, node)
-	joined := node.Command("-join")
+	cmd := node.Command("-join")
 	var printed bytes.Buffer
-	joined.Stdout = &printed
-	if err := joined.Start(); err != nil {
-		t.Fatal(err)
-	}
+	cmd.Stdout = &printed
+	joined := node.Launch(cmd)
 	if _, err := c.Await(t.Context(), rocl.Match{"type": "threaddef"}, 1); err != nil {
 		t.Fatal(err)
 	}
@@ -69,7 +67,7 @@ func TestPicture(t *testing.T) {
 		t.Errorf("%q", said)
 	}
 	check(t, small, out)
-	_ = joined.Process.Signal(os.Interrupt)
+	joined.Signal(syscall.SIGINT)
 	if err := joined.Wait(); err != nil {
 		t.Error("the process that joined:", err)
 	}
@@ -97,23 +95,22 @@ func TestWorkerKilled(t *testing.T) {
 	v := small
 	v.X, v.Y, v.Samples = 400, 300, 3
 	cmd := node.Command(args(v, out, "-p", "3")...)
-	cmd.Stderr = nil // not the standard error of the test
-	r, err := cmd.StderrPipe()
+	r, w, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
 	}
+	defer r.Close()
 	var said bytes.Buffer
-	cmd.Stdout = &said
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	cmd.Stdout, cmd.Stderr = &said, w
+	p := node.Launch(cmd)
+	w.Close()
 	lines := bufio.NewScanner(r)
 	for lines.Scan() {
 		if pids, ok := strings.CutPrefix(lines.Text(), "kill one of: "); ok {
 			kill(t, strings.Fields(pids))
 		}
 	}
-	if err := cmd.Wait(); err != nil {
+	if err := p.Wait(); err != nil {
 		t.Fatal(err)
 	}
 	check(t, v, out)
@@ -144,9 +141,7 @@ func TestMasterKilled(t *testing.T) {
 	v := small
 	v.X, v.Y = 6000, 4000
 	cmd := node.Command(args(v, filepath.Join(t.TempDir(), "m.png"), "-p", "3")...)
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	p := node.Launch(cmd)
 	tasks := map[rocl.GID]bool{}
 	for ev, err := range c.Watch(t.Context(), rocl.Match{"type": "task"}) {
 		if err != nil {
@@ -155,10 +150,7 @@ func TestMasterKilled(t *testing.T) {
 		switch ev.Kind {
 		case rocl.Appeared:
 			if tasks[ev.ID] = true; len(tasks) == 4 {
-				if err := cmd.Process.Kill(); err != nil {
-					t.Fatal(err)
-				}
-				_ = cmd.Wait()
+				node.Kill(p)
 			}
 		case rocl.Gone:
 			if delete(tasks, ev.ID); len(tasks) == 0 {

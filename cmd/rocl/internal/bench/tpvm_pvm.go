@@ -7,12 +7,15 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/rocl-go/rocl/internal/subprocess"
 )
 
 //go:embed pvm/pingpong.c
@@ -63,15 +66,13 @@ func measurePVM(ctx context.Context, size, count, large, largeCount int) (f pvmF
 		return f, fmt.Errorf("compiling the program of PVM: %w: %s", err, out)
 	}
 	env := append(os.Environ(), "PVM_ROOT="+pvmRoot, "PVM_TMP="+dir, "PVM_ALLOW_ROOT=1", "PVM_ARCH=LINUX64", "HOME="+dir)
-	d := exec.CommandContext(ctx, daemon)
-	d.Env, d.Dir = env, dir
-	if err := d.Start(); err != nil {
+	cmd := exec.CommandContext(ctx, daemon)
+	cmd.Env, cmd.Dir, cmd.Stderr = env, dir, io.Discard
+	d, err := subprocess.Start(cmd)
+	if err != nil {
 		return f, fmt.Errorf("starting PVM's daemon: %w", err)
 	}
-	defer func() {
-		cancel() // in case the program has not halted the daemon
-		_ = d.Wait()
-	}()
+	defer d.Kill() // in case the program has not halted the daemon
 	for {
 		if m, _ := filepath.Glob(filepath.Join(dir, "pvmd.*")); len(m) > 0 {
 			break

@@ -10,7 +10,6 @@ import (
 	"io/fs"
 	"iter"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strconv"
@@ -20,6 +19,7 @@ import (
 	"testing"
 
 	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/internal/subprocess"
 	"github.com/rocl-go/rocl/rpc"
 )
 
@@ -283,19 +283,16 @@ func TestServeInterrupted(t *testing.T) {
 func TestServeKilled(t *testing.T) {
 	sock := node(t)
 	path, begun, ended := fifo(t)
-	exe, err := os.Executable()
+	cmd := subprocess.Self("serve", "--socket", sock, "name=there", "--", "sh", "-c", "exec 3>"+path+"; exec sleep 1000")
+	cmd.Env = append(os.Environ(), "BE_ROCL=1")
+	s, err := subprocess.Start(cmd)
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := exec.CommandContext(t.Context(), exe, "serve", "--socket", sock, "name=there", "--", "sh", "-c", "exec 3>"+path+"; exec sleep 1000")
-	s.Env = append(os.Environ(), "BE_ROCL=1")
-	s.Stderr = os.Stderr
-	if err := s.Start(); err != nil {
-		t.Fatal(err)
-	}
+	t.Cleanup(s.Kill)
 	go func() {
 		<-begun
-		_ = s.Process.Kill()
+		s.Signal(syscall.SIGKILL)
 	}()
 	if _, errOut, code := call(t, sock, "", "--wait", long.String(), "name=there"); code != exitFailed || !strings.Contains(errOut, "gone") {
 		t.Errorf("call: %d, %q", code, errOut)
