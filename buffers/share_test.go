@@ -76,7 +76,7 @@ func TestBorrow(t *testing.T) {
 		t.Errorf("%v %v %q", b.ReadOnly(), s.ReadOnly(), s.Bytes())
 	}
 	if _, _, ok := s.Locate(s.Bytes()); ok {
-		t.Error("others' memory has a place of ours")
+		t.Error("lent memory has a location in the pool")
 	}
 	b.Release()
 	if back > 0 {

@@ -519,7 +519,7 @@ func TestCloseListener(t *testing.T) {
 		}
 		waits.Close()
 		if _, err := netrocl.Dial(t.Context(), client, rocl.Match(web)); !errors.Is(err, rocl.ErrNotFound) {
-			t.Errorf("dialing nobody: %v", err)
+			t.Errorf("dialing attributes that no listener has: %v", err)
 		}
 		if _, err := netrocl.DialID(t.Context(), client, id); !errors.Is(err, syscall.ECONNREFUSED) || !errors.Is(err, rocl.ErrGone) {
 			t.Errorf("dialing a closed listener: %v", err)

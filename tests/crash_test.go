@@ -480,7 +480,7 @@ func TestCrashReceiverWithRoom(t *testing.T) {
 				err = me.SendBytes(ctx, target.ID, 2, nil)
 			}
 		case <-ctx.Done():
-			t.Fatal("nobody was told")
+			t.Fatal("the message was neither refused nor reported")
 		}
 	}
 	if !errors.Is(err, lib.ErrGone) && !errors.Is(err, lib.ErrUnreachable) {

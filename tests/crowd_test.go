@@ -75,7 +75,7 @@ func TestCrowd(t *testing.T) {
 	}
 	c := open(t, sock)
 	me := register(t, c, lib.Attrs{"crowd": "yes", "i": strconv.Itoa(n)})
-	ctx := soon(t, 60*time.Second)
+	ctx := soon(t, 5*time.Minute)
 	contexts := map[lib.GID]bool{}
 	var first lib.GID
 	for f, err := range c.FindAll(ctx, lib.Match{"crowd": "yes"}, lib.Want("i")) {

@@ -127,7 +127,7 @@ func TestMayImport(t *testing.T) {
 		}
 	}
 	if !mayImport("tpvmother", "context") || !mayImport("netrocl", "dispatch") {
-		t.Error("others may import less than their layer lets them")
+		t.Error("packages outside publicOnly may import less than their layer lets them")
 	}
 }
 

@@ -148,7 +148,7 @@ func TestNodesOfCluster(t *testing.T) {
 	}
 	eventually.True(t, "it is back", func() bool { return slices.Equal(nodes(0, node), all) })
 	if f, err := cs[0].Find(ctx, lib.Match{"type": "peer"}); err != nil || f.ID != r.ID() {
-		t.Errorf("what the one that is back has: %+v, %v", f, err)
+		t.Errorf("what the returned node has: %+v, %v", f, err)
 	}
 
 	// A daemon that returns with other labels is the same node, once.

@@ -365,7 +365,7 @@ func TestPaperResources(t *testing.T) {
 						t.Errorf("%s: told %+v", name, u)
 					}
 				case <-ctx.Done():
-					t.Fatalf("%s: nobody was told", name)
+					t.Fatalf("%s: the monitor got no event", name)
 				}
 				err = me.SendBytes(ctx, r.ID(), 2, nil)
 			}
@@ -785,7 +785,7 @@ func TestPaperBuffers(t *testing.T) {
 			return
 		}()
 		if !noticed {
-			t.Error("nobody noticed")
+			t.Error("the second release went unnoticed")
 		}
 		seen := map[*byte]bool{}
 		for range 1000 {
@@ -832,7 +832,7 @@ func TestPaperBuffers(t *testing.T) {
 			if err := me.Send(ctx, b.ID().WithSerial(999), 0, p); err != nil {
 				p.Release()
 			} else if name == "inproc" {
-				t.Errorf("a send to nobody was accepted")
+				t.Errorf("a send to an unregistered identifier was accepted")
 			}
 			p = fresh()
 			if err := me.Send(ctx, lib.GID{}, 0, p); err != nil {
@@ -1277,7 +1277,7 @@ func TestPaperMessages(t *testing.T) {
 			t.Error(err)
 		}
 		if s := b.Stats(); s.Sleeps == 0 {
-			t.Errorf("nobody slept: %+v", s)
+			t.Errorf("no goroutine slept: %+v", s)
 		}
 	})
 

@@ -18,6 +18,8 @@ import (
 	"testing"
 	"time"
 
+	"go.uber.org/goleak"
+
 	"github.com/rocl-go/rocl/internal/eventually"
 	"github.com/rocl-go/rocl/internal/subprocess"
 )
@@ -39,9 +41,11 @@ func TestMain(m *testing.M) {
 			os.Exit(1)
 		}
 	}
-	code := m.Run()
-	os.RemoveAll(dir)
-	os.Exit(code)
+	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("github.com/hashicorp/memberlist.(*Memberlist).probeNode"),
+		goleak.Cleanup(func(code int) {
+			_ = os.RemoveAll(dir)
+			os.Exit(code)
+		}))
 }
 
 // socket returns the path of a socket for a node of the test's own. The path is short: the kernel
@@ -299,22 +303,17 @@ func TestRaceToServe(t *testing.T) {
 	for i := range 6 {
 		cs = append(cs, launch(t, exec.Command(rocl, "register", "--socket", sock, "racer="+fmt.Sprint(i), "race=yes")))
 	}
-	deadline := time.Now().Add(20 * time.Second)
-	for {
-		ids, _ := find(t, sock, "race=yes")
-		if len(ids) == len(cs) {
-			seen := map[string]bool{}
-			for _, id := range ids {
-				seen[id] = true
-			}
-			if len(seen) != len(cs) {
-				t.Errorf("identifiers are not unique: %v", ids)
-			}
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("%d of %d are found", len(ids), len(cs))
-		}
+	var ids []string
+	eventually.True(t, "all racers are found", func() bool {
+		ids, _ = find(t, sock, "race=yes")
+		return len(ids) == len(cs)
+	})
+	seen := map[string]bool{}
+	for _, id := range ids {
+		seen[id] = true
+	}
+	if len(seen) != len(cs) {
+		t.Errorf("identifiers are not unique: %v", ids)
 	}
 }
 

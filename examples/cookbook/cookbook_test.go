@@ -348,7 +348,7 @@ func TestSendLent(t *testing.T) {
 		ctx := soon(t)
 		me := register(t, rocltest.Cluster(t, 1).Open(0), nil)
 		if err := SendLent(ctx, me, rocl.GID{}, 0, make([]byte, 10)); !errors.Is(err, rocl.ErrGone) {
-			t.Errorf("sent to nobody: %v", err)
+			t.Errorf("sent to the zero GID: %v", err)
 		}
 	})
 }

@@ -30,6 +30,8 @@ import (
 	"testing"
 	"time"
 
+	"go.uber.org/goleak"
+
 	"github.com/rocl-go/rocl"
 	dircluster "github.com/rocl-go/rocl/directory/cluster"
 	"github.com/rocl-go/rocl/internal/eventually"
@@ -267,7 +269,7 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
-	os.Exit(m.Run())
+	goleak.VerifyTestMain(m)
 }
 
 // servePod does what tpvm pod does. It ends with the process pid.
@@ -343,7 +345,7 @@ pvm_trecv(-1, 2, &long_enough) > 0 = 1
 pvm_exit() = 0
 `
 
-// testHosts adds and deletes a host by libpvm3. In a cluster of two members nobody confirms that one
+// testHosts adds and deletes a host by libpvm3. In a cluster of two members no third member confirms that one
 // of them is dead. If the machine that runs the test is so busy that one is taken for dead, the test
 // tries again.
 func testHosts(t *testing.T, ours *machine) {
