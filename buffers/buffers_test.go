@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/rocl-go/rocl/internal/eventually"
 	"go.uber.org/goleak"
 	"pgregory.net/rapid"
 )
@@ -406,15 +407,11 @@ func TestLastLargeOne(t *testing.T) {
 		}
 		got <- err
 	}()
-	for {
+	eventually.True(t, "GetWait waits", func() bool {
 		p.mu.Lock()
-		waits := p.waiting > 0
-		p.mu.Unlock()
-		if waits {
-			break
-		}
-		runtime.Gosched()
-	}
+		defer p.mu.Unlock()
+		return p.waiting > 0
+	})
 	b.Release()
 	if err := <-got; err != nil {
 		t.Error(err)

@@ -543,7 +543,7 @@ func TestCancel(t *testing.T) {
 			}
 			tr := target.StartPull(ctx, r.Handle(), 0, dst)
 			pieces := uint64(n / piece)
-			for target.Stats().Transfers-before < percent*pieces/100 {
+			for target.Stats().Transfers-before < percent*pieces/100 && ctx.Err() == nil {
 				time.Sleep(10 * time.Microsecond) // a longer pause would miss the moment
 			}
 			cancel(stopped)

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"runtime/metrics"
 	"runtime/pprof"
 	"strings"
 	"sync"
@@ -397,8 +398,8 @@ func TestGrow(t *testing.T) {
 	})
 }
 
-// While units block, and streams and pools have nothing to do, nothing polls.
-// In a bubble Wait returns when no goroutine runs.
+// While units block, and streams and pools have nothing to do, no goroutine polls: an hour passes, and
+// the runtime schedules next to no goroutine.
 func TestIdle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSet(t, Config{
@@ -412,7 +413,23 @@ func TestIdle(t *testing.T) {
 		hold(t, s.Default())
 		hold(t, streams)
 		synctest.Wait()
+		before := scheduled()
+		time.Sleep(time.Hour)
+		if n := scheduled() - before; n > 1000 {
+			t.Errorf("goroutines were scheduled at least %d times in an idle hour", n)
+		}
 	})
+}
+
+// scheduled returns how often goroutines of the process have been scheduled, as far as the runtime
+// has counted them: about one time in eight.
+func scheduled() (n uint64) {
+	sample := []metrics.Sample{{Name: "/sched/latencies:seconds"}}
+	metrics.Read(sample)
+	for _, c := range sample[0].Value.Float64Histogram().Counts {
+		n += c
+	}
+	return n
 }
 
 // TestNoGoroutines checks that a pool without units has none.

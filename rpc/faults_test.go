@@ -274,9 +274,7 @@ func TestStalledCaller(t *testing.T) {
 	}
 	defer c.Close()
 	cmd, _ := other(t, "many", sock)
-	for ran.Load() < 50 {
-		runtime.Gosched()
-	}
+	eventually.True(t, "fifty calls have run", func() bool { return ran.Load() >= 50 })
 	if err := cmd.Process.Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}

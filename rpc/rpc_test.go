@@ -9,13 +9,13 @@ import (
 	"io/fs"
 	"iter"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/internal/eventually"
 	"github.com/rocl-go/rocl/pool"
 	"github.com/rocl-go/rocl/rpc"
 )
@@ -459,9 +459,7 @@ func TestBusy(t *testing.T) {
 	running = append(running, rpc.Go[struct{}, struct{}](deadline(t), c, s.ID(), "wait", struct{}{}))
 	<-began
 	running = append(running, rpc.Go[struct{}, struct{}](deadline(t), c, s.ID(), "wait", struct{}{}))
-	for one.Stats().Queued == 0 {
-		runtime.Gosched()
-	}
+	eventually.True(t, "a call is queued", func() bool { return one.Stats().Queued > 0 })
 	if _, err := rpc.Call[struct{}, struct{}](deadline(t), c, s.ID(), "wait", struct{}{}); !errors.Is(err, rpc.ErrBusy) {
 		t.Error(err)
 	}

@@ -119,16 +119,17 @@ func TestIndexWriterStopped(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	for c.Stats().Mapped == 0 {
+	eventually.True(t, "questions are answered from the index", func() bool {
 		if _, err := c.Find(ctx, lib.Match{"peer": "stopped", "i": "0"}); err != nil {
 			t.Fatal(err)
 		}
-	}
+		return c.Stats().Mapped > 0
+	})
 	for range 20 {
 		signal(t, p.cmd.Process.Pid, syscall.SIGSTOP)
 		read := 0
 		for i := range changing { // at most one is being changed
-			short, done := context.WithTimeout(ctx, 20*time.Millisecond)
+			short, done := context.WithTimeout(ctx, 200*time.Millisecond)
 			_, err := c.Find(short, lib.Match{"i": fmt.Sprint(i)})
 			done()
 			if err == nil {

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/internal/eventually"
 	"github.com/rocl-go/rocl/rocltest"
 	"github.com/rocl-go/rocl/tpvm"
 )
@@ -78,25 +79,15 @@ func TestExportOfKilled(t *testing.T) {
 		t.Fatal(by, err)
 	}
 	kill(t, task, ids[0])
-	for ctx := deadline(t); ; { // until the directory has noticed
+	eventually.True(t, "the directory has noticed the end of the first", func() bool {
 		by, err := spawnBy(t, task, "greet", 4)
-		if err == nil && by[second] == 4 {
-			break
-		}
-		if ctx.Err() != nil {
-			t.Fatal(by, err)
-		}
-	}
+		return err == nil && by[second] == 4
+	})
 	kill(t, task, ids[1])
-	for ctx := deadline(t); ; {
-		by, err := spawnBy(t, task, "greet", 1)
-		if errors.Is(err, tpvm.ErrNoProgram) {
-			break
-		}
-		if ctx.Err() != nil {
-			t.Fatal(by, err)
-		}
-	}
+	eventually.True(t, "no process exports the program", func() bool {
+		_, err := spawnBy(t, task, "greet", 1)
+		return errors.Is(err, tpvm.ErrNoProgram)
+	})
 }
 
 // If some threads cannot be started, the others run, and each slot has its own result.

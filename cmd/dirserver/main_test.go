@@ -14,7 +14,6 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -600,11 +599,12 @@ func TestPipes(t *testing.T) {
 	}
 	// The pipe has a reader as soon as the goroutine opens it; opening the other end lets the
 	// goroutine end.
-	w, err := os.OpenFile(pipe, os.O_WRONLY|syscall.O_NONBLOCK, 0)
-	for errors.Is(err, syscall.ENXIO) {
-		runtime.Gosched()
+	var w *os.File
+	var err error
+	eventually.True(t, "the pipe has a reader", func() bool {
 		w, err = os.OpenFile(pipe, os.O_WRONLY|syscall.O_NONBLOCK, 0)
-	}
+		return !errors.Is(err, syscall.ENXIO)
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
