@@ -111,7 +111,7 @@ func (r *request) parse() (err error) {
 		meta, err = parseMetadata(r.h.meta)
 	}
 	if err != nil {
-		r.s.log.Warn("rpc: a request that cannot be read", "server", r.s.ID(), "from", r.m.From(), "error", err)
+		r.s.log.Warn("rpc: a request cannot be read", "server", r.s.ID(), "from", r.m.From(), "err", err)
 		return err
 	}
 	id := r.m.Tag()
@@ -138,7 +138,7 @@ func (r *request) parse() (err error) {
 	case isStream && !m.isStream:
 		return fmt.Errorf("%w that gives a stream: this one gives one result", ErrUnknownCall)
 	case isStream && (r.h.number == 0 || !r.m.IsCall()):
-		return fmt.Errorf("%w: a stream without a number, or whose caller waits for no reply", ErrProtocol)
+		return fmt.Errorf("%w: the stream has no number, or its caller waits for no reply", ErrProtocol)
 	}
 	r.method = m
 	if isStream {
@@ -293,7 +293,7 @@ func (r *request) notSent(b *rocl.Buffer, err error) {
 	if r.held != nil {
 		r.stop(err)
 	}
-	r.s.log.Debug("rpc: a reply that could not be sent", "call", r.method.name, "server", r.s.ID(), "to", r.m.From(), "error", err)
+	r.s.log.Debug("rpc: a reply could not be sent", "call", r.method.name, "server", r.s.ID(), "to", r.m.From(), "err", err)
 	if errors.Is(err, rocl.ErrTooLarge) {
 		r.refuse(fmt.Errorf("the result of %q: %w", r.method.name, err))
 	}
@@ -389,7 +389,7 @@ func (s *Server) fail(ctx context.Context, m *rocl.Message, status, flags byte, 
 	}
 	if err := s.r.Reply(ctx, m, b); err != nil {
 		b.Release()
-		s.log.Debug("rpc: an error that could not be sent", "server", s.ID(), "to", m.From(), "error", err)
+		s.log.Debug("rpc: an error could not be sent", "server", s.ID(), "to", m.From(), "err", err)
 	}
 }
 
@@ -397,15 +397,15 @@ func (s *Server) fail(ctx context.Context, m *rocl.Message, status, flags byte, 
 func (s *Server) errorReply(ctx context.Context, status, flags byte, err error) *rocl.Buffer {
 	b, err := s.encodeError(ctx, status, flags, err)
 	if err != nil {
-		s.log.Warn("rpc: no memory for an error", "server", s.ID(), "error", err)
+		s.log.Warn("rpc: an error could not be sent: no memory", "server", s.ID(), "err", err)
 	}
 	return b
 }
 
 // encodeError returns a reply with err. It waits for memory until ctx ends.
 func (s *Server) encodeError(ctx context.Context, status, flags byte, err error) (*rocl.Buffer, error) {
-	var room [256]byte
-	p := s.errorNames.errorBody(room[:replyHead], err)
+	var scratch [256]byte
+	p := s.errorNames.errorBody(scratch[:replyHead], err)
 	putReply(p, status, flags&flagChecksum)
 	b, err := s.c.BufferWait(ctx, len(p))
 	if err != nil {

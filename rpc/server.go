@@ -246,7 +246,7 @@ func (s *Server) receive() {
 		m, err := s.r.Recv(context.Background())
 		if err != nil {
 			if !errors.Is(err, rocl.ErrClosed) {
-				s.log.Error("rpc: the server receives no more", "server", s.ID(), "error", err)
+				s.log.Error("rpc: the server cannot receive", "server", s.ID(), "err", err)
 			}
 			isReceiving = false
 			close(s.turn)

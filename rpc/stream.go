@@ -29,8 +29,8 @@ import (
 const (
 	streamHead = replyHead + 1
 	itemHead   = 4
-	aheadItems = 256       // most results that a provider makes ahead of the caller,
-	aheadBytes = 256 << 10 // or most bytes of them
+	aheadItems = 256       // most results that a provider makes ahead of the caller
+	aheadBytes = 256 << 10 // most bytes of results that a provider makes ahead of the caller
 )
 
 // mostItem is the largest size of a result in bytes. It is a variable for tests.
@@ -154,7 +154,7 @@ func (s *results) next(m *rocl.Message) {
 	if s.waiting != nil || s.isOver {
 		err := s.err
 		if s.waiting != nil || err == nil {
-			err = fmt.Errorf("%w: a request for results of a stream that has ended, or of which they are awaited", ErrProtocol)
+			err = fmt.Errorf("%w: the stream has ended, or another request waits for its results", ErrProtocol)
 		}
 		s.r.s.refuse(m, s.r.h.flags, err)
 		m.Release()
@@ -368,7 +368,7 @@ func (s *incoming) parse(m *rocl.Message) ([]byte, error) {
 		s.isOver = true
 		return nil, withType(s.c.remote(s.name, s.provider, status, body), s.in)
 	case len(body) < 1:
-		return nil, fmt.Errorf("%w: a batch without a head", ErrProtocol)
+		return nil, fmt.Errorf("%w: the batch has no head", ErrProtocol)
 	}
 	return body, nil
 }
@@ -430,7 +430,7 @@ func (c *Client) batchOf(ctx context.Context, provider rocl.GID, m *rocl.Message
 func items[Out any](p []byte, f format[Out], yield func(Out) bool) (wantsMore bool, err error) {
 	for len(p) > 0 {
 		if len(p) < itemHead || uint64(len(p)-itemHead) < uint64(binary.LittleEndian.Uint32(p)) {
-			return false, fmt.Errorf("%w: a batch that ends in the midst", ErrProtocol)
+			return false, fmt.Errorf("%w: the batch is truncated", ErrProtocol)
 		}
 		n := itemHead + int(binary.LittleEndian.Uint32(p))
 		v, err := f.decode(p[itemHead:n])

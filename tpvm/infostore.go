@@ -24,8 +24,8 @@ import (
 //
 // A goroutine for each Persistent entry gives another pod a copy of it, and makes pods forget
 // copies that are no longer needed. It tries again until it has succeeded. No lock is held
-// meanwhile. A pod that does not answer may still make its copy when it goes on: it is told to
-// forget it.
+// meanwhile. A pod that does not answer may still make its copy when it goes on. Such a pod is
+// told to forget the copy.
 type infoStore struct {
 	p *pod
 
@@ -653,7 +653,7 @@ func (k *infoStore) takeOverOne(ctx context.Context, c *copyOf) bool {
 	case errors.Is(err, rocl.ErrExists):
 		return k.isElsewhere(ctx, c)
 	case ctx.Err() == nil:
-		k.p.t.log.Warn("tpvm: message box: entry not taken over yet", "name", c.Name, "index", c.Index, "err", err)
+		k.p.t.log.Warn("tpvm: message box: an entry was not taken over yet", "name", c.Name, "index", c.Index, "err", err)
 	}
 	return false
 }

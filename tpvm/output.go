@@ -368,7 +368,7 @@ func (c *collector) receive(m *rocl.Message) {
 	}
 	c.mu.Unlock()
 	if s == nil {
-		c.t.log.Warn("tpvm: output: unknown stream", "from", m.From(), "stream", n)
+		c.t.log.Warn("tpvm: output: a stream is unknown", "from", m.From(), "stream", n)
 		return
 	}
 	if !s.hasBegun {

@@ -332,11 +332,11 @@ func (b *Buffer) room(n int) error {
 }
 
 func (b *Buffer) tooLarge(n int) error {
-	return fmt.Errorf("pack: %d more in a message of %d bytes: %w", n, b.size, rocl.ErrTooLarge)
+	return fmt.Errorf("pack: add %d bytes to a message of %d bytes: %w", n, b.size, rocl.ErrTooLarge)
 }
 
 func errStride(stride int) error {
-	return fmt.Errorf("%w: a stride of %d", ErrBadParam, stride)
+	return fmt.Errorf("%w: the stride is %d", ErrBadParam, stride)
 }
 
 // putInt writes n as a PVM int.

@@ -75,14 +75,14 @@ func splitTyped(p []byte, xdr bool) (body, desc []byte, err error) {
 	}
 	p, n := p[:len(p)-trailer], binary.LittleEndian.Uint32(p[len(p)-trailer:])
 	if uint64(n) > uint64(len(p)) {
-		return nil, nil, fmt.Errorf("%w: a description of %d bytes in %d", ErrDamaged, n, len(p))
+		return nil, nil, fmt.Errorf("%w: the description has %d bytes, and %d are left", ErrDamaged, n, len(p))
 	}
 	body, desc = p[:len(p)-int(n)], p[len(p)-int(n):]
 	left := body
 	for d := desc; len(d) > 0; {
 		r, rest, ok := nextRun(d)
 		if !ok || !xdr && (r.k == hyperKind || r.k == uhyperKind) {
-			return nil, nil, fmt.Errorf("%w: invalid description of types", ErrDamaged)
+			return nil, nil, fmt.Errorf("%w: the description of types is invalid", ErrDamaged)
 		}
 		if left, ok = skipRun(left, r, xdr); !ok {
 			return nil, nil, fmt.Errorf("%w: %d %v are not within its %d bytes", ErrDamaged, r.n, r.k, len(body))

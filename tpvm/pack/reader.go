@@ -148,14 +148,14 @@ func (r *Reader) UnpackString() (string, error) {
 // in p.
 func stringAt(p []byte, xdr bool) (s []byte, n int, err error) {
 	if len(p) < 4 {
-		return nil, 0, fmt.Errorf("%w: a string in %d bytes", ErrNoData, len(p))
+		return nil, 0, fmt.Errorf("%w: %d bytes cannot hold a string", ErrNoData, len(p))
 	}
 	n = getInt(p, xdr)
 	switch p = p[4:]; {
 	case n < 0:
-		return nil, 0, fmt.Errorf("%w: a string of %d bytes", ErrDamaged, n)
+		return nil, 0, fmt.Errorf("%w: the string has %d bytes", ErrDamaged, n)
 	case n > len(p):
-		return nil, 0, fmt.Errorf("%w: a string of %d bytes in %d", ErrNoData, n, len(p))
+		return nil, 0, fmt.Errorf("%w: the string has %d bytes, and %d are left", ErrNoData, n, len(p))
 	}
 	if s = p[:n]; n > 0 && s[n-1] == 0 {
 		s = s[:n-1]

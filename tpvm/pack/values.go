@@ -96,7 +96,7 @@ func vectorOfSlice(v reflect.Value) vector {
 
 func errValue(v reflect.Value) error {
 	if !v.IsValid() {
-		return fmt.Errorf("%w: nil", ErrBadParam)
+		return fmt.Errorf("%w: the value is nil", ErrBadParam)
 	}
-	return fmt.Errorf("%w: a value of type %v", ErrBadParam, v.Type())
+	return fmt.Errorf("%w: the value has type %v", ErrBadParam, v.Type())
 }
