@@ -94,7 +94,7 @@ func (s *Server) begin(m *rocl.Message) (own *request, waits context.Context) {
 		return nil, nil
 	}
 	r.limit()
-	switch p := &r.method.place; {
+	switch p := &r.method.executor; {
 	case !p.isInline && p.pool == nil:
 		return r, nil
 	case r.isElsewhere() && (p.isReceiver() || r.isSentByHandler):
@@ -144,7 +144,7 @@ func (r *request) parse() (err error) {
 	if isStream {
 		r.results = newResults(r)
 	}
-	if !m.place.isInline || m.stats.begun.Load()%timeOne == 0 {
+	if !m.executor.isInline || m.stats.begun.Load()%timeOne == 0 {
 		r.came = time.Now()
 	}
 	r.caller = r.s.callers.of(r.s, r.m.From())
@@ -195,7 +195,7 @@ func (r *request) run() {
 			r.end()
 		}
 	}()
-	if (r.stop != nil || !r.method.place.isInline) && r.ctx.Err() != nil { // the call ended while the request waited for a worker, or before it came
+	if (r.stop != nil || !r.method.executor.isInline) && r.ctx.Err() != nil { // the call ended while the request waited for a worker, or before it came
 		r.refuse(context.Cause(r.ctx))
 		return
 	}
@@ -227,7 +227,7 @@ func (r *request) run() {
 		}
 	}
 	// The caller's context has no room for replies, or this one no memory.
-	if !r.method.place.isReceiver() {
+	if !r.method.executor.isReceiver() {
 		r.replyWaiting(b)
 		return
 	}
@@ -241,7 +241,7 @@ func (r *request) run() {
 // replyError returns the reply with an error. The receiving goroutine does not wait for memory: if
 // none is free, replyError sets r.late.
 func (r *request) replyError(err error) *rocl.Buffer {
-	if !r.method.place.isReceiver() {
+	if !r.method.executor.isReceiver() {
 		return r.s.errorReply(r.ctx, r.status(), r.h.flags, err)
 	}
 	b, err2 := r.s.encodeError(ended, r.status(), r.h.flags, err)

@@ -39,7 +39,7 @@ type pod struct {
 	streams  map[*stream]struct{} // the output that this pod passes on
 
 	launching  sync.WaitGroup // programs that newChild has counted, until launch returns; none is added while draining
-	handedOver bool           // handOver has begun: streams that begin from then on are handed over at once
+	relayEnded bool           // endRelay has begun: streams that begin from then on are handed over at once
 
 	noLaunch    bool // for tasks of other contexts
 	maxPrograms int

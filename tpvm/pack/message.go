@@ -54,7 +54,7 @@ func (b *Buffer) PackMessage(r *Reader) error {
 	if err != nil {
 		return err
 	}
-	b.add(run{messageKind, 1})
+	b.add(span{messageKind, 1})
 	enc := [...]int{Default: pvmXDR, Raw: pvmRaw, InPlace: pvmInPlace}[r.enc]
 	if r.typed {
 		enc |= typedFlag
@@ -97,8 +97,8 @@ func (b *Buffer) PackMessageBody(r *Reader) error {
 	clear(p[copy(p, r.data):])
 	if b.typed {
 		for d := r.whole[len(r.data) : len(r.whole)-trailer]; len(d) > 0; {
-			var next run
-			next, d, _ = nextRun(d)
+			var next span
+			next, d, _ = nextSpan(d)
 			b.add(next)
 		}
 	}

@@ -38,7 +38,7 @@ func (b *Buffer) packValue(v reflect.Value) error {
 		if err != nil {
 			return err
 		}
-		return b.refer(item{x: x}, size, run{x.k, x.n})
+		return b.refer(item{x: x}, size, span{x.k, x.n})
 	case kindOfType(v.Type()) != noKind:
 		s := reflect.MakeSlice(reflect.SliceOf(v.Type()), 1, 1)
 		s.Index(0).Set(v)

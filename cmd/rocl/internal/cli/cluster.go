@@ -110,7 +110,7 @@ func nodesCommand() *cobra.Command {
 				return err
 			}
 			defer c.Close()
-			p := g.patience(ctx)
+			p := g.withTimeout(ctx)
 			defer p.stop()
 			var asked rocl.Coverage
 			var all []nodeJSON
@@ -222,7 +222,7 @@ func searchTraceCommand() *cobra.Command {
 
 // trace asks the node's directory to trace a search. It joins as a context without resources.
 func trace(ctx context.Context, g Globals, how strategy.Strategy, l *rocl.List) (directory.Trace, error) {
-	p := g.patience(ctx)
+	p := g.withTimeout(ctx)
 	defer p.stop()
 	c, err := directory.Join(p, directory.DialSocket(g.path()), directory.WithClientLogger(g.logger()))
 	if err != nil {
