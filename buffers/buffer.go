@@ -232,18 +232,18 @@ var slices = sync.Pool{New: func() any { return new(Buffer) }}
 
 // Slice returns the n bytes from off as a buffer of its own, which keeps b's memory in use until it
 // is released. It panics, as slicing does, if the bytes are not within b.
-func (b *Buffer) Slice(off, n int) *Buffer { return b.cut(b.mem[off : off+n : off+n]) }
+func (b *Buffer) Slice(off, n int) *Buffer { return b.slice(b.mem[off : off+n : off+n]) }
 
 // View returns data, which must lie in b's memory, as a read-only buffer of its own. The buffer
 // keeps b's memory in use until it is released.
 func (b *Buffer) View(data []byte) *Buffer {
-	s := b.cut(data[:len(data):len(data)])
+	s := b.slice(data[:len(data):len(data)])
 	s.view = true
 	return s
 }
 
-// cut returns a new buffer over mem, a part of b's memory, with a reference to b.
-func (b *Buffer) cut(mem []byte) *Buffer {
+// slice returns a new buffer over mem, a part of b's memory, with a reference to b.
+func (b *Buffer) slice(mem []byte) *Buffer {
 	s := slices.Get().(*Buffer)
 	s.mem, s.n, s.at, s.pool, s.parent, s.free = mem, len(mem), 0, b.pool, b.Retain(), false
 	s.refs.Store(1)

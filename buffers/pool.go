@@ -180,7 +180,7 @@ func (p *Pool) GetReserved(n int) (*Buffer, error) {
 	if c := class(n); c < classes {
 		if b = p.free[c].pop(); b == nil || p.heed.Load() != 0 && p.refuse(b) {
 			var err error
-			if b, err = p.cut(c); err != nil {
+			if b, err = p.newArenaBuffers(c); err != nil {
 				return nil, err
 			}
 		}
@@ -318,8 +318,9 @@ func (a *Arena) unmap() {
 	memfd.Close(a.FD)
 }
 
-// cut maps an arena for class c, returns one of its buffers and puts the others into the free list.
-func (p *Pool) cut(c int) (*Buffer, error) {
+// newArenaBuffers maps an arena for class c, returns one of its buffers and puts the others into the
+// free list.
+func (p *Pool) newArenaBuffers(c int) (*Buffer, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed {

@@ -41,7 +41,7 @@ func (ep *Endpoint) logDenied(of rocl.GID, err error) error {
 	}
 	help := helpFor(err)
 	if _, isLogged := ep.helped.LoadOrStore(help, true); !isLogged {
-		ep.cfg.log.Warn("bulk: plain memory of another process cannot be read where it lies, and is copied once more", "endpoint", ep.ID(), "peer", of.Context(), "error", err, "help", help)
+		ep.cfg.log.Warn("bulk: plain memory of another process cannot be read where it lies, and is copied once more", "endpoint", ep.ID(), "peer", of.Context(), "err", err, "help", help)
 	}
 	return err
 }

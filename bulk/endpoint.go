@@ -38,8 +38,8 @@ type Endpoint struct {
 	mu       sync.Mutex
 	isClosed bool
 	last     uint64             // number of the region that was exposed last
-	regions  map[uint64]*Region // that are exposed
-	retired  map[uint64]*Region // that are revoked, and whose memory may still be used
+	regions  map[uint64]*Region // the exposed regions
+	retired  map[uint64]*Region // revoked regions whose memory may still be used
 }
 
 // An Option changes one default of [Open]. PieceSize and Depth apply to [Pipeline] too.

@@ -41,7 +41,7 @@ func appendError(p []byte, err error) []byte {
 func parseError(p []byte) error {
 	switch {
 	case len(p) == 0 || int(p[0]) >= len(codes):
-		return fmt.Errorf("%w: an answer of %d bytes", errProtocol, len(p))
+		return fmt.Errorf("%w: the answer has %d bytes", errProtocol, len(p))
 	case p[0] == 0:
 		return fmt.Errorf("the origin failed: %q", p[1:])
 	}

@@ -103,18 +103,18 @@ type locator struct {
 func parseLocator(m *rocl.Message, at int) (t locator, err error) {
 	p := m.Bytes()
 	if !m.ReadOnly() || len(p) < max(locatorLeast, at+locatorHead) {
-		return t, fmt.Errorf("%w: a locator of %d bytes", errProtocol, len(p))
+		return t, fmt.Errorf("%w: the locator has %d bytes", errProtocol, len(p))
 	}
 	p = p[at:]
 	count := binary.LittleEndian.Uint64(p[32:])
 	if count > extentsMost || uint64(len(p)-locatorHead) < count*extentLen {
-		return t, fmt.Errorf("%w: a locator of %d extents", errProtocol, count)
+		return t, fmt.Errorf("%w: the locator has %d extents", errProtocol, count)
 	}
 	t = locator{head: bytes.Clone(p[:locatorHead]), addr: binary.LittleEndian.Uint64(p[16:]), pid: int(int32(binary.LittleEndian.Uint64(p[24:])))}
 	for p = p[locatorHead:]; count > 0; count, p = count-1, p[extentLen:] {
 		e := extent{binary.LittleEndian.Uint64(p), binary.LittleEndian.Uint64(p[8:])}
 		if e.n == 0 || e.n > rocl.MaxMessage || e.addr+e.n < e.addr {
-			return t, fmt.Errorf("%w: an extent of %d bytes", errProtocol, e.n)
+			return t, fmt.Errorf("%w: an extent has %d bytes", errProtocol, e.n)
 		}
 		t.extents, t.size = append(t.extents, e), t.size+int64(e.n)
 	}
@@ -125,7 +125,7 @@ func parseLocator(m *rocl.Message, at int) (t locator, err error) {
 // if that is not possible, and with errDenied if it never will be.
 func (ep *Endpoint) readLocated(ctx context.Context, t locator, mem *memory, at, n int64) error {
 	if t.size != n {
-		return fmt.Errorf("%w: a locator of %d bytes for %d", errProtocol, t.size, n)
+		return fmt.Errorf("%w: the locator describes %d bytes, not %d", errProtocol, t.size, n)
 	}
 	if err := t.verify(); err != nil {
 		return err

@@ -51,7 +51,7 @@ var requestLen = codec.Size(new(request))
 
 func parseRequest(p []byte) (q request, data []byte, err error) {
 	if len(p) < requestLen {
-		return q, nil, fmt.Errorf("%w: a request of %d bytes", errProtocol, len(p))
+		return q, nil, fmt.Errorf("%w: the request has %d bytes", errProtocol, len(p))
 	}
 	if err := codec.Decode(p[:requestLen], &q); err != nil {
 		return q, nil, fmt.Errorf("%w: %w", errProtocol, err)

@@ -75,7 +75,7 @@ func (q *heap) remove(_, position uint64) item {
 	it := q.items[i]
 	q.items[i], q.items[last] = q.items[last], item{}
 	q.items = q.items[:last]
-	if last == 0 && cap(q.items) > keepRoom {
+	if last == 0 && cap(q.items) > maxKeptItems {
 		q.items = nil
 	}
 	if i < last {

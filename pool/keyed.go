@@ -91,7 +91,7 @@ func (q *keyed) skip(key uint64, l *line) {
 // drop removes a key of which no unit waits or runs.
 func (q *keyed) drop(key uint64, l *line) {
 	delete(q.lines, key)
-	if len(q.lines) == 0 && q.most > keepRoom { // a map keeps the memory of deleted entries
+	if len(q.lines) == 0 && q.most > maxKeptItems { // a map keeps the memory of deleted entries
 		q.lines, q.most = make(map[uint64]*line), 0
 	}
 	if len(q.spare) < spareLines {

@@ -30,8 +30,8 @@ type Unit struct {
 }
 
 // Pool is a queue of units with a name. Its own workers run them, up to [PoolConfig].Workers at a
-// time, and so do the streams that serve it. An own worker is a goroutine that the pool starts for
-// a unit and that ends when the queue is empty. An idle pool has none.
+// time, and so do the streams that serve it. A worker of the pool is a goroutine that the pool
+// starts for a unit and that ends when the queue is empty. An idle pool has none.
 //
 // All methods may be called by several goroutines at a time.
 type Pool struct {
@@ -306,7 +306,7 @@ func (p *Pool) dispatch() {
 	}
 }
 
-// assignLocked gives the next unit to a stream or an own worker. The caller must start it.
+// assignLocked gives the next unit to a stream or a worker of the pool. The caller must start it.
 func (p *Pool) assignLocked() (w *worker, s *Stream) {
 	if !p.hasNextLocked() {
 		return nil, nil
@@ -316,7 +316,7 @@ func (p *Pool) assignLocked() (w *worker, s *Stream) {
 	return w, s
 }
 
-// hireLocked returns a stream or an own worker that must be given a unit and started, or neither.
+// hireLocked returns a stream or a worker of the pool that must be given a unit and started, or neither.
 func (p *Pool) hireLocked() (*worker, *Stream) {
 	if s := p.unparkLocked(); s != nil {
 		return nil, s

@@ -2,8 +2,8 @@
 
 package pool
 
-// keepRoom is the largest number of items for which an empty queue keeps memory.
-const keepRoom = 1024
+// maxKeptItems is the largest number of items for which an empty queue keeps memory.
+const maxKeptItems = 1024
 
 // entry is an element of a ring. Its zero value is a gap.
 type entry[T any] interface {
@@ -64,7 +64,7 @@ func (r *ring[T, E]) remove(at uint64) T {
 	for r.first != r.end && r.slot(r.first).isGap() {
 		r.first++
 	}
-	if r.n == 0 && len(r.entries) > keepRoom {
+	if r.n == 0 && len(r.entries) > maxKeptItems {
 		*r = ring[T, E]{}
 	}
 	return v

@@ -4,8 +4,8 @@ package pool
 
 import "time"
 
-// worker is an own worker of a pool: a goroutine, or the memory that an ended one has left for the
-// next. It must have a unit before its goroutine is started.
+// worker is a pool's own worker: a goroutine, or the memory that an ended goroutine has left for
+// the next. It must have a unit before its goroutine is started.
 type worker struct {
 	pool  *Pool
 	item  item

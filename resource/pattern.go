@@ -62,10 +62,10 @@ func (m Match) AppendAttrs(l *List) error { return Attrs(m).AppendAttrs(l) }
 func NewPattern(a Attributes, want ...string) (*List, error) {
 	var with struct { // one allocation for the List and the bytes of most patterns
 		List
-		room [64]byte
+		scratch [64]byte
 	}
 	l := &with.List
-	l.buf = append(with.room[:0], emptyWire...)
+	l.buf = append(with.scratch[:0], emptyWire...)
 	if a != nil {
 		if err := a.AppendAttrs(l); err != nil {
 			return nil, err

@@ -132,14 +132,14 @@ func (v errorNames) appendError(p []byte, err error) []byte {
 // parseError returns the error in the body of a reply. Unknown names are skipped.
 func (v errorNames) parseError(p []byte) (*Error, error) {
 	if len(p) == 0 {
-		return nil, fmt.Errorf("%w: an error without a text", ErrProtocol)
+		return nil, fmt.Errorf("%w: the error has no text", ErrProtocol)
 	}
 	e := new(Error)
 	n, p := int(p[0]), p[1:]
 	for range n {
 		name, rest, ok := cutString(p)
 		if !ok {
-			return nil, fmt.Errorf("%w: an error that ends in the midst", ErrProtocol)
+			return nil, fmt.Errorf("%w: the error is truncated", ErrProtocol)
 		}
 		p = rest
 		if known := v.find(name); known != nil {

@@ -24,8 +24,8 @@ func Finding(opts ...rocl.FindOption) Option {
 	return func(c *config) { c.find = append(c.find, opts...) }
 }
 
-// Nearest makes [CallAny] prefer a provider of the own process to one of the node, and one of the
-// node to others.
+// Nearest makes [CallAny] prefer a provider in the caller's process to one on its node, and one on
+// its node to one on another node.
 func Nearest() Option { return func(c *config) { c.isNearest = true } }
 
 // servers returns the attributes of a server that the program gave the attributes a. As a pattern,

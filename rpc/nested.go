@@ -112,7 +112,7 @@ func nestedIn(m *rocl.Message, number uint64) (*nested, error) {
 // goroutine of a server.
 func (c *handlerContext) isReceiverOf(server rocl.GID) bool {
 	for ; c != nil; c = c.outer {
-		if c.info.Provider == server && c.method.place.isReceiver() {
+		if c.info.Provider == server && c.method.executor.isReceiver() {
 			return true
 		}
 	}
@@ -128,9 +128,9 @@ func (c *handlerContext) pools() (all []*pool.Pool) {
 		}
 	}
 	for ; c != nil; c = c.outer {
-		add(c.method.place.pool)
+		add(c.method.executor.pool)
 		if now := c.method.now(); now != nil {
-			add(now.place.pool)
+			add(now.executor.pool)
 		}
 	}
 	return all

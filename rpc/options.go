@@ -16,13 +16,13 @@ import (
 type Option func(*config)
 
 type config struct {
-	place    place
-	isPlaced bool // an option sets place
-	in, out  any  // rocl.Codec of the arguments and the result; nil: package codec
-	meta     Metadata
-	checksum bool
-	isJSON   bool
-	isOneWay bool
+	executor    executor
+	hasExecutor bool // an option sets executor
+	in, out     any  // rocl.Codec of the arguments and the result; nil: package codec
+	meta        Metadata
+	checksum    bool
+	isJSON      bool
+	isOneWay    bool
 
 	find      []rocl.FindOption // options of the search for providers
 	isNearest bool
@@ -40,7 +40,7 @@ func newConfig(opts []Option) (c config) {
 // its own server with the context that it was given, the call fails with ErrDeadlock. Inline is not
 // for streams.
 func Inline() Option {
-	return withPlace(place{isInline: true})
+	return withPlace(executor{isInline: true})
 }
 
 // InPool makes the handlers of a call run in a pool, which limits how many run at a time and sets
@@ -65,18 +65,18 @@ func InPool(p *pool.Pool) Option { return InPoolAt(p, 0) }
 
 // InPoolAt is [InPool] for handlers whose units have a priority, in a pool of policy pool.Priority.
 func InPoolAt(p *pool.Pool, priority int) Option {
-	at := place{pool: p, priority: priority}
+	at := executor{pool: p, priority: priority}
 	at.isInline = p != nil && p.Config().Policy == pool.Inline
 	return withPlace(at)
 }
 
-func withPlace(p place) Option {
-	return func(c *config) { c.place, c.isPlaced = p, true }
+func withPlace(p executor) Option {
+	return func(c *config) { c.executor, c.hasExecutor = p, true }
 }
 
-// A place says where the handlers of a call run. The zero place runs each in a goroutine of its
+// An executor says where the handlers of a call run. The zero executor runs each in a goroutine of its
 // own.
-type place struct {
+type executor struct {
 	isInline bool
 	pool     *pool.Pool
 	priority int
@@ -84,14 +84,14 @@ type place struct {
 }
 
 // enter records a call of a server as a user of its pool.
-func (p *place) enter(s *Server, call string) {
+func (p *executor) enter(s *Server, call string) {
 	if p.pool != nil {
 		p.leave = p.pool.Use(fmt.Sprintf("call %s of server %v", call, s.ID()))
 	}
 }
 
 // exit ends the use that enter recorded.
-func (p *place) exit() {
+func (p *executor) exit() {
 	if p.leave != nil {
 		p.leave()
 	}
@@ -100,7 +100,7 @@ func (p *place) exit() {
 // start runs the request in the place of its method. If a pool waits for room, start returns a
 // context that ends when the pool no longer waits.
 func (r *request) start() (waits context.Context) {
-	switch p := &r.method.place; {
+	switch p := &r.method.executor; {
 	case p.pool != nil:
 		return r.submit()
 	case p.isInline:
@@ -112,14 +112,14 @@ func (r *request) start() (waits context.Context) {
 }
 
 // isReceiver reports whether handlers run in the goroutine that receives requests.
-func (p *place) isReceiver() bool {
+func (p *executor) isReceiver() bool {
 	return p.isInline || p.pool != nil && p.pool.Policy() == pool.Inline
 }
 
 // submit gives the request to a pool. It returns the same as start.
 func (r *request) submit() (waits context.Context) {
-	p, q := r.method.place.pool, &queued{r: r, ctx: r.ctx}
-	if n := r.nested; n != nil && len(n.from.pools()) > 0 && !r.method.place.isReceiver() {
+	p, q := r.method.executor.pool, &queued{r: r, ctx: r.ctx}
+	if n := r.nested; n != nil && len(n.from.pools()) > 0 && !r.method.executor.isReceiver() {
 		if n.awaited.Err() == nil {
 			q.submitUnawaited(n, p)
 			return nil
@@ -151,11 +151,11 @@ func (r *request) submit() (waits context.Context) {
 func (r *request) retryAfterMove(err error) (waits context.Context) {
 	nestedWaits.remove(r.nested)
 	m := r.method.now()
-	if !errors.Is(err, pool.ErrClosed) || m == nil || m.place.pool == r.method.place.pool {
+	if !errors.Is(err, pool.ErrClosed) || m == nil || m.executor.pool == r.method.executor.pool {
 		r.busy(err)
 		return nil
 	}
-	if r.method = m; m.place.isReceiver() {
+	if r.method = m; m.executor.isReceiver() {
 		r.handBack()
 		return nil
 	}
@@ -174,7 +174,7 @@ func (r *request) busy(err error) {
 }
 
 // InGoroutine makes each handler run in a goroutine of its own, which is the default.
-func InGoroutine() Option { return withPlace(place{}) }
+func InGoroutine() Option { return withPlace(executor{}) }
 
 // Place changes where the handlers of a call run, by Inline, InPool or InGoroutine. Requests that
 // the server has already received run in the old place, or in the new one if the old pool is
@@ -193,18 +193,18 @@ func (s *Server) Place(name string, o Option) error {
 		return fmt.Errorf("rpc: place %q: %w", name, ErrClosed)
 	case m == nil:
 		return fmt.Errorf("rpc: place %q: %w", name, ErrUnknownCall)
-	case !to.isPlaced:
+	case !to.hasExecutor:
 		return fmt.Errorf("rpc: place %q: %w: the option sets no place", name, errors.ErrUnsupported)
 	}
 	moved := *m
-	moved.place = to.place
+	moved.executor = to.executor
 	if err := moved.check(); err != nil {
 		return fmt.Errorf("rpc: place %q: %w", name, err)
 	}
-	moved.place.enter(s, name)
+	moved.executor.enter(s, name)
 	names[id] = &moved
 	s.names.Store(&names)
-	m.place.exit()
+	m.executor.exit()
 	return nil
 }
 

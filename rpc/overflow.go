@@ -364,7 +364,7 @@ type held struct {
 func resultElsewhere[Out any](r *request, f format[Out], v Out, b *rocl.Buffer, err error) (*rocl.Buffer, error) {
 	e, err := encodeElsewhere(r.ctx, &r.s.overflow, f, replyHead, v, b, err)
 	if err == nil {
-		b, err = r.hold(e)
+		b, err = r.keepUntilPulled(e)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("the result of %q: %w", r.method.name, err)
@@ -373,9 +373,9 @@ func resultElsewhere[Out any](r *request, f format[Out], v Out, b *rocl.Buffer, 
 	return b, nil
 }
 
-// hold keeps the request until the caller has pulled the result, and returns the message with the
+// keepUntilPulled keeps the request until the caller has pulled the result, and returns the message with the
 // result's elsewhere.
-func (r *request) hold(e *exposed) (*rocl.Buffer, error) {
+func (r *request) keepUntilPulled(e *exposed) (*rocl.Buffer, error) {
 	r.method.stats.overflows.Add(1)
 	ctx := context.Context(r.ctx)
 	if r.h.number == 0 { // the caller cannot cancel, but will report that it has the result

@@ -32,7 +32,7 @@ func (q *queued) submit(ctx context.Context, p *pool.Pool) (*pool.Ticket, error)
 func (q *queued) unit() pool.Unit {
 	id := q.r.ctx.info.Caller
 	u := pool.Unit{Run: q.run, Key: uint64(id.Serial())<<32 ^ id.Ctx() ^ uint64(id.Node())}
-	u.Priority = q.r.method.place.priority
+	u.Priority = q.r.method.executor.priority
 	u.Deadline, _ = q.ctx.Deadline()
 	return u
 }

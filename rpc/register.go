@@ -29,7 +29,7 @@ func Register[In, Out any](s *Server, name string, f func(ctx context.Context, i
 	}
 	cfg := newConfig(opts)
 	in, out := formatOf[In](cfg.in), formatOf[Out](cfg.out)
-	m := &method{s: s, name: name, place: cfg.place, stats: new(methodStats)}
+	m := &method{s: s, name: name, executor: cfg.executor, stats: new(methodStats)}
 	m.serve = func(r *request) (*rocl.Buffer, error) {
 		in, out := formatFor(r, in), formatFor(r, out)
 		arg, err := in.decode(r.args)
@@ -45,7 +45,7 @@ func Register[In, Out any](s *Server, name string, f func(ctx context.Context, i
 		if err != nil || !r.wantsReply() {
 			return nil, err
 		}
-		if r.method.place.isReceiver() {
+		if r.method.executor.isReceiver() {
 			return encodeWithoutWait(r, out, result)
 		}
 		b, err := out.encode(r.ctx, r.s.c, replyHead, result)

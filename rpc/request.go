@@ -94,7 +94,7 @@ func (s *Server) begin(m *rocl.Message) (own *request, waits context.Context) {
 		return nil, nil
 	}
 	r.limit()
-	switch p := &r.method.place; {
+	switch p := &r.method.executor; {
 	case !p.isInline && p.pool == nil:
 		return r, nil
 	case r.isElsewhere() && (p.isReceiver() || r.isSentByHandler):
@@ -111,7 +111,7 @@ func (r *request) parse() (err error) {
 		meta, err = parseMetadata(r.h.meta)
 	}
 	if err != nil {
-		r.s.log.Warn("rpc: a request that cannot be read", "server", r.s.ID(), "from", r.m.From(), "error", err)
+		r.s.log.Warn("rpc: a request cannot be read", "server", r.s.ID(), "from", r.m.From(), "err", err)
 		return err
 	}
 	id := r.m.Tag()
@@ -138,13 +138,13 @@ func (r *request) parse() (err error) {
 	case isStream && !m.isStream:
 		return fmt.Errorf("%w that gives a stream: this one gives one result", ErrUnknownCall)
 	case isStream && (r.h.number == 0 || !r.m.IsCall()):
-		return fmt.Errorf("%w: a stream without a number, or whose caller waits for no reply", ErrProtocol)
+		return fmt.Errorf("%w: the stream has no number, or its caller waits for no reply", ErrProtocol)
 	}
 	r.method = m
 	if isStream {
 		r.results = newResults(r)
 	}
-	if !m.place.isInline || m.stats.begun.Load()%timeOne == 0 {
+	if !m.executor.isInline || m.stats.begun.Load()%timeOne == 0 {
 		r.came = time.Now()
 	}
 	r.caller = r.s.callers.of(r.s, r.m.From())
@@ -195,7 +195,7 @@ func (r *request) run() {
 			r.end()
 		}
 	}()
-	if (r.stop != nil || !r.method.place.isInline) && r.ctx.Err() != nil { // the call ended while the request waited for a worker, or before it came
+	if (r.stop != nil || !r.method.executor.isInline) && r.ctx.Err() != nil { // the call ended while the request waited for a worker, or before it came
 		r.refuse(context.Cause(r.ctx))
 		return
 	}
@@ -227,7 +227,7 @@ func (r *request) run() {
 		}
 	}
 	// The caller's context has no room for replies, or this one no memory.
-	if !r.method.place.isReceiver() {
+	if !r.method.executor.isReceiver() {
 		r.replyWaiting(b)
 		return
 	}
@@ -241,7 +241,7 @@ func (r *request) run() {
 // replyError returns the reply with an error. The receiving goroutine does not wait for memory: if
 // none is free, replyError sets r.late.
 func (r *request) replyError(err error) *rocl.Buffer {
-	if !r.method.place.isReceiver() {
+	if !r.method.executor.isReceiver() {
 		return r.s.errorReply(r.ctx, r.status(), r.h.flags, err)
 	}
 	b, err2 := r.s.encodeError(ended, r.status(), r.h.flags, err)
@@ -293,7 +293,7 @@ func (r *request) notSent(b *rocl.Buffer, err error) {
 	if r.held != nil {
 		r.stop(err)
 	}
-	r.s.log.Debug("rpc: a reply that could not be sent", "call", r.method.name, "server", r.s.ID(), "to", r.m.From(), "error", err)
+	r.s.log.Debug("rpc: a reply could not be sent", "call", r.method.name, "server", r.s.ID(), "to", r.m.From(), "err", err)
 	if errors.Is(err, rocl.ErrTooLarge) {
 		r.refuse(fmt.Errorf("the result of %q: %w", r.method.name, err))
 	}
@@ -389,7 +389,7 @@ func (s *Server) fail(ctx context.Context, m *rocl.Message, status, flags byte, 
 	}
 	if err := s.r.Reply(ctx, m, b); err != nil {
 		b.Release()
-		s.log.Debug("rpc: an error that could not be sent", "server", s.ID(), "to", m.From(), "error", err)
+		s.log.Debug("rpc: an error could not be sent", "server", s.ID(), "to", m.From(), "err", err)
 	}
 }
 
@@ -397,15 +397,15 @@ func (s *Server) fail(ctx context.Context, m *rocl.Message, status, flags byte, 
 func (s *Server) errorReply(ctx context.Context, status, flags byte, err error) *rocl.Buffer {
 	b, err := s.encodeError(ctx, status, flags, err)
 	if err != nil {
-		s.log.Warn("rpc: no memory for an error", "server", s.ID(), "error", err)
+		s.log.Warn("rpc: an error could not be sent: no memory", "server", s.ID(), "err", err)
 	}
 	return b
 }
 
 // encodeError returns a reply with err. It waits for memory until ctx ends.
 func (s *Server) encodeError(ctx context.Context, status, flags byte, err error) (*rocl.Buffer, error) {
-	var room [256]byte
-	p := s.errorNames.errorBody(room[:replyHead], err)
+	var scratch [256]byte
+	p := s.errorNames.errorBody(scratch[:replyHead], err)
 	putReply(p, status, flags&flagChecksum)
 	b, err := s.c.BufferWait(ctx, len(p))
 	if err != nil {

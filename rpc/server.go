@@ -163,17 +163,17 @@ func (s *Server) leavePools() {
 	defer s.mu.Unlock()
 	s.hasLeftPools = true
 	for _, m := range *s.names.Load() {
-		m.place.exit()
+		m.executor.exit()
 	}
 }
 
 // A method is a call that a server offers.
 type method struct {
-	s     *Server
-	name  string
-	id    uint64
-	place place
-	stats *methodStats
+	s        *Server
+	name     string
+	id       uint64
+	executor executor
+	stats    *methodStats
 	// serve decodes the arguments, runs the handler, and returns the reply. It returns nil if the
 	// caller does not wait for one.
 	serve    func(*request) (*rocl.Buffer, error)
@@ -186,7 +186,7 @@ func (m *method) now() *method { return (*m.s.names.Load())[m.id] }
 
 // check returns an error if the handlers of m cannot run in their place.
 func (m *method) check() error {
-	if m.isStream && m.place.isInline {
+	if m.isStream && m.executor.isInline {
 		return fmt.Errorf("a stream cannot be Inline: %w", errors.ErrUnsupported)
 	}
 	return nil
@@ -210,7 +210,7 @@ func (s *Server) register(m *method) error {
 		return fmt.Errorf("rpc: register %q: %w: %q has it too", m.name, ErrCollision, had.name)
 	}
 	names := maps.Clone(old)
-	m.place.enter(s, m.name)
+	m.executor.enter(s, m.name)
 	names[m.id] = m
 	s.names.Store(&names)
 	return nil
@@ -229,7 +229,7 @@ func (s *Server) Deregister(name string) bool {
 	names := maps.Clone(old)
 	delete(names, id)
 	s.names.Store(&names)
-	old[id].place.exit()
+	old[id].executor.exit()
 	return true
 }
 
@@ -246,7 +246,7 @@ func (s *Server) receive() {
 		m, err := s.r.Recv(context.Background())
 		if err != nil {
 			if !errors.Is(err, rocl.ErrClosed) {
-				s.log.Error("rpc: the server receives no more", "server", s.ID(), "error", err)
+				s.log.Error("rpc: the server cannot receive", "server", s.ID(), "err", err)
 			}
 			isReceiving = false
 			close(s.turn)

@@ -29,8 +29,8 @@ import (
 const (
 	streamHead = replyHead + 1
 	itemHead   = 4
-	aheadItems = 256       // most results that a provider makes ahead of the caller,
-	aheadBytes = 256 << 10 // or most bytes of them
+	aheadItems = 256       // most results that a provider makes ahead of the caller
+	aheadBytes = 256 << 10 // most bytes of results that a provider makes ahead of the caller
 )
 
 // mostItem is the largest size of a result in bytes. It is a variable for tests.
@@ -47,7 +47,7 @@ func RegisterStream[In, Out any](s *Server, name string, f func(ctx context.Cont
 	}
 	cfg := newConfig(opts)
 	in, out := formatOf[In](cfg.in), formatOf[Out](cfg.out)
-	m := &method{s: s, name: name, place: cfg.place, stats: new(methodStats), isStream: true}
+	m := &method{s: s, name: name, executor: cfg.executor, stats: new(methodStats), isStream: true}
 	if err := m.check(); err != nil {
 		return fmt.Errorf("rpc: register %q: %w", name, err)
 	}
@@ -80,15 +80,15 @@ func RegisterStream[In, Out any](s *Server, name string, f func(ctx context.Cont
 type results struct {
 	r *request
 
-	mu      sync.Mutex
-	ready   []byte // encoded results
-	n       int
-	waiting *rocl.Message // the request that the next batch answers; nil: the caller has not asked yet
-	isEnded bool          // no further result is added
-	err     error         // error that ends the stream
-	isOver  bool          // the end was sent, or nothing can be sent any more
-	taken   chan struct{} // has an element when a batch was sent
-	held    *exposed      // the batch that was sent last, if it is elsewhere
+	mu        sync.Mutex
+	ready     []byte // encoded results
+	n         int
+	waiting   *rocl.Message // the request that the next batch answers; nil: the caller has not asked yet
+	isEnded   bool          // no further result is added
+	err       error         // error that ends the stream
+	isEndSent bool          // the end was sent, or nothing can be sent any more
+	taken     chan struct{} // has an element when a batch was sent
+	held      *exposed      // the batch that was sent last, if it is elsewhere
 }
 
 func newResults(r *request) *results {
@@ -99,12 +99,12 @@ func newResults(r *request) *results {
 func (s *results) put(ctx context.Context, encode func([]byte) ([]byte, error)) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for !s.isOver && (s.n >= aheadItems || len(s.ready) >= aheadBytes) {
+	for !s.isEndSent && (s.n >= aheadItems || len(s.ready) >= aheadBytes) {
 		if err := s.awaitTaken(ctx); err != nil {
 			return err
 		}
 	}
-	if s.isOver { // a batch could not be sent
+	if s.isEndSent { // a batch could not be sent
 		return cmp.Or(s.err, context.Canceled)
 	}
 	at := len(s.ready)
@@ -139,7 +139,7 @@ func (s *results) finish(ctx context.Context, err error) error {
 	defer s.mu.Unlock()
 	s.isEnded, s.err = true, cmp.Or(s.err, err)
 	s.send()
-	for !s.isOver {
+	for !s.isEndSent {
 		if err := s.awaitTaken(ctx); err != nil {
 			return err
 		}
@@ -151,10 +151,10 @@ func (s *results) finish(ctx context.Context, err error) error {
 func (s *results) next(m *rocl.Message) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.waiting != nil || s.isOver {
+	if s.waiting != nil || s.isEndSent {
 		err := s.err
 		if s.waiting != nil || err == nil {
-			err = fmt.Errorf("%w: a request for results of a stream that has ended, or of which they are awaited", ErrProtocol)
+			err = fmt.Errorf("%w: the stream has ended, or another request waits for its results", ErrProtocol)
 		}
 		s.r.s.refuse(m, s.r.h.flags, err)
 		m.Release()
@@ -182,7 +182,7 @@ func (s *results) close(err error) {
 		s.replied(m)
 	}
 	s.drop()
-	s.err, s.isOver = cmp.Or(s.err, err), true
+	s.err, s.isEndSent = cmp.Or(s.err, err), true
 }
 
 // replied records that m, the waiting request, has its reply. mu must be held.
@@ -199,7 +199,7 @@ func (s *results) replied(m *rocl.Message) {
 // send replies to the waiting request if there is something to send. mu must be held.
 func (s *results) send() {
 	m := s.waiting
-	if m == nil || s.isOver || s.n == 0 && !s.isEnded {
+	if m == nil || s.isEndSent || s.n == 0 && !s.isEnded {
 		return
 	}
 	err := s.err
@@ -212,12 +212,12 @@ func (s *results) send() {
 			err = s.sendBatch(m, isLast)
 		}
 		if err == nil {
-			s.ready, s.n, s.isOver = s.ready[:0], 0, isLast
+			s.ready, s.n, s.isEndSent = s.ready[:0], 0, isLast
 		}
 	}
 	if err != nil {
 		s.r.s.fail(s.r.ctx, m, s.r.status(), s.r.h.flags, err)
-		s.err, s.isOver = err, true
+		s.err, s.isEndSent = err, true
 	}
 	s.replied(m)
 }
@@ -314,7 +314,7 @@ func stream[In, Out any](ctx context.Context, c *Client, provider rocl.GID, name
 		}
 		wantsMore, err := items(got.bytes, formatOf[Out](cfg.out), yield)
 		got.release()
-		if err != nil || !wantsMore || s.isOver {
+		if err != nil || !wantsMore || s.isEndReceived {
 			return err
 		}
 	}
@@ -322,13 +322,13 @@ func stream[In, Out any](ctx context.Context, c *Client, provider rocl.GID, name
 
 // An incoming is a stream at its caller.
 type incoming struct {
-	c        *Client
-	provider rocl.GID
-	name     string
-	h        *requestHeader
-	in       reflect.Type // see argumentType
-	pending  chan batch   // gets the next batch; nil: none was asked for
-	isOver   bool         // the provider has ended the stream
+	c             *Client
+	provider      rocl.GID
+	name          string
+	h             *requestHeader
+	in            reflect.Type // see argumentType
+	pending       chan batch   // gets the next batch; nil: none was asked for
+	isEndReceived bool         // the provider has ended the stream
 }
 
 // receive waits for the next batch of results, and asks for the one after it.
@@ -354,7 +354,7 @@ func (s *incoming) receive(ctx context.Context) (*pulled, error) {
 			return nil, err
 		}
 	}
-	s.isOver = isLast
+	s.isEndReceived = isLast
 	return got, nil
 }
 
@@ -365,10 +365,10 @@ func (s *incoming) parse(m *rocl.Message) ([]byte, error) {
 	case err != nil:
 		return nil, err
 	case status != statusResult:
-		s.isOver = true
+		s.isEndReceived = true
 		return nil, withType(s.c.remote(s.name, s.provider, status, body), s.in)
 	case len(body) < 1:
-		return nil, fmt.Errorf("%w: a batch without a head", ErrProtocol)
+		return nil, fmt.Errorf("%w: the batch has no head", ErrProtocol)
 	}
 	return body, nil
 }
@@ -392,7 +392,7 @@ func (s *incoming) leave(ctx context.Context, end func()) {
 			a.m.Release()
 		}
 	}
-	if !s.isOver {
+	if !s.isEndReceived {
 		s.c.cancel(s.provider, s.h.number, why)
 	}
 }
@@ -430,7 +430,7 @@ func (c *Client) batchOf(ctx context.Context, provider rocl.GID, m *rocl.Message
 func items[Out any](p []byte, f format[Out], yield func(Out) bool) (wantsMore bool, err error) {
 	for len(p) > 0 {
 		if len(p) < itemHead || uint64(len(p)-itemHead) < uint64(binary.LittleEndian.Uint32(p)) {
-			return false, fmt.Errorf("%w: a batch that ends in the midst", ErrProtocol)
+			return false, fmt.Errorf("%w: the batch is truncated", ErrProtocol)
 		}
 		n := itemHead + int(binary.LittleEndian.Uint32(p))
 		v, err := f.decode(p[itemHead:n])

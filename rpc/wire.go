@@ -112,7 +112,7 @@ func (h *requestHeader) put(p []byte) {
 // parseRequest returns the header of a request and its arguments.
 func parseRequest(p []byte) (h requestHeader, args []byte, err error) {
 	if len(p) < requestHead || p[0] != version {
-		return h, nil, fmt.Errorf("%w: %d bytes that begin with no header of version %d", ErrProtocol, len(p), version)
+		return h, nil, fmt.Errorf("%w: the %d bytes do not begin with a header of version %d", ErrProtocol, len(p), version)
 	}
 	n := int(binary.LittleEndian.Uint16(p[2:]))
 	h.flags, h.number, h.left = p[1], binary.LittleEndian.Uint64(p[8:]), time.Duration(binary.LittleEndian.Uint64(p[16:]))
@@ -138,10 +138,10 @@ func putReply(p []byte, status, flags byte) {
 // parseReply returns the status and the body of the reply to a request with flags.
 func parseReply(p []byte, flags byte) (status byte, body []byte, err error) {
 	if len(p) < replyHead || p[0] != version || p[1]&^allFlags != 0 || p[2] > statusRefused {
-		return 0, nil, fmt.Errorf("%w: %d bytes that begin with no header of version %d", ErrProtocol, len(p), version)
+		return 0, nil, fmt.Errorf("%w: the %d bytes do not begin with a header of version %d", ErrProtocol, len(p), version)
 	}
 	if flags&flagChecksum > p[1]&flagChecksum {
-		return 0, nil, fmt.Errorf("%w: there is none in the reply", ErrChecksum)
+		return 0, nil, fmt.Errorf("%w: the reply has no checksum", ErrChecksum)
 	}
 	return p[2], p[replyHead:], verify(p, p[1])
 }
@@ -166,7 +166,7 @@ func checksum(p []byte) uint32 {
 func verify(p []byte, flags byte) error {
 	if flags&flagChecksum == 0 {
 		if binary.LittleEndian.Uint32(p[4:]) != 0 {
-			return fmt.Errorf("%w: there is one, and no flag of it", ErrChecksum)
+			return fmt.Errorf("%w: the message has a checksum without the flag for it", ErrChecksum)
 		}
 		return nil
 	}
@@ -226,7 +226,7 @@ func parseMetadata(p []byte) (Metadata, error) {
 			v, p, ok = cutString(p)
 		}
 		if !ok {
-			return nil, fmt.Errorf("%w: metadata that ends in the midst", ErrProtocol)
+			return nil, fmt.Errorf("%w: the metadata is truncated", ErrProtocol)
 		}
 		m[k] = v
 	}

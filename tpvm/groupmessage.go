@@ -108,7 +108,7 @@ func (t *Task) receiveGroup(ctx context.Context, r *rocl.Resource, group string,
 		}
 		received.Release()
 		if err != nil {
-			t.log.Warn("tpvm: group: invalid message", "group", group, "from", from, "err", err)
+			t.log.Warn("tpvm: group: a message is invalid", "group", group, "from", from, "err", err)
 			continue
 		}
 		handle(from, m)

@@ -322,7 +322,7 @@ func (hs *handlers) handleLocked(h *handler, m *rocl.Message) {
 func (hs *handlers) handle(h *handler, rm *rocl.Message) {
 	m, err := newMessage(rm)
 	if err != nil {
-		hs.t.task.log.Warn("tpvm: handler: message dropped", "thread", hs.t.String(), "err", err)
+		hs.t.task.log.Warn("tpvm: handler: a message was dropped", "thread", hs.t.String(), "err", err)
 		return
 	}
 	defer m.Release()
@@ -332,7 +332,7 @@ func (hs *handlers) handle(h *handler, rm *rocl.Message) {
 	}
 	defer func() {
 		if v := recover(); v != nil {
-			hs.t.task.log.Error("tpvm: handler panics", "thread", hs.t.String(), "from", m.From(), "tag", m.Tag(), "panic", v)
+			hs.t.task.log.Error("tpvm: a handler panicked", "thread", hs.t.String(), "from", m.From(), "tag", m.Tag(), "panic", v)
 		}
 	}()
 	h.f(h.ctx, m)

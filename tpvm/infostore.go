@@ -24,8 +24,8 @@ import (
 //
 // A goroutine for each Persistent entry gives another pod a copy of it, and makes pods forget
 // copies that are no longer needed. It tries again until it has succeeded. No lock is held
-// meanwhile. A pod that does not answer may still make its copy when it goes on: it is told to
-// forget it.
+// meanwhile. A pod that does not answer may still make its copy when it goes on. Such a pod is
+// told to forget the copy.
 type infoStore struct {
 	p *pod
 
@@ -92,7 +92,7 @@ const (
 	infoTake           // return it, and delete the entry, for By
 	infoDelete         // delete the entry, for By
 	infoReplace        // make the pod To keep Content in place of the entry, for By
-	infoHold           // keep Content
+	infoAdd            // keep Content
 	infoCopy           // keep a copy of Content, which From keeps
 	infoForget         // forget the copy
 )
@@ -172,8 +172,8 @@ func (k *infoStore) answer(ctx context.Context, q infoRequest) (a infoAnswer) {
 		a, err = k.change(ctx, q)
 	case q.Content == nil || q.Content.Index < 0 || q.Content.Flags&^putFlags != 0:
 		err = ErrBadParam
-	case q.Op == infoHold:
-		err = k.hold(ctx, *q.Content, q.ID, false)
+	case q.Op == infoAdd:
+		err = k.addEntry(ctx, *q.Content, q.ID, false)
 	case q.Op == infoCopy:
 		err = k.copy(*q.Content, q.From, q.Version)
 	case q.Op == infoForget:
@@ -225,7 +225,7 @@ func (k *infoStore) changeHeld(ctx context.Context, h *heldInfo, q infoRequest) 
 		if q.To == k.p.r.ID() {
 			return a, k.replaceLocked(ctx, h, *q.Content)
 		}
-		if err := k.askSoon(ctx, q.To, infoRequest{Op: infoHold, ID: h.r.ID(), Content: q.Content}); err != nil {
+		if err := k.askSoon(ctx, q.To, infoRequest{Op: infoAdd, ID: h.r.ID(), Content: q.Content}); err != nil {
 			return a, err
 		}
 	}
@@ -249,11 +249,11 @@ func (k *infoStore) attrs(c *infoContent) rocl.Attrs {
 	return a
 }
 
-// hold registers and keeps an entry. With only, the entry must be the only one of its name and
-// index: hold fails with rocl.ErrExists if there is another. Otherwise the entry replaces the entry
-// old. Then hold fails with ErrNoEntry if the sender of the request has withdrawn old, because the
+// addEntry registers and keeps an entry. With only, the entry must be the only one of its name and
+// index: addEntry fails with rocl.ErrExists if there is another. Otherwise the entry replaces the entry
+// old. Then addEntry fails with ErrNoEntry if the sender of the request has withdrawn old, because the
 // request has come late.
-func (k *infoStore) hold(ctx context.Context, c infoContent, old TID, only bool) error {
+func (k *infoStore) addEntry(ctx context.Context, c infoContent, old TID, only bool) error {
 	h := &heldInfo{infoContent: c, at: c.key(), asked: map[TID]bool{}, wake: make(chan struct{}, 1)}
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -449,7 +449,7 @@ func (k *infoStore) secure(ctx context.Context, h *heldInfo, c infoContent, chan
 	if isCopied {
 		return true
 	}
-	pods, err := k.others(ctx, first)
+	pods, err := k.otherPods(ctx, first)
 	for _, pod := range pods {
 		if k.give(ctx, h, c, changes, pod) {
 			return true
@@ -489,10 +489,10 @@ func (k *infoStore) nextVersion() uint64 {
 	return k.version
 }
 
-// others returns the other pods of the virtual machine that keep entries for other tasks: those of
+// otherPods returns the other pods of the virtual machine that keep entries for other tasks: those of
 // all tasks but observers. The order is: the pod first, if it still runs; the pods of other
 // processes; the pods of this process; the pods that have not answered in time.
-func (k *infoStore) others(ctx context.Context, first TID) (ids []TID, err error) {
+func (k *infoStore) otherPods(ctx context.Context, first TID) (ids []TID, err error) {
 	rank := map[TID]int{}
 	own := k.p.r.ID()
 	pid := strconv.Itoa(os.Getpid())
@@ -615,16 +615,16 @@ func (k *infoStore) lost(ctx context.Context, pod TID) {
 	}
 	k.mu.Unlock()
 	if len(cs) > 0 {
-		k.p.t.work.Go(func() { k.takeOver(ctx, cs) })
+		k.p.t.work.Go(func() { k.adoptCopies(ctx, cs) })
 	}
 	k.syncAll(pod)
 }
 
-// takeOver keeps the entries of which this task has copies. It tries again until this task or
+// adoptCopies keeps the entries of which this task has copies. It tries again until this task or
 // another one keeps each of them.
-func (k *infoStore) takeOver(ctx context.Context, cs []*copyOf) {
+func (k *infoStore) adoptCopies(ctx context.Context, cs []*copyOf) {
 	for wait := firstRetry; ; wait = min(2*wait, longestRetry) {
-		cs = slices.DeleteFunc(cs, func(c *copyOf) bool { return k.takeOverOne(ctx, c) })
+		cs = slices.DeleteFunc(cs, func(c *copyOf) bool { return k.adoptCopy(ctx, c) })
 		if len(cs) == 0 {
 			return
 		}
@@ -636,8 +636,8 @@ func (k *infoStore) takeOver(ctx context.Context, cs []*copyOf) {
 	}
 }
 
-// takeOverOne takes over the entry of one copy, and reports whether nothing is left to do for it.
-func (k *infoStore) takeOverOne(ctx context.Context, c *copyOf) bool {
+// adoptCopy takes over the entry of one copy, and reports whether nothing is left to do for it.
+func (k *infoStore) adoptCopy(ctx context.Context, c *copyOf) bool {
 	k.mu.Lock()
 	isCopy := k.copies[c.key()] == c
 	k.mu.Unlock()
@@ -646,14 +646,14 @@ func (k *infoStore) takeOverOne(ctx context.Context, c *copyOf) bool {
 	}
 	entry := c.infoContent
 	entry.Owner = TID{}
-	err := k.hold(ctx, entry, TID{}, true)
+	err := k.addEntry(ctx, entry, TID{}, true)
 	switch {
 	case err == nil || errors.Is(err, ErrExited):
 		return true
 	case errors.Is(err, rocl.ErrExists):
 		return k.isElsewhere(ctx, c)
 	case ctx.Err() == nil:
-		k.p.t.log.Warn("tpvm: message box: entry not taken over yet", "name", c.Name, "index", c.Index, "err", err)
+		k.p.t.log.Warn("tpvm: message box: an entry was not taken over yet", "name", c.Name, "index", c.Index, "err", err)
 	}
 	return false
 }
@@ -718,9 +718,9 @@ func (k *infoStore) ownerEnded(ctx context.Context, id TID) {
 	}
 }
 
-// handOver makes other tasks keep the Persistent entries, since this task exits. A pod that does
+// moveEntries makes other tasks keep the Persistent entries, since this task exits. A pod that does
 // not answer is asked once.
-func (k *infoStore) handOver(ctx context.Context) {
+func (k *infoStore) moveEntries(ctx context.Context) {
 	k.mu.Lock()
 	k.closing = true
 	k.mu.Unlock()
@@ -729,7 +729,7 @@ func (k *infoStore) handOver(ctx context.Context) {
 	for _, h := range hs {
 		h.mu.Lock()
 		if !h.gone && h.Flags&Persistent != 0 {
-			k.handOverLocked(ctx, h, silent)
+			k.moveEntryLocked(ctx, h, silent)
 		}
 		h.mu.Unlock()
 	}
@@ -742,20 +742,20 @@ func (k *infoStore) handOver(ctx context.Context) {
 	}
 }
 
-// handOverLocked makes another task keep an entry. It adds the pods that do not answer to silent.
+// moveEntryLocked makes another task keep an entry. It adds the pods that do not answer to silent.
 // The mu of h must be held.
-func (k *infoStore) handOverLocked(ctx context.Context, h *heldInfo, silent map[TID]bool) {
+func (k *infoStore) moveEntryLocked(ctx context.Context, h *heldInfo, silent map[TID]bool) {
 	c := h.infoContent
 	c.Owner = TID{}
 	k.mu.Lock()
 	first := h.copy
 	k.mu.Unlock()
-	pods, _ := k.others(ctx, first)
+	pods, _ := k.otherPods(ctx, first)
 	for _, pod := range pods {
 		if silent[pod] {
 			continue
 		}
-		if k.askSoon(ctx, pod, infoRequest{Op: infoHold, ID: h.r.ID(), Content: &c}) == nil {
+		if k.askSoon(ctx, pod, infoRequest{Op: infoAdd, ID: h.r.ID(), Content: &c}) == nil {
 			k.dropLocked(h)
 			return
 		}

@@ -15,10 +15,10 @@ import (
 // message may be reported after a Flush that found it delivered: its receiver had it in the
 // mailbox, and ended without receiving it.
 type losses struct {
-	mu      sync.Mutex
-	reports int    // number of reports, of any message
-	lost    []loss // one for each receiver
-	others  int    // messages to receivers for which lost has no room
+	mu        sync.Mutex
+	reports   int    // number of reports, of any message
+	lost      []loss // one for each receiver
+	uncounted int    // messages to receivers for which lost has no room
 }
 
 // A loss counts the messages to one receiver that were not delivered.
@@ -47,7 +47,7 @@ func (l *losses) record(u rocl.Undelivered, isLibrary bool) {
 		}
 	}
 	if len(l.lost) == mostLosses {
-		l.others++
+		l.uncounted++
 		return
 	}
 	l.lost = append(l.lost, loss{u.To, 1, u.Err})
@@ -68,8 +68,8 @@ func (l *losses) err(ctx context.Context, flushed, closed error) error {
 	for _, x := range l.lost {
 		errs = append(errs, fmt.Errorf("%s to %v %s not delivered: %w", messages(x.n), x.to, was(x.n), x.err))
 	}
-	if l.others > 0 {
-		errs = append(errs, fmt.Errorf("%s to other receivers %s not delivered", messages(l.others), was(l.others)))
+	if l.uncounted > 0 {
+		errs = append(errs, fmt.Errorf("%s to other receivers %s not delivered", messages(l.uncounted), was(l.uncounted)))
 	}
 	return errors.Join(errs...)
 }

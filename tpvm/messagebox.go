@@ -178,7 +178,7 @@ func (t *Thread) put(ctx context.Context, c infoContent) (int, error) {
 			c.Index++
 		}
 		if old == nil {
-			err = t.task.pod.infos.hold(ctx, c, TID{}, true)
+			err = t.task.pod.infos.addEntry(ctx, c, TID{}, true)
 		} else if old.Flags&OverWritable == 0 && old.Owner != t.ID() {
 			return 0, fmt.Errorf("%w: %w: the owner is %v", ErrDenied, ErrEntryExists, old.Owner)
 		} else {

@@ -135,7 +135,7 @@ func (t *Task) CatchLines(f func(*Output), isSplit bool) error {
 	if f == nil {
 		return fmt.Errorf("tpvm: catch output: %w", ErrBadParam)
 	}
-	return t.setCatch(func(o *Output, isCut bool) error {
+	return t.setCatch(func(o *Output, isContinued bool) error {
 		if o.Kind != OutputLine {
 			f(o)
 			return nil
@@ -154,7 +154,7 @@ func (t *Task) CatchLines(f func(*Output), isSplit bool) error {
 // rest to out. If err is nil, all lines go to out.
 func writeLabelled(out, err io.Writer) sink {
 	var b bytes.Buffer
-	return func(o *Output, isCut bool) error {
+	return func(o *Output, isContinued bool) error {
 		if o.Kind != OutputLine {
 			return nil
 		}
@@ -179,9 +179,9 @@ func writeLabelled(out, err io.Writer) sink {
 	}
 }
 
-// A sink takes output as it comes: Text has one line or several. isCut reports that the last line
+// A sink takes output as it comes: Text has one line or several. isContinued reports that the last line
 // goes on.
-type sink func(o *Output, isCut bool) error
+type sink func(o *Output, isContinued bool) error
 
 // setCatch makes f the sink for programs that are spawned from now on.
 func (t *Task) setCatch(f sink, isSplit bool) error {
@@ -224,7 +224,7 @@ func (t *Task) outputs(s *spawn) (out output, release func()) {
 	if c == nil {
 		return t.output, func() {}
 	}
-	c.hold()
+	c.retain()
 	return t.output, c.release
 }
 
@@ -301,7 +301,7 @@ func (t *Task) newCollector(f sink) (*collector, error) {
 
 func (c *collector) close() error { return errors.Join(c.r.Close(), c.data.Close()) }
 
-func (c *collector) hold() {
+func (c *collector) retain() {
 	c.mu.Lock()
 	c.refs++
 	c.mu.Unlock()
@@ -368,7 +368,7 @@ func (c *collector) receive(m *rocl.Message) {
 	}
 	c.mu.Unlock()
 	if s == nil {
-		c.t.log.Warn("tpvm: output: unknown stream", "from", m.From(), "stream", n)
+		c.t.log.Warn("tpvm: output: a stream is unknown", "from", m.From(), "stream", n)
 		return
 	}
 	if !s.hasBegun {
@@ -515,13 +515,13 @@ func (c *collector) end(n uint64, s *caughtStream) {
 	c.endLocked()
 }
 
-func (c *collector) text(s *caughtStream, p []byte, isCut bool) {
-	c.put(s, OutputLine, p, isCut)
-	s.isContinued = isCut
+func (c *collector) text(s *caughtStream, p []byte, isContinued bool) {
+	c.put(s, OutputLine, p, isContinued)
+	s.isContinued = isContinued
 }
 
 // put gives output to the sink, unless the sink has failed before.
-func (c *collector) put(s *caughtStream, k OutputKind, p []byte, isCut bool) {
+func (c *collector) put(s *caughtStream, k OutputKind, p []byte, isContinued bool) {
 	c.mu.Lock()
 	failed, task := c.err != nil, s.Task
 	c.mu.Unlock()
@@ -531,7 +531,7 @@ func (c *collector) put(s *caughtStream, k OutputKind, p []byte, isCut bool) {
 	err := c.sink(&Output{
 		Kind: k, Task: task, Name: s.Name, Index: s.Index, Host: s.Host, Label: s.label,
 		IsError: s.IsError, IsContinued: s.isContinued, Text: p,
-	}, isCut)
+	}, isContinued)
 	if err != nil {
 		c.mu.Lock()
 		c.err = err
@@ -568,7 +568,7 @@ func (t *Task) drain(ctx context.Context) error {
 	}
 	t.passOwnLast(ctx)
 	t.pod.endUnenrolled()
-	t.pod.handOver(ctx)
+	t.pod.endRelay(ctx)
 	return errors.Join(errs...)
 }
 

@@ -39,7 +39,7 @@ type pod struct {
 	streams  map[*stream]struct{} // the output that this pod passes on
 
 	launching  sync.WaitGroup // programs that newChild has counted, until launch returns; none is added while draining
-	handedOver bool           // handOver has begun: streams that begin from then on are handed over at once
+	relayEnded bool           // endRelay has begun: streams that begin from then on are handed over at once
 
 	noLaunch    bool // for tasks of other contexts
 	maxPrograms int
@@ -197,7 +197,7 @@ func (p *pod) handle(m *rocl.Message) {
 			p.ask.Do(func() { close(p.asked) })
 		}
 	default:
-		p.t.log.Warn("tpvm: pod: unknown request", "from", m.From(), "tag", m.Tag())
+		p.t.log.Warn("tpvm: pod: a request is unknown", "from", m.From(), "tag", m.Tag())
 	}
 }
 
@@ -230,7 +230,7 @@ func (p *pod) allows(r *rocl.Resource, m *rocl.Message, vm string) bool {
 func answer[Q, A any](p *pod, r *rocl.Resource, m *rocl.Message, f func(context.Context, Q) A) {
 	q, err := rocl.Value[request[Q]](m)
 	if err != nil {
-		p.t.log.Warn("tpvm: pod: invalid request", "from", m.From(), "tag", m.Tag(), "err", err)
+		p.t.log.Warn("tpvm: pod: a request is invalid", "from", m.From(), "tag", m.Tag(), "err", err)
 		return // the caller releases m without a reply
 	}
 	ctx := p.t.ended

@@ -145,7 +145,7 @@ func (s *stream) pass() {
 	s.stop = stop
 	s.p.mu.Lock()
 	s.p.streams[s] = struct{}{}
-	if s.p.handedOver {
+	if s.p.relayEnded {
 		_ = s.r.SetReadDeadline(time.Unix(1, 0))
 	}
 	s.p.mu.Unlock()
@@ -229,11 +229,11 @@ func (s *stream) readRest(p []byte) (n int) {
 	return n
 }
 
-// handOver ends the passing on of output that other tasks gather. Programs that have enrolled go on
-// with it themselves. handOver waits for the output of the other programs, until ctx ends.
-func (p *pod) handOver(ctx context.Context) {
+// endRelay ends the passing on of output that other tasks gather. Programs that have enrolled go on
+// with it themselves. endRelay waits for the output of the other programs, until ctx ends.
+func (p *pod) endRelay(ctx context.Context) {
 	p.mu.Lock()
-	p.handedOver = true
+	p.relayEnded = true
 	var all []*stream
 	for s := range p.streams {
 		all = append(all, s)

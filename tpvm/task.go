@@ -441,7 +441,7 @@ func (t *Task) Exit(ctx context.Context) error {
 // leave ends the task: its output, its threads, its resources, and the context that it owns.
 func (t *Task) leave(ctx context.Context) error {
 	drained := t.drain(ctx)
-	t.pod.infos.handOver(ctx)
+	t.pod.infos.moveEntries(ctx)
 	t.end()
 	withdrawn := make(chan struct{})
 	go func() {

@@ -130,7 +130,7 @@ func (e *panicError) Error() string { return fmt.Sprintf("panic: %v\n%s", e.valu
 func (t *Thread) failed(err error) {
 	var p *panicError
 	if err != nil && (t.ctx.Err() == nil || errors.As(err, &p)) {
-		t.task.log.Error("tpvm: thread failed", "thread", t.String(), "err", err)
+		t.task.log.Error("tpvm: a thread failed", "thread", t.String(), "err", err)
 	}
 }
 

@@ -72,7 +72,7 @@ func pvmAliases() map[string][]string {
 }
 
 // brief returns a context for requests that are answered at once.
-func (c *console) brief() (context.Context, context.CancelFunc) { return patience(c.cmd, 0) }
+func (c *console) brief() (context.Context, context.CancelFunc) { return timeoutContext(c.cmd, 0) }
 
 func (c *console) help(_ context.Context, args []string) error {
 	if len(args) > 0 {
@@ -91,13 +91,13 @@ func (c *console) help(_ context.Context, args []string) error {
 }
 
 func (c *console) add(_ context.Context, args []string) error {
-	ctx, cancel := patience(c.cmd, hostTime)
+	ctx, cancel := timeoutContext(c.cmd, hostTime)
 	defer cancel()
 	return addHosts(ctx, c.out, c.t, args)
 }
 
 func (c *console) delete(_ context.Context, args []string) error {
-	ctx, cancel := patience(c.cmd, hostTime)
+	ctx, cancel := timeoutContext(c.cmd, hostTime)
 	defer cancel()
 	return c.t.DelHosts(ctx, args...)
 }
@@ -235,7 +235,7 @@ func (c *console) reset(context.Context, []string) error {
 func (c *console) halt(ctx context.Context, args []string) error {
 	c.quit = true
 	err := c.reset(ctx, args)
-	ctx, cancel := patience(c.cmd, hostTime)
+	ctx, cancel := timeoutContext(c.cmd, hostTime)
 	defer cancel()
 	hs, hostsErr := c.t.Hosts(ctx)
 	if hostsErr != nil {

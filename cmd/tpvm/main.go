@@ -167,14 +167,14 @@ func atLeast(n int, what string) cobra.PositionalArgs {
 	}
 }
 
-// patience returns a context that ends after --timeout, or after least if that is longer.
-func patience(cmd *cobra.Command, least time.Duration) (context.Context, context.CancelFunc) {
+// timeoutContext returns a context that ends after --timeout, or after least if that is longer.
+func timeoutContext(cmd *cobra.Command, least time.Duration) (context.Context, context.CancelFunc) {
 	d, _ := cmd.Flags().GetDuration("timeout")
 	d = max(d, least)
 	return context.WithTimeoutCause(cmd.Context(), d, noAnswer(d))
 }
 
-// noAnswer is the cause of a context of patience that has ended.
+// noAnswer is the cause of a context of timeoutContext that has ended.
 type noAnswer time.Duration
 
 func (d noAnswer) Error() string {
@@ -190,23 +190,23 @@ func enrol(cmd *cobra.Command, opts ...tpvm.Option) (*tpvm.Task, error) {
 	if v, _ := cmd.Flags().GetBool("verbose"); v {
 		log = slog.New(slog.NewTextHandler(display.Text(os.Stderr), &slog.HandlerOptions{Level: slog.LevelDebug}))
 	}
-	ctx, cancel := patience(cmd, 0)
+	ctx, cancel := timeoutContext(cmd, 0)
 	defer cancel()
 	return tpvm.Enrol(ctx, append(opts, tpvm.WithLogger(log), tpvm.WithRocl(rocl.WithLogger(log), rocl.WithLinger(time.Second)))...)
 }
 
-// observe calls f with a task that is not listed. The context of f is one of patience.
+// observe calls f with a task that is not listed. The context of f is one of timeoutContext.
 func observe(cmd *cobra.Command, least time.Duration, f func(context.Context, *tpvm.Task) error, opts ...tpvm.Option) error {
 	t, err := enrol(cmd, append(opts, tpvm.Observing())...)
 	if err != nil {
 		return err
 	}
 	defer func() {
-		ctx, cancel := patience(cmd, 0)
+		ctx, cancel := timeoutContext(cmd, 0)
 		defer cancel()
 		_ = t.Exit(ctx)
 	}()
-	ctx, cancel := patience(cmd, least)
+	ctx, cancel := timeoutContext(cmd, least)
 	defer cancel()
 	return f(ctx, t)
 }

@@ -41,7 +41,7 @@ type Logger struct {
 // message has the limits of one message.
 type message struct {
 	sources map[string]*limit
-	others  limit // shared by the sources beyond maxSources
+	shared  limit // shared by the sources beyond maxSources
 }
 
 // limit is a token bucket, stored as the time at which it is full again.
@@ -114,12 +114,12 @@ func (m *message) of(now time.Time, source string) *limit {
 			if now.Before(b.full) {
 				continue
 			}
-			m.others.suppressed += b.suppressed // reported by the next line that uses others
+			m.shared.suppressed += b.suppressed // reported by the next line that uses shared
 			delete(m.sources, s)
 		}
 	}
 	if len(m.sources) >= maxSources {
-		return &m.others
+		return &m.shared
 	}
 	b := &limit{}
 	m.sources[source] = b

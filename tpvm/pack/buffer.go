@@ -32,7 +32,7 @@ type Buffer struct {
 	data  []byte // encoded values; InPlace: the parts that do not lie in the caller's memory
 	items []item // InPlace: the parts of the message, in order
 	size  int    // bytes of the encoded values
-	runs  []run  // typed: the kinds and counts of the packed values
+	spans []span // typed: the kinds and counts of the packed values
 }
 
 // An item is a part of a message of encoding InPlace: values of the caller, a rocl.Buffer, or a
@@ -43,8 +43,8 @@ type item struct {
 	lo, hi int          // a part of data
 }
 
-// A run is a number of values of one kind, in the description of a typed message.
-type run struct {
+// A span is a number of values of one kind, in the description of a typed message.
+type span struct {
 	k kind
 	n int
 }
@@ -68,7 +68,7 @@ func (b *Buffer) Reset(enc Encoding) {
 		}
 	}
 	clear(b.items)
-	b.enc, b.data, b.items, b.runs, b.size = enc, b.data[:0], b.items[:0], b.runs[:0], 0
+	b.enc, b.data, b.items, b.spans, b.size = enc, b.data[:0], b.items[:0], b.spans[:0], 0
 }
 
 // Encoding returns the encoding of the message.
@@ -85,7 +85,7 @@ func (b *Buffer) Size() int {
 	if !b.typed {
 		return b.size
 	}
-	return b.size + descriptionSize(b.runs)
+	return b.size + descriptionSize(b.spans)
 }
 
 // Encode writes the message to the start of dst, and returns its Size. It fails with
@@ -116,7 +116,7 @@ func (b *Buffer) Encode(dst []byte) (int, error) {
 		runtime.KeepAlive(b)
 	}
 	if b.typed {
-		putDescription(dst[b.size:size], b.runs)
+		putDescription(dst[b.size:size], b.spans)
 	}
 	return size, nil
 }
@@ -165,7 +165,7 @@ func Pack[T Number](b *Buffer, v []T, stride int) error {
 		if err != nil {
 			return err
 		}
-		return b.refer(item{x: x}, size, run{x.k, x.count()})
+		return b.refer(item{x: x}, size, span{x.k, x.count()})
 	}
 	return b.pack(x)
 }
@@ -198,7 +198,7 @@ func (b *Buffer) PackString(s string) error {
 	if err != nil {
 		return err
 	}
-	b.add(run{strKind, 1})
+	b.add(span{strKind, 1})
 	putInt(p, len(s)+1, xdr)
 	clear(p[4+copy(p[4:], s):])
 	return nil
@@ -210,7 +210,7 @@ func (b *Buffer) PackBuffer(m *rocl.Buffer) error {
 	if b.enc != InPlace || m.Len() == 0 {
 		return b.PackBytes(m.Bytes())
 	}
-	if err := b.refer(item{buf: m}, m.Len(), run{byteKind, m.Len()}); err != nil {
+	if err := b.refer(item{buf: m}, m.Len(), span{byteKind, m.Len()}); err != nil {
 		return err
 	}
 	m.Retain()
@@ -240,7 +240,7 @@ func (b *Buffer) pack(x vector) error {
 	if err != nil {
 		return err
 	}
-	b.add(run{k, n})
+	b.add(span{k, n})
 	x.put(p[:size], k, xdr)
 	clear(p[size:])
 	return nil
@@ -266,7 +266,7 @@ func padIf(xdr bool, n int) int {
 
 // grow adds n bytes to data, and returns them for the caller to write.
 func (b *Buffer) grow(n int) ([]byte, error) {
-	if err := b.room(n); err != nil {
+	if err := b.checkFits(n); err != nil {
 		return nil, err
 	}
 	lo := len(b.data)
@@ -288,9 +288,9 @@ func (b *Buffer) grow(n int) ([]byte, error) {
 // isData reports whether it is a part of the Buffer's data.
 func (it *item) isData() bool { return it.buf == nil && it.x.k == noKind }
 
-// refer adds an item of n bytes, and adds the run to the description.
-func (b *Buffer) refer(it item, n int, r run) error {
-	if err := b.room(n); err != nil {
+// refer adds an item of n bytes, and adds the span to the description.
+func (b *Buffer) refer(it item, n int, r span) error {
+	if err := b.checkFits(n); err != nil {
 		return err
 	}
 	b.items = append(b.items, it)
@@ -299,17 +299,17 @@ func (b *Buffer) refer(it item, n int, r run) error {
 	return nil
 }
 
-// add adds a run to the description of a typed message. A run of the same kind as the last one
+// add adds a span to the description of a typed message. A span of the same kind as the last one
 // becomes a part of that, except bytes of encoding Default, which are padded each time.
-func (b *Buffer) add(r run) {
+func (b *Buffer) add(r span) {
 	if !b.typed {
 		return
 	}
-	if last := len(b.runs) - 1; last >= 0 && b.runs[last].k == r.k && (r.k != byteKind || b.enc != Default) {
-		b.runs[last].n += r.n
+	if last := len(b.spans) - 1; last >= 0 && b.spans[last].k == r.k && (r.k != byteKind || b.enc != Default) {
+		b.spans[last].n += r.n
 		return
 	}
-	b.runs = append(b.runs, r)
+	b.spans = append(b.spans, r)
 }
 
 // valid returns an error if the encoding does not exist.
@@ -320,8 +320,8 @@ func (b *Buffer) valid() error {
 	return nil
 }
 
-// room returns an error if n more bytes do not fit into a message.
-func (b *Buffer) room(n int) error {
+// checkFits returns an error if n more bytes do not fit into a message.
+func (b *Buffer) checkFits(n int) error {
 	if err := b.valid(); err != nil {
 		return err
 	}
@@ -332,11 +332,11 @@ func (b *Buffer) room(n int) error {
 }
 
 func (b *Buffer) tooLarge(n int) error {
-	return fmt.Errorf("pack: %d more in a message of %d bytes: %w", n, b.size, rocl.ErrTooLarge)
+	return fmt.Errorf("pack: add %d bytes to a message of %d bytes: %w", n, b.size, rocl.ErrTooLarge)
 }
 
 func errStride(stride int) error {
-	return fmt.Errorf("%w: a stride of %d", ErrBadParam, stride)
+	return fmt.Errorf("%w: the stride is %d", ErrBadParam, stride)
 }
 
 // putInt writes n as a PVM int.

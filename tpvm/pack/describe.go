@@ -8,17 +8,17 @@ import (
 	"math"
 )
 
-// The description of a typed message follows its values. It has one byte for each run, with the
+// The description of a typed message follows its values. It has one byte for each span, with the
 // kind in the low five bits and the count in the high three. If the count there is zero, the count
-// minus 8 follows as an unsigned varint. The runs are followed by their length in bytes, in four
+// minus 8 follows as an unsigned varint. The spans are followed by their length in bytes, in four
 // bytes, low first.
 
 const trailer = 4
 
 // descriptionSize returns the number of bytes that putDescription writes.
-func descriptionSize(runs []run) int {
+func descriptionSize(spans []span) int {
 	n := trailer
-	for _, r := range runs {
+	for _, r := range spans {
 		n++
 		if r.n > 7 {
 			n++
@@ -30,10 +30,10 @@ func descriptionSize(runs []run) int {
 	return n
 }
 
-// putDescription writes the description of runs to dst, which has exactly its size.
-func putDescription(dst []byte, runs []run) {
+// putDescription writes the description of spans to dst, which has exactly its size.
+func putDescription(dst []byte, spans []span) {
 	size, rest := len(dst)-trailer, dst
-	for _, r := range runs {
+	for _, r := range spans {
 		if r.n <= 7 {
 			rest[0] = byte(r.k) | byte(r.n)<<5
 			rest = rest[1:]
@@ -45,24 +45,24 @@ func putDescription(dst []byte, runs []run) {
 	binary.LittleEndian.PutUint32(rest, uint32(size))
 }
 
-// nextRun takes the first run off a description. ok is false if desc does not begin with a run.
-func nextRun(desc []byte) (r run, rest []byte, ok bool) {
+// nextSpan takes the first span off a description. ok is false if desc does not begin with a span.
+func nextSpan(desc []byte) (r span, rest []byte, ok bool) {
 	if len(desc) == 0 {
-		return run{}, nil, false
+		return span{}, nil, false
 	}
-	r, desc = run{kind(desc[0] & 31), int(desc[0] >> 5)}, desc[1:]
+	r, desc = span{kind(desc[0] & 31), int(desc[0] >> 5)}, desc[1:]
 	if r.n == 0 {
 		n, used := binary.Uvarint(desc)
 		if used <= 0 || n > math.MaxInt32 {
-			return run{}, nil, false
+			return span{}, nil, false
 		}
 		r.n, desc = int(n)+8, desc[used:]
 		if r.n < 8 { // an int of four bytes has overflowed
-			return run{}, nil, false
+			return span{}, nil, false
 		}
 	}
 	if r.k == noKind || r.k >= kinds {
-		return run{}, nil, false
+		return span{}, nil, false
 	}
 	return r, desc, true
 }
@@ -75,16 +75,16 @@ func splitTyped(p []byte, xdr bool) (body, desc []byte, err error) {
 	}
 	p, n := p[:len(p)-trailer], binary.LittleEndian.Uint32(p[len(p)-trailer:])
 	if uint64(n) > uint64(len(p)) {
-		return nil, nil, fmt.Errorf("%w: a description of %d bytes in %d", ErrDamaged, n, len(p))
+		return nil, nil, fmt.Errorf("%w: the description has %d bytes, and %d are left", ErrDamaged, n, len(p))
 	}
 	body, desc = p[:len(p)-int(n)], p[len(p)-int(n):]
 	left := body
 	for d := desc; len(d) > 0; {
-		r, rest, ok := nextRun(d)
+		r, rest, ok := nextSpan(d)
 		if !ok || !xdr && (r.k == hyperKind || r.k == uhyperKind) {
-			return nil, nil, fmt.Errorf("%w: invalid description of types", ErrDamaged)
+			return nil, nil, fmt.Errorf("%w: the description of types is invalid", ErrDamaged)
 		}
-		if left, ok = skipRun(left, r, xdr); !ok {
+		if left, ok = skipSpan(left, r, xdr); !ok {
 			return nil, nil, fmt.Errorf("%w: %d %v are not within its %d bytes", ErrDamaged, r.n, r.k, len(body))
 		}
 		d = rest
@@ -95,8 +95,8 @@ func splitTyped(p []byte, xdr bool) (body, desc []byte, err error) {
 	return body, desc, nil
 }
 
-// skipRun returns p without the values of r. ok is false if p does not hold them.
-func skipRun(p []byte, r run, xdr bool) (rest []byte, ok bool) {
+// skipSpan returns p without the values of r. ok is false if p does not hold them.
+func skipSpan(p []byte, r span, xdr bool) (rest []byte, ok bool) {
 	switch size := r.k.size(xdr); {
 	case size > 0:
 		if r.n > len(p)/size {

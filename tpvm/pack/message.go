@@ -54,7 +54,7 @@ func (b *Buffer) PackMessage(r *Reader) error {
 	if err != nil {
 		return err
 	}
-	b.add(run{messageKind, 1})
+	b.add(span{messageKind, 1})
 	enc := [...]int{Default: pvmXDR, Raw: pvmRaw, InPlace: pvmInPlace}[r.enc]
 	if r.typed {
 		enc |= typedFlag
@@ -85,7 +85,7 @@ func (b *Buffer) PackMessageBody(r *Reader) error {
 		return fmt.Errorf("%w: %v into %v", ErrMismatch, r.enc, b.enc)
 	}
 	if b.typed && !r.typed {
-		return fmt.Errorf("%w: an untyped message into a typed one", ErrMismatch)
+		return fmt.Errorf("%w: the message that is added has no types, and the other message has types", ErrMismatch)
 	}
 	if len(r.data) == 0 {
 		return nil
@@ -97,8 +97,8 @@ func (b *Buffer) PackMessageBody(r *Reader) error {
 	clear(p[copy(p, r.data):])
 	if b.typed {
 		for d := r.whole[len(r.data) : len(r.whole)-trailer]; len(d) > 0; {
-			var next run
-			next, d, _ = nextRun(d)
+			var next span
+			next, d, _ = nextSpan(d)
 			b.add(next)
 		}
 	}
@@ -143,7 +143,7 @@ type inner struct {
 // parse reads the message at the start of p, and returns the number of bytes that it takes.
 func (in *inner) parse(p []byte, xdr bool) (int, error) {
 	if len(p) < innerHeader {
-		return 0, fmt.Errorf("%w: a message in %d bytes", ErrNoData, len(p))
+		return 0, fmt.Errorf("%w: %d bytes cannot hold a message", ErrNoData, len(p))
 	}
 	n, enc := getInt(p, xdr), getInt(p[16:], xdr)
 	in.header, in.typed = p[:innerHeader], enc&typedFlag != 0
@@ -155,17 +155,17 @@ func (in *inner) parse(p []byte, xdr bool) (int, error) {
 	case pvmInPlace:
 		in.enc = InPlace
 	default:
-		return 0, fmt.Errorf("%w: a message of encoding %#x", ErrDamaged, enc)
+		return 0, fmt.Errorf("%w: the message has encoding %#x", ErrDamaged, enc)
 	}
 	switch p = p[innerHeader:]; {
 	case n < 0:
-		return 0, fmt.Errorf("%w: a message of %d bytes", ErrDamaged, n)
+		return 0, fmt.Errorf("%w: the message has %d bytes", ErrDamaged, n)
 	case n == 0:
 		return innerHeader, nil
 	case len(p) < 4 || n > len(p)-4:
-		return 0, fmt.Errorf("%w: a message of %d bytes in %d", ErrNoData, n, len(p))
+		return 0, fmt.Errorf("%w: the message has %d bytes, and %d are left", ErrNoData, n, len(p))
 	case getInt(p, xdr) != n:
-		return 0, fmt.Errorf("%w: a message of %d bytes of which %d come first", ErrDamaged, n, getInt(p, xdr))
+		return 0, fmt.Errorf("%w: the message has %d bytes, of which %d come first", ErrDamaged, n, getInt(p, xdr))
 	}
 	in.data = p[4 : 4+n : 4+n]
 	return innerHeader + 4 + min(padIf(xdr, n), len(p)-4), nil

@@ -15,8 +15,8 @@ type Reader struct {
 	whole []byte // the message
 	data  []byte // its values
 	off   int    // of the next value
-	desc  []byte // typed: the description of the runs after cur
-	cur   run    // typed: the rest of the run at off
+	desc  []byte // typed: the description of the spans after cur
+	cur   span   // typed: the rest of the span at off
 	env   Envelope
 }
 
@@ -52,7 +52,7 @@ func (r *Reader) Init(enc Encoding, typed bool, data []byte) error {
 
 // Rewind makes r unpack its message from the beginning.
 func (r *Reader) Rewind() {
-	r.off, r.cur = 0, run{}
+	r.off, r.cur = 0, span{}
 	if r.typed {
 		r.desc = r.whole[len(r.data) : len(r.whole)-trailer]
 	}
@@ -148,14 +148,14 @@ func (r *Reader) UnpackString() (string, error) {
 // in p.
 func stringAt(p []byte, xdr bool) (s []byte, n int, err error) {
 	if len(p) < 4 {
-		return nil, 0, fmt.Errorf("%w: a string in %d bytes", ErrNoData, len(p))
+		return nil, 0, fmt.Errorf("%w: %d bytes cannot hold a string", ErrNoData, len(p))
 	}
 	n = getInt(p, xdr)
 	switch p = p[4:]; {
 	case n < 0:
-		return nil, 0, fmt.Errorf("%w: a string of %d bytes", ErrDamaged, n)
+		return nil, 0, fmt.Errorf("%w: the string has %d bytes", ErrDamaged, n)
 	case n > len(p):
-		return nil, 0, fmt.Errorf("%w: a string of %d bytes in %d", ErrNoData, n, len(p))
+		return nil, 0, fmt.Errorf("%w: the string has %d bytes, and %d are left", ErrNoData, n, len(p))
 	}
 	if s = p[:n]; n > 0 && s[n-1] == 0 {
 		s = s[:n-1]
@@ -192,10 +192,10 @@ func (r *Reader) unpack(x vector) error {
 	return nil
 }
 
-// fill makes cur the next run if cur has no values left. There must be a next run.
+// fill makes cur the next span if cur has no values left. There must be a next span.
 func (r *Reader) fill() {
 	if r.cur.n == 0 {
-		r.cur, r.desc, _ = nextRun(r.desc)
+		r.cur, r.desc, _ = nextSpan(r.desc)
 	}
 }
 
@@ -230,7 +230,7 @@ func (r *Reader) checkTyped(k kind, n int) error {
 			if len(desc) == 0 {
 				return fmt.Errorf("%w: %d of %d %v are left", ErrNoData, n-want, n, k)
 			}
-			cur, desc, _ = nextRun(desc)
+			cur, desc, _ = nextSpan(desc)
 		}
 		if cur.k.plain() != k {
 			return fmt.Errorf("%w: %d %v, but value %d was packed as %v", ErrType, n, k, n-want+1, cur.k)

@@ -38,7 +38,7 @@ func (b *Buffer) packValue(v reflect.Value) error {
 		if err != nil {
 			return err
 		}
-		return b.refer(item{x: x}, size, run{x.k, x.n})
+		return b.refer(item{x: x}, size, span{x.k, x.n})
 	case kindOfType(v.Type()) != noKind:
 		s := reflect.MakeSlice(reflect.SliceOf(v.Type()), 1, 1)
 		s.Index(0).Set(v)
@@ -96,7 +96,7 @@ func vectorOfSlice(v reflect.Value) vector {
 
 func errValue(v reflect.Value) error {
 	if !v.IsValid() {
-		return fmt.Errorf("%w: nil", ErrBadParam)
+		return fmt.Errorf("%w: the value is nil", ErrBadParam)
 	}
-	return fmt.Errorf("%w: a value of type %v", ErrBadParam, v.Type())
+	return fmt.Errorf("%w: the value has type %v", ErrBadParam, v.Type())
 }

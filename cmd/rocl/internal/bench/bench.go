@@ -29,8 +29,8 @@ type Result struct {
 	Size      int     `json:"size,omitempty"`
 	Poll      string  `json:"poll,omitempty"`
 	Pause     string  `json:"pause,omitempty"`
-	Compute   int     `json:"compute,omitempty"`  // goroutines that computed at the same time,
-	Computed  float64 `json:"computed,omitempty"` // and their speed; 1 means as fast as alone
+	Compute   int     `json:"compute,omitempty"`  // goroutines that computed at the same time
+	Computed  float64 `json:"computed,omitempty"` // speed of the computing goroutines; 1 means as fast as alone
 	Senders   int     `json:"senders,omitempty"`
 	InFlight  int     `json:"in_flight,omitempty"` // goroutines that call at the same time
 	Idle      int     `json:"idle,omitempty"`      // links beside the measured one

@@ -67,7 +67,7 @@ func findNodes(ctx context.Context, o *options) (*Result, error) {
 	}
 	none := func() error {
 		if f, err := k.c.Find(ctx, nowhere); !errors.Is(err, rocl.ErrNotFound) {
-			return fmt.Errorf("no node has it, and %v is found: %w", f.ID, err)
+			return fmt.Errorf("%v is found, but no node has it: %w", f.ID, err)
 		}
 		return nil
 	}

@@ -135,7 +135,7 @@ func recvRaw(nc net.Conn, size, count int, lengths bool) error {
 				return err
 			}
 			if n = int(binary.LittleEndian.Uint32(head[:])); n > len(b) {
-				return errors.New("a message longer than any sent")
+				return errors.New("the message is longer than any that was sent")
 			}
 		}
 		if _, err := io.ReadFull(r, b[:n]); err != nil {

@@ -110,7 +110,7 @@ func nodesCommand() *cobra.Command {
 				return err
 			}
 			defer c.Close()
-			p := g.patience(ctx)
+			p := g.withTimeout(ctx)
 			defer p.stop()
 			var asked rocl.Coverage
 			var all []nodeJSON
@@ -171,8 +171,9 @@ func searchTraceCommand() *cobra.Command {
 		Use:   "search-trace name=value...",
 		Short: "Search the cluster, and print which nodes were asked and what they said",
 		Long: "Search the cluster for a resource that has these attributes, and print which nodes were asked, how, what each answered\n" +
-			"and how long it took. It is what the asking node saw: of nodes asked by others it knows the sum, unless --search unicast asks each by itself.\n" +
-			"The others are asked also when this node has such a resource.\n" +
+			"and how long it took. The output is what this node saw.\n" +
+			"For nodes that other nodes asked, it has only the total, unless --search unicast asks each node directly.\n" +
+			"The other nodes are asked even if this node has such a resource.\n" +
 			"Exit code 1 if there is none, 2 if no directory serves the node, 3 if there is none and some node could not be asked,\n" +
 			"4 if the directory does not answer within --timeout.",
 		Args: someAttributes,
@@ -221,7 +222,7 @@ func searchTraceCommand() *cobra.Command {
 
 // trace asks the node's directory to trace a search. It joins as a context without resources.
 func trace(ctx context.Context, g Globals, how strategy.Strategy, l *rocl.List) (directory.Trace, error) {
-	p := g.patience(ctx)
+	p := g.withTimeout(ctx)
 	defer p.stop()
 	c, err := directory.Join(p, directory.DialSocket(g.path()), directory.WithClientLogger(g.logger()))
 	if err != nil {

@@ -55,7 +55,7 @@ func (g Globals) register(ctx context.Context, l *rocl.List) (*rocl.Context, *ro
 	if err != nil {
 		return nil, nil, err
 	}
-	p := g.patience(ctx)
+	p := g.withTimeout(ctx)
 	defer p.stop()
 	r, err := c.Register(p, l)
 	if err != nil {
@@ -109,7 +109,7 @@ func findCommand() *cobra.Command {
 				return err
 			}
 			defer c.Close()
-			p := g.patience(ctx)
+			p := g.withTimeout(ctx)
 			defer p.stop()
 			n := 0
 			opts := []rocl.FindOption{rocl.Want(names...)}

@@ -194,7 +194,7 @@ func target(ctx context.Context, g Globals, l *rocl.List, wait time.Duration) (c
 			c.Close()
 		}
 	}()
-	p := g.patience(ctx)
+	p := g.withTimeout(ctx)
 	defer p.stop()
 	f, err := c.Find(p, l)
 	if wait > 0 && errors.Is(err, rocl.ErrNotFound) {

@@ -24,31 +24,31 @@ func (e *silentError) Error() string {
 	return fmt.Sprintf("the directory at %s did not answer within %v", e.path, e.after)
 }
 
-// A patience is a context that ends when the directory has not answered for as long as --timeout
+// A timeoutContext is a context that ends when the directory has not answered for as long as --timeout
 // allows.
-type patience struct {
+type timeoutContext struct {
 	context.Context
 	limit  time.Duration
 	timer  *time.Timer
 	cancel context.CancelCauseFunc
 }
 
-// patience starts to wait for the directory. The caller must call stop.
-func (g Globals) patience(ctx context.Context) *patience {
-	p := &patience{limit: cmp.Or(g.Timeout, defaultTimeout)}
+// withTimeout starts to wait for the directory. The caller must call stop.
+func (g Globals) withTimeout(ctx context.Context) *timeoutContext {
+	p := &timeoutContext{limit: cmp.Or(g.Timeout, defaultTimeout)}
 	p.Context, p.cancel = context.WithCancelCause(ctx)
 	p.timer = time.AfterFunc(p.limit, func() { p.cancel(&silentError{g.path(), p.limit}) })
 	return p
 }
 
 // stop ends the wait and the context.
-func (p *patience) stop() {
+func (p *timeoutContext) stop() {
 	p.timer.Stop()
 	p.cancel(nil)
 }
 
 // err returns err, or the silentError that has caused it.
-func (p *patience) err(err error) error {
+func (p *timeoutContext) err(err error) error {
 	var silent *silentError
 	if err != nil && errors.As(context.Cause(p.Context), &silent) {
 		return silent
@@ -58,7 +58,7 @@ func (p *patience) err(err error) error {
 
 // answers yields what seq yields. The time in which the caller handles an answer, or waits for a
 // slow reader of its output, does not count as silence of the directory.
-func answers[T any](p *patience, seq iter.Seq2[T, error]) iter.Seq2[T, error] {
+func answers[T any](p *timeoutContext, seq iter.Seq2[T, error]) iter.Seq2[T, error] {
 	return func(yield func(T, error) bool) {
 		for v, err := range seq {
 			p.timer.Stop()
@@ -73,7 +73,7 @@ func answers[T any](p *patience, seq iter.Seq2[T, error]) iter.Seq2[T, error] {
 // Open opens a context with the settings of the global flags. It fails if the directory does not
 // answer within --timeout.
 func (g Globals) Open(ctx context.Context, opts ...rocl.Option) (*rocl.Context, error) {
-	p := g.patience(ctx)
+	p := g.withTimeout(ctx)
 	defer p.stop()
 	c, err := rocl.Open(p, append([]rocl.Option{
 		rocl.WithSocket(g.Socket), rocl.WithLogger(g.logger()), rocl.WithMember(cluster.Environment()),

@@ -78,7 +78,7 @@ func routes(ctx context.Context, g Globals, c *rocl.Context) (all []routeJSON, s
 	var unseen rocl.Coverage // not used: contexts of other nodes are not asked
 	actx, cancel := context.WithTimeout(ctx, g.Timeout)
 	defer cancel()
-	p := g.patience(ctx)
+	p := g.withTimeout(ctx)
 	defer p.stop()
 	for f, err := range answers(p, c.FindAll(p, rocl.Match{rocl.AttrKind: "context"}, rocl.Covered(&unseen))) {
 		if err != nil {

@@ -45,7 +45,7 @@ func servicesCommand() *cobra.Command {
 				return err
 			}
 			defer c.Close()
-			p := g.patience(cmd.Context())
+			p := g.withTimeout(cmd.Context())
 			defer p.stop()
 			client, err := rpc.NewClient(p, c)
 			if err != nil {

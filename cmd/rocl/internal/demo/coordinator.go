@@ -369,7 +369,7 @@ func (co *coordinator) query(ctx context.Context, word string) (answer, error) {
 		}
 		if try == 3 || ctx.Err() != nil {
 			if errors.Is(err, rocl.ErrGone) {
-				return t, fmt.Errorf("the front end has died, and there is one only: start the demonstration anew (%w)", err)
+				return t, fmt.Errorf("the front end has died, and there is only one: start the demonstration again: %w", err)
 			}
 			if err == nil {
 				err = errors.New(t.Err)

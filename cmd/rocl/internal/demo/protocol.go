@@ -97,7 +97,7 @@ func (c *content) put(b []byte) {
 
 func (c *content) parse(b []byte) ([]byte, error) {
 	if len(b) < contentHead {
-		return nil, errors.New("demo: truncated content")
+		return nil, errors.New("demo: the content is truncated")
 	}
 	c.unit = binary.LittleEndian.Uint32(b)
 	c.attempt = binary.LittleEndian.Uint32(b[4:])

@@ -204,7 +204,7 @@ func (ix *indexer) content(from rocl.GID, b []byte) error {
 		u.file, u.size = ix.x.Begin(), 0
 	}
 	if u.file == nil {
-		return errors.New("demo: a file without a beginning")
+		return errors.New("demo: the file has no beginning")
 	}
 	_, _ = u.file.Write(data)
 	u.size += uint64(len(data))
@@ -242,7 +242,7 @@ func (ix *indexer) end(ctx context.Context, me *rocl.Resource, from rocl.GID, b 
 		ix.units[e.ID] = true
 		for _, d := range u.files {
 			if int(d.file) >= len(e.Paths) {
-				return fmt.Errorf("demo: file %d of a unit of %d", d.file, len(e.Paths))
+				return fmt.Errorf("demo: the unit has no file %d: it has %d files", d.file, len(e.Paths))
 			}
 			ix.x.Commit(string(e.Paths[d.file]), d.words)
 		}
