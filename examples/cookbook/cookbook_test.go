@@ -17,6 +17,7 @@ import (
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/bulk"
 	"github.com/rocl-go/rocl/rocltest"
+	"github.com/rocl-go/rocl/rpc"
 )
 
 // soon returns a context that ends with the test, or after a minute.
@@ -148,6 +149,23 @@ func TestDistribute(t *testing.T) {
 	}
 	got, err := Distribute(ctx, c, tasks)
 	if err != nil || !slices.Equal(got, want) {
+		t.Errorf("got %v, %v", got, err)
+	}
+}
+
+// TestDistributeTypes has a worker whose call takes another type. Distribute returns its error.
+func TestDistributeTypes(t *testing.T) {
+	ctx := soon(t)
+	cluster := rocltest.Cluster(t, 1)
+	s, err := rpc.NewServer(ctx, cluster.Open(0), rocl.Attrs{"worker": "square"},
+		rpc.WithCalls(func(s *rpc.Server) error {
+			return rpc.Register(s, "square", func(_ context.Context, n [2]int) (int, error) { return n[0], nil })
+		}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close(ctx)
+	if got, err := Distribute(ctx, cluster.Open(0), []int{1}); !errors.Is(err, rocl.ErrValue) {
 		t.Errorf("got %v, %v", got, err)
 	}
 }

@@ -81,16 +81,25 @@ func (q *queue) employ(ctx context.Context, client *rpc.Client, worker rocl.GID)
 		select {
 		case i := <-q.waiting:
 			n, err := rpc.Call[int, int](ctx, client, worker, "square", q.tasks[i])
-			var failure *rpc.Error
-			if err != nil && !(errors.As(err, &failure) && failure.Ran) {
-				q.waiting <- i // the worker has ended: for another one
+			if hasEnded(err) {
+				q.waiting <- i // for another worker
 				return
 			}
-			q.report(ctx, result{i, n, err}) // err: the work itself has failed
+			q.report(ctx, result{i, n, err}) // any other error is one of the work
 		case <-ctx.Done():
 			return
 		}
 	}
+}
+
+// hasEnded reports whether err, the error of a call, says that the worker has ended. The handler's
+// own errors do not say so.
+func hasEnded(err error) bool {
+	var failure *rpc.Error
+	if errors.As(err, &failure) && failure.Ran {
+		return false
+	}
+	return errors.Is(err, rocl.ErrGone) || errors.Is(err, rocl.ErrUnreachable) || errors.Is(err, rpc.ErrClosed)
 }
 
 // report gives Distribute a result, unless ctx ends.

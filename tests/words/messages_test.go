@@ -61,6 +61,20 @@ func TestDocMessages(t *testing.T) {
 	}
 }
 
+// docs/TROUBLESHOOTING.md names each error of package rocl.
+func TestDocErrors(t *testing.T) {
+	page := read(t, "docs/TROUBLESHOOTING.md")
+	names := regexp.MustCompile(`(?m)^\t(Err\w+) +=`).FindAllStringSubmatch(read(t, "rocl.go"), -1)
+	if len(names) < 41 {
+		t.Errorf("package rocl has %d errors", len(names))
+	}
+	for _, name := range names {
+		if !strings.Contains(page, "| `"+name[1]+"` |") {
+			t.Errorf("docs/TROUBLESHOOTING.md does not explain rocl.%s", name[1])
+		}
+	}
+}
+
 // messagesOf returns the messages of the tables whose first column is "message".
 func messagesOf(page string) (all []string) {
 	span := regexp.MustCompile("`([^`]+)`")
