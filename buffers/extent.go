@@ -26,7 +26,7 @@ func (p *Pool) extent(n int) (*Buffer, error) {
 		b.free = false
 		return b, nil
 	}
-	h, err := p.mapArena(size, classes, 1)
+	h, err := p.mapArenaLocked(size, classes, 1)
 	if err != nil {
 		return nil, err
 	}
@@ -52,21 +52,21 @@ func (p *Pool) warm(n int) *Buffer {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.keep(b)
-	p.attend()
+	p.keepLocked(b)
+	p.attendLocked()
 	return nil
 }
 
-// cool moves the extent from the slot to the list of large extents. mu must be held.
-func (p *Pool) cool() {
+// coolLocked moves the extent from the slot to the list of large extents. mu must be held.
+func (p *Pool) coolLocked() {
 	if b := p.hot.take(); b != nil {
-		p.keep(b)
+		p.keepLocked(b)
 	}
 }
 
-// keep adds a released extent to the list of large extents. It unmaps the oldest ones while the
+// keepLocked adds a released extent to the list of large extents. It unmaps the oldest ones while the
 // list exceeds maxCached, or if the pool is closed. mu must be held.
-func (p *Pool) keep(b *Buffer) {
+func (p *Pool) keepLocked(b *Buffer) {
 	b.free = true
 	p.largeOut--
 	p.large = append(p.large, b)

@@ -160,7 +160,7 @@ func (p *Pool) Reserve(more int64) {
 	p.reserved.Add(more)
 	if more < 0 && p.heed.Load() != 0 {
 		p.mu.Lock()
-		p.attend()
+		p.attendLocked()
 		p.mu.Unlock()
 	}
 }
@@ -207,8 +207,8 @@ func (p *Pool) refuse(b *Buffer) bool {
 	defer p.mu.Unlock()
 	if p.closed {
 		p.free[b.home.class].push(b)
-		if p.out() == 0 {
-			p.finish()
+		if p.outLocked() == 0 {
+			p.finishLocked()
 		}
 	}
 	return p.closed
@@ -252,14 +252,14 @@ func (p *Pool) GetWait(ctx context.Context, n int) (*Buffer, error) {
 	}
 }
 
-// mapArena maps an arena of size bytes, announces it to the registrars and cuts count buffers from
+// mapArenaLocked maps an arena of size bytes, announces it to the registrars and cuts count buffers from
 // it. mu must be held.
-func (p *Pool) mapArena(size, class, count int) (*home, error) {
+func (p *Pool) mapArenaLocked(size, class, count int) (*home, error) {
 	if p.closed {
 		return nil, ErrClosed
 	}
 	if p.limit > 0 && p.mapped+int64(size) > p.limit {
-		p.shrink()
+		p.shrinkLocked()
 		switch {
 		case int64(size) > p.limit:
 			return nil, fmt.Errorf("%w: %w: %d bytes, the limit is %d", ErrLimit, ErrTooLarge, size, p.limit)
@@ -338,13 +338,13 @@ func (p *Pool) newArenaBuffers(c int) (*Buffer, error) {
 		}
 	}
 	if p.limit > 0 && p.mapped+int64(total) > p.limit {
-		p.shrink()
+		p.shrinkLocked()
 		for total > size && p.mapped+int64(total) > p.limit {
 			total /= 2
 		}
 		total = max(total, size, pageSize)
 	}
-	h, err := p.mapArena(total, c, total/size)
+	h, err := p.mapArenaLocked(total, c, total/size)
 	if err != nil {
 		return nil, err
 	}
@@ -362,15 +362,15 @@ func (p *Pool) newArenaBuffers(c int) (*Buffer, error) {
 	return mine, nil
 }
 
-// shrink unmaps unused memory: cached extents, and arenas with no buffer in use. mu must be held.
-func (p *Pool) shrink() {
-	p.cool()
+// shrinkLocked unmaps unused memory: cached extents, and arenas with no buffer in use. mu must be held.
+func (p *Pool) shrinkLocked() {
+	p.coolLocked()
 	for _, b := range p.large {
 		p.unmap(b.home)
 	}
 	p.large, p.largeBytes = nil, 0
 	for i := range p.free {
-		for _, h := range p.free[i].forgo() {
+		for _, h := range p.free[i].forgoLocked() {
 			p.unmap(h)
 		}
 	}
@@ -424,12 +424,12 @@ func (p *Pool) put(b *Buffer) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if extent {
-		p.keep(b)
+		p.keepLocked(b)
 	}
 	if p.heed.Load() != 0 {
-		p.cool()
+		p.coolLocked()
 	}
-	p.attend()
+	p.attendLocked()
 }
 
 // Limit returns the number of bytes that may be mapped, or 0 if it is not bounded.
@@ -460,9 +460,9 @@ func (p *Pool) Unawait(key any) {
 	}
 }
 
-// attend calls the functions of Await and wakes waiting getters after memory has come back. It
+// attendLocked calls the functions of Await and wakes waiting getters after memory has come back. It
 // finishes a closed pool when no buffer is out. mu must be held.
-func (p *Pool) attend() {
+func (p *Pool) attendLocked() {
 	for key, f := range p.awaiting {
 		p.heed.Add(-1)
 		delete(p.awaiting, key)
@@ -472,8 +472,8 @@ func (p *Pool) attend() {
 		close(p.returned)
 		p.returned = make(chan struct{})
 	}
-	if p.closed && p.out() == 0 {
-		p.finish()
+	if p.closed && p.outLocked() == 0 {
+		p.finishLocked()
 	}
 }
 
@@ -509,9 +509,9 @@ func (p *Pool) writeOff(b *Buffer) {
 	}
 }
 
-// out returns the number of buffers handed out. It counts the extent in the slot too, because the
+// outLocked returns the number of buffers handed out. It counts the extent in the slot too, because the
 // goroutine that put it there may be about to look whether the pool is closed. mu must be held.
-func (p *Pool) out() int {
+func (p *Pool) outLocked() int {
 	n := p.largeOut
 	for i := range p.free {
 		n += p.free[i].out()
@@ -585,7 +585,7 @@ type Stats struct {
 func (p *Pool) Stats() Stats {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	out := p.out()
+	out := p.outLocked()
 	if p.hot.Load() != nil {
 		out--
 	}
@@ -603,13 +603,13 @@ func (p *Pool) Close() error {
 	}
 	p.closed = true
 	p.heed.Add(1)
-	p.shrink()
+	p.shrinkLocked()
 	close(p.returned)
 	p.returned = make(chan struct{})
-	if n := p.out(); n > 0 {
+	if n := p.outLocked(); n > 0 {
 		return fmt.Errorf("%w: %d%s", ErrLeaked, n, p.debugLeaks())
 	}
-	p.finish()
+	p.finishLocked()
 	return nil
 }
 
@@ -620,8 +620,8 @@ func (p *Pool) IsClosed() bool {
 	return p.closed
 }
 
-// finish unmaps all arenas. mu must be held, and no buffer may be out.
-func (p *Pool) finish() {
+// finishLocked unmaps all arenas. mu must be held, and no buffer may be out.
+func (p *Pool) finishLocked() {
 	for i := range p.free {
 		p.free[i].clear()
 	}

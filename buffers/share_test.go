@@ -122,7 +122,7 @@ func TestAbandon(t *testing.T) {
 		}
 		if n == 100 {
 			p.mu.Lock()
-			p.shrink()
+			p.shrinkLocked()
 			if len(p.homes) == 0 {
 				t.Error("its arena is gone")
 			}

@@ -142,9 +142,9 @@ func (s *stack) withdraw(h *home) (n int) {
 	return n
 }
 
-// forgo finds the arenas whose every buffer is in the list or lost, removes their buffers from the
+// forgoLocked finds the arenas whose every buffer is in the list or lost, removes their buffers from the
 // list and returns the arenas. The pool's mu must be held.
-func (s *stack) forgo() (whole []*home) {
+func (s *stack) forgoLocked() (whole []*home) {
 	s.cool()
 	s.getMu.Lock()
 	defer s.getMu.Unlock()

@@ -168,7 +168,7 @@ func (r *Region) revoke(isGivenUp bool) {
 	defer r.mu.Unlock()
 	if !r.isRevoked {
 		r.isRevoked = true
-		r.ep.retire(r)
+		r.ep.retireLocked(r)
 		if r.users == 0 {
 			close(r.idle)
 		}
@@ -181,9 +181,9 @@ func (r *Region) revoke(isGivenUp bool) {
 	}
 }
 
-// retire admits no more requests for a region, and keeps the region until its memory is not used
+// retireLocked admits no more requests for a region, and keeps the region until its memory is not used
 // any more. The region's mu must be held.
-func (ep *Endpoint) retire(r *Region) {
+func (ep *Endpoint) retireLocked(r *Region) {
 	ep.mu.Lock()
 	defer ep.mu.Unlock()
 	delete(ep.regions, r.number)

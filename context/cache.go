@@ -41,22 +41,22 @@ func (k *cache) ended(peer resource.GID) {
 	k.gone[peer] = struct{}{}
 	delete(k.addrs, peer)
 	if n := len(k.gone); n >= minSweep && n*minSweep >= len(k.flows)+len(k.owners) {
-		k.sweep()
+		k.sweepLocked()
 	}
 }
 
-// add keeps the flow to a resource. mu must be held for writing.
-func (k *cache) add(id resource.GID, f *dispatch.Flow) {
+// addLocked keeps the flow to a resource. mu must be held for writing.
+func (k *cache) addLocked(id resource.GID, f *dispatch.Flow) {
 	put(k.flows, id, f)
 	if k.added++; k.added >= minSweep && k.added >= len(k.flows)/2 {
-		k.sweep()
+		k.sweepLocked()
 	}
 }
 
-// sweep drops flows that have failed for good, and the owners of resources whose contexts' links
+// sweepLocked drops flows that have failed for good, and the owners of resources whose contexts' links
 // have ended. The number of changes between two sweeps grows with the number of entries, so the
 // cost for each change does not. mu must be held for writing.
-func (k *cache) sweep() {
+func (k *cache) sweepLocked() {
 	for id, f := range k.flows {
 		if f.Dead() {
 			delete(k.flows, id)
@@ -202,7 +202,7 @@ func (c *Context) flowOf(owner, to resource.GID) (*dispatch.Flow, error) {
 		return nil, err
 	}
 	c.cache.mu.Lock()
-	c.cache.add(to, f)
+	c.cache.addLocked(to, f)
 	c.cache.mu.Unlock()
 	return f, nil
 }
@@ -269,7 +269,7 @@ func (c *Context) isDead(ctx stdctx.Context, node resource.NodeID) bool {
 		k.mu.Lock()
 		a := k.deaths[node]
 		if a == nil || a.isOld() {
-			a = k.newDeath(node)
+			a = k.newDeathLocked(node)
 			k.mu.Unlock()
 			defer close(a.done)
 			if a.isDead = c.asksIfDead(ctx, node); ctx.Err() == nil {
@@ -289,8 +289,8 @@ func (c *Context) isDead(ctx stdctx.Context, node resource.NodeID) bool {
 	}
 }
 
-// newDeath adds an entry for a question that the caller asks. mu must be held for writing.
-func (k *cache) newDeath(node resource.NodeID) *death {
+// newDeathLocked adds an entry for a question that the caller asks. mu must be held for writing.
+func (k *cache) newDeathLocked(node resource.NodeID) *death {
 	if len(k.deaths) >= minSweep {
 		maps.DeleteFunc(k.deaths, func(_ resource.NodeID, a *death) bool { return a.isOld() })
 	}

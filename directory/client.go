@@ -164,7 +164,7 @@ func (c *Client) Close() error {
 	c.closed = true
 	lc, idle := c.conn, c.idle
 	c.idle = nil
-	c.dropIndex()
+	c.dropIndexLocked()
 	c.mu.Unlock()
 	for _, a := range idle {
 		a.c.Close()

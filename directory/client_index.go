@@ -125,8 +125,8 @@ func (c *Client) fetchIndex() (*index.Reader, error) {
 	return index.Open(fd, int(size))
 }
 
-// dropIndex stops using the index, if there is one. mu must be held.
-func (c *Client) dropIndex() {
+// dropIndexLocked stops using the index, if there is one. mu must be held.
+func (c *Client) dropIndexLocked() {
 	if r := c.index.Swap(nil); r != nil {
 		r.Close()
 	}

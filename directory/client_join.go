@@ -138,7 +138,7 @@ func (c *Client) lost(lc *lifeConn) (closed bool) {
 	defer c.mu.Unlock()
 	if c.conn == lc {
 		c.conn, c.joined = nil, make(chan struct{})
-		c.dropIndex()
+		c.dropIndexLocked()
 		for _, a := range c.idle {
 			a.c.Close()
 		}

@@ -77,14 +77,14 @@ func (s *Server) Recovered() bool {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if age >= maxRecovery || f.isQuiet(now) {
+	if age >= maxRecovery || f.isQuietLocked(now) {
 		f.recovered.Store(true)
 	}
 	return f.recovered.Load()
 }
 
-// isQuiet reports whether no context is offering. mu must be held.
-func (f *offers) isQuiet(now time.Time) bool {
+// isQuietLocked reports whether no context is offering. mu must be held.
+func (f *offers) isQuietLocked(now time.Time) bool {
 	if now.Sub(f.last) < recoveryPause {
 		return false
 	}

@@ -19,7 +19,7 @@ func TestAckWhileWriting(t *testing.T) {
 	l.mu.Lock()
 	expectFrom(t, l, 5)
 	l.pen.Store(penWriting)
-	l.sendAck(nil)
+	l.sendAckLocked(nil)
 	l.mu.Unlock()
 	if !d.acksDue.Load() {
 		t.Error("the acknowledgement is forgotten")
@@ -60,7 +60,7 @@ func TestAckNotTaken(t *testing.T) {
 	l := newLink(d, linkKey{peer: resource.MakeGID(1, 2, 0)})
 	c := &lateConn{l: l, full: true}
 	l.mu.Lock()
-	if err := l.bind(&endpoint{d: d}, c, &wire.Attach{Session: 7, Gen: 1}); err != nil {
+	if err := l.bindLocked(&endpoint{d: d}, c, &wire.Attach{Session: 7, Gen: 1}); err != nil {
 		t.Fatal(err)
 	}
 	expectFrom(t, l, 5)

@@ -61,12 +61,12 @@ func (m *Mailbox) limitMessages(n uint64) {
 	}
 	m.unit = min(max(m.limit/n, overhead), charge(MaxMessage)) // a sender asks for no more credit at a time
 	m.limit = n * m.unit
-	m.divideLimit(0)
+	m.divideLimitLocked(0)
 }
 
-// setUnit notes the least that messages to a bounded mailbox are charged, which a Credit frame
+// setUnitLocked notes the least that messages to a bounded mailbox are charged, which a Credit frame
 // tells. It reports false if the payload is no valid unit. mu must be held.
-func (l *link) setUnit(f *subsys.Frame) bool {
+func (l *link) setUnitLocked(f *subsys.Frame) bool {
 	if f.Dst&Bounded == 0 || len(f.Data) != 8 {
 		return false
 	}
@@ -88,8 +88,8 @@ type creditRules struct {
 	wasOpened bool   // first and unit are known
 }
 
-// creditRulesOf returns the credit rules for a context that begins to send. mu must be held.
-func (m *Mailbox) creditRulesOf(in *inflow) creditRules {
+// creditRulesOfLocked returns the credit rules for a context that begins to send. mu must be held.
+func (m *Mailbox) creditRulesOfLocked(in *inflow) creditRules {
 	if m.serial&Bounded == 0 || in.l != nil && !in.l.knowsBounded.Load() {
 		return creditRules{first: FirstCredit}
 	}

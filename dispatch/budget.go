@@ -91,8 +91,8 @@ func (b *budget) lacksMemory(n uint64) bool {
 	return b.memory > 0 && b.pool.Unused() < 2*int64(n)
 }
 
-// addPromised adds more, which may be negative, to what the mailbox has promised. mu must be held.
-func (m *Mailbox) addPromised(in *inflow, more int64) {
+// addPromisedLocked adds more, which may be negative, to what the mailbox has promised. mu must be held.
+func (m *Mailbox) addPromisedLocked(in *inflow, more int64) {
 	if m.closed {
 		return
 	}
@@ -106,17 +106,17 @@ func (m *Mailbox) addPromised(in *inflow, more int64) {
 	}
 }
 
-// addOutstanding adds more, which may be negative, to what may still come to the mailbox from in.
+// addOutstandingLocked adds more, which may be negative, to what may still come to the mailbox from in.
 // mu must be held.
-func (m *Mailbox) addOutstanding(in *inflow, more int64) {
+func (m *Mailbox) addOutstandingLocked(in *inflow, more int64) {
 	if d := m.d; d.counts(in) && !m.closed {
 		m.outstanding += more
 		d.pool.Reserve(2 * more)
 	}
 }
 
-// dropPromises drops what the mailbox has promised, because it closes. mu must be held.
-func (m *Mailbox) dropPromises() {
+// dropPromisesLocked drops what the mailbox has promised, because it closes. mu must be held.
+func (m *Mailbox) dropPromisesLocked() {
 	m.promise = 0
 	d := m.d
 	if d.memory == 0 {
@@ -128,8 +128,8 @@ func (m *Mailbox) dropPromises() {
 	d.grantAllSoon()
 }
 
-// endOversize notes that no sender has a grant beyond the limit. mu must be held.
-func (m *Mailbox) endOversize() {
+// endOversizeLocked notes that no sender has a grant beyond the limit. mu must be held.
+func (m *Mailbox) endOversizeLocked() {
 	if in := m.oversize; in != nil {
 		m.oversize = nil
 		if m.d.memory > 0 && m.d.oversize.CompareAndSwap(in, nil) {
@@ -153,8 +153,8 @@ func (d *Dispatcher) grantAll() {
 	for _, m := range boxes {
 		m.mu.Lock()
 		if len(m.creditQueue) > 0 {
-			d.hasQueued.Store(true) // before grantQueued: memory that comes back meanwhile calls grantAll again
+			d.hasQueued.Store(true) // before grantQueuedLocked: memory that comes back meanwhile calls grantAll again
 		}
-		m.grantQueued()
+		m.grantQueuedLocked()
 	}
 }

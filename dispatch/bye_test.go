@@ -89,7 +89,7 @@ func TestByeBehindAWriter(t *testing.T) {
 	c := &slowConn{entered: make(chan struct{}), leave: make(chan struct{})}
 	entered := c.entered
 	l.mu.Lock()
-	if err := l.bind(&endpoint{d: d}, c, &wire.Attach{Session: 7, Gen: 1}); err != nil {
+	if err := l.bindLocked(&endpoint{d: d}, c, &wire.Attach{Session: 7, Gen: 1}); err != nil {
 		t.Fatal(err)
 	}
 	l.mu.Unlock()
@@ -123,7 +123,7 @@ func TestByeAndRefused(t *testing.T) {
 	c := &slowConn{entered: make(chan struct{}), leave: make(chan struct{})}
 	entered := c.entered
 	l.mu.Lock()
-	if err := l.bind(&endpoint{d: d}, c, &wire.Attach{Session: 7, Gen: 1}); err != nil {
+	if err := l.bindLocked(&endpoint{d: d}, c, &wire.Attach{Session: 7, Gen: 1}); err != nil {
 		t.Fatal(err)
 	}
 	l.mu.Unlock()

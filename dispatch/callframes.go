@@ -15,15 +15,15 @@ import (
 // This file has the frames of calls on a link: the one that goes before a request, and the one that
 // says that no reply comes.
 
-// mayCall waits until it is known whether the peer understands calls, and fails if it does not. mu
-// must be held; mayCall releases it while it waits.
-func (l *link) mayCall(ctx context.Context) error {
+// mayCallLocked waits until it is known whether the peer understands calls, and fails if it does not. mu
+// must be held; mayCallLocked releases it while it waits.
+func (l *link) mayCallLocked(ctx context.Context) error {
 	for !l.hasMet && !l.life.HasEnded() {
-		l.act(l.life.RequestConn())
+		l.actLocked(l.life.RequestConn())
 		if l.hasMet || l.life.HasEnded() {
 			break
 		}
-		if err := l.waitIn(ctx, &l.met); err != nil {
+		if err := l.waitInLocked(ctx, &l.met); err != nil {
 			return err
 		}
 	}
@@ -33,9 +33,9 @@ func (l *link) mayCall(ctx context.Context) error {
 	return nil
 }
 
-// copyCall is copy for a request, directly behind the frame with the number of its call. mu must be
+// copyCallLocked is copy for a request, directly behind the frame with the number of its call. mu must be
 // held.
-func (l *link) copyCall(h *subsys.Header, p []byte, number uint64) bool {
+func (l *link) copyCallLocked(h *subsys.Header, p []byte, number uint64) bool {
 	if len(p) > session.Inline {
 		return false
 	}
@@ -102,11 +102,11 @@ func (l *link) unanswered(in *inflow, src uint32, number uint64, why byte) {
 		l.mu.Unlock()
 		return
 	}
-	l.put(wire.TypeNoReply, in.dst, src, number, why)
+	l.putLocked(wire.TypeNoReply, in.dst, src, number, why)
 	if l.s.Pending() > mostPending {
-		l.attend()
+		l.attendLocked()
 	}
-	l.post()
+	l.postLocked()
 }
 
 // unanswered ends the call of a context of this process, the request of which gets no reply.

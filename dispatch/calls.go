@@ -108,7 +108,7 @@ func (m *Mailbox) beginCall(ctx context.Context, f *Flow, tag uint64, into *land
 		case o.isWatched:
 			o.isUsed = true
 			p := Pending{calls: c, w: m.d.waiter(), into: into}
-			p.number = c.add(call{w: p.w, m: m, f: f, tag: tag, into: into})
+			p.number = c.addLocked(call{w: p.w, m: m, f: f, tag: tag, into: into})
 			c.box.mu.Unlock()
 			return p, nil
 		}
@@ -172,8 +172,8 @@ func (c *calls) sweep() {
 	}
 }
 
-// add enters a call, and returns its number. box.mu must be held.
-func (c *calls) add(e call) (number uint64) {
+// addLocked enters a call, and returns its number. box.mu must be held.
+func (c *calls) addLocked(e call) (number uint64) {
 	i := c.free
 	if i == 0 {
 		c.table = append(c.table, call{})
@@ -197,9 +197,9 @@ func (c *calls) add(e call) (number uint64) {
 	return uint64(e.begun)<<32 | uint64(i)
 }
 
-// find returns the place of a call, counted from 1, or 0 if no such call waits. box.mu must be
+// findLocked returns the place of a call, counted from 1, or 0 if no such call waits. box.mu must be
 // held.
-func (c *calls) find(number uint64) (i uint32) {
+func (c *calls) findLocked(number uint64) (i uint32) {
 	i = uint32(number)
 	if i == 0 || uint64(i) > uint64(len(c.table)) {
 		return 0
@@ -210,8 +210,8 @@ func (c *calls) find(number uint64) (i uint32) {
 	return i
 }
 
-// remove takes a call from the table. box.mu must be held.
-func (c *calls) remove(i uint32) {
+// removeLocked takes a call from the table. box.mu must be held.
+func (c *calls) removeLocked(i uint32) {
 	e := &c.table[i-1]
 	if e.prev != 0 {
 		c.table[e.prev-1].next = e.next
@@ -231,28 +231,28 @@ func (c *calls) remove(i uint32) {
 	}
 }
 
-// fail ends a call with an error. box.mu must be held.
-func (c *calls) fail(i uint32, err error) {
+// failLocked ends a call with an error. box.mu must be held.
+func (c *calls) failLocked(i uint32, err error) {
 	w := c.table[i-1].w
-	c.remove(i)
+	c.removeLocked(i)
 	w.cause = err
 	w.fire()
 }
 
-// reply hands a reply to its caller. It drops a reply for which no call waits, or that comes from a
+// replyLocked hands a reply to its caller. It drops a reply for which no call waits, or that comes from a
 // resource other than the call's target. box.mu must be held.
-func (c *calls) reply(msg *Message) {
-	i := c.find(msg.tag)
+func (c *calls) replyLocked(msg *Message) {
+	i := c.findLocked(msg.tag)
 	if i == 0 || c.table[i-1].f.target() != msg.from {
 		c.late++
-		c.box.discard(msg)
+		c.box.discardLocked(msg)
 		return
 	}
 	w := c.table[i-1].w
 	msg.tag = c.table[i-1].tag
-	c.remove(i)
+	c.removeLocked(i)
 	w.msg = msg
-	c.box.consumeEarly(msg)
+	c.box.consumeEarlyLocked(msg)
 	w.fire()
 }
 
@@ -261,21 +261,21 @@ func (c *calls) reply(msg *Message) {
 func (c *calls) landing(number uint64, target resource.GID) *landing {
 	c.box.mu.Lock()
 	defer c.box.mu.Unlock()
-	if i := c.find(number); i != 0 && c.table[i-1].f.target() == target {
+	if i := c.findLocked(number); i != 0 && c.table[i-1].f.target() == target {
 		return c.table[i-1].into
 	}
 	return nil
 }
 
-// discard drops a message that has just come. Its sender is told of the credit that this gives back
+// discardLocked drops a message that has just come. Its sender is told of the credit that this gives back
 // with the next grant, or when it asks for credit. mu must be held.
-func (m *Mailbox) discard(msg *Message) {
+func (m *Mailbox) discardLocked(msg *Message) {
 	c := msg.in.charge(len(msg.data))
 	m.stored -= c
 	msg.in.consumed += c
-	m.addPromised(msg.in, -int64(c))
+	m.addPromisedLocked(msg.in, -int64(c))
 	if m.oversize == msg.in && msg.in.consumed >= m.oversizeEnd {
-		m.endOversize()
+		m.endOversizeLocked()
 	}
 	m.grantQueuedSoon()
 	msg.in = nil
@@ -285,8 +285,8 @@ func (m *Mailbox) discard(msg *Message) {
 // end ends a call to target with an error, if the call waits. box.mu must not be held.
 func (c *calls) end(number uint64, target resource.GID, err error) {
 	c.box.mu.Lock()
-	if i := c.find(number); i != 0 && c.table[i-1].f.target() == target {
-		c.fail(i, err)
+	if i := c.findLocked(number); i != 0 && c.table[i-1].f.target() == target {
+		c.failLocked(i, err)
 	}
 	c.box.mu.Unlock()
 }
@@ -298,7 +298,7 @@ func (c *calls) endFlowCalls(f *Flow, err error) {
 	o.ended, o.isWatched, o.cancel = err, false, nil
 	delete(c.watched, f)
 	for o.first != 0 {
-		c.fail(o.first, err)
+		c.failLocked(o.first, err)
 	}
 	c.box.mu.Unlock()
 }
@@ -316,7 +316,7 @@ func (c *calls) endMailboxCalls(m *Mailbox) {
 			break
 		}
 		if e := &c.table[i]; e.w != nil && (e.m == m || m == c.box) {
-			c.fail(uint32(i+1), ErrClosed)
+			c.failLocked(uint32(i+1), ErrClosed)
 		}
 	}
 	c.box.mu.Unlock()

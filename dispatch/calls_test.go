@@ -911,7 +911,7 @@ func TestUnreadEnds(t *testing.T) {
 	in := &inflow{from: l, l: l, dst: 1}
 	l.mu.Lock()
 	for range mostPending {
-		l.put(wire.TypeNoReply, 1, 5, 1, wire.WhyReleased)
+		l.putLocked(wire.TypeNoReply, 1, 5, 1, wire.WhyReleased)
 	}
 	l.mu.Unlock()
 	l.unanswered(in, 5, 1, wire.WhyReleased)
@@ -1002,10 +1002,10 @@ func TestGoldenCall(t *testing.T) {
 	l, _ := linked(t, d, c, wire.Features)
 	l.mu.Lock()
 	h := subsys.Header{Type: wire.TypeData, Flags: wire.FlagCall, Tag: 1, Src: 7, Dst: 9, Len: 2}
-	if !l.copyCall(&h, []byte("hi"), 5) {
+	if !l.copyCallLocked(&h, []byte("hi"), 5) {
 		t.Fatal("a small request is not copied")
 	}
-	l.post()
+	l.postLocked()
 	var got []byte
 	for _, f := range c.sent {
 		got = append(got, f.Data...) // a batch

@@ -72,12 +72,12 @@ func (in *inflow) checkCredit(n int) error {
 		in.mb.mu.Lock()
 		defer in.mb.mu.Unlock()
 		if !in.wasOpened && !in.mb.closed { // the first message, for which memory is reserved
-			in.mb.openAccount(in)
+			in.mb.openAccountLocked(in)
 		}
 	}
 	granted := in.granted
 	if in.mb != nil && !in.wasOpened { // the mailbox has just been closed, which the sender does not know yet
-		granted = in.mb.creditRulesOf(in).first
+		granted = in.mb.creditRulesOfLocked(in).first
 	}
 	if in.received+in.expected+c > granted {
 		return fmt.Errorf("%w: message of %d bytes to %d exceeds its credit", ErrProtocol, n, in.dst)
@@ -85,9 +85,9 @@ func (in *inflow) checkCredit(n int) error {
 	return nil
 }
 
-// needsOnlyFirst reports whether a waiting sender needs no more than what each context may always
+// needsOnlyFirstLocked reports whether a waiting sender needs no more than what each context may always
 // have. The mailbox's mu must be held.
-func (in *inflow) needsOnlyFirst() bool { return in.need-in.consumed <= in.first }
+func (in *inflow) needsOnlyFirstLocked() bool { return in.need-in.consumed <= in.first }
 
 // stored returns how many charged bytes of the sender the mailbox keeps.
 func (in *inflow) stored() uint64 { return in.received - in.consumed }
@@ -110,12 +110,12 @@ func (m *Mailbox) admit(in *inflow) bool {
 	if m.closed {
 		return false
 	}
-	m.listInflow(in)
+	m.listInflowLocked(in)
 	return true
 }
 
-// listInflow notes a context that may send to the mailbox, so that Close tells it. mu must be held.
-func (m *Mailbox) listInflow(in *inflow) {
+// listInflowLocked notes a context that may send to the mailbox, so that Close tells it. mu must be held.
+func (m *Mailbox) listInflowLocked(in *inflow) {
 	if m.inflows == nil {
 		m.inflows = map[*inflow]struct{}{}
 	}
@@ -125,18 +125,18 @@ func (m *Mailbox) listInflow(in *inflow) {
 	}
 }
 
-// openAccount counts a listed context among those that send to the mailbox, which is open: the
+// openAccountLocked counts a listed context among those that send to the mailbox, which is open: the
 // context's first message is on its way. closeAccount undoes that. mu must be held.
-func (m *Mailbox) openAccount(in *inflow) {
-	in.creditRules, in.wasOpened = m.creditRulesOf(in), true
+func (m *Mailbox) openAccountLocked(in *inflow) {
+	in.creditRules, in.wasOpened = m.creditRulesOfLocked(in), true
 	in.granted = in.first
-	m.addPromised(in, int64(in.first))
-	m.addOutstanding(in, int64(in.first))
-	m.divideLimit(m.flows + 1)
+	m.addPromisedLocked(in, int64(in.first))
+	m.addOutstandingLocked(in, int64(in.first))
+	m.divideLimitLocked(m.flows + 1)
 }
 
-// divideLimit divides the limit among flows sending contexts. mu must be held.
-func (m *Mailbox) divideLimit(flows int) {
+// divideLimitLocked divides the limit among flows sending contexts. mu must be held.
+func (m *Mailbox) divideLimitLocked(flows int) {
 	m.flows, m.window = flows, m.limit/uint64(flows+1)
 	if m.serial&Bounded == 0 {
 		m.window = max(m.window, FirstCredit)
@@ -151,25 +151,25 @@ func (m *Mailbox) closeAccount(in *inflow) {
 	var ended *ending
 	defer func() { ended.callAll(ErrClosed) }() // only a context of this process has functions here, and it closes
 	m.mu.Lock()
-	defer m.grantQueued()
-	m.addPromised(in, -int64(in.granted-in.received)) // what is stored is consumed later
-	m.addOutstanding(in, -int64(in.granted-in.received))
+	defer m.grantQueuedLocked()
+	m.addPromisedLocked(in, -int64(in.granted-in.received)) // what is stored is consumed later
+	m.addOutstandingLocked(in, -int64(in.granted-in.received))
 	in.granted, in.isClosed = in.received, true
-	m.dequeueNeed(in)
+	m.dequeueNeedLocked(in)
 	in.waiters.fireAll()
 	ended = in.endings.take()
 	delete(m.inflows, in)
 	if m.oversize == in {
-		m.endOversize()
+		m.endOversizeLocked()
 	}
 	if in.wasOpened {
-		m.divideLimit(m.flows - 1)
+		m.divideLimitLocked(m.flows - 1)
 	}
 }
 
-// consume accounts for a message that leaves the mailbox. It returns a sender to tell of new
+// consumeLocked accounts for a message that leaves the mailbox. It returns a sender to tell of new
 // credit, and that credit, or 0. mu must be held.
-func (m *Mailbox) consume(msg *Message) (grantee *inflow, grant uint64) {
+func (m *Mailbox) consumeLocked(msg *Message) (grantee *inflow, grant uint64) {
 	in := msg.in
 	if msg.isGone { // the message took no credit
 		return nil, 0
@@ -177,41 +177,41 @@ func (m *Mailbox) consume(msg *Message) (grantee *inflow, grant uint64) {
 	c := in.charge(len(msg.data))
 	m.stored -= c
 	in.consumed += c
-	m.addPromised(in, -int64(c))
+	m.addPromisedLocked(in, -int64(c))
 	if m.oversize == in && in.consumed >= m.oversizeEnd {
-		m.endOversize()
+		m.endOversizeLocked()
 	}
 	if len(m.creditQueue) > 0 {
-		if in.need != 0 && in.needsOnlyFirst() {
-			return in, m.grantNeed(in)
+		if in.need != 0 && in.needsOnlyFirstLocked() {
+			return in, m.grantNeedLocked(in)
 		}
-		if grantee = m.nextGrantee(); grantee != nil {
-			return grantee, m.grantNeed(grantee)
+		if grantee = m.nextGranteeLocked(); grantee != nil {
+			return grantee, m.grantNeedLocked(grantee)
 		}
 	}
 	if in.isClosed {
 		return in, 0
 	}
-	return in, m.grant(in)
+	return in, m.grantLocked(in)
 }
 
-// consumeEarly is consume for a message that its receiver may take much later, such as the reply to
+// consumeEarlyLocked is consume for a message that its receiver may take much later, such as the reply to
 // a call for which no goroutine waits yet. The sender may wait for the credit to send what that
 // goroutine needs first. So another goroutine tells the sender. mu must be held.
-func (m *Mailbox) consumeEarly(msg *Message) {
-	if grantee, grant := m.consume(msg); grant != 0 {
+func (m *Mailbox) consumeEarlyLocked(msg *Message) {
+	if grantee, grant := m.consumeLocked(msg); grant != 0 {
 		m.d.inBackground(func() {
 			grantee.from.credit(m, grantee)
 			m.mu.Lock()
-			m.grantQueued()
+			m.grantQueuedLocked()
 		})
 	}
 }
 
-// grant decides whether a sender gets more credit, and returns its new limit or 0. Credit is
+// grantLocked decides whether a sender gets more credit, and returns its new limit or 0. Credit is
 // renewed when half of it is used, so that a steady stream never waits. The credit of each context
 // shrinks as more contexts share the mailbox. mu must be held.
-func (m *Mailbox) grant(in *inflow) uint64 {
+func (m *Mailbox) grantLocked(in *inflow) uint64 {
 	window := m.window
 	out := in.granted - in.consumed // promised to this sender
 	want := in.consumed + window
@@ -230,8 +230,8 @@ func (m *Mailbox) grant(in *inflow) uint64 {
 				return 0
 			}
 		}
-		m.addPromised(in, int64(more))
-		m.addOutstanding(in, int64(more))
+		m.addPromisedLocked(in, int64(more))
+		m.addOutstandingLocked(in, int64(more))
 		in.granted += more
 		return in.granted
 	}
@@ -247,35 +247,35 @@ func (m *Mailbox) onNeed(in *inflow, total uint64) (grant uint64, err error) {
 	case m.closed:
 		return 0, ErrGone
 	case in.wasOpened:
-	case total <= m.creditRulesOf(in).first: // the peer waits for the end of the resource, and may never send
+	case total <= m.creditRulesOfLocked(in).first: // the peer waits for the end of the resource, and may never send
 		return 0, nil
 	default:
-		m.openAccount(in)
+		m.openAccountLocked(in)
 	}
 	if total > in.granted+charge(MaxMessage) { // received may be less than granted: other senders of the peer may be about to use their grants
 		return 0, ErrProtocol
 	}
-	return m.queueNeed(in, total), nil
+	return m.queueNeedLocked(in, total), nil
 }
 
-// queueNeed is onNeed of an open mailbox. mu must be held.
-func (m *Mailbox) queueNeed(in *inflow, total uint64) (grant uint64) {
+// queueNeedLocked is onNeed of an open mailbox. mu must be held.
+func (m *Mailbox) queueNeedLocked(in *inflow, total uint64) (grant uint64) {
 	wasFirst := len(m.creditQueue) > 0 && m.creditQueue[0] == in
 	if total <= in.granted { // the sender has been told already, or waits no longer
-		m.dequeueNeed(in)
+		m.dequeueNeedLocked(in)
 	} else {
 		if in.need == 0 {
 			m.creditQueue = append(m.creditQueue, in)
 		}
 		in.need = max(total, in.received+in.expected+in.unit) // the sender may not know the unit yet
-		if m.nextGrantee() == in || m.fits(in) && in.needsOnlyFirst() {
-			grant = m.grantNeed(in)
+		if m.nextGranteeLocked() == in || m.fitsLocked(in) && in.needsOnlyFirstLocked() {
+			grant = m.grantNeedLocked(in)
 		} else {
 			m.d.hasQueued.Store(true)
 			if m.oversizeTimer == nil {
 				m.oversizeTimer = time.AfterFunc(m.d.oversizeTimeout(), m.checkOversize)
 			}
-			m.watchStuck()
+			m.watchStuckLocked()
 		}
 	}
 	if wasFirst && (len(m.creditQueue) == 0 || m.creditQueue[0] != in) {
@@ -284,20 +284,20 @@ func (m *Mailbox) queueNeed(in *inflow, total uint64) (grant uint64) {
 	return grant
 }
 
-// dequeueNeed notes that a sender does not wait. mu must be held.
-func (m *Mailbox) dequeueNeed(in *inflow) {
+// dequeueNeedLocked notes that a sender does not wait. mu must be held.
+func (m *Mailbox) dequeueNeedLocked(in *inflow) {
 	if in.need != 0 {
 		in.need = 0
 		m.creditQueue = slices.DeleteFunc(m.creditQueue, func(o *inflow) bool { return o == in })
 	}
 }
 
-// fits reports whether a waiting sender may be promised the credit it needs. The sender's request
+// fitsLocked reports whether a waiting sender may be promised the credit it needs. The sender's request
 // came behind everything that it has sent, so all of that has arrived. mu must be held.
-func (m *Mailbox) fits(in *inflow) bool {
+func (m *Mailbox) fitsLocked(in *inflow) bool {
 	more, out := in.need-in.granted, in.need-in.consumed
 	switch {
-	case in.needsOnlyFirst(), m.promise+more <= m.limitFor(in) && more <= m.d.unpromised(in):
+	case in.needsOnlyFirstLocked(), m.promise+more <= m.limitForLocked(in) && more <= m.d.unpromised(in):
 		return true
 	case m.oversize != nil && m.oversize != in && !(m.oversize.received >= m.oversizeEnd && m.awaits(in, true)):
 		return false
@@ -323,16 +323,16 @@ func (m *Mailbox) awaits(in *inflow, byName bool) bool {
 	return false
 }
 
-// nextGrantee returns the waiting sender that gets the credit it needs next, or nil. That is the
+// nextGranteeLocked returns the waiting sender that gets the credit it needs next, or nil. That is the
 // first sender with a message that the memory can hold, unless a receiver waits for a message of
 // another sender. mu must be held.
-func (m *Mailbox) nextGrantee() *inflow {
+func (m *Mailbox) nextGranteeLocked() *inflow {
 	isFirst := true
 	for _, in := range m.creditQueue {
 		switch {
 		case m.d.isTooLarge(in): // the other senders do not wait for it
 			continue
-		case (isFirst || m.awaits(in, false)) && m.fits(in):
+		case (isFirst || m.awaits(in, false)) && m.fitsLocked(in):
 			return in
 		case m.waiters.first == nil:
 			return nil
@@ -342,35 +342,35 @@ func (m *Mailbox) nextGrantee() *inflow {
 	return nil
 }
 
-// grantNeed grants what a sender waits for, which then waits no longer. mu must be held.
-func (m *Mailbox) grantNeed(in *inflow) uint64 {
-	m.addPromised(in, int64(in.need-in.granted))
-	m.addOutstanding(in, int64(in.need-in.granted))
-	if !in.needsOnlyFirst() && (m.promise > m.limitFor(in) || m.d.overpromised(in)) {
+// grantNeedLocked grants what a sender waits for, which then waits no longer. mu must be held.
+func (m *Mailbox) grantNeedLocked(in *inflow) uint64 {
+	m.addPromisedLocked(in, int64(in.need-in.granted))
+	m.addOutstandingLocked(in, int64(in.need-in.granted))
+	if !in.needsOnlyFirstLocked() && (m.promise > m.limitForLocked(in) || m.d.overpromised(in)) {
 		if m.d.counts(in) {
 			m.d.oversize.CompareAndSwap(nil, in)
 			if m.oversize != nil {
 				m.d.oversize.CompareAndSwap(m.oversize, in)
 			}
 		} else {
-			m.endOversize() // of the sender before: its message has arrived
+			m.endOversizeLocked() // of the sender before: its message has arrived
 		}
 		m.oversize, m.oversizeEnd = in, in.need
 	}
 	in.granted = in.need
-	m.dequeueNeed(in)
+	m.dequeueNeedLocked(in)
 	if in.first == 0 { // otherwise the sender would have to ask for each message
-		m.grant(in)
+		m.grantLocked(in)
 	}
 	return in.granted
 }
 
-// grantQueued gives the waiting senders their credit, in order, as long as it fits. It does not
+// grantQueuedLocked gives the waiting senders their credit, in order, as long as it fits. It does not
 // stop after the first sender, which may have given up meanwhile: nothing that it sends would then
-// be consumed and let the next sender have credit. mu must be held; grantQueued releases it.
-func (m *Mailbox) grantQueued() {
-	for grantee := m.nextGrantee(); grantee != nil; grantee = m.nextGrantee() {
-		m.grantNeed(grantee)
+// be consumed and let the next sender have credit. mu must be held; grantQueuedLocked releases it.
+func (m *Mailbox) grantQueuedLocked() {
+	for grantee := m.nextGranteeLocked(); grantee != nil; grantee = m.nextGranteeLocked() {
+		m.grantNeedLocked(grantee)
 		m.mu.Unlock()
 		grantee.from.credit(m, grantee)
 		m.mu.Lock()
@@ -378,12 +378,12 @@ func (m *Mailbox) grantQueued() {
 	m.mu.Unlock()
 }
 
-// grantQueuedSoon is grantQueued for callers that hold locks.
+// grantQueuedSoon is grantQueuedLocked for callers that hold locks.
 func (m *Mailbox) grantQueuedSoon() {
 	if len(m.creditQueue) > 0 {
 		go func() {
 			m.mu.Lock()
-			m.grantQueued()
+			m.grantQueuedLocked()
 		}()
 	}
 }
@@ -401,18 +401,18 @@ func (m *Mailbox) takeBack(in *inflow, total, held uint64) error {
 	case held < in.granted:
 		return nil
 	}
-	m.dequeueNeed(in)
-	m.lowerGrant(in, total)
+	m.dequeueNeedLocked(in)
+	m.lowerGrantLocked(in, total)
 	m.grantQueuedSoon()
 	return nil
 }
 
-// lowerGrant lowers to total what a sender was granted. mu must be held.
-func (m *Mailbox) lowerGrant(in *inflow, total uint64) {
-	m.addPromised(in, -int64(in.granted-total))
-	m.addOutstanding(in, -int64(in.granted-total))
+// lowerGrantLocked lowers to total what a sender was granted. mu must be held.
+func (m *Mailbox) lowerGrantLocked(in *inflow, total uint64) {
+	m.addPromisedLocked(in, -int64(in.granted-total))
+	m.addOutstandingLocked(in, -int64(in.granted-total))
 	in.granted, in.announced = total, total
 	if m.oversize == in {
-		m.endOversize()
+		m.endOversizeLocked()
 	}
 }

@@ -82,7 +82,7 @@ func TestOversizeGrantGivenBack(t *testing.T) {
 			// The grant is made while the sender gives up: it arrives when no sender waits.
 			mb.mu.Lock()
 			in := mb.creditQueue[0]
-			mb.grantNeed(in)
+			mb.grantNeedLocked(in)
 			mb.mu.Unlock()
 			cancel()
 			if err := <-gaveUp; !errors.Is(err, context.Canceled) {
@@ -127,7 +127,7 @@ func grantUnused(t *testing.T, a *Dispatcher, mb *Mailbox) (in *inflow, sent cha
 	needed(t, mb)
 	mb.mu.Lock()
 	in = mb.creditQueue[0]
-	mb.grantNeed(in)
+	mb.grantNeedLocked(in)
 	mb.mu.Unlock()
 	take(t, mb)
 	return in, sent
@@ -316,7 +316,7 @@ func TestEarlierGrantGivenBack(t *testing.T) {
 			}
 			mb.mu.Lock()
 			in := mb.creditQueue[0]
-			mb.grantNeed(in)
+			mb.grantNeedLocked(in)
 			mb.mu.Unlock()
 			asked := func() uint64 { fa.l.mu.Lock(); defer fa.l.mu.Unlock(); return fa.asked }
 			cancel()
@@ -585,7 +585,7 @@ func TestLimitWhileReceiverWaits(t *testing.T) {
 			eventually.True(t, "the sender stopped", func() bool {
 				mb.mu.Lock()
 				defer mb.mu.Unlock()
-				return len(mb.creditQueue) == 1 && mb.nextGrantee() == nil
+				return len(mb.creditQueue) == 1 && mb.nextGranteeLocked() == nil
 			})
 			if n, stored := mb.Len(); stored > FirstCredit+large+overhead {
 				t.Errorf("%d messages of %d bytes are stored", n, stored)

@@ -51,13 +51,13 @@ func (l *link) connect() {
 		if l.life.State() == life.Dialling && l.d.ctx.Err() == nil {
 			switch {
 			case errors.Is(err, ErrGone):
-				l.act(l.life.End(err))
+				l.actLocked(l.life.End(err))
 			case ctx.Err() != nil:
-				l.act(l.life.End(fmt.Errorf("%w: %v: %w", ErrUnreachable, l.peer, err)))
+				l.actLocked(l.life.End(fmt.Errorf("%w: %v: %w", ErrUnreachable, l.peer, err)))
 			}
 		}
 		if l.life.State() != life.Dialling || l.d.ctx.Err() != nil {
-			l.act(l.life.Dialled(isBest, l.s.Expected(), l.s.Next()))
+			l.actLocked(l.life.Dialled(isBest, l.s.Expected(), l.s.Next()))
 			l.mu.Unlock()
 			return
 		}

@@ -88,7 +88,7 @@ func TestResumesWithoutDirectory(t *testing.T) {
 	close(silent)
 	l, _ := onlyLink(a, b)
 	l.mu.Lock()
-	l.dropFailed(l.conn, errors.New("cut"))
+	l.dropFailedLocked(l.conn, errors.New("cut"))
 	l.mu.Unlock()
 	talk(t, a, b, mb, 2)
 }

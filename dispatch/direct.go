@@ -66,7 +66,7 @@ func (d *Dispatcher) directly(o neighbour, dst uint32) (*Flow, error) {
 		f.spread = &spread{rules: r, base: f, d: d, peer: o.self}
 	}
 	d.passages.flows[m] = f
-	m.listInflow(in)
+	m.listInflowLocked(in)
 	return f, nil
 }
 
@@ -154,7 +154,7 @@ func (f *Flow) deliver(ctx context.Context, src uint32, tag uint64, b *buffers.B
 	d := in.from.(*Dispatcher)
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if err := f.opens(); err != nil {
+	if err := f.opensLocked(); err != nil {
 		return err
 	}
 	msg := m.d.message()
@@ -163,15 +163,15 @@ func (f *Flow) deliver(ctx context.Context, src uint32, tag uint64, b *buffers.B
 		msg.call = call
 	}
 	if in.waiters.first == nil && in.received+in.charge(b.Len()) <= in.granted {
-		m.takeIn(msg, f.passage)
+		m.takeInLocked(msg, f.passage)
 		return nil
 	}
 	return m.admitDirect(ctx, msg, f.passage)
 }
 
-// opens prepares a flow within the process for its first message. It fails if one of the two ends
+// opensLocked prepares a flow within the process for its first message. It fails if one of the two ends
 // has closed. Mailbox.mu must be held.
-func (f *Flow) opens() error {
+func (f *Flow) opensLocked() error {
 	m, in := f.mb, f.in
 	d := in.from.(*Dispatcher)
 	if m.closed || in.isClosed {
@@ -183,13 +183,13 @@ func (f *Flow) opens() error {
 		}
 	}
 	if !in.wasOpened {
-		m.openAccount(in)
+		m.openAccountLocked(in)
 	}
 	return nil
 }
 
-// takeIn puts a message that has credit into the mailbox. passage may be nil. mu must be held.
-func (m *Mailbox) takeIn(msg *Message, passage *passageEnd) {
+// takeInLocked puts a message that has credit into the mailbox. passage may be nil. mu must be held.
+func (m *Mailbox) takeInLocked(msg *Message, passage *passageEnd) {
 	c := msg.in.charge(len(msg.data))
 	msg.in.received += c
 	m.stored += c
@@ -202,7 +202,7 @@ func (m *Mailbox) takeIn(msg *Message, passage *passageEnd) {
 		passage.messages.Add(1)
 		passage.bytes.Add(uint64(len(msg.data)))
 	}
-	m.put(msg)
+	m.putLocked(msg)
 }
 
 // closedErr returns the error of a sender within the process when one end has closed.
@@ -220,7 +220,7 @@ func (m *Mailbox) admitDirect(ctx context.Context, msg *Message, passage *passag
 	w := d.waiter()
 	w.msg, w.passage = msg, passage
 	in.waiters.push(w)
-	m.serveDirect(in)
+	m.serveDirectLocked(in)
 	m.mu.Unlock()
 	err := d.wait(ctx, w)
 	m.mu.Lock()
@@ -238,40 +238,40 @@ func (m *Mailbox) admitDirect(ctx context.Context, msg *Message, passage *passag
 	if m.closed || in.isClosed {
 		return in.closedErr()
 	}
-	if m.serveDirect(in); in.waiters.first == nil { // no goroutine of this sender waits any more: other senders may have the credit
-		m.withdrawNeed(in)
+	if m.serveDirectLocked(in); in.waiters.first == nil { // no goroutine of this sender waits any more: other senders may have the credit
+		m.withdrawNeedLocked(in)
 		return err
 	}
 	m.grantQueuedSoon()
 	return err
 }
 
-// withdrawNeed takes back what a context of this process was granted for a message that it does not
+// withdrawNeedLocked takes back what a context of this process was granted for a message that it does not
 // send: other senders may have it. mu must be held.
-func (m *Mailbox) withdrawNeed(in *inflow) {
-	m.dequeueNeed(in)
+func (m *Mailbox) withdrawNeedLocked(in *inflow) {
+	m.dequeueNeedLocked(in)
 	if in.granted > in.received+in.first {
-		m.lowerGrant(in, in.received+in.first)
+		m.lowerGrantLocked(in, in.received+in.first)
 	}
 	m.grantQueuedSoon()
 }
 
-// serveDirect accepts the messages that wait for credit, in order, as long as there is some. Then
+// serveDirectLocked accepts the messages that wait for credit, in order, as long as there is some. Then
 // it asks for what the first remaining message lacks. mu must be held.
-func (m *Mailbox) serveDirect(in *inflow) {
+func (m *Mailbox) serveDirectLocked(in *inflow) {
 	for w := in.waiters.first; w != nil; w = in.waiters.first {
 		need := in.received + in.charge(len(w.msg.data))
 		if need > in.granted {
-			m.grant(in)
+			m.grantLocked(in)
 		}
 		if need > in.granted && in.need != need {
-			m.queueNeed(in, need)
+			m.queueNeedLocked(in, need)
 		}
 		if need > in.granted {
 			return
 		}
 		in.waiters.remove(w)
-		m.takeIn(w.msg, w.passage)
+		m.takeInLocked(w.msg, w.passage)
 		w.msg = nil // the message is no longer the sender's
 		w.fire()
 	}
@@ -284,7 +284,7 @@ func (d *Dispatcher) context() resource.GID { return d.self }
 // credit accepts messages of this context that wait for credit of m.
 func (d *Dispatcher) credit(m *Mailbox, in *inflow) {
 	m.mu.Lock()
-	m.serveDirect(in)
+	m.serveDirectLocked(in)
 	m.mu.Unlock()
 }
 

@@ -265,7 +265,7 @@ func (d *Dispatcher) Listen(t subsys.Transport, addr string) error {
 func (d *Dispatcher) Reconsider() {
 	d.eachLink(func(l *link) {
 		l.mu.Lock()
-		l.act(l.life.Improve())
+		l.actLocked(l.life.Improve())
 		l.mu.Unlock()
 	})
 }
@@ -381,7 +381,7 @@ func (d *Dispatcher) link(peer resource.GID) (*link, error) { return d.linkOf(li
 func (d *Dispatcher) unlink(l *link) {
 	l.mu.Lock() // a goroutine that writes may still count
 	defer l.mu.Unlock()
-	l.flushCounters()
+	l.flushCountersLocked()
 	d.mu.Lock()
 	if d.links[l.key] == l {
 		delete(d.links, l.key)

@@ -125,7 +125,7 @@
 //	reports           an undelivered message     when no report waits      calls Config.Undelivered
 //	closer            a link that drops a        by itself                 closes it: memory that lies in the
 //	                  connection                                           peer's pages takes long to free
-//	consumeEarly      a message for posted       by itself                 grants credit to its sender
+//	consumeEarlyLocked      a message for posted       by itself                 grants credit to its sender
 //	                  memory, or a reply
 //	grantAll,         credit or memory that      by itself                 grants credit to senders that wait
 //	grantQueuedSoon   has come back
@@ -169,7 +169,7 @@
 // A Need frame carries need to the receiver, and a Credit frame carries granted to the sender. The
 // sender has its side of the account in a Flow: sent, the latest limit that it was granted, and
 // asked, its latest need. Mailbox.grant renews credit when half of a sender's window is used.
-// Mailbox.nextGrantee chooses the waiting sender whose need fits, and Mailbox.grantNeed grants it.
+// Mailbox.nextGranteeLocked chooses the waiting sender whose need fits, and Mailbox.grantNeedLocked grants it.
 //
 // # Large messages
 //
@@ -178,7 +178,7 @@
 //	sender: internal/session, pieces.go           receiver: pieces.go, landing.go
 //	-----------------------------------           -------------------------------
 //	Session.Queue puts it into the flow's line
-//	link.feedLines numbers Begin, then pieces     onBegin checks the length against the credit
+//	link.feedLinesLocked numbers Begin, then pieces     onBegin checks the length against the credit
 //	  while less than 1 MiB is unsent, one piece  payloadBuffer: the first piece gets memory
 //	  of each line in turn ──────────────────►      for the whole message
 //	                                              onPiece: the last piece delivers the message

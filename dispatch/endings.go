@@ -145,7 +145,7 @@ func (m *Mailbox) takeEndings(in *inflow) *ending {
 func (l *link) onEnd(ctx context.Context, dst uint32, e *ending) (cancel func() bool, err error) {
 	l.mu.Lock()
 	for !l.life.HasEnded() && !l.s.HasRoom() {
-		if err := l.waitIn(ctx, &l.full); err != nil {
+		if err := l.waitInLocked(ctx, &l.full); err != nil {
 			l.mu.Unlock()
 			return nil, fmt.Errorf("dispatch: waiting for the end of %v: %w", l.peer.WithSerial(dst), err)
 		}
@@ -167,11 +167,11 @@ func (l *link) onEnd(ctx context.Context, dst uint32, e *ending) (cancel func() 
 		if f := l.flows[dst]; f != nil {
 			total = max(f.limit, f.asked) // the credit that the flow has, or has asked for
 		}
-		l.put(wire.TypeNeed, dst, 0, total)
+		l.putLocked(wire.TypeNeed, dst, 0, total)
 	}
 	list.push(e)
-	l.watch()
-	l.post()
+	l.watchLocked()
+	l.postLocked()
 	return func() bool {
 		l.mu.Lock()
 		defer l.mu.Unlock()
@@ -185,9 +185,9 @@ func (l *link) onEnd(ctx context.Context, dst uint32, e *ending) (cancel func() 
 	}, nil
 }
 
-// takeEndings returns the functions that wait for the end of the peer's resource dst. mu must be
+// takeEndingsLocked returns the functions that wait for the end of the peer's resource dst. mu must be
 // held.
-func (l *link) takeEndings(dst uint32) *ending {
+func (l *link) takeEndingsLocked(dst uint32) *ending {
 	list := l.endings[dst]
 	if list == nil {
 		return nil

@@ -236,7 +236,7 @@ func TestContextOfDeadNode(t *testing.T) {
 			for round := range uint64(3) {
 				resumed := a.Stats().Resumed
 				l.mu.Lock()
-				l.dropFailed(l.conn, errSilent)
+				l.dropFailedLocked(l.conn, errSilent)
 				l.mu.Unlock()
 				eventually.True(t, "the link resumes", func() bool { return a.Stats().Resumed > resumed })
 				talk(t, a, b, its, 2+round)
@@ -313,7 +313,7 @@ func TestAcceptedLinkOfDeadNode(t *testing.T) {
 					await.Store(looks.Load() + 2)
 					resumed := a.Stats().Resumed
 					l.mu.Lock()
-					l.dropFailed(l.conn, errSilent)
+					l.dropFailedLocked(l.conn, errSilent)
 					l.mu.Unlock()
 					eventually.True(t, "the link resumes", func() bool { return a.Stats().Resumed > resumed })
 					talk(t, b, a, mine, 2+round)
@@ -429,7 +429,7 @@ func TestNotGoneThoughNodeDead(t *testing.T) {
 			}
 			l, _ := onlyLink(a, b)
 			l.mu.Lock()
-			l.dropFailed(l.conn, errSilent)
+			l.dropFailedLocked(l.conn, errSilent)
 			l.mu.Unlock()
 			if err := flow(t, a, its).SendBytes(soon(t), 1, 2, nil); err != nil {
 				t.Fatal(err)

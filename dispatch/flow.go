@@ -25,7 +25,7 @@ import (
 //	               │ without waiting  │ needs this       │
 //
 // asked is 0 if no Need frame is open. A sender that gives up leaves its Need behind: the credit
-// for it may still come. unasked has the least and the greatest of such limits, and giveBack
+// for it may still come. unasked has the least and the greatest of such limits, and giveBackLocked
 // returns the credit that they bring.
 type Flow struct {
 	l         *link
@@ -55,8 +55,8 @@ type Flow struct {
 // once. Messages to further resources are refused by the peer again.
 const goneMost = 1024
 
-// dropGone drops a flow whose resource is gone, and remembers the resource. mu must be held.
-func (l *link) dropGone(f *Flow) {
+// dropGoneLocked drops a flow whose resource is gone, and remembers the resource. mu must be held.
+func (l *link) dropGoneLocked(f *Flow) {
 	delete(l.flows, f.dst)
 	if l.goneDst == nil {
 		l.goneDst = map[uint32]error{}
@@ -191,7 +191,7 @@ func (f *Flow) accept(ctx context.Context, src uint32, tag uint64, p []byte, b *
 	}
 	l.mu.Lock()
 	if call != 0 {
-		if err := l.mayCall(ctx); err != nil {
+		if err := l.mayCallLocked(ctx); err != nil {
 			l.mu.Unlock()
 			return false, err
 		}
@@ -203,21 +203,21 @@ func (f *Flow) accept(ctx context.Context, src uint32, tag uint64, p []byte, b *
 		l.mu.Unlock()
 		return false, err
 	}
-	return f.enqueue(src, tag, p, b, at, call), nil
+	return f.enqueueLocked(src, tag, p, b, at, call), nil
 }
 
-// enqueue queues a message that has credit, and returns what accept does. mu must be held; enqueue
+// enqueueLocked queues a message that has credit, and returns what accept does. mu must be held; enqueue
 // releases it.
-func (f *Flow) enqueue(src uint32, tag uint64, p []byte, b *buffers.Buffer, at *watermark, call uint64) (copied bool) {
+func (f *Flow) enqueueLocked(src uint32, tag uint64, p []byte, b *buffers.Buffer, at *watermark, call uint64) (copied bool) {
 	l, c := f.l, max(charge(len(p)), f.unit)
 	var h subsys.Header // field by field: a literal would be built elsewhere and copied
 	h.Len, h.Type, h.Tag, h.Src, h.Dst = uint32(len(p)), wire.TypeData, tag, src, f.dst
 	queues := l.s.Splits(len(p)) || f.line.IsWaiting()
 	if call != 0 {
 		h.Flags = wire.FlagCall
-		copied = !queues && l.copyCall(&h, p, call)
+		copied = !queues && l.copyCallLocked(&h, p, call)
 	} else {
-		copied = !queues && l.copy(&h, p)
+		copied = !queues && l.copyLocked(&h, p)
 	}
 	if !copied {
 		if b == nil {
@@ -235,17 +235,17 @@ func (f *Flow) enqueue(src uint32, tag uint64, p []byte, b *buffers.Buffer, at *
 			l.s.Queue(&f.line, &m, call)
 		} else {
 			if call != 0 {
-				l.put(wire.TypeCall, f.dst, src, call)
+				l.putLocked(wire.TypeCall, f.dst, src, call)
 			}
 			l.s.Push(&m)
 		}
-		l.attend()
+		l.attendLocked()
 	} else if len(p) > 0 {
 		l.traffic.copies++
 		l.traffic.copiedB += uint64(len(p))
 	}
 	if at != nil {
-		*at = l.mark(f)
+		*at = l.markLocked(f)
 	}
 	if call != 0 || f.dst == wire.Replies {
 		l.pace.calls.Add(1)
@@ -253,9 +253,9 @@ func (f *Flow) enqueue(src uint32, tag uint64, p []byte, b *buffers.Buffer, at *
 	l.sentNow++
 	l.traffic.sentB += uint64(len(p))
 	if call != 0 && copied {
-		l.postSoon()
+		l.postSoonLocked()
 	} else {
-		l.post()
+		l.postLocked()
 	}
 	return copied
 }
@@ -267,7 +267,7 @@ func (f *Flow) enqueue(src uint32, tag uint64, p []byte, b *buffers.Buffer, at *
 func (f *Flow) admit(ctx context.Context, c uint64) error {
 	l := f.l
 	for f.gone == nil && !l.s.HasRoom() {
-		if err := l.waitIn(ctx, &l.full); err != nil {
+		if err := l.waitInLocked(ctx, &l.full); err != nil {
 			return err
 		}
 	}
@@ -282,19 +282,19 @@ func (f *Flow) admit(ctx context.Context, c uint64) error {
 	w := l.d.waiter()
 	w.charge = c
 	f.waiters.push(w)
-	if f.serve() {
-		l.post()
+	if f.serveLocked() {
+		l.postLocked()
 		l.mu.Lock()
 	}
 	// A waiter that is fired has been given its credit, or f has failed.
 	l.liveness.starved++
-	l.watch()
+	l.watchLocked()
 	err := l.await(ctx, &f.waiters, w)
 	l.liveness.starved--
 	if err != nil {
-		asks := f.serve() // the next sender may need less
-		if unasks := f.withdrawNeed(); f.giveBack() || unasks || asks {
-			l.post()
+		asks := f.serveLocked() // the next sender may need less
+		if unasks := f.withdrawNeedLocked(); f.giveBackLocked() || unasks || asks {
+			l.postLocked()
 			l.mu.Lock()
 		}
 		return err
@@ -313,28 +313,28 @@ func (s *span) add(n uint64) {
 	s.most = max(s.most, n)
 }
 
-// forget notes that no sender waits for the limit that was asked for last. mu must be held.
-func (f *Flow) forget() {
+// forgetLocked notes that no sender waits for the limit that was asked for last. mu must be held.
+func (f *Flow) forgetLocked() {
 	if f.asked > f.limit {
 		f.unasked.add(f.asked)
 	}
 	f.asked = 0
 }
 
-// withdrawNeed tells the receiver that no sender waits any more, if that is so. It reports whether
+// withdrawNeedLocked tells the receiver that no sender waits any more, if that is so. It reports whether
 // there is something to write. mu must be held.
-func (f *Flow) withdrawNeed() bool {
+func (f *Flow) withdrawNeedLocked() bool {
 	if f.waiters.first != nil || f.gone != nil || f.asked <= f.limit {
 		return false
 	}
-	f.forget()
-	f.l.put(wire.TypeNeed, f.dst, 0, f.limit)
+	f.forgetLocked()
+	f.l.putLocked(wire.TypeNeed, f.dst, 0, f.limit)
 	return true
 }
 
-// giveBack returns the credit that was granted to a sender that no longer waits, because other
+// giveBackLocked returns the credit that was granted to a sender that no longer waits, because other
 // contexts may wait for it. It reports whether there is something to write. mu must be held.
-func (f *Flow) giveBack() bool {
+func (f *Flow) giveBackLocked() bool {
 	u := f.unasked
 	if f.waiters.first != nil || f.gone != nil || u.least == 0 || f.limit < u.least {
 		return false
@@ -347,25 +347,25 @@ func (f *Flow) giveBack() bool {
 	}
 	held := f.limit
 	f.limit = f.sent + firstCredit(f.dst)
-	f.l.put(wire.TypeNeed, f.dst, 0, f.limit, heldPayload(held)...)
+	f.l.putLocked(wire.TypeNeed, f.dst, 0, f.limit, heldPayload(held)...)
 	return true
 }
 
 // heldPayload returns the payload of a Need that gives credit back.
 func heldPayload(n uint64) []byte { return binary.LittleEndian.AppendUint64(nil, n) }
 
-// serve gives the available credit to the senders that wait for it, in order. Then it asks for what
+// serveLocked gives the available credit to the senders that wait for it, in order. Then it asks for what
 // the first remaining sender lacks. The question goes behind what was sent, which the receiver must
 // know first. serve reports whether there is a question; the caller must have it written. mu must
 // be held.
-func (f *Flow) serve() (asks bool) {
+func (f *Flow) serveLocked() (asks bool) {
 	for w := f.waiters.first; w != nil; w = f.waiters.first {
 		w.charge = max(w.charge, f.unit)
 		if need := f.sent + w.charge; need > f.limit {
 			if need != f.asked && !f.line.IsWaiting() { // need is less than before if the first sender has given up
-				f.forget()
+				f.forgetLocked()
 				f.asked, asks = need, true
-				f.l.put(wire.TypeNeed, f.dst, 0, need)
+				f.l.putLocked(wire.TypeNeed, f.dst, 0, need)
 			}
 			break
 		}

@@ -127,7 +127,7 @@ func (d *Dispatcher) flush(ctx context.Context, src uint32, lost *losses) error 
 	d.eachLink(func(l *link) {
 		hasLinks = true
 		l.mu.Lock()
-		marks = l.underWay(marks, src)
+		marks = l.underWayLocked(marks, src)
 		l.mu.Unlock()
 	})
 	var err error
@@ -154,9 +154,9 @@ func (d *Dispatcher) flush(ctx context.Context, src uint32, lost *losses) error 
 	return &FlushError{Undelivered: n, Waiting: waiting, Err: errors.Join(errs...)}
 }
 
-// underWay appends watermarks of the messages of src that are not acknowledged: one for all
+// underWayLocked appends watermarks of the messages of src that are not acknowledged: one for all
 // messages that have numbers, and one for each line in which some wait. mu must be held.
-func (l *link) underWay(marks []watermark, src uint32) []watermark {
+func (l *link) underWayLocked(marks []watermark, src uint32) []watermark {
 	last, found := uint32(0), false
 	l.s.EachNumbered(func(h *subsys.Header, seq uint32) {
 		if src == 0 || h.Src == src {

@@ -110,7 +110,7 @@ func FuzzFrames(f *testing.F) {
 				t.Fatal(err)
 			}
 			l.mu.Lock()
-			if err := l.bind(ep, c, &wire.Attach{Session: 7, Gen: 1}); err != nil {
+			if err := l.bindLocked(ep, c, &wire.Attach{Session: 7, Gen: 1}); err != nil {
 				t.Fatal(err)
 			}
 			l.mu.Unlock()

@@ -41,7 +41,7 @@ func (l *link) queueGone(dst uint32) {
 	switch {
 	case l.life.HasEnded():
 	case !isBehind && !w.isRunning || len(w.dsts) > mostAnswers:
-		l.put(wire.TypeGone, dst, 0, 0)
+		l.putLocked(wire.TypeGone, dst, 0, 0)
 	default:
 		if w.dsts == nil {
 			w.dsts = map[uint32]struct{}{}
@@ -73,7 +73,7 @@ func (l *link) queueGoneLater() {
 		l.mu.Lock()
 		for dst := range dsts {
 			if !l.life.HasEnded() {
-				l.put(wire.TypeGone, dst, 0, 0)
+				l.putLocked(wire.TypeGone, dst, 0, 0)
 			}
 		}
 		l.mu.Unlock()
@@ -116,7 +116,7 @@ func (d *Dispatcher) awaitOwed(ctx context.Context, peer resource.GID) error {
 	d.lanes(peer, func(l *link) bool {
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		marks = l.underWay(marks, 0)
+		marks = l.underWayLocked(marks, 0)
 		return true
 	})
 	for _, w := range marks {
@@ -180,8 +180,8 @@ func (d *Dispatcher) notifyContextEnd(peer resource.GID, ended *ending, cause er
 				if l.life.State() != life.Dead {
 					g.links.Add(1)
 					l.contextEnds = append(l.contextEnds, g)
-					l.watch() // notices if the connection is silent
-					l.act(l.life.RequestConn())
+					l.watchLocked() // notices if the connection is silent
+					l.actLocked(l.life.RequestConn())
 				}
 				l.mu.Unlock()
 			}

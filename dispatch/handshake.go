@@ -193,7 +193,7 @@ func (ep *endpoint) Down(c subsys.Conn, err error) {
 	ep.finish(err)
 	if l := ep.link.Load(); l != nil {
 		l.mu.Lock()
-		l.dropFailed(c, err)
+		l.dropFailedLocked(c, err)
 		l.mu.Unlock()
 	}
 }
@@ -292,15 +292,15 @@ func (ep *endpoint) onAttach(c subsys.Conn, b []byte) error {
 			return err
 		}
 		l.mu.Lock()
-		l.blockWriters()
-		isWorse := a.IsMove && l.conn != nil && l.worse(c)
+		l.blockWritersLocked()
+		isWorse := a.IsMove && l.conn != nil && l.worseLocked(c)
 		v := l.life.Admits(&a, ep.d.self.Compare(ep.peer) < 0, l.s.IsIdle(), isWorse)
 		isAdmitted := v.IsAdmitted()
 		if isAdmitted {
-			err = l.bind(ep, c, &a)
+			err = l.bindLocked(ep, c, &a)
 		}
 		if !isAdmitted || err != nil {
-			l.unblockWriters()
+			l.unblockWritersLocked()
 			l.mu.Unlock()
 			if v.Fatal != nil {
 				l.endLink(v.Fatal)
@@ -325,10 +325,10 @@ func (ep *endpoint) onAttach(c subsys.Conn, b []byte) error {
 		ep.endHandshake()
 		l.mu.Lock()
 		if err != nil {
-			l.dropFailed(c, err)
+			l.dropFailedLocked(c, err)
 		}
-		l.putDown(penIdle)
-		l.write()
+		l.putDownLocked(penIdle)
+		l.writeLocked()
 		l.mu.Unlock()
 		return nil
 	}
@@ -370,13 +370,13 @@ func (ep *endpoint) onReady(c subsys.Conn, b []byte) error {
 	l := ep.want
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.blockWriters()
-	defer l.unblockWriters()
+	l.blockWritersLocked()
+	defer l.unblockWritersLocked()
 	if err := l.life.Confirms(&ep.mine, &a); err != nil {
 		return err
 	}
 	a.IsMove = ep.mine.IsMove // as the peer has seen it
-	if err := l.bind(ep, c, &a); err != nil {
+	if err := l.bindLocked(ep, c, &a); err != nil {
 		return err
 	}
 	ep.link.Store(l)
@@ -385,10 +385,10 @@ func (ep *endpoint) onReady(c subsys.Conn, b []byte) error {
 	return nil
 }
 
-// bind makes c, whose handshake has succeeded and whose sink is ep, the link's connection, in place
+// bindLocked makes c, whose handshake has succeeded and whose sink is ep, the link's connection, in place
 // of an earlier one. It resumes the session where a says. mu and the token must be held, and no
 // goroutine may write.
-func (l *link) bind(ep *endpoint, c subsys.Conn, a *wire.Attach) error {
+func (l *link) bindLocked(ep *endpoint, c subsys.Conn, a *wire.Attach) error {
 	resume := l.s.Resume
 	if a.IsMove {
 		resume = l.s.Switch
@@ -397,7 +397,7 @@ func (l *link) bind(ep *endpoint, c subsys.Conn, a *wire.Attach) error {
 		return err
 	}
 	if l.conn != nil {
-		l.detach()
+		l.detachLocked()
 	}
 	if l.life.PeerID() != 0 && !a.IsMove {
 		l.traffic.resumed++
@@ -406,7 +406,7 @@ func (l *link) bind(ep *endpoint, c subsys.Conn, a *wire.Attach) error {
 	if c, ok := c.(subsys.Admitter); ok {
 		c.Admit()
 	}
-	l.act(l.life.Bound(a.Session, a.Gen))
+	l.actLocked(l.life.Bound(a.Session, a.Gen))
 	l.conn, l.endpoint = c, ep
 	ep.isCurrent.Store(true)
 	l.pace.rx = l.s.Expected() - 1
@@ -421,7 +421,7 @@ func (l *link) bind(ep *endpoint, c subsys.Conn, a *wire.Attach) error {
 		l.met.fireAll()
 	}
 	l.since = time.Now()
-	l.watch()
+	l.watchLocked()
 	if name := c.Transport(); name != l.transport {
 		if l.transport != "" {
 			l.traffic.moved++
@@ -429,6 +429,6 @@ func (l *link) bind(ep *endpoint, c subsys.Conn, a *wire.Attach) error {
 		}
 		l.transport = name
 	}
-	l.release()
+	l.releaseLocked()
 	return nil
 }

@@ -58,8 +58,8 @@ func (l *link) receive(end *endpoint, c subsys.Conn, fs []subsys.Frame) error {
 	answered, err := l.process(end, c, fs)
 	if answered {
 		l.mu.Lock()
-		if l.conn == c && !l.isPaced() {
-			l.write()
+		if l.conn == c && !l.isPacedLocked() {
+			l.writeLocked()
 		}
 		l.mu.Unlock()
 	}
@@ -106,7 +106,7 @@ func (l *link) process(end *endpoint, c subsys.Conn, fs []subsys.Frame) (answere
 	if isDue {
 		l.mu.Lock()
 		if l.conn == c {
-			l.sendAck(c)
+			l.sendAckLocked(c)
 		}
 		l.mu.Unlock()
 	} else if !l.d.acksDue.Load() {
@@ -134,7 +134,7 @@ func (l *link) countUnacked(bytes int) bool {
 func (l *link) workOnSending() error {
 	l.mu.Lock()
 	if !l.callWriter() { // otherwise the writer releases
-		l.release()
+		l.releaseLocked()
 	}
 	if l.s.Head()-l.answersFrom < 1<<31 {
 		l.answers, l.answersFrom = 0, l.s.Next()
@@ -148,7 +148,7 @@ func (l *link) workOnSending() error {
 	}
 	ended := l.closedIn
 	l.closedIn = nil
-	l.act(l.life.Traffic(l.s.Expected(), l.s.Next()))
+	l.actLocked(l.life.Traffic(l.s.Expected(), l.s.Next()))
 	l.answered = l.s.HasQueued() // an acknowledgement may let more frames be numbered
 	l.mu.Unlock()
 	l.forget(ended)
@@ -266,12 +266,12 @@ func (l *link) control(f *subsys.Frame) error {
 func (l *link) onCredit(f *subsys.Frame) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if len(f.Data) > 0 && !l.setUnit(f) {
+	if len(f.Data) > 0 && !l.setUnitLocked(f) {
 		return fmt.Errorf("%w: credit for %d with a payload of %d bytes that makes no sense", ErrProtocol, f.Dst, len(f.Data))
 	}
 	if fl := l.flows[f.Dst]; fl != nil && f.Tag > fl.limit {
 		fl.limit = f.Tag
-		l.answered = fl.serve() || fl.giveBack() || l.answered
+		l.answered = fl.serveLocked() || fl.giveBackLocked() || l.answered
 	}
 	return nil
 }
@@ -317,16 +317,16 @@ func (l *link) onGone(f *subsys.Frame) {
 	if fl := l.flows[f.Dst]; fl != nil && fl.gone == nil {
 		fl.gone = fmt.Errorf("%w: %v", ErrGone, to)
 		fl.waiters.fireAll()
-		others = l.abandon(fl)
+		others = l.abandonLocked(fl)
 		l.full.fireAll() // these senders check again, and so do those behind the abandoned messages
 		l.behind.fireAll()
-		l.dropGone(fl)
+		l.dropGoneLocked(fl)
 		l.answered = true
 	}
 	isNew := f.Src != 0 && l.s.Reported(f.Dst, f.Src, f.Tag, uint32(u.Bytes))
 	var ended *ending
 	if f.Src == 0 { // otherwise it refuses a message, and may come before other messages that were sent earlier
-		ended = l.takeEndings(f.Dst)
+		ended = l.takeEndingsLocked(f.Dst)
 	}
 	l.mu.Unlock()
 	ended.callAll(fmt.Errorf("%w: %v", ErrGone, to))

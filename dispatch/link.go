@@ -88,13 +88,13 @@ func newLink(d *Dispatcher, key linkKey) *link {
 	return l
 }
 
-// attend makes the next frames that arrive take mu; needsAttention has the reasons. Otherwise an
+// attendLocked makes the next frames that arrive take mu; needsAttentionLocked has the reasons. Otherwise an
 // acknowledgement is only noted, and acted on with the next frame that is sent, or at the next
 // tick. mu must be held.
-func (l *link) attend() { l.needsLock.Store(true) }
+func (l *link) attendLocked() { l.needsLock.Store(true) }
 
-// needsAttention reports whether one of the reasons for attend holds. mu must be held.
-func (l *link) needsAttention() bool {
+// needsAttentionLocked reports whether one of the reasons for attend holds. mu must be held.
+func (l *link) needsAttentionLocked() bool {
 	return l.full.first != nil || // senders wait for acknowledgements, to have room in the session
 		l.behind.first != nil || // senders wait for the acknowledgement of earlier messages
 		l.empty.first != nil || // Close waits for all acknowledgements
@@ -105,9 +105,9 @@ func (l *link) needsAttention() bool {
 		l.life.State() == life.Idle // a better route is tried again when frames travel
 }
 
-// act does what life has decided after an event. mu must be held; act releases it for a while if
+// actLocked does what life has decided after an event. mu must be held; act releases it for a while if
 // the link ends.
-func (l *link) act(do life.Action) {
+func (l *link) actLocked(do life.Action) {
 	if do&life.CancelMove != 0 {
 		l.endMove()
 	}
@@ -118,7 +118,7 @@ func (l *link) act(do life.Action) {
 		l.retry.Stop()
 	}
 	if do&life.SetTimer != 0 {
-		l.attend()
+		l.attendLocked()
 		if l.retry == nil {
 			l.retry = time.AfterFunc(l.life.Wait(), l.timeout)
 		} else {
@@ -130,36 +130,36 @@ func (l *link) act(do life.Action) {
 		go l.connect()
 	}
 	if do&life.StartMove != 0 {
-		l.startMove()
+		l.startMoveLocked()
 	}
 	if do&life.Clean != 0 && !l.callWriter() {
-		l.finishEnd()
+		l.finishEndLocked()
 	}
 }
 
 // timeout is called by the goroutine of the timer retry when it has fired.
 func (l *link) timeout() {
 	l.mu.Lock()
-	l.act(l.life.Timeout(l.s.Expected(), l.s.Next()))
+	l.actLocked(l.life.Timeout(l.s.Expected(), l.s.Next()))
 	if l.life.State() == life.Idle {
-		l.attend()
+		l.attendLocked()
 	}
 	l.mu.Unlock()
 }
 
-// waitIn waits in a list of l until fired, or until ctx ends. mu must be held; waitIn releases it
+// waitInLocked waits in a list of l until fired, or until ctx ends. mu must be held; waitInLocked releases it
 // while it waits.
-func (l *link) waitIn(ctx context.Context, list *waitlist) error {
+func (l *link) waitInLocked(ctx context.Context, list *waitlist) error {
 	w := l.d.waiter()
 	list.push(w)
-	l.attend()
+	l.attendLocked()
 	if !l.callWriter() { // act on earlier acknowledgements first
-		l.release()
+		l.releaseLocked()
 	}
 	return l.await(ctx, list, w)
 }
 
-// await is waitIn for a waiter that is in the list, or was fired already.
+// await is waitInLocked for a waiter that is in the list, or was fired already.
 func (l *link) await(ctx context.Context, list *waitlist, w *waiter) error {
 	l.mu.Unlock()
 	err := l.d.wait(ctx, w)
@@ -173,9 +173,9 @@ func (l *link) await(ctx context.Context, list *waitlist, w *waiter) error {
 	return err
 }
 
-// copy adds a frame to the open batch, if the frame is small. It reports whether it did. mu must be
+// copyLocked adds a frame to the open batch, if the frame is small. It reports whether it did. mu must be
 // held.
-func (l *link) copy(h *subsys.Header, p []byte) bool {
+func (l *link) copyLocked(h *subsys.Header, p []byte) bool {
 	if len(p) > session.Inline {
 		return false
 	}
@@ -190,24 +190,24 @@ func (l *link) copy(h *subsys.Header, p []byte) bool {
 	return l.s.Add(h, p)
 }
 
-// put queues a control frame. mu must be held.
-func (l *link) put(typ uint8, dst, src uint32, tag uint64, payload ...byte) {
+// putLocked queues a control frame. mu must be held.
+func (l *link) putLocked(typ uint8, dst, src uint32, tag uint64, payload ...byte) {
 	h := subsys.Header{Type: typ, Dst: dst, Src: src, Tag: tag, Len: uint32(len(payload))}
-	if !l.copy(&h, payload) {
+	if !l.copyLocked(&h, payload) {
 		l.s.Push(&subsys.Frame{Header: h, Data: payload})
 	}
 }
 
-// post has the queued frames written. The caller writes them, or the goroutine that writes already,
+// postLocked has the queued frames written. The caller writes them, or the goroutine that writes already,
 // or the next goroutine that waits. Without a connection, the goroutine that attaches one does. mu
 // must be held; post releases it.
-func (l *link) post() {
+func (l *link) postLocked() {
 	switch {
 	case l.conn == nil:
-		l.act(l.life.RequestConn())
-	case l.isPaced() && !l.updatePace(): // the goroutine that writes is not notified: its batch would be small
-	case l.callWriter() || l.pen.Load() == penFull || !l.updatePace():
-	case l.canWrite() && l.takePen():
+		l.actLocked(l.life.RequestConn())
+	case l.isPacedLocked() && !l.updatePaceLocked(): // the goroutine that writes is not notified: its batch would be small
+	case l.callWriter() || l.pen.Load() == penFull || !l.updatePaceLocked():
+	case l.canWriteLocked() && l.takePenLocked():
 		isTimed := l.pace.isTimed
 		l.pump()
 		if isTimed {
@@ -218,38 +218,38 @@ func (l *link) post() {
 	l.mu.Unlock()
 }
 
-// release gives back acknowledged frames, and wakes the goroutines that wait for that. mu must be
+// releaseLocked gives back acknowledged frames, and wakes the goroutines that wait for that. mu must be
 // held, and no goroutine may write.
-func (l *link) release() {
+func (l *link) releaseLocked() {
 	l.s.Release()
 	if l.full.first != nil && l.s.Pending() <= session.MaxUnacked/2 {
 		l.full.fireAll()
 	}
 	if l.behind.first != nil {
-		l.wakePassed()
+		l.wakePassedLocked()
 	}
 	if l.empty.first != nil && l.s.IsIdle() {
 		l.empty.fireAll()
 	}
-	if now := l.needsAttention(); now != l.needsLock.Load() {
+	if now := l.needsAttentionLocked(); now != l.needsLock.Load() {
 		l.needsLock.Store(now)
 	}
 }
 
-// dropFailed drops the connection c, which failed, and dials again. mu must be held.
-func (l *link) dropFailed(c subsys.Conn, err error) {
+// dropFailedLocked drops the connection c, which failed, and dials again. mu must be held.
+func (l *link) dropFailedLocked(c subsys.Conn, err error) {
 	if l.conn != c {
 		return
 	}
 	l.d.often.Info(l.peer.String(), "dispatch: connection lost", "peer", l.peer, "transport", c.Transport(), "err", err)
-	l.updateBackoff(c)
-	l.detach()
-	l.act(l.life.Lost())
+	l.updateBackoffLocked(c)
+	l.detachLocked()
+	l.actLocked(l.life.Lost())
 }
 
-// detach drops the connection, and closes it in the background. mu must be held.
-func (l *link) detach() {
-	l.flushCounters()
+// detachLocked drops the connection, and closes it in the background. mu must be held.
+func (l *link) detachLocked() {
+	l.flushCountersLocked()
 	l.endpoint.isCurrent.Store(false)
 	c := l.conn
 	l.conn, l.endpoint = nil, nil
@@ -262,7 +262,7 @@ func (l *link) detach() {
 func (l *link) lockAndPut(typ uint8, dst, src uint32, tag uint64, payload ...byte) {
 	l.mu.Lock()
 	if !l.life.HasEnded() {
-		l.put(typ, dst, src, tag, payload...)
+		l.putLocked(typ, dst, src, tag, payload...)
 	}
 	l.mu.Unlock()
 }
@@ -280,7 +280,7 @@ func gonePayload(src uint32, size int) []byte {
 func (l *link) lockAndPost() {
 	l.mu.Lock()
 	if !l.life.HasEnded() && !l.s.IsQuiet() {
-		l.post()
+		l.postLocked()
 	} else {
 		l.mu.Unlock()
 	}
@@ -313,10 +313,10 @@ func (l *link) queueCredit(m *Mailbox, in *inflow) {
 func (l *link) flushAck() {
 	l.mu.Lock()
 	if !l.callWriter() {
-		l.release()
+		l.releaseLocked()
 	}
 	if l.conn != nil && l.s.AckSent() != l.s.Expected() {
-		l.sendAck(l.conn)
+		l.sendAckLocked(l.conn)
 	}
 	l.mu.Unlock()
 }
@@ -325,19 +325,19 @@ func (l *link) flushAck() {
 // undelivered.
 func (l *link) endLink(err error) {
 	l.mu.Lock()
-	l.act(l.life.End(err))
+	l.actLocked(l.life.End(err))
 	l.mu.Unlock()
 }
 
-// finishEnd finishes the end of the link. mu must be held; finishEnd releases it for the reports.
+// finishEndLocked finishes the end of the link. mu must be held; finishEndLocked releases it for the reports.
 // No goroutine may write.
-func (l *link) finishEnd() {
+func (l *link) finishEndLocked() {
 	if !l.life.Cleaned() {
 		return
 	}
 	cause := l.life.Cause()
 	if l.conn != nil {
-		l.detach()
+		l.detachLocked()
 	}
 	for _, f := range l.flows {
 		if f.gone == nil {
@@ -369,7 +369,7 @@ func (l *link) finishEnd() {
 	l.full.fireAll()
 	l.behind.fireAll()
 	l.empty.fireAll()
-	l.flushCounters()
+	l.flushCountersLocked()
 	l.mu.Unlock()
 	l.d.unlink(l)
 	l.d.inBackground(l.closeAccounts) // this goroutine may hold the token, and locks
@@ -403,7 +403,7 @@ func (l *link) mailboxClosed(in *inflow) {
 		return
 	}
 	l.closedIn = append(l.closedIn, in)
-	l.attend()
+	l.attendLocked()
 	l.mu.Unlock()
 	l.queueGone(in.dst)
 	l.lockAndPost()
@@ -466,11 +466,11 @@ func (l *link) drain(ctx context.Context) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for !l.life.HasEnded() && !l.s.IsIdle() {
-		l.write()
+		l.writeLocked()
 		if l.s.IsIdle() || l.life.HasEnded() {
 			return
 		}
-		if l.waitIn(ctx, &l.empty) != nil {
+		if l.waitInLocked(ctx, &l.empty) != nil {
 			l.d.log.Warn("dispatch: closing a link with unacknowledged frames", "peer", l.peer, "frames", l.s.Pending(),
 				"unsent", l.s.Unsent(), "state", l.life.State(), "full", l.pen.Load() == penFull)
 			return
@@ -483,14 +483,14 @@ func (l *link) sayGoodbye() {
 	l.mu.Lock()
 	l.life.SetCause(ErrClosed) // the peer may end the link as soon as it has the goodbye
 	if !l.life.HasEnded() {
-		l.put(wire.TypeBye, 0, 0, 0)
+		l.putLocked(wire.TypeBye, 0, 0, 0)
 	}
-	l.awaitPen() // a goroutine that writes would stop at once as the link ends
-	l.write()
+	l.awaitPenLocked() // a goroutine that writes would stop at once as the link ends
+	l.writeLocked()
 	if l.s.IsQuiet() && l.s.Pending() == 1 {
 		_ = l.s.Acked(l.s.Sent()) // no context acknowledges a goodbye
 	}
-	l.awaitPen() // so that finishEnd runs here, and not after Close in another goroutine that writes
-	l.act(l.life.End(ErrClosed))
+	l.awaitPenLocked() // so that finishEndLocked runs here, and not after Close in another goroutine that writes
+	l.actLocked(l.life.End(ErrClosed))
 	l.mu.Unlock()
 }

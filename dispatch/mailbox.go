@@ -107,7 +107,7 @@ func newMailbox(d *Dispatcher, serial uint32, limit int) *Mailbox {
 	if d.memory > 0 {
 		m.dense = min(m.dense, d.memory/8)
 	}
-	m.divideLimit(0)
+	m.divideLimitLocked(0)
 	return m
 }
 
@@ -122,7 +122,7 @@ func (m *Mailbox) deliver(in *inflow, fs []subsys.Frame, size int, call uint64) 
 	}
 	c := charge(size) + overhead*uint64(len(fs)-1)
 	if !in.wasOpened { // the first message
-		m.openAccount(in)
+		m.openAccountLocked(in)
 	}
 	if in.unit > overhead {
 		c = 0
@@ -135,7 +135,7 @@ func (m *Mailbox) deliver(in *inflow, fs []subsys.Frame, size int, call uint64) 
 	}
 	in.received += c
 	m.stored += c
-	m.addOutstanding(in, -int64(c))
+	m.addOutstandingLocked(in, -int64(c))
 	for len(fs) > 0 {
 		n := 1
 		for n < len(fs) && n < batchMost && fs[n].Buf == fs[0].Buf {
@@ -151,27 +151,27 @@ func (m *Mailbox) deliver(in *inflow, fs []subsys.Frame, size int, call uint64) 
 			if call != 0 && m.calls == nil {
 				msg.call = call
 			}
-			m.put(msg)
+			m.putLocked(msg)
 		})
 		fs = fs[n:]
 	}
 	return nil
 }
 
-// put hands a message that has arrived to a call, a Posted or a receiver, or stores it. mu must be
+// putLocked hands a message that has arrived to a call, a Posted or a receiver, or stores it. mu must be
 // held.
-func (m *Mailbox) put(msg *Message) {
+func (m *Mailbox) putLocked(msg *Message) {
 	if m.calls != nil {
-		m.calls.reply(msg)
+		m.calls.replyLocked(msg)
 		return
 	}
-	if m.posts != nil && m.handToPosted(msg) {
+	if m.posts != nil && m.handToPostedLocked(msg) {
 		return
 	}
 	if m.waiters.first != nil {
-		if w := m.receiver(msg); w != nil {
+		if w := m.receiverLocked(msg); w != nil {
 			w.msg = msg
-			w.grantee, w.grant = m.consume(msg)
+			w.grantee, w.grant = m.consumeLocked(msg)
 			w.finish()
 			return
 		}
@@ -184,8 +184,8 @@ func (m *Mailbox) put(msg *Message) {
 	}
 	m.last = msg
 	m.count++
-	if m.countMemory(msg); m.held > 2*m.dense {
-		m.compact()
+	if m.countMemoryLocked(msg); m.held > 2*m.dense {
+		m.compactLocked()
 	}
 	if m.handle != nil && !m.handling && !m.closed {
 		m.handling = true
@@ -199,14 +199,14 @@ func (m *Mailbox) serve() {
 	defer m.d.running.Done()
 	for {
 		m.mu.Lock()
-		msg := m.match(&Select{})
+		msg := m.matchLocked(&Select{})
 		if msg == nil {
 			m.handling = false
 			m.mu.Unlock()
 			return
 		}
 		in := msg.in
-		m.handOut(msg)
+		m.handOutLocked(msg)
 		if !m.handle(msg) {
 			m.refuse(in, msg)
 		}
@@ -224,17 +224,17 @@ func (m *Mailbox) refuse(in *inflow, msg *Message) {
 	in.from.refuse(in, msg.from.Serial(), msg.tag, msg.Len())
 }
 
-// match unlinks and returns the first message that f selects, or nil. mu must be held.
-func (m *Mailbox) match(f *Select) *Message {
-	msg := m.find(f)
+// matchLocked unlinks and returns the first message that f selects, or nil. mu must be held.
+func (m *Mailbox) matchLocked(f *Select) *Message {
+	msg := m.findLocked(f)
 	if msg != nil {
-		m.unlink(msg)
+		m.unlinkLocked(msg)
 	}
 	return msg
 }
 
-// unlink takes a stored message from the list. mu must be held.
-func (m *Mailbox) unlink(msg *Message) {
+// unlinkLocked takes a stored message from the list. mu must be held.
+func (m *Mailbox) unlinkLocked(msg *Message) {
 	if m.matcher != nil {
 		m.matcher.remove(m, msg)
 	}
@@ -256,7 +256,7 @@ func (m *Mailbox) unlink(msg *Message) {
 	}
 	msg.next, msg.prev = nil, nil
 	m.count--
-	m.uncountMemory(msg)
+	m.uncountMemoryLocked(msg)
 }
 
 // Len returns the number of stored messages, and their charged bytes.
@@ -274,8 +274,8 @@ func (m *Mailbox) Close() {
 		m.mu.Unlock()
 		return
 	}
-	m.dropPromises()
-	m.endOversize()
+	m.dropPromisesLocked()
+	m.endOversizeLocked()
 	if m.oversizeTimer != nil {
 		m.oversizeTimer.Stop()
 	}
@@ -292,7 +292,7 @@ func (m *Mailbox) Close() {
 		m.sweeper.Stop()
 	}
 	m.waiters.fireAll()
-	m.endPosts()
+	m.endPostsLocked()
 	for in := range ins {
 		in.waiters.fireAll()
 	}

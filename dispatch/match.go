@@ -153,8 +153,8 @@ type look struct {
 // mostLooks is how many looks a matcher remembers.
 const mostLooks = 4
 
-// find returns the first message that f selects, or nil. mu must be held.
-func (m *Mailbox) find(f *Select) *Message {
+// findLocked returns the first message that f selects, or nil. mu must be held.
+func (m *Mailbox) findLocked(f *Select) *Message {
 	msg := m.first
 	if msg == nil || f.matches(msg) {
 		return msg

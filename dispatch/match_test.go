@@ -197,7 +197,7 @@ func TestMailboxModel(t *testing.T) {
 							msg.buf.Release()
 							msg.batch, msg.d = p, nil
 						}
-						if msg = m.copyOut(msg); msg == nil {
+						if msg = m.copyOutLocked(msg); msg == nil {
 							t.Fatal("no memory")
 						}
 					}
@@ -352,7 +352,7 @@ func BenchmarkReceivers(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
 				l.push(w)
-				if l.find(msg) != w {
+				if l.findLocked(msg) != w {
 					b.Fatal("not found")
 				}
 				l.remove(w)

@@ -71,14 +71,14 @@ func (m *Mailbox) Monitor(ctx context.Context, of resource.GID, tag uint64) (sto
 func (w *monitor) ended(err error) {
 	m := w.m
 	m.mu.Lock()
-	isFirst, cancel, release := w.end()
+	isFirst, cancel, release := w.endLocked()
 	if isFirst && !m.closed && !errors.Is(err, ErrClosed) {
 		msg := m.d.message()
 		if m.gone == nil {
 			m.gone = &inflow{home: m}
 		}
 		msg.from, msg.tag, msg.in, msg.isGone = w.of, w.tag, m.gone, true
-		m.put(msg)
+		m.putLocked(msg)
 	}
 	m.mu.Unlock()
 	w.drop(cancel, release)
@@ -87,14 +87,14 @@ func (w *monitor) ended(err error) {
 // stop prevents that the message is put.
 func (w *monitor) stop() {
 	w.m.mu.Lock()
-	_, cancel, release := w.end()
+	_, cancel, release := w.endLocked()
 	w.m.mu.Unlock()
 	w.drop(cancel, release)
 }
 
-// end takes w out of the list. It reports whether w was in it, and returns the functions for drop.
+// endLocked takes w out of the list. It reports whether w was in it, and returns the functions for drop.
 // m.mu must be held.
-func (w *monitor) end() (isFirst bool, cancel, release func() bool) {
+func (w *monitor) endLocked() (isFirst bool, cancel, release func() bool) {
 	if w.hasEnded {
 		return false, nil, nil
 	}

@@ -59,9 +59,9 @@ func (s *Select) origins() []resource.GID {
 // namesOrigins reports whether s selects messages of some resources only.
 func (s *Select) namesOrigins() bool { return s.hasFrom || s.more != nil && s.origins() != nil }
 
-// startOriginTimer starts the checks of receivers, after a receiver that names origins has begun to
+// startOriginTimerLocked starts the checks of receivers, after a receiver that names origins has begun to
 // wait. mu must be held.
-func (m *Mailbox) startOriginTimer() {
+func (m *Mailbox) startOriginTimerLocked() {
 	if m.originTimer == nil {
 		m.originTimer = time.AfterFunc(originCheckEvery, m.checkOrigins)
 	} else {

@@ -48,14 +48,14 @@ type pacedLinks struct {
 // clock returns the time since the context was made, which is quicker to read than time.Now.
 func (d *Dispatcher) clock() int64 { return int64(time.Since(d.made)) }
 
-// isPaced reports whether l is in Dispatcher.paced. mu must be held.
-func (l *link) isPaced() bool { return l.pace.slot > 0 }
+// isPacedLocked reports whether l is in Dispatcher.paced. mu must be held.
+func (l *link) isPacedLocked() bool { return l.pace.slot > 0 }
 
-// updatePace reports whether the message that was just queued is to be written now. It makes the
+// updatePaceLocked reports whether the message that was just queued is to be written now. It makes the
 // link paced if the messages follow each other fast, or if batches of calls go over it. mu must be
 // held.
-func (l *link) updatePace() bool {
-	if l.isPaced() {
+func (l *link) updatePaceLocked() bool {
+	if l.isPacedLocked() {
 		if l.s.Due() < flushBytes && l.pace.calls.Load() < callsDue {
 			return false
 		}
@@ -67,17 +67,17 @@ func (l *link) updatePace() bool {
 		isBatch := rx-p.rx >= answersInBatch && p.calls.Load() > 0 // then as many requests or replies will follow
 		p.rx, p.isTimed = rx, false
 		p.wrote.Store(0)
-		return !isBatch || !l.setPace()
+		return !isBatch || !l.setPaceLocked()
 	}
 	p.isTimed = true
 	wrote := p.wrote.Load()
 	isFast := wrote != 0 && l.d.clock()-wrote < int64(burst)
-	return !isFast || !l.setPace()
+	return !isFast || !l.setPaceLocked()
 }
 
-// setPace makes l paced if a slot is free, and reports whether l is paced. mu must be held.
-func (l *link) setPace() bool {
-	if l.isPaced() {
+// setPaceLocked makes l paced if a slot is free, and reports whether l is paced. mu must be held.
+func (l *link) setPaceLocked() bool {
+	if l.isPacedLocked() {
 		return true
 	}
 	d := &l.d.paced
@@ -95,9 +95,9 @@ func (l *link) setPace() bool {
 	return false
 }
 
-// unpace makes l no longer paced. mu must be held.
-func (l *link) unpace() {
-	if l.isPaced() {
+// unpaceLocked makes l no longer paced. mu must be held.
+func (l *link) unpaceLocked() {
+	if l.isPacedLocked() {
 		l.d.paced.slots[l.pace.slot-1].Store(nil)
 		l.d.paced.count.Add(-1)
 		l.pace.slot = 0
@@ -113,12 +113,12 @@ func (l *link) flush(afterDelay bool) (isDense bool) {
 	defer l.mu.Unlock()
 	if p := &l.pace; afterDelay {
 		if l.life.HasEnded() || l.s.Next()-p.seen < fewFrames {
-			l.unpace()
+			l.unpaceLocked()
 		}
 		isDense, p.pumped = p.pumped || l.s.Due() == 0, false
 		p.seen = l.s.Next()
 	}
-	l.write()
+	l.writeLocked()
 	return isDense
 }
 
@@ -157,13 +157,13 @@ type deferredLinks struct {
 	links  []*link
 }
 
-// postSoon is post for the request of a call. While the token holder yields, postSoon leaves the
+// postSoonLocked is post for the request of a call. While the token holder yields, postSoonLocked leaves the
 // request to the holder, which writes all such requests of a link in one batch. mu must be held;
-// postSoon releases it.
-func (l *link) postSoon() {
+// postSoonLocked releases it.
+func (l *link) postSoonLocked() {
 	d := l.d
-	if !d.yields.Load() || l.conn == nil || l.isPaced() {
-		l.post()
+	if !d.yields.Load() || l.conn == nil || l.isPacedLocked() {
+		l.postLocked()
 		return
 	}
 	if !l.isDeferred {
@@ -173,14 +173,14 @@ func (l *link) postSoon() {
 		d.deferred.isSome.Store(true)
 		d.deferred.mu.Unlock()
 		if !d.yields.Load() { // the token holder may have emptied the list before l was added
-			l.post()
+			l.postLocked()
 			return
 		}
 	}
 	l.mu.Unlock()
 }
 
-// flushDeferred writes the requests that postSoon has deferred to the token holder.
+// flushDeferred writes the requests that postSoonLocked has deferred to the token holder.
 func (d *Dispatcher) flushDeferred() {
 	if !d.deferred.isSome.Load() {
 		return
@@ -193,7 +193,7 @@ func (d *Dispatcher) flushDeferred() {
 	for i, l := range links {
 		l.mu.Lock()
 		l.isDeferred = false
-		l.write()
+		l.writeLocked()
 		l.mu.Unlock()
 		links[i] = nil
 	}

@@ -12,7 +12,7 @@ import (
 // The pen of a link says which goroutine calls Send of its connection.
 //
 //	from               to         when
-//	idle               writing    takePen; onAttach, to write Ready
+//	idle               writing    takePenLocked; onAttach, to write Ready
 //	writing            called     callWriter: another goroutine wants the writer to check again
 //	called             writing    the writer begins another round
 //	writing, called    idle       all is written, or the rest is left to other goroutines
@@ -52,9 +52,9 @@ func (l *link) callWriter() bool {
 	}
 }
 
-// takePen makes the caller the writer. It reports false if another goroutine writes, which then
+// takePenLocked makes the caller the writer. It reports false if another goroutine writes, which then
 // checks again, or if the connection is full. mu must be held.
-func (l *link) takePen() bool {
+func (l *link) takePenLocked() bool {
 	if l.callWriter() || l.pen.Load() == penFull {
 		return false
 	}
@@ -62,26 +62,26 @@ func (l *link) takePen() bool {
 	return true
 }
 
-// putDown ends a turn of writing: the pen becomes idle or full. mu must be held; putDown releases
+// putDownLocked ends a turn of writing: the pen becomes idle or full. mu must be held; putDownLocked releases
 // it for a while if the link has ended.
-func (l *link) putDown(to uint32) {
+func (l *link) putDownLocked(to uint32) {
 	l.pen.Store(to)
-	l.release()
+	l.releaseLocked()
 	l.unwritten.Broadcast()
 	if l.life.State() == life.Dying {
-		l.finishEnd()
+		l.finishEndLocked()
 	}
 }
 
-// canWrite reports whether there are frames to write, and a connection for them. mu must be held.
-func (l *link) canWrite() bool {
+// canWriteLocked reports whether there are frames to write, and a connection for them. mu must be held.
+func (l *link) canWriteLocked() bool {
 	return l.conn != nil && !l.life.HasEnded() && l.binders == 0 && !l.s.IsQuiet()
 }
 
-// write writes the unsent frames, unless another goroutine writes or the connection is full. mu
+// writeLocked writes the unsent frames, unless another goroutine writes or the connection is full. mu
 // must be held; write releases it for a while.
-func (l *link) write() {
-	if l.canWrite() && l.takePen() {
+func (l *link) writeLocked() {
+	if l.canWriteLocked() && l.takePenLocked() {
 		l.pump()
 		l.mu.Lock()
 	}
@@ -90,13 +90,13 @@ func (l *link) write() {
 // pump writes the unsent frames. The caller must hold mu, which pump releases, and must have taken
 // the pen.
 func (l *link) pump() {
-	l.release()
+	l.releaseLocked()
 	to := uint32(penIdle)
-	for round := 0; l.canWrite(); round++ {
-		if round > 0 && l.leavesRest(round) {
+	for round := 0; l.canWriteLocked(); round++ {
+		if round > 0 && l.leavesRestLocked(round) {
 			break // other goroutines add frames as fast as this one writes: larger batches are cheaper
 		}
-		l.feedLines()
+		l.feedLinesLocked()
 		if l.pace.calls.Load() > 0 {
 			l.pace.calls.Store(0)
 		}
@@ -105,7 +105,7 @@ func (l *link) pump() {
 		if l.pen.Load() != penWriting { // another goroutine has called, and its frames are taken
 			l.pen.Store(penWriting)
 		}
-		l.watch()
+		l.watchLocked()
 		l.mu.Unlock()
 		n, err := c.Send(fs)
 		if isAll && err == nil && n == len(fs) && l.pen.CompareAndSwap(penWriting, penIdle) {
@@ -117,35 +117,35 @@ func (l *link) pump() {
 		}
 		l.s.Untake(fs, n)
 		if err != nil {
-			l.dropFailed(c, err)
+			l.dropFailedLocked(c, err)
 			continue
 		}
-		l.release()
+		l.releaseLocked()
 		if n < len(fs) && l.writable == before {
 			to = penFull
 			break
 		}
 	}
-	l.putDown(to)
+	l.putDownLocked(to)
 	l.mu.Unlock()
 }
 
-// leavesRest reports whether the writer, after so many rounds, leaves the remaining frames to the
+// leavesRestLocked reports whether the writer, after so many rounds, leaves the remaining frames to the
 // goroutines that add them, or to the flusher. A goroutine that has called the writer of a paced
 // link is about to wait, so the writer goes on for more rounds. mu must be held.
-func (l *link) leavesRest(rounds int) bool {
+func (l *link) leavesRestLocked(rounds int) bool {
 	most := pumpRounds
 	switch isCalled := l.pen.Load() == penCalled; {
-	case l.isPaced() && isCalled:
+	case l.isPacedLocked() && isCalled:
 		most = 4 * pumpRounds
-	case l.isPaced() && l.s.Due() < flushBytes:
+	case l.isPacedLocked() && l.s.Due() < flushBytes:
 		return true
 	}
-	return rounds >= most && !l.s.HasQueued() && l.setPace()
+	return rounds >= most && !l.s.HasQueued() && l.setPaceLocked()
 }
 
-// awaitPen waits until no goroutine writes. mu must be held; awaitPen releases it while it waits.
-func (l *link) awaitPen() {
+// awaitPenLocked waits until no goroutine writes. mu must be held; awaitPenLocked releases it while it waits.
+func (l *link) awaitPenLocked() {
 	l.awaited++
 	for l.callWriter() { // the wait is short: a connection never blocks
 		l.unwritten.Wait()
@@ -153,17 +153,17 @@ func (l *link) awaitPen() {
 	l.awaited--
 }
 
-// blockWriters waits until no goroutine writes, and prevents new writers until unblockWriters. mu
-// must be held; blockWriters releases it while it waits.
-func (l *link) blockWriters() {
+// blockWritersLocked waits until no goroutine writes, and prevents new writers until unblockWritersLocked. mu
+// must be held; blockWritersLocked releases it while it waits.
+func (l *link) blockWritersLocked() {
 	l.binders++
-	l.awaitPen()
+	l.awaitPenLocked()
 }
 
-// unblockWriters ends blockWriters. mu must be held; unblockWriters releases it for a while.
-func (l *link) unblockWriters() {
+// unblockWritersLocked ends blockWritersLocked. mu must be held; unblockWritersLocked releases it for a while.
+func (l *link) unblockWritersLocked() {
 	l.binders--
-	l.write()
+	l.writeLocked()
 }
 
 // onWritable continues to write after the connection c was full.
@@ -172,15 +172,15 @@ func (l *link) onWritable(c subsys.Conn) {
 	l.writable++
 	if l.conn == c {
 		l.pen.CompareAndSwap(penFull, penIdle)
-		l.write()
+		l.writeLocked()
 	}
 	l.mu.Unlock()
 }
 
-// sendAck acknowledges in a frame of its own, if the session has no other frame to send. mu must be
-// held; sendAck releases it for a while.
-func (l *link) sendAck(c subsys.Conn) {
-	if !l.s.IsQuiet() || !l.takePen() {
+// sendAckLocked acknowledges in a frame of its own, if the session has no other frame to send. mu must be
+// held; sendAckLocked releases it for a while.
+func (l *link) sendAckLocked(c subsys.Conn) {
+	if !l.s.IsQuiet() || !l.takePenLocked() {
 		// A frame that is queued from now on carries the acknowledgement. The frames that wait or
 		// are being written may all be older, so the next tick checks again.
 		l.d.acksDue.Store(true)
@@ -197,7 +197,7 @@ func (l *link) sendAck(c subsys.Conn) {
 	to := uint32(penIdle)
 	if l.conn == c {
 		if err != nil {
-			l.dropFailed(c, err)
+			l.dropFailedLocked(c, err)
 		} else if n == 0 {
 			if l.writable == before {
 				to = penFull
@@ -206,6 +206,6 @@ func (l *link) sendAck(c subsys.Conn) {
 			l.d.acksDue.Store(true)
 		}
 	}
-	l.putDown(to)
-	l.write()
+	l.putDownLocked(to)
+	l.writeLocked()
 }

@@ -19,33 +19,33 @@ import (
 // feedBytes is the number of unsent bytes above which no further piece is numbered.
 const feedBytes = 1 << 20
 
-// feedLines numbers messages that wait, as long as little is unsent. mu must be held.
-func (l *link) feedLines() {
+// feedLinesLocked numbers messages that wait, as long as little is unsent. mu must be held.
+func (l *link) feedLinesLocked() {
 	for l.s.IsFeedable() && l.s.Unsent() < feedBytes {
 		ln := l.s.Upcoming(l.canSplit)
 		if number, src := ln.Call(); number != 0 {
-			l.put(wire.TypeCall, ln.Dst(), src, number)
+			l.putLocked(wire.TypeCall, ln.Dst(), src, number)
 		}
 		if l.s.HasBegin(ln, l.canSplit) {
 			var h subsys.Header
 			var p [4]byte
 			ln.Begin(&h, &p)
-			if !l.copy(&h, p[:]) {
+			if !l.copyLocked(&h, p[:]) {
 				l.s.Push(&subsys.Frame{Header: h, Data: append([]byte(nil), p[:]...)})
 			}
 		}
 		dst := ln.Dst()
 		if l.s.Number(ln, l.canSplit); !ln.IsWaiting() {
 			if f := l.flows[dst]; f != nil && f.waiters.first != nil {
-				f.serve()
+				f.serveLocked()
 			}
 		}
 	}
 }
 
-// abandon gives up the messages that wait for a resource that has gone, and returns the messages to
+// abandonLocked gives up the messages that wait for a resource that has gone, and returns the messages to
 // report. mu must be held.
-func (l *link) abandon(f *Flow) (reports []Undelivered) {
+func (l *link) abandonLocked(f *Flow) (reports []Undelivered) {
 	end, begun := l.s.Abandon(&f.line, func(h *subsys.Header) {
 		if !isReported(h) {
 			return
@@ -53,7 +53,7 @@ func (l *link) abandon(f *Flow) (reports []Undelivered) {
 		reports = append(reports, Undelivered{From: l.d.self.WithSerial(h.Src), To: l.peer.WithSerial(h.Dst), Tag: h.Tag, Bytes: int(h.Len), Err: ErrGone})
 	})
 	if begun {
-		l.put(wire.TypePiece, end.Dst, end.Src, end.Tag)
+		l.putLocked(wire.TypePiece, end.Dst, end.Src, end.Tag)
 	}
 	return reports
 }

@@ -560,7 +560,7 @@ func TestBehindWhatIsGone(t *testing.T) {
 		t.Fatal(err)
 	}
 	l.mu.Lock()
-	last := l.mark(f)
+	last := l.markLocked(f)
 	l.mu.Unlock()
 	passed := make(chan error, 1)
 	go func() { passed <- last.passed(soon(t)) }()

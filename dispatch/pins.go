@@ -33,9 +33,9 @@ const (
 	sweepMost  = 4096 // messages that one sweep checks
 )
 
-// countMemory counts the memory of msg, which is stored from now on. A message that needs at least
+// countMemoryLocked counts the memory of msg, which is stored from now on. A message that needs at least
 // half of its buffer has no pin, nor has a message that came from no context. mu must be held.
-func (m *Mailbox) countMemory(msg *Message) {
+func (m *Mailbox) countMemoryLocked(msg *Message) {
 	in := msg.in
 	if msg.isGone { // the message has no payload
 		return
@@ -64,12 +64,12 @@ func (m *Mailbox) countMemory(msg *Message) {
 	p.count++
 	p.used += charge(len(msg.data))
 	msg.pin = p
-	m.noteSparse(p)
+	m.noteSparseLocked(p)
 }
 
-// noteSparse notes whether a buffer is sparse, and starts the timer of sweep if it has become so.
+// noteSparseLocked notes whether a buffer is sparse, and starts the timer of sweep if it has become so.
 // mu must be held.
-func (m *Mailbox) noteSparse(p *pin) {
+func (m *Mailbox) noteSparseLocked(p *pin) {
 	isSparse := p.count > 0 && p.size > 2*p.used
 	if isSparse == p.isSparse {
 		return
@@ -115,7 +115,7 @@ func (m *Mailbox) sweep() {
 			if p.seen == 0 {
 				p.seen = m.sweeps
 			} else if p.seen != m.sweeps {
-				if out := m.copyOut(msg); out != nil {
+				if out := m.copyOutLocked(msg); out != nil {
 					msg = out
 				}
 			}
@@ -125,8 +125,8 @@ func (m *Mailbox) sweep() {
 	m.sweeper.Reset(sweepEvery)
 }
 
-// uncountMemory undoes countMemory. mu must be held.
-func (m *Mailbox) uncountMemory(msg *Message) {
+// uncountMemoryLocked undoes countMemoryLocked. mu must be held.
+func (m *Mailbox) uncountMemoryLocked(msg *Message) {
 	p := msg.pin
 	if p == nil {
 		m.held -= msg.kept
@@ -136,7 +136,7 @@ func (m *Mailbox) uncountMemory(msg *Message) {
 	msg.pin = nil
 	p.used -= charge(len(msg.data))
 	p.count--
-	if m.noteSparse(p); p.count > 0 {
+	if m.noteSparseLocked(p); p.count > 0 {
 		return
 	}
 	m.held -= p.size
@@ -149,15 +149,15 @@ func (m *Mailbox) uncountMemory(msg *Message) {
 	p.in, p.buf, p.next, m.pins = nil, nil, m.pins, p
 }
 
-// heldMost returns how many bytes the stored messages may keep, not counting the block that was
+// heldMostLocked returns how many bytes the stored messages may keep, not counting the block that was
 // read last. mu must be held.
-func (m *Mailbox) heldMost() uint64 { return 2 * max(m.dense, m.stored) }
+func (m *Mailbox) heldMostLocked() uint64 { return 2 * max(m.dense, m.stored) }
 
-// compact copies messages out of sparse blocks, until the memory that is kept is within bounds. It
+// compactLocked copies messages out of sparse blocks, until the memory that is kept is within bounds. It
 // continues where it ended the last time. It may come to each message twice, since a block that was
 // not sparse then may have become so. mu must be held.
-func (m *Mailbox) compact() {
-	most := m.heldMost()
+func (m *Mailbox) compactLocked() {
+	most := m.heldMostLocked()
 	if m.last != nil && m.last.pin != nil {
 		most += m.last.pin.size
 	}
@@ -168,7 +168,7 @@ func (m *Mailbox) compact() {
 		}
 		for ; msg != nil && m.held > most; msg = msg.next {
 			if p := msg.pin; p != nil && p.isSparse {
-				if msg = m.copyOut(msg); msg == nil {
+				if msg = m.copyOutLocked(msg); msg == nil {
 					return // no memory: the pool bounds what is kept
 				}
 			}
@@ -181,9 +181,9 @@ func (m *Mailbox) compact() {
 	}
 }
 
-// copyOut gives a stored message a buffer of its own. It returns the message, or a new Message in
+// copyOutLocked gives a stored message a buffer of its own. It returns the message, or a new Message in
 // its place if the old one was in a batch, or nil if there is no memory. mu must be held.
-func (m *Mailbox) copyOut(msg *Message) *Message {
+func (m *Mailbox) copyOutLocked(msg *Message) *Message {
 	b, err := m.d.cfg.Pool.GetReserved(len(msg.data))
 	if err != nil {
 		return nil
@@ -216,7 +216,7 @@ func (m *Mailbox) copyOut(msg *Message) *Message {
 			m.matcher.exchange(msg, own)
 		}
 	}
-	m.uncountMemory(msg)
+	m.uncountMemoryLocked(msg)
 	if msg.batch != nil {
 		msg.in, msg.prev, msg.next = nil, nil, nil
 		msg.Release()
@@ -225,7 +225,7 @@ func (m *Mailbox) copyOut(msg *Message) *Message {
 	}
 	own.buf, own.data = b, b.Bytes()
 	latest := own.in.pin // messages that follow may lie in this block
-	m.countMemory(own)
+	m.countMemoryLocked(own)
 	own.in.pin = latest
 	return own
 }

@@ -58,7 +58,7 @@ func TestStoredSmallMessages(t *testing.T) {
 					take(t, drained)
 				}
 				kept.mu.Lock()
-				held, most := kept.held, kept.heldMost()
+				held, most := kept.held, kept.heldMostLocked()
 				kept.mu.Unlock()
 				if held > most+256<<10 {
 					t.Fatalf("after %d messages %d bytes are held, at most %d and a block may be", i+1, held, most)
@@ -120,7 +120,7 @@ func TestLeftOfMany(t *testing.T) {
 					take(t, mb, Tag(0))
 				}
 				mb.mu.Lock()
-				held, most := mb.held, mb.heldMost()
+				held, most := mb.held, mb.heldMostLocked()
 				mb.mu.Unlock()
 				if held > most+256<<10 {
 					t.Fatalf("after %d rounds %d bytes are held, at most %d and a block may be", i+1, held, most)

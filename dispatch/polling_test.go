@@ -374,7 +374,7 @@ func TestPollerAcknowledges(t *testing.T) {
 	idle := func() bool {
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		l.release()
+		l.releaseLocked()
 		return l.s.IsIdle()
 	}
 	eventually.True(t, "the first is acknowledged", idle)

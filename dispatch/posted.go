@@ -46,9 +46,9 @@ func (m *Mailbox) Post(ctx context.Context, from resource.GID, tag uint64, dst [
 	}
 	p := &Posted{m: m, key: posting{from, tag}, into: landing{mem: dst, isWanted: true}, w: m.d.waiter()}
 	m.mu.Lock()
-	switch msg := m.match(&Select{from: from, hasFrom: true, first: tag, mask: ^uint64(0), value: tag, hasTag: true}); {
+	switch msg := m.matchLocked(&Select{from: from, hasFrom: true, first: tag, mask: ^uint64(0), value: tag, hasTag: true}); {
 	case msg != nil:
-		p.hand(msg)
+		p.handLocked(msg)
 		m.mu.Unlock()
 		return p, nil
 	case m.closed:
@@ -56,8 +56,8 @@ func (m *Mailbox) Post(ctx context.Context, from resource.GID, tag uint64, dst [
 		m.d.doneWaiting(p.w)
 		return nil, m.receiving(ErrClosed)
 	}
-	p.enlist()
-	m.grantQueued() // the sender of a message that does not fit may wait for a receiver
+	p.enlistLocked()
+	m.grantQueuedLocked() // the sender of a message that does not fit may wait for a receiver
 	stop, err := m.d.OnEnd(ctx, from.Context(), from.Serial(), p.fail)
 	if p.stop = stop; err != nil {
 		p.fail(err)
@@ -77,26 +77,26 @@ func (p *Posted) failLocked(err error) {
 	if p.err == nil {
 		p.err = err
 	}
-	p.fire()
+	p.fireLocked()
 }
 
-// fire wakes the goroutine in Wait. m.mu must be held.
-func (p *Posted) fire() {
+// fireLocked wakes the goroutine in Wait. m.mu must be held.
+func (p *Posted) fireLocked() {
 	if !p.isFired {
 		p.isFired = true
 		p.w.fire()
 	}
 }
 
-// hand gives a message of the mailbox to p, which is in no list. m.mu must be held.
-func (p *Posted) hand(msg *Message) {
+// handLocked gives a message of the mailbox to p, which is in no list. m.mu must be held.
+func (p *Posted) handLocked(msg *Message) {
 	p.msg = msg
-	p.m.consumeEarly(msg)
-	p.fire()
+	p.m.consumeEarlyLocked(msg)
+	p.fireLocked()
 }
 
-// enlist puts p behind the others with the same key. m.mu must be held.
-func (p *Posted) enlist() {
+// enlistLocked puts p behind the others with the same key. m.mu must be held.
+func (p *Posted) enlistLocked() {
 	m := p.m
 	m.posted.Add(1)
 	if m.posts == nil {
@@ -113,8 +113,8 @@ func (p *Posted) enlist() {
 	last.next = p
 }
 
-// unlist takes p from the list. m.mu must be held.
-func (p *Posted) unlist() {
+// unlistLocked takes p from the list. m.mu must be held.
+func (p *Posted) unlistLocked() {
 	m := p.m
 	m.posted.Add(-1)
 	if o := m.posts[p.key]; o != p {
@@ -132,15 +132,15 @@ func (p *Posted) unlist() {
 	}
 }
 
-// handToPosted hands msg to the memory that was posted for it, and reports whether there is such
+// handToPostedLocked hands msg to the memory that was posted for it, and reports whether there is such
 // memory. mu must be held.
-func (m *Mailbox) handToPosted(msg *Message) bool {
+func (m *Mailbox) handToPostedLocked(msg *Message) bool {
 	p := m.posts[posting{msg.from, msg.tag}]
 	if p == nil || msg.isGone {
 		return false
 	}
-	p.unlist()
-	p.hand(msg)
+	p.unlistLocked()
+	p.handLocked(msg)
 	return true
 }
 
@@ -155,8 +155,8 @@ func (m *Mailbox) landing(from resource.GID, tag uint64) *landing {
 	return nil
 }
 
-// endPosts ends all Posteds, because the mailbox is closed. mu must be held.
-func (m *Mailbox) endPosts() {
+// endPostsLocked ends all Posteds, because the mailbox is closed. mu must be held.
+func (m *Mailbox) endPostsLocked() {
 	for _, p := range m.posts {
 		for ; p != nil; p = p.next {
 			p.failLocked(ErrClosed)
@@ -209,7 +209,7 @@ func (p *Posted) withdraw() {
 	m.mu.Lock()
 	hasCome := p.msg != nil
 	if !hasCome {
-		p.unlist()
+		p.unlistLocked()
 	}
 	m.mu.Unlock()
 	if !hasCome {

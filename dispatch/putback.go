@@ -34,12 +34,12 @@ func (m *Mailbox) PutBack(msg *Message) error {
 		msg.isHeld = false
 		msg.d.held.Add(-1)
 	}
-	if w := m.receiver(msg); w != nil {
+	if w := m.receiverLocked(msg); w != nil {
 		w.msg = msg // the sender has been told of its credit already
 		w.finish()
 		return nil
 	}
-	m.unconsume(msg)
+	m.unconsumeLocked(msg)
 	msg.prev, msg.next = nil, m.first
 	if m.first != nil {
 		m.first.prev = msg
@@ -51,33 +51,33 @@ func (m *Mailbox) PutBack(msg *Message) error {
 	if m.matcher != nil {
 		m.matcher.prepend(msg)
 	}
-	if m.countMemoryAgain(msg); m.held > 2*m.dense {
-		m.compact()
+	if m.countMemoryAgainLocked(msg); m.held > 2*m.dense {
+		m.compactLocked()
 	}
 	return nil
 }
 
-// unconsume undoes consume, except for the credit that the sender was given. mu must be held.
-func (m *Mailbox) unconsume(msg *Message) {
+// unconsumeLocked undoes consume, except for the credit that the sender was given. mu must be held.
+func (m *Mailbox) unconsumeLocked(msg *Message) {
 	if msg.isGone {
 		return
 	}
 	c := msg.in.charge(len(msg.data))
 	m.stored += c
 	msg.in.consumed -= c
-	m.addPromised(msg.in, int64(c))
+	m.addPromisedLocked(msg.in, int64(c))
 }
 
-// countMemoryAgain is countMemory for a message that is put back. Such messages share pins among
+// countMemoryAgainLocked is countMemoryLocked for a message that is put back. Such messages share pins among
 // themselves. The pin of the message that was delivered last stays the latest of its sender. mu
 // must be held.
-func (m *Mailbox) countMemoryAgain(msg *Message) {
+func (m *Mailbox) countMemoryAgainLocked(msg *Message) {
 	in := msg.in
 	latest := in.pin
 	if p := m.pinAgain; p != nil && p.in == in && p.buf == msg.buf {
 		in.pin = p
 	}
-	m.countMemory(msg)
+	m.countMemoryLocked(msg)
 	if msg.pin != nil {
 		m.pinAgain = msg.pin
 	}

@@ -34,8 +34,8 @@ func (m *Mailbox) Recv(ctx context.Context, sel ...Select) (*Message, error) {
 		return nil, m.receiving(err)
 	}
 	m.mu.Lock()
-	if msg := m.match(f); msg != nil {
-		return m.handOut(msg), nil
+	if msg := m.matchLocked(f); msg != nil {
+		return m.handOutLocked(msg), nil
 	}
 	if m.closed {
 		m.mu.Unlock()
@@ -43,7 +43,7 @@ func (m *Mailbox) Recv(ctx context.Context, sel ...Select) (*Message, error) {
 	}
 	w := m.d.waiter()
 	w.sel = *f
-	m.addReceiver(w)
+	m.addReceiverLocked(w)
 
 	err = m.d.wait(ctx, w)
 	if err != nil {
@@ -69,16 +69,16 @@ func (m *Mailbox) Recv(ctx context.Context, sel ...Select) (*Message, error) {
 	return nil, m.receiving(err)
 }
 
-// addReceiver makes w wait for a message that its selectors match. mu must be held; addReceiver
+// addReceiverLocked makes w wait for a message that its selectors match. mu must be held; addReceiverLocked
 // releases it.
-func (m *Mailbox) addReceiver(w *waiter) {
+func (m *Mailbox) addReceiverLocked(w *waiter) {
 	m.waiters.push(w)
 	if !m.isOriginTimerSet && w.sel.namesOrigins() {
-		m.startOriginTimer()
+		m.startOriginTimerLocked()
 	}
 	if len(m.creditQueue) > 0 {
-		m.watchStuck()
-		m.grantQueued()
+		m.watchStuckLocked()
+		m.grantQueuedLocked()
 	} else {
 		m.mu.Unlock()
 	}
@@ -91,8 +91,8 @@ func (m *Mailbox) TryRecv(sel ...Select) (*Message, error) {
 	if err != nil {
 		return nil, err
 	}
-	m.unlink(msg)
-	return m.handOut(msg), nil
+	m.unlinkLocked(msg)
+	return m.handOutLocked(msg), nil
 }
 
 // An Envelope describes a message that is not received yet.
@@ -124,7 +124,7 @@ func (m *Mailbox) lookFor(sel []Select) (*Message, error) {
 	}
 	for try := 0; ; try++ {
 		m.mu.Lock()
-		if msg := m.find(f); msg != nil {
+		if msg := m.findLocked(f); msg != nil {
 			return msg, nil
 		}
 		closed := m.closed
@@ -144,9 +144,9 @@ func (m *Mailbox) receiving(err error) error {
 	return fmt.Errorf("rocl: receiving at %v: %w", m.d.self.WithSerial(m.serial), err)
 }
 
-// handOut lets msg, which is unlinked, leave the mailbox. mu must be held; handOut releases it.
-func (m *Mailbox) handOut(msg *Message) *Message {
-	grantee, grant := m.consume(msg)
+// handOutLocked lets msg, which is unlinked, leave the mailbox. mu must be held; handOutLocked releases it.
+func (m *Mailbox) handOutLocked(msg *Message) *Message {
+	grantee, grant := m.consumeLocked(msg)
 	m.mu.Unlock()
 	return m.finishHandOut(msg, grantee, grant)
 }
@@ -161,7 +161,7 @@ func (m *Mailbox) finishHandOut(msg *Message, grantee *inflow, grant uint64) *Me
 	if grant != 0 {
 		grantee.from.credit(m, grantee)
 		m.mu.Lock()
-		m.grantQueued()
+		m.grantQueuedLocked()
 	}
 	return msg
 }

@@ -25,8 +25,8 @@ type queuePos struct {
 	order      uint64 // of two receivers, the first one has the lower order; 0: in no queue
 }
 
-// find returns the first receiver that msg is for, or nil. The mailbox's mu must be held.
-func (l *receivers) find(msg *Message) *waiter {
+// findLocked returns the first receiver that msg is for, or nil. The mailbox's mu must be held.
+func (l *receivers) findLocked(msg *Message) *waiter {
 	w := l.first
 	if w == nil || w.sel.matches(msg) {
 		return w

@@ -47,7 +47,7 @@ func TestReceiversModel(t *testing.T) {
 				for range rapid.IntRange(1, 10).Draw(t, "messages") {
 					msg := &Message{from: id(rapid.Uint32Range(4, 7).Draw(t, "from")), tag: rapid.Uint64Range(0, 15).Draw(t, "tag")}
 					i := slices.IndexFunc(waiting, func(w *waiter) bool { return is[w](msg.from, msg.tag) })
-					w := l.find(msg)
+					w := l.findLocked(msg)
 					if i < 0 {
 						if w != nil {
 							t.Fatal("a message that no receiver selects has a receiver")
@@ -96,7 +96,7 @@ func TestManyReceivers(t *testing.T) {
 	}
 	for i := range uint64(1000) {
 		tag := 999 - i
-		w := l.find(&Message{from: id(uint32(tag)), tag: tag})
+		w := l.findLocked(&Message{from: id(uint32(tag)), tag: tag})
 		if w == nil || w.sel.first != tag {
 			t.Fatalf("tag %d finds %v", tag, w)
 		}
@@ -105,7 +105,7 @@ func TestManyReceivers(t *testing.T) {
 	if len(l.queues) != 0 || l.queues != nil {
 		t.Fatalf("%d queues are left, or their memory", len(l.queues))
 	}
-	if l.find(&Message{from: resource.GID{}}) != nil {
+	if l.findLocked(&Message{from: resource.GID{}}) != nil {
 		t.Fatal("a receiver is left")
 	}
 }

@@ -37,11 +37,11 @@ func (w *waiter) finish() {
 	w.fire()
 }
 
-// receiver removes and returns the first receiver that msg is for, claimed, or nil. The caller
+// receiverLocked removes and returns the first receiver that msg is for, claimed, or nil. The caller
 // finishes it. mu must be held.
-func (m *Mailbox) receiver(msg *Message) *waiter {
+func (m *Mailbox) receiverLocked(msg *Message) *waiter {
 	for {
-		w := m.waiters.find(msg)
+		w := m.waiters.findLocked(msg)
 		if w == nil {
 			return nil
 		}
@@ -115,8 +115,8 @@ func receiveStored(boxes []*Mailbox, start int, f *Select) (int, *Message) {
 		i = (start + i) % len(boxes)
 		m := boxes[i]
 		m.mu.Lock()
-		if msg := m.match(f); msg != nil {
-			return i, m.handOut(msg)
+		if msg := m.matchLocked(f); msg != nil {
+			return i, m.handOutLocked(msg)
 		}
 		m.mu.Unlock()
 	}
@@ -131,16 +131,16 @@ func (u *receiverGroup) join(i int, f *Select) bool {
 	w := m.d.waiter()
 	w.sel, w.group = *f, u
 	u.members[i] = w
-	msg := m.find(f)
+	msg := m.findLocked(f)
 	switch {
 	case msg == nil && !m.closed && !u.isClaimed.Load():
-		m.addReceiver(w)
+		m.addReceiverLocked(w)
 		return true
 	case (msg != nil || m.closed) && u.claim():
 		if msg != nil {
-			m.unlink(msg)
+			m.unlinkLocked(msg)
 			w.msg = msg
-			w.grantee, w.grant = m.consume(msg)
+			w.grantee, w.grant = m.consumeLocked(msg)
 		}
 		w.finish()
 	}

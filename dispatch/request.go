@@ -119,7 +119,7 @@ func (p Pending) Wait(ctx context.Context) (*Message, error) {
 	msg, end := p.w.msg, p.w.cause
 	d.doneWaiting(p.w)
 	if msg != nil {
-		p.calls.box.finishHandOut(msg, nil, 0) // consumeEarly has told the sender of new credit
+		p.calls.box.finishHandOut(msg, nil, 0) // consumeEarlyLocked has told the sender of new credit
 		if p.into != nil {
 			p.into.copyIn(d, msg)
 		}
@@ -139,8 +139,8 @@ func (p Pending) Cancel(cause error) {
 	cause = cmp.Or(cause, context.Canceled)
 	c := p.calls
 	c.box.mu.Lock()
-	if i := c.find(p.number); i != 0 {
-		c.fail(i, cause)
+	if i := c.findLocked(p.number); i != 0 {
+		c.failLocked(i, cause)
 	}
 	c.box.mu.Unlock()
 }
@@ -156,8 +156,8 @@ func (p Pending) abandon() {
 // more.
 func (p Pending) take() {
 	p.calls.box.mu.Lock()
-	if i := p.calls.find(p.number); i != 0 {
-		p.calls.remove(i)
+	if i := p.calls.findLocked(p.number); i != 0 {
+		p.calls.removeLocked(i)
 	}
 	p.calls.box.mu.Unlock()
 }

@@ -24,7 +24,7 @@ func linked(t testing.TB, d *Dispatcher, c subsys.Conn, features uint8) (*link, 
 		t.Fatal(err)
 	}
 	l.mu.Lock()
-	err = l.bind(ep, c, &wire.Attach{Session: 7, Gen: 1, Features: features})
+	err = l.bindLocked(ep, c, &wire.Attach{Session: 7, Gen: 1, Features: features})
 	l.mu.Unlock()
 	if err != nil {
 		t.Fatal(err)

@@ -120,9 +120,9 @@ func rank(routes []route, c subsys.Conn) int {
 // better returns the routes that are better than that of c.
 func better(routes []route, c subsys.Conn) []route { return routes[:rank(routes, c)] }
 
-// worse reports whether c is on a worse route than the present connection. For a lane of the peer's
+// worseLocked reports whether c is on a worse route than the present connection. For a lane of the peer's
 // rules it reports false, since the peer decides there. mu must be held.
-func (l *link) worse(c subsys.Conn) bool {
+func (l *link) worseLocked(c subsys.Conn) bool {
 	if l.key.theirs {
 		return false
 	}
@@ -185,9 +185,9 @@ func (l *link) divide(routes []route) (usable, backingOff []route) {
 	return usable, backingOff
 }
 
-// updateBackoff updates the backoff of c's route after connection c was lost: a route whose
+// updateBackoffLocked updates the backoff of c's route after connection c was lost: a route whose
 // connection broke at once backs off. mu must be held.
-func (l *link) updateBackoff(c subsys.Conn) {
+func (l *link) updateBackoffLocked(c subsys.Conn) {
 	routes := l.routes()
 	i := rank(routes, c)
 	if i == len(routes) {
@@ -210,8 +210,8 @@ func (l *link) updateBackoff(c subsys.Conn) {
 	s.wait = min(2*s.wait, life.RetryMost)
 }
 
-// startMove starts the searcher that tries better routes. mu must be held.
-func (l *link) startMove() {
+// startMoveLocked starts the searcher that tries better routes. mu must be held.
+func (l *link) startMoveLocked() {
 	ctx, cancel := context.WithCancel(l.d.ctx)
 	l.endMove = cancel
 	l.d.running.Add(1)
@@ -229,7 +229,7 @@ func (l *link) move(ctx context.Context, from subsys.Conn) {
 	if l.conn == from && !isBest {
 		l.d.log.Debug("dispatch: no better route", "peer", l.peer, "transport", from.Transport(), "err", err)
 	}
-	l.act(l.life.Moved(isBest, l.s.Expected(), l.s.Next()))
+	l.actLocked(l.life.Moved(isBest, l.s.Expected(), l.s.Next()))
 }
 
 // tryBetter tries each of the peer's addresses once, on better routes than that of a connection. It
@@ -372,7 +372,7 @@ func (d *Dispatcher) Routes() (all []Route) {
 func (l *link) route() Route {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.flushCounters()
+	l.flushCountersLocked()
 	t := &l.traffic
 	r := Route{
 		Peer: l.peer, Lane: int(l.key.lane), Theirs: l.key.theirs, Changes: t.moved, Resumed: t.resumed,

@@ -424,7 +424,7 @@ func TestMoves(t *testing.T) {
 				if c != nil {
 					c.Close()
 					l.mu.Lock()
-					l.dropFailed(c, errors.New("cut by the test"))
+					l.dropFailedLocked(c, errors.New("cut by the test"))
 					l.mu.Unlock()
 				}
 			}
@@ -704,7 +704,7 @@ func TestBothTransports(t *testing.T) {
 		}
 		l.mu.Lock()
 		if c := l.conn; c != nil {
-			l.dropFailed(c, errors.New("test"))
+			l.dropFailedLocked(c, errors.New("test"))
 		}
 		l.mu.Unlock()
 	}

@@ -210,8 +210,8 @@ type watermark struct {
 	put uint64
 }
 
-// mark returns the watermark of the last message that was sent over f. mu must be held.
-func (l *link) mark(f *Flow) watermark {
+// markLocked returns the watermark of the last message that was sent over f. mu must be held.
+func (l *link) markLocked(f *Flow) watermark {
 	w := watermark{l: l, seq: l.s.Next() - 1}
 	if f != nil && f.line.IsWaiting() {
 		w.f, w.put = f, f.line.Put()
@@ -296,10 +296,10 @@ func classOf(src uint32, tag uint64) uint64 {
 	return (uint64(src)*0x9e3779b97f4a7c15 ^ tag*0xc2b2ae3d27d4eb4f) >> 32 % classes
 }
 
-// class returns the marks of a class of messages. Before the first message of the class, another
+// classLocked returns the marks of a class of messages. Before the first message of the class, another
 // flow may have led to the same resource, over a common link that has ended. What that flow sent
 // over other lanes may still be under way. mu must be held.
-func (s *spread) class(n uint64) []watermark {
+func (s *spread) classLocked(n uint64) []watermark {
 	if s.marks == nil {
 		s.marks = make([][]watermark, classes)
 		s.floor = make([]watermark, len(s.rules.lanes))
@@ -313,7 +313,7 @@ func (s *spread) class(n uint64) []watermark {
 			}
 			l.mu.Lock()
 			if !l.s.IsIdle() {
-				s.floor[lane] = l.mark(l.flows[s.base.dst])
+				s.floor[lane] = l.markLocked(l.flows[s.base.dst])
 			}
 			l.mu.Unlock()
 		}
@@ -331,7 +331,7 @@ func (s *spread) follow(ctx context.Context, class uint64, n uint8) error {
 			continue
 		}
 		s.mu.Lock()
-		w := s.class(class)[other]
+		w := s.classLocked(class)[other]
 		s.mu.Unlock()
 		if w.l == nil {
 			continue
@@ -358,7 +358,7 @@ func (s *spread) dropMark(class uint64, lane int, w watermark) {
 func (s *spread) mark(class uint64, n uint8, at watermark) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	m := &s.class(class)[n]
+	m := &s.classLocked(class)[n]
 	*m = m.join(at)
 }
 
@@ -382,15 +382,15 @@ func (w watermark) passed(ctx context.Context) error {
 			return nil
 		}
 		before := l.s.Next()
-		if l.write(); l.s.Next() != before || int32(l.s.Head()-seq) > 0 { // the frames were paced
+		if l.writeLocked(); l.s.Next() != before || int32(l.s.Head()-seq) > 0 { // the frames were paced
 			continue
 		}
 		w := l.d.waiter()
 		w.charge = uint64(seq)
 		l.behind.push(w)
-		l.attend()
+		l.attendLocked()
 		if !l.callWriter() { // act on earlier acknowledgements first
-			l.release()
+			l.releaseLocked()
 		}
 		if err := l.await(ctx, &l.behind, w); err != nil {
 			return err
@@ -398,8 +398,8 @@ func (w watermark) passed(ctx context.Context) error {
 	}
 }
 
-// wakePassed wakes the senders that wait for frames that have been acknowledged. mu must be held.
-func (l *link) wakePassed() {
+// wakePassedLocked wakes the senders that wait for frames that have been acknowledged. mu must be held.
+func (l *link) wakePassedLocked() {
 	for w := l.behind.first; w != nil; {
 		next := w.next
 		if int32(l.s.Head()-uint32(w.charge)) > 0 {

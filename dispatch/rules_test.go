@@ -355,7 +355,7 @@ func TestLanesKeepOrder(t *testing.T) {
 			if c != nil {
 				c.Close()
 				l.mu.Lock()
-				l.dropFailed(c, errors.New("cut by the test"))
+				l.dropFailedLocked(c, errors.New("cut by the test"))
 				l.backoffs = nil
 				l.mu.Unlock()
 			}

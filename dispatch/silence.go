@@ -45,8 +45,8 @@ type liveness struct {
 	starved   int       // senders that wait for credit
 }
 
-// watch makes watchLinks check l while it expects something. mu must be held.
-func (l *link) watch() {
+// watchLocked makes watchLinks check l while it expects something. mu must be held.
+func (l *link) watchLocked() {
 	if l.liveness.isWatched {
 		return
 	}
@@ -99,8 +99,8 @@ func (d *Dispatcher) checkLinks() (any bool) {
 	return len(w.links) > 0
 }
 
-// unwatch ends the watching. mu must be held.
-func (l *link) unwatch() {
+// unwatchLocked ends the watching. mu must be held.
+func (l *link) unwatchLocked() {
 	w := &l.d.watched
 	w.mu.Lock()
 	if i := slices.Index(w.links, l); i >= 0 {
@@ -118,7 +118,7 @@ func (l *link) check(now time.Time) {
 	v := &l.liveness
 	c, isProber := l.conn.(subsys.Prober)
 	if !isProber || l.life.HasEnded() || l.s.IsIdle() && v.starved == 0 && len(l.endings) == 0 && len(l.contextEnds) == 0 {
-		l.unwatch() // bind watches the next connection
+		l.unwatchLocked() // bind watches the next connection
 		return
 	}
 	l.mu.Unlock()
@@ -131,9 +131,9 @@ func (l *link) check(now time.Time) {
 	switch {
 	case silent >= silenceMost:
 		v.silence = subsys.Silence{}
-		l.dropFailed(c, errSilent)
+		l.dropFailedLocked(c, errSilent)
 	case !owes && now.Sub(v.probed) >= probeEvery:
 		v.probed = now
-		l.sendAck(c)
+		l.sendAckLocked(c)
 	}
 }

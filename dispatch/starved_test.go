@@ -120,8 +120,8 @@ func TestPieceWaitsForMemory(t *testing.T) {
 			talk(t, a, b, mb, 9)
 			f, in := flow(t, a, mb), inflowOf(b, a, mb)
 			mb.mu.Lock()
-			mb.addPromised(in, 2*size)
-			mb.addOutstanding(in, 2*size)
+			mb.addPromisedLocked(in, 2*size)
+			mb.addOutstandingLocked(in, 2*size)
 			in.granted += 2 * size
 			mb.mu.Unlock()
 			f.l.mu.Lock()
@@ -147,10 +147,10 @@ func TestPieceWaitsForMemory(t *testing.T) {
 			f.l.mu.Lock()
 			f.sent += charge(size)
 			f.l.s.Queue(&f.line, &subsys.Frame{Header: subsys.Header{Type: wire.TypeData, Tag: 1, Src: 1, Dst: mb.serial, Len: size}, Data: whole.Bytes(), Buf: whole}, 0)
-			for f.line.IsWaiting() { // as feedLines does behind a Begin
+			for f.line.IsWaiting() { // as feedLinesLocked does behind a Begin
 				f.l.s.Number(f.l.s.Upcoming(true), true)
 			}
-			f.l.write()
+			f.l.writeLocked()
 			f.l.mu.Unlock()
 			if err := f.SendBytes(soon(t), 1, 2, []byte("behind")); err != nil {
 				t.Fatal(err)

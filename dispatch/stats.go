@@ -39,7 +39,7 @@ func (d *Dispatcher) Stats() Stats {
 	d.mu.RUnlock()
 	for _, l := range live {
 		l.mu.Lock()
-		l.flushCounters()
+		l.flushCountersLocked()
 		t.add(&l.traffic)
 		l.mu.Unlock()
 	}

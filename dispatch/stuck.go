@@ -10,7 +10,7 @@ import (
 
 // A receiver may wait for one kind of message while its mailbox is full of other messages. It would
 // wait for ever if more of the others come before the message that it selects. So while a receiver
-// waits for a message that is not stored, its mailbox may hold twice its limit (limitFor). Beyond
+// waits for a message that is not stored, its mailbox may hold twice its limit (limitForLocked). Beyond
 // that, it may hold one message of each sending context that has no message stored. If that is not
 // enough, the receive fails:
 //
@@ -41,25 +41,25 @@ func (s *stuckWatch) end() {
 	}
 }
 
-// limitFor returns the limit of the mailbox for the grants of in. The limit is doubled while a
+// limitForLocked returns the limit of the mailbox for the grants of in. The limit is doubled while a
 // receiver waits for a message that in may send, and other messages are stored. mu must be held.
-func (m *Mailbox) limitFor(in *inflow) uint64 {
+func (m *Mailbox) limitForLocked(in *inflow) uint64 {
 	if m.count > 0 && m.awaits(in, false) {
 		return 2 * m.limit
 	}
 	return m.limit
 }
 
-// mayBeStuck reports whether senders and receivers of the mailbox may wait for each other. Posted
+// mayBeStuckLocked reports whether senders and receivers of the mailbox may wait for each other. Posted
 // memory does not count as a receiver. mu must be held.
-func (m *Mailbox) mayBeStuck() bool {
+func (m *Mailbox) mayBeStuckLocked() bool {
 	return !m.closed && m.count > 0 && m.waiters.first != nil && len(m.creditQueue) > 0
 }
 
-// watchStuck makes checkStuck check the mailbox now and then, for as long as mayBeStuck. It is
+// watchStuckLocked makes checkStuck check the mailbox now and then, for as long as mayBeStuckLocked. It is
 // called when a receiver or a sender begins to wait. mu must be held.
-func (m *Mailbox) watchStuck() {
-	if m.stuck.isSet || !m.mayBeStuck() {
+func (m *Mailbox) watchStuckLocked() {
+	if m.stuck.isSet || !m.mayBeStuckLocked() {
 		return
 	}
 	m.stuck.isSet = true
@@ -76,16 +76,16 @@ func (m *Mailbox) watchStuck() {
 func (m *Mailbox) checkStuck() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if !m.mayBeStuck() {
+	if !m.mayBeStuckLocked() {
 		m.stuck.isSet = false
 		return
 	}
-	moved, isComing := m.moved()
+	moved, isComing := m.movedLocked()
 	isStill := !isComing && moved == m.stuck.moved
 	m.stuck.moved = moved
 	for w := m.waiters.first; w != nil; {
 		next := w.next
-		if senders := m.waitingSenders(w); isStill && w.seen && senders > 0 {
+		if senders := m.waitingSendersLocked(w); isStill && w.seen && senders > 0 {
 			m.waiters.remove(w)
 			w.cause = fmt.Errorf("%w: %d messages of %d bytes wait, and %d contexts that may send what it selects wait for room behind them", ErrStuck, m.count, m.stored, senders)
 			if w.claim() {
@@ -99,15 +99,15 @@ func (m *Mailbox) checkStuck() {
 		}
 		w = next
 	}
-	if m.stuck.isSet = m.mayBeStuck(); m.stuck.isSet {
+	if m.stuck.isSet = m.mayBeStuckLocked(); m.stuck.isSet {
 		m.stuck.timer.Reset(m.d.cfg.GiveUp)
 	}
 }
 
-// moved returns a number that grows with everything that comes to the mailbox, leaves it, or may
+// movedLocked returns a number that grows with everything that comes to the mailbox, leaves it, or may
 // come. isComing reports whether part of a message is still to come: a message that was granted
 // credit beyond the limit, or that travels in pieces. mu must be held.
-func (m *Mailbox) moved() (sum uint64, isComing bool) {
+func (m *Mailbox) movedLocked() (sum uint64, isComing bool) {
 	for in := range m.inflows {
 		sum += in.received + in.consumed + in.granted
 		isComing = isComing || in.expected > 0
@@ -115,10 +115,10 @@ func (m *Mailbox) moved() (sum uint64, isComing bool) {
 	return sum, isComing || m.oversize != nil && m.oversize.received < m.oversizeEnd
 }
 
-// waitingSenders returns how many contexts wait for credit and may send messages that the receiver
+// waitingSendersLocked returns how many contexts wait for credit and may send messages that the receiver
 // w selects. A message that is never let in, because it is larger than the memory, does not count.
 // mu must be held.
-func (m *Mailbox) waitingSenders(w *waiter) (n int) {
+func (m *Mailbox) waitingSendersLocked(w *waiter) (n int) {
 	for _, in := range m.creditQueue {
 		if !m.d.isTooLarge(in) && w.sel.expects(in.from.context(), false) {
 			n++

@@ -42,8 +42,8 @@ func (t *traffic) addRoute(r Route) {
 	})
 }
 
-// flushCounters moves the counts of the present connection to traffic. mu must be held.
-func (l *link) flushCounters() {
+// flushCountersLocked moves the counts of the present connection to traffic. mu must be held.
+func (l *link) flushCountersLocked() {
 	if l.conn == nil {
 		return
 	}

@@ -33,9 +33,9 @@ type tryCredit struct {
 // tryCreditKept returns how long credit is kept for a TrySend.
 func (d *Dispatcher) tryCreditKept() time.Duration { return min(time.Second, d.cfg.GiveUp) }
 
-// keepTryCredit notes that a TrySend has been refused and starts the timer. The lock of the credit
+// keepTryCreditLocked notes that a TrySend has been refused and starts the timer. The lock of the credit
 // must be held.
-func (f *Flow) keepTryCredit(d *Dispatcher) {
+func (f *Flow) keepTryCreditLocked(d *Dispatcher) {
 	w := &f.tryCredit
 	w.repeated = true
 	if w.isSet {
@@ -49,9 +49,9 @@ func (f *Flow) keepTryCredit(d *Dispatcher) {
 	}
 }
 
-// expireOrRenew reports whether the credit is to be dropped, and otherwise sets the timer anew. The
+// expireOrRenewLocked reports whether the credit is to be dropped, and otherwise sets the timer anew. The
 // lock of the credit must be held.
-func (w *tryCredit) expireOrRenew(d *Dispatcher) bool {
+func (w *tryCredit) expireOrRenewLocked(d *Dispatcher) bool {
 	if w.isSet = w.repeated; w.isSet {
 		w.repeated = false
 		w.timer.Reset(d.tryCreditKept())
@@ -89,19 +89,19 @@ func (f *Flow) tryOverLane(src uint32, tag uint64, b *buffers.Buffer, at *waterm
 		l.mu.Unlock()
 		return ErrFull
 	case f.sent+c > f.limit:
-		f.keepTryCredit(l.d)
+		f.keepTryCreditLocked(l.d)
 		if need := f.sent + c; need != f.asked && !f.line.IsWaiting() {
-			f.forget()
+			f.forgetLocked()
 			f.asked = need
-			l.put(wire.TypeNeed, f.dst, 0, need)
-			l.post()
+			l.putLocked(wire.TypeNeed, f.dst, 0, need)
+			l.postLocked()
 		} else {
 			l.mu.Unlock()
 		}
 		return ErrFull
 	}
 	f.sent += c
-	if f.enqueue(src, tag, b.Bytes(), b, at, 0) {
+	if f.enqueueLocked(src, tag, b.Bytes(), b, at, 0) {
 		b.EndCopied()
 	}
 	return nil
@@ -118,14 +118,14 @@ func (f *Flow) dropTryCredit() {
 	l.mu.Lock()
 	if f.gone != nil || l.life.HasEnded() {
 		f.tryCredit.isSet = false
-	} else if f.tryCredit.expireOrRenew(l.d) && f.waiters.first == nil {
-		unasks := f.withdrawNeed()
+	} else if f.tryCredit.expireOrRenewLocked(l.d) && f.waiters.first == nil {
+		unasks := f.withdrawNeedLocked()
 		if f.asked != 0 { // the credit has been granted
 			f.unasked.add(f.asked)
 			f.asked = 0
 		}
-		if f.giveBack() || unasks {
-			l.post()
+		if f.giveBackLocked() || unasks {
+			l.postLocked()
 			return
 		}
 	}
@@ -138,7 +138,7 @@ func (f *Flow) tryDirect(src uint32, tag uint64, b *buffers.Buffer) error {
 	d := in.from.(*Dispatcher)
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if err := f.opens(); err != nil {
+	if err := f.opensLocked(); err != nil {
 		return err
 	}
 	if in.waiters.first != nil {
@@ -146,18 +146,18 @@ func (f *Flow) tryDirect(src uint32, tag uint64, b *buffers.Buffer) error {
 	}
 	need := in.received + in.charge(b.Len())
 	if need > in.granted {
-		m.grant(in)
+		m.grantLocked(in)
 	}
 	if need > in.granted && in.need != need {
-		m.queueNeed(in, need)
+		m.queueNeedLocked(in, need)
 	}
 	if need > in.granted {
-		f.keepTryCredit(d)
+		f.keepTryCreditLocked(d)
 		return ErrFull
 	}
 	msg := m.d.message()
 	msg.data, msg.buf, msg.from, msg.tag, msg.in = b.Bytes(), b, d.self.WithSerial(src), tag, in
-	m.takeIn(msg, f.passage)
+	m.takeInLocked(msg, f.passage)
 	return nil
 }
 
@@ -168,8 +168,8 @@ func (f *Flow) dropDirectTryCredit() {
 	defer m.mu.Unlock()
 	if m.closed || in.isClosed {
 		f.tryCredit.isSet = false
-	} else if f.tryCredit.expireOrRenew(in.from.(*Dispatcher)) && in.waiters.first == nil {
-		m.withdrawNeed(in)
+	} else if f.tryCredit.expireOrRenewLocked(in.from.(*Dispatcher)) && in.waiters.first == nil {
+		m.withdrawNeedLocked(in)
 	}
 }
 
@@ -203,7 +203,7 @@ func (s *spread) mayFollow(class uint64, n uint8) bool {
 			continue
 		}
 		s.mu.Lock()
-		w := s.class(class)[other]
+		w := s.classLocked(class)[other]
 		s.mu.Unlock()
 		if w.l == nil {
 			continue
@@ -222,9 +222,9 @@ func (w watermark) checkPassed() bool {
 	l := w.l
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.write() // the frames may be paced
+	l.writeLocked() // the frames may be paced
 	if !l.callWriter() {
-		l.release()
+		l.releaseLocked()
 	}
 	return (w.f == nil || w.f.line.Gone() >= w.put) && int32(l.s.Head()-w.seq) > 0
 }
@@ -259,11 +259,11 @@ func (f *Flow) room() (bytes int, err error) {
 	if m, in := f.mb, f.in; m != nil {
 		m.mu.Lock()
 		defer m.mu.Unlock()
-		if err := f.opens(); err != nil {
+		if err := f.opensLocked(); err != nil {
 			return 0, err
 		}
 		if in.waiters.first == nil {
-			m.grant(in)
+			m.grantLocked(in)
 			credit = in.granted - in.received
 		}
 	} else {

@@ -169,12 +169,12 @@ func (p *Pool) submit(ctx context.Context, u Unit, t *Ticket) error {
 		return p.errClose
 	case !p.fullLocked():
 		p.pushLocked(it)
-		p.dispatch()
+		p.dispatchLocked()
 		return nil
-	case p.submitFree(it):
+	case p.submitFreeLocked(it):
 		return nil
 	case p.config.WhenFull == WaitWhenFull:
-		return p.submitLater(it)
+		return p.submitLaterLocked(it)
 	}
 	p.figures.Rejected++
 	err := p.errFull
@@ -182,10 +182,10 @@ func (p *Pool) submit(ctx context.Context, u Unit, t *Ticket) error {
 	return err
 }
 
-// submitFree submits a unit although the queue is full, if the unit need not wait. That is so in a
+// submitFreeLocked submits a unit although the queue is full, if the unit need not wait. That is so in a
 // pool of policy [Keyed] if all queued units wait for others of their keys, and a worker is free.
-// mu must be held. submitFree releases it if it reports true.
-func (p *Pool) submitFree(it item) bool {
+// mu must be held. submitFreeLocked releases it if it reports true.
+func (p *Pool) submitFreeLocked(it item) bool {
 	if p.waiting.Len() > 0 || p.q.ready() > 0 || p.q.busy(it.Key) {
 		return false
 	}
@@ -201,14 +201,14 @@ func (p *Pool) submitFree(it item) bool {
 }
 
 // firstIsFreeLocked reports whether the first waiting call of Submit has a unit that a free worker
-// could run, as in submitFree.
+// could run, as in submitFreeLocked.
 func (p *Pool) firstIsFreeLocked() bool {
 	e := p.waiting.Front()
 	return e != nil && p.q.ready() == 0 && !p.q.busy(e.Value.(*waiter).item.Key)
 }
 
-// submitLater waits until the queue has room for a unit. mu must be held, and is released.
-func (p *Pool) submitLater(it item) error {
+// submitLaterLocked waits until the queue has room for a unit. mu must be held, and is released.
+func (p *Pool) submitLaterLocked(it item) error {
 	w := &waiter{item: it, done: make(chan error, 1)}
 	e := p.waiting.PushBack(w)
 	p.unlock()
@@ -218,7 +218,7 @@ func (p *Pool) submitLater(it item) error {
 	case <-it.ctx.Done():
 	}
 	p.mu.Lock()
-	defer p.dispatch() // the next waiting call may have a unit that need not wait
+	defer p.dispatchLocked() // the next waiting call may have a unit that need not wait
 	select {
 	case err := <-w.done:
 		return err
@@ -292,9 +292,9 @@ func (p *Pool) admitFirstLocked() {
 	w.done <- nil
 }
 
-// dispatch gives units to parked streams and to own workers, as long as there are both. mu must be
+// dispatchLocked gives units to parked streams and to own workers, as long as there are both. mu must be
 // held, and is released.
-func (p *Pool) dispatch() {
+func (p *Pool) dispatchLocked() {
 	for {
 		w, s := p.assignLocked()
 		more := p.hasNextLocked()
@@ -497,7 +497,7 @@ func (p *Pool) close() {
 	if p.q.len() > 0 && p.limit < 1 && len(p.seats) == 0 {
 		p.limit = 1
 	}
-	p.dispatch()
+	p.dispatchLocked()
 }
 
 func (p *Pool) closeLocked() {
@@ -512,7 +512,7 @@ func (p *Pool) closeLocked() {
 func (p *Pool) resize(n Workers) {
 	p.mu.Lock()
 	p.limit = n
-	p.dispatch()
+	p.dispatchLocked()
 }
 
 // resizeQueue changes how many units may wait.
@@ -520,7 +520,7 @@ func (p *Pool) resizeQueue(n int) {
 	p.mu.Lock()
 	p.setBoundLocked(n)
 	p.admitLocked()
-	p.dispatch()
+	p.dispatchLocked()
 }
 
 // Config returns the pool's configuration as it is now.

@@ -86,12 +86,12 @@ func NewSet(c Config, opts ...Option) (*Set, error) {
 		o(s)
 	}
 	for _, pc := range c.Pools {
-		s.addPool(pc)
+		s.addPoolLocked(pc)
 	}
 	s.standard = s.names[c.DefaultPool]
 	for i, sc := range c.Streams {
-		if err := s.openStream(sc); err != nil {
-			s.closePools()
+		if err := s.openStreamLocked(sc); err != nil {
+			s.closePoolsLocked()
 			s.shut()
 			return nil, configError(fmt.Sprintf("streams[%d].cores", i), err.Error(), err)
 		}
@@ -99,8 +99,8 @@ func NewSet(c Config, opts ...Option) (*Set, error) {
 	return s, nil
 }
 
-// addPool adds a pool with a checked configuration. mu must be held once the set is in use.
-func (s *Set) addPool(c PoolConfig) *Pool {
+// addPoolLocked adds a pool with a checked configuration. mu must be held once the set is in use.
+func (s *Set) addPoolLocked(c PoolConfig) *Pool {
 	p := newPool(c, s.epoch, s.onPanic)
 	s.pools = append(s.pools, p)
 	s.names[c.Name] = p
@@ -116,8 +116,8 @@ func (s *Set) findStream(name string) *Stream {
 	return nil
 }
 
-// openStream starts a stream with a checked configuration. mu must be held once the set is in use.
-func (s *Set) openStream(c StreamConfig) error {
+// openStreamLocked starts a stream with a checked configuration. mu must be held once the set is in use.
+func (s *Set) openStreamLocked(c StreamConfig) error {
 	var pools []*Pool
 	for _, name := range c.Pools {
 		pools = append(pools, s.names[name])
@@ -229,7 +229,7 @@ func (s *Set) AddPool(c PoolConfig) (p *Pool, err error) {
 		if err != nil {
 			return during("add pool", c.Name, err)
 		}
-		p = s.addPool(with.Pools[len(with.Pools)-1])
+		p = s.addPoolLocked(with.Pools[len(with.Pools)-1])
 		return nil
 	})
 	return p, err
@@ -248,7 +248,7 @@ func (s *Set) AddStream(c StreamConfig) (t *Stream, err error) {
 		if err != nil {
 			return during("add stream", c.Name, err)
 		}
-		if err := s.openStream(with.Streams[len(with.Streams)-1]); err != nil {
+		if err := s.openStreamLocked(with.Streams[len(with.Streams)-1]); err != nil {
 			return fail("add stream", c.Name, "cores: "+err.Error(), ErrConfig, err)
 		}
 		t = s.streams[len(s.streams)-1]
@@ -372,7 +372,7 @@ func (s *Set) resize(name string, change func(*PoolConfig), do func(*Pool, PoolC
 func (s *Set) Close(ctx context.Context) error {
 	s.mu.Lock()
 	if !s.closed {
-		s.closePools()
+		s.closePoolsLocked()
 		go s.shut()
 	}
 	s.mu.Unlock()
@@ -384,8 +384,8 @@ func (s *Set) Close(ctx context.Context) error {
 	return fail("close", "", s.left()+": "+ctx.Err().Error(), ctx.Err())
 }
 
-// closePools closes all pools. mu must be held once the set is in use.
-func (s *Set) closePools() {
+// closePoolsLocked closes all pools. mu must be held once the set is in use.
+func (s *Set) closePoolsLocked() {
 	s.closed = true
 	for _, p := range s.pools {
 		p.close()

@@ -204,7 +204,7 @@ func (s *Stream) finish() {
 	p.mu.Lock()
 	p.endedLocked(&s.item, s.start, s.clock)
 	s.pool, s.item = nil, item{}
-	p.dispatch()
+	p.dispatchLocked()
 }
 
 // park waits until the stream is given a unit, and reports whether it was. It reports false at once

@@ -52,7 +52,7 @@ func (t *Ticket) Cancel() bool {
 	}
 	p.takeLocked(t)
 	p.figures.Cancelled++
-	p.dispatch()
+	p.dispatchLocked()
 	return true
 }
 
@@ -157,9 +157,9 @@ func transfer(from, to *Pool, units []item) {
 	from.figures.MovedOut += uint64(len(units))
 	to.figures.MovedIn += uint64(len(units))
 	from.unlock()
-	to.dispatch()
+	to.dispatchLocked()
 	from.mu.Lock()
-	from.dispatch() // calls of Submit that waited may have been admitted
+	from.dispatchLocked() // calls of Submit that waited may have been admitted
 }
 
 // MoveAll moves all waiting units to another pool, as [Ticket.Move] does. It moves them in the

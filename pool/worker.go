@@ -63,6 +63,6 @@ func (p *Pool) next(w *worker) bool {
 			p.spare = append(p.spare, w)
 		}
 	}
-	p.dispatch()
+	p.dispatchLocked()
 	return more
 }

@@ -100,7 +100,7 @@ func (s *results) put(ctx context.Context, encode func([]byte) ([]byte, error)) 
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for !s.isEndSent && (s.n >= aheadItems || len(s.ready) >= aheadBytes) {
-		if err := s.awaitTaken(ctx); err != nil {
+		if err := s.awaitTakenLocked(ctx); err != nil {
 			return err
 		}
 	}
@@ -117,12 +117,12 @@ func (s *results) put(ctx context.Context, encode func([]byte) ([]byte, error)) 
 	}
 	binary.LittleEndian.PutUint32(p[at:], uint32(len(p)-at-itemHead))
 	s.ready, s.n = p, s.n+1
-	s.send()
+	s.sendLocked()
 	return context.Cause(ctx)
 }
 
-// awaitTaken waits until the caller has taken a batch. mu must be held, and is released meanwhile.
-func (s *results) awaitTaken(ctx context.Context) error {
+// awaitTakenLocked waits until the caller has taken a batch. mu must be held, and is released meanwhile.
+func (s *results) awaitTakenLocked(ctx context.Context) error {
 	s.mu.Unlock()
 	defer s.mu.Lock()
 	select {
@@ -138,9 +138,9 @@ func (s *results) finish(ctx context.Context, err error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.isEnded, s.err = true, cmp.Or(s.err, err)
-	s.send()
+	s.sendLocked()
 	for !s.isEndSent {
-		if err := s.awaitTaken(ctx); err != nil {
+		if err := s.awaitTakenLocked(ctx); err != nil {
 			return err
 		}
 	}
@@ -160,13 +160,13 @@ func (s *results) next(m *rocl.Message) {
 		m.Release()
 		return
 	}
-	s.drop()
+	s.dropLocked()
 	s.waiting = m
-	s.send()
+	s.sendLocked()
 }
 
-// drop releases the last batch, which the caller has pulled or does not want. mu must be held.
-func (s *results) drop() {
+// dropLocked releases the last batch, which the caller has pulled or does not want. mu must be held.
+func (s *results) dropLocked() {
 	if s.held != nil {
 		s.held.Release()
 		s.held = nil
@@ -179,14 +179,14 @@ func (s *results) close(err error) {
 	defer s.mu.Unlock()
 	if m := s.waiting; m != nil {
 		s.r.s.fail(ended, m, s.r.status(), s.r.h.flags, err)
-		s.replied(m)
+		s.repliedLocked(m)
 	}
-	s.drop()
+	s.dropLocked()
 	s.err, s.isEndSent = cmp.Or(s.err, err), true
 }
 
-// replied records that m, the waiting request, has its reply. mu must be held.
-func (s *results) replied(m *rocl.Message) {
+// repliedLocked records that m, the waiting request, has its reply. mu must be held.
+func (s *results) repliedLocked(m *rocl.Message) {
 	if s.waiting = nil; m != s.r.m { // the request releases its own message
 		m.Release()
 	}
@@ -196,8 +196,8 @@ func (s *results) replied(m *rocl.Message) {
 	}
 }
 
-// send replies to the waiting request if there is something to send. mu must be held.
-func (s *results) send() {
+// sendLocked replies to the waiting request if there is something to send. mu must be held.
+func (s *results) sendLocked() {
 	m := s.waiting
 	if m == nil || s.isEndSent || s.n == 0 && !s.isEnded {
 		return
@@ -207,9 +207,9 @@ func (s *results) send() {
 		isElsewhere := len(s.ready) > s.r.s.overflow.limit
 		isLast := s.isEnded && err == nil && !isElsewhere
 		if isElsewhere {
-			err = s.sendElsewhere(m)
+			err = s.sendElsewhereLocked(m)
 		} else {
-			err = s.sendBatch(m, isLast)
+			err = s.sendBatchLocked(m, isLast)
 		}
 		if err == nil {
 			s.ready, s.n, s.isEndSent = s.ready[:0], 0, isLast
@@ -219,11 +219,11 @@ func (s *results) send() {
 		s.r.s.fail(s.r.ctx, m, s.r.status(), s.r.h.flags, err)
 		s.err, s.isEndSent = err, true
 	}
-	s.replied(m)
+	s.repliedLocked(m)
 }
 
-// sendBatch sends all ready results. mu must be held.
-func (s *results) sendBatch(m *rocl.Message, isLast bool) error {
+// sendBatchLocked sends all ready results. mu must be held.
+func (s *results) sendBatchLocked(m *rocl.Message, isLast bool) error {
 	r := s.r
 	b, err := r.s.c.BufferWait(r.ctx, streamHead+len(s.ready))
 	if err != nil {
@@ -249,8 +249,8 @@ func (s *results) reply(m *rocl.Message, b *rocl.Buffer, flags byte) error {
 	return err
 }
 
-// sendElsewhere is sendBatch for results that are too large for a message. mu must be held.
-func (s *results) sendElsewhere(m *rocl.Message) error {
+// sendElsewhereLocked is sendBatchLocked for results that are too large for a message. mu must be held.
+func (s *results) sendElsewhereLocked(m *rocl.Message) error {
 	r := s.r
 	e, err := r.s.overflow.expose(r.ctx, s.ready, bulk.Bytes(s.ready))
 	if err != nil {

@@ -77,7 +77,7 @@ func (t *Task) newCoordinator(ctx context.Context, name string, own *groupAgent)
 func (c *groupCoordinator) scan(ctx context.Context) error {
 	ms, err := c.t.findMembers(ctx, c.name, nil)
 	for _, m := range ms {
-		c.add(m)
+		c.addLocked(m)
 	}
 	return err
 }
@@ -90,7 +90,7 @@ func (c *groupCoordinator) run() {
 		if v == nil {
 			c.gone(from)
 		} else {
-			c.handle(from, v)
+			c.handleLocked(from, v)
 		}
 		isForOwn := len(c.inbox) > 0
 		c.mu.Unlock()
@@ -116,7 +116,7 @@ func (c *groupCoordinator) isIdle() bool {
 // ask handles a message of the agent of the same task. The answers are in the inbox.
 func (c *groupCoordinator) ask(v *groupMessage) {
 	c.mu.Lock()
-	c.handle(c.own.r.ID(), v)
+	c.handleLocked(c.own.r.ID(), v)
 	c.mu.Unlock()
 }
 
@@ -129,8 +129,8 @@ func (c *groupCoordinator) answers() []groupMessage {
 	return vs
 }
 
-// handle handles a message. mu must be held.
-func (c *groupCoordinator) handle(from TID, v *groupMessage) {
+// handleLocked handles a message. mu must be held.
+func (c *groupCoordinator) handleLocked(from TID, v *groupMessage) {
 	if v.Op != opAttach && !c.agents[from] {
 		return // the end of the agent was reported before its last message
 	}
@@ -141,7 +141,7 @@ func (c *groupCoordinator) handle(from TID, v *groupMessage) {
 		}
 		for _, m := range v.Members {
 			if m.ID.Context() == from.Context() {
-				c.add(m)
+				c.addLocked(m)
 			}
 		}
 		c.agents[from] = true
@@ -157,9 +157,9 @@ func (c *groupCoordinator) handle(from TID, v *groupMessage) {
 		}
 		c.send(from, groupMessage{Op: opReserved, Tokens: v.Tokens, Inst: c.reserve(arrival{from, v.token()})})
 	case opJoined:
-		c.cancel(from, v.Tokens)
+		c.cancelLocked(from, v.Tokens)
 		if len(v.Members) == 1 && v.Members[0].ID.Context() == from.Context() {
-			c.add(v.Members[0])
+			c.addLocked(v.Members[0])
 		}
 	case opLeave:
 		if len(v.Members) == 1 && v.Members[0].ID.Context() == from.Context() {
@@ -168,7 +168,7 @@ func (c *groupCoordinator) handle(from TID, v *groupMessage) {
 	case opSync:
 		c.send(from, groupMessage{Op: opSynced, Tokens: v.Tokens})
 	case opCancel:
-		c.cancel(from, v.Tokens)
+		c.cancelLocked(from, v.Tokens)
 	case opArrive:
 		c.arrive(from, v)
 	}
@@ -213,9 +213,9 @@ func (c *groupCoordinator) reserve(by arrival) int {
 
 func (c *groupCoordinator) free(inst int) { c.low = min(c.low, inst) }
 
-// cancel withdraws the arrivals and reservations of an agent that have these tokens. mu must be
+// cancelLocked withdraws the arrivals and reservations of an agent that have these tokens. mu must be
 // held.
-func (c *groupCoordinator) cancel(from TID, tokens []uint64) {
+func (c *groupCoordinator) cancelLocked(from TID, tokens []uint64) {
 	is := func(a arrival) bool { return a.agent == from && slices.Contains(tokens, a.token) }
 	c.pending = slices.DeleteFunc(c.pending, is)
 	for inst, a := range c.reserved {
@@ -226,9 +226,9 @@ func (c *groupCoordinator) cancel(from TID, tokens []uint64) {
 	}
 }
 
-// add adds a member and tells all agents, unless the member is known already, is invalid or is
+// addLocked adds a member and tells all agents, unless the member is known already, is invalid or is
 // leaving. mu must be held.
-func (c *groupCoordinator) add(m member) {
+func (c *groupCoordinator) addLocked(m member) {
 	if _, ok := c.members[m.ID]; ok || !m.isValid() || c.leaving[m.ID] {
 		return
 	}

@@ -86,16 +86,16 @@ func (t *memberTable) account(fresh bool) []byte {
 		if id == t.cfg.Node || len(b) >= mostAbsent*absentLen {
 			continue
 		}
-		if a, ok := m.absent(id, now); ok {
+		if a, ok := m.absentLocked(id, now); ok {
 			b = a.append(b)
 		}
 	}
 	return b
 }
 
-// absent returns the account entry about a node. ok is false if it needs none. memberTable.mu must
+// absentLocked returns the account entry about a node. ok is false if it needs none. memberTable.mu must
 // be held.
-func (m *node) absent(id resource.NodeID, now time.Time) (a absent, ok bool) {
+func (m *node) absentLocked(id resource.NodeID, now time.Time) (a absent, ok bool) {
 	a = absent{id: id, epoch: m.epoch, left: awayTime}
 	switch {
 	case m.hasLeft:

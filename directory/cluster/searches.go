@@ -42,7 +42,7 @@ func newSearches(c *core, members *memberTable, s *summaries, x *exchanges, a *a
 	d.timer = time.AfterFunc(time.Hour, d.tick)
 	cfg := search.Config{
 		Self: c.cfg.Node, Strategy: c.cfg.Strategy, Fan: c.cfg.Fan, Hop: c.cfg.Hop,
-		Members: members.list, Local: a.packet, May: d.candidatesLocked, Send: d.queueLocked,
+		Members: members.list, Local: a.packetLocked, May: d.candidatesLocked, Send: d.queueLocked,
 		Silent: func(m resource.NodeID) { d.silent = append(d.silent, m) },
 	}
 	if c.cfg.Group != "" {

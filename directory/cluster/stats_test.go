@@ -163,7 +163,7 @@ func TestAnswersAreCountedOnce(t *testing.T) {
 		if a.answers.mayAnswer(q) {
 			a.searches.mu.Lock()
 			defer a.searches.mu.Unlock()
-			a.answers.packet(q)
+			a.answers.packetLocked(q)
 		}
 	}
 	stream := func(q []byte) {

@@ -116,7 +116,7 @@ func (d *DB) offer(id, owner resource.GID, rev uint64, attrs *resource.List, fre
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if i, ok := d.idGet(id); ok {
-		r := d.rec(i)
+		r := d.recLocked(i)
 		switch {
 		case d.owners[r.owner-1].id != owner:
 			return fmt.Errorf("%w: %v", ErrNotOwner, id)
@@ -129,20 +129,20 @@ func (d *DB) offer(id, owner resource.GID, rev uint64, attrs *resource.List, fre
 		return nil
 	}
 	i := d.vacantRecord()
-	r := d.rec(i)
+	r := d.recLocked(i)
 	*r = record{id: id, revision: rev, system: resource.IsSystem(attrs)}
 	d.idPut(id, i)
 	d.enlist(i, owner)
 	d.store(i, attrs)
-	d.notify(i, false)
+	d.notifyLocked(i, false)
 	return nil
 }
 
 // pageLen is the number of records of a page.
 const pageLen = 1 << 12
 
-// rec returns record i. mu must be held.
-func (d *DB) rec(i uint32) *record { return &d.pages[i/pageLen][i%pageLen] }
+// recLocked returns record i. mu must be held.
+func (d *DB) recLocked(i uint32) *record { return &d.pages[i/pageLen][i%pageLen] }
 
 // vacantRecord returns the vacantRecord of a vacant record.
 func (d *DB) vacantRecord() uint32 {
@@ -171,10 +171,10 @@ func (d *DB) enlist(i uint32, id resource.GID) {
 		d.owners[o] = owner{id: id}
 		d.ownerOf[id] = o
 	}
-	ow, r := &d.owners[o], d.rec(i)
+	ow, r := &d.owners[o], d.recLocked(i)
 	r.owner, r.next, r.prev = o+1, ow.first, 0
 	if ow.first != 0 {
-		d.rec(ow.first - 1).prev = i + 1
+		d.recLocked(ow.first - 1).prev = i + 1
 	}
 	ow.first = i + 1
 	ow.n++
@@ -182,15 +182,15 @@ func (d *DB) enlist(i uint32, id resource.GID) {
 
 // delist removes record i from those of its owner, and the owner with its last record.
 func (d *DB) delist(i uint32) {
-	r := d.rec(i)
+	r := d.recLocked(i)
 	ow := &d.owners[r.owner-1]
 	if r.prev != 0 {
-		d.rec(r.prev - 1).next = r.next
+		d.recLocked(r.prev - 1).next = r.next
 	} else {
 		ow.first = r.next
 	}
 	if r.next != 0 {
-		d.rec(r.next - 1).prev = r.prev
+		d.recLocked(r.next - 1).prev = r.prev
 	}
 	if ow.n--; ow.n == 0 {
 		delete(d.ownerOf, ow.id)
@@ -213,7 +213,7 @@ func (d *DB) store(i uint32, attrs *resource.List) {
 	chunk = append(chunk[:off], wire...)
 	d.chunks[c] = chunk
 	d.live += size
-	r := d.rec(i)
+	r := d.recLocked(i)
 	r.chunk, r.off, r.size, r.positions = uint32(c), uint32(off), uint32(len(wire)), uint16(n)
 	at := off - 4*n
 	im := d.indexWith(i)
@@ -246,7 +246,7 @@ func (d *DB) positionsOf(r *record) []byte {
 // place that becomes free. For such a record removePostings updates the place that is stored with
 // its attribute.
 func (d *DB) removePostings(i uint32) {
-	r := d.rec(i)
+	r := d.recLocked(i)
 	wire, places := d.wire(r), d.positionsOf(r)
 	var moves []move
 	for a, next := resource.KnownAt(wire, 0); a != nil; a, next = resource.KnownAt(wire, next) {
@@ -309,7 +309,7 @@ func (d *DB) movedOf(moves []move) {
 	for _, m := range moves {
 		to[m.hash] = m
 	}
-	r := d.rec(moves[0].rec)
+	r := d.recLocked(moves[0].rec)
 	wire, places := d.wire(r), d.positionsOf(r)
 	for a, next := resource.KnownAt(wire, 0); a != nil; a, next = resource.KnownAt(wire, next) {
 		d.scanned++
@@ -324,7 +324,7 @@ func (d *DB) movedOf(moves []move) {
 
 // moved notes one move.
 func (d *DB) moved(m move) {
-	r := d.rec(m.rec)
+	r := d.recLocked(m.rec)
 	wire, places := d.wire(r), d.positionsOf(r)
 	for a, next := resource.KnownAt(wire, 0); a != nil; a, next = resource.KnownAt(wire, next) {
 		d.scanned++
@@ -345,7 +345,7 @@ func (d *DB) compact() {
 	old := d.chunks
 	d.chunks = nil
 	for i := range d.made {
-		r := d.rec(i)
+		r := d.recLocked(i)
 		if r.owner == 0 {
 			continue
 		}
@@ -366,11 +366,11 @@ func (d *DB) compact() {
 // replace gives record i a revision and attributes, and notifies the watches.
 func (d *DB) replace(i uint32, rev uint64, attrs *resource.List) {
 	d.removePostings(i)
-	d.rec(i).revision = rev
-	d.rec(i).system = resource.IsSystem(attrs)
+	d.recLocked(i).revision = rev
+	d.recLocked(i).system = resource.IsSystem(attrs)
 	d.store(i, attrs)
 	d.compact()
-	d.notify(i, false)
+	d.notifyLocked(i, false)
 }
 
 // Update replaces the attributes of a resource if it has the expected revision (0: any) and returns
@@ -386,7 +386,7 @@ func (d *DB) Update(id resource.GID, expect uint64, attrs *resource.List) (rev u
 	if !ok {
 		return 0, fmt.Errorf("%w: %v", ErrNotFound, id)
 	}
-	r := d.rec(i)
+	r := d.recLocked(i)
 	if expect != 0 && expect != r.revision {
 		return r.revision, fmt.Errorf("%w: %v is at %d, not %d", ErrRevision, id, r.revision, expect)
 	}
@@ -403,22 +403,22 @@ func (d *DB) Delete(id resource.GID) error {
 	if !ok {
 		return fmt.Errorf("%w: %v", ErrNotFound, id)
 	}
-	d.remove(i)
+	d.removeLocked(i)
 	d.compact()
 	return nil
 }
 
-// remove deletes record i, from the index first, and notifies the watches. mu must be held.
-func (d *DB) remove(i uint32) {
+// removeLocked deletes record i, from the index first, and notifies the watches. mu must be held.
+func (d *DB) removeLocked(i uint32) {
 	if im := d.indexWith(i); im != nil {
 		im.Remove(i) // before a watch reports that the resource is gone
 	}
-	d.notify(i, true)
+	d.notifyLocked(i, true)
 	d.removePostings(i)
 	d.commitIndex()
 	d.delist(i)
-	d.idDelete(d.rec(i).id)
-	*d.rec(i) = record{}
+	d.idDelete(d.recLocked(i).id)
+	*d.recLocked(i) = record{}
 	d.vacant = append(d.vacant, i)
 }
 
@@ -431,15 +431,15 @@ func (d *DB) DeleteOwner(id resource.GID) (n int) {
 		return 0
 	}
 	for n = 0; d.owners[o].first != 0; n++ {
-		d.remove(d.owners[o].first - 1)
+		d.removeLocked(d.owners[o].first - 1)
 	}
 	d.compact()
 	return n
 }
 
-// record returns record i with a view of its attributes. mu must be held.
-func (d *DB) record(i uint32) Record {
-	r := d.rec(i)
+// recordLocked returns record i with a view of its attributes. mu must be held.
+func (d *DB) recordLocked(i uint32) Record {
+	r := d.recLocked(i)
 	l, _ := resource.View(d.wire(r))
 	return Record{ID: r.id, Owner: d.owners[r.owner-1].id, Revision: r.revision, Attrs: l}
 }
@@ -452,7 +452,7 @@ func (d *DB) Get(id resource.GID) (Record, bool) {
 	if !ok {
 		return Record{}, false
 	}
-	return d.record(i), true
+	return d.recordLocked(i), true
 }
 
 // Len returns the number of resources.

@@ -39,7 +39,7 @@ func (d *DB) idAt(id resource.GID) int {
 		switch s := d.byID.tab[i]; {
 		case s.rec == 0:
 			return -1
-		case s.hash == h && d.rec(s.rec-1).id == id:
+		case s.hash == h && d.recLocked(s.rec-1).id == id:
 			return i
 		}
 	}

@@ -68,7 +68,7 @@ func (d *DB) fill(im *index.Writer, n int) (done bool, err error) {
 		}
 		i := d.inIndex
 		d.inIndex++
-		r := d.rec(i)
+		r := d.recLocked(i)
 		if r.owner == 0 {
 			continue
 		}
@@ -95,8 +95,8 @@ func (d *DB) indexWith(i uint32) *index.Writer {
 
 // putInIndex writes record i to the index. Its postings must be there.
 func (d *DB) putInIndex(i uint32) {
-	r := d.record(i)
-	d.index.Put(i, r.ID, r.Owner, r.Revision, d.rec(i).system, &r.Attrs)
+	r := d.recordLocked(i)
+	d.index.Put(i, r.ID, r.Owner, r.Revision, d.recLocked(i).system, &r.Attrs)
 }
 
 // commitIndex ends a change of the index, if there is one, and drops an index that cannot go on.
@@ -106,12 +106,12 @@ func (d *DB) commitIndex() {
 	}
 	d.index.Commit()
 	if err := d.index.Err(); err != nil {
-		d.dropIndex(err)
+		d.dropIndexLocked(err)
 	}
 }
 
-// dropIndex ends the index, if there is one, and records why. mu must be held.
-func (d *DB) dropIndex(why error) {
+// dropIndexLocked ends the index, if there is one, and records why. mu must be held.
+func (d *DB) dropIndexLocked(why error) {
 	if d.index != nil {
 		d.index.Close()
 		d.index, d.inIndex, d.indexErr = nil, 0, why
@@ -122,7 +122,7 @@ func (d *DB) dropIndex(why error) {
 func (d *DB) DropIndex() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.dropIndex(index.ErrEnded)
+	d.dropIndexLocked(index.ErrEnded)
 }
 
 // IndexErr returns the reason why the last index ended. It returns nil while there is an index, and

@@ -45,7 +45,7 @@ func TestAgainstModel(t *testing.T) {
 		drain := func() {
 			for {
 				w.mu.Lock()
-				ev, ok := w.next()
+				ev, ok := w.nextLocked()
 				w.mu.Unlock()
 				if !ok {
 					return

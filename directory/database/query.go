@@ -30,10 +30,10 @@ func newQuery(pattern *resource.List) (q query) {
 	return q
 }
 
-// candidates returns the records that may match: the shortest posting among the known attributes of
+// candidatesLocked returns the records that may match: the shortest posting among the known attributes of
 // a pattern, or the owner's records if these are fewer. all reports that the pattern has neither,
 // so all records may match. one is memory for the result. d.mu must be held.
-func (d *DB) candidates(q *query, one *[1]uint32) (best []uint32, all bool) {
+func (d *DB) candidatesLocked(q *query, one *[1]uint32) (best []uint32, all bool) {
 	all = true
 	wire := q.pattern.Wire()
 	for a, next := resource.KnownAt(wire, 0); a != nil; a, next = resource.KnownAt(wire, next) {
@@ -55,16 +55,16 @@ func (d *DB) candidates(q *query, one *[1]uint32) (best []uint32, all bool) {
 	}
 	if ow := &d.owners[o]; all || ow.n < len(best) {
 		best = make([]uint32, 0, ow.n)
-		for i := ow.first; i != 0; i = d.rec(i - 1).next {
+		for i := ow.first; i != 0; i = d.recLocked(i - 1).next {
 			best = append(best, i-1)
 		}
 	}
 	return best, false
 }
 
-// matches reports whether record i is in use and matches. d.mu must be held.
-func (d *DB) matches(i uint32, q *query) bool {
-	r := d.rec(i)
+// matchesLocked reports whether record i is in use and matches. d.mu must be held.
+func (d *DB) matchesLocked(i uint32, q *query) bool {
+	r := d.recLocked(i)
 	if r.owner == 0 || r.system && !q.system || q.owned && d.owners[r.owner-1].id != q.owner {
 		return false
 	}
@@ -80,12 +80,12 @@ func (d *DB) matches(i uint32, q *query) bool {
 //go:noinline
 func touch(byte) {}
 
-// matching yields the records that match. It begins at a place that differs from call to call. d.mu
+// matchingLocked yields the records that match. It begins at a place that differs from call to call. d.mu
 // must be held.
-func (d *DB) matching(q *query) iter.Seq[uint32] {
+func (d *DB) matchingLocked(q *query) iter.Seq[uint32] {
 	return func(yield func(uint32) bool) {
 		var one [1]uint32
-		cand, all := d.candidates(q, &one)
+		cand, all := d.candidatesLocked(q, &one)
 		n := len(cand)
 		if all {
 			n = int(d.made)
@@ -106,7 +106,7 @@ func (d *DB) matching(q *query) iter.Seq[uint32] {
 			if !all {
 				i = cand[j]
 			}
-			if d.matches(i, q) && !yield(i) {
+			if d.matchesLocked(i, q) && !yield(i) {
 				return
 			}
 		}
@@ -120,14 +120,14 @@ func (d *DB) Find(pattern *resource.List) (Record, bool) {
 	q := newQuery(pattern)
 	d.mu.RLock()
 	defer d.mu.RUnlock()
-	return d.find(&q)
+	return d.findLocked(&q)
 }
 
-// find is Find for a query. d.mu must be held.
-func (d *DB) find(q *query) (best Record, ok bool) {
+// findLocked is Find for a query. d.mu must be held.
+func (d *DB) findLocked(q *query) (best Record, ok bool) {
 	var rank resource.Rank
-	for i := range d.matching(q) {
-		r := d.record(i)
+	for i := range d.matchingLocked(q) {
+		r := d.recordLocked(i)
 		if !q.ordered {
 			return r, true
 		}
@@ -155,18 +155,18 @@ func (d *DB) Cursor(pattern *resource.List) *Cursor {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
 	if c.q.ordered {
-		if r, ok := d.find(&c.q); ok {
+		if r, ok := d.findLocked(&c.q); ok {
 			i, _ := d.idGet(r.ID)
 			c.left = []uint32{i}
 		}
 		return c
 	}
 	var one [1]uint32
-	cand, all := d.candidates(&c.q, &one)
+	cand, all := d.candidatesLocked(&c.q, &one)
 	if all {
 		cand = make([]uint32, 0, d.byID.used)
 		for i := range d.made {
-			if d.rec(i).owner != 0 {
+			if d.recLocked(i).owner != 0 {
 				cand = append(cand, i)
 			}
 		}
@@ -209,7 +209,7 @@ func (c *Cursor) take(yield func(Record) bool) (more bool) {
 	for range min(takeMost, len(c.left)) {
 		i := c.left[0]
 		c.left = c.left[1:]
-		if c.d.matches(i, &c.q) && !yield(c.d.record(i)) {
+		if c.d.matchesLocked(i, &c.q) && !yield(c.d.recordLocked(i)) {
 			return false
 		}
 	}

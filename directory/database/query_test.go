@@ -60,7 +60,7 @@ func TestCandidates(t *testing.T) {
 		{resource.Match{"kind": "many"}, n},
 	} {
 		q := newQuery(conditional(t, c.p))
-		if l, all := d.candidates(&q, new([1]uint32)); all || len(l) > c.most {
+		if l, all := d.candidatesLocked(&q, new([1]uint32)); all || len(l) > c.most {
 			t.Errorf("%v: looks at %d resources, want %d", c.p, len(l), c.most)
 		}
 	}

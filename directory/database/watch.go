@@ -93,7 +93,7 @@ func (d *DB) Watch(pattern *resource.List) *Watch {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	var one [1]uint32
-	cand, all := d.candidates(&w.q, &one)
+	cand, all := d.candidatesLocked(&w.q, &one)
 	if all {
 		cand = nil
 		for i := range d.made {
@@ -101,8 +101,8 @@ func (d *DB) Watch(pattern *resource.List) *Watch {
 		}
 	}
 	for _, i := range cand {
-		if d.matches(i, &w.q) {
-			w.offer(Record{ID: d.rec(i).id}, true, true)
+		if d.matchesLocked(i, &w.q) {
+			w.offerLocked(Record{ID: d.recLocked(i).id}, true, true)
 		}
 	}
 	w.until = w.seq
@@ -118,7 +118,7 @@ func (d *DB) watchIDs(w *Watch, ids map[resource.GID]struct{}) *Watch {
 	defer d.mu.Unlock()
 	for id := range ids {
 		if _, ok := d.idGet(id); ok {
-			w.offer(Record{ID: id}, true, true)
+			w.offerLocked(Record{ID: id}, true, true)
 		}
 	}
 	w.until = w.seq
@@ -130,30 +130,30 @@ func (d *DB) watchIDs(w *Watch, ids map[resource.GID]struct{}) *Watch {
 // watches reports whether w watches record i.
 func (w *Watch) watches(i uint32) bool {
 	if w.ids != nil {
-		_, ok := w.ids[w.d.rec(i).id]
+		_, ok := w.ids[w.d.recLocked(i).id]
 		return ok
 	}
-	return w.d.matches(i, &w.q)
+	return w.d.matchesLocked(i, &w.q)
 }
 
-// notify reports to the watches that record i has changed, or is about to be deleted (gone). d.mu
+// notifyLocked reports to the watches that record i has changed, or is about to be deleted (gone). d.mu
 // must be held for writing.
-func (d *DB) notify(i uint32, gone bool) {
+func (d *DB) notifyLocked(i uint32, gone bool) {
 	for w := range d.watches {
 		there := !gone && w.watches(i)
 		w.mu.Lock()
-		it := w.items[d.rec(i).id]
+		it := w.items[d.recLocked(i).id]
 		switch {
 		case there:
-			w.offer(Record{ID: d.rec(i).id}, true, true)
+			w.offerLocked(Record{ID: d.recLocked(i).id}, true, true)
 			w.signal()
 		case it != nil && !it.reported:
-			w.forget(it)
+			w.forgetLocked(it)
 			w.signal() // Synced may be next
 		case it != nil && it.there:
-			r := d.record(i)
+			r := d.recordLocked(i)
 			r.Attrs = r.Attrs.Clone() // a view would keep the whole chunk in memory
-			w.offer(r, false, true)
+			w.offerLocked(r, false, true)
 			w.signal()
 		}
 		w.mu.Unlock()
@@ -168,8 +168,8 @@ func (w *Watch) signal() {
 	}
 }
 
-// offer queues the present state of a resource. mu must be held.
-func (w *Watch) offer(r Record, there, local bool) {
+// offerLocked queues the present state of a resource. mu must be held.
+func (w *Watch) offerLocked(r Record, there, local bool) {
 	it := w.items[r.ID]
 	if it == nil {
 		it = &item{id: r.ID}
@@ -189,8 +189,8 @@ func (w *Watch) offer(r Record, there, local bool) {
 	w.last = it
 }
 
-// unqueue takes an item out of the queue. mu must be held.
-func (w *Watch) unqueue(it *item) {
+// unqueueLocked takes an item out of the queue. mu must be held.
+func (w *Watch) unqueueLocked(it *item) {
 	if !it.queued {
 		return
 	}
@@ -207,9 +207,9 @@ func (w *Watch) unqueue(it *item) {
 	it.queued, it.next, it.prev = false, nil, nil
 }
 
-// forget removes an item from the queue and from the watch. mu must be held.
-func (w *Watch) forget(it *item) {
-	w.unqueue(it)
+// forgetLocked removes an item from the queue and from the watch. mu must be held.
+func (w *Watch) forgetLocked(it *item) {
+	w.unqueueLocked(it)
 	delete(w.items, it.id)
 }
 
@@ -239,7 +239,7 @@ func (w *Watch) Release() {
 // watch owns r from now on.
 func (w *Watch) Put(r Record) {
 	w.mu.Lock()
-	w.offer(r, true, false)
+	w.offerLocked(r, true, false)
 	w.mu.Unlock()
 	w.signal()
 }
@@ -250,9 +250,9 @@ func (w *Watch) Drop(id resource.GID) {
 	switch it := w.items[id]; {
 	case it == nil:
 	case it.reported:
-		w.offer(it.rec, false, false)
+		w.offerLocked(it.rec, false, false)
 	default:
-		w.forget(it)
+		w.forgetLocked(it)
 	}
 	w.mu.Unlock()
 	w.signal()
@@ -265,7 +265,7 @@ func (w *Watch) Next(ctx context.Context) (Event, error) {
 		w.d.mu.RLock() // for the attributes of resources that the database holds
 		w.mu.Lock()
 		closed := w.closed
-		ev, ok := w.next()
+		ev, ok := w.nextLocked()
 		w.mu.Unlock()
 		w.d.mu.RUnlock()
 		if closed {
@@ -282,8 +282,8 @@ func (w *Watch) Next(ctx context.Context) (Event, error) {
 	}
 }
 
-// next returns the next event. The mu of the database and that of w must be held.
-func (w *Watch) next() (ev Event, ok bool) {
+// nextLocked returns the next event. The mu of the database and that of w must be held.
+func (w *Watch) nextLocked() (ev Event, ok bool) {
 	it := w.first
 	if !w.synced && w.held == 0 && (it == nil || it.seq > w.until) {
 		w.synced = true
@@ -292,7 +292,7 @@ func (w *Watch) next() (ev Event, ok bool) {
 	if it == nil {
 		return Event{}, false
 	}
-	w.unqueue(it)
+	w.unqueueLocked(it)
 	ev = Event{Changed, it.rec}
 	switch {
 	case !it.there:
@@ -303,7 +303,7 @@ func (w *Watch) next() (ev Event, ok bool) {
 	}
 	it.reported = it.there
 	if i, ok := w.d.idGet(it.id); ok && it.there && it.local {
-		ev.Record = w.d.record(i)
+		ev.Record = w.d.recordLocked(i)
 	}
 	return ev, true
 }

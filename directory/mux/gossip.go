@@ -148,10 +148,10 @@ func (x *Mux) Gossips(node resource.NodeID, epoch uint64, addr *net.UDPAddr) {
 		return
 	}
 	if old != nil {
-		g.forget(old)
+		g.forgetLocked(old)
 	}
 	if other := g.at[at]; other != nil {
-		g.forget(other) // a machine that was started anew is another node
+		g.forgetLocked(other) // a machine that was started anew is another node
 	}
 	m := &gossiper{life: life{node, epoch}, addr: addr}
 	if top, was := g.past[m.life]; was {
@@ -168,13 +168,13 @@ func (x *Mux) ForgetGossip(node resource.NodeID) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if m := g.of[node]; m != nil {
-		g.forget(m)
+		g.forgetLocked(m)
 	}
 }
 
-// forget removes m, and keeps the highest counter that was heard of its life: if the life is met
+// forgetLocked removes m, and keeps the highest counter that was heard of its life: if the life is met
 // again, its key is the same. g.mu must be held.
-func (g *gossipers) forget(m *gossiper) {
+func (g *gossipers) forgetLocked(m *gossiper) {
 	delete(g.of, m.node)
 	if at := hostPort(m.addr); g.at[at] == m {
 		delete(g.at, at)

@@ -222,7 +222,7 @@ func (x *Mux) Meet(node resource.NodeID, epoch uint64, addr *net.UDPAddr) {
 	if old := x.peers[node]; old != nil && old.epoch == epoch && old.addr.String() == addr.String() {
 		return
 	}
-	x.part(node)
+	x.partLocked(node)
 	to := &peer{life: life{node, epoch}, addr: addr}
 	to.sent.Store(x.base)
 	if top, was := x.past[to.life]; was {
@@ -237,7 +237,7 @@ func (x *Mux) Meet(node resource.NodeID, epoch uint64, addr *net.UDPAddr) {
 func (x *Mux) Part(node resource.NodeID) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	x.part(node)
+	x.partLocked(node)
 }
 
 const (
@@ -245,10 +245,10 @@ const (
 	margin   = 1 << 20 // for datagrams under way to a member that is being parted from
 )
 
-// part forgets a member. The member may be met again in the same life, in which the key between the
+// partLocked forgets a member. The member may be met again in the same life, in which the key between the
 // two is the same. No counter may then be used twice, and none be accepted twice. x.mu must be
 // held.
-func (x *Mux) part(node resource.NodeID) {
+func (x *Mux) partLocked(node resource.NodeID) {
 	old := x.peers[node]
 	if old == nil {
 		return

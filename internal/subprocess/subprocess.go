@@ -271,14 +271,14 @@ func (l *lines) Write(p []byte) (int, error) {
 		if !ok {
 			return len(p), nil
 		}
-		l.send(string(line))
+		l.sendLocked(string(line))
 		l.rest = after
 	}
 }
 
-// send sends a line to the channel. If the channel is full, send waits until a line is read or
+// sendLocked sends a line to the channel. If the channel is full, send waits until a line is read or
 // discard is called. mu must be held.
-func (l *lines) send(line string) {
+func (l *lines) sendLocked(line string) {
 	select {
 	case l.c <- line:
 		return
@@ -298,7 +298,7 @@ func (l *lines) close() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if len(l.rest) > 0 {
-		l.send(string(l.rest))
+		l.sendLocked(string(l.rest))
 	}
 	l.isClosed = true
 	close(l.c)

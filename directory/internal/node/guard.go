@@ -67,7 +67,7 @@ func (l *Listener) restore(b *socket) error {
 		b.lock = lock
 	}
 	if !isFile(b.path+nodeSuffix, b.nodeFile) {
-		if err := l.restoreNodeFile(b); err != nil {
+		if err := l.restoreNodeFileLocked(b); err != nil {
 			return err
 		}
 	}
@@ -93,9 +93,9 @@ func (l *Listener) restore(b *socket) error {
 	return nil
 }
 
-// restoreNodeFile writes PATH.node again if its content is not that of b's server. b.mu must be
+// restoreNodeFileLocked writes PATH.node again if its content is not that of b's server. b.mu must be
 // held.
-func (l *Listener) restoreNodeFile(b *socket) error {
+func (l *Listener) restoreNodeFileLocked(b *socket) error {
 	path := b.path + nodeSuffix
 	now, err := readNodeFile(path)
 	if err != nil {
