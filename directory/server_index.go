@@ -9,8 +9,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/rocl-go/rocl/directory/index"
 	"github.com/rocl-go/rocl/directory/internal/wire"
+	"github.com/rocl-go/rocl/internal/index"
 	"golang.org/x/sys/unix"
 )
 

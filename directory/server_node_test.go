@@ -11,7 +11,7 @@ import (
 	"strconv"
 	"testing"
 
-	"github.com/rocl-go/rocl/directory/database"
+	"github.com/rocl-go/rocl/internal/database"
 	"github.com/rocl-go/rocl/resource"
 )
 

@@ -27,10 +27,10 @@ var (
 
 // wallClockIs lists the files that use the wall clock nevertheless, and how often.
 var wallClockIs = map[string]int{
-	"directory/search/searchtest/sim.go": 1, // a simulation begins at some time
-	"tpvm/libpvm3/exports.go":            1, // pvm_hostsync returns the clock of the host
-	"tpvm/stream.go":                     2, // a read deadline that has passed
-	"subsys/tls/secrets.go":              3, // the validity of certificates made of a secret: for ever
+	"internal/search/searchtest/sim.go": 1, // a simulation begins at some time
+	"tpvm/libpvm3/exports.go":           1, // pvm_hostsync returns the clock of the host
+	"tpvm/stream.go":                    2, // a read deadline that has passed
+	"subsys/tls/secrets.go":             3, // the validity of certificates made of a secret: for ever
 }
 
 // No duration, expiry or order in the library depends on the wall clock, which a person or a time

@@ -20,19 +20,19 @@ const module = "github.com/rocl-go/rocl"
 var layers = map[string]int{
 	"internal/netsource": -2, "internal/loopback": -2, "internal/eventually": -2, "internal/callqueue": -2, "internal/subprocess": -2, "internal/lock": -2, "pool": -2,
 	"internal/memfd": -1, "internal/ratelog": -1, "internal/futex": -1, "internal/freeaddr": -1, "internal/nice": -1, "internal/display": -1, "internal/sentinel": -1, "internal/connlimit": -1, "internal/logqueue": -1,
-	"directory/index": 1,
-	"resource":        0, "buffers": 0, "codec": 0, "internal/version": 0, "internal/histogram": 0,
+	"internal/index": 1,
+	"resource":       0, "buffers": 0, "codec": 0, "internal/version": 0, "internal/histogram": 0,
 	"subsys":        1,
 	"subsys/stream": 2, "subsys/internal/harness": 2, "internal/relay": 2,
 	"subsys/inproc": 3, "subsys/tcp": 3, "subsys/tls": 3, "subsys/shm": 3,
 	"dispatch/internal/wire": 2, "dispatch/internal/life": 3, "dispatch/internal/session": 3, "dispatch/internal/patience": 0,
-	"dispatch":           4,
-	"directory/database": 2, "directory/internal/wire": 3,
+	"dispatch":          4,
+	"internal/database": 2, "directory/internal/wire": 3,
 	"directory/strategy":      0,
-	"directory/search":        4,
+	"internal/search":         4,
 	"directory/internal/node": 4,
 	"directory":               5,
-	"directory/mux":           5,
+	"internal/mux":            5,
 	"directory/cluster":       6,
 	"context":                 7,
 	"":                        8,
@@ -108,16 +108,16 @@ var thirdParty = map[string][]string{
 	"internal/nice":  {"golang.org/x/sys"},
 	"internal/memfd": {"golang.org/x/sys"},
 
-	"directory/index": {"github.com/dchest/siphash"},
+	"internal/index": {"github.com/dchest/siphash"},
 
-	"directory/search":  {"github.com/bits-and-blooms/bloom/v3", "github.com/cespare/xxhash/v2"},
-	"directory/mux":     {"github.com/cespare/xxhash/v2", "github.com/hashicorp/go-sockaddr", "github.com/hashicorp/memberlist", "golang.org/x/net", "golang.org/x/sys"},
+	"internal/search":   {"github.com/bits-and-blooms/bloom/v3", "github.com/cespare/xxhash/v2"},
+	"internal/mux":      {"github.com/cespare/xxhash/v2", "github.com/hashicorp/go-sockaddr", "github.com/hashicorp/memberlist", "golang.org/x/net", "golang.org/x/sys"},
 	"directory/cluster": {"github.com/hashicorp/memberlist"},
 }
 
 func TestMayImport(t *testing.T) {
 	for _, pkg := range []string{"tpvm", "tpvm/pack", "tpvm/internal/x"} {
-		for _, dep := range []string{"dispatch", "directory/index", "context", "internal/lock", "resource", "rocltest"} {
+		for _, dep := range []string{"dispatch", "internal/index", "context", "internal/lock", "resource", "rocltest"} {
 			if mayImport(pkg, dep) {
 				t.Errorf("%s may import %s", pkg, dep)
 			}

@@ -550,7 +550,7 @@ func TestPaperDirectory(t *testing.T) {
 		}
 	})
 
-	// That it takes no longer is shown in directory/database, by TestCandidates.
+	// That it takes no longer is shown in internal/database, by TestCandidates.
 	t.Run("a question among many", func(t *testing.T) {
 		ctx := soon(t, 60*time.Second)
 		c := rocltest.Cluster(t, 1).Open(0)

@@ -8,8 +8,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
-	"github.com/rocl-go/rocl/directory/mux"
 	"github.com/rocl-go/rocl/internal/histogram"
+	"github.com/rocl-go/rocl/internal/mux"
 	"github.com/rocl-go/rocl/internal/version"
 )
 

@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl/directory"
-	"github.com/rocl-go/rocl/directory/database"
-	"github.com/rocl-go/rocl/directory/search"
+	"github.com/rocl-go/rocl/internal/database"
+	"github.com/rocl-go/rocl/internal/search"
 	"github.com/rocl-go/rocl/resource"
 )
 

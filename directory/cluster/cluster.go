@@ -14,10 +14,10 @@ import (
 
 	"github.com/hashicorp/memberlist"
 	"github.com/rocl-go/rocl/directory"
-	"github.com/rocl-go/rocl/directory/database"
-	"github.com/rocl-go/rocl/directory/mux"
-	"github.com/rocl-go/rocl/directory/search"
 	"github.com/rocl-go/rocl/directory/strategy"
+	"github.com/rocl-go/rocl/internal/database"
+	"github.com/rocl-go/rocl/internal/mux"
+	"github.com/rocl-go/rocl/internal/search"
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/subsys/tls"
 )

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl/directory"
-	"github.com/rocl-go/rocl/directory/database"
+	"github.com/rocl-go/rocl/internal/database"
 	"github.com/rocl-go/rocl/internal/eventually"
 	"github.com/rocl-go/rocl/resource"
 	"go.uber.org/goleak"

@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/memberlist"
-	"github.com/rocl-go/rocl/directory/mux"
+	"github.com/rocl-go/rocl/internal/mux"
 	"github.com/rocl-go/rocl/resource"
 )
 

@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rocl-go/rocl/directory/mux"
-	"github.com/rocl-go/rocl/directory/search"
+	"github.com/rocl-go/rocl/internal/mux"
+	"github.com/rocl-go/rocl/internal/search"
 	"github.com/rocl-go/rocl/resource"
 )
 

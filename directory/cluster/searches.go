@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl/directory"
-	"github.com/rocl-go/rocl/directory/mux"
-	"github.com/rocl-go/rocl/directory/search"
+	"github.com/rocl-go/rocl/internal/mux"
+	"github.com/rocl-go/rocl/internal/search"
 	"github.com/rocl-go/rocl/resource"
 )
 

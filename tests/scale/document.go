@@ -12,7 +12,7 @@ import (
 	"text/template"
 	"time"
 
-	"github.com/rocl-go/rocl/directory/search"
+	"github.com/rocl-go/rocl/internal/search"
 	"github.com/rocl-go/rocl/resource"
 )
 

@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rocl-go/rocl/directory/mux"
-	"github.com/rocl-go/rocl/directory/search"
+	"github.com/rocl-go/rocl/internal/mux"
+	"github.com/rocl-go/rocl/internal/search"
 	"go.uber.org/goleak"
 )
 

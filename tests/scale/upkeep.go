@@ -10,8 +10,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/rocl-go/rocl/directory/search"
-	"github.com/rocl-go/rocl/directory/search/searchtest"
+	"github.com/rocl-go/rocl/internal/search"
+	"github.com/rocl-go/rocl/internal/search/searchtest"
 	"github.com/rocl-go/rocl/resource"
 )
 

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -108,10 +109,41 @@ func check(t *testing.T, path string) (found []complaint) {
 	if strings.HasSuffix(path, "_test.go") {
 		return found
 	}
+	ast.Inspect(file, func(n ast.Node) bool {
+		call, ok := n.(*ast.CallExpr)
+		if ok && isMessage(call.Fun) {
+			for _, arg := range call.Args {
+				if lit, ok := arg.(*ast.BasicLit); ok && lit.Kind == token.STRING {
+					text, _ := strconv.Unquote(lit.Value)
+					for _, breach := range append(breaches(text), people(text)...) {
+						found = append(found, complaint{line(lit.Pos()), breach})
+					}
+				}
+			}
+		}
+		return true
+	})
 	for _, d := range file.Decls {
 		for _, c := range checkDecl(d) {
 			found = append(found, complaint{line(c.at), c.text})
 		}
+	}
+	return found
+}
+
+// isMessage reports whether a function makes an error or writes a log line.
+func isMessage(fun ast.Expr) bool {
+	f, ok := fun.(*ast.SelectorExpr)
+	return ok && slices.Contains([]string{"New", "Errorf", "Debug", "Info", "Warn", "Error", "Log"}, f.Sel.Name)
+}
+
+// person matches words for people. Errors and log lines name the process, the member or the goroutine.
+var person = regexp.MustCompile(`(?i)\b(nobody|somebody|anybody|everybody|whoever|strangers?)\b`)
+
+// people returns the words for people in the text of an error or of a log line.
+func people(text string) (found []string) {
+	for _, word := range person.FindAllString(text, -1) {
+		found = append(found, fmt.Sprintf("%q: name the subject: %s", word, shorten(text)))
 	}
 	return found
 }

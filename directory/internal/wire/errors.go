@@ -7,7 +7,7 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/rocl-go/rocl/directory/database"
+	"github.com/rocl-go/rocl/internal/database"
 )
 
 // Errors that cross the wire. Package directory exports them and says what each means.

@@ -12,7 +12,7 @@ import (
 	"github.com/rocl-go/rocl"
 	icontext "github.com/rocl-go/rocl/context"
 	"github.com/rocl-go/rocl/directory"
-	"github.com/rocl-go/rocl/directory/database"
+	"github.com/rocl-go/rocl/internal/database"
 	"github.com/rocl-go/rocl/subsys/inproc"
 )
 

@@ -16,8 +16,8 @@ import (
 
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/directory"
-	"github.com/rocl-go/rocl/directory/database"
-	"github.com/rocl-go/rocl/directory/index"
+	"github.com/rocl-go/rocl/internal/database"
+	"github.com/rocl-go/rocl/internal/index"
 	"github.com/rocl-go/rocl/internal/subprocess"
 	"github.com/rocl-go/rocl/resource"
 )

@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rocl-go/rocl/directory/search"
-	"github.com/rocl-go/rocl/directory/search/searchtest"
+	"github.com/rocl-go/rocl/internal/search"
+	"github.com/rocl-go/rocl/internal/search/searchtest"
 	"github.com/rocl-go/rocl/resource"
 	"pgregory.net/rapid"
 )

@@ -12,7 +12,7 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/rocl-go/rocl/directory/index"
+	"github.com/rocl-go/rocl/internal/index"
 	"github.com/rocl-go/rocl/resource"
 )
 

@@ -14,8 +14,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/rocl-go/rocl/directory/search"
 	"github.com/rocl-go/rocl/directory/strategy"
+	"github.com/rocl-go/rocl/internal/search"
 	"github.com/rocl-go/rocl/resource"
 )
 

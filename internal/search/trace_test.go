@@ -7,9 +7,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rocl-go/rocl/directory/search"
-	"github.com/rocl-go/rocl/directory/search/searchtest"
 	"github.com/rocl-go/rocl/directory/strategy"
+	"github.com/rocl-go/rocl/internal/search"
+	"github.com/rocl-go/rocl/internal/search/searchtest"
 	"github.com/rocl-go/rocl/resource"
 	"pgregory.net/rapid"
 )

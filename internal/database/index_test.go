@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rocl-go/rocl/directory/index"
+	"github.com/rocl-go/rocl/internal/index"
 	"github.com/rocl-go/rocl/internal/memfd"
 	"github.com/rocl-go/rocl/resource"
 	"pgregory.net/rapid"

@@ -10,7 +10,7 @@ import (
 	"fmt"
 	"math"
 
-	"github.com/rocl-go/rocl/directory/index"
+	"github.com/rocl-go/rocl/internal/index"
 	"github.com/rocl-go/rocl/resource"
 )
 
