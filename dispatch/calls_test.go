@@ -1108,7 +1108,7 @@ func TestCallKilledAnywhere(t *testing.T) {
 
 func killCalls(t *testing.T, after int64) {
 	w := newWorld()
-	a, b := w.node(t, 1, tcp.New(), unreported(t)), w.node(t, 2, tcp.New())
+	a, b := w.node(t, 1, tcp.New(), unreported(t), givesUp), w.node(t, 2, tcp.New(), givesUp)
 	die := sync.OnceFunc(func() { w.kill(b) })
 	r := startRelay(t, b.Addrs()[0], &relay{after: after}, 1)
 	w.mu.Lock()
