@@ -28,7 +28,7 @@ var layers = map[string]int{
 	"dispatch/internal/wire": 2, "dispatch/internal/life": 3, "dispatch/internal/session": 3, "dispatch/internal/patience": 0,
 	"dispatch":          4,
 	"internal/database": 2, "directory/internal/wire": 3,
-	"directory/strategy":      0,
+	"directory/strategy":      1,
 	"internal/search":         4,
 	"directory/internal/node": 4,
 	"directory":               5,

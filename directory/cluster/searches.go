@@ -195,13 +195,13 @@ func (d *searches) close() {
 type beginning func(n *search.Node, now time.Time, by search.Asker) uint64
 
 // among returns the beginning of a search for the answer to q among the members in targets or, if
-// that is nil, among all members. t may be nil.
-func among(targets []resource.NodeID, q []byte, t *search.Trace) beginning {
+// that is nil, among all members. rec may be nil.
+func among(targets []resource.NodeID, q []byte, rec *search.Recorder) beginning {
 	return func(n *search.Node, now time.Time, by search.Asker) uint64 {
 		if targets == nil {
-			return n.SearchTraced(now, q, t, by)
+			return n.SearchTraced(now, q, rec, by)
 		}
-		return n.SearchAmong(now, targets, q, t, by)
+		return n.SearchAmong(now, targets, q, rec, by)
 	}
 }
 

@@ -26,18 +26,18 @@ func (a *asker) trace(ctx context.Context, by strategy.Strategy, pattern *resour
 		return a.traceUnicast(ctx, q, begun)
 	}
 	var t directory.Trace
-	st := &search.Trace{}
+	rec := &search.Recorder{Begun: begun}
 	switch by {
 	case strategy.Tree:
-		st.Everybody, st.Strategy = true, strategy.Tree
+		rec.Everybody, rec.Strategy = true, strategy.Tree
 	case strategy.Broadcast:
-		st.Everybody, st.Strategy = true, strategy.Broadcast
+		rec.Everybody, rec.Strategy = true, strategy.Broadcast
 	}
-	r, err := a.searches.run(ctx, among(nil, q, st))
+	r, err := a.searches.run(ctx, among(nil, q, rec))
 	if err != nil {
 		return t, err
 	}
-	add(&t, st, begun)
+	add(&t, rec)
 	if r.Found {
 		found, err := parseAnswer(r.Answer)
 		if err != nil {
@@ -70,15 +70,15 @@ func (a *asker) traceUnicast(ctx context.Context, q []byte, begun time.Time) (di
 		slots <- struct{}{}
 		wg.Go(func() {
 			defer func() { <-slots }()
-			st := &search.Trace{}
-			r, err := a.searches.run(ctx, among([]resource.NodeID{m}, q, st))
+			rec := &search.Recorder{Begun: begun}
+			r, err := a.searches.run(ctx, among([]resource.NodeID{m}, q, rec))
 			mu.Lock()
 			defer mu.Unlock()
 			if err != nil {
 				first = err
 				return
 			}
-			add(&t, st, begun)
+			add(&t, rec)
 			if len(r.Failed) > 0 {
 				t.Failed = append(t.Failed, m)
 				return
@@ -95,30 +95,25 @@ func (a *asker) traceUnicast(ctx context.Context, q []byte, begun time.Time) (di
 	return t, first
 }
 
-// add appends the steps of st to t, in the form that travels, and counts packets.
-func add(t *directory.Trace, st *search.Trace, begun time.Time) {
-	t.More += st.More
+// add appends the steps that rec has recorded to t, and counts packets.
+func add(t *directory.Trace, rec *search.Recorder) {
+	t.More += rec.More
 	sent, received, below, cast := 0, 0, 0, false
-	for _, s := range st.Steps {
+	for _, s := range rec.Steps {
 		if s.How != search.HowBroadcast || !cast { // all members of a cast are asked with one packet
 			sent++
 		}
 		cast = cast || s.How == search.HowBroadcast
-		step := directory.TraceStep{
-			Node: s.Node, How: s.How, Members: s.Members, Asked: s.Asked.Sub(begun),
-			Outcome: s.Outcome, Covered: s.Covered, Failed: s.Failed,
-		}
-		if !s.Heard.IsZero() {
-			step.Took = s.Heard.Sub(s.Asked)
+		if s.Answered() {
 			received++
 			below += 2 * max(s.Covered-1, 0) // asked, and answered
 		}
 		if s.Outcome == search.Found {
 			if a, err := parseAnswer(s.Answer); err == nil {
-				step.Found = a.ID
+				s.Found = a.ID
 			}
 		}
-		t.Steps = append(t.Steps, step)
+		t.Steps = append(t.Steps, s.Step)
 	}
 	t.Messages += sent + received + below
 	t.Sent += sent

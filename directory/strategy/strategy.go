@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package strategy names the search strategies: the ways in which a directory asks the other
-// members of its cluster.
+// members of its cluster. It also has the step of a trace, which shows how one node was asked.
 package strategy
 
 import "fmt"

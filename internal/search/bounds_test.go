@@ -12,7 +12,7 @@ import (
 
 // A trace is bounded, and a search without one allocates nothing for it.
 func TestTraceBounds(t *testing.T) {
-	tr := &Trace{Steps: make([]Step, maxSteps)}
+	tr := &Recorder{Steps: make([]Step, maxSteps)}
 	tr.asked(time.Time{}, HowUnicast, 1)
 	if len(tr.Steps) != maxSteps || tr.More != 1 {
 		t.Errorf("%d steps and %d", len(tr.Steps), tr.More)
@@ -31,18 +31,18 @@ func TestTraceBounds(t *testing.T) {
 // A busy head has not answered.
 func TestTraceHeard(t *testing.T) {
 	now := time.Unix(1, 0)
-	tr := &Trace{}
+	tr := &Recorder{Begun: now.Add(-time.Second)}
 	tr.asked(now, HowTree, 1, 2)
 	for _, p := range []Packet{
 		{Type: typeBusy, Lo: 1, Hi: 2},
 		{Type: typeNone, Lo: 1, Hi: 1, Covered: 1}, // of another question
 	} {
-		if tr.heard(now, 1, &p); tr.Steps[0].Outcome != Unheard || !tr.Steps[0].Heard.IsZero() {
+		if tr.heard(now, 1, &p); tr.Steps[0].Answered() || tr.Steps[0].Took != 0 {
 			t.Errorf("%+v is an answer: %+v", p, tr.Steps[0])
 		}
 	}
-	tr.heard(now, 1, &Packet{Type: typeNone, Lo: 1, Hi: 2, Covered: 2, Failed: []resource.NodeID{2}})
-	if s := tr.Steps[0]; s.Outcome != None || s.Covered != 1 || s.Failed != 1 || !s.Heard.Equal(now) {
+	tr.heard(now.Add(time.Minute), 1, &Packet{Type: typeNone, Lo: 1, Hi: 2, Covered: 2, Failed: []resource.NodeID{2}})
+	if s := tr.Steps[0]; s.Outcome != None || s.Covered != 1 || s.Failed != 1 || s.Asked != time.Second || s.Took != time.Minute {
 		t.Errorf("%+v", s)
 	}
 }

@@ -120,7 +120,7 @@ type own struct {
 	id       uint64
 	question []byte
 	asker    Asker
-	trace    *Trace            // nil: not traced
+	recorder *Recorder         // nil: not traced
 	first    []resource.NodeID // nodes asked because of their summaries, and not heard of
 	only     bool              // first has the one other node that exists
 	one      [1]resource.NodeID
@@ -206,16 +206,16 @@ func (n *Node) Begun(now time.Time, id uint64) {
 	}
 }
 
-// SearchTraced is Search that records in t, until the search ends, what happens. t may be nil.
-func (n *Node) SearchTraced(now time.Time, question []byte, t *Trace, by Asker) uint64 {
-	s := n.begin(question, t, by)
+// SearchTraced is Search that records in r, until the search ends, what happens. r may be nil.
+func (n *Node) SearchTraced(now time.Time, question []byte, r *Recorder, by Asker) uint64 {
+	s := n.begin(question, r, by)
 	if all := n.cfg.Members(); len(all) == 2 { // there are no nodes to choose from
 		s.one[0], s.only = all[0], true
 		if all[0] == n.cfg.Self {
 			s.one[0] = all[1]
 		}
 		s.first = s.one[:]
-	} else if n.cfg.May != nil && !t.everybody() {
+	} else if n.cfg.May != nil && !r.everybody() {
 		for _, m := range n.cfg.May(s.id, question) {
 			if m != n.cfg.Self && len(s.first) < maxFirst {
 				s.first = append(s.first, m)
@@ -228,7 +228,7 @@ func (n *Node) SearchTraced(now time.Time, question []byte, t *Trace, by Asker) 
 }
 
 // begin returns a new search of this node, which asks no node yet.
-func (n *Node) begin(question []byte, t *Trace, by Asker) *own {
+func (n *Node) begin(question []byte, r *Recorder, by Asker) *own {
 	var s *own
 	if k := len(n.free); k > 0 {
 		s, n.free = n.free[k-1], n.free[:k-1]
@@ -237,7 +237,7 @@ func (n *Node) begin(question []byte, t *Trace, by Asker) *own {
 		s.late.ring = func(now time.Time) { n.askFirst(now, s) }
 	}
 	n.next++
-	s.id, s.question, s.trace, s.asker = n.next, question, t, by
+	s.id, s.question, s.recorder, s.asker = n.next, question, r, by
 	n.own[s.id] = s
 	return s
 }
@@ -245,8 +245,8 @@ func (n *Node) begin(question []byte, t *Trace, by Asker) *own {
 // SearchAmong asks only the nodes in targets, each by itself: the node that minted an identifier, or
 // nodes that did not answer before. A node that is named twice is asked once. Otherwise SearchAmong
 // is like SearchTraced.
-func (n *Node) SearchAmong(now time.Time, targets []resource.NodeID, question []byte, t *Trace, by Asker) uint64 {
-	s := n.begin(question, t, by)
+func (n *Node) SearchAmong(now time.Time, targets []resource.NodeID, question []byte, r *Recorder, by Asker) uint64 {
+	s := n.begin(question, r, by)
 	id, j := s.id, n.ours(s)
 	j.fan = Flat
 	if len(targets) > 1 {
@@ -336,7 +336,7 @@ func (n *Node) drop(j *job) {
 func (n *Node) askFirst(now time.Time, s *own) {
 	if s.tries > 0 {
 		for _, m := range s.first {
-			n.silent(s.trace, m, s.tries)
+			n.silent(s.recorder, m, s.tries)
 		}
 	}
 	tries, how := firstTries, HowSummary
@@ -349,7 +349,7 @@ func (n *Node) askFirst(now time.Time, s *own) {
 			n.due.set(&s.late, now.Add(n.cfg.Hop))
 		}
 		for _, m := range s.first {
-			s.trace.asked(now, how, m)
+			s.recorder.asked(now, how, m)
 			n.send(m, Packet{Type: typeAsk, Fan: uint16(n.cfg.Fan), ID: ID{n.cfg.Self, s.id}, Lo: m, Hi: m, Body: s.question})
 		}
 		return
@@ -367,7 +367,7 @@ func (n *Node) askFirst(now time.Time, s *own) {
 	j := n.ours(s)
 	n.count(j, n.cfg.Self)
 	others := n.others(j)
-	switch n.choose(s.trace.strategyOr(n.cfg.Strategy), len(others), len(s.question)) {
+	switch n.choose(s.recorder.strategyOr(n.cfg.Strategy), len(others), len(s.question)) {
 	case strategy.Broadcast:
 		j.fan = Flat
 		n.cast(now, j, others)
@@ -377,14 +377,14 @@ func (n *Node) askFirst(now time.Time, s *own) {
 	case strategy.Tree:
 		n.cover(now, j, others)
 	default:
-		panic("search: unknown strategy") // NewNode and a trace get valid ones only
+		panic("search: unknown strategy") // NewNode and a Recorder get valid ones only
 	}
 	n.finishIfDone(now, j)
 }
 
 // silent notes that m was asked times times in a row and has not answered.
-func (n *Node) silent(t *Trace, m resource.NodeID, times int) {
-	t.silent(m)
+func (n *Node) silent(r *Recorder, m resource.NodeID, times int) {
+	r.silent(m)
 	if times == silences && n.cfg.Silent != nil {
 		n.cfg.Silent(m)
 	}
@@ -442,7 +442,7 @@ func (n *Node) cover(now time.Time, j *job, members []resource.NodeID) {
 // cast asks each of members, all with one packet.
 func (n *Node) cast(now time.Time, j *job, members []resource.NodeID) {
 	for i := range members {
-		j.trace().asked(now, HowBroadcast, members[i])
+		j.recorder().asked(now, HowBroadcast, members[i])
 		n.await(now, j, &part{members: members[i : i+1 : i+1]})
 	}
 	n.cfg.Cast(&Packet{Type: typeAsk, Fan: castFan, ID: j.id, Hi: 1<<64 - 1, Body: j.question})
@@ -460,7 +460,7 @@ func (n *Node) await(now time.Time, j *job, p *part) {
 // ask asks the head of a part.
 func (n *Node) ask(now time.Time, j *job, p *part) {
 	n.await(now, j, p)
-	j.trace().asked(now, byCover(len(p.members)), p.members...)
+	j.recorder().asked(now, byCover(len(p.members)), p.members...)
 	n.send(p.head(), Packet{Type: typeAsk, Fan: uint16(j.fan), ID: j.id, Lo: p.head(), Hi: p.last(), Body: j.question})
 }
 
@@ -472,7 +472,7 @@ func (n *Node) Timeless(p *Packet) bool {
 		return p.Lo == p.Hi || p.Fan == castFan
 	case typeFound:
 		s := n.own[p.ID.N]
-		return s != nil && s.trace == nil && p.ID.Asker == n.cfg.Self
+		return s != nil && s.recorder == nil && p.ID.Asker == n.cfg.Self
 	}
 	return false
 }
@@ -524,7 +524,7 @@ func (n *Node) asked(now time.Time, from resource.NodeID, p *Packet) {
 // answered handles an answer to something that this node asked.
 func (n *Node) answered(now time.Time, from resource.NodeID, p *Packet) {
 	if s := n.own[p.ID.N]; s != nil && p.ID.Asker == n.cfg.Self {
-		s.trace.heard(now, from, p)
+		s.recorder.heard(now, from, p)
 		if p.Type == typeFound {
 			n.endWith(s, Result{Found: true, From: p.From, Answer: slices.Clone(p.Body)})
 			return
@@ -635,7 +635,7 @@ func (n *Node) Pending() (parts, searches int) { return len(n.jobs), len(n.own) 
 // other nodes for the rest. While a head is heard of, it is waited for.
 func (n *Node) again(now time.Time, j *job, p *part) {
 	delete(j.parts, p.head())
-	n.silent(j.trace(), p.head(), p.tries)
+	n.silent(j.recorder(), p.head(), p.tries)
 	switch cut := (n.cfg.Tries + 1) / 2; {
 	case len(p.members) > 1 && p.tries < cut:
 		n.ask(now, j, p)

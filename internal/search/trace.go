@@ -37,58 +37,62 @@ const (
 // maxSteps bounds the steps that a trace keeps.
 const maxSteps = 1 << 16
 
-// A Trace tells how one search of this node went, as the asking node sees it: of what happens below
-// a head, it has the sums that the head reported. It may be read when the search has ended.
-type Trace struct {
-	Everybody bool              // set before the search: ask all nodes, whatever summaries say
-	Strategy  strategy.Strategy // set before the search; Auto: that of Config
+// A Recorder records the steps of one search of this node, as the asking node sees them: of what
+// happens below a head, it has the sums that the head reported. Everybody, Strategy and Begun are
+// set before the search. The rest may be read when the search has ended.
+type Recorder struct {
+	Everybody bool              // ask all nodes, whatever summaries say
+	Strategy  strategy.Strategy // Auto: that of Config
+	Begun     time.Time         // the times of the steps count from here
 	Steps     []Step
 	More      int // steps that were not kept, because there are too many
 }
 
-// A Step is one question to one node.
+// A Step is a step of a trace, with the answer in place of Found: only the asker of the search can
+// read an answer.
 type Step struct {
-	Node            resource.NodeID
-	How             string
-	Members         int       // number of nodes that it was to cover, itself among them
-	Asked, Heard    time.Time // Heard is zero if no answer came
-	Outcome         string
-	Covered, Failed int    // of a none: nodes that said no, and nodes that could not be asked
-	Answer          []byte // of a found
+	strategy.Step
+	Answer []byte // of a found
 
 	last resource.NodeID // the last node that it was to cover
 }
 
-// The methods of a nil Trace keep nothing.
+// Answered reports whether the node has answered.
+func (s *Step) Answered() bool { return s.Outcome == Found || s.Outcome == None }
 
-func (t *Trace) everybody() bool { return t != nil && t.Everybody }
+// The methods of a nil Recorder keep nothing.
 
-// strategyOr returns the strategy that t asks for, or s if it asks for none.
-func (t *Trace) strategyOr(s strategy.Strategy) strategy.Strategy {
-	if t == nil || t.Strategy == strategy.Auto {
+func (r *Recorder) everybody() bool { return r != nil && r.Everybody }
+
+// strategyOr returns the strategy that r asks for, or s if it asks for none.
+func (r *Recorder) strategyOr(s strategy.Strategy) strategy.Strategy {
+	if r == nil || r.Strategy == strategy.Auto {
 		return s
 	}
-	return t.Strategy
+	return r.Strategy
 }
 
 // asked records a question to members[0] to cover members.
-func (t *Trace) asked(now time.Time, how string, members ...resource.NodeID) {
+func (r *Recorder) asked(now time.Time, how string, members ...resource.NodeID) {
 	switch {
-	case t == nil:
-	case len(t.Steps) >= maxSteps:
-		t.More++
+	case r == nil:
+	case len(r.Steps) >= maxSteps:
+		r.More++
 	default:
-		t.Steps = append(t.Steps, Step{Node: members[0], How: how, Members: len(members), Asked: now, last: members[len(members)-1]})
+		r.Steps = append(r.Steps, Step{
+			Step: strategy.Step{Node: members[0], How: how, Members: len(members), Asked: now.Sub(r.Begun)},
+			last: members[len(members)-1],
+		})
 	}
 }
 
 // latest returns the last step to the given node for which ok reports true, or nil.
-func (t *Trace) latest(node resource.NodeID, ok func(*Step) bool) *Step {
-	if t == nil {
+func (r *Recorder) latest(node resource.NodeID, ok func(*Step) bool) *Step {
+	if r == nil {
 		return nil
 	}
-	for i := len(t.Steps) - 1; i >= 0; i-- {
-		if s := &t.Steps[i]; s.Node == node && ok(s) {
+	for i := len(r.Steps) - 1; i >= 0; i-- {
+		if s := &r.Steps[i]; s.Node == node && ok(s) {
 			return s
 		}
 	}
@@ -97,16 +101,16 @@ func (t *Trace) latest(node resource.NodeID, ok func(*Step) bool) *Step {
 
 // heard records an answer. A no that is late counts for nothing, as in the search. A found ends the
 // search however late it is.
-func (t *Trace) heard(now time.Time, from resource.NodeID, p *Packet) {
+func (r *Recorder) heard(now time.Time, from resource.NodeID, p *Packet) {
 	found := p.Type == typeFound
 	if p.Type == typeBusy {
 		return
 	}
-	s := t.latest(from, func(s *Step) bool { return s.last == p.Hi && (s.Outcome == Unheard || found) })
+	s := r.latest(from, func(s *Step) bool { return s.last == p.Hi && (s.Outcome == Unheard || found) })
 	if s == nil {
 		return
 	}
-	s.Heard = now
+	s.Took = now.Sub(r.Begun) - s.Asked
 	if found {
 		s.Outcome, s.Answer = Found, slices.Clone(p.Body)
 		return
@@ -116,16 +120,16 @@ func (t *Trace) heard(now time.Time, from resource.NodeID, p *Packet) {
 }
 
 // silent records that the node did not answer the last question in time.
-func (t *Trace) silent(node resource.NodeID) {
-	if s := t.latest(node, func(s *Step) bool { return s.Outcome == Unheard }); s != nil {
+func (r *Recorder) silent(node resource.NodeID) {
+	if s := r.latest(node, func(s *Step) bool { return s.Outcome == Unheard }); s != nil {
 		s.Outcome = Silent
 	}
 }
 
-// trace returns the trace of this node's search that j is a part of, or nil.
-func (j *job) trace() *Trace {
+// recorder returns the Recorder of this node's search that j is a part of, or nil.
+func (j *job) recorder() *Recorder {
 	if j.own == nil {
 		return nil
 	}
-	return j.own.trace
+	return j.own.recorder
 }

@@ -20,9 +20,10 @@ func traced(t interface {
 	Errorf(string, ...any)
 	Fatalf(string, ...any)
 	Fatal(...any)
-}, s *searchtest.Sim, from *searchtest.Node, tr *search.Trace) searchtest.Outcome {
+}, s *searchtest.Sim, from *searchtest.Node, tr *search.Recorder) searchtest.Outcome {
 	s.Reset()
 	r := s.Await(from, func(now time.Time, done func(search.Result)) {
+		tr.Begun = now
 		from.SearchTraced(now, []byte("gold"), tr, search.Func(done))
 	})
 	steps, sent := slices.Clone(tr.Steps), from.Out
@@ -33,7 +34,7 @@ func traced(t interface {
 			t.Errorf("no such question: %+v", st)
 		case st.Outcome == search.Unheard && !r.Found:
 			t.Errorf("the search ended without a word of %+v", st)
-		case (st.Outcome == search.Found || st.Outcome == search.None) != !st.Heard.IsZero(), !st.Heard.IsZero() && st.Heard.Before(st.Asked):
+		case st.Answered() != (st.Took > 0), st.Took < 0, st.Asked < 0:
 			t.Errorf("heard when: %+v", st)
 		}
 		switch st.Outcome {
@@ -70,7 +71,7 @@ func traced(t interface {
 	return r
 }
 
-func outcomes(tr *search.Trace) (how []string) {
+func outcomes(tr *search.Recorder) (how []string) {
 	for _, s := range tr.Steps {
 		how = append(how, s.How+" "+s.Outcome)
 	}
@@ -85,7 +86,7 @@ func seven(cast bool) *searchtest.Sim {
 func TestTrace(t *testing.T) {
 	s := seven(false)
 	asker := s.Nodes[3]
-	tr := &search.Trace{Strategy: strategy.Tree}
+	tr := &search.Recorder{Strategy: strategy.Tree}
 	if r := traced(t, s, asker, tr); r.Found || !r.Definite() || r.Covered != 7 {
 		t.Errorf("%+v", r)
 	}
@@ -96,14 +97,14 @@ func TestTrace(t *testing.T) {
 	// A summary that is wrong, then all nodes; and without summaries.
 	asker.May = func([]byte) []resource.NodeID { return s.IDs[:1] }
 	for _, c := range []struct {
-		tr   search.Trace
+		tr   search.Recorder
 		want []string
 	}{
-		{search.Trace{Strategy: strategy.Tree}, []string{"summary none", "tree none", "tree none"}},
-		{search.Trace{Strategy: strategy.Tree, Everybody: true}, []string{"tree none", "tree none"}},
-		{search.Trace{Strategy: strategy.Unicast, Everybody: true}, slices.Repeat([]string{"unicast none"}, 6)},
-		{search.Trace{Everybody: true}, slices.Repeat([]string{"unicast none"}, 6)},                               // there are few nodes
-		{search.Trace{Strategy: strategy.Broadcast, Everybody: true}, slices.Repeat([]string{"unicast none"}, 6)}, // the network cannot cast
+		{search.Recorder{Strategy: strategy.Tree}, []string{"summary none", "tree none", "tree none"}},
+		{search.Recorder{Strategy: strategy.Tree, Everybody: true}, []string{"tree none", "tree none"}},
+		{search.Recorder{Strategy: strategy.Unicast, Everybody: true}, slices.Repeat([]string{"unicast none"}, 6)},
+		{search.Recorder{Everybody: true}, slices.Repeat([]string{"unicast none"}, 6)},                               // there are few nodes
+		{search.Recorder{Strategy: strategy.Broadcast, Everybody: true}, slices.Repeat([]string{"unicast none"}, 6)}, // the network cannot cast
 	} {
 		traced(t, s, asker, &c.tr)
 		if !slices.Equal(outcomes(&c.tr), c.want) {
@@ -113,7 +114,7 @@ func TestTrace(t *testing.T) {
 
 	// A summary that is right saves the other questions.
 	s.Nodes[0].Has = gold
-	tr = &search.Trace{Strategy: strategy.Tree}
+	tr = &search.Recorder{Strategy: strategy.Tree}
 	if r := traced(t, s, asker, tr); !r.Found || !slices.Equal(outcomes(tr), []string{"summary found"}) {
 		t.Errorf("%+v, %q", r, outcomes(tr))
 	}
@@ -122,7 +123,7 @@ func TestTrace(t *testing.T) {
 	dead := s.Nodes[6]
 	dead.Dead = true
 	among := func(who resource.NodeID) searchtest.Outcome {
-		tr = &search.Trace{}
+		tr = &search.Recorder{}
 		return s.Await(asker, func(now time.Time, done func(search.Result)) {
 			asker.SearchAmong(now, []resource.NodeID{who}, []byte("gold"), tr, search.Func(done))
 		})
@@ -143,23 +144,23 @@ func TestTraceCast(t *testing.T) {
 	s := seven(true)
 	asker := s.Nodes[3]
 	for _, how := range []strategy.Strategy{strategy.Auto, strategy.Broadcast} {
-		tr := &search.Trace{Strategy: how}
+		tr := &search.Recorder{Strategy: how}
 		r := traced(t, s, asker, tr)
 		if want := slices.Repeat([]string{"broadcast none"}, 6); r.Covered != 7 || !slices.Equal(outcomes(tr), want) {
 			t.Errorf("%q, want %q; %+v", outcomes(tr), want, r)
 		}
 	}
-	tr := &search.Trace{Strategy: strategy.Tree}
+	tr := &search.Recorder{Strategy: strategy.Tree}
 	if traced(t, s, asker, tr); !slices.Equal(outcomes(tr), []string{"tree none", "tree none"}) {
 		t.Errorf("%q", outcomes(tr))
 	}
 	s.Nodes[5].Has = gold
-	tr = &search.Trace{}
+	tr = &search.Recorder{}
 	if r := traced(t, s, asker, tr); r.From != s.IDs[5] || !slices.Contains(outcomes(tr), "broadcast found") {
 		t.Errorf("%q; %+v", outcomes(tr), r)
 	}
 	s.Nodes[5].Has, s.Nodes[5].Dead = nil, true
-	tr = &search.Trace{}
+	tr = &search.Recorder{}
 	r := traced(t, s, asker, tr)
 	if got := outcomes(tr); !slices.Equal(got[:6], []string{"broadcast none", "broadcast none", "broadcast none", "broadcast none", "broadcast silent", "broadcast none"}) ||
 		!slices.Equal(got[6:], slices.Repeat([]string{"unicast silent"}, search.DefaultTries-1)) || !slices.Equal(r.Failed, s.IDs[5:6]) {
@@ -174,7 +175,7 @@ func TestTraceBusy(t *testing.T) {
 	asker := s.Nodes[0]
 	// A node below the head of 1 to 3 is dead, and the head waits for it.
 	s.Nodes[3].Dead = true
-	tr := &search.Trace{}
+	tr := &search.Recorder{}
 	r := traced(t, s, asker, tr)
 	if !slices.Equal(r.Failed, s.IDs[3:4]) || r.Covered != 6 {
 		t.Errorf("%+v", r)
@@ -218,7 +219,7 @@ func TestTraceUnderFaults(t *testing.T) {
 		if rapid.Bool().Draw(t, "summaries") {
 			asker.May = func([]byte) []resource.NodeID { return []resource.NodeID{s.IDs[s.Rand.IntN(n)]} }
 		}
-		traced(t, s, asker, &search.Trace{
+		traced(t, s, asker, &search.Recorder{
 			Everybody: rapid.Bool().Draw(t, "everybody"),
 			Strategy:  rapid.SampledFrom([]strategy.Strategy{strategy.Auto, strategy.Broadcast, strategy.Unicast, strategy.Tree}).Draw(t, "way"),
 		})
