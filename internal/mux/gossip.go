@@ -130,7 +130,7 @@ type gossipers struct {
 	mu   sync.RWMutex
 	of   map[resource.NodeID]*gossiper
 	at   map[string]*gossiper // the members in of, by address
-	past map[life]uint64      // the highest counter heard of lives that were replaced
+	past pastLives            // those that were forgotten
 }
 
 // Gossips makes another member known to gossip: its number, the epoch of its life and its address.
@@ -154,10 +154,7 @@ func (x *Mux) Gossips(node resource.NodeID, epoch uint64, addr *net.UDPAddr) {
 		g.forgetLocked(other) // a machine that was started anew is another node
 	}
 	m := &gossiper{life: life{node, epoch}, addr: addr}
-	if top, was := g.past[m.life]; was {
-		delete(g.past, m.life)
-		m.seen.markUpTo(top)
-	}
+	g.past.restore(m.life, &m.seen)
 	g.of[node], g.at[at] = m, m
 }
 
@@ -172,8 +169,7 @@ func (x *Mux) ForgetGossip(node resource.NodeID) {
 	}
 }
 
-// forgetLocked removes m, and keeps the highest counter that was heard of its life: if the life is met
-// again, its key is the same. g.mu must be held.
+// forgetLocked removes m, and keeps in past what was heard of its life. g.mu must be held.
 func (g *gossipers) forgetLocked(m *gossiper) {
 	delete(g.of, m.node)
 	if at := hostPort(m.addr); g.at[at] == m {
@@ -182,16 +178,7 @@ func (g *gossipers) forgetLocked(m *gossiper) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.replaced = true
-	if m.seen.top == 0 {
-		return
-	}
-	for l := range g.past { // any life: so many are no accident
-		if len(g.past) < mostPast {
-			break
-		}
-		delete(g.past, l)
-	}
-	g.past[m.life] = m.seen.top
+	g.past.keep(m.life, &m.seen)
 }
 
 // gossipTo returns the member that memberlist means, by its name if memberlist gives one, or nil.

@@ -95,8 +95,8 @@ type Mux struct {
 	// begins.
 	mu    sync.RWMutex
 	peers map[resource.NodeID]*peer
-	past  map[life]uint64 // the highest counter heard of those that were parted from
-	base  uint64          // above all counters used towards them
+	past  pastLives // those that were parted from
+	base  uint64    // above all counters used towards them
 
 	large   chan struct{} // one slot for each stream under way with a large payload
 	packets chan *memberlist.Packet
@@ -127,8 +127,8 @@ func Open(cfg Config) (*Mux, error) {
 	if cfg.largeTime <= 0 {
 		cfg.largeTime = defaultLargeTime
 	}
-	x := &Mux{cfg: cfg, log: cfg.Logger, peers: map[resource.NodeID]*peer{}, past: map[life]uint64{},
-		gossipers: gossipers{of: map[resource.NodeID]*gossiper{}, at: map[string]*gossiper{}, past: map[life]uint64{}}, hellos: hellos{wait: map[uint64]chan struct{}{}},
+	x := &Mux{cfg: cfg, log: cfg.Logger, peers: map[resource.NodeID]*peer{}, past: pastLives{},
+		gossipers: gossipers{of: map[resource.NodeID]*gossiper{}, at: map[string]*gossiper{}, past: pastLives{}}, hellos: hellos{wait: map[uint64]chan struct{}{}},
 		often: ratelog.New(cfg.Logger), large: make(chan struct{}, maxPending), waiting: subsys.NewHandshakes(maxPending), packets: make(chan *memberlist.Packet, 1024), streams: make(chan net.Conn)}
 	if x.log == nil {
 		x.log = slog.New(slog.DiscardHandler)
@@ -225,10 +225,7 @@ func (x *Mux) Meet(node resource.NodeID, epoch uint64, addr *net.UDPAddr) {
 	x.partLocked(node)
 	to := &peer{life: life{node, epoch}, addr: addr}
 	to.sent.Store(x.base)
-	if top, was := x.past[to.life]; was {
-		delete(x.past, to.life)
-		to.seen.markUpTo(top)
-	}
+	x.past.restore(to.life, &to.seen)
 	x.peers[node] = to
 }
 
@@ -240,10 +237,8 @@ func (x *Mux) Part(node resource.NodeID) {
 	x.partLocked(node)
 }
 
-const (
-	mostPast = 1 << 16 // lives of members parted from that are remembered
-	margin   = 1 << 20 // for datagrams under way to a member that is being parted from
-)
+// margin is added to base for the datagrams under way to a member that is being parted from.
+const margin = 1 << 20
 
 // partLocked forgets a member. The member may be met again in the same life, in which the key between the
 // two is the same. No counter may then be used twice, and none be accepted twice. x.mu must be
@@ -258,16 +253,7 @@ func (x *Mux) partLocked(node resource.NodeID) {
 	old.mu.Lock()
 	defer old.mu.Unlock()
 	old.parted = true
-	if old.seen.top == 0 {
-		return
-	}
-	for l := range x.past { // any life: so many are no accident
-		if len(x.past) < mostPast {
-			break
-		}
-		delete(x.past, l)
-	}
-	x.past[old.life] = old.seen.top
+	x.past.keep(old.life, &old.seen)
 }
 
 // peer returns the peer of a node, or nil if the node is not known.

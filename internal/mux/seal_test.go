@@ -172,7 +172,7 @@ func TestTwinTags(t *testing.T) {
 // Another life begins anew.
 func TestPartAndMeet(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		p := &Mux{peers: map[resource.NodeID]*peer{}, past: map[life]uint64{}}
+		p := &Mux{peers: map[resource.NodeID]*peer{}, past: pastLives{}}
 		used, heard := map[[2]uint64]bool{}, map[[2]uint64]bool{}
 		at := func(port int) *net.UDPAddr { return &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1), Port: port} }
 		p.cfg.Self = 9
@@ -212,7 +212,7 @@ func TestPartAndMeet(t *testing.T) {
 
 // A datagram that was under way on a peer when it was parted from is not new.
 func TestPartedMeanwhile(t *testing.T) {
-	p := &Mux{peers: map[resource.NodeID]*peer{}, past: map[life]uint64{}}
+	p := &Mux{peers: map[resource.NodeID]*peer{}, past: pastLives{}}
 	at := &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 1}
 	p.Meet(1, 1, at)
 	old := p.peer(1)
