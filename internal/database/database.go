@@ -38,11 +38,11 @@ type Record = resource.Record
 type record struct {
 	id         resource.GID
 	revision   uint64
-	owner      uint32 // place in DB.owners plus one; 0: the record is not in use
+	owner      uint32 // index in DB.owners plus one; 0: the record is not in use
 	next, prev uint32 // records of the same owner, number plus one; 0: none
 	chunk      uint32
-	off, size  uint32 // of the attributes; their places in postings, 4 bytes each, lie before them
-	positions  uint16 // number of places
+	off, size  uint32 // of the attributes; their positions in postings, 4 bytes each, lie before them
+	positions  uint16 // number of positions
 	system     bool   // an attribute of the library's makes it one of the library's own resources
 }
 
@@ -218,11 +218,11 @@ func (d *DB) store(i uint32, attrs *resource.List) {
 	at := off - 4*n
 	im := d.indexWith(i)
 	for a, next := resource.KnownAt(wire, 0); a != nil; a, next = resource.KnownAt(wire, next) {
-		place := d.post.add(d.hash(a), i)
-		binary.LittleEndian.PutUint32(chunk[at:], place)
+		pos := d.post.add(d.hash(a), i)
+		binary.LittleEndian.PutUint32(chunk[at:], pos)
 		at += 4
-		if im != nil && place != nowhere {
-			im.AddPosting(a, i, place)
+		if im != nil && pos != noPos {
+			im.AddPosting(a, i, pos)
 		}
 	}
 	if im != nil {
@@ -237,30 +237,30 @@ func (d *DB) wire(r *record) []byte {
 	return c[r.off : r.off+r.size : r.off+r.size]
 }
 
-// positionsOf returns the places of r's attributes in their postings, 4 bytes each.
+// positionsOf returns the positions of r's attributes in their postings, 4 bytes each.
 func (d *DB) positionsOf(r *record) []byte {
 	return d.chunks[r.chunk][int(r.off)-4*int(r.positions) : r.off]
 }
 
 // removePostings takes record i out of the postings. The last record of a posting moves to the
-// place that becomes free. For such a record removePostings updates the place that is stored with
+// position that becomes free. For such a record removePostings updates the position that is stored with
 // its attribute.
 func (d *DB) removePostings(i uint32) {
 	r := d.recLocked(i)
-	wire, places := d.wire(r), d.positionsOf(r)
+	wire, positions := d.wire(r), d.positionsOf(r)
 	var moves []move
 	for a, next := resource.KnownAt(wire, 0); a != nil; a, next = resource.KnownAt(wire, next) {
-		place := binary.LittleEndian.Uint32(places)
-		if places = places[4:]; place == nowhere {
+		pos := binary.LittleEndian.Uint32(positions)
+		if positions = positions[4:]; pos == noPos {
 			continue
 		}
 		h := d.hash(a)
 		from := d.post.part(h).find(h).n - 1
 		if d.index != nil { // also if i is not in the index yet: the record that moves may be in it
-			d.index.RemovePosting(a, place, from)
+			d.index.RemovePosting(a, pos, from)
 		}
-		if moved, ok := d.post.drop(h, place); ok {
-			m := move{moved, from, place, h}
+		if moved, ok := d.post.drop(h, pos); ok {
+			m := move{moved, from, pos, h}
 			if r.positions <= few {
 				d.moved(m)
 			} else {
@@ -273,7 +273,7 @@ func (d *DB) removePostings(i uint32) {
 	d.dead += int(r.size) + 4*int(r.positions)
 }
 
-// A move says that record rec went from one place to another in the posting of a hash.
+// A move says that record rec went from one position to another in the posting of a hash.
 type move struct {
 	rec, from, to uint32
 	hash          uint64
@@ -310,29 +310,29 @@ func (d *DB) movedOf(moves []move) {
 		to[m.hash] = m
 	}
 	r := d.recLocked(moves[0].rec)
-	wire, places := d.wire(r), d.positionsOf(r)
+	wire, positions := d.wire(r), d.positionsOf(r)
 	for a, next := resource.KnownAt(wire, 0); a != nil; a, next = resource.KnownAt(wire, next) {
 		d.scanned++
 		h := d.hash(a)
-		if m, ok := to[h]; ok && binary.LittleEndian.Uint32(places) == m.from {
-			binary.LittleEndian.PutUint32(places, m.to)
+		if m, ok := to[h]; ok && binary.LittleEndian.Uint32(positions) == m.from {
+			binary.LittleEndian.PutUint32(positions, m.to)
 			delete(to, h)
 		}
-		places = places[4:]
+		positions = positions[4:]
 	}
 }
 
 // moved notes one move.
 func (d *DB) moved(m move) {
 	r := d.recLocked(m.rec)
-	wire, places := d.wire(r), d.positionsOf(r)
+	wire, positions := d.wire(r), d.positionsOf(r)
 	for a, next := resource.KnownAt(wire, 0); a != nil; a, next = resource.KnownAt(wire, next) {
 		d.scanned++
-		if binary.LittleEndian.Uint32(places) == m.from && d.hash(a) == m.hash {
-			binary.LittleEndian.PutUint32(places, m.to)
+		if binary.LittleEndian.Uint32(positions) == m.from && d.hash(a) == m.hash {
+			binary.LittleEndian.PutUint32(positions, m.to)
 			return
 		}
-		places = places[4:]
+		positions = positions[4:]
 	}
 }
 

@@ -23,7 +23,7 @@ const fillAtOnce = 256
 
 // MakeIndex makes an index of the database, which may grow to size bytes. MakeIndex returns when
 // the index is filled; ctx limits that. The database answers and changes meanwhile. The index
-// follows all changes until [DB.DropIndex], or until it cannot go on: see [DB.IndexErr].
+// follows all changes until [DB.DropIndex], or until it cannot go on: then [DB.IndexFile] says why.
 func (d *DB) MakeIndex(ctx context.Context, size int) error {
 	im, err := d.beginIndex(size)
 	for done := false; err == nil && !done; {
@@ -72,12 +72,12 @@ func (d *DB) fill(im *index.Writer, n int) (done bool, err error) {
 		if r.owner == 0 {
 			continue
 		}
-		wire, places := d.wire(r), d.positionsOf(r)
+		wire, positions := d.wire(r), d.positionsOf(r)
 		for a, next := resource.KnownAt(wire, 0); a != nil; a, next = resource.KnownAt(wire, next) {
-			if place := binary.LittleEndian.Uint32(places); place != nowhere {
-				im.AddPosting(a, i, place)
+			if pos := binary.LittleEndian.Uint32(positions); pos != noPos {
+				im.AddPosting(a, i, pos)
 			}
-			places = places[4:]
+			positions = positions[4:]
 		}
 		d.putInIndex(i)
 		d.commitIndex()
@@ -125,14 +125,6 @@ func (d *DB) DropIndex() {
 	d.dropIndexLocked(index.ErrEnded)
 }
 
-// IndexErr returns the reason why the last index ended. It returns nil while there is an index, and
-// if there never was one.
-func (d *DB) IndexErr() error {
-	d.mu.RLock()
-	defer d.mu.RUnlock()
-	return d.indexErr
-}
-
 // SetIndexAlone tells the index's readers whether the node is alone: then a resource that is not in
 // the index does not exist, and no other node needs to be asked.
 func (d *DB) SetIndexAlone(alone bool) {
@@ -145,7 +137,7 @@ func (d *DB) SetIndexAlone(alone bool) {
 
 // IndexFile returns a descriptor of the index for readers to map, and the size of the file. The
 // caller closes the descriptor. It is an error if there is no index or if the index is not filled
-// yet.
+// yet. The error wraps the reason why the last index ended.
 func (d *DB) IndexFile() (fd, size int, err error) {
 	d.mu.RLock()
 	defer d.mu.RUnlock()

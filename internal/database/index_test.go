@@ -18,6 +18,14 @@ import (
 	"pgregory.net/rapid"
 )
 
+// indexErr returns the reason why d's last index ended. It returns nil while there is an index, and
+// if there never was one.
+func indexErr(d *DB) error {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	return d.indexErr
+}
+
 // openIndex returns a reader of d's index.
 func openIndex(t testing.TB, d *DB) *index.Reader {
 	t.Helper()
@@ -147,7 +155,7 @@ func TestIndexAgainstDatabase(t *testing.T) {
 				if r != nil {
 					agree(t, d, r, []resource.List{draw.Draw(t, "pattern"), draw.Draw(t, "another")}, ids)
 				}
-				if err := d.IndexErr(); err != nil && !errors.Is(err, index.ErrEnded) {
+				if err := indexErr(d); err != nil && !errors.Is(err, index.ErrEnded) {
 					t.Fatal(err)
 				}
 			},
@@ -224,7 +232,7 @@ func TestIndexFails(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := d.IndexErr(); !errors.Is(err, index.ErrFull) {
+	if err := indexErr(d); !errors.Is(err, index.ErrFull) {
 		t.Error(err)
 	}
 	if _, v := r.Lookup(ctx.WithSerial(1), nil); v != index.Ended {

@@ -13,7 +13,7 @@ type slots struct {
 // slot is an entry of slots: the posting of one hash.
 type slot struct {
 	hash uint64 // 0: empty
-	val  uint32 // the record's number if n is 1, else a place in postings.lists
+	val  uint32 // the record's number if n is 1, else an index in postings.lists
 	n    uint32 // length of the posting
 }
 
@@ -99,7 +99,7 @@ func (s *slots) remove(h uint64) {
 type postings struct {
 	parts [256]slots
 	lists [][]uint32
-	free  []uint32 // places of lists that are not in use
+	free  []uint32 // indexes of lists that are not in use
 }
 
 // part returns the part that has the slot of h.
@@ -118,16 +118,16 @@ func (p *postings) get(h uint64, one *[1]uint32) []uint32 {
 	return p.lists[s.val]
 }
 
-// nowhere is the place of an attribute that its record has a second time: the posting has the
+// noPos is the position of an attribute that its record has a second time: the posting has the
 // record only once, for the first one.
-const nowhere = 1<<32 - 1
+const noPos = 1<<32 - 1
 
-// add appends rec to the posting of h and returns its place there. It returns nowhere if rec is the
+// add appends rec to the posting of h and returns its position there. It returns noPos if rec is the
 // last record of the posting already.
-func (p *postings) add(h uint64, rec uint32) (place uint32) {
+func (p *postings) add(h uint64, rec uint32) (pos uint32) {
 	s := p.part(h).add(h)
 	if s.n == 1 && s.val == rec || s.n > 1 && p.lists[s.val][s.n-1] == rec {
-		return nowhere
+		return noPos
 	}
 	switch s.n {
 	case 0:
@@ -149,9 +149,9 @@ func (p *postings) add(h uint64, rec uint32) (place uint32) {
 	return s.n - 1
 }
 
-// drop removes the record at place from the posting of h. The last record moves to that place. If
-// it is another record, drop returns it with ok, and the caller stores its new place.
-func (p *postings) drop(h uint64, place uint32) (moved uint32, ok bool) {
+// drop removes the record at pos from the posting of h. The last record moves to that position. If
+// it is another record, drop returns it with ok, and the caller stores its new position.
+func (p *postings) drop(h uint64, pos uint32) (moved uint32, ok bool) {
 	s := p.part(h).find(h)
 	if s == nil {
 		return 0, false
@@ -163,9 +163,9 @@ func (p *postings) drop(h uint64, place uint32) (moved uint32, ok bool) {
 	}
 	l := p.lists[s.val]
 	last := l[s.n]
-	l[place] = last
+	l[pos] = last
 	l = l[:s.n]
-	moved, ok = last, place != s.n
+	moved, ok = last, pos != s.n
 	if s.n == 1 {
 		p.lists[s.val] = nil
 		p.free = append(p.free, s.val)

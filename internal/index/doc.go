@@ -41,7 +41,7 @@
 // not allow that, so the hash is SipHash. Only processes of the server's own user get the index,
 // and they could do worse than choose colliding attributes. Any other process that chooses
 // attributes does not know the key and finds no collisions. If two attributes do share 64 bits, the
-// writer notices when both have a first place, and gives the index up.
+// writer notices when both have a first position, and gives the index up.
 //
 // A reader trusts nothing that it reads: every place and length is checked, lists are parsed, and
 // every loop is bounded. Invalid content ends the index for that reader.

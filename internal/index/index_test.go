@@ -23,12 +23,12 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// db is the smallest index that can write an index: postings with places.
+// db is the smallest index that can write an index: postings with positions.
 type db struct {
-	w     *Writer
-	post  map[string][]uint32
-	recs  map[uint32]*resource.Record
-	place map[uint32]map[string]uint32
+	w    *Writer
+	post map[string][]uint32
+	recs map[uint32]*resource.Record
+	pos  map[uint32]map[string]uint32
 }
 
 // newDB returns a db with an empty index that readers may use.
@@ -68,27 +68,27 @@ func attrsOf(l *resource.List) (all []string) {
 }
 
 func (d *db) addPostings(i uint32, l *resource.List) {
-	d.place[i] = map[string]uint32{}
+	d.pos[i] = map[string]uint32{}
 	for _, a := range attrsOf(l) {
-		if _, twice := d.place[i][a]; twice {
+		if _, twice := d.pos[i][a]; twice {
 			continue
 		}
-		d.place[i][a] = uint32(len(d.post[a]))
+		d.pos[i][a] = uint32(len(d.post[a]))
 		d.post[a] = append(d.post[a], i)
-		d.w.AddPosting([]byte(a), i, d.place[i][a])
+		d.w.AddPosting([]byte(a), i, d.pos[i][a])
 	}
 }
 
 func (d *db) removePostings(i uint32) {
-	for a, place := range d.place[i] {
+	for a, pos := range d.pos[i] {
 		p := d.post[a]
 		from := uint32(len(p) - 1)
-		d.w.RemovePosting([]byte(a), place, from)
-		p[place] = p[from]
-		d.place[p[place]][a] = place
+		d.w.RemovePosting([]byte(a), pos, from)
+		p[pos] = p[from]
+		d.pos[p[pos]][a] = pos
 		d.post[a] = p[:from]
 	}
-	delete(d.place, i)
+	delete(d.pos, i)
 }
 
 func record(id, owner resource.GID, revision uint64, l resource.List) resource.Record {
@@ -300,7 +300,7 @@ func TestLarge(t *testing.T) {
 	}
 }
 
-// Two attributes with one hash end the index when both have a first place.
+// Two attributes with one hash end the index when both have a first position.
 func TestCollision(t *testing.T) {
 	d := newDB(t, minSize)
 	d.w.addPosting(77, 0, 0)

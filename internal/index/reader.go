@@ -316,15 +316,15 @@ func (s *lookup) any(pattern *resource.List) outcome {
 	return enough
 }
 
-// candidate returns the number of the record at a place of a posting.
-func (s *lookup) candidate(p posting, place uint32) (i uint32, how outcome) {
+// candidate returns the number of the record at a position of a posting.
+func (s *lookup) candidate(p posting, pos uint32) (i uint32, how outcome) {
 	e := p.ref()
 	if p.list() {
 		at := uint64(e)
 		if at < atData || at+listLen(p.len()) > uint64(len(s.w)) {
 			return 0, nonsense
 		}
-		e = half(s.w[at+1+uint64(place/2)].Load(), place)
+		e = half(s.w[at+1+uint64(pos/2)].Load(), pos)
 	}
 	if e == 0 {
 		return 0, torn

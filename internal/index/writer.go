@@ -15,7 +15,7 @@ import (
 // A Writer makes an index. Only one goroutine may use it at a time. After an error, which Err
 // returns, its methods do nothing, and readers see that the index has ended.
 //
-// The caller chooses the numbers of records and the places in postings. They are those of its own
+// The caller chooses the numbers of records and the positions in postings. They are those of its own
 // index.
 type Writer struct {
 	key
@@ -274,23 +274,23 @@ func (w *Writer) directory(n uint64) bool {
 	return true
 }
 
-// AddPosting stores that record i is at a place of the posting of an attribute.
-func (w *Writer) AddPosting(encoded []byte, i, place uint32) {
+// AddPosting stores that record i is at a position of the posting of an attribute.
+func (w *Writer) AddPosting(encoded []byte, i, pos uint32) {
 	if w.err == nil {
-		w.addPosting(w.of(encoded), i, place)
+		w.addPosting(w.of(encoded), i, pos)
 	}
 }
 
 // RemovePosting removes an entry from the posting of an attribute: the last entry, which was at
-// from, moves to place, and the posting is one shorter.
-func (w *Writer) RemovePosting(encoded []byte, place, from uint32) {
+// from, moves to pos, and the posting is one shorter.
+func (w *Writer) RemovePosting(encoded []byte, pos, from uint32) {
 	if w.err == nil {
-		w.removePosting(w.of(encoded), place, from)
+		w.removePosting(w.of(encoded), pos, from)
 	}
 }
 
 // addPosting is AddPosting for a hash.
-func (w *Writer) addPosting(h uint64, i, place uint32) {
+func (w *Writer) addPosting(h uint64, i, pos uint32) {
 	part := partOf(h)
 	w.beginChange(part)
 	at, ok := w.slot(part, h)
@@ -299,22 +299,22 @@ func (w *Writer) addPosting(h uint64, i, place uint32) {
 	}
 	p := posting(w.w[at+1].Load())
 	switch {
-	case place < p.len() && w.entry(p, place) != 0:
+	case pos < p.len() && w.entry(p, pos) != 0:
 		w.fail(ErrCollision)
 		return
-	case !p.list() && place == 0:
+	case !p.list() && pos == 0:
 		p = makePosting(i+1, 1, false)
 	default:
-		if p, ok = w.grow(p, place+1); !ok {
+		if p, ok = w.grow(p, pos+1); !ok {
 			return
 		}
-		w.setEntry(p, place, i+1)
+		w.setEntry(p, pos, i+1)
 	}
 	w.w[at+1].Store(uint64(p))
 }
 
 // removePosting is Unindex for a hash.
-func (w *Writer) removePosting(h uint64, place, from uint32) {
+func (w *Writer) removePosting(h uint64, pos, from uint32) {
 	part := partOf(h)
 	w.beginChange(part)
 	at := w.find(part, h)
@@ -335,30 +335,30 @@ func (w *Writer) removePosting(h uint64, place, from uint32) {
 		w.remove(part, at)
 		return
 	case !p.list(): // one entry, and the last entry is not in the index yet
-		if place == 0 {
+		if pos == 0 {
 			p = makePosting(0, 1, false)
 		}
 	default:
-		if place < n {
-			w.setEntry(p, place, last)
+		if pos < n {
+			w.setEntry(p, pos, last)
 		}
 		p = w.shrink(p, n)
 	}
 	w.w[at+1].Store(uint64(p))
 }
 
-// entry returns the entry at a place of a posting, which must be longer than that.
-func (w *Writer) entry(p posting, place uint32) uint32 {
+// entry returns the entry at a position of a posting, which must be longer than that.
+func (w *Writer) entry(p posting, pos uint32) uint32 {
 	if !p.list() {
 		return p.ref()
 	}
-	return half(w.w[p.ref()+1+place/2].Load(), place)
+	return half(w.w[p.ref()+1+pos/2].Load(), pos)
 }
 
-// setEntry stores e at a place of a posting with a list.
-func (w *Writer) setEntry(p posting, place, e uint32) {
-	word := &w.w[p.ref()+1+place/2]
-	shift := 32 * (place & 1)
+// setEntry stores e at a position of a posting with a list.
+func (w *Writer) setEntry(p posting, pos, e uint32) {
+	word := &w.w[p.ref()+1+pos/2]
+	shift := 32 * (pos & 1)
 	word.Store(word.Load()&^(0xffffffff<<shift) | uint64(e)<<shift)
 }
 
