@@ -101,8 +101,8 @@ func (h *Handshake) Done() bool {
 	return true
 }
 
-// CutAll cuts all connections in the set.
-func (s *Handshakes) CutAll() {
+// CloseAll closes all connections in the set.
+func (s *Handshakes) CloseAll() {
 	for {
 		s.mu.Lock()
 		w := s.worstLocked()

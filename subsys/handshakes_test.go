@@ -42,7 +42,7 @@ func TestHandshakes(t *testing.T) {
 	if len(cut) > 0 {
 		t.Errorf("cut %v beside a free place", cut)
 	}
-	s.CutAll()
+	s.CloseAll()
 	if len(cut) != most || s.count != 0 || len(s.from) != 0 {
 		t.Errorf("%d cut, %d left", len(cut), s.count)
 	}

@@ -151,7 +151,7 @@ func denial(q []byte, unknown, partial error) error {
 func (a *asker) once(ctx context.Context, w *waiter, q []byte, targets []resource.NodeID) (r search.Result, err error) {
 	if t := &w.tally; len(q) > mostPacked {
 		if targets == nil {
-			targets = a.members.others()
+			targets = a.members.otherMembers()
 		}
 		if t.begun == 0 {
 			t.begun = time.Since(a.born)
@@ -171,7 +171,7 @@ func (a *asker) once(ctx context.Context, w *waiter, q []byte, targets []resourc
 	// The resource is gone meanwhile, or its member cannot be reached. What the other members have
 	// is not known yet.
 	if targets == nil {
-		targets = a.members.others()
+		targets = a.members.otherMembers()
 	}
 	return search.Result{Failed: targets}, nil
 }

@@ -54,7 +54,7 @@ func (d *departure) announceLeave() { d.tell(msgLeaving) }
 // tell sends a datagram of the byte message to the other members, until they have acknowledged it
 // or tellTime has passed.
 func (d *departure) tell(message byte) {
-	_, targets := d.members.aliveOthers(math.MaxInt)
+	_, targets := d.members.aliveOtherMembers(math.MaxInt)
 	acked := make(chan struct{})
 	d.mu.Lock()
 	d.unack, d.acked = map[resource.NodeID]bool{}, acked

@@ -134,7 +134,7 @@ func (j *joiner) run() {
 			j.lookLocked(addr, func() {})
 		}
 		if j.former.Load() || j.members.awaitsUnmet() {
-			addrs, _ := j.members.aliveOthers(mostTaught)
+			addrs, _ := j.members.aliveOtherMembers(mostTaught)
 			for _, addr := range addrs {
 				j.lookLocked(addr, func() {})
 			}
@@ -277,7 +277,7 @@ func (j *joiner) heardAccount(fresh bool) {
 // and has tried all addresses to join: the other members may be as new as this one. Members of
 // version 0.1.0 give no account, so that it is enough to have joined one.
 func (j *joiner) learnedLocked(joined bool) bool {
-	others, _ := j.members.aliveOthers(1)
+	others, _ := j.members.aliveOtherMembers(1)
 	switch {
 	case len(others) == 0:
 		return false

@@ -38,7 +38,7 @@ func (a *asker) all(ctx context.Context, pattern *resource.List, cov *directory.
 		}
 		unknown := a.joiner.incomplete()
 		asked := a.members.roll.Load()
-		targets := a.members.others()
+		targets := a.members.otherMembers()
 		_, _, ordered := pattern.Order()
 		var firsts []first // of the first members in targets
 		for len(targets) > 0 {

@@ -79,8 +79,8 @@ func newMemberTable(c *core, s *summaries) *memberTable {
 // The caller must not change the result.
 func (t *memberTable) list() []resource.NodeID { return t.roll.Load().members }
 
-// others returns the members without this one.
-func (t *memberTable) others() []resource.NodeID {
+// otherMembers returns the members without this one.
+func (t *memberTable) otherMembers() []resource.NodeID {
 	return slices.DeleteFunc(slices.Clone(t.list()), func(m resource.NodeID) bool { return m == t.cfg.Node })
 }
 
@@ -145,9 +145,9 @@ func (t *memberTable) alive(id resource.NodeID) bool {
 	return m != nil && m.isAlive
 }
 
-// aliveOthers returns the addresses of at most most other members that are seen alive, in random
+// aliveOtherMembers returns the addresses of at most most other members that are seen alive, in random
 // order, and their nodes.
-func (t *memberTable) aliveOthers(most int) (addrs []string, members []resource.NodeID) {
+func (t *memberTable) aliveOtherMembers(most int) (addrs []string, members []resource.NodeID) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for id, m := range t.nodes {

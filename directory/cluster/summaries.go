@@ -146,7 +146,7 @@ func (s *summaries) receive(from resource.NodeID, message []byte) {
 func (s *summaries) stats(to *FilterStats) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, m := range s.members.others() {
+	for _, m := range s.members.otherMembers() {
 		if s.filters.Of(m) != nil {
 			to.Known++
 		}

@@ -66,7 +66,7 @@ func (a *asker) traceUnicast(ctx context.Context, q []byte, begun time.Time) (di
 	var first error
 	var wg sync.WaitGroup
 	slots := make(chan struct{}, unicastAtOnce)
-	for _, m := range a.members.others() {
+	for _, m := range a.members.otherMembers() {
 		slots <- struct{}{}
 		wg.Go(func() {
 			defer func() { <-slots }()

@@ -136,7 +136,7 @@ func greetWith(t *testing.T, n *node, b []byte) {
 		_, _ = there.Write(b)
 		there.Close()
 	}()
-	s := n.stranger(here)
+	s := n.admitStranger(here)
 	taken := make(chan struct{})
 	done := make(chan struct{})
 	go func() {

@@ -514,7 +514,7 @@ func TestStrangersGiveWay(t *testing.T) {
 		here, there := net.Pipe()
 		t.Cleanup(func() { here.Close(); there.Close() })
 		c := &closing{Conn: here, at: &net.TCPAddr{IP: net.ParseIP(ip), Port: 1}}
-		return p.stranger(c), c
+		return p.admitStranger(c), c
 	}
 	member, slow := from("10.0.0.1")
 	_, first := from("10.0.0.2")
@@ -524,7 +524,7 @@ func TestStrangersGiveWay(t *testing.T) {
 	if slow.closed || !first.closed || p.waiting.Len() != maxPending {
 		t.Errorf("a member's connection is closed: %v; the stranger's first: %v; %d have places", slow.closed, first.closed, p.waiting.Len())
 	}
-	if member.known(); p.waiting.Len() != maxPending-1 {
+	if member.markKnown(); p.waiting.Len() != maxPending-1 {
 		t.Error("it had no slot any more")
 	}
 }

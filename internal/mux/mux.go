@@ -519,7 +519,7 @@ func (x *Mux) close() {
 		x.poller.EndPark()
 	}
 	x.busy.Wait()
-	x.waiting.CutAll()
+	x.waiting.CloseAll()
 	x.shut()
 }
 

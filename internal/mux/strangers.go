@@ -17,15 +17,15 @@ type stranger struct {
 	slot *subsys.Handshake
 }
 
-// stranger takes up a connection, for which the oldest stranger may have to give way.
-func (x *Mux) stranger(c net.Conn) *stranger {
+// admitStranger takes up a connection, for which the oldest stranger may have to give way.
+func (x *Mux) admitStranger(c net.Conn) *stranger {
 	return &stranger{c, x.waiting.Add(netsource.Of(c.RemoteAddr()), func() { c.Close() })}
 }
 
-// known notes that the caller has shown that it is a member.
-func (n *stranger) known() { n.slot.Done() }
+// markKnown notes that the caller has shown that it is a member.
+func (n *stranger) markKnown() { n.slot.Done() }
 
 func (n *stranger) Close() error {
-	n.known()
+	n.markKnown()
 	return n.Conn.Close()
 }

@@ -45,7 +45,7 @@ func (x *Mux) accept() {
 			}
 			continue
 		}
-		s := x.stranger(nc)
+		s := x.admitStranger(nc)
 		x.busy.Add(1)
 		go func() {
 			defer x.busy.Done()
@@ -70,7 +70,7 @@ func (x *Mux) greet(s *stranger) error {
 		if c, err = x.cfg.TLS.Server(x.life, s); err != nil {
 			return err
 		}
-		s.known()
+		s.markKnown()
 	}
 	c, first, err := peek(c)
 	if err != nil {
@@ -87,7 +87,7 @@ func (x *Mux) greet(s *stranger) error {
 	case largeByte:
 		return x.hearLarge(s, c)
 	}
-	s.known()
+	s.markKnown()
 	_ = s.SetDeadline(time.Time{})
 	x.count.Streams.Add(1)
 	x.cfg.Stream(c)
@@ -190,7 +190,7 @@ func (x *Mux) hearLarge(s *stranger, c net.Conn) error {
 	if size > MaxLarge {
 		return fmt.Errorf("mux: %d bytes announced", size)
 	}
-	s.known()
+	s.markKnown()
 	_ = c.SetDeadline(time.Now().Add(x.cfg.largeTime))
 	var b bytes.Buffer // grows as the bytes come: an announced length alone costs no memory
 	if _, err := io.CopyN(&b, c, overhead+int64(size)); err != nil {

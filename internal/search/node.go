@@ -366,7 +366,7 @@ func (n *Node) askFirst(now time.Time, s *own) {
 	n.due.stop(&s.late)
 	j := n.ours(s)
 	n.count(j, n.cfg.Self)
-	others := n.others(j)
+	others := n.remaining(j)
 	switch n.choose(s.recorder.strategyOr(n.cfg.Strategy), len(others), len(s.question)) {
 	case strategy.Broadcast:
 		j.fan = Flat
@@ -412,9 +412,9 @@ func (n *Node) choose(s strategy.Strategy, others, bytes int) strategy.Strategy 
 // count counts m as covered by j.
 func (n *Node) count(j *job, m resource.NodeID) { j.covered++; j.sum ^= sum(m) }
 
-// others returns the members of j's range without this node, and without the asker, which has
+// remaining returns the members of j's range without this node, and without the asker, which has
 // looked already.
-func (n *Node) others(j *job) []resource.NodeID {
+func (n *Node) remaining(j *job) []resource.NodeID {
 	all := n.cfg.Members()
 	lo, _ := slices.BinarySearch(all, j.lo)
 	hi, ok := slices.BinarySearch(all, j.hi)
@@ -517,7 +517,7 @@ func (n *Node) asked(now time.Time, from resource.NodeID, p *Packet) {
 	j := &job{key: k, fan: int(p.Fan), question: slices.Clone(p.Body)}
 	n.add(j)
 	n.count(j, n.cfg.Self)
-	n.cover(now, j, n.others(j))
+	n.cover(now, j, n.remaining(j))
 	n.finishIfDone(now, j)
 }
 

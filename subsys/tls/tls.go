@@ -48,7 +48,7 @@ func (t transport) Listen(addr string, cfg subsys.Config) (subsys.Port, error) {
 		Rounds:   4,
 		Dialled:  func(ctx context.Context, nc *net.TCPConn) (stream.Writer, error) { return h.shake(ctx, nc, true) },
 		Accepted: h.accepted,
-		Closing:  h.pending.CutAll,
+		Closing:  h.pending.CloseAll,
 	})
 }
 
