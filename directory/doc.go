@@ -45,7 +45,7 @@
 //	server_listen.go          sockets, and the connections that are accepted there
 //	server_context.go         the life connection of a context
 //	server_recovery.go        what a new server waits for
-//	server_terms.go           the terms that clients must accept
+//	server_terms.go           the terms on which the node's contexts link
 //	server_node.go            the node as a resource
 //	server_peer.go            peer connections of other members
 //	server_remote.go          the Remote that is attached
