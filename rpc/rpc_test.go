@@ -21,11 +21,7 @@ import (
 )
 
 // deadline returns a context that ends when a test takes too long.
-func deadline(t testing.TB) context.Context {
-	ctx, end := context.WithTimeout(context.Background(), 30*time.Second)
-	t.Cleanup(end)
-	return ctx
-}
+func deadline(t testing.TB) context.Context { return eventually.Context(t) }
 
 // open opens a context of the node at a socket.
 func open(t testing.TB, sock string) *rocl.Context {

@@ -234,17 +234,10 @@ func tcpConns(t testing.TB) (fds []int) {
 	return fds
 }
 
-// soon returns a context that ends when a test hangs.
-func soon(t testing.TB, d time.Duration) context.Context {
-	ctx, cancel := context.WithTimeout(context.Background(), d)
-	t.Cleanup(cancel)
-	return ctx
-}
-
 // open opens a context in this process, on a node of real processes.
 func open(t testing.TB, sock string, opts ...lib.Option) *lib.Context {
 	t.Helper()
-	c, err := lib.Open(soon(t, 20*time.Second), append(append(overShm(), lib.WithSocket(sock)), opts...)...)
+	c, err := lib.Open(eventually.Context(t), append(append(overShm(), lib.WithSocket(sock)), opts...)...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -258,7 +251,7 @@ func open(t testing.TB, sock string, opts ...lib.Option) *lib.Context {
 
 func register(t testing.TB, c *lib.Context, a lib.Attrs) *lib.Resource {
 	t.Helper()
-	r, err := c.Register(soon(t, 20*time.Second), a)
+	r, err := c.Register(eventually.Context(t), a)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -278,7 +271,7 @@ func TestCrashSender(t *testing.T) {
 	r := register(t, c, lib.Attrs{"sink": "yes"})
 	inUse := c.Stats().Buffers.InUse
 	for round := range rounds {
-		ctx := soon(t, 60*time.Second)
+		ctx := eventually.Context(t)
 		name := fmt.Sprint("flood", round)
 		f := peer(t, "flood", sock, name)
 		from, err := c.Find(ctx, lib.Match{"peer": name})
@@ -339,7 +332,7 @@ func TestCrashSender(t *testing.T) {
 		}
 	}
 	// Another sender is served as if nothing had happened.
-	ctx := soon(t, 60*time.Second)
+	ctx := eventually.Context(t)
 	f := peer(t, "flood", sock, "last")
 	for i := range uint64(5) {
 		m, err := r.Recv(ctx)
@@ -361,7 +354,7 @@ func TestCrashIdleSender(t *testing.T) {
 	r := register(t, c, lib.Attrs{"sink": "yes"})
 	for i := range 3 {
 		p := peer(t, "hello", sock, fmt.Sprint(i))
-		m, err := r.Recv(soon(t, 20*time.Second))
+		m, err := r.Recv(eventually.Context(t))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -388,7 +381,7 @@ func TestCrashReceiver(t *testing.T) {
 			}
 			peer(t, "echo", sock, "other")
 			me := register(t, c, lib.Attrs{"me": "yes"})
-			ctx := soon(t, 60*time.Second)
+			ctx := eventually.Context(t)
 			target, err := c.Find(ctx, lib.Match{"peer": "full"})
 			if err != nil {
 				t.Fatal(err)
@@ -457,7 +450,7 @@ func TestCrashReceiverWithRoom(t *testing.T) {
 	sock := socket(t)
 	c := open(t, sock, lib.WithGiveUp(giveUp), lib.WithUndelivered(func(u lib.Undelivered) { reports <- u }))
 	me := register(t, c, lib.Attrs{"me": "yes"})
-	ctx := soon(t, 60*time.Second)
+	ctx := eventually.Context(t)
 	p := peer(t, "silent", sock, "room")
 	target, err := c.Find(ctx, lib.Match{"peer": "room"})
 	if err != nil {
@@ -513,7 +506,7 @@ func TestCrashBacklog(t *testing.T) {
 	}
 	for range 15 { // it depends on which goroutine writes when
 		// There is no cleanup: it would hang, as Close does.
-		ctx := soon(t, 60*time.Second)
+		ctx := eventually.Context(t)
 		// On a busy machine the peer takes longer than usual to receive everything.
 		c, err := lib.Open(ctx, lib.WithSocket(sock), lib.WithLinger(60*time.Second))
 		if err != nil {
