@@ -234,6 +234,27 @@ func tcpConns(t testing.TB) (fds []int) {
 	return fds
 }
 
+// fill calls send until the mailbox of its target is full, and returns how many calls have succeeded.
+// The mailbox is full when ten calls in a row have waited in vain.
+func fill(ctx context.Context, t testing.TB, send func(context.Context) error) (accepted int) {
+	t.Helper()
+	for late := 0; late < 10; {
+		short, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
+		err := send(short)
+		cancel()
+		switch {
+		case err == nil:
+			accepted++
+			late = 0
+		case errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil:
+			late++
+		default:
+			t.Fatalf("message %d: %v", accepted, err)
+		}
+	}
+	return accepted
+}
+
 // open opens a context in this process, on a node of real processes.
 func open(t testing.TB, sock string, opts ...lib.Option) *lib.Context {
 	t.Helper()
@@ -402,23 +423,15 @@ func TestCrashReceiver(t *testing.T) {
 				m.Release()
 			}
 			talk(1)
-			// The mailbox is full when a send has had to wait long.
-			for n := 0; ; n++ {
-				short, cancel := context.WithTimeout(ctx, 300*time.Millisecond)
-				err := me.SendBytes(short, target.ID, 0, make([]byte, 10_000))
-				cancel()
-				if errors.Is(err, context.DeadlineExceeded) {
-					if n == 0 {
-						t.Fatal("not one message was accepted")
-					}
-					break
-				}
-				if err != nil || n > 1000 {
-					t.Fatalf("message %d: %v", n, err)
-				}
+			send := func(ctx context.Context) error { return me.SendBytes(ctx, target.ID, 0, make([]byte, 10_000)) }
+			if err := errors.Join(send(ctx), c.Flush(ctx)); err != nil {
+				t.Fatal(err)
+			}
+			if n := fill(ctx, t, send); n > 1000 {
+				t.Fatalf("%d messages were accepted", n)
 			}
 			failed := make(chan error, 1)
-			go func() { failed <- me.SendBytes(ctx, target.ID, 0, make([]byte, 10_000)) }()
+			go func() { failed <- send(ctx) }()
 			talk(2) // the waiting sender delays no other
 			select {
 			case err := <-failed:

@@ -1155,20 +1155,16 @@ func TestPaperMessages(t *testing.T) {
 			}
 			me := register(t, a, lib.Attrs{})
 			accepted := uint64(0)
-			for {
-				short, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
-				err := me.SendBytes(short, r.ID(), accepted, make([]byte, 1000))
-				cancel()
-				if errors.Is(err, context.DeadlineExceeded) {
-					break
+			fill(ctx, t, func(ctx context.Context) error {
+				err := me.SendBytes(ctx, r.ID(), accepted, make([]byte, 1000))
+				if err == nil {
+					accepted++
 				}
-				if err != nil {
-					t.Fatal(err)
-				}
-				if accepted++; accepted > limit/1000 {
+				if accepted > limit/1000 {
 					t.Fatalf("%s: %d messages were accepted by a mailbox of %d bytes", name, accepted, limit)
 				}
-			}
+				return err
+			})
 			if accepted < limit/1000/4 {
 				t.Errorf("%s: only %d messages of 1000 bytes were accepted by a mailbox of %d", name, accepted, limit)
 			}
