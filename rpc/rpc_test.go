@@ -489,7 +489,7 @@ func TestOneWay(t *testing.T) {
 	got := make(chan string, 1)
 	if err := rpc.Register(s, "tell", func(ctx context.Context, what string) (string, error) {
 		got <- what + " " + rpc.InfoFrom(ctx).Metadata["who"]
-		return "nobody gets this", nil
+		return "no caller gets this", nil
 	}); err != nil {
 		t.Fatal(err)
 	}

@@ -772,7 +772,7 @@ func TestPaperBuffers(t *testing.T) {
 		}
 	})
 
-	t.Run("a double release is noticed and harms nobody", func(t *testing.T) {
+	t.Run("a double release is noticed and harms no other buffer", func(t *testing.T) {
 		c := rocltest.Cluster(t, 1).Open(0)
 		b, err := c.Buffer(64)
 		if err != nil {
@@ -1183,7 +1183,7 @@ func TestPaperMessages(t *testing.T) {
 		}
 	})
 
-	t.Run("nobody connects, and broken links are made again", func(t *testing.T) {
+	t.Run("no program connects, and broken links are made again", func(t *testing.T) {
 		ctx := eventually.Context(t)
 		cl := rocltest.Cluster(t, 1)
 		a, b := cl.Open(0, rocltest.TCP()), cl.Open(0, rocltest.TCP())
