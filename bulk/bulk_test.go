@@ -40,9 +40,7 @@ func longOr[T any](inLong, otherwise T) T {
 
 // deadline returns a context that ends when a test takes too long.
 func deadline(t testing.TB) context.Context {
-	ctx, end := context.WithTimeout(context.Background(), longOr(10*time.Minute, time.Minute))
-	t.Cleanup(end)
-	return ctx
+	return eventually.ContextWithin(t, longOr(10*time.Minute, time.Minute))
 }
 
 // A side is a context and its endpoint.

@@ -38,8 +38,8 @@ func remotes(t *testing.T, opts ...bulk.Option) (origin, target side) {
 }
 
 // Between large segments and slices, bytes that come over TCP are copied neither by the origin nor
-// by the target, in either direction. Only the ends of segments are, and what a connection reads
-// together with the head of a message.
+// by the target, in either direction. Only the ends of segments and slices are, and what a connection
+// reads together with the head of a message: up to 16 KiB for each of these.
 func TestNoCopies(t *testing.T) {
 	origin, target := remotes(t)
 	const n = 9<<20 + 123
@@ -48,6 +48,7 @@ func TestNoCopies(t *testing.T) {
 			for _, isRegistered := range []bool{false, true} {
 				t.Run(fmt.Sprint(k, " segments, ", parts, " slices, registered ", isRegistered), func(t *testing.T) {
 					mem := counting(n)
+					most := uint64(k+parts+n>>20+1) * 16 << 10
 					segs, gather := segments(t, origin.c, cut(mem, k), isRegistered)
 					r := expose(t, origin, bulk.ReadWrite, segs...)
 					got := make([]byte, n-5)
@@ -55,7 +56,7 @@ func TestNoCopies(t *testing.T) {
 					if _, err := target.Pull(deadline(t), r.Handle(), 3, cut(got, parts)...); err != nil || !bytes.Equal(got, mem[3:n-2]) {
 						t.Fatal("pull: ", err)
 					}
-					if more := copied(origin, target) - before; more > n/8 {
+					if more := copied(origin, target) - before; more > most {
 						t.Errorf("a pull copied %d bytes", more)
 					}
 					for i := range got {
@@ -65,7 +66,7 @@ func TestNoCopies(t *testing.T) {
 					if _, err := target.Push(deadline(t), r.Handle(), 4, cut(got, parts)...); err != nil {
 						t.Fatal("push: ", err)
 					}
-					if more := copied(origin, target) - before; more > n/8 {
+					if more := copied(origin, target) - before; more > most {
 						t.Errorf("a push copied %d bytes", more)
 					}
 					if err := r.Revoke(deadline(t)); err != nil || !bytes.Equal(gather()[4:n-1], got) {
@@ -175,7 +176,7 @@ func TestHostileOffers(t *testing.T) {
 		"before all offsets":           {scratch, own, 0, 1 << 63, n, n, bulk.ErrRange},
 		"a region that is only read":   {secret, own, 0, 0, n, n, bulk.ErrRights},
 		"an offer that is only pushed": {scratch, written, 0, 0, n, n, bulk.ErrRights},
-		"a key that nobody gave":       {bulk.HandleOf(origin.ID(), n), own, 0, 0, n, n, bulk.ErrKey},
+		"a key that was not given":     {bulk.HandleOf(origin.ID(), n), own, 0, 0, n, n, bulk.ErrKey},
 		"no bytes":                     {h, own, n, 0, 0, 0, nil},
 	} {
 		if err := bulk.Offer(deadline(t), target.Endpoint, x.to, x.from, x.off, x.at, x.n, x.size); !errors.Is(err, x.want) {

@@ -16,6 +16,7 @@ import (
 	"github.com/rocl-go/rocl/context"
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/dispatch"
+	"github.com/rocl-go/rocl/internal/eventually"
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/rocltest"
 	"github.com/rocl-go/rocl/subsys"
@@ -307,8 +308,7 @@ func TestCloseWakes(t *testing.T) {
 // A watch ends when its context closes.
 func TestCloseEndsWatch(t *testing.T) {
 	c := rocltest.Cluster(t, 1).Open(0)
-	ctx, cancel := stdctx.WithTimeout(bg, 2*time.Second)
-	defer cancel()
+	ctx := eventually.Context(t)
 	closed := make(chan error, 1)
 	for ev, err := range c.Watch(ctx, resource.Match{}) {
 		if err != nil {

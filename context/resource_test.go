@@ -27,7 +27,7 @@ func everything(t *testing.T, c *context.Context) (n int) {
 			t.Fatal(err)
 		}
 		if f.ID.IsZero() {
-			t.Error("found nobody")
+			t.Error("a resource without an identifier is found")
 		}
 		n++
 	}

@@ -363,7 +363,7 @@ func TestSendParts(t *testing.T) {
 		one, two := fill(t, a, "one"), fill(t, a, "two")
 		for range 2 {
 			if err := from.SendParts(bg, resource.MakeGID(1, 2, 3), 0, one, two); !errors.Is(err, dispatch.ErrGone) {
-				t.Errorf("to nobody: %v", err)
+				t.Errorf("to no target: %v", err)
 			}
 		}
 		if err := from.SendParts(bg, to.ID(), 0, one.Retain(), one, two); err != nil {

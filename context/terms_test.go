@@ -222,7 +222,7 @@ func TestHostLater(t *testing.T) {
 	s.SetTerms(directory.Terms{Member: true, Host: "192.0.2.1"})
 	if c, err := context.Open(bg, context.WithDirectory(s.Dialer())); err == nil {
 		c.Close()
-		t.Error("opened on a host of somebody else's")
+		t.Error("opened on a host that belongs to another machine")
 	}
 }
 

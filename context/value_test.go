@@ -148,7 +148,7 @@ func TestNoValue(t *testing.T) {
 		_ = context.SendValue(bg, r, r.ID(), 0, 1, codec.Codec[int](broken{nil, odd}))
 	}()
 	if err := context.SendValue(bg, r, resource.GID{}, 0, sample{}); !errors.Is(err, dispatch.ErrGone) {
-		t.Errorf("to nobody: %v", err)
+		t.Errorf("to no target: %v", err)
 	}
 	if _, err := r.TryRecv(); !errors.Is(err, dispatch.ErrEmpty) {
 		t.Errorf("something was sent: %v", err)

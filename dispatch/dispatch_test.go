@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl/buffers"
+	"github.com/rocl-go/rocl/internal/eventually"
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/subsys"
 	"github.com/rocl-go/rocl/subsys/inproc"
@@ -127,11 +128,7 @@ func transports() map[string]subsys.Transport {
 }
 
 // soon returns a context for what must happen. It ends only if a test fails.
-func soon(t testing.TB) context.Context {
-	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
-	t.Cleanup(cancel)
-	return ctx
-}
+func soon(t testing.TB) context.Context { return eventually.Context(t) }
 
 // try sends n bytes, or returns why it cannot.
 func (f *Flow) try(ctx context.Context, tag uint64, n int) error {

@@ -141,15 +141,22 @@ func pattern(n int) []byte {
 	return p
 }
 
-// fill writes p to c until the peer's mailbox is full, and returns how many bytes were written.
-func fill(t testing.TB, c *netrocl.Conn, p []byte) int {
+// fill writes p to c until the peer's mailbox is full, and returns how many bytes were written. The
+// mailbox is full when ten writes in a row have waited in vain.
+func fill(t testing.TB, c *netrocl.Conn, p []byte) (n int) {
 	t.Helper()
-	if err := c.SetWriteDeadline(time.Now().Add(100 * time.Millisecond)); err != nil {
-		t.Fatal(err)
-	}
-	n, err := c.Write(p)
-	if !errors.Is(err, os.ErrDeadlineExceeded) || n == len(p) {
-		t.Fatalf("%d bytes were written, %v; want a full mailbox", n, err)
+	for late := 0; late < 10; {
+		if err := c.SetWriteDeadline(time.Now().Add(20 * time.Millisecond)); err != nil {
+			t.Fatal(err)
+		}
+		k, err := c.Write(p[n:])
+		n += k
+		if !errors.Is(err, os.ErrDeadlineExceeded) || n == len(p) {
+			t.Fatalf("%d bytes were written, %v; want a full mailbox", n, err)
+		}
+		if late++; k > 0 {
+			late = 0
+		}
 	}
 	return n
 }

@@ -253,11 +253,12 @@ func TestStreamRefused(t *testing.T) {
 	}
 }
 
-// A stopped process, whose callers have no room for replies, does not stop a server with an Inline
-// handler.
+// A stopped process, which does not take the replies to its calls, does not stop a server with an
+// Inline handler. The server's context keeps these replies.
 func TestStalledCaller(t *testing.T) {
 	sock := filepath.Join(t.TempDir(), "s")
-	s, err := rpc.NewServer(deadline(t), open(t, sock), rocl.Attrs{"type": "test"})
+	sc := open(t, sock)
+	s, err := rpc.NewServer(deadline(t), sc, rocl.Attrs{"type": "test"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -278,10 +279,15 @@ func TestStalledCaller(t *testing.T) {
 	if err := cmd.Process.Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
+	const untaken = 100 // buffers, of 20,000 bytes each
+	eventually.True(t, "replies wait to be taken", func() bool { return sc.Stats().Buffers.InUse >= untaken })
 	for range 100 {
 		if _, err := rpc.Call[addends, int64](deadline(t), c, s.ID(), "add", addends{}); err != nil {
 			t.Fatal(err)
 		}
+	}
+	if n := sc.Stats().Buffers.InUse; n < untaken {
+		t.Errorf("only %d replies wait to be taken", n)
 	}
 	if err := cmd.Process.Kill(); err != nil {
 		t.Fatal(err)

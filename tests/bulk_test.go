@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"sync"
 	"testing"
-	"time"
 
 	lib "github.com/rocl-go/rocl" // the name rocl is that of the command
 	"github.com/rocl-go/rocl/bulk"
@@ -111,7 +110,7 @@ func TestBulkOriginKilled(t *testing.T) {
 			t.Fatal(err)
 		}
 		for round := range 5 {
-			ctx := soon(t, 60*time.Second)
+			ctx := eventually.Context(t)
 			name := fmt.Sprint("origin", round)
 			p := peer(t, "bulk-origin", sock, name)
 			f, err := c.Find(ctx, lib.Match{"peer": name}, lib.Want("registered", "plain"))
@@ -179,7 +178,7 @@ func TestBulkTargetKilled(t *testing.T) {
 	overBoth(t, func(t *testing.T, opts ...lib.Option) {
 		sock := socket(t)
 		c := open(t, sock, opts...)
-		ctx := soon(t, 60*time.Second)
+		ctx := eventually.Context(t)
 		ep, err := bulk.Open(ctx, c)
 		if err != nil {
 			t.Fatal(err)

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	lib "github.com/rocl-go/rocl" // the name rocl is that of the command
+	"github.com/rocl-go/rocl/internal/eventually"
 	"github.com/rocl-go/rocl/subsys/tcp"
 )
 
@@ -79,11 +80,11 @@ func TestCallKilledServer(t *testing.T) {
 			for _, how := range []uint64{keeps, diesBefore, diesAfter, diesWithin} {
 				name := fmt.Sprint("server", how)
 				s := peer(t, "replier", sock, name)
-				to, err := c.Find(soon(t, 20*time.Second), lib.Match{"peer": name})
+				to, err := c.Find(eventually.Context(t), lib.Match{"peer": name})
 				if err != nil {
 					t.Fatal(err)
 				}
-				ctx := soon(t, 60*time.Second)
+				ctx := eventually.Context(t)
 				reply := func(tag uint64, size int) error {
 					p := bytes.Repeat([]byte{byte(size)}, size)
 					m, err := r.CallBytes(ctx, to.ID, tag, p)

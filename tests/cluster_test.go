@@ -43,7 +43,7 @@ func TestCluster(t *testing.T) {
 		}
 		daemons = append(daemons, start(t, "serving", dirserver, args...))
 	}
-	ctx := soon(t, 60*time.Second)
+	ctx := eventually.Context(t)
 	var cs []*lib.Context
 	var rs []*lib.Resource
 	for i := range 3 {

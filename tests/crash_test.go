@@ -234,17 +234,31 @@ func tcpConns(t testing.TB) (fds []int) {
 	return fds
 }
 
-// soon returns a context that ends when a test hangs.
-func soon(t testing.TB, d time.Duration) context.Context {
-	ctx, cancel := context.WithTimeout(context.Background(), d)
-	t.Cleanup(cancel)
-	return ctx
+// fill calls send until the mailbox of its target is full, and returns how many calls have succeeded.
+// The mailbox is full when ten calls in a row have waited in vain.
+func fill(ctx context.Context, t testing.TB, send func(context.Context) error) (accepted int) {
+	t.Helper()
+	for late := 0; late < 10; {
+		short, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
+		err := send(short)
+		cancel()
+		switch {
+		case err == nil:
+			accepted++
+			late = 0
+		case errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil:
+			late++
+		default:
+			t.Fatalf("message %d: %v", accepted, err)
+		}
+	}
+	return accepted
 }
 
 // open opens a context in this process, on a node of real processes.
 func open(t testing.TB, sock string, opts ...lib.Option) *lib.Context {
 	t.Helper()
-	c, err := lib.Open(soon(t, 20*time.Second), append(append(overShm(), lib.WithSocket(sock)), opts...)...)
+	c, err := lib.Open(eventually.Context(t), append(append(overShm(), lib.WithSocket(sock)), opts...)...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -258,7 +272,7 @@ func open(t testing.TB, sock string, opts ...lib.Option) *lib.Context {
 
 func register(t testing.TB, c *lib.Context, a lib.Attrs) *lib.Resource {
 	t.Helper()
-	r, err := c.Register(soon(t, 20*time.Second), a)
+	r, err := c.Register(eventually.Context(t), a)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -278,7 +292,7 @@ func TestCrashSender(t *testing.T) {
 	r := register(t, c, lib.Attrs{"sink": "yes"})
 	inUse := c.Stats().Buffers.InUse
 	for round := range rounds {
-		ctx := soon(t, 60*time.Second)
+		ctx := eventually.Context(t)
 		name := fmt.Sprint("flood", round)
 		f := peer(t, "flood", sock, name)
 		from, err := c.Find(ctx, lib.Match{"peer": name})
@@ -339,7 +353,7 @@ func TestCrashSender(t *testing.T) {
 		}
 	}
 	// Another sender is served as if nothing had happened.
-	ctx := soon(t, 60*time.Second)
+	ctx := eventually.Context(t)
 	f := peer(t, "flood", sock, "last")
 	for i := range uint64(5) {
 		m, err := r.Recv(ctx)
@@ -361,7 +375,7 @@ func TestCrashIdleSender(t *testing.T) {
 	r := register(t, c, lib.Attrs{"sink": "yes"})
 	for i := range 3 {
 		p := peer(t, "hello", sock, fmt.Sprint(i))
-		m, err := r.Recv(soon(t, 20*time.Second))
+		m, err := r.Recv(eventually.Context(t))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -388,7 +402,7 @@ func TestCrashReceiver(t *testing.T) {
 			}
 			peer(t, "echo", sock, "other")
 			me := register(t, c, lib.Attrs{"me": "yes"})
-			ctx := soon(t, 60*time.Second)
+			ctx := eventually.Context(t)
 			target, err := c.Find(ctx, lib.Match{"peer": "full"})
 			if err != nil {
 				t.Fatal(err)
@@ -409,23 +423,15 @@ func TestCrashReceiver(t *testing.T) {
 				m.Release()
 			}
 			talk(1)
-			// The mailbox is full when a send has had to wait long.
-			for n := 0; ; n++ {
-				short, cancel := context.WithTimeout(ctx, 300*time.Millisecond)
-				err := me.SendBytes(short, target.ID, 0, make([]byte, 10_000))
-				cancel()
-				if errors.Is(err, context.DeadlineExceeded) {
-					if n == 0 {
-						t.Fatal("not one message was accepted")
-					}
-					break
-				}
-				if err != nil || n > 1000 {
-					t.Fatalf("message %d: %v", n, err)
-				}
+			send := func(ctx context.Context) error { return me.SendBytes(ctx, target.ID, 0, make([]byte, 10_000)) }
+			if err := errors.Join(send(ctx), c.Flush(ctx)); err != nil {
+				t.Fatal(err)
+			}
+			if n := fill(ctx, t, send); n > 1000 {
+				t.Fatalf("%d messages were accepted", n)
 			}
 			failed := make(chan error, 1)
-			go func() { failed <- me.SendBytes(ctx, target.ID, 0, make([]byte, 10_000)) }()
+			go func() { failed <- send(ctx) }()
 			talk(2) // the waiting sender delays no other
 			select {
 			case err := <-failed:
@@ -457,7 +463,7 @@ func TestCrashReceiverWithRoom(t *testing.T) {
 	sock := socket(t)
 	c := open(t, sock, lib.WithGiveUp(giveUp), lib.WithUndelivered(func(u lib.Undelivered) { reports <- u }))
 	me := register(t, c, lib.Attrs{"me": "yes"})
-	ctx := soon(t, 60*time.Second)
+	ctx := eventually.Context(t)
 	p := peer(t, "silent", sock, "room")
 	target, err := c.Find(ctx, lib.Match{"peer": "room"})
 	if err != nil {
@@ -513,7 +519,7 @@ func TestCrashBacklog(t *testing.T) {
 	}
 	for range 15 { // it depends on which goroutine writes when
 		// There is no cleanup: it would hang, as Close does.
-		ctx := soon(t, 60*time.Second)
+		ctx := eventually.Context(t)
 		// On a busy machine the peer takes longer than usual to receive everything.
 		c, err := lib.Open(ctx, lib.WithSocket(sock), lib.WithLinger(60*time.Second))
 		if err != nil {

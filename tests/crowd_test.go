@@ -13,6 +13,7 @@ import (
 	"time"
 
 	lib "github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/internal/eventually"
 )
 
 // crowdEach is the number of contexts in each process of TestCrowd.
@@ -75,7 +76,7 @@ func TestCrowd(t *testing.T) {
 	}
 	c := open(t, sock)
 	me := register(t, c, lib.Attrs{"crowd": "yes", "i": strconv.Itoa(n)})
-	ctx := soon(t, 5*time.Minute)
+	ctx := eventually.ContextWithin(t, 5*time.Minute)
 	contexts := map[lib.GID]bool{}
 	var first lib.GID
 	for f, err := range c.FindAll(ctx, lib.Match{"crowd": "yes"}, lib.Want("i")) {

@@ -9,17 +9,17 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	lib "github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/directory/cluster"
+	"github.com/rocl-go/rocl/internal/eventually"
 )
 
 // In a cluster of three nodes, Await counts resources of all nodes, the least loaded one is that of
 // all nodes, and comparisons are made where the resources are. If three contexts register a Unique
 // resource at the same time, one succeeds.
 func TestFindAcrossNodes(t *testing.T) {
-	ctx := soon(t, 60*time.Second)
+	ctx := eventually.Context(t)
 	binds := []string{freePort(t), freePort(t), freePort(t)}
 	var nodes []*lib.Context
 	for i, bind := range binds {

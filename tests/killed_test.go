@@ -13,7 +13,6 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
-	"time"
 
 	lib "github.com/rocl-go/rocl" // the name rocl is that of the command
 	"github.com/rocl-go/rocl/buffers"
@@ -194,7 +193,7 @@ func TestCallServerKilledAtEveryFrame(t *testing.T) {
 			r = register(t, c, nil)
 		}
 		s := peer(t, "replier", sock, name)
-		ctx := soon(t, 60*time.Second)
+		ctx := eventually.Context(t)
 		to, err := c.Find(ctx, lib.Match{"peer": name})
 		if err != nil {
 			t.Fatal(err)
@@ -308,7 +307,7 @@ func TestReplyToCallerKilledAtEveryFrame(t *testing.T) {
 		p.kill(t)
 		eventually.True(t, "the link to the dead caller is gone", func() bool { return c.Stats().Links == 0 })
 		eventually.True(t, "the memory of its calls has come back", func() bool { return c.Stats().Buffers.InUse == 0 })
-		m, err := client.CallBytes(soon(t, 20*time.Second), server.ID(), 1, []byte("still there?"))
+		m, err := client.CallBytes(eventually.Context(t), server.ID(), 1, []byte("still there?"))
 		if err != nil {
 			t.Fatal(err)
 		}

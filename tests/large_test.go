@@ -6,9 +6,9 @@ import (
 	"errors"
 	"strings"
 	"testing"
-	"time"
 
 	lib "github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/internal/eventually"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -33,7 +33,7 @@ func fullest(t *testing.T) lib.Attrs {
 // A resource whose list of attributes has the largest size is registered, found with all of its
 // attributes, listed and looked up, by its own context and by another one. A byte more is refused.
 func TestLargestList(t *testing.T) {
-	ctx := soon(t, 60*time.Second)
+	ctx := eventually.Context(t)
 	attrs := fullest(t)
 	want := []string{"a", "b"} // the name is in the question
 	sock := socket(t)

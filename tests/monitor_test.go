@@ -55,7 +55,7 @@ func TestCrashMonitored(t *testing.T) {
 			const ended = 1 << 63
 			var took []time.Duration
 			for round := range *kills {
-				ctx := soon(t, 60*time.Second)
+				ctx := eventually.Context(t)
 				name := fmt.Sprint("chatter", round)
 				p := peer(t, "chatter", sock, name)
 				from, err := c.Find(ctx, lib.Match{"peer": name})
@@ -123,7 +123,7 @@ func TestCrashMonitoredIdle(t *testing.T) {
 			for round := range *kills {
 				name := fmt.Sprint("hello", round)
 				p := peer(t, "hello", sock, name)
-				m, err := r.Recv(soon(t, 20*time.Second))
+				m, err := r.Recv(eventually.Context(t))
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -145,7 +145,7 @@ func TestCrashMonitoredIdle(t *testing.T) {
 					t.Fatal(err)
 				}
 				killed := time.Now()
-				m, err = r.Recv(soon(t, 20*time.Second))
+				m, err = r.Recv(eventually.Context(t))
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -158,7 +158,7 @@ func TestCrashMonitoredIdle(t *testing.T) {
 				if _, err := r.Monitor(context.Background(), from, 2); err != nil {
 					t.Fatal(err)
 				}
-				if m, err = r.Recv(soon(t, 20*time.Second), lib.Tag(2)); err != nil || !m.IsGone() {
+				if m, err = r.Recv(eventually.Context(t), lib.Tag(2)); err != nil || !m.IsGone() {
 					t.Fatal("the end of what is gone:", err)
 				}
 				m.Release()

@@ -36,7 +36,7 @@ func TestNodesOfCluster(t *testing.T) {
 		}
 		daemons = append(daemons, start(t, "serving", dirserver, args...))
 	}
-	ctx := soon(t, 120*time.Second)
+	ctx := eventually.ContextWithin(t, 120*time.Second)
 	var cs []*lib.Context
 	var r *lib.Resource
 	for _, s := range sockets {
@@ -148,7 +148,7 @@ func TestNodesOfCluster(t *testing.T) {
 	}
 	eventually.True(t, "it is back", func() bool { return slices.Equal(nodes(0, node), all) })
 	if f, err := cs[0].Find(ctx, lib.Match{"type": "peer"}); err != nil || f.ID != r.ID() {
-		t.Errorf("what the returned node has: %+v, %v", f, err)
+		t.Errorf("find on the node that is back: %+v, %v", f, err)
 	}
 
 	// A daemon that returns with other labels is the same node, once.

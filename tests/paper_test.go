@@ -39,7 +39,7 @@ import (
 // pass sends p from one resource to another and returns what arrives.
 func pass(t testing.TB, from, to *lib.Resource, tag uint64, p []byte) *lib.Message {
 	t.Helper()
-	ctx := soon(t, 20*time.Second)
+	ctx := eventually.Context(t)
 	if err := from.SendBytes(ctx, to.ID(), tag, p); err != nil {
 		t.Fatal(err)
 	}
@@ -57,7 +57,7 @@ func pass(t testing.TB, from, to *lib.Resource, tag uint64, p []byte) *lib.Messa
 // directory.
 func openAt(t testing.TB, dial directory.Dialer, opts ...lib.Option) *lib.Context {
 	t.Helper()
-	c, err := lib.Open(soon(t, 20*time.Second), append([]lib.Option{icontext.WithDirectory(dial)}, opts...)...)
+	c, err := lib.Open(eventually.Context(t), append([]lib.Option{icontext.WithDirectory(dial)}, opts...)...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -88,7 +88,7 @@ func TestPaperContexts(t *testing.T) {
 	})
 
 	t.Run("nothing is left after Close", func(t *testing.T) {
-		ctx := soon(t, 20*time.Second)
+		ctx := eventually.Context(t)
 		s := server(t)
 		watcher := openAt(t, s.Dialer())
 		if _, err := watcher.Find(ctx, lib.Match{"a": "b"}); !errors.Is(err, lib.ErrNotFound) {
@@ -166,7 +166,7 @@ func TestPaperContexts(t *testing.T) {
 	})
 
 	t.Run("messages wait for whoever receives later", func(t *testing.T) {
-		ctx := soon(t, 20*time.Second)
+		ctx := eventually.Context(t)
 		cl := rocltest.Cluster(t, 1)
 		b, far := cl.Open(0, rocltest.TCP()), cl.Open(0, rocltest.TCP())
 		r := register(t, b, lib.Attrs{})
@@ -195,7 +195,7 @@ func TestPaperContexts(t *testing.T) {
 	})
 
 	t.Run("contexts are system resources and own others", func(t *testing.T) {
-		ctx := soon(t, 20*time.Second)
+		ctx := eventually.Context(t)
 		cl := rocltest.Cluster(t, 1)
 		a := cl.Open(0)
 		b := cl.Open(0, lib.WithTransports(inproc.NewNetwork().Transport(), tcp.New()))
@@ -234,7 +234,7 @@ func TestPaperContexts(t *testing.T) {
 
 	// TestScale has more resources.
 	t.Run("many resources share a port", func(t *testing.T) {
-		ctx := soon(t, 60*time.Second)
+		ctx := eventually.Context(t)
 		cl := rocltest.Cluster(t, 1)
 		a, b := cl.Open(0, rocltest.TCP()), cl.Open(0, rocltest.TCP())
 		me := register(t, a, lib.Attrs{})
@@ -264,7 +264,7 @@ func TestPaperContexts(t *testing.T) {
 
 func TestPaperResources(t *testing.T) {
 	t.Run("any attributes read back identically", func(t *testing.T) {
-		ctx := soon(t, 60*time.Second)
+		ctx := eventually.Context(t)
 		c := rocltest.Cluster(t, 1).Open(0)
 		roundTrip := func(t rapid.TB, l *lib.List) {
 			r, err := c.Register(ctx, l)
@@ -324,7 +324,7 @@ func TestPaperResources(t *testing.T) {
 	})
 
 	t.Run("an incomplete list is not registered", func(t *testing.T) {
-		ctx := soon(t, 20*time.Second)
+		ctx := eventually.Context(t)
 		c := rocltest.Cluster(t, 1).Open(0)
 		var l lib.List
 		if err := errors.Join(l.AddString("type", "x"), l.Want("port")); err != nil {
@@ -339,7 +339,7 @@ func TestPaperResources(t *testing.T) {
 	})
 
 	t.Run("what is deleted is gone, through warm caches too", func(t *testing.T) {
-		ctx := soon(t, 20*time.Second)
+		ctx := eventually.Context(t)
 		for name, opts := range map[string][]lib.Option{"inproc": nil, "tcp": {rocltest.TCP()}} {
 			cl := rocltest.Cluster(t, 1)
 			reports := make(chan lib.Undelivered, 100)
@@ -365,7 +365,7 @@ func TestPaperResources(t *testing.T) {
 						t.Errorf("%s: told %+v", name, u)
 					}
 				case <-ctx.Done():
-					t.Fatalf("%s: the monitor got no event", name)
+					t.Fatalf("%s: the first message was accepted and not reported", name)
 				}
 				err = me.SendBytes(ctx, r.ID(), 2, nil)
 			}
@@ -377,7 +377,7 @@ func TestPaperResources(t *testing.T) {
 	})
 
 	t.Run("wanted values are filled in, lacking ones stay absent", func(t *testing.T) {
-		ctx := soon(t, 20*time.Second)
+		ctx := eventually.Context(t)
 		c := rocltest.Cluster(t, 1).Open(0)
 		r := register(t, c, lib.Attrs{"name": "x", "port": "80", "empty": ""})
 		byID, err := c.Lookup(ctx, r.ID(), "port", "empty", "lacking")
@@ -405,7 +405,7 @@ func TestPaperResources(t *testing.T) {
 	})
 
 	t.Run("two resources may be alike", func(t *testing.T) {
-		ctx := soon(t, 20*time.Second)
+		ctx := eventually.Context(t)
 		c := rocltest.Cluster(t, 1).Open(0)
 		a, b := register(t, c, lib.Attrs{"twin": "yes"}), register(t, c, lib.Attrs{"twin": "yes"})
 		if a.ID() == b.ID() {
@@ -514,7 +514,7 @@ func collect(t testing.TB, all iter.Seq2[lib.Found, error]) map[lib.GID]int {
 
 func TestPaperDirectory(t *testing.T) {
 	t.Run("who serves anew gives out other identifiers", func(t *testing.T) {
-		ctx := soon(t, 60*time.Second)
+		ctx := eventually.Context(t)
 		sock := socket(t)
 		seen := map[lib.GID]bool{}
 		for range 3 { // all contexts leave, and the next round begins
@@ -552,7 +552,7 @@ func TestPaperDirectory(t *testing.T) {
 
 	// That it takes no longer is shown in internal/database, by TestCandidates.
 	t.Run("a question among many", func(t *testing.T) {
-		ctx := soon(t, 60*time.Second)
+		ctx := eventually.Context(t)
 		c := rocltest.Cluster(t, 1).Open(0)
 		all := make([]*lib.Resource, 50_000)
 		for i := range all {
@@ -567,7 +567,7 @@ func TestPaperDirectory(t *testing.T) {
 	})
 
 	t.Run("a question with many answers", func(t *testing.T) {
-		ctx := soon(t, 60*time.Second)
+		ctx := eventually.Context(t)
 		s := server(t)
 		c := openAt(t, s.Dialer())
 		want := map[lib.GID]int{}
@@ -599,7 +599,7 @@ func TestPaperDirectory(t *testing.T) {
 	})
 
 	t.Run("answers come one at a time", func(t *testing.T) {
-		ctx := soon(t, 60*time.Second)
+		ctx := eventually.Context(t)
 		s := server(t)
 		var got atomic.Int64
 		dial := s.Dialer()
@@ -620,7 +620,7 @@ func TestPaperDirectory(t *testing.T) {
 	})
 
 	t.Run("iterators know nothing of each other", func(t *testing.T) {
-		ctx := soon(t, 60*time.Second)
+		ctx := eventually.Context(t)
 		s := server(t)
 		c, dies := openAt(t, s.Dialer()), openAt(t, s.Dialer())
 		for i := range 300 {
@@ -671,7 +671,7 @@ func TestPaperDirectory(t *testing.T) {
 		if testing.Short() {
 			rounds = 30
 		}
-		ctx := soon(t, 60*time.Second)
+		ctx := eventually.Context(t)
 		cl := rocltest.Cluster(t, 1)
 		asker := cl.Open(0)
 		var wg sync.WaitGroup
@@ -772,7 +772,7 @@ func TestPaperBuffers(t *testing.T) {
 		}
 	})
 
-	t.Run("a double release is noticed and harms nobody", func(t *testing.T) {
+	t.Run("a double release is noticed and harms no other buffer", func(t *testing.T) {
 		c := rocltest.Cluster(t, 1).Open(0)
 		b, err := c.Buffer(64)
 		if err != nil {
@@ -802,7 +802,7 @@ func TestPaperBuffers(t *testing.T) {
 	})
 
 	t.Run("a buffer comes back once the library is done with it", func(t *testing.T) {
-		ctx := soon(t, 20*time.Second)
+		ctx := eventually.Context(t)
 		cl := rocltest.Cluster(t, 1)
 		for name, opts := range map[string][]lib.Option{"inproc": nil, "tcp": {rocltest.TCP()}} {
 			a, b := cl.Open(0, opts...), cl.Open(0, opts...)
@@ -848,7 +848,7 @@ func TestPaperBuffers(t *testing.T) {
 	})
 
 	t.Run("the state of a buffer; senders need not wait for a stalled wire", func(t *testing.T) {
-		ctx := soon(t, 60*time.Second)
+		ctx := eventually.Context(t)
 		sock := socket(t)
 		c := open(t, sock)
 		p := peer(t, "echo", sock, "stopped")
@@ -926,7 +926,7 @@ func TestPaperBuffers(t *testing.T) {
 		for name, opts := range map[string][]lib.Option{"inproc": nil, "tcp": {rocltest.TCP()}} {
 			a, b := cl.Open(0, opts...), cl.Open(0, opts...)
 			me, r := register(t, a, lib.Attrs{}), register(t, b, lib.Attrs{})
-			ctx := soon(t, 20*time.Second)
+			ctx := eventually.Context(t)
 			pass(t, me, r, 0, nil).Release() // the link is made
 			for _, n := range []int{0, 1, 100, 2048, 2049, 1 << 16, 1 << 20} {
 				sent, got := a.Stats().Copies, b.Stats().Copies
@@ -951,7 +951,7 @@ func TestPaperBuffers(t *testing.T) {
 	})
 
 	t.Run("the receiver gets the very buffer, and passes it on", func(t *testing.T) {
-		ctx := soon(t, 20*time.Second)
+		ctx := eventually.Context(t)
 		cl := rocltest.Cluster(t, 1)
 		rs := []*lib.Resource{register(t, cl.Open(0), lib.Attrs{}), register(t, cl.Open(0), lib.Attrs{}), register(t, cl.Open(0), lib.Attrs{}), register(t, cl.Open(0), lib.Attrs{})}
 		p, err := rs[0].Context().Buffer(1000)
@@ -986,7 +986,7 @@ func TestPaperMessages(t *testing.T) {
 		if !testing.Short() {
 			sizes = append(sizes, 1<<30+1)
 		}
-		ctx := soon(t, 60*time.Second)
+		ctx := eventually.Context(t)
 		for name, opts := range map[string][]lib.Option{"inproc": nil, "tcp": {rocltest.TCP()}} {
 			cl := rocltest.Cluster(t, 1)
 			a, b := cl.Open(0, opts...), cl.Open(0, opts...)
@@ -1034,7 +1034,7 @@ func TestPaperMessages(t *testing.T) {
 	})
 
 	t.Run("receives select by origin and tag", func(t *testing.T) {
-		ctx := soon(t, 60*time.Second)
+		ctx := eventually.Context(t)
 		cl := rocltest.Cluster(t, 1)
 		a, b := cl.Open(0), cl.Open(0)
 		r := register(t, b, lib.Attrs{})
@@ -1145,7 +1145,7 @@ func TestPaperMessages(t *testing.T) {
 
 	t.Run("senders do not need a receiver; a full store holds them, nothing is lost", func(t *testing.T) {
 		for name, opts := range map[string][]lib.Option{"inproc": nil, "tcp": {rocltest.TCP()}} {
-			ctx := soon(t, 20*time.Second)
+			ctx := eventually.Context(t)
 			cl := rocltest.Cluster(t, 1)
 			a, b := cl.Open(0, opts...), cl.Open(0, opts...)
 			const limit = 128 << 10
@@ -1155,20 +1155,16 @@ func TestPaperMessages(t *testing.T) {
 			}
 			me := register(t, a, lib.Attrs{})
 			accepted := uint64(0)
-			for {
-				short, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
-				err := me.SendBytes(short, r.ID(), accepted, make([]byte, 1000))
-				cancel()
-				if errors.Is(err, context.DeadlineExceeded) {
-					break
+			fill(ctx, t, func(ctx context.Context) error {
+				err := me.SendBytes(ctx, r.ID(), accepted, make([]byte, 1000))
+				if err == nil {
+					accepted++
 				}
-				if err != nil {
-					t.Fatal(err)
-				}
-				if accepted++; accepted > limit/1000 {
+				if accepted > limit/1000 {
 					t.Fatalf("%s: %d messages were accepted by a mailbox of %d bytes", name, accepted, limit)
 				}
-			}
+				return err
+			})
 			if accepted < limit/1000/4 {
 				t.Errorf("%s: only %d messages of 1000 bytes were accepted by a mailbox of %d", name, accepted, limit)
 			}
@@ -1187,8 +1183,8 @@ func TestPaperMessages(t *testing.T) {
 		}
 	})
 
-	t.Run("nobody connects, and broken links are made again", func(t *testing.T) {
-		ctx := soon(t, 60*time.Second)
+	t.Run("no program connects, and broken links are made again", func(t *testing.T) {
+		ctx := eventually.Context(t)
 		cl := rocltest.Cluster(t, 1)
 		a, b := cl.Open(0, rocltest.TCP()), cl.Open(0, rocltest.TCP())
 		me, r := register(t, a, lib.Attrs{}), register(t, b, lib.Attrs{})
@@ -1287,7 +1283,7 @@ func TestPaperMessages(t *testing.T) {
 		if testing.Short() {
 			each = 10
 		}
-		ctx := soon(t, 100*time.Second)
+		ctx := eventually.ContextWithin(t, 100*time.Second)
 		for name, opts := range map[string][]lib.Option{"inproc": nil, "tcp": {rocltest.TCP()}} {
 			cl := rocltest.Cluster(t, 1)
 			a, b := cl.Open(0, opts...), cl.Open(0, opts...)
@@ -1321,7 +1317,7 @@ func TestPaperMessages(t *testing.T) {
 	})
 
 	t.Run("finding the way: context, addresses, then no more questions", func(t *testing.T) {
-		ctx := soon(t, 60*time.Second)
+		ctx := eventually.Context(t)
 		cl := rocltest.Cluster(t, 1)
 		far := lib.WithTransports(tcp.New()) // within a process addresses are not asked for
 		b := cl.Open(0, far)
@@ -1363,7 +1359,7 @@ func TestPaperMessages(t *testing.T) {
 	})
 
 	t.Run("programs come, go, and find each other", func(t *testing.T) {
-		ctx := soon(t, 60*time.Second)
+		ctx := eventually.Context(t)
 		sock := socket(t)
 		c := open(t, sock)
 		me := register(t, c, lib.Attrs{})

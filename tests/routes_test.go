@@ -16,7 +16,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 	"unsafe"
 
 	lib "github.com/rocl-go/rocl"
@@ -63,7 +62,7 @@ func TestRoutes(t *testing.T) {
 	t.Setenv("ROCL_TEST_SHM", "")
 	c := open(t, sock, lib.WithRules(lib.Rule{Tags: []lib.TagRange{{First: 5, Last: 5}}, Over: []string{"tcp"}}))
 	me := register(t, c, lib.Attrs{"me": "yes"})
-	ctx := soon(t, 60*time.Second)
+	ctx := eventually.Context(t)
 	echoed := func(name string, tag uint64) lib.GID {
 		t.Helper()
 		f, err := c.Find(ctx, lib.Match{"peer": name})
@@ -129,7 +128,7 @@ func TestRoutes(t *testing.T) {
 // greet sends a message to the resource registered as {peer=name} and waits for its echo.
 func greet(t *testing.T, me *lib.Resource, name string, size int) lib.Found {
 	t.Helper()
-	ctx := soon(t, 20*time.Second)
+	ctx := eventually.Context(t)
 	f, err := me.Context().Find(ctx, lib.Match{"peer": name})
 	if err != nil {
 		t.Fatal(err)
@@ -253,7 +252,7 @@ func TestOtherUserOverTCP(t *testing.T) {
 	startCommand(t, "-", as(rocl, "recv", "--socket", theirs, "name=theirs"))
 	c := open(t, mine)
 	me := register(t, c, nil)
-	ctx := soon(t, 30*time.Second)
+	ctx := eventually.Context(t)
 	var f lib.Found
 	eventually.True(t, "the other user's is found", func() (ok bool) {
 		var err error
@@ -332,7 +331,7 @@ func TestSharedMemoryByDefault(t *testing.T) {
 	start(t, "-", rocl, "recv", "--socket", sock, "name=there")
 	c := open(t, sock)
 	me := register(t, c, nil)
-	ctx := soon(t, 20*time.Second)
+	ctx := eventually.Context(t)
 	f, err := c.Find(ctx, lib.Match{"name": "there"})
 	if err != nil {
 		t.Fatal(err)

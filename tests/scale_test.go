@@ -10,6 +10,7 @@ import (
 	"time"
 
 	lib "github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/internal/eventually"
 	"github.com/rocl-go/rocl/rocltest"
 )
 
@@ -21,7 +22,7 @@ func TestScale(t *testing.T) {
 		contexts, sample = 50, 500
 	}
 	began := time.Now()
-	ctx := soon(t, 2*time.Minute)
+	ctx := eventually.ContextWithin(t, 2*time.Minute)
 	cl := rocltest.Cluster(t, 1)
 	cs := make([]*lib.Context, contexts)
 	for i := range cs {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	lib "github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/internal/eventually"
 )
 
 // One of the targets of SendAll is killed while its mailbox is full. The others have the message
@@ -19,7 +20,7 @@ func TestSendAllKilled(t *testing.T) {
 			t.Setenv("ROCL_TEST_SHM", shm)
 			sock := socket(t)
 			c := open(t, sock, lib.WithGiveUp(3*time.Second))
-			ctx := soon(t, 60*time.Second)
+			ctx := eventually.Context(t)
 			me := register(t, c, lib.Attrs{"me": "yes"})
 			full := peer(t, "silent", sock, "full")
 			peer(t, "echo", sock, "other")

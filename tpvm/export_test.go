@@ -63,6 +63,28 @@ func (t *Task) HoldGroup(name string) (release func()) {
 	return c.mu.Unlock
 }
 
+// HeldInfo reports whether the task keeps an entry of the message box with a name, and whether it has
+// asked another task to keep a copy.
+func (t *Task) HeldInfo(name string) (isHeld, isAsked bool) {
+	k := t.pod.infos
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, h := range k.held {
+		if h.at.name == name {
+			return true, len(h.asked) > 0
+		}
+	}
+	return false, false
+}
+
+// HasForgottenInfo reports whether another task has asked the task to forget a copy of an entry.
+func (t *Task) HasForgottenInfo() bool {
+	k := t.pod.infos
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return len(k.forgotten) > 0
+}
+
 // InfoCopies returns the names of other tasks' entries of which the task keeps copies, sorted.
 func (t *Task) InfoCopies() (names []string) {
 	k := t.pod.infos

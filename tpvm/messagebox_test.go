@@ -294,26 +294,43 @@ func TestMessageBoxLateCopy(t *testing.T) {
 	}
 	b := enrol(t, cluster.Open(0))
 	put(t, a.Thread, "first", "1", tpvm.Persistent, 0, nil)
-	short := func() context.Context {
-		ctx, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
-		t.Cleanup(cancel)
-		return ctx
+	// until calls f, and ends its context when is returns true.
+	until := func(what string, is func() bool, f func(context.Context) error) {
+		t.Helper()
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		result := make(chan error, 1)
+		go func() { result <- f(ctx) }()
+		eventually.True(t, what, is)
+		cancel()
+		if err := <-result; err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	putUncopied := func(name, s string) {
+		t.Helper()
+		isAsked := func() bool { _, is := a.HeldInfo(name); return is }
+		until("b is asked to copy "+name, isAsked, func(ctx context.Context) error {
+			_, err := a.PutInfo(ctx, name, str(t, a.Thread, s), tpvm.Persistent)
+			return err
+		})
 	}
 	release := b.HoldInfo()
-	_, err = a.PutInfo(short(), "stays", str(t, a.Thread, "2"), tpvm.Persistent)
-	_, err2 := a.PutInfo(short(), "goes", nil, tpvm.Persistent)
-	err3 := a.DelInfo(short(), "goes", 0)
-	_, err4 := a.PutInfo(short(), "last", str(t, a.Thread, "3"), tpvm.Persistent) // its copy comes behind the removal
+	defer func() { release() }() // also if the test fails
+	putUncopied("stays", "2")
+	putUncopied("goes", "")
+	isGone := func() bool { is, _ := a.HeldInfo("goes"); return !is }
+	until("goes is deleted", isGone, func(ctx context.Context) error { return a.DelInfo(ctx, "goes", 0) })
+	putUncopied("last", "3")
 	release()
-	if err := errors.Join(err, err2, err3, err4); err != nil {
-		t.Fatal(err)
-	}
+	release = func() {}
+	eventually.True(t, "b is asked to forget goes", b.HasForgottenInfo) // the request to copy goes may come later
 	wantCopies(t, b, "first", "last", "stays")
 	_ = c.Close() // as if the process were killed
 	wantInfo(t, b.Thread, "first", 0, tpvm.WaitForInfo, "1", nil)
 	wantInfo(t, b.Thread, "stays", 0, tpvm.WaitForInfo, "2", nil)
 	wantInfo(t, b.Thread, "goes", 0, 0, "", tpvm.ErrNoEntry)
-	_ = a.Exit(short())
+	_ = a.Exit(ctx)
 }
 
 // An observer, which ends soon, keeps no copies.

@@ -151,7 +151,7 @@ func TestSpawnMissing(t *testing.T) {
 			t.Errorf("%s: %v %v", name, ids, err)
 		}
 	}
-	if _, err := task.Spawn(ctx, "nobody exports this", 1, tpvm.Threads()); !errors.Is(err, tpvm.ErrNoProgram) {
+	if _, err := task.Spawn(ctx, "no task exports this", 1, tpvm.Threads()); !errors.Is(err, tpvm.ErrNoProgram) {
 		t.Error(err)
 	}
 }

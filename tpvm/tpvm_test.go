@@ -10,11 +10,11 @@ import (
 	"path/filepath"
 	"syscall"
 	"testing"
-	"time"
 
 	"go.uber.org/goleak"
 
 	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/internal/eventually"
 	"github.com/rocl-go/rocl/rocltest"
 	"github.com/rocl-go/rocl/tpvm"
 	"github.com/rocl-go/rocl/tpvm/pack"
@@ -66,11 +66,7 @@ var programs = map[string]func() error{
 }
 
 // deadline returns a context that ends when a test hangs.
-func deadline(t testing.TB) context.Context {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	t.Cleanup(cancel)
-	return ctx
-}
+func deadline(t testing.TB) context.Context { return eventually.Context(t) }
 
 // enrol enrols a task of the test.
 func enrol(t testing.TB, c *rocl.Context, opts ...tpvm.Option) *tpvm.Task {

@@ -16,16 +16,13 @@ import (
 
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/bulk"
+	"github.com/rocl-go/rocl/internal/eventually"
 	"github.com/rocl-go/rocl/rocltest"
 	"github.com/rocl-go/rocl/rpc"
 )
 
 // soon returns a context that ends with the test, or after a minute.
-func soon(t *testing.T) context.Context {
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	t.Cleanup(cancel)
-	return ctx
-}
+func soon(t *testing.T) context.Context { return eventually.Context(t) }
 
 // register registers a resource with these attributes.
 func register(t *testing.T, c *rocl.Context, a rocl.Attrs) *rocl.Resource {

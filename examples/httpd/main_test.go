@@ -55,6 +55,6 @@ func TestGet(t *testing.T) {
 	}
 	node.Interrupt(servers[1])
 	if said, err := node.Command("get", "/").Output(); err == nil {
-		t.Errorf("nobody says %q", said)
+		t.Errorf("without a server the client says %q", said)
 	}
 }

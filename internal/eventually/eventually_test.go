@@ -3,6 +3,8 @@
 package eventually
 
 import (
+	"context"
+	"errors"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -40,4 +42,20 @@ func TestStoppedMeanwhile(t *testing.T) {
 			return calls == 3
 		})
 	})
+}
+
+// The context of a test has not ended when the test's cleanup functions run, and may be made by one.
+func TestContext(t *testing.T) {
+	var ctx context.Context
+	t.Run("it", func(t *testing.T) {
+		ctx = Context(t)
+		t.Cleanup(func() {
+			if err := errors.Join(ctx.Err(), Context(t).Err()); err != nil {
+				t.Errorf("within a cleanup function: %v", err)
+			}
+		})
+	})
+	if !errors.Is(ctx.Err(), context.Canceled) {
+		t.Errorf("after the test: %v", ctx.Err())
+	}
 }

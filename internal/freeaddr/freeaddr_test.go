@@ -30,6 +30,6 @@ func TestLoopback(t *testing.T) {
 	}
 	defer pc.Close()
 	if free(addr) {
-		t.Error("what somebody has over UDP is not free")
+		t.Error("an address with a UDP socket counts as free")
 	}
 }

@@ -70,7 +70,7 @@ func lacking(as []*agent, own, same []rocl.GID) (wrong []string) {
 			add("all that node %d finds: %+v, want %v", i, got, same)
 		}
 		if got := a.find(rocl.Match{"type": "none"}); got.How != definite {
-			add("node %d does not deny what nobody has: %+v", a.node.i, got)
+			add("node %d finds a resource that no node has: %+v", a.node.i, got)
 		}
 	}
 	return wrong

@@ -53,7 +53,7 @@ func serve(t *testing.T, sock, script string, args ...string) (*running, string)
 func TestCallAndServe(t *testing.T) {
 	sock := node(t)
 	if _, errOut, code := call(t, sock, "x", "name=there"); code != 1 || !strings.Contains(errOut, "no resource matches") {
-		t.Errorf("to nobody: %d, %q", code, errOut)
+		t.Errorf("call without a match: %d, %q", code, errOut)
 	}
 	s, id := serve(t, sock, "tr a-z A-Z; echo $ROCL_TAG", "name=there")
 	if out, _, code := call(t, sock, "hello ", "--tag", "7", "name=there"); code != 0 || out != "HELLO 7\n" {

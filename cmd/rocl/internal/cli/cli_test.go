@@ -469,10 +469,10 @@ func TestSendAndReceive(t *testing.T) {
 		return execute(t.Context(), strings.NewReader(in), append([]string{"send", "--socket", sock, "name=there"}, args...)...)
 	}
 	if _, errOut, code := send("x\n"); code != 1 || !strings.Contains(errOut, "no resource matches") {
-		t.Errorf("to nobody: %d, %q", code, errOut)
+		t.Errorf("send without a match: %d, %q", code, errOut)
 	}
 	if _, _, code := send("x\n", "--wait", "1ms"); code != 1 {
-		t.Errorf("to nobody, waiting: exit code %d", code)
+		t.Errorf("send without a match, waiting: exit code %d", code)
 	}
 
 	r := start(t, "recv", "--socket", sock, "--json", "--count", "3", "name=there")

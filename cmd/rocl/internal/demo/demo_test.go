@@ -274,7 +274,7 @@ func TestNobodyLeft(t *testing.T) {
 		}
 		s.co.crawler, s.co.indexer = map[rocl.GID]int{}, nil
 		if err := s.co.event(event(rocl.Synced, rocl.GID{}, "")); err == nil {
-			t.Error("a watch that tells of nobody is no error")
+			t.Error("a watch that yields no resource is no error")
 		}
 	}
 }

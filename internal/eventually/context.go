@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package eventually
+
+import (
+	"context"
+	"testing"
+	"time"
+)
+
+// Context returns a context for calls that must succeed. It ends after a minute, or after the
+// cleanup functions of the test that were registered later. Functions that t.Cleanup registers may
+// call Context too, whereas t.Context has ended by then.
+func Context(t testing.TB) context.Context { return ContextWithin(t, patience) }
+
+// ContextWithin is Context with d in place of a minute.
+func ContextWithin(t testing.TB, d time.Duration) context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), d)
+	t.Cleanup(cancel)
+	return ctx
+}
