@@ -232,7 +232,7 @@ func (t *Task) addHost(ctx context.Context, name string) (string, *HostError) {
 		case errors.Is(err, ErrHostAdded):
 			e.Advice = "it can be used as it is"
 		case errors.Is(err, rocl.ErrNotFound), errors.Is(err, rocl.ErrPartial):
-			e.Err = fmt.Errorf("this host cannot find the pod %v", id)
+			e.Err = fmt.Errorf("the pod %v is not found from here", id)
 			e.Advice = "its node and this one are not members of one cluster: run dirservers with --bind, --join and the same --key-file and --cluster on both"
 		}
 		return "", e
