@@ -43,13 +43,13 @@ func must[M any](m M, err error) M {
 func (pl *plan) appendCBOR(p []byte, v any) ([]byte, error) {
 	if pl.isOpen {
 		if err := tooDeep(reflect.ValueOf(v).Elem(), 0); err != nil {
-			return nil, fmt.Errorf("%w: encoding %v: %w", ErrValue, pl.typ, err)
+			return nil, fmt.Errorf("%w: encode %v: %w", ErrValue, pl.typ, err)
 		}
 	}
 	had := len(p)
 	w := bytes.NewBuffer(append(p, selfDescribed...))
 	if err := encMode.MarshalToBuffer(v, w); err != nil {
-		return nil, fmt.Errorf("%w: encoding %v: %w", ErrValue, pl.typ, err)
+		return nil, fmt.Errorf("%w: encode %v: %w", ErrValue, pl.typ, err)
 	}
 	// A little more than the value's size, so that a slightly larger value still fits.
 	if n := int64(w.Len() - had); n > pl.lately.Load() || n < pl.lately.Load()/4 {
@@ -66,11 +66,11 @@ func (pl *plan) decodeCBOR(p []byte, v any) (err error) {
 	}
 	defer func() { // methods of the value's parts decode bytes from another process
 		if r := recover(); r != nil {
-			err = fmt.Errorf("%w: decoding %v: panic: %v", ErrValue, pl.typ, r)
+			err = fmt.Errorf("%w: decode %v: panic: %v", ErrValue, pl.typ, r)
 		}
 	}()
 	if err := decMode.Unmarshal(rest, v); err != nil {
-		return fmt.Errorf("%w: decoding %v: %w", ErrValue, pl.typ, err)
+		return fmt.Errorf("%w: decode %v: %w", ErrValue, pl.typ, err)
 	}
 	return nil
 }
@@ -125,7 +125,7 @@ func survey(t reflect.Type) (isOpen bool, err error) {
 				}
 			}
 			if n == 0 && u.NumField() > 0 {
-				return fmt.Errorf("%w: %v: no field of %v would be sent: none is exported", ErrValue, t, u)
+				return fmt.Errorf("%w: %v: no field of %v is exported, so none would be sent", ErrValue, t, u)
 			}
 		}
 		return nil

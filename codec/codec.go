@@ -71,7 +71,7 @@ func Append[T any](p []byte, v *T) ([]byte, error) {
 	case asSlice:
 		s := (*sliceHeader)(at)
 		if s.len > maxLen/pl.size {
-			return nil, fmt.Errorf("%w: encoding %v: %d elements are too many for a message", ErrValue, reflect.TypeFor[T](), s.len)
+			return nil, fmt.Errorf("%w: encode %v: %d elements are too many for a message", ErrValue, reflect.TypeFor[T](), s.len)
 		}
 		p, to := extend(p, headLen+s.len*pl.size)
 		binary.LittleEndian.PutUint64(to, pl.head)
@@ -171,5 +171,5 @@ func wrong(p []byte, pl *plan) error {
 	default:
 		what = "is a slice of raw values of another type"
 	}
-	return fmt.Errorf("%w: decoding %v: the payload of %d bytes %s", ErrValue, pl.name(), len(p), what)
+	return fmt.Errorf("%w: decode %v: the payload of %d bytes %s", ErrValue, pl.name(), len(p), what)
 }

@@ -325,7 +325,7 @@ func (pl *plan) decode(to unsafe.Pointer, p []byte, n int) bool {
 }
 
 func (pl *plan) corrupt() error {
-	return fmt.Errorf("%w: decoding %v: a boolean that is neither 0 nor 1, or a number that this machine's int does not hold", ErrValue, pl.typ)
+	return fmt.Errorf("%w: decode %v: a boolean is neither 0 nor 1, or a number does not fit into this machine's int", ErrValue, pl.typ)
 }
 
 func encode(ops []op, p []byte, from unsafe.Pointer, times, memStep, wireStep int) {

@@ -17,7 +17,7 @@ import (
 func (c *Context) BufferWait(ctx stdctx.Context, n int) (*buffers.Buffer, error) {
 	b, err := c.disp.BufferWait(ctx, n)
 	if err != nil {
-		return nil, fmt.Errorf("rocl: waiting for a buffer of %d bytes: %w", n, err)
+		return nil, fmt.Errorf("rocl: wait for a buffer of %d bytes: %w", n, err)
 	}
 	return b, nil
 }

@@ -180,7 +180,7 @@ func (c *Context) flow(ctx stdctx.Context, to resource.GID, doubt bool) (*dispat
 func (c *Context) owner(to resource.GID, doubt bool) (owner resource.GID, isKnown bool, err error) {
 	switch {
 	case to.IsZero():
-		return owner, false, fmt.Errorf("%w: the zero identifier is no resource's", dispatch.ErrGone)
+		return owner, false, fmt.Errorf("%w: the target is the zero identifier", dispatch.ErrGone)
 	case isNode(to):
 		return owner, false, fmt.Errorf("%w: the target is a node: send to a resource there", dispatch.ErrGone)
 	case to == to.Context():
@@ -228,7 +228,7 @@ func (c *Context) resolve(ctx stdctx.Context, peer resource.GID) ([]string, erro
 	c.questions.Add(1)
 	ans, err := c.dir.Lookup(ctx, peer) // all attributes: addresses repeat
 	if errors.Is(err, directory.ErrNotFound) {
-		return nil, fmt.Errorf("%w: its context %v has ended", dispatch.ErrGone, peer)
+		return nil, fmt.Errorf("%w: the target's context %v has ended", dispatch.ErrGone, peer)
 	}
 	if errors.Is(err, directory.ErrPartial) && c.isDead(ctx, peer.Node()) {
 		return c.usableAddrs(peer, known), fmt.Errorf("%w: %v", dispatch.ErrNodeDead, peer)

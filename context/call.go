@@ -92,7 +92,7 @@ func (r *Resource) await(ctx stdctx.Context, to resource.GID, p *dispatch.Pendin
 }
 
 // calling returns the error of a call to the resource to that fails because of err.
-func calling(to resource.GID, err error) error { return fmt.Errorf("rocl: calling %v: %w", to, err) }
+func calling(to resource.GID, err error) error { return fmt.Errorf("rocl: call %v: %w", to, err) }
 
 // A Pending is a call that [Resource.StartCall] or [Resource.StartCallBytes] has started: its request
 // has been accepted.
@@ -188,7 +188,7 @@ func (r *Resource) ReplyBytes(ctx stdctx.Context, m *dispatch.Message, data []by
 // replied returns the error of a reply to m that fails because of err.
 func (r *Resource) replied(m *dispatch.Message, err error) error {
 	if err != nil {
-		return fmt.Errorf("rocl: replying to %v: %w", m.From(), err)
+		return fmt.Errorf("rocl: reply to %v: %w", m.From(), err)
 	}
 	return nil
 }

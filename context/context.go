@@ -94,7 +94,7 @@ func Open(ctx stdctx.Context, opts ...Option) (*Context, error) {
 	c, err := open(ctx, &cfg)
 	if err != nil {
 		logs.Drain(ctx)
-		return nil, fmt.Errorf("rocl: opening a context: %w", err)
+		return nil, fmt.Errorf("rocl: open a context: %w", err)
 	}
 	c.logs = logs
 	return c, nil
@@ -233,17 +233,17 @@ func (c *Context) Register(ctx stdctx.Context, a resource.Attributes, opts ...Re
 		err = dispatch.ErrClosed
 	}
 	if err != nil {
-		return nil, fmt.Errorf("rocl: registering: %w", err)
+		return nil, fmt.Errorf("rocl: register a resource: %w", err)
 	}
 	serial, box, err := c.newMailbox(cfg.mailbox, cfg.messages)
 	if err != nil {
-		return nil, fmt.Errorf("rocl: registering: %w", err)
+		return nil, fmt.Errorf("rocl: register a resource: %w", err)
 	}
 	r := &Resource{c: c, id: c.self.WithSerial(serial), box: box}
 	rev, err := c.registerAs(ctx, r.id, l, cfg.unique)
 	if err != nil {
 		box.Close()
-		return nil, fmt.Errorf("rocl: registering: %w", c.wrap(err))
+		return nil, fmt.Errorf("rocl: register a resource: %w", c.wrap(err))
 	}
 	r.rev.Store(rev)
 	return r, nil
@@ -440,7 +440,7 @@ func wantsOwner(l *resource.List) bool {
 func (c *Context) Find(ctx stdctx.Context, a resource.Attributes, opts ...FindOption) (Found, error) {
 	p, err := c.pattern(a, opts)
 	if err != nil {
-		return Found{}, fmt.Errorf("rocl: finding: %w", err)
+		return Found{}, fmt.Errorf("rocl: find a resource: %w", err)
 	}
 	c.questions.Add(1)
 	var ans resource.Record
@@ -450,7 +450,7 @@ func (c *Context) Find(ctx stdctx.Context, a resource.Attributes, opts ...FindOp
 		ans, err = c.dir.Find(ctx, p)
 	}
 	if err != nil {
-		return Found{}, fmt.Errorf("rocl: finding: %w", c.wrap(err))
+		return Found{}, fmt.Errorf("rocl: find a resource: %w", c.wrap(err))
 	}
 	return c.found(&ans, true), nil
 }
@@ -464,14 +464,14 @@ func (c *Context) FindAll(ctx stdctx.Context, a resource.Attributes, opts ...Fin
 	return func(yield func(Found, error) bool) {
 		p, err := c.pattern(a, opts)
 		if err != nil {
-			yield(Found{}, fmt.Errorf("rocl: finding: %w", err))
+			yield(Found{}, fmt.Errorf("rocl: find a resource: %w", err))
 			return
 		}
 		c.questions.Add(1)
 		owner := wantsOwner(p)
 		c.dir.FindCovering(ctx, p, coverage(opts))(func(ans resource.Record, err error) bool {
 			if err != nil {
-				yield(Found{}, fmt.Errorf("rocl: finding: %w", c.wrap(err)))
+				yield(Found{}, fmt.Errorf("rocl: find a resource: %w", c.wrap(err)))
 				return false
 			}
 			return yield(c.found(&ans, owner), nil)
@@ -486,7 +486,7 @@ func (c *Context) Lookup(ctx stdctx.Context, id resource.GID, want ...string) (F
 	c.questions.Add(1)
 	ans, err := c.dir.Lookup(ctx, id, want...)
 	if err != nil {
-		return Found{}, fmt.Errorf("rocl: looking up %v: %w", id, c.wrap(err))
+		return Found{}, fmt.Errorf("rocl: look up %v: %w", id, c.wrap(err))
 	}
 	return c.found(&ans, true), nil
 }
@@ -504,11 +504,11 @@ func (c *Context) Watch(ctx stdctx.Context, a resource.Attributes, opts ...FindO
 	return func(yield func(Event, error) bool) {
 		p, err := c.pattern(a, opts)
 		if err != nil {
-			yield(Event{}, fmt.Errorf("rocl: watching: %w", err))
+			yield(Event{}, fmt.Errorf("rocl: watch: %w", err))
 			return
 		}
 		if order, _, ordered := p.Order(); ordered {
-			yield(Event{}, fmt.Errorf("rocl: watching: %w: a watch has no order, here by %q", resource.ErrCondition, order))
+			yield(Event{}, fmt.Errorf("rocl: watch: %w: a watch has no order, here by %q", resource.ErrCondition, order))
 			return
 		}
 		c.watch(ctx, p, yield)
@@ -528,7 +528,7 @@ func (c *Context) WatchIDs(ctx stdctx.Context, ids ...resource.GID) iter.Seq2[Ev
 	return func(yield func(Event, error) bool) {
 		p, err := resource.NewIDs(ids...)
 		if err != nil {
-			yield(Event{}, fmt.Errorf("rocl: watching: %w", err))
+			yield(Event{}, fmt.Errorf("rocl: watch: %w", err))
 			return
 		}
 		c.watch(ctx, p, yield)
@@ -542,7 +542,7 @@ func (c *Context) watch(ctx stdctx.Context, pattern *resource.List, yield func(E
 	owner := wantsOwner(pattern)
 	for ev, err := range c.dir.Watch(ctx, pattern) {
 		if err != nil {
-			yield(Event{}, fmt.Errorf("rocl: watching: %w", c.wrap(err)))
+			yield(Event{}, fmt.Errorf("rocl: watch: %w", c.wrap(err)))
 			return
 		}
 		e := Event{Kind: ev.Kind}
@@ -613,7 +613,7 @@ func (c *Context) Close() error {
 	wctx, wcancel := stdctx.WithTimeout(stdctx.Background(), withdrawTime)
 	err := c.dir.Withdraw(wctx)
 	if wcancel(); err != nil {
-		c.cfg.logger.Info("rocl: closing: withdrawing resources", "err", err)
+		c.cfg.logger.Info("rocl: the directory did not withdraw the resources", "err", err)
 	}
 	c.closeErr = c.disp.Close(ctx)
 	c.dir.Close()

@@ -105,7 +105,7 @@ func (cfg *findConfig) refine(l *resource.List) (*resource.List, error) {
 func (c *Context) Await(ctx stdctx.Context, a resource.Attributes, n int, opts ...FindOption) ([]Found, error) {
 	found, matching, err := c.await(ctx, a, n, opts)
 	if err != nil {
-		return nil, fmt.Errorf("rocl: awaiting %d resources, %d are there: %w", n, matching, err)
+		return nil, fmt.Errorf("rocl: await %d resources: %d match: %w", n, matching, err)
 	}
 	return found, nil
 }
@@ -233,11 +233,11 @@ func (r *Resource) Set(ctx stdctx.Context, name, value string) error {
 		err = dispatch.ErrClosed
 	}
 	if err != nil {
-		return fmt.Errorf("rocl: setting %q of %v: %w", name, r.id, err)
+		return fmt.Errorf("rocl: set %q of %v: %w", name, r.id, err)
 	}
 	rev, err := r.c.dir.Change(ctx, r.id, func(l *resource.List) error { return l.Replace(name, []byte(value)) })
 	if err != nil {
-		return fmt.Errorf("rocl: setting %q of %v: %w", name, r.id, r.wrap(err))
+		return fmt.Errorf("rocl: set %q of %v: %w", name, r.id, r.wrap(err))
 	}
 	r.revised(rev)
 	return nil

@@ -81,7 +81,7 @@ func (r *Resource) Handle(ctx stdctx.Context, f func(*dispatch.Message), opts ..
 		o(&cfg)
 	}
 	if cfg.workers < 0 {
-		return fmt.Errorf("rocl: handling messages to %v: %w", r.id, ErrWorkers)
+		return fmt.Errorf("rocl: handle messages to %v: %w", r.id, ErrWorkers)
 	}
 	h := &handler{r: r, f: f, handleConfig: cfg}
 	if cfg.workers == 1 {

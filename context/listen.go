@@ -69,7 +69,7 @@ func (c *Context) listen(addrs []listenAddr) error {
 			open = true
 		case errors.Is(err, subsys.ErrUnavailable):
 			missing = err
-			c.cfg.logger.Warn("rocl: doing without a transport", "transport", a.transport.Name(), "err", err)
+			c.cfg.logger.Warn("rocl: a transport is not available", "transport", a.transport.Name(), "err", err)
 		default:
 			return err
 		}

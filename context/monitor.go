@@ -34,11 +34,11 @@ import (
 // as a sender that has not sent yet.
 func (r *Resource) Monitor(ctx stdctx.Context, id resource.GID, tag uint64) (stop func(), err error) {
 	if id.IsZero() || isNode(id) {
-		return nil, fmt.Errorf("rocl: monitoring %v: %w: no resource with a context has this identifier", id, dispatch.ErrGone)
+		return nil, fmt.Errorf("rocl: monitor %v: %w: no resource with a context has this identifier", id, dispatch.ErrGone)
 	}
 	stop, err = r.box.Monitor(ctx, id, tag)
 	if err != nil {
-		return nil, fmt.Errorf("rocl: monitoring %v: %w", id, err)
+		return nil, fmt.Errorf("rocl: monitor %v: %w", id, err)
 	}
 	return stop, nil
 }

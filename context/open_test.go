@@ -83,7 +83,7 @@ func TestOpenFails(t *testing.T) {
 			if c.want != nil && !errors.Is(err, c.want) {
 				t.Errorf("error %q, want %q", err, c.want)
 			}
-			if ctx.Err() != nil || !strings.HasPrefix(err.Error(), "rocl: opening a context: ") {
+			if ctx.Err() != nil || !strings.HasPrefix(err.Error(), "rocl: open a context: ") {
 				t.Errorf("error %q", err)
 			}
 		})

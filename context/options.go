@@ -141,7 +141,7 @@ func (c *config) checkRules() (*dispatch.Rules, error) {
 	for _, r := range c.rules {
 		for _, name := range r.Transports() {
 			if name != "tls" && !slices.ContainsFunc(c.transports, func(t subsys.Transport) bool { return t.Name() == name }) {
-				return nil, fmt.Errorf("%w: over %q, which is no transport of this context", dispatch.ErrRule, name)
+				return nil, fmt.Errorf("%w: the context has no transport %q", dispatch.ErrRule, name)
 			}
 		}
 	}

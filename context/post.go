@@ -29,11 +29,11 @@ import (
 // soon as from has ended, as [Resource.Monitor] defines it.
 func (r *Resource) Post(ctx stdctx.Context, from resource.GID, tag uint64, dst []byte) (*dispatch.Posted, error) {
 	if from.IsZero() || isNode(from) {
-		return nil, fmt.Errorf("rocl: posting memory for a message from %v: %w: no resource with a context has this identifier", from, dispatch.ErrGone)
+		return nil, fmt.Errorf("rocl: post memory for a message from %v: %w: no resource with a context has this identifier", from, dispatch.ErrGone)
 	}
 	p, err := r.box.Post(ctx, from, tag, dst)
 	if err != nil {
-		return nil, fmt.Errorf("rocl: posting memory for a message from %v: %w", from, err)
+		return nil, fmt.Errorf("rocl: post memory for a message from %v: %w", from, err)
 	}
 	return p, nil
 }

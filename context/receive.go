@@ -24,7 +24,7 @@ import (
 // Senders get room again when these messages have been received.
 func (r *Resource) PutBack(m *dispatch.Message) error {
 	if err := r.box.PutBack(m); err != nil {
-		return fmt.Errorf("rocl: putting a message back at %v: %w", r.id, err)
+		return fmt.Errorf("rocl: put a message back at %v: %w", r.id, err)
 	}
 	return nil
 }
@@ -34,7 +34,7 @@ func RecvAny(ctx stdctx.Context, rs []*Resource, sel ...dispatch.Select) (*Resou
 	boxes := make([]*dispatch.Mailbox, len(rs))
 	for i, r := range rs {
 		if r == nil {
-			return nil, nil, fmt.Errorf("rocl: receiving at one of %d resources: %w: resource %d is nil", len(rs), dispatch.ErrSelect, i)
+			return nil, nil, fmt.Errorf("rocl: receive at one of %d resources: %w: resource %d is nil", len(rs), dispatch.ErrSelect, i)
 		}
 		boxes[i] = r.box
 	}
@@ -43,9 +43,9 @@ func RecvAny(ctx stdctx.Context, rs []*Resource, sel ...dispatch.Select) (*Resou
 	case err == nil:
 		return rs[i], m, nil
 	case i >= 0:
-		return rs[i], nil, fmt.Errorf("rocl: receiving at %v: %w", rs[i].id, err)
+		return rs[i], nil, fmt.Errorf("rocl: receive at %v: %w", rs[i].id, err)
 	case errors.Is(err, dispatch.ErrSelect) && len(rs) == 1:
-		return nil, nil, fmt.Errorf("rocl: receiving at %v: %w", rs[0].id, err)
+		return nil, nil, fmt.Errorf("rocl: receive at %v: %w", rs[0].id, err)
 	}
-	return nil, nil, fmt.Errorf("rocl: receiving at one of %d resources: %w", len(rs), err)
+	return nil, nil, fmt.Errorf("rocl: receive at one of %d resources: %w", len(rs), err)
 }

@@ -67,7 +67,7 @@ func (r *Resource) SendBytes(ctx stdctx.Context, to resource.GID, tag uint64, p 
 // send calls withFlow, and adds the target to its error.
 func (r *Resource) send(ctx stdctx.Context, to resource.GID, how func(*dispatch.Flow) error) error {
 	if err := r.withFlow(ctx, to, how); err != nil {
-		return fmt.Errorf("rocl: sending to %v: %w", to, err)
+		return fmt.Errorf("rocl: send to %v: %w", to, err)
 	}
 	return nil
 }
@@ -189,14 +189,14 @@ func (r *Resource) Update(ctx stdctx.Context, a resource.Attributes) error {
 func (r *Resource) CompareAndSet(ctx stdctx.Context, rev uint64, a resource.Attributes) (uint64, error) {
 	l, err := userList(a)
 	if err != nil {
-		return 0, fmt.Errorf("rocl: updating %v: %w", r.id, err)
+		return 0, fmt.Errorf("rocl: update %v: %w", r.id, err)
 	}
 	if r.deleting.Load() {
-		return 0, fmt.Errorf("rocl: updating %v: %w", r.id, dispatch.ErrClosed)
+		return 0, fmt.Errorf("rocl: update %v: %w", r.id, dispatch.ErrClosed)
 	}
 	now, err := r.c.dir.Update(ctx, r.id, rev, l)
 	if err != nil {
-		return 0, fmt.Errorf("rocl: updating %v: %w", r.id, r.wrap(err))
+		return 0, fmt.Errorf("rocl: update %v: %w", r.id, r.wrap(err))
 	}
 	r.revised(now)
 	return now, nil
@@ -216,12 +216,12 @@ func (r *Resource) wrap(err error) error {
 // a deleted resource fails with rocl.ErrClosed.
 func (r *Resource) Delete(ctx stdctx.Context) error {
 	if !r.deleting.CompareAndSwap(false, true) {
-		return fmt.Errorf("rocl: deleting %v: %w", r.id, dispatch.ErrClosed)
+		return fmt.Errorf("rocl: delete %v: %w", r.id, dispatch.ErrClosed)
 	}
 	err := r.c.dir.Delete(ctx, r.id)
 	r.box.Close()
 	if err != nil {
-		return fmt.Errorf("rocl: deleting %v: %w", r.id, r.c.wrap(err))
+		return fmt.Errorf("rocl: delete %v: %w", r.id, r.c.wrap(err))
 	}
 	return nil
 }

@@ -42,7 +42,7 @@ func (c *Context) RoutesOf(ctx stdctx.Context, id resource.GID) ([]dispatch.Rout
 	}
 	routes, err := c.routesOf(ctx, id)
 	if err != nil {
-		return nil, fmt.Errorf("rocl: asking context %v for its routes: %w", id, err)
+		return nil, fmt.Errorf("rocl: ask context %v for its routes: %w", id, err)
 	}
 	return routes, nil
 }
@@ -132,7 +132,7 @@ func (c *Context) answerQuestion(m *dispatch.Message) bool {
 		return false
 	}
 	if !c.answers.begin(asker) {
-		c.cfg.logger.Debug("rocl: dropping a question for routes", "from", from, "answers", maxAnswers)
+		c.cfg.logger.Debug("rocl: a question for routes was dropped", "from", from, "answers", maxAnswers)
 		return true
 	}
 	c.goroutines.Go(func() {
@@ -155,6 +155,6 @@ func (c *Context) answerRoutes(to resource.GID) {
 		}
 	}
 	if err != nil {
-		c.cfg.logger.Debug("rocl: answering for routes", "to", to, "err", err)
+		c.cfg.logger.Debug("rocl: routes were not sent", "to", to, "err", err)
 	}
 }

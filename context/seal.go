@@ -14,7 +14,7 @@ import (
 )
 
 // errBare is the error for a transport that does not seal, where the terms demand it.
-var errBare = errors.New("what goes to other nodes of the cluster is sealed, and TCP does not seal")
+var errBare = errors.New("the cluster seals traffic between nodes, and TCP does not seal")
 
 // keySet has the keys from which a sealer makes its certificates.
 type keySet interface {

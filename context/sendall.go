@@ -33,7 +33,7 @@ type SendErrors []*SendError
 func (e SendErrors) Error() string {
 	const most = 3
 	var s strings.Builder
-	fmt.Fprintf(&s, "rocl: sending to %d of several targets has failed", len(e))
+	fmt.Fprintf(&s, "rocl: send to several targets: %d have failed", len(e))
 	sep := ": "
 	for _, one := range e[:min(len(e), most)] {
 		s.WriteString(sep + one.Error())
@@ -165,12 +165,12 @@ func (r *Resource) SendParts(ctx stdctx.Context, to resource.GID, tag uint64, pa
 	total := 0
 	for _, p := range parts {
 		if total += p.Len(); total > dispatch.MaxMessage {
-			return fmt.Errorf("rocl: sending %d parts to %v: %w: more than %d bytes", len(parts), to, dispatch.ErrTooLarge, dispatch.MaxMessage)
+			return fmt.Errorf("rocl: send %d parts to %v: %w: the parts have more than %d bytes", len(parts), to, dispatch.ErrTooLarge, dispatch.MaxMessage)
 		}
 	}
 	b, err := r.c.disp.BufferWait(ctx, total)
 	if err != nil {
-		return fmt.Errorf("rocl: sending %d parts to %v: %w", len(parts), to, err)
+		return fmt.Errorf("rocl: send %d parts to %v: %w", len(parts), to, err)
 	}
 	at := 0
 	for _, p := range parts {

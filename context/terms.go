@@ -28,11 +28,11 @@ func (c *Context) checkTerms(t *directory.Terms) error {
 	switch given := c.cfg.certs.Given(); {
 	case !t.Member:
 	case c.cfg.cluster != "" && t.Cluster != c.cfg.cluster:
-		return fmt.Errorf("%w: its directory says %q, not %q", ErrCluster, t.Cluster, c.cfg.cluster)
+		return fmt.Errorf("%w: the directory is in cluster %q, not in %q", ErrCluster, t.Cluster, c.cfg.cluster)
 	case t.Certificates && !given:
-		return fmt.Errorf("%w: the nodes of its cluster show certificates, and none are given (WithCertificates; ROCL_TLS_CERT, ROCL_TLS_KEY, ROCL_TLS_CA)", ErrCertificates)
+		return fmt.Errorf("%w: the cluster's nodes show certificates, and this context has none (WithCertificates; ROCL_TLS_CERT, ROCL_TLS_KEY, ROCL_TLS_CA)", ErrCertificates)
 	case !t.Certificates && given:
-		return fmt.Errorf("%w: the nodes of its cluster show none (dirserver --tls-cert), and some are given", ErrCertificates)
+		return fmt.Errorf("%w: the cluster's nodes show no certificates (dirserver --tls-cert), and this context has some", ErrCertificates)
 	}
 	return nil
 }
@@ -75,7 +75,7 @@ func (c *Context) follow(was directory.Terms) {
 			_, err = c.dir.Update(c.life, c.self, 0, l)
 		}
 		if again = nil; err != nil && c.life.Err() == nil {
-			c.cfg.logger.Warn("rocl: telling the directory new addresses", "err", err)
+			c.cfg.logger.Warn("rocl: the directory did not take the new addresses", "err", err)
 			again = time.After(time.Second)
 		}
 		c.disp.Reconsider()

@@ -243,7 +243,7 @@ func TestAddressesRefused(t *testing.T) {
 	const host = "127.0.0.2"
 	s.SetTerms(directory.Terms{Member: true, Host: host})
 	for line := range said {
-		if strings.Contains(line, "telling the directory new addresses") {
+		if strings.Contains(line, "the directory did not take the new addresses") {
 			break
 		}
 	}

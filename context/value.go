@@ -17,7 +17,7 @@ import (
 func SendValue[T any](ctx stdctx.Context, r *Resource, to resource.GID, tag uint64, v T, c ...codec.Codec[T]) error {
 	b, err := encode(ctx, r.c, &v, c)
 	if err != nil {
-		return fmt.Errorf("rocl: sending a value to %v: %w", to, err)
+		return fmt.Errorf("rocl: send a value to %v: %w", to, err)
 	}
 	if err := r.Send(ctx, to, tag, b); err != nil {
 		b.Release()
@@ -30,7 +30,7 @@ func SendValue[T any](ctx stdctx.Context, r *Resource, to resource.GID, tag uint
 func EncodeValue[T any](ctx stdctx.Context, c *Context, v T, own ...codec.Codec[T]) (*buffers.Buffer, error) {
 	b, err := encode(ctx, c, &v, own)
 	if err != nil {
-		return nil, fmt.Errorf("rocl: encoding a value: %w", err)
+		return nil, fmt.Errorf("rocl: encode a value: %w", err)
 	}
 	return b, nil
 }
@@ -47,7 +47,7 @@ func Value[T any](m *dispatch.Message, c ...codec.Codec[T]) (v T, err error) {
 	}
 	if err != nil {
 		var none T
-		return none, fmt.Errorf("rocl: the value of a message from %v with tag %d: %w", m.From(), m.Tag(), err)
+		return none, fmt.Errorf("rocl: decode the value of a message from %v with tag %d: %w", m.From(), m.Tag(), err)
 	}
 	return v, nil
 }

@@ -11,8 +11,8 @@ import (
 
 // Limits of labels, which every answer that lists nodes contains.
 const (
-	MaxLabels     = 256
-	MaxLabelBytes = 16 << 10 // of their wire form
+	maxLabels     = 256
+	maxLabelBytes = 16 << 10 // of their wire form
 )
 
 // ErrLabels is returned if labels are too many or too large.
@@ -23,7 +23,7 @@ var ErrLabels = errors.New("rocl: too many labels")
 type Labels struct{ list resource.List }
 
 // NewLabels makes labels of a. It refuses names that belong to the library, names without a value,
-// and more than MaxLabels or MaxLabelBytes.
+// and more than maxLabels or maxLabelBytes.
 func NewLabels(a resource.Attributes) (Labels, error) {
 	l, err := resource.NewPattern(a)
 	if err == nil {
@@ -37,8 +37,8 @@ func NewLabels(a resource.Attributes) (Labels, error) {
 
 // checkLabels returns the error of NewLabels.
 func checkLabels(l *resource.List) error {
-	if n, b := l.Len(), len(l.Wire()); n > MaxLabels || b > MaxLabelBytes {
-		return fmt.Errorf("%w: %d of %d bytes; at most %d of %d", ErrLabels, n, b, MaxLabels, MaxLabelBytes)
+	if n, b := l.Len(), len(l.Wire()); n > maxLabels || b > maxLabelBytes {
+		return fmt.Errorf("%w: %d of %d bytes; at most %d of %d", ErrLabels, n, b, maxLabels, maxLabelBytes)
 	}
 	if !l.Complete() {
 		return ErrIncomplete

@@ -46,9 +46,9 @@ func TestLabels(t *testing.T) {
 		{resource.Attrs{"rocl": "fine"}, nil},
 		{resource.Attrs{strings.Repeat("n", resource.MaxName+1): "x"}, resource.ErrTooLarge},
 		{list(t, nil, "blank"), ErrIncomplete},
-		{many(MaxLabels, "x"), nil},
+		{many(maxLabels, "x"), nil},
 		{many(600, "x"), ErrLabels},
-		{many(1, strings.Repeat("x", MaxLabelBytes)), ErrLabels},
+		{many(1, strings.Repeat("x", maxLabelBytes)), ErrLabels},
 		{many(200, strings.Repeat("x", 1000)), ErrLabels},
 	} {
 		l, err := NewLabels(c.a)

@@ -17,7 +17,7 @@ import (
 // Contexts link if they have one key in common, at any place on either side and whichever side
 // dials. Otherwise they do not.
 func TestSeveralKeys(t *testing.T) {
-	many := make([]string, MaxKeys)
+	many := make([]string, maxKeys)
 	for i := range many {
 		many[i] = fmt.Sprint("key ", i)
 	}

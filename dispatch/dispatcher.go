@@ -73,14 +73,14 @@ type Undelivered struct {
 // reportsMost is how many reports may wait for Config.Undelivered.
 const reportsMost = 1 << 20
 
-// MaxKeys is how many keys a context may have at once.
-const MaxKeys = wire.MaxKeys
+// maxKeys is how many keys a context may have at once.
+const maxKeys = wire.MaxKeys
 
 // Trust says with which contexts a context links: those of the same cluster that know one of the
 // keys. A change of Trust does not end existing links.
 type Trust struct {
 	Cluster string   // the name of the cluster
-	Keys    [][]byte // from the directory; keys beyond MaxKeys are not used
+	Keys    [][]byte // from the directory; keys beyond maxKeys are not used
 	// CheckTransport returns why there may be no link with a context over a transport, or nil if
 	// there may be one. A nil CheckTransport allows all transports.
 	CheckTransport func(peer resource.GID, transport string) error
@@ -219,7 +219,7 @@ func (d *Dispatcher) trust() (t Trust) {
 	if len(t.Keys) == 0 {
 		t.Keys = [][]byte{nil}
 	}
-	t.Keys = t.Keys[:min(len(t.Keys), MaxKeys)]
+	t.Keys = t.Keys[:min(len(t.Keys), maxKeys)]
 	return t
 }
 

@@ -170,7 +170,7 @@ func (g *contextEnd) linkEnded() {
 func (d *Dispatcher) notifyContextEnd(peer resource.GID, ended *ending, cause error) {
 	g := &contextEnd{ended: ended, cause: cause}
 	g.links.Store(1)
-	for lane := range uint8(MaxLanes) {
+	for lane := range uint8(maxLanes) {
 		for _, theirs := range [...]bool{false, true} {
 			d.mu.RLock()
 			l := d.links[linkKey{peer: peer, lane: lane, theirs: theirs}]

@@ -141,7 +141,7 @@ func (m *Mailbox) lookFor(sel []Select) (*Message, error) {
 
 // receiving returns the error of a receive that fails because of err.
 func (m *Mailbox) receiving(err error) error {
-	return fmt.Errorf("rocl: receiving at %v: %w", m.d.self.WithSerial(m.serial), err)
+	return fmt.Errorf("rocl: receive at %v: %w", m.d.self.WithSerial(m.serial), err)
 }
 
 // handOutLocked lets msg, which is unlinked, leave the mailbox. mu must be held; handOutLocked releases it.

@@ -16,9 +16,9 @@ import (
 	"github.com/rocl-go/rocl/resource"
 )
 
-// MaxLanes is how many links two contexts have at most for the rules of either one: the common
+// maxLanes is how many links two contexts have at most for the rules of either one: the common
 // link, and those that the rules ask for.
-const MaxLanes = wire.MaxLanes
+const maxLanes = wire.MaxLanes
 
 // ErrRule is returned by NewRules for rules with invalid values.
 var ErrRule = errors.New("rocl: invalid routing rule")
@@ -117,8 +117,8 @@ func NewRules(rules ...Rule) (*Rules, error) {
 		}
 		p.lane = append(p.lane, uint8(lane))
 	}
-	if len(p.lanes) > MaxLanes {
-		return nil, fmt.Errorf("%w: %d lanes, at most %d", ErrRule, len(p.lanes), MaxLanes)
+	if len(p.lanes) > maxLanes {
+		return nil, fmt.Errorf("%w: %d lanes, at most %d", ErrRule, len(p.lanes), maxLanes)
 	}
 	return p, nil
 }

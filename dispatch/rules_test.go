@@ -181,7 +181,7 @@ func TestLanesOfNetworks(t *testing.T) {
 }
 
 func TestRulesChecked(t *testing.T) {
-	many := make([]Rule, MaxLanes)
+	many := make([]Rule, maxLanes)
 	for i := range many {
 		many[i] = Rule{Over: []string{string(rune('a' + i))}}
 	}
@@ -193,7 +193,7 @@ func TestRulesChecked(t *testing.T) {
 			t.Errorf("%+v: %v", c, err)
 		}
 	}
-	if r, err := NewRules(many[1:]...); err != nil || len(r.lanes) != MaxLanes {
+	if r, err := NewRules(many[1:]...); err != nil || len(r.lanes) != maxLanes {
 		t.Error(err)
 	}
 	if r, err := NewRules(); r != nil || err != nil {
@@ -391,7 +391,7 @@ func TestLaneWithinProcessKeepsOrder(t *testing.T) {
 	expected := func(l *link) uint32 { l.mu.Lock(); defer l.mu.Unlock(); return l.s.Expected() }
 	has, reported := expected(back), expected(l)
 	f := flow(t, a, mb)
-	mb.mu.Lock() // the goroutine that delivers waits
+	mb.mu.Lock()                                                             // the goroutine that delivers waits
 	if err := f.SendBytes(soon(t), 1, 1, make([]byte, 10_000)); err != nil { // a later send follows only sends that have returned
 		t.Fatal(err)
 	}

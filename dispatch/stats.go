@@ -69,7 +69,7 @@ func (d *Dispatcher) Linked(peer resource.GID) bool {
 	k := linkKey{peer: peer}
 	d.mu.RLock()
 	defer d.mu.RUnlock()
-	for k.lane = range uint8(MaxLanes) {
+	for k.lane = range uint8(maxLanes) {
 		for _, k.theirs = range []bool{false, true} {
 			if d.passages.byKey[k] != nil || d.links[k] != nil && k.lane == 0 {
 				return true

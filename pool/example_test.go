@@ -139,6 +139,14 @@ func ExampleStream_SetScheduler() {
 		log.Fatal(err)
 	}
 	worker.SetScheduler(pool.WeightedRandom(9, 1)) // nine urgent units to one of the rest
+	done := make(chan struct{})
+	rest := s.Pools()[1]
+	if err := rest.Submit(context.Background(), pool.Unit{Run: func(context.Context) { close(done) }}); err != nil {
+		log.Fatal(err)
+	}
+	<-done
+	fmt.Println("the stream serves pool", rest.Name())
+	// Output: the stream serves pool rest
 }
 
 func ExampleConfig_Validate() {

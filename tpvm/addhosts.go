@@ -232,7 +232,7 @@ func (t *Task) addHost(ctx context.Context, name string) (string, *HostError) {
 		case errors.Is(err, ErrHostAdded):
 			e.Advice = "it can be used as it is"
 		case errors.Is(err, rocl.ErrNotFound), errors.Is(err, rocl.ErrPartial):
-			e.Err = fmt.Errorf("its pod %v is not found from here", id)
+			e.Err = fmt.Errorf("the pod %v is not found from here", id)
 			e.Advice = "its node and this one are not members of one cluster: run dirservers with --bind, --join and the same --key-file and --cluster on both"
 		}
 		return "", e
@@ -273,7 +273,7 @@ func (t *Task) foundPod(ctx context.Context, id TID) (node string, err error) {
 	}
 	for _, p := range pods {
 		if p.node == node && p.pod != id && p.launcher != LauncherTask {
-			return "", fmt.Errorf("%w: by the pod %v", ErrHostAdded, p.pod)
+			return "", fmt.Errorf("%w: pod %v starts them", ErrHostAdded, p.pod)
 		}
 	}
 	return node, nil

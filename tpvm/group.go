@@ -418,7 +418,7 @@ func (t *Task) findMembers(ctx context.Context, name string, more rocl.Match) (m
 func (t *Thread) GroupMembers(ctx context.Context, name string) ([]Member, error) {
 	ms, err := t.groupMembers(ctx, name, nil)
 	if err != nil {
-		return nil, fmt.Errorf("tpvm: members of group %q: %w", name, err)
+		return nil, fmt.Errorf("tpvm: list the members of group %q: %w", name, err)
 	}
 	return ms, nil
 }
@@ -457,7 +457,7 @@ func (t *Thread) groupMember(ctx context.Context, name, what, attr, value string
 			err = ErrNoGroup
 		}
 	}
-	return Member{}, fmt.Errorf("tpvm: group %q: %s%s: %w", name, what, value, err)
+	return Member{}, fmt.Errorf("tpvm: find the member of group %q: %s%s: %w", name, what, value, err)
 }
 
 // GroupTID returns the identifier of the member of a group that has an instance number. It fails

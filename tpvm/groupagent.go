@@ -590,7 +590,7 @@ func wait[T any](ctx context.Context, a *groupAgent, c <-chan T) (v T, err error
 	a.mu.Lock()
 	defer a.unlock()
 	if a.failure != nil {
-		return v, fmt.Errorf("%w; no coordinator of the group: %w", context.Cause(ctx), a.failure)
+		return v, fmt.Errorf("%w; the group has no coordinator: %w", context.Cause(ctx), a.failure)
 	}
 	return v, context.Cause(ctx)
 }

@@ -83,7 +83,7 @@ func (w *hostWatch) run(ctx context.Context, synced func()) error {
 				return context.Cause(ctx)
 			}
 			if isSynced {
-				w.t.task.log.Error("tpvm: notify of hosts", "thread", w.t.String(), "err", err)
+				w.t.task.log.Error("tpvm: a notification of hosts ended early", "thread", w.t.String(), "err", err)
 			}
 			return err
 		}
@@ -161,7 +161,7 @@ func (m *Message) HostEvent() (e HostEvent, err error) {
 	var id string
 	for _, s := range []*string{&id, &e.Node, &e.Name, &e.Arch} {
 		if *s, err = m.UnpackString(); err != nil {
-			return HostEvent{}, fmt.Errorf("tpvm: event of a host: %w", err)
+			return HostEvent{}, fmt.Errorf("tpvm: unpack the event of a host: %w", err)
 		}
 	}
 	var n [2]int32
@@ -169,7 +169,7 @@ func (m *Message) HostEvent() (e HostEvent, err error) {
 		e.ID, err = rocl.ParseGID(id)
 	}
 	if err != nil {
-		return HostEvent{}, fmt.Errorf("tpvm: event of a host: %w", err)
+		return HostEvent{}, fmt.Errorf("tpvm: unpack the event of a host: %w", err)
 	}
 	e.Cores, e.IsGone = int(n[0]), n[1] != 0
 	return e, nil

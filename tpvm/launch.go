@@ -295,7 +295,7 @@ func (p *pod) newChild(index int) (*child, error) {
 	case p.draining || p.ending:
 		return nil, ErrExited
 	case len(p.children) >= p.maxPrograms:
-		return nil, fmt.Errorf("%w: %d run", ErrTooMany, p.maxPrograms)
+		return nil, fmt.Errorf("%w: %d programs run", ErrTooMany, p.maxPrograms)
 	}
 	c := &child{index: index, begun: make(chan struct{}), enrolled: make(chan struct{}), exited: make(chan struct{})}
 	p.children[c] = struct{}{}
@@ -510,7 +510,7 @@ func (t *Task) findStart(ctx context.Context) (*foundStart, error) {
 	}
 	s := &foundStart{tmp: f.ID}
 	if err := codec.Decode([]byte(attr(f, attrStart)), &s.start); err != nil {
-		return nil, fmt.Errorf("start by the launcher %v: %w", f.ID, err)
+		return nil, fmt.Errorf("read the start by the launcher %v: %w", f.ID, err)
 	}
 	return s, nil
 }
@@ -522,7 +522,7 @@ func (t *Task) reportStart(ctx context.Context, s *foundStart) error {
 		err = remoteError(d.Error)
 	}
 	if err != nil {
-		return fmt.Errorf("telling the launcher %v: %w", s.tmp, err)
+		return fmt.Errorf("tell the launcher %v: %w", s.tmp, err)
 	}
 	return nil
 }

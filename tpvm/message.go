@@ -275,7 +275,7 @@ func (msg *Message) init(m *rocl.Message) error {
 		err = msg.Reader.Init(enc, typed, p)
 	}
 	if err != nil {
-		err = fmt.Errorf("tpvm: message from %v with tag %d: %w", m.From(), m.Tag()&tagMask, err)
+		err = fmt.Errorf("tpvm: unpack the message from %v with tag %d: %w", m.From(), m.Tag()&tagMask, err)
 		m.Release()
 		return err
 	}

@@ -62,7 +62,7 @@ func (p *Program) Task(ctx context.Context) (TID, error) {
 		}
 	}
 	if err != nil {
-		return TID{}, fmt.Errorf("tpvm: task of %v: %w", p, err)
+		return TID{}, fmt.Errorf("tpvm: find the task of %v: %w", p, err)
 	}
 	p.t.task.pod.launched.add(p.pod, e.ID)
 	return e.ID, nil

@@ -69,10 +69,10 @@ func ServePod(ctx context.Context, opts ...Option) error {
 	f := configure(append([]Option{WithLauncher(LauncherPod)}, opts...))
 	t, err := newTask(ctx, f)
 	if err != nil {
-		return fmt.Errorf("tpvm: pod: %w", err)
+		return fmt.Errorf("tpvm: serve a pod: %w", err)
 	}
 	if err := t.startPod(ctx, f); err != nil {
-		return fmt.Errorf("tpvm: pod: %w", t.abandon(err))
+		return fmt.Errorf("tpvm: serve a pod: %w", t.abandon(err))
 	}
 	if f.ready != nil {
 		f.ready(t.pod.r.ID())
@@ -85,7 +85,7 @@ func ServePod(ctx context.Context, opts ...Option) error {
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTime)
 	defer cancel()
 	if err := t.leave(last); err != nil {
-		return fmt.Errorf("tpvm: pod: %w", err)
+		return fmt.Errorf("tpvm: serve a pod: %w", err)
 	}
 	return nil
 }
@@ -133,7 +133,7 @@ func RunPod(ctx context.Context, opts ...Option) error {
 	}
 	if os.Getenv(envDetached) == "" {
 		if err := detachPod(ctx); err != nil {
-			return fmt.Errorf("tpvm: pod of host %s: %w", name, err)
+			return fmt.Errorf("tpvm: serve the pod of host %s: %w", name, err)
 		}
 		return nil
 	}
@@ -192,7 +192,7 @@ func serveDetached(ctx context.Context, name string, opts []Option) error {
 	in, out, detached := os.NewFile(fdIn, "in"), os.NewFile(fdOut, "out"), os.NewFile(fdDetached, "detached")
 	for _, f := range []*os.File{in, out, detached} {
 		if f == nil {
-			return fmt.Errorf("tpvm: pod of host %s: %w: %s is set by hand", name, ErrBadParam, envDetached)
+			return fmt.Errorf("tpvm: serve the pod of host %s: %w: the environment variable %s was not set by AddHosts", name, ErrBadParam, envDetached)
 		}
 		defer f.Close()
 		syscall.CloseOnExec(int(f.Fd()))

@@ -45,7 +45,7 @@ func (t *Thread) RecvInto(ctx context.Context, from TID, tag int, into ...any) (
 		return i, fmt.Errorf("tpvm: receive %v: %v: %w", t.filter(from, tag), i.From, rocl.ErrGone)
 	}
 	if err := m.UnpackValues(into...); err != nil {
-		return i, fmt.Errorf("tpvm: message from %v with tag %d: %w", i.From, i.Tag, err)
+		return i, fmt.Errorf("tpvm: unpack the message from %v with tag %d: %w", i.From, i.Tag, err)
 	}
 	return i, nil
 }

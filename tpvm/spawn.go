@@ -222,7 +222,7 @@ func (s share) notStarted(err error, answer string) error {
 	case answer != "":
 		return remoteError(answer)
 	}
-	return fmt.Errorf("host %s: its pod answered for too few", s.name())
+	return fmt.Errorf("host %s: the pod answered for fewer than were asked for", s.name())
 }
 
 // together calls f for 0 to n-1, at the same time if n is more than 1, and waits for all calls.
@@ -381,7 +381,7 @@ func (t *Task) nodes(ctx context.Context, s *spawn) (map[string]bool, error) {
 		in = out
 	}
 	if len(in) == 0 {
-		return nil, fmt.Errorf("%w%v among the %d that are there", ErrNoHost, s, len(hosts))
+		return nil, fmt.Errorf("%w%v among %d hosts", ErrNoHost, s, len(hosts))
 	}
 	return in, nil
 }
@@ -425,7 +425,7 @@ func host(f rocl.Found) Host {
 func (t *Thread) Hosts(ctx context.Context) ([]Host, error) {
 	hs, err := t.task.hosts(ctx, nil)
 	if err != nil {
-		return nil, fmt.Errorf("tpvm: hosts: %w", err)
+		return nil, fmt.Errorf("tpvm: list the hosts: %w", err)
 	}
 	for f, err := range t.task.c.FindAll(ctx, t.task.match(typeTask, nil), rocl.Want(attrNode)) {
 		if err != nil {
@@ -440,7 +440,7 @@ func (t *Thread) Hosts(ctx context.Context) ([]Host, error) {
 	}
 	pods, err := t.task.pods(ctx, nil)
 	if err != nil {
-		return nil, fmt.Errorf("tpvm: hosts: %w", err)
+		return nil, fmt.Errorf("tpvm: list the hosts: %w", err)
 	}
 	for _, p := range pods {
 		for i := range hs {

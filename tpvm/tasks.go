@@ -39,7 +39,7 @@ func (t *Thread) list(ctx context.Context, types ...string) iter.Seq2[TaskInfo, 
 		for _, typ := range types {
 			for f, err := range t.task.c.FindAll(ctx, t.task.match(typ, nil)) {
 				if err != nil {
-					if !yield(TaskInfo{}, fmt.Errorf("tpvm: tasks: %w", err)) {
+					if !yield(TaskInfo{}, fmt.Errorf("tpvm: list the tasks: %w", err)) {
 						return
 					}
 					continue

@@ -109,7 +109,7 @@ func (t *Thread) Siblings(ctx context.Context) ([]TID, error) {
 		err = remoteError(a.Errors[0])
 	}
 	if err != nil {
-		return nil, fmt.Errorf("tpvm: siblings of %v: %w", t.ID(), err)
+		return nil, fmt.Errorf("tpvm: find the siblings of %v: %w", t.ID(), err)
 	}
 	return a.IDs, nil
 }
@@ -175,7 +175,7 @@ func (t *Thread) FreeContext(c MsgContext) error { return t.task.pod.freeContext
 // previous one.
 func (t *Thread) SetContext(c MsgContext) (old MsgContext, err error) {
 	if c >= 1<<contextBits {
-		return 0, fmt.Errorf("tpvm: message context %d: %w", c, ErrBadParam)
+		return 0, fmt.Errorf("tpvm: set message context %d: %w", c, ErrBadParam)
 	}
 	return MsgContext(t.msgContext.Swap(uint32(c))), nil
 }

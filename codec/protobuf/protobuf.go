@@ -33,7 +33,7 @@ type format[T any, M Message[T]] struct{}
 func (format[T, M]) Append(p []byte, v M) ([]byte, error) {
 	p, err := proto.MarshalOptions{}.MarshalAppend(p, v)
 	if err != nil {
-		return nil, fmt.Errorf("%w: encoding %T: %w", codec.ErrValue, v, err)
+		return nil, fmt.Errorf("%w: encode %T: %w", codec.ErrValue, v, err)
 	}
 	return p, nil
 }
@@ -41,7 +41,7 @@ func (format[T, M]) Append(p []byte, v M) ([]byte, error) {
 func (format[T, M]) Decode(p []byte) (M, error) {
 	v := M(new(T))
 	if err := proto.Unmarshal(p, v); err != nil {
-		return nil, fmt.Errorf("%w: decoding %T: %w", codec.ErrValue, v, err)
+		return nil, fmt.Errorf("%w: decode %T: %w", codec.ErrValue, v, err)
 	}
 	return v, nil
 }

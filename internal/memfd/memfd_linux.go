@@ -18,7 +18,7 @@ const (
 )
 
 // ErrUnsealed is returned for a descriptor that is not a file as Create makes it.
-var ErrUnsealed = errors.New("memfd: not a sealed file of the size said")
+var ErrUnsealed = errors.New("memfd: the file is not sealed, or has another size")
 
 // Create makes a file of size bytes and maps it for reading and writing. The descriptor is for
 // passing to other processes. The caller closes it.
@@ -75,7 +75,7 @@ func create(name string, size, seals int, fill func(fd int) error) (fd int, mem 
 	}
 	if _, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, seals|unix.F_SEAL_SEAL); err != nil {
 		_ = unix.Munmap(mem)
-		return fd, nil, fmt.Errorf("sealing: %w", err)
+		return fd, nil, fmt.Errorf("memfd: seal a file: %w", err)
 	}
 	return fd, mem, nil
 }

@@ -27,7 +27,7 @@ const (
 )
 
 // ErrEnded is returned by Line and End when the process has ended.
-var ErrEnded = errors.New("the other process has ended")
+var ErrEnded = errors.New("subprocess: the process has ended")
 
 // A Process is a child process. Its methods are safe for concurrent use.
 type Process struct {
@@ -185,7 +185,7 @@ func (p *Process) Line(ctx context.Context) (string, error) {
 func (p *Process) Expect(ctx context.Context, want string) error {
 	s, err := p.Line(ctx)
 	if err == nil && s != want {
-		err = fmt.Errorf("the other process says %q, not %q", s, want)
+		err = fmt.Errorf("subprocess: the process says %q, not %q", s, want)
 	}
 	return err
 }

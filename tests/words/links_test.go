@@ -14,7 +14,7 @@ import (
 )
 
 var (
-	link    = regexp.MustCompile(`\]\(([^)\s]+)\)`)
+	link    = regexp.MustCompile(`(?m)(?:\]\(|^ {0,3}\[[^\]]+\]:[ \t]+)([^)\s]+)`) // [x](path), and [x]: path on a line of its own
 	named   = regexp.MustCompile(`\bdocs/[A-Za-z0-9_.-]+\.(md|svg)\b`)
 	heading = regexp.MustCompile(`^#+ +(.*)$`)
 )

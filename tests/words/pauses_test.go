@@ -4,11 +4,12 @@ package words
 
 import (
 	"go/ast"
+	"go/token"
 	"strings"
 	"testing"
 )
 
-// Every time.Sleep of a test is in a bubble of testing/synctest, or a comment beside it says why
+// Every time.Sleep of a test, and every statement <-time.After, is in a bubble of testing/synctest, or a comment beside it says why
 // the test needs a pause. A test that waits for a state uses package internal/eventually.
 func TestPausesSayWhy(t *testing.T) {
 	seen := 0
@@ -23,7 +24,7 @@ func TestPausesSayWhy(t *testing.T) {
 			isExplained[line(g)] = true
 		}
 		for _, d := range file.Decls {
-			pauses := callsOf(d, "time", "Sleep")
+			pauses := append(callsOf(d, "time", "Sleep"), afters(d)...)
 			seen += len(pauses)
 			if len(callsOf(d, "synctest", "Test")) > 0 {
 				continue
@@ -36,23 +37,47 @@ func TestPausesSayWhy(t *testing.T) {
 		}
 	}
 	if seen < 10 {
-		t.Errorf("only %d calls of time.Sleep are found", seen)
+		t.Errorf("only %d pauses are found", seen)
 	}
 }
 
-// callsOf returns the calls of a function of a package within a declaration.
-func callsOf(d ast.Decl, pkg, name string) (calls []*ast.CallExpr) {
+// afters returns the calls of time.After within a declaration whose channel is received from in a
+// statement of its own, which is a pause. The cases of a select do not count.
+func afters(d ast.Decl) (calls []*ast.CallExpr) {
+	isCase := map[ast.Stmt]bool{}
 	ast.Inspect(d, func(n ast.Node) bool {
-		call, ok := n.(*ast.CallExpr)
-		if !ok {
-			return true
-		}
-		if sel, ok := call.Fun.(*ast.SelectorExpr); ok && sel.Sel.Name == name {
-			if x, ok := sel.X.(*ast.Ident); ok && x.Name == pkg {
-				calls = append(calls, call)
+		switch n := n.(type) {
+		case *ast.CommClause:
+			isCase[n.Comm] = true
+		case *ast.ExprStmt:
+			if receive, ok := n.X.(*ast.UnaryExpr); ok && receive.Op == token.ARROW && !isCase[n] {
+				if call, ok := receive.X.(*ast.CallExpr); ok && isCallOf(call, "time", "After") {
+					calls = append(calls, call)
+				}
 			}
 		}
 		return true
 	})
 	return calls
+}
+
+// callsOf returns the calls of a function of a package within a declaration.
+func callsOf(d ast.Decl, pkg, name string) (calls []*ast.CallExpr) {
+	ast.Inspect(d, func(n ast.Node) bool {
+		if call, ok := n.(*ast.CallExpr); ok && isCallOf(call, pkg, name) {
+			calls = append(calls, call)
+		}
+		return true
+	})
+	return calls
+}
+
+// isCallOf reports whether a call is one of the function of a package.
+func isCallOf(call *ast.CallExpr, pkg, name string) bool {
+	sel, ok := call.Fun.(*ast.SelectorExpr)
+	if !ok || sel.Sel.Name != name {
+		return false
+	}
+	x, ok := sel.X.(*ast.Ident)
+	return ok && x.Name == pkg
 }

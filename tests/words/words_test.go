@@ -148,6 +148,9 @@ func people(text string) (found []string) {
 	return found
 }
 
+// words matches the words of a comment.
+var words = regexp.MustCompile(`\w+`)
+
 // An undocumented describes an exported name without a doc comment in the standard form.
 type undocumented struct {
 	at   token.Pos
@@ -156,7 +159,7 @@ type undocumented struct {
 
 // checkDecl returns the exported names of a declaration whose doc comment is missing or does not
 // begin with the name. A comment above a group, or behind one of its names, documents the names of
-// the group.
+// the group. Where several names stand on one line, the comment must contain those after the first.
 func checkDecl(d ast.Decl) (found []undocumented) {
 	needs := func(name *ast.Ident, doc *ast.CommentGroup) {
 		if !name.IsExported() {
@@ -176,12 +179,17 @@ func checkDecl(d ast.Decl) (found []undocumented) {
 	case *ast.GenDecl:
 		grouped := d.Lparen.IsValid()
 		for _, s := range d.Specs {
-			name, doc, behind := specParts(s)
+			names, doc, behind := specParts(s)
 			if !grouped {
 				doc = d.Doc
 			}
-			if name != nil && (!grouped || doc != nil || d.Doc == nil && behind == nil) {
-				needs(name, doc)
+			if grouped && doc == nil && (d.Doc != nil || behind != nil) {
+				continue
+			}
+			for i, name := range names {
+				if i == 0 || doc == nil || !slices.Contains(words.FindAllString(doc.Text(), -1), name.Name) {
+					needs(name, doc)
+				}
 			}
 		}
 	}
@@ -211,14 +219,14 @@ func receiver(d *ast.FuncDecl) *ast.Ident {
 	}
 }
 
-// specParts returns the first name of a type, constant or variable, the comment above it, and the
-// comment behind it.
-func specParts(s ast.Spec) (name *ast.Ident, above, behind *ast.CommentGroup) {
+// specParts returns the names of a type, constants or variables, the comment above them, and the
+// comment behind them.
+func specParts(s ast.Spec) (names []*ast.Ident, above, behind *ast.CommentGroup) {
 	switch s := s.(type) {
 	case *ast.TypeSpec:
-		return s.Name, s.Doc, s.Comment
+		return []*ast.Ident{s.Name}, s.Doc, s.Comment
 	case *ast.ValueSpec:
-		return s.Names[0], s.Doc, s.Comment
+		return s.Names, s.Doc, s.Comment
 	}
 	return nil, nil, nil
 }

@@ -236,24 +236,12 @@ func callsBetween(p *pair, o *options) (*Result, error) {
 
 // callInproc measures calls between two contexts of this process.
 func callInproc(ctx context.Context, o *options) (*Result, error) {
-	policy, err := o.policy()
+	p, err := openInproc(ctx, o)
 	if err != nil {
 		return nil, err
 	}
-	ca, cb, closeAll, err := inprocPair(policy)
-	if err != nil {
-		return nil, err
-	}
-	defer closeAll()
-	defer context.AfterFunc(ctx, closeAll)() // ends both sides
-	me, err := ca.Register(ctx, rocl.Attrs{"bench": "parent"})
-	if err != nil {
-		return nil, err
-	}
-	peer, err := cb.Register(ctx, rocl.Attrs{"bench": "peer"})
-	if err != nil {
-		return nil, err
-	}
+	defer p.close()
+	defer context.AfterFunc(ctx, p.close)() // ends both sides
 	// As in rtt, a call is not cancelled: closing the contexts ends it.
 	free := context.Background()
 	answered := func(answer func() error, measure func() error) error {
@@ -261,7 +249,7 @@ func callInproc(ctx context.Context, o *options) (*Result, error) {
 		go func() { failed <- answer() }()
 		err := measure()
 		if err != nil {
-			closeAll()
+			p.close()
 		}
 		if other := <-failed; err == nil {
 			err = other
@@ -271,15 +259,15 @@ func callInproc(ctx context.Context, o *options) (*Result, error) {
 		}
 		return err
 	}
-	replies := func() error { return reply(free, cb, peer, o.count) }
-	once := func() error { return callOnce(free, ca, me, peer.ID(), o.size) }
+	replies := func() error { return reply(free, p.b, p.peer, o.count) }
+	once := func() error { return callOnce(free, p.a, p.me, p.peer.ID(), o.size) }
 	messages, calls := newTimes(), newTimes()
 	var bare, ours []float64
 	var allocs float64
 	for range o.rounds {
 		if o.inFlight <= 1 {
-			err := answered(func() error { return echo(free, cb, peer, counted(o.count), nil) }, func() error {
-				return messages.batch(ctx, o.count, func() error { return pingPong(free, ca, me, peer.ID(), o.size) })
+			err := answered(func() error { return echo(free, p.b, p.peer, counted(o.count), nil) }, func() error {
+				return messages.batch(ctx, o.count, func() error { return pingPong(free, p.a, p.me, p.peer.ID(), o.size) })
 			})
 			if err != nil {
 				return nil, err

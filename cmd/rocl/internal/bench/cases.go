@@ -116,47 +116,61 @@ func pingPong(ctx context.Context, c *rocl.Context, me *rocl.Resource, peer rocl
 	return nil
 }
 
-// inprocPair returns two contexts in this process that reach each other in memory.
-func inprocPair(policy rocl.PollPolicy) (a, b *rocl.Context, closeAll func(), err error) {
-	s := directory.NewServer()
-	tr := inproc.NewNetwork().Transport()
-	ctx := context.Background()
-	var cs []*rocl.Context
-	closeAll = func() {
-		for _, c := range cs {
-			c.Close()
-		}
-		s.Close()
-	}
-	for range 2 {
-		c, err := rocl.Open(ctx, icontext.WithDirectory(s.Dialer()), rocl.WithTransports(tr), rocl.WithPoll(policy))
-		if err != nil {
-			closeAll()
-			return nil, nil, nil, err
-		}
-		cs = append(cs, c)
-	}
-	return cs[0], cs[1], closeAll, nil
+// An inprocPair is two contexts of this process that reach each other in memory. me is a resource
+// of a, and peer one of b.
+type inprocPair struct {
+	directory *directory.Server
+	a, b      *rocl.Context
+	me, peer  *rocl.Resource
 }
 
-func rttInproc(ctx context.Context, o *options) (*Result, error) {
+// openInproc opens the contexts and registers the resources of an inprocPair.
+func openInproc(ctx context.Context, o *options) (p *inprocPair, err error) {
 	policy, err := o.policy()
 	if err != nil {
 		return nil, err
 	}
-	ca, cb, closeAll, err := inprocPair(policy)
+	p = &inprocPair{directory: directory.NewServer()}
+	defer func() {
+		if err != nil {
+			p.close()
+		}
+	}()
+	network := inproc.NewNetwork().Transport()
+	open := func() (*rocl.Context, error) {
+		return rocl.Open(context.Background(), icontext.WithDirectory(p.directory.Dialer()), rocl.WithTransports(network), rocl.WithPoll(policy))
+	}
+	if p.a, err = open(); err != nil {
+		return nil, err
+	}
+	if p.b, err = open(); err != nil {
+		return nil, err
+	}
+	if p.me, err = p.a.Register(ctx, rocl.Attrs{"bench": "parent"}); err != nil {
+		return nil, err
+	}
+	if p.peer, err = p.b.Register(ctx, rocl.Attrs{"bench": "peer"}); err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+// close closes the contexts and their directory. It may be called several times.
+func (p *inprocPair) close() {
+	for _, c := range []*rocl.Context{p.a, p.b} {
+		if c != nil {
+			c.Close()
+		}
+	}
+	p.directory.Close()
+}
+
+func rttInproc(ctx context.Context, o *options) (*Result, error) {
+	p, err := openInproc(ctx, o)
 	if err != nil {
 		return nil, err
 	}
-	defer closeAll()
-	me, err := ca.Register(ctx, rocl.Attrs{"bench": "parent"})
-	if err != nil {
-		return nil, err
-	}
-	peer, err := cb.Register(ctx, rocl.Attrs{"bench": "peer"})
-	if err != nil {
-		return nil, err
-	}
+	defer p.close()
 	a, b := newTimes(), newTimes()
 	var msg [64]byte
 	var allocs float64
@@ -179,10 +193,10 @@ func rttInproc(ctx context.Context, o *options) (*Result, error) {
 		// contexts ends the echo.
 		failed := make(chan error, 1)
 		before := mallocs()
-		go func() { failed <- echo(context.Background(), cb, peer, counted(o.count), nil) }()
-		err = b.batch(ctx, o.count, func() error { return pingPong(context.Background(), ca, me, peer.ID(), o.size) })
+		go func() { failed <- echo(context.Background(), p.b, p.peer, counted(o.count), nil) }()
+		err = b.batch(ctx, o.count, func() error { return pingPong(context.Background(), p.a, p.me, p.peer.ID(), o.size) })
 		if err != nil {
-			closeAll()
+			p.close()
 			<-failed
 			return nil, err
 		}
@@ -344,23 +358,15 @@ func (p *pair) ack(senders []*rocl.Resource) error {
 
 // rateInproc is rate between two contexts of this process.
 func rateInproc(ctx context.Context, o *options) (*Result, error) {
-	policy, err := o.policy()
+	p, err := openInproc(ctx, o)
 	if err != nil {
 		return nil, err
 	}
-	ca, cb, closeAll, err := inprocPair(policy)
-	if err != nil {
-		return nil, err
-	}
-	defer closeAll()
-	defer context.AfterFunc(ctx, closeAll)() // ends the senders and the receiver
-	to, err := cb.Register(ctx, rocl.Attrs{"bench": "peer"})
-	if err != nil {
-		return nil, err
-	}
-	var senders []*rocl.Resource
-	for range o.senders {
-		r, err := ca.Register(ctx, rocl.Attrs{"bench": "sender"})
+	defer p.close()
+	defer context.AfterFunc(ctx, p.close)() // ends the senders and the receiver
+	senders := []*rocl.Resource{p.me}
+	for len(senders) < o.senders {
+		r, err := p.a.Register(ctx, rocl.Attrs{"bench": "sender"})
 		if err != nil {
 			return nil, err
 		}
@@ -379,14 +385,14 @@ func rateInproc(ctx context.Context, o *options) (*Result, error) {
 		before := mallocs()
 		start := time.Now()
 		for i, s := range senders {
-			go func() { failed <- flood(context.Background(), s, to.ID(), uint64(i), o.size, each) }()
+			go func() { failed <- flood(context.Background(), s, p.peer.ID(), uint64(i), o.size, each) }()
 		}
-		go func() { failed <- recv(context.Background(), to, n, len(senders)) }()
+		go func() { failed <- recv(context.Background(), p.peer, n, len(senders)) }()
 		var first error
 		for range cap(failed) {
 			if err := <-failed; err != nil && first == nil {
 				first = err
-				closeAll() // ends the other senders
+				p.close() // ends the other senders
 			}
 		}
 		switch {

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/HdrHistogram/hdrhistogram-go"
-	"github.com/rocl-go/rocl"
 )
 
 // sustain measures what communication costs a computation, and the reverse: the right side of
@@ -358,22 +357,8 @@ func bareOf(o *options) string {
 // openWithin is openBetween for two contexts of this process. As in all benches within a process, a
 // message is not cancelled: see rttInproc.
 func openWithin(ctx context.Context, o *options) (*exchange, []*exchange, error) {
-	policy, err := o.policy()
+	p, err := openInproc(ctx, o)
 	if err != nil {
-		return nil, nil, err
-	}
-	ca, cb, closeAll, err := inprocPair(policy)
-	if err != nil {
-		return nil, nil, err
-	}
-	me, err := ca.Register(ctx, rocl.Attrs{"bench": "parent"})
-	if err != nil {
-		closeAll()
-		return nil, nil, err
-	}
-	peer, err := cb.Register(ctx, rocl.Attrs{"bench": "peer"})
-	if err != nil {
-		closeAll()
 		return nil, nil, err
 	}
 	why := func(err error) error { return err }
@@ -382,15 +367,15 @@ func openWithin(ctx context.Context, o *options) (*exchange, []*exchange, error)
 	var echoing sync.WaitGroup
 	ours := &exchange{
 		transport: o.transport, poll: o.poll, ctx: ctx, why: why,
-		trip: func() error { return pingPong(context.Background(), ca, me, peer.ID(), o.size) },
+		trip: func() error { return pingPong(context.Background(), p.a, p.me, p.peer.ID(), o.size) },
 		begin: func() error {
 			last.Store(false)
 			echoing.Go(func() {
-				echoed <- echo(context.Background(), cb, peer, func() bool { return !last.Load() }, nil)
+				echoed <- echo(context.Background(), p.b, p.peer, func() bool { return !last.Load() }, nil)
 			})
 			return nil
 		},
-		close: func() { closeAll(); echoing.Wait() },
+		close: func() { p.close(); echoing.Wait() },
 	}
 	ours.end = func() error {
 		last.Store(true)

@@ -104,9 +104,6 @@ func callCommand() *cobra.Command {
 				return err
 			}
 			ctx := cmd.Context()
-			if wait < 0 {
-				return Usagef("--wait %v is less than 0", wait)
-			}
 			c, me, to, err := target(ctx, g, l, wait)
 			if err != nil {
 				return err // before the user types a request in vain

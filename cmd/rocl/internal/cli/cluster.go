@@ -138,29 +138,15 @@ func nodesCommand() *cobra.Command {
 }
 
 func printNodes(w io.Writer, g Globals, all []nodeJSON) error {
-	if g.JSON {
-		for i := range all {
-			if err := Print(w, &all[i]); err != nil {
-				return err
-			}
-		}
-		return nil
-	}
-	if len(all) == 0 {
-		return nil
-	}
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "NODE\tHOST\tSYSTEM\tCORES\tMEMORY\tADDRESS\tLABELS")
-	for i := range all {
-		n := &all[i]
+	const columns = "NODE\tHOST\tSYSTEM\tCORES\tMEMORY\tADDRESS\tLABELS"
+	return printTable(w, g, columns, all, func(w io.Writer, n *nodeJSON) {
 		labels := ""
 		if n.labels.Len() > 0 {
 			labels = strings.TrimSuffix(strings.TrimPrefix(n.labels.String(), "{"), "}")
 		}
-		fmt.Fprintf(t, "%s\t%s\t%s/%s\t%d\t%s\t%s\t%s\n", nodeName(n.Node), display.Quote(n.Host), display.Quote(n.OS), display.Quote(n.Arch),
+		fmt.Fprintf(w, "%s\t%s\t%s/%s\t%d\t%s\t%s\t%s\n", nodeName(n.Node), display.Quote(n.Host), display.Quote(n.OS), display.Quote(n.Arch),
 			n.Cores, gib(n.Memory), cmp.Or(display.Quote(n.Addr), "-"), cmp.Or(labels, "-"))
-	}
-	return t.Flush()
+	})
 }
 
 func gib(b uint64) string { return fmt.Sprintf("%.1f GiB", float64(b)/(1<<30)) }

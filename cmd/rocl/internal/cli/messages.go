@@ -100,9 +100,6 @@ func sendCommand() *cobra.Command {
 				return err
 			}
 			ctx := cmd.Context()
-			if wait < 0 {
-				return Usagef("--wait %v is less than 0", wait)
-			}
 			c, me, to, err := target(ctx, g, l, wait)
 			if err != nil {
 				return err
@@ -175,6 +172,9 @@ func undelivered(ctx context.Context, g Globals, me *rocl.Resource, err error) (
 // target opens a context, registers a resource to send from, and finds one to send to. It waits up
 // to wait for a directory and for the target to appear.
 func target(ctx context.Context, g Globals, l *rocl.List, wait time.Duration) (c *rocl.Context, me *rocl.Resource, to rocl.GID, err error) {
+	if wait < 0 {
+		return nil, nil, to, Usagef("--wait %v is less than 0", wait)
+	}
 	late := time.Now().Add(wait)
 	for {
 		c, err = g.Open(ctx, rocl.JoinOnly(), rocl.WithLinger(min(g.Timeout, time.Second)))

@@ -15,6 +15,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"text/tabwriter"
 	"time"
 	"unicode/utf8"
 
@@ -367,6 +368,28 @@ func Print(w io.Writer, v any) error {
 		_, err = w.Write(append(display.JSON(b), '\n'))
 	}
 	return err
+}
+
+// printTable prints a row of a table for each line, under the names of the columns, or with --json
+// each line as a line of JSON. Without lines it prints nothing.
+func printTable[T any](w io.Writer, g Globals, columns string, lines []T, printRow func(w io.Writer, line *T)) error {
+	if g.JSON {
+		for i := range lines {
+			if err := Print(w, &lines[i]); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	if len(lines) == 0 {
+		return nil
+	}
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, columns)
+	for i := range lines {
+		printRow(t, &lines[i])
+	}
+	return t.Flush()
 }
 
 // jsonBytes returns text as a string, and bytes that are not UTF-8 as {"base64": "…"}.

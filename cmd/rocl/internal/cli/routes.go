@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strconv"
 	"sync"
-	"text/tabwriter"
 	"time"
 
 	"github.com/rocl-go/rocl"
@@ -107,24 +106,11 @@ func routes(ctx context.Context, g Globals, c *rocl.Context) (all []routeJSON, s
 }
 
 func printRoutes(w io.Writer, g Globals, all []routeJSON) error {
-	if g.JSON {
-		for i := range all {
-			if err := Print(w, &all[i]); err != nil {
-				return err
-			}
-		}
-		return nil
-	}
-	if len(all) == 0 {
-		return nil
-	}
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "CONTEXT\tPID\tPEER\tLANE\tTRANSPORT\tREMOTE\tSINCE\tCHANGES\tSENT\tRECEIVED")
-	for i := range all {
-		r := &all[i]
+	const columns = "CONTEXT\tPID\tPEER\tLANE\tTRANSPORT\tREMOTE\tSINCE\tCHANGES\tSENT\tRECEIVED"
+	return printTable(w, g, columns, all, func(w io.Writer, r *routeJSON) {
 		if r.Route == nil {
-			fmt.Fprintf(t, "%v\t%d\t%s\t\t\t\t\t\t\t\n", r.Context, r.PID, display.Quote(r.Error))
-			continue
+			fmt.Fprintf(w, "%v\t%d\t%s\t\t\t\t\t\t\t\n", r.Context, r.PID, display.Quote(r.Error))
+			return
 		}
 		lane := strconv.Itoa(r.Lane)
 		if r.Theirs {
@@ -134,8 +120,7 @@ func printRoutes(w io.Writer, g Globals, all []routeJSON) error {
 		if !r.Since.IsZero() {
 			since = r.Since.Local().Format(time.TimeOnly)
 		}
-		fmt.Fprintf(t, "%v\t%d\t%v\t%s\t%s\t%s\t%s\t%d\t%d (%d B)\t%d (%d B)\n", r.Context, r.PID, r.Peer, lane, cmp.Or(display.Quote(r.Transport), "-"), cmp.Or(display.Quote(r.Remote), "-"),
+		fmt.Fprintf(w, "%v\t%d\t%v\t%s\t%s\t%s\t%s\t%d\t%d (%d B)\t%d (%d B)\n", r.Context, r.PID, r.Peer, lane, cmp.Or(display.Quote(r.Transport), "-"), cmp.Or(display.Quote(r.Remote), "-"),
 			since, r.Changes, r.Sent, r.SentBytes, r.Received, r.ReceivedBytes)
-	}
-	return t.Flush()
+	})
 }

@@ -111,7 +111,7 @@ func (n *Numbers) Host(ctx context.Context, node uint64) (int, error) {
 				if errors.Is(err, rocl.ErrPartial) {
 					break
 				}
-				return 0, fmt.Errorf("numbers: host %s: %w", name, err)
+				return 0, fmt.Errorf("numbers: number host %s: %w", name, err)
 			}
 			i, _ := strconv.Atoi(get(f, "index"))
 			if get(f, "node") == name && i > 0 && i <= hostMax {
@@ -124,14 +124,14 @@ func (n *Numbers) Host(ctx context.Context, node uint64) (int, error) {
 			i++
 		}
 		if i > hostMax {
-			return 0, fmt.Errorf("numbers: host %s: %w", name, ErrFull)
+			return 0, fmt.Errorf("numbers: number host %s: %w", name, ErrFull)
 		}
 		r, err := n.c.Register(ctx, n.hostAttrs(node, i), rocl.Unique("type", "vm", "index"))
 		if errors.Is(err, rocl.ErrExists) {
 			continue
 		}
 		if err != nil {
-			return 0, fmt.Errorf("numbers: host %s: %w", name, err)
+			return 0, fmt.Errorf("numbers: number host %s: %w", name, err)
 		}
 		n.own(r)
 		n.mu.Lock()
@@ -139,7 +139,7 @@ func (n *Numbers) Host(ctx context.Context, node uint64) (int, error) {
 		n.hosts[node] = i
 		return i, nil
 	}
-	return 0, fmt.Errorf("numbers: host %s: %w", name, ErrFull)
+	return 0, fmt.Errorf("numbers: number host %s: %w", name, ErrFull)
 }
 
 func (n *Numbers) hostAttrs(node uint64, i int) rocl.Attrs {
@@ -204,7 +204,7 @@ func (n *Numbers) Task(ctx context.Context, tid int) (rocl.GID, error) {
 		return id, nil
 	}
 	if !Valid(tid) || IsHost(tid) {
-		return rocl.GID{}, fmt.Errorf("numbers: task %x: %w", tid, rocl.ErrNotFound)
+		return rocl.GID{}, fmt.Errorf("numbers: find task %x: %w", tid, rocl.ErrNotFound)
 	}
 	for _, typ := range []string{"task", "thread", "tmp"} {
 		for f, err := range n.c.FindAll(ctx, rocl.Match{"type": typ, "vm": n.vm}) {
@@ -212,7 +212,7 @@ func (n *Numbers) Task(ctx context.Context, tid int) (rocl.GID, error) {
 				if errors.Is(err, rocl.ErrPartial) {
 					break
 				}
-				return rocl.GID{}, fmt.Errorf("numbers: task %x: %w", tid, err)
+				return rocl.GID{}, fmt.Errorf("numbers: find task %x: %w", tid, err)
 			}
 			if local(f.ID) != tid&localMask {
 				continue
@@ -222,7 +222,7 @@ func (n *Numbers) Task(ctx context.Context, tid int) (rocl.GID, error) {
 			}
 		}
 	}
-	return rocl.GID{}, fmt.Errorf("numbers: task %x: %w", tid, rocl.ErrNotFound)
+	return rocl.GID{}, fmt.Errorf("numbers: find task %x: %w", tid, rocl.ErrNotFound)
 }
 
 // Forget forgets which task has a number, because the task has ended. The next call of Task
