@@ -156,7 +156,7 @@ func TestCloseWithdrawsWithoutLinger(t *testing.T) {
 	}
 	close(said)
 	for line := range said {
-		if strings.Contains(line, "withdrawing resources") {
+		if strings.Contains(line, "did not withdraw the resources") {
 			t.Error(line)
 		}
 	}

@@ -56,7 +56,7 @@ func TestRoutesAskedAgain(t *testing.T) {
 	cl := rocltest.Cluster(t, 1)
 	dropped := make(chan struct{}, 100)
 	asked, asker := cl.Open(0, logging(func(r slog.Record) {
-		if strings.Contains(r.Message, "dropping a question") {
+		if strings.Contains(r.Message, "a question for routes was dropped") {
 			dropped <- struct{}{}
 		}
 	})), cl.Open(0)

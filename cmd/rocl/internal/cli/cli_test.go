@@ -235,10 +235,10 @@ func TestErrorsAsJSON(t *testing.T) {
 		"--json nonsense":                           {`unknown command "nonsense" for "rocl"`, "Try 'rocl --help'.", 64},
 		"find --json --timeout 0":                   {"--timeout 0s is not more than zero", "Try 'rocl find --help'.", 64},
 		"send --json a=b --socket " + sock:          {"no resource matches", "'rocl find' lists the resources.", 1},
-		"find --json a=b --socket " + nowhere:       {"opening a context: no directory serves this node: " + nowhere + ": connect: no such file or directory", "Start 'dirserver', or any program that opens a context, such as 'rocl register name=value'.", 2},
+		"find --json a=b --socket " + nowhere:       {"open a context: no directory serves this node: " + nowhere + ": connect: no such file or directory", "Start 'dirserver', or any program that opens a context, such as 'rocl register name=value'.", 2},
 		"find --json a=b --socket tcp://x":          {`--socket: directory: "tcp://x" is not tcp://HOST:PORT?node=FILE`, "Try 'rocl find --help'.", 64},
 		"register --json rocl.a=b --socket " + sock: {`"rocl.a": resource: attribute names starting with "rocl." are the library's`, "Try 'rocl register --help'.", 64},
-		"find --json a=b --socket " + dir:           {"opening a context: no directory serves this node: " + dir + ": the directory's path is occupied: it is not a socket (drwxr-xr-x)", "Remove it if no program needs it, or name another path by --socket or ROCL_SOCKET.", 2},
+		"find --json a=b --socket " + dir:           {"open a context: no directory serves this node: " + dir + ": the directory's path is occupied: it is not a socket (drwxr-xr-x)", "Remove it if no program needs it, or name another path by --socket or ROCL_SOCKET.", 2},
 		"--json nods":                               {`unknown command "nods" for "rocl"; did you mean nodes?`, "Try 'rocl --help'.", 64},
 	} {
 		out, errOut, code := execute(t.Context(), nil, strings.Fields(line)...)
