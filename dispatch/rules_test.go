@@ -392,7 +392,9 @@ func TestLaneWithinProcessKeepsOrder(t *testing.T) {
 	has, reported := expected(back), expected(l)
 	f := flow(t, a, mb)
 	mb.mu.Lock()                                                             // the goroutine that delivers waits
-	if err := f.SendBytes(soon(t), 1, 1, make([]byte, 10_000)); err != nil { // a later send follows only sends that have returned
+	sent := make(chan error, 1)
+	go func() { sent <- f.SendBytes(soon(t), 1, 1, make([]byte, 10_000)) }()
+	if err := <-sent; err != nil { // a later send follows only sends that have returned
 		t.Fatal(err)
 	}
 	eventually.True(t, "the large message", func() bool { return expected(back) != has })
@@ -406,7 +408,6 @@ func TestLaneWithinProcessKeepsOrder(t *testing.T) {
 	if isIdle {
 		t.Error("a message was acknowledged that was not delivered")
 	}
-	sent := make(chan error, 1)
 	go func() { sent <- f.SendBytes(soon(t), 1, 1, []byte("small")) }()
 	for _, n := range []int{10_000, 5} {
 		m, err := mb.Recv(soon(t))
