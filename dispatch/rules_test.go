@@ -391,7 +391,7 @@ func TestLaneWithinProcessKeepsOrder(t *testing.T) {
 	expected := func(l *link) uint32 { l.mu.Lock(); defer l.mu.Unlock(); return l.s.Expected() }
 	has, reported := expected(back), expected(l)
 	f := flow(t, a, mb)
-	mb.mu.Lock()                                                             // the goroutine that delivers waits
+	mb.mu.Lock() // the goroutine that delivers waits
 	sent := make(chan error, 1)
 	go func() { sent <- f.SendBytes(soon(t), 1, 1, make([]byte, 10_000)) }()
 	if err := <-sent; err != nil { // a later send follows only sends that have returned
