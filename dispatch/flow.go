@@ -206,8 +206,8 @@ func (f *Flow) accept(ctx context.Context, src uint32, tag uint64, p []byte, b *
 	return f.enqueueLocked(src, tag, p, b, at, call), nil
 }
 
-// enqueueLocked queues a message that has credit, and returns what accept does. mu must be held; enqueue
-// releases it.
+// enqueueLocked queues a message that has credit, and returns what accept does. mu must be held;
+// enqueueLocked releases it.
 func (f *Flow) enqueueLocked(src uint32, tag uint64, p []byte, b *buffers.Buffer, at *watermark, call uint64) (copied bool) {
 	l, c := f.l, max(charge(len(p)), f.unit)
 	var h subsys.Header // field by field: a literal would be built elsewhere and copied
@@ -354,10 +354,10 @@ func (f *Flow) giveBackLocked() bool {
 // heldPayload returns the payload of a Need that gives credit back.
 func heldPayload(n uint64) []byte { return binary.LittleEndian.AppendUint64(nil, n) }
 
-// serveLocked gives the available credit to the senders that wait for it, in order. Then it asks for what
-// the first remaining sender lacks. The question goes behind what was sent, which the receiver must
-// know first. serve reports whether there is a question; the caller must have it written. mu must
-// be held.
+// serveLocked gives the available credit to the senders that wait for it, in order. Then it asks
+// for what the first remaining sender lacks. The question goes behind what was sent, which the
+// receiver must know first. serveLocked reports whether there is a question; the caller must have
+// it written. mu must be held.
 func (f *Flow) serveLocked() (asks bool) {
 	for w := f.waiters.first; w != nil; w = f.waiters.first {
 		w.charge = max(w.charge, f.unit)

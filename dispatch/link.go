@@ -105,8 +105,8 @@ func (l *link) needsAttentionLocked() bool {
 		l.life.State() == life.Idle // a better route is tried again when frames travel
 }
 
-// actLocked does what life has decided after an event. mu must be held; act releases it for a while if
-// the link ends.
+// actLocked does what life has decided after an event. mu must be held; actLocked releases it for a
+// while if the link ends.
 func (l *link) actLocked(do life.Action) {
 	if do&life.CancelMove != 0 {
 		l.endMove()
@@ -198,9 +198,9 @@ func (l *link) putLocked(typ uint8, dst, src uint32, tag uint64, payload ...byte
 	}
 }
 
-// postLocked has the queued frames written. The caller writes them, or the goroutine that writes already,
-// or the next goroutine that waits. Without a connection, the goroutine that attaches one does. mu
-// must be held; post releases it.
+// postLocked has the queued frames written. The caller writes them, or the goroutine that writes
+// already, or the next goroutine that waits. Without a connection, the goroutine that attaches one
+// does. mu must be held; postLocked releases it.
 func (l *link) postLocked() {
 	switch {
 	case l.conn == nil:

@@ -78,8 +78,8 @@ func (l *link) canWriteLocked() bool {
 	return l.conn != nil && !l.life.HasEnded() && l.binders == 0 && !l.s.IsQuiet()
 }
 
-// writeLocked writes the unsent frames, unless another goroutine writes or the connection is full. mu
-// must be held; write releases it for a while.
+// writeLocked writes the unsent frames, unless another goroutine writes or the connection is full.
+// mu must be held; writeLocked releases it for a while.
 func (l *link) writeLocked() {
 	if l.canWriteLocked() && l.takePenLocked() {
 		l.pump()

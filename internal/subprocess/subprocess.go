@@ -276,8 +276,8 @@ func (l *lines) Write(p []byte) (int, error) {
 	}
 }
 
-// sendLocked sends a line to the channel. If the channel is full, send waits until a line is read or
-// discard is called. mu must be held.
+// sendLocked sends a line to the channel. If the channel is full, sendLocked waits until a line is
+// read or discard is called. mu must be held.
 func (l *lines) sendLocked(line string) {
 	select {
 	case l.c <- line:
