@@ -81,7 +81,7 @@ func TestLogHandlerMayCall(t *testing.T) {
 		if r.Message != "dispatch: connection lost" || me == nil {
 			return
 		}
-		ctx, cancel := stdctx.WithTimeout(bg, 10*time.Second)
+		ctx, cancel := stdctx.WithTimeout(bg, eventually.Patience)
 		defer cancel()
 		_, err := a.Lookup(ctx, you.ID())
 		lost <- errors.Join(err, me.SendBytes(ctx, you.ID(), 7, []byte(r.Message)), me.SendBytes(ctx, me.ID(), 8, nil))

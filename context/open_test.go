@@ -20,6 +20,7 @@ import (
 	"github.com/rocl-go/rocl/context"
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/dispatch"
+	"github.com/rocl-go/rocl/internal/eventually"
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/rocltest"
 	"github.com/rocl-go/rocl/subsys"
@@ -70,7 +71,7 @@ func TestOpenFails(t *testing.T) {
 			context.WithListen("tcp://" + taken.Addr().String())}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
-			ctx, cancel := stdctx.WithTimeout(bg, 30*time.Second)
+			ctx, cancel := stdctx.WithTimeout(bg, eventually.Patience)
 			defer cancel()
 			got, err := context.Open(ctx, c.opts...)
 			if err == nil {

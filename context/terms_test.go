@@ -264,7 +264,7 @@ func TestAddressesRefused(t *testing.T) {
 func TestMemberFails(t *testing.T) {
 	dir := t.TempDir()
 	open := func(opts ...context.Option) error {
-		ctx, cancel := stdctx.WithTimeout(bg, 30*time.Second)
+		ctx, cancel := stdctx.WithTimeout(bg, eventually.Patience)
 		defer cancel()
 		c, err := context.Open(ctx, append([]context.Option{context.WithSocket(filepath.Join(dir, "sock"))}, opts...)...)
 		if err == nil {
@@ -324,7 +324,7 @@ func TestClusterLost(t *testing.T) {
 	said := make(chan string, 10)
 	near(t, s, context.WithLogger(slog.New(slog.NewTextHandler(says(said), nil))))
 	s.SetTerms(directory.Terms{})
-	for end := time.After(30 * time.Second); ; {
+	for end := time.After(eventually.Patience); ; {
 		select {
 		case line := <-said:
 			if strings.Contains(line, "has left its cluster") && strings.Contains(line, "cluster=blue") {

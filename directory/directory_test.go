@@ -191,7 +191,7 @@ func TestNumbersAreUniqueAcrossKills(t *testing.T) {
 		return
 	}
 	path := sock(t)
-	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), eventually.Patience)
 	defer cancel()
 	var mu sync.Mutex // guards joined
 	var joined []*Client
@@ -261,7 +261,7 @@ func TestNumbersAreUniqueAcrossKills(t *testing.T) {
 
 // The serving client closes again and again. The other clients and their watches go on.
 func TestTakeover(t *testing.T) {
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), eventually.Patience)
 	defer cancel()
 	path := sock(t)
 	log := NewServer().log

@@ -1084,7 +1084,8 @@ func cutCalls(t *testing.T, after int64) {
 	}
 	noCalls(t, a, 0)
 	mb.Close()
-	if err := errors.Join(a.Close(soon(t)), b.Close(soon(t))); err != nil {
+	// Flush for the reason that cutOnce has.
+	if err := errors.Join(a.Flush(soon(t)), b.Flush(soon(t)), a.Close(soon(t)), b.Close(soon(t))); err != nil {
 		t.Errorf("cut after %d: closing: %v", after, err)
 	}
 	ra.ln.Close()

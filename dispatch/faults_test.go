@@ -79,7 +79,8 @@ func cutMonitors(t *testing.T, after int64) {
 		awaitGone(t, mine, id, later)
 	}
 	isEmpty(t, mine)
-	if err := errors.Join(a.Close(soon(t)), b.Close(soon(t))); err != nil {
+	// Flush for the reason that cutOnce has.
+	if err := errors.Join(a.Flush(soon(t)), b.Flush(soon(t)), a.Close(soon(t)), b.Close(soon(t))); err != nil {
 		t.Errorf("cut after %d: closing: %v", after, err)
 	}
 	ra.ln.Close()

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/rocl-go/rocl/dispatch/internal/session"
 	"github.com/rocl-go/rocl/internal/eventually"
@@ -255,7 +254,7 @@ func TestPostedBesideStored(t *testing.T) {
 	})
 	const n = FirstCredit
 	p := post(t, mb, a, 3, make([]byte, n))
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), eventually.Patience)
 	defer cancel()
 	f, sent := flow(t, a, mb), make(chan error)
 	go func() { sent <- f.Send(ctx, 1, 3, buf(t, a, string(random(n)))) }()

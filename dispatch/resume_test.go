@@ -8,6 +8,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"os"
 	"strings"
@@ -103,14 +104,14 @@ var long = flag.Bool("long", false, "cut at every byte: some minutes")
 // either direction, loses nothing and doubles nothing.
 func TestCutAnywhere(t *testing.T) {
 	const messages = 60
-	step := int64(17)
+	step := int64(101)
 	switch {
 	case *long:
 		step = 1
 	case testing.Short():
 		step = 997
 	}
-	for after := int64(1); after < 11_000; after += step {
+	for after := 1 + rand.Int64N(step); after < 11_000; after += step { // each run cuts at other bytes
 		cutOnce(t, after, messages)
 	}
 }
@@ -171,7 +172,9 @@ func cutOnce(t *testing.T, after int64, messages int) {
 	if n := lost.Load(); n > 0 {
 		t.Errorf("cut after %d: %d reported undelivered", after, n)
 	}
-	if err := errors.Join(a.Close(ctx), b.Close(ctx)); err != nil {
+	// A cut can take the acknowledgement of what was delivered: Flush waits until the link is back and
+	// has acknowledged it. Without Flush, b reports as undelivered what a can no longer acknowledge.
+	if err := errors.Join(a.Flush(ctx), b.Flush(ctx), a.Close(ctx), b.Close(ctx)); err != nil {
 		t.Errorf("cut after %d: closing: %v", after, err)
 	}
 	ra.ln.Close()

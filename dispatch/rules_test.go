@@ -279,7 +279,7 @@ func TestLanesKeepOrder(t *testing.T) {
 		w.listenToo(t, d, shm.New())
 		w.listenToo(t, d, tcp.New())
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 120*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), eventually.Patience)
 	defer cancel()
 	const tags, each = 4, 1500
 	sizes := []int{12, 64, 900, 1000, 3000, 5000, 6000, 20_000, 100_000, 3 * session.PieceLen}

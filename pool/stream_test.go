@@ -252,7 +252,7 @@ func TestParkRace(t *testing.T) {
 		submit(t, p, func(context.Context) { ran <- struct{}{} })
 		select {
 		case <-ran:
-		case <-time.After(20 * time.Second):
+		case <-time.After(eventually.Patience):
 			t.Fatalf("unit %d does not run", i)
 		}
 	}
@@ -283,7 +283,7 @@ func TestKeyedHandedOn(t *testing.T) {
 	release()
 	select {
 	case <-ran:
-	case <-time.After(20 * time.Second):
+	case <-time.After(eventually.Patience):
 		t.Fatal("a parked stream did not get the unit")
 	}
 }

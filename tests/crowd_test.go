@@ -10,7 +10,6 @@ import (
 	"os"
 	"strconv"
 	"testing"
-	"time"
 
 	lib "github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/internal/eventually"
@@ -76,7 +75,7 @@ func TestCrowd(t *testing.T) {
 	}
 	c := open(t, sock)
 	me := register(t, c, lib.Attrs{"crowd": "yes", "i": strconv.Itoa(n)})
-	ctx := eventually.ContextWithin(t, 5*time.Minute)
+	ctx := eventually.Context(t)
 	contexts := map[lib.GID]bool{}
 	var first lib.GID
 	for f, err := range c.FindAll(ctx, lib.Match{"crowd": "yes"}, lib.Want("i")) {

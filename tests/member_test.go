@@ -10,7 +10,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	lib "github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/directory/cluster"
@@ -44,7 +43,7 @@ func TestMembersWithoutDaemons(t *testing.T) {
 	if err := os.WriteFile(key, []byte("0123456789abcdef0123456789abcdef\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	ctx := eventually.ContextWithin(t, 100*time.Second)
+	ctx := eventually.Context(t)
 	sockets, binds := []string{socket(t), socket(t), socket(t)}, []string{freePort(t), freePort(t), freePort(t)}
 	as := func(i int) cluster.Member { // each has the addresses of the two others: a new process must reach one of them
 		return cluster.Member{Bind: binds[i], Join: []string{binds[(i+1)%3], binds[(i+2)%3]}, KeyFile: key}
@@ -147,7 +146,7 @@ func TestMembersWithoutDaemons(t *testing.T) {
 // denies no resource of other nodes for certain until the node is a member again, or until an
 // operator ends the membership.
 func TestMemberServedWithoutSettings(t *testing.T) {
-	ctx := eventually.ContextWithin(t, 100*time.Second)
+	ctx := eventually.Context(t)
 	sockets, binds := []string{socket(t), socket(t)}, []string{freePort(t), freePort(t)}
 	daemon := func(i int) *child {
 		return start(t, `"serving"`, dirserver, "--socket", sockets[i], "--bind", binds[i], "--join", strings.Join(binds, ","), "--cluster", "test")

@@ -36,7 +36,7 @@ func TestNodesOfCluster(t *testing.T) {
 		}
 		daemons = append(daemons, start(t, "serving", dirserver, args...))
 	}
-	ctx := eventually.ContextWithin(t, 120*time.Second)
+	ctx := eventually.Context(t)
 	var cs []*lib.Context
 	var r *lib.Resource
 	for _, s := range sockets {

@@ -131,7 +131,7 @@ func (c *child) until(t *testing.T, what string) string {
 // own writes logs.
 func (c *child) untilAll(t *testing.T, what ...string) []string {
 	t.Helper()
-	limit := time.After(30 * time.Second)
+	limit := time.After(eventually.Patience)
 	var said []string
 	lines := make([]string, len(what))
 	for missing := len(what); missing > 0; {
@@ -429,7 +429,7 @@ func TestFilesRemoved(t *testing.T) {
 		if other = first; d == first {
 			other = second
 		}
-	case <-time.After(30 * time.Second):
+	case <-time.After(eventually.Patience):
 		t.Fatal("hangs: both go on")
 	}
 	if out, code := find(t, sock, "a=b"); code != 1 {

@@ -22,7 +22,7 @@ func TestScale(t *testing.T) {
 		contexts, sample = 50, 500
 	}
 	began := time.Now()
-	ctx := eventually.ContextWithin(t, 2*time.Minute)
+	ctx := eventually.Context(t)
 	cl := rocltest.Cluster(t, 1)
 	cs := make([]*lib.Context, contexts)
 	for i := range cs {

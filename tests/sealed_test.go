@@ -60,7 +60,7 @@ func TestKeyRotation(t *testing.T) {
 		t.Skip("files are looked at each second")
 	}
 	const nodes = 3
-	ctx := eventually.ContextWithin(t, 100*time.Second)
+	ctx := eventually.Context(t)
 	dir := t.TempDir()
 	var keys, sockets, binds []string
 	var daemons []*child
@@ -277,7 +277,7 @@ func newPool(t *testing.T) *buffers.Pool {
 // one, with a context's in place of a member's, or with another cluster's. No byte answers them,
 // and the log gives the reason.
 func TestStrangersAtSealedCluster(t *testing.T) {
-	ctx := eventually.ContextWithin(t, 100*time.Second)
+	ctx := eventually.Context(t)
 	dir := t.TempDir()
 	key, bind := filepath.Join(dir, "key"), freePort(t)
 	keyFile(t, key, oldKey)
@@ -553,7 +553,7 @@ func (a *authority) issue(t *testing.T) (cert, key string) {
 // context. A context without certificates gets an error that says so. A node that has the key and
 // another authority's certificate joins and reaches no member.
 func TestOwnCertificates(t *testing.T) {
-	ctx := eventually.ContextWithin(t, 100*time.Second)
+	ctx := eventually.Context(t)
 	keys := filepath.Join(t.TempDir(), "key")
 	keyFile(t, keys, oldKey)
 	a := newAuthority(t)

@@ -112,7 +112,7 @@ func TestLogNotRead(t *testing.T) {
 		if err := d.Wait(); err != nil {
 			t.Error(err)
 		}
-	case <-time.After(30 * time.Second):
+	case <-time.After(eventually.Patience):
 		t.Error("it does not end")
 	}
 }

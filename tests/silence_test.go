@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rocl-go/rocl/internal/eventually"
 	"golang.org/x/sys/unix"
 )
 
@@ -90,7 +91,7 @@ func TestStoppedWhileAsked(t *testing.T) {
 		if err != nil {
 			t.Error(err)
 		}
-	case <-time.After(40 * time.Second):
+	case <-time.After(eventually.Patience):
 		t.Error("send hangs")
 	}
 }

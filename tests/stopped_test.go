@@ -12,6 +12,7 @@ import (
 	"time"
 
 	lib "github.com/rocl-go/rocl" // the name rocl is that of the command
+	"github.com/rocl-go/rocl/internal/eventually"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -63,7 +64,7 @@ func TestStoppedDirectory(t *testing.T) {
 			if !errors.Is(err, context.DeadlineExceeded) {
 				t.Errorf("%s of a directory that is stopped: %v", name, err)
 			}
-		case <-time.After(30 * time.Second):
+		case <-time.After(eventually.Patience):
 			t.Errorf("%s does not return", name)
 		}
 		cancel()

@@ -15,12 +15,30 @@ import (
 	lib "github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/directory/cluster"
+	"github.com/rocl-go/rocl/internal/eventually"
 )
 
 // follower is a watch of {type=watched}, in a context of this process.
 type follower struct {
 	t      *testing.T
 	events chan lib.Event
+	late   []string // names of resources that may have been gone for a moment: see restart
+}
+
+// next returns the next event, or false after d. It leaves out events of resources that are late,
+// unless they are of the given kind and names.
+func (f *follower) next(d time.Duration, kind directory.EventKind, names ...string) (lib.Event, bool) {
+	for limit := time.After(d); ; {
+		select {
+		case ev := <-f.events:
+			name := ev.Attrs.GetString("name")
+			if !slices.Contains(f.late, name) || ev.Kind == kind && slices.Contains(names, name) {
+				return ev, true
+			}
+		case <-limit:
+			return lib.Event{}, false
+		}
+	}
 }
 
 func follow(t *testing.T, c *lib.Context) *follower {
@@ -45,28 +63,25 @@ func follow(t *testing.T, c *lib.Context) *follower {
 // want waits for one event of each name, and fails the test on any other event.
 func (f *follower) want(kind directory.EventKind, names ...string) {
 	f.t.Helper()
-	for limit := time.After(30 * time.Second); len(names) > 0; {
-		select {
-		case ev := <-f.events:
-			name := ev.Attrs.GetString("name")
-			i := slices.Index(names, name)
-			if ev.Kind != kind || i < 0 {
-				f.t.Fatalf("%v %q, want %v %q", ev.Kind, name, kind, names)
-			}
-			names = slices.Delete(names, i, i+1)
-		case <-limit:
+	for len(names) > 0 {
+		ev, ok := f.next(eventually.Patience, kind, names...)
+		if !ok {
 			f.t.Fatalf("not %v: %q", kind, names)
 		}
+		name := ev.Attrs.GetString("name")
+		i := slices.Index(names, name)
+		if ev.Kind != kind || i < 0 {
+			f.t.Fatalf("%v %q, want %v %q", ev.Kind, name, kind, names)
+		}
+		names = slices.Delete(names, i, i+1)
 	}
 }
 
 // none checks that no event comes for a while.
 func (f *follower) none(what string, d time.Duration) {
 	f.t.Helper()
-	select {
-	case ev := <-f.events:
+	if ev, ok := f.next(d, 0); ok {
 		f.t.Fatalf("%s: %v %q", what, ev.Kind, ev.Attrs.GetString("name"))
-	case <-time.After(d):
 	}
 }
 
@@ -118,28 +133,40 @@ func TestClusterWatch(t *testing.T) {
 	c.kill(t)
 	both(lib.Gone)
 
-	daemons[0].kill(t) // the contexts of its node live on
-	daemons[0] = daemon(0)
+	// restart kills a daemon, calls do, and starts the daemon again. The contexts of its node live on.
+	// If the daemon was away for about as long as the grace, because this machine is busy, their
+	// resources may have been gone for a moment.
+	restart := func(i int, resident string, do func()) {
+		killed := time.Now()
+		daemons[i].kill(t)
+		do()
+		daemons[i] = daemon(i)
+		if away := time.Since(killed); away > directory.GoneGrace/2 {
+			t.Logf("the daemon of node %d was away for %v", i, away)
+			here.late, there.late = append(here.late, resident), append(there.late, resident)
+		}
+	}
+	restart(0, "stays", func() {})
 	second := holder("second")
 	for _, f := range []*follower{here, there} {
 		f.want(lib.Appeared, "second")
 		f.none("through a restart", 1500*time.Millisecond) // longer than the grace
 	}
 
-	daemons[1].kill(t) // the daemon of the watcher's node
-	second.kill(t)
-	third := holder("third")
+	var third *child
+	restart(1, "me", func() { // the daemon of the watcher's node
+		second.kill(t)
+		third = holder("third")
+	})
 	there.want(lib.Gone, "second")
 	there.want(lib.Appeared, "third")
-	daemons[1] = daemon(1)
 	for range 2 { // in this order or in the other
-		select {
-		case ev := <-here.events:
-			if name := ev.Attrs.GetString("name"); !(ev.Kind == lib.Gone && name == "second" || ev.Kind == lib.Appeared && name == "third") {
-				t.Fatalf("after the restart: %v %q", ev.Kind, name)
-			}
-		case <-time.After(30 * time.Second):
+		ev, ok := here.next(eventually.Patience, 0)
+		if !ok {
 			t.Fatal("the watch has not noticed what happened meanwhile")
+		}
+		if name := ev.Attrs.GetString("name"); !(ev.Kind == lib.Gone && name == "second" || ev.Kind == lib.Appeared && name == "third") {
+			t.Fatalf("after the restart: %v %q", ev.Kind, name)
 		}
 	}
 	third.kill(t)

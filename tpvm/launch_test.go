@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/internal/eventually"
 )
 
 // ownContext returns a context on a node of its own.
@@ -226,7 +227,7 @@ func TestPodGivesUp(t *testing.T) {
 	}
 	select {
 	case <-gaveUp:
-	case <-time.After(time.Minute):
+	case <-time.After(eventually.Patience):
 		t.Error("the request is worked on")
 	}
 	_ = r.Close()

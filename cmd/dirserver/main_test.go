@@ -40,7 +40,7 @@ func TestMain(m *testing.M) {
 // call runs a command line that ends by itself.
 func call(t *testing.T, args ...string) (out, errOut string, code int) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), eventually.Patience)
 	defer cancel()
 	var o, e bytes.Buffer
 	code = run(ctx, append([]string{}, args...), &o, &e) // not nil, for which cobra would take the arguments of the test
@@ -328,7 +328,7 @@ type daemon struct {
 // serving starts a daemon and waits until it serves.
 func serving(t *testing.T, args ...string) *daemon {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), eventually.Patience)
 	r, w := io.Pipe()
 	d := &daemon{stop: cancel, log: json.NewDecoder(r), code: make(chan int, 1)}
 	go func() {
@@ -412,7 +412,7 @@ func TestPod(t *testing.T) {
 			args = append(args, "--tpvm", c.vm)
 		}
 		d := serving(t, args...)
-		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), eventually.Patience)
 		defer cancel()
 		task, err := tpvm.Enrol(ctx, tpvm.WithVM("mine"), tpvm.WithRocl(rocl.JoinOnly(), rocl.WithSocket(socket)))
 		if err != nil {

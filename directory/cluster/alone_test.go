@@ -31,7 +31,7 @@ func TestSeedRestarted(t *testing.T) {
 			b, c := member(t, 2, keyed, a), member(t, 3, keyed, a)
 			together(t, a, b, c)
 			y := put(t, b, 1, resource.Attrs{"y": ""})
-			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), eventually.Patience)
 			defer cancel()
 			if err := end(a); err != nil {
 				t.Fatal(err)

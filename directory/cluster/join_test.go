@@ -221,7 +221,7 @@ func TestJoinSilent(t *testing.T) {
 		if !errors.Is(err, net.ErrClosed) {
 			t.Error(err)
 		}
-	case <-time.After(30 * time.Second):
+	case <-time.After(eventually.Patience):
 		t.Error("the stream has outlived its member")
 	}
 	nc.Close()

@@ -8,18 +8,22 @@ import (
 	"time"
 )
 
+// Patience is the longest wait for what must come. It is long, because a loaded machine runs a test
+// many times slower: it ends only what hangs.
+const Patience = 5 * time.Minute
+
 const (
-	patience = 60 * time.Second // a loaded machine runs a test many times slower
-	first    = 10 * time.Microsecond
-	longest  = time.Millisecond
-	counted  = time.Second // the most that counts of the time between two calls of is
+	first   = 10 * time.Microsecond
+	longest = time.Millisecond
+	counted = time.Second // the most that counts of the time between two calls of is
 )
 
-// True returns when is returns true. After a minute it ends the test with what, the name of the
-// state. Within a bubble of package testing/synctest the minute is the bubble's.
+// True returns when is returns true. After Patience it ends the test with what, the name of the
+// state. In a bubble of package testing/synctest it is
+// time of the bubble.
 func True(t testing.TB, what string, is func() bool) {
 	t.Helper()
-	if !Within(patience, is) {
+	if !Within(Patience, is) {
 		t.Fatalf("never: %s", what)
 	}
 }

@@ -48,7 +48,7 @@ func TestGossip(t *testing.T) {
 					if string(m.Buf) != what {
 						t.Fatalf("heard %q, want %q", m.Buf, what)
 					}
-				case <-time.After(20 * time.Second):
+				case <-time.After(eventually.Patience):
 					t.Fatalf("%q is not heard", what)
 				}
 			}

@@ -619,7 +619,7 @@ func TestNeverReads(t *testing.T) {
 	}
 	defer deaf.Close()
 	at := deaf.Addr().(*net.TCPAddr)
-	a, b := start(t, 1, func(c *Config) { c.largeTime = time.Hour }), start(t, 2, nil)
+	a, b := start(t, 1, nil), start(t, 2, nil)
 	know(a, b)
 	a.Meet(3, 7, &net.UDPAddr{IP: at.IP, Port: at.Port})
 	large := make([]byte, MaxLarge)

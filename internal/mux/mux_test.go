@@ -40,7 +40,7 @@ type node struct {
 	beacons chan heard
 }
 
-const patience = 20 * time.Second // the longest wait for what must come
+const patience = eventually.Patience
 
 func start(t testing.TB, self resource.NodeID, change func(*Config)) *node {
 	t.Helper()
@@ -55,7 +55,7 @@ func start(t testing.TB, self resource.NodeID, change func(*Config)) *node {
 func try(self resource.NodeID, change func(*Config)) (*node, error) {
 	n := &node{got: make(chan heard, 1<<14), beacons: make(chan heard, 64)}
 	cfg := Config{
-		Self: self, Bind: "127.0.0.1:0", Cluster: "test",
+		Self: self, Bind: "127.0.0.1:0", Cluster: "test", largeTime: eventually.Patience,
 		Receive: func(from resource.NodeID, at *net.UDPAddr, p []byte) {
 			select {
 			case n.got <- heard{from, at, bytes.Clone(p)}:
@@ -541,7 +541,7 @@ func TestCast(t *testing.T) {
 			isLoopback := v.bind[:4] == "127." // Linux carries groups and broadcasts there
 			patience := 2 * time.Second
 			if isLoopback {
-				patience = 20 * time.Second
+				patience = eventually.Patience
 			}
 			if !eventually.Within(patience, func() bool {
 				a.Beacon()

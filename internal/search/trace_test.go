@@ -28,13 +28,15 @@ func traced(t interface {
 	})
 	steps, sent := slices.Clone(tr.Steps), from.Out
 	found, casts := 0, 0
-	for _, st := range steps {
+	for i, st := range steps {
+		// The answer to an earlier question can come in the instant in which its node is asked again.
+		again := slices.ContainsFunc(steps[:i], func(b search.Step) bool { return b.Node == st.Node })
 		switch {
 		case st.Node == from.ID, st.Members < 1, (st.How == search.HowTree) != (st.Members > 1):
 			t.Errorf("no such question: %+v", st)
 		case st.Outcome == search.Unheard && !r.Found:
 			t.Errorf("the search ended without a word of %+v", st)
-		case st.Answered() != (st.Took > 0), st.Took < 0, st.Asked < 0:
+		case st.Answered() != (st.Took > 0) && !(again && st.Answered()), st.Took < 0, st.Asked < 0:
 			t.Errorf("heard when: %+v", st)
 		}
 		switch st.Outcome {

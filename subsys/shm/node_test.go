@@ -22,7 +22,7 @@ import (
 	"github.com/rocl-go/rocl/subsys/internal/harness"
 )
 
-const patience = 20 * time.Second
+const patience = eventually.Patience
 
 // A node stands for a context, as far as a transport can tell. Its sinks check every payload and
 // keep some.

@@ -19,7 +19,7 @@ import (
 	"github.com/rocl-go/rocl/subsys"
 )
 
-const patience = 20 * time.Second
+const patience = eventually.Patience
 
 // A testPort is a port of a context that accepts every peer, with the refusals that it has logged.
 type testPort struct {

@@ -17,6 +17,7 @@ import (
 
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/directory"
+	"github.com/rocl-go/rocl/internal/eventually"
 	"github.com/rocl-go/rocl/internal/subprocess"
 )
 
@@ -66,7 +67,7 @@ func (n *node) agentWithGiveUp(giveUp time.Duration) *agent {
 		a.Close() // the process ends by itself
 		select {
 		case <-a.p.Ended():
-		case <-time.After(20 * time.Second):
+		case <-time.After(eventually.Patience):
 			a.p.Kill()
 			t.Errorf("the agent of node %d does not end", n.i)
 		}

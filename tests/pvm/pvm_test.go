@@ -42,7 +42,7 @@ import (
 )
 
 // patience is how long a program may run.
-const patience = time.Minute
+const patience = eventually.Patience
 
 // A machine is a virtual machine: of PVM, or of tpvm.
 type machine struct {

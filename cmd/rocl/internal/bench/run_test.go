@@ -14,11 +14,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rocl-go/rocl/internal/eventually"
 	"github.com/rocl-go/rocl/internal/subprocess"
 )
 
 // soon is much longer than the end of a bench takes on any machine.
-const soon = 30 * time.Second
+const soon = eventually.Patience
 
 // Every bench runs with tiny counts and prints JSON objects, one on a line.
 func TestSmoke(t *testing.T) {

@@ -13,11 +13,11 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/cmd/rocl/internal/cli"
 	"github.com/rocl-go/rocl/directory"
+	"github.com/rocl-go/rocl/internal/eventually"
 	"github.com/rocl-go/rocl/rocltest"
 	"go.uber.org/goleak"
 )
@@ -54,7 +54,7 @@ type actor struct {
 }
 
 func newStage(t *testing.T, dir string) *stage {
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), eventually.Patience)
 	t.Cleanup(cancel)
 	s := &stage{t: t, ctx: ctx, cluster: rocltest.Cluster(t, 1), actors: map[rocl.GID]*actor{}}
 	units, _, bad, err := walk(dir)
