@@ -264,6 +264,13 @@ func (x *Mux) sendLarge(to *peer, payload []byte) {
 
 // writeLarge sends a payload by a stream, and returns the bytes written.
 func (x *Mux) writeLarge(to *peer, payload []byte) (int, error) {
+	// It is sealed before the stream begins: the other side waits only helloTime for the head.
+	k := x.keys.Load()
+	n := to.sent.Add(2)
+	size := binary.LittleEndian.AppendUint32(nil, uint32(len(payload)))
+	b := append(make([]byte, 0, 1+largeHead+overhead+len(payload)), largeByte)
+	b = seal(b, x.to(to, k), kindLarge, k.tags[0], x.cfg.Self, n-1, size)
+	b = seal(b, x.to(to, k), kindBody, k.tags[0], x.cfg.Self, n, payload)
 	c, err := x.dial(x.life, to)
 	if err != nil {
 		return 0, err
@@ -272,12 +279,6 @@ func (x *Mux) writeLarge(to *peer, payload []byte) (int, error) {
 	stop := context.AfterFunc(x.life, func() { c.Close() })
 	defer stop()
 	_ = c.SetDeadline(time.Now().Add(x.cfg.largeTime))
-	k := x.keys.Load()
-	n := to.sent.Add(2)
-	size := binary.LittleEndian.AppendUint32(nil, uint32(len(payload)))
-	b := append(make([]byte, 0, 1+largeHead+overhead+len(payload)), largeByte)
-	b = seal(b, x.to(to, k), kindLarge, k.tags[0], x.cfg.Self, n-1, size)
-	b = seal(b, x.to(to, k), kindBody, k.tags[0], x.cfg.Self, n, payload)
 	if _, err := c.Write(b); err != nil {
 		return 0, err
 	}
