@@ -377,6 +377,9 @@ func TestLateAnswer(t *testing.T) {
 		b.Send(Out{To: 1, Payload: []byte("begin")})
 		a.next(t)
 		a.Ask(0, func() bool { return false }, nothing, Out{To: 2, Payload: []byte("late")})
+		a.asking.Lock()
+		a.askers.all[0].late = time.Now().Add(time.Hour) // lateTime may be over before b answers
+		a.asking.Unlock()
 		first := b.next(t)
 		go func() {
 			h := b.next(t)
