@@ -1084,10 +1084,7 @@ func cutCalls(t *testing.T, after int64) {
 	}
 	noCalls(t, a, 0)
 	mb.Close()
-	// Flush for the reason that cutOnce has.
-	if err := errors.Join(a.Flush(soon(t)), b.Flush(soon(t)), a.Close(soon(t)), b.Close(soon(t))); err != nil {
-		t.Errorf("cut after %d: closing: %v", after, err)
-	}
+	closeAfterCut(t, after, a, b)
 	ra.ln.Close()
 	rb.ln.Close()
 }

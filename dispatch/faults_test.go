@@ -79,10 +79,7 @@ func cutMonitors(t *testing.T, after int64) {
 		awaitGone(t, mine, id, later)
 	}
 	isEmpty(t, mine)
-	// Flush for the reason that cutOnce has.
-	if err := errors.Join(a.Flush(soon(t)), b.Flush(soon(t)), a.Close(soon(t)), b.Close(soon(t))); err != nil {
-		t.Errorf("cut after %d: closing: %v", after, err)
-	}
+	closeAfterCut(t, after, a, b)
 	ra.ln.Close()
 	rb.ln.Close()
 }

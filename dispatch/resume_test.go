@@ -172,13 +172,20 @@ func cutOnce(t *testing.T, after int64, messages int) {
 	if n := lost.Load(); n > 0 {
 		t.Errorf("cut after %d: %d reported undelivered", after, n)
 	}
-	// A cut can take the acknowledgement of what was delivered: Flush waits until the link is back and
-	// has acknowledged it. Without Flush, b reports as undelivered what a can no longer acknowledge.
+	closeAfterCut(t, after, a, b)
+	ra.ln.Close()
+	rb.ln.Close()
+}
+
+// closeAfterCut closes both contexts. A cut can take the acknowledgement of what was delivered:
+// Flush waits until the link is back and has acknowledged it. Without Flush, b reports as
+// undelivered what a can no longer acknowledge.
+func closeAfterCut(t *testing.T, after int64, a, b *Dispatcher) {
+	t.Helper()
+	ctx := soon(t)
 	if err := errors.Join(a.Flush(ctx), b.Flush(ctx), a.Close(ctx), b.Close(ctx)); err != nil {
 		t.Errorf("cut after %d: closing: %v", after, err)
 	}
-	ra.ln.Close()
-	rb.ln.Close()
 }
 
 // Both sides begin to send at the same instant: they get one link.

@@ -55,8 +55,7 @@ func sumOf(a lib.Attrs) uint64 {
 // A process is killed while it changes the index. Readers get whole lists until its end, and true
 // ones afterwards.
 func TestIndexWriterKilled(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), eventually.Patience)
-	defer cancel()
+	ctx := eventually.Context(t)
 	sock := socket(t)
 	for round := range 8 {
 		name := fmt.Sprint("restless ", round)
@@ -110,8 +109,7 @@ func TestIndexWriterKilled(t *testing.T) {
 // A writer that is stopped, at any point, does not delay processes that read the index. Questions
 // that only the writer can answer wait.
 func TestIndexWriterStopped(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), eventually.Patience)
-	defer cancel()
+	ctx := eventually.Context(t)
 	sock := socket(t)
 	p := peer(t, "restless", sock, "stopped")
 	c, err := lib.Open(ctx, lib.WithSocket(sock))

@@ -20,19 +20,36 @@ import (
 
 // follower is a watch of {type=watched}, in a context of this process.
 type follower struct {
-	t      *testing.T
-	events chan lib.Event
-	late   []string // names of resources that may have been gone for a moment: see restart
+	t       *testing.T
+	events  chan lib.Event
+	outages []*outage
 }
 
-// next returns the next event, or false after d. It leaves out events of resources that are late,
-// unless they are of the given kind and names.
+// An outage is a time in which the daemon of a node did not run. The contexts of the node live on.
+type outage struct {
+	resident     string    // the name of a resource of the node
+	killed, back time.Time // back is zero while the daemon does not run
+}
+
+// mayHide reports whether the daemon has been away for about as long as the grace, because this
+// machine is busy: then the resource with that name may have been gone for a moment.
+func (o *outage) mayHide(name string) bool {
+	back := o.back
+	if back.IsZero() {
+		back = time.Now()
+	}
+	return o.resident == name && back.Sub(o.killed) > directory.GoneGrace/2
+}
+
+// next returns the next event, or false after d. It leaves out events of a resource that an outage
+// may hide, unless they are of the given kind and names.
 func (f *follower) next(d time.Duration, kind directory.EventKind, names ...string) (lib.Event, bool) {
 	for limit := time.After(d); ; {
 		select {
 		case ev := <-f.events:
 			name := ev.Attrs.GetString("name")
-			if !slices.Contains(f.late, name) || ev.Kind == kind && slices.Contains(names, name) {
+			mayBeHidden := slices.ContainsFunc(f.outages, func(o *outage) bool { return o.mayHide(name) })
+			if !mayBeHidden || ev.Kind == kind && slices.Contains(names, name) {
 				return ev, true
 			}
 		case <-limit:
@@ -133,18 +150,14 @@ func TestClusterWatch(t *testing.T) {
 	c.kill(t)
 	both(lib.Gone)
 
-	// restart kills a daemon, calls do, and starts the daemon again. The contexts of its node live on.
-	// If the daemon was away for about as long as the grace, because this machine is busy, their
-	// resources may have been gone for a moment.
+	// restart kills a daemon, calls do, and starts the daemon again.
 	restart := func(i int, resident string, do func()) {
-		killed := time.Now()
+		o := &outage{resident: resident, killed: time.Now()}
+		here.outages, there.outages = append(here.outages, o), append(there.outages, o)
 		daemons[i].kill(t)
 		do()
 		daemons[i] = daemon(i)
-		if away := time.Since(killed); away > directory.GoneGrace/2 {
-			t.Logf("the daemon of node %d was away for %v", i, away)
-			here.late, there.late = append(here.late, resident), append(there.late, resident)
-		}
+		o.back = time.Now()
 	}
 	restart(0, "stays", func() {})
 	second := holder("second")
@@ -157,9 +170,9 @@ func TestClusterWatch(t *testing.T) {
 	restart(1, "me", func() { // the daemon of the watcher's node
 		second.kill(t)
 		third = holder("third")
+		there.want(lib.Gone, "second")
+		there.want(lib.Appeared, "third")
 	})
-	there.want(lib.Gone, "second")
-	there.want(lib.Appeared, "third")
 	for range 2 { // in this order or in the other
 		ev, ok := here.next(eventually.Patience, 0)
 		if !ok {

@@ -3,7 +3,6 @@
 package cluster
 
 import (
-	"context"
 	"errors"
 	"log/slog"
 	"net"
@@ -31,8 +30,7 @@ func TestSeedRestarted(t *testing.T) {
 			b, c := member(t, 2, keyed, a), member(t, 3, keyed, a)
 			together(t, a, b, c)
 			y := put(t, b, 1, resource.Attrs{"y": ""})
-			ctx, cancel := context.WithTimeout(t.Context(), eventually.Patience)
-			defer cancel()
+			ctx := eventually.Context(t)
 			if err := end(a); err != nil {
 				t.Fatal(err)
 			}

@@ -3,7 +3,6 @@
 package cluster
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -54,8 +53,7 @@ func together(t *testing.T, cs ...*Cluster) {
 // finds checks that c finds the resource want by what.
 func finds(t *testing.T, c *Cluster, what resource.Match, want resource.GID) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), eventually.Patience)
-	defer cancel()
+	ctx := eventually.Context(t)
 	if r, err := c.Find(ctx, pattern(what)); err != nil || r.ID != want {
 		t.Errorf("node %d: %v is %v: %v", c.cfg.Node, what, r.ID, err)
 	}
@@ -64,8 +62,7 @@ func finds(t *testing.T, c *Cluster, what resource.Match, want resource.GID) {
 // denies checks that c says for certain that no other member has what.
 func denies(t *testing.T, c *Cluster, what resource.Match) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), eventually.Patience)
-	defer cancel()
+	ctx := eventually.Context(t)
 	var err error
 	for again := true; again; again = errors.Is(err, directory.ErrPartial) && ctx.Err() == nil {
 		_, err = c.Find(ctx, pattern(what)) // on a busy machine a member may answer too late
@@ -107,8 +104,7 @@ func TestFind(t *testing.T) {
 	a := member(t, 1, nil)
 	b, c := member(t, 2, nil, a), member(t, 3, nil, a)
 	together(t, a, b, c)
-	ctx, cancel := context.WithTimeout(t.Context(), eventually.Patience)
-	defer cancel()
+	ctx := eventually.Context(t)
 	big := strings.Repeat("x", 100_000)
 	small, large := put(t, c, 1, resource.Attrs{"type": "gpu", "name": "titan"}), put(t, b, 1, resource.Attrs{"type": "store", "content": big})
 	for _, from := range []*Cluster{a, b} {
@@ -172,8 +168,7 @@ func TestFilters(t *testing.T) {
 	cs = append(cs, member(t, 20, slow, cs[0]))
 	together(t, cs...)
 	a, holder, silent := cs[0], cs[5], cs[8]
-	ctx, cancel := context.WithTimeout(t.Context(), eventually.Patience)
-	defer cancel()
+	ctx := eventually.Context(t)
 	id := put(t, holder, 1, resource.Attrs{"type": "gpu", "name": "titan"})
 	what := pattern(resource.Match{"type": "gpu", "name": "titan"})
 	eventually.True(t, "the summary has come", func() bool {
@@ -282,8 +277,7 @@ func TestRestarted(t *testing.T) {
 	a := member(t, 1, nil)
 	b := member(t, 2, nil, a)
 	together(t, a, b)
-	ctx, cancel := context.WithTimeout(t.Context(), eventually.Patience)
-	defer cancel()
+	ctx := eventually.Context(t)
 	for i := range uint32(20) {
 		x := put(t, a, 100+i, resource.Attrs{"x": fmt.Sprint(i)})
 		y := put(t, b, 100+i, resource.Attrs{"y": fmt.Sprint(i)})

@@ -27,8 +27,7 @@ func TestLarge(t *testing.T) {
 	a := member(t, 1, hop)
 	b, d := member(t, 2, hop, a), member(t, 3, hop, a)
 	together(t, a, b, d)
-	ctx, cancel := context.WithTimeout(t.Context(), eventually.Patience)
-	defer cancel()
+	ctx := eventually.Context(t)
 	longest := resource.MaxValue
 	if testing.Short() { // with the race detector, a value of the largest size takes minutes
 		longest = 2 << 20

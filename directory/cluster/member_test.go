@@ -152,8 +152,7 @@ var errHasty = errors.New("has no time")
 // longer than its context lasts. A process that takes over serves anyway, denies nothing for
 // certain, and becomes a member when the address is free.
 func TestAddressInUse(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), eventually.Patience)
-	defer cancel()
+	ctx := eventually.Context(t)
 	log, path := slog.New(slog.DiscardHandler), sock(t)
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -218,8 +217,7 @@ func TestHandOver(t *testing.T) {
 	a := member(t, 1, nil)
 	b := member(t, 2, mine, a)
 	together(t, a, b)
-	ctx, cancel := context.WithTimeout(t.Context(), eventually.Patience)
-	defer cancel()
+	ctx := eventually.Context(t)
 	put(t, a, 1, resource.Attrs{"type": "x"})
 	for range 20 {
 		if _, err := b.Find(ctx, pattern(resource.Match{"type": "x"})); err != nil {
@@ -279,8 +277,7 @@ func TestNotSure(t *testing.T) {
 	a := member(t, 1, nil)
 	b := member(t, 2, func(c *Config) { c.Sure = sure.Load }, a)
 	together(t, a, b)
-	ctx, cancel := context.WithTimeout(t.Context(), eventually.Patience)
-	defer cancel()
+	ctx := eventually.Context(t)
 	id := put(t, b, 1, resource.Attrs{"type": "there"})
 	if r, err := a.Find(ctx, pattern(resource.Match{"type": "there"})); err != nil || r.ID != id {
 		t.Fatalf("found %v: %v", r.ID, err)

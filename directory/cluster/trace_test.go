@@ -48,8 +48,7 @@ func TestTrace(t *testing.T) {
 	}
 	together(t, cs...)
 	a := cs[0]
-	ctx, cancel := context.WithTimeout(t.Context(), eventually.Patience)
-	defer cancel()
+	ctx := eventually.Context(t)
 	want := []resource.GID{put(t, cs[2], 1, resource.Attrs{"type": "gpu"}), put(t, cs[4], 1, resource.Attrs{"type": "gpu"})}
 	hit, miss := pattern(resource.Match{"type": "gpu"}), pattern(resource.Match{"type": "none"})
 	for by, how := range map[strategy.Strategy]string{
