@@ -150,7 +150,7 @@ func TestSilentServer(t *testing.T) {
 		t.Errorf("%d requests of callers that gave up are queued", n)
 	}
 	g.lift()
-	// Calls that were given up have had no effect, except Delete.
+	// A Register that was given up is withdrawn, and a Delete is done.
 	var ids []resource.GID
 	if _, err := c.Update(t.Context(), kept, 0, lamp); err != nil { // answered after all earlier messages
 		t.Fatal(err)

@@ -131,7 +131,7 @@ func (l *link) try(ctx context.Context, patience time.Duration, began time.Time)
 	usable, backingOff := l.divide(routes)
 	failed, err := l.dialRoutes(ctx, append(usable, backingOff...), addrs, nil, patience)
 	if err != nil {
-		if dead != nil && ctx.Err() == nil && !deniesDeath(err) {
+		if dead != nil && !hasEnded(ctx) && !deniesDeath(err) {
 			if _, refusal := l.d.neighbour(l.peer, l.rule); refusal == nil { // otherwise the peer is in this process
 				err = dead
 			}
@@ -139,6 +139,13 @@ func (l *link) try(ctx context.Context, patience time.Duration, began time.Time)
 		return true, err
 	}
 	return l.isBest(routes, addrs, failed), nil
+}
+
+// hasEnded reports whether ctx has ended or its deadline has passed. A call that heeds the deadline
+// may return before the timer that ends ctx has run.
+func hasEnded(ctx context.Context) bool {
+	end, isSet := ctx.Deadline()
+	return ctx.Err() != nil || isSet && !time.Now().Before(end)
 }
 
 // deniesDeath reports whether a peer may live although its node is said to be dead, given the error

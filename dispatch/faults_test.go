@@ -496,6 +496,32 @@ func TestLastAttemptIsLong(t *testing.T) {
 	}
 }
 
+// A lateContext has a deadline that has passed, and its timer has not run yet.
+type lateContext struct{ context.Context }
+
+func (lateContext) Deadline() (time.Time, bool) { return time.Now().Add(-time.Second), true }
+
+// The attempt of a link whose deadline has passed is no proof that the peer has ended, even if the
+// timer that ends the context of the attempt has not run yet.
+func TestDeadlineIsNoDeath(t *testing.T) {
+	w := newWorld()
+	a := w.node(t, 1, tcp.New(), func(c *Config) {
+		c.Resolve = func(context.Context, resource.GID) ([]string, error) {
+			return []string{"tcp://127.0.0.1:1"}, ErrNodeDead
+		}
+	})
+	l, err := a.linkOf(linkKey{peer: resource.MakeGID(1, 9, 0)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := l.try(t.Context(), shakeTimeout, time.Now()); !errors.Is(err, ErrNodeDead) {
+		t.Error(err)
+	}
+	if _, err := l.try(lateContext{t.Context()}, shakeTimeout, time.Now()); err == nil || errors.Is(err, ErrGone) {
+		t.Error(err)
+	}
+}
+
 // A link that has ended is not dialled for.
 func TestEndedLinkIsNotDialled(t *testing.T) {
 	w := newWorld()

@@ -75,6 +75,9 @@ func TestStoppedDirectory(t *testing.T) {
 	if f, err := c.Find(t.Context(), lib.Match{"type": "lamp"}); err != nil || f.ID != r.ID() {
 		t.Errorf("when it goes on: %v, %v", f.ID, err)
 	}
+	if err := r.Update(t.Context(), lamp); err != nil { // answered after the end of what was given up
+		t.Fatal(err)
+	}
 	if _, err := c.Find(t.Context(), lib.Match{"type": "other"}); !errors.Is(err, lib.ErrNotFound) {
 		t.Errorf("what was given up: %v", err)
 	}
