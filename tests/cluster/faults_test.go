@@ -297,8 +297,11 @@ func TestKilledInTurn(t *testing.T) {
 }
 
 // All daemons are restarted one after another while every agent asks for the others' resources. No
-// question fails, although packets are lost.
+// question fails and no daemon is taken for dead, although packets are lost. If the machine that runs
+// the test is so busy that a restart takes longer than brief, the other daemons may be right, and the
+// test tries again.
 func TestRollingRestart(t *testing.T) {
+	const brief = time.Second / 2 // docs/CLUSTER.md: a daemon that is away is dead for the others after 1.1 s
 	for _, loss := range []int{0, 5} {
 		t.Run(fmt.Sprintf("%d %% loss", loss), func(t *testing.T) {
 			if loss > 0 {
@@ -309,29 +312,40 @@ func TestRollingRestart(t *testing.T) {
 			if loss > 0 {
 				l.lose(loss)
 			}
-			load(as, own, 20*time.Millisecond)
 			rounds := 1
 			if long {
 				rounds = 20
 			}
-			for range rounds {
-				for _, n := range l.nodes {
-					time.Sleep(500 * time.Millisecond) // of questions while all daemons serve
-					n.stop()
-					l.start(n)
-					l.together(l.nodes...)
+			for attempt := 1; ; attempt++ {
+				before, longest := l.deaths(), time.Duration(0)
+				load(as, own, 20*time.Millisecond)
+				for range rounds {
+					for _, n := range l.nodes {
+						time.Sleep(500 * time.Millisecond) // of questions while all daemons serve
+						began := time.Now()
+						n.stop()
+						l.start(n)
+						longest = max(longest, time.Since(began))
+						l.together(l.nodes...)
+					}
 				}
+				time.Sleep(500 * time.Millisecond) // of questions after the last restart
+				r, lost := ended(as), l.deaths()-before
+				t.Logf("%v", &r)
+				if lost > 0 && longest > brief && attempt < 4 {
+					continue
+				}
+				for _, f := range slices.Compact(r.Failed) {
+					t.Errorf("failed: %s", f)
+				}
+				if lost > 0 {
+					t.Errorf("%d daemons were taken for dead; the longest restart took %v", lost, longest)
+				}
+				if r.Asked < 200 {
+					t.Errorf("only %d questions", r.Asked)
+				}
+				break
 			}
-			time.Sleep(500 * time.Millisecond) // of questions after the last restart
-			r := ended(as)
-			t.Logf("%v", &r)
-			for _, f := range slices.Compact(r.Failed) {
-				t.Errorf("failed: %s", f)
-			}
-			if r.Asked < 200 {
-				t.Errorf("only %d questions", r.Asked)
-			}
-			l.calm()
 			complete(as, own, same)
 		})
 	}

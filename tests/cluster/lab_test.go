@@ -340,7 +340,7 @@ func (n *node) lostAt(o *node) (time.Time, bool) {
 	return at, ok
 }
 
-// deaths counts how often the node's daemon has lost another node since it began.
+// deaths counts how often the node's daemons have lost another node.
 func (n *node) deaths() (c int) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
