@@ -79,6 +79,9 @@ func TestSendAllKilled(t *testing.T) {
 			}
 			got()
 			got()
+			if err := c.Flush(ctx); err != nil { // the other peer may be killed before it acknowledges
+				t.Fatal(err)
+			}
 		})
 	}
 }
