@@ -92,7 +92,7 @@ func (l *link) addresses(ctx context.Context) ([]string, error) {
 		l.addrs = addrs
 		l.mu.Unlock()
 		return addrs, nil
-	case known != nil && ask.Err() != nil && ctx.Err() == nil && !errors.Is(err, ErrGone):
+	case known != nil && hasEnded(ask) && !hasEnded(ctx) && !errors.Is(err, ErrGone):
 		return known, nil
 	case errors.Is(err, ErrNodeDead) && len(addrs) > 0: // the addresses come from another link with the peer
 		known = addrs

@@ -280,7 +280,7 @@ func (l *link) dialRoutes(ctx context.Context, routes []route, addrs []string, f
 			if len(tried) == 1 || !deniesDeath(err) {
 				err = e
 			}
-			if d := (*dialError)(nil); errors.As(e, &d) && ctx.Err() == nil {
+			if d := (*dialError)(nil); errors.As(e, &d) && !hasEnded(ctx) {
 				if failed == nil {
 					failed = map[string]error{}
 				}
