@@ -298,10 +298,10 @@ func TestKilledInTurn(t *testing.T) {
 
 // All daemons are restarted one after another while every agent asks for the others' resources. No
 // question fails and no daemon is taken for dead, although packets are lost. If the machine that runs
-// the test is so busy that a restart takes longer than brief, the other daemons may be right, and the
-// test tries again.
+// the test is so busy that a restart takes longer than unnoticed, the other daemons may be right, and
+// the test tries again.
 func TestRollingRestart(t *testing.T) {
-	const brief = time.Second / 2 // docs/CLUSTER.md: a daemon that is away is dead for the others after 1.1 s
+	const unnoticed = time.Second / 2 // a daemon that is away for 1.1 s is dead for the others: docs/CLUSTER.md
 	for _, loss := range []int{0, 5} {
 		t.Run(fmt.Sprintf("%d %% loss", loss), func(t *testing.T) {
 			if loss > 0 {
@@ -316,23 +316,14 @@ func TestRollingRestart(t *testing.T) {
 			if long {
 				rounds = 20
 			}
-			for attempt := 1; ; attempt++ {
-				before, longest := l.deaths(), time.Duration(0)
+			for attempt, before := 1, 0; ; attempt++ {
 				load(as, own, 20*time.Millisecond)
-				for range rounds {
-					for _, n := range l.nodes {
-						time.Sleep(500 * time.Millisecond) // of questions while all daemons serve
-						began := time.Now()
-						n.stop()
-						l.start(n)
-						longest = max(longest, time.Since(began))
-						l.together(l.nodes...)
-					}
-				}
-				time.Sleep(500 * time.Millisecond) // of questions after the last restart
-				r, lost := ended(as), l.deaths()-before
+				longest := l.restartAll(rounds)
+				r, all := ended(as), l.deaths()
 				t.Logf("%v", &r)
-				if lost > 0 && longest > brief && attempt < 4 {
+				lost := all - before
+				if lost > 0 && longest > unnoticed && attempt < 4 {
+					before = all
 					continue
 				}
 				for _, f := range slices.Compact(r.Failed) {
@@ -349,6 +340,22 @@ func TestRollingRestart(t *testing.T) {
 			complete(as, own, same)
 		})
 	}
+}
+
+// restartAll restarts all daemons one after another, and returns how long the longest restart took.
+func (l *lab) restartAll(rounds int) (longest time.Duration) {
+	for range rounds {
+		for _, n := range l.nodes {
+			time.Sleep(500 * time.Millisecond) // of questions while all daemons serve
+			began := time.Now()
+			n.stop()
+			l.start(n)
+			longest = max(longest, time.Since(began))
+			l.together(l.nodes...)
+		}
+	}
+	time.Sleep(500 * time.Millisecond) // of questions after the last restart
+	return longest
 }
 
 // Several daemons at a time are restarted and come back in any order, while every agent asks for
