@@ -40,7 +40,7 @@ func newConfig(opts []Option) (c config) {
 // its own server with the context that it was given, the call fails with ErrDeadlock. Inline is not
 // for streams.
 func Inline() Option {
-	return withPlace(executor{isInline: true})
+	return withExecutor(executor{isInline: true})
 }
 
 // InPool makes the handlers of a call run in a pool, which limits how many run at a time and sets
@@ -67,11 +67,11 @@ func InPool(p *pool.Pool) Option { return InPoolAt(p, 0) }
 func InPoolAt(p *pool.Pool, priority int) Option {
 	at := executor{pool: p, priority: priority}
 	at.isInline = p != nil && p.Config().Policy == pool.Inline
-	return withPlace(at)
+	return withExecutor(at)
 }
 
-func withPlace(p executor) Option {
-	return func(c *config) { c.executor, c.hasExecutor = p, true }
+func withExecutor(e executor) Option {
+	return func(c *config) { c.executor, c.hasExecutor = e, true }
 }
 
 // An executor says where the handlers of a call run. The zero executor runs each in a goroutine of its
@@ -174,7 +174,7 @@ func (r *request) busy(err error) {
 }
 
 // InGoroutine makes each handler run in a goroutine of its own, which is the default.
-func InGoroutine() Option { return withPlace(executor{}) }
+func InGoroutine() Option { return withExecutor(executor{}) }
 
 // Place changes where the handlers of a call run, by Inline, InPool or InGoroutine. Requests that
 // the server has already received run in the old place, or in the new one if the old pool is
