@@ -187,7 +187,7 @@ func streamTransports(t *testing.T) map[string]subsys.Transport {
 func TestSmallPassesLarge(t *testing.T) {
 	for name, tr := range streamTransports(t) {
 		t.Run(name, func(t *testing.T) {
-			const size, other, step = 64 << 20, 1 << 20, 256 << 10
+			const size, other = 64 << 20, 1 << 20
 			a, b, g, _ := gated(t, tr, 1<<20)
 			busy, idle := box(t, b, 1, 4*size), box(t, b, 2, 8*other)
 			ctx := soon(t)
@@ -205,27 +205,16 @@ func TestSmallPassesLarge(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
+			g.let(size / 2) // no more passes until the messages to idle are here
 			for i := range uint64(3) {
-				var m *Message
-				eventually.True(t, fmt.Sprint("message ", i), func() bool {
-					var err error
-					m, err = idle.TryRecv()
-					if errors.Is(err, ErrEmpty) {
-						g.let(step)
-						return false
-					}
-					return err == nil
-				})
-				if m.Tag() != i || !intact(m.Bytes()) {
-					t.Fatal(m)
+				m, err := idle.Recv(ctx)
+				if err != nil || m.Tag() != i || !intact(m.Bytes()) {
+					t.Fatal(m, err)
 				}
 				m.Release()
 			}
-			g.mu.Lock()
-			passed := g.passed
-			g.mu.Unlock()
-			if n, _ := busy.Len(); n != 0 || passed > size/2 {
-				t.Errorf("it came behind %d messages and %d bytes of %d", n, passed, size)
+			if n, _ := busy.Len(); n != 0 {
+				t.Errorf("they came behind %d messages", n)
 			}
 			g.let(1 << 40)
 			for i := range uint64(3) {
@@ -323,6 +312,8 @@ func TestClosedInTheMidst(t *testing.T) {
 	bufs := begun(t, a, b, mb)
 	before := b.cfg.Pool.Stats().InUse
 	mb.Close()
+	g.let(8 << 20)
+	eventually.True(t, "the sender knows", func() bool { return len(reported) == len(bufs) })
 	g.let(1 << 40)
 	wantReports(t, reported, bufs, ErrGone)
 	talk(t, a, b, other, 5)
@@ -331,8 +322,8 @@ func TestClosedInTheMidst(t *testing.T) {
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.passed > 40<<20 {
-		t.Errorf("%d bytes were sent to a missing resource", g.passed)
+	if g.passed >= 64<<20 { // 10 MiB had passed when the sender knew, and some were in sockets
+		t.Errorf("%d bytes were sent, most of them to a missing resource", g.passed)
 	}
 }
 
