@@ -145,6 +145,9 @@ func ExampleMailboxMessages() {
 	if err != nil {
 		log.Fatal(err)
 	}
+	if _, err := c.Find(ctx, rocl.Match{"name": "stage"}); err != nil { // the sends need not ask the directory then
+		log.Fatal(err)
+	}
 	sent := 0
 	for {
 		soon, cancel := context.WithTimeout(ctx, 10*time.Millisecond)

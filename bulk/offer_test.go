@@ -201,12 +201,20 @@ func TestEndsWhilePushed(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			origin, target := remotes(t, bulk.PieceSize(100_000))
 			r := expose(t, origin, bulk.WriteOnly, bulk.Bytes(make([]byte, n)))
-			tr := target.StartPush(deadline(t), r.Handle(), 0, counting(n))
+			mem, ended := counting(n), make(chan error, 1)
+			go func() {
+				for {
+					if _, err := target.StartPush(deadline(t), r.Handle(), 0, mem).Wait(deadline(t)); err != nil {
+						ended <- err
+						return
+					}
+				}
+			}()
 			eventually.True(t, "pieces are pushed", func() bool { return origin.Stats().Writes > 3 })
 			if err := end(origin, r); err != nil {
 				t.Error(err)
 			}
-			if _, err := tr.Wait(deadline(t)); !errors.Is(err, bulk.ErrRevoked) && !errors.Is(err, rocl.ErrGone) {
+			if err := <-ended; !errors.Is(err, bulk.ErrRevoked) && !errors.Is(err, rocl.ErrGone) {
 				t.Error(err)
 			}
 		})

@@ -256,13 +256,15 @@ func TestStaleAddresses(t *testing.T) {
 	}
 }
 
-// While dials fail, messages wait, and each attempt asks for the addresses.
+// While dials fail, messages wait, and each attempt asks for the addresses. Only an attempt that comes a
+// second after the last one may use the addresses that are known.
 func TestDialsFail(t *testing.T) {
 	cl := rocltest.Cluster(t, 1)
 	f := newFlaky()
 	f.fail.Store(true)
 	a, b := cl.Open(0, context.WithTransports(f)), cl.Open(0, context.WithTransports(tcp.New()))
 	me, you := register(t, a, nil), register(t, b, nil)
+	began := time.Now()
 	for range 3 {
 		send(t, me, you.ID(), "hello")
 	}
@@ -271,7 +273,7 @@ func TestDialsFail(t *testing.T) {
 	for range 3 {
 		expect(t, you, "hello")
 	}
-	if n, d := a.Stats().Questions, uint64(f.dials.Load()); d < 2 || n != 1+d {
+	if n, d := a.Stats().Questions, uint64(f.dials.Load()); d < 2 || n > 1+d || n < 1+d && time.Since(began) < time.Second {
 		t.Errorf("%d dials, %d questions", d, n)
 	}
 }

@@ -17,6 +17,7 @@ import (
 	"testing"
 
 	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/internal/eventually"
 	"github.com/rocl-go/rocl/rocltest"
 	"github.com/rocl-go/rocl/tpvm"
 	"github.com/rocl-go/rocl/tpvm/pack"
@@ -131,6 +132,16 @@ func (l *lines) all() []string {
 	return strings.Split(strings.TrimSuffix(l.s.String(), "\n"), "\n")
 }
 
+// ending returns how many lines end with s.
+func (l *lines) ending(s string) (n int) {
+	for _, line := range l.all() {
+		if strings.HasSuffix(line, s) {
+			n++
+		}
+	}
+	return n
+}
+
 // exit exits a task whose programs may still print. Exit waits for them.
 func exit(t testing.TB, task *tpvm.Task) {
 	t.Helper()
@@ -212,6 +223,7 @@ func TestCatchoutOfDescendants(t *testing.T) {
 	if err := task.Catchout(l); err != nil {
 		t.Fatal(err)
 	}
+	children := 0
 	for _, kill := range []bool{false, true} {
 		args := []string{"told"}
 		if kill {
@@ -261,6 +273,9 @@ func TestCatchoutOfDescendants(t *testing.T) {
 			}
 			m.Release()
 		}
+		// The child passes its output on itself now, by another way. When it exits, it waits for that a second at most.
+		children++
+		eventually.True(t, "the child's lines are gathered", func() bool { return l.ending("] line 3") == children })
 		if err := task.Send(ctx, id, 2, nil); err != nil {
 			t.Fatal(err)
 		}

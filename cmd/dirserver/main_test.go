@@ -533,11 +533,13 @@ func TestNotify(t *testing.T) {
 				t.Errorf("told %q, want %q", got, want)
 			}
 		}
-		d.end()
-		got := hear()
+		ended := make(chan struct{})
+		go func() { d.end(); close(ended) }()
+		got := hear() // before the daemon has ended: it waits while the socket is full
 		for got == "WATCHDOG=1" {
 			got = hear()
 		}
+		<-ended
 		if got != "STOPPING=1" {
 			t.Errorf("told %q at the end", got)
 		}

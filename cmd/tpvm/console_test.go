@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rocl-go/rocl/internal/eventually"
 	"github.com/rocl-go/rocl/internal/freeaddr"
 	"github.com/rocl-go/rocl/internal/nice"
 )
@@ -260,9 +261,11 @@ func TestConsoleHosts(t *testing.T) {
 			t.Errorf("there is no %q in %s", want, out)
 		}
 	}
-	if _, errOut, code := one.run("", "kill", "1-1"); code != exitNoDirectory { // the pod served its node
-		t.Errorf("the added host: exit code %d: %s", code, errOut)
-	}
+	// The pod served its node. halt returns when the pod's resource is gone, and the process ends soon after it.
+	eventually.True(t, "the node is not served", func() bool {
+		_, _, code := one.run("", "kill", "1-1")
+		return code == exitNoDirectory
+	})
 	if _, errOut, code := operated.run("", "kill", "1-1"); code != exitFailed {
 		t.Errorf("the operator's host: exit code %d: %s", code, errOut)
 	}
