@@ -18,6 +18,7 @@
 //	waiting ──timeout, and this side looks for no better route──► attached
 //	idle ──traffic──► waiting
 //	found ──dialled──► waiting, and moving ──moved──► waiting, if a better route is known
+//	found ──dialled──► moving, and moving ──moved──► moving, if improve came while the searcher ran
 //	detached, attached, waiting, idle ──bound──► attached
 //	each of these ──ends──► dying ──cleaned──► dead
 //
@@ -88,6 +89,8 @@ type Machine struct {
 
 	wait   time.Duration // the pause before the next try of a better route
 	rx, tx uint32        // the session's numbers when the timer was set
+
+	isAsked bool // Improve was called while there was a searcher
 }
 
 // RetryFirst is the first pause before a better route is tried again, and RetryMost the longest.
@@ -178,10 +181,7 @@ func (m *Machine) Dialled(isBest bool, rx, tx uint32) Action {
 	case Dialling:
 		m.state = Detached
 	case Found:
-		m.state = Attached
-		if !isBest {
-			return m.later(rx, tx)
-		}
+		return m.searched(isBest, rx, tx)
 	}
 	return 0
 }
@@ -194,10 +194,22 @@ func (m *Machine) Moved(isBest bool, rx, tx uint32) Action {
 		m.state = Dialling
 		return StartDial
 	case Moving:
-		m.state = Attached
-		if !isBest {
-			return m.later(rx, tx)
+		return m.searched(isBest, rx, tx)
+	}
+	return 0
+}
+
+// searched notes that a searcher has ended, and that the link has a connection.
+func (m *Machine) searched(isBest bool, rx, tx uint32) Action {
+	m.state = Attached
+	if m.isAsked {
+		m.isAsked = false
+		if do := m.Improve(); do != 0 {
+			return do
 		}
+	}
+	if !isBest {
+		return m.later(rx, tx)
 	}
 	return 0
 }
@@ -231,10 +243,13 @@ func (m *Machine) Traffic(rx, tx uint32) Action {
 	return SetTimer                         // the pause is as long as before
 }
 
-// Improve makes a searcher try better routes now, if the link has a connection and no searcher. It
+// Improve makes a searcher try better routes now, if the link has a connection and no searcher. If it
+// has a searcher, that one may not know of all routes, and another one begins when it has ended. Improve
 // does nothing if the peer moves the link, or if the link is about to end.
 func (m *Machine) Improve() Action {
 	switch m.state {
+	case Dialling, Found, Moving, Broken:
+		m.isAsked = true
 	case Attached, Waiting, Idle:
 		if m.isTheirs || m.cause != nil {
 			return 0
