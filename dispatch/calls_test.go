@@ -301,7 +301,7 @@ func TestCallServerKilled(t *testing.T) {
 	for name, tr := range links() {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld()
-			a, b := w.node(t, 1, tr, unreported(t), givesUp), w.node(t, 2, tr, givesUp)
+			a, b := w.node(t, 1, tr, unreported(t)), w.node(t, 2, tr, givesUp)
 			ended, n := hundreds(t, box(t, a, 1, 0), box(t, b, 1, 0), true)
 			w.kill(b)
 			awaitEnds(t, ended, n, ErrGone)
@@ -1106,7 +1106,7 @@ func TestCallKilledAnywhere(t *testing.T) {
 
 func killCalls(t *testing.T, after int64) {
 	w := newWorld()
-	a, b := w.node(t, 1, tcp.New(), unreported(t), givesUp), w.node(t, 2, tcp.New(), givesUp)
+	a, b := w.node(t, 1, tcp.New(), unreported(t)), w.node(t, 2, tcp.New(), givesUp)
 	die := sync.OnceFunc(func() { w.kill(b) })
 	r := startRelay(t, b.Addrs()[0], &relay{after: after}, 1)
 	w.mu.Lock()

@@ -184,7 +184,7 @@ func TestOversizeGrantOfMemoryNotUsed(t *testing.T) {
 func TestOversizeGrantWithoutMemory(t *testing.T) {
 	w := newWorld()
 	tr := transports()["tcp"]
-	a, c := w.node(t, 1, tr, givesUp), w.node(t, 3, tr, givesUp)
+	a, c := w.node(t, 1, tr), w.node(t, 3, tr)
 	b := w.node(t, 2, tr, small(4<<20), func(c *Config) { c.GiveUp = time.Hour })
 	mb := box(t, b, 1, FirstCredit)
 	in, _ := grantUnused(t, a, mb)
@@ -209,6 +209,9 @@ func TestOversizeGrantWithoutMemory(t *testing.T) {
 	mb.checkOversize()
 	mb.checkOversize()
 	eventually.True(t, "the end of its link", in.l.ended)
+	for _, d := range []*Dispatcher{a, c} { // else Close waits until the messages are received
+		d.eachLink(func(l *link) { l.endLink(ErrUnreachable) })
+	}
 }
 
 // A sender keeps its grant while its message comes, however slowly, while no other sender waits,

@@ -136,7 +136,7 @@ func TestOnEndKilled(t *testing.T) {
 	for name, tr := range links() {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld()
-			a, b := w.node(t, 1, tr, givesUp), w.node(t, 2, tr, givesUp)
+			a, b := w.node(t, 1, tr), w.node(t, 2, tr, givesUp)
 			m := box(t, b, 1, 0)
 			ended, _ := onEnd(t, flow(t, a, m))
 			answered, _ := onEnd(t, func() *Flow { f, _ := a.Flow(b.self, 99); return f }())

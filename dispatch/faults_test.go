@@ -400,7 +400,7 @@ func TestNotGoneThoughNodeDead(t *testing.T) {
 			h := &hooked{Transport: tcp.New()}
 			reported := make(chan error, 1)
 			a := w.node(t, 1, h, func(c *Config) {
-				c.GiveUp = time.Second
+				c.GiveUp = 3 * time.Second
 				c.Undelivered = func(u Undelivered) { reported <- u.Err }
 				c.Trust = func() Trust {
 					if isDead.Load() && dial == nil {
@@ -429,10 +429,11 @@ func TestNotGoneThoughNodeDead(t *testing.T) {
 			l.mu.Lock()
 			l.dropFailedLocked(l.conn, errSilent)
 			l.mu.Unlock()
-			if err := flow(t, a, its).SendBytes(soon(t), 1, 2, nil); err != nil {
-				t.Fatal(err)
+			err := flow(t, a, its).SendBytes(soon(t), 1, 2, nil)
+			if err == nil {
+				err = <-reported
 			}
-			if err := <-reported; !errors.Is(err, ErrUnreachable) || errors.Is(err, ErrGone) {
+			if !errors.Is(err, ErrUnreachable) || errors.Is(err, ErrGone) {
 				t.Error(err)
 			}
 		})
@@ -675,8 +676,8 @@ func TestStuckInBothDirections(t *testing.T) {
 	for name, tr := range transports() {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld()
-			brief := func(c *Config) { c.GiveUp = 200 * time.Millisecond }
-			a, b := w.node(t, 1, tr, brief), w.node(t, 2, tr, brief)
+			patient := func(c *Config) { c.GiveUp = time.Hour } // the test calls checkStuck itself
+			a, b := w.node(t, 1, tr, patient), w.node(t, 2, tr, patient)
 			ma, mb := box(t, a, 1, limit), box(t, b, 1, limit)
 			var ends sync.WaitGroup
 			for _, end := range []struct {
@@ -684,7 +685,13 @@ func TestStuckInBothDirections(t *testing.T) {
 				sent chan error
 			}{{ma, behind(t, a, mb, n, size)}, {mb, behind(t, b, ma, n, size)}} {
 				ends.Go(func() {
-					if _, err := end.mine.Recv(soon(t), Tag(2)); !errors.Is(err, ErrStuck) {
+					result := make(chan error, 1)
+					go func() {
+						_, err := end.mine.Recv(soon(t), Tag(2))
+						result <- err
+					}()
+					eventually.Within(eventually.Patience, func() bool { end.mine.checkStuck(); return len(result) == 1 })
+					if err := <-result; !errors.Is(err, ErrStuck) {
 						t.Errorf("the receive: %v", err)
 					}
 					for range n {

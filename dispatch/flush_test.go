@@ -7,11 +7,13 @@ import (
 	"errors"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/rocl-go/rocl/buffers"
 	"github.com/rocl-go/rocl/internal/eventually"
 	"github.com/rocl-go/rocl/resource"
+	"github.com/rocl-go/rocl/subsys/inproc"
 )
 
 // After Flush every message that was accepted before is in its mailbox: small messages, large ones,
@@ -135,35 +137,33 @@ func TestFlushTellsUndelivered(t *testing.T) {
 // Flush fails when the peer is out of reach for too long, with the number of messages that were
 // under way.
 func TestFlushUnreachable(t *testing.T) {
-	for name, tr := range links() {
-		t.Run(name, func(t *testing.T) {
-			w := newWorld()
-			a := w.node(t, 1, tr, func(c *Config) { c.GiveUp = 300 * time.Millisecond })
-			me := box(t, a, 1, 0)
-			peer := resource.MakeGID(1, 2, 0)
-			w.mu.Lock()
-			w.at[peer] = nil // without an address, a search for the peer goes on
-			w.mu.Unlock()
-			f, err := a.Flow(peer, 1)
-			if err != nil {
+	synctest.Test(t, func(t *testing.T) { // nothing is dialled
+		w := newWorld()
+		a := w.node(t, 1, inproc.NewNetwork().Transport())
+		me := box(t, a, 1, 0)
+		peer := resource.MakeGID(1, 2, 0)
+		w.mu.Lock()
+		w.at[peer] = nil // without an address, a search for the peer goes on
+		w.mu.Unlock()
+		f, err := a.Flow(peer, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, n := range []int{10, 10_000, 10} {
+			if err := f.try(soon(t), 0, n); err != nil {
 				t.Fatal(err)
 			}
-			for _, n := range []int{10, 10_000, 10} {
-				if err := f.try(soon(t), 0, n); err != nil {
-					t.Fatal(err)
-				}
-			}
-			ctx, cancel := context.WithCancel(soon(t))
-			cancel()
-			var fe *FlushError
-			if err := me.Flush(ctx); !errors.As(err, &fe) || fe.Waiting != 3 || fe.Undelivered != 0 || !errors.Is(err, context.Canceled) {
-				t.Errorf("while the peer is looked for: %v", err)
-			}
-			if err := me.Flush(soon(t)); !errors.As(err, &fe) || fe.Waiting != 0 || fe.Undelivered != 3 || !errors.Is(err, ErrUnreachable) {
-				t.Errorf("when it was given up: %v", err)
-			}
-		})
-	}
+		}
+		ctx, cancel := context.WithCancel(soon(t))
+		cancel()
+		var fe *FlushError
+		if err := me.Flush(ctx); !errors.As(err, &fe) || fe.Waiting != 3 || fe.Undelivered != 0 || !errors.Is(err, context.Canceled) {
+			t.Errorf("while the peer is looked for: %v", err)
+		}
+		if err := me.Flush(soon(t)); !errors.As(err, &fe) || fe.Waiting != 0 || fe.Undelivered != 3 || !errors.Is(err, ErrUnreachable) {
+			t.Errorf("when it was given up: %v", err)
+		}
+	})
 }
 
 // Flush of a resource does not wait for messages of other resources, and Flush of the
@@ -171,9 +171,11 @@ func TestFlushUnreachable(t *testing.T) {
 func TestFlushOfOneResource(t *testing.T) {
 	w := newWorld()
 	tr := transports()["tcp"]
-	a, b := w.node(t, 1, tr, givesUp), w.node(t, 2, tr)
+	a, b := w.node(t, 1, tr, func(c *Config) { c.GiveUp = time.Hour }), w.node(t, 2, tr)
 	me, other := box(t, a, 1, 0), box(t, a, 2, 0)
-	f, err := a.Flow(resource.MakeGID(1, 3, 0), 1) // the context has no address
+	nobody := resource.MakeGID(1, 3, 0) // has no address
+	defer w.setGone(nobody, true)       // then a can close
+	f, err := a.Flow(nobody, 1)
 	if err != nil {
 		t.Fatal(err)
 	}

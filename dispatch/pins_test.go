@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/subsys"
@@ -148,6 +149,9 @@ func TestSweptMessage(t *testing.T) {
 			w := newWorld()
 			a, b := w.node(t, 1, tr), w.node(t, 2, tr)
 			kept, drained := box(t, b, 1, 0), box(t, b, 2, 0)
+			kept.mu.Lock()
+			kept.sweeper = time.AfterFunc(time.Hour, func() {}) // the test calls sweep itself
+			kept.mu.Unlock()
 			toKept, toDrained := flow(t, a, kept), flow(t, a, drained)
 			ctx := soon(t)
 			for i := range 30 {

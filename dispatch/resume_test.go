@@ -477,7 +477,7 @@ func TestPeerGone(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld()
 			reported := make(chan Undelivered, 100)
-			a := w.node(t, 1, tr, func(c *Config) { c.Undelivered = func(u Undelivered) { reported <- u } }, givesUp)
+			a := w.node(t, 1, tr, func(c *Config) { c.Undelivered = func(u Undelivered) { reported <- u } })
 			b := w.node(t, 2, tr, givesUp)
 			mb := box(t, b, 1, 0)
 			ctx := soon(t)

@@ -406,7 +406,11 @@ func TestMoves(t *testing.T) {
 	}()
 	all := []string{"near", "shm", "tcp"}
 	routes := map[string]int{}
-	for i := 0; i < *moves && !t.Failed(); i++ {
+	most := 20 * *moves // if goroutines are late, many changes of the best route move nothing
+	for i := 0; i < *moves || i < most && d[0].Stats().Moved < uint64(*moves)/10; i++ {
+		if t.Failed() {
+			break
+		}
 		for k := range d { // a route does not count as bad because its connection was cut
 			if l, _ := onlyLink(d[k], d[1-k]); l != nil {
 				l.mu.Lock()
@@ -468,7 +472,8 @@ func TestMoves(t *testing.T) {
 	}
 	s := d[0].Stats()
 	t.Logf("%d messages; %d moves, %d broken, %d frames sent again; seen %v", total, s.Moved, s.Resumed, s.Resent, routes)
-	if err := errors.Join(d[0].Close(ctx), d[1].Close(ctx)); err != nil {
+	// A message may have come and not been acknowledged when its connection was cut.
+	if err := errors.Join(d[0].Flush(ctx), d[1].Flush(ctx), d[0].Close(ctx), d[1].Close(ctx)); err != nil {
 		t.Error(err)
 	}
 	wg.Wait()

@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"testing"
-	"time"
 
 	"github.com/rocl-go/rocl/buffers"
 	"github.com/rocl-go/rocl/internal/eventually"
@@ -120,10 +119,11 @@ func TestTrySendGivesBack(t *testing.T) {
 	for name, tr := range transports() {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld()
-			quick := func(c *Config) { c.GiveUp = 200 * time.Millisecond }
-			a, b, c := w.node(t, 1, tr, quick), w.node(t, 2, tr, quick), w.node(t, 3, tr)
+			a, b, c := w.node(t, 1, tr), w.node(t, 2, tr), w.node(t, 3, tr)
 			mb := box(t, b, 1, FirstCredit)
 			f := flow(t, a, mb)
+			granted := func() uint64 { mb.mu.Lock(); defer mb.mu.Unlock(); return mb.oversizeEnd }
+			before := granted()
 			if err := f.tries(t, 1, 8*FirstCredit); err != ErrFull && name != "inproc" {
 				t.Fatal(err)
 			} else if err == nil {
@@ -131,12 +131,13 @@ func TestTrySendGivesBack(t *testing.T) {
 				if err := f.tries(t, 1, 60_000); err != nil {
 					t.Fatal(err)
 				}
+				before = granted()
 				if err := f.tries(t, 1, 8*FirstCredit); err != ErrFull {
 					t.Fatal(err)
 				}
 				take(t, mb)
 			}
-			eventually.True(t, "the grant", func() bool { mb.mu.Lock(); defer mb.mu.Unlock(); return mb.oversize != nil })
+			eventually.True(t, "the grant", func() bool { return granted() != before })
 			eventually.Returns(t, "another large message", func() {
 				if err := flow(t, c, mb).try(soon(t), 2, 8*FirstCredit); err != nil {
 					t.Error(err)
