@@ -7,13 +7,11 @@ import (
 	"errors"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/rocl-go/rocl/buffers"
 	"github.com/rocl-go/rocl/internal/eventually"
 	"github.com/rocl-go/rocl/resource"
-	"github.com/rocl-go/rocl/subsys/inproc"
 )
 
 // After Flush every message that was accepted before is in its mailbox: small messages, large ones,
@@ -137,33 +135,35 @@ func TestFlushTellsUndelivered(t *testing.T) {
 // Flush fails when the peer is out of reach for too long, with the number of messages that were
 // under way.
 func TestFlushUnreachable(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) { // nothing is dialled
-		w := newWorld()
-		a := w.node(t, 1, inproc.NewNetwork().Transport())
-		me := box(t, a, 1, 0)
-		peer := resource.MakeGID(1, 2, 0)
-		w.mu.Lock()
-		w.at[peer] = nil // without an address, a search for the peer goes on
-		w.mu.Unlock()
-		f, err := a.Flow(peer, 1)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, n := range []int{10, 10_000, 10} {
-			if err := f.try(soon(t), 0, n); err != nil {
+	for name, tr := range links() {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld()
+			a := w.node(t, 1, tr, func(c *Config) { c.GiveUp = 3 * time.Second })
+			me := box(t, a, 1, 0)
+			peer := resource.MakeGID(1, 2, 0)
+			w.mu.Lock()
+			w.at[peer] = nil // without an address, a search for the peer goes on
+			w.mu.Unlock()
+			f, err := a.Flow(peer, 1)
+			if err != nil {
 				t.Fatal(err)
 			}
-		}
-		ctx, cancel := context.WithCancel(soon(t))
-		cancel()
-		var fe *FlushError
-		if err := me.Flush(ctx); !errors.As(err, &fe) || fe.Waiting != 3 || fe.Undelivered != 0 || !errors.Is(err, context.Canceled) {
-			t.Errorf("while the peer is looked for: %v", err)
-		}
-		if err := me.Flush(soon(t)); !errors.As(err, &fe) || fe.Waiting != 0 || fe.Undelivered != 3 || !errors.Is(err, ErrUnreachable) {
-			t.Errorf("when it was given up: %v", err)
-		}
-	})
+			for _, n := range []int{10, 10_000, 10} {
+				if err := f.try(soon(t), 0, n); err != nil {
+					t.Fatal(err)
+				}
+			}
+			ctx, cancel := context.WithCancel(soon(t))
+			cancel()
+			var fe *FlushError
+			if err := me.Flush(ctx); !errors.As(err, &fe) || fe.Waiting != 3 || fe.Undelivered != 0 || !errors.Is(err, context.Canceled) {
+				t.Errorf("while the peer is looked for: %v", err)
+			}
+			if err := me.Flush(soon(t)); !errors.As(err, &fe) || fe.Waiting != 0 || fe.Undelivered != 3 || !errors.Is(err, ErrUnreachable) {
+				t.Errorf("when it was given up: %v", err)
+			}
+		})
+	}
 }
 
 // Flush of a resource does not wait for messages of other resources, and Flush of the

@@ -205,7 +205,7 @@ func TestSmallPassesLarge(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			g.let(size / 2) // no more passes until the messages to idle are here
+			g.let(size/2 - 1<<20) // size/2 in all: no more passes until the messages to idle are here
 			for i := range uint64(3) {
 				m, err := idle.Recv(ctx)
 				if err != nil || m.Tag() != i || !intact(m.Bytes()) {
@@ -322,8 +322,8 @@ func TestClosedInTheMidst(t *testing.T) {
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.passed >= 64<<20 { // 10 MiB had passed when the sender knew, and some were in sockets
-		t.Errorf("%d bytes were sent, most of them to a missing resource", g.passed)
+	if g.passed > 40<<20 { // 10 MiB had passed when the sender knew, and some MiB were in sockets
+		t.Errorf("%d bytes were sent to a missing resource", g.passed)
 	}
 }
 

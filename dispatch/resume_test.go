@@ -63,6 +63,9 @@ func startRelay(t *testing.T, to string, r *relay, cuts int32) *relay {
 
 func (r *relay) serve(a net.Conn) {
 	defer a.Close()
+	if r.pass != nil { // what waits here has left the sender: it must not be much
+		_ = a.(*net.TCPConn).SetReadBuffer(1 << 20)
+	}
 	b, err := net.Dial("tcp", r.to)
 	if err != nil {
 		return
@@ -177,15 +180,18 @@ func cutOnce(t *testing.T, after int64, messages int) {
 	rb.ln.Close()
 }
 
-// closeAfterCut closes both contexts. A cut can take the acknowledgement of what was delivered:
-// Flush waits until the link is back and has acknowledged it. Without Flush, b reports as
-// undelivered what a can no longer acknowledge.
 func closeAfterCut(t *testing.T, after int64, a, b *Dispatcher) {
 	t.Helper()
-	ctx := soon(t)
-	if err := errors.Join(a.Flush(ctx), b.Flush(ctx), a.Close(ctx), b.Close(ctx)); err != nil {
+	if err := flushAndClose(soon(t), a, b); err != nil {
 		t.Errorf("cut after %d: closing: %v", after, err)
 	}
+}
+
+// flushAndClose closes two contexts whose connections were cut. A cut can take the acknowledgement of
+// what was delivered: Flush waits until the link is back and has acknowledged it. Without Flush, b
+// reports as undelivered what a can no longer acknowledge.
+func flushAndClose(ctx context.Context, a, b *Dispatcher) error {
+	return errors.Join(a.Flush(ctx), b.Flush(ctx), a.Close(ctx), b.Close(ctx))
 }
 
 // Both sides begin to send at the same instant: they get one link.

@@ -472,8 +472,7 @@ func TestMoves(t *testing.T) {
 	}
 	s := d[0].Stats()
 	t.Logf("%d messages; %d moves, %d broken, %d frames sent again; seen %v", total, s.Moved, s.Resumed, s.Resent, routes)
-	// A message may have come and not been acknowledged when its connection was cut.
-	if err := errors.Join(d[0].Flush(ctx), d[1].Flush(ctx), d[0].Close(ctx), d[1].Close(ctx)); err != nil {
+	if err := flushAndClose(ctx, d[0], d[1]); err != nil {
 		t.Error(err)
 	}
 	wg.Wait()

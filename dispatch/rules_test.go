@@ -363,8 +363,7 @@ func TestLanesKeepOrder(t *testing.T) {
 	}
 	s := d[0].Stats()
 	t.Logf("sent %v over %d links, %d broken", s.Sent, s.Links, s.Resumed)
-	// A message may have come and not been acknowledged when its connection was cut.
-	if err := errors.Join(d[0].Flush(ctx), d[1].Flush(ctx), d[0].Close(ctx), d[1].Close(ctx)); err != nil {
+	if err := flushAndClose(ctx, d[0], d[1]); err != nil {
 		t.Error(err)
 	}
 	if n := lost.Load(); n > 0 {

@@ -223,8 +223,7 @@ func TestCatchoutOfDescendants(t *testing.T) {
 	if err := task.Catchout(l); err != nil {
 		t.Fatal(err)
 	}
-	children := 0
-	for _, kill := range []bool{false, true} {
+	for i, kill := range []bool{false, true} {
 		args := []string{"told"}
 		if kill {
 			args = append(args, "stays")
@@ -273,9 +272,9 @@ func TestCatchoutOfDescendants(t *testing.T) {
 			}
 			m.Release()
 		}
-		// The child passes its output on itself now, by another way. When it exits, it waits for that a second at most.
-		children++
-		eventually.True(t, "the child's lines are gathered", func() bool { return l.ending("] line 3") == children })
+		// The child passes its output on itself now, by another way. When it exits, it waits for that a
+		// second at most.
+		eventually.True(t, "the child's lines are gathered", func() bool { return l.ending("] line 3") == i+1 })
 		if err := task.Send(ctx, id, 2, nil); err != nil {
 			t.Fatal(err)
 		}

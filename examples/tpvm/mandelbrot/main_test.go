@@ -125,7 +125,12 @@ func renderedWithKill(t *testing.T, v view) bool {
 		t.Fatal(err)
 	}
 	check(t, v, out)
-	return strings.HasSuffix(said.String(), "1 process ended early; its tiles were rendered again\n")
+	want := "1 process ended early; its tiles were rendered again\n"
+	hadWork := strings.HasSuffix(said.String(), want)
+	if !hadWork && strings.Contains(said.String(), "ended early") {
+		t.Errorf("%q", &said)
+	}
+	return hadWork
 }
 
 // kill kills the second of three processes.
