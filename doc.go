@@ -35,8 +35,8 @@
 //
 // A node is a machine or container with one directory, which knows the resources of the node. The
 // directory runs in the daemon dirserver. Without a daemon, the first context of the node serves
-// the directory, and another context takes over when that one ends. Each context then gives the next
-// directory what it owns, so identifiers, attributes and revisions stay.
+// the directory, and another context takes over when that one ends. Each context then gives the
+// next directory what it owns, so identifiers, attributes and revisions stay.
 //
 // Several nodes can form a cluster, either because their dirserver runs with --bind, or because
 // their programs use [WithMember]. Then Find, FindAll, Lookup, Watch and Send reach the resources
@@ -45,11 +45,12 @@
 //
 // # Methods
 //
-// The types of this package are aliases of types in other packages, so that all packages of the library
-// name the same types and nothing is copied or wrapped between them. The documentation of their methods is with the
-// types; this list links to it. The functions are documented here, and package context repeats their first sentences. Most programs import this package
-// only. Members of a cluster also import directory/cluster, and remote procedure calls, bulk transfers and other layers
-// have packages of their own: rpc, bulk, pool, netrocl and tpvm.
+// The types of this package are aliases of types in other packages, so that all packages of the
+// library name the same types and nothing is copied or wrapped between them. The documentation of
+// their methods is with the types; this list links to it. The functions are documented here, and
+// package context repeats their first sentences. Most programs import this package only. Members of
+// a cluster also import directory/cluster, and remote procedure calls, bulk transfers and other
+// layers have packages of their own: rpc, bulk, pool, netrocl and tpvm.
 //
 // Context:
 //

@@ -111,8 +111,8 @@ var internalErrors = map[string]string{
 	"subsys.ErrBadHeader":   "only a transport gets it",
 }
 
-// Each error of the packages under the root package is an error of the root package too, or is known
-// not to concern programs.
+// Each error of the packages under the root package is an error of the root package too, or is
+// known not to concern programs.
 func TestRootHasAllErrors(t *testing.T) {
 	root := map[string]bool{} // what the root package uses: package.Name
 	for _, f := range parseFiles(t, "rocl.go") {

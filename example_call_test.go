@@ -137,8 +137,8 @@ func ExamplePending() {
 	// THREE
 }
 
-// A client begins two calls with short requests, for which it needs no buffers, and then takes their
-// replies.
+// A client begins two calls with short requests, for which it needs no buffers, and then takes
+// their replies.
 func ExampleResource_startCallBytes() {
 	ctx := context.Background()
 	c, err := rocl.Open(ctx)

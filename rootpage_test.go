@@ -12,8 +12,8 @@ import (
 	"github.com/rocl-go/rocl"
 )
 
-// The package comment lists each method of the types that programs use, and links to it: the types are aliases, whose
-// methods a package site and go doc do not show here.
+// The package comment lists each method of the types that programs use, and links to it: the types
+// are aliases, whose methods a package site and go doc do not show here.
 func TestRootPageListsMethods(t *testing.T) {
 	b, err := os.ReadFile("doc.go")
 	if err != nil {

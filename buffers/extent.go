@@ -64,8 +64,8 @@ func (p *Pool) coolLocked() {
 	}
 }
 
-// keepLocked adds a released extent to the list of large extents. It unmaps the oldest ones while the
-// list exceeds maxCached, or if the pool is closed. mu must be held.
+// keepLocked adds a released extent to the list of large extents. It unmaps the oldest ones while
+// the list exceeds maxCached, or if the pool is closed. mu must be held.
 func (p *Pool) keepLocked(b *Buffer) {
 	b.free = true
 	p.largeOut--

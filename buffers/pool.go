@@ -252,8 +252,8 @@ func (p *Pool) GetWait(ctx context.Context, n int) (*Buffer, error) {
 	}
 }
 
-// mapArenaLocked maps an arena of size bytes, announces it to the registrars and cuts count buffers from
-// it. mu must be held.
+// mapArenaLocked maps an arena of size bytes, announces it to the registrars and cuts count buffers
+// from it. mu must be held.
 func (p *Pool) mapArenaLocked(size, class, count int) (*home, error) {
 	if p.closed {
 		return nil, ErrClosed
@@ -318,8 +318,8 @@ func (a *Arena) unmap() {
 	memfd.Close(a.FD)
 }
 
-// newArenaBuffers maps an arena for class c, returns one of its buffers and puts the others into the
-// free list.
+// newArenaBuffers maps an arena for class c, returns one of its buffers and puts the others into
+// the free list.
 func (p *Pool) newArenaBuffers(c int) (*Buffer, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -362,7 +362,8 @@ func (p *Pool) newArenaBuffers(c int) (*Buffer, error) {
 	return mine, nil
 }
 
-// shrinkLocked unmaps unused memory: cached extents, and arenas with no buffer in use. mu must be held.
+// shrinkLocked unmaps unused memory: cached extents, and arenas with no buffer in use. mu must be
+// held.
 func (p *Pool) shrinkLocked() {
 	p.coolLocked()
 	for _, b := range p.large {
@@ -460,8 +461,8 @@ func (p *Pool) Unawait(key any) {
 	}
 }
 
-// attendLocked calls the functions of Await and wakes waiting getters after memory has come back. It
-// finishes a closed pool when no buffer is out. mu must be held.
+// attendLocked calls the functions of Await and wakes waiting getters after memory has come back.
+// It finishes a closed pool when no buffer is out. mu must be held.
 func (p *Pool) attendLocked() {
 	for key, f := range p.awaiting {
 		p.heed.Add(-1)
@@ -509,8 +510,8 @@ func (p *Pool) writeOff(b *Buffer) {
 	}
 }
 
-// outLocked returns the number of buffers handed out. It counts the extent in the slot too, because the
-// goroutine that put it there may be about to look whether the pool is closed. mu must be held.
+// outLocked returns the number of buffers handed out. It counts the extent in the slot too, because
+// the goroutine that put it there may be about to look whether the pool is closed. mu must be held.
 func (p *Pool) outLocked() int {
 	n := p.largeOut
 	for i := range p.free {

@@ -142,8 +142,8 @@ func (s *stack) withdraw(h *home) (n int) {
 	return n
 }
 
-// forgoLocked finds the arenas whose every buffer is in the list or lost, removes their buffers from the
-// list and returns the arenas. The pool's mu must be held.
+// forgoLocked finds the arenas whose every buffer is in the list or lost, removes their buffers
+// from the list and returns the arenas. The pool's mu must be held.
 func (s *stack) forgoLocked() (whole []*home) {
 	s.cool()
 	s.getMu.Lock()

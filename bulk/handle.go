@@ -175,7 +175,8 @@ func (h Handle) MarshalText() ([]byte, error) {
 	return base64.RawURLEncoding.AppendEncode(nil, p), nil
 }
 
-// UnmarshalText decodes what MarshalText has encoded. It fails with rocl.ErrValue for any other text.
+// UnmarshalText decodes what MarshalText has encoded. It fails with rocl.ErrValue for any other
+// text.
 func (h *Handle) UnmarshalText(text []byte) error {
 	p, err := base64.RawURLEncoding.AppendDecode(nil, text)
 	if err != nil {

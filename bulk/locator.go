@@ -17,10 +17,10 @@ import (
 )
 
 // A locator tells another process of this node where bytes lie in the memory of the process that
-// gives it, so that the other process reads them there. A locator is a message in registered memory,
-// which the receiver does not copy. The receiver holds the message while it reads the bytes. The
-// giver learns from the reference count of the buffer when the locator has been returned. This works
-// also if the receiver's process ends in any way.
+// gives it, so that the other process reads them there. A locator is a message in registered
+// memory, which the receiver does not copy. The receiver holds the message while it reads the
+// bytes. The giver learns from the reference count of the buffer when the locator has been
+// returned. This works also if the receiver's process ends in any way.
 //
 // A process identifier names another process in another PID namespace. So the receiver first reads
 // the locator itself at the address that the locator gives, and compares: the cookie cannot be
@@ -57,8 +57,8 @@ func (m *memory) isCoarse(n int64) bool {
 	return int64(len(m.parts))*extentLeast <= max(n, extentLeast)
 }
 
-// newLocator returns a locator for the n bytes of memory from off, after the encoded request if q is
-// not nil. It fails with errElsewhere if the bytes are too scattered, or if no buffer is free.
+// newLocator returns a locator for the n bytes of memory from off, after the encoded request if q
+// is not nil. It fails with errElsewhere if the bytes are too scattered, or if no buffer is free.
 func (ep *Endpoint) newLocator(q *request, mem *memory, off, n int64) (*rocl.Buffer, error) {
 	var head []byte
 	if q != nil {
@@ -98,8 +98,8 @@ type locator struct {
 	size    int64
 }
 
-// parseLocator returns the locator at an offset of a message. It refuses a copy of a locator, because
-// the giver would not wait for the release of a copy.
+// parseLocator returns the locator at an offset of a message. It refuses a copy of a locator,
+// because the giver would not wait for the release of a copy.
 func parseLocator(m *rocl.Message, at int) (t locator, err error) {
 	p := m.Bytes()
 	if !m.ReadOnly() || len(p) < max(locatorLeast, at+locatorHead) {
@@ -121,8 +121,8 @@ func parseLocator(m *rocl.Message, at int) (t locator, err error) {
 	return t, nil
 }
 
-// readLocated reads all n bytes that a locator names into memory at an offset. It fails with errElsewhere
-// if that is not possible, and with errDenied if it never will be.
+// readLocated reads all n bytes that a locator names into memory at an offset. It fails with
+// errElsewhere if that is not possible, and with errDenied if it never will be.
 func (ep *Endpoint) readLocated(ctx context.Context, t locator, mem *memory, at, n int64) error {
 	if t.size != n {
 		return fmt.Errorf("%w: the locator describes %d bytes, not %d", errProtocol, t.size, n)
@@ -152,8 +152,8 @@ func (t *locator) verify() error {
 // callMost is how many pieces of memory one system call takes on either side.
 const callMost = 1024
 
-// read copies the n bytes from off of the locator's bytes to memory. The locator's first byte belongs
-// at offset at of the memory.
+// read copies the n bytes from off of the locator's bytes to memory. The locator's first byte
+// belongs at offset at of the memory.
 func (t *locator) read(mem *memory, at, off, n int64) error {
 	var local [][]byte
 	var remote []extent

@@ -38,8 +38,8 @@ func remotes(t *testing.T, opts ...bulk.Option) (origin, target side) {
 }
 
 // Between large segments and slices, bytes that come over TCP are copied neither by the origin nor
-// by the target, in either direction. Only the ends of segments and slices are, and what a connection
-// reads together with the head of a message: up to 16 KiB for each of these.
+// by the target, in either direction. Only the ends of segments and slices are, and what a
+// connection reads together with the head of a message: up to 16 KiB for each of these.
 func TestNoCopies(t *testing.T) {
 	origin, target := remotes(t)
 	const n = 9<<20 + 123

@@ -6,5 +6,6 @@ package bulk
 
 import "errors"
 
-// readProcess fills the slices with the extents of another process's memory. It is a variable for tests.
+// readProcess fills the slices with the extents of another process's memory. It is a variable for
+// tests.
 var readProcess = func(int, [][]byte, []extent) error { return errors.ErrUnsupported }

@@ -31,9 +31,9 @@ func Buffer(b *rocl.Buffer) Segment {
 	return Segment{mem: b.Bytes(), buf: b}
 }
 
-// Order of locks. Region.mu is locked before Endpoint.mu, and is held while buffers are released. No
-// other locks of this package are nested, and none is held while a goroutine waits. sharing.mu is
-// held while rocl.Context.Routes is called.
+// Order of locks. Region.mu is locked before Endpoint.mu, and is held while buffers are released.
+// No other locks of this package are nested, and none is held while a goroutine waits. sharing.mu
+// is held while rocl.Context.Routes is called.
 
 // A Region is memory of this process that other processes pull from and push to. Its methods may be
 // called concurrently.
@@ -181,8 +181,8 @@ func (r *Region) revoke(isGivenUp bool) {
 	}
 }
 
-// retireLocked admits no more requests for a region, and keeps the region until its memory is not used
-// any more. The region's mu must be held.
+// retireLocked admits no more requests for a region, and keeps the region until its memory is not
+// used any more. The region's mu must be held.
 func (ep *Endpoint) retireLocked(r *Region) {
 	ep.mu.Lock()
 	defer ep.mu.Unlock()

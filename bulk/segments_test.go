@@ -16,8 +16,8 @@ import (
 // scattered is the size of a transfer between many segments: those of Mercury's users have 512 KiB.
 const scattered = 512 << 10
 
-// A transfer between many segments makes as many requests as one between contiguous memory, and copies each byte once on
-// either side at most.
+// A transfer between many segments makes as many requests as one between contiguous memory, and
+// copies each byte once on either side at most.
 func TestSegmentsCostNoRequests(t *testing.T) {
 	overEach(t, func(t *testing.T, origin, target side) {
 		want := counting(scattered)
@@ -56,7 +56,8 @@ func TestSegmentsCostNoRequests(t *testing.T) {
 	})
 }
 
-// BenchmarkSegments pulls memory of one segment, and of many: with 1,024 it should reach 0.8 of the first.
+// BenchmarkSegments pulls memory of one segment, and of many: with 1,024 it should reach 0.8 of the
+// first.
 func BenchmarkSegments(b *testing.B) {
 	for name, tr := range map[string]rocl.Option{"tcp": rocltest.TCP(), "shm": rocl.WithTransports(shm.New())} {
 		for _, k := range []int{1, 256, 1024} {

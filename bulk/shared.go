@@ -34,8 +34,8 @@ func (ep *Endpoint) copyOut(ctx context.Context, local *memory, at int64, p []by
 	})
 }
 
-// inPlace returns the function that moves pieces over shared memory without the transport's ring. It
-// returns nil if the transfer has to use the ring.
+// inPlace returns the function that moves pieces over shared memory without the transport's ring.
+// It returns nil if the transfer has to use the ring.
 func (ep *Endpoint) inPlace(want Rights, mv *move) pieceFunc {
 	if min(mv.n, int64(ep.cfg.inPlace)) < inPlaceLeast || !mv.local.isCoarse(mv.n) || mv.h.origin.Context() == ep.ID().Context() || !ep.sharing.mayReadInPlace(ep.c, mv.h.origin) {
 		return nil
@@ -123,8 +123,8 @@ func (r *Region) giveLocator(off, n int64) (*rocl.Buffer, error) {
 	return b, nil
 }
 
-// areLocatorsOutLocked reports whether a target has a locator of the region. It releases the locators
-// that targets have returned. r.mu must be held.
+// areLocatorsOutLocked reports whether a target has a locator of the region. It releases the
+// locators that targets have returned. r.mu must be held.
 func (r *Region) areLocatorsOutLocked() bool {
 	kept := r.locators[:0]
 	for _, b := range r.locators {
@@ -216,8 +216,8 @@ func (s *sharing) route(c *rocl.Context, to rocl.GID) route {
 	return s.routes[peer]
 }
 
-// mayReadInPlace reports whether this process may try to read memory of a resource's process where it
-// lies: memory is shared or that is not known, and no attempt was denied.
+// mayReadInPlace reports whether this process may try to read memory of a resource's process where
+// it lies: memory is shared or that is not known, and no attempt was denied.
 func (s *sharing) mayReadInPlace(c *rocl.Context, to rocl.GID) bool {
 	r := s.route(c, to)
 	s.mu.Lock()

@@ -104,7 +104,8 @@ func TestPlainMemoryReadInPlace(t *testing.T) {
 	}
 }
 
-// All pieces of a transfer are read where they lie, and none is asked for in vain, whatever their size.
+// All pieces of a transfer are read where they lie, and none is asked for in vain, whatever their
+// size.
 func TestPlainMemoryPieces(t *testing.T) {
 	for piece, requests := range map[int]uint64{1 << 20: 4, 100 << 10: 41} {
 		var bytesRead atomic.Int64
@@ -218,7 +219,8 @@ func TestPlainMemoryFailsInTheMidst(t *testing.T) {
 	}
 }
 
-// A region is revoked while a target reads its plain memory: Revoke waits for the target, and later reads are refused.
+// A region is revoked while a target reads its plain memory: Revoke waits for the target, and later
+// reads are refused.
 func TestRevokeWaitsForReader(t *testing.T) {
 	reading, goOn := make(chan struct{}), make(chan struct{})
 	var once sync.Once

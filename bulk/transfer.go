@@ -300,8 +300,8 @@ func (ep *Endpoint) StartPull(ctx context.Context, h Handle, off int64, dst ...[
 	return start(ctx, func(ctx context.Context) (int64, error) { return ep.Pull(ctx, h, off, dst...) })
 }
 
-// StartPush is Push that does not wait. src must not be changed until the transfer has ended, and is
-// read as Push says.
+// StartPush is Push that does not wait. src must not be changed until the transfer has ended, and
+// is read as Push says.
 func (ep *Endpoint) StartPush(ctx context.Context, h Handle, off int64, src ...[]byte) *Transfer {
 	return start(ctx, func(ctx context.Context) (int64, error) { return ep.Push(ctx, h, off, src...) })
 }

@@ -59,8 +59,8 @@ func parseRequest(p []byte) (q request, data []byte, err error) {
 	return q, p[requestLen:], nil
 }
 
-// refusal returns the reply for the failure of a request for n bytes. Its length differs from n, and
-// is less than partLeast.
+// refusal returns the reply for the failure of a request for n bytes. Its length differs from n,
+// and is less than partLeast.
 func refusal(n uint64, err error) []byte {
 	p := appendError(nil, err)
 	p = p[:min(len(p), partLeast/2)]

@@ -53,9 +53,9 @@ func (k *cache) addLocked(id resource.GID, f *dispatch.Flow) {
 	}
 }
 
-// sweepLocked drops flows that have failed for good, and the owners of resources whose contexts' links
-// have ended. The number of changes between two sweeps grows with the number of entries, so the
-// cost for each change does not. mu must be held for writing.
+// sweepLocked drops flows that have failed for good, and the owners of resources whose contexts'
+// links have ended. The number of changes between two sweeps grows with the number of entries, so
+// the cost for each change does not. mu must be held for writing.
 func (k *cache) sweepLocked() {
 	for id, f := range k.flows {
 		if f.Dead() {
@@ -261,8 +261,8 @@ func (a *death) isOld() bool {
 }
 
 // isDead reports whether the directory says that a node is dead. Concurrent calls for one node
-// share one question. A call whose ctx ends reports false. If it was the one that asked, another call
-// asks again.
+// share one question. A call whose ctx ends reports false. If it was the one that asked, another
+// call asks again.
 func (c *Context) isDead(ctx stdctx.Context, node resource.NodeID) bool {
 	k := &c.cache
 	for {

@@ -259,8 +259,8 @@ func TestStaleAddresses(t *testing.T) {
 	}
 }
 
-// While dials fail, messages wait, and each attempt asks for the addresses. Only an attempt that comes a
-// second after the last one may use the addresses that are known.
+// While dials fail, messages wait, and each attempt asks for the addresses. Only an attempt that
+// comes a second after the last one may use the addresses that are known.
 func TestDialsFail(t *testing.T) {
 	cl := rocltest.Cluster(t, 1)
 	f := newFlaky()

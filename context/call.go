@@ -32,8 +32,8 @@ import (
 // receiver has released the request without a reply. Whatever the error, the receiver may have
 // worked on the request. A reply that has arrived is returned, even if the target has ended since.
 //
-// In a cluster of two nodes gossip declares no node dead: a node that reaches no other member cannot
-// tell a dead node from a cut. Then the call ends after the time of WithGiveUp.
+// In a cluster of two nodes gossip declares no node dead: a node that reaches no other member
+// cannot tell a dead node from a cut. Then the call ends after the time of WithGiveUp.
 //
 // Call fails with rocl.ErrUnsupported if the target's context has a version without calls, such as
 // 0.1.0. It fails with rocl.ErrClosed if this resource or its context is closed, with
@@ -94,9 +94,8 @@ func (r *Resource) await(ctx stdctx.Context, to resource.GID, p *dispatch.Pendin
 // calling returns the error of a call to the resource to that fails because of err.
 func calling(to resource.GID, err error) error { return fmt.Errorf("rocl: call %v: %w", to, err) }
 
-// A Pending is a call that [Resource.StartCall] or [Resource.StartCallBytes] has started: its request
-// has been accepted.
-// [Pending.Wait] returns its reply. The zero value is no call.
+// A Pending is a call that [Resource.StartCall] or [Resource.StartCallBytes] has started: its
+// request has been accepted. [Pending.Wait] returns its reply. The zero value is no call.
 type Pending struct {
 	p  dispatch.Pending
 	to resource.GID

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package context defines Context and Resource, the types that programs use. Programs reach this
-// package through the aliases in the root package rocl, which also documents the functions. Here the
-// standard package of the same name is imported as stdctx.
+// package through the aliases in the root package rocl, which also documents the functions. Here
+// the standard package of the same name is imported as stdctx.
 //
 // A [Context] joins the parts of the library:
 //
@@ -38,8 +38,8 @@
 //	trysend.go   sending without waiting, and the lookups that it begins
 //	routes.go    the routes of this context and of others of the node
 //
-// The methods in buffer.go, flush.go, monitor.go, post.go, receive.go, stats.go and value.go do what
-// the names of the files say, mostly by a call of package dispatch.
+// The methods in buffer.go, flush.go, monitor.go, post.go, receive.go, stats.go and value.go do
+// what the names of the files say, mostly by a call of package dispatch.
 //
 // # Locks
 //
@@ -49,7 +49,7 @@
 //	Context.mu         whether Close has begun
 //	pendingAnswers.mu  answers to questions for routes
 //
-// cache.mu is taken while none of these is held. Under it a flow is asked whether it has failed, which
-// takes locks of package dispatch. So that package holds no lock when it calls resolve and
+// cache.mu is taken while none of these is held. Under it a flow is asked whether it has failed,
+// which takes locks of package dispatch. So that package holds no lock when it calls resolve and
 // cache.ended. It may hold locks when it calls trust and checkSealed, which take none of these.
 package context

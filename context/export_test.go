@@ -105,7 +105,8 @@ func (c *Context) AskRoutes(ctx stdctx.Context, of resource.GID, from *Resource)
 // UseUpSerials lets the context have no serial number left.
 func (c *Context) UseUpSerials() { c.serial.Store(dispatch.LastSerial) }
 
-// BeginAnswers counts as many answers to the context asker as may be under way. end takes them back.
+// BeginAnswers counts as many answers to the context asker as may be under way. end takes them
+// back.
 func (c *Context) BeginAnswers(asker resource.GID) (end func()) {
 	n := 0
 	for c.answers.begin(asker) {

@@ -187,8 +187,8 @@ type match struct {
 	nth int
 }
 
-// gather watches until n resources match the pattern p, or until all that match are known if that is
-// later and all is set. With an error it returns the resources that matched.
+// gather watches until n resources match the pattern p, or until all that match are known if that
+// is later and all is set. With an error it returns the resources that matched.
 func (c *Context) gather(ctx stdctx.Context, p *resource.List, n int, all bool) (map[resource.GID]match, error) {
 	c.questions.Add(1)
 	there, nth, synced := map[resource.GID]match{}, 0, false
@@ -219,10 +219,10 @@ func (c *Context) gather(ctx stdctx.Context, p *resource.List, n int, all bool) 
 }
 
 // Set gives one attribute of the resource a value and leaves the others as they are. The value
-// replaces all values of that name, or the attribute is added. Watchers see the resource change, and
-// a find sees all of the change or none of it, as with [Resource.Update].
-// Set, Update and CompareAndSet may be called concurrently: each Set changes the latest attributes,
-// and undoes no other change. Set fails as [Resource.Update] does.
+// replaces all values of that name, or the attribute is added. Watchers see the resource change,
+// and a find sees all of the change or none of it, as with [Resource.Update]. Set, Update and
+// CompareAndSet may be called concurrently: each Set changes the latest attributes, and undoes no
+// other change. Set fails as [Resource.Update] does.
 func (r *Resource) Set(ctx stdctx.Context, name, value string) error {
 	var probe resource.List
 	err := probe.AddString(name, value)

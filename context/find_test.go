@@ -222,8 +222,8 @@ func TestOwner(t *testing.T) {
 	}
 }
 
-// A watch that wants AttrContext yields it with each event of a resource, also the last. A send to a
-// resource that a watch has yielded asks the directory no more.
+// A watch that wants AttrContext yields it with each event of a resource, also the last. A send to
+// a resource that a watch has yielded asks the directory no more.
 func TestWatchOwner(t *testing.T) {
 	cl := rocltest.Cluster(t, 2)
 	a, b := cl.Open(0), cl.Open(1)

@@ -52,8 +52,8 @@ func OnPanic(f func(m *dispatch.Message, value any)) HandleOption {
 
 // Handle calls f for each message to the resource, until ctx ends or the resource is closed. Then
 // it waits for the calls under way, and returns nil. It does not interrupt them: an f that takes
-// long must watch ctx itself. Handle fails with rocl.ErrWorkers or rocl.ErrSelect if the options are
-// invalid. If receiving fails for another reason, such as rocl.ErrGone or rocl.ErrStuck with
+// long must watch ctx itself. Handle fails with rocl.ErrWorkers or rocl.ErrSelect if the options
+// are invalid. If receiving fails for another reason, such as rocl.ErrGone or rocl.ErrStuck with
 // [Handling], no goroutine receives any more: Handle waits for the calls under way and returns that
 // error. See [Resource.Recv].
 //

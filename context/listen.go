@@ -23,10 +23,10 @@ type listenAddr struct {
 	at        string
 }
 
-// listenAddrs returns where the context listens. A transport listens at the addresses that WithListen
-// gives it, if any. Otherwise it chooses an address, which serves this node. On a node in a
-// cluster, one transport also listens on the host by which the other nodes know this node: TCP, or
-// the sealer if the cluster has a key.
+// listenAddrs returns where the context listens. A transport listens at the addresses that
+// WithListen gives it, if any. Otherwise it chooses an address, which serves this node. On a node
+// in a cluster, one transport also listens on the host by which the other nodes know this node:
+// TCP, or the sealer if the cluster has a key.
 func (cfg *config) listenAddrs(t *directory.Terms, sealer subsys.Transport) (all []listenAddr) {
 	clusterTransport := "tcp"
 	if t.Sealed {
@@ -81,8 +81,8 @@ func (c *Context) listen(addrs []listenAddr) error {
 	return nil
 }
 
-// checkListen checks the addresses of WithListen. A transport of the context must listen at each. If
-// the terms demand sealing, no TCP address may be reachable for other nodes.
+// checkListen checks the addresses of WithListen. A transport of the context must listen at each.
+// If the terms demand sealing, no TCP address may be reachable for other nodes.
 func (cfg *config) checkListen(t *directory.Terms, sealer subsys.Transport) error {
 	for _, u := range cfg.listen {
 		if !slices.ContainsFunc(cfg.withSealer(sealer), func(t subsys.Transport) bool { return strings.HasPrefix(u, t.Name()+"://") }) {
@@ -104,11 +104,11 @@ func isLoopback(addr string) bool {
 	return loopback.IsHost(u.Hostname())
 }
 
-// usableAddrs returns the addresses of the context peer that are usable from here. On another machine a
-// loopback address would mean that machine, so loopback addresses of other nodes are left out. They
-// stay if the cluster's own address is on the loopback interface, because then all nodes are on one
-// machine. In a cluster with a key, TCP addresses of other nodes are left out whatever the peer
-// claims: nothing goes to another node unencrypted.
+// usableAddrs returns the addresses of the context peer that are usable from here. On another
+// machine a loopback address would mean that machine, so loopback addresses of other nodes are left
+// out. They stay if the cluster's own address is on the loopback interface, because then all nodes
+// are on one machine. In a cluster with a key, TCP addresses of other nodes are left out whatever
+// the peer claims: nothing goes to another node unencrypted.
 func (c *Context) usableAddrs(peer resource.GID, urls []string) []string {
 	if peer.Node() == c.self.Node() {
 		return urls

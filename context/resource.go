@@ -16,8 +16,8 @@ import (
 )
 
 // A Resource has attributes, by which other programs find it, and a mailbox. It sends and receives
-// messages. [Context.Register] makes it; [Resource.Delete] or the end of its context ends it. The end
-// of the process that serves the directory does not. All methods may be called concurrently.
+// messages. [Context.Register] makes it; [Resource.Delete] or the end of its context ends it. The
+// end of the process that serves the directory does not. All methods may be called concurrently.
 type Resource struct {
 	c        *Context
 	id       resource.GID
@@ -72,8 +72,8 @@ func (r *Resource) send(ctx stdctx.Context, to resource.GID, how func(*dispatch.
 	return nil
 }
 
-// withFlow calls how with the flow that the last send used. If that flow leads elsewhere or has failed,
-// withFlow gets a flow from the cache or the directory.
+// withFlow calls how with the flow that the last send used. If that flow leads elsewhere or has
+// failed, withFlow gets a flow from the cache or the directory.
 func (r *Resource) withFlow(ctx stdctx.Context, to resource.GID, how func(*dispatch.Flow) error) error {
 	err := dispatch.ErrClosed
 	if !r.deleting.Load() {
@@ -174,10 +174,11 @@ func (r *Resource) Messages(ctx stdctx.Context, sel ...dispatch.Select) iter.Seq
 func (r *Resource) Waiting() (messages int, bytes uint64) { return r.box.Len() }
 
 // Update replaces all attributes of the resource. The identifier stays, and watchers see the
-// resource change. A find sees all of the change or none of it, wherever it searches: over the socket,
-// in the node's index in shared memory, or from another node. The limits and errors are those of [Context.Register]. If Update fails, the old
-// attributes stay, except that after the end of ctx either the old or the new ones may hold. Update
-// of a deleted resource fails with rocl.ErrClosed.
+// resource change. A find sees all of the change or none of it, wherever it searches: over the
+// socket, in the node's index in shared memory, or from another node. The limits and errors are
+// those of [Context.Register]. If Update fails, the old attributes stay, except that after the end
+// of ctx either the old or the new ones may hold. Update of a deleted resource fails with
+// rocl.ErrClosed.
 func (r *Resource) Update(ctx stdctx.Context, a resource.Attributes) error {
 	_, err := r.CompareAndSet(ctx, 0, a)
 	return err

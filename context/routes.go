@@ -116,8 +116,8 @@ func (a *pendingAnswers) end(asker resource.GID) {
 	}
 }
 
-// answerQuestion handles a message to the resource that stands for the context. It reports whether the
-// message is a question from a context of this node. A goroutine of its own sends the answer,
+// answerQuestion handles a message to the resource that stands for the context. It reports whether
+// the message is a question from a context of this node. A goroutine of its own sends the answer,
 // because the asker may be slow and the next question may come from another context. A question of
 // an asker with too many answers under way is dropped: the asker asks again.
 func (c *Context) answerQuestion(m *dispatch.Message) bool {
@@ -142,7 +142,8 @@ func (c *Context) answerQuestion(m *dispatch.Message) bool {
 	return true
 }
 
-// answerRoutes sends the routes of this context to the resource to, except the route to its context.
+// answerRoutes sends the routes of this context to the resource to, except the route to its
+// context.
 func (c *Context) answerRoutes(to resource.GID) {
 	routes := slices.DeleteFunc(c.Routes(), func(r dispatch.Route) bool { return r.Peer == to.Context() })
 	b, err := json.Marshal(routes)

@@ -50,8 +50,8 @@ func TestAskerThatNeverReceives(t *testing.T) {
 	}
 }
 
-// A question that the other context has dropped, because too many of its answers to this context are
-// under way, is asked again.
+// A question that the other context has dropped, because too many of its answers to this context
+// are under way, is asked again.
 func TestRoutesAskedAgain(t *testing.T) {
 	cl := rocltest.Cluster(t, 1)
 	dropped := make(chan struct{}, 100)

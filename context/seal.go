@@ -53,8 +53,9 @@ func (c *Context) seal(t *directory.Terms) error {
 	return nil
 }
 
-// withSealer returns the transports of the context, with the sealer behind TCP, which then serves this
-// node alone. The sealer is left out if the program has set a TLS transport of its own, or no TCP.
+// withSealer returns the transports of the context, with the sealer behind TCP, which then serves
+// this node alone. The sealer is left out if the program has set a TLS transport of its own, or no
+// TCP.
 func (cfg *config) withSealer(sealer subsys.Transport) []subsys.Transport {
 	at := slices.IndexFunc(cfg.transports, func(t subsys.Transport) bool { return t.Name() == "tcp" })
 	own := slices.ContainsFunc(cfg.transports, func(t subsys.Transport) bool { return t.Name() == "tls" })

@@ -9,8 +9,8 @@ import (
 	"github.com/rocl-go/rocl/subsys"
 )
 
-// A program that is built with the tag roclnotls does not link the TLS of the standard library, which
-// is a third of a small program. It can use a node alone, or one whose cluster has no keys.
+// A program that is built with the tag roclnotls does not link the TLS of the standard library,
+// which is a third of a small program. It can use a node alone, or one whose cluster has no keys.
 
 func sealerFromFiles(directory.CertificateFiles) (subsys.Transport, error) { return nil, ErrNoTLS }
 

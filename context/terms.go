@@ -22,8 +22,8 @@ var ErrCertificates = errors.New("rocl: invalid certificates")
 // built without TLS (the build tag roclnotls).
 var ErrNoTLS = errors.New("rocl: the cluster needs TLS, and this program is built without it")
 
-// checkTerms checks the directory's terms against the options. If both name a cluster, it must be the
-// same. Certificates must be given if, and only if, the cluster's nodes use certificates.
+// checkTerms checks the directory's terms against the options. If both name a cluster, it must be
+// the same. Certificates must be given if, and only if, the cluster's nodes use certificates.
 func (c *Context) checkTerms(t *directory.Terms) error {
 	switch given := c.cfg.certs.Given(); {
 	case !t.Member:

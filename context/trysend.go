@@ -94,23 +94,23 @@ func (r *Resource) flowNow(to resource.GID) (*dispatch.Flow, error) {
 	return nil, dispatch.ErrFull
 }
 
-// A lookupError is an error from asking the directory on behalf of calls that do not wait. It does not
-// come of an outdated cache entry.
+// A lookupError is an error from asking the directory on behalf of calls that do not wait. It does
+// not come of an outdated cache entry.
 type lookupError struct{ error }
 
 func (a *lookupError) Unwrap() error { return a.error }
 
-// maxLookups limits the number of pending lookups of a context: those under way, and those whose error
-// has not been returned.
+// maxLookups limits the number of pending lookups of a context: those under way, and those whose
+// error has not been returned.
 const maxLookups = 1024
 
-// lookupErrorFor is how long the error of a lookup is returned. A later call has the directory asked
-// again, because the target may exist by then.
+// lookupErrorFor is how long the error of a lookup is returned. A later call has the directory
+// asked again, because the target may exist by then.
 const lookupErrorFor = time.Second
 
-// pendingLookups are the targets for which goroutines ask the directory on behalf of calls that do not wait.
-// A flow goes into the cache. An error stays here until the next call for the target, which ignores
-// an error that is older than lookupErrorFor.
+// pendingLookups are the targets for which goroutines ask the directory on behalf of calls that do
+// not wait. A flow goes into the cache. An error stays here until the next call for the target,
+// which ignores an error that is older than lookupErrorFor.
 type pendingLookups struct {
 	mu sync.Mutex
 	on map[resource.GID]*pendingLookup
@@ -134,8 +134,9 @@ func (a *pendingLookups) has(to resource.GID) bool {
 	return was != nil && !was.isOld()
 }
 
-// startLookup starts a goroutine that asks the directory for the flow to a resource, unless one is running.
-// It returns the error of an earlier lookup for that resource, once, if the error is not old.
+// startLookup starts a goroutine that asks the directory for the flow to a resource, unless one is
+// running. It returns the error of an earlier lookup for that resource, once, if the error is not
+// old.
 func (c *Context) startLookup(to resource.GID, doubt bool) error {
 	a := &c.lookups
 	a.mu.Lock()
@@ -171,7 +172,8 @@ func (c *Context) startLookup(to resource.GID, doubt bool) error {
 	return nil
 }
 
-// runLookup asks the directory and stores the result. The goroutine that startLookup starts runs it.
+// runLookup asks the directory and stores the result. The goroutine that startLookup starts runs
+// it.
 func (c *Context) runLookup(to resource.GID, doubt bool, now *pendingLookup) {
 	_, err := c.flow(c.life, to, doubt)
 	if c.life.Err() != nil {

@@ -97,7 +97,8 @@ func TestTrySendAsks(t *testing.T) {
 	})
 }
 
-// An error of the directory is returned for a while only: then TrySend has the directory asked again.
+// An error of the directory is returned for a while only: then TrySend has the directory asked
+// again.
 func TestTrySendOldError(t *testing.T) {
 	s := newServers(t)
 	c := s.in(t)

@@ -78,8 +78,8 @@ func (k *claim) register(ctx stdctx.Context, l *resource.List) (rev uint64, err 
 	return 0, errors.Join(err, dir.Delete(wctx, k.id))
 }
 
-// awaitAlone returns nil when no other resource and no other claim has the values. It waits for claims
-// with a higher identifier.
+// awaitAlone returns nil when no other resource and no other claim has the values. It waits for
+// claims with a higher identifier.
 func (k *claim) awaitAlone(ctx stdctx.Context) error {
 	for {
 		// Claims are looked for first: a claim that becomes a resource meanwhile is then found as a
@@ -135,8 +135,8 @@ func (k *claim) hasHigher(ctx stdctx.Context) (some bool, err error) {
 	return some, nil
 }
 
-// awaitHigher waits until no claim with a higher identifier exists: each has become a resource or has
-// been deleted. If a claim with a lower identifier exists, that claim waits for this one, so
+// awaitHigher waits until no claim with a higher identifier exists: each has become a resource or
+// has been deleted. If a claim with a lower identifier exists, that claim waits for this one, so
 // awaitHigher does not wait: it returns an error that matches ErrExists.
 func (k *claim) awaitHigher(ctx stdctx.Context) error {
 	others := map[resource.GID]bool{}

@@ -64,8 +64,8 @@ func (m *Mailbox) limitMessages(n uint64) {
 	m.divideLimitLocked(0)
 }
 
-// setUnitLocked notes the least that messages to a bounded mailbox are charged, which a Credit frame
-// tells. It reports false if the payload is no valid unit. mu must be held.
+// setUnitLocked notes the least that messages to a bounded mailbox are charged, which a Credit
+// frame tells. It reports false if the payload is no valid unit. mu must be held.
 func (l *link) setUnitLocked(f *subsys.Frame) bool {
 	if f.Dst&Bounded == 0 || len(f.Data) != 8 {
 		return false

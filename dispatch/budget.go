@@ -91,7 +91,8 @@ func (b *budget) lacksMemory(n uint64) bool {
 	return b.memory > 0 && b.pool.Unused() < 2*int64(n)
 }
 
-// addPromisedLocked adds more, which may be negative, to what the mailbox has promised. mu must be held.
+// addPromisedLocked adds more, which may be negative, to what the mailbox has promised. mu must be
+// held.
 func (m *Mailbox) addPromisedLocked(in *inflow, more int64) {
 	if m.closed {
 		return
@@ -106,8 +107,8 @@ func (m *Mailbox) addPromisedLocked(in *inflow, more int64) {
 	}
 }
 
-// addOutstandingLocked adds more, which may be negative, to what may still come to the mailbox from in.
-// mu must be held.
+// addOutstandingLocked adds more, which may be negative, to what may still come to the mailbox from
+// in. mu must be held.
 func (m *Mailbox) addOutstandingLocked(in *inflow, more int64) {
 	if d := m.d; d.counts(in) && !m.closed {
 		m.outstanding += more

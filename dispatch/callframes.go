@@ -15,8 +15,8 @@ import (
 // This file has the frames of calls on a link: the one that goes before a request, and the one that
 // says that no reply comes.
 
-// mayCallLocked waits until it is known whether the peer understands calls, and fails if it does not. mu
-// must be held; mayCallLocked releases it while it waits.
+// mayCallLocked waits until it is known whether the peer understands calls, and fails if it does
+// not. mu must be held; mayCallLocked releases it while it waits.
 func (l *link) mayCallLocked(ctx context.Context) error {
 	for !l.hasMet && !l.life.HasEnded() {
 		l.actLocked(l.life.RequestConn())
@@ -33,8 +33,8 @@ func (l *link) mayCallLocked(ctx context.Context) error {
 	return nil
 }
 
-// copyCallLocked is copy for a request, directly behind the frame with the number of its call. mu must be
-// held.
+// copyCallLocked is copy for a request, directly behind the frame with the number of its call. mu
+// must be held.
 func (l *link) copyCallLocked(h *subsys.Header, p []byte, number uint64) bool {
 	if len(p) > session.Inline {
 		return false

@@ -197,8 +197,8 @@ func (c *calls) addLocked(e call) (number uint64) {
 	return uint64(e.begun)<<32 | uint64(i)
 }
 
-// findLocked returns the place of a call, counted from 1, or 0 if no such call waits. box.mu must be
-// held.
+// findLocked returns the place of a call, counted from 1, or 0 if no such call waits. box.mu must
+// be held.
 func (c *calls) findLocked(number uint64) (i uint32) {
 	i = uint32(number)
 	if i == 0 || uint64(i) > uint64(len(c.table)) {
@@ -239,8 +239,8 @@ func (c *calls) failLocked(i uint32, err error) {
 	w.fire()
 }
 
-// replyLocked hands a reply to its caller. It drops a reply for which no call waits, or that comes from a
-// resource other than the call's target. box.mu must be held.
+// replyLocked hands a reply to its caller. It drops a reply for which no call waits, or that comes
+// from a resource other than the call's target. box.mu must be held.
 func (c *calls) replyLocked(msg *Message) {
 	i := c.findLocked(msg.tag)
 	if i == 0 || c.table[i-1].f.target() != msg.from {
@@ -267,8 +267,8 @@ func (c *calls) landing(number uint64, target resource.GID) *landing {
 	return nil
 }
 
-// discardLocked drops a message that has just come. Its sender is told of the credit that this gives back
-// with the next grant, or when it asks for credit. mu must be held.
+// discardLocked drops a message that has just come. Its sender is told of the credit that this
+// gives back with the next grant, or when it asks for credit. mu must be held.
 func (m *Mailbox) discardLocked(msg *Message) {
 	c := msg.in.charge(len(msg.data))
 	m.stored -= c

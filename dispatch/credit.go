@@ -85,8 +85,8 @@ func (in *inflow) checkCredit(n int) error {
 	return nil
 }
 
-// needsOnlyFirstLocked reports whether a waiting sender needs no more than what each context may always
-// have. The mailbox's mu must be held.
+// needsOnlyFirstLocked reports whether a waiting sender needs no more than what each context may
+// always have. The mailbox's mu must be held.
 func (in *inflow) needsOnlyFirstLocked() bool { return in.need-in.consumed <= in.first }
 
 // stored returns how many charged bytes of the sender the mailbox keeps.
@@ -114,7 +114,8 @@ func (m *Mailbox) admit(in *inflow) bool {
 	return true
 }
 
-// listInflowLocked notes a context that may send to the mailbox, so that Close tells it. mu must be held.
+// listInflowLocked notes a context that may send to the mailbox, so that Close tells it. mu must be
+// held.
 func (m *Mailbox) listInflowLocked(in *inflow) {
 	if m.inflows == nil {
 		m.inflows = map[*inflow]struct{}{}
@@ -125,8 +126,8 @@ func (m *Mailbox) listInflowLocked(in *inflow) {
 	}
 }
 
-// openAccountLocked counts a listed context among those that send to the mailbox, which is open: the
-// context's first message is on its way. closeAccount undoes that. mu must be held.
+// openAccountLocked counts a listed context among those that send to the mailbox, which is open:
+// the context's first message is on its way. closeAccount undoes that. mu must be held.
 func (m *Mailbox) openAccountLocked(in *inflow) {
 	in.creditRules, in.wasOpened = m.creditRulesOfLocked(in), true
 	in.granted = in.first
@@ -195,9 +196,9 @@ func (m *Mailbox) consumeLocked(msg *Message) (grantee *inflow, grant uint64) {
 	return in, m.grantLocked(in)
 }
 
-// consumeEarlyLocked is consume for a message that its receiver may take much later, such as the reply to
-// a call for which no goroutine waits yet. The sender may wait for the credit to send what that
-// goroutine needs first. So another goroutine tells the sender. mu must be held.
+// consumeEarlyLocked is consume for a message that its receiver may take much later, such as the
+// reply to a call for which no goroutine waits yet. The sender may wait for the credit to send what
+// that goroutine needs first. So another goroutine tells the sender. mu must be held.
 func (m *Mailbox) consumeEarlyLocked(msg *Message) {
 	if grantee, grant := m.consumeLocked(msg); grant != 0 {
 		m.d.inBackground(func() {
@@ -292,8 +293,8 @@ func (m *Mailbox) dequeueNeedLocked(in *inflow) {
 	}
 }
 
-// fitsLocked reports whether a waiting sender may be promised the credit it needs. The sender's request
-// came behind everything that it has sent, so all of that has arrived. mu must be held.
+// fitsLocked reports whether a waiting sender may be promised the credit it needs. The sender's
+// request came behind everything that it has sent, so all of that has arrived. mu must be held.
 func (m *Mailbox) fitsLocked(in *inflow) bool {
 	more, out := in.need-in.granted, in.need-in.consumed
 	switch {
@@ -323,9 +324,9 @@ func (m *Mailbox) awaits(in *inflow, byName bool) bool {
 	return false
 }
 
-// nextGranteeLocked returns the waiting sender that gets the credit it needs next, or nil. That is the
-// first sender with a message that the memory can hold, unless a receiver waits for a message of
-// another sender. mu must be held.
+// nextGranteeLocked returns the waiting sender that gets the credit it needs next, or nil. That is
+// the first sender with a message that the memory can hold, unless a receiver waits for a message
+// of another sender. mu must be held.
 func (m *Mailbox) nextGranteeLocked() *inflow {
 	isFirst := true
 	for _, in := range m.creditQueue {
@@ -365,9 +366,10 @@ func (m *Mailbox) grantNeedLocked(in *inflow) uint64 {
 	return in.granted
 }
 
-// grantQueuedLocked gives the waiting senders their credit, in order, as long as it fits. It does not
-// stop after the first sender, which may have given up meanwhile: nothing that it sends would then
-// be consumed and let the next sender have credit. mu must be held; grantQueuedLocked releases it.
+// grantQueuedLocked gives the waiting senders their credit, in order, as long as it fits. It does
+// not stop after the first sender, which may have given up meanwhile: nothing that it sends would
+// then be consumed and let the next sender have credit. mu must be held; grantQueuedLocked releases
+// it.
 func (m *Mailbox) grantQueuedLocked() {
 	for grantee := m.nextGranteeLocked(); grantee != nil; grantee = m.nextGranteeLocked() {
 		m.grantNeedLocked(grantee)

@@ -169,8 +169,8 @@ func (f *Flow) deliver(ctx context.Context, src uint32, tag uint64, b *buffers.B
 	return m.admitDirect(ctx, msg, f.passage)
 }
 
-// opensLocked prepares a flow within the process for its first message. It fails if one of the two ends
-// has closed. Mailbox.mu must be held.
+// opensLocked prepares a flow within the process for its first message. It fails if one of the two
+// ends has closed. Mailbox.mu must be held.
 func (f *Flow) opensLocked() error {
 	m, in := f.mb, f.in
 	d := in.from.(*Dispatcher)
@@ -188,7 +188,8 @@ func (f *Flow) opensLocked() error {
 	return nil
 }
 
-// takeInLocked puts a message that has credit into the mailbox. passage may be nil. mu must be held.
+// takeInLocked puts a message that has credit into the mailbox. passage may be nil. mu must be
+// held.
 func (m *Mailbox) takeInLocked(msg *Message, passage *passageEnd) {
 	c := msg.in.charge(len(msg.data))
 	msg.in.received += c
@@ -246,8 +247,8 @@ func (m *Mailbox) admitDirect(ctx context.Context, msg *Message, passage *passag
 	return err
 }
 
-// withdrawNeedLocked takes back what a context of this process was granted for a message that it does not
-// send: other senders may have it. mu must be held.
+// withdrawNeedLocked takes back what a context of this process was granted for a message that it
+// does not send: other senders may have it. mu must be held.
 func (m *Mailbox) withdrawNeedLocked(in *inflow) {
 	m.dequeueNeedLocked(in)
 	if in.granted > in.received+in.first {
@@ -256,8 +257,8 @@ func (m *Mailbox) withdrawNeedLocked(in *inflow) {
 	m.grantQueuedSoon()
 }
 
-// serveDirectLocked accepts the messages that wait for credit, in order, as long as there is some. Then
-// it asks for what the first remaining message lacks. mu must be held.
+// serveDirectLocked accepts the messages that wait for credit, in order, as long as there is some.
+// Then it asks for what the first remaining message lacks. mu must be held.
 func (m *Mailbox) serveDirectLocked(in *inflow) {
 	for w := in.waiters.first; w != nil; w = in.waiters.first {
 		need := in.received + in.charge(len(w.msg.data))

@@ -59,8 +59,8 @@ func trusting(cluster string, keys ...string) func() Trust {
 	return func() Trust { return t }
 }
 
-// givesUp is for contexts of tests in which a peer is gone without a goodbye: until the context gives
-// up, Close waits for the peer.
+// givesUp is for contexts of tests in which a peer is gone without a goodbye: until the context
+// gives up, Close waits for the peer.
 func givesUp(c *Config) { c.GiveUp = 2 * time.Second }
 
 // node returns a context that listens on tr. A test that waits for it to give up sets a short

@@ -169,7 +169,8 @@
 // A Need frame carries need to the receiver, and a Credit frame carries granted to the sender. The
 // sender has its side of the account in a Flow: sent, the latest limit that it was granted, and
 // asked, its latest need. Mailbox.grant renews credit when half of a sender's window is used.
-// Mailbox.nextGranteeLocked chooses the waiting sender whose need fits, and Mailbox.grantNeedLocked grants it.
+// Mailbox.nextGranteeLocked chooses the waiting sender whose need fits, and Mailbox.grantNeedLocked
+// grants it.
 //
 // # Large messages
 //

@@ -185,8 +185,8 @@ func (l *link) onEnd(ctx context.Context, dst uint32, e *ending) (cancel func() 
 	}, nil
 }
 
-// takeEndingsLocked returns the functions that wait for the end of the peer's resource dst. mu must be
-// held.
+// takeEndingsLocked returns the functions that wait for the end of the peer's resource dst. mu must
+// be held.
 func (l *link) takeEndingsLocked(dst uint32) *ending {
 	list := l.endings[dst]
 	if list == nil {

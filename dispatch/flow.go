@@ -321,8 +321,8 @@ func (f *Flow) forgetLocked() {
 	f.asked = 0
 }
 
-// withdrawNeedLocked tells the receiver that no sender waits any more, if that is so. It reports whether
-// there is something to write. mu must be held.
+// withdrawNeedLocked tells the receiver that no sender waits any more, if that is so. It reports
+// whether there is something to write. mu must be held.
 func (f *Flow) withdrawNeedLocked() bool {
 	if f.waiters.first != nil || f.gone != nil || f.asked <= f.limit {
 		return false
@@ -332,8 +332,8 @@ func (f *Flow) withdrawNeedLocked() bool {
 	return true
 }
 
-// giveBackLocked returns the credit that was granted to a sender that no longer waits, because other
-// contexts may wait for it. It reports whether there is something to write. mu must be held.
+// giveBackLocked returns the credit that was granted to a sender that no longer waits, because
+// other contexts may wait for it. It reports whether there is something to write. mu must be held.
 func (f *Flow) giveBackLocked() bool {
 	u := f.unasked
 	if f.waiters.first != nil || f.gone != nil || u.least == 0 || f.limit < u.least {

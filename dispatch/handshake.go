@@ -385,9 +385,9 @@ func (ep *endpoint) onReady(c subsys.Conn, b []byte) error {
 	return nil
 }
 
-// bindLocked makes c, whose handshake has succeeded and whose sink is ep, the link's connection, in place
-// of an earlier one. It resumes the session where a says. mu and the token must be held, and no
-// goroutine may write.
+// bindLocked makes c, whose handshake has succeeded and whose sink is ep, the link's connection, in
+// place of an earlier one. It resumes the session where a says. mu and the token must be held, and
+// no goroutine may write.
 func (l *link) bindLocked(ep *endpoint, c subsys.Conn, a *wire.Attach) error {
 	resume := l.s.Resume
 	if a.IsMove {
@@ -411,9 +411,9 @@ func (l *link) bindLocked(ep *endpoint, c subsys.Conn, a *wire.Attach) error {
 	ep.isCurrent.Store(true)
 	l.pace.rx = l.s.Expected() - 1
 	_, isByteStream := c.(subsys.Streamer)
-	// canSplit depends on the connection, so each bind sets it. The other features are the same in each
-	// handshake of a session: one process has both ends. hasCalls is set with hasMet, for which the
-	// senders of requests wait.
+	// canSplit depends on the connection, so each bind sets it. The other features are the same in
+	// each handshake of a session: one process has both ends. hasCalls is set with hasMet, for
+	// which the senders of requests wait.
 	l.canSplit = isByteStream && a.Features&wire.FeaturePieces != 0
 	l.knowsBounded.Store(a.Features&wire.FeatureBounded != 0)
 	if !l.hasMet {

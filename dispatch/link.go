@@ -88,9 +88,9 @@ func newLink(d *Dispatcher, key linkKey) *link {
 	return l
 }
 
-// attendLocked makes the next frames that arrive take mu; needsAttentionLocked has the reasons. Otherwise an
-// acknowledgement is only noted, and acted on with the next frame that is sent, or at the next
-// tick. mu must be held.
+// attendLocked makes the next frames that arrive take mu; needsAttentionLocked has the reasons.
+// Otherwise an acknowledgement is only noted, and acted on with the next frame that is sent, or at
+// the next tick. mu must be held.
 func (l *link) attendLocked() { l.needsLock.Store(true) }
 
 // needsAttentionLocked reports whether one of the reasons for attend holds. mu must be held.
@@ -147,8 +147,8 @@ func (l *link) timeout() {
 	l.mu.Unlock()
 }
 
-// waitInLocked waits in a list of l until fired, or until ctx ends. mu must be held; waitInLocked releases it
-// while it waits.
+// waitInLocked waits in a list of l until fired, or until ctx ends. mu must be held; waitInLocked
+// releases it while it waits.
 func (l *link) waitInLocked(ctx context.Context, list *waitlist) error {
 	w := l.d.waiter()
 	list.push(w)
@@ -173,8 +173,8 @@ func (l *link) await(ctx context.Context, list *waitlist, w *waiter) error {
 	return err
 }
 
-// copyLocked adds a frame to the open batch, if the frame is small. It reports whether it did. mu must be
-// held.
+// copyLocked adds a frame to the open batch, if the frame is small. It reports whether it did. mu
+// must be held.
 func (l *link) copyLocked(h *subsys.Header, p []byte) bool {
 	if len(p) > session.Inline {
 		return false
@@ -218,8 +218,8 @@ func (l *link) postLocked() {
 	l.mu.Unlock()
 }
 
-// releaseLocked gives back acknowledged frames, and wakes the goroutines that wait for that. mu must be
-// held, and no goroutine may write.
+// releaseLocked gives back acknowledged frames, and wakes the goroutines that wait for that. mu
+// must be held, and no goroutine may write.
 func (l *link) releaseLocked() {
 	l.s.Release()
 	if l.full.first != nil && l.s.Pending() <= session.MaxUnacked/2 {
@@ -329,8 +329,8 @@ func (l *link) endLink(err error) {
 	l.mu.Unlock()
 }
 
-// finishEndLocked finishes the end of the link. mu must be held; finishEndLocked releases it for the reports.
-// No goroutine may write.
+// finishEndLocked finishes the end of the link. mu must be held; finishEndLocked releases it for
+// the reports. No goroutine may write.
 func (l *link) finishEndLocked() {
 	if !l.life.Cleaned() {
 		return

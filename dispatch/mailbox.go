@@ -158,8 +158,8 @@ func (m *Mailbox) deliver(in *inflow, fs []subsys.Frame, size int, call uint64) 
 	return nil
 }
 
-// putLocked hands a message that has arrived to a call, a Posted or a receiver, or stores it. mu must be
-// held.
+// putLocked hands a message that has arrived to a call, a Posted or a receiver, or stores it. mu
+// must be held.
 func (m *Mailbox) putLocked(msg *Message) {
 	if m.calls != nil {
 		m.calls.replyLocked(msg)

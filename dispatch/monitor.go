@@ -92,8 +92,8 @@ func (w *monitor) stop() {
 	w.drop(cancel, release)
 }
 
-// endLocked takes w out of the list. It reports whether w was in it, and returns the functions for drop.
-// m.mu must be held.
+// endLocked takes w out of the list. It reports whether w was in it, and returns the functions for
+// drop. m.mu must be held.
 func (w *monitor) endLocked() (isFirst bool, cancel, release func() bool) {
 	if w.hasEnded {
 		return false, nil, nil

@@ -59,8 +59,8 @@ func (s *Select) origins() []resource.GID {
 // namesOrigins reports whether s selects messages of some resources only.
 func (s *Select) namesOrigins() bool { return s.hasFrom || s.more != nil && s.origins() != nil }
 
-// startOriginTimerLocked starts the checks of receivers, after a receiver that names origins has begun to
-// wait. mu must be held.
+// startOriginTimerLocked starts the checks of receivers, after a receiver that names origins has
+// begun to wait. mu must be held.
 func (m *Mailbox) startOriginTimerLocked() {
 	if m.originTimer == nil {
 		m.originTimer = time.AfterFunc(originCheckEvery, m.checkOrigins)

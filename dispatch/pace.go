@@ -51,9 +51,9 @@ func (d *Dispatcher) clock() int64 { return int64(time.Since(d.made)) }
 // isPacedLocked reports whether l is in Dispatcher.paced. mu must be held.
 func (l *link) isPacedLocked() bool { return l.pace.slot > 0 }
 
-// updatePaceLocked reports whether the message that was just queued is to be written now. It makes the
-// link paced if the messages follow each other fast, or if batches of calls go over it. mu must be
-// held.
+// updatePaceLocked reports whether the message that was just queued is to be written now. It makes
+// the link paced if the messages follow each other fast, or if batches of calls go over it. mu must
+// be held.
 func (l *link) updatePaceLocked() bool {
 	if l.isPacedLocked() {
 		if l.s.Due() < flushBytes && l.pace.calls.Load() < callsDue {
@@ -157,9 +157,9 @@ type deferredLinks struct {
 	links  []*link
 }
 
-// postSoonLocked is post for the request of a call. While the token holder yields, postSoonLocked leaves the
-// request to the holder, which writes all such requests of a link in one batch. mu must be held;
-// postSoonLocked releases it.
+// postSoonLocked is post for the request of a call. While the token holder yields, postSoonLocked
+// leaves the request to the holder, which writes all such requests of a link in one batch. mu must
+// be held; postSoonLocked releases it.
 func (l *link) postSoonLocked() {
 	d := l.d
 	if !d.yields.Load() || l.conn == nil || l.isPacedLocked() {

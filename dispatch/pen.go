@@ -52,8 +52,8 @@ func (l *link) callWriter() bool {
 	}
 }
 
-// takePenLocked makes the caller the writer. It reports false if another goroutine writes, which then
-// checks again, or if the connection is full. mu must be held.
+// takePenLocked makes the caller the writer. It reports false if another goroutine writes, which
+// then checks again, or if the connection is full. mu must be held.
 func (l *link) takePenLocked() bool {
 	if l.callWriter() || l.pen.Load() == penFull {
 		return false
@@ -62,8 +62,8 @@ func (l *link) takePenLocked() bool {
 	return true
 }
 
-// putDownLocked ends a turn of writing: the pen becomes idle or full. mu must be held; putDownLocked releases
-// it for a while if the link has ended.
+// putDownLocked ends a turn of writing: the pen becomes idle or full. mu must be held;
+// putDownLocked releases it for a while if the link has ended.
 func (l *link) putDownLocked(to uint32) {
 	l.pen.Store(to)
 	l.releaseLocked()
@@ -73,7 +73,8 @@ func (l *link) putDownLocked(to uint32) {
 	}
 }
 
-// canWriteLocked reports whether there are frames to write, and a connection for them. mu must be held.
+// canWriteLocked reports whether there are frames to write, and a connection for them. mu must be
+// held.
 func (l *link) canWriteLocked() bool {
 	return l.conn != nil && !l.life.HasEnded() && l.binders == 0 && !l.s.IsQuiet()
 }
@@ -130,9 +131,9 @@ func (l *link) pump() {
 	l.mu.Unlock()
 }
 
-// leavesRestLocked reports whether the writer, after so many rounds, leaves the remaining frames to the
-// goroutines that add them, or to the flusher. A goroutine that has called the writer of a paced
-// link is about to wait, so the writer goes on for more rounds. mu must be held.
+// leavesRestLocked reports whether the writer, after so many rounds, leaves the remaining frames to
+// the goroutines that add them, or to the flusher. A goroutine that has called the writer of a
+// paced link is about to wait, so the writer goes on for more rounds. mu must be held.
 func (l *link) leavesRestLocked(rounds int) bool {
 	most := pumpRounds
 	switch isCalled := l.pen.Load() == penCalled; {
@@ -144,7 +145,8 @@ func (l *link) leavesRestLocked(rounds int) bool {
 	return rounds >= most && !l.s.HasQueued() && l.setPaceLocked()
 }
 
-// awaitPenLocked waits until no goroutine writes. mu must be held; awaitPenLocked releases it while it waits.
+// awaitPenLocked waits until no goroutine writes. mu must be held; awaitPenLocked releases it while
+// it waits.
 func (l *link) awaitPenLocked() {
 	l.awaited++
 	for l.callWriter() { // the wait is short: a connection never blocks
@@ -153,14 +155,15 @@ func (l *link) awaitPenLocked() {
 	l.awaited--
 }
 
-// blockWritersLocked waits until no goroutine writes, and prevents new writers until unblockWritersLocked. mu
-// must be held; blockWritersLocked releases it while it waits.
+// blockWritersLocked waits until no goroutine writes, and prevents new writers until
+// unblockWritersLocked. mu must be held; blockWritersLocked releases it while it waits.
 func (l *link) blockWritersLocked() {
 	l.binders++
 	l.awaitPenLocked()
 }
 
-// unblockWritersLocked ends blockWritersLocked. mu must be held; unblockWritersLocked releases it for a while.
+// unblockWritersLocked ends blockWritersLocked. mu must be held; unblockWritersLocked releases it
+// for a while.
 func (l *link) unblockWritersLocked() {
 	l.binders--
 	l.writeLocked()
@@ -177,8 +180,8 @@ func (l *link) onWritable(c subsys.Conn) {
 	l.mu.Unlock()
 }
 
-// sendAckLocked acknowledges in a frame of its own, if the session has no other frame to send. mu must be
-// held; sendAckLocked releases it for a while.
+// sendAckLocked acknowledges in a frame of its own, if the session has no other frame to send. mu
+// must be held; sendAckLocked releases it for a while.
 func (l *link) sendAckLocked(c subsys.Conn) {
 	if !l.s.IsQuiet() || !l.takePenLocked() {
 		// A frame that is queued from now on carries the acknowledgement. The frames that wait or

@@ -43,8 +43,8 @@ func (l *link) feedLinesLocked() {
 	}
 }
 
-// abandonLocked gives up the messages that wait for a resource that has gone, and returns the messages to
-// report. mu must be held.
+// abandonLocked gives up the messages that wait for a resource that has gone, and returns the
+// messages to report. mu must be held.
 func (l *link) abandonLocked(f *Flow) (reports []Undelivered) {
 	end, begun := l.s.Abandon(&f.line, func(h *subsys.Header) {
 		if !isReported(h) {

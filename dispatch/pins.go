@@ -33,8 +33,9 @@ const (
 	sweepMost  = 4096 // messages that one sweep checks
 )
 
-// countMemoryLocked counts the memory of msg, which is stored from now on. A message that needs at least
-// half of its buffer has no pin, nor has a message that came from no context. mu must be held.
+// countMemoryLocked counts the memory of msg, which is stored from now on. A message that needs at
+// least half of its buffer has no pin, nor has a message that came from no context. mu must be
+// held.
 func (m *Mailbox) countMemoryLocked(msg *Message) {
 	in := msg.in
 	if msg.isGone { // the message has no payload
@@ -67,8 +68,8 @@ func (m *Mailbox) countMemoryLocked(msg *Message) {
 	m.noteSparseLocked(p)
 }
 
-// noteSparseLocked notes whether a buffer is sparse, and starts the timer of sweep if it has become so.
-// mu must be held.
+// noteSparseLocked notes whether a buffer is sparse, and starts the timer of sweep if it has become
+// so. mu must be held.
 func (m *Mailbox) noteSparseLocked(p *pin) {
 	isSparse := p.count > 0 && p.size > 2*p.used
 	if isSparse == p.isSparse {
@@ -149,13 +150,13 @@ func (m *Mailbox) uncountMemoryLocked(msg *Message) {
 	p.in, p.buf, p.next, m.pins = nil, nil, m.pins, p
 }
 
-// heldMostLocked returns how many bytes the stored messages may keep, not counting the block that was
-// read last. mu must be held.
+// heldMostLocked returns how many bytes the stored messages may keep, not counting the block that
+// was read last. mu must be held.
 func (m *Mailbox) heldMostLocked() uint64 { return 2 * max(m.dense, m.stored) }
 
-// compactLocked copies messages out of sparse blocks, until the memory that is kept is within bounds. It
-// continues where it ended the last time. It may come to each message twice, since a block that was
-// not sparse then may have become so. mu must be held.
+// compactLocked copies messages out of sparse blocks, until the memory that is kept is within
+// bounds. It continues where it ended the last time. It may come to each message twice, since a
+// block that was not sparse then may have become so. mu must be held.
 func (m *Mailbox) compactLocked() {
 	most := m.heldMostLocked()
 	if m.last != nil && m.last.pin != nil {
@@ -181,8 +182,9 @@ func (m *Mailbox) compactLocked() {
 	}
 }
 
-// copyOutLocked gives a stored message a buffer of its own. It returns the message, or a new Message in
-// its place if the old one was in a batch, or nil if there is no memory. mu must be held.
+// copyOutLocked gives a stored message a buffer of its own. It returns the message, or a new
+// Message in its place if the old one was in a batch, or nil if there is no memory. mu must be
+// held.
 func (m *Mailbox) copyOutLocked(msg *Message) *Message {
 	b, err := m.d.cfg.Pool.GetReserved(len(msg.data))
 	if err != nil {

@@ -132,8 +132,8 @@ func (p *Posted) unlistLocked() {
 	}
 }
 
-// handToPostedLocked hands msg to the memory that was posted for it, and reports whether there is such
-// memory. mu must be held.
+// handToPostedLocked hands msg to the memory that was posted for it, and reports whether there is
+// such memory. mu must be held.
 func (m *Mailbox) handToPostedLocked(msg *Message) bool {
 	p := m.posts[posting{msg.from, msg.tag}]
 	if p == nil || msg.isGone {

@@ -15,7 +15,8 @@ import (
 	"github.com/rocl-go/rocl/dispatch/internal/session"
 )
 
-// Posted memory, messages, cancellations, ends of origins and of the mailbox, in any order, have the outcome that a model says.
+// Posted memory, messages, cancellations, ends of origins and of the mailbox, in any order, have
+// the outcome that a model says.
 func TestPostedModel(t *testing.T) {
 	for name, tr := range allTransports(t) {
 		t.Run(name, func(t *testing.T) {
@@ -101,7 +102,8 @@ func (pm *postedModel) begin() {
 	}
 }
 
-// end checks the messages that are left, and that nothing is written to the memory of Posteds that have ended.
+// end checks the messages that are left, and that nothing is written to the memory of Posteds that
+// have ended.
 func (pm *postedModel) end(rt *rapid.T) {
 	defer pm.release()
 	for len(pm.posts) > 0 {
@@ -169,7 +171,8 @@ func (pm *postedModel) sends(from *modelOrigin, tag uint64, n int) (m *modelMess
 	return m, sent
 }
 
-// delivered waits until a message is delivered. The model gives it to the first memory posted for it, or stores it.
+// delivered waits until a message is delivered. The model gives it to the first memory posted for
+// it, or stores it.
 func (pm *postedModel) delivered(rt *rapid.T, m *modelMessage, sent chan error) {
 	if err := errors.Join(<-sent, m.from.mb.Flush(pm.soon)); err != nil {
 		rt.Fatal(err)
@@ -211,7 +214,8 @@ func (pm *postedModel) cancel(rt *rapid.T) {
 	pm.waitFor(rt, rapid.IntRange(0, len(pm.posts)-1).Draw(rt, "which"), true)
 }
 
-// waitFor calls Wait of a Posted, with a context that has ended if the wait is cancelled, and checks the outcome.
+// waitFor calls Wait of a Posted, with a context that has ended if the wait is cancelled, and
+// checks the outcome.
 func (pm *postedModel) waitFor(rt *rapid.T, i int, isCancelled bool) {
 	mp := pm.posts[i]
 	pm.posts = slices.Delete(pm.posts, i, i+1)
@@ -264,8 +268,8 @@ func (pm *postedModel) got(rt *rapid.T, mp *modelPost, msg *Message) {
 	pm.held = append(pm.held, heldMessage{msg, want})
 }
 
-// race cancels the first Posted for a message while the message is under way. Either the Posted has the message, or the
-// next one, or the mailbox.
+// race cancels the first Posted for a message while the message is under way. Either the Posted has
+// the message, or the next one, or the mailbox.
 func (pm *postedModel) race(rt *rapid.T) {
 	i := slices.IndexFunc(pm.posts, func(mp *modelPost) bool { return mp.msg == nil })
 	if i < 0 || pm.isClosed || pm.posts[i].from.isDead {
@@ -332,7 +336,8 @@ func (pm *postedModel) die(rt *rapid.T) {
 	}
 }
 
-// close closes the mailbox: the stored messages are gone, and those that have come to posted memory stay.
+// close closes the mailbox: the stored messages are gone, and those that have come to posted memory
+// stay.
 func (pm *postedModel) close(rt *rapid.T) {
 	if rapid.IntRange(0, 9).Draw(rt, "closes") > 0 {
 		return

@@ -68,9 +68,9 @@ func (m *Mailbox) unconsumeLocked(msg *Message) {
 	m.addPromisedLocked(msg.in, int64(c))
 }
 
-// countMemoryAgainLocked is countMemoryLocked for a message that is put back. Such messages share pins among
-// themselves. The pin of the message that was delivered last stays the latest of its sender. mu
-// must be held.
+// countMemoryAgainLocked is countMemoryLocked for a message that is put back. Such messages share
+// pins among themselves. The pin of the message that was delivered last stays the latest of its
+// sender. mu must be held.
 func (m *Mailbox) countMemoryAgainLocked(msg *Message) {
 	in := msg.in
 	latest := in.pin

@@ -69,8 +69,8 @@ func (m *Mailbox) Recv(ctx context.Context, sel ...Select) (*Message, error) {
 	return nil, m.receiving(err)
 }
 
-// addReceiverLocked makes w wait for a message that its selectors match. mu must be held; addReceiverLocked
-// releases it.
+// addReceiverLocked makes w wait for a message that its selectors match. mu must be held;
+// addReceiverLocked releases it.
 func (m *Mailbox) addReceiverLocked(w *waiter) {
 	m.waiters.push(w)
 	if !m.isOriginTimerSet && w.sel.namesOrigins() {
@@ -144,7 +144,8 @@ func (m *Mailbox) receiving(err error) error {
 	return fmt.Errorf("rocl: receive at %v: %w", m.d.self.WithSerial(m.serial), err)
 }
 
-// handOutLocked lets msg, which is unlinked, leave the mailbox. mu must be held; handOutLocked releases it.
+// handOutLocked lets msg, which is unlinked, leave the mailbox. mu must be held; handOutLocked
+// releases it.
 func (m *Mailbox) handOutLocked(msg *Message) *Message {
 	grantee, grant := m.consumeLocked(msg)
 	m.mu.Unlock()

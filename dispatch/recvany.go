@@ -37,8 +37,8 @@ func (w *waiter) finish() {
 	w.fire()
 }
 
-// receiverLocked removes and returns the first receiver that msg is for, claimed, or nil. The caller
-// finishes it. mu must be held.
+// receiverLocked removes and returns the first receiver that msg is for, claimed, or nil. The
+// caller finishes it. mu must be held.
 func (m *Mailbox) receiverLocked(msg *Message) *waiter {
 	for {
 		w := m.waiters.findLocked(msg)

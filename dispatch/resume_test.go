@@ -187,9 +187,9 @@ func closeAfterCut(t *testing.T, after int64, a, b *Dispatcher) {
 	}
 }
 
-// flushAndClose closes two contexts whose connections were cut. A cut can take the acknowledgement of
-// what was delivered: Flush waits until the link is back and has acknowledged it. Without Flush, b
-// reports as undelivered what a can no longer acknowledge.
+// flushAndClose closes two contexts whose connections were cut. A cut can take the acknowledgement
+// of what was delivered: Flush waits until the link is back and has acknowledged it. Without Flush,
+// b reports as undelivered what a can no longer acknowledge.
 func flushAndClose(ctx context.Context, a, b *Dispatcher) error {
 	return errors.Join(a.Flush(ctx), b.Flush(ctx), a.Close(ctx), b.Close(ctx))
 }

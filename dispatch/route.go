@@ -120,8 +120,8 @@ func rank(routes []route, c subsys.Conn) int {
 // better returns the routes that are better than that of c.
 func better(routes []route, c subsys.Conn) []route { return routes[:rank(routes, c)] }
 
-// worseLocked reports whether c is on a worse route than the present connection. For a lane of the peer's
-// rules it reports false, since the peer decides there. mu must be held.
+// worseLocked reports whether c is on a worse route than the present connection. For a lane of the
+// peer's rules it reports false, since the peer decides there. mu must be held.
 func (l *link) worseLocked(c subsys.Conn) bool {
 	if l.key.theirs {
 		return false

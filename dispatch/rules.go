@@ -296,9 +296,9 @@ func classOf(src uint32, tag uint64) uint64 {
 	return (uint64(src)*0x9e3779b97f4a7c15 ^ tag*0xc2b2ae3d27d4eb4f) >> 32 % classes
 }
 
-// classLocked returns the marks of a class of messages. Before the first message of the class, another
-// flow may have led to the same resource, over a common link that has ended. What that flow sent
-// over other lanes may still be under way. mu must be held.
+// classLocked returns the marks of a class of messages. Before the first message of the class,
+// another flow may have led to the same resource, over a common link that has ended. What that flow
+// sent over other lanes may still be under way. mu must be held.
 func (s *spread) classLocked(n uint64) []watermark {
 	if s.marks == nil {
 		s.marks = make([][]watermark, classes)
@@ -398,7 +398,8 @@ func (w watermark) passed(ctx context.Context) error {
 	}
 }
 
-// wakePassedLocked wakes the senders that wait for frames that have been acknowledged. mu must be held.
+// wakePassedLocked wakes the senders that wait for frames that have been acknowledged. mu must be
+// held.
 func (l *link) wakePassedLocked() {
 	for w := l.behind.first; w != nil; {
 		next := w.next

@@ -10,9 +10,9 @@ import (
 
 // A receiver may wait for one kind of message while its mailbox is full of other messages. It would
 // wait for ever if more of the others come before the message that it selects. So while a receiver
-// waits for a message that is not stored, its mailbox may hold twice its limit (limitForLocked). Beyond
-// that, it may hold one message of each sending context that has no message stored. If that is not
-// enough, the receive fails:
+// waits for a message that is not stored, its mailbox may hold twice its limit (limitForLocked).
+// Beyond that, it may hold one message of each sending context that has no message stored. If that
+// is not enough, the receive fails:
 //
 //	Recv(Tag(2)) waits ──► limit reached: doubled ──► reached again ──► nothing comes and
 //	                                                  nothing leaves for Config.GiveUp:
@@ -41,8 +41,8 @@ func (s *stuckWatch) end() {
 	}
 }
 
-// limitForLocked returns the limit of the mailbox for the grants of in. The limit is doubled while a
-// receiver waits for a message that in may send, and other messages are stored. mu must be held.
+// limitForLocked returns the limit of the mailbox for the grants of in. The limit is doubled while
+// a receiver waits for a message that in may send, and other messages are stored. mu must be held.
 func (m *Mailbox) limitForLocked(in *inflow) uint64 {
 	if m.count > 0 && m.awaits(in, false) {
 		return 2 * m.limit
@@ -50,14 +50,14 @@ func (m *Mailbox) limitForLocked(in *inflow) uint64 {
 	return m.limit
 }
 
-// mayBeStuckLocked reports whether senders and receivers of the mailbox may wait for each other. Posted
-// memory does not count as a receiver. mu must be held.
+// mayBeStuckLocked reports whether senders and receivers of the mailbox may wait for each other.
+// Posted memory does not count as a receiver. mu must be held.
 func (m *Mailbox) mayBeStuckLocked() bool {
 	return !m.closed && m.count > 0 && m.waiters.first != nil && len(m.creditQueue) > 0
 }
 
-// watchStuckLocked makes checkStuck check the mailbox now and then, for as long as mayBeStuckLocked. It is
-// called when a receiver or a sender begins to wait. mu must be held.
+// watchStuckLocked makes checkStuck check the mailbox now and then, for as long as
+// mayBeStuckLocked. It is called when a receiver or a sender begins to wait. mu must be held.
 func (m *Mailbox) watchStuckLocked() {
 	if m.stuck.isSet || !m.mayBeStuckLocked() {
 		return
@@ -104,8 +104,8 @@ func (m *Mailbox) checkStuck() {
 	}
 }
 
-// movedLocked returns a number that grows with everything that comes to the mailbox, leaves it, or may
-// come. isComing reports whether part of a message is still to come: a message that was granted
+// movedLocked returns a number that grows with everything that comes to the mailbox, leaves it, or
+// may come. isComing reports whether part of a message is still to come: a message that was granted
 // credit beyond the limit, or that travels in pieces. mu must be held.
 func (m *Mailbox) movedLocked() (sum uint64, isComing bool) {
 	for in := range m.inflows {
@@ -115,9 +115,9 @@ func (m *Mailbox) movedLocked() (sum uint64, isComing bool) {
 	return sum, isComing || m.oversize != nil && m.oversize.received < m.oversizeEnd
 }
 
-// waitingSendersLocked returns how many contexts wait for credit and may send messages that the receiver
-// w selects. A message that is never let in, because it is larger than the memory, does not count.
-// mu must be held.
+// waitingSendersLocked returns how many contexts wait for credit and may send messages that the
+// receiver w selects. A message that is never let in, because it is larger than the memory, does
+// not count. mu must be held.
 func (m *Mailbox) waitingSendersLocked(w *waiter) (n int) {
 	for _, in := range m.creditQueue {
 		if !m.d.isTooLarge(in) && w.sel.expects(in.from.context(), false) {

@@ -33,8 +33,8 @@ type tryCredit struct {
 // tryCreditKept returns how long credit is kept for a TrySend.
 func (d *Dispatcher) tryCreditKept() time.Duration { return min(time.Second, d.cfg.GiveUp) }
 
-// keepTryCreditLocked notes that a TrySend has been refused and starts the timer. The lock of the credit
-// must be held.
+// keepTryCreditLocked notes that a TrySend has been refused and starts the timer. The lock of the
+// credit must be held.
 func (f *Flow) keepTryCreditLocked(d *Dispatcher) {
 	w := &f.tryCredit
 	w.repeated = true
@@ -49,8 +49,8 @@ func (f *Flow) keepTryCreditLocked(d *Dispatcher) {
 	}
 }
 
-// expireOrRenewLocked reports whether the credit is to be dropped, and otherwise sets the timer anew. The
-// lock of the credit must be held.
+// expireOrRenewLocked reports whether the credit is to be dropped, and otherwise sets the timer
+// anew. The lock of the credit must be held.
 func (w *tryCredit) expireOrRenewLocked(d *Dispatcher) bool {
 	if w.isSet = w.repeated; w.isSet {
 		w.repeated = false

@@ -58,8 +58,8 @@ func TestCores(t *testing.T) {
 	}
 }
 
-// TestNoSuchCore checks the error for a core that the machine does not have, and that nothing of the
-// set or the stream is left.
+// TestNoSuchCore checks the error for a core that the machine does not have, and that nothing of
+// the set or the stream is left.
 func TestNoSuchCore(t *testing.T) {
 	before := goleak.IgnoreCurrent()
 	bad := StreamConfig{Pools: []string{"a"}, Cores: []int{maxCores - 1}}

@@ -155,8 +155,8 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// TestHostile has configurations of which the errors must be short all the same, and which must be refused
-// before they harm the process.
+// TestHostile has configurations of which the errors must be short all the same, and which must be
+// refused before they harm the process.
 func TestHostile(t *testing.T) {
 	const n = 1 << 17
 	long := strings.Repeat("9", n)
@@ -200,8 +200,8 @@ func TestThreads(t *testing.T) {
 	}
 }
 
-// TestManyPools checks that a large configuration takes no more than a moment: the effort is not the
-// square of its size.
+// TestManyPools checks that a large configuration takes no more than a moment: the effort is not
+// the square of its size.
 func TestManyPools(t *testing.T) {
 	const n = 20_000
 	c := Config{Pools: make([]PoolConfig, n), Streams: []StreamConfig{{Pools: make([]string, n)}}}
@@ -214,7 +214,8 @@ func TestManyPools(t *testing.T) {
 	newSet(t, c)
 }
 
-// TestUnmarshal checks that a configuration within another one is read as strictly as by ParseConfig.
+// TestUnmarshal checks that a configuration within another one is read as strictly as by
+// ParseConfig.
 func TestUnmarshal(t *testing.T) {
 	var own struct {
 		Address string

@@ -61,8 +61,8 @@ func (q *heap) down(i int) {
 	q.items[i].setPosition(uint64(i))
 }
 
-// swap exchanges two items, of which the one at moving has not reached its position. It sets the position
-// of the other one only.
+// swap exchanges two items, of which the one at moving has not reached its position. It sets the
+// position of the other one only.
 func (q *heap) swap(i, moving int) {
 	q.items[i], q.items[moving] = q.items[moving], q.items[i]
 	q.items[i].setPosition(uint64(i))

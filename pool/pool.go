@@ -182,9 +182,9 @@ func (p *Pool) submit(ctx context.Context, u Unit, t *Ticket) error {
 	return err
 }
 
-// submitFreeLocked submits a unit although the queue is full, if the unit need not wait. That is so in a
-// pool of policy [Keyed] if all queued units wait for others of their keys, and a worker is free.
-// mu must be held. submitFreeLocked releases it if it reports true.
+// submitFreeLocked submits a unit although the queue is full, if the unit need not wait. That is so
+// in a pool of policy [Keyed] if all queued units wait for others of their keys, and a worker is
+// free. mu must be held. submitFreeLocked releases it if it reports true.
 func (p *Pool) submitFreeLocked(it item) bool {
 	if p.waiting.Len() > 0 || p.q.ready() > 0 || p.q.busy(it.Key) {
 		return false
@@ -292,8 +292,8 @@ func (p *Pool) admitFirstLocked() {
 	w.done <- nil
 }
 
-// dispatchLocked gives units to parked streams and to own workers, as long as there are both. mu must be
-// held, and is released.
+// dispatchLocked gives units to parked streams and to own workers, as long as there are both. mu
+// must be held, and is released.
 func (p *Pool) dispatchLocked() {
 	for {
 		w, s := p.assignLocked()
@@ -316,7 +316,8 @@ func (p *Pool) assignLocked() (w *worker, s *Stream) {
 	return w, s
 }
 
-// hireLocked returns a stream or a worker of the pool that must be given a unit and started, or neither.
+// hireLocked returns a stream or a worker of the pool that must be given a unit and started, or
+// neither.
 func (p *Pool) hireLocked() (*worker, *Stream) {
 	if s := p.unparkLocked(); s != nil {
 		return nil, s

@@ -91,7 +91,8 @@ func TestReject(t *testing.T) {
 	eventually.True(t, "three units have run", func() bool { return ran.Load() == 3 })
 }
 
-// TestRejectFree checks that a bound counts units that wait, and not those for which a worker starts.
+// TestRejectFree checks that a bound counts units that wait, and not those for which a worker
+// starts.
 func TestRejectFree(t *testing.T) {
 	p := newSet(t, onePool(PoolConfig{Workers: 64, Queue: 1})).Default()
 	end := make(chan struct{})
@@ -398,8 +399,8 @@ func TestGrow(t *testing.T) {
 	})
 }
 
-// While units block, and streams and pools have nothing to do, no goroutine polls: an hour passes, and
-// the runtime schedules next to no goroutine.
+// While units block, and streams and pools have nothing to do, no goroutine polls: an hour passes,
+// and the runtime schedules next to no goroutine.
 func TestIdle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSet(t, Config{

@@ -116,7 +116,8 @@ func (s *Set) findStream(name string) *Stream {
 	return nil
 }
 
-// openStreamLocked starts a stream with a checked configuration. mu must be held once the set is in use.
+// openStreamLocked starts a stream with a checked configuration. mu must be held once the set is in
+// use.
 func (s *Set) openStreamLocked(c StreamConfig) error {
 	var pools []*Pool
 	for _, name := range c.Pools {

@@ -32,8 +32,8 @@ func TestNew(t *testing.T) {
 	closeSet(t, s) // again
 }
 
-// Pools with and without names, from a configuration and added later, are found. Names that exist and
-// configurations that are wrong are refused.
+// Pools with and without names, from a configuration and added later, are found. Names that exist
+// and configurations that are wrong are refused.
 func TestAddPool(t *testing.T) {
 	s := newSet(t, Config{Pools: []PoolConfig{{Name: "a"}, {}, {Name: "c"}}})
 	d, err := s.AddPool(PoolConfig{Name: "d", Policy: Priority})
@@ -67,7 +67,8 @@ func TestAddPool(t *testing.T) {
 	}
 }
 
-// A pool that is used is not removed, and the error says by what. It is removed when nothing uses it.
+// A pool that is used is not removed, and the error says by what. It is removed when nothing uses
+// it.
 func TestRemovePool(t *testing.T) {
 	s := newSet(t, Config{
 		Pools:   []PoolConfig{{Name: "primary"}, {Name: "streamed"}, {Name: "held"}, {Name: "busy", Workers: 1}, {Name: "free"}},
@@ -373,7 +374,8 @@ func TestResizeUnderLoad(t *testing.T) {
 	}
 }
 
-// TestCloseUnderLoad checks that a unit which Submit accepted runs, and one that it refused does not.
+// TestCloseUnderLoad checks that a unit which Submit accepted runs, and one that it refused does
+// not.
 func TestCloseUnderLoad(t *testing.T) {
 	for range 50 {
 		s := newSet(t, Config{

@@ -140,8 +140,8 @@ func TestBadSchedulers(t *testing.T) {
 	}
 }
 
-// TestLargeWeights checks that a set with weights that a configuration may not have can be changed and
-// dumped.
+// TestLargeWeights checks that a set with weights that a configuration may not have can be changed
+// and dumped.
 func TestLargeWeights(t *testing.T) {
 	weights := []int{math.MaxInt, 0, math.MinInt}
 	s := newSet(t, Config{Pools: []PoolConfig{{Name: "a"}, {Name: "b"}}, Streams: []StreamConfig{{Pools: []string{"a", "b"}}}})
@@ -160,8 +160,8 @@ func TestLargeWeights(t *testing.T) {
 	closeSet(t, again)
 }
 
-// TestSchedulerTakesTime checks that no unit has waited less than no time, whatever a scheduler does before
-// it answers.
+// TestSchedulerTakesTime checks that no unit has waited less than no time, whatever a scheduler
+// does before it answers.
 func TestSchedulerTakesTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSet(t, Config{Pools: []PoolConfig{{Name: "a"}}, Streams: []StreamConfig{{Pools: []string{"a"}}}})

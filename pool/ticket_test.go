@@ -331,8 +331,8 @@ func TestReplacePool(t *testing.T) {
 	})
 }
 
-// TestTicketsUnderLoad moves and cancels units between pools of all policies, in all directions, while
-// they run and pools are replaced. Each unit runs once, or was cancelled.
+// TestTicketsUnderLoad moves and cancels units between pools of all policies, in all directions,
+// while they run and pools are replaced. Each unit runs once, or was cancelled.
 func TestTicketsUnderLoad(t *testing.T) {
 	const submitters, each = 4, 3000
 	c := Config{Streams: []StreamConfig{{Pools: []string{string(FIFO), string(Keyed)}}}}
@@ -436,8 +436,8 @@ func TestKeyedCancelled(t *testing.T) {
 	release()
 }
 
-// TestCancelMany checks that memory stays bounded while units are submitted and cancelled behind one
-// that runs for ever, in each order.
+// TestCancelMany checks that memory stays bounded while units are submitted and cancelled behind
+// one that runs for ever, in each order.
 func TestCancelMany(t *testing.T) {
 	for _, policy := range queuePolicies {
 		p := newSet(t, onePool(PoolConfig{Policy: policy, Workers: 1})).Default()
@@ -464,7 +464,8 @@ func TestCancelMany(t *testing.T) {
 	}
 }
 
-// TestReplaceIdle checks that Close ends where all units of a removed pool were moved, and none ran.
+// TestReplaceIdle checks that Close ends where all units of a removed pool were moved, and none
+// ran.
 func TestReplaceIdle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSet(t, Config{Pools: []PoolConfig{{Name: "a"}, {Name: "b", Workers: NoWorkers}}})

@@ -273,8 +273,8 @@ func (c *Client) cancel(provider rocl.GID, number uint64, why byte) {
 // Send calls a name without waiting for the result. It returns when the request is accepted, as
 // [rocl.Resource.Send] does. The handler's result and error are dropped, and the end of ctx does
 // not end the handler's context. If the arguments are larger than the limit (see [CallOverflow]),
-// Send returns when the server has pulled them. An [Inline] handler that sends such arguments to its
-// own server gets ErrDeadlock.
+// Send returns when the server has pulled them. An [Inline] handler that sends such arguments to
+// its own server gets ErrDeadlock.
 func Send[In any](ctx context.Context, c *Client, provider rocl.GID, name string, in In, opts ...Option) error {
 	cfg := newConfig(opts)
 	cfg.isOneWay = true

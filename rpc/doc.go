@@ -39,12 +39,13 @@
 //
 // A server has one goroutine that receives requests. A handler runs in a goroutine of its own, in
 // which further handlers run after it. With [Inline] the receiving goroutine runs the handler. That
-// takes less time, and is for handlers that do not wait. With [InPool] the handlers run in a pool of
-// package pool, which limits how many run at a time, sets their order and bounds their queue.
+// takes less time, and is for handlers that do not wait. With [InPool] the handlers run in a pool
+// of package pool, which limits how many run at a time, sets their order and bounds their queue.
 // [Server.Place] moves a call from one place to another.
 //
 // Handlers may call their own server, and servers whose handlers call theirs, also in pools of one
-// worker: see [InPool]. Only an [Inline] handler may not, because its server receives no requests while it runs: see ErrDeadlock.
+// worker: see [InPool]. Only an [Inline] handler may not, because its server receives no requests
+// while it runs: see ErrDeadlock.
 //
 // # Large values
 //

@@ -165,7 +165,8 @@ func TestElsewhereHeld(t *testing.T) {
 	}
 }
 
-// A server holds a result no longer when its caller got a damaged reply, and so does not know where the result is.
+// A server holds a result no longer when its caller got a damaged reply, and so does not know where
+// the result is.
 func TestDamagedReplyReleasesResult(t *testing.T) {
 	cl := rocltest.Cluster(t, 1)
 	s, err := NewServer(t.Context(), cl.Open(0), nil, WithOverflow(0))

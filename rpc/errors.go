@@ -74,7 +74,8 @@ func (e *Error) Error() string {
 // Unwrap returns the known errors that the handler's error matched.
 func (e *Error) Unwrap() []error { return e.kinds }
 
-// argumentType returns the type of the arguments of a call if package codec encodes them, and otherwise nil.
+// argumentType returns the type of the arguments of a call if package codec encodes them, and
+// otherwise nil.
 func argumentType[In any](cfg *config) reflect.Type {
 	if cfg.in != nil || cfg.isJSON {
 		return nil
@@ -97,8 +98,8 @@ type errorNames map[string]error
 
 const mostText = 4 << 10 // most bytes of an error's text on the wire
 
-// errorBody appends the body of a reply with an error to p. An error whose methods panic, such as a nil
-// pointer in an interface, becomes ErrPanic.
+// errorBody appends the body of a reply with an error to p. An error whose methods panic, such as a
+// nil pointer in an interface, becomes ErrPanic.
 func (v errorNames) errorBody(p []byte, err error) (body []byte) {
 	defer func() {
 		if e := recover(); e != nil {

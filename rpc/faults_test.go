@@ -159,7 +159,8 @@ func (b *lockedBuffer) String() string {
 	return b.Buffer.String()
 }
 
-// A call whose deadline is over, or whose context has been cancelled, fails at once, with the cause, and no handler runs.
+// A call whose deadline is over, or whose context has been cancelled, fails at once, with the
+// cause, and no handler runs.
 func TestDeadlineInThePast(t *testing.T) {
 	s, c := pair(t)
 	var ran atomic.Int64

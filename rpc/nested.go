@@ -16,19 +16,20 @@ import (
 // A nested call is one that a handler makes, with its own context, to a server of this process. The
 // handler keeps its place until the call ends: a worker of a pool, or the goroutine that receives
 // requests. So a nested request does not wait for a worker that could wait for it: one of the same
-// pool, or of a pool whose handlers wait for that pool (see waitGraph). It runs at once, in place of
-// the handler that waits for it.
+// pool, or of a pool whose handlers wait for that pool (see waitGraph). It runs at once, in place
+// of the handler that waits for it.
 type nested struct {
 	key  nestedKey
 	id   uint64          // of the call's name
 	from *handlerContext // of the handler that makes the call
 
-	// The handler waits for the call when awaited ends. A Future may not be waited for yet. The cause
-	// is errCallEnded if the handler has never waited.
+	// The handler waits for the call when awaited ends. A Future may not be waited for yet. The
+	// cause is errCallEnded if the handler has never waited.
 	awaited context.Context
 	await   context.CancelCauseFunc
 
-	// The handler waits for a worker of to, and keeps workers of the other pools; guarded by nestedWaits.mu.
+	// The handler waits for a worker of to, and keeps workers of the other pools; guarded by
+	// nestedWaits.mu.
 	kept []*pool.Pool // nil: it does not wait
 	to   *pool.Pool
 }
@@ -136,8 +137,8 @@ func (c *handlerContext) pools() (all []*pool.Pool) {
 	return all
 }
 
-// submitUnawaited gives a nested request to a pool before its handler waits for it. When the handler
-// does, and could wait for ever, the request runs in place of the handler.
+// submitUnawaited gives a nested request to a pool before its handler waits for it. When the
+// handler does, and could wait for ever, the request runs in place of the handler.
 func (q *queued) submitUnawaited(n *nested, p *pool.Pool) {
 	q.r.s.receiver.Go(func() {
 		t, err := q.submit(n.awaited, p)

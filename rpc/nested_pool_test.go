@@ -31,7 +31,8 @@ func sums(call func(context.Context, int64) (int64, error)) handler {
 	}
 }
 
-// A pool of one worker whose handler calls its own server never hangs, whatever the policy, the queue and the form of the call.
+// A pool of one worker whose handler calls its own server never hangs, whatever the policy, the
+// queue and the form of the call.
 func TestNestedInOneWorker(t *testing.T) {
 	const depth = 64
 	for _, config := range []string{
@@ -147,8 +148,8 @@ func besides(t *testing.T, s *rpc.Server) *rpc.Server {
 	return other
 }
 
-// Many callers of a pool that is full, some of whose requests wait for room, do not keep its handlers from calling their own
-// server.
+// Many callers of a pool that is full, some of whose requests wait for room, do not keep its
+// handlers from calling their own server.
 func TestNestedInFullPool(t *testing.T) {
 	s, c := pair(t)
 	p := load(t, s, waiting).Default()
@@ -192,8 +193,8 @@ func TestNestedByTurns(t *testing.T) {
 	}
 }
 
-// A handler that waits for a nested call keeps its worker: no other request runs meanwhile. Nested calls that it does not
-// wait for yet have no worker either.
+// A handler that waits for a nested call keeps its worker: no other request runs meanwhile. Nested
+// calls that it does not wait for yet have no worker either.
 func TestNestedKeepsWorker(t *testing.T) {
 	s, c := pair(t)
 	p := load(t, s, `{"pools": [{"workers": 1}]}`).Default()
@@ -239,8 +240,8 @@ func TestNestedKeepsWorker(t *testing.T) {
 	eventually.True(t, "two units have ended, and ten have left", func() bool { f := p.Stats(); return f.Cancelled == 10 && f.Done == 2 })
 }
 
-// An Inline handler that calls its own server, also by way of another one, fails, because it keeps the server from receiving
-// the request.
+// An Inline handler that calls its own server, also by way of another one, fails, because it keeps
+// the server from receiving the request.
 func TestNestedInline(t *testing.T) {
 	s, c := pair(t)
 	b := besides(t, s)
@@ -374,7 +375,8 @@ func TestSendLargeToOwnServer(t *testing.T) {
 	}
 }
 
-// A nested request for a call that was moved out of its pool while the request was under way is answered.
+// A nested request for a call that was moved out of its pool while the request was under way is
+// answered.
 func TestNestedMoved(t *testing.T) {
 	s, c := pair(t)
 	p := load(t, s, `{"pools": [{"workers": 1}]}`).Default()

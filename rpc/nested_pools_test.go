@@ -39,7 +39,8 @@ func (m *meeting) wait(ctx context.Context) {
 	}
 }
 
-// poolsOf returns n pools of a configuration. Each server has a pool of a set of its own, unless the configuration has n pools.
+// poolsOf returns n pools of a configuration. Each server has a pool of a set of its own, unless
+// the configuration has n pools.
 func poolsOf(t *testing.T, servers []*rpc.Server, config string) []*pool.Pool {
 	t.Helper()
 	all := load(t, servers[0], config).Pools()
@@ -60,8 +61,8 @@ func ringOf(t *testing.T, n int) ([]*rpc.Server, *rpc.Client) {
 	return all, c
 }
 
-// In each pool all workers run handlers that wait for a worker of the next pool, and those of the last one for the first. One of
-// the calls runs at once, so all of them end.
+// In each pool all workers run handlers that wait for a worker of the next pool, and those of the
+// last one for the first. One of the calls runs at once, so all of them end.
 func TestNestedInRing(t *testing.T) {
 	for what, test := range map[string]struct {
 		pools, workers int
@@ -115,7 +116,8 @@ func TestNestedInRing(t *testing.T) {
 	}
 }
 
-// Many callers of three servers whose handlers call each other at random: all calls end, in pools of any kind.
+// Many callers of three servers whose handlers call each other at random: all calls end, in pools
+// of any kind.
 func TestNestedAmongPools(t *testing.T) {
 	for _, config := range []string{
 		`{"pools": [{"workers": 1}]}`,
@@ -153,7 +155,8 @@ func TestNestedAmongPools(t *testing.T) {
 	}
 }
 
-// A nested call to a pool that is busy, and whose handlers wait for no other pool, waits for a worker.
+// A nested call to a pool that is busy, and whose handlers wait for no other pool, waits for a
+// worker.
 func TestNestedWaitsForOtherPool(t *testing.T) {
 	servers, c := ringOf(t, 2)
 	own := clientOf(t, servers[0])
@@ -188,8 +191,8 @@ func TestNestedWaitsForOtherPool(t *testing.T) {
 	}
 }
 
-// Handlers that call each other's pool with another context, as those of two processes do, wait for each other until a deadline.
-// It ends them, and the pools serve other calls.
+// Handlers that call each other's pool with another context, as those of two processes do, wait for
+// each other until a deadline. It ends them, and the pools serve other calls.
 func TestDeadlineEndsRing(t *testing.T) {
 	servers, c := ringOf(t, 2)
 	own := clientOf(t, servers[0])

@@ -13,7 +13,8 @@ import (
 	"github.com/rocl-go/rocl/rpc"
 )
 
-// Handlers call other servers, and their own, before they reply: a chain that comes back to each server many times ends.
+// Handlers call other servers, and their own, before they reply: a chain that comes back to each
+// server many times ends.
 func TestNestedCalls(t *testing.T) {
 	const depth = 64
 	a, ca := pair(t)
@@ -58,8 +59,8 @@ func TestNestedCalls(t *testing.T) {
 // contextOf returns the context of a server.
 func contextOf(s *rpc.Server) *rocl.Context { return s.Resource().Context() }
 
-// Calls that a server has begun to handle are answered after their name was withdrawn, also by the handler that withdraws
-// it. Later calls are refused.
+// Calls that a server has begun to handle are answered after their name was withdrawn, also by the
+// handler that withdraws it. Later calls are refused.
 func TestDeregisterDuringCalls(t *testing.T) {
 	const calls, withdraws = 64, 17
 	s, c := pair(t)

@@ -46,16 +46,17 @@ func Inline() Option {
 // InPool makes the handlers of a call run in a pool, which limits how many run at a time and sets
 // their order. A request for which the pool has no room fails with ErrBusy. A pool that waits when
 // it is full (pool.WaitWhenFull) delays all requests to the server instead, also those of other
-// calls. Then the server's mailbox fills, and callers wait. A request leaves the queue as soon as its
-// caller cancels or ends, or its deadline is over.
+// calls. Then the server's mailbox fills, and callers wait. A request leaves the queue as soon as
+// its caller cancels or ends, or its deadline is over.
 //
 // A handler keeps its worker while it waits for a call. If it calls a server of its own process,
 // with its own context, the called handler waits for no worker that could wait for it: one of the
-// same pool, or of a pool whose handlers wait for the pool of the first handler. It runs at once, in
-// a goroutine of its own. So a pool of one worker may call itself, and handlers of several pools may
-// call each other. A [Future] is such a call when the handler waits for it; until then it waits for
-// a worker. Calls that come back by way of another process, or that a handler makes with another
-// context, can wait for their own end, until their deadlines. So can those of an [Inline] handler.
+// same pool, or of a pool whose handlers wait for the pool of the first handler. It runs at once,
+// in a goroutine of its own. So a pool of one worker may call itself, and handlers of several pools
+// may call each other. A [Future] is such a call when the handler waits for it; until then it waits
+// for a worker. Calls that come back by way of another process, or that a handler makes with
+// another context, can wait for their own end, until their deadlines. So can those of an [Inline]
+// handler.
 //
 // The deadline of a unit is the caller's. Its key, for a pool of policy pool.Keyed, is the caller:
 // the calls of one client run one after another, in order. The pool must not be closed before the
@@ -74,8 +75,8 @@ func withExecutor(e executor) Option {
 	return func(c *config) { c.executor, c.hasExecutor = e, true }
 }
 
-// An executor says where the handlers of a call run. The zero executor runs each in a goroutine of its
-// own.
+// An executor says where the handlers of a call run. The zero executor runs each in a goroutine of
+// its own.
 type executor struct {
 	isInline bool
 	pool     *pool.Pool

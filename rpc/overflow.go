@@ -35,7 +35,8 @@ func WithOverflow(limit int) ServerOption { return func(s *Server) { s.overflow.
 // they use no memory of the server.
 func CallOverflow(limit int) ClientOption { return func(c *Client) { c.overflow.setLimit(limit) } }
 
-// An overflow moves arguments and results that are too large for messages, or larger than the limit.
+// An overflow moves arguments and results that are too large for messages, or larger than the
+// limit.
 type overflow struct {
 	c       *rocl.Context
 	limit   int // most bytes that travel in a message; unlimited: any number
@@ -270,8 +271,8 @@ func pulledResult[Out any](ctx context.Context, c *Client, provider rocl.GID, nu
 	return f.decode(got.bytes)
 }
 
-// gotResult tells a provider that it need not hold the result of a call any more, because the caller
-// has it or cannot have it. number is 0 if the caller does not know the number of the call.
+// gotResult tells a provider that it need not hold the result of a call any more, because the
+// caller has it or cannot have it. number is 0 if the caller does not know the number of the call.
 func (c *Client) gotResult(provider rocl.GID, number uint64) {
 	if number != 0 {
 		c.cancel(provider, number, whyPulled)
@@ -373,8 +374,8 @@ func resultElsewhere[Out any](r *request, f format[Out], v Out, b *rocl.Buffer, 
 	return b, nil
 }
 
-// keepUntilPulled keeps the request until the caller has pulled the result, and returns the message with the
-// result's elsewhere.
+// keepUntilPulled keeps the request until the caller has pulled the result, and returns the message
+// with the result's elsewhere.
 func (r *request) keepUntilPulled(e *exposed) (*rocl.Buffer, error) {
 	r.method.stats.overflows.Add(1)
 	ctx := context.Context(r.ctx)

@@ -243,7 +243,8 @@ func TestCallerEnds(t *testing.T) {
 	}
 }
 
-// A caller is killed while a handler pulls its memory. The pull fails with rocl.ErrGone, and the server goes on.
+// A caller is killed while a handler pulls its memory. The pull fails with rocl.ErrGone, and the
+// server goes on.
 func TestCallerKilledInPull(t *testing.T) {
 	sock := filepath.Join(t.TempDir(), "s")
 	home := open(t, sock)
@@ -290,8 +291,8 @@ func TestCallerKilledInPull(t *testing.T) {
 	eventually.True(t, "no handler runs", func() bool { return s.Stats()[0].Running == 0 })
 }
 
-// A server is killed while it pushes to the memory of its caller. The call fails with rocl.ErrGone, and the memory is the
-// caller's again.
+// A server is killed while it pushes to the memory of its caller. The call fails with rocl.ErrGone,
+// and the memory is the caller's again.
 func TestServerKilledInPush(t *testing.T) {
 	sock := filepath.Join(t.TempDir(), "s")
 	home := open(t, sock)
@@ -390,7 +391,8 @@ func TestCloseGivesUp(t *testing.T) {
 	}
 }
 
-// A caller that waits for a result of a stream gets ErrClosed when Close does not wait for the handler.
+// A caller that waits for a result of a stream gets ErrClosed when Close does not wait for the
+// handler.
 func TestCloseEndsStream(t *testing.T) {
 	s, c := pair(t)
 	began, release := make(chan struct{}), make(chan struct{})

@@ -15,8 +15,8 @@ import (
 	"github.com/rocl-go/rocl/rpc"
 )
 
-// Requests whose caller has cancelled, has ended, or whose deadline is over leave the queue of a pool while its worker is
-// busy, and make room for others.
+// Requests whose caller has cancelled, has ended, or whose deadline is over leave the queue of a
+// pool while its worker is busy, and make room for others.
 func TestEndedCallsLeaveQueue(t *testing.T) {
 	for _, full := range []string{"reject", "wait"} {
 		t.Run(full, func(t *testing.T) {

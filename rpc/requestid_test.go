@@ -14,8 +14,8 @@ import (
 	"github.com/rocl-go/rocl/rpc"
 )
 
-// Calls have request identifiers. Those that a handler makes have the one of its own call, and so has the line in the
-// server's log about a handler that panicked.
+// Calls have request identifiers. Those that a handler makes have the one of its own call, and so
+// has the line in the server's log about a handler that panicked.
 func TestRequestIDs(t *testing.T) {
 	sock := filepath.Join(t.TempDir(), "s")
 	home := open(t, sock)

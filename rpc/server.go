@@ -15,8 +15,8 @@ import (
 	"github.com/rocl-go/rocl"
 )
 
-// Order of locks. Those of this package are not nested in each other, except that results.mu is held
-// while overflow.opening is taken. Four are held over calls of other packages:
+// Order of locks. Those of this package are not nested in each other, except that results.mu is
+// held while overflow.opening is taken. Four are held over calls of other packages:
 //
 //   - waitGraph.mu while the streams of a pool are read, which locks the pool;
 //   - Server.mu while a call begins or ends the use of a pool, which locks the pool;
@@ -76,9 +76,9 @@ const (
 	attrServer = "rpc" // its value is the version
 )
 
-// WithCalls makes f register the server's calls, by [Register] and [RegisterStream], before the server
-// can be found. While f runs, the server has no resource: ID is zero, Resource is nil and Close fails
-// with errors.ErrUnsupported. If f fails, NewServer fails with its error.
+// WithCalls makes f register the server's calls, by [Register] and [RegisterStream], before the
+// server can be found. While f runs, the server has no resource: ID is zero, Resource is nil and
+// Close fails with errors.ErrUnsupported. If f fails, NewServer fails with its error.
 func WithCalls(f func(*Server) error) ServerOption {
 	return func(s *Server) { s.first = append(s.first, f) }
 }
@@ -284,8 +284,8 @@ func (s *Server) passOn() {
 	}
 }
 
-// awaitTurn waits to be the receiving goroutine. It reports false if enough goroutines wait, or none
-// receives any more.
+// awaitTurn waits to be the receiving goroutine. It reports false if enough goroutines wait, or
+// none receives any more.
 func (s *Server) awaitTurn() (receives bool) {
 	if s.idle.Add(1) <= mostIdle {
 		_, receives = <-s.turn

@@ -40,7 +40,8 @@ var mostItem uint64 = math.MaxUint32
 // [Stream] receives. f's iterator runs in the goroutine of the handler, ahead of the caller by at
 // most 256 results or 256 KiB. When the caller stops or ends, f's ctx ends, and yield reports
 // false. An error that the iterator yields ends the stream, after the results before it. So does a
-// result of 4 GiB or more, with ErrTooLarge. The options are those of [Register]. A stream cannot be [Inline].
+// result of 4 GiB or more, with ErrTooLarge. The options are those of [Register]. A stream cannot
+// be [Inline].
 func RegisterStream[In, Out any](s *Server, name string, f func(ctx context.Context, in In) iter.Seq2[Out, error], opts ...Option) error {
 	if f == nil {
 		return fmt.Errorf("rpc: register %q: no function", name)
@@ -121,7 +122,8 @@ func (s *results) put(ctx context.Context, encode func([]byte) ([]byte, error)) 
 	return context.Cause(ctx)
 }
 
-// awaitTakenLocked waits until the caller has taken a batch. mu must be held, and is released meanwhile.
+// awaitTakenLocked waits until the caller has taken a batch. mu must be held, and is released
+// meanwhile.
 func (s *results) awaitTakenLocked(ctx context.Context) error {
 	s.mu.Unlock()
 	defer s.mu.Lock()
@@ -165,7 +167,8 @@ func (s *results) next(m *rocl.Message) {
 	s.sendLocked()
 }
 
-// dropLocked releases the last batch, which the caller has pulled or does not want. mu must be held.
+// dropLocked releases the last batch, which the caller has pulled or does not want. mu must be
+// held.
 func (s *results) dropLocked() {
 	if s.held != nil {
 		s.held.Release()
@@ -249,7 +252,8 @@ func (s *results) reply(m *rocl.Message, b *rocl.Buffer, flags byte) error {
 	return err
 }
 
-// sendElsewhereLocked is sendBatchLocked for results that are too large for a message. mu must be held.
+// sendElsewhereLocked is sendBatchLocked for results that are too large for a message. mu must be
+// held.
 func (s *results) sendElsewhereLocked(m *rocl.Message) error {
 	r := s.r
 	e, err := r.s.overflow.expose(r.ctx, s.ready, bulk.Bytes(s.ready))

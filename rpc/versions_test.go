@@ -75,7 +75,8 @@ func TestTwoVersionsOfStruct(t *testing.T) {
 	}
 }
 
-// Protocol Buffers skip the fields that the receiver lacks. An Int64Value is a Timestamp without its second field.
+// Protocol Buffers skip the fields that the receiver lacks. An Int64Value is a Timestamp without
+// its second field.
 func TestTwoVersionsOfProtobuf(t *testing.T) {
 	s, c := pair(t)
 	older, newer := protobuf.Codec[wrapperspb.Int64Value](), protobuf.Codec[timestamppb.Timestamp]()

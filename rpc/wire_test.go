@@ -46,7 +46,8 @@ func FuzzRequest(f *testing.F) {
 	})
 }
 
-// A reply of any bytes is a result, an error with a text, a batch of results, or an error of the protocol.
+// A reply of any bytes is a result, an error with a text, a batch of results, or an error of the
+// protocol.
 func FuzzReply(f *testing.F) {
 	names := errorNames{"own": io.ErrNoProgress}
 	for _, err := range []error{io.EOF, fmt.Errorf("a: %w, %w", io.ErrNoProgress, ErrBusy), errors.New("")} {

@@ -234,8 +234,8 @@ func tcpConns(t testing.TB) (fds []int) {
 	return fds
 }
 
-// fill calls send until the mailbox of its target is full, and returns how many calls have succeeded.
-// The mailbox is full when ten calls in a row have waited in vain.
+// fill calls send until the mailbox of its target is full, and returns how many calls have
+// succeeded. The mailbox is full when ten calls in a row have waited in vain.
 func fill(ctx context.Context, t testing.TB, send func(context.Context) error) (accepted int) {
 	t.Helper()
 	for late := 0; late < 10; {

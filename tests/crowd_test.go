@@ -20,9 +20,10 @@ const crowdEach = 25
 
 var crowdProcesses = flag.Int("crowd.processes", 4, "processes of TestCrowd, with 25 contexts each")
 
-// crowd opens many contexts in this process. Each has a resource {crowd=yes, i=NUMBER}, which passes
-// each message on to the resource with the next number. The peer is named by its first number. The
-// numbers of a process are ROCL_TEST_CROWD apart, so each message goes to another process.
+// crowd opens many contexts in this process. Each has a resource {crowd=yes, i=NUMBER}, which
+// passes each message on to the resource with the next number. The peer is named by its first
+// number. The numbers of a process are ROCL_TEST_CROWD apart, so each message goes to another
+// process.
 func crowd(_ *lib.Context, who lib.Attrs) error {
 	ctx := context.Background()
 	first, err := strconv.Atoi(who["peer"])

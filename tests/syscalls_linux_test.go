@@ -119,8 +119,8 @@ func TestNoSystemCalls(t *testing.T) {
 	}
 }
 
-// startUnwaited starts a peer and waits until it is registered. No goroutine waits for its end: that
-// goroutine would get the stops of the traced thread in place of the tracer.
+// startUnwaited starts a peer and waits until it is registered. No goroutine waits for its end:
+// that goroutine would get the stops of the traced thread in place of the tracer.
 func startUnwaited(t *testing.T, part, sock, name string) *exec.Cmd {
 	t.Helper()
 	cmd := subprocess.Self("peer", part, sock, name)

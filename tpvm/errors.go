@@ -45,11 +45,11 @@ var (
 	ErrHandler = errors.New("tpvm: the thread has such a handler already")
 	// ErrForeign is returned by a receive of a message that does not come from this package.
 	ErrForeign = errors.New("tpvm: the message is not one of a task or thread")
-	// ErrTooMany is returned by Spawn and Start if the limit of WithMaxPrograms is reached on a host,
-	// or if its system has no process, memory or file left for the program.
+	// ErrTooMany is returned by Spawn and Start if the limit of WithMaxPrograms is reached on a
+	// host, or if its system has no process, memory or file left for the program.
 	ErrTooMany = errors.New("tpvm: the host holds no more programs")
-	// ErrNoStatus is returned by Wait if it cannot learn how a program ends: a user started it by hand,
-	// the task that started it has ended, or the identifier is that of a thread.
+	// ErrNoStatus is returned by Wait if it cannot learn how a program ends: a user started it by
+	// hand, the task that started it has ended, or the identifier is that of a thread.
 	ErrNoStatus = errors.New("tpvm: the task was not started by Spawn, or its starter has ended")
 	// ErrKilled is the cause of the end of a killed thread's context.
 	ErrKilled = errors.New("tpvm: the thread was killed")

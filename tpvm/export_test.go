@@ -63,8 +63,8 @@ func (t *Task) HoldGroup(name string) (release func()) {
 	return c.mu.Unlock
 }
 
-// HeldInfo reports whether the task keeps an entry of the message box with a name, and whether it has
-// asked another task to keep a copy.
+// HeldInfo reports whether the task keeps an entry of the message box with a name, and whether it
+// has asked another task to keep a copy.
 func (t *Task) HeldInfo(name string) (isHeld, isAsked bool) {
 	k := t.pod.infos
 	k.mu.Lock()

@@ -118,8 +118,8 @@ func gone(t testing.TB, err error, left bool, ids ...tpvm.TID) {
 	}
 }
 
-// Leave returns the cause of the end of its context if the coordinator has not answered by then. The
-// member is out of the group all the same.
+// Leave returns the cause of the end of its context if the coordinator has not answered by then.
+// The member is out of the group all the same.
 func TestLeaveWithoutAnswer(t *testing.T) {
 	ts := newThreads(t, 2)
 	gs, hs := ts.group("g", 2)

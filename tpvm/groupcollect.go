@@ -158,7 +158,8 @@ type source struct {
 	isAbsent, left bool
 }
 
-// recordNamed records that an error names members, and forgets absentees that have sent nothing more.
+// recordNamed records that an error names members, and forgets absentees that have sent nothing
+// more.
 func (g *Group) recordNamed(named []source) {
 	g.a.mu.Lock()
 	defer g.a.mu.Unlock()

@@ -213,8 +213,8 @@ func (c *groupCoordinator) reserve(by arrival) int {
 
 func (c *groupCoordinator) free(inst int) { c.low = min(c.low, inst) }
 
-// cancelLocked withdraws the arrivals and reservations of an agent that have these tokens. mu must be
-// held.
+// cancelLocked withdraws the arrivals and reservations of an agent that have these tokens. mu must
+// be held.
 func (c *groupCoordinator) cancelLocked(from TID, tokens []uint64) {
 	is := func(a arrival) bool { return a.agent == from && slices.Contains(tokens, a.token) }
 	c.pending = slices.DeleteFunc(c.pending, is)
@@ -226,8 +226,8 @@ func (c *groupCoordinator) cancelLocked(from TID, tokens []uint64) {
 	}
 }
 
-// addLocked adds a member and tells all agents, unless the member is known already, is invalid or is
-// leaving. mu must be held.
+// addLocked adds a member and tells all agents, unless the member is known already, is invalid or
+// is leaving. mu must be held.
 func (c *groupCoordinator) addLocked(m member) {
 	if _, ok := c.members[m.ID]; ok || !m.isValid() || c.leaving[m.ID] {
 		return

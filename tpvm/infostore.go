@@ -250,9 +250,9 @@ func (k *infoStore) attrs(c *infoContent) rocl.Attrs {
 }
 
 // addEntry registers and keeps an entry. With only, the entry must be the only one of its name and
-// index: addEntry fails with rocl.ErrExists if there is another. Otherwise the entry replaces the entry
-// old. Then addEntry fails with ErrNoEntry if the sender of the request has withdrawn old, because the
-// request has come late.
+// index: addEntry fails with rocl.ErrExists if there is another. Otherwise the entry replaces the
+// entry old. Then addEntry fails with ErrNoEntry if the sender of the request has withdrawn old,
+// because the request has come late.
 func (k *infoStore) addEntry(ctx context.Context, c infoContent, old TID, only bool) error {
 	h := &heldInfo{infoContent: c, at: c.key(), asked: map[TID]bool{}, wake: make(chan struct{}, 1)}
 	h.mu.Lock()
@@ -309,8 +309,8 @@ func (k *infoStore) dropLocked(h *heldInfo) {
 	k.syncLocked(h)
 }
 
-// awaitPods waits until the pods have been asked to do what the changes of an entry need. It waits at
-// most infoPatience for pods that do not answer.
+// awaitPods waits until the pods have been asked to do what the changes of an entry need. It waits
+// at most infoPatience for pods that do not answer.
 func (k *infoStore) awaitPods(ctx context.Context, h *heldInfo) {
 	h.mu.Lock()
 	round := k.syncLocked(h)
@@ -328,7 +328,8 @@ func (k *infoStore) awaitPods(ctx context.Context, h *heldInfo) {
 	}
 }
 
-// awaitPodsAt calls awaitPods for the entry that is kept here under a name and index, if there is one.
+// awaitPodsAt calls awaitPods for the entry that is kept here under a name and index, if there is
+// one.
 func (k *infoStore) awaitPodsAt(ctx context.Context, at infoKey) {
 	for _, h := range k.all() {
 		if h.at == at {
@@ -489,8 +490,8 @@ func (k *infoStore) nextVersion() uint64 {
 	return k.version
 }
 
-// otherPods returns the other pods of the virtual machine that keep entries for other tasks: those of
-// all tasks but observers. The order is: the pod first, if it still runs; the pods of other
+// otherPods returns the other pods of the virtual machine that keep entries for other tasks: those
+// of all tasks but observers. The order is: the pod first, if it still runs; the pods of other
 // processes; the pods of this process; the pods that have not answered in time.
 func (k *infoStore) otherPods(ctx context.Context, first TID) (ids []TID, err error) {
 	rank := map[TID]int{}

@@ -179,8 +179,8 @@ func writeLabelled(out, err io.Writer) sink {
 	}
 }
 
-// A sink takes output as it comes: Text has one line or several. isContinued reports that the last line
-// goes on.
+// A sink takes output as it comes: Text has one line or several. isContinued reports that the last
+// line goes on.
 type sink func(o *Output, isContinued bool) error
 
 // setCatch makes f the sink for programs that are spawned from now on.

@@ -272,8 +272,8 @@ func TestCatchoutOfDescendants(t *testing.T) {
 			}
 			m.Release()
 		}
-		// The child passes its output on itself now, by another way. When it exits, it waits for that a
-		// second at most.
+		// The child passes its output on itself now, by another way. When it exits, it waits for
+		// that a second at most.
 		eventually.True(t, "the child's lines are gathered", func() bool { return l.ending("] line 3") == i+1 })
 		if err := task.Send(ctx, id, 2, nil); err != nil {
 			t.Fatal(err)

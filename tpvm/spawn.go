@@ -261,8 +261,8 @@ func remoteError(text string) error {
 	return &textError{text: text}
 }
 
-// hostEntries returns the hostEntries where a spawn may start: one for each task that exports the name or, if
-// no task does, one for each host. The caller's own host is the first.
+// hostEntries returns the hostEntries where a spawn may start: one for each task that exports the
+// name or, if no task does, one for each host. The caller's own host is the first.
 func (t *Task) hostEntries(ctx context.Context, name string, s *spawn) (ps []hostEntry, isProgram bool, err error) {
 	nodes, err := t.nodes(ctx, s)
 	if err != nil {

@@ -169,8 +169,8 @@ func isLocal(host string) bool {
 	return loopback.IsHost(host)
 }
 
-// writeChecks writes the checks, a line for each, or as JSON if the request asks for JSON. The status is
-// 200 if all checks are met, and 503 otherwise.
+// writeChecks writes the checks, a line for each, or as JSON if the request asks for JSON. The
+// status is 200 if all checks are met, and 503 otherwise.
 func writeChecks(rw http.ResponseWriter, r *http.Request, checks ...check) {
 	ok := true
 	for _, c := range checks {

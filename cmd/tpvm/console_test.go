@@ -261,7 +261,8 @@ func TestConsoleHosts(t *testing.T) {
 			t.Errorf("there is no %q in %s", want, out)
 		}
 	}
-	// The pod served its node. halt returns when the pod's resource is gone, and the process ends soon after it.
+	// The pod served its node. halt returns when the pod's resource is gone, and the process ends
+	// soon after it.
 	eventually.True(t, "the node is not served", func() bool {
 		_, _, code := one.run("", "kill", "1-1")
 		return code == exitNoDirectory

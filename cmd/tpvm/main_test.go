@@ -138,7 +138,8 @@ func next(t *testing.T, lines *bufio.Scanner) string {
 	return lines.Text()
 }
 
-// remainingLines waits until the last process that writes to the output has ended, and returns the lines.
+// remainingLines waits until the last process that writes to the output has ended, and returns the
+// lines.
 func remainingLines(lines *bufio.Scanner) (all []string) {
 	for lines.Scan() {
 		all = append(all, lines.Text())

@@ -93,8 +93,8 @@ func (t *memberTable) account(fresh bool) []byte {
 	return b
 }
 
-// absentLocked returns the account entry about a node. ok is false if it needs none. memberTable.mu must
-// be held.
+// absentLocked returns the account entry about a node. ok is false if it needs none. memberTable.mu
+// must be held.
 func (m *node) absentLocked(id resource.NodeID, now time.Time) (a absent, ok bool) {
 	a = absent{id: id, epoch: m.epoch, left: awayTime}
 	switch {

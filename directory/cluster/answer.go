@@ -51,8 +51,8 @@ func (a *answers) mayAnswer(q []byte) bool {
 	return ok // a no is not sure: the resource may be about to be offered again; the asker will ask again
 }
 
-// packetLocked answers a question that came in a packet and has been parsed. The answer is valid until
-// the next call. searches.mu must be held.
+// packetLocked answers a question that came in a packet and has been parsed. The answer is valid
+// until the next call. searches.mu must be held.
 func (a *answers) packetLocked(q []byte) ([]byte, bool) {
 	b, ok := a.appendAnswer(a.last[:0], q, mostPacked)
 	if ok {

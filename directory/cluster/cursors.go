@@ -77,8 +77,8 @@ func (cs *cursors) stop(id uint64) {
 	}
 }
 
-// forgetOldestLocked forgets the cursor that was not used for longest. A listing that goes on keeps its
-// cursor; one that was abandoned loses nothing.
+// forgetOldestLocked forgets the cursor that was not used for longest. A listing that goes on keeps
+// its cursor; one that was abandoned loses nothing.
 func (cs *cursors) forgetOldestLocked() {
 	var oldest uint64
 	var at *cursor

@@ -101,8 +101,8 @@ func (x *exchanges) exchangeWith(silent ...resource.NodeID) {
 }
 
 // silentAddress returns the address of a member that is taken for alive, with which exchangeWith
-// has begun no exchange for silentEvery. ok is false for other nodes, and if it is not this member's
-// turn. The caller begins an exchange.
+// has begun no exchange for silentEvery. ok is false for other nodes, and if it is not this
+// member's turn. The caller begins an exchange.
 func (t *memberTable) silentAddress(id resource.NodeID) (addr string, ok bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

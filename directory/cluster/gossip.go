@@ -61,8 +61,8 @@ func (g *gossip) start() error {
 	m.TCPTimeout = joinTime
 	// A node that falls silent is suspected after the time of two or three probes. It is dead 0.9 s
 	// after three other members have found the same, or 5.4 s if they have not: so chance losses
-	// have time to be denied. Where there are not three others, it is always 0.9 s. Rumours are told
-	// often enough that no member misses one.
+	// have time to be denied. Where there are not three others, it is always 0.9 s. Rumours are
+	// told often enough that no member misses one.
 	m.ProbeInterval, m.ProbeTimeout = 180*time.Millisecond, 80*time.Millisecond
 	m.SuspicionMult = 5
 	m.GossipInterval, m.RetransmitMult = gossipTime, 8

@@ -29,8 +29,8 @@ type Member struct {
 	// other and search. It may be empty.
 	Group    string
 	Strategy strategy.Strategy // of searches; the zero value is strategy.Auto
-	// Poll is how long a goroutine that asks, or the goroutine of the mux that reads after an answer,
-	// reads the sockets itself before it sleeps; 0: not at all.
+	// Poll is how long a goroutine that asks, or the goroutine of the mux that reads after an
+	// answer, reads the sockets itself before it sleeps; 0: not at all.
 	Poll time.Duration
 	// Certificates prove membership in TLS, in place of those made from the key. The key is needed
 	// all the same.

@@ -145,8 +145,8 @@ func (t *memberTable) alive(id resource.NodeID) bool {
 	return m != nil && m.isAlive
 }
 
-// aliveOtherMembers returns the addresses of at most most other members that are seen alive, in random
-// order, and their nodes.
+// aliveOtherMembers returns the addresses of at most most other members that are seen alive, in
+// random order, and their nodes.
 func (t *memberTable) aliveOtherMembers(most int) (addrs []string, members []resource.NodeID) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -26,8 +26,8 @@ func searchesOf(c *Cluster, method string) SearchStats {
 	return SearchStats{}
 }
 
-// Each search is counted once, by the widest method that it used and by its result. For summaries, it
-// is counted what they saved and where they were wrong.
+// Each search is counted once, by the widest method that it used and by its result. For summaries,
+// it is counted what they saved and where they were wrong.
 func TestSearchStats(t *testing.T) {
 	for _, c := range []struct {
 		strategy strategy.Strategy

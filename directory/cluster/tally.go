@@ -22,7 +22,8 @@ type tally struct {
 	differ   []differs         // members that said no and know other members than this one
 }
 
-// newTally returns the tally of a search of the members in targets or, if that is nil, of all members.
+// newTally returns the tally of a search of the members in targets or, if that is nil, of all
+// members.
 func newTally(others int, targets []resource.NodeID) tally {
 	t := tally{others: others}
 	if targets != nil {

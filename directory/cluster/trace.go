@@ -14,7 +14,8 @@ import (
 	"github.com/rocl-go/rocl/resource"
 )
 
-// unicastAtOnce is how many members a trace by unicast asks at a time: all answers come to one socket.
+// unicastAtOnce is how many members a trace by unicast asks at a time: all answers come to one
+// socket.
 const unicastAtOnce = 64
 
 // trace searches the other members as find does, or with the given strategy, and reports how the

@@ -129,8 +129,8 @@ func TestServerKilledInPut(t *testing.T) {
 	}
 }
 
-// killedInPut serves dir, kills that server when it has a part of the file at path, and reports whether the
-// put failed: it may have been complete before.
+// killedInPut serves dir, kills that server when it has a part of the file at path, and reports
+// whether the put failed: it may have been complete before.
 func (n *node) killedInPut(dir, path string) bool {
 	n.t.Helper()
 	s := n.serve(dir)

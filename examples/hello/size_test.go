@@ -15,7 +15,8 @@ import (
 	"github.com/rocl-go/rocl/directory/cluster"
 )
 
-// A program that uses one node links few modules and stays small, whether it is stripped or has no TLS.
+// A program that uses one node links few modules and stays small, whether it is stripped or has no
+// TLS.
 func TestSizeOfHello(t *testing.T) {
 	const most, modules = 8_000_000, 6
 	for what, flags := range map[string][]string{"stripped": {"-ldflags=-s -w"}, "without TLS": {"-tags=roclnotls"}} {

@@ -243,8 +243,8 @@ func (d *DB) positionsOf(r *record) []byte {
 }
 
 // removePostings takes record i out of the postings. The last record of a posting moves to the
-// position that becomes free. For such a record removePostings updates the position that is stored with
-// its attribute.
+// position that becomes free. For such a record removePostings updates the position that is stored
+// with its attribute.
 func (d *DB) removePostings(i uint32) {
 	r := d.recLocked(i)
 	wire, positions := d.wire(r), d.positionsOf(r)

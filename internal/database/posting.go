@@ -122,8 +122,8 @@ func (p *postings) get(h uint64, one *[1]uint32) []uint32 {
 // record only once, for the first one.
 const noPos = 1<<32 - 1
 
-// add appends rec to the posting of h and returns its position there. It returns noPos if rec is the
-// last record of the posting already.
+// add appends rec to the posting of h and returns its position there. It returns noPos if rec is
+// the last record of the posting already.
 func (p *postings) add(h uint64, rec uint32) (pos uint32) {
 	s := p.part(h).add(h)
 	if s.n == 1 && s.val == rec || s.n > 1 && p.lists[s.val][s.n-1] == rec {

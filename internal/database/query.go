@@ -30,9 +30,9 @@ func newQuery(pattern *resource.List) (q query) {
 	return q
 }
 
-// candidatesLocked returns the records that may match: the shortest posting among the known attributes of
-// a pattern, or the owner's records if these are fewer. all reports that the pattern has neither,
-// so all records may match. one is memory for the result. d.mu must be held.
+// candidatesLocked returns the records that may match: the shortest posting among the known
+// attributes of a pattern, or the owner's records if these are fewer. all reports that the pattern
+// has neither, so all records may match. one is memory for the result. d.mu must be held.
 func (d *DB) candidatesLocked(q *query, one *[1]uint32) (best []uint32, all bool) {
 	all = true
 	wire := q.pattern.Wire()
@@ -80,8 +80,8 @@ func (d *DB) matchesLocked(i uint32, q *query) bool {
 //go:noinline
 func touch(byte) {}
 
-// matchingLocked yields the records that match. It begins at a place that differs from call to call. d.mu
-// must be held.
+// matchingLocked yields the records that match. It begins at a place that differs from call to
+// call. d.mu must be held.
 func (d *DB) matchingLocked(q *query) iter.Seq[uint32] {
 	return func(yield func(uint32) bool) {
 		var one [1]uint32

@@ -136,8 +136,8 @@ func (w *Watch) watches(i uint32) bool {
 	return w.d.matchesLocked(i, &w.q)
 }
 
-// notifyLocked reports to the watches that record i has changed, or is about to be deleted (gone). d.mu
-// must be held for writing.
+// notifyLocked reports to the watches that record i has changed, or is about to be deleted (gone).
+// d.mu must be held for writing.
 func (d *DB) notifyLocked(i uint32, gone bool) {
 	for w := range d.watches {
 		there := !gone && w.watches(i)

@@ -28,9 +28,9 @@ func True(t testing.TB, what string, is func() bool) {
 	}
 }
 
-// Within reports whether is returns true before d has passed, and returns as soon as it does. Within
-// calls is at least once. Of the time between two calls it counts a second at most: a process that
-// was stopped meanwhile, with those that it waits for, has not waited.
+// Within reports whether is returns true before d has passed, and returns as soon as it does.
+// Within calls is at least once. Of the time between two calls it counts a second at most: a
+// process that was stopped meanwhile, with those that it waits for, has not waited.
 func Within(d time.Duration, is func() bool) bool {
 	var waited time.Duration
 	last := time.Now()

@@ -30,7 +30,8 @@ func TestWithin(t *testing.T) {
 	})
 }
 
-// A process that was stopped for an hour, here by a call that takes an hour, has waited for a second.
+// A process that was stopped for an hour, here by a call that takes an hour, has waited for a
+// second.
 func TestStoppedMeanwhile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		calls := 0
@@ -44,7 +45,8 @@ func TestStoppedMeanwhile(t *testing.T) {
 	})
 }
 
-// The context of a test has not ended when the test's cleanup functions run, and may be made by one.
+// The context of a test has not ended when the test's cleanup functions run, and may be made by
+// one.
 func TestContext(t *testing.T) {
 	var ctx context.Context
 	t.Run("it", func(t *testing.T) {

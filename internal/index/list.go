@@ -27,8 +27,8 @@ type Listing struct {
 // once. Records that are added later may be missed. The pattern must not change.
 //
 // The verdict is Found if the index can tell which records match, even if none does. Otherwise it
-// is Ask or Ended, and there is no Listing. The index cannot answer a pattern with an order, with an
-// owner, or without any known attribute.
+// is Ask or Ended, and there is no Listing. The index cannot answer a pattern with an order, with
+// an owner, or without any known attribute.
 func (r *Reader) List(pattern *resource.List) (*Listing, Verdict) {
 	if pattern.Conditional() {
 		_, _, ordered := pattern.Order()

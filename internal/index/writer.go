@@ -15,8 +15,8 @@ import (
 // A Writer makes an index. Only one goroutine may use it at a time. After an error, which Err
 // returns, its methods do nothing, and readers see that the index has ended.
 //
-// The caller chooses the numbers of records and the positions in postings. They are those of its own
-// index.
+// The caller chooses the numbers of records and the positions in postings. They are those of its
+// own index.
 type Writer struct {
 	key
 	fd       int

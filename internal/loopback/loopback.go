@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// IsHost reports whether host is "localhost", or an IP address of the loopback interface. An IPv6 address may
-// be in brackets. No name is looked up.
+// IsHost reports whether host is "localhost", or an IP address of the loopback interface. An IPv6
+// address may be in brackets. No name is looked up.
 func IsHost(host string) bool {
 	if strings.EqualFold(host, "localhost") {
 		return true

@@ -110,7 +110,8 @@ func hostile(t testing.TB) *enemy {
 	return &enemy{c, t}
 }
 
-// send sends datagrams no faster than the port reads them, and waits until the port has handled all.
+// send sends datagrams no faster than the port reads them, and waits until the port has handled
+// all.
 func (e *enemy) send(to *node, bs ...[]byte) {
 	e.t.Helper()
 	handled := func() uint64 {

@@ -240,9 +240,9 @@ func (x *Mux) Part(node resource.NodeID) {
 // margin is added to base for the datagrams under way to a member that is being parted from.
 const margin = 1 << 20
 
-// partLocked forgets a member. The member may be met again in the same life, in which the key between the
-// two is the same. No counter may then be used twice, and none be accepted twice. x.mu must be
-// held.
+// partLocked forgets a member. The member may be met again in the same life, in which the key
+// between the two is the same. No counter may then be used twice, and none be accepted twice. x.mu
+// must be held.
 func (x *Mux) partLocked(node resource.NodeID) {
 	old := x.peers[node]
 	if old == nil {
@@ -263,9 +263,10 @@ func (x *Mux) peer(node resource.NodeID) *peer {
 	return x.peers[node]
 }
 
-// readSockets reads the sockets until the port closes. After it has answered a goroutine that polls,
-// it reads on for a while (spin), and then parks. While a goroutine of this process polls, it does
-// not spin: two spinning goroutines would take the processor from the one that is to answer.
+// readSockets reads the sockets until the port closes. After it has answered a goroutine that
+// polls, it reads on for a while (spin), and then parks. While a goroutine of this process polls,
+// it does not spin: two spinning goroutines would take the processor from the one that is to
+// answer.
 func (x *Mux) readSockets() {
 	defer x.busy.Done()
 	for {

@@ -21,10 +21,10 @@ func Raise(t testing.TB) {
 }
 
 // Session makes the session of this process run before other sessions. Where Linux shares the
-// processors among sessions first (kernel.sched_autogroup_enabled), the niceness of a process counts
-// within its session only. So a process that may have a session of its own, such as a pod of tpvm,
-// calls Session. It changes nothing if the session belongs to another process, or if this one may
-// not do that.
+// processors among sessions first (kernel.sched_autogroup_enabled), the niceness of a process
+// counts within its session only. So a process that may have a session of its own, such as a pod of
+// tpvm, calls Session. It changes nothing if the session belongs to another process, or if this one
+// may not do that.
 func Session() {
 	if id, err := unix.Getsid(0); err == nil && id == os.Getpid() {
 		_ = os.WriteFile("/proc/self/autogroup", []byte("-10"), 0)

@@ -18,11 +18,11 @@ const (
 	DefaultFan = 16
 	Flat       = 1<<16 - 1 // the fan-out of a tree with one level, of up to so many nodes
 	DefaultHop = 20 * time.Millisecond
-	// MostBroadcast is the largest number of other members for which Auto casts, if it can. They all
-	// answer at once (docs/SCALING.md gives the reason for the number).
+	// MostBroadcast is the largest number of other members for which Auto casts, if it can. They
+	// all answer at once (docs/SCALING.md gives the reason for the number).
 	MostBroadcast = 128
-	// MostUnicast is the largest number of other members for which Auto asks each. For more of them a
-	// tree is faster if a hop is quick.
+	// MostUnicast is the largest number of other members for which Auto asks each. For more of them
+	// a tree is faster if a hop is quick.
 	MostUnicast = 64
 	// DefaultTries is the default of Config.Tries. With it, if one packet of twenty is lost, one
 	// living node of 100,000 is not reached.
@@ -242,9 +242,9 @@ func (n *Node) begin(question []byte, r *Recorder, by Asker) *own {
 	return s
 }
 
-// SearchAmong asks only the nodes in targets, each by itself: the node that minted an identifier, or
-// nodes that did not answer before. A node that is named twice is asked once. Otherwise SearchAmong
-// is like SearchTraced.
+// SearchAmong asks only the nodes in targets, each by itself: the node that minted an identifier,
+// or nodes that did not answer before. A node that is named twice is asked once. Otherwise
+// SearchAmong is like SearchTraced.
 func (n *Node) SearchAmong(now time.Time, targets []resource.NodeID, question []byte, r *Recorder, by Asker) uint64 {
 	s := n.begin(question, r, by)
 	id, j := s.id, n.ours(s)

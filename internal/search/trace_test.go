@@ -29,7 +29,8 @@ func traced(t interface {
 	steps, sent := slices.Clone(tr.Steps), from.Out
 	found, casts := 0, 0
 	for i, st := range steps {
-		// The answer to an earlier question can come in the instant in which its node is asked again.
+		// The answer to an earlier question can come in the instant in which its node is asked
+		// again.
 		again := slices.ContainsFunc(steps[:i], func(b search.Step) bool { return b.Node == st.Node })
 		switch {
 		case st.Node == from.ID, st.Members < 1, (st.How == search.HowTree) != (st.Members > 1):

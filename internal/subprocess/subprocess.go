@@ -68,8 +68,8 @@ func Prepared(f func() error) Option { return func(o *options) { o.prepare = f }
 
 // Start starts cmd. The child is the leader of a process group, so an interrupt at the terminal
 // does not reach it. The kernel kills it when this process ends. If cmd does not name them, the
-// standard input is a pipe for WriteLine, the standard output goes to Lines, and the error output to
-// that of this process. If the command sets no WaitDelay, that is five seconds.
+// standard input is a pipe for WriteLine, the standard output goes to Lines, and the error output
+// to that of this process. If the command sets no WaitDelay, that is five seconds.
 func Start(cmd *exec.Cmd, opts ...Option) (*Process, error) {
 	var o options
 	for _, opt := range opts {
@@ -107,10 +107,10 @@ func Start(cmd *exec.Cmd, opts ...Option) (*Process, error) {
 	return p, nil
 }
 
-// Run starts cmd as Start does, waits for its end, and returns its two outputs and its exit code. The
-// code is -1 if a signal has ended the child. An output for which the command names another place
-// is empty. If the command names no standard input, the child reads none. Run kills the child when
-// ctx ends, and then returns the cause of ctx. A code other than zero is no error.
+// Run starts cmd as Start does, waits for its end, and returns its two outputs and its exit code.
+// The code is -1 if a signal has ended the child. An output for which the command names another
+// place is empty. If the command names no standard input, the child reads none. Run kills the child
+// when ctx ends, and then returns the cause of ctx. A code other than zero is no error.
 func Run(ctx context.Context, cmd *exec.Cmd) (out, errOut string, code int, err error) {
 	var o, e bytes.Buffer
 	if cmd.Stdout == nil {

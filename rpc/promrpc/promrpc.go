@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package promrpc shows the figures of servers of package rpc in a program's own Prometheus registry.
+// Package promrpc shows the figures of servers of package rpc in a program's own Prometheus
+// registry.
 //
 //	registry.MustRegister(promrpc.New(s))
 //
-// The metrics have the labels "server", the identifier of the server's resource, and "call", the name of
-// the call:
+// The metrics have the labels "server", the identifier of the server's resource, and "call", the
+// name of the call:
 //
 //	rocl_rpc_calls_total            handlers that have returned
 //	rocl_rpc_errors_total           handlers that have returned an error

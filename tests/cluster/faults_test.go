@@ -112,8 +112,8 @@ func ended(as []*agent) (sum Report) {
 	return sum
 }
 
-// loadDuring runs f under a load, and again until a hundred questions were asked: how long f takes is
-// left to chance.
+// loadDuring runs f under a load, and again until a hundred questions were asked: how long f takes
+// is left to chance.
 func loadDuring(as []*agent, own []rocl.GID, f func()) (r Report) {
 	for r.Asked < 100 {
 		load(as, own, 200*time.Millisecond)
@@ -297,9 +297,9 @@ func TestKilledInTurn(t *testing.T) {
 }
 
 // All daemons are restarted one after another while every agent asks for the others' resources. No
-// question fails and no daemon is taken for dead, although packets are lost. If the machine that runs
-// the test is so busy that a restart takes longer than unnoticed, the other daemons may be right, and
-// the test tries again.
+// question fails and no daemon is taken for dead, although packets are lost. If the machine that
+// runs the test is so busy that a restart takes longer than unnoticed, the other daemons may be
+// right, and the test tries again.
 func TestRollingRestart(t *testing.T) {
 	const unnoticed = time.Second / 2 // a daemon that is away for 1.1 s is dead for the others: docs/CLUSTER.md
 	for _, loss := range []int{0, 5} {

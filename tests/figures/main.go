@@ -4,6 +4,7 @@
 package main
 
 import (
+	"flag"
 	"fmt"
 	"go/ast"
 	"go/parser"
@@ -17,10 +18,14 @@ import (
 const hello = `package main; import ("context"; "github.com/rocl-go/rocl"); func main() { c, _ := rocl.Open(context.Background()); c.Close() }`
 
 func main() {
-	if len(os.Args) == 1 {
+	flag.Usage = func() {
+		fmt.Fprintln(flag.CommandLine.Output(), "usage: go run ./tests/figures [COMMIT...]")
+	}
+	flag.Parse()
+	if flag.NArg() == 0 {
 		measure("working tree", ".")
 	}
-	for _, rev := range os.Args[1:] {
+	for _, rev := range flag.Args() {
 		dir := filepath.Join(os.TempDir(), "rocl-figures-"+rev)
 		run(".", "git", "worktree", "add", "--detach", dir, rev)
 		measure(rev, dir)

@@ -345,9 +345,9 @@ pvm_trecv(-1, 2, &long_enough) > 0 = 1
 pvm_exit() = 0
 `
 
-// testHosts adds and deletes a host by libpvm3. In a cluster of two members no third member confirms that one
-// of them is dead. If the machine that runs the test is so busy that one is taken for dead, the test
-// tries again.
+// testHosts adds and deletes a host by libpvm3. In a cluster of two members no third member
+// confirms that one of them is dead. If the machine that runs the test is so busy that one is taken
+// for dead, the test tries again.
 func testHosts(t *testing.T, ours *machine) {
 	nice.Raise(t) // the task that keeps the machine is in this process
 	for attempt := 1; ; attempt++ {
@@ -571,7 +571,8 @@ var examples = []example{
 		s.wait()
 		r.run("gmbi", "svc")
 	}},
-	// The table of handlers that the server prints is PVM's own, apart from the numbers of handlers.
+	// The table of handlers that the server prints is PVM's own, apart from the numbers of
+	// handlers.
 	{name: "mhf_server, mhf_tickle", drop: regexp.MustCompile(`pvm_delmhf|dhandles|free list|Enter Selection|^ +[0-9]\. |---`), run: func(r *run) {
 		s := r.start("mhf_server")
 		ctx := s.until(`just inserted server <mhf_server>.* context (\d+)\.`)[1]

@@ -105,8 +105,8 @@ func TestWays(t *testing.T) {
 	}
 }
 
-// Auto chooses the variant that the document says, also at the sizes where the variant changes. Up to these
-// sizes, two searches of a node at once lose no packet for lack of room.
+// Auto chooses the variant that the document says, also at the sizes where the variant changes. Up
+// to these sizes, two searches of a node at once lose no packet for lack of room.
 func TestAuto(t *testing.T) {
 	for _, most := range []int{1, search.MostUnicast, search.MostBroadcast} {
 		for _, n := range []int{most + 1, most + 2} {

@@ -67,8 +67,8 @@ var (
 	Variants = []Variant{Broadcast, Unicast, Tree4, Tree16, Tree64}
 )
 
-// Takes returns the variant that auto chooses in a cluster of so many nodes, or w itself if w is not
-// automatic. It repeats the rule of package search, and the test compares the two.
+// Takes returns the variant that auto chooses in a cluster of so many nodes, or w itself if w is
+// not automatic. It repeats the rule of package search, and the test compares the two.
 func (w Variant) Takes(nodes int) Variant {
 	switch others := nodes - 1; {
 	case w.By != strategy.Auto:

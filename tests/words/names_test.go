@@ -11,8 +11,8 @@ import (
 	"testing"
 )
 
-// goName matches what a document says of Go: Name, pkg.Name, pkg.Type.Member or Type.Member, perhaps
-// with arguments.
+// goName matches what a document says of Go: Name, pkg.Name, pkg.Type.Member or Type.Member,
+// perhaps with arguments.
 var goName = regexp.MustCompile("`(?:([a-z][a-z0-9]*)\\.)?([A-Z]\\w*)(?:\\.([A-Z]\\w*))?(?:[(\\[{][^`]*)?`")
 
 // alsoStandard lists packages of the module that share their name with one of the standard library.
@@ -28,8 +28,8 @@ var (
 )
 
 // Every name of a package of the module, and every member of a type, that a document puts between
-// backticks exists. A name without a package may be that of any package or member. CHANGELOG.md also
-// has names that have gone.
+// backticks exists. A name without a package may be that of any package or member. CHANGELOG.md
+// also has names that have gone.
 func TestDocNames(t *testing.T) {
 	x := indexed(t)
 	seen := 0

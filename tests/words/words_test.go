@@ -137,7 +137,8 @@ func isMessage(fun ast.Expr) bool {
 	return ok && slices.Contains([]string{"New", "Errorf", "Debug", "Info", "Warn", "Error", "Log"}, f.Sel.Name)
 }
 
-// person matches words for people. Errors and log lines name the process, the member or the goroutine.
+// person matches words for people. Errors and log lines name the process, the member or the
+// goroutine.
 var person = regexp.MustCompile(`(?i)\b(nobody|somebody|anybody|everybody|whoever|strangers?)\b`)
 
 // people returns the words for people in the text of an error or of a log line.

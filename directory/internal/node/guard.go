@@ -93,8 +93,8 @@ func (l *Listener) restore(b *socket) error {
 	return nil
 }
 
-// restoreNodeFileLocked writes PATH.node again if its content is not that of b's server. b.mu must be
-// held.
+// restoreNodeFileLocked writes PATH.node again if its content is not that of b's server. b.mu must
+// be held.
 func (l *Listener) restoreNodeFileLocked(b *socket) error {
 	path := b.path + nodeSuffix
 	now, err := readNodeFile(path)

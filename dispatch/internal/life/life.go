@@ -243,9 +243,9 @@ func (m *Machine) Traffic(rx, tx uint32) Action {
 	return SetTimer                         // the pause is as long as before
 }
 
-// Improve makes a searcher try better routes now, if the link has a connection and no searcher. If it
-// has a searcher, that one may not know of all routes, and another one begins when it has ended. Improve
-// does nothing if the peer moves the link, or if the link is about to end.
+// Improve makes a searcher try better routes now, if the link has a connection and no searcher. If
+// it has a searcher, that one may not know of all routes, and another one begins when it has ended.
+// Improve does nothing if the peer moves the link, or if the link is about to end.
 func (m *Machine) Improve() Action {
 	switch m.state {
 	case Dialling, Found, Moving, Broken:

@@ -49,19 +49,19 @@ const (
 	skipMost  = 1024                 // the most such waits, after that has happened again and again
 
 	// If two processes share one processor, the one that polls keeps the other from answering. A
-	// round trip then takes two and a half times as long. So after missMost waits in a row that have
-	// polled for leastSpin and found nothing, missSkip waits do not poll. missSkip is not larger,
-	// because the kernel takes some 10 ms to move one of two processes that are awake to another
-	// processor, and only polling keeps them apart then.
+	// round trip then takes two and a half times as long. So after missMost waits in a row that
+	// have polled for leastSpin and found nothing, missSkip waits do not poll. missSkip is not
+	// larger, because the kernel takes some 10 ms to move one of two processes that are awake to
+	// another processor, and only polling keeps them apart then.
 	missMost = 4096
 	missSkip = 4096
 
-	// If polling finds nothing because both sides sleep, that does not change by itself: two processes
-	// that sleep wake each other on one processor, and no answer comes within leastSpin. So after some short
-	// sleeps the next waits explore: they poll for the whole budget. That is long enough for the
-	// kernel to move one of the two to another processor. If an exploration fails, twice as
-	// many sleeps pass before the next one. If it has paid, half as many do, and at most as many as
-	// before the first one.
+	// If polling finds nothing because both sides sleep, that does not change by itself: two
+	// processes that sleep wake each other on one processor, and no answer comes within leastSpin.
+	// So after some short sleeps the next waits explore: they poll for the whole budget. That is
+	// long enough for the kernel to move one of the two to another processor. If an exploration
+	// fails, twice as many sleeps pass before the next one. If it has paid, half as many do, and at
+	// most as many as before the first one.
 	shortSleep   = 4  // the longest short sleep, in budgets
 	regretFirst  = 64 // short sleeps before the first exploration
 	regretLeast  = 8  // the least such sleeps, where explorations have paid

@@ -101,8 +101,8 @@ func TestWorkerKilled(t *testing.T) {
 	}
 }
 
-// renderedWithKill renders v while the test kills a process, checks the picture, and reports whether the
-// process had work.
+// renderedWithKill renders v while the test kills a process, checks the picture, and reports
+// whether the process had work.
 func renderedWithKill(t *testing.T, v view) bool {
 	node, out := example.New(t), filepath.Join(t.TempDir(), "m.png")
 	cmd := node.Command(args(v, out, "-p", "3")...)

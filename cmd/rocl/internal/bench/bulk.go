@@ -90,8 +90,8 @@ func sendBulk(rw io.ReadWriter, b []byte, count int) error {
 	return err
 }
 
-// recvBulk reads count messages of size bytes, and writes one byte. It fills memory again and again,
-// a block at a time.
+// recvBulk reads count messages of size bytes, and writes one byte. It fills memory again and
+// again, a block at a time.
 func recvBulk(rw io.ReadWriter, memory []byte, size, count int) error {
 	at, block := 0, min(bulkBlock, len(memory))
 	for range count {

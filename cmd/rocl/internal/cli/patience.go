@@ -24,8 +24,8 @@ func (e *silentError) Error() string {
 	return fmt.Sprintf("the directory at %s did not answer within %v", e.path, e.after)
 }
 
-// A timeoutContext is a context that ends when the directory has not answered for as long as --timeout
-// allows.
+// A timeoutContext is a context that ends when the directory has not answered for as long as
+// --timeout allows.
 type timeoutContext struct {
 	context.Context
 	limit  time.Duration
