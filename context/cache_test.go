@@ -188,9 +188,6 @@ func TestStaleOwner(t *testing.T) {
 		}
 		send(t, me, you.ID(), "still")
 		expect(t, you, "still")
-		if err := me.Flush(bg); err != nil { // b closes first, and a message without an acknowledgement counts as undelivered then
-			t.Error(err)
-		}
 	})
 }
 

@@ -115,6 +115,54 @@ func TestByeBehindAWriter(t *testing.T) {
 	}
 }
 
+// The goodbye acknowledges a message that was received before Close, though the goroutine that
+// delivered it still works on what came with it.
+func TestByeAcknowledges(t *testing.T) {
+	d := newWorld().node(t, 1, inproc.NewNetwork().Transport())
+	mb := box(t, d, 1, 0)
+	key := linkKey{peer: resource.MakeGID(1, 2, 0)}
+	l := newLink(d, key)
+	c := &fakeConn{}
+	l.mu.Lock()
+	if err := l.bindLocked(&endpoint{d: d}, c, &wire.Attach{Session: 7, Gen: 1}); err != nil {
+		t.Fatal(err)
+	}
+	l.mu.Unlock()
+	d.mu.Lock()
+	d.links[key] = l
+	d.mu.Unlock()
+
+	d.takeToken()
+	fs := []subsys.Frame{{Header: subsys.Header{Type: wire.TypeData, Seq: l.s.Expected(), Dst: 1, Src: 9}}}
+	if _, _, err := l.s.Accept(fs); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := l.work(fs); err != nil {
+		t.Fatal(err)
+	}
+	m, err := mb.Recv(soon(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.Release()
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel() // nobody acknowledges what this context has to say about the message
+	var closing sync.WaitGroup
+	closing.Go(func() { d.Close(ctx) })
+	eventually.True(t, "Close says goodbye, or waits for the goroutine that delivers", func() bool {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		return l.life.HasEnded() || d.tokenWaiters.Load() > 0
+	})
+	l.s.Worked()
+	d.giveToken()
+	closing.Wait()
+	sent := subsystest.Split(&c.sent[len(c.sent)-1], nil)
+	if bye := sent[len(sent)-1]; bye.Type != wire.TypeBye || bye.Ack != l.s.Expected() {
+		t.Errorf("sent %+v, though frame %d is to come next", bye.Header, l.s.Expected())
+	}
+}
+
 // A context that says goodbye has closed, though the peer ends the link while the goodbye is
 // written.
 func TestByeAndRefused(t *testing.T) {

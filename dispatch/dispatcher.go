@@ -451,6 +451,10 @@ func (d *Dispatcher) Close(ctx context.Context) error {
 	}
 	before := d.lost.Load()
 	d.eachLink(func(l *link) { l.drain(ctx) })
+	// A message may have been received whose frame is not worked on to the end. After that the
+	// goodbye acknowledges it; otherwise the sender would report it as undelivered.
+	d.takeToken()
+	d.giveToken()
 	d.eachLink(func(l *link) { l.sayGoodbye() })
 	d.leaveProcess()
 	d.cancel()
