@@ -9,11 +9,13 @@
 #define SHOW(call) printf("%s = %d\n", #call, (int)(call))
 
 static int before; /* the active receive buffer of the program */
+static int calls;  /* of handlers that print */
 
 static int print(char *who, int bufid)
 {
 	int len, tag, tid, v = -1;
 
+	calls++;
 	pvm_bufinfo(bufid, &len, &tag, &tid);
 	pvm_upkint(&v, 1, 1);
 	printf("%s: tag %d len %d mine %d value %d active %d send %d\n", who, tag, len, tid == pvm_mytid(), v, pvm_getrbuf() == bufid, pvm_getsbuf());
@@ -42,6 +44,7 @@ static int ended(int bufid)
 {
 	int tid;
 
+	calls++;
 	pvm_upkint(&tid, 1, 1);
 	printf("ended: a task %d\n", tid > 0);
 	return 0;
@@ -54,8 +57,19 @@ static void send(int tag, int value)
 	pvm_send(pvm_mytid(), tag);
 }
 
-/* turn lets handlers run: PVM calls them when it receives. */
-static void turn(void)
+/* turn receives until there have been more than n calls of handlers: PVM makes them when it receives. */
+static void turn(int n)
+{
+	struct timeval brief = {0, 10000};
+	int received = 0;
+
+	while (calls <= n && received == 0)
+		received = pvm_trecv(-1, 99, &brief);
+	SHOW(received);
+}
+
+/* pause_briefly lets handlers run that should not. */
+static void pause_briefly(void)
 {
 	struct timeval brief = {0, 300000};
 
@@ -64,7 +78,7 @@ static void turn(void)
 
 int main(void)
 {
-	int me = pvm_mytid(), a, b, c, d, v, context, tids[1];
+	int me = pvm_mytid(), a, b, c, d, n, v, context, tids[1];
 
 	setvbuf(stdout, NULL, _IOLBF, 0);
 	pvm_setopt(PvmAutoErr, 0);
@@ -91,8 +105,9 @@ int main(void)
 	SHOW(pvm_nrecv(-1, 11));
 
 	context = pvm_setcontext(pvm_newcontext());
+	n = calls;
 	send(10, 4);
-	turn(); /* first: it takes any context */
+	turn(n); /* first: it takes any context */
 	send(11, 5);
 	SHOW(pvm_recv(-1, 11) > 0); /* not second: it takes one context */
 	pvm_setcontext(context);
@@ -110,14 +125,16 @@ int main(void)
 	SHOW(pvm_recv(-1, 10) > 0);
 	d = pvm_addmhf(-1, 10, -1, second);
 	SHOW(d == a);
+	n = calls;
 	send(10, 7);
-	turn();
+	turn(n);
 
 	SHOW(pvm_addmhf(-1, 14, -1, ended) >= 0);
+	n = calls;
 	SHOW(pvm_spawn("/bin/true", NULL, PvmTaskDefault, "", 1, tids));
 	SHOW(pvm_notify(PvmTaskExit, 14, 1, tids));
-	turn();
-	turn();
+	turn(n);
+	pause_briefly();
 
 	SHOW(pvm_exit());
 	pvm_mytid();
