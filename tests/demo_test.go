@@ -30,8 +30,9 @@ type play struct {
 func startPlay(t *testing.T, stopped string) *play {
 	t.Helper()
 	dir := t.TempDir()
-	for i := range 400 { // several units of work for each process
-		text := strings.Repeat("filler ", i) + map[bool]string{true: "Alpha", false: "alphas"}[i%3 == 0]
+	const files = 2000     // the run takes longer than this test needs to stop a process
+	for i := range files { // many units of work for each process
+		text := strings.Repeat("filler ", i%400) + map[bool]string{true: "Alpha", false: "alphas"}[i%3 == 0]
 		if err := os.WriteFile(filepath.Join(dir, fmt.Sprint(i)), []byte(text), 0o644); err != nil {
 			t.Fatal(err)
 		}
@@ -42,7 +43,7 @@ func startPlay(t *testing.T, stopped string) *play {
 	if err != nil {
 		t.Skip("no grep to compare with: ", err)
 	}
-	p := &play{want: fmt.Sprintf("%q is in %d of 400 text files", "alpha", bytes.Count(out, []byte("\n"))), pids: map[string][]int{}}
+	p := &play{want: fmt.Sprintf("%q is in %d of %d text files", "alpha", bytes.Count(out, []byte("\n")), files), pids: map[string][]int{}}
 	sock := socket(t)
 	start(t, `"serving"`, dirserver, "--socket", sock)
 	w := start(t, "synced", rocl, "watch", "--json", "--socket", sock, "role="+stopped)

@@ -919,6 +919,9 @@ func TestPaperBuffers(t *testing.T) {
 			t.Errorf("after delivery the buffer is %v", s)
 		}
 		b.Release()
+		if err := c.Flush(ctx); err != nil { // the peer may be killed before it acknowledges what it has answered
+			t.Error(err)
+		}
 	})
 
 	t.Run("copies are counted: none in memory, one of small messages over TCP", func(t *testing.T) {
@@ -1382,6 +1385,9 @@ func TestPaperMessages(t *testing.T) {
 				t.Fatal(m, err)
 			}
 			m.Release()
+			if err := c.Flush(ctx); err != nil { // the answer may overtake the acknowledgement
+				t.Fatal(err)
+			}
 			p.kill(t)
 			eventually.True(t, "the dead module is not found", func() bool {
 				_, err := c.Find(ctx, lib.Match{"peer": "module"})

@@ -45,6 +45,9 @@ func TestSendAllKilled(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
+			if err := c.Flush(ctx); err != nil { // what the peer has not acknowledged when it is killed is reported
+				t.Fatal(err)
+			}
 
 			b, err := c.Buffer(300_000) // more than the limit of the silent peer's mailbox
 			if err != nil {

@@ -70,7 +70,7 @@ func TestStoppedWhileAsked(t *testing.T) {
 	}
 	defer w.Close()
 	r := start(t, "receiving", rocl, "recv", "--socket", sock, "name=there")
-	cmd := exec.Command(rocl, "send", "--socket", sock, "--timeout", "200ms", "-v", "name=there")
+	cmd := exec.Command(rocl, "send", "--socket", sock, "--timeout", "60s", "-v", "name=there")
 	cmd.Stdin = in
 	s := startCommand(t, "sending to", cmd)
 	in.Close()

@@ -16,6 +16,7 @@ import (
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/directory/cluster"
 	"github.com/rocl-go/rocl/internal/eventually"
+	"github.com/rocl-go/rocl/internal/nice"
 )
 
 // follower is a watch of {type=watched}, in a context of this process.
@@ -106,6 +107,7 @@ func (f *follower) none(what string, d time.Duration) {
 // node is killed and started again, the watch yields only what is different, also what happened
 // meanwhile. A node that dies takes its resources with it, until it is back.
 func TestClusterWatch(t *testing.T) {
+	nice.Raise(t) // the resources of a daemon that is late for a second are gone
 	key := filepath.Join(t.TempDir(), "key")
 	if err := os.WriteFile(key, []byte("0123456789abcdef0123456789abcdef\n"), 0o600); err != nil {
 		t.Fatal(err)

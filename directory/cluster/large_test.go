@@ -88,9 +88,7 @@ func TestLarge(t *testing.T) {
 		}
 	}
 	for _, c := range []*Cluster{a, d} {
-		if n := c.answers.cursors.count(); n > 0 {
-			t.Errorf("%d cursors", n)
-		}
+		eventually.True(t, "no cursor is left", func() bool { return c.answers.cursors.count() == 0 })
 	}
 }
 

@@ -62,7 +62,7 @@ func TestAllLeavesNothing(t *testing.T) {
 // A listing goes on when the listed member's directory is replaced in the middle. No resource is
 // missing, and none comes twice.
 func TestAllThroughRestart(t *testing.T) {
-	a := newStation(t, 1, nil)
+	a := newStation(t, 1, func(c *Config) { c.Patience = time.Minute })
 	b := newStation(t, 2, nil, a)
 	meet(t, a, b)
 	var want, got []resource.GID

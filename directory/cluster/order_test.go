@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/internal/eventually"
@@ -27,7 +26,7 @@ func refined(t *testing.T, p *resource.List, add ...func(*resource.List) error) 
 // Comparisons, orders and owners reach all members. The first resource in an order is the first of
 // all members that could be asked.
 func TestConditions(t *testing.T) {
-	a := newStation(t, 1, func(c *Config) { c.Patience = 300 * time.Millisecond })
+	a := newStation(t, 1, nil)
 	b, c := newStation(t, 2, nil, a), newStation(t, 3, nil, a)
 	meet(t, a, b, c)
 	for i, s := range []*station{a, b, c} {

@@ -41,7 +41,7 @@ func noMember(t *testing.T, a *Cluster, by strategy.Strategy, others int) direct
 // A trace tells which members were asked, how, and with what result. With unicast it shows every
 // member.
 func TestTrace(t *testing.T) {
-	small := func(c *Config) { c.Fan, c.Spread = 2, time.Hour } // no summaries
+	small := func(c *Config) { c.Fan, c.Spread, c.Hop = 2, time.Hour, time.Second } // no summaries
 	cs := []*Cluster{member(t, 1, small)}
 	for i := range resource.NodeID(5) {
 		cs = append(cs, member(t, i+2, small, cs[0]))
@@ -100,7 +100,7 @@ func TestTrace(t *testing.T) {
 
 // Members with a group are asked with one packet.
 func TestTraceCast(t *testing.T) {
-	group := func(c *Config) { c.Spread, c.Group = time.Hour, freeGroup(t) }
+	group := func(c *Config) { c.Spread, c.Hop, c.Group = time.Hour, time.Second, freeGroup(t) }
 	a := member(t, 1, group)
 	group = func(c *Config) { c.Spread, c.Group = time.Hour, a.cfg.Group }
 	together(t, a, member(t, 2, group, a), member(t, 3, group, a), member(t, 4, group, a))
@@ -108,6 +108,9 @@ func TestTraceCast(t *testing.T) {
 		// After the first cast that a member hears from another one, it only asks for the floor.
 		eventually.True(t, "all hear it", func() bool {
 			tr := noMember(t, a, by, 3)
+			if len(tr.Steps) < 3 {
+				t.Fatalf("%v: %+v", by, tr)
+			}
 			for _, s := range tr.Steps[:3] {
 				if s.How != search.HowBroadcast || s.Members != 1 {
 					t.Fatalf("%v: %+v", by, tr)
@@ -125,7 +128,7 @@ func TestTraceCast(t *testing.T) {
 // patience is over.
 func TestSilent(t *testing.T) {
 	deaf := func(c *Config) { c.Sure = func() bool { return false } }
-	quick := func(c *Config) { c.Hop, c.Patience = 20*time.Millisecond, 100*time.Millisecond }
+	quick := func(c *Config) { c.Hop, c.Patience = 400*time.Millisecond, 100*time.Millisecond }
 	a := member(t, 1, quick)
 	b, c := member(t, 2, nil, a), member(t, 3, deaf, a)
 	together(t, a, b, c)

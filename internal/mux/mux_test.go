@@ -297,10 +297,15 @@ func exchange(t *testing.T, ns []*node) {
 // received, though only one of the goroutines reads at a time.
 func TestAskAtOnce(t *testing.T) {
 	for _, spin := range []time.Duration{0, 100 * time.Microsecond} {
-		var waiting sync.Map // number → chan
+		var waiting sync.Map            // number → chan
+		var heardA, heardB atomic.Int32 // datagrams of noise
 		a := start(t, 1, func(c *Config) {
 			c.Spin = spin
 			c.Receive = func(_ resource.NodeID, _ *net.UDPAddr, p []byte) {
+				if len(p) == 1 {
+					heardA.Add(1)
+					return
+				}
 				if ch, ok := waiting.Load(string(p)); ok {
 					select {
 					case ch.(chan struct{}) <- struct{}{}:
@@ -315,7 +320,8 @@ func TestAskAtOnce(t *testing.T) {
 			c.Spin = spin
 			c.Receive = func(from resource.NodeID, at *net.UDPAddr, p []byte) {
 				if len(p) == 1 {
-					return // noise
+					heardB.Add(1)
+					return
 				}
 				o := Out{To: from, At: at, Payload: bytes.Clone(p)}
 				if p[len(p)-1]%8 == 0 {
@@ -329,16 +335,20 @@ func TestAskAtOnce(t *testing.T) {
 		know(a, b)
 		stop := make(chan struct{})
 		var noise, asking sync.WaitGroup
+		const mostNoise = 100 // datagrams under way: the kernel drops what a late reader's socket cannot hold
 		noise.Go(func() {
-			for {
+			for sent := int32(0); ; {
 				select {
 				case <-stop:
 					return
 				default:
+				}
+				if sent < min(heardA.Load(), heardB.Load())+mostNoise {
 					a.Send(Out{To: 2, Payload: []byte{1}})
 					b.Send(Out{To: 1, Payload: []byte{1}})
-					time.Sleep(20 * time.Microsecond) // or the noise leaves no room for the answers
+					sent++
 				}
+				time.Sleep(20 * time.Microsecond) // or the noise leaves no room for the answers
 			}
 		})
 		var lost atomic.Int32
