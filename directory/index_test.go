@@ -13,7 +13,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/rocl-go/rocl/directory/internal/wire"
 	"github.com/rocl-go/rocl/internal/eventually"
@@ -273,8 +272,7 @@ func TestMappedAfterRecovery(t *testing.T) {
 	path := sock(t)
 	serve(t, path).Close()
 	s, c := serve(t, path), joined(t, path)
-	begun := time.Now()
-	s.opened.Store(&begun) // on a busy machine the second offer would come after the recovery otherwise
+	s.markOpen() // anew: on a busy machine the second offer would come after the recovery otherwise
 	ids := offerLater(t, s, c)
 	mapped(t, c)
 	if !s.Recovered() {

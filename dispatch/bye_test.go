@@ -120,18 +120,8 @@ func TestByeBehindAWriter(t *testing.T) {
 func TestByeAcknowledges(t *testing.T) {
 	d := newWorld().node(t, 1, inproc.NewNetwork().Transport())
 	mb := box(t, d, 1, 0)
-	key := linkKey{peer: resource.MakeGID(1, 2, 0)}
-	l := newLink(d, key)
 	c := &fakeConn{}
-	l.mu.Lock()
-	if err := l.bindLocked(&endpoint{d: d}, c, &wire.Attach{Session: 7, Gen: 1}); err != nil {
-		t.Fatal(err)
-	}
-	l.mu.Unlock()
-	d.mu.Lock()
-	d.links[key] = l
-	d.mu.Unlock()
-
+	l, _ := linked(t, d, c, 0)
 	d.takeToken()
 	fs := []subsys.Frame{{Header: subsys.Header{Type: wire.TypeData, Seq: l.s.Expected(), Dst: 1, Src: 9}}}
 	if _, _, err := l.s.Accept(fs); err != nil {
@@ -146,7 +136,7 @@ func TestByeAcknowledges(t *testing.T) {
 	}
 	m.Release()
 	ctx, cancel := context.WithCancel(context.Background())
-	cancel() // nobody acknowledges what this context has to say about the message
+	cancel() // no peer acknowledges the credit that this context grants for the message
 	var closing sync.WaitGroup
 	closing.Go(func() { d.Close(ctx) })
 	eventually.True(t, "Close says goodbye, or waits for the goroutine that delivers", func() bool {

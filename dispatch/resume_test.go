@@ -180,6 +180,7 @@ func cutOnce(t *testing.T, after int64, messages int) {
 	rb.ln.Close()
 }
 
+// closeAfterCut closes two contexts whose connection was cut after so many bytes.
 func closeAfterCut(t *testing.T, after int64, a, b *Dispatcher) {
 	t.Helper()
 	if err := flushAndClose(soon(t), a, b); err != nil {

@@ -50,16 +50,21 @@ func together(t *testing.T, cs ...*Cluster) {
 	}
 }
 
+// asks returns what c finds by what. It asks again while members are silent: on a busy machine a
+// member may answer too late.
+func asks(t *testing.T, c *Cluster, what resource.Match) (r resource.Record, err error) {
+	t.Helper()
+	ctx := eventually.Context(t)
+	for again := true; again; again = errors.Is(err, directory.ErrPartial) && ctx.Err() == nil {
+		r, err = c.Find(ctx, pattern(what))
+	}
+	return r, err
+}
+
 // finds checks that c finds the resource want by what.
 func finds(t *testing.T, c *Cluster, what resource.Match, want resource.GID) {
 	t.Helper()
-	ctx := eventually.Context(t)
-	var r resource.Record
-	var err error
-	for again := true; again; again = errors.Is(err, directory.ErrPartial) && ctx.Err() == nil {
-		r, err = c.Find(ctx, pattern(what)) // on a busy machine a member may answer too late
-	}
-	if err != nil || r.ID != want {
+	if r, err := asks(t, c, what); err != nil || r.ID != want {
 		t.Errorf("node %d: %v is %v: %v", c.cfg.Node, what, r.ID, err)
 	}
 }
@@ -67,12 +72,7 @@ func finds(t *testing.T, c *Cluster, what resource.Match, want resource.GID) {
 // denies checks that c says for certain that no other member has what.
 func denies(t *testing.T, c *Cluster, what resource.Match) {
 	t.Helper()
-	ctx := eventually.Context(t)
-	var err error
-	for again := true; again; again = errors.Is(err, directory.ErrPartial) && ctx.Err() == nil {
-		_, err = c.Find(ctx, pattern(what)) // on a busy machine a member may answer too late
-	}
-	if !errors.Is(err, directory.ErrNotFound) {
+	if _, err := asks(t, c, what); !errors.Is(err, directory.ErrNotFound) {
 		t.Errorf("node %d: %v: %v", c.cfg.Node, what, err)
 	}
 }

@@ -57,7 +57,7 @@ static void send(int tag, int value)
 	pvm_send(pvm_mytid(), tag);
 }
 
-/* turn receives until there have been more than n calls of handlers: PVM makes them when it receives. */
+/* turn receives, so that PVM calls handlers, until there have been more than n calls. */
 static void turn(int n)
 {
 	struct timeval brief = {0, 10000};
