@@ -20,38 +20,39 @@ import (
 
 // The types that programs use most. The documentation of each type is where it is defined.
 type (
-	Context        = context.Context        // one participant; a process usually opens one
-	Resource       = context.Resource       // attributes and a mailbox; sends and receives messages
-	Found          = context.Found          // a resource that Find, FindAll or Lookup has found
-	Event          = context.Event          // a change that Context.Watch yields
-	Stats          = context.Stats          // counts of what a context did; see Context.Stats
-	Option         = context.Option         // an option of Open
-	RegisterOption = context.RegisterOption // an option of Context.Register
-	FindOption     = context.FindOption     // an option of Context.Find, FindAll, Await and Watch
-	HandleOption   = context.HandleOption   // an option of Resource.Handle
-	Op             = resource.Op            // a comparison of two numbers; see At
-	GID            = resource.GID           // the identifier of a resource, a context or a node
-	List           = resource.List          // a list of attributes; values are any bytes, and names may repeat
-	Attributes     = resource.Attributes    // a List, Attrs or Match
-	Attrs          = resource.Attrs         // attributes of a resource, as a literal
-	Match          = resource.Match         // a pattern to find resources by, as a literal
-	Buffer         = buffers.Buffer         // memory for the payload of a message
-	Message        = dispatch.Message       // a received message
-	Select         = dispatch.Select        // a condition on messages to receive; see From, Tag, Tags, TagMask and Any
-	Pending        = context.Pending        // a call that waits for its reply; see Resource.StartCall
-	Envelope       = dispatch.Envelope      // a message without its payload, from Resource.Peek
-	Posted         = dispatch.Posted        // memory that waits for one message; see Resource.Post
-	Undelivered    = dispatch.Undelivered   // an accepted message that could not be delivered; see WithUndelivered
-	FlushError     = dispatch.FlushError    // the error of a Flush, with the number of undelivered messages
-	Rule           = dispatch.Rule          // the transports that some messages use; see WithRules
-	TagRange       = dispatch.TagRange      // the tags to which a Rule applies
-	Route          = dispatch.Route         // the transport between two contexts; see Context.Routes
-	PollPolicy     = dispatch.PollPolicy    // how a waiting goroutine polls; see WithPoll
-	SendError      = context.SendError      // the error of one target of Resource.SendAll
-	SendErrors     = context.SendErrors     // the error of Resource.SendAll: a SendError for each target that has failed
-	Member         = context.Member         // the settings of a cluster member; see WithMember
-	Coverage       = directory.Coverage     // the nodes that a find has asked; see Covered
-	SearchStrategy = strategy.Strategy      // how a directory asks other members; see Member
+	Context           = context.Context            // one participant; a process usually opens one
+	Resource          = context.Resource           // attributes and a mailbox; sends and receives messages
+	Found             = context.Found              // a resource that Find, FindAll or Lookup has found
+	Event             = context.Event              // a change that Context.Watch yields
+	Stats             = context.Stats              // counts of what a context did; see Context.Stats
+	Option            = context.Option             // an option of Open
+	RegisterOption    = context.RegisterOption     // an option of Context.Register
+	FindOption        = context.FindOption         // an option of Context.Find, FindAll, Await and Watch
+	HandleOption      = context.HandleOption       // an option of Resource.Handle
+	Op                = resource.Op                // a comparison of two numbers; see At
+	GID               = resource.GID               // the identifier of a resource, a context or a node
+	List              = resource.List              // a list of attributes; values are any bytes, and names may repeat
+	Attributes        = resource.Attributes        // a List, Attrs or Match
+	Attrs             = resource.Attrs             // attributes of a resource, as a literal
+	Match             = resource.Match             // a pattern to find resources by, as a literal
+	Buffer            = buffers.Buffer             // memory for the payload of a message
+	Message           = dispatch.Message           // a received message
+	Select            = dispatch.Select            // a condition on messages to receive; see From, Tag, Tags, TagMask and Any
+	Pending           = context.Pending            // a call that waits for its reply; see Resource.StartCall
+	Envelope          = dispatch.Envelope          // a message without its payload, from Resource.Peek
+	Posted            = dispatch.Posted            // memory that waits for one message; see Resource.Post
+	Undelivered       = dispatch.Undelivered       // an accepted message that could not be delivered; see WithUndelivered
+	FlushError        = dispatch.FlushError        // the error of a Flush, with the number of undelivered messages
+	Rule              = dispatch.Rule              // the transports that some messages use; see WithRules
+	TagRange          = dispatch.TagRange          // the tags to which a Rule applies
+	Route             = dispatch.Route             // the transport between two contexts; see Context.Routes
+	NoConnectionError = dispatch.NoConnectionError // the error of an operation that ended while there was no connection
+	PollPolicy        = dispatch.PollPolicy        // how a waiting goroutine polls; see WithPoll
+	SendError         = context.SendError          // the error of one target of Resource.SendAll
+	SendErrors        = context.SendErrors         // the error of Resource.SendAll: a SendError for each target that has failed
+	Member            = context.Member             // the settings of a cluster member; see WithMember
+	Coverage          = directory.Coverage         // the nodes that a find has asked; see Covered
+	SearchStrategy    = strategy.Strategy          // how a directory asks other members; see Member
 )
 
 // A Codec encodes values of type T in a format of the program. See [SendValue].

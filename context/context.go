@@ -68,7 +68,7 @@ type Context struct {
 
 	termsChanged chan struct{}  // capacity 1; receives when the directory's terms have changed
 	life         stdctx.Context // ends when Close begins
-	endLife      stdctx.CancelFunc
+	endLife      stdctx.CancelCauseFunc
 	goroutines   sync.WaitGroup // goroutines of the context
 
 	answers pendingAnswers
@@ -123,7 +123,7 @@ func open(ctx stdctx.Context, cfg *config) (*Context, error) {
 		cfg: *cfg, dir: dir, self: dir.Self(), pool: buffers.New(bopts...), termsChanged: termsChanged, listening: map[string]bool{},
 		closed: make(chan struct{}),
 	}
-	c.life, c.endLife = stdctx.WithCancel(stdctx.Background())
+	c.life, c.endLife = stdctx.WithCancelCause(stdctx.Background())
 	c.cache.init()
 	c.disp = dispatch.New(dispatch.Config{
 		Self: c.self, Pool: c.pool, Resolve: c.resolve, Trust: c.trust, Rules: rules,
@@ -131,7 +131,7 @@ func open(ctx stdctx.Context, cfg *config) (*Context, error) {
 		Ended: c.cache.ended,
 	})
 	if err := c.open(ctx); err != nil {
-		c.endLife()
+		c.endLife(dispatch.ErrClosed)
 		c.disp.Close(ctx)
 		dir.Close()
 		c.pool.Close()
@@ -580,6 +580,15 @@ func (c *Context) wrap(err error) error {
 // directory that does not answer must not use up the linger time.
 const withdrawTime = time.Second
 
+// errTime is the cause of the end of a context.Context of this package whose time has passed. It
+// does not match context.DeadlineExceeded: the caller has set no deadline.
+var errTime = errors.New("no answer in time")
+
+// within returns a context.Context that ends after d.
+func within(parent stdctx.Context, d time.Duration) (stdctx.Context, stdctx.CancelFunc) {
+	return stdctx.WithTimeoutCause(parent, d, fmt.Errorf("%w: waited for %v", errTime, d))
+}
+
 // Close ends the context. It withdraws the context's resources, waits until every accepted message
 // has been delivered or the time of [WithLinger] is over, and frees ports, goroutines and memory.
 // Blocked calls return rocl.ErrClosed. Messages and buffers that the program holds stay readable
@@ -605,13 +614,13 @@ func (c *Context) Close() error {
 	}
 	c.closing = true
 	c.mu.Unlock()
-	c.endLife()
+	c.endLife(dispatch.ErrClosed)
 	c.goroutines.Wait()
-	ctx, cancel := stdctx.WithTimeout(stdctx.Background(), c.cfg.linger)
+	ctx, cancel := within(stdctx.Background(), c.cfg.linger)
 	defer cancel()
 	// The resources are withdrawn first, so that searches end. Messages under way still need the
 	// addresses.
-	wctx, wcancel := stdctx.WithTimeout(stdctx.Background(), withdrawTime)
+	wctx, wcancel := within(stdctx.Background(), withdrawTime)
 	err := c.dir.Withdraw(wctx)
 	if wcancel(); err != nil {
 		c.cfg.logger.Info("rocl: the directory did not withdraw the resources", "err", err)

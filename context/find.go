@@ -270,7 +270,7 @@ func (r *Resource) SendTo(ctx stdctx.Context, a resource.Attributes, tag uint64,
 		return f.ID, nil
 	}
 	last, tried := err, map[resource.GID]bool{f.ID: true}
-	for stale(last) && ctx.Err() == nil {
+	for isLost(last) && ctx.Err() == nil {
 		next, found := resource.GID{}, false
 		for f, err := range r.c.FindAll(ctx, a, opts...) {
 			if err != nil && !errors.Is(err, directory.ErrPartial) {

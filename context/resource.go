@@ -89,10 +89,14 @@ func (r *Resource) withFlow(ctx stdctx.Context, to resource.GID, how func(*dispa
 	return err
 }
 
-// stale reports whether err may come of an outdated cache entry.
-func stale(err error) bool {
+// isLost reports whether err says that the target is gone or out of reach.
+func isLost(err error) bool {
 	return errors.Is(err, dispatch.ErrGone) || errors.Is(err, dispatch.ErrUnreachable)
 }
+
+// stale reports whether err may come of an outdated cache entry. It reports false if the operation
+// has waited in vain for a connection: it has used the time that [WithGiveUp] gives it.
+func stale(err error) bool { return isLost(err) && !dispatch.HasGivenUp(err) }
 
 // withFreshFlow calls how with a flow from the cache or the directory. If that fails as an outdated
 // entry does, withFreshFlow drops the entry, asks the directory and calls how once more.
@@ -228,11 +232,11 @@ func (r *Resource) Delete(ctx stdctx.Context) error {
 }
 
 // Close deletes the resource, as [Resource.Delete] does. It waits for the directory no longer than
-// the time of [WithLinger], and at least a second. After that time Close returns an error that
-// matches context.DeadlineExceeded, and the resource is deleted as soon as a directory answers.
+// the time of [WithLinger], and at least a second. After that time Close returns an error, and the
+// resource is deleted as soon as a directory answers.
 // Closing a closed resource does nothing. Close implements io.Closer.
 func (r *Resource) Close() error {
-	ctx, cancel := stdctx.WithTimeout(stdctx.Background(), max(r.c.cfg.linger, withdrawTime))
+	ctx, cancel := within(stdctx.Background(), max(r.c.cfg.linger, withdrawTime))
 	defer cancel()
 	err := r.Delete(ctx)
 	if errors.Is(err, dispatch.ErrClosed) {

@@ -70,7 +70,7 @@ func (c *Context) routesOf(ctx stdctx.Context, id resource.GID) ([]dispatch.Rout
 			err = json.Unmarshal(m.Bytes(), &routes)
 			return routes, err
 		}
-		if ctx.Err() != nil || !errors.Is(err, stdctx.DeadlineExceeded) {
+		if ctx.Err() != nil || !errors.Is(err, errTime) {
 			return nil, err
 		}
 	}
@@ -79,12 +79,16 @@ func (c *Context) routesOf(ctx stdctx.Context, id resource.GID) ([]dispatch.Rout
 // question asks the context id for its routes, over the flow f to it, and waits for the answer as
 // long as the other context may be answering.
 func question(ctx stdctx.Context, f *dispatch.Flow, box *dispatch.Mailbox, serial uint32, id resource.GID) (*dispatch.Message, error) {
-	ctx, cancel := stdctx.WithTimeout(ctx, answerTime)
+	ctx, cancel := within(ctx, answerTime)
 	defer cancel()
 	if err := f.SendBytes(ctx, serial, tagRoutes, nil); err != nil {
 		return nil, err
 	}
-	return box.Recv(ctx, dispatch.From(id), dispatch.Tag(tagRoutes))
+	m, err := box.Recv(ctx, dispatch.From(id), dispatch.Tag(tagRoutes))
+	if err != nil && ctx.Err() != nil {
+		err = f.Explain(err)
+	}
+	return m, err
 }
 
 // pendingAnswers counts the answers under way, by the context that asked.
@@ -148,7 +152,7 @@ func (c *Context) answerRoutes(to resource.GID) {
 	routes := slices.DeleteFunc(c.Routes(), func(r dispatch.Route) bool { return r.Peer == to.Context() })
 	b, err := json.Marshal(routes)
 	if err == nil {
-		ctx, cancel := stdctx.WithTimeout(c.life, answerTime)
+		ctx, cancel := within(c.life, answerTime)
 		defer cancel()
 		var f *dispatch.Flow
 		if f, err = c.disp.Flow(to.Context(), to.Serial()); err == nil {

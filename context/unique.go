@@ -73,7 +73,7 @@ func (k *claim) register(ctx stdctx.Context, l *resource.List) (rev uint64, err 
 		}
 	}
 	// The claim must be deleted even if ctx has ended: other claims wait for it.
-	wctx, cancel := stdctx.WithTimeout(k.c.life, withdrawTime)
+	wctx, cancel := within(k.c.life, withdrawTime)
 	defer cancel()
 	return 0, errors.Join(err, dir.Delete(wctx, k.id))
 }

@@ -60,7 +60,8 @@ func Unreachable(why error) Remote { return unreachable{why} }
 type unreachable struct{ why error }
 
 // err returns the error of every question.
-func (u unreachable) err() error { return fmt.Errorf("%w: %w", ErrPartial, u.why) }
+// err does not wrap the cause, which may come of a timer of this process.
+func (u unreachable) err() error { return fmt.Errorf("%w: %v", ErrPartial, u.why) }
 
 func (u unreachable) Find(context.Context, *resource.List) (resource.Record, error) {
 	return resource.Record{}, u.err()

@@ -104,7 +104,7 @@ func (m *Mailbox) beginCall(ctx context.Context, f *Flow, tag uint64, into *land
 		case c.box.closed || m.callsClosed:
 			err = ErrClosed
 		case o.ended != nil:
-			err = o.ended
+			err = beforehand(o.ended)
 		case o.isWatched:
 			o.isUsed = true
 			p := Pending{calls: c, w: m.d.waiter(), into: into}

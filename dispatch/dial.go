@@ -35,9 +35,16 @@ var ErrNodeDead = fmt.Errorf("%w: its node is dead", ErrGone)
 // ended. It ends within GiveUp, even if neither the directory nor the peer answers.
 func (l *link) connect() {
 	defer l.d.running.Done()
-	ctx, cancel := context.WithTimeout(l.d.ctx, l.d.cfg.GiveUp)
+	ctx, cancel := timeLimit(l.d.ctx, l.d.cfg.GiveUp)
 	defer cancel()
 	began := time.Now()
+	l.mu.Lock()
+	if l.outage.since.IsZero() {
+		l.outage.since = began
+	}
+	l.mu.Unlock()
+	complaint := time.AfterFunc(complainAfter, l.complain)
+	defer complaint.Stop()
 	backoff := time.Millisecond
 	for attempt := 0; !l.ended(); attempt++ {
 		// A peer that was cut off answers from one moment to the next. Short attempts notice that
@@ -53,7 +60,10 @@ func (l *link) connect() {
 			case errors.Is(err, ErrGone):
 				l.actLocked(l.life.End(err))
 			case ctx.Err() != nil:
-				l.actLocked(l.life.End(fmt.Errorf("%w: %v: %w", ErrUnreachable, l.peer, err)))
+				l.noteFailureLocked(err, true)
+				l.actLocked(l.life.End(&NoConnectionError{Peer: l.peer, End: ErrUnreachable, Reason: l.outage.reason}))
+			default:
+				l.noteFailureLocked(err, hasEnded(ctx))
 			}
 		}
 		if l.life.State() != life.Dialling || l.d.ctx.Err() != nil {
@@ -82,9 +92,10 @@ func (l *link) addresses(ctx context.Context) ([]string, error) {
 	ask := ctx
 	if known != nil {
 		var cancel context.CancelFunc
-		ask, cancel = context.WithTimeout(ctx, resolveTimeout)
+		ask, cancel = timeLimit(ctx, resolveTimeout)
 		defer cancel()
 	}
+	l.noteAttempt("asking the directory for its addresses")
 	addrs, err := l.d.cfg.Resolve(ask, l.peer)
 	switch {
 	case err == nil:

@@ -190,6 +190,11 @@ func (f *Flow) accept(ctx context.Context, src uint32, tag uint64, p []byte, b *
 		return false, f.deliver(ctx, src, tag, b, call)
 	}
 	l.mu.Lock()
+	if f.gone != nil {
+		err := beforehand(f.gone)
+		l.mu.Unlock()
+		return false, err
+	}
 	if call != 0 {
 		if err := l.mayCallLocked(ctx); err != nil {
 			l.mu.Unlock()

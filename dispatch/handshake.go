@@ -420,7 +420,7 @@ func (l *link) bindLocked(ep *endpoint, c subsys.Conn, a *wire.Attach) error {
 		l.hasMet, l.hasCalls = true, a.Features&wire.FeatureCalls != 0
 		l.met.fireAll()
 	}
-	l.since = time.Now()
+	l.since, l.outage = time.Now(), outage{}
 	l.watchLocked()
 	if name := c.Transport(); name != l.transport {
 		if l.transport != "" {

@@ -5,6 +5,7 @@ package dispatch
 import (
 	"context"
 	"encoding/binary"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -59,7 +60,8 @@ type link struct {
 	retry       *time.Timer        // calls timeout; nil until first set
 	addrs       []string           // the peer's addresses, as the directory said last
 	since       time.Time          // when conn was made
-	transport   string             // the transport of conn, or of the connection before
+	outage      outage
+	transport   string // the transport of conn, or of the connection before
 	backoffs    map[string]*routeBackoff
 	flows       map[uint32]*Flow
 	goneDst     map[uint32]error    // the latest resources of the peer that are gone
@@ -170,7 +172,7 @@ func (l *link) await(ctx context.Context, list *waitlist, w *waiter) error {
 		err = nil // fired as ctx ended: the turn may not be lost
 	}
 	l.d.doneWaiting(w)
-	return err
+	return l.explainLocked(err)
 }
 
 // copyLocked adds a frame to the open batch, if the frame is small. It reports whether it did. mu
@@ -243,6 +245,7 @@ func (l *link) dropFailedLocked(c subsys.Conn, err error) {
 	}
 	l.d.often.Info(l.peer.String(), "dispatch: connection lost", "peer", l.peer, "transport", c.Transport(), "err", err)
 	l.updateBackoffLocked(c)
+	l.outage = outage{since: time.Now(), reason: withoutTimers(fmt.Errorf("connection over %s to %s lost: %w", c.Transport(), c.Remote(), err))}
 	l.detachLocked()
 	l.actLocked(l.life.Lost())
 }

@@ -114,7 +114,7 @@ func (p Pending) Wait(ctx context.Context) (*Message, error) {
 	d := p.calls.box.d
 	err := d.wait(ctx, p.w)
 	if err != nil {
-		p.take()
+		err = p.take(err)
 	}
 	msg, end := p.w.msg, p.w.cause
 	d.doneWaiting(p.w)
@@ -147,19 +147,26 @@ func (p Pending) Cancel(cause error) {
 
 // abandon ends a call whose request was not accepted.
 func (p Pending) abandon() {
-	p.take()
+	_ = p.take(nil)
 	p.withdrawLanding()
 	p.calls.box.d.doneWaiting(p.w)
 }
 
 // take takes the call from the table, if it is still in it. After that its waiter is not fired any
-// more.
-func (p Pending) take() {
+// more. err is why the wait for the reply has ended. take returns it, with the reason if there is
+// no connection to the target.
+func (p Pending) take(err error) error {
+	var f *Flow
 	p.calls.box.mu.Lock()
 	if i := p.calls.findLocked(p.number); i != 0 {
+		f = p.calls.table[i-1].f
 		p.calls.removeLocked(i)
 	}
 	p.calls.box.mu.Unlock()
+	if f == nil || err == nil {
+		return err
+	}
+	return f.Explain(err)
 }
 
 // withdrawLanding makes sure that nothing writes to the landing of a call that has failed.

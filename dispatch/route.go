@@ -271,7 +271,8 @@ func (l *link) dialRoutes(ctx context.Context, routes []route, addrs []string, f
 				continue
 			}
 			tried[a] = true
-			attempt, cancel := context.WithTimeout(ctx, patience)
+			l.noteAttempt("dialling " + a)
+			attempt, cancel := timeLimit(ctx, patience)
 			e := l.d.shake(attempt, l, r.Port, a, from)
 			cancel()
 			if e == nil {
@@ -333,14 +334,15 @@ func (d *Dispatcher) isFirstComplaint(route string) bool {
 // A Route describes the transport of a link, or of a passage within the process, and the messages
 // that it has carried.
 type Route struct {
-	Peer      resource.GID `json:"peer"`             // the other context
-	Lane      int          `json:"lane"`             // 0: the common lane
-	Theirs    bool         `json:"theirs,omitempty"` // the lane is one of the peer's rules
-	Transport string       `json:"transport"`        // "" while there is no connection
-	Remote    string       `json:"remote"`           // the peer's address
-	Since     time.Time    `json:"since,omitzero"`   // when that connection was made
-	Changes   uint64       `json:"changes"`          // moves from one transport to another
-	Resumed   uint64       `json:"resumed"`          // broken connections that the link survived
+	Peer      resource.GID `json:"peer"`               // the other context
+	Lane      int          `json:"lane"`               // 0: the common lane
+	Theirs    bool         `json:"theirs,omitempty"`   // the lane is one of the peer's rules
+	Transport string       `json:"transport"`          // "" while there is no connection
+	Remote    string       `json:"remote"`             // the peer's address
+	Since     time.Time    `json:"since,omitzero"`     // when that connection was made
+	Changes   uint64       `json:"changes"`            // moves from one transport to another
+	Resumed   uint64       `json:"resumed"`            // broken connections that the link survived
+	Dialling  string       `json:"dialling,omitempty"` // why there is no connection, while the link tries to make one
 
 	Sent          uint64 `json:"sent"` // messages, over all connections of the link
 	Received      uint64 `json:"received"`
@@ -380,6 +382,8 @@ func (l *link) route() Route {
 	}
 	if l.conn != nil {
 		r.Transport, r.Remote, r.Since = l.conn.Transport(), l.conn.Remote(), l.since
+	} else if !l.outage.since.IsZero() && !l.life.HasEnded() {
+		r.Dialling = l.outage.whyNone().Error()
 	}
 	for _, n := range t.sent {
 		r.Sent += n

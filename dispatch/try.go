@@ -84,7 +84,7 @@ func (f *Flow) tryOverLane(src uint32, tag uint64, b *buffers.Buffer, at *waterm
 	switch {
 	case f.gone != nil:
 		l.mu.Unlock()
-		return f.gone
+		return beforehand(f.gone)
 	case f.waiters.first != nil, !l.s.HasRoom(): // the message may not overtake those that wait
 		l.mu.Unlock()
 		return ErrFull

@@ -92,7 +92,7 @@ const transfersMost = 5 * time.Second
 
 // close ends the endpoint.
 func (o *overflow) close() error {
-	ctx, end := context.WithTimeout(context.Background(), transfersMost)
+	ctx, end := context.WithTimeoutCause(context.Background(), transfersMost, fmt.Errorf("transfers go on after %v", transfersMost))
 	defer end()
 	<-o.opening
 	defer func() { o.opening <- struct{}{} }()

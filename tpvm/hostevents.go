@@ -34,7 +34,8 @@ func (t *Thread) NotifyHosts(ctx context.Context, tag int, ids ...TID) (stop fun
 	if err != nil {
 		return nil, fmt.Errorf("tpvm: notify of hosts: %w", err)
 	}
-	ctx, cancel := context.WithCancel(ctx)
+	ctx, end := context.WithCancelCause(ctx)
+	cancel := func() { end(ErrExited) }
 	unbind := context.AfterFunc(t.ctx, cancel)
 	w := &hostWatch{t: t, tag: tg, ids: slices.Clone(ids), isAll: len(ids) == 0, known: map[TID]Host{}}
 	synced, ended := make(chan struct{}), make(chan error, 1)

@@ -147,11 +147,14 @@ func (k *infoStore) ask(ctx context.Context, pod TID, q infoRequest) (a infoAnsw
 	return a, &textError{text: a.Error}
 }
 
+// errLatePod is returned when a pod does not answer in time.
+var errLatePod = errors.New("tpvm: the pod did not answer in time")
+
 // askSoon is ask that gives up after infoTimeout, or later if the request has much content. It
 // records in slow whether the pod has answered.
 func (k *infoStore) askSoon(ctx context.Context, pod TID, q infoRequest) error {
 	timeout := infoTimeout + time.Duration(len(q.Content.Data))*time.Second/infoRate
-	soon, cancel := context.WithTimeout(ctx, timeout)
+	soon, cancel := context.WithTimeoutCause(ctx, timeout, errLatePod)
 	defer cancel()
 	_, err := k.ask(soon, pod, q)
 	if ctx.Err() == nil {
@@ -734,7 +737,7 @@ func (k *infoStore) moveEntries(ctx context.Context) {
 		}
 		h.mu.Unlock()
 	}
-	soon, cancel := context.WithTimeout(ctx, infoTimeout)
+	soon, cancel := context.WithTimeoutCause(ctx, infoTimeout, errLatePod)
 	defer cancel()
 	for _, h := range hs {
 		if h.isGone() {

@@ -82,7 +82,7 @@ func ServePod(ctx context.Context, opts ...Option) error {
 	case <-t.pod.asked:
 	}
 	t.pod.endChildren()
-	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTime)
+	last, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), endTime, errLateExit)
 	defer cancel()
 	if err := t.leave(last); err != nil {
 		return fmt.Errorf("tpvm: serve a pod: %w", err)

@@ -123,11 +123,8 @@ func callCommand() *cobra.Command {
 				return callNamed(rctx, out, c, to, args[0], request)
 			}
 			m, err := me.CallBytes(rctx, to, tag, request)
-			if late := (*lateError)(nil); errors.As(err, &late) {
-				return late
-			}
 			if err != nil {
-				return err
+				return orLate(rctx, err)
 			}
 			defer m.Release()
 			if err := failed(to, m.Bytes()); err != nil {
@@ -198,12 +195,32 @@ type lateError struct {
 
 func (e *lateError) Error() string { return fmt.Sprintf("%v did not reply within %v", e.to, e.after) }
 
-// orLate returns the error of a call, or the lateError that ended the call's context.
+// An unreachableError is returned when there is no connection to a resource within --timeout: exit
+// code 4.
+type unreachableError struct {
+	to     rocl.GID
+	after  time.Duration
+	reason error
+}
+
+func (e *unreachableError) Error() string {
+	return fmt.Sprintf("%v is unreachable: no connection within %v: %v", e.to, e.after, e.reason)
+}
+
+// Unwrap returns the reason.
+func (e *unreachableError) Unwrap() error { return e.reason }
+
+// orLate returns the error of a call. If the lateError has ended the call's context, orLate returns
+// that, or an unreachableError if there was no connection.
 func orLate(ctx context.Context, err error) error {
-	if late := (*lateError)(nil); err != nil && errors.As(context.Cause(ctx), &late) {
-		return late
+	late, none := (*lateError)(nil), (*rocl.NoConnectionError)(nil)
+	if err == nil || !errors.As(context.Cause(ctx), &late) {
+		return err
 	}
-	return err
+	if errors.As(err, &none) {
+		return &unreachableError{late.to, late.after, none.Reason}
+	}
+	return late
 }
 
 // readAll reads the input until ctx ends, and no more bytes than a message may have.

@@ -125,7 +125,7 @@ func sendCommand() *cobra.Command {
 			case <-ctx.Done():
 				err = ctx.Err()
 			}
-			undelivered, err := undelivered(ctx, g, me, err)
+			undelivered, err := undelivered(ctx, g, me, to, err)
 			undelivered += int(refused.Load())
 			result := map[string]any{"to": to, "messages": n.Load(), "bytes": bytes.Load()}
 			if undelivered > 0 {
@@ -153,7 +153,7 @@ func sendCommand() *cobra.Command {
 
 // undelivered waits until the messages that me has sent are delivered. It returns how many were
 // not, and why: err, with which sending ended, or the reason of the reports.
-func undelivered(ctx context.Context, g Globals, me *rocl.Resource, err error) (int, error) {
+func undelivered(ctx context.Context, g Globals, me *rocl.Resource, to rocl.GID, err error) (int, error) {
 	fctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), g.Timeout) // goes on after an interrupt
 	defer cancel()
 	ferr := me.Flush(fctx)
@@ -161,7 +161,10 @@ func undelivered(ctx context.Context, g Globals, me *rocl.Resource, err error) (
 	if !errors.As(ferr, &fe) {
 		return 0, cmp.Or(err, ferr)
 	}
-	if fctx.Err() != nil {
+	var none *rocl.NoConnectionError
+	if errors.As(ferr, &none) {
+		ferr = &unreachableError{to, g.Timeout, none.Reason}
+	} else if fctx.Err() != nil {
 		ferr = fmt.Errorf("not acknowledged within %v: %w", g.Timeout, fe.Err)
 	} else {
 		ferr = fe.Err

@@ -263,6 +263,7 @@ func explain(ctx context.Context, cmd *cobra.Command, err error) (p problem, qui
 	var nothing nothingError
 	var silent *silentError
 	var late *lateError
+	var unreachable *unreachableError
 	var command *commandError
 	switch {
 	case err == nil:
@@ -279,6 +280,8 @@ func explain(ctx context.Context, cmd *cobra.Command, err error) (p problem, qui
 		return problem{Code: exitInterrupted}, true
 	case errors.As(err, &silent):
 		return problem{text(silent), "Its process may be stopped or overloaded; --timeout or ROCL_TIMEOUT allows more time.", exitSilent}, false
+	case errors.As(err, &unreachable):
+		return problem{text(err), "'rocl routes' prints the links that dial. See that the process of the resource runs, and firewalls.", exitSilent}, false
 	case errors.As(err, &late):
 		return problem{text(late), "--timeout or ROCL_TIMEOUT allows more time.", exitSilent}, false
 	case errors.Is(err, rocl.ErrNoReply):

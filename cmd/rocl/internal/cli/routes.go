@@ -56,6 +56,7 @@ func routesCommand() *cobra.Command {
 			if err := printRoutes(cmd.OutOrStdout(), g, all); err != nil {
 				return err
 			}
+			printDialling(cmd, g, all)
 			switch {
 			case silent > 0:
 				note(cmd, g, map[string]int{"silent": silent}, "%s did not answer", count(silent, "context"))
@@ -105,6 +106,15 @@ func routes(ctx context.Context, g Globals, c *rocl.Context) (all []routeJSON, s
 	return all, silent, ctx.Err()
 }
 
+// printDialling prints why links have no connection, below the table.
+func printDialling(cmd *cobra.Command, g Globals, all []routeJSON) {
+	for i := range all {
+		if r := &all[i]; !g.JSON && r.Route != nil && r.Dialling != "" {
+			note(cmd, g, nil, "no connection from %v to %v: %s", r.Context, r.Peer, display.Quote(r.Dialling))
+		}
+	}
+}
+
 func printRoutes(w io.Writer, g Globals, all []routeJSON) error {
 	const columns = "CONTEXT\tPID\tPEER\tLANE\tTRANSPORT\tREMOTE\tSINCE\tCHANGES\tSENT\tRECEIVED"
 	return printTable(w, g, columns, all, func(w io.Writer, r *routeJSON) {
@@ -116,11 +126,15 @@ func printRoutes(w io.Writer, g Globals, all []routeJSON) error {
 		if r.Theirs {
 			lane += " (peer's)"
 		}
+		transport := r.Transport
+		if r.Dialling != "" {
+			transport = "dialling"
+		}
 		since := "-"
 		if !r.Since.IsZero() {
 			since = r.Since.Local().Format(time.TimeOnly)
 		}
-		fmt.Fprintf(w, "%v\t%d\t%v\t%s\t%s\t%s\t%s\t%d\t%d (%d B)\t%d (%d B)\n", r.Context, r.PID, r.Peer, lane, cmp.Or(display.Quote(r.Transport), "-"), cmp.Or(display.Quote(r.Remote), "-"),
+		fmt.Fprintf(w, "%v\t%d\t%v\t%s\t%s\t%s\t%s\t%d\t%d (%d B)\t%d (%d B)\n", r.Context, r.PID, r.Peer, lane, cmp.Or(display.Quote(transport), "-"), cmp.Or(display.Quote(r.Remote), "-"),
 			since, r.Changes, r.Sent, r.SentBytes, r.Received, r.ReceivedBytes)
 	})
 }

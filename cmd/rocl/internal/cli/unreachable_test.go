@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"context"
+	"net"
+	"strings"
+	"testing"
+
+	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/internal/eventually"
+	"github.com/rocl-go/rocl/subsys"
+)
+
+// closed is a transport with a port at which no process listens.
+type closed struct{ addr string }
+
+func (c closed) Name() string                                      { return "tcp" }
+func (c closed) Listen(string, subsys.Config) (subsys.Port, error) { return c, nil }
+func (c closed) Addr() string                                      { return c.addr }
+func (c closed) Reaches(string) bool                               { return false }
+func (c closed) Close() error                                      { return nil }
+func (c closed) Dial(context.Context, string, subsys.Sink) (subsys.Conn, error) {
+	return nil, subsys.ErrNoPeer
+}
+
+// 'rocl call' and 'rocl send' to a resource that cannot be dialled say so, with the reason, although
+// --timeout ends before the library gives the resource's context up. They advise no longer time-out.
+// 'rocl routes' prints links that dial, with the reason.
+func TestUnreachable(t *testing.T) {
+	sock := node(t)
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := ln.Addr().String()
+	ln.Close()
+	far, err := rocl.Open(t.Context(), rocl.WithSocket(sock), rocl.WithTransports(closed{"tcp://" + addr}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer far.Close()
+	it, err := far.Register(t.Context(), rocl.Attrs{"name": "far"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"call", "send"} {
+		_, errOut, code := execute(t.Context(), strings.NewReader("hello\n"), name, "--socket", sock, "--timeout", "700ms", "name=far")
+		if code == 0 || !strings.Contains(errOut, "unreachable") || !strings.Contains(errOut, "dial tcp "+addr) || !strings.Contains(errOut, "connection refused") || strings.Contains(errOut, "more time") {
+			t.Errorf("%s: exit code %d, %q", name, code, errOut)
+		}
+	}
+	near, err := rocl.Open(t.Context(), rocl.WithSocket(sock), rocl.WithUndelivered(func(rocl.Undelivered) {}), rocl.WithLinger(1), rocl.WithGiveUp(eventually.Patience))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer near.Close()
+	me, err := near.Register(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := me.SendBytes(t.Context(), it.ID(), 1, nil); err != nil {
+		t.Fatal(err)
+	}
+	eventually.True(t, "the link is printed with its reason", func() bool {
+		out, errOut, _ := execute(t.Context(), nil, "routes", "--socket", sock, "--timeout", "300ms") // far answers no question
+		return strings.Contains(out, "dialling") && strings.Contains(errOut, "dial tcp "+addr)
+	})
+}
