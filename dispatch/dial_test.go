@@ -5,7 +5,6 @@ package dispatch
 import (
 	"context"
 	"errors"
-	"strings"
 	"testing"
 	"time"
 
@@ -54,7 +53,7 @@ func TestGiveUpWithoutDirectory(t *testing.T) {
 			t.Fatal(err)
 		}
 		eventually.Returns(t, "the report", func() {
-			if u := <-reported; u.Tag != 7 || !errors.Is(u.Err, ErrUnreachable) || errors.Is(u.Err, context.DeadlineExceeded) || !strings.Contains(u.Err.Error(), "no answer within") {
+			if u := <-reported; u.Tag != 7 || !errors.Is(u.Err, ErrUnreachable) || errors.Is(u.Err, context.DeadlineExceeded) {
 				t.Errorf("reported %+v", u)
 			}
 		})
