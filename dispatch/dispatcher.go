@@ -156,6 +156,7 @@ type Dispatcher struct {
 	closed  bool
 	ports   []subsys.Port
 	links   map[linkKey]*link
+	former  map[linkKey]wire.Past // sessions that this context has given up last
 	boxes   map[uint32]*Mailbox
 	passages
 	calls   calls

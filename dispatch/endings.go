@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 
 	"github.com/rocl-go/rocl/dispatch/internal/wire"
 	"github.com/rocl-go/rocl/resource"
@@ -19,7 +20,8 @@ import (
 // been delivered. gone.go has the order.
 type ending struct {
 	call       func(error)
-	in         *endings // the list that holds it; nil: the function was called, or cancelled
+	at         atomic.Pointer[link] // the link whose list holds it; nil: within the process
+	in         *endings             // the list that holds it; nil: the function was called, or cancelled
 	prev, next *ending
 }
 
@@ -170,19 +172,32 @@ func (l *link) onEnd(ctx context.Context, dst uint32, e *ending) (cancel func() 
 		l.putLocked(wire.TypeNeed, dst, 0, total)
 	}
 	list.push(e)
+	e.at.Store(l)
 	l.watchLocked()
 	l.postLocked()
-	return func() bool {
+	return func() bool { return e.cancel(dst) }, nil
+}
+
+// cancel takes e from the list of its link, which may be the successor of the one that it was put
+// on. It reports false if e is in no list any more.
+func (e *ending) cancel(dst uint32) bool {
+	for {
+		l := e.at.Load()
 		l.mu.Lock()
+		if e.at.Load() != l {
+			l.mu.Unlock()
+			continue
+		}
 		defer l.mu.Unlock()
-		if !list.remove(e) {
+		list := e.in
+		if list == nil || !list.remove(e) {
 			return false
 		}
 		if list.first == nil && l.endings[dst] == list {
 			delete(l.endings, dst)
 		}
 		return true
-	}, nil
+	}
 }
 
 // takeEndingsLocked returns the functions that wait for the end of the peer's resource dst. mu must

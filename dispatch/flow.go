@@ -79,15 +79,22 @@ func (l *link) flow(dst uint32) *Flow {
 		if err := l.goneDst[dst]; err != nil && !l.life.HasEnded() { // serials are not used again
 			return &Flow{l: l, dst: dst, gone: err}
 		}
-		f = &Flow{l: l, dst: dst, limit: firstCredit(dst)}
+		f = l.newFlow(dst)
 		if l.life.HasEnded() {
 			f.gone = l.life.Cause()
 		}
-		if r := l.d.cfg.Rules; r != nil && l.key.lane == 0 {
-			f.spread = &spread{rules: r, base: f, d: l.d, peer: l.peer}
-		}
-		l.flows[dst] = f
 	}
+	return f
+}
+
+// newFlow makes the flow to the resource of the peer with serial dst. mu must be held, or the link
+// must not be published.
+func (l *link) newFlow(dst uint32) *Flow {
+	f := &Flow{l: l, dst: dst, limit: firstCredit(dst)}
+	if r := l.d.cfg.Rules; r != nil && l.key.lane == 0 {
+		f.spread = &spread{rules: r, base: f, d: l.d, peer: l.peer}
+	}
+	l.flows[dst] = f
 	return f
 }
 
@@ -242,7 +249,7 @@ func (f *Flow) enqueueLocked(src uint32, tag uint64, p []byte, b *buffers.Buffer
 			if call != 0 {
 				l.putLocked(wire.TypeCall, f.dst, src, call)
 			}
-			l.s.Push(&m)
+			l.s.PushRequest(&m, call)
 		}
 		l.attendLocked()
 	} else if len(p) > 0 {
@@ -361,8 +368,8 @@ func heldPayload(n uint64) []byte { return binary.LittleEndian.AppendUint64(nil,
 
 // serveLocked gives the available credit to the senders that wait for it, in order. Then it asks
 // for what the first remaining sender lacks. The question goes behind what was sent, which the
-// receiver must know first. serveLocked reports whether there is a question; the caller must have
-// it written. mu must be held.
+// receiver must know first. serveLocked reports whether there is something to write: a question, or
+// a message that was held. mu must be held.
 func (f *Flow) serveLocked() (asks bool) {
 	for w := f.waiters.first; w != nil; w = f.waiters.first {
 		w.charge = max(w.charge, f.unit)
@@ -376,7 +383,12 @@ func (f *Flow) serveLocked() (asks bool) {
 		}
 		f.sent += w.charge
 		f.waiters.remove(w)
-		w.fire()
+		if w.held != nil {
+			f.enqueueHeldLocked(w)
+			asks = true
+		} else {
+			w.fire()
+		}
 	}
 	return asks
 }

@@ -166,6 +166,9 @@ func (l *link) underWayLocked(marks []watermark, src uint32) []watermark {
 	if found {
 		marks = append(marks, watermark{l: l, seq: last})
 	}
+	if l.held > 0 {
+		marks = append(marks, l.allLocked())
+	}
 	var line *session.Line
 	l.s.EachQueued(func(ln *session.Line, h *subsys.Header, put uint64) {
 		if src != 0 && h.Src != src {
@@ -189,7 +192,21 @@ func (l *link) underWayLocked(marks []watermark, src uint32) []watermark {
 func (w watermark) waiting(src uint32) (n int) {
 	l := w.l
 	l.mu.Lock()
+	if heir := l.heir; heir.l != nil {
+		l.mu.Unlock()
+		return heir.waiting(src)
+	}
 	defer l.mu.Unlock()
+	if w.isHeld {
+		for _, f := range l.flows {
+			for h := f.waiters.first; h != nil && h.held != nil; h = h.next {
+				if src == 0 || h.held.Src == src {
+					n++
+				}
+			}
+		}
+		return n
+	}
 	if w.f == nil {
 		l.s.EachNumbered(func(h *subsys.Header, seq uint32) {
 			if (src == 0 || h.Src == src) && int32(seq-w.seq) <= 0 {

@@ -104,7 +104,7 @@ func (d *Dispatcher) owes(peer resource.GID, own *link) (owes bool) {
 	d.lanes(peer, func(l *link) bool {
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		owes = !l.life.HasEnded() && (l == own && l.s.HasQueued() || l != own && !l.s.IsIdle())
+		owes = !l.life.HasEnded() && (l == own && (l.s.HasQueued() || l.held > 0) || l != own && !l.isIdleLocked())
 		return !owes
 	})
 	return owes

@@ -265,7 +265,7 @@ func (ep *endpoint) onChallenge(c subsys.Conn, b []byte) error {
 		l.mu.Unlock()
 		return fmt.Errorf("%w: the link has another connection", ErrRefused)
 	}
-	ep.mine = wire.Attach{Session: l.life.ID(), Known: l.life.PeerID(), Gen: l.life.Propose(), Have: l.s.Expected(), IsMove: l.conn != nil, Features: wire.Features}
+	ep.mine = wire.Attach{Session: l.life.ID(), Known: l.life.PeerID(), Gen: l.life.Propose(), Have: l.s.Expected(), IsMove: l.conn != nil, Features: wire.Features, Past: l.d.formerOf(l.key)}
 	l.mu.Unlock()
 	part := ep.mine.Append(nil)
 	ep.mine.MAC = ep.said.MAC(ep.said.Keys[0], wire.TypeAttach, part[:wire.AttachPart])
@@ -294,7 +294,7 @@ func (ep *endpoint) onAttach(c subsys.Conn, b []byte) error {
 		l.mu.Lock()
 		l.blockWritersLocked()
 		isWorse := a.IsMove && l.conn != nil && l.worseLocked(c)
-		v := l.life.Admits(&a, ep.d.self.Compare(ep.peer) < 0, l.s.IsIdle(), isWorse)
+		v := l.life.Admits(&a, ep.d.self.Compare(ep.peer) < 0, l.isIdleLocked(), isWorse)
 		isAdmitted := v.IsAdmitted()
 		if isAdmitted {
 			err = l.bindLocked(ep, c, &a)
@@ -302,7 +302,10 @@ func (ep *endpoint) onAttach(c subsys.Conn, b []byte) error {
 		if !isAdmitted || err != nil {
 			l.unblockWritersLocked()
 			l.mu.Unlock()
-			if v.Fatal != nil {
+			switch {
+			case v.IsGivenUp:
+				l.giveUp(v.Fatal, a.Past)
+			case v.Fatal != nil:
 				l.endLink(v.Fatal)
 			}
 			switch {
@@ -312,7 +315,7 @@ func (ep *endpoint) onAttach(c subsys.Conn, b []byte) error {
 				ep.d.unlink(l)
 				continue
 			}
-			return ep.refuse(c, v.Why, v.Gen)
+			return ep.refuse(c, &a, v.Why, v.Gen)
 		}
 		ready := wire.Attach{Session: l.life.ID(), Known: a.Session, Gen: a.Gen, Have: l.s.Expected(), Features: wire.Features}
 		ep.link.Store(l)
@@ -335,8 +338,11 @@ func (ep *endpoint) onAttach(c subsys.Conn, b []byte) error {
 }
 
 // refuse tells the dialler that the connection is not attached, and returns the error that ends it.
-func (ep *endpoint) refuse(c subsys.Conn, why wire.Refusal, gen uint64) error {
+func (ep *endpoint) refuse(c subsys.Conn, a *wire.Attach, why wire.Refusal, gen uint64) error {
 	r := wire.Refuse{Why: why, Gen: gen}
+	if p := ep.former(); why == wire.RefusedUnknown && p.Session == a.Known {
+		r.Past = p
+	}
 	_ = ep.sendFrame(c, wire.TypeRefuse, r.Append(nil))
 	return fmt.Errorf("%w: connection of %v is not attached (%d)", ErrRefused, ep.peer, why)
 }
@@ -353,7 +359,7 @@ func (ep *endpoint) refused(b []byte) error {
 	fatal := l.life.Refused(r.Why, r.Gen)
 	l.mu.Unlock()
 	if fatal != nil {
-		l.endLink(fatal)
+		l.giveUp(fatal, r.Past)
 	}
 	return err
 }

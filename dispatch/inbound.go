@@ -316,8 +316,13 @@ func (l *link) onGone(f *subsys.Frame) {
 	l.mu.Lock()
 	if fl := l.flows[f.Dst]; fl != nil && fl.gone == nil {
 		fl.gone = fmt.Errorf("%w: %v", ErrGone, to)
-		fl.waiters.fireAll()
 		others = l.abandonLocked(fl)
+		fl.loseHeldLocked(func(h *subsys.Header) {
+			if isReported(h) {
+				others = append(others, Undelivered{From: l.d.self.WithSerial(h.Src), To: to, Tag: h.Tag, Bytes: int(h.Len), Err: ErrGone})
+			}
+		})
+		fl.waiters.fireAll()
 		l.full.fireAll() // these senders check again, and so do those behind the abandoned messages
 		l.behind.fireAll()
 		l.dropGoneLocked(fl)

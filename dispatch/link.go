@@ -61,7 +61,9 @@ type link struct {
 	addrs       []string           // the peer's addresses, as the directory said last
 	since       time.Time          // when conn was made
 	outage      outage
-	transport   string // the transport of conn, or of the connection before
+	held        int       // messages from a former link that wait for credit
+	heir        watermark // the messages that the successor has taken over; set when the link ends
+	transport   string    // the transport of conn, or of the connection before
 	backoffs    map[string]*routeBackoff
 	flows       map[uint32]*Flow
 	goneDst     map[uint32]error    // the latest resources of the peer that are gone
@@ -230,7 +232,7 @@ func (l *link) releaseLocked() {
 	if l.behind.first != nil {
 		l.wakePassedLocked()
 	}
-	if l.empty.first != nil && l.s.IsIdle() {
+	if l.empty.first != nil && l.isIdleLocked() {
 		l.empty.fireAll()
 	}
 	if now := l.needsAttentionLocked(); now != l.needsLock.Load() {
@@ -342,10 +344,19 @@ func (l *link) finishEndLocked() {
 	if l.conn != nil {
 		l.detachLocked()
 	}
+	var reports []Undelivered
+	lost := func(f *subsys.Header) {
+		if f.Type == wire.TypeData && isReported(f) {
+			l.d.countLost(f.Src, cause) // before a Flush sees that nothing is under way any more
+			reports = append(reports, Undelivered{From: l.d.self.WithSerial(f.Src), To: l.peer.WithSerial(f.Dst), Tag: f.Tag, Bytes: int(f.Len), Err: cause})
+		}
+	}
+	succession := l.succeedLocked(lost)
 	for _, f := range l.flows {
 		if f.gone == nil {
 			f.gone = cause
 		}
+		f.loseHeldLocked(lost)
 		f.waiters.fireAll()
 	}
 	var ended *ending
@@ -361,13 +372,7 @@ func (l *link) finishEndLocked() {
 	l.endings = nil
 	contextEnds := l.contextEnds
 	l.contextEnds = nil
-	var reports []Undelivered
-	l.s.Drain(func(f *subsys.Header) {
-		if f.Type == wire.TypeData && isReported(f) {
-			l.d.countLost(f.Src, cause) // before a Flush sees that nothing is under way any more
-			reports = append(reports, Undelivered{From: l.d.self.WithSerial(f.Src), To: l.peer.WithSerial(f.Dst), Tag: f.Tag, Bytes: int(f.Len), Err: cause})
-		}
-	})
+	l.s.Drain(lost)
 	l.met.fireAll()
 	l.full.fireAll()
 	l.behind.fireAll()
@@ -376,6 +381,9 @@ func (l *link) finishEndLocked() {
 	l.mu.Unlock()
 	l.d.unlink(l)
 	l.d.inBackground(l.closeAccounts) // this goroutine may hold the token, and locks
+	if succession != nil {
+		succession.finish(l.d, cause)
+	}
 	for _, u := range reports {
 		l.d.report(u)
 	}
@@ -430,6 +438,7 @@ func (l *link) forget(ended []*inflow) {
 func (l *link) closeAccounts() {
 	l.d.takeToken()
 	ins := l.inflows
+	l.noteFormer()
 	l.dropParts()
 	l.inflows, l.lastFlow, l.accountsClosed = map[uint32]*inflow{}, nil, true
 	l.d.giveToken()
@@ -468,9 +477,9 @@ func (d *Dispatcher) report(u Undelivered) {
 func (l *link) drain(ctx context.Context) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for !l.life.HasEnded() && !l.s.IsIdle() {
+	for !l.life.HasEnded() && !l.isIdleLocked() {
 		l.writeLocked()
-		if l.s.IsIdle() || l.life.HasEnded() {
+		if l.isIdleLocked() || l.life.HasEnded() {
 			return
 		}
 		if l.waitInLocked(ctx, &l.empty) != nil {

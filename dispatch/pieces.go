@@ -37,7 +37,7 @@ func (l *link) feedLinesLocked() {
 		dst := ln.Dst()
 		if l.s.Number(ln, l.canSplit); !ln.IsWaiting() {
 			if f := l.flows[dst]; f != nil && f.waiters.first != nil {
-				f.serveLocked()
+				f.serveLocked() // the writer goes on with what it has put
 			}
 		}
 	}

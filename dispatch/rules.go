@@ -208,6 +208,8 @@ type watermark struct {
 	seq uint32
 	f   *Flow // nil: the message was not in the line
 	put uint64
+	// isHeld says that the link had held messages, which may be among those of the watermark.
+	isHeld bool
 }
 
 // markLocked returns the watermark of the last message that was sent over f. mu must be held.
@@ -312,8 +314,9 @@ func (s *spread) classLocked(n uint64) []watermark {
 				continue
 			}
 			l.mu.Lock()
-			if !l.s.IsIdle() {
-				s.floor[lane] = l.markLocked(l.flows[s.base.dst])
+			if f := l.flows[s.base.dst]; !l.isIdleLocked() {
+				s.floor[lane] = l.markLocked(f)
+				s.floor[lane].isHeld = f != nil && f.waiters.first != nil && f.waiters.first.held != nil
 			}
 			l.mu.Unlock()
 		}
@@ -365,12 +368,31 @@ func (s *spread) mark(class uint64, n uint8, at watermark) {
 // passed waits until the peer has acknowledged the frames of a watermark. If the link ends, it
 // waits until the frames that were not acknowledged have been counted as undelivered.
 func (w watermark) passed(ctx context.Context) error {
+	for w.l != nil {
+		var err error
+		if w, err = w.passedOver(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// passedOver is passed for one link. If the link leaves messages to a successor, passedOver returns
+// the watermark of these.
+func (w watermark) passedOver(ctx context.Context) (next watermark, _ error) {
 	l := w.l
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for {
 		seq := w.seq
-		if w.f != nil {
+		if w.isHeld {
+			if l.held > 0 {
+				seq = l.s.Next() // check again when more has passed
+			} else {
+				w.seq, w.isHeld = l.s.Next()-1, false
+				continue
+			}
+		} else if w.f != nil {
 			if w.f.line.Gone() < w.put {
 				seq = l.s.Next() // the message is still in the line: check again when more has passed
 			} else {
@@ -378,8 +400,11 @@ func (w watermark) passed(ctx context.Context) error {
 				continue
 			}
 		}
+		if l.heir.l != nil {
+			return l.heir, nil
+		}
 		if int32(l.s.Head()-seq) > 0 { // true also after the session has been drained
-			return nil
+			return next, nil
 		}
 		before := l.s.Next()
 		if l.writeLocked(); l.s.Next() != before || int32(l.s.Head()-seq) > 0 { // the frames were paced
@@ -393,7 +418,7 @@ func (w watermark) passed(ctx context.Context) error {
 			l.releaseLocked()
 		}
 		if err := l.await(ctx, &l.behind, w); err != nil {
-			return err
+			return next, err
 		}
 	}
 }

@@ -117,7 +117,7 @@ func (l *link) check(now time.Time) {
 	defer l.mu.Unlock()
 	v := &l.liveness
 	c, isProber := l.conn.(subsys.Prober)
-	if !isProber || l.life.HasEnded() || l.s.IsIdle() && v.starved == 0 && len(l.endings) == 0 && len(l.contextEnds) == 0 {
+	if !isProber || l.life.HasEnded() || l.isIdleLocked() && v.starved == 0 && len(l.endings) == 0 && len(l.contextEnds) == 0 {
 		l.unwatchLocked() // bind watches the next connection
 		return
 	}

@@ -91,6 +91,9 @@ type Machine struct {
 	rx, tx uint32        // the session's numbers when the timer was set
 
 	isAsked bool // Improve was called while there was a searcher
+
+	hasHeir bool      // the link ended because the peer has given up the session
+	past    wire.Past // how far the session had come, as the peer says
 }
 
 // RetryFirst is the first pause before a better route is tried again, and RetryMost the longest.
@@ -285,6 +288,22 @@ func (m *Machine) End(err error) Action {
 	return Clean | StopTimer
 }
 
+// GivenUp ends the link because of err: the peer has given up the session while this side did not,
+// or not yet. The peer says by past how far it had come. In the stories this is the event "givenUp".
+func (m *Machine) GivenUp(err error, past wire.Past) Action {
+	if !m.HasEnded() && m.cause == nil {
+		m.hasHeir, m.past = true, past
+	}
+	return m.End(err)
+}
+
+// HasHeir reports whether the link leaves messages to its successor: those that the peer has
+// certainly not received. If isKnown is true, these are the ones from number have on. Otherwise
+// they are the ones that were never written to a connection.
+func (m *Machine) HasHeir() (has bool, have uint32, isKnown bool) {
+	return m.hasHeir, m.past.Have, m.past.Session != 0 && m.past.Session == m.peerID
+}
+
 // Cleaned notes that the link has been cleaned up. It reports false if that was noted before.
 func (m *Machine) Cleaned() bool {
 	was := m.state
@@ -307,6 +326,7 @@ type Verdict struct {
 	Gen            uint64       // the number to tell with a refusal
 	Fatal          error        // why the link ends; nil: it goes on
 	IsForSuccessor bool         // the link ends, and its successor decides
+	IsGivenUp      bool         // the link ends because the peer has given up the session
 }
 
 // IsAdmitted reports whether the connection becomes the link's.
@@ -326,9 +346,10 @@ func (m *Machine) Admits(a *wire.Attach, isFirst, isIdle, isWorse bool) Verdict 
 			v.Fatal = fmt.Errorf("%w: %v knows another session", ErrUnreachable, m.peer)
 		}
 	case m.peerID != 0 && m.peerID != a.Session:
-		// The peer has given up the old session and told its senders. This context tells its own
-		// senders, and begins a new session.
+		// The peer has given up the old session and told its senders. This context begins a new
+		// session, for what the peer has not received, and reports the rest.
 		v.Fatal, v.IsForSuccessor = fmt.Errorf("%w: %v has given up the session", ErrUnreachable, m.peer), true
+		v.IsGivenUp = true
 	case a.Gen <= m.gen:
 		v.Why = wire.RefusedStale
 	case m.proposed >= a.Gen && isFirst:

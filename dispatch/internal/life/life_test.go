@@ -101,6 +101,17 @@ func (s *teller) tell(event string) (string, error) {
 		f.SetCause(errClosed)
 	case "ends":
 		do = f.End(endings[words[1]])
+	case "givenUp":
+		do = f.GivenUp(ErrUnreachable, wire.Past{Session: values["past"], Have: uint32(values["have"])})
+	case "heir":
+		has, have, isKnown := f.HasHeir()
+		switch {
+		case !has:
+			return "none", nil
+		case !isKnown:
+			return "of what was never written", nil
+		}
+		return fmt.Sprintf("from=%d", have), nil
 	case "cause":
 		if !errors.Is(f.cause, endings[words[1]]) {
 			return fmt.Sprint(f.cause), nil
@@ -123,6 +134,9 @@ func (s *teller) tell(event string) (string, error) {
 		}
 		if v.IsForSuccessor {
 			out += " again"
+		}
+		if v.IsGivenUp {
+			out += " givenUp"
 		}
 		return out, nil
 	case "refused":

@@ -137,7 +137,7 @@ func (s *Session) Number(ln *Line, canSplit bool) {
 	m := &ln.msgs[ln.first]
 	if !s.splits(ln, canSplit) {
 		s.backlog -= len(m.Data)
-		s.Push(&m.Frame)
+		s.PushRequest(&m.Frame, m.call)
 		s.advance(ln)
 		return
 	}
@@ -158,7 +158,7 @@ func (s *Session) Number(ln *Line, canSplit bool) {
 		return
 	}
 	e := s.at(s.end - 1)
-	e.total, e.tag, e.flags, e.reported = m.Len, m.Tag, m.Flags, false
+	e.total, e.tag, e.flags, e.reported, e.call = m.Len, m.Tag, m.Flags, false, m.call
 	s.splitting--
 	s.advance(ln)
 }
@@ -213,6 +213,19 @@ func (s *Session) unlist(ln *Line, yield func(*subsys.Frame)) {
 	}
 	s.remove(ln)
 }
+
+// takeLine takes a line out of the ring and yields its messages, whose buffers then belong to keep.
+func (s *Session) takeLine(ln *Line, keep func(*subsys.Frame, uint64)) {
+	for i := ln.first; i < len(ln.msgs); i++ {
+		m := &ln.msgs[i]
+		keep(&m.Frame, m.call)
+		m.Buf = nil
+	}
+	s.unlist(ln, func(*subsys.Frame) {})
+}
+
+// Finish releases the buffer of a message that Divide has kept, and that is not sent any more.
+func Finish(b *buffers.Buffer) { finish(b) }
 
 // finish releases a buffer that the library no longer needs.
 func finish(b *buffers.Buffer) {

@@ -36,6 +36,7 @@
 package session
 
 import (
+	"bytes"
 	"fmt"
 	"sync/atomic"
 
@@ -88,6 +89,7 @@ type entry struct {
 	tag      uint64 // in the last piece: the message's tag
 	flags    uint8  // in the last piece: the message's flags
 	reported bool   // in the last piece: the peer has said that the message was not delivered
+	call     uint64 // in a request, or its last piece: the number of the call; 0: none, or the message is in a batch
 }
 
 // mark is a place in the session to return to.
@@ -196,12 +198,19 @@ func (s *Session) stamp(h *subsys.Header) {
 // Push takes over a frame as an entry of its own.
 func (s *Session) Push(f *subsys.Frame) {
 	e := s.entry()
-	e.Frame, e.frames, e.total = *f, 1, 0
+	e.Frame, e.frames, e.total, e.call = *f, 1, 0, 0
 	if f.Buf != nil {
 		s.large++
 	}
 	s.stamp(&e.Header)
 	s.unsent += subsys.HeaderLen + len(f.Data)
+}
+
+// PushRequest is Push for the request of a call. The frame with the number of the call goes directly
+// before it.
+func (s *Session) PushRequest(f *subsys.Frame, call uint64) {
+	s.Push(f)
+	s.at(s.end - 1).call = call
 }
 
 // BatchLen returns the size of the buffer for Open. Callers ask only after Add failed: if the last
@@ -216,7 +225,7 @@ func (s *Session) BatchLen() int {
 // Open begins a batch in b, which then belongs to the session.
 func (s *Session) Open(b *buffers.Buffer) {
 	e := s.entry()
-	e.Frame, e.frames, e.total = subsys.Frame{Data: b.Bytes()[:0], Buf: b}, 0, 0
+	e.Frame, e.frames, e.total, e.call = subsys.Frame{Data: b.Bytes()[:0], Buf: b}, 0, 0, 0
 	e.Type, e.Seq = subsys.TypeBatch, s.next
 }
 
@@ -532,6 +541,74 @@ func (s *Session) EachQueued(yield func(ln *Line, h *subsys.Header, put uint64))
 			return
 		}
 	}
+}
+
+// HasReached reports whether the peer may have received no more than the frames before number have,
+// given what was sent and acknowledged.
+func (s *Session) HasReached(have uint32) bool {
+	done := s.done.Load()
+	return have-done <= s.most.Load()-done
+}
+
+// Most returns the number behind the last frame that was ever handed to a connection.
+func (s *Session) Most() uint32 { return s.most.Load() }
+
+// Divide empties the session, as Drain does, when the peer has certainly not received the frames
+// from number from on. It yields the messages among these to keep, in the order for each target,
+// with the numbers of their calls. The buffer, or the copy in Data, then belongs to keep. All other
+// frames that were not acknowledged go to lost.
+func (s *Session) Divide(from uint32, lost func(*subsys.Header), keep func(m *subsys.Frame, call uint64)) {
+	s.Release()
+	isKept := func(seq uint32) bool { return int32(seq-from) >= 0 }
+	for i := s.first; i != s.end; i++ {
+		e := s.at(i)
+		switch {
+		case e.Type == subsys.TypeBatch:
+			s.divideBatch(e, isKept, lost, keep)
+			continue
+		case !isKept(e.Seq) || e.Type != wire.TypeData && e.total == 0 || e.Type == wire.TypePiece && (e.reported || e.Buf == nil):
+			continue
+		}
+		m := e.Frame
+		if e.total > 0 { // the last of the pieces, which have one buffer
+			m.Header = subsys.Header{Type: wire.TypeData, Flags: e.flags, Len: e.total, Tag: e.tag, Src: e.Src, Dst: e.Dst}
+			m.Data = e.Buf.Bytes()
+		}
+		keep(&m, e.call)
+		if e.Buf != nil {
+			s.large--
+		}
+		e.Type, e.total, e.Data, e.Buf = wire.TypeNeed, 0, nil, nil // Drain yields a control frame
+	}
+	for s.turn != nil {
+		s.takeLine(s.turn.next, keep)
+	}
+	s.Drain(lost)
+}
+
+// divideBatch is Divide for the frames of a batch. It makes the batch a control frame.
+func (s *Session) divideBatch(e *entry, isKept func(uint32) bool, lost func(*subsys.Header), keep func(*subsys.Frame, uint64)) {
+	call := uint64(0)
+	seq := e.Seq
+	for off := 0; off < len(e.Data); seq++ {
+		var h subsys.Header
+		_ = h.Parse(e.Data[off:]) // encoded here, so it is valid
+		data := e.Data[off+subsys.HeaderLen:][:h.Len]
+		off += subsys.HeaderLen + int(h.Len)
+		switch {
+		case h.Type == wire.TypeCall:
+			call = h.Tag
+			continue
+		case int32(seq-s.head) < 0: // acknowledged
+		case h.Type == wire.TypeData && isKept(seq):
+			keep(&subsys.Frame{Header: h, Data: bytes.Clone(data)}, call)
+		default:
+			lost(&h)
+		}
+		call = 0
+	}
+	e.Buf.Release()
+	e.Type, e.Data, e.Buf = wire.TypeNeed, nil, nil
 }
 
 // Drain empties the session, and yields what was not acknowledged. For a message in pieces, it

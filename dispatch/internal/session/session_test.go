@@ -3,6 +3,7 @@
 package session
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"sync/atomic"
@@ -529,4 +530,137 @@ func TestRetransmittedAcknowledgement(t *testing.T) {
 	if !a.IsIdle() {
 		t.Errorf("%d frames wait for an acknowledgement after an old one", a.Pending())
 	}
+}
+
+// Divide keeps, in the order for each target, exactly the messages whose last frame the peer has not
+// received, with their payloads and the numbers of their calls. All other messages that were not
+// acknowledged are lost.
+func TestDivide(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		pool := buffers.New()
+		defer func() {
+			if err := pool.Close(); err != nil {
+				t.Fatal(err)
+			}
+		}()
+		var s Session
+		s.Init(100, 60)
+		var lines [3]Line
+		type sent struct {
+			dst  uint32
+			call uint64
+			size int
+		}
+		all := map[uint64]sent{}    // by tag
+		last := map[uint64]uint32{} // by tag: the number of the last frame
+		number := func() {
+			ln := s.Upcoming(true)
+			m := ln.msgs[ln.first]
+			if n, src := ln.Call(); n != 0 {
+				s.Push(&subsys.Frame{Header: subsys.Header{Type: wire.TypeCall, Dst: ln.Dst(), Src: src, Tag: n}})
+			}
+			if s.HasBegin(ln, true) {
+				var h subsys.Header
+				var p [4]byte
+				ln.Begin(&h, &p)
+				s.Push(&subsys.Frame{Header: h, Data: p[:]})
+			}
+			gone := ln.Gone()
+			s.Number(ln, true)
+			if ln.Gone() != gone || !ln.IsWaiting() {
+				last[m.Tag] = s.Next() - 1
+			}
+		}
+		for i := range rapid.IntRange(1, 20).Draw(t, "messages") {
+			tag, dst := uint64(i+1), uint32(rapid.IntRange(0, 2).Draw(t, "dst"))
+			m := sent{dst, 0, rapid.SampledFrom([]int{0, 10, 90, 150, 300}).Draw(t, "size")}
+			h := subsys.Header{Type: wire.TypeData, Len: uint32(m.size), Tag: tag, Src: 1, Dst: dst}
+			if rapid.Bool().Draw(t, "is a call") {
+				m.call, h.Flags = tag+1000, wire.FlagCall
+			}
+			all[tag] = m
+			payload := bytes.Repeat([]byte{byte(tag)}, m.size)
+			ln := &lines[dst]
+			c := subsys.Header{Type: wire.TypeCall, Dst: dst, Src: 1, Tag: m.call}
+			switch {
+			case s.Splits(m.size) || ln.IsWaiting() || rapid.IntRange(0, 3).Draw(t, "queues") == 0:
+				b, err := pool.Get(m.size)
+				if err != nil {
+					t.Fatal(err)
+				}
+				copy(b.Bytes(), payload)
+				s.Queue(ln, &subsys.Frame{Header: h, Data: b.Bytes(), Buf: b}, m.call)
+			case rapid.Bool().Draw(t, "in a batch"):
+				if !s.Fits(2*subsys.HeaderLen + m.size) {
+					b, err := pool.Get(s.BatchLen())
+					if err != nil {
+						t.Fatal(err)
+					}
+					s.Open(b)
+				}
+				if m.call != 0 {
+					s.Add(&c, nil)
+				}
+				s.Add(&h, payload)
+				last[tag] = s.Next() - 1
+			default:
+				b, err := pool.Get(m.size)
+				if err != nil {
+					t.Fatal(err)
+				}
+				copy(b.Bytes(), payload)
+				if m.call != 0 {
+					s.Push(&subsys.Frame{Header: c})
+				}
+				s.PushRequest(&subsys.Frame{Header: h, Data: b.Bytes(), Buf: b}, m.call)
+				last[tag] = s.Next() - 1
+			}
+			for range rapid.IntRange(0, 4).Draw(t, "numbered") {
+				if s.IsFeedable() {
+					number()
+				}
+			}
+			if rapid.Bool().Draw(t, "writes") {
+				fs := s.Take()
+				s.Untake(fs, rapid.IntRange(0, len(fs)).Draw(t, "taken"))
+			}
+		}
+		done := uint32(rapid.IntRange(0, int(s.Most())).Draw(t, "acknowledged"))
+		from := uint32(rapid.IntRange(int(done), int(s.Most())).Draw(t, "received"))
+		if err := s.Acked(done); err != nil {
+			t.Fatal(err)
+		}
+		if !s.HasReached(from) || s.HasReached(s.Most()+1) {
+			t.Fatalf("from %d, most %d", from, s.Most())
+		}
+		got := map[uint64]bool{}
+		before := map[uint32]uint64{} // by target: the tag of the message kept last
+		s.Divide(from, func(h *subsys.Header) {
+			if h.Type != wire.TypeData {
+				return
+			}
+			if seq, isNumbered := last[h.Tag]; !isNumbered || seq < done || seq >= from || got[h.Tag] {
+				t.Fatalf("message %d, frame %d, is lost: acknowledged %d, received %d", h.Tag, seq, done, from)
+			}
+			got[h.Tag] = true
+		}, func(m *subsys.Frame, call uint64) {
+			w := all[m.Tag]
+			if seq, isNumbered := last[m.Tag]; isNumbered && seq < from || got[m.Tag] || before[m.Dst] > m.Tag {
+				t.Fatalf("message %d, frame %d, is kept: received %d", m.Tag, seq, from)
+			}
+			if m.Dst != w.dst || call != w.call || int(m.Len) != w.size || !bytes.Equal(m.Data, bytes.Repeat([]byte{byte(m.Tag)}, w.size)) {
+				t.Fatalf("message %d: %+v, call %d, %d bytes; want %+v", m.Tag, m.Header, call, len(m.Data), w)
+			}
+			got[m.Tag], before[m.Dst] = true, m.Tag
+			Finish(m.Buf)
+		})
+		for tag := range all {
+			if seq, isNumbered := last[tag]; !got[tag] && (!isNumbered || seq >= done) {
+				t.Fatalf("message %d, frame %d, is neither kept nor lost", tag, seq)
+			}
+		}
+		if !s.IsIdle() || s.Pending() != 0 || s.HasLarge() || s.Due() != 0 {
+			t.Fatalf("not empty: %v", &s)
+		}
+	})
 }

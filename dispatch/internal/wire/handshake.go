@@ -17,9 +17,9 @@ const (
 	helloLen      = 64
 	ChallengePart = 32 // bytes before the MACs
 	macLen        = sha256.Size
-	AttachPart    = 32 // bytes before the MAC
+	AttachPart    = 32 + pastLen // bytes before the MAC
 	attachLen     = AttachPart + macLen
-	refuseLen     = 16
+	refuseLen     = 16 + pastLen
 )
 
 var protoMagic = [4]byte{'R', 'O', 'C', 'L'}
@@ -93,7 +93,15 @@ type Attach struct {
 	Have     uint32 // the frame that the sender expects next
 	IsMove   bool   // the sender has a working connection, over a route that is worse for it
 	Features uint8  // further features that the sender understands
+	Past     Past   // how far the peer had come in the session that the sender has given up last
 	MAC      [macLen]byte
+}
+
+// A Past says how far the frames of the peer had come when the sender gave up a session. The peer
+// may not know yet that the session is over.
+type Past struct {
+	Session uint64 // the identifier of the sender's end; 0: the sender does not know any more
+	Have    uint32 // the frame that the sender expected next
 }
 
 // Append appends the encoded message to b.
@@ -107,6 +115,7 @@ func (a *Attach) Append(b []byte) []byte {
 		move = 1
 	}
 	b = append(b, move, a.Features, 0, 0)
+	b = a.Past.append(b)
 	return append(b, a.MAC[:]...)
 }
 
@@ -120,11 +129,25 @@ func (a *Attach) Parse(b []byte) error {
 	a.Gen = binary.LittleEndian.Uint64(b[16:])
 	a.Have = binary.LittleEndian.Uint32(b[24:])
 	a.IsMove, a.Features = b[28] == 1, b[29]
+	a.Past.parse(b[32:])
 	copy(a.MAC[:], b[AttachPart:])
 	if a.Session == 0 || a.Gen == 0 {
 		return fmt.Errorf("%w: attach without session", ErrProtocol)
 	}
 	return nil
+}
+
+// pastLen is the length of an encoded Past.
+const pastLen = 16
+
+func (p *Past) append(b []byte) []byte {
+	b = binary.LittleEndian.AppendUint64(b, p.Session)
+	b = binary.LittleEndian.AppendUint32(b, p.Have)
+	return append(b, 0, 0, 0, 0)
+}
+
+func (p *Past) parse(b []byte) {
+	p.Session, p.Have = binary.LittleEndian.Uint64(b), binary.LittleEndian.Uint32(b[8:])
 }
 
 // A Refusal says why a connection was not attached, though the peer knows the key.
@@ -139,15 +162,17 @@ const (
 
 // Refuse is the acceptor's answer in place of Ready.
 type Refuse struct {
-	Why Refusal
-	Gen uint64 // the acceptor's number; a dialler that was refused as stale proposes a higher one
+	Why  Refusal
+	Gen  uint64 // the acceptor's number; a dialler that was refused as stale proposes a higher one
+	Past Past   // for RefusedUnknown: how far the session had come, if the acceptor knows
 }
 
 // Append appends the encoded message to b.
 func (r *Refuse) Append(b []byte) []byte {
 	b = binary.LittleEndian.AppendUint32(b, uint32(r.Why))
 	b = append(b, 0, 0, 0, 0)
-	return binary.LittleEndian.AppendUint64(b, r.Gen)
+	b = binary.LittleEndian.AppendUint64(b, r.Gen)
+	return r.Past.append(b)
 }
 
 // Parse reads a message.
@@ -156,6 +181,7 @@ func (r *Refuse) Parse(b []byte) error {
 		return fmt.Errorf("%w: not a refusal", ErrProtocol)
 	}
 	r.Why, r.Gen = Refusal(binary.LittleEndian.Uint32(b)), binary.LittleEndian.Uint64(b[8:])
+	r.Past.parse(b[16:])
 	return nil
 }
 

@@ -18,7 +18,7 @@ import (
 var golden = map[string]string{
 	"Hello":     "524f434c01000000000000000001000000000002000000000000000000030000000000040000000099e9d85137db46ef000102030405060708090a0b0c0d0e0f",
 	"Challenge": "00000000000300000000000400000000f0f1f2f3f4f5f6f7f8f9fafbfcfdfeff",
-	"Attach":    "0100000000000000000000000000000001000000000000000500000000010000",
+	"Attach":    "0100000000000000000000000000000001000000000000000500000000010000" + "08000000000000000900000000000000",
 }
 
 func goldenHello() Hello {
@@ -69,8 +69,8 @@ func TestGoldenHandshake(t *testing.T) {
 		t.Error("the MAC does not depend on the side that speaks")
 	}
 
-	a := Attach{Session: 1, Gen: 1, Have: 5, Features: FeaturePieces}
-	if got := hex.EncodeToString(a.Append(nil)[:32]); got != golden["Attach"] {
+	a := Attach{Session: 1, Gen: 1, Have: 5, Features: FeaturePieces, Past: Past{Session: 8, Have: 9}}
+	if got := hex.EncodeToString(a.Append(nil)[:AttachPart]); got != golden["Attach"] {
 		t.Errorf("Attach is\n%s, want\n%s", got, golden["Attach"])
 	}
 }
@@ -91,7 +91,7 @@ func TestHandshakeRefuses(t *testing.T) {
 	if err := new(Hello).Parse(other); !errors.Is(err, ErrRefused) {
 		t.Errorf("another version: %v", err)
 	}
-	for _, b := range [][]byte{nil, make([]byte, 63), make([]byte, 65), make([]byte, 64)} {
+	for _, b := range [][]byte{nil, make([]byte, attachLen-1), make([]byte, attachLen+1), make([]byte, attachLen)} {
 		if err := new(Attach).Parse(b); !errors.Is(err, ErrProtocol) {
 			t.Errorf("attach of %d zeros: %v", len(b), err)
 		}
@@ -105,16 +105,16 @@ func TestHandshakeRefuses(t *testing.T) {
 
 // A refusal is read as it was written, and no other payload is.
 func TestRefuse(t *testing.T) {
-	r := Refuse{Why: RefusedBusy, Gen: 7}
+	r := Refuse{Why: RefusedUnknown, Gen: 7, Past: Past{Session: 8, Have: 9}}
 	b := r.Append(nil)
-	if got := hex.EncodeToString(b); got != "02000000000000000700000000000000" {
+	if got := hex.EncodeToString(b); got != "03000000000000000700000000000000"+"08000000000000000900000000000000" {
 		t.Errorf("Refuse is %s", got)
 	}
 	var again Refuse
 	if err := again.Parse(b); err != nil || again != r {
 		t.Errorf("parsed as %+v: %v", again, err)
 	}
-	for _, b := range [][]byte{nil, b[:15], append(b, 0)} {
+	for _, b := range [][]byte{nil, b[:len(b)-1], append(b, 0)} {
 		if err := again.Parse(b); !errors.Is(err, ErrProtocol) {
 			t.Errorf("a refusal of %d bytes: %v", len(b), err)
 		}

@@ -1,0 +1,294 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dispatch
+
+import (
+	"context"
+	"errors"
+
+	"github.com/rocl-go/rocl/dispatch/internal/session"
+	"github.com/rocl-go/rocl/dispatch/internal/wire"
+	"github.com/rocl-go/rocl/subsys"
+)
+
+// A context gives up a session when its peer is out of reach for as long as GiveUp says. The peer
+// may have been idle meanwhile, or wait longer, and knows nothing of it. It learns that with the
+// next handshake, from an Attach with another session or from a refusal. By then it may have
+// accepted messages. The context that has given up also says how far the peer's frames had come
+// (wire.Past). Frames from there on have certainly not been received, so their messages go to the
+// successor of the peer's link:
+//
+//	this context                            the peer, idle
+//	is cut off, and gives up                accepts a message
+//	                     ◄── Attach, known session ──
+//	                     ── Refuse, Past ───────────►
+//	                                        the link ends; its successor takes the message over
+//	                     ◄── Attach, new session ────
+//	                     ◄── Data ───────────────────
+//
+// Messages before that point, which were not acknowledged, may have been delivered, and are
+// reported. If the other side does not know the point any more, it is the first frame that was
+// never handed to a connection.
+//
+// The accounts of a new session begin anew. So messages that were taken over wait for credit in
+// front of the senders of their flow, as held messages. Monitors go on in the successor. Calls go on
+// if their requests do. Other calls fail, since their replies are lost.
+
+// formerMost is how many sessions a context remembers that it has given up.
+const formerMost = 4096
+
+// A held message was taken over from a former link, and waits for credit.
+type held struct {
+	subsys.Frame
+	call uint64 // the number of the call that the message is the request of; 0: none
+}
+
+// noteFormer remembers how far the peer's frames have come, if this context has given up the
+// session. The link must have ended, and the token must be held, so that no more frames are being
+// received.
+func (l *link) noteFormer() {
+	l.mu.Lock()
+	cause, known := l.life.Cause(), l.life.PeerID() != 0
+	p := wire.Past{Session: l.life.ID(), Have: l.s.Expected()}
+	l.mu.Unlock()
+	if !known || errors.Is(cause, ErrGone) || errors.Is(cause, ErrClosed) {
+		return
+	}
+	d, k := l.d, l.key
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if _, isKnown := d.former[k]; !isKnown && len(d.former) >= formerMost {
+		for k := range d.former {
+			delete(d.former, k)
+			break
+		}
+	}
+	if d.former == nil {
+		d.former = map[linkKey]wire.Past{}
+	}
+	d.former[k] = p
+}
+
+// formerOf returns how far the peer had come in the session that this context has given up last.
+func (d *Dispatcher) formerOf(k linkKey) wire.Past {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	return d.former[k]
+}
+
+// giveUp ends the link because the peer has given up the session. When it returns, the link has its
+// successor.
+func (l *link) giveUp(err error, past wire.Past) {
+	l.mu.Lock()
+	l.awaitPenLocked() // a goroutine that writes would finish the end later
+	l.actLocked(l.life.GivenUp(err, past))
+	l.mu.Unlock()
+}
+
+// A succession is what has to be done when a link has ended and left messages to its successor,
+// without locks.
+type succession struct {
+	next  *link
+	olds  []*Flow          // the flows of the former link
+	moved map[uint64]*Flow // by the number of the call: the flow of the successor that has the request
+}
+
+// succeedLocked makes the successor of the link, if the link leaves messages to one. It publishes
+// the successor when it has the messages, so that no later message overtakes them. Messages that
+// may have been delivered go to lost. mu must be held, and no goroutine may write.
+func (l *link) succeedLocked(lost func(*subsys.Header)) *succession {
+	has, have, isKnown := l.life.HasHeir()
+	if !has {
+		return nil
+	}
+	from := l.s.Most()
+	if isKnown && l.s.HasReached(have) {
+		from = have
+	}
+	n := newLink(l.d, l.key)
+	n.rule, n.addrs, n.hasMet, n.hasCalls = l.rule, l.addrs, l.hasMet, l.hasCalls
+	n.knowsBounded.Store(l.knowsBounded.Load())
+	s := &succession{next: n, moved: map[uint64]*Flow{}}
+	var flows []*Flow
+	keep := func(m *subsys.Frame, call uint64) {
+		if m.Dst == wire.Replies { // its call has ended
+			session.Finish(m.Buf)
+			return
+		}
+		f := n.flows[m.Dst]
+		if f == nil {
+			f = n.newFlow(m.Dst)
+			flows = append(flows, f)
+		}
+		w := l.d.waiter()
+		w.charge, w.held = charge(len(m.Data)), &held{*m, call}
+		f.waiters.push(w)
+		n.held++
+		if call != 0 {
+			s.moved[call] = f
+		}
+	}
+	l.s.Divide(from, lost, keep)
+	for _, f := range l.flows {
+		s.olds = append(s.olds, f)
+		f.takeHeldLocked(func(h *held) { keep(&h.Frame, h.call) })
+	}
+	for _, f := range flows {
+		f.serveLocked()
+	}
+	for dst := range l.endings {
+		total := firstCredit(dst)
+		if f := n.flows[dst]; f != nil {
+			total = max(f.limit, f.asked)
+		}
+		n.putLocked(wire.TypeNeed, dst, 0, total)
+	}
+	l.passEndingsLocked(n)
+	heir := n.allLocked()
+	l.flushCountersLocked()
+	if !l.publishSuccessorLocked(n) {
+		n.passEndingsLocked(l)
+		n.s.Drain(lost)
+		for _, f := range flows {
+			f.loseHeldLocked(lost)
+		}
+		return nil
+	}
+	l.heir = heir
+	return s
+}
+
+// passEndingsLocked makes o call the functions that wait for ends of the peer's resources. The mu of
+// both must be held, except that of the one that is not published.
+func (l *link) passEndingsLocked(o *link) {
+	for _, list := range l.endings {
+		for e := list.first; e != nil; e = e.next {
+			e.at.Store(o)
+		}
+	}
+	l.endings, o.endings = nil, l.endings
+}
+
+// publishSuccessorLocked puts n in the place of l, unless the context closes. mu must be held.
+func (l *link) publishSuccessorLocked(n *link) bool {
+	d := l.d
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closing || d.links[l.key] != l {
+		return false
+	}
+	d.links[l.key] = n
+	d.past.add(&l.traffic)
+	return true
+}
+
+// finish makes calls go on whose requests the successor has, fails the others with cause, and has
+// the successor dial. No lock may be held.
+func (s *succession) finish(d *Dispatcher, cause error) {
+	c := &d.calls
+	c.box.mu.Lock()
+	for number, f := range s.moved {
+		if i := c.findLocked(number); i != 0 {
+			c.moveLocked(i, f)
+		}
+	}
+	c.box.mu.Unlock()
+	for _, f := range s.olds {
+		c.box.mu.Lock()
+		cancel := f.calls.cancel
+		c.box.mu.Unlock()
+		if cancel != nil {
+			cancel()
+		}
+		c.endFlowCalls(f, cause)
+	}
+	ended, cancel := context.WithCancel(context.Background())
+	cancel() // the watch of a call waits for nothing
+	for _, f := range s.moved {
+		if err := c.watch(ended, f); err != nil {
+			c.endFlowCalls(f, err)
+		}
+	}
+	s.next.mu.Lock()
+	if s.next.life.HasEnded() || s.next.isIdleLocked() {
+		s.next.mu.Unlock()
+		return
+	}
+	s.next.postLocked()
+}
+
+// moveLocked makes a call one over the flow f. box.mu must be held.
+func (c *calls) moveLocked(i uint32, f *Flow) {
+	e := &c.table[i-1]
+	if e.prev != 0 {
+		c.table[e.prev-1].next = e.next
+	} else {
+		e.f.calls.first = e.next
+	}
+	if e.next != 0 {
+		c.table[e.next-1].prev = e.prev
+	}
+	e.f, e.prev, e.next = f, 0, f.calls.first
+	if e.next != 0 {
+		c.table[e.next-1].prev = i
+	}
+	f.calls.first = i
+}
+
+// takeHeldLocked takes the held messages out of the flow's waiters, and yields them in order. mu
+// must be held.
+func (f *Flow) takeHeldLocked(yield func(*held)) {
+	for w := f.waiters.first; w != nil && w.held != nil; w = f.waiters.first {
+		f.waiters.remove(w)
+		f.l.held--
+		h := w.held
+		f.l.d.doneWaiting(w)
+		yield(h)
+	}
+}
+
+// loseHeldLocked takes the held messages out of the flow's waiters, releases their buffers, and
+// yields their headers. mu must be held.
+func (f *Flow) loseHeldLocked(lost func(*subsys.Header)) {
+	f.takeHeldLocked(func(h *held) {
+		lost(&h.Header)
+		session.Finish(h.Buf)
+	})
+}
+
+// enqueueHeldLocked puts a held message, which has credit now, into the session. w is in no list. mu
+// must be held.
+func (f *Flow) enqueueHeldLocked(w *waiter) {
+	l, h := f.l, w.held
+	l.held--
+	l.d.doneWaiting(w)
+	switch {
+	case l.s.Splits(len(h.Data)) || f.line.IsWaiting():
+		l.s.Queue(&f.line, &h.Frame, h.call)
+	case h.call != 0:
+		if h.Buf == nil && l.copyCallLocked(&h.Header, h.Data, h.call) {
+			break
+		}
+		l.putLocked(wire.TypeCall, f.dst, h.Src, h.call)
+		l.s.PushRequest(&h.Frame, h.call)
+	case h.Buf == nil && l.copyLocked(&h.Header, h.Data):
+	default:
+		l.s.Push(&h.Frame)
+	}
+	l.attendLocked()
+}
+
+// isIdleLocked reports whether everything has been acknowledged. mu must be held.
+func (l *link) isIdleLocked() bool { return l.s.IsIdle() && l.held == 0 }
+
+// allLocked returns the watermark of all messages of the link. mu must be held, or the link must
+// not be published.
+func (l *link) allLocked() watermark {
+	return watermark{l: l, seq: l.s.Next() - 1, isHeld: l.held > 0}
+}
+
+// former returns how far the peer had come in the session that this context has given up last, over
+// the lane of the handshake.
+func (ep *endpoint) former() wire.Past {
+	return ep.d.formerOf(linkKey{peer: ep.peer, lane: ep.lane, theirs: ep.lane > 0})
+}

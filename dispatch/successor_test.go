@@ -1,0 +1,289 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dispatch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/rocl-go/rocl/dispatch/internal/wire"
+	"github.com/rocl-go/rocl/internal/eventually"
+	"github.com/rocl-go/rocl/subsys/tcp"
+)
+
+// A hole is a relay that passes bytes on until it swallows them, as a network that is cut does: the
+// connections stay.
+type hole struct {
+	ln       net.Listener
+	to       string
+	swallows atomic.Bool
+	mu       sync.Mutex
+	conns    []net.Conn
+	running  sync.WaitGroup
+}
+
+func newHole(t *testing.T, to string) *hole {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := &hole{ln: ln}
+	_, h.to, _ = strings.Cut(to, "://")
+	h.running.Go(func() {
+		for {
+			a, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			b, err := net.Dial("tcp", h.to)
+			if err != nil {
+				a.Close()
+				continue
+			}
+			h.mu.Lock()
+			h.conns = append(h.conns, a, b)
+			h.mu.Unlock()
+			h.running.Go(func() { h.pass(a, b) })
+			h.running.Go(func() { h.pass(b, a) })
+		}
+	})
+	t.Cleanup(func() { ln.Close(); h.end(); h.running.Wait() })
+	return h
+}
+
+func (h *hole) pass(to, from net.Conn) {
+	_, _ = io.Copy(writer(func(p []byte) (int, error) {
+		if h.swallows.Load() {
+			return len(p), nil
+		}
+		return to.Write(p)
+	}), from)
+	if !h.swallows.Load() {
+		to.Close()
+	}
+}
+
+type writer func([]byte) (int, error)
+
+func (w writer) Write(p []byte) (int, error) { return w(p) }
+
+// end ends the connections.
+func (h *hole) end() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, c := range h.conns {
+		c.Close()
+	}
+	h.conns = nil
+}
+
+// A cut is two contexts whose connection is cut while both are idle. One has given up the session,
+// and the other knows nothing of it.
+type cut struct {
+	w        *world
+	away, me *Dispatcher // away has given up
+	h        *hole
+	its      *Mailbox // of away
+	mine     *Mailbox // of me
+}
+
+// newCut makes a cut. The mailbox of away has the given serial and limit.
+func newCut(t *testing.T, serial uint32) *cut {
+	t.Helper()
+	c := &cut{w: newWorld()}
+	c.away, c.me = c.w.node(t, 1, tcp.New(), unreported(t)), c.w.node(t, 2, tcp.New(), unreported(t))
+	c.h = newHole(t, c.away.Addrs()[0])
+	c.w.mu.Lock()
+	c.w.at[c.away.self] = []string{"tcp://" + c.h.ln.Addr().String()}
+	c.w.mu.Unlock()
+	if serial&Bounded != 0 {
+		m, err := c.away.BoundedMailbox(serial, 1<<20, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.its = m
+	} else {
+		c.its = box(t, c.away, serial, 0)
+	}
+	c.mine = box(t, c.me, 1, 0)
+	talk(t, c.me, c.away, c.its, 1)
+	eventually.True(t, "the link is idle", func() bool {
+		idle := true
+		c.me.eachLink(func(l *link) { l.mu.Lock(); idle = idle && l.s.IsIdle(); l.mu.Unlock() })
+		return idle
+	})
+	return c
+}
+
+// part cuts the connection, and makes away give up the session.
+func (c *cut) part(t *testing.T) {
+	t.Helper()
+	c.h.swallows.Store(true)
+	key := linkKey{peer: c.me.self}
+	c.away.eachLink(func(l *link) { l.endLink(ErrUnreachable) })
+	eventually.True(t, "the end of the session is noted", func() bool { return c.away.formerOf(key) != wire.Past{} })
+}
+
+// heal ends the cut: the kernel tells me that the connection is gone.
+func (c *cut) heal() {
+	c.w.mu.Lock()
+	c.w.at[c.away.self] = c.away.Addrs()
+	c.w.mu.Unlock()
+	c.h.end()
+}
+
+// isWritten waits until all that me has accepted was written to the connection.
+func (c *cut) isWritten(t *testing.T) {
+	eventually.True(t, "all is written", func() bool {
+		quiet := true
+		c.me.eachLink(func(l *link) { l.mu.Lock(); quiet = quiet && l.s.IsQuiet(); l.mu.Unlock() })
+		return quiet
+	})
+}
+
+// A context that was idle while its peer gave up the session loses nothing: what it sends before it
+// learns of that reaches the peer once, in order, over the next session. The first call succeeds.
+// Nothing is reported as undelivered, and monitors go on.
+func TestGivenUpWhileIdle(t *testing.T) {
+	for _, first := range []string{"the idle context dials", "the other context dials"} {
+		for name, sizes := range map[string][]int{
+			"one":                   {10},
+			"many":                  make([]int, 500),
+			"large":                 {10, 3 << 20, 20, 2 << 20, 30},
+			"beyond the new credit": {60 << 10, 60 << 10, 60 << 10, 10, 60 << 10, 1},
+		} {
+			for _, serial := range []uint32{7, 7 | Bounded} {
+				if serial&Bounded != 0 && name == "large" {
+					continue
+				}
+				t.Run(fmt.Sprint(first, ", ", name, ", ", serial), func(t *testing.T) {
+					c := newCut(t, serial)
+					f := flow(t, c.me, c.its)
+					if name == "beyond the new credit" { // makes the credit of the former session larger
+						for range 20 {
+							talk(t, c.me, c.away, c.its, 1)
+							talkSize(t, c.me, c.its, 100<<10)
+						}
+					}
+					stop, err := c.mine.Monitor(soon(t), monitored(c.its), 99)
+					if err != nil {
+						t.Fatal(err)
+					}
+					defer stop()
+					eventually.True(t, "idle again", f.idle)
+					c.part(t)
+					for i, n := range sizes {
+						ctx, cancel := context.WithCancel(soon(t))
+						if err := f.try(ctx, uint64(i), n); err != nil {
+							t.Fatal(err)
+						}
+						cancel()
+					}
+					if first != "the idle context dials" {
+						b, err := c.away.Flow(c.me.self, c.mine.serial)
+						if err != nil {
+							t.Fatal(err)
+						}
+						if err := b.try(soon(t), 5, 1); err != nil {
+							t.Fatal(err)
+						}
+						m, err := c.mine.Recv(soon(t), Tag(5))
+						if err != nil {
+							t.Fatal(err)
+						}
+						m.Release()
+					}
+					c.heal()
+					for i, n := range sizes {
+						m, err := c.its.Recv(soon(t))
+						if err != nil || m.Tag() != uint64(i) || m.Len() != n {
+							t.Fatalf("message %d: %v", i, err)
+						}
+						m.Release()
+					}
+					if err := c.me.Flush(soon(t)); err != nil {
+						t.Error("flush:", err)
+					}
+					isEmpty(t, c.its)
+					isEmpty(t, c.mine)
+					c.its.Close()
+					awaitGone(t, c.mine, monitored(c.its), 99)
+				})
+			}
+		}
+	}
+}
+
+// talkSize sends a message of n bytes and receives it.
+func talkSize(t *testing.T, from *Dispatcher, to *Mailbox, n int) {
+	t.Helper()
+	if err := flow(t, from, to).try(soon(t), 0, n); err != nil {
+		t.Fatal(err)
+	}
+	m, err := to.Recv(soon(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.Release()
+}
+
+// The first call to a resource that is back succeeds, though the other side has given up the session
+// meanwhile, and the request was written to the connection that is dead. A call whose reply is lost
+// fails.
+func TestCallGivenUpWhileIdle(t *testing.T) {
+	for _, size := range []int{10, 100 << 10, 2 << 20} {
+		t.Run(fmt.Sprint(size), func(t *testing.T) {
+			c := newCut(t, 7)
+			f := flow(t, c.me, c.its)
+			lost, err := c.mine.RequestBytes(soon(t), f, 1, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			m, err := c.its.Recv(soon(t))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer m.Release()
+			eventually.True(t, "the request is acknowledged", f.idle)
+			c.part(t)
+			p, err := c.mine.RequestBytes(soon(t), f, 2, make([]byte, size))
+			if err != nil {
+				t.Fatal(err)
+			}
+			c.isWritten(t)
+			c.heal()
+			if _, err := lost.Wait(soon(t)); !errors.Is(err, ErrUnreachable) {
+				t.Errorf("the call whose reply is lost: %v", err)
+			}
+			q, err := c.its.Recv(soon(t), Tag(2))
+			if err != nil || q.Len() != size {
+				t.Fatal(q, err)
+			}
+			if err := c.its.ReplyBytes(soon(t), q, []byte("yes")); err != nil {
+				t.Fatal(err)
+			}
+			q.Release()
+			got, err := p.Wait(soon(t))
+			if err != nil || string(got.Bytes()) != "yes" {
+				t.Fatalf("the first call: %v", err)
+			}
+			got.Release()
+			p, err = c.mine.RequestBytes(soon(t), flow(t, c.me, c.its), 3, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			c.its.Close() // the calls over the successor end with the target
+			if _, err := p.Wait(soon(t)); !errors.Is(err, ErrGone) {
+				t.Errorf("the target has ended: %v", err)
+			}
+		})
+	}
+}
