@@ -24,7 +24,7 @@ var errForgotten = fmt.Errorf("%w: a member has forgotten the cursor", directory
 // errDied is returned when a node stopped being a member before it had told all that it had.
 var errDied = fmt.Errorf("%w: the member has died", directory.ErrNotFound)
 
-// mostListings limits how often the listing of one member is begun.
+// mostListings limits how often the listing of one member is begun without a further resource.
 const mostListings = 5
 
 // all yields the resources of the other members that match. Each member keeps the cursor (paper,
@@ -115,11 +115,16 @@ type listing struct {
 }
 
 // all yields every resource. When the member loses the cursor, all begins again and skips what was
-// yielded. more is false if yield returned false.
+// yielded. A member forgets the cursor of a caller that takes longer than the lease for a resource, so
+// a listing may begin again as often as it has yielded something. more is false if yield returned
+// false.
 func (l *listing) all(ctx context.Context, yield func(database.Record) bool) (more bool, err error) {
-	for range mostListings {
+	for tries := 0; tries < mostListings; tries++ {
 		if more, err = l.once(ctx, yield); !errors.Is(err, errForgotten) {
 			break
+		}
+		if len(l.yielded) > 0 {
+			tries = -1
 		}
 		if l.seen == nil {
 			l.seen = map[resource.GID]bool{}

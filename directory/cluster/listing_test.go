@@ -3,7 +3,6 @@
 package cluster
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -107,8 +106,8 @@ func TestAllThroughRestart(t *testing.T) {
 	}
 }
 
-// A member that forgets the cursor again and again is named in the end. Each listed resource comes
-// once.
+// A member forgets the cursor whenever the caller takes longer than the lease for a resource. The
+// listing goes on: each resource comes once, and the member counts as asked.
 func TestAllForgotten(t *testing.T) {
 	a := newStation(t, 1, nil)
 	b := newStation(t, 2, nil, a)
@@ -126,9 +125,9 @@ func TestAllForgotten(t *testing.T) {
 			t.Errorf("%v twice", r.ID)
 		}
 		seen[r.ID] = true
-		b.c.answers.cursors.close()
+		b.c.answers.cursors.close() // as at the end of the lease
 	}
-	if len(seen) != mostListings || !slices.Equal(cov.Failed, []resource.NodeID{2}) || !errors.Is(cov.Err(), directory.ErrPartial) {
+	if len(seen) != 20 || cov.Covered != 1 || cov.Err() != nil {
 		t.Errorf("%d listed, %+v", len(seen), cov)
 	}
 }
