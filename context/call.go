@@ -28,9 +28,10 @@ import (
 // Call fails with rocl.ErrGone as soon as the target has ended. On this node that takes
 // milliseconds after the resource was deleted or its process killed. On another node it also fails
 // when gossip says that the node is dead. Call fails with rocl.ErrUnreachable if the target's
-// context is out of reach for as long as [WithGiveUp] says. It fails with rocl.ErrNoReply if the
-// receiver has released the request without a reply. Whatever the error, the receiver may have
-// worked on the request. A reply that has arrived is returned, even if the target has ended since.
+// context is out of reach for as long as [WithGiveUp] says, and the error says why. It fails with
+// rocl.ErrNoReply if the receiver has released the request without a reply. Whatever the error, the
+// receiver may have worked on the request. A reply that has arrived is returned, even if the target
+// has ended since.
 //
 // In a cluster of two nodes gossip declares no node dead: a node that reaches no other member
 // cannot tell a dead node from a cut. Then the call ends after the time of WithGiveUp.

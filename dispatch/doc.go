@@ -229,7 +229,8 @@
 // back the credit that the peer has not used, and Config.Ended is called. Messages of the peer that
 // are stored stay, and can be received. A message that a process has acknowledged and not received
 // is lost if that process dies, and is not reported. A peer that reconnects before the end finds
-// the session as it was.
+// the session as it was. A peer that reconnects later has its link end too, and passes on to the
+// successor what this context has not received (successor.go).
 //
 // # Locks
 //

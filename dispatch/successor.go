@@ -31,8 +31,8 @@ import (
 // never handed to a connection.
 //
 // The accounts of a new session begin anew. So messages that were taken over wait for credit in
-// front of the senders of their flow, as held messages. Monitors go on in the successor. Calls go on
-// if their requests do. Other calls fail, since their replies are lost.
+// front of the senders of their flow, as held messages. Monitors go on in the successor. Calls go
+// on if their requests do. Other calls fail, since their replies are lost.
 
 // formerMost is how many sessions a context remembers that it has given up.
 const formerMost = 4096
@@ -158,8 +158,8 @@ func (l *link) succeedLocked(lost func(*subsys.Header)) *succession {
 	return s
 }
 
-// passEndingsLocked makes o call the functions that wait for ends of the peer's resources. The mu of
-// both must be held, except that of the one that is not published.
+// passEndingsLocked makes o call the functions that wait for ends of the peer's resources. The mu
+// of both must be held, except that of the one that is not published.
 func (l *link) passEndingsLocked(o *link) {
 	for _, list := range l.endings {
 		for e := list.first; e != nil; e = e.next {
@@ -256,8 +256,8 @@ func (f *Flow) loseHeldLocked(lost func(*subsys.Header)) {
 	})
 }
 
-// enqueueHeldLocked puts a held message, which has credit now, into the session. w is in no list. mu
-// must be held.
+// enqueueHeldLocked puts a held message, which has credit now, into the session. w is in no list.
+// mu must be held.
 func (f *Flow) enqueueHeldLocked(w *waiter) {
 	l, h := f.l, w.held
 	l.held--

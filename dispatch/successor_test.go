@@ -12,9 +12,11 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/rocl-go/rocl/dispatch/internal/wire"
 	"github.com/rocl-go/rocl/internal/eventually"
+	"github.com/rocl-go/rocl/subsys"
 	"github.com/rocl-go/rocl/subsys/tcp"
 )
 
@@ -95,11 +97,11 @@ type cut struct {
 	mine     *Mailbox // of me
 }
 
-// newCut makes a cut. The mailbox of away has the given serial and limit.
-func newCut(t *testing.T, serial uint32) *cut {
+// newCut makes a cut. The mailbox of away has the given serial.
+func newCut(t *testing.T, serial uint32, change ...func(*Config)) *cut {
 	t.Helper()
 	c := &cut{w: newWorld()}
-	c.away, c.me = c.w.node(t, 1, tcp.New(), unreported(t)), c.w.node(t, 2, tcp.New(), unreported(t))
+	c.away, c.me = c.w.node(t, 1, tcp.New(), append(change, unreported(t))...), c.w.node(t, 2, tcp.New(), unreported(t))
 	c.h = newHole(t, c.away.Addrs()[0])
 	c.w.mu.Lock()
 	c.w.at[c.away.self] = []string{"tcp://" + c.h.ln.Addr().String()}
@@ -169,7 +171,6 @@ func TestGivenUpWhileIdle(t *testing.T) {
 					f := flow(t, c.me, c.its)
 					if name == "beyond the new credit" { // makes the credit of the former session larger
 						for range 20 {
-							talk(t, c.me, c.away, c.its, 1)
 							talkSize(t, c.me, c.its, 100<<10)
 						}
 					}
@@ -181,11 +182,9 @@ func TestGivenUpWhileIdle(t *testing.T) {
 					eventually.True(t, "idle again", f.idle)
 					c.part(t)
 					for i, n := range sizes {
-						ctx, cancel := context.WithCancel(soon(t))
-						if err := f.try(ctx, uint64(i), n); err != nil {
+						if err := f.try(soon(t), uint64(i), n); err != nil {
 							t.Fatal(err)
 						}
-						cancel()
 					}
 					if first != "the idle context dials" {
 						b, err := c.away.Flow(c.me.self, c.mine.serial)
@@ -235,9 +234,9 @@ func talkSize(t *testing.T, from *Dispatcher, to *Mailbox, n int) {
 	m.Release()
 }
 
-// The first call to a resource that is back succeeds, though the other side has given up the session
-// meanwhile, and the request was written to the connection that is dead. A call whose reply is lost
-// fails.
+// The first call to a resource that is back succeeds, though the other side has given up the
+// session meanwhile, and the request was written to the connection that is dead. A call whose reply
+// is lost fails.
 func TestCallGivenUpWhileIdle(t *testing.T) {
 	for _, size := range []int{10, 100 << 10, 2 << 20} {
 		t.Run(fmt.Sprint(size), func(t *testing.T) {
@@ -283,6 +282,159 @@ func TestCallGivenUpWhileIdle(t *testing.T) {
 			c.its.Close() // the calls over the successor end with the target
 			if _, err := p.Wait(soon(t)); !errors.Is(err, ErrGone) {
 				t.Errorf("the target has ended: %v", err)
+			}
+		})
+	}
+}
+
+// A context that has given up a session by its timer, while its peer was idle, gets the first
+// message of the peer afterwards, although that was written to a connection that was dead.
+func TestGivenUpByTimer(t *testing.T) {
+	c := newCut(t, 7, func(c *Config) { c.GiveUp = 200 * time.Millisecond })
+	nowhere, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	nowhere.Close()
+	c.w.mu.Lock()
+	c.w.at[c.me.self] = []string{"tcp://" + nowhere.Addr().String()}
+	c.w.mu.Unlock()
+	c.h.swallows.Store(true)
+	c.away.eachLink(func(l *link) {
+		l.mu.Lock()
+		l.dropFailedLocked(l.conn, errors.New("cut by a test"))
+		l.mu.Unlock()
+	})
+	eventually.True(t, "the session is given up", func() bool { return c.away.formerOf(linkKey{peer: c.me.self}) != wire.Past{} })
+	p, err := c.mine.RequestBytes(soon(t), flow(t, c.me, c.its), 1, []byte("hello"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.isWritten(t)
+	c.heal()
+	m, err := c.its.Recv(soon(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.its.ReplyBytes(soon(t), m, []byte("yes")); err != nil {
+		t.Fatal(err)
+	}
+	m.Release()
+	got, err := p.Wait(soon(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	got.Release()
+}
+
+// Only what may have been delivered is reported: the peer received the first messages, and its
+// acknowledgement was lost. What it does not know any more counts as received once it was written.
+func TestGivenUpReports(t *testing.T) {
+	for _, isKnown := range []bool{true, false} {
+		t.Run(fmt.Sprint(isKnown), func(t *testing.T) {
+			w := newWorld()
+			reported := make(chan Undelivered, 10)
+			a, b := w.node(t, 1, tcp.New(), unreported(t)), w.node(t, 2, tcp.New(), func(c *Config) { c.Undelivered = func(u Undelivered) { reported <- u } })
+			its := box(t, a, 7, 0)
+			talk(t, b, a, its, 1)
+			f := flow(t, b, its)
+			eventually.True(t, "the link is idle", f.idle)
+			l := f.l
+			l.mu.Lock()
+			for i := range 4 { // as if two of them had been written, and the first had arrived
+				h := subsys.Header{Type: wire.TypeData, Dst: 7, Src: 1, Tag: uint64(i)}
+				l.s.Push(&subsys.Frame{Header: h})
+				if i == 1 {
+					l.s.Take()
+				}
+			}
+			past := wire.Past{Session: l.life.PeerID(), Have: l.s.Head() + 1}
+			if !isKnown {
+				past = wire.Past{}
+			}
+			l.mu.Unlock()
+			a.eachLink(func(l *link) { l.endLink(ErrUnreachable) })
+			l.giveUp(fmt.Errorf("%w: of a test", ErrUnreachable), past)
+			lost := 1
+			if !isKnown {
+				lost = 2
+			}
+			for i := range lost {
+				if u := <-reported; u.Tag != uint64(i) || !errors.Is(u.Err, ErrUnreachable) {
+					t.Errorf("reported: %+v", u)
+				}
+			}
+			for i := lost; i < 4; i++ {
+				m, err := its.Recv(soon(t))
+				if err != nil || m.Tag() != uint64(i) {
+					t.Fatalf("message %d: %v", i, err)
+				}
+				m.Release()
+			}
+			var fe *FlushError
+			if err := b.Flush(soon(t)); !errors.As(err, &fe) || fe.Undelivered != lost || fe.Waiting != 0 {
+				t.Errorf("flush: %v", err)
+			}
+			if len(reported) > 0 {
+				t.Errorf("reported too: %+v", <-reported)
+			}
+		})
+	}
+}
+
+// A session that is given up while messages wait for credit that the new one does not give: they
+// are counted by Flush, and reported when their target, the link or the context ends.
+func TestHeldMessages(t *testing.T) {
+	for _, end := range []string{"gone", "given up", "closed"} {
+		t.Run(end, func(t *testing.T) {
+			w := newWorld()
+			reported := make(chan Undelivered, 10)
+			a, b := w.node(t, 1, tcp.New(), unreported(t)), w.node(t, 2, tcp.New(), func(c *Config) { c.Undelivered = func(u Undelivered) { reported <- u } })
+			its := box(t, a, 7, FirstCredit)
+			talk(t, b, a, its, 1)
+			f := flow(t, b, its)
+			eventually.True(t, "the link is idle", f.idle)
+			l := f.l
+			l.mu.Lock()
+			for i := range 3 {
+				h := subsys.Header{Type: wire.TypeData, Dst: 7, Src: 1, Tag: uint64(i), Len: 40 << 10}
+				l.s.Push(&subsys.Frame{Header: h, Data: make([]byte, h.Len)})
+			}
+			l.mu.Unlock()
+			a.eachLink(func(l *link) { l.endLink(ErrUnreachable) })
+			l.giveUp(fmt.Errorf("%w: of a test", ErrUnreachable), wire.Past{})
+			next := flow(t, b, its).l
+			eventually.True(t, "the first message", func() bool { n, _ := its.Len(); return n == 1 })
+			short, cancel := context.WithTimeout(soon(t), 20*time.Millisecond)
+			defer cancel()
+			var fe *FlushError
+			if err := b.Flush(short); !errors.As(err, &fe) || fe.Waiting == 0 || fe.Undelivered != 0 {
+				t.Errorf("flush: %v", err)
+			}
+			want := ErrGone
+			switch end {
+			case "gone":
+				its.Close()
+			case "given up":
+				next.endLink(ErrUnreachable)
+				want = ErrUnreachable
+			case "closed":
+				ended, cancel := context.WithCancel(soon(t))
+				cancel()
+				if err := b.Close(ended); err == nil {
+					t.Error("Close reports nothing")
+				}
+				want = ErrClosed
+			}
+			tags := map[uint64]bool{}
+			for len(tags) < 2 {
+				u := <-reported
+				if !errors.Is(u.Err, want) || u.Bytes != 40<<10 {
+					t.Errorf("reported: %+v", u)
+				}
+				if u.Tag > 0 || end == "given up" {
+					tags[u.Tag] = true
+				}
 			}
 		})
 	}

@@ -115,9 +115,9 @@ type listing struct {
 }
 
 // all yields every resource. When the member loses the cursor, all begins again and skips what was
-// yielded. A member forgets the cursor of a caller that takes longer than the lease for a resource, so
-// a listing may begin again as often as it has yielded something. more is false if yield returned
-// false.
+// yielded. A member forgets the cursor of a caller that takes longer than the lease for a resource,
+// so a listing may begin again as often as it has yielded something. more is false if yield
+// returned false.
 func (l *listing) all(ctx context.Context, yield func(database.Record) bool) (more bool, err error) {
 	for tries := 0; tries < mostListings; tries++ {
 		if more, err = l.once(ctx, yield); !errors.Is(err, errForgotten) {

@@ -289,7 +289,8 @@ func (m *Machine) End(err error) Action {
 }
 
 // GivenUp ends the link because of err: the peer has given up the session while this side did not,
-// or not yet. The peer says by past how far it had come. In the stories this is the event "givenUp".
+// or not yet. The peer says by past how far it had come. In the stories this is the event
+// "givenUp".
 func (m *Machine) GivenUp(err error, past wire.Past) Action {
 	if !m.HasEnded() && m.cause == nil {
 		m.hasHeir, m.past = true, past

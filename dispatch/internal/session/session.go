@@ -206,8 +206,8 @@ func (s *Session) Push(f *subsys.Frame) {
 	s.unsent += subsys.HeaderLen + len(f.Data)
 }
 
-// PushRequest is Push for the request of a call. The frame with the number of the call goes directly
-// before it.
+// PushRequest is Push for the request of a call. The frame with the number of the call goes
+// directly before it.
 func (s *Session) PushRequest(f *subsys.Frame, call uint64) {
 	s.Push(f)
 	s.at(s.end - 1).call = call

@@ -532,9 +532,9 @@ func TestRetransmittedAcknowledgement(t *testing.T) {
 	}
 }
 
-// Divide keeps, in the order for each target, exactly the messages whose last frame the peer has not
-// received, with their payloads and the numbers of their calls. All other messages that were not
-// acknowledged are lost.
+// Divide keeps, in the order for each target, exactly the messages whose last frame the peer has
+// not received, with their payloads and the numbers of their calls. All other messages that were
+// not acknowledged are lost.
 func TestDivide(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		pool := buffers.New()

@@ -12,9 +12,9 @@
 //	  ├──────────────────────────────────────────────────►│ silence unless all fit
 //	  │ Challenge from, nonce, MACs                       │
 //	  │◄──────────────────────────────────────────────────┤
-//	  │ Attach    session, known, gen, have, MAC          │
+//	  │ Attach    session, known, gen, have, past, MAC    │
 //	  ├──────────────────────────────────────────────────►│ the connection is the link's,
-//	  │ Ready     session, known, gen, have, MAC          │ an earlier one is cut
+//	  │ Ready     session, known, gen, have, past, MAC    │ an earlier one is cut
 //	  │◄──────────────────────────────────────────────────┤
 //
 // An acceptor that does not attach the connection sends Refuse in place of Ready.

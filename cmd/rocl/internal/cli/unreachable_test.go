@@ -25,9 +25,9 @@ func (c closed) Dial(context.Context, string, subsys.Sink) (subsys.Conn, error) 
 	return nil, subsys.ErrNoPeer
 }
 
-// 'rocl call' and 'rocl send' to a resource that cannot be dialled say so, with the reason, although
-// --timeout ends before the library gives the resource's context up. They advise no longer time-out.
-// 'rocl routes' prints links that dial, with the reason.
+// 'rocl call' and 'rocl send' to a resource that cannot be dialled say so, with the reason,
+// although --timeout ends before the library gives the resource's context up. They advise no longer
+// time-out. 'rocl routes' prints links that dial, with the reason.
 func TestUnreachable(t *testing.T) {
 	sock := node(t)
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
