@@ -61,7 +61,7 @@ func (l *link) connect() {
 				l.actLocked(l.life.End(err))
 			case ctx.Err() != nil:
 				l.noteFailureLocked(err, true)
-				l.actLocked(l.life.End(&NoConnectionError{Peer: l.peer, End: ErrUnreachable, Reason: l.outage.reason}))
+				l.actLocked(l.life.End(&NoConnectionError{Peer: l.peer, End: ErrUnreachable, Reason: l.outage.whyNone()}))
 			default:
 				l.noteFailureLocked(err, hasEnded(ctx))
 			}

@@ -106,7 +106,7 @@ func (l *link) noteAttempt(doing string) {
 // noteFailureLocked notes why an attempt to connect has failed. hasEnded says that the time of all
 // attempts is over: an error that comes of this tells less than an earlier one. mu must be held.
 func (l *link) noteFailureLocked(err error, hasEnded bool) {
-	if !hasEnded || l.outage.reason == nil {
+	if err != nil && (!hasEnded || l.outage.reason == nil) {
 		l.outage.reason = withoutTimers(err)
 	}
 }

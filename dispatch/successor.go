@@ -44,14 +44,15 @@ type held struct {
 }
 
 // noteFormer remembers how far the peer's frames have come, if this context has given up the
-// session. The link must have ended, and the token must be held, so that no more frames are being
-// received.
+// session, or was told that the peer's node is dead: the peer may live. The link must have ended,
+// and the token must be held, so that no more frames are being received.
 func (l *link) noteFormer() {
 	l.mu.Lock()
 	cause, known := l.life.Cause(), l.life.PeerID() != 0
 	p := wire.Past{Session: l.life.ID(), Have: l.s.Expected()}
 	l.mu.Unlock()
-	if !known || errors.Is(cause, ErrGone) || errors.Is(cause, ErrClosed) {
+	isOver := errors.Is(cause, ErrGone) && !errors.Is(cause, ErrNodeDead) || errors.Is(cause, ErrClosed)
+	if !known || isOver {
 		return
 	}
 	d, k := l.d, l.key

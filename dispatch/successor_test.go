@@ -125,12 +125,12 @@ func newCut(t *testing.T, serial uint32, change ...func(*Config)) *cut {
 	return c
 }
 
-// part cuts the connection, and makes away give up the session.
-func (c *cut) part(t *testing.T) {
+// part cuts the connection, and makes away give up the session because of err.
+func (c *cut) part(t *testing.T, err error) {
 	t.Helper()
 	c.h.swallows.Store(true)
 	key := linkKey{peer: c.me.self}
-	c.away.eachLink(func(l *link) { l.endLink(ErrUnreachable) })
+	c.away.eachLink(func(l *link) { l.endLink(err) })
 	eventually.True(t, "the end of the session is noted", func() bool { return c.away.formerOf(key) != wire.Past{} })
 }
 
@@ -180,7 +180,7 @@ func TestGivenUpWhileIdle(t *testing.T) {
 					}
 					defer stop()
 					eventually.True(t, "idle again", f.idle)
-					c.part(t)
+					c.part(t, ErrUnreachable)
 					for i, n := range sizes {
 						if err := f.try(soon(t), uint64(i), n); err != nil {
 							t.Fatal(err)
@@ -238,8 +238,12 @@ func talkSize(t *testing.T, from *Dispatcher, to *Mailbox, n int) {
 // session meanwhile, and the request was written to the connection that is dead. A call whose reply
 // is lost fails.
 func TestCallGivenUpWhileIdle(t *testing.T) {
-	for _, size := range []int{10, 100 << 10, 2 << 20} {
-		t.Run(fmt.Sprint(size), func(t *testing.T) {
+	for i, size := range []int{10, 100 << 10, 2 << 20, 10} {
+		t.Run(fmt.Sprint(i, ", ", size), func(t *testing.T) {
+			why := ErrUnreachable
+			if i == 3 { // in a cluster of three nodes or more
+				why = ErrNodeDead
+			}
 			c := newCut(t, 7)
 			f := flow(t, c.me, c.its)
 			lost, err := c.mine.RequestBytes(soon(t), f, 1, nil)
@@ -252,7 +256,7 @@ func TestCallGivenUpWhileIdle(t *testing.T) {
 			}
 			defer m.Release()
 			eventually.True(t, "the request is acknowledged", f.idle)
-			c.part(t)
+			c.part(t, why)
 			p, err := c.mine.RequestBytes(soon(t), f, 2, make([]byte, size))
 			if err != nil {
 				t.Fatal(err)
