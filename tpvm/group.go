@@ -101,13 +101,13 @@ type Group struct {
 	inst int
 
 	// Guarded by a.mu.
-	joined   chan struct{} // closed when the coordinator counts the member
+	joined   chan struct{} // closed when the coordinator counts the member or refuses to
 	isIn     bool          // joined has been closed
 	closed   error         // why the thread is no longer a member; nil while it is one
 	waiting  bool          // the member waits in a barrier
 	count    int           // of that barrier
 	freeze   bool          // the barrier is that of Freeze
-	token    uint64        // of the arrival, once it has been sent
+	token    uint64        // of the reservation of the number; then of the arrival, once it has been sent
 	reported uint64        // errors of barriers have named the departures before this number
 	missed   uint64        // absent has what collect needs of the departures before this number
 	absent   []absentee    // departed members, for collect
@@ -215,6 +215,8 @@ func (g *Group) Thread() *Thread { return g.t }
 // Leave waits until all data that the member has sent in Gather, Scatter and Reduce is delivered.
 // So a root that calls the operation later still finds the data. If ctx ends first, the membership
 // ends as if the thread had ended, and Leave returns the cause.
+// If the coordinating task is killed when Leave returns, other members may take the member for
+// ended.
 func (g *Group) Leave(ctx context.Context) error {
 	s := &g.t.groups
 	s.mu.Lock()
@@ -251,8 +253,12 @@ func (t *Thread) LeaveGroup(ctx context.Context, name string) error {
 //
 // Barrier fails with a *MemberError when fewer than count members can still arrive. Each lost
 // member makes one barrier fail; the remaining members may then call Barrier with a lower count. If
-// a new member joins in time, Barrier succeeds. All waiting members get the same result, unless the
-// coordinating task ends during the barrier.
+// a new member joins in time, Barrier succeeds. If the coordinating task ends during the barrier,
+// another one goes on as soon as each task with members has answered it or has ended.
+//
+// All waiting members get the same result. An exception is a barrier in which the coordinating task
+// ends and also a member: members that know of the end may get a *MemberError, although others have
+// passed.
 //
 // Barrier fails with ErrBarrierCount if members wait with another count, and with ErrNotInGroup if
 // the thread has left the group. If ctx ends, Barrier returns the cause, and the call does not

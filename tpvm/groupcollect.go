@@ -106,6 +106,10 @@ func (d *departures) add(x absentee) {
 	d.all = append(d.all, x)
 }
 
+func (d *departures) has(id TID) bool {
+	return slices.ContainsFunc(d.all, func(x absentee) bool { return x.ID == id })
+}
+
 // end returns the number of the next departure.
 func (d *departures) end() uint64 { return d.first + uint64(len(d.all)) }
 
