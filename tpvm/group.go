@@ -111,7 +111,7 @@ type Group struct {
 	reported uint64        // errors of barriers have named the departures before this number
 	missed   uint64        // absent has what collect needs of the departures before this number
 	absent   []absentee    // departed members, for collect
-	named    map[TID]bool  // resources of members whose end collect reported before the agent knew of it
+	named    map[TID]by    // errors have named these members, of whose end the agent does not know yet
 	wake     chan error    // the result of a barrier; has room for one
 }
 
@@ -356,13 +356,30 @@ func (g *Group) InstanceOf(ctx context.Context, id TID) (int, error) {
 
 // Bcast sends the values of b to each member but the caller, as Mcast does: members receive it with
 // Recv. Members that join meanwhile may not get it. If a member has ended, the other members get
-// the message, and the error is a *MemberError that names the ended one.
+// the message, and the error is a *MemberError that names the ended one. The next Bcast does not name
+// it again.
 func (g *Group) Bcast(ctx context.Context, tag int, b *pack.Buffer) error {
-	ms, err := g.Members(ctx)
+	all, err := g.a.list(ctx, g)
 	if err != nil {
-		return err
+		return g.error("members", err)
 	}
-	return g.t.bcast(ctx, g.Name(), ms, tag, b)
+	all = g.notNamed(all, byBcast)
+	ms := make([]Member, len(all))
+	for i, m := range all {
+		ms[i] = m.public()
+	}
+	err = g.t.bcast(ctx, g.Name(), ms, tag, b)
+	var gone *MemberError
+	if errors.As(err, &gone) {
+		g.a.mu.Lock()
+		for i, m := range ms {
+			if slices.Contains(gone.Members, m) {
+				g.nameLocked(all[i], byBcast)
+			}
+		}
+		g.a.mu.Unlock()
+	}
+	return err
 }
 
 func (t *Thread) bcast(ctx context.Context, name string, ms []Member, tag int, b *pack.Buffer) error {

@@ -37,15 +37,15 @@ type infoStore struct {
 	p *pod
 
 	mu        sync.Mutex
-	held      map[TID]*heldInfo   // by the resources of the entries
-	copies    map[TID]*copyOf     // of entries that other tasks keep, by the identity
-	taking    map[TID]int         // calls under way that take an entry, by its identity
-	took      []TID               // identities of the latest entries that calls of this task have taken
-	forgotten map[TID]uint64      // by pod: the latest version that it has made this store forget
-	version   uint64              // of the last request to keep or to forget a copy
-	slow      map[TID]bool        // the pods that have not answered in time
-	watching  bool                // the goroutine of watchLocked runs
-	closing   bool                // the task is exiting
+	held      map[TID]*heldInfo // by the resources of the entries
+	copies    map[TID]*copyOf   // of entries that other tasks keep, by the identity
+	taking    map[TID]int       // calls under way that take an entry, by its identity
+	took      []TID             // identities of the latest entries that calls of this task have taken
+	forgotten map[TID]uint64    // by pod: the latest version that it has made this store forget
+	version   uint64            // of the last request to keep or to forget a copy
+	slow      map[TID]bool      // the pods that have not answered in time
+	watching  bool              // the goroutine of watchLocked runs
+	closing   bool              // the task is exiting
 }
 
 const (
