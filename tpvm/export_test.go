@@ -3,6 +3,7 @@
 package tpvm
 
 import (
+	"context"
 	"slices"
 	"syscall"
 
@@ -90,9 +91,34 @@ func (t *Task) InfoCopies() (names []string) {
 	k := t.pod.infos
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	for key := range k.copies {
-		names = append(names, key.name)
+	for _, c := range k.copies {
+		names = append(names, c.Name)
 	}
 	slices.Sort(names)
 	return names
 }
+
+// TakeInfo makes the task give an entry of the message box to another task, as RecvInfo with
+// ReadAndDelete does, up to the answer. got tells the other task whether the answer has come.
+func (t *Task) TakeInfo(ctx context.Context, name string, by *Task) (got func(has bool), err error) {
+	k, of := t.pod.infos, by.pod.infos
+	for _, h := range k.all() {
+		if h.at.name == name {
+			ident := h.ident()
+			of.beginTake(ident)
+			_, _, err := k.change(ctx, infoRequest{Op: infoTake, ID: h.r.ID(), By: by.ID(), To: by.pod.r.ID()})
+			return func(has bool) { of.endTake(ident, has) }, err
+		}
+	}
+	return nil, ErrNoEntry
+}
+
+// CopyInfo makes the task keep a copy of an entry, at the request of a pod.
+func (t *Task) CopyInfo(ctx context.Context, name string, data []byte, pod, ident TID) error {
+	c := &infoContent{InfoEntry: InfoEntry{Name: name, Flags: Persistent}, Ident: ident, Data: data}
+	_, err := t.pod.infos.ask(ctx, t.pod.r.ID(), infoRequest{Op: infoCopy, Content: c, From: pod, Version: 1})
+	return err
+}
+
+// PodID returns the identifier of the task's pod.
+func (t *Task) PodID() TID { return t.pod.r.ID() }

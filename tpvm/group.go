@@ -101,17 +101,17 @@ type Group struct {
 	inst int
 
 	// Guarded by a.mu.
-	joined   chan struct{} // closed when the coordinator counts the member
+	joined   chan struct{} // closed when the coordinator counts the member or refuses to
 	isIn     bool          // joined has been closed
 	closed   error         // why the thread is no longer a member; nil while it is one
 	waiting  bool          // the member waits in a barrier
 	count    int           // of that barrier
 	freeze   bool          // the barrier is that of Freeze
-	token    uint64        // of the arrival, once it has been sent
+	token    uint64        // of the reservation of the number; then of the arrival, once it has been sent
 	reported uint64        // errors of barriers have named the departures before this number
 	missed   uint64        // absent has what collect needs of the departures before this number
 	absent   []absentee    // departed members, for collect
-	named    map[TID]bool  // resources of members whose end collect reported before the agent knew of it
+	named    map[TID]by    // errors have named these members, of whose end the agent does not know yet
 	wake     chan error    // the result of a barrier; has room for one
 }
 
@@ -215,6 +215,8 @@ func (g *Group) Thread() *Thread { return g.t }
 // Leave waits until all data that the member has sent in Gather, Scatter and Reduce is delivered.
 // So a root that calls the operation later still finds the data. If ctx ends first, the membership
 // ends as if the thread had ended, and Leave returns the cause.
+// If the coordinating task is killed when Leave returns, other members may take the member for
+// ended.
 func (g *Group) Leave(ctx context.Context) error {
 	s := &g.t.groups
 	s.mu.Lock()
@@ -251,8 +253,12 @@ func (t *Thread) LeaveGroup(ctx context.Context, name string) error {
 //
 // Barrier fails with a *MemberError when fewer than count members can still arrive. Each lost
 // member makes one barrier fail; the remaining members may then call Barrier with a lower count. If
-// a new member joins in time, Barrier succeeds. All waiting members get the same result, unless the
-// coordinating task ends during the barrier.
+// a new member joins in time, Barrier succeeds. If the coordinating task ends during the barrier,
+// another one goes on as soon as each task with members has answered it or has ended.
+//
+// All waiting members get the same result. An exception is a barrier in which the coordinating task
+// ends and also a member: members that know of the end may get a *MemberError, although others have
+// passed.
 //
 // Barrier fails with ErrBarrierCount if members wait with another count, and with ErrNotInGroup if
 // the thread has left the group. If ctx ends, Barrier returns the cause, and the call does not
@@ -350,13 +356,30 @@ func (g *Group) InstanceOf(ctx context.Context, id TID) (int, error) {
 
 // Bcast sends the values of b to each member but the caller, as Mcast does: members receive it with
 // Recv. Members that join meanwhile may not get it. If a member has ended, the other members get
-// the message, and the error is a *MemberError that names the ended one.
+// the message, and the error is a *MemberError that names the ended one. The next Bcast does not name
+// it again.
 func (g *Group) Bcast(ctx context.Context, tag int, b *pack.Buffer) error {
-	ms, err := g.Members(ctx)
+	all, err := g.a.list(ctx, g)
 	if err != nil {
-		return err
+		return g.error("members", err)
 	}
-	return g.t.bcast(ctx, g.Name(), ms, tag, b)
+	all = g.notNamed(all, byBcast)
+	ms := make([]Member, len(all))
+	for i, m := range all {
+		ms[i] = m.public()
+	}
+	err = g.t.bcast(ctx, g.Name(), ms, tag, b)
+	var gone *MemberError
+	if errors.As(err, &gone) {
+		g.a.mu.Lock()
+		for i, m := range ms {
+			if slices.Contains(gone.Members, m) {
+				g.nameLocked(all[i], byBcast)
+			}
+		}
+		g.a.mu.Unlock()
+	}
+	return err
 }
 
 func (t *Thread) bcast(ctx context.Context, name string, ms []Member, tag int, b *pack.Buffer) error {

@@ -946,6 +946,52 @@ func TestGroupGatherLeft(t *testing.T) {
 	}
 }
 
+// The connection of a root tells of the end of a member, and later the coordinator does. Each kind of
+// operation names the member once.
+func TestGroupNamedOnce(t *testing.T) {
+	ctx := deadline(t)
+	ts := newThreads(t, 3)
+	gs, hs := ts.group("g", 3)
+	noErrors(t, each(gs, func(_ int, g *tpvm.Group) error { return g.Freeze(ctx, 3) })) // lists need no coordinator
+
+	for range 3 { // for all calls of Gather below
+		if err := second(tpvm.Gather(ctx, gs[0], 1, 1, []int{0})); err != nil {
+			t.Fatal(err)
+		}
+	}
+	release := ts.tasks[0].HoldGroup("g")
+	hs[2].end()
+	b := gs[1].Thread().Buffer(pack.Default)
+	if err := b.PackString("x"); err != nil {
+		t.Fatal(err)
+	}
+	ops := map[string]func() error{
+		"gather":  func() error { return second(tpvm.Gather(ctx, gs[1], 1, 1, []int{1})) },
+		"scatter": func() error { return second(tpvm.Scatter(ctx, gs[1], 1, 1, make([][]int, 3))) },
+		"bcast":   func() error { return gs[1].Bcast(ctx, 1, b) },
+	}
+	for i, op := range []string{"gather", "gather", "scatter", "scatter", "bcast", "bcast"} {
+		if err := ops[op](); i%2 == 0 {
+			gone(t, err, false, hs[2].ID())
+		} else if err != nil {
+			t.Errorf("%s again: %v", op, err)
+		}
+	}
+	release()
+	for n := 3; n > 2; { // until the coordinator has told
+		ms, err := gs[1].Members(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n = len(ms)
+	}
+	for op, f := range ops {
+		if err := f(); err != nil {
+			t.Errorf("%s after all know: %v", op, err)
+		}
+	}
+}
+
 // The tasks of a virtual machine keep memory for a group until its last member has left or ended.
 // That member may be in the task of the coordinator or in another one.
 func TestGroupEndsWithLastMember(t *testing.T) {

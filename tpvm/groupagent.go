@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math/rand/v2"
 	"slices"
 	"strconv"
 	"sync"
@@ -29,6 +30,8 @@ type groupAgent struct {
 	t    *Task
 	name string
 	r    *rocl.Resource
+	key  uint64 // names the agent in messages to other agents
+	post groupPost
 
 	ended context.Context // done when the agent or the task has ended
 	end   context.CancelFunc
@@ -36,7 +39,6 @@ type groupAgent struct {
 	mu          sync.Mutex
 	coordinator TID               // zero: none
 	here        *groupCoordinator // the coordinator, if it is in this task
-	scratch     []byte
 	attached    bool
 	failure     error // why there is no coordinator
 
@@ -48,21 +50,26 @@ type groupAgent struct {
 	frozen   bool
 	broken   *MemberError // a frozen group has lost a member
 
-	users    int            // calls of Join and Leave under way
-	local    map[TID]*Group // members of this task, by their resource
-	waiting  []*Group       // in a barrier, in the order of their calls
-	sent     int            // number of arrivals in waiting that were sent to the coordinator
-	joins    map[uint64]*groupJoin
-	leaves   map[TID]chan struct{}
+	returned map[TID]bool // members that the coordinator still counts, and the agent knows to be gone
+
+	released []released // what the coordinator has told of complete barriers, for the next coordinator
+
+	users    int                 // calls of Join and Leave under way
+	local    map[TID]*Group      // members of this task, by their resource
+	waiting  []*Group            // in a barrier, in the order of their calls
+	sent     int                 // number of arrivals in waiting that were sent to the coordinator
+	joins    map[uint64]chan int // calls of Join that wait for an instance number
+	leaves   map[TID]*groupLeave
 	syncing  *groupSync // the callers whose answer the coordinator has been asked for
 	nextSync *groupSync // the callers for whom it is asked after syncing is answered
 	last     uint64     // the last token that was given
 }
 
-// groupJoin is a call of Join that waits for an instance number.
-type groupJoin struct {
-	taken int // the number that it got before and that was taken; -1: none
-	reply chan int
+// groupLeave is a call of Leave. The coordinator counts the member until it is told.
+type groupLeave struct {
+	member
+	isSent bool          // the data of the member is delivered, and the coordinator is or will be told
+	done   chan struct{} // closed when the coordinator has removed the member
 }
 
 // groupSync stands for callers that wait until the agent knows the members as the coordinator does.
@@ -89,10 +96,7 @@ func (t *Task) groupAgent(ctx context.Context, name string) (*groupAgent, error)
 	if err != nil {
 		return nil, err
 	}
-	a := &groupAgent{
-		t: t, name: name, r: r, users: 1, members: map[int]member{}, departed: map[int]Member{}, local: map[TID]*Group{},
-		joins: map[uint64]*groupJoin{}, leaves: map[TID]chan struct{}{},
-	}
+	a := makeAgent(t, name, r, &groupWire{ctx: t.ended, r: r})
 	a.ended, a.end = context.WithCancel(t.ended)
 	if !t.work.goes(a.run) {
 		_ = r.Close()
@@ -103,6 +107,15 @@ func (t *Task) groupAgent(ctx context.Context, name string) (*groupAgent, error)
 	}
 	t.agents[name] = a
 	return a, nil
+}
+
+// makeAgent returns an agent that the caller uses: see release.
+func makeAgent(t *Task, name string, r *rocl.Resource, post groupPost) *groupAgent {
+	return &groupAgent{
+		t: t, name: name, r: r, key: rand.Uint64() | 1, post: post, users: 1, members: map[int]member{},
+		departed: map[int]Member{}, local: map[TID]*Group{}, joins: map[uint64]chan int{},
+		leaves: map[TID]*groupLeave{},
+	}
 }
 
 // release ends a use of the agent by Join or Leave.
@@ -142,24 +155,30 @@ func (a *groupAgent) isIdleLocked() bool {
 }
 
 // run is the agent's goroutine: it handles messages of the coordinator until the agent or the task
-// ends. When the coordinator has ended, run connects to another one if the agent needs one.
+// ends. When the coordinator has ended, run connects to another one, which waits for that, unless
+// the agent is about to end.
 func (a *groupAgent) run() {
 	a.t.receiveGroup(a.ended, a.r, a.name, func(from TID, v *groupMessage) {
-		a.mu.Lock()
-		switch {
-		case from != a.coordinator:
-		case v == nil:
-			a.lostLocked()
-		default:
-			a.handleLocked(v)
-		}
-		needs := a.coordinator.IsZero() && (len(a.local) > 0 || len(a.joins) > 0)
-		a.unlock()
-		if needs {
+		if a.receive(from, v) {
 			a.connect(a.ended, from)
 		}
 		a.endIdle()
 	})
+}
+
+// receive handles a message, or the end of the coordinator if v is nil. It reports whether the agent
+// needs another coordinator.
+func (a *groupAgent) receive(from TID, v *groupMessage) (needs bool) {
+	a.mu.Lock()
+	defer a.unlock()
+	switch {
+	case from != a.coordinator:
+	case v == nil:
+		a.lostLocked()
+	default:
+		a.handleLocked(v)
+	}
+	return a.coordinator.IsZero() && (len(a.local) > 0 || a.users > 0)
 }
 
 // sendLocked sends to the coordinator. If the send fails, the coordinator has ended, and the
@@ -175,7 +194,7 @@ func (a *groupAgent) sendToLocked(to TID, v groupMessage) {
 		a.here.ask(&v)
 		return
 	}
-	v.send(a.t.ended, a.r, to, &a.scratch)
+	a.post.send(to, &v)
 }
 
 // unlock handles what the coordinator in this task has answered, and then releases mu.
@@ -195,11 +214,7 @@ func (a *groupAgent) unlock() {
 // lostLocked detaches the agent from a coordinator that has ended.
 func (a *groupAgent) lostLocked() {
 	a.coordinator, a.here, a.attached = TID{}, nil, false
-	for id, done := range a.leaves { // the next one asks the directory
-		close(done)
-		delete(a.leaves, id)
-	}
-	if len(a.local) == 0 {
+	if len(a.local) == 0 && len(a.leaves) == 0 {
 		a.members, a.sorted, a.frozen, a.broken = map[int]member{}, nil, false, nil
 	}
 }
@@ -213,12 +228,8 @@ func (a *groupAgent) connect(ctx context.Context, lost TID) {
 			_, err = a.r.Monitor(ctx, id, ownTag)
 			a.mu.Lock()
 			if err == nil && ctx.Err() == nil {
-				a.coordinator, a.here, a.attached, a.failure = id, here, false, nil
-				v := groupMessage{Op: opAttach, Freeze: a.frozen}
-				for _, g := range a.local {
-					v.Members = append(v.Members, g.member())
-				}
-				a.sendToLocked(id, v)
+				a.failure = nil
+				a.attachLocked(id, here)
 				a.unlock()
 				return
 			}
@@ -236,6 +247,22 @@ func (a *groupAgent) connect(ctx context.Context, lost TID) {
 		case <-time.After(wait):
 		}
 	}
+}
+
+// attachLocked tells a coordinator, which may be here, of the agent: of the members that an earlier
+// coordinator has counted, and of what that has decided.
+func (a *groupAgent) attachLocked(id TID, here *groupCoordinator) {
+	a.coordinator, a.here, a.attached = id, here, false
+	v := groupMessage{Op: opAttach, Freeze: a.frozen, Key: a.key, Released: a.released}
+	for _, g := range a.local {
+		if g.isIn {
+			v.Members = append(v.Members, g.member())
+		}
+	}
+	for _, l := range a.leaves {
+		v.Members = append(v.Members, l.member)
+	}
+	a.sendToLocked(id, v)
 }
 
 // elect returns the coordinator of the group. If there is none, elect makes one in this task.
@@ -273,9 +300,11 @@ func (a *groupAgent) handleLocked(v *groupMessage) {
 			}
 		}
 	case opReserved:
-		if j := a.joins[v.token()]; j != nil {
+		if reply := a.joins[v.token()]; reply != nil {
 			delete(a.joins, v.token())
-			j.reply <- v.Inst
+			reply <- v.Inst
+		} else if v.Inst < 0 {
+			a.refusedLocked(v.token())
 		}
 	case opSynced:
 		if s := a.syncing; s != nil && s.token == v.token() {
@@ -285,6 +314,7 @@ func (a *groupAgent) handleLocked(v *groupMessage) {
 		}
 	case opRelease:
 		a.frozen = a.frozen || v.Freeze
+		a.released = v.Released
 		a.endLocked(v.Tokens, nil)
 	case opMismatch:
 		err := fmt.Errorf("%w: %d", ErrBarrierCount, v.Count)
@@ -310,17 +340,40 @@ func (a *groupAgent) viewLocked(v *groupMessage) {
 			gone = append(gone, m)
 		}
 	}
+	a.returned = map[TID]bool{}
 	for _, m := range v.Members {
-		a.addLocked(m)
+		if a.members[m.Inst].ID != m.ID && a.log.has(m.ID) {
+			a.returned[m.ID] = true // its Leave was not answered; the new coordinator will hear of it again
+		} else {
+			a.addLocked(m)
+		}
 	}
 	a.frozen = a.frozen || v.Freeze
+	a.released = v.Released
+	var passed []uint64 // the earlier coordinator has told other agents
+	for _, r := range v.Released {
+		for _, g := range a.waiting[:a.sent] {
+			if r.Agent == a.key && g.token <= r.Token {
+				passed = append(passed, g.token)
+			}
+		}
+	}
+	a.endLocked(passed, nil)
 	a.sent = 0
 	for _, m := range gone {
 		a.goneLocked(m, false)
 	}
 	a.flushLocked()
-	for token, j := range a.joins {
-		a.sendLocked(groupMessage{Op: opJoin, Tokens: []uint64{token}, Inst: j.taken})
+	for token := range a.joins {
+		a.sendLocked(groupMessage{Op: opJoin, Tokens: []uint64{token}})
+	}
+	for _, g := range a.local {
+		if !g.isIn {
+			a.sendJoinedLocked(g)
+		}
+	}
+	for _, l := range a.leaves {
+		a.sendLeaveLocked(l)
 	}
 	a.sendSyncLocked()
 }
@@ -345,18 +398,21 @@ func (a *groupAgent) goneLocked(m member, left bool) {
 		a.departed[m.Inst] = was
 		a.sorted = nil
 	}
-	if done := a.leaves[m.ID]; done != nil {
-		close(done)
+	if l := a.leaves[m.ID]; l != nil {
+		close(l.done)
 		delete(a.leaves, m.ID)
 	}
-	if a.frozen && a.broken == nil {
+	if a.frozen && a.broken == nil && !a.returned[m.ID] {
 		a.broken = &MemberError{Group: a.name, Members: []Member{was}}
 	}
 	a.sent = 0
 	if g := a.local[m.ID]; g != nil { // the coordinator takes this task for ended
 		a.removeLocked(g, ErrNotInGroup)
 	}
-	a.log.add(absentee{m, left})
+	if !a.returned[m.ID] {
+		a.log.add(absentee{m, left})
+	}
+	delete(a.returned, m.ID)
 	still := a.waiting[:0]
 	for _, g := range a.waiting {
 		if err := a.lackLocked(g, g.count); err != nil {
@@ -456,7 +512,27 @@ func (a *groupAgent) flushLocked() {
 
 // barrier waits in the barrier until count members have called it.
 func (a *groupAgent) barrier(ctx context.Context, g *Group, count int, freeze bool) error {
+	if err := a.arrive(g, count, freeze); err != nil {
+		return err
+	}
+	select {
+	case err := <-g.wake:
+		return err
+	case <-ctx.Done():
+	}
 	a.mu.Lock()
+	defer a.unlock()
+	if !g.waiting {
+		return <-g.wake
+	}
+	a.withdrawLocked(g)
+	return context.Cause(ctx)
+}
+
+// arrive makes the member wait in the barrier. The result comes from g.wake.
+func (a *groupAgent) arrive(g *Group, count int, freeze bool) error {
+	a.mu.Lock()
+	defer a.unlock()
 	err := g.closed
 	switch {
 	case err != nil:
@@ -471,25 +547,12 @@ func (a *groupAgent) barrier(ctx context.Context, g *Group, count int, freeze bo
 		err = fmt.Errorf("%w: %d", ErrBarrierCount, a.waiting[0].count)
 	}
 	if err != nil {
-		a.unlock()
 		return err
 	}
 	g.waiting, g.count, g.freeze = true, count, freeze
 	a.waiting = append(a.waiting, g)
 	a.flushLocked()
-	a.unlock()
-	select {
-	case err := <-g.wake:
-		return err
-	case <-ctx.Done():
-	}
-	a.mu.Lock()
-	defer a.unlock()
-	if !g.waiting {
-		return <-g.wake
-	}
-	a.withdrawLocked(g)
-	return context.Cause(ctx)
+	return nil
 }
 
 // withdrawLocked takes a member out of the barrier in which it waits.
@@ -536,28 +599,30 @@ func (a *groupAgent) leave(ctx context.Context, g *Group) error {
 	a.users++
 	defer a.release()
 	a.removeLocked(g, ErrNotInGroup)
+	l := &groupLeave{member: g.member(), done: make(chan struct{})}
+	a.leaves[l.ID] = l
 	a.flushLocked()
 	a.unlock()
+	defer func() {
+		a.mu.Lock()
+		delete(a.leaves, l.ID)
+		a.unlock()
+	}()
 	// A root that learns that the member has left relies on having its data.
 	if err := delivered(g.r.Flush(ctx)); err != nil {
 		return errors.Join(err, g.r.Close())
 	}
 	a.mu.Lock()
-	var done chan struct{}
-	if a.attached {
-		done = make(chan struct{})
-		a.leaves[g.r.ID()] = done
-		a.sendLocked(groupMessage{Op: opLeave, Members: []member{g.member()}})
-	}
+	l.isSent = true
+	a.connectLocked()
+	a.sendLeaveLocked(l)
 	a.unlock()
 	var err error
-	if done != nil {
-		select {
-		case <-done:
-		case <-ctx.Done():
-			err = context.Cause(ctx)
-		case <-a.t.ended.Done():
-		}
+	select {
+	case <-l.done:
+	case <-ctx.Done():
+		err = context.Cause(ctx)
+	case <-a.t.ended.Done():
 	}
 	if err != nil {
 		return errors.Join(err, g.r.Close())
@@ -566,6 +631,28 @@ func (a *groupAgent) leave(ctx context.Context, g *Group) error {
 		return nil
 	}
 	return err
+}
+
+func (a *groupAgent) sendLeaveLocked(l *groupLeave) {
+	if l.isSent {
+		a.sendLocked(groupMessage{Op: opLeave, Members: []member{l.member}})
+	}
+}
+
+func (a *groupAgent) sendJoinedLocked(g *Group) {
+	a.sendLocked(groupMessage{Op: opJoined, Tokens: []uint64{g.token}, Members: []member{g.member()}})
+}
+
+// refusedLocked ends the Join of the member that has reserved a number with a token: the group was
+// frozen before the member was counted.
+func (a *groupAgent) refusedLocked(token uint64) {
+	for _, g := range a.local {
+		if !g.isIn && g.token == token && g.closed == nil {
+			a.removeLocked(g, ErrFrozen)
+			close(g.joined)
+			return
+		}
+	}
 }
 
 // connectLocked wakes the agent's goroutine if it has no coordinator.
@@ -595,17 +682,17 @@ func wait[T any](ctx context.Context, a *groupAgent, c <-chan T) (v T, err error
 	return v, context.Cause(ctx)
 }
 
-// reserve asks the coordinator for an instance number. taken is a number that was not free, or -1.
-func (a *groupAgent) reserve(ctx context.Context, taken int) (inst int, token uint64, err error) {
-	j := &groupJoin{taken: taken, reply: make(chan int, 1)}
+// reserve asks the coordinator for an instance number.
+func (a *groupAgent) reserve(ctx context.Context) (inst int, token uint64, err error) {
+	reply := make(chan int, 1)
 	a.mu.Lock()
 	a.last++
 	token = a.last
-	a.joins[token] = j
+	a.joins[token] = reply
 	a.connectLocked()
-	a.sendLocked(groupMessage{Op: opJoin, Tokens: []uint64{token}, Inst: taken})
+	a.sendLocked(groupMessage{Op: opJoin, Tokens: []uint64{token}})
 	a.unlock()
-	inst, err = wait(ctx, a, j.reply)
+	inst, err = wait(ctx, a, reply)
 	if err == nil && inst < 0 {
 		err = ErrFrozen
 	}
@@ -624,19 +711,17 @@ func (a *groupAgent) cancel(token uint64) {
 }
 
 // join reserves an instance number, registers the member's resource, and waits until the
-// coordinator counts the member. If the number is in use, join reserves another one.
+// coordinator counts the member. If the number is still in use, join asks again.
 func (a *groupAgent) join(ctx context.Context, t *Thread) (*Group, error) {
-	taken := -1
 	for pause := 100 * time.Microsecond; ; pause = min(2*pause, 50*time.Millisecond) {
-		inst, token, err := a.reserve(ctx, taken)
+		inst, token, err := a.reserve(ctx)
 		if err != nil {
 			return nil, err
 		}
 		attrs := a.t.attrs(typeGroup, rocl.Attrs{attrGroup: a.name, attrInstance: strconv.Itoa(inst), attrTID: t.ID().String()})
 		r, err := a.t.c.Register(ctx, attrs, rocl.Unique(attrType, attrVM, attrGroup, attrInstance))
-		if errors.Is(err, rocl.ErrExists) { // a member is leaving, or has joined through the previous coordinator
+		if errors.Is(err, rocl.ErrExists) { // a member has ended, or is about to be counted by a new coordinator
 			a.cancel(token)
-			taken = inst
 			select {
 			case <-time.After(pause):
 				continue
@@ -648,17 +733,20 @@ func (a *groupAgent) join(ctx context.Context, t *Thread) (*Group, error) {
 			a.cancel(token)
 			return nil, err
 		}
-		g := &Group{t: t, a: a, r: r, inst: inst, joined: make(chan struct{}), wake: make(chan error, 1)}
+		g := &Group{t: t, a: a, r: r, inst: inst, token: token, joined: make(chan struct{}), wake: make(chan error, 1)}
 		a.mu.Lock()
 		g.reported, g.missed = a.log.end(), a.log.end()
 		a.local[r.ID()] = g
-		if a.members[inst].ID == r.ID() { // the coordinator has found the member in the directory
-			a.addLocked(g.member())
-		}
 		a.connectLocked()
-		a.sendLocked(groupMessage{Op: opJoined, Tokens: []uint64{token}, Members: []member{g.member()}})
+		a.sendJoinedLocked(g)
 		a.unlock()
-		if _, err := wait(ctx, a, g.joined); err != nil {
+		_, err = wait(ctx, a, g.joined)
+		a.mu.Lock()
+		if err == nil {
+			err = g.closed
+		}
+		a.unlock()
+		if err != nil {
 			a.drop(g)
 			return nil, err
 		}

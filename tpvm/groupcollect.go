@@ -81,6 +81,38 @@ func recvPart[T any](ctx context.Context, g *Group, from member, tag uint64) ([]
 	return v, nil
 }
 
+// by says which operations of a member have named another member in an error. The member learns of
+// an end from its connection, or from the agent, which the coordinator tells. The operation that
+// learns from the connection is told once, although the agent still lists the member.
+type by uint8
+
+const (
+	byCollect by = 1 << iota // Gather or Reduce
+	byScatter
+	byBcast
+)
+
+// notNamed returns the members ms but those that an operation has named already.
+func (g *Group) notNamed(ms []member, op by) []member {
+	g.a.mu.Lock()
+	defer g.a.mu.Unlock()
+	if len(g.named) == 0 {
+		return ms
+	}
+	return slices.DeleteFunc(slices.Clone(ms), func(m member) bool { return g.named[m.ID]&op != 0 })
+}
+
+// nameLocked records that an operation has named a member. The mu of the agent must be held.
+func (g *Group) nameLocked(m member, op by) {
+	if g.a.members[m.Inst].ID != m.ID {
+		return
+	}
+	if g.named == nil {
+		g.named = map[TID]by{}
+	}
+	g.named[m.ID] |= op
+}
+
 // An absentee is a member that has ended or has left. What it sent before may be in the mailbox of
 // a member that has not received it yet.
 type absentee struct {
@@ -106,6 +138,10 @@ func (d *departures) add(x absentee) {
 	d.all = append(d.all, x)
 }
 
+func (d *departures) has(id TID) bool {
+	return slices.ContainsFunc(d.all, func(x absentee) bool { return x.ID == id })
+}
+
 // end returns the number of the next departure.
 func (d *departures) end() uint64 { return d.first + uint64(len(d.all)) }
 
@@ -116,7 +152,7 @@ func (d *departures) since(n uint64) []absentee { return d.all[max(n, d.first)-d
 // of g may need them. Only roots call it. The mu of the agent must be held.
 func (g *Group) missLocked() {
 	for _, x := range g.a.log.since(g.missed) {
-		x.left = x.left || g.named[x.ID]
+		x.left = x.left || g.named[x.ID]&byCollect != 0
 		delete(g.named, x.ID)
 		if !x.left || g.hasFrom(x.member) {
 			g.absent = append(g.absent, x)
@@ -144,10 +180,14 @@ func (g *Group) sources(ms []member) []source {
 	for _, x := range g.absent {
 		all = append(all, source{x.member, true, x.left})
 	}
-	g.a.mu.Unlock()
+	absent := len(all)
 	for _, m := range ms {
-		all = append(all, source{member: m})
+		if !slices.ContainsFunc(all[:absent], func(s source) bool { return s.ID == m.ID }) {
+			isNamed := g.named[m.ID]&byCollect != 0
+			all = append(all, source{m, isNamed, isNamed})
+		}
 	}
+	g.a.mu.Unlock()
 	slices.SortStableFunc(all, func(a, b source) int { return cmp.Compare(a.Inst, b.Inst) })
 	return all
 }
@@ -169,11 +209,8 @@ func (g *Group) recordNamed(named []source) {
 		switch {
 		case i >= 0:
 			g.absent[i].left = true
-		case g.a.members[s.Inst].ID == s.ID: // the agent will learn of the end
-			if g.named == nil {
-				g.named = map[TID]bool{}
-			}
-			g.named[s.ID] = true
+		default:
+			g.nameLocked(s.member, byCollect) // unless the agent knows of the end
 		}
 	}
 	g.absent = slices.DeleteFunc(g.absent, func(x absentee) bool { return x.left && !g.hasFrom(x.member) })
@@ -275,7 +312,7 @@ func Gather[T any](ctx context.Context, g *Group, tag, root int, data []T) ([][]
 //
 // If the root has ended, Scatter fails with a *MemberError that names it. At the root, Scatter
 // fails with a *MemberError that lists the members that have ended. The remaining members have
-// received their parts.
+// received their parts. The next Scatter does not list the same members again.
 func Scatter[T any](ctx context.Context, g *Group, tag, root int, parts [][]T) ([]T, error) {
 	ms, r, err := g.root(ctx, tag, root)
 	var own []T
@@ -288,13 +325,16 @@ func Scatter[T any](ctx context.Context, g *Group, tag, root int, parts [][]T) (
 	default:
 		own = parts[root]
 		gone := &MemberError{Group: g.Name()}
-		for _, m := range ms {
+		for _, m := range g.notNamed(ms, byScatter) {
 			if m.ID == r.ID {
 				continue
 			}
 			var e *MemberError
 			if err = sendPart(ctx, g, m, collectScatter|uint64(tag), parts[m.Inst]); errors.As(err, &e) {
 				gone.Members = append(gone.Members, e.Members...)
+				g.a.mu.Lock()
+				g.nameLocked(m, byScatter)
+				g.a.mu.Unlock()
 				err = nil
 			}
 			if err != nil {

@@ -4,6 +4,7 @@ package tpvm
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"sync"
 
@@ -21,24 +22,34 @@ import (
 // Each change of the membership has a version. An arrival whose agent had not learned of the last
 // end of a member is dropped: the agent will learn of the end, and sends the arrival again if its
 // members still wait then.
+//
+// A coordinator may be killed while it tells the agents of what it has decided: that a barrier is
+// complete, that the group is frozen. Some agents know of it then, and some do not. So the message
+// about a complete barrier names the arrivals of all agents, and each agent keeps that. The next
+// coordinator begins with no decision: it waits until each agent in the directory has told what it
+// knows, or has ended. Then it sends all of that to all agents.
 type groupCoordinator struct {
 	t    *Task
 	name string
 	r    *rocl.Resource
 	own  *groupAgent // the agent of the same task, which calls handle by ask instead of sending
+	post groupPost
 
 	mu       sync.Mutex     // locked after own.mu
 	inbox    []groupMessage // messages for own
-	scratch  []byte
 	version  uint64
 	lastGone uint64 // the version at which a member departed last
 	members  map[TID]member
 	insts    map[int]TID
 	reserved map[int]arrival
-	leaving  map[TID]bool // members that have called Leave, and may still be found in the directory
-	low      int          // no number below is free
-	agents   map[TID]bool
+	leaving  map[TID]bool   // members that have called Leave, and may still be found in the directory
+	low      int            // no number below is free
+	agents   map[TID]uint64 // the keys of the attached agents
 	frozen   bool
+
+	awaited  map[TID]bool      // agents of the previous coordinator that have not attached yet
+	viewless []TID             // attached agents that get their view when no agent is awaited any more
+	released map[uint64]uint64 // the last token whose barrier is complete, of each agent by its key
 
 	count   int // of the barrier for which pending wait
 	freeze  bool
@@ -58,13 +69,13 @@ func (t *Task) newCoordinator(ctx context.Context, name string, own *groupAgent)
 	if err != nil {
 		return nil, err
 	}
-	c := &groupCoordinator{
-		t: t, name: name, r: r, own: own, members: map[TID]member{}, insts: map[int]TID{}, reserved: map[int]arrival{},
-		leaving: map[TID]bool{}, agents: map[TID]bool{},
-	}
-	if err := c.scan(ctx); err != nil {
-		_ = r.Close()
-		return nil, err
+	c := makeCoordinator(t, name, r, own, &groupWire{ctx: t.ended, r: r})
+	for f, err := range t.findAll(ctx, t.match(typeGroupAgent, rocl.Match{attrGroup: name}), rocl.Want(attrType)) {
+		if err != nil {
+			_ = r.Close()
+			return nil, err
+		}
+		c.await(f.ID)
 	}
 	if !t.work.goes(c.run) {
 		_ = r.Close()
@@ -73,41 +84,52 @@ func (t *Task) newCoordinator(ctx context.Context, name string, own *groupAgent)
 	return c, nil
 }
 
-// scan adds the members that are in the directory.
-func (c *groupCoordinator) scan(ctx context.Context) error {
-	ms, err := c.t.findMembers(ctx, c.name, nil)
-	for _, m := range ms {
-		c.addLocked(m)
+func makeCoordinator(t *Task, name string, r *rocl.Resource, own *groupAgent, post groupPost) *groupCoordinator {
+	return &groupCoordinator{
+		t: t, name: name, r: r, own: own, post: post, members: map[TID]member{}, insts: map[int]TID{},
+		reserved: map[int]arrival{}, leaving: map[TID]bool{}, agents: map[TID]uint64{}, awaited: map[TID]bool{},
+		released: map[uint64]uint64{},
 	}
-	return err
+}
+
+// await makes the coordinator decide nothing before an agent has attached or has ended.
+func (c *groupCoordinator) await(agent TID) {
+	if c.post.monitor(agent) {
+		c.awaited[agent] = true
+	}
 }
 
 // run is the coordinator's goroutine: it handles messages of agents, and ends of agents and
 // members, until the task or the resource ends. It makes the task's own agent handle its answers.
 func (c *groupCoordinator) run() {
 	c.t.receiveGroup(c.t.ended, c.r, c.name, func(from TID, v *groupMessage) {
-		c.mu.Lock()
-		if v == nil {
-			c.gone(from)
-		} else {
-			c.handleLocked(from, v)
-		}
-		isForOwn := len(c.inbox) > 0
-		c.mu.Unlock()
-		if isForOwn {
-			c.own.mu.Lock()
-			c.own.unlock()
-		}
+		c.receive(from, v)
 		c.own.endIdle()
 	})
+}
+
+// receive handles a message, or the end of an agent or a member if v is nil.
+func (c *groupCoordinator) receive(from TID, v *groupMessage) {
+	c.mu.Lock()
+	if v == nil {
+		c.gone(from)
+	} else {
+		c.handleLocked(from, v)
+	}
+	isForOwn := len(c.inbox) > 0
+	c.mu.Unlock()
+	if isForOwn {
+		c.own.mu.Lock()
+		c.own.unlock()
+	}
 }
 
 // isIdle reports whether the group has no members, and no agent but the one of the same task.
 func (c *groupCoordinator) isIdle() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	others := len(c.agents)
-	if c.agents[c.own.r.ID()] {
+	others := len(c.agents) + len(c.awaited)
+	if c.isAttached(c.own.r.ID()) {
 		others--
 	}
 	return others == 0 && len(c.members) == 0 && len(c.leaving) == 0 && len(c.reserved) == 0
@@ -131,12 +153,12 @@ func (c *groupCoordinator) answers() []groupMessage {
 
 // handleLocked handles a message. mu must be held.
 func (c *groupCoordinator) handleLocked(from TID, v *groupMessage) {
-	if v.Op != opAttach && !c.agents[from] {
+	if v.Op != opAttach && !c.isAttached(from) {
 		return // the end of the agent was reported before its last message
 	}
 	switch v.Op {
 	case opAttach:
-		if !c.agents[from] && !c.monitor(from) {
+		if !c.isAttached(from) && !c.awaited[from] && !c.post.monitor(from) {
 			return
 		}
 		for _, m := range v.Members {
@@ -144,21 +166,23 @@ func (c *groupCoordinator) handleLocked(from TID, v *groupMessage) {
 				c.addLocked(m)
 			}
 		}
-		c.agents[from] = true
-		c.frozen = c.frozen || v.Freeze && len(c.members) > 0
-		view := groupMessage{Op: opView, Version: c.version, Freeze: c.frozen}
-		for _, m := range c.members {
-			view.Members = append(view.Members, m)
+		delete(c.awaited, from)
+		c.agents[from] = v.Key
+		c.frozen = c.frozen || v.Freeze
+		for _, r := range v.Released {
+			c.released[r.Agent] = max(c.released[r.Agent], r.Token)
 		}
-		c.send(from, view)
+		c.viewless = append(c.viewless, from)
+		c.sendViews()
 	case opJoin:
-		if v.Inst >= 0 {
-			_ = c.scan(c.t.ended)
-		}
 		c.send(from, groupMessage{Op: opReserved, Tokens: v.Tokens, Inst: c.reserve(arrival{from, v.token()})})
 	case opJoined:
 		c.cancelLocked(from, v.Tokens)
-		if len(v.Members) == 1 && v.Members[0].ID.Context() == from.Context() {
+		switch {
+		case len(v.Members) != 1 || v.Members[0].ID.Context() != from.Context():
+		case c.frozen: // since the number was reserved
+			c.send(from, groupMessage{Op: opReserved, Tokens: v.Tokens, Inst: -1})
+		default:
 			c.addLocked(v.Members[0])
 		}
 	case opLeave:
@@ -181,19 +205,40 @@ func (c *groupCoordinator) send(to TID, v groupMessage) {
 		c.inbox = append(c.inbox, v)
 		return
 	}
-	v.send(c.t.ended, c.r, to, &c.scratch)
+	c.post.send(to, &v)
+}
+
+// sendViews sends the agents that have no view yet what all of them know together, unless another
+// agent is awaited.
+func (c *groupCoordinator) sendViews() {
+	if len(c.awaited) > 0 {
+		return
+	}
+	c.frozen = c.frozen && len(c.members) > 0
+	attached := map[uint64]bool{}
+	for _, key := range c.agents {
+		attached[key] = true
+	}
+	maps.DeleteFunc(c.released, func(key, _ uint64) bool { return !attached[key] })
+	view := groupMessage{Op: opView, Version: c.version, Freeze: c.frozen, Released: releasedOf(c.released)}
+	for _, m := range c.members {
+		view.Members = append(view.Members, m)
+	}
+	for _, id := range c.viewless {
+		c.send(id, view)
+	}
+	c.viewless = nil
+}
+
+func (c *groupCoordinator) isAttached(agent TID) bool {
+	_, is := c.agents[agent]
+	return is
 }
 
 func (c *groupCoordinator) sendAll(v groupMessage) {
 	for id := range c.agents {
 		c.send(id, v)
 	}
-}
-
-// monitor monitors a resource, and reports whether that succeeded.
-func (c *groupCoordinator) monitor(id TID) bool {
-	_, err := c.r.Monitor(c.t.ended, id, ownTag)
-	return err == nil
 }
 
 // reserve returns the lowest free number. It returns -1 if the group is frozen.
@@ -235,7 +280,7 @@ func (c *groupCoordinator) addLocked(m member) {
 	if id, ok := c.insts[m.Inst]; ok { // its end has not been reported yet
 		c.depart(id, false)
 	}
-	if !c.monitor(m.ID) {
+	if !c.post.monitor(m.ID) {
 		c.free(m.Inst)
 		return
 	}
@@ -265,12 +310,19 @@ func (c *groupCoordinator) depart(id TID, left bool) {
 
 // gone handles the end of an agent or of a member.
 func (c *groupCoordinator) gone(id TID) {
-	if !c.agents[id] {
+	if c.awaited[id] {
+		delete(c.awaited, id)
+		c.sendViews()
+		return
+	}
+	if !c.isAttached(id) {
 		c.depart(id, false)
 		delete(c.leaving, id)
 		return
 	}
+	delete(c.released, c.agents[id])
 	delete(c.agents, id)
+	c.viewless = slices.DeleteFunc(c.viewless, func(v TID) bool { return v == id })
 	for inst, a := range c.reserved {
 		if a.agent == id {
 			delete(c.reserved, inst)
@@ -308,6 +360,13 @@ func (c *groupCoordinator) arrive(from TID, v *groupMessage) {
 
 // release sends op to the agents of arrivals, and to all agents if the group is frozen now.
 func (c *groupCoordinator) release(op groupMessage, as []arrival) {
+	if op.Op == opRelease {
+		for _, a := range as {
+			key := c.agents[a.agent]
+			c.released[key] = max(c.released[key], a.token)
+		}
+		op.Released = releasedOf(c.released)
+	}
 	if op.Freeze {
 		for id := range c.agents {
 			if !slices.ContainsFunc(as, func(a arrival) bool { return a.agent == id }) {

@@ -41,8 +41,8 @@ func (m member) public() Member { return Member{Instance: m.Inst, TID: m.TID} }
 // tag, and so keep their order.
 const (
 	// From an agent to the coordinator.
-	opAttach  = iota // Members: the agent's; Freeze: the group is frozen; answered with opView
-	opJoin           // Tokens[0]; Inst: a number that is taken, or -1; answered with opReserved
+	opAttach  = iota // Members: the agent's; Freeze: the group is frozen; Key; Released; answered with opView
+	opJoin           // Tokens[0]; answered with opReserved
 	opJoined         // Tokens[0]: the reservation; Members[0]
 	opLeave          // Members[0]
 	opSync           // answered with opSynced
@@ -51,11 +51,11 @@ const (
 	opConnect        // from an agent to itself: it needs a coordinator
 
 	// From the coordinator to an agent.
-	opView     // Version, Members: all; Freeze: the group is frozen
-	opReserved // Tokens[0], Inst: -1, the group is frozen
+	opView     // Version, Members: all; Freeze: the group is frozen; Released
+	opReserved // Tokens[0], Inst: -1, the group is frozen, also in answer to opJoined
 	opChange   // Version; Members[0] has joined or, if Gone, is gone
 	opSynced   // Tokens[0]
-	opRelease  // Tokens: arrivals whose barrier is complete; Freeze: the group is frozen now
+	opRelease  // Tokens: arrivals whose barrier is complete; Released: of all agents; Freeze: the group is frozen now
 	opMismatch // Tokens: arrivals at a barrier at which Count is another
 )
 
@@ -70,6 +70,21 @@ type groupMessage struct {
 	Left    bool     `cbor:"7,keyasint,omitempty"`
 	Tokens  []uint64 `cbor:"8,keyasint,omitempty"`
 	Members []member `cbor:"9,keyasint,omitempty"`
+
+	Key      uint64     `cbor:"10,keyasint,omitempty"`
+	Released []released `cbor:"11,keyasint,omitempty"`
+}
+
+// released tells of an agent that the barriers of its arrivals with tokens up to Token are
+// complete, but for arrivals that were withdrawn or void. Agent is the key of the agent: a random
+// number, which is shorter than its identifier.
+type released struct{ Agent, Token uint64 }
+
+func releasedOf(known map[uint64]uint64) (rs []released) {
+	for agent, token := range known {
+		rs = append(rs, released{agent, token})
+	}
+	return rs
 }
 
 // token returns the first token, or 0 if there is none.
@@ -80,15 +95,34 @@ func (m *groupMessage) token() uint64 {
 	return m.Tokens[0]
 }
 
-// send sends the message to an agent or a coordinator. scratch is memory for the encoded message.
-// An error is ignored: the receiver has ended then, and the monitor of it reports that.
-func (m *groupMessage) send(ctx context.Context, r *rocl.Resource, to TID, scratch *[]byte) {
-	p, err := m.appendTo((*scratch)[:0])
+// A groupPost sends the messages of an agent or a coordinator.
+type groupPost interface {
+	// send sends a message. If that fails, the receiver has ended, and the monitor of it reports
+	// that.
+	send(to TID, m *groupMessage)
+	// monitor makes the end of a resource a message. It reports false if the resource has ended.
+	monitor(id TID) bool
+}
+
+// A groupWire is the groupPost of the resource r. It has one caller at a time.
+type groupWire struct {
+	ctx     context.Context
+	r       *rocl.Resource
+	scratch []byte
+}
+
+func (w *groupWire) send(to TID, m *groupMessage) {
+	p, err := m.appendTo(w.scratch[:0])
 	if err != nil {
 		return
 	}
-	*scratch = p
-	_ = r.SendBytes(ctx, to, ownTag, p)
+	w.scratch = p
+	_ = w.r.SendBytes(w.ctx, to, ownTag, p)
+}
+
+func (w *groupWire) monitor(id TID) bool {
+	_, err := w.r.Monitor(w.ctx, id, ownTag)
+	return err == nil
 }
 
 // receiveGroup calls handle for each message to r from an agent or a coordinator, until ctx ends.
@@ -118,7 +152,7 @@ func (t *Task) receiveGroup(ctx context.Context, r *rocl.Resource, group string,
 // The formats of a groupMessage. The messages of a barrier have a short format, which takes much
 // less time to encode and decode.
 const (
-	formatShort = iota // op, flags; version, count, number of tokens, the first one, their steps
+	formatShort = iota // op, flags; version, count, number of tokens, the first one, their steps; then Released
 	formatCBOR
 )
 
@@ -134,7 +168,7 @@ var errGroupMessage = errors.New("tpvm: invalid message of a group")
 
 // appendTo appends the encoded message to p.
 func (m *groupMessage) appendTo(p []byte) ([]byte, error) {
-	if len(m.Members) > 0 || m.Inst != 0 {
+	if len(m.Members) > 0 || m.Inst != 0 || m.Key != 0 {
 		return codec.Append(append(p, formatCBOR), m)
 	}
 	flags := byte(0)
@@ -151,6 +185,10 @@ func (m *groupMessage) appendTo(p []byte) ([]byte, error) {
 	for _, t := range m.Tokens {
 		p = binary.AppendUvarint(p, t-last) // modulo 2^64
 		last = t
+	}
+	for _, r := range m.Released {
+		p = binary.AppendUvarint(p, r.Agent)
+		p = binary.AppendUvarint(p, r.Token)
 	}
 	return p, nil
 }
@@ -197,7 +235,10 @@ func (m *groupMessage) decode(p []byte) error {
 		last += next()
 		m.Tokens[i] = last
 	}
-	if !isOK || len(p) > 0 {
+	for isOK && len(p) > 0 {
+		m.Released = append(m.Released, released{next(), next()})
+	}
+	if !isOK {
 		return errGroupMessage
 	}
 	return nil

@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -89,6 +90,24 @@ var memberFuncs = map[string]tpvm.ThreadFunc{
 				return err
 			}
 		}
+	},
+	// holder joins a group, which it coordinates then, and leaves it.
+	"holder": func(ctx context.Context, th *tpvm.Thread) error {
+		if _, err := th.Join(ctx, th.Args()[0]); err != nil {
+			return err
+		}
+		if err := th.Send(ctx, th.Parent(), tagReport, nil); err != nil {
+			return err
+		}
+		m, err := th.Recv(ctx, th.Parent(), tagCount)
+		if err != nil {
+			return err
+		}
+		m.Release()
+		if err := th.LeaveGroup(ctx, th.Args()[0]); err != nil {
+			return err
+		}
+		return th.Send(ctx, th.Parent(), tagReport, nil)
 	},
 	"barriers": timed(func(ctx context.Context, g *tpvm.Group, count int) error { return g.Barrier(ctx, count) }),
 	"reduces": timed(func(ctx context.Context, g *tpvm.Group, count int) error {
@@ -258,6 +277,62 @@ func TestGroupProcessKilled(t *testing.T) {
 			}
 		}
 	}
+}
+
+// A process that coordinates groups, and has no members any more, is killed with SIGKILL while the
+// members of each group meet in barriers. All members pass all barriers, and none gets an error.
+func TestGroupCoordinatorKilled(t *testing.T) {
+	const groups, tasks, rounds = 8, 3, 100
+	ctx := deadline(t)
+	task, ids := members(t, 1)
+	ts := &team{t: t}
+	for range tasks {
+		c, err := rocl.Open(ctx, rocl.WithSocket(os.Getenv("TPVM_TEST_SOCKET")))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = c.Close() })
+		ts.tasks = append(ts.tasks, enrol(t, c))
+	}
+	var all [groups][]*tpvm.Group
+	for i := range all {
+		name := fmt.Sprint("held", i)
+		holder, err := task.Spawn(ctx, "holder", 1, tpvm.Args(name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		recv(t, task, holder[0], tagReport)
+		for j := range tasks {
+			g, err := ts.start(j).Join(ctx, name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			all[i] = append(all[i], g)
+		}
+		if err := task.Send(ctx, holder[0], tagCount, nil); err != nil {
+			t.Fatal(err)
+		}
+		recv(t, task, holder[0], tagReport)
+	}
+	var wg sync.WaitGroup
+	for i, gs := range all {
+		for j, g := range gs {
+			wg.Go(func() {
+				for k := range rounds {
+					if i == 0 && j == 0 && k == rounds/4 {
+						if err := task.Signal(ctx, ids[0], syscall.SIGKILL); err != nil {
+							t.Error(err)
+						}
+					}
+					if err := g.Barrier(ctx, tasks); err != nil {
+						t.Errorf("group %d, member %d, barrier %d: %v", i, j, k, err)
+						return
+					}
+				}
+			})
+		}
+	}
+	wg.Wait()
 }
 
 // benchmarkMembers runs a function in 64 threads over processes.

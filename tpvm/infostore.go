@@ -26,17 +26,26 @@ import (
 // copies that are no longer needed. It tries again until it has succeeded. No lock is held
 // meanwhile. A pod that does not answer may still make its copy when it goes on. Such a pod is
 // told to forget the copy.
+//
+// An entry has an identity, which stays when the entry moves, is replaced or is taken over. Its name
+// and index do not identify it: while a pod takes it over, they are free for another entry.
+//
+// The store that keeps an entry may be killed while a task takes it. So the copy is forgotten only
+// when the task has the entry. Until then the pod with the copy knows the pod of the task, and asks
+// that before it takes the entry over.
 type infoStore struct {
 	p *pod
 
 	mu        sync.Mutex
-	held      map[TID]*heldInfo   // by the resources of the entries
-	copies    map[infoKey]*copyOf // of entries that other tasks keep
-	forgotten map[TID]uint64      // by pod: the latest version that it has made this store forget
-	version   uint64              // of the last request to keep or to forget a copy
-	slow      map[TID]bool        // the pods that have not answered in time
-	watching  bool                // the goroutine of watchLocked runs
-	closing   bool                // the task is exiting
+	held      map[TID]*heldInfo // by the resources of the entries
+	copies    map[TID]*copyOf   // of entries that other tasks keep, by the identity
+	taking    map[TID]int       // calls under way that take an entry, by its identity
+	took      []TID             // identities of the latest entries that calls of this task have taken
+	forgotten map[TID]uint64    // by pod: the latest version that it has made this store forget
+	version   uint64            // of the last request to keep or to forget a copy
+	slow      map[TID]bool      // the pods that have not answered in time
+	watching  bool              // the goroutine of watchLocked runs
+	closing   bool              // the task is exiting
 }
 
 const (
@@ -56,7 +65,8 @@ type infoKey struct {
 // infoContent is an entry with its message, in the form in which tasks pass it on.
 type infoContent struct {
 	InfoEntry
-	Data []byte
+	Ident TID // the identity of the entry
+	Data  []byte
 }
 
 func (c *infoContent) key() infoKey { return infoKey{c.Name, c.Index} }
@@ -68,6 +78,7 @@ type heldInfo struct {
 	r       *rocl.Resource
 	mu      sync.Mutex // held while the entry is being changed; locked before that of the infoStore
 	gone    bool       // the entry has been deleted, or another task keeps it
+	taker   TID        // the pod of the task that has taken the entry, and may not have got it yet
 	changes uint64     // number of changes of the content
 
 	// About the copies; guarded by the mu of the infoStore.
@@ -84,17 +95,23 @@ type copyOf struct {
 	infoContent
 	store   TID
 	version uint64
+	taker   TID // see heldInfo
 }
+
+// mostTook is how many entries a task remembers to have taken.
+const mostTook = 1 << 14
 
 // The requests to an infoStore.
 const (
 	infoRead    = iota // return the message of entry ID
-	infoTake           // return it, and delete the entry, for By
+	infoTake           // return it, and delete the entry, for By, of the pod To
 	infoDelete         // delete the entry, for By
 	infoReplace        // make the pod To keep Content in place of the entry, for By
 	infoAdd            // keep Content
 	infoCopy           // keep a copy of Content, which From keeps
 	infoForget         // forget the copy
+	infoTaken          // the pod To takes the entry, whose copy is kept until infoForget
+	infoTook           // fail unless a task has taken the entry with the identity ID
 )
 
 // podInfo is the tag of requests to a pod's infoStore.
@@ -120,19 +137,25 @@ type infoAnswer struct {
 // errOldInfo is returned for a copy that may be older than a request to forget it.
 var errOldInfo = errors.New("tpvm: the copy of the message box entry may be out of date")
 
+// errTaking is the reply to infoTook while a call waits for the entry.
+var errTaking = errors.New("tpvm: the message box entry is being taken")
+
 // infoErrors are the errors that the sender of a request recognises.
-var infoErrors = []error{ErrNoEntry, ErrDenied, ErrExited, ErrBadParam, errOldInfo}
+var infoErrors = []error{ErrNoEntry, ErrDenied, ErrExited, ErrBadParam, errOldInfo, errTaking}
 
 func (t *Task) newInfoStore(p *pod) *infoStore {
 	return &infoStore{
-		p: p, held: map[TID]*heldInfo{}, copies: map[infoKey]*copyOf{}, forgotten: map[TID]uint64{}, slow: map[TID]bool{},
+		p: p, held: map[TID]*heldInfo{}, copies: map[TID]*copyOf{}, taking: map[TID]int{}, forgotten: map[TID]uint64{}, slow: map[TID]bool{},
 	}
 }
 
 // ask sends a request to the infoStore of a pod, which may be this one.
 func (k *infoStore) ask(ctx context.Context, pod TID, q infoRequest) (a infoAnswer, err error) {
 	if pod == k.p.r.ID() {
-		a = k.answer(ctx, q)
+		var done func()
+		if a, done = k.answer(ctx, q); done != nil {
+			done()
+		}
 	} else if a, err = ask[infoAnswer](ctx, k.p.t, pod, podInfo, q); err != nil {
 		return a, err
 	}
@@ -167,20 +190,27 @@ func (k *infoStore) askSoon(ctx context.Context, pod TID, q infoRequest) error {
 	return err
 }
 
-// answer carries out a request of a task.
-func (k *infoStore) answer(ctx context.Context, q infoRequest) (a infoAnswer) {
+// answer carries out a request of a task. If done is not nil, the caller calls it when the task has
+// the answer.
+func (k *infoStore) answer(ctx context.Context, q infoRequest) (a infoAnswer, done func()) {
 	var err error
 	switch {
 	case q.Op == infoRead || q.Op == infoTake || q.Op == infoDelete || q.Op == infoReplace && q.Content != nil:
-		a, err = k.change(ctx, q)
+		a, done, err = k.change(ctx, q)
+	case q.Op == infoTook:
+		err = k.hasTaken(q.ID)
 	case q.Content == nil || q.Content.Index < 0 || q.Content.Flags&^putFlags != 0:
 		err = ErrBadParam
 	case q.Op == infoAdd:
 		err = k.addEntry(ctx, *q.Content, q.ID, false)
 	case q.Op == infoCopy:
-		err = k.copy(*q.Content, q.From, q.Version)
+		if err = k.copy(*q.Content, q.From, q.Version); err == nil {
+			k.lostIfGone(k.p.t.ended, q.From) // the request may have come after the news of the end
+		}
 	case q.Op == infoForget:
-		k.forget(q.Content.key(), q.From, q.Version)
+		k.forget(q.Content.Ident, q.From, q.Version)
+	case q.Op == infoTaken:
+		err = k.taken(q.Content.Ident, q.From, q.Version, q.To)
 	default:
 		err = ErrBadParam
 	}
@@ -192,21 +222,30 @@ func (k *infoStore) answer(ctx context.Context, q infoRequest) (a infoAnswer) {
 			}
 		}
 	}
-	return a
+	return a, done
 }
 
-// change reads or changes an entry that this store keeps.
-func (k *infoStore) change(ctx context.Context, q infoRequest) (a infoAnswer, err error) {
+// change reads or changes an entry that this store keeps. For done see answer.
+func (k *infoStore) change(ctx context.Context, q infoRequest) (a infoAnswer, done func(), err error) {
 	k.mu.Lock()
 	h := k.held[q.ID]
 	k.mu.Unlock()
 	if h == nil {
-		return a, ErrNoEntry
+		return a, nil, ErrNoEntry
 	}
-	if a, err = k.changeHeld(ctx, h, q); err == nil && q.Op != infoRead {
-		k.awaitPods(ctx, h)
+	if a, err = k.changeHeld(ctx, h, q); err != nil || q.Op == infoRead {
+		return a, nil, err
 	}
-	return a, err
+	k.awaitPods(ctx, h)
+	if q.Op == infoTake {
+		done = func() {
+			h.mu.Lock()
+			h.taker = TID{}
+			k.syncLocked(h)
+			h.mu.Unlock()
+		}
+	}
+	return a, done, nil
 }
 
 // changeHeld reads or changes the entry h. It holds the mu of h, also while another task takes the
@@ -222,9 +261,13 @@ func (k *infoStore) changeHeld(ctx context.Context, h *heldInfo, q infoRequest) 
 	}
 	a.Owner = h.Owner
 	switch q.Op {
-	case infoRead, infoTake:
+	case infoRead:
 		a.Data = h.Data
+	case infoTake:
+		a.Data = h.Data
+		h.taker = q.To
 	case infoReplace:
+		q.Content.Ident = h.ident()
 		if q.To == k.p.r.ID() {
 			return a, k.replaceLocked(ctx, h, *q.Content)
 		}
@@ -245,6 +288,9 @@ func (k *infoStore) attrs(c *infoContent) rocl.Attrs {
 	})
 	if !c.Owner.IsZero() {
 		a[attrOwner] = c.Owner.String()
+	}
+	if !c.Ident.IsZero() {
+		a[attrIdent] = c.Ident.String()
 	}
 	if len(c.Data) <= smallInfo {
 		a[attrInfo] = string(c.Data)
@@ -285,10 +331,18 @@ func (k *infoStore) addEntry(ctx context.Context, c infoContent, old TID, only b
 		return errors.Join(ErrExited, h.r.Close())
 	}
 	k.held[h.r.ID()] = h
-	delete(k.copies, c.key())
+	delete(k.copies, h.ident())
 	k.mu.Unlock()
 	k.syncLocked(h)
 	return nil
+}
+
+// ident returns the identity of the entry: that of the resource with which it began.
+func (h *heldInfo) ident() TID {
+	if h.Ident.IsZero() {
+		return h.r.ID()
+	}
+	return h.Ident
 }
 
 // replaceLocked replaces an entry that this store keeps. The mu of h must be held.
@@ -411,9 +465,14 @@ func (k *infoStore) sync(h *heldInfo) {
 // syncOnce asks each pod at most once. It reports whether there is nothing left to ask.
 func (k *infoStore) syncOnce(ctx context.Context, h *heldInfo) bool {
 	h.mu.Lock()
-	c, changes, wants := h.infoContent, h.changes, !h.gone && h.Flags&Persistent != 0
+	c, changes, wants, taker := h.infoContent, h.changes, !h.gone && h.Flags&Persistent != 0, h.taker
+	c.Ident = h.ident()
 	h.mu.Unlock()
 	hasCopy := true
+	op := infoForget
+	if !taker.IsZero() {
+		op = infoTaken
+	}
 	if wants {
 		hasCopy = k.secure(ctx, h, c, changes)
 	}
@@ -431,7 +490,10 @@ func (k *infoStore) syncOnce(ctx context.Context, h *heldInfo) bool {
 	k.mu.Unlock()
 	isForgotten := true
 	for _, pod := range pods {
-		err := k.askSoon(ctx, pod, infoRequest{Op: infoForget, From: k.p.r.ID(), Version: k.nextVersion(), Content: &c})
+		err := k.askSoon(ctx, pod, infoRequest{Op: op, From: k.p.r.ID(), To: taker, Version: k.nextVersion(), Content: &c})
+		if op == infoTaken && (err == nil || hasMoved(err)) {
+			continue
+		}
 		if err == nil || hasMoved(err) {
 			k.mu.Lock()
 			delete(h.asked, pod)
@@ -532,27 +594,77 @@ func (k *infoStore) isSlow(pod TID) bool {
 func (k *infoStore) copy(c infoContent, from TID, version uint64) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	old := k.copies[c.key()]
+	old := k.copies[c.Ident]
 	switch {
 	case k.closing:
 		return ErrExited
 	case version < k.forgotten[from], old != nil && old.store == from && version < old.version:
 		return errOldInfo
 	}
-	k.copies[c.key()] = &copyOf{infoContent: c, store: from, version: version}
+	k.copies[c.Ident] = &copyOf{infoContent: c, store: from, version: version}
 	k.watchLocked()
 	return nil
 }
 
 // forget forgets the copy of an entry, and makes copy refuse a copy that was sent earlier.
-func (k *infoStore) forget(key infoKey, from TID, version uint64) {
+func (k *infoStore) forget(ident, from TID, version uint64) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	c := k.copies[key]
+	c := k.copies[ident]
 	if c != nil && c.store == from && c.version < version {
-		delete(k.copies, key)
+		delete(k.copies, ident)
 	}
 	k.forgotten[from] = max(version, k.forgotten[from])
+}
+
+// taken records in the copy of an entry which pod takes the entry.
+func (k *infoStore) taken(ident, from TID, version uint64, by TID) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	c := k.copies[ident]
+	if c == nil || c.store != from || c.version >= version {
+		return ErrNoEntry
+	}
+	now := *c // adoptCopy may be reading c
+	now.taker, now.version = by, version
+	k.copies[ident] = &now
+	return nil
+}
+
+// beginTake records that a call is about to take an entry.
+func (k *infoStore) beginTake(ident TID) {
+	k.mu.Lock()
+	k.taking[ident]++
+	k.mu.Unlock()
+}
+
+// endTake records whether the call has got the entry.
+func (k *infoStore) endTake(ident TID, has bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.taking[ident]--; k.taking[ident] == 0 {
+		delete(k.taking, ident)
+	}
+	if has {
+		k.took = append(k.took, ident)
+		if len(k.took) == 2*mostTook {
+			k.took = slices.Delete(k.took, 0, mostTook)
+		}
+	}
+}
+
+// hasTaken returns nil if a call has taken an entry, errTaking if one may take it yet, and otherwise
+// ErrNoEntry.
+func (k *infoStore) hasTaken(ident TID) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	switch {
+	case slices.Contains(k.took, ident):
+		return nil
+	case k.taking[ident] > 0:
+		return errTaking
+	}
+	return ErrNoEntry
 }
 
 func (k *infoStore) watch() {
@@ -598,11 +710,16 @@ func (k *infoStore) reconcile(ctx context.Context) {
 	}
 	k.mu.Unlock()
 	for _, id := range stores {
-		if _, err := k.p.t.c.Lookup(ctx, id, attrType); errors.Is(err, rocl.ErrNotFound) {
-			k.lost(ctx, id)
-		}
+		k.lostIfGone(ctx, id)
 	}
 	k.syncAll(TID{})
+}
+
+// lostIfGone takes over the entries of a pod if that has ended.
+func (k *infoStore) lostIfGone(ctx context.Context, pod TID) {
+	if _, err := k.p.t.c.Lookup(ctx, pod, attrType); errors.Is(err, rocl.ErrNotFound) {
+		k.lost(ctx, pod)
+	}
 }
 
 // lost takes over the entries of a pod that has ended. If that pod had copies of this task's
@@ -643,38 +760,81 @@ func (k *infoStore) adoptCopies(ctx context.Context, cs []*copyOf) {
 // adoptCopy takes over the entry of one copy, and reports whether nothing is left to do for it.
 func (k *infoStore) adoptCopy(ctx context.Context, c *copyOf) bool {
 	k.mu.Lock()
-	isCopy := k.copies[c.key()] == c
+	isCopy := k.copies[c.Ident] == c
 	k.mu.Unlock()
-	if !isCopy { // another task keeps the entry, and has sent a copy
+	if !isCopy { // another task keeps the entry, and has sent a copy; or another call adopts it
 		return true
+	}
+	if !c.taker.IsZero() {
+		soon, cancel := context.WithTimeout(ctx, infoTimeout)
+		_, err := k.ask(soon, c.taker, infoRequest{Op: infoTook, ID: c.Ident})
+		cancel()
+		switch {
+		case err == nil:
+			return k.forgetCopy(c)
+		case !hasMoved(err):
+			return false
+		}
 	}
 	entry := c.infoContent
 	entry.Owner = TID{}
-	err := k.addEntry(ctx, entry, TID{}, true)
-	switch {
-	case err == nil || errors.Is(err, ErrExited):
-		return true
-	case errors.Is(err, rocl.ErrExists):
-		return k.isElsewhere(ctx, c)
-	case ctx.Err() == nil:
-		k.p.t.log.Warn("tpvm: message box: an entry was not taken over yet", "name", c.Name, "index", c.Index, "err", err)
+	for {
+		err := k.addEntry(ctx, entry, TID{}, true)
+		switch {
+		case err == nil || errors.Is(err, ErrExited):
+			return true
+		case errors.Is(err, rocl.ErrExists):
+			if isDone, index := k.placeOf(ctx, c, entry.Index); index < 0 {
+				return isDone
+			} else {
+				entry.Index = index
+			}
+		default:
+			if ctx.Err() == nil {
+				k.p.t.log.Warn("tpvm: message box: an entry was not taken over yet", "name", c.Name, "index", c.Index, "err", err)
+			}
+			return false
+		}
 	}
-	return false
 }
 
-// isElsewhere forgets a copy whose entry another task keeps. It reports false while the only entry
-// is the one of the pod that has ended: the directory may withdraw that entry later than the pod.
-func (k *infoStore) isElsewhere(ctx context.Context, c *copyOf) bool {
-	is, err := k.p.t.infos(ctx, rocl.Match{attrName: c.Name, attrIndex: strconv.Itoa(c.Index)})
-	if err != nil || len(is) == 0 || is[0].pod == c.store {
-		return false
-	}
+// forgetCopy forgets a copy that is not needed any more.
+func (k *infoStore) forgetCopy(c *copyOf) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.copies[c.key()] == c {
-		delete(k.copies, c.key())
+	if k.copies[c.Ident] == c {
+		delete(k.copies, c.Ident)
 	}
 	return true
+}
+
+// placeOf decides about a copy whose entry cannot be registered at an index, because there is one. If
+// that is another entry, which was put while nobody kept the entry of the copy, placeOf returns the
+// next free index. Otherwise it returns a negative index. isDone is false then while the entry in
+// the directory is the one of the pod that has ended, which the directory may withdraw later than
+// the pod, or one that its pod does not keep yet.
+func (k *infoStore) placeOf(ctx context.Context, c *copyOf, index int) (isDone bool, free int) {
+	is, err := k.p.t.infos(ctx, rocl.Match{attrName: c.Name})
+	if err != nil {
+		return false, -1
+	}
+	free = index
+	for _, i := range is {
+		switch {
+		case i.pod == c.store && i.ident() == c.Ident:
+			return false, -1
+		case i.ident() == c.Ident:
+			soon, cancel := context.WithTimeout(ctx, infoTimeout)
+			_, err := k.ask(soon, i.pod, infoRequest{Op: infoRead, ID: i.id})
+			cancel()
+			return err == nil && k.forgetCopy(c), -1
+		case i.Index == c.Index && (c.Flags|i.Flags)&MultiInstance == 0 && c.Flags&OverWritable != 0: // it is replaced
+			return k.forgetCopy(c), -1
+		case i.Index == free:
+			free++
+		}
+	}
+	return false, free
 }
 
 // syncAll gives another pod a copy of each entry whose copy was on the given pod, which has ended.
@@ -750,7 +910,7 @@ func (k *infoStore) moveEntries(ctx context.Context) {
 // The mu of h must be held.
 func (k *infoStore) moveEntryLocked(ctx context.Context, h *heldInfo, silent map[TID]bool) {
 	c := h.infoContent
-	c.Owner = TID{}
+	c.Owner, c.Ident = TID{}, h.ident()
 	k.mu.Lock()
 	first := h.copy
 	k.mu.Unlock()

@@ -53,6 +53,7 @@ const (
 	attrOwner = "owner"
 	attrFlags = "flags"
 	attrInfo  = "message"
+	attrIdent = "entry" // the identity of an entry that has moved
 )
 
 // An InfoEntry describes an entry of the message box.
@@ -67,6 +68,7 @@ type InfoEntry struct {
 type foundInfo struct {
 	InfoEntry
 	id, pod TID // of the entry's resource, and of the pod that keeps it
+	first   TID // the identity, if that is not id
 	data    []byte
 	hasData bool
 }
@@ -82,7 +84,19 @@ func foundInfoOf(f rocl.Found) (i foundInfo, ok bool) {
 		i.Owner, err3 = TID{}, nil
 	}
 	i.data, i.hasData = f.Attrs.Get(attrInfo)
-	return i, errors.Join(err, err2, err3, err4) == nil && n >= 0
+	var err5 error
+	if s, is := f.Attrs.Get(attrIdent); is {
+		i.first, err5 = rocl.ParseGID(string(s))
+	}
+	return i, errors.Join(err, err2, err3, err4, err5) == nil && n >= 0
+}
+
+// ident returns the identity of the entry.
+func (i *foundInfo) ident() TID {
+	if i.first.IsZero() {
+		return i.id
+	}
+	return i.first
 }
 
 // noOwner is the value of attrOwner if the owner has ended.
@@ -91,7 +105,7 @@ const noOwner = "none"
 // infos returns the entries that match m, sorted by name and index. While an entry moves from one
 // task to another, there may be two of it; infos returns one.
 func (t *Task) infos(ctx context.Context, m rocl.Match, opts ...rocl.FindOption) (is []foundInfo, err error) {
-	opts = append(opts, rocl.Want(attrName, attrIndex, attrOwner, attrFlags, attrPod))
+	opts = append(opts, rocl.Want(attrName, attrIndex, attrOwner, attrFlags, attrPod, attrIdent))
 	for f, err := range t.findAll(ctx, t.match(typeInfo, m), opts...) {
 		if err != nil {
 			return nil, err
@@ -165,7 +179,7 @@ func (t *Thread) put(ctx context.Context, c infoContent) (int, error) {
 		if err != nil {
 			return 0, err
 		}
-		c.Index = first
+		c.Index, c.Ident = first, TID{}
 		var old *foundInfo
 		for i := range is {
 			if is[i].Index != c.Index {
@@ -286,7 +300,14 @@ func (t *Thread) fetchInfo(ctx context.Context, i *foundInfo, andDelete bool) er
 			return nil
 		}
 	}
-	a, err := t.askInfo(ctx, i, infoRequest{Op: op, ID: i.id, By: t.ID()})
+	k, ident := t.task.pod.infos, i.ident()
+	if andDelete {
+		k.beginTake(ident)
+	}
+	a, err := t.askInfo(ctx, i, infoRequest{Op: op, ID: i.id, By: t.ID(), To: t.task.pod.r.ID()})
+	if andDelete {
+		k.endTake(ident, err == nil)
+	}
 	if err == nil {
 		i.Owner, i.data = a.Owner, a.Data
 	}

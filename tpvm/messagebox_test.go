@@ -333,6 +333,150 @@ func TestMessageBoxLateCopy(t *testing.T) {
 	_ = a.Exit(ctx)
 }
 
+// A box is a message box of three tasks. a keeps an entry, and b has the copy.
+type box struct {
+	t       *testing.T
+	a, b, c *tpvm.Task
+	kill    func() // ends the context of a, as if its process were killed
+}
+
+// newBox makes a box with one entry, with the value "a".
+func newBox(t *testing.T, flags tpvm.InfoFlags) *box {
+	cluster := rocltest.Cluster(t, 1)
+	r := cluster.Open(0)
+	a, err := tpvm.Enrol(deadline(t), tpvm.WithContext(r), tpvm.WithVM("test"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = a.Exit(context.Background()) })
+	x := &box{t: t, a: a, b: enrol(t, cluster.Open(0)), kill: func() { _ = r.Close() }}
+	put(t, a.Thread, "x", "a", flags, 0, nil)
+	wantCopies(t, x.b, "x")
+	x.c = enrol(t, cluster.Open(0))
+	return x
+}
+
+// want waits until the entries with a name have these values, in the order of their indices.
+func (x *box) want(values ...string) {
+	x.t.Helper()
+	eventually.True(x.t, fmt.Sprintf("the message box has %q", values), func() bool {
+		es, err := x.c.Infos(deadline(x.t), "^x$")
+		if err != nil || len(es) != len(values) {
+			return false
+		}
+		for i, e := range es {
+			if s, err := info(x.t, x.c.Thread, "x", e.Index, 0); err != nil || s != values[i] {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+// While nobody keeps the entry of a killed task, another entry gets its index. Both stay.
+func TestMessageBoxIndexTaken(t *testing.T) {
+	const flags = tpvm.Persistent | tpvm.MultiInstance
+	for _, persistent := range []tpvm.InfoFlags{0, tpvm.Persistent} {
+		x := newBox(t, flags)
+		release := x.b.HoldInfo()
+		x.kill()
+		x.want()
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			put(t, x.c.Thread, "x", "c", tpvm.MultiInstance|persistent, 0, nil)
+		}()
+		x.want("c")
+		release()
+		<-done
+		x.want("c", "a")
+	}
+}
+
+// While nobody keeps the entry of a killed task, a task replaces it. The new entry stays alone.
+func TestMessageBoxReplacedInTakeover(t *testing.T) {
+	x := newBox(t, tpvm.Persistent|tpvm.OverWritable)
+	release := x.b.HoldInfo()
+	x.kill()
+	x.want()
+	put(t, x.c.Thread, "x", "c", tpvm.OverWritable, 0, nil)
+	release()
+	wantCopies(t, x.b)
+	x.want("c")
+}
+
+// A task that keeps an entry is killed while it gives the entry to another task. If that task has
+// the entry, it does not come back. Otherwise it does.
+func TestMessageBoxKilledTake(t *testing.T) {
+	for _, has := range []bool{false, true} {
+		for _, late := range []bool{false, true} { // the other task learns of it late
+			x := newBox(t, tpvm.Persistent|tpvm.OverWritable)
+			got, err := x.a.TakeInfo(deadline(t), "x", x.c)
+			if err != nil {
+				t.Fatal(err)
+			}
+			wantCopies(t, x.b, "x")
+			x.want()
+			if !late {
+				got(has)
+			}
+			x.kill()
+			if late {
+				put(t, x.c.Thread, "y", "c", tpvm.Persistent, 0, nil) // its copy shows that b answers
+				wantCopies(t, x.b, "x", "y")
+				got(has)
+			}
+			if has {
+				eventually.True(t, "no copy is left", func() bool { return !slices.Contains(x.b.InfoCopies(), "x") })
+				x.want()
+			} else {
+				x.want("a")
+			}
+		}
+	}
+}
+
+// A copy that arrives after the news that its keeper has ended is taken over too.
+func TestMessageBoxCopyAfterEnd(t *testing.T) {
+	x := newBox(t, tpvm.Persistent)
+	x.kill()
+	x.want("a")
+	data, err := tpvm.EncodeInfo(str(t, x.b.Thread, "late"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ident := x.a.PodID()
+	if err := x.b.CopyInfo(deadline(t), "late", data, x.a.PodID(), ident); err != nil {
+		t.Fatal(err)
+	}
+	wantInfo(t, x.c.Thread, "late", 0, tpvm.WaitForInfo, "late", nil)
+}
+
+// A task registers the entry that it is asked to keep, finds that it is asked too late, and
+// withdraws it. The task with the copy does not take that for another keeper.
+func TestMessageBoxKeeperGivesUp(t *testing.T) {
+	x := newBox(t, tpvm.Persistent)
+	es, err := x.c.Rocl().Find(deadline(t), rocl.Match{"type": "mbox", "vm": x.c.VM(), "name": "x"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	attrs := rocl.Attrs{
+		"type": "mbox", "vm": x.c.VM(), "name": "x", "index": "0", "owner": "none", "flags": "1", "entry": es.ID.String(),
+		"pod": x.c.PodID().String(),
+	}
+	r, err := x.c.Rocl().Register(deadline(t), attrs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	x.kill()
+	put(t, x.c.Thread, "y", "c", tpvm.Persistent, 0, nil)
+	wantCopies(t, x.b, "x", "y")
+	if err := r.Close(); err != nil {
+		t.Fatal(err)
+	}
+	x.want("a")
+}
+
 // An observer, which ends soon, keeps no copies.
 func TestMessageBoxObserver(t *testing.T) {
 	c := alone(t)

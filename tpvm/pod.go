@@ -184,7 +184,15 @@ func (p *pod) handle(m *rocl.Message) {
 	case podSiblings:
 		answer(p, p.r, m, p.siblings)
 	case podInfo:
-		answer(p, p.r, m, p.infos.answer)
+		var done func()
+		answer(p, p.r, m, func(ctx context.Context, q infoRequest) (a infoAnswer) {
+			a, done = p.infos.answer(ctx, q)
+			return a
+		})
+		if done != nil {
+			_ = p.r.Flush(p.t.ended)
+			done()
+		}
 	case podStart:
 		answer(p, p.r, m, p.startOnly)
 	case podWait:

@@ -1,0 +1,448 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package tpvm
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/internal/eventually"
+	"github.com/rocl-go/rocl/rocltest"
+)
+
+// A groupWorld has the agents and coordinators of one group, without goroutines and connections:
+// the test delivers each message, and ends tasks between any two of them.
+type groupWorld struct {
+	t      rapid.TB
+	names  []*groupNames
+	agents []*groupAgent
+	groups []*Group
+	dead   map[TID]bool // contexts of ended tasks
+	links  map[groupLink][]*groupMessage
+	watch  map[TID][]TID // by the resource that is monitored: the resources that monitor it
+	seek   map[int]TID   // agents without a coordinator, and the last one that they had
+	now    *groupCoordinator
+	made   map[TID]*groupCoordinator
+	passed []int // the number of barriers that each member has passed
+}
+
+// groupNames are the resources of one task. The tests use only their identifiers.
+type groupNames struct {
+	agent        *rocl.Resource
+	members      []*rocl.Resource
+	coordinators []*rocl.Resource
+}
+
+// groupLink is a pair of resources. The messages of a link keep their order; nil is the end of from.
+type groupLink struct{ from, to TID }
+
+// groupTasks registers the resources of tasks with two members each.
+func groupTasks(t *testing.T, n int) (all []*groupNames) {
+	ctx := eventually.Context(t)
+	cluster := rocltest.Cluster(t, 1)
+	for range n {
+		c := cluster.Open(0)
+		next := func(n int) (rs []*rocl.Resource) {
+			for range n {
+				r, err := c.Register(ctx, nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				rs = append(rs, r)
+			}
+			return rs
+		}
+		all = append(all, &groupNames{next(1)[0], next(2), next(2)})
+	}
+	return all
+}
+
+// newGroupWorld makes a group with an agent in each task, and the coordinator in task 0. members
+// lists the numbers of the members of each task.
+func newGroupWorld(t rapid.TB, names []*groupNames, members [][]int) *groupWorld {
+	w := &groupWorld{
+		t: t, names: names, dead: map[TID]bool{}, links: map[groupLink][]*groupMessage{}, watch: map[TID][]TID{},
+		seek: map[int]TID{}, made: map[TID]*groupCoordinator{},
+	}
+	for i, n := range names {
+		a := makeAgent(nil, "g", n.agent, modelPost{w, n.agent.ID()})
+		w.agents = append(w.agents, a)
+		for j, inst := range members[i] {
+			r := n.members[j]
+			g := &Group{t: &Thread{r: r}, a: a, r: r, inst: inst, isIn: true, joined: make(chan struct{}), wake: make(chan error, 1)}
+			close(g.joined)
+			a.local[r.ID()] = g
+			w.groups = append(w.groups, g)
+		}
+		w.seek[i] = TID{}
+	}
+	slices.SortFunc(w.groups, func(a, b *Group) int { return a.inst - b.inst })
+	w.passed = make([]int, len(w.groups))
+	w.settle()
+	return w
+}
+
+// A modelPost is the groupPost of a resource in a groupWorld.
+type modelPost struct {
+	w    *groupWorld
+	from TID
+}
+
+func (p modelPost) send(to TID, m *groupMessage) {
+	b, err := m.appendTo(nil)
+	v := new(groupMessage)
+	if err == nil {
+		err = v.decode(b)
+	}
+	if err != nil {
+		p.w.t.Fatal(err)
+	}
+	if !p.w.dead[to.Context()] {
+		l := groupLink{p.from, to}
+		p.w.links[l] = append(p.w.links[l], v)
+	}
+}
+
+func (p modelPost) monitor(id TID) bool {
+	if p.w.dead[id.Context()] {
+		return false
+	}
+	p.w.watch[id] = append(p.w.watch[id], p.from)
+	return true
+}
+
+// busy returns the links with messages, in a fixed order.
+func (w *groupWorld) busy() (ls []groupLink) {
+	for l, q := range w.links {
+		if len(q) > 0 && !w.dead[l.to.Context()] {
+			ls = append(ls, l)
+		}
+	}
+	slices.SortFunc(ls, func(a, b groupLink) int {
+		return strings.Compare(a.from.String()+a.to.String(), b.from.String()+b.to.String())
+	})
+	return ls
+}
+
+// deliver delivers the first message of a link.
+func (w *groupWorld) deliver(l groupLink) {
+	v := w.links[l][0]
+	w.links[l] = w.links[l][1:]
+	if c := w.made[l.to]; c != nil {
+		c.receive(l.from, v)
+		return
+	}
+	i := w.index(l.to)
+	if i >= 0 && w.agents[i].receive(l.from, v) {
+		w.seek[i] = l.from
+	}
+}
+
+func (w *groupWorld) index(agent TID) int {
+	return slices.IndexFunc(w.agents, func(a *groupAgent) bool { return a.r.ID() == agent })
+}
+
+// connect attaches agent i, which has no coordinator, to the living coordinator, or makes one in
+// its task.
+func (w *groupWorld) connect(i int) {
+	a := w.agents[i]
+	delete(w.seek, i)
+	var here *groupCoordinator
+	if w.now == nil {
+		r := w.names[i].coordinators[0]
+		w.now = makeCoordinator(nil, "g", r, a, modelPost{w, r.ID()})
+		w.made[r.ID()] = w.now
+		here = w.now
+		for j, b := range w.agents {
+			if !w.isDead(j) {
+				w.now.await(b.r.ID())
+			}
+		}
+	}
+	id := w.now.r.ID()
+	modelPost{w, a.r.ID()}.monitor(id)
+	a.mu.Lock()
+	a.attachLocked(id, here)
+	a.unlock()
+}
+
+func (w *groupWorld) isDead(i int) bool { return w.dead[w.agents[i].r.ID().Context()] }
+
+// kill ends task i. kept says how many of n messages on a link from the task still arrive.
+func (w *groupWorld) kill(i int, kept func(n int) int) {
+	at := w.agents[i].r.ID().Context()
+	w.dead[at] = true
+	delete(w.seek, i)
+	for _, l := range w.busy() {
+		if l.from.Context() == at {
+			w.links[l] = w.links[l][:kept(len(w.links[l]))]
+		}
+	}
+	for _, r := range append(append(slices.Clone(w.names[i].members), w.names[i].coordinators...), w.names[i].agent) {
+		for _, to := range w.watch[r.ID()] {
+			l := groupLink{r.ID(), to}
+			w.links[l] = append(w.links[l], nil)
+		}
+	}
+	if w.now != nil && w.now.r.ID().Context() == at {
+		w.now = nil
+	}
+}
+
+// settle delivers all messages.
+func (w *groupWorld) settle() {
+	for {
+		for i := range w.agents {
+			if _, ok := w.seek[i]; ok {
+				w.connect(i)
+			}
+		}
+		ls := w.busy()
+		if len(ls) == 0 {
+			return
+		}
+		w.deliver(ls[0])
+	}
+}
+
+// arrive makes a member wait in a barrier.
+func (w *groupWorld) arrive(member, count int, freeze bool) {
+	w.t.Helper()
+	g := w.groups[member]
+	if err := g.a.arrive(g, count, freeze); err != nil {
+		w.t.Fatalf("member %d: %v", member, err)
+	}
+	w.look()
+}
+
+// look counts the barriers that members have passed.
+func (w *groupWorld) look() {
+	w.t.Helper()
+	for i, g := range w.groups {
+		select {
+		case err := <-g.wake:
+			if err != nil {
+				w.t.Fatalf("member %d: %v", i, err)
+			}
+			w.passed[i]++
+		default:
+		}
+	}
+}
+
+func none(int) int { return 0 }
+
+// The coordinator is in a task without members, and is killed while it tells the agents that a
+// barrier is complete: each agent may have got the message or not. All members have passed the
+// barrier then, and none passes another one before the others.
+func TestGroupTakeoverBarrier(t *testing.T) {
+	names := groupTasks(t, 4)
+	for _, freeze := range []bool{false, true} {
+		for got := range 8 { // the tasks that get the message
+			w := newGroupWorld(t, names, [][]int{nil, {0, 1}, {2}, {3}})
+			coordinator := w.now.r.ID()
+			for i := range w.groups {
+				w.arrive(i, 4, freeze)
+			}
+			for _, l := range w.busy() {
+				w.deliver(l) // the arrivals
+			}
+			for i := range 3 {
+				if got&(1<<i) != 0 {
+					w.deliver(groupLink{coordinator, names[1+i].agent.ID()})
+				}
+			}
+			w.kill(0, none)
+			w.look()
+			early := slices.Clone(w.passed)
+			for i, n := range early {
+				if n > 0 {
+					w.arrive(i, 4, false)
+				}
+			}
+			w.settle()
+			w.look()
+			if got < 7 && !slices.Equal(w.passed, []int{1, 1, 1, 1}) {
+				t.Fatalf("freeze %v, tasks %b got the message: the members have passed %v barriers", freeze, got, w.passed)
+			}
+			for i, n := range early {
+				if n == 0 {
+					w.arrive(i, 4, false)
+				}
+			}
+			w.settle()
+			w.look()
+			if !slices.Equal(w.passed, []int{2, 2, 2, 2}) {
+				t.Fatalf("freeze %v, tasks %b got the message: the members have passed %v barriers", freeze, got, w.passed)
+			}
+			for _, a := range w.agents[1:] {
+				if a.frozen != freeze {
+					t.Fatalf("frozen: %v, want %v", a.frozen, freeze)
+				}
+			}
+		}
+	}
+}
+
+// Tasks that coordinate and have no members are killed between any two messages. Members that meet
+// in barriers of all stay together. Of barriers of fewer members, each is passed by that number.
+func TestGroupTakeoverModel(t *testing.T) {
+	names := groupTasks(t, 8)
+	rapid.Check(t, func(rt *rapid.T) {
+		const members = 4 // task 0 and the last four tasks have no members
+		w := newGroupWorld(rt, names, [][]int{nil, {0, 1}, {2}, {3}, nil, nil, nil, nil})
+		count := rapid.IntRange(2, members).Draw(rt, "count")
+		waits := func(i int) bool { return w.groups[i].waiting }
+		check := func(rt *rapid.T) {
+			w.look()
+			if low, high := slices.Min(w.passed), slices.Max(w.passed); count == members && high-low > 1 {
+				rt.Fatalf("the members have passed %v barriers", w.passed)
+			}
+		}
+		rt.Repeat(map[string]func(*rapid.T){
+			"arrive": func(rt *rapid.T) {
+				if i := rapid.IntRange(0, members-1).Draw(rt, "member"); !waits(i) {
+					w.arrive(i, count, false)
+				}
+			},
+			"deliver": func(rt *rapid.T) {
+				if ls := w.busy(); len(ls) > 0 {
+					w.deliver(ls[rapid.IntRange(0, len(ls)-1).Draw(rt, "link")])
+				}
+			},
+			"connect": func(rt *rapid.T) {
+				i := rapid.IntRange(0, len(names)-1).Draw(rt, "task")
+				_, is := w.seek[i]
+				if is {
+					w.connect(i)
+				}
+			},
+			"kill": func(rt *rapid.T) {
+				if w.now == nil {
+					rt.Skip()
+				}
+				i := w.index(w.now.own.r.ID())
+				if len(w.agents[i].local) > 0 {
+					rt.Skip()
+				}
+				w.kill(i, func(n int) int { return rapid.IntRange(0, n).Draw(rt, "kept") })
+			},
+			"": check,
+		})
+		w.settle()
+		check(rt)
+		if sum := w.passed[0] + w.passed[1] + w.passed[2] + w.passed[3]; sum%count != 0 {
+			rt.Fatalf("barriers of %d members: the members have passed %v", count, w.passed)
+		}
+		if count < members {
+			return
+		}
+		for last := slices.Max(w.passed) + 1; slices.Min(w.passed) < last; {
+			stuck := true
+			for i := range w.groups {
+				if !waits(i) && w.passed[i] < last {
+					w.arrive(i, count, false)
+					stuck = false
+				}
+			}
+			if stuck {
+				rt.Fatalf("members wait for ever; they have passed %v barriers", w.passed)
+			}
+			w.settle()
+			check(rt)
+		}
+	})
+}
+
+// A member whose number was reserved before the group was frozen does not join it. A coordinator
+// that has taken over refuses it too.
+func TestGroupTakeoverFrozenJoin(t *testing.T) {
+	names := groupTasks(t, 4)
+	for _, killed := range []bool{false, true} {
+		w := newGroupWorld(t, names, [][]int{nil, {0}, {1}, nil})
+		joiner, reply := w.agents[3], make(chan int, 1)
+		joiner.last, joiner.joins[1] = 1, reply
+		joiner.mu.Lock()
+		joiner.sendLocked(groupMessage{Op: opJoin, Tokens: []uint64{1}})
+		joiner.unlock()
+		w.settle()
+		inst := <-reply
+		if inst != 2 {
+			t.Fatal(inst)
+		}
+		for i := range w.groups {
+			w.arrive(i, 2, true)
+		}
+		if killed {
+			for _, l := range w.busy() {
+				w.deliver(l)
+			}
+			w.deliver(groupLink{w.now.r.ID(), names[1].agent.ID()})
+			w.kill(0, none)
+		} else {
+			w.settle()
+		}
+		r := names[3].members[0]
+		g := &Group{t: &Thread{r: r}, a: joiner, r: r, inst: inst, token: 1, joined: make(chan struct{}), wake: make(chan error, 1)}
+		joiner.mu.Lock()
+		joiner.local[r.ID()] = g
+		joiner.sendJoinedLocked(g)
+		joiner.unlock()
+		w.settle()
+		w.look()
+		if !slices.Equal(w.passed, []int{1, 1}) {
+			t.Fatalf("killed %v: the members have passed %v", killed, w.passed)
+		}
+		if g.isIn || g.closed != ErrFrozen {
+			t.Errorf("killed %v: a frozen group has a new member: %v", killed, g.closed)
+		}
+		select {
+		case <-g.joined:
+		default:
+			t.Errorf("killed %v: Join waits", killed)
+		}
+	}
+}
+
+// The coordinator is killed while it tells the agents that a member has left. Each agent learns of it
+// once, and that the member has left and not that it has ended, unless Leave has returned before.
+func TestGroupTakeoverLeave(t *testing.T) {
+	names := groupTasks(t, 4)
+	for got := range 8 {
+		w := newGroupWorld(t, names, [][]int{nil, {0}, {1}, {2}})
+		coordinator := w.now.r.ID()
+		a, g := w.agents[1], w.groups[0]
+		l := &groupLeave{member: g.member(), isSent: true, done: make(chan struct{})}
+		a.mu.Lock()
+		a.removeLocked(g, ErrNotInGroup)
+		a.leaves[l.ID] = l
+		a.sendLeaveLocked(l)
+		a.unlock()
+		w.deliver(w.busy()[0])
+		for i := range 3 {
+			if got&(1<<i) != 0 {
+				w.deliver(groupLink{coordinator, names[1+i].agent.ID()})
+			}
+		}
+		w.kill(0, none)
+		w.settle()
+		select {
+		case <-l.done:
+		default:
+			t.Errorf("tasks %b got the message: Leave waits", got)
+		}
+		for i, b := range w.agents[2:] {
+			if all := b.log.since(0); len(all) != 1 || all[0].ID != l.ID || !all[0].left && got&1 == 0 {
+				t.Errorf("tasks %b got the message: agent %d has noted %v", got, i, fmt.Sprint(all))
+			}
+			if len(b.members) != 2 {
+				t.Errorf("tasks %b got the message: agent %d has the members %v", got, i, b.members)
+			}
+		}
+	}
+}
