@@ -148,7 +148,7 @@ var (
 	ErrWorkers      = context.ErrWorkers       // the number of Workers is less than 1
 	ErrIdentifiers  = context.ErrIdentifiers   // the context has used all its identifiers
 	ErrAddress      = subsys.ErrAddress        // no transport of the context can listen at an address of WithListen
-	ErrUnavailable  = subsys.ErrUnavailable    // this machine lacks what every transport of the context needs
+	ErrUnavailable  = subsys.ErrUnavailable    // this machine gives no transport of the context a port, or not the one of WithListen
 	ErrUntrusted    = directory.ErrUntrusted   // another user could have put the directory, or one of its files, at its path
 	ErrDenied       = directory.ErrDenied      // the directory refuses this process, for example that of another user
 	ErrSilent       = directory.ErrSilent      // the process that serves the directory does not answer
@@ -299,10 +299,14 @@ func WithSocket(path string) Option { return context.WithSocket(path) }
 func JoinOnly() Option { return context.JoinOnly() }
 
 // WithTransports sets the transports on which the context opens a port, best first. The default is
-// in-process, shared memory and TCP. TCP listens on the loopback interface and, on a node in a
-// cluster, at the address by which other nodes know the node. In a cluster with a key, TLS listens
-// at that address instead. The context adds TLS behind TCP if TCP is among the given transports and
-// TLS is not.
+// in-process, shared memory and TCP. TCP listens on the loopback interface (127.0.0.1, or else ::1)
+// and, on a node in a cluster, at the address by which other nodes know the node. In a cluster with
+// a key, TLS listens at that address instead. The context adds TLS behind TCP if TCP is among the
+// given transports and TLS is not.
+//
+// If the machine does not give a transport its port, for whatever reason, the context logs that and
+// goes on without. Open fails with ErrUnavailable only if no port can be opened, or if WithListen
+// names the address.
 //
 // A received message above 2 KiB that came over shared memory is read-only: see [Message.Writable].
 func WithTransports(t ...subsys.Transport) Option { return context.WithTransports(t...) }
@@ -324,7 +328,8 @@ func WithRules(r ...Rule) Option { return context.WithRules(r...) }
 // WithListen sets addresses at which the context listens, such as tcp://10.0.0.7:0. They replace
 // the address that the transport would choose. In a cluster with a key, TCP serves only this node.
 // Open fails with ErrAddress if no transport of the context listens at an address, and for TCP
-// addresses in such a cluster that are not on the loopback interface.
+// addresses in such a cluster that are not on the loopback interface. It fails with ErrUnavailable
+// if this machine does not give the address, for example because it is in use.
 func WithListen(urls ...string) Option { return context.WithListen(urls...) }
 
 // WithPoll sets whether a goroutine that waits for messages polls before it sleeps. The default is

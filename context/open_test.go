@@ -62,7 +62,7 @@ func TestOpenFails(t *testing.T) {
 		}, directory.ErrNoDirectory},
 		"a socket below a file":   {[]context.Option{context.WithSocket(filepath.Join(file, "x", "sock"))}, nil},
 		"a socket path too long":  {[]context.Option{sock(strings.Repeat("x", 200))}, nil},
-		"an address in use":       {[]context.Option{memory, context.WithListen("tcp://" + taken.Addr().String())}, nil},
+		"an address in use":       {[]context.Option{memory, context.WithListen("tcp://" + taken.Addr().String())}, subsys.ErrUnavailable},
 		"no such host":            {[]context.Option{memory, context.WithListen("tcp://256.0.0.1:0")}, nil},
 		"an address without port": {[]context.Option{memory, context.WithListen("tcp://127.0.0.1")}, nil},
 		"an empty host":           {[]context.Option{memory, context.WithListen("tcp://")}, nil},
@@ -258,8 +258,8 @@ func (lacking) Listen(string, subsys.Config) (subsys.Port, error) {
 	return nil, fmt.Errorf("lacking: %w: the kernel is too old", subsys.ErrUnavailable)
 }
 
-// A transport that the machine lacks is skipped, with one log line. If no transport remains, Open
-// fails and says so.
+// A transport that the machine lacks is skipped, with one log line. If no transport remains, or if
+// the program names an address of the transport, Open fails and says so.
 func TestTransportUnavailable(t *testing.T) {
 	cl := rocltest.Cluster(t, 1)
 	var log strings.Builder
@@ -279,8 +279,14 @@ func TestTransportUnavailable(t *testing.T) {
 	}
 	server := directory.NewServer()
 	defer server.Close()
-	if c, err := context.Open(bg, context.WithDirectory(server.Dialer()), context.WithTransports(lacking{})); !errors.Is(err, subsys.ErrUnavailable) {
-		t.Errorf("without any transport: %v", err)
+	for name, opts := range map[string][]context.Option{
+		"without any transport":             {context.WithTransports(lacking{})},
+		"an address that the program names": {context.WithTransports(lacking{}, tcp.New()), context.WithListen("lacking://here")},
+	} {
+		c, err := context.Open(bg, append(opts, context.WithDirectory(server.Dialer()))...)
+		if !errors.Is(err, subsys.ErrUnavailable) {
+			t.Errorf("%s: %v", name, err)
+		}
 		if err == nil {
 			c.Close()
 		}

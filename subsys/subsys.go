@@ -26,8 +26,8 @@ var (
 	ErrPeerClosed = errors.New("subsys: peer closed the connection")
 	// ErrProtocol is given to Down when the peer has sent what the protocol does not allow.
 	ErrProtocol = errors.New("subsys: peer violated the protocol")
-	// ErrUnavailable is returned by Listen when this machine lacks something that the transport
-	// needs.
+	// ErrUnavailable is returned by Listen when this machine does not give the transport what it
+	// needs, whatever the reason: an address, a port, a kind of socket or of memory.
 	ErrUnavailable = errors.New("subsys: transport is not available on this machine")
 )
 

@@ -39,8 +39,8 @@ const (
 
 // New returns the shared memory transport. Its addresses are shm://NODE/NAME. NODE stands for the
 // boot, the namespaces and the user that share memory. Listen makes the pool of the context map
-// memory that can be shared. If the kernel has no such memory, Listen fails with
-// subsys.ErrUnavailable and the reason.
+// memory that can be shared. If the kernel does not give the memory, the socket or the
+// descriptors, Listen fails with subsys.ErrUnavailable and the reason.
 func New() subsys.Transport { return transport{} }
 
 // ForGroup is New for contexts of several users that are members of a group, given by its number.
@@ -75,7 +75,7 @@ func (t transport) Listen(addr string, cfg subsys.Config) (subsys.Port, error) {
 	}
 	ln, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: socket(node, name), Net: "unixpacket"})
 	if err != nil {
-		return nil, fmt.Errorf("shm: listening on %s: %w", addr, err)
+		return nil, fmt.Errorf("shm: listening on %s: %w: %w", addr, subsys.ErrUnavailable, err)
 	}
 	if cfg.Progress == nil {
 		cfg.Progress = new(sync.Mutex)
@@ -83,16 +83,16 @@ func (t transport) Listen(addr string, cfg subsys.Config) (subsys.Port, error) {
 	p := &port{cfg: cfg, log: ratelog.New(cfg.Logger), group: t.group, addr: addr, node: node, ln: ln, conns: map[*conn]struct{}{}, pending: make(chan struct{}, maxPending)}
 	p.list.Store(new([]*conn))
 	p.isIdle.Store(true)
-	if err = cfg.Pool.Share(); err != nil {
-		err = fmt.Errorf("%w: %w", subsys.ErrUnavailable, err)
-	} else if p.bell, err = newBell(); err == nil {
-		if err = cfg.Pool.Register(p); err != nil {
-			p.bell.close()
+	if err = cfg.Pool.Share(); err == nil {
+		if p.bell, err = newBell(); err == nil {
+			if err = cfg.Pool.Register(p); err != nil {
+				p.bell.close()
+			}
 		}
 	}
 	if err != nil {
 		ln.Close()
-		return nil, fmt.Errorf("shm: listening on %s: %w", addr, err)
+		return nil, fmt.Errorf("shm: listening on %s: %w: %w", addr, subsys.ErrUnavailable, err)
 	}
 	p.running.Add(1)
 	go p.accept()
