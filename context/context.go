@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"iter"
 	"os"
+	"path/filepath"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -127,7 +128,7 @@ func open(ctx stdctx.Context, cfg *config) (*Context, error) {
 	c.cache.init()
 	c.disp = dispatch.New(dispatch.Config{
 		Self: c.self, Pool: c.pool, Resolve: c.resolve, Trust: c.trust, Rules: rules,
-		Poll: cfg.poll, Mailbox: cfg.mailbox, GiveUp: cfg.giveUp, Logger: cfg.logger, Undelivered: cfg.undelivered,
+		Poll: cfg.poll, Mailbox: cfg.mailbox, Folder: cfg.folder(), GiveUp: cfg.giveUp, Logger: cfg.logger, Undelivered: cfg.undelivered,
 		Ended: c.cache.ended,
 	})
 	if err := c.open(ctx); err != nil {
@@ -626,6 +627,22 @@ func (c *Context) Close() error {
 	return c.closeErr
 }
 
+// path returns the address of the node's directory, unless the program dials it.
+func (cfg *config) path() string {
+	if cfg.socket != "" {
+		return cfg.socket
+	}
+	return directory.DefaultSocket()
+}
+
+// folder returns the folder of the directory's socket, or "" if the directory has none.
+func (cfg *config) folder() string {
+	if cfg.dial != nil || directory.IsTCP(cfg.path()) {
+		return ""
+	}
+	return filepath.Dir(cfg.path())
+}
+
 // join returns a client of the directory that cfg names. The client signals termsChanged when the
 // directory's terms have changed.
 func join(ctx stdctx.Context, cfg *config, termsChanged chan struct{}) (*directory.Client, error) {
@@ -650,10 +667,7 @@ func join(ctx stdctx.Context, cfg *config, termsChanged chan struct{}) (*directo
 	if cfg.dial != nil {
 		return directory.Join(ctx, cfg.dial, opts...)
 	}
-	path := cfg.socket
-	if path == "" {
-		path = directory.DefaultSocket()
-	}
+	path := cfg.path()
 	if cfg.joinOnly {
 		return directory.Join(ctx, directory.DialSocket(path), opts...)
 	}

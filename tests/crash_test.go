@@ -59,7 +59,9 @@ func init() {
 // {peer=name}.
 func peer(t *testing.T, part, sock, name string) *child {
 	t.Helper()
-	return startCommand(t, "registered", subprocess.Self("peer", part, sock, name))
+	cmd := subprocess.Self("peer", part, sock, name)
+	apart(cmd)
+	return startCommand(t, "registered", cmd)
 }
 
 // overShm returns the options with which a test process opens its context under TestCrashOverShm.

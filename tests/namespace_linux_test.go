@@ -3,11 +3,16 @@
 package tests
 
 import (
+	"errors"
+	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -130,4 +135,127 @@ func TestOpenWithoutPort(t *testing.T) {
 			}
 		})
 	}
+}
+
+// apart gives the process that cmd starts its own namespaces of networks and of processes, if the
+// environment says so. Its loopback interface is down.
+func apart(cmd *exec.Cmd) {
+	if !isApart() {
+		return
+	}
+	if cmd.SysProcAttr == nil {
+		cmd.SysProcAttr = &syscall.SysProcAttr{}
+	}
+	cmd.SysProcAttr.Cloneflags |= unix.CLONE_NEWNET | unix.CLONE_NEWPID
+}
+
+// isApart reports whether the peers of the test live in namespaces of their own.
+func isApart() bool { return os.Getenv("ROCL_TEST_APART") != "" }
+
+// liveApart makes the peers of a test live in namespaces of their own. It skips the test if it
+// cannot.
+func liveApart(t *testing.T) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("namespaces are made by root only")
+	}
+	t.Setenv("ROCL_TEST_APART", "yes")
+	cmd := exec.Command("true")
+	apart(cmd)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Skipf("no namespaces: %v: %s", err, out)
+	}
+}
+
+// Processes that share the folder of the directory's socket, and neither network nor processes,
+// reach each other: the daemon, a server and the commands are in namespaces of their own.
+func TestApart(t *testing.T) {
+	liveApart(t)
+	in := func(args ...string) *exec.Cmd {
+		cmd := exec.Command(args[0], args[1:]...)
+		apart(cmd)
+		return cmd
+	}
+	dir := filepath.Join(filepath.Dir(socket(t)), strings.Repeat("x", 85)) // no other socket in it has a path of 107 bytes
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	sock := filepath.Join(dir, "d")
+	startCommand(t, `"serving"`, in(dirserver, "--socket", sock))
+	server := startCommand(t, "serving", in(rocl, "serve", "--socket", sock, "name=there", "--", "sh", "-c", "tr a-z A-Z; echo"))
+	for call, want := range map[string]string{"find": "there", "send": "", "call": "HELLO"} {
+		cmd := in(rocl, call, "--socket", sock, "name=there")
+		cmd.Stdin = strings.NewReader("hello\n")
+		if out, errOut, code := runCommand(t, eventually.Patience, cmd); code != 0 || !strings.Contains(out, want) {
+			t.Errorf("%s: exit code %d: %s%s", call, code, out, errOut)
+		}
+	}
+	if t.Failed() {
+		return
+	}
+	server.until(t, "HELLO") // of send
+
+	// The sockets of contexts that have closed are gone. That of a killed one is removed by another
+	// context, later.
+	server.kill(t)
+	left := func() (all []string) {
+		all, err := filepath.Glob(filepath.Join(dir, ".rocl-shm-*"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return all
+	}
+	if all := left(); len(all) != 1 {
+		t.Fatalf("sockets of contexts: %q", all)
+	}
+	old := time.Now().Add(-time.Hour)
+	if err := os.Chtimes(left()[0], old, old); err != nil {
+		t.Fatal(err)
+	}
+	if _, code := run(t, "", rocl, "find", "--socket", sock); code != 1 {
+		t.Errorf("find: exit code %d", code)
+	}
+	if all := left(); len(all) != 0 {
+		t.Errorf("sockets of contexts: %q", all)
+	}
+}
+
+// A process of root and one of the directory's user reach each other too, whichever of them calls.
+func TestApartOfRoot(t *testing.T) {
+	liveApart(t)
+	const nobody = 65534
+	sock := socket(t)
+	dir := filepath.Dir(sock)
+	if err := errors.Join(os.Chown(dir, nobody, nobody), os.Chmod(filepath.Dir(rocl), 0o711)); err != nil {
+		t.Fatal(err)
+	}
+	in := func(uid uint32, args ...string) *exec.Cmd {
+		cmd := exec.Command(args[0], args[1:]...)
+		cmd.Dir, cmd.Env = dir, []string{"HOME=" + dir, "PATH=" + os.Getenv("PATH")}
+		apart(cmd)
+		cmd.SysProcAttr.Credential = &syscall.Credential{Uid: uid, Gid: uid}
+		return cmd
+	}
+	startCommand(t, `"serving"`, in(nobody, dirserver, "--socket", sock))
+	for _, who := range []struct{ serves, calls uint32 }{{0, nobody}, {nobody, 0}} {
+		name := fmt.Sprint("name=user", who.serves)
+		startCommand(t, "serving", in(who.serves, rocl, "serve", "--socket", sock, name, "--", "tr", "a-z", "A-Z"))
+		cmd := in(who.calls, rocl, "call", "--socket", sock, name)
+		cmd.Stdin = strings.NewReader(strings.Repeat("hello", 10_000))
+		if out, errOut, code := runCommand(t, eventually.Patience, cmd); code != 0 || strings.Count(out, "HELLO") != 10_000 {
+			t.Errorf("user %d calls user %d: exit code %d: %.100s%s", who.calls, who.serves, code, out, errOut)
+		}
+	}
+}
+
+// Messages, transfers and ends are as between processes that share all namespaces.
+func TestCrashApart(t *testing.T) {
+	liveApart(t)
+	t.Setenv("ROCL_TEST_SHM", "adaptive")
+	t.Run("Sender", TestCrashSender)
+	t.Run("Receiver", TestCrashReceiver)
+	t.Run("Monitored", TestCrashMonitored)
+	t.Run("MonitoredIdle", TestCrashMonitoredIdle)
+	t.Run("BulkOrigin", TestBulkOriginKilled)
+	t.Run("BulkTarget", TestBulkTargetKilled)
 }
