@@ -76,8 +76,8 @@ const (
 	AttrHost    = context.AttrHost    // of a node: the name of the machine
 	AttrOS      = context.AttrOS      // of a node: the operating system, as GOOS
 	AttrArch    = context.AttrArch    // of a node: the architecture, as GOARCH
-	AttrCores   = context.AttrCores   // of a node: the number of processors, decimal
-	AttrMemory  = context.AttrMemory  // of a node: bytes of memory, decimal
+	AttrCores   = context.AttrCores   // of a node: the number of processors that its directory may use, decimal
+	AttrMemory  = context.AttrMemory  // of a node: bytes of memory that its directory may use, decimal
 	AttrVersion = context.AttrVersion // of a node: the version of its directory
 )
 
@@ -137,7 +137,7 @@ var (
 	ErrMember       = directory.ErrMember      // the settings of a Member are invalid, or its key cannot be used
 	ErrCertificates = context.ErrCertificates  // certificates are missing, or given where none are used, or cannot be used
 	ErrNoTLS        = context.ErrNoTLS         // the cluster needs TLS, and the program was built without it (the build tag roclnotls)
-	ErrLimit        = buffers.ErrLimit         // the memory that WithMemory allows is used up
+	ErrLimit        = buffers.ErrLimit         // the memory that WithMemory allows, or its default, is used up
 	ErrValue        = codec.ErrValue           // a value cannot be encoded, or a payload is not a value of the type
 	ErrReadOnly     = buffers.ErrReadOnly      // the memory of a buffer belongs to another process and can only be read
 	ErrIncomplete   = directory.ErrIncomplete  // an attribute has no value, or an attribute that must be unique is missing
@@ -354,8 +354,11 @@ func WithPollers(n int) Option { return context.WithPollers(n) }
 // [MailboxMessages] set exact limits.
 func WithMailbox(bytes int) Option { return context.WithMailbox(bytes) }
 
-// WithMemory limits the registered memory of the context's buffers, in bytes. There is no limit by
-// default. While the limit is reached, messages from other contexts wait on their connections, and
+// WithMemory limits the registered memory of the context's buffers, in bytes. The default, also for
+// 0 and less, is a half of the smallest memory limit of the control groups of this process, which
+// are read by Open. If they have none, there is no limit. math.MaxInt64 is no limit in any case. A
+// process with several contexts, or several such processes in one group, should set the limit of
+// each. While the limit is reached, messages from other contexts wait on their connections, and
 // [Context.Buffer] fails with ErrLimit.
 //
 // A part of the memory is kept for incoming messages: an eighth of the limit, and twice the bytes

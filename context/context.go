@@ -18,6 +18,7 @@ import (
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/dispatch"
 	"github.com/rocl-go/rocl/internal/callqueue"
+	"github.com/rocl-go/rocl/internal/cgroup"
 	"github.com/rocl-go/rocl/internal/logqueue"
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/subsys"
@@ -40,8 +41,8 @@ const (
 	AttrHost    = directory.AttrHost    // the name of the machine
 	AttrOS      = directory.AttrOS      // the operating system, as GOOS
 	AttrArch    = directory.AttrArch    // the architecture, as GOARCH
-	AttrCores   = directory.AttrCores   // the number of processors, decimal
-	AttrMemory  = directory.AttrMemory  // bytes of memory, decimal
+	AttrCores   = directory.AttrCores   // the number of processors that the directory may use, decimal
+	AttrMemory  = directory.AttrMemory  // bytes of memory that the directory may use, decimal
 	AttrVersion = directory.AttrVersion // the version of the node's directory
 )
 
@@ -115,6 +116,9 @@ func open(ctx stdctx.Context, cfg *config) (*Context, error) {
 	dir, err := join(ctx, cfg, termsChanged)
 	if err != nil {
 		return nil, err
+	}
+	if cfg.memory <= 0 {
+		cfg.memory = defaultMemory(cgroup.Read())
 	}
 	var bopts []buffers.Option
 	if cfg.memory > 0 {
@@ -201,9 +205,9 @@ func (c *Context) Addrs() []string { return c.disp.Addrs() }
 // sent must be released with [buffers.Buffer.Release], or its memory stays in use.
 //
 // Buffer does not wait. It fails with rocl.ErrTooLarge if n is negative or too large, with
-// rocl.ErrLimit if the limit of [WithMemory] is reached (there is no limit by default), and with
-// rocl.ErrClosed. A buffer larger than 7/8 of that limit is never given: that error matches both
-// rocl.ErrLimit and rocl.ErrTooLarge.
+// rocl.ErrLimit if the limit of [WithMemory] is reached, and with rocl.ErrClosed. A buffer larger
+// than 7/8 of that limit is never given: that error matches both rocl.ErrLimit and
+// rocl.ErrTooLarge.
 func (c *Context) Buffer(n int) (*buffers.Buffer, error) { return c.disp.Buffer(n) }
 
 // Register returns a new resource with the attributes a, or with none if a is nil, and a mailbox.

@@ -20,6 +20,7 @@ import (
 	"github.com/rocl-go/rocl/context"
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/dispatch"
+	"github.com/rocl-go/rocl/internal/cgroup"
 	"github.com/rocl-go/rocl/internal/eventually"
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/rocltest"
@@ -303,6 +304,15 @@ func TestBufferBeyondMemory(t *testing.T) {
 	}
 	if _, err := c.Buffer(7<<20 + 1); !errors.Is(err, buffers.ErrTooLarge) || !errors.Is(err, buffers.ErrLimit) {
 		t.Error(err)
+	}
+}
+
+// The default limit is a half of what the control groups allow.
+func TestDefaultMemory(t *testing.T) {
+	for memory, want := range map[uint64]int64{0: 0, 128 << 20: 64 << 20, math.MaxUint64: math.MaxInt64} {
+		if got := context.DefaultMemory(cgroup.Limits{Memory: memory}); got != want {
+			t.Errorf("of %d bytes: %d, want %d", memory, got, want)
+		}
 	}
 }
 
