@@ -395,7 +395,7 @@ func WithCluster(name string) Option { return context.WithCluster(name) }
 //	rocl.WithMember(cluster.Member{ // package directory/cluster
 //		Bind:    "10.0.0.7:7946",                            // this node, UDP and TCP
 //		Join:    []string{"10.0.0.7:7946", "10.0.0.8:7946"}, // or Group, a multicast group
-//		KeyFile: "cluster.key",                              // mode 0600; without it nothing is sealed
+//		KeyFile: "cluster.key",                              // no other user may read it; without it nothing is sealed
 //	})
 //
 // When the context ends, another context of the node with this option takes over.
