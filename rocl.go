@@ -77,8 +77,8 @@ const (
 	AttrHost    = context.AttrHost    // of a node: the name of the machine
 	AttrOS      = context.AttrOS      // of a node: the operating system, as GOOS
 	AttrArch    = context.AttrArch    // of a node: the architecture, as GOARCH
-	AttrCores   = context.AttrCores   // of a node: the number of processors, decimal
-	AttrMemory  = context.AttrMemory  // of a node: bytes of memory, decimal
+	AttrCores   = context.AttrCores   // of a node: the number of processors that its directory may use, decimal
+	AttrMemory  = context.AttrMemory  // of a node: bytes of memory that its directory may use, decimal
 	AttrVersion = context.AttrVersion // of a node: the version of its directory
 )
 
@@ -138,7 +138,7 @@ var (
 	ErrMember       = directory.ErrMember      // the settings of a Member are invalid, or its key cannot be used
 	ErrCertificates = context.ErrCertificates  // certificates are missing, or given where none are used, or cannot be used
 	ErrNoTLS        = context.ErrNoTLS         // the cluster needs TLS, and the program was built without it (the build tag roclnotls)
-	ErrLimit        = buffers.ErrLimit         // the memory that WithMemory allows is used up
+	ErrLimit        = buffers.ErrLimit         // the memory that WithMemory allows, or its default, is used up
 	ErrValue        = codec.ErrValue           // a value cannot be encoded, or a payload is not a value of the type
 	ErrReadOnly     = buffers.ErrReadOnly      // the memory of a buffer belongs to another process and can only be read
 	ErrIncomplete   = directory.ErrIncomplete  // an attribute has no value, or an attribute that must be unique is missing
@@ -149,7 +149,7 @@ var (
 	ErrWorkers      = context.ErrWorkers       // the number of Workers is less than 1
 	ErrIdentifiers  = context.ErrIdentifiers   // the context has used all its identifiers
 	ErrAddress      = subsys.ErrAddress        // no transport of the context can listen at an address of WithListen
-	ErrUnavailable  = subsys.ErrUnavailable    // this machine lacks what every transport of the context needs
+	ErrUnavailable  = subsys.ErrUnavailable    // this machine gives no transport of the context a port, or not the one of WithListen
 	ErrUntrusted    = directory.ErrUntrusted   // another user could have put the directory, or one of its files, at its path
 	ErrDenied       = directory.ErrDenied      // the directory refuses this process, for example that of another user
 	ErrSilent       = directory.ErrSilent      // the process that serves the directory does not answer
@@ -300,10 +300,14 @@ func WithSocket(path string) Option { return context.WithSocket(path) }
 func JoinOnly() Option { return context.JoinOnly() }
 
 // WithTransports sets the transports on which the context opens a port, best first. The default is
-// in-process, shared memory and TCP. TCP listens on the loopback interface and, on a node in a
-// cluster, at the address by which other nodes know the node. In a cluster with a key, TLS listens
-// at that address instead. The context adds TLS behind TCP if TCP is among the given transports and
-// TLS is not.
+// in-process, shared memory and TCP. TCP listens on the loopback interface (127.0.0.1, or else ::1)
+// and, on a node in a cluster, at the address by which other nodes know the node. In a cluster with
+// a key, TLS listens at that address instead. The context adds TLS behind TCP if TCP is among the
+// given transports and TLS is not.
+//
+// If the machine does not give a transport its port, for whatever reason, the context logs that and
+// goes on without. Open fails with ErrUnavailable only if no port can be opened, or if WithListen
+// names the address.
 //
 // A received message above 2 KiB that came over shared memory is read-only: see [Message.Writable].
 func WithTransports(t ...subsys.Transport) Option { return context.WithTransports(t...) }
@@ -325,7 +329,8 @@ func WithRules(r ...Rule) Option { return context.WithRules(r...) }
 // WithListen sets addresses at which the context listens, such as tcp://10.0.0.7:0. They replace
 // the address that the transport would choose. In a cluster with a key, TCP serves only this node.
 // Open fails with ErrAddress if no transport of the context listens at an address, and for TCP
-// addresses in such a cluster that are not on the loopback interface.
+// addresses in such a cluster that are not on the loopback interface. It fails with ErrUnavailable
+// if this machine does not give the address, for example because it is in use.
 func WithListen(urls ...string) Option { return context.WithListen(urls...) }
 
 // WithPoll sets whether a goroutine that waits for messages polls before it sleeps. The default is
@@ -350,8 +355,11 @@ func WithPollers(n int) Option { return context.WithPollers(n) }
 // [MailboxMessages] set exact limits.
 func WithMailbox(bytes int) Option { return context.WithMailbox(bytes) }
 
-// WithMemory limits the registered memory of the context's buffers, in bytes. There is no limit by
-// default. While the limit is reached, messages from other contexts wait on their connections, and
+// WithMemory limits the registered memory of the context's buffers, in bytes. The default, also for
+// 0 and less, is a half of the smallest memory limit of the control groups of this process, which
+// are read by Open. If they have none, there is no limit. math.MaxInt64 is no limit in any case. A
+// process with several contexts, or several such processes in one group, should set the limit of
+// each. While the limit is reached, messages from other contexts wait on their connections, and
 // [Context.Buffer] fails with ErrLimit.
 //
 // A part of the memory is kept for incoming messages: an eighth of the limit, and twice the bytes
@@ -390,7 +398,7 @@ func WithCluster(name string) Option { return context.WithCluster(name) }
 //	rocl.WithMember(cluster.Member{ // package directory/cluster
 //		Bind:    "10.0.0.7:7946",                            // this node, UDP and TCP
 //		Join:    []string{"10.0.0.7:7946", "10.0.0.8:7946"}, // or Group, a multicast group
-//		KeyFile: "cluster.key",                              // mode 0600; without it nothing is sealed
+//		KeyFile: "cluster.key",                              // no other user may read it; without it nothing is sealed
 //	})
 //
 // When the context ends, another context of the node with this option takes over.

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"iter"
 	"os"
+	"path/filepath"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -17,6 +18,7 @@ import (
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/dispatch"
 	"github.com/rocl-go/rocl/internal/callqueue"
+	"github.com/rocl-go/rocl/internal/cgroup"
 	"github.com/rocl-go/rocl/internal/logqueue"
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/subsys"
@@ -39,8 +41,8 @@ const (
 	AttrHost    = directory.AttrHost    // the name of the machine
 	AttrOS      = directory.AttrOS      // the operating system, as GOOS
 	AttrArch    = directory.AttrArch    // the architecture, as GOARCH
-	AttrCores   = directory.AttrCores   // the number of processors, decimal
-	AttrMemory  = directory.AttrMemory  // bytes of memory, decimal
+	AttrCores   = directory.AttrCores   // the number of processors that the directory may use, decimal
+	AttrMemory  = directory.AttrMemory  // bytes of memory that the directory may use, decimal
 	AttrVersion = directory.AttrVersion // the version of the node's directory
 )
 
@@ -115,6 +117,9 @@ func open(ctx stdctx.Context, cfg *config) (*Context, error) {
 	if err != nil {
 		return nil, err
 	}
+	if cfg.memory <= 0 {
+		cfg.memory = defaultMemory(cgroup.Read())
+	}
 	var bopts []buffers.Option
 	if cfg.memory > 0 {
 		bopts = append(bopts, buffers.WithLimit(cfg.memory))
@@ -127,7 +132,7 @@ func open(ctx stdctx.Context, cfg *config) (*Context, error) {
 	c.cache.init()
 	c.disp = dispatch.New(dispatch.Config{
 		Self: c.self, Pool: c.pool, Resolve: c.resolve, Trust: c.trust, Rules: rules,
-		Poll: cfg.poll, Mailbox: cfg.mailbox, GiveUp: cfg.giveUp, Logger: cfg.logger, Undelivered: cfg.undelivered,
+		Poll: cfg.poll, Mailbox: cfg.mailbox, Folder: cfg.folder(), GiveUp: cfg.giveUp, Logger: cfg.logger, Undelivered: cfg.undelivered,
 		Ended: c.cache.ended,
 	})
 	if err := c.open(ctx); err != nil {
@@ -200,9 +205,9 @@ func (c *Context) Addrs() []string { return c.disp.Addrs() }
 // sent must be released with [buffers.Buffer.Release], or its memory stays in use.
 //
 // Buffer does not wait. It fails with rocl.ErrTooLarge if n is negative or too large, with
-// rocl.ErrLimit if the limit of [WithMemory] is reached (there is no limit by default), and with
-// rocl.ErrClosed. A buffer larger than 7/8 of that limit is never given: that error matches both
-// rocl.ErrLimit and rocl.ErrTooLarge.
+// rocl.ErrLimit if the limit of [WithMemory] is reached, and with rocl.ErrClosed. A buffer larger
+// than 7/8 of that limit is never given: that error matches both rocl.ErrLimit and
+// rocl.ErrTooLarge.
 func (c *Context) Buffer(n int) (*buffers.Buffer, error) { return c.disp.Buffer(n) }
 
 // Register returns a new resource with the attributes a, or with none if a is nil, and a mailbox.
@@ -635,6 +640,22 @@ func (c *Context) Close() error {
 	return c.closeErr
 }
 
+// path returns the address of the node's directory, unless the program dials it.
+func (cfg *config) path() string {
+	if cfg.socket != "" {
+		return cfg.socket
+	}
+	return directory.DefaultSocket()
+}
+
+// folder returns the folder of the directory's socket, or "" if the directory has none.
+func (cfg *config) folder() string {
+	if cfg.dial != nil || directory.IsTCP(cfg.path()) {
+		return ""
+	}
+	return filepath.Dir(cfg.path())
+}
+
 // join returns a client of the directory that cfg names. The client signals termsChanged when the
 // directory's terms have changed.
 func join(ctx stdctx.Context, cfg *config, termsChanged chan struct{}) (*directory.Client, error) {
@@ -659,10 +680,7 @@ func join(ctx stdctx.Context, cfg *config, termsChanged chan struct{}) (*directo
 	if cfg.dial != nil {
 		return directory.Join(ctx, cfg.dial, opts...)
 	}
-	path := cfg.socket
-	if path == "" {
-		path = directory.DefaultSocket()
-	}
+	path := cfg.path()
 	if cfg.joinOnly {
 		return directory.Join(ctx, directory.DialSocket(path), opts...)
 	}

@@ -7,10 +7,15 @@ import (
 
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/dispatch"
+	"github.com/rocl-go/rocl/internal/cgroup"
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/subsys"
 	"github.com/rocl-go/rocl/subsys/tls"
 )
+
+// DefaultMemory returns the default of WithMemory in control groups with these limits; 0 is no
+// limit.
+func DefaultMemory(l cgroup.Limits) int64 { return defaultMemory(l) }
 
 // CacheMost is the limit of each cache.
 const CacheMost = maxCache

@@ -17,10 +17,12 @@ import (
 	"github.com/rocl-go/rocl/subsys"
 )
 
-// A listenAddr is where one port listens. If at is empty, the transport chooses the address.
+// A listenAddr is where one port listens. If at is empty, the transport chooses the address. named
+// is set if WithListen names the address.
 type listenAddr struct {
 	transport subsys.Transport
 	at        string
+	named     bool
 }
 
 // listenAddrs returns where the context listens. A transport listens at the addresses that
@@ -36,20 +38,20 @@ func (cfg *config) listenAddrs(t *directory.Terms, sealer subsys.Transport) (all
 		before := len(all)
 		for _, u := range cfg.listen {
 			if strings.HasPrefix(u, tr.Name()+"://") {
-				all = append(all, listenAddr{tr, u})
+				all = append(all, listenAddr{tr, u, true})
 			}
 		}
 		if len(all) > before {
 			continue
 		}
 		if tr.Name() != clusterTransport || t.Host == "" {
-			all = append(all, listenAddr{tr, ""})
+			all = append(all, listenAddr{tr, "", false})
 			continue
 		}
 		if clusterTransport == "tcp" && !isHere(t.Host) {
-			all = append(all, listenAddr{tr, ""})
+			all = append(all, listenAddr{tr, "", false})
 		}
-		all = append(all, listenAddr{tr, clusterTransport + "://" + net.JoinHostPort(t.Host, "0")})
+		all = append(all, listenAddr{tr, clusterTransport + "://" + net.JoinHostPort(t.Host, "0"), false})
 	}
 	return all
 }
@@ -57,8 +59,8 @@ func (cfg *config) listenAddrs(t *directory.Terms, sealer subsys.Transport) (all
 // key returns the key of the address in Context.listening.
 func (a listenAddr) key() string { return a.transport.Name() + " " + a.at }
 
-// listen opens a port at each address. A transport that this machine lacks is skipped with a log
-// line, unless no port at all can be opened.
+// listen opens a port at each address. An address that WithListen does not name, and that this
+// machine does not give, is skipped with a log line, unless no port at all can be opened.
 func (c *Context) listen(addrs []listenAddr) error {
 	var missing error
 	open := len(c.listening) > 0
@@ -67,7 +69,7 @@ func (c *Context) listen(addrs []listenAddr) error {
 		switch {
 		case err == nil:
 			open = true
-		case errors.Is(err, subsys.ErrUnavailable):
+		case !a.named && errors.Is(err, subsys.ErrUnavailable):
 			missing = err
 			c.cfg.logger.Warn("rocl: a transport is not available", "transport", a.transport.Name(), "err", err)
 		default:

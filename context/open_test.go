@@ -20,6 +20,7 @@ import (
 	"github.com/rocl-go/rocl/context"
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/dispatch"
+	"github.com/rocl-go/rocl/internal/cgroup"
 	"github.com/rocl-go/rocl/internal/eventually"
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/rocltest"
@@ -62,7 +63,7 @@ func TestOpenFails(t *testing.T) {
 		}, directory.ErrNoDirectory},
 		"a socket below a file":   {[]context.Option{context.WithSocket(filepath.Join(file, "x", "sock"))}, nil},
 		"a socket path too long":  {[]context.Option{sock(strings.Repeat("x", 200))}, nil},
-		"an address in use":       {[]context.Option{memory, context.WithListen("tcp://" + taken.Addr().String())}, nil},
+		"an address in use":       {[]context.Option{memory, context.WithListen("tcp://" + taken.Addr().String())}, subsys.ErrUnavailable},
 		"no such host":            {[]context.Option{memory, context.WithListen("tcp://256.0.0.1:0")}, nil},
 		"an address without port": {[]context.Option{memory, context.WithListen("tcp://127.0.0.1")}, nil},
 		"an empty host":           {[]context.Option{memory, context.WithListen("tcp://")}, nil},
@@ -258,8 +259,8 @@ func (lacking) Listen(string, subsys.Config) (subsys.Port, error) {
 	return nil, fmt.Errorf("lacking: %w: the kernel is too old", subsys.ErrUnavailable)
 }
 
-// A transport that the machine lacks is skipped, with one log line. If no transport remains, Open
-// fails and says so.
+// A transport that the machine lacks is skipped, with one log line. If no transport remains, or if
+// the program names an address of the transport, Open fails and says so.
 func TestTransportUnavailable(t *testing.T) {
 	cl := rocltest.Cluster(t, 1)
 	var log strings.Builder
@@ -279,8 +280,14 @@ func TestTransportUnavailable(t *testing.T) {
 	}
 	server := directory.NewServer()
 	defer server.Close()
-	if c, err := context.Open(bg, context.WithDirectory(server.Dialer()), context.WithTransports(lacking{})); !errors.Is(err, subsys.ErrUnavailable) {
-		t.Errorf("without any transport: %v", err)
+	for name, opts := range map[string][]context.Option{
+		"without any transport":             {context.WithTransports(lacking{})},
+		"an address that the program names": {context.WithTransports(lacking{}, tcp.New()), context.WithListen("lacking://here")},
+	} {
+		c, err := context.Open(bg, append(opts, context.WithDirectory(server.Dialer()))...)
+		if !errors.Is(err, subsys.ErrUnavailable) {
+			t.Errorf("%s: %v", name, err)
+		}
 		if err == nil {
 			c.Close()
 		}
@@ -297,6 +304,15 @@ func TestBufferBeyondMemory(t *testing.T) {
 	}
 	if _, err := c.Buffer(7<<20 + 1); !errors.Is(err, buffers.ErrTooLarge) || !errors.Is(err, buffers.ErrLimit) {
 		t.Error(err)
+	}
+}
+
+// The default limit is a half of what the control groups allow.
+func TestDefaultMemory(t *testing.T) {
+	for memory, want := range map[uint64]int64{0: 0, 128 << 20: 64 << 20, math.MaxUint64: math.MaxInt64} {
+		if got := context.DefaultMemory(cgroup.Limits{Memory: memory}); got != want {
+			t.Errorf("of %d bytes: %d, want %d", memory, got, want)
+		}
 	}
 }
 

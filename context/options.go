@@ -6,6 +6,7 @@ import (
 	stdctx "context"
 	"fmt"
 	"log/slog"
+	"math"
 	"net"
 	"os"
 	"slices"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/dispatch"
+	"github.com/rocl-go/rocl/internal/cgroup"
 	"github.com/rocl-go/rocl/subsys"
 	"github.com/rocl-go/rocl/subsys/inproc"
 	"github.com/rocl-go/rocl/subsys/shm"
@@ -30,7 +32,7 @@ type config struct {
 	rules       []dispatch.Rule
 	poll        dispatch.Polling
 	mailbox     int   // bytes; 0: the default
-	memory      int64 // bytes; 0: no limit
+	memory      int64 // bytes; 0: the default of defaultMemory
 	linger      time.Duration
 	giveUp      time.Duration // 0: the default
 	cluster     string        // "": the directory's
@@ -97,6 +99,13 @@ func WithPollers(n int) Option { return func(c *config) { c.poll.Pollers = n } }
 // WithMailbox sets the byte limit of each mailbox that has no byte limit of its own. See
 // rocl.WithMailbox.
 func WithMailbox(bytes int) Option { return func(c *config) { c.mailbox = bytes } }
+
+// defaultMemory returns the limit of WithMemory that a process in a control group has by default: a
+// half of the group's memory, because the process needs memory for other things too. It returns 0,
+// which is no limit, if the group has none.
+func defaultMemory(l cgroup.Limits) int64 {
+	return int64(min(l.Memory/2, math.MaxInt64))
+}
 
 // WithMemory limits the registered memory of the context's buffers, in bytes. See rocl.WithMemory.
 func WithMemory(bytes int64) Option { return func(c *config) { c.memory = bytes } }

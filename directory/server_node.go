@@ -4,10 +4,12 @@ package directory
 
 import (
 	"fmt"
+	"math"
 	"os"
 	"runtime"
 	"strconv"
 
+	"github.com/rocl-go/rocl/internal/cgroup"
 	build "github.com/rocl-go/rocl/internal/version"
 	"github.com/rocl-go/rocl/resource"
 	"golang.org/x/sys/unix"
@@ -23,7 +25,7 @@ const (
 	AttrOS      = resource.SystemPrefix + "os"      // as GOOS
 	AttrArch    = resource.SystemPrefix + "arch"    // as GOARCH
 	AttrCores   = resource.SystemPrefix + "cores"   // processors the server may use
-	AttrMemory  = resource.SystemPrefix + "memory"  // bytes of memory of the machine
+	AttrMemory  = resource.SystemPrefix + "memory"  // bytes of memory that the server may use
 	AttrVersion = resource.SystemPrefix + "version" // of the server
 )
 
@@ -43,6 +45,7 @@ func (s *Server) describe(addr string) (*resource.List, error) {
 	if err != nil {
 		s.log.Warn("directory: the machine has no name", "err", err)
 	}
+	cores, memory := available(runtime.NumCPU(), memory(), cgroup.Read())
 	l := new(resource.List)
 	for _, a := range [][2]string{
 		{AttrKind, "node"},
@@ -50,8 +53,8 @@ func (s *Server) describe(addr string) (*resource.List, error) {
 		{AttrHost, host},
 		{AttrOS, runtime.GOOS},
 		{AttrArch, runtime.GOARCH},
-		{AttrCores, strconv.Itoa(runtime.NumCPU())},
-		{AttrMemory, strconv.FormatUint(memory(), 10)},
+		{AttrCores, strconv.Itoa(cores)},
+		{AttrMemory, strconv.FormatUint(memory, 10)},
 		{AttrVersion, build.String()},
 	} {
 		if err := l.AddString(a[0], a[1]); err != nil {
@@ -64,6 +67,18 @@ func (s *Server) describe(addr string) (*resource.List, error) {
 		}
 	}
 	return l, s.labels.AppendAttrs(l)
+}
+
+// available returns what this process may use of the processors to which it is bound and of the
+// machine's memory, of which 0 says that it is not known.
+func available(cores int, memory uint64, l cgroup.Limits) (int, uint64) {
+	if l.CPUs > 0 {
+		cores = int(min(float64(cores), math.Ceil(l.CPUs)))
+	}
+	if l.Memory > 0 && (memory == 0 || l.Memory < memory) {
+		memory = l.Memory
+	}
+	return cores, memory
 }
 
 // memory returns the bytes of memory of the machine, 0 if the kernel does not say.

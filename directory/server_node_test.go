@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"testing"
 
+	"github.com/rocl-go/rocl/internal/cgroup"
 	"github.com/rocl-go/rocl/internal/database"
 	"github.com/rocl-go/rocl/resource"
 )
@@ -172,5 +173,26 @@ func TestNodesShareDatabase(t *testing.T) {
 	}
 	if a := nodes(t, c, list(t, resource.Match{AttrKind: "node", "new": "yes"})); len(a) != 1 || a[0].ID != NodeResource(first.Node) {
 		t.Errorf("%+v", a)
+	}
+}
+
+// A node has what its server may use.
+func TestAvailable(t *testing.T) {
+	for _, c := range []struct {
+		limits cgroup.Limits
+		cores  int
+		memory uint64
+	}{
+		{cgroup.Limits{}, 4, 1 << 30},
+		{cgroup.Limits{Memory: 1 << 20, CPUs: 1.5}, 2, 1 << 20},
+		{cgroup.Limits{Memory: 1 << 40, CPUs: 64}, 4, 1 << 30},
+		{cgroup.Limits{CPUs: 0.01}, 1, 1 << 30},
+	} {
+		if cores, memory := available(4, 1<<30, c.limits); cores != c.cores || memory != c.memory {
+			t.Errorf("%+v: %d processors, %d bytes", c.limits, cores, memory)
+		}
+	}
+	if _, memory := available(4, 0, cgroup.Limits{Memory: 7}); memory != 7 {
+		t.Errorf("%d bytes of an unknown number", memory)
 	}
 }

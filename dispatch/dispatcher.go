@@ -120,6 +120,7 @@ type Config struct {
 	Rules       *Rules                  // the transports that messages use; nil: by the order of the ports
 	Poll        Polling                 // a value that Check allows
 	Mailbox     int                     // default byte limit of a mailbox; 0: 16 MiB
+	Folder      string                  // folder of the directory's socket, for transports; "" if there is none
 	GiveUp      time.Duration           // how long a peer may be unreachable; 0: 10 s
 	Logger      *slog.Logger            // may be called with locks held; nil: no log
 	Ended       func(peer resource.GID) // called without locks held when a link with peer has ended; may be nil
@@ -242,6 +243,7 @@ func (d *Dispatcher) Buffer(n int) (*buffers.Buffer, error) {
 func (d *Dispatcher) Listen(t subsys.Transport, addr string) error {
 	p, err := t.Listen(addr, subsys.Config{
 		Pool: d.cfg.Pool, Poller: d.startPoller, Logger: d.log, Count: &d.count, Key: d.self, Here: d, Progress: exclusive{d},
+		Folder: d.cfg.Folder,
 		Spin:   d.cfg.Poll.spin(runtime.GOMAXPROCS(0)),
 		Accept: func(c subsys.Conn) subsys.Sink { return d.welcome(c) },
 	})

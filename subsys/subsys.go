@@ -26,8 +26,8 @@ var (
 	ErrPeerClosed = errors.New("subsys: peer closed the connection")
 	// ErrProtocol is given to Down when the peer has sent what the protocol does not allow.
 	ErrProtocol = errors.New("subsys: peer violated the protocol")
-	// ErrUnavailable is returned by Listen when this machine lacks something that the transport
-	// needs.
+	// ErrUnavailable is returned by Listen when this machine does not give the transport what it
+	// needs, whatever the reason: an address, a port, a kind of socket or of memory.
 	ErrUnavailable = errors.New("subsys: transport is not available on this machine")
 )
 
@@ -50,6 +50,7 @@ type Config struct {
 	Count  *Counters         // never nil
 	Key    any               // key by which other contexts of this process find Here; see LocalPort
 	Here   any               // value that LocalPort.Local returns for Key
+	Folder string            // folder of the directory's socket, to which all contexts of the node have access; "" if there is none
 	Spin   time.Duration     // longest busy wait for a peer on this machine in the middle of a large payload; 0 if the context must not poll
 
 	// Progress is held by the goroutine that makes progress: it calls the Poller, which calls

@@ -92,7 +92,9 @@ func handleOf(f lib.Found, name string) (h bulk.Handle, err error) {
 // overBoth runs f over TCP and over shared memory. opts choose the transport of the test's context,
 // and the environment that of its peers.
 func overBoth(t *testing.T, f func(t *testing.T, opts ...lib.Option)) {
-	t.Run("tcp", func(t *testing.T) { f(t, lib.WithTransports(tcp.New())) })
+	if !isApart() {
+		t.Run("tcp", func(t *testing.T) { f(t, lib.WithTransports(tcp.New())) })
+	}
 	t.Run("shm", func(t *testing.T) {
 		t.Setenv("ROCL_TEST_SHM", "adaptive")
 		f(t)

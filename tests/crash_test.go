@@ -29,7 +29,7 @@ func init() {
 	if len(os.Args) < 5 || os.Args[1] != "peer" {
 		return
 	}
-	peers := map[string]func(c *lib.Context, who lib.Attrs) error{"flood": flood, "silent": silent, "echo": echo, "hello": hello, "mint": mint, "restless": restless, "parent": parent, "chatter": chatter, "replier": replier, "asker": asker, "bulk-origin": bulkOrigin, "bulk-target": bulkTarget, "crowd": crowd, "asks": asks}
+	peers := map[string]func(c *lib.Context, who lib.Attrs) error{"flood": flood, "silent": silent, "echo": echo, "hello": hello, "mint": mint, "restless": restless, "parent": parent, "chatter": chatter, "replier": replier, "asker": asker, "bulk-origin": bulkOrigin, "bulk-target": bulkTarget, "crowd": crowd, "asks": asks, "hoard": hoard}
 	opts := overShm()
 	switch refused := os.Getenv("ROCL_TEST_REFUSED"); {
 	case refused != "":
@@ -59,7 +59,9 @@ func init() {
 // {peer=name}.
 func peer(t *testing.T, part, sock, name string) *child {
 	t.Helper()
-	return startCommand(t, "registered", subprocess.Self("peer", part, sock, name))
+	cmd := subprocess.Self("peer", part, sock, name)
+	apart(cmd)
+	return startCommand(t, "registered", cmd)
 }
 
 // overShm returns the options with which a test process opens its context under TestCrashOverShm.

@@ -48,6 +48,8 @@ func TestCrashMonitored(t *testing.T) {
 		t.Run(transport, func(t *testing.T) {
 			if transport == "shm" {
 				t.Setenv("ROCL_TEST_SHM", "adaptive")
+			} else if isApart() {
+				t.Skip("there is no network between the processes")
 			}
 			sock := socket(t)
 			c := open(t, sock)
@@ -115,6 +117,8 @@ func TestCrashMonitoredIdle(t *testing.T) {
 		t.Run(transport, func(t *testing.T) {
 			if transport == "shm" {
 				t.Setenv("ROCL_TEST_SHM", "adaptive")
+			} else if isApart() {
+				t.Skip("there is no network between the processes")
 			}
 			sock := socket(t)
 			c := open(t, sock)

@@ -79,7 +79,7 @@ func run(ctx context.Context, args []string, out, errOut io.Writer) int {
 	f.String("bind", "", "HOST:PORT at which the node is a member of a cluster")
 	f.StringSlice("join", nil, "HOST:PORT of members to join; may be repeated")
 	f.String("cluster", "", "name of the cluster: members of other clusters are ignored")
-	f.String("key-file", "", "file (0600) with the cluster's keys, one a line: the first seals all that nodes say to each other")
+	f.String("key-file", "", "file with the cluster's keys, one a line: the first seals all that nodes say to each other. A path, $CREDENTIALS_DIRECTORY/NAME or fd:N")
 	f.String("tls-cert", "", "PEM file with a certificate for TLS between nodes, in place of one made from the key")
 	f.String("tls-key", "", "PEM file with its key")
 	f.String("tls-ca", "", "PEM file with the authorities whose certificates are accepted")

@@ -6,14 +6,13 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"io"
-	"io/fs"
 	"os"
 	"slices"
-	"syscall"
 	"time"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/rocl-go/rocl/internal/secretfile"
 )
 
 // Limits of a key, in bytes, and of the number of keys in a file.
@@ -23,29 +22,19 @@ const (
 	mostKeys = 8
 )
 
+// mostBytes is how much is read of a file of keys.
+const mostBytes = mostKeys * (maxKey + 1)
+
 // ReadKeys reads the keys of a cluster from a file: the first seals, all open. Each line has one
 // key, taken as written, without the white space around it. Lines that begin with # are comments. A
-// file that is not text is one key as a whole. Only the file's owner may have access to it. No
-// error contains a part of a key.
+// file that is not text is one key as a whole. No error contains a part of a key.
+//
+// A file is a path, $CREDENTIALS_DIRECTORY/NAME for a credential of systemd, or fd:N for an open
+// descriptor (also /dev/fd/N and /dev/stdin), of a pipe too. No other user may have rights to it.
+// A group may, if it is one of this process and has no other user: files of mode 0440 of root and
+// the process's group are accepted, as container managers make them.
 func ReadKeys(file string) (keys [][]byte, err error) {
-	// With O_NONBLOCK, opening a pipe does not wait for its other end.
-	f, err := os.OpenFile(file, os.O_RDONLY|syscall.O_NONBLOCK, 0)
-	if err != nil {
-		return nil, fmt.Errorf("%w: the cluster's key: %w", ErrConfig, err)
-	}
-	defer f.Close()
-	fi, err := f.Stat()
-	if err != nil {
-		return nil, fmt.Errorf("%w: the cluster's key: %w", ErrConfig, err)
-	}
-	if !fi.Mode().IsRegular() {
-		return nil, fmt.Errorf("%w: the cluster's key %s is not a regular file (%v)", ErrConfig, file, fi.Mode())
-	}
-	if p := fi.Mode().Perm(); p&0o077 != 0 {
-		return nil, fmt.Errorf("%w: the cluster's key %s is accessible to other users (mode %v); it must be 0600: %w", ErrConfig, file, p, fs.ErrPermission)
-	}
-	const most = mostKeys * (maxKey + 1)
-	b, err := io.ReadAll(io.LimitReader(f, most+1))
+	b, err := secretfile.Read(file, mostBytes, true)
 	if err != nil {
 		return nil, fmt.Errorf("%w: the cluster's key: %w", ErrConfig, err)
 	}
@@ -59,7 +48,7 @@ func ReadKeys(file string) (keys [][]byte, err error) {
 		if text && (len(key) == 0 || key[0] == '#') {
 			continue
 		}
-		if len(key) < minKey || len(key) > maxKey || len(b) > most {
+		if len(key) < minKey || len(key) > maxKey || len(b) > mostBytes {
 			return nil, fmt.Errorf("%w: the cluster's key in %s, line %d, has %d bytes; it must have at least %d and at most %d", ErrConfig, file, i+1, len(key), minKey, maxKey)
 		}
 		if slices.ContainsFunc(keys, func(k []byte) bool { return bytes.Equal(k, key) }) {
@@ -135,7 +124,7 @@ func (m *Membership) keepKeys(life context.Context) {
 	tick := time.NewTicker(keyFilePoll)
 	defer tick.Stop()
 	for {
-		now, err := os.Stat(m.member.KeyFile)
+		now, err := secretfile.Stat(m.member.KeyFile, mostBytes)
 		if err == nil && sameFile(now, seen) && !sameFile(now, used) {
 			var n int
 			var changed bool

@@ -23,6 +23,7 @@ import (
 	"github.com/rocl-go/rocl/directory/strategy"
 	"github.com/rocl-go/rocl/internal/eventually"
 	"github.com/rocl-go/rocl/internal/freeaddr"
+	"github.com/rocl-go/rocl/internal/secretfile"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -53,8 +54,7 @@ func TestReadKeys(t *testing.T) {
 		"too short":          {write(good[1:]+"\n", 0o600), ErrConfig, "15 bytes"},
 		"empty":              {write("", 0o600), ErrConfig, "0 keys"},
 		"too long":           {write(strings.Repeat("x", maxKey+1), 0o600), ErrConfig, "at most"},
-		"for the group":      {write(good, 0o640), fs.ErrPermission, "0600"},
-		"for everybody":      {write(good, 0o604), fs.ErrPermission, "0600"},
+		"for everybody":      {write(good, 0o604), secretfile.ErrInsecure, "chmod 600"},
 		"missing":            {filepath.Join(dir, "no"), fs.ErrNotExist, "key"},
 		"a directory":        {t.TempDir(), ErrConfig, "key"},
 		"missing is of ours": {filepath.Join(dir, "no"), ErrConfig, "key"},

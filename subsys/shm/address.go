@@ -16,11 +16,21 @@ import (
 
 const scheme = "shm://"
 
+// An address is shm://NODE/NAME, or shm://NODE/FOLDER/NAME of a port that listens in a folder too.
+type address struct{ node, folder, name string }
+
+func (a address) String() string {
+	if a.folder == "" {
+		return scheme + a.node + "/" + a.name
+	}
+	return scheme + a.node + "/" + a.folder + "/" + a.name
+}
+
 // nodeName returns the name of this node in addresses. It stands for this boot of the kernel, this
-// network and user namespace, and this user or the group that may connect. Another container has
-// another name, and addresses with another name cannot be dialled from here.
+// network and user namespace, and this user or the group that may connect. A process for which the
+// name is another one cannot dial the abstract sockets of this node.
 func (t transport) nodeName() (string, error) {
-	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	boot, err := bootID()
 	if err != nil {
 		return "", err
 	}
@@ -38,22 +48,33 @@ func (t transport) nodeName() (string, error) {
 	} else {
 		fmt.Fprintln(h, os.Getuid())
 	}
-	return hex.EncodeToString(h.Sum(nil)[:8]), nil
+	return shorten(h.Sum(nil)), nil
 }
+
+func bootID() ([]byte, error) { return os.ReadFile("/proc/sys/kernel/random/boot_id") }
+
+// shorten returns the part of a hash that is in addresses.
+func shorten(hash []byte) string { return hex.EncodeToString(hash[:8]) }
 
 // newName returns a unique name for a port.
 func newName() string {
 	return strconv.Itoa(os.Getpid()) + "-" + strings.ToLower(rand.Text()[:12])
 }
 
-// parse splits an address shm://NODE/NAME.
-func parse(addr string) (node, name string, err error) {
+// parse splits the text of an address.
+func parse(addr string) (a address, err error) {
 	path, ok := strings.CutPrefix(addr, scheme)
-	node, name, cut := strings.Cut(path, "/")
-	if !ok || !cut || !isPlain(node) || !isPlain(name) {
-		return "", "", fmt.Errorf("%w: %q is not %sNODE/NAME", subsys.ErrAddress, addr, scheme)
+	parts := strings.Split(path, "/")
+	for _, p := range parts {
+		ok = ok && isPlain(p)
 	}
-	return node, name, nil
+	switch {
+	case ok && len(parts) == 2:
+		return address{node: parts[0], name: parts[1]}, nil
+	case ok && len(parts) == 3:
+		return address{parts[0], parts[1], parts[2]}, nil
+	}
+	return a, fmt.Errorf("%w: %q is not %sNODE/NAME or %[3]sNODE/FOLDER/NAME", subsys.ErrAddress, addr, scheme)
 }
 
 // isPlain reports whether s can be a part of an address.

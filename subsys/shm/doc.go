@@ -79,6 +79,13 @@
 // A payload is copied instead if C grants no more arenas, if B may keep no more descriptors (a
 // quarter of RLIMIT_NOFILE), or if the arena was passed on 8 times already.
 //
+// # Where processes meet
+//
+// A port listens at an abstract name, which exists only in one network namespace. It has a second
+// socket in the folder of the directory's socket (folder.go), where processes of all namespaces
+// meet that can reach the directory. Nothing depends on numbers of processes, which differ between
+// namespaces. Root's processes and those of the directory's user meet only in the folder.
+//
 // # Ends
 //
 // Close is recorded in the segment. The socket stays open as long as either end reads the other's
@@ -113,15 +120,15 @@
 // the futex on which the context's only waiter naps. While the other side polls, ringing costs
 // nothing.
 //
-// A process of another user could make its eventfd blocking and full. So a port of a group is rung
-// by a note on the connection's socket, sent with MSG_DONTWAIT.
+// A process of another user could make its eventfd blocking and full. So a port of a group, and one
+// whose peer is of another user, is rung by a note on the connection's socket, sent with MSG_DONTWAIT.
 //
 // The futex is in the one page that all processes with its descriptor may write, because a Wait
 // that has not begun yet must see that a peer has rung. Nothing else is read from the page. A
 // faulty process can end a nap, or keep one from ending, but the nap is bounded: by the keeper, and
 // in a group by the kernel.
 //
-// # Members of a group
+// # Members of a group, and other users
 //
 // A process of another user may read what is sent, and is trusted with nothing else. It can change
 // a payload that it has lent while a receiver reads it, so the receiver calls Message.Writable

@@ -73,8 +73,8 @@ func (c *conn) locate(f *subsys.Frame) (p location, ok bool) {
 	if l := f.Buf.Lender(); l != nil {
 		return c.locateBorrowed(f, l)
 	}
-	if p.pool != c.port.cfg.Pool && c.port.group != nil {
-		return p, false // the memory may not be for the group
+	if p.pool != c.port.cfg.Pool && c.isWary() {
+		return p, false // the memory may not be for the peer
 	}
 	p.Arena, p.off, ok = f.Buf.Locate(f.Data)
 	return p, ok
@@ -94,7 +94,7 @@ func (c *conn) locateBorrowed(f *subsys.Frame, l buffers.Lender) (p location, ok
 		p.off, ok = lent.Offset(f.Data)
 		return p, ok
 	}
-	if p.arena.FD < 0 || c.port.group != nil && c.port != p.from.conn.port {
+	if p.arena.FD < 0 || c.isWary() && c.port != p.from.conn.port {
 		return p, false
 	}
 	p.Arena = &p.arena.Arena

@@ -218,8 +218,8 @@ func TestSilentUsers(t *testing.T) {
 		t.Skip("only root can run a process of another user")
 	}
 	n := startGroup(t)
-	_, name, _ := parse(n.Port.Addr())
-	at := socket(n.Port.(*port).node, name)
+	a, _ := parse(n.Port.Addr())
+	at := socket(a.node, a.name)
 	if out := run(t, "crowd "+at, &syscall.Credential{Uid: 65534, Gid: uint32(os.Getegid())}); out != "the last one was closed first\n" {
 		t.Error(out)
 	}

@@ -291,8 +291,8 @@ func TestFlippedWords(t *testing.T) {
 func TestInvalidHello(t *testing.T) {
 	n := start(t)
 	near, far := pair(t, start(t), n)
-	_, name, _ := parse(n.Port.Addr())
-	at := &net.UnixAddr{Name: socket(n.Port.(*port).node, name), Net: "unixpacket"}
+	a, _ := parse(n.Port.Addr())
+	at := &net.UnixAddr{Name: socket(a.node, a.name), Net: "unixpacket"}
 	var p [2]int
 	if err := unix.Pipe2(p[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil {
 		t.Fatal(err)
@@ -356,7 +356,7 @@ func TestInvalidHello(t *testing.T) {
 // context.
 func TestSilentListener(t *testing.T) {
 	n := start(t)
-	node := n.Port.(*port).node
+	node := n.Port.(*port).addr.node
 	name := newName()
 	l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: socket(node, name), Net: "unixpacket"})
 	if err != nil {
@@ -377,7 +377,7 @@ func TestReaches(t *testing.T) {
 		t.Errorf("%s does not reach itself", n.Port.Addr())
 	}
 	for _, a := range []string{
-		"shm://0011223344556677/1-abc", n.Port.Addr() + "/x", strings.ToUpper(n.Port.Addr()), "tcp://127.0.0.1:1",
+		"shm://0011223344556677/1-abc", n.Port.Addr() + "/x/y", n.Port.Addr() + "/", strings.ToUpper(n.Port.Addr()), "tcp://127.0.0.1:1",
 		"shm:///x", "shm://" + strings.Repeat("a", 100) + "/x", n.Port.Addr() + "\x00",
 	} {
 		if n.Port.Reaches(a) {

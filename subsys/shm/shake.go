@@ -38,11 +38,14 @@ func hello() (b [helloLen]byte) {
 }
 
 // isRefused reports whether a connection failed because no process listens at the address.
-func isRefused(err error) bool { return errors.Is(err, unix.ECONNREFUSED) }
+func isRefused(err error) bool {
+	return errors.Is(err, unix.ECONNREFUSED) || errors.Is(err, unix.ENOENT)
+}
 
 // shake makes the handshake on a connected socket and returns the conn, which has a descriptor of
-// its own. It closes uc in any case. first is set at the dialling end.
-func (p *port) shake(ctx context.Context, uc *net.UnixConn, first bool) (*conn, error) {
+// its own. It closes uc in any case. isBeside is set if the ends have met in the folder, and first
+// at the dialling end.
+func (p *port) shake(ctx context.Context, uc *net.UnixConn, isBeside, first bool) (*conn, error) {
 	defer uc.Close()
 	_ = uc.SetDeadline(time.Now().Add(shakeTimeout)) // before track, after which Close may set another deadline
 	untrack, ok := p.track(uc)
@@ -51,7 +54,7 @@ func (p *port) shake(ctx context.Context, uc *net.UnixConn, first bool) (*conn, 
 	}
 	defer untrack()
 	defer context.AfterFunc(ctx, func() { _ = uc.SetDeadline(time.Now()) })()
-	c, err := p.connect(uc, first)
+	c, err := p.connect(uc, isBeside, first)
 	if err != nil && ctx.Err() != nil {
 		err = context.Cause(ctx)
 	}
@@ -59,8 +62,8 @@ func (p *port) shake(ctx context.Context, uc *net.UnixConn, first bool) (*conn, 
 }
 
 // connect is shake without its limits in time.
-func (p *port) connect(uc *net.UnixConn, first bool) (_ *conn, err error) {
-	c := &conn{port: p, remote: scheme + p.node + "/?", sock: -1}
+func (p *port) connect(uc *net.UnixConn, isBeside, first bool) (_ *conn, err error) {
+	c := &conn{port: p, remote: scheme + p.addr.node + "/?", sock: -1}
 	c.refs.Store(1)
 	c.back.uses.Store(1)
 	defer func() {
@@ -75,7 +78,7 @@ func (p *port) connect(uc *net.UnixConn, first bool) (_ *conn, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := c.identifyPeer(raw); err != nil {
+	if err := c.identifyPeer(raw, isBeside); err != nil {
 		return nil, err
 	}
 	segment, err := c.makeSegment()
@@ -114,15 +117,19 @@ func (p *port) connect(uc *net.UnixConn, first bool) (_ *conn, err error) {
 
 // identifyPeer notes which process and which user are at the other end of the socket, and fails if
 // that user may not connect.
-func (c *conn) identifyPeer(raw syscall.RawConn) error {
-	cred, err := c.port.peer(raw)
+func (c *conn) identifyPeer(raw syscall.RawConn, isBeside bool) error {
+	cred, err := c.port.peer(raw, isBeside)
 	if err != nil {
 		return err
 	}
-	c.remote = fmt.Sprintf("%s%s/%d", scheme, c.port.node, cred.Pid) // Dial replaces it by the address
+	c.remote = fmt.Sprintf("%s%s/%d", scheme, c.port.addr.node, cred.Pid) // Dial replaces it by the address
 	c.ofUser = int(cred.Uid) == os.Getuid()
 	return nil
 }
+
+// isWary reports whether the peer is trusted with nothing but reading: it is of another user, or may
+// be.
+func (c *conn) isWary() bool { return !c.ofUser || c.port.group != nil }
 
 // makeSegment allocates and maps this end's segment, and returns its descriptor, which the caller
 // closes.
@@ -143,7 +150,7 @@ func (c *conn) helloDescriptors(segment int) ([]int, error) {
 	if err != nil {
 		return nil, err
 	}
-	if p.group != nil {
+	if c.isWary() {
 		c.poller.BoundNaps()
 		return []int{segment, p.bell.page, nap}, nil
 	}
@@ -193,12 +200,15 @@ func (c *conn) readHello(uc *net.UnixConn) error {
 	case n != helloLen || [helloLen]byte(b[:helloLen]) != hello():
 		return broken("not a hello of version %d", version)
 	}
-	bell := -1
-	switch {
-	case c.port.group == nil && len(fds) == 4:
-		bell = fds[3]
-	case c.port.group == nil || len(fds) != 3:
+	bell, given := -1, 3
+	if !c.isWary() {
+		given = 4
+	}
+	if len(fds) != given {
 		return broken("a hello with %d descriptors", len(fds))
+	}
+	if given == 4 {
+		bell = fds[3]
 	}
 	theirs, err := memfd.Open(fds[0], segmentLen)
 	if err != nil {

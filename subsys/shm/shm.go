@@ -39,8 +39,8 @@ const (
 
 // New returns the shared memory transport. Its addresses are shm://NODE/NAME. NODE stands for the
 // boot, the namespaces and the user that share memory. Listen makes the pool of the context map
-// memory that can be shared. If the kernel has no such memory, Listen fails with
-// subsys.ErrUnavailable and the reason.
+// memory that can be shared. If the kernel does not give the memory, the socket or the
+// descriptors, Listen fails with subsys.ErrUnavailable and the reason.
 func New() subsys.Transport { return transport{} }
 
 // ForGroup is New for contexts of several users that are members of a group, given by its number.
@@ -59,44 +59,90 @@ func (t transport) Listen(addr string, cfg subsys.Config) (subsys.Port, error) {
 	if t.group != nil && !member(*t.group) {
 		return nil, fmt.Errorf("shm: %w: this process is not in group %d", subsys.ErrUnavailable, *t.group)
 	}
+	if cfg.Progress == nil {
+		cfg.Progress = new(sync.Mutex)
+	}
 	node, err := t.nodeName()
 	if err != nil {
 		return nil, fmt.Errorf("shm: naming this node: %w: %w", subsys.ErrUnavailable, err)
 	}
-	if addr == "" {
-		addr = scheme + node + "/" + newName()
-	}
-	at, name, err := parse(addr)
-	if err != nil {
+	p := &port{cfg: cfg, log: ratelog.New(cfg.Logger), group: t.group, conns: map[*conn]struct{}{}, pending: make(chan struct{}, maxPending)}
+	if err := p.listen(addr, node); err != nil {
+		p.unlisten()
 		return nil, err
 	}
-	if at != node {
-		return nil, fmt.Errorf("%w: %s is not of this node, which is %s", subsys.ErrAddress, addr, node)
-	}
-	ln, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: socket(node, name), Net: "unixpacket"})
-	if err != nil {
-		return nil, fmt.Errorf("shm: listening on %s: %w", addr, err)
-	}
-	if cfg.Progress == nil {
-		cfg.Progress = new(sync.Mutex)
-	}
-	p := &port{cfg: cfg, log: ratelog.New(cfg.Logger), group: t.group, addr: addr, node: node, ln: ln, conns: map[*conn]struct{}{}, pending: make(chan struct{}, maxPending)}
 	p.list.Store(new([]*conn))
 	p.isIdle.Store(true)
-	if err = cfg.Pool.Share(); err != nil {
-		err = fmt.Errorf("%w: %w", subsys.ErrUnavailable, err)
-	} else if p.bell, err = newBell(); err == nil {
-		if err = cfg.Pool.Register(p); err != nil {
-			p.bell.close()
+	if err = cfg.Pool.Share(); err == nil {
+		if p.bell, err = newBell(); err == nil {
+			if err = cfg.Pool.Register(p); err != nil {
+				p.bell.close()
+			}
 		}
 	}
 	if err != nil {
-		ln.Close()
-		return nil, fmt.Errorf("shm: listening on %s: %w", addr, err)
+		p.unlisten()
+		return nil, fmt.Errorf("shm: listening on %s: %w: %w", p.addr, subsys.ErrUnavailable, err)
 	}
-	p.running.Add(1)
-	go p.accept()
+	p.running.Go(func() { p.accept(p.ln, false) })
+	if p.beside != nil {
+		p.running.Go(func() { p.accept(p.beside, true) })
+	}
 	return p, nil
+}
+
+// listen makes the sockets of the port at addr, or at an address of its own if addr is "".
+func (p *port) listen(addr, node string) error {
+	if p.cfg.Folder != "" {
+		d, err := openFolder(p.cfg.Folder)
+		if err != nil {
+			p.cfg.Logger.Warn("shm: contexts in other containers may not reach this one", "folder", p.cfg.Folder, "err", err)
+		}
+		p.folder = d
+	}
+	p.addr = address{node: node, name: newName()}
+	if p.folder != nil {
+		p.addr.folder = p.folder.name
+	}
+	if addr != "" {
+		at, err := parse(addr)
+		if err != nil {
+			return err
+		}
+		if at.node != node || at.folder != "" && at.folder != p.addr.folder {
+			return fmt.Errorf("%w: %s is not of this node, which is %s", subsys.ErrAddress, addr, node)
+		}
+		p.addr = at
+	}
+	var err error
+	p.ln, err = net.ListenUnix("unixpacket", &net.UnixAddr{Name: socket(node, p.addr.name), Net: "unixpacket"})
+	if err != nil {
+		return fmt.Errorf("shm: listening on %s: %w: %w", p.addr, subsys.ErrUnavailable, err)
+	}
+	if p.addr.folder == "" {
+		return nil
+	}
+	if p.beside, err = p.folder.listen(p.addr.name); err != nil {
+		p.cfg.Logger.Warn("shm: contexts in other containers may not reach this one", "folder", p.cfg.Folder, "err", err)
+		p.addr.folder = ""
+	}
+	return nil
+}
+
+// unlisten closes what listen has opened.
+func (p *port) unlisten() (err error) {
+	if p.ln != nil {
+		err = p.ln.Close()
+	}
+	if p.beside != nil {
+		err = errors.Join(err, p.beside.Close()) // removes the socket
+	}
+	if p.folder != nil {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.folder.close()
+	}
+	return err
 }
 
 // A port is the shared memory port of one context. While its lock is held, only that of the Poller
@@ -104,9 +150,10 @@ func (t transport) Listen(addr string, cfg subsys.Config) (subsys.Port, error) {
 type port struct {
 	cfg     subsys.Config
 	group   *int // group whose members may connect; nil: the same user only
-	addr    string
-	node    string
-	ln      *net.UnixListener
+	addr    address
+	ln      *net.UnixListener // at the abstract name
+	folder  *folder           // nil if there is none
+	beside  *net.UnixListener // in the folder; nil if there is none
 	running sync.WaitGroup
 	pending chan struct{}
 	budget  budget
@@ -133,17 +180,23 @@ type port struct {
 	silentTotal int                        // the sum of silent
 }
 
-func (p *port) Addr() string { return p.addr }
+func (p *port) Addr() string { return p.addr.String() }
 
 func (p *port) Reaches(addr string) bool {
-	node, _, err := parse(addr)
-	return err == nil && node == p.node
+	a, err := parse(addr)
+	return err == nil && (a.node == p.addr.node || p.meets(a))
 }
 
-func (p *port) accept() {
-	defer p.running.Done()
+// meets reports whether the port of an address has a socket in the folder of this port.
+func (p *port) meets(a address) bool {
+	return p.folder != nil && a.folder == p.folder.name
+}
+
+// accept makes connections of the sockets that peers have dialled. isBeside is set for those in the
+// folder.
+func (p *port) accept(ln *net.UnixListener, isBeside bool) {
 	for {
-		uc, err := p.ln.AcceptUnix()
+		uc, err := ln.AcceptUnix()
 		if err != nil {
 			if errors.Is(err, net.ErrClosed) {
 				return
@@ -152,7 +205,7 @@ func (p *port) accept() {
 			stream.Pause(err)
 			continue
 		}
-		done, err := p.begin(uc)
+		done, err := p.begin(uc, isBeside)
 		if err != nil {
 			uc.Close()
 			p.log.Warn("", "shm: accepting", "err", err)
@@ -163,7 +216,7 @@ func (p *port) accept() {
 		go func() {
 			defer p.running.Done()
 			defer func() { <-p.pending }()
-			if err := p.welcome(uc, done); err != nil {
+			if err := p.welcome(uc, isBeside, done); err != nil {
 				p.log.Warn("", "shm: accepting", "err", err)
 			}
 		}()
@@ -173,12 +226,12 @@ func (p *port) accept() {
 // begin admits an accepted socket to the handshake. It refuses a user that may not connect, and one
 // that has too many connections whose peer the sink does not know. done must be called when the
 // sink knows the peer, or when the connection has ended.
-func (p *port) begin(uc *net.UnixConn) (done func(), err error) {
+func (p *port) begin(uc *net.UnixConn, isBeside bool) (done func(), err error) {
 	raw, err := uc.SyscallConn()
 	if err != nil {
 		return nil, err
 	}
-	cred, err := p.peer(raw)
+	cred, err := p.peer(raw, isBeside)
 	if err != nil {
 		return nil, err
 	}
@@ -206,8 +259,8 @@ func (p *port) begin(uc *net.UnixConn) (done func(), err error) {
 }
 
 // welcome makes a conn of an accepted socket. done is the function that begin returned.
-func (p *port) welcome(uc *net.UnixConn, done func()) error {
-	c, err := p.shake(context.Background(), uc, false)
+func (p *port) welcome(uc *net.UnixConn, isBeside bool, done func()) error {
+	c, err := p.shake(context.Background(), uc, isBeside, false)
 	if err != nil {
 		done()
 		return err
@@ -222,22 +275,23 @@ func (p *port) welcome(uc *net.UnixConn, done func()) error {
 }
 
 func (p *port) Dial(ctx context.Context, addr string, s subsys.Sink) (subsys.Conn, error) {
-	node, name, err := parse(addr)
+	a, err := parse(addr)
 	if err != nil {
 		return nil, err
 	}
-	if node != p.node {
-		return nil, fmt.Errorf("shm: dialling %s: %w: this node is %s", addr, subsys.ErrAddress, p.node)
+	at, err := p.socketOf(a)
+	if err != nil {
+		return nil, fmt.Errorf("shm: dialling %s: %w", addr, err)
 	}
 	var d net.Dialer
-	nc, err := d.DialContext(ctx, "unixpacket", socket(node, name))
+	nc, err := d.DialContext(ctx, "unixpacket", at)
 	if err != nil {
 		if isRefused(err) {
 			err = fmt.Errorf("%w: %w", subsys.ErrNoPeer, err)
 		}
 		return nil, fmt.Errorf("shm: dialling %s: %w", addr, err)
 	}
-	c, err := p.shake(ctx, nc.(*net.UnixConn), true)
+	c, err := p.shake(ctx, nc.(*net.UnixConn), a.node != p.addr.node, true)
 	if err != nil {
 		return nil, fmt.Errorf("shm: dialling %s: %w", addr, err)
 	}
@@ -245,6 +299,21 @@ func (p *port) Dial(ctx context.Context, addr string, s subsys.Sink) (subsys.Con
 	p.cfg.Count.ConnsOut.Add(1)
 	c.sink = s
 	return c, nil
+}
+
+// socketOf returns the name or path of the socket at which another port can be dialled.
+func (p *port) socketOf(a address) (string, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch {
+	case p.closed:
+		return "", subsys.ErrClosed
+	case a.node == p.addr.node:
+		return socket(a.node, a.name), nil
+	case p.meets(a):
+		return p.folder.path(a.name), nil
+	}
+	return "", fmt.Errorf("%w: this node is %s", subsys.ErrAddress, p.addr.node)
 }
 
 // track records a socket during its handshake, so that Close can end the handshake and wait for its
@@ -432,7 +501,7 @@ func (p *port) Close() error {
 		_ = uc.SetDeadline(time.Now())
 	}
 	p.mu.Unlock()
-	err := p.ln.Close()
+	err := p.unlisten()
 	p.running.Wait()
 	p.cfg.Pool.Unregister(p)
 	p.unfollow()

@@ -133,8 +133,8 @@ func TestOtherUser(t *testing.T) {
 		t.Skip("only root can run a process of another user")
 	}
 	n := start(t)
-	_, name, _ := parse(n.Port.Addr())
-	at := socket(n.Port.(*port).node, name)
+	a, _ := parse(n.Port.Addr())
+	at := socket(a.node, a.name)
 	if out := run(t, "outsider "+at, &syscall.Credential{Uid: 65534, Gid: 65534}); !strings.HasPrefix(out, "answered with 0") {
 		t.Errorf("another user: %s", out)
 	}
@@ -163,8 +163,8 @@ func TestGroup(t *testing.T) {
 	if New().(transport).group != nil || start(t).Port.Reaches(n.Port.Addr()) {
 		t.Error("a port for one user reaches one for a group")
 	}
-	_, name, _ := parse(n.Port.Addr())
-	at := socket(n.Port.(*port).node, name)
+	a, _ := parse(n.Port.Addr())
+	at := socket(a.node, a.name)
 	if out := run(t, "outsider "+at, &syscall.Credential{Uid: 65534, Gid: 65534}); !strings.HasPrefix(out, "answered with 0") {
 		t.Errorf("a user that is not in the group: %s", out)
 	}

@@ -48,10 +48,31 @@ type Port struct {
 	open   sync.WaitGroup     // counts conns
 }
 
-// Listen opens a port at addr, or at a free port of 127.0.0.1 if addr is "".
+// Listen opens a port at addr, or at a free port of the loopback interface if addr is "": of
+// 127.0.0.1, or else of ::1. If the machine does not give the port, for whatever reason, the error
+// matches subsys.ErrUnavailable.
 func Listen(addr string, cfg subsys.Config, proto Protocol) (subsys.Port, error) {
+	ln, err := proto.listen(addr)
+	if err != nil {
+		return nil, err
+	}
+	p := &Port{proto: proto, cfg: cfg, log: ratelog.New(cfg.Logger), ln: ln.(*net.TCPListener), conns: map[*Conn]struct{}{}}
+	p.Go(p.accept)
+	return p, nil
+}
+
+// listen opens the listener of Listen.
+func (proto *Protocol) listen(addr string) (net.Listener, error) {
 	if addr == "" {
-		addr = proto.Scheme + "://127.0.0.1:0"
+		ln, err := proto.listen(proto.Scheme + "://127.0.0.1:0")
+		if err == nil {
+			return ln, nil
+		}
+		ln, six := proto.listen(proto.Scheme + "://[::1]:0")
+		if six != nil {
+			return nil, fmt.Errorf("%w; %w", err, six)
+		}
+		return ln, nil
 	}
 	host, err := proto.host(addr)
 	if err != nil {
@@ -59,11 +80,9 @@ func Listen(addr string, cfg subsys.Config, proto Protocol) (subsys.Port, error)
 	}
 	ln, err := net.Listen("tcp", host)
 	if err != nil {
-		return nil, fmt.Errorf("%s: listening on %s: %w", proto.Scheme, addr, err)
+		return nil, fmt.Errorf("%s: listening on %s: %w: %w", proto.Scheme, addr, subsys.ErrUnavailable, err)
 	}
-	p := &Port{proto: proto, cfg: cfg, log: ratelog.New(cfg.Logger), ln: ln.(*net.TCPListener), conns: map[*Conn]struct{}{}}
-	p.Go(p.accept)
-	return p, nil
+	return ln, nil
 }
 
 // host returns the host:port of an address of the transport.

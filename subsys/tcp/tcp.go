@@ -11,7 +11,7 @@ import (
 )
 
 // New returns the TCP transport. Its addresses are tcp://host:port. By default it listens on a free
-// port of 127.0.0.1.
+// port of 127.0.0.1, or else of ::1.
 func New() subsys.Transport { return transport{} }
 
 type transport struct{}

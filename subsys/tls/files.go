@@ -6,11 +6,12 @@ import (
 	stdtls "crypto/tls"
 	"crypto/x509"
 	"fmt"
-	"io"
 	"log/slog"
 	"os"
 	"sync"
 	"time"
+
+	"github.com/rocl-go/rocl/internal/secretfile"
 )
 
 // fileMost bounds the bytes that are read of a file. A bundle of authorities has a few hundred KiB.
@@ -33,7 +34,8 @@ func same(a, b os.FileInfo) bool {
 
 // FromFiles returns credentials from PEM files: a certificate followed by those between it and its
 // authority, its key, and the authorities whose certificates are accepted. The own certificate must
-// chain to one of the authorities and be valid for clients and for servers.
+// chain to one of the authorities and be valid for clients and for servers. A file is a path,
+// $CREDENTIALS_DIRECTORY/NAME for a credential of systemd, or fd:N for an open descriptor.
 //
 // The files are read again at the first handshake after they have changed. If the new files cannot
 // be used, the reason is logged and the former certificates stay in use.
@@ -76,10 +78,10 @@ func (f *Files) current() (*identity, error) {
 
 func (f *Files) look() (s [3]os.FileInfo, err error) {
 	for i, path := range f.paths {
-		if s[i], err = os.Stat(path); err != nil {
+		if s[i], err = secretfile.Stat(path, fileMost); err != nil {
 			return s, err
 		}
-		if !s[i].Mode().IsRegular() { // a pipe would block, and can be read only once
+		if !s[i].Mode().IsRegular() { // a pipe at a path would block, and can be read only once
 			return s, fmt.Errorf("%s is not a regular file (%v)", path, s[i].Mode())
 		}
 	}
@@ -120,12 +122,7 @@ func (f *Files) load(now [3]os.FileInfo) error {
 }
 
 func read(path string) ([]byte, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	b, err := io.ReadAll(io.LimitReader(f, fileMost+1))
+	b, err := secretfile.Read(path, fileMost, false)
 	if err == nil && len(b) > fileMost {
 		err = fmt.Errorf("%s is longer than %d bytes", path, fileMost)
 	}

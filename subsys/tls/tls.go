@@ -26,7 +26,7 @@ const (
 var errCrowded = fmt.Errorf("%w: too many handshakes are in progress", ErrUntrusted)
 
 // New returns the TLS transport. Its addresses are tls://host:port. By default it listens on a free
-// port of 127.0.0.1.
+// port of 127.0.0.1, or else of ::1.
 func New(cred Credentials) subsys.Transport {
 	return transport{cred: cred, recordsPerKey: recordsPerKey}
 }

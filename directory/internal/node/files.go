@@ -14,6 +14,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/rocl-go/rocl/internal/secretfile"
 	"golang.org/x/sys/unix"
 )
 
@@ -48,8 +49,10 @@ func openFile(path string, flags int) (*os.File, error) {
 			err = fmt.Errorf("%w: it is no regular file (%v)", ErrOccupied, fi.Mode())
 		case ok && !mayServe(st.Uid, filepath.Dir(path)):
 			err = fmt.Errorf("%w: it is of user %d", ErrUntrusted, st.Uid)
-		case fi.Mode().Perm()&0o077 != 0:
-			err = fmt.Errorf("%w: other users have rights to it (%v)", ErrUntrusted, fi.Mode())
+		default:
+			if insecure := secretfile.CheckMode(fi); insecure != nil {
+				err = fmt.Errorf("%w: %w", ErrUntrusted, insecure)
+			}
 		}
 	}
 	if err != nil {
