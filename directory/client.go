@@ -63,6 +63,7 @@ type Client struct {
 	serving func() *Server                // the server if it serves in this process, else nil; may be nil
 
 	presence node.Presence // used by the goroutine that joins, then by Close
+	isHidden bool          // presence could not be shown; used by the goroutine that joins
 
 	// index is the index of conn's server, or nil. It is set with mu held. A reader that finds the
 	// index ended takes it away without mu: see dropEndedIndex.
