@@ -302,7 +302,8 @@ func JoinOnly() Option { return context.JoinOnly() }
 // in-process, shared memory and TCP. TCP listens on the loopback interface and, on a node in a
 // cluster, at the address by which other nodes know the node. In a cluster with a key, TLS listens
 // at that address instead. The context adds TLS behind TCP if TCP is among the given transports and
-// TLS is not.
+// TLS is not. With no transport, no other context reaches this one. Open fails if a transport is
+// nil.
 //
 // A received message above 2 KiB that came over shared memory is read-only: see [Message.Writable].
 func WithTransports(t ...subsys.Transport) Option { return context.WithTransports(t...) }

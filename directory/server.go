@@ -99,7 +99,9 @@ func NewServer(opts ...Option) *Server {
 func newServer(opts []Option) *Server {
 	s := &Server{conns: map[net.Conn]struct{}{}, lives: map[resource.GID]*lifeServer{}, watches: map[*attached]struct{}{}, count: newCounts()}
 	for _, o := range opts {
-		o(s)
+		if o != nil {
+			o(s)
+		}
 	}
 	if s.id == nil {
 		s.id = NewIdentity()

@@ -68,8 +68,14 @@ type ServerOption func(*Server)
 
 // WithLogger sets the logger of the server. It logs handlers that panic, damaged requests, and what
 // bulk.WithLogger logs for large values.
-// Nothing is logged by default.
-func WithLogger(l *slog.Logger) ServerOption { return func(s *Server) { s.log = l } }
+// Nothing is logged by default, or with a nil l.
+func WithLogger(l *slog.Logger) ServerOption {
+	return func(s *Server) {
+		if l != nil {
+			s.log = l
+		}
+	}
+}
 
 // Attributes of a server's resource, besides those of the program.
 const (
@@ -94,7 +100,9 @@ func NewServer(ctx context.Context, c *rocl.Context, a rocl.Attributes, opts ...
 	s.requests.New = func() any { return &request{s: s} }
 	s.overflow.init(c)
 	for _, o := range opts {
-		o(s)
+		if o != nil {
+			o(s)
+		}
 	}
 	s.overflow.log = s.log
 	attrs, err := servers(a)
@@ -102,6 +110,9 @@ func NewServer(ctx context.Context, c *rocl.Context, a rocl.Attributes, opts ...
 		err = Register(s, ownStats, func(context.Context, struct{}) ([]MethodStats, error) { return s.Stats(), nil })
 	}
 	for _, f := range s.first {
+		if err == nil && f == nil {
+			err = errors.New("WithCalls without a function")
+		}
 		if err == nil {
 			err = f(s)
 		}
@@ -186,8 +197,11 @@ func (m *method) now() *method { return (*m.s.names.Load())[m.id] }
 
 // check returns an error if the handlers of m cannot run in their place.
 func (m *method) check() error {
-	if m.isStream && m.executor.isInline {
+	switch {
+	case m.isStream && m.executor.isInline:
 		return fmt.Errorf("a stream cannot be Inline: %w", errors.ErrUnsupported)
+	case m.executor.lacksPool:
+		return errors.New("InPool without a pool")
 	}
 	return nil
 }
@@ -196,6 +210,9 @@ func (m *method) check() error {
 func (s *Server) register(m *method) error {
 	if m.id = callID(m.name); m.id < firstCall {
 		return fmt.Errorf("rpc: register %q: %w: %d is a tag of this package", m.name, ErrCollision, m.id)
+	}
+	if err := m.check(); err != nil {
+		return fmt.Errorf("rpc: register %q: %w", m.name, err)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

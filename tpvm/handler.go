@@ -97,7 +97,9 @@ const goneTag = ownTag | math.MaxUint32
 func (t *Thread) AddHandler(from TID, tag int, mc MsgContext, f HandlerFunc, opts ...HandlerOption) (remove func(), err error) {
 	h := &handler{filter: Filter{from, tag, mc}, f: f, workers: 1}
 	for _, o := range opts {
-		o(h)
+		if o != nil {
+			o(h)
+		}
 	}
 	err = h.filter.check()
 	switch {

@@ -193,7 +193,9 @@ func Enrol(ctx context.Context, opts ...Option) (t *Task, err error) {
 func configure(opts []Option) *config {
 	f := &config{vm: os.Getenv(EnvVM), name: filepath.Base(os.Args[0]), maxPrograms: mostPrograms, log: slog.Default()}
 	for _, o := range opts {
-		o(f)
+		if o != nil {
+			o(f)
+		}
 	}
 	if f.vm == "" {
 		f.vm = userName()
