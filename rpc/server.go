@@ -85,6 +85,10 @@ const (
 // WithCalls makes f register the server's calls, by [Register] and [RegisterStream], before the
 // server can be found. While f runs, the server has no resource: ID is zero, Resource is nil and
 // Close fails with errors.ErrUnsupported. If f fails, NewServer fails with its error.
+//
+// A handler that f has registered may run before NewServer has returned, so it must not use a
+// variable that the program sets to the result of NewServer. It uses the server that f was given,
+// or that of [InfoFrom]. Interceptors find the server in their Invocation.
 func WithCalls(f func(*Server) error) ServerOption {
 	return func(s *Server) { s.first = append(s.first, f) }
 }
