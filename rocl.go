@@ -303,7 +303,8 @@ func JoinOnly() Option { return context.JoinOnly() }
 // in-process, shared memory and TCP. TCP listens on the loopback interface (127.0.0.1, or else ::1)
 // and, on a node in a cluster, at the address by which other nodes know the node. In a cluster with
 // a key, TLS listens at that address instead. The context adds TLS behind TCP if TCP is among the
-// given transports and TLS is not.
+// given transports and TLS is not. With no transport, no other context reaches this one. Open fails
+// if a transport is nil.
 //
 // If the machine does not give a transport its port, for whatever reason, the context logs that and
 // goes on without. Open fails with ErrUnavailable only if no port can be opened, or if WithListen

@@ -121,7 +121,9 @@ type Pool struct {
 func New(opts ...Option) *Pool {
 	p := &Pool{homes: map[uint32]*home{}, returned: make(chan struct{})}
 	for _, o := range opts {
-		o(p)
+		if o != nil {
+			o(p)
+		}
 	}
 	return p
 }

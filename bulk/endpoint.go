@@ -83,7 +83,9 @@ func MaxRequests(n int) Option { return func(c *config) { c.most = n } }
 func newConfig(opts []Option) (config, error) {
 	c := config{defaultPiece, largePiece, inPlacePiece, defaultDepth, defaultRequests, copied, slog.New(slog.DiscardHandler)}
 	for _, o := range opts {
-		o(&c)
+		if o != nil {
+			o(&c)
+		}
 	}
 	if c.depth < 1 || c.most < 1 || c.piece < 1 || c.piece > rocl.MaxMessage-requestLen {
 		return c, fmt.Errorf("%w: pieces of %d bytes, %d at a time, %d requests", ErrRange, c.piece, c.depth, c.most)

@@ -87,9 +87,14 @@ type Context struct {
 
 // Open returns a new context. See rocl.Open.
 func Open(ctx stdctx.Context, opts ...Option) (*Context, error) {
+	if ctx == nil {
+		return nil, errors.New("rocl: open a context: no context.Context")
+	}
 	cfg := defaults()
 	for _, o := range opts {
-		o(&cfg)
+		if o != nil {
+			o(&cfg)
+		}
 	}
 	logs := logqueue.New(cfg.logger)
 	cfg.logger = logs.Logger()
@@ -104,7 +109,10 @@ func Open(ctx stdctx.Context, opts ...Option) (*Context, error) {
 
 // open opens a context with the given configuration.
 func open(ctx stdctx.Context, cfg *config) (*Context, error) {
-	err := cfg.poll.Check()
+	err := cfg.checkTransports()
+	if err == nil {
+		err = cfg.poll.Check()
+	}
 	var rules *dispatch.Rules
 	if err == nil {
 		rules, err = cfg.checkRules()
@@ -232,7 +240,9 @@ func (c *Context) Buffer(n int) (*buffers.Buffer, error) { return c.disp.Buffer(
 func (c *Context) Register(ctx stdctx.Context, a resource.Attributes, opts ...RegisterOption) (*Resource, error) {
 	var cfg registerConfig
 	for _, o := range opts {
-		o(&cfg)
+		if o != nil {
+			o(&cfg)
+		}
 	}
 	l, err := userList(a)
 	if err == nil && c.isClosing() {
@@ -363,7 +373,9 @@ func Covered(v *directory.Coverage) FindOption { return func(c *findConfig) { c.
 func coverage(opts []FindOption) *directory.Coverage {
 	var cfg findConfig
 	for _, o := range opts {
-		o(&cfg)
+		if o != nil {
+			o(&cfg)
+		}
 	}
 	return cfg.cov
 }
@@ -379,7 +391,9 @@ func (c *Context) pattern(a resource.Attributes, opts []FindOption) (*resource.L
 	}
 	var cfg findConfig
 	for _, o := range opts {
-		o(&cfg)
+		if o != nil {
+			o(&cfg)
+		}
 	}
 	l, err := resource.NewPattern(a, cfg.want...)
 	if err != nil {

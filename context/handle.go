@@ -78,7 +78,12 @@ func OnPanic(f func(m *dispatch.Message, value any)) HandleOption {
 func (r *Resource) Handle(ctx stdctx.Context, f func(*dispatch.Message), opts ...HandleOption) error {
 	cfg := handleConfig{workers: 1}
 	for _, o := range opts {
-		o(&cfg)
+		if o != nil {
+			o(&cfg)
+		}
+	}
+	if f == nil {
+		return fmt.Errorf("rocl: handle messages to %v: no function", r.id)
 	}
 	if cfg.workers < 0 {
 		return fmt.Errorf("rocl: handle messages to %v: %w", r.id, ErrWorkers)

@@ -257,3 +257,16 @@ func TestHandleWhileClosed(t *testing.T) {
 		}
 	})
 }
+
+// A function or a context.Context that is missing is refused when it is given, not when it is used.
+func TestNothingGiven(t *testing.T) {
+	var none stdctx.Context
+	if c, err := context.Open(none); err == nil {
+		c.Close()
+		t.Error("opened without a context.Context")
+	}
+	r := register(t, rocltest.Cluster(t, 1).Open(0), nil)
+	if err := r.Handle(t.Context(), nil); err == nil {
+		t.Error("messages are handled without a function")
+	}
+}

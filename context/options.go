@@ -4,6 +4,7 @@ package context
 
 import (
 	stdctx "context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"math"
@@ -142,6 +143,14 @@ func WithMember(m Member) Option { return func(c *config) { c.member = m } }
 // certificates are accepted. See rocl.WithCertificates.
 func WithCertificates(cert, key, ca string) Option {
 	return func(c *config) { c.certs = directory.CertificateFiles{Cert: cert, Key: key, CA: ca} }
+}
+
+// checkTransports returns an error if a transport is nil.
+func (c *config) checkTransports() error {
+	if slices.Contains(c.transports, nil) {
+		return errors.New("a transport of WithTransports is nil")
+	}
+	return nil
 }
 
 // checkRules returns the rules, if they name transports of the context only. TLS is accepted in any

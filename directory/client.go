@@ -26,8 +26,14 @@ func WithServe(serve func(context.Context) error) ClientOption {
 	return func(c *Client) { c.serve = serve }
 }
 
-// WithClientLogger sends the client's log to l.
-func WithClientLogger(l *slog.Logger) ClientOption { return func(c *Client) { c.log = l } }
+// WithClientLogger sends the client's log to l. If l is nil, the client logs nothing.
+func WithClientLogger(l *slog.Logger) ClientOption {
+	return func(c *Client) {
+		if l != nil {
+			c.log = l
+		}
+	}
+}
 
 // WithTerms sets a function that is called whenever the terms of linking have changed, the first
 // time before Join returns. f must not block.
@@ -63,6 +69,7 @@ type Client struct {
 	serving func() *Server                // the server if it serves in this process, else nil; may be nil
 
 	presence node.Presence // used by the goroutine that joins, then by Close
+	isHidden bool          // presence could not be shown; used by the goroutine that joins
 
 	// index is the index of conn's server, or nil. It is set with mu held. A reader that finds the
 	// index ended takes it away without mu: see dropEndedIndex.
@@ -82,7 +89,9 @@ type Client struct {
 func Join(ctx context.Context, dial Dialer, opts ...ClientOption) (*Client, error) {
 	c := &Client{dial: dial, owned: map[resource.GID]*own{}, joined: make(chan struct{}), log: slog.New(slog.DiscardHandler)}
 	for _, o := range opts {
-		o(c)
+		if o != nil {
+			o(c)
+		}
 	}
 	c.life, c.end = context.WithCancel(context.Background())
 	for try := 0; ; try++ {

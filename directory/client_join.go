@@ -87,8 +87,17 @@ func (c *Client) readJoined(k *wire.Conn, sent error) error {
 		c.self = self
 		copy(c.token[:], token)
 	}
-	c.presence.Show(k.Conn, c.self)
+	c.show(k)
 	return nil
+}
+
+// show shows that the context lives, to the server that follows the one at the other end of k.
+func (c *Client) show(k *wire.Conn) {
+	err := c.presence.Show(k.Conn, c.self)
+	if err != nil && !c.isHidden {
+		c.log.Warn("directory: the next server will not wait for this context, and may deny its resources for a moment", "err", err)
+	}
+	c.isHidden = err != nil
 }
 
 // takeTerms makes the terms that end a message the present ones.
@@ -169,6 +178,7 @@ func (c *Client) readAnswers(lc *lifeConn) {
 		m, err := lc.c.ReadMessage()
 		if err == nil && m.Type == wire.MsgTerms {
 			if err = c.takeTerms(m.Parser()); err == nil {
+				c.show(lc.c)
 				continue
 			}
 			c.log.Warn("directory: invalid terms from the server", "err", err)

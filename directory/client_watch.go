@@ -81,7 +81,7 @@ func (c *Client) watchMeeting(ctx context.Context, pattern *resource.List) iter.
 // watch is Watch of a pattern without conditions.
 func (c *Client) watch(ctx context.Context, pattern *resource.List) iter.Seq2[Event, error] {
 	return func(yield func(Event, error) bool) {
-		var w watch
+		w := watch{node: c.Node()}
 		for {
 			a, err := c.borrow(ctx, wire.KindWatch)
 			if err == nil {
@@ -113,8 +113,19 @@ func (c *Client) watch(ctx context.Context, pattern *resource.List) iter.Seq2[Ev
 
 // watch is the state of a watch that outlives a server: what it has yielded.
 type watch struct {
+	node   resource.NodeID // of the client
 	view   View
 	synced bool // Synced was yielded
+}
+
+// yieldAll yields events. It returns false if the caller's loop has ended.
+func yieldAll(all []Event, yield func(Event, error) bool) bool {
+	for _, ev := range all {
+		if !yield(ev, nil) {
+			return false
+		}
+	}
+	return true
 }
 
 // yieldEvents yields the events of one connection. It returns nil if the caller's loop has ended.
@@ -132,10 +143,8 @@ func (w *watch) yieldEvents(ctx context.Context, a *askConn, pattern *resource.L
 		var ne net.Error
 		if errors.As(err, &ne) && ne.Timeout() && ctx.Err() == nil { // GoneGrace has passed
 			_ = a.c.SetReadDeadline(time.Time{})
-			for _, ev := range w.view.Expire() {
-				if !yield(ev, nil) {
-					return nil
-				}
+			if !yieldAll(w.view.Expire(), yield) {
+				return nil
 			}
 			continue
 		}
@@ -153,6 +162,9 @@ func (w *watch) yieldEvents(ctx context.Context, a *askConn, pattern *resource.L
 		if ev.Kind != Synced {
 			ev, tell = w.view.Take(ev)
 		} else {
+			if !yieldAll(w.view.ExpireOf(w.node), yield) {
+				return nil
+			}
 			if w.view.Missing() > 0 {
 				_ = a.c.SetReadDeadline(time.Now().Add(GoneGrace))
 			}

@@ -23,7 +23,7 @@ var (
 	ErrIncomplete = wire.ErrIncomplete
 	// ErrClosed is returned by a client or a server that is closed.
 	ErrClosed = wire.ErrClosed
-	// ErrInUse is returned by Listen and Also if another process serves the node.
+	// ErrInUse is returned by Listen if another process serves the node.
 	ErrInUse = wire.ErrInUse
 	// ErrProtocol is returned if the other end sends what the protocol does not allow.
 	ErrProtocol = wire.ErrProtocol

@@ -12,6 +12,7 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/rocl-go/rocl/directory/internal/wire"
@@ -271,9 +272,12 @@ func TestMappedInCluster(t *testing.T) {
 func TestMappedAfterRecovery(t *testing.T) {
 	path := sock(t)
 	serve(t, path).Close()
-	s, c := serve(t, path), joined(t, path)
+	s := serve(t, path)
+	var done atomic.Bool
+	s.awaits = func() bool { return !done.Load() }
+	c := joined(t, path)
 	s.markOpen() // anew: on a busy machine the second offer would come after the recovery otherwise
-	ids := offerLater(t, s, c)
+	ids := offerLater(t, s, c, &done)
 	mapped(t, c)
 	if !s.Recovered() {
 		t.Error("there is an index before the server has recovered")

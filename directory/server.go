@@ -43,7 +43,7 @@ func AsDaemon() Option { return func(s *Server) { s.daemon = true } }
 //
 //	ownServer.mu → all that Listen and Close take
 //	lifeServer.mu, indexState.mu → Server.mu → locks of the database
-//	node's lock of a socket → Server.mu (the guard asks for the cluster's name)
+//	node's lock of a socket → Server.mu (the guard asks for the cluster's name, or calls resendTerms)
 //	Server.wmu → locks of the Remote → database.Watch
 //
 // The mutexes of offers and peerServer are taken alone. Server.wmu and Server.mu are never held at
@@ -54,6 +54,7 @@ type Server struct {
 	log    *slog.Logger
 	daemon bool
 	opened atomic.Pointer[time.Time] // when contexts could first connect; nil before
+	awaits func() bool               // awaitsContexts, except in tests
 	offers offers                    // what contexts are offering again; see server_recovery.go
 	remote atomic.Pointer[Remote]    // see Attach; nil until then
 
@@ -61,6 +62,7 @@ type Server struct {
 	opening     context.Context // nil: context.Background()
 	beginMember func(s *Server, late bool) (end func(handOver bool), err error)
 	endMember   func(handOver bool) // what beginMember returned; nil if the server is no member
+	alsoAt      []string            // second paths
 	labels      Labels
 	labelled    bool // labels were given
 
@@ -97,7 +99,9 @@ func NewServer(opts ...Option) *Server {
 func newServer(opts []Option) *Server {
 	s := &Server{conns: map[net.Conn]struct{}{}, lives: map[resource.GID]*lifeServer{}, watches: map[*attached]struct{}{}, count: newCounts()}
 	for _, o := range opts {
-		o(s)
+		if o != nil {
+			o(s)
+		}
 	}
 	if s.id == nil {
 		s.id = NewIdentity()
@@ -110,7 +114,10 @@ func newServer(opts []Option) *Server {
 	}
 	s.often = ratelog.New(s.log)
 	s.life, s.end = context.WithCancel(context.Background())
-	s.node = node.New(s.id, node.Config{Daemon: s.daemon, Log: s.log, Check: s.check, Serve: s.ServeConn, End: func() { s.Close() }})
+	s.awaits = s.awaitsContexts
+	s.node = node.New(s.id, node.Config{
+		Daemon: s.daemon, Log: s.log, Check: s.check, Serve: s.ServeConn, Remade: s.resendTerms, End: func() { s.Close() },
+	})
 	return s
 }
 

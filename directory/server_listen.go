@@ -38,14 +38,25 @@ func (s *Server) listen(path string) error {
 	if err := s.membership(); err != nil {
 		return err
 	}
-	defer s.markOpen()
-	return s.node.Open()
+	if err := s.node.Open(); err != nil {
+		return err
+	}
+	for _, second := range s.alsoAt {
+		if err := s.node.OpenSecond(second); err != nil {
+			return err
+		}
+	}
+	s.markOpen()
+	return nil
 }
 
-// Also makes the server serve at a second path too. The file PATH.node of the second path names the
-// first one. A context that has joined at the second path does not serve there when the server
-// ends, because another server may serve at the first path. It waits for the server to return.
-func (s *Server) Also(path string) error { return s.node.OpenSecond(path) }
+// Also makes a server of Listen serve at further paths too. The file PATH.node of a second path
+// names the first one. A context that has joined at a second path does not serve there when the
+// server ends, because another server may serve at the first path. It waits for the server to
+// return.
+func Also(paths ...string) Option {
+	return func(s *Server) { s.alsoAt = append(s.alsoAt, paths...) }
+}
 
 // ListenTCP makes the server serve also at tcp://HOST:PORT of the loopback interface, and returns
 // the address. If the port is 0, the kernel chooses it. A TCP socket has no owner, so both ends
@@ -88,8 +99,9 @@ func (s *Server) serveYield(c *wire.Conn) error {
 	return err
 }
 
-// awaits reports whether a context that lived when the server began still lives and has not joined.
-func (s *Server) awaits() bool {
+// awaitsContexts reports whether a context that lived when the server began still lives and has not
+// joined.
+func (s *Server) awaitsContexts() bool {
 	return s.node.Awaits(func(ctx uint64) bool {
 		s.mu.Lock()
 		defer s.mu.Unlock()

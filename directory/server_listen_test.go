@@ -38,6 +38,20 @@ const (
 	never = time.Hour
 )
 
+// isLocked reports whether the byte of a context is locked in the file.
+func isLocked(t *testing.T, file string, self resource.GID) bool {
+	f, err := os.Open(file)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	lock := unix.Flock_t{Type: unix.F_WRLCK, Start: int64(self.Ctx()), Len: 1}
+	if err := unix.FcntlFlock(f.Fd(), unix.F_OFD_GETLK, &lock); err != nil {
+		t.Error(err)
+	}
+	return lock.Type != unix.F_UNLCK
+}
+
 // Files that are removed while a server runs are put back: no second server starts, and the node
 // stays the same.
 func TestFilesPutBack(t *testing.T) {
@@ -47,13 +61,11 @@ func TestFilesPutBack(t *testing.T) {
 		for daemon, opts := range map[string][]Option{"daemon": {AsDaemon()}, "context": nil} {
 			t.Run(what+" of a "+daemon, func(t *testing.T) {
 				path := filepath.Join(filepath.Dir(sock(t)), "sub", "d.sock")
-				s := serve(t, path, append(opts, looking(often))...)
 				second := path + "2"
 				if daemon == "daemon" {
-					if err := s.Also(second); err != nil {
-						t.Fatal(err)
-					}
+					opts = append(opts, Also(second))
 				}
+				s := serve(t, path, append(opts, looking(often))...)
 				c := joined(t, path)
 				l := list(t, resource.Attrs{"of": "before"})
 				id := c.Self().WithSerial(1)
@@ -115,6 +127,7 @@ func TestFilesPutBack(t *testing.T) {
 						return err == nil && e == nil && strings.Contains(string(b), path+"\n")
 					})
 				}
+				eventually.True(t, "the context shows itself in the lock", func() bool { return isLocked(t, path+lockSuffix, c.Self()) })
 				if s, err := Listen(path); err == nil || !errors.Is(err, ErrInUse) {
 					s.Close()
 					t.Errorf("a second server: %v", err)

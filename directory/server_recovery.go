@@ -17,29 +17,25 @@ import (
 // that its predecessor knew have joined again and offered what they own. A server has recovered
 // when all of this holds:
 //
-//   - minRecovery has passed.
-//   - No context has joined again for recoveryPause.
-//   - Each context that lives has joined ([node.Listener.Awaits]), or offerSilence has passed since the server
-//     began.
+//   - Contexts can connect.
+//   - Each context that lived when the server began, and still lives, has joined
+//     ([node.Listener.Awaits]).
 //   - No context is in the middle of its offer.
 //
-// A context says in its join how many resources it offers. If nothing comes from it for
-// offerSilence, the server does not wait for it. After maxRecovery the server waits for no context.
-// So a context that hangs or lies delays a "no" and does no other harm.
+// No time has to pass: the kernel says which contexts live, and a context says in its join how many
+// resources it offers. If a living context does not join within offerSilence, or nothing comes from
+// an offering one for that time, the server does not wait for it. After maxRecovery the server
+// waits for no context. So a context that hangs or lies delays a "no" and does no other harm.
 const (
-	minRecovery   = 300 * time.Millisecond
-	recoveryPause = 100 * time.Millisecond
-	offerSilence  = 2 * time.Second
-	maxRecovery   = 30 * time.Second
-	recoveryStep  = 5 * time.Millisecond
+	offerSilence = 2 * time.Second
+	maxRecovery  = 30 * time.Second
+	recoveryStep = time.Millisecond
 )
 
 // offers is the server's state of the contexts that offer again what they own.
 type offers struct {
 	recovered atomic.Bool // changed only with mu held
-	mu        sync.Mutex  // guards the following fields and those of each offer; taken alone
-	// last is when a context last joined again, or offered a resource beyond those announced.
-	last time.Time
+	mu        sync.Mutex  // guards open and the fields of each offer; taken alone
 	// open has contexts that are about to join, or have not offered all that they announced.
 	open map[*offer]struct{}
 }
@@ -72,7 +68,7 @@ func (s *Server) Recovered() bool {
 	}
 	now := time.Now()
 	age := now.Sub(*begun)
-	if age < minRecovery || age < offerSilence && s.awaits() {
+	if age < offerSilence && s.awaits() {
 		return false
 	}
 	f.mu.Lock()
@@ -85,9 +81,6 @@ func (s *Server) Recovered() bool {
 
 // isQuietLocked reports whether no context is offering. mu must be held.
 func (f *offers) isQuietLocked(now time.Time) bool {
-	if now.Sub(f.last) < recoveryPause {
-		return false
-	}
 	for o := range f.open {
 		if now.Sub(o.heard) < offerSilence {
 			return false
@@ -119,12 +112,9 @@ func (f *offers) joins(o *offer, again bool, n uint64) bool {
 	defer f.mu.Unlock()
 	if !again || n == 0 {
 		delete(f.open, o)
-	}
-	if !again {
 		return false
 	}
-	f.last = time.Now()
-	o.left, o.heard = n, f.last
+	o.left, o.heard = n, time.Now()
 	return true
 }
 
@@ -132,14 +122,11 @@ func (f *offers) joins(o *offer, again bool, n uint64) bool {
 func (f *offers) came(o *offer) (more bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	now := time.Now()
-	if o.heard = now; o.left == 0 { // of a context that announced nothing
-		f.last = now
-	} else if o.left--; o.left == 0 {
+	o.heard = time.Now()
+	if o.left--; o.left == 0 {
 		delete(f.open, o)
-		return false
 	}
-	return !f.recovered.Load()
+	return o.left > 0
 }
 
 // ended records that no more resources of o come.

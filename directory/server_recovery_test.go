@@ -7,6 +7,7 @@ import (
 	"errors"
 	"net"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -30,8 +31,7 @@ type offering struct {
 	n    uint64
 }
 
-// announce joins s as context n of the earlier server and announces count resources. With 0 it
-// announces nothing, as contexts of older versions do.
+// announce joins s as context n of the earlier server and announces count resources, or none.
 func announce(t *testing.T, s *Server, n uint64, count int) *offering {
 	t.Helper()
 	nc, err := s.Dialer()(t.Context())
@@ -117,7 +117,7 @@ func TestOfferIsAwaited(t *testing.T) {
 			}
 		})
 		for range 12 {
-			time.Sleep(offerSilence / 2) // the bubble's time: longer than minRecovery in all
+			time.Sleep(offerSilence / 2) // the bubble's time: longer than offerSilence in all
 			if s.Recovered() {
 				t.Error("recovered in the midst of an offer")
 			}
@@ -146,29 +146,22 @@ func TestOfferNeverEnds(t *testing.T) {
 				o.next()
 			}
 		}, 0},
-		"dies":            {many, func(o *offering) { o.next(); o.k.Close() }, minRecovery},
-		"comes to an end": {1, func(o *offering) { o.next() }, minRecovery},
-		"offers nothing":  {0, func(o *offering) {}, minRecovery},
-		"of an older version": {0, func(o *offering) {
-			for range 20 {
-				time.Sleep(recoveryPause / 2)
-				if s := o.next(); s.IsZero() {
-					return
-				}
-			}
-		}, recoveryPause},
+		"dies":            {many, func(o *offering) { o.next(); o.k.Close() }, 0},
+		"comes to an end": {1, func(o *offering) { o.next() }, 0},
+		"offers nothing":  {0, func(o *offering) {}, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := follower(t)
 				o := announce(t, s, 1, c.count)
 				c.play(o)
-				if c.most > recoveryPause && s.Recovered() {
+				if c.most > 0 && s.Recovered() {
 					t.Error("recovered at once")
 				}
-				time.Sleep(c.most + recoveryPause)
+				time.Sleep(c.most)
+				synctest.Wait()
 				if !s.Recovered() {
-					t.Errorf("not recovered %v after the last that came", c.most+recoveryPause)
+					t.Errorf("not recovered %v after the last that came", c.most)
 				}
 				o = announce(t, s, 2, many) // too late
 				if !s.Recovered() {
@@ -188,7 +181,7 @@ type slowly struct {
 
 func (s *slowly) Write(b []byte) (int, error) {
 	if s.writes++; s.writes > 2 {
-		time.Sleep(minRecovery) // the bubble's time
+		time.Sleep(offerSilence / 5) // the bubble's time
 	}
 	return s.Conn.Write(b)
 }
@@ -238,6 +231,11 @@ func TestSlowOffer(t *testing.T) {
 		})
 		synctest.Wait()
 		second := follower(t)
+		second.awaits = func() bool { // as if owner showed its presence
+			second.mu.Lock()
+			defer second.mu.Unlock()
+			return second.lives[owner.Self()] == nil
+		}
 		mu.Lock()
 		now, slow = second, true
 		mu.Unlock()
@@ -266,7 +264,7 @@ func TestJoinIsAwaited(t *testing.T) {
 		if _, err := nc.Write(wire.Greeting(wire.KindLife)); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(minRecovery + recoveryPause)
+		synctest.Wait()
 		if s.Recovered() {
 			t.Error("recovered while a context joins")
 		}
@@ -277,29 +275,32 @@ func TestJoinIsAwaited(t *testing.T) {
 	})
 }
 
-// A server may take long to become a member. Contexts have the full minRecovery afterwards: until
+// A server may take long to become a member. Contexts have the full offerSilence afterwards: until
 // they can connect, the server has not recovered.
 func TestRecoversWhenContextsCanCome(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		path := sock(t)
 		serve(t, path).Close()
 		s := serve(t, path, WithMembership(func(s *Server, _ bool) (func(bool), error) {
-			time.Sleep(minRecovery + minRecovery/2) // the bubble's time, as if its address were in use
+			time.Sleep(offerSilence + offerSilence/2) // the bubble's time, as if its address were in use
 			if s.Recovered() {
 				t.Error("recovered before any context could come")
 			}
 			return func(bool) {}, nil
 		}))
+		s.awaits = func() bool { return true }
 		if s.Recovered() {
 			t.Error("recovered as contexts begin to come")
 		}
 	})
 }
 
-// recovering returns a server whose node has had another one before, and a client of it.
-func recovering(t *testing.T) (*Server, *Client) {
+// recovering returns a server whose node has had another one before, and a client of it. A context
+// that lived before joins once done is set.
+func recovering(t *testing.T, done *atomic.Bool) (*Server, *Client) {
 	t.Helper()
 	s := follower(t)
+	s.awaits = func() bool { return !done.Load() }
 	c, err := Join(t.Context(), s.Dialer())
 	if err != nil {
 		t.Fatal(err)
@@ -309,8 +310,8 @@ func recovering(t *testing.T) (*Server, *Client) {
 }
 
 // offerLater offers one resource of c at once and another one later, as after the death of an
-// earlier server.
-func offerLater(t *testing.T, s *Server, c *Client) (ids []resource.GID) {
+// earlier server. Then it sets done.
+func offerLater(t *testing.T, s *Server, c *Client, done *atomic.Bool) (ids []resource.GID) {
 	for i := range uint32(2) {
 		ids = append(ids, c.Self().WithSerial(i+1))
 	}
@@ -322,7 +323,7 @@ func offerLater(t *testing.T, s *Server, c *Client) (ids []resource.GID) {
 	}
 	offer(ids[0])
 	offered := make(chan struct{})
-	time.AfterFunc(minRecovery/3, func() { offer(ids[1]); close(offered) })
+	time.AfterFunc(offerSilence/20, func() { offer(ids[1]); done.Store(true); close(offered) })
 	t.Cleanup(func() { <-offered })
 	return ids
 }
@@ -330,8 +331,9 @@ func offerLater(t *testing.T, s *Server, c *Client) (ids []resource.GID) {
 // Resources that contexts are still offering again are in a listing.
 func TestListingWhileRecovering(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, c := recovering(t)
-		ids := offerLater(t, s, c)
+		var done atomic.Bool
+		s, c := recovering(t, &done)
+		ids := offerLater(t, s, c, &done)
 		if s.Recovered() {
 			t.Error("recovered at once")
 		}
@@ -351,8 +353,9 @@ func TestListingWhileRecovering(t *testing.T) {
 // Resources that contexts are still offering again come before Synced in a watch.
 func TestWatchWhileRecovering(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, c := recovering(t)
-		ids := offerLater(t, s, c)
+		var done atomic.Bool
+		s, c := recovering(t, &done)
+		ids := offerLater(t, s, c, &done)
 		if s.Recovered() {
 			t.Error("recovered at once")
 		}
@@ -425,11 +428,7 @@ func TestLateContextIsAwaited(t *testing.T) {
 	if !s.awaits() {
 		t.Error("a context that lives is not awaited")
 	}
-	begun := time.Now().Add(-2 * minRecovery)
-	s.opened.Store(&begun) // as if so much time had passed
-	s.offers.mu.Lock()
-	s.offers.last = begun
-	s.offers.mu.Unlock()
+	begun := *s.opened.Load()
 	if s.Recovered() && time.Since(begun) < offerSilence {
 		t.Error("recovered without a context that lives")
 	}
@@ -439,5 +438,62 @@ func TestLateContextIsAwaited(t *testing.T) {
 	}
 	if s.awaits() {
 		t.Error("no other context lives, and one is awaited")
+	}
+}
+
+// Once all contexts that live have joined and offered what they own, the server has recovered: no
+// time has to pass. Contexts at a Unix socket, at a second path and at a TCP port count.
+func TestRecoveryTakesNoTime(t *testing.T) {
+	path := sock(t)
+	first, err := Listen(path, AsDaemon(), Also(path+"2"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	at, err := first.ListenTCP("tcp://127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	overTCP := at + "?node=" + path + nodeSuffix
+	killed := joined(t, path)
+	all := map[string]*Client{"Unix": joined(t, path), "second": joined(t, path+"2"), "TCP": joined(t, overTCP)}
+	for name, c := range all {
+		if _, err := c.Register(t.Context(), c.Self().WithSerial(1), list(t, resource.Attrs{"at": name})); err != nil {
+			t.Fatal(err)
+		}
+	}
+	killed.Close()
+	first.Close()
+	s := serve(t, path, AsDaemon(), Also(path+"2"))
+	if s.Recovered() && time.Since(*s.opened.Load()) < offerSilence {
+		t.Error("recovered without the context at the TCP port")
+	}
+	if _, err := s.ListenTCP(at); err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range all { // each answer comes after the context's offer
+		if _, err := c.Update(t.Context(), c.Self().WithSerial(1), 0, list(t, resource.Attrs{"at": name})); err != nil {
+			t.Fatal(err)
+		}
+	}
+	now := time.Now()
+	s.opened.Store(&now)
+	if !s.Recovered() {
+		t.Error("all contexts that live have offered what they own, and the server has not recovered")
+	}
+}
+
+// A watch reports a resource of its own node gone as soon as the next server has reported what it
+// has, and one of another node after GoneGrace.
+func TestWatchExpiry(t *testing.T) {
+	var v View
+	for n := range resource.NodeID(3) {
+		v.Take(Event{Kind: Appeared, Record: resource.Record{ID: resource.MakeGID(1+n, 1, 1), Revision: 1}})
+	}
+	v.Begin()
+	if gone := v.ExpireOf(2); len(gone) != 1 || gone[0].Kind != Gone || gone[0].ID.Node() != 2 {
+		t.Errorf("gone of node 2: %v", gone)
+	}
+	if gone := v.Expire(); len(gone) != 2 {
+		t.Errorf("gone of the others: %v", gone)
 	}
 }

@@ -51,7 +51,22 @@ func (s *Server) SetLinkKeys(keys ...[32]byte) {
 func (s *Server) setTerms(t Terms) {
 	same := s.terms.equal(&t)
 	s.terms = t
-	if same || s.closed {
+	if !same {
+		s.sendTermsLocked()
+	}
+}
+
+// resendTerms sends the present terms to the contexts that have joined, which then show their
+// presence in a new lock file.
+func (s *Server) resendTerms() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.sendTermsLocked()
+}
+
+// sendTermsLocked sends the present terms to the contexts that have joined. mu must be held.
+func (s *Server) sendTermsLocked() {
+	if s.closed {
 		return
 	}
 	for _, l := range s.lives {

@@ -8,8 +8,10 @@ import (
 	"github.com/rocl-go/rocl/resource"
 )
 
-// GoneGrace is how long a watch that outlived its server waits for a resource to be offered again.
-// The time begins when the next server has reported everything it has. Then the watch reports Gone.
+// GoneGrace is how long a watch that outlived its server waits for a resource of another node: the
+// next server may not have asked that node yet. The time begins when the next server has reported
+// everything it has. Then the watch reports Gone. A resource of the server's own node is gone
+// without a grace, because the server has heard of every living context of its node.
 const GoneGrace = time.Second
 
 // A View is what a watcher has received of one server's resources. It outlives the server: from
@@ -52,6 +54,19 @@ func (v *View) Take(ev Event) (Event, bool) {
 
 // Missing returns how many resources have not been reported again since Begin.
 func (v *View) Missing() int { return len(v.missing) }
+
+// ExpireOf forgets the missing resources of a node and returns a Gone event for each.
+func (v *View) ExpireOf(n resource.NodeID) []Event {
+	var gone []Event
+	for id := range v.missing {
+		if id.Node() == n {
+			gone = append(gone, Event{Kind: Gone, Record: v.known[id]})
+			delete(v.known, id)
+			delete(v.missing, id)
+		}
+	}
+	return gone
+}
 
 // Expire forgets the missing resources and returns a Gone event for each.
 func (v *View) Expire() []Event {

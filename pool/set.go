@@ -83,7 +83,9 @@ func NewSet(c Config, opts ...Option) (*Set, error) {
 	}
 	s := &Set{epoch: time.Now(), onPanic: logPanic, done: make(chan struct{}), names: make(map[string]*Pool)}
 	for _, o := range opts {
-		o(s)
+		if o != nil {
+			o(s)
+		}
 	}
 	for _, pc := range c.Pools {
 		s.addPoolLocked(pc)

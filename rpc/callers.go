@@ -28,7 +28,7 @@ type caller struct {
 // receiving goroutine calls it.
 func (c *caller) plain(s *Server, m *method) *handlerContext {
 	if c.method != m {
-		c.last, c.method = &handlerContext{Context: c.ctx, info: Info{Name: m.name, Caller: c.id, Provider: s.ID()}, method: m}, m
+		c.last, c.method = &handlerContext{Context: c.ctx, info: Info{Name: m.name, Caller: c.id, Provider: s.ID(), Server: s}, method: m}, m
 	}
 	return c.last
 }

@@ -36,7 +36,7 @@ type ClientOption func(*Client)
 // apply to [Send] and [Stream], whose Invocation has no Out. The call of a stream ends with the
 // loop.
 func CallInterceptors(i ...Interceptor) ClientOption {
-	return func(c *Client) { c.interceptors = append(c.interceptors, i...) }
+	return func(c *Client) { c.interceptors = appendInterceptors(c.interceptors, i) }
 }
 
 // CallErrors is [WithErrors] for a client.
@@ -47,7 +47,9 @@ func NewClient(ctx context.Context, c *rocl.Context, opts ...ClientOption) (*Cli
 	cl := &Client{c: c}
 	cl.overflow.init(c)
 	for _, o := range opts {
-		o(cl)
+		if o != nil {
+			o(cl)
+		}
 	}
 	var err error
 	if cl.r, err = c.Register(ctx, rocl.Attrs{"rpc": "client"}); err != nil {

@@ -30,7 +30,9 @@ type config struct {
 
 func newConfig(opts []Option) (c config) {
 	for _, o := range opts {
-		o(&c)
+		if o != nil {
+			o(&c)
+		}
 	}
 	return c
 }
@@ -60,13 +62,13 @@ func Inline() Option {
 //
 // The deadline of a unit is the caller's. Its key, for a pool of policy pool.Keyed, is the caller:
 // the calls of one client run one after another, in order. The pool must not be closed before the
-// server. It cannot be removed while the call is registered: the error of pool.Set.RemovePool names
+// server, and must not be nil: then Register fails. It cannot be removed while the call is registered: the error of pool.Set.RemovePool names
 // the call. A pool of policy pool.Inline has the effect of [Inline].
 func InPool(p *pool.Pool) Option { return InPoolAt(p, 0) }
 
 // InPoolAt is [InPool] for handlers whose units have a priority, in a pool of policy pool.Priority.
 func InPoolAt(p *pool.Pool, priority int) Option {
-	at := executor{pool: p, priority: priority}
+	at := executor{pool: p, priority: priority, lacksPool: p == nil}
 	at.isInline = p != nil && p.Config().Policy == pool.Inline
 	return withExecutor(at)
 }
@@ -78,10 +80,11 @@ func withExecutor(e executor) Option {
 // An executor says where the handlers of a call run. The zero executor runs each in a goroutine of
 // its own.
 type executor struct {
-	isInline bool
-	pool     *pool.Pool
-	priority int
-	leave    func() // ends the use of the pool; nil without pool
+	isInline  bool
+	pool      *pool.Pool
+	lacksPool bool // InPool was given nil
+	priority  int
+	leave     func() // ends the use of the pool; nil without pool
 }
 
 // enter records a call of a server as a user of its pool.
@@ -258,9 +261,19 @@ func intercept(ctx context.Context, around []Interceptor, i *Invocation, f func(
 	return around[0](ctx, i, func(ctx context.Context) error { return intercept(ctx, around[1:], i, f) })
 }
 
+// appendInterceptors appends those of more that are not nil to all.
+func appendInterceptors(all, more []Interceptor) []Interceptor {
+	for _, i := range more {
+		if i != nil {
+			all = append(all, i)
+		}
+	}
+	return all
+}
+
 // WithInterceptors makes a server call its handlers through interceptors, the first one outermost.
 func WithInterceptors(i ...Interceptor) ServerOption {
-	return func(s *Server) { s.around = append(s.around, i...) }
+	return func(s *Server) { s.around = appendInterceptors(s.around, i) }
 }
 
 // WithErrors gives names on the wire to errors of the program, so that errors.Is finds them at the

@@ -65,6 +65,7 @@ type Info struct {
 	Caller   rocl.GID // the resource that calls
 	Provider rocl.GID // the server's resource
 	Metadata Metadata // from the caller
+	Server   *Server  // that runs the handler; nil at a client
 }
 
 type infoKey struct{}
@@ -151,7 +152,7 @@ func (r *request) parse() (err error) {
 	if meta == nil && !r.isLimited() {
 		r.ctx = r.caller.plain(r.s, m)
 	} else {
-		r.ctx = &handlerContext{Context: r.caller.ctx, info: Info{m.name, r.m.From(), r.s.ID(), meta}, method: m}
+		r.ctx = &handlerContext{Context: r.caller.ctx, info: Info{m.name, r.m.From(), r.s.ID(), meta, r.s}, method: m}
 	}
 	if r.nested != nil { // it has a number, and so a context of its own
 		r.ctx.outer = r.nested.from

@@ -580,3 +580,47 @@ func TestCallAllocates(t *testing.T) {
 		}
 	}
 }
+
+// A handler may run before NewServer has returned. It and the server's interceptors get the server.
+func TestHandlerHasServer(t *testing.T) {
+	c := open(t, filepath.Join(t.TempDir(), "s"))
+	caller, err := rpc.NewClient(t.Context(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer caller.Close()
+	var given, around *rpc.Server
+	called := make(chan error, 1)
+	s, err := rpc.NewServer(t.Context(), c, rocl.Attrs{"name": "early"},
+		rpc.WithInterceptors(func(ctx context.Context, i *rpc.Invocation, next func(context.Context) error) error {
+			around = i.Server
+			return next(ctx)
+		}),
+		rpc.WithCalls(func(s *rpc.Server) error {
+			given = s
+			go func() { // calls as soon as the server can be found
+				if _, err := c.Await(t.Context(), rocl.Match{"name": "early"}, 1); err != nil {
+					called <- err
+					return
+				}
+				a, err := rpc.CallAny[struct{}, string](t.Context(), caller, rocl.Match{"name": "early"}, "who", struct{}{})
+				if err == nil && a.Value != a.Provider.String() {
+					err = fmt.Errorf("the server %v of %v", a.Value, a.Provider)
+				}
+				called <- err
+			}()
+			return rpc.Register(s, "who", func(ctx context.Context, _ struct{}) (string, error) {
+				return rpc.InfoFrom(ctx).Server.ID().String(), nil
+			})
+		}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close(t.Context())
+	if err := <-called; err != nil {
+		t.Error(err)
+	}
+	if given != s || around != s {
+		t.Errorf("the function of WithCalls got %p, an interceptor %p, the program %p", given, around, s)
+	}
+}

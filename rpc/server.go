@@ -68,8 +68,14 @@ type ServerOption func(*Server)
 
 // WithLogger sets the logger of the server. It logs handlers that panic, damaged requests, and what
 // bulk.WithLogger logs for large values.
-// Nothing is logged by default.
-func WithLogger(l *slog.Logger) ServerOption { return func(s *Server) { s.log = l } }
+// Nothing is logged by default, or with a nil l.
+func WithLogger(l *slog.Logger) ServerOption {
+	return func(s *Server) {
+		if l != nil {
+			s.log = l
+		}
+	}
+}
 
 // Attributes of a server's resource, besides those of the program.
 const (
@@ -79,6 +85,10 @@ const (
 // WithCalls makes f register the server's calls, by [Register] and [RegisterStream], before the
 // server can be found. While f runs, the server has no resource: ID is zero, Resource is nil and
 // Close fails with errors.ErrUnsupported. If f fails, NewServer fails with its error.
+//
+// A handler that f has registered may run before NewServer has returned, so it must not use a
+// variable that the program sets to the result of NewServer. It uses the server that f was given,
+// or that of [InfoFrom]. Interceptors find the server in their Invocation.
 func WithCalls(f func(*Server) error) ServerOption {
 	return func(s *Server) { s.first = append(s.first, f) }
 }
@@ -94,7 +104,9 @@ func NewServer(ctx context.Context, c *rocl.Context, a rocl.Attributes, opts ...
 	s.requests.New = func() any { return &request{s: s} }
 	s.overflow.init(c)
 	for _, o := range opts {
-		o(s)
+		if o != nil {
+			o(s)
+		}
 	}
 	s.overflow.log = s.log
 	attrs, err := servers(a)
@@ -102,6 +114,9 @@ func NewServer(ctx context.Context, c *rocl.Context, a rocl.Attributes, opts ...
 		err = Register(s, ownStats, func(context.Context, struct{}) ([]MethodStats, error) { return s.Stats(), nil })
 	}
 	for _, f := range s.first {
+		if err == nil && f == nil {
+			err = errors.New("WithCalls without a function")
+		}
 		if err == nil {
 			err = f(s)
 		}
@@ -186,8 +201,11 @@ func (m *method) now() *method { return (*m.s.names.Load())[m.id] }
 
 // check returns an error if the handlers of m cannot run in their place.
 func (m *method) check() error {
-	if m.isStream && m.executor.isInline {
+	switch {
+	case m.isStream && m.executor.isInline:
 		return fmt.Errorf("a stream cannot be Inline: %w", errors.ErrUnsupported)
+	case m.executor.lacksPool:
+		return errors.New("InPool without a pool")
 	}
 	return nil
 }
@@ -196,6 +214,9 @@ func (m *method) check() error {
 func (s *Server) register(m *method) error {
 	if m.id = callID(m.name); m.id < firstCall {
 		return fmt.Errorf("rpc: register %q: %w: %d is a tag of this package", m.name, ErrCollision, m.id)
+	}
+	if err := m.check(); err != nil {
+		return fmt.Errorf("rpc: register %q: %w", m.name, err)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -49,9 +49,6 @@ func RegisterStream[In, Out any](s *Server, name string, f func(ctx context.Cont
 	cfg := newConfig(opts)
 	in, out := formatOf[In](cfg.in), formatOf[Out](cfg.out)
 	m := &method{s: s, name: name, executor: cfg.executor, stats: new(methodStats), isStream: true}
-	if err := m.check(); err != nil {
-		return fmt.Errorf("rpc: register %q: %w", name, err)
-	}
 	m.serve = func(r *request) (*rocl.Buffer, error) {
 		in, out := formatFor(r, in), formatFor(r, out)
 		arg, err := in.decode(r.args)

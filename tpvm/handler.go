@@ -87,6 +87,8 @@ const goneTag = ownTag | math.MaxUint32
 // handlers; see Workers and Serial. f may do all that the thread may. A panic of f is logged, and
 // ends that call only, as runtime.Goexit does.
 //
+// f may be called before AddHandler has returned.
+//
 // After remove, Recv returns messages that the handler has not taken. Up to 64 messages that it has
 // taken are still handled, with an ended ctx; remove does not wait for them. A thread's handlers
 // end with it. If a Recv is in progress when the handler is added, one message may reach the
@@ -97,7 +99,9 @@ const goneTag = ownTag | math.MaxUint32
 func (t *Thread) AddHandler(from TID, tag int, mc MsgContext, f HandlerFunc, opts ...HandlerOption) (remove func(), err error) {
 	h := &handler{filter: Filter{from, tag, mc}, f: f, workers: 1}
 	for _, o := range opts {
-		o(h)
+		if o != nil {
+			o(h)
+		}
 	}
 	err = h.filter.check()
 	switch {

@@ -20,6 +20,7 @@ import (
 
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/codec"
+	"github.com/rocl-go/rocl/internal/programs"
 )
 
 // spawnPrograms is the request that a pod starts programs.
@@ -54,6 +55,7 @@ type start struct {
 // A child is a program that a pod has started.
 type child struct {
 	cmd      *exec.Cmd
+	program  *programs.Program // valid once begun is closed; nil: the process could not be started
 	tmp      *rocl.Resource
 	withdraw func()        // closes tmp, once; a concurrent call waits until it is closed
 	index    int           // index in its spawn
@@ -61,7 +63,7 @@ type child struct {
 	begun    chan struct{} // closed when the process has been started, or could not be
 	enrolled chan struct{} // closed when the program has enrolled, after the reply to it
 	id       TID           // of the task; valid after isEnrolling is set
-	exited   chan struct{} // closed when the process has ended
+	exited   chan struct{} // closed when the program has ended: see programs.Program.Ended
 	status   Status        // of the process; valid after exited
 	streams  []*stream     // of its output, if that is gathered
 	endsWith TID           // its parent, if it shall end with that
@@ -321,7 +323,7 @@ func (p *pod) running() []*child {
 	cs := slices.Collect(maps.Keys(p.children))
 	cs = slices.DeleteFunc(cs, func(c *child) bool { return !c.isBegun })
 	p.mu.Unlock()
-	return slices.DeleteFunc(cs, func(c *child) bool { return c.process() == nil })
+	return slices.DeleteFunc(cs, func(c *child) bool { return c.started() == nil })
 }
 
 // forget counts one program less.
@@ -346,9 +348,9 @@ func (p *pod) registerStart(ctx context.Context, c *child, q spawnPrograms, toke
 	return err
 }
 
-// awaitExit waits until the process of a program has ended, and records its status.
+// awaitExit waits until a program has ended, and records the status of its process.
 func (p *pod) awaitExit(c *child) {
-	_ = c.cmd.Wait() // the ProcessState says more
+	_ = c.program.Wait() // the ProcessState says more
 	c.status = statusOf(c.cmd.ProcessState)
 	p.forget(c)
 	p.statuses.ended(c)
@@ -391,15 +393,23 @@ func (p *pod) mayEnrol(c *child, from TID, e enrolment) error {
 	return nil
 }
 
-// begin starts the process. If the process shall end with a parent in this process, the kernel ends
-// it when this process is killed, whether it has enrolled or not.
-func (p *pod) begin(c *child, q spawnPrograms) error {
+// begin starts the process. If the process shall end with a parent in this process, it ends when
+// this process is killed, whether it has enrolled or not, and so do the processes that it has
+// started: the kernel ends the first process, and the guard the group.
+func (p *pod) begin(c *child, q spawnPrograms) (err error) {
 	if !q.EndWithParent || q.Pod != p.r.ID() {
-		return c.cmd.Start()
+		c.program, err = programs.Start(c.cmd)
+		return err
 	}
 	c.cmd.SysProcAttr.Pdeathsig = syscall.SIGTERM
 	p.forker.Do(func() {
+		if p.guard, err = programs.NewGuard(); err != nil {
+			p.t.log.Warn("tpvm: the processes that programs have started go on if this process is killed", "err", err)
+		}
 		p.t.work.Go(func() {
+			if p.guard != nil {
+				defer p.guard.Close()
+			}
 			runtime.LockOSThread() // the kernel watches the thread that starts the process
 			defer runtime.UnlockOSThread()
 			for {
@@ -412,10 +422,16 @@ func (p *pod) begin(c *child, q spawnPrograms) error {
 			}
 		})
 	})
-	err := make(chan error, 1)
+	started := make(chan error, 1)
+	start := func() {
+		if c.program, err = programs.Start(c.cmd); err == nil && p.guard != nil {
+			p.guard.Add(c.program)
+		}
+		started <- err
+	}
 	select {
-	case p.forks <- func() { err <- c.cmd.Start() }:
-		return <-err
+	case p.forks <- start:
+		return <-started
 	case <-p.t.ended.Done():
 		return ErrExited
 	}
@@ -472,16 +488,17 @@ func (p *pod) endUnenrolled() {
 	}
 }
 
-// process waits until the process of a child has been started, and returns it. It returns nil if
-// the process could not be started.
-func (c *child) process() *os.Process {
+// started waits until the program of a child has been started, and returns it. It returns nil if
+// the program could not be started.
+func (c *child) started() *programs.Program {
 	<-c.begun
-	return c.cmd.Process
+	return c.program
 }
 
-// signal signals the process of a child. It fails if the process has ended or could not be started.
+// signal signals a program and the processes that it has started. It fails if the program has ended
+// or could not be started.
 func (c *child) signal(s syscall.Signal) error {
-	if p := c.process(); p != nil {
+	if p := c.started(); p != nil {
 		return p.Signal(s)
 	}
 	return os.ErrProcessDone

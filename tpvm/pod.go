@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/internal/programs"
 )
 
 // A pod is the controller of a task's threads. Every task has one: a resource that starts threads
@@ -44,6 +45,7 @@ type pod struct {
 	noLaunch    bool // for tasks of other contexts
 	maxPrograms int
 	forker      sync.Once
+	guard       *programs.Guard // of the programs that forker has started; nil: it could not be started
 	forks       chan func()
 	lastStream  atomic.Uint64
 

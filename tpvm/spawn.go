@@ -159,7 +159,9 @@ func (t *Thread) Spawn(ctx context.Context, name string, n int, opts ...SpawnOpt
 func newSpawn(name string, n int, opts []SpawnOption) (s *spawn, path string, err error) {
 	s = new(spawn)
 	for _, o := range opts {
-		o(s)
+		if o != nil {
+			o(s)
+		}
 	}
 	s.noThreads = s.noThreads || name == Self
 	if name == "" || n < 1 || n > mostThreads || s.noThreads && s.noPrograms {

@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -151,6 +152,9 @@ func (s *stream) pass() {
 	s.p.mu.Unlock()
 	if !s.p.t.work.goes(func() {
 		defer stop()
+		if s.c != nil {
+			defer s.whenComplete(func() { _ = s.r.SetReadDeadline(time.Unix(1, 0)) })()
+		}
 		err := s.send(ctx, outText, nil)
 		if err == nil {
 			err = s.copy(ctx)
@@ -158,6 +162,8 @@ func (s *stream) pass() {
 		switch {
 		case err == nil:
 			s.end()
+			s.leave()
+			return
 		case s.c == nil:
 			discard(s.r)
 		case ctx.Err() == nil && !errors.Is(err, os.ErrDeadlineExceeded): // the collector has ended
@@ -172,11 +178,66 @@ func (s *stream) pass() {
 
 // passed ends the stream.
 func (s *stream) passed() {
+	s.forget()
 	_ = s.r.Close()
+}
+
+// forget takes the stream from those that are passed on.
+func (s *stream) forget() {
 	s.p.mu.Lock()
 	delete(s.p.streams, s)
 	s.p.mu.Unlock()
 	close(s.done)
+}
+
+// leave ends the stream when all that the program has printed has been passed on. Processes that
+// the program has left behind may still print: until the pod ends, that is read and discarded, so
+// that it does not end them.
+func (s *stream) leave() {
+	s.forget()
+	if s.c != nil {
+		stop := context.AfterFunc(s.p.t.ended, func() { _ = s.r.SetReadDeadline(time.Unix(1, 0)) })
+		_ = s.r.SetReadDeadline(time.Time{})
+		if s.p.t.ended.Err() == nil {
+			_, _ = io.Copy(io.Discard, s.r)
+		}
+		stop()
+	}
+	_ = s.r.Close()
+}
+
+// whenComplete calls f when the program has ended without becoming a task, unless stop is called
+// before.
+func (s *stream) whenComplete(f func()) (stop func()) {
+	ended := make(chan struct{})
+	var waiter sync.WaitGroup
+	waiter.Go(func() {
+		select {
+		case <-s.c.exited:
+			if s.isComplete() {
+				f()
+			}
+		case <-ended:
+		}
+	})
+	return func() {
+		close(ended)
+		waiter.Wait()
+	}
+}
+
+// isComplete reports whether the program has ended without becoming a task. Then all that it has
+// printed is in the pipe.
+func (s *stream) isComplete() bool {
+	if s.c == nil || s.c.isEnrolling.Load() {
+		return false
+	}
+	select {
+	case <-s.c.exited:
+		return true
+	default:
+		return false
+	}
 }
 
 // copy sends whole lines, and parts of longer lines, until the output ends.
@@ -185,11 +246,13 @@ func (s *stream) copy(ctx context.Context) error {
 	n := 0
 	for {
 		k, err := s.r.Read(buf[n:])
-		if s.c == nil && errors.Is(err, os.ErrDeadlineExceeded) { // this process exits
+		if (s.c == nil || s.isComplete()) && errors.Is(err, os.ErrDeadlineExceeded) { // this process exits, or the program has ended
 			if k = s.readRest(buf[n:]); k > 0 {
 				err = nil
 			} else {
-				discard(s.r)
+				if s.c == nil {
+					discard(s.r)
+				}
 				err = io.EOF
 			}
 		}

@@ -107,7 +107,7 @@ func WithVM(name string) Option { return func(f *config) { f.vm = name } }
 func WithName(name string) Option { return func(f *config) { f.name = name } }
 
 // WithSignal makes the task call f when another task signals or kills it. f runs in a goroutine of
-// its own. By default the signal is sent to the process.
+// its own, perhaps before Enrol has returned. By default the signal is sent to the process.
 func WithSignal(f func(syscall.Signal)) Option { return func(c *config) { c.onSignal = f } }
 
 // WithLogger makes the task log to l: threads that fail or panic, handlers that panic, output of
@@ -115,7 +115,8 @@ func WithSignal(f func(syscall.Signal)) Option { return func(c *config) { c.onSi
 // nil l discards the log.
 func WithLogger(l *slog.Logger) Option { return func(c *config) { c.log = l } }
 
-// WithExport makes Enrol export f under a name, until Exit. A parent may spawn f as soon as the
+// WithExport makes Enrol export f under a name, until Exit. f gets its own Thread, and may run
+// before Enrol has returned. A parent may spawn f as soon as the
 // Spawn that started this program has returned. A call of Export may come too late for that.
 func WithExport(name string, f ThreadFunc) Option {
 	return func(c *config) { c.exports = append(c.exports, namedFunc{name, f}) }
@@ -193,7 +194,9 @@ func Enrol(ctx context.Context, opts ...Option) (t *Task, err error) {
 func configure(opts []Option) *config {
 	f := &config{vm: os.Getenv(EnvVM), name: filepath.Base(os.Args[0]), maxPrograms: mostPrograms, log: slog.Default()}
 	for _, o := range opts {
-		o(f)
+		if o != nil {
+			o(f)
+		}
 	}
 	if f.vm == "" {
 		f.vm = userName()

@@ -155,7 +155,9 @@ func serve(ctx context.Context, s *config, errOut io.Writer) error {
 	signal.Notify(again, syscall.SIGHUP)
 	defer signal.Stop(again)
 	w := &watched{name: s.cluster.value, joins: s.joins(), log: log, begun: time.Now()}
-	opts := []directory.Option{directory.AsDaemon(), directory.WithLogger(log), directory.WithLabels(s.labels)}
+	opts := []directory.Option{
+		directory.AsDaemon(), directory.Also(s.paths...), directory.WithLogger(log), directory.WithLabels(s.labels),
+	}
 	if s.image.value == "off" {
 		opts = append(opts, directory.WithoutIndex())
 	}
@@ -177,12 +179,6 @@ func serve(ctx context.Context, s *config, errOut io.Writer) error {
 			return err
 		}
 		defer end()
-	}
-	for _, p := range s.paths {
-		if err := srv.Also(p); err != nil {
-			srv.Close()
-			return err
-		}
 	}
 	for _, u := range s.urls {
 		at, err := srv.ListenTCP(u)

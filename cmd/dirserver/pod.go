@@ -8,6 +8,7 @@ import (
 	"os"
 
 	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/internal/programs"
 	"github.com/rocl-go/rocl/tpvm"
 )
 
@@ -18,6 +19,7 @@ func servePod(vm, socket string, log *slog.Logger) (end func()) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
+		defer programs.ReapOrphans()()
 		err := tpvm.ServePod(ctx,
 			tpvm.WithVM(vm), tpvm.WithLauncher(tpvm.LauncherDirserver), tpvm.WithLogger(log), tpvm.WithEnv("ROCL_SOCKET="+socket),
 			tpvm.WithRocl(rocl.JoinOnly(), rocl.WithSocket(socket), rocl.WithLogger(log)),

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/internal/programs"
 	"github.com/rocl-go/rocl/tpvm"
 )
 
@@ -26,6 +27,7 @@ func podCommand() *cobra.Command {
 		Example: "  tpvm pod\n  ROCL_BIND=0.0.0.0:7946 ROCL_JOIN=10.0.0.7:7946 ROCL_KEY_FILE=cluster.key tpvm pod",
 		Args:    nothing,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			defer programs.ReapOrphans()()
 			return tpvm.RunPod(cmd.Context(), tpvm.WithRocl(rocl.WithLinger(time.Second)), tpvm.WithReady(func(id tpvm.TID) {
 				fmt.Fprintf(cmd.OutOrStdout(), "pod %v: tasks can start programs here\n", id)
 			}))

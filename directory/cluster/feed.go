@@ -158,7 +158,6 @@ func (ws *watches) begin(f *feed) {
 	f.up, f.todo = true, nil
 	for id, w := range ws.all {
 		if v := w.of[f.node]; v != nil {
-			v.stopGraceLocked()
 			v.Begin()
 			f.orderLocked(order{id, w})
 		}
@@ -216,18 +215,7 @@ func (ws *watches) event(f *feed, id uint64, ev directory.Event) {
 	}
 	v := w.of[f.node]
 	if ev.Kind == directory.Synced {
-		if v.Missing() > 0 {
-			var grace *time.Timer
-			grace = time.AfterFunc(directory.GoneGrace, func() {
-				ws.mu.Lock()
-				defer ws.mu.Unlock()
-				if v.grace == grace {
-					v.grace = nil
-					w.tellLocked(v.Expire())
-				}
-			})
-			v.grace = grace
-		}
+		w.tellLocked(v.Expire()) // the member has heard of every living context of its node
 		w.heardLocked(f.node)
 		return
 	}

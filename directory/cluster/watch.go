@@ -41,7 +41,7 @@ type watches struct {
 type watching struct {
 	pattern resource.List
 	to      *database.Watch
-	of      map[resource.NodeID]*view
+	of      map[resource.NodeID]*directory.View
 	waits   map[resource.NodeID]bool // for their first Synced
 	late    *time.Timer              // ends the waiting; nil when the waiting is over
 }
@@ -50,12 +50,6 @@ type watching struct {
 // member's number. A watch that begins before joiner.joined is done waits for it until then: a
 // directory that replaces another one is about to meet its members.
 const firstMembers resource.NodeID = 0
-
-// A view is what a watch knows of one member.
-type view struct {
-	directory.View
-	grace *time.Timer // runs while some resources are missing; replaced, not used again
-}
 
 func newWatches(c *core, members *memberTable, j *joiner, s *streams, x *exchanges) *watches {
 	return &watches{core: c, members: members, joiner: j, streams: s, exchanges: x, all: map[uint64]*watching{}, feeds: map[resource.NodeID]*feed{}}
@@ -71,7 +65,7 @@ func (ws *watches) watch(pattern *resource.List, to *database.Watch) (end func()
 	}
 	ws.last++
 	id := ws.last
-	w := &watching{pattern: pattern.Clone(), to: to, of: map[resource.NodeID]*view{}, waits: map[resource.NodeID]bool{}}
+	w := &watching{pattern: pattern.Clone(), to: to, of: map[resource.NodeID]*directory.View{}, waits: map[resource.NodeID]bool{}}
 	to.Hold()
 	w.late = time.AfterFunc(syncTime, func() {
 		ws.mu.Lock()
@@ -100,7 +94,7 @@ func (ws *watches) watch(pattern *resource.List, to *database.Watch) (end func()
 			return
 		}
 		delete(ws.all, id)
-		w.stopLocked()
+		w.endWaitingLocked()
 		for _, f := range ws.feeds {
 			f.orderLocked(order{id, nil})
 			if len(ws.all) == 0 {
@@ -113,7 +107,7 @@ func (ws *watches) watch(pattern *resource.List, to *database.Watch) (end func()
 // addLocked adds a member to those that are watched.
 func (w *watching) addLocked(m resource.NodeID) {
 	if w.of[m] == nil {
-		w.of[m] = &view{}
+		w.of[m] = &directory.View{}
 	}
 	if w.late != nil {
 		w.waits[m] = true
@@ -147,30 +141,13 @@ func (w *watching) endWaitingLocked() {
 	}
 }
 
-// stopLocked ends the timers of w.
-func (w *watching) stopLocked() {
-	w.endWaitingLocked() // as far as the cluster is concerned
-	for _, v := range w.of {
-		v.stopGraceLocked()
-	}
-}
-
 // dropLocked removes a node that is no member any more: its resources are gone.
 func (w *watching) dropLocked(m resource.NodeID) {
 	if v := w.of[m]; v != nil {
 		delete(w.of, m)
-		v.stopGraceLocked()
 		w.tellLocked(v.End())
 	}
 	w.heardLocked(m)
-}
-
-// stopGraceLocked stops the grace of missing resources.
-func (v *view) stopGraceLocked() {
-	if v.grace != nil {
-		v.grace.Stop()
-		v.grace = nil
-	}
 }
 
 // tellLocked passes events on to the watch.
@@ -221,6 +198,6 @@ func (ws *watches) close() {
 	}
 	for id, w := range ws.all {
 		delete(ws.all, id)
-		w.stopLocked()
+		w.endWaitingLocked()
 	}
 }

@@ -32,19 +32,31 @@ type config struct {
 	propagator propagation.TextMapPropagator
 }
 
-// WithTracerProvider sets the provider that makes the spans.
-func WithTracerProvider(p trace.TracerProvider) Option { return func(c *config) { c.provider = p } }
+// WithTracerProvider sets the provider that makes the spans. A nil p is the global one.
+func WithTracerProvider(p trace.TracerProvider) Option {
+	return func(c *config) {
+		if p != nil {
+			c.provider = p
+		}
+	}
+}
 
 // WithPropagator sets the propagator that writes identifiers to metadata, by default the global
 // one. A program that has not set the global propagator should give propagation.TraceContext{}.
 func WithPropagator(p propagation.TextMapPropagator) Option {
-	return func(c *config) { c.propagator = p }
+	return func(c *config) {
+		if p != nil {
+			c.propagator = p
+		}
+	}
 }
 
 func newConfig(opts []Option) *config {
 	c := &config{provider: otel.GetTracerProvider(), propagator: otel.GetTextMapPropagator()}
 	for _, o := range opts {
-		o(c)
+		if o != nil {
+			o(c)
+		}
 	}
 	return c
 }

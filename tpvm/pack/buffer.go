@@ -53,7 +53,9 @@ type span struct {
 func NewBuffer(enc Encoding, opts ...Option) *Buffer {
 	b := &Buffer{enc: enc}
 	for _, o := range opts {
-		o(b)
+		if o != nil {
+			o(b)
+		}
 	}
 	return b
 }

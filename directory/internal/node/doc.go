@@ -36,6 +36,6 @@
 // # Locks
 //
 // The mutex of a socket is taken before the mutex of its Listener. No function of the Config is
-// called with the mutex of the Listener held. Cluster, a parameter of WriteMember, is called with
-// the mutex of a socket held.
+// called with the mutex of the Listener held. Remade, and Cluster, a parameter of WriteMember, are
+// called with the mutex of a socket held.
 package node

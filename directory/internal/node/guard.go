@@ -65,6 +65,7 @@ func (l *Listener) restore(b *socket) error {
 		l.conf.Log.Warn("directory: the node's lock was removed while it was held; there is a new one", "file", b.path+lockSuffix)
 		b.lock.Close()
 		b.lock = lock
+		l.conf.Remade()
 	}
 	if !isFile(b.path+nodeSuffix, b.nodeFile) {
 		if err := l.restoreNodeFileLocked(b); err != nil {

@@ -28,6 +28,9 @@ type Config struct {
 	// Serve serves a connection of a process that may connect, until the connection ends, and
 	// closes it. It runs in a goroutine of its own.
 	Serve func(net.Conn)
+	// Remade is called when a lock file was removed and there is a new one, which no context has
+	// locked a byte of. It is called with the mutex of a socket held.
+	Remade func()
 	// End is called when another server has the node's files. It runs in a goroutine of its own,
 	// and should call Stop.
 	End func()

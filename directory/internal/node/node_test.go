@@ -47,7 +47,8 @@ func listen(path string, daemon bool) (*server, error) {
 			_, _ = io.Copy(nc, nc)
 			nc.Close()
 		},
-		End: func() { close(s.ended) },
+		Remade: func() {},
+		End:    func() { close(s.ended) },
 	})
 	_, err := s.Claim(path, nil)
 	if err == nil {

@@ -3,10 +3,12 @@
 package node
 
 import (
+	"fmt"
 	"math"
 	"net"
 	"os"
 	"slices"
+	"strings"
 	"sync"
 
 	"github.com/rocl-go/rocl/resource"
@@ -14,33 +16,46 @@ import (
 )
 
 // A server that follows another one cannot ask its predecessor which contexts live. So each context
-// that has joined at a Unix socket holds a lock of its own in PATH.lock: a lock of the one byte
-// whose offset is the context's number. The kernel ends the lock when the context's process ends in
-// any way. A process serves by another lock, of the whole file with flock, which does not conflict
-// with these.
+// that has joined at a socket holds a lock of its own in PATH.lock: a lock of the one byte whose
+// offset is the context's number. The kernel ends the lock when the context's process ends in any
+// way. A process serves by another lock, of the whole file with flock, which does not conflict with
+// these.
 
 // maxQueries limits how often a server asks the kernel for ranges of PATH.lock: twice for each
-// context. Contexts beyond that are not waited for.
+// context.
 const maxQueries = 1 << 14
 
 // A Presence shows that a context lives, by the lock of one byte. The zero value shows nothing.
 type Presence struct{ file *os.File }
 
 // Show ensures that the byte of the context self is locked in the lock file of the server at the
-// other end of nc, where the next server will look for it. If nc does not lead to a Unix socket, or
-// the byte cannot be locked, Show ends what was shown before. Then servers wait for the context no
-// longer than for any.
-func (p *Presence) Show(nc net.Conn, self resource.GID) {
-	at, ok := nc.RemoteAddr().(*net.UnixAddr)
-	if !ok || at.Name == "" { // not a Unix socket with a path
+// other end of nc, where the next server will look for it. If the byte cannot be locked, Show
+// returns the reason, and the next server does not wait for the context. A connection in memory has
+// no lock file, and no next server.
+func (p *Presence) Show(nc net.Conn, self resource.GID) error {
+	path := lockFile(nc)
+	if path == "" {
 		p.End()
-		return
+		return nil
 	}
-	path := filePath(at.Name) + lockSuffix
-	if p.file == nil || !isOpen(path, p.file) {
-		p.End()
-		p.file = lockByte(path, int64(self.Ctx()))
+	if p.file != nil && isOpen(path, p.file) {
+		return nil
 	}
+	p.End()
+	var err error
+	p.file, err = lockByte(path, int64(self.Ctx()))
+	return err
+}
+
+// lockFile returns the path of the lock file of the server at the other end of nc, or "".
+func lockFile(nc net.Conn) string {
+	if t, ok := nc.(*tcpConn); ok {
+		return strings.TrimSuffix(t.nodeFile, nodeSuffix) + lockSuffix
+	}
+	if at, ok := nc.RemoteAddr().(*net.UnixAddr); ok && at.Name != "" {
+		return filePath(at.Name) + lockSuffix
+	}
+	return ""
 }
 
 // End shows that the context does not live any more.
@@ -51,24 +66,25 @@ func (p *Presence) End() {
 	}
 }
 
-// lockByte locks one byte of a file for as long as the result is open. It returns nil if it cannot.
-func lockByte(path string, at int64) *os.File {
+// lockByte locks one byte of a file for as long as the result is open.
+func lockByte(path string, at int64) (*os.File, error) {
 	f, err := openFile(path, os.O_RDONLY)
 	if err != nil {
-		return nil
+		return nil, err
 	}
 	lock := unix.Flock_t{Type: unix.F_RDLCK, Start: at, Len: 1}
 	if err := unix.FcntlFlock(f.Fd(), unix.F_OFD_SETLK, &lock); err != nil {
 		f.Close()
-		return nil
+		return nil, fmt.Errorf("directory: locking a byte of %s: %w", path, err)
 	}
-	return f
+	return f, nil
 }
 
 // latecomers are the contexts that lived when a server began and that have not joined it.
 type latecomers struct {
 	mu       sync.Mutex
 	isListed bool // left has been filled
+	isUnsure bool // the kernel has not listed all contexts that lived
 	left     []latecomer
 }
 
@@ -79,8 +95,8 @@ type latecomer struct {
 }
 
 // Awaits reports whether a context that lived when this server began still lives and has not
-// joined. joined reports whether the context with a number has joined; it must not call the
-// Listener.
+// joined. It reports true if the kernel does not list all of these contexts. joined reports whether
+// the context with a number has joined; it must not call the Listener.
 func (l *Listener) Awaits(joined func(ctx uint64) bool) bool {
 	late := &l.latecomers
 	if !late.mu.TryLock() { // another goroutine is looking, which takes a while if there are many contexts
@@ -90,31 +106,44 @@ func (l *Listener) Awaits(joined func(ctx uint64) bool) bool {
 	if !late.isListed {
 		late.isListed = true
 		for _, b := range l.all() {
-			for _, ctx := range b.living(0, math.MaxInt64) {
+			all, areAll := b.living(0, math.MaxInt64)
+			late.isUnsure = late.isUnsure || !areAll
+			for _, ctx := range all {
 				late.left = append(late.left, latecomer{b, ctx})
 			}
 		}
 	}
 	late.left = slices.DeleteFunc(late.left, func(c latecomer) bool {
-		return joined(c.ctx) || len(c.at.living(int64(c.ctx), int64(c.ctx)+1)) == 0
+		if joined(c.ctx) {
+			return true
+		}
+		lives, isSure := c.at.living(int64(c.ctx), int64(c.ctx)+1)
+		return isSure && len(lives) == 0
 	})
-	return len(late.left) > 0
+	return late.isUnsure || len(late.left) > 0
 }
 
-// living returns the contexts with numbers of at least from and less than to that live.
-func (b *socket) living(from, to int64) (all []uint64) {
+// living returns the contexts with numbers of at least from and less than to that live. areAll is
+// false if the kernel does not say, or there are too many.
+func (b *socket) living(from, to int64) (all []uint64, areAll bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.closed {
-		return nil
+		return nil, true
 	}
 	type span struct{ from, to int64 }
 	asked := 0
-	for todo := []span{{from, to}}; len(todo) > 0 && asked < maxQueries; asked++ {
+	for todo := []span{{from, to}}; len(todo) > 0; asked++ {
+		if asked == maxQueries {
+			return all, false
+		}
 		at := todo[len(todo)-1]
 		todo = todo[:len(todo)-1]
 		lock := unix.Flock_t{Type: unix.F_WRLCK, Start: at.from, Len: at.to - at.from}
-		if err := unix.FcntlFlock(b.lock.Fd(), unix.F_OFD_GETLK, &lock); err != nil || lock.Type == unix.F_UNLCK {
+		if err := unix.FcntlFlock(b.lock.Fd(), unix.F_OFD_GETLK, &lock); err != nil {
+			return all, false
+		}
+		if lock.Type == unix.F_UNLCK {
 			continue
 		}
 		if lock.Len == 1 {
@@ -130,5 +159,5 @@ func (b *socket) living(from, to int64) (all []uint64) {
 			todo = append(todo, span{end, at.to})
 		}
 	}
-	return all
+	return all, true
 }

@@ -139,5 +139,11 @@ func dialTCP(ctx context.Context, addr string, limit time.Duration) (net.Conn, e
 		}
 		return nil, fmt.Errorf("directory: connecting to %s: %w", addr, err)
 	}
-	return nc, nil
+	return &tcpConn{nc.(*net.TCPConn), file}, nil
+}
+
+// tcpConn is a connection to a server at a TCP port.
+type tcpConn struct {
+	*net.TCPConn
+	nodeFile string // the server's PATH.node
 }

@@ -20,6 +20,7 @@ import (
 
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/internal/display"
+	"github.com/rocl-go/rocl/internal/programs"
 	"github.com/rocl-go/rocl/rpc"
 	"github.com/spf13/cobra"
 )
@@ -292,6 +293,12 @@ func serveCommand() *cobra.Command {
 				r: r, path: path, args: args[n:], errOut: &lockedWriter{w: cmd.ErrOrStderr()},
 				out: &lockedWriter{w: cmd.OutOrStdout()}, patience: g.Timeout,
 			}
+			defer programs.ReapOrphans()()
+			if s.guard, err = programs.NewGuard(); err != nil {
+				g.logger().Info("the processes that commands have started go on if this process is killed", "err", err)
+			} else {
+				defer s.guard.Close()
+			}
 			err = r.Handle(ctx, func(m *rocl.Message) {
 				if err := s.handle(ctx, m); err != nil {
 					g.logger().Info("replying", "to", m.From(), "err", err)
@@ -307,6 +314,22 @@ func serveCommand() *cobra.Command {
 	return cmd
 }
 
+// run runs a command, and ends it with all that it has started when ctx ends.
+func (s *server) run(ctx context.Context, c *exec.Cmd) error {
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	p, err := programs.Start(c)
+	if err != nil {
+		return err
+	}
+	if s.guard != nil {
+		s.guard.Add(p)
+	}
+	defer context.AfterFunc(ctx, p.End)()
+	return p.Wait()
+}
+
 // A server replies to messages with the output of a command.
 type server struct {
 	r           *rocl.Resource
@@ -314,29 +337,23 @@ type server struct {
 	args        []string  // the command's name and its arguments
 	out, errOut io.Writer // of this process
 	patience    time.Duration
+	guard       *programs.Guard // nil: it could not be started
 }
 
 // handle runs the command for m, and replies.
 func (s *server) handle(ctx context.Context, m *rocl.Message) error {
 	var out limitedBuffer
 	var said tail
-	c := exec.CommandContext(ctx, s.path)
+	c := exec.Command(s.path)
 	c.Args = s.args
 	c.Env = append(os.Environ(), "ROCL_FROM="+m.From().String(), fmt.Sprintf("ROCL_TAG=%d", m.Tag()))
 	c.Stdin, c.Stdout, c.Stderr = bytes.NewReader(m.Bytes()), &out, io.MultiWriter(s.errOut, &said)
-	// The command and the processes that it starts form a process group, which is ended as a whole.
 	// If this process is killed, the kernel ends the command when the thread that started it ends,
-	// so that thread must not end earlier.
-	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
-	c.Cancel = func() error {
-		if err := syscall.Kill(-c.Process.Pid, syscall.SIGTERM); err != syscall.ESRCH {
-			return err
-		}
-		return os.ErrProcessDone
-	}
+	// so that thread must not end earlier. The guard ends the processes that the command has started.
+	c.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM}
 	c.WaitDelay = endMost
 	runtime.LockOSThread()
-	err := c.Run()
+	err := s.run(ctx, c)
 	runtime.UnlockOSThread()
 	reply := out.b.Bytes()
 	var exit *exec.ExitError

@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package programs
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
+
+	"github.com/rocl-go/rocl/internal/eventually"
+)
+
+// The test binary is another program if the environment says so.
+func TestMain(m *testing.M) {
+	switch os.Getenv("BE_PROGRAM") {
+	case "guarded": // starts a script under a guard, and stays
+		g, err := NewGuard()
+		if err == nil {
+			var p *Program
+			if p, err = Start(exec.Command("/bin/sh", "-c", os.Args[1])); err == nil {
+				g.Add(p)
+				select {}
+			}
+		}
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	case "subreaper":
+		subreaper()
+		os.Exit(0)
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// shell returns a command that runs a shell script with a pipe for its descriptor 3. The reading
+// end ends with the last process that has the pipe open.
+func shell(t *testing.T, text string) (cmd *exec.Cmd, held *bufio.Reader) {
+	t.Helper()
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { r.Close(); w.Close() })
+	cmd = exec.Command("/bin/sh", "-c", text)
+	cmd.ExtraFiles = []*os.File{w}
+	return cmd, bufio.NewReader(r)
+}
+
+// start starts cmd, and waits until it has written a line to its descriptor 3.
+func start(t *testing.T, cmd *exec.Cmd, held *bufio.Reader) *Program {
+	t.Helper()
+	p, err := Start(cmd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd.ExtraFiles[0].Close()
+	t.Cleanup(func() { _ = p.kill(syscall.SIGKILL); _ = p.Wait() })
+	if _, err := held.ReadString('\n'); err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// A signal reaches all processes of a program, and the program has ended when all have.
+func TestGroupEnds(t *testing.T) {
+	for name, end := range map[string]func(*Program){
+		"End":     func(p *Program) { p.End() },
+		"SIGINT":  func(p *Program) { _ = p.Signal(syscall.SIGINT) },
+		"SIGKILL": func(p *Program) { _ = p.Signal(syscall.SIGKILL) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			cmd, held := shell(t, "sleep 1000 & echo runs >&3; wait; true")
+			p := start(t, cmd, held)
+			if name == "SIGINT" { // a background process of a shell ignores SIGINT
+				p.mu.Lock()
+				p.grace = time.Millisecond
+				p.mu.Unlock()
+			}
+			end(p)
+			_ = p.Wait()
+			if _, err := io.ReadAll(held); err != nil {
+				t.Error(err)
+			}
+			if err := p.Signal(syscall.SIGTERM); !errors.Is(err, os.ErrProcessDone) {
+				t.Errorf("a signal to a program that has ended: %v", err)
+			}
+		})
+	}
+}
+
+// A process that does not end by SIGTERM is killed, also if the first process of the group has
+// ended.
+func TestStubbornProcessIsKilled(t *testing.T) {
+	for name, text := range map[string]string{
+		"first": "trap '' TERM; echo runs >&3; while :; do sleep 1000; done",
+		"inner": "(trap '' TERM; echo runs >&3; exec sleep 1000) & wait",
+	} {
+		t.Run(name, func(t *testing.T) {
+			cmd, held := shell(t, text)
+			p := start(t, cmd, held)
+			p.mu.Lock()
+			p.grace = 10 * time.Millisecond
+			p.mu.Unlock()
+			p.End()
+			_ = p.Wait()
+			if _, err := io.ReadAll(held); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// A program that ends by itself is not waited for because of a process that it has left behind, and
+// that process goes on.
+func TestLeftProcessGoesOn(t *testing.T) {
+	cmd, held := shell(t, "(read line; echo $line >&3) </proc/$$/fd/0 & echo runs >&3")
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd.Stdin = r
+	p := start(t, cmd, held)
+	r.Close()
+	if err := p.Wait(); err != nil {
+		t.Error(err)
+	}
+	if err := p.Signal(syscall.SIGTERM); !errors.Is(err, os.ErrProcessDone) {
+		t.Errorf("a signal: %v", err)
+	}
+	fmt.Fprintln(w, "on")
+	w.Close()
+	if rest, err := io.ReadAll(held); string(rest) != "on\n" {
+		t.Errorf("the process that was left said %q: %v", rest, err)
+	}
+}
+
+// When the process that has started a program is killed, the program ends with all its processes.
+func TestGuard(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "held")
+	if err := syscall.Mkfifo(path, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command("/proc/self/exe", "exec 3>"+path+"; sleep 1000; true")
+	cmd.Env = append(os.Environ(), "BE_PROGRAM=guarded")
+	cmd.Stderr = os.Stderr
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	held, err := os.Open(path) // waits until the script has opened it
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer held.Close()
+	// The guard may not have been told yet. So the processes end by a further try at the latest.
+	eventually.True(t, "the guard has been told", func() bool { return hasGuardRead(cmd.Process.Pid) })
+	_ = cmd.Process.Kill()
+	_ = cmd.Wait()
+	if _, err := io.ReadAll(held); err != nil {
+		t.Error(err)
+	}
+}
+
+// hasGuardRead reports whether the process has made its guard and its program, and the pipe between
+// is empty.
+func hasGuardRead(pid int) bool {
+	fds, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
+	children := 0
+	for _, f := range fds {
+		b, _ := os.ReadFile(f)
+		for _, c := range b {
+			if c == ' ' {
+				children++
+			}
+		}
+	}
+	return children >= 2
+}
+
+// subreaper checks that a process to which orphans come reaps them, and that the ends of its own
+// children are not lost.
+func subreaper() {
+	fail := func(what string, err error) {
+		fmt.Fprintln(os.Stderr, what, err)
+		os.Exit(1)
+	}
+	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+		fail("subreaper", err)
+	}
+	defer ReapOrphans()()
+	for range 10 {
+		p, err := Start(exec.Command("/bin/sh", "-c", "(true & true) & (true & true) & exit 3"))
+		if err != nil {
+			fail("start", err)
+		}
+		var exit *exec.ExitError
+		if err := p.Wait(); !errors.As(err, &exit) || exit.ExitCode() != 3 {
+			fail("the status of the program's own process", err)
+		}
+	}
+	for { // until no child is left
+		if err := unix.Waitid(unix.P_ALL, 0, nil, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil); errors.Is(err, unix.ECHILD) {
+			return
+		}
+		time.Sleep(time.Millisecond) // no event tells that the reaper has reaped
+	}
+}
+
+func TestOrphansAreReaped(t *testing.T) {
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Env = append(os.Environ(), "BE_PROGRAM=subreaper")
+	limit := time.AfterFunc(eventually.Patience, func() { _ = cmd.Process.Kill() })
+	defer limit.Stop()
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Errorf("%v: %s", err, out)
+	}
+}

@@ -1,0 +1,587 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package tests
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"iter"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	lib "github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/buffers"
+	"github.com/rocl-go/rocl/bulk"
+	roclctx "github.com/rocl-go/rocl/context"
+	"github.com/rocl-go/rocl/directory"
+	"github.com/rocl-go/rocl/internal/eventually"
+	"github.com/rocl-go/rocl/pool"
+	"github.com/rocl-go/rocl/resource"
+	"github.com/rocl-go/rocl/rpc"
+	"github.com/rocl-go/rocl/rpc/otelrpc"
+	"github.com/rocl-go/rocl/subsys"
+	"github.com/rocl-go/rocl/tpvm"
+)
+
+// A zeroUse uses what an option with a zero or a negative value has made: it provokes the use of
+// the value. It returns the error with which the option was refused, or nil.
+type zeroUse func(t *testing.T) error
+
+// zeroUses has the uses of each exported function that makes an option of its parameters, by
+// package and name. The options of package context are those of package rocl.
+var zeroUses = map[string][]zeroUse{
+	"buffers.WithLimit": {usePool(buffers.WithLimit(0)), usePool(buffers.WithLimit(-1)), usePool(nil)},
+
+	"bulk.WithLogger":  {useBulk(bulk.WithLogger(nil))},
+	"bulk.PieceSize":   {useBulk(bulk.PieceSize(0)), useBulk(bulk.PieceSize(-1))},
+	"bulk.Depth":       {useBulk(bulk.Depth(0)), useBulk(bulk.Depth(-1))},
+	"bulk.Eager":       {useBulk(bulk.Eager(0)), useBulk(bulk.Eager(-1)), useBulk(nil)},
+	"bulk.MaxRequests": {useBulk(bulk.MaxRequests(0)), useBulk(bulk.MaxRequests(-1))},
+
+	"context.WithDirectory": {useContext(roclctx.WithDirectory(nil))},
+
+	"directory.WithServe":        {useClient(directory.WithServe(nil))},
+	"directory.WithClientLogger": {useClient(directory.WithClientLogger(nil))},
+	"directory.WithTerms":        {useClient(directory.WithTerms(nil)), useClient(nil)},
+	"directory.WithIdentity":     {useDirectory(directory.WithIdentity(nil))},
+	"directory.WithDatabase":     {useDirectory(directory.WithDatabase(nil))},
+	"directory.WithLogger":       {useDirectory(directory.WithLogger(nil))},
+	"directory.Also":             {useDirectory(directory.Also()), useDirectory(directory.Also(""))},
+	"directory.WithMembership":   {useDirectory(directory.WithMembership(nil))},
+	"directory.WithLabels":       {useDirectory(directory.WithLabels(directory.Labels{})), useDirectory(nil)},
+
+	"pool.OnPanic": {usePanic(pool.OnPanic(nil)), usePanic(nil)},
+
+	"rocl.WithSocket":       {useContext(lib.WithSocket(""))},
+	"rocl.WithTransports":   {useContext(lib.WithTransports(nil)), useContext(lib.WithTransports([]subsys.Transport{nil, nil}...))},
+	"rocl.WithRules":        {useContext(lib.WithRules()), useContext(lib.WithRules(lib.Rule{}))},
+	"rocl.WithListen":       {useContext(lib.WithListen()), useContext(lib.WithListen(""))},
+	"rocl.WithPoll":         {useContext(lib.WithPoll(0)), useContext(lib.WithPoll(200))},
+	"rocl.WithPollBudget":   {useContext(lib.WithPollBudget(0)), useContext(lib.WithPollBudget(-1))},
+	"rocl.WithPollers":      {useContext(lib.WithPollers(0)), useContext(lib.WithPollers(-1))},
+	"rocl.WithMailbox":      {useContext(lib.WithMailbox(0)), useContext(lib.WithMailbox(-1))},
+	"rocl.WithMemory":       {useContext(lib.WithMemory(0)), useContext(lib.WithMemory(-1))},
+	"rocl.WithLinger":       {useContext(lib.WithLinger(0)), useContext(lib.WithLinger(-1))},
+	"rocl.WithGiveUp":       {useContext(lib.WithGiveUp(0)), useContext(lib.WithGiveUp(-1))},
+	"rocl.WithCluster":      {useContext(lib.WithCluster(""))},
+	"rocl.WithMember":       {useContext(lib.WithMember(nil))},
+	"rocl.WithCertificates": {useContext(lib.WithCertificates("", "", ""))},
+	"rocl.WithLogger":       {useContext(lib.WithLogger(nil))},
+	"rocl.WithUndelivered":  {useContext(lib.WithUndelivered(nil)), useContext(nil)},
+	"rocl.MailboxLimit":     {useRegister(lib.MailboxLimit(0)), useRegister(lib.MailboxLimit(-1))},
+	"rocl.MailboxMessages":  {useRegister(lib.MailboxMessages(0)), useRegister(lib.MailboxMessages(-1))},
+	"rocl.Unique":           {useRegister(lib.Unique()), useRegister(lib.Unique("")), useRegister(nil)},
+	"rocl.Want":             {useFind(lib.Want()), useFind(lib.Want(""))},
+	"rocl.Covered":          {useFind(lib.Covered(nil))},
+	"rocl.At":               {useFind(lib.At("", 0, 0)), useFind(lib.At("n", 0, 0)), useFind(lib.At("n", 200, -1)), useFind(lib.At("", lib.Ge, 1))},
+	"rocl.Least":            {useFind(lib.Least(""))},
+	"rocl.Most":             {useFind(lib.Most("")), useFind(nil)},
+	"rocl.Workers":          {useHandle(lib.Workers(0)), useHandle(lib.Workers(-1))},
+	"rocl.Handling":         {useHandle(lib.Handling()), useHandle(lib.Handling(lib.Select{}))},
+	"rocl.OnPanic":          {useHandle(lib.OnPanic(nil)), useHandle(nil)},
+
+	"rpc.CallInterceptors": {useCalls(nil, rpc.CallInterceptors()), useCalls(nil, rpc.CallInterceptors(nil))},
+	"rpc.CallErrors":       {useCalls(nil, rpc.CallErrors(nil)), useCalls(nil, rpc.CallErrors(map[string]error{"": nil, "fails": nil}))},
+	"rpc.CallOverflow":     {useCalls(nil, rpc.CallOverflow(0)), useCalls(nil, rpc.CallOverflow(-1)), useCalls(nil, nil)},
+	"rpc.WithInterceptors": {useCalls(rpc.WithInterceptors(), nil), useCalls(rpc.WithInterceptors(nil), nil)},
+	"rpc.WithErrors":       {useCalls(rpc.WithErrors(nil), nil), useCalls(rpc.WithErrors(map[string]error{"": nil, "fails": nil}), nil)},
+	"rpc.WithOverflow":     {useCalls(rpc.WithOverflow(0), nil), useCalls(rpc.WithOverflow(-1), nil)},
+	"rpc.WithLogger":       {useCalls(rpc.WithLogger(nil), nil)},
+	"rpc.WithCalls":        {useCalls(rpc.WithCalls(nil), nil)},
+	"rpc.Finding":          {useCalls(nil, nil, rpc.Finding()), useCalls(nil, nil, rpc.Finding(nil))},
+	"rpc.InPool":           {useCalls(nil, nil, rpc.InPool(nil))},
+	"rpc.InPoolAt":         {useCalls(nil, nil, rpc.InPoolAt(nil, 0)), useCalls(nil, nil, rpc.InPoolAt(nil, -1))},
+	"rpc.WithCodecs":       {useCalls(nil, nil, rpc.WithCodecs[string, string](nil, nil))},
+	"rpc.WithMetadata":     {useCalls(nil, nil, rpc.WithMetadata(nil)), useCalls(nil, nil, nil)},
+
+	"rpc/otelrpc.WithTracerProvider": {useTracing(otelrpc.WithTracerProvider(nil))},
+	"rpc/otelrpc.WithPropagator":     {useTracing(otelrpc.WithPropagator(nil)), useTracing(nil)},
+
+	"tpvm.WithHostStarter": {useTask(tpvm.WithHostStarter(nil))},
+	"tpvm.WithEnv":         {useTask(tpvm.WithEnv()), useTask(tpvm.WithEnv(""))},
+	"tpvm.WithLauncher":    {useTask(tpvm.WithLauncher("")), usePod(tpvm.WithLauncher(""))},
+	"tpvm.WithReady":       {useTask(tpvm.WithReady(nil)), usePod(tpvm.WithReady(nil))},
+	"tpvm.WithContext":     {useTask(tpvm.WithContext(nil))},
+	"tpvm.WithRocl":        {useTask(tpvm.WithRocl()), useTask(tpvm.WithRocl(nil))},
+	"tpvm.WithVM":          {useTask(tpvm.WithVM(""))},
+	"tpvm.WithName":        {useTask(tpvm.WithName(""))},
+	"tpvm.WithSignal":      {useTask(tpvm.WithSignal(nil))},
+	"tpvm.WithLogger":      {useTask(tpvm.WithLogger(nil)), usePod(tpvm.WithLogger(nil))},
+	"tpvm.WithExport":      {useTask(tpvm.WithExport("", nil)), useTask(tpvm.WithExport("f", nil))},
+	"tpvm.WithMaxPrograms": {useTask(tpvm.WithMaxPrograms(0)), useTask(tpvm.WithMaxPrograms(-1)), useTask(nil)},
+	"tpvm.Args":            {useSpawn(tpvm.Args()), useSpawn(tpvm.Args(""))},
+	"tpvm.Env":             {useSpawn(tpvm.Env()), useSpawn(tpvm.Env(""))},
+	"tpvm.Dir":             {useSpawn(tpvm.Dir(""))},
+	"tpvm.OnHost":          {useSpawn(tpvm.OnHost(""))},
+	"tpvm.OnArch":          {useSpawn(tpvm.OnArch(""))},
+	"tpvm.Where":           {useSpawn(tpvm.Where(nil)), useSpawn(tpvm.Where(nil, nil)), useSpawn(nil)},
+	"tpvm.Workers":         {useHandler(tpvm.Workers(0)), useHandler(tpvm.Workers(-1)), useHandler(nil)},
+}
+
+// An option with a zero, nil or negative value, and an option that is nil, has its default, or is
+// refused with an error that says so. Nothing panics, also where the value is used later.
+func TestZeroOptions(t *testing.T) {
+	for name, uses := range zeroUses {
+		for i, use := range uses {
+			t.Run(fmt.Sprint(name, i), func(t *testing.T) {
+				t.Setenv("ROCL_SOCKET", socket(t))
+				err := use(t)
+				if err == nil {
+					return
+				}
+				first, _, _ := strings.Cut(err.Error(), ":")
+				known := []string{"rocl", "rpc", "bulk", "tpvm", "directory"}
+				if !slices.Contains(known, first) || strings.Contains(err.Error(), "nil pointer") {
+					t.Errorf("not a clear error: %v", err)
+				}
+				t.Log(err)
+			})
+		}
+	}
+}
+
+// Each exported function that makes an option of its parameters has a use above.
+func TestZeroOptionsAreAll(t *testing.T) {
+	found := map[string]bool{}
+	for name := range exportedOptions(t) {
+		found[name] = true
+		if rest, ok := strings.CutPrefix(name, "context."); ok && zeroUses[name] == nil {
+			name = "rocl." + rest
+		}
+		if zeroUses[name] == nil {
+			t.Errorf("no test gives %s its zero value: add it to zeroUses", name)
+		}
+	}
+	for name := range zeroUses {
+		if !found[name] {
+			t.Errorf("%s is no exported option any more", name)
+		}
+	}
+}
+
+// exportedOptions yields the exported functions, as PACKAGE.NAME, of the packages that can be
+// imported, if they have parameters and return a type whose name ends in Option.
+func exportedOptions(t *testing.T) iter.Seq[string] {
+	skipped := []string{"internal", "testdata", "tests", "examples", "cmd", ".git", "subsystest"}
+	return func(yield func(string) bool) {
+		err := filepath.WalkDir("..", func(path string, d fs.DirEntry, err error) error {
+			if err != nil {
+				return err
+			}
+			if d.IsDir() && slices.Contains(skipped, d.Name()) {
+				return fs.SkipDir
+			}
+			if d.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
+				return nil
+			}
+			f, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.SkipObjectResolution)
+			if err != nil {
+				return err
+			}
+			pkg, _ := filepath.Rel("..", filepath.Dir(path))
+			if pkg == "." {
+				pkg = "rocl"
+			}
+			for _, d := range f.Decls {
+				if fn, ok := d.(*ast.FuncDecl); ok && makesOption(fn) && !yield(pkg+"."+fn.Name.Name) {
+					return fs.SkipAll
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// makesOption reports whether fn is an exported function with parameters that returns an option.
+func makesOption(fn *ast.FuncDecl) bool {
+	if fn.Recv != nil || !fn.Name.IsExported() || len(fn.Type.Params.List) == 0 || fn.Type.Results == nil || len(fn.Type.Results.List) != 1 {
+		return false
+	}
+	result := ""
+	switch r := fn.Type.Results.List[0].Type.(type) {
+	case *ast.Ident:
+		result = r.Name
+	case *ast.SelectorExpr:
+		result = r.Sel.Name
+	}
+	return strings.HasSuffix(result, "Option")
+}
+
+// usePool gets and releases memory.
+func usePool(o buffers.Option) zeroUse {
+	return func(t *testing.T) error {
+		p := buffers.New(o)
+		defer p.Close()
+		b, err := p.Get(100)
+		if err == nil {
+			b.Release()
+		}
+		return err
+	}
+}
+
+// open2 opens a context with an option and another one of the same node without.
+func open2(t *testing.T, opts ...lib.Option) (a, b *lib.Context, err error) {
+	a, err = lib.Open(eventually.Context(t), opts...)
+	if err != nil {
+		return nil, nil, err
+	}
+	t.Cleanup(func() { a.Close() })
+	return a, open(t, os.Getenv("ROCL_SOCKET")), nil
+}
+
+// converse sends a message from a to b and back, and to a resource that has gone.
+func converse(t *testing.T, a, b *lib.Resource) {
+	t.Helper()
+	ctx := eventually.Context(t)
+	for _, pair := range [][2]*lib.Resource{{a, b}, {b, a}} {
+		if err := pair[0].SendBytes(ctx, pair[1].ID(), 1, []byte("hello")); err != nil {
+			t.Fatal(err)
+		}
+		m, err := pair[1].Recv(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m.Release()
+	}
+}
+
+func useContext(o lib.Option) zeroUse {
+	return func(t *testing.T) error {
+		a, b, err := open2(t, o)
+		if err != nil {
+			return err
+		}
+		ra, rb := register(t, a, lib.Attrs{"n": "1"}), register(t, b, nil)
+		converse(t, ra, rb)
+		ctx := eventually.Context(t)
+		if err := rb.Close(); err != nil {
+			t.Fatal(err)
+		}
+		_ = ra.SendBytes(ctx, rb.ID(), 1, nil) // undelivered, or refused
+		if _, err := b.Find(ctx, lib.Match{"n": "1"}); err != nil {
+			t.Fatal(err)
+		}
+		return a.Close()
+	}
+}
+
+func useRegister(o lib.RegisterOption) zeroUse {
+	return func(t *testing.T) error {
+		a, b, err := open2(t)
+		if err != nil {
+			return err
+		}
+		r, err := a.Register(eventually.Context(t), lib.Attrs{"n": "1"}, o)
+		if err != nil {
+			return err
+		}
+		converse(t, r, register(t, b, nil))
+		return nil
+	}
+}
+
+func useFind(o lib.FindOption) zeroUse {
+	return func(t *testing.T) error {
+		a, b, err := open2(t)
+		if err != nil {
+			return err
+		}
+		register(t, a, lib.Attrs{"n": "1"})
+		ctx := eventually.Context(t)
+		_, first := b.Find(ctx, lib.Match{"n": "1"}, o)
+		for _, err := range b.FindAll(ctx, lib.Match{"n": "1"}, o) {
+			if (err == nil) != (first == nil) {
+				t.Errorf("FindAll: %v, Find: %v", err, first)
+			}
+		}
+		if _, err := b.Await(ctx, lib.Match{"n": "1"}, 1, o); err != nil && first == nil {
+			t.Errorf("Await: %v", err)
+		}
+		for ev, err := range b.Watch(ctx, lib.Match{"n": "1"}, o) {
+			if err != nil && first == nil && !errors.Is(err, errors.ErrUnsupported) {
+				t.Errorf("Watch: %v", err)
+			}
+			if err != nil || ev.Kind == lib.Synced {
+				break
+			}
+		}
+		return first
+	}
+}
+
+func useHandle(o lib.HandleOption) zeroUse {
+	return func(t *testing.T) error {
+		a, b, err := open2(t)
+		if err != nil {
+			return err
+		}
+		server, client := register(t, a, nil), register(t, b, nil)
+		ended := make(chan error, 1)
+		go func() {
+			ended <- server.Handle(t.Context(), func(m *lib.Message) {
+				if m.Tag() == 1 {
+					panic("intended")
+				}
+				_ = server.ReplyBytes(t.Context(), m, nil)
+			}, o)
+		}()
+		ctx, cancel := context.WithCancel(eventually.Context(t))
+		defer cancel()
+		answered := make(chan error, 1)
+		go func() {
+			_, err := client.CallBytes(ctx, server.ID(), 1, nil)
+			if errors.Is(err, lib.ErrNoReply) {
+				var m *lib.Message
+				if m, err = client.CallBytes(ctx, server.ID(), 2, nil); err == nil {
+					m.Release()
+				}
+			}
+			answered <- err
+		}()
+		select {
+		case err := <-ended: // refused
+			cancel()
+			<-answered
+			return err
+		case err := <-answered:
+			if err != nil {
+				t.Error(err)
+			}
+			if err := server.Close(); err != nil {
+				t.Error(err)
+			}
+			return <-ended
+		}
+	}
+}
+
+func useClient(o directory.ClientOption) zeroUse {
+	return func(t *testing.T) error {
+		path := os.Getenv("ROCL_SOCKET")
+		s, err := directory.Listen(path)
+		if err != nil {
+			return err
+		}
+		defer func() { s.Close() }()
+		c, err := directory.Join(t.Context(), directory.DialSocket(path), o)
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		s.Close() // the client logs that, and looks for the next server
+		if s, err = directory.Listen(path); err != nil {
+			return err
+		}
+		_, err = c.Register(eventually.Context(t), c.Self().WithSerial(1), new(resource.List))
+		return err
+	}
+}
+
+func useDirectory(o directory.Option) zeroUse {
+	return func(t *testing.T) error {
+		path := os.Getenv("ROCL_SOCKET")
+		s, err := directory.Listen(path, o)
+		if err != nil {
+			return err
+		}
+		t.Cleanup(func() { s.Close() }) // after c
+		c := open(t, path, lib.JoinOnly())
+		register(t, c, lib.Attrs{"n": "1"})
+		_, err = c.Find(eventually.Context(t), lib.Match{"n": "1"})
+		return err
+	}
+}
+
+func usePanic(o pool.Option) zeroUse {
+	return func(t *testing.T) error {
+		s, err := pool.NewSet(pool.Config{Pools: []pool.PoolConfig{{Name: "p"}}, Streams: []pool.StreamConfig{{Pools: []string{"p"}}}}, o)
+		if err != nil {
+			return err
+		}
+		done := make(chan struct{})
+		for _, f := range []func(context.Context){func(context.Context) { panic("intended") }, func(context.Context) { close(done) }} {
+			if err := s.Default().Submit(t.Context(), pool.Unit{Run: f}); err != nil {
+				return err
+			}
+		}
+		<-done
+		return s.Close(t.Context())
+	}
+}
+
+func useBulk(o bulk.Option) zeroUse {
+	return func(t *testing.T) error {
+		a, b, err := open2(t)
+		if err != nil {
+			return err
+		}
+		ctx := eventually.Context(t)
+		from, err := bulk.Open(ctx, a, o)
+		if err != nil {
+			return err
+		}
+		defer from.Close(ctx)
+		to, err := bulk.Open(ctx, b, o)
+		if err != nil {
+			return err
+		}
+		defer to.Close(ctx)
+		r, err := from.Expose(bulk.ReadOnly, bulk.Bytes(make([]byte, 3<<20)))
+		if err != nil {
+			return err
+		}
+		arg := r.Argument()
+		n, err := to.PullArgument(ctx, &arg, 0, make([]byte, 3<<20))
+		if err == nil && n != 3<<20 {
+			t.Errorf("pulled %d bytes", n)
+		}
+		return err
+	}
+}
+
+var errIntended = errors.New("intended")
+
+// useCalls makes calls that succeed, fail, panic and have large arguments and results.
+func useCalls(so rpc.ServerOption, co rpc.ClientOption, opts ...rpc.Option) zeroUse {
+	return func(t *testing.T) error {
+		a, b, err := open2(t)
+		if err != nil {
+			return err
+		}
+		ctx := eventually.Context(t)
+		s, err := rpc.NewServer(ctx, a, lib.Attrs{"n": "1"}, so)
+		if err != nil {
+			return err
+		}
+		defer s.Close(ctx)
+		err = rpc.Register(s, "f", func(_ context.Context, in string) (string, error) {
+			switch in {
+			case "panic":
+				panic(in)
+			case "fail":
+				return "", errIntended
+			}
+			return in, nil
+		}, opts...)
+		if err != nil {
+			return err
+		}
+		c, err := rpc.NewClient(ctx, b, co)
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		for _, in := range []string{"a", "panic", "fail", strings.Repeat("x", 3<<20)} {
+			out, err := rpc.Call[string, string](ctx, c, s.ID(), "f", in, opts...)
+			if fails := in == "panic" || in == "fail"; fails && err == nil || !fails && (err != nil || out != in) {
+				t.Errorf("call with %.9q: %v", in, err)
+			}
+		}
+		_, err = rpc.CallAny[string, string](ctx, c, lib.Match{"n": "1"}, "f", "a", opts...)
+		return err
+	}
+}
+
+func useTracing(o otelrpc.Option) zeroUse {
+	return func(t *testing.T) error {
+		return useCalls(rpc.WithInterceptors(otelrpc.Server(o)), rpc.CallInterceptors(otelrpc.Client(o)))(t)
+	}
+}
+
+// useTask enrols a task, signals it, adds a host that does not exist, and starts a program.
+func useTask(o tpvm.Option) zeroUse {
+	return func(t *testing.T) error {
+		t.Setenv("PATH", "/bin:/usr/bin") // no shell reaches the host
+		ctx := eventually.Context(t)
+		task, err := tpvm.Enrol(ctx, tpvm.WithVM("zero"), o)
+		if err != nil {
+			return err
+		}
+		defer func() {
+			if err := task.Exit(ctx); err != nil {
+				t.Error(err)
+			}
+		}()
+		if err := task.Signal(ctx, task.ID(), syscall.SIGWINCH); err != nil {
+			return err
+		}
+		return startTrue(ctx, t, task)
+	}
+}
+
+// startTrue starts the program true and waits for its end.
+func startTrue(ctx context.Context, t *testing.T, task *tpvm.Task, opts ...tpvm.SpawnOption) error {
+	ps, err := task.Start(ctx, "/bin/true", 1, opts...)
+	if err != nil {
+		return err
+	}
+	if st, err := ps[0].Wait(ctx); err != nil || st.Code != 0 {
+		t.Errorf("ended with %v: %v", st, err)
+	}
+	return nil
+}
+
+func usePod(o tpvm.Option) zeroUse {
+	return func(t *testing.T) error {
+		ctx, cancel := context.WithCancel(t.Context())
+		served := make(chan error, 1)
+		go func() { served <- tpvm.ServePod(ctx, tpvm.WithVM("zero"), o) }()
+		c := open(t, os.Getenv("ROCL_SOCKET"))
+		eventually.True(t, "the pod is there", func() bool {
+			_, err := c.Find(t.Context(), lib.Match{"type": "systhread"})
+			return err == nil
+		})
+		cancel()
+		if err := <-served; !errors.Is(err, context.Canceled) { // the pod may be about to start
+			return err
+		}
+		return nil
+	}
+}
+
+func useSpawn(o tpvm.SpawnOption) zeroUse {
+	return func(t *testing.T) error {
+		ctx := eventually.Context(t)
+		task, err := tpvm.Enrol(ctx, tpvm.WithVM("zero"))
+		if err != nil {
+			return err
+		}
+		defer task.Exit(ctx)
+		return startTrue(ctx, t, task, o)
+	}
+}
+
+func useHandler(o tpvm.HandlerOption) zeroUse {
+	return func(t *testing.T) error {
+		ctx := eventually.Context(t)
+		task, err := tpvm.Enrol(ctx, tpvm.WithVM("zero"))
+		if err != nil {
+			return err
+		}
+		defer task.Exit(ctx)
+		done := make(chan struct{})
+		remove, err := task.AddHandler(tpvm.AnyTask, 1, tpvm.AnyContext, func(context.Context, *tpvm.Message) { close(done) }, o)
+		if err != nil {
+			return err
+		}
+		defer remove()
+		if err := task.SendBytes(ctx, task.ID(), 1, nil); err != nil {
+			return err
+		}
+		<-done
+		return nil
+	}
+}

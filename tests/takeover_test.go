@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package tests
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	lib "github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/directory"
+	"github.com/rocl-go/rocl/internal/eventually"
+)
+
+// The process that serves the directory of a node without a daemon is killed. Its end is noticed as
+// that of any other process is: calls, monitors and watches do not wait for a time to pass. A busy
+// machine may delay one takeover, so the fastest of several counts.
+func TestServingProcessEndNoticed(t *testing.T) {
+	const (
+		most     = 200 * time.Millisecond // less than each constant that a takeover could wait for
+		attempts = 20
+	)
+	var fastest map[string]time.Duration
+	for range attempts {
+		took := serverKilled(t)
+		if fastest == nil {
+			fastest = took
+		}
+		isSlow := false
+		for what, d := range took {
+			fastest[what] = min(fastest[what], d)
+			isSlow = isSlow || fastest[what] > most
+		}
+		if !isSlow {
+			t.Log(fastest)
+			return
+		}
+	}
+	t.Errorf("in %d takeovers the fastest news of the end took %v", attempts, fastest)
+}
+
+// serverKilled kills the process that serves a new node, and returns how long it took until a call,
+// a monitor and a watch had noticed.
+func serverKilled(t *testing.T) (took map[string]time.Duration) {
+	sock := socket(t)
+	first := start(t, "-", rocl, "register", "--socket", sock, "i=first")
+	near, far := open(t, sock), open(t, sock)
+	me, caller := register(t, near, nil), register(t, far, nil)
+	ctx, cancel := context.WithCancel(eventually.Context(t))
+	defer cancel()
+	target, err := near.Find(ctx, lib.Match{"i": "first"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := me.Monitor(ctx, target.ID, 1); err != nil {
+		t.Fatal(err)
+	}
+	type news struct {
+		what string
+		err  error
+	}
+	all := make(chan news, 3)
+	go func() {
+		m, err := me.Recv(ctx)
+		if err == nil {
+			if !m.IsGone() {
+				err = errors.New("another message")
+			}
+			m.Release()
+		}
+		all <- news{"monitor", err}
+	}()
+	go func() {
+		_, err := caller.CallBytes(ctx, target.ID, 1, nil)
+		if errors.Is(err, lib.ErrGone) {
+			err = nil
+		}
+		all <- news{"call", err}
+	}()
+	synced := make(chan struct{})
+	go func() {
+		for ev, err := range near.Watch(ctx, lib.Match{"i": "first"}) {
+			if err == nil && ev.Kind == directory.Synced {
+				close(synced)
+			}
+			if err != nil || ev.Kind == directory.Gone {
+				all <- news{"watch", err}
+				return
+			}
+		}
+	}()
+	<-synced
+	eventually.True(t, "the call is under way", func() bool { return far.Stats().Calls > 0 })
+	killed := time.Now()
+	first.kill(t)
+	took = map[string]time.Duration{}
+	for range cap(all) {
+		n := <-all
+		took[n.what] = time.Since(killed)
+		if n.err != nil {
+			t.Fatalf("the %s ended with %v", n.what, n.err)
+		}
+	}
+	if _, err := far.Find(ctx, lib.Match{"i": "first"}); !errors.Is(err, lib.ErrNotFound) {
+		t.Fatal(err)
+	}
+	return took
+}
