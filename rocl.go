@@ -415,7 +415,7 @@ func WithLogger(l *slog.Logger) Option { return context.WithLogger(l) }
 
 // WithUndelivered calls f for each message that Send accepted and that could not be delivered,
 // because its resource or context has ended. A message that was in the mailbox of a killed process
-// counts as delivered.
+// counts as delivered. f is not called for messages of [Resource.SendAndForget].
 //
 // One goroutine makes the calls, one at a time, in the order in which the library learned of the
 // losses. No lock is held: f may block, and may use and close the context. Meanwhile up to
