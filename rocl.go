@@ -304,6 +304,9 @@ func JoinOnly() Option { return context.JoinOnly() }
 // at that address instead. The context adds TLS behind TCP if TCP is among the given transports and
 // TLS is not.
 //
+// Without transports the context opens no port. It can use the directory, and sends and receives
+// messages within itself only.
+//
 // A received message above 2 KiB that came over shared memory is read-only: see [Message.Writable].
 func WithTransports(t ...subsys.Transport) Option { return context.WithTransports(t...) }
 
