@@ -589,11 +589,11 @@ const withdrawTime = time.Second
 // function of [WithUndelivered] and the handler of [WithLogger], also if the linger time is
 // shorter. It does not wait for functions of [Resource.Handle]: they end as their calls fail.
 //
-// Close returns an error with a *[dispatch.FlushError], which names the targets, if accepted messages
-// could not be delivered. Messages of [Resource.SendAndForget] are no such messages. A second call waits for the
-// first and returns the same error. Only a second call by the function of WithUndelivered or by the
-// handler of WithLogger, of any context, returns nil at once: functions of two contexts that close
-// each other's context would wait for ever.
+// Close returns an error with a *[dispatch.FlushError], which names the targets, if accepted
+// messages could not be delivered. Messages of [Resource.SendAndForget] are no such messages. A
+// second call waits for the first and returns the same error. Only a second call by the function of
+// WithUndelivered or by the handler of WithLogger, of any context, returns nil at once: functions
+// of two contexts that close each other's context would wait for ever.
 func (c *Context) Close() error {
 	c.mu.Lock()
 	if c.closing {

@@ -16,12 +16,12 @@ import (
 // [Resource.SendAndForget].
 //
 // Flush returns nil if no message of the resource was reported as undelivered since the resource's
-// last Flush. Otherwise it fails with a *[dispatch.FlushError], which says how many messages to which
-// targets were undelivered; errors.Is tells rocl.ErrGone, rocl.ErrUnreachable and rocl.ErrClosed
-// apart. If ctx ends first, the *FlushError matches the cause of ctx's end, and says how many
-// messages are still under way. With ids it counts only messages to these targets, and leaves the
-// others to a later Flush. A message that was delivered, and that its receiver dropped unread by
-// deleting the resource, is reported too, some time later.
+// last Flush. Otherwise it fails with a *[dispatch.FlushError], which says how many messages to
+// which targets were undelivered; errors.Is tells rocl.ErrGone, rocl.ErrUnreachable and
+// rocl.ErrClosed apart. If ctx ends first, the *FlushError matches the cause of ctx's end, and says
+// how many messages are still under way. With ids it counts only messages to these targets, and
+// leaves the others to a later Flush. A message that was delivered, and that its receiver dropped
+// unread by deleting the resource, is reported too, some time later.
 //
 // Sending costs nothing more because of Flush. Concurrent calls are allowed; each undelivered
 // message is counted by one of them. On a deleted resource Flush fails with rocl.ErrClosed.

@@ -144,8 +144,8 @@ func (d *Dispatcher) leaveProcess() {
 }
 
 // deliver puts a message into the mailbox of f, a flow within the process, once there is credit for
-// it. It waits for credit until ctx ends. If the message is the request of a call, deliver leaves b to
-// its caller.
+// it. It waits for credit until ctx ends. If the message is the request of a call, deliver leaves b
+// to its caller.
 func (f *Flow) deliver(ctx context.Context, src uint32, tag uint64, b *buffers.Buffer, p purpose) error {
 	if b.Len() > MaxMessage {
 		return fmt.Errorf("%w: %d bytes, at most %d", ErrTooLarge, b.Len(), MaxMessage)

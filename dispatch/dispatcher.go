@@ -429,8 +429,8 @@ func random64() uint64 {
 }
 
 // Close stops accepting messages. It waits until everything that was accepted has been
-// acknowledged, or ctx ends. Then it tells the peers, and frees everything. If messages could not be
-// delivered, its error has a *FlushError with their number and their targets. Messages of
+// acknowledged, or ctx ends. Then it tells the peers, and frees everything. If messages could not
+// be delivered, its error has a *FlushError with their number and their targets. Messages of
 // [Flow.SendAndForget] are not waited for, and are no error.
 //
 // Close returns after the last call of Config.Undelivered, unless that does not return before ctx

@@ -38,9 +38,9 @@ type FlushTarget struct {
 	Waiting     int          // messages that were neither delivered nor reported when ctx ended
 }
 
-// MaxFlushTargets is how many targets a context, or a resource, remembers between two calls of Flush.
-// Undelivered messages to further targets are counted in FlushError.Undelivered alone, by a Flush of
-// all targets.
+// MaxFlushTargets is how many targets a context, or a resource, remembers between two calls of
+// Flush. Undelivered messages to further targets are counted in FlushError.Undelivered alone, by a
+// Flush of all targets.
 const MaxFlushTargets = 1 << 14
 
 // Error says how many messages were not delivered, and why. It names the first three targets.
@@ -80,8 +80,8 @@ func messages(n int) string {
 // Unwrap returns Err.
 func (e *FlushError) Unwrap() error { return e.Err }
 
-// losses counts messages that were reported as undelivered since the last Flush, by target. The zero
-// value is empty.
+// losses counts messages that were reported as undelivered since the last Flush, by target. The
+// zero value is empty.
 type losses struct {
 	mu     lock.Mutex[levelLosses]
 	by     map[resource.GID]loss
@@ -197,8 +197,8 @@ func (d *Dispatcher) countLost(src uint32, to resource.GID, err error) {
 }
 
 // Flush waits for all messages of the context that were accepted before the call, or, with ids, for
-// those to the resources ids. Each of them is then in the mailbox of its target, or has been reported
-// as undelivered. Flush makes progress meanwhile. It does not wait for messages of
+// those to the resources ids. Each of them is then in the mailbox of its target, or has been
+// reported as undelivered. Flush makes progress meanwhile. It does not wait for messages of
 // [Flow.SendAndForget].
 //
 // Flush returns nil if no message to these targets was reported as undelivered since the last Flush
@@ -274,8 +274,8 @@ func (l *link) targetOf(h *subsys.Header) resource.GID {
 func allMessages(*link, *subsys.Header) bool { return true }
 
 // underWayLocked appends watermarks of the messages that covers selects and that are not
-// acknowledged: one for all messages that have numbers, and one for each line in which some wait. mu
-// must be held.
+// acknowledged: one for all messages that have numbers, and one for each line in which some wait.
+// mu must be held.
 func (l *link) underWayLocked(marks []watermark, covers func(*link, *subsys.Header) bool) []watermark {
 	last, found := uint32(0), false
 	l.s.EachNumbered(func(h *subsys.Header, seq uint32) {

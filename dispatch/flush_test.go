@@ -307,8 +307,9 @@ func TestWaitForBuffer(t *testing.T) {
 	}
 }
 
-// Each loss is taken together with its reason and its target, even if losses are counted while others
-// are taken. Flush returns nil without a reason, so a count without one would be a report that is lost.
+// Each loss is taken together with its reason and its target, even if losses are counted while
+// others are taken. Flush returns nil without a reason, so a count without one would be a report
+// that is lost.
 func TestLossesHaveReasons(t *testing.T) {
 	const each = 50_000
 	var l losses

@@ -200,8 +200,8 @@ func (hanging) All(ctx context.Context, _ *resource.List, _ *directory.Coverage)
 	}
 }
 
-// Beside a node that is silent for longer than --timeout, each command that lists prints what it has,
-// and then the error.
+// Beside a node that is silent for longer than --timeout, each command that lists prints what it
+// has, and then the error.
 func TestHangingNode(t *testing.T) {
 	s, sock := labelled(t, resource.Attrs{"zone": "a"})
 	s.Attach(hanging{})

@@ -71,8 +71,8 @@ func routesCommand() *cobra.Command {
 	}
 }
 
-// routes asks all contexts of c's node at the same time, within the limit of p. silent is the number
-// of contexts that did not answer. With an error of the directory it returns what has come.
+// routes asks all contexts of c's node at the same time, within the limit of p. silent is the
+// number of contexts that did not answer. With an error of the directory it returns what has come.
 func routes(p *timeoutContext, c *rocl.Context) (all []routeJSON, silent int, err error) {
 	var mu sync.Mutex
 	var asked sync.WaitGroup

@@ -72,8 +72,9 @@ type serviceReply struct {
 	err   error
 }
 
-// listServices asks all servers at the same time, as they are found, and prints the calls of each, in
-// the order of found. If the directory fails, it prints what has come before it returns the error.
+// listServices asks all servers at the same time, as they are found, and prints the calls of each,
+// in the order of found. If the directory fails, it prints what has come before it returns the
+// error.
 func listServices(p *timeoutContext, w io.Writer, client *rpc.Client, found iter.Seq2[rocl.Found, error], g Globals) error {
 	var replies []*serviceReply
 	var asked sync.WaitGroup

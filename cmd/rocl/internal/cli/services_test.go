@@ -131,8 +131,8 @@ func TestServiceThatHangs(t *testing.T) {
 	}
 }
 
-// Beside a server whose process is stopped, services waits for --timeout once: for the directory and
-// the servers together. It does not wait for the stopped process as it ends.
+// Beside a server whose process is stopped, services waits for --timeout once: for the directory
+// and the servers together. It does not wait for the stopped process as it ends.
 func TestServicesBesideStopped(t *testing.T) {
 	sock, c, _ := newServices(t)
 	newService(t, c, rocl.Attrs{"is": "running"}, "echo", nil)
