@@ -228,10 +228,16 @@ func (d *Dispatcher) trust() (t Trust) {
 // Buffer returns a buffer of n bytes of the dispatcher's pool. It fails with ErrTooLarge for more
 // than a message may have, with ErrClosed, or as [buffers.Pool.Get] does.
 func (d *Dispatcher) Buffer(n int) (*buffers.Buffer, error) {
+	return d.bufferWithin(context.Background(), n)
+}
+
+// bufferWithin is Buffer that fails with the cause of ctx's end if ctx ends while the pool maps new
+// memory.
+func (d *Dispatcher) bufferWithin(ctx context.Context, n int) (*buffers.Buffer, error) {
 	if n > MaxMessage {
 		return nil, fmt.Errorf("%w: %d bytes, at most %d", ErrTooLarge, n, MaxMessage)
 	}
-	b, err := d.cfg.Pool.Get(n)
+	b, err := d.cfg.Pool.GetWithin(ctx, n)
 	if errors.Is(err, buffers.ErrClosed) {
 		err = fmt.Errorf("%w: %w", ErrClosed, err)
 	}

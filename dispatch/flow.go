@@ -160,7 +160,7 @@ func (f *Flow) sendBytesFor(ctx context.Context, src uint32, tag uint64, p []byt
 		}
 	}
 	d := f.dispatcher()
-	b, err := d.Buffer(len(p))
+	b, err := d.bufferWithin(ctx, len(p))
 	if err != nil {
 		return err
 	}

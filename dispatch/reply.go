@@ -146,7 +146,7 @@ func (f *Flow) sendReply(ctx context.Context, src uint32, number, tag uint64, p 
 			return err
 		}
 	}
-	if b, err = f.dispatcher().copyToBuffer(p); err != nil {
+	if b, err = f.dispatcher().copyToBuffer(ctx, p); err != nil {
 		return err
 	}
 	if err = f.sendOverLane(ctx, src, number, b); err != nil {

@@ -58,7 +58,7 @@ func (m *Mailbox) requestBytes(ctx context.Context, f *Flow, tag uint64, data []
 	}
 	if !copied && err == nil {
 		var b *buffers.Buffer
-		if b, err = m.d.copyToBuffer(data); err == nil {
+		if b, err = m.d.copyToBuffer(ctx, data); err == nil {
 			err = f.sendRequest(ctx, m.serial, tag, b, p.number)
 			b.Release()
 		}
@@ -84,8 +84,8 @@ func (f *Flow) sendRequest(ctx context.Context, src uint32, tag uint64, b *buffe
 }
 
 // copyToBuffer returns a buffer with a copy of p.
-func (d *Dispatcher) copyToBuffer(p []byte) (*buffers.Buffer, error) {
-	b, err := d.Buffer(len(p))
+func (d *Dispatcher) copyToBuffer(ctx context.Context, p []byte) (*buffers.Buffer, error) {
+	b, err := d.bufferWithin(ctx, len(p))
 	if err == nil && len(p) > 0 {
 		copy(b.Bytes(), p)
 		d.CountCopy(len(p))
