@@ -87,6 +87,7 @@
 //
 //   - [Resource.Send] sends a buffer, which it takes over
 //   - [Resource.SendBytes] sends a copy of a slice
+//   - [Resource.SendAndForget] is SendBytes for a message whose loss is of no interest
 //   - [Resource.TrySend] is Send that does not wait for room
 //   - [Resource.SendAll] sends one buffer to several resources
 //   - [Resource.SendParts] sends several buffers as one message
@@ -211,6 +212,7 @@
 // [Resource.Close]: https://pkg.go.dev/github.com/rocl-go/rocl/context#Resource.Close
 // [Resource.Send]: https://pkg.go.dev/github.com/rocl-go/rocl/context#Resource.Send
 // [Resource.SendBytes]: https://pkg.go.dev/github.com/rocl-go/rocl/context#Resource.SendBytes
+// [Resource.SendAndForget]: https://pkg.go.dev/github.com/rocl-go/rocl/context#Resource.SendAndForget
 // [Resource.TrySend]: https://pkg.go.dev/github.com/rocl-go/rocl/context#Resource.TrySend
 // [Resource.SendAll]: https://pkg.go.dev/github.com/rocl-go/rocl/context#Resource.SendAll
 // [Resource.SendParts]: https://pkg.go.dev/github.com/rocl-go/rocl/context#Resource.SendParts

@@ -397,8 +397,15 @@ func ExampleWithLinger() {
 	if err := me.SendBytes(ctx, you.ID(), 0, []byte("hello")); err != nil {
 		log.Fatal(err) // it would be accepted
 	}
-	fmt.Println(a.Close())
-	// Output: dispatch: closing: 1 messages accepted and not delivered
+	err := a.Close()
+	var undelivered *rocl.FlushError
+	if !errors.As(err, &undelivered) {
+		log.Fatal(err)
+	}
+	for _, t := range undelivered.Targets {
+		fmt.Println(t.To == you.ID(), t.Undelivered)
+	}
+	// Output: true 1
 }
 
 func ExampleWithGiveUp() {

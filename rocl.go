@@ -310,6 +310,9 @@ func JoinOnly() Option { return context.JoinOnly() }
 // goes on without. Open fails with ErrUnavailable only if no port can be opened, or if WithListen
 // names the address.
 //
+// Without transports the context opens no port. It can use the directory, and sends and receives
+// messages within itself only.
+//
 // A received message above 2 KiB that came over shared memory is read-only: see [Message.Writable].
 func WithTransports(t ...subsys.Transport) Option { return context.WithTransports(t...) }
 
@@ -427,7 +430,7 @@ func WithLogger(l *slog.Logger) Option { return context.WithLogger(l) }
 
 // WithUndelivered calls f for each message that Send accepted and that could not be delivered,
 // because its resource or context has ended. A message that was in the mailbox of a killed process
-// counts as delivered.
+// counts as delivered. f is not called for messages of [Resource.SendAndForget].
 //
 // One goroutine makes the calls, one at a time, in the order in which the library learned of the
 // losses. No lock is held: f may block, and may use and close the context. Meanwhile up to

@@ -2,9 +2,11 @@
 
 package buffers
 
+import "context"
+
 // extent returns a buffer above the largest class: a released one of suitable size, or a new
-// mapping.
-func (p *Pool) extent(n int) (*Buffer, error) {
+// mapping, which ends with ctx.
+func (p *Pool) extent(ctx context.Context, n int) (*Buffer, error) {
 	size := paged(n)
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -26,7 +28,7 @@ func (p *Pool) extent(n int) (*Buffer, error) {
 		b.free = false
 		return b, nil
 	}
-	h, err := p.mapArenaLocked(size, classes, 1)
+	h, err := p.mapArenaLocked(ctx, size, classes, 1)
 	if err != nil {
 		return nil, err
 	}

@@ -137,7 +137,11 @@ func class(n int) int {
 
 // Get returns a buffer of n bytes, which the caller owns. Its contents are undefined. It fails with
 // ErrLimit, ErrClosed or ErrTooLarge. The error for a negative n matches ErrTooLarge.
-func (p *Pool) Get(n int) (*Buffer, error) {
+func (p *Pool) Get(n int) (*Buffer, error) { return p.GetWithin(context.Background(), n) }
+
+// GetWithin is Get that fails with the cause of ctx's end if ctx ends while new memory is mapped.
+// It does not wait for the limit.
+func (p *Pool) GetWithin(ctx context.Context, n int) (*Buffer, error) {
 	if kept := p.reserved.Load(); kept > 0 && int64(n) <= p.limit {
 		if used := p.used.Load(); n > 0 && used+int64(n) > p.limit-kept {
 			if most := p.limit - p.forGood.Load(); int64(n) > most {
@@ -146,7 +150,7 @@ func (p *Pool) Get(n int) (*Buffer, error) {
 			return nil, fmt.Errorf("%w: %d of %d bytes used and %d reserved, %d more wanted", ErrLimit, used, p.limit, kept, n)
 		}
 	}
-	return p.GetReserved(n)
+	return p.getReserved(ctx, n)
 }
 
 // ReserveForGood is Reserve for the lifetime of the pool. A Get that cannot fit beside the
@@ -171,7 +175,10 @@ func (p *Pool) Reserve(more int64) {
 func (p *Pool) Unused() int64 { return p.limit - p.used.Load() }
 
 // GetReserved is Get that may use the bytes of Reserve and ReserveForGood too.
-func (p *Pool) GetReserved(n int) (*Buffer, error) {
+func (p *Pool) GetReserved(n int) (*Buffer, error) { return p.getReserved(context.Background(), n) }
+
+// getReserved is GetReserved that ends with ctx, as GetWithin does.
+func (p *Pool) getReserved(ctx context.Context, n int) (*Buffer, error) {
 	switch {
 	case n < 0:
 		return nil, fmt.Errorf("%w: %d bytes", errNegative, n)
@@ -182,13 +189,13 @@ func (p *Pool) GetReserved(n int) (*Buffer, error) {
 	if c := class(n); c < classes {
 		if b = p.free[c].pop(); b == nil || p.heed.Load() != 0 && p.refuse(b) {
 			var err error
-			if b, err = p.newArenaBuffers(c); err != nil {
+			if b, err = p.newArenaBuffers(ctx, c); err != nil {
 				return nil, err
 			}
 		}
 	} else if b = p.warm(n); b == nil {
 		var err error
-		if b, err = p.extent(n); err != nil {
+		if b, err = p.extent(ctx, n); err != nil {
 			return nil, err
 		}
 	}
@@ -235,7 +242,7 @@ func (p *Pool) GetWait(ctx context.Context, n int) (*Buffer, error) {
 		p.waiting++
 		p.heed.Add(1)
 		p.mu.Unlock()
-		b, err := p.Get(n)
+		b, err := p.GetWithin(ctx, n)
 		full := IsTemporary(err)
 		if full {
 			select {
@@ -255,8 +262,8 @@ func (p *Pool) GetWait(ctx context.Context, n int) (*Buffer, error) {
 }
 
 // mapArenaLocked maps an arena of size bytes, announces it to the registrars and cuts count buffers
-// from it. mu must be held.
-func (p *Pool) mapArenaLocked(size, class, count int) (*home, error) {
+// from it. It fails with the cause of ctx's end if ctx ends before. mu must be held.
+func (p *Pool) mapArenaLocked(ctx context.Context, size, class, count int) (*home, error) {
 	if p.closed {
 		return nil, ErrClosed
 	}
@@ -272,7 +279,10 @@ func (p *Pool) mapArenaLocked(size, class, count int) (*home, error) {
 	a := Arena{FD: -1}
 	var err error
 	if p.shared {
-		a.FD, a.Mem, err = memfd.Create("rocl-arena", size)
+		a.FD, a.Mem, err = memfd.Create(ctx, "rocl-arena", size)
+		if err != nil && ctx.Err() != nil {
+			return nil, fmt.Errorf("buffers: mapping %d bytes: %w", size, err)
+		}
 	}
 	if a.FD < 0 { // also if no file descriptor is left: transports copy what lies in such an arena
 		a.Mem, err = mapMemory(size)
@@ -322,7 +332,7 @@ func (a *Arena) unmap() {
 
 // newArenaBuffers maps an arena for class c, returns one of its buffers and puts the others into
 // the free list.
-func (p *Pool) newArenaBuffers(c int) (*Buffer, error) {
+func (p *Pool) newArenaBuffers(ctx context.Context, c int) (*Buffer, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed {
@@ -346,7 +356,7 @@ func (p *Pool) newArenaBuffers(c int) (*Buffer, error) {
 		}
 		total = max(total, size, pageSize)
 	}
-	h, err := p.mapArenaLocked(total, c, total/size)
+	h, err := p.mapArenaLocked(ctx, total, c, total/size)
 	if err != nil {
 		return nil, err
 	}
@@ -564,7 +574,7 @@ func (p *Pool) Share() error {
 	if p.shared {
 		return nil
 	}
-	fd, mem, err := memfd.Create("rocl-probe", pageSize)
+	fd, mem, err := memfd.Create(context.Background(), "rocl-probe", pageSize)
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrNoShare, err)
 	}

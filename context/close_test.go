@@ -120,8 +120,9 @@ func TestCloseGivesUp(t *testing.T) {
 			}
 			start := time.Now()
 			err := a.Close()
-			if err == nil {
-				t.Error("Close is content, although nothing was delivered")
+			var fe *dispatch.FlushError
+			if !errors.As(err, &fe) || fe.Undelivered != 3 || len(fe.Targets) != 1 || fe.Targets[0].To != you.ID() {
+				t.Errorf("Close says %v", err)
 			}
 			if took := time.Since(start); took != max(linger, 0) {
 				t.Errorf("linger %v: Close took %v of virtual time", linger, took)
@@ -140,6 +141,38 @@ func TestCloseGivesUp(t *testing.T) {
 			}
 		})
 	}
+}
+
+// 25 sources answer each part of a sink. The sink ends when it has sent the last part, and reads no
+// answer. The sources end without an error, whether their answers still find the sink or not.
+func TestLateAcknowledgements(t *testing.T) {
+	eachTransport(t, func(t *testing.T, open func(...context.Option) *context.Context) {
+		sink := open()
+		out := register(t, sink, nil)
+		var sources sync.WaitGroup
+		for range 25 {
+			c := open(context.WithUndelivered(func(u dispatch.Undelivered) { t.Errorf("reported: %+v", u) }))
+			in := register(t, c, nil)
+			send(t, out, in.ID(), "part")
+			sources.Go(func() {
+				expect(t, in, "part")
+				err := in.SendAndForget(bg, out.ID(), 0, []byte("acknowledged"))
+				if err != nil && !errors.Is(err, dispatch.ErrGone) {
+					t.Error(err)
+				}
+				if err := in.Flush(bg); err != nil {
+					t.Error(err)
+				}
+				if err := c.Close(); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		if err := sink.Close(); err != nil {
+			t.Error(err)
+		}
+		sources.Wait()
+	})
 }
 
 // Close without a linger time withdraws the resources too.

@@ -617,10 +617,11 @@ func within(parent stdctx.Context, d time.Duration) (stdctx.Context, stdctx.Canc
 // function of [WithUndelivered] and the handler of [WithLogger], also if the linger time is
 // shorter. It does not wait for functions of [Resource.Handle]: they end as their calls fail.
 //
-// Close returns an error if accepted messages could not be delivered. A second call waits for the
-// first and returns the same error. Only a second call by the function of WithUndelivered or by the
-// handler of WithLogger, of any context, returns nil at once: functions of two contexts that close
-// each other's context would wait for ever.
+// Close returns an error with a *[dispatch.FlushError], which names the targets, if accepted
+// messages could not be delivered. Messages of [Resource.SendAndForget] are no such messages. A
+// second call waits for the first and returns the same error. Only a second call by the function of
+// WithUndelivered or by the handler of WithLogger, of any context, returns nil at once: functions
+// of two contexts that close each other's context would wait for ever.
 func (c *Context) Close() error {
 	c.mu.Lock()
 	if c.closing {
@@ -644,10 +645,13 @@ func (c *Context) Close() error {
 	if wcancel(); err != nil {
 		c.cfg.logger.Info("rocl: the directory did not withdraw the resources", "err", err)
 	}
-	c.closeErr = c.disp.Close(ctx)
+	err = c.disp.Close(ctx)
 	c.dir.Close()
-	if err := c.pool.Close(); err != nil && !errors.Is(err, buffers.ErrLeaked) {
-		c.closeErr = errors.Join(c.closeErr, err)
+	if perr := c.pool.Close(); perr != nil && !errors.Is(perr, buffers.ErrLeaked) {
+		err = errors.Join(err, perr)
+	}
+	if err != nil {
+		c.closeErr = fmt.Errorf("rocl: close %v: %w", c.self, err)
 	}
 	c.logs.Drain(ctx)
 	close(c.closed)

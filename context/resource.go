@@ -64,6 +64,19 @@ func (r *Resource) SendBytes(ctx stdctx.Context, to resource.GID, tag uint64, p 
 	return r.send(ctx, to, func(f *dispatch.Flow) error { return f.SendBytes(ctx, r.id.Serial(), tag, p) })
 }
 
+// SendAndForget sends a copy of p, as [Resource.SendBytes] does, if the loss of the message is of
+// no interest: an acknowledgement that its receiver may no longer need, a hint, a wake-up. Flush
+// and [Context.Close] do not wait until the message is delivered. A message that is not delivered
+// is not an error of theirs, is not reported to the function of [WithUndelivered], and is not
+// counted in Stats.
+//
+// Until Close the library does for the message what it does for any other. Its place among the
+// messages to the target is the same. Close hands it to the connection with the target's context,
+// if there is one, and waits for nothing more.
+func (r *Resource) SendAndForget(ctx stdctx.Context, to resource.GID, tag uint64, p []byte) error {
+	return r.send(ctx, to, func(f *dispatch.Flow) error { return f.SendAndForget(ctx, r.id.Serial(), tag, p) })
+}
+
 // send calls withFlow, and adds the target to its error.
 func (r *Resource) send(ctx stdctx.Context, to resource.GID, how func(*dispatch.Flow) error) error {
 	if err := r.withFlow(ctx, to, how); err != nil {

@@ -402,7 +402,7 @@ func TestIndexDenied(t *testing.T) {
 
 // If a server hands over anything but an index, the client asks over the socket.
 func TestIndexNonsense(t *testing.T) {
-	fd, mem, err := memfd.Create("nonsense", 1<<20)
+	fd, mem, err := memfd.Create(context.Background(), "nonsense", 1<<20)
 	if err != nil {
 		t.Skip(err)
 	}

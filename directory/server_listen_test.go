@@ -394,7 +394,7 @@ func TestFileSizeLimit(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, _, err := memfd.Create("large", 1<<20); !errors.Is(err, unix.EFBIG) {
+	if _, _, err := memfd.Create(context.Background(), "large", 1<<20); !errors.Is(err, unix.EFBIG) {
 		t.Errorf("memory larger than files may be: %v", err)
 	}
 }

@@ -13,7 +13,7 @@ import (
 )
 
 // This file has the frames of calls on a link: the one that goes before a request, and the one that
-// says that no reply comes.
+// says that no reply comes. It also has what tells requests from other messages.
 
 // mayCallLocked waits until it is known whether the peer understands calls, and fails if it does
 // not. mu must be held; mayCallLocked releases it while it waits.
@@ -125,17 +125,38 @@ func whyNoReply(why byte, target resource.GID) error {
 
 // notDelivered answers a message for a resource that does not exist. If the message is a request,
 // call is the number of the call. The token must be held.
-func (l *link) notDelivered(dst, src uint32, tag uint64, size int, call uint64) {
-	if call != 0 {
-		l.answer(wire.TypeNoReply, dst, src, call, wire.WhyGone)
-		return
+func (l *link) notDelivered(dst, src uint32, tag uint64, size int, p purpose) {
+	switch {
+	case p.call != 0:
+		l.answer(wire.TypeNoReply, dst, src, p.call, wire.WhyGone)
+	case p.isForgotten:
+		l.answer(wire.TypeGone, dst, src, tag)
+	default:
+		l.answer(wire.TypeGone, dst, src, tag, gonePayload(src, size)...)
 	}
-	l.answer(wire.TypeGone, dst, src, tag, gonePayload(src, size)...)
 }
 
 // isReported reports whether a message is reported if it is not delivered. A request is not,
 // because its call returns an error. A reply is not, because no call of a context that has ended
-// waits for it.
+// waits for it. A message of SendAndForget is not either.
 func isReported(h *subsys.Header) bool {
-	return h.Flags&wire.FlagCall == 0 && h.Dst != wire.Replies
+	return h.Flags&(wire.FlagCall|wire.FlagForget) == 0 && h.Dst != wire.Replies
+}
+
+// A purpose says whether the fate of a message matters, and to what. The zero value is a message
+// that is reported if it is not delivered.
+type purpose struct {
+	call        uint64 // the number of the call that the message is the request of; 0: none
+	isForgotten bool   // the message was sent by SendAndForget
+}
+
+// flags returns the flags of the message's frames.
+func (p purpose) flags() uint8 {
+	switch {
+	case p.call != 0:
+		return wire.FlagCall
+	case p.isForgotten:
+		return wire.FlagForget
+	}
+	return 0
 }

@@ -144,9 +144,9 @@ func (d *Dispatcher) leaveProcess() {
 }
 
 // deliver puts a message into the mailbox of f, a flow within the process, once there is credit for
-// it. It waits for credit until ctx ends. If the message is the request of a call, call is its
-// number; then deliver leaves b to its caller.
-func (f *Flow) deliver(ctx context.Context, src uint32, tag uint64, b *buffers.Buffer, call uint64) error {
+// it. It waits for credit until ctx ends. If the message is the request of a call, deliver leaves b
+// to its caller.
+func (f *Flow) deliver(ctx context.Context, src uint32, tag uint64, b *buffers.Buffer, p purpose) error {
 	if b.Len() > MaxMessage {
 		return fmt.Errorf("%w: %d bytes, at most %d", ErrTooLarge, b.Len(), MaxMessage)
 	}
@@ -159,8 +159,9 @@ func (f *Flow) deliver(ctx context.Context, src uint32, tag uint64, b *buffers.B
 	}
 	msg := m.d.message()
 	msg.data, msg.buf, msg.from, msg.tag, msg.in = b.Bytes(), b, d.self.WithSerial(src), tag, in
-	if call != 0 && m.calls == nil {
-		msg.call = call
+	msg.isForgotten = p.isForgotten
+	if p.call != 0 && m.calls == nil {
+		msg.call = p.call
 	}
 	if in.waiters.first == nil && in.received+in.charge(b.Len()) <= in.granted {
 		m.takeInLocked(msg, f.passage)

@@ -160,10 +160,12 @@ type Dispatcher struct {
 	former  map[linkKey]wire.Past // sessions that this context has given up last
 	boxes   map[uint32]*Mailbox
 	passages
-	calls   calls
-	lost    atomic.Uint64
-	losses  losses
-	reports callqueue.Queue[Undelivered]
+	calls  calls
+	lost   atomic.Uint64
+	losses losses
+	// lossesAtClose has what is lost after Close has closed the mailboxes.
+	lossesAtClose losses
+	reports       callqueue.Queue[Undelivered]
 	// unreported counts messages of lost whose report was dropped.
 	unreported atomic.Uint64
 	past       traffic            // of links that have ended
@@ -228,10 +230,16 @@ func (d *Dispatcher) trust() (t Trust) {
 // Buffer returns a buffer of n bytes of the dispatcher's pool. It fails with ErrTooLarge for more
 // than a message may have, with ErrClosed, or as [buffers.Pool.Get] does.
 func (d *Dispatcher) Buffer(n int) (*buffers.Buffer, error) {
+	return d.bufferWithin(context.Background(), n)
+}
+
+// bufferWithin is Buffer that fails with the cause of ctx's end if ctx ends while the pool maps new
+// memory.
+func (d *Dispatcher) bufferWithin(ctx context.Context, n int) (*buffers.Buffer, error) {
 	if n > MaxMessage {
 		return nil, fmt.Errorf("%w: %d bytes, at most %d", ErrTooLarge, n, MaxMessage)
 	}
-	b, err := d.cfg.Pool.Get(n)
+	b, err := d.cfg.Pool.GetWithin(ctx, n)
 	if errors.Is(err, buffers.ErrClosed) {
 		err = fmt.Errorf("%w: %w", ErrClosed, err)
 	}
@@ -430,8 +438,9 @@ func random64() uint64 {
 }
 
 // Close stops accepting messages. It waits until everything that was accepted has been
-// acknowledged, or ctx ends. Then it tells the peers, and frees everything. It returns an error
-// with the number of messages that could not be delivered.
+// acknowledged, or ctx ends. Then it tells the peers, and frees everything. If messages could not
+// be delivered, its error has a *FlushError with their number and their targets. Messages of
+// [Flow.SendAndForget] are not waited for, and are no error.
 //
 // Close returns after the last call of Config.Undelivered, unless that does not return before ctx
 // ends, with a grace of a second. Then the reports that wait are dropped, and the error says how
@@ -452,7 +461,7 @@ func (d *Dispatcher) Close(ctx context.Context) error {
 	for _, m := range boxes {
 		m.Close()
 	}
-	before := d.lost.Load()
+	d.lossesAtClose.take(nil) // messages to the context's own resources, which nothing can receive any more
 	d.eachLink(func(l *link) { l.drain(ctx) })
 	// A message may have been received whose frame is not worked on to the end. After that the
 	// goodbye acknowledges it; otherwise the sender would report it as undelivered.
@@ -484,12 +493,12 @@ func (d *Dispatcher) Close(ctx context.Context) error {
 	dropped := d.reports.Drain(ctx)
 	close(d.done)
 	var errs []error
-	if n := d.lost.Load() - before; n > 0 {
-		errs = append(errs, fmt.Errorf("dispatch: closing: %d messages accepted and not delivered", n))
+	if err := d.lossesAtClose.flushError(nil, nil, nil); err != nil {
+		errs = append(errs, err)
 	}
 	if dropped > 0 {
 		d.unreported.Add(uint64(dropped))
-		errs = append(errs, fmt.Errorf("dispatch: closing: %d reports of undelivered messages dropped, because the function for them did not return", dropped))
+		errs = append(errs, fmt.Errorf("%d reports of undelivered messages dropped, because the function for them did not return", dropped))
 	}
 	return errors.Join(errs...)
 }

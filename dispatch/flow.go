@@ -131,10 +131,15 @@ func (f *Flow) Dead() bool {
 //	ErrClosed         this context has been closed
 //	cause of ctx      ctx has ended while Send waited
 func (f *Flow) Send(ctx context.Context, src uint32, tag uint64, b *buffers.Buffer) error {
+	return f.sendFor(ctx, src, tag, b, purpose{})
+}
+
+// sendFor is Send for a message that is no request.
+func (f *Flow) sendFor(ctx context.Context, src uint32, tag uint64, b *buffers.Buffer, why purpose) error {
 	if f.mb != nil && f.spread == nil {
-		return f.deliver(ctx, src, tag, b, 0)
+		return f.deliver(ctx, src, tag, b, why)
 	}
-	copied, err := f.acceptByRules(ctx, src, tag, b.Bytes(), b, 0)
+	copied, err := f.acceptByRules(ctx, src, tag, b.Bytes(), b, why)
 	if copied {
 		b.EndCopied()
 	}
@@ -144,14 +149,25 @@ func (f *Flow) Send(ctx context.Context, src uint32, tag uint64, b *buffers.Buff
 // SendBytes sends a copy of p, as [Flow.Send] does. If p is small, SendBytes makes the copy
 // directly behind the frame's header.
 func (f *Flow) SendBytes(ctx context.Context, src uint32, tag uint64, p []byte) error {
+	return f.sendBytesFor(ctx, src, tag, p, purpose{})
+}
+
+// SendAndForget sends a copy of p, as [Flow.SendBytes] does. If the message is not delivered, it is
+// neither counted nor reported. Flush and Close do not wait for it.
+func (f *Flow) SendAndForget(ctx context.Context, src uint32, tag uint64, p []byte) error {
+	return f.sendBytesFor(ctx, src, tag, p, purpose{isForgotten: true})
+}
+
+// sendBytesFor is SendBytes for a message that is no request.
+func (f *Flow) sendBytesFor(ctx context.Context, src uint32, tag uint64, p []byte, why purpose) error {
 	if (f.mb == nil || f.spread != nil) && len(p) <= session.Inline {
-		copied, err := f.acceptByRules(ctx, src, tag, p, nil, 0)
+		copied, err := f.acceptByRules(ctx, src, tag, p, nil, why)
 		if copied || err != nil {
 			return err
 		}
 	}
 	d := f.dispatcher()
-	b, err := d.Buffer(len(p))
+	b, err := d.bufferWithin(ctx, len(p))
 	if err != nil {
 		return err
 	}
@@ -159,7 +175,7 @@ func (f *Flow) SendBytes(ctx context.Context, src uint32, tag uint64, p []byte) 
 		copy(b.Bytes(), p)
 		d.CountCopy(len(p))
 	}
-	if err = f.Send(ctx, src, tag, b); err != nil {
+	if err = f.sendFor(ctx, src, tag, b, why); err != nil {
 		b.Release()
 	}
 	return err
@@ -174,18 +190,17 @@ func (f *Flow) dispatcher() *Dispatcher {
 }
 
 // acceptByRules is accept over the lane that the rules choose.
-func (f *Flow) acceptByRules(ctx context.Context, src uint32, tag uint64, p []byte, b *buffers.Buffer, call uint64) (copied bool, err error) {
+func (f *Flow) acceptByRules(ctx context.Context, src uint32, tag uint64, p []byte, b *buffers.Buffer, why purpose) (copied bool, err error) {
 	if f.spread != nil {
-		return f.spread.accept(ctx, src, tag, p, b, call)
+		return f.spread.accept(ctx, src, tag, p, b, why)
 	}
-	return f.accept(ctx, src, tag, p, b, nil, call)
+	return f.accept(ctx, src, tag, p, b, nil, why)
 }
 
 // accept queues a message, whose payload p is that of b. It reports whether it made a copy. If b is
 // nil and it could not copy, it has done nothing. If at is not nil, accept stores there where the
-// message is. If the message is the request of a call, call is its number; then accept leaves b to
-// its caller.
-func (f *Flow) accept(ctx context.Context, src uint32, tag uint64, p []byte, b *buffers.Buffer, at *watermark, call uint64) (copied bool, err error) {
+// message is. If the message is the request of a call, accept leaves b to its caller.
+func (f *Flow) accept(ctx context.Context, src uint32, tag uint64, p []byte, b *buffers.Buffer, at *watermark, why purpose) (copied bool, err error) {
 	if len(p) > MaxMessage {
 		return false, fmt.Errorf("%w: %d bytes, at most %d", ErrTooLarge, len(p), MaxMessage)
 	}
@@ -194,7 +209,7 @@ func (f *Flow) accept(ctx context.Context, src uint32, tag uint64, p []byte, b *
 		if b == nil {
 			return false, nil
 		}
-		return false, f.deliver(ctx, src, tag, b, call)
+		return false, f.deliver(ctx, src, tag, b, why)
 	}
 	l.mu.Lock()
 	if f.gone != nil {
@@ -202,7 +217,7 @@ func (f *Flow) accept(ctx context.Context, src uint32, tag uint64, p []byte, b *
 		l.mu.Unlock()
 		return false, err
 	}
-	if call != 0 {
+	if why.call != 0 {
 		if err := l.mayCallLocked(ctx); err != nil {
 			l.mu.Unlock()
 			return false, err
@@ -215,18 +230,19 @@ func (f *Flow) accept(ctx context.Context, src uint32, tag uint64, p []byte, b *
 		l.mu.Unlock()
 		return false, err
 	}
-	return f.enqueueLocked(src, tag, p, b, at, call), nil
+	return f.enqueueLocked(src, tag, p, b, at, why), nil
 }
 
 // enqueueLocked queues a message that has credit, and returns what accept does. mu must be held;
 // enqueueLocked releases it.
-func (f *Flow) enqueueLocked(src uint32, tag uint64, p []byte, b *buffers.Buffer, at *watermark, call uint64) (copied bool) {
+func (f *Flow) enqueueLocked(src uint32, tag uint64, p []byte, b *buffers.Buffer, at *watermark, why purpose) (copied bool) {
+	call := why.call
 	l, c := f.l, max(charge(len(p)), f.unit)
 	var h subsys.Header // field by field: a literal would be built elsewhere and copied
 	h.Len, h.Type, h.Tag, h.Src, h.Dst = uint32(len(p)), wire.TypeData, tag, src, f.dst
 	queues := l.s.Splits(len(p)) || f.line.IsWaiting()
+	h.Flags = why.flags()
 	if call != 0 {
-		h.Flags = wire.FlagCall
 		copied = !queues && l.copyCallLocked(&h, p, call)
 	} else {
 		copied = !queues && l.copyLocked(&h, p)

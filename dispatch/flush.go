@@ -6,10 +6,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
-	"sync/atomic"
 
 	"github.com/rocl-go/rocl/dispatch/internal/session"
+	"github.com/rocl-go/rocl/dispatch/internal/wire"
+	"github.com/rocl-go/rocl/internal/lock"
+	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/subsys"
 )
 
@@ -19,99 +22,201 @@ import (
 // not deliver before that (session.Worked). So Flush waits until the frames that each link accepted
 // before are acknowledged. Then it checks what was reported.
 
-// FlushError is returned by Flush if not all messages were delivered. errors.Is matches it with the
-// errors in Err.
+// FlushError is returned by Flush if not all messages were delivered, and is in the error of Close.
+// errors.Is matches it with the errors in Err.
 type FlushError struct {
-	Undelivered int   // messages reported as undelivered
-	Waiting     int   // messages that were neither delivered nor reported when ctx ended
-	Err         error // ErrGone, ErrUnreachable, ErrClosed and the cause of ctx's end, joined
+	Undelivered int           // messages reported as undelivered
+	Waiting     int           // messages that were neither delivered nor reported when ctx ended
+	Targets     []FlushTarget // the targets of these messages, in the order of their identifiers; see MaxFlushTargets
+	Err         error         // ErrGone, ErrUnreachable, ErrClosed and the cause of ctx's end, joined
 }
 
-// Error says how many messages were not delivered, and why.
+// A FlushTarget is a target of messages that were not delivered.
+type FlushTarget struct {
+	To          resource.GID // the target; of a reply, the context that called
+	Undelivered int          // messages reported as undelivered
+	Waiting     int          // messages that were neither delivered nor reported when ctx ended
+}
+
+// MaxFlushTargets is how many targets a context, or a resource, remembers between two calls of
+// Flush. Undelivered messages to further targets are counted in FlushError.Undelivered alone, by a
+// Flush of all targets.
+const MaxFlushTargets = 1 << 14
+
+// Error says how many messages were not delivered, and why. It names the first three targets.
 func (e *FlushError) Error() string {
-	var parts []string
+	var text []string
 	if e.Undelivered > 0 {
-		parts = append(parts, fmt.Sprintf("%d messages undelivered", e.Undelivered))
+		text = append(text, messages(e.Undelivered)+" undelivered")
 	}
 	if e.Waiting > 0 {
-		parts = append(parts, fmt.Sprintf("%d messages not acknowledged yet", e.Waiting))
+		text = append(text, messages(e.Waiting)+" not acknowledged yet")
 	}
-	text := strings.ReplaceAll(e.Err.Error(), "\n", ", ")
-	if len(parts) == 0 {
-		return text
+	cause := strings.ReplaceAll(e.Err.Error(), "\n", ", ")
+	if len(text) == 0 {
+		return cause
 	}
-	return strings.Join(parts, ", ") + ": " + text
+	const most = 3
+	var to []string
+	others := e.Undelivered + e.Waiting
+	for _, t := range e.Targets[:min(len(e.Targets), most)] {
+		to = append(to, fmt.Sprintf("%d to %v", t.Undelivered+t.Waiting, t.To))
+		others -= t.Undelivered + t.Waiting
+	}
+	if others > 0 {
+		to = append(to, fmt.Sprintf("%d to other targets", others))
+	}
+	return strings.Join(text, ", ") + " (" + strings.Join(to, ", ") + "): " + cause
+}
+
+// messages returns the text of a number of messages.
+func messages(n int) string {
+	if n == 1 {
+		return "1 message"
+	}
+	return fmt.Sprintf("%d messages", n)
 }
 
 // Unwrap returns Err.
 func (e *FlushError) Unwrap() error { return e.Err }
 
-// losses counts messages that were reported as undelivered since the last Flush. The word has a bit
-// for each of lossErrs, and above them the count. So take takes a count with its reasons.
-type losses struct{ word atomic.Uint64 }
+// losses counts messages that were reported as undelivered since the last Flush, by target. The
+// zero value is empty.
+type losses struct {
+	mu     lock.Mutex[levelLosses]
+	by     map[resource.GID]loss
+	others loss // of messages to targets beyond MaxFlushTargets
+}
+
+// A loss is a number of messages with their reasons. Both are zero or neither.
+type loss struct {
+	n     int
+	kinds uint8 // a bit for each of lossErrs
+}
 
 var lossErrs = [...]error{ErrGone, ErrUnreachable, ErrClosed}
 
-// oneLoss is a count of one in the word of losses.
-const oneLoss = 1 << len(lossErrs)
+// add adds o.
+func (l *loss) add(o loss) { l.n, l.kinds = l.n+o.n, l.kinds|o.kinds }
 
-// add counts one message. It takes no lock.
-func (l *losses) add(err error) {
-	var kinds uint64
-	for i, kind := range lossErrs {
-		if errors.Is(err, kind) {
-			kinds |= 1 << i
-		}
-	}
-	for {
-		was := l.word.Load()
-		if l.word.CompareAndSwap(was, (was|kinds)+oneLoss) {
-			return
-		}
-	}
-}
-
-// take returns the count and the reasons, and sets both to zero.
-func (l *losses) take() (n int, errs []error) {
-	word := l.word.Swap(0)
+// errs returns the reasons.
+func (l *loss) errs() (errs []error) {
 	for i, err := range lossErrs {
-		if word&(1<<i) != 0 {
+		if l.kinds&(1<<i) != 0 {
 			errs = append(errs, err)
 		}
 	}
-	return int(word / oneLoss), errs
+	return errs
 }
 
-// countLost counts a message of the resource with serial src as undelivered. Locks may be held, but
-// none of Dispatcher.mu's level or below it.
-func (d *Dispatcher) countLost(src uint32, err error) {
-	d.lost.Add(1)
-	d.losses.add(err)
-	if m := d.mailbox(src); m != nil {
-		m.losses.add(err)
+// add counts one message to a target.
+func (l *losses) add(to resource.GID, err error) {
+	one := loss{n: 1}
+	for i, kind := range lossErrs {
+		if errors.Is(err, kind) {
+			one.kinds |= 1 << i
+		}
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	was, isKnown := l.by[to]
+	switch {
+	case !isKnown && len(l.by) >= MaxFlushTargets:
+		l.others.add(one)
+	default:
+		if l.by == nil {
+			l.by = map[resource.GID]loss{}
+		}
+		was.add(one)
+		l.by[to] = was
 	}
 }
 
-// Flush waits for all messages of the context that were accepted before the call. Each of them is
-// then in the mailbox of its target, or has been reported as undelivered. Flush makes progress
-// meanwhile.
+// take takes the counts of the targets ids, or of all without ids, and returns them with their sum.
+func (l *losses) take(ids []resource.GID) (by map[resource.GID]loss, sum loss) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(ids) == 0 {
+		by, sum = l.by, l.others
+		l.by, l.others = nil, loss{}
+	}
+	for _, id := range ids {
+		if o, ok := l.by[id]; ok {
+			if by == nil {
+				by = map[resource.GID]loss{}
+			}
+			by[id] = o
+			delete(l.by, id)
+		}
+	}
+	for _, o := range by {
+		sum.add(o)
+	}
+	return by, sum
+}
+
+// flushError returns the error of a Flush that has taken losses from l. waiting has the numbers of
+// messages under way, by target, when ctx ended because of err. Without either it returns nil.
+func (l *losses) flushError(ids []resource.GID, waiting map[resource.GID]int, err error) error {
+	by, sum := l.take(ids)
+	errs := sum.errs()
+	if err != nil {
+		errs = append(errs, err)
+	}
+	if len(errs) == 0 {
+		return nil
+	}
+	e := &FlushError{Undelivered: sum.n, Err: errors.Join(errs...)}
+	for to, o := range by {
+		e.Targets = append(e.Targets, FlushTarget{To: to, Undelivered: o.n, Waiting: waiting[to]})
+	}
+	for to, n := range waiting {
+		e.Waiting += n
+		if _, isThere := by[to]; !isThere {
+			e.Targets = append(e.Targets, FlushTarget{To: to, Waiting: n})
+		}
+	}
+	slices.SortFunc(e.Targets, func(a, b FlushTarget) int { return a.To.Compare(b.To) })
+	return e
+}
+
+// countLost counts a message from the resource with serial src as undelivered. Locks may be held,
+// but none of Dispatcher.mu's level or below it.
+func (d *Dispatcher) countLost(src uint32, to resource.GID, err error) {
+	d.lost.Add(1)
+	d.losses.add(to, err)
+	d.mu.RLock()
+	m, closing := d.boxes[src], d.closing
+	d.mu.RUnlock()
+	if closing {
+		d.lossesAtClose.add(to, err)
+	}
+	if m != nil {
+		m.losses.add(to, err)
+	}
+}
+
+// Flush waits for all messages of the context that were accepted before the call, or, with ids, for
+// those to the resources ids. Each of them is then in the mailbox of its target, or has been
+// reported as undelivered. Flush makes progress meanwhile. It does not wait for messages of
+// [Flow.SendAndForget].
 //
-// Flush returns nil if no message was reported as undelivered since the last Flush of the context.
-// Otherwise it fails with a *FlushError, which says how many were, and matches ErrGone,
-// ErrUnreachable or ErrClosed. If ctx ends before, the *FlushError matches the cause, and says how
-// many messages are still under way. Each undelivered message is counted by one Flush of the
-// context, and by one Flush of its mailbox.
-func (d *Dispatcher) Flush(ctx context.Context) error {
-	return d.flush(ctx, 0, &d.losses)
+// Flush returns nil if no message to these targets was reported as undelivered since the last Flush
+// of the context. Otherwise it fails with a *FlushError, which says how many were, and to which
+// targets, and matches ErrGone, ErrUnreachable or ErrClosed. If ctx ends before, the *FlushError
+// matches the cause, and says how many messages are still under way. Each undelivered message is
+// counted by one Flush of the context, and by one Flush of its mailbox.
+func (d *Dispatcher) Flush(ctx context.Context, ids ...resource.GID) error {
+	return d.flush(ctx, 0, ids, &d.losses)
 }
 
 // Flush waits for the messages that the mailbox's resource has sent, as [Dispatcher.Flush] does for
 // all. After Close it fails with ErrClosed.
-func (m *Mailbox) Flush(ctx context.Context) error {
+func (m *Mailbox) Flush(ctx context.Context, ids ...resource.GID) error {
 	if m.isClosed() {
 		return ErrClosed
 	}
-	if err := m.d.flush(ctx, m.serial, &m.losses); err != nil {
+	if err := m.d.flush(ctx, m.serial, ids, &m.losses); err != nil {
 		return err
 	}
 	if m.isClosed() { // reports are not counted any more
@@ -121,57 +226,74 @@ func (m *Mailbox) Flush(ctx context.Context) error {
 }
 
 // flush is Flush for the messages of the resource with serial src; 0 means all resources.
-func (d *Dispatcher) flush(ctx context.Context, src uint32, lost *losses) error {
+func (d *Dispatcher) flush(ctx context.Context, src uint32, ids []resource.GID, lost *losses) error {
+	var wanted map[resource.GID]bool // nil: all targets
+	for _, id := range ids {
+		if wanted == nil {
+			wanted = map[resource.GID]bool{}
+		}
+		wanted[id] = true
+	}
+	covers := func(l *link, h *subsys.Header) bool {
+		return (src == 0 || h.Src == src) && h.Flags&wire.FlagForget == 0 && (wanted == nil || wanted[l.targetOf(h)])
+	}
 	var marks []watermark
 	hasLinks := false
 	d.eachLink(func(l *link) {
 		hasLinks = true
 		l.mu.Lock()
-		marks = l.underWayLocked(marks, src)
+		marks = l.underWayLocked(marks, covers)
 		l.mu.Unlock()
 	})
 	var err error
-	waiting := 0
+	waiting := map[resource.GID]int{}
 	for _, w := range marks {
 		if err == nil {
 			err = w.passed(ctx)
 		}
 		if err != nil {
-			waiting += w.waiting(src)
+			w.countWaiting(waiting, covers)
 		}
 	}
 	if hasLinks { // the token holder may be at work on reports that came before the acknowledgement
 		d.takeToken()
 		d.giveToken()
 	}
-	n, errs := lost.take()
-	if err != nil {
-		errs = append(errs, err)
-	}
-	if len(errs) == 0 {
-		return nil
-	}
-	return &FlushError{Undelivered: n, Waiting: waiting, Err: errors.Join(errs...)}
+	return lost.flushError(ids, waiting, err)
 }
 
-// underWayLocked appends watermarks of the messages of src that are not acknowledged: one for all
-// messages that have numbers, and one for each line in which some wait. mu must be held.
-func (l *link) underWayLocked(marks []watermark, src uint32) []watermark {
+// targetOf returns the target of a message over the link; of a reply, the context.
+func (l *link) targetOf(h *subsys.Header) resource.GID {
+	if h.Dst == wire.Replies {
+		return l.peer
+	}
+	return l.peer.WithSerial(h.Dst)
+}
+
+// allMessages selects every message, for underWayLocked.
+func allMessages(*link, *subsys.Header) bool { return true }
+
+// underWayLocked appends watermarks of the messages that covers selects and that are not
+// acknowledged: one for all messages that have numbers, and one for each line in which some wait.
+// mu must be held.
+func (l *link) underWayLocked(marks []watermark, covers func(*link, *subsys.Header) bool) []watermark {
 	last, found := uint32(0), false
 	l.s.EachNumbered(func(h *subsys.Header, seq uint32) {
-		if src == 0 || h.Src == src {
+		if covers(l, h) {
 			last, found = seq, true
 		}
 	})
 	if found {
 		marks = append(marks, watermark{l: l, seq: last})
 	}
-	if l.held > 0 {
+	found = false
+	l.eachHeldLocked(func(h *subsys.Header) { found = found || covers(l, h) })
+	if found {
 		marks = append(marks, l.allLocked())
 	}
 	var line *session.Line
 	l.s.EachQueued(func(ln *session.Line, h *subsys.Header, put uint64) {
-		if src != 0 && h.Src != src {
+		if !covers(l, h) {
 			return
 		}
 		if line != ln {
@@ -187,45 +309,43 @@ func (l *link) underWayLocked(marks []watermark, src uint32) []watermark {
 	return marks
 }
 
-// waiting returns how many messages up to the watermark are not acknowledged. It counts those of
-// the resource with serial src; 0 means all resources.
-func (w watermark) waiting(src uint32) (n int) {
+// countWaiting adds to by how many messages up to the watermark are not acknowledged, by target. It
+// counts the messages that covers selects.
+func (w watermark) countWaiting(by map[resource.GID]int, covers func(*link, *subsys.Header) bool) {
 	l := w.l
 	l.mu.Lock()
 	if heir := l.heir; heir.l != nil {
 		l.mu.Unlock()
-		return heir.waiting(src)
+		heir.countWaiting(by, covers)
+		return
 	}
 	defer l.mu.Unlock()
 	if w.isHeld {
-		for _, f := range l.flows {
-			for h := f.waiters.first; h != nil && h.held != nil; h = h.next {
-				if src == 0 || h.held.Src == src {
-					n++
-				}
+		l.eachHeldLocked(func(h *subsys.Header) {
+			if covers(l, h) {
+				by[l.targetOf(h)]++
 			}
-		}
-		return n
+		})
+		return
 	}
 	if w.f == nil {
 		l.s.EachNumbered(func(h *subsys.Header, seq uint32) {
-			if (src == 0 || h.Src == src) && int32(seq-w.seq) <= 0 {
-				n++
+			if covers(l, h) && int32(seq-w.seq) <= 0 {
+				by[l.targetOf(h)]++
 			}
 		})
-		return n
+		return
 	}
 	l.s.EachQueued(func(ln *session.Line, h *subsys.Header, put uint64) {
-		if ln == &w.f.line && (src == 0 || h.Src == src) && put <= w.put {
-			n++
+		if ln == &w.f.line && covers(l, h) && put <= w.put {
+			by[l.targetOf(h)]++
 		}
 	})
 	l.s.EachNumbered(func(h *subsys.Header, seq uint32) { // messages that have left the line meanwhile
-		if h.Dst == w.f.dst && (src == 0 || h.Src == src) && int32(seq-w.seq) > 0 {
-			n++
+		if h.Dst == w.f.dst && covers(l, h) && int32(seq-w.seq) > 0 {
+			by[l.targetOf(h)]++
 		}
 	})
-	return n
 }
 
 // WaitFor makes progress while a goroutine waits for a buffer; see [buffers.Waiter].

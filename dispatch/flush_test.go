@@ -5,6 +5,9 @@ package dispatch
 import (
 	"context"
 	"errors"
+	"fmt"
+	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -304,29 +307,268 @@ func TestWaitForBuffer(t *testing.T) {
 	}
 }
 
-// Each loss is taken together with its reason, even if losses are counted while others are taken.
-// Flush returns nil without a reason, so a count without one would be a report that is lost.
+// Each loss is taken together with its reason and its target, even if losses are counted while
+// others are taken. Flush returns nil without a reason, so a count without one would be a report
+// that is lost.
 func TestLossesHaveReasons(t *testing.T) {
-	const each = 500_000
+	const each = 50_000
 	var l losses
 	var adding sync.WaitGroup
-	for _, err := range lossErrs {
+	for i, err := range lossErrs {
 		adding.Go(func() {
 			for range each {
-				l.add(err)
+				l.add(resource.MakeGID(1, uint64(i+1), 1), err)
 			}
 		})
 	}
 	total := 0
-	for total < each*len(lossErrs) {
-		n, errs := l.take()
-		if n > 0 && len(errs) == 0 || n == 0 && len(errs) > 0 {
-			t.Fatalf("%d losses with %d reasons", n, len(errs))
+	take := func() {
+		by, sum := l.take(nil)
+		n := 0
+		for to, o := range by {
+			if i := slices.IndexFunc(lossErrs[:], func(err error) bool { return errors.Is(errors.Join(o.errs()...), err) }); o.n == 0 || to != resource.MakeGID(1, uint64(i+1), 1) {
+				t.Fatalf("%d losses of %v with the reasons %v", o.n, to, o.errs())
+			}
+			n += o.n
 		}
-		total += n
+		if n != sum.n || (sum.n > 0) != (len(sum.errs()) > 0) {
+			t.Fatalf("%d losses, %d of them with targets, with %d reasons", sum.n, n, len(sum.errs()))
+		}
+		total += sum.n
+	}
+	for total < each*len(lossErrs) {
+		take()
 	}
 	adding.Wait()
-	if n, _ := l.take(); total != each*len(lossErrs) || n > 0 {
-		t.Errorf("%d losses were taken, and %d remain", total, n)
+	if take(); total != each*len(lossErrs) {
+		t.Errorf("%d losses were taken", total)
+	}
+}
+
+// A context remembers a bounded number of targets, and counts the losses of all.
+func TestLossesAreBounded(t *testing.T) {
+	const most = MaxFlushTargets + 10
+	var l losses
+	for i := range most {
+		l.add(resource.MakeGID(1, 2, uint32(i+1)), ErrGone)
+	}
+	last := resource.MakeGID(1, 2, most)
+	if err := l.flushError([]resource.GID{last}, nil, nil); err != nil {
+		t.Errorf("a target that is not remembered: %v", err)
+	}
+	var fe *FlushError
+	if err := l.flushError(nil, nil, nil); !errors.As(err, &fe) || fe.Undelivered != most || len(fe.Targets) != MaxFlushTargets {
+		t.Fatalf("%v", err)
+	}
+	if text := fe.Error(); len(text) > 300 || !strings.Contains(text, fmt.Sprintf("%d to other targets", most-3)) {
+		t.Errorf("the text is %q", text)
+	}
+	if !slices.IsSortedFunc(fe.Targets, func(a, b FlushTarget) int { return a.To.Compare(b.To) }) {
+		t.Error("the targets have no order")
+	}
+	if err := l.flushError(nil, nil, nil); err != nil {
+		t.Errorf("the losses are reported twice: %v", err)
+	}
+}
+
+// FlushError names each target with its messages. Flush with identifiers waits for the messages to
+// these targets, counts their losses, and leaves the others to a later Flush.
+func TestFlushOfTargets(t *testing.T) {
+	for name, tr := range links() {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld()
+			a, b := w.node(t, 1, tr, func(c *Config) { c.GiveUp = time.Hour }), w.node(t, 2, tr)
+			me, mb := box(t, a, 1, 0), box(t, b, 1, 0)
+			good := b.self.WithSerial(1)
+			gone, gone2 := b.self.WithSerial(8), b.self.WithSerial(9)
+			nobody := resource.MakeGID(1, 3, 0) // has no address
+			defer w.setGone(nobody, true)       // then a can close
+			stuck := nobody.WithSerial(5)
+			send := func(to resource.GID, sizes ...int) {
+				f, err := a.Flow(to.Context(), to.Serial())
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, n := range sizes {
+					if err := f.try(soon(t), 7, n); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			send(stuck, 10, 10_000, 10)
+			send(good, 10, 10_000, 300_000)
+			if err := me.Flush(soon(t), good); err != nil {
+				t.Errorf("a target that has its messages: %v", err)
+			}
+			if n, _ := mb.Len(); n != 3 {
+				t.Errorf("%d messages are in the mailbox", n)
+			}
+			send(gone2, 10)
+			if err := me.Flush(soon(t), gone); err != nil {
+				t.Errorf("a target without messages: %v", err)
+			}
+			send(gone, 10)
+			for _, flush := range []func(context.Context, ...resource.GID) error{me.Flush, a.Flush} {
+				var fe *FlushError
+				if err := flush(soon(t), gone, good); !errors.As(err, &fe) || !errors.Is(err, ErrGone) || !slices.Equal(fe.Targets, []FlushTarget{{gone, 1, 0}}) {
+					t.Fatalf("of two targets: %+v", err)
+				}
+				if err := flush(soon(t), gone); err != nil {
+					t.Errorf("told twice: %v", err)
+				}
+				ctx, cancel := context.WithCancel(soon(t))
+				cancel()
+				err := flush(ctx)
+				if !errors.As(err, &fe) || !slices.Equal(fe.Targets, []FlushTarget{{gone2, 1, 0}, {stuck, 0, 3}}) || fe.Undelivered != 1 || fe.Waiting != 3 {
+					t.Fatalf("of all targets: %+v", err)
+				}
+				if !strings.Contains(err.Error(), fmt.Sprintf("1 message undelivered, 3 messages not acknowledged yet (1 to %v, 3 to %v): ", gone2, stuck)) {
+					t.Errorf("the text is %q", err)
+				}
+			}
+		})
+	}
+}
+
+// The error of Close names the targets of the messages that were lost.
+func TestCloseNamesTargets(t *testing.T) {
+	w := newWorld()
+	a := w.node(t, 1, transports()["tcp"])
+	nobody := resource.MakeGID(1, 3, 0) // has no address
+	for serial := range uint32(5) {
+		f, err := a.Flow(nobody, serial+1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range serial + 1 {
+			if err := f.try(soon(t), 0, 10); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	ctx, cancel := context.WithCancel(soon(t))
+	cancel()
+	err := a.Close(ctx)
+	var fe *FlushError
+	if !errors.As(err, &fe) || fe.Undelivered != 15 || len(fe.Targets) != 5 || fe.Targets[4] != (FlushTarget{nobody.WithSerial(5), 5, 0}) || !errors.Is(err, ErrClosed) {
+		t.Fatalf("%+v", err)
+	}
+	if !strings.Contains(err.Error(), fmt.Sprintf("15 messages undelivered (1 to %v, 2 to %v, 3 to %v, 9 to other targets): ", nobody.WithSerial(1), nobody.WithSerial(2), nobody.WithSerial(3))) {
+		t.Errorf("the text is %q", err)
+	}
+}
+
+// A message of SendAndForget is delivered as any other, and its loss is never told: whether its
+// resource is gone or goes, within the process and over links, in one piece and in several. Other
+// losses are told meanwhile.
+func TestSendAndForget(t *testing.T) {
+	for name, tr := range allTransports(t) {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld()
+			a, b := w.node(t, 1, tr, func(c *Config) {
+				c.Undelivered = func(u Undelivered) {
+					if u.Tag != 1 {
+						t.Errorf("reported: %+v", u)
+					}
+				}
+			}), w.node(t, 2, tr)
+			me, mb := box(t, a, 1, 0), box(t, b, 1, 0)
+			f := flow(t, a, mb)
+			forget := func(sizes ...int) {
+				for _, n := range sizes {
+					if err := f.SendAndForget(soon(t), 1, 2, make([]byte, n)); err != nil && !errors.Is(err, ErrGone) {
+						t.Fatal(err)
+					}
+				}
+			}
+			sizes := []int{0, 100, 3_000, 300_000, 10}
+			forget(sizes...)
+			for _, want := range sizes {
+				m, err := mb.Recv(soon(t))
+				if err != nil || m.Len() != want || m.Tag() != 2 {
+					t.Fatalf("received %v, want %d bytes: %v", m, want, err)
+				}
+				m.Release()
+			}
+			forget(sizes...) // unread as the resource ends
+			if err := f.try(soon(t), 1, 10); err != nil {
+				t.Fatal(err)
+			}
+			if err := me.Flush(soon(t)); err != nil {
+				t.Fatal(err)
+			}
+			mb.Close()
+			forget(sizes...) // perhaps under way as the resource ends
+			eventually.True(t, "the other message is reported", func() bool { return a.Stats().Undelivered == 1 })
+			var fe *FlushError
+			if err := me.Flush(soon(t)); !errors.As(err, &fe) || fe.Undelivered != 1 || len(fe.Targets) != 1 {
+				t.Errorf("Flush: %v", err)
+			}
+			if err := a.Close(soon(t)); err != nil {
+				t.Errorf("Close: %v", err)
+			}
+			if n := a.Stats().Undelivered; n != 1 {
+				t.Errorf("%d messages are counted as undelivered", n)
+			}
+		})
+	}
+}
+
+// Neither Flush nor Close waits for messages of SendAndForget, and neither fails for them, though
+// their target is out of reach: 25 sources end without an error.
+func TestForgottenIsNotAwaited(t *testing.T) {
+	for name, tr := range links() {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld()
+			nobody := resource.MakeGID(1, 100, 0) // has no address
+			for i := range 25 {
+				a := w.node(t, uint64(i+1), tr, func(c *Config) {
+					c.GiveUp = time.Hour
+					c.Undelivered = func(u Undelivered) { t.Errorf("reported: %+v", u) }
+				})
+				me := box(t, a, 1, 0)
+				f, err := a.Flow(nobody, 1)
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, n := range []int{10, 3_000, 30_000, 10} {
+					if err := f.SendAndForget(soon(t), 1, 2, make([]byte, n)); err != nil {
+						t.Fatal(err)
+					}
+				}
+				for _, err := range []error{me.Flush(soon(t)), a.Flush(soon(t), nobody.WithSerial(1)), a.Close(soon(t))} {
+					if err != nil {
+						t.Error(err)
+					}
+				}
+			}
+		})
+	}
+}
+
+// Close waits for a message that was sent behind forgotten ones, and before them.
+func TestCloseWaitsBesideForgotten(t *testing.T) {
+	for name, tr := range links() {
+		t.Run(name, func(t *testing.T) {
+			for _, sizes := range [][]int{{10}, {300_000}} {
+				w := newWorld()
+				a, b := w.node(t, 1, tr), w.node(t, 2, tr)
+				mb := box(t, b, 1, 0)
+				f := flow(t, a, mb)
+				for _, n := range sizes {
+					for _, err := range []error{f.SendAndForget(soon(t), 1, 2, make([]byte, n)), f.try(soon(t), 1, n), f.SendAndForget(soon(t), 1, 2, make([]byte, n))} {
+						if err != nil {
+							t.Fatal(err)
+						}
+					}
+				}
+				if err := a.Close(soon(t)); err != nil {
+					t.Error(err)
+				}
+				if n, _ := mb.Len(); n < 2 {
+					t.Errorf("%d messages have arrived", n)
+				}
+			}
+		})
 	}
 }

@@ -116,7 +116,7 @@ func (d *Dispatcher) awaitOwed(ctx context.Context, peer resource.GID) error {
 	d.lanes(peer, func(l *link) bool {
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		marks = l.underWayLocked(marks, 0)
+		marks = l.underWayLocked(marks, allMessages)
 		return true
 	})
 	for _, w := range marks {

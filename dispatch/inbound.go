@@ -209,7 +209,7 @@ func (l *link) work(fs []subsys.Frame) (n int, err error) {
 				in.mb = nil
 			}
 			for ; i < j; i++ {
-				l.notDelivered(f.Dst, fs[i].Src, fs[i].Tag, int(fs[i].Len), call)
+				l.notDelivered(f.Dst, fs[i].Src, fs[i].Tag, int(fs[i].Len), purpose{call: call, isForgotten: fs[i].Flags&wire.FlagForget != 0})
 			}
 		default:
 			return j, fmt.Errorf("%w: message of %d bytes to %d exceeds its credit", err, len(f.Data), f.Dst)
@@ -328,7 +328,7 @@ func (l *link) onGone(f *subsys.Frame) {
 		l.dropGoneLocked(fl)
 		l.answered = true
 	}
-	isNew := f.Src != 0 && l.s.Reported(f.Dst, f.Src, f.Tag, uint32(u.Bytes))
+	isNew := f.Src != 0 && len(f.Data) > 0 && l.s.Reported(f.Dst, f.Src, f.Tag, uint32(u.Bytes))
 	var ended *ending
 	if f.Src == 0 { // otherwise it refuses a message, and may come before other messages that were sent earlier
 		ended = l.takeEndingsLocked(f.Dst)

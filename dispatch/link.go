@@ -232,7 +232,7 @@ func (l *link) releaseLocked() {
 	if l.behind.first != nil {
 		l.wakePassedLocked()
 	}
-	if l.empty.first != nil && l.isIdleLocked() {
+	if l.empty.first != nil && !l.needsAcksLocked() {
 		l.empty.fireAll()
 	}
 	if now := l.needsAttentionLocked(); now != l.needsLock.Load() {
@@ -347,8 +347,9 @@ func (l *link) finishEndLocked() {
 	var reports []Undelivered
 	lost := func(f *subsys.Header) {
 		if f.Type == wire.TypeData && isReported(f) {
-			l.d.countLost(f.Src, cause) // before a Flush sees that nothing is under way any more
-			reports = append(reports, Undelivered{From: l.d.self.WithSerial(f.Src), To: l.peer.WithSerial(f.Dst), Tag: f.Tag, Bytes: int(f.Len), Err: cause})
+			to := l.targetOf(f)
+			l.d.countLost(f.Src, to, cause) // before a Flush sees that nothing is under way any more
+			reports = append(reports, Undelivered{From: l.d.self.WithSerial(f.Src), To: to, Tag: f.Tag, Bytes: int(f.Len), Err: cause})
 		}
 	}
 	succession := l.succeedLocked(lost)
@@ -459,7 +460,7 @@ func (d *Dispatcher) undelivered(u Undelivered) {
 	if u.To.Serial() == wire.Replies {
 		return
 	}
-	d.countLost(u.From.Serial(), u.Err)
+	d.countLost(u.From.Serial(), u.To, u.Err)
 	d.report(u)
 }
 
@@ -473,13 +474,14 @@ func (d *Dispatcher) report(u Undelivered) {
 	}
 }
 
-// drain waits until everything that was queued has been acknowledged.
+// drain waits until everything that was queued has been acknowledged, except messages of
+// SendAndForget.
 func (l *link) drain(ctx context.Context) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for !l.life.HasEnded() && !l.isIdleLocked() {
+	for !l.life.HasEnded() && l.needsAcksLocked() {
 		l.writeLocked()
-		if l.isIdleLocked() || l.life.HasEnded() {
+		if !l.needsAcksLocked() || l.life.HasEnded() {
 			return
 		}
 		if l.waitInLocked(ctx, &l.empty) != nil {

@@ -13,6 +13,7 @@ type (
 	levelContext  struct{} // Dispatcher.mu
 	levelWatched  struct{} // watched.mu
 	levelParked   struct{} // progress.parkedMu
+	levelLosses   struct{} // losses.mu
 )
 
 func (levelToken) Depth() (int, string)    { return 10, "token" }
@@ -23,3 +24,4 @@ func (levelLink) Depth() (int, string)     { return 50, "link" }
 func (levelContext) Depth() (int, string)  { return 60, "context" }
 func (levelWatched) Depth() (int, string)  { return 70, "watched" }
 func (levelParked) Depth() (int, string)   { return 80, "parked" }
+func (levelLosses) Depth() (int, string)   { return 90, "losses" }

@@ -40,7 +40,7 @@ type Mailbox struct {
 
 	mu     lock.Mutex[levelMailbox] // guards the following fields, unless they say otherwise
 	closed bool
-	losses losses // lost messages of the resource; atomic
+	losses losses // lost messages of the resource; has a lock of its own
 
 	// The stored messages, in the order in which they came.
 	first   *Message
@@ -148,6 +148,7 @@ func (m *Mailbox) deliver(in *inflow, fs []subsys.Frame, size int, call uint64) 
 			f := &fs[i]
 			msg.data, msg.tag, msg.in = f.Data, f.Tag, in
 			msg.from = in.l.peer.WithSerial(f.Src)
+			msg.isForgotten = f.Flags&wire.FlagForget != 0
 			if call != 0 && m.calls == nil {
 				msg.call = call
 			}
@@ -214,14 +215,15 @@ func (m *Mailbox) serve() {
 	}
 }
 
-// refuse tells the sender of msg that the message is not delivered.
+// refuse tells the sender of msg that the message is not delivered, if the sender is to know.
 func (m *Mailbox) refuse(in *inflow, msg *Message) {
-	if msg.call != 0 {
+	switch {
+	case msg.call != 0:
 		in.from.unanswered(in, msg.from.Serial(), msg.call, wire.WhyGone)
 		msg.clearCall()
-		return
+	case !msg.isForgotten:
+		in.from.refuse(in, msg.from.Serial(), msg.tag, msg.Len())
 	}
-	in.from.refuse(in, msg.from.Serial(), msg.tag, msg.Len())
 }
 
 // matchLocked unlinks and returns the first message that f selects, or nil. mu must be held.

@@ -33,6 +33,8 @@ type Message struct {
 	isSent bool          // the payload is in a buffer that a sender of this process may hold too
 	slot   *slot         // the places of the message in the chains of the mailbox; nil: none
 	isGone bool          // the message tells that its origin has ended
+	// isForgotten says that the message was sent by SendAndForget.
+	isForgotten bool
 	request
 }
 
@@ -120,7 +122,7 @@ func (m *Message) Release() {
 		m.endRequest()
 	}
 	buf, d, p := m.buf, m.d, m.batch
-	m.data, m.read, m.buf, m.d, m.batch, m.in, m.isGone, m.isSent = nil, 0, nil, nil, nil, nil, false, false
+	m.data, m.read, m.buf, m.d, m.batch, m.in, m.isGone, m.isSent, m.isForgotten = nil, 0, nil, nil, nil, nil, false, false, false
 	switch {
 	case p != nil:
 		if buf != p.buf { // a copy, made by Writable or moveTo

@@ -63,7 +63,8 @@ func (l *link) abandonLocked(f *Flow) (reports []Undelivered) {
 // A part is a message with pieces still to come. The holder of the progress token owns it.
 type part struct {
 	dst, src    uint32
-	tag, call   uint64 // call: the number of the call that the message is the request of; 0: none
+	tag         uint64
+	purpose     purpose
 	total, have int
 	buf         *buffers.Buffer // has total bytes; nil before the first piece
 }
@@ -99,6 +100,7 @@ func (l *link) onBegin(f *subsys.Frame) error {
 	if err != nil {
 		return err
 	}
+	p := purpose{call: call, isForgotten: f.Flags&wire.FlagForget != 0}
 	total := binary.LittleEndian.Uint32(f.Data)
 	if total == 0 || total > MaxMessage {
 		return fmt.Errorf("%w: a message of %d bytes in pieces", ErrProtocol, total)
@@ -111,10 +113,10 @@ func (l *link) onBegin(f *subsys.Frame) error {
 	}
 	if in.mb == nil || !in.mb.expect(in, in.charge(int(total))) {
 		in.mb = nil
-		l.notDelivered(f.Dst, f.Src, f.Tag, int(total), call)
+		l.notDelivered(f.Dst, f.Src, f.Tag, int(total), p)
 		return nil
 	}
-	l.parts = append(l.parts, part{dst: f.Dst, src: f.Src, tag: f.Tag, call: call, total: int(total)})
+	l.parts = append(l.parts, part{dst: f.Dst, src: f.Src, tag: f.Tag, purpose: p, total: int(total)})
 	return nil
 }
 
@@ -200,7 +202,7 @@ func (l *link) onPiece(f *subsys.Frame) error {
 		return err
 	}
 	if in.mb == nil || in.mb.isClosed() || f.Len == 0 { // a piece without bytes ends a message that its sender has given up
-		l.notDelivered(p.dst, p.src, p.tag, p.total, p.call)
+		l.notDelivered(p.dst, p.src, p.tag, p.total, p.purpose)
 		if p.buf != nil {
 			p.buf.Release()
 		}
@@ -228,8 +230,9 @@ func (l *link) onPiece(f *subsys.Frame) error {
 	g := &l.assembled[0]
 	g.Len, g.Type, g.Tag, g.Src, g.Dst = uint32(whole.total), wire.TypeData, whole.tag, whole.src, whole.dst
 	g.Data, g.Buf, g.Spare = b.Bytes(), b, true
-	if whole.call != 0 {
-		g.Flags, l.nextCall = wire.FlagCall, nextCall{whole.dst, whole.src, whole.call}
+	g.Flags = whole.purpose.flags()
+	if call := whole.purpose.call; call != 0 {
+		l.nextCall = nextCall{whole.dst, whole.src, call}
 	}
 	_, err = l.work(l.assembled[:])
 	if g.Buf != nil {

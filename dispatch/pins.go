@@ -202,7 +202,7 @@ func (m *Mailbox) copyOutLocked(msg *Message) *Message {
 	if msg.batch != nil {
 		own = m.d.message()
 		own.from, own.tag, own.in, own.prev, own.next = msg.from, msg.tag, msg.in, msg.prev, msg.next
-		own.call = msg.call
+		own.call, own.isForgotten = msg.call, msg.isForgotten
 		msg.clearCall()
 		if own.prev != nil {
 			own.prev.next = own

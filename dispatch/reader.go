@@ -50,7 +50,7 @@ func (m *Message) WriteTo(w io.Writer) (int64, error) {
 // while the memory is used up. It fails with the cause of ctx's end, and otherwise as Buffer does.
 // It never fails with an error that [buffers.IsTemporary] reports true for.
 func (d *Dispatcher) BufferWait(ctx context.Context, n int) (*buffers.Buffer, error) {
-	b, err := d.Buffer(n)
+	b, err := d.bufferWithin(ctx, n)
 	if !buffers.IsTemporary(err) {
 		return b, err
 	}

@@ -142,11 +142,11 @@ func (f *Flow) sendReply(ctx context.Context, src uint32, number, tag uint64, p 
 		return f.sendOverLane(ctx, src, number, b)
 	}
 	if f.mb == nil && len(p) <= session.Inline {
-		if copied, err := f.accept(ctx, src, number, p, nil, nil, 0); copied || err != nil {
+		if copied, err := f.accept(ctx, src, number, p, nil, nil, purpose{}); copied || err != nil {
 			return err
 		}
 	}
-	if b, err = f.dispatcher().copyToBuffer(p); err != nil {
+	if b, err = f.dispatcher().copyToBuffer(ctx, p); err != nil {
 		return err
 	}
 	if err = f.sendOverLane(ctx, src, number, b); err != nil {
@@ -157,7 +157,7 @@ func (f *Flow) sendReply(ctx context.Context, src uint32, number, tag uint64, p 
 
 // sendOverLane is Send over the lane of f.
 func (f *Flow) sendOverLane(ctx context.Context, src uint32, tag uint64, b *buffers.Buffer) error {
-	copied, err := f.accept(ctx, src, tag, b.Bytes(), b, nil, 0)
+	copied, err := f.accept(ctx, src, tag, b.Bytes(), b, nil, purpose{})
 	if copied {
 		b.EndCopied()
 	}

@@ -54,11 +54,11 @@ func (m *Mailbox) requestBytes(ctx context.Context, f *Flow, tag uint64, data []
 	}
 	copied := false
 	if (f.mb == nil || f.spread != nil) && len(data) <= session.Inline {
-		copied, err = f.acceptByRules(ctx, m.serial, tag, data, nil, p.number)
+		copied, err = f.acceptByRules(ctx, m.serial, tag, data, nil, purpose{call: p.number})
 	}
 	if !copied && err == nil {
 		var b *buffers.Buffer
-		if b, err = m.d.copyToBuffer(data); err == nil {
+		if b, err = m.d.copyToBuffer(ctx, data); err == nil {
 			err = f.sendRequest(ctx, m.serial, tag, b, p.number)
 			b.Release()
 		}
@@ -74,9 +74,9 @@ func (m *Mailbox) requestBytes(ctx context.Context, f *Flow, tag uint64, data []
 // reference of its own.
 func (f *Flow) sendRequest(ctx context.Context, src uint32, tag uint64, b *buffers.Buffer, number uint64) error {
 	if f.mb != nil && f.spread == nil {
-		return f.deliver(ctx, src, tag, b, number)
+		return f.deliver(ctx, src, tag, b, purpose{call: number})
 	}
-	copied, err := f.acceptByRules(ctx, src, tag, b.Bytes(), b, number)
+	copied, err := f.acceptByRules(ctx, src, tag, b.Bytes(), b, purpose{call: number})
 	if copied && b.Refs() > 1 {
 		b.SetDelivered()
 	}
@@ -84,8 +84,8 @@ func (f *Flow) sendRequest(ctx context.Context, src uint32, tag uint64, b *buffe
 }
 
 // copyToBuffer returns a buffer with a copy of p.
-func (d *Dispatcher) copyToBuffer(p []byte) (*buffers.Buffer, error) {
-	b, err := d.Buffer(len(p))
+func (d *Dispatcher) copyToBuffer(ctx context.Context, p []byte) (*buffers.Buffer, error) {
+	b, err := d.bufferWithin(ctx, len(p))
 	if err == nil && len(p) > 0 {
 		copy(b.Bytes(), p)
 		d.CountCopy(len(p))

@@ -273,21 +273,21 @@ func (l *link) ended() bool {
 
 // accept is Flow.accept over the lane that the rules choose. It first waits for earlier messages of
 // the class on other lanes.
-func (s *spread) accept(ctx context.Context, src uint32, tag uint64, p []byte, b *buffers.Buffer, call uint64) (copied bool, err error) {
+func (s *spread) accept(ctx context.Context, src uint32, tag uint64, p []byte, b *buffers.Buffer, why purpose) (copied bool, err error) {
 	n, varies := s.rules.pick(tag, len(p))
 	f, err := s.lane(n)
 	if err != nil {
 		return false, err
 	}
 	if !varies {
-		return f.accept(ctx, src, tag, p, b, nil, call)
+		return f.accept(ctx, src, tag, p, b, nil, why)
 	}
 	class := classOf(src, tag)
 	if err := s.follow(ctx, class, n); err != nil {
 		return false, err
 	}
 	var at watermark
-	if copied, err = f.accept(ctx, src, tag, p, b, &at, call); err == nil && (copied || b != nil) {
+	if copied, err = f.accept(ctx, src, tag, p, b, &at, why); err == nil && (copied || b != nil) {
 		s.mark(class, n, at)
 	}
 	return copied, err

@@ -282,6 +282,22 @@ func (f *Flow) enqueueHeldLocked(w *waiter) {
 // isIdleLocked reports whether everything has been acknowledged. mu must be held.
 func (l *link) isIdleLocked() bool { return l.s.IsIdle() && l.held == 0 }
 
+// needsAcksLocked reports whether anything but messages of SendAndForget has not been acknowledged.
+// Held messages count in any case. mu must be held.
+func (l *link) needsAcksLocked() bool { return l.s.NeedsAcks() || l.held > 0 }
+
+// eachHeldLocked yields the headers of the held messages. mu must be held.
+func (l *link) eachHeldLocked(yield func(*subsys.Header)) {
+	if l.held == 0 {
+		return
+	}
+	for _, f := range l.flows {
+		for w := f.waiters.first; w != nil && w.held != nil; w = w.next {
+			yield(&w.held.Header)
+		}
+	}
+}
+
 // allLocked returns the watermark of all messages of the link. mu must be held, or the link must
 // not be published.
 func (l *link) allLocked() watermark {

@@ -101,7 +101,7 @@ func (f *Flow) tryOverLane(src uint32, tag uint64, b *buffers.Buffer, at *waterm
 		return ErrFull
 	}
 	f.sent += c
-	if f.enqueueLocked(src, tag, b.Bytes(), b, at, 0) {
+	if f.enqueueLocked(src, tag, b.Bytes(), b, at, purpose{}) {
 		b.EndCopied()
 	}
 	return nil

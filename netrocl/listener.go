@@ -113,7 +113,7 @@ func (l *Listener) connect() (*Conn, error) {
 func (l *Listener) answer(m *rocl.Message) (*Conn, error) {
 	c, err := l.accept(m)
 	if err != nil {
-		_ = l.r.SendBytes(l.ctx, m.From(), tagRefuse, []byte(err.Error()))
+		_ = l.r.SendAndForget(l.ctx, m.From(), tagRefuse, []byte(err.Error()))
 		return nil, err
 	}
 	if err := l.r.SendBytes(l.ctx, m.From(), tagAccept, []byte(c.r.ID().String())); err != nil {

@@ -268,7 +268,7 @@ func (c *Client) cancel(provider rocl.GID, number uint64, why byte) {
 		}
 		var p [controlLen]byte
 		putControl(p[:], number, why)
-		_ = c.r.SendBytes(ctx, provider, tagCancel, p[:]) // if it fails, the provider has ended
+		_ = c.r.SendAndForget(ctx, provider, tagCancel, p[:]) // if it fails, the provider has ended
 	})
 }
 

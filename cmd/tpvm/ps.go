@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -33,7 +34,8 @@ type entry struct {
 	PID    int       `json:"pid,omitempty"`
 }
 
-// list returns all tasks, threads and programs of the virtual machine, sorted by hosts.
+// list returns all tasks, threads and programs of the virtual machine, sorted by hosts. With an
+// error, such as that a node could not be asked, it returns those that it has found.
 func list(ctx context.Context, t *tpvm.Task) ([]entry, error) {
 	var all []entry
 	add := func(i tpvm.TaskInfo, kind string) {
@@ -43,15 +45,18 @@ func list(ctx context.Context, t *tpvm.Task) ([]entry, error) {
 		}
 		all = append(all, e)
 	}
+	var failed error
 	for i, err := range t.Programs(ctx) {
 		if err != nil {
-			return nil, err
+			failed = err
+			break
 		}
 		add(i, "program")
 	}
 	for i, err := range t.Tasks(ctx) {
 		if err != nil {
-			return nil, err
+			failed = err
+			continue // the threads come behind the tasks
 		}
 		kind := "task"
 		if i.IsThread {
@@ -60,7 +65,7 @@ func list(ctx context.Context, t *tpvm.Task) ([]entry, error) {
 		add(i, kind)
 	}
 	slices.SortFunc(all, byHost)
-	return all, nil
+	return all, failed
 }
 
 // byHost orders entries by the names of hosts, and the entries of a host by identifier.
@@ -156,13 +161,16 @@ func psCommand() *cobra.Command {
 				all, err = list(ctx, t)
 				return err
 			}, joinOnly())
+			if isNoMachine(err) {
+				err = nil
+			}
 			switch {
-			case err != nil && !isNoMachine(err):
+			case err != nil && len(all) == 0:
 				return err
 			case asJSON:
-				return printJSON(cmd.OutOrStdout(), all)
+				return errors.Join(printJSON(cmd.OutOrStdout(), all), err)
 			}
-			return printTree(cmd.OutOrStdout(), all, withThreads)
+			return errors.Join(printTree(cmd.OutOrStdout(), all, withThreads), err)
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object a line")

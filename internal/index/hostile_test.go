@@ -3,6 +3,7 @@
 package index
 
 import (
+	"context"
 	"encoding/binary"
 	"math/rand/v2"
 	"testing"
@@ -14,7 +15,7 @@ import (
 // page returns memory of this process that a reader takes for an index. The caller closes the
 // reader.
 func page(t testing.TB, size int) (mem []byte, read func() *Reader) {
-	fd, mem, err := memfd.Create("hostile", size)
+	fd, mem, err := memfd.Create(context.Background(), "hostile", size)
 	if err != nil {
 		t.Skip(err)
 	}
@@ -109,7 +110,7 @@ func TestScribbled(t *testing.T) {
 // A file that is no index is not opened.
 func TestOpenRefuses(t *testing.T) {
 	mem, _ := page(t, minSize)
-	fd, short, err := memfd.Create("short", 4096)
+	fd, short, err := memfd.Create(context.Background(), "short", 4096)
 	if err != nil {
 		t.Skip(err)
 	}

@@ -3,6 +3,7 @@
 package index
 
 import (
+	"context"
 	"crypto/rand"
 	"encoding/binary"
 	"fmt"
@@ -39,7 +40,7 @@ func New(size int) (*Writer, error) {
 	}
 	w := &Writer{fd: fd, mem: mem, w: wordsOf(mem)}
 	w.space = space{next: atData, size: uint64(size / 8), commit: func(from, to uint64) error {
-		if err := memfd.Commit(fd, int(from)*8, int(to)*8); err != nil {
+		if err := memfd.Commit(context.Background(), fd, int(from)*8, int(to)*8); err != nil {
 			return fmt.Errorf("%w: %w", ErrFull, err)
 		}
 		return nil

@@ -3,6 +3,7 @@
 package memfd
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -21,15 +22,16 @@ const (
 var ErrUnsealed = errors.New("memfd: the file is not sealed, or has another size")
 
 // Create makes a file of size bytes and maps it for reading and writing. The descriptor is for
-// passing to other processes. The caller closes it.
-func Create(name string, size int) (fd int, mem []byte, err error) {
-	return create(name, size, mine, func(fd int) error { return Commit(fd, 0, size) })
+// passing to other processes. The caller closes it. If ctx ends before all memory is allocated,
+// Create fails with its cause.
+func Create(ctx context.Context, name string, size int) (fd int, mem []byte, err error) {
+	return create(name, size, mine, func(fd int) error { return Commit(ctx, fd, 0, size) })
 }
 
 // CreateShared is Create of memory that every process with the descriptor may write. Its contents
 // must not be trusted.
 func CreateShared(name string, size int) (fd int, mem []byte, err error) {
-	return create(name, size, fixed, func(fd int) error { return Commit(fd, 0, size) })
+	return create(name, size, fixed, func(fd int) error { return Commit(context.Background(), fd, 0, size) })
 }
 
 // Reserve is Create of bytes without memory. Before a page is written, Commit must allocate its
@@ -38,11 +40,40 @@ func Reserve(name string, size int) (fd int, mem []byte, err error) {
 	return create(name, size, mine, func(fd int) error { return unix.Ftruncate(fd, int64(size)) })
 }
 
-// Commit allocates memory for the bytes from from up to to.
-func Commit(fd, from, to int) error {
+// Commit allocates memory for the bytes from from up to to. If ctx ends before, it fails with its
+// cause. Memory that was allocated until then stays allocated.
+func Commit(ctx context.Context, fd, from, to int) error {
+	return commit(ctx, from, to, func(from, n int) error { return unix.Fallocate(fd, 0, int64(from), int64(n)) })
+}
+
+// Commit allocates memory in steps. A signal interrupts a step, and the kernel drops what the step
+// has allocated. So a step that was interrupted is tried again with fewer bytes: each step that
+// ends is kept, and signals at any rate let the work go on.
+const (
+	mostStep       = 4 << 20
+	leastStep      = 4 << 10
+	mostInterrupts = 1000 // interruptions without a step that ends; then Commit fails
+)
+
+// commit is Commit by calls of allocate.
+func commit(ctx context.Context, from, to int, allocate func(from, n int) error) error {
+	step, interrupted := mostStep, 0
 	for {
-		err := unix.Fallocate(fd, 0, int64(from), int64(to-from))
-		if err != unix.EINTR { // a large allocation takes long, and the runtime sends signals
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		n := min(step, to-from)
+		switch err := allocate(from, n); {
+		case err == nil:
+			from, interrupted = from+n, 0
+			step = min(2*step, mostStep)
+			if from >= to {
+				return nil
+			}
+		case err == unix.EINTR && interrupted < mostInterrupts:
+			interrupted++
+			step = max(step/2, leastStep)
+		default:
 			return os.NewSyscallError("fallocate", err)
 		}
 	}

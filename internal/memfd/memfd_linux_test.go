@@ -3,6 +3,7 @@
 package memfd
 
 import (
+	"context"
 	"errors"
 	"testing"
 
@@ -16,7 +17,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // truncate the file in any way.
 func TestOnlyTheMakerWrites(t *testing.T) {
 	const size = 3 * 4096
-	fd, mem, err := Create("test", size)
+	fd, mem, err := Create(context.Background(), "test", size)
 	if err != nil {
 		t.Skip(err)
 	}
@@ -75,7 +76,7 @@ func TestShared(t *testing.T) {
 	if _, err := Open(fd, size); !errors.Is(err, ErrUnsealed) {
 		t.Errorf("what others write was opened as what they do not: %v", err)
 	}
-	mine, ours, err := Create("test", size)
+	mine, ours, err := Create(context.Background(), "test", size)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -101,7 +102,7 @@ func TestOpenRefuses(t *testing.T) {
 	}
 	defer unix.Close(p[0])
 	defer unix.Close(p[1])
-	good, mem, err := Create("good", 4096)
+	good, mem, err := Create(context.Background(), "good", 4096)
 	if err != nil {
 		t.Skip(err)
 	}
@@ -112,7 +113,7 @@ func TestOpenRefuses(t *testing.T) {
 			t.Errorf("descriptor %d of %d bytes: %v, %v", c.fd, c.size, len(m), err)
 		}
 	}
-	if _, _, err := Create("none", -1); err == nil {
+	if _, _, err := Create(context.Background(), "none", -1); err == nil {
 		t.Error("less than nothing was made")
 	}
 }
@@ -136,13 +137,13 @@ func TestReserve(t *testing.T) {
 	if n := used(); n != 0 {
 		t.Errorf("%d bytes are taken before any was committed", n)
 	}
-	if err := Commit(fd, some, 2*some); err != nil {
+	if err := Commit(context.Background(), fd, some, 2*some); err != nil {
 		t.Fatal(err)
 	}
 	if n := used(); n < some || n > 4*some { // pages may be large
 		t.Errorf("%d bytes are taken, %d were committed", n, some)
 	}
-	if err := Commit(fd, size, size+some); err == nil {
+	if err := Commit(context.Background(), fd, size, size+some); err == nil {
 		t.Error("more than was reserved was committed")
 	}
 	if m, err := Open(fd, size); !errors.Is(err, ErrUnsealed) {
@@ -156,5 +157,56 @@ func TestReserve(t *testing.T) {
 	mem[some] = 7
 	if theirs[some] != 7 {
 		t.Error("what was written is not seen")
+	}
+}
+
+// Memory is allocated in small steps that are kept. Signals at any rate do not stop that for ever,
+// and the end of the context ends it between two steps.
+func TestCommitInSteps(t *testing.T) {
+	const total = 64<<20 + 5
+	ended := errors.New("ended")
+	for name, c := range map[string]struct {
+		interrupts func(call, n int) bool
+		endAt      int // bytes after which ctx ends; 0: never
+		want       error
+	}{
+		"without signals":     {func(int, int) bool { return false }, 0, nil},
+		"every second":        {func(call, _ int) bool { return call%2 == 1 }, 0, nil},
+		"all large steps":     {func(_, n int) bool { return n > 64<<10 }, 0, nil},
+		"always":              {func(int, int) bool { return true }, 0, unix.EINTR},
+		"ctx ends":            {func(int, int) bool { return false }, 10 << 20, ended},
+		"ctx ends by a storm": {func(_, n int) bool { return n > leastStep }, 1 << 20, ended},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ctx, cancel := context.WithCancelCause(t.Context())
+			defer cancel(nil)
+			done, calls := 100, 0
+			err := commit(ctx, done, total, func(from, n int) error {
+				if calls++; calls > 100_000 {
+					t.Fatalf("%d calls, %d bytes", calls, done)
+				}
+				if from != done || n < 1 || n > mostStep {
+					t.Fatalf("a step of %d bytes at %d, %d are allocated", n, from, done)
+				}
+				if c.interrupts(calls, n) {
+					return unix.EINTR
+				}
+				if done += n; c.endAt > 0 && done > c.endAt {
+					cancel(ended)
+				}
+				return nil
+			})
+			if !errors.Is(err, c.want) || err == nil && done != total {
+				t.Errorf("%v, %d bytes of %d", err, done, total)
+			}
+			if c.endAt > 0 && done > c.endAt+mostStep {
+				t.Errorf("ctx ended after %d bytes, and %d were allocated", c.endAt, done)
+			}
+		})
+	}
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(ended)
+	if _, _, err := Create(ctx, "test", 1<<30); !errors.Is(err, ended) {
+		t.Errorf("a context that has ended: %v", err)
 	}
 }

@@ -4,16 +4,19 @@
 
 package memfd
 
-import "errors"
+import (
+	"context"
+	"errors"
+)
 
 // Create fails: this system has no sealed files.
-func Create(string, int) (int, []byte, error) { return -1, nil, errors.ErrUnsupported }
+func Create(context.Context, string, int) (int, []byte, error) { return -1, nil, errors.ErrUnsupported }
 
 // Reserve fails as Create does.
 func Reserve(string, int) (int, []byte, error) { return -1, nil, errors.ErrUnsupported }
 
 // Commit fails as Create does.
-func Commit(fd, from, to int) error { return errors.ErrUnsupported }
+func Commit(_ context.Context, fd, from, to int) error { return errors.ErrUnsupported }
 
 // Open fails as Create does.
 func Open(fd, size int) ([]byte, error) { return nil, errors.ErrUnsupported }

@@ -9,6 +9,7 @@
 package secretfile
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -127,7 +128,7 @@ func keep(fd, most int) error {
 	if len(b) == 0 {
 		return io.ErrUnexpectedEOF
 	}
-	file, mem, err := memfd.Create("rocl-secret", len(b))
+	file, mem, err := memfd.Create(context.Background(), "rocl-secret", len(b))
 	if err != nil {
 		return err
 	}

@@ -3,6 +3,7 @@
 package shm
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -37,7 +38,7 @@ const (
 )
 
 func newBell() (*bell, error) {
-	page, mem, err := memfd.Create("rocl-bell", bellLen)
+	page, mem, err := memfd.Create(context.Background(), "rocl-bell", bellLen)
 	if err != nil {
 		return nil, err
 	}

@@ -207,7 +207,7 @@ func TestArenaTakenBack(t *testing.T) {
 	c := raw(t, evil, n.Port.Addr())
 	s := n.accepted(t)
 	s.keep(1)
-	fd, mem, err := memfd.Create("evil", 8192)
+	fd, mem, err := memfd.Create(context.Background(), "evil", 8192)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -299,7 +299,7 @@ func TestInvalidHello(t *testing.T) {
 	}
 	defer unix.Close(p[0])
 	defer unix.Close(p[1])
-	seg, mem, err := memfd.Create("peer", segmentLen)
+	seg, mem, err := memfd.Create(context.Background(), "peer", segmentLen)
 	if err != nil {
 		t.Fatal(err)
 	}

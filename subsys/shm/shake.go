@@ -134,7 +134,7 @@ func (c *conn) isWary() bool { return !c.ofUser || c.port.group != nil }
 // makeSegment allocates and maps this end's segment, and returns its descriptor, which the caller
 // closes.
 func (c *conn) makeSegment() (fd int, err error) {
-	fd, mem, err := memfd.Create("rocl-shm", segmentLen)
+	fd, mem, err := memfd.Create(context.Background(), "rocl-shm", segmentLen)
 	if err != nil {
 		return -1, fmt.Errorf("allocating memory for a connection: %w", err)
 	}

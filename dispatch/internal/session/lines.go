@@ -55,6 +55,7 @@ type lines struct {
 	piece     int   // PieceLen, except in tests
 	turn      *Line // the line served last, in a ring; nil: all are empty
 	queued    int   // messages in lines
+	needed    int   // those of queued without wire.FlagForget
 	backlog   int   // bytes of these messages
 	splitting int   // lines with a first message that has begun
 	orphans   []subsys.Header
@@ -80,6 +81,9 @@ func (s *Session) Queue(ln *Line, f *subsys.Frame, call uint64) {
 	ln.msgs = append(ln.msgs, queued{*f, call})
 	ln.put++
 	s.queued++
+	if f.Flags&wire.FlagForget == 0 {
+		s.lines.needed++
+	}
 	s.backlog += len(f.Data)
 }
 
@@ -147,6 +151,7 @@ func (s *Session) Number(ln *Line, canSplit bool) {
 	n := min(s.piece, len(m.Data)-ln.numbered)
 	f := subsys.Frame{Data: m.Data[ln.numbered : ln.numbered+n : ln.numbered+n], Buf: m.Buf}
 	f.Len, f.Type, f.Tag, f.Src, f.Dst = uint32(n), wire.TypePiece, uint64(ln.numbered), m.Src, m.Dst
+	f.Flags = m.Flags & wire.FlagForget
 	ln.numbered += n
 	s.backlog -= n
 	s.Push(&f)
@@ -176,6 +181,9 @@ func (s *Session) advance(ln *Line) {
 
 // pop drops the first message of the line.
 func (ln *Line) pop(s *Session) {
+	if ln.msgs[ln.first].Flags&wire.FlagForget == 0 {
+		s.lines.needed--
+	}
 	ln.msgs[ln.first] = queued{}
 	ln.first++
 	ln.numbered = 0

@@ -66,6 +66,7 @@ type Session struct {
 	unsent     int    // bytes that are not sent, payloads included
 
 	head, sent, next uint32
+	needed           uint32        // the number behind the last frame without wire.FlagForget, or one that is not after head
 	most             atomic.Uint32 // the highest value of sent so far
 	done             atomic.Uint32 // frames before it are acknowledged; released when no connection holds them
 	large            int           // entries with a buffer that are no batches
@@ -112,6 +113,9 @@ func (s *Session) HasRoom() bool { return s.Pending() < MaxUnacked }
 
 // IsIdle reports whether everything has been acknowledged.
 func (s *Session) IsIdle() bool { return s.head == s.next && s.turn == nil }
+
+// NeedsAcks reports whether anything but messages with wire.FlagForget has not been acknowledged.
+func (s *Session) NeedsAcks() bool { return int32(s.needed-s.head) > 0 || s.lines.needed > 0 }
 
 // IsQuiet reports whether no frame is to be sent now.
 func (s *Session) IsQuiet() bool { return s.sent == s.next && !s.IsFeedable() }
@@ -193,6 +197,9 @@ func (s *Session) stamp(h *subsys.Header) {
 		s.rxAcked.Store(ack)
 	}
 	s.next++
+	if h.Flags&wire.FlagForget == 0 {
+		s.needed = s.next
+	}
 }
 
 // Push takes over a frame as an entry of its own.
@@ -331,6 +338,9 @@ func (s *Session) Acked(a uint32) error {
 // hold any of them.
 func (s *Session) Release() {
 	s.head = s.done.Load()
+	if int32(s.needed-s.head) < 0 {
+		s.needed = s.head // so that it never lies 2³¹ numbers behind
+	}
 	if s.head-s.sent-1 < 1<<31 {
 		s.skipTo(s.head) // the peer had them from an earlier connection
 	}
@@ -509,7 +519,7 @@ func (s *Session) EachNumbered(yield func(h *subsys.Header, seq uint32)) {
 		switch {
 		case e.total > 0:
 			if !e.reported {
-				h = subsys.Header{Type: wire.TypeData, Len: e.total, Tag: e.tag, Src: e.Src, Dst: e.Dst}
+				h = subsys.Header{Type: wire.TypeData, Flags: e.flags, Len: e.total, Tag: e.tag, Src: e.Src, Dst: e.Dst}
 				yield(&h, e.Seq)
 			}
 		case e.Type == wire.TypeData:

@@ -65,8 +65,11 @@ func (p *peerModel) push(flow uint32, size int, small bool) {
 	}
 	ln := &p.lines[flow]
 	call := subsys.Header{Type: wire.TypeCall, Tag: modelCall(tag), Src: 5, Dst: flow}
-	if call.Tag != 0 {
+	switch {
+	case call.Tag != 0:
 		h.Flags = wire.FlagCall
+	case tag%4 == 3:
+		h.Flags = wire.FlagForget
 	}
 	if small && size <= modelPiece && !ln.IsWaiting() {
 		if !p.s.Fits(2*subsys.HeaderLen + size) {
@@ -230,6 +233,17 @@ func (p *peerModel) check(t *rapid.T) {
 	if unsent != s.unsent {
 		t.Fatalf("%d bytes are unsent, not %d", unsent, s.unsent)
 	}
+	isNeeded := false
+	for i := s.first; i != s.end; i++ {
+		e := s.at(i)
+		frames := []subsys.Frame{e.Frame}
+		if e.Type == subsys.TypeBatch {
+			frames = subsystest.Split(&e.Frame, nil)
+		}
+		for _, f := range frames {
+			isNeeded = isNeeded || int32(f.Seq-s.head) >= 0 && f.Flags&wire.FlagForget == 0
+		}
+	}
 	backlog, queued, splitting := 0, 0, 0
 	for i := range p.lines {
 		ln := &p.lines[i]
@@ -240,10 +254,14 @@ func (p *peerModel) check(t *rapid.T) {
 		queued += ln.waiting()
 		for _, m := range ln.msgs[ln.first:] {
 			backlog += len(m.Data)
+			isNeeded = isNeeded || m.Flags&wire.FlagForget == 0
 		}
 	}
 	if backlog != s.backlog || queued != s.queued || splitting != s.splitting || (queued == 0) != (s.turn == nil) {
 		t.Fatalf("%d bytes of %d messages wait, %d have begun: %+v", backlog, queued, splitting, s.lines)
+	}
+	if s.NeedsAcks() != isNeeded {
+		t.Fatalf("an acknowledgement is needed: %v, not %v", isNeeded, s.NeedsAcks())
 	}
 	if s.IsQuiet() != (unsent == 0 && queued == 0) {
 		t.Fatalf("quiet is %v with %d bytes unsent, %d messages waiting", s.IsQuiet(), unsent, queued)
@@ -258,7 +276,7 @@ func TestSessionModel(t *testing.T) {
 		ends := [2]*peerModel{}
 		for i := range ends {
 			p := newPeerModel()
-			p.s.head, p.s.sent, p.s.next = start, start, start
+			p.s.head, p.s.sent, p.s.next, p.s.needed = start, start, start, start
 			for _, word := range []*atomic.Uint32{&p.s.most, &p.s.done, &p.s.rxNext, &p.s.rxDone, &p.s.rxAcked} {
 				word.Store(start)
 			}

@@ -64,7 +64,7 @@ const (
 	TypeData    = 16 + iota // tag, src, dst, payload
 	TypeCredit              // tag: the charged bytes that may be sent to dst, in all
 	TypeNeed                // tag: the limit that the sender waits for
-	TypeGone                // dst does not exist; src: origin of a refused message, tag: its tag, payload: its size
+	TypeGone                // dst does not exist; src: origin of a refused message, tag: its tag, payload: its size, or none after FlagForget
 	TypeBye                 // the context ends
 	TypeBegin               // tag, src, dst of a message in pieces; payload: its length
 	TypePiece               // dst, src, tag: the offset in the message that has begun; payload
@@ -73,8 +73,12 @@ const (
 )
 
 // FlagCall marks Data and Begin frames of a request. Such a frame comes directly behind its
-// TypeCall. Bits of Flags without a name are ignored.
-const FlagCall = 1
+// TypeCall. FlagForget marks Data, Begin and Piece frames of a message whose sender is not told if
+// it is not delivered. Bits of Flags without a name are ignored.
+const (
+	FlagCall   = 1
+	FlagForget = 2
+)
 
 // Reasons why a call ends without a reply: the payload of TypeNoReply. A number without a name
 // means WhyReleased.

@@ -418,7 +418,7 @@ func TestFind(t *testing.T) {
 	w := start(t, "watch", "--socket", sock, "c=2")
 	w.line()
 	r.stop()
-	if l := w.line(); !strings.HasPrefix(l, "gone") {
+	if l := w.line(); !strings.Contains(l, " gone ") {
 		t.Errorf("watched: %s", l)
 	}
 	if out, _, code := find("c=2"); code != 1 {
@@ -444,14 +444,21 @@ func TestWatch(t *testing.T) {
 		}
 		w := start(t, args...)
 		if as == "json" {
-			if l := w.line(); l != `{"event":"synced"}` {
+			var first foundJSON
+			if l := w.line(); json.Unmarshal([]byte(l), &first) != nil || first.Event != "synced" || first.Time == nil {
 				t.Errorf("first came %s", l)
 			}
 		}
 		r := start(t, "register", "--socket", sock, "w="+as)
 		id := r.line()
-		if l := w.line(); !strings.Contains(l, "appeared") || !strings.Contains(l, id) {
+		l := w.line()
+		if !strings.Contains(l, "appeared") || !strings.Contains(l, id) {
 			t.Errorf("registered %s: %s", id, l)
+		}
+		if as == "text" {
+			if _, err := time.Parse(watchTime, strings.Fields(l)[0]); err != nil {
+				t.Error(err)
+			}
 		}
 		r.stop()
 		if l := w.line(); !strings.Contains(l, "gone") || !strings.Contains(l, id) {

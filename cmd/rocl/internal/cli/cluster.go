@@ -114,17 +114,15 @@ func nodesCommand() *cobra.Command {
 			defer p.stop()
 			var asked rocl.Coverage
 			var all []nodeJSON
-			for f, err := range answers(p, c.FindAll(p, l, rocl.Covered(&asked))) {
-				if err != nil {
-					return err
-				}
-				all = append(all, newNodeJSON(&f))
-			}
+			ferr := gather(p, c.FindAll(p, l, rocl.Covered(&asked)), func(f rocl.Found) { all = append(all, newNodeJSON(&f)) })
 			slices.SortFunc(all, func(a, b nodeJSON) int {
 				return cmp.Or(cmp.Compare(a.Host, b.Host), cmp.Compare(a.Node, b.Node))
 			})
 			if err := printNodes(cmd.OutOrStdout(), g, all); err != nil {
 				return err
+			}
+			if ferr != nil {
+				return ferr
 			}
 			if len(asked.Failed) > 0 {
 				return reportCoverage(cmd.ErrOrStderr(), g, &asked)
@@ -139,13 +137,14 @@ func nodesCommand() *cobra.Command {
 
 func printNodes(w io.Writer, g Globals, all []nodeJSON) error {
 	const columns = "NODE\tHOST\tSYSTEM\tCORES\tMEMORY\tADDRESS\tLABELS"
-	return printTable(w, g, columns, all, func(w io.Writer, n *nodeJSON) {
+	return printTable(w, g, columns, all, func(w io.Writer, n *nodeJSON) string {
 		labels := ""
 		if n.labels.Len() > 0 {
 			labels = strings.TrimSuffix(strings.TrimPrefix(n.labels.String(), "{"), "}")
 		}
 		fmt.Fprintf(w, "%s\t%s\t%s/%s\t%d\t%s\t%s\t%s\n", nodeName(n.Node), display.Quote(n.Host), display.Quote(n.OS), display.Quote(n.Arch),
 			n.Cores, gib(n.Memory), cmp.Or(display.Quote(n.Addr), "-"), cmp.Or(labels, "-"))
+		return ""
 	})
 }
 

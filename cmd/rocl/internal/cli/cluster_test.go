@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"iter"
 	"os"
 	"path/filepath"
@@ -186,6 +187,81 @@ func TestSilentNode(t *testing.T) {
 	}
 	if out, _, code := execute(t.Context(), nil, "search-trace", "--socket", sock, "a=b"); code != 0 || !strings.Contains(out, "silent") {
 		t.Errorf("what is found: %d, %q", code, out)
+	}
+}
+
+// hanging is the rest of a cluster, of which nothing comes before the end of a question.
+type hanging struct{ others }
+
+func (hanging) All(ctx context.Context, _ *resource.List, _ *directory.Coverage) iter.Seq2[database.Record, error] {
+	return func(yield func(database.Record, error) bool) {
+		<-ctx.Done()
+		yield(database.Record{}, context.Cause(ctx))
+	}
+}
+
+// Beside a node that is silent for longer than --timeout, each command that lists prints what it
+// has, and then the error.
+func TestHangingNode(t *testing.T) {
+	s, sock := labelled(t, resource.Attrs{"zone": "a"})
+	s.Attach(hanging{})
+	c, err := rocl.Open(t.Context(), rocl.WithSocket(sock))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	r, err := c.Register(t.Context(), rocl.Attrs{"a": "b", "rpc": "1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for args, want := range map[string]string{
+		"find a=b": r.ID().String(), "nodes": nodeName(s.Node()), "nodes zone=a": "zone=a", "services": r.ID().String(), "routes": "",
+	} {
+		out, errOut, code := execute(t.Context(), nil, append(strings.Fields(args), "--socket", sock, "--timeout", "300ms")...)
+		if code != 3 && code != 4 || !strings.Contains(out, want) || !strings.Contains(errOut, "not answer") {
+			t.Errorf("%s: %d, %q, %q", args, code, out, errOut)
+		}
+	}
+}
+
+// A command that only asks the directory opens no port.
+func TestAskingOpensNoPort(t *testing.T) {
+	sock := node(t)
+	g := Globals{Socket: sock, Timeout: long}
+	c, err := g.join(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if len(c.Addrs()) > 0 {
+		t.Errorf("it listens at %q", c.Addrs())
+	}
+	w := start(t, "watch", "--socket", sock, "--json", rocl.AttrKind+"=context", rocl.AttrAddr+"=")
+	w.line()
+	for f, err := range c.FindAll(t.Context(), rocl.Match{rocl.AttrKind: "context"}) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if f.Attrs.GetString(rocl.AttrAddr) != "" {
+			t.Errorf("a context listens: %v", &f.Attrs)
+		}
+	}
+}
+
+// An error in a line is printed below the table, whose columns stay as narrow as without it.
+func TestErrorsBelowTable(t *testing.T) {
+	id := resource.MakeGID(1, 2, 0)
+	route := routeJSON{Context: id, PID: 7, Route: &rocl.Route{Peer: id, Transport: "shm"}}
+	broken := routeJSON{Context: id, PID: 8, Error: strings.Repeat("x", 200)}
+	var plain, both, alone bytes.Buffer
+	for w, lines := range map[*bytes.Buffer][]routeJSON{&plain: {route}, &both: {broken, route, broken}, &alone: {broken}} {
+		if err := printRoutes(w, Globals{}, lines); err != nil {
+			t.Fatal(err)
+		}
+	}
+	below := fmt.Sprintf("%v (PID 8): %s\n", id, broken.Error)
+	if !strings.HasPrefix(plain.String(), "CONTEXT") || both.String() != plain.String()+below+below || alone.String() != below {
+		t.Errorf("%q, %q, %q", plain.String(), both.String(), alone.String())
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/cmd/internal/usage"
@@ -14,6 +15,7 @@ import (
 )
 
 type foundJSON struct {
+	Time     *time.Time       `json:"time,omitempty"`
 	Event    string           `json:"event,omitempty"`
 	Node     *resource.NodeID `json:"node,omitempty"`
 	ID       *rocl.GID        `json:"id,omitempty"`
@@ -176,11 +178,15 @@ func wanted(values []string) (names []string, err error) {
 	return names, nil
 }
 
+// watchTime is the form in which watch prints times, in the local time zone.
+const watchTime = "15:04:05.000"
+
 func watchCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "watch [name=value...]",
 		Short: "Print resources as they appear, change and go",
 		Long: "Print the resources that have these attributes, all if none is given, as they appear, change and go, until interrupted.\n" +
+			"Each line begins with the time at which the command learned of it.\n" +
 			"--timeout bounds how long it takes to reach the directory. Exit code 4 if it does not answer within that.",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			g := Flags(cmd)
@@ -189,7 +195,7 @@ func watchCommand() *cobra.Command {
 				return err
 			}
 			ctx := cmd.Context()
-			c, err := g.Open(ctx)
+			c, err := g.Open(ctx, askOnly(), rocl.WithLinger(askLinger))
 			if err != nil {
 				return err
 			}
@@ -201,14 +207,15 @@ func watchCommand() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				line := foundJSON{Event: ev.Kind.String()}
+				now := time.Now()
+				line := foundJSON{Time: &now, Event: ev.Kind.String()}
 				if ev.Kind != rocl.Synced {
 					line.ID, line.Revision, line.Attrs = &ev.ID, ev.Revision, jsonAttrs(&ev.Attrs)
 				}
 				if g.JSON {
 					err = Print(cmd.OutOrStdout(), line)
 				} else if ev.Kind != rocl.Synced {
-					_, err = fmt.Fprintf(cmd.OutOrStdout(), "%-8v %v %v\n", ev.Kind, ev.ID, &ev.Attrs)
+					_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s %-8v %v %v\n", now.Format(watchTime), ev.Kind, ev.ID, &ev.Attrs)
 				}
 				if err != nil {
 					return err

@@ -5,6 +5,7 @@
 package cli
 
 import (
+	"bytes"
 	"context"
 	"encoding/base64"
 	"encoding/json"
@@ -262,6 +263,7 @@ func explain(ctx context.Context, cmd *cobra.Command, err error) (p problem, qui
 	var misused *UsageError
 	var nothing nothingError
 	var silent *silentError
+	var incomplete *incompleteError
 	var late *lateError
 	var unreachable *unreachableError
 	var command *commandError
@@ -282,6 +284,8 @@ func explain(ctx context.Context, cmd *cobra.Command, err error) (p problem, qui
 		return problem{text(silent), "Its process may be stopped or overloaded; --timeout or ROCL_TIMEOUT allows more time.", exitSilent}, false
 	case errors.As(err, &unreachable):
 		return problem{text(err), "'rocl routes' prints the links that dial. See that the process of the resource runs, and firewalls.", exitSilent}, false
+	case errors.As(err, &incomplete):
+		return problem{text(incomplete), "'rocl search-trace' shows which node is silent; --timeout or ROCL_TIMEOUT allows more time.", exitPartial}, false
 	case errors.As(err, &late):
 		return problem{text(late), "--timeout or ROCL_TIMEOUT allows more time.", exitSilent}, false
 	case errors.Is(err, rocl.ErrNoReply):
@@ -374,8 +378,9 @@ func Print(w io.Writer, v any) error {
 }
 
 // printTable prints a row of a table for each line, under the names of the columns, or with --json
-// each line as a line of JSON. Without lines it prints nothing.
-func printTable[T any](w io.Writer, g Globals, columns string, lines []T, printRow func(w io.Writer, line *T)) error {
+// each line as a line of JSON. Without lines it prints nothing. printRow writes a row, or returns a
+// text in its place, such as an error: that is printed below the table, whose columns stay narrow.
+func printTable[T any](w io.Writer, g Globals, columns string, lines []T, printRow func(w io.Writer, line *T) (below string)) error {
 	if g.JSON {
 		for i := range lines {
 			if err := Print(w, &lines[i]); err != nil {
@@ -387,12 +392,22 @@ func printTable[T any](w io.Writer, g Globals, columns string, lines []T, printR
 	if len(lines) == 0 {
 		return nil
 	}
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, columns)
+	var rows bytes.Buffer
+	below := ""
 	for i := range lines {
-		printRow(t, &lines[i])
+		if text := printRow(&rows, &lines[i]); text != "" {
+			below += text + "\n"
+		}
 	}
-	return t.Flush()
+	if rows.Len() > 0 {
+		t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+		fmt.Fprintf(t, "%s\n%s", columns, &rows)
+		if err := t.Flush(); err != nil {
+			return err
+		}
+	}
+	_, err := io.WriteString(w, below)
+	return err
 }
 
 // jsonBytes returns text as a string, and bytes that are not UTF-8 as {"base64": "…"}.

@@ -4,7 +4,6 @@ package cli
 
 import (
 	"cmp"
-	"context"
 	"fmt"
 	"io"
 	"slices"
@@ -30,8 +29,8 @@ func routesCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "routes",
 		Short: "Print the links between contexts, with their transports",
-		Long: "Print the links of the contexts of this node: each context is asked for its own, and is given --timeout to answer,\n" +
-			"as the directory is.\n" +
+		Long: "Print the links of the contexts of this node: each context is asked for its own. --timeout bounds how long the\n" +
+			"directory and the contexts are waited for together.\n" +
 			"A link of two contexts of this node is printed twice, as each sees it.\n" +
 			"Exit code 1 if there are none, 2 if no directory serves the node, 3 if some context does not answer,\n" +
 			"4 if the directory does not answer within --timeout.",
@@ -44,20 +43,24 @@ func routesCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			g := Flags(cmd)
 			ctx := cmd.Context()
-			c, err := g.join(ctx)
+			p := g.withTimeout(ctx)
+			defer p.stop()
+			c, err := g.openWithin(p, rocl.JoinOnly(), rocl.WithLinger(askLinger))
 			if err != nil {
 				return err
 			}
 			defer c.Close()
-			all, silent, err := routes(ctx, g, c)
-			if err != nil {
-				return err
+			all, silent, rerr := routes(p, c)
+			if ctx.Err() != nil {
+				return ctx.Err()
 			}
 			if err := printRoutes(cmd.OutOrStdout(), g, all); err != nil {
 				return err
 			}
 			printDialling(cmd, g, all)
 			switch {
+			case rerr != nil:
+				return rerr
 			case silent > 0:
 				note(cmd, g, map[string]int{"silent": silent}, "%s did not answer", count(silent, "context"))
 				return errPartial
@@ -69,27 +72,22 @@ func routesCommand() *cobra.Command {
 	}
 }
 
-// routes asks all contexts of c's node at the same time. silent is the number of contexts that did
-// not answer.
-func routes(ctx context.Context, g Globals, c *rocl.Context) (all []routeJSON, silent int, err error) {
+// routes asks all contexts of c's node at the same time, within the limit of p. silent is the
+// number of contexts that did not answer. With an error of the directory it returns what has come.
+func routes(p *timeoutContext, c *rocl.Context) (all []routeJSON, silent int, err error) {
 	var mu sync.Mutex
 	var asked sync.WaitGroup
-	defer asked.Wait()
 	var unseen rocl.Coverage // not used: contexts of other nodes are not asked
-	actx, cancel := context.WithTimeout(ctx, g.Timeout)
-	defer cancel()
-	p := g.withTimeout(ctx)
-	defer p.stop()
-	for f, err := range answers(p, c.FindAll(p, rocl.Match{rocl.AttrKind: "context"}, rocl.Covered(&unseen))) {
-		if err != nil {
-			return nil, 0, err
-		}
+	err = gather(p, c.FindAll(p, rocl.Match{rocl.AttrKind: "context"}, rocl.Covered(&unseen)), func(f rocl.Found) {
 		if f.ID == c.ID() || f.ID.Node() != c.ID().Node() {
-			continue
+			return
 		}
 		pid, _ := strconv.Atoi(f.Attrs.GetString(rocl.AttrPID))
 		asked.Go(func() {
-			rs, err := c.RoutesOf(actx, f.ID)
+			rctx, cancel := p.forReply(f.ID)
+			defer cancel()
+			rs, err := c.RoutesOf(rctx, f.ID)
+			err = orLate(rctx, err)
 			mu.Lock()
 			defer mu.Unlock()
 			if err != nil {
@@ -100,10 +98,10 @@ func routes(ctx context.Context, g Globals, c *rocl.Context) (all []routeJSON, s
 				all = append(all, routeJSON{Context: f.ID, PID: pid, Route: &rs[i]})
 			}
 		})
-	}
+	})
 	asked.Wait()
 	slices.SortStableFunc(all, func(a, b routeJSON) int { return a.Context.Compare(b.Context) })
-	return all, silent, ctx.Err()
+	return all, silent, err
 }
 
 // printDialling prints why links have no connection, below the table.
@@ -117,10 +115,9 @@ func printDialling(cmd *cobra.Command, g Globals, all []routeJSON) {
 
 func printRoutes(w io.Writer, g Globals, all []routeJSON) error {
 	const columns = "CONTEXT\tPID\tPEER\tLANE\tTRANSPORT\tREMOTE\tSINCE\tCHANGES\tSENT\tRECEIVED"
-	return printTable(w, g, columns, all, func(w io.Writer, r *routeJSON) {
+	return printTable(w, g, columns, all, func(w io.Writer, r *routeJSON) string {
 		if r.Route == nil {
-			fmt.Fprintf(w, "%v\t%d\t%s\t\t\t\t\t\t\t\n", r.Context, r.PID, display.Quote(r.Error))
-			return
+			return fmt.Sprintf("%v (PID %d): %s", r.Context, r.PID, display.Quote(r.Error))
 		}
 		lane := strconv.Itoa(r.Lane)
 		if r.Theirs {
@@ -136,5 +133,6 @@ func printRoutes(w io.Writer, g Globals, all []routeJSON) error {
 		}
 		fmt.Fprintf(w, "%v\t%d\t%v\t%s\t%s\t%s\t%s\t%d\t%d (%d B)\t%d (%d B)\n", r.Context, r.PID, r.Peer, lane, cmp.Or(display.Quote(transport), "-"), cmp.Or(display.Quote(r.Remote), "-"),
 			since, r.Changes, r.Sent, r.SentBytes, r.Received, r.ReceivedBytes)
+		return ""
 	})
 }

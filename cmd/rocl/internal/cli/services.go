@@ -3,9 +3,11 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
+	"iter"
 	"slices"
 	"sync"
 	"text/tabwriter"
@@ -32,87 +34,90 @@ func servicesCommand() *cobra.Command {
 		Short: "List the servers of package rpc, and the calls that each offers",
 		Long: "List the servers of package rpc that have these attributes, and the calls that each offers: how many were answered,\n" +
 			"how many of those with an error, how many run, and how long half of them and 99 of 100 took from the arrival of the\n" +
-			"request. The servers are asked all at once. One that does not answer within --timeout is listed with the reason, in\n" +
-			"the field \"error\" with --json, and the exit code is 1.",
+			"request. The servers are asked all at once. --timeout bounds how long the directory and the servers are waited for\n" +
+			"together. A server that does not answer within it is listed with the reason, in the field \"error\" with --json, and\n" +
+			"the exit code is 1. It is 3 if some node could not be asked.",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			g := Flags(cmd)
 			l, err := attributes(append(slices.Clone(args), rpcServer))
 			if err != nil {
 				return err
 			}
-			c, err := g.Open(cmd.Context(), rocl.JoinOnly())
+			p := g.withTimeout(cmd.Context())
+			defer p.stop()
+			c, err := g.openWithin(p, rocl.JoinOnly(), rocl.WithLinger(askLinger))
 			if err != nil {
 				return err
 			}
 			defer c.Close()
-			p := g.withTimeout(cmd.Context())
-			defer p.stop()
 			client, err := rpc.NewClient(p, c)
 			if err != nil {
 				return p.err(err)
 			}
 			defer client.Close()
-			var found []rocl.Found
-			for f, err := range answers(p, c.FindAll(p, l)) {
-				if err != nil {
-					return err
-				}
-				found = append(found, f)
+			var covered rocl.Coverage
+			err = listServices(p, cmd.OutOrStdout(), client, c.FindAll(p, l, rocl.Covered(&covered)), g)
+			if len(covered.Failed) > 0 {
+				err = cmp.Or(err, reportCoverage(cmd.ErrOrStderr(), g, &covered))
 			}
-			return listServices(cmd.Context(), cmd.OutOrStdout(), client, found, g)
+			return err
 		},
 	}
 }
 
 // A serviceReply is the answer of one server about its calls.
 type serviceReply struct {
+	rocl.Found
 	stats []rpc.MethodStats
 	err   error
 }
 
-// listServices asks all servers at the same time, and prints the calls of each, in the order of
-// found.
-func listServices(ctx context.Context, w io.Writer, client *rpc.Client, found []rocl.Found, g Globals) error {
-	replies := make([]serviceReply, len(found))
+// listServices asks all servers at the same time, as they are found, and prints the calls of each,
+// in the order of found. If the directory fails, it prints what has come before it returns the
+// error.
+func listServices(p *timeoutContext, w io.Writer, client *rpc.Client, found iter.Seq2[rocl.Found, error], g Globals) error {
+	var replies []*serviceReply
 	var asked sync.WaitGroup
-	for i, f := range found {
+	ferr := gather(p, found, func(f rocl.Found) {
+		r := &serviceReply{Found: f}
+		replies = append(replies, r)
 		asked.Go(func() {
-			rctx, cancel := context.WithTimeoutCause(ctx, g.Timeout, &lateError{f.ID, g.Timeout})
+			rctx, cancel := p.forReply(f.ID)
 			defer cancel()
-			stats, err := rpc.StatsOf(rctx, client, f.ID)
-			replies[i] = serviceReply{stats, orLate(rctx, err)}
+			r.stats, r.err = rpc.StatsOf(rctx, client, f.ID)
+			r.err = orLate(rctx, r.err)
 		})
-	}
+	})
 	asked.Wait()
-	if ctx.Err() != nil {
-		return context.Cause(ctx)
+	if p.parent.Err() != nil {
+		return context.Cause(p.parent)
 	}
 	printReply := printService
 	if g.JSON {
 		printReply = printServiceJSON
 	}
 	failed := 0
-	for i := range found {
-		if replies[i].err != nil {
+	for i, r := range replies {
+		if r.err != nil {
 			failed++
 		}
 		if i > 0 && !g.JSON {
 			fmt.Fprintln(w)
 		}
-		if err := printReply(w, &found[i], &replies[i]); err != nil {
+		if err := printReply(w, r); err != nil {
 			return err
 		}
 	}
-	if failed > 0 {
-		return fmt.Errorf("%d of %d servers do not answer", failed, len(found))
+	if ferr == nil && failed > 0 {
+		ferr = fmt.Errorf("%d of %d servers do not answer", failed, len(replies))
 	}
-	return nil
+	return ferr
 }
 
 // printService prints the calls of one server as a table.
-func printService(w io.Writer, f *rocl.Found, r *serviceReply) error {
+func printService(w io.Writer, r *serviceReply) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight|tabwriter.TabIndent)
-	fmt.Fprintf(t, "%v  %v\n", f.ID, &f.Attrs)
+	fmt.Fprintf(t, "%v  %v\n", r.ID, &r.Attrs)
 	if r.err != nil {
 		fmt.Fprintf(t, "  does not answer: %s\n", display.Quote(text(r.err)))
 		return t.Flush()
@@ -126,8 +131,8 @@ func printService(w io.Writer, f *rocl.Found, r *serviceReply) error {
 
 // printServiceJSON prints a line for each call of a server, or one line that says why the server
 // does not answer.
-func printServiceJSON(w io.Writer, f *rocl.Found, r *serviceReply) error {
-	line := serviceJSON{Server: f.ID, Attrs: jsonAttrs(&f.Attrs)}
+func printServiceJSON(w io.Writer, r *serviceReply) error {
+	line := serviceJSON{Server: r.ID, Attrs: jsonAttrs(&r.Attrs)}
 	if r.err != nil {
 		line.Error = text(r.err)
 		return Print(w, line)

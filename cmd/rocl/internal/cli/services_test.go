@@ -7,11 +7,15 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"io"
+	"os"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/internal/subprocess"
 	"github.com/rocl-go/rocl/rpc"
 )
 
@@ -44,6 +48,19 @@ func newService(t *testing.T, c *rocl.Context, attrs rocl.Attrs, call string, re
 	return s
 }
 
+// list lists the calls of servers with the given identifiers.
+func list(ctx context.Context, w io.Writer, client *rpc.Client, g Globals, ids ...rocl.GID) error {
+	p := g.withTimeout(ctx)
+	defer p.stop()
+	return listServices(p, w, client, func(yield func(rocl.Found, error) bool) {
+		for _, id := range ids {
+			if !yield(rocl.Found{ID: id}, nil) {
+				return
+			}
+		}
+	}, g)
+}
+
 // A server that answers late does not delay the questions to the others, and the order of the
 // output stays.
 func TestServicesAreAskedAtOnce(t *testing.T) {
@@ -62,7 +79,7 @@ func TestServicesAreAskedAtOnce(t *testing.T) {
 		return next(ctx)
 	})
 	var out bytes.Buffer
-	err := listServices(t.Context(), &out, client, []rocl.Found{{ID: first.ID()}, {ID: last.ID()}}, Globals{Timeout: long, JSON: true})
+	err := list(t.Context(), &out, client, Globals{Timeout: long, JSON: true}, first.ID(), last.ID())
 	if err == nil || !strings.HasPrefix(err.Error(), "1 of 2 ") {
 		t.Errorf("%v", err)
 	}
@@ -101,7 +118,7 @@ func TestServiceThatHangs(t *testing.T) {
 	why := hung.ID().String() + " did not reply within 50ms"
 	for asJSON, want := range map[bool]string{false: "does not answer: " + why + "\n", true: `"error":"` + why + `"`} {
 		var out bytes.Buffer
-		err := listServices(t.Context(), &out, client, []rocl.Found{{ID: hung.ID()}}, Globals{Timeout: 50 * time.Millisecond, JSON: asJSON})
+		err := list(t.Context(), &out, client, Globals{Timeout: 50 * time.Millisecond, JSON: asJSON}, hung.ID())
 		if err == nil || !strings.Contains(out.String(), want) || json.Valid(out.Bytes()) != asJSON {
 			t.Errorf("%v, %q, want %q", err, out.String(), want)
 		}
@@ -109,8 +126,37 @@ func TestServiceThatHangs(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	var out bytes.Buffer
-	if err := listServices(ctx, &out, client, []rocl.Found{{ID: hung.ID()}}, Globals{Timeout: long}); !errors.Is(err, context.Canceled) || out.Len() > 0 {
+	if err := list(ctx, &out, client, Globals{Timeout: long}, hung.ID()); !errors.Is(err, context.Canceled) || out.Len() > 0 {
 		t.Errorf("interrupted: %v, %q", err, out.String())
+	}
+}
+
+// Beside a server whose process is stopped, services waits for --timeout once: for the directory
+// and the servers together. It does not wait for the stopped process as it ends.
+func TestServicesBesideStopped(t *testing.T) {
+	sock, c, _ := newServices(t)
+	newService(t, c, rocl.Attrs{"is": "running"}, "echo", nil)
+	cmd := subprocess.Self("register", "--socket", sock, "rpc=1", "is=stopped")
+	cmd.Env = append(os.Environ(), "BE_ROCL=1")
+	s, err := subprocess.Start(cmd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		s.Signal(syscall.SIGCONT)
+		s.Kill()
+	})
+	if _, err := c.Await(t.Context(), rocl.Attrs{"is": "stopped"}, 1); err != nil {
+		t.Fatal(err)
+	}
+	s.Signal(syscall.SIGSTOP)
+	begun := time.Now()
+	out, errOut, code := execute(t.Context(), nil, "services", "--socket", sock, "--timeout", "500ms")
+	if code != exitFailed || !strings.Contains(out, "echo") || !strings.Contains(out, "is=stopped") || !strings.Contains(out, "did not reply within 500ms") || !strings.Contains(errOut, "1 of 2 servers") {
+		t.Errorf("%d, %q, %q", code, out, errOut)
+	}
+	if took := time.Since(begun); took > 5*time.Second { // a context waits so long for its messages by default
+		t.Errorf("--timeout 500ms took %v", took)
 	}
 }
 
