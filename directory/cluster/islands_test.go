@@ -131,7 +131,7 @@ func (a *archipelago) resolve(_ context.Context, host string) (of []netip.Addr, 
 	if ip, err := netip.ParseAddr(host); err == nil {
 		return []netip.Addr{ip}, nil
 	}
-	time.Sleep(time.Millisecond)
+	time.Sleep(time.Millisecond) // virtual time
 	a.do(func() {
 		a.lookups++
 		of = slices.Clone(a.names[host])
@@ -145,7 +145,7 @@ func (a *archipelago) resolve(_ context.Context, host string) (of []netip.Addr, 
 // exchange tells the members that m sees, and those that the daemon at an address sees, of each
 // other.
 func (a *archipelago) exchange(m *machine, at string) (err error) {
-	time.Sleep(3 * time.Millisecond)
+	time.Sleep(3 * time.Millisecond) // virtual time
 	a.do(func() {
 		o := a.at(m, netip.MustParseAddrPort(at))
 		if m.c == nil || o == nil || o.c == nil {
@@ -199,7 +199,7 @@ func (p islandPortOf) Addr() *net.UDPAddr { return net.UDPAddrFromAddrPort(p.add
 func (p islandPortOf) Beacon() {}
 
 func (p islandPortOf) Hello(ctx context.Context, addr *net.UDPAddr) (id resource.NodeID, err error) {
-	time.Sleep(time.Millisecond)
+	time.Sleep(time.Millisecond) // virtual time
 	err = mux.ErrSilent
 	p.do(func() {
 		if o := p.at(p.machine, addr.AddrPort()); o != nil && o.c != nil && p.c != nil {

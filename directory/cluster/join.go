@@ -278,9 +278,9 @@ func (w *wanting) next(now time.Time) {
 	w.ended, w.wait, w.share = now, min(max(2*w.wait, aloneTime), settledTime), 0.75+rand.Float64()/2
 }
 
-// noteLocked notes the result of an attempt to join at an address. It logs a warning now and then if
-// no member is reached there: nothing else tells an operator that an address, a key or the cluster's
-// name is wrong.
+// noteLocked notes the result of an attempt to join at an address. It logs a warning now and then
+// if no member is reached there: nothing else tells an operator that an address, a key or the
+// cluster's name is wrong.
 func (j *joiner) noteLocked(addr string, err error) {
 	w := j.wanting[addr]
 	if w == nil {
@@ -404,8 +404,8 @@ func (j *joiner) probe(ctx context.Context, at *net.UDPAddr, end func(), probed 
 }
 
 // A refusal is what is known of a program that refuses this member. It may be a member that has
-// another key, another name of the cluster or other certificates. It lives, so what it has cannot be
-// denied for certain.
+// another key, another name of the cluster or other certificates. It lives, so what it has cannot
+// be denied for certain.
 type refusal struct {
 	err   error
 	asked time.Time // when it was asked last

@@ -147,9 +147,9 @@ func (t *memberTable) setUnsureLocked() {
 func (m *node) isUnproven() bool { return !m.isAlive && m.away == nil && !m.isProven }
 
 // unsureOf returns nil if each member that does not answer is dead, or has left. A member may live
-// that gossip takes for dead, because it refuses this one: the joiner looks at its address. A member
-// that is not understood lives too. What they have is not known: unsureOf then returns an error that
-// matches directory.ErrPartial.
+// that gossip takes for dead, because it refuses this one: the joiner looks at its address. A
+// member that is not understood lives too. What they have is not known: unsureOf then returns an
+// error that matches directory.ErrPartial.
 func (t *memberTable) unsureOf() error {
 	if !t.unsure.Load() {
 		return nil
@@ -176,7 +176,8 @@ func (t *memberTable) unsureOf() error {
 	return fmt.Errorf("%w: members do not answer, and may refuse this one: %s", directory.ErrPartial, strings.Join(addrs[:min(len(addrs), mostNamed)], ", "))
 }
 
-// isUnproven reports whether a member at an address is dead for gossip, and was not looked at since.
+// isUnproven reports whether a member at an address is dead for gossip, and was not looked at
+// since.
 func (t *memberTable) isUnproven(addr string) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -188,8 +189,8 @@ func (t *memberTable) isUnproven(addr string) bool {
 	return false
 }
 
-// lookedAt notes that the joiner has looked at an address. A dead member there is proven to be dead,
-// or the joiner knows that it is refused there.
+// lookedAt notes that the joiner has looked at an address. A dead member there is proven to be
+// dead, or the joiner knows that it is refused there.
 func (t *memberTable) lookedAt(addr string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -21,8 +21,8 @@ type Stats struct {
 	// Alive, Away and Dead count members. Alive counts this member too. The dead are remembered,
 	// and looked for.
 	Alive, Away, Dead int
-	// Refused counts the addresses at which a program refuses this member, at addresses that it wants to join
-	// or has met: Refusing has some of them.
+	// Refused counts the addresses at which a program refuses this member, at addresses that it
+	// wants to join or has met: Refusing has some of them.
 	Refused               int
 	Refusing              []string
 	Joins, Leaves, Deaths uint64 // of other members, as seen here

@@ -105,8 +105,8 @@ func (x *Mux) Probe(ctx context.Context, addr *net.UDPAddr) error {
 			err = errDeaf
 		}
 	} else {
-		// A program that runs closes a connection on which nothing comes any more. One that is
-		// stopped does not.
+		// A program that runs closes a connection on which nothing comes any more. A program that
+		// is stopped does not.
 		_ = nc.(*net.TCPConn).CloseWrite()
 		if _, err = io.Copy(io.Discard, nc); err == nil {
 			err = errEnded

@@ -54,8 +54,8 @@ type Config struct {
 	Stream func(net.Conn)
 	// Beacon is called when a beacon says that a member is at addr. It may be nil.
 	Beacon func(node resource.NodeID, addr *net.UDPAddr)
-	// Hello is called when another member at addr says hello, and when its answer comes too late for
-	// Hello. It may be nil.
+	// Hello is called when another member at addr says hello, and when its answer comes too late
+	// for Hello. It may be nil.
 	Hello   func(node resource.NodeID, addr *net.UDPAddr)
 	Spin    time.Duration // how long the keeper reads on after an answer, before it parks
 	Logger  *slog.Logger
