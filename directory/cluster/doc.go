@@ -34,7 +34,7 @@
 //	Membership.keysMu → locks of directory.Server (SetTerms, SetLinkKeys, Attach)
 //	directory.Server.wmu → watches → database.Watch
 //	keyset → locks of memberlist's keyring and of the mux
-//	joiner, exchanges → memberTable → summaries, counts.pulseMu, locks of the mux
+//	joiner, exchanges, watches → memberTable → summaries, counts.pulseMu, locks of the mux
 //	joiner, exchanges, watches → lifetime
 //	searches → summaries, cursors → locks of the database
 //

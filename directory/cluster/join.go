@@ -249,8 +249,8 @@ func (j *joiner) lookLocked(addr string, again bool) {
 		if j.life.Err() != nil {
 			return
 		}
-		j.members.lookedAt(addr)
-		if err != nil {
+		if err != nil { // otherwise gossip is about to see the member alive
+			j.members.lookedAt(addr, errors.Is(err, mux.ErrRefused))
 			j.log.Debug("cluster: joining", "addr", addr, "err", err)
 		}
 		j.noteLocked(addr, err)

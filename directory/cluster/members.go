@@ -68,7 +68,7 @@ type node struct {
 	readsRolls bool // it reads the checksum of members in a no: see roll.go
 	isHearsay  bool // another member told of it, and it was never seen alive
 	isDoubted  bool // the account that follows decides whether the node is waited for
-	isProven   bool // it is dead, and no program has answered at its address since
+	isProven   bool // it is dead, and no program refuses this member at its address
 
 	exchanged time.Time // when exchanges.exchangeWith began an exchange with it last
 }
@@ -189,17 +189,25 @@ func (t *memberTable) isUnproven(addr string) bool {
 	return false
 }
 
-// lookedAt notes that the joiner has looked at an address. A dead member there is proven to be
-// dead, or the joiner knows that it is refused there.
-func (t *memberTable) lookedAt(addr string) {
+// lookedAt notes that the joiner has reached no member at an address, and whether a program refuses
+// it there. If none does, a dead member that had the address is proven to be dead.
+func (t *memberTable) lookedAt(addr string, refused bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, m := range t.nodes {
-		if m.addr == addr && m.isUnproven() {
-			m.isProven = true
-			t.setUnsureLocked()
+		if m.addr == addr && !m.isAlive && m.away == nil && m.isProven == refused {
+			m.isProven = !refused
+			t.publishLocked() // watches may have waited for it
 		}
 	}
+}
+
+// mayLive reports whether a node that is dead for gossip may be a member that refuses this one.
+func (t *memberTable) mayLive(id resource.NodeID) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	m := t.nodes[id]
+	return m != nil && m.isUnproven()
 }
 
 // aliveAddresses returns the addresses of the other members that are seen alive.

@@ -19,28 +19,33 @@ import (
 
 // The key of a cluster is changed, and one member does not get the new one. Gossip takes the
 // members on each side for dead on the other. They live, so nothing that they may have is denied
-// for certain at any time. That is logged once. When the member has the key, all is well again.
+// for certain at any time. No watch tells that it is gone. That is logged once. When the member has
+// the key, all is well again.
 func TestRefusedIsNotDead(t *testing.T) {
 	var log lines
 	keyed := func(c *Config) { c.Keys, c.Patience = [][]byte{[]byte("the old key")}, 1 }
-	a := member(t, 1, func(c *Config) { keyed(c); c.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
-	b, c := member(t, 2, keyed, a), member(t, 3, keyed, a)
-	together(t, a, b, c)
-	x := put(t, b, 1, resource.Attrs{"x": ""})
+	first := newStation(t, 1, func(c *Config) { keyed(c); c.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
+	second, third := newStation(t, 2, keyed, first), newStation(t, 3, keyed, first)
+	meet(t, first, second, third)
+	a, b, c := first.c, second.c, third.c
+	x := put(t, b, 1, lamp)
+	watch := first.watch(lamps())
+	watch.want(directory.Appeared, x)
+	watch.want(directory.Synced, resource.GID{})
 	for _, m := range []*Cluster{b, c} {
 		if err := m.SetKeys([]byte("the new key")); err != nil {
 			t.Fatal(err)
 		}
 	}
 	eventually.True(t, "both sides see that they are refused", func() bool {
-		if err := second(a.Find(t.Context(), pattern(resource.Match{"x": ""}))); err != nil && !errors.Is(err, directory.ErrPartial) {
+		if _, err := a.Find(t.Context(), lamps()); err != nil && !errors.Is(err, directory.ErrPartial) {
 			t.Fatalf("what a member has that refuses this one: %v", err)
 		}
 		s := a.Stats()
 		return s.Alive == 1 && s.Refused == 2 && b.Stats().Refused == 1 && c.Stats().Refused == 1
 	})
 	for _, m := range []*Cluster{a, b, c} {
-		if err := second(m.Find(t.Context(), pattern(resource.Match{"none": ""}))); !errors.Is(err, directory.ErrPartial) {
+		if _, err := m.Find(t.Context(), pattern(resource.Match{"none": ""})); !errors.Is(err, directory.ErrPartial) {
 			t.Errorf("node %d: %v", m.cfg.Node, err)
 		}
 		var last error
@@ -57,7 +62,7 @@ func TestRefusedIsNotDead(t *testing.T) {
 		t.Fatal(err)
 	}
 	together(t, a, b, c)
-	finds(t, a, resource.Match{"x": ""}, x)
+	finds(t, a, resource.Match{"type": "lamp"}, x)
 	for _, m := range []*Cluster{a, b, c} {
 		eventually.True(t, "no member is refused", func() bool { return m.Stats().Refused == 0 })
 		denies(t, m, resource.Match{"none": ""})
@@ -65,6 +70,9 @@ func TestRefusedIsNotDead(t *testing.T) {
 	if n := log.count(warned); n != 1 {
 		t.Errorf("%d warnings: %s", n, &log)
 	}
+	watch.none("the member lives")
+	kill(b)
+	watch.want(directory.Gone, x)
 }
 
 // A program that refuses a member, for whatever reason, is told from one that has died or hangs.
