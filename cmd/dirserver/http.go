@@ -105,7 +105,9 @@ func (w *watched) served() check {
 
 // member checks the node's membership. The check is met if the node is in no cluster, has met
 // another member, has no others to meet, or has tried for aloneTime. In the last case the node is
-// the first member, or all other members are down, and it must serve its own programs.
+// the first member, or all other members are down, and it must serve its own programs. The check is
+// not met if more members refuse the node than it has met: then the node is most likely the one
+// with the wrong key.
 func (w *watched) member() check {
 	if w.cluster == nil {
 		return check{"cluster", true, "the node is in none"}
@@ -119,7 +121,12 @@ func (w *watched) member() check {
 		w.met.Store(true)
 	}
 	here := fmt.Sprintf("%d members alive, %d away, %d dead", s.Alive, s.Away, s.Dead)
+	if s.Refused > 0 {
+		here += fmt.Sprintf("; %d refuse this node, which has another key, another cluster name or other certificates: %s", s.Refused, strings.Join(s.Refusing, ", "))
+	}
 	switch {
+	case s.Refused > s.Alive-1:
+		return check{"cluster", false, here}
 	case w.met.Load(), !w.joins:
 		return check{"cluster", true, here}
 	case time.Since(w.begun) >= aloneTime:

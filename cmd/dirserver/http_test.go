@@ -311,6 +311,26 @@ func TestReady(t *testing.T) {
 	c2 := open(3) // this member has met another one, whatever happens afterwards
 	c, c2 = c2, c
 	ask("/readyz", 200, "1 members alive")
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var busy sync.WaitGroup
+	busy.Go(func() { // a member that refuses this one, as one with another key does
+		for nc, err := ln.Accept(); err == nil; nc, err = ln.Accept() {
+			nc.Close()
+		}
+	})
+	defer busy.Wait()
+	defer ln.Close()
+	known := c
+	c = open(4, ln.Addr().String())
+	eventually.True(t, "it is refused", func() bool { return c.Stats().Refused > 0 })
+	ask("/readyz", 503, "1 refuse this node, which has another key, another cluster name or other certificates: "+ln.Addr().String())
+	open(5, c.Addr())
+	eventually.True(t, "it has met a member", func() bool { return c.Stats().Alive > 1 })
+	ask("/readyz", 200, "1 refuse this node")
+	c = known
 	w.probe = &probe{done: make(chan struct{})}
 	ask("/healthz", 503, "- database:")
 	ask("/readyz", 503, "- database:")

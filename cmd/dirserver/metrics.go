@@ -43,6 +43,7 @@ var (
 	mQuestionS  = describe("directory_question_seconds", "How long contexts waited for the server's answer.", "kind")
 
 	mMembers    = describe("cluster_members", "Members as this one sees them: alive (itself among them), away for a moment, or dead and looked for.", "state")
+	mRefused    = describe("cluster_refused", "Addresses at which a program refuses this member: it has another key, another name of the cluster or other certificates.")
 	mEvents     = describe("cluster_member_events_total", "Other members that came (join), left, or died, as seen here.", "event")
 	mAttempts   = describe("cluster_join_failures_total", "Attempts to join that led nowhere: the name did not resolve, or no member answered.", "reason")
 	mHealth     = describe("cluster_health_score", "How much the member doubts its own view; 0 is well.")
@@ -152,6 +153,7 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	gauge(mMembers, float64(m.Alive), "alive")
 	gauge(mMembers, float64(m.Away), "away")
 	gauge(mMembers, float64(m.Dead), "dead")
+	gauge(mRefused, float64(m.Refused))
 	count(mEvents, m.Joins, "join")
 	count(mEvents, m.Leaves, "leave")
 	count(mEvents, m.Deaths, "death")

@@ -213,7 +213,7 @@ func (t *memberTable) awaitLocked(id resource.NodeID, m *node, d time.Duration) 
 // giveUpLocked ends the wait for a member. The caller must call publishLocked.
 func (t *memberTable) giveUpLocked(id resource.NodeID, m *node) {
 	m.away.Stop()
-	m.away, m.lost, m.isDoubted = nil, time.Now(), false
+	m.away, m.lost, m.isDoubted, m.isProven = nil, time.Now(), false, false
 	if m.isHearsay { // the members that have met it look for it
 		delete(t.nodes, id)
 	}

@@ -89,6 +89,9 @@ func (a *asker) askWith(ctx context.Context, w *waiter, q []byte, targets []reso
 			targets = a.members.newcomers(&asked)
 		}
 		if len(targets) == 0 {
+			if unknown == nil {
+				unknown = a.joiner.incomplete()
+			}
 			return database.Record{}, denial(q, unknown, partial)
 		}
 	}

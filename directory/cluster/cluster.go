@@ -119,7 +119,7 @@ func compose(base *core) *Cluster {
 	c.members = newMemberTable(base, c.summaries)
 	c.summaries.members = c.members
 	c.gossip = &gossip{core: base, members: c.members}
-	c.joiner = newJoiner(base, c.members, c.gossip)
+	c.joiner = newJoiner(base, c.members)
 	c.gossip.joiner = c.joiner
 	c.departure = &departure{core: base, members: c.members, gossip: c.gossip}
 	c.exchanges = newExchanges(base, c.members, c.gossip)
@@ -141,10 +141,11 @@ func (c *Cluster) start() error {
 	cfg := &c.cfg
 	if c.mux, err = mux.Open(mux.Config{
 		Self: cfg.Node, Bind: cfg.Bind, Cluster: cfg.Name, Keys: cfg.Keys, Group: cfg.Group, TLS: seal, Opening: cfg.Opening, Spin: cfg.Poll, Logger: cfg.Logger,
-		Receive: c.receive, Stream: c.serve, Beacon: c.joiner.heardBeacon,
+		Receive: c.receive, Stream: c.serve, Beacon: c.joiner.heardBeacon, Hello: c.joiner.heardHello,
 	}); err != nil {
 		return err
 	}
+	c.joiner.use(c.mux, c.gossip)
 	if err = c.gossip.start(); err != nil {
 		c.mux.Close()
 		return err

@@ -34,7 +34,7 @@
 //	Membership.keysMu → locks of directory.Server (SetTerms, SetLinkKeys, Attach)
 //	directory.Server.wmu → watches → database.Watch
 //	keyset → locks of memberlist's keyring and of the mux
-//	joiner, exchanges → memberTable → summaries, counts.pulseMu, locks of the mux
+//	joiner, exchanges, watches → memberTable → summaries, counts.pulseMu, locks of the mux
 //	joiner, exchanges, watches → lifetime
 //	searches → summaries, cursors → locks of the database
 //
@@ -49,7 +49,13 @@
 //
 // A member is named by its node number. A member remembers each member that it has met, and joins
 // it again for as long as it is not seen alive. memberlist alone forgets its dead after 30 s, so
-// the halves of a cluster that were cut for longer would stay apart for good.
+// the halves of a cluster that were cut for longer would stay apart for good. The addresses in
+// Config.Join are tried for as long as the member lives: they may lead to members that none of
+// those alive has met (join.go).
+//
+// A member that gossip takes for dead may live and refuse this one, because their keys differ. So
+// the joiner probes its address. Until that has shown that no program answers there, and for as
+// long as one refuses this member, no question is denied for certain.
 //
 // By gossip each member tells its epoch, which names the present life of its mux. The other
 // members address that life alone. A member that has missed the gossip of a new epoch gets no

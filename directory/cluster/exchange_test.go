@@ -107,7 +107,7 @@ func lifeNotHeard(t *testing.T, reaches func(other, restarted *Cluster, watched 
 	defer b.Close()
 	defer c.Close()
 	eventually.True(t, "the restarted member knows both, and joins no other one", func() bool {
-		joins := b.joiner.former.Load() || b.joiner.addressesTried() > 0
+		joins := b.joiner.former.Load() || b.Stats().LookedAt > 0
 		return !joins && knows(b, 1) && knows(b, 3) && c.members.epoch(2) == b.mux.Epoch()
 	})
 	cut.Store(false)

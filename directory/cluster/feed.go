@@ -43,12 +43,13 @@ func (f *feed) orderLocked(o order) {
 }
 
 // updateFeedsLocked makes feeds to the members, if there are watches, and ends the feeds to other
-// nodes. It loads the list of members itself: by an older list, a member that has come meanwhile
-// would be taken for gone.
+// nodes. A member that refuses this one keeps its feed, and so its resources in the watches. It
+// loads the list of members itself: by an older list, a member that has come meanwhile would be
+// taken for gone.
 func (ws *watches) updateFeedsLocked() {
 	members := ws.members.list()
 	for m, f := range ws.feeds {
-		if _, member := slices.BinarySearch(members, m); !member {
+		if _, member := slices.BinarySearch(members, m); !member && !ws.members.mayLive(m) {
 			ws.endFeedLocked(f)
 			for _, w := range ws.all {
 				w.dropLocked(m)

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net"
 	"net/netip"
@@ -13,14 +14,21 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/rocl-go/rocl/directory"
+	"github.com/rocl-go/rocl/internal/mux"
 	"github.com/rocl-go/rocl/resource"
 )
 
 const (
 	rejoin = 500 * time.Millisecond // how often missed members are looked for
+	// A member that is alone, or that does not know all members yet, tries the addresses to join
+	// each aloneTime. Another one tries them too, each settledTime in the end: members that do not
+	// know each other may be there, each with its own part of the cluster.
+	aloneTime   = time.Second
+	settledTime = 30 * time.Second
 	// beaconTime is how often a member that is not alone makes itself known to the group.
 	beaconTime = 2 * time.Second
 	joinTime   = 2 * time.Second // for one attempt
@@ -28,41 +36,83 @@ const (
 	// first packet is lost takes a second.
 	firstTime = 3 * time.Second
 
-	mostAddresses = 32 // of one name, tried at a time
-	mostTaught    = 3  // members that are joined to correct what they know
+	mostAddresses = 256 // of one name, greeted at a time
+	mostExchanges = 4   // with members at addresses of one name, at a time
+	mostTaught    = 3   // members that are joined to correct what they know
+
+	probeAfter = 250 * time.Millisecond // without an answer to a hello
+	// probeAgain is after which time a program that has refused this member is asked again.
+	probeAgain = 5 * time.Second
+	// refusalTime is how long a refusal counts at an address that is not looked at any more.
+	refusalTime = time.Minute
 )
 
-// A joiner joins the members in Config.Join, and those that were met and are not seen alive any
-// more. It knows whether this member has learned of all members.
+// network is what a joiner needs of a mux.
+type network interface {
+	Addr() *net.UDPAddr
+	Hello(ctx context.Context, addr *net.UDPAddr) (resource.NodeID, error)
+	Probe(ctx context.Context, addr *net.UDPAddr) error
+	Beacon()
+}
+
+// A joiner joins the members in Config.Join, again and again, and those that were met and are not
+// seen alive any more. It knows whether this member has learned of all members, and which programs
+// refuse this member.
 type joiner struct {
 	*core
 	members *memberTable
-	gossip  *gossip
+	net     network
+	// exchange exchanges with the member at an address all that both know of the members.
+	exchange func(at string) error
+	// resolve looks a host name up.
+	resolve func(ctx context.Context, host string) ([]netip.Addr, error)
 
 	// former means that some member knows a former life of this one: see gossip.NotifyMerge.
 	former atomic.Bool
 	// accounted means that a member that was joined has given its account: see absent.go.
 	accounted atomic.Bool
-	// complete means that this member knows all members, so that a no of all of them is definite:
-	// see learnedLocked and waitedLongEnoughLocked.
+	// complete means that this member knows all members, so that a no of all of them is definite
+	// unless some are unsure: see learnedLocked, waitedLongEnoughLocked and incomplete.
 	complete atomic.Bool
+	// refused means that refusals is not empty.
+	refused atomic.Bool
 	// joined is done when complete is set, or after firstTime. Questions and watches wait for it.
 	joined context.Context
 	waited context.CancelFunc
 
-	mu      sync.Mutex          // guards the following fields; taken before memberTable.mu
-	looking map[string]bool     // addresses at which join is under way
-	wanting map[string]*wanting // by address: members to join that were not reached yet
+	mu       sync.Mutex                  // guards the following fields; taken before memberTable.mu
+	looking  map[string]bool             // addresses at which join is under way
+	wanting  map[string]*wanting         // the members to join, by address
+	greeters map[resource.NodeID]string  // members that said hello and are not seen alive, with their addresses
+	refusals map[netip.AddrPort]*refusal // programs that refuse this member, by address
+	warned   bool                        // a warning of the refusals was logged
 }
 
-func newJoiner(c *core, members *memberTable, g *gossip) *joiner {
-	j := &joiner{core: c, members: members, gossip: g, looking: map[string]bool{}, wanting: map[string]*wanting{}}
+// newJoiner returns a joiner without a network: see use.
+func newJoiner(c *core, members *memberTable) *joiner {
+	j := &joiner{core: c, members: members, looking: map[string]bool{}, wanting: map[string]*wanting{}, greeters: map[resource.NodeID]string{}, refusals: map[netip.AddrPort]*refusal{}}
 	j.joined, j.waited = context.WithTimeout(c.life, firstTime)
+	j.resolve = j.lookup
 	return j
 }
 
-// errOwn is returned for an address to join that is this member's own alone.
-var errOwn = errors.New("the address leads only to this member")
+// use gives the joiner its network and gossip.
+func (j *joiner) use(n network, g *gossip) {
+	j.net = n
+	j.exchange = func(at string) error {
+		_, err := g.list.Join([]string{at})
+		return err
+	}
+}
+
+// lookup looks a host name up by the configured resolver.
+func (j *joiner) lookup(ctx context.Context, host string) ([]netip.Addr, error) {
+	r := j.cfg.Resolver
+	if r == nil {
+		r = net.DefaultResolver
+	}
+	return r.LookupNetIP(ctx, "ip", host)
+}
 
 // addresses looks HOST:PORT up. The result is in random order, so that not all members try the same
 // address first. It leaves out this member's own address; self reports whether the name has that
@@ -74,20 +124,15 @@ func (j *joiner) addresses(name string) (to []netip.AddrPort, self bool, err err
 	if err != nil {
 		return nil, false, err
 	}
-	r := j.cfg.Resolver
-	if r == nil {
-		r = net.DefaultResolver
-	}
-	n, err := r.LookupPort(ctx, "udp", service)
+	n, err := net.DefaultResolver.LookupPort(ctx, "udp", service)
 	if err != nil {
 		return nil, false, err
 	}
-	ips, err := r.LookupNetIP(ctx, "ip", host)
+	ips, err := j.resolve(ctx, host)
 	if err != nil {
 		return nil, false, err
 	}
-	own := j.mux.Addr().AddrPort()
-	own = netip.AddrPortFrom(own.Addr().Unmap(), own.Port())
+	own := j.own()
 	for _, ip := range ips {
 		a := netip.AddrPortFrom(ip.Unmap(), uint16(n))
 		self = self || a == own
@@ -100,53 +145,68 @@ func (j *joiner) addresses(name string) (to []netip.AddrPort, self bool, err err
 	return to[:min(len(to), mostAddresses)], self, nil
 }
 
-// alone reports whether Config names no other member, and none can make itself known.
-func (j *joiner) alone() bool {
-	own := j.mux.Addr().String()
-	return !j.cfg.Follows && (len(j.cfg.Join) == 0 && j.cfg.Group == "" || len(j.cfg.Join) == 1 && j.cfg.Join[0] == own)
+// own returns this member's address.
+func (j *joiner) own() netip.AddrPort {
+	a := j.net.Addr().AddrPort()
+	return netip.AddrPortFrom(a.Addr().Unmap(), a.Port())
 }
 
-// run joins each address in Config.Join until that was reached once. It also looks for each member
-// that was met, as long as that is not seen alive: memberlist gives dead members up, and a cluster
-// that was cut would stay so. A member that is alone makes itself known to the group. The first of
-// several members does so less often: there may be members that none of them has met.
+// alone reports whether Config names no other member, and none can make itself known.
+func (j *joiner) alone() bool {
+	own := j.net.Addr().String()
+	return !j.cfg.Follows && j.cfg.Group == "" && !slices.ContainsFunc(j.cfg.Join, func(addr string) bool { return addr != own })
+}
+
+// run joins the addresses in Config.Join for as long as this member lives. Names may lead to other
+// addresses later, and members that do not know each other are joined by a member that finds both.
+// It also looks for each member that was met, as long as that is not seen alive: memberlist gives
+// dead members up, and a cluster that was cut would stay so. A member that is alone makes itself
+// known to the group. The first of several members does so less often: there may be members that
+// none of them has met.
 func (j *joiner) run() {
-	own := j.mux.Addr().String()
-	open := map[string]bool{} // the addresses in Config.Join that were not reached; guarded by mu
 	j.mu.Lock()
 	for _, addr := range j.cfg.Join {
-		if addr != own {
-			open[addr] = true
-			j.wanting[addr] = &wanting{since: time.Now(), next: sayAgain}
+		if addr != j.net.Addr().String() {
+			j.wanting[addr] = newWanting(time.Now())
 		}
 	}
 	j.mu.Unlock()
 	var shown time.Time
+	members := 1
 	for wait := rejoin / 8; ; wait = min(wait*2, rejoin) {
+		news := j.members.news()
+		now, all := time.Now(), j.members.list()
 		j.mu.Lock()
-		if j.waitedLongEnoughLocked(time.Now()) {
+		if j.waitedLongEnoughLocked(now) {
 			j.setComplete()
 		}
-		for addr := range open {
-			j.lookLocked(addr, func() { delete(open, addr) })
+		j.joinWantedLocked(now, len(all) < members && j.members.seeks())
+		for _, addr := range j.members.missed(now) {
+			j.lookLocked(addr, true)
 		}
-		for _, addr := range j.members.missed(time.Now()) {
-			j.lookLocked(addr, func() {})
+		for id, addr := range j.greeters {
+			delete(j.greeters, id)
+			if !j.members.alive(id) {
+				j.lookLocked(addr, false)
+			}
 		}
 		if j.former.Load() || j.members.awaitsUnmet() {
 			addrs, _ := j.members.aliveOtherMembers(mostTaught)
 			for _, addr := range addrs {
-				j.lookLocked(addr, func() {})
+				j.lookLocked(addr, true)
 			}
 		}
+		j.settleRefusalsLocked(now)
 		j.mu.Unlock()
-		if all := j.members.list(); len(all) == 1 || all[0] == j.cfg.Node && time.Since(shown) > beaconTime {
+		if members = len(all); members == 1 || all[0] == j.cfg.Node && time.Since(shown) > beaconTime {
 			shown = time.Now()
-			j.mux.Beacon()
+			j.net.Beacon()
 		}
 		t := time.NewTimer(wait)
 		select {
 		case <-t.C:
+		case <-news: // a member that seems dead is looked at at once
+			t.Stop()
 		case <-j.life.Done():
 			t.Stop()
 			return
@@ -154,97 +214,268 @@ func (j *joiner) run() {
 	}
 }
 
-// lookLocked joins the member at an address, in a goroutine of its own, which calls found with mu
-// held if a member answers and this member knows all members. A packet goes first: a member that is
-// cut off would hold up a connection for seconds, and a member that does not receive packets is of
-// no use.
-func (j *joiner) lookLocked(addr string, found func()) {
+// joinWantedLocked tries the addresses to join whose time has come. If lost is set, a member has
+// been lost, which may come back at another address of a name: the times between attempts begin
+// anew.
+func (j *joiner) joinWantedLocked(now time.Time, lost bool) {
+	most := settledTime
+	if others, _ := j.members.aliveOtherMembers(1); len(others) == 0 || !j.complete.Load() {
+		most = aloneTime
+	}
+	for addr, w := range j.wanting {
+		if lost {
+			w.wait = aloneTime
+		}
+		if now.Sub(w.ended) >= time.Duration(w.share*float64(min(w.wait, most))) {
+			j.lookLocked(addr, false)
+		}
+	}
+}
+
+// lookLocked joins the member at an address, in a goroutine of its own. A member that is seen alive
+// is joined only if again is set.
+func (j *joiner) lookLocked(addr string, again bool) {
 	if j.looking[addr] {
 		return
 	}
 	j.looking[addr] = j.life.begin(func() {
-		err := j.join(addr)
+		err := j.join(addr, again)
 		j.mu.Lock()
 		defer j.mu.Unlock()
 		delete(j.looking, addr)
-		if err == nil {
-			delete(j.wanting, addr)
-			if j.learnedLocked(true) {
-				j.setComplete()
-			}
-			if j.complete.Load() {
-				found()
-			}
-		} else if j.life.Err() == nil {
+		if w := j.wanting[addr]; w != nil {
+			w.next(time.Now())
+		}
+		if j.life.Err() != nil {
+			return
+		}
+		if err != nil { // otherwise gossip is about to see the member alive
+			j.members.lookedAt(addr, errors.Is(err, mux.ErrRefused))
 			j.log.Debug("cluster: joining", "addr", addr, "err", err)
-			j.missLocked(addr, err)
-			if j.learnedLocked(false) {
-				j.setComplete()
-			}
+		}
+		j.noteLocked(addr, err)
+		if j.learnedLocked(err == nil) {
+			j.setComplete()
 		}
 	})
 }
 
-// A wanting is the state of an address to join that has not been reached yet.
+// A wanting is the state of an address to join.
 type wanting struct {
-	since time.Time
-	tried bool
-	own   bool          // the address is this member's own and no other member's
-	next  time.Duration // after which time a warning is logged, and again after twice that
+	tried, reached bool          // once at least
+	own            bool          // the address is this member's own and no other member's
+	since          time.Time     // since when it is not reached
+	warn           time.Duration // after which time a warning is logged, and again after twice that
+	ended          time.Time     // when the last attempt ended
+	wait           time.Duration // from then to the next attempt
+	share          float64       // of wait, drawn by lot: not all members ask a name server at a time
 }
 
-// missLocked notes that the member at an address is not reached. It logs a warning now and then:
-// nothing else tells an operator that an address, a key or the cluster's name is wrong.
-func (j *joiner) missLocked(addr string, err error) {
+func newWanting(now time.Time) *wanting { return &wanting{since: now, warn: sayAgain} }
+
+// next notes that an attempt has ended, and sets the time of the next one.
+func (w *wanting) next(now time.Time) {
+	w.ended, w.wait, w.share = now, min(max(2*w.wait, aloneTime), settledTime), 0.75+rand.Float64()/2
+}
+
+// noteLocked notes the result of an attempt to join at an address. It logs a warning now and then
+// if no member is reached there: nothing else tells an operator that an address, a key or the
+// cluster's name is wrong.
+func (j *joiner) noteLocked(addr string, err error) {
 	w := j.wanting[addr]
 	if w == nil {
 		return
 	}
-	w.tried, w.own = true, errors.Is(err, errOwn)
-	if time.Since(w.since) < w.next {
+	w.tried, w.own = true, errors.Is(err, mux.ErrOwn)
+	now := time.Now()
+	if err == nil || w.own {
+		w.reached, w.since, w.warn = w.reached || err == nil, now, sayAgain
 		return
 	}
-	j.log.Warn("cluster: a member to join is not reached yet", "addr", addr, "for", w.next, "err", err)
-	w.next *= 2
+	if now.Sub(w.since) < w.warn {
+		return
+	}
+	j.log.Warn("cluster: a member to join is not reached yet", "addr", addr, "for", w.warn, "err", err)
+	w.warn *= 2
 }
 
-// join says hello to each address of addr, and joins the members that answer. It returns nil if at
-// least one was joined.
-func (j *joiner) join(addr string) error {
+// join says hello to all addresses of addr at once, and joins the members that answer. It returns
+// nil if a member answers that is joined or seen alive.
+func (j *joiner) join(addr string, again bool) error {
 	to, self, err := j.addresses(addr)
 	if err != nil {
 		j.count.unresolved.Add(1)
 		return err
 	}
-	var failed []error
-	for _, at := range to { // all addresses: their members may not know each other
-		err := j.mux.Hello(j.life, net.UDPAddrFromAddrPort(at))
-		if err == nil {
-			_, err = j.gossip.list.Join([]string{at.String()})
+	errs := make([]error, len(to))
+	slots := make(chan struct{}, mostExchanges)
+	var busy sync.WaitGroup
+	for i, at := range to { // all addresses: their members may not know each other
+		busy.Go(func() { errs[i] = j.joinAt(at, again, slots) })
+	}
+	busy.Wait()
+	if j.life.Err() != nil {
+		return directory.ErrClosed
+	}
+	if slices.Contains(errs, nil) {
+		return nil
+	}
+	failed := slices.DeleteFunc(errs, func(err error) bool { return errors.Is(err, mux.ErrOwn) })
+	self = self || len(failed) < len(to)
+	j.count.notJoined.Add(1)
+	switch {
+	case len(failed) == 0 && self:
+		return fmt.Errorf("%w: %s", mux.ErrOwn, addr)
+	case len(failed) == 0:
+		return fmt.Errorf("%s: no address that can be reached from %s", addr, j.net.Addr())
+	}
+	return fmt.Errorf("no member answers at %s: it may be down, or have another cluster name or another key: %w", addr, errors.Join(failed[:min(len(failed), mostNamed)]...))
+}
+
+// mostNamed limits the addresses that an error names.
+const mostNamed = 8
+
+// joinAt joins the member at one address. A packet goes first: a member that is cut off would hold
+// up a connection for seconds, and a member that does not receive packets is of no use. If no
+// member answers, joinAt finds out whether a program refuses this one there. slots limits the
+// exchanges under way.
+func (j *joiner) joinAt(at netip.AddrPort, again bool, slots chan struct{}) error {
+	udp := net.UDPAddrFromAddrPort(at)
+	ctx, end := context.WithTimeout(j.life, joinTime)
+	defer end()
+	probed := make(chan error, 1)
+	go j.probe(ctx, udp, end, probed)
+	node, err := j.net.Hello(ctx, udp)
+	if err == nil {
+		end()
+		<-probed
+		slots <- struct{}{}
+		defer func() { <-slots }()
+		if !again && j.accounted.Load() && j.members.alive(node) {
+			return nil
 		}
-		if err == nil && j.former.Swap(false) {
-			if _, err = j.gossip.list.Join([]string{at.String()}); err != nil {
+		if err = j.exchange(at.String()); err == nil && j.former.Swap(false) {
+			if err = j.exchange(at.String()); err != nil {
 				j.former.Store(true)
 			}
 		}
-		if j.life.Err() != nil {
-			return err
+		if err != nil { // it lives: it has answered
+			err = fmt.Errorf("%w: %s: it answers datagrams, and its stream fails: %w", mux.ErrRefused, at, err)
 		}
-		if err != nil {
-			failed = append(failed, err)
+		j.noteRefusal(at, err)
+		return err
+	}
+	if errors.Is(err, mux.ErrOwn) {
+		end()
+	}
+	if refusal := <-probed; errors.Is(refusal, mux.ErrRefused) {
+		err = refusal
+	}
+	j.noteRefusal(at, err)
+	return err
+}
+
+// probe probes an address that does not answer a hello, and sends the result to probed. A program
+// that has refused this member a moment ago is not asked again. probe calls end if no program has
+// the port: no answer to the hello will come.
+func (j *joiner) probe(ctx context.Context, at *net.UDPAddr, end func(), probed chan<- error) {
+	j.mu.Lock()
+	r := j.refusals[at.AddrPort()]
+	j.mu.Unlock()
+	if r != nil && time.Since(r.asked) < probeAgain {
+		probed <- r.err
+		return
+	}
+	if !j.members.isUnproven(at.String()) {
+		t := time.NewTimer(probeAfter)
+		defer t.Stop()
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+			probed <- nil
+			return
 		}
 	}
-	if len(failed) < len(to) {
-		return nil
+	err := j.net.Probe(ctx, at)
+	if errors.Is(err, syscall.ECONNREFUSED) {
+		end()
 	}
-	j.count.notJoined.Add(1)
-	if len(to) == 0 && self {
-		return fmt.Errorf("%w: %s", errOwn, addr)
+	probed <- err
+}
+
+// A refusal is what is known of a program that refuses this member. It may be a member that has
+// another key, another name of the cluster or other certificates. It lives, so what it has cannot
+// be denied for certain.
+type refusal struct {
+	err   error
+	asked time.Time // when it was asked last
+	seen  time.Time // when it was looked at last
+}
+
+// noteRefusal notes how an attempt to join at an address has ended.
+func (j *joiner) noteRefusal(at netip.AddrPort, err error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if !errors.Is(err, mux.ErrRefused) {
+		delete(j.refusals, at)
+	} else if now, r := time.Now(), j.refusals[at]; r == nil || r.err != err {
+		j.refusals[at] = &refusal{err: err, asked: now, seen: now}
+	} else {
+		r.seen = now
 	}
-	if len(to) == 0 {
-		return fmt.Errorf("%s: no address that can be reached from %s", addr, j.mux.Addr())
+	j.refused.Store(len(j.refusals) > 0)
+}
+
+// settleRefusalsLocked forgets refusals at addresses that are not looked at any more, or where a
+// member is seen alive. It logs a warning when this member begins to be refused, and a line when
+// that is over.
+func (j *joiner) settleRefusalsLocked(now time.Time) {
+	if len(j.refusals) > 0 {
+		alive := j.members.aliveAddresses()
+		maps.DeleteFunc(j.refusals, func(at netip.AddrPort, r *refusal) bool {
+			return alive[at.String()] || now.Sub(r.seen) > refusalTime
+		})
+		j.refused.Store(len(j.refusals) > 0)
 	}
-	return fmt.Errorf("no member answers at %s: it may be down, or have another cluster name or another key: %w", addr, errors.Join(failed...))
+	switch n := len(j.refusals); {
+	case n > 0 && !j.warned:
+		j.warned = true
+		addrs := j.refusalsLocked()
+		j.log.Warn("cluster: members refuse this node: it has another key, another cluster name or other certificates", "members", n, "addrs", addrs, "err", j.refusals[netip.MustParseAddrPort(addrs[0])].err)
+	case n == 0 && j.warned:
+		j.warned = false
+		j.log.Info("cluster: no member refuses this node any more")
+	}
+}
+
+// refusalsLocked returns the sorted addresses at which this member is refused, mostNamed at most.
+func (j *joiner) refusalsLocked() (addrs []string) {
+	for at := range j.refusals {
+		addrs = append(addrs, at.String())
+	}
+	slices.Sort(addrs)
+	return addrs[:min(len(addrs), mostNamed)]
+}
+
+// stats fills in what the joiner knows.
+func (j *joiner) stats(s *Stats) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	s.LookedAt, s.Refused, s.Refusing = len(j.looking), len(j.refusals), j.refusalsLocked()
+}
+
+// heardHello handles the hello of another member. If that has met this one, it does not join it. So
+// this member joins the other one, unless it is seen alive soon.
+func (j *joiner) heardHello(id resource.NodeID, addr *net.UDPAddr) {
+	if j.members.alive(id) {
+		return
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	// The hello may be a recorded one, so the number of joins is limited.
+	if len(j.greeters)+len(j.looking) < mostMissed {
+		j.greeters[id] = addr.String()
+	}
 }
 
 // heardBeacon handles the beacon of another member.
@@ -253,7 +484,7 @@ func (j *joiner) heardBeacon(id resource.NodeID, addr *net.UDPAddr) {
 	defer j.mu.Unlock()
 	// The beacon may be a recorded one, so the number of joins is limited.
 	if !j.members.alive(id) && len(j.looking) < mostMissed {
-		j.lookLocked(addr.String(), func() {})
+		j.lookLocked(addr.String(), false)
 	}
 }
 
@@ -309,7 +540,7 @@ func (j *joiner) waitedLongEnoughLocked(now time.Time) bool {
 // member's own.
 func (j *joiner) unmetLocked() (addrs []string) {
 	for addr, w := range j.wanting {
-		if !w.own {
+		if !w.own && !w.reached {
 			addrs = append(addrs, addr)
 		}
 	}
@@ -318,14 +549,20 @@ func (j *joiner) unmetLocked() (addrs []string) {
 }
 
 // incomplete returns nil if this member knows all members, so that a no of all of them is definite.
-// Otherwise it returns an error that matches directory.ErrPartial.
+// Otherwise it returns an error that matches directory.ErrPartial. What a program has that refuses
+// this member is not known either. A question calls incomplete before and after it asks.
 func (j *joiner) incomplete() error {
-	if j.complete.Load() {
-		return nil
+	if j.complete.Load() && !j.refused.Load() {
+		return j.members.unsureOf()
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if j.members.firstMetAt().IsZero() {
+	switch {
+	case len(j.refusals) > 0:
+		return fmt.Errorf("%w: %d nodes refuse this one, which has another key, another cluster name or other certificates: %s", directory.ErrPartial, len(j.refusals), strings.Join(j.refusalsLocked(), ", "))
+	case j.complete.Load():
+		return nil
+	case j.members.firstMetAt().IsZero():
 		return fmt.Errorf("%w: no other member has been reached: %s", directory.ErrPartial, strings.Join(j.unmetLocked(), ", "))
 	}
 	return fmt.Errorf("%w: the members that have been reached may not know all others yet", directory.ErrPartial)
@@ -343,11 +580,4 @@ func (j *joiner) await(ctx context.Context) error {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-}
-
-// addressesTried returns the number of addresses that are being tried.
-func (j *joiner) addressesTried() int {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return len(j.looking)
 }

@@ -72,6 +72,9 @@ func (a *asker) all(ctx context.Context, pattern *resource.List, cov *directory.
 				targets = a.members.newcomers(&asked)
 			}
 		}
+		if unknown == nil {
+			unknown = a.joiner.incomplete()
+		}
 		if unknown != nil {
 			yield(database.Record{}, unknown)
 		}

@@ -7,11 +7,13 @@ import (
 	"math/rand/v2"
 	"net"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/memberlist"
+	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -24,12 +26,14 @@ type memberTable struct {
 	*core
 	summaries *summaries
 
-	roll atomic.Pointer[roll] // the present members
+	roll   atomic.Pointer[roll] // the present members
+	unsure atomic.Bool          // see unsureOf
 
 	mu       sync.Mutex // guards the following fields
 	nodes    map[resource.NodeID]*node
-	firstMet time.Time     // when the first other member was seen alive
-	changed  chan struct{} // closed and replaced when the roll changes
+	strange  map[resource.NodeID]string // living members that are not understood, with their addresses
+	firstMet time.Time                  // when the first other member was seen alive
+	changed  chan struct{}              // closed and replaced when the roll changes
 }
 
 // A node is what this member knows of one member. memberTable.mu guards it. It is in one of three
@@ -64,13 +68,14 @@ type node struct {
 	readsRolls bool // it reads the checksum of members in a no: see roll.go
 	isHearsay  bool // another member told of it, and it was never seen alive
 	isDoubted  bool // the account that follows decides whether the node is waited for
+	isProven   bool // it is dead, and no program refuses this member at its address
 
 	exchanged time.Time // when exchanges.exchangeWith began an exchange with it last
 }
 
 // newMemberTable returns a table that knows this member alone.
 func newMemberTable(c *core, s *summaries) *memberTable {
-	t := &memberTable{core: c, summaries: s, nodes: map[resource.NodeID]*node{}, changed: make(chan struct{})}
+	t := &memberTable{core: c, summaries: s, nodes: map[resource.NodeID]*node{}, strange: map[resource.NodeID]string{}, changed: make(chan struct{})}
 	t.publishLocked() // no other goroutine has t yet
 	return t
 }
@@ -122,9 +127,100 @@ func (t *memberTable) publishLocked() {
 		}
 	}
 	slices.Sort(all)
+	t.setUnsureLocked() // before the members that are lost are no longer asked
 	t.roll.Store(t.newRollLocked(all))
 	close(t.changed)
 	t.changed = make(chan struct{})
+}
+
+// setUnsureLocked sets unsure.
+func (t *memberTable) setUnsureLocked() {
+	unsure := len(t.strange) > 0
+	for _, m := range t.nodes {
+		unsure = unsure || m.isUnproven()
+	}
+	t.unsure.Store(unsure)
+}
+
+// isUnproven reports whether a node is dead for gossip, and may be a member that refuses this one.
+// memberTable.mu must be held.
+func (m *node) isUnproven() bool { return !m.isAlive && m.away == nil && !m.isProven }
+
+// unsureOf returns nil if each member that does not answer is dead, or has left. A member may live
+// that gossip takes for dead, because it refuses this one: the joiner looks at its address. A
+// member that is not understood lives too. What they have is not known: unsureOf then returns an
+// error that matches directory.ErrPartial.
+func (t *memberTable) unsureOf() error {
+	if !t.unsure.Load() {
+		return nil
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var addrs []string
+	for _, addr := range t.strange {
+		addrs = append(addrs, addr)
+	}
+	if len(addrs) > 0 {
+		slices.Sort(addrs)
+		return fmt.Errorf("%w: members of another version are not asked: %s", directory.ErrPartial, strings.Join(addrs[:min(len(addrs), mostNamed)], ", "))
+	}
+	for _, m := range t.nodes {
+		if m.isUnproven() {
+			addrs = append(addrs, m.addr)
+		}
+	}
+	if len(addrs) == 0 {
+		return nil
+	}
+	slices.Sort(addrs)
+	return fmt.Errorf("%w: members do not answer, and may refuse this one: %s", directory.ErrPartial, strings.Join(addrs[:min(len(addrs), mostNamed)], ", "))
+}
+
+// isUnproven reports whether a member at an address is dead for gossip, and was not looked at
+// since.
+func (t *memberTable) isUnproven(addr string) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, m := range t.nodes {
+		if m.addr == addr && m.isUnproven() {
+			return true
+		}
+	}
+	return false
+}
+
+// lookedAt notes that the joiner has reached no member at an address, and whether a program refuses
+// it there. If none does, a dead member that had the address is proven to be dead.
+func (t *memberTable) lookedAt(addr string, refused bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, m := range t.nodes {
+		if m.addr == addr && !m.isAlive && m.away == nil && m.isProven == refused {
+			m.isProven = !refused
+			t.publishLocked() // watches may have waited for it
+		}
+	}
+}
+
+// mayLive reports whether a node that is dead for gossip may be a member that refuses this one.
+func (t *memberTable) mayLive(id resource.NodeID) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	m := t.nodes[id]
+	return m != nil && m.isUnproven()
+}
+
+// aliveAddresses returns the addresses of the other members that are seen alive.
+func (t *memberTable) aliveAddresses() map[string]bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	addrs := map[string]bool{}
+	for id, m := range t.nodes {
+		if id != t.cfg.Node && m.isAlive {
+			addrs[m.addr] = true
+		}
+	}
+	return addrs
 }
 
 // epoch returns the epoch of a member's present life, or 0 if the member is not alive.
@@ -188,13 +284,19 @@ func (t *memberTable) seen(n *memberlist.Node, alive bool) {
 	if alive && len(n.Meta) >= metaLen { // whichever version it has
 		t.mux.Gossips(id, epochIn(n.Meta), &net.UDPAddr{IP: n.Addr, Port: int(n.Port)})
 	}
+	delete(t.strange, id)
 	if known {
 		t.changeLocked(id, n, alive, epoch, flags)
 	} else {
-		t.log.Warn("cluster: a member that is not understood is not asked", "node", n.Name, "addr", n.Address(), "meta", fmt.Sprintf("%x", n.Meta))
+		if alive {
+			t.strange[id] = n.Address()
+			t.log.Warn("cluster: a member that is not understood is not asked", "node", n.Name, "addr", n.Address(), "meta", fmt.Sprintf("%x", n.Meta))
+		}
 		if m := t.nodes[id]; m != nil { // it was understood before: as such it is gone
 			m.hasLeft = true
 			t.changeLocked(id, n, false, m.epoch, flags)
+		} else {
+			t.publishLocked()
 		}
 	}
 	if !alive {
@@ -263,7 +365,7 @@ func (t *memberTable) deadLocked(id resource.NodeID, m *node) {
 	case m.hasLeft:
 		delete(t.nodes, id) // it said that it leaves
 	default: // dead, or cut off: the joiner looks for it
-		m.lost = time.Now()
+		m.lost, m.isProven = time.Now(), false
 	}
 }
 
@@ -302,7 +404,7 @@ func (t *memberTable) missed(now time.Time) (addrs []string) {
 			addrs = append(addrs, m.addr)
 		case now.Sub(m.lost) > forget:
 			delete(t.nodes, id)
-		case len(addrs) < mostMissed: // in random order: the next call returns different ones
+		case m.isUnproven() && len(addrs) < mostAddresses, len(addrs) < mostMissed: // in random order: the next call returns different ones
 			addrs = append(addrs, m.addr)
 		}
 	}

@@ -20,7 +20,11 @@ import (
 type Stats struct {
 	// Alive, Away and Dead count members. Alive counts this member too. The dead are remembered,
 	// and looked for.
-	Alive, Away, Dead     int
+	Alive, Away, Dead int
+	// Refused counts the addresses at which a program refuses this member, at addresses that it
+	// wants to join or has met: Refusing has some of them.
+	Refused               int
+	Refusing              []string
 	Joins, Leaves, Deaths uint64 // of other members, as seen here
 	Unresolved, NotJoined uint64 // names, and addresses, of members to join that led nowhere
 	Keys                  int    // of the cluster; 0: nothing is sealed
@@ -203,11 +207,12 @@ func (n *counts) stats(s *Stats) {
 // Stats returns the present figures.
 func (c *Cluster) Stats() Stats {
 	s := Stats{
-		Health: c.gossip.list.GetHealthScore(), Keys: c.gossip.keys(), LookedAt: c.joiner.addressesTried(),
+		Health: c.gossip.list.GetHealthScore(), Keys: c.gossip.keys(),
 		Cursors: c.answers.cursors.count(), Port: c.mux.Stats(),
 	}
 	c.count.stats(&s)
 	c.members.stats(&s)
+	c.joiner.stats(&s)
 	c.summaries.stats(&s.Filters)
 	return s
 }

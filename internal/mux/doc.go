@@ -36,9 +36,10 @@
 //
 // Before two members know each other's lives, they say hello: a datagram to an address, which a
 // member answers, sealed with a key of all members. A recorded hello is answered too, with as many
-// bytes, and changes nothing. The members then exchange what they know by a stream. A member that
-// another one addresses in its former life learns by a beacon that a member is there
-// ([Mux.Knock]).
+// bytes, and only makes the receiver look for the sender. The members then exchange what they know
+// by a stream. A member that another one addresses in its former life learns by a beacon that a
+// member is there ([Mux.Knock]). A program that answers no hello and refuses streams is told from
+// none at all by [Mux.Probe].
 //
 // Members are parted from and met again in the same lives, whenever one is taken for dead in error.
 // Counters then go on, and what was heard stays heard.

@@ -17,6 +17,7 @@ import (
 	"github.com/hashicorp/memberlist"
 	"github.com/rocl-go/rocl/internal/eventually"
 	"github.com/rocl-go/rocl/internal/ratelog"
+	"github.com/rocl-go/rocl/resource"
 )
 
 // gossips makes two ports known to each other's gossip. at is the address of b.
@@ -107,30 +108,33 @@ func TestGossip(t *testing.T) {
 func TestHello(t *testing.T) {
 	ctx := context.Background()
 	a, b := start(t, 1, keyed("key")), start(t, 2, keyed("key"))
-	greets := func(what string, addr *net.UDPAddr) {
+	greets := func(what string, addr *net.UDPAddr, want resource.NodeID) {
 		t.Helper()
-		eventually.True(t, what, func() bool { return a.Hello(ctx, addr) == nil }) // an answer may be late
+		eventually.True(t, what, func() bool { id, err := a.Hello(ctx, addr); return err == nil && id == want }) // an answer may be late
 	}
-	greets("a member answers", b.Addr())
+	greets("a member answers", b.Addr(), 2)
 	twin := start(t, 1, keyed("key")) // with the same number, at another address
-	greets("a node of the same number answers", twin.Addr())
+	greets("a node of the same number answers", twin.Addr(), 1)
+	if _, err := a.Hello(ctx, a.Addr()); !errors.Is(err, ErrOwn) {
+		t.Errorf("a port that greets itself: %v", err)
+	}
 	for _, change := range []func(*Config){keyed("other"), nil, func(c *Config) { keyed("key")(c); c.Cluster = "other" }} {
 		stranger := start(t, 3, change)
-		if err := stranger.Hello(ctx, b.Addr()); !errors.Is(err, errSilent) {
+		if _, err := stranger.Hello(ctx, b.Addr()); !errors.Is(err, ErrSilent) {
 			t.Errorf("a stranger: %v", err)
 		}
 	}
 	b.Close()
-	if err := a.Hello(ctx, b.Addr()); err == nil {
+	if _, err := a.Hello(ctx, b.Addr()); err == nil {
 		t.Error("answered by a port that is closed")
 	}
 	gone, cancel := context.WithCancel(ctx)
 	cancel()
-	if err := a.Hello(gone, b.Addr()); !errors.Is(err, context.Canceled) {
+	if _, err := a.Hello(gone, b.Addr()); !errors.Is(err, context.Canceled) {
 		t.Errorf("given up: %v", err)
 	}
 	a.Close()
-	if err := a.Hello(ctx, b.Addr()); err == nil {
+	if _, err := a.Hello(ctx, b.Addr()); err == nil {
 		t.Error("a port that is closed asks")
 	}
 	if n := len(a.hellos.wait); n > 0 {

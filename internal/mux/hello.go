@@ -7,6 +7,8 @@ import (
 	"crypto/rand"
 	"encoding/binary"
 	"errors"
+	"fmt"
+	"io"
 	"net"
 	"sync"
 	"time"
@@ -16,7 +18,8 @@ import (
 )
 
 // A hello asks whether a member of the cluster is at an address, before the two know each other's
-// lives. A recorded hello is answered too, with as many bytes. It changes nothing.
+// lives. A recorded hello is answered too, with as many bytes. It only makes the receiver look for
+// its sender.
 //
 //	asks or answers u8 | token u64
 const (
@@ -24,23 +27,36 @@ const (
 	helloAnswers
 	helloLen = 9
 
-	helloAgain = 80 * time.Millisecond // for an answer to come
-	helloTries = 2
+	helloAgain = 250 * time.Millisecond // for an answer to come
+	helloTries = 4
 )
 
-var errSilent = errors.New("mux: no answer")
+// Errors of Hello and Probe.
+var (
+	ErrSilent  = errors.New("mux: no answer")
+	ErrOwn     = errors.New("mux: the address is this port's own")
+	ErrRefused = errors.New("mux: the program there refuses this member")
+)
 
 // hellos are the calls of Hello that wait for an answer.
 type hellos struct {
 	mu   sync.Mutex
-	wait map[uint64]chan struct{} // by token
+	wait map[uint64]*greeting // by token
 }
 
-// Hello returns nil if any member of the cluster answers at addr.
-func (x *Mux) Hello(ctx context.Context, addr *net.UDPAddr) error {
-	token, heard := random(), make(chan struct{})
+// A greeting is one call of Hello. hellos.mu guards own and by.
+type greeting struct {
+	heard chan struct{} // closed when the answer has come
+	by    resource.NodeID
+	own   bool // the hello came to this port itself
+}
+
+// Hello asks whether a member of the cluster is at addr, a few times within a second, and returns
+// its node. It returns ErrSilent if none answers, and ErrOwn if the hello came to this port itself.
+func (x *Mux) Hello(ctx context.Context, addr *net.UDPAddr) (resource.NodeID, error) {
+	token, g := random(), &greeting{heard: make(chan struct{})}
 	x.hellos.mu.Lock()
-	x.hellos.wait[token] = heard
+	x.hellos.wait[token] = g
 	x.hellos.mu.Unlock()
 	defer func() {
 		x.hellos.mu.Lock()
@@ -51,20 +67,61 @@ func (x *Mux) Hello(ctx context.Context, addr *net.UDPAddr) error {
 	defer again.Stop()
 	for range helloTries {
 		if err := x.sayHello(helloAsks, token, addr); err != nil {
-			return err
+			return 0, err
 		}
 		select {
-		case <-heard:
-			return nil
+		case <-g.heard:
+			return g.by, nil
 		case <-again.C:
 		case <-ctx.Done():
-			return context.Cause(ctx)
+			return 0, context.Cause(ctx)
 		case <-x.life.Done():
-			return ErrClosed
+			return 0, ErrClosed
+		}
+		x.hellos.mu.Lock()
+		own := g.own
+		x.hellos.mu.Unlock()
+		if own {
+			return 0, ErrOwn
 		}
 	}
-	return errSilent
+	return 0, ErrSilent
 }
+
+// Probe asks by a stream what is at an address at which Hello was not answered. It returns an error
+// that matches ErrRefused if a program there accepts connections and does not take this member for
+// one of its own, or takes only the streams of it. Any other error means that no program answers.
+func (x *Mux) Probe(ctx context.Context, addr *net.UDPAddr) error {
+	var d net.Dialer
+	nc, err := d.DialContext(ctx, "tcp", hostPort(addr))
+	if err != nil {
+		return fmt.Errorf("mux: probing: %w", err)
+	}
+	defer nc.Close()
+	stop := context.AfterFunc(ctx, func() { nc.Close() })
+	defer stop()
+	if x.cfg.TLS.Client != nil {
+		if _, err = x.cfg.TLS.Client(ctx, nc); err == nil {
+			err = errDeaf
+		}
+	} else {
+		// A program that runs closes a connection on which nothing comes any more. A program that
+		// is stopped does not.
+		_ = nc.(*net.TCPConn).CloseWrite()
+		if _, err = io.Copy(io.Discard, nc); err == nil {
+			err = errEnded
+		}
+	}
+	if ctx.Err() != nil {
+		return fmt.Errorf("mux: probing %s: %w", addr, context.Cause(ctx))
+	}
+	return fmt.Errorf("%w: %s: %w", ErrRefused, addr, err)
+}
+
+var (
+	errDeaf  = errors.New("it answers streams and no datagrams")
+	errEnded = errors.New("it accepts streams and answers no datagrams")
+)
 
 // random returns 64 random bits.
 func random() uint64 {
@@ -98,14 +155,22 @@ func (x *Mux) heardHello(b []byte, k *keys, i int, from *net.UDPAddr) bool {
 	}
 	token := binary.LittleEndian.Uint64(plain[1:])
 	x.hellos.mu.Lock()
-	heard := x.hellos.wait[token]
-	if heard != nil && plain[0] == helloAnswers {
+	g := x.hellos.wait[token]
+	switch {
+	case g == nil:
+	case plain[0] == helloAnswers:
 		delete(x.hellos.wait, token)
-		close(heard)
+		g.by = senderOf(b)
+		close(g.heard)
+	default:
+		g.own = true // another member's answer may still come
 	}
 	x.hellos.mu.Unlock()
-	if plain[0] == helloAsks {
+	if plain[0] == helloAsks && g == nil {
 		_ = x.sayHello(helloAnswers, token, from)
+	}
+	if id := senderOf(b); g == nil && id != x.cfg.Self && x.cfg.Hello != nil {
+		x.cfg.Hello(id, from)
 	}
 	return true
 }

@@ -53,7 +53,10 @@ type Config struct {
 	// connection.
 	Stream func(net.Conn)
 	// Beacon is called when a beacon says that a member is at addr. It may be nil.
-	Beacon  func(node resource.NodeID, addr *net.UDPAddr)
+	Beacon func(node resource.NodeID, addr *net.UDPAddr)
+	// Hello is called when another member at addr says hello, and when its answer comes too late
+	// for Hello. It may be nil.
+	Hello   func(node resource.NodeID, addr *net.UDPAddr)
 	Spin    time.Duration // how long the keeper reads on after an answer, before it parks
 	Logger  *slog.Logger
 	Opening context.Context // bounds Open, which may look Bind's name up; nil: no bound
@@ -128,7 +131,7 @@ func Open(cfg Config) (*Mux, error) {
 		cfg.largeTime = defaultLargeTime
 	}
 	x := &Mux{cfg: cfg, log: cfg.Logger, peers: map[resource.NodeID]*peer{}, past: pastLives{},
-		gossipers: gossipers{of: map[resource.NodeID]*gossiper{}, at: map[string]*gossiper{}, past: pastLives{}}, hellos: hellos{wait: map[uint64]chan struct{}{}},
+		gossipers: gossipers{of: map[resource.NodeID]*gossiper{}, at: map[string]*gossiper{}, past: pastLives{}}, hellos: hellos{wait: map[uint64]*greeting{}},
 		often: ratelog.New(cfg.Logger), large: make(chan struct{}, maxPending), waiting: subsys.NewHandshakes(maxPending), packets: make(chan *memberlist.Packet, 1024), streams: make(chan net.Conn)}
 	if x.log == nil {
 		x.log = slog.New(slog.DiscardHandler)

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster
+
+import (
+	"errors"
+	"log/slog"
+	"net"
+	"net/netip"
+	"sync"
+	"testing"
+
+	"github.com/rocl-go/rocl/directory"
+	"github.com/rocl-go/rocl/internal/eventually"
+	"github.com/rocl-go/rocl/internal/mux"
+	"github.com/rocl-go/rocl/resource"
+	"github.com/rocl-go/rocl/subsys/tls"
+)
+
+// The key of a cluster is changed, and one member does not get the new one. Gossip takes the
+// members on each side for dead on the other. They live, so nothing that they may have is denied
+// for certain at any time. No watch tells that it is gone. That is logged once. When the member has
+// the key, all is well again.
+func TestRefusedIsNotDead(t *testing.T) {
+	var log lines
+	keyed := func(c *Config) { c.Keys, c.Patience = [][]byte{[]byte("the old key")}, 1 }
+	first := newStation(t, 1, func(c *Config) { keyed(c); c.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
+	second, third := newStation(t, 2, keyed, first), newStation(t, 3, keyed, first)
+	meet(t, first, second, third)
+	a, b, c := first.c, second.c, third.c
+	x := put(t, b, 1, lamp)
+	watch := first.watch(lamps())
+	watch.want(directory.Appeared, x)
+	watch.want(directory.Synced, resource.GID{})
+	for _, m := range []*Cluster{b, c} {
+		if err := m.SetKeys([]byte("the new key")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	eventually.True(t, "both sides see that they are refused", func() bool {
+		if _, err := a.Find(t.Context(), lamps()); err != nil && !errors.Is(err, directory.ErrPartial) {
+			t.Fatalf("what a member has that refuses this one: %v", err)
+		}
+		s := a.Stats()
+		return s.Alive == 1 && s.Refused == 2 && b.Stats().Refused == 1 && c.Stats().Refused == 1
+	})
+	for _, m := range []*Cluster{a, b, c} {
+		if _, err := m.Find(t.Context(), pattern(resource.Match{"none": ""})); !errors.Is(err, directory.ErrPartial) {
+			t.Errorf("node %d: %v", m.cfg.Node, err)
+		}
+		var last error
+		for _, err := range m.All(t.Context(), pattern(resource.Match{"none": ""}), new(directory.Coverage)) {
+			last = err
+		}
+		if !errors.Is(last, directory.ErrPartial) {
+			t.Errorf("node %d: a listing ends with %v", m.cfg.Node, last)
+		}
+	}
+	const warned = "members refuse this node"
+	eventually.True(t, "it is logged", func() bool { return log.count(warned) > 0 })
+	if err := a.SetKeys([]byte("the new key")); err != nil {
+		t.Fatal(err)
+	}
+	together(t, a, b, c)
+	finds(t, a, resource.Match{"type": "lamp"}, x)
+	for _, m := range []*Cluster{a, b, c} {
+		eventually.True(t, "no member is refused", func() bool { return m.Stats().Refused == 0 })
+		denies(t, m, resource.Match{"none": ""})
+	}
+	if n := log.count(warned); n != 1 {
+		t.Errorf("%d warnings: %s", n, &log)
+	}
+	watch.none("the member lives")
+	kill(b)
+	watch.want(directory.Gone, x)
+}
+
+// A program that refuses a member, for whatever reason, is told from one that has died or hangs.
+func TestRefusals(t *testing.T) {
+	listen := func(serve func(net.Conn)) string {
+		ln, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		var busy sync.WaitGroup
+		busy.Go(func() {
+			for {
+				nc, err := ln.Accept()
+				if err != nil {
+					return
+				}
+				t.Cleanup(func() { nc.Close() })
+				serve(nc)
+			}
+		})
+		t.Cleanup(func() { ln.Close(); busy.Wait() })
+		return ln.Addr().String()
+	}
+	keyed := func(key, name string) func(*Config) {
+		return func(c *Config) { c.Keys, c.Name = [][]byte{[]byte(key)}, name }
+	}
+	certified := func(of string) func(*Config) {
+		return func(c *Config) {
+			keyed("key", "test")(c)
+			cred, err := tls.FromSecrets("test", []byte(of+" is what makes the certificates"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			c.Credentials = cred
+		}
+	}
+	sealed, open, proved := member(t, 1, keyed("key", "test")), member(t, 2, nil), member(t, 3, certified("one"))
+	otherKey, otherName, noKey := member(t, 4, keyed("other", "test")), member(t, 5, keyed("key", "other")), member(t, 6, nil)
+	otherOpen, otherCerts := member(t, 7, func(c *Config) { c.Name = "other" }), member(t, 8, certified("two"))
+	garbage := listen(func(nc net.Conn) { _, _ = nc.Write([]byte("HTTP/1.1 400 Bad Request\r\n\r\n")); nc.Close() })
+	closes := listen(func(nc net.Conn) { nc.Close() })
+	hangs := listen(func(net.Conn) {})
+	var busy sync.WaitGroup
+	for _, v := range []struct {
+		what    string
+		by      *Cluster
+		at      string
+		refused bool
+	}{
+		{"another key", sealed, otherKey.Addr(), true}, {"another name", sealed, otherName.Addr(), true}, {"no key", sealed, noKey.Addr(), true},
+		{"a key, and this one has none", open, sealed.Addr(), true}, {"another name, without keys", open, otherOpen.Addr(), true},
+		{"other certificates", proved, otherCerts.Addr(), true}, {"certificates, and this one has none", sealed, proved.Addr(), true},
+		{"garbage", sealed, garbage, true}, {"garbage, without a key", open, garbage, true},
+		{"a closed connection", sealed, closes, true}, {"a closed connection, without a key", open, closes, true},
+		{"nothing", sealed, "127.0.0.1:1", false}, {"a program that hangs", sealed, hangs, false}, {"a program that hangs, without a key", open, hangs, false},
+	} {
+		busy.Go(func() {
+			err := v.by.joiner.joinAt(netip.MustParseAddrPort(v.at), false, make(chan struct{}, 1))
+			if err == nil || errors.Is(err, mux.ErrRefused) != v.refused {
+				t.Errorf("%s: refused is %v, want %v: %v", v.what, !v.refused, v.refused, err)
+			}
+		})
+	}
+	busy.Wait()
+}
