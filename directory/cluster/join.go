@@ -320,6 +320,9 @@ func (j *joiner) unmetLocked() (addrs []string) {
 // incomplete returns nil if this member knows all members, so that a no of all of them is definite.
 // Otherwise it returns an error that matches directory.ErrPartial.
 func (j *joiner) incomplete() error {
+	if err := j.members.contradiction(time.Now()); err != nil {
+		return err
+	}
 	if j.complete.Load() {
 		return nil
 	}

@@ -99,11 +99,15 @@ func (x *Mux) heardHello(b []byte, k *keys, i int, from *net.UDPAddr) bool {
 	token := binary.LittleEndian.Uint64(plain[1:])
 	x.hellos.mu.Lock()
 	heard := x.hellos.wait[token]
-	if heard != nil && plain[0] == helloAnswers {
+	isAnswer := heard != nil && plain[0] == helloAnswers
+	if isAnswer {
 		delete(x.hellos.wait, token)
 		close(heard)
 	}
 	x.hellos.mu.Unlock()
+	if isAnswer && x.cfg.Answer != nil {
+		x.cfg.Answer(senderOf(b), from)
+	}
 	if plain[0] == helloAsks {
 		_ = x.sayHello(helloAnswers, token, from)
 	}
