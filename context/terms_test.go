@@ -256,8 +256,8 @@ type posing struct {
 
 func (p posing) Addr() string { return strings.Replace(p.Port.Addr(), "127.0.0.1", p.host, 1) }
 
-// Where the machine does not have the cluster's address, a context opens without the port for other
-// nodes, with one warning. It opens the port when the machine has the address, and tells no address
+// Where the machine does not have the cluster's address, a context opens without the port for
+// other nodes, with one warning. It opens the port when the machine has the address, and tells no address
 // by which the node was known before.
 func TestClusterAddressMoves(t *testing.T) {
 	s := nodes(t, 1)[0]
