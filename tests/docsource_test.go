@@ -19,8 +19,8 @@ import (
 
 var updateDocs = flag.Bool("update-docs", false, "TestDocumentsShowSource writes the source into the documents")
 
-// shown matches a block of code that must be the same as a source file, or as some declarations of a
-// Go file. The line before the block is <!-- source: FILE [NAME ...] -->.
+// shown matches a block of code that must be the same as a source file, or as some declarations of
+// a Go file. The line before the block is <!-- source: FILE [NAME ...] -->.
 var shown = regexp.MustCompile(`(?m)^<!-- source: (\S+)((?: \S+)*) -->\n` + "(```(?:go|ini)\n)((?s:.*?))```\n")
 
 // TestDocumentsShowSource compares the programs in documents with the source files that the

@@ -56,6 +56,7 @@ type manager struct {
 	t   *testing.T
 	env []string
 	dir string // for settings of the unit
+	pid string
 }
 
 // newManager starts a user manager that knows the unit dirserver.service. It skips the test where
@@ -63,13 +64,14 @@ type manager struct {
 func newManager(t *testing.T) *manager {
 	t.Helper()
 	need(t, "systemctl")
+	need(t, "nsenter")
 	unshare := need(t, "unshare")
 	const systemd = "/usr/lib/systemd/systemd"
 	if _, err := os.Stat(systemd); err != nil || os.Geteuid() != 0 {
 		t.Skipf("root starts %s only: %v", systemd, err)
 	}
 	dir := filepath.Dir(socket(t))
-	m := &manager{t, append(os.Environ(), "XDG_RUNTIME_DIR="+dir, "XDG_CONFIG_HOME="+dir+"/config", "DBUS_SESSION_BUS_ADDRESS="), dir + "/config/systemd/user/dirserver.service.d"}
+	m := &manager{t: t, env: append(os.Environ(), "XDG_RUNTIME_DIR="+dir, "XDG_CONFIG_HOME="+dir+"/config", "DBUS_SESSION_BUS_ADDRESS="), dir: dir + "/config/systemd/user/dirserver.service.d"}
 	if err := os.MkdirAll(m.dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -85,6 +87,7 @@ func newManager(t *testing.T) *manager {
 	cmd := exec.Command(unshare, "--mount", "sh", "-c", booted)
 	cmd.Env = m.env
 	p := launch(t, cmd)
+	m.pid = strconv.Itoa(cmd.Process.Pid)
 	t.Cleanup(func() {
 		_, _ = m.systemctl("exit")
 		select {
@@ -93,21 +96,21 @@ func newManager(t *testing.T) *manager {
 			t.Error("the user manager does not end")
 		}
 	})
-	for running := false; !running; {
+	eventually.True(t, "the user manager runs", func() bool {
 		select {
 		case <-p.Ended():
 			t.Skip("no user manager can run here")
-		case <-time.After(10 * time.Millisecond): // no event tells that systemctl reaches the manager
+		default:
 		}
 		out, _ := m.systemctl("is-system-running")
-		running = strings.HasPrefix(out, "running") || strings.HasPrefix(out, "degraded")
-	}
+		return strings.HasPrefix(out, "running") || strings.HasPrefix(out, "degraded")
+	})
 	return m
 }
 
-// systemctl runs systemctl with the manager, and returns what it has printed.
+// systemctl runs systemctl in the manager's namespace, and returns what it has printed.
 func (m *manager) systemctl(args ...string) (out string, code int) {
-	cmd := exec.Command("systemctl", append([]string{"--user"}, args...)...)
+	cmd := exec.Command("nsenter", append([]string{"--mount", "--target", m.pid, "systemctl", "--user"}, args...)...)
 	cmd.Env = m.env
 	out, errOut, code := runCommand(m.t, eventually.Patience, cmd)
 	return out + errOut, code
@@ -150,8 +153,8 @@ func (m *manager) until(what string, want func(state string, restarts int) bool)
 // stop stops the unit.
 func (m *manager) stop() { _, _ = m.systemctl("stop", "dirserver") }
 
-// Under the unit of packaging/systemd the daemon waits for its address, is started again as often as
-// a reason may pass, and after a crash. It is not started again with wrong settings, or beside
+// Under the unit of packaging/systemd the daemon waits for its address, is started again as often
+// as a reason may pass, and after a crash. It is not started again with wrong settings, or beside
 // another daemon.
 func TestUnderSystemd(t *testing.T) {
 	m := newManager(t)
@@ -161,9 +164,11 @@ func TestUnderSystemd(t *testing.T) {
 
 	m.start("--socket", sock, "--bind", "198.51.100.1:7946") // no machine has this address
 	m.until("the daemon serves without its address", isActive)
-	if _, code := find(t, sock, "rocl.kind=node"); code != 0 {
-		t.Errorf("rocl find: exit code %d", code)
+	p := start(t, "-", rocl, "register", "--socket", sock, "type=lamp")
+	if ids, code := find(t, sock, "type=lamp"); len(ids) != 1 || code != 3 { // 3: not every node was asked
+		t.Errorf("rocl find: %v, exit code %d", ids, code)
 	}
+	p.kill(t)
 	if _, restarts := m.is(); restarts != 0 {
 		t.Errorf("%d restarts", restarts)
 	}

@@ -223,10 +223,10 @@ func (w *watched) open(at string) (end func(), err error) {
 
 // openLater serves metrics and health as soon as the machine has the address, until end is called.
 // err says that it does not have the address now.
-func (w *watched) openLater(at string, err error) (end func()) {
+func (w *watched) openLater(at string, err error) func() {
 	w.log.Warn("metrics and health are not served: the machine does not have the address", "http", at, "err", err)
 	life, stop := context.WithCancel(context.Background())
-	end = func() {}
+	end := func() {}
 	var busy sync.WaitGroup
 	busy.Go(func() {
 		t := time.NewTicker(listenAgain)
