@@ -62,6 +62,9 @@ type Context struct {
 	// listening has the keys of the addresses at which the context listens, and of those whose
 	// transport the machine lacks. Open uses it, and later follow alone.
 	listening map[string]bool
+	// lacking is the address at which the context should listen for other nodes and cannot, or "".
+	// Open uses it, and later follow alone.
+	lacking string
 	// sealer is the transport that seals links to other nodes; nil if they are not sealed. Open
 	// sets it, and later follow alone uses it. The same holds for secrets and sealed.
 	sealer  subsys.Transport
@@ -143,7 +146,8 @@ func open(ctx stdctx.Context, cfg *config) (*Context, error) {
 		Poll: cfg.poll, Mailbox: cfg.mailbox, Folder: cfg.folder(), GiveUp: cfg.giveUp, Logger: cfg.logger, Undelivered: cfg.undelivered,
 		Ended: c.cache.ended,
 	})
-	if err := c.open(ctx); err != nil {
+	addrs, err := c.open(ctx)
+	if err != nil {
 		c.endLife(dispatch.ErrClosed)
 		c.disp.Close(ctx)
 		dir.Close()
@@ -151,38 +155,40 @@ func open(ctx stdctx.Context, cfg *config) (*Context, error) {
 		return nil, err
 	}
 	was := dir.Terms()
-	c.goroutines.Go(func() { c.follow(was) })
+	c.goroutines.Go(func() { c.follow(was, addrs) })
 	return c, nil
 }
 
 // open opens the ports and registers the resource that stands for the context (section 4.1 of the
-// paper).
-func (c *Context) open(ctx stdctx.Context) error {
+// paper). It returns the addresses that it has registered.
+func (c *Context) open(ctx stdctx.Context) ([]string, error) {
 	terms := c.dir.Terms()
 	if err := c.checkTerms(&terms); err != nil {
-		return err
+		return nil, err
 	}
 	if err := c.seal(&terms); err != nil {
-		return err
+		return nil, err
 	}
 	if err := c.cfg.checkListen(&terms, c.sealer); err != nil {
-		return err
+		return nil, err
 	}
 	if err := c.disp.Serve(0, maxQuestionBytes, c.answerQuestion); err != nil {
-		return err
+		return nil, err
 	}
 	if err := c.listen(c.cfg.listenAddrs(&terms, c.sealer)); err != nil {
-		return err
+		return nil, err
 	}
-	l, err := c.describe()
+	addrs := c.addrs()
+	l, err := c.describe(addrs)
 	if err == nil {
 		_, err = c.dir.Register(ctx, c.self, l)
 	}
-	return err
+	return addrs, err
 }
 
-// describe returns the attributes of the resource that stands for the context.
-func (c *Context) describe() (*resource.List, error) {
+// describe returns the attributes of the resource that stands for the context, which is reached at
+// the addresses addrs.
+func (c *Context) describe(addrs []string) (*resource.List, error) {
 	l := new(resource.List)
 	if err := errors.Join(
 		l.AddString(AttrKind, "context"),
@@ -190,7 +196,7 @@ func (c *Context) describe() (*resource.List, error) {
 	); err != nil {
 		return nil, err
 	}
-	for _, a := range c.disp.Addrs() {
+	for _, a := range addrs {
 		if err := l.AddString(AttrAddr, a); err != nil {
 			return nil, err
 		}
@@ -202,7 +208,7 @@ func (c *Context) describe() (*resource.List, error) {
 func (c *Context) ID() resource.GID { return c.self }
 
 // Addrs returns the addresses at which other contexts reach this one.
-func (c *Context) Addrs() []string { return c.disp.Addrs() }
+func (c *Context) Addrs() []string { return c.addrs() }
 
 // Buffer returns memory of n bytes for the payload of a message. n is from 0 to
 // [dispatch.MaxMessage]. The memory is not zeroed: it holds bytes of an earlier message that this

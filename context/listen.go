@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/rocl-go/rocl/directory"
+	"github.com/rocl-go/rocl/dispatch"
 	"github.com/rocl-go/rocl/internal/loopback"
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/subsys"
@@ -66,6 +67,12 @@ func (c *Context) listen(addrs []listenAddr) error {
 	open := len(c.listening) > 0
 	for _, a := range addrs {
 		err := c.disp.Listen(a.transport, a.at)
+		if c.isClusterAddr(a) {
+			if c.lacks(a, err) {
+				missing = err
+				continue // follow tries again
+			}
+		}
 		switch {
 		case err == nil:
 			open = true
@@ -81,6 +88,46 @@ func (c *Context) listen(addrs []listenAddr) error {
 		return missing
 	}
 	return nil
+}
+
+// isClusterAddr reports whether a is at the host by which the other nodes know this node.
+func (c *Context) isClusterAddr(a listenAddr) bool {
+	return a.at != "" && !slices.Contains(c.cfg.listen, a.at)
+}
+
+// lacks notes whether the context lacks its port for other nodes, and reports it: err is what
+// listening at a has returned. Each address is warned of once.
+func (c *Context) lacks(a listenAddr, err error) bool {
+	if err == nil || errors.Is(err, dispatch.ErrClosed) {
+		c.lacking = ""
+		return false
+	}
+	if c.lacking != a.at {
+		c.lacking = a.at
+		c.cfg.logger.Warn("rocl: other nodes do not reach this context: it listens there as soon as the machine has the address", "addr", a.at, "err", err)
+	}
+	return true
+}
+
+// addrs returns the addresses by which other contexts reach this one. For a port at every address
+// of the machine, they include the host by which the other nodes know this node. They do not
+// include a host by which the nodes knew it before.
+func (c *Context) addrs() (all []string) {
+	host := c.dir.Terms().Host
+	for _, at := range c.disp.Addrs() {
+		u, err := url.Parse(at)
+		if err != nil || u.Port() == "" || host == "" {
+			all = append(all, at)
+			continue
+		}
+		isNamed := slices.ContainsFunc(c.cfg.listen, func(l string) bool { return strings.HasPrefix(l, u.Scheme+"://") })
+		if a, err := netip.ParseAddr(u.Hostname()); isNamed && err == nil && a.IsUnspecified() && !isHere(host) {
+			all = append(all, at, u.Scheme+"://"+net.JoinHostPort(host, u.Port()))
+		} else if isNamed || isHere(u.Hostname()) || u.Hostname() == host {
+			all = append(all, at)
+		}
+	}
+	return all
 }
 
 // checkListen checks the addresses of WithListen. A transport of the context must listen at each.

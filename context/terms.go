@@ -40,11 +40,14 @@ func (c *Context) checkTerms(t *directory.Terms) error {
 // follow applies new terms of the directory until the context closes; a goroutine of its own runs
 // it. Terms change, for example, when another process serves the node: the new server may be a
 // member of a cluster although the last one was not, or the reverse. follow renews the sealer,
-// opens the missing ports and registers their addresses. If the directory refuses the addresses,
-// follow registers them again after a second. It does not handle keys of links, because trust reads
-// those each time.
-func (c *Context) follow(was directory.Terms) {
-	var again <-chan time.Time // receives when the addresses must be registered again; else nil
+// opens the missing ports and registers their addresses. If the directory refuses the addresses, or
+// the machine does not have the cluster's address, follow tries again after a second. It does not
+// handle keys of links, because trust reads those each time.
+func (c *Context) follow(was directory.Terms, registered []string) {
+	var again <-chan time.Time // receives when something must be tried again; else nil
+	if c.lacking != "" {
+		again = time.After(time.Second)
+	}
 	for {
 		select {
 		case <-c.termsChanged:
@@ -64,17 +67,26 @@ func (c *Context) follow(was directory.Terms) {
 			c.cfg.logger.Warn("rocl: this context and those of other nodes may not reach each other", "err", err)
 		}
 		more := slices.DeleteFunc(c.cfg.listenAddrs(&t, c.sealer), func(a listenAddr) bool { return c.listening[a.key()] })
-		if len(more) == 0 && again == nil {
-			continue
+		if !slices.ContainsFunc(more, func(a listenAddr) bool { return a.at == c.lacking }) {
+			c.lacking = "" // the cluster has another address now
 		}
 		if err := c.listen(more); err != nil {
 			c.cfg.logger.Warn("rocl: other nodes may not reach this context", "err", err)
 		}
-		l, err := c.describe()
+		if again = nil; c.lacking != "" {
+			again = time.After(time.Second)
+		}
+		addrs := c.addrs()
+		if slices.Equal(addrs, registered) {
+			continue
+		}
+		l, err := c.describe(addrs)
 		if err == nil {
 			_, err = c.dir.Update(c.life, c.self, 0, l)
 		}
-		if again = nil; err != nil && c.life.Err() == nil {
+		if err == nil {
+			registered = addrs
+		} else if c.life.Err() == nil {
 			c.cfg.logger.Warn("rocl: the directory did not take the new addresses", "err", err)
 			again = time.After(time.Second)
 		}

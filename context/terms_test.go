@@ -7,10 +7,13 @@ import (
 	"errors"
 	"log/slog"
 	"net"
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -21,6 +24,7 @@ import (
 	"github.com/rocl-go/rocl/internal/database"
 	"github.com/rocl-go/rocl/internal/eventually"
 	"github.com/rocl-go/rocl/resource"
+	"github.com/rocl-go/rocl/subsys"
 	"github.com/rocl-go/rocl/subsys/inproc"
 	"github.com/rocl-go/rocl/subsys/tcp"
 	"github.com/rocl-go/rocl/subsys/tls"
@@ -223,6 +227,102 @@ func TestHostLater(t *testing.T) {
 	without := near(t, s)
 	if a := without.Addrs(); len(a) != 3 || !strings.HasPrefix(a[2], "tcp://127.0.0.1:") {
 		t.Errorf("addresses on a host that belongs to another machine: %q", a)
+	}
+}
+
+// moving is TCP on a machine whose addresses come and go. All of them are 127.0.0.1.
+type moving struct {
+	subsys.Transport
+	has *atomic.Pointer[string] // the address that the machine has besides those of the loopback interface
+}
+
+func (m moving) Listen(addr string, cfg subsys.Config) (subsys.Port, error) {
+	if addr == "" {
+		return m.Transport.Listen(addr, cfg)
+	}
+	host := strings.TrimSuffix(strings.TrimPrefix(addr, "tcp://"), ":0")
+	if host != *m.has.Load() {
+		return nil, &net.OpError{Op: "listen", Net: "tcp", Err: syscall.EADDRNOTAVAIL}
+	}
+	p, err := m.Transport.Listen("tcp://127.0.0.1:0", cfg)
+	return posing{p, host}, err
+}
+
+// posing is a port that tells another host.
+type posing struct {
+	subsys.Port
+	host string
+}
+
+func (p posing) Addr() string { return strings.Replace(p.Port.Addr(), "127.0.0.1", p.host, 1) }
+
+// Where the machine does not have the cluster's address, a context opens without the port for
+// other nodes, with one warning. It opens the port when the machine has the address, and tells no address
+// by which the node was known before.
+func TestClusterAddressMoves(t *testing.T) {
+	s := nodes(t, 1)[0]
+	const old, fresh = "198.51.100.1", "198.51.100.2"
+	var has atomic.Pointer[string]
+	set := func(host string) { has.Store(&host) }
+	set("")
+	s.SetTerms(directory.Terms{Member: true, Host: old})
+	said := make(chan string, 100)
+	c := near(t, s, context.WithTransports(inproc.New(), moving{tcp.New(), &has}), context.WithLogger(slog.New(slog.NewTextHandler(says(said), nil))))
+	me := register(t, c, nil)
+	send(t, me, me.ID(), "local")
+	expect(t, me, "local")
+	at := func(host string) func() bool {
+		return func() bool {
+			f, err := c.Lookup(bg, c.ID())
+			if err != nil {
+				t.Fatal(err)
+			}
+			var hosts []string
+			for v := range f.Attrs.Values(context.AttrAddr) {
+				if u, err := url.Parse(string(v)); err == nil && u.Scheme == "tcp" && u.Hostname() != "127.0.0.1" {
+					hosts = append(hosts, u.Hostname())
+				}
+			}
+			return host == "" && len(hosts) == 0 || len(hosts) == 1 && hosts[0] == host
+		}
+	}
+	if !at("")() {
+		t.Errorf("addresses %q", c.Addrs())
+	}
+	set(old)
+	eventually.True(t, "the address is back", at(old))
+	set(fresh)
+	s.SetTerms(directory.Terms{Member: true, Host: fresh})
+	eventually.True(t, "the node has another address", at(fresh))
+	set(old)
+	s.SetTerms(directory.Terms{Member: true, Host: old})
+	eventually.True(t, "the first address is told again", at(old))
+	c.Close() // afterwards the handler has all lines
+	warned := 0
+	for len(said) > 0 {
+		if strings.Contains(<-said, "other nodes do not reach this context") {
+			warned++
+		}
+	}
+	if warned != 1 {
+		t.Errorf("warned %d times, want once", warned)
+	}
+}
+
+// A port at every address of the machine is told to other nodes by the host of the cluster.
+func TestListenEverywhere(t *testing.T) {
+	s := nodes(t, 1)[0]
+	for listen, host := range map[string]string{"tcp://0.0.0.0:0": "198.51.100.1", "tcp://[::]:0": "2001:db8::1"} {
+		s.SetTerms(directory.Terms{Member: true, Host: host})
+		c := near(t, s, context.WithTransports(tcp.New()), context.WithListen(listen))
+		a := c.Addrs()
+		if len(a) != 2 || !strings.HasPrefix(a[1], "tcp://"+strings.TrimSuffix(net.JoinHostPort(host, ""), ":")+":") {
+			t.Errorf("%s: %q", listen, a)
+		}
+		u, err := url.Parse(a[0])
+		if err != nil || !strings.HasSuffix(a[1], ":"+u.Port()) {
+			t.Errorf("%s: the ports of %q differ: %v", listen, a, err)
+		}
 	}
 }
 

@@ -19,9 +19,9 @@ import (
 
 var updateDocs = flag.Bool("update-docs", false, "TestDocumentsShowSource writes the source into the documents")
 
-// shown matches a block of code that must be the same as a source file, or as some of its
-// declarations. The line before the block is <!-- source: FILE [NAME ...] -->.
-var shown = regexp.MustCompile(`(?m)^<!-- source: (\S+)((?: \S+)*) -->\n` + "```go\n((?s:.*?))```\n")
+// shown matches a block of code that must be the same as a source file, or as some declarations of
+// a Go file. The line before the block is <!-- source: FILE [NAME ...] -->.
+var shown = regexp.MustCompile(`(?m)^<!-- source: (\S+)((?: \S+)*) -->\n` + "(```(?:go|ini)\n)((?s:.*?))```\n")
 
 // TestDocumentsShowSource compares the programs in documents with the source files that the
 // documents name. The build compiles these files, and other tests run them. To bring the documents
@@ -41,14 +41,14 @@ func TestDocumentsShowSource(t *testing.T) {
 				t.Errorf("%s: %v", doc, err)
 				return block
 			}
-			if !bytes.Equal(m[3], want) && !*updateDocs {
+			if !bytes.Equal(m[4], want) && !*updateDocs {
 				t.Errorf("%s: the block is not the same as%s in %s; bring it up to date with -update-docs", doc, m[2], m[1])
 			}
-			head, _, _ := bytes.Cut(block, []byte("```go\n"))
-			return slices.Concat(head, []byte("```go\n"), want, []byte("```\n"))
+			head, _, _ := bytes.Cut(block, m[3])
+			return slices.Concat(head, m[3], want, []byte("```\n"))
 		})
 		if markers := bytes.Count(text, []byte("\n<!-- source:")); markers != len(shown.FindAll(text, -1)) {
-			t.Errorf("%s: a line \"<!-- source: …\" has no block of Go behind it", doc)
+			t.Errorf("%s: a line \"<!-- source: …\" has no block of code behind it", doc)
 		}
 		if filepath.Base(doc) == "COOKBOOK.md" && bytes.Count(text, []byte("\n```go\n")) != len(shown.FindAll(text, -1)) {
 			t.Errorf("%s: a block of Go is from no source file", doc)
@@ -65,7 +65,7 @@ func TestDocumentsShowSource(t *testing.T) {
 }
 
 // source returns the declarations of these names in a Go file, with their comments. Without names
-// it returns the whole file but its license.
+// it returns the whole of any file but its license.
 func source(file string, names []string) ([]byte, error) {
 	text, err := os.ReadFile(file)
 	if err != nil {

@@ -111,7 +111,7 @@ var thirdParty = map[string][]string{
 	"internal/index": {"github.com/dchest/siphash"},
 
 	"internal/search":   {"github.com/bits-and-blooms/bloom/v3", "github.com/cespare/xxhash/v2"},
-	"internal/mux":      {"github.com/cespare/xxhash/v2", "github.com/hashicorp/go-sockaddr", "github.com/hashicorp/memberlist", "golang.org/x/net", "golang.org/x/sys"},
+	"internal/mux":      {"github.com/cespare/xxhash/v2", "github.com/hashicorp/memberlist", "golang.org/x/net", "golang.org/x/sys"},
 	"directory/cluster": {"github.com/hashicorp/memberlist"},
 }
 

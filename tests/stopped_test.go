@@ -93,7 +93,7 @@ func TestStoppedContextServes(t *testing.T) {
 	signal(t, p.cmd.Process.Pid, syscall.SIGSTOP)
 	_, errOut, code := patiently(t, nil, dirserver, "--socket", sock)
 	for _, want := range []string{fmt.Sprintf("process %d (", p.cmd.Process.Pid), "which is stopped", "kill -CONT"} {
-		if code != 3 || !strings.Contains(errOut, want) {
+		if code != 4 || !strings.Contains(errOut, want) {
 			t.Errorf("exit code %d, %q in place of %q", code, errOut, want)
 		}
 	}

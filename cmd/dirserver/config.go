@@ -265,8 +265,8 @@ func (c *config) checkCluster() (err error) {
 		}
 		return nil
 	}
-	if !cluster.IsAddress(c.bind.value) {
-		return fmt.Errorf("bind address %q (%s) is not HOST:PORT, as 10.0.0.7:7946, or 0.0.0.0:7946 for the machine's private address", c.bind.value, c.bind.origin)
+	if !cluster.IsBind(c.bind.value) {
+		return fmt.Errorf("bind address %q (%s) is not HOST:PORT, as 10.0.0.7:7946, eth0:7946, 10.0.0.0/8:7946 or 0.0.0.0:7946", c.bind.value, c.bind.origin)
 	}
 	if c.strategy, err = strategy.Parse(c.search.value); err != nil {
 		return fmt.Errorf("search %q (%s) is not auto, unicast, broadcast or tree", c.search.value, c.search.origin)

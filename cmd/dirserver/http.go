@@ -13,12 +13,14 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/directory/cluster"
 	"github.com/rocl-go/rocl/internal/connlimit"
+	"github.com/rocl-go/rocl/internal/display"
 	"github.com/rocl-go/rocl/internal/loopback"
 )
 
@@ -26,6 +28,8 @@ const (
 	aliveTime = time.Second      // in which the database must answer
 	aloneTime = 10 * time.Second // after which a member that should join others is ready without having met one
 	closeTime = 2 * time.Second  // limit for requests under way at the end
+
+	listenAgain = time.Second // how often an address is tried that the machine does not have
 
 	maxReaders         = 64 // limit of concurrent connections to metrics and health
 	maxReadersOfSource = 32 // limit of those from one address
@@ -35,6 +39,7 @@ const (
 type watched struct {
 	server  *directory.Server
 	cluster func() *cluster.Cluster // nil without a cluster; returns nil until the node is a member
+	missing func() error            // why the node is no member; nil without a cluster
 	joins   bool                    // the settings name other members
 	name    string                  // name of the cluster
 	log     *slog.Logger
@@ -113,6 +118,9 @@ func (w *watched) member() check {
 		return check{"cluster", true, "the node is in none"}
 	}
 	c := w.cluster()
+	if c == nil && w.missing != nil && w.missing() != nil {
+		return check{"cluster", false, display.Error(w.missing())}
+	}
 	if c == nil {
 		return check{"cluster", false, "not a member yet"}
 	}
@@ -211,9 +219,46 @@ func writeChecks(rw http.ResponseWriter, r *http.Request, checks ...check) {
 // open serves metrics and health at an address until end is called.
 func (w *watched) open(at string) (end func(), err error) {
 	ln, err := net.Listen("tcp", at)
+	if errors.Is(err, syscall.EADDRNOTAVAIL) {
+		return w.openLater(at, err), nil
+	}
 	if err != nil {
 		return nil, fmt.Errorf("serving metrics and health at --http %s: %w", at, err)
 	}
+	return w.serveHTTP(ln), nil
+}
+
+// openLater serves metrics and health as soon as the machine has the address, until end is called.
+// err says that it does not have the address now.
+func (w *watched) openLater(at string, err error) func() {
+	w.log.Warn("metrics and health are not served: the machine does not have the address", "http", at, "err", err)
+	life, stop := context.WithCancel(context.Background())
+	end := func() {}
+	var busy sync.WaitGroup
+	busy.Go(func() {
+		t := time.NewTicker(listenAgain)
+		defer t.Stop()
+		for {
+			select {
+			case <-t.C:
+			case <-life.Done():
+				return
+			}
+			if ln, err := net.Listen("tcp", at); err == nil {
+				end = w.serveHTTP(ln)
+				return
+			}
+		}
+	})
+	return func() {
+		stop()
+		busy.Wait()
+		end()
+	}
+}
+
+// serveHTTP serves metrics and health at a listener until end is called.
+func (w *watched) serveHTTP(ln net.Listener) (end func()) {
 	local := ln.Addr().(*net.TCPAddr).IP.IsLoopback()
 	if !local {
 		w.log.Warn("every process that reaches the address can read the metrics", "http", ln.Addr().String())
@@ -243,5 +288,5 @@ func (w *watched) open(at string) (end func(), err error) {
 			s.Close()
 		}
 		busy.Wait()
-	}, nil
+	}
 }

@@ -9,7 +9,8 @@
 // ROCL_LOG_LEVEL and so on) or in a TOML file, in this order of precedence. SIGHUP makes it read
 // the keys of the cluster again. SIGTERM and SIGINT end it cleanly.
 //
-// Exit codes: 0 ended by a signal, 1 failed, 2 wrong usage, 3 another daemon serves the node.
+// Exit codes: 0 ended by a signal, 1 failed, 2 wrong usage or settings, 3 another daemon serves the
+// node, 4 failed for a reason that may pass.
 package main
 
 import (
@@ -20,6 +21,8 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"runtime/debug"
+	"slices"
 	"syscall"
 	"time"
 
@@ -38,6 +41,7 @@ import (
 func main() {
 	signal.Ignore(syscall.SIGXFSZ) // a log at the limit of ulimit -f must not end the daemon
 	signal.Ignore(syscall.SIGPIPE) // a log without a reader must not end the daemon
+	debug.SetTraceback("crash")    // a crash ends with SIGABRT: its exit code would be that of wrong usage
 	ctx, stop := interrupt.Context(context.Background())
 	defer stop()
 	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
@@ -116,28 +120,47 @@ func run(ctx context.Context, args []string, out, errOut io.Writer) int {
 	cmd.SetOut(out)
 	cmd.SetErr(errOut)
 	err := cmd.ExecuteContext(ctx)
-	var m misuse
-	switch {
-	case err == nil:
+	return report(err, errOut)
+}
+
+// The exit codes. A supervisor starts the daemon again after codeFailed and codePassing, and not
+// after the others, whose reason lasts until an operator acts.
+const (
+	codeFailed  = 1 // none of the following
+	codeMisuse  = 2 // wrong usage or settings
+	codeServed  = 3 // another daemon serves the node
+	codePassing = 4 // the reason may pass by itself
+)
+
+// passing are the errors of the system that may pass by themselves.
+var passing = []error{syscall.EADDRINUSE, syscall.EADDRNOTAVAIL, syscall.EAGAIN, syscall.EDQUOT, syscall.EMFILE, syscall.ENETDOWN, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM, syscall.ENOSPC}
+
+// report prints the error with which the daemon ends, and returns the exit code.
+func report(err error, errOut io.Writer) int {
+	if err == nil {
 		return 0
-	case errors.As(err, &m):
-		fmt.Fprintf(errOut, "dirserver: %s\nTry 'dirserver --help'.\n", usage.Text(err))
-		return 2
-	case errors.Is(err, directory.ErrSilent):
-		fmt.Fprintf(errOut, "dirserver: %s\nA program that serves the node gives way to a dirserver when it runs: let that process go on (kill -CONT), or end it.\n", display.Error(err))
-		return 3
-	case errors.Is(err, directory.ErrInUse):
-		fmt.Fprintf(errOut, "dirserver: %s\nAnother dirserver is running there; stop it, or choose another --socket.\n", usage.Text(err))
-		return 3
 	}
-	fmt.Fprintf(errOut, "dirserver: %s\n", usage.Text(err))
+	var m misuse
+	text, advice, code := usage.Text(err), "", codeFailed
 	switch {
+	case errors.As(err, &m):
+		advice, code = "Try 'dirserver --help'.", codeMisuse
+	case errors.Is(err, cluster.ErrConfig):
+		code = codeMisuse
+	case errors.Is(err, directory.ErrSilent):
+		text, advice, code = display.Error(err), "A program that serves the node gives way to a dirserver when it runs: let that process go on (kill -CONT), or end it.", codePassing
+	case errors.Is(err, directory.ErrInUse):
+		advice, code = "Another dirserver is running there; stop it, or choose another --socket.", codeServed
 	case errors.Is(err, syscall.EADDRINUSE):
-		fmt.Fprintln(errOut, "Another process listens there; stop it, or choose another address.")
-	case errors.Is(err, syscall.EADDRNOTAVAIL):
-		fmt.Fprintln(errOut, "No interface of this machine has that address.")
+		advice, code = "Another process listens there; stop it, or choose another address.", codePassing
+	case slices.ContainsFunc(passing, func(e error) bool { return errors.Is(err, e) }):
+		code = codePassing
 	}
-	return 1
+	fmt.Fprintf(errOut, "dirserver: %s\n", text)
+	if advice != "" {
+		fmt.Fprintln(errOut, advice)
+	}
+	return code
 }
 
 // serve runs the daemon with the settings s until ctx ends or another server has taken the node's
@@ -164,7 +187,7 @@ func serve(ctx context.Context, s *config, errOut io.Writer) error {
 	var member *cluster.Membership
 	if s.bind.value != "" {
 		member = cluster.NewMembership(s.cluster.value, s.member(), log)
-		w.cluster = member.Cluster
+		w.cluster, w.missing = member.Cluster, member.Missing
 		opts = append(opts, member.Option())
 	}
 	srv, err := directory.Listen(s.socket.value, opts...)

@@ -22,6 +22,7 @@ import (
 
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/directory"
+	"github.com/rocl-go/rocl/directory/cluster"
 	"github.com/rocl-go/rocl/internal/display"
 	"github.com/rocl-go/rocl/internal/eventually"
 	"github.com/rocl-go/rocl/resource"
@@ -552,7 +553,7 @@ func TestNotify(t *testing.T) {
 	}
 }
 
-// An error about an address says what to do.
+// An error about an address says what to do. The exit code says that the reason may pass.
 func TestAddressTaken(t *testing.T) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -560,10 +561,55 @@ func TestAddressTaken(t *testing.T) {
 	}
 	defer ln.Close()
 	socket := filepath.Join(short(t), "sock")
-	for at, want := range map[string]string{ln.Addr().String(): "Another process listens there", "203.0.113.254:7946": "No interface of this machine"} {
-		if _, errOut, code := call(t, "--socket", socket, "--bind", at); code != 1 || !strings.Contains(errOut, want) {
-			t.Errorf("--bind %s: exit code %d, %q", at, code, errOut)
+	for _, flag := range []string{"--bind", "--http"} {
+		if _, errOut, code := call(t, "--socket", socket, flag, ln.Addr().String()); code != codePassing || !strings.Contains(errOut, "Another process listens there") {
+			t.Errorf("%s: exit code %d, %q", flag, code, errOut)
 		}
+	}
+}
+
+// A reason that may pass has an exit code of its own, and so has one that lasts.
+func TestExitCodes(t *testing.T) {
+	wrap := func(err error) error { return fmt.Errorf("serving: %w", err) }
+	for err, want := range map[error]int{
+		nil:                             0,
+		errors.New("anything"):          codeFailed,
+		wrap(syscall.EACCES):            codeFailed,
+		wrap(wrong(errors.New("flag"))): codeMisuse,
+		wrap(cluster.ErrConfig):         codeMisuse,
+		wrap(directory.ErrInUse):        codeServed,
+		wrap(fmt.Errorf("%w: %w", directory.ErrInUse, directory.ErrSilent)): codePassing,
+		wrap(syscall.EADDRINUSE): codePassing,
+		wrap(syscall.EMFILE):     codePassing,
+		wrap(&os.PathError{Op: "write", Path: "x", Err: syscall.ENOSPC}): codePassing,
+	} {
+		var out bytes.Buffer
+		if code := report(err, &out); code != want || (out.Len() == 0) != (err == nil) {
+			t.Errorf("%v: exit code %d, want %d; printed %q", err, code, want, out.String())
+		}
+	}
+}
+
+// A daemon whose address is not there serves the node, and says in its log and in /readyz what it
+// lacks. It serves metrics when it has the address for them.
+func TestAddressNotThere(t *testing.T) {
+	socket := filepath.Join(short(t), "sock")
+	said, stop := started(t, "--socket", socket, "--bind", "203.0.113.254:7946", "--http", "127.0.0.1:0")
+	said.find(t, "the node is served, and is not a member yet")
+	body, resp := get(t, web(t), "http://"+said.find(t, `"http":"([^"]*)"`)+"/readyz")
+	if resp.StatusCode != 503 || !strings.Contains(body, "- cluster: this node is not a member of its cluster at present") || !strings.Contains(body, "203.0.113.254") {
+		t.Errorf("%s: %q", resp.Status, body)
+	}
+	if err := answers(t, socket); err != nil {
+		t.Error(err)
+	}
+	if code := stop(); code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+	said, stop = started(t, "--socket", socket, "--http", "203.0.113.254:1")
+	said.find(t, "metrics and health are not served")
+	if code := stop(); code != 0 {
+		t.Errorf("exit code %d", code)
 	}
 }
 

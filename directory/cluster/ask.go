@@ -130,7 +130,7 @@ func (a *asker) pause(ctx context.Context, d time.Duration, news <-chan struct{}
 	case <-ctx.Done():
 		return fmt.Errorf("%w: %w", partial, context.Cause(ctx))
 	case <-a.life.Done():
-		return directory.ErrClosed
+		return context.Cause(a.life)
 	}
 	return nil
 }

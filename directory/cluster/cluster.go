@@ -4,6 +4,7 @@ package cluster
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"iter"
 	"log/slog"
@@ -28,7 +29,7 @@ type Config struct {
 	DB   *database.DB
 	// Name is the cluster's name. Members of clusters with other names are not heard.
 	Name string
-	// Bind is HOST:PORT for everything, UDP and TCP.
+	// Bind is HOST:PORT for everything, UDP and TCP: see Member.Bind.
 	Bind string
 	// Join lists HOST:PORT, addresses or DNS names, of members to begin with.
 	Join []string
@@ -61,6 +62,9 @@ type Config struct {
 	// Follows means that the node has been a member before. Even if Join is empty, other members
 	// may exist, which know the node and look for it.
 	Follows bool
+	// Met has the addresses of members that an earlier membership of this node has met, by node.
+	// They are looked for like members that were lost.
+	Met map[resource.NodeID]string
 	// Opening bounds Open, which may look Bind's name up; nil: no bound.
 	Opening  context.Context
 	Resolver *net.Resolver // resolves the names in Join; nil: the system's resolver
@@ -105,8 +109,11 @@ func Open(cfg Config) (*Cluster, error) {
 	}
 	c := compose(newCore(cfg))
 	if err := c.start(); err != nil {
-		c.life.end()
+		c.life.end(directory.ErrClosed)
 		c.searches.close()
+		if errors.Is(err, mux.ErrChoice) {
+			err = fmt.Errorf("%w: %w", ErrConfig, err)
+		}
 		return nil, fmt.Errorf("cluster: %w", err)
 	}
 	return c, nil
@@ -140,8 +147,8 @@ func (c *Cluster) start() error {
 	}
 	cfg := &c.cfg
 	if c.mux, err = mux.Open(mux.Config{
-		Self: cfg.Node, Bind: cfg.Bind, Cluster: cfg.Name, Keys: cfg.Keys, Group: cfg.Group, TLS: seal, Opening: cfg.Opening, Spin: cfg.Poll, Logger: cfg.Logger,
-		Receive: c.receive, Stream: c.serve, Beacon: c.joiner.heardBeacon, Hello: c.joiner.heardHello,
+		Self: cfg.Node, Bind: cfg.Bind, Toward: toward(cfg), Cluster: cfg.Name, Keys: cfg.Keys, Group: cfg.Group, TLS: seal, Opening: cfg.Opening, Spin: cfg.Poll, Logger: cfg.Logger,
+		Receive: c.receive, Stream: c.serve, Beacon: c.joiner.heardBeacon, Hello: c.joiner.heardHello, Answer: c.members.answered,
 	}); err != nil {
 		return err
 	}
@@ -158,6 +165,15 @@ func (c *Cluster) start() error {
 	c.life.begin(c.watches.maintainFeeds)
 	c.life.begin(c.summaries.maintain)
 	return nil
+}
+
+// toward returns the addresses that say at which of this machine's addresses other members reach
+// it: those of the members to join, and that of the group.
+func toward(cfg *Config) []string {
+	if cfg.Group == "" {
+		return cfg.Join
+	}
+	return append(slices.Clone(cfg.Join), cfg.Group)
 }
 
 // SetKeys replaces the keys of the cluster: the first seals, all open. To change a key, add the new
@@ -248,6 +264,16 @@ func (c *Cluster) Close() error { return c.stop(true) }
 // about to take this one's place. The other members wait for that server for a few seconds.
 func (c *Cluster) HandOver() error { return c.stop(false) }
 
+// abandon ends the membership without telling the other members, which take the node for dead. It
+// is for a member that has lost its address. Questions under way end with the error why.
+func (c *Cluster) abandon(why error) (err error) {
+	c.ended.Do(func() {
+		c.life.end(why)
+		err = c.endSilently()
+	})
+	return err
+}
+
 // stop calls endMembership once.
 func (c *Cluster) stop(leave bool) (err error) {
 	c.ended.Do(func() { err = c.endMembership(leave) })
@@ -259,7 +285,7 @@ func (c *Cluster) stop(leave bool) (err error) {
 // one's place.
 func (c *Cluster) endMembership(leave bool) (err error) {
 	if leave {
-		c.life.end()
+		c.life.end(directory.ErrClosed)
 		c.life.wait()
 		c.departure.announceLeave()
 		err = c.gossip.list.Leave(time.Second)
@@ -278,7 +304,7 @@ func (c *Cluster) endMembership(leave bool) (err error) {
 // endSilently ends the membership without telling the other members, and waits for the goroutines
 // of c.
 func (c *Cluster) endSilently() error {
-	c.life.end()
+	c.life.end(directory.ErrClosed)
 	c.searches.close()
 	err := c.gossip.list.Shutdown()
 	c.mux.Close()

@@ -43,15 +43,15 @@ func newCore(cfg Config) *core {
 // A lifetime is the context of a membership, from Open to the beginning of its end, and has the
 // goroutines that end with it.
 type lifetime struct {
-	context.Context
-	cancel context.CancelFunc
-	mu     sync.Mutex // held while a goroutine begins: none begins after end
-	busy   sync.WaitGroup
+	context.Context // its cause is the error of questions that the end of the membership ends
+	cancel          context.CancelCauseFunc
+	mu              sync.Mutex // held while a goroutine begins: none begins after end
+	busy            sync.WaitGroup
 }
 
 func newLifetime() *lifetime {
 	l := &lifetime{}
-	l.Context, l.cancel = context.WithCancel(context.Background())
+	l.Context, l.cancel = context.WithCancelCause(context.Background())
 	return l
 }
 
@@ -66,11 +66,11 @@ func (l *lifetime) begin(f func()) bool {
 	return true
 }
 
-// end ends the lifetime. It does not wait for the goroutines: see wait.
-func (l *lifetime) end() {
+// end ends the lifetime for a reason. It does not wait for the goroutines: see wait.
+func (l *lifetime) end(why error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.cancel()
+	l.cancel(why)
 }
 
 // wait waits for the goroutines of a lifetime that has ended.

@@ -13,7 +13,7 @@
 // A Cluster is composed of roles. Each has its own state and its own lock, and knows the roles that
 // it needs. All share a core, which does not change.
 //
-//	memberTable  what is known of the other members     members.go, absent.go, roll.go
+//	memberTable  what is known of the other members     members.go, absent.go, apart.go, roll.go
 //	gossip       memberlist, and what it reports        gossip.go, transport.go, quiet.go
 //	joiner       joins members, and looks for lost ones join.go
 //	departure    tells the other members that it goes   depart.go

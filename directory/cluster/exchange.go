@@ -7,7 +7,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -45,7 +44,7 @@ func (x *exchanges) with(ctx context.Context, id resource.NodeID) (begun bool, e
 	}
 	x.mu.Unlock()
 	if e == nil {
-		return true, directory.ErrClosed
+		return true, context.Cause(x.life)
 	}
 	select {
 	case <-e.done:
@@ -53,7 +52,7 @@ func (x *exchanges) with(ctx context.Context, id resource.NodeID) (begun bool, e
 	case <-ctx.Done():
 		return begun, context.Cause(ctx)
 	case <-x.life.Done():
-		return begun, directory.ErrClosed
+		return begun, context.Cause(x.life)
 	}
 }
 

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/memberlist"
+	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/internal/database"
 	"github.com/rocl-go/rocl/internal/mux"
 	"github.com/rocl-go/rocl/resource"
@@ -106,7 +107,7 @@ func (a *archipelago) stop(m *machine, leaves bool) {
 		}
 		m.c = nil
 	})
-	c.life.end()
+	c.life.end(directory.ErrClosed)
 	m.table.close()
 	c.life.wait()
 	c.mux.Close()

@@ -552,6 +552,9 @@ func (j *joiner) unmetLocked() (addrs []string) {
 // Otherwise it returns an error that matches directory.ErrPartial. What a program has that refuses
 // this member is not known either. A question calls incomplete before and after it asks.
 func (j *joiner) incomplete() error {
+	if err := j.members.contradiction(time.Now()); err != nil {
+		return err
+	}
 	if j.complete.Load() && !j.refused.Load() {
 		return j.members.unsureOf()
 	}

@@ -12,7 +12,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/internal/search"
 	"github.com/rocl-go/rocl/resource"
 )
@@ -114,7 +113,7 @@ func (a *asker) askEach(ctx context.Context, targets []resource.NodeID, q []byte
 	case r.Found:
 		return r, nil
 	case a.life.Err() != nil:
-		return r, directory.ErrClosed
+		return r, context.Cause(a.life)
 	case ctx.Err() != nil:
 		return r, context.Cause(ctx)
 	}

@@ -14,12 +14,17 @@ import (
 
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/directory/strategy"
+	"github.com/rocl-go/rocl/internal/mux"
 )
 
 // A Member has the settings by which a node takes part in a cluster.
 type Member struct {
-	// Bind is HOST:PORT for the traffic between members, UDP and TCP. An empty Bind means that the
-	// node is no member.
+	// Bind is HOST:PORT for the traffic between members, UDP and TCP. HOST is an address, a name,
+	// an interface, or a network such as 10.0.0.0/8, which may lack the port (7946). An empty Bind
+	// means that the node is no member.
+	//
+	// If several addresses of the machine fit, as for 0.0.0.0, the other members are told the
+	// source address of the route to the first member to join.
 	Bind string
 	Join []string // HOST:PORT of members to begin with
 	// KeyFile has the cluster's keys: see ReadKeys. If it is empty, every process that knows the
@@ -102,7 +107,7 @@ func (m Member) Check() error {
 	if m.Poll < 0 || m.Poll > mostPoll {
 		return fmt.Errorf("%w: polling for %v is not between 0 and %v", ErrConfig, m.Poll, mostPoll)
 	}
-	if !IsAddress(m.Bind) {
+	if !IsBind(m.Bind) {
 		return fmt.Errorf("%w: the address to bind, %q, is not HOST:PORT", ErrConfig, m.Bind)
 	}
 	for _, at := range m.Join {
@@ -148,6 +153,12 @@ func IsAddress(s string) bool {
 	}
 	_, err = strconv.ParseUint(port, 10, 16)
 	return err == nil
+}
+
+// IsBind reports whether s is valid as Member.Bind.
+func IsBind(s string) bool {
+	host, port, err := mux.SplitBind(s)
+	return err == nil && IsAddress(net.JoinHostPort(host, port))
 }
 
 // mostPoll limits Member.Poll, for which a waiting goroutine may occupy a processor.

@@ -28,6 +28,7 @@ type memberTable struct {
 
 	roll   atomic.Pointer[roll] // the present members
 	unsure atomic.Bool          // see unsureOf
+	apart  places               // see apart.go
 
 	mu       sync.Mutex // guards the following fields
 	nodes    map[resource.NodeID]*node
@@ -76,6 +77,9 @@ type node struct {
 // newMemberTable returns a table that knows this member alone.
 func newMemberTable(c *core, s *summaries) *memberTable {
 	t := &memberTable{core: c, summaries: s, nodes: map[resource.NodeID]*node{}, strange: map[resource.NodeID]string{}, changed: make(chan struct{})}
+	for id, addr := range c.cfg.Met {
+		t.nodes[id] = &node{addr: addr, lost: time.Now()}
+	}
 	t.publishLocked() // no other goroutine has t yet
 	return t
 }
@@ -254,6 +258,19 @@ func (t *memberTable) aliveOtherMembers(most int) (addrs []string, members []res
 	return addrs, members
 }
 
+// addresses returns the addresses of the other members that were met, by node.
+func (t *memberTable) addresses() map[resource.NodeID]string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	all := map[resource.NodeID]string{}
+	for id, m := range t.nodes {
+		if id != t.cfg.Node && !m.hasLeft {
+			all[id] = m.addr
+		}
+	}
+	return all
+}
+
 // firstMetAt returns when the first other member was seen alive, or the zero time.
 func (t *memberTable) firstMetAt() time.Time {
 	t.mu.Lock()
@@ -340,6 +357,7 @@ func (t *memberTable) changeLocked(id resource.NodeID, n *memberlist.Node, alive
 // means that it was not alive before, or in another life.
 func (t *memberTable) aliveLocked(id resource.NodeID, m *node, n *memberlist.Node, fresh bool) {
 	m.addr, m.isHearsay, m.isDoubted = n.Address(), false, false
+	t.comparePlacesLocked(id)
 	if fresh {
 		m.met = time.Now()
 		if id != t.cfg.Node && t.firstMet.IsZero() {

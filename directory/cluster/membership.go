@@ -16,6 +16,8 @@ import (
 
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/internal/loopback"
+	"github.com/rocl-go/rocl/internal/mux"
+	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/subsys/tls"
 )
 
@@ -29,14 +31,20 @@ type Membership struct {
 	keysMu sync.Mutex // held while keys are read and put to use; guards used; taken before mu
 	used   [][]byte   // the keys in use
 
-	mu      sync.Mutex        // guards the following fields
-	cluster *Cluster          // nil while the node is no member
-	server  *directory.Server // the server to which cluster belongs
+	lookAgain time.Duration                  // how often the member's address is looked for; shorter in tests
+	isLost    func(*Cluster) error           // whether the machine has lost the member's address; replaced in tests
+	open      func(Config) (*Cluster, error) // Open; replaced in tests
+
+	mu      sync.Mutex                 // guards the following fields
+	cluster *Cluster                   // nil while the node is no member
+	server  *directory.Server          // the server to which cluster belongs
+	missing error                      // why the node is no member; nil while it is one
+	met     map[resource.NodeID]string // addresses of the members that were known when the last address was lost
 }
 
 // NewMembership returns a membership in the cluster with the given name.
 func NewMembership(name string, m Member, log *slog.Logger) *Membership {
-	return &Membership{name: name, member: m, log: log}
+	return &Membership{name: name, member: m, log: log, lookAgain: time.Second, isLost: func(c *Cluster) error { return c.mux.Lost() }, open: Open}
 }
 
 // Option returns the option for the directory server.
@@ -49,13 +57,21 @@ func (m *Membership) Cluster() *Cluster {
 	return m.cluster
 }
 
+// Missing returns why the node that is served is not a member at present, or nil.
+func (m *Membership) Missing() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.missing
+}
+
 // patience is how long begin waits for an address in use: the process that was the member before is
 // about to end.
 const patience = 2 * time.Second
 
 // begin makes the node of s a member, and returns the function that ends that. If late is set,
 // contexts of the node already wait for their directory. The node is then served in any case, and
-// becomes a member when it can.
+// becomes a member when it can. The same holds if only the member's address is not there: it may
+// come, and the programs of the node need it for other nodes only.
 func (m *Membership) begin(s *directory.Server, late bool) (func(bool), error) {
 	wait := patience
 	if late {
@@ -67,7 +83,7 @@ func (m *Membership) begin(s *directory.Server, late bool) (func(bool), error) {
 	err := m.enter(opening, s, wait)
 	ended()
 	cancel(nil)
-	if err != nil && !late {
+	if err != nil && !late && !errors.Is(err, mux.ErrNoAddress) {
 		stop()
 		return nil, err
 	}
@@ -77,14 +93,68 @@ func (m *Membership) begin(s *directory.Server, late bool) (func(bool), error) {
 	}
 	if err != nil {
 		m.log.Warn("cluster: the node is served, and is not a member yet", "err", err)
-		s.Attach(directory.Unreachable(fmt.Errorf("this node is not a member of its cluster yet: %w", err)))
-		busy.Go(func() { m.keepEntering(life, s) })
+		m.goWithout(s, notMember(err))
 	}
+	busy.Go(func() { m.keep(life, s) })
 	return func(handOver bool) {
 		stop()
 		busy.Wait()
 		m.leave(handOver)
 	}, nil
+}
+
+// keep makes the node a member again and again, until life ends: first if begin could not, and then
+// whenever the machine has lost the member's address.
+func (m *Membership) keep(life context.Context, s *directory.Server) {
+	for {
+		if m.Cluster() == nil {
+			m.keepEntering(life, s)
+		}
+		why := m.awaitLoss(life)
+		if why == nil {
+			return
+		}
+		m.log.Warn("cluster: the member's address is gone: the node is served, and is not a member until it has an address", "err", why)
+		met := m.Cluster().members.addresses()
+		m.mu.Lock()
+		m.met = met
+		m.mu.Unlock()
+		why = notMember(why)
+		m.end(func(c *Cluster) error { return c.abandon(fmt.Errorf("%w: %w", directory.ErrPartial, why)) })
+		m.goWithout(s, why)
+	}
+}
+
+// notMember adds to a reason what it leads to.
+func notMember(why error) error {
+	return fmt.Errorf("this node is not a member of its cluster at present: %w", why)
+}
+
+// awaitLoss waits until the machine has lost the member's address, and returns the reason. It
+// returns nil when life ends.
+func (m *Membership) awaitLoss(life context.Context) error {
+	t := time.NewTicker(m.lookAgain)
+	defer t.Stop()
+	for {
+		select {
+		case <-t.C:
+		case <-life.Done():
+			return nil
+		}
+		if c := m.Cluster(); c != nil {
+			if err := m.isLost(c); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// goWithout lets s answer as a node that cannot ask the other members, for the reason why.
+func (m *Membership) goWithout(s *directory.Server, why error) {
+	m.mu.Lock()
+	m.missing = why
+	m.mu.Unlock()
+	s.Attach(directory.Unreachable(why))
 }
 
 // keepEntering tries to become a member until that succeeds or life ends.
@@ -102,6 +172,9 @@ func (m *Membership) keepEntering(life context.Context, s *directory.Server) {
 		if err == nil {
 			return
 		}
+		m.mu.Lock()
+		m.missing = notMember(err)
+		m.mu.Unlock()
 		if text := err.Error(); text != logged && life.Err() == nil {
 			logged = text
 			m.log.Warn("cluster: not a member yet", "err", err)
@@ -128,19 +201,22 @@ func (m *Membership) enter(ctx context.Context, s *directory.Server, wait time.D
 		terms.Keys = append(terms.Keys, k[:])
 	}
 	s.SetTerms(terms)
-	c, err := openWithin(ctx, cfg, wait)
+	c, err := m.openWithin(ctx, cfg, wait)
 	if err != nil {
 		return err
 	}
 	terms.Host = host(c.Addr()) // the address that was chosen, if Bind names every address
 	s.SetTerms(terms)
 	m.mu.Lock()
-	m.cluster, m.server = c, s
+	m.cluster, m.server, m.missing = c, s, nil
 	m.mu.Unlock()
 	s.Attach(c)
 	m.log.Info("member of a cluster", "cluster", m.name, "addr", c.Addr(), "sealed", terms.Sealed)
 	if !terms.Sealed && !isLocal(c.Addr()) {
 		m.log.Warn("cluster: there is no key: every process that reaches the address can join, and read and change resources", "addr", c.Addr())
+	}
+	if h, _, _ := mux.SplitBind(m.member.Bind); isLocal(c.Addr()) && !loopback.IsHost(h) {
+		m.log.Warn("cluster: the address to bind leads to the loopback interface: other machines do not reach this member", "bind", m.member.Bind, "addr", c.Addr())
 	}
 	m.used = keys
 	return nil
@@ -148,7 +224,10 @@ func (m *Membership) enter(ctx context.Context, s *directory.Server, wait time.D
 
 // config returns the settings with which the node of s becomes a member.
 func (m *Membership) config(ctx context.Context, s *directory.Server, keys [][]byte) (Config, error) {
-	cfg := Config{Node: s.Node(), DB: s.Database(), Sure: s.Recovered, Follows: s.Follows(), Name: m.name, Bind: m.member.Bind, Join: m.member.Join, Keys: keys, Serve: s.ServePeer,
+	m.mu.Lock()
+	met := m.met
+	m.mu.Unlock()
+	cfg := Config{Node: s.Node(), DB: s.Database(), Sure: s.Recovered, Follows: s.Follows() || len(met) > 0, Met: met, Name: m.name, Bind: m.member.Bind, Join: m.member.Join, Keys: keys, Serve: s.ServePeer,
 		Group: m.member.Group, Strategy: m.member.Strategy, Poll: m.member.Poll, Opening: ctx, Logger: m.log}
 	if of := m.member.Certificates; of.Given() {
 		cred, err := tls.FromFiles(of.Cert, of.Key, of.CA)
@@ -160,10 +239,10 @@ func (m *Membership) config(ctx context.Context, s *directory.Server, keys [][]b
 	return cfg, nil
 }
 
-// openWithin is Open that tries an address in use again, for as long as wait and ctx last.
-func openWithin(ctx context.Context, cfg Config, wait time.Duration) (*Cluster, error) {
+// openWithin is Open, but tries an address in use again, for as long as wait and ctx last.
+func (m *Membership) openWithin(ctx context.Context, cfg Config, wait time.Duration) (*Cluster, error) {
 	for end := time.Now().Add(wait); ; {
-		c, err := Open(cfg)
+		c, err := m.open(cfg)
 		if err == nil {
 			return c, nil
 		}
@@ -182,6 +261,15 @@ func openWithin(ctx context.Context, cfg Config, wait time.Duration) (*Cluster, 
 
 // leave ends the cluster that enter opened, if there is one.
 func (m *Membership) leave(handOver bool) {
+	if handOver {
+		m.end((*Cluster).HandOver)
+	} else {
+		m.end((*Cluster).Close)
+	}
+}
+
+// end ends the cluster, if there is one, by one of its methods.
+func (m *Membership) end(by func(*Cluster) error) {
 	m.mu.Lock()
 	c := m.cluster
 	m.cluster, m.server = nil, nil
@@ -189,11 +277,7 @@ func (m *Membership) leave(handOver bool) {
 	if c == nil {
 		return
 	}
-	end := c.Close
-	if handOver {
-		end = c.HandOver
-	}
-	if err := end(); err != nil {
+	if err := by(c); err != nil {
 		m.log.Info("cluster: ending", "err", err)
 	}
 }

@@ -10,7 +10,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/internal/mux"
 	"github.com/rocl-go/rocl/internal/search"
 	"github.com/rocl-go/rocl/resource"
@@ -217,7 +216,7 @@ func (d *searches) run(ctx context.Context, begin beginning) (search.Result, err
 // with a zero time.
 func (d *searches) runWith(ctx context.Context, w *waiter, timely bool, begin beginning) (search.Result, error) {
 	if d.life.Err() != nil {
-		return search.Result{}, directory.ErrClosed
+		return search.Result{}, context.Cause(d.life)
 	}
 	if ctx.Err() != nil { // otherwise the answer might come before the first look at ctx
 		return search.Result{}, context.Cause(ctx)
@@ -245,7 +244,7 @@ func (d *searches) runWith(ctx context.Context, w *waiter, timely bool, begin be
 	case <-ctx.Done():
 		err = context.Cause(ctx)
 	case <-d.life.Done():
-		err = directory.ErrClosed
+		err = context.Cause(d.life)
 	}
 	d.step(func(time.Time) { d.node.Cancel(w.id) })
 	select { // the search does not call w.Ended any more

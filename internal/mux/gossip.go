@@ -4,7 +4,6 @@ package mux
 
 import (
 	"context"
-	"fmt"
 	"net"
 	"slices"
 	"strconv"
@@ -12,7 +11,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/hashicorp/go-sockaddr"
 	"github.com/hashicorp/memberlist"
 	"github.com/rocl-go/rocl/resource"
 )
@@ -26,49 +24,6 @@ func (x *Mux) Gossip() memberlist.NodeAwareTransport { return gossip{x} }
 
 // gossip is the port as a memberlist.NodeAwareTransport.
 type gossip struct{ x *Mux }
-
-// advertised returns the address that other members are told: that of the listener, with a private
-// address of this machine if the listener has every address.
-func advertised(host string, at *net.TCPAddr) (*net.UDPAddr, error) {
-	if !at.IP.IsUnspecified() {
-		return &net.UDPAddr{IP: at.IP, Port: at.Port, Zone: at.Zone}, nil
-	}
-	ip := private(at.IP.To4() != nil)
-	if ip == nil {
-		return nil, fmt.Errorf("mux: %s is every address, and none of this machine's is private: name one", host)
-	}
-	return &net.UDPAddr{IP: ip, Port: at.Port}, nil
-}
-
-// private returns a private address of this machine, or nil. It prefers the interface of the
-// default route.
-func private(only4 bool) net.IP {
-	all, err := sockaddr.GetPrivateInterfaces()
-	if err != nil {
-		return nil
-	}
-	for _, i := range all {
-		if a := sockaddr.ToIPAddr(i.SockAddr); a != nil {
-			if ip := *(*a).NetIP(); !only4 || ip.To4() != nil {
-				return ip
-			}
-		}
-	}
-	return nil
-}
-
-// network returns the network to listen to. With no host, it has the family of the address that
-// other members are told, because casts go out by the same socket.
-func network(host string) string {
-	ip := net.ParseIP(host)
-	if host == "" {
-		ip = private(false)
-	}
-	if ip.To4() != nil {
-		return "tcp4"
-	}
-	return "tcp"
-}
 
 func (g gossip) FinalAdvertiseAddr(string, int) (net.IP, int, error) {
 	return g.x.adv.IP, g.x.adv.Port, nil

@@ -156,9 +156,10 @@ func (x *Mux) heardHello(b []byte, k *keys, i int, from *net.UDPAddr) bool {
 	token := binary.LittleEndian.Uint64(plain[1:])
 	x.hellos.mu.Lock()
 	g := x.hellos.wait[token]
+	isAnswer := g != nil && plain[0] == helloAnswers
 	switch {
 	case g == nil:
-	case plain[0] == helloAnswers:
+	case isAnswer:
 		delete(x.hellos.wait, token)
 		g.by = senderOf(b)
 		close(g.heard)
@@ -166,6 +167,9 @@ func (x *Mux) heardHello(b []byte, k *keys, i int, from *net.UDPAddr) bool {
 		g.own = true // another member's answer may still come
 	}
 	x.hellos.mu.Unlock()
+	if isAnswer && x.cfg.Answer != nil {
+		x.cfg.Answer(senderOf(b), from)
+	}
 	if plain[0] == helloAsks && g == nil {
 		_ = x.sayHello(helloAnswers, token, from)
 	}

@@ -40,8 +40,12 @@ var (
 // Config has the settings of a port. Self, Receive and Stream are required. Receive may be called
 // concurrently; its arguments are lent for the call.
 type Config struct {
-	Self    resource.NodeID
-	Bind    string   // HOST:PORT
+	Self resource.NodeID
+	// Bind is where the port listens: see SplitBind. 0.0.0.0 and [::] are every address.
+	Bind string
+	// Toward lists HOST:PORT of members to join, and of the group. If Bind does not name one
+	// address, other members are told the source address of the route there.
+	Toward  []string
 	Cluster string   // the name of the cluster
 	Keys    [][]byte // of the cluster: the first seals, all open
 	// Group is HOST:PORT of a multicast group or a broadcast address for casts. It may be empty.
@@ -56,7 +60,10 @@ type Config struct {
 	Beacon func(node resource.NodeID, addr *net.UDPAddr)
 	// Hello is called when another member at addr says hello, and when its answer comes too late
 	// for Hello. It may be nil.
-	Hello   func(node resource.NodeID, addr *net.UDPAddr)
+	Hello func(node resource.NodeID, addr *net.UDPAddr)
+	// Answer is called when a member has answered a hello of this port from an address. It may be
+	// nil.
+	Answer  func(node resource.NodeID, from *net.UDPAddr)
 	Spin    time.Duration // how long the keeper reads on after an answer, before it parks
 	Logger  *slog.Logger
 	Opening context.Context // bounds Open, which may look Bind's name up; nil: no bound
@@ -157,36 +164,37 @@ func (x *Mux) Start() {
 
 // open binds the TCP and UDP sockets and joins the group.
 func (x *Mux) open() error {
-	host, _, err := net.SplitHostPort(x.cfg.Bind)
-	if err != nil {
-		return fmt.Errorf("mux: binding: %w", err)
-	}
-	if x.poller, err = subsys.NewPoller(new(subsys.Counters)); err != nil {
-		return err
-	}
 	opening := x.cfg.Opening
 	if opening == nil {
 		opening = context.Background()
 	}
+	at, err := x.findPlace(opening)
+	if err != nil {
+		return err
+	}
+	if x.poller, err = subsys.NewPoller(new(subsys.Counters)); err != nil {
+		return err
+	}
 	// The port that the kernel chooses for TCP may be taken for UDP: try another one.
 	for try := 0; ; try++ {
-		ln, err := new(net.ListenConfig).Listen(opening, network(host), x.cfg.Bind)
+		ln, err := new(net.ListenConfig).Listen(opening, at.network, at.at)
 		if err != nil {
-			return fmt.Errorf("mux: listening: %w", err)
+			return fmt.Errorf("mux: listening: %w", absent(err))
 		}
 		x.ln = ln.(*net.TCPListener)
-		at := x.ln.Addr().(*net.TCPAddr)
-		x.main, err = newSocket(&net.UDPAddr{IP: at.IP, Port: at.Port, Zone: at.Zone}, false)
+		addr := x.ln.Addr().(*net.TCPAddr)
+		x.adv = &net.UDPAddr{IP: addr.IP, Port: addr.Port, Zone: addr.Zone}
+		x.main, err = newSocket(x.adv, false)
 		if err == nil {
 			break
 		}
 		x.ln.Close()
-		if _, port, _ := net.SplitHostPort(x.cfg.Bind); port != "0" || try >= 20 {
-			return fmt.Errorf("mux: binding %s: %w", at, err)
+		if _, port, _ := net.SplitHostPort(at.at); port != "0" || try >= 20 {
+			return fmt.Errorf("mux: binding %s: %w", addr, absent(err))
 		}
 	}
-	if x.adv, err = advertised(host, x.ln.Addr().(*net.TCPAddr)); err != nil {
-		return err
+	if at.advertised != nil {
+		x.adv = &net.UDPAddr{IP: at.advertised, Port: x.adv.Port}
 	}
 	x.main.handle = x.datagram
 	if err := x.poller.Add(x.main.fd, x.main); err != nil {
@@ -505,7 +513,7 @@ func (x *Mux) flush(w *writer, by *socket) {
 	}
 }
 
-// Close ends the port. Receive, Stream and Beacon are not called afterwards.
+// Close ends the port. Receive, Stream, Beacon and Answer are not called afterwards.
 func (x *Mux) Close() error {
 	x.once.Do(x.close)
 	return nil

@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/memberlist"
+	"github.com/rocl-go/rocl/directory"
+	"github.com/rocl-go/rocl/internal/eventually"
+	"github.com/rocl-go/rocl/internal/mux"
+	"github.com/rocl-go/rocl/resource"
+)
+
+// A node whose address is not there is served, and denies nothing for certain. A choice between
+// addresses is an error that lists them, for a process that serves first.
+func TestAddressNotThere(t *testing.T) {
+	ctx := eventually.Context(t)
+	var log lines
+	ms := NewMembership("test", Member{Bind: "198.51.100.1:7946"}, slog.New(slog.NewTextHandler(&log, nil)))
+	d, err := directory.JoinNode(ctx, sock(t), slog.New(slog.DiscardHandler), []directory.Option{ms.Option()}, directory.AsMember())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	if _, err := d.Register(ctx, d.Self().WithSerial(1), pattern(resource.Attrs{"type": "mine"})); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.Find(ctx, pattern(resource.Match{"type": "mine"})); err != nil {
+		t.Error(err)
+	}
+	if _, err := d.Find(ctx, pattern(resource.Match{"type": "other"})); !errors.Is(err, directory.ErrPartial) || !strings.Contains(err.Error(), "198.51.100.1") {
+		t.Errorf("asked for something else: %v", err)
+	}
+	if err := ms.Missing(); !errors.Is(err, mux.ErrNoAddress) || log.count("level=WARN") == 0 {
+		t.Errorf("missing: %v; logged %q", err, log.String())
+	}
+}
+
+// A member that has lost its address ends its membership, and questions under way with the reason.
+// It becomes a member again by itself, and then looks for the members that it knew.
+func TestAddressLost(t *testing.T) {
+	ctx := eventually.Context(t)
+	a := member(t, 1, func(c *Config) { c.Patience = time.Minute })
+	var log lines
+	ms := NewMembership("test", Member{Bind: freePort(t), Join: []string{a.Addr()}}, slog.New(slog.NewTextHandler(&log, nil)))
+	ms.lookAgain = time.Millisecond
+	var isLost, isAway, hasBeen atomic.Bool
+	ms.isLost = func(c *Cluster) error {
+		if isLost.Load() {
+			return fmt.Errorf("%w: %s is gone", mux.ErrNoAddress, c.Addr())
+		}
+		return nil
+	}
+	ms.open = func(cfg Config) (*Cluster, error) {
+		if isAway.Load() {
+			return nil, mux.ErrNoAddress
+		}
+		if hasBeen.Swap(true) {
+			cfg.Join = nil // only what the member knew leads back
+		}
+		return Open(cfg)
+	}
+	d, err := directory.JoinNode(ctx, sock(t), slog.New(slog.DiscardHandler), []directory.Option{ms.Option()}, directory.AsMember())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	x := put(t, a, 1, resource.Attrs{"type": "x"})
+	found := func() bool {
+		r, err := d.Find(ctx, pattern(resource.Match{"type": "x"}))
+		return err == nil && r.ID == x
+	}
+	eventually.True(t, "a member", found)
+	isAway.Store(true)
+	isLost.Store(true)
+	eventually.True(t, "the address is gone", func() bool { return ms.Missing() != nil })
+	if ms.Cluster() != nil || log.count("the member's address is gone") != 1 {
+		t.Errorf("still a member; logged %q", log.String())
+	}
+	if _, err := d.Find(ctx, pattern(resource.Match{"type": "x"})); !errors.Is(err, directory.ErrPartial) {
+		t.Errorf("asked without an address: %v", err)
+	}
+	isLost.Store(false)
+	isAway.Store(false)
+	eventually.True(t, "a member again", found)
+	if err := ms.Missing(); err != nil {
+		t.Error(err)
+	}
+}
+
+// A question that is under way when the member loses its address ends with the reason, and not as
+// if the directory were closed.
+func TestAbandoned(t *testing.T) {
+	a := member(t, 1, func(c *Config) { c.Patience = time.Minute })
+	b := member(t, 2, func(c *Config) { c.Sure = func() bool { return false } }, a)
+	together(t, a, b)
+	done := make(chan error, 1)
+	go func() { done <- second(a.Find(t.Context(), pattern(resource.Match{"type": "x"}))) }()
+	eventually.True(t, "the question is under way", func() bool { return a.count.sent.Load() > 0 })
+	why := fmt.Errorf("%w: gone", directory.ErrPartial)
+	if err := a.abandon(why); err != nil {
+		t.Error(err)
+	}
+	if err := <-done; !errors.Is(err, directory.ErrPartial) || !strings.Contains(err.Error(), "gone") {
+		t.Error(err)
+	}
+	if err := second(a.Find(t.Context(), pattern(nil))); !errors.Is(err, why) {
+		t.Error(err)
+	}
+}
+
+// A member that tells the address of this one by gossip, or one at which it is not, lives
+// elsewhere: it has answered a hello there. What it has is not denied for certain, and it is warned of.
+func TestOwnAddressTold(t *testing.T) {
+	var log lines
+	a := member(t, 1, func(c *Config) { c.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
+	tell := func(id resource.NodeID, at string, alive bool) {
+		ap := netip.MustParseAddrPort(at)
+		a.members.seen(&memberlist.Node{Name: name(id), Addr: ap.Addr().AsSlice(), Port: ap.Port(), Meta: a.gossip.meta()}, alive)
+	}
+	ask := func() error { return a.joiner.incomplete() }
+	const elsewhere = "127.0.0.9:9"
+	answer := func(id resource.NodeID) {
+		a.members.answered(id, net.UDPAddrFromAddrPort(netip.MustParseAddrPort(elsewhere)))
+	}
+	const said = "is not at the address that it tells"
+
+	// A machine that was started anew is another node: the former one does not answer.
+	tell(2, a.Addr(), true)
+	tell(2, a.Addr(), false)
+	if err := ask(); err != nil || log.count(said) > 0 {
+		t.Errorf("the former node of this machine: %v", err)
+	}
+	for range 3 {
+		answer(3) // before gossip tells of it, and later
+		tell(3, a.Addr(), true)
+		tell(3, a.Addr(), false)
+	}
+	if err := ask(); !errors.Is(err, directory.ErrPartial) || !strings.Contains(err.Error(), name(3)) || !strings.Contains(err.Error(), elsewhere) {
+		t.Errorf("a member with this one's address: %v", err)
+	}
+	if err := second(a.Find(t.Context(), pattern(resource.Match{"x": "y"}))); !errors.Is(err, directory.ErrPartial) {
+		t.Errorf("found: %v", err)
+	}
+	if n := log.count(said); n != 1 {
+		t.Errorf("warned %d times", n)
+	}
+	tell(3, elsewhere, true)
+	tell(3, elsewhere, false)
+	if err := ask(); err != nil {
+		t.Errorf("it tells its own address now: %v", err)
+	}
+	// Another address that leads nowhere.
+	tell(4, "127.0.0.8:8", true)
+	answer(4)
+	if err := ask(); err != nil {
+		t.Errorf("a member with two addresses: %v", err)
+	}
+	tell(4, "127.0.0.8:8", false)
+	if err := ask(); err != nil {
+		t.Errorf("such a member that has died: %v", err)
+	}
+	answer(4)
+	if err := ask(); !errors.Is(err, directory.ErrPartial) {
+		t.Errorf("it answers: %v", err)
+	}
+	if err := a.members.contradiction(time.Now().Add(apartTime)); err != nil {
+		t.Errorf("it has not answered for long: %v", err)
+	}
+	answer(1)
+	if n := len(a.members.apart.of); n != 1 {
+		t.Errorf("%d members are remembered, want one", n)
+	}
+}
+
+// Two members that take each other for dead, because both tell one address, do not deny what the
+// other one has.
+func TestTwinAddress(t *testing.T) {
+	var log lines
+	a := member(t, 1, nil)
+	b := member(t, 2, func(c *Config) {
+		c.Logger = slog.New(slog.NewTextHandler(&log, nil))
+		c.gossip = func(m *memberlist.Config) {
+			m.Transport = telling{m.Transport.(memberlist.NodeAwareTransport), a.mux.Addr()}
+		}
+	})
+	if err := a.joiner.join(b.Addr(), false); err != nil {
+		t.Fatal(err)
+	}
+	put(t, b, 1, resource.Attrs{"type": "there"})
+	eventually.True(t, "it is dead", func() bool { return a.Stats().Dead > 0 })
+	if err := second(a.Find(t.Context(), pattern(resource.Match{"type": "there"}))); !errors.Is(err, directory.ErrPartial) {
+		t.Errorf("found: %v", err)
+	}
+}
+
+// telling is a transport that tells another address.
+type telling struct {
+	memberlist.NodeAwareTransport
+	at *net.UDPAddr
+}
+
+func (t telling) FinalAdvertiseAddr(string, int) (net.IP, int, error) { return t.at.IP, t.at.Port, nil }
+
+// A name that leads to the loopback interface is warned of: other machines do not reach the member.
+func TestNameOfLoopback(t *testing.T) {
+	for bind, want := range map[string]int{"localhost:0": 0, "lo:0": 1, "127.0.0.1:0": 0} {
+		var log lines
+		ms := NewMembership("test", Member{Bind: bind}, slog.New(slog.NewTextHandler(&log, nil)))
+		d, err := directory.JoinNode(eventually.Context(t), sock(t), slog.New(slog.DiscardHandler), []directory.Option{ms.Option()}, directory.AsMember())
+		if err != nil {
+			t.Fatal(err)
+		}
+		d.Close()
+		if n := log.count("leads to the loopback interface"); n != want {
+			t.Errorf("%s: warned %d times", bind, n)
+		}
+	}
+}

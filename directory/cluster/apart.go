@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster
+
+import (
+	"fmt"
+	"net"
+	"sync/atomic"
+	"time"
+
+	"github.com/rocl-go/rocl/directory"
+	"github.com/rocl-go/rocl/resource"
+)
+
+// A member may tell an address by gossip at which it is not, for example that of a bridge that each
+// machine has (172.17.0.1 of docker0). The other members then take it for dead, although it answers
+// hellos at the address by which it was joined. What it has must not be denied for certain.
+
+const (
+	// apartTime is how long a hello counts that was answered by a member that is dead. The members
+	// to join are greeted more often.
+	apartTime  = time.Minute
+	mostPlaces = 1 << 12 // limit of places.of
+)
+
+// places are the members that answered a hello from another address than gossip tells.
+type places struct {
+	of    map[resource.NodeID]*answered // memberTable.mu guards it
+	count atomic.Int32                  // of of
+}
+
+// An answered is the last hello that a member has answered.
+type answered struct {
+	from   string // the address that the answer came from
+	when   time.Time
+	logged string // the contradiction that was logged
+}
+
+// answered notes that a member has answered a hello from an address.
+func (t *memberTable) answered(id resource.NodeID, from *net.UDPAddr) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	p := &t.apart
+	a := p.of[id]
+	if a == nil {
+		if id == t.cfg.Node || len(p.of) >= mostPlaces {
+			return
+		}
+		a = &answered{}
+		if p.of == nil {
+			p.of = map[resource.NodeID]*answered{}
+		}
+		p.of[id] = a
+	}
+	ap := from.AddrPort()
+	a.from, a.when = net.JoinHostPort(ap.Addr().Unmap().String(), fmt.Sprint(ap.Port())), time.Now()
+	p.count.Store(int32(len(p.of)))
+	t.comparePlacesLocked(id)
+}
+
+// comparePlacesLocked compares the address from which a member answers with the one that gossip
+// tells. It logs a contradiction once.
+func (t *memberTable) comparePlacesLocked(id resource.NodeID) {
+	p := &t.apart
+	a, m := p.of[id], t.nodes[id]
+	if a == nil || m == nil {
+		return
+	}
+	if a.from == m.addr {
+		delete(p.of, id)
+		p.count.Store(int32(len(p.of)))
+		return
+	}
+	if why := t.contradictionLocked(id, a, time.Now()); why != "" && why != a.logged {
+		a.logged = why
+		t.log.Warn("cluster: a member is not at the address that it tells: give it another --bind", "node", name(id), "addr", m.addr, "answers", a.from, "this node", t.mux.Addr().String())
+	}
+}
+
+// contradictionLocked returns what is wrong with the address of a member that answered from another
+// one, or "".
+func (t *memberTable) contradictionLocked(id resource.NodeID, a *answered, now time.Time) string {
+	switch m := t.nodes[id]; {
+	case m == nil:
+	case m.addr == hostPort(t.mux.Addr()):
+		return fmt.Sprintf("node %s tells this node's own address, %s, and answers at %s", name(id), m.addr, a.from)
+	case !m.isAlive && m.away == nil && a.when.After(m.lost) && now.Sub(a.when) < apartTime:
+		return fmt.Sprintf("node %s does not answer at the address that it tells, %s, and answers at %s", name(id), m.addr, a.from)
+	}
+	return ""
+}
+
+// contradiction returns an error that matches directory.ErrPartial if a member lives at another
+// address than gossip tells. Otherwise it returns nil.
+func (t *memberTable) contradiction(now time.Time) error {
+	if t.apart.count.Load() == 0 {
+		return nil
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for id, a := range t.apart.of {
+		if why := t.contradictionLocked(id, a, now); why != "" {
+			return fmt.Errorf("%w: %s", directory.ErrPartial, why)
+		}
+	}
+	return nil
+}
+
+// hostPort returns an address in the form that memberlist uses.
+func hostPort(a *net.UDPAddr) string { return net.JoinHostPort(a.IP.String(), fmt.Sprint(a.Port)) }
