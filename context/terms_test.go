@@ -217,8 +217,8 @@ func TestHostLater(t *testing.T) {
 		t.Fatal(err)
 	}
 	nc.Close()
-	// A context that opens later listens there at once. If the host is not on this machine, it opens
-	// without that port.
+	// A context that opens later listens there at once. If the host is not on this machine, it
+	// opens without that port.
 	later := near(t, s)
 	if a := later.Addrs(); len(a) != 3 || !strings.HasPrefix(a[2], "tcp://"+host+":") {
 		t.Errorf("addresses %q", a)
@@ -257,8 +257,8 @@ type posing struct {
 func (p posing) Addr() string { return strings.Replace(p.Port.Addr(), "127.0.0.1", p.host, 1) }
 
 // Where the machine does not have the cluster's address, a context opens without the port for
-// other nodes, with one warning. It opens the port when the machine has the address, and tells no address
-// by which the node was known before.
+// other nodes, with one warning. It opens the port when the machine has the address, and tells no
+// address by which the node was known before.
 func TestClusterAddressMoves(t *testing.T) {
 	s := nodes(t, 1)[0]
 	const old, fresh = "198.51.100.1", "198.51.100.2"

@@ -119,7 +119,8 @@ func TestAbandoned(t *testing.T) {
 }
 
 // A member that tells the address of this one by gossip, or one at which it is not, lives
-// elsewhere: it has answered a hello there. What it has is not denied for certain, and it is warned of.
+// elsewhere: it has answered a hello there. What it has is not denied for certain, and it is
+// warned of.
 func TestOwnAddressTold(t *testing.T) {
 	var log lines
 	a := member(t, 1, func(c *Config) { c.Logger = slog.New(slog.NewTextHandler(&log, nil)) })

@@ -83,7 +83,8 @@ func (m *Membership) begin(s *directory.Server, late bool) (func(bool), error) {
 	err := m.enter(opening, s, wait)
 	ended()
 	cancel(nil)
-	if err != nil && !late && !errors.Is(err, mux.ErrNoAddress) {
+	mayCome := errors.Is(err, mux.ErrNoAddress) && s.Opening().Err() == nil
+	if err != nil && !late && !mayCome {
 		stop()
 		return nil, err
 	}

@@ -29,7 +29,7 @@ var (
 
 const (
 	defaultPort = "7946"          // of a network that is given without a port
-	lookupTime  = 2 * time.Second // for looking up one name
+	lookupTime  = 2 * time.Second // for looking up names
 )
 
 // SplitBind splits Config.Bind into a host and a port. The host is an IP address, a name, an
@@ -69,6 +69,9 @@ func (x *Mux) findPlace(ctx context.Context) (place, error) {
 		host = "::"
 	}
 	ip, err := netip.ParseAddr(host)
+	if _, e := net.InterfaceByName(ip.Zone()); ip.Zone() != "" && e != nil {
+		return place{}, fmt.Errorf("%w: %s: %w", ErrNoAddress, host, e)
+	}
 	if err == nil && !ip.IsUnspecified() {
 		return place{network: family(ip), at: net.JoinHostPort(host, port)}, nil
 	}
@@ -160,12 +163,14 @@ type direction struct {
 // toward returns the direction of Config.Toward. Members on the loopback interface say nothing. No
 // packet is sent.
 func (x *Mux) toward(ctx context.Context) (d direction) {
+	looking, cancel := context.WithTimeout(ctx, lookupTime) // for all names together
+	defer cancel()
 	for _, at := range x.cfg.Toward {
 		host, port, err := net.SplitHostPort(at)
 		if err != nil {
 			continue
 		}
-		ips, err := lookup(ctx, host)
+		ips, err := lookup(looking, host)
 		d.isUnknown = d.isUnknown || err != nil
 		for _, ip := range ips {
 			if ip.IsLoopback() {
