@@ -217,8 +217,8 @@ func TestHostLater(t *testing.T) {
 		t.Fatal(err)
 	}
 	nc.Close()
-	// A context that opens later listens there at once. If the host is not on this machine, it
-	// opens without that port.
+	// A context that opens later listens there at once. If the host is not on this machine, the
+	// context opens without that port.
 	later := near(t, s)
 	if a := later.Addrs(); len(a) != 3 || !strings.HasPrefix(a[2], "tcp://"+host+":") {
 		t.Errorf("addresses %q", a)

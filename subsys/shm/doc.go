@@ -120,8 +120,8 @@
 // the futex on which the context's only waiter naps. While the other side polls, ringing costs
 // nothing.
 //
-// A process of another user could make its eventfd blocking and full. So a port of a group, and one
-// whose peer is of another user, is rung by a note on the connection's socket, sent with MSG_DONTWAIT.
+// A process of another user could make its eventfd blocking and full. So a port of a group, and a
+// peer of another user, are rung by a note on the connection's socket, sent with MSG_DONTWAIT.
 //
 // The futex is in the one page that all processes with its descriptor may write, because a Wait
 // that has not begun yet must see that a peer has rung. Nothing else is read from the page. A

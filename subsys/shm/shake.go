@@ -127,8 +127,8 @@ func (c *conn) identifyPeer(raw syscall.RawConn, isBeside bool) error {
 	return nil
 }
 
-// isWary reports whether the peer is trusted with nothing but reading: it is of another user, or may
-// be.
+// isWary reports whether the peer is trusted with nothing but reading: it is of another user, or
+// the port is for a group.
 func (c *conn) isWary() bool { return !c.ofUser || c.port.group != nil }
 
 // makeSegment allocates and maps this end's segment, and returns its descriptor, which the caller
