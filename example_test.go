@@ -425,6 +425,22 @@ func ExampleWithGiveUp() {
 	// Output: 7 true
 }
 
+// An error says why there is no connection to the target's context.
+func ExampleNoConnectionError() {
+	ctx := context.Background()
+	node := newNode()
+	defer node.close()
+	a := node.open(rocl.WithGiveUp(10*time.Millisecond), rocl.WithCluster("one"))
+	b := node.open(rocl.WithCluster("another")) // this context does not link with a
+	me, you := register(a, "me"), register(b, "you")
+	_, err := me.CallBytes(ctx, you.ID(), 7, []byte("hello"))
+	var none *rocl.NoConnectionError
+	if errors.As(err, &none) {
+		fmt.Println(errors.Is(none.End, rocl.ErrUnreachable), none.Peer == b.ID(), none.Reason != nil)
+	}
+	// Output: true true true
+}
+
 // Contexts of one node find each other's resources, whatever their clusters. Messages stay within a
 // cluster.
 func ExampleWithCluster() {
