@@ -117,8 +117,11 @@ func (d *Dispatcher) unanswered(in *inflow, _ uint32, number uint64, why byte) {
 
 // whyNoReply returns the error of a call that ends without a reply.
 func whyNoReply(why byte, target resource.GID) error {
-	if why == wire.WhyGone {
+	switch why {
+	case wire.WhyGone:
 		return fmt.Errorf("%w: %v", ErrGone, target)
+	case wire.WhyTooLarge:
+		return fmt.Errorf("%w: the memory of %v never holds the request", ErrTooLarge, target.Context())
 	}
 	return fmt.Errorf("%w: by %v", ErrNoReply, target)
 }

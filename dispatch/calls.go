@@ -261,6 +261,11 @@ func (c *calls) replyLocked(msg *Message) {
 func (c *calls) landing(number uint64, target resource.GID) *landing {
 	c.box.mu.Lock()
 	defer c.box.mu.Unlock()
+	return c.landingLocked(number, target)
+}
+
+// landingLocked is landing with box.mu held.
+func (c *calls) landingLocked(number uint64, target resource.GID) *landing {
 	if i := c.findLocked(number); i != 0 && c.table[i-1].f.target() == target {
 		return c.table[i-1].into
 	}

@@ -199,8 +199,12 @@ func (l *link) work(fs []subsys.Frame) (n int, err error) {
 		}
 		in := l.inflow(f.Dst)
 		err = ErrGone
-		if in.mb != nil && whole {
+		switch {
+		case in.mb != nil && whole:
 			err = in.mb.deliver(in, fs[i:j], bytes, call)
+		case in.mb != nil && l.d.neverHolds(int(f.Len)): // j is i+1: a payload that is skipped comes alone
+			l.dropMessage(in, f.Src, f.Tag, int(f.Len), call)
+			err = nil
 		}
 		switch {
 		case err == nil:
@@ -256,6 +260,8 @@ func (l *link) control(f *subsys.Frame) error {
 		return l.onCall(f)
 	case wire.TypeNoReply:
 		return l.onNoReply(f)
+	case wire.TypeTooLarge:
+		return l.onTooLarge(f)
 	case wire.TypeBye:
 		l.endLink(fmt.Errorf("%w: its context %v has ended", ErrGone, l.peer))
 	}
@@ -284,7 +290,13 @@ func (l *link) onNeed(f *subsys.Frame) error {
 	switch {
 	case in.mb == nil:
 	case len(f.Data) == 0:
-		g, err = in.mb.onNeed(in, f.Tag)
+		g, err = in.mb.onNeed(in, f.Tag, outgoing{})
+	case len(f.Data) == needLen:
+		o := parseNeed(f)
+		if g, err = in.mb.onNeed(in, f.Tag, o); errors.Is(err, ErrTooLarge) {
+			l.refuseNeed(f.Dst, f.Tag, o)
+			return nil
+		}
 	case len(f.Data) == 8:
 		err = in.mb.takeBack(in, f.Tag, binary.LittleEndian.Uint64(f.Data))
 	default:
@@ -363,7 +375,7 @@ func (l *link) payloadBuffer(end *endpoint, h *subsys.Header) (*buffers.Buffer, 
 		if p == nil || err != nil || in.mb == nil || in.mb.isClosed() {
 			return nil, err
 		}
-		if err := p.memory(l); err != nil {
+		if err := p.memory(l); err != nil || p.isDropped {
 			return nil, err
 		}
 		return p.buf.Slice(p.have, int(h.Len)), nil

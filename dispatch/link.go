@@ -167,7 +167,7 @@ func (l *link) await(ctx context.Context, list *waitlist, w *waiter) error {
 	if w.listed {
 		list.remove(w)
 	} else {
-		err = nil // fired as ctx ended: the turn may not be lost
+		err = w.cause // fired, perhaps as ctx ended: the turn may not be lost
 	}
 	l.d.doneWaiting(w)
 	return err

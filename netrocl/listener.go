@@ -113,10 +113,10 @@ func (l *Listener) connect() (*Conn, error) {
 func (l *Listener) answer(m *rocl.Message) (*Conn, error) {
 	c, err := l.accept(m)
 	if err != nil {
-		_ = l.r.SendBytes(l.ctx, m.From(), tagRefuse, []byte(err.Error()))
+		_ = sendBytes(l.ctx, l.r, m.From(), tagRefuse, []byte(err.Error()))
 		return nil, err
 	}
-	if err := l.r.SendBytes(l.ctx, m.From(), tagAccept, []byte(c.r.ID().String())); err != nil {
+	if err := sendBytes(l.ctx, l.r, m.From(), tagAccept, []byte(c.r.ID().String())); err != nil {
 		go c.reset()
 		return nil, err
 	}
@@ -264,7 +264,7 @@ func ask(ctx context.Context, r *rocl.Resource, listener rocl.GID) (peer rocl.GI
 		return peer, err
 	}
 	defer stop()
-	if err := r.SendBytes(ctx, listener, tagDial, []byte(version)); err != nil {
+	if err := sendBytes(ctx, r, listener, tagDial, []byte(version)); err != nil {
 		return peer, err
 	}
 	for {

@@ -6,10 +6,12 @@ import (
 	"cmp"
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"iter"
 	"math"
 	"reflect"
+	"slices"
 	"sync"
 
 	"github.com/rocl-go/rocl"
@@ -353,7 +355,7 @@ func (s *incoming) receive(ctx context.Context) (*pulled, error) {
 		return nil, err
 	}
 	if !isLast {
-		if s.pending, err = s.more(ctx); err != nil {
+		if s.pending, err = s.more(ctx, got); err != nil {
 			got.release()
 			return nil, err
 		}
@@ -377,9 +379,16 @@ func (s *incoming) parse(m *rocl.Message) ([]byte, error) {
 	return body, nil
 }
 
-// more requests the next results.
-func (s *incoming) more(ctx context.Context) (chan batch, error) {
-	b, err := s.c.c.BufferWait(ctx, controlLen)
+// more requests the next results. got has the present ones. If they use the memory that the request
+// needs, more moves them out of it: the loop body takes them only after the request.
+func (s *incoming) more(ctx context.Context, got *pulled) (chan batch, error) {
+	b, err := s.c.c.Buffer(controlLen)
+	if errors.Is(err, rocl.ErrLimit) {
+		p := slices.Clone(got.bytes)
+		got.release()
+		got.bytes, got.release = p, func() {}
+		b, err = s.c.c.BufferWait(ctx, controlLen)
+	}
 	if err != nil {
 		return nil, err
 	}
