@@ -31,21 +31,22 @@ type inflow struct {
 	from      sendingSide // the sender's side: a link, or a context of this process
 	l         *link       // from, if it is a link; else nil
 	dst       uint32
-	mb        *Mailbox // nil: the resource does not exist
-	home      *Mailbox // the mailbox that messages have been delivered to; does not change after the first one
-	granted   uint64   // what the sender may have sent
-	announced uint64   // the last limit that a Credit frame had; the sender lowers it when it gives credit back
-	received  uint64   // what has arrived
-	expected  uint64   // the charge of a message in pieces that is arriving
-	consumed  uint64   // what has left the mailbox
-	need      uint64   // the sender waits for credit up to this; 0: it does not wait
-	needFor   outgoing // the message for which the sender waits, if the sender has told
-	posted    uint64   // the part of granted-consumed for messages that come to the program's own memory: nothing counts it
-	postedOut uint64   // the part of posted that has not arrived
-	pin       *pin     // the pin of the last message that was stored
-	waiters   waitlist // goroutines of a sender in this process that wait for credit
-	isClosed  bool     // the link has ended, or the context of this process that sends has closed
-	endings   endings  // functions of a sender in this process; see OnEnd
+	mb        *Mailbox    // nil: the resource does not exist
+	home      *Mailbox    // the mailbox that messages have been delivered to; does not change after the first one
+	granted   uint64      // what the sender may have sent
+	announced uint64      // the last limit that a Credit frame had; the sender lowers it when it gives credit back
+	received  uint64      // what has arrived
+	expected  uint64      // the charge of a message in pieces that is arriving
+	consumed  uint64      // what has left the mailbox
+	need      uint64      // the sender waits for credit up to this; 0: it does not wait
+	needFor   outgoing    // the message for which the sender waits, if the sender has told
+	posted    uint64      // the part of granted-consumed for messages that come to the program's own memory: nothing counts it
+	postedOut uint64      // the part of posted that has not arrived
+	pin       *pin        // the pin of the last message that was stored
+	waiters   waitlist    // goroutines of a sender in this process that wait for credit
+	isClosed  bool        // the link has ended, or the context of this process that sends has closed
+	endings   endings     // functions of a sender in this process; see OnEnd
+	early     []cancelled // calls that were given up, the last mostEarly whose requests were not found
 	creditRules
 
 	replies atomic.Pointer[Flow] // the flow to the replies of the sender's context; nil before the first reply
@@ -401,11 +402,14 @@ func (m *Mailbox) grantQueuedLocked() {
 	m.mu.Unlock()
 }
 
-// grantQueuedSoon is grantQueuedLocked for callers that hold locks.
+// grantQueuedSoon is grantQueuedLocked for callers that hold locks. One goroutine at a time is
+// about to do it. mu must be held.
 func (m *Mailbox) grantQueuedSoon() {
-	if len(m.creditQueue) > 0 {
+	if len(m.creditQueue) > 0 && !m.isGranting {
+		m.isGranting = true
 		go func() {
 			m.mu.Lock()
+			m.isGranting = false
 			m.grantQueuedLocked()
 		}()
 	}

@@ -176,6 +176,17 @@ func (l *link) countAnswer() {
 func (l *link) work(fs []subsys.Frame) (n int, err error) {
 	for i := 0; i < len(fs); {
 		f := &fs[i]
+		if f.Type == wire.TypeCancel {
+			j := i + 1
+			for j < len(fs) && fs[j].Type == wire.TypeCancel && fs[j].Dst == f.Dst {
+				j++
+			}
+			if err := l.onCancel(fs[i:j]); err != nil {
+				return j, err
+			}
+			i = j
+			continue
+		}
 		if f.Type != wire.TypeData {
 			i++
 			if err := l.control(f); err != nil {

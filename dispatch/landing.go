@@ -148,9 +148,9 @@ func (ld *landing) isInUse() bool {
 }
 
 // memory returns a buffer for the payload of n bytes of a message to dst that comes over l. The
-// buffer refers to the landing of the message if there is one, and comes from the pool otherwise. It
-// is nil, without an error, if the message had a landing when its sender got credit, has none now,
-// and is larger than the memory ever holds. The token must be held.
+// buffer refers to the landing of the message if there is one, and comes from the pool otherwise.
+// It is nil, without an error, if the message had a landing when its sender got credit, has none
+// now, and is larger than the memory ever holds. The token must be held.
 func (l *link) memory(dst, src uint32, tag uint64, n int) (*buffers.Buffer, error) {
 	if ld := l.landing(dst, l.peer.WithSerial(src), tag); ld != nil {
 		if b := ld.take(l.d, l, n); b != nil {

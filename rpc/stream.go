@@ -334,6 +334,7 @@ type incoming struct {
 	h             *requestHeader
 	in            reflect.Type // see argumentType
 	pending       chan batch   // gets the next batch; nil: none was asked for
+	hasBegun      bool         // a batch has come
 	isEndReceived bool         // the provider has ended the stream
 }
 
@@ -344,6 +345,7 @@ func (s *incoming) receive(ctx context.Context) (*pulled, error) {
 		return nil, a.err
 	}
 	s.h.release()
+	s.hasBegun = true
 	body, err := s.parse(a.m)
 	if err != nil {
 		a.m.Release()
@@ -405,8 +407,8 @@ func (s *incoming) leave(ctx context.Context, end func()) {
 			a.m.Release()
 		}
 	}
-	if !s.isEndReceived {
-		s.c.cancel(s.provider, s.h.number, why)
+	if s.hasBegun && !s.isEndReceived { // otherwise the end of its first call tells the provider
+		s.c.tell(s.provider, s.h.number, why)
 	}
 }
 
