@@ -367,8 +367,11 @@ func WithMailbox(bytes int) Option { return context.WithMailbox(bytes) }
 // [Context.Buffer] fails with ErrLimit.
 //
 // A part of the memory is kept for incoming messages: an eighth of the limit, and twice the bytes
-// for which other contexts hold unused credit. Together that is seldom more than half. A message
-// longer than three quarters of the limit is never let in: its sender waits.
+// for which other contexts hold unused credit. Together that is at most half, except while a
+// message comes for which that is too little. A message longer than three quarters of the limit is
+// never let in: its sender, or the caller whose reply it is, gets ErrTooLarge at once. A message
+// that comes to memory of the program ([Resource.Post], [Resource.CallInto]) does not count against
+// the limit, if the memory is given before the sender asks for credit.
 func WithMemory(bytes int64) Option { return context.WithMemory(bytes) }
 
 // WithLinger sets how long Close waits for accepted messages to be delivered. The default is 5 s.

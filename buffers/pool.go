@@ -147,7 +147,9 @@ func (p *Pool) GetWithin(ctx context.Context, n int) (*Buffer, error) {
 			if most := p.limit - p.forGood.Load(); int64(n) > most {
 				return nil, fmt.Errorf("%w: %w: %d bytes, at most %d of the limit of %d", ErrLimit, ErrTooLarge, n, most, p.limit)
 			}
-			return nil, fmt.Errorf("%w: %d of %d bytes used and %d reserved, %d more wanted", ErrLimit, used, p.limit, kept, n)
+			if kept > p.limit/2 || int64(n) <= p.limit-kept || used+int64(n) > p.limit-p.forGood.Load() {
+				return nil, fmt.Errorf("%w: %d of %d bytes used and %d reserved, %d more wanted", ErrLimit, used, p.limit, kept, n)
+			} // otherwise not even an empty pool would give n bytes, for as long as the reservation lasts
 		}
 	}
 	return p.getReserved(ctx, n)
@@ -161,7 +163,8 @@ func (p *Pool) ReserveForGood(bytes int64) {
 }
 
 // Reserve adds more bytes, which may be negative, to those that Get must leave free under the
-// limit. Only GetReserved may use them.
+// limit. Only GetReserved may use them. An exception is a Get of more bytes than the rest of the
+// limit: it may use a reservation of up to half of the limit, while enough of it is not in use.
 func (p *Pool) Reserve(more int64) {
 	p.reserved.Add(more)
 	if more < 0 && p.heed.Load() != 0 {

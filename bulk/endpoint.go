@@ -57,8 +57,9 @@ type config struct {
 
 // PieceSize sets the size in bytes of the pieces of a transfer. Without it, the size is 1 MiB. It
 // is 8 MiB for Pull into one slice, and for Pull and Push over shared memory, and 64 MiB where
-// these read the memory of the other process where it lies. Open fails if bytes is less than 1 or
-// more than a message may have.
+// these read the memory of the other process where it lies. Pieces are smaller where the memory of
+// one side (rocl.WithMemory) is too small for them. Open fails if bytes is less than 1 or more than
+// a message may have.
 func PieceSize(bytes int) Option {
 	return func(c *config) { c.piece, c.large, c.inPlace = bytes, bytes, bytes }
 }

@@ -4,7 +4,10 @@ package bulk
 
 import (
 	"context"
+	"errors"
 	"sync"
+
+	"github.com/rocl-go/rocl"
 )
 
 // A pieceFunc moves the n bytes from at of a transfer.
@@ -43,12 +46,23 @@ func (mv *move) segments(size int) cutFunc {
 	return func(at int64) int64 { return mv.local.run(mv.at+at, min(int64(size), mv.n-at)) }
 }
 
-// each calls one for each piece of a transfer from the byte at from. size is the largest piece. It
-// returns how many bytes of the transfer precede the first piece that failed.
+// pieceLeast is the size below which pieces are not made smaller because the memory of one side is
+// small.
+const pieceLeast = 32 << 10
+
+// each calls one for each piece of a transfer from the byte at from. size is the largest piece. If
+// the memory of one side never holds such a piece, each goes on with smaller ones. It returns how
+// many bytes of the transfer precede the first piece that failed.
 func (ep *Endpoint) each(ctx context.Context, mv *move, from int64, size int, cut func(size int) cutFunc, one pieceFunc) (int64, error) {
-	return inPieces(ctx, from, mv.n, cut(size), ep.depth(mv.h, int64(size), ep.cfg.depth), func(ctx context.Context, at, n int64) error {
-		return one(ctx, mv, at, n)
-	})
+	for {
+		done, err := inPieces(ctx, from, mv.n, cut(size), ep.depth(mv.h, int64(size), ep.cfg.depth), func(ctx context.Context, at, n int64) error {
+			return one(ctx, mv, at, n)
+		})
+		if !errors.Is(err, rocl.ErrTooLarge) || size <= pieceLeast {
+			return done, err
+		}
+		from, size = done, size/4
+	}
 }
 
 // inPieces calls do for each piece of the bytes from from to end, depth of them at a time. After a

@@ -4,6 +4,7 @@ package bulk
 
 import (
 	"context"
+	"errors"
 	"iter"
 
 	"github.com/rocl-go/rocl"
@@ -85,9 +86,6 @@ func (l *pipeline) request(off, n int64) waitFunc {
 		if err == nil {
 			m, err = granted(m, n)
 		}
-		if isBusy(err) {
-			return l.ep.view(l.ctx, l.h, off, n) // which waits until the origin has time
-		}
 		return m, err
 	}
 }
@@ -98,6 +96,18 @@ func (l *pipeline) run(yield func(Piece, error) bool) {
 		wait := l.queue[0]
 		l.queue = l.queue[1:]
 		m, err := wait()
+		switch {
+		case errors.Is(err, rocl.ErrTooLarge) && l.piece > pieceLeast: // the memory of one side never holds the piece
+			l.restart(off)
+			l.piece /= 4
+			continue
+		case isBusy(err): // the origin has no time, or the later pieces use the memory that it needs for this one
+			l.restart(off)
+			l.depth = max(l.depth/2, 1)
+			n := min(l.piece, l.h.Len()-off)
+			m, err = l.ep.view(l.ctx, l.h, off, n) // waits until the origin has time
+			l.started = off + n
+		}
 		if err != nil {
 			yield(Piece{}, failed("pipeline", l.h, off, min(l.piece, l.h.Len()-off), err))
 			return
@@ -116,7 +126,13 @@ func (l *pipeline) hand(m *rocl.Message, off int64, yield func(Piece, error) boo
 	return yield(Piece{Off: off, Message: m}, nil)
 }
 
-// close waits for the requests in progress, which have been cancelled, and releases their messages.
+// restart gives up the requests in progress, so that the next one is for the bytes from off.
+func (l *pipeline) restart(off int64) {
+	l.close()
+	l.queue, l.started = nil, off
+}
+
+// close waits for the requests in progress, and releases their messages.
 func (l *pipeline) close() {
 	for _, wait := range l.queue {
 		if m, err := wait(); err == nil {

@@ -4,6 +4,8 @@ package bulk
 
 import (
 	"context"
+	"fmt"
+	"time"
 
 	"github.com/rocl-go/rocl"
 )
@@ -14,6 +16,9 @@ const (
 	copied = 8 << 10
 	// quick is the size up to which the goroutine that receives requests copies bytes itself.
 	quick = 64 << 10
+	// viewWait is how long a view waits for memory of the origin. The views of a pipeline may hold
+	// that memory, so the pipeline has to give some of them back.
+	viewWait = 100 * time.Millisecond
 )
 
 // receive takes requests until the resource is closed. It answers quick requests itself, and starts
@@ -180,6 +185,14 @@ func (ep *Endpoint) read(m *rocl.Message, q *request) {
 		ep.granted(m, uint64(n), b)
 		return
 	}
+	if most := ep.copyMost(); n > most {
+		if m.Tag() == tagRead {
+			r.end()
+			ep.refuse(m, q.Len, fmt.Errorf("%w: a copy of %d bytes, at most %d in the origin's memory", rocl.ErrTooLarge, n, most))
+			return
+		}
+		n = most
+	}
 	if n <= quick {
 		if b, err := r.copy(ended, off, n); err == nil {
 			r.end()
@@ -188,7 +201,12 @@ func (ep *Endpoint) read(m *rocl.Message, q *request) {
 		}
 	}
 	ep.server.Go(func() { // copying takes long, or memory has to become free
-		b, err := r.copy(ep.life, off, n)
+		ctx, wait := ep.life, func() {}
+		if m.Tag() == tagRead {
+			ctx, wait = context.WithTimeoutCause(ctx, viewWait, errBusy)
+		}
+		b, err := r.copy(ctx, off, n)
+		wait()
 		r.end()
 		if err != nil {
 			ep.refuse(m, q.Len, err)
@@ -196,6 +214,15 @@ func (ep *Endpoint) read(m *rocl.Message, q *request) {
 		}
 		ep.granted(m, uint64(n), b)
 	})
+}
+
+// copyMost returns how many bytes of a region a reply has at most if they are copied: a small part
+// of the context's memory, if that is limited.
+func (ep *Endpoint) copyMost() int {
+	if ep.memory == 0 {
+		return rocl.MaxMessage
+	}
+	return int(min(max(ep.memory/8, partLeast), rocl.MaxMessage))
 }
 
 // granted replies with b, by which the target reads n bytes of a region. It owns m and b.

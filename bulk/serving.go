@@ -65,8 +65,11 @@ const (
 // fails. An origin does so if it has no room even for the reply that it is busy.
 const silentMost = 10
 
-// isBusy reports whether err says that the origin had no time or no room for a request.
-func isBusy(err error) bool { return errors.Is(err, errBusy) || errors.Is(err, rocl.ErrNoReply) }
+// isBusy reports whether err says that the origin had no time or no room for a request, or that
+// this context has no memory for one now.
+func isBusy(err error) bool {
+	return errors.Is(err, errBusy) || errors.Is(err, rocl.ErrNoReply) || errors.Is(err, rocl.ErrLimit) && !errors.Is(err, rocl.ErrTooLarge)
+}
 
 // patiently calls do again, after a pause, while the origin is too busy. It returns the cause of
 // ctx when ctx ends.

@@ -40,7 +40,9 @@ func (ep *Endpoint) Push(ctx context.Context, h Handle, off int64, src ...[]byte
 // bytes, but not write them: see [rocl.Message.Writable]. The caller should release the message
 // soon, because the origin's Revoke waits for that.
 //
-// View fails as Pull does, and with rocl.ErrTooLarge if n is more than rocl.MaxMessage.
+// View fails as Pull does, and with rocl.ErrTooLarge if n is more than rocl.MaxMessage, more than
+// three quarters of this context's memory (rocl.WithMemory), or, where the origin copies the bytes,
+// more than an eighth of the origin's.
 func (ep *Endpoint) View(ctx context.Context, h Handle, off int64, n int) (*rocl.Message, error) {
 	m, err := ep.view(ctx, &h, off, int64(n))
 	if err != nil {
@@ -248,11 +250,11 @@ func (ep *Endpoint) pullPart(ctx context.Context, mv *move, at, n int64, tag uin
 func (ep *Endpoint) pushByMessages(ctx context.Context, mv *move, from int64) (done int64, err error) {
 	switch route := ep.sharing.route(ep.c, mv.h.origin); {
 	case route == shared:
-		return ep.each(ctx, mv, from, ep.cfg.large, mv.pieces, patient(ep.pushPiece))
+		return ep.each(ctx, mv, from, min(ep.cfg.large, ep.copyMost()), mv.pieces, patient(ep.pushPiece))
 	case route == remote && mv.n-from >= segmentLeast:
 		return ep.pushByOffer(ctx, mv, from)
 	default:
-		return ep.each(ctx, mv, from, ep.cfg.piece, mv.pieces, patient(ep.pushPiece))
+		return ep.each(ctx, mv, from, min(ep.cfg.piece, ep.copyMost()), mv.pieces, patient(ep.pushPiece))
 	}
 }
 

@@ -38,7 +38,8 @@ import (
 //
 // Call fails with rocl.ErrUnsupported if the target's context has a version without calls, such as
 // 0.1.0. It fails with rocl.ErrClosed if this resource or its context is closed, with
-// rocl.ErrTooLarge, or with the cause of ctx's end. The receiver does not learn that ctx has ended;
+// rocl.ErrTooLarge, or with the cause of ctx's end. Then the request leaves the target's mailbox,
+// if it is still there. A receiver that has it learns of the end by [dispatch.Message.OnCancel];
 // its reply is dropped. A request that was not delivered is not reported to [WithUndelivered],
 // because the error says so.
 func (r *Resource) Call(ctx stdctx.Context, to resource.GID, tag uint64, b *buffers.Buffer) (*dispatch.Message, error) {
@@ -150,8 +151,9 @@ func (p Pending) Wait(ctx stdctx.Context) (*dispatch.Message, error) {
 }
 
 // Cancel ends the call, unless it has ended or its reply has come. Wait then fails with an error
-// that wraps cause, or context.Canceled if cause is nil. The receiver does not learn of it, and its
-// reply is dropped. Any goroutine may call Cancel at any time, even after Wait has returned.
+// that wraps cause, or context.Canceled if cause is nil. The receiver learns of it as of the end of
+// the context of [Resource.Call]. Any goroutine may call Cancel at any time, even after Wait has
+// returned.
 func (p Pending) Cancel(cause error) { p.p.Cancel(cause) }
 
 // Reply sends the message in b as the reply to the request m. It comes from the resource that
@@ -192,3 +194,9 @@ func (r *Resource) replied(m *dispatch.Message, err error) error {
 	}
 	return nil
 }
+
+// Poll reads what has arrived for the context, as a goroutine that waits in the context does, and
+// does not wait. It reports whether something has arrived, or another goroutine is reading. A
+// program needs it only to learn of what has arrived before it goes on, such as the end of a call
+// whose request it has (see [dispatch.Message.OnCancel]).
+func (c *Context) Poll() (arrived bool) { return c.disp.Poll() }

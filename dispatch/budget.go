@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"sync"
 	"sync/atomic"
 
 	"github.com/rocl-go/rocl/buffers"
@@ -17,7 +18,13 @@ import (
 //
 // Twice the bytes that are promised and have not come are reserved, since buffers may be almost
 // twice as long as the messages in them. The program, and what it sends, cannot use that memory. An
-// eighth is reserved in any case, so that acknowledgements can always be read.
+// eighth is reserved in any case, so that acknowledgements can always be read. Without a message
+// that does not fit, the whole reservation is at most half of the memory: otherwise the FirstCredit
+// of many idle senders would leave the program none, for ever.
+//
+// A message for which the program has given memory of its own (landing) needs none of the context's
+// memory. So neither the budget nor the mailbox's limit counts it. A message that the memory never
+// holds, and that has no memory of the program, is refused when its sender asks for credit.
 //
 // A message from within the process lies in its sender's buffer, and needs none of the receiver's
 // memory. So the budget does not count it: only its mailbox's limit bounds it.
@@ -27,6 +34,25 @@ type budget struct {
 	promised  atomic.Int64           // bytes that all mailboxes have promised
 	oversize  atomic.Pointer[inflow] // the one sender with a grant beyond the quarter; nil: none
 	hasQueued atomic.Bool            // a sender may wait for credit that other mailboxes have promised
+
+	reserving   sync.Mutex // guards the following fields; no lock is taken while it is held
+	outstanding int64      // bytes that all mailboxes have promised and that have not come
+	reserved    int64      // bytes of the pool that are reserved for them
+}
+
+// reserve adds more, which may be negative, to the outstanding bytes, and reserves memory for them.
+func (b *budget) reserve(more int64) {
+	b.reserving.Lock()
+	b.outstanding += more
+	want := 2 * b.outstanding
+	if b.oversize.Load() == nil {
+		want = min(want, int64(b.memory/8*3))
+	}
+	more, b.reserved = want-b.reserved, want
+	b.reserving.Unlock()
+	if more != 0 {
+		b.pool.Reserve(more)
+	}
 }
 
 // init sets the pool, and reserves the eighth for arriving frames.
@@ -53,6 +79,10 @@ func (b *budget) overpromised(in *inflow) bool {
 	return b.counts(in) && b.promised.Load() > int64(b.memory/4)
 }
 
+// neverHolds reports whether the memory is too small for a message of n bytes, whatever else is in
+// it.
+func (b *budget) neverHolds(n int) bool { return b.memory > 0 && charge(n) > b.memory/4*3 }
+
 // isTooLarge reports whether the memory is too small for the message that in needs credit for,
 // beside the stored messages of in.
 func (d *Dispatcher) isTooLarge(in *inflow) bool {
@@ -76,8 +106,8 @@ func (d *Dispatcher) fits(m *Mailbox, in *inflow) bool {
 	return true
 }
 
-// reserved returns a buffer for n bytes that arrive, from the memory that is kept for them.
-func (b *budget) reserved(n int) (*buffers.Buffer, error) {
+// arriving returns a buffer for n bytes that arrive, from the memory that is kept for them.
+func (b *budget) arriving(n int) (*buffers.Buffer, error) {
 	buf, err := b.pool.GetReserved(n)
 	if err != nil {
 		return nil, fmt.Errorf("dispatch: a buffer for %d bytes: %w", n, err)
@@ -97,6 +127,7 @@ func (m *Mailbox) addPromisedLocked(in *inflow, more int64) {
 	if m.closed {
 		return
 	}
+	more = in.takePosted(&in.posted, more)
 	m.promise += uint64(more)
 	if d := m.d; d.counts(in) {
 		m.budgeted += more
@@ -110,9 +141,10 @@ func (m *Mailbox) addPromisedLocked(in *inflow, more int64) {
 // addOutstandingLocked adds more, which may be negative, to what may still come to the mailbox from
 // in. mu must be held.
 func (m *Mailbox) addOutstandingLocked(in *inflow, more int64) {
+	more = in.takePosted(&in.postedOut, more)
 	if d := m.d; d.counts(in) && !m.closed {
 		m.outstanding += more
-		d.pool.Reserve(2 * more)
+		d.reserve(more)
 	}
 }
 
@@ -124,7 +156,7 @@ func (m *Mailbox) dropPromisesLocked() {
 		return
 	}
 	d.promised.Add(-m.budgeted)
-	d.pool.Reserve(-2 * m.outstanding)
+	d.reserve(-m.outstanding)
 	m.budgeted, m.outstanding = 0, 0
 	d.grantAllSoon()
 }
@@ -134,6 +166,7 @@ func (m *Mailbox) endOversizeLocked() {
 	if in := m.oversize; in != nil {
 		m.oversize = nil
 		if m.d.memory > 0 && m.d.oversize.CompareAndSwap(in, nil) {
+			m.d.reserve(0)
 			m.d.grantAllSoon()
 		}
 	}

@@ -117,8 +117,11 @@ func (d *Dispatcher) unanswered(in *inflow, _ uint32, number uint64, why byte) {
 
 // whyNoReply returns the error of a call that ends without a reply.
 func whyNoReply(why byte, target resource.GID) error {
-	if why == wire.WhyGone {
+	switch why {
+	case wire.WhyGone:
 		return fmt.Errorf("%w: %v", ErrGone, target)
+	case wire.WhyTooLarge:
+		return fmt.Errorf("%w: the memory of %v never holds the request", ErrTooLarge, target.Context())
 	}
 	return fmt.Errorf("%w: by %v", ErrNoReply, target)
 }
@@ -148,6 +151,12 @@ func isReported(h *subsys.Header) bool {
 type purpose struct {
 	call        uint64 // the number of the call that the message is the request of; 0: none
 	isForgotten bool   // the message was sent by SendAndForget
+}
+
+// purposeOf returns the purpose of a message that was received with flags, and whose frame TypeCall
+// had the number call; 0: there was none.
+func purposeOf(call uint64, flags uint8) purpose {
+	return purpose{call: call, isForgotten: flags&wire.FlagForget != 0}
 }
 
 // flags returns the flags of the message's frames.

@@ -71,6 +71,7 @@ type call struct {
 	m          *Mailbox // the mailbox of the calling resource
 	f          *Flow
 	tag        uint64
+	size       int      // of the request in bytes
 	into       *landing // the landing of the reply; nil: none
 	begun      uint32
 	next, prev uint32 // neighbours among the calls over one flow; in unused entries, next in the free list
@@ -94,7 +95,7 @@ func (f *Flow) target() resource.GID {
 }
 
 // beginCall enters a call into the table, and watches the end of its target.
-func (m *Mailbox) beginCall(ctx context.Context, f *Flow, tag uint64, into *landing) (Pending, error) {
+func (m *Mailbox) beginCall(ctx context.Context, f *Flow, tag uint64, size int, into *landing) (Pending, error) {
 	c := &m.d.calls
 	for {
 		c.box.mu.Lock()
@@ -108,7 +109,7 @@ func (m *Mailbox) beginCall(ctx context.Context, f *Flow, tag uint64, into *land
 		case o.isWatched:
 			o.isUsed = true
 			p := Pending{calls: c, w: m.d.waiter(), into: into}
-			p.number = c.addLocked(call{w: p.w, m: m, f: f, tag: tag, into: into})
+			p.number = c.addLocked(call{w: p.w, m: m, f: f, tag: tag, size: size, into: into})
 			c.box.mu.Unlock()
 			return p, nil
 		}
@@ -261,6 +262,11 @@ func (c *calls) replyLocked(msg *Message) {
 func (c *calls) landing(number uint64, target resource.GID) *landing {
 	c.box.mu.Lock()
 	defer c.box.mu.Unlock()
+	return c.landingLocked(number, target)
+}
+
+// landingLocked is landing with box.mu held.
+func (c *calls) landingLocked(number uint64, target resource.GID) *landing {
 	if i := c.findLocked(number); i != 0 && c.table[i-1].f.target() == target {
 		return c.table[i-1].into
 	}

@@ -31,18 +31,22 @@ type inflow struct {
 	from      sendingSide // the sender's side: a link, or a context of this process
 	l         *link       // from, if it is a link; else nil
 	dst       uint32
-	mb        *Mailbox // nil: the resource does not exist
-	home      *Mailbox // the mailbox that messages have been delivered to; does not change after the first one
-	granted   uint64   // what the sender may have sent
-	announced uint64   // the last limit that a Credit frame had; the sender lowers it when it gives credit back
-	received  uint64   // what has arrived
-	expected  uint64   // the charge of a message in pieces that is arriving
-	consumed  uint64   // what has left the mailbox
-	need      uint64   // the sender waits for credit up to this; 0: it does not wait
-	pin       *pin     // the pin of the last message that was stored
-	waiters   waitlist // goroutines of a sender in this process that wait for credit
-	isClosed  bool     // the link has ended, or the context of this process that sends has closed
-	endings   endings  // functions of a sender in this process; see OnEnd
+	mb        *Mailbox    // nil: the resource does not exist
+	home      *Mailbox    // the mailbox that messages have been delivered to; does not change after the first one
+	granted   uint64      // what the sender may have sent
+	announced uint64      // the last limit that a Credit frame had; the sender lowers it when it gives credit back
+	received  uint64      // what has arrived
+	expected  uint64      // the charge of a message in pieces that is arriving
+	consumed  uint64      // what has left the mailbox
+	need      uint64      // the sender waits for credit up to this; 0: it does not wait
+	needFor   outgoing    // the message for which the sender waits, if the sender has told
+	posted    uint64      // the part of granted-consumed for messages that come to the program's own memory: nothing counts it
+	postedOut uint64      // the part of posted that has not arrived
+	pin       *pin        // the pin of the last message that was stored
+	waiters   waitlist    // goroutines of a sender in this process that wait for credit
+	isClosed  bool        // the link has ended, or the context of this process that sends has closed
+	endings   endings     // functions of a sender in this process; see OnEnd
+	early     []cancelled // calls that were given up, the last mostEarly whose requests were not found
 	creditRules
 
 	replies atomic.Pointer[Flow] // the flow to the replies of the sender's context; nil before the first reply
@@ -239,9 +243,10 @@ func (m *Mailbox) grantLocked(in *inflow) uint64 {
 	return 0
 }
 
-// onNeed notes that a sender waits for credit up to total. It returns the grant that the sender can
-// have at once, or 0. It fails if the mailbox is closed, or the peer asks for too much.
-func (m *Mailbox) onNeed(in *inflow, total uint64) (grant uint64, err error) {
+// onNeed notes that a sender waits for credit up to total, for the message o. It returns the grant
+// that the sender can have at once, or 0. It fails if the mailbox is closed, the peer asks for too
+// much, or the context never has memory for the message.
+func (m *Mailbox) onNeed(in *inflow, total uint64, o outgoing) (grant uint64, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	switch {
@@ -255,6 +260,14 @@ func (m *Mailbox) onNeed(in *inflow, total uint64) (grant uint64, err error) {
 	}
 	if total > in.granted+charge(MaxMessage) { // received may be less than granted: other senders of the peer may be about to use their grants
 		return 0, ErrProtocol
+	}
+	if o != (outgoing{}) || total != in.need { // otherwise the peer repeats its last Need
+		in.needFor = o
+	}
+	if total > in.granted && m.d.counts(in) && m.d.neverHolds(int(in.needFor.size)) && !m.hasLandingLocked(in, total) {
+		m.dequeueNeedLocked(in)
+		m.grantQueuedSoon()
+		return 0, ErrTooLarge
 	}
 	return m.queueNeedLocked(in, total), nil
 }
@@ -288,7 +301,7 @@ func (m *Mailbox) queueNeedLocked(in *inflow, total uint64) (grant uint64) {
 // dequeueNeedLocked notes that a sender does not wait. mu must be held.
 func (m *Mailbox) dequeueNeedLocked(in *inflow) {
 	if in.need != 0 {
-		in.need = 0
+		in.need, in.needFor = 0, outgoing{}
 		m.creditQueue = slices.DeleteFunc(m.creditQueue, func(o *inflow) bool { return o == in })
 	}
 }
@@ -298,7 +311,7 @@ func (m *Mailbox) dequeueNeedLocked(in *inflow) {
 func (m *Mailbox) fitsLocked(in *inflow) bool {
 	more, out := in.need-in.granted, in.need-in.consumed
 	switch {
-	case in.needsOnlyFirstLocked(), m.promise+more <= m.limitForLocked(in) && more <= m.d.unpromised(in):
+	case m.landsLocked(in), in.needsOnlyFirstLocked(), m.promise+more <= m.limitForLocked(in) && more <= m.d.unpromised(in):
 		return true
 	case m.oversize != nil && m.oversize != in && !(m.oversize.received >= m.oversizeEnd && m.awaits(in, true)):
 		return false
@@ -331,6 +344,8 @@ func (m *Mailbox) nextGranteeLocked() *inflow {
 	isFirst := true
 	for _, in := range m.creditQueue {
 		switch {
+		case m.landsLocked(in):
+			return in
 		case m.d.isTooLarge(in): // the other senders do not wait for it
 			continue
 		case (isFirst || m.awaits(in, false)) && m.fitsLocked(in):
@@ -345,6 +360,12 @@ func (m *Mailbox) nextGranteeLocked() *inflow {
 
 // grantNeedLocked grants what a sender waits for, which then waits no longer. mu must be held.
 func (m *Mailbox) grantNeedLocked(in *inflow) uint64 {
+	if m.landsLocked(in) {
+		more := in.need - in.granted
+		in.posted, in.postedOut, in.granted = in.posted+more, in.postedOut+more, in.need
+		m.dequeueNeedLocked(in)
+		return in.granted
+	}
 	m.addPromisedLocked(in, int64(in.need-in.granted))
 	m.addOutstandingLocked(in, int64(in.need-in.granted))
 	if !in.needsOnlyFirstLocked() && (m.promise > m.limitForLocked(in) || m.d.overpromised(in)) {
@@ -353,6 +374,7 @@ func (m *Mailbox) grantNeedLocked(in *inflow) uint64 {
 			if m.oversize != nil {
 				m.d.oversize.CompareAndSwap(m.oversize, in)
 			}
+			m.d.reserve(0)
 		} else {
 			m.endOversizeLocked() // of the sender before: its message has arrived
 		}
@@ -380,11 +402,14 @@ func (m *Mailbox) grantQueuedLocked() {
 	m.mu.Unlock()
 }
 
-// grantQueuedSoon is grantQueuedLocked for callers that hold locks.
+// grantQueuedSoon is grantQueuedLocked for callers that hold locks. One goroutine at a time is
+// about to do it. mu must be held.
 func (m *Mailbox) grantQueuedSoon() {
-	if len(m.creditQueue) > 0 {
+	if len(m.creditQueue) > 0 && !m.isGranting {
+		m.isGranting = true
 		go func() {
 			m.mu.Lock()
+			m.isGranting = false
 			m.grantQueuedLocked()
 		}()
 	}

@@ -259,25 +259,22 @@ func TestOversizeGrantInUse(t *testing.T) {
 	take(t, mb, Tag(2))
 }
 
-// A message that is larger than the context's memory can hold makes no other message wait, even if
-// receivers never wait.
+// A message that is larger than the context's memory can hold fails at once, and makes no other
+// message wait, even if receivers never wait.
 func TestTooLargeForMemoryDelaysNone(t *testing.T) {
 	w := newWorld()
 	tr := transports()["tcp"]
 	a, b, c := w.node(t, 1, tr), w.node(t, 2, tr, small(4<<20)), w.node(t, 3, tr)
 	mb := box(t, b, 1, FirstCredit)
-	ctx, cancel := context.WithCancel(soon(t))
-	gaveUp := make(chan error, 1)
-	go func() { gaveUp <- flow(t, a, mb).try(ctx, 1, 4<<20) }()
-	needed(t, mb)
+	if err := flow(t, a, mb).try(soon(t), 1, 4<<20); !errors.Is(err, ErrTooLarge) {
+		t.Errorf("the message too large for the memory: %v", err)
+	}
 	eventually.Returns(t, "a large message", func() {
 		if err := flow(t, c, mb).try(soon(t), 2, 8*FirstCredit); err != nil {
 			t.Error(err)
 		}
 	})
 	take(t, mb, Tag(2))
-	cancel()
-	<-gaveUp
 }
 
 // A grant that arrives after its sender has given up is given back, even if other senders have
@@ -446,7 +443,7 @@ func TestGrantsAreCounted(t *testing.T) {
 	}
 	granted := 0
 	for i, in := range ins {
-		g, err := mb.onNeed(in, charge(8<<20))
+		g, err := mb.onNeed(in, charge(8<<20), outgoing{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -537,7 +534,7 @@ func TestCreditSentInOrder(t *testing.T) {
 		}
 	}
 	in := l.inflow(1)
-	late, err := mb.onNeed(in, 2*FirstCredit) // granted, and not told yet
+	late, err := mb.onNeed(in, 2*FirstCredit, outgoing{}) // granted, and not told yet
 	if err != nil {
 		t.Fatal(err)
 	}

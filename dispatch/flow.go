@@ -30,11 +30,12 @@ import (
 type Flow struct {
 	l         *link
 	dst       uint32
-	sent      uint64 // charged bytes, in all; l.mu guards this and the fields below
-	limit     uint64 // the charged bytes that may be sent, in all
-	asked     uint64 // the limit that was asked for last; 0: none
-	unit      uint64 // the least that a message is charged, as the receiver has said
-	unasked   span   // limits that were asked for, may still be granted, and that no sender waits for
+	sent      uint64   // charged bytes, in all; l.mu guards this and the fields below
+	limit     uint64   // the charged bytes that may be sent, in all
+	asked     uint64   // the limit that was asked for last; 0: none
+	askedFor  outgoing // the message for which it was asked
+	unit      uint64   // the least that a message is charged, as the receiver has said
+	unasked   span     // limits that were asked for, may still be granted, and that no sender waits for
 	gone      error
 	waiters   waitlist
 	tryCredit tryCredit
@@ -125,7 +126,7 @@ func (f *Flow) Dead() bool {
 // that credit already, and for room in the session of the link. With [Rules] it also waits until
 // earlier messages that may not be overtaken have been acknowledged on their lanes. Send fails:
 //
-//	ErrTooLarge       b is longer than MaxMessage
+//	ErrTooLarge       b is longer than MaxMessage, or than the memory of the resource's context holds
 //	ErrGone           the resource does not exist or has ended, or its context has
 //	ErrUnreachable    the resource's context has been out of reach for Config.GiveUp
 //	ErrClosed         this context has been closed
@@ -226,7 +227,7 @@ func (f *Flow) accept(ctx context.Context, src uint32, tag uint64, p []byte, b *
 	c := max(charge(len(p)), f.unit)
 	if f.gone == nil && f.waiters.first == nil && f.sent+c <= f.limit && l.s.HasRoom() {
 		f.sent += c
-	} else if err := f.admit(ctx, c); err != nil {
+	} else if err := f.admit(ctx, c, outgoing{src, tag, uint32(len(p))}); err != nil {
 		l.mu.Unlock()
 		return false, err
 	}
@@ -288,11 +289,12 @@ func (f *Flow) enqueueLocked(src uint32, tag uint64, p []byte, b *buffers.Buffer
 	return copied
 }
 
-// admit takes credit for c more bytes, once there is some and the session has room. Senders that
+// admit takes credit for c more bytes, of the message o, once there is some and the session has
+// room. Senders that
 // wait for credit get it in the order in which they came. Senders that wait for room in the session
 // are woken together, and go on in no particular order. mu is held on entry and on return, and
 // released while admit waits.
-func (f *Flow) admit(ctx context.Context, c uint64) error {
+func (f *Flow) admit(ctx context.Context, c uint64, o outgoing) error {
 	l := f.l
 	for f.gone == nil && !l.s.HasRoom() {
 		if err := l.waitInLocked(ctx, &l.full); err != nil {
@@ -308,7 +310,7 @@ func (f *Flow) admit(ctx context.Context, c uint64) error {
 		return nil
 	}
 	w := l.d.waiter()
-	w.charge = c
+	w.charge, w.sends = c, o
 	f.waiters.push(w)
 	if f.serveLocked() {
 		l.postLocked()
@@ -347,6 +349,15 @@ func (f *Flow) forgetLocked() {
 		f.unasked.add(f.asked)
 	}
 	f.asked = 0
+}
+
+// askLocked asks for credit up to need, for the message o. mu must be held.
+func (f *Flow) askLocked(need uint64, o outgoing) {
+	if need != f.asked {
+		f.forgetLocked()
+	}
+	f.asked, f.askedFor = need, o
+	f.l.putLocked(wire.TypeNeed, f.dst, o.src, need, o.needPayload()...)
 }
 
 // withdrawNeedLocked tells the receiver that no sender waits any more, if that is so. It reports
@@ -390,10 +401,9 @@ func (f *Flow) serveLocked() (asks bool) {
 	for w := f.waiters.first; w != nil; w = f.waiters.first {
 		w.charge = max(w.charge, f.unit)
 		if need := f.sent + w.charge; need > f.limit {
-			if need != f.asked && !f.line.IsWaiting() { // need is less than before if the first sender has given up
-				f.forgetLocked()
-				f.asked, asks = need, true
-				f.l.putLocked(wire.TypeNeed, f.dst, 0, need)
+			if (need != f.asked || w.sends != f.askedFor) && !f.line.IsWaiting() { // need is less than before if the first sender has given up
+				f.askLocked(need, w.sends)
+				asks = true
 			}
 			break
 		}

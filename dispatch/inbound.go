@@ -176,6 +176,17 @@ func (l *link) countAnswer() {
 func (l *link) work(fs []subsys.Frame) (n int, err error) {
 	for i := 0; i < len(fs); {
 		f := &fs[i]
+		if f.Type == wire.TypeCancel {
+			j := i + 1
+			for j < len(fs) && fs[j].Type == wire.TypeCancel && fs[j].Dst == f.Dst {
+				j++
+			}
+			if err := l.onCancel(fs[i:j]); err != nil {
+				return j, err
+			}
+			i = j
+			continue
+		}
 		if f.Type != wire.TypeData {
 			i++
 			if err := l.control(f); err != nil {
@@ -199,8 +210,12 @@ func (l *link) work(fs []subsys.Frame) (n int, err error) {
 		}
 		in := l.inflow(f.Dst)
 		err = ErrGone
-		if in.mb != nil && whole {
+		switch {
+		case in.mb != nil && whole:
 			err = in.mb.deliver(in, fs[i:j], bytes, call)
+		case in.mb != nil && l.d.neverHolds(int(f.Len)): // j is i+1: a payload that is skipped comes alone
+			l.dropMessage(in, f.Src, f.Tag, int(f.Len), purposeOf(call, f.Flags))
+			err = nil
 		}
 		switch {
 		case err == nil:
@@ -209,7 +224,7 @@ func (l *link) work(fs []subsys.Frame) (n int, err error) {
 				in.mb = nil
 			}
 			for ; i < j; i++ {
-				l.notDelivered(f.Dst, fs[i].Src, fs[i].Tag, int(fs[i].Len), purpose{call: call, isForgotten: fs[i].Flags&wire.FlagForget != 0})
+				l.notDelivered(f.Dst, fs[i].Src, fs[i].Tag, int(fs[i].Len), purposeOf(call, fs[i].Flags))
 			}
 		default:
 			return j, fmt.Errorf("%w: message of %d bytes to %d exceeds its credit", err, len(f.Data), f.Dst)
@@ -256,6 +271,8 @@ func (l *link) control(f *subsys.Frame) error {
 		return l.onCall(f)
 	case wire.TypeNoReply:
 		return l.onNoReply(f)
+	case wire.TypeTooLarge:
+		return l.onTooLarge(f)
 	case wire.TypeBye:
 		l.endLink(fmt.Errorf("%w: its context %v has ended", ErrGone, l.peer))
 	}
@@ -284,7 +301,13 @@ func (l *link) onNeed(f *subsys.Frame) error {
 	switch {
 	case in.mb == nil:
 	case len(f.Data) == 0:
-		g, err = in.mb.onNeed(in, f.Tag)
+		g, err = in.mb.onNeed(in, f.Tag, outgoing{})
+	case len(f.Data) == needLen:
+		o := parseNeed(f)
+		if g, err = in.mb.onNeed(in, f.Tag, o); errors.Is(err, ErrTooLarge) {
+			l.refuseNeed(f.Dst, f.Tag, o)
+			return nil
+		}
 	case len(f.Data) == 8:
 		err = in.mb.takeBack(in, f.Tag, binary.LittleEndian.Uint64(f.Data))
 	default:
@@ -368,7 +391,7 @@ func (l *link) payloadBuffer(end *endpoint, h *subsys.Header) (*buffers.Buffer, 
 		if p == nil || err != nil || in.mb == nil || in.mb.isClosed() {
 			return nil, err
 		}
-		if err := p.memory(l); err != nil {
+		if err := p.memory(l); err != nil || p.isDropped {
 			return nil, err
 		}
 		return p.buf.Slice(p.have, int(h.Len)), nil

@@ -79,7 +79,8 @@ func (ld *landing) withdraw(d *Dispatcher) {
 
 // move takes the memory back. When it returns, nothing writes to the memory any more, and no
 // message will be read into it. The rest of a message that is being read goes to other memory, to
-// which the arrived bytes are copied if the message is wanted. If there is no memory for a wanted
+// which the arrived bytes are copied if the message is wanted. A message that the context's memory
+// never holds is dropped, and its sender is told. If there is no memory now for another wanted
 // message, the link ends: its first bytes are acknowledged, so they do not come again, and a frame
 // that refuses the message would say that its target is gone. That is rare, because memory is
 // reserved for what senders have credit for (budget). The token must be held, and no lock.
@@ -91,17 +92,24 @@ func (ld *landing) move(d *Dispatcher) {
 	if !isTaken {
 		return
 	}
-	b, err := d.reserved(n)
-	if err == nil && ld.isWanted {
+	var b *buffers.Buffer
+	var err error
+	if !d.neverHolds(n) {
+		b, err = d.arriving(n)
+	}
+	if b != nil && ld.isWanted {
 		copy(b.Bytes(), ld.mem)
 		d.CountCopy(n)
 	}
 	if p := l.partIn(&ld.buf); p != nil {
 		p.buf = nil
-		if err == nil {
+		switch {
+		case b != nil:
 			p.buf = b.Retain()
-		} else if ld.isWanted {
+		case err != nil && ld.isWanted:
 			_ = l.fail(err)
+		default:
+			p.isDropped = true
 		}
 		ld.buf.Release()
 	}
@@ -141,14 +149,18 @@ func (ld *landing) isInUse() bool {
 
 // memory returns a buffer for the payload of n bytes of a message to dst that comes over l. The
 // buffer refers to the landing of the message if there is one, and comes from the pool otherwise.
-// The token must be held.
+// It is nil, without an error, if the message had a landing when its sender got credit, has none
+// now, and is larger than the memory ever holds. The token must be held.
 func (l *link) memory(dst, src uint32, tag uint64, n int) (*buffers.Buffer, error) {
 	if ld := l.landing(dst, l.peer.WithSerial(src), tag); ld != nil {
 		if b := ld.take(l.d, l, n); b != nil {
 			return b, nil
 		}
 	}
-	return l.d.reserved(n)
+	if l.d.neverHolds(n) {
+		return nil, nil
+	}
+	return l.d.arriving(n)
 }
 
 // landing returns the landing of a message to dst, or nil. The token must be held.

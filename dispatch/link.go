@@ -171,7 +171,7 @@ func (l *link) await(ctx context.Context, list *waitlist, w *waiter) error {
 	if w.listed {
 		list.remove(w)
 	} else {
-		err = nil // fired as ctx ended: the turn may not be lost
+		err = w.cause // fired, perhaps as ctx ended: the turn may not be lost
 	}
 	l.d.doneWaiting(w)
 	return l.explainLocked(err)
@@ -229,14 +229,20 @@ func (l *link) releaseLocked() {
 	if l.full.first != nil && l.s.Pending() <= session.MaxUnacked/2 {
 		l.full.fireAll()
 	}
+	l.wakeFlushingLocked()
+	if now := l.needsAttentionLocked(); now != l.needsLock.Load() {
+		l.needsLock.Store(now)
+	}
+}
+
+// wakeFlushingLocked wakes the goroutines that wait until messages are delivered or dropped, as far
+// as they are. mu must be held.
+func (l *link) wakeFlushingLocked() {
 	if l.behind.first != nil {
 		l.wakePassedLocked()
 	}
 	if l.empty.first != nil && !l.needsAcksLocked() {
 		l.empty.fireAll()
-	}
-	if now := l.needsAttentionLocked(); now != l.needsLock.Load() {
-		l.needsLock.Store(now)
 	}
 }
 

@@ -57,6 +57,7 @@ type Mailbox struct {
 	budgeted    int64                // the part of promise that the budget counts
 	outstanding int64                // the part of budgeted that has not arrived
 	creditQueue []*inflow            // senders that wait for more credit, in order
+	isGranting  bool                 // a goroutine is about to give them credit
 	oversize    *inflow              // the one sender with a grant beyond the limit; nil: none
 	oversizeEnd uint64               // the end of that grant: oversize becomes nil when as much is consumed
 
@@ -80,8 +81,9 @@ type Mailbox struct {
 	gone     *inflow             // the account of those messages; nil before the first
 
 	// Calls.
-	calls       *calls // the calls, in the mailbox for replies; else nil
-	callsClosed bool   // the resource begins no further calls; the mu of calls.box guards it
+	calls       *calls                    // the calls, in the mailbox for replies; else nil
+	callsClosed bool                      // the resource begins no further calls; the mu of calls.box guards it
+	onCancel    map[cancelKey]func(error) // functions of OnCancel; nil before the first
 
 	// Timers, and what they compare.
 	sweeper          *time.Timer      // calls sweep; nil until first set
@@ -176,6 +178,9 @@ func (m *Mailbox) putLocked(msg *Message) {
 			w.finish()
 			return
 		}
+	}
+	if msg.call != 0 {
+		msg.came = max(m.d.clock(), 1)
 	}
 	msg.prev = m.last
 	if m.last != nil {

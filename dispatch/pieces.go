@@ -66,7 +66,8 @@ type part struct {
 	tag         uint64
 	purpose     purpose
 	total, have int
-	buf         *buffers.Buffer // has total bytes; nil before the first piece
+	buf         *buffers.Buffer // has total bytes; nil before the first piece, and if isDropped
+	isDropped   bool            // there is never memory for the message: its pieces are skipped
 }
 
 // part returns the message to dst that has begun, or nil. The token must be held.
@@ -137,14 +138,14 @@ func (l *link) checkPiece(h *subsys.Header) (*part, *inflow, error) {
 
 // memory gives p a buffer, unless it has one. The token must be held.
 func (p *part) memory(l *link) error {
-	if p.buf != nil {
+	if p.buf != nil || p.isDropped {
 		return nil
 	}
 	b, err := l.memory(p.dst, p.src, p.tag, p.total)
 	if err != nil {
 		return err
 	}
-	p.buf = b
+	p.buf, p.isDropped = b, b == nil
 	return nil
 }
 
@@ -164,7 +165,7 @@ func (l *link) makeReady(fs []subsys.Frame) error {
 		if err := p.memory(l); err != nil {
 			return err
 		}
-		if f.Tag+uint64(f.Len) == uint64(p.total) {
+		if !p.isDropped && f.Tag+uint64(f.Len) == uint64(p.total) {
 			if err := p.makeOwn(l, f); err != nil {
 				return err
 			}
@@ -183,7 +184,7 @@ func (p *part) makeOwn(l *link, f *subsys.Frame) error {
 	if p.buf.Refs() <= holders {
 		return nil
 	}
-	b, err := l.d.reserved(p.total)
+	b, err := l.d.arriving(p.total)
 	if err != nil {
 		return err
 	}
@@ -212,11 +213,21 @@ func (l *link) onPiece(f *subsys.Frame) error {
 		}
 		return nil
 	}
+	if !p.isDropped && len(f.Data) == int(f.Len) {
+		if err := p.memory(l); err != nil {
+			return l.fail(err)
+		}
+	}
+	if p.isDropped {
+		if p.have += int(f.Len); p.have == p.total {
+			d := *p
+			l.dropPart(p, in)
+			l.dropMessage(in, d.src, d.tag, d.total, d.purpose)
+		}
+		return nil
+	}
 	if len(f.Data) != int(f.Len) {
 		return fmt.Errorf("%w: a piece to %d without its payload", ErrProtocol, f.Dst)
-	}
-	if err := p.memory(l); err != nil {
-		return l.fail(err)
 	}
 	if to := p.buf.Bytes()[p.have:]; &to[0] != &f.Data[0] {
 		copy(to, f.Data)

@@ -400,6 +400,25 @@ func (d *Dispatcher) longestNap() time.Duration {
 	return 0
 }
 
+// Poll makes progress once, without waiting. It reports whether something has arrived, or another
+// goroutine makes progress.
+func (d *Dispatcher) Poll() (arrived bool) {
+	d.flushAll(false)
+	p := d.poller.Load()
+	if p == nil {
+		return false
+	}
+	if !d.tryToken(p) {
+		return true
+	}
+	d.driven.Add(1)
+	arrived = p.Poll() > 0
+	d.handToKeeper(p)
+	d.token.Unlock()
+	d.offerToken()
+	return arrived
+}
+
 // pollOnce makes progress once, without waiting, if no other goroutine does.
 func (d *Dispatcher) pollOnce() {
 	d.flushAll(false)

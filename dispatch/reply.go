@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"sync/atomic"
+	"time"
 
 	"github.com/rocl-go/rocl/buffers"
 	"github.com/rocl-go/rocl/dispatch/internal/session"
@@ -19,6 +20,7 @@ import (
 type request struct {
 	call  uint64 // the number of the call; 0: the message is no request
 	state atomic.Uint32
+	came  int64 // when the message was stored, by Dispatcher.clock; 0: it was not
 }
 
 // States of a request.
@@ -34,8 +36,17 @@ func (m *Message) IsCall() bool { return m.call != 0 }
 
 // clearCall makes the message an ordinary one, for which no sender waits.
 func (m *Message) clearCall() {
-	m.call = 0
+	m.call, m.came = 0, 0
 	m.state.Store(unreplied)
+}
+
+// Waited returns the time since the request of a call was stored in its mailbox. It returns 0 for
+// other messages, and for a request that a receiver waited for.
+func (m *Message) Waited() time.Duration {
+	if m.came == 0 {
+		return 0
+	}
+	return time.Duration(m.in.home.d.clock() - m.came)
 }
 
 // endRequest is called when a request is released. If no reply has been sent, it tells the sender

@@ -22,7 +22,7 @@ import (
 // may read the buffer. Its bytes must not be changed before it is released, unless
 // [buffers.Buffer.Refs] is 1.
 func (m *Mailbox) Request(ctx context.Context, f *Flow, tag uint64, b *buffers.Buffer) (Pending, error) {
-	p, err := m.beginCall(ctx, f, tag, nil)
+	p, err := m.beginCall(ctx, f, tag, b.Len(), nil)
 	if err != nil {
 		return Pending{}, err
 	}
@@ -48,7 +48,7 @@ func (m *Mailbox) RequestInto(ctx context.Context, f *Flow, tag uint64, data, ds
 
 // requestBytes is RequestBytes; into is the landing of the reply, or nil.
 func (m *Mailbox) requestBytes(ctx context.Context, f *Flow, tag uint64, data []byte, into *landing) (Pending, error) {
-	p, err := m.beginCall(ctx, f, tag, into)
+	p, err := m.beginCall(ctx, f, tag, len(data), into)
 	if err != nil {
 		return Pending{}, err
 	}
@@ -114,7 +114,11 @@ func (p Pending) Wait(ctx context.Context) (*Message, error) {
 	d := p.calls.box.d
 	err := d.wait(ctx, p.w)
 	if err != nil {
-		err = p.take(err)
+		e := p.take()
+		if e.w != nil {
+			e.tellCancelled(p.number, cmp.Or(ctx.Err(), err))
+			err = e.f.Explain(err)
+		}
 	}
 	msg, end := p.w.msg, p.w.cause
 	d.doneWaiting(p.w)
@@ -138,35 +142,35 @@ func (p Pending) Wait(ctx context.Context) (*Message, error) {
 func (p Pending) Cancel(cause error) {
 	cause = cmp.Or(cause, context.Canceled)
 	c := p.calls
+	var e call
 	c.box.mu.Lock()
 	if i := c.findLocked(p.number); i != 0 {
+		e = c.table[i-1]
 		c.failLocked(i, cause)
 	}
 	c.box.mu.Unlock()
+	if e.w != nil {
+		e.tellCancelled(p.number, cause)
+	}
 }
 
 // abandon ends a call whose request was not accepted.
 func (p Pending) abandon() {
-	_ = p.take(nil)
+	p.take()
 	p.withdrawLanding()
 	p.calls.box.d.doneWaiting(p.w)
 }
 
-// take takes the call from the table, if it is still in it. After that its waiter is not fired any
-// more. err is why the wait for the reply has ended. take returns it, with the reason if there is
-// no connection to the target.
-func (p Pending) take(err error) error {
-	var f *Flow
+// take takes the call from the table, and returns it, if it is still in it. After that its waiter
+// is not fired any more.
+func (p Pending) take() (e call) {
 	p.calls.box.mu.Lock()
+	defer p.calls.box.mu.Unlock()
 	if i := p.calls.findLocked(p.number); i != 0 {
-		f = p.calls.table[i-1].f
+		e = p.calls.table[i-1]
 		p.calls.removeLocked(i)
 	}
-	p.calls.box.mu.Unlock()
-	if f == nil || err == nil {
-		return err
-	}
-	return f.Explain(err)
+	return e
 }
 
 // withdrawLanding makes sure that nothing writes to the landing of a call that has failed.

@@ -90,8 +90,14 @@ func (l *link) giveUp(err error, past wire.Past) {
 // without locks.
 type succession struct {
 	next  *link
-	olds  []*Flow          // the flows of the former link
-	moved map[uint64]*Flow // by the number of the call: the flow of the successor that has the request
+	olds  []*Flow                 // the flows of the former link
+	moved map[uint64]movedRequest // by the number of the call
+}
+
+// A movedRequest is a request that the successor has.
+type movedRequest struct {
+	f   *Flow  // of the successor
+	src uint32 // the resource that calls
 }
 
 // succeedLocked makes the successor of the link, if the link leaves messages to one. It publishes
@@ -109,7 +115,7 @@ func (l *link) succeedLocked(lost func(*subsys.Header)) *succession {
 	n := newLink(l.d, l.key)
 	n.rule, n.addrs, n.hasMet, n.hasCalls = l.rule, l.addrs, l.hasMet, l.hasCalls
 	n.knowsBounded.Store(l.knowsBounded.Load())
-	s := &succession{next: n, moved: map[uint64]*Flow{}}
+	s := &succession{next: n, moved: map[uint64]movedRequest{}}
 	var flows []*Flow
 	keep := func(m *subsys.Frame, call uint64) {
 		if m.Dst == wire.Replies { // its call has ended
@@ -122,11 +128,11 @@ func (l *link) succeedLocked(lost func(*subsys.Header)) *succession {
 			flows = append(flows, f)
 		}
 		w := l.d.waiter()
-		w.charge, w.held = charge(len(m.Data)), &held{*m, call}
+		w.charge, w.held, w.sends = charge(len(m.Data)), &held{*m, call}, outgoing{m.Src, m.Tag, uint32(len(m.Data))}
 		f.waiters.push(w)
 		n.held++
 		if call != 0 {
-			s.moved[call] = f
+			s.moved[call] = movedRequest{f, m.Src}
 		}
 	}
 	l.s.Divide(from, lost, keep)
@@ -187,10 +193,13 @@ func (l *link) publishSuccessorLocked(n *link) bool {
 // the successor dial. No lock may be held.
 func (s *succession) finish(d *Dispatcher, cause error) {
 	c := &d.calls
+	cancelled := map[uint64]movedRequest{} // their callers have given up meanwhile
 	c.box.mu.Lock()
-	for number, f := range s.moved {
+	for number, r := range s.moved {
 		if i := c.findLocked(number); i != 0 {
-			c.moveLocked(i, f)
+			c.moveLocked(i, r.f)
+		} else {
+			cancelled[number] = r
 		}
 	}
 	c.box.mu.Unlock()
@@ -205,12 +214,17 @@ func (s *succession) finish(d *Dispatcher, cause error) {
 	}
 	ended, cancel := context.WithCancel(context.Background())
 	cancel() // the watch of a call waits for nothing
-	for _, f := range s.moved {
-		if err := c.watch(ended, f); err != nil {
-			c.endFlowCalls(f, err)
+	for _, r := range s.moved {
+		if err := c.watch(ended, r.f); err != nil {
+			c.endFlowCalls(r.f, err)
 		}
 	}
 	s.next.mu.Lock()
+	for number, r := range cancelled {
+		if !r.f.dropHeldLocked(number) && !s.next.life.HasEnded() {
+			s.next.putLocked(wire.TypeCancel, r.f.dst, r.src, number, wire.WhyCancelled)
+		}
+	}
 	if s.next.life.HasEnded() || s.next.isIdleLocked() {
 		s.next.mu.Unlock()
 		return
@@ -246,6 +260,28 @@ func (f *Flow) takeHeldLocked(yield func(*held)) {
 		f.l.d.doneWaiting(w)
 		yield(h)
 	}
+}
+
+// removeHeldLocked takes one held message out of the flow's waiters, and releases its buffer. mu
+// must be held.
+func (f *Flow) removeHeldLocked(w *waiter) {
+	f.waiters.remove(w)
+	f.l.held--
+	session.Finish(w.held.Buf)
+	f.l.d.doneWaiting(w)
+	f.l.wakeFlushingLocked()
+}
+
+// dropHeldLocked drops the request of a call that its caller has given up, if the request is held.
+// mu must be held.
+func (f *Flow) dropHeldLocked(number uint64) (isDropped bool) {
+	for w := f.waiters.first; w != nil && w.held != nil; w = w.next {
+		if w.held.call == number {
+			f.removeHeldLocked(w)
+			return true
+		}
+	}
+	return false
 }
 
 // loseHeldLocked takes the held messages out of the flow's waiters, releases their buffers, and

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl/buffers"
-	"github.com/rocl-go/rocl/dispatch/internal/wire"
 )
 
 // ErrFull is returned by TrySend when a message cannot be accepted without waiting.
@@ -28,6 +27,7 @@ type tryCredit struct {
 	timer    *time.Timer // calls dropTryCredit; nil until first set
 	isSet    bool        // the timer is set, or dropTryCredit is being called
 	repeated bool        // a TrySend has been refused since the timer was set
+	tooLarge int         // the size of a message that the receiver has refused as too large; 0: none
 }
 
 // tryCreditKept returns how long credit is kept for a TrySend.
@@ -88,12 +88,14 @@ func (f *Flow) tryOverLane(src uint32, tag uint64, b *buffers.Buffer, at *waterm
 	case f.waiters.first != nil, !l.s.HasRoom(): // the message may not overtake those that wait
 		l.mu.Unlock()
 		return ErrFull
+	case f.sent+c > f.limit && f.tryCredit.tooLarge > 0 && b.Len() >= f.tryCredit.tooLarge:
+		f.tryCredit.tooLarge = 0 // the next TrySend asks again: memory may be posted meanwhile
+		l.mu.Unlock()
+		return l.neverHolds(f.dst, b.Len())
 	case f.sent+c > f.limit:
 		f.keepTryCreditLocked(l.d)
 		if need := f.sent + c; need != f.asked && !f.line.IsWaiting() {
-			f.forgetLocked()
-			f.asked = need
-			l.putLocked(wire.TypeNeed, f.dst, 0, need)
+			f.askLocked(need, outgoing{src, tag, uint32(b.Len())})
 			l.postLocked()
 		} else {
 			l.mu.Unlock()

@@ -26,8 +26,9 @@ type waiter struct {
 	grant   uint64       // the new credit of that sender
 	passage *passageEnd  // the end that counts msg; nil: msg goes to the sender's own context
 	charge  uint64       // the credit that a sender over a link needs
+	sends   outgoing     // the message of that sender
 	held    *held        // the message that waits for credit, in place of a goroutine; nil: a goroutine waits
-	cause   error        // why a receiver gets no message, or a caller no reply; nil: the mailbox was closed
+	cause   error        // why a receiver gets no message, a caller no reply, or a sender no credit; nil: the mailbox was closed
 	origins *originWatch // the watch for a receiver that has waited for long
 	isOld   bool         // the receiver was in the mailbox when checkOrigins looked last
 	seen    bool         // the receiver waited already when checkStuck looked last
@@ -92,7 +93,7 @@ func (d *Dispatcher) waiter() *waiter {
 // next user of w only check again.
 func (d *Dispatcher) doneWaiting(w *waiter) {
 	w.msg, w.grantee, w.grant, w.passage, w.sel = nil, nil, 0, nil, Select{}
-	w.cause, w.origins, w.isOld, w.seen, w.held = nil, nil, false, false, nil
+	w.cause, w.origins, w.isOld, w.seen, w.held, w.sends = nil, nil, false, false, nil, outgoing{}
 	w.state.Store(awake)
 	if len(w.ch) > 0 { // no other goroutine receives from ch
 		<-w.ch

@@ -251,21 +251,29 @@ func (c *Conn) Write(p []byte) (n int, err error) {
 
 // send sends a message to the peer. writing must be held, except by linger.
 func (c *Conn) send(ctx context.Context, tag uint64, p []byte) error {
-	err := c.r.SendBytes(ctx, c.peer, tag, p)
-	if errors.Is(err, rocl.ErrLimit) { // wait for memory
-		var b *rocl.Buffer
-		if b, err = c.r.Context().BufferWait(ctx, len(p)); err == nil {
-			copy(b.Bytes(), p)
-			if err = c.r.Send(ctx, c.peer, tag, b); err != nil {
-				b.Release()
-			}
-		}
-	}
+	err := sendBytes(ctx, c.r, c.peer, tag, p)
 	c.isStuck = err != nil && ctx.Err() != nil
 	if err != nil {
 		return c.broken(ctx, err)
 	}
 	return nil
+}
+
+// sendBytes sends a copy of p from r. It waits for memory until ctx ends.
+func sendBytes(ctx context.Context, r *rocl.Resource, to rocl.GID, tag uint64, p []byte) error {
+	err := r.SendBytes(ctx, to, tag, p)
+	if !errors.Is(err, rocl.ErrLimit) {
+		return err
+	}
+	b, err := r.Context().BufferWait(ctx, len(p))
+	if err != nil {
+		return err
+	}
+	copy(b.Bytes(), p)
+	if err = r.Send(ctx, to, tag, b); err != nil {
+		b.Release()
+	}
+	return err
 }
 
 // finish sends tag, which ends the stream, unless the end was sent or the peer is gone. writing

@@ -116,7 +116,7 @@ func (l *Listener) answer(m *rocl.Message) (*Conn, error) {
 		_ = l.r.SendAndForget(l.ctx, m.From(), tagRefuse, []byte(err.Error()))
 		return nil, err
 	}
-	if err := l.r.SendBytes(l.ctx, m.From(), tagAccept, []byte(c.r.ID().String())); err != nil {
+	if err := sendBytes(l.ctx, l.r, m.From(), tagAccept, []byte(c.r.ID().String())); err != nil {
 		go c.reset()
 		return nil, err
 	}
@@ -264,7 +264,7 @@ func ask(ctx context.Context, r *rocl.Resource, listener rocl.GID) (peer rocl.GI
 		return peer, err
 	}
 	defer stop()
-	if err := r.SendBytes(ctx, listener, tagDial, []byte(version)); err != nil {
+	if err := sendBytes(ctx, r, listener, tagDial, []byte(version)); err != nil {
 		return peer, err
 	}
 	for {

@@ -4,7 +4,6 @@ package rpc
 
 import (
 	"context"
-	"slices"
 	"sync"
 
 	"github.com/rocl-go/rocl"
@@ -16,7 +15,6 @@ type caller struct {
 	ctx      context.Context // of handlers; ends when the caller does
 	end      context.CancelCauseFunc
 	requests map[uint64]*request // requests that can be cancelled, by number; guarded by callers.mu
-	early    []uint64            // the last mostEarly requests that were cancelled before they arrived; guarded by callers.mu
 
 	// The last context of handlers without limits and metadata, and its call. Used by the receiving
 	// goroutine only.
@@ -32,10 +30,6 @@ func (c *caller) plain(s *Server, m *method) *handlerContext {
 	}
 	return c.last
 }
-
-// mostEarly is how many numbers of cancelled, unknown requests are kept. Such a request may still
-// arrive over another lane, or was answered already.
-const mostEarly = 64
 
 // callers has all callers of a server.
 type callers struct {
@@ -78,12 +72,7 @@ func (c *callers) watch(s *Server, id rocl.GID) {
 func (c *callers) begin(r *request) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	from := r.caller
-	from.requests[r.h.number] = r
-	if i := slices.Index(from.early, r.h.number); i >= 0 {
-		from.early = slices.Delete(from.early, i, i+1)
-		r.stop(context.Canceled)
-	}
+	r.caller.requests[r.h.number] = r
 }
 
 // end removes r.
@@ -93,27 +82,28 @@ func (c *callers) end(r *request) {
 	delete(r.caller.requests, r.h.number)
 }
 
-// cancel ends the context of the request that the message m names. The receiving goroutine calls
+// cancel ends the contexts of the requests that the message m names. The receiving goroutine calls
 // it.
-func (c *callers) cancel(s *Server, m *rocl.Message) {
-	number, why, ok := parseControl(m.Bytes())
-	if !ok {
-		return
+func (c *callers) cancel(m *rocl.Message) {
+	for p := m.Bytes(); len(p) >= controlLen; p = p[controlLen:] {
+		number, why, _ := parseControl(p[:controlLen])
+		c.cancelOne(m.From(), number, why)
 	}
-	from := c.of(s, m.From()) // the caller's first request may come later
+}
+
+// cancelOne ends the context of a request of a caller.
+func (c *callers) cancelOne(id rocl.GID, number uint64, why byte) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if r := from.requests[number]; r != nil {
-		cause := context.Canceled
-		if why == whyDeadline {
-			cause = context.DeadlineExceeded
-		}
-		r.stop(cause)
+	from := c.all[id]
+	if from == nil || from.requests[number] == nil {
 		return
 	}
-	if from.early = append(from.early, number); len(from.early) > mostEarly {
-		from.early = slices.Delete(from.early, 0, 1)
+	cause := context.Canceled
+	if why == whyDeadline {
+		cause = context.DeadlineExceeded
 	}
+	from.requests[number].stop(cause)
 }
 
 // stream returns the request of a stream that a message with tagNext names, or nil.

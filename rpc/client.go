@@ -4,6 +4,7 @@ package rpc
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"reflect"
@@ -23,10 +24,13 @@ type Client struct {
 	interceptors []Interceptor
 	numbers      atomic.Uint64
 	overflow     overflow
+	life         context.Context // ends with Close
+	end          context.CancelFunc
 
 	mu       sync.Mutex
-	isClosed bool           // no message of cancels may begin
-	cancels  sync.WaitGroup // messages about cancelled calls to servers; begun with mu held
+	isClosed bool                // no goroutine of telling may begin
+	untold   map[rocl.GID][]byte // payloads of messages with tagCancel that wait, by server; while a server is in it, one goroutine tells it
+	telling  sync.WaitGroup      // these goroutines; begun with mu held
 }
 
 // A ClientOption changes one default of [NewClient].
@@ -45,6 +49,7 @@ func CallErrors(errs map[string]error) ClientOption { return func(c *Client) { c
 // NewClient registers a resource that makes calls. It fails as [rocl.Context.Register] does.
 func NewClient(ctx context.Context, c *rocl.Context, opts ...ClientOption) (*Client, error) {
 	cl := &Client{c: c}
+	cl.life, cl.end = context.WithCancel(context.Background())
 	cl.overflow.init(c)
 	for _, o := range opts {
 		if o != nil {
@@ -67,8 +72,9 @@ func (c *Client) Close() error {
 	c.mu.Lock()
 	c.isClosed = true
 	c.mu.Unlock()
+	c.end()
 	err := c.r.Close()
-	c.cancels.Wait()
+	c.telling.Wait()
 	if e := c.overflow.close(); err == nil {
 		err = e
 	}
@@ -141,7 +147,6 @@ func call[In, Out any](ctx context.Context, c *Client, provider rocl.GID, name s
 	h.release()
 	if err != nil {
 		b.Release()
-		c.cancelEnded(ctx, provider, h.number)
 		return out, c.failed(name, provider, err)
 	}
 	return result[Out](ctx, c, provider, name, m, h.number, h.flags, cfg.out, argumentType[In](cfg))
@@ -180,6 +185,9 @@ func encodeRequest[In any](ctx context.Context, c *Client, in In, cfg *config, h
 			return nil, err
 		}
 		h.number = c.numbers.Add(1)
+		if !cfg.isOneWay {
+			h.stamp()
+		}
 	} else if handlerOf(ctx) != nil || cfg.checksum {
 		h.number = c.numbers.Add(1) // the call may be nested, or its reply damaged, which names the result that the provider holds
 	}
@@ -234,17 +242,7 @@ func (c *Client) remote(name string, provider rocl.GID, status byte, body []byte
 	return e
 }
 
-// cancelMost is how long the message of a cancelled call may wait for room.
-const cancelMost = 10 * time.Second
-
-// cancelEnded tells a provider that the caller has given up a call, if ctx has ended.
-func (c *Client) cancelEnded(ctx context.Context, provider rocl.GID, number uint64) {
-	if ctx.Err() != nil {
-		c.cancel(provider, number, whyEnded(ctx))
-	}
-}
-
-// whyEnded returns the reason for a message with tagCancel of a call with the context ctx.
+// whyEnded returns the reason for a message with tagCancel of a stream with the context ctx.
 func whyEnded(ctx context.Context) byte {
 	if ctx.Err() == context.DeadlineExceeded {
 		return whyDeadline
@@ -252,24 +250,54 @@ func whyEnded(ctx context.Context) byte {
 	return whyCancelled
 }
 
-// cancel tells a provider that a call has ended for the caller, with the reason. It does not wait.
-func (c *Client) cancel(provider rocl.GID, number uint64, why byte) {
+// tellMost is how many bytes one message with tagCancel has at most.
+const tellMost = 1000 * controlLen
+
+// tell tells a provider that a stream has ended for the caller, or that the provider need not hold
+// a result any more. It does not wait. One goroutine for each provider sends what waits. That is
+// bounded: the provider has replied to each of these requests.
+func (c *Client) tell(provider rocl.GID, number uint64, why byte) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.isClosed { // the end of the resource tells the provider
 		return
 	}
-	c.cancels.Go(func() {
-		ctx := context.Background()
-		if why != whyPulled { // whyPulled must arrive: the provider holds the result until then
-			var end func()
-			ctx, end = context.WithTimeout(ctx, cancelMost)
-			defer end()
+	var p [controlLen]byte
+	putControl(p[:], number, why)
+	waiting, isTelling := c.untold[provider]
+	if c.untold == nil {
+		c.untold = map[rocl.GID][]byte{}
+	}
+	if c.untold[provider] = append(waiting, p[:]...); !isTelling {
+		c.telling.Go(func() { c.tellAll(provider) })
+	}
+}
+
+// tellAll sends what waits for a provider, until nothing waits.
+func (c *Client) tellAll(provider rocl.GID) {
+	for {
+		c.mu.Lock()
+		p := c.untold[provider]
+		n := min(len(p), tellMost)
+		if n == 0 {
+			delete(c.untold, provider)
+			c.mu.Unlock()
+			return
 		}
-		var p [controlLen]byte
-		putControl(p[:], number, why)
-		_ = c.r.SendAndForget(ctx, provider, tagCancel, p[:]) // if it fails, the provider has ended
-	})
+		c.mu.Unlock()
+		err := c.r.SendAndForget(c.life, provider, tagCancel, p[:n])
+		if errors.Is(err, rocl.ErrLimit) { // wait until there is memory again
+			b, err := c.c.BufferWait(c.life, n)
+			if err != nil {
+				return // the client is closed
+			}
+			b.Release()
+			continue
+		}
+		c.mu.Lock() // an error says that the provider has ended, or that the client is closed
+		c.untold[provider] = c.untold[provider][n:]
+		c.mu.Unlock()
+	}
 }
 
 // Send calls a name without waiting for the result. It returns when the request is accepted, as

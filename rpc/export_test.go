@@ -2,7 +2,12 @@
 
 package rpc
 
-import "github.com/rocl-go/rocl/bulk"
+import (
+	"time"
+
+	"github.com/rocl-go/rocl/bulk"
+	"github.com/rocl-go/rocl/codec"
+)
 
 // Moves returns the counts of the endpoint that moves the server's large values.
 func (s *Server) Moves() bulk.Stats { return s.overflow.stats() }
@@ -38,4 +43,19 @@ func NestedWaits() int {
 	nestedWaits.mu.Lock()
 	defer nestedWaits.mu.Unlock()
 	return len(nestedWaits.edges)
+}
+
+// CallID returns the identifier of a call's name.
+func CallID(name string) uint64 { return callID(name) }
+
+// BareRequest returns a request with the arguments struct{}{}, whose caller tells neither a number
+// nor a clock.
+func BareRequest(left time.Duration) []byte {
+	h := requestHeader{left: left}
+	p, err := codec.Append(make([]byte, h.size()), &struct{}{})
+	if err != nil {
+		panic(err)
+	}
+	h.put(p)
+	return p
 }

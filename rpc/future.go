@@ -89,7 +89,6 @@ func start[In, Out any](ctx context.Context, f *Future[Out], in In, cfg *config)
 		n.end()
 		b.Release()
 		h.release()
-		f.c.cancelEnded(ctx, f.to, h.number)
 		return err
 	}
 	f.flags, f.in = h.flags, argumentType[In](cfg)
@@ -107,7 +106,6 @@ func (f *Future[T]) cancel() {
 	f.p.Cancel(context.Cause(f.own.ctx))
 	f.own.release()
 	f.own.nested.end()
-	f.c.cancelEnded(f.own.ctx, f.to, f.own.number)
 }
 
 // release releases the memory of the arguments.

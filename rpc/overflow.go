@@ -275,7 +275,7 @@ func pulledResult[Out any](ctx context.Context, c *Client, provider rocl.GID, nu
 // caller has it or cannot have it. number is 0 if the caller does not know the number of the call.
 func (c *Client) gotResult(provider rocl.GID, number uint64) {
 	if number != 0 {
-		c.cancel(provider, number, whyPulled)
+		c.tell(provider, number, whyPulled)
 	}
 }
 

@@ -6,12 +6,16 @@ import (
 	"context"
 	"errors"
 	"iter"
+	"runtime"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/internal/eventually"
 	"github.com/rocl-go/rocl/pool"
+	"github.com/rocl-go/rocl/rocltest"
 	"github.com/rocl-go/rocl/rpc"
 )
 
@@ -164,4 +168,116 @@ func occupy(t *testing.T, p *pool.Pool) (release func()) {
 			close(end)
 		}
 	}
+}
+
+// Calls that are given up while the server starts no handler, because an Inline one runs, never run
+// theirs. Their requests leave the server's mailbox at once, and no goroutine is left for them.
+func TestAbandonedCallsNeverRun(t *testing.T) {
+	for name, tr := range map[string][]rocl.Option{"inproc": nil, "tcp": {rocltest.TCP()}} {
+		t.Run(name, func(t *testing.T) {
+			cl := rocltest.Cluster(t, 1)
+			s, err := rpc.NewServer(deadline(t), cl.Open(0, tr...), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer s.Close(deadline(t))
+			c, err := rpc.NewClient(deadline(t), cl.Open(0, tr...))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+			entered, leave := make(chan struct{}), make(chan struct{})
+			var runs atomic.Int64
+			for _, err := range []error{
+				rpc.Register(s, "hold", func(context.Context, struct{}) (struct{}, error) {
+					close(entered)
+					<-leave
+					return struct{}{}, nil
+				}, rpc.Inline()),
+				rpc.Register(s, "work", func(context.Context, int) (int64, error) { return runs.Add(1), nil }),
+			} {
+				if err != nil {
+					t.Fatal(err)
+				}
+			}
+			held := rpc.Go[struct{}, struct{}](context.Background(), c, s.ID(), "hold", struct{}{})
+			<-entered
+			ctx, cancel := context.WithCancel(deadline(t))
+			const n = 500
+			var calls []*rpc.Future[int64]
+			for i := range n {
+				calls = append(calls, rpc.Go[int, int64](ctx, c, s.ID(), "work", i))
+			}
+			waiting := func() int { n, _ := s.Resource().Waiting(); return n }
+			eventually.True(t, "the requests wait", func() bool { return waiting() == n })
+			before := runtime.NumGoroutine()
+			cancel()
+			for _, f := range calls {
+				if _, err := f.Wait(deadline(t)); !errors.Is(err, context.Canceled) {
+					t.Fatal(err)
+				}
+			}
+			eventually.True(t, "the requests leave", func() bool { return waiting() == 0 })
+			eventually.True(t, "no goroutine is left", func() bool { return runtime.NumGoroutine() <= before+10 })
+			close(leave)
+			if _, err := held.Wait(deadline(t)); err != nil {
+				t.Fatal(err)
+			}
+			if got, err := rpc.Call[int, int64](deadline(t), c, s.ID(), "work", 0); err != nil || got != 1 {
+				t.Errorf("%d handlers of abandoned calls have run: %v", got-1, err)
+			}
+		})
+	}
+}
+
+// The time that a request waits in the server's mailbox counts for its deadline: the handler of a
+// call whose deadline is over by then does not run, though its caller cannot say so.
+func TestDeadlineCountsWaiting(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cl := rocltest.Cluster(t, 1)
+		s, err := rpc.NewServer(context.Background(), cl.Open(0), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		at := cl.Open(0)
+		r, err := at.Register(context.Background(), rocl.Attrs{"caller": "bare"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		leave := make(chan struct{})
+		var runs atomic.Int64
+		for _, err := range []error{
+			rpc.Register(s, "hold", func(context.Context, struct{}) (struct{}, error) { <-leave; return struct{}{}, nil }, rpc.Inline()),
+			rpc.Register(s, "work", func(context.Context, struct{}) (int64, error) { return runs.Add(1), nil }),
+		} {
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		request := func(name string, left time.Duration) rocl.Pending {
+			p, err := r.StartCallBytes(context.Background(), s.ID(), rpc.CallID(name), rpc.BareRequest(left))
+			if err != nil {
+				t.Fatal(err)
+			}
+			return p
+		}
+		hold := request("hold", 0)
+		synctest.Wait()
+		short, long := request("work", time.Second), request("work", time.Minute)
+		time.Sleep(2 * time.Second) // virtual: the first request's time is over
+		close(leave)
+		for i, p := range []rocl.Pending{hold, short, long} {
+			m, err := p.Wait(context.Background())
+			if err != nil {
+				t.Fatal(i, err)
+			}
+			m.Release()
+		}
+		if runs.Load() != 1 {
+			t.Errorf("%d of 2 handlers have run, and the deadline of one was over", runs.Load())
+		}
+		if err := s.Close(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
 }

@@ -15,16 +15,17 @@ import (
 // A request is one call at the server. The receiving goroutine begins it. Then it belongs to the
 // goroutine that runs the handler.
 type request struct {
-	s      *Server
-	m      *rocl.Message
-	method *method
-	h      requestHeader
-	args   []byte
-	ctx    *handlerContext
-	came   time.Time               // zero: the call is not timed
-	stop   context.CancelCauseFunc // ends ctx; nil: only the end of the caller ends it
-	caller *caller
-	nested *nested // nil: a handler of this process does not wait for the call
+	s       *Server
+	m       *rocl.Message
+	method  *method
+	h       requestHeader
+	args    []byte
+	ctx     *handlerContext
+	came    time.Time               // zero: the call is not timed
+	stop    context.CancelCauseFunc // ends ctx; nil: only the end of the caller ends it
+	unwatch func()                  // ends the watch for the caller's cancellation; nil: there is none
+	caller  *caller
+	nested  *nested // nil: a handler of this process does not wait for the call
 	// A handler of this process waits until the arguments are pulled, but not for the call. So they
 	// are pulled before the handler's turn has come.
 	isSentByHandler bool
@@ -163,6 +164,16 @@ func (r *request) parse() (err error) {
 // isLimited reports whether the request has a deadline, or can be cancelled.
 func (r *request) isLimited() bool { return r.h.number != 0 || r.h.left != 0 }
 
+// age returns for how long the request has been on its way, and in the mailbox. If the caller's
+// clock is another one, only the time in the mailbox is known.
+func (r *request) age() time.Duration {
+	age := r.m.Waited()
+	if c := ownClock(); r.h.flags&flagClock != 0 && r.h.clock == c.id {
+		age = max(age, time.Duration(c.now()-r.h.made))
+	}
+	return age
+}
+
 // limit gives the handler a context that ends with the caller's deadline, and when the caller
 // cancels.
 func (r *request) limit() {
@@ -171,13 +182,17 @@ func (r *request) limit() {
 	}
 	ctx, stop := context.WithCancelCause(r.ctx.Context)
 	if r.stop = stop; r.h.left > 0 {
-		timed, end := context.WithTimeout(ctx, r.h.left)
+		timed, end := context.WithTimeout(ctx, r.h.left-r.age())
 		ctx = timed
 		r.stop = func(cause error) { stop(cause); end() }
 	}
 	r.ctx.Context = ctx
 	if r.h.number != 0 {
 		r.s.callers.begin(r)
+		r.unwatch = r.m.OnCancel(r.stop)
+		if r.age() > old {
+			r.s.catchUp()
+		}
 	}
 }
 
@@ -341,6 +356,9 @@ func (r *request) end() {
 	}
 	if r.h.number != 0 {
 		r.s.callers.end(r)
+	}
+	if r.unwatch != nil {
+		r.unwatch()
 	}
 	if r.stop != nil {
 		r.stop(nil)

@@ -11,6 +11,7 @@ import (
 	"maps"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/rocl-go/rocl"
 )
@@ -56,6 +57,7 @@ type Server struct {
 	overflow overflow
 	handed   sync.Map      // requests that the receiving goroutine is to start, by the numbers of tagPulled
 	unknown  atomic.Uint64 // requests for calls that the server does not offer
+	caughtUp time.Time     // when catchUp returned last; used by the receiving goroutine only
 
 	first        []func(*Server) error              // of WithCalls
 	mu           sync.Mutex                         // held to replace names
@@ -293,6 +295,31 @@ func (s *Server) receive() {
 	}
 }
 
+const (
+	old         = 20 * time.Millisecond  // the age of a request from which its caller may have given it up
+	catchUpMost = 50 * time.Millisecond  // how long catchUp reads at most
+	catchUpRest = 500 * time.Millisecond // the least time between two catchUps
+	catchUpIdle = 5 * time.Millisecond   // when nothing has come for so long, all has come
+)
+
+// catchUp reads what has arrived, before an old request starts: this process may have stood still
+// for a while, and the cancellations of the requests that wait come behind them. The receiving
+// goroutine calls it.
+func (s *Server) catchUp() {
+	now := time.Now()
+	if now.Sub(s.caughtUp) < catchUpRest {
+		return
+	}
+	for end, quiet := now.Add(catchUpMost), now; now.Before(end) && now.Sub(quiet) < catchUpIdle; now = time.Now() {
+		if s.c.Poll() {
+			quiet = now
+		} else {
+			time.Sleep(50 * time.Microsecond) // the callers may need the processor to send the rest
+		}
+	}
+	s.caughtUp = now
+}
+
 // mostIdle is how many goroutines keep their stack, grown by handlers, for further ones.
 const mostIdle = 16
 
@@ -340,7 +367,7 @@ func (s *Server) control(m *rocl.Message) bool {
 	case m.IsGone():
 		s.callers.gone(m.From())
 	case m.Tag() == tagCancel:
-		s.callers.cancel(s, m)
+		s.callers.cancel(m)
 	case m.Tag() == tagPulled:
 		s.resume(m)
 	case m.Tag() == tagNext:

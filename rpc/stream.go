@@ -6,10 +6,12 @@ import (
 	"cmp"
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"iter"
 	"math"
 	"reflect"
+	"slices"
 	"sync"
 
 	"github.com/rocl-go/rocl"
@@ -329,6 +331,7 @@ type incoming struct {
 	h             *requestHeader
 	in            reflect.Type // see argumentType
 	pending       chan batch   // gets the next batch; nil: none was asked for
+	hasBegun      bool         // a batch has come
 	isEndReceived bool         // the provider has ended the stream
 }
 
@@ -339,6 +342,7 @@ func (s *incoming) receive(ctx context.Context) (*pulled, error) {
 		return nil, a.err
 	}
 	s.h.release()
+	s.hasBegun = true
 	body, err := s.parse(a.m)
 	if err != nil {
 		a.m.Release()
@@ -350,7 +354,7 @@ func (s *incoming) receive(ctx context.Context) (*pulled, error) {
 		return nil, err
 	}
 	if !isLast {
-		if s.pending, err = s.more(ctx); err != nil {
+		if s.pending, err = s.more(ctx, got); err != nil {
 			got.release()
 			return nil, err
 		}
@@ -374,9 +378,16 @@ func (s *incoming) parse(m *rocl.Message) ([]byte, error) {
 	return body, nil
 }
 
-// more requests the next results.
-func (s *incoming) more(ctx context.Context) (chan batch, error) {
-	b, err := s.c.c.BufferWait(ctx, controlLen)
+// more requests the next results. got has the present ones. If they use the memory that the request
+// needs, more moves them out of it: the loop body takes them only after the request.
+func (s *incoming) more(ctx context.Context, got *pulled) (chan batch, error) {
+	b, err := s.c.c.Buffer(controlLen)
+	if errors.Is(err, rocl.ErrLimit) {
+		p := slices.Clone(got.bytes)
+		got.release()
+		got.bytes, got.release = p, func() {}
+		b, err = s.c.c.BufferWait(ctx, controlLen)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -393,8 +404,8 @@ func (s *incoming) leave(ctx context.Context, end func()) {
 			a.m.Release()
 		}
 	}
-	if !s.isEndReceived {
-		s.c.cancel(s.provider, s.h.number, why)
+	if s.hasBegun && !s.isEndReceived { // otherwise the end of its first call tells the provider
+		s.c.tell(s.provider, s.h.number, why)
 	}
 }
 

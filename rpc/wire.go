@@ -22,6 +22,8 @@ import (
 //	8   8  number of the request at its caller; 0: it cannot be cancelled
 //	16  8  nanoseconds until its deadline; 0: it has none
 //	24     metadata: pairs of strings, each after its length in two bytes
+//	       with flagClock, the time at which the caller made the request:
+//	       the identity of a clock in 8 bytes, and what it showed in nanoseconds in 8 bytes
 //	       the arguments, to the end; with flagElsewhere: where they are, see elsewhere
 //
 // A reply is the reply of rocl to that message:
@@ -55,7 +57,8 @@ const (
 	flagJSON                  // the arguments and the result are in JSON
 	flagElsewhere             // the arguments or the result are in memory of the sender, to be pulled
 	flagTaken                 // the reply says that the arguments have been pulled; no other reply follows
-	allFlags      = flagChecksum | flagStream | flagJSON | flagElsewhere | flagTaken
+	flagClock                 // the request says when it was made
+	allFlags      = flagChecksum | flagStream | flagJSON | flagElsewhere | flagTaken | flagClock
 )
 
 // Statuses of replies.
@@ -67,7 +70,7 @@ const (
 
 // Tags below firstCall are messages of the package itself, not names of calls.
 const (
-	tagCancel = 1 // the payload is the number of the request, and the reason
+	tagCancel = 1 // the payload has the numbers of requests, each with a reason
 	tagNext   = 2 // a call for more results of a stream; the payload is the number and the flags of the request
 	tagPulled = 3 // from the server to itself: a request is to be started, see request.handBack; the payload is a number
 	tagNested = 4 // within the process: the request of a nested call
@@ -83,6 +86,8 @@ type requestHeader struct {
 	number uint64
 	left   time.Duration // 0: no deadline
 	meta   []byte
+	clock  uint64       // with flagClock: the identity of a clock
+	made   int64        // with flagClock: when the request was made
 	region *bulk.Region // at the caller: memory with the arguments; nil: they are in the request
 }
 
@@ -93,8 +98,25 @@ func (h *requestHeader) release() {
 	}
 }
 
-// size returns the length of the header with the metadata in bytes.
-func (h *requestHeader) size() int { return requestHead + len(h.meta) }
+// clockLen is the length of the field of flagClock.
+const clockLen = 16
+
+// size returns the length of the header with the metadata and the field of flagClock in bytes.
+func (h *requestHeader) size() int {
+	n := requestHead + len(h.meta)
+	if h.flags&flagClock != 0 {
+		n += clockLen
+	}
+	return n
+}
+
+// stamp notes the time at which the request is made, if the system has a clock for it.
+func (h *requestHeader) stamp() {
+	if c := ownClock(); c.id != 0 {
+		h.flags |= flagClock
+		h.clock, h.made = c.id, c.now()
+	}
+}
 
 // put writes the header before the arguments, which p has already.
 func (h *requestHeader) put(p []byte) {
@@ -104,6 +126,11 @@ func (h *requestHeader) put(p []byte) {
 	binary.LittleEndian.PutUint64(p[8:], h.number)
 	binary.LittleEndian.PutUint64(p[16:], uint64(h.left))
 	copy(p[requestHead:], h.meta)
+	if h.flags&flagClock != 0 {
+		at := p[requestHead+len(h.meta):]
+		binary.LittleEndian.PutUint64(at, h.clock)
+		binary.LittleEndian.PutUint64(at[8:], uint64(h.made))
+	}
 	if h.flags&flagChecksum != 0 {
 		binary.LittleEndian.PutUint32(p[4:], checksum(p))
 	}
@@ -122,8 +149,15 @@ func parseRequest(p []byte) (h requestHeader, args []byte, err error) {
 	if err := verify(p, h.flags); err != nil {
 		return h, nil, err
 	}
-	h.meta = p[requestHead : requestHead+n]
-	return h, p[requestHead+n:], nil
+	h.meta, args = p[requestHead:requestHead+n], p[requestHead+n:]
+	if h.flags&flagClock != 0 {
+		if len(args) < clockLen {
+			return h, nil, fmt.Errorf("%w: %d bytes where the time of the request is due", ErrProtocol, len(args))
+		}
+		h.clock, h.made = binary.LittleEndian.Uint64(args), int64(binary.LittleEndian.Uint64(args[8:]))
+		args = args[clockLen:]
+	}
+	return h, args, nil
 }
 
 // putReply writes the header before the body of a reply, which p has already.

@@ -29,7 +29,7 @@ func init() {
 	if len(os.Args) < 5 || os.Args[1] != "peer" {
 		return
 	}
-	peers := map[string]func(c *lib.Context, who lib.Attrs) error{"flood": flood, "silent": silent, "echo": echo, "hello": hello, "mint": mint, "restless": restless, "parent": parent, "chatter": chatter, "replier": replier, "asker": asker, "bulk-origin": bulkOrigin, "bulk-target": bulkTarget, "crowd": crowd, "asks": asks, "hoard": hoard}
+	peers := map[string]func(c *lib.Context, who lib.Attrs) error{"flood": flood, "silent": silent, "echo": echo, "hello": hello, "mint": mint, "restless": restless, "parent": parent, "chatter": chatter, "replier": replier, "asker": asker, "bulk-origin": bulkOrigin, "bulk-target": bulkTarget, "crowd": crowd, "asks": asks, "hoard": hoard, "counts": counts}
 	opts := overShm()
 	switch refused := os.Getenv("ROCL_TEST_REFUSED"); {
 	case refused != "":

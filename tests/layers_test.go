@@ -88,7 +88,7 @@ var thirdParty = map[string][]string{
 	"buffers": {"golang.org/x/sys"},
 	"tpvm":    {"golang.org/x/sys"},
 	"bulk":    {"golang.org/x/sys"},
-	"rpc":     {"github.com/cespare/xxhash/v2"},
+	"rpc":     {"github.com/cespare/xxhash/v2", "golang.org/x/sys"},
 
 	"codec/protobuf": {"google.golang.org/protobuf"},
 	"rpc/promrpc":    {"github.com/prometheus/client_golang"},

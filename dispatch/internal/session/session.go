@@ -416,7 +416,7 @@ func (s *Session) Accept(fs []subsys.Frame) (first int, got Arrived, err error) 
 		if f.Type == wire.TypeAck {
 			continue
 		}
-		if f.Type < wire.TypeData || f.Type > wire.TypeNoReply {
+		if f.Type < wire.TypeData || f.Type > wire.TypeCancel {
 			return 0, got, fmt.Errorf("%w: frame type %d", wire.ErrProtocol, f.Type)
 		}
 		got.Wire += subsys.HeaderLen

@@ -468,7 +468,7 @@ func TestSessionRefuses(t *testing.T) {
 		return f
 	}
 	odd := data(10)
-	odd.Type = wire.TypeNoReply + 1
+	odd.Type = wire.TypeAck - 1
 	for name, fs := range map[string][]subsys.Frame{
 		"gap":                  {data(11)},
 		"gap behind fresh":     {data(10), data(12)},

@@ -61,15 +61,17 @@ const (
 
 // Frame types that the session numbers, and retransmits after a broken connection.
 const (
-	TypeData    = 16 + iota // tag, src, dst, payload
-	TypeCredit              // tag: the charged bytes that may be sent to dst, in all
-	TypeNeed                // tag: the limit that the sender waits for
-	TypeGone                // dst does not exist; src: origin of a refused message, tag: its tag, payload: its size, or none after FlagForget
-	TypeBye                 // the context ends
-	TypeBegin               // tag, src, dst of a message in pieces; payload: its length
-	TypePiece               // dst, src, tag: the offset in the message that has begun; payload
-	TypeCall                // dst, src; tag: the number of the call whose request is the next frame, Data or Begin
-	TypeNoReply             // dst, src; tag: the number of a call that ends without a reply; payload: why, one byte
+	TypeData     = 16 + iota // tag, src, dst, payload
+	TypeCredit               // tag: the charged bytes that may be sent to dst, in all
+	TypeNeed                 // src, tag: the limit that the sender waits for; payload: the message, or the limit that it returns credit of
+	TypeGone                 // dst does not exist; src: origin of a refused message, tag: its tag, payload: its size, or none after FlagForget
+	TypeBye                  // the context ends
+	TypeBegin                // tag, src, dst of a message in pieces; payload: its length
+	TypePiece                // dst, src, tag: the offset in the message that has begun; payload
+	TypeCall                 // dst, src; tag: the number of the call whose request is the next frame, Data or Begin
+	TypeNoReply              // dst, src; tag: the number of a call that ends without a reply; payload: why, one byte
+	TypeTooLarge             // dst, src, tag of a message that the memory of dst's context never holds; payload: its size, and the limit of its Need
+	TypeCancel               // dst, src; tag: the number of a call that its caller has given up; payload: why, one byte
 )
 
 // FlagCall marks Data and Begin frames of a request. Such a frame comes directly behind its
@@ -85,6 +87,14 @@ const (
 const (
 	WhyReleased = 1 + iota // the receiver of the request released it
 	WhyGone                // the request's target does not exist
+	WhyTooLarge            // the memory of the target's context never holds the request
+)
+
+// Reasons why a caller gives up a call: the payload of TypeCancel. A number without a name means
+// WhyCancelled.
+const (
+	WhyCancelled = 1 + iota
+	WhyDeadline  // the deadline of the call is over
 )
 
 // Replies is the serial that the replies to a context's calls are sent to. Their tag is the number

@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dispatch
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/rocl-go/rocl/dispatch/internal/wire"
+	"github.com/rocl-go/rocl/internal/eventually"
+	"github.com/rocl-go/rocl/subsys"
+)
+
+// The requests of calls that are given up before a receiver takes them leave the mailbox, whether
+// the calls are cancelled or their contexts end, and no goroutine is left for any of them. Other
+// messages stay, in order.
+func TestCancelledRequestsLeave(t *testing.T) {
+	pairs(t, func(t *testing.T, a, b *Dispatcher, ma, mb *Mailbox) {
+		f := flow(t, a, mb)
+		ctx, cancel := context.WithCancel(context.Background())
+		const n = 300
+		var calls []Pending
+		for i := range n {
+			p, err := ma.RequestBytes(soon(t), f, uint64(i), []byte("request"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			calls = append(calls, p)
+			if i%100 == 0 {
+				if err := f.SendBytes(soon(t), 1, uint64(n+i), nil); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		eventually.True(t, "all is stored", func() bool { b.pollOnce(); got, _ := mb.Len(); return got == n+3 })
+		before := runtime.NumGoroutine()
+		cancel()
+		for i, p := range calls {
+			switch i % 3 {
+			case 0:
+				p.Cancel(nil)
+				if _, err := p.Wait(soon(t)); !errors.Is(err, context.Canceled) {
+					t.Fatal(err)
+				}
+			case 1:
+				if _, err := p.Wait(ctx); !errors.Is(err, context.Canceled) {
+					t.Fatal(err)
+				}
+			}
+		}
+		if now := runtime.NumGoroutine(); now > before+20 {
+			t.Errorf("%d goroutines more", now-before)
+		}
+		eventually.True(t, "the requests leave", func() bool { b.pollOnce(); got, _ := mb.Len(); return got == n/3+3 })
+		for i := range n {
+			if i%3 == 2 {
+				msg, err := mb.Recv(soon(t), Tag(uint64(i)))
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := mb.ReplyBytes(soon(t), msg, nil); err != nil {
+					t.Fatal(err)
+				}
+				msg.Release()
+				reply, err := calls[i].Wait(soon(t))
+				if err != nil {
+					t.Fatal(err)
+				}
+				reply.Release()
+			}
+		}
+		for i := 0; i < n; i += 100 {
+			take(t, mb, Tag(uint64(n+i)))
+		}
+		if _, stored := mb.Len(); stored != 0 {
+			t.Errorf("%d charged bytes are left", stored)
+		}
+	})
+}
+
+// The receiver of a request learns that its caller has given up the call, with the reason, also if
+// it asks only afterwards. It learns nothing after stop, and nothing of a call that has its reply.
+func TestOnCancel(t *testing.T) {
+	pairs(t, func(t *testing.T, a, b *Dispatcher, ma, mb *Mailbox) {
+		f := flow(t, a, mb)
+		for name, c := range map[string]struct {
+			ctx  func() (context.Context, context.CancelFunc)
+			want error
+		}{
+			"cancelled": {func() (context.Context, context.CancelFunc) { return context.WithCancel(context.Background()) }, context.Canceled},
+			"deadline": {func() (context.Context, context.CancelFunc) {
+				return context.WithTimeout(context.Background(), time.Millisecond)
+			}, context.DeadlineExceeded},
+		} {
+			for _, isLate := range []bool{false, true} {
+				p, err := ma.RequestBytes(soon(t), f, 1, nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				msg := requestAt(t, mb)
+				why := make(chan error, 1)
+				watch := func() (stop func()) { return msg.OnCancel(func(cause error) { why <- cause }) }
+				stop := func() {}
+				if !isLate {
+					stop = watch()
+				}
+				ctx, cancel := c.ctx()
+				if name == "cancelled" {
+					cancel()
+				}
+				if _, err := p.Wait(ctx); !errors.Is(err, c.want) {
+					t.Fatalf("%s: %v", name, err)
+				}
+				cancel()
+				if isLate {
+					eventually.True(t, "the news", func() bool {
+						b.pollOnce()
+						mb.mu.Lock()
+						defer mb.mu.Unlock()
+						return len(msg.in.early) > 0
+					})
+					stop = watch()
+				}
+				var got error
+				eventually.True(t, "the receiver learns it", func() bool {
+					b.pollOnce()
+					select {
+					case got = <-why:
+						return true
+					default:
+						return false
+					}
+				})
+				if !errors.Is(got, c.want) {
+					t.Errorf("%s: the receiver learns %v", name, got)
+				}
+				stop()
+				msg.Release()
+			}
+		}
+		mb.mu.Lock()
+		defer mb.mu.Unlock()
+		if len(mb.onCancel) > 0 {
+			t.Errorf("%d functions are left", len(mb.onCancel))
+		}
+	})
+}
+
+// A peer that cancels calls that it has not made, over and over, takes no memory. A damaged frame
+// is a violation of the protocol.
+func TestHostileCancels(t *testing.T) {
+	w := newWorld()
+	a, b := w.node(t, 1, transports()["tcp"]), w.node(t, 2, transports()["tcp"])
+	mb := box(t, b, 2, 0)
+	talk(t, a, b, mb, 1)
+	l, _ := onlyLink(b, a)
+	b.takeToken()
+	defer b.giveToken()
+	frame := func(number uint64, payload ...byte) subsys.Frame {
+		return subsys.Frame{Header: subsys.Header{Type: wire.TypeCancel, Dst: mb.serial, Src: 1, Tag: number, Len: uint32(len(payload))}, Data: payload}
+	}
+	for i := range uint64(10 * mostEarly) {
+		if err := l.onCancel([]subsys.Frame{frame(i+1, wire.WhyCancelled), frame(i+1, 99)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if in := l.inflow(mb.serial); len(in.early) > mostEarly {
+		t.Errorf("%d numbers are kept", len(in.early))
+	}
+	for what, f := range map[string]subsys.Frame{"no number": frame(0, 1), "no reason": frame(1), "long": frame(1, 1, 1)} {
+		if err := l.onCancel([]subsys.Frame{f}); !errors.Is(err, ErrProtocol) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}

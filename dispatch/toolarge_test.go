@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dispatch
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/rocl-go/rocl/buffers"
+	"github.com/rocl-go/rocl/internal/eventually"
+	"github.com/rocl-go/rocl/resource"
+)
+
+// returned is the lender of memory that the test owns.
+type returned struct{}
+
+func (returned) Return(bool) {}
+
+// A message for which memory is posted, and a reply into the caller's memory, need none of the
+// context's memory: they come though they are three times as large.
+func TestLandingBeyondMemory(t *testing.T) {
+	for name, tr := range allTransports(t) {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld()
+			a, b := w.node(t, 1, tr), w.node(t, 2, tr, small(4<<20), unreported(t))
+			ma, mb := box(t, a, 1, 0), box(t, b, 2, 0)
+			want := random(12 << 20)
+			dst := make([]byte, len(want))
+			for range 3 {
+				clear(dst)
+				p := post(t, mb, a, 1, dst)
+				sendRandom(t, a, mb, 1, len(want))
+				msg, err := p.Wait(soon(t))
+				if err != nil || !lies(msg, dst) || !bytes.Equal(dst, want) {
+					t.Fatalf("not the message: %v", err)
+				}
+				msg.Release()
+			}
+			go replies(t, ma)
+			for range 3 {
+				clear(dst)
+				c, err := mb.RequestInto(soon(t), flow(t, b, ma), 3, asksFor(len(want)), dst)
+				if err != nil {
+					t.Fatal(err)
+				}
+				msg, err := c.Wait(soon(t))
+				if err != nil || !lies(msg, dst) || !bytes.Equal(dst, want) {
+					t.Fatalf("not the reply: %v", err)
+				}
+				msg.Release()
+			}
+			nothingPromised(t, b, mb)
+		})
+	}
+}
+
+// nothingPromised checks that no credit for a message beyond the budget is left in the accounts.
+func nothingPromised(t *testing.T, d *Dispatcher, boxes ...*Mailbox) {
+	t.Helper()
+	eventually.True(t, "no posted credit", func() bool {
+		for _, m := range append(boxes, d.calls.box) {
+			m.mu.Lock()
+			sum := uint64(0)
+			for in := range m.inflows {
+				sum += in.posted + in.postedOut
+			}
+			isOver := m.promise > m.limit || m.budgeted > int64(d.memory)
+			m.mu.Unlock()
+			if sum != 0 || isOver {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+// What the receiver's memory never holds is refused at once: a message, a message of TrySend, a
+// request, and a reply, whose call ends too. Other messages go on.
+func TestNeverHeld(t *testing.T) {
+	for name, tr := range links() {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld()
+			a, b := w.node(t, 1, tr), w.node(t, 2, tr, small(4<<20))
+			ma, mb := box(t, a, 1, 0), box(t, b, 2, 0)
+			f := flow(t, a, mb)
+			const n = 5 << 20
+			if err := f.try(soon(t), 1, n); !errors.Is(err, ErrTooLarge) {
+				t.Errorf("a message: %v", err)
+			}
+			large := buf(t, a, string(make([]byte, n)))
+			defer large.Release()
+			eventually.True(t, "TrySend fails", func() bool {
+				err := f.TrySend(1, 2, large)
+				if err != nil && !errors.Is(err, ErrFull) && !errors.Is(err, ErrTooLarge) {
+					t.Fatal(err)
+				}
+				return errors.Is(err, ErrTooLarge)
+			})
+			if _, err := ma.Request(soon(t), f, 3, large); !errors.Is(err, ErrTooLarge) {
+				t.Errorf("a request: %v", err)
+			}
+			replied := make(chan error, 1)
+			go func() {
+				msg, err := ma.Recv(soon(t))
+				if err != nil {
+					replied <- err
+					return
+				}
+				replied <- ma.Reply(soon(t), msg, large)
+				msg.Release()
+			}()
+			c, err := mb.RequestBytes(soon(t), flow(t, b, ma), 4, []byte("?"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := c.Wait(soon(t)); !errors.Is(err, ErrTooLarge) {
+				t.Errorf("a call whose reply is too large: %v", err)
+			}
+			if err := <-replied; !errors.Is(err, ErrTooLarge) {
+				t.Errorf("a reply: %v", err)
+			}
+			if err := f.try(soon(t), 5, 2<<20); err != nil {
+				t.Error(err)
+			}
+			take(t, mb, Tag(5))
+			nothingPromised(t, b, mb)
+		})
+	}
+}
+
+// Memory that is taken back while a message that the context never holds comes into it drops that
+// message. Its sender reports it, the link lives, and its credit comes back.
+func TestLandingTakenBackBeyondMemory(t *testing.T) {
+	for name, tr := range streamTransports(t) {
+		t.Run(name, func(t *testing.T) {
+			reports := make(chan Undelivered, 1)
+			a, b, g, _ := gated(t, tr, 64<<10, func(c *Config) { c.Undelivered = func(u Undelivered) { reports <- u } }, small(4<<20))
+			box(t, a, 1, 0)
+			mb := box(t, b, 2, 0)
+			talk(t, a, b, mb, 1)
+			dst := make([]byte, 12<<20)
+			p := post(t, mb, a, 3, dst)
+			ctx, cancel := context.WithCancel(soon(t))
+			waited := make(chan error, 1)
+			go func() { _, err := p.Wait(ctx); waited <- err }()
+			// a has the same memory, so it sends from memory that is not registered.
+			lent := a.cfg.Pool.Borrow(new(buffers.Buffer), random(len(dst)), returned{})
+			if err := flow(t, a, mb).Send(soon(t), 1, 3, lent); err != nil {
+				t.Fatal(err)
+			}
+			g.let(6 << 20)
+			eventually.True(t, "a part is there", func() bool { b.takeToken(); defer b.giveToken(); return dst[1<<20] != 0 || dst[1<<20+1] != 0 })
+			cancel()
+			if err := <-waited; !errors.Is(err, context.Canceled) {
+				t.Fatal(err)
+			}
+			g.let(1 << 40)
+			if u := <-reports; u.Tag != 3 || u.Bytes != len(dst) || !errors.Is(u.Err, ErrTooLarge) {
+				t.Errorf("reported %+v", u)
+			}
+			nothingPromised(t, b, mb)
+			if err := flow(t, a, mb).try(soon(t), 4, 1<<20); err != nil {
+				t.Fatal(err)
+			}
+			take(t, mb, Tag(4))
+		})
+	}
+}
+
+// The first credit of many senders that send nothing leaves the program half of the memory.
+func TestIdleSendersLeaveMemory(t *testing.T) {
+	w := newWorld()
+	d := w.node(t, 1, transports()["tcp"], small(2<<20))
+	mb := box(t, d, 1, 0)
+	for i := range uint64(100) {
+		l := newLink(d, linkKey{peer: resource.MakeGID(1, 2+i, 0)})
+		in := &inflow{from: l, l: l, dst: 1, mb: mb}
+		if err := in.checkCredit(0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b, err := d.Buffer(600 << 10)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.Release()
+}
