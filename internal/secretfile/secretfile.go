@@ -10,7 +10,6 @@ package secretfile
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -24,8 +23,14 @@ import (
 	"github.com/rocl-go/rocl/internal/memfd"
 )
 
-// ErrInsecure is returned by CheckMode for a file to which other users have rights.
-var ErrInsecure = errors.New("insecure mode")
+// ErrInsecure is returned by CheckMode for a file to which other users have rights. It matches
+// fs.ErrPermission, whose text would say that this process has no rights.
+var ErrInsecure error = insecure{}
+
+type insecure struct{}
+
+func (insecure) Error() string        { return "insecure mode" }
+func (insecure) Is(target error) bool { return target == fs.ErrPermission }
 
 // credentials is the environment variable with the folder of this process's credentials. A name may
 // begin with it, because nothing expands it in a file of settings.
