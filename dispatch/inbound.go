@@ -315,7 +315,7 @@ func (l *link) onGone(f *subsys.Frame) {
 	var others []Undelivered
 	l.mu.Lock()
 	if fl := l.flows[f.Dst]; fl != nil && fl.gone == nil {
-		fl.gone = fmt.Errorf("%w: %v", ErrGone, to)
+		fl.gone = ErrGone
 		fl.waiters.fireAll()
 		others = l.abandonLocked(fl)
 		l.full.fireAll() // these senders check again, and so do those behind the abandoned messages
@@ -329,7 +329,7 @@ func (l *link) onGone(f *subsys.Frame) {
 		ended = l.takeEndingsLocked(f.Dst)
 	}
 	l.mu.Unlock()
-	ended.callAll(fmt.Errorf("%w: %v", ErrGone, to))
+	ended.callAll(ErrGone)
 	if isNew {
 		l.d.undelivered(u)
 	}
