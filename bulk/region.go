@@ -88,8 +88,8 @@ func (ep *Endpoint) add(r *Region) bool {
 	return true
 }
 
-// An exposeError says what is wrong with the arguments of Expose. It matches kind, whose text is about
-// handles.
+// An exposeError says what is wrong with the arguments of Expose. It matches kind, whose text is
+// about handles.
 type exposeError struct {
 	text string
 	kind error
