@@ -151,7 +151,7 @@ var (
 	ErrAddress      = subsys.ErrAddress        // no transport of the context can listen at an address of WithListen
 	ErrUnavailable  = subsys.ErrUnavailable    // this machine gives no transport of the context a port, or not the one of WithListen
 	ErrUntrusted    = directory.ErrUntrusted   // another user could have put the directory, or one of its files, at its path
-	ErrDenied       = directory.ErrDenied      // the directory refuses this process, for example that of another user
+	ErrDenied       = directory.ErrDenied      // the directory refuses this process; for that of another user, fs.ErrPermission matches too
 	ErrSilent       = directory.ErrSilent      // the process that serves the directory does not answer
 	ErrOccupied     = directory.ErrOccupied    // a foreign file lies at the path of a file of the directory
 )

@@ -187,7 +187,7 @@ func ranges(t *testing.T, origin, target side, n, k int, isRegistered bool) {
 // Segments may be empty, nil, overlapping, a million in number, and in two regions.
 func TestSegments(t *testing.T) {
 	overEach(t, func(t *testing.T, origin, target side) {
-		if _, err := origin.Expose(bulk.ReadOnly); !errors.Is(err, bulk.ErrRange) {
+		if _, err := origin.Expose(bulk.ReadOnly); !errors.Is(err, bulk.ErrRange) || err.Error() != "bulk: expose memory: no segment is given" {
 			t.Error("no segment:", err)
 		}
 		if _, err := origin.Expose(bulk.ReadOnly, bulk.Buffer(nil)); !errors.Is(err, bulk.ErrRange) {

@@ -64,12 +64,13 @@ type Region struct {
 // undefined.
 func (ep *Endpoint) Expose(rights Rights, segments ...Segment) (*Region, error) {
 	r := &Region{ep: ep, rights: rights, idle: make(chan struct{})}
-	if err := r.add(segments); err != nil {
-		return nil, fmt.Errorf("bulk: expose %d segments %v: %w", len(segments), rights, err)
-	}
-	if !ep.add(r) {
+	err := r.add(segments)
+	if err == nil && !ep.add(r) {
 		r.free()
-		return nil, fmt.Errorf("bulk: expose %d segments: %w", len(segments), rocl.ErrClosed)
+		err = rocl.ErrClosed
+	}
+	if err != nil {
+		return nil, fmt.Errorf("bulk: expose memory: %w", err)
 	}
 	return r, nil
 }
@@ -87,12 +88,22 @@ func (ep *Endpoint) add(r *Region) bool {
 	return true
 }
 
+// An exposeError says what is wrong with the arguments of Expose. It matches kind, whose text is
+// about handles.
+type exposeError struct {
+	text string
+	kind error
+}
+
+func (e *exposeError) Error() string { return e.text }
+func (e *exposeError) Unwrap() error { return e.kind }
+
 func (r *Region) add(segments []Segment) error {
 	if !r.rights.isValid() {
-		return ErrRights
+		return &exposeError{fmt.Sprintf("there are no such rights: %v", r.rights), ErrRights}
 	}
 	if len(segments) == 0 {
-		return ErrRange
+		return &exposeError{"no segment is given", ErrRange}
 	}
 	parts := make([][]byte, len(segments))
 	for i, s := range segments {
@@ -106,7 +117,7 @@ func (r *Region) add(segments []Segment) error {
 	}
 	var ok bool
 	if r.mem, ok = newMemory(parts); !ok {
-		return ErrRange
+		return &exposeError{"the segments have too many bytes together", ErrRange}
 	}
 	for i, s := range segments {
 		if s.buf != nil {

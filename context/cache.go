@@ -162,7 +162,7 @@ func (c *Context) flow(ctx stdctx.Context, to resource.GID, doubt bool) (*dispat
 		c.questions.Add(1)
 		ans, err := c.dir.Lookup(ctx, to, AttrKind)
 		if errors.Is(err, directory.ErrNotFound) {
-			return nil, fmt.Errorf("%w: %v", dispatch.ErrGone, to)
+			return nil, dispatch.ErrGone
 		}
 		if err != nil {
 			return nil, c.wrap(err)
@@ -228,10 +228,10 @@ func (c *Context) resolve(ctx stdctx.Context, peer resource.GID) ([]string, erro
 	c.questions.Add(1)
 	ans, err := c.dir.Lookup(ctx, peer) // all attributes: addresses repeat
 	if errors.Is(err, directory.ErrNotFound) {
-		return nil, fmt.Errorf("%w: the target's context %v has ended", dispatch.ErrGone, peer)
+		return nil, fmt.Errorf("%w: the context has ended", dispatch.ErrGone)
 	}
 	if errors.Is(err, directory.ErrPartial) && c.isDead(ctx, peer.Node()) {
-		return c.usableAddrs(peer, known), fmt.Errorf("%w: %v", dispatch.ErrNodeDead, peer)
+		return c.usableAddrs(peer, known), dispatch.ErrNodeDead
 	}
 	if err != nil {
 		return nil, err

@@ -50,8 +50,9 @@ func (c *Context) RoutesOf(ctx stdctx.Context, id resource.GID) ([]dispatch.Rout
 // routesOf asks another context of this node for its routes, until an answer comes. A question may
 // stay without an answer: see answerTime.
 func (c *Context) routesOf(ctx stdctx.Context, id resource.GID) ([]dispatch.Route, error) {
-	if _, err := c.Lookup(ctx, id, AttrKind); err != nil {
-		return nil, err
+	c.questions.Add(1)
+	if _, err := c.dir.Lookup(ctx, id, AttrKind); err != nil {
+		return nil, c.wrap(err)
 	}
 	serial, box, err := c.newMailbox(0, 0)
 	if err != nil {

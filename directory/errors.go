@@ -28,7 +28,7 @@ var (
 	// ErrProtocol is returned if the other end sends what the protocol does not allow.
 	ErrProtocol = wire.ErrProtocol
 	// ErrDenied is returned if the server refuses a process of another user, or a context whose
-	// token is wrong.
+	// token is wrong. For another user the error matches fs.ErrPermission too.
 	ErrDenied = wire.ErrDenied
 	// ErrSilent is returned with ErrInUse when the process that serves the node does not answer: it
 	// is stopped or overloaded.

@@ -141,7 +141,7 @@ func (s *Server) join(m *wire.Message) (g resource.GID, again bool, l resource.L
 		return g, false, l, err
 	}
 	if want := s.id.Token(g); !hmac.Equal(want[:], token) || g != g.Context() {
-		return g, false, l, fmt.Errorf("%w: %v", ErrDenied, g)
+		return g, false, l, fmt.Errorf("%w: it does not know the context %v", ErrDenied, g)
 	}
 	return g, true, l, nil
 }

@@ -50,7 +50,7 @@ func (s *Server) serveIndex(c *wire.Conn) error {
 	want := s.id.Token(self)
 	switch {
 	case !joined || !hmac.Equal(want[:], token):
-		return c.SendError(m.ID, fmt.Errorf("%w: %v", ErrDenied, self))
+		return c.SendError(m.ID, fmt.Errorf("%w: it does not know the context %v", ErrDenied, self))
 	case !c.CarriesDescriptors():
 		return c.SendError(m.ID, errNotUnix)
 	}

@@ -8,7 +8,6 @@ import (
 
 	"github.com/rocl-go/rocl/dispatch/internal/session"
 	"github.com/rocl-go/rocl/dispatch/internal/wire"
-	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/subsys"
 )
 
@@ -91,7 +90,7 @@ func (l *link) onNoReply(f *subsys.Frame) error {
 		return fmt.Errorf("%w: the end of a call with %d bytes", ErrProtocol, len(f.Data))
 	}
 	target := l.peer.WithSerial(f.Dst)
-	l.d.calls.end(f.Tag, target, whyNoReply(f.Data[0], target))
+	l.d.calls.end(f.Tag, target, whyNoReply(f.Data[0]))
 	return nil
 }
 
@@ -112,18 +111,18 @@ func (l *link) unanswered(in *inflow, src uint32, number uint64, why byte) {
 // unanswered ends the call of a context of this process, the request of which gets no reply.
 func (d *Dispatcher) unanswered(in *inflow, _ uint32, number uint64, why byte) {
 	target := in.mb.d.self.WithSerial(in.dst)
-	d.calls.end(number, target, whyNoReply(why, target))
+	d.calls.end(number, target, whyNoReply(why))
 }
 
 // whyNoReply returns the error of a call that ends without a reply.
-func whyNoReply(why byte, target resource.GID) error {
+func whyNoReply(why byte) error {
 	switch why {
 	case wire.WhyGone:
-		return fmt.Errorf("%w: %v", ErrGone, target)
+		return ErrGone
 	case wire.WhyTooLarge:
-		return fmt.Errorf("%w: the memory of %v never holds the request", ErrTooLarge, target.Context())
+		return fmt.Errorf("%w: the memory of the target's context never holds the request", ErrTooLarge)
 	}
-	return fmt.Errorf("%w: by %v", ErrNoReply, target)
+	return ErrNoReply
 }
 
 // notDelivered answers a message for a resource that does not exist. If the message is a request,

@@ -44,7 +44,7 @@ type passages struct {
 func (d *Dispatcher) directly(o neighbour, dst uint32) (*Flow, error) {
 	m := o.mailbox(dst)
 	if m == nil {
-		return nil, fmt.Errorf("%w: %v", ErrGone, o.self.WithSerial(dst))
+		return nil, ErrGone
 	}
 	in := &inflow{from: d, dst: dst, mb: m}
 	m.mu.Lock() // either before Close of m, which then ends the flow, or after it
@@ -212,7 +212,7 @@ func (in *inflow) closedErr() error {
 	if in.from.(*Dispatcher).hasBegunClosing() {
 		return ErrClosed
 	}
-	return fmt.Errorf("%w: %v", ErrGone, in.mb.d.self.WithSerial(in.dst))
+	return ErrGone
 }
 
 // admitDirect accepts msg once there is credit for it. If it returns an error, msg is given back

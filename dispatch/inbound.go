@@ -338,7 +338,7 @@ func (l *link) onGone(f *subsys.Frame) {
 	var others []Undelivered
 	l.mu.Lock()
 	if fl := l.flows[f.Dst]; fl != nil && fl.gone == nil {
-		fl.gone = fmt.Errorf("%w: %v", ErrGone, to)
+		fl.gone = ErrGone
 		others = l.abandonLocked(fl)
 		fl.loseHeldLocked(func(h *subsys.Header) {
 			if isReported(h) {
@@ -357,7 +357,7 @@ func (l *link) onGone(f *subsys.Frame) {
 		ended = l.takeEndingsLocked(f.Dst)
 	}
 	l.mu.Unlock()
-	ended.callAll(fmt.Errorf("%w: %v", ErrGone, to))
+	ended.callAll(ErrGone)
 	if isNew {
 		l.d.undelivered(u)
 	}

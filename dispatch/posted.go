@@ -197,7 +197,7 @@ func (p *Posted) Wait(ctx context.Context) (*Message, error) {
 		p.into.copyIn(m.d, msg)
 		return msg, nil
 	}
-	return nil, m.receiving(fmt.Errorf("for posted memory: %w", cmp.Or(end, err)))
+	return nil, m.receiving(fmt.Errorf("for memory posted for a message from %v: %w", p.key.from, cmp.Or(end, err)))
 }
 
 // withdraw takes the memory back unless a message has come. No message can be read into the memory

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"maps"
 	"reflect"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -224,10 +225,13 @@ func encodeRequest[In any](ctx context.Context, c *Client, in In, cfg *config, h
 	return b, nil
 }
 
-// failed returns err with the call and the provider, unless it is an *Error.
+// failed returns err with the call and the provider, each named once, unless it is an *Error.
 func (c *Client) failed(name string, provider rocl.GID, err error) error {
 	if e, ok := err.(*Error); ok {
 		return e
+	}
+	if strings.Contains(err.Error(), provider.String()) { // an error of Resource.Call names the provider
+		return fmt.Errorf("rpc: call %q: %w", name, err)
 	}
 	return fmt.Errorf("rpc: call %q of %v: %w", name, provider, err)
 }

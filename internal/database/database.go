@@ -388,7 +388,7 @@ func (d *DB) Update(id resource.GID, expect uint64, attrs *resource.List) (rev u
 	}
 	r := d.recLocked(i)
 	if expect != 0 && expect != r.revision {
-		return r.revision, fmt.Errorf("%w: %v is at %d, not %d", ErrRevision, id, r.revision, expect)
+		return r.revision, fmt.Errorf("%w: it is at %d, not %d", ErrRevision, r.revision, expect)
 	}
 	rev = r.revision + 1
 	d.replace(i, rev, attrs)

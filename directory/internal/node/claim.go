@@ -170,16 +170,27 @@ func (l *Listener) lock(path string) (*socket, error) {
 }
 
 // makeFolder makes the folder of the socket at path if there is none. At the default path no other
-// user may have access to the folder.
+// user may have access to the folder, and the folder around it must be there: whatever else the
+// environment names is a mistake, or is mounted later.
 func makeFolder(path string) error {
 	dir := filepath.Dir(path)
-	if err := os.MkdirAll(dir, 0o700); err != nil {
+	if filepath.Clean(path) != defaultPath() {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return fmt.Errorf("directory: making a place for the socket: %w", err)
+		}
+		return nil
+	}
+	if err := checkDefault(); err != nil {
+		return err
+	}
+	switch err := os.Mkdir(dir, 0o700); {
+	case errors.Is(err, fs.ErrNotExist):
+		_, variable := defaultFolder()
+		return fmt.Errorf("directory: the default path of the directory: %w: %s, which %s names; set ROCL_SOCKET to use another path", fs.ErrNotExist, filepath.Dir(dir), variable)
+	case err != nil && !errors.Is(err, fs.ErrExist):
 		return fmt.Errorf("directory: making a place for the socket: %w", err)
 	}
-	if filepath.Clean(path) == defaultPath() {
-		return checkPrivate(dir)
-	}
-	return nil
+	return checkPrivate(dir)
 }
 
 // takeLock takes the node's lock, or returns ErrInUse if a process has it.

@@ -36,6 +36,9 @@ func dialUnix(ctx context.Context, path string) (*net.UnixConn, error) {
 		return nil, err
 	}
 	if filepath.Clean(path) == defaultPath() {
+		if err := checkDefault(); err != nil {
+			return nil, err
+		}
 		if err := checkPrivate(filepath.Dir(path)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return nil, err
 		}

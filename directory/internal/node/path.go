@@ -33,10 +33,26 @@ func DefaultSocket() string {
 
 // defaultPath returns the path of the socket if $ROCL_SOCKET is not set.
 func defaultPath() string {
+	d, _ := defaultFolder()
+	return filepath.Join(d, "directory.sock")
+}
+
+// defaultFolder returns the folder of the default path, and the environment variable that names the
+// folder around it.
+func defaultFolder() (dir, variable string) {
 	if d := os.Getenv("XDG_RUNTIME_DIR"); d != "" {
-		return filepath.Join(d, "rocl", "directory.sock")
+		return filepath.Join(d, "rocl"), "XDG_RUNTIME_DIR"
 	}
-	return filepath.Join(os.TempDir(), "rocl-"+strconv.Itoa(os.Getuid()), "directory.sock")
+	return filepath.Join(os.TempDir(), "rocl-"+strconv.Itoa(os.Getuid())), "TMPDIR"
+}
+
+// checkDefault returns an error if the default path is not absolute: it would mean another node in
+// each working directory.
+func checkDefault() error {
+	if d, variable := defaultFolder(); !filepath.IsAbs(d) {
+		return fmt.Errorf("directory: the default path of the directory: %s=%q is not an absolute path; set ROCL_SOCKET to use another path", variable, os.Getenv(variable))
+	}
+	return nil
 }
 
 // filePath returns path in a form that every call takes for a file system path. Package net takes a

@@ -63,13 +63,14 @@ func peerOf(nc *net.UnixConn) (cred *unix.Ucred, err error) {
 }
 
 // allowed returns an error unless the process at the other end belongs to the same user or to root.
+// The error crosses the wire to that process.
 func allowed(nc *net.UnixConn) error {
 	cred, err := peerOf(nc)
 	if err != nil {
 		return err
 	}
 	if uid := int(cred.Uid); uid != 0 && uid != os.Geteuid() {
-		return fmt.Errorf("%w: process %d is of user %d", wire.ErrDenied, cred.Pid, cred.Uid)
+		return fmt.Errorf("%w: process %d is of user %d, and the directory of user %d", wire.ErrForbidden, cred.Pid, cred.Uid, os.Geteuid())
 	}
 	return nil
 }

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
@@ -18,6 +19,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rocl-go/rocl/directory/internal/wire"
 	"github.com/rocl-go/rocl/internal/eventually"
 	"golang.org/x/sys/unix"
 )
@@ -311,5 +313,59 @@ func TestSilentTCPServer(t *testing.T) {
 	}
 	if !errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("a silent server: %v", err)
+	}
+}
+
+// A process of another user is told that it has no permission, and whose the directory is.
+func TestRefusedUser(t *testing.T) {
+	path := sock(t)
+	serve(t, path, false)
+	for _, file := range []string{filepath.Dir(path), path} {
+		if err := os.Chmod(file, 0o777); err != nil {
+			t.Fatal(err)
+		}
+	}
+	asNobody(t, func() error {
+		nc, err := net.Dial("unix", path)
+		if err != nil {
+			return err
+		}
+		defer nc.Close()
+		m, err := wire.NewConn(nc).ReadMessage()
+		if err != nil || m.Type != wire.MsgError {
+			return fmt.Errorf("message %v: %w", m.Type, err)
+		}
+		if err := wire.ParseError(m.Body); !errors.Is(err, wire.ErrDenied) || !errors.Is(err, fs.ErrPermission) || !strings.Contains(err.Error(), "permission denied: process") {
+			t.Errorf("another user reads %v", err)
+		}
+		return nil
+	})
+}
+
+// A default path that is not absolute, or whose folder is missing, is an error that names the
+// variable. Nothing is made.
+func TestDefaultPathIsThere(t *testing.T) {
+	t.Chdir(t.TempDir())
+	t.Setenv("ROCL_SOCKET", "")
+	missing := filepath.Join(t.TempDir(), "missing")
+	for _, c := range []struct{ xdg, tmp, says string }{
+		{"run", os.TempDir(), `XDG_RUNTIME_DIR="run" is not an absolute path`},
+		{"", "run", `TMPDIR="run" is not an absolute path`},
+		{missing, os.TempDir(), missing + ", which XDG_RUNTIME_DIR names"},
+		{"", missing, missing + ", which TMPDIR names"},
+	} {
+		t.Setenv("XDG_RUNTIME_DIR", c.xdg)
+		t.Setenv("TMPDIR", c.tmp)
+		if err := refused(t, DefaultSocket(), false); err == nil || !strings.Contains(err.Error(), c.says) {
+			t.Errorf("serving: %v, want %q", err, c.says)
+		}
+		if _, err := Dial(t.Context(), DefaultSocket()); err == nil || !filepath.IsAbs(c.xdg+c.tmp) && !strings.Contains(err.Error(), c.says) {
+			t.Errorf("connecting: %v, want %q", err, c.says)
+		}
+		for _, made := range []string{"run", missing} {
+			if _, err := os.Lstat(made); err == nil {
+				t.Errorf("%s was made", made)
+			}
+		}
 	}
 }

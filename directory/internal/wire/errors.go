@@ -6,6 +6,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io/fs"
+	"slices"
 
 	"github.com/rocl-go/rocl/internal/database"
 )
@@ -18,14 +20,17 @@ var (
 	ErrExists     = errors.New("rocl: resource exists")
 	ErrIncomplete = errors.New("rocl: an attribute has no value")
 	ErrProtocol   = errors.New("rocl: directory protocol violation")
-	ErrDenied     = errors.New("rocl: the directory does not know this context")
+	ErrDenied     = errors.New("rocl: the directory refuses this process")
 	ErrClosed     = errors.New("rocl: directory closed")
 	ErrInUse      = errors.New("rocl: another directory serves this node")
 	ErrPartial    = errors.New("rocl: not found, and not every node could be asked")
+
+	// ErrForbidden is the ErrDenied of a process of another user. It matches fs.ErrPermission too.
+	ErrForbidden = fmt.Errorf("%w: %w", ErrDenied, fs.ErrPermission)
 )
 
 // codes has the errors at their numbers on the wire.
-var codes = []error{nil, ErrNotFound, ErrRevision, ErrNotOwner, ErrExists, ErrIncomplete, ErrProtocol, ErrDenied, ErrClosed, ErrInUse, ErrPartial}
+var codes = []error{nil, ErrNotFound, ErrRevision, ErrNotOwner, ErrExists, ErrIncomplete, ErrProtocol, ErrDenied, ErrClosed, ErrInUse, ErrPartial, ErrForbidden}
 
 // code returns the number of an error on the wire; 0 stands for any other error.
 func code(err error) uint16 {
@@ -41,7 +46,7 @@ func code(err error) uint16 {
 	case errors.Is(err, database.ErrIncomplete):
 		err = ErrIncomplete
 	}
-	for i, e := range codes[1:] {
+	for i, e := range slices.Backward(codes[1:]) { // ErrForbidden before ErrDenied, which it matches too
 		if errors.Is(err, e) {
 			return uint16(i + 1)
 		}
