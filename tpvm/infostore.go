@@ -831,6 +831,9 @@ func (k *infoStore) placeOf(ctx context.Context, c *copyOf, index int) (isDone b
 			free++
 		}
 	}
+	if free == index { // that entry has gone meanwhile, or is invalid
+		return false, -1
+	}
 	return false, free
 }
 
