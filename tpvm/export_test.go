@@ -122,3 +122,18 @@ func (t *Task) CopyInfo(ctx context.Context, name string, data []byte, pod, iden
 
 // PodID returns the identifier of the task's pod.
 func (t *Task) PodID() TID { return t.pod.r.ID() }
+
+// AdoptInfo makes the task take over an entry of which it has a copy. It reports whether nothing is
+// left to do.
+func (t *Task) AdoptInfo(ctx context.Context, name string) bool {
+	k := t.pod.infos
+	k.mu.Lock()
+	var found *copyOf
+	for _, c := range k.copies {
+		if c.Name == name {
+			found = c
+		}
+	}
+	k.mu.Unlock()
+	return found == nil || k.adoptCopy(ctx, found)
+}

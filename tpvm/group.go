@@ -356,8 +356,8 @@ func (g *Group) InstanceOf(ctx context.Context, id TID) (int, error) {
 
 // Bcast sends the values of b to each member but the caller, as Mcast does: members receive it with
 // Recv. Members that join meanwhile may not get it. If a member has ended, the other members get
-// the message, and the error is a *MemberError that names the ended one. The next Bcast does not name
-// it again.
+// the message, and the error is a *MemberError that names the ended one. The next Bcast does not
+// name it again.
 func (g *Group) Bcast(ctx context.Context, tag int, b *pack.Buffer) error {
 	all, err := g.a.list(ctx, g)
 	if err != nil {

@@ -946,8 +946,8 @@ func TestGroupGatherLeft(t *testing.T) {
 	}
 }
 
-// The connection of a root tells of the end of a member, and later the coordinator does. Each kind of
-// operation names the member once.
+// The connection of a root tells of the end of a member, and later the coordinator does. Each kind
+// of operation names the member once.
 func TestGroupNamedOnce(t *testing.T) {
 	ctx := deadline(t)
 	ts := newThreads(t, 3)

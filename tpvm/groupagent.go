@@ -166,8 +166,8 @@ func (a *groupAgent) run() {
 	})
 }
 
-// receive handles a message, or the end of the coordinator if v is nil. It reports whether the agent
-// needs another coordinator.
+// receive handles a message, or the end of the coordinator if v is nil. It reports whether the
+// agent needs another coordinator.
 func (a *groupAgent) receive(from TID, v *groupMessage) (needs bool) {
 	a.mu.Lock()
 	defer a.unlock()

@@ -38,7 +38,8 @@ type groupNames struct {
 	coordinators []*rocl.Resource
 }
 
-// groupLink is a pair of resources. The messages of a link keep their order; nil is the end of from.
+// groupLink is a pair of resources. The messages of a link keep their order; nil is the end of
+// from.
 type groupLink struct{ from, to TID }
 
 // groupTasks registers the resources of tasks with two members each.
@@ -409,8 +410,9 @@ func TestGroupTakeoverFrozenJoin(t *testing.T) {
 	}
 }
 
-// The coordinator is killed while it tells the agents that a member has left. Each agent learns of it
-// once, and that the member has left and not that it has ended, unless Leave has returned before.
+// The coordinator is killed while it tells the agents that a member has left. Each agent learns of
+// it once, and that the member has left and not that it has ended, unless Leave has returned
+// before.
 func TestGroupTakeoverLeave(t *testing.T) {
 	names := groupTasks(t, 4)
 	for got := range 8 {

@@ -27,8 +27,8 @@ import (
 // meanwhile. A pod that does not answer may still make its copy when it goes on. Such a pod is
 // told to forget the copy.
 //
-// An entry has an identity, which stays when the entry moves, is replaced or is taken over. Its name
-// and index do not identify it: while a pod takes it over, they are free for another entry.
+// An entry has an identity, which stays when the entry moves, is replaced or is taken over. Its
+// name and index do not identify it: while a pod takes it over, they are free for another entry.
 //
 // The store that keeps an entry may be killed while a task takes it. So the copy is forgotten only
 // when the task has the entry. Until then the pod with the copy knows the pod of the task, and asks
@@ -653,8 +653,8 @@ func (k *infoStore) endTake(ident TID, has bool) {
 	}
 }
 
-// hasTaken returns nil if a call has taken an entry, errTaking if one may take it yet, and otherwise
-// ErrNoEntry.
+// hasTaken returns nil if a call has taken an entry, errTaking if one may take it yet, and
+// otherwise ErrNoEntry.
 func (k *infoStore) hasTaken(ident TID) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -808,11 +808,11 @@ func (k *infoStore) forgetCopy(c *copyOf) bool {
 	return true
 }
 
-// placeOf decides about a copy whose entry cannot be registered at an index, because there is one. If
-// that is another entry, which was put while nobody kept the entry of the copy, placeOf returns the
-// next free index. Otherwise it returns a negative index. isDone is false then while the entry in
-// the directory is the one of the pod that has ended, which the directory may withdraw later than
-// the pod, or one that its pod does not keep yet.
+// placeOf decides about a copy whose entry cannot be registered at an index, because there is one.
+// If that is another entry, which was put while nobody kept the entry of the copy, placeOf returns
+// the next free index. Otherwise it returns a negative index. isDone is false then while the entry
+// in the directory is the one of the pod that has ended, which the directory may withdraw later
+// than the pod, or one that its pod does not keep yet.
 func (k *infoStore) placeOf(ctx context.Context, c *copyOf, index int) (isDone bool, free int) {
 	is, err := k.p.t.infos(ctx, rocl.Match{attrName: c.Name})
 	if err != nil {
@@ -833,6 +833,9 @@ func (k *infoStore) placeOf(ctx context.Context, c *copyOf, index int) (isDone b
 		case i.Index == free:
 			free++
 		}
+	}
+	if free == index { // that entry has gone meanwhile, or is invalid
+		return false, -1
 	}
 	return false, free
 }

@@ -462,15 +462,20 @@ func TestMessageBoxKeeperGivesUp(t *testing.T) {
 	}
 	attrs := rocl.Attrs{
 		"type": "mbox", "vm": x.c.VM(), "name": "x", "index": "0", "owner": "none", "flags": "1", "entry": es.ID.String(),
-		"pod": x.c.PodID().String(),
+		"systhread": x.c.PodID().String(),
 	}
 	r, err := x.c.Rocl().Register(deadline(t), attrs)
 	if err != nil {
 		t.Fatal(err)
 	}
 	x.kill()
-	put(t, x.c.Thread, "y", "c", tpvm.Persistent, 0, nil)
-	wantCopies(t, x.b, "x", "y")
+	eventually.True(t, "the first entry is gone", func() bool {
+		_, err := x.c.Rocl().Lookup(deadline(t), es.ID)
+		return errors.Is(err, rocl.ErrNotFound)
+	})
+	if x.b.AdoptInfo(deadline(t), "x") {
+		t.Error("the copy was given up for an entry that no task keeps")
+	}
 	if err := r.Close(); err != nil {
 		t.Fatal(err)
 	}

@@ -90,6 +90,7 @@ var programs = map[string][]string{
 	"starter": {"-include", "exit.h"}, // it calls exit without an argument
 	// The programs of testdata:
 	"calls": nil, "codes": nil, "buffers": nil, "handlers": nil, "notices": nil, "spawns": nil, "hosts": nil,
+	"jumps": nil,
 }
 
 // exitHeader lets a program call exit without an argument, as C did before it had prototypes.
@@ -359,6 +360,17 @@ func testHosts(t *testing.T, ours *machine) {
 		if lost := ours.deaths.n.Load() - before; lost == 0 || attempt == 4 {
 			t.Fatalf("hosts printed the following, and a member was taken for dead %d times:\n%s", lost, got)
 		}
+	}
+}
+
+// testJumps runs jumps.c: signal handlers leave pvm_recv and pvm_trecv by siglongjmp.
+func testJumps(t *testing.T, ours *machine) {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, filepath.Join(ours.bin, "jumps"))
+	cmd.Env = ours.env
+	if out, err := cmd.CombinedOutput(); err != nil || string(out) != "80 jumps, 41\n" {
+		t.Errorf("%s: %v", out, err)
 	}
 }
 
@@ -675,6 +687,7 @@ func TestExamples(t *testing.T) {
 		})
 	}
 	t.Run("hosts", func(t *testing.T) { testHosts(t, ours) })
+	t.Run("jumps", func(t *testing.T) { testJumps(t, ours) })
 }
 
 // size returns the size of a file, or 0.

@@ -85,7 +85,16 @@
 // # Threads
 //
 // As with PVM, one thread should call the library. Calls of several threads are safe, but share
-// the active buffers and wait for each other. A message handler may call the library.
+// the active buffers and wait for each other. A message handler may call the library. It runs in
+// another thread than the pvm_recv or pvm_trecv that receives its message.
+//
+// # Signals
+//
+// A signal handler may leave pvm_recv and pvm_trecv by siglongjmp, for example for a time-out. The
+// thread must have called the library before. A message that comes meanwhile is for the next
+// receive. A jump out of another function, such as pvm_precv, pvm_barrier or pvm_send, or out of a
+// message handler, unwinds Go code, and the program crashes later. A signal handler must not call
+// the library.
 package main
 
 func main() {}

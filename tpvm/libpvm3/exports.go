@@ -9,7 +9,10 @@ import "C"
 import (
 	"cmp"
 	"context"
+	"io"
+	"os"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 	"unsafe"
@@ -19,7 +22,7 @@ import (
 )
 
 // lib is the state of the process. PVM's functions have no argument for the state.
-var lib = newLibrary((*int32)(unsafe.Pointer(&C.pvm_errno)), program{environ: exported, abort: func() { C.abort() }})
+var lib = newLibrary((*int32)(unsafe.Pointer(&C.pvm_errno)), program{environ: exported, abort: func() { C.abort() }, settle: func() int { return int(C.shim_settle()) }})
 
 func init() { C.shim_at_exit() }
 
@@ -510,33 +513,95 @@ func pvm_mcast(tids *C.int, count, tag C.int) C.int {
 	}))
 }
 
-//export pvm_recv
-func pvm_recv(tid, tag C.int) C.int {
-	return C.int(lib.enrolled("pvm_recv", func(ctx context.Context) (int, error) {
-		return lib.receive(ctx, context.Background(), int(tid), int(tag))
+//export libpvm3Receive
+func libpvm3Receive(receiver unsafe.Pointer, tid, tag, timed C.int, timeout *C.struct_timeval, giveBack C.int) C.int {
+	name := "pvm_recv"
+	if timed != 0 {
+		name = "pvm_trecv"
+	}
+	lib.giveBack(int(giveBack))
+	wait, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	if receiver != nil {
+		defer receives.add(receiver, cancel)()
+	}
+	return C.int(lib.enrolled(name, func(ctx context.Context) (int, error) {
+		if timeout == nil {
+			return lib.receive(ctx, wait, int(tid), int(tag))
+		}
+		if timeout.tv_sec < 0 || timeout.tv_usec < 0 {
+			return 0, badParam
+		}
+		wait, cancel := context.WithTimeout(wait,
+			time.Duration(timeout.tv_sec)*time.Second+time.Duration(timeout.tv_usec)*time.Microsecond)
+		defer cancel()
+		return lib.receive(ctx, wait, int(tid), int(tag))
 	}))
+}
+
+//export libpvm3GiveBack
+func libpvm3GiveBack(bufid C.int) { lib.giveBack(int(bufid)) }
+
+// receives are the calls of pvm_recv and pvm_trecv that wait, by their receivers in shim.c.
+var receives = receiveCalls{cancels: map[unsafe.Pointer]func(){}}
+
+type receiveCalls struct {
+	mu      sync.Mutex
+	cancels map[unsafe.Pointer]func()
+}
+
+// add adds a call. The function that it returns removes the call.
+func (c *receiveCalls) add(receiver unsafe.Pointer, cancel func()) func() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.cancels[receiver] = cancel
+	if C.shim_left(receiver) != 0 {
+		cancel()
+	}
+	return func() {
+		c.mu.Lock()
+		delete(c.cancels, receiver)
+		c.mu.Unlock()
+	}
+}
+
+// left ends a call if its caller has left it.
+func (c *receiveCalls) left(receiver unsafe.Pointer) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if cancel := c.cancels[receiver]; cancel != nil && C.shim_left(receiver) != 0 {
+		cancel()
+	}
+}
+
+var leftPipe *os.File // open as long as the process runs
+
+// libpvm3LeftPipe returns the pipe to which C writes a receiver whose caller has left. C does not
+// call Go for that, so that no signal handler runs meanwhile on a stack of Go.
+//
+//export libpvm3LeftPipe
+func libpvm3LeftPipe() C.int {
+	r, w, err := os.Pipe()
+	if err != nil {
+		return -1
+	}
+	go func() {
+		for {
+			var receiver unsafe.Pointer
+			if _, err := io.ReadFull(r, unsafe.Slice((*byte)(unsafe.Pointer(&receiver)), unsafe.Sizeof(receiver))); err != nil {
+				return
+			}
+			receives.left(receiver)
+		}
+	}()
+	leftPipe = w
+	return C.int(w.Fd())
 }
 
 //export pvm_nrecv
 func pvm_nrecv(tid, tag C.int) C.int {
 	return C.int(lib.enrolled("pvm_nrecv", func(ctx context.Context) (int, error) {
 		return lib.receive(ctx, nil, int(tid), int(tag))
-	}))
-}
-
-//export pvm_trecv
-func pvm_trecv(tid, tag C.int, timeout *C.struct_timeval) C.int {
-	return C.int(lib.enrolled("pvm_trecv", func(ctx context.Context) (int, error) {
-		if timeout == nil {
-			return lib.receive(ctx, context.Background(), int(tid), int(tag))
-		}
-		if timeout.tv_sec < 0 || timeout.tv_usec < 0 {
-			return 0, badParam
-		}
-		wait, cancel := context.WithTimeout(context.Background(),
-			time.Duration(timeout.tv_sec)*time.Second+time.Duration(timeout.tv_usec)*time.Microsecond)
-		defer cancel()
-		return lib.receive(ctx, wait, int(tid), int(tag))
 	}))
 }
 

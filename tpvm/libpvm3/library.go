@@ -60,6 +60,7 @@ type library struct {
 type program struct {
 	environ func() []string // returns the variables that pvm_export has named
 	abort   func()
+	settle  func() int // ends a receive that the calling thread has left, and returns its message or 0
 }
 
 // family is what the task knows of its start.
@@ -96,6 +97,7 @@ func newLibrary(errno *int32, p program) *library {
 // call makes a call of the program. It returns the result, or the code of the error. The error is
 // also printed unless the program has set PvmAutoErr to 0.
 func (l *library) call(name string, f func() (int, error)) int {
+	l.giveBack(l.settle())
 	l.mu.Lock()
 	n, err := f()
 	l.mu.Unlock()
@@ -119,6 +121,7 @@ func (l *library) enrolled(name string, f func(ctx context.Context) (int, error)
 
 // quiet is enrolled for calls whose errors are not printed, as in PVM. mu is held during f.
 func (l *library) quiet(f func(ctx context.Context) (int, error)) int {
+	l.giveBack(l.settle())
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -399,6 +402,20 @@ func (l *library) receive(ctx, wait context.Context, tid, tag int) (int, error) 
 	l.pending = slices.DeleteFunc(l.pending, func(o *buffer) bool { return o == b })
 	l.buffers.recv = b
 	return b.id, nil
+}
+
+// giveBack makes a message a pending one again, before all others, if it is the active receive
+// buffer. The call that has received it was left before it returned. id 0 is no message.
+func (l *library) giveBack(id int) {
+	if id == 0 {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if b := l.buffers.recv; b != nil && b.id == id {
+		l.buffers.recv = nil
+		l.pending = slices.Insert(l.pending, 0, b)
+	}
 }
 
 // await returns a message as receive does, which is then one of the pending messages.

@@ -287,7 +287,10 @@ int pvm_upkushort(unsigned short *p, int count, int stride);
 int pvm_upkstr(char *s);
 int pvm_upkmesg(void);
 
-/* Messages. A tid or a tag of -1 matches any. */
+/*
+ * Messages. A tid or a tag of -1 matches any. A signal handler may leave pvm_recv and pvm_trecv by
+ * siglongjmp, and no other function of the library.
+ */
 int pvm_send(int tid, int tag);
 int pvm_mcast(int *tids, int count, int tag);
 int pvm_recv(int tid, int tag);

@@ -4,8 +4,15 @@
 
 /* shim.c: what Go cannot export to C. */
 
+#define _GNU_SOURCE
 #include <ctype.h>
+#include <errno.h>
+#include <linux/futex.h>
+#include <pthread.h>
+#include <signal.h>
 #include <stdarg.h>
+#include <stdatomic.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 #include "shim.h"
 #include "_cgo_export.h"
@@ -64,6 +71,164 @@ int pvm_reduce(void (*function)(int *, void *, void *, int *, int *), void *data
 }
 
 int pvm_catchout(FILE *file) { return libpvm3Catchout(file); }
+
+/*
+ * pvm_recv and pvm_trecv may be left by siglongjmp out of a signal handler, as programs do for a
+ * time-out. That must not unwind Go code. So another thread, the receiver, makes the call of Go, and
+ * the caller waits in C. Each thread that receives has a receiver. All signals are blocked there.
+ *
+ * A request that was left goes on until the next call of the library by the same thread, which ends
+ * it by settle. A message that the receiver has got by then is given back to Go.
+ */
+enum { IDLE, ASKED, DONE, QUIT };
+
+struct receiver {
+	_Atomic int state;
+	_Atomic int left; /* the caller has left, and waits for DONE */
+	int tid, tag, timed, has_timeout;
+	struct timeval timeout;
+	int give_back; /* a message that was received for a caller that has left, or 0 */
+	int result;
+};
+
+static __thread struct receiver *mine; /* of this thread; NULL: none yet */
+static __thread int receives;	       /* this thread is a receiver */
+static pthread_key_t at_thread_exit;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static int left_pipe;
+
+static void change(struct receiver *r, int state)
+{
+	atomic_store(&r->state, state);
+	syscall(SYS_futex, &r->state, FUTEX_WAKE_PRIVATE, 2, NULL, NULL, 0);
+}
+
+static void await_change(struct receiver *r, int state)
+{
+	syscall(SYS_futex, &r->state, FUTEX_WAIT_PRIVATE, state, NULL, NULL, 0);
+}
+
+static void *receiver_main(void *arg)
+{
+	struct receiver *r = arg;
+	int state;
+
+	receives = 1;
+	for (;;) {
+		while ((state = atomic_load(&r->state)) == IDLE || state == DONE)
+			await_change(r, state);
+		if (state == QUIT)
+			break;
+		r->result = libpvm3Receive(r, r->tid, r->tag, r->timed, r->has_timeout ? &r->timeout : NULL, r->give_back);
+		r->give_back = 0;
+		change(r, DONE);
+	}
+	free(r);
+	return NULL;
+}
+
+int shim_left(void *r) { return atomic_load(&((struct receiver *)r)->left); }
+
+/*
+ * settle ends the request that this thread has left. It sets give_back. It may itself be left at any
+ * point, and goes on when it is called again.
+ */
+static void settle(struct receiver *r)
+{
+	int state = atomic_load(&r->state);
+
+	if (state == ASKED) {
+		atomic_store(&r->left, 1);
+		while (write(left_pipe, &r, sizeof r) < 0 && errno == EINTR)
+			;
+		while ((state = atomic_load(&r->state)) != DONE)
+			await_change(r, state);
+	}
+	if (state == DONE && r->result > 0)
+		r->give_back = r->result;
+	atomic_store(&r->left, 0);
+	atomic_store(&r->state, IDLE);
+}
+
+static void end_receiver(void *arg)
+{
+	struct receiver *r = arg;
+
+	settle(r);
+	if (r->give_back)
+		libpvm3GiveBack(r->give_back);
+	change(r, QUIT);
+}
+
+static void prepare(void)
+{
+	pthread_key_create(&at_thread_exit, end_receiver);
+	left_pipe = libpvm3LeftPipe();
+}
+
+static struct receiver *new_receiver(void)
+{
+	struct receiver *r = calloc(1, sizeof *r);
+	sigset_t all, old;
+	pthread_t thread;
+	int failed;
+
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &old);
+	pthread_once(&once, prepare);
+	failed = !r || pthread_create(&thread, NULL, receiver_main, r);
+	if (failed) {
+		free(r);
+		r = NULL;
+	} else {
+		pthread_detach(thread);
+		pthread_setspecific(at_thread_exit, r);
+		mine = r;
+	}
+	pthread_sigmask(SIG_SETMASK, &old, NULL);
+	return r;
+}
+
+int shim_settle(void)
+{
+	int id;
+
+	if (!mine && !receives)
+		new_receiver(); /* now, and not while the program's timer for a receive runs */
+	if (!mine)
+		return 0;
+	settle(mine);
+	id = mine->give_back;
+	mine->give_back = 0;
+	return id;
+}
+
+static int receive(int tid, int tag, int timed, struct timeval *timeout)
+{
+	struct receiver *r = mine;
+	int state;
+
+	if (receives) /* a message handler of the program */
+		return libpvm3Receive(NULL, tid, tag, timed, timeout, 0);
+	if (!r && !(r = new_receiver()))
+		return PvmNoMem;
+	settle(r);
+	r->tid = tid;
+	r->tag = tag;
+	r->timed = timed;
+	if ((r->has_timeout = timeout != NULL))
+		r->timeout = *timeout;
+	change(r, ASKED);
+	while ((state = atomic_load(&r->state)) != DONE)
+		await_change(r, state);
+	state = r->result;
+	atomic_store(&r->state, IDLE);
+	return state;
+}
+
+int pvm_recv(int tid, int tag) { return receive(tid, tag, 0, NULL); }
+
+int pvm_trecv(int tid, int tag, struct timeval *timeout) { return receive(tid, tag, 1, timeout); }
 
 /*
  * A format of pvm_packf and pvm_unpackf is a list of

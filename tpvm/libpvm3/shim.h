@@ -30,5 +30,9 @@ void shim_stdout(const char *text);
 const char *shim_getenv(const char *name);
 void shim_setenv(const char *name, const char *value);
 void shim_at_exit(void);
+/* shim_settle ends a receive that this thread has left by siglongjmp. See shim.c. */
+int shim_settle(void);
+/* shim_left reports whether the caller of a receiver has left. */
+int shim_left(void *receiver);
 
 #endif

@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/* jumps: a signal handler leaves pvm_recv and pvm_trecv by siglongjmp. No message is lost. */
+
+#include <setjmp.h>
+#include <signal.h>
+#include <stdio.h>
+#include <sys/time.h>
+#include "pvm3.h"
+
+static sigjmp_buf env;
+
+static void on_alarm(int sig) { siglongjmp(env, 1); }
+
+static int fail(const char *what, int n)
+{
+	printf("%s: %d\n", what, n);
+	pvm_exit();
+	return 1;
+}
+
+int main(void)
+{
+	struct itimerval soon = {{0, 0}, {0, 3000}}, never = {{0, 0}, {0, 0}};
+	struct timeval long_time = {1000, 0};
+	volatile int i, jumps = 0;
+	int me = pvm_mytid(), n;
+
+	if (me < 0)
+		return 1;
+	signal(SIGALRM, on_alarm);
+	for (i = 0; i < 60; i++) {
+		if (sigsetjmp(env, 1) == 0) {
+			setitimer(ITIMER_REAL, &soon, NULL);
+			if (i % 2)
+				pvm_trecv(-1, 7, &long_time);
+			else
+				pvm_recv(-1, 7);
+			return fail("a receive returned", i);
+		}
+		jumps++;
+		if (i % 3 == 0)
+			continue; /* the next call of the library is a receive */
+		if (pvm_nrecv(-1, 7) != 0)
+			return fail("a message that nobody sent", i);
+		pvm_initsend(PvmDataDefault);
+		n = i;
+		pvm_pkint(&n, 1, 1);
+		if (pvm_send(me, 8) != 0 || pvm_recv(me, 8) <= 0)
+			return fail("send and receive", i);
+		pvm_upkint(&n, 1, 1);
+		if (n != i)
+			return fail("value", n);
+	}
+	/* A message for the receive that was left comes before the next call. */
+	pvm_initsend(PvmDataDefault);
+	n = 41;
+	pvm_pkint(&n, 1, 1);
+	pvm_send(me, 9);
+	for (i = 0; i < 20; i++) {
+		if (sigsetjmp(env, 1) == 0) {
+			setitimer(ITIMER_REAL, &soon, NULL);
+			pvm_recv(-1, 7);
+			return fail("a receive returned", i);
+		}
+		jumps++;
+	}
+	setitimer(ITIMER_REAL, &never, NULL);
+	if (pvm_recv(-1, 9) <= 0)
+		return fail("the message is lost", 9);
+	pvm_upkint(&n, 1, 1);
+	printf("%d jumps, %d\n", jumps, n);
+	pvm_exit();
+	return 0;
+}
