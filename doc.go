@@ -58,6 +58,7 @@
 //   - [Context.Await] finds a number of resources, and waits until there are as many
 //   - [Context.Buffer] returns a buffer for a payload, from the pool
 //   - [Context.BufferWait] is Buffer that waits while the memory is used up
+//   - [Context.Poll] reads what has arrived, without waiting
 //   - [Context.Close] delivers what was accepted, deletes the resources, and frees everything
 //   - [Context.Find] finds one resource by its attributes
 //   - [Context.FindAll] yields all resources that match
@@ -125,6 +126,8 @@
 //   - [Message.From] returns the identifier of the sender
 //   - [Message.Tag] returns the tag
 //   - [Message.IsCall] reports whether the message is a request that waits for a reply
+//   - [Message.OnCancel] tells that the caller has given up the call
+//   - [Message.Waited] returns how long a request has been in its mailbox
 //   - [Message.IsGone] reports whether the message tells of the end of a monitored resource
 //   - [Message.Buffer] returns the memory of the payload, to be passed on without a copy
 //   - [Message.ReadOnly] reports whether the payload may only be read
@@ -196,12 +199,15 @@
 // [Context.ID]: https://pkg.go.dev/github.com/rocl-go/rocl/context#Context.ID
 // [Context.Lend]: https://pkg.go.dev/github.com/rocl-go/rocl/context#Context.Lend
 // [Context.Lookup]: https://pkg.go.dev/github.com/rocl-go/rocl/context#Context.Lookup
+// [Context.Poll]: https://pkg.go.dev/github.com/rocl-go/rocl/context#Context.Poll
 // [Context.Register]: https://pkg.go.dev/github.com/rocl-go/rocl/context#Context.Register
 // [Context.Routes]: https://pkg.go.dev/github.com/rocl-go/rocl/context#Context.Routes
 // [Context.RoutesOf]: https://pkg.go.dev/github.com/rocl-go/rocl/context#Context.RoutesOf
 // [Context.Stats]: https://pkg.go.dev/github.com/rocl-go/rocl/context#Context.Stats
 // [Context.Watch]: https://pkg.go.dev/github.com/rocl-go/rocl/context#Context.Watch
 // [Context.WatchIDs]: https://pkg.go.dev/github.com/rocl-go/rocl/context#Context.WatchIDs
+// [Message.OnCancel]: https://pkg.go.dev/github.com/rocl-go/rocl/dispatch#Message.OnCancel
+// [Message.Waited]: https://pkg.go.dev/github.com/rocl-go/rocl/dispatch#Message.Waited
 // [Resource.ID]: https://pkg.go.dev/github.com/rocl-go/rocl/context#Resource.ID
 // [Resource.Context]: https://pkg.go.dev/github.com/rocl-go/rocl/context#Resource.Context
 // [Resource.Revision]: https://pkg.go.dev/github.com/rocl-go/rocl/context#Resource.Revision

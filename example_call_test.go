@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"log"
+	"time"
 
 	"github.com/rocl-go/rocl"
 )
@@ -204,4 +205,37 @@ func ExampleResource_callInto() {
 	reply.Release() // the block stays ours
 	fmt.Println(n, string(block[n-3:n]))
 	// Output: 300000 abc
+}
+
+// A server works on a request in steps, and stops when the caller gives up the call.
+func ExampleMessage_onCancel() {
+	ctx := context.Background()
+	c, err := rocl.Open(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close()
+	server, client := register(c, "steps"), register(c, "client")
+	p, err := client.StartCallBytes(ctx, server.ID(), 0, []byte("work"))
+	if err != nil {
+		log.Fatal(err)
+	}
+
+	m, err := server.Recv(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	if m.Waited() > time.Minute {
+		fmt.Println("the request is old")
+	}
+	work, end := context.WithCancelCause(ctx)
+	stop := m.OnCancel(end)
+	p.Cancel(nil) // the caller gives up the call
+	for work.Err() == nil {
+		c.Poll() // a step of the work; a program whose other goroutines wait need not call Poll
+	}
+	fmt.Println(context.Cause(work))
+	stop()
+	m.Release()
+	// Output: context canceled
 }

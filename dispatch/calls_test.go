@@ -529,7 +529,7 @@ func TestCallCancelledWithoutCause(t *testing.T) {
 		if msg, err := p.Wait(soon(t)); msg != nil || !errors.Is(err, context.Canceled) {
 			t.Error(msg, err)
 		}
-		requestAt(t, mb).Release()
+		eventually.True(t, "the request has left", func() bool { b.pollOnce(); n, _ := mb.Len(); return n == 0 })
 	})
 }
 
