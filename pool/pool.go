@@ -18,7 +18,8 @@ import (
 // Unit is one piece of work.
 type Unit struct {
 	// Run does the work. It is called once, with the context given to Submit, which may have ended
-	// by then, and perhaps before Submit or SubmitTicket has returned. Run may block, except in a pool of policy [Inline].
+	// by then, and perhaps before Submit or SubmitTicket has returned. Run may block, except in a
+	// pool of policy [Inline].
 	Run func(context.Context)
 	// Key selects, in a pool of policy [Keyed], the units that run one after another.
 	Key uint64

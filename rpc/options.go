@@ -62,8 +62,9 @@ func Inline() Option {
 //
 // The deadline of a unit is the caller's. Its key, for a pool of policy pool.Keyed, is the caller:
 // the calls of one client run one after another, in order. The pool must not be closed before the
-// server, and must not be nil: then Register fails. It cannot be removed while the call is registered: the error of pool.Set.RemovePool names
-// the call. A pool of policy pool.Inline has the effect of [Inline].
+// server, and must not be nil: then Register fails. It cannot be removed while the call is
+// registered: the error of pool.Set.RemovePool names the call. A pool of policy pool.Inline has the
+// effect of [Inline].
 func InPool(p *pool.Pool) Option { return InPoolAt(p, 0) }
 
 // InPoolAt is [InPool] for handlers whose units have a priority, in a pool of policy pool.Priority.

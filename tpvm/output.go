@@ -103,6 +103,9 @@ type Output struct {
 // "[worker.3+] ". The last line of a program is written even if it has no end. One goroutine at a
 // time writes to w. A nil w ends the gathering for programs that are spawned from then on.
 //
+// The output of a program that has ended without enrolling is complete. What a process that it has
+// left behind prints later is discarded.
+//
 // A program waits while w does not take its output; some hundred KiB are kept for all programs.
 //
 // Exit waits for the output of the programs that still run, until its ctx ends. Programs whose

@@ -122,7 +122,7 @@ func TestStubbornProcessIsKilled(t *testing.T) {
 // A program that ends by itself is not waited for because of a process that it has left behind, and
 // that process goes on.
 func TestLeftProcessGoesOn(t *testing.T) {
-	cmd, held := shell(t, "(read line; echo $line >&3) </proc/$$/fd/0 & echo runs >&3")
+	cmd, held := shell(t, "exec 4<&0; (read line <&4; echo $line >&3) & echo runs >&3")
 	r, w, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)

@@ -349,7 +349,8 @@ func (s *server) handle(ctx context.Context, m *rocl.Message) error {
 	c.Env = append(os.Environ(), "ROCL_FROM="+m.From().String(), fmt.Sprintf("ROCL_TAG=%d", m.Tag()))
 	c.Stdin, c.Stdout, c.Stderr = bytes.NewReader(m.Bytes()), &out, io.MultiWriter(s.errOut, &said)
 	// If this process is killed, the kernel ends the command when the thread that started it ends,
-	// so that thread must not end earlier. The guard ends the processes that the command has started.
+	// so that thread must not end earlier. The guard ends the processes that the command has
+	// started.
 	c.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM}
 	c.WaitDelay = endMost
 	runtime.LockOSThread()
