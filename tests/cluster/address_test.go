@@ -13,15 +13,6 @@ import (
 	"github.com/rocl-go/rocl/internal/eventually"
 )
 
-// says reports whether the log of the node's present daemon has a line that contains all the words.
-func (n *node) says(words ...string) bool {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return slices.ContainsFunc(n.tail, func(line string) bool {
-		return !slices.ContainsFunc(words, func(w string) bool { return !strings.Contains(line, w) })
-	})
-}
-
 // Two machines have a public address and a bridge of containers, with one address at both. Bound to
 // every address, an interface or a network, members advertise the address by which they reach each
 // other. Without a member to join, the daemon fails where there is a choice, and lists it.
@@ -40,7 +31,7 @@ func TestAdvertised(t *testing.T) {
 		}
 		l.together(l.nodes...)
 		for _, n := range l.nodes {
-			if !n.says("member of a cluster", n.host+":7946") {
+			if n.says("member of a cluster", n.host+":7946") == 0 {
 				t.Errorf("%s: node %d is not at %s", bind, n.i, n.host)
 			}
 		}
@@ -110,7 +101,7 @@ func TestAddressGone(t *testing.T) {
 	for _, next := range []string{"10.91.0.1/24", "10.91.0.77/24"} { // the same address, and another one
 		ip(t, "-n "+a.ns+" addr flush dev wire")
 		eventually.True(t, "the address is gone", func() bool { return strings.Contains(ready(x), "- cluster: this node is not a member") })
-		if !a.says("level\":\"WARN", "the member's address is gone") {
+		if a.says("level\":\"WARN", "the member's address is gone") == 0 {
 			t.Error("the daemon has not said that its address is gone")
 		}
 		z := a.agent() // a program that opens now
@@ -126,7 +117,7 @@ func TestAddressGone(t *testing.T) {
 		eventually.True(t, "both find the other's again", func() bool { return find(x, "far", far)() && find(y, "here", here)() })
 		y.say(z, here, "over the network")
 		z.say(y, far, "and back")
-		if !a.says("member of a cluster", strings.TrimSuffix(next, "/24")+":7946") {
+		if a.says("member of a cluster", strings.TrimSuffix(next, "/24")+":7946") == 0 {
 			t.Errorf("the node is no member at %s", next)
 		}
 		if strings.Contains(ready(x), "- cluster") {

@@ -5,6 +5,7 @@ package cluster
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -12,12 +13,12 @@ import (
 	"github.com/rocl-go/rocl/internal/eventually"
 )
 
-// says returns how many lines of the node's log have a text.
-func (n *node) says(text string) (lines int) {
+// says returns how many of the latest lines of the node's log have all of the words.
+func (n *node) says(words ...string) (lines int) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for _, l := range n.tail {
-		if strings.Contains(l, text) {
+		if !slices.ContainsFunc(words, func(w string) bool { return !strings.Contains(l, w) }) {
 			lines++
 		}
 	}
