@@ -135,7 +135,9 @@ func TestErrorsNameOnce(t *testing.T) {
 						return holding(func() error { return me.SendAll(bg, []rocl.GID{unknown, nobody}, 0, b) })
 					})
 				},
-				"room":                           func() error { return untilRefused(func() error { return second(me.Room(unknown)) }) },
+				"room": func() error {
+					return untilRefused(func() error { _ = me.SendBytes(bg, unknown, 0, nil); return second(me.Room(unknown)) })
+				},
 				"send a value":                   func() error { return untilRefused(func() error { return rocl.SendValue(bg, me, unknown, 0, 1) }) },
 				"a value that cannot be encoded": func() error { return rocl.SendValue(bg, me, you.ID(), 0, make(chan int)) },
 				"call a deleted resource":        func() error { return call(bg, me, deleted.ID()) },
