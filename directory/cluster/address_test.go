@@ -128,7 +128,7 @@ func TestOwnAddressTold(t *testing.T) {
 		ap := netip.MustParseAddrPort(at)
 		a.members.seen(&memberlist.Node{Name: name(id), Addr: ap.Addr().AsSlice(), Port: ap.Port(), Meta: a.gossip.meta()}, alive)
 	}
-	ask := func() error { return a.joiner.incomplete() }
+	ask := func() error { return a.members.contradiction(time.Now()) }
 	const elsewhere = "127.0.0.9:9"
 	answer := func(id resource.NodeID) {
 		a.members.answered(id, net.UDPAddrFromAddrPort(netip.MustParseAddrPort(elsewhere)))

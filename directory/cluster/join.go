@@ -365,10 +365,11 @@ func (j *joiner) joinAt(at netip.AddrPort, again bool, slots chan struct{}) erro
 		j.noteRefusal(at, err)
 		return err
 	}
-	if errors.Is(err, mux.ErrOwn) {
+	isOwn := errors.Is(err, mux.ErrOwn)
+	if isOwn {
 		end()
 	}
-	if refusal := <-probed; errors.Is(refusal, mux.ErrRefused) {
+	if refusal := <-probed; errors.Is(refusal, mux.ErrRefused) && !isOwn { // this member closes such a stream too
 		err = refusal
 	}
 	j.noteRefusal(at, err)
