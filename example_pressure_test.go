@@ -266,3 +266,20 @@ func ExampleContext_lend() {
 	table[0] = 'A'
 	// Output: a large table
 }
+
+// A worker tells a dispatcher that it is free. If the dispatcher has ended, nothing is lost: the
+// worker's Flush does not count the message.
+func ExampleResource_sendAndForget() {
+	ctx := context.Background()
+	node := newNode()
+	defer node.close()
+	worker, dispatcher := register(node.open(), "worker"), register(node.open(), "dispatcher")
+	if err := worker.SendAndForget(ctx, dispatcher.ID(), 0, []byte("free")); err != nil {
+		log.Fatal(err)
+	}
+	if err := dispatcher.Close(); err != nil { // with the message unread
+		log.Fatal(err)
+	}
+	fmt.Println(worker.Flush(ctx))
+	// Output: <nil>
+}
