@@ -236,3 +236,38 @@ func TestComesWhileAsked(t *testing.T) {
 	}
 	together(t, a, b, c)
 }
+
+// A node that is served again, after it has left its cluster or after its server was replaced,
+// looks for the members that the previous server has met, though it is told of none to join and no
+// member looks for it. It denies nothing for certain meanwhile. A node of another cluster does not
+// look for them.
+func TestMetBefore(t *testing.T) {
+	ctx := eventually.Context(t)
+	a := member(t, 1, nil)
+	x := put(t, a, 1, resource.Attrs{"type": "x"})
+	path := sock(t)
+	serve := func(cluster string, join ...string) (*directory.Client, *Membership) {
+		ms := NewMembership(cluster, Member{Bind: freePort(t), Join: join}, slog.New(slog.DiscardHandler))
+		d, err := directory.JoinNode(ctx, path, slog.New(slog.DiscardHandler), []directory.Option{ms.Option()}, directory.AsMember())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return d, ms
+	}
+	d, ms := serve("test", a.Addr())
+	eventually.True(t, "a member", func() bool { return ms.Cluster().Stats().Alive == 2 })
+	d.Close()
+	eventually.True(t, "it has left", func() bool { return a.Stats().Alive == 1 })
+	for range 2 {
+		d, _ = serve("test")
+		if r, err := d.Find(ctx, pattern(resource.Match{"type": "x"})); err != nil || r.ID != x {
+			t.Errorf("found %v: %v", r.ID, err)
+		}
+		d.Close()
+	}
+	d, ms = serve("other")
+	defer d.Close()
+	if known := ms.Cluster().members.addresses(); len(known) > 0 {
+		t.Errorf("a member of another cluster looks for %v", known)
+	}
+}

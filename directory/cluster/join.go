@@ -566,7 +566,10 @@ func (j *joiner) incomplete() error {
 	case j.complete.Load():
 		return nil
 	case j.members.firstMetAt().IsZero():
-		return fmt.Errorf("%w: no other member has been reached: %s", directory.ErrPartial, strings.Join(j.unmetLocked(), ", "))
+		if addrs := j.unmetLocked(); len(addrs) > 0 {
+			return fmt.Errorf("%w: no other member has been reached: %s", directory.ErrPartial, strings.Join(addrs, ", "))
+		}
+		return fmt.Errorf("%w: no other member has been reached", directory.ErrPartial)
 	}
 	return fmt.Errorf("%w: the members that have been reached may not know all others yet", directory.ErrPartial)
 }
