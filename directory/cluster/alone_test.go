@@ -83,11 +83,15 @@ func TestSameNumber(t *testing.T) {
 	eventually.True(t, "it is logged", func() bool { return seen.count(said) > 0 && own.count(said) > 0 })
 	var again lines
 	e := events{member(t, 4, logTo(&again)).gossip}
-	for range 10 {
-		e.NotifyConflict(&memberlist.Node{Name: name(5), Port: 1}, &memberlist.Node{Name: name(5), Port: 2})
+	one, two := &memberlist.Node{Name: name(5), Port: 1}, &memberlist.Node{Name: name(5), Port: 2}
+	other, another := &memberlist.Node{Name: name(6), Port: 2}, &memberlist.Node{Name: name(6), Port: 1}
+	for range 10 { // two nodes have swapped their addresses
+		e.NotifyConflict(one, two)
+		e.NotifyConflict(other, another)
+		e.NotifyConflict(two, one)
 	}
-	if n := again.count(said); n != 1 {
-		t.Errorf("the same conflict is logged %d times", n)
+	if n := again.count(said); n != 2 {
+		t.Errorf("two conflicts are logged %d times", n)
 	}
 }
 

@@ -370,6 +370,8 @@ func (j *joiner) joinAt(at netip.AddrPort, again bool, slots chan struct{}) erro
 	}
 	if refusal := <-probed; errors.Is(refusal, mux.ErrRefused) {
 		err = refusal
+	} else {
+		j.members.silentAt(at.String())
 	}
 	j.noteRefusal(at, err)
 	return err
