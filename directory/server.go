@@ -44,6 +44,7 @@ func AsDaemon() Option { return func(s *Server) { s.daemon = true } }
 //	ownServer.mu → all that Listen and Close take
 //	lifeServer.mu, indexState.mu → Server.mu → locks of the database
 //	node's lock of a socket → Server.mu (the guard asks for the cluster's name, or calls resendTerms)
+//	node's lock of a socket → all that the function of KeepMet takes
 //	Server.wmu → locks of the Remote → database.Watch
 //
 // The mutexes of offers and peerServer are taken alone. Server.wmu and Server.mu are never held at
@@ -61,8 +62,9 @@ type Server struct {
 	isTakeover  bool            // see the option takeover
 	opening     context.Context // nil: context.Background()
 	beginMember func(s *Server, late bool) (end func(handOver bool), err error)
-	endMember   func(handOver bool) // what beginMember returned; nil if the server is no member
-	alsoAt      []string            // second paths
+	met         func() map[resource.NodeID]string // see KeepMet; nil before
+	endMember   func(handOver bool)               // what beginMember returned; nil if the server is no member
+	alsoAt      []string                          // second paths
 	labels      Labels
 	labelled    bool // labels were given
 

@@ -5,6 +5,9 @@ package directory
 import (
 	"context"
 	"fmt"
+
+	"github.com/rocl-go/rocl/directory/internal/node"
+	"github.com/rocl-go/rocl/resource"
 )
 
 // WithMembership lets a server made by Listen be a member of a cluster.
@@ -17,6 +20,30 @@ import (
 // as the same member.
 func WithMembership(begin func(s *Server, late bool) (end func(handOver bool), err error)) Option {
 	return func(s *Server) { s.beginMember = begin }
+}
+
+// Met returns the addresses of other members of the cluster with the given name that the previous
+// server of the node has met, by node. begin of WithMembership may call it.
+func (s *Server) Met(cluster string) map[resource.NodeID]string {
+	m, _, err := s.node.Member()
+	if err != nil || m.Cluster != cluster {
+		return nil
+	}
+	return m.Met
+}
+
+// KeepMet lets the next server of the node know the addresses of other members, which met returns
+// by node. begin of WithMembership may call it. met is called now and then with a mutex held, and
+// may call no method of the Server.
+func (s *Server) KeepMet(met func() map[resource.NodeID]string) { s.met = met }
+
+// asMember returns what PATH.member should say.
+func (s *Server) asMember() node.Member {
+	m := node.Member{Cluster: s.currentTerms().Cluster}
+	if s.met != nil {
+		m.Met = s.met()
+	}
+	return m
 }
 
 // Opening returns the context that limits Listen. A membership that begins after the end of that
@@ -39,15 +66,15 @@ func takeover(late bool) Option { return func(s *Server) { s.isTakeover = late }
 // when the server knows its node and does not serve yet.
 //
 // PATH.member says that the node belongs to a cluster. A server with the settings of a member
-// writes it. A server that takes leave of the cluster removes it, and so does a daemon that has no
-// settings of a member.
+// writes it. A server that takes leave of the cluster leaves only the addresses of other members
+// there. A daemon that has no settings of a member removes the file.
 func (s *Server) membership() (err error) {
 	switch {
 	case s.beginMember != nil:
 		if s.endMember, err = s.beginMember(s, s.isTakeover); err != nil {
 			return err
 		}
-		if err := s.node.WriteMember(func() string { return s.currentTerms().Cluster }); err != nil { // serving goes on
+		if err := s.node.WriteMember(s.asMember); err != nil { // serving goes on
 			s.log.Warn("directory: the next server may not know that the node belongs to a cluster", "err", err)
 		}
 	case s.daemon:
@@ -55,13 +82,13 @@ func (s *Server) membership() (err error) {
 			s.log.Warn("directory: the node belongs to no cluster, and the next server may not know that", "err", err)
 		}
 	default:
-		name, isMember, err := s.node.Member()
+		m, isMember, err := s.node.Member()
 		if err != nil {
 			s.log.Warn("directory: it is not known whether the node belongs to a cluster", "err", err)
 		}
 		if isMember {
-			s.log.Warn("directory: the node belongs to a cluster and is served without the settings of a member: other nodes are not asked", "cluster", name)
-			s.Attach(Unreachable(fmt.Errorf("this node belongs to the cluster %q and is served without the settings of a member", name)))
+			s.log.Warn("directory: the node belongs to a cluster and is served without the settings of a member: other nodes are not asked", "cluster", m.Cluster)
+			s.Attach(Unreachable(fmt.Errorf("this node belongs to the cluster %q and is served without the settings of a member", m.Cluster)))
 		}
 	}
 	return nil
@@ -73,11 +100,12 @@ func (s *Server) leaveCluster(handOver bool) {
 	if s.endMember == nil {
 		return
 	}
+	m := s.asMember()
 	s.endMember(handOver)
 	if handOver {
 		return
 	}
-	if err := s.node.RemoveMember(); err != nil {
+	if err := s.node.LeaveMember(m); err != nil {
 		s.log.Warn("directory: the node has left its cluster, and the next server may not know that", "err", err)
 	}
 }

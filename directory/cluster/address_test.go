@@ -181,6 +181,25 @@ func TestOwnAddressTold(t *testing.T) {
 	if n := len(a.members.apart.of); n != 1 {
 		t.Errorf("%d members are remembered, want one", n)
 	}
+	a.members.silentAt(elsewhere)
+	if err := ask(); err != nil {
+		t.Errorf("no member answers there any more: %v", err)
+	}
+	// A member has a new address, and another one has its former address.
+	tell(5, "127.0.0.7:7", true)
+	tell(5, "127.0.0.7:7", false)
+	answer(5)
+	tell(6, "127.0.0.7:7", true)
+	if err := ask(); !errors.Is(err, directory.ErrPartial) || !strings.Contains(err.Error(), name(5)) {
+		t.Errorf("it answers at its new address: %v", err)
+	}
+	tell(5, elsewhere, true)
+	a.members.leaving(5)
+	answer(5) // as late as it can be
+	tell(5, elsewhere, false)
+	if err := ask(); err != nil {
+		t.Errorf("it has left: %v", err)
+	}
 }
 
 // Two members that take each other for dead, because both tell one address, do not deny what the

@@ -83,11 +83,15 @@ func TestSameNumber(t *testing.T) {
 	eventually.True(t, "it is logged", func() bool { return seen.count(said) > 0 && own.count(said) > 0 })
 	var again lines
 	e := events{member(t, 4, logTo(&again)).gossip}
-	for range 10 {
-		e.NotifyConflict(&memberlist.Node{Name: name(5), Port: 1}, &memberlist.Node{Name: name(5), Port: 2})
+	one, two := &memberlist.Node{Name: name(5), Port: 1}, &memberlist.Node{Name: name(5), Port: 2}
+	other, another := &memberlist.Node{Name: name(6), Port: 2}, &memberlist.Node{Name: name(6), Port: 1}
+	for range 10 { // two nodes have swapped their addresses
+		e.NotifyConflict(one, two)
+		e.NotifyConflict(other, another)
+		e.NotifyConflict(two, one)
 	}
-	if n := again.count(said); n != 1 {
-		t.Errorf("the same conflict is logged %d times", n)
+	if n := again.count(said); n != 2 {
+		t.Errorf("two conflicts are logged %d times", n)
 	}
 }
 
@@ -235,4 +239,39 @@ func TestComesWhileAsked(t *testing.T) {
 		t.Errorf("what the newcomer has: %v", err)
 	}
 	together(t, a, b, c)
+}
+
+// A node that is served again, after it has left its cluster or after its server was replaced,
+// looks for the members that the previous server has met, though it is told of none to join and no
+// member looks for it. It denies nothing for certain meanwhile. A node of another cluster does not
+// look for them.
+func TestMetBefore(t *testing.T) {
+	ctx := eventually.Context(t)
+	a := member(t, 1, nil)
+	x := put(t, a, 1, resource.Attrs{"type": "x"})
+	path := sock(t)
+	serve := func(cluster string, join ...string) (*directory.Client, *Membership) {
+		ms := NewMembership(cluster, Member{Bind: freePort(t), Join: join}, slog.New(slog.DiscardHandler))
+		d, err := directory.JoinNode(ctx, path, slog.New(slog.DiscardHandler), []directory.Option{ms.Option()}, directory.AsMember())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return d, ms
+	}
+	d, ms := serve("test", a.Addr())
+	eventually.True(t, "a member", func() bool { return ms.Cluster().Stats().Alive == 2 })
+	d.Close()
+	eventually.True(t, "it has left", func() bool { return a.Stats().Alive == 1 })
+	for range 2 {
+		d, _ = serve("test")
+		if r, err := d.Find(ctx, pattern(resource.Match{"type": "x"})); err != nil || r.ID != x {
+			t.Errorf("found %v: %v", r.ID, err)
+		}
+		d.Close()
+	}
+	d, ms = serve("other")
+	defer d.Close()
+	if known := ms.Cluster().members.addresses(); len(known) > 0 {
+		t.Errorf("a member of another cluster looks for %v", known)
+	}
 }

@@ -4,6 +4,7 @@ package cluster
 
 import (
 	"fmt"
+	"maps"
 	"net"
 	"sync/atomic"
 	"time"
@@ -14,7 +15,8 @@ import (
 
 // A member may tell an address by gossip at which it is not, for example that of a bridge that each
 // machine has (172.17.0.1 of docker0). The other members then take it for dead, although it answers
-// hellos at the address by which it was joined. What it has must not be denied for certain.
+// hellos at the address by which it was joined. A member may also have a new address while another
+// node has its former one. What such a member has must not be denied for certain.
 
 const (
 	// apartTime is how long a hello counts that was answered by a member that is dead. The members
@@ -43,6 +45,9 @@ func (t *memberTable) answered(id resource.NodeID, from *net.UDPAddr) {
 	p := &t.apart
 	a := p.of[id]
 	if a == nil {
+		if len(p.of) >= mostPlaces {
+			maps.DeleteFunc(p.of, func(_ resource.NodeID, a *answered) bool { return time.Since(a.when) > apartTime })
+		}
 		if id == t.cfg.Node || len(p.of) >= mostPlaces {
 			return
 		}
@@ -58,6 +63,25 @@ func (t *memberTable) answered(id resource.NodeID, from *net.UDPAddr) {
 	t.comparePlacesLocked(id)
 }
 
+// silentAt notes that no member answers a hello at an address any more.
+func (t *memberTable) silentAt(addr string) {
+	if t.apart.count.Load() == 0 {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	p := &t.apart
+	maps.DeleteFunc(p.of, func(_ resource.NodeID, a *answered) bool { return a.from == addr })
+	p.count.Store(int32(len(p.of)))
+}
+
+// forgetPlaceLocked forgets where a member has answered, because it has left.
+func (t *memberTable) forgetPlaceLocked(id resource.NodeID) {
+	p := &t.apart
+	delete(p.of, id)
+	p.count.Store(int32(len(p.of)))
+}
+
 // comparePlacesLocked compares the address from which a member answers with the one that gossip
 // tells. It logs a contradiction once.
 func (t *memberTable) comparePlacesLocked(id resource.NodeID) {
@@ -67,8 +91,7 @@ func (t *memberTable) comparePlacesLocked(id resource.NodeID) {
 		return
 	}
 	if a.from == m.addr {
-		delete(p.of, id)
-		p.count.Store(int32(len(p.of)))
+		t.forgetPlaceLocked(id)
 		return
 	}
 	if why := t.contradictionLocked(id, a, time.Now()); why != "" && why != a.logged {
@@ -81,6 +104,8 @@ func (t *memberTable) comparePlacesLocked(id resource.NodeID) {
 // one, or "".
 func (t *memberTable) contradictionLocked(id resource.NodeID, a *answered, now time.Time) string {
 	switch m := t.nodes[id]; {
+	case m == nil && now.Sub(a.when) < apartTime:
+		return fmt.Sprintf("node %s answers at %s, and is not met yet", name(id), a.from)
 	case m == nil:
 	case m.addr == hostPort(t.mux.Addr()):
 		return fmt.Sprintf("node %s tells this node's own address, %s, and answers at %s", name(id), m.addr, a.from)

@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -25,6 +26,8 @@ const (
 	labelMark = "rocl " // before the cluster's name, in the label of each packet
 
 	sayAgain = 10 * time.Second // after which a problem that goes on is logged again
+
+	mostConflicts = 1 << 12 // limit of gossip.conflicts
 )
 
 // What a member tells of itself by gossip: version u8 | flags u8 | epoch u64.
@@ -44,8 +47,8 @@ type gossip struct {
 	ring    *memberlist.Keyring // nil without a key
 	away    atomic.Bool         // another server will take this one's place
 
-	mu       sync.Mutex // guards conflict
-	conflict string     // the conflict that was logged last: two addresses of one node
+	mu        sync.Mutex        // guards conflicts
+	conflicts map[string]string // the conflict that was logged last, two addresses, by the node's name
 }
 
 // start starts memberlist.
@@ -176,10 +179,15 @@ func (e events) NotifyLeave(n *memberlist.Node) { e.members.seen(n, false) }
 // known to live. A node that has moved is believed when its old address is dead. Otherwise two
 // nodes have one number, and each member sees only one of them: NotifyConflict logs that.
 func (e events) NotifyConflict(n, other *memberlist.Node) {
-	what := n.Name + " " + n.Address() + " " + other.Address()
+	addrs := []string{n.Address(), other.Address()}
+	slices.Sort(addrs) // each address may be the one that is known
+	what := strings.Join(addrs, " ")
 	e.mu.Lock()
-	logged := e.conflict == what
-	e.conflict = what
+	logged := e.conflicts[n.Name] == what
+	if e.conflicts == nil || len(e.conflicts) >= mostConflicts {
+		e.conflicts = map[string]string{}
+	}
+	e.conflicts[n.Name] = what
 	e.mu.Unlock()
 	if !logged {
 		e.log.Warn("cluster: a node is in two places: it has moved a moment ago, or two nodes have one number (a copied .node file, a cloned machine)",

@@ -371,6 +371,8 @@ func (j *joiner) joinAt(at netip.AddrPort, again bool, slots chan struct{}) erro
 	}
 	if refusal := <-probed; errors.Is(refusal, mux.ErrRefused) && !isOwn { // this member closes such a stream too
 		err = refusal
+	} else {
+		j.members.silentAt(at.String())
 	}
 	j.noteRefusal(at, err)
 	return err
@@ -567,7 +569,10 @@ func (j *joiner) incomplete() error {
 	case j.complete.Load():
 		return nil
 	case j.members.firstMetAt().IsZero():
-		return fmt.Errorf("%w: no other member has been reached: %s", directory.ErrPartial, strings.Join(j.unmetLocked(), ", "))
+		if addrs := j.unmetLocked(); len(addrs) > 0 {
+			return fmt.Errorf("%w: no other member has been reached: %s", directory.ErrPartial, strings.Join(addrs, ", "))
+		}
+		return fmt.Errorf("%w: no other member has been reached", directory.ErrPartial)
 	}
 	return fmt.Errorf("%w: the members that have been reached may not know all others yet", directory.ErrPartial)
 }

@@ -39,7 +39,7 @@ type Membership struct {
 	cluster *Cluster                   // nil while the node is no member
 	server  *directory.Server          // the server to which cluster belongs
 	missing error                      // why the node is no member; nil while it is one
-	met     map[resource.NodeID]string // addresses of the members that were known when the last address was lost
+	met     map[resource.NodeID]string // addresses of the members that the previous cluster, of this process or another, knew
 }
 
 // NewMembership returns a membership in the cluster with the given name.
@@ -77,6 +77,10 @@ func (m *Membership) begin(s *directory.Server, late bool) (func(bool), error) {
 	if late {
 		wait = 0
 	}
+	m.mu.Lock()
+	m.met = s.Met(m.name)
+	m.mu.Unlock()
+	s.KeepMet(m.known)
 	life, stop := context.WithCancel(context.Background())
 	opening, cancel := context.WithCancelCause(s.Opening())
 	ended := context.AfterFunc(life, func() { cancel(directory.ErrClosed) })
@@ -104,6 +108,17 @@ func (m *Membership) begin(s *directory.Server, late bool) (func(bool), error) {
 	}, nil
 }
 
+// known returns the addresses of the other members that are known, or those that were when the node
+// was a member last.
+func (m *Membership) known() map[resource.NodeID]string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.cluster == nil {
+		return m.met
+	}
+	return m.cluster.members.addresses()
+}
+
 // keep makes the node a member again and again, until life ends: first if begin could not, and then
 // whenever the machine has lost the member's address.
 func (m *Membership) keep(life context.Context, s *directory.Server) {
@@ -116,7 +131,7 @@ func (m *Membership) keep(life context.Context, s *directory.Server) {
 			return
 		}
 		m.log.Warn("cluster: the member's address is gone: the node is served, and is not a member until it has an address", "err", why)
-		met := m.Cluster().members.addresses()
+		met := m.known()
 		m.mu.Lock()
 		m.met = met
 		m.mu.Unlock()

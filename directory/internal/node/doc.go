@@ -9,7 +9,7 @@
 //	PATH        the socket, 0600
 //	PATH.lock   flock: the process that holds it serves; byte locks: the contexts that live
 //	PATH.node   node number, boot id, epoch, key, labels; 0600
-//	PATH.member the cluster that the node belongs to, if any; 0600
+//	PATH.member the cluster that the node belongs to, if any, and addresses of its members; 0600
 //
 // # Life of a Listener
 //
@@ -36,6 +36,6 @@
 // # Locks
 //
 // The mutex of a socket is taken before the mutex of its Listener. No function of the Config is
-// called with the mutex of the Listener held. Remade, and Cluster, a parameter of WriteMember, are
-// called with the mutex of a socket held.
+// called with the mutex of the Listener held. Remade, and the parameter of WriteMember, are called
+// with the mutex of a socket held.
 package node

@@ -72,8 +72,8 @@ func (l *Listener) restore(b *socket) error {
 			return err
 		}
 	}
-	if l.cluster != nil && b == l.first() {
-		if err := l.writeMember(b.path); err != nil {
+	if l.member != nil && b == l.first() {
+		if err := l.writeMember(b.path, l.member()); err != nil {
 			return err
 		}
 	}

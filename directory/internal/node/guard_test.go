@@ -41,7 +41,7 @@ func TestNoSecondServerWithoutLock(t *testing.T) {
 func TestDisplaced(t *testing.T) {
 	path := sock(t)
 	old := serve(t, path, true)
-	if err := old.WriteMember(func() string { return "blue" }); err != nil {
+	if err := old.WriteMember(func() Member { return Member{Cluster: "blue"} }); err != nil {
 		t.Fatal(err)
 	}
 	suffixes := []string{lockSuffix, nodeSuffix, memberSuffix, ""}
@@ -51,7 +51,7 @@ func TestDisplaced(t *testing.T) {
 		}
 	}
 	s := serve(t, path, true)
-	if err := s.WriteMember(func() string { return "blue" }); err != nil {
+	if err := s.WriteMember(func() Member { return Member{Cluster: "blue"} }); err != nil {
 		t.Fatal(err)
 	}
 	before := map[string]fs.FileInfo{}

@@ -51,7 +51,7 @@ type Listener struct {
 	unproved   *connlimit.Set // connections at TCP ports that have not proved to know the key
 	displaced  chan struct{}  // closed when another server has the node's files
 	displace   sync.Once
-	cluster    func() string // the cluster that PATH.member is to name; nil if there is to be no file. Set before Open
+	member     func() Member // what PATH.member is to say; nil if there is to be no file. Set before Open
 	latecomers latecomers
 
 	mu      sync.Mutex

@@ -7,21 +7,78 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
+	"net/netip"
 	"os"
+	"slices"
+	"strconv"
 	"strings"
+
+	"github.com/rocl-go/rocl/resource"
 )
 
-// The file PATH.member says that the node belongs to a cluster. It outlives a server that is killed
-// or replaced, so that the next server knows that other nodes exist, even if that server has no
-// settings of a member.
+// The file PATH.member says that the node belongs to a cluster, and at which addresses other members
+// of it were. It outlives a server that is killed or replaced, so that the next server knows that
+// other nodes exist, even if that server has no settings of a member. The addresses outlive a server
+// that leaves the cluster too: the next one may be told of no other member.
 
 // memberPrefix is the text that a file PATH.member begins with. The node's number follows, so a
 // server ignores the file of the node that this machine was before it was restarted.
 const memberPrefix = "rocl member node "
 
+// mostMet limits the addresses in a member file. Each of the members knows the rest.
+const mostMet = 64
+
+// A Member is what a member file says.
+type Member struct {
+	Cluster string // the cluster's name
+	HasLeft bool   // the node does not belong to the cluster any more
+	// Met has the addresses of other members that were met, by node.
+	Met map[resource.NodeID]string
+}
+
 // memberHead returns what the member file of this node contains before the name of the cluster.
-func (l *Listener) memberHead() string {
-	return fmt.Sprintf(memberPrefix+"%012x cluster ", uint64(l.id.Node))
+func (l *Listener) memberHead(hasLeft bool) string {
+	what := "cluster"
+	if hasLeft {
+		what = "left"
+	}
+	return fmt.Sprintf(memberPrefix+"%012x %s ", uint64(l.id.Node), what)
+}
+
+// memberText returns the content of a member file: a line for the cluster, and a line for each
+// address.
+func (l *Listener) memberText(m Member) []byte {
+	b := []byte(l.memberHead(m.HasLeft) + m.Cluster + "\n")
+	met := slices.Sorted(maps.Keys(m.Met)) // the same members make the same file
+	for _, id := range met[:min(len(met), mostMet)] {
+		b = fmt.Appendf(b, "%012x %s\n", uint64(id), m.Met[id])
+	}
+	return b
+}
+
+// parseMember reads a member file. ok is false for a file of another node.
+func (l *Listener) parseMember(b []byte) (m Member, ok bool) {
+	first, rest, _ := strings.Cut(string(b), "\n")
+	if m.Cluster, ok = strings.CutPrefix(first, l.memberHead(false)); !ok {
+		m.Cluster, ok = strings.CutPrefix(first, l.memberHead(true))
+		m.HasLeft = true
+	}
+	if !ok {
+		return Member{}, false
+	}
+	for line := range strings.Lines(rest) {
+		id, addr, _ := strings.Cut(strings.TrimSuffix(line, "\n"), " ")
+		n, err := strconv.ParseUint(id, 16, 48)
+		if _, bad := netip.ParseAddrPort(addr); err != nil || bad != nil || len(m.Met) == mostMet {
+			continue
+		}
+		if m.Met == nil {
+			m.Met = map[resource.NodeID]string{}
+		}
+		m.Met[resource.NodeID(n)] = addr
+	}
+	return m, true
 }
 
 // readMember returns the content of the member file of the node at path, nil if there is no file.
@@ -37,33 +94,48 @@ func readMember(path string) ([]byte, error) {
 	return b, err
 }
 
-// Member returns the name of the cluster that the node belongs to. isMember reports whether it
-// belongs to one, also with an error: a file that cannot be read counts as membership, and a file
-// that no directory wrote does not. Claim must have succeeded, as for the next two methods.
-func (l *Listener) Member() (cluster string, isMember bool, err error) {
+// Member returns what the member file says. isMember reports whether the node belongs to a cluster,
+// also with an error: a file that cannot be read counts as membership, and a file that no directory
+// wrote does not. Claim must have succeeded, as for the next two methods.
+func (l *Listener) Member() (m Member, isMember bool, err error) {
 	b, err := readMember(l.first().path)
 	if err != nil {
-		return "", !errors.Is(err, ErrOccupied), err
+		return Member{}, !errors.Is(err, ErrOccupied), err
 	}
-	cluster, isMember = strings.CutPrefix(string(b), l.memberHead())
-	return strings.TrimSuffix(cluster, "\n"), isMember, nil
+	m, ok := l.parseMember(b)
+	return m, ok && !m.HasLeft, nil
 }
 
-// WriteMember writes that the node belongs to the cluster that cluster returns. It must be called
-// before Open. From then on the guard keeps the file and calls cluster again.
-func (l *Listener) WriteMember(cluster func() string) error {
-	l.cluster = cluster
-	return l.writeMember(l.first().path)
+// WriteMember writes what of returns. It must be called before Open. From then on the guard keeps
+// the file and calls of again.
+func (l *Listener) WriteMember(of func() Member) error {
+	l.member = of
+	return l.writeMember(l.first().path, of())
 }
 
 // writeMember writes the member file of the node at path if it does not say what it should.
-func (l *Listener) writeMember(path string) error {
-	want := l.memberHead() + l.cluster() + "\n"
+func (l *Listener) writeMember(path string, m Member) error {
+	want := l.memberText(m)
 	now, err := readMember(path)
-	if err != nil || string(now) == want {
+	if err != nil || bytes.Equal(now, want) {
 		return err
 	}
-	return writeFile(path+memberSuffix, []byte(want))
+	return writeFile(path+memberSuffix, want)
+}
+
+// LeaveMember writes that the node has left the cluster m. If m has no addresses, it removes the
+// member file, as RemoveMember does.
+func (l *Listener) LeaveMember(m Member) error {
+	if len(m.Met) == 0 {
+		return l.RemoveMember()
+	}
+	select {
+	case <-l.displaced:
+		return nil
+	default:
+	}
+	m.HasLeft = true
+	return l.writeMember(l.first().path, m)
 }
 
 // RemoveMember removes the member file, if there is one. If another server has displaced this one,

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/rocl-go/rocl/resource"
+)
+
+// The member file keeps the cluster's name and the addresses of members, also those of a cluster
+// that the node has left. What another node wrote says nothing, and neither do lines that are no
+// addresses.
+func TestMemberFile(t *testing.T) {
+	path := sock(t)
+	s := serve(t, path, true)
+	want := Member{Cluster: "blue sky", Met: map[resource.NodeID]string{7: "10.0.0.7:7946", 0xabcdef: "[fd00::8]:7946"}}
+	if err := s.WriteMember(func() Member { return want }); err != nil {
+		t.Fatal(err)
+	}
+	expect := func(want Member, isMember bool) {
+		t.Helper()
+		if m, is, err := s.Member(); err != nil || is != isMember || !reflect.DeepEqual(m, want) {
+			t.Errorf("it says %+v, %v: %v; want %+v, %v", m, is, err, want, isMember)
+		}
+	}
+	expect(want, true)
+	b, err := os.ReadFile(path + memberSuffix)
+	if err != nil {
+		t.Fatal(err)
+	}
+	write := func(text string) {
+		if err := os.WriteFile(path+memberSuffix, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(string(b) + "\nnonsense\n00000000000g 10.0.0.9:1\n000000000009 example.org:1\n000000000009")
+	expect(want, true)
+	var many strings.Builder
+	for i := range 2 * mostMet {
+		fmt.Fprintf(&many, "%012x 10.0.0.9:1\n", i+1)
+	}
+	write(string(b) + many.String())
+	if m, _, err := s.Member(); err != nil || len(m.Met) != mostMet {
+		t.Errorf("%d addresses are read: %v", len(m.Met), err)
+	}
+	if err := s.LeaveMember(want); err != nil {
+		t.Fatal(err)
+	}
+	want.HasLeft = true
+	expect(want, false)
+	write(strings.Replace(string(b), memberPrefix, memberPrefix+"0", 1))
+	expect(Member{}, false)
+	if err := s.LeaveMember(Member{Cluster: "blue sky"}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Lstat(path + memberSuffix); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a file without addresses stays: %v", err)
+	}
+}
