@@ -99,18 +99,19 @@ func (t *Task) InfoCopies() (names []string) {
 }
 
 // TakeInfo makes the task give an entry of the message box to another task, as RecvInfo with
-// ReadAndDelete does, up to the answer. got tells the other task whether the answer has come.
-func (t *Task) TakeInfo(ctx context.Context, name string, by *Task) (got func(has bool), err error) {
+// ReadAndDelete does, up to the answer. got tells the other task whether the answer has come. sent
+// tells the task that it has sent the answer.
+func (t *Task) TakeInfo(ctx context.Context, name string, by *Task) (got func(has bool), sent func(), err error) {
 	k, of := t.pod.infos, by.pod.infos
 	for _, h := range k.all() {
 		if h.at.name == name {
 			ident := h.ident()
 			of.beginTake(ident)
-			_, _, err := k.change(ctx, infoRequest{Op: infoTake, ID: h.r.ID(), By: by.ID(), To: by.pod.r.ID()})
-			return func(has bool) { of.endTake(ident, has) }, err
+			_, sent, err := k.change(ctx, infoRequest{Op: infoTake, ID: h.r.ID(), By: by.ID(), To: by.pod.r.ID()})
+			return func(has bool) { of.endTake(ident, has) }, sent, err
 		}
 	}
-	return nil, ErrNoEntry
+	return nil, nil, ErrNoEntry
 }
 
 // CopyInfo makes the task keep a copy of an entry, at the request of a pod.

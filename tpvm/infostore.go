@@ -32,7 +32,9 @@ import (
 //
 // The store that keeps an entry may be killed while a task takes it. So the copy is forgotten only
 // when the task has the entry. Until then the pod with the copy knows the pod of the task, and asks
-// that before it takes the entry over.
+// that before it takes the entry over. The answer to the task may also be lost: its call ends early,
+// or the connection is cut. So the store asks the pod of the task too, and keeps the entry again if
+// the task has not got it.
 type infoStore struct {
 	p *pod
 
@@ -74,7 +76,7 @@ func (c *infoContent) key() infoKey { return infoKey{c.Name, c.Index} }
 // A heldInfo is an entry that this task keeps.
 type heldInfo struct {
 	infoContent
-	at      infoKey
+	at      infoKey // guarded by the mu of the infoStore
 	r       *rocl.Resource
 	mu      sync.Mutex // held while the entry is being changed; locked before that of the infoStore
 	gone    bool       // the entry has been deleted, or another task keeps it
@@ -238,14 +240,93 @@ func (k *infoStore) change(ctx context.Context, q infoRequest) (a infoAnswer, do
 	}
 	k.awaitPods(ctx, h)
 	if q.Op == infoTake {
-		done = func() {
+		done = func() { k.finishTake(h, q.To) }
+	}
+	return a, done, nil
+}
+
+// finishTake forgets the copies of an entry when a task of the pod to has taken it. If the task has
+// not got the entry, finishTake keeps it again.
+func (k *infoStore) finishTake(h *heldInfo, to TID) {
+	ctx := k.p.t.ended
+	h.mu.Lock()
+	ident := h.ident()
+	h.mu.Unlock()
+	for wait := time.Millisecond; ; wait = min(2*wait, longestRetry) {
+		var err error
+		if to != k.p.r.ID() { // an answer within the task is not lost
+			soon, cancel := context.WithTimeout(ctx, infoTimeout)
+			_, err = k.ask(soon, to, infoRequest{Op: infoTook, ID: ident})
+			cancel()
+		}
+		switch {
+		case errors.Is(err, ErrNoEntry):
+			if k.giveBack(ctx, h) {
+				return
+			}
+		case err == nil || hasMoved(err):
 			h.mu.Lock()
 			h.taker = TID{}
 			k.syncLocked(h)
 			h.mu.Unlock()
+			return
+		}
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done(): // a pod with a copy asks the pod of the taker
+			return
 		}
 	}
-	return a, done, nil
+}
+
+// giveBack keeps an entry again that a task has not got after all. It reports whether nothing is
+// left to do.
+func (k *infoStore) giveBack(ctx context.Context, h *heldInfo) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	c := h.infoContent
+	c.Ident = h.ident()
+	if !c.Owner.IsZero() {
+		if _, err := k.p.t.c.Lookup(ctx, c.Owner, attrType); errors.Is(err, rocl.ErrNotFound) {
+			c.Owner = TID{}
+		} else if err != nil {
+			return false
+		}
+	}
+	var err error
+	isDone := c.Owner.IsZero() && c.Flags&Persistent == 0 // deleted with its owner
+	if !isDone {
+		isDone = k.place(ctx, &copyOf{infoContent: c, store: k.p.r.ID()}, func(c infoContent) error {
+			err = k.keepAgainLocked(ctx, h, c)
+			return err
+		})
+	}
+	if isDone && h.gone && !errors.Is(err, ErrExited) { // when this task has ended, the pod with the copy takes over
+		h.taker = TID{}
+		k.syncLocked(h)
+	}
+	return isDone
+}
+
+// keepAgainLocked registers an entry that was withdrawn. It fails with rocl.ErrExists if there is
+// another entry of its name and index. The mu of h must be held.
+func (k *infoStore) keepAgainLocked(ctx context.Context, h *heldInfo, c infoContent) error {
+	r, err := k.p.t.c.Register(ctx, k.attrs(&c), rocl.Unique(attrType, attrVM, attrName, attrIndex))
+	if err != nil {
+		return err
+	}
+	k.mu.Lock()
+	if k.closing {
+		k.mu.Unlock()
+		return errors.Join(ErrExited, r.Close())
+	}
+	h.at.index = c.Index
+	k.held[r.ID()] = h
+	k.mu.Unlock()
+	h.infoContent, h.r, h.gone, h.taker = c, r, false, TID{}
+	h.changes++ // so that the copy is renewed
+	k.syncLocked(h)
+	return nil
 }
 
 // changeHeld reads or changes the entry h. It holds the mu of h, also while another task takes the
@@ -388,10 +469,16 @@ func (k *infoStore) awaitPods(ctx context.Context, h *heldInfo) {
 // awaitPodsAt calls awaitPods for the entry that is kept here under a name and index, if there is
 // one.
 func (k *infoStore) awaitPodsAt(ctx context.Context, at infoKey) {
-	for _, h := range k.all() {
+	k.mu.Lock()
+	var hs []*heldInfo
+	for _, h := range k.held {
 		if h.at == at {
-			k.awaitPods(ctx, h)
+			hs = append(hs, h)
 		}
+	}
+	k.mu.Unlock()
+	for _, h := range hs {
+		k.awaitPods(ctx, h)
 	}
 }
 
@@ -776,10 +863,18 @@ func (k *infoStore) adoptCopy(ctx context.Context, c *copyOf) bool {
 			return false
 		}
 	}
+	return k.place(ctx, c, func(entry infoContent) error {
+		entry.Owner = TID{}
+		return k.addEntry(ctx, entry, TID{}, true)
+	})
+}
+
+// place calls keep for the entry of a copy, which registers it. If another entry has its index,
+// place calls keep with the next free one. It reports whether nothing is left to do.
+func (k *infoStore) place(ctx context.Context, c *copyOf, keep func(infoContent) error) bool {
 	entry := c.infoContent
-	entry.Owner = TID{}
 	for {
-		err := k.addEntry(ctx, entry, TID{}, true)
+		err := keep(entry)
 		switch {
 		case err == nil || errors.Is(err, ErrExited):
 			return true
@@ -791,7 +886,7 @@ func (k *infoStore) adoptCopy(ctx context.Context, c *copyOf) bool {
 			}
 		default:
 			if ctx.Err() == nil {
-				k.p.t.log.Warn("tpvm: message box: an entry was not taken over yet", "name", c.Name, "index", c.Index, "err", err)
+				k.p.t.log.Warn("tpvm: message box: an entry was not kept again yet", "name", c.Name, "index", c.Index, "err", err)
 			}
 			return false
 		}

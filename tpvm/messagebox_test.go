@@ -351,7 +351,9 @@ func newBox(t *testing.T, flags tpvm.InfoFlags) *box {
 	t.Cleanup(func() { _ = a.Exit(context.Background()) })
 	x := &box{t: t, a: a, b: enrol(t, cluster.Open(0)), kill: func() { _ = r.Close() }}
 	put(t, a.Thread, "x", "a", flags, 0, nil)
-	wantCopies(t, x.b, "x")
+	if flags&tpvm.Persistent != 0 {
+		wantCopies(t, x.b, "x")
+	}
 	x.c = enrol(t, cluster.Open(0))
 	return x
 }
@@ -411,7 +413,7 @@ func TestMessageBoxKilledTake(t *testing.T) {
 	for _, has := range []bool{false, true} {
 		for _, late := range []bool{false, true} { // the other task learns of it late
 			x := newBox(t, tpvm.Persistent|tpvm.OverWritable)
-			got, err := x.a.TakeInfo(deadline(t), "x", x.c)
+			got, _, err := x.a.TakeInfo(deadline(t), "x", x.c)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -433,6 +435,70 @@ func TestMessageBoxKilledTake(t *testing.T) {
 				x.want("a")
 			}
 		}
+	}
+}
+
+// The answer to a task that takes an entry is lost, for example because the call has ended. The entry
+// stays, with its owner and its copy. If another entry has its index, it gets the next free one.
+func TestMessageBoxAnswerLost(t *testing.T) {
+	for _, flags := range []tpvm.InfoFlags{0, tpvm.Persistent} {
+		for _, taken := range []bool{false, true} { // the index is
+			x := newBox(t, flags|tpvm.OverWritable|tpvm.MultiInstance)
+			got, sent, err := x.a.TakeInfo(deadline(t), "x", x.c)
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := []string{"a"}
+			if taken {
+				put(t, x.c.Thread, "x", "c", tpvm.MultiInstance, 0, nil)
+				want = []string{"c", "a"}
+			}
+			got(false)
+			sent()
+			x.want(want...)
+			es, err := x.c.Infos(deadline(t), "^x$")
+			if err != nil || es[len(es)-1].Owner != x.a.ID() {
+				t.Error(es, err)
+			}
+			if flags == tpvm.Persistent {
+				x.kill()
+				x.want(want...)
+			}
+		}
+	}
+}
+
+// Calls that take entries end while they wait for the answer. Each entry is taken once, or stays.
+func TestMessageBoxCancelledTakes(t *testing.T) {
+	c := rocltest.Cluster(t, 2)
+	a, b := enrol(t, c.Open(0)), enrol(t, c.Open(1))
+	const entries = 40
+	for i := range entries {
+		put(t, a.Thread, "x", fmt.Sprint(i), tpvm.MultiInstance|tpvm.OverWritable, i, nil)
+	}
+	got := map[string]bool{}
+	take := func(ctx context.Context) bool {
+		m, err := b.RecvInfo(ctx, "x", 0, tpvm.FirstAvail|tpvm.ReadAndDelete|tpvm.WaitForInfo)
+		if err != nil {
+			return false
+		}
+		defer m.Release()
+		s, err := m.UnpackString()
+		if err != nil || got[s] {
+			t.Errorf("%q a second time, %v", s, err)
+		}
+		got[s] = true
+		return true
+	}
+	for i := range entries / 2 {
+		ctx, cancel := context.WithTimeout(deadline(t), time.Duration(i*50)*time.Microsecond)
+		take(ctx)
+		cancel()
+	}
+	for len(got) < entries && take(deadline(t)) {
+	}
+	if len(got) < entries {
+		t.Errorf("%d of %d entries are left", len(got), entries)
 	}
 }
 
