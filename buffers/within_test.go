@@ -8,7 +8,8 @@ import (
 	"testing"
 )
 
-// A buffer that needs new memory is not made once ctx has ended, and the pool stays usable.
+// A large buffer that needs new memory is not made once ctx has ended, and the pool stays usable. A
+// small one is made: a caller whose ctx has ended does not want to wait, and need not.
 func TestGetWithin(t *testing.T) {
 	p := New()
 	defer p.Close()
@@ -18,7 +19,16 @@ func TestGetWithin(t *testing.T) {
 	ended := errors.New("ended")
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(ended)
-	for _, n := range []int{1 << 10, 64 << 20} {
+	for _, n := range []int{1 << 10, 1 << 20, 4 << 20} {
+		for _, get := range []func(context.Context, int) (*Buffer, error){p.GetWithin, p.GetWait} {
+			b, err := get(ctx, n)
+			if err != nil {
+				t.Fatalf("%d bytes of new memory: %v", n, err)
+			}
+			defer b.Release()
+		}
+	}
+	for _, n := range []int{5 << 20, 64 << 20} {
 		if _, err := p.GetWithin(ctx, n); !errors.Is(err, ended) {
 			t.Errorf("%d bytes: %v", n, err)
 		}

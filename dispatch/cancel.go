@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/rocl-go/rocl/dispatch/internal/wire"
 	"github.com/rocl-go/rocl/subsys"
@@ -17,7 +18,11 @@ import (
 //
 //	stored              it is dropped, and no receiver gets it
 //	received            the function of Message.OnCancel is called
-//	neither             it was replied to, or is about to be watched: the number is kept for OnCancel
+//	neither             it was replied to, or is about to be watched or put back: the number is kept
+//	                    for OnCancel and PutBack
+//
+// A request may wait in the line of its flow behind a large message. Then the frame waits too, so
+// that it does not overtake the request.
 
 // mostEarly is how many numbers of cancelled calls an account keeps for requests that OnCancel may
 // be about to watch.
@@ -72,6 +77,11 @@ func (e *call) tellCancelled(number uint64, cause error) {
 		l.mu.Unlock()
 		return
 	}
+	if f.line.IsWaiting() {
+		f.cancels = append(f.cancels, lineCancel{f.line.Put(), e.m.serial, c})
+		l.mu.Unlock()
+		return
+	}
 	l.putLocked(wire.TypeCancel, f.dst, e.m.serial, c.number, c.why)
 	if l.s.Pending() > mostPending {
 		l.attendLocked()
@@ -81,6 +91,22 @@ func (e *call) tellCancelled(number uint64, cause error) {
 		return
 	}
 	l.postLocked()
+}
+
+// A lineCancel is a cancellation that waits until so many messages have left the line of its flow.
+type lineCancel struct {
+	behind uint64
+	src    uint32
+	cancelled
+}
+
+// putCancelsLocked puts the Cancel frames whose requests have left the line. l.mu must be held.
+func (f *Flow) putCancelsLocked() {
+	for len(f.cancels) > 0 && f.cancels[0].behind <= f.line.Gone() {
+		c := f.cancels[0]
+		f.cancels = f.cancels[1:]
+		f.l.putLocked(wire.TypeCancel, f.dst, c.src, c.number, c.why)
+	}
 }
 
 // onCancel works on Cancel frames to one resource. The token must be held.
@@ -138,24 +164,34 @@ func (m *Mailbox) cancelRequests(in *inflow, cs []cancelled) {
 	}
 }
 
+// takeEarlyLocked returns the cancellation of a call whose request was not found, and forgets it. The
+// mailbox's mu must be held.
+func (in *inflow) takeEarlyLocked(number uint64) (c cancelled, isCancelled bool) {
+	i := slices.IndexFunc(in.early, func(c cancelled) bool { return c.number == number })
+	if i < 0 {
+		return cancelled{}, false
+	}
+	c = in.early[i]
+	in.early = append(in.early[:i:i], in.early[i+1:]...)
+	return c, true
+}
+
 // OnCancel makes f be called once if the caller gives up the call of which m is the request, before
 // stop is called. cause is context.DeadlineExceeded or context.Canceled, as the caller's context
 // says. f may be called before OnCancel returns, and must not wait: the goroutine that calls it may
 // make progress for the whole context. A request that is cancelled before a receive takes it is
-// dropped. stop must be called before m is released. If m is no request, f is never called.
+// dropped. stop must be called before m is released or put back. If m is no request, f is never
+// called.
 func (m *Message) OnCancel(f func(cause error)) (stop func()) {
 	if m.call == 0 {
 		return func() {}
 	}
 	box, key := m.in.home, cancelKey{m.in, m.call}
 	box.mu.Lock()
-	for i, c := range key.in.early {
-		if c.number == key.number {
-			key.in.early = append(key.in.early[:i:i], key.in.early[i+1:]...)
-			box.mu.Unlock()
-			f(c.cause())
-			return func() {}
-		}
+	if c, isCancelled := key.in.takeEarlyLocked(key.number); isCancelled {
+		box.mu.Unlock()
+		f(c.cause())
+		return func() {}
 	}
 	if box.onCancel == nil {
 		box.onCancel = map[cancelKey]func(error){}

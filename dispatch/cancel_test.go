@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rocl-go/rocl/dispatch/internal/session"
 	"github.com/rocl-go/rocl/dispatch/internal/wire"
 	"github.com/rocl-go/rocl/internal/eventually"
 	"github.com/rocl-go/rocl/subsys"
@@ -175,4 +176,95 @@ func TestHostileCancels(t *testing.T) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
+}
+
+// A cancellation does not overtake its request, which waits behind a large message or is large
+// itself. So the request leaves the mailbox, however many are cancelled.
+func TestCancelledBehindLarge(t *testing.T) {
+	pairs(t, func(t *testing.T, a, b *Dispatcher, ma, mb *Mailbox) {
+		f := flow(t, a, mb)
+		if f.mb != nil {
+			t.Skip("within the process nothing waits in a line")
+		}
+		const n, credit = 4 * mostEarly, 2 << 20
+		talkSize(t, a, mb, FirstCredit*3/4)
+		eventually.True(t, "there is credit", func() bool {
+			a.pollOnce()
+			f.l.mu.Lock()
+			defer f.l.mu.Unlock()
+			return f.limit > credit
+		})
+		ended, end := context.WithCancel(context.Background())
+		end()
+		f.l.mu.Lock()
+		f.l.awaitPenLocked()
+		f.l.pen.Store(penWriting) // nothing is written until all is cancelled
+		f.l.mu.Unlock()
+		large, err := a.Buffer(session.PieceLen + 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		first, err := ma.Request(soon(t), f, 1, large)
+		large.Release()
+		if err != nil {
+			t.Fatal(err)
+		}
+		calls := []Pending{first}
+		for i := range n {
+			p, err := ma.RequestBytes(soon(t), f, uint64(2+i), []byte("request"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			calls = append(calls, p)
+		}
+		for _, p := range calls {
+			if _, err := p.Wait(ended); !errors.Is(err, context.Canceled) {
+				t.Fatal(err)
+			}
+		}
+		f.l.mu.Lock()
+		f.l.pump()
+		eventually.True(t, "all has been sent", func() bool {
+			a.pollOnce()
+			b.pollOnce()
+			f.l.mu.Lock()
+			defer f.l.mu.Unlock()
+			return !f.line.IsWaiting()
+		})
+		if err := f.SendBytes(soon(t), 1, 9999, nil); err != nil {
+			t.Fatal(err)
+		}
+		take(t, mb, Tag(9999))
+		if got, stored := mb.Len(); got != 0 || stored != 0 {
+			t.Errorf("%d requests of %d charged bytes are left", got, stored)
+		}
+	})
+}
+
+// A request that is cancelled while a receiver has it is dropped when the receiver puts it back.
+func TestCancelledBeforePutBack(t *testing.T) {
+	pairs(t, func(t *testing.T, a, b *Dispatcher, ma, mb *Mailbox) {
+		f := flow(t, a, mb)
+		p, err := ma.RequestBytes(soon(t), f, 1, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		msg := requestAt(t, mb)
+		p.Cancel(nil)
+		if _, err := p.Wait(soon(t)); !errors.Is(err, context.Canceled) {
+			t.Fatal(err)
+		}
+		eventually.True(t, "the news", func() bool {
+			b.pollOnce()
+			mb.mu.Lock()
+			defer mb.mu.Unlock()
+			return len(msg.in.early) > 0
+		})
+		if err := mb.PutBack(msg); err != nil {
+			t.Fatal(err)
+		}
+		if got, stored := mb.Len(); got != 0 || stored != 0 {
+			t.Errorf("%d requests of %d charged bytes are left", got, stored)
+		}
+	})
 }

@@ -40,6 +40,7 @@ type Flow struct {
 	waiters   waitlist
 	tryCredit tryCredit
 	line      session.Line // messages that have no frame numbers yet
+	cancels   []lineCancel // cancellations of requests in line, in order
 	calls     flowCalls
 
 	spread *spread // set in the flow of the common lane, if there are rules

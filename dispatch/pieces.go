@@ -35,10 +35,14 @@ func (l *link) feedLinesLocked() {
 			}
 		}
 		dst := ln.Dst()
-		if l.s.Number(ln, l.canSplit); !ln.IsWaiting() {
-			if f := l.flows[dst]; f != nil && f.waiters.first != nil {
-				f.serveLocked() // the writer goes on with what it has put
-			}
+		l.s.Number(ln, l.canSplit)
+		f := l.flows[dst]
+		if f == nil {
+			continue
+		}
+		f.putCancelsLocked()
+		if !ln.IsWaiting() && f.waiters.first != nil {
+			f.serveLocked() // the writer goes on with what it has put
 		}
 	}
 }

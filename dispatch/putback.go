@@ -9,9 +9,9 @@ import "errors"
 var ErrNotReceived = errors.New("rocl: message was not received from this resource")
 
 // PutBack stores a message that the mailbox has handed out, before all other messages. If a
-// receiver waits for it, PutBack hands the message to that receiver instead. From then on the
-// message belongs to the mailbox. If PutBack returns an error, ErrClosed or ErrNotReceived, the
-// message stays the caller's.
+// receiver waits for it, PutBack hands the message to that receiver instead. The request of a call
+// that has been given up since it was received is dropped. From then on the message belongs to the
+// mailbox. If PutBack returns an error, ErrClosed or ErrNotReceived, the message stays the caller's.
 //
 // A message that is stored counts against the credit of its sender again, as before it was
 // received. The sender may have been given new credit meanwhile, and keeps that. So a mailbox may
@@ -33,6 +33,14 @@ func (m *Mailbox) PutBack(msg *Message) error {
 	if msg.isHeld {
 		msg.isHeld = false
 		msg.d.held.Add(-1)
+	}
+	if msg.call != 0 {
+		if _, isCancelled := msg.in.takeEarlyLocked(msg.call); isCancelled {
+			msg.clearCall()
+			msg.in = nil
+			msg.Release()
+			return nil
+		}
 	}
 	if w := m.receiverLocked(msg); w != nil {
 		w.msg = msg // the sender has been told of its credit already

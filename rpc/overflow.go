@@ -422,7 +422,7 @@ func (r *request) handBack() {
 			err = s.handBack(r)
 		}
 		if err != nil {
-			r.refuse(err)
+			r.refuseUntil(r.ctx, err)
 			r.end()
 		}
 	})

@@ -217,7 +217,7 @@ func (r *request) run() {
 	}
 	if r.isElsewhere() {
 		if err := r.pull(); err != nil {
-			r.refuse(err)
+			r.refuseWaiting(err)
 			return
 		}
 	}
@@ -311,7 +311,7 @@ func (r *request) notSent(b *rocl.Buffer, err error) {
 	}
 	r.s.log.Debug("rpc: a reply could not be sent", "call", r.method.name, "server", r.s.ID(), "to", r.m.From(), "err", err)
 	if errors.Is(err, rocl.ErrTooLarge) {
-		r.refuse(fmt.Errorf("the result of %q: %w", r.method.name, err))
+		r.refuseWaiting(fmt.Errorf("the result of %q: %w", r.method.name, err))
 	}
 }
 
@@ -383,12 +383,25 @@ func (r *request) free() {
 }
 
 // refuse replies with an error, without waiting.
-func (r *request) refuse(err error) {
+func (r *request) refuse(err error) { r.refuseUntil(ended, err) }
+
+// refuseWaiting is refuse for the goroutine that runs the handler. Unless that is the receiving
+// goroutine, it waits for memory and room until the call has ended.
+func (r *request) refuseWaiting(err error) {
+	ctx := context.Context(r.ctx)
+	if r.method.executor.isReceiver() {
+		ctx = ended
+	}
+	r.refuseUntil(ctx, err)
+}
+
+// refuseUntil is refuse that waits until ctx ends.
+func (r *request) refuseUntil(ctx context.Context, err error) {
 	if r.results != nil {
 		r.results.close(err)
 		return
 	}
-	r.s.fail(ended, r.m, r.status(), r.h.flags, err)
+	r.s.fail(ctx, r.m, r.status(), r.h.flags, err)
 }
 
 // refuse replies, without waiting, that a request is not handled. If the caller's context has no

@@ -22,7 +22,7 @@ import (
 	"github.com/rocl-go/rocl/tpvm"
 )
 
-var longMemory = flag.Bool("long-memory", false, "TestLargeBesideLittleMemory with more limits: a minute")
+var longMemory = flag.Bool("long-memory", false, "TestLargeBesideLittleMemory with more data and more limits: minutes")
 
 // A memoryCase is two contexts that may have little memory. Each operation moves large data from
 // one to two.
@@ -37,9 +37,12 @@ type memoryCase struct {
 	source   *rpc.Server    // of one
 }
 
-const large = 24 << 20
-
-var payload = bytes.Repeat([]byte("0123456789abcdef"), large/16)
+// Sizes of the data. With -long-memory they are four times as large.
+var (
+	large   = 6 << 20
+	medium  = large / 4
+	payload = bytes.Repeat([]byte("0123456789abcdef"), 24<<20/16)
+)
 
 // received checks the bytes of what has come, which are the beginning of the payload.
 func received(p []byte, n int) error {
@@ -153,8 +156,11 @@ func (c *memoryCase) push(n int, parts ...[]byte) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = r.Revoke(c.ctx) }()
-	if _, err := c.ep.Push(c.ctx, r.Handle(), 0, parts...); err != nil {
+	_, err = c.ep.Push(c.ctx, r.Handle(), 0, parts...)
+	if e := r.Revoke(c.ctx); err == nil { // before dst is read, which another goroutine has written
+		err = e
+	}
+	if err != nil {
 		return err
 	}
 	return received(dst, n)
@@ -183,7 +189,7 @@ func (c *memoryCase) conn() error {
 		return err
 	}
 	defer conn.Close()
-	if _, err = conn.Write(payload); err == nil {
+	if _, err = conn.Write(payload[:large]); err == nil {
 		err = conn.(*netrocl.Conn).CloseWrite()
 	}
 	if e := <-got; err == nil {
@@ -201,12 +207,12 @@ var memoryOperations = []struct {
 }{
 	{"Send", false, func(c *memoryCase) error { return c.send(large) }},
 	{"Send of 1 MiB", false, func(c *memoryCase) error { return c.send(1 << 20) }},
-	{"Send of 6 MiB", false, func(c *memoryCase) error { return c.send(6 << 20) }},
+	{"Send of a quarter", false, func(c *memoryCase) error { return c.send(medium) }},
 	{"SendBytes", false, func(c *memoryCase) error {
-		return c.exchange(6<<20, func() error { return c.a.SendBytes(c.ctx, c.b.ID(), 1, payload[:6<<20]) })
+		return c.exchange(medium, func() error { return c.a.SendBytes(c.ctx, c.b.ID(), 1, payload[:medium]) })
 	}},
 	{"SendValue", false, func(c *memoryCase) error {
-		if err := lib.SendValue(c.ctx, c.a, c.b.ID(), 1, payload[:5<<20]); err != nil {
+		if err := lib.SendValue(c.ctx, c.a, c.b.ID(), 1, payload[:medium]); err != nil {
 			return err
 		}
 		m, err := c.b.Recv(c.ctx)
@@ -246,23 +252,23 @@ var memoryOperations = []struct {
 		dst := make([]byte, large-1)
 		return c.call(large, func() (*lib.Message, error) { return c.b.CallInto(c.ctx, c.a.ID(), 1, nil, dst) })
 	}},
-	{"Pull", true, func(c *memoryCase) error { return c.pull(large, bulk.Bytes(payload)) }},
+	{"Pull", true, func(c *memoryCase) error { return c.pull(large, bulk.Bytes(payload[:large])) }},
 	{"Pull of scattered memory", true, func(c *memoryCase) error { return c.pull(large, scattered(large)...) }},
 	{"Pull into several", true, func(c *memoryCase) error {
-		h, done := c.region(bulk.Bytes(payload))
+		h, done := c.region(bulk.Bytes(payload[:large]))
 		defer done()
 		dst := make([]byte, large)
-		if _, err := c.at.Pull(c.ctx, h, 0, dst[:50_000], dst[50_000:50_100], dst[50_100:10<<20], dst[10<<20:]); err != nil {
+		if _, err := c.at.Pull(c.ctx, h, 0, dst[:50_000], dst[50_000:50_100], dst[50_100:large/2], dst[large/2:]); err != nil {
 			return err
 		}
 		return received(dst, large)
 	}},
-	{"Push", true, func(c *memoryCase) error { return c.push(large, payload) }},
+	{"Push", true, func(c *memoryCase) error { return c.push(large, payload[:large]) }},
 	{"Push of several", true, func(c *memoryCase) error {
-		return c.push(large, payload[:9<<20], payload[9<<20:9<<20+50], payload[9<<20+50:])
+		return c.push(large, payload[:large/3], payload[large/3:large/3+50], payload[large/3+50:large])
 	}},
 	{"View", false, func(c *memoryCase) error {
-		h, done := c.region(bulk.Bytes(payload))
+		h, done := c.region(bulk.Bytes(payload[:large]))
 		defer done()
 		m, err := c.at.View(c.ctx, h, 0, large)
 		if err != nil {
@@ -271,23 +277,23 @@ var memoryOperations = []struct {
 		defer m.Release()
 		return received(m.Bytes(), large)
 	}},
-	{"View of 6 MiB", false, func(c *memoryCase) error {
-		h, done := c.region(bulk.Bytes(payload))
+	{"View of a quarter", false, func(c *memoryCase) error {
+		h, done := c.region(bulk.Bytes(payload[:large]))
 		defer done()
-		m, err := c.at.View(c.ctx, h, 0, 6<<20)
+		m, err := c.at.View(c.ctx, h, 0, medium)
 		if err != nil {
 			return err
 		}
 		defer m.Release()
-		return received(m.Bytes(), 6<<20)
+		return received(m.Bytes(), medium)
 	}},
-	{"Pipeline", true, func(c *memoryCase) error { return c.pipeline(large, nil, bulk.Bytes(payload)) }},
+	{"Pipeline", true, func(c *memoryCase) error { return c.pipeline(large, nil, bulk.Bytes(payload[:large])) }},
 	{"Pipeline of scattered memory", true, func(c *memoryCase) error { return c.pipeline(large, nil, scattered(large)...) }},
 	{"Pipeline in large pieces", true, func(c *memoryCase) error {
-		return c.pipeline(large, []bulk.Option{bulk.PieceSize(6 << 20)}, bulk.Bytes(payload))
+		return c.pipeline(large, []bulk.Option{bulk.PieceSize(medium)}, bulk.Bytes(payload[:large]))
 	}},
 	{"rpc arguments", false, func(c *memoryCase) error {
-		n, err := rpc.Call[[]byte, int](c.ctx, c.client, c.server.ID(), "len", payload)
+		n, err := rpc.Call[[]byte, int](c.ctx, c.client, c.server.ID(), "len", payload[:large])
 		if err == nil && n != large {
 			err = fmt.Errorf("%d bytes came", n)
 		}
@@ -309,7 +315,7 @@ var memoryOperations = []struct {
 		return err
 	}},
 	{"rpc stream", false, func(c *memoryCase) error {
-		for _, err := range rpc.Stream[int, []byte](c.ctx, c.back, c.source.ID(), "stream", 6<<20) {
+		for _, err := range rpc.Stream[int, []byte](c.ctx, c.back, c.source.ID(), "stream", medium) {
 			if err != nil {
 				return err
 			}
@@ -339,7 +345,7 @@ func (c *memoryCase) tasks() error {
 		return err
 	}
 	defer two.Exit(c.ctx)
-	if err := one.SendBytes(c.ctx, two.ID(), 1, payload[:6<<20]); err != nil {
+	if err := one.SendBytes(c.ctx, two.ID(), 1, payload[:medium]); err != nil {
 		return err
 	}
 	m, err := two.Recv(c.ctx, one.ID(), 1)
@@ -353,8 +359,10 @@ func (c *memoryCase) tasks() error {
 // Operations that move large data end, whatever limits of memory the two contexts have: with
 // success, or with ErrTooLarge.
 func TestLargeBesideLittleMemory(t *testing.T) {
-	pairs := [][2]int64{{0, 8 << 20}, {8 << 20, 0}, {1 << 20, 1 << 20}}
+	pairs := [][2]int64{{0, 2 << 20}, {2 << 20, 0}, {1 << 20, 1 << 20}}
 	if *longMemory {
+		large, medium = 4*large, 4*medium
+		t.Cleanup(func() { large, medium = large/4, medium/4 })
 		pairs = nil
 		for _, limit := range []int64{1 << 20, 2 << 20, 4 << 20, 8 << 20, 16 << 20, 32 << 20} {
 			pairs = append(pairs, [2]int64{0, limit}, [2]int64{limit, 0}, [2]int64{limit, limit})

@@ -41,7 +41,8 @@ func Reserve(name string, size int) (fd int, mem []byte, err error) {
 }
 
 // Commit allocates memory for the bytes from from up to to. If ctx ends before, it fails with its
-// cause. Memory that was allocated until then stays allocated.
+// cause after the next step. So the first 4 MiB are allocated even if ctx has ended, unless a signal
+// interrupts that. Memory that was allocated until then stays allocated.
 func Commit(ctx context.Context, fd, from, to int) error {
 	return commit(ctx, from, to, func(from, n int) error { return unix.Fallocate(fd, 0, int64(from), int64(n)) })
 }
@@ -59,9 +60,6 @@ const (
 func commit(ctx context.Context, from, to int, allocate func(from, n int) error) error {
 	step, interrupted := mostStep, 0
 	for {
-		if ctx.Err() != nil {
-			return context.Cause(ctx)
-		}
 		n := min(step, to-from)
 		switch err := allocate(from, n); {
 		case err == nil:
@@ -75,6 +73,9 @@ func commit(ctx context.Context, from, to int, allocate func(from, n int) error)
 			step = max(step/2, leastStep)
 		default:
 			return os.NewSyscallError("fallocate", err)
+		}
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
 		}
 	}
 }
