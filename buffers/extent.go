@@ -5,7 +5,7 @@ package buffers
 import "context"
 
 // extent returns a buffer above the largest class: a released one of suitable size, or a new
-// mapping, which ends with ctx.
+// mapping, which ends with ctx. Other goroutines use the pool while the memory is mapped.
 func (p *Pool) extent(ctx context.Context, n int) (*Buffer, error) {
 	size := paged(n)
 	p.mu.Lock()

@@ -266,7 +266,8 @@ func (p *Pool) GetWait(ctx context.Context, n int) (*Buffer, error) {
 }
 
 // mapArenaLocked maps an arena of size bytes, announces it to the registrars and cuts count buffers
-// from it. It fails with the cause of ctx's end if ctx ends before. mu must be held.
+// from it. It fails with the cause of ctx's end if ctx ends before. mu must be held. A mapping that
+// takes more than one step of the kernel is made without mu, which is released meanwhile.
 func (p *Pool) mapArenaLocked(ctx context.Context, size, class, count int) (*home, error) {
 	if p.closed {
 		return nil, ErrClosed
@@ -280,40 +281,68 @@ func (p *Pool) mapArenaLocked(ctx context.Context, size, class, count int) (*hom
 			return nil, fmt.Errorf("%w: %d of %d bytes mapped, %d more wanted", ErrLimit, p.mapped, p.limit, size)
 		}
 	}
-	a := Arena{FD: -1}
-	var err error
-	if p.shared {
+	p.mapped += int64(size)
+	isShared, isLong := p.shared, size > arenaSize
+	if isLong {
+		p.mu.Unlock()
+	}
+	a, err := newArena(ctx, size, isShared)
+	if isLong {
+		p.mu.Lock()
+	}
+	if err == nil {
+		if err = p.registerLocked(a); err != nil {
+			a.unmap()
+		}
+	}
+	if err != nil {
+		p.mapped -= int64(size)
+		p.attendLocked() // a getter may have waited for the limit because of this mapping
+		return nil, err
+	}
+	h := &home{Arena: a, class: class, bufs: make([]Buffer, count)}
+	for i := range h.bufs {
+		b, each := &h.bufs[i], size/count
+		b.pool, b.home, b.mem = p, h, a.Mem[i*each:(i+1)*each:(i+1)*each]
+		b.refs.Store(1)
+	}
+	p.homes[a.ID] = h
+	return h, nil
+}
+
+// newArena maps an arena, shared with other processes if isShared. It needs no lock.
+func newArena(ctx context.Context, size int, isShared bool) (a Arena, err error) {
+	a = Arena{ID: NewArenaID(), FD: -1}
+	if isShared {
 		a.FD, a.Mem, err = memfd.Create(ctx, "rocl-arena", size)
 		if err != nil && ctx.Err() != nil {
-			return nil, fmt.Errorf("buffers: mapping %d bytes: %w", size, err)
+			return a, fmt.Errorf("buffers: mapping %d bytes: %w", size, err)
 		}
 	}
 	if a.FD < 0 { // also if no file descriptor is left: transports copy what lies in such an arena
 		a.Mem, err = mapMemory(size)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("buffers: mapping %d bytes: %w", size, err)
+		return a, fmt.Errorf("buffers: mapping %d bytes: %w", size, err)
 	}
-	mem := a.Mem
-	a.ID = NewArenaID()
+	return a, nil
+}
+
+// registerLocked announces an arena to the registrars: to all, or to none if it fails. mu must be
+// held.
+func (p *Pool) registerLocked(a Arena) error {
+	if p.closed { // while the arena was mapped
+		return ErrClosed
+	}
 	for i, r := range p.registrars {
 		if err := r.RegisterArena(a); err != nil {
 			for _, r := range p.registrars[:i] {
 				r.UnregisterArena(a)
 			}
-			a.unmap()
-			return nil, fmt.Errorf("buffers: registering an arena: %w", err)
+			return fmt.Errorf("buffers: registering an arena: %w", err)
 		}
 	}
-	p.mapped += int64(size)
-	h := &home{Arena: a, class: class, bufs: make([]Buffer, count)}
-	for i := range h.bufs {
-		b, each := &h.bufs[i], size/count
-		b.pool, b.home, b.mem = p, h, mem[i*each:(i+1)*each:(i+1)*each]
-		b.refs.Store(1)
-	}
-	p.homes[a.ID] = h
-	return h, nil
+	return nil
 }
 
 func (p *Pool) unmap(h *home) {

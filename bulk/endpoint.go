@@ -110,12 +110,13 @@ func Open(ctx context.Context, c *rocl.Context, opts ...Option) (*Endpoint, erro
 	if err != nil {
 		return nil, fmt.Errorf("bulk: open: %w", err)
 	}
-	ep := &Endpoint{c: c, cfg: cfg, memory: c.Stats().Buffers.Limit, regions: map[uint64]*Region{}, retired: map[uint64]*Region{}}
+	ep := &Endpoint{c: c, cfg: cfg, regions: map[uint64]*Region{}, retired: map[uint64]*Region{}}
 	_, _ = rand.Read(ep.secret[:]) // never fails
 	ep.life, ep.end = context.WithCancelCause(context.Background())
 	if ep.r, err = c.Register(ctx, rocl.Attrs{"bulk": "1"}); err != nil {
 		return nil, fmt.Errorf("bulk: open: %w", err)
 	}
+	ep.memory = c.Stats().Buffers.Limit
 	ep.server.Go(ep.receive)
 	return ep, nil
 }

@@ -6,6 +6,7 @@ import (
 	stdctx "context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"iter"
 	"os"
 	"path/filepath"
@@ -250,6 +251,9 @@ func (c *Context) Register(ctx stdctx.Context, a resource.Attributes, opts ...Re
 			o(&cfg)
 		}
 	}
+	if c == nil {
+		return nil, fmt.Errorf("rocl: register a resource: %w", errNil)
+	}
 	l, err := userList(a)
 	if err == nil && c.isClosing() {
 		err = dispatch.ErrClosed
@@ -270,6 +274,10 @@ func (c *Context) Register(ctx stdctx.Context, a resource.Attributes, opts ...Re
 	r.rev.Store(rev)
 	return r, nil
 }
+
+// errNil is the reason why a nil Context registers and finds nothing. Packages that stand on this
+// one are given a Context by their users, and begin by one of both.
+var errNil = fmt.Errorf("%w: the context is nil", fs.ErrInvalid)
 
 // ErrIdentifiers is returned by [Context.Register] and [Context.RoutesOf] when the context has used
 // all identifiers that it may give to resources. None is given twice, so the program must open
@@ -464,6 +472,9 @@ func wantsOwner(l *resource.List) bool {
 // Find does not wait for a match: [Context.Await] and [Context.Watch] do. It waits for the
 // directory's answer until ctx ends: there is no other limit.
 func (c *Context) Find(ctx stdctx.Context, a resource.Attributes, opts ...FindOption) (Found, error) {
+	if c == nil {
+		return Found{}, fmt.Errorf("rocl: find a resource: %w", errNil)
+	}
 	p, err := c.pattern(a, opts)
 	if err != nil {
 		return Found{}, fmt.Errorf("rocl: find a resource: %w", err)

@@ -94,11 +94,12 @@ var thirdParty = map[string][]string{
 	"rpc/promrpc":    {"github.com/prometheus/client_golang"},
 	"rpc/otelrpc":    {"go.opentelemetry.io/otel", "go.opentelemetry.io/otel/trace"},
 
-	"pool":      {"golang.org/x/sys"},
-	"codec":     {"github.com/fxamacker/cbor/v2"},
-	"subsys":    {"golang.org/x/sys"},
-	"dispatch":  {"github.com/cespare/xxhash/v2"},
-	"directory": {"golang.org/x/sys"}, "directory/internal/wire": {"golang.org/x/sys"}, "directory/internal/node": {"golang.org/x/sys"},
+	"pool":              {"golang.org/x/sys"},
+	"internal/programs": {"golang.org/x/sys"},
+	"codec":             {"github.com/fxamacker/cbor/v2"},
+	"subsys":            {"golang.org/x/sys"},
+	"dispatch":          {"github.com/cespare/xxhash/v2"},
+	"directory":         {"golang.org/x/sys"}, "directory/internal/wire": {"golang.org/x/sys"}, "directory/internal/node": {"golang.org/x/sys"},
 
 	"subsys/stream": {"golang.org/x/sys"},
 	"subsys/tcp":    {"golang.org/x/sys"},

@@ -24,6 +24,7 @@ import (
 	roclctx "github.com/rocl-go/rocl/context"
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/internal/eventually"
+	"github.com/rocl-go/rocl/netrocl"
 	"github.com/rocl-go/rocl/pool"
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/rpc"
@@ -146,6 +147,35 @@ func TestZeroOptions(t *testing.T) {
 				t.Log(err)
 			})
 		}
+	}
+}
+
+// A constructor that is given a nil context, and a second path that is empty, are refused with an
+// error that says so.
+func TestZeroArguments(t *testing.T) {
+	ctx := eventually.Context(t)
+	dir := t.TempDir()
+	t.Chdir(dir)
+	for name, use := range map[string]func() error{
+		"rpc.NewServer":  func() error { _, err := rpc.NewServer(ctx, nil, nil); return err },
+		"rpc.NewClient":  func() error { _, err := rpc.NewClient(ctx, nil); return err },
+		"bulk.Open":      func() error { _, err := bulk.Open(ctx, nil); return err },
+		"netrocl.Listen": func() error { _, err := netrocl.Listen(ctx, nil, nil); return err },
+		"netrocl.Dial":   func() error { _, err := netrocl.Dial(ctx, nil, nil); return err },
+		"netrocl.DialID": func() error { _, err := netrocl.DialID(ctx, nil, lib.GID{}); return err },
+		"directory.Also": func() error { return useDirectory(directory.Also(""))(t) },
+	} {
+		t.Setenv("ROCL_SOCKET", socket(t))
+		want := "the context is nil"
+		if name == "directory.Also" {
+			want = "the path is empty"
+		}
+		if err := use(); !errors.Is(err, fs.ErrInvalid) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if made, err := os.ReadDir(dir); err != nil || len(made) > 0 {
+		t.Errorf("files in the working directory: %v %v", made, err)
 	}
 }
 

@@ -133,8 +133,8 @@ func (t *Task) infos(ctx context.Context, m rocl.Match, opts ...rocl.FindOption)
 // lost when the last task exits, or when both processes die within milliseconds. PutInfo waits up
 // to some seconds until the copy is made; after that the task goes on trying. Observers keep no
 // copies. While the second task takes over from a killed one, RecvInfo does not find the entry. If
-// another entry gets its index meanwhile, the entry gets the next free one. An OverWritable entry is
-// replaced instead, if both are put without MultiInstance.
+// another entry gets its index meanwhile, the entry gets the next free one. An OverWritable entry
+// is replaced instead, if both are put without MultiInstance.
 func (t *Thread) PutInfo(ctx context.Context, name string, b *pack.Buffer, flags InfoFlags) (index int, err error) {
 	return t.PutInfoAt(ctx, name, 0, b, flags)
 }

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"net"
 	"os"
@@ -77,6 +78,9 @@ func (l *Listener) Open() error { return l.open(l.first()) }
 // context that has joined at the second path does not serve there when this server ends, because
 // another server may serve at the first path. It waits for this server to return.
 func (l *Listener) OpenSecond(path string) error {
+	if path == "" {
+		return fmt.Errorf("directory: serving at a second path: %w: the path is empty", fs.ErrInvalid)
+	}
 	b, err := l.lock(path)
 	if err != nil {
 		return err

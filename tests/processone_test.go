@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package tests
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	lib "github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/internal/eventually"
+	"github.com/rocl-go/rocl/tpvm"
+)
+
+// orphan is a script that makes an orphan, and waits until the orphan has ended and was reaped. Its
+// argument is a file for the orphan's number.
+const orphan = `(sh -c 'echo $$ >$0.new; mv $0.new $0' "$0" &)
+while ! [ -s "$0" ]; do sleep 0.01; done
+i=0
+while [ -e /proc/$(cat "$0") ]; do
+	[ $((i+=1)) -lt 3000 ] || { cat /proc/$(cat "$0")/status >&2; exit 9; }
+	sleep 0.01
+done
+echo reaped`
+
+// processOne starts a command as process 1 of a namespace, as in a container. It skips the test
+// where that needs rights or tools that are not there.
+func processOne(t *testing.T, args ...string) *child {
+	t.Helper()
+	unshare := need(t, "unshare")
+	if os.Geteuid() != 0 {
+		t.Skip("only root makes namespaces")
+	}
+	return launch(t, exec.Command(unshare, append([]string{"--pid", "--fork", "--kill-child", "--mount", "--mount-proc"}, args...)...))
+}
+
+// As process 1 rocl serve reaps the orphans that its commands leave.
+func TestServeAsProcessOne(t *testing.T) {
+	sock := socket(t)
+	p := processOne(t, rocl, "serve", "--socket", sock, "name=one", "--", "sh", "-c", orphan, filepath.Join(t.TempDir(), "pid"))
+	p.until(t, "serving as")
+	cmd := exec.Command(rocl, "call", "--socket", sock, "--timeout", eventually.Patience.String(), "name=one")
+	cmd.Stdin = bytes.NewReader(nil)
+	if out, errOut, code := runCommand(t, eventually.Patience, cmd); code != 0 || out != "reaped\n" {
+		t.Errorf("exit code %d, %q, %q", code, out, errOut)
+	}
+}
+
+// As process 1 dirserver --tpvm reaps the orphans that the programs of tasks leave.
+func TestDirserverAsProcessOne(t *testing.T) {
+	sock := socket(t)
+	processOne(t, dirserver, "--socket", sock, "--tpvm", "one")
+	ctx := eventually.Context(t)
+	var task *tpvm.Task
+	eventually.True(t, "the pod serves", func() (ok bool) {
+		var err error
+		if task == nil {
+			if task, err = tpvm.Enrol(ctx, tpvm.WithVM("one"), tpvm.WithoutLaunch(), tpvm.WithRocl(lib.JoinOnly(), lib.WithSocket(sock))); err != nil {
+				return false
+			}
+		}
+		hosts, err := task.Hosts(ctx)
+		return err == nil && hosts[0].Launcher == tpvm.LauncherDirserver
+	})
+	defer func() {
+		if err := task.Exit(ctx); err != nil {
+			t.Error(err)
+		}
+	}()
+	var out bytes.Buffer
+	if err := task.Catchout(&out); err != nil {
+		t.Fatal(err)
+	}
+	ps, err := task.Start(ctx, "sh", 1, tpvm.Args("-c", orphan, filepath.Join(t.TempDir(), "pid")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s, err := ps[0].Wait(ctx); err != nil || s.ExitCode() != 0 {
+		t.Errorf("%v %v: %s", s, err, &out)
+	}
+}
