@@ -147,13 +147,13 @@ func (s *stream) pass() {
 	s.p.mu.Lock()
 	s.p.streams[s] = struct{}{}
 	if s.p.relayEnded {
-		_ = s.r.SetReadDeadline(time.Unix(1, 0))
+		s.endRead()
 	}
 	s.p.mu.Unlock()
 	if !s.p.t.work.goes(func() {
 		defer stop()
 		if s.c != nil {
-			defer s.whenComplete(func() { _ = s.r.SetReadDeadline(time.Unix(1, 0)) })()
+			defer s.whenComplete(s.endRead)()
 		}
 		err := s.send(ctx, outText, nil)
 		if err == nil {
@@ -196,7 +196,7 @@ func (s *stream) forget() {
 func (s *stream) leave() {
 	s.forget()
 	if s.c != nil {
-		stop := context.AfterFunc(s.p.t.ended, func() { _ = s.r.SetReadDeadline(time.Unix(1, 0)) })
+		stop := context.AfterFunc(s.p.t.ended, s.endRead)
 		_ = s.r.SetReadDeadline(time.Time{})
 		if s.p.t.ended.Err() == nil {
 			_, _ = io.Copy(io.Discard, s.r)
@@ -310,7 +310,7 @@ func (p *pod) endRelay(ctx context.Context) {
 			case <-ctx.Done():
 			}
 		}
-		_ = s.r.SetReadDeadline(time.Unix(1, 0))
+		s.endRead()
 	}
 	for _, s := range all {
 		select {
@@ -468,3 +468,7 @@ func discard(r *os.File) {
 		}
 	}
 }
+
+// endRead makes the read of the output that is under way fail, and further ones until another
+// deadline is set.
+func (s *stream) endRead() { _ = s.r.SetReadDeadline(time.Unix(1, 0)) }
