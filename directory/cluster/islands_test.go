@@ -41,6 +41,7 @@ type machine struct {
 	addr   netip.AddrPort
 	side   int // machines of different sides of a cut do not reach each other
 	join   []string
+	met    map[resource.NodeID]string // what the member file of its last daemon says
 	c      *core
 	epoch  uint64
 	table  *memberTable
@@ -71,7 +72,7 @@ func (a *archipelago) do(f func()) {
 
 // start starts the daemon of m.
 func (a *archipelago) start(t testing.TB, m *machine) {
-	cfg := Config{Node: m.id, DB: database.New(), Join: m.join, Logger: slog.New(slog.DiscardHandler)}
+	cfg := Config{Node: m.id, DB: database.New(), Join: m.join, Met: m.met, Follows: len(m.met) > 0, Logger: slog.New(slog.DiscardHandler)}
 	base := newCore(cfg)
 	port, err := mux.Open(mux.Config{Self: m.id, Bind: "127.0.0.1:0", Logger: cfg.Logger}) // it is never started
 	if err != nil {
@@ -96,7 +97,7 @@ func (a *archipelago) start(t testing.TB, m *machine) {
 func (a *archipelago) stop(m *machine, leaves bool) {
 	var c *core
 	a.do(func() {
-		c = m.c
+		c, m.met = m.c, m.table.addresses()
 		if leaves {
 			for _, o := range a.machines {
 				if o.c != nil && o != m && a.reaches(o, m) && o.table.alive(m.id) {
