@@ -278,7 +278,8 @@ func (g *Group) Barrier(ctx context.Context, count int) error {
 // call it; it is a barrier. Afterwards Join fails with ErrFrozen. Size, TID and similar methods
 // need no message, which makes Gather, Scatter, Reduce and Bcast faster. When a member ends or
 // leaves, each later barrier fails with a *MemberError. A frozen group stays frozen until all
-// members have left. Freezing it again fails with ErrFrozen.
+// members have left. Freezing it again fails with ErrFrozen. If the group has more members than
+// size, Freeze fails with ErrBarrierCount at all members that have called it.
 func (g *Group) Freeze(ctx context.Context, size int) error {
 	err := error(nil)
 	if size == -1 {

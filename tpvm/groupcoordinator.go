@@ -70,8 +70,8 @@ func (t *Task) newCoordinator(ctx context.Context, name string, own *groupAgent)
 		return nil, err
 	}
 	c := makeCoordinator(t, name, r, own, &groupWire{ctx: t.ended, r: r})
-	for f, err := range t.findAll(ctx, t.match(typeGroupAgent, rocl.Match{attrGroup: name}), rocl.Want(attrType)) {
-		if err != nil {
+	for f, err := range t.c.FindAll(ctx, t.match(typeGroupAgent, rocl.Match{attrGroup: name}), rocl.Want(attrType)) {
+		if err != nil { // also rocl.ErrPartial: an agent that is not awaited may know of a decision
 			_ = r.Close()
 			return nil, err
 		}
@@ -287,6 +287,7 @@ func (c *groupCoordinator) addLocked(m member) {
 	c.members[m.ID], c.insts[m.Inst] = m, m.ID
 	c.version++
 	c.sendAll(groupMessage{Op: opChange, Version: c.version, Members: []member{m}})
+	c.refuseFreeze()
 }
 
 // depart removes a member. The arrivals at the barrier are void: agents send them again.
@@ -344,17 +345,23 @@ func (c *groupCoordinator) arrive(from TID, v *groupMessage) {
 	for _, t := range v.Tokens {
 		c.pending = append(c.pending, arrival{from, t})
 	}
+	c.refuseFreeze()
 	for len(c.pending) >= c.count {
 		op := groupMessage{Op: opRelease}
 		if c.freeze {
-			if len(c.members) > c.count {
-				op.Op, op.Count = opMismatch, len(c.members)
-			} else {
-				c.frozen, op.Freeze = true, true
-			}
+			c.frozen, op.Freeze = true, true
 		}
 		c.release(op, c.pending[:c.count])
 		c.pending = slices.Delete(c.pending, 0, c.count)
+	}
+}
+
+// refuseFreeze ends the Freeze of the members that wait if the group has more members than its size.
+// It depends on the membership alone, so another coordinator decides the same.
+func (c *groupCoordinator) refuseFreeze() {
+	if c.freeze && len(c.members) > c.count {
+		c.release(groupMessage{Op: opMismatch, Count: len(c.members)}, c.pending)
+		c.pending = nil
 	}
 }
 

@@ -3,6 +3,7 @@
 package tpvm
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -358,6 +359,64 @@ func TestGroupTakeoverModel(t *testing.T) {
 			check(rt)
 		}
 	})
+}
+
+// Members freeze the group with a size that is too small, and the coordinator is killed while it tells
+// them. All of them learn of it, and can freeze the group with another size.
+func TestGroupTakeoverRefusedFreeze(t *testing.T) {
+	names := groupTasks(t, 4)
+	for got := range 8 { // the tasks that get the message
+		w := newGroupWorld(t, names, [][]int{nil, {0}, {1}, {2}})
+		coordinator := w.now.r.ID()
+		for i := range w.groups[:2] {
+			w.arrive(i, 2, true)
+		}
+		for _, l := range w.busy() {
+			w.deliver(l) // the arrivals
+		}
+		for i := range 3 {
+			if l := (groupLink{coordinator, names[1+i].agent.ID()}); got&(1<<i) != 0 && len(w.links[l]) > 0 {
+				w.deliver(l)
+			}
+		}
+		refused := func(i int) {
+			select {
+			case err := <-w.groups[i].wake:
+				if !errors.Is(err, ErrBarrierCount) {
+					t.Fatalf("tasks %b got the message: member %d: %v", got, i, err)
+				}
+			default:
+				t.Fatalf("tasks %b got the message: member %d waits", got, i)
+			}
+		}
+		w.kill(0, none)
+		for i := range 2 {
+			if got&(1<<i) != 0 {
+				refused(i)
+			}
+		}
+		for i := range 2 {
+			if got&(1<<i) != 0 {
+				w.arrive(i, 3, true)
+			}
+		}
+		w.settle()
+		for i := range 2 {
+			if got&(1<<i) == 0 {
+				refused(i)
+			}
+		}
+		for i := range w.groups {
+			if !w.groups[i].waiting {
+				w.arrive(i, 3, true)
+			}
+		}
+		w.settle()
+		w.look()
+		if !slices.Equal(w.passed, []int{1, 1, 1}) {
+			t.Errorf("tasks %b got the message: the members have passed %v", got, w.passed)
+		}
+	}
 }
 
 // A member whose number was reserved before the group was frozen does not join it. A coordinator
