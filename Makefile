@@ -4,7 +4,7 @@
 test:    ; go test ./...
 race:    ; go test -race ./...
 repeat:  ; .ci/repeat 30 # the whole suite, thirty times, beside busy loops: hours
-long:    ; go test -timeout 60m -run 'CutAnywhere|TestCallKilledAnywhere' ./dispatch -long && go test -timeout 60m ./bulk -long && go test -run TestManyMonitors ./dispatch -monitors 1000000 && go test -run TestSession ./dispatch/internal/session -rapid.checks=20000 && go test -run TestCrowd ./tests -crowd.processes 40
+long:    ; go test -timeout 60m -run 'CutAnywhere|TestCallKilledAnywhere' ./dispatch -long && go test -timeout 60m ./bulk -long && go test -run TestManyMonitors ./dispatch -monitors 1000000 && go test -run TestSession ./dispatch/internal/session -rapid.checks=20000 && go test -run TestCrowd ./tests -crowd.processes 40 && go test -run 'TestLargeBesideLittleMemory|TestAbandonedCalls' ./tests -long-memory
 cluster: tools ; ROCL_LONG=1 go test -v -count=1 -timeout 4h ./tests/cluster
 cluster-figures: tools ; cd tests/cluster && go test -count=1 -timeout 1h -run TestFigures -figures
 tools:   ; command -v ip && command -v nft || .ci/install iproute2 nftables

@@ -60,7 +60,11 @@ func TestAbandonedCallsAtStoppedServer(t *testing.T) {
 				}
 				signal(t, p.cmd.Process.Pid, syscall.SIGSTOP)
 				before := runtime.NumGoroutine()
-				abandon(t, cl, f.ID, how, 10_000, 500)
+				n := 1000
+				if *longMemory {
+					n = 10_000
+				}
+				abandon(t, cl, f.ID, how, n, 200)
 				eventually.True(t, "the goroutines of the calls end", func() bool { return runtime.NumGoroutine() < before+20 })
 				if err := p.cmd.Process.Signal(syscall.SIGCONT); err != nil {
 					t.Fatal(err)

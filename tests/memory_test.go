@@ -22,7 +22,8 @@ import (
 	"github.com/rocl-go/rocl/tpvm"
 )
 
-var longMemory = flag.Bool("long-memory", false, "TestLargeBesideLittleMemory with more data and more limits: minutes")
+// longMemory makes the tests of little memory and of abandoned calls long.
+var longMemory = flag.Bool("long-memory", false, "more data, limits and calls in tests of what uses memory: minutes")
 
 // A memoryCase is two contexts that may have little memory. Each operation moves large data from
 // one to two.
