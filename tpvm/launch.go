@@ -393,23 +393,22 @@ func (p *pod) mayEnrol(c *child, from TID, e enrolment) error {
 	return nil
 }
 
-// begin starts the process. If the process shall end with a parent in this process, it ends when
-// this process is killed, whether it has enrolled or not, and so do the processes that it has
-// started: the kernel ends the first process, and the guard the group.
+// begin starts the process. Some processes end when this process is killed, and so do the processes
+// that they have started, by the guard: all of a pod that ServePod serves, and those that shall end
+// with a parent in this process. For the latter the kernel ends the first process too.
 func (p *pod) begin(c *child, q spawnPrograms) (err error) {
-	if !q.EndWithParent || q.Pod != p.r.ID() {
+	hasParentHere := q.EndWithParent && q.Pod == p.r.ID()
+	if !hasParentHere && !p.isServed {
 		c.program, err = programs.Start(c.cmd)
 		return err
 	}
+	g := p.guarded()
+	if !hasParentHere {
+		return c.startGuarded(g)
+	}
 	c.cmd.SysProcAttr.Pdeathsig = syscall.SIGTERM
 	p.forker.Do(func() {
-		if p.guard, err = programs.NewGuard(); err != nil {
-			p.t.log.Warn("tpvm: the processes that programs have started go on if this process is killed", "err", err)
-		}
 		p.t.work.Go(func() {
-			if p.guard != nil {
-				defer p.guard.Close()
-			}
 			runtime.LockOSThread() // the kernel watches the thread that starts the process
 			defer runtime.UnlockOSThread()
 			for {
@@ -423,18 +422,39 @@ func (p *pod) begin(c *child, q spawnPrograms) (err error) {
 		})
 	})
 	started := make(chan error, 1)
-	start := func() {
-		if c.program, err = programs.Start(c.cmd); err == nil && p.guard != nil {
-			p.guard.Add(c.program)
-		}
-		started <- err
-	}
+	start := func() { started <- c.startGuarded(g) }
 	select {
 	case p.forks <- start:
 		return <-started
 	case <-p.t.ended.Done():
 		return ErrExited
 	}
+}
+
+// guarded returns the guard, which it starts first if necessary. It returns nil if the guard cannot
+// be started.
+func (p *pod) guarded() *programs.Guard {
+	p.guarding.Do(func() {
+		g, err := programs.NewGuard()
+		if err != nil {
+			p.t.log.Warn("tpvm: the processes that programs have started go on if this process is killed", "err", err)
+			return
+		}
+		p.guard = g
+		p.t.work.Go(func() {
+			<-p.t.ended.Done()
+			g.Close()
+		})
+	})
+	return p.guard
+}
+
+// startGuarded starts the process, which the guard g ends when this process is killed.
+func (c *child) startGuarded(g *programs.Guard) (err error) {
+	if c.program, err = programs.Start(c.cmd); err == nil && g != nil {
+		g.Add(c.program)
+	}
+	return err
 }
 
 // endWithParent makes programs that have not enrolled get SIGTERM when their parent has ended. A

@@ -45,7 +45,9 @@ type pod struct {
 	noLaunch    bool // for tasks of other contexts
 	maxPrograms int
 	forker      sync.Once
-	guard       *programs.Guard // of the programs that forker has started; nil: it could not be started
+	guarding    sync.Once
+	guard       *programs.Guard // see guarded
+	isServed    bool            // by ServePod: its programs end with it
 	forks       chan func()
 	lastStream  atomic.Uint64
 
@@ -142,7 +144,7 @@ const mostThreads = 1 << 20
 // startPod registers the pod of the task, and starts to handle requests.
 func (t *Task) startPod(ctx context.Context, f *config) error {
 	p := &pod{
-		t: t, onSignal: f.onSignal, noLaunch: f.noLaunch, maxPrograms: f.maxPrograms, forks: make(chan func()),
+		t: t, onSignal: f.onSignal, noLaunch: f.noLaunch, isServed: f.servesPod, maxPrograms: f.maxPrograms, forks: make(chan func()),
 		streams: map[*stream]struct{}{}, exports: map[string]*export{}, threads: map[TID]*Thread{},
 		contexts: map[MsgContext]*rocl.Resource{}, children: map[*child]struct{}{},
 		statuses: statuses{by: map[TID]*child{}}, spawns: map[uint64]*spawned{}, turns: map[TID]int{}, asked: make(chan struct{}),

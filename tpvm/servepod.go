@@ -64,10 +64,11 @@ func (f *config) podAttr(name, value string) {
 // ServePod serves a pod: tasks of the virtual machine can start programs on this host until ctx
 // ends, or until a task ends the pod by DelHosts. The pod is no task. The programs that it has
 // started end with it, and the processes that these have started: they get SIGTERM, and SIGKILL
-// after five seconds. ServePod returns nil if
-// the pod ended as it was asked to.
+// after five seconds. If the process of the pod is killed, they get SIGTERM. ServePod returns nil
+// if the pod ended as it was asked to.
 func ServePod(ctx context.Context, opts ...Option) error {
 	f := configure(append([]Option{WithLauncher(LauncherPod)}, opts...))
+	f.servesPod = true
 	t, err := newTask(ctx, f)
 	if err != nil {
 		return fmt.Errorf("tpvm: serve a pod: %w", err)

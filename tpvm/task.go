@@ -75,6 +75,7 @@ type config struct {
 
 	maxPrograms        int
 	noLaunch, isHidden bool
+	servesPod          bool // for ServePod
 
 	starter  HostStarter
 	env      []string

@@ -8,7 +8,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -255,51 +254,6 @@ func TestRunInterrupted(t *testing.T) {
 		if code := p.Cmd.ProcessState.ExitCode(); sig == syscall.SIGINT && (code != exitInterrupted || !slices.Contains(said, "tpvm: interrupted: ending what runs")) {
 			t.Errorf("exit code %d: %q", code, said)
 		}
-	}
-}
-
-// A script that runs a program ends together with it, when tpvm is interrupted or killed and when
-// the script is ended by tpvm kill.
-func TestRunWrapped(t *testing.T) {
-	for how, end := range map[string]func(*shell, *subprocess.Process){
-		"interrupted": func(_ *shell, p *subprocess.Process) { p.Signal(syscall.SIGINT) },
-		"killed":      func(_ *shell, p *subprocess.Process) { p.Signal(syscall.SIGKILL) },
-		"tpvm kill": func(s *shell, _ *subprocess.Process) {
-			out, _, _ := s.run("", "ps", "--json")
-			for line := range strings.Lines(out) {
-				var e entry
-				if err := json.Unmarshal([]byte(line), &e); err == nil && e.Name == "sh" {
-					if _, errOut, code := s.run("", "kill", e.ID.String()); code != 0 {
-						s.t.Errorf("kill: %d %q", code, errOut)
-					}
-					return
-				}
-			}
-			s.t.Errorf("the script is not listed: %s", out)
-		},
-	} {
-		t.Run(how, func(t *testing.T) {
-			s := newShell(t)
-			path := filepath.Join(t.TempDir(), "held")
-			if err := syscall.Mkfifo(path, 0o600); err != nil {
-				t.Fatal(err)
-			}
-			p, lines := s.start("run", "sh", "-c", "exec 3>"+path+"; echo runs; sleep 1000; true")
-			held, err := os.Open(path) // waits until the script has opened it
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer held.Close()
-			if l := next(t, lines); !strings.HasSuffix(l, "] runs") {
-				t.Fatal(l)
-			}
-			end(s, p)
-			if _, err := io.ReadAll(held); err != nil { // ends with the last process that has it open
-				t.Error(err)
-			}
-			remainingLines(lines)
-			_ = p.Wait()
-		})
 	}
 }
 

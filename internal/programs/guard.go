@@ -12,7 +12,8 @@ import (
 
 // A Guard ends programs when this process is killed. The kernel alone would signal only the first
 // process of each (Pdeathsig). A guard is a shell in a session of its own, which reads the numbers
-// of groups from a pipe. At the end of the pipe it sends SIGTERM to the groups.
+// of groups from a pipe. At the end of the pipe it sends SIGTERM to the groups. A program whose
+// Start or Add has not returned when this process is killed may go on.
 type Guard struct {
 	cmd *exec.Cmd
 	mu  sync.Mutex // guards in

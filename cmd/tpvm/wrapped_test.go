@@ -1,0 +1,291 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rocl-go/rocl/internal/eventually"
+	"github.com/rocl-go/rocl/internal/freeaddr"
+	"github.com/rocl-go/rocl/internal/nice"
+	"github.com/rocl-go/rocl/internal/subprocess"
+)
+
+// wrapped is a script that runs a program. Both have a file open, so that its reader sees the end
+// of the file when both have ended.
+type wrapped struct {
+	t    *testing.T
+	path string
+}
+
+func newWrapped(t *testing.T) wrapped {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "held")
+	if err := syscall.Mkfifo(path, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return wrapped{t, path}
+}
+
+// run returns the arguments of tpvm run for the script.
+func (w wrapped) run(flags ...string) []string {
+	return slices.Concat([]string{"run"}, flags, []string{"sh", "-c", "exec 3>" + w.path + "; echo runs; sleep 1000; true"})
+}
+
+// begun waits until the script runs. end waits until both processes have ended.
+func (w wrapped) begun() (end func()) {
+	w.t.Helper()
+	limit := time.AfterFunc(long, func() { // lets the opening return
+		if f, err := os.OpenFile(w.path, os.O_WRONLY|syscall.O_NONBLOCK, 0); err == nil {
+			f.Close()
+		}
+	})
+	held, err := os.Open(w.path) // waits until the script has opened it
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	if !limit.Stop() {
+		w.t.Fatal("the script does not begin")
+	}
+	return func() {
+		w.t.Helper()
+		defer held.Close()
+		_ = held.SetReadDeadline(time.Now().Add(long))
+		if _, err := io.ReadAll(held); err != nil {
+			w.t.Error("the script or its program goes on:", err)
+		}
+	}
+}
+
+// killScript ends the only program by tpvm kill.
+func killScript(s *shell) {
+	s.t.Helper()
+	out, _, _ := s.run("", "ps", "--json")
+	for line := range strings.Lines(out) {
+		var e entry
+		if err := json.Unmarshal([]byte(line), &e); err == nil && e.Name == "sh" {
+			if _, errOut, code := s.run("", "kill", e.ID.String()); code != 0 {
+				s.t.Errorf("kill: %d %q", code, errOut)
+			}
+			return
+		}
+	}
+	s.t.Errorf("the script is not listed: %s", out)
+}
+
+// A script that runs a program ends together with it, when tpvm is interrupted or killed and when
+// the script is ended by tpvm kill.
+func TestRunWrapped(t *testing.T) {
+	for how, end := range map[string]func(*shell, *subprocess.Process){
+		"interrupted": func(_ *shell, p *subprocess.Process) { p.Signal(syscall.SIGINT) },
+		"terminated":  func(_ *shell, p *subprocess.Process) { p.Signal(syscall.SIGTERM) },
+		"quit":        func(_ *shell, p *subprocess.Process) { p.Signal(syscall.SIGQUIT) },
+		"hung up":     func(_ *shell, p *subprocess.Process) { p.Signal(syscall.SIGHUP) },
+		"killed":      func(_ *shell, p *subprocess.Process) { p.Signal(syscall.SIGKILL) },
+		"tpvm kill":   func(s *shell, _ *subprocess.Process) { killScript(s) },
+	} {
+		t.Run(how, func(t *testing.T) {
+			s, w := newShell(t), newWrapped(t)
+			p, lines := s.start(w.run()...)
+			ended := w.begun()
+			if l := next(t, lines); !strings.HasSuffix(l, "] runs") {
+				t.Fatal(l)
+			}
+			end(s, p)
+			ended()
+			remainingLines(lines)
+			_ = p.Wait()
+		})
+	}
+}
+
+// terminal returns both ends of a new terminal.
+func terminal(t *testing.T) (user, program *os.File) {
+	t.Helper()
+	user, err := os.OpenFile("/dev/ptmx", os.O_RDWR|syscall.O_NOCTTY, 0)
+	if err != nil {
+		t.Skip(err)
+	}
+	t.Cleanup(func() { user.Close() })
+	if err := unix.IoctlSetPointerInt(int(user.Fd()), unix.TIOCSPTLCK, 0); err != nil {
+		t.Skip(err)
+	}
+	n, err := unix.IoctlGetInt(int(user.Fd()), unix.TIOCGPTN)
+	if err != nil {
+		t.Skip(err)
+	}
+	if program, err = os.OpenFile("/dev/pts/"+strconv.Itoa(n), os.O_RDWR|syscall.O_NOCTTY, 0); err != nil {
+		t.Skip(err)
+	}
+	t.Cleanup(func() { program.Close() })
+	return user, program
+}
+
+// A script that runs a program ends together with it, when the user of a terminal types ctrl-C or
+// ctrl-\ there, and when the terminal is closed.
+func TestRunOnTerminal(t *testing.T) {
+	for how, end := range map[string]func(*os.File) error{
+		"ctrl-C":  func(user *os.File) error { _, err := user.Write([]byte{3}); return err },
+		"ctrl-\\": func(user *os.File) error { _, err := user.Write([]byte{28}); return err },
+		"closed":  (*os.File).Close,
+	} {
+		t.Run(how, func(t *testing.T) {
+			s, w := newShell(t), newWrapped(t)
+			user, program := terminal(t)
+			cmd := exec.Command("/proc/self/exe", w.run()...)
+			cmd.Env = s.env
+			cmd.Stdin, cmd.Stdout, cmd.Stderr = program, program, program
+			cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			defer cmd.Process.Kill()
+			program.Close()
+			ended := w.begun()
+			limit := time.AfterFunc(long, func() { _ = cmd.Process.Kill() })
+			defer limit.Stop()
+			for lines := bufio.NewScanner(user); !strings.HasSuffix(next(t, lines), "] runs"); {
+			}
+			if err := end(user); err != nil {
+				t.Fatal(err)
+			}
+			if how != "closed" {
+				go io.Copy(io.Discard, user) // what tpvm prints does not make it wait
+			}
+			ended()
+			_ = cmd.Wait()
+			if code := cmd.ProcessState.ExitCode(); how == "ctrl-C" && code != exitInterrupted {
+				t.Errorf("exit code %d", code)
+			}
+		})
+	}
+}
+
+// hosts returns shells of two nodes of a cluster. A pod serves the first one.
+func hosts(t *testing.T) (one, two *shell) {
+	t.Helper()
+	nice.Raise(t)
+	s := newShell(t)
+	dir := t.TempDir()
+	key := filepath.Join(dir, "key")
+	if err := os.WriteFile(key, []byte("0123456789abcdef0123456789abcdef\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	first := must(freeaddr.Loopback())
+	for i, bind := range []string{first, must(freeaddr.Loopback())} {
+		env := append(slices.Clone(s.env), "ROCL_BIND="+bind, "ROCL_JOIN="+first, "ROCL_KEY_FILE="+key, "ROCL_CLUSTER=test",
+			fmt.Sprintf("ROCL_SOCKET=%s/%d", filepath.Dir(s.socket()), i))
+		one, two = two, &shell{t: t, env: env}
+	}
+	one.pod()
+	return one, two
+}
+
+// socket returns the path of the directory's socket.
+func (s *shell) socket() string {
+	for _, e := range slices.Backward(s.env) {
+		if path, ok := strings.CutPrefix(e, "ROCL_SOCKET="); ok {
+			return path
+		}
+	}
+	return ""
+}
+
+// pod starts a pod, and returns it when tasks can start programs there, with its node and its
+// further output.
+func (s *shell) pod() (p *subprocess.Process, node string, lines *bufio.Scanner) {
+	s.t.Helper()
+	p, lines = s.start("pod")
+	for {
+		if id, ok := strings.CutPrefix(next(s.t, lines), "pod "); ok {
+			node, _, _ = strings.Cut(id, "-")
+			return p, node, lines
+		}
+	}
+}
+
+// A script that runs a program on another host ends together with it: when tpvm run is interrupted
+// or killed, by tpvm kill, when tpvm delete removes the host, and when its pod is interrupted or
+// killed.
+func TestRunWrappedElsewhere(t *testing.T) {
+	one, two := hosts(t)
+	for how, end := range map[string]func(run, pod *subprocess.Process, node string){
+		"interrupted":     func(run, _ *subprocess.Process, _ string) { run.Signal(syscall.SIGINT) },
+		"killed":          func(run, _ *subprocess.Process, _ string) { run.Signal(syscall.SIGKILL) },
+		"tpvm kill":       func(_, _ *subprocess.Process, _ string) { killScript(one) },
+		"pod interrupted": func(_, pod *subprocess.Process, _ string) { pod.Signal(syscall.SIGINT) },
+		"pod killed":      func(_, pod *subprocess.Process, _ string) { pod.Signal(syscall.SIGKILL) },
+		"tpvm delete": func(_, _ *subprocess.Process, node string) {
+			if _, errOut, code := one.run("", "delete", node); code != 0 {
+				one.t.Errorf("delete: %d %q", code, errOut)
+			}
+		},
+	} {
+		t.Run(how, func(t *testing.T) {
+			pod, node, podLines := two.pod()
+			eventually.True(t, "the host is found", func() bool {
+				out, _, _ := one.run("", "hosts")
+				return strings.Contains(out, node)
+			})
+			w := newWrapped(t)
+			run, lines := one.start(w.run("--host", node)...)
+			ended := w.begun()
+			if l := next(t, lines); !strings.HasSuffix(l, "] runs") {
+				t.Fatal(l)
+			}
+			end(run, pod, node)
+			ended()
+			run.Signal(syscall.SIGKILL) // otherwise it waits until the cluster has declared a killed pod dead
+			remainingLines(lines)
+			_ = run.Wait()
+			pod.Signal(syscall.SIGINT)
+			remainingLines(podLines)
+			_ = pod.Wait()
+		})
+	}
+}
+
+// As process 1 a pod reaps the orphans that its programs leave.
+func TestPodAsProcessOne(t *testing.T) {
+	unshare, err := exec.LookPath("unshare")
+	if err != nil || os.Geteuid() != 0 {
+		t.Skip("unshare makes namespaces for root:", err)
+	}
+	s := newShell(t)
+	cmd := exec.Command(unshare, "--pid", "--fork", "--kill-child", "--mount", "--mount-proc", must(os.Executable()), "pod")
+	cmd.Env = s.env
+	p := launch(t, cmd)
+	if l := <-p.Lines; !strings.HasPrefix(l, "pod ") {
+		t.Fatal(l)
+	}
+	file := filepath.Join(t.TempDir(), "pid")
+	out, errOut, code := s.run("", "run", "sh", "-c", orphan, file)
+	if code != 0 || out != "[sh] reaped\n" {
+		t.Errorf("exit code %d: %q %q", code, out, errOut)
+	}
+}
+
+// orphan is a script that makes an orphan, and waits until the orphan has ended and was reaped. Its
+// argument is a file for the orphan's number.
+const orphan = `(sh -c 'echo $$ >$0.new; mv $0.new $0' "$0" &)
+while ! [ -s "$0" ]; do sleep 0.01; done
+i=0
+while [ -e /proc/$(cat "$0") ]; do
+	[ $((i+=1)) -lt 3000 ] || { cat /proc/$(cat "$0")/status >&2; exit 9; }
+	sleep 0.01
+done
+echo reaped`
