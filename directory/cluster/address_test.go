@@ -195,8 +195,9 @@ func TestOwnAddressTold(t *testing.T) {
 	}
 	tell(5, elsewhere, true)
 	a.members.leaving(5)
-	answer(5) // as late as it can be
+	answer(5)
 	tell(5, elsewhere, false)
+	answer(5) // it has not ended yet
 	if err := ask(); err != nil {
 		t.Errorf("it has left: %v", err)
 	}

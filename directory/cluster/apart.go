@@ -23,12 +23,15 @@ const (
 	// to join are greeted more often.
 	apartTime  = time.Minute
 	mostPlaces = 1 << 12 // limit of places.of
+	// leftTime is for how long a member that has left may answer hellos that were under way.
+	leftTime = 5 * time.Second
 )
 
 // places are the members that answered a hello from another address than gossip tells.
 type places struct {
 	of    map[resource.NodeID]*answered // memberTable.mu guards it
 	count atomic.Int32                  // of of
+	left  map[resource.NodeID]time.Time // when members left, for leftTime; memberTable.mu guards it
 }
 
 // An answered is the last hello that a member has answered.
@@ -48,7 +51,7 @@ func (t *memberTable) answered(id resource.NodeID, from *net.UDPAddr) {
 		if len(p.of) >= mostPlaces {
 			maps.DeleteFunc(p.of, func(_ resource.NodeID, a *answered) bool { return time.Since(a.when) > apartTime })
 		}
-		if id == t.cfg.Node || len(p.of) >= mostPlaces {
+		if id == t.cfg.Node || len(p.of) >= mostPlaces || time.Since(p.left[id]) < leftTime {
 			return
 		}
 		a = &answered{}
@@ -75,7 +78,18 @@ func (t *memberTable) silentAt(addr string) {
 	p.count.Store(int32(len(p.of)))
 }
 
-// forgetPlaceLocked forgets where a member has answered, because it has left.
+// leavesPlaceLocked notes that a member has left.
+func (t *memberTable) leavesPlaceLocked(id resource.NodeID) {
+	t.forgetPlaceLocked(id)
+	p := &t.apart
+	if p.left == nil {
+		p.left = map[resource.NodeID]time.Time{}
+	}
+	maps.DeleteFunc(p.left, func(_ resource.NodeID, when time.Time) bool { return time.Since(when) > leftTime })
+	p.left[id] = time.Now()
+}
+
+// forgetPlaceLocked forgets where a member has answered.
 func (t *memberTable) forgetPlaceLocked(id resource.NodeID) {
 	p := &t.apart
 	delete(p.of, id)

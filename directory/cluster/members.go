@@ -382,7 +382,7 @@ func (t *memberTable) deadLocked(id resource.NodeID, m *node) {
 		t.awaitLocked(id, m, awayTime)
 	case m.hasLeft:
 		delete(t.nodes, id) // it said that it leaves
-		t.forgetPlaceLocked(id)
+		t.leavesPlaceLocked(id)
 	default: // dead, or cut off: the joiner looks for it
 		m.lost, m.isProven = time.Now(), false
 	}

@@ -293,15 +293,15 @@ func TestWatchThroughRestart(t *testing.T) {
 	if err := db.Delete(gone); err != nil {
 		t.Fatal(err)
 	}
-	late := stays[0] // its context offers it again late
-	if err := db.Delete(late); err != nil {
+	again := stays[0] // its context offers it again, before the server has heard of all contexts
+	if err := db.Delete(again); err != nil {
+		t.Fatal(err)
+	}
+	if err := db.Offer(again, again.Context(), 1, pattern(lamp)); err != nil {
 		t.Fatal(err)
 	}
 	b.open()
 	w.want(directory.Changed, changed)
-	if err := db.Offer(late, late.Context(), 1, pattern(lamp)); err != nil {
-		t.Fatal(err)
-	}
 	w.want(directory.Gone, gone)
 	w.none("what stayed")
 }
