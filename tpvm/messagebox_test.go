@@ -548,6 +548,51 @@ func TestMessageBoxKeeperGivesUp(t *testing.T) {
 	x.want("a")
 }
 
+// An entry keeps its identity when a task of another process replaces it, and when that task exits.
+// By the identity a copy is told from another entry of the same name.
+func TestMessageBoxIdentity(t *testing.T) {
+	x := newBox(t, tpvm.Persistent|tpvm.OverWritable)
+	find := func() (id, ident string) {
+		t.Helper()
+		f, err := x.b.Rocl().Find(deadline(t), rocl.Match{"type": "mbox", "vm": x.b.VM(), "name": "x"}, rocl.Want("entry"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		b, _ := f.Attrs.Get("entry")
+		return f.ID.String(), string(b)
+	}
+	first, _ := find()
+	put(t, x.c.Thread, "x", "c", tpvm.Persistent|tpvm.OverWritable, 0, nil)
+	if _, s := find(); s != first {
+		t.Errorf("replaced: the identity is %q, want %q", s, first)
+	}
+	if err := x.c.Exit(deadline(t)); err != nil {
+		t.Fatal(err)
+	}
+	if _, s := find(); s != first {
+		t.Errorf("moved: the identity is %q, want %q", s, first)
+	}
+}
+
+// Another program has registered an invalid entry. A task that takes over an entry of the same name
+// and index waits until the invalid one is gone.
+func TestMessageBoxInvalidEntry(t *testing.T) {
+	x := newBox(t, tpvm.Persistent)
+	r, err := x.c.Rocl().Register(deadline(t), rocl.Attrs{"type": "mbox", "vm": x.c.VM(), "name": "x", "index": "0", "owner": "none", "flags": "?"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	x.kill()
+	x.want()
+	if x.b.AdoptInfo(deadline(t), "x") {
+		t.Error("the copy was given up for an invalid entry")
+	}
+	if err := r.Close(); err != nil {
+		t.Fatal(err)
+	}
+	x.want("a")
+}
+
 // An observer, which ends soon, keeps no copies.
 func TestMessageBoxObserver(t *testing.T) {
 	c := alone(t)
