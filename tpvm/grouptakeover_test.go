@@ -363,8 +363,8 @@ func TestGroupTakeoverModel(t *testing.T) {
 	})
 }
 
-// Members freeze the group with a size that is too small, and the coordinator is killed while it tells
-// them. All of them learn of it, and can freeze the group with another size.
+// Members freeze the group with a size that is too small, and the coordinator is killed while it
+// tells them. All of them learn of it, and can freeze the group with another size.
 func TestGroupTakeoverRefusedFreeze(t *testing.T) {
 	names := groupTasks(t, 4)
 	for got := range 8 { // the tasks that get the message

@@ -133,8 +133,8 @@ func (t *Task) infos(ctx context.Context, m rocl.Match, opts ...rocl.FindOption)
 // lost when the last task exits, or when both processes die within milliseconds. PutInfo waits up
 // to some seconds until the copy is made; after that the task goes on trying. Observers keep no
 // copies. While the second task takes over from a killed one, RecvInfo does not find the entry. If
-// another entry gets its index meanwhile, the entry gets the next free one. An OverWritable entry is
-// replaced instead, if both are put without MultiInstance.
+// another entry gets its index meanwhile, the entry gets the next free one. An OverWritable entry
+// is replaced instead, if both are put without MultiInstance.
 func (t *Thread) PutInfo(ctx context.Context, name string, b *pack.Buffer, flags InfoFlags) (index int, err error) {
 	return t.PutInfoAt(ctx, name, 0, b, flags)
 }
@@ -217,8 +217,8 @@ func (t *Thread) put(ctx context.Context, c infoContent) (int, error) {
 // there is none. With ReadAndDelete it fails with ErrDenied if the thread must not delete the
 // entry. The Message is From the owner, with tag 0.
 //
-// If a ReadAndDelete fails because ctx ends or a connection is cut, the entry stays, or is back soon.
-// If the thread's task is killed meanwhile, the entry may be lost with it.
+// If a ReadAndDelete fails because ctx ends or a connection is cut, the entry stays, or is back
+// soon. If the thread's task is killed meanwhile, the entry may be lost with it.
 func (t *Thread) RecvInfo(ctx context.Context, name string, index int, flags InfoFlags) (*Message, error) {
 	if index < 0 || flags&^recvFlags != 0 {
 		return nil, fmt.Errorf("tpvm: receive %q[%d] with flags %#x from the message box: %w", name, index, flags, ErrBadParam)
