@@ -356,8 +356,8 @@ func (c *groupCoordinator) arrive(from TID, v *groupMessage) {
 	}
 }
 
-// refuseFreeze ends the Freeze of the members that wait if the group has more members than its size.
-// It depends on the membership alone, so another coordinator decides the same.
+// refuseFreeze ends the Freeze of the members that wait if the group has more members than its
+// size. It depends on the membership alone, so another coordinator decides the same.
 func (c *groupCoordinator) refuseFreeze() {
 	if c.freeze && len(c.members) > c.count {
 		c.release(groupMessage{Op: opMismatch, Count: len(c.members)}, c.pending)

@@ -5,6 +5,7 @@ package tpvm
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -29,7 +30,8 @@ type groupWorld struct {
 	seek   map[int]TID   // agents without a coordinator, and the last one that they had
 	now    *groupCoordinator
 	made   map[TID]*groupCoordinator
-	passed []int // the number of barriers that each member has passed
+	passed []int        // the number of barriers that each member has passed
+	gone   map[TID]bool // members' resources that Leave has deleted
 }
 
 // groupNames are the resources of one task. The tests use only their identifiers.
@@ -59,7 +61,7 @@ func groupTasks(t *testing.T, n int) (all []*groupNames) {
 			}
 			return rs
 		}
-		all = append(all, &groupNames{next(1)[0], next(2), next(2)})
+		all = append(all, &groupNames{next(1)[0], next(6), next(2)})
 	}
 	return all
 }
@@ -69,7 +71,7 @@ func groupTasks(t *testing.T, n int) (all []*groupNames) {
 func newGroupWorld(t rapid.TB, names []*groupNames, members [][]int) *groupWorld {
 	w := &groupWorld{
 		t: t, names: names, dead: map[TID]bool{}, links: map[groupLink][]*groupMessage{}, watch: map[TID][]TID{},
-		seek: map[int]TID{}, made: map[TID]*groupCoordinator{},
+		seek: map[int]TID{}, made: map[TID]*groupCoordinator{}, gone: map[TID]bool{},
 	}
 	for i, n := range names {
 		a := makeAgent(nil, "g", n.agent, modelPost{w, n.agent.ID()})
@@ -111,7 +113,7 @@ func (p modelPost) send(to TID, m *groupMessage) {
 }
 
 func (p modelPost) monitor(id TID) bool {
-	if p.w.dead[id.Context()] {
+	if p.w.dead[id.Context()] || p.w.gone[id] {
 		return false
 	}
 	p.w.watch[id] = append(p.w.watch[id], p.from)
@@ -361,8 +363,8 @@ func TestGroupTakeoverModel(t *testing.T) {
 	})
 }
 
-// Members freeze the group with a size that is too small, and the coordinator is killed while it tells
-// them. All of them learn of it, and can freeze the group with another size.
+// Members freeze the group with a size that is too small, and the coordinator is killed while it
+// tells them. All of them learn of it, and can freeze the group with another size.
 func TestGroupTakeoverRefusedFreeze(t *testing.T) {
 	names := groupTasks(t, 4)
 	for got := range 8 { // the tasks that get the message
@@ -506,4 +508,173 @@ func TestGroupTakeoverLeave(t *testing.T) {
 			}
 		}
 	}
+}
+
+// A modelJoin is a Join and a Leave in a groupWorld.
+type modelJoin struct {
+	task  int
+	token uint64
+	reply chan int
+	g     *Group
+	leave *groupLeave
+	left  bool // Leave has returned
+}
+
+// step goes on with a Join or a Leave if its answer has come.
+func (w *groupWorld) step(j *modelJoin, all []*modelJoin) (moved bool) {
+	if w.isDead(j.task) || j.left {
+		return false
+	}
+	a := w.agents[j.task]
+	switch {
+	case j.g == nil:
+		select {
+		case inst := <-j.reply:
+			for _, o := range all { // as a registration with Unique does
+				if o.g != nil && o.g.inst == inst && !w.dead[o.g.r.ID().Context()] && !w.gone[o.g.r.ID()] {
+					a.cancel(j.token)
+					w.reserve(j)
+					return true
+				}
+			}
+			n := w.names[j.task]
+			r := n.members[0]
+			n.members = append(n.members[1:len(n.members):len(n.members)], r)
+			j.g = &Group{t: &Thread{r: r}, a: a, r: r, inst: inst, token: j.token, joined: make(chan struct{}), wake: make(chan error, 1)}
+			a.mu.Lock()
+			a.local[r.ID()] = j.g
+			a.sendJoinedLocked(j.g)
+			a.unlock()
+			return true
+		default:
+		}
+	case j.leave != nil:
+		select {
+		case <-j.leave.done:
+			delete(a.leaves, j.leave.ID)
+			j.left = true
+			id := j.g.r.ID()
+			w.gone[id] = true
+			for _, to := range w.watch[id] {
+				l := groupLink{id, to}
+				w.links[l] = append(w.links[l], nil)
+			}
+			delete(w.watch, id)
+			return true
+		default:
+		}
+	}
+	return false
+}
+
+// reserve asks for a number.
+func (w *groupWorld) reserve(j *modelJoin) {
+	a := w.agents[j.task]
+	j.reply = make(chan int, 1)
+	a.mu.Lock()
+	a.last++
+	j.token = a.last
+	a.joins[j.token] = j.reply
+	a.sendLocked(groupMessage{Op: opJoin, Tokens: []uint64{j.token}})
+	a.unlock()
+}
+
+// Members join and leave while tasks are killed between any two messages. In the end all agents and
+// the coordinator know the members that are left, no two of them have one number, and no Join or
+// Leave waits.
+func TestGroupTakeoverMembers(t *testing.T) {
+	const tasks, most = 6, 6
+	names := groupTasks(t, tasks)
+	rapid.Check(t, func(rt *rapid.T) {
+		w := newGroupWorld(rt, names, make([][]int, tasks))
+		var joins []*modelJoin
+		draw := func(rt *rapid.T, n int, what string) int { return rapid.IntRange(0, n-1).Draw(rt, what) }
+		rt.Repeat(map[string]func(*rapid.T){
+			"join": func(rt *rapid.T) {
+				j := &modelJoin{task: draw(rt, tasks, "task")}
+				if w.isDead(j.task) || len(joins) == most {
+					return
+				}
+				joins = append(joins, j)
+				w.reserve(j)
+			},
+			"leave": func(rt *rapid.T) {
+				if len(joins) == 0 {
+					return
+				}
+				j := joins[draw(rt, len(joins), "join")]
+				if j.g == nil || !j.g.isIn || j.leave != nil || w.isDead(j.task) {
+					return
+				}
+				a := w.agents[j.task]
+				j.leave = &groupLeave{member: j.g.member(), isSent: true, done: make(chan struct{})}
+				a.mu.Lock()
+				a.removeLocked(j.g, ErrNotInGroup)
+				a.leaves[j.leave.ID] = j.leave
+				a.sendLeaveLocked(j.leave)
+				a.unlock()
+			},
+			"step": func(rt *rapid.T) {
+				if len(joins) > 0 {
+					w.step(joins[draw(rt, len(joins), "join")], joins)
+				}
+			},
+			"deliver": func(rt *rapid.T) {
+				if ls := w.busy(); len(ls) > 0 {
+					w.deliver(ls[draw(rt, len(ls), "link")])
+				}
+			},
+			"connect": func(rt *rapid.T) {
+				i := draw(rt, tasks, "task")
+				if _, is := w.seek[i]; is {
+					w.connect(i)
+				}
+			},
+			"kill": func(rt *rapid.T) {
+				i := draw(rt, tasks, "task")
+				if w.isDead(i) || len(w.dead) == tasks-2 {
+					return
+				}
+				w.kill(i, func(n int) int { return draw(rt, n+1, "kept") })
+			},
+		})
+		for moved := true; moved; {
+			w.settle()
+			moved = false
+			for _, j := range joins {
+				moved = w.step(j, joins) || moved
+			}
+		}
+		want := map[int]TID{}
+		for _, j := range joins {
+			switch {
+			case w.isDead(j.task) || j.left:
+			case j.g == nil || !j.g.isIn:
+				rt.Fatalf("a Join in task %d waits: %v", j.task, j.g)
+			case j.leave != nil:
+				rt.Fatalf("a Leave in task %d waits", j.task)
+			case j.g.closed != nil:
+				rt.Fatalf("task %d, member %d: %v", j.task, j.g.inst, j.g.closed)
+			case !want[j.g.inst].IsZero():
+				rt.Fatalf("two members %d", j.g.inst)
+			default:
+				want[j.g.inst] = j.g.r.ID()
+			}
+		}
+		for i, a := range w.agents {
+			if w.isDead(i) {
+				continue
+			}
+			got := map[int]TID{}
+			for inst, m := range a.members {
+				got[inst] = m.ID
+			}
+			if !maps.Equal(got, want) {
+				rt.Fatalf("the agent of task %d knows the members %v, want %v", i, got, want)
+			}
+		}
+		if !maps.Equal(w.now.insts, want) {
+			rt.Fatalf("the coordinator knows the members %v, want %v", w.now.insts, want)
+		}
+	})
 }

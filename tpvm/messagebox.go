@@ -217,8 +217,8 @@ func (t *Thread) put(ctx context.Context, c infoContent) (int, error) {
 // there is none. With ReadAndDelete it fails with ErrDenied if the thread must not delete the
 // entry. The Message is From the owner, with tag 0.
 //
-// If a ReadAndDelete fails because ctx ends or a connection is cut, the entry stays, or is back soon.
-// If the thread's task is killed meanwhile, the entry may be lost with it.
+// If a ReadAndDelete fails because ctx ends or a connection is cut, the entry stays, or is back
+// soon. If the thread's task is killed meanwhile, the entry may be lost with it.
 func (t *Thread) RecvInfo(ctx context.Context, name string, index int, flags InfoFlags) (*Message, error) {
 	if index < 0 || flags&^recvFlags != 0 {
 		return nil, fmt.Errorf("tpvm: receive %q[%d] with flags %#x from the message box: %w", name, index, flags, ErrBadParam)

@@ -438,8 +438,8 @@ func TestMessageBoxKilledTake(t *testing.T) {
 	}
 }
 
-// The answer to a task that takes an entry is lost, for example because the call has ended. The entry
-// stays, with its owner and its copy. If another entry has its index, it gets the next free one.
+// The answer to a task that takes an entry is lost, for example because the call has ended. The
+// entry stays, with its owner and its copy. If another entry has its index, it gets the next free one.
 func TestMessageBoxAnswerLost(t *testing.T) {
 	for _, flags := range []tpvm.InfoFlags{0, tpvm.Persistent} {
 		for _, taken := range []bool{false, true} { // the index is
@@ -541,6 +541,51 @@ func TestMessageBoxKeeperGivesUp(t *testing.T) {
 	})
 	if x.b.AdoptInfo(deadline(t), "x") {
 		t.Error("the copy was given up for an entry that no task keeps")
+	}
+	if err := r.Close(); err != nil {
+		t.Fatal(err)
+	}
+	x.want("a")
+}
+
+// An entry keeps its identity when a task of another process replaces it, and when that task exits.
+// By the identity a copy is told from another entry of the same name.
+func TestMessageBoxIdentity(t *testing.T) {
+	x := newBox(t, tpvm.Persistent|tpvm.OverWritable)
+	find := func() (id, ident string) {
+		t.Helper()
+		f, err := x.b.Rocl().Find(deadline(t), rocl.Match{"type": "mbox", "vm": x.b.VM(), "name": "x"}, rocl.Want("entry"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		b, _ := f.Attrs.Get("entry")
+		return f.ID.String(), string(b)
+	}
+	first, _ := find()
+	put(t, x.c.Thread, "x", "c", tpvm.Persistent|tpvm.OverWritable, 0, nil)
+	if _, s := find(); s != first {
+		t.Errorf("replaced: the identity is %q, want %q", s, first)
+	}
+	if err := x.c.Exit(deadline(t)); err != nil {
+		t.Fatal(err)
+	}
+	if _, s := find(); s != first {
+		t.Errorf("moved: the identity is %q, want %q", s, first)
+	}
+}
+
+// Another program has registered an invalid entry. A task that takes over an entry of the same name
+// and index waits until the invalid one is gone.
+func TestMessageBoxInvalidEntry(t *testing.T) {
+	x := newBox(t, tpvm.Persistent)
+	r, err := x.c.Rocl().Register(deadline(t), rocl.Attrs{"type": "mbox", "vm": x.c.VM(), "name": "x", "index": "0", "owner": "none", "flags": "?"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	x.kill()
+	x.want()
+	if x.b.AdoptInfo(deadline(t), "x") {
+		t.Error("the copy was given up for an invalid entry")
 	}
 	if err := r.Close(); err != nil {
 		t.Fatal(err)

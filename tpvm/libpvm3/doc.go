@@ -93,9 +93,11 @@
 // A signal handler may leave pvm_recv and pvm_trecv by siglongjmp, for example for a time-out. The
 // thread must have called the library before. A message that comes meanwhile is for the next
 // receive. A jump in the last instructions of a receive, after it has its result, comes too late:
-// the message is the active receive buffer, as pvm_getrbuf tells. A jump out of another function, such as pvm_precv, pvm_barrier or pvm_send, or out of a
-// message handler, unwinds Go code, and the program crashes later. A signal handler must not call
-// the library.
+// the message is the active receive buffer, as pvm_getrbuf tells.
+//
+// A jump out of another function, such as pvm_precv, pvm_barrier or pvm_send, or out of a message
+// handler, unwinds Go code, and the program crashes later. A signal handler must not call the
+// library.
 package main
 
 func main() {}
