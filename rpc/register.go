@@ -48,7 +48,7 @@ func Register[In, Out any](s *Server, name string, f func(ctx context.Context, i
 		if r.method.executor.isReceiver() {
 			return encodeWithoutWait(r, out, result)
 		}
-		b, err := out.encode(r.ctx, r.s.c, replyHead, result)
+		b, err := encodeReply(r, out, result)
 		return replyWith(r, out, result, b, err)
 	}
 	return s.register(m)
@@ -64,6 +64,27 @@ func replyWith[Out any](r *request, out format[Out], result Out, b *rocl.Buffer,
 	return b, nil
 }
 
+// lentMost is the size in bytes of the largest reply that needs no memory of the context. Requests
+// that handlers hold until they have replied may use all of that memory.
+const lentMost = 4 << 10
+
+// encodeReply is encode for a reply. A small reply does not wait for memory.
+func encodeReply[Out any](r *request, out format[Out], result Out) (*rocl.Buffer, error) {
+	b, err := out.encode(ended, r.s.c, replyHead, result)
+	if !errors.Is(err, errEnded) {
+		return b, err
+	}
+	if p, err := out.appendAfter(make([]byte, replyHead), result); err != nil {
+		return nil, err
+	} else if len(p) <= lentMost {
+		return r.s.lend(p), nil
+	}
+	return out.encode(r.ctx, r.s.c, replyHead, result)
+}
+
+// lend returns a reply in plain memory.
+func (s *Server) lend(p []byte) *rocl.Buffer { return s.c.Lend(p, func() {}) }
+
 // encodeWithoutWait is encode and replyWith for the receiving goroutine, which encodes the result
 // before the next handler can change it, and does not wait for memory. If it would have to wait, it
 // sets r.late.
@@ -74,6 +95,9 @@ func encodeWithoutWait[Out any](r *request, out format[Out], result Out) (*rocl.
 		p, err := out.appendAfter(make([]byte, replyHead), result)
 		if err != nil {
 			return nil, err
+		}
+		if len(p) <= lentMost {
+			return replyEncoded(r, r.s.lend(p))
 		}
 		r.late = func() (*rocl.Buffer, error) {
 			b, err := r.s.c.BufferWait(r.ctx, len(p))

@@ -3,6 +3,7 @@
 package rpc
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -434,11 +435,14 @@ func (s *Server) errorReply(ctx context.Context, status, flags byte, err error) 
 	return b
 }
 
-// encodeError returns a reply with err. It waits for memory until ctx ends.
+// encodeError returns a reply with err. A long one waits for memory until ctx ends.
 func (s *Server) encodeError(ctx context.Context, status, flags byte, err error) (*rocl.Buffer, error) {
 	var scratch [256]byte
 	p := s.errorNames.errorBody(scratch[:replyHead], err)
 	putReply(p, status, flags&flagChecksum)
+	if len(p) <= lentMost {
+		return s.lend(bytes.Clone(p)), nil
+	}
 	b, err := s.c.BufferWait(ctx, len(p))
 	if err != nil {
 		return nil, err
