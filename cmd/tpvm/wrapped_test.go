@@ -259,6 +259,25 @@ func TestRunWrappedElsewhere(t *testing.T) {
 	}
 }
 
+// tpvm hosts prints the hosts that answer, and says that another one does not, unless the cluster
+// has declared that one dead.
+func TestHostsSilent(t *testing.T) {
+	one, two := hosts(t)
+	pod, node, _ := two.pod()
+	eventually.True(t, "the host is found", func() bool {
+		out, _, _ := one.run("", "hosts")
+		return strings.Contains(out, node)
+	})
+	pod.Signal(syscall.SIGSTOP)
+	defer pod.Signal(syscall.SIGKILL)
+	for _, args := range [][]string{{"hosts", "--timeout", "1s"}, {"hosts", "--json", "--timeout", "1s"}} {
+		out, errOut, code := one.run("", args...)
+		if !strings.Contains(out, "pod") || code != 0 && errOut == "" {
+			t.Errorf("%v: exit code %d, %q %q", args, code, out, errOut)
+		}
+	}
+}
+
 // As process 1 a pod reaps the orphans that its programs leave.
 func TestPodAsProcessOne(t *testing.T) {
 	unshare, err := exec.LookPath("unshare")
