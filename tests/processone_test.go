@@ -10,13 +10,16 @@ import (
 	"testing"
 
 	lib "github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/directory/cluster"
 	"github.com/rocl-go/rocl/internal/eventually"
+	"github.com/rocl-go/rocl/internal/freeaddr"
 	"github.com/rocl-go/rocl/tpvm"
 )
 
 // orphan is a script that makes an orphan, and waits until the orphan has ended and was reaped. Its
-// argument is a file for the orphan's number.
-const orphan = `(sh -c 'echo $$ >$0.new; mv $0.new $0' "$0" &)
+// argument is a file for the orphan's number. It fails unless process 1 has started it.
+const orphan = `[ $PPID = 1 ] || exit 8
+(sh -c 'echo $$ >$0.new; mv $0.new $0' "$0" &)
 while ! [ -s "$0" ]; do sleep 0.01; done
 i=0
 while [ -e /proc/$(cat "$0") ]; do
@@ -50,19 +53,35 @@ func TestServeAsProcessOne(t *testing.T) {
 
 // As process 1 dirserver --tpvm reaps the orphans that the programs of tasks leave.
 func TestDirserverAsProcessOne(t *testing.T) {
-	sock := socket(t)
-	processOne(t, dirserver, "--socket", sock, "--tpvm", "one")
-	ctx := eventually.Context(t)
-	var task *tpvm.Task
-	eventually.True(t, "the pod serves", func() (ok bool) {
+	dir := t.TempDir()
+	key := filepath.Join(dir, "key")
+	if err := os.WriteFile(key, []byte("0123456789abcdef0123456789abcdef\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var bind [2]string
+	for i := range bind {
 		var err error
-		if task == nil {
-			if task, err = tpvm.Enrol(ctx, tpvm.WithVM("one"), tpvm.WithoutLaunch(), tpvm.WithRocl(lib.JoinOnly(), lib.WithSocket(sock))); err != nil {
-				return false
+		if bind[i], err = freeaddr.Loopback(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ctx := eventually.Context(t)
+	// A task on another node, since a task starts the programs of its own node itself.
+	task, err := tpvm.Enrol(ctx, tpvm.WithVM("one"), tpvm.WithoutLaunch(), tpvm.WithRocl(lib.WithSocket(socket(t)),
+		lib.WithCluster("one"), lib.WithMember(cluster.Member{Bind: bind[0], KeyFile: key})))
+	if err != nil {
+		t.Fatal(err)
+	}
+	processOne(t, dirserver, "--socket", socket(t), "--tpvm", "one", "--cluster", "one", "--bind", bind[1], "--join", bind[0], "--key-file", key)
+	node := ""
+	eventually.True(t, "the pod serves", func() bool {
+		hosts, err := task.Hosts(ctx)
+		for _, h := range hosts {
+			if h.Launcher == tpvm.LauncherDirserver {
+				node = h.Node
 			}
 		}
-		hosts, err := task.Hosts(ctx)
-		return err == nil && hosts[0].Launcher == tpvm.LauncherDirserver
+		return err == nil && node != ""
 	})
 	defer func() {
 		if err := task.Exit(ctx); err != nil {
@@ -73,7 +92,7 @@ func TestDirserverAsProcessOne(t *testing.T) {
 	if err := task.Catchout(&out); err != nil {
 		t.Fatal(err)
 	}
-	ps, err := task.Start(ctx, "sh", 1, tpvm.Args("-c", orphan, filepath.Join(t.TempDir(), "pid")))
+	ps, err := task.Start(ctx, "sh", 1, tpvm.OnHost(node), tpvm.Args("-c", orphan, filepath.Join(dir, "pid")))
 	if err != nil {
 		t.Fatal(err)
 	}

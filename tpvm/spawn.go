@@ -300,11 +300,12 @@ func (t *Task) pods(ctx context.Context, nodes map[string]bool) ([]hostEntry, er
 }
 
 // find returns the pods of the resources that match on the nodes. nil stands for all nodes. The
-// caller's own pod is the first.
+// caller's own pod is the first. With an error, find returns the pods that it has found before.
 func (t *Task) find(ctx context.Context, m rocl.Match, nodes map[string]bool) (ps []hostEntry, err error) {
-	for f, err := range t.findAll(ctx, m, rocl.Want(attrPod, attrNode, attrHost, attrAdded, attrServedBy)) {
-		if err != nil {
-			return nil, err
+	for f, ferr := range t.findAll(ctx, m, rocl.Want(attrPod, attrNode, attrHost, attrAdded, attrServedBy)) {
+		if ferr != nil {
+			err = ferr
+			break
 		}
 		node := attr(f, attrNode)
 		if nodes != nil && !nodes[node] {
@@ -312,7 +313,8 @@ func (t *Task) find(ctx context.Context, m rocl.Match, nodes map[string]bool) (p
 		}
 		id := f.ID
 		if pod := attr(f, attrPod); pod != "" {
-			if id, err = rocl.ParseGID(pod); err != nil {
+			var perr error
+			if id, perr = rocl.ParseGID(pod); perr != nil {
 				continue
 			}
 		}
@@ -402,13 +404,14 @@ type Host struct {
 	Added    string // the name under which AddHosts added the host
 }
 
-// hosts returns the hosts whose node resources match a pattern and satisfy conditions.
+// hosts returns the hosts whose node resources match a pattern and satisfy conditions. With an
+// error, hosts returns the hosts that it has found before.
 func (t *Task) hosts(ctx context.Context, where rocl.Match, conditions ...rocl.FindOption) (hs []Host, err error) {
 	m := rocl.Match{rocl.AttrKind: "node"}
 	maps.Copy(m, where)
 	for f, err := range t.findAll(ctx, m, conditions...) {
 		if err != nil {
-			return nil, err
+			return hs, err
 		}
 		hs = append(hs, host(f))
 	}
@@ -423,34 +426,36 @@ func host(f rocl.Found) Host {
 }
 
 // Hosts returns the hosts of the virtual machine, which are the nodes of the cluster. Host.Launcher
-// tells if programs can be started on a host.
+// tells if programs can be started on a host. With an error, such as the cause of ctx's end while a
+// node does not answer, Hosts returns what it has found before.
 func (t *Thread) Hosts(ctx context.Context) ([]Host, error) {
-	hs, err := t.task.hosts(ctx, nil)
-	if err != nil {
-		return nil, fmt.Errorf("tpvm: list the hosts: %w", err)
-	}
-	for f, err := range t.task.c.FindAll(ctx, t.task.match(typeTask, nil), rocl.Want(attrNode)) {
-		if err != nil {
-			break
-		}
-		node := attr(f, attrNode)
-		for i := range hs {
-			if hs[i].Node == node {
-				hs[i].Tasks++
+	tasks := map[string]int{} // by node
+	var pods []hostEntry
+	var tasksErr, podsErr error
+	var asked sync.WaitGroup // asked at the same time: a silent node delays all by as much as one
+	asked.Go(func() {
+		for f, err := range t.task.findAll(ctx, t.task.match(typeTask, nil), rocl.Want(attrNode)) {
+			if tasksErr = err; err != nil {
+				return
 			}
+			tasks[attr(f, attrNode)]++
 		}
-	}
-	pods, err := t.task.pods(ctx, nil)
-	if err != nil {
-		return nil, fmt.Errorf("tpvm: list the hosts: %w", err)
-	}
-	for _, p := range pods {
-		for i := range hs {
-			if hs[i].Node == p.node && rank(p.launcher) >= rank(hs[i].Launcher) {
-				hs[i].Launcher, hs[i].Added = p.launcher, p.added
+	})
+	asked.Go(func() { pods, podsErr = t.task.pods(ctx, nil) })
+	hs, err := t.task.hosts(ctx, nil)
+	asked.Wait()
+	for i := range hs {
+		h := &hs[i]
+		h.Tasks = tasks[h.Node]
+		for _, p := range pods {
+			if p.node == h.Node && rank(p.launcher) >= rank(h.Launcher) {
+				h.Launcher, h.Added = p.launcher, p.added
 			}
 		}
 	}
 	slices.SortFunc(hs, func(a, b Host) int { return a.ID.Compare(b.ID) })
+	if err = cmp.Or(err, tasksErr, podsErr); err != nil {
+		return hs, fmt.Errorf("tpvm: list the hosts: %w", err)
+	}
 	return hs, nil
 }

@@ -91,8 +91,8 @@ type namedFunc struct {
 // An Option changes one default of Enrol, ServePod or RunPod.
 type Option func(*config)
 
-// WithContext makes the task use the context c, which stays open after Exit. By default, and if c is
-// nil, Enrol opens a context.
+// WithContext makes the task use the context c, which stays open after Exit. By default, and if c
+// is nil, Enrol opens a context.
 func WithContext(c *rocl.Context) Option { return func(f *config) { f.c = c } }
 
 // WithRocl gives options for the context that Enrol opens.

@@ -106,10 +106,10 @@ func (c *console) conf(context.Context, []string) error {
 	ctx, cancel := c.brief()
 	defer cancel()
 	hs, err := c.t.Hosts(ctx)
-	if err != nil {
+	if err != nil && len(hs) == 0 {
 		return err
 	}
-	return printHosts(c.out, hs, false)
+	return errors.Join(printHosts(c.out, hs, false), err)
 }
 
 func (c *console) mstat(_ context.Context, args []string) error {

@@ -43,11 +43,13 @@ func hostsCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return observe(cmd, 0, func(ctx context.Context, t *tpvm.Task) error {
 				hs, err := t.Hosts(ctx)
-				if err != nil {
+				if err != nil && len(hs) == 0 {
 					return err
 				}
-				warnSilent(ctx, cmd, t)
-				return printHosts(cmd.OutOrStdout(), hs, asJSON)
+				if err == nil {
+					warnSilent(ctx, cmd, t)
+				}
+				return errors.Join(printHosts(cmd.OutOrStdout(), hs, asJSON), err)
 			})
 		},
 	}

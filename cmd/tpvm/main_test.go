@@ -75,7 +75,8 @@ func newShell(t *testing.T) *shell {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	return &shell{t: t, env: append(os.Environ(), "BE_TPVM=tpvm", "HOME="+dir, "ROCL_SOCKET="+filepath.Join(dir, "s"), "TPVM_VM=test")}
+	race := os.Getenv("GORACE") + " atexit_sleep_ms=0" // a process of a race build sleeps a second at its end otherwise
+	return &shell{t: t, env: append(os.Environ(), "GORACE="+race, "BE_TPVM=tpvm", "HOME="+dir, "ROCL_SOCKET="+filepath.Join(dir, "s"), "TPVM_VM=test")}
 }
 
 // command returns a command that has not been started.

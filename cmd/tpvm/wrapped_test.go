@@ -218,6 +218,15 @@ func (s *shell) pod() (p *subprocess.Process, node string, lines *bufio.Scanner)
 	}
 }
 
+// find waits until a node is a host.
+func (s *shell) find(node string) {
+	s.t.Helper()
+	eventually.True(s.t, "the host is found", func() bool {
+		out, _, _ := s.run("", "hosts")
+		return strings.Contains(out, node)
+	})
+}
+
 // A script that runs a program on another host ends together with it: when tpvm run is interrupted
 // or killed, by tpvm kill, when tpvm delete removes the host, and when its pod is interrupted or
 // killed.
@@ -237,10 +246,7 @@ func TestRunWrappedElsewhere(t *testing.T) {
 	} {
 		t.Run(how, func(t *testing.T) {
 			pod, node, podLines := two.pod()
-			eventually.True(t, "the host is found", func() bool {
-				out, _, _ := one.run("", "hosts")
-				return strings.Contains(out, node)
-			})
+			one.find(node)
 			w := newWrapped(t)
 			run, lines := one.start(w.run("--host", node)...)
 			ended := w.begun()
@@ -259,29 +265,49 @@ func TestRunWrappedElsewhere(t *testing.T) {
 	}
 }
 
+// tpvm hosts prints the hosts that answer, and says that another one does not, unless the cluster
+// has declared that one dead.
+func TestHostsSilent(t *testing.T) {
+	one, two := hosts(t)
+	pod, node, _ := two.pod()
+	one.find(node)
+	pod.Signal(syscall.SIGSTOP)
+	defer pod.Signal(syscall.SIGKILL)
+	for _, args := range [][]string{{"hosts", "--timeout", "1s"}, {"hosts", "--json", "--timeout", "1s"}} {
+		out, errOut, code := one.run("", args...)
+		if !strings.Contains(out, "pod") || code != 0 && errOut == "" {
+			t.Errorf("%v: exit code %d, %q %q", args, code, out, errOut)
+		}
+	}
+}
+
 // As process 1 a pod reaps the orphans that its programs leave.
 func TestPodAsProcessOne(t *testing.T) {
 	unshare, err := exec.LookPath("unshare")
 	if err != nil || os.Geteuid() != 0 {
 		t.Skip("unshare makes namespaces for root:", err)
 	}
-	s := newShell(t)
+	one, two := hosts(t)
 	cmd := exec.Command(unshare, "--pid", "--fork", "--kill-child", "--mount", "--mount-proc", must(os.Executable()), "pod")
-	cmd.Env = s.env
+	cmd.Env = two.env
 	p := launch(t, cmd)
-	if l := <-p.Lines; !strings.HasPrefix(l, "pod ") {
-		t.Fatal(l)
+	id, ok := strings.CutPrefix(<-p.Lines, "pod ")
+	if !ok {
+		t.Fatal(id)
 	}
+	node, _, _ := strings.Cut(id, "-")
+	one.find(node)
 	file := filepath.Join(t.TempDir(), "pid")
-	out, errOut, code := s.run("", "run", "sh", "-c", orphan, file)
-	if code != 0 || out != "[sh] reaped\n" {
+	out, errOut, code := one.run("", "run", "--host", node, "sh", "-c", orphan, file)
+	if code != 0 || !strings.HasSuffix(out, "] reaped\n") {
 		t.Errorf("exit code %d: %q %q", code, out, errOut)
 	}
 }
 
 // orphan is a script that makes an orphan, and waits until the orphan has ended and was reaped. Its
-// argument is a file for the orphan's number.
-const orphan = `(sh -c 'echo $$ >$0.new; mv $0.new $0' "$0" &)
+// argument is a file for the orphan's number. It fails unless process 1 has started it.
+const orphan = `[ $PPID = 1 ] || exit 8
+(sh -c 'echo $$ >$0.new; mv $0.new $0' "$0" &)
 while ! [ -s "$0" ]; do sleep 0.01; done
 i=0
 while [ -e /proc/$(cat "$0") ]; do
