@@ -227,8 +227,8 @@ func Dial(ctx context.Context, c *rocl.Context, pattern rocl.Attributes) (net.Co
 //
 // DialID fails with syscall.ECONNREFUSED if the listener is gone, which rocl.ErrGone or
 // rocl.ErrUnreachable matches too, or if it refuses. If no connection to the listener's context was
-// made, the error has a *rocl.NoConnectionError with the reason. It fails with the cause of ctx's end, and
-// otherwise as [rocl.Context.Register] does.
+// made, the error has a *rocl.NoConnectionError with the reason. It fails with the cause of ctx's
+// end, and otherwise as [rocl.Context.Register] does.
 func DialID(ctx context.Context, c *rocl.Context, id rocl.GID) (net.Conn, error) {
 	conn, err := dial(ctx, c, id)
 	if err != nil {
