@@ -441,3 +441,31 @@ func TestHeldLands(t *testing.T) {
 	}
 	nothingPromised(t, h.a, its)
 }
+
+// A context that has given up a session, and then monitors a resource of the peer anew, is not told
+// that the resource is gone when the idle peer, which knows nothing of that, resumes the session.
+func TestMonitorAfterGivingUp(t *testing.T) {
+	h := newHeirWorld(t)
+	its := box(t, h.a, 7, 0)
+	h.flow(t, its)
+	h.hole.swallows.Store(true)
+	h.part(t)
+	h.w.mu.Lock()
+	here := h.w.at[h.b.self]
+	h.w.at[h.b.self] = nil
+	h.w.mu.Unlock()
+	stop, err := its.Monitor(soon(t), monitored(h.mine), 99)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stop()
+	h.leads(h.a.Addrs()...)
+	h.hole.end() // the peer dials, with the session that it knows
+	talk(t, h.b, h.a, its, 1)
+	h.w.mu.Lock()
+	h.w.at[h.b.self] = here
+	h.w.mu.Unlock()
+	isEmpty(t, its)
+	h.mine.Close()
+	awaitGone(t, its, monitored(h.mine), 99)
+}
