@@ -73,8 +73,12 @@ func (e *call) tellCancelled(number uint64, cause error) {
 	}
 	l := f.l
 	l.mu.Lock()
-	if f.gone != nil || l.life.HasEnded() || f.dropHeldLocked(number) {
+	if f.gone != nil || l.life.HasEnded() {
 		l.mu.Unlock()
+		return
+	}
+	if f.dropHeldLocked(number) {
+		l.postLocked()
 		return
 	}
 	if f.line.IsWaiting() {

@@ -176,7 +176,7 @@ func (m *Mailbox) closeAccount(in *inflow) {
 // credit, and that credit, or 0. mu must be held.
 func (m *Mailbox) consumeLocked(msg *Message) (grantee *inflow, grant uint64) {
 	in := msg.in
-	if msg.isGone { // the message took no credit
+	if msg.gone != nil { // the message took no credit
 		return nil, 0
 	}
 	c := in.charge(len(msg.data))

@@ -323,8 +323,7 @@ func (f *Flow) admit(ctx context.Context, c uint64, o outgoing) error {
 	err := l.await(ctx, &f.waiters, w)
 	l.liveness.starved--
 	if err != nil {
-		asks := f.serveLocked() // the next sender may need less
-		if unasks := f.withdrawNeedLocked(); f.giveBackLocked() || unasks || asks {
+		if f.skipLocked() {
 			l.postLocked()
 			l.mu.Lock()
 		}
@@ -359,6 +358,14 @@ func (f *Flow) askLocked(need uint64, o outgoing) {
 	}
 	f.asked, f.askedFor = need, o
 	f.l.putLocked(wire.TypeNeed, f.dst, o.src, need, o.needPayload()...)
+}
+
+// skipLocked goes on when a sender, or a held message, has given up: the next one may need less. It
+// reports whether there is something to write. mu must be held.
+func (f *Flow) skipLocked() bool {
+	asks := f.serveLocked()
+	unasks := f.withdrawNeedLocked()
+	return f.giveBackLocked() || unasks || asks
 }
 
 // withdrawNeedLocked tells the receiver that no sender waits any more, if that is so. It reports

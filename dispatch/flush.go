@@ -28,7 +28,7 @@ type FlushError struct {
 	Undelivered int           // messages reported as undelivered
 	Waiting     int           // messages that were neither delivered nor reported when ctx ended
 	Targets     []FlushTarget // the targets of these messages, in the order of their identifiers; see MaxFlushTargets
-	Err         error         // ErrGone, ErrUnreachable, ErrClosed and the cause of ctx's end, joined
+	Err         error         // the reasons, one of each kind (ErrGone, ErrUnreachable …), and the cause of ctx's end, joined
 }
 
 // A FlushTarget is a target of messages that were not delivered.
@@ -90,19 +90,26 @@ type losses struct {
 
 // A loss is a number of messages with their reasons. Both are zero or neither.
 type loss struct {
-	n     int
-	kinds uint8 // a bit for each of lossErrs
+	n   int
+	why [len(lossErrs) + 1]error // the latest reason of each kind in lossErrs, and of any other kind
 }
 
-var lossErrs = [...]error{ErrGone, ErrUnreachable, ErrClosed}
+var lossErrs = [...]error{ErrGone, ErrUnreachable, ErrClosed, ErrTooLarge}
 
 // add adds o.
-func (l *loss) add(o loss) { l.n, l.kinds = l.n+o.n, l.kinds|o.kinds }
+func (l *loss) add(o loss) {
+	l.n += o.n
+	for i, err := range o.why {
+		if err != nil {
+			l.why[i] = err
+		}
+	}
+}
 
 // errs returns the reasons.
 func (l *loss) errs() (errs []error) {
-	for i, err := range lossErrs {
-		if l.kinds&(1<<i) != 0 {
+	for _, err := range l.why {
+		if err != nil {
 			errs = append(errs, err)
 		}
 	}
@@ -111,12 +118,14 @@ func (l *loss) errs() (errs []error) {
 
 // add counts one message to a target.
 func (l *losses) add(to resource.GID, err error) {
-	one := loss{n: 1}
-	for i, kind := range lossErrs {
-		if errors.Is(err, kind) {
-			one.kinds |= 1 << i
+	one, kind := loss{n: 1}, len(lossErrs)
+	for i, is := range lossErrs {
+		if errors.Is(err, is) {
+			kind = i
+			break
 		}
 	}
+	one.why[kind] = err
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	was, isKnown := l.by[to]
@@ -203,8 +212,9 @@ func (d *Dispatcher) countLost(src uint32, to resource.GID, err error) {
 //
 // Flush returns nil if no message to these targets was reported as undelivered since the last Flush
 // of the context. Otherwise it fails with a *FlushError, which says how many were, and to which
-// targets, and matches ErrGone, ErrUnreachable or ErrClosed. If ctx ends before, the *FlushError
-// matches the cause, and says how many messages are still under way. Each undelivered message is
+// targets, and matches their reasons: ErrGone, ErrUnreachable (with a *NoConnectionError if no
+// connection was made), ErrClosed or ErrTooLarge. If ctx ends before, the *FlushError matches the
+// cause, and says how many messages are still under way. Each undelivered message is
 // counted by one Flush of the context, and by one Flush of its mailbox.
 func (d *Dispatcher) Flush(ctx context.Context, ids ...resource.GID) error {
 	return d.flush(ctx, 0, ids, &d.losses)
@@ -235,7 +245,7 @@ func (d *Dispatcher) flush(ctx context.Context, src uint32, ids []resource.GID, 
 		wanted[id] = true
 	}
 	covers := func(l *link, h *subsys.Header) bool {
-		return (src == 0 || h.Src == src) && h.Flags&wire.FlagForget == 0 && (wanted == nil || wanted[l.targetOf(h)])
+		return (src == 0 || h.Src == src) && isAwaited(l, h) && (wanted == nil || wanted[l.targetOf(h)])
 	}
 	var marks []watermark
 	hasLinks := false
@@ -246,13 +256,11 @@ func (d *Dispatcher) flush(ctx context.Context, src uint32, ids []resource.GID, 
 		l.mu.Unlock()
 	})
 	var err error
-	waiting := map[resource.GID]int{}
-	for _, w := range marks {
-		if err == nil {
-			err = w.passed(ctx)
-		}
-		if err != nil {
-			w.countWaiting(waiting, covers)
+	var waiting map[resource.GID]int
+	for i, w := range marks {
+		if err = w.passed(ctx, covers); err != nil {
+			waiting = countWaiting(marks[i:], covers)
+			break
 		}
 	}
 	if hasLinks { // the token holder may be at work on reports that came before the acknowledgement
@@ -286,10 +294,8 @@ func (l *link) underWayLocked(marks []watermark, covers func(*link, *subsys.Head
 	if found {
 		marks = append(marks, watermark{l: l, seq: last})
 	}
-	found = false
-	l.eachHeldLocked(func(h *subsys.Header) { found = found || covers(l, h) })
-	if found {
-		marks = append(marks, l.allLocked())
+	if l.holdsLocked(covers) {
+		marks = append(marks, watermark{l: l, isHeld: true})
 	}
 	var line *session.Line
 	l.s.EachQueued(func(ln *session.Line, h *subsys.Header, put uint64) {
@@ -309,43 +315,45 @@ func (l *link) underWayLocked(marks []watermark, covers func(*link, *subsys.Head
 	return marks
 }
 
-// countWaiting adds to by how many messages up to the watermark are not acknowledged, by target. It
-// counts the messages that covers selects.
-func (w watermark) countWaiting(by map[resource.GID]int, covers func(*link, *subsys.Header) bool) {
-	l := w.l
-	l.mu.Lock()
-	if heir := l.heir; heir.l != nil {
-		l.mu.Unlock()
-		heir.countWaiting(by, covers)
-		return
+// countWaiting returns how many messages of the watermarks are not acknowledged, by target. It
+// counts the messages that covers selects, each of them once.
+func countWaiting(marks []watermark, covers func(*link, *subsys.Header) bool) map[resource.GID]int {
+	by := map[resource.GID]int{}
+	byLink := map[*link][]watermark{}
+	for _, w := range marks {
+		byLink[w.l] = append(byLink[w.l], w)
 	}
-	defer l.mu.Unlock()
-	if w.isHeld {
-		l.eachHeldLocked(func(h *subsys.Header) {
-			if covers(l, h) {
-				by[l.targetOf(h)]++
+	for len(byLink) > 0 {
+		for l, ws := range byLink {
+			delete(byLink, l)
+			count := func(h *subsys.Header, isOf func(watermark) bool) {
+				if covers(l, h) && slices.ContainsFunc(ws, isOf) {
+					by[l.targetOf(h)]++
+				}
 			}
-		})
-		return
-	}
-	if w.f == nil {
-		l.s.EachNumbered(func(h *subsys.Header, seq uint32) {
-			if covers(l, h) && int32(seq-w.seq) <= 0 {
-				by[l.targetOf(h)]++
+			l.mu.Lock()
+			heir := l.heir
+			l.eachHeldLocked(func(h *subsys.Header) {
+				count(h, func(w watermark) bool { return w.isHeld })
+			})
+			l.s.EachNumbered(func(h *subsys.Header, seq uint32) {
+				count(h, func(w watermark) bool {
+					if w.f != nil { // messages that have left the line meanwhile
+						return h.Dst == w.f.dst && int32(seq-w.seq) > 0
+					}
+					return w.isHeld || int32(seq-w.seq) <= 0
+				})
+			})
+			l.s.EachQueued(func(ln *session.Line, h *subsys.Header, put uint64) {
+				count(h, func(w watermark) bool { return w.isHeld || w.f != nil && ln == &w.f.line && put <= w.put })
+			})
+			l.mu.Unlock()
+			if heir != nil {
+				byLink[heir] = []watermark{{l: heir, isHeld: true}}
 			}
-		})
-		return
+		}
 	}
-	l.s.EachQueued(func(ln *session.Line, h *subsys.Header, put uint64) {
-		if ln == &w.f.line && covers(l, h) && put <= w.put {
-			by[l.targetOf(h)]++
-		}
-	})
-	l.s.EachNumbered(func(h *subsys.Header, seq uint32) { // messages that have left the line meanwhile
-		if h.Dst == w.f.dst && covers(l, h) && int32(seq-w.seq) > 0 {
-			by[l.targetOf(h)]++
-		}
-	})
+	return by
 }
 
 // WaitFor makes progress while a goroutine waits for a buffer; see [buffers.Waiter].

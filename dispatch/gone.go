@@ -120,7 +120,7 @@ func (d *Dispatcher) awaitOwed(ctx context.Context, peer resource.GID) error {
 		return true
 	})
 	for _, w := range marks {
-		if err := w.passed(ctx); err != nil {
+		if err := w.passed(ctx, allMessages); err != nil {
 			return err
 		}
 	}

@@ -61,9 +61,9 @@ type link struct {
 	addrs       []string           // the peer's addresses, as the directory said last
 	since       time.Time          // when conn was made
 	outage      outage
-	held        int       // messages from a former link that wait for credit
-	heir        watermark // the messages that the successor has taken over; set when the link ends
-	transport   string    // the transport of conn, or of the connection before
+	held        int    // messages from a former link that wait for credit
+	heir        *link  // the successor that has taken messages over; set when the link ends
+	transport   string // the transport of conn, or of the connection before
 	backoffs    map[string]*routeBackoff
 	flows       map[uint32]*Flow
 	goneDst     map[uint32]error    // the latest resources of the peer that are gone

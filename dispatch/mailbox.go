@@ -319,7 +319,7 @@ func (m *Mailbox) Close() {
 	for msgs != nil {
 		msg := msgs
 		msgs = msg.next
-		if msg.in != nil && !msg.isGone {
+		if msg.in != nil && msg.gone == nil {
 			m.refuse(msg.in, msg)
 		}
 		msg.next, msg.prev, msg.in, msg.pin, msg.kept, msg.slot = nil, nil, nil, nil, 0, nil

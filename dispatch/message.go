@@ -32,7 +32,7 @@ type Message struct {
 	isHeld bool          // received, and counted in Dispatcher.held
 	isSent bool          // the payload is in a buffer that a sender of this process may hold too
 	slot   *slot         // the places of the message in the chains of the mailbox; nil: none
-	isGone bool          // the message tells that its origin has ended
+	gone   error         // why the origin has ended, of which the message tells; nil: it is another message
 	// isForgotten says that the message was sent by SendAndForget.
 	isForgotten bool
 	request
@@ -94,7 +94,12 @@ func (m *Message) Tag() uint64 { return m.tag }
 // IsGone reports whether the library made the message to tell that the resource From has ended, as
 // Resource.Monitor asked. Such a message has no payload, and comes behind all messages from that
 // resource. The resource sends more only if it lives: its context was merely out of reach.
-func (m *Message) IsGone() bool { return m.isGone }
+func (m *Message) IsGone() bool { return m.gone != nil }
+
+// GoneErr returns why the resource From has ended, if IsGone is true, and nil otherwise. The error
+// matches ErrGone or ErrUnreachable. If no connection was made for as long as Config.GiveUp says,
+// it is a *NoConnectionError, with the reason.
+func (m *Message) GoneErr() error { return m.gone }
 
 // Buffer returns the payload as a buffer of its own that can be sent on without copying. The caller
 // owns that buffer, independently of the message. Buffer returns nil if the message has none.
@@ -122,7 +127,7 @@ func (m *Message) Release() {
 		m.endRequest()
 	}
 	buf, d, p := m.buf, m.d, m.batch
-	m.data, m.read, m.buf, m.d, m.batch, m.in, m.isGone, m.isSent, m.isForgotten = nil, 0, nil, nil, nil, nil, false, false, false
+	m.data, m.read, m.buf, m.d, m.batch, m.in, m.gone, m.isSent, m.isForgotten = nil, 0, nil, nil, nil, nil, nil, false, false
 	switch {
 	case p != nil:
 		if buf != p.buf { // a copy, made by Writable or moveTo

@@ -77,7 +77,7 @@ func (w *monitor) ended(err error) {
 		if m.gone == nil {
 			m.gone = &inflow{home: m}
 		}
-		msg.from, msg.tag, msg.in, msg.isGone = w.of, w.tag, m.gone, true
+		msg.from, msg.tag, msg.in, msg.gone = w.of, w.tag, m.gone, err
 		m.putLocked(msg)
 	}
 	m.mu.Unlock()

@@ -554,7 +554,7 @@ func TestBehindWhatIsGone(t *testing.T) {
 	last := l.markLocked(f)
 	l.mu.Unlock()
 	passed := make(chan error, 1)
-	go func() { passed <- last.passed(soon(t)) }()
+	go func() { passed <- last.passed(soon(t), allMessages) }()
 	eventually.True(t, "a sender waits", func() bool { l.mu.Lock(); defer l.mu.Unlock(); return l.behind.first != nil })
 	l.d.takeToken()
 	err = l.control(&subsys.Frame{Header: subsys.Header{Type: wire.TypeGone, Dst: 1}})

@@ -38,7 +38,7 @@ const (
 // held.
 func (m *Mailbox) countMemoryLocked(msg *Message) {
 	in := msg.in
-	if msg.isGone { // the message has no payload
+	if msg.gone != nil { // the message has no payload
 		return
 	}
 	p := in.pin

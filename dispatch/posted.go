@@ -136,7 +136,7 @@ func (p *Posted) unlistLocked() {
 // such memory. mu must be held.
 func (m *Mailbox) handToPostedLocked(msg *Message) bool {
 	p := m.posts[posting{msg.from, msg.tag}]
-	if p == nil || msg.isGone {
+	if p == nil || msg.gone != nil {
 		return false
 	}
 	p.unlistLocked()

@@ -26,7 +26,7 @@ func (m *Mailbox) PutBack(msg *Message) error {
 	switch {
 	case m.closed:
 		return ErrClosed
-	case msg.pin != nil || msg.kept != 0 || msg.isGone && (msg.prev != nil || m.first == msg): // the message is stored
+	case msg.pin != nil || msg.kept != 0 || msg.gone != nil && (msg.prev != nil || m.first == msg): // the message is stored
 		return ErrNotReceived
 	}
 	msg.read = 0
@@ -67,7 +67,7 @@ func (m *Mailbox) PutBack(msg *Message) error {
 
 // unconsumeLocked undoes consume, except for the credit that the sender was given. mu must be held.
 func (m *Mailbox) unconsumeLocked(msg *Message) {
-	if msg.isGone {
+	if msg.gone != nil {
 		return
 	}
 	c := msg.in.charge(len(msg.data))

@@ -14,6 +14,7 @@ import (
 	"github.com/rocl-go/rocl/dispatch/internal/wire"
 	"github.com/rocl-go/rocl/internal/lock"
 	"github.com/rocl-go/rocl/resource"
+	"github.com/rocl-go/rocl/subsys"
 )
 
 // maxLanes is how many links two contexts have at most for the rules of either one: the common
@@ -202,13 +203,14 @@ type spread struct {
 const classes = 16
 
 // A watermark is the last message of a class that took a lane. It is among the frames up to seq, or
-// it is one of the first put messages of the flow's line.
+// it is one of the first put messages of the flow's line. If the link leaves messages to a
+// successor, it may be among these.
 type watermark struct {
 	l   *link // nil: no message, or it has been acknowledged
 	seq uint32
 	f   *Flow // nil: the message was not in the line
 	put uint64
-	// isHeld says that the link had held messages, which may be among those of the watermark.
+	// isHeld says that the message may be any message of the link, also one that is held.
 	isHeld bool
 }
 
@@ -316,7 +318,7 @@ func (s *spread) classLocked(n uint64) []watermark {
 			l.mu.Lock()
 			if f := l.flows[s.base.dst]; !l.isIdleLocked() {
 				s.floor[lane] = l.markLocked(f)
-				s.floor[lane].isHeld = f != nil && f.waiters.first != nil && f.waiters.first.held != nil
+				s.floor[lane].isHeld = f.holdsLocked()
 			}
 			l.mu.Unlock()
 		}
@@ -339,7 +341,7 @@ func (s *spread) follow(ctx context.Context, class uint64, n uint8) error {
 		if w.l == nil {
 			continue
 		}
-		if err := w.passed(ctx); err != nil {
+		if err := w.passed(ctx, s.covers); err != nil {
 			return err
 		}
 		s.dropMark(class, other, w)
@@ -365,33 +367,37 @@ func (s *spread) mark(class uint64, n uint8, at watermark) {
 	*m = m.join(at)
 }
 
+// covers selects the messages to the target of the spread, for passed.
+func (s *spread) covers(_ *link, h *subsys.Header) bool { return h.Dst == s.base.dst }
+
 // passed waits until the peer has acknowledged the frames of a watermark. If the link ends, it
-// waits until the frames that were not acknowledged have been counted as undelivered.
-func (w watermark) passed(ctx context.Context) error {
-	for w.l != nil {
-		var err error
-		if w, err = w.passedOver(ctx); err != nil {
-			return err
+// waits until the frames that were not acknowledged have been counted as undelivered. Of messages
+// that are held, or that a successor has, it waits for those that covers selects.
+func (w watermark) passed(ctx context.Context, covers func(*link, *subsys.Header) bool) error {
+	next, err := w.passedOver(ctx, covers)
+	for _, w := range next {
+		if err == nil {
+			err = w.passed(ctx, covers)
 		}
 	}
-	return nil
+	return err
 }
 
-// passedOver is passed for one link. If the link leaves messages to a successor, passedOver returns
-// the watermark of these.
-func (w watermark) passedOver(ctx context.Context) (next watermark, _ error) {
+// passedOver is passed for one link. It returns the watermarks that are to be passed next.
+func (w watermark) passedOver(ctx context.Context, covers func(*link, *subsys.Header) bool) (next []watermark, _ error) {
 	l := w.l
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for {
 		seq := w.seq
+		if l.heir != nil {
+			return []watermark{{l: l.heir, isHeld: true}}, nil
+		}
 		if w.isHeld {
-			if l.held > 0 {
-				seq = l.s.Next() // check again when more has passed
-			} else {
-				w.seq, w.isHeld = l.s.Next()-1, false
-				continue
+			if !l.holdsLocked(covers) {
+				return l.underWayLocked(nil, covers), nil
 			}
+			seq = l.s.Next() // check again when more has passed
 		} else if w.f != nil {
 			if w.f.line.Gone() < w.put {
 				seq = l.s.Next() // the message is still in the line: check again when more has passed
@@ -399,9 +405,6 @@ func (w watermark) passedOver(ctx context.Context) (next watermark, _ error) {
 				w.seq, w.f = l.s.Next()-1, nil
 				continue
 			}
-		}
-		if l.heir.l != nil {
-			return l.heir, nil
 		}
 		if int32(l.s.Head()-seq) > 0 { // true also after the session has been drained
 			return next, nil

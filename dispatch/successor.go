@@ -151,7 +151,6 @@ func (l *link) succeedLocked(lost func(*subsys.Header)) *succession {
 		n.putLocked(wire.TypeNeed, dst, 0, total)
 	}
 	l.passEndingsLocked(n)
-	heir := n.allLocked()
 	l.flushCountersLocked()
 	if !l.publishSuccessorLocked(n) {
 		n.passEndingsLocked(l)
@@ -161,7 +160,7 @@ func (l *link) succeedLocked(lost func(*subsys.Header)) *succession {
 		}
 		return nil
 	}
-	l.heir = heir
+	l.heir = n
 	return s
 }
 
@@ -259,6 +258,7 @@ func (f *Flow) takeHeldLocked(yield func(*held)) {
 		h := w.held
 		f.l.d.doneWaiting(w)
 		yield(h)
+		f.l.behind.fireAll() // they check again
 	}
 }
 
@@ -269,15 +269,17 @@ func (f *Flow) removeHeldLocked(w *waiter) {
 	f.l.held--
 	session.Finish(w.held.Buf)
 	f.l.d.doneWaiting(w)
+	f.l.behind.fireAll() // they check again
 	f.l.wakeFlushingLocked()
 }
 
-// dropHeldLocked drops the request of a call that its caller has given up, if the request is held.
-// mu must be held.
+// dropHeldLocked drops the request of a call that its caller has given up, if the request is held,
+// and goes on with the messages behind it. The caller must post what that queues. mu must be held.
 func (f *Flow) dropHeldLocked(number uint64) (isDropped bool) {
 	for w := f.waiters.first; w != nil && w.held != nil; w = w.next {
 		if w.held.call == number {
 			f.removeHeldLocked(w)
+			f.skipLocked()
 			return true
 		}
 	}
@@ -319,8 +321,22 @@ func (f *Flow) enqueueHeldLocked(w *waiter) {
 func (l *link) isIdleLocked() bool { return l.s.IsIdle() && l.held == 0 }
 
 // needsAcksLocked reports whether anything but messages of SendAndForget has not been acknowledged.
-// Held messages count in any case. mu must be held.
-func (l *link) needsAcksLocked() bool { return l.s.NeedsAcks() || l.held > 0 }
+// mu must be held.
+func (l *link) needsAcksLocked() bool { return l.s.NeedsAcks() || l.holdsLocked(isAwaited) }
+
+// isAwaited selects every message except those of SendAndForget.
+func isAwaited(_ *link, h *subsys.Header) bool { return h.Flags&wire.FlagForget == 0 }
+
+// holdsLocked reports whether a message that covers selects is held. mu must be held.
+func (l *link) holdsLocked(covers func(*link, *subsys.Header) bool) (holds bool) {
+	l.eachHeldLocked(func(h *subsys.Header) { holds = holds || covers(l, h) })
+	return holds
+}
+
+// holdsLocked reports whether a message to the flow's target is held. mu must be held.
+func (f *Flow) holdsLocked() bool {
+	return f != nil && f.waiters.first != nil && f.waiters.first.held != nil
+}
 
 // eachHeldLocked yields the headers of the held messages. mu must be held.
 func (l *link) eachHeldLocked(yield func(*subsys.Header)) {
@@ -332,12 +348,6 @@ func (l *link) eachHeldLocked(yield func(*subsys.Header)) {
 			yield(&w.held.Header)
 		}
 	}
-}
-
-// allLocked returns the watermark of all messages of the link. mu must be held, or the link must
-// not be published.
-func (l *link) allLocked() watermark {
-	return watermark{l: l, seq: l.s.Next() - 1, isHeld: l.held > 0}
 }
 
 // former returns how far the peer had come in the session that this context has given up last, over

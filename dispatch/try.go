@@ -210,7 +210,13 @@ func (s *spread) mayFollow(class uint64, n uint8) bool {
 		if w.l == nil {
 			continue
 		}
-		if !w.checkPassed() {
+		now, isPassed := w.checkPassed(s.base.dst)
+		if !isPassed {
+			s.mu.Lock()
+			if m := &s.marks[class][other]; *m == w {
+				*m = now
+			}
+			s.mu.Unlock()
 			return false
 		}
 		s.dropMark(class, other, w)
@@ -218,17 +224,29 @@ func (s *spread) mayFollow(class uint64, n uint8) bool {
 	return true
 }
 
-// checkPassed is passed without waiting: it writes frames that are unsent, and reports whether the
-// peer has acknowledged the frames of the watermark.
-func (w watermark) checkPassed() bool {
+// checkPassed is passed without waiting, for messages to dst: it writes frames that are unsent, and
+// reports whether the peer has acknowledged the frames of the watermark. If not, it returns the
+// watermark that is to be checked next.
+func (w watermark) checkPassed(dst uint32) (now watermark, isPassed bool) {
 	l := w.l
 	l.mu.Lock()
-	defer l.mu.Unlock()
 	l.writeLocked() // the frames may be paced
 	if !l.callWriter() {
 		l.releaseLocked()
 	}
-	return (w.f == nil || w.f.line.Gone() >= w.put) && int32(l.s.Head()-w.seq) > 0
+	if heir := l.heir; heir != nil {
+		l.mu.Unlock()
+		return watermark{l: heir, isHeld: true}.checkPassed(dst)
+	}
+	defer l.mu.Unlock()
+	if w.isHeld {
+		f := l.flows[dst]
+		if f.holdsLocked() {
+			return w, false
+		}
+		w = l.markLocked(f)
+	}
+	return w, (w.f == nil || w.f.line.Gone() >= w.put) && int32(l.s.Head()-w.seq) > 0
 }
 
 // Room returns the longest message, in bytes, that TrySend accepts now. It returns 0 also while

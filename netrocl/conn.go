@@ -43,7 +43,7 @@ const (
 	tagWake
 )
 
-// errReset is the error of a connection whose peer is gone and has not ended the stream.
+// errReset is the error of a Write to a connection whose peer has closed it.
 var errReset = fmt.Errorf("%w: %w", syscall.ECONNRESET, rocl.ErrGone)
 
 // expired is a context that has ended. A send with it does only what needs no waiting.
@@ -70,7 +70,8 @@ func (a Addr) String() string { return a.ID.String() }
 // deadline and net.ErrClosed after Close. After Close of the context they match net.ErrClosed and
 // rocl.ErrClosed. They match syscall.ECONNRESET and rocl.ErrGone if the peer is gone: its resource
 // was deleted, or its process or node died, before it ended the stream. If the peer's context is
-// out of reach, errors of Write match rocl.ErrUnreachable instead of rocl.ErrGone.
+// out of reach for as long as rocl.WithGiveUp says, they match rocl.ErrUnreachable instead of
+// rocl.ErrGone, and have the reason.
 type Conn struct {
 	r             *rocl.Resource
 	peer          rocl.GID // the resource of the other end
@@ -83,11 +84,12 @@ type Conn struct {
 	rd, wr  deadline
 
 	reading  sync.Mutex
-	m        *rocl.Message // the message that Read is reading; nil: none
-	off      int           // bytes of m that were read
-	readErr  error         // why no more bytes can be read: io.EOF or errReset; nil while they can
-	receives atomic.Bool   // a Read waits, or is about to wait
-	hasPeer  atomic.Bool   // false once the peer is known to have closed its end, or to be gone
+	m        *rocl.Message         // the message that Read is reading; nil: none
+	off      int                   // bytes of m that were read
+	readErr  error                 // why no more bytes can be read: io.EOF, or that of lost; nil while they can
+	receives atomic.Bool           // a Read waits, or is about to wait
+	hasPeer  atomic.Bool           // false once the peer is known to have closed its end, or to be gone
+	lost     atomic.Pointer[error] // why the peer is gone; nil: it is not known to be
 
 	writing sync.Mutex
 	isEnded bool // tagEnd or tagClose was sent
@@ -181,8 +183,10 @@ func (c *Conn) isData(m *rocl.Message) bool {
 	}
 	switch tag := m.Tag(); {
 	case m.IsGone():
+		err := fmt.Errorf("%w: %w", syscall.ECONNRESET, m.GoneErr())
+		c.lost.Store(&err)
 		c.hasPeer.Store(false)
-		c.readErr = cmp.Or(c.readErr, errReset)
+		c.readErr = cmp.Or(c.readErr, err)
 	case tag == tagEnd:
 		c.readErr = io.EOF
 	case tag == tagClose:
@@ -239,6 +243,9 @@ func (c *Conn) Write(p []byte) (n int, err error) {
 		case n == len(p):
 			return n, nil
 		case !c.hasPeer.Load():
+			if err := c.lost.Load(); err != nil {
+				return n, c.fail("write", *err)
+			}
 			return n, c.fail("write", errReset)
 		}
 		piece := p[n:min(n+maxPiece, len(p))]

@@ -226,8 +226,9 @@ func Dial(ctx context.Context, c *rocl.Context, pattern rocl.Attributes) (net.Co
 // call Accept.
 //
 // DialID fails with syscall.ECONNREFUSED if the listener is gone, which rocl.ErrGone or
-// rocl.ErrUnreachable matches too, or if it refuses. It fails with the cause of ctx's end, and
-// otherwise as [rocl.Context.Register] does.
+// rocl.ErrUnreachable matches too, or if it refuses. If no connection to the listener's context was
+// made, the error has a *rocl.NoConnectionError with the reason. It fails with the cause of ctx's
+// end, and otherwise as [rocl.Context.Register] does.
 func DialID(ctx context.Context, c *rocl.Context, id rocl.GID) (net.Conn, error) {
 	conn, err := dial(ctx, c, id)
 	if err != nil {
@@ -272,11 +273,11 @@ func ask(ctx context.Context, r *rocl.Resource, listener rocl.GID) (peer rocl.GI
 		if err != nil {
 			return peer, err
 		}
-		isGone, tag, text := m.IsGone(), m.Tag(), string(m.Bytes())
+		gone, tag, text := m.GoneErr(), m.Tag(), string(m.Bytes())
 		m.Release()
 		switch {
-		case isGone:
-			return peer, rocl.ErrGone
+		case gone != nil:
+			return peer, gone
 		case tag == tagRefuse:
 			return peer, fmt.Errorf("%w: %s", syscall.ECONNREFUSED, text)
 		case tag == tagAccept:

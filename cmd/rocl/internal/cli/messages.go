@@ -162,7 +162,7 @@ func undelivered(ctx context.Context, g Globals, me *rocl.Resource, to rocl.GID,
 		return 0, cmp.Or(err, ferr)
 	}
 	var none *rocl.NoConnectionError
-	if errors.As(ferr, &none) {
+	if errors.As(ferr, &none) && fctx.Err() != nil { // otherwise the library has given the target up before
 		ferr = &unreachableError{to, g.Timeout, none.Reason}
 	} else if fctx.Err() != nil {
 		ferr = fmt.Errorf("not acknowledged within %v: %w", g.Timeout, fe.Err)

@@ -266,6 +266,7 @@ func explain(ctx context.Context, cmd *cobra.Command, err error) (p problem, qui
 	var incomplete *incompleteError
 	var late *lateError
 	var unreachable *unreachableError
+	var none *rocl.NoConnectionError
 	var command *commandError
 	switch {
 	case err == nil:
@@ -282,7 +283,7 @@ func explain(ctx context.Context, cmd *cobra.Command, err error) (p problem, qui
 		return problem{Code: exitInterrupted}, true
 	case errors.As(err, &silent):
 		return problem{text(silent), "Its process may be stopped or overloaded; --timeout or ROCL_TIMEOUT allows more time.", exitSilent}, false
-	case errors.As(err, &unreachable):
+	case errors.As(err, &unreachable), errors.As(err, &none):
 		return problem{text(err), "'rocl routes' prints the links that dial. See that the process of the resource runs, and firewalls.", exitSilent}, false
 	case errors.As(err, &incomplete):
 		return problem{text(incomplete), "'rocl search-trace' shows which node is silent; --timeout or ROCL_TIMEOUT allows more time.", exitPartial}, false

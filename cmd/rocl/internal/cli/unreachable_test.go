@@ -4,9 +4,11 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"net"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/internal/eventually"
@@ -26,8 +28,8 @@ func (c closed) Dial(context.Context, string, subsys.Sink) (subsys.Conn, error) 
 }
 
 // 'rocl call' and 'rocl send' to a resource that cannot be dialled say so, with the reason,
-// although --timeout ends before the library gives the resource's context up. They advise no longer
-// time-out. 'rocl routes' prints links that dial, with the reason.
+// whether --timeout ends before the library gives the resource's context up, or later. They advise
+// no longer time-out. 'rocl routes' prints links that dial, with the reason.
 func TestUnreachable(t *testing.T) {
 	sock := node(t)
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -50,6 +52,22 @@ func TestUnreachable(t *testing.T) {
 		if code == 0 || !strings.Contains(errOut, "unreachable") || !strings.Contains(errOut, "dial tcp "+addr) || !strings.Contains(errOut, "connection refused") || strings.Contains(errOut, "more time") {
 			t.Errorf("%s: exit code %d, %q", name, code, errOut)
 		}
+	}
+	soon, err := rocl.Open(t.Context(), rocl.WithSocket(sock), rocl.WithUndelivered(func(rocl.Undelivered) {}), rocl.WithGiveUp(200*time.Millisecond))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer soon.Close()
+	from, err := soon.Register(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := from.SendBytes(t.Context(), it.ID(), 1, nil); err != nil {
+		t.Fatal(err)
+	}
+	n, err := undelivered(t.Context(), Globals{Timeout: eventually.Patience}, from, it.ID(), nil)
+	if n != 1 || !errors.Is(err, rocl.ErrUnreachable) || !strings.Contains(err.Error(), "dial tcp "+addr) || strings.Contains(err.Error(), "no connection within") {
+		t.Errorf("a time-out above WithGiveUp: %d undelivered, %v", n, err)
 	}
 	near, err := rocl.Open(t.Context(), rocl.WithSocket(sock), rocl.WithUndelivered(func(rocl.Undelivered) {}), rocl.WithLinger(1), rocl.WithGiveUp(eventually.Patience))
 	if err != nil {
