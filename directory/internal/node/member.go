@@ -17,10 +17,10 @@ import (
 	"github.com/rocl-go/rocl/resource"
 )
 
-// The file PATH.member says that the node belongs to a cluster, and at which addresses other members
-// of it were. It outlives a server that is killed or replaced, so that the next server knows that
-// other nodes exist, even if that server has no settings of a member. The addresses outlive a server
-// that leaves the cluster too: the next one may be told of no other member.
+// The file PATH.member says that the node belongs to a cluster, and at which addresses other
+// members were. It outlives a server that is killed or replaced, so that the next server knows that
+// other nodes exist, even if that server has no settings of a member. The addresses outlive a
+// server that leaves the cluster too: the next one may be told of no other member.
 
 // memberPrefix is the text that a file PATH.member begins with. The node's number follows, so a
 // server ignores the file of the node that this machine was before it was restarted.
