@@ -11,7 +11,8 @@ var ErrNotReceived = errors.New("rocl: message was not received from this resour
 // PutBack stores a message that the mailbox has handed out, before all other messages. If a
 // receiver waits for it, PutBack hands the message to that receiver instead. The request of a call
 // that has been given up since it was received is dropped. From then on the message belongs to the
-// mailbox. If PutBack returns an error, ErrClosed or ErrNotReceived, the message stays the caller's.
+// mailbox. If PutBack returns an error, ErrClosed or ErrNotReceived, the message stays the
+// caller's.
 //
 // A message that is stored counts against the credit of its sender again, as before it was
 // received. The sender may have been given new credit meanwhile, and keeps that. So a mailbox may

@@ -41,8 +41,8 @@ func Reserve(name string, size int) (fd int, mem []byte, err error) {
 }
 
 // Commit allocates memory for the bytes from from up to to. If ctx ends before, it fails with its
-// cause after the next step. So the first 4 MiB are allocated even if ctx has ended, unless a signal
-// interrupts that. Memory that was allocated until then stays allocated.
+// cause after the next step. So the first 4 MiB are allocated even if ctx has ended, unless a
+// signal interrupts that. Memory that was allocated until then stays allocated.
 func Commit(ctx context.Context, fd, from, to int) error {
 	return commit(ctx, from, to, func(from, n int) error { return unix.Fallocate(fd, 0, int64(from), int64(n)) })
 }
