@@ -33,8 +33,8 @@ import (
 // The store that keeps an entry may be killed while a task takes it. So the copy is forgotten only
 // when the task has the entry. Until then the pod with the copy knows the pod of the task, and asks
 // that before it takes the entry over. The answer to the task may also be lost: its call ends
-// early, or the connection is cut. So the store asks the pod of the task too, and keeps the entry again if
-// the task has not got it.
+// early, or the connection is cut. So the store asks the pod of the task too, and keeps the entry
+// again if the task has not got it.
 type infoStore struct {
 	p *pod
 

@@ -439,7 +439,8 @@ func TestMessageBoxKilledTake(t *testing.T) {
 }
 
 // The answer to a task that takes an entry is lost, for example because the call has ended. The
-// entry stays, with its owner and its copy. If another entry has its index, it gets the next free one.
+// entry stays, with its owner and its copy. If another entry has its index, it gets the next free
+// one.
 func TestMessageBoxAnswerLost(t *testing.T) {
 	for _, flags := range []tpvm.InfoFlags{0, tpvm.Persistent} {
 		for _, taken := range []bool{false, true} { // the index is
