@@ -140,8 +140,8 @@ func class(n int) int {
 func (p *Pool) Get(n int) (*Buffer, error) { return p.GetWithin(context.Background(), n) }
 
 // GetWithin is Get that fails with the cause of ctx's end if ctx ends while new memory is mapped.
-// Memory that one step allocates (package memfd) is mapped even if ctx has ended: a caller that does
-// not want to wait has such a ctx. GetWithin does not wait for the limit.
+// Memory that one step allocates (package memfd) is mapped even if ctx has ended: a caller that
+// does not want to wait has such a ctx. GetWithin does not wait for the limit.
 func (p *Pool) GetWithin(ctx context.Context, n int) (*Buffer, error) {
 	if kept := p.reserved.Load(); kept > 0 && int64(n) <= p.limit {
 		if used := p.used.Load(); n > 0 && used+int64(n) > p.limit-kept {

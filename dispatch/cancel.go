@@ -164,8 +164,8 @@ func (m *Mailbox) cancelRequests(in *inflow, cs []cancelled) {
 	}
 }
 
-// takeEarlyLocked returns the cancellation of a call whose request was not found, and forgets it. The
-// mailbox's mu must be held.
+// takeEarlyLocked returns the cancellation of a call whose request was not found, and forgets it.
+// The mailbox's mu must be held.
 func (in *inflow) takeEarlyLocked(number uint64) (c cancelled, isCancelled bool) {
 	i := slices.IndexFunc(in.early, func(c cancelled) bool { return c.number == number })
 	if i < 0 {
