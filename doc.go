@@ -128,8 +128,8 @@
 //   - [Message.IsCall] reports whether the message is a request that waits for a reply
 //   - [Message.OnCancel] tells that the caller has given up the call
 //   - [Message.Waited] returns how long a request has been in its mailbox
-//   - [Message.IsGone] reports whether the message tells of the end of a monitored resource, and
-//     [Message.GoneErr] why it has ended
+//   - [Message.IsGone] reports whether the message tells of the end of a monitored resource
+//   - [Message.GoneErr] returns why that resource has ended
 //   - [Message.Buffer] returns the memory of the payload, to be passed on without a copy
 //   - [Message.ReadOnly] reports whether the payload may only be read
 //   - [Message.Writable] returns a payload that may be written

@@ -4,6 +4,7 @@ package rocl_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log"
 
@@ -35,7 +36,7 @@ func ExampleResource_monitor() {
 			log.Fatal(err)
 		}
 		gone := m.IsGone()
-		fmt.Printf("tag %d: %q, gone: %v\n", m.Tag(), m.Bytes(), gone)
+		fmt.Printf("tag %d: %q, gone: %v\n", m.Tag(), m.Bytes(), errors.Is(m.GoneErr(), rocl.ErrGone))
 		m.Release()
 		if gone {
 			break
