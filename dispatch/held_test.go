@@ -325,8 +325,15 @@ func TestHeldRequestCancelled(t *testing.T) {
 			if err := <-flushed; err != nil {
 				t.Error("flush:", err)
 			}
+			// What is sent now comes behind the cancellation.
+			if err := flow(t, h.b, its).SendBytes(soon(t), h.mine.serial, 2, nil); err != nil {
+				t.Fatal(err)
+			}
+			if err := h.b.Flush(soon(t)); err != nil {
+				t.Error("flush:", err)
+			}
 			var tags []uint64
-			for len(tags) == 0 || tags[len(tags)-1] != 1 {
+			for len(tags) == 0 || tags[len(tags)-1] != 2 {
 				m, err := its.Recv(soon(t))
 				if err != nil {
 					t.Fatal(tags, err)
