@@ -7,6 +7,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"strings"
 	"sync"
 	"testing"
 
@@ -77,8 +79,12 @@ func bulkTarget(c *lib.Context, who lib.Attrs) error {
 			_, err = ep.Pull(ctx, h, 0, make([]byte, bulkLen/2))
 		}
 	}()
+	off := int64(bulkLen / 2)
+	if strings.HasPrefix(os.Args[4], "two") { // two peers push at once
+		off += bulkLen / 4
+	}
 	for {
-		if _, err := ep.Push(ctx, h, bulkLen/2, bytes.Repeat([]byte{9}, bulkLen/2)); err != nil {
+		if _, err := ep.Push(ctx, h, off, bytes.Repeat([]byte{9}, bulkLen/4)); err != nil {
 			return err
 		}
 	}

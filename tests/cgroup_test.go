@@ -72,6 +72,9 @@ func inGroup(t *testing.T, limit int) string {
 // In a control group with 128 MiB, a context with the default limit gets ErrLimit before the kernel
 // ends the process.
 func TestMemoryOfGroup(t *testing.T) {
+	if raceDetector {
+		t.Skip("the race detector needs several times the memory of the program")
+	}
 	const limit = 128 << 20
 	join := inGroup(t, limit)
 	t.Setenv("ROCL_TEST_SHM", "yes")
