@@ -26,6 +26,11 @@ func TestLargeBesideReservation(t *testing.T) {
 		if used := p.Limit() - p.Unused(); used > int64(n)+64<<10 {
 			t.Errorf("%d bytes take %d", n, used)
 		}
+		s, err := p.Get(10_000) // which the use of b may need
+		if err != nil {
+			t.Fatalf("beside %d bytes: %v", n, err)
+		}
+		s.Release()
 		b.Release()
 	}
 }

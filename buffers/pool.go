@@ -114,6 +114,7 @@ type Pool struct {
 	waiting    int
 	awaiting   map[any]func() // see Await
 	used       atomic.Int64   // bytes of the buffers handed out; counted only with a limit
+	largeUsed  atomic.Int64   // bytes of those that Get has handed out and isLarge reports true for
 	reserved   atomic.Int64   // bytes that only GetReserved may use, including forGood
 	forGood    atomic.Int64   // bytes that ReserveForGood has reserved
 	heed       atomic.Int32   // getters waiting and calls of Await, plus one once closed; unless 0, put takes mu
@@ -156,12 +157,24 @@ func (p *Pool) GetWithin(ctx context.Context, n int) (*Buffer, error) {
 		if most := p.limit - 2*forGood; int64(n) > most {
 			return nil, fmt.Errorf("%w: %w: %d bytes, at most %d of the limit of %d", ErrLimit, ErrTooLarge, n, most, p.limit)
 		}
-		if isLarge := int64(n) > p.limit/4; used+int64(n) > p.limit-kept && (kept > p.limit/2 || !isLarge || used+int64(n) > p.limit-forGood) {
+		isLarge, beside := p.isLarge(n), used
+		if kept <= p.limit/2 {
+			beside -= p.largeUsed.Load()
+		}
+		if isFull := beside+int64(n) > p.limit-kept && (kept > p.limit/2 || !isLarge); isFull || used+int64(n) > p.limit-forGood {
 			return nil, fmt.Errorf("%w: %d of %d bytes used and %d reserved, %d more wanted", ErrLimit, used, p.limit, kept, n)
 		}
 	}
-	return p.getReserved(ctx, n)
+	b, err := p.getReserved(ctx, n)
+	if err == nil && p.isLarge(n) {
+		b.isLarge = true
+		p.largeUsed.Add(int64(len(b.mem)))
+	}
+	return b, err
 }
+
+// isLarge reports whether a Get of n bytes may use the reservation. If so, the buffer is an extent.
+func (p *Pool) isLarge(n int) bool { return p.limit > 0 && int64(n) > p.limit/4 }
 
 // ReserveForGood is Reserve for the lifetime of the pool. As much again is left for buffers that
 // the library holds for long, such as those of connections. A Get that cannot fit beside both fails
@@ -174,7 +187,8 @@ func (p *Pool) ReserveForGood(bytes int64) {
 // Reserve adds more bytes, which may be negative, to those that Get must leave free under the
 // limit. Only GetReserved may use them. An exception is a Get of more than a quarter of the limit:
 // it may use a reservation of up to half of the limit, while enough of it is not in use. Otherwise
-// it might wait for as long as the reservation lasts, beside buffers that nothing releases.
+// it might wait for as long as the reservation lasts, beside buffers that nothing releases. Beside
+// it, smaller ones may use as much of the reservation, except for what is reserved for good.
 func (p *Pool) Reserve(more int64) {
 	p.reserved.Add(more)
 	if more < 0 && p.heed.Load() != 0 {
@@ -455,6 +469,10 @@ func (p *Pool) put(b *Buffer) {
 	p.debugPut(b)
 	if p.limit > 0 {
 		p.used.Add(-int64(len(b.mem)))
+		if b.isLarge {
+			b.isLarge = false
+			p.largeUsed.Add(-int64(len(b.mem)))
+		}
 	}
 	extent := false // an extent that goes to the list of large extents, not into the slot
 	switch {
