@@ -176,8 +176,8 @@ type elsewhere struct {
 	Number uint64 // in a reply: number of the call, for the message with tagCancel after the result has been pulled
 }
 
-// message returns a buffer with the elsewhere of the value after head free bytes. It needs no memory
-// of the context, which may be full of the value. If it fails, it releases the memory.
+// message returns a buffer with the elsewhere of the value after head free bytes. It needs no
+// memory of the context, which may be full of the value. If it fails, it releases the memory.
 func (e *exposed) message(c *rocl.Context, head int, flags byte, number uint64) (*rocl.Buffer, error) {
 	at := elsewhere{Memory: e.Handle(), Number: number}
 	if flags&flagChecksum != 0 {

@@ -382,8 +382,8 @@ func (s *incoming) parse(m *rocl.Message) ([]byte, error) {
 	return body, nil
 }
 
-// more requests the next results. got has the present ones. If no memory is free, more moves them out
-// of it: the next ones may need it, and the loop body, which takes its time, too.
+// more requests the next results. got has the present ones. If no memory is free, more moves them
+// out of it: the next ones may need it, and so may the loop body.
 func (s *incoming) more(ctx context.Context, got *pulled) (chan batch, error) {
 	b, err := s.c.c.Buffer(controlLen)
 	if errors.Is(err, rocl.ErrLimit) {
