@@ -359,12 +359,13 @@ func WithPollers(n int) Option { return context.WithPollers(n) }
 // [MailboxMessages] set exact limits.
 func WithMailbox(bytes int) Option { return context.WithMailbox(bytes) }
 
-// WithMemory limits the registered memory of the context's buffers, in bytes. The default, also for
-// 0 and less, is a half of the smallest memory limit of the control groups of this process, which
-// are read by Open. If they have none, there is no limit. math.MaxInt64 is no limit in any case. A
-// process with several contexts, or several such processes in one group, should set the limit of
-// each. While the limit is reached, messages from other contexts wait on their connections, and
-// [Context.Buffer] fails with ErrLimit.
+// WithMemory limits the registered memory of the context's buffers, in bytes. A limit below 1 MiB
+// is raised to 1 MiB. The default, also for 0 and less, is a half of the smallest memory limit of
+// the control groups of this process, which are read by Open. If they have none, there is no limit.
+// math.MaxInt64 is no limit in any case. A process with several contexts, or several such processes
+// in one group, should set the limit of each. While the limit is reached, messages from other
+// contexts wait on their connections, and [Context.Buffer] fails with ErrLimit. It never gives a
+// buffer of more than three quarters of the limit.
 //
 // A part of the memory is kept for incoming messages: an eighth of the limit, and twice the bytes
 // for which other contexts hold unused credit. Together that is at most half, except while a

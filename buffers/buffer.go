@@ -36,17 +36,18 @@ func (s State) String() string {
 
 // A Buffer is a piece of registered memory with a count of references.
 type Buffer struct {
-	mem    []byte
-	n      int
-	at     int           // where the next Write begins
-	refs   atomic.Int32  // references; 1 while free, so that Get and the last Release need not write it
-	state  atomic.Uint32 // counts sends in progress, see wait.go
-	pool   *Pool
-	parent *Buffer // of a slice: the buffer that it was cut from
-	home   *home   // the arena that the memory is in; nil for a slice and for borrowed memory
-	next   *Buffer // in a free list, guarded by the lock of the list
-	free   bool    // reports whether it is in a free list; written by the holder of the buffer or of the list's lock
-	view   bool    // a slice that View made
+	mem     []byte
+	n       int
+	at      int           // where the next Write begins
+	refs    atomic.Int32  // references; 1 while free, so that Get and the last Release need not write it
+	state   atomic.Uint32 // counts sends in progress, see wait.go
+	pool    *Pool
+	parent  *Buffer // of a slice: the buffer that it was cut from
+	home    *home   // the arena that the memory is in; nil for a slice and for borrowed memory
+	next    *Buffer // in a free list, guarded by the lock of the list
+	free    bool    // reports whether it is in a free list; written by the holder of the buffer or of the list's lock
+	view    bool    // a slice that View made
+	isLarge bool    // counts in the pool's largeUsed
 
 	abandoned atomic.Bool // the memory must not be used again
 	lender    Lender      // the owner of the memory, nil if the pool owns it

@@ -220,12 +220,12 @@ func TestGetWaitBeyondReserved(t *testing.T) {
 		p := New(WithLimit(64 << 10))
 		defer p.Close()
 		p.ReserveForGood(8 << 10)
-		if _, err := p.GetWait(t.Context(), 56<<10+1); !errors.Is(err, ErrTooLarge) || !errors.Is(err, ErrLimit) {
+		if _, err := p.GetWait(t.Context(), 48<<10+1); !errors.Is(err, ErrTooLarge) || !errors.Is(err, ErrLimit) {
 			t.Error(err)
 		}
 		p.Reserve(8 << 10)
 		time.AfterFunc(time.Hour, func() { p.Reserve(-8 << 10) })
-		b, err := p.GetWait(t.Context(), 56<<10)
+		b, err := p.GetWait(t.Context(), 48<<10)
 		if err != nil {
 			t.Fatal(err)
 		}

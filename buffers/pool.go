@@ -36,6 +36,8 @@ const (
 	maxCached = 256 << 20 // bytes of large extents kept for reuse, beside the one released last
 	maxBuffer = 1<<31 - 1 // bytes of the largest buffer
 	pageSize  = 4096
+
+	mostOfClass = 16 // with a limit, a buffer of a class has at most this part of it
 )
 
 // An Arena is a stretch of page-backed memory from which buffers are cut.
@@ -89,6 +91,7 @@ type home struct {
 // A Pool provides buffers. Its methods may be called concurrently.
 type Pool struct {
 	limit int64
+	own   int // the first class whose buffers are extents
 	free  [classes]stack
 
 	waits  waits  // of goroutines in Buffer.Wait
@@ -111,6 +114,7 @@ type Pool struct {
 	waiting    int
 	awaiting   map[any]func() // see Await
 	used       atomic.Int64   // bytes of the buffers handed out; counted only with a limit
+	largeUsed  atomic.Int64   // bytes of those that Get has handed out and isLarge reports true for
 	reserved   atomic.Int64   // bytes that only GetReserved may use, including forGood
 	forGood    atomic.Int64   // bytes that ReserveForGood has reserved
 	heed       atomic.Int32   // getters waiting and calls of Await, plus one once closed; unless 0, put takes mu
@@ -119,10 +123,15 @@ type Pool struct {
 
 // New returns an empty pool.
 func New(opts ...Option) *Pool {
-	p := &Pool{homes: map[uint32]*home{}, returned: make(chan struct{})}
+	p := &Pool{own: classes, homes: map[uint32]*home{}, returned: make(chan struct{})}
 	for _, o := range opts {
 		if o != nil {
 			o(p)
+		}
+	}
+	if p.limit > 0 { // a buffer of a class may be twice as long as what it is for
+		for p.own > 1 && int64(1)<<(p.own-1+minShift) > p.limit/mostOfClass {
+			p.own--
 		}
 	}
 	return p
@@ -143,29 +152,43 @@ func (p *Pool) Get(n int) (*Buffer, error) { return p.GetWithin(context.Backgrou
 // Memory that one step allocates (package memfd) is mapped even if ctx has ended: a caller that
 // does not want to wait has such a ctx. GetWithin does not wait for the limit.
 func (p *Pool) GetWithin(ctx context.Context, n int) (*Buffer, error) {
-	if kept := p.reserved.Load(); kept > 0 && int64(n) <= p.limit {
-		if used := p.used.Load(); n > 0 && used+int64(n) > p.limit-kept {
-			if most := p.limit - p.forGood.Load(); int64(n) > most {
-				return nil, fmt.Errorf("%w: %w: %d bytes, at most %d of the limit of %d", ErrLimit, ErrTooLarge, n, most, p.limit)
-			}
-			if kept > p.limit/2 || int64(n) <= p.limit-kept || used+int64(n) > p.limit-p.forGood.Load() {
-				return nil, fmt.Errorf("%w: %d of %d bytes used and %d reserved, %d more wanted", ErrLimit, used, p.limit, kept, n)
-			} // otherwise not even an empty pool would give n bytes, for as long as the reservation lasts
+	if kept := p.reserved.Load(); kept > 0 && n > 0 && int64(n) <= p.limit {
+		forGood, used := p.forGood.Load(), p.used.Load()
+		if most := p.limit - 2*forGood; int64(n) > most {
+			return nil, fmt.Errorf("%w: %w: %d bytes, at most %d of the limit of %d", ErrLimit, ErrTooLarge, n, most, p.limit)
+		}
+		isLarge, beside := p.isLarge(n), used
+		if kept <= p.limit/2 {
+			beside -= p.largeUsed.Load()
+		}
+		if isFull := beside+int64(n) > p.limit-kept && (kept > p.limit/2 || !isLarge); isFull || used+int64(n) > p.limit-forGood {
+			return nil, fmt.Errorf("%w: %d of %d bytes used and %d reserved, %d more wanted", ErrLimit, used, p.limit, kept, n)
 		}
 	}
-	return p.getReserved(ctx, n)
+	b, err := p.getReserved(ctx, n)
+	if err == nil && p.isLarge(n) {
+		b.isLarge = true
+		p.largeUsed.Add(int64(len(b.mem)))
+	}
+	return b, err
 }
 
-// ReserveForGood is Reserve for the lifetime of the pool. A Get that cannot fit beside the
-// reservation fails with ErrTooLarge as well as ErrLimit.
+// isLarge reports whether a Get of n bytes may use the reservation. If so, the buffer is an extent.
+func (p *Pool) isLarge(n int) bool { return p.limit > 0 && int64(n) > p.limit/4 }
+
+// ReserveForGood is Reserve for the lifetime of the pool. As much again is left for buffers that
+// the library holds for long, such as those of connections. A Get that cannot fit beside both fails
+// with ErrTooLarge as well as ErrLimit.
 func (p *Pool) ReserveForGood(bytes int64) {
 	p.forGood.Add(bytes)
 	p.Reserve(bytes)
 }
 
 // Reserve adds more bytes, which may be negative, to those that Get must leave free under the
-// limit. Only GetReserved may use them. An exception is a Get of more bytes than the rest of the
-// limit: it may use a reservation of up to half of the limit, while enough of it is not in use.
+// limit. Only GetReserved may use them. An exception is a Get of more than a quarter of the limit:
+// it may use a reservation of up to half of the limit, while enough of it is not in use. Otherwise
+// it might wait for as long as the reservation lasts, beside buffers that nothing releases. Beside
+// it, smaller ones may use as much of the reservation, except for what is reserved for good.
 func (p *Pool) Reserve(more int64) {
 	p.reserved.Add(more)
 	if more < 0 && p.heed.Load() != 0 {
@@ -190,7 +213,7 @@ func (p *Pool) getReserved(ctx context.Context, n int) (*Buffer, error) {
 		return nil, fmt.Errorf("%w: %d bytes, at most %d", ErrTooLarge, n, maxBuffer)
 	}
 	var b *Buffer
-	if c := class(n); c < classes {
+	if c := class(n); c < p.own {
 		if b = p.free[c].pop(); b == nil || p.heed.Load() != 0 && p.refuse(b) {
 			var err error
 			if b, err = p.newArenaBuffers(ctx, c); err != nil {
@@ -446,6 +469,10 @@ func (p *Pool) put(b *Buffer) {
 	p.debugPut(b)
 	if p.limit > 0 {
 		p.used.Add(-int64(len(b.mem)))
+		if b.isLarge {
+			b.isLarge = false
+			p.largeUsed.Add(-int64(len(b.mem)))
+		}
 	}
 	extent := false // an extent that goes to the list of large extents, not into the slot
 	switch {

@@ -134,6 +134,7 @@ func open(ctx stdctx.Context, cfg *config) (*Context, error) {
 	}
 	var bopts []buffers.Option
 	if cfg.memory > 0 {
+		cfg.memory = max(cfg.memory, leastMemory)
 		bopts = append(bopts, buffers.WithLimit(cfg.memory))
 	}
 	c := &Context{
@@ -221,7 +222,7 @@ func (c *Context) Addrs() []string { return c.addrs() }
 //
 // Buffer does not wait. It fails with rocl.ErrTooLarge if n is negative or too large, with
 // rocl.ErrLimit if the limit of [WithMemory] is reached, and with rocl.ErrClosed. A buffer larger
-// than 7/8 of that limit is never given: that error matches both rocl.ErrLimit and
+// than three quarters of that limit is never given: that error matches both rocl.ErrLimit and
 // rocl.ErrTooLarge.
 func (c *Context) Buffer(n int) (*buffers.Buffer, error) { return c.disp.Buffer(n) }
 

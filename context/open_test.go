@@ -297,13 +297,21 @@ func TestTransportUnavailable(t *testing.T) {
 // A buffer that can never be given is refused as too large, not only as unavailable now.
 func TestBufferBeyondMemory(t *testing.T) {
 	c := rocltest.Cluster(t, 1).Open(0, context.WithMemory(8<<20))
-	if b, err := c.Buffer(7 << 20); err != nil {
+	if b, err := c.Buffer(6 << 20); err != nil {
 		t.Error(err)
 	} else {
 		b.Release()
 	}
-	if _, err := c.Buffer(7<<20 + 1); !errors.Is(err, buffers.ErrTooLarge) || !errors.Is(err, buffers.ErrLimit) {
+	if _, err := c.Buffer(6<<20 + 1); !errors.Is(err, buffers.ErrTooLarge) || !errors.Is(err, buffers.ErrLimit) {
 		t.Error(err)
+	}
+}
+
+// A limit that would not hold what connections need is raised.
+func TestLeastMemory(t *testing.T) {
+	c := rocltest.Cluster(t, 1).Open(0, context.WithMemory(1))
+	if limit := c.Stats().Buffers.Limit; limit != 1<<20 {
+		t.Errorf("a limit of %d bytes", limit)
 	}
 }
 

@@ -108,6 +108,10 @@ func defaultMemory(l cgroup.Limits) int64 {
 	return int64(min(l.Memory/2, math.MaxInt64))
 }
 
+// leastMemory is the smallest limit of WithMemory. Less would not hold the buffers of connections
+// and what waits for acknowledgements beside a message.
+const leastMemory = 1 << 20
+
 // WithMemory limits the registered memory of the context's buffers, in bytes. See rocl.WithMemory.
 func WithMemory(bytes int64) Option { return func(c *config) { c.memory = bytes } }
 

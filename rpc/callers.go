@@ -15,6 +15,7 @@ type caller struct {
 	ctx      context.Context // of handlers; ends when the caller does
 	end      context.CancelCauseFunc
 	requests map[uint64]*request // requests that can be cancelled, by number; guarded by callers.mu
+	first    uint64              // the lowest number of its requests; guarded by callers.mu
 
 	// The last context of handlers without limits and metadata, and its call. Used by the receiving
 	// goroutine only.
@@ -64,7 +65,7 @@ func (c *callers) of(s *Server, id rocl.GID) *caller {
 // it.
 func (c *callers) watch(s *Server, id rocl.GID) {
 	if _, err := s.r.Monitor(s.life, id, 0); err != nil { // such as rocl.ErrGone: no message will come
-		c.gone(id)
+		c.gone(id, err)
 	}
 }
 
@@ -72,7 +73,11 @@ func (c *callers) watch(s *Server, id rocl.GID) {
 func (c *callers) begin(r *request) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	r.caller.requests[r.h.number] = r
+	from := r.caller
+	from.requests[r.h.number] = r
+	if from.first == 0 || r.h.number < from.first {
+		from.first = r.h.number
+	}
 }
 
 // end removes r.
@@ -117,6 +122,15 @@ func (c *callers) stream(from rocl.GID, number uint64) *request {
 	return of.requests[number]
 }
 
+// isLost reports whether the server has given up a caller since it got the caller's request with a
+// number.
+func (c *callers) isLost(from rocl.GID, number uint64) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	of := c.all[from]
+	return of == nil || number < of.first
+}
+
 // streams returns the requests of all streams in progress.
 func (c *callers) streams() (all []*request) {
 	c.mu.Lock()
@@ -131,12 +145,13 @@ func (c *callers) streams() (all []*request) {
 	return all
 }
 
-// gone ends the contexts of the handlers of a caller that has ended.
-func (c *callers) gone(id rocl.GID) {
+// gone ends the contexts of the handlers of a caller that has ended, or is out of reach. err says
+// which.
+func (c *callers) gone(id rocl.GID, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if from := c.all[id]; from != nil {
-		from.end(rocl.ErrGone)
+		from.end(err)
 		delete(c.all, id)
 	}
 }

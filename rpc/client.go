@@ -201,7 +201,7 @@ func encodeRequest[In any](ctx context.Context, c *Client, in In, cfg *config, h
 	if h.meta, err = cfg.meta.encode(); err != nil {
 		return nil, err
 	}
-	b, err = formatOf[In](cfg.in).encode(ctx, c.c, h.size(), in)
+	b, err = formatOf[In](cfg.in).encode(&c.overflow, h.size(), in)
 	if err != nil || b.Len()-h.size() > c.overflow.limit {
 		b, err = argumentsElsewhere(ctx, c, in, cfg, h, b, err)
 	}

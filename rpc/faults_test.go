@@ -23,6 +23,7 @@ import (
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/internal/eventually"
 	"github.com/rocl-go/rocl/pool"
+	"github.com/rocl-go/rocl/rocltest"
 	"github.com/rocl-go/rocl/rpc"
 )
 
@@ -641,7 +642,7 @@ func TestInlineWithoutMemory(t *testing.T) {
 // A result that cannot be sent ends the stream and its handler.
 func TestStreamTooLarge(t *testing.T) {
 	sock := filepath.Join(t.TempDir(), "s")
-	small, err := rocl.Open(deadline(t), rocl.WithSocket(sock), rocl.WithMemory(1<<20))
+	small, err := rocl.Open(deadline(t), rocl.WithSocket(sock), rocltest.TCP(), rocl.WithMemory(1<<20))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -660,14 +661,19 @@ func TestStreamTooLarge(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	c, err := rpc.NewClient(deadline(t), open(t, sock))
+	other, err := rocl.Open(deadline(t), rocl.WithSocket(sock), rocltest.TCP(), rocl.WithMemory(1<<20))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	c, err := rpc.NewClient(deadline(t), other)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer c.Close()
 	for _, err := range rpc.Stream[struct{}, []byte](deadline(t), c, s.ID(), "large", struct{}{}) {
 		if err == nil {
-			t.Error("a result of 2 MiB came out of 1 MiB")
+			t.Fatal("a result of 2 MiB came into 1 MiB")
 		}
 	}
 	<-left

@@ -5,7 +5,10 @@ package rpc_test
 import (
 	"context"
 	"errors"
+	"iter"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/rocltest"
@@ -88,5 +91,69 @@ func TestReplyBesideRequest(t *testing.T) {
 		if err := errors.Join(c.Close(), s.Close(deadline(t))); err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// Large arguments are echoed between two contexts with little memory, or refused. Streams in both
+// directions at once end too: what waits to be sent does not keep out what comes.
+func TestBothWithLittleMemory(t *testing.T) {
+	for name, opts := range map[string]func() rocl.Option{"tcp": rocltest.TCP, "shm": func() rocl.Option { return rocl.WithTransports(shm.New()) }} {
+		t.Run(name, func(t *testing.T) {
+			n := rocltest.Cluster(t, 1)
+			ctx, end := context.WithTimeout(t.Context(), 20*time.Second)
+			defer end()
+			var servers [2]*rpc.Server
+			var clients [2]*rpc.Client
+			for i := range servers {
+				c := n.Open(0, opts(), rocl.WithMemory(1<<20))
+				var err error
+				if servers[i], err = rpc.NewServer(ctx, c, nil); err != nil {
+					t.Fatal(err)
+				}
+				if clients[i], err = rpc.NewClient(ctx, c); err != nil {
+					t.Fatal(err)
+				}
+				if err := errors.Join(
+					rpc.Register(servers[i], "echo", func(_ context.Context, p []byte) ([]byte, error) { return p, nil }),
+					rpc.RegisterStream(servers[i], "stream", func(_ context.Context, n int) iter.Seq2[[]byte, error] {
+						return func(yield func([]byte, error) bool) {
+							for range 8 {
+								if !yield(make([]byte, n), nil) {
+									return
+								}
+							}
+						}
+					}),
+				); err != nil {
+					t.Fatal(err)
+				}
+			}
+			defer func() {
+				for i := range servers {
+					if err := errors.Join(clients[i].Close(), servers[i].Close(deadline(t))); err != nil {
+						t.Error(err)
+					}
+				}
+			}()
+			for _, size := range []int{1 << 18, 1<<19 - 1000, 1<<19 + 100, 3<<18 - 1000, 3<<18 + 1000, 1<<20 - 100} {
+				got, err := rpc.Call[[]byte, []byte](ctx, clients[0], servers[1].ID(), "echo", make([]byte, size))
+				if len(got) != size && !errors.Is(err, rocl.ErrTooLarge) {
+					t.Fatalf("%d bytes: %v", size, err)
+				}
+			}
+			for _, size := range []int{50_000, 300_000} {
+				var all sync.WaitGroup
+				for i := range 4 {
+					all.Go(func() {
+						for _, err := range rpc.Stream[int, []byte](ctx, clients[i%2], servers[1-i%2].ID(), "stream", size) {
+							if err != nil {
+								t.Errorf("results of %d bytes: %v", size, err)
+							}
+						}
+					})
+				}
+				all.Wait()
+			}
+		})
 	}
 }

@@ -40,6 +40,7 @@ func CallOverflow(limit int) ClientOption { return func(c *Client) { c.overflow.
 type overflow struct {
 	c       *rocl.Context
 	limit   int // most bytes that travel in a message; unlimited: any number
+	inPool  int // most bytes of a message in the context's memory
 	most    int // most bytes that are pulled into a buffer: rocl.MaxMessage, except in tests
 	numbers atomic.Uint64
 	log     *slog.Logger                  // nil: nothing is logged
@@ -55,7 +56,34 @@ const unlimited = math.MaxInt
 func (o *overflow) init(c *rocl.Context) {
 	o.c, o.limit, o.most, o.opening = c, DefaultOverflow, rocl.MaxMessage, make(chan struct{}, 1)
 	o.opening <- struct{}{}
+	if o.inPool = math.MaxInt; c.Stats().Buffers.Limit > 0 {
+		o.inPool = int(min(c.Stats().Buffers.Limit/16, math.MaxInt))
+	}
 }
+
+// buffer returns a buffer of the context's memory for a message of n bytes. It does not wait. It
+// fails with errEnded if the message is to be in plain memory instead. That is so if no memory is
+// free: what uses it may be a request or a batch that is released only after the message. It is
+// also so if the message is large beside the limit of the memory: two contexts whose memory is full
+// of large messages to each other would let none of them in.
+func (o *overflow) buffer(n int) (*rocl.Buffer, error) {
+	if n > o.inPool && n <= rocl.MaxMessage {
+		return nil, errEnded
+	}
+	return o.c.BufferWait(ended, n)
+}
+
+// lend returns the message p, which is in plain memory. It fails with rocl.ErrTooLarge if the value
+// after head is too large for a message.
+func (o *overflow) lend(p []byte, head int) (*rocl.Buffer, error) {
+	if len(p)-head > o.limit || len(p) > rocl.MaxMessage {
+		return nil, fmt.Errorf("%w: %d bytes", rocl.ErrTooLarge, len(p)-head)
+	}
+	return lend(o.c, p), nil
+}
+
+// lend returns p as a buffer, which needs none of the context's memory.
+func lend(c *rocl.Context, p []byte) *rocl.Buffer { return c.Lend(p, func() {}) }
 
 func (o *overflow) setLimit(limit int) {
 	if o.limit = limit; limit < 0 {
@@ -148,24 +176,19 @@ type elsewhere struct {
 	Number uint64 // in a reply: number of the call, for the message with tagCancel after the result has been pulled
 }
 
-// message returns a buffer with the elsewhere of the value after head free bytes. If it fails, it
-// releases the memory.
-func (e *exposed) message(ctx context.Context, c *rocl.Context, head int, flags byte, number uint64) (*rocl.Buffer, error) {
+// message returns a buffer with the elsewhere of the value after head free bytes. It needs no
+// memory of the context, which may be full of the value. If it fails, it releases the memory.
+func (e *exposed) message(c *rocl.Context, head int, flags byte, number uint64) (*rocl.Buffer, error) {
 	at := elsewhere{Memory: e.Handle(), Number: number}
 	if flags&flagChecksum != 0 {
 		at.Sum = xxhash.Sum64(e.bytes)
 	}
-	b, err := c.BufferWait(ctx, head+codec.Size(&at))
+	p, err := codec.Append(make([]byte, head), &at)
 	if err != nil {
 		e.Release()
 		return nil, err
 	}
-	if _, err := codec.Append(b.Bytes()[:head:b.Len()], &at); err != nil {
-		b.Release()
-		e.Release()
-		return nil, err
-	}
-	return b, nil
+	return lend(c, p), nil
 }
 
 // pulled is a value that was pulled from elsewhere.
@@ -254,7 +277,7 @@ func argumentsElsewhere[In any](ctx context.Context, c *Client, in In, cfg *conf
 		h.flags |= flagTaken
 	}
 	h.region = e.Region
-	return e.message(ctx, c.c, h.size(), h.flags, 0)
+	return e.message(c.c, h.size(), h.flags, 0)
 }
 
 // pulledResult pulls and decodes a result that is elsewhere. number is that of the request.
@@ -321,10 +344,7 @@ func (r *request) pull() error {
 
 // taken replies that the arguments have been pulled. A caller that gets no reply has ended.
 func (r *request) taken() {
-	b, err := r.s.c.BufferWait(r.ctx, replyHead)
-	if err != nil {
-		return
-	}
+	b := lend(r.s.c, make([]byte, replyHead))
 	putReply(b.Bytes(), statusResult, r.h.flags&flagChecksum)
 	if err := r.s.r.Reply(r.ctx, r.m, b); err != nil {
 		b.Release()
@@ -388,7 +408,7 @@ func (r *request) keepUntilPulled(e *exposed) (*rocl.Buffer, error) {
 		r.h.number = ownNumber | r.s.overflow.numbers.Add(1)
 		r.s.callers.begin(r)
 	}
-	b, err := e.message(r.ctx, r.s.c, replyHead, r.h.flags, r.h.number)
+	b, err := e.message(r.s.c, replyHead, r.h.flags, r.h.number)
 	if err == nil {
 		r.held = &held{e, ctx}
 	}

@@ -48,7 +48,7 @@ func Register[In, Out any](s *Server, name string, f func(ctx context.Context, i
 		if r.method.executor.isReceiver() {
 			return encodeWithoutWait(r, out, result)
 		}
-		b, err := encodeReply(r, out, result)
+		b, err := out.encode(&r.s.overflow, replyHead, result)
 		return replyWith(r, out, result, b, err)
 	}
 	return s.register(m)
@@ -64,49 +64,18 @@ func replyWith[Out any](r *request, out format[Out], result Out, b *rocl.Buffer,
 	return b, nil
 }
 
-// lentMost is the size in bytes of the largest reply that needs no memory of the context. Requests
-// that handlers hold until they have replied may use all of that memory.
-const lentMost = 4 << 10
-
-// encodeReply is encode for a reply. A small reply does not wait for memory.
-func encodeReply[Out any](r *request, out format[Out], result Out) (*rocl.Buffer, error) {
-	b, err := out.encode(ended, r.s.c, replyHead, result)
-	if !errors.Is(err, errEnded) {
-		return b, err
-	}
-	if p, err := out.appendAfter(make([]byte, replyHead), result); err != nil {
-		return nil, err
-	} else if len(p) <= lentMost {
-		return r.s.lend(p), nil
-	}
-	return out.encode(r.ctx, r.s.c, replyHead, result)
-}
-
-// lend returns a reply in plain memory.
-func (s *Server) lend(p []byte) *rocl.Buffer { return s.c.Lend(p, func() {}) }
-
 // encodeWithoutWait is encode and replyWith for the receiving goroutine, which encodes the result
-// before the next handler can change it, and does not wait for memory. If it would have to wait, it
+// before the next handler can change it, and does not wait. If replyWith would have to wait, it
 // sets r.late.
 func encodeWithoutWait[Out any](r *request, out format[Out], result Out) (*rocl.Buffer, error) {
-	b, err := out.encode(ended, r.s.c, replyHead, result)
+	b, err := out.encode(&r.s.overflow, replyHead, result)
 	switch {
-	case errors.Is(err, errEnded):
-		p, err := out.appendAfter(make([]byte, replyHead), result)
-		if err != nil {
-			return nil, err
+	case errors.Is(err, rocl.ErrTooLarge) && r.s.overflow.limit != unlimited:
+		p, err2 := out.append(nil, result)
+		if err2 != nil {
+			return nil, err2
 		}
-		if len(p) <= lentMost {
-			return replyEncoded(r, r.s.lend(p))
-		}
-		r.late = func() (*rocl.Buffer, error) {
-			b, err := r.s.c.BufferWait(r.ctx, len(p))
-			if err != nil {
-				return nil, err
-			}
-			copy(b.Bytes(), p)
-			return replyEncoded(r, b)
-		}
+		r.late = func() (*rocl.Buffer, error) { return replyWith(r, format[[]byte]{}, p, nil, err) }
 		return nil, nil
 	case err == nil && b.Len()-replyHead > r.s.overflow.limit:
 		r.late = func() (*rocl.Buffer, error) { return replyEncoded(r, b) }
@@ -154,13 +123,24 @@ func (f format[T]) decode(p []byte) (v T, err error) {
 	return v, err
 }
 
-// encode returns a buffer with the encoding of v after head free bytes. head must be at least 8.
-func (f format[T]) encode(ctx context.Context, c *rocl.Context, head int, v T) (*rocl.Buffer, error) {
+// encode returns a buffer with the encoding of v after head free bytes. head must be at least 8. It
+// does not wait. It fails with rocl.ErrTooLarge if v is to be elsewhere, and is not in the
+// context's memory yet.
+func (f format[T]) encode(o *overflow, head int, v T) (*rocl.Buffer, error) {
 	size := 512 // a guess
 	if f.own == nil {
 		size = codec.Size(&v)
 	}
-	b, err := c.BufferWait(ctx, head+size)
+	b, err := o.buffer(head + size)
+	if errors.Is(err, errEnded) && size <= o.limit {
+		var p []byte
+		if p, err = f.appendAfter(make([]byte, head, head+size), v); err == nil {
+			return o.lend(p, head)
+		}
+	}
+	if errors.Is(err, errEnded) {
+		err = fmt.Errorf("%w: %d bytes", rocl.ErrTooLarge, size)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -181,7 +161,10 @@ func (f format[T]) encode(ctx context.Context, c *rocl.Context, head int, v T) (
 		}
 		return b, b.Resize(len(p))
 	}
-	larger, err := c.BufferWait(ctx, len(p)) // the guess was too low
+	larger, err := o.buffer(len(p)) // the guess was too low
+	if errors.Is(err, errEnded) {
+		return o.lend(p, head)
+	}
 	if err == nil {
 		copy(larger.Bytes(), p)
 	}

@@ -36,7 +36,7 @@ type request struct {
 	hasRun  bool    // the handler has begun
 	held    *held   // the result, if it is elsewhere
 
-	// late makes the reply if memory for it was not free. It may wait. nil: the reply is there, or
+	// late makes the reply if the receiving goroutine would wait. nil: the reply is there, or
 	// none is due.
 	late func() (*rocl.Buffer, error)
 }
@@ -230,7 +230,7 @@ func (r *request) run() {
 	}
 	r.method.stats.ended(r.came, err)
 	if err != nil {
-		b = r.replyError(err)
+		b = r.s.errorReply(r.status(), r.h.flags, err)
 	}
 	if b == nil && r.late == nil {
 		return
@@ -255,30 +255,15 @@ func (r *request) run() {
 	}()
 }
 
-// replyError returns the reply with an error. The receiving goroutine does not wait for memory: if
-// none is free, replyError sets r.late.
-func (r *request) replyError(err error) *rocl.Buffer {
-	if !r.method.executor.isReceiver() {
-		return r.s.errorReply(r.ctx, r.status(), r.h.flags, err)
-	}
-	b, err2 := r.s.encodeError(ended, r.status(), r.h.flags, err)
-	if errors.Is(err2, errEnded) {
-		r.late = func() (*rocl.Buffer, error) { return nil, err }
-	}
-	return b
-}
-
 // replyLate sends b, or if it is nil, the reply that late makes.
 func (r *request) replyLate(b *rocl.Buffer) {
 	if b == nil {
 		var err error
 		if b, err = r.late(); err != nil {
-			b = r.s.errorReply(r.ctx, r.status(), r.h.flags, err)
+			b = r.s.errorReply(r.status(), r.h.flags, err)
 		}
 	}
-	if b != nil {
-		r.replyWaiting(b)
-	}
+	r.replyWaiting(b)
 }
 
 // endStream ends a stream whose handler has returned err. It waits until the caller has all results
@@ -416,37 +401,17 @@ func (s *Server) fail(ctx context.Context, m *rocl.Message, status, flags byte, 
 	if !m.IsCall() {
 		return
 	}
-	b := s.errorReply(ctx, status, flags, err)
-	if b == nil {
-		return
-	}
+	b := s.errorReply(status, flags, err)
 	if err := s.r.Reply(ctx, m, b); err != nil {
 		b.Release()
 		s.log.Debug("rpc: an error could not be sent", "server", s.ID(), "to", m.From(), "err", err)
 	}
 }
 
-// errorReply returns a reply with an error, or nil if no memory is free for it until ctx ends.
-func (s *Server) errorReply(ctx context.Context, status, flags byte, err error) *rocl.Buffer {
-	b, err := s.encodeError(ctx, status, flags, err)
-	if err != nil {
-		s.log.Warn("rpc: an error could not be sent: no memory", "server", s.ID(), "err", err)
-	}
-	return b
-}
-
-// encodeError returns a reply with err. A long one waits for memory until ctx ends.
-func (s *Server) encodeError(ctx context.Context, status, flags byte, err error) (*rocl.Buffer, error) {
+// errorReply returns a reply with an error. It needs no memory of the context.
+func (s *Server) errorReply(status, flags byte, err error) *rocl.Buffer {
 	var scratch [256]byte
 	p := s.errorNames.errorBody(scratch[:replyHead], err)
 	putReply(p, status, flags&flagChecksum)
-	if len(p) <= lentMost {
-		return s.lend(bytes.Clone(p)), nil
-	}
-	b, err := s.c.BufferWait(ctx, len(p))
-	if err != nil {
-		return nil, err
-	}
-	copy(b.Bytes(), p)
-	return b, nil
+	return lend(s.c, bytes.Clone(p))
 }

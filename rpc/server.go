@@ -365,7 +365,7 @@ func (s *Server) controls(ctx context.Context) {
 func (s *Server) control(m *rocl.Message) bool {
 	switch {
 	case m.IsGone():
-		s.callers.gone(m.From())
+		s.callers.gone(m.From(), m.GoneErr())
 	case m.Tag() == tagCancel:
 		s.callers.cancel(m)
 	case m.Tag() == tagPulled:
@@ -387,6 +387,10 @@ func (s *Server) more(m *rocl.Message) {
 		r.results.next(m)
 		return
 	}
-	s.refuse(m, flags, fmt.Errorf("%w: the stream has ended", cmp.Or(context.Cause(s.life), context.Canceled)))
+	why := cmp.Or(context.Cause(s.life), context.Canceled)
+	if s.life.Err() == nil && s.callers.isLost(m.From(), number) {
+		why = fmt.Errorf("the server has given up its caller: %w", rocl.ErrUnreachable)
+	}
+	s.refuse(m, flags, fmt.Errorf("%w: the stream has ended", why))
 	m.Release()
 }

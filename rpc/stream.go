@@ -227,7 +227,11 @@ func (s *results) sendLocked() {
 // sendBatchLocked sends all ready results. mu must be held.
 func (s *results) sendBatchLocked(m *rocl.Message, isLast bool) error {
 	r := s.r
-	b, err := r.s.c.BufferWait(r.ctx, streamHead+len(s.ready))
+	n := streamHead + len(s.ready)
+	b, err := r.s.overflow.buffer(n)
+	if errors.Is(err, errEnded) {
+		b, err = r.s.overflow.lend(make([]byte, n), streamHead)
+	}
 	if err != nil {
 		return err
 	}
@@ -259,7 +263,7 @@ func (s *results) sendElsewhereLocked(m *rocl.Message) error {
 	if err != nil {
 		return err
 	}
-	b, err := e.message(r.ctx, r.s.c, streamHead, r.h.flags, 0)
+	b, err := e.message(r.s.c, streamHead, r.h.flags, 0)
 	if err != nil {
 		return err
 	}
@@ -378,15 +382,15 @@ func (s *incoming) parse(m *rocl.Message) ([]byte, error) {
 	return body, nil
 }
 
-// more requests the next results. got has the present ones. If they use the memory that the request
-// needs, more moves them out of it: the loop body takes them only after the request.
+// more requests the next results. got has the present ones. If no memory is free, more moves them
+// out of it: the next ones may need it, and so may the loop body.
 func (s *incoming) more(ctx context.Context, got *pulled) (chan batch, error) {
 	b, err := s.c.c.Buffer(controlLen)
 	if errors.Is(err, rocl.ErrLimit) {
 		p := slices.Clone(got.bytes)
 		got.release()
 		got.bytes, got.release = p, func() {}
-		b, err = s.c.c.BufferWait(ctx, controlLen)
+		b, err = lend(s.c.c, make([]byte, controlLen)), nil
 	}
 	if err != nil {
 		return nil, err

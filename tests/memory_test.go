@@ -360,7 +360,7 @@ func (c *memoryCase) tasks() error {
 // Operations that move large data end, whatever limits of memory the two contexts have: with
 // success, or with ErrTooLarge.
 func TestLargeBesideLittleMemory(t *testing.T) {
-	pairs := [][2]int64{{0, 4 << 20}, {4 << 20, 0}, {1 << 20, 1 << 20}}
+	pairs := [][2]int64{{0, 4 << 20}, {2 << 20, 0}, {1 << 20, 1 << 20}}
 	if *longMemory {
 		large, medium = 4*large, 4*medium
 		t.Cleanup(func() { large, medium = large/4, medium/4 })

@@ -231,18 +231,18 @@ func (g *Group) Leave(ctx context.Context) error {
 }
 
 // LeaveGroup is Leave by the name of the group. It fails with ErrNotInGroup if the thread is
-// not a member, and with ErrNoGroup if the group has no members.
+// not a member, and with ErrNoGroup if the group has no members. ErrNoGroup comes with
+// rocl.ErrPartial if a node did not answer, which may have members.
 func (t *Thread) LeaveGroup(ctx context.Context, name string) error {
 	if g, ok := t.Group(name); ok {
 		return g.Leave(ctx)
 	}
-	n, err := t.GroupSize(ctx, name)
-	if err != nil {
-		return err
-	}
-	err = ErrNotInGroup
-	if n == 0 {
-		err = ErrNoGroup
+	ms, partial, err := t.groupMembers(ctx, name, nil)
+	switch {
+	case err == nil && len(ms) == 0:
+		err = absent(ErrNoGroup, partial)
+	case err == nil:
+		err = ErrNotInGroup
 	}
 	return fmt.Errorf("tpvm: leave group %q: %w", name, err)
 }
@@ -417,13 +417,14 @@ func (t *Thread) bcast(ctx context.Context, name string, ms []Member, tag int, b
 	return nil
 }
 
-// findMembers asks the directory for the members of a group whose resources match more.
-func (t *Task) findMembers(ctx context.Context, name string, more rocl.Match) (ms []member, err error) {
+// findMembers asks the directory for the members of a group whose resources match more. partial is
+// not nil if a node did not answer; see absent.
+func (t *Task) findMembers(ctx context.Context, name string, more rocl.Match) (ms []member, partial, err error) {
 	m := t.match(typeGroup, more)
 	m[attrGroup] = name
-	for f, err := range t.findAll(ctx, m, rocl.Want(attrInstance, attrTID)) {
+	for f, err := range t.findNoting(ctx, &partial, m, rocl.Want(attrInstance, attrTID)) {
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		inst, err := strconv.Atoi(attr(f, attrInstance))
 		id, err2 := rocl.ParseGID(attr(f, attrTID))
@@ -434,65 +435,73 @@ func (t *Task) findMembers(ctx context.Context, name string, more rocl.Match) (m
 		ms = append(ms, m)
 	}
 	slices.SortFunc(ms, func(a, b member) int { return cmp.Compare(a.Inst, b.Inst) })
-	return ms, nil
+	return ms, partial, nil
 }
 
 // GroupMembers returns the members of a group, in the order of their instance numbers. It returns
-// none if there is no such group. The caller need not be a member.
+// none if there is no such group. The caller need not be a member. Members on nodes that do not
+// answer are left out. If GroupMembers has found none then, it fails with rocl.ErrPartial.
 func (t *Thread) GroupMembers(ctx context.Context, name string) ([]Member, error) {
-	ms, err := t.groupMembers(ctx, name, nil)
+	ms, partial, err := t.groupMembers(ctx, name, nil)
+	if err == nil && len(ms) == 0 {
+		err = partial
+	}
 	if err != nil {
 		return nil, fmt.Errorf("tpvm: list the members of group %q: %w", name, err)
 	}
 	return ms, nil
 }
 
-func (t *Thread) groupMembers(ctx context.Context, name string, more rocl.Match) ([]Member, error) {
+func (t *Thread) groupMembers(ctx context.Context, name string, more rocl.Match) (out []Member, partial, err error) {
 	if name == "" {
-		return nil, errNoName
+		return nil, nil, errNoName
 	}
-	ms, err := t.task.findMembers(ctx, name, more)
+	ms, partial, err := t.task.findMembers(ctx, name, more)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	out := make([]Member, len(ms))
+	out = make([]Member, len(ms))
 	for i, m := range ms {
 		out[i] = m.public()
 	}
-	return out, nil
+	return out, partial, nil
 }
 
-// GroupSize returns the number of members of a group. It returns 0 if there is no such group.
+// GroupSize returns the number of members of a group. It returns 0 if there is no such group. It
+// fails with rocl.ErrPartial if a node did not answer and the others have no member.
 func (t *Thread) GroupSize(ctx context.Context, name string) (int, error) {
 	ms, err := t.GroupMembers(ctx, name)
 	return len(ms), err
 }
 
 // groupMember finds the member with a value of an attribute. what describes the attribute for the
-// error, and none is the error if no member has the value.
+// error, and none is the error if no member has the value. The error matches rocl.ErrPartial too if
+// a node did not answer, which may have the member.
 func (t *Thread) groupMember(ctx context.Context, name, what, attr, value string, none error) (Member, error) {
-	ms, err := t.groupMembers(ctx, name, rocl.Match{attr: value})
+	ms, partial, err := t.groupMembers(ctx, name, rocl.Match{attr: value})
 	if err == nil && len(ms) > 0 {
 		return ms[0], nil
 	}
 	if err == nil {
-		err = none
 		if n, _ := t.GroupSize(ctx, name); n == 0 {
-			err = ErrNoGroup
+			none = ErrNoGroup
 		}
+		err = absent(none, partial)
 	}
 	return Member{}, fmt.Errorf("tpvm: find the member of group %q: %s%s: %w", name, what, value, err)
 }
 
 // GroupTID returns the identifier of the member of a group that has an instance number. It fails
-// with ErrNoInstance, or with ErrNoGroup if there is no such group.
+// with ErrNoInstance, or with ErrNoGroup if there is no such group. The error matches
+// rocl.ErrPartial too if a node did not answer, which may have the member.
 func (t *Thread) GroupTID(ctx context.Context, name string, instance int) (TID, error) {
 	m, err := t.groupMember(ctx, name, "instance ", attrInstance, strconv.Itoa(instance), ErrNoInstance)
 	return m.TID, err
 }
 
 // GroupInstance returns the instance number that a task or thread has in a group. It fails with
-// ErrNotInGroup, or with ErrNoGroup if there is no such group.
+// ErrNotInGroup, or with ErrNoGroup if there is no such group. The error matches rocl.ErrPartial too
+// if a node did not answer, which may have the member.
 func (t *Thread) GroupInstance(ctx context.Context, name string, id TID) (int, error) {
 	m, err := t.groupMember(ctx, name, "", attrTID, id.String(), ErrNotInGroup)
 	if err != nil {
@@ -502,14 +511,15 @@ func (t *Thread) GroupInstance(ctx context.Context, name string, id TID) (int, e
 }
 
 // GroupBcast is Group.Bcast by a thread that need not be a member. It fails with ErrNoGroup if
-// the group has no members.
+// the group has no members. The error matches rocl.ErrPartial too if a node did not answer, which
+// may have members. GroupBcast does not send to such members, and does not report them.
 func (t *Thread) GroupBcast(ctx context.Context, name string, tag int, b *pack.Buffer) error {
-	ms, err := t.GroupMembers(ctx, name)
-	if err != nil {
-		return err
+	ms, partial, err := t.groupMembers(ctx, name, nil)
+	if err == nil && len(ms) == 0 {
+		err = absent(ErrNoGroup, partial)
 	}
-	if len(ms) == 0 {
-		return fmt.Errorf("tpvm: bcast to group %q: %w", name, ErrNoGroup)
+	if err != nil {
+		return fmt.Errorf("tpvm: bcast to group %q: %w", name, err)
 	}
 	return t.bcast(ctx, name, ms, tag, b)
 }

@@ -909,7 +909,7 @@ func (k *infoStore) forgetCopy(c *copyOf) bool {
 // in the directory is the one of the pod that has ended, which the directory may withdraw later
 // than the pod, or one that its pod does not keep yet.
 func (k *infoStore) placeOf(ctx context.Context, c *copyOf, index int) (isDone bool, free int) {
-	is, err := k.p.t.infos(ctx, rocl.Match{attrName: c.Name})
+	is, _, err := k.p.t.infos(ctx, rocl.Match{attrName: c.Name})
 	if err != nil {
 		return false, -1
 	}

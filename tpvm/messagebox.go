@@ -103,12 +103,13 @@ func (i *foundInfo) ident() TID {
 const noOwner = "none"
 
 // infos returns the entries that match m, sorted by name and index. While an entry moves from one
-// task to another, there may be two of it; infos returns one.
-func (t *Task) infos(ctx context.Context, m rocl.Match, opts ...rocl.FindOption) (is []foundInfo, err error) {
+// task to another, there may be two of it; infos returns one. partial is not nil if a node did not
+// answer; see absent.
+func (t *Task) infos(ctx context.Context, m rocl.Match, opts ...rocl.FindOption) (is []foundInfo, partial, err error) {
 	opts = append(opts, rocl.Want(attrName, attrIndex, attrOwner, attrFlags, attrPod, attrIdent))
-	for f, err := range t.findAll(ctx, t.match(typeInfo, m), opts...) {
+	for f, err := range t.findNoting(ctx, &partial, t.match(typeInfo, m), opts...) {
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		if i, ok := foundInfoOf(f); ok {
 			is = append(is, i)
@@ -117,7 +118,7 @@ func (t *Task) infos(ctx context.Context, m rocl.Match, opts ...rocl.FindOption)
 	slices.SortStableFunc(is, func(a, b foundInfo) int {
 		return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Index, b.Index))
 	})
-	return slices.CompactFunc(is, func(a, b foundInfo) bool { return a.Name == b.Name && a.Index == b.Index }), nil
+	return slices.CompactFunc(is, func(a, b foundInfo) bool { return a.Name == b.Name && a.Index == b.Index }), partial, nil
 }
 
 // PutInfo stores the values of b in the message box of the virtual machine, under a name, for
@@ -177,7 +178,7 @@ func encodeInfo(b *pack.Buffer) ([]byte, error) {
 func (t *Thread) put(ctx context.Context, c infoContent) (int, error) {
 	first := c.Index
 	for {
-		is, err := t.task.infos(ctx, rocl.Match{attrName: c.Name}, rocl.At(attrIndex, rocl.Ge, first))
+		is, _, err := t.task.infos(ctx, rocl.Match{attrName: c.Name}, rocl.At(attrIndex, rocl.Ge, first))
 		if err != nil {
 			return 0, err
 		}
@@ -214,8 +215,9 @@ func (t *Thread) put(ctx context.Context, c infoContent) (int, error) {
 }
 
 // RecvInfo returns the message of the entry with a name and an index. It fails with ErrNoEntry if
-// there is none. With ReadAndDelete it fails with ErrDenied if the thread must not delete the
-// entry. The Message is From the owner, with tag 0.
+// there is none. The error matches rocl.ErrPartial too if a node did not answer, which may have the
+// entry. With ReadAndDelete it fails with ErrDenied if the thread must not delete the entry. The
+// Message is From the owner, with tag 0.
 //
 // If a ReadAndDelete fails because ctx ends or a connection is cut, the entry stays, or is back
 // soon. If the thread's task is killed meanwhile, the entry may be lost with it.
@@ -239,13 +241,13 @@ func (t *Thread) recvInfo(ctx context.Context, name string, index int, flags Inf
 		m, at = rocl.Match{attrName: name}, []rocl.FindOption{rocl.At(attrIndex, rocl.Ge, index)}
 	}
 	for {
-		is, err := t.task.infos(ctx, m, at...)
+		is, partial, err := t.task.infos(ctx, m, at...)
 		if err != nil {
 			return foundInfo{}, err
 		}
 		if len(is) == 0 {
 			if flags&WaitForInfo == 0 {
-				return foundInfo{}, ErrNoEntry
+				return foundInfo{}, absent(ErrNoEntry, partial)
 			}
 			if _, err := t.task.c.Await(ctx, t.task.match(typeInfo, m), 1, at...); err != nil {
 				return foundInfo{}, err
@@ -338,8 +340,9 @@ func infoMessage(i foundInfo) (*Message, error) {
 	return m, nil
 }
 
-// DelInfo deletes the entry with a name and an index. It fails with ErrNoEntry if there is none,
-// and with ErrDenied if another task or thread owns the entry and it is not OverWritable.
+// DelInfo deletes the entry with a name and an index. It fails with ErrNoEntry if there is none.
+// The error matches rocl.ErrPartial too if a node did not answer, which may have the entry. DelInfo
+// fails with ErrDenied if another task or thread owns the entry and it is not OverWritable.
 func (t *Thread) DelInfo(ctx context.Context, name string, index int) error {
 	err := t.delInfo(ctx, name, index)
 	if err != nil {
@@ -353,12 +356,12 @@ func (t *Thread) delInfo(ctx context.Context, name string, index int) error {
 		return ErrBadParam
 	}
 	for {
-		is, err := t.task.infos(ctx, rocl.Match{attrName: name, attrIndex: strconv.Itoa(index)})
+		is, partial, err := t.task.infos(ctx, rocl.Match{attrName: name, attrIndex: strconv.Itoa(index)})
 		switch {
 		case err != nil:
 			return err
 		case len(is) == 0:
-			return ErrNoEntry
+			return absent(ErrNoEntry, partial)
 		}
 		_, err = t.askInfo(ctx, &is[0], infoRequest{Op: infoDelete, ID: is[0].id, By: t.ID()})
 		if !hasMoved(err) {
@@ -371,7 +374,8 @@ func (t *Thread) delInfo(ctx context.Context, name string, index int) error {
 }
 
 // Infos returns the entries of the message box whose name a regular expression matches anywhere,
-// sorted by name and index. "*" matches all names, as with PVM.
+// sorted by name and index. "*" matches all names, as with PVM. Entries on nodes that do not answer
+// are left out. If Infos has found none then, it fails with rocl.ErrPartial.
 func (t *Thread) Infos(ctx context.Context, pattern string) ([]InfoEntry, error) {
 	if pattern == "*" {
 		pattern = ""
@@ -380,7 +384,7 @@ func (t *Thread) Infos(ctx context.Context, pattern string) ([]InfoEntry, error)
 	if err != nil {
 		return nil, fmt.Errorf("tpvm: list the message box: %w: %w", ErrBadParam, err)
 	}
-	is, err := t.task.infos(ctx, nil)
+	is, partial, err := t.task.infos(ctx, nil)
 	if err != nil {
 		return nil, fmt.Errorf("tpvm: list the message box: %w", err)
 	}
@@ -389,6 +393,9 @@ func (t *Thread) Infos(ctx context.Context, pattern string) ([]InfoEntry, error)
 		if re.MatchString(i.Name) {
 			es = append(es, i.InfoEntry)
 		}
+	}
+	if len(es) == 0 && partial != nil {
+		return nil, fmt.Errorf("tpvm: list the message box: %w", partial)
 	}
 	return es, nil
 }

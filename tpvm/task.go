@@ -347,15 +347,35 @@ func (t *Task) match(typ string, more rocl.Match) rocl.Match {
 	return m
 }
 
-// findAll yields the resources that match on the nodes that answer. It leaves out rocl.ErrPartial.
+// findAll yields the resources that match on the nodes that answer. It leaves out rocl.ErrPartial,
+// so what it does not yield is not certain to be missing; see findNoting.
 func (t *Task) findAll(ctx context.Context, m rocl.Match, opts ...rocl.FindOption) iter.Seq2[rocl.Found, error] {
+	return t.findNoting(ctx, new(error), m, opts...)
+}
+
+// findNoting is findAll that stores the error that it leaves out in partial. The caller makes its
+// error with absent if it does not find what it needs.
+func (t *Task) findNoting(ctx context.Context, partial *error, m rocl.Match, opts ...rocl.FindOption) iter.Seq2[rocl.Found, error] {
 	return func(yield func(rocl.Found, error) bool) {
 		for f, err := range t.c.FindAll(ctx, m, opts...) {
-			if errors.Is(err, rocl.ErrPartial) || !yield(f, err) {
+			if errors.Is(err, rocl.ErrPartial) {
+				*partial = err
+				return
+			}
+			if !yield(f, err) {
 				return
 			}
 		}
 	}
+}
+
+// absent returns the error of a look-up that did not find what it needs: none. If partial is not
+// nil, a node that did not answer may have it, and the error matches rocl.ErrPartial too.
+func absent(none, partial error) error {
+	if partial == nil {
+		return none
+	}
+	return fmt.Errorf("%w: %w", none, partial)
 }
 
 // VM returns the name of the virtual machine.

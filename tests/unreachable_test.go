@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package tests
+
+import (
+	"context"
+	"errors"
+	"iter"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	lib "github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/bulk"
+	"github.com/rocl-go/rocl/internal/eventually"
+	"github.com/rocl-go/rocl/rpc"
+	"github.com/rocl-go/rocl/subsys"
+	"github.com/rocl-go/rocl/tpvm"
+)
+
+// refuser is a TCP transport with a port at which no process listens.
+type refuser struct{ addr string }
+
+func (r refuser) Name() string                                      { return "tcp" }
+func (r refuser) Listen(string, subsys.Config) (subsys.Port, error) { return r, nil }
+func (r refuser) Addr() string                                      { return r.addr }
+func (r refuser) Reaches(string) bool                               { return false }
+func (r refuser) Close() error                                      { return nil }
+func (r refuser) Dial(context.Context, string, subsys.Sink) (subsys.Conn, error) {
+	return nil, subsys.ErrNoPeer
+}
+
+// Operations of rpc, bulk and tpvm on a resource whose context cannot be dialled end after
+// WithGiveUp, although their ctx has no deadline. The error has the reason and the address.
+func TestUpperPackagesUnreachable(t *testing.T) {
+	const giveUp = 300 * time.Millisecond
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := ln.Addr().String()
+	ln.Close()
+	ctx, end := context.WithCancel(context.Background()) // without a deadline, as in a program
+	t.Cleanup(end)
+	go func() {
+		<-eventually.Context(t).Done()
+		end()
+	}()
+	sock := socket(t)
+	far, err := lib.Open(ctx, lib.WithSocket(sock), lib.WithTransports(refuser{"tcp://" + addr}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { far.Close() })
+	server, err := rpc.NewServer(ctx, far, lib.Attrs{"type": "far"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { server.Close(ctx) })
+	origin, err := bulk.Open(ctx, far)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { origin.Close(ctx) })
+	memory, err := origin.Expose(bulk.ReadWrite, bulk.Bytes(make([]byte, 4<<20)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	farTask, err := tpvm.Enrol(ctx, tpvm.WithContext(far), tpvm.WithVM("far"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { farTask.Exit(ctx) })
+	last := func(results iter.Seq2[int, error]) (err error) {
+		for _, err = range results {
+		}
+		return err
+	}
+	type near struct {
+		client *rpc.Client
+		ep     *bulk.Endpoint
+		task   *tpvm.Task
+	}
+	for what, f := range map[string]func(near) error{
+		"call": func(n near) error { _, err := rpc.Call[int, int](ctx, n.client, server.ID(), "x", 1); return err },
+		"future": func(n near) error {
+			_, err := rpc.Go[int, int](ctx, n.client, server.ID(), "x", 1).Wait(ctx)
+			return err
+		},
+		"stream": func(n near) error { return last(rpc.Stream[int, int](ctx, n.client, server.ID(), "x", 1)) },
+		"call any": func(n near) error {
+			_, err := rpc.CallAny[int, int](ctx, n.client, lib.Attrs{"type": "far"}, "x", 1)
+			return err
+		},
+		"call all": func(n near) (err error) {
+			for _, err = range rpc.CallAll[int, int](ctx, n.client, lib.Attrs{"type": "far"}, "x", 1) {
+			}
+			return err
+		},
+		"large call": func(n near) error {
+			_, err := rpc.Call[[]byte, int](ctx, n.client, server.ID(), "x", make([]byte, 4<<20))
+			return err
+		},
+		"large send": func(n near) error { return rpc.Send(ctx, n.client, server.ID(), "x", make([]byte, 4<<20)) },
+		"pull":       func(n near) error { _, err := n.ep.Pull(ctx, memory.Handle(), 0, make([]byte, 100)); return err },
+		"large pull": func(n near) error { _, err := n.ep.Pull(ctx, memory.Handle(), 0, make([]byte, 4<<20)); return err },
+		"push":       func(n near) error { _, err := n.ep.Push(ctx, memory.Handle(), 0, make([]byte, 100)); return err },
+		"large push": func(n near) error { _, err := n.ep.Push(ctx, memory.Handle(), 0, make([]byte, 4<<20)); return err },
+		"view":       func(n near) error { _, err := n.ep.View(ctx, memory.Handle(), 0, 100); return err },
+		"send to a task, and exit": func(n near) error {
+			if err := n.task.SendPacked(ctx, farTask.ID(), 1, "hello"); err != nil {
+				return err
+			}
+			return n.task.Exit(ctx)
+		},
+		"kill a task": func(n near) error { return n.task.Kill(ctx, farTask.ID()) },
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			c, err := lib.Open(ctx, lib.WithSocket(sock), lib.WithGiveUp(giveUp))
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { c.Close() }) // its error is that of the messages that are lost
+			var n near
+			if n.client, err = rpc.NewClient(ctx, c); err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { n.client.Close() })
+			if n.ep, err = bulk.Open(ctx, c); err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { n.ep.Close(ctx) })
+			if n.task, err = tpvm.Enrol(ctx, tpvm.WithContext(c), tpvm.WithVM("far")); err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { n.task.Exit(ctx) })
+			err = f(n)
+			var none *lib.NoConnectionError
+			if !errors.Is(err, lib.ErrUnreachable) || !errors.As(err, &none) || !strings.Contains(err.Error(), addr) ||
+				errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
+				t.Errorf("%v", err)
+			}
+		})
+	}
+}

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package tpvm_test
+
+import (
+	"errors"
+	"path/filepath"
+	"testing"
+
+	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/directory/cluster"
+	"github.com/rocl-go/rocl/tpvm"
+)
+
+// Nothing is missing for certain while a node cannot be asked: each look-up that finds nothing has
+// the reason of a definite "no" and rocl.ErrPartial. What the other nodes have is found.
+func TestMissingIsUncertain(t *testing.T) {
+	t.Parallel() // the member waits 3 s for the one that it is to join
+	ctx := deadline(t)
+	c, err := rocl.Open(ctx, rocl.WithSocket(filepath.Join(t.TempDir(), "s")), rocl.WithCluster("test"), // no member has port 1
+		rocl.WithMember(cluster.Member{Bind: "127.0.0.1:0", Join: []string{"127.0.0.1:1"}}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	task := enrol(t, c)
+	// Join asks for a unique registration, which fails while a node cannot be asked.
+	if _, err := c.Register(ctx, rocl.Attrs{"type": "group", "vm": "test", "group": "here", "inst": "0", "tid": task.ID().String()}); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := task.GroupSize(ctx, "here"); n != 1 || err != nil {
+		t.Error(n, err)
+	}
+	if id, err := task.GroupTID(ctx, "here", 0); id != task.ID() || err != nil {
+		t.Error(id, err)
+	}
+	recv := func(flags tpvm.InfoFlags) error {
+		_, err := task.RecvInfo(ctx, "none", 0, flags)
+		return err
+	}
+	for what, look := range map[string]struct {
+		err  func() error
+		also error
+	}{
+		"receive":               {func() error { return recv(0) }, tpvm.ErrNoEntry},
+		"receive the first":     {func() error { return recv(tpvm.FirstAvail | tpvm.ReadAndDelete) }, tpvm.ErrNoEntry},
+		"delete":                {func() error { return task.DelInfo(ctx, "none", 0) }, tpvm.ErrNoEntry},
+		"list entries":          {func() error { _, err := task.Infos(ctx, "none"); return err }, nil},
+		"members of no group":   {func() error { _, err := task.GroupMembers(ctx, "none"); return err }, nil},
+		"size of no group":      {func() error { _, err := task.GroupSize(ctx, "none"); return err }, nil},
+		"member of no group":    {func() error { _, err := task.GroupTID(ctx, "none", 0); return err }, tpvm.ErrNoGroup},
+		"number in no group":    {func() error { _, err := task.GroupInstance(ctx, "none", task.ID()); return err }, tpvm.ErrNoGroup},
+		"no such member":        {func() error { _, err := task.GroupTID(ctx, "here", 1); return err }, tpvm.ErrNoInstance},
+		"number of no member":   {func() error { _, err := task.GroupInstance(ctx, "here", c.ID()); return err }, tpvm.ErrNotInGroup},
+		"broadcast to no group": {func() error { return task.GroupBcast(ctx, "none", 1, nil) }, tpvm.ErrNoGroup},
+		"leave no group":        {func() error { return task.LeaveGroup(ctx, "none") }, tpvm.ErrNoGroup},
+	} {
+		if err := look.err(); !errors.Is(err, rocl.ErrPartial) || look.also != nil && !errors.Is(err, look.also) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}
