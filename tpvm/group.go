@@ -500,8 +500,8 @@ func (t *Thread) GroupTID(ctx context.Context, name string, instance int) (TID, 
 }
 
 // GroupInstance returns the instance number that a task or thread has in a group. It fails with
-// ErrNotInGroup, or with ErrNoGroup if there is no such group. The error matches rocl.ErrPartial too
-// if a node did not answer, which may have the member.
+// ErrNotInGroup, or with ErrNoGroup if there is no such group. The error matches rocl.ErrPartial
+// too if a node did not answer, which may have the member.
 func (t *Thread) GroupInstance(ctx context.Context, name string, id TID) (int, error) {
 	m, err := t.groupMember(ctx, name, "", attrTID, id.String(), ErrNotInGroup)
 	if err != nil {
