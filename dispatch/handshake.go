@@ -294,7 +294,7 @@ func (ep *endpoint) onAttach(c subsys.Conn, b []byte) error {
 		l.mu.Lock()
 		l.blockWritersLocked()
 		isWorse := a.IsMove && l.conn != nil && l.worseLocked(c)
-		v := l.life.Admits(&a, ep.d.self.Compare(ep.peer) < 0, l.isIdleLocked(), isWorse)
+		v := l.life.Admits(&a, ep.d.self.Compare(ep.peer) < 0, l.isUnusedLocked(), isWorse)
 		isAdmitted := v.IsAdmitted()
 		if isAdmitted {
 			err = l.bindLocked(ep, c, &a)

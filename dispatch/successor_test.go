@@ -345,6 +345,7 @@ func TestGivenUpReports(t *testing.T) {
 			eventually.True(t, "the link is idle", f.idle)
 			l := f.l
 			l.mu.Lock()
+			l.awaitPenLocked()
 			for i := range 4 { // as if two of them had been written, and the first had arrived
 				h := subsys.Header{Type: wire.TypeData, Dst: 7, Src: 1, Tag: uint64(i)}
 				l.s.Push(&subsys.Frame{Header: h})
@@ -356,9 +357,8 @@ func TestGivenUpReports(t *testing.T) {
 			if !isKnown {
 				past = wire.Past{}
 			}
+			l.actLocked(l.life.GivenUp(fmt.Errorf("%w: of a test", ErrUnreachable), past)) // before any is written
 			l.mu.Unlock()
-			a.eachLink(func(l *link) { l.endLink(ErrUnreachable) })
-			l.giveUp(fmt.Errorf("%w: of a test", ErrUnreachable), past)
 			lost := 1
 			if !isKnown {
 				lost = 2

@@ -171,7 +171,7 @@ func TestFirstOperationAfterGivingUp(t *testing.T) {
 		}},
 		// A Send of the context that gave up may fail with "knows another session", and is
 		// reported.
-		"task": {mayEnd: true, prepare: func(t *testing.T, e ends) func() error {
+		"task": {prepare: func(t *testing.T, e ends) func() error {
 			var tasks []*tpvm.Task
 			for _, c := range []*lib.Context{e.near, e.far} {
 				task, err := tpvm.Enrol(ctx, tpvm.WithContext(c), tpvm.WithVM(t.Name()))

@@ -334,16 +334,16 @@ type Verdict struct {
 func (v *Verdict) IsAdmitted() bool { return v.Why == 0 && v.Fatal == nil }
 
 // Admits judges the peer's handshake a. isFirst says that this context goes first if both sides
-// dial. isIdle says that nothing of the session is under way. isWorse says that the connection uses
-// a worse route than the present one.
-func (m *Machine) Admits(a *wire.Attach, isFirst, isIdle, isWorse bool) Verdict {
+// dial. isUnused says that nothing of the session is under way, and that nothing waits for the
+// link. isWorse says that the connection uses a worse route than the present one.
+func (m *Machine) Admits(a *wire.Attach, isFirst, isUnused, isWorse bool) Verdict {
 	v := Verdict{Gen: m.gen}
 	switch {
 	case m.HasEnded():
 		v.Fatal, v.IsForSuccessor = m.cause, true
 	case a.Known != 0 && a.Known != m.id:
 		v.Why = wire.RefusedUnknown
-		if m.peerID == 0 && isIdle {
+		if m.peerID == 0 && isUnused {
 			v.Fatal = fmt.Errorf("%w: %v knows another session", ErrUnreachable, m.peer)
 		}
 	case m.peerID != 0 && m.peerID != a.Session:
