@@ -56,8 +56,12 @@ const unlimited = math.MaxInt
 func (o *overflow) init(c *rocl.Context) {
 	o.c, o.limit, o.most, o.opening = c, DefaultOverflow, rocl.MaxMessage, make(chan struct{}, 1)
 	o.opening <- struct{}{}
-	if o.inPool = math.MaxInt; c.Stats().Buffers.Limit > 0 {
-		o.inPool = int(min(c.Stats().Buffers.Limit/16, math.MaxInt))
+	o.inPool = math.MaxInt
+	if c == nil {
+		return // Register refuses it
+	}
+	if most := c.Stats().Buffers.Limit; most > 0 {
+		o.inPool = int(min(most/16, math.MaxInt))
 	}
 }
 
