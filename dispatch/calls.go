@@ -211,8 +211,8 @@ func (c *calls) findLocked(number uint64) (i uint32) {
 	return i
 }
 
-// removeLocked takes a call from the table. box.mu must be held.
-func (c *calls) removeLocked(i uint32) {
+// unlinkLocked takes a call out of the list of its flow. box.mu must be held.
+func (c *calls) unlinkLocked(i uint32) *call {
 	e := &c.table[i-1]
 	if e.prev != 0 {
 		c.table[e.prev-1].next = e.next
@@ -222,6 +222,12 @@ func (c *calls) removeLocked(i uint32) {
 	if e.next != 0 {
 		c.table[e.next-1].prev = e.prev
 	}
+	return e
+}
+
+// removeLocked takes a call from the table. box.mu must be held.
+func (c *calls) removeLocked(i uint32) {
+	e := c.unlinkLocked(i)
 	if e.into != nil {
 		c.landings.Add(-1)
 	}

@@ -233,15 +233,7 @@ func (s *succession) finish(d *Dispatcher, cause error) {
 
 // moveLocked makes a call one over the flow f. box.mu must be held.
 func (c *calls) moveLocked(i uint32, f *Flow) {
-	e := &c.table[i-1]
-	if e.prev != 0 {
-		c.table[e.prev-1].next = e.next
-	} else {
-		e.f.calls.first = e.next
-	}
-	if e.next != 0 {
-		c.table[e.next-1].prev = e.prev
-	}
+	e := c.unlinkLocked(i)
 	e.f, e.prev, e.next = f, 0, f.calls.first
 	if e.next != 0 {
 		c.table[e.next-1].prev = i
