@@ -26,9 +26,10 @@ func TestMain(m *testing.M) {
 		goleak.IgnoreAnyFunction("net.(*Resolver).tryOneName"), goleak.IgnoreAnyFunction("net.(*Resolver).exchange"))
 }
 
+// member opens a member at a port that it finds free again when it is started anew.
 func member(t *testing.T, n resource.NodeID, change func(*Config), join ...*Cluster) *Cluster {
 	t.Helper()
-	cfg := Config{Node: n, DB: database.New(), Name: "test", Bind: "127.0.0.1:0", Hop: 100 * time.Millisecond, Spread: 20 * time.Millisecond, Patience: 2 * time.Second}
+	cfg := Config{Node: n, DB: database.New(), Name: "test", Bind: freePort(t), Hop: 100 * time.Millisecond, Spread: 20 * time.Millisecond, Patience: 2 * time.Second}
 	for _, j := range join {
 		cfg.Join = append(cfg.Join, j.Addr())
 	}
