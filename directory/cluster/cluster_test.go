@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/hashicorp/memberlist"
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/internal/database"
 	"github.com/rocl-go/rocl/internal/eventually"
@@ -43,6 +44,11 @@ func member(t *testing.T, n resource.NodeID, change func(*Config), join ...*Clus
 	t.Cleanup(func() { c.Close() })
 	return c
 }
+
+// unhurried makes a member that takes no other one for dead, however busy the machine is.
+func unhurried(c *Config) { c.gossip = neverDead }
+
+func neverDead(m *memberlist.Config) { m.SuspicionMult = 10_000 }
 
 func together(t *testing.T, cs ...*Cluster) {
 	t.Helper()
