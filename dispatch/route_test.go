@@ -320,21 +320,10 @@ func TestMoves(t *testing.T) {
 	var stop atomic.Bool
 	var wg, senders sync.WaitGroup
 	var sent, got [2][flows]atomic.Uint64
-	// fill writes the payload of message n of a flow, which has the tag n: pseudo-random bytes that
-	// depend only on the sender, the flow and n.
-	fill := func(p []byte, from, flow int, n uint64) {
-		r := rand.New(rand.NewPCG(uint64(from*flows+flow), n))
-		for len(p) >= 8 {
-			binary.LittleEndian.PutUint64(p, r.Uint64())
-			p = p[8:]
-		}
-		for i := range p {
-			p[i] = byte(r.Uint32())
-		}
-	}
+	seed := func(from, flow int, n uint64) uint64 { return n*2*flows + uint64(from*flows+flow) }
 	sum := func(from, flow int, n uint64, size int) uint32 {
 		p := make([]byte, size)
-		fill(p, from, flow, n)
+		fill(p, seed(from, flow, n))
 		return crc32.ChecksumIEEE(p)
 	}
 	size := func(flow int, n uint64) int { return sizes[(n*7+uint64(flow)*3+n/11)%uint64(len(sizes))] }
@@ -346,7 +335,7 @@ func TestMoves(t *testing.T) {
 				for n := uint64(0); !stop.Load(); n++ {
 					b, err := d[from].Buffer(size(i, n))
 					if err == nil {
-						fill(b.Bytes(), from, i, n)
+						fill(b.Bytes(), seed(from, i, n))
 						err = f.Send(ctx, uint32(i+1), n, b)
 					}
 					if err != nil {

@@ -298,9 +298,7 @@ func TestLanesKeepOrder(t *testing.T) {
 					b, err := d[from].Buffer(size)
 					if err == nil {
 						p := b.Bytes()
-						for i := 12; i < len(p); i++ {
-							p[i] = byte(n) + byte(i)
-						}
+						fill(p[12:], n)
 						binary.LittleEndian.PutUint64(p, n)
 						binary.LittleEndian.PutUint32(p[8:], crc32.ChecksumIEEE(p[12:]))
 						err = f.Send(ctx, uint32(tag)+5, tag, b)
