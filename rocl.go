@@ -97,8 +97,6 @@ const (
 	SearchBroadcast = strategy.Broadcast // one packet to the group
 	SearchTree      = strategy.Tree      // members pass the question on
 
-	SearchCast = SearchBroadcast // Deprecated: use SearchBroadcast.
-	SearchEach = SearchUnicast   // Deprecated: use SearchUnicast.
 )
 
 // The comparisons of two numbers, for [At].
@@ -124,7 +122,6 @@ var (
 	ErrGone         = dispatch.ErrGone         // the target, or the origin that a receive waits for, has ended
 	ErrNoReply      = dispatch.ErrNoReply      // the receiver released the request without a reply
 	ErrNotCall      = dispatch.ErrNotCall      // the message is not a request, or has been replied to
-	ErrUnsupported  = dispatch.ErrUnsupported  // the context that was called has a version without calls
 	ErrUnreachable  = dispatch.ErrUnreachable  // the target's context cannot be reached
 	ErrEmpty        = dispatch.ErrEmpty        // no message can be received now
 	ErrNotReceived  = dispatch.ErrNotReceived  // PutBack of a message that this resource did not receive
@@ -264,9 +261,7 @@ func Covered(v *Coverage) FindOption { return context.Covered(v) }
 // even rocl.Ne. If several attributes have the name, the first counts.
 //
 // Each node compares the resources that are registered there. A find by the node's index in shared
-// memory compares in this process, and so do a watch and Await. In a cluster, a node of a version
-// without conditions does not answer, which is ErrPartial. If the directory of this node has such a
-// version, the error is errors.ErrUnsupported of the standard library, not ErrUnsupported.
+// memory compares in this process, and so do a watch and Await.
 func At[N context.Number](name string, op Op, n N) FindOption { return context.At(name, op, n) }
 
 // Least orders the answers by the number in an attribute, the least first. Find with Least("load")

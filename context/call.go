@@ -36,9 +36,8 @@ import (
 // In a cluster of two nodes gossip declares no node dead: a node that reaches no other member
 // cannot tell a dead node from a cut. Then the call ends after the time of WithGiveUp.
 //
-// Call fails with rocl.ErrUnsupported if the target's context has a version without calls, such as
-// 0.1.0. It fails with rocl.ErrClosed if this resource or its context is closed, with
-// rocl.ErrTooLarge, or with the cause of ctx's end. Then the request leaves the target's mailbox,
+// Call fails with rocl.ErrClosed if this resource or its context is closed, with rocl.ErrTooLarge,
+// or with the cause of ctx's end. Then the request leaves the target's mailbox,
 // if it is still there. A receiver that has it learns of the end by [dispatch.Message.OnCancel];
 // its reply is dropped. A request that was not delivered is not reported to [WithUndelivered],
 // because the error says so.

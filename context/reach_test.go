@@ -94,7 +94,10 @@ var operations = map[string]func(ctx stdctx.Context, me *context.Resource, it re
 		return err
 	},
 	"StartCall": func(ctx stdctx.Context, me *context.Resource, it resource.GID) error {
-		_, err := me.StartCallBytes(ctx, it, 1, []byte("hello"))
+		f, err := me.StartCallBytes(ctx, it, 1, []byte("hello"))
+		if err == nil {
+			_, err = f.Wait(ctx)
+		}
 		return err
 	},
 	"Send without credit": func(ctx stdctx.Context, me *context.Resource, it resource.GID) error {

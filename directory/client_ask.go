@@ -192,9 +192,6 @@ func (c *Client) Find(ctx context.Context, pattern *resource.List) (resource.Rec
 		if _, _, ordered := pattern.Order(); ordered {
 			return c.Best(ctx, pattern, nil)
 		}
-		if err := c.checkLevel(pattern); err != nil {
-			return resource.Record{}, err
-		}
 	}
 	if s := c.localServer(ctx); s != nil {
 		if a, err := s.direct(ctx, pattern, func() (resource.Record, bool, error) { return s.find(ctx, pattern) }); !errors.Is(err, ErrClosed) {

@@ -5,7 +5,6 @@ package directory
 import (
 	"context"
 	"errors"
-	"fmt"
 	"iter"
 	"slices"
 	"sync"
@@ -111,11 +110,7 @@ func (l *listing) fromServer(ctx context.Context) error {
 		return err
 	}
 	l.asked = false
-	if l.c.Terms().level >= 1 {
-		err = l.batches(ctx, a)
-	} else {
-		err = l.oneByOne(ctx, a)
-	}
+	err = l.batches(ctx, a)
 	var end *endError
 	switch {
 	case l.stopped && !l.asked:
@@ -171,17 +166,6 @@ func (l *listing) batches(ctx context.Context, a *askConn) error {
 			}
 		}
 	}
-}
-
-// oneByOne is batches for a server of level 0.
-func (l *listing) oneByOne(ctx context.Context, a *askConn) error {
-	ans, err := a.ask(ctx, wire.MsgStart, func(b *wire.Builder) { b.Append(l.pattern.Wire()) })
-	for ; err == nil; ans, err = a.ask(ctx, wire.MsgNext, nil) {
-		if !l.deliver(&ans) {
-			return nil
-		}
-	}
-	return err
 }
 
 // fromLocalServer lists through a server in this process: its own resources, then those of other
@@ -252,14 +236,6 @@ func lostOr(s *Server, err error) error {
 	return err
 }
 
-// checkLevel returns an error if the server is too old for the pattern.
-func (c *Client) checkLevel(pattern *resource.List) error {
-	if pattern.Conditional() && c.Terms().level < 1 {
-		return fmt.Errorf("directory: the node's directory is of a version that does not know comparisons, orders and owners: %w", errors.ErrUnsupported)
-	}
-	return nil
-}
-
 // listed has memory for the identifiers that a listing has yielded.
 var listed = sync.Pool{New: func() any { return new([]resource.GID) }}
 
@@ -276,11 +252,7 @@ func (c *Client) list(ctx context.Context, pattern *resource.List, cov *Coverage
 			listed.Put(got)
 		}
 	}()
-	err := c.checkLevel(pattern)
-	var end *endError
-	if err == nil {
-		end, err = l.run(ctx)
-	}
+	end, err := l.run(ctx)
 	switch {
 	case l.stopped:
 		return

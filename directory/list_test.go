@@ -15,13 +15,6 @@ import (
 	"github.com/rocl-go/rocl/resource"
 )
 
-// older makes the client take its server for one of the first version.
-func (c *Client) older() {
-	t := c.Terms()
-	t.level = 0
-	c.terms.Store(&t)
-}
-
 // serials lists what matches, up to most resources.
 func serials(t *testing.T, c *Client, p *resource.List, most int) (all []uint32) {
 	t.Helper()
@@ -46,9 +39,8 @@ func TestFindAllWays(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer beside.Close()
-	owner, batches, single, index := joined(t, path), joined(t, path), joined(t, path), joined(t, path)
-	single.older()
-	batches.noIndex, single.noIndex = true, true
+	owner, batches, index := joined(t, path), joined(t, path), joined(t, path)
+	batches.noIndex = true
 	mapped(t, index)
 	const n = 1500
 	sizes := map[uint32]int{7: 40 << 10, 8: 200 << 10, 900: 2 << 20}
@@ -58,7 +50,7 @@ func TestFindAllWays(t *testing.T) {
 		register(t, owner, i+1, resource.Attrs{"type": "lamp", "n": fmt.Sprint(i + 1), "room": strings.Repeat("x", sizes[i+1])})
 	}
 	p, some := list(t, resource.Match{"type": "lamp"}), list(t, resource.Match{"type": "lamp"}, "n", "none")
-	for name, c := range map[string]*Client{"direct": beside, "batches": batches, "one by one": single, "index": index} {
+	for name, c := range map[string]*Client{"direct": beside, "batches": batches, "index": index} {
 		got := serials(t, c, p, 0)
 		if slices.Sort(got); !slices.Equal(got, want) {
 			t.Errorf("%s: %d listed, want %d", name, len(got), n)
@@ -299,17 +291,6 @@ func TestConditionsEverywhere(t *testing.T) {
 			}
 		}
 	})
-	bySocket.older()
-	for _, p := range []*resource.List{where(t, lamps(), compare("load", resource.Lt, "0")), where(t, lamps(), orderBy("load", true))} {
-		if _, err := bySocket.Find(t.Context(), p); !errors.Is(err, errors.ErrUnsupported) {
-			t.Error("an older directory:", err)
-		}
-		for _, err := range bySocket.FindAll(t.Context(), where(t, lamps(), compare("load", resource.Lt, "0"))) {
-			if !errors.Is(err, errors.ErrUnsupported) {
-				t.Error("an older directory:", err)
-			}
-		}
-	}
 }
 
 // A watch with a comparison reports resources as their numbers begin and cease to match.

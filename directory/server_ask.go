@@ -81,16 +81,6 @@ func (a *askServer) answer(m *wire.Message) (r result, err error) {
 		if r.attrs, err = p.List(); err == nil {
 			r.rec, r.ok, r.uncertain = a.s.lookup(a.ctx, id, &r.attrs)
 		}
-	case wire.MsgStart:
-		if r.attrs, err = p.List(); err == nil {
-			a.begin(&r.attrs)
-			r.rec, r.ok, r.uncertain = a.cur.next(a.ctx, a.s, &a.pattern)
-		}
-	case wire.MsgNext:
-		if a.cur.here == nil {
-			return r, fmt.Errorf("%w: next before start", ErrProtocol)
-		}
-		r.rec, r.ok, r.uncertain = a.cur.next(a.ctx, a.s, &a.pattern)
 	case wire.MsgList:
 		if r.attrs, err = p.Pattern(); err == nil {
 			a.begin(&r.attrs)
@@ -129,11 +119,10 @@ func (a *askServer) batch(id uint64) (ok bool, uncertain error) {
 // send sends the result of the valid question m.
 func (a *askServer) send(m *wire.Message, r *result) error {
 	isBatch := m.Type == wire.MsgList || m.Type == wire.MsgMore
-	isListing := isBatch || m.Type == wire.MsgStart || m.Type == wire.MsgNext
 	switch {
 	case r.uncertain != nil:
 		return a.c.SendError(m.ID, r.uncertain)
-	case !r.ok && isListing:
+	case !r.ok && isBatch:
 		return a.c.SendEnd(m.ID, a.cur.cov.Covered, a.cur.cov.Failed)
 	case !r.ok:
 		return a.c.SendError(m.ID, ErrNotFound)

@@ -12,10 +12,6 @@ import (
 )
 
 const (
-	// level is what the server understands beyond the first version. Level 1 has list, more and
-	// batch, and patterns with conditions.
-	level = 1
-
 	// A batch ends with the answer that makes it so many bytes. The first batch is short, because
 	// the caller may need only a few answers.
 	firstBatch = 4 << 10

@@ -77,9 +77,9 @@ func (n *counts) question(typ byte, ok bool, err error, took time.Duration) {
 		q = &n.find
 	case wire.MsgLookup:
 		q = &n.lookup
-	case wire.MsgStart, wire.MsgList:
+	case wire.MsgList:
 		q = &n.all
-	case wire.MsgNext, wire.MsgMore:
+	case wire.MsgMore:
 		q = &n.next
 	default:
 		return

@@ -13,7 +13,6 @@ func (s *Server) currentTerms() Terms {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	t := s.terms
-	t.level = level
 	if len(t.Keys) == 0 {
 		k := s.id.LinkKey()
 		t.Keys = [][]byte{k[:]}

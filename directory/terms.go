@@ -25,8 +25,6 @@ type Terms struct {
 	// Certificates says that the operator's certificates prove membership of the cluster, in place
 	// of certificates made from keys.
 	Certificates bool
-
-	level uint8 // what the server understands: see the constant level; 0 if the server does not say
 }
 
 // Names of the terms on the wire, where they are a list of attributes. A receiver ignores names
@@ -37,7 +35,6 @@ const (
 	termHost    = "host"
 	termSealed  = "sealed"
 	termCerts   = "certificates"
-	termLevel   = "level"
 )
 
 // list returns the terms in their form on the wire.
@@ -59,9 +56,6 @@ func (t *Terms) list() (l resource.List) {
 	if t.Certificates {
 		add(termCerts, nil)
 	}
-	if t.level > 0 {
-		add(termLevel, []byte{t.level})
-	}
 	return l
 }
 
@@ -79,9 +73,6 @@ func parseTerms(l *resource.List) (*Terms, error) {
 	t.Cluster = string(name)
 	_, t.Sealed = l.Get(termSealed)
 	_, t.Certificates = l.Get(termCerts)
-	if v, _ := l.Get(termLevel); len(v) == 1 {
-		t.level = v[0]
-	}
 	return t, nil
 }
 

@@ -23,7 +23,7 @@ func TestAnswersAreBounded(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			d := newWorld().node(t, 3, inproc.NewNetwork().Transport())
 			c := &fakeConn{}
-			l, ep := linked(t, d, c, 0)
+			l, ep := linked(t, d, c)
 			flood := func() (err error) {
 				for range 3 * mostAnswers / atOnce {
 					fs := make([]subsys.Frame, atOnce)

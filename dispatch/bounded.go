@@ -18,9 +18,6 @@ import (
 // A limit in messages becomes a limit in bytes. Each message is charged at least a unit, and as
 // many units as messages allowed make the limit. The sender learns the unit with its first credit,
 // which is the unit or more.
-//
-// A peer of an older version does not know the bit. It has FirstCredit with a bounded mailbox too,
-// and is charged without the unit.
 
 // Bounded is set in the serials of resources with bounded mailboxes; see
 // [Dispatcher.BoundedMailbox].
@@ -37,8 +34,8 @@ func firstCredit(dst uint32) uint64 {
 
 // BoundedMailbox makes the mailbox of the resource with the given serial, in which Bounded must be
 // set. bytes limits the charged bytes that the mailbox holds; 0 means the default. messages limits
-// the number of messages; 0 means no such limit. The limits are for all senders together, except
-// senders of older versions. A message that does not fit waits at its sender.
+// the number of messages; 0 means no such limit. The limits are for all senders together. A
+// message that does not fit waits at its sender.
 //
 // There are two exceptions. A message that is longer than the limit, or that does not fit because
 // of credit that other senders have and do not use, is let in while the mailbox is empty. And while
@@ -90,7 +87,7 @@ type creditRules struct {
 
 // creditRulesOfLocked returns the credit rules for a context that begins to send. mu must be held.
 func (m *Mailbox) creditRulesOfLocked(in *inflow) creditRules {
-	if m.serial&Bounded == 0 || in.l != nil && !in.l.knowsBounded.Load() {
+	if m.serial&Bounded == 0 {
 		return creditRules{first: FirstCredit}
 	}
 	return creditRules{unit: m.unit}

@@ -210,36 +210,6 @@ func TestBoundedStuck(t *testing.T) {
 	}
 }
 
-// A peer that does not know bounded mailboxes has the first credit of other mailboxes, and is not
-// charged by the message.
-func TestBoundedOlderPeer(t *testing.T) {
-	w := newWorld()
-	tr := transports()["tcp"]
-	a, b := w.node(t, 1, tr), w.node(t, 2, tr)
-	talk(t, a, b, box(t, b, 7, 0), 1)
-	l, _ := onlyLink(b, a)
-	l.knowsBounded.Store(false)
-	mb := bounded(t, b, 1, 0, 2)
-	f := flow(t, a, mb)
-	f.l.mu.Lock()
-	f.limit = FirstCredit
-	f.l.mu.Unlock()
-	for range 100 {
-		if err := f.try(soon(t), 1, 100); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for range 100 {
-		take(t, mb)
-	}
-	for range 1000 {
-		if err := f.try(soon(t), 1, 100); err != nil {
-			t.Fatal(err)
-		}
-		take(t, mb)
-	}
-}
-
 // An invalid unit in a Credit frame is refused.
 func TestHostileUnit(t *testing.T) {
 	w := newWorld()

@@ -121,7 +121,7 @@ func TestByeAcknowledges(t *testing.T) {
 	d := newWorld().node(t, 1, inproc.NewNetwork().Transport())
 	mb := box(t, d, 1, 0)
 	c := &fakeConn{}
-	l, _ := linked(t, d, c, 0)
+	l, _ := linked(t, d, c)
 	d.takeToken()
 	fs := []subsys.Frame{{Header: subsys.Header{Type: wire.TypeData, Seq: l.s.Expected(), Dst: 1, Src: 9}}}
 	if _, _, err := l.s.Accept(fs); err != nil {

@@ -3,7 +3,6 @@
 package dispatch
 
 import (
-	"context"
 	"fmt"
 
 	"github.com/rocl-go/rocl/dispatch/internal/session"
@@ -13,24 +12,6 @@ import (
 
 // This file has the frames of calls on a link: the one that goes before a request, and the one that
 // says that no reply comes. It also has what tells requests from other messages.
-
-// mayCallLocked waits until it is known whether the peer understands calls, and fails if it does
-// not. mu must be held; mayCallLocked releases it while it waits.
-func (l *link) mayCallLocked(ctx context.Context) error {
-	for !l.hasMet && !l.life.HasEnded() {
-		l.actLocked(l.life.RequestConn())
-		if l.hasMet || l.life.HasEnded() {
-			break
-		}
-		if err := l.waitInLocked(ctx, &l.met); err != nil {
-			return err
-		}
-	}
-	if l.hasMet && !l.hasCalls {
-		return fmt.Errorf("%w: calls to %v", ErrUnsupported, l.peer)
-	}
-	return nil
-}
 
 // copyCallLocked is copy for a request, directly behind the frame with the number of its call. mu
 // must be held.

@@ -40,8 +40,6 @@ var (
 	// ErrNotCall is returned when a reply is sent to a message that is no request of a call, or
 	// that has its reply.
 	ErrNotCall = errors.New("rocl: message waits for no reply")
-	// ErrUnsupported is returned when the peer's version lacks what was asked for.
-	ErrUnsupported = errors.New("rocl: peer lacks the feature")
 )
 
 const (

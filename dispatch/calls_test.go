@@ -744,30 +744,7 @@ func TestCallLanes(t *testing.T) {
 	ma.Close()
 }
 
-// A peer of a version without calls is sent nothing that it does not understand.
-func TestCallUnsupported(t *testing.T) {
-	d := newWorld().node(t, 3, tcp.New())
-	c := &fakeConn{}
-	l, _ := linked(t, d, c, wire.FeaturePieces)
-	m := box(t, d, 1, 0)
-	_, err := m.RequestBytes(soon(t), l.flow(9), 1, []byte("x"))
-	if !errors.Is(err, ErrUnsupported) {
-		t.Fatal(err)
-	}
-	p := noise(t, d, 1<<20, 1)
-	if _, err := m.Request(soon(t), l.flow(9), 1, p); !errors.Is(err, ErrUnsupported) {
-		t.Fatal(err)
-	}
-	p.Release()
-	for _, f := range c.sent {
-		if f.Type == wire.TypeCall || f.Flags != 0 {
-			t.Errorf("it was sent %+v", f.Header)
-		}
-	}
-	noCalls(t, d, 0)
-}
-
-// While no connection has been made, a request waits until its time is over or the link has ended.
+// A request waits for the first connection like any message. Its call ends when the link has.
 func TestCallBeforeConnection(t *testing.T) {
 	w := newWorld()
 	a := w.node(t, 1, tcp.New(), unreported(t))
@@ -779,13 +756,20 @@ func TestCallBeforeConnection(t *testing.T) {
 	}
 	short, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
 	defer cancel()
-	if _, err := m.RequestBytes(short, f, 1, nil); !errors.Is(err, context.DeadlineExceeded) {
+	call := func(ctx context.Context) error {
+		p, err := m.RequestBytes(ctx, f, 1, nil)
+		if err == nil {
+			_, err = p.Wait(ctx)
+		}
+		return err
+	}
+	if err := call(short); !errors.Is(err, context.DeadlineExceeded) {
 		t.Error(err)
 	}
 	w.mu.Lock()
 	w.gone[unknown] = true
 	w.mu.Unlock()
-	if _, err := m.RequestBytes(soon(t), f, 1, nil); !errors.Is(err, ErrGone) {
+	if err := call(soon(t)); !errors.Is(err, ErrGone) {
 		t.Error(err)
 	}
 	noCalls(t, a, 0)
@@ -821,7 +805,7 @@ func TestHostileCalls(t *testing.T) {
 				box(t, d, 1, 0)
 				box(t, d, 2, 0)
 				c := &fakeConn{}
-				_, ep := linked(t, d, c, wire.Features)
+				_, ep := linked(t, d, c)
 				var err error
 				if together {
 					err = ep.comes(c, fs)
@@ -846,7 +830,7 @@ func TestHostileCalls(t *testing.T) {
 	d := newWorld().node(t, 3, tcp.New())
 	m := box(t, d, 1, 0)
 	c := &fakeConn{}
-	l, ep := linked(t, d, c, wire.Features)
+	l, ep := linked(t, d, c)
 	p, err := m.RequestBytes(soon(t), l.flow(9), 4, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -907,7 +891,7 @@ func TestHostileCalls(t *testing.T) {
 func TestUnreadEnds(t *testing.T) {
 	d := newWorld().node(t, 3, tcp.New())
 	c := &fakeConn{}
-	l, ep := linked(t, d, c, wire.Features)
+	l, ep := linked(t, d, c)
 	in := &inflow{from: l, l: l, dst: 1}
 	l.mu.Lock()
 	for range mostPending {
@@ -999,7 +983,7 @@ func TestCallWatch(t *testing.T) {
 func TestGoldenCall(t *testing.T) {
 	d := newWorld().node(t, 3, tcp.New())
 	c := &fakeConn{}
-	l, _ := linked(t, d, c, wire.Features)
+	l, _ := linked(t, d, c)
 	l.mu.Lock()
 	h := subsys.Header{Type: wire.TypeData, Flags: wire.FlagCall, Tag: 1, Src: 7, Dst: 9, Len: 2}
 	if !l.copyCallLocked(&h, []byte("hi"), 5) {

@@ -276,10 +276,9 @@
 //
 // # To add a frame type
 //
-//   - Package wire gets the constant, at the end of the numbered types, and a feature bit, which
-//     wire.Features includes: a peer of an older version cuts a connection that carries a frame
-//     type that it does not know.
-//   - handshake.go notes in bind whether the peer has the feature, as for calls.
+//   - Package wire gets the constant, at the end of the numbered types. After a release, the
+//     frame needs a bit of Attach.Features, and link.bindLocked notes whether the peer has it: a
+//     peer cuts a connection that carries a frame type that it does not know.
 //   - Session.Accept checks that a frame type is in range: the new last type goes there.
 //   - link.payloadBuffer refuses payloads of types other than Data and Piece that are read apart
 //     from their frames, and Session.drop knows which entries end the send of a buffer. A frame

@@ -219,12 +219,6 @@ func (f *Flow) accept(ctx context.Context, src uint32, tag uint64, p []byte, b *
 		l.mu.Unlock()
 		return false, err
 	}
-	if why.call != 0 {
-		if err := l.mayCallLocked(ctx); err != nil {
-			l.mu.Unlock()
-			return false, err
-		}
-	}
 	c := max(charge(len(p)), f.unit)
 	if f.gone == nil && f.waiters.first == nil && f.sent+c <= f.limit && l.s.HasRoom() {
 		f.sent += c

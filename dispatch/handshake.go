@@ -265,7 +265,7 @@ func (ep *endpoint) onChallenge(c subsys.Conn, b []byte) error {
 		l.mu.Unlock()
 		return fmt.Errorf("%w: the link has another connection", ErrRefused)
 	}
-	ep.mine = wire.Attach{Session: l.life.ID(), Known: l.life.PeerID(), Gen: l.life.Propose(), Have: l.s.Expected(), IsMove: l.conn != nil, Features: wire.Features, Past: l.d.formerOf(l.key)}
+	ep.mine = wire.Attach{Session: l.life.ID(), Known: l.life.PeerID(), Gen: l.life.Propose(), Have: l.s.Expected(), IsMove: l.conn != nil, Past: l.d.formerOf(l.key)}
 	l.mu.Unlock()
 	part := ep.mine.Append(nil)
 	ep.mine.MAC = ep.said.MAC(ep.said.Keys[0], wire.TypeAttach, part[:wire.AttachPart])
@@ -317,7 +317,7 @@ func (ep *endpoint) onAttach(c subsys.Conn, b []byte) error {
 			}
 			return ep.refuse(c, &a, v.Why, v.Gen)
 		}
-		ready := wire.Attach{Session: l.life.ID(), Known: a.Session, Gen: a.Gen, Have: l.s.Expected(), Features: wire.Features}
+		ready := wire.Attach{Session: l.life.ID(), Known: a.Session, Gen: a.Gen, Have: l.s.Expected()}
 		ep.link.Store(l)
 		l.pen.Store(penWriting) // Ready goes first
 		l.binders--
@@ -416,16 +416,8 @@ func (l *link) bindLocked(ep *endpoint, c subsys.Conn, a *wire.Attach) error {
 	l.conn, l.endpoint = c, ep
 	ep.isCurrent.Store(true)
 	l.pace.rx = l.s.Expected() - 1
-	_, isByteStream := c.(subsys.Streamer)
-	// canSplit depends on the connection, so each bind sets it. The other features are the same in
-	// each handshake of a session: one process has both ends. hasCalls is set with hasMet, for
-	// which the senders of requests wait.
-	l.canSplit = isByteStream && a.Features&wire.FeaturePieces != 0
-	l.knowsBounded.Store(a.Features&wire.FeatureBounded != 0)
-	if !l.hasMet {
-		l.hasMet, l.hasCalls = true, a.Features&wire.FeatureCalls != 0
-		l.met.fireAll()
-	}
+	_, l.canSplit = c.(subsys.Streamer)
+	l.hasMet = true
 	l.since, l.outage = time.Now(), outage{}
 	l.watchLocked()
 	if name := c.Transport(); name != l.transport {

@@ -39,9 +39,8 @@ type link struct {
 	rule *Rule // the rule of its lane; nil if that is the common lane, or the peer's
 
 	inbound
-	pen          atomic.Uint32
-	knowsBounded atomic.Bool // the peer knows bounded mailboxes
-	needsLock    atomic.Bool // the next frames that arrive take mu, see attend
+	pen       atomic.Uint32
+	needsLock atomic.Bool // the next frames that arrive take mu, see attend
 
 	mu          lock.Mutex[levelLink]
 	s           session.Session
@@ -68,12 +67,10 @@ type link struct {
 	flows       map[uint32]*Flow
 	goneDst     map[uint32]error    // the latest resources of the peer that are gone
 	endings     map[uint32]*endings // by resource of the peer; see OnEnd
-	hasMet      bool                // there has been a connection, so it is known what the peer understands
-	hasCalls    bool                // the peer understands calls
+	hasMet      bool                // there has been a connection, in this session or an earlier one
 	contextEnds []*contextEnd       // ends of the peer's resources that are reported once this link has ended
 	goneQueue   goneQueue
 	closedIn    []*inflow // accounts of mailboxes that were closed and are still in inflows
-	met         waitlist  // senders that wait for the first connection
 	full        waitlist  // senders that wait for room in the session
 	behind      waitlist  // senders that wait for earlier frames to be acknowledged
 	empty       waitlist  // goroutines in Close that wait for the session to be idle
@@ -380,7 +377,6 @@ func (l *link) finishEndLocked() {
 	contextEnds := l.contextEnds
 	l.contextEnds = nil
 	l.s.Drain(lost)
-	l.met.fireAll()
 	l.full.fireAll()
 	l.behind.fireAll()
 	l.empty.fireAll()

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"hash/crc32"
 	"math/rand/v2"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -437,7 +436,7 @@ func TestHostilePieces(t *testing.T) {
 				box(t, d, 1+i, 0)
 			}
 			c := &fakeConn{}
-			_, ep := linked(t, d, c, 0)
+			_, ep := linked(t, d, c)
 			before := d.cfg.Pool.Stats()
 			var err error
 			for i := range fs {
@@ -459,7 +458,7 @@ func TestHostilePieces(t *testing.T) {
 	d := newWorld().node(t, 3, tcp.New())
 	mb := box(t, d, 1, 0)
 	c := &fakeConn{}
-	l, ep := linked(t, d, c, 0)
+	l, ep := linked(t, d, c)
 	if b, err := ep.asks(c, &subsys.Header{Type: wire.TypePiece, Dst: 1, Len: 50_000}); b != nil || !errors.Is(err, ErrProtocol) {
 		t.Errorf("room without a beginning: %v", err)
 	}
@@ -506,42 +505,6 @@ func TestHostilePieces(t *testing.T) {
 		}
 	}
 	m.Release()
-}
-
-// streaming is a fakeConn that takes large messages in pieces.
-type streaming struct{ fakeConn }
-
-func (*streaming) Streams() {}
-
-// Pieces are sent only to a peer that understands them.
-func TestPeerWithoutPieces(t *testing.T) {
-	for _, understands := range []bool{false, true} {
-		d := newWorld().node(t, 3, tcp.New())
-		c := &streaming{}
-		known := uint8(0)
-		if understands {
-			known = wire.FeaturePieces | 0x80
-		}
-		l, _ := linked(t, d, c, known)
-		f := l.flow(9)
-		l.mu.Lock()
-		f.limit = 1 << 30
-		l.mu.Unlock()
-		if err := f.Send(t.Context(), 1, 4, noise(t, d, 2*session.PieceLen+1, 1)); err != nil {
-			t.Fatal(err)
-		}
-		var got []uint8
-		for _, f := range sentFrames(&c.fakeConn) {
-			got = append(got, f.Type)
-		}
-		want := []uint8{wire.TypeData}
-		if understands {
-			want = []uint8{wire.TypeBegin, wire.TypePiece, wire.TypePiece, wire.TypePiece}
-		}
-		if !slices.Equal(got, want) {
-			t.Errorf("understands %v: frames %v", understands, got)
-		}
-	}
 }
 
 // A sender waits until a large message has gone, to send behind it over another lane. It continues

@@ -14,9 +14,7 @@ import (
 // the table of the calls that wait.
 
 // Request sends the message in b as the request of a call from the resource of m. It waits as
-// Flow.Send does, and fails with the same errors. It fails with ErrUnsupported if the peer's
-// version has no calls. While no connection to the peer has been made, it waits for the first one,
-// until ctx ends.
+// Flow.Send does, and fails with the same errors.
 //
 // b stays the caller's, whether Request fails or not. After Request has succeeded, other goroutines
 // may read the buffer. Its bytes must not be changed before it is released, unless

@@ -15,7 +15,7 @@ import (
 )
 
 // linked returns a link of d with the connection c, and the sink that c would call.
-func linked(t testing.TB, d *Dispatcher, c subsys.Conn, features uint8) (*link, *endpoint) {
+func linked(t testing.TB, d *Dispatcher, c subsys.Conn) (*link, *endpoint) {
 	t.Helper()
 	ep := d.welcome(c).(*endpoint)
 	ep.endHandshake()
@@ -24,7 +24,7 @@ func linked(t testing.TB, d *Dispatcher, c subsys.Conn, features uint8) (*link, 
 		t.Fatal(err)
 	}
 	l.mu.Lock()
-	err = l.bindLocked(ep, c, &wire.Attach{Session: 7, Gen: 1, Features: features})
+	err = l.bindLocked(ep, c, &wire.Attach{Session: 7, Gen: 1})
 	l.mu.Unlock()
 	if err != nil {
 		t.Fatal(err)
@@ -39,7 +39,7 @@ func linked(t testing.TB, d *Dispatcher, c subsys.Conn, features uint8) (*link, 
 func TestFramesBehindBadFrame(t *testing.T) {
 	d := newWorld().node(t, 3, inproc.NewNetwork().Transport())
 	c := &fakeConn{}
-	l, ep := linked(t, d, c, 0)
+	l, ep := linked(t, d, c)
 	m := box(t, d, 1, 0)
 	head := func(seq uint32, typ uint8) subsys.Frame {
 		return subsys.Frame{Header: subsys.Header{Type: typ, Seq: seq, Dst: 1, Src: 5}}
@@ -74,7 +74,7 @@ func TestRoomByNumber(t *testing.T) {
 	d := newWorld().node(t, 3, inproc.NewNetwork().Transport())
 	mb := box(t, d, 1, 0)
 	c := &fakeConn{}
-	l, ep := linked(t, d, c, 0)
+	l, ep := linked(t, d, c)
 	l.mu.Lock()
 	expectFrom(t, l, 10)
 	l.s.TakeAck()

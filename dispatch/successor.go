@@ -113,8 +113,7 @@ func (l *link) succeedLocked(lost func(*subsys.Header)) *succession {
 		from = have
 	}
 	n := newLink(l.d, l.key)
-	n.rule, n.addrs, n.hasMet, n.hasCalls = l.rule, l.addrs, l.hasMet, l.hasCalls
-	n.knowsBounded.Store(l.knowsBounded.Load())
+	n.rule, n.addrs, n.hasMet = l.rule, l.addrs, l.hasMet
 	s := &succession{next: n, moved: map[uint64]movedRequest{}}
 	var flows []*Flow
 	keep := func(m *subsys.Frame, call uint64) {
@@ -315,7 +314,7 @@ func (l *link) isIdleLocked() bool { return l.s.IsIdle() && l.held == 0 }
 // isUnusedLocked reports whether nothing is under way, and nothing of this context waits for the
 // link. mu must be held.
 func (l *link) isUnusedLocked() bool {
-	if !l.isIdleLocked() || l.met.first != nil || l.full.first != nil || len(l.endings) > 0 || len(l.contextEnds) > 0 {
+	if !l.isIdleLocked() || l.full.first != nil || len(l.endings) > 0 || len(l.contextEnds) > 0 {
 		return false
 	}
 	for _, f := range l.flows {

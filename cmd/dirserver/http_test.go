@@ -496,7 +496,7 @@ func TestClusterSettings(t *testing.T) {
 	t.Setenv("ROCL_HTTP", "[::1]:1")
 	t.Setenv("ROCL_GROUP", "239.9.9.9:1")
 	want([]string{"--config", config}, `search += "tree" +# environment ROCL_SEARCH`, `poll += "1ms" +# environment ROCL_POLL`, `http += "\[::1\]:1" +# environment ROCL_HTTP`, `group += "239.9.9.9:1" +# environment ROCL_GROUP`)
-	want([]string{"--config", config, "--search", "each", "--poll", "2ms", "--http", "localhost:1", "--group", "10.0.0.255:1"},
+	want([]string{"--config", config, "--search", "unicast", "--poll", "2ms", "--http", "localhost:1", "--group", "10.0.0.255:1"},
 		`search += "unicast" +# flag --search`, `poll += "2ms" +# flag --poll`, `http += "localhost:1" +# flag --http`, `group += "10.0.0.255:1" +# flag --group`)
 }
 
@@ -511,7 +511,7 @@ func TestClusterSettingsWrong(t *testing.T) {
 		{[]string{"--poll", "1ms"}, []string{"--poll", "without --bind"}},
 		{append(bind, "--group", "nonsense"), []string{`"nonsense"`, "flag --group", "multicast"}},
 		{append(bind, "--search", "nonsense"), []string{`"nonsense"`, "flag --search", "auto, unicast, broadcast or tree"}},
-		{append(bind, "--search", "cast"), []string{"needs a group address"}},
+		{append(bind, "--search", "broadcast"), []string{"needs a group address"}},
 		{append(bind, "--poll", "soon"), []string{`"soon"`, "flag --poll", "50us"}},
 		{append(bind, "--poll", "1h"), []string{"1h0m0s", "flag --poll"}},
 		{append(bind, "--join", "a:1,nonsense"), []string{`"nonsense"`, "flag --join", "HOST:PORT"}},

@@ -144,7 +144,7 @@ func TestPrintedConfigIsRead(t *testing.T) {
 		nil,
 		{"--socket", "/a \"b\"\\c\x1b\u202e\U000e0041é", "--listen", "unix:/a,unix:/b", "--listen", "tcp://127.0.0.1:0", "-v", "--log-format", "json", "--image", "off", "--http", ":9464",
 			"--label", "zone=a,b", "--label", "note=\t\"", "--label", "list=x"},
-		{"--bind", "127.0.0.1:0", "--join", "a:1,b:2", "--join", "c:3", "--cluster", "c # d", "--group", "239.1.2.3:7947", "--search", "each", "--poll", "50us"},
+		{"--bind", "127.0.0.1:0", "--join", "a:1,b:2", "--join", "c:3", "--cluster", "c # d", "--group", "239.1.2.3:7947", "--search", "unicast", "--poll", "50us"},
 		{"--search", "auto", "--poll", "0"}, // the defaults are allowed without a cluster
 	} {
 		printed, errOut, code := call(t, append(args, "--print-config")...)

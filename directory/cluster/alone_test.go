@@ -151,18 +151,18 @@ func TestMetFresh(t *testing.T) {
 		t.Error("a member that follows another and has met nobody does not say so")
 	}
 	n := &memberlist.Node{Name: name(2), Addr: net.IPv4(127, 0, 0, 1), Port: 1, Meta: b.gossip.meta()}
-	learned := func(joined bool) bool {
+	learned := func() bool {
 		a.joiner.mu.Lock()
 		defer a.joiner.mu.Unlock()
-		return a.joiner.learnedLocked(joined)
+		return a.joiner.learnedLocked()
 	}
 	a.members.seen(n, true)
-	if !learned(true) || learned(false) {
-		t.Error("a member that gives no account, because it is of version 0.1.0, is enough only if it was joined")
+	if learned() {
+		t.Error("a member that gives no account is enough")
 	}
 	delegate{a.gossip}.MergeRemoteState(account, true)
 	complete := a.joiner.complete.Load
-	if complete() || learned(true) {
+	if complete() || learned() {
 		t.Error("a member that does not know the others is enough")
 	}
 	delegate{a.gossip}.MergeRemoteState([]byte{accountVersion, 0}, false)

@@ -32,10 +32,9 @@ const (
 
 // What a member tells of itself by gossip: version u8 | flags u8 | epoch u64.
 const (
-	metaVersion = 1
+	metaVersion = 2
 	metaLen     = 10
 	metaAway    = 1 << 0
-	metaRoll    = 1 << 1 // it reads and answers what roll.go describes
 )
 
 // gossip runs memberlist on the member's mux.
@@ -138,7 +137,7 @@ func (g *gossip) announceAway() {
 
 // meta returns what this member tells of itself.
 func (g *gossip) meta() []byte {
-	b := []byte{metaVersion, metaRoll}
+	b := []byte{metaVersion, 0}
 	if g.away.Load() {
 		b[1] |= metaAway
 	}

@@ -115,7 +115,7 @@ func (a *archipelago) stop(m *machine, leaves bool) {
 }
 
 func (m *machine) gossip() *memberlist.Node {
-	return &memberlist.Node{Name: name(m.id), Addr: m.addr.Addr().AsSlice(), Port: m.addr.Port(), Meta: binary.LittleEndian.AppendUint64([]byte{metaVersion, metaRoll}, m.epoch)}
+	return &memberlist.Node{Name: name(m.id), Addr: m.addr.Addr().AsSlice(), Port: m.addr.Port(), Meta: binary.LittleEndian.AppendUint64([]byte{metaVersion, 0}, m.epoch)}
 }
 
 func (a *archipelago) reaches(m, o *machine) bool { return m.side == o.side }

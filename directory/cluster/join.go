@@ -254,7 +254,7 @@ func (j *joiner) lookLocked(addr string, again bool) {
 			j.log.Debug("cluster: joining", "addr", addr, "err", err)
 		}
 		j.noteLocked(addr, err)
-		if j.learnedLocked(err == nil) {
+		if j.learnedLocked() {
 			j.setComplete()
 		}
 	})
@@ -508,16 +508,10 @@ func (j *joiner) heardAccount(fresh bool) {
 
 // learnedLocked reports whether this member knows the other members, although no member that knows
 // them all has given it an account. A node that was no member before knows them when it has met one
-// and has tried all addresses to join: the other members may be as new as this one. Members of
-// version 0.1.0 give no account, so that it is enough to have joined one.
-func (j *joiner) learnedLocked(joined bool) bool {
+// and has tried all addresses to join: the other members may be as new as this one.
+func (j *joiner) learnedLocked() bool {
 	others, _ := j.members.aliveOtherMembers(1)
-	switch {
-	case len(others) == 0:
-		return false
-	case joined && !j.accounted.Load():
-		return true
-	case j.cfg.Follows:
+	if len(others) == 0 || j.cfg.Follows {
 		return false
 	}
 	for _, w := range j.wanting {

@@ -66,10 +66,9 @@ type node struct {
 	away    *time.Timer // runs while the node is away
 	until   time.Time   // when the timer away fires
 
-	readsRolls bool // it reads the checksum of members in a no: see roll.go
-	isHearsay  bool // another member told of it, and it was never seen alive
-	isDoubted  bool // the account that follows decides whether the node is waited for
-	isProven   bool // it is dead, and no program refuses this member at its address
+	isHearsay bool // another member told of it, and it was never seen alive
+	isDoubted bool // the account that follows decides whether the node is waited for
+	isProven  bool // it is dead, and no program refuses this member at its address
 
 	exchanged time.Time // when exchanges.exchangeWith began an exchange with it last
 }
@@ -341,7 +340,6 @@ func (t *memberTable) changeLocked(id resource.NodeID, n *memberlist.Node, alive
 		t.count.member(id, wasAlive, alive, m.hasLeft || m.isGoing)
 	}
 	if alive {
-		m.readsRolls = flags&metaRoll != 0
 		t.aliveLocked(id, m, n, !wasAlive || !sameLife)
 	} else {
 		t.deadLocked(id, m)

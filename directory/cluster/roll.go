@@ -28,7 +28,6 @@ type roll struct {
 	members []resource.NodeID // sorted; this member, those alive and those away for a moment
 	sum     uint64
 	brief   []byte
-	silent  map[resource.NodeID]bool // members of a version that does not read the checksum; nil: none
 }
 
 // newRollLocked makes the roll of members.
@@ -37,24 +36,11 @@ func (t *memberTable) newRollLocked(members []resource.NodeID) *roll {
 	for _, id := range members {
 		var epoch uint64
 		if m := t.nodes[id]; m != nil {
-			if epoch = m.epoch; m.isAlive && !m.readsRolls && id != t.cfg.Node {
-				if r.silent == nil {
-					r.silent = map[resource.NodeID]bool{}
-				}
-				r.silent[id] = true
-			}
+			epoch = m.epoch
 		}
 		r.brief = binary.LittleEndian.AppendUint64(r.brief, uint64(id)|epoch<<48)
 	}
 	return r
-}
-
-// knownTo returns the checksum for a no to another member, or 0 if that member does not read it.
-func (r *roll) knownTo(to resource.NodeID) uint64 {
-	if r.silent[to] {
-		return 0
-	}
-	return r.sum
 }
 
 // differs names a member that knows other members than this one, and their checksum.

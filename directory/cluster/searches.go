@@ -72,7 +72,7 @@ func (d *searches) candidatesLocked(search uint64, q []byte) []resource.NodeID {
 func (d *searches) queueLocked(to resource.NodeID, p *search.Packet) {
 	d.countPacketLocked(to, p)
 	if p.Covered > 0 {
-		p.Known = d.members.roll.Load().knownTo(to)
+		p.Known = d.members.roll.Load().sum
 	}
 	var buf []byte
 	if n := len(d.out); n < cap(d.out) {

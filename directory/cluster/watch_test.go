@@ -387,7 +387,7 @@ func TestStreamStrangers(t *testing.T) {
 	meet(t, a, b)
 	mine, theirs := b.c.mux.Epoch(), a.c.mux.Epoch()
 	for what, h := range map[string][]byte{
-		"nothing but the protocol": []byte("RDIR\x01\x05\x00\x00aaaaaaaaaaaaaaaaaaaaaaaa"),
+		"nothing but the protocol": []byte("RDIR\x02\x05\x00\x00aaaaaaaaaaaaaaaaaaaaaaaa"),
 		"another life of ours":     head(directoryByte, 2, mine, theirs+1),
 		"another life of his":      head(directoryByte, 2, mine+1, theirs),
 		"not a member":             head(directoryByte, 3, mine, theirs),
@@ -400,7 +400,7 @@ func TestStreamStrangers(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, _ = nc.Write(append(h, "RDIR\x01\x05\x00\x00"...))
+		_, _ = nc.Write(append(h, "RDIR\x02\x05\x00\x00"...))
 		_ = nc.SetReadDeadline(time.Now().Add(60 * time.Second))
 		if n, err := nc.Read(make([]byte, 1)); n > 0 || err == nil {
 			t.Errorf("%s: an answer", what)

@@ -22,9 +22,6 @@ const (
 
 var names = [end]string{Auto: "auto", Broadcast: "broadcast", Unicast: "unicast", Tree: "tree"}
 
-// former has the names that settings had in earlier versions.
-var former = map[string]Strategy{"cast": Broadcast, "each": Unicast, "flat": Unicast}
-
 // IsValid reports whether s is one of the strategies of this package.
 func (s Strategy) IsValid() bool { return s < end }
 
@@ -36,11 +33,8 @@ func (s Strategy) String() string {
 	return fmt.Sprintf("strategy %d", s)
 }
 
-// Parse returns the strategy with a name that String returns or that an earlier version used.
+// Parse returns the strategy with a name that String returns.
 func Parse(name string) (Strategy, error) {
-	if s, ok := former[name]; ok {
-		return s, nil
-	}
 	for i, n := range names {
 		if name == n {
 			return Strategy(i), nil

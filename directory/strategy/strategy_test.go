@@ -15,9 +15,4 @@ func TestParse(t *testing.T) {
 			t.Errorf("%q is read as %v", name, s)
 		}
 	}
-	for name, want := range map[string]Strategy{"cast": Broadcast, "each": Unicast, "flat": Unicast} {
-		if s, err := Parse(name); err != nil || s != want {
-			t.Errorf("%q, the former name of %v, is read as %v, %v", name, want, s, err)
-		}
-	}
 }

@@ -65,7 +65,7 @@ func TestDocMessages(t *testing.T) {
 func TestDocErrors(t *testing.T) {
 	page := read(t, "docs/TROUBLESHOOTING.md")
 	names := regexp.MustCompile(`(?m)^\t(Err\w+) +=`).FindAllStringSubmatch(read(t, "rocl.go"), -1)
-	if len(names) < 41 {
+	if len(names) < 40 {
 		t.Errorf("package rocl has %d errors", len(names))
 	}
 	for _, name := range names {

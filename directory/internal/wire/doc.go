@@ -23,9 +23,9 @@
 //	register  identifier, revision u64 (0: new), list
 //	update    identifier, expected revision u64, list
 //	delete    identifier
-//	find      pattern            start  pattern           watch  pattern
+//	find      pattern            watch  pattern
 //	list      pattern            more   empty
-//	lookup    identifier, pattern      next, stop, leave  empty
+//	lookup    identifier, pattern      stop, leave  empty
 //	joined    identifier, token 32, list of terms
 //	terms     list of terms; the id is 0, because it answers no question
 //	done      revision u64
@@ -50,13 +50,10 @@
 //   - "cluster", the name of the cluster, if the node is in one;
 //   - "host", the IP address at which other nodes reach this one;
 //   - "sealed", if links to other nodes are to be sealed;
-//   - "certificates", if the operator's certificates prove membership of the cluster;
-//   - "level", u8, if the server understands more than the first version. Level 1 adds list, more
-//     and batch, and conditions in the patterns of find and list.
+//   - "certificates", if the operator's certificates prove membership of the cluster.
 //
-// The answers to start and next are followed by end when there are no more, and so are those to
-// list and more. If the pattern of a list has an order, the answer has only the first resource of
-// each node.
+// The answers to list and more are followed by end when there are no more. If the pattern of a list
+// has an order, the answer has only the first resource of each node.
 //
 // # Where to find what
 //

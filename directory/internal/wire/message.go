@@ -10,7 +10,7 @@ import (
 )
 
 const (
-	version = 1
+	version = 2
 	maxBody = resource.MaxList + 64<<10 // the most bytes of a message after its length
 	headLen = 16                        // len, type, zeros, id
 
@@ -37,8 +37,6 @@ const (
 	MsgLeave
 	MsgFind
 	MsgLookup
-	MsgStart
-	MsgNext
 	MsgStop
 	MsgWatch
 	MsgJoined

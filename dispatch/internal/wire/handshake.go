@@ -13,7 +13,7 @@ import (
 
 // Lengths of messages. The length of a Challenge depends on how many MACs follow its first part.
 const (
-	protoVersion  = 1
+	protoVersion  = 2
 	helloLen      = 64
 	ChallengePart = 32 // bytes before the MACs
 	macLen        = sha256.Size
@@ -92,7 +92,7 @@ type Attach struct {
 	Gen      uint64 // the number of the connection
 	Have     uint32 // the frame that the sender expects next
 	IsMove   bool   // the sender has a working connection, over a route that is worse for it
-	Features uint8  // further features that the sender understands
+	Features uint8  // features that the sender understands; none has a name yet
 	Past     Past   // how far the peer had come in the session that the sender has given up last
 	MAC      [macLen]byte
 }

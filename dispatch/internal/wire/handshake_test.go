@@ -16,7 +16,7 @@ import (
 // golden has the handshake's payloads of docs/PROTOCOL.md: node 1's context 2 dials node 3's
 // context 4 in the cluster "", which has the hash 0xef46db3751d8e999. Both have the key "key".
 var golden = map[string]string{
-	"Hello":     "524f434c01000000000000000001000000000002000000000000000000030000000000040000000099e9d85137db46ef000102030405060708090a0b0c0d0e0f",
+	"Hello":     "524f434c02000000000000000001000000000002000000000000000000030000000000040000000099e9d85137db46ef000102030405060708090a0b0c0d0e0f",
 	"Challenge": "00000000000300000000000400000000f0f1f2f3f4f5f6f7f8f9fafbfcfdfeff",
 	"Attach":    "0100000000000000000000000000000001000000000000000500000000010000" + "08000000000000000900000000000000",
 }
@@ -69,7 +69,7 @@ func TestGoldenHandshake(t *testing.T) {
 		t.Error("the MAC does not depend on the side that speaks")
 	}
 
-	a := Attach{Session: 1, Gen: 1, Have: 5, Features: FeaturePieces, Past: Past{Session: 8, Have: 9}}
+	a := Attach{Session: 1, Gen: 1, Have: 5, Features: 1, Past: Past{Session: 8, Have: 9}}
 	if got := hex.EncodeToString(a.Append(nil)[:AttachPart]); got != golden["Attach"] {
 		t.Errorf("Attach is\n%s, want\n%s", got, golden["Attach"])
 	}
@@ -87,7 +87,7 @@ func TestHandshakeRefuses(t *testing.T) {
 		}
 	}
 	other := bytes.Clone(good)
-	other[4] = 2
+	other[4] = protoVersion - 1
 	if err := new(Hello).Parse(other); !errors.Is(err, ErrRefused) {
 		t.Errorf("another version: %v", err)
 	}

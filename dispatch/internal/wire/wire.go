@@ -103,16 +103,3 @@ const Replies = 1<<31 - 1
 
 // TypeAck acknowledges and does nothing else. It is not numbered.
 const TypeAck = 32
-
-// Features of a context, which it tells in Attach and Ready. Bits without a name are ignored.
-const (
-	FeaturePieces = 1 << iota // the context takes large messages in pieces
-
-	// FeatureBounded: the context asks for credit before its first message to a resource with the
-	// bit Bounded in its serial. It charges messages at least what a Credit frame says.
-	FeatureBounded
-
-	FeatureCalls // the context takes requests, and replies to them
-
-	Features = FeaturePieces | FeatureBounded | FeatureCalls // the features of this version
-)
