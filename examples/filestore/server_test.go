@@ -11,9 +11,14 @@ import (
 	"sync"
 	"testing"
 
+	"go.uber.org/goleak"
+
 	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/rocltest"
 	"github.com/rocl-go/rocl/rpc"
 )
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // fileSum returns the checksum of the bytes of a file.
 func fileSum(t *testing.T, path string) string {
@@ -91,8 +96,8 @@ func TestSumCutShort(t *testing.T) {
 // server is not gone.
 func TestIsGone(t *testing.T) {
 	ctx := t.Context()
-	n := newNode(t)
-	s, err := rpc.NewServer(ctx, n.home, nil)
+	c := rocltest.Cluster(t, 1).Open(0)
+	s, err := rpc.NewServer(ctx, c, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -108,7 +113,7 @@ func TestIsGone(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	cl, err := rpc.NewClient(ctx, n.home)
+	cl, err := rpc.NewClient(ctx, c)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -15,42 +14,12 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/rocl-go/rocl"
-	"github.com/rocl-go/rocl/examples/internal/example"
-	"github.com/rocl-go/rocl/internal/subprocess"
+	"go.uber.org/goleak"
+
 	"github.com/rocl-go/rocl/rocltest"
 )
 
-func TestMain(m *testing.M) { example.Main(m, main) }
-
-// begin starts a worker for each pause and returns when they can be found.
-func begin(node example.Node, pauses ...string) []*subprocess.Process {
-	var each [][]string
-	for _, pause := range pauses {
-		each = append(each, []string{"work", pause})
-	}
-	return node.Start(rocl.Match{"type": "capitals"}, each...)
-}
-
-// Workers of unequal speed do not change the order, and no line is lost: neither empty lines, nor
-// long ones, nor the last one, which has no newline.
-func TestRun(t *testing.T) {
-	node := example.New(t)
-	workers := begin(node, "0s", "3ms", "1ms")
-	var lines []string
-	for i := range 200 {
-		lines = append(lines, fmt.Sprint("line ", i), "")
-	}
-	lines = append(lines, strings.Repeat("long", 100_000), "the last")
-	for _, input := range []string{"", "\n", "one", strings.Join(lines, "\n")} { // several runs with the same workers
-		run := node.Command("run", "3")
-		run.Stdin = strings.NewReader(input)
-		if said, err := run.Output(); err != nil || string(said) != strings.ToUpper(input) {
-			t.Errorf("%d bytes became %d, %v", len(input), len(said), err)
-		}
-	}
-	node.Interrupt(workers...)
-}
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // An input has a line for each Read, and counts the lines that were read. err follows the last
 // line.
@@ -154,52 +123,5 @@ func TestInputFails(t *testing.T) {
 	torn := errors.New("the input is torn")
 	if err := <-pipeline(t, &input{lines: 100, err: torn}, io.Discard, 0, 0); !errors.Is(err, torn) {
 		t.Errorf("the run ended with %v", err)
-	}
-}
-
-// A worker that is killed ends the run with an error. The printed lines are the first of the input,
-// in order.
-func TestWorkerDies(t *testing.T) {
-	node := example.New(t)
-	workers := begin(node, "1ms", "1ms")
-	cmd := node.Command("run", "2")
-	in, w, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer w.Close() // the input has no end
-	defer in.Close()
-	go func() {
-		for i := int64(0); ; i++ {
-			if _, err := w.WriteString(line(i)); err != nil {
-				return
-			}
-		}
-	}()
-	var errOut strings.Builder
-	cmd.Stdin, cmd.Stderr = in, &errOut
-	run := node.Launch(cmd)
-	if _, err := run.Line(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	node.Kill(workers[0])
-	for range run.Lines {
-	}
-	if err := run.Wait(); err == nil || !strings.Contains(errOut.String(), rocl.ErrGone.Error()) {
-		t.Errorf("the run ended with %v, %q", err, errOut.String())
-	}
-	node.Interrupt(workers[1])
-}
-
-// With wrong arguments the example prints an error.
-func TestFails(t *testing.T) {
-	node := example.New(t)
-	for what, args := range map[string][]string{
-		"usage":                 {},
-		"usage: pipeline":       {"run", "many"},
-		"usage: pipeline work ": {"work", "hard"},
-		"n must be 1 or more":   {"run", "0"},
-	} {
-		node.Fails(what, args...)
 	}
 }

@@ -1,57 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package examples
 
 import (
 	"bytes"
+	"fmt"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/cespare/xxhash/v2"
+
 	"github.com/rocl-go/rocl"
-	"github.com/rocl-go/rocl/examples/internal/example"
 	"github.com/rocl-go/rocl/internal/eventually"
 	"github.com/rocl-go/rocl/internal/subprocess"
 )
 
-func TestMain(m *testing.M) { example.Main(m, main) }
+// service is the pattern of the servers.
+var service = rocl.Match{"service": "filestore"}
 
-// A node is a node whose directory is served by the test.
-type node struct {
-	example.Node
-	t    *testing.T
-	home *rocl.Context
-}
-
-func newNode(t *testing.T) *node {
-	n := &node{Node: example.New(t), t: t}
-	n.home = n.Open()
-	return n
-}
-
-// must runs a command that must succeed, and returns its output.
-func (n *node) must(args ...string) string {
+// serveFiles starts a server for a folder, and returns when it serves.
+func serveFiles(n node, dir string) *subprocess.Process {
 	n.t.Helper()
-	out, err := n.Both(args...)
-	if err != nil {
-		n.t.Fatalf("%q: %v: %s", args, err, out)
-	}
-	return out
-}
-
-// serve starts a server for a folder, and returns when it serves.
-func (n *node) serve(dir string) *subprocess.Process {
-	n.t.Helper()
-	return n.Serve("", "serve", dir)
-}
-
-// killed kills a server, and returns when the directory has only left servers.
-func (n *node) killed(p *subprocess.Process, left int) {
-	n.t.Helper()
-	n.Kill(p)
-	n.Remain(n.home, service, left)
+	return n.serve("", "serve", dir)
 }
 
 // random writes a file of random bytes.
@@ -67,16 +40,16 @@ func random(t *testing.T, size int) (path string, data []byte) {
 }
 
 // A file that was put can be fetched, whole and in ranges, and is listed.
-func TestPutGet(t *testing.T) {
-	n := newNode(t)
-	n.serve(t.TempDir())
+func putAndGet(t *testing.T, n node) {
+	n.open() // serves the directory
+	serveFiles(n, t.TempDir())
 	path, data := random(t, 3_000_000)
 	empty := filepath.Join(t.TempDir(), "empty")
 	if err := os.WriteFile(empty, nil, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	n.must("-window", "1000000", "put", path, empty, os.Args[0])
-	for _, p := range []string{path, empty, os.Args[0]} {
+	n.must("-window", "1000000", "put", path, empty, n.program)
+	for _, p := range []string{path, empty, n.program} {
 		to := filepath.Join(t.TempDir(), "to")
 		n.must("get", filepath.Base(p), to)
 		want, err := os.ReadFile(p)
@@ -101,24 +74,22 @@ func TestPutGet(t *testing.T) {
 		t.Errorf("list: %s", list)
 	}
 	for _, args := range [][]string{{"get", "nothing"}, {"get", "../escape"}, {"cat", ".hidden"}, {"put", "/nonexistent"}} {
-		if out, err := n.Both(args...); err == nil {
-			t.Errorf("%q succeeds: %s", args, out)
-		}
+		n.fails("", args...)
 	}
 }
 
 // A server that is killed in the middle of a put keeps the bytes that it has. The next put goes on
 // from there when the server has been started again.
-func TestServerKilledInPut(t *testing.T) {
-	n := newNode(t)
+func killInPut(t *testing.T, n node) {
+	home := n.open()
 	path, data := random(t, 200_000_000)
 	dir := t.TempDir()
-	for tries := 1; !n.killedInPut(dir, path); dir = t.TempDir() {
+	for tries := 1; !isKilledInPut(n, home, dir, path); dir = t.TempDir() {
 		if tries++; tries > 5 {
 			t.Fatal("each put was complete before its server was killed")
 		}
 	}
-	n.serve(dir)
+	serveFiles(n, dir)
 	if out := n.must("put", path); !strings.Contains(out, "which had ") {
 		t.Errorf("the second put began anew: %s", out)
 	}
@@ -129,12 +100,12 @@ func TestServerKilledInPut(t *testing.T) {
 	}
 }
 
-// killedInPut serves dir, kills that server when it has a part of the file at path, and reports
+// isKilledInPut serves dir, kills that server when it has a part of the file at path, and reports
 // whether the put failed: it may have been complete before.
-func (n *node) killedInPut(dir, path string) bool {
+func isKilledInPut(n node, home *rocl.Context, dir, path string) bool {
 	n.t.Helper()
-	s := n.serve(dir)
-	put := n.Launch(n.Command("-window", "200000", "put", path))
+	s := serveFiles(n, dir)
+	put := n.launch(n.command("-window", "200000", "put", path))
 	eventually.True(n.t, "the server has a part", func() bool {
 		files, err := filepath.Glob(filepath.Join(dir, "*"))
 		if err != nil {
@@ -147,30 +118,27 @@ func (n *node) killedInPut(dir, path string) bool {
 		}
 		return false
 	})
-	n.killed(s, 0)
+	n.kill(s)
+	n.remain(home, service, 0)
 	return put.Wait() != nil
 }
 
 // A file that is on two servers can be fetched when one is killed. A part that the client has is
 // not fetched again.
-func TestCopies(t *testing.T) {
-	n := newNode(t)
-	first := n.serve(t.TempDir())
-	n.serve(t.TempDir())
+func copies(t *testing.T, n node) {
+	home := n.open()
+	first := serveFiles(n, t.TempDir())
+	serveFiles(n, t.TempDir())
 	path, data := random(t, 5_000_000)
 	if out := n.must("-copies", "2", "put", path); strings.Count(out, "\n") != 2 {
 		t.Errorf("put: %s", out)
 	}
-	if out, err := n.Both("-copies", "3", "put", path); err == nil || !strings.Contains(out, "stored on 2 servers of 3") {
-		t.Errorf("put on more servers than there are: %v, %s", err, out)
-	}
-	n.killed(first, 1)
+	n.fails("stored on 2 servers of 3", "-copies", "3", "put", path)
+	n.kill(first)
+	n.remain(home, service, 1)
 	to := filepath.Join(t.TempDir(), "to")
-	sum, err := sumOf(bytes.NewReader(data))
-	if err == nil {
-		err = os.WriteFile(to+"."+sum+".part", data[:2_000_000], 0o644)
-	}
-	if err != nil {
+	part := fmt.Sprintf("%s.%016x.part", to, xxhash.Sum64(data))
+	if err := os.WriteFile(part, data[:2_000_000], 0o644); err != nil {
 		t.Fatal(err)
 	}
 	if out := n.must("get", "random", to); !strings.Contains(out, "3000000 bytes, behind 2000000 that were there") {
@@ -180,11 +148,9 @@ func TestCopies(t *testing.T) {
 		t.Errorf("%d bytes of %d, %v", len(got), len(data), err)
 	}
 	data[0]++ // a damaged part is noticed, and fetched again
-	if err := os.WriteFile(to+"."+sum+".part", data[:2_000_000], 0o644); err != nil {
+	if err := os.WriteFile(part, data[:2_000_000], 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if out, err := n.Both("get", "random", to); err == nil || !strings.Contains(out, "checksum") {
-		t.Errorf("a damaged part: %v, %s", err, out)
-	}
+	n.fails("checksum", "get", "random", to)
 	n.must("get", "random", to)
 }

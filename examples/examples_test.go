@@ -1,0 +1,304 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package examples
+
+import (
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/rocl-go/rocl"
+	_ "github.com/rocl-go/rocl/bulk"    // if a package that the examples import changes, go test runs this test anew
+	_ "github.com/rocl-go/rocl/netrocl" // likewise
+	_ "github.com/rocl-go/rocl/rpc"     // likewise
+	_ "github.com/rocl-go/rocl/tpvm"    // likewise
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// The table of the examples: for each folder of one program, or of several that belong together,
+// what they do.
+var table = map[string]map[string]func(*testing.T, node){
+	"hello": {"greets": prints(`^hello from \S+\n$`)},
+	"request": {
+		"killed": askAndKill,
+		"fails":  fails(map[string][]string{"no such resource": {"ask", "x"}, "usage": {"ask"}}),
+	},
+	"calc": {"adds": add},
+	"kv":   {"keeps": keep},
+	"filestore": {
+		"whole":  putAndGet,
+		"killed": killInPut,
+		"copies": copies,
+	},
+	"farm": {
+		"sums":   sum,
+		"killed": sumAndKill,
+		"fails":  fails(map[string][]string{"usage": {}, "invalid syntax": {"sum", "ten"}}),
+	},
+	"pipeline": {
+		"order":  passLines,
+		"killed": passLinesAndKill,
+		"fails": fails(map[string][]string{
+			"usage":                 {},
+			"usage: pipeline":       {"run", "many"},
+			"usage: pipeline work ": {"work", "hard"},
+			"n must be 1 or more":   {"run", "0"},
+		}),
+	},
+	"httpd":      {"serves": get},
+	"tpvm/hello": {"greets": prints(`^from \S+: hello, world from \S+\n$`)},
+	"tpvm/group": {"reduces": prints(`^5 members, sum of their squares: 30\nmembers that are left: 0\n$`, "-n", "5")},
+	"tpvm/mandelbrot": {
+		"joined":       drawWithJoined,
+		"killed":       drawAndKill,
+		"masterKilled": drawAndKillMaster,
+	},
+}
+
+// Every example does what it says, also as processes are killed.
+func TestExamples(t *testing.T) {
+	for example, tests := range table {
+		t.Run(example, func(t *testing.T) {
+			t.Parallel()
+			dir := build(t, example, own()...)
+			for what, test := range tests {
+				t.Run(what, func(t *testing.T) {
+					test(t, node{t, filepath.Join(dir, filepath.Base(example)), filepath.Join(t.TempDir(), "directory.sock")})
+				})
+			}
+		})
+	}
+}
+
+// Every program is in the table. The functions of the cookbook have tests of their own.
+func TestEveryExampleIsInTable(t *testing.T) {
+	isMain := regexp.MustCompile(`(?m)^package main$`)
+	seen := map[string]bool{}
+	err := filepath.WalkDir(".", func(path string, _ fs.DirEntry, err error) error {
+		if err != nil || filepath.Ext(path) != ".go" {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		if dir := filepath.Dir(path); isMain.Match(text) && table[dir] == nil && table[filepath.Dir(dir)] == nil {
+			t.Errorf("%s is in no row of the table", path)
+		} else if isMain.Match(text) {
+			seen[dir] = true
+		}
+		return err
+	})
+	if err != nil || len(seen) < len(table) {
+		t.Errorf("%d programs are found: %v", len(seen), err)
+	}
+}
+
+// prints returns a test of a program that prints what the pattern matches.
+func prints(pattern string, args ...string) func(*testing.T, node) {
+	return func(t *testing.T, n node) {
+		if said := n.must(args...); !regexp.MustCompile(pattern).MatchString(said) {
+			t.Errorf("%q: the output is %q", args, said)
+		}
+	}
+}
+
+// fails returns a test of arguments with which a program prints an error, which has the text of the
+// key.
+func fails(all map[string][]string) func(*testing.T, node) {
+	return func(_ *testing.T, n node) {
+		for what, args := range all {
+			n.fails(what, args...)
+		}
+	}
+}
+
+// All words get their replies, although a server is killed before, during or after the calls.
+func askAndKill(t *testing.T, n node) {
+	serve := []string{"serve"}
+	servers := n.start(rocl.Match{"service": "capitals"}, serve, serve, serve)
+	args, want := []string{"ask"}, ""
+	for i := range 500 {
+		args = append(args, fmt.Sprint("word", i))
+		want += fmt.Sprintln("WORD" + fmt.Sprint(i))
+	}
+	cmd := n.command(args...)
+	var said strings.Builder
+	cmd.Stdout = &said
+	ask := n.launch(cmd)
+	n.kill(servers[0])
+	if err := ask.Wait(); err != nil || said.String() != want {
+		t.Errorf("%v, said %q", err, said.String())
+	}
+	n.interrupt(servers[1:]...)
+}
+
+// The client prints the sum and the server, and fails without a server. The server ends when it is
+// interrupted.
+func add(t *testing.T, n node) {
+	n.open() // serves the directory
+	client, server := n.of("client"), n.of("server")
+	client.fails("no such resource")
+	servers := server.start(rocl.Match{"type": "calculator"}, nil)
+	prints(`^42 \S+\n$`)(t, client)
+	server.interrupt(servers...)
+}
+
+// Five providers in two processes share the keys. If a process is killed, the keys of its providers
+// are lost, and no others.
+func keep(t *testing.T, n node) {
+	home := n.open()
+	first := n.serve("3 providers serve", "serve", "3")
+	n.serve("2 providers serve", "serve", "2")
+	var names []string
+	for i := range 20 {
+		name := fmt.Sprint("key", i)
+		names = append(names, name)
+		if out, err := n.run("put", name, "value of "+name); err != nil || len(out) > 0 {
+			t.Fatalf("put: %s, %v", out, err)
+		}
+	}
+	hold := func(names []string) {
+		for _, name := range names {
+			if out, err := n.run("get", name); err != nil || out != "value of "+name+"\n" {
+				t.Errorf("get %s: %s, %v", name, out, err)
+			}
+		}
+	}
+	hold(names)
+	n.fails(`key "nothing": file does not exist`, "get", "nothing")
+	all := listed(n)
+	if slices.Sort(names); !slices.Equal(all, names) {
+		t.Errorf("%q are listed", all)
+	}
+	n.kill(first)
+	n.remain(home, rocl.Match{"service": "kv"}, 2)
+	kept := listed(n)
+	if len(kept) == 0 || len(kept) == len(names) {
+		t.Errorf("%d keys of %d are listed after a process was killed", len(kept), len(names))
+	}
+	hold(kept)
+}
+
+// listed returns the names that "kv list" prints, in order.
+func listed(n node) (names []string) {
+	for line := range strings.Lines(n.must("list")) {
+		if name, ok := strings.CutPrefix(line, "  "); ok {
+			names = append(names, strings.TrimSpace(name))
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// worker has the arguments that start a worker of the farm.
+var worker = []string{"work"}
+
+func squares(n uint64) string {
+	var total uint64
+	for i := range n + 1 {
+		total += i * i
+	}
+	return fmt.Sprintln(total)
+}
+
+func sum(t *testing.T, n node) {
+	workers := n.start(rocl.Match{"type": "worker"}, worker, worker, worker)
+	for _, to := range []uint64{0, 1, 1 << 16, 1<<16 + 1, 3_000_000} {
+		if said := n.must("sum", fmt.Sprint(to)); said != squares(to) {
+			t.Errorf("the sum to %d is %q, want %q", to, said, squares(to))
+		}
+	}
+	n.interrupt(workers...)
+}
+
+// The part of a worker that is killed is done by another one, even if all but one are killed.
+func sumAndKill(t *testing.T, n node) {
+	workers := n.start(rocl.Match{"type": "worker"}, worker, worker, worker)
+	const to = 1 << 26 // takes long enough to kill workers meanwhile
+	cmd := n.command("sum", fmt.Sprint(to))
+	var said strings.Builder
+	cmd.Stdout = &said
+	// The workers may die before, during or after their parts.
+	sum := n.launch(cmd)
+	for _, w := range workers[:2] {
+		n.kill(w)
+	}
+	if err := sum.Wait(); err != nil || said.String() != squares(to) {
+		t.Errorf("the sum to %d is %q, %v; want %q", to, said.String(), err, squares(to))
+	}
+	n.interrupt(workers[2:]...)
+}
+
+// Workers of unequal speed do not change the order, and no line is lost: neither empty lines, nor
+// long ones, nor the last one, which has no newline.
+func passLines(t *testing.T, n node) {
+	workers := n.start(rocl.Match{"type": "capitals"}, []string{"work", "0s"}, []string{"work", "3ms"}, []string{"work", "1ms"})
+	var lines []string
+	for i := range 200 {
+		lines = append(lines, fmt.Sprint("line ", i), "")
+	}
+	lines = append(lines, strings.Repeat("long", 100_000), "the last")
+	for _, input := range []string{"", "\n", "one", strings.Join(lines, "\n")} { // several runs with the same workers
+		run := n.command("run", "3")
+		run.Stdin = strings.NewReader(input)
+		if said, err := run.Output(); err != nil || string(said) != strings.ToUpper(input) {
+			t.Errorf("%d bytes became %d, %v", len(input), len(said), err)
+		}
+	}
+	n.interrupt(workers...)
+}
+
+// A worker that is killed ends the run with an error.
+func passLinesAndKill(t *testing.T, n node) {
+	pause := []string{"work", "1ms"}
+	workers := n.start(rocl.Match{"type": "capitals"}, pause, pause)
+	cmd := n.command("run", "2")
+	in, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close() // the input has no end
+	defer in.Close()
+	go func() {
+		for {
+			if _, err := w.WriteString("a line\n"); err != nil {
+				return
+			}
+		}
+	}()
+	var errOut strings.Builder
+	cmd.Stdin, cmd.Stderr = in, &errOut
+	run := n.launch(cmd)
+	if _, err := run.Line(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	n.kill(workers[0])
+	for range run.Lines {
+	}
+	if err := run.Wait(); err == nil || !strings.Contains(errOut.String(), rocl.ErrGone.Error()) {
+		t.Errorf("the run ended with %v, %q", err, errOut.String())
+	}
+	n.interrupt(workers[1])
+}
+
+// A client gets the answer of a server. If that server is killed, another one answers.
+func get(t *testing.T, n node) {
+	n.open() // serves the directory
+	servers := n.start(rocl.Match{"type": "web"}, []string{"serve"}, []string{"serve"})
+	gets := func(path, want string) {
+		for range 5 {
+			prints(want, "get", path)(t, n)
+		}
+	}
+	gets("/a/path", " serves /a/path to ")
+	n.kill(servers[0])
+	gets("/again", fmt.Sprintf("^process %d serves /again to ", servers[1].Cmd.Process.Pid))
+	n.interrupt(servers[1])
+	n.fails("", "get", "/")
+}

@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package examples
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/internal/eventually"
+)
+
+// picture returns the arguments to draw a picture of x times y pixels.
+func picture(x, y, samples int, out string, more ...string) []string {
+	return append(strings.Fields(fmt.Sprintf("-re -0.7435 -im 0.1314 -width 0.01 -limit 1000 -x %d -y %d -samples %d -o %s",
+		x, y, samples, out)), more...)
+}
+
+// checkPicture compares a picture with the same one by a single process, on a node of its own.
+func checkPicture(n node, x, y, samples int, path string) {
+	n.t.Helper()
+	dir := n.t.TempDir()
+	n.socket = filepath.Join(dir, "directory.sock")
+	alone := filepath.Join(dir, "alone.png")
+	n.must(picture(x, y, samples, alone, "-p", "1")...)
+	want, err := os.ReadFile(alone)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	if got, err := os.ReadFile(path); err != nil || !bytes.Equal(got, want) {
+		n.t.Errorf("the picture differs from the one drawn by one process: %v", err)
+	}
+}
+
+// A process that has joined before takes part, besides those that the master starts.
+func drawWithJoined(t *testing.T, n node) {
+	out := filepath.Join(t.TempDir(), "m.png")
+	c := n.open()
+	cmd := n.command("-join")
+	var printed bytes.Buffer
+	cmd.Stdout = &printed
+	joined := n.launch(cmd)
+	if _, err := c.Await(t.Context(), rocl.Match{"type": "threaddef"}, 1); err != nil {
+		t.Fatal(err)
+	}
+	prints("^60 tiles.* of 3 processes", picture(300, 170, 2, out, "-p", "2")...)(t, n)
+	n.interrupt(joined)
+	for _, want := range []string{"rendering for virtual machine ", "; 1 node, ", "rendering a picture of task ", "\nrendered ", "\nended"} {
+		if !strings.Contains(printed.String(), want) {
+			t.Errorf("the process that joined says %q, without %q", &printed, want)
+		}
+	}
+	checkPicture(n, 300, 170, 2, out)
+}
+
+// The picture is right even if one of the processes that the program names is killed, and the
+// program prints that.
+func drawAndKill(t *testing.T, n node) {
+	for samples := 3; !isDrawnAgain(n, samples); samples *= 2 { // the picture may be complete before the process is killed
+		if samples >= 12 {
+			t.Fatal("no tile was rendered again")
+		}
+	}
+}
+
+// isDrawnAgain draws a picture on a new node while the test kills a process. It checks the picture,
+// and reports whether the process had work.
+func isDrawnAgain(n node, samples int) bool {
+	dir := n.t.TempDir()
+	n.socket = filepath.Join(dir, "directory.sock")
+	out := filepath.Join(dir, "m.png")
+	cmd := n.command(picture(400, 300, samples, out, "-p", "3")...)
+	r, w, err := os.Pipe()
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	defer r.Close()
+	var said bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &said, w
+	p := n.launch(cmd)
+	w.Close()
+	lines := bufio.NewScanner(r)
+	for lines.Scan() {
+		if pids, ok := strings.CutPrefix(lines.Text(), "kill one of: "); ok {
+			killSecond(n, strings.Fields(pids))
+		}
+	}
+	if err := p.Wait(); err != nil {
+		n.t.Fatal(err)
+	}
+	checkPicture(n, 400, 300, samples, out)
+	hadWork := strings.HasSuffix(said.String(), "1 process ended early; its tiles were rendered again\n")
+	if !hadWork && strings.Contains(said.String(), "ended early") {
+		n.t.Errorf("%q", &said)
+	}
+	return hadWork
+}
+
+// killSecond kills the second of three processes.
+func killSecond(n node, pids []string) {
+	n.t.Helper()
+	if len(pids) != 3 {
+		n.t.Fatal(pids)
+	}
+	pid, err := strconv.Atoi(pids[1])
+	if err == nil {
+		err = syscall.Kill(pid, syscall.SIGKILL)
+	}
+	if err != nil && !errors.Is(err, syscall.ESRCH) { // it may have ended
+		n.t.Fatal(err)
+	}
+}
+
+// When the master is killed, its processes end.
+func drawAndKillMaster(t *testing.T, n node) {
+	c := n.open()
+	p := n.launch(n.command(picture(6000, 4000, 2, filepath.Join(t.TempDir(), "m.png"), "-p", "3")...))
+	tasks := map[rocl.GID]bool{}
+	for ev, err := range c.Watch(t.Context(), rocl.Match{"type": "task"}) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		switch ev.Kind {
+		case rocl.Appeared:
+			if tasks[ev.ID] = true; len(tasks) == 4 {
+				n.kill(p)
+			}
+		case rocl.Gone:
+			if delete(tasks, ev.ID); len(tasks) == 0 {
+				awaitEnds(n)
+				return
+			}
+		}
+	}
+}
+
+// awaitEnds waits until no process has the socket of the node in its environment. Processes that
+// were about to enrol end too, and need the directory of the test for that.
+func awaitEnds(n node) {
+	n.t.Helper()
+	eventually.True(n.t, "all processes have ended", func() bool {
+		files, err := filepath.Glob("/proc/[0-9]*/environ")
+		if err != nil {
+			n.t.Fatal(err)
+		}
+		return !slices.ContainsFunc(files, func(f string) bool {
+			b, _ := os.ReadFile(f) // the process may have ended
+			return bytes.Contains(b, []byte("ROCL_SOCKET="+n.socket))
+		})
+	})
+}

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package examples
+
+import (
+	"debug/buildinfo"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/directory/cluster"
+)
+
+// A program that uses one node links few modules and stays small, whether it is stripped or has no
+// TLS.
+func TestSizeOfHello(t *testing.T) {
+	t.Setenv("CGO_ENABLED", "0")
+	const most, modules = 8_000_000, 6
+	for what, flag := range map[string]string{"stripped": "-ldflags=-s -w", "without TLS": "-tags=roclnotls"} {
+		exe := filepath.Join(build(t, "hello", flag), "hello")
+		i, err := os.Stat(exe)
+		if err != nil {
+			t.Fatal(err)
+		}
+		info, err := buildinfo.ReadFile(exe)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if i.Size() > most || len(info.Deps) > modules {
+			t.Errorf("%s: %d bytes, at most %d wanted; %d modules, at most %d wanted", what, i.Size(), int64(most), len(info.Deps), modules)
+		}
+	}
+}
+
+// A program without TLS works on a node without a cluster. On a node of a cluster with a key it
+// says what it lacks.
+func TestHelloWithoutTLS(t *testing.T) {
+	t.Setenv("CGO_ENABLED", "0")
+	dir := t.TempDir()
+	n := node{t, filepath.Join(build(t, "hello", "-tags=roclnotls"), "hello"), filepath.Join(dir, "alone")}
+	prints("^hello from ")(t, n)
+	key := filepath.Join(dir, "key")
+	if err := os.WriteFile(key, []byte("0123456789abcdef0123456789abcdef\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	n.socket = filepath.Join(dir, "member")
+	c, err := rocl.Open(t.Context(), rocl.WithSocket(n.socket), rocl.WithMember(cluster.Member{Bind: "127.0.0.1:0", KeyFile: key}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	n.fails(rocl.ErrNoTLS.Error())
+}
