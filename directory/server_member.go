@@ -34,8 +34,12 @@ func (s *Server) Met(cluster string) map[resource.NodeID]string {
 
 // KeepMet lets the next server of the node know the addresses of other members, which met returns
 // by node. begin of WithMembership may call it. met is called now and then with a mutex held, and
-// may call no method of the Server.
-func (s *Server) KeepMet(met func() map[resource.NodeID]string) { s.met = met }
+// may call no method of the Server. changed must be called when met returns something else. It does
+// not block.
+func (s *Server) KeepMet(met func() map[resource.NodeID]string) (changed func()) {
+	s.met = met
+	return s.node.MemberChanged
+}
 
 // asMember returns what PATH.member should say.
 func (s *Server) asMember() node.Member {

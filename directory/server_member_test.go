@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -330,4 +331,33 @@ func (h *hanging) Find(ctx context.Context, _ *resource.List) (r resource.Record
 	h.asked <- struct{}{}
 	<-ctx.Done()
 	return r, context.Cause(ctx)
+}
+
+// The member file has the addresses of other members soon after they have changed, however seldom
+// the server looks at its files.
+func TestMetIsWritten(t *testing.T) {
+	path := sock(t)
+	var mu sync.Mutex
+	met := map[resource.NodeID]string{}
+	var changed func()
+	s := serve(t, path, looking(never), WithMembership(func(s *Server, _ bool) (func(bool), error) {
+		s.SetTerms(Terms{Member: true, Cluster: "blue"})
+		changed = s.KeepMet(func() map[resource.NodeID]string {
+			mu.Lock()
+			defer mu.Unlock()
+			return maps.Clone(met)
+		})
+		return func(bool) {}, nil
+	}))
+	for i, addr := range []string{"10.0.0.7:7946", "10.0.0.8:7946"} {
+		mu.Lock()
+		met[resource.NodeID(i+1)] = addr
+		mu.Unlock()
+		changed()
+		eventually.True(t, "it is written", func() bool {
+			b, err := os.ReadFile(path + memberSuffix)
+			return err == nil && strings.Contains(string(b), addr)
+		})
+	}
+	s.Close()
 }

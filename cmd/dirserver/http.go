@@ -130,7 +130,7 @@ func (w *watched) member() check {
 	}
 	here := fmt.Sprintf("%d members alive, %d away, %d dead", s.Alive, s.Away, s.Dead)
 	if s.Refused > 0 {
-		here += fmt.Sprintf("; %d refuse this node, which has another key, another cluster name or other certificates: %s", s.Refused, strings.Join(s.Refusing, ", "))
+		here += "; " + display.Escape(fmt.Sprintf("%d refuse this node: %s", s.Refused, strings.Join(s.Refusing, "; ")))
 	}
 	switch {
 	case s.Refused > s.Alive-1:

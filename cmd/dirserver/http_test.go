@@ -326,7 +326,7 @@ func TestReady(t *testing.T) {
 	known := c
 	c = open(4, ln.Addr().String())
 	eventually.True(t, "it is refused", func() bool { return c.Stats().Refused > 0 })
-	ask("/readyz", 503, "1 refuse this node, which has another key, another cluster name or other certificates: "+ln.Addr().String())
+	ask("/readyz", 503, "1 refuse this node: "+ln.Addr().String()+": it accepts streams and answers no datagrams")
 	open(5, c.Addr())
 	eventually.True(t, "it has met a member", func() bool { return c.Stats().Alive > 1 })
 	ask("/readyz", 200, "1 refuse this node")

@@ -43,7 +43,7 @@ var (
 	mQuestionS  = describe("directory_question_seconds", "How long contexts waited for the server's answer.", "kind")
 
 	mMembers    = describe("cluster_members", "Members as this one sees them: alive (itself among them), away for a moment, or dead and looked for.", "state")
-	mRefused    = describe("cluster_refused", "Addresses at which a program refuses this member: it has another key, another name of the cluster or other certificates.")
+	mRefused    = describe("cluster_refused", "Addresses at which a program refuses this member: it has another key, another name of the cluster or other certificates, or a firewall is between them.")
 	mEvents     = describe("cluster_member_events_total", "Other members that came (join), left, or died, as seen here.", "event")
 	mAttempts   = describe("cluster_join_failures_total", "Attempts to join that led nowhere: the name did not resolve, or no member answered.", "reason")
 	mHealth     = describe("cluster_health_score", "How much the member doubts its own view; 0 is well.")

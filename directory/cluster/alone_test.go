@@ -3,7 +3,9 @@
 package cluster
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"strings"
@@ -273,5 +275,47 @@ func TestMetBefore(t *testing.T) {
 	defer d.Close()
 	if known := ms.Cluster().members.addresses(); len(known) > 0 {
 		t.Errorf("a member of another cluster looks for %v", known)
+	}
+}
+
+// The next server of the node learns of members when they are met, and not some time later: the
+// process may be killed a moment after that. It learns of those alive first, if there are too many.
+func TestMetIsKeptAtOnce(t *testing.T) {
+	a, b := member(t, 1000, func(c *Config) {
+		c.Met = map[resource.NodeID]string{}
+		for i := range mostKept {
+			c.Met[resource.NodeID(i+1)] = fmt.Sprintf("127.0.1.%d:9", i+1)
+		}
+	}), member(t, 2000, nil)
+	ms := NewMembership("test", Member{}, slog.New(slog.DiscardHandler))
+	ms.cluster = a
+	life, end := context.WithCancel(eventually.Context(t))
+	told := make(chan map[resource.NodeID]string)
+	ended := make(chan error)
+	go func() {
+		ended <- ms.awaitLoss(life, func() {
+			select {
+			case told <- ms.known():
+			case <-life.Done():
+			}
+		})
+	}()
+	if met := <-told; len(met) != mostKept {
+		t.Errorf("at first: %d addresses", len(met))
+	}
+	if _, err := b.gossip.list.Join([]string{a.Addr()}); err != nil {
+		t.Fatal(err)
+	}
+	for met := range told {
+		if len(met) != mostKept {
+			t.Errorf("%d addresses", len(met))
+		}
+		if met[2000] == b.Addr() {
+			break
+		}
+	}
+	end()
+	if err := <-ended; err != nil {
+		t.Error(err)
 	}
 }

@@ -101,6 +101,9 @@ func (j *joiner) use(n network, g *gossip) {
 	j.net = n
 	j.exchange = func(at string) error {
 		_, err := g.list.Join([]string{at})
+		if all, ok := err.(interface{ WrappedErrors() []error }); ok { // its text has several lines
+			err = errors.Join(all.WrappedErrors()...)
+		}
 		return err
 	}
 }
@@ -323,13 +326,16 @@ func (j *joiner) join(addr string, again bool) error {
 	failed := slices.DeleteFunc(errs, func(err error) bool { return errors.Is(err, mux.ErrOwn) })
 	self = self || len(failed) < len(to)
 	j.count.notJoined.Add(1)
+	why := errors.Join(failed[:min(len(failed), mostNamed)]...)
 	switch {
 	case len(failed) == 0 && self:
 		return fmt.Errorf("%w: %s", mux.ErrOwn, addr)
+	case errors.Is(why, mux.ErrRefused): // the reason is known
+		return fmt.Errorf("no member is joined at %s: %w", addr, why)
 	case len(failed) == 0:
 		return fmt.Errorf("%s: no address that can be reached from %s", addr, j.net.Addr())
 	}
-	return fmt.Errorf("no member answers at %s: it may be down, or have another cluster name or another key: %w", addr, errors.Join(failed[:min(len(failed), mostNamed)]...))
+	return fmt.Errorf("no member answers at %s: it may be down, or have another cluster name or another key: %w", addr, why)
 }
 
 // mostNamed limits the addresses that an error names.
@@ -360,7 +366,7 @@ func (j *joiner) joinAt(at netip.AddrPort, again bool, slots chan struct{}) erro
 			}
 		}
 		if err != nil { // it lives: it has answered
-			err = fmt.Errorf("%w: %s: it answers datagrams, and its stream fails: %w", mux.ErrRefused, at, err)
+			err = &mux.RefusedError{Addr: at.String(), Err: fmt.Errorf("it answers datagrams, and its stream fails: %w", err)}
 		}
 		j.noteRefusal(at, err)
 		return err
@@ -407,8 +413,8 @@ func (j *joiner) probe(ctx context.Context, at *net.UDPAddr, end func(), probed 
 }
 
 // A refusal is what is known of a program that refuses this member. It may be a member that has
-// another key, another name of the cluster or other certificates. It lives, so what it has cannot
-// be denied for certain.
+// another key, another name of the cluster or other certificates, or one behind a firewall. It
+// lives, so what it has cannot be denied for certain.
 type refusal struct {
 	err   error
 	asked time.Time // when it was asked last
@@ -443,28 +449,39 @@ func (j *joiner) settleRefusalsLocked(now time.Time) {
 	switch n := len(j.refusals); {
 	case n > 0 && !j.warned:
 		j.warned = true
-		addrs := j.refusalsLocked()
-		j.log.Warn("cluster: members refuse this node: it has another key, another cluster name or other certificates", "members", n, "addrs", addrs, "err", j.refusals[netip.MustParseAddrPort(addrs[0])].err)
+		addrs, _ := j.refusalsLocked()
+		j.log.Warn("cluster: members refuse this node", "members", n, "addrs", addrs, "err", j.refusals[netip.MustParseAddrPort(addrs[0])].err)
 	case n == 0 && j.warned:
 		j.warned = false
 		j.log.Info("cluster: no member refuses this node any more")
 	}
 }
 
-// refusalsLocked returns the sorted addresses at which this member is refused, mostNamed at most.
-func (j *joiner) refusalsLocked() (addrs []string) {
+// refusalsLocked returns the sorted addresses at which this member is refused, mostNamed at most,
+// and the same addresses with their reasons.
+func (j *joiner) refusalsLocked() (addrs, reasons []string) {
 	for at := range j.refusals {
 		addrs = append(addrs, at.String())
 	}
 	slices.Sort(addrs)
-	return addrs[:min(len(addrs), mostNamed)]
+	addrs = addrs[:min(len(addrs), mostNamed)]
+	for _, at := range addrs {
+		why := j.refusals[netip.MustParseAddrPort(at)].err
+		var refused *mux.RefusedError
+		if errors.As(why, &refused) {
+			why = refused.Err
+		}
+		reasons = append(reasons, fmt.Sprintf("%s: %v", at, why))
+	}
+	return addrs, reasons
 }
 
 // stats fills in what the joiner knows.
 func (j *joiner) stats(s *Stats) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	s.LookedAt, s.Refused, s.Refusing = len(j.looking), len(j.refusals), j.refusalsLocked()
+	s.LookedAt, s.Refused = len(j.looking), len(j.refusals)
+	_, s.Refusing = j.refusalsLocked()
 }
 
 // heardHello handles the hello of another member. If that has met this one, it does not join it. So
@@ -559,7 +576,8 @@ func (j *joiner) incomplete() error {
 	defer j.mu.Unlock()
 	switch {
 	case len(j.refusals) > 0:
-		return fmt.Errorf("%w: %d nodes refuse this one, which has another key, another cluster name or other certificates: %s", directory.ErrPartial, len(j.refusals), strings.Join(j.refusalsLocked(), ", "))
+		_, reasons := j.refusalsLocked()
+		return fmt.Errorf("%w: %d nodes refuse this one: %s", directory.ErrPartial, len(j.refusals), strings.Join(reasons, "; "))
 	case j.complete.Load():
 		return nil
 	case j.members.firstMetAt().IsZero():

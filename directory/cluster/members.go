@@ -3,6 +3,7 @@
 package cluster
 
 import (
+	"cmp"
 	"fmt"
 	"math/rand/v2"
 	"net"
@@ -257,15 +258,40 @@ func (t *memberTable) aliveOtherMembers(most int) (addrs []string, members []res
 	return addrs, members
 }
 
-// addresses returns the addresses of the other members that were met, by node.
+// mostKept limits the addresses that the next server of the node is told. Each of the members knows
+// the rest.
+const mostKept = 64
+
+// addresses returns the addresses of the other members that were met, by node. If there are more
+// than mostKept, those alive precede those that were lost, and the latter precede those that were
+// lost before.
 func (t *memberTable) addresses() map[resource.NodeID]string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	all := map[resource.NodeID]string{}
+	var ids []resource.NodeID
 	for id, m := range t.nodes {
 		if id != t.cfg.Node && !m.hasLeft {
-			all[id] = m.addr
+			ids = append(ids, id)
 		}
+	}
+	if len(ids) > mostKept {
+		slices.SortFunc(ids, func(i, j resource.NodeID) int {
+			a, b := t.nodes[i], t.nodes[j]
+			switch {
+			case a.isAlive != b.isAlive && a.isAlive:
+				return -1
+			case a.isAlive != b.isAlive:
+				return 1
+			case !a.isAlive && !a.lost.Equal(b.lost):
+				return b.lost.Compare(a.lost)
+			}
+			return cmp.Compare(i, j) // the same members make the same file
+		})
+		ids = ids[:mostKept]
+	}
+	all := map[resource.NodeID]string{}
+	for _, id := range ids {
+		all[id] = t.nodes[id].addr
 	}
 	return all
 }

@@ -80,7 +80,7 @@ func (m *Membership) begin(s *directory.Server, late bool) (func(bool), error) {
 	m.mu.Lock()
 	m.met = s.Met(m.name)
 	m.mu.Unlock()
-	s.KeepMet(m.known)
+	changed := s.KeepMet(m.known)
 	life, stop := context.WithCancel(context.Background())
 	opening, cancel := context.WithCancelCause(s.Opening())
 	ended := context.AfterFunc(life, func() { cancel(directory.ErrClosed) })
@@ -100,7 +100,7 @@ func (m *Membership) begin(s *directory.Server, late bool) (func(bool), error) {
 		m.log.Warn("cluster: the node is served, and is not a member yet", "err", err)
 		m.goWithout(s, notMember(err))
 	}
-	busy.Go(func() { m.keep(life, s) })
+	busy.Go(func() { m.keep(life, s, changed) })
 	return func(handOver bool) {
 		stop()
 		busy.Wait()
@@ -120,13 +120,14 @@ func (m *Membership) known() map[resource.NodeID]string {
 }
 
 // keep makes the node a member again and again, until life ends: first if begin could not, and then
-// whenever the machine has lost the member's address.
-func (m *Membership) keep(life context.Context, s *directory.Server) {
+// whenever the machine has lost the member's address. It calls changed when the members have
+// changed.
+func (m *Membership) keep(life context.Context, s *directory.Server, changed func()) {
 	for {
 		if m.Cluster() == nil {
 			m.keepEntering(life, s)
 		}
-		why := m.awaitLoss(life)
+		why := m.awaitLoss(life, changed)
 		if why == nil {
 			return
 		}
@@ -147,19 +148,27 @@ func notMember(why error) error {
 }
 
 // awaitLoss waits until the machine has lost the member's address, and returns the reason. It
-// returns nil when life ends.
-func (m *Membership) awaitLoss(life context.Context) error {
+// returns nil when life ends. It calls changed at first, and when the members have changed.
+func (m *Membership) awaitLoss(life context.Context, changed func()) error {
+	c := m.Cluster()
+	if c == nil { // life has ended
+		return nil
+	}
 	t := time.NewTicker(m.lookAgain)
 	defer t.Stop()
 	for {
-		select {
-		case <-t.C:
-		case <-life.Done():
-			return nil
-		}
-		if c := m.Cluster(); c != nil {
-			if err := m.isLost(c); err != nil {
-				return err
+		news := c.members.news()
+		changed()
+		for isSame := true; isSame; {
+			select {
+			case <-news:
+				isSame = false
+			case <-t.C:
+				if err := m.isLost(c); err != nil {
+					return err
+				}
+			case <-life.Done():
+				return nil
 			}
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"strings"
 	"sync"
 	"testing"
 
@@ -75,27 +76,63 @@ func TestRefusedIsNotDead(t *testing.T) {
 	watch.want(directory.Gone, x)
 }
 
-// A program that refuses a member, for whatever reason, is told from one that has died or hangs.
-func TestRefusals(t *testing.T) {
-	listen := func(serve func(net.Conn)) string {
-		ln, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
+// listening returns the address of a program that serves each connection with serve. No datagram
+// reaches it.
+func listening(t *testing.T, serve func(net.Conn)) string {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var busy sync.WaitGroup
+	busy.Go(func() {
+		for {
+			nc, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			t.Cleanup(func() { nc.Close() })
+			serve(nc)
+		}
+	})
+	t.Cleanup(func() { ln.Close(); busy.Wait() })
+	return ln.Addr().String()
+}
+
+// Errors and statistics have the reason that is known. A firewall that blocks UDP is not taken for
+// another key.
+func TestRefusalHasReason(t *testing.T) {
+	keyed := func(key string) func(*Config) {
+		return func(c *Config) { c.Keys = [][]byte{[]byte(key)} }
+	}
+	one, other := member(t, 1, keyed("one")), member(t, 2, keyed("other"))
+	seal, err := one.keyset.tls()
+	if err != nil {
+		t.Fatal(err)
+	}
+	blocked := listening(t, func(nc net.Conn) {
+		if _, err := seal.Server(t.Context(), nc); err == nil {
+			nc.Close()
+		}
+	})
+	const key, firewall = "it has another key", "a firewall blocks UDP"
+	for i, v := range []struct{ at, want, not string }{{blocked, firewall, key}, {other.Addr(), key, firewall}} {
+		c := member(t, resource.NodeID(i+3), func(c *Config) { keyed("one")(c); c.Join = []string{v.at} })
+		eventually.True(t, "it is refused", func() bool { return c.Stats().Refused == 1 })
+		err := c.joiner.incomplete() // what a question ends with that has no answer
+		if !errors.Is(err, directory.ErrPartial) {
 			t.Fatal(err)
 		}
-		var busy sync.WaitGroup
-		busy.Go(func() {
-			for {
-				nc, err := ln.Accept()
-				if err != nil {
-					return
-				}
-				t.Cleanup(func() { nc.Close() })
-				serve(nc)
+		for what, text := range map[string]string{"the error": err.Error(), "the statistics": strings.Join(c.Stats().Refusing, "\n")} {
+			if !strings.Contains(text, v.at+": ") || !strings.Contains(text, v.want) || strings.Contains(text, v.not) {
+				t.Errorf("%s: %s, want %q and not %q", what, text, v.want, v.not)
 			}
-		})
-		t.Cleanup(func() { ln.Close(); busy.Wait() })
-		return ln.Addr().String()
+		}
 	}
+}
+
+// A program that refuses a member, for whatever reason, is told from one that has died or hangs.
+func TestRefusals(t *testing.T) {
+	listen := func(serve func(net.Conn)) string { return listening(t, serve) }
 	keyed := func(key, name string) func(*Config) {
 		return func(c *Config) { c.Keys, c.Name = [][]byte{[]byte(key)}, name }
 	}

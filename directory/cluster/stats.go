@@ -22,7 +22,7 @@ type Stats struct {
 	// and looked for.
 	Alive, Away, Dead int
 	// Refused counts the addresses at which a program refuses this member, at addresses that it
-	// wants to join or has met: Refusing has some of them.
+	// wants to join or has met. Refusing has some of them, each with what is known of the reason.
 	Refused               int
 	Refusing              []string
 	Joins, Leaves, Deaths uint64 // of other members, as seen here

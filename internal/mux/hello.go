@@ -88,9 +88,19 @@ func (x *Mux) Hello(ctx context.Context, addr *net.UDPAddr) (resource.NodeID, er
 	return 0, ErrSilent
 }
 
-// Probe asks by a stream what is at an address at which Hello was not answered. It returns an error
-// that matches ErrRefused if a program there accepts connections and does not take this member for
-// one of its own, or takes only the streams of it. Any other error means that no program answers.
+// A RefusedError says that a program accepts connections and does not take this member for one of
+// its own, or takes only its streams or only its datagrams. It matches ErrRefused.
+type RefusedError struct {
+	Addr string
+	Err  error // what is known of the reason
+}
+
+func (e *RefusedError) Error() string   { return fmt.Sprintf("%v: %s: %v", ErrRefused, e.Addr, e.Err) }
+func (e *RefusedError) Unwrap() []error { return []error{ErrRefused, e.Err} }
+
+// Probe asks by a stream what is at an address at which Hello was not answered. It returns a
+// *RefusedError if a program there accepts connections. Any other error means that no program
+// answers.
 func (x *Mux) Probe(ctx context.Context, addr *net.UDPAddr) error {
 	var d net.Dialer
 	nc, err := d.DialContext(ctx, "tcp", hostPort(addr))
@@ -103,6 +113,8 @@ func (x *Mux) Probe(ctx context.Context, addr *net.UDPAddr) error {
 	if x.cfg.TLS.Client != nil {
 		if _, err = x.cfg.TLS.Client(ctx, nc); err == nil {
 			err = errDeaf
+		} else {
+			err = fmt.Errorf("it has another key, another cluster name or other certificates, or is no member: %w", err)
 		}
 	} else {
 		// A program that runs closes a connection on which nothing comes any more. A program that
@@ -115,12 +127,14 @@ func (x *Mux) Probe(ctx context.Context, addr *net.UDPAddr) error {
 	if ctx.Err() != nil {
 		return fmt.Errorf("mux: probing %s: %w", addr, context.Cause(ctx))
 	}
-	return fmt.Errorf("%w: %s: %w", ErrRefused, addr, err)
+	return &RefusedError{addr.String(), err}
 }
 
+// Reasons of a RefusedError. With certificates that the operator has made, a program takes the
+// streams of a member that has another key.
 var (
-	errDeaf  = errors.New("it answers streams and no datagrams")
-	errEnded = errors.New("it accepts streams and answers no datagrams")
+	errDeaf  = errors.New("it answers streams and no datagrams: a firewall blocks UDP, or only its certificates are this cluster's")
+	errEnded = errors.New("it accepts streams and answers no datagrams: it has a key or another cluster name, or is no member, or a firewall blocks UDP")
 )
 
 // random returns 64 random bits.

@@ -15,14 +15,20 @@ import (
 )
 
 // guard restores the files of b, each step, until the Listener stops. A cleaner of /tmp may remove
-// them, and then another server could start beside this one. It runs in a goroutine of its own.
+// them, and then another server could start beside this one. guard also writes the member file when
+// that has changed. It runs in a goroutine of its own.
 func (l *Listener) guard(b *socket, step time.Duration) {
 	defer l.busy.Done()
 	t := time.NewTicker(step)
 	defer t.Stop()
+	var changed <-chan struct{}
+	if b == l.first() {
+		changed = l.memberChanged
+	}
 	for {
 		select {
 		case <-t.C:
+		case <-changed:
 		case <-l.life.Done():
 			return
 		}

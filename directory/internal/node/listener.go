@@ -52,8 +52,10 @@ type Listener struct {
 	unproved   *connlimit.Set // connections at TCP ports that have not proved to know the key
 	displaced  chan struct{}  // closed when another server has the node's files
 	displace   sync.Once
-	member     func() Member // what PATH.member is to say; nil if there is to be no file. Set before Open
 	latecomers latecomers
+
+	member        func() Member // what PATH.member is to say; nil if there is to be no file. Set before Open
+	memberChanged chan struct{} // has a value when what member returns has changed
 
 	mu      sync.Mutex
 	stopped bool
@@ -66,7 +68,7 @@ func New(id *Identity, conf Config) *Listener {
 		conf.Check = time.Second
 	}
 	l := &Listener{conf: conf, id: id, limited: ratelog.New(conf.Log),
-		unproved: connlimit.New(maxUnproved, maxUnprovedOfSource), displaced: make(chan struct{})}
+		unproved: connlimit.New(maxUnproved, maxUnprovedOfSource), displaced: make(chan struct{}), memberChanged: make(chan struct{}, 1)}
 	l.life, l.end = context.WithCancel(context.Background())
 	return l
 }

@@ -107,10 +107,19 @@ func (l *Listener) Member() (m Member, isMember bool, err error) {
 }
 
 // WriteMember writes what of returns. It must be called before Open. From then on the guard keeps
-// the file and calls of again.
+// the file and calls of again: now and then, and after MemberChanged.
 func (l *Listener) WriteMember(of func() Member) error {
 	l.member = of
 	return l.writeMember(l.first().path, of())
+}
+
+// MemberChanged notes that the function of WriteMember returns something else. The file soon says
+// so: the server may be killed at any moment.
+func (l *Listener) MemberChanged() {
+	select {
+	case l.memberChanged <- struct{}{}:
+	default: // the guard is about to call the function
+	}
 }
 
 // writeMember writes the member file of the node at path if it does not say what it should.
