@@ -92,8 +92,8 @@ func (c *TestCluster) Open(node int, opts ...rocl.Option) *rocl.Context {
 // interface, as a context of another process would. It does not work inside testing/synctest.
 func TCP() rocl.Option { return rocl.WithTransports([]subsys.Transport{tcp.New()}...) }
 
-// logWriter writes log lines to t.Log. It drops lines that come when the test has ended: t.Log would
-// panic, and a context's lines are written by a goroutine that Close does not wait for.
+// logWriter writes log lines to t.Log. It drops lines that come when the test has ended: t.Log
+// would panic, and a context's lines are written by a goroutine that Close does not wait for.
 type logWriter struct {
 	t testing.TB
 
