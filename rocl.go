@@ -367,7 +367,9 @@ func WithMailbox(bytes int) Option { return context.WithMailbox(bytes) }
 // message comes for which that is too little. A message longer than three quarters of the limit is
 // never let in: its sender, or the caller whose reply it is, gets ErrTooLarge at once. A message
 // that comes to memory of the program ([Resource.Post], [Resource.CallInto]) does not count against
-// the limit, if the memory is given before the sender asks for credit.
+// the limit, if the memory is given before the sender asks for credit. While a message of this
+// context waits for its receiver's memory, as many bytes as it has may come beyond the limit, so
+// that contexts that send to each other do not wait for each other.
 func WithMemory(bytes int64) Option { return context.WithMemory(bytes) }
 
 // WithLinger sets how long Close waits for accepted messages to be delivered. The default is 5 s.

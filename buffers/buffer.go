@@ -49,8 +49,9 @@ type Buffer struct {
 	view    bool    // a slice that View made
 	isLarge bool    // counts in the pool's largeUsed
 
-	abandoned atomic.Bool // the memory must not be used again
-	lender    Lender      // the owner of the memory, nil if the pool owns it
+	isDiscounted atomic.Bool // counts in the pool's discounted
+	abandoned    atomic.Bool // the memory must not be used again
+	lender       Lender      // the owner of the memory, nil if the pool owns it
 	debugBuffer
 }
 

@@ -34,3 +34,44 @@ func TestLargeBesideReservation(t *testing.T) {
 		b.Release()
 	}
 }
+
+// Memory beyond the limit is for GetReserved alone, as much as the discounted buffers have, and
+// until they are free.
+func TestDiscount(t *testing.T) {
+	p := New(WithLimit(2 << 20))
+	defer p.Close()
+	p.ReserveForGood(256 << 10)
+	full := get(t, p, 3<<19)
+	if b, err := p.GetReserved(3 << 19); err == nil {
+		t.Fatalf("%d bytes beside as many, of %d", b.Len(), p.Limit())
+	}
+	came := false
+	p.Await(t, func() { came = true })
+	part := full.Slice(100, 200)
+	part.Discount() // as often as it waits
+	full.Discount()
+	if want := p.Limit(); !came || p.Left() != want {
+		t.Errorf("%d bytes are left, of %d; Await was called: %t", p.Left(), want, came)
+	}
+	if b, err := p.Get(1 << 20); err == nil {
+		t.Errorf("Get gave %d bytes beyond the limit", b.Len())
+	}
+	more, err := p.GetReserved(3 << 19)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if b, err := p.GetReserved(3 << 19); err == nil {
+		t.Errorf("%d bytes more than the discounted buffer has", b.Len())
+	}
+	part.Release()
+	full.Release()
+	if got := p.Stats().Mapped; got > p.Limit() || p.Left() != p.Unused() {
+		t.Errorf("%d bytes are mapped, %d are left and %d unused", got, p.Left(), p.Unused())
+	}
+	more.Release()
+	again := get(t, p, 3<<19)
+	if p.Left() != p.Unused() {
+		t.Error("a buffer that is used again is discounted")
+	}
+	again.Release()
+}

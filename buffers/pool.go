@@ -115,6 +115,7 @@ type Pool struct {
 	awaiting   map[any]func() // see Await
 	used       atomic.Int64   // bytes of the buffers handed out; counted only with a limit
 	largeUsed  atomic.Int64   // bytes of those that Get has handed out and isLarge reports true for
+	discounted atomic.Int64   // bytes of the buffers handed out for which Discount was called
 	reserved   atomic.Int64   // bytes that only GetReserved may use, including forGood
 	forGood    atomic.Int64   // bytes that ReserveForGood has reserved
 	heed       atomic.Int32   // getters waiting and calls of Await, plus one once closed; unless 0, put takes mu
@@ -201,7 +202,27 @@ func (p *Pool) Reserve(more int64) {
 // Unused returns how many bytes of the limit are not in buffers handed out.
 func (p *Pool) Unused() int64 { return p.limit - p.used.Load() }
 
-// GetReserved is Get that may use the bytes of Reserve and ReserveForGood too.
+// Left is Unused, and the bytes of the buffers for which Discount was called.
+func (p *Pool) Left() int64 { return p.Unused() + p.discounted.Load() }
+
+// Discount lets GetReserved use as many bytes beyond the limit as b has, until b is free. It is for
+// a message that waits until its receiver has memory. If the receiver waits for memory of this pool
+// in turn, neither would go on.
+func (b *Buffer) Discount() {
+	b = b.root()
+	p := b.pool
+	if b.lender != nil || p.limit <= 0 || !b.isDiscounted.CompareAndSwap(false, true) {
+		return
+	}
+	p.discounted.Add(int64(len(b.mem)))
+	if p.heed.Load() != 0 {
+		p.mu.Lock()
+		p.attendLocked()
+		p.mu.Unlock()
+	}
+}
+
+// GetReserved is Get that may use the bytes of Reserve, ReserveForGood and Discount too.
 func (p *Pool) GetReserved(n int) (*Buffer, error) { return p.getReserved(context.Background(), n) }
 
 // getReserved is GetReserved that ends with ctx, as GetWithin does.
@@ -300,7 +321,7 @@ func (p *Pool) mapArenaLocked(ctx context.Context, size, class, count int) (*hom
 		switch {
 		case int64(size) > p.limit:
 			return nil, fmt.Errorf("%w: %w: %d bytes, the limit is %d", ErrLimit, ErrTooLarge, size, p.limit)
-		case p.mapped+int64(size) > p.limit:
+		case p.mapped+int64(size) > p.limit+p.discounted.Load():
 			return nil, fmt.Errorf("%w: %d of %d bytes mapped, %d more wanted", ErrLimit, p.mapped, p.limit, size)
 		}
 	}
@@ -467,11 +488,14 @@ func (p *Pool) put(b *Buffer) {
 		return
 	}
 	p.debugPut(b)
+	size, wasDiscounted := int64(len(b.mem)), b.isDiscounted.Load() && b.isDiscounted.CompareAndSwap(true, false)
 	if p.limit > 0 {
-		p.used.Add(-int64(len(b.mem)))
+		if !wasDiscounted { // its memory counts until shrinkLocked can unmap it
+			p.used.Add(-size)
+		}
 		if b.isLarge {
 			b.isLarge = false
-			p.largeUsed.Add(-int64(len(b.mem)))
+			p.largeUsed.Add(-size)
 		}
 	}
 	extent := false // an extent that goes to the list of large extents, not into the slot
@@ -479,18 +503,21 @@ func (p *Pool) put(b *Buffer) {
 	case b.abandoned.Load():
 		p.writeOff(b)
 	case b.home.class == classes:
-		if extent = len(b.mem) > maxCached || !p.hot.put(b); !extent && p.heed.Load() == 0 {
+		if extent = len(b.mem) > maxCached || !p.hot.put(b); !extent && p.heed.Load() == 0 && !wasDiscounted {
 			return
 		}
 	default:
 		if s := &p.free[b.home.class]; !s.hot.put(b) && !s.push(b) {
-			if p.limit > 0 {
-				p.used.Add(int64(len(b.mem)))
+			switch {
+			case wasDiscounted:
+				p.discounted.Add(-size)
+			case p.limit > 0:
+				p.used.Add(size)
 			}
 			p.double(b)
 			return
 		}
-		if p.heed.Load() == 0 {
+		if p.heed.Load() == 0 && !wasDiscounted {
 			return
 		}
 	}
@@ -498,6 +525,13 @@ func (p *Pool) put(b *Buffer) {
 	defer p.mu.Unlock()
 	if extent {
 		p.keepLocked(b)
+	}
+	if wasDiscounted {
+		p.discounted.Add(-size)
+		p.used.Add(-size)
+		if p.mapped > p.limit {
+			p.shrinkLocked()
+		}
 	}
 	if p.heed.Load() != 0 {
 		p.coolLocked()
@@ -651,7 +685,7 @@ type Stats struct {
 	InUse          int64  // buffers handed out
 	DoubleReleases uint64 // double releases that were detected
 	LateRetains    uint64 // retains of free buffers that were detected
-	Limit          int64  // the most that Mapped may be; 0: it is not bounded
+	Limit          int64  // the most that Mapped may be, beside what Discount adds; 0: it is not bounded
 }
 
 // Stats returns the current figures.

@@ -26,6 +26,10 @@ import (
 // memory. So neither the budget nor the mailbox's limit counts it. A message that the memory never
 // holds, and that has no memory of the program, is refused when its sender asks for credit.
 //
+// What this context sends uses the memory too. A message that waits for credit is discounted: as
+// many bytes as it has may come beyond the limit. Otherwise two contexts whose memory is full of
+// messages to each other would wait for ever.
+//
 // A message from within the process lies in its sender's buffer, and needs none of the receiver's
 // memory. So the budget does not count it: only its mailbox's limit bounds it.
 type budget struct {
@@ -99,9 +103,9 @@ func (d *Dispatcher) fits(m *Mailbox, in *inflow) bool {
 	if o := d.oversize.Load(); o != nil && o != in && o != m.oversize || d.isTooLarge(in) {
 		return false
 	}
-	if d.pool.Unused() < int64(need) {
+	if d.pool.Left() < int64(need) {
 		d.pool.Await(d, d.grantAllSoon)
-		return d.pool.Unused() >= int64(need)
+		return d.pool.Left() >= int64(need)
 	}
 	return true
 }

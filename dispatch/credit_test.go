@@ -464,6 +464,54 @@ func TestGrantsAreCounted(t *testing.T) {
 	}
 }
 
+// The arrival of a message beyond the limit lets the next sender have its credit, if a receiver
+// waits for the message of that sender alone: nothing else would, until the first is received.
+func TestArrivalGrants(t *testing.T) {
+	w := newWorld()
+	for name, opts := range map[string][]func(*Config){"mailbox": nil, "memory": {small(1 << 20)}} {
+		t.Run(name, func(t *testing.T) {
+			d := w.node(t, 1, inproc.NewNetwork().Transport(), opts...)
+			mb := box(t, d, 1, FirstCredit)
+			var ins [2]*inflow
+			for i := range ins {
+				l := newLink(d, linkKey{peer: resource.MakeGID(1, 2+uint64(i), 0)})
+				ins[i] = &inflow{from: l, l: l, dst: 1, mb: mb}
+				mb.admit(ins[i])
+			}
+			const size = 400_000
+			if g, err := mb.onNeed(ins[0], charge(size), outgoing{}); err != nil || g < charge(size) {
+				t.Fatalf("%d granted: %v", g, err)
+			}
+			ctx, end := context.WithCancel(t.Context())
+			received := make(chan error, 1)
+			go func() {
+				_, err := mb.Recv(ctx, From(ins[1].l.peer.WithSerial(1)))
+				received <- err
+			}()
+			eventually.True(t, "a receiver", func() bool { mb.mu.Lock(); defer mb.mu.Unlock(); return mb.waiters.first != nil })
+			if g, err := mb.onNeed(ins[1], charge(size), outgoing{}); err != nil || g != 0 {
+				t.Fatalf("%d granted while the first message is under way: %v", g, err)
+			}
+			b, err := d.arriving(size)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := mb.deliver(ins[0], []subsys.Frame{{Header: subsys.Header{Src: 1, Len: size}, Data: b.Bytes(), Buf: b}}, size, 0); err != nil {
+				t.Fatal(err)
+			}
+			eventually.True(t, "credit of the second sender", func() bool { mb.mu.Lock(); defer mb.mu.Unlock(); return ins[1].granted >= charge(size) })
+			end()
+			if err := <-received; !errors.Is(err, context.Canceled) {
+				t.Error(err)
+			}
+			take(t, mb)
+			for _, in := range ins {
+				mb.closeAccount(in)
+			}
+		})
+	}
+}
+
 // A peer that gives back credit that it does not have is cut off. A peer that gives back credit
 // while the mailbox grants more keeps what it was granted last.
 func TestGiveBack(t *testing.T) {

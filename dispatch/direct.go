@@ -204,7 +204,9 @@ func (m *Mailbox) takeInLocked(msg *Message, passage *passageEnd) {
 		passage.messages.Add(1)
 		passage.bytes.Add(uint64(len(msg.data)))
 	}
+	in := msg.in // putLocked gives msg away
 	m.putLocked(msg)
+	m.arrivedLocked(in)
 }
 
 // closedErr returns the error of a sender within the process when one end has closed.

@@ -222,7 +222,7 @@ func (f *Flow) accept(ctx context.Context, src uint32, tag uint64, p []byte, b *
 	c := max(charge(len(p)), f.unit)
 	if f.gone == nil && f.waiters.first == nil && f.sent+c <= f.limit && l.s.HasRoom() {
 		f.sent += c
-	} else if err := f.admit(ctx, c, outgoing{src, tag, uint32(len(p))}); err != nil {
+	} else if err := f.admit(ctx, c, outgoing{src, tag, uint32(len(p))}, b); err != nil {
 		l.mu.Unlock()
 		return false, err
 	}
@@ -285,11 +285,11 @@ func (f *Flow) enqueueLocked(src uint32, tag uint64, p []byte, b *buffers.Buffer
 }
 
 // admit takes credit for c more bytes, of the message o, once there is some and the session has
-// room. Senders that
-// wait for credit get it in the order in which they came. Senders that wait for room in the session
-// are woken together, and go on in no particular order. mu is held on entry and on return, and
-// released while admit waits.
-func (f *Flow) admit(ctx context.Context, c uint64, o outgoing) error {
+// room. While it waits, the message's buffer b is discounted; b may be nil. Senders that wait for
+// credit get it in the order in which they came. Senders that wait for room in the session are
+// woken together, and go on in no particular order. mu is held on entry and on return, and released
+// while admit waits.
+func (f *Flow) admit(ctx context.Context, c uint64, o outgoing, b *buffers.Buffer) error {
 	l := f.l
 	for f.gone == nil && !l.s.HasRoom() {
 		if err := l.waitInLocked(ctx, &l.full); err != nil {
@@ -303,6 +303,9 @@ func (f *Flow) admit(ctx context.Context, c uint64, o outgoing) error {
 	case f.waiters.first == nil && f.sent+c <= f.limit:
 		f.sent += c
 		return nil
+	}
+	if b != nil {
+		b.Discount()
 	}
 	w := l.d.waiter()
 	w.charge, w.sends = c, o

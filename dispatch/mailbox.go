@@ -158,7 +158,16 @@ func (m *Mailbox) deliver(in *inflow, fs []subsys.Frame, size int, call uint64) 
 		})
 		fs = fs[n:]
 	}
+	m.arrivedLocked(in)
 	return nil
+}
+
+// arrivedLocked grants the next sender its credit if the message beyond the limit has arrived. A
+// receiver may wait for the message of that sender alone. mu must be held.
+func (m *Mailbox) arrivedLocked(in *inflow) {
+	if m.oversize == in && in.received >= m.oversizeEnd {
+		m.grantQueuedSoon()
+	}
 }
 
 // putLocked hands a message that has arrived to a call, a Posted or a receiver, or stores it. mu

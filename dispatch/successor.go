@@ -128,6 +128,9 @@ func (l *link) succeedLocked(lost func(*subsys.Header)) *succession {
 		}
 		w := l.d.waiter()
 		w.charge, w.held, w.sends = charge(len(m.Data)), &held{*m, call}, outgoing{m.Src, m.Tag, uint32(len(m.Data))}
+		if m.Buf != nil {
+			m.Buf.Discount()
+		}
 		f.waiters.push(w)
 		n.held++
 		if call != 0 {

@@ -93,6 +93,7 @@ func (f *Flow) tryOverLane(src uint32, tag uint64, b *buffers.Buffer, at *waterm
 		l.mu.Unlock()
 		return l.neverHolds(f.dst, b.Len())
 	case f.sent+c > f.limit:
+		b.Discount()
 		f.keepTryCreditLocked(l.d)
 		if need := f.sent + c; need != f.asked && !f.line.IsWaiting() {
 			f.askLocked(need, outgoing{src, tag, uint32(b.Len())})

@@ -14,6 +14,7 @@ import (
 	"context"
 	"log/slog"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/rocl-go/rocl"
@@ -43,6 +44,7 @@ func Cluster(t testing.TB, n int) *TestCluster {
 		level = slog.LevelDebug
 	}
 	w := &logWriter{t: t}
+	t.Cleanup(w.end) // which runs last
 	c := &TestCluster{
 		t: t, net: inproc.NewNetwork(),
 		log: slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: level})),
@@ -90,10 +92,26 @@ func (c *TestCluster) Open(node int, opts ...rocl.Option) *rocl.Context {
 // interface, as a context of another process would. It does not work inside testing/synctest.
 func TCP() rocl.Option { return rocl.WithTransports([]subsys.Transport{tcp.New()}...) }
 
-// logWriter writes log lines to t.Log.
-type logWriter struct{ t testing.TB }
+// logWriter writes log lines to t.Log. It drops lines that come when the test has ended: t.Log
+// would panic, and a context's lines are written by a goroutine that Close does not wait for.
+type logWriter struct {
+	t testing.TB
+
+	mu       sync.Mutex
+	hasEnded bool
+}
 
 func (w *logWriter) Write(p []byte) (int, error) {
-	w.t.Log(strings.TrimSuffix(string(p), "\n"))
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !w.hasEnded {
+		w.t.Log(strings.TrimSuffix(string(p), "\n"))
+	}
 	return len(p), nil
+}
+
+func (w *logWriter) end() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.hasEnded = true
 }

@@ -4,6 +4,7 @@ package rocltest_test
 
 import (
 	"context"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -55,6 +56,32 @@ func talk(t *testing.T, opts ...rocl.Option) {
 		t.Fatal(err)
 	}
 	m.Release()
+}
+
+// A testOf stands for a test that ends before t.
+type testOf struct {
+	testing.TB
+	cleanups []func()
+	hasEnded bool
+}
+
+func (t *testOf) Cleanup(f func()) { t.cleanups = append(t.cleanups, f) }
+
+func (t *testOf) Log(...any) {
+	if t.hasEnded {
+		t.Error("a line was logged after the end of the test, for which t.Log panics")
+	}
+}
+
+// A line that a context logs when the test has ended is dropped.
+func TestLogAfterTest(t *testing.T) {
+	ends := &testOf{TB: t}
+	log := rocltest.Cluster(ends, 1).Logger()
+	for _, f := range slices.Backward(ends.cleanups) {
+		f()
+	}
+	ends.hasEnded = true
+	log.Warn("from a goroutine that Close does not wait for")
 }
 
 func TestInMemory(t *testing.T) { talk(t) }

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"iter"
+	"sync"
 	"testing"
 
 	lib "github.com/rocl-go/rocl"
@@ -19,6 +20,7 @@ import (
 	"github.com/rocl-go/rocl/rocltest"
 	"github.com/rocl-go/rocl/rpc"
 	"github.com/rocl-go/rocl/subsys/shm"
+	"github.com/rocl-go/rocl/subsys/tls"
 	"github.com/rocl-go/rocl/tpvm"
 )
 
@@ -436,5 +438,94 @@ func largeBetween(t *testing.T, tr func() lib.Option, first, second int64) {
 				t.Log(err)
 			}
 		})
+	}
+}
+
+// Contexts whose memory is full of messages to each other get these messages: two of them, and
+// three in a ring.
+func TestFullOfMessagesToEachOther(t *testing.T) {
+	for name, tr := range map[string]func() []lib.Option{
+		"inproc": func() []lib.Option { return nil },
+		"tcp":    func() []lib.Option { return []lib.Option{rocltest.TCP()} },
+		"shm":    func() []lib.Option { return []lib.Option{lib.WithTransports(shm.New())} },
+		"tls": func() []lib.Option {
+			c, err := tls.FromSecrets("memory", bytes.Repeat([]byte("k"), 32))
+			if err != nil {
+				t.Fatal(err)
+			}
+			return []lib.Option{lib.WithTransports(tls.New(c))}
+		},
+	} {
+		for _, shape := range []struct{ contexts, senders, size int }{
+			{2, 1, 3<<19 - 1000}, {2, 1, 9 << 17}, {2, 4, 1700 << 10 / 4}, {3, 1, 3<<19 - 1000},
+		} {
+			t.Run(fmt.Sprintf("%s/%d contexts, %d times %d", name, shape.contexts, shape.senders, shape.size), func(t *testing.T) {
+				fullOfMessages(t, tr, shape.contexts, shape.senders, shape.size)
+			})
+		}
+	}
+}
+
+func fullOfMessages(t *testing.T, tr func() []lib.Option, contexts, senders, size int) {
+	ctx := eventually.Context(t)
+	cl := rocltest.Cluster(t, 1)
+	all := make([]*lib.Resource, contexts)
+	at := make([]*lib.Context, contexts)
+	for i := range all {
+		at[i] = cl.Open(0, append(tr(), lib.WithMemory(2<<20))...)
+		all[i] = register(t, at[i], lib.Attrs{"side": fmt.Sprint(i)})
+	}
+	send := func(i int, how func(to lib.GID, b *lib.Buffer) error) {
+		b, err := at[i].BufferWait(ctx, size)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		copy(b.Bytes(), payload)
+		if err := how(all[(i+1)%contexts].ID(), b); err != nil {
+			b.Release()
+			t.Error(err)
+		}
+	}
+	for _, how := range []func(r *lib.Resource) func(lib.GID, *lib.Buffer) error{
+		func(r *lib.Resource) func(lib.GID, *lib.Buffer) error {
+			return func(to lib.GID, b *lib.Buffer) error { return r.Send(ctx, to, 1, b) }
+		},
+		func(r *lib.Resource) func(lib.GID, *lib.Buffer) error {
+			return func(to lib.GID, b *lib.Buffer) error { return r.SendAll(ctx, []lib.GID{to}, 1, b) }
+		},
+		func(r *lib.Resource) func(lib.GID, *lib.Buffer) error {
+			return func(to lib.GID, b *lib.Buffer) error {
+				m, err := r.Call(ctx, to, 1, b)
+				if err == nil {
+					m.Release()
+				}
+				return err
+			}
+		},
+	} {
+		var going sync.WaitGroup
+		for i := range all {
+			for range senders {
+				going.Go(func() { send(i, how(all[i])) })
+			}
+			going.Go(func() {
+				for range senders {
+					m, err := all[i].Recv(ctx)
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					if err = received(m.Bytes(), size); err == nil && m.IsCall() {
+						err = all[i].ReplyBytes(ctx, m, nil)
+					}
+					m.Release()
+					if err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
+		going.Wait()
 	}
 }
