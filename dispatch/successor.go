@@ -90,14 +90,8 @@ func (l *link) giveUp(err error, past wire.Past) {
 // without locks.
 type succession struct {
 	next  *link
-	olds  []*Flow                 // the flows of the former link
-	moved map[uint64]movedRequest // by the number of the call
-}
-
-// A movedRequest is a request that the successor has.
-type movedRequest struct {
-	f   *Flow  // of the successor
-	src uint32 // the resource that calls
+	olds  []*Flow          // the flows of the former link
+	moved map[uint64]*Flow // the flows of the successor that have requests, by the numbers of the calls
 }
 
 // succeedLocked makes the successor of the link, if the link leaves messages to one. It publishes
@@ -115,10 +109,20 @@ func (l *link) succeedLocked(lost func(*subsys.Header)) *succession {
 	n := newLink(l.d, l.key)
 	n.rule, n.addrs, n.hasMet, n.hasCalls = l.rule, l.addrs, l.hasMet, l.hasCalls
 	n.knowsBounded.Store(l.knowsBounded.Load())
-	s := &succession{next: n, moved: map[uint64]movedRequest{}}
+	s := &succession{next: n, moved: map[uint64]*Flow{}}
 	var flows []*Flow
+	withdraw := func(call uint64) { // its caller has given it up
+		if f := s.moved[call]; f != nil {
+			f.dropHeldLocked(call)
+			delete(s.moved, call)
+		}
+	}
 	keep := func(m *subsys.Frame, call uint64) {
-		if m.Dst == wire.Replies { // its call has ended
+		switch {
+		case m.Type == wire.TypeCancel:
+			withdraw(call)
+			return
+		case m.Dst == wire.Replies: // its call has ended
 			session.Finish(m.Buf)
 			return
 		}
@@ -132,13 +136,16 @@ func (l *link) succeedLocked(lost func(*subsys.Header)) *succession {
 		f.waiters.push(w)
 		n.held++
 		if call != 0 {
-			s.moved[call] = movedRequest{f, m.Src}
+			s.moved[call] = f
 		}
 	}
 	l.s.Divide(from, lost, keep)
 	for _, f := range l.flows {
 		s.olds = append(s.olds, f)
 		f.takeHeldLocked(func(h *held) { keep(&h.Frame, h.call) })
+		for _, c := range f.cancels {
+			withdraw(c.number)
+		}
 	}
 	for _, f := range flows {
 		f.serveLocked()
@@ -192,13 +199,10 @@ func (l *link) publishSuccessorLocked(n *link) bool {
 // the successor dial. No lock may be held.
 func (s *succession) finish(d *Dispatcher, cause error) {
 	c := &d.calls
-	cancelled := map[uint64]movedRequest{} // their callers have given up meanwhile
 	c.box.mu.Lock()
-	for number, r := range s.moved {
+	for number, f := range s.moved {
 		if i := c.findLocked(number); i != 0 {
-			c.moveLocked(i, r.f)
-		} else {
-			cancelled[number] = r
+			c.moveLocked(i, f)
 		}
 	}
 	c.box.mu.Unlock()
@@ -213,17 +217,12 @@ func (s *succession) finish(d *Dispatcher, cause error) {
 	}
 	ended, cancel := context.WithCancel(context.Background())
 	cancel() // the watch of a call waits for nothing
-	for _, r := range s.moved {
-		if err := c.watch(ended, r.f); err != nil {
-			c.endFlowCalls(r.f, err)
+	for _, f := range s.moved {
+		if err := c.watch(ended, f); err != nil {
+			c.endFlowCalls(f, err)
 		}
 	}
 	s.next.mu.Lock()
-	for number, r := range cancelled {
-		if !r.f.dropHeldLocked(number) && !s.next.life.HasEnded() {
-			s.next.putLocked(wire.TypeCancel, r.f.dst, r.src, number, wire.WhyCancelled)
-		}
-	}
 	if s.next.life.HasEnded() || s.next.isIdleLocked() {
 		s.next.mu.Unlock()
 		return
@@ -265,13 +264,12 @@ func (f *Flow) removeHeldLocked(w *waiter) {
 	f.l.wakeFlushingLocked()
 }
 
-// dropHeldLocked drops the request of a call that its caller has given up, if the request is held,
-// and goes on with the messages behind it. The caller must post what that queues. mu must be held.
+// dropHeldLocked drops the request of a call that its caller has given up, if the request is held.
+// The messages behind it may need less credit. mu must be held.
 func (f *Flow) dropHeldLocked(number uint64) (isDropped bool) {
 	for w := f.waiters.first; w != nil && w.held != nil; w = w.next {
 		if w.held.call == number {
 			f.removeHeldLocked(w)
-			f.skipLocked()
 			return true
 		}
 	}
