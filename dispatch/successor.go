@@ -202,7 +202,8 @@ func (s *succession) finish(d *Dispatcher, cause error) {
 	c.box.mu.Lock()
 	for number, f := range s.moved {
 		if i := c.findLocked(number); i != 0 {
-			c.moveLocked(i, f)
+			c.unlinkLocked(i)
+			c.linkLocked(i, f)
 		}
 	}
 	c.box.mu.Unlock()
@@ -228,16 +229,6 @@ func (s *succession) finish(d *Dispatcher, cause error) {
 		return
 	}
 	s.next.postLocked()
-}
-
-// moveLocked makes a call one over the flow f. box.mu must be held.
-func (c *calls) moveLocked(i uint32, f *Flow) {
-	e := c.unlinkLocked(i)
-	e.f, e.prev, e.next = f, 0, f.calls.first
-	if e.next != 0 {
-		c.table[e.next-1].prev = i
-	}
-	f.calls.first = i
 }
 
 // takeHeldLocked takes the held messages out of the flow's waiters, and yields them in order. mu
