@@ -82,14 +82,17 @@ func (c *Context) routesOf(ctx stdctx.Context, id resource.GID) ([]dispatch.Rout
 func question(ctx stdctx.Context, f *dispatch.Flow, box *dispatch.Mailbox, serial uint32, id resource.GID) (*dispatch.Message, error) {
 	ctx, cancel := within(ctx, answerTime)
 	defer cancel()
+	ctx, end := stdctx.WithCancelCause(ctx)
+	defer end(nil)
+	stop, err := f.OnEnd(ctx, end)
+	if err != nil {
+		return nil, err
+	}
+	defer stop()
 	if err := f.SendBytes(ctx, serial, tagRoutes, nil); err != nil {
 		return nil, err
 	}
-	m, err := box.Recv(ctx, dispatch.From(id), dispatch.Tag(tagRoutes))
-	if err != nil && ctx.Err() != nil {
-		err = f.Explain(err)
-	}
-	return m, err
+	return box.Recv(ctx, dispatch.From(id), dispatch.Tag(tagRoutes))
 }
 
 // pendingAnswers counts the answers under way, by the context that asked.

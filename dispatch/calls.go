@@ -184,12 +184,9 @@ func (c *calls) addLocked(e call) (number uint64) {
 		c.begun = 1
 	}
 	c.inFlight++
-	e.begun, e.next = c.begun, e.f.calls.first
-	if e.next != 0 {
-		c.table[e.next-1].prev = i
-	}
-	e.f.calls.first = i
+	e.begun = c.begun
 	c.table[i-1] = e
+	c.linkLocked(i, e.f)
 	if e.into != nil {
 		c.landings.Add(1)
 	}
@@ -207,6 +204,17 @@ func (c *calls) findLocked(number uint64) (i uint32) {
 		return 0
 	}
 	return i
+}
+
+// linkLocked makes a call one over the flow f, and puts it into the list of that. box.mu must be
+// held.
+func (c *calls) linkLocked(i uint32, f *Flow) {
+	e := &c.table[i-1]
+	e.f, e.prev, e.next = f, 0, f.calls.first
+	if e.next != 0 {
+		c.table[e.next-1].prev = i
+	}
+	f.calls.first = i
 }
 
 // unlinkLocked takes a call out of the list of its flow. box.mu must be held.

@@ -22,7 +22,8 @@ import (
 //	                    for OnCancel and PutBack
 //
 // A request may wait in the line of its flow behind a large message. Then the frame waits too, so
-// that it does not overtake the request.
+// that it does not overtake the request. If a session is given up, the frame goes with the request:
+// the successor does not take over a request whose frame was queued, and gets a later frame.
 
 // mostEarly is how many numbers of cancelled calls an account keeps for requests that OnCancel may
 // be about to watch.
@@ -73,11 +74,22 @@ func (e *call) tellCancelled(number uint64, cause error) {
 	}
 	l := f.l
 	l.mu.Lock()
+	for l.heir != nil { // it has taken the request over, unless the request may have been delivered
+		heir := l.heir
+		l.mu.Unlock()
+		l = heir
+		l.mu.Lock()
+		if f = l.flows[f.dst]; f == nil {
+			l.mu.Unlock()
+			return
+		}
+	}
 	if f.gone != nil || l.life.HasEnded() {
 		l.mu.Unlock()
 		return
 	}
 	if f.dropHeldLocked(number) {
+		f.skipLocked()
 		l.postLocked()
 		return
 	}

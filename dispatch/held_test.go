@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"maps"
 	"testing"
+	"time"
 
 	"github.com/rocl-go/rocl/buffers"
 	"github.com/rocl-go/rocl/dispatch/internal/wire"
@@ -475,4 +476,85 @@ func TestMonitorAfterGivingUp(t *testing.T) {
 	isEmpty(t, its)
 	h.mine.Close()
 	awaitGone(t, its, monitored(h.mine), 99)
+}
+
+// The receiver of a request that the successor has taken over learns why its caller has given up
+// the call, wherever the request was by then. A request that was given up before is not received.
+func TestHeldRequestReason(t *testing.T) {
+	for _, when := range []string{"queued", "in the line", "as the successor takes over"} {
+		t.Run(when, func(t *testing.T) {
+			h := newHeirWorld(t)
+			its := box(t, h.a, 7, 0)
+			f := h.flow(t, its)
+			size := 10
+			if when == "in the line" {
+				size = 2 << 20
+			}
+			p, err := h.mine.beginCall(soon(t), f, 5, size, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			received, why := make(chan struct{}), make(chan error, 1)
+			go func() {
+				defer close(why)
+				for {
+					m, err := its.Recv(soon(t))
+					if err != nil || m.Tag() == 6 {
+						if err == nil {
+							m.Release()
+						}
+						return
+					}
+					ended := make(chan error, 1)
+					stop := m.OnCancel(func(err error) { ended <- err })
+					close(received)
+					why <- <-ended
+					stop()
+					m.Release()
+				}
+			}()
+			eventually.True(t, "a receiver waits", func() bool {
+				its.mu.Lock()
+				defer its.mu.Unlock()
+				return its.waiters.first != nil
+			})
+			var e call
+			h.succeed(t, func() { f.push(size, purpose{call: p.number}, 5) }, func() {
+				if when == "as the successor takes over" {
+					e = p.take()
+					return
+				}
+				ctx, cancel := context.WithDeadline(soon(t), time.Unix(0, 0))
+				defer cancel()
+				if _, err := p.Wait(ctx); !errors.Is(err, context.DeadlineExceeded) {
+					t.Errorf("the call: %v", err)
+				}
+			})
+			if when == "as the successor takes over" {
+				select {
+				case <-received:
+				case <-soon(t).Done():
+					t.Fatal("the request is not received")
+				}
+				e.tellCancelled(p.number, context.DeadlineExceeded)
+				h.b.doneWaiting(p.w)
+			}
+			if err := flow(t, h.b, its).SendBytes(soon(t), h.mine.serial, 6, nil); err != nil {
+				t.Fatal(err)
+			}
+			n := 0
+			for err := range why {
+				n++
+				if err != context.DeadlineExceeded {
+					t.Errorf("the receiver learns %v", err)
+				}
+			}
+			if wasReceived := n > 0; wasReceived != (when == "as the successor takes over") {
+				t.Errorf("received: %v", wasReceived)
+			}
+			if err := h.b.Flush(soon(t)); err != nil {
+				t.Error("flush:", err)
+			}
+		})
+	}
 }

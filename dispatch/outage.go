@@ -131,6 +131,26 @@ func (f *Flow) Explain(err error) error {
 	return f.l.explainLocked(err)
 }
 
+// explainOrigins adds to err, with which a receive from some resources has ended, why there is no
+// connection with the context of one of them.
+func (d *Dispatcher) explainOrigins(origins []resource.GID, err error) error {
+	for _, o := range origins {
+		d.mu.RLock()
+		l := d.links[linkKey{peer: o.Context()}]
+		d.mu.RUnlock()
+		if l == nil {
+			continue
+		}
+		l.mu.Lock()
+		explained := l.explainLocked(err)
+		l.mu.Unlock()
+		if explained != err {
+			return explained
+		}
+	}
+	return err
+}
+
 // complain writes a line to the log if the link still dials. It runs in the goroutine of a timer.
 func (l *link) complain() {
 	l.mu.Lock()

@@ -14,7 +14,9 @@ import (
 // Recv returns the first message that every sel selects, and waits for it until ctx ends. A message
 // that arrives as ctx ends is returned or kept, never lost. Recv returns ErrClosed once the mailbox
 // is closed, and ErrSelect if no message can match. If sel names origins, and all of these have
-// ended and left nothing that matches, it returns ErrGone, after some milliseconds.
+// ended and left nothing that matches, it returns ErrGone, after some milliseconds. If ctx ends
+// while this context tries in vain to reach the context of such an origin, the error has a
+// [NoConnectionError] with the reason.
 //
 // Any number of goroutines may call Recv at a time. A message that several of them select goes to
 // the one that has waited longest. Functions that are passed to OnEnd, and Config.Logger and
@@ -65,6 +67,8 @@ func (m *Mailbox) Recv(ctx context.Context, sel ...Select) (*Message, error) {
 		err = cause
 	case err == nil: // fired without a message
 		err = ErrClosed
+	default:
+		err = m.d.explainOrigins(f.namedFrom(), err)
 	}
 	return nil, m.receiving(err)
 }

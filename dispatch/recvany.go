@@ -90,6 +90,8 @@ func RecvAny(ctx context.Context, boxes []*Mailbox, sel ...Select) (int, *Messag
 		return -1, nil, cause
 	case of >= 0:
 		err = ErrClosed
+	default:
+		err = d.explainOrigins(f.namedFrom(), err)
 	}
 	return of, nil, err
 }

@@ -90,14 +90,8 @@ func (l *link) giveUp(err error, past wire.Past) {
 // without locks.
 type succession struct {
 	next  *link
-	olds  []*Flow                 // the flows of the former link
-	moved map[uint64]movedRequest // by the number of the call
-}
-
-// A movedRequest is a request that the successor has.
-type movedRequest struct {
-	f   *Flow  // of the successor
-	src uint32 // the resource that calls
+	olds  []*Flow          // the flows of the former link
+	moved map[uint64]*Flow // the flows of the successor that have requests, by the numbers of the calls
 }
 
 // succeedLocked makes the successor of the link, if the link leaves messages to one. It publishes
@@ -114,10 +108,20 @@ func (l *link) succeedLocked(lost func(*subsys.Header)) *succession {
 	}
 	n := newLink(l.d, l.key)
 	n.rule, n.addrs, n.hasMet = l.rule, l.addrs, l.hasMet
-	s := &succession{next: n, moved: map[uint64]movedRequest{}}
+	s := &succession{next: n, moved: map[uint64]*Flow{}}
 	var flows []*Flow
+	withdraw := func(call uint64) { // its caller has given it up
+		if f := s.moved[call]; f != nil {
+			f.dropHeldLocked(call)
+			delete(s.moved, call)
+		}
+	}
 	keep := func(m *subsys.Frame, call uint64) {
-		if m.Dst == wire.Replies { // its call has ended
+		switch {
+		case m.Type == wire.TypeCancel:
+			withdraw(call)
+			return
+		case m.Dst == wire.Replies: // its call has ended
 			session.Finish(m.Buf)
 			return
 		}
@@ -134,13 +138,16 @@ func (l *link) succeedLocked(lost func(*subsys.Header)) *succession {
 		f.waiters.push(w)
 		n.held++
 		if call != 0 {
-			s.moved[call] = movedRequest{f, m.Src}
+			s.moved[call] = f
 		}
 	}
 	l.s.Divide(from, lost, keep)
 	for _, f := range l.flows {
 		s.olds = append(s.olds, f)
 		f.takeHeldLocked(func(h *held) { keep(&h.Frame, h.call) })
+		for _, c := range f.cancels {
+			withdraw(c.number)
+		}
 	}
 	for _, f := range flows {
 		f.serveLocked()
@@ -194,13 +201,11 @@ func (l *link) publishSuccessorLocked(n *link) bool {
 // the successor dial. No lock may be held.
 func (s *succession) finish(d *Dispatcher, cause error) {
 	c := &d.calls
-	cancelled := map[uint64]movedRequest{} // their callers have given up meanwhile
 	c.box.mu.Lock()
-	for number, r := range s.moved {
+	for number, f := range s.moved {
 		if i := c.findLocked(number); i != 0 {
-			c.moveLocked(i, r.f)
-		} else {
-			cancelled[number] = r
+			c.unlinkLocked(i)
+			c.linkLocked(i, f)
 		}
 	}
 	c.box.mu.Unlock()
@@ -215,32 +220,17 @@ func (s *succession) finish(d *Dispatcher, cause error) {
 	}
 	ended, cancel := context.WithCancel(context.Background())
 	cancel() // the watch of a call waits for nothing
-	for _, r := range s.moved {
-		if err := c.watch(ended, r.f); err != nil {
-			c.endFlowCalls(r.f, err)
+	for _, f := range s.moved {
+		if err := c.watch(ended, f); err != nil {
+			c.endFlowCalls(f, err)
 		}
 	}
 	s.next.mu.Lock()
-	for number, r := range cancelled {
-		if !r.f.dropHeldLocked(number) && !s.next.life.HasEnded() {
-			s.next.putLocked(wire.TypeCancel, r.f.dst, r.src, number, wire.WhyCancelled)
-		}
-	}
 	if s.next.life.HasEnded() || s.next.isIdleLocked() {
 		s.next.mu.Unlock()
 		return
 	}
 	s.next.postLocked()
-}
-
-// moveLocked makes a call one over the flow f. box.mu must be held.
-func (c *calls) moveLocked(i uint32, f *Flow) {
-	e := c.unlinkLocked(i)
-	e.f, e.prev, e.next = f, 0, f.calls.first
-	if e.next != 0 {
-		c.table[e.next-1].prev = i
-	}
-	f.calls.first = i
 }
 
 // takeHeldLocked takes the held messages out of the flow's waiters, and yields them in order. mu
@@ -267,13 +257,12 @@ func (f *Flow) removeHeldLocked(w *waiter) {
 	f.l.wakeFlushingLocked()
 }
 
-// dropHeldLocked drops the request of a call that its caller has given up, if the request is held,
-// and goes on with the messages behind it. The caller must post what that queues. mu must be held.
+// dropHeldLocked drops the request of a call that its caller has given up, if the request is held.
+// The messages behind it may need less credit. mu must be held.
 func (f *Flow) dropHeldLocked(number uint64) (isDropped bool) {
 	for w := f.waiters.first; w != nil && w.held != nil; w = w.next {
 		if w.held.call == number {
 			f.removeHeldLocked(w)
-			f.skipLocked()
 			return true
 		}
 	}
@@ -314,18 +303,10 @@ func (f *Flow) enqueueHeldLocked(w *waiter) {
 // isIdleLocked reports whether everything has been acknowledged. mu must be held.
 func (l *link) isIdleLocked() bool { return l.s.IsIdle() && l.held == 0 }
 
-// isUnusedLocked reports whether nothing is under way, and nothing of this context waits for the
-// link. mu must be held.
+// isUnusedLocked reports whether nothing of this context has a use for the link: nothing is under
+// way or waits, and no sender has a flow, over which it may be about to send. mu must be held.
 func (l *link) isUnusedLocked() bool {
-	if !l.isIdleLocked() || l.full.first != nil || len(l.endings) > 0 || len(l.contextEnds) > 0 {
-		return false
-	}
-	for _, f := range l.flows {
-		if f.waiters.first != nil {
-			return false
-		}
-	}
-	return true
+	return l.isIdleLocked() && l.full.first == nil && len(l.endings) == 0 && len(l.contextEnds) == 0 && len(l.flows) == 0
 }
 
 // needsAcksLocked reports whether anything but messages of SendAndForget has not been acknowledged.

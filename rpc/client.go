@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"maps"
 	"reflect"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -148,7 +147,7 @@ func call[In, Out any](ctx context.Context, c *Client, provider rocl.GID, name s
 	h.release()
 	if err != nil {
 		b.Release()
-		return out, c.failed(name, provider, err)
+		return out, c.failed(name, provider, sendError{err, provider})
 	}
 	return result[Out](ctx, c, provider, name, m, h.number, h.flags, cfg.out, argumentType[In](cfg))
 }
@@ -225,12 +224,21 @@ func encodeRequest[In any](ctx context.Context, c *Client, in In, cfg *config, h
 	return b, nil
 }
 
+// A sendError is an error of rocl that names the provider: its request was not sent, or its reply
+// has not come.
+type sendError struct {
+	error
+	provider rocl.GID
+}
+
+func (e sendError) Unwrap() error { return e.error }
+
 // failed returns err with the call and the provider, each named once, unless it is an *Error.
 func (c *Client) failed(name string, provider rocl.GID, err error) error {
 	if e, ok := err.(*Error); ok {
 		return e
 	}
-	if strings.Contains(err.Error(), provider.String()) { // an error of Resource.Call names the provider
+	if e := (sendError{}); errors.As(err, &e) && e.provider == provider {
 		return fmt.Errorf("rpc: call %q: %w", name, err)
 	}
 	return fmt.Errorf("rpc: call %q of %v: %w", name, provider, err)
@@ -322,6 +330,7 @@ func Send[In any](ctx context.Context, c *Client, provider rocl.GID, name string
 		default:
 			if err = c.r.Send(ctx, provider, callID(name), b); err != nil {
 				b.Release()
+				err = sendError{err, provider}
 			}
 		}
 		if err != nil {

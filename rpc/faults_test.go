@@ -926,3 +926,40 @@ func TestFutureEnds(t *testing.T) {
 		t.Error(v, err, calls)
 	}
 }
+
+// The error of a call names the provider once, also if the cause of the context's end names it.
+func TestErrorNamesProviderOnce(t *testing.T) {
+	s, c := pair(t)
+	if err := rpc.Register(s, "wait", func(ctx context.Context, _ struct{}) (struct{}, error) {
+		<-ctx.Done()
+		return struct{}{}, context.Cause(ctx)
+	}); err != nil {
+		t.Fatal(err)
+	}
+	_, err := rpc.Call[struct{}, struct{}](deadline(t), c, c.ID().WithSerial(12345), "x", struct{}{})
+	because := fmt.Errorf("%v is not needed, since %w", s.ID(), err)
+	past, cancel := context.WithCancelCause(deadline(t))
+	cancel(because)
+	before := fmt.Sprintf("rpc: call \"wait\" of %v: %v", s.ID(), because)
+	during := fmt.Sprintf("rpc: call \"wait\": rocl: call %v: ", s.ID())
+	expect := func(what, want string, err error) {
+		if err == nil || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("%s: %v, want %s", what, err, want)
+		}
+	}
+	_, err = rpc.Call[struct{}, struct{}](past, c, s.ID(), "wait", struct{}{})
+	expect("call", before, err)
+	_, err = rpc.Go[struct{}, struct{}](past, c, s.ID(), "wait", struct{}{}).Wait(deadline(t))
+	expect("future", before, err)
+	expect("send", before, rpc.Send(past, c, s.ID(), "wait", struct{}{}))
+	for _, err := range rpc.Stream[struct{}, struct{}](past, c, s.ID(), "wait", struct{}{}) {
+		expect("stream", before, err)
+	}
+	ctx, cancel := context.WithCancelCause(deadline(t))
+	f := rpc.Go[struct{}, struct{}](ctx, c, s.ID(), "wait", struct{}{})
+	cancel(because)
+	_, err = f.Wait(deadline(t))
+	expect("future that has begun", during, err)
+	_, err = rpc.Call[struct{}, struct{}](deadline(t), c, s.ID().WithSerial(12345), "wait", struct{}{})
+	expect("call of no resource", fmt.Sprintf("rpc: call \"wait\": rocl: call %v: ", s.ID().WithSerial(12345)), err)
+}

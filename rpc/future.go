@@ -83,7 +83,9 @@ func start[In, Out any](ctx context.Context, f *Future[Out], in In, cfg *config)
 	}
 	n, err := f.c.nest(ctx, f.to, f.name, h.number)
 	if err == nil {
-		f.p, err = f.c.r.StartCall(ctx, f.to, n.tagOf(f.name), b)
+		if f.p, err = f.c.r.StartCall(ctx, f.to, n.tagOf(f.name), b); err != nil {
+			err = sendError{err, f.to}
+		}
 	}
 	if err != nil {
 		n.end()
@@ -138,7 +140,7 @@ func (f *Future[T]) receive() {
 	}
 	if err != nil {
 		var none T
-		f.end(none, f.c.failed(f.name, f.to, err))
+		f.end(none, f.c.failed(f.name, f.to, sendError{err, f.to}))
 		return
 	}
 	f.end(result[T](ctx, f.c, f.to, f.name, m, number, f.flags, codec, f.in))

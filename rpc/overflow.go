@@ -319,7 +319,7 @@ func (c *Client) sendElsewhere(ctx context.Context, provider rocl.GID, name stri
 	m, err := c.r.Call(ctx, provider, n.tagOf(name), b)
 	if err != nil {
 		b.Release()
-		return err
+		return sendError{err, provider}
 	}
 	defer m.Release()
 	status, body, err := parseReply(m.Bytes(), h.flags)

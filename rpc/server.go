@@ -300,11 +300,17 @@ const (
 	catchUpMost = 50 * time.Millisecond  // how long catchUp reads at most
 	catchUpRest = 500 * time.Millisecond // the least time between two catchUps
 	catchUpIdle = 5 * time.Millisecond   // when nothing has come for so long, all has come
+	catchUpPoll = 50 * time.Microsecond  // between two reads
 )
 
 // catchUp reads what has arrived, before an old request starts: this process may have stood still
 // for a while, and the cancellations of the requests that wait come behind them. The receiving
 // goroutine calls it.
+//
+// catchUp polls, because no event says that all has come. A caller does not know that this process
+// stood still, so no mark follows its last cancellation. A receive would not end with a
+// cancellation either, which wakes no receiver. The pause between two polls leaves the processor to
+// a goroutine that reads already, and to callers on this machine that have not sent the rest.
 func (s *Server) catchUp() {
 	now := time.Now()
 	if now.Sub(s.caughtUp) < catchUpRest {
@@ -313,9 +319,8 @@ func (s *Server) catchUp() {
 	for end, quiet := now.Add(catchUpMost), now; now.Before(end) && now.Sub(quiet) < catchUpIdle; now = time.Now() {
 		if s.c.Poll() {
 			quiet = now
-		} else {
-			time.Sleep(50 * time.Microsecond) // the callers may need the processor to send the rest
 		}
+		time.Sleep(catchUpPoll)
 	}
 	s.caughtUp = now
 }

@@ -426,6 +426,7 @@ func (c *Client) batch(ctx context.Context, provider rocl.GID, tag uint64, b *ro
 		m, err := c.r.Call(ctx, provider, tag, b)
 		if err != nil {
 			b.Release()
+			err = sendError{err, provider}
 		}
 		ch <- batch{m, err}
 	}()

@@ -14,6 +14,7 @@ import (
 	lib "github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/bulk"
 	"github.com/rocl-go/rocl/internal/eventually"
+	"github.com/rocl-go/rocl/netrocl"
 	"github.com/rocl-go/rocl/rpc"
 	"github.com/rocl-go/rocl/subsys"
 	"github.com/rocl-go/rocl/tpvm"
@@ -78,6 +79,7 @@ func TestUpperPackagesUnreachable(t *testing.T) {
 		return err
 	}
 	type near struct {
+		c      *lib.Context
 		client *rpc.Client
 		ep     *bulk.Endpoint
 		task   *tpvm.Task
@@ -114,6 +116,7 @@ func TestUpperPackagesUnreachable(t *testing.T) {
 			}
 			return n.task.Exit(ctx)
 		},
+		"routes":      func(n near) error { _, err := n.c.RoutesOf(ctx, far.ID()); return err },
 		"kill a task": func(n near) error { return n.task.Kill(ctx, farTask.ID()) },
 	} {
 		t.Run(what, func(t *testing.T) {
@@ -123,7 +126,7 @@ func TestUpperPackagesUnreachable(t *testing.T) {
 				t.Fatal(err)
 			}
 			t.Cleanup(func() { c.Close() }) // its error is that of the messages that are lost
-			var n near
+			n := near{c: c}
 			if n.client, err = rpc.NewClient(ctx, c); err != nil {
 				t.Fatal(err)
 			}
@@ -143,5 +146,65 @@ func TestUpperPackagesUnreachable(t *testing.T) {
 				t.Errorf("%v", err)
 			}
 		})
+	}
+}
+
+// A receive from a resource whose context cannot be dialled, and a Dial of netrocl, end with the
+// cause of their ctx. The error has the reason and the address too.
+func TestReceiveSaysWhyNoConnection(t *testing.T) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := ln.Addr().String()
+	ln.Close()
+	bg, sock := eventually.Context(t), socket(t)
+	open := func(opts ...lib.Option) (*lib.Context, *lib.Resource) {
+		c, err := lib.Open(bg, append(opts, lib.WithSocket(sock), lib.WithUndelivered(func(lib.Undelivered) {}))...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close() })
+		r, err := c.Register(bg, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c, r
+	}
+	far, to := open(lib.WithTransports(refuser{"tcp://" + addr}))
+	near, me := open(lib.WithLinger(0))
+	server, err := netrocl.Listen(bg, far, lib.Attrs{"name": "far"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.Close()
+	if err := me.SendBytes(bg, to.ID(), 1, nil); err != nil { // dials
+		t.Fatal(err)
+	}
+	for what, f := range map[string]func(context.Context) error{
+		"receive": func(ctx context.Context) error { _, err := me.Recv(ctx, lib.From(to.ID())); return err },
+		"receive at any": func(ctx context.Context) error {
+			_, _, err := lib.RecvAny(ctx, []*lib.Resource{me}, lib.From(to.ID()))
+			return err
+		},
+		"dial": func(ctx context.Context) error {
+			_, err := netrocl.Dial(ctx, near, lib.Attrs{"name": "far"})
+			return err
+		},
+		"routes": func(ctx context.Context) error { _, err := near.RoutesOf(ctx, far.ID()); return err },
+	} {
+		for _, want := range []error{context.DeadlineExceeded, context.Canceled} {
+			ctx, cancel := context.WithTimeout(bg, 100*time.Millisecond)
+			if want == context.Canceled {
+				ctx, cancel = context.WithCancel(bg)
+				time.AfterFunc(100*time.Millisecond, cancel)
+			}
+			err := f(ctx)
+			cancel()
+			var none *lib.NoConnectionError
+			if !errors.Is(err, want) || !errors.As(err, &none) || !strings.Contains(err.Error(), addr) || errors.Is(err, lib.ErrUnreachable) {
+				t.Errorf("%s, %v: %v", what, want, err)
+			}
+		}
 	}
 }

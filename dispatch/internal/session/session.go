@@ -565,8 +565,9 @@ func (s *Session) Most() uint32 { return s.most.Load() }
 
 // Divide empties the session, as Drain does, when the peer has certainly not received the frames
 // from number from on. It yields the messages among these to keep, in the order for each target,
-// with the numbers of their calls. The buffer, or the copy in Data, then belongs to keep. All other
-// frames that were not acknowledged go to lost.
+// with the numbers of their calls. The buffer, or the copy in Data, then belongs to keep. It also
+// yields the header of each Cancel among these, with the number of its call, behind the request.
+// All other frames that were not acknowledged go to lost.
 func (s *Session) Divide(from uint32, lost func(*subsys.Header), keep func(m *subsys.Frame, call uint64)) {
 	s.Release()
 	isKept := func(seq uint32) bool { return int32(seq-from) >= 0 }
@@ -575,6 +576,9 @@ func (s *Session) Divide(from uint32, lost func(*subsys.Header), keep func(m *su
 		switch {
 		case e.Type == subsys.TypeBatch:
 			s.divideBatch(e, isKept, lost, keep)
+			continue
+		case e.Type == wire.TypeCancel && isKept(e.Seq):
+			keep(&subsys.Frame{Header: e.Header}, e.Tag)
 			continue
 		case !isKept(e.Seq) || e.Type != wire.TypeData && e.total == 0 || e.Type == wire.TypePiece && (e.reported || e.Buf == nil):
 			continue
@@ -612,6 +616,8 @@ func (s *Session) divideBatch(e *entry, isKept func(uint32) bool, lost func(*sub
 		case int32(seq-s.head) < 0: // acknowledged
 		case h.Type == wire.TypeData && isKept(seq):
 			keep(&subsys.Frame{Header: h, Data: bytes.Clone(data)}, call)
+		case h.Type == wire.TypeCancel && isKept(seq):
+			keep(&subsys.Frame{Header: h}, h.Tag)
 		default:
 			lost(&h)
 		}

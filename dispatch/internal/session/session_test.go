@@ -551,8 +551,8 @@ func TestRetransmittedAcknowledgement(t *testing.T) {
 }
 
 // Divide keeps, in the order for each target, exactly the messages whose last frame the peer has
-// not received, with their payloads and the numbers of their calls. All other messages that were
-// not acknowledged are lost.
+// not received, with their payloads and the numbers of their calls, and the Cancel frames that the
+// peer has not received. All other messages that were not acknowledged are lost.
 func TestDivide(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		pool := buffers.New()
@@ -569,8 +569,9 @@ func TestDivide(t *testing.T) {
 			call uint64
 			size int
 		}
-		all := map[uint64]sent{}    // by tag
-		last := map[uint64]uint32{} // by tag: the number of the last frame
+		all := map[uint64]sent{}       // by tag
+		last := map[uint64]uint32{}    // by tag: the number of the last frame
+		cancels := map[uint64]uint32{} // by the number of the call: that of its Cancel frame
 		number := func() {
 			ln := s.Upcoming(true)
 			m := ln.msgs[ln.first]
@@ -638,6 +639,13 @@ func TestDivide(t *testing.T) {
 					number()
 				}
 			}
+			if _, isNumbered := last[tag]; isNumbered && m.call != 0 && rapid.Bool().Draw(t, "is cancelled") {
+				c := subsys.Header{Type: wire.TypeCancel, Len: 1, Dst: dst, Src: 1, Tag: m.call}
+				if why := []byte{wire.WhyDeadline}; !s.Add(&c, why) {
+					s.Push(&subsys.Frame{Header: c, Data: why})
+				}
+				cancels[m.call] = s.Next() - 1
+			}
 			if rapid.Bool().Draw(t, "writes") {
 				fs := s.Take()
 				s.Untake(fs, rapid.IntRange(0, len(fs)).Draw(t, "taken"))
@@ -662,6 +670,13 @@ func TestDivide(t *testing.T) {
 			}
 			got[h.Tag] = true
 		}, func(m *subsys.Frame, call uint64) {
+			if m.Type == wire.TypeCancel {
+				if seq, is := cancels[call]; !is || seq < from || last[call-1000] >= from && !got[call-1000] {
+					t.Fatalf("the cancellation of call %d, frame %d, is kept: received %d", call, seq, from)
+				}
+				delete(cancels, call)
+				return
+			}
 			w := all[m.Tag]
 			if seq, isNumbered := last[m.Tag]; isNumbered && seq < from || got[m.Tag] || before[m.Dst] > m.Tag {
 				t.Fatalf("message %d, frame %d, is kept: received %d", m.Tag, seq, from)
@@ -675,6 +690,11 @@ func TestDivide(t *testing.T) {
 		for tag := range all {
 			if seq, isNumbered := last[tag]; !got[tag] && (!isNumbered || seq >= done) {
 				t.Fatalf("message %d, frame %d, is neither kept nor lost", tag, seq)
+			}
+		}
+		for call, seq := range cancels {
+			if seq >= from {
+				t.Fatalf("the cancellation of call %d, frame %d, is not kept: received %d", call, seq, from)
 			}
 		}
 		if !s.IsIdle() || s.Pending() != 0 || s.HasLarge() || s.Due() != 0 {
