@@ -179,7 +179,7 @@ func Open(ctx stdctx.Context, opts ...Option) (*Context, error) { return context
 // T decides the format. Raw values are sent as they lie in memory: numbers, booleans, arrays and
 // structs of these, and slices of them. A []byte and a string are sent as their bytes. All other
 // values are sent as CBOR. A codec, of which at most one may be given, replaces this by a format of
-// its own. Package codec has the details.
+// its own; nil stands for none. Package codec has the details.
 //
 // SendValue waits, until ctx ends, for memory and for credit. It fails with ErrValue if v cannot be
 // encoded, with the error of the codec, and as [Context.BufferWait] and Send do. The caller may
