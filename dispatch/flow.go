@@ -291,10 +291,9 @@ func (f *Flow) enqueueLocked(src uint32, tag uint64, p []byte, b *buffers.Buffer
 }
 
 // admit takes credit for c more bytes, of the message o, once there is some and the session has
-// room. Senders that
-// wait for credit get it in the order in which they came. Senders that wait for room in the session
-// are woken together, and go on in no particular order. mu is held on entry and on return, and
-// released while admit waits.
+// room. Senders that wait for credit get it in the order in which they came. Senders that wait for
+// room in the session are woken together, and go on in no particular order. mu is held on entry and
+// on return, and released while admit waits.
 func (f *Flow) admit(ctx context.Context, c uint64, o outgoing) error {
 	l := f.l
 	for f.gone == nil && !l.s.HasRoom() {
