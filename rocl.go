@@ -296,7 +296,8 @@ func ParseGID(s string) (GID, error) { return resource.ParseGID(s) }
 func WithSocket(path string) Option { return context.WithSocket(path) }
 
 // JoinOnly forbids the context to serve the node's directory. Open fails with ErrNoDirectory if no
-// process serves it.
+// process serves it. If the process that serves it ends and no other one takes over, questions of
+// the context wait, and contexts that have ended are given up after the time of [WithGiveUp].
 func JoinOnly() Option { return context.JoinOnly() }
 
 // WithTransports sets the transports on which the context opens a port, best first. The default is
