@@ -173,8 +173,8 @@ func (m *Membership) goWithout(s *directory.Server, why error) {
 	s.Attach(directory.Unreachable(why))
 }
 
-// keepEntering tries to become a member until that succeeds or life ends. The reason why the node is
-// no member was logged before, and is logged again if it changes.
+// keepEntering tries to become a member until that succeeds or life ends. The reason why the node
+// is no member was logged before, and is logged again if it changes.
 func (m *Membership) keepEntering(life context.Context, s *directory.Server) {
 	logged := fmt.Sprint(m.Missing())
 	for backoff := 10 * time.Millisecond; ; backoff = min(2*backoff, time.Second) {
