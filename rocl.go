@@ -176,7 +176,7 @@ func Open(ctx stdctx.Context, opts ...Option) (*Context, error) { return context
 // T decides the format. Raw values are sent as they lie in memory: numbers, booleans, arrays and
 // structs of these, and slices of them. A []byte and a string are sent as their bytes. All other
 // values are sent as CBOR. A codec, of which at most one may be given, replaces this by a format of
-// its own. Package codec has the details.
+// its own; nil stands for none. Package codec has the details.
 //
 // SendValue waits, until ctx ends, for memory and for credit. It fails with ErrValue if v cannot be
 // encoded, with the error of the codec, and as [Context.BufferWait] and Send do. The caller may
@@ -291,7 +291,8 @@ func ParseGID(s string) (GID, error) { return resource.ParseGID(s) }
 func WithSocket(path string) Option { return context.WithSocket(path) }
 
 // JoinOnly forbids the context to serve the node's directory. Open fails with ErrNoDirectory if no
-// process serves it.
+// process serves it. If the process that serves it ends and no other one takes over, questions of
+// the context wait, and contexts that have ended are given up after the time of [WithGiveUp].
 func JoinOnly() Option { return context.JoinOnly() }
 
 // WithTransports sets the transports on which the context opens a port, best first. The default is

@@ -37,13 +37,13 @@ func EncodeValue[T any](ctx stdctx.Context, c *Context, v T, own ...codec.Codec[
 
 // Value returns the value that a message from [SendValue] has as its payload. See rocl.Value.
 func Value[T any](m *dispatch.Message, c ...codec.Codec[T]) (v T, err error) {
-	switch len(c) {
-	case 0:
+	own, err := only(c)
+	switch {
+	case err != nil:
+	case own == nil:
 		err = codec.Decode(m.Bytes(), &v)
-	case 1:
-		v, err = c[0].Decode(m.Bytes())
 	default:
-		err = errCodecs
+		v, err = own.Decode(m.Bytes())
 	}
 	if err != nil {
 		var none T
@@ -52,18 +52,26 @@ func Value[T any](m *dispatch.Message, c ...codec.Codec[T]) (v T, err error) {
 	return v, nil
 }
 
-// errCodecs is the error of a call with more than one codec.
-var errCodecs = fmt.Errorf("%w: more than one codec is given", codec.ErrValue)
+// only returns the only codec of cs. Without one it returns nil, which stands for package codec.
+func only[T any](cs []codec.Codec[T]) (codec.Codec[T], error) {
+	switch len(cs) {
+	case 0:
+		return nil, nil
+	case 1:
+		return cs[0], nil
+	}
+	return nil, fmt.Errorf("%w: more than one codec is given", codec.ErrValue)
+}
 
 // encode returns a buffer with the payload of a value.
-func encode[T any](ctx stdctx.Context, c *Context, v *T, own []codec.Codec[T]) (*buffers.Buffer, error) {
+func encode[T any](ctx stdctx.Context, c *Context, v *T, cs []codec.Codec[T]) (*buffers.Buffer, error) {
+	own, err := only(cs)
+	if err != nil {
+		return nil, err
+	}
 	size := 256 // a guess for a codec of the program
-	switch len(own) {
-	case 0:
+	if own == nil {
 		size = codec.Size(v)
-	case 1:
-	default:
-		return nil, errCodecs
 	}
 	b, err := c.disp.BufferWait(ctx, size)
 	if err != nil {
@@ -75,10 +83,10 @@ func encode[T any](ctx stdctx.Context, c *Context, v *T, own []codec.Codec[T]) (
 	}
 	mem := b.Bytes()
 	var p []byte
-	if len(own) == 0 {
+	if own == nil {
 		p, err = codec.Append(mem[:0], v)
 	} else {
-		p, err = appendOwn(b, mem[:0], *v, own[0])
+		p, err = appendOwn(b, mem[:0], *v, own)
 	}
 	if err == nil && (len(p) == 0 || &p[0] == &mem[0] && len(p) <= len(mem)) {
 		if err = b.Resize(len(p)); err == nil {

@@ -3,6 +3,7 @@
 package context_test
 
 import (
+	"bytes"
 	stdctx "context"
 	"encoding/json"
 	"errors"
@@ -160,6 +161,32 @@ func TestNoValue(t *testing.T) {
 	b.Release()
 	if n := c.Stats().Buffers.InUse; n != 0 {
 		t.Errorf("%d buffers are held", n)
+	}
+}
+
+// A codec that is nil stands for none.
+func TestNilCodec(t *testing.T) {
+	c := rocltest.Cluster(t, 1).Open(0)
+	r := register(t, c, nil)
+	var none codec.Codec[sample]
+	if err := context.SendValue(bg, r, r.ID(), 0, sample{At: 1}, none); err != nil {
+		t.Fatal(err)
+	}
+	m, err := r.Recv(bg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Release()
+	if v, err := context.Value(m, none); v != (sample{At: 1}) || err != nil {
+		t.Errorf("%v, %v", v, err)
+	}
+	b, err := context.EncodeValue(bg, c, sample{At: 1}, none)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Release()
+	if !bytes.Equal(b.Bytes(), m.Bytes()) {
+		t.Errorf("%q, want %q", b.Bytes(), m.Bytes())
 	}
 }
 

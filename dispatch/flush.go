@@ -214,8 +214,8 @@ func (d *Dispatcher) countLost(src uint32, to resource.GID, err error) {
 // of the context. Otherwise it fails with a *FlushError, which says how many were, and to which
 // targets, and matches their reasons: ErrGone, ErrUnreachable (with a *NoConnectionError if no
 // connection was made), ErrClosed or ErrTooLarge. If ctx ends before, the *FlushError matches the
-// cause, and says how many messages are still under way. Each undelivered message is
-// counted by one Flush of the context, and by one Flush of its mailbox.
+// cause, and says how many messages are still under way. Each undelivered message is counted by one
+// Flush of the context, and by one Flush of its mailbox.
 func (d *Dispatcher) Flush(ctx context.Context, ids ...resource.GID) error {
 	return d.flush(ctx, 0, ids, &d.losses)
 }

@@ -58,8 +58,8 @@
 // # On the wire
 //
 // A request is one message of rocl, whose tag is the xxhash of the name, and the reply is another
-// one. The header has 24 bytes, and 16 more if the
-// call can be cancelled; see wire.go. Values are encoded by package codec, or by the
-// program's own [rocl.Codec]. A handle of package bulk replaces a value that stays with its sender.
-// If two names have the same hash, the server refuses to register the second.
+// one. The header has 24 bytes, and 16 more if the caller's context can end; see wire.go. Values
+// are encoded by package codec, or by the program's own [rocl.Codec]. A handle of package bulk
+// replaces a value that stays with its sender. If two names have the same hash, the server refuses
+// to register the second.
 package rpc

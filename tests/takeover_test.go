@@ -107,3 +107,27 @@ func serverKilled(t *testing.T) (took map[string]time.Duration) {
 	}
 	return took
 }
+
+// If the process that serves the directory is killed, and no other one may serve, a context gives
+// up those of that process after WithGiveUp.
+func TestNoProcessTakesOver(t *testing.T) {
+	sock := socket(t)
+	first := start(t, "-", rocl, "register", "--socket", sock, "i=first")
+	c := open(t, sock, lib.JoinOnly(), lib.WithGiveUp(100*time.Millisecond))
+	me := register(t, c, nil)
+	ctx := eventually.Context(t)
+	target, err := c.Find(ctx, lib.Match{"i": "first"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() {
+		_, err := me.CallBytes(ctx, target.ID, 1, nil)
+		ended <- err
+	}()
+	eventually.True(t, "the call is under way", func() bool { return c.Stats().Calls > 0 })
+	first.kill(t)
+	if err := <-ended; !errors.Is(err, lib.ErrUnreachable) || errors.Is(err, context.DeadlineExceeded) {
+		t.Error(err)
+	}
+}

@@ -26,6 +26,11 @@ func TestAddressNotThere(t *testing.T) {
 	ctx := eventually.Context(t)
 	var log lines
 	ms := NewMembership("test", Member{Bind: "198.51.100.1:7946"}, slog.New(slog.NewTextHandler(&log, nil)))
+	var attempts atomic.Int32
+	ms.open = func(cfg Config) (*Cluster, error) {
+		attempts.Add(1)
+		return Open(cfg)
+	}
 	d, err := directory.JoinNode(ctx, sock(t), slog.New(slog.DiscardHandler), []directory.Option{ms.Option()}, directory.AsMember())
 	if err != nil {
 		t.Fatal(err)
@@ -40,7 +45,8 @@ func TestAddressNotThere(t *testing.T) {
 	if _, err := d.Find(ctx, pattern(resource.Match{"type": "other"})); !errors.Is(err, directory.ErrPartial) || !strings.Contains(err.Error(), "198.51.100.1") {
 		t.Errorf("asked for something else: %v", err)
 	}
-	if err := ms.Missing(); !errors.Is(err, mux.ErrNoAddress) || log.count("level=WARN") == 0 {
+	eventually.True(t, "it is tried again", func() bool { return attempts.Load() > 2 })
+	if err := ms.Missing(); !errors.Is(err, mux.ErrNoAddress) || log.count("level=WARN") != 1 {
 		t.Errorf("missing: %v; logged %q", err, log.String())
 	}
 }

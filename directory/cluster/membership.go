@@ -182,9 +182,10 @@ func (m *Membership) goWithout(s *directory.Server, why error) {
 	s.Attach(directory.Unreachable(why))
 }
 
-// keepEntering tries to become a member until that succeeds or life ends.
+// keepEntering tries to become a member until that succeeds or life ends. The reason why the node
+// is no member was logged before, and is logged again if it changes.
 func (m *Membership) keepEntering(life context.Context, s *directory.Server) {
-	logged := ""
+	logged := fmt.Sprint(m.Missing())
 	for backoff := 10 * time.Millisecond; ; backoff = min(2*backoff, time.Second) {
 		t := time.NewTimer(backoff/2 + rand.N(backoff))
 		select {
@@ -197,10 +198,11 @@ func (m *Membership) keepEntering(life context.Context, s *directory.Server) {
 		if err == nil {
 			return
 		}
+		missing := notMember(err)
 		m.mu.Lock()
-		m.missing = notMember(err)
+		m.missing = missing
 		m.mu.Unlock()
-		if text := err.Error(); text != logged && life.Err() == nil {
+		if text := missing.Error(); text != logged && life.Err() == nil {
 			logged = text
 			m.log.Warn("cluster: not a member yet", "err", err)
 		}

@@ -33,6 +33,8 @@
 package promrpc
 
 import (
+	"slices"
+
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/rocl-go/rocl/rpc"
@@ -47,9 +49,11 @@ var (
 	duration = prometheus.NewDesc("rocl_rpc_duration_seconds", "Time from the arrival of a request to the return of its handler.", append([]string{"quantile"}, labels...), nil)
 )
 
-// New returns a collector of the figures of servers, as they are when they are collected. It may be
-// registered in several registries.
-func New(servers ...*rpc.Server) prometheus.Collector { return collector(servers) }
+// New returns a collector of the figures of servers, as they are when they are collected. It leaves
+// out servers that are nil. It may be registered in several registries.
+func New(servers ...*rpc.Server) prometheus.Collector {
+	return collector(slices.DeleteFunc(slices.Clone(servers), func(s *rpc.Server) bool { return s == nil }))
+}
 
 type collector []*rpc.Server
 

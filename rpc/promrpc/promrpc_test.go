@@ -42,7 +42,7 @@ func TestCollector(t *testing.T) {
 		}
 	}
 	r := prometheus.NewPedanticRegistry()
-	if err := r.Register(promrpc.New(s)); err != nil {
+	if err := r.Register(promrpc.New(s, nil)); err != nil {
 		t.Fatal(err)
 	}
 	families, err := r.Gather()
