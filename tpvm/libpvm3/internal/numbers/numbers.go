@@ -105,6 +105,8 @@ func (n *Numbers) Host(ctx context.Context, node uint64) (int, error) {
 	name := fmt.Sprintf("%012x", node)
 	for range 100 { // until a claim succeeds, or the claim of another process is found
 		used := map[int]bool{}
+		var claim rocl.GID // of the number that the node has, or zero
+		i := 1
 		for f, err := range n.c.FindAll(ctx, rocl.Match{"type": typeHost, "vm": n.vm}) {
 			if err != nil {
 				if errors.Is(err, rocl.ErrPartial) {
@@ -112,13 +114,19 @@ func (n *Numbers) Host(ctx context.Context, node uint64) (int, error) {
 				}
 				return 0, fmt.Errorf("numbers: number host %s: %w", name, err)
 			}
-			i, _ := strconv.Atoi(get(f, "index"))
-			if get(f, "node") == name && i > 0 && i <= hostMax {
-				return n.keepHost(ctx, node, i)
+			index, _ := strconv.Atoi(get(f, "index"))
+			if get(f, "node") == name && index > 0 && index <= hostMax {
+				claim, i = f.ID, index
+				break
 			}
-			used[i] = true
+			used[index] = true
 		}
-		i := 1
+		if !claim.IsZero() {
+			if isKept, err := n.keepHost(ctx, node, i, claim); isKept || err != nil {
+				return i, err
+			}
+			continue
+		}
 		for used[i] {
 			i++
 		}
@@ -146,19 +154,27 @@ func (n *Numbers) hostAttrs(node uint64, i int) rocl.Attrs {
 }
 
 // keepHost records the number of a node, which another process has claimed. For this process's node
-// it registers the number once more, so that the number stays when that process has ended.
-func (n *Numbers) keepHost(ctx context.Context, node uint64, i int) (int, error) {
+// it registers the number once more, so that the number stays when that process has ended. If claim,
+// the resource of that process, has ended before, another node may have claimed the number, and
+// keepHost returns false.
+func (n *Numbers) keepHost(ctx context.Context, node uint64, i int, claim rocl.GID) (bool, error) {
 	if node == uint64(n.c.ID().Node()) {
 		r, err := n.c.Register(ctx, n.hostAttrs(node, i))
 		if err != nil {
-			return 0, err
+			return false, err
+		}
+		if _, err := n.c.Lookup(ctx, claim); err != nil {
+			if errors.Is(err, rocl.ErrNotFound) {
+				err = nil
+			}
+			return false, errors.Join(err, r.Close())
 		}
 		n.own(r)
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.hosts[node] = i
-	return i, nil
+	return true, nil
 }
 
 // HostTID returns the number that stands for a host itself, like that of a pvmd in PVM.

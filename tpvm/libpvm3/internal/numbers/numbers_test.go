@@ -100,3 +100,32 @@ func TestPartial(t *testing.T) {
 		t.Errorf("a number that is claimed: %v", err)
 	}
 }
+
+// A process finds the number of its host in the claim of another process. If that ends before the
+// process has registered the number too, another host may have got it. The process does not keep
+// it.
+func TestHostClaimEnded(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	nodes := rocltest.Cluster(t, 2)
+	here, there := nodes.Open(0), nodes.Open(1)
+	claim, err := here.Register(ctx, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := claim.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if i, err := numbers.New(there, "vm").Host(ctx, uint64(there.ID().Node())); i != 1 || err != nil {
+		t.Fatal(i, err)
+	}
+	n := numbers.New(here, "vm")
+	if isKept, err := n.KeepHost(ctx, 1, claim.ID()); isKept || err != nil {
+		t.Error(isKept, err)
+	}
+	for range 2 {
+		if i, err := n.Host(ctx, uint64(here.ID().Node())); i != 2 || err != nil {
+			t.Error(i, err)
+		}
+	}
+}
