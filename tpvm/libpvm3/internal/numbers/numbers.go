@@ -154,9 +154,9 @@ func (n *Numbers) hostAttrs(node uint64, i int) rocl.Attrs {
 }
 
 // keepHost records the number of a node, which another process has claimed. For this process's node
-// it registers the number once more, so that the number stays when that process has ended. If claim,
-// the resource of that process, has ended before, another node may have claimed the number, and
-// keepHost returns false.
+// it registers the number once more, so that the number stays when that process has ended. If
+// claim, the resource of that process, has ended before, another node may have claimed the number,
+// and keepHost returns false.
 func (n *Numbers) keepHost(ctx context.Context, node uint64, i int, claim rocl.GID) (bool, error) {
 	if node == uint64(n.c.ID().Node()) {
 		r, err := n.c.Register(ctx, n.hostAttrs(node, i))
