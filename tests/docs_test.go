@@ -16,7 +16,7 @@ func TestDocumentsNameTests(t *testing.T) {
 	if err != nil || len(docs) == 0 {
 		t.Fatal(docs, err)
 	}
-	place := regexp.MustCompile("`(?:([a-z][a-z/]*): )?((?:Test|Fuzz)\\w+)")
+	place := regexp.MustCompile("`(?:([a-z][a-z0-9/]*): )?((?:Test|Fuzz)\\w+)")
 	seen := 0
 	for _, doc := range docs {
 		text, err := os.ReadFile(doc)

@@ -267,7 +267,7 @@ func (t *Task) foundPod(ctx context.Context, id TID) (node string, err error) {
 			}
 		}
 	}
-	pods, err := t.pods(ctx, nil)
+	pods, err := t.pods(ctx, new(error), nil)
 	if err != nil {
 		return "", err
 	}
@@ -446,20 +446,22 @@ func at(name string, pods []hostEntry) (ps []hostEntry) {
 }
 
 // DelHosts ends the pods of hosts, and waits until they have ended. A host is named as AddHosts
-// named it, by the number of its node, or by its own name, which means all hosts that have it. The
-// programs that these pods have started end too: they get SIGTERM, and SIGKILL after five seconds.
-// Tasks that were started there otherwise go on.
+// named it, by the number of its node, or by its own name, which means all hosts that have it and
+// whose nodes answer. The programs that these pods have started end too: they get SIGTERM, and
+// SIGKILL after five seconds. Tasks that were started there otherwise go on.
 //
 // If some hosts could not be removed, the error is a *HostsError that says which and why. ErrNoPod
-// means that the host has no pod that AddHosts or tpvm pod has started.
+// means that the host has no pod that AddHosts or tpvm pod has started. The error matches
+// rocl.ErrPartial too if a node did not answer, which may have the pod.
 func (t *Thread) DelHosts(ctx context.Context, names ...string) error {
-	pods, err := t.task.pods(ctx, nil)
+	var partial error
+	pods, err := t.task.pods(ctx, &partial, nil)
 	if err != nil {
 		return fmt.Errorf("tpvm: delete hosts: %w", err)
 	}
 	e := &HostsError{Op: "delete", Of: len(names)}
 	for _, name := range names {
-		if err := t.task.delHost(ctx, name, pods); err != nil {
+		if err := t.task.delHost(ctx, name, pods, partial); err != nil {
 			e.Hosts = append(e.Hosts, err)
 		}
 	}
@@ -470,8 +472,8 @@ func (t *Thread) DelHosts(ctx context.Context, names ...string) error {
 }
 
 // delHost ends the pods among pods that belong to a host. It returns nil if it has ended one or
-// more.
-func (t *Task) delHost(ctx context.Context, name string, pods []hostEntry) *HostError {
+// more. partial is not nil if a node did not answer; see absent.
+func (t *Task) delHost(ctx context.Context, name string, pods []hostEntry, partial error) *HostError {
 	found, ended := "", false
 	for _, p := range at(name, pods) {
 		if p.launcher != LauncherPod {
@@ -489,9 +491,10 @@ func (t *Task) delHost(ctx context.Context, name string, pods []hostEntry) *Host
 	e := &HostError{Host: name, Err: ErrNoPod}
 	switch found {
 	case "":
-		if ok, err := t.hasHost(ctx, name); err == nil && !ok {
+		if ok, err := t.hasHost(ctx, &partial, name); err == nil && !ok && partial == nil {
 			e.Err = &textError{fmt.Sprintf("there is no host %q", name), ErrNoPod}
 		}
+		e.Err = absent(e.Err, partial)
 	case LauncherDirserver:
 		e.Advice = "its dirserver starts programs: restart it without --tpvm"
 	case LauncherTask:
@@ -500,9 +503,10 @@ func (t *Task) delHost(ctx context.Context, name string, pods []hostEntry) *Host
 	return e
 }
 
-// hasHost reports whether a node of the cluster has the name or the number.
-func (t *Task) hasHost(ctx context.Context, name string) (bool, error) {
-	hs, err := t.hosts(ctx, nil)
+// hasHost reports whether a node of the cluster has the name or the number. For partial see
+// findNoting.
+func (t *Task) hasHost(ctx context.Context, partial *error, name string) (bool, error) {
+	hs, err := t.hosts(ctx, partial, nil)
 	return slices.ContainsFunc(hs, func(h Host) bool { return h.Name == name || h.Node == name }), err
 }
 

@@ -916,7 +916,7 @@ func (k *infoStore) placeOf(ctx context.Context, c *copyOf, index int) (isDone b
 	free = index
 	for _, i := range is {
 		switch {
-		case i.pod == c.store && i.ident() == c.Ident:
+		case i.pod == c.store && i.ident() == c.Ident: // also if that pod answers: it is about to end
 			return false, -1
 		case i.ident() == c.Ident:
 			soon, cancel := context.WithTimeout(ctx, infoTimeout)

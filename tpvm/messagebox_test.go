@@ -519,6 +519,37 @@ func TestMessageBoxCopyAfterEnd(t *testing.T) {
 	wantInfo(t, x.c.Thread, "late", 0, tpvm.WaitForInfo, "late", nil)
 }
 
+// A task that has taken over an entry has no copy of it left. The entry does not come back when it
+// has been taken, and the task then learns once more that its first keeper has ended.
+func TestMessageBoxTakenOverOnce(t *testing.T) {
+	x := newBox(t, tpvm.Persistent|tpvm.OverWritable)
+	x.kill()
+	wantInfo(t, x.c.Thread, "x", 0, tpvm.ReadAndDelete|tpvm.WaitForInfo, "a", nil)
+	data, err := tpvm.EncodeInfo(str(t, x.b.Thread, "late"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ident := x.a.PodID()
+	if err := x.b.CopyInfo(deadline(t), "late", data, x.a.PodID(), ident); err != nil {
+		t.Fatal(err)
+	}
+	wantInfo(t, x.c.Thread, "late", 0, tpvm.WaitForInfo, "late", nil)
+	wantCopies(t, x.b)
+	x.want()
+}
+
+// A pod that has ended may still answer, and the directory may still have its entry. The task with
+// the copy does not give the copy up for that.
+func TestMessageBoxEndedKeeperAnswers(t *testing.T) {
+	x := newBox(t, tpvm.Persistent)
+	if x.b.AdoptInfo(deadline(t), "x") {
+		t.Error("the copy was given up for an entry of the task that has ended")
+	}
+	wantCopies(t, x.b, "x")
+	x.kill()
+	x.want("a")
+}
+
 // A task registers the entry that it is asked to keep, finds that it is asked too late, and
 // withdraws it. The task with the copy does not take that for another keeper.
 func TestMessageBoxKeeperGivesUp(t *testing.T) {

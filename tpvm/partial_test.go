@@ -34,6 +34,17 @@ func TestMissingIsUncertain(t *testing.T) {
 	if id, err := task.GroupTID(ctx, "here", 0); id != task.ID() || err != nil {
 		t.Error(id, err)
 	}
+	gone, err := c.Register(ctx, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := gone.Close(); err != nil {
+		t.Fatal(err)
+	}
+	spawn := func(name string, opts ...tpvm.SpawnOption) error {
+		_, err := task.Spawn(ctx, name, 1, opts...)
+		return err
+	}
 	recv := func(flags tpvm.InfoFlags) error {
 		_, err := task.RecvInfo(ctx, "none", 0, flags)
 		return err
@@ -54,6 +65,12 @@ func TestMissingIsUncertain(t *testing.T) {
 		"number of no member":   {func() error { _, err := task.GroupInstance(ctx, "here", c.ID()); return err }, tpvm.ErrNotInGroup},
 		"broadcast to no group": {func() error { return task.GroupBcast(ctx, "none", 1, nil) }, tpvm.ErrNoGroup},
 		"leave no group":        {func() error { return task.LeaveGroup(ctx, "none") }, tpvm.ErrNoGroup},
+		"spawn no function":     {func() error { return spawn("none", tpvm.Threads()) }, tpvm.ErrNoProgram},
+		"spawn no program":      {func() error { return spawn("none") }, tpvm.ErrNoProgram},
+		"spawn on no host":      {func() error { return spawn("none", tpvm.OnHost("none")) }, tpvm.ErrNoHost},
+		"spawn where none is":   {func() error { return spawn("none", tpvm.Where(rocl.Match{"none": "none"})) }, tpvm.ErrNoHost},
+		"delete no host":        {func() error { return task.DelHosts(ctx, "none") }, tpvm.ErrNoPod},
+		"wait for no program":   {func() error { _, err := task.Wait(ctx, gone.ID()); return err }, tpvm.ErrNoStatus},
 	} {
 		if err := look.err(); !errors.Is(err, rocl.ErrPartial) || look.also != nil && !errors.Is(err, look.also) {
 			t.Errorf("%s: %v", what, err)

@@ -42,7 +42,7 @@ func (t *Task) weigh(ctx context.Context, ps []hostEntry, s *spawn) error {
 	if !s.byCores {
 		return nil
 	}
-	hs, err := t.hosts(ctx, nil)
+	hs, err := t.hosts(ctx, new(error), nil)
 	if err != nil {
 		return err
 	}

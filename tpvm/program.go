@@ -153,7 +153,7 @@ func (t *Thread) Start(ctx context.Context, name string, n int, opts ...SpawnOpt
 				got = a.Programs[k]
 			}
 			if got.ID.IsZero() {
-				e.Slots[share.first+k] = share.notStarted(errs[i], got.Error)
+				e.Slots[share.first+k] = s.notStarted(share, errs[i], got.Error)
 				continue
 			}
 			own.launched.add(share.pod, got.ID)

@@ -5,6 +5,7 @@ package tpvm
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -16,7 +17,7 @@ import (
 	"github.com/rocl-go/rocl"
 )
 
-// A spawn holds the options of a Spawn or Start.
+// A spawn holds the options of a Spawn or Start, and what its look-up did not learn.
 type spawn struct {
 	args          []string
 	env           []string
@@ -31,6 +32,8 @@ type spawn struct {
 	endWithParent bool
 	noOutput      bool
 	noParent      bool
+
+	unasked error // nil, or that a node did not answer, on which a task may export the name
 }
 
 // A SpawnOption changes one default of Spawn.
@@ -141,7 +144,8 @@ func (p hostEntry) name() string { return cmp.Or(p.added, p.host) }
 //
 // Spawn returns when the threads run and the tasks have enrolled: messages may be sent to them. If
 // some could not be started, the error is a *SpawnError that says why, and the identifiers of the
-// rest are returned with it.
+// rest are returned with it. An error that matches ErrNoHost or ErrNoProgram matches
+// rocl.ErrPartial too if a node did not answer, on which there may be the host or the function.
 func (t *Thread) Spawn(ctx context.Context, name string, n int, opts ...SpawnOption) ([]TID, error) {
 	s, name, err := newSpawn(name, n, opts)
 	if err != nil {
@@ -208,7 +212,7 @@ func (t *Thread) start(ctx context.Context, hosts []hostEntry, isProgram bool, n
 			if len(a.Errors) > 0 {
 				text = a.Errors[min(k-len(a.IDs), len(a.Errors)-1)]
 			}
-			e.add(shares[i].name(), shares[i].notStarted(errs[i], text))
+			e.add(shares[i].name(), s.notStarted(shares[i], errs[i], text))
 		}
 	}
 	record.ids = slices.Clone(ids)
@@ -217,14 +221,17 @@ func (t *Thread) start(ctx context.Context, hosts []hostEntry, isProgram bool, n
 
 // notStarted returns the reason why a thread or program of a share was not started: the error of
 // the request to its pod, or the pod's answer.
-func (s share) notStarted(err error, answer string) error {
-	switch {
-	case err != nil:
-		return fmt.Errorf("host %s: %w", s.name(), err)
-	case answer != "":
-		return remoteError(answer)
+func (s *spawn) notStarted(p share, err error, answer string) error {
+	if err != nil {
+		return fmt.Errorf("host %s: %w", p.name(), err)
 	}
-	return fmt.Errorf("host %s: the pod answered for fewer than were asked for", s.name())
+	if answer == "" {
+		return fmt.Errorf("host %s: the pod answered for fewer than were asked for", p.name())
+	}
+	if err = remoteError(answer); errors.Is(err, ErrNoProgram) {
+		err = absent(err, s.unasked)
+	}
+	return err
 }
 
 // together calls f for 0 to n-1, at the same time if n is more than 1, and waits for all calls.
@@ -266,12 +273,13 @@ func remoteError(text string) error {
 // hostEntries returns the hostEntries where a spawn may start: one for each task that exports the
 // name or, if no task does, one for each host. The caller's own host is the first.
 func (t *Task) hostEntries(ctx context.Context, name string, s *spawn) (ps []hostEntry, isProgram bool, err error) {
-	nodes, err := t.nodes(ctx, s)
+	var partial error
+	nodes, err := t.nodes(ctx, &partial, s)
 	if err != nil {
 		return nil, false, err
 	}
 	if !s.noThreads {
-		ps, err := t.find(ctx, t.match(typeExport, rocl.Match{attrName: name}), nodes)
+		ps, err := t.find(ctx, &partial, t.match(typeExport, rocl.Match{attrName: name}), nodes)
 		if err != nil {
 			return nil, false, err
 		}
@@ -279,30 +287,34 @@ func (t *Task) hostEntries(ctx context.Context, name string, s *spawn) (ps []hos
 			return ps, false, t.weigh(ctx, ps, s)
 		}
 		if s.noPrograms {
-			return nil, false, ErrNoProgram
+			return nil, false, absent(ErrNoProgram, partial)
 		}
+		s.unasked = partial
 	}
-	if ps, err = t.pods(ctx, nodes); err != nil {
+	if ps, err = t.pods(ctx, &partial, nodes); err != nil {
 		return nil, false, err
 	}
 	if own := (hostEntry{pod: t.pod.r.ID(), node: t.node, host: t.host, launcher: LauncherTask}); nodes == nil || nodes[t.node] { // also with WithoutLaunch
 		ps = slices.Insert(slices.DeleteFunc(ps, func(p hostEntry) bool { return p.pod == own.pod }), 0, own)
 	}
 	if ps = onePerNode(ps, t.pod.r.ID()); len(ps) == 0 {
-		return nil, false, fmt.Errorf("%w%v: nothing starts programs there: run a task, tpvm pod or dirserver --tpvm there, or tpvm add from here", ErrNoHost, s)
+		err = fmt.Errorf("%w%v: nothing starts programs there: run a task, tpvm pod or dirserver --tpvm there, or tpvm add from here", ErrNoHost, s)
+		return nil, false, absent(err, partial)
 	}
 	return ps, true, t.weigh(ctx, ps, s)
 }
 
 // pods returns the pods that start programs for any task on the nodes. nil stands for all nodes.
-func (t *Task) pods(ctx context.Context, nodes map[string]bool) ([]hostEntry, error) {
-	return t.find(ctx, t.match(typePod, rocl.Match{attrLaunch: "yes"}), nodes)
+// For partial see findNoting.
+func (t *Task) pods(ctx context.Context, partial *error, nodes map[string]bool) ([]hostEntry, error) {
+	return t.find(ctx, partial, t.match(typePod, rocl.Match{attrLaunch: "yes"}), nodes)
 }
 
 // find returns the pods of the resources that match on the nodes. nil stands for all nodes. The
-// caller's own pod is the first. With an error, find returns the pods that it has found before.
-func (t *Task) find(ctx context.Context, m rocl.Match, nodes map[string]bool) (ps []hostEntry, err error) {
-	for f, ferr := range t.findAll(ctx, m, rocl.Want(attrPod, attrNode, attrHost, attrAdded, attrServedBy)) {
+// caller's own pod is the first. With an error, find returns the pods that it has found before. For
+// partial see findNoting.
+func (t *Task) find(ctx context.Context, partial *error, m rocl.Match, nodes map[string]bool) (ps []hostEntry, err error) {
+	for f, ferr := range t.findNoting(ctx, partial, m, rocl.Want(attrPod, attrNode, attrHost, attrAdded, attrServedBy)) {
 		if ferr != nil {
 			err = ferr
 			break
@@ -335,8 +347,9 @@ func (t *Task) find(ctx context.Context, m rocl.Match, nodes map[string]bool) (p
 	return ps, nil
 }
 
-// nodes returns the nodes that the options choose. nil stands for all nodes.
-func (t *Task) nodes(ctx context.Context, s *spawn) (map[string]bool, error) {
+// nodes returns the nodes that the options choose. nil stands for all nodes. For partial see
+// findNoting.
+func (t *Task) nodes(ctx context.Context, partial *error, s *spawn) (map[string]bool, error) {
 	if s.host == "" && s.arch == "" && s.where == nil {
 		if s.complement {
 			return nil, ErrNoHost
@@ -346,19 +359,19 @@ func (t *Task) nodes(ctx context.Context, s *spawn) (map[string]bool, error) {
 	if s.host == "." && s.arch == "" && s.where == nil && !s.complement {
 		return map[string]bool{t.node: true}, nil
 	}
-	hosts, err := t.hosts(ctx, nil)
+	hosts, err := t.hosts(ctx, partial, nil)
 	if err != nil {
 		return nil, err
 	}
 	chosen := hosts
 	if s.where != nil {
-		if chosen, err = t.hosts(ctx, s.where, s.conditions...); err != nil {
+		if chosen, err = t.hosts(ctx, partial, s.where, s.conditions...); err != nil {
 			return nil, err
 		}
 	}
 	added := map[string]bool{} // nodes of hosts that were added under the name
 	if s.host != "" && s.host != "." {
-		pods, err := t.pods(ctx, nil)
+		pods, err := t.pods(ctx, partial, nil)
 		if err != nil {
 			return nil, err
 		}
@@ -385,7 +398,7 @@ func (t *Task) nodes(ctx context.Context, s *spawn) (map[string]bool, error) {
 		in = out
 	}
 	if len(in) == 0 {
-		return nil, fmt.Errorf("%w%v among %d hosts", ErrNoHost, s, len(hosts))
+		return nil, absent(fmt.Errorf("%w%v among %d hosts", ErrNoHost, s, len(hosts)), *partial)
 	}
 	return in, nil
 }
@@ -405,11 +418,11 @@ type Host struct {
 }
 
 // hosts returns the hosts whose node resources match a pattern and satisfy conditions. With an
-// error, hosts returns the hosts that it has found before.
-func (t *Task) hosts(ctx context.Context, where rocl.Match, conditions ...rocl.FindOption) (hs []Host, err error) {
+// error, hosts returns the hosts that it has found before. For partial see findNoting.
+func (t *Task) hosts(ctx context.Context, partial *error, where rocl.Match, conditions ...rocl.FindOption) (hs []Host, err error) {
 	m := rocl.Match{rocl.AttrKind: "node"}
 	maps.Copy(m, where)
-	for f, err := range t.findAll(ctx, m, conditions...) {
+	for f, err := range t.findNoting(ctx, partial, m, conditions...) {
 		if err != nil {
 			return hs, err
 		}
@@ -441,8 +454,8 @@ func (t *Thread) Hosts(ctx context.Context) ([]Host, error) {
 			tasks[attr(f, attrNode)]++
 		}
 	})
-	asked.Go(func() { pods, podsErr = t.task.pods(ctx, nil) })
-	hs, err := t.task.hosts(ctx, nil)
+	asked.Go(func() { pods, podsErr = t.task.pods(ctx, new(error), nil) })
+	hs, err := t.task.hosts(ctx, new(error), nil)
 	asked.Wait()
 	for i := range hs {
 		h := &hs[i]

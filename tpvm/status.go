@@ -182,7 +182,8 @@ func (p *pod) awaitTask(ctx context.Context, q waitFor) enrolled {
 // Wait waits until the program of a task has ended, and returns how it ended. It asks the task that
 // started the program. That task remembers the latest 4096 programs that have ended, so Wait may be
 // called after the end. Wait fails with ErrNoStatus if the program was started by hand, for a
-// thread, and if the task that started the program has ended.
+// thread, and if the task that started the program has ended. The error matches rocl.ErrPartial too
+// if a node or a task did not answer, which may know the program.
 func (t *Thread) Wait(ctx context.Context, id TID) (Status, error) {
 	s, err := t.wait(ctx, id)
 	if err != nil {
@@ -231,15 +232,16 @@ func (t *Thread) askWait(ctx context.Context, pod, id TID) (programEnd, error) {
 
 // waitAnywhere asks every pod of the virtual machine to wait for a program.
 func (t *Thread) waitAnywhere(ctx context.Context, id TID) (Status, error) {
-	pods, err := t.task.find(ctx, t.task.match(typePod, nil), nil)
+	var partial error
+	pods, err := t.task.find(ctx, &partial, t.task.match(typePod, nil), nil)
 	if err != nil {
 		return Status{}, err
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	ends := make([]programEnd, len(pods))
+	ends, errs := make([]programEnd, len(pods)), make([]error, len(pods))
 	together(len(pods), func(i int) {
-		if ends[i], _ = t.askWait(ctx, pods[i].pod, id); ends[i].IsKnown {
+		if ends[i], errs[i] = t.askWait(ctx, pods[i].pod, id); ends[i].IsKnown {
 			cancel() // no other pod has started it
 		}
 	})
@@ -251,5 +253,10 @@ func (t *Thread) waitAnywhere(ctx context.Context, id TID) (Status, error) {
 	if err := context.Cause(ctx); err != nil {
 		return Status{}, err
 	}
-	return Status{}, ErrNoStatus
+	for _, err := range errs {
+		if partial == nil && err != nil && !errors.Is(err, rocl.ErrGone) && !errors.Is(err, rocl.ErrNoReply) {
+			partial = fmt.Errorf("%w: %w", rocl.ErrPartial, err)
+		}
+	}
+	return Status{}, absent(ErrNoStatus, partial)
 }

@@ -15,6 +15,7 @@ import (
 	"syscall"
 	"text/tabwriter"
 
+	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/internal/display"
 	"github.com/rocl-go/rocl/internal/version"
 	"github.com/rocl-go/rocl/tpvm"
@@ -245,7 +246,7 @@ func (c *console) halt(ctx context.Context, args []string) error {
 		if h.Launcher != tpvm.LauncherPod || h.Added == "" { // an operator has started the pod, or there is none
 			continue
 		}
-		if gone := c.t.DelHosts(ctx, h.Added); !errors.Is(gone, tpvm.ErrNoPod) {
+		if gone := c.t.DelHosts(ctx, h.Added); !errors.Is(gone, tpvm.ErrNoPod) || errors.Is(gone, rocl.ErrPartial) {
 			err = errors.Join(err, gone)
 		}
 	}

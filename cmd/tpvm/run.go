@@ -107,9 +107,9 @@ func (e runError) Error() string {
 }
 
 // explain returns an error in place of ErrNoHost that says why nothing is started on the host that
-// a user has named. It returns any other error as it is.
+// a user has named. It returns any other error as it is, and one of a look-up that is not certain.
 func explain(ctx context.Context, t *tpvm.Task, verb, program, host string, err error) error {
-	if !errors.Is(err, tpvm.ErrNoHost) || host == "" || host == "." {
+	if !errors.Is(err, tpvm.ErrNoHost) || errors.Is(err, rocl.ErrPartial) || host == "" || host == "." {
 		return err
 	}
 	hs, hostsErr := t.Hosts(ctx)

@@ -34,6 +34,7 @@ const (
 	noGroup      code = -19
 	notInGroup   code = -20
 	noInst       code = -21
+	hostFail     code = -22
 	noParent     code = -23
 	notImpl      code = -24
 	outOfRes     code = -27
@@ -64,7 +65,7 @@ var texts = map[code]string{
 	noGroup:      "No such group",
 	notInGroup:   "Not in group",
 	noInst:       "No such instance",
-	-22:          "Host failed",
+	hostFail:     "Host failed",
 	noParent:     "No parent task",
 	notImpl:      "Not implemented",
 	-25:          "Pvmd system error",
@@ -101,6 +102,7 @@ func codeOf(err error) code {
 		is error
 		c  code
 	}{
+		{rocl.ErrPartial, hostFail}, // also beside an error that says what was not found
 		{pack.ErrNoData, noData},
 		{pack.ErrBadParam, badParam},
 		{pack.ErrOverflow, overflow},

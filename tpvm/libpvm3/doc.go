@@ -37,7 +37,8 @@
 //     caller's host. A node that has a dirserver or a task stays a host.
 //   - pvm_notify of hosts reports nodes that join and are lost. Each message of PvmHostAdd reports
 //     one host. A pod that is started on a node of the cluster is no event.
-//   - pvm_mstat never returns PvmHostFail: a node that is out of reach is not a host.
+//   - pvm_mstat never returns PvmHostFail: a node that is out of reach is not a host. Other calls
+//     return it if they find no task, group or entry, and a node that may have it does not answer.
 //
 // Tasks:
 //

@@ -280,8 +280,8 @@ func (l *library) status(ctx context.Context, tid int) error {
 	if !numbers.Valid(tid) || numbers.IsHost(tid) {
 		return badParam
 	}
-	ts, err := l.tasks(ctx, tid)
-	if err == nil && len(ts) == 0 || errors.Is(err, noHost) {
+	_, err := l.numbers.Running(ctx, tid)
+	if errors.Is(err, rocl.ErrNotFound) {
 		return noTask
 	}
 	return err

@@ -77,11 +77,10 @@ func (n *Numbers) Claim(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	r, err := n.c.Register(ctx, rocl.Attrs{
-		"type": typeTask, "vm": n.vm, "index": strconv.Itoa(h), "local": strconv.Itoa(local(n.c.ID())),
-	}, rocl.Unique("type", "vm", "index", "local"))
-	if errors.Is(err, rocl.ErrPartial) {
-		err = nil // a node that cannot be asked has tasks of another host only
+	a := rocl.Attrs{"type": typeTask, "vm": n.vm, "index": strconv.Itoa(h), "local": strconv.Itoa(local(n.c.ID()))}
+	r, err := n.c.Register(ctx, a, rocl.Unique("type", "vm", "index", "local"))
+	if errors.Is(err, rocl.ErrPartial) { // a node that cannot be asked has tasks of another host only
+		r, err = n.c.Register(ctx, a)
 	}
 	if r != nil {
 		n.own(r)
@@ -106,6 +105,8 @@ func (n *Numbers) Host(ctx context.Context, node uint64) (int, error) {
 	name := fmt.Sprintf("%012x", node)
 	for range 100 { // until a claim succeeds, or the claim of another process is found
 		used := map[int]bool{}
+		var claim rocl.GID // of the number that the node has, or zero
+		i := 1
 		for f, err := range n.c.FindAll(ctx, rocl.Match{"type": typeHost, "vm": n.vm}) {
 			if err != nil {
 				if errors.Is(err, rocl.ErrPartial) {
@@ -113,13 +114,19 @@ func (n *Numbers) Host(ctx context.Context, node uint64) (int, error) {
 				}
 				return 0, fmt.Errorf("numbers: number host %s: %w", name, err)
 			}
-			i, _ := strconv.Atoi(get(f, "index"))
-			if get(f, "node") == name && i > 0 && i <= hostMax {
-				return n.keepHost(ctx, node, i)
+			index, _ := strconv.Atoi(get(f, "index"))
+			if get(f, "node") == name && index > 0 && index <= hostMax {
+				claim, i = f.ID, index
+				break
 			}
-			used[i] = true
+			used[index] = true
 		}
-		i := 1
+		if !claim.IsZero() {
+			if isKept, err := n.keepHost(ctx, node, i, claim); isKept || err != nil {
+				return i, err
+			}
+			continue
+		}
 		for used[i] {
 			i++
 		}
@@ -147,19 +154,27 @@ func (n *Numbers) hostAttrs(node uint64, i int) rocl.Attrs {
 }
 
 // keepHost records the number of a node, which another process has claimed. For this process's node
-// it registers the number once more, so that the number stays when that process has ended.
-func (n *Numbers) keepHost(ctx context.Context, node uint64, i int) (int, error) {
+// it registers the number once more, so that the number stays when that process has ended. If
+// claim, the resource of that process, has ended before, another node may have claimed the number,
+// and keepHost returns false.
+func (n *Numbers) keepHost(ctx context.Context, node uint64, i int, claim rocl.GID) (bool, error) {
 	if node == uint64(n.c.ID().Node()) {
 		r, err := n.c.Register(ctx, n.hostAttrs(node, i))
 		if err != nil {
-			return 0, err
+			return false, err
+		}
+		if _, err := n.c.Lookup(ctx, claim); err != nil {
+			if errors.Is(err, rocl.ErrNotFound) {
+				err = nil
+			}
+			return false, errors.Join(err, r.Close())
 		}
 		n.own(r)
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.hosts[node] = i
-	return i, nil
+	return true, nil
 }
 
 // HostTID returns the number that stands for a host itself, like that of a pvmd in PVM.
@@ -193,9 +208,8 @@ func (n *Numbers) Number(ctx context.Context, id rocl.GID) (int, error) {
 	return i, nil
 }
 
-// Task returns the task or thread, or the start of a program, whose number is tid. It fails with
-// rocl.ErrNotFound if no running one has the number, and this process knows of no ended one that
-// had it.
+// Task returns the task or thread, or the start of a program, whose number is tid. It is one that
+// has ended if this process knows that it had the number. Otherwise Task fails as Running does.
 func (n *Numbers) Task(ctx context.Context, tid int) (rocl.GID, error) {
 	n.mu.Lock()
 	id, ok := n.tasks[tid]
@@ -203,15 +217,26 @@ func (n *Numbers) Task(ctx context.Context, tid int) (rocl.GID, error) {
 	if ok {
 		return id, nil
 	}
+	return n.Running(ctx, tid)
+}
+
+// Running returns the running task or thread, or the start of a program, whose number is tid. It
+// fails with rocl.ErrNotFound if none has the number, and with rocl.ErrPartial if the node of the
+// number's host did not answer or is not known.
+func (n *Numbers) Running(ctx context.Context, tid int) (rocl.GID, error) {
 	if !Valid(tid) || IsHost(tid) {
 		return rocl.GID{}, fmt.Errorf("numbers: find task %x: %w", tid, rocl.ErrNotFound)
 	}
+	var partial error
+	isAlone, silent := false, map[uint64]bool{} // the nodes that did not answer
 	for _, typ := range []string{"task", "thread", "tmp"} {
-		for f, err := range n.c.FindAll(ctx, rocl.Match{"type": typ, "vm": n.vm}) {
+		var v rocl.Coverage
+		for f, err := range n.c.FindAll(ctx, rocl.Match{"type": typ, "vm": n.vm}, rocl.Covered(&v)) {
+			if errors.Is(err, rocl.ErrPartial) { // this node has reached no other one
+				partial, isAlone = err, true
+				break
+			}
 			if err != nil {
-				if errors.Is(err, rocl.ErrPartial) {
-					break
-				}
 				return rocl.GID{}, fmt.Errorf("numbers: find task %x: %w", tid, err)
 			}
 			if local(f.ID) != tid&localMask {
@@ -221,8 +246,33 @@ func (n *Numbers) Task(ctx context.Context, tid int) (rocl.GID, error) {
 				return f.ID, nil
 			}
 		}
+		if err := v.Err(); err != nil {
+			partial = err
+		}
+		for _, node := range v.Failed {
+			silent[uint64(node)] = true
+		}
+	}
+	if partial != nil {
+		node, ok := n.node(ctx, tid>>localBits)
+		if !ok || silent[node] || isAlone && node != uint64(n.c.ID().Node()) {
+			return rocl.GID{}, fmt.Errorf("numbers: find task %x: %w", tid, partial)
+		}
 	}
 	return rocl.GID{}, fmt.Errorf("numbers: find task %x: %w", tid, rocl.ErrNotFound)
+}
+
+// node returns the node of the host with the number h. ok is false if that is not known.
+func (n *Numbers) node(ctx context.Context, h int) (node uint64, ok bool) {
+	for f, err := range n.c.FindAll(ctx, rocl.Match{"type": typeHost, "vm": n.vm, "index": strconv.Itoa(h)}) {
+		if err != nil {
+			break
+		}
+		if node, err := strconv.ParseUint(get(f, "node"), 16, 64); err == nil {
+			return node, true
+		}
+	}
+	return 0, false
 }
 
 // Forget forgets which task has a number, because the task has ended. The next call of Task

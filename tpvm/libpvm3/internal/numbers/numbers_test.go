@@ -5,12 +5,15 @@ package numbers_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"path/filepath"
 	"testing"
 	"time"
 
 	"go.uber.org/goleak"
 
 	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/directory/cluster"
 	"github.com/rocl-go/rocl/rocltest"
 	"github.com/rocl-go/rocl/tpvm/libpvm3/internal/numbers"
 )
@@ -22,12 +25,12 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func TestNumbers(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	cluster := rocltest.Cluster(t, 2)
+	nodes := rocltest.Cluster(t, 2)
 	var cs []*rocl.Context
 	var ns []*numbers.Numbers
 	var ids []rocl.GID
 	for i := range 6 {
-		c := cluster.Open(i % 2)
+		c := nodes.Open(i % 2)
 		n := numbers.New(c, "vm")
 		if err := n.Claim(ctx); err != nil {
 			t.Fatal(err)
@@ -64,5 +67,65 @@ func TestNumbers(t *testing.T) {
 	// A second claim of the same number fails.
 	if err := numbers.New(cs[0], "vm").Claim(ctx); !errors.Is(err, rocl.ErrExists) {
 		t.Errorf("a number that is claimed: %v", err)
+	}
+}
+
+// While a node cannot be asked, only the numbers of the hosts that answer are missing for certain.
+// A number is claimed once also then.
+func TestPartial(t *testing.T) {
+	t.Parallel() // the member waits 3 s for the one that it is to join
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	c, err := rocl.Open(ctx, rocl.WithSocket(filepath.Join(t.TempDir(), "s")), rocl.WithCluster("test"), // no member has port 1
+		rocl.WithMember(cluster.Member{Bind: "127.0.0.1:0", Join: []string{"127.0.0.1:1"}}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	// Claim asks for a unique number of the host, which fails while a node cannot be asked.
+	host := rocl.Attrs{"type": "tidhost", "vm": "vm", "node": fmt.Sprintf("%012x", uint64(c.ID().Node())), "index": "1"}
+	if _, err := c.Register(ctx, host); err != nil {
+		t.Fatal(err)
+	}
+	n := numbers.New(c, "vm")
+	for h, want := range map[int]error{1: rocl.ErrNotFound, 2: rocl.ErrPartial} {
+		if _, err := n.Task(ctx, h<<18|1<<17+12345); !errors.Is(err, want) {
+			t.Errorf("a number of host %d that no task has: %v", h, err)
+		}
+	}
+	if err := n.Claim(ctx); err != nil {
+		t.Error(err)
+	}
+	if err := numbers.New(c, "vm").Claim(ctx); !errors.Is(err, rocl.ErrExists) {
+		t.Errorf("a number that is claimed: %v", err)
+	}
+}
+
+// A process finds the number of its host in the claim of another process. If that ends before the
+// process has registered the number too, another host may have got it. The process does not keep
+// it.
+func TestHostClaimEnded(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	nodes := rocltest.Cluster(t, 2)
+	here, there := nodes.Open(0), nodes.Open(1)
+	claim, err := here.Register(ctx, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := claim.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if i, err := numbers.New(there, "vm").Host(ctx, uint64(there.ID().Node())); i != 1 || err != nil {
+		t.Fatal(i, err)
+	}
+	n := numbers.New(here, "vm")
+	if isKept, err := n.KeepHost(ctx, 1, claim.ID()); isKept || err != nil {
+		t.Error(isKept, err)
+	}
+	for range 2 {
+		if i, err := n.Host(ctx, uint64(here.ID().Node())); i != 2 || err != nil {
+			t.Error(i, err)
+		}
 	}
 }
