@@ -145,7 +145,7 @@ func TestProposedIsTakenBack(t *testing.T) {
 	if err := a.shake(soon(t), la, a.ports[0], b.Addrs()[0], nil); !errors.Is(err, ErrRefused) {
 		t.Fatalf("the handshake ended with %v, not with a refusal", err)
 	}
-	if v := la.life.Admits(&wire.Attach{Session: 7, Gen: gen}, true, true, false); !v.IsAdmitted() {
+	if v := la.life.Admits(&wire.Attach{Session: 7, Gen: gen}, true, false); !v.IsAdmitted() {
 		t.Errorf("refused: %+v", v)
 	}
 }

@@ -286,15 +286,18 @@ func (ep *endpoint) onAttach(c subsys.Conn, b []byte) error {
 		return fmt.Errorf("%w: %v has another key", ErrRefused, ep.peer)
 	}
 	ep.said.Said = append(ep.said.Said, b...)
-	for {
-		l, err := ep.d.linkOf(linkKey{ep.peer, ep.lane, ep.lane > 0})
+	for k := (linkKey{ep.peer, ep.lane, ep.lane > 0}); ; {
+		if a.Known != 0 && !ep.d.hasLink(k) { // a link made for a session that is not known would stay
+			return ep.refuse(c, &a, wire.RefusedUnknown, 0)
+		}
+		l, err := ep.d.linkOf(k)
 		if err != nil {
 			return err
 		}
 		l.mu.Lock()
 		l.blockWritersLocked()
 		isWorse := a.IsMove && l.conn != nil && l.worseLocked(c)
-		v := l.life.Admits(&a, ep.d.self.Compare(ep.peer) < 0, l.isUnusedLocked(), isWorse)
+		v := l.life.Admits(&a, ep.d.self.Compare(ep.peer) < 0, isWorse)
 		isAdmitted := v.IsAdmitted()
 		if isAdmitted {
 			err = l.bindLocked(ep, c, &a)

@@ -447,6 +447,13 @@ type linkKey struct {
 	theirs bool
 }
 
+// hasLink reports whether there is a link with the key k.
+func (d *Dispatcher) hasLink(k linkKey) bool {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	return d.links[k] != nil
+}
+
 // linkOf returns the link of a key, and makes it if necessary.
 func (d *Dispatcher) linkOf(k linkKey) (*link, error) {
 	d.mu.RLock()

@@ -303,12 +303,6 @@ func (f *Flow) enqueueHeldLocked(w *waiter) {
 // isIdleLocked reports whether everything has been acknowledged. mu must be held.
 func (l *link) isIdleLocked() bool { return l.s.IsIdle() && l.held == 0 }
 
-// isUnusedLocked reports whether nothing of this context has a use for the link: nothing is under
-// way or waits, and no sender has a flow, over which it may be about to send. mu must be held.
-func (l *link) isUnusedLocked() bool {
-	return l.isIdleLocked() && l.full.first == nil && len(l.endings) == 0 && len(l.contextEnds) == 0 && len(l.flows) == 0
-}
-
 // needsAcksLocked reports whether anything but messages of SendAndForget has not been acknowledged.
 // mu must be held.
 func (l *link) needsAcksLocked() bool { return l.s.NeedsAcks() || l.holdsLocked(isAwaited) }

@@ -169,8 +169,6 @@ func TestFirstOperationAfterGivingUp(t *testing.T) {
 			must(t, echo())
 			return echo
 		}},
-		// A Send of the context that gave up may fail with "knows another session", and is
-		// reported.
 		"task": {prepare: func(t *testing.T, e ends) func() error {
 			var tasks []*tpvm.Task
 			for _, c := range []*lib.Context{e.near, e.far} {

@@ -334,18 +334,14 @@ type Verdict struct {
 func (v *Verdict) IsAdmitted() bool { return v.Why == 0 && v.Fatal == nil }
 
 // Admits judges the peer's handshake a. isFirst says that this context goes first if both sides
-// dial. isUnused says that nothing of the session is under way, and that nothing waits for the
-// link. isWorse says that the connection uses a worse route than the present one.
-func (m *Machine) Admits(a *wire.Attach, isFirst, isUnused, isWorse bool) Verdict {
+// dial. isWorse says that the connection uses a worse route than the present one.
+func (m *Machine) Admits(a *wire.Attach, isFirst, isWorse bool) Verdict {
 	v := Verdict{Gen: m.gen}
 	switch {
 	case m.HasEnded():
 		v.Fatal, v.IsForSuccessor = m.cause, true
 	case a.Known != 0 && a.Known != m.id:
 		v.Why = wire.RefusedUnknown
-		if m.peerID == 0 && isUnused {
-			v.Fatal = fmt.Errorf("%w: %v knows another session", ErrUnreachable, m.peer)
-		}
 	case m.peerID != 0 && m.peerID != a.Session:
 		// The peer has given up the old session and told its senders. This context begins a new
 		// session, for what the peer has not received, and reports the rest.

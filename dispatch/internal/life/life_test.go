@@ -124,7 +124,7 @@ func (s *teller) tell(event string) (string, error) {
 		s.mine.Gen = f.Propose()
 		return fmt.Sprintf("gen=%d", s.mine.Gen), nil
 	case "attach":
-		v := f.Admits(&a, has["first"], has["idle"], has["worse"])
+		v := f.Admits(&a, has["first"], has["worse"])
 		out := "admitted"
 		if v.Why != 0 {
 			out = fmt.Sprintf("refused %s gen=%d", [...]string{"", "stale", "busy", "unknown", "worse"}[v.Why], v.Gen)
