@@ -26,8 +26,8 @@ import (
 	"github.com/rocl-go/rocl/subsys/tls"
 )
 
-// someNoise has a number of bytes that divides the length of no piece. To make random bytes anew takes
-// long under the race detector.
+// someNoise has a number of bytes that divides the length of no piece. To make random bytes anew
+// takes long under the race detector.
 var someNoise = sync.OnceValue(func() []byte {
 	b := make([]byte, 65_521)
 	_, _ = rand.NewChaCha8([32]byte{1}).Read(b)
