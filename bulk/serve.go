@@ -4,6 +4,7 @@ package bulk
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -68,7 +69,7 @@ func (ep *Endpoint) serve(m *rocl.Message) {
 func (ep *Endpoint) refuse(m *rocl.Message, n uint64, err error) {
 	ep.counts.refused.Add(1)
 	p := refusal(n, err)
-	ep.reply(m, func(ctx context.Context) error { return ep.r.ReplyBytes(ctx, m, p) }, func() {})
+	ep.replyBytes(m, p)
 }
 
 // ended is a context that has ended. A Reply or BufferWait with it does not wait.
@@ -91,6 +92,21 @@ func (ep *Endpoint) reply(m *rocl.Message, send func(context.Context) error, fai
 			failed()
 		}
 	})
+}
+
+// replyBytes replies with p to a request, also if no memory of the context is free. It owns m and p.
+func (ep *Endpoint) replyBytes(m *rocl.Message, p []byte) {
+	ep.reply(m, func(ctx context.Context) error {
+		err := ep.r.ReplyBytes(ctx, m, p)
+		if !errors.Is(err, rocl.ErrLimit) {
+			return err
+		}
+		b := ep.c.Lend(p, func() {})
+		if err = ep.r.Reply(ctx, m, b); err != nil {
+			b.Release()
+		}
+		return err
+	}, func() {})
 }
 
 // served releases a request after the reply.
@@ -162,7 +178,7 @@ func (ep *Endpoint) write(m *rocl.Message, q *request, data []byte) {
 func (ep *Endpoint) written(m *rocl.Message, n uint64) {
 	ep.counts.writes.Add(1)
 	ep.counts.writtenBytes.Add(n)
-	ep.reply(m, func(ctx context.Context) error { return ep.r.ReplyBytes(ctx, m, nil) }, func() {})
+	ep.replyBytes(m, nil)
 }
 
 // read replies with bytes of a region. It owns m.

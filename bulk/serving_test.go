@@ -151,6 +151,9 @@ func TestServesWithoutMemory(t *testing.T) {
 	if _, err := target.Push(deadline(t), r.Handle(), 0, counting(100)); err != nil {
 		t.Error(err)
 	}
+	if _, err := target.Pull(deadline(t), bulk.HandleOf(origin.ID(), 100), 0, make([]byte, 100)); err == nil || errors.Is(err, rocl.ErrNoReply) {
+		t.Errorf("what no handle names: %v", err)
+	}
 	for _, b := range all {
 		b.Release()
 	}

@@ -113,7 +113,10 @@ func (l *Listener) connect() (*Conn, error) {
 func (l *Listener) answer(m *rocl.Message) (*Conn, error) {
 	c, err := l.accept(m)
 	if err != nil {
-		_ = l.r.SendAndForget(l.ctx, m.From(), tagRefuse, []byte(err.Error()))
+		reason := []byte(err.Error())
+		if errors.Is(l.r.SendAndForget(l.ctx, m.From(), tagRefuse, reason), rocl.ErrLimit) {
+			_ = sendBytes(l.ctx, l.r, m.From(), tagRefuse, reason)
+		}
 		return nil, err
 	}
 	if err := sendBytes(l.ctx, l.r, m.From(), tagAccept, []byte(c.r.ID().String())); err != nil {

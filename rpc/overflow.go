@@ -458,7 +458,11 @@ func (s *Server) handBack(r *request) error {
 	s.handed.Store(number, r)
 	var p [8]byte
 	binary.LittleEndian.PutUint64(p[:], number)
-	err := s.r.SendBytes(r.ctx, s.ID(), tagPulled, p[:])
+	b := lend(s.c, p[:])
+	err := s.r.Send(r.ctx, s.ID(), tagPulled, b)
+	if err != nil {
+		b.Release()
+	}
 	if err != nil && s.takeHanded(number) == nil { // the receiving goroutine has ended, and the request with it
 		return nil
 	}

@@ -350,6 +350,47 @@ func TestGroupMany(t *testing.T) {
 	wg.Wait()
 }
 
+// While the program uses all memory of its context, its groups go on: their messages need none.
+func TestGroupWithoutMemory(t *testing.T) {
+	for name, opts := range map[string][]rocl.Option{"inproc": nil, "tcp": {rocltest.TCP()}} {
+		t.Run(name, func(t *testing.T) {
+			cl := rocltest.Cluster(t, 1)
+			var groups []*tpvm.Group
+			var held []*rocl.Buffer
+			for range 3 {
+				c := cl.Open(0, append(opts, rocl.WithMemory(1<<20))...)
+				g, err := enrol(t, c).Join(deadline(t), "workers")
+				if err != nil {
+					t.Fatal(err)
+				}
+				groups = append(groups, g)
+				for n := 1 << 20; n > 0; n /= 2 {
+					for b, err := c.Buffer(n); err == nil; b, err = c.Buffer(n) {
+						held = append(held, b)
+					}
+				}
+			}
+			var wg sync.WaitGroup
+			for _, g := range groups {
+				wg.Go(func() {
+					for range 3 {
+						if err := g.Barrier(deadline(t), 3); err != nil {
+							t.Error(err)
+						}
+						if n, err := g.Size(deadline(t)); n != 3 || err != nil {
+							t.Error(n, err)
+						}
+					}
+				})
+			}
+			wg.Wait()
+			for _, b := range held {
+				b.Release()
+			}
+		})
+	}
+}
+
 // No member leaves a barrier before all have come, in barrier after barrier.
 func TestGroupBarrier(t *testing.T) {
 	ctx := deadline(t)

@@ -117,7 +117,12 @@ func (w *groupWire) send(to TID, m *groupMessage) {
 		return
 	}
 	w.scratch = p
-	_ = w.r.SendBytes(w.ctx, to, ownTag, p)
+	if err = w.r.SendBytes(w.ctx, to, ownTag, p); errors.Is(err, rocl.ErrLimit) { // the program uses the memory of the context
+		b := w.r.Context().Lend(slices.Clone(p), func() {})
+		if w.r.Send(w.ctx, to, ownTag, b) != nil {
+			b.Release()
+		}
+	}
 }
 
 func (w *groupWire) monitor(id TID) bool {
