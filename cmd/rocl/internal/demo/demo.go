@@ -290,8 +290,8 @@ func play(ctx context.Context, socket, name, run string, in io.Reader) error {
 	return err
 }
 
-// progressReporter is a reporter that shows a bar on a terminal, and writes lines. One goroutine uses
-// it.
+// progressReporter is a reporter that shows a bar on a terminal, and writes lines. One goroutine
+// uses it.
 type progressReporter struct {
 	quiet bool
 	w     io.Writer
