@@ -77,8 +77,8 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// buckets returns how many calls there are, and for each bound, in seconds, how many took at most as
-// long.
+// buckets returns the number of calls, and for each bound in seconds, the number of calls that took
+// at most as long.
 func buckets(all []rpc.Took) (count uint64, below map[float64]uint64) {
 	below = map[float64]uint64{}
 	for bound := time.Duration(1 << 10); bound <= 1<<32; bound *= 2 {
