@@ -13,9 +13,9 @@ const Version = "0.1.0"
 
 const module = "github.com/rocl-go/rocl"
 
-// String returns the version of the library that the go command has recorded in this program. If it
-// has recorded none, because the program was built in a clone of rocl, String returns the release of
-// the source, and the commit if that is recorded.
+// String returns the version of the library that the go command has recorded in this program. A
+// program that was built in a clone of rocl has none. String then returns the release of the
+// source, and the commit if that is recorded.
 func String() string {
 	bi, ok := debug.ReadBuildInfo()
 	if !ok {

@@ -13,8 +13,8 @@
 //	rocl_rpc_running                handlers that run
 //	rocl_rpc_duration_seconds       histogram: from the request's arrival to the handler's return
 //
-// The histogram has a bucket for each power of two from 1.024 µs to 4.3 s. Of the calls of an Inline
-// handler it counts one in eight.
+// The histogram has a bucket for each power of two from 1.024 µs to 4.3 s. Of the calls of an
+// Inline handler it counts one in eight.
 //
 // [NewPools] does so with the pools in which handlers run:
 //
