@@ -7,11 +7,11 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"slices"
 	"sync/atomic"
 	"time"
 
-	"github.com/cespare/xxhash/v2"
 	"github.com/rocl-go/rocl/buffers"
 	"github.com/rocl-go/rocl/dispatch/internal/wire"
 	"github.com/rocl-go/rocl/internal/lock"
@@ -52,7 +52,11 @@ type endpoint struct {
 }
 
 // hash returns the number that stands for the cluster in a Hello.
-func (t *Trust) hash() uint64 { return xxhash.Sum64String(t.Cluster) }
+func (t *Trust) hash() uint64 {
+	h := fnv.New64a()
+	_, _ = h.Write([]byte(t.Cluster))
+	return h.Sum64()
+}
 
 // welcome makes the endpoint of an accepted connection. Beyond maxPending, an older connection with
 // an unfinished handshake is closed; see subsys.Handshakes.

@@ -80,6 +80,18 @@ func TestCall(t *testing.T) {
 	}
 	if st := s.Stats(); len(st) != 1 || st[0].Name != "add" || st[0].Calls != 100 || st[0].Errors != 0 || st[0].P50 <= 0 || st[0].P99 > st[0].Longest {
 		t.Errorf("%+v", st)
+	} else {
+		var calls uint64
+		var most time.Duration
+		for _, took := range st[0].Took {
+			if took.Most <= most || took.Calls == 0 {
+				t.Errorf("%v", st[0].Took)
+			}
+			calls, most = calls+took.Calls, took.Most
+		}
+		if calls != 100 || most < st[0].Longest || st[0].Total < st[0].Longest || st[0].Total > 100*st[0].Longest {
+			t.Errorf("%+v", st)
+		}
 	}
 }
 

@@ -21,6 +21,15 @@ type MethodStats struct {
 	P50       time.Duration `json:"p50"`       // median time from the request's arrival to the handler's return; of one call in eight if the handler is Inline
 	P99       time.Duration `json:"p99"`
 	Longest   time.Duration `json:"longest"`
+	Total     time.Duration `json:"total"` // sum of the durations that Took counts
+	Took      []Took        `json:"took"`  // the durations that P50 and P99 are made of, from short to long
+}
+
+// A Took counts the calls whose duration was at most Most and longer than the Most of any shorter
+// Took. Its length is a quarter of an octave.
+type Took struct {
+	Most  time.Duration `json:"most"`
+	Calls uint64        `json:"calls"` // at least 1
 }
 
 // methodStats has the counters of MethodStats.
@@ -31,6 +40,7 @@ type methodStats struct {
 	refused   atomic.Uint64
 	overflows atomic.Uint64
 	longest   atomic.Int64
+	total     atomic.Int64
 	took      [spans]atomic.Uint64
 }
 
@@ -66,6 +76,7 @@ func (s *methodStats) ended(came time.Time, err error) {
 	}
 	d := time.Since(came)
 	s.took[spanOf(d)].Add(1)
+	s.total.Add(int64(d))
 	for {
 		l := s.longest.Load()
 		if int64(d) <= l || s.longest.CompareAndSwap(l, int64(d)) {
@@ -75,21 +86,22 @@ func (s *methodStats) ended(came time.Time, err error) {
 }
 
 func (s *methodStats) stats(name string) MethodStats {
-	out := MethodStats{Name: name, Calls: s.ran.Load(), Errors: s.errors.Load(), Refused: s.refused.Load(), Overflows: s.overflows.Load(), Longest: time.Duration(s.longest.Load())}
+	out := MethodStats{Name: name, Calls: s.ran.Load(), Errors: s.errors.Load(), Refused: s.refused.Load(), Overflows: s.overflows.Load(), Longest: time.Duration(s.longest.Load()), Total: time.Duration(s.total.Load()), Took: []Took{}}
 	out.Running = int64(s.begun.Load() - out.Calls)
-	var took [spans]uint64
 	var timed uint64
-	for i := range took {
-		took[i] = s.took[i].Load()
-		timed += took[i]
+	for i := range s.took {
+		if n := s.took[i].Load(); n > 0 {
+			out.Took = append(out.Took, Took{most(i), n})
+			timed += n
+		}
 	}
 	quantile := func(q float64) time.Duration {
 		left := uint64(q * float64(timed))
-		for i, n := range took {
-			if n > left {
-				return min(most(i), out.Longest)
+		for _, t := range out.Took {
+			if t.Calls > left {
+				return min(t.Most, out.Longest)
 			}
-			left -= n
+			left -= t.Calls
 		}
 		return out.Longest
 	}

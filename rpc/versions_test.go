@@ -8,11 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"google.golang.org/protobuf/types/known/timestamppb"
-	"google.golang.org/protobuf/types/known/wrapperspb"
-
 	"github.com/rocl-go/rocl"
-	"github.com/rocl-go/rocl/codec/protobuf"
 	"github.com/rocl-go/rocl/rpc"
 )
 
@@ -72,26 +68,5 @@ func TestTwoVersionsOfStruct(t *testing.T) {
 	}
 	if _, err := rpc.CallJSON(deadline(t), c, s.ID(), "old", []byte(`{"Text": "text", "By": "me"}`)); !errors.Is(err, rocl.ErrValue) || !strings.Contains(err.Error(), `"By"`) {
 		t.Error(err)
-	}
-}
-
-// Protocol Buffers skip the fields that the receiver lacks. An Int64Value is a Timestamp without
-// its second field.
-func TestTwoVersionsOfProtobuf(t *testing.T) {
-	s, c := pair(t)
-	older, newer := protobuf.Codec[wrapperspb.Int64Value](), protobuf.Codec[timestamppb.Timestamp]()
-	if err := errors.Join(
-		rpc.Register(s, "old", func(_ context.Context, v *wrapperspb.Int64Value) (int64, error) { return v.Value, nil }, rpc.WithCodecs[*wrapperspb.Int64Value, int64](older, nil)),
-		rpc.Register(s, "new", func(_ context.Context, v *timestamppb.Timestamp) (int64, error) {
-			return v.Seconds + int64(v.Nanos), nil
-		}, rpc.WithCodecs[*timestamppb.Timestamp, int64](newer, nil)),
-	); err != nil {
-		t.Fatal(err)
-	}
-	if got, err := rpc.Call[*timestamppb.Timestamp, int64](deadline(t), c, s.ID(), "old", &timestamppb.Timestamp{Seconds: 5, Nanos: 7}, rpc.WithCodecs[*timestamppb.Timestamp, int64](newer, nil)); err != nil || got != 5 {
-		t.Error(got, err)
-	}
-	if got, err := rpc.Call[*wrapperspb.Int64Value, int64](deadline(t), c, s.ID(), "new", wrapperspb.Int64(5), rpc.WithCodecs[*wrapperspb.Int64Value, int64](older, nil)); err != nil || got != 5 {
-		t.Error(got, err)
 	}
 }

@@ -3,15 +3,20 @@
 package protobuf_test
 
 import (
+	"context"
 	"errors"
+	"path/filepath"
 	"testing"
 
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
+	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/codec"
 	"github.com/rocl-go/rocl/codec/protobuf"
+	"github.com/rocl-go/rocl/rpc"
 )
 
 func TestCodec(t *testing.T) {
@@ -44,5 +49,40 @@ func TestCodec(t *testing.T) {
 	}
 	if v, err := s.Decode(nil); err != nil || v.GetValue() != "" {
 		t.Errorf("nothing: %v, %v", v, err)
+	}
+}
+
+// Of two versions of a message, the receiver skips the fields that it lacks, also in a call. An
+// Int64Value is a Timestamp without its second field.
+func TestTwoVersions(t *testing.T) {
+	at, err := rocl.Open(t.Context(), rocl.WithSocket(filepath.Join(t.TempDir(), "s")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer at.Close()
+	s, err := rpc.NewServer(t.Context(), at, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close(t.Context())
+	c, err := rpc.NewClient(t.Context(), at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	older, newer := protobuf.Codec[wrapperspb.Int64Value](), protobuf.Codec[timestamppb.Timestamp]()
+	if err := errors.Join(
+		rpc.Register(s, "old", func(_ context.Context, v *wrapperspb.Int64Value) (int64, error) { return v.Value, nil }, rpc.WithCodecs[*wrapperspb.Int64Value, int64](older, nil)),
+		rpc.Register(s, "new", func(_ context.Context, v *timestamppb.Timestamp) (int64, error) {
+			return v.Seconds + int64(v.Nanos), nil
+		}, rpc.WithCodecs[*timestamppb.Timestamp, int64](newer, nil)),
+	); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := rpc.Call[*timestamppb.Timestamp, int64](t.Context(), c, s.ID(), "old", &timestamppb.Timestamp{Seconds: 5, Nanos: 7}, rpc.WithCodecs[*timestamppb.Timestamp, int64](newer, nil)); err != nil || got != 5 {
+		t.Error(got, err)
+	}
+	if got, err := rpc.Call[*wrapperspb.Int64Value, int64](t.Context(), c, s.ID(), "new", wrapperspb.Int64(5), rpc.WithCodecs[*wrapperspb.Int64Value, int64](older, nil)); err != nil || got != 5 {
+		t.Error(got, err)
 	}
 }

@@ -5,6 +5,7 @@ package version
 import (
 	"os"
 	"regexp"
+	"runtime/debug"
 	"strings"
 	"testing"
 )
@@ -30,5 +31,21 @@ func TestChangelogAgrees(t *testing.T) {
 	}
 	if !strings.HasPrefix(String(), Version) {
 		t.Errorf("--version prints %q", String())
+	}
+}
+
+func TestVersionOfBuild(t *testing.T) {
+	commit := []debug.BuildSetting{{Key: "vcs.revision", Value: "0123456789abcdef"}}
+	clone := &debug.Module{Path: module, Version: "(devel)"}
+	released := &debug.Module{Path: module, Version: "v1.2.3"}
+	replaced := &debug.Module{Path: module, Version: "v1.2.3", Replace: &debug.Module{Path: "../rocl"}}
+	for want, bi := range map[string]debug.BuildInfo{
+		"1.2.3":                     {Main: debug.Module{Path: module + "/cmd", Version: "v1.2.3"}, Deps: []*debug.Module{released}},
+		Version + " (0123456789ab)": {Main: debug.Module{Path: module + "/cmd"}, Deps: []*debug.Module{clone}, Settings: commit},
+		Version:                     {Main: debug.Module{Path: "example.com/user"}, Deps: []*debug.Module{replaced}, Settings: commit},
+	} {
+		if got := of(&bi); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
 	}
 }

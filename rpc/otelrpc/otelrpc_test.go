@@ -21,6 +21,34 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
+// Nil options and options that are given nil have their defaults.
+func TestNilOptions(t *testing.T) {
+	ctx := t.Context()
+	c, err := rocl.Open(ctx, rocl.WithSocket(filepath.Join(t.TempDir(), "s")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	for _, o := range []otelrpc.Option{otelrpc.WithTracerProvider(nil), otelrpc.WithPropagator(nil), nil} {
+		s, err := rpc.NewServer(ctx, c, nil, rpc.WithInterceptors(otelrpc.Server(o)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close(context.Background())
+		client, err := rpc.NewClient(ctx, c, rpc.CallInterceptors(otelrpc.Client(o)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer client.Close()
+		if err := rpc.Register(s, "f", func(_ context.Context, in string) (string, error) { return in, nil }); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := rpc.Call[string, string](ctx, client, s.ID(), "f", "x"); err != nil || got != "x" {
+			t.Error(got, err)
+		}
+	}
+}
+
 // The span of a server is a child of the caller's span, and both record an error.
 func TestSpansJoin(t *testing.T) {
 	spans := tracetest.NewSpanRecorder()

@@ -11,7 +11,10 @@
 //	rocl_rpc_calls_total            handlers that have returned
 //	rocl_rpc_errors_total           handlers that have returned an error
 //	rocl_rpc_running                handlers that run
-//	rocl_rpc_duration_seconds       from the request's arrival to the handler's return, quantiles 0.5, 0.99 and 1
+//	rocl_rpc_duration_seconds       histogram: from the request's arrival to the handler's return
+//
+// The histogram has a bucket for each power of two from 1.024 µs to 4.3 s. Of the calls of an
+// Inline handler it counts one in eight.
 //
 // [NewPools] does so with the pools in which handlers run:
 //
@@ -34,6 +37,7 @@ package promrpc
 
 import (
 	"slices"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -46,7 +50,7 @@ var (
 	calls    = prometheus.NewDesc("rocl_rpc_calls_total", "Handlers that have returned.", labels, nil)
 	errs     = prometheus.NewDesc("rocl_rpc_errors_total", "Handlers that have returned an error.", labels, nil)
 	running  = prometheus.NewDesc("rocl_rpc_running", "Handlers that run.", labels, nil)
-	duration = prometheus.NewDesc("rocl_rpc_duration_seconds", "Time from the arrival of a request to the return of its handler.", append([]string{"quantile"}, labels...), nil)
+	duration = prometheus.NewDesc("rocl_rpc_duration_seconds", "Time from the arrival of a request to the return of its handler.", labels, nil)
 )
 
 // New returns a collector of the figures of servers, as they are when they are collected. It leaves
@@ -70,9 +74,24 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 			ch <- prometheus.MustNewConstMetric(calls, prometheus.CounterValue, float64(st.Calls), id, st.Name)
 			ch <- prometheus.MustNewConstMetric(errs, prometheus.CounterValue, float64(st.Errors), id, st.Name)
 			ch <- prometheus.MustNewConstMetric(running, prometheus.GaugeValue, float64(st.Running), id, st.Name)
-			ch <- prometheus.MustNewConstMetric(duration, prometheus.GaugeValue, st.P50.Seconds(), "0.5", id, st.Name)
-			ch <- prometheus.MustNewConstMetric(duration, prometheus.GaugeValue, st.P99.Seconds(), "0.99", id, st.Name)
-			ch <- prometheus.MustNewConstMetric(duration, prometheus.GaugeValue, st.Longest.Seconds(), "1", id, st.Name)
+			count, below := buckets(st.Took)
+			ch <- prometheus.MustNewConstHistogram(duration, count, st.Total.Seconds(), below, id, st.Name)
 		}
 	}
+}
+
+// buckets returns the number of calls, and for each bound in seconds, the number of calls that took
+// at most as long.
+func buckets(all []rpc.Took) (count uint64, below map[float64]uint64) {
+	below = map[float64]uint64{}
+	for bound := time.Duration(1 << 10); bound <= 1<<32; bound *= 2 {
+		for ; len(all) > 0 && all[0].Most <= bound; all = all[1:] {
+			count += all[0].Calls
+		}
+		below[bound.Seconds()] = count
+	}
+	for _, t := range all {
+		count += t.Calls
+	}
+	return count, below
 }

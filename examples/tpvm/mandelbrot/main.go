@@ -99,12 +99,11 @@ func master(ctx context.Context, t *tpvm.Task) error {
 	}
 	began := time.Now()
 	img, err := farm(ctx, t, ids, p)
-	p.end()
 	if err != nil {
 		return err
 	}
 	fmt.Printf("%d tiles by %d threads of %d processes in %.1f s: %s\n",
-		v.tiles(), len(ids), len(p.bars), time.Since(began).Seconds(), *out)
+		v.tiles(), len(ids), len(p.parts), time.Since(began).Seconds(), *out)
 	if n := p.ended(); n > 0 {
 		fmt.Println(count(n, "process ended early; its tiles", "processes ended early; their tiles"), "were rendered again")
 	}
@@ -131,7 +130,6 @@ func start(ctx context.Context, t *tpvm.Task, ids, own []tpvm.TID) (*progress, e
 	if len(pids) > 0 {
 		fmt.Fprintln(os.Stderr, "kill one of:", strings.Join(pids, " "))
 	}
-	p.show()
 	return p, nil
 }
 

@@ -4,7 +4,7 @@ module github.com/rocl-go/rocl/tests/scale/scaling
 go 1.26.0
 
 require (
-	github.com/rocl-go/rocl v0.0.0
+	github.com/rocl-go/rocl v0.2.0
 	gonum.org/v1/plot v0.17.0
 )
 
@@ -17,11 +17,7 @@ require (
 	github.com/bits-and-blooms/bitset v1.24.2 // indirect
 	github.com/bits-and-blooms/bloom/v3 v3.7.1 // indirect
 	github.com/cespare/xxhash/v2 v2.3.0 // indirect
-	github.com/dchest/siphash v1.2.3 // indirect
 	github.com/golang/freetype v0.0.0-20170609003504-e2365dfdc4a0 // indirect
 	golang.org/x/image v0.30.0 // indirect
-	golang.org/x/sys v0.49.0 // indirect
 	golang.org/x/text v0.28.0 // indirect
 )
-
-replace github.com/rocl-go/rocl => ../../..

@@ -31,8 +31,6 @@ import (
 	"github.com/rocl-go/rocl/internal/display"
 	"github.com/rocl-go/rocl/internal/subprocess"
 	"github.com/spf13/cobra"
-	"github.com/vbauerster/mpb/v8"
-	"github.com/vbauerster/mpb/v8/decor"
 )
 
 // Result is the result of a run, which is printed with --json.
@@ -292,58 +290,55 @@ func play(ctx context.Context, socket, name, run string, in io.Reader) error {
 	return err
 }
 
-// progressReporter is a reporter that shows a bar on a terminal, and writes lines elsewhere.
+// progressReporter is a reporter that shows a bar on a terminal, and writes lines. One goroutine
+// uses it.
 type progressReporter struct {
 	quiet bool
 	w     io.Writer
-	p     *mpb.Progress
-	bar   *mpb.Bar
 	begun time.Time
+	units int
 	bytes uint64
+	bar   string // the bar that is the last line on the terminal; "" if there is none
 }
 
 func newProgressReporter(quiet bool, w io.Writer) *progressReporter {
-	t := &progressReporter{quiet: quiet, w: w, begun: time.Now()}
-	if !quiet && cli.Terminal(w) {
-		t.p = mpb.New(mpb.WithOutput(w), mpb.WithWidth(60))
-	}
-	return t
+	return &progressReporter{quiet: quiet, w: w, begun: time.Now()}
 }
+
+// eraseLine returns the terminal to the start of the line, which it erases.
+const eraseLine = "\r\x1b[K"
 
 func (t *progressReporter) printf(format string, args ...any) {
 	if t.quiet {
 		return
 	}
 	line := fmt.Sprintf("%6.2fs  %s\n", time.Since(t.begun).Seconds(), fmt.Sprintf(format, args...))
-	if t.p != nil && t.bar != nil {
-		_, _ = t.p.Write([]byte(line))
-		return
+	if t.bar != "" {
+		line = eraseLine + line + t.bar
 	}
 	_, _ = io.WriteString(t.w, line)
 }
 
-func (t *progressReporter) total(units int) {
-	if t.p != nil && t.bar == nil {
-		t.bar = t.p.AddBar(int64(units),
-			mpb.PrependDecorators(decor.Name("indexing "), decor.Any(func(decor.Statistics) string { return fmt.Sprintf("%.0f MB ", float64(t.bytes)/1e6) })),
-			mpb.AppendDecorators(decor.Percentage()))
-	}
-}
+func (t *progressReporter) total(units int) { t.units = max(units, 1) }
 
 func (t *progressReporter) step(done int, bytes uint64) {
 	t.bytes += bytes
-	if t.bar != nil {
-		t.bar.SetCurrent(int64(done))
+	if t.quiet || !cli.Terminal(t.w) {
+		return
+	}
+	const width = 40
+	n := width * done / t.units
+	bar := fmt.Sprintf("indexing %5.0f MB [%s%s] %3d %%", float64(t.bytes)/1e6, strings.Repeat("=", n), strings.Repeat("-", width-n), 100*done/t.units)
+	if bar != t.bar {
+		t.bar = bar
+		_, _ = io.WriteString(t.w, eraseLine+bar)
 	}
 }
 
+// close leaves the bar on the terminal as it is.
 func (t *progressReporter) close() {
-	if t.p == nil {
-		return
+	if t.bar != "" {
+		t.bar = ""
+		_, _ = io.WriteString(t.w, "\n")
 	}
-	if t.bar != nil {
-		t.bar.Abort(false)
-	}
-	t.p.Wait()
-	t.p, t.bar = nil, nil
 }

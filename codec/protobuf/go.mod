@@ -1,0 +1,18 @@
+// A module of its own, so that Protocol Buffers stay out of the library's go.mod.
+module github.com/rocl-go/rocl/codec/protobuf
+
+go 1.26.0
+
+require (
+	github.com/rocl-go/rocl v0.2.0
+	go.uber.org/goleak v1.3.0
+	google.golang.org/protobuf v1.36.8
+)
+
+require (
+	github.com/cespare/xxhash/v2 v2.3.0 // indirect
+	github.com/dchest/siphash v1.2.3 // indirect
+	github.com/fxamacker/cbor/v2 v2.10.0 // indirect
+	github.com/x448/float16 v0.8.4 // indirect
+	golang.org/x/sys v0.50.0 // indirect
+)
