@@ -94,7 +94,8 @@ func (ep *Endpoint) reply(m *rocl.Message, send func(context.Context) error, fai
 	})
 }
 
-// replyBytes replies with p to a request, also if no memory of the context is free. It owns m and p.
+// replyBytes replies with p to a request, also if no memory of the context is free. It owns m
+// and p.
 func (ep *Endpoint) replyBytes(m *rocl.Message, p []byte) {
 	ep.reply(m, func(ctx context.Context) error {
 		err := ep.r.ReplyBytes(ctx, m, p)
