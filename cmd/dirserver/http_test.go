@@ -476,7 +476,7 @@ func TestKeysWithoutFile(t *testing.T) {
 }
 
 func TestClusterSettings(t *testing.T) {
-	config := file(t, "bind = \"127.0.0.1:7946\"\ngroup = \"239.1.2.3:7947\"\nsearch = \"cast\"\npoll = \"50us\"\nhttp = \":9464\"\n")
+	config := file(t, "bind = \"127.0.0.1:7946\"\ngroup = \"239.1.2.3:7947\"\nsearch = \"broadcast\"\npoll = \"50us\"\nhttp = \":9464\"\n")
 	want := func(args []string, lines ...string) {
 		t.Helper()
 		out, errOut, code := call(t, append(args, "--print-config")...)
