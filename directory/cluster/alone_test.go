@@ -58,7 +58,7 @@ func TestUnknownQuestion(t *testing.T) {
 	b := member(t, 2, nil, a)
 	together(t, a, b)
 	for _, q := range [][]byte{question(kindRoll+1, resource.GID{}, pattern(nil)), {kindFind}, append(make([]byte, 17), "no list"...)} {
-		r, err := a.searches.run(t.Context(), among(nil, q, nil))
+		r, err := a.searches.run(t.Context(), among(nil, 0, q, nil))
 		if err != nil || r.Definite() {
 			t.Errorf("question %x: %+v: %v", q[:1], r, err)
 		}

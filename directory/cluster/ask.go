@@ -58,6 +58,7 @@ func (a *asker) askWith(ctx context.Context, w *waiter, q []byte, targets []reso
 	var late <-chan time.Time // fires when the patience is over
 	covered := 0
 	asked := a.members.roll.Load()
+	w.round = 0
 	for wait := 25 * time.Millisecond; ; {
 		news, unknown := a.members.news(), a.joiner.incomplete()
 		r, err := a.round(ctx, w, q, targets)
@@ -83,6 +84,7 @@ func (a *asker) askWith(ctx context.Context, w *waiter, q []byte, targets []reso
 				return database.Record{}, err
 			}
 			wait = min(2*wait, 200*time.Millisecond)
+			w.round++
 			continue
 		}
 		if q[0] == kindFind {
@@ -163,7 +165,7 @@ func (a *asker) once(ctx context.Context, w *waiter, q []byte, targets []resourc
 		return a.askEach(ctx, targets, q)
 	}
 	w.counts = true
-	r, err = a.searches.runWith(ctx, w, targets != nil, among(targets, q, nil))
+	r, err = a.searches.runWith(ctx, w, targets != nil, among(targets, w.round, q, nil))
 	if err != nil || !r.Found || len(r.Answer) != stubLen {
 		return r, err
 	}

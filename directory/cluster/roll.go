@@ -68,7 +68,7 @@ func (a *asker) learnRolls(ctx context.Context, others []differs) (apart []resou
 			continue
 		}
 		q := question(kindRoll, resource.GID{}, new(resource.List))
-		r, err := a.searches.run(ctx, among([]resource.NodeID{o.node}, q, nil))
+		r, err := a.searches.run(ctx, among([]resource.NodeID{o.node}, 0, q, nil))
 		if err != nil {
 			return nil, err
 		}

@@ -195,12 +195,12 @@ type beginning func(n *search.Node, now time.Time, by search.Asker) uint64
 
 // among returns the beginning of a search for the answer to q among the members in targets or, if
 // that is nil, among all members. rec may be nil.
-func among(targets []resource.NodeID, q []byte, rec *search.Recorder) beginning {
+func among(targets []resource.NodeID, round int, q []byte, rec *search.Recorder) beginning {
 	return func(n *search.Node, now time.Time, by search.Asker) uint64 {
 		if targets == nil {
 			return n.SearchTraced(now, q, rec, by)
 		}
-		return n.SearchAmong(now, targets, q, rec, by)
+		return n.SearchAmong(now, targets, round, q, rec, by)
 	}
 }
 
@@ -276,6 +276,7 @@ type waiter struct {
 	out      []mux.Out // with the buffers of its payloads
 	tally    tally
 	counts   bool // the search is counted in tally
+	round    int  // how often members were asked before in vain
 }
 
 // States of a waiter: the goroutine looks for the end of the search, it sleeps until woken, or the

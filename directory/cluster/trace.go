@@ -34,7 +34,7 @@ func (a *asker) trace(ctx context.Context, by strategy.Strategy, pattern *resour
 	case strategy.Broadcast:
 		rec.Everybody, rec.Strategy = true, strategy.Broadcast
 	}
-	r, err := a.searches.run(ctx, among(nil, q, rec))
+	r, err := a.searches.run(ctx, among(nil, 0, q, rec))
 	if err != nil {
 		return t, err
 	}
@@ -72,7 +72,7 @@ func (a *asker) traceUnicast(ctx context.Context, q []byte, begun time.Time) (di
 		wg.Go(func() {
 			defer func() { <-slots }()
 			rec := &search.Recorder{Begun: begun}
-			r, err := a.searches.run(ctx, among([]resource.NodeID{m}, q, rec))
+			r, err := a.searches.run(ctx, among([]resource.NodeID{m}, 0, q, rec))
 			mu.Lock()
 			defer mu.Unlock()
 			if err != nil {

@@ -74,11 +74,32 @@ func TestAmongNamedTwice(t *testing.T) {
 		Send:    func(to resource.NodeID, _ *Packet) { sent[to]++ },
 	})
 	var r *Result
-	n.SearchAmong(now, []resource.NodeID{2, 3, 2, 4, 2, 4}, []byte("gold"), nil, Func(func(o Result) { r = &o }))
+	n.SearchAmong(now, []resource.NodeID{2, 3, 2, 4, 2, 4}, 0, []byte("gold"), nil, Func(func(o Result) { r = &o }))
 	for at := n.Next(); !at.IsZero(); at = n.Next() {
 		n.Tick(at)
 	}
 	if r == nil || len(r.Failed) != 3 || r.Covered != 0 || sent[2] != DefaultTries || sent[3] != DefaultTries {
 		t.Errorf("%+v, sent %v", r, sent)
+	}
+}
+
+// Nodes that were asked in vain get longer for their answers in each later round, up to a bound.
+func TestAmongLaterRounds(t *testing.T) {
+	for round, hops := range map[int]time.Duration{0: 1, 1: 2, 3: 8, 100: 8} {
+		now := time.Unix(1, 0)
+		n := NewNode(Config{
+			Self: 1, Hop: time.Second,
+			Members: func() []resource.NodeID { return []resource.NodeID{1, 2, 3} },
+			Send:    func(resource.NodeID, *Packet) {},
+		})
+		ended := false
+		n.SearchAmong(now, []resource.NodeID{2}, round, []byte("gold"), nil, Func(func(Result) { ended = true }))
+		for at := n.Next(); !at.IsZero() && !ended; at = n.Next() {
+			now = at
+			n.Tick(at)
+		}
+		if took := now.Sub(time.Unix(1, 0)).Round(time.Second); took != DefaultTries*hops*time.Second {
+			t.Errorf("round %d takes %v", round, took)
+		}
 	}
 }

@@ -103,6 +103,9 @@ type Node struct {
 	free []*own // to be used again
 }
 
+// mostSlow is log2 of how many times Hop a node gets for an answer in later rounds of SearchAmong.
+const mostSlow = 3
+
 // mostFree limits the ended searches that are kept to be used again: for a question that is
 // answered in microseconds, garbage would be much of the cost.
 const mostFree = 64
@@ -148,6 +151,7 @@ type part struct {
 	members []resource.NodeID // as this node knows them
 	tries   int               // since the head was last heard of
 	busy    int               // times the head said that it is busy
+	round   int               // of SearchAmong
 	late    alarm             // when the head is asked again
 }
 
@@ -245,7 +249,11 @@ func (n *Node) begin(question []byte, r *Recorder, by Asker) *own {
 // SearchAmong asks only the nodes in targets, each by itself: the node that minted an identifier,
 // or nodes that did not answer before. A node that is named twice is asked once. Otherwise
 // SearchAmong is like SearchTraced.
-func (n *Node) SearchAmong(now time.Time, targets []resource.NodeID, question []byte, r *Recorder, by Asker) uint64 {
+//
+// round says how often these nodes were asked before in vain. With each round they get twice as
+// long for an answer, up to eight times Hop. Otherwise nodes that have fallen behind would get more
+// packets than they can read, and all answers would come too late for ever.
+func (n *Node) SearchAmong(now time.Time, targets []resource.NodeID, round int, question []byte, r *Recorder, by Asker) uint64 {
 	s := n.begin(question, r, by)
 	id, j := s.id, n.ours(s)
 	j.fan = Flat
@@ -254,7 +262,7 @@ func (n *Node) SearchAmong(now time.Time, targets []resource.NodeID, question []
 	}
 	for _, m := range targets {
 		if _, known := slices.BinarySearch(n.cfg.Members(), m); known && m != n.cfg.Self {
-			n.ask(now, j, &part{members: []resource.NodeID{m}})
+			n.ask(now, j, &part{members: []resource.NodeID{m}, round: round})
 		} else {
 			n.count(j, m)
 			j.failed = append(j.failed, m)
@@ -454,7 +462,7 @@ func (n *Node) await(now time.Time, j *job, p *part) {
 	p.late.ring = func(now time.Time) { n.again(now, j, p) }
 	j.parts[p.head()] = p
 	// A node that is asked later is sent to later, and answers later.
-	n.due.set(&p.late, now.Add(n.cfg.Hop+2*pace*time.Duration(len(j.parts))))
+	n.due.set(&p.late, now.Add(n.cfg.Hop<<min(p.round, mostSlow)+2*pace*time.Duration(len(j.parts))))
 }
 
 // ask asks the head of a part.

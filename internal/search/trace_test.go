@@ -128,7 +128,7 @@ func TestTrace(t *testing.T) {
 	among := func(who resource.NodeID) searchtest.Outcome {
 		tr = &search.Recorder{}
 		return s.Await(asker, func(now time.Time, done func(search.Result)) {
-			asker.SearchAmong(now, []resource.NodeID{who}, []byte("gold"), tr, search.Func(done))
+			asker.SearchAmong(now, []resource.NodeID{who}, 0, []byte("gold"), tr, search.Func(done))
 		})
 	}
 	r := among(dead.ID)
