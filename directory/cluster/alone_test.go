@@ -80,9 +80,14 @@ func TestSameNumber(t *testing.T) {
 	a := member(t, 1, logTo(&seen))
 	b := member(t, 2, nil, a)
 	together(t, a, b)
-	member(t, 2, logTo(&own), a)
+	put(t, member(t, 2, logTo(&own), a), 1, resource.Attrs{"at": "twin"})
 	const said = "two nodes have one number"
 	eventually.True(t, "it is logged", func() bool { return seen.count(said) > 0 && own.count(said) > 0 })
+	for range 5 {
+		if err := second(a.Find(t.Context(), pattern(resource.Match{"at": "twin"}))); err != nil && !errors.Is(err, directory.ErrPartial) {
+			t.Errorf("what one of the two may have: %v", err)
+		}
+	}
 	var again lines
 	e := events{member(t, 4, logTo(&again)).gossip}
 	one, two := &memberlist.Node{Name: name(5), Port: 1}, &memberlist.Node{Name: name(5), Port: 2}

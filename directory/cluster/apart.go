@@ -25,12 +25,17 @@ const (
 	mostPlaces = 1 << 12 // limit of places.of
 	// leftTime is for how long a member that has left may answer hellos that were under way.
 	leftTime = 5 * time.Second
+	// twinTime is how long it counts that a node is said to be in two places. While two nodes have
+	// one number it is said again and again. Of a node that has moved it is said until its former
+	// address is dead.
+	twinTime = 5 * time.Second
 )
 
 // places are the members that answered a hello from another address than gossip tells.
 type places struct {
 	of    map[resource.NodeID]*answered // memberTable.mu guards it
-	count atomic.Int32                  // of of
+	twins map[string]twin               // by the node's name; memberTable.mu guards it
+	count atomic.Int32                  // of of and twins
 	left  map[resource.NodeID]time.Time // when members left, for leftTime; memberTable.mu guards it
 }
 
@@ -40,6 +45,28 @@ type answered struct {
 	when   time.Time
 	logged string // the contradiction that was logged
 }
+
+// A twin is a node that is said to be at two addresses.
+type twin struct {
+	addrs string
+	when  time.Time
+}
+
+// twin notes that a node is said to be at two addresses.
+func (t *memberTable) twin(node, addrs string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	p := &t.apart
+	if p.twins == nil {
+		p.twins = map[string]twin{}
+	}
+	if len(p.twins) < mostPlaces {
+		p.twins[node] = twin{addrs, time.Now()}
+	}
+	p.recount()
+}
+
+func (p *places) recount() { p.count.Store(int32(len(p.of) + len(p.twins))) }
 
 // answered notes that a member has answered a hello from an address.
 func (t *memberTable) answered(id resource.NodeID, from *net.UDPAddr) {
@@ -62,7 +89,7 @@ func (t *memberTable) answered(id resource.NodeID, from *net.UDPAddr) {
 	}
 	ap := from.AddrPort()
 	a.from, a.when = net.JoinHostPort(ap.Addr().Unmap().String(), fmt.Sprint(ap.Port())), time.Now()
-	p.count.Store(int32(len(p.of)))
+	p.recount()
 	t.comparePlacesLocked(id)
 }
 
@@ -75,7 +102,7 @@ func (t *memberTable) silentAt(addr string) {
 	defer t.mu.Unlock()
 	p := &t.apart
 	maps.DeleteFunc(p.of, func(_ resource.NodeID, a *answered) bool { return a.from == addr })
-	p.count.Store(int32(len(p.of)))
+	p.recount()
 }
 
 // leavesPlaceLocked notes that a member has left.
@@ -93,7 +120,7 @@ func (t *memberTable) leavesPlaceLocked(id resource.NodeID) {
 func (t *memberTable) forgetPlaceLocked(id resource.NodeID) {
 	p := &t.apart
 	delete(p.of, id)
-	p.count.Store(int32(len(p.of)))
+	p.recount()
 }
 
 // comparePlacesLocked compares the address from which a member answers with the one that gossip
@@ -130,14 +157,20 @@ func (t *memberTable) contradictionLocked(id resource.NodeID, a *answered, now t
 }
 
 // contradiction returns an error that matches directory.ErrPartial if a member lives at another
-// address than gossip tells. Otherwise it returns nil.
+// address than gossip tells, or at two addresses. Otherwise it returns nil.
 func (t *memberTable) contradiction(now time.Time) error {
 	if t.apart.count.Load() == 0 {
 		return nil
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for id, a := range t.apart.of {
+	p := &t.apart
+	maps.DeleteFunc(p.twins, func(_ string, w twin) bool { return now.Sub(w.when) > twinTime })
+	p.recount()
+	for node, w := range p.twins {
+		return fmt.Errorf("%w: node %s is in two places, %s", directory.ErrPartial, node, w.addrs)
+	}
+	for id, a := range p.of {
 		if why := t.contradictionLocked(id, a, now); why != "" {
 			return fmt.Errorf("%w: %s", directory.ErrPartial, why)
 		}

@@ -181,6 +181,7 @@ func (e events) NotifyConflict(n, other *memberlist.Node) {
 	addrs := []string{n.Address(), other.Address()}
 	slices.Sort(addrs) // each address may be the one that is known
 	what := strings.Join(addrs, " ")
+	e.members.twin(n.Name, what)
 	e.mu.Lock()
 	logged := e.conflicts[n.Name] == what
 	if e.conflicts == nil || len(e.conflicts) >= mostConflicts {
