@@ -3,6 +3,7 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -55,32 +56,35 @@ func (a *asker) askWith(ctx context.Context, w *waiter, q []byte, targets []reso
 	if err := a.joiner.await(ctx); err != nil {
 		return database.Record{}, err
 	}
-	var late <-chan time.Time // fires when the patience is over
+	patient := ctx    // ends when the patience is over
+	var partial error // not nil if some members could not be asked
 	covered := 0
 	asked := a.members.roll.Load()
 	w.round = 0
 	for wait := 25 * time.Millisecond; ; {
 		news, unknown := a.members.news(), a.joiner.incomplete()
-		r, err := a.round(ctx, w, q, targets)
-		if err != nil {
+		r, err := a.round(patient, w, q, targets)
+		switch {
+		case err != nil && patient.Err() != nil && ctx.Err() == nil && a.life.Err() == nil:
+			return database.Record{}, cmp.Or(partial, directory.ErrPartial)
+		case err != nil:
 			return database.Record{}, err
 		}
 		if r.Found {
 			return parseAnswer(r.Answer)
 		}
-		var partial error // not nil if some members could not be asked
-		if !r.Definite() {
+		if partial = nil; !r.Definite() {
 			covered += r.Covered
 			partial = fmt.Errorf("%w: %d of %d nodes: %012x", directory.ErrPartial, len(r.Failed), len(r.Failed)+covered, r.Failed)
-			if late == nil {
-				t := time.NewTimer(a.cfg.Patience)
-				defer t.Stop()
-				late = t.C
+			if patient == ctx {
+				var end context.CancelFunc
+				patient, end = context.WithTimeout(ctx, a.cfg.Patience)
+				defer end()
 			}
 		}
 		// The members that answered have said no. Of the failed ones, some may be dead by now.
 		if targets = slices.DeleteFunc(slices.Clone(r.Failed), func(m resource.NodeID) bool { return !a.members.has(m) }); len(targets) > 0 {
-			if err := a.pause(ctx, wait, news, late, partial); err != nil {
+			if err := a.pause(ctx, patient, wait, news, partial); err != nil {
 				return database.Record{}, err
 			}
 			wait = min(2*wait, 200*time.Millisecond)
@@ -120,16 +124,17 @@ func (a *asker) round(ctx context.Context, w *waiter, q []byte, targets []resour
 }
 
 // pause waits for the time d, or for news, before a question is asked again. It returns the error
-// with which the question ends: partial when the patience is over, which late reports.
-func (a *asker) pause(ctx context.Context, d time.Duration, news <-chan struct{}, late <-chan time.Time, partial error) error {
+// with which the question ends: partial when the patience is over, which is when patient ends.
+func (a *asker) pause(ctx, patient context.Context, d time.Duration, news <-chan struct{}, partial error) error {
 	again := time.NewTimer(d)
 	defer again.Stop()
 	select {
 	case <-again.C:
 	case <-news:
-	case <-late:
-		return partial
-	case <-ctx.Done():
+	case <-patient.Done():
+		if ctx.Err() == nil {
+			return partial
+		}
 		return fmt.Errorf("%w: %w", partial, context.Cause(ctx))
 	case <-a.life.Done():
 		return context.Cause(a.life)
