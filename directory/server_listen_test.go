@@ -438,7 +438,7 @@ func TestNoDescriptors(t *testing.T) {
 	for range 2 {
 		unix.Close(full[len(full)-1])
 		full = full[:len(full)-1]
-		fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM, 0)
+		fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 		if err == nil {
 			err = unix.Connect(fd, &unix.SockaddrUnix{Name: path})
 		}

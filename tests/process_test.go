@@ -337,7 +337,7 @@ func TestOtherUserRefused(t *testing.T) {
 			if _, _, e := syscall.RawSyscall(syscall.SYS_SETRESUID, ^uintptr(0), nobody, ^uintptr(0)); e != 0 {
 				return e
 			}
-			fd, err := syscall.Socket(syscall.AF_UNIX, syscall.SOCK_STREAM, 0)
+			fd, err := syscall.Socket(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
 			if err != nil {
 				return err
 			}
@@ -345,6 +345,7 @@ func TestOtherUserRefused(t *testing.T) {
 				return err
 			}
 			f := os.NewFile(uintptr(fd), "refused")
+			defer f.Close()
 			if b, err := io.ReadAll(f); err != nil || !strings.Contains(string(b), "of user 65534") {
 				return fmt.Errorf("was told %q, %v, in place of why and the end", b, err)
 			}
