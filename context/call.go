@@ -37,10 +37,10 @@ import (
 // cannot tell a dead node from a cut. Then the call ends after the time of WithGiveUp.
 //
 // Call fails with rocl.ErrClosed if this resource or its context is closed, with rocl.ErrTooLarge,
-// or with the cause of ctx's end. Then the request leaves the target's mailbox,
-// if it is still there. A receiver that has it learns of the end by [dispatch.Message.OnCancel];
-// its reply is dropped. A request that was not delivered is not reported to [WithUndelivered],
-// because the error says so.
+// or with the cause of ctx's end. Then the request leaves the target's mailbox, if it is still
+// there. A receiver that has it learns of the end by [dispatch.Message.OnCancel]; its reply is
+// dropped. A request that was not delivered is not reported to [WithUndelivered], because the error
+// says so.
 func (r *Resource) Call(ctx stdctx.Context, to resource.GID, tag uint64, b *buffers.Buffer) (*dispatch.Message, error) {
 	var p dispatch.Pending
 	m, err := r.await(ctx, to, &p, r.withFlow(ctx, to, func(f *dispatch.Flow) (err error) {

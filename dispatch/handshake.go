@@ -291,7 +291,7 @@ func (ep *endpoint) onAttach(c subsys.Conn, b []byte) error {
 	}
 	ep.said.Said = append(ep.said.Said, b...)
 	for k := (linkKey{ep.peer, ep.lane, ep.lane > 0}); ; {
-		if a.Known != 0 && !ep.d.hasLink(k) { // a link made for a session that is not known would stay
+		if a.Known != 0 && ep.d.known(k) == nil { // a link made for a session that is not known would stay
 			return ep.refuse(c, &a, wire.RefusedUnknown, 0)
 		}
 		l, err := ep.d.linkOf(k)

@@ -135,9 +135,7 @@ func (f *Flow) Explain(err error) error {
 // connection with the context of one of them.
 func (d *Dispatcher) explainOrigins(origins []resource.GID, err error) error {
 	for _, o := range origins {
-		d.mu.RLock()
-		l := d.links[linkKey{peer: o.Context()}]
-		d.mu.RUnlock()
+		l := d.known(linkKey{peer: o.Context()})
 		if l == nil {
 			continue
 		}

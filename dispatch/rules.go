@@ -447,18 +447,16 @@ type linkKey struct {
 	theirs bool
 }
 
-// hasLink reports whether there is a link with the key k.
-func (d *Dispatcher) hasLink(k linkKey) bool {
+// known returns the link with the key k, or nil if there is none. It makes no link.
+func (d *Dispatcher) known(k linkKey) *link {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
-	return d.links[k] != nil
+	return d.links[k]
 }
 
 // linkOf returns the link of a key, and makes it if necessary.
 func (d *Dispatcher) linkOf(k linkKey) (*link, error) {
-	d.mu.RLock()
-	l := d.links[k]
-	d.mu.RUnlock()
+	l := d.known(k)
 	if l != nil {
 		return l, nil
 	}
