@@ -15,6 +15,7 @@ import (
 
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/cmd/rocl/internal/cli"
+	"github.com/spf13/pflag"
 )
 
 func TestMedian(t *testing.T) {
@@ -44,8 +45,8 @@ func TestMedian(t *testing.T) {
 // trips.
 func TestTimes(t *testing.T) {
 	a := newTimes()
-	if a.p50() != 0 || a.p99() != 0 {
-		t.Errorf("without rounds: p50 %v, p99 %v", a.p50(), a.p99())
+	if a.mid() != 0 || a.quantile(99) != 0 {
+		t.Errorf("without rounds: p50 %v, p99 %v", a.mid(), a.quantile(99))
 	}
 	calls := 0
 	for range 3 {
@@ -53,19 +54,19 @@ func TestTimes(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if calls != 30 || len(a.p50s) != 3 || a.all.TotalCount() != 30 {
-		t.Errorf("%d calls, %d medians, %d times", calls, len(a.p50s), a.all.TotalCount())
+	if calls != 30 || len(a.each) != 3 || a.all.TotalCount() != 30 {
+		t.Errorf("%d calls, %d medians, %d times", calls, len(a.each), a.all.TotalCount())
 	}
 	a = newTimes()
-	a.p50s = []float64{100, 2, 3}
+	a.each = []float64{100, 2, 3}
 	for range 98 {
 		_ = a.all.RecordValue(1000)
 	}
 	_ = a.all.RecordValues(50_000, 2)
-	if a.p50() != 3 {
-		t.Errorf("p50 = %v, want 3", a.p50())
+	if a.mid() != 3 {
+		t.Errorf("p50 = %v, want 3", a.mid())
 	}
-	if got := a.p99(); math.Abs(got-50) > 0.1 { // the histogram keeps three digits
+	if got := a.quantile(99); math.Abs(got-50) > 0.1 { // the histogram keeps three digits
 		t.Errorf("p99 = %v µs, want 50", got)
 	}
 }
@@ -87,7 +88,7 @@ func TestTimesFail(t *testing.T) {
 	if err := a.batch(t.Context(), 100, f); !errors.Is(err, bad) || n != 5 {
 		t.Errorf("batch: %v after %d calls", err, n)
 	}
-	if len(a.p50s) != 0 || a.all.TotalCount() != 0 {
+	if len(a.each) != 0 || a.all.TotalCount() != 0 {
 		t.Error("a round that failed was counted")
 	}
 }
@@ -104,8 +105,8 @@ func TestBatchCalls(t *testing.T) {
 		if n != count {
 			t.Errorf("batch of %d called %d times", count, n)
 		}
-		if want := int64(max(count/16, 1)); len(a.p50s) != 1 || a.all.TotalCount() != want {
-			t.Errorf("batch of %d: %d medians, %d times, want 1 and %d", count, len(a.p50s), a.all.TotalCount(), want)
+		if want := int64(max(count/16, 1)); len(a.each) != 1 || a.all.TotalCount() != want {
+			t.Errorf("batch of %d: %d medians, %d times, want 1 and %d", count, len(a.each), a.all.TotalCount(), want)
 		}
 	}
 }
@@ -124,10 +125,10 @@ func TestBatchDivides(t *testing.T) {
 	}
 	took := time.Since(start).Seconds() * 1e6
 	least := each.Seconds() * 1e6
-	if got := a.p50(); got < least*0.99 || got > took/16 {
+	if got := a.mid(); got < least*0.99 || got > took/16 {
 		t.Errorf("p50 = %v µs for calls of at least %v, all of which took %v", got, least, took)
 	}
-	if got := a.p99(); got < least*0.99 || got > took/16 {
+	if got := a.quantile(99); got < least*0.99 || got > took/16 {
 		t.Errorf("p99 = %v µs for calls of at least %v, all of which took %v", got, least, took)
 	}
 }
@@ -194,12 +195,12 @@ func TestShow(t *testing.T) {
 			"db: 8.5e+05 registrations/s; the required: 7e+05; ratio 1.21\nmore\n"},
 	} {
 		var b strings.Builder
-		if err := show(&b, &c.r, false); err != nil || b.String() != c.want {
+		if err := show(&b, []*Result{&c.r}, false); err != nil || b.String() != c.want {
 			t.Errorf("shown: %v, %q, want %q", err, b.String(), c.want)
 		}
 		b.Reset()
 		var back Result
-		if err := show(&b, &c.r, true); err != nil || json.Unmarshal([]byte(b.String()), &back) != nil || back != c.r {
+		if err := show(&b, []*Result{&c.r}, true); err != nil || json.Unmarshal([]byte(b.String()), &back) != nil || back != c.r {
 			t.Errorf("as JSON: %v, %q", err, b.String())
 		}
 	}
@@ -213,10 +214,7 @@ func TestMarkdown(t *testing.T) {
 	}
 	write := func(w io.Writer) error {
 		err := markdownHead(w, m)
-		for _, r := range rs {
-			err = errors.Join(err, r.markdownRow(w))
-		}
-		return err
+		return errors.Join(err, markdownRows(w, rs))
 	}
 	var b strings.Builder
 	if err := write(&b); err != nil {
@@ -261,12 +259,28 @@ func TestMachine(t *testing.T) {
 
 func TestPolicy(t *testing.T) {
 	for name, want := range map[string]rocl.PollPolicy{"on": rocl.PollAlways, "always": rocl.PollAlways, "off": rocl.PollNever, "never": rocl.PollNever, "adaptive": rocl.PollAdaptive} {
-		o := options{transport: "tcp", poll: name, count: 1, senders: 1, rounds: 1}
-		if err := o.check("rtt"); err != nil {
+		b := benches[0]
+		o := b.define(pflag.NewFlagSet("", pflag.ContinueOnError))
+		o.poll = name
+		if err := o.check(b); err != nil {
 			t.Errorf("--poll %s: %v", name, err)
 		}
-		if p, err := o.policy(); err != nil || p != want {
+		if p, err := policyOf(o.poll); err != nil || p != want {
 			t.Errorf("--poll %s: %v, %v", name, p, err)
+		}
+	}
+}
+
+// The flags of every line of the table are valid, and some case is for them.
+func TestTable(t *testing.T) {
+	for _, line := range table {
+		b, o, err := parse(line)
+		if err != nil {
+			t.Errorf("%s: %v", line, err)
+			continue
+		}
+		if err := o.check(b); err != nil {
+			t.Errorf("%s: %v", line, err)
 		}
 	}
 }
@@ -326,7 +340,7 @@ func TestWrongFlags(t *testing.T) {
 		}
 	}
 	// The caller of the command sees the error.
-	for _, args := range [][]string{{"bench", "rtt", "--poll", "sometimes"}, {"bench", "nonsense"}, {"bench", "rtt", "nonsense"}, {"bench-peer", "x"}, {"bench-directory", "x"}, {"bench-origin", "x"}} {
+	for _, args := range [][]string{{"bench", "rtt", "--poll", "sometimes"}, {"bench", "nonsense"}, {"bench", "rtt", "nonsense"}, {"bench-peer", "x"}} {
 		if code := cli.Run(t.Context(), root(), args); code != 64 {
 			t.Errorf("rocl %v: exit code %d, want 64", args, code)
 		}

@@ -3,7 +3,6 @@
 package bench
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -100,51 +99,55 @@ func TestSmokeText(t *testing.T) {
 // endless are benches that do not end by themselves. In the first of each kind the bare loop never
 // ends. In the second the rounds never end, so an interruption may come at any step.
 var endless = []struct {
-	name string
-	run  func(*pair, *options) (*Result, error)
-	o    options
+	name, line    string
+	count, rounds int
 }{
-	{"rtt polled bare", rttTCP, options{poll: "always", size: 64, count: math.MaxInt / 2, rounds: 1}},
-	{"rtt polled", rttTCP, options{poll: "always", size: 64, count: 50, rounds: math.MaxInt / 2}},
-	{"rtt blocking bare", rttTCP, options{poll: "never", size: 64, count: math.MaxInt / 2, rounds: 1}},
-	{"rtt blocking", rttTCP, options{poll: "never", size: 64, count: 50, rounds: math.MaxInt / 2}},
-	{"rate bare", rateTCP, options{poll: "adaptive", size: 64, count: math.MaxInt / 2, senders: 1, rounds: 1}},
-	{"rate", rateTCP, options{poll: "adaptive", size: 64, count: 5000, senders: 3, rounds: math.MaxInt / 2}},
-	{"call", callBetween, options{poll: "always", size: 64, count: 50, rounds: math.MaxInt / 2}},
-	{"calls", callsBetween, options{poll: "adaptive", size: 64, count: 500, inFlight: 5, rounds: math.MaxInt / 2}},
-	{"calls bare", callsBetween, options{poll: "adaptive", size: 64, count: math.MaxInt / 2, inFlight: 5, rounds: 1}},
-	{"bw bare", bwTCP, options{poll: "adaptive", size: 1 << 20, count: math.MaxInt / 2, rounds: 1}},
-	{"rate shm bare", rateTCP, options{poll: "adaptive", transport: "shm", size: 64, count: math.MaxInt / 2, senders: 1, rounds: 1}},
-	{"bw shm", bwShared, options{poll: "adaptive", transport: "shm", size: 1 << 20, count: 4, rounds: math.MaxInt / 2}},
-	{"bw", bwTCP, options{poll: "adaptive", size: 4 << 20, count: 4, rounds: math.MaxInt / 2}},
-	{"find bare", findUnix, options{poll: "adaptive", count: math.MaxInt / 2, rounds: 1}},
-	{"find", findUnix, options{poll: "adaptive", count: 50, rounds: math.MaxInt / 2}},
+	{"rtt polled bare", "rtt", endlessly, 1},
+	{"rtt polled", "rtt", 50, endlessly},
+	{"rtt blocking bare", "rtt --poll never", endlessly, 1},
+	{"rtt blocking", "rtt --poll never", 50, endlessly},
+	{"rate bare", "rate", endlessly, 1},
+	{"rate", "rate --senders 3", 5000, endlessly},
+	{"call", "call", 50, endlessly},
+	{"calls", "call --inflight 5 --poll adaptive", 500, endlessly},
+	{"calls bare", "call --inflight 5 --poll adaptive", endlessly, 1},
+	{"bw bare", "bw --size 1048576", endlessly, 1},
+	{"rate shm bare", "rate --transport shm", endlessly, 1},
+	{"bw shm", "bw --transport shm --size 1048576", 4, endlessly},
+	{"bw", "bw --size 4194304", 4, endlessly},
+	{"find bare", "find", endlessly, 1},
+	{"find", "find", 50, endlessly},
 }
+
+const endlessly = math.MaxInt / 2
 
 // interrupted runs a bench, calls interrupt a while after both processes have found each other, and
 // fails if the bench does not end soon after.
-func interrupted(t *testing.T, ctx context.Context, run func(*pair, *options) (*Result, error), o options, interrupt func(*pair)) error {
+func interrupted(t *testing.T, ctx context.Context, line string, count, rounds int, interrupt func(*pair)) error {
 	t.Helper()
-	o.transport, o.senders = cmp.Or(o.transport, "tcp"), max(o.senders, 1)
+	b, o, err := parse(line)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.count, o.rounds = count, rounds
 	hurt := make(chan time.Time, 1)
 	var dir string
 	var peer int
 	ended := make(chan error, 1)
-	go func() {
-		_, err := between(ctx, &o, func(p *pair) (*Result, error) {
-			dir, peer = p.dir, p.other.Cmd.Process.Pid
-			// Any moment is suitable, because the bench does not end earlier.
-			timer := time.AfterFunc(100*time.Millisecond, func() {
-				hurt <- time.Now()
-				interrupt(p)
-			})
-			defer timer.Stop()
-			return run(p, &o)
+	o.opened = func(p *pair) {
+		dir, peer = p.Dir, p.Cmd.Process.Pid
+		// Any moment is suitable, because the bench does not end earlier.
+		timer := time.AfterFunc(100*time.Millisecond, func() {
+			hurt <- time.Now()
+			interrupt(p)
 		})
+		p.add(func() { timer.Stop() })
+	}
+	go func() {
+		_, err := b.measure(ctx, o)
 		ended <- err
 	}()
 	var begun time.Time
-	var err error
 	select {
 	case begun = <-hurt:
 	case err = <-ended:
@@ -171,7 +174,7 @@ func interrupted(t *testing.T, ctx context.Context, run func(*pair, *options) (*
 func TestPeerKilled(t *testing.T) {
 	for _, e := range endless {
 		t.Run(e.name, func(t *testing.T) {
-			err := interrupted(t, t.Context(), e.run, e.o, func(p *pair) { _ = p.other.Cmd.Process.Kill() })
+			err := interrupted(t, t.Context(), e.line, e.count, e.rounds, func(p *pair) { _ = p.Cmd.Process.Kill() })
 			if !errors.Is(err, subprocess.ErrEnded) || !strings.Contains(err.Error(), "killed") {
 				t.Errorf("the peer was killed: %v", err)
 			}
@@ -185,7 +188,7 @@ func TestCancelled(t *testing.T) {
 			why := errors.New("why")
 			ctx, cancel := context.WithCancelCause(t.Context())
 			defer cancel(nil)
-			if err := interrupted(t, ctx, e.run, e.o, func(*pair) { cancel(why) }); !errors.Is(err, why) {
+			if err := interrupted(t, ctx, e.line, e.count, e.rounds, func(*pair) { cancel(why) }); !errors.Is(err, why) {
 				t.Errorf("cancelled: %v", err)
 			}
 		})
@@ -228,7 +231,7 @@ func TestCancelledBefore(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	for _, bench := range []string{"rtt", "rate", "bw", "find"} {
-		if out, err := execute(ctx, "bench", bench, "--count", "10", "--size", "10"); !errors.Is(err, context.Canceled) || out != "" {
+		if out, err := execute(ctx, "bench", bench, "--count", "10"); !errors.Is(err, context.Canceled) || out != "" {
 			t.Errorf("%s: %v, %q", bench, err, out)
 		}
 	}

@@ -10,8 +10,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"github.com/HdrHistogram/hdrhistogram-go"
 )
 
 // sustain measures what communication costs a computation, and the reverse: the right side of
@@ -51,80 +49,81 @@ type Sustained struct {
 }
 
 // bares are the bare loops beside which a transport is measured, by whether they poll.
-var bares = []struct{ transport, poll, what string }{
-	{"inproc", "never", "a Go channel"},
-	{"shm", "never", "two futexes"},
-	{"shm", "always", "two words, polled"},
-	{"tcp", "never", "a blocking socket"},
-	{"tcp", "always", "a polled socket"},
+var bares = []struct{ transport, poll, task, what string }{
+	{"inproc", "never", "echo-channel", "a Go channel"},
+	{"shm", "never", "echo-futex", "two futexes"},
+	{"shm", "always", "echo-words", "two words, polled"},
+	{"tcp", "never", "echo-blocking", "a blocking socket"},
+	{"tcp", "always", "echo-polled", "a polled socket"},
 }
 
 // measureSustained measures all transports with all policies. In each round every exchange has its
 // three intervals, so that other load of the machine affects all of them alike.
 func measureSustained(ctx context.Context, size, rounds int, interval time.Duration) (all []*Sustained, err error) {
 	var xs []*exchange
-	defer func() {
-		for _, x := range xs {
-			x.close()
-		}
-	}()
 	for _, transport := range []string{"inproc", "shm", "tcp"} {
-		open := openBetween
-		if transport == "inproc" {
-			open = openWithin
-		}
 		var bare []*exchange
-		for _, p := range policies {
-			ours, its, err := open(ctx, &options{transport: transport, poll: p.name, size: size})
+		for _, policy := range policies {
+			p, err := openPair(ctx, &options{transport: transport, poll: policy.name, size: size}, isPeer)
 			if err != nil {
-				return nil, fmt.Errorf("%s, %s: %w", transport, p.name, err)
+				return nil, fmt.Errorf("%s, %s: %w", transport, policy.name, err)
 			}
-			xs, bare = append(xs, ours), append(bare, its...)
+			defer p.close()
+			xs = append(xs, newExchange(p, "rocl, "+policy.name, "echo", p.trip(size)))
+			for _, b := range bares {
+				if b.transport == transport && b.poll == policy.name {
+					bare = append(bare, newExchange(p, b.what, b.task, p.bare(b.task)))
+				}
+			}
 		}
 		xs = append(xs, bare...)
 	}
-	crew := newCrew()
-	ms := make([]sides, len(xs))
-	for i := range ms {
-		ms[i] = sides{alone: newTrips(), both: newTrips()}
-	}
+	crew := newCrew(runtime.GOMAXPROCS(0))
 	for round := range rounds {
-		for i, x := range xs {
-			if err := ms[i].round(round, x, crew, interval); err != nil {
-				return nil, fmt.Errorf("%s, %s: %w", x.transport, x.name(), x.why(err))
+		for _, x := range xs {
+			if err := x.round(round, crew, interval); err != nil {
+				return nil, fmt.Errorf("%s, %s: %w", x.p.Transport, x.what, x.p.why(err))
 			}
 		}
 	}
-	for i, x := range xs {
-		s := ms[i].sustained()
-		s.Bench, s.Transport, s.Poll, s.Bare, s.What, s.Size = "sustain", x.transport, x.poll, x.bare != "", x.name(), size
+	for _, x := range xs {
+		s := x.sustained()
+		s.Bench, s.Transport, s.Poll, s.Bare, s.What, s.Size = "sustain", x.p.Transport, x.p.Poll, x.task != "echo", x.what, size
 		s.Goroutines, s.Rounds, s.Interval, s.Machine = len(crew), rounds, interval.Seconds(), machine()
 		all = append(all, s)
 	}
 	return all, nil
 }
 
-// sides are the rounds of one exchange.
-type sides struct {
+// An exchange is a way to make round trips, with the library or bare, and the figures of its rounds.
+type exchange struct {
+	p          *pair
+	what, task string
+	trip       func() error
+
 	rateAlone, rateBoth []float64
-	alone, both         *trips
+	alone, both         *times
+}
+
+func newExchange(p *pair, what, task string, trip func() error) *exchange {
+	return &exchange{p: p, what: what, task: task, trip: trip, alone: newTimes(), both: newTimes()}
 }
 
 // round measures the computation alone, the exchange alone, and both. The order changes from round
 // to round, so that none always follows the same other one.
-func (m *sides) round(n int, x *exchange, c crew, interval time.Duration) error {
+func (x *exchange) round(n int, c crew, interval time.Duration) error {
 	for k := range 3 {
 		var err error
 		var rate float64
 		switch (n + k) % 3 {
 		case 0:
-			rate, err = together(x, c, nil, interval)
-			m.rateAlone = append(m.rateAlone, rate)
+			rate, err = x.together(c, nil, interval)
+			x.rateAlone = append(x.rateAlone, rate)
 		case 1:
-			_, err = together(x, nil, m.alone, interval)
+			_, err = x.together(nil, x.alone, interval)
 		case 2:
-			rate, err = together(x, c, m.both, interval)
-			m.rateBoth = append(m.rateBoth, rate)
+			rate, err = x.together(c, x.both, interval)
+			x.rateBoth = append(x.rateBoth, rate)
 		}
 		if err != nil {
 			return err
@@ -133,10 +132,9 @@ func (m *sides) round(n int, x *exchange, c crew, interval time.Duration) error 
 	return nil
 }
 
-func (m *sides) sustained() *Sustained {
-	s := &Sustained{RateAlone: median(m.rateAlone), RateBoth: median(m.rateBoth)}
-	s.RTTAlone, s.P50Alone, s.P99Alone = m.alone.figures()
-	s.RTTBoth, s.P50Both, s.P99Both = m.both.figures()
+func (x *exchange) sustained() *Sustained {
+	s := &Sustained{RateAlone: median(x.rateAlone), RateBoth: median(x.rateBoth), RTTAlone: x.alone.mid(), RTTBoth: x.both.mid(),
+		P50Alone: x.alone.quantile(50), P99Alone: x.alone.quantile(99), P50Both: x.both.quantile(50), P99Both: x.both.quantile(99)}
 	s.RelativeRate, s.RelativeRTT = share(s.RateBoth, s.RateAlone), share(s.RTTAlone, s.RTTBoth)
 	s.Sustained = math.Sqrt(s.RelativeRate * s.RelativeRTT)
 	return s
@@ -152,39 +150,50 @@ func share(part, whole float64) float64 {
 
 // together runs the crew c, if not nil, while x makes round trips, which it records in t. If t is
 // nil, x makes none. together returns units a second. The first tenth does not count.
-func together(x *exchange, c crew, t *trips, interval time.Duration) (float64, error) {
+func (x *exchange) together(c crew, t *times, interval time.Duration) (rate float64, err error) {
 	defer c.start()()
-	spend := x.sleep
+	spend := func(d time.Duration, _ *times) error { return sleep(x.p.ctx, d) }
 	if t != nil {
-		if err := x.begin(); err != nil {
+		if err := x.p.begin(x.task, untilLast, 0); err != nil {
 			return 0, err
 		}
 		spend = x.talk
 	}
-	if err := spend(interval/10, newTrips()); err != nil {
+	if err := spend(interval/10, newTimes()); err != nil {
 		return 0, err
 	}
-	before, start := c.units(), time.Now()
-	if err := spend(interval, t); err != nil {
+	speed := c.speed()
+	err = spend(interval, t)
+	rate = speed()
+	if t == nil || err != nil {
+		return rate, err
+	}
+	x.p.mem.last.Store(1) // after one more trip the peer is idle
+	defer x.p.mem.last.Store(0)
+	if err := x.trip(); err != nil {
 		return 0, err
 	}
-	rate := float64(c.units()-before) / time.Since(start).Seconds()
-	if t != nil {
-		return rate, x.end()
+	return rate, x.p.wait()
+}
+
+// talk makes round trips for d. The figure of a round is the mean.
+func (x *exchange) talk(d time.Duration, t *times) error {
+	start := time.Now()
+	now, n := start, 0
+	for now.Sub(start) < d {
+		if x.p.ctx.Err() != nil {
+			return context.Cause(x.p.ctx)
+		}
+		if err := x.trip(); err != nil {
+			return err
+		}
+		was := now
+		now = time.Now()
+		_ = t.all.RecordValue(int64(now.Sub(was)))
+		n++
 	}
-	return rate, nil
-}
-
-// trips collects round trips.
-type trips struct {
-	means []float64 // the mean of each interval
-	all   *hdrhistogram.Histogram
-}
-
-func newTrips() *trips { return &trips{all: hdrhistogram.New(1, int64(time.Minute), 3)} }
-
-func (t *trips) figures() (mean, p50, p99 float64) {
-	return median(t.means), float64(t.all.ValueAtQuantile(50)) / 1e3, float64(t.all.ValueAtQuantile(99)) / 1e3
+	t.each = append(t.each, float64(now.Sub(start))/1e3/float64(n))
+	return nil
 }
 
 // A unit of the computation is a product of two matrices that fit into the first-level cache
@@ -197,30 +206,26 @@ type worker struct {
 	stop          atomic.Bool
 }
 
-func (w *worker) unit() {
-	for i := range order {
-		for j := range order {
-			sum := 0.0
-			for k := range order {
-				sum += w.a[i][k] * w.b[k][j]
-			}
-			w.product[i][j] = sum
-		}
-	}
-}
-
 func (w *worker) work() {
 	for !w.stop.Load() {
-		w.unit()
+		for i := range order {
+			for j := range order {
+				sum := 0.0
+				for k := range order {
+					sum += w.a[i][k] * w.b[k][j]
+				}
+				w.product[i][j] = sum
+			}
+		}
 		w.done.Add(1)
 	}
 }
 
-// A crew is a worker for each processor.
+// A crew is several workers.
 type crew []*worker
 
-func newCrew() crew {
-	c := make(crew, runtime.GOMAXPROCS(0))
+func newCrew(n int) crew {
+	c := make(crew, n)
 	for n := range c {
 		c[n] = &worker{}
 		for i := range order {
@@ -247,172 +252,14 @@ func (c crew) start() (stop func()) {
 	}
 }
 
-func (c crew) units() (n uint64) {
-	for _, w := range c {
-		n += w.done.Load()
-	}
-	return n
-}
-
-// exchange is a way to make round trips, with the library or bare.
-type exchange struct {
-	transport, poll, bare string
-
-	ctx   context.Context   // ends when no more trips are possible
-	begin func() error      // makes the other side echo
-	trip  func() error      // makes one round trip
-	end   func() error      // makes a last trip, after which the other side is idle
-	why   func(error) error // returns the reason for an error
-	close func()
-}
-
-// name returns the name of the bare loop, or the library's name with the policy.
-func (x *exchange) name() string {
-	if x.bare != "" {
-		return x.bare
-	}
-	return "rocl, " + x.poll
-}
-
-// talk makes round trips for d.
-func (x *exchange) talk(d time.Duration, t *trips) error {
-	start := time.Now()
-	now, n := start, 0
-	for now.Sub(start) < d {
-		if x.ctx.Err() != nil {
-			return context.Cause(x.ctx)
+// speed returns a function that returns the units a second since then.
+func (c crew) speed() func() float64 {
+	units := func() (n uint64) {
+		for _, w := range c {
+			n += w.done.Load()
 		}
-		if err := x.trip(); err != nil {
-			return err
-		}
-		was := now
-		now = time.Now()
-		_ = t.all.RecordValue(int64(now.Sub(was)))
-		n++
+		return n
 	}
-	t.means = append(t.means, float64(now.Sub(start))/1e3/float64(n))
-	return nil
-}
-
-// sleep does nothing for d.
-func (x *exchange) sleep(d time.Duration, _ *trips) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-x.ctx.Done():
-		return context.Cause(x.ctx)
-	}
-}
-
-// openBetween starts a process to exchange messages with. It returns the exchange of the library,
-// and the bare ones that are compared with it, if any.
-func openBetween(ctx context.Context, o *options) (*exchange, []*exchange, error) {
-	p, err := openPair(ctx, o)
-	if err != nil {
-		return nil, nil, err
-	}
-	to := func(bare, task string, trip func() error) *exchange {
-		return &exchange{
-			transport: o.transport, poll: o.poll, bare: bare, ctx: p.ctx, why: p.why, close: func() {}, trip: trip,
-			begin: func() error { return p.begin(task, untilLast) },
-			end: func() error {
-				p.words.last.Store(1)
-				defer p.words.last.Store(0)
-				if err := trip(); err != nil {
-					return err
-				}
-				return p.wait()
-			},
-		}
-	}
-	ours := to("", "echo", func() error { return pingPong(p.ctx, p.c, p.me, p.peer, o.size) })
-	ours.close = p.close
-	what := bareOf(o)
-	switch {
-	case what == "":
-		return ours, nil, nil
-	case o.transport == "shm":
-		task, futex := "echo-words", o.poll == "never"
-		if futex {
-			task = "echo-futex"
-		}
-		return ours, []*exchange{to(what, task, func() error { return p.words.ping(p.ctx, futex) })}, nil
-	case o.poll == "never":
-		return ours, []*exchange{to(what, "echo-blocking", func() error { return p.tripRaw(p.raw, o.size) })}, nil
-	}
-	return ours, []*exchange{to(what, "echo-polled", func() error { return p.tripRaw(p.poll, o.size) })}, nil
-}
-
-func bareOf(o *options) string {
-	for _, b := range bares {
-		if b.transport == o.transport && b.poll == o.poll {
-			return b.what
-		}
-	}
-	return ""
-}
-
-// openWithin is openBetween for two contexts of this process. As in all benches within a process, a
-// message is not cancelled: see rttInproc.
-func openWithin(ctx context.Context, o *options) (*exchange, []*exchange, error) {
-	p, err := openInproc(ctx, o)
-	if err != nil {
-		return nil, nil, err
-	}
-	why := func(err error) error { return err }
-	var last atomic.Bool
-	echoed := make(chan error, 1)
-	var echoing sync.WaitGroup
-	ours := &exchange{
-		transport: o.transport, poll: o.poll, ctx: ctx, why: why,
-		trip: func() error { return pingPong(context.Background(), p.a, p.me, p.peer.ID(), o.size) },
-		begin: func() error {
-			last.Store(false)
-			echoing.Go(func() {
-				echoed <- echo(context.Background(), p.b, p.peer, func() bool { return !last.Load() }, nil)
-			})
-			return nil
-		},
-		close: func() { p.close(); echoing.Wait() },
-	}
-	ours.end = func() error {
-		last.Store(true)
-		if err := ours.trip(); err != nil {
-			return err
-		}
-		return <-echoed
-	}
-	what := bareOf(o)
-	if what == "" {
-		return ours, nil, nil
-	}
-	var msg [64]byte
-	var to, fro chan *[64]byte
-	end := func() error {
-		if to != nil {
-			close(to)
-			<-fro
-			to = nil
-		}
-		return nil
-	}
-	return ours, []*exchange{{
-		transport: o.transport, poll: o.poll, bare: what, ctx: ctx, why: why,
-		trip: func() error { to <- &msg; <-fro; return nil },
-		begin: func() error {
-			there, back := make(chan *[64]byte), make(chan *[64]byte)
-			to, fro = there, back
-			go func() {
-				defer close(back)
-				for m := range there {
-					back <- m
-				}
-			}()
-			return nil
-		},
-		end:   end,
-		close: func() { _ = end() },
-	}}, nil
+	start, before := time.Now(), units()
+	return func() float64 { return float64(units()-before) / time.Since(start).Seconds() }
 }

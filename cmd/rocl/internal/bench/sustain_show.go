@@ -131,7 +131,7 @@ var sustainedSVG string
 type drawing struct {
 	Width, Height, Left, Bottom, Foot int
 	Grid                              []mark
-	Groups                            []group
+	Groups                            []plotGroup
 	Machine                           Machine
 	Size                              int
 }
@@ -141,7 +141,7 @@ type mark struct {
 	Text string
 }
 
-type group struct { // a transport
+type plotGroup struct { // a transport
 	Name string
 	Y    int // of its middle
 	Rows []row
@@ -179,7 +179,7 @@ func sustainedPlot(w io.Writer, all []*Sustained) error {
 	y := top
 	for _, s := range all {
 		if n := len(d.Groups); n == 0 || d.Groups[n-1].Name != s.Transport {
-			d.Groups = append(d.Groups, group{Name: s.Transport, Y: y + title - gap})
+			d.Groups = append(d.Groups, plotGroup{Name: s.Transport, Y: y + title - gap})
 			y += title
 		}
 		r := row{Name: s.What, Bare: s.Bare, Y: y + 3*thick/2}

@@ -91,12 +91,12 @@ func TestSustain(t *testing.T) {
 
 // A share of nothing is 0, and the mean is that of both shares.
 func TestSustained(t *testing.T) {
-	m := sides{rateAlone: []float64{100, 90, 110}, rateBoth: []float64{25, 20, 30}, alone: newTrips(), both: newTrips()}
-	m.alone.means, m.both.means = []float64{1, 2, 3}, []float64{2}
-	if s := m.sustained(); s.RelativeRate != 0.25 || s.RelativeRTT != 1 || s.Sustained != 0.5 {
+	x := &exchange{rateAlone: []float64{100, 90, 110}, rateBoth: []float64{25, 20, 30}, alone: newTimes(), both: newTimes()}
+	x.alone.each, x.both.each = []float64{1, 2, 3}, []float64{2}
+	if s := x.sustained(); s.RelativeRate != 0.25 || s.RelativeRTT != 1 || s.Sustained != 0.5 {
 		t.Errorf("%+v", s)
 	}
-	if s := (&sides{alone: newTrips(), both: newTrips()}).sustained(); s.Sustained != 0 {
+	if s := (&exchange{alone: newTimes(), both: newTimes()}).sustained(); s.Sustained != 0 {
 		t.Errorf("of nothing: %+v", s)
 	}
 }

@@ -21,9 +21,9 @@ import (
 // exchanged messages and become idle.
 const pairMost = 64 << 10
 
-// pairs measures the memory of unused links: --count contexts of one process have all exchanged a
+// quietPairs measures the memory of unused links: --count contexts of one process have all exchanged a
 // small message and one of --size bytes with each other.
-func pairs(ctx context.Context, o *options) (*Result, error) {
+func quietPairs(ctx context.Context, o *options) ([]*Result, error) {
 	s := directory.NewServer()
 	defer s.Close()
 	var cs []*rocl.Context
@@ -75,7 +75,7 @@ func pairs(ctx context.Context, o *options) (*Result, error) {
 		Rate: float64(max(after-before, 0)) / float64(n), Raw: pairMost, Target: 1,
 		Extra: fmt.Sprintf("%d contexts in one process, all to all; %.1f MiB with the pools, %.1f MiB before", o.count, float64(after)/(1<<20), float64(before)/(1<<20))}
 	r.Ratio = r.Rate / r.Raw
-	return r, nil
+	return []*Result{r}, nil
 }
 
 // resident returns how many bytes of memory this process has, with its share of shared memory, once
@@ -83,10 +83,8 @@ func pairs(ctx context.Context, o *options) (*Result, error) {
 func resident(ctx context.Context) (int64, error) {
 	last := int64(-1)
 	for range 50 { // until the number is stable
-		select {
-		case <-time.After(100 * time.Millisecond):
-		case <-ctx.Done():
-			return 0, context.Cause(ctx)
+		if err := sleep(ctx, 100*time.Millisecond); err != nil {
+			return 0, err
 		}
 		debug.FreeOSMemory()
 		n, err := pss()
