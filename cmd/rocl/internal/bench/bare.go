@@ -19,6 +19,7 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/rocl-go/rocl/internal/futex"
 	"golang.org/x/sys/unix"
 )
 
@@ -40,26 +41,19 @@ const (
 )
 
 // dup returns a duplicate of a connection's socket.
-func dup(nc syscall.Conn) (n int, err error) {
-	raw, err := nc.SyscallConn()
-	if err != nil {
-		return 0, err
-	}
-	if e := raw.Control(func(s uintptr) { n, err = unix.FcntlInt(s, unix.F_DUPFD_CLOEXEC, 0) }); e != nil {
-		return 0, e
-	}
-	return n, err
+func dup(nc syscall.Conn) (n int) {
+	var err error
+	check(must(nc.SyscallConn()).Control(func(s uintptr) { n, err = unix.FcntlInt(s, unix.F_DUPFD_CLOEXEC, 0) }))
+	check(err)
+	return n
 }
 
 func (f fd) Read(b []byte) (int, error) {
+	if f.wait == blocks {
+		return unix.Read(f.n, b)
+	}
 	for {
-		var n uintptr
-		var e syscall.Errno
-		if f.wait == blocks {
-			n, _, e = syscall.Syscall(syscall.SYS_READ, uintptr(f.n), uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)))
-		} else {
-			n, _, e = syscall.RawSyscall(syscall.SYS_READ, uintptr(f.n), uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)))
-		}
+		n, _, e := syscall.RawSyscall(syscall.SYS_READ, uintptr(f.n), uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)))
 		switch {
 		case e == 0 && n == 0:
 			return 0, io.EOF
@@ -78,11 +72,12 @@ func (f fd) Read(b []byte) (int, error) {
 func (f fd) Write(b []byte) (int, error) {
 	for done := 0; done < len(b); {
 		n, _, e := syscall.RawSyscall(syscall.SYS_WRITE, uintptr(f.n), uintptr(unsafe.Pointer(&b[done])), uintptr(len(b)-done))
-		if e != 0 && e != syscall.EAGAIN && e != syscall.EINTR {
-			return done, e
-		}
-		if e == 0 {
+		switch e {
+		case 0:
 			done += int(n)
+		case syscall.EAGAIN, syscall.EINTR:
+		default:
+			return done, e
 		}
 	}
 	return len(b), nil
@@ -90,111 +85,83 @@ func (f fd) Write(b []byte) (int, error) {
 
 func (f fd) Close() error { return unix.Close(f.n) }
 
-// The methods make hangUp work.
-
-func (f fd) CloseRead() error  { return unix.Shutdown(f.n, unix.SHUT_RD) }
-func (f fd) CloseWrite() error { return unix.Shutdown(f.n, unix.SHUT_WR) }
-
 // hangUp ends reads and writes of a connection, including those of its duplicates, which closing it
 // would not end.
 func hangUp(c io.Closer) {
-	if s, ok := c.(interface {
+	switch c := c.(type) {
+	case fd:
+		_ = unix.Shutdown(c.n, unix.SHUT_RDWR)
+	case interface {
 		CloseRead() error
 		CloseWrite() error
-	}); ok {
-		_, _ = s.CloseRead(), s.CloseWrite()
-		return
+	}:
+		_, _ = c.CloseRead(), c.CloseWrite()
+	default:
+		c.Close()
 	}
-	c.Close()
 }
 
 // newUDP returns a socket at a port of its own.
-func newUDP() (f fd, port int, err error) {
-	if f.n, err = unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0); err != nil {
-		return f, 0, err
-	}
-	if err = unix.Bind(f.n, loopback(0)); err == nil {
-		var sa unix.Sockaddr
-		if sa, err = unix.Getsockname(f.n); err == nil {
-			return f, sa.(*unix.SockaddrInet4).Port, nil
-		}
-	}
-	f.Close()
-	return f, 0, err
+func newUDP() (f fd, port int) {
+	f.n = must(unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0))
+	check(unix.Bind(f.n, loopback(0)))
+	return f, must(unix.Getsockname(f.n)).(*unix.SockaddrInet4).Port
 }
 
 // connect makes a socket of newUDP that of the datagrams from and to another port.
-func (f *fd) connect(port int, poll bool) error {
-	if f.wait = blocks; poll {
-		f.wait = polls
-	}
-	return errors.Join(unix.Connect(f.n, loopback(port)), unix.SetNonblock(f.n, poll))
+func (f *fd) connect(port int, wait waiting) {
+	f.wait = wait
+	check(unix.Connect(f.n, loopback(port)))
+	check(unix.SetNonblock(f.n, wait != blocks))
 }
 
 func loopback(port int) *unix.SockaddrInet4 {
 	return &unix.SockaddrInet4{Port: port, Addr: [4]byte{127, 0, 0, 1}}
 }
 
-// echoRaw answers requests with as many bytes, or with those of reply.
-func echoRaw(rw io.ReadWriter, request, reply int, more func() bool) error {
+// echoRaw answers requests with replies of a fixed size.
+func echoRaw(rw io.ReadWriter, request, reply int, more func() bool) {
 	in, out := make([]byte, request), make([]byte, reply)
 	for again := true; again; {
-		if _, err := io.ReadFull(rw, in); err != nil {
-			return err
-		}
+		must(io.ReadFull(rw, in))
 		again = more()
-		if _, err := rw.Write(out); err != nil {
-			return err
-		}
+		must(rw.Write(out))
 	}
-	return nil
 }
 
 // sendRaw writes count messages through a 64 KiB buffer and waits for one byte. With lengths, four
 // bytes with the length precede each message. Without, both sides know the length beforehand, which
 // is less work than passing messages.
-func sendRaw(nc net.Conn, size, count int, lengths bool) error {
+func sendRaw(nc net.Conn, size, count int, lengths bool) {
 	w := bufio.NewWriterSize(nc, 64<<10)
 	b := make([]byte, size)
 	var head [4]byte
 	for range count {
 		if lengths {
 			binary.LittleEndian.PutUint32(head[:], uint32(size))
-			if _, err := w.Write(head[:]); err != nil {
-				return err
-			}
+			must(w.Write(head[:]))
 		}
-		if _, err := w.Write(b); err != nil {
-			return err
-		}
+		must(w.Write(b))
 	}
-	if err := w.Flush(); err != nil {
-		return err
-	}
-	_, err := io.ReadFull(nc, b[:1])
-	return err
+	check(w.Flush())
+	must(io.ReadFull(nc, b[:1]))
 }
 
-func recvRaw(nc net.Conn, size, count int, lengths bool) error {
+func recvRaw(nc net.Conn, size, count int, lengths bool) {
 	r := bufio.NewReaderSize(nc, 64<<10)
 	b := make([]byte, size)
 	var head [4]byte
 	for range count {
 		n := size
 		if lengths {
-			if _, err := io.ReadFull(r, head[:]); err != nil {
-				return err
-			}
+			must(io.ReadFull(r, head[:]))
 			if n = int(binary.LittleEndian.Uint32(head[:])); n > len(b) {
-				return errors.New("the message is longer than any that was sent")
+				check(errors.New("the message is longer than any that was sent"))
 			}
 		}
-		if _, err := io.ReadFull(r, b[:n]); err != nil {
-			return err
-		}
+		must(io.ReadFull(r, b[:n]))
 	}
-	_, err := nc.Write([]byte{1})
-	return err
+	must(nc.Write([]byte{1}))
 }
 
 // A stream is a way to move large messages over a bare TCP connection. The machine decides which
@@ -223,55 +190,47 @@ func (s stream) what() string {
 	return fmt.Sprintf("the best of eight bare Go loops: %s, with socket buffers of %s", how, size)
 }
 
-// prepare sets up a separate connection for a stream. done closes it.
-func (s stream) prepare(nc net.Conn) (rw io.ReadWriter, done func(), err error) {
-	tc := nc.(*net.TCPConn)
+// run runs f with a separate connection, which it closes.
+func (s stream) run(nc net.Conn, f func(io.ReadWriter)) {
 	if s.buffers > 0 {
-		if err := errors.Join(tc.SetReadBuffer(s.buffers), tc.SetWriteBuffer(s.buffers)); err != nil {
-			return nil, nil, err
-		}
+		tc := nc.(*net.TCPConn)
+		check(errors.Join(tc.SetReadBuffer(s.buffers), tc.SetWriteBuffer(s.buffers)))
 	}
 	if !s.isPolled {
-		return tc, func() { tc.Close() }, nil
+		f(nc)
+		return
 	}
-	n, err := dup(tc)
-	return fd{n, polls}, func() { tc.Close(); unix.Close(n) }, err
+	p := fd{dup(nc.(*net.TCPConn)), polls}
+	defer p.Close()
+	f(p)
+}
+
+// sendBulk writes b count times, and waits for one byte.
+func sendBulk(rw io.ReadWriter, b []byte, count int) {
+	for range count {
+		must(rw.Write(b))
+	}
+	must(io.ReadFull(rw, make([]byte, 1)))
 }
 
 // bulkBlock is how many bytes the bare loops read at once.
 const bulkBlock = 1 << 20
 
-// sendBulk writes b count times, and waits for one byte.
-func sendBulk(rw io.ReadWriter, b []byte, count int) error {
-	for range count {
-		if _, err := rw.Write(b); err != nil {
-			return err
-		}
-	}
-	var ack [1]byte
-	_, err := io.ReadFull(rw, ack[:])
-	return err
-}
-
 // recvBulk reads count messages of size bytes, and writes one byte. It fills memory again and
 // again, a block at a time.
-func recvBulk(rw io.ReadWriter, memory []byte, size, count int) error {
+func recvBulk(rw io.ReadWriter, memory []byte, size, count int) {
 	at, block := 0, min(bulkBlock, len(memory))
 	for range count {
 		for left := size; left > 0; {
 			if at+block > len(memory) {
 				at = 0
 			}
-			n, err := rw.Read(memory[at : at+min(left, block)])
-			if err != nil {
-				return err
-			}
+			n := must(rw.Read(memory[at : at+min(left, block)]))
 			left -= n
 			at += n
 		}
 	}
-	_, err := rw.Write([]byte{1})
-	return err
+	must(rw.Write([]byte{1}))
 }
 
 // shared is memory that both sides have mapped: words, and a ring.
@@ -291,83 +250,80 @@ type shared struct {
 }
 
 const (
-	ringAt     = 8192
-	ringLen    = 1 << 20
-	ringMost   = ringLen / 4 // limit of the bytes of a message
-	ringSaid   = 4 << 10     // bytes after which a side publishes its progress
-	ringSkip   = 1<<64 - 1   // takes the place of a length: the next message is at the beginning
-	patientFor = 1 << 12     // number of looks between two checks of ctx
+	ringAt   = 8192
+	ringLen  = 1 << 20
+	ringMost = ringLen / 4 // limit of the bytes of a message
+	ringSaid = 4 << 10     // bytes after which a side publishes its progress
+	ringSkip = 1<<64 - 1   // takes the place of a length: the next message is at the beginning
 )
 
-func openShared(dir string) (*shared, error) {
-	f, err := os.OpenFile(filepath.Join(dir, "shared"), os.O_RDWR|os.O_CREATE, 0o600)
-	if err != nil {
-		return nil, err
-	}
+func openShared(dir string) *shared {
+	f := must(os.OpenFile(filepath.Join(dir, "shared"), os.O_RDWR|os.O_CREATE, 0o600))
 	defer f.Close()
-	if err := f.Truncate(ringAt + ringLen); err != nil {
-		return nil, err
-	}
-	mem, err := unix.Mmap(int(f.Fd()), 0, ringAt+ringLen, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
-	if err != nil {
-		return nil, err
-	}
+	check(f.Truncate(ringAt + ringLen))
+	mem := must(unix.Mmap(int(f.Fd()), 0, ringAt+ringLen, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED))
 	at := func(n int) unsafe.Pointer { return unsafe.Pointer(&mem[n]) }
-	return &shared{(*atomic.Uint32)(at(0)), (*atomic.Uint32)(at(1024)), (*atomic.Uint32)(at(3072)), (*atomic.Int64)(at(2048)),
-		(*atomic.Uint64)(at(4096)), (*atomic.Uint64)(at(4096 + 1024)), mem[ringAt:], mem}, nil
+	return &shared{(*atomic.Uint32)(at(0)), (*atomic.Uint32)(at(1024)), (*atomic.Uint32)(at(2048)), (*atomic.Int64)(at(3072)),
+		(*atomic.Uint64)(at(4096)), (*atomic.Uint64)(at(4096 + 1024)), mem[ringAt:], mem}
 }
 
 func (s *shared) close() { _ = unix.Munmap(s.all) }
 
 // ping increments the word there and waits until the word back is equal.
-func (s *shared) ping(ctx context.Context, futex bool) error {
+func (s *shared) ping(ctx context.Context, sleeps bool) {
 	x := s.there.Load() + 1
-	set(s.there, x, futex)
-	return await(ctx, s.back, x, futex)
+	set(s.there, x, sleeps)
+	await(ctx, s.back, x, sleeps)
 }
 
 // echo answers the pings of the other process.
-func (s *shared) echo(ctx context.Context, more func() bool, futex bool) error {
+func (s *shared) echo(ctx context.Context, more func() bool, sleeps bool) {
 	for again := true; again; {
 		x := s.back.Load() + 1
-		if err := await(ctx, s.there, x, futex); err != nil {
-			return err
-		}
+		await(ctx, s.there, x, sleeps)
 		again = more()
-		set(s.back, x, futex)
-	}
-	return nil
-}
-
-const (
-	futexWait = 0
-	futexWake = 1
-)
-
-func set(w *atomic.Uint32, x uint32, futex bool) {
-	w.Store(x)
-	if futex {
-		_, _, _ = unix.Syscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(w)), futexWake, 1, 0, 0, 0)
+		set(s.back, x, sleeps)
 	}
 }
 
-func await(ctx context.Context, w *atomic.Uint32, x uint32, futex bool) error {
-	short := unix.NsecToTimespec(int64(10 * time.Millisecond))
+func set(w *atomic.Uint32, x uint32, wakes bool) {
+	if w.Store(x); wakes {
+		futex.Wake(w)
+	}
+}
+
+// await polls a word, or sleeps, until it is x.
+func await(ctx context.Context, w *atomic.Uint32, x uint32, sleeps bool) {
 	for i := 1; ; i++ {
 		now := w.Load()
 		if now == x {
-			return nil
+			return
 		}
-		if futex {
-			_, _, _ = unix.Syscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(w)), futexWait, uintptr(now), uintptr(unsafe.Pointer(&short)), 0, 0)
+		if sleeps {
+			futex.Wait(w, now, 10*time.Millisecond)
 		}
-		if i%128 == 0 && !futex {
-			runtime.Gosched()
-		}
-		if i%patientFor == 0 && ctx.Err() != nil {
-			return context.Cause(ctx)
+		if i%128 == 0 {
+			others(ctx)
 		}
 	}
+}
+
+// changed polls a word until it is not was.
+func changed(ctx context.Context, w *atomic.Uint64, was uint64) uint64 {
+	for i := 1; ; i++ {
+		if now := w.Load(); now != was {
+			return now
+		}
+		if i%128 == 0 {
+			others(ctx)
+		}
+	}
+}
+
+// others lets other goroutines run, and fails if ctx has ended.
+func others(ctx context.Context) {
+	runtime.Gosched()
+	check(context.Cause(ctx))
 }
 
 // pause sleeps for about d, and stores how long that took.
@@ -377,23 +333,8 @@ func (s *shared) pause(d time.Duration) {
 	s.paused.Store(int64(time.Since(start)))
 }
 
-// changed polls a word until it is not was.
-func changed(ctx context.Context, w *atomic.Uint64, was uint64) (now uint64, err error) {
-	for i := 1; ; i++ {
-		if now = w.Load(); now != was {
-			return now, nil
-		}
-		if i%128 == 0 {
-			runtime.Gosched()
-		}
-		if i%patientFor == 0 && ctx.Err() != nil {
-			return 0, context.Cause(ctx)
-		}
-	}
-}
-
 // send puts n messages of size bytes into the ring, and waits until all of them are read.
-func (s *shared) send(ctx context.Context, size, n int) (err error) {
+func (s *shared) send(ctx context.Context, size, n int) {
 	b := make([]byte, size)
 	tail, head := s.tail.Load(), s.head.Load()
 	published := tail
@@ -409,9 +350,7 @@ func (s *shared) send(ctx context.Context, size, n int) (err error) {
 				published = tail
 				s.tail.Store(tail)
 			}
-			if head, err = changed(ctx, s.head, head); err != nil {
-				return err
-			}
+			head = changed(ctx, s.head, head)
 		}
 		if need > length {
 			binary.LittleEndian.PutUint64(s.ring[at:], ringSkip)
@@ -426,15 +365,12 @@ func (s *shared) send(ctx context.Context, size, n int) (err error) {
 	}
 	s.tail.Store(tail)
 	for head != tail {
-		if head, err = changed(ctx, s.head, head); err != nil {
-			return err
-		}
+		head = changed(ctx, s.head, head)
 	}
-	return nil
 }
 
 // recv copies n messages of at most size bytes out of the ring.
-func (s *shared) recv(ctx context.Context, size, n int) (err error) {
+func (s *shared) recv(ctx context.Context, size, n int) {
 	b := make([]byte, size)
 	head, tail := s.head.Load(), s.tail.Load()
 	published := head
@@ -444,18 +380,13 @@ func (s *shared) recv(ctx context.Context, size, n int) (err error) {
 				published = head
 				s.head.Store(head)
 			}
-			if tail, err = changed(ctx, s.tail, tail); err != nil {
-				return err
-			}
+			tail = changed(ctx, s.tail, tail)
 		}
 		at := head % ringLen
 		k := binary.LittleEndian.Uint64(s.ring[at:])
 		if k == ringSkip {
 			head, at = head+ringLen-at, 0
 			k = binary.LittleEndian.Uint64(s.ring)
-		}
-		if k > uint64(len(b)) {
-			return fmt.Errorf("a message of %d bytes in the bare ring, of %d at most", k, len(b))
 		}
 		copy(b[:k], s.ring[at+8:])
 		if head += 8 + (k+7)&^7; head-published >= ringSaid {
@@ -464,7 +395,6 @@ func (s *shared) recv(ctx context.Context, size, n int) (err error) {
 		}
 	}
 	s.head.Store(head)
-	return nil
 }
 
 // events are two eventfds that both processes share, in the pollers of their runtimes. They are the
@@ -473,56 +403,30 @@ type events struct{ there, back *os.File }
 
 // openEvents opens duplicates of two eventfds. The original ones may have become blocking when the
 // peer was started.
-func openEvents(there, back int) (*events, error) {
-	var fs [2]*os.File
-	for i, n := range []int{there, back} {
-		again, err := unix.FcntlInt(uintptr(n), unix.F_DUPFD_CLOEXEC, 0)
-		if err == nil {
-			err = unix.SetNonblock(again, true)
-		}
-		if err != nil {
-			return nil, os.NewSyscallError("fcntl", err)
-		}
-		fs[i] = os.NewFile(uintptr(again), "eventfd")
+func openEvents(there, back uintptr) *events {
+	open := func(n uintptr) *os.File {
+		again := must(unix.FcntlInt(n, unix.F_DUPFD_CLOEXEC, 0))
+		check(unix.SetNonblock(again, true))
+		return os.NewFile(uintptr(again), "eventfd")
 	}
-	return &events{fs[0], fs[1]}, nil
+	return &events{open(there), open(back)}
 }
 
-func (e *events) close() {
-	e.there.Close()
-	e.back.Close()
-}
+func (e *events) close() { e.there.Close(); e.back.Close() }
 
-func (e *events) ping() error {
-	if err := signalEvent(e.there); err != nil {
-		return err
-	}
-	return awaitEvent(e.back)
+func (e *events) ping() {
+	must(e.there.Write([]byte{1, 0, 0, 0, 0, 0, 0, 0}))
+	must(e.back.Read(make([]byte, 8)))
 }
 
 // echo answers pings. It calls first before each answer.
-func (e *events) echo(more func() bool, first func()) error {
+func (e *events) echo(more func() bool, first func()) {
 	for again := true; again; {
-		if err := awaitEvent(e.there); err != nil {
-			return err
-		}
+		must(e.there.Read(make([]byte, 8)))
 		again = more()
 		first()
-		if err := signalEvent(e.back); err != nil {
-			return err
-		}
+		must(e.back.Write([]byte{1, 0, 0, 0, 0, 0, 0, 0}))
 	}
-	return nil
-}
-
-func signalEvent(f *os.File) error {
-	_, err := f.Write([]byte{1, 0, 0, 0, 0, 0, 0, 0})
-	return err
-}
-
-func awaitEvent(f *os.File) error {
-	_, err := f.Read(make([]byte, 8))
-	return err
 }
 
 // channels join the two sides of a bench within this process.
@@ -531,51 +435,44 @@ type channels struct {
 	conns       chan net.Conn
 }
 
-func newChannels() *channels {
-	return &channels{make(chan *[64]byte), make(chan *[64]byte), make(chan net.Conn, 1)}
-}
-
-var channelMessage [64]byte
-
 // ping passes a pointer there and back.
-func (c *channels) ping() error {
-	c.there <- &channelMessage
+func (c *channels) ping() {
+	c.there <- nil
 	<-c.back
-	return nil
 }
 
 // echo answers pings, until the channel is closed at the latest.
-func (c *channels) echo(more func() bool) error {
+func (c *channels) echo(more func() bool) {
 	for again := true; again; {
 		m, ok := <-c.there
 		if !ok {
-			return io.EOF
+			return
 		}
 		again = more()
 		c.back <- m
 	}
-	return nil
 }
 
-// throughChannel passes messages of some goroutines to one, until ctx ends.
-func throughChannel(ctx context.Context, senders, each int) error {
+// throughChannel passes messages of some goroutines to one.
+func throughChannel(ctx context.Context, senders, each int) {
 	c := make(chan *[64]byte, 1024)
 	go func() {
-		_ = concurrently(senders, func(int) error {
-			var b [64]byte
-			for i := range each {
-				if i%4096 == 0 && ctx.Err() != nil {
-					break
+		defer close(c)
+		_ = attempt(func() {
+			concurrently(senders, func(int) {
+				var b [64]byte
+				for i := range each {
+					if i%4096 == 0 {
+						check(context.Cause(ctx))
+					}
+					c <- &b
 				}
-				c <- &b
-			}
-			return nil
+			})
 		})
-		close(c)
 	}()
 	for range c {
 	}
-	return ctx.Err()
+	check(context.Cause(ctx))
 }
 
 func fillCounting(p []byte) []byte {

@@ -69,7 +69,7 @@ type bench struct {
 	name, short, flags string
 	transports         []string // the values of --transport
 	defaults           options
-	run                func(context.Context, *options) ([]*Result, error)
+	run                func(context.Context, *options) []*Result
 }
 
 var benches = []*bench{
@@ -128,7 +128,8 @@ func (b *bench) measure(ctx context.Context, o *options) ([]*Result, error) {
 	if err := o.check(b); err != nil {
 		return nil, err
 	}
-	rs, err := b.run(ctx, o)
+	var rs []*Result
+	err := attempt(func() { rs = b.run(ctx, o) })
 	if err == nil && len(rs) == 0 {
 		err = cli.Usagef("bench %s does not measure that over %s", b.name, o.transport)
 	}

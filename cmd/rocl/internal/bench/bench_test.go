@@ -7,6 +7,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"math"
 	"strings"
@@ -50,9 +51,7 @@ func TestTimes(t *testing.T) {
 	}
 	calls := 0
 	for range 3 {
-		if err := a.round(10, func() error { calls++; return nil }); err != nil {
-			t.Fatal(err)
-		}
+		a.round(10, func() { calls++ })
 	}
 	if calls != 30 || len(a.each) != 3 || a.all.TotalCount() != 30 {
 		t.Errorf("%d calls, %d medians, %d times", calls, len(a.each), a.all.TotalCount())
@@ -75,21 +74,55 @@ func TestTimesFail(t *testing.T) {
 	bad := errors.New("bad")
 	a := newTimes()
 	n := 0
-	f := func() error {
+	f := func() {
 		if n++; n == 5 {
-			return bad
+			check(bad)
 		}
-		return nil
 	}
-	if err := a.round(10, f); !errors.Is(err, bad) || n != 5 {
+	if err := attempt(func() { a.round(10, f) }); !errors.Is(err, bad) || n != 5 {
 		t.Errorf("round: %v after %d calls", err, n)
 	}
 	n = 0
-	if err := a.batch(t.Context(), 100, f); !errors.Is(err, bad) || n != 5 {
+	if err := attempt(func() { a.batch(t.Context(), 100, f) }); !errors.Is(err, bad) || n != 5 {
 		t.Errorf("batch: %v after %d calls", err, n)
 	}
 	if len(a.each) != 0 || a.all.TotalCount() != 0 {
 		t.Error("a round that failed was counted")
+	}
+}
+
+// A failure in any goroutine is that of all, and a panic for another reason goes on.
+func TestConcurrently(t *testing.T) {
+	bad := errors.New("bad")
+	if err := attempt(func() {
+		concurrently(5, func(i int) {
+			if i == 3 {
+				check(bad)
+			}
+		})
+	}); !errors.Is(err, bad) {
+		t.Errorf("it failed with %v", err)
+	}
+	defer func() {
+		if r := recover(); r != "other" {
+			t.Errorf("recovered %v", r)
+		}
+	}()
+	_ = attempt(func() { panic("other") })
+}
+
+// The loops take turns. The first round is short and does not count.
+func TestMeasure(t *testing.T) {
+	var order []string
+	counting := func(name string) loop {
+		return func(n int, t *times) {
+			order = append(order, fmt.Sprint(name, n))
+			t.rate(n, func() {})
+		}
+	}
+	got := measure(2, 1000, counting("a"), counting("b"))
+	if fmt.Sprint(order) != "[a500 b500 a1000 b1000 a1000 b1000]" || len(got[0].each) != 2 || len(got[1].each) != 2 {
+		t.Errorf("%v, with %v and %v", order, got[0].each, got[1].each)
 	}
 }
 
@@ -99,9 +132,7 @@ func TestBatchCalls(t *testing.T) {
 	for _, count := range []int{1, 15, 16, 17, 32, 100} {
 		a := newTimes()
 		n := 0
-		if err := a.batch(t.Context(), count, func() error { n++; return nil }); err != nil {
-			t.Fatal(err)
-		}
+		a.batch(t.Context(), count, func() { n++ })
 		if n != count {
 			t.Errorf("batch of %d called %d times", count, n)
 		}
@@ -116,13 +147,10 @@ func TestBatchDivides(t *testing.T) {
 	const each = 200 * time.Microsecond
 	a := newTimes()
 	start := time.Now()
-	if err := a.batch(t.Context(), 64, func() error {
+	a.batch(t.Context(), 64, func() {
 		for begun := time.Now(); time.Since(begun) < each; {
 		}
-		return nil
-	}); err != nil {
-		t.Fatal(err)
-	}
+	})
 	took := time.Since(start).Seconds() * 1e6
 	least := each.Seconds() * 1e6
 	if got := a.mid(); got < least*0.99 || got > took/16 {
@@ -137,11 +165,12 @@ func TestBatchCancelled(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	why := errors.New("why")
 	n := 0
-	err := newTimes().batch(ctx, 1<<30, func() error {
-		if n++; n == 40 {
-			cancel(why)
-		}
-		return nil
+	err := attempt(func() {
+		newTimes().batch(ctx, 1<<30, func() {
+			if n++; n == 40 {
+				cancel(why)
+			}
+		})
 	})
 	if !errors.Is(err, why) || n != 48 {
 		t.Errorf("batch: %v after %d calls, want the cause after 48", err, n)

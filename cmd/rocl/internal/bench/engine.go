@@ -14,14 +14,14 @@ import (
 
 // A loop is one side of a comparison. It moves n messages, or as many as it always moves, and adds
 // to t what that took.
-type loop func(n int, t *times) error
+type loop func(n int, t *times)
 
 // warmUp limits the messages of the first round, which does not count.
 const warmUp = 500
 
 // measure runs the loops in turn: a round of each, with count messages, then the next round of
 // each. It returns the figures of each loop.
-func measure(rounds, count int, loops ...loop) ([]*times, error) {
+func measure(rounds, count int, loops ...loop) []*times {
 	all := make([]*times, len(loops))
 	for round := -1; round < rounds; round++ {
 		n := count
@@ -33,13 +33,11 @@ func measure(rounds, count int, loops ...loop) ([]*times, error) {
 				all[i] = newTimes()
 			}
 			before := mallocs()
-			if err := l(n, all[i]); err != nil {
-				return nil, err
-			}
+			l(n, all[i])
 			all[i].allocs = (mallocs() - before) / float64(n)
 		}
 	}
-	return all, nil
+	return all
 }
 
 // mallocs returns the number of allocations of this process so far.
@@ -72,91 +70,46 @@ func (t *times) mid() float64 { return median(t.each) }
 func (t *times) quantile(q float64) float64 { return float64(t.all.ValueAtQuantile(q)) / 1e3 }
 
 // timed measures count calls of f, which returns how long size messages took.
-func (t *times) timed(count, size int, f func() (time.Duration, error)) error {
+func (t *times) timed(count, size int, f func() time.Duration) {
 	h := newTimes().all
 	for range count {
-		d, err := f()
-		if err != nil {
-			return err
-		}
-		_ = h.RecordValue(max((int64(d)+int64(size)/2)/int64(size), 1))
+		_ = h.RecordValue(max((int64(f())+int64(size)/2)/int64(size), 1))
 	}
 	t.each = append(t.each, float64(h.ValueAtQuantile(50))/1e3)
 	t.all.Merge(h)
-	return nil
 }
 
 // round measures count calls of f.
-func (t *times) round(count int, f func() error) error {
-	return t.timed(count, 1, clocked(f))
+func (t *times) round(count int, f func()) {
+	t.timed(count, 1, func() time.Duration {
+		start := time.Now()
+		f()
+		return time.Since(start)
+	})
 }
 
 // batch measures calls of f in groups of sixteen, because reading the clock would distort shorter
 // times. It calls f count times, or fewer if ctx ends.
-func (t *times) batch(ctx context.Context, count int, f func() error) error {
+func (t *times) batch(ctx context.Context, count int, f func()) {
 	size := min(count, 16)
-	err := t.timed(count/size, size, clocked(func() error {
-		if ctx.Err() != nil {
-			return context.Cause(ctx)
-		}
-		for range size {
-			if err := f(); err != nil {
-				return err
-			}
-		}
-		return nil
-	}))
-	for i := count / size * size; i < count && err == nil; i++ {
-		err = f()
-	}
-	return err
-}
-
-// clocked returns a function that calls f and returns how long that took.
-func clocked(f func() error) func() (time.Duration, error) {
-	return func() (time.Duration, error) {
+	t.timed(count/size, size, func() time.Duration {
+		check(context.Cause(ctx))
 		start := time.Now()
-		err := f()
-		return time.Since(start), err
+		for range size {
+			f()
+		}
+		return time.Since(start)
+	})
+	for range count % size {
+		f()
 	}
 }
 
 // rate adds how many units a second f moves, units in all.
-func (t *times) rate(units float64, f func() error) error {
+func (t *times) rate(units int, f func()) {
 	start := time.Now()
-	err := f()
-	t.each = append(t.each, units/time.Since(start).Seconds())
-	return err
-}
-
-// batched returns a loop of calls of f that are measured in groups.
-func batched(ctx context.Context, f func() error) loop {
-	return func(n int, t *times) error { return t.batch(ctx, n, f) }
-}
-
-// concurrently runs f in n goroutines, and waits for all of them.
-func concurrently(n int, f func(i int) error) error {
-	failed := make(chan error, n)
-	for i := range n {
-		go func() { failed <- f(i) }()
-	}
-	var errs []error
-	for range n {
-		if err := <-failed; err != nil {
-			errs = append(errs, err)
-		}
-	}
-	return errors.Join(errs...)
-}
-
-// sleep waits for d, or until ctx ends.
-func sleep(ctx context.Context, d time.Duration) error {
-	select {
-	case <-time.After(d):
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
+	f()
+	t.each = append(t.each, float64(units)/time.Since(start).Seconds())
 }
 
 func median(v []float64) float64 {
@@ -165,4 +118,58 @@ func median(v []float64) float64 {
 	}
 	s := slices.Sorted(slices.Values(v))
 	return (s[(len(s)-1)/2] + s[len(s)/2]) / 2
+}
+
+// A failure is an error that ends a bench. Nothing goes on after an error, so check panics with a
+// failure, and attempt, below each goroutine, turns it into an error again.
+type failure struct{ error }
+
+// check fails with err, if that is not nil.
+func check(err error) {
+	if err != nil {
+		panic(failure{err})
+	}
+}
+
+// must returns v, or fails with err.
+func must[T any](v T, err error) T {
+	check(err)
+	return v
+}
+
+// attempt runs f, and returns the error with which f has failed.
+func attempt(f func()) (err error) {
+	defer func() {
+		switch r := recover().(type) {
+		case nil:
+		case failure:
+			err = r.error
+		default:
+			panic(r)
+		}
+	}()
+	f()
+	return nil
+}
+
+// concurrently runs f in n goroutines, and waits for all of them.
+func concurrently(n int, f func(i int)) {
+	failed := make(chan error, n)
+	for i := range n {
+		go func() { failed <- attempt(func() { f(i) }) }()
+	}
+	var errs []error
+	for range n {
+		errs = append(errs, <-failed)
+	}
+	check(errors.Join(errs...))
+}
+
+// sleep waits for d, and fails if ctx ends.
+func sleep(ctx context.Context, d time.Duration) {
+	select {
+	case <-time.After(d):
+	case <-ctx.Done():
+		check(context.Cause(ctx))
+	}
 }

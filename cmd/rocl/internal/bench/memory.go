@@ -3,13 +3,12 @@
 package bench
 
 import (
-	"bufio"
 	"context"
 	"fmt"
 	"os"
+	"regexp"
 	"runtime/debug"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/rocl-go/rocl"
@@ -17,112 +16,62 @@ import (
 	"github.com/rocl-go/rocl/directory"
 )
 
-// pairMost limits the memory in bytes that a pair of contexts of one node keeps after it has
-// exchanged messages and become idle.
-const pairMost = 64 << 10
-
-// quietPairs measures the memory of unused links: --count contexts of one process have all exchanged a
-// small message and one of --size bytes with each other.
-func quietPairs(ctx context.Context, o *options) ([]*Result, error) {
+// quietPairs measures the memory of unused links: --count contexts of one process have all
+// exchanged a small message and one of --size bytes with each other.
+func quietPairs(ctx context.Context, o *options) []*Result {
 	s := directory.NewServer()
 	defer s.Close()
-	var cs []*rocl.Context
-	defer func() {
-		for _, c := range cs {
-			c.Close()
-		}
-	}()
 	var rs []*rocl.Resource
 	for range o.count {
-		c, err := rocl.Open(ctx, icontext.WithDirectory(s.Dialer()), rocl.WithTransports(transportOf(o.transport)))
-		if err != nil {
-			return nil, err
-		}
-		cs = append(cs, c)
-		r, err := c.Register(ctx, rocl.Attrs{"bench": "pairs"})
-		if err != nil {
-			return nil, err
-		}
-		rs = append(rs, r)
+		c := must(rocl.Open(ctx, icontext.WithDirectory(s.Dialer()), rocl.WithTransports(transportOf(o.transport))))
+		defer c.Close()
+		rs = append(rs, must(c.Register(ctx, rocl.Attrs{"bench": "pairs"})))
 	}
-	before, err := resident(ctx)
-	if err != nil {
-		return nil, err
-	}
+	before := resident(ctx)
 	for _, from := range rs {
 		for _, to := range rs {
-			if from == to {
-				continue
-			}
 			for _, size := range []int{64, o.size} {
-				if err := from.SendBytes(ctx, to.ID(), 1, make([]byte, size)); err != nil {
-					return nil, err
+				if from != to {
+					check(from.SendBytes(ctx, to.ID(), 1, make([]byte, size)))
+					must(to.Recv(ctx)).Release()
 				}
-				m, err := to.Recv(ctx)
-				if err != nil {
-					return nil, err
-				}
-				m.Release()
 			}
 		}
 	}
-	after, err := resident(ctx)
-	if err != nil {
-		return nil, err
-	}
+	after := resident(ctx)
+	const most = 64 << 10
 	n := o.count * (o.count - 1) / 2
 	r := &Result{Bench: "pairs", Transport: o.transport, Size: o.size, Count: n, Unit: "bytes a pair", What: "the allowed 64 KiB",
-		Rate: float64(max(after-before, 0)) / float64(n), Raw: pairMost, Target: 1,
+		Rate: float64(max(after-before, 0)) / float64(n), Raw: most, Target: 1,
 		Extra: fmt.Sprintf("%d contexts in one process, all to all; %.1f MiB with the pools, %.1f MiB before", o.count, float64(after)/(1<<20), float64(before)/(1<<20))}
 	r.Ratio = r.Rate / r.Raw
-	return []*Result{r}, nil
+	return []*Result{r}
 }
 
-// resident returns how many bytes of memory this process has, with its share of shared memory, once
-// the number does not change any more.
-func resident(ctx context.Context) (int64, error) {
-	last := int64(-1)
-	for range 50 { // until the number is stable
-		if err := sleep(ctx, 100*time.Millisecond); err != nil {
-			return 0, err
-		}
+// resident returns how many bytes of memory this process has, once the number does not fall any
+// more.
+func resident(ctx context.Context) (last int) {
+	for n := 0; ; last = n {
+		sleep(ctx, 100*time.Millisecond)
 		debug.FreeOSMemory()
-		n, err := pss()
-		if err != nil {
-			return 0, err
+		if n = pss(); last > 0 && n >= last {
+			return last
 		}
-		if last >= 0 && n >= last {
-			return last, nil
-		}
-		last = n
 	}
-	return last, nil
 }
+
+var pssLines = regexp.MustCompile(`(?m)^Pss_(?:Anon|Shmem): *(\d+) kB`)
 
 // pss returns how many bytes of memory this process has, with its share of shared memory. The pages
 // of the program's file are left out: this process's share of them changes when other processes of
 // the same program start and end.
-func pss() (n int64, err error) {
-	f, err := os.Open("/proc/self/smaps_rollup")
-	if err != nil {
-		return 0, err
+func pss() (n int) {
+	found := pssLines.FindAllSubmatch(must(os.ReadFile("/proc/self/smaps_rollup")), -1)
+	if len(found) != 2 {
+		check(fmt.Errorf("smaps_rollup has %d of Pss_Anon and Pss_Shmem", len(found)))
 	}
-	defer f.Close()
-	found := 0
-	for s := bufio.NewScanner(f); s.Scan(); {
-		name, v, _ := strings.Cut(s.Text(), ":")
-		if name != "Pss_Anon" && name != "Pss_Shmem" {
-			continue
-		}
-		kb, err := strconv.ParseInt(strings.TrimSpace(strings.TrimSuffix(v, "kB")), 10, 64)
-		if err != nil {
-			return 0, err
-		}
-		n += kb << 10
-		found++
+	for _, m := range found {
+		n += must(strconv.Atoi(string(m[1]))) << 10
 	}
-	if found != 2 {
-		return 0, fmt.Errorf("%s lacks Pss_Anon or Pss_Shmem", f.Name())
-	}
-	return n, nil
+	return n
 }

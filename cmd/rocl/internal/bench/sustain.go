@@ -4,9 +4,9 @@ package bench
 
 import (
 	"context"
-	"fmt"
 	"math"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -59,77 +59,75 @@ var bares = []struct{ transport, poll, task, what string }{
 
 // measureSustained measures all transports with all policies. In each round every exchange has its
 // three intervals, so that other load of the machine affects all of them alike.
-func measureSustained(ctx context.Context, size, rounds int, interval time.Duration) (all []*Sustained, err error) {
-	var xs []*exchange
+func measureSustained(ctx context.Context, size, rounds int, interval time.Duration) (all []*Sustained) {
+	var os []options
 	for _, transport := range []string{"inproc", "shm", "tcp"} {
-		var bare []*exchange
 		for _, policy := range policies {
-			p, err := openPair(ctx, &options{transport: transport, poll: policy.name, size: size}, isPeer)
-			if err != nil {
-				return nil, fmt.Errorf("%s, %s: %w", transport, policy.name, err)
+			os = append(os, options{transport: transport, poll: policy.name, size: size})
+		}
+	}
+	withPairs(ctx, os, nil, func(pairs []*pair) {
+		var xs []*exchange
+		for ps := range slices.Chunk(pairs, len(policies)) { // those of a transport
+			for _, p := range ps {
+				xs = append(xs, &exchange{p, "rocl, " + p.Poll, "echo", p.trip(size), nil, nil, newTimes(), newTimes()})
 			}
-			defer p.close()
-			xs = append(xs, newExchange(p, "rocl, "+policy.name, "echo", p.trip(size)))
-			for _, b := range bares {
-				if b.transport == transport && b.poll == policy.name {
-					bare = append(bare, newExchange(p, b.what, b.task, p.bare(b.task)))
+			for _, p := range ps {
+				for _, b := range bares {
+					if b.transport == p.Transport && b.poll == p.Poll {
+						xs = append(xs, &exchange{p, b.what, b.task, p.bare(b.task), nil, nil, newTimes(), newTimes()})
+					}
 				}
 			}
 		}
-		xs = append(xs, bare...)
-	}
-	crew := newCrew(runtime.GOMAXPROCS(0))
-	for round := range rounds {
-		for _, x := range xs {
-			if err := x.round(round, crew, interval); err != nil {
-				return nil, fmt.Errorf("%s, %s: %w", x.p.Transport, x.what, x.p.why(err))
+		crew := newCrew(runtime.GOMAXPROCS(0))
+		for round := range rounds {
+			for _, x := range xs {
+				x.round(round, crew, interval)
 			}
 		}
+		for _, x := range xs {
+			s := x.sustained()
+			s.Bench, s.Transport, s.Poll, s.Bare, s.What, s.Size = "sustain", x.p.Transport, x.p.Poll, x.task != "echo", x.what, size
+			s.Goroutines, s.Rounds, s.Interval, s.Machine = len(crew), rounds, interval.Seconds(), machine()
+			all = append(all, s)
+		}
+	})
+	return all
+}
+
+// withPairs runs f with the pairs got and one for each of the options.
+func withPairs(ctx context.Context, os []options, got []*pair, f func([]*pair)) {
+	if len(os) == 0 {
+		f(got)
+		return
 	}
-	for _, x := range xs {
-		s := x.sustained()
-		s.Bench, s.Transport, s.Poll, s.Bare, s.What, s.Size = "sustain", x.p.Transport, x.p.Poll, x.task != "echo", x.what, size
-		s.Goroutines, s.Rounds, s.Interval, s.Machine = len(crew), rounds, interval.Seconds(), machine()
-		all = append(all, s)
-	}
-	return all, nil
+	check(withPair(ctx, &os[0], isPeer, func(p *pair) { withPairs(ctx, os[1:], append(got, p), f) }))
 }
 
 // An exchange is a way to make round trips, with the library or bare, and the figures of its rounds.
 type exchange struct {
 	p          *pair
 	what, task string
-	trip       func() error
+	trip       func()
 
 	rateAlone, rateBoth []float64
 	alone, both         *times
 }
 
-func newExchange(p *pair, what, task string, trip func() error) *exchange {
-	return &exchange{p: p, what: what, task: task, trip: trip, alone: newTimes(), both: newTimes()}
-}
-
 // round measures the computation alone, the exchange alone, and both. The order changes from round
 // to round, so that none always follows the same other one.
-func (x *exchange) round(n int, c crew, interval time.Duration) error {
+func (x *exchange) round(n int, c crew, interval time.Duration) {
 	for k := range 3 {
-		var err error
-		var rate float64
 		switch (n + k) % 3 {
 		case 0:
-			rate, err = x.together(c, nil, interval)
-			x.rateAlone = append(x.rateAlone, rate)
+			x.rateAlone = append(x.rateAlone, x.together(c, nil, interval))
 		case 1:
-			_, err = x.together(nil, x.alone, interval)
+			x.together(nil, x.alone, interval)
 		case 2:
-			rate, err = x.together(c, x.both, interval)
-			x.rateBoth = append(x.rateBoth, rate)
-		}
-		if err != nil {
-			return err
+			x.rateBoth = append(x.rateBoth, x.together(c, x.both, interval))
 		}
 	}
-	return nil
 }
 
 func (x *exchange) sustained() *Sustained {
@@ -150,50 +148,39 @@ func share(part, whole float64) float64 {
 
 // together runs the crew c, if not nil, while x makes round trips, which it records in t. If t is
 // nil, x makes none. together returns units a second. The first tenth does not count.
-func (x *exchange) together(c crew, t *times, interval time.Duration) (rate float64, err error) {
+func (x *exchange) together(c crew, t *times, interval time.Duration) (rate float64) {
 	defer c.start()()
-	spend := func(d time.Duration, _ *times) error { return sleep(x.p.ctx, d) }
+	spend := func(d time.Duration, _ *times) { sleep(x.p.ctx, d) }
 	if t != nil {
-		if err := x.p.begin(x.task, untilLast, 0); err != nil {
-			return 0, err
-		}
+		x.p.begin(x.p.peer, x.task, untilLast, 0)
 		spend = x.talk
 	}
-	if err := spend(interval/10, newTimes()); err != nil {
-		return 0, err
-	}
+	spend(interval/10, newTimes())
 	speed := c.speed()
-	err = spend(interval, t)
+	spend(interval, t)
 	rate = speed()
-	if t == nil || err != nil {
-		return rate, err
+	if t != nil { // after one more trip the peer is idle
+		x.p.mem.last.Store(1)
+		x.trip()
+		x.p.wait(x.p.peer)
+		x.p.mem.last.Store(0)
 	}
-	x.p.mem.last.Store(1) // after one more trip the peer is idle
-	defer x.p.mem.last.Store(0)
-	if err := x.trip(); err != nil {
-		return 0, err
-	}
-	return rate, x.p.wait()
+	return rate
 }
 
 // talk makes round trips for d. The figure of a round is the mean.
-func (x *exchange) talk(d time.Duration, t *times) error {
+func (x *exchange) talk(d time.Duration, t *times) {
 	start := time.Now()
 	now, n := start, 0
 	for now.Sub(start) < d {
-		if x.p.ctx.Err() != nil {
-			return context.Cause(x.p.ctx)
-		}
-		if err := x.trip(); err != nil {
-			return err
-		}
+		check(context.Cause(x.p.ctx))
+		x.trip()
 		was := now
 		now = time.Now()
 		_ = t.all.RecordValue(int64(now.Sub(was)))
 		n++
 	}
 	t.each = append(t.each, float64(now.Sub(start))/1e3/float64(n))
-	return nil
 }
 
 // A unit of the computation is a product of two matrices that fit into the first-level cache

@@ -3,12 +3,10 @@
 package bench
 
 import (
-	_ "embed"
 	"fmt"
-	"html/template"
+	"html"
 	"io"
 	"os"
-	"path/filepath"
 	"text/tabwriter"
 	"time"
 
@@ -27,49 +25,6 @@ func sustainCommand() *cobra.Command {
 		Short: "What is left of a computation and of messages when they run together",
 		Long: "A computation on all processors and a ping-pong run alone and together, over each transport\n" +
 			"with each policy of polling and beside bare loops. Takes about a minute, in which it prints nothing.",
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			json := cli.Flags(cmd).JSON
-			if rounds < 1 || interval <= 0 || size < 0 || size > rocl.MaxMessage {
-				return cli.Usagef("--rounds must be at least 1, --interval more than 0, --size from 0 to %d", rocl.MaxMessage)
-			}
-			if json && markdown {
-				return cli.Usagef("--json or --markdown, not both")
-			}
-			if cmd.Flags().Changed("plot") { // fails now rather than after a minute
-				if err := checkPlot(plot); err != nil {
-					return err
-				}
-			}
-			all, err := measureSustained(cmd.Context(), size, rounds, interval)
-			if err != nil {
-				return err
-			}
-			w := cmd.OutOrStdout()
-			switch {
-			case json:
-				for _, s := range all {
-					if err := cli.Print(w, s); err != nil {
-						return err
-					}
-				}
-			case markdown:
-				err = sustainedMarkdown(w, all)
-			default:
-				err = sustainedText(w, all)
-			}
-			if err != nil || plot == "" {
-				return err
-			}
-			f, err := os.Create(plot)
-			if err != nil {
-				return err
-			}
-			defer f.Close()
-			if err := sustainedPlot(f, all); err != nil {
-				return fmt.Errorf("drawing %s: %w", plot, err)
-			}
-			return f.Close()
-		},
 	}
 	f := c.Flags()
 	f.IntVar(&size, "size", 64, "bytes of a message")
@@ -77,21 +32,40 @@ func sustainCommand() *cobra.Command {
 	f.DurationVar(&interval, "interval", 200*time.Millisecond, "how long each is measured at a time")
 	f.BoolVar(&markdown, "markdown", false, "print the table of docs/BENCHMARKS.md")
 	f.StringVar(&plot, "plot", "", "draw it into this file too, as SVG")
+	c.RunE = func(cmd *cobra.Command, _ []string) error {
+		isJSON := cli.Flags(cmd).JSON
+		if rounds < 1 || interval <= 0 || size < 0 || size > rocl.MaxMessage {
+			return cli.Usagef("--rounds must be at least 1, --interval more than 0, --size from 0 to %d", rocl.MaxMessage)
+		}
+		if isJSON && markdown {
+			return cli.Usagef("--json or --markdown, not both")
+		}
+		return attempt(func() {
+			var drawing *os.File
+			if f.Changed("plot") { // fails now rather than after a minute
+				drawing = must(os.OpenFile(plot, os.O_WRONLY|os.O_CREATE, 0o666))
+				defer drawing.Close()
+			}
+			all := measureSustained(cmd.Context(), size, rounds, interval)
+			w := cmd.OutOrStdout()
+			switch {
+			case isJSON:
+				for _, s := range all {
+					check(cli.Print(w, s))
+				}
+			case markdown:
+				check(sustainedMarkdown(w, all))
+			default:
+				check(sustainedText(w, all))
+			}
+			if drawing != nil {
+				check(drawing.Truncate(0))
+				must(io.WriteString(drawing, sustainedSVG(all)))
+				check(drawing.Close())
+			}
+		})
+	}
 	return c
-}
-
-// checkPlot returns an error if the file plot cannot be made.
-func checkPlot(plot string) error {
-	if plot == "" {
-		return cli.Usagef("--plot is empty: it names a file")
-	}
-	if dir, err := os.Stat(filepath.Dir(plot)); err != nil || !dir.IsDir() {
-		return cli.Usagef("--plot %s: there is no such folder", plot)
-	}
-	if at, err := os.Stat(plot); err == nil && !at.Mode().IsRegular() {
-		return cli.Usagef("--plot %s: it is not a file (%v)", plot, at.Mode())
-	}
-	return nil
 }
 
 func sustainedText(w io.Writer, all []*Sustained) error {
@@ -111,58 +85,20 @@ func sustainedMarkdown(w io.Writer, all []*Sustained) error {
 		time.Now().UTC().Format(time.DateOnly), s.Machine.CPU, s.Machine.Cores, s.Machine.Kernel, s.Machine.Go,
 		s.Size, s.Goroutines, s.Rounds, time.Duration(s.Interval*float64(time.Second)).Round(time.Microsecond))
 	for _, s := range all {
-		if err != nil {
-			break
-		}
 		what := "`" + s.What + "`"
 		if s.Bare {
 			what = s.What
 		}
-		_, err = fmt.Fprintf(w, "| %s | %s | %.0f | %.0f | %.2f | %.2f (%.0f) | %.2f (%.0f) | %.2f | **%.2f** |\n",
-			s.Transport, what, s.RateAlone, s.RateBoth, s.RelativeRate, s.RTTAlone, s.P99Alone, s.RTTBoth, s.P99Both, s.RelativeRTT, s.Sustained)
+		if err == nil {
+			_, err = fmt.Fprintf(w, "| %s | %s | %.0f | %.0f | %.2f | %.2f (%.0f) | %.2f (%.0f) | %.2f | **%.2f** |\n",
+				s.Transport, what, s.RateAlone, s.RateBoth, s.RelativeRate, s.RTTAlone, s.P99Alone, s.RTTBoth, s.P99Both, s.RelativeRTT, s.Sustained)
+		}
 	}
 	return err
 }
 
-//go:embed sustain.svg.tmpl
-var sustainedSVG string
-
-// drawing is the data of the template, in the units of the drawing.
-type drawing struct {
-	Width, Height, Left, Bottom, Foot int
-	Grid                              []mark
-	Groups                            []plotGroup
-	Machine                           Machine
-	Size                              int
-}
-
-type mark struct {
-	X    int
-	Text string
-}
-
-type plotGroup struct { // a transport
-	Name string
-	Y    int // of its middle
-	Rows []row
-}
-
-type row struct {
-	Name string
-	Bare bool
-	Y    int // of its middle
-	Bars []bar
-}
-
-type bar struct {
-	Class           string
-	Y, Height, W, X int // X is where its figure stands
-	Text            string
-}
-
-// sustainedPlot draws horizontal bars, three in each row. It uses a short template rather than a
-// library for plots, because this command shares the go.mod of the library.
-func sustainedPlot(w io.Writer, all []*Sustained) error {
+// sustainedSVG returns a drawing of horizontal bars, three in each row.
+func sustainedSVG(all []*Sustained) string {
 	const (
 		left, wide, right = 150, 520, 50
 		thick, gap, title = 9, 9, 26
@@ -172,33 +108,44 @@ func sustainedPlot(w io.Writer, all []*Sustained) error {
 	for _, s := range all {
 		most = max(most, s.RelativeRate, s.RelativeRTT, s.Sustained)
 	}
-	d := drawing{Width: left + wide + right, Left: left, Machine: all[0].Machine, Size: all[0].Size}
-	for n := 0; float64(n) <= most*4; n++ {
-		d.Grid = append(d.Grid, mark{left + int(float64(wide)*float64(n)/4/most), fmt.Sprintf("%.2f", float64(n)/4)})
-	}
-	y := top
+	rows, y, transport := "", top, ""
 	for _, s := range all {
-		if n := len(d.Groups); n == 0 || d.Groups[n-1].Name != s.Transport {
-			d.Groups = append(d.Groups, plotGroup{Name: s.Transport, Y: y + title - gap})
+		if s.Transport != transport {
+			transport = s.Transport
+			rows += fmt.Sprintf("<text x=\"8\" y=\"%d\" font-weight=\"bold\">%s</text>\n", y+title-gap, transport)
 			y += title
 		}
-		r := row{Name: s.What, Bare: s.Bare, Y: y + 3*thick/2}
-		for _, b := range []struct {
-			class string
-			share float64
-		}{{"rate", s.RelativeRate}, {"rtt", s.RelativeRTT}, {"both", s.Sustained}} {
-			long := int(float64(wide) * b.share / most)
-			r.Bars = append(r.Bars, bar{b.class, y, thick - 1, long, left + long + 4, fmt.Sprintf("%.2f", b.share)})
+		class := "name"
+		if s.Bare {
+			class = "name bare"
+		}
+		rows += fmt.Sprintf("<text class=\"%s\" x=\"%d\" dx=\"-6\" y=\"%d\" dy=\"4\">%s</text>\n", class, left, y+3*thick/2, html.EscapeString(s.What))
+		for i, share := range []float64{s.RelativeRate, s.RelativeRTT, s.Sustained} {
+			long := int(wide * share / most)
+			rows += fmt.Sprintf("<rect class=\"%s\" x=\"%d\" y=\"%d\" width=\"%d\" height=\"%d\"/><text class=\"figure\" x=\"%d\" y=\"%d\" dy=\"7\">%.2f</text>\n",
+				[]string{"rate", "rtt", "both"}[i], left, y, long, thick-1, left+long+4, y, share)
 			y += thick
 		}
-		g := &d.Groups[len(d.Groups)-1]
-		g.Rows = append(g.Rows, r)
 		y += gap
 	}
-	d.Bottom, d.Foot, d.Height = y, y+34, y+46
-	t, err := template.New("sustain").Parse(sustainedSVG)
-	if err != nil {
-		return err
+	grid := ""
+	for share := 0.0; share <= most; share += 0.25 {
+		x := left + int(wide*share/most)
+		grid += fmt.Sprintf("<path class=\"grid\" d=\"M%d 46V%d\"/><text class=\"mark\" x=\"%d\" y=\"%d\" dy=\"14\">%.2f</text>\n", x, y, x, y, share)
 	}
-	return t.Execute(w, &d)
+	m := all[0].Machine
+	return fmt.Sprintf(`<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %[1]d %[2]d" width="%[1]d" height="%[2]d" font-family="sans-serif" font-size="11">
+<style>
+.rate { fill: #56b4e9 } .rtt { fill: #e69f00 } .both { fill: #222 }
+.name { text-anchor: end } .bare { fill: #777 } .figure { font-size: 8px; fill: #555 }
+.grid { stroke: #ddd } .mark { text-anchor: middle; fill: #777; font-size: 10px }
+</style>
+<rect width="100%%" height="100%%" fill="#fff"/>
+<text x="%[3]d" y="16" font-weight="bold">What is left when a computation and messages run together</text>
+<rect class="rate" x="%[3]d" y="26" width="10" height="10"/><text x="164" y="35">rate of the computation</text>
+<rect class="rtt" x="310" y="26" width="10" height="10"/><text x="324" y="35">round trips, %[4]d bytes</text>
+<rect class="both" x="450" y="26" width="10" height="10"/><text x="464" y="35">sustained: their geometric mean</text>
+%[5]s%[6]s<text class="mark" style="text-anchor: start" x="8" y="%[7]d">%[8]s</text>
+</svg>
+`, left+wide+right, y+46, left, all[0].Size, grid, rows, y+34, html.EscapeString(fmt.Sprintf("%s, %d cores, %s, %s", m.CPU, m.Cores, m.Kernel, m.Go)))
 }
