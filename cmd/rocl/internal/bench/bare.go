@@ -119,13 +119,32 @@ func loopback(port int) *unix.SockaddrInet4 {
 	return &unix.SockaddrInet4{Port: port, Addr: [4]byte{127, 0, 0, 1}}
 }
 
-// echoRaw answers requests with replies of a fixed size.
-func echoRaw(rw io.ReadWriter, request, reply int, more func() bool) {
-	in, out := make([]byte, request), make([]byte, reply)
+// A wire is what bare round trips go over.
+type wire interface {
+	ping()                               // makes a round trip
+	echo(more func() bool, first func()) // answers pings; calls first before each answer, if the wire is for pauses
+}
+
+// raw is the wire of a connection, with requests and replies of fixed sizes.
+type raw struct {
+	io.ReadWriter
+	request, reply []byte
+}
+
+func newRaw(rw io.ReadWriter, request, reply int) *raw {
+	return &raw{rw, make([]byte, request), make([]byte, reply)}
+}
+
+func (r *raw) ping() {
+	must(r.Write(r.request))
+	must(io.ReadFull(r.ReadWriter, r.reply))
+}
+
+func (r *raw) echo(more func() bool, _ func()) {
 	for again := true; again; {
-		must(io.ReadFull(rw, in))
+		must(io.ReadFull(r.ReadWriter, r.request))
 		again = more()
-		must(rw.Write(out))
+		must(r.Write(r.reply))
 	}
 }
 
@@ -269,20 +288,26 @@ func openShared(dir string) *shared {
 
 func (s *shared) close() { _ = unix.Munmap(s.all) }
 
-// ping increments the word there and waits until the word back is equal.
-func (s *shared) ping(ctx context.Context, sleeps bool) {
-	x := s.there.Load() + 1
-	set(s.there, x, sleeps)
-	await(ctx, s.back, x, sleeps)
+// words is the wire of the words of shared, which are polled or slept on.
+type words struct {
+	*shared
+	ctx    context.Context
+	sleeps bool
 }
 
-// echo answers the pings of the other process.
-func (s *shared) echo(ctx context.Context, more func() bool, sleeps bool) {
+// ping increments the word there and waits until the word back is equal.
+func (w *words) ping() {
+	x := w.there.Load() + 1
+	set(w.there, x, w.sleeps)
+	await(w.ctx, w.back, x, w.sleeps)
+}
+
+func (w *words) echo(more func() bool, _ func()) {
 	for again := true; again; {
-		x := s.back.Load() + 1
-		await(ctx, s.there, x, sleeps)
+		x := w.back.Load() + 1
+		await(w.ctx, w.there, x, w.sleeps)
 		again = more()
-		set(s.back, x, sleeps)
+		set(w.back, x, w.sleeps)
 	}
 }
 
@@ -419,7 +444,6 @@ func (e *events) ping() {
 	must(e.back.Read(make([]byte, 8)))
 }
 
-// echo answers pings. It calls first before each answer.
 func (e *events) echo(more func() bool, first func()) {
 	for again := true; again; {
 		must(e.there.Read(make([]byte, 8)))
@@ -442,7 +466,7 @@ func (c *channels) ping() {
 }
 
 // echo answers pings, until the channel is closed at the latest.
-func (c *channels) echo(more func() bool) {
+func (c *channels) echo(more func() bool, _ func()) {
 	for again := true; again; {
 		m, ok := <-c.there
 		if !ok {
@@ -453,21 +477,19 @@ func (c *channels) echo(more func() bool) {
 	}
 }
 
-// throughChannel passes messages of some goroutines to one.
-func throughChannel(ctx context.Context, senders, each int) {
+// throughChannel passes n messages of some goroutines to one.
+func throughChannel(ctx context.Context, senders, n int) {
 	c := make(chan *[64]byte, 1024)
 	go func() {
 		defer close(c)
-		_ = attempt(func() {
-			concurrently(senders, func(int) {
-				var b [64]byte
-				for i := range each {
-					if i%4096 == 0 {
-						check(context.Cause(ctx))
-					}
-					c <- &b
+		concurrently(senders, func(i int) {
+			var b [64]byte
+			for k := range (n + i) / senders { // the sum over all senders is n
+				if k%4096 == 0 && ctx.Err() != nil {
+					return
 				}
-			})
+				c <- &b
+			}
 		})
 	}()
 	for range c {

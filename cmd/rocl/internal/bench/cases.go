@@ -163,7 +163,7 @@ func over(transport, poll string) func(*options) {
 const untouched = "no byte of a message is written or read: this is what handing it over takes"
 
 func bareTrips(task string) side {
-	return func(p *pair) loop { return p.trips(task, p.bare(task)) }
+	return func(p *pair) loop { return p.trips(task, p.wires[task].ping) }
 }
 
 func messages(task string) side {
@@ -272,13 +272,7 @@ func inFlight(o *options) bool { return o.inFlight > 1 }
 // comparison the library's calls use a context that does not end.
 func callsInFlight(p *pair) loop {
 	return p.with("reply", func(n int, t *times) {
-		t.rate(n, func() {
-			concurrently(p.o.inFlight, func(i int) {
-				for range (n + i) / p.o.inFlight { // the sum over all goroutines is n
-					p.call(p.free)
-				}
-			})
-		})
+		t.rate(n, func() { share(p.o.inFlight, n, func() { p.call(p.free) }) })
 	})
 }
 
@@ -317,10 +311,7 @@ func throughRing(p *pair) loop {
 }
 
 func channelRate(p *pair) loop {
-	return func(n int, t *times) {
-		each := max(n/p.o.senders, 1)
-		t.rate(each*p.o.senders, func() { throughChannel(p.ctx, p.o.senders, each) })
-	}
+	return func(n int, t *times) { t.rate(n, func() { throughChannel(p.ctx, p.o.senders, n) }) }
 }
 
 // floods is a loop of senders that send copies of one message, as the bare loops do.
@@ -328,21 +319,17 @@ func floods(p *pair) loop {
 	for len(p.senders) < p.o.senders {
 		p.senders = append(p.senders, must(p.c.Register(p.ctx, rocl.Attrs{"bench": "sender"})))
 	}
-	return func(n int, t *times) {
-		each := max(n/len(p.senders), 1)
-		n = each * len(p.senders)
-		p.with("recv", func(n int, t *times) {
-			t.rate(n, func() {
-				concurrently(len(p.senders), func(i int) {
-					b := make([]byte, p.Size)
-					for k := range uint64(each) {
-						check(p.senders[i].SendBytes(p.msg, p.to, uint64(i)<<40|k, b))
-					}
-				})
-				p.ack()
+	return p.with("recv", func(n int, t *times) {
+		t.rate(n, func() {
+			concurrently(len(p.senders), func(i int) {
+				b := make([]byte, p.Size)
+				for k := range uint64((n + i) / len(p.senders)) { // the sum over all senders is n
+					check(p.senders[i].SendBytes(p.msg, p.to, uint64(i)<<40|k, b))
+				}
 			})
-		}, len(p.senders))(n, t)
-	}
+			p.ack()
+		})
+	}, len(p.senders))
 }
 
 // ack waits for the receiver's one answer, whichever sender it goes to.

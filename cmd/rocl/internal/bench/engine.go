@@ -165,6 +165,15 @@ func concurrently(n int, f func(i int)) {
 	check(errors.Join(errs...))
 }
 
+// share runs f n times, in some goroutines that share the calls.
+func share(goroutines, n int, f func()) {
+	concurrently(goroutines, func(i int) {
+		for range (n + i) / goroutines { // the sum over all goroutines is n
+			f()
+		}
+	})
+}
+
 // sleep waits for d, and fails if ctx ends.
 func sleep(ctx context.Context, d time.Duration) {
 	select {

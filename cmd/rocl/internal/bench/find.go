@@ -64,7 +64,7 @@ func findInPlace(p *pair, c *comparison) []*Result {
 		newTimes().batch(p.ctx, p.o.resources, byClient)
 	}
 	batches := func(f func()) loop { return func(n int, t *times) { t.batch(p.ctx, n, f) } }
-	socket := p.trips("echo-unix", p.bare("echo-unix"))
+	socket := bareTrips("echo-unix")(p)
 	asked := client.Stats().Asked
 	t := measure(p.o.rounds, p.o.count, batches(pick), batches(inMap), batches(byContext), batches(byClient), func(n int, t *times) { socket(min(n, 1000), t) })
 	if asked != client.Stats().Asked {
@@ -191,6 +191,9 @@ func (p *pair) openNodes() {
 	}
 }
 
+// datagram is about the size of a question between nodes, and of its answer.
+const datagram = 128
+
 // datagrams is the bare loop of finds between nodes.
 func datagrams(p *pair) loop {
 	wait := blocks
@@ -200,8 +203,8 @@ func datagrams(p *pair) loop {
 	f, port := newUDP()
 	p.hangUp(p.ctx, f)
 	f.connect(must(strconv.Atoi(p.ask(p.peer, "udp", port, int(wait)))), wait)
-	p.wires["echo-udp"] = f
-	return p.trips("echo-udp", p.bare("echo-udp"))
+	p.wires["echo-udp"] = newRaw(f, datagram, datagram)
+	return bareTrips("echo-udp")(p)
 }
 
 // findsNone is a loop of finds of a resource that does not exist.

@@ -103,20 +103,29 @@ func transportOf(name string) subsys.Transport {
 // means are what the bare loops of one side use.
 type means struct {
 	tcp    net.Conn
-	wires  map[string]io.ReadWriter // by the peer's task
+	wires  map[string]wire // by the peer's task
 	mem    *shared
 	events *events
 	chans  *channels // within a process
 }
 
-// use makes the bare loops use two connections, until ctx ends.
-func (m *means) use(ctx context.Context, done *cleanup, nc, uc net.Conn) {
+// use makes the bare loops use two connections, until ctx ends, and messages of size bytes.
+func (m *means) use(ctx context.Context, done *cleanup, nc, uc net.Conn, size int) {
 	done.hangUp(ctx, nc)
 	done.hangUp(ctx, uc)
 	n := dup(nc.(*net.TCPConn))
 	done.add(func() { _ = unix.Close(n) })
-	m.tcp = nc
-	m.wires = map[string]io.ReadWriter{"echo-blocking": nc, "echo-polled": fd{n, polls}, "echo-sleeping": fd{n, sleeps}, "echo-unix": uc}
+	m.tcp, size = nc, max(size, 1)
+	m.wires = map[string]wire{
+		"echo-blocking": newRaw(nc, size, size),
+		"echo-polled":   newRaw(fd{n, polls}, size, size),
+		"echo-sleeping": newRaw(fd{n, sleeps}, size, size),
+		"echo-unix":     newRaw(uc, 16+6+6+len("bench")+len("peer"), 16+40+6+6+len("bench")+len("peer")), // as many as of a find
+		"echo-words":    &words{m.mem, ctx, false},
+		"echo-futex":    &words{m.mem, ctx, true},
+		"echo-events":   m.events,
+		"echo-channel":  m.chans,
+	}
 }
 
 // cleanup has what is to be done at the end.
@@ -168,7 +177,7 @@ type pair struct {
 
 	senders  []*rocl.Resource // me, and further ones
 	best     *stream          // the fastest bare loop of large messages
-	crew     crew
+	crew     *crew
 	computed []float64 // share of their speed that computing goroutines had, by round
 	ep       *bulk.Endpoint
 	reads    bool          // whether process_vm_readv is allowed
@@ -269,7 +278,7 @@ func (p *pair) connect() {
 	p.begin(p.peer, "connect", 0)
 	var d net.Dialer
 	nc := must(d.DialContext(p.ctx, "tcp", p.addr))
-	p.use(p.ctx, &p.cleanup, nc, must(d.DialContext(p.ctx, "unix", path)))
+	p.use(p.ctx, &p.cleanup, nc, must(d.DialContext(p.ctx, "unix", path)), p.Size)
 	p.wait(p.peer)
 }
 
@@ -353,39 +362,6 @@ func (p *pair) trips(task string, f func()) loop {
 			t.round(n, f)
 		}
 	}, int(p.o.pause))
-}
-
-// bare returns the bare round trip that the peer answers by a task.
-func (p *pair) bare(task string) func() {
-	switch task {
-	case "echo-words":
-		return func() { p.mem.ping(p.ctx, false) }
-	case "echo-futex":
-		return func() { p.mem.ping(p.ctx, true) }
-	case "echo-events":
-		return p.events.ping
-	case "echo-channel":
-		return p.chans.ping
-	}
-	wire := p.wires[task]
-	request, reply := sizesOf(task, p.Size)
-	out, in := make([]byte, request), make([]byte, reply)
-	return func() {
-		must(wire.Write(out))
-		must(io.ReadFull(wire, in))
-	}
-}
-
-// sizesOf returns how many bytes go there and back in a bare loop: as many as those of a find and
-// its answer, or about as many as in a datagram of them.
-func sizesOf(task string, size int) (request, reply int) {
-	switch task {
-	case "echo-unix":
-		return 16 + 6 + 6 + len("bench") + len("peer"), 16 + 40 + 6 + 6 + len("bench") + len("peer")
-	case "echo-udp":
-		return 128, 128
-	}
-	return max(size, 1), max(size, 1)
 }
 
 // trip sends a message of size bytes, and receives the answer.

@@ -128,22 +128,13 @@ func (a *answerer) do(task string, n []int) (answer string) {
 		return a.listen()
 	case "connect":
 		nc := must(a.tl.Accept())
-		a.use(a.ctx, &a.cleanup, nc, must(a.ul.Accept()))
+		a.use(a.ctx, &a.cleanup, nc, must(a.ul.Accept()), a.Size)
 	case "udp":
 		f, port := newUDP()
 		f.connect(count, waiting(n[1]))
 		a.hangUp(a.ctx, f)
-		a.wires["echo-udp"] = f
+		a.wires["echo-udp"] = newRaw(f, datagram, datagram)
 		return strconv.Itoa(port)
-	case "echo-polled", "echo-blocking", "echo-sleeping", "echo-unix", "echo-udp":
-		request, reply := sizesOf(task, a.Size)
-		echoRaw(a.wires[task], request, reply, more)
-	case "echo-words", "echo-futex":
-		a.mem.echo(a.ctx, more, task == "echo-futex")
-	case "echo-events":
-		a.events.echo(more, func() { a.mem.pause(time.Duration(n[1])) })
-	case "echo-channel":
-		a.chans.echo(more)
 	case "recv-fixed", "recv-lengths":
 		recvRaw(a.tcp, size, count, task == "recv-lengths")
 	case "recv-ring":
@@ -185,7 +176,7 @@ func (a *answerer) do(task string, n []int) (answer string) {
 	case "tpvm-sink":
 		a.tpvmSink(count)
 	default:
-		check(fmt.Errorf("unknown task %q", task))
+		a.wires[task].echo(more, func() { a.mem.pause(time.Duration(n[1])) })
 	}
 	return ""
 }

@@ -94,13 +94,7 @@ func futures(c *caller, n int) {
 	}
 }
 
-func fromGoroutines(c *caller, n int) {
-	concurrently(rpcInFlight, func(i int) {
-		for range (n + i) / rpcInFlight { // the sum over all goroutines is n
-			c.once()
-		}
-	})
-}
+func fromGoroutines(c *caller, n int) { share(rpcInFlight, n, c.once) }
 
 // calling returns a loop that calls a server of the peer.
 func (p *pair) calling(task string, f func(c *caller, n int, t *times)) loop {
@@ -156,12 +150,7 @@ func (p *pair) netCalling(f func(client *netrpc.Client, n int)) loop {
 func netCalls(p *pair) loop {
 	in := make([]byte, p.Size)
 	return p.netCalling(func(client *netrpc.Client, n int) {
-		concurrently(p.o.inFlight, func(i int) {
-			for range (n + i) / p.o.inFlight {
-				var out []byte
-				check(client.Call("Echo.Bytes", in, &out))
-			}
-		})
+		share(p.o.inFlight, n, func() { check(client.Call("Echo.Bytes", in, new([]byte))) })
 	})
 }
 

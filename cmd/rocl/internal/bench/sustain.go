@@ -75,7 +75,7 @@ func measureSustained(ctx context.Context, size, rounds int, interval time.Durat
 			for _, p := range ps {
 				for _, b := range bares {
 					if b.transport == p.Transport && b.poll == p.Poll {
-						xs = append(xs, &exchange{p, b.what, b.task, p.bare(b.task), nil, nil, newTimes(), newTimes()})
+						xs = append(xs, &exchange{p, b.what, b.task, p.wires[b.task].ping, nil, nil, newTimes(), newTimes()})
 					}
 				}
 			}
@@ -89,7 +89,7 @@ func measureSustained(ctx context.Context, size, rounds int, interval time.Durat
 		for _, x := range xs {
 			s := x.sustained()
 			s.Bench, s.Transport, s.Poll, s.Bare, s.What, s.Size = "sustain", x.p.Transport, x.p.Poll, x.task != "echo", x.what, size
-			s.Goroutines, s.Rounds, s.Interval, s.Machine = len(crew), rounds, interval.Seconds(), machine()
+			s.Goroutines, s.Rounds, s.Interval, s.Machine = len(crew.units), rounds, interval.Seconds(), machine()
 			all = append(all, s)
 		}
 	})
@@ -117,7 +117,7 @@ type exchange struct {
 
 // round measures the computation alone, the exchange alone, and both. The order changes from round
 // to round, so that none always follows the same other one.
-func (x *exchange) round(n int, c crew, interval time.Duration) {
+func (x *exchange) round(n int, c *crew, interval time.Duration) {
 	for k := range 3 {
 		switch (n + k) % 3 {
 		case 0:
@@ -133,13 +133,13 @@ func (x *exchange) round(n int, c crew, interval time.Duration) {
 func (x *exchange) sustained() *Sustained {
 	s := &Sustained{RateAlone: median(x.rateAlone), RateBoth: median(x.rateBoth), RTTAlone: x.alone.mid(), RTTBoth: x.both.mid(),
 		P50Alone: x.alone.quantile(50), P99Alone: x.alone.quantile(99), P50Both: x.both.quantile(50), P99Both: x.both.quantile(99)}
-	s.RelativeRate, s.RelativeRTT = share(s.RateBoth, s.RateAlone), share(s.RTTAlone, s.RTTBoth)
+	s.RelativeRate, s.RelativeRTT = ratio(s.RateBoth, s.RateAlone), ratio(s.RTTAlone, s.RTTBoth)
 	s.Sustained = math.Sqrt(s.RelativeRate * s.RelativeRTT)
 	return s
 }
 
-// share returns part / whole, or 0 if the interval was too short for any work.
-func share(part, whole float64) float64 {
+// ratio returns part / whole, or 0 if the interval was too short for any work.
+func ratio(part, whole float64) float64 {
 	if whole == 0 {
 		return 0
 	}
@@ -148,7 +148,10 @@ func share(part, whole float64) float64 {
 
 // together runs the crew c, if not nil, while x makes round trips, which it records in t. If t is
 // nil, x makes none. together returns units a second. The first tenth does not count.
-func (x *exchange) together(c crew, t *times, interval time.Duration) (rate float64) {
+func (x *exchange) together(c *crew, t *times, interval time.Duration) (rate float64) {
+	if c == nil {
+		c = newCrew(0)
+	}
 	defer c.start()()
 	spend := func(d time.Duration, _ *times) { sleep(x.p.ctx, d) }
 	if t != nil {
@@ -185,68 +188,45 @@ func (x *exchange) talk(d time.Duration, t *times) {
 
 // A unit of the computation is a product of two matrices that fit into the first-level cache
 // together with it. So the figure includes the cost of cache lines that the exchange evicts.
-const order = 32
+type unit [3][32][32]float64
 
-type worker struct {
-	a, b, product [order][order]float64
-	done          atomic.Uint64 // number of units
-	stop          atomic.Bool
-}
-
-func (w *worker) work() {
-	for !w.stop.Load() {
-		for i := range order {
-			for j := range order {
-				sum := 0.0
-				for k := range order {
-					sum += w.a[i][k] * w.b[k][j]
-				}
-				w.product[i][j] = sum
+func (u *unit) compute() {
+	for i := range u[0] {
+		for j := range u[0] {
+			sum := 0.0
+			for k := range u[0] {
+				sum += u[0][i][k] * u[1][k][j]
 			}
-		}
-		w.done.Add(1)
-	}
-}
-
-// A crew is several workers.
-type crew []*worker
-
-func newCrew(n int) crew {
-	c := make(crew, n)
-	for n := range c {
-		c[n] = &worker{}
-		for i := range order {
-			for j := range order {
-				c[n].a[i][j], c[n].b[i][j] = float64(i+1), 1/float64(j+1)
-			}
+			u[2][i][j] = sum
 		}
 	}
-	return c
 }
 
-// start starts a goroutine for each worker. stop ends them.
-func (c crew) start() (stop func()) {
+// A crew has goroutines that compute.
+type crew struct {
+	units []unit // one for each goroutine
+	done  atomic.Uint64
+}
+
+// newCrew returns a crew of n goroutines.
+func newCrew(n int) *crew { return &crew{units: make([]unit, n)} }
+
+// start starts the goroutines. stop ends them.
+func (c *crew) start() (stop func()) {
+	var isOver atomic.Bool
 	var busy sync.WaitGroup
-	for _, w := range c {
-		w.stop.Store(false)
-		busy.Go(w.work)
+	for i := range c.units {
+		busy.Go(func() {
+			for ; !isOver.Load(); c.done.Add(1) {
+				c.units[i].compute()
+			}
+		})
 	}
-	return func() {
-		for _, w := range c {
-			w.stop.Store(true)
-		}
-		busy.Wait()
-	}
+	return func() { isOver.Store(true); busy.Wait() }
 }
 
 // speed returns a function that returns the units a second since then.
-func (c crew) speed() func() float64 {
-	units := func() (n uint64) {
-		for _, w := range c {
-			n += w.done.Load()
-		}
-		return n
-	}
-	start, before := time.Now(), units()
-	return func() float64 { return float64(units()-before) / time.Since(start).Seconds() }
+func (c *crew) speed() func() float64 {
+	start, before := time.Now(), c.done.Load()
+	return func() float64 { return float64(c.done.Load()-before) / time.Since(start).Seconds() }
 }
