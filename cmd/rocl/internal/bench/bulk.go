@@ -23,7 +23,7 @@ const (
 var bulkCases = []comparison{
 	{bench: "bulk", name: "bulk view", transport: "shm", when: group("view"), set: views, what: "a view of 64 KiB", unit: "µs", goal: 1.5, bare: view(64 << 10), ours: view(bulkLarge)},
 	{bench: "bulk", name: "bulk pull", transport: "tcp", when: group("pull"), set: large, unit: "bytes/s", goal: bulkLeast,
-		bare: bestStream(intoBlock), ours: pull(false), also: []side{bestStream(intoMemory)}, finish: func(p *pair, r *Result, t []*times) []*Result {
+		bare: bestStream(bulkBlock), ours: pull(false), also: []side{bestStream(bulkLarge)}, finish: func(p *pair, r *Result, t []*times) []*Result {
 			return besideBest(fmt.Sprintf("the pull writes 64 MiB of memory, the bare loop the same 1 MiB all the time; a bare loop that writes 64 MiB: %.2f GB/s", t[2].mid()/1e9))(p, r, t)
 		}},
 	{bench: "bulk", name: "bulk pull of registered memory", transport: "shm", when: group("pull"), set: large, what: "memcpy, of one goroutine", unit: "bytes/s", goal: 0.9, bare: memcpy, ours: pull(true)},
@@ -154,7 +154,7 @@ func (o *origin) read(to []byte) error {
 func pipelines(p *pair, c *comparison) (rows []*Result) {
 	isShared := p.Transport == "shm"
 	o := p.origin(bulkTable, bulkTable, isShared)
-	stream, memory := bestStream(intoBlock)(p), fillCounting(make([]byte, bulkLarge))
+	stream, memory := bestStream(bulkBlock)(p), fillCounting(make([]byte, bulkLarge))
 	bare := func(_ int, t *times) { stream(p.o.count, t) }
 	if isShared {
 		bare = func(_ int, t *times) { t.rate(bulkLarge, func() { p.summed.Add(sum(memory)) }) }

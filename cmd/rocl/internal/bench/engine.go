@@ -93,7 +93,7 @@ func (t *times) round(count int, f func()) {
 func (t *times) batch(ctx context.Context, count int, f func()) {
 	size := min(count, 16)
 	t.timed(count/size, size, func() time.Duration {
-		check(context.Cause(ctx))
+		proceed(ctx)
 		start := time.Now()
 		for range size {
 			f()
@@ -135,6 +135,13 @@ func check(err error) {
 func must[T any](v T, err error) T {
 	check(err)
 	return v
+}
+
+// proceed fails if ctx has ended.
+func proceed(ctx context.Context) {
+	if ctx.Err() != nil {
+		check(context.Cause(ctx))
+	}
 }
 
 // attempt runs f, and returns the error with which f has failed.

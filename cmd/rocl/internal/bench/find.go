@@ -3,7 +3,6 @@
 package bench
 
 import (
-	"context"
 	"crypto/rand"
 	"errors"
 	"fmt"
@@ -142,7 +141,7 @@ func (a *answerer) fill(n int) (bytesEach string) {
 	var l resource.List
 	for i := range n {
 		if i%1024 == 0 {
-			check(context.Cause(a.ctx))
+			proceed(a.ctx)
 		}
 		l.Reset()
 		name, site := nameOf(i), sites[i%len(sites)]

@@ -45,6 +45,7 @@ const (
 	isFinder    role = "finder"    // measures finds in a directory
 	isNode      role = "node"      // one node of a cluster
 	isOrigin    role = "origin"    // has memory, which the parent pulls
+	isAlone     role = "alone"     // has no peer; its context serves the directory
 	isTask      role = "task"      // a task of package tpvm, which answers to the one that has spawned it
 )
 
@@ -80,7 +81,7 @@ func (c config) open(ctx context.Context) *rocl.Context {
 	if c.Role != isFinder { // in a mailbox that does not hold several messages, the sender would ask for credit before each
 		opts = append(opts, rocl.WithTransports(transportOf(c.Transport)), rocl.WithMailbox(max(16<<20, 16*c.Size)))
 	}
-	if c.Role != isPeer {
+	if c.Role != isPeer && c.Role != isAlone {
 		opts = append(opts, rocl.JoinOnly())
 	}
 	if c.Role == isParent { // only what a dead peer has not got can be left
@@ -217,6 +218,9 @@ func (p *pair) open() {
 	switch own.Role {
 	case isNode:
 		p.openNodes()
+	case isAlone:
+		p.join(own)
+		return
 	case isDirectory:
 		p.peer, own.Role = p.start(own), isFinder
 	default:

@@ -71,7 +71,7 @@ type answerer struct {
 	task   *tpvm.Task
 	tl, ul net.Listener
 	idle   []*rocl.Context
-	memory []byte // as long as a message
+	memory []byte // of a stream
 }
 
 func (a *answerer) serve(todo <-chan string, out io.Writer) {
@@ -117,8 +117,8 @@ const untilLast = 0
 // do does a task. The first number is mostly that of messages.
 func (a *answerer) do(task string, n []int) (answer string) {
 	count, size, left := n[0], max(a.Size, 1), n[0]
-	// An echo calls more once for each message, before it sends the message back. A later call might
-	// see a change that the other side makes after that message.
+	// An echo calls more once for each message, before it sends the message back. A later call
+	// might see a change that the other side makes after that message.
 	more := func() bool { left--; return left > 0 }
 	if count == untilLast {
 		more = func() bool { return a.mem.last.Load() == 0 }
@@ -139,10 +139,12 @@ func (a *answerer) do(task string, n []int) (answer string) {
 		recvRaw(a.tcp, size, count, task == "recv-lengths")
 	case "recv-ring":
 		a.mem.recv(a.ctx, size, count)
-	case intoBlock, intoMemory:
-		memory := a.memoryFor(task, size)
+	case "recv-stream":
+		if len(a.memory) != n[3] {
+			a.memory = make([]byte, n[3])
+		}
 		a.accepted(func(nc net.Conn) {
-			stream{n[1] == 1, n[2]}.run(nc, func(rw io.ReadWriter) { recvBulk(rw, memory, size, count) })
+			stream{n[1] == 1, n[2]}.run(nc, func(rw io.ReadWriter) { recvBulk(rw, a.memory, size, count) })
 		})
 	case "serve-rpc":
 		a.accepted(serveNetRPC)
@@ -199,22 +201,6 @@ func (a *answerer) accepted(f func(net.Conn)) {
 		return
 	}
 	using(a.ctx, must(a.tl.Accept()), f)
-}
-
-// What the receiver of a bare loop reads into.
-const (
-	intoBlock  = "recv-block"  // always the same block
-	intoMemory = "recv-memory" // memory as long as a message
-)
-
-func (a *answerer) memoryFor(task string, size int) []byte {
-	if task == intoBlock {
-		return make([]byte, min(bulkBlock, size))
-	}
-	if a.memory == nil {
-		a.memory = make([]byte, size)
-	}
-	return a.memory
 }
 
 // openIdle opens contexts, each with a link to the parent over which it has sent one message, until

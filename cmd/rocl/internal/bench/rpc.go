@@ -65,7 +65,7 @@ func (a *answerer) serveCalls(n int, inline bool) {
 	case <-a.ctx.Done():
 	}
 	check(s.Close(context.WithoutCancel(a.ctx)))
-	check(context.Cause(a.ctx))
+	proceed(a.ctx)
 }
 
 // A caller makes empty calls of the peer's server. As with net/rpc, its calls use a context that

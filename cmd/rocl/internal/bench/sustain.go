@@ -70,12 +70,12 @@ func measureSustained(ctx context.Context, size, rounds int, interval time.Durat
 		var xs []*exchange
 		for ps := range slices.Chunk(pairs, len(policies)) { // those of a transport
 			for _, p := range ps {
-				xs = append(xs, &exchange{p, "rocl, " + p.Poll, "echo", p.trip(size), nil, nil, newTimes(), newTimes()})
+				xs = append(xs, &exchange{p: p, what: "rocl, " + p.Poll, task: "echo", trip: p.trip(size), alone: newTimes(), both: newTimes()})
 			}
 			for _, p := range ps {
 				for _, b := range bares {
 					if b.transport == p.Transport && b.poll == p.Poll {
-						xs = append(xs, &exchange{p, b.what, b.task, p.wires[b.task].ping, nil, nil, newTimes(), newTimes()})
+						xs = append(xs, &exchange{p: p, what: b.what, task: b.task, trip: p.wires[b.task].ping, alone: newTimes(), both: newTimes()})
 					}
 				}
 			}
@@ -105,7 +105,8 @@ func withPairs(ctx context.Context, os []options, got []*pair, f func([]*pair)) 
 	check(withPair(ctx, &os[0], isPeer, func(p *pair) { withPairs(ctx, os[1:], append(got, p), f) }))
 }
 
-// An exchange is a way to make round trips, with the library or bare, and the figures of its rounds.
+// An exchange is a way to make round trips, with the library or bare, and the figures of its
+// rounds.
 type exchange struct {
 	p          *pair
 	what, task string
@@ -176,7 +177,7 @@ func (x *exchange) talk(d time.Duration, t *times) {
 	start := time.Now()
 	now, n := start, 0
 	for now.Sub(start) < d {
-		check(context.Cause(x.p.ctx))
+		proceed(x.p.ctx)
 		x.trip()
 		was := now
 		now = time.Now()

@@ -49,7 +49,7 @@ var tpvmCases = []comparison{
 		r.Extra = fmt.Sprintf("%s; messages of rocl between contexts of one process: %.2f µs, %.2f times a channel", tpvmPacked, t[2].mid(), t[2].mid()/r.Raw)
 		return nil
 	}},
-	{bench: "tpvm", set: over("shm", "adaptive"), unit: "µs", goal: 1, run: tpvmSpawns},
+	{bench: "tpvm", role: isAlone, set: over("shm", "adaptive"), unit: "µs", goal: 1, run: tpvmSpawns},
 }
 
 func tpvmBand(o *options) {
