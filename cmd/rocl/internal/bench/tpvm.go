@@ -284,8 +284,9 @@ func measurePVM(ctx context.Context, size, count int) (trip, band float64) {
 	cmd.Env = append(os.Environ(), "PVM_ROOT=/usr/lib/pvm3", "PVM_TMP="+dir, "PVM_ALLOW_ROOT=1", "PVM_ARCH=LINUX64", "HOME="+dir)
 	cmd.Dir, cmd.Stderr, p.Env, p.Dir, p.Stderr = dir, io.Discard, cmd.Env, dir, os.Stderr
 	d := must(subprocess.Start(cmd))
-	defer d.Kill()                             // in case the program has not halted the daemon
-	for addr := []byte(nil); len(addr) == 0; { // until the daemon has written its address
+	defer d.Kill() // in case the program has not halted the daemon
+	var addr []byte
+	for len(addr) == 0 { // until the daemon has written its address
 		sleep(ctx, 10*time.Millisecond)
 		m, _ := filepath.Glob(filepath.Join(dir, "pvmd.*"))
 		addr, _ = os.ReadFile(strings.Join(m, ""))
