@@ -117,6 +117,8 @@ var endless = []struct {
 	{"bw", "bw --size 4194304", 4, endlessly},
 	{"find bare", "find", endlessly, 1},
 	{"find", "find", 50, endlessly},
+	{"find between nodes bare", "find --nodes 2 --poll never", endlessly, 1},
+	{"find between nodes", "find --nodes 2 --poll never", 50, endlessly},
 }
 
 const endlessly = math.MaxInt / 2
