@@ -84,7 +84,7 @@ func (c config) open(ctx context.Context) *rocl.Context {
 	if c.Role != isPeer && c.Role != isAlone {
 		opts = append(opts, rocl.JoinOnly())
 	}
-	if c.Role == isParent { // only what a dead peer has not got can be left
+	if c.Role == isParent || c.Role == isTask { // only what a dead process has not got can be left
 		opts = append(opts, icontext.WithoutIndex(), rocl.WithLinger(100*time.Millisecond))
 	}
 	return must(rocl.Open(ctx, opts...))

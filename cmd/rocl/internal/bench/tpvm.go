@@ -222,7 +222,7 @@ func tpvmSpawns(p *pair, c *comparison) (rows []*Result) {
 	tasks := must(p.task.Spawn(p.ctx, exe, rest, program...))
 	r := add("tpvm barrier", p.meetings(), 500*time.Microsecond, p.o.rounds*tpvmBarriers, fmt.Sprintf("%d threads in %d processes", tpvmMeeting, tpvmTasks))
 	r.Transport, r.Poll = p.Transport, p.Poll
-	check(p.task.Mcast(p.ctx, tasks, tpvmDo, nil)) // ends the tasks
+	p.dismiss(tasks)
 	return rows
 }
 
@@ -232,13 +232,18 @@ func (p *pair) spawns(n int, name string, opts ...tpvm.SpawnOption) *times {
 	for range p.o.rounds {
 		var ids []tpvm.TID
 		took.round(1, func() { ids = must(p.task.Spawn(p.ctx, name, n, opts...)) })
-		must(p.task.Notify(p.ctx, tpvmPong, ids...))
-		check(p.task.Mcast(p.ctx, ids, tpvmDo, nil))
-		for range ids { // waits until they have ended, before the next round
-			p.pong(p.ctx, tpvm.AnyTask)
-		}
+		p.dismiss(ids)
 	}
 	return took
+}
+
+// dismiss ends threads or programs, and waits until they have left.
+func (p *pair) dismiss(ids []tpvm.TID) {
+	must(p.task.Notify(p.ctx, tpvmPong, ids...))
+	check(p.task.Mcast(p.ctx, ids, tpvmDo, nil))
+	for range ids {
+		p.pong(p.ctx, tpvm.AnyTask)
+	}
 }
 
 // meetings measures the barriers of threads that all tasks share evenly.
