@@ -50,10 +50,12 @@ func peerMain(ctx context.Context, arg string, in io.Reader, out io.Writer) erro
 		}
 	}()
 	err := attempt(func() { a.serve(todo, out) })
-	// A parent that gives up cuts the bare connections before it ends the peer's input, and has
-	// reported the reason itself.
-	if ctx.Err() != nil || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET) {
-		return nil
+	// A parent that gives up cuts the bare connections and closes its context before it ends the
+	// peer's input, and has reported the reason itself.
+	for _, cut := range []error{io.EOF, io.ErrUnexpectedEOF, syscall.EPIPE, syscall.ECONNRESET, rocl.ErrGone} {
+		if ctx.Err() != nil || errors.Is(err, cut) {
+			return nil
+		}
 	}
 	return err
 }

@@ -285,7 +285,7 @@ func measurePVM(ctx context.Context, size, count int) (trip, band float64) {
 	if out, err := exec.CommandContext(ctx, "gcc", "-O2", "-o", program, source, "-lpvm3").CombinedOutput(); err != nil {
 		check(fmt.Errorf("compiling the program of PVM: %w: %s", err, out))
 	}
-	cmd, p := exec.CommandContext(ctx, "pvmd"), exec.CommandContext(ctx, program, program, strconv.Itoa(size), strconv.Itoa(count), strconv.Itoa(tpvmLarge), "256")
+	cmd, p := exec.CommandContext(ctx, "pvmd"), exec.Command(program, program, strconv.Itoa(size), strconv.Itoa(count), strconv.Itoa(tpvmLarge), "256")
 	cmd.Env = append(os.Environ(), "PVM_ROOT=/usr/lib/pvm3", "PVM_TMP="+dir, "PVM_ALLOW_ROOT=1", "PVM_ARCH=LINUX64", "HOME="+dir)
 	cmd.Dir, cmd.Stderr, p.Env, p.Dir, p.Stderr = dir, io.Discard, cmd.Env, dir, os.Stderr
 	d := must(subprocess.Start(cmd))
@@ -296,8 +296,8 @@ func measurePVM(ctx context.Context, size, count int) (trip, band float64) {
 		m, _ := filepath.Glob(filepath.Join(dir, "pvmd.*"))
 		addr, _ = os.ReadFile(strings.Join(m, ""))
 	}
-	out, ended := p.Output() // the halt of PVM ends the program too
-	if _, err := fmt.Sscan(string(out), &trip, &band); err != nil {
+	out, _, _, ended := subprocess.Run(ctx, p) // in a process group of its own: the halt of PVM ends the program too
+	if _, err := fmt.Sscan(out, &trip, &band); err != nil {
 		check(fmt.Errorf("the program of PVM says %q: %w", out, errors.Join(ended, err)))
 	}
 	return trip, band
