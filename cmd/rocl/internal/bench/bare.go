@@ -50,7 +50,11 @@ func dup(nc syscall.Conn) (n int) {
 
 func (f fd) Read(b []byte) (int, error) {
 	if f.wait == blocks {
-		return unix.Read(f.n, b)
+		n, err := unix.Read(f.n, b)
+		if n == 0 && err == nil { // hangUp
+			err = io.EOF
+		}
+		return n, err
 	}
 	for {
 		n, _, e := syscall.RawSyscall(syscall.SYS_READ, uintptr(f.n), uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)))

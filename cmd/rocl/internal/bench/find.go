@@ -184,6 +184,10 @@ func (p *pair) openNodes() {
 	for n := 0; n < p.o.nodes; sleep(p.ctx, 20*time.Millisecond) {
 		n = 0
 		for _, err := range p.c.FindAll(p.ctx, rocl.Match{rocl.AttrKind: "node"}) {
+			if errors.Is(err, rocl.ErrPartial) { // they are meeting
+				n = 0
+				break
+			}
 			check(err)
 			n++
 		}
