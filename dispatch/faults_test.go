@@ -385,7 +385,8 @@ func (p *hookedPort) Dial(ctx context.Context, addr string, s subsys.Sink) (subs
 // the attempt.
 //
 // Promise (Ends): The report that a node is dead does not end a context that refuses the link or
-// cannot be dialled from here. It is given up after `WithGiveUp`. See also TestNodeDead.
+// cannot be dialled from here: it is given up after `WithGiveUp`. A directory that reaches no other
+// member declares none dead. See also TestNodeDead.
 func TestNotGoneThoughNodeDead(t *testing.T) {
 	const missing = "tcp://127.0.0.1:1"
 	for what, dial := range map[string]func(ctx context.Context, addr string) error{

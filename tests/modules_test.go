@@ -205,8 +205,8 @@ func (m *modules) write(t *testing.T, packages []string, requires ...string) (mo
 // of those of commands and adapters. An adapter requires only what it adapts, and leaves a program
 // the versions that it has.
 //
-// Promise (Source tree): A module that imports the library requires at most five modules, and keeps
-// its versions beside an adapter.
+// Promise (Source tree): A module that imports the library requires at most five modules. An
+// adapter leaves a program the versions that it has.
 func TestUserModules(t *testing.T) {
 	m := releasedModules(t)
 	version := release(t)

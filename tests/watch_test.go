@@ -108,7 +108,7 @@ func (f *follower) none(what string, d time.Duration) {
 // meanwhile. A node that dies takes its resources with it, until it is back.
 //
 // Promise (Watches): Resources of a killed process leave every watch at once, and those of a dead
-// node when gossip says so. See also TestProcessDeathSeen.
+// node when gossip says so. Both appear again when they are back. See also TestProcessDeathSeen.
 func TestClusterWatch(t *testing.T) {
 	nice.Raise(t) // the resources of a daemon that is late for a second are gone
 	key := filepath.Join(t.TempDir(), "key")

@@ -604,7 +604,7 @@ func TestGroupBarrierEnoughLeft(t *testing.T) {
 // The task that coordinates the group exits: the other members go on, with the same numbers.
 //
 // Promise (Package tpvm): A group needs no server. It goes on when its coordinating process is
-// killed, and what that decided holds. See also TestGroupTakeoverBarrier.
+// killed, and what that process decided holds. See also TestGroupTakeoverBarrier.
 func TestGroupCoordinatorExits(t *testing.T) {
 	ctx := deadline(t)
 	ts := newThreads(t, 3)
