@@ -337,8 +337,6 @@ func TestSharedIsCopiedToWrite(t *testing.T) {
 	}
 }
 
-// Parts arrive as one message. They are taken over if, and only if, the message was accepted.
-//
 // Promise (Sending): The parts of `SendParts` arrive as one message. The call takes them over only
 // if the message was accepted.
 func TestSendParts(t *testing.T) {

@@ -311,8 +311,6 @@ func TestClusterAddressMoves(t *testing.T) {
 	}
 }
 
-// A port at every address of the machine is told to other nodes by the host of the cluster.
-//
 // Promise (Clusters): A context that listens at every address is told to other nodes by the
 // cluster's host.
 func TestListenEverywhere(t *testing.T) {

@@ -201,8 +201,6 @@ func (b broken) Append(p []byte, v int) ([]byte, error) {
 
 func (b broken) Decode([]byte) (int, error) { return 0, b.fails }
 
-// SendValue waits for memory until its ctx ends.
-//
 // Promise (Buffers): `SendValue` waits for memory until its `ctx` ends, and holds none when it
 // fails. See also TestNoValue.
 func TestValueWaitsForMemory(t *testing.T) {

@@ -474,8 +474,6 @@ func TestNoDescriptors(t *testing.T) {
 	d.Close()
 }
 
-// A directory at a TCP port serves a client that knows the node's key, and no other one.
-//
 // Promise (Directory): A directory at a TCP port serves the loopback interface only, and only
 // clients that prove that they know the node's key.
 func TestTCP(t *testing.T) {

@@ -204,9 +204,6 @@ func TestFlushWhileWriting(t *testing.T) {
 	writer.Wait()
 }
 
-// A message that was received goes to another goroutine. That goroutine runs before the receiver
-// polls.
-//
 // Promise (Waiting): A goroutine that is handed a message runs before the receiver polls again.
 // Requests and replies of many goroutines go in batches. See also TestCallsGoInBatches.
 func TestHandedOverGoesFirst(t *testing.T) {

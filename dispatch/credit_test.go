@@ -24,9 +24,6 @@ func promised(mb *Mailbox) uint64 {
 	return mb.promise
 }
 
-// The messages of many senders exceed the mailbox's limit. One sender at a time is granted the
-// credit for its message.
-//
 // Promise (Mailboxes): If the messages of many senders exceed a mailbox's limit, one sender at a
 // time gets credit. A sender that gives up returns it. See also TestOversizeGrantGivenBack.
 func TestOneOversizeGrant(t *testing.T) {

@@ -314,9 +314,6 @@ func hasWaiters(f *Flow) bool {
 	return f.waiters.first != nil
 }
 
-// A receiver that never reads stops its senders at its mailbox's limit. Senders to other mailboxes
-// are not affected.
-//
 // Promise (Mailboxes): A slow receiver stops its senders at its mailbox's limit, and no other
 // goroutine or context.
 func TestSlowReceiver(t *testing.T) {

@@ -191,8 +191,6 @@ func TestTrySendBehindSend(t *testing.T) {
 	}
 }
 
-// A message of as many bytes as Room returns is accepted.
-//
 // Promise (Sending): `TrySend` accepts a message of as many bytes as `Room` returned just before.
 func TestRoom(t *testing.T) {
 	for name, tr := range transports() {

@@ -298,8 +298,6 @@ func isReset(err error) bool {
 	return errors.As(err, &op) && errors.Is(err, syscall.ECONNRESET) && errors.Is(err, rocl.ErrGone) && !op.Timeout()
 }
 
-// A Write to a peer that has closed its end fails.
-//
 // Promise (Package netrocl): A `Write` to a connection that the peer has closed fails.
 func TestWriteToClosed(t *testing.T) {
 	everywhere(t, func(t *testing.T, opts ...rocl.Option) {
@@ -442,8 +440,6 @@ func TestDeadlines(t *testing.T) {
 	})
 }
 
-// A connection that is not read stops its own writer, and no other connection.
-//
 // Promise (Package netrocl): A connection that is not read stops its own writer only. See also
 // TestManyAtOnce.
 func TestSlowReaderStopsNobodyElse(t *testing.T) {

@@ -251,8 +251,6 @@ func TestStarvation(t *testing.T) {
 	t.Logf("longest wait beside a saturated pool: %v", p2.Stats().LongestWait)
 }
 
-// Close waits until all units have run.
-//
 // Promise (Package pool): `Close` waits until all units have run. Its error names the pools that
 // have units left. See also TestCloseNames.
 func TestClose(t *testing.T) {

@@ -98,8 +98,6 @@ func TestDeregisterDuringCalls(t *testing.T) {
 	}
 }
 
-// Any number of calls may be in flight over one link, and each result fits its arguments.
-//
 // Promise (Package rpc): Any number of calls may be in flight over one link. See also
 // TestManyGoroutinesInFlight.
 func TestManyInFlight(t *testing.T) {

@@ -576,9 +576,6 @@ func BenchmarkCall(b *testing.B) {
 	}
 }
 
-// A call of raw values whose context does not end allocates nothing on either side, except its
-// future.
-//
 // Promise (Package rpc): A call of raw values whose context cannot end allocates only its future.
 func TestCallAllocates(t *testing.T) {
 	if isWatched {

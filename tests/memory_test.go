@@ -359,9 +359,6 @@ func (c *memoryCase) tasks() error {
 	return nil
 }
 
-// Operations that move large data end, whatever limits of memory the two contexts have: with
-// success, or with ErrTooLarge.
-//
 // Promise (Memory): Operations on large data end, with success or `ErrTooLarge`, whatever limits of
 // memory both contexts have. See also TestBothWithLittleMemory.
 func TestLargeBesideLittleMemory(t *testing.T) {

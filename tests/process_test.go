@@ -467,8 +467,6 @@ func TestDrainsOnTerm(t *testing.T) {
 	}
 }
 
-// The demonstration counts as grep does, also when an indexer is killed.
-//
 // Promise (Source tree): The demonstration counts what grep counts, also when a process is killed.
 // See also TestCrawlerDiesAfterSending.
 func TestDemo(t *testing.T) {

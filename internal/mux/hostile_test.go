@@ -143,8 +143,6 @@ func (e *enemy) heard() (bytes int) {
 	}
 }
 
-// A process without the key gets no reply, and what it sends changes nothing.
-//
 // Promise (Keys): A process without the cluster's key gets no answer at any port and changes
 // nothing. Refusals are logged. See also TestStrangersAtSealedCluster.
 func TestSilence(t *testing.T) {

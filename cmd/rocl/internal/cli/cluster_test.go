@@ -227,8 +227,6 @@ func TestHangingNode(t *testing.T) {
 	}
 }
 
-// A command that only asks the directory opens no port.
-//
 // Promise (Commands): A command that only asks the directory opens no port.
 func TestAskingOpensNoPort(t *testing.T) {
 	sock := node(t)
