@@ -196,8 +196,8 @@ func TestHostileOffers(t *testing.T) {
 
 // A push fails when the region is revoked or the origin ends while the origin reads the bytes.
 //
-// Promise (Package bulk): A push lets the origin read only the bytes of the push, and ends with the
-// region or origin. See also TestHostileOffers.
+// Promise (Package bulk): A push lets the origin read the bytes of the push and nothing else, and
+// ends with the region or origin. See also TestHostileOffers.
 func TestEndsWhilePushed(t *testing.T) {
 	const n = 64 << 20
 	for name, end := range map[string]func(origin side, r *bulk.Region) error{

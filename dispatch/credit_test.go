@@ -136,8 +136,8 @@ func grantUnused(t *testing.T, a *Dispatcher, mb *Mailbox) (in *inflow, sent cha
 // A sender is granted credit beyond the mailbox's limit, and nothing comes from it while another
 // sender waits. It loses its link, and the other sender's message is let in.
 //
-// Promise (Mailboxes): A sender that holds such credit and sends nothing loses its link, and the
-// other senders go on. See also TestOversizeGrantOfMemoryNotUsed.
+// Promise (Mailboxes): A sender that holds credit beyond a mailbox's limit and sends nothing loses
+// its link. The other senders go on. See also TestOversizeGrantOfMemoryNotUsed.
 func TestOversizeGrantNotUsed(t *testing.T) {
 	for name, tr := range links() {
 		t.Run(name, func(t *testing.T) {

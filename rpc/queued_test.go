@@ -236,8 +236,9 @@ func TestAbandonedCallsNeverRun(t *testing.T) {
 // The time that a request waits in the server's mailbox counts for its deadline: the handler of a
 // call whose deadline is over by then does not run, though its caller cannot say so.
 //
-// Promise (Package rpc): A deadline counts all time since the call began. A call whose deadline is
-// over runs no handler. See also TestDeadlineInThePast.
+// Promise (Package rpc): A deadline counts all time since the call began, or from another machine
+// the time in the mailbox. A call whose deadline is over runs no handler. See also
+// TestDeadlineInThePast.
 func TestDeadlineCountsWaiting(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cl := rocltest.Cluster(t, 1)

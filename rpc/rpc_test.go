@@ -212,8 +212,9 @@ func TestErrors(t *testing.T) {
 	}
 }
 
-// Promise (Package rpc): The handler has the caller's deadline and cancellation. A call cancelled
-// before its handler began does not run. See also TestCancelledInPool.
+// Promise (Package rpc): The handler has the caller's deadline and cancellation. A call that is
+// cancelled before its handler began does not run, once the server has heard of it. See also
+// TestCancelledInPool.
 func TestCancel(t *testing.T) {
 	s, c := pair(t)
 	ended := make(chan error, 100)

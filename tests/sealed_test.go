@@ -449,8 +449,8 @@ func undelivered(t *testing.T, to *lib.Resource, reports chan error) {
 // context claims and whichever side begins. No context is allowed to listen in the clear for other
 // nodes.
 //
-// Promise (Keys): Contexts of two nodes of such a cluster never link in the clear. See also
-// context: TestPlaces.
+// Promise (Keys): In a cluster with a key, contexts of different nodes never link in the clear. See
+// also context: TestPlaces.
 func TestNoDowngrade(t *testing.T) {
 	ctx := eventually.Context(t)
 	key := filepath.Join(t.TempDir(), "key")
