@@ -13,7 +13,7 @@
 package main
 
 import (
-	"bufio"
+	"bytes"
 	"fmt"
 	"go/ast"
 	"go/parser"
@@ -60,15 +60,12 @@ type promise struct {
 }
 
 func main() {
-	out := bufio.NewWriter(os.Stdout)
-	if err := printPage(out, "."); err != nil {
+	var page bytes.Buffer
+	if err := printPage(&page, "."); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
-	if err := out.Flush(); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
+	fmt.Print(page.String())
 }
 
 // printPage prints the page of the repository at root.
