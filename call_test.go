@@ -27,6 +27,8 @@ func answer(t testing.TB, r *rocl.Resource) {
 }
 
 // A call allocates no memory, neither in the caller nor in the receiver.
+//
+// Promise (Calls): A call allocates nothing on either side. See also TestLocksOfCall.
 func TestCallAllocates(t *testing.T) {
 	if watched {
 		t.Skip("the race detector makes pools forget, a rocldebug build remembers places")

@@ -21,6 +21,9 @@ import (
 )
 
 // Every argument that exceeds a limit gives the error ErrTooLarge, whose text names the limit.
+//
+// Promise (Sending): What exceeds a limit is refused with an error that matches `ErrTooLarge` and
+// names the limit.
 func TestTooLarge(t *testing.T) {
 	ctx := context.Background()
 	c := rocltest.Cluster(t, 1).Open(0)
@@ -76,6 +79,8 @@ func TestTooLarge(t *testing.T) {
 }
 
 // A send to the zero identifier fails with an error that says what is wrong.
+//
+// Promise (Delivery): A message to the zero identifier is refused with `ErrGone`.
 func TestSendToZero(t *testing.T) {
 	ctx := context.Background()
 	c := rocltest.Cluster(t, 1).Open(0)

@@ -140,6 +140,9 @@ func TestCopies(t *testing.T) {
 }
 
 // Steady traffic allocates no memory.
+//
+// Promise (Sending): Sending and receiving allocate nothing. Every copy is counted. See also
+// TestCopies.
 func TestNoAllocs(t *testing.T) {
 	if watched {
 		t.Skip("the race detector makes pools forget, a rocldebug build remembers places")
@@ -181,6 +184,9 @@ func TestNoAllocs(t *testing.T) {
 }
 
 // Of several goroutines that update at one revision, exactly one succeeds.
+//
+// Promise (Resources): Attributes change in place. A compare-and-set changes the revision that the
+// caller saw or nothing, and concurrent changes lose none. See also TestSet.
 func TestCompareAndSet(t *testing.T) {
 	ctx := context.Background()
 	c := rocltest.Cluster(t, 1).Open(0)

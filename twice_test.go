@@ -33,6 +33,9 @@ func namedTwice(err error) string {
 }
 
 // The common errors of the library name what was done to what, and each of it once.
+//
+// Promise (Commands): An error names what was done to what, each once. See also
+// TestErrorNamesProviderOnce.
 func TestErrorsNameOnce(t *testing.T) {
 	bg := t.Context()
 	for name, opts := range map[string][]rocl.Option{"inproc": nil, "tcp": {rocltest.TCP()}} {

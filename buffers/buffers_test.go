@@ -56,6 +56,9 @@ func marked(b []byte, m byte) (found byte, ok bool) {
 const stride = 64 // the least distance between buffers
 
 // No two buffers share memory, and each keeps its contents.
+//
+// Promise (Buffers): No two buffers share memory, and closing a pool takes no memory from a reader.
+// See also TestCloseWhileHeld.
 func TestAgainstModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p := New()
@@ -206,6 +209,9 @@ func TestLimitAcrossSizes(t *testing.T) {
 	}
 }
 
+// Promise (Buffers): A buffer larger than three quarters of `WithMemory` is refused with
+// `ErrTooLarge`. A smaller one is given when the program has released enough. See also
+// TestBufferBeyondMemory.
 func TestGetWaitNeverFits(t *testing.T) {
 	p := New(WithLimit(64 << 10))
 	defer p.Close()

@@ -14,6 +14,10 @@ import (
 
 // A buffer has the length of what was written, whatever length it was made with and
 // whatever its memory held before.
+//
+// Promise (Buffers): A `Buffer` has the length of what was written. `Write` fails with
+// `io.ErrShortWrite` when full, and with `ErrReadOnly` in another process's memory. See also
+// TestWriteAfterResize.
 func TestWrite(t *testing.T) {
 	p := New()
 	defer p.Close()

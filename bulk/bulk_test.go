@@ -139,6 +139,9 @@ func segments(t testing.TB, c *rocl.Context, all [][]byte, isRegistered bool) (s
 // TestRanges checks what Mercury's tests of bulk transfers check, in both directions,
 // with both kinds of memory, and with one slice and many at the target. The long form has up to 64
 // MiB.
+//
+// Promise (Package bulk): A pull or push moves exactly the bytes of its range, between any
+// segments, over each transport. See also TestRandomSegments.
 func TestRanges(t *testing.T) {
 	overEach(t, func(t *testing.T, origin, target side) {
 		for _, n := range longOr([]int{16, 1 << 10, 3<<20 + 5, 64 << 20}, []int{16, 1 << 10, 3<<20 + 5}) {
@@ -298,6 +301,9 @@ func TestRangeErrors(t *testing.T) {
 }
 
 // TestRights checks what a region and a handle allow.
+//
+// Promise (Package bulk): The origin refuses what a handle does not allow. A narrowed handle cannot
+// be widened. See also TestForgedHandles.
 func TestRights(t *testing.T) {
 	overEach(t, func(t *testing.T, origin, target side) {
 		all := []bulk.Rights{bulk.ReadOnly, bulk.WriteOnly, bulk.ReadWrite}
@@ -525,6 +531,9 @@ func TestForwardedHandle(t *testing.T) {
 }
 
 // A transfer that is cancelled at any point writes nothing after it has returned.
+//
+// Promise (Package bulk): A cancelled transfer returns at once, and a pull writes nothing
+// afterwards. See also TestCancelPush.
 func TestCancel(t *testing.T) {
 	n, piece := longOr(64, 16)<<20, 256<<10
 	overEach(t, func(t *testing.T, origin, target side) {
@@ -581,6 +590,9 @@ func TestCancel(t *testing.T) {
 }
 
 // A view of registered memory, and of this process's memory, is the memory itself.
+//
+// Promise (Package bulk): Registered memory is viewed in place over shared memory and within the
+// process.
 func TestView(t *testing.T) {
 	overEach(t, func(t *testing.T, origin, target side) {
 		const n = 1 << 20
@@ -637,6 +649,9 @@ func TestView(t *testing.T) {
 
 // Memory is neither read nor written after Revoke. Pulls and pushes run all the time while regions
 // are made and revoked.
+//
+// Promise (Package bulk): When `Revoke` has returned nil, no process reads or writes the memory.
+// See also TestBulkTargetKilled.
 func TestRevokeDuringTransfers(t *testing.T) {
 	overEach(t, func(t *testing.T, origin, target side) {
 		const n = 1 << 20
@@ -763,6 +778,9 @@ func TestPipelineWithLittleMemory(t *testing.T) {
 
 // Pieces come in order, with a limited number in progress, and breaking off the loop releases
 // everything.
+//
+// Promise (Package bulk): A pipeline hands pieces over in order, at most `Depth` at a time, in
+// little memory. See also TestPipelineWithLittleMemory.
 func TestPipeline(t *testing.T) {
 	overEach(t, func(t *testing.T, origin, target side) {
 		const n = 5<<20 + 17
@@ -857,6 +875,8 @@ func TestClose(t *testing.T) {
 
 // Small memory is in the argument, with its contents at the time when the argument was made. Large
 // memory is pulled.
+//
+// Promise (Package bulk): Small memory in an argument needs no transfer.
 func TestArgument(t *testing.T) {
 	const limit = 4096
 	overEach(t, func(t *testing.T, origin, target side) {

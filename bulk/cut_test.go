@@ -40,6 +40,8 @@ func fragile(after int64, cuts *atomic.Int64) subsys.Transport {
 
 // The connection breaks again and again during large transfers, of 1 GiB in the long form. rocl
 // resumes it, and all bytes are right.
+//
+// Promise (Package bulk): Transfers go on when connections break.
 func TestConnectionCut(t *testing.T) {
 	const cuts = 10
 	n := longOr(1<<30, 15<<20)

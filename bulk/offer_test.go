@@ -40,6 +40,9 @@ func remotes(t *testing.T, opts ...bulk.Option) (origin, target side) {
 // Between large segments and slices, bytes that come over TCP are copied neither by the origin nor
 // by the target, in either direction. Only the ends of segments and slices are, and what a
 // connection reads together with the head of a message: up to 16 KiB for each of these.
+//
+// Promise (Package bulk): Over TCP large segments are not copied, and small ones are copied once
+// and cost no further requests. See also TestSegmentsCostNoRequests.
 func TestNoCopies(t *testing.T) {
 	origin, target := remotes(t)
 	const n = 9<<20 + 123
@@ -192,6 +195,9 @@ func TestHostileOffers(t *testing.T) {
 }
 
 // A push fails when the region is revoked or the origin ends while the origin reads the bytes.
+//
+// Promise (Package bulk): A push lets the origin read the bytes of the push and nothing else, and
+// ends with the region or origin. See also TestHostileOffers.
 func TestEndsWhilePushed(t *testing.T) {
 	const n = 64 << 20
 	for name, end := range map[string]func(origin side, r *bulk.Region) error{

@@ -13,6 +13,9 @@ import (
 
 // Release does not wait, refuses later transfers, and releases the region's reference to a buffer.
 // A view stays valid.
+//
+// Promise (Package bulk): `Release` does not wait, and gives buffers back when transfers have
+// ended.
 func TestRelease(t *testing.T) {
 	overEach(t, func(t *testing.T, origin, target side) {
 		b, err := origin.c.Buffer(100_000)

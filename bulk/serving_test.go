@@ -17,6 +17,9 @@ import (
 
 // Many targets send more requests at a time than the origin serves. The origin never serves more
 // than its limit, and all transfers end with the right bytes.
+//
+// Promise (Package bulk): An endpoint serves a limited number of requests, and one target cannot
+// take them all. See also TestGreedyTarget.
 func TestRequestsAtATime(t *testing.T) {
 	const most, n = 4, 1 << 20
 	if _, err := bulk.Open(deadline(t), nil, bulk.MaxRequests(0)); !errors.Is(err, bulk.ErrRange) {

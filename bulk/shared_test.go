@@ -58,6 +58,9 @@ func sharing(t *testing.T, opts ...bulk.Option) (origin, target side) {
 
 // Plain memory of another process is read where it lies, with one copy, between any lists of
 // segments. Pushes work in the same way.
+//
+// Promise (Package bulk): Plain memory is read in place on one node where the system allows it, and
+// otherwise moved. See also TestPlainMemoryDenied.
 func TestPlainMemoryReadInPlace(t *testing.T) {
 	const n = 9<<20 + 123
 	var bytesRead atomic.Int64
@@ -221,6 +224,9 @@ func TestPlainMemoryFailsInTheMidst(t *testing.T) {
 
 // A region is revoked while a target reads its plain memory: Revoke waits for the target, and later
 // reads are refused.
+//
+// Promise (Package bulk): `Revoke` waits for a process that reads plain memory in place, while that
+// process lives. See also TestBulkTargetKilled.
 func TestRevokeWaitsForReader(t *testing.T) {
 	reading, goOn := make(chan struct{}), make(chan struct{})
 	var once sync.Once

@@ -118,6 +118,8 @@ func somePadded() padded {
 	return p
 }
 
+// Promise (Buffers): `Value[T]` returns what `SendValue[T]` sent, in memory of its own. See also
+// TestValue.
 func TestSame(t *testing.T) {
 	same(t, true)
 	same(t, int8(-1))
@@ -210,6 +212,9 @@ func TestRawIsBinary(t *testing.T) {
 }
 
 // The bytes on the wire must stay, because other programs and later versions rely on them.
+//
+// Promise (Buffers): The bytes of values on the wire do not change between versions. See also
+// TestRawIsBinary.
 func TestWire(t *testing.T) {
 	for _, c := range []struct {
 		got  []byte
@@ -251,6 +256,9 @@ func refused[T any](t *testing.T, what string, p []byte) {
 }
 
 // The same number of bytes does not make the same type.
+//
+// Promise (Buffers): A payload that is no value of the type is an error that matches `ErrValue`,
+// never a panic. A value that cannot be sent whole is refused. See also TestNoValue.
 func TestWrongType(t *testing.T) {
 	refused[float64](t, "int64", wire(t, int64(1)))
 	refused[int32](t, "uint32", wire(t, uint32(1)))

@@ -24,6 +24,9 @@ import (
 )
 
 // Messages accepted before Close arrive, in order and complete, small and large.
+//
+// Promise (Delivery): `Close` delivers what was accepted, for as long as `WithLinger` says. Its
+// error names the targets of what is left. See also TestCloseNamesTargets.
 func TestCloseDelivers(t *testing.T) {
 	eachTransport(t, func(t *testing.T, open func(...context.Option) *context.Context) {
 		a, b := open(), open()

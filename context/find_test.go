@@ -21,6 +21,9 @@ import (
 )
 
 // Await returns when enough resources match at one time, even if some come and go meanwhile.
+//
+// Promise (Resources): `Await` returns when n resources match at one time, without polling. See
+// also TestFindAcrossNodes.
 func TestAwait(t *testing.T) {
 	cl := rocltest.Cluster(t, 1)
 	a, b := cl.Open(0), cl.Open(0)
@@ -166,6 +169,8 @@ func TestLeast(t *testing.T) {
 }
 
 // A context finds the resources of another context by that context's identifier.
+//
+// Promise (Resources): A pattern with `AttrContext` matches what that context has registered.
 func TestOwner(t *testing.T) {
 	cl := rocltest.Cluster(t, 1)
 	a, b := cl.Open(0), cl.Open(0)
@@ -345,6 +350,9 @@ func TestSet(t *testing.T) {
 
 // SendTo skips resources that are gone, chooses by order, and leaves the buffer to the caller if it
 // fails.
+//
+// Promise (Sending): `SendTo` and `SendToAll` pass over resources that are gone. If they fail, the
+// buffer stays the caller's. See also TestSendToAll.
 func TestSendTo(t *testing.T) {
 	s := nodes(t, 1)[0]
 	a, b := near(t, s), near(t, s)

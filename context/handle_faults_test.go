@@ -95,6 +95,9 @@ func TestHandlerExits(t *testing.T) {
 
 // When receiving fails, all workers end: Handle returns the error once, and handles no message
 // that comes later.
+//
+// Promise (Receiving): With `Workers`, an error of receiving ends all workers, and `Handle` returns
+// it once.
 func TestHandleFails(t *testing.T) {
 	cl := rocltest.Cluster(t, 1)
 	c := cl.Open(0, context.WithMailbox(64<<10), context.WithGiveUp(100*time.Millisecond))

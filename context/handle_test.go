@@ -45,6 +45,9 @@ func numbered(t *testing.T, from *context.Resource, to resource.GID, count int) 
 }
 
 // Handlers get every message once. Inline and with workers, calls begin in order.
+//
+// Promise (Receiving): The function of `Handle` sees each message once, in order if inline. It may
+// take any time, send, call, and close its context. See also TestHandleConcurrently.
 func TestHandle(t *testing.T) {
 	const count = 1000
 	for name, opts := range map[string][]context.HandleOption{
@@ -182,6 +185,9 @@ func TestHandlerMayDoAnything(t *testing.T) {
 }
 
 // A panic ends the call of the handler and nothing else.
+//
+// Promise (Receiving): A panic in a function of `Handle` ends that call only. Its caller gets
+// `ErrNoReply`. See also TestHandlerPanicsInCall.
 func TestHandlerPanics(t *testing.T) {
 	var mu sync.Mutex
 	var logged []string

@@ -12,6 +12,8 @@ import (
 
 // Lent memory arrives as a message, is not copied within the process, and is given back once, when
 // nothing reads it any more.
+//
+// Promise (Package bulk): Memory that was lent is given back once.
 func TestLend(t *testing.T) {
 	eachTransport(t, func(t *testing.T, open func(...context.Option) *context.Context) {
 		a, b := open(), open()

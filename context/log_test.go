@@ -67,6 +67,9 @@ func logging(f func(slog.Record)) context.Option             { return context.Wi
 
 // The log handler may send and receive over the context that logs, find resources, and close the
 // context: the library holds no lock meanwhile.
+//
+// Promise (Receiving): The log handler of `WithLogger` may block and call the library. Lines that
+// it does not come to are dropped and counted. See also TestBlockedHandler.
 func TestLogHandlerMayCall(t *testing.T) {
 	cl := rocltest.Cluster(t, 1)
 	tr := &severed{Transport: tcp.New()}

@@ -106,6 +106,9 @@ func TestMonitorRefused(t *testing.T) {
 
 // Thousands of resources are watched by their identifiers, whatever their attributes and wherever
 // they are. The watch yields no other resources.
+//
+// Promise (Watches): `WatchIDs` tells of the given resources only, by the thousand, on whatever
+// nodes. See also directory/cluster: TestWatchIDs.
 func TestWatchIDs(t *testing.T) {
 	cl := rocltest.Cluster(t, 2)
 	a, b := cl.Open(0), cl.Open(1)

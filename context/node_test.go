@@ -14,6 +14,8 @@ import (
 
 // A node is found, looked up and watched like any resource, does not match patterns for the
 // program's resources, and receives no messages.
+//
+// Promise (Nodes): Sending to a node fails with `ErrGone`.
 func TestNode(t *testing.T) {
 	eachTransport(t, func(t *testing.T, open func(...context.Option) *context.Context) {
 		c := open()

@@ -261,6 +261,9 @@ func (lacking) Listen(string, subsys.Config) (subsys.Port, error) {
 
 // A transport that the machine lacks is skipped, with one log line. If no transport remains, or if
 // the program names an address of the transport, Open fails and says so.
+//
+// Promise (Transports): `Open` fails for a transport only if `WithListen` names its address or
+// there is no other. A missing port is logged once. See also TestOpenWithoutPort.
 func TestTransportUnavailable(t *testing.T) {
 	cl := rocltest.Cluster(t, 1)
 	var log strings.Builder

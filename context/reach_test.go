@@ -124,6 +124,12 @@ var operations = map[string]func(ctx stdctx.Context, me *context.Resource, it re
 // An operation that needs a connection to a context that cannot be dialled fails after the time of
 // WithGiveUp, not after twice that time, the first one and each later one. The error has the reason
 // and the address of the last attempt, and no timer of the library.
+//
+// Promise (Ends): An operation waits for a connection once, as long as `WithGiveUp` says. Its error
+// has the reason and address of the last attempt. See also TestUnreachableHasReason.
+//
+// Promise (Ends): An error matches `context.DeadlineExceeded` or `context.Canceled` only if the
+// caller's context has ended. See also TestGiveUpWithoutDirectory.
 func TestUnreachableOnce(t *testing.T) {
 	for name, do := range operations {
 		for how, dial := range map[string]func(stdctx.Context, string) error{"refused": refuses, "dropped": drops} {
@@ -179,6 +185,9 @@ func TestWaitedForConnection(t *testing.T) {
 }
 
 // A link without a connection says so in the log once, after a second, and in Routes.
+//
+// Promise (Ends): A link without a connection for a second is logged with the reason, and `rocl
+// routes` shows it. See also TestUnreachable.
 func TestNoConnectionIsTold(t *testing.T) {
 	var mu sync.Mutex
 	var lines []string

@@ -36,6 +36,9 @@ func everything(t *testing.T, c *context.Context) (n int) {
 
 // Invalid names are refused wherever they are given, and nothing is registered. The longest valid
 // name works everywhere.
+//
+// Promise (Resources): Names that are empty, too long or not UTF-8 are refused. See also
+// TestBadAttributes.
 func TestNames(t *testing.T) {
 	c := rocltest.Cluster(t, 1).Open(0)
 	r := register(t, c, resource.Attrs{"n": "r"})
@@ -174,6 +177,9 @@ func TestReserved(t *testing.T) {
 
 // Messages to a deleted resource are refused, or reported if they were accepted before. Messages
 // that were received before are not reported.
+//
+// Promise (Sending): A `Send` that fails has delivered nothing and leaves the buffer to its caller,
+// unchanged. See also TestSendAsContextEnds.
 func TestDeleted(t *testing.T) {
 	eachTransport(t, func(t *testing.T, open func(...context.Option) *context.Context) {
 		reported := make(reports, 100)
@@ -611,6 +617,8 @@ func TestMessages(t *testing.T) {
 
 // Gone does not concern messages: a receiver that has got the event Gone still receives what the
 // resource sent before.
+//
+// Promise (Watches): Events and messages have no order among each other. `Gone` loses no message.
 func TestGoneBeforeMessages(t *testing.T) {
 	eachTransport(t, func(t *testing.T, open func(...context.Option) *context.Context) {
 		a, b := open(), open()

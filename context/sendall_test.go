@@ -45,6 +45,9 @@ func everywhere(t *testing.T) (sender *context.Context, targets map[string]*cont
 
 // One buffer, small or large, goes to targets over all transports at once, and to the sender
 // itself. Within the process it is not copied.
+//
+// Promise (Sending): `SendAll` sends one buffer to all targets at once. A full, slow or dead target
+// delays no other, and the error names it. See also TestSendAllKilled.
 func TestSendAll(t *testing.T) {
 	sender, targets := everywhere(t)
 	from := register(t, sender, nil)
@@ -334,7 +337,8 @@ func TestSharedIsCopiedToWrite(t *testing.T) {
 	}
 }
 
-// Parts arrive as one message. They are taken over if, and only if, the message was accepted.
+// Promise (Sending): The parts of `SendParts` arrive as one message. The call takes them over only
+// if the message was accepted.
 func TestSendParts(t *testing.T) {
 	overAll(t, func(t *testing.T, open func(...context.Option) *context.Context) {
 		a, b := open(), open()

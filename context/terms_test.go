@@ -30,6 +30,8 @@ import (
 	"github.com/rocl-go/rocl/subsys/tls"
 )
 
+// Promise (Clusters): Contexts are reached from other nodes without configuration, and never by
+// loopback addresses of another node. See also TestDefaultHost.
 func TestPlaces(t *testing.T) {
 	node := func(host string) directory.Terms { return directory.Terms{Member: true, Host: host} }
 	sealed := func(host string) directory.Terms { return directory.Terms{Member: true, Host: host, Sealed: true} }
@@ -309,7 +311,8 @@ func TestClusterAddressMoves(t *testing.T) {
 	}
 }
 
-// A port at every address of the machine is told to other nodes by the host of the cluster.
+// Promise (Clusters): A context that listens at every address is told to other nodes by the
+// cluster's host.
 func TestListenEverywhere(t *testing.T) {
 	s := nodes(t, 1)[0]
 	for listen, host := range map[string]string{"tcp://0.0.0.0:0": "198.51.100.1", "tcp://[::]:0": "2001:db8::1"} {

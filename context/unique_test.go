@@ -19,6 +19,9 @@ import (
 )
 
 // Of many registrations with the same unique values at once, exactly one succeeds, in every round.
+//
+// Promise (Resources): Of registrations with `Unique` and the same values, at most one succeeds.
+// None succeeds while a node that may live cannot be asked. See also TestFindAcrossNodes.
 func TestUnique(t *testing.T) {
 	cl := rocltest.Cluster(t, 2)
 	var cs []*context.Context

@@ -201,7 +201,8 @@ func (b broken) Append(p []byte, v int) ([]byte, error) {
 
 func (b broken) Decode([]byte) (int, error) { return 0, b.fails }
 
-// SendValue waits for memory until its ctx ends.
+// Promise (Buffers): `SendValue` waits for memory until its `ctx` ends, and holds none when it
+// fails. See also TestNoValue.
 func TestValueWaitsForMemory(t *testing.T) {
 	c := rocltest.Cluster(t, 1).Open(0, context.WithMemory(1<<20))
 	r := register(t, c, nil)

@@ -94,6 +94,8 @@ func TestDeleteWhileJoiningAgain(t *testing.T) {
 
 // A resource that is deleted while it is being offered to the next server is deleted there too,
 // even if the caller gave up. It does not prevent a registration under the same identifier.
+//
+// Promise (Takeover): A resource that is deleted during a takeover does not stay behind.
 func TestDeleteWhileOffering(t *testing.T) {
 	path := sock(t)
 	s := serve(t, path)
@@ -150,6 +152,9 @@ func TestDeleteWhileOffering(t *testing.T) {
 var replacements = flag.Int("replacements", 20, "how many times TestReplacedUnderLoad replaces the server")
 
 // Callers of a client return, however often its server is replaced.
+//
+// Promise (Takeover): Calls return however often the directory is replaced meanwhile. See also
+// TestLostIsNoticedTwice.
 func TestReplacedUnderLoad(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(8))
 	path := sock(t)
@@ -275,6 +280,8 @@ func (s *scripted) Close() error {
 // A registration or update that the server has acknowledged is offered to the next server, even if
 // the server dies before the caller runs again. With one processor, the reading goroutine joins the
 // next server first.
+//
+// Promise (Takeover): What a directory has acknowledged is offered to the next one.
 func TestAcknowledgedIsOffered(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	self := resource.MakeGID(1, 1, 0)

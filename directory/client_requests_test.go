@@ -86,6 +86,9 @@ func (g *gate) dialer(t *testing.T, path string) Dialer {
 
 // Every call of a client returns when the caller's context ends, wherever the call waits, even if
 // the server hangs.
+//
+// Promise (Takeover): While a directory stands still, calls return their context's error when the
+// context ends. A `Register` given up is withdrawn later. See also TestStoppedDirectory.
 func TestSilentServer(t *testing.T) {
 	path := sock(t)
 	s := serve(t, path)

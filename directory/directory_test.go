@@ -153,6 +153,9 @@ func TestOneServer(t *testing.T) {
 }
 
 // The number of a context is never given twice, whatever happens to servers.
+//
+// Promise (Resources): Identifiers are unique and never given twice, whichever process serves the
+// directory. See also TestNumbersAreUniqueAcrossKills.
 func TestNumbersAreUnique(t *testing.T) {
 	path := sock(t)
 	seen := map[resource.GID]bool{}

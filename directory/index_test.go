@@ -130,6 +130,9 @@ func TestMapped(t *testing.T) {
 }
 
 // A change is in the index as soon as the client that made it, or a client that hears of it, asks.
+//
+// Promise (Index): What a directory has confirmed or told in a watch is in the index too. See also
+// TestMappedDeath.
 func TestMappedSeesWhatWasDone(t *testing.T) {
 	path := sock(t)
 	s := serve(t, path)
@@ -234,6 +237,9 @@ func TestMappedAcrossServers(t *testing.T) {
 
 // In a cluster a client asks the server for what the index lacks, also if the index was made before
 // the node joined. A node alone needs no question.
+//
+// Promise (Index): Nothing is denied because the index does not have it, in a cluster or after a
+// takeover. See also TestMappedAfterRecovery.
 func TestMappedInCluster(t *testing.T) {
 	path := sock(t)
 	s := serve(t, path)
@@ -309,6 +315,9 @@ func TestMappedAnew(t *testing.T) {
 }
 
 // Without an index everything works, and both sides log it once.
+//
+// Promise (Index): An index that is full or missing costs only speed, and is logged once. See also
+// TestIndexFails.
 func TestWithoutIndex(t *testing.T) {
 	path := sock(t)
 	var log lines
@@ -350,6 +359,9 @@ func (l *lines) count(what string) int {
 
 // A context that has not joined gets no index, and neither does a connection that is not over the
 // Unix socket.
+//
+// Promise (Index): Only a process that has joined at the Unix socket gets the index. See also
+// TestOtherUserRefused.
 func TestIndexDenied(t *testing.T) {
 	path := sock(t)
 	s := serve(t, path)

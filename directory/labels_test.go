@@ -32,6 +32,9 @@ func many(n int, value string) *resource.List {
 }
 
 // Labels have limits, are copied, and survive the file of the identity.
+//
+// Promise (Nodes): Labels that are malformed, reserved, too many or too large are refused with the
+// reason. See also TestWrong.
 func TestLabels(t *testing.T) {
 	for _, c := range []struct {
 		a    resource.Attributes

@@ -31,6 +31,9 @@ func serials(t *testing.T, c *Client, p *resource.List, most int) (all []uint32)
 
 // By whatever route a listing goes, each matching resource comes once and complete. A listing that
 // is stopped early leaves its connection usable.
+//
+// Promise (Resources): `FindAll` yields each resource once and whole, even if the directory is
+// replaced meanwhile. See also FuzzBatch.
 func TestFindAllWays(t *testing.T) {
 	path := sock(t)
 	log := NewServer().log
@@ -233,6 +236,9 @@ func where(t testing.TB, p *resource.List, conditions ...func(*resource.List) er
 
 // Comparisons, orders and owners have the same meaning in the server's process, over the socket and
 // in the index.
+//
+// Promise (Resources): Comparisons, orders and owners mean the same everywhere: socket, index,
+// watch and other nodes. See also directory/cluster: TestConditions.
 func TestConditionsEverywhere(t *testing.T) {
 	path := sock(t)
 	beside, err := JoinNode(t.Context(), path, NewServer().log, nil)

@@ -118,6 +118,9 @@ func TestPeerPatterns(t *testing.T) {
 }
 
 // A member may only watch. The server closes the connection of one that sends anything else.
+//
+// Promise (Watches): A member may only watch what another member holds, within bounds. It cannot
+// report events of foreign resources. See also TestPeerPatterns.
 func TestPeerMayOnlyWatch(t *testing.T) {
 	s := NewServer()
 	defer s.Close()
@@ -197,6 +200,9 @@ func (n nowhere) Watch(*resource.List, *database.Watch) func() {
 }
 
 // Each end hangs up when the other has been silent for peerPatience, and only then.
+//
+// Promise (Watches): A member that is silent delays no watch by more than 3 s. See also
+// TestWatchSilentMember.
 func TestPeerSilence(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := NewServer()

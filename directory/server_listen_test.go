@@ -54,6 +54,9 @@ func isLocked(t *testing.T, file string, self resource.GID) bool {
 
 // Files that are removed while a server runs are put back: no second server starts, and the node
 // stays the same.
+//
+// Promise (Directory): Files of a running directory that are removed are put back within seconds.
+// No second server starts meanwhile. See also TestNoSecondServerWithoutLock.
 func TestFilesPutBack(t *testing.T) {
 	for what, suffixes := range map[string][]string{
 		"the lock": {lockSuffix}, "the identity": {nodeSuffix}, "the socket": {""}, "all": {lockSuffix, nodeSuffix, ""}, "the folder": nil,
@@ -228,6 +231,9 @@ func TestYieldWithoutLock(t *testing.T) {
 }
 
 // If several daemons ask a context to give way at once, one of them takes over.
+//
+// Promise (Takeover): If many processes or daemons start at once, one serves. A stale socket file
+// is replaced. See also TestRaceToServe.
 func TestYieldOnce(t *testing.T) {
 	for range 10 {
 		path := sock(t)
@@ -276,6 +282,9 @@ func child(t *testing.T, attr *syscall.SysProcAttr) bool {
 
 // With the runtime directory full, one server can follow another any number of times. Labels that
 // cannot be stored are reported. Only the first identity of a node needs space.
+//
+// Promise (Directory): With a full runtime directory, servers still follow each other. A limit of
+// file sizes causes an error that names the file. See also TestFileSizeLimit.
 func TestFullRuntimeDirectory(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root can mount a file system")
@@ -401,6 +410,9 @@ func TestFileSizeLimit(t *testing.T) {
 
 // A server whose process has no free descriptors goes on when there are some. It logs the problem a
 // few times, not at each try.
+//
+// Promise (Directory): Silent connections keep no client out of a TCP port or `--http`. A process
+// without free descriptors goes on when it has some. See also TestSilentStrangers.
 func TestNoDescriptors(t *testing.T) {
 	if !child(t, nil) {
 		return
@@ -462,7 +474,8 @@ func TestNoDescriptors(t *testing.T) {
 	d.Close()
 }
 
-// A directory at a TCP port serves a client that knows the node's key, and no other one.
+// Promise (Directory): A directory at a TCP port serves the loopback interface only, and only
+// clients that prove that they know the node's key.
 func TestTCP(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "d.sock")
 	s, err := Listen(path)

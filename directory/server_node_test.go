@@ -31,6 +31,9 @@ func nodes(t testing.TB, c *Client, pattern *resource.List) (all []resource.Reco
 // The resource of a node is found by its properties and its labels, with known and wanted
 // attributes. It is found only by patterns that name an attribute of the library's. No context can
 // change it.
+//
+// Promise (Nodes): Each node is one resource, found by its machine and its labels. No context can
+// change it. See also TestNodesOfCluster.
 func TestNode(t *testing.T) {
 	ctx := context.Background()
 	path := sock(t)
@@ -90,6 +93,8 @@ func TestNode(t *testing.T) {
 
 // Whatever process serves, there is one node. A watch of the node sees changes and never an end. A
 // server that is no daemon keeps the labels.
+//
+// Promise (Nodes): A node stays the same when another process serves it, with its labels.
 func TestNodeOutlivesServers(t *testing.T) {
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()

@@ -443,6 +443,9 @@ func TestLateContextIsAwaited(t *testing.T) {
 
 // Once all contexts that live have joined and offered what they own, the server has recovered: no
 // time has to pass. Contexts at a Unix socket, at a second path and at a TCP port count.
+//
+// Promise (Takeover): A new directory denies nothing until the living contexts have offered what
+// they own, within bounds of 2 s and 30 s. See also TestFilesPutBack.
 func TestRecoveryTakesNoTime(t *testing.T) {
 	path := sock(t)
 	first, err := Listen(path, AsDaemon(), Also(path+"2"))

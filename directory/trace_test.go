@@ -89,6 +89,9 @@ func TestNodeInCluster(t *testing.T) {
 
 // FindAll ends with ErrPartial if a node could not be asked. FindCovering reports the nodes
 // instead.
+//
+// Promise (Resources): A program can learn which nodes were asked, and which could not be asked.
+// See also directory/cluster: TestCoverage.
 func TestCoverage(t *testing.T) {
 	ctx := t.Context()
 	node := resource.NodeID(7)
@@ -171,6 +174,9 @@ func TestTrace(t *testing.T) {
 }
 
 // A malformed question for a trace ends its own connection, with the reason, and no other one.
+//
+// Promise (Directory): A malformed request for a trace ends its connection only. See also
+// FuzzServer.
 func TestTraceMalformed(t *testing.T) {
 	s, c := in(t, nil)
 	good := append([]byte{0}, list(t, resource.Match{"a": "b"}).Wire()...)

@@ -11,6 +11,9 @@ import (
 // An update that a server reported to its watches and did not live to acknowledge is unknown to the
 // next server. There, another update may have the same revision. A watch that joins only then is
 // told of that update. State that is the same is reported once.
+//
+// Promise (Watches): A watch outlives directories. Afterwards it tells everything that is
+// different, and nothing else. See also TestClusterWatch.
 func TestViewSameRevision(t *testing.T) {
 	id := resource.MakeGID(1, 1, 1)
 	reports := func(v *View, value string) bool {

@@ -13,6 +13,8 @@ import (
 
 // A peer that asks for answers without end, and acknowledges none, loses its connection before they
 // take much memory. It loses each further connection too.
+//
+// Promise (Hostile peers): A peer that asks for answers and acknowledges none loses its connection.
 func TestAnswersAreBounded(t *testing.T) {
 	const atOnce = 64 // frames of one batch
 	for what, ask := range map[string]subsys.Header{

@@ -204,8 +204,8 @@ func TestFlushWhileWriting(t *testing.T) {
 	writer.Wait()
 }
 
-// A message that was received goes to another goroutine. That goroutine runs before the receiver
-// polls.
+// Promise (Waiting): A goroutine that is handed a message runs before the receiver polls again.
+// Requests and replies of many goroutines go in batches. See also TestCallsGoInBatches.
 func TestHandedOverGoesFirst(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1)) // makes the order in which goroutines run known
 	w := newWorld()

@@ -24,6 +24,9 @@ func bounded(t testing.TB, d *Dispatcher, serial uint32, bytes, messages int) *M
 }
 
 // A mailbox of ten messages makes a fast sender wait after ten messages, whatever their size.
+//
+// Promise (Mailboxes): `MailboxLimit` and `MailboxMessages` hold for all senders together, from the
+// first message on. An empty mailbox may take one larger message. See also TestBoundedManySenders.
 func TestMailboxMessages(t *testing.T) {
 	for name, tr := range transports() {
 		for _, size := range []int{0, 100, 300_000} {
@@ -211,6 +214,8 @@ func TestBoundedStuck(t *testing.T) {
 }
 
 // An invalid unit in a Credit frame is refused.
+//
+// Promise (Hostile peers): A peer that states an invalid charge for a message loses its connection.
 func TestHostileUnit(t *testing.T) {
 	w := newWorld()
 	tr := transports()["tcp"]

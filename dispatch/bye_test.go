@@ -117,6 +117,9 @@ func TestByeBehindAWriter(t *testing.T) {
 
 // The goodbye acknowledges a message that was received before Close, though the goroutine that
 // delivered it still works on what came with it.
+//
+// Promise (Delivery): A message that was received is not reported when its receiver then closes its
+// context. See also TestStaleOwner.
 func TestByeAcknowledges(t *testing.T) {
 	d := newWorld().node(t, 1, inproc.NewNetwork().Transport())
 	mb := box(t, d, 1, 0)

@@ -106,6 +106,8 @@ func pairs(t *testing.T, f func(t *testing.T, a, b *Dispatcher, ma, mb *Mailbox)
 	}
 }
 
+// Promise (Calls): `Call` returns the reply to its own request, whatever the size, however many
+// calls are in flight and wherever the connection is cut. See also TestSessionModel.
 func TestCall(t *testing.T) {
 	pairs(t, func(t *testing.T, a, b *Dispatcher, ma, mb *Mailbox) {
 		f := flow(t, a, mb)
@@ -127,6 +129,8 @@ func TestCall(t *testing.T) {
 }
 
 // A request in a buffer leaves the buffer to its caller, whether the call succeeds or fails.
+//
+// Promise (Calls): If `Call` fails, the buffer stays the caller's. See also TestCallFails.
 func TestCallKeepsBuffer(t *testing.T) {
 	pairs(t, func(t *testing.T, a, b *Dispatcher, ma, mb *Mailbox) {
 		for _, size := range []int{10, 20_000, 1 << 20} {
@@ -270,6 +274,9 @@ func awaitEnds(t *testing.T, ended chan error, n int, want error) {
 
 // Calls end when their target is deleted, whether it has received the requests or not. Nothing is
 // reported as undelivered.
+//
+// Promise (Calls): A call ends with `ErrGone` when its target ends, wherever its request or reply
+// is at that moment. See also TestCallKilledServer.
 func TestCallServerDeleted(t *testing.T) {
 	for _, receives := range []bool{false, true} {
 		t.Run(fmt.Sprint("received ", receives), func(t *testing.T) {
@@ -321,6 +328,10 @@ func (w *world) kill(d *Dispatcher) {
 }
 
 // Calls end when the calling resource is deleted, or its context is closed. Other calls continue.
+//
+// Promise (Calls): A call ends with `ErrClosed` when its resource is closed, with the cause when
+// its `ctx` ends, and with `ErrNoReply` when the server releases the request. See also
+// TestCallCancelled.
 func TestCallCallerCloses(t *testing.T) {
 	pairs(t, func(t *testing.T, a, b *Dispatcher, ma, mb *Mailbox) {
 		ended, n := hundreds(t, ma, mb, true)
@@ -420,6 +431,9 @@ func TestCallReleased(t *testing.T) {
 
 // A request has one reply, from any goroutine, and by any mailbox of its context. A second reply,
 // or a reply to a message that is no request, is an error at the server.
+//
+// Promise (Calls): A request has one reply. A second one, or one to a message that is no request,
+// is `ErrNotCall`. See also TestCallFails.
 func TestReplyOnce(t *testing.T) {
 	pairs(t, func(t *testing.T, a, b *Dispatcher, ma, mb *Mailbox) {
 		f := flow(t, a, mb)
@@ -482,6 +496,9 @@ func TestReplyOnce(t *testing.T) {
 
 // A call that is cancelled ends at once, with the cause. Its reply is dropped and gives its credit
 // back: replies many times the credit of a sender do not stop the server.
+//
+// Promise (Calls): A late reply is dropped and counted. A reply to a context that has ended fails
+// with `ErrGone`. See also TestReplyToCallerKilledAtEveryFrame.
 func TestCallCancelled(t *testing.T) {
 	pairs(t, func(t *testing.T, a, b *Dispatcher, ma, mb *Mailbox) {
 		f := flow(t, a, mb)
@@ -570,6 +587,9 @@ func TestRepliesOutOfOrder(t *testing.T) {
 
 // Cancel ends a call from another goroutine. It changes nothing if the reply has come, or if Wait
 // has returned.
+//
+// Promise (Calls): A call begun by `StartCall` ends as `Call` does, or by `Cancel` from any
+// goroutine. See also TestCallCancelledWithoutCause.
 func TestCallCancelledByOther(t *testing.T) {
 	pairs(t, func(t *testing.T, a, b *Dispatcher, ma, mb *Mailbox) {
 		f := flow(t, a, mb)
@@ -670,6 +690,9 @@ func TestReplyToDead(t *testing.T) {
 }
 
 // A caller with a full mailbox, which receives nothing, gets its replies, small and large.
+//
+// Promise (Calls): A reply needs no room in the caller's mailbox, and has no order with other
+// messages.
 func TestCallFullMailbox(t *testing.T) {
 	for name, tr := range transports() {
 		t.Run(name, func(t *testing.T) {
@@ -708,6 +731,8 @@ func TestCallFullMailbox(t *testing.T) {
 }
 
 // Calls travel over the lanes that the rules of each side choose by the tag of the request.
+//
+// Promise (Calls): Calls follow the rules of each side, by the tag of the request.
 func TestCallLanes(t *testing.T) {
 	rules := ruled(t, Rule{Tags: []TagRange{{100, 199}}, Over: []string{"tcp"}, Only: true}, Rule{Min: 10_000, Over: []string{"shm", "tcp"}})
 	a, b := both(t, rules)
@@ -776,6 +801,9 @@ func TestCallBeforeConnection(t *testing.T) {
 }
 
 // Frames about calls from a hostile peer cut the connection, or are ignored.
+//
+// Promise (Calls): A peer that breaks the rules of calls loses its connection. See also
+// TestUnreadEnds.
 func TestHostileCalls(t *testing.T) {
 	h := func(seq uint32, typ, flags uint8, dst uint32, tag uint64, data ...byte) subsys.Frame {
 		return subsys.Frame{Header: subsys.Header{Type: typ, Flags: flags, Seq: seq, Dst: dst, Src: 5, Tag: tag, Len: uint32(len(data))}, Data: data}

@@ -18,6 +18,9 @@ import (
 // The requests of calls that are given up before a receiver takes them leave the mailbox, whether
 // the calls are cancelled or their contexts end, and no goroutine is left for any of them. Other
 // messages stay, in order.
+//
+// Promise (Calls): A request that was given up before it was received leaves the mailbox. A
+// receiver that has it learns that by `Message.OnCancel`. See also TestCancelledBehindLarge.
 func TestCancelledRequestsLeave(t *testing.T) {
 	pairs(t, func(t *testing.T, a, b *Dispatcher, ma, mb *Mailbox) {
 		f := flow(t, a, mb)

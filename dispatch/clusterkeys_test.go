@@ -16,6 +16,9 @@ import (
 
 // Contexts link if they have one key in common, at any place on either side and whichever side
 // dials. Otherwise they do not.
+//
+// Promise (TLS): Link keys change without cutting links or refusing contexts meanwhile. See also
+// TestTermsChange.
 func TestSeveralKeys(t *testing.T) {
 	many := make([]string, maxKeys)
 	for i := range many {

@@ -24,8 +24,8 @@ func promised(mb *Mailbox) uint64 {
 	return mb.promise
 }
 
-// The messages of many senders exceed the mailbox's limit. One sender at a time is granted the
-// credit for its message.
+// Promise (Mailboxes): If the messages of many senders exceed a mailbox's limit, one sender at a
+// time gets credit. A sender that gives up returns it. See also TestOversizeGrantGivenBack.
 func TestOneOversizeGrant(t *testing.T) {
 	const senders, limit, large = 20, 1 << 20, 8 << 20
 	for name, tr := range transports() {
@@ -135,6 +135,9 @@ func grantUnused(t *testing.T, a *Dispatcher, mb *Mailbox) (in *inflow, sent cha
 
 // A sender is granted credit beyond the mailbox's limit, and nothing comes from it while another
 // sender waits. It loses its link, and the other sender's message is let in.
+//
+// Promise (Mailboxes): A sender that holds credit beyond a mailbox's limit and sends nothing loses
+// its link. The other senders go on. See also TestOversizeGrantOfMemoryNotUsed.
 func TestOversizeGrantNotUsed(t *testing.T) {
 	for name, tr := range links() {
 		t.Run(name, func(t *testing.T) {
@@ -261,6 +264,9 @@ func TestOversizeGrantInUse(t *testing.T) {
 
 // A message that is larger than the context's memory can hold fails at once, and makes no other
 // message wait, even if receivers never wait.
+//
+// Promise (Memory): A message that a context's memory can never hold is refused with `ErrTooLarge`
+// and delays no other. See also TestNeverHeld.
 func TestTooLargeForMemoryDelaysNone(t *testing.T) {
 	w := newWorld()
 	tr := transports()["tcp"]
@@ -358,6 +364,9 @@ func TestEarlierGrantGivenBack(t *testing.T) {
 
 // A mailbox that is full of one sender's messages still takes FirstCredit of another sender's, as
 // often as they are received.
+//
+// Promise (Mailboxes): A receiver that selects senders by `From` gets their messages, however
+// large, while others fill the mailbox. See also TestLargeFromOneWhileFull.
 func TestFirstCreditWhileFull(t *testing.T) {
 	for name, tr := range transports() {
 		t.Run(name, func(t *testing.T) {
@@ -466,6 +475,9 @@ func TestGrantsAreCounted(t *testing.T) {
 
 // The arrival of a message beyond the limit lets the next sender have its credit, if a receiver
 // waits for the message of that sender alone: nothing else would, until the first is received.
+//
+// Promise (Memory): A receiver that waits for one sender gets its large message, whatever other
+// large messages come first.
 func TestArrivalGrants(t *testing.T) {
 	w := newWorld()
 	for name, opts := range map[string][]func(*Config){"mailbox": nil, "memory": {small(1 << 20)}} {

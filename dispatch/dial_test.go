@@ -16,6 +16,9 @@ import (
 
 // A directory that does not answer keeps no link alive. A peer that was never reached, and a peer
 // that has gone, are given up in time, and accepted messages are reported.
+//
+// Promise (Ends): A context that is out of reach is given up after `WithGiveUp`, also while no
+// directory answers. Until then its link resumes. See also TestResumesWithoutDirectory.
 func TestGiveUpWithoutDirectory(t *testing.T) {
 	for _, everLinked := range []bool{false, true} {
 		w := newWorld()

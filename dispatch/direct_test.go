@@ -21,6 +21,9 @@ import (
 
 // A message within the process lies in its sender's buffer, and needs none of the receiver's
 // memory. A context with bounded memory may send itself messages that fill most of it.
+//
+// Promise (Memory): A message within the process takes none of the receiver's memory. Only the
+// mailbox's limit bounds it. See also TestOwnMailboxesReserveNothing.
 func TestOwnMessageNeedsNoMemory(t *testing.T) {
 	d := newWorld().node(t, 1, inproc.NewNetwork().Transport(), small(16<<20))
 	mb := box(t, d, 1, 0)

@@ -202,6 +202,9 @@ func TestPingPong(t *testing.T) {
 }
 
 // Many senders, several mailboxes, all sizes: every message arrives once and in order.
+//
+// Promise (Delivery): Messages from one resource to another arrive in the order in which they were
+// sent, whatever their size. See also TestLanesKeepOrder.
 func TestOrderAndCompleteness(t *testing.T) {
 	for name, tr := range transports() {
 		t.Run(name, func(t *testing.T) {

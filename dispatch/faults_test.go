@@ -164,6 +164,10 @@ func TestContextEndsAsItIsAwaited(t *testing.T) {
 
 // For monitors, calls and receives, a machine that falls silent has not ended while only the
 // network is cut. It has ended when the directory says that its node is dead.
+//
+// Promise (Ends): Monitors, calls and receives of another node's resources end with `ErrGone` when
+// gossip declares the node dead. A shorter cut, or the death of its directory alone, ends none. See
+// also TestAwaitedNodeDies.
 func TestSilentNodeIsDeadWhenTheDirectorySaysSo(t *testing.T) {
 	w := newWorld()
 	n := &cuttable{Transport: tcp.New()}
@@ -379,6 +383,10 @@ func (p *hookedPort) Dial(ctx context.Context, addr string, s subsys.Sink) (subs
 // A context with a node that the directory takes for dead has not ended, but is out of reach, in
 // three cases: one of its addresses refuses the link, this machine could not dial, or GiveUp ends
 // the attempt.
+//
+// Promise (Ends): The report that a node is dead does not end a context that refuses the link or
+// cannot be dialled from here: it is given up after `WithGiveUp`. A directory that reaches no other
+// member declares none dead. See also TestNodeDead.
 func TestNotGoneThoughNodeDead(t *testing.T) {
 	const missing = "tcp://127.0.0.1:1"
 	for what, dial := range map[string]func(ctx context.Context, addr string) error{
@@ -546,6 +554,9 @@ func TestEndedLinkIsNotDialled(t *testing.T) {
 
 // A resource is closed while goroutines select messages from it, in each way that exists. Each of
 // them ends with ErrClosed. Each message that was accepted is received or reported, once.
+//
+// Promise (Receiving): Closing a resource ends its receives with `ErrClosed`. Each accepted message
+// is received or reported, once. See also TestRecvAnyWhileClosed.
 func TestSelectWhileClosed(t *testing.T) {
 	const senders, most = 3, 1000
 	for name, tr := range transports() {

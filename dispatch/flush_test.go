@@ -19,6 +19,10 @@ import (
 
 // After Flush every message that was accepted before is in its mailbox: small messages, large ones,
 // messages that travel in pieces, and messages behind these.
+//
+// Promise (Delivery): `Flush` returns when each message accepted before was delivered or reported.
+// Its error says how many were not delivered, to which targets, and why. See also
+// TestFlushTellsUndelivered.
 func TestFlush(t *testing.T) {
 	for name, tr := range allTransports(t) {
 		t.Run(name, func(t *testing.T) {
@@ -171,6 +175,9 @@ func TestFlushUnreachable(t *testing.T) {
 
 // Flush of a resource does not wait for messages of other resources, and Flush of the
 // context does.
+//
+// Promise (Delivery): `Flush` of a resource waits for its own messages only; with identifiers, only
+// for messages to these targets. See also TestFlushOfTargets.
 func TestFlushOfOneResource(t *testing.T) {
 	w := newWorld()
 	tr := transports()["tcp"]
@@ -237,6 +244,9 @@ func TestFlushAsContextCloses(t *testing.T) {
 
 // Wait returns when the library no longer needs a buffer: when its message was delivered over the
 // last of its links, or was given up.
+//
+// Promise (Delivery): `Buffer.Wait` returns when each send of the buffer was delivered or given up.
+// See also buffers: TestWait.
 func TestWaitForBuffer(t *testing.T) {
 	for name, tr := range links() {
 		t.Run(name, func(t *testing.T) {
@@ -461,6 +471,9 @@ func TestCloseNamesTargets(t *testing.T) {
 // A message of SendAndForget is delivered as any other, and its loss is never told: whether its
 // resource is gone or goes, within the process and over links, in one piece and in several. Other
 // losses are told meanwhile.
+//
+// Promise (Delivery): A message of `SendAndForget` is delivered as any other, but nothing waits for
+// it and its loss is not reported. See also TestSessionModel.
 func TestSendAndForget(t *testing.T) {
 	for name, tr := range allTransports(t) {
 		t.Run(name, func(t *testing.T) {

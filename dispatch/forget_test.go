@@ -13,6 +13,9 @@ var resourcesFlag = flag.Int("forget.resources", 2_000, "short-lived resources i
 
 // The accounts of a link with resources go with the resources: the link keeps nothing of each
 // resource that was ever used.
+//
+// Promise (Memory): What a context keeps about a resource or a peer is freed when it goes. See also
+// TestShortLivedPeers.
 func TestShortLivedResources(t *testing.T) {
 	for name, tr := range transports() {
 		t.Run(name, func(t *testing.T) {

@@ -67,6 +67,9 @@ func frameBytes(fs ...subsys.Header) []byte {
 
 // Whatever frames a peer sends, before the handshake or after it, there is no panic. At most as
 // many bytes are kept as were granted, and nothing remains afterwards.
+//
+// Promise (Hostile peers): A frame with a false length cuts its connection only, and takes no
+// memory. See also FuzzHeader.
 func FuzzFrames(f *testing.F) {
 	h := wire.Hello{From: resource.MakeGID(1, 2, 0), To: resource.MakeGID(3, 4, 0), Cluster: (&Trust{}).hash()}
 	hello := h.Append(nil)

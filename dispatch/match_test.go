@@ -73,6 +73,15 @@ func checkMatcher(t *rapid.T, m *Mailbox) {
 
 // A mailbox is a list, from which a receive takes the first message that matches. That holds for
 // any selectors of earlier receives, and while messages are copied out of their blocks.
+//
+// Promise (Receiving): A receive returns the first message in the mailbox that its selectors match.
+// A new message goes to the receiver that has waited longest. See also TestReceiversModel.
+//
+// Promise (Receiving): A message put back by `PutBack` is received next, once, and counts against
+// credit again. See also TestPutBack.
+//
+// Promise (Receiving): `Peek` describes the message that a receive with the same selectors would
+// return. See also TestPutBack.
 func TestMailboxModel(t *testing.T) {
 	w := newWorld()
 	d := w.node(t, 1, inproc.NewNetwork().Transport())

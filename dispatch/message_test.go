@@ -13,6 +13,9 @@ import (
 
 // Writable copies a payload in another process's memory, and gives that memory back. Any other
 // payload stays where it is. The same holds if one buffer came many times.
+//
+// Promise (Buffers): `Message.Writable` gives a payload that may be changed, and copies it only if
+// another process, sender or receiver holds it too. See also TestSharedIsCopiedToWrite.
 func TestWritable(t *testing.T) {
 	ctx := soon(t)
 	w := newWorld()

@@ -57,6 +57,9 @@ func isEmpty(t testing.TB, m *Mailbox) {
 // The end of a resource comes behind all that it has sent: large messages that wait in lines as it
 // is deleted, and messages over other lanes. That holds also if the monitor is set while it ends,
 // or after that.
+//
+// Promise (Ends): `Monitor` tells by one message, behind the resource's last message, that the
+// resource has ended, however it ended and whenever the monitor was set. See also TestMonitor.
 func TestMonitorBehindMessages(t *testing.T) {
 	lanes := map[string]func(*Config){
 		"one lane":        func(*Config) {},
@@ -128,6 +131,8 @@ func TestMonitorBehindMessages(t *testing.T) {
 
 // Senders that wait for credit of a resource are told that it is gone, although a large message
 // from it is under way.
+//
+// Promise (Mailboxes): Senders that wait for credit are told that the resource is gone.
 func TestGoneBehindLargeTellsSenders(t *testing.T) {
 	w := newWorld()
 	a, b := w.node(t, 1, tcp.New()), w.node(t, 2, tcp.New())
@@ -251,6 +256,9 @@ func TestMonitorIsForgotten(t *testing.T) {
 
 // If a monitor is stopped as the resource ends, one message comes or none, and none after stop has
 // returned.
+//
+// Promise (Ends): The message of a monitor comes once, even into a full mailbox, and never after
+// `stop` has returned. See also TestMonitorFullMailbox.
 func TestMonitorStopRaces(t *testing.T) {
 	for name, tr := range transports() {
 		t.Run(name, func(t *testing.T) {
@@ -321,6 +329,9 @@ func TestMonitorAsItDies(t *testing.T) {
 
 // Monitors need little memory, in this context and at the peer, and no room in the mailbox that
 // they watch.
+//
+// Promise (Ends): A monitor takes at most 500 bytes, and no credit or memory of the monitored
+// mailbox. See also TestMonitorIsPromisedNothing.
 func TestManyMonitors(t *testing.T) {
 	w := newWorld()
 	limited := func(c *Config) { c.Mailbox = 1 << 20 }

@@ -14,6 +14,9 @@ import (
 
 // A receive from resources that have ended, and have left nothing that it selects, fails with
 // ErrGone. It does so whether they end while it waits, or had ended before.
+//
+// Promise (Receiving): A receive from resources that have ended and left no message fails with
+// `ErrGone`. See also TestDoubtRaces.
 func TestRecvFromGone(t *testing.T) {
 	for name, tr := range transports() {
 		t.Run(name, func(t *testing.T) {

@@ -192,6 +192,9 @@ func streamTransports(t *testing.T) map[string]subsys.Transport {
 
 // A small message, and a large one, to other resources arrive while most of a large message waits
 // for a slow connection. Messages to the same resource keep their order.
+//
+// Promise (Delivery): Over TCP and TLS a message waits for at most about 1 MiB of a large message
+// to another resource.
 func TestSmallPassesLarge(t *testing.T) {
 	for name, tr := range streamTransports(t) {
 		t.Run(name, func(t *testing.T) {
@@ -313,6 +316,10 @@ func wantReports(t *testing.T, reported <-chan Undelivered, bufs []*buffers.Buff
 
 // The mailbox is closed in the midst of a message. That message and those behind it are reported
 // once, with their sizes. The memory is free, and the link continues.
+//
+// Promise (Delivery): A message whose target is gone is refused with `ErrGone`. If it was accepted
+// before that was known, it is reported once, and so are the messages behind it. See also
+// TestSendToMissing.
 func TestClosedInTheMidst(t *testing.T) {
 	reported := make(chan Undelivered, 10)
 	a, b, g, _ := gated(t, tcp.New(), 2<<20, func(c *Config) { c.Undelivered = func(u Undelivered) { reported <- u } })

@@ -36,6 +36,9 @@ func allLinks(t *testing.T) map[string]subsys.Transport {
 
 // Small messages that stay in a mailbox do not keep the blocks that they were read in, and their
 // payloads stay the same.
+//
+// Promise (Memory): Stored messages keep at most about twice their mailbox's limit of memory,
+// however small they are. See also TestSweptMessage.
 func TestStoredSmallMessages(t *testing.T) {
 	const rounds, limit = 250, FirstCredit
 	for name, tr := range allTransports(t) {

@@ -90,6 +90,9 @@ func pinging(t *testing.T, d *Dispatcher, f *Flow, m *Mailbox, n int) {
 // With PollNever a waiter sleeps for each message, with PollAlways for hardly any. With
 // PollAdaptive a waiter sleeps if the message is long in coming, and therefore later polls for a
 // shorter time.
+//
+// Promise (Waiting): A waiting goroutine polls as configured: never, always, or where that pays and
+// no other goroutine wants the processor. See also dispatch/internal/patience: TestPatience.
 func TestPolicies(t *testing.T) {
 	const rounds = 60
 	for _, policy := range []PollPolicy{PollNever, PollAdaptive, PollAlways} {
@@ -185,6 +188,9 @@ func compute(n int) (stop func()) {
 
 // On one processor messages come and go beside a goroutine that computes without end, with each
 // policy.
+//
+// Promise (Waiting): On one processor messages pass beside a goroutine that computes without end,
+// also over shared memory. See also tests: TestOneProcessor.
 func TestOneProcessor(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	stop := compute(1)
@@ -251,6 +257,9 @@ func TestNaps(t *testing.T) {
 // A nap is ended by each event that a waiter waits for: a message from a goroutine of its own
 // context, the end of its patience, the end of its mailbox, the end of its context, and another
 // transport's frames.
+//
+// Promise (Waiting): A waiting goroutine is woken by every event that concerns it, even if it
+// sleeps on a futex. See also TestNapEnds.
 func TestNapIsEnded(t *testing.T) {
 	recv := func(m *Mailbox, ctx context.Context) chan error {
 		done := make(chan error, 1)

@@ -36,6 +36,9 @@ func sendRandom(t *testing.T, from *Dispatcher, to *Mailbox, tag uint64, n int) 
 
 // The payload of a message lies in the memory that was posted for it, if it fits, even if the
 // message came first. Over TCP large payloads are read into that memory: next to nothing is copied.
+//
+// Promise (Package bulk): A message or reply for posted memory lies in that memory, over any
+// transport. See also TestReplyLands.
 func TestPosted(t *testing.T) {
 	for name, tr := range allTransports(t) {
 		t.Run(name, func(t *testing.T) {
@@ -130,6 +133,9 @@ func TestPostedOrder(t *testing.T) {
 
 // Memory is taken back while a message is being read into it. Nothing is written to it after that,
 // and the whole message comes to the mailbox, over the same connection.
+//
+// Promise (Package bulk): Posted memory is the caller's when the wait has returned, and no message
+// is lost. See also TestPostedModel.
 func TestPostedIsTakenBack(t *testing.T) {
 	for name, tr := range streamTransports(t) {
 		for _, n := range []int{session.WholeLen, session.PieceLen + 1, 6 << 20} {
@@ -172,6 +178,9 @@ func TestPostedIsTakenBack(t *testing.T) {
 }
 
 // If a connection is cut anywhere within a message, the message is read again, and is right.
+//
+// Promise (Package bulk): Messages for posted memory are whole, even if connections break. See also
+// TestLandsThroughCuts.
 func TestPostedThroughCuts(t *testing.T) {
 	w := newWorld()
 	a, b := w.node(t, 1, tcp.New(), unreported(t)), w.node(t, 2, tcp.New(), unreported(t))

@@ -15,6 +15,9 @@ import (
 
 // A message is read to its end and no further, over each transport. A later message is read from
 // its beginning.
+//
+// Promise (Buffers): A `Message` is an `io.Reader` of its payload over every transport. See also
+// TestMessageWriterFails.
 func TestMessageReader(t *testing.T) {
 	for name, tr := range transports() {
 		t.Run(name, func(t *testing.T) {
@@ -90,6 +93,9 @@ func (f writeFunc) Write(p []byte) (int, error) { return f(p) }
 
 // BufferWait waits for memory for as long as its context lasts. It does not wait for memory that
 // can never be given.
+//
+// Promise (Buffers): `BufferWait`, `SendBytes` and `CallBytes` wait for memory until their `ctx`
+// ends. While one buffer gets memory, other calls get theirs. See also TestCommitInSteps.
 func TestBufferWait(t *testing.T) {
 	ctx := soon(t)
 	w := newWorld()

@@ -154,6 +154,9 @@ func TestRecvAnyAtOnce(t *testing.T) {
 
 // Each message is received once, by RecvAny or Recv, while receives are cancelled and messages put
 // back.
+//
+// Promise (Receiving): `RecvAny` returns one message, loses none, and starves no resource. Closing
+// one of its resources ends it with `ErrClosed`, which names the resource. See also TestRecvAny.
 func TestRecvAnyLosesNothing(t *testing.T) {
 	const n, each, receivers = 4, 2000, 4
 	ms, fs := boxes(t, n)

@@ -16,6 +16,9 @@ import (
 
 // While the function for reports blocks, messages move, mailboxes open and close, and further
 // reports wait. The reports come in order, one at a time, while the dispatcher holds no lock.
+//
+// Promise (Delivery): The function of `WithUndelivered` may block, send, register and close. It is
+// called in order, and nothing but `Close` waits for it. See also internal/callqueue: TestBounded.
 func TestBlockedReportStallsNothing(t *testing.T) {
 	for name, tr := range transports() {
 		t.Run(name, func(t *testing.T) {

@@ -105,6 +105,10 @@ var long = flag.Bool("long", false, "cut at every byte: some minutes")
 
 // A connection that is cut anywhere, in the handshake, between two frames or inside a frame, in
 // either direction, loses nothing and doubles nothing.
+//
+// Promise (Delivery): A message arrives exactly once while both contexts live, wherever the
+// connection breaks, even if it is larger than each connection carries. See also
+// TestLargerThanConnections.
 func TestCutAnywhere(t *testing.T) {
 	const messages = 60
 	step := int64(101)
@@ -196,6 +200,8 @@ func flushAndClose(ctx context.Context, a, b *Dispatcher) error {
 }
 
 // Both sides begin to send at the same instant: they get one link.
+//
+// Promise (Delivery): Contexts that dial each other at once get one link.
 func TestSimultaneousDial(t *testing.T) {
 	for name, tr := range transports() {
 		t.Run(name, func(t *testing.T) {
@@ -238,6 +244,9 @@ func TestSimultaneousDial(t *testing.T) {
 
 // A connection that sends garbage instead of a handshake, another key or another cluster's name is
 // closed. Other links are unaffected.
+//
+// Promise (Hostile peers): A connection that sends garbage, a wrong key or another cluster's name
+// gets no answer and affects no link. See also TestHandshakeRefuses.
 func TestUnauthenticated(t *testing.T) {
 	w := newWorld()
 	a, b := w.node(t, 1, tcp.New()), w.node(t, 2, tcp.New())
@@ -305,8 +314,8 @@ func hasWaiters(f *Flow) bool {
 	return f.waiters.first != nil
 }
 
-// A receiver that never reads stops its senders at its mailbox's limit. Senders to other mailboxes
-// are not affected.
+// Promise (Mailboxes): A slow receiver stops its senders at its mailbox's limit, and no other
+// goroutine or context.
 func TestSlowReceiver(t *testing.T) {
 	for name, tr := range transports() {
 		t.Run(name, func(t *testing.T) {
@@ -364,6 +373,8 @@ func TestSlowReceiver(t *testing.T) {
 
 // A receive that is cancelled as its message arrives returns the message or leaves it in the
 // mailbox.
+//
+// Promise (Receiving): A receive that is cancelled as its message arrives loses nothing.
 func TestCancelledRecv(t *testing.T) {
 	for name, tr := range transports() {
 		t.Run(name, func(t *testing.T) {
@@ -407,6 +418,9 @@ func TestCancelledRecv(t *testing.T) {
 }
 
 // Close at any moment returns, wakes all waiting goroutines, and leaves nothing.
+//
+// Promise (Delivery): `Close` may be called at any moment. It returns, and blocked calls return.
+// See also TestCloseWhileDialling.
 func TestCloseDuringEverything(t *testing.T) {
 	for name, tr := range transports() {
 		t.Run(name, func(t *testing.T) {

@@ -70,6 +70,9 @@ func (ep *endpoint) asks(c subsys.Conn, h *subsys.Header) (*buffers.Buffer, erro
 // Memory is given only to a large frame with the next number. A frame with a number that leaves a
 // gap is refused before its payload is read. No memory is given to a repeated frame, to a frame for
 // a resource that does not exist, and to a frame over a connection that was replaced.
+//
+// Promise (Hostile peers): A frame or piece beyond its sender's credit cuts the connection and
+// takes no memory. See also TestHostilePieces.
 func TestRoomByNumber(t *testing.T) {
 	d := newWorld().node(t, 3, inproc.NewNetwork().Transport())
 	mb := box(t, d, 1, 0)

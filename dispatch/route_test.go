@@ -118,6 +118,9 @@ func talk(t testing.TB, from, to *Dispatcher, mb *Mailbox, tag uint64) {
 
 // A link that came up over TCP, because shared memory did not work, moves to shared memory when
 // that works. The failure is logged once.
+//
+// Promise (Transports): A link moves to a better route when that works. A link on which nothing
+// travels tries nothing. See also TestPortLater.
 func TestBetterRouteLater(t *testing.T) {
 	w := newWorld()
 	var log logged
@@ -229,6 +232,9 @@ func TestPortLater(t *testing.T) {
 }
 
 // Two contexts with different preferences leave a link where it is.
+//
+// Promise (Transports): Contexts that prefer different transports do not move a link back and
+// forth, and avoid a transport that breaks at once. See also TestShunned.
 func TestTastesDiffer(t *testing.T) {
 	w := newWorld()
 	a, b := w.node(t, 1, tcp.New()), w.node(t, 2, tcp.New())
@@ -300,6 +306,9 @@ var moves = flag.Int("moves", 60, "how often TestMoves moves a link")
 // A link moves to and fro between transports, and connections are cut, while both ends send as fast
 // as they can. Nothing is lost, doubled, changed or reordered: neither small messages, nor large
 // ones, nor payloads in the sender's memory.
+//
+// Promise (Transports): A link that moves between transports loses, doubles and reorders nothing.
+// See also TestSessionModel.
 func TestMoves(t *testing.T) {
 	w := newWorld()
 	var lost atomic.Int32
@@ -549,6 +558,9 @@ func refusing(transports ...string) func(*Config) {
 
 // A transport that a context refuses does not keep messages to a context of its process from going
 // within the process, even if it comes early in the order.
+//
+// Promise (Transports): Contexts of one process use `inproc` where neither refuses it or prefers
+// another transport. See also TestLinkWithinProcess.
 func TestRefusedTransportIsNotBetter(t *testing.T) {
 	w, near := newWorld(), inproc.NewNetwork().Transport()
 	a, b := w.node(t, 1, tcp.New(), refusing("tcp")), w.node(t, 2, tcp.New())

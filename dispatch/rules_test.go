@@ -63,6 +63,9 @@ func exchange(t testing.TB, from *Dispatcher, to *Mailbox, tag uint64, size int)
 
 // Control messages go over one transport and data over another at once, chosen by tag and by size.
 // The other side, which has no rules, answers as without them.
+//
+// Promise (Transports): Rules choose the transport of messages by tag and size. Another one is used
+// where it does not reach, except with `Only`. See also TestLanesOfNetworks.
 func TestLanes(t *testing.T) {
 	a, b := both(t, ruled(t,
 		Rule{Tags: []TagRange{{100, 199}, {500, 500}}, Over: []string{"tcp"}, Only: true},

@@ -135,6 +135,9 @@ func drawSelect(t *rapid.T, depth int) (Select, condition) {
 
 // A conjunction matches the messages that each of its selectors matches. It is an error if no
 // message matches and there is no contradiction within Any.
+//
+// Promise (Receiving): All selectors of a receive must match. Selectors that no message can match
+// fail with `ErrSelect`. See also TestSelectConflicts.
 func TestSelectModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var sel []Select

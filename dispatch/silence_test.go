@@ -141,6 +141,9 @@ func (s *cuttableSink) Down(_ subsys.Conn, err error) { s.Sink.Down(s.c, err) }
 
 // After a cut of the network that ends no connection, messages move again over a new connection.
 // Each comes once and in order, in both directions.
+//
+// Promise (Ends): A link that expects something notices when the peer's machine falls silent, and
+// resumes when a cut ends. A stopped process is not silent. See also TestFullPeerAnswers.
 func TestSilentLinkResumes(t *testing.T) {
 	w := newWorld()
 	n := &cuttable{Transport: tcp.New()}

@@ -53,6 +53,9 @@ func payload(i int) []byte {
 // A context with less memory than the waiting messages need stops its senders. No connection is
 // lost, and nothing is read again and again. An empty mailbox is reached, and when receivers
 // continue, all messages arrive in order.
+//
+// Promise (Memory): A context whose memory is full stops its senders without cutting connections.
+// When receivers go on, all messages arrive in order. See also TestMemoryHeld.
 func TestMemoryBelowWhatWaits(t *testing.T) {
 	const messages = 600 // 7 MB
 	for name, tr := range allTransports(t) {

@@ -28,6 +28,10 @@ func behind(t *testing.T, from *Dispatcher, mb *Mailbox, n, size int) chan error
 
 // A receiver gets a message that lies behind more others than its mailbox may hold, as long as they
 // are at most twice as many.
+//
+// Promise (Mailboxes): While a receiver waits for a message that is not stored, its mailbox may
+// take twice its limit. If nothing moves for as long as `WithGiveUp` says, the receive fails with
+// `ErrStuck` and loses nothing. See also TestLimitWhileReceiverWaits.
 func TestSelectiveReceiveDoublesLimit(t *testing.T) {
 	const limit, size, n = 1 << 20, 100_000, 17
 	for name, tr := range transports() {

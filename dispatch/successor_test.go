@@ -154,6 +154,10 @@ func (c *cut) isWritten(t *testing.T) {
 // A context that was idle while its peer gave up the session loses nothing: what it sends before it
 // learns of that reaches the peer once, in order, over the next session. The first call succeeds.
 // Nothing is reported as undelivered, and monitors go on.
+//
+// Promise (Ends): A context that was idle while its peer gave it up loses nothing: what it sends
+// next arrives once and in order. Only what the peer may have received is reported. See also
+// TestFirstOperationAfterGivingUp.
 func TestGivenUpWhileIdle(t *testing.T) {
 	for _, first := range []string{"the idle context dials", "the other context dials"} {
 		for name, sizes := range map[string][]int{

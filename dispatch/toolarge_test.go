@@ -20,6 +20,9 @@ func (returned) Return(bool) {}
 
 // A message for which memory is posted, and a reply into the caller's memory, need none of the
 // context's memory: they come though they are three times as large.
+//
+// Promise (Memory): A message that comes to memory of the program does not count against
+// `WithMemory`. See also TestLandingTakenBackBeyondMemory.
 func TestLandingBeyondMemory(t *testing.T) {
 	for name, tr := range allTransports(t) {
 		t.Run(name, func(t *testing.T) {
@@ -170,6 +173,8 @@ func TestLandingTakenBackBeyondMemory(t *testing.T) {
 }
 
 // The first credit of many senders that send nothing leaves the program half of the memory.
+//
+// Promise (Memory): The credit of idle senders reserves at most half of a context's memory.
 func TestIdleSendersLeaveMemory(t *testing.T) {
 	w := newWorld()
 	d := w.node(t, 1, transports()["tcp"], small(2<<20))

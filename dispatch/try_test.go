@@ -34,6 +34,9 @@ func (f *Flow) tries(t *testing.T, tag uint64, n int) error {
 // TrySend accepts messages as long as there is credit. It refuses the next message with ErrFull
 // itself, and asks for the credit that the message needs. The credit comes when the receiver has
 // continued.
+//
+// Promise (Sending): `TrySend` never waits. It fails with `ErrFull`, keeps the order, and asks for
+// the credit that it lacks. See also TestTrySendAsks.
 func TestTrySend(t *testing.T) {
 	const size = 30_000
 	for name, tr := range transports() {
@@ -188,7 +191,7 @@ func TestTrySendBehindSend(t *testing.T) {
 	}
 }
 
-// A message of as many bytes as Room returns is accepted.
+// Promise (Sending): `TrySend` accepts a message of as many bytes as `Room` returned just before.
 func TestRoom(t *testing.T) {
 	for name, tr := range transports() {
 		t.Run(name, func(t *testing.T) {

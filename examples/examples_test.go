@@ -64,6 +64,14 @@ var table = map[string]map[string]func(*testing.T, node){
 }
 
 // Every example does what it says, also as processes are killed.
+//
+// Promise (Mailboxes): In stages with `MailboxMessages`, a stage that stands still stops the
+// source, and nothing is lost. See also TestSlowSinkStopsSource.
+//
+// Promise (Source tree): Every example does what it says. See also TestEveryExampleIsInTable.
+//
+// Promise (Package rpc): A file put by calls and transfers is whole, even if its server is killed
+// meanwhile.
 func TestExamples(t *testing.T) {
 	for example, tests := range table {
 		t.Run(example, func(t *testing.T) {

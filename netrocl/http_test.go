@@ -45,6 +45,9 @@ func clientHTTP(t *testing.T, c *rocl.Context, ps *http.Protocols) *http.Client 
 
 // net/http works over these connections as over any others: with both versions, kept connections,
 // large bodies in both directions, and requests that are given up.
+//
+// Promise (Package netrocl): `net/http` and grpc-go run unchanged over `netrocl`. See also
+// TestGRPC.
 func TestHTTP(t *testing.T) {
 	var one, two http.Protocols
 	one.SetHTTP1(true)

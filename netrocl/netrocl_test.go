@@ -121,6 +121,8 @@ func pair(t testing.TB, opts ...rocl.Option) (a, b *netrocl.Conn) {
 	return a, b
 }
 
+// Promise (Package netrocl): Connections of `netrocl` are `net.Conn`s over each transport, with
+// half close and deadlines. Any goroutine may close them. See also TestStream.
 func TestConn(t *testing.T) {
 	everywhere(t, func(t *testing.T, opts ...rocl.Option) {
 		cs := lossy(t, 2, opts...)
@@ -198,6 +200,9 @@ func TestStream(t *testing.T) {
 
 // What was written before Close arrives, followed by EOF, even if the mailbox is full and the peer
 // begins to read later.
+//
+// Promise (Package netrocl): The peer reads what was written before `Close`, and then EOF. See also
+// TestCloseThenContext.
 func TestCloseDelivers(t *testing.T) {
 	everywhere(t, func(t *testing.T, opts ...rocl.Option) {
 		a, b := pair(t, opts...)
@@ -244,6 +249,9 @@ func TestCloseThenContext(t *testing.T) {
 
 // If the peer's context ends without Close, Read returns what was written before, then an error,
 // and a waiting Write fails.
+//
+// Promise (Package netrocl): A connection whose peer ends without `Close` fails with `ErrGone`,
+// behind what was written. See also TestPeerKilled.
 func TestPeerGone(t *testing.T) {
 	everywhere(t, func(t *testing.T, opts ...rocl.Option) {
 		cs := lossy(t, 2, opts...)
@@ -290,7 +298,7 @@ func isReset(err error) bool {
 	return errors.As(err, &op) && errors.Is(err, syscall.ECONNRESET) && errors.Is(err, rocl.ErrGone) && !op.Timeout()
 }
 
-// A Write to a peer that has closed its end fails.
+// Promise (Package netrocl): A `Write` to a connection that the peer has closed fails.
 func TestWriteToClosed(t *testing.T) {
 	everywhere(t, func(t *testing.T, opts ...rocl.Option) {
 		a, b := pair(t, opts...)
@@ -312,6 +320,9 @@ func TestWriteToClosed(t *testing.T) {
 }
 
 // Both resources are deleted once both ends have closed, and no message is reported as undelivered.
+//
+// Promise (Package netrocl): A connection that both ends have closed leaves nothing behind. See
+// also TestStrangers.
 func TestNothingIsLeft(t *testing.T) {
 	everywhere(t, func(t *testing.T, opts ...rocl.Option) {
 		var mu sync.Mutex
@@ -429,7 +440,8 @@ func TestDeadlines(t *testing.T) {
 	})
 }
 
-// A connection that is not read stops its own writer, and no other connection.
+// Promise (Package netrocl): A connection that is not read stops its own writer only. See also
+// TestManyAtOnce.
 func TestSlowReaderStopsNobodyElse(t *testing.T) {
 	everywhere(t, func(t *testing.T, opts ...rocl.Option) {
 		cs := lossy(t, 2, opts...)
@@ -504,6 +516,9 @@ func TestManyAtOnce(t *testing.T) {
 
 // Close of a listener ends Accept and resets the connections that wait for it. Accepted connections
 // stay open.
+//
+// Promise (Package netrocl): `Close` of a listener ends `Accept`. `Dial` tries the matching
+// listeners until one accepts. See also TestAcceptEnds.
 func TestCloseListener(t *testing.T) {
 	everywhere(t, func(t *testing.T, opts ...rocl.Option) {
 		c := rocltest.Cluster(t, 2)

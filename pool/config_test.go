@@ -16,6 +16,9 @@ import (
 
 // TestAccepted has configurations that are accepted, and what becomes of them.
 // In the results N stands for the number of processors.
+//
+// Promise (Package pool): A wrong configuration is refused with the path. A dump, when loaded,
+// gives an equal set. See also TestRefused.
 func TestAccepted(t *testing.T) {
 	for in, want := range map[string]string{
 		`{}`:                                                                    `{"pools":[{"name":"default","policy":"fifo","workers":N}],"default_pool":"default"}`,
@@ -247,6 +250,8 @@ func TestUnmarshal(t *testing.T) {
 
 // TestWarnings has the layouts in which units may wait without end, and those like them in
 // which they do not.
+//
+// Promise (Package pool): Layouts in which units may wait without end are reported.
 func TestWarnings(t *testing.T) {
 	for in, want := range map[string]string{
 		`{"pools":[{"name":"a"},{"name":"b","workers":"none"}]}`:                                                                     `[pools[1]: pool "b" has no workers and no stream: its units never run]`,

@@ -109,6 +109,9 @@ func drawUnit(t *rapid.T) Unit {
 }
 
 // TestQueues compares each kind of queue with the reference.
+//
+// Promise (Package pool): Units run in the order of the pool's policy. Units of one key run one
+// after another. See also TestPools.
 func TestQueues(t *testing.T) {
 	for _, policy := range queuePolicies {
 		t.Run(string(policy), func(t *testing.T) {
@@ -239,6 +242,9 @@ func (m *modelPool) admit() {
 
 // TestPools compares pools of each kind, served by workers or by streams, with the reference, after
 // each submission, each end or cancellation of a unit and each change of size.
+//
+// Promise (Package pool): A unit that was accepted runs once, whatever changes meanwhile, also
+// after `Close`. A refused or cancelled unit never runs. See also TestStreams.
 func TestPools(t *testing.T) {
 	for _, policy := range queuePolicies {
 		for _, streams := range []bool{false, true} {

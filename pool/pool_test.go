@@ -76,6 +76,8 @@ func wantError(t testing.TB, err error, text string, kinds ...error) {
 	}
 }
 
+// Promise (Package pool): A bounded queue refuses units, or lets calls wait in order. See also
+// TestRejectFree.
 func TestReject(t *testing.T) {
 	p := newSet(t, onePool(PoolConfig{Name: "small", Workers: 1, Queue: 2})).Default()
 	release := hold(t, p)
@@ -183,6 +185,8 @@ var places = map[string]Config{
 	"inline": onePool(PoolConfig{Name: "p", Policy: Inline}),
 }
 
+// Promise (Package pool): A panic or `runtime.Goexit` ends that unit only. A faulty scheduler loses
+// no unit. See also TestGoexit.
 func TestPanic(t *testing.T) {
 	for name, c := range places {
 		t.Run(name, func(t *testing.T) {
@@ -401,6 +405,8 @@ func TestGrow(t *testing.T) {
 
 // While units block, and streams and pools have nothing to do, no goroutine polls: an hour passes,
 // and the runtime schedules next to no goroutine.
+//
+// Promise (Package pool): Idle pools run no goroutine. See also TestNoGoroutines.
 func TestIdle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSet(t, Config{
@@ -463,6 +469,8 @@ func TestLabels(t *testing.T) {
 }
 
 // TestAllocs checks that the pool allocates nothing for a unit.
+//
+// Promise (Package pool): Submitting and running a unit allocates nothing.
 func TestAllocs(t *testing.T) {
 	if raceDetector {
 		t.Skip("the race detector allocates")

@@ -69,6 +69,8 @@ func TestAddPool(t *testing.T) {
 
 // A pool that is used is not removed, and the error says by what. It is removed when nothing uses
 // it.
+//
+// Promise (Package pool): A pool in use is not removed, and the error names its users.
 func TestRemovePool(t *testing.T) {
 	s := newSet(t, Config{
 		Pools:   []PoolConfig{{Name: "primary"}, {Name: "streamed"}, {Name: "held"}, {Name: "busy", Workers: 1}, {Name: "free"}},
@@ -249,7 +251,8 @@ func TestStarvation(t *testing.T) {
 	t.Logf("longest wait beside a saturated pool: %v", p2.Stats().LongestWait)
 }
 
-// Close waits until all units have run.
+// Promise (Package pool): `Close` waits until all units have run. Its error names the pools that
+// have units left. See also TestCloseNames.
 func TestClose(t *testing.T) {
 	for _, n := range []int{32, 1_000_000} {
 		if raceDetector && n > 32 {

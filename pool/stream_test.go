@@ -214,6 +214,9 @@ func TestParked(t *testing.T) {
 }
 
 // TestLockThread checks that all units of a stream run on one thread, which is no other stream's.
+//
+// Promise (Package pool): A stream with `lock_thread` keeps a thread, and one with `cores` keeps
+// these cores. See also TestCores.
 func TestLockThread(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("threads are told apart on Linux only")

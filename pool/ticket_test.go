@@ -38,6 +38,7 @@ func ticket(t testing.TB, p *Pool, u Unit, run func()) *Ticket {
 	return tk
 }
 
+// Promise (Package pool): A waiting unit is cancelled or moved at once. See also TestMove.
 func TestCancel(t *testing.T) {
 	s := newSet(t, onePool(PoolConfig{Name: "a", Workers: 1}))
 	p := s.Default()
@@ -120,6 +121,9 @@ func TestCancelMakesRoom(t *testing.T) {
 
 // TestKeyedRoom checks that a key whose units fill the queue does not keep a worker from units of
 // other keys. That holds for calls that would be refused and for calls that would wait.
+//
+// Promise (Package pool): Units of one key, or a saturated pool, do not keep units of another key
+// or pool from running. See also TestStarvation.
 func TestKeyedRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, full := range []WhenFull{RejectWhenFull, WaitWhenFull} {

@@ -12,6 +12,8 @@ import (
 	"testing"
 )
 
+// Promise (Resources): Numbers compare without rounding. A value that is no number matches no
+// comparison and comes last in an order. See also TestAt.
 func TestCompareNumbers(t *testing.T) {
 	for _, c := range []struct {
 		a, b string

@@ -22,6 +22,9 @@ func numbered(n, size int, reverse bool) *List {
 }
 
 // Lists of many attributes are matched and filled as lists of few are.
+//
+// Promise (Resources): The cost of attribute lists grows with their length, not with its square.
+// See also TestManyAttributesChurn.
 func TestManyAttributes(t *testing.T) {
 	for seed := range uint64(400) {
 		rnd := rand.New(rand.NewPCG(seed, 1))

@@ -53,6 +53,9 @@ func FuzzParseGID(f *testing.F) {
 }
 
 // Any names and values, repeated or not, are read back identically.
+//
+// Promise (Resources): Attribute values are any bytes. A malformed list is refused with the place
+// of the error. See also TestBadInput.
 func TestListAgainstModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		type pair struct {

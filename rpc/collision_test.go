@@ -14,6 +14,9 @@ import (
 )
 
 // The identifier of a name is its 64-bit xxhash, which other programs compute too.
+//
+// Promise (Package rpc): The identifier of a name is its xxhash. A colliding name is refused. See
+// also TestCollision.
 func TestGoldenNames(t *testing.T) {
 	for name, want := range map[string]uint64{"": 0xef46db3751d8e999, "a": 0xd24ec4f1a98c6e5b, "abc": 0x44bc2cf5ad770999} {
 		if got := callID(name); got != want {

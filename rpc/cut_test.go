@@ -53,6 +53,9 @@ func (f *breakable) cut() int {
 
 // Connections that break during calls, calls with large values, and streams are resumed. Each call
 // has its result, and each handler has run once.
+//
+// Promise (Package rpc): When connections break, each call has its result and each handler runs
+// once.
 func TestConnectionCut(t *testing.T) {
 	f := newBreakable()
 	cl := rocltest.Cluster(t, 1)

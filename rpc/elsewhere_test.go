@@ -17,6 +17,9 @@ import (
 
 // A server refuses requests whose arguments are not in the memory that they name, whatever length
 // they claim, and continues.
+//
+// Promise (Package rpc): A server refuses arguments that are not in the memory that the request
+// names.
 func TestElsewhereForged(t *testing.T) {
 	cl := rocltest.Cluster(t, 1)
 	s, err := NewServer(t.Context(), cl.Open(0, rocltest.TCP()), nil)
@@ -107,6 +110,9 @@ func TestElsewhereForged(t *testing.T) {
 }
 
 // A server holds a result until the caller reports that it has it, or the call ends in another way.
+//
+// Promise (Package rpc): A large result is held until its call has ended, and no longer. See also
+// TestDamagedReplyReleasesResult.
 func TestElsewhereHeld(t *testing.T) {
 	cl := rocltest.Cluster(t, 1)
 	at := cl.Open(0)

@@ -92,6 +92,8 @@ func (b broken) Decode(p []byte) ([]byte, error) {
 }
 
 // A codec of the server that panics ends one call, also if the values are above the limit.
+//
+// Promise (Package rpc): A codec that panics ends one call. See also TestLyingCodec.
 func TestPanickingCodec(t *testing.T) {
 	for _, n := range []int{10, 10 * limit} {
 		s, c := pair(t, rpc.WithOverflow(limit))
@@ -220,6 +222,8 @@ func TestTypedNilError(t *testing.T) {
 
 // The error tells whether the handler has run, also if the handler fails with an error of this
 // package.
+//
+// Promise (Package rpc): An error tells whether the handler has run.
 func TestRan(t *testing.T) {
 	s, c := pair(t)
 	if err := rpc.Register(s, "outer", func(context.Context, struct{}) (struct{}, error) { return struct{}{}, rpc.ErrUnknownCall }); err != nil {
@@ -257,6 +261,8 @@ func TestStreamRefused(t *testing.T) {
 
 // A stopped process, which does not take the replies to its calls, does not stop a server with an
 // Inline handler. The server's context keeps these replies.
+//
+// Promise (Package rpc): A caller that takes no replies does not stop a server.
 func TestStalledCaller(t *testing.T) {
 	sock := filepath.Join(t.TempDir(), "s")
 	sc := open(t, sock)
@@ -811,6 +817,8 @@ func TestGoroutinesStay(t *testing.T) {
 	eventually.True(t, "as many goroutines wait as may", func() bool { return s.Idle() == rpc.MostIdle })
 }
 
+// Promise (Package rpc): A `Future` has what `Call` would have returned. The end of its context
+// ends the call and the handler's context. See also TestFutureCancelled.
 func TestFutures(t *testing.T) {
 	s, c := pair(t)
 	release := make(chan struct{})

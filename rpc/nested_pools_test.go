@@ -63,6 +63,9 @@ func ringOf(t *testing.T, n int) ([]*rpc.Server, *rpc.Client) {
 
 // In each pool all workers run handlers that wait for a worker of the next pool, and those of the
 // last one for the first. One of the calls runs at once, so all of them end.
+//
+// Promise (Package rpc): Handlers of several pools of a process may call each other without waiting
+// for ever. See also TestNestedAmongPools.
 func TestNestedInRing(t *testing.T) {
 	for what, test := range map[string]struct {
 		pools, workers int

@@ -61,6 +61,8 @@ func contextOf(s *rpc.Server) *rocl.Context { return s.Resource().Context() }
 
 // Calls that a server has begun to handle are answered after their name was withdrawn, also by the
 // handler that withdraws it. Later calls are refused.
+//
+// Promise (Package rpc): A withdrawn name refuses later calls. Calls already begun are answered.
 func TestDeregisterDuringCalls(t *testing.T) {
 	const calls, withdraws = 64, 17
 	s, c := pair(t)
@@ -96,7 +98,8 @@ func TestDeregisterDuringCalls(t *testing.T) {
 	}
 }
 
-// Any number of calls may be in flight over one link, and each result fits its arguments.
+// Promise (Package rpc): Any number of calls may be in flight over one link. See also
+// TestManyGoroutinesInFlight.
 func TestManyInFlight(t *testing.T) {
 	s, c := pair(t)
 	for _, calls := range []int{32, 1024, 10_000} {

@@ -64,6 +64,9 @@ func random(n int) []byte {
 
 // Arguments and results above the limit arrive unchanged, with and without a checksum, and in every
 // place. The figures count only those above the limit.
+//
+// Promise (Package rpc): Arguments and results above the limit arrive as they were. A handler has
+// all of them or does not run. See also TestOverflowMany.
 func TestOverflow(t *testing.T) {
 	set, err := pool.Load([]byte(`{"pools": [{"name": "workers", "workers": 2}, {"name": "inline", "policy": "inline"}]}`))
 	if err != nil {

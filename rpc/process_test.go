@@ -186,6 +186,9 @@ func other(t *testing.T, role, sock string) (cmd *exec.Cmd, line string) {
 }
 
 // A call whose server's process ends, during the call or before, fails with rocl.ErrGone.
+//
+// Promise (Package rpc): A call ends with `rocl.ErrGone` when its server ends, and a handler's
+// context when its caller ends. See also TestFirstOperationAfterGivingUp.
 func TestServerEnds(t *testing.T) {
 	sock := filepath.Join(t.TempDir(), "s")
 	c, err := rpc.NewClient(deadline(t), open(t, sock))
@@ -245,6 +248,9 @@ func TestCallerEnds(t *testing.T) {
 
 // A caller is killed while a handler pulls its memory. The pull fails with rocl.ErrGone, and the
 // server goes on.
+//
+// Promise (Package rpc): If either side is killed during a transfer of a call, transfer and call
+// end with `rocl.ErrGone`. See also TestServerKilledInPush.
 func TestCallerKilledInPull(t *testing.T) {
 	sock := filepath.Join(t.TempDir(), "s")
 	home := open(t, sock)
@@ -336,6 +342,9 @@ func TestServerKilledInPush(t *testing.T) {
 }
 
 // Close waits for the running handlers until its context ends. Then it ends their contexts.
+//
+// Promise (Package rpc): `Close` waits for running handlers, or until its context ends. Streams
+// then end with `ErrClosed`. See also TestCloseGivesUp.
 func TestClose(t *testing.T) {
 	s, c := pair(t)
 	began, release := make(chan struct{}), make(chan struct{})

@@ -21,6 +21,9 @@ import (
 
 // Requests whose caller has cancelled, has ended, or whose deadline is over leave the queue of a
 // pool while its worker is busy, and make room for others.
+//
+// Promise (Package rpc): A request leaves its queue at once when its caller cancels or ends. See
+// also TestCancelledCallMakesRoom.
 func TestEndedCallsLeaveQueue(t *testing.T) {
 	for _, full := range []string{"reject", "wait"} {
 		t.Run(full, func(t *testing.T) {
@@ -232,6 +235,10 @@ func TestAbandonedCallsNeverRun(t *testing.T) {
 
 // The time that a request waits in the server's mailbox counts for its deadline: the handler of a
 // call whose deadline is over by then does not run, though its caller cannot say so.
+//
+// Promise (Package rpc): A deadline counts all time since the call began, or from another machine
+// the time in the mailbox. A call whose deadline is over runs no handler. See also
+// TestDeadlineInThePast.
 func TestDeadlineCountsWaiting(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cl := rocltest.Cluster(t, 1)

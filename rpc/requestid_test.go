@@ -16,6 +16,8 @@ import (
 
 // Calls have request identifiers. Those that a handler makes have the one of its own call, and so
 // has the line in the server's log about a handler that panicked.
+//
+// Promise (Package rpc): Calls of a handler have the request identifier of its own call.
 func TestRequestIDs(t *testing.T) {
 	sock := filepath.Join(t.TempDir(), "s")
 	home := open(t, sock)

@@ -67,6 +67,8 @@ type addends struct{ A, B int64 }
 
 func add(_ context.Context, in addends) (int64, error) { return in.A + in.B, nil }
 
+// Promise (Package rpc): A call returns what the handler returned, for values of any size and many
+// goroutines. See also TestSizes.
 func TestCall(t *testing.T) {
 	s, c := pair(t)
 	if err := rpc.Register(s, "add", add); err != nil {
@@ -169,6 +171,8 @@ func TestWithCalls(t *testing.T) {
 	}
 }
 
+// Promise (Package rpc): An error keeps its text and known kinds. A panic ends one call. See also
+// TestErrorKinds.
 func TestErrors(t *testing.T) {
 	s, c := pair(t)
 	errs := map[string]error{}
@@ -208,6 +212,9 @@ func TestErrors(t *testing.T) {
 	}
 }
 
+// Promise (Package rpc): The handler has the caller's deadline and cancellation. A call that is
+// cancelled before its handler began does not run, once the server has heard of it. See also
+// TestCancelledInPool.
 func TestCancel(t *testing.T) {
 	s, c := pair(t)
 	ended := make(chan error, 100)
@@ -261,6 +268,8 @@ func count(ctx context.Context, n int64) iter.Seq2[int64, error] {
 	}
 }
 
+// Promise (Package rpc): Streams yield all results in order, then the error. Leaving the loop ends
+// the handler's context. See also TestStreamLeft.
 func TestStream(t *testing.T) {
 	s, c := pair(t)
 	if err := rpc.RegisterStream(s, "count", count); err != nil {
@@ -345,6 +354,9 @@ func TestStreamFails(t *testing.T) {
 }
 
 // Several providers of one name in a process are distinguished by their attributes.
+//
+// Promise (Package rpc): Several servers of a process may offer the same name, told apart by
+// attributes. See also examples: TestExamples.
 func TestProviders(t *testing.T) {
 	sock := filepath.Join(t.TempDir(), "s")
 	home := open(t, sock)
@@ -446,6 +458,8 @@ func TestJSON(t *testing.T) {
 
 // A server whose only worker is busy refuses calls for which its pool's queue has no room, and
 // continues.
+//
+// Promise (Package rpc): A busy server refuses calls for which its pool has no room.
 func TestBusy(t *testing.T) {
 	s, c := pair(t)
 	set, err := pool.Load([]byte(`{"pools": [{"name": "one", "workers": 1, "queue": 1}]}`))
@@ -563,8 +577,7 @@ func BenchmarkCall(b *testing.B) {
 	}
 }
 
-// A call of raw values whose context does not end allocates nothing on either side, except its
-// future.
+// Promise (Package rpc): A call of raw values whose context cannot end allocates only its future.
 func TestCallAllocates(t *testing.T) {
 	if isWatched {
 		t.Skip("the race detector makes pools forget, a rocldebug build remembers places")
@@ -594,6 +607,8 @@ func TestCallAllocates(t *testing.T) {
 }
 
 // A handler may run before NewServer has returned. It and the server's interceptors get the server.
+//
+// Promise (Package rpc): A handler gets its server, also before `NewServer` has returned.
 func TestHandlerHasServer(t *testing.T) {
 	c := open(t, filepath.Join(t.TempDir(), "s"))
 	caller, err := rpc.NewClient(t.Context(), c)

@@ -21,6 +21,9 @@ type (
 
 // If server and caller have two versions of a raw struct, the error names both, with their fields,
 // and the handler does not run.
+//
+// Promise (Package rpc): Two versions of a raw struct fail with an error that names both. Elsewhere
+// a missing field is zero. See also TestTwoVersions.
 func TestTwoVersionsOfRawStruct(t *testing.T) {
 	s, c := pair(t)
 	ran := false

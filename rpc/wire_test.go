@@ -12,6 +12,9 @@ import (
 )
 
 // Parsing a request gives what put has written. Any other bytes are an error.
+//
+// Promise (Package rpc): Requests and replies of any bytes are an error, never a panic. A checksum
+// that was asked for is required. See also FuzzReply.
 func FuzzRequest(f *testing.F) {
 	meta, err := Metadata{"who": "me", "": ""}.encode()
 	if err != nil {

@@ -12,6 +12,9 @@ import (
 
 // A source with any number of connections does not displace those of a source that has fewer. Of
 // one source the oldest connection is cut first.
+//
+// Promise (Hostile peers): Connections that say nothing, or whose handshake never ends, keep no
+// peer out. See also TestSilentConnections.
 func TestHandshakes(t *testing.T) {
 	const most = 8
 	s := NewHandshakes(most)

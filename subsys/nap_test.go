@@ -266,6 +266,9 @@ func TestNapMoved(t *testing.T) {
 }
 
 // A ring that always has something does not keep descriptors from being handled.
+//
+// Promise (Waiting): A busy transport does not keep another transport's messages from being
+// received.
 func TestBusyRing(t *testing.T) {
 	s := newPipe(t)
 	d := newDrum(t, s)

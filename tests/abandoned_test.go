@@ -37,6 +37,9 @@ func counts(c *lib.Context, who lib.Attrs) error {
 // Calls that are given up while their server's process is stopped leave no goroutines and no queue
 // behind. When the server goes on, it runs none of the handlers of calls whose deadline is over. Of
 // calls that were cancelled it runs few: those of which it has not heard when their turn has come.
+//
+// Promise (Package rpc): Calls given up at a stopped server leave no goroutine each. See also
+// TestAbandonedCallsNeverRun.
 func TestAbandonedCallsAtStoppedServer(t *testing.T) {
 	for _, shm := range []string{"", "yes"} {
 		for _, how := range []string{"deadline", "cancel"} {

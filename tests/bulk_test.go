@@ -109,6 +109,8 @@ func overBoth(t *testing.T, f func(t *testing.T, opts ...lib.Option)) {
 
 // The origin is killed while its memory is pulled and pushed. Each transfer fails with ErrGone at
 // once, and the memory of views stays valid.
+//
+// Promise (Package bulk): A transfer whose origin is killed fails with `ErrGone`. Views stay.
 func TestBulkOriginKilled(t *testing.T) {
 	overBoth(t, func(t *testing.T, opts ...lib.Option) {
 		sock := socket(t)

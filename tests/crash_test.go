@@ -284,6 +284,9 @@ func register(t testing.TB, c *lib.Context, a lib.Attrs) *lib.Resource {
 // A sender is killed in the middle of large messages. The receiver gets an unbroken beginning of
 // them: at least what the sender knew to be delivered, and no part of a message. Then the receiver
 // goes on working.
+//
+// Promise (Delivery): If a sender is killed, its receiver gets the first messages, each of them
+// whole. See also TestCrashIdleSender.
 func TestCrashSender(t *testing.T) {
 	rounds := 5
 	if testing.Short() {
@@ -389,6 +392,9 @@ func TestCrashIdleSender(t *testing.T) {
 
 // A receiver with a full mailbox is killed while a sender waits for credit. The sender's call fails
 // in time, and the sender goes on exchanging messages with other peers.
+//
+// Promise (Delivery): If a receiver is killed, what was accepted and not delivered is reported.
+// What lay unread in its mailbox is lost without a report. See also TestDeliveredIsNotReported.
 func TestCrashReceiver(t *testing.T) {
 	const giveUp = 3 * time.Second
 	for _, serves := range []bool{false, true} {

@@ -3,6 +3,7 @@
 package tests
 
 import (
+	"cmp"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -10,58 +11,25 @@ import (
 	"testing"
 )
 
-// The tests that the documents name exist. Every promise has a test and is made once.
+// The tests that the documents name exist. tests/guarantees prints and checks docs/GUARANTEES.md.
 func TestDocumentsNameTests(t *testing.T) {
+	place := regexp.MustCompile("`(?:([a-z][a-z0-9/]*): )?((?:Test|Fuzz)\\w+)")
 	docs, err := filepath.Glob("../docs/*.md")
 	if err != nil || len(docs) == 0 {
 		t.Fatal(docs, err)
 	}
-	place := regexp.MustCompile("`(?:([a-z][a-z0-9/]*): )?((?:Test|Fuzz)\\w+)")
-	seen := 0
 	for _, doc := range docs {
 		text, err := os.ReadFile(doc)
 		if err != nil {
 			t.Fatal(err)
 		}
-		promises := false // the line is in a table of promises
-		stand := map[string]bool{}
-		for line := range strings.Lines(string(text)) {
-			dir := "" // a name without a package is in the package that was named before
-			found := place.FindAllStringSubmatch(line, -1)
-			switch {
-			case strings.HasPrefix(line, "| promise"):
-				promises = true
-			case !strings.HasPrefix(line, "|"):
-				promises = false
-			case promises && strings.HasPrefix(line, "| ") && len(found) == 0:
-				t.Errorf("no test shows %s", line)
-			}
-			if promise, _, _ := strings.Cut(strings.TrimPrefix(line, "| "), " |"); promises && strings.HasPrefix(line, "| ") && promise != "promise" {
-				if stand[promise] {
-					t.Errorf("%s: promised twice: %s", doc, promise)
-				}
-				stand[promise] = true
-			}
-			for _, m := range found {
-				if m[1] != "" {
-					dir = m[1]
-				}
-				if dir == "" {
-					t.Errorf("%s: %s is of no package", doc, m[2])
-					continue
-				}
-				if dir == "rocl" {
-					dir = "."
-				}
-				seen++
-				if !hasFunc(t, dir, m[2]) {
-					t.Errorf("%s: %s is not in %s", doc, m[2], dir)
-				}
+		dir := "" // a name without a folder is in the folder that was named before
+		for _, m := range place.FindAllStringSubmatch(string(text), -1) {
+			dir = cmp.Or(m[1], dir)
+			if !hasFunc(t, dir, m[2]) {
+				t.Errorf("%s: %s is not in folder %q", doc, m[2], dir)
 			}
 		}
-	}
-	if seen < 20 {
-		t.Errorf("only %d tests are named", seen)
 	}
 }
 

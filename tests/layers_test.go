@@ -132,6 +132,7 @@ func TestMayImport(t *testing.T) {
 	}
 }
 
+// Promise (Source tree): Packages import one way.
 func TestLayers(t *testing.T) {
 	root := ".."
 	seen := 0

@@ -54,6 +54,9 @@ func sumOf(a lib.Attrs) uint64 {
 
 // A process is killed while it changes the index. Readers get whole lists until its end, and true
 // ones afterwards.
+//
+// Promise (Index): A server that is killed while it writes the index harms no reader. See also
+// TestMappedAcrossServers.
 func TestIndexWriterKilled(t *testing.T) {
 	ctx := eventually.Context(t)
 	sock := socket(t)

@@ -37,6 +37,9 @@ func asMember(t *testing.T, m cluster.Member, f func() *child) *child {
 // is killed, ends, gives way to a daemon, and takes over from a killed one. The node stays the same
 // member at the same address. The other nodes find its resources, and are never told for certain
 // that these do not exist.
+//
+// Promise (Clusters): A node without a daemon is a member while a context serves it. What its
+// living contexts have is never denied for certain. See also TestMembership.
 func TestMembersWithoutDaemons(t *testing.T) {
 	nice.Raise(t) // a node that is not taken over within a second is dead
 	key := filepath.Join(t.TempDir(), "key")
@@ -145,6 +148,9 @@ func TestMembersWithoutDaemons(t *testing.T) {
 // A node's daemon is killed, and a program without the settings of a member serves the node. It
 // denies no resource of other nodes for certain until the node is a member again, or until an
 // operator ends the membership.
+//
+// Promise (Clusters): A node whose daemon ended while contexts live denies nothing of other nodes
+// for certain until it is a member again. See also TestNodeBelongsToCluster.
 func TestMemberServedWithoutSettings(t *testing.T) {
 	ctx := eventually.Context(t)
 	sockets, binds := []string{socket(t), socket(t)}, []string{freePort(t), freePort(t)}

@@ -359,8 +359,8 @@ func (c *memoryCase) tasks() error {
 	return nil
 }
 
-// Operations that move large data end, whatever limits of memory the two contexts have: with
-// success, or with ErrTooLarge.
+// Promise (Memory): Operations on large data end, with success or `ErrTooLarge`, whatever limits of
+// memory both contexts have. See also TestBothWithLittleMemory.
 func TestLargeBesideLittleMemory(t *testing.T) {
 	pairs := [][2]int64{{0, 4 << 20}, {2 << 20, 0}, {1 << 20, 1 << 20}}
 	if *longMemory {
@@ -443,6 +443,9 @@ func largeBetween(t *testing.T, tr func() lib.Option, first, second int64) {
 
 // Contexts whose memory is full of messages to each other get these messages: two of them, and
 // three in a ring.
+//
+// Promise (Memory): Contexts whose memory is full of messages to each other get these messages,
+// within twice their limits. See also TestDiscount.
 func TestFullOfMessagesToEachOther(t *testing.T) {
 	for name, tr := range map[string]func() []lib.Option{
 		"inproc": func() []lib.Option { return nil },

@@ -204,6 +204,9 @@ func (m *modules) write(t *testing.T, packages []string, requires ...string) (mo
 // A module that imports the library requires at most five modules, the library among them, and none
 // of those of commands and adapters. An adapter requires only what it adapts, and leaves a program
 // the versions that it has.
+//
+// Promise (Source tree): A module that imports the library requires at most five modules. An
+// adapter leaves a program the versions that it has.
 func TestUserModules(t *testing.T) {
 	m := releasedModules(t)
 	version := release(t)
@@ -231,6 +234,9 @@ func TestUserModules(t *testing.T) {
 }
 
 // The commands are installed by "go install COMMAND@VERSION", which takes no replace directive.
+//
+// Promise (Source tree): `go install` installs each command of a release. See also
+// TestModulesAgree.
 func TestInstall(t *testing.T) {
 	m := releasedModules(t)
 	args := []string{"install", "-n"}

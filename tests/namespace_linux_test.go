@@ -169,6 +169,9 @@ func liveApart(t *testing.T) {
 
 // Processes that share the folder of the directory's socket, and neither network nor processes,
 // reach each other: the daemon, a server and the commands are in namespaces of their own.
+//
+// Promise (Transports): Processes that reach the same directory socket reach each other, whatever
+// their network and PID namespaces. See also TestFolder.
 func TestApart(t *testing.T) {
 	liveApart(t)
 	in := func(args ...string) *exec.Cmd {

@@ -126,6 +126,12 @@ var zeroUses = map[string][]zeroUse{
 
 // An option with a zero, nil or negative value, and an option that is nil, has its default, or is
 // refused with an error that says so. Nothing panics, also where the value is used later.
+//
+// Promise (Options): An option that is zero, nil or negative has its default, or is refused with an
+// error that says so. See also TestNilCodec.
+//
+// Promise (Options): A missing context, function, pool or `*rocl.Context` is an error. See also
+// TestNothingGiven.
 func TestZeroOptions(t *testing.T) {
 	for name, uses := range zeroUses {
 		for i, use := range uses {

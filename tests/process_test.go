@@ -223,6 +223,11 @@ func TestTwoShells(t *testing.T) {
 
 // The process that serves the directory is killed several times. Each time the resource is found
 // again under the same identifier.
+//
+// Promise (Resources): A process that dies takes its resources with it.
+//
+// Promise (Takeover): The process that serves the directory may be killed. Resources keep their
+// identifiers, and no message is lost. See also TestServingContextKilled.
 func TestServerKilled(t *testing.T) {
 	sock := socket(t)
 	d := start(t, `"serving"`, dirserver, "--socket", sock)
@@ -318,6 +323,8 @@ func TestRaceToServe(t *testing.T) {
 }
 
 // A process of another user is refused, whatever the mode of the socket file is.
+//
+// Promise (Directory): Processes of other users are refused.
 func TestOtherUserRefused(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root can be another user")
@@ -460,7 +467,8 @@ func TestDrainsOnTerm(t *testing.T) {
 	}
 }
 
-// The demonstration counts as grep does, also when an indexer is killed.
+// Promise (Source tree): The demonstration counts what grep counts, also when a process is killed.
+// See also TestCrawlerDiesAfterSending.
 func TestDemo(t *testing.T) {
 	dir := t.TempDir()
 	files := map[string]string{

@@ -49,6 +49,9 @@ func shownRoutes(t *testing.T, sock string, args ...string) (all []shownRoute, c
 
 // rocl routes shows the links between processes as both ends see them: over shared memory if both
 // ends have it, over TCP if one end has not, and the lanes of rules.
+//
+// Promise (Transports): `rocl routes` shows the links as both ends have them, and names a context
+// that does not answer. See also TestAskerThatNeverReceives.
 func TestRoutes(t *testing.T) {
 	sock := socket(t)
 	start(t, "serving", dirserver, "--socket", sock)
@@ -184,6 +187,9 @@ func refuse(call string) error {
 
 // If the kernel refuses memory that can be shared, or has none left, TCP is used. One log line says
 // so.
+//
+// Promise (Transports): Processes that cannot share memory use TCP, whatever the reason and the
+// state of `/dev/shm`. See also TestContainers.
 func TestNoSharedMemory(t *testing.T) {
 	for _, call := range []string{"memfd_create", "fallocate"} {
 		sock := socket(t)
@@ -277,6 +283,9 @@ func TestOtherUserOverTCP(t *testing.T) {
 
 // A program that is started by a process with connections over shared memory inherits none of its
 // descriptors. The peer sees the death of that process although the program lives.
+//
+// Promise (Shared memory): A program that a context's process starts inherits none of the context's
+// descriptors.
 func TestNothingIsInherited(t *testing.T) {
 	sock := socket(t)
 	start(t, "serving", dirserver, "--socket", sock)

@@ -16,6 +16,9 @@ import (
 
 // A thousand contexts have a hundred thousand resources on one node. Each of a sample is found by
 // its attributes, and gets its own message and no other.
+//
+// Promise (Resources): A thousand contexts and a hundred thousand resources fit on one machine,
+// find each other and exchange messages. See also TestCrowd.
 func TestScale(t *testing.T) {
 	contexts, each, sample := 1000, 100, 5000
 	if testing.Short() {

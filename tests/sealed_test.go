@@ -448,6 +448,9 @@ func undelivered(t *testing.T, to *lib.Resource, reports chan error) {
 // Contexts of two nodes of a cluster with a key do not link in the clear, whatever addresses a
 // context claims and whichever side begins. No context is allowed to listen in the clear for other
 // nodes.
+//
+// Promise (Keys): In a cluster with a key, contexts of different nodes never link in the clear. See
+// also context: TestPlaces.
 func TestNoDowngrade(t *testing.T) {
 	ctx := eventually.Context(t)
 	key := filepath.Join(t.TempDir(), "key")
@@ -550,6 +553,9 @@ func (a *authority) issue(t *testing.T) (cert, key string) {
 // Nodes with the operator's certificates find and reach each other, whether a daemon serves or a
 // context. A context without certificates gets an error that says so. A node that has the key and
 // another authority's certificate joins and reaches no member.
+//
+// Promise (Keys): Nodes with the operator's certificates reach each other. A program without them
+// gets an error that says so.
 func TestOwnCertificates(t *testing.T) {
 	ctx := eventually.Context(t)
 	keys := filepath.Join(t.TempDir(), "key")

@@ -19,6 +19,9 @@ import (
 
 // Two signals at once, as GNU timeout sends them, end a daemon and a command as cleanly as one
 // does.
+//
+// Promise (Commands): Two signals end a daemon or command as cleanly as one. A daemon goes on when
+// the reader of its log has gone. See also TestLogReaderGone.
 func TestSignalTwice(t *testing.T) {
 	for range 10 {
 		sock := socket(t)

@@ -26,8 +26,8 @@ func patiently(t *testing.T, env []string, bin string, args ...string) (out, err
 	return runCommand(t, 40*time.Second, cmd)
 }
 
-// A stopped directory, or a listener that accepts and sends nothing, does not hang a command. Each
-// command ends after --timeout, prints that, and has exit code 4.
+// Promise (Commands): A directory that is stopped or never answers does not hang a command: it ends
+// after `--timeout` with exit code 4. See also TestStoppedWhileAsked.
 func TestSilentDirectory(t *testing.T) {
 	stopped := socket(t)
 	d := start(t, `"serving"`, dirserver, "--socket", stopped)

@@ -86,6 +86,9 @@ func TestStoppedDirectory(t *testing.T) {
 // If the program that serves the node is stopped, a daemon that starts names its process and says
 // what to do. When the program goes on, it gives way to the next daemon, and its resources are
 // found.
+//
+// Promise (Takeover): A daemon that starts while the serving process is stopped ends with an error
+// that names the process.
 func TestStoppedContextServes(t *testing.T) {
 	sock := socket(t)
 	p := start(t, "-", rocl, "register", "--socket", sock, "name=sink")

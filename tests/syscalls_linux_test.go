@@ -68,6 +68,9 @@ func asks(c *lib.Context, who lib.Attrs) error {
 }
 
 // Questions about the context's own node need no system call: ptrace counts them.
+//
+// Promise (Index): Finds and look-ups on the own node need no system call, and answer as the socket
+// does. See also TestMapped.
 func TestNoSystemCalls(t *testing.T) {
 	sock := socket(t)
 	start(t, `"serving"`, dirserver, "--socket", sock)

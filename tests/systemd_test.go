@@ -156,6 +156,9 @@ func (m *manager) stop() { _, _ = m.systemctl("stop", "dirserver") }
 // Under the unit of packaging/systemd the daemon waits for its address, is started again as often
 // as a reason may pass, and after a crash. It is not started again with wrong settings, or beside
 // another daemon.
+//
+// Promise (Clusters): Under the units of `packaging/systemd`, the daemon restarts after reasons
+// that may pass, and not after those that last. See also cmd/dirserver: TestExitCodes.
 func TestUnderSystemd(t *testing.T) {
 	m := newManager(t)
 	sock := socket(t)

@@ -16,6 +16,10 @@ import (
 // The process that serves the directory of a node without a daemon is killed. Its end is noticed as
 // that of any other process is: calls, monitors and watches do not wait for a time to pass. A busy
 // machine may delay one takeover, so the fastest of several counts.
+//
+// Promise (Resources): The end of the serving process is noticed like that of any other. If all
+// living contexts have `JoinOnly`, it is given up after `WithGiveUp`. See also
+// TestRecoveryTakesNoTime.
 func TestServingProcessEndNoticed(t *testing.T) {
 	const (
 		most     = 200 * time.Millisecond // less than each constant that a takeover could wait for

@@ -106,6 +106,9 @@ func (f *follower) none(what string, d time.Duration) {
 // A watch at one node sees processes at another node come and be killed. If the daemon of either
 // node is killed and started again, the watch yields only what is different, also what happened
 // meanwhile. A node that dies takes its resources with it, until it is back.
+//
+// Promise (Watches): Resources of a killed process leave every watch at once, and those of a dead
+// node when gossip says so. Both appear again when they are back. See also TestProcessDeathSeen.
 func TestClusterWatch(t *testing.T) {
 	nice.Raise(t) // the resources of a daemon that is late for a second are gone
 	key := filepath.Join(t.TempDir(), "key")

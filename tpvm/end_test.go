@@ -118,6 +118,9 @@ func kill(t *testing.T, task *tpvm.Task, id tpvm.TID) {
 
 // Programs that shall end with their parent end when it is killed, whether they have enrolled or
 // not.
+//
+// Promise (Package tpvm): Programs spawned with `EndWithParent` end with their parent. Others go
+// on. See also TestParentKilled.
 func TestEndWithParent(t *testing.T) {
 	ctx := deadline(t)
 	task := enrol(t, alone(t))

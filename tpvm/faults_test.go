@@ -129,6 +129,9 @@ func sumOfSquares(n int64) (sum int64) {
 
 // A thread that is killed with a number in hand loses no work. The master gets the message about
 // its end after its last result, and gives the number to another thread.
+//
+// Promise (Package tpvm): `Notify` tells once of each task that ends, behind its last message. See
+// also TestFarmLosesHost.
 func TestFarmThreads(t *testing.T) {
 	ctx := deadline(t)
 	c := rocltest.Cluster(t, 2)
@@ -159,6 +162,9 @@ func TestFarmThreads(t *testing.T) {
 }
 
 // The same holds for a process that is killed.
+//
+// Promise (Package tpvm): A farm whose workers are killed gives their work to others. See also
+// TestFarmLosesHost.
 func TestFarmProcesses(t *testing.T) {
 	ctx := deadline(t)
 	task := enrol(t, alone(t))
@@ -235,6 +241,9 @@ func TestUnpackErrors(t *testing.T) {
 
 // A message of a program that does not use tpvm, and one whose description is damaged, are errors
 // that name the sender. The messages before and after them arrive.
+//
+// Promise (Package tpvm): A message that no program of the package sent is dropped, and the receive
+// names its sender.
 func TestForeignMessages(t *testing.T) {
 	ctx := deadline(t)
 	c := rocltest.Cluster(t, 2)
@@ -279,6 +288,8 @@ func TestForeignMessages(t *testing.T) {
 
 // A thread that panics, and one that leaves its goroutine, end. The other threads and their task go
 // on.
+//
+// Promise (Package tpvm): A thread that panics ends alone.
 func TestThreadPanics(t *testing.T) {
 	ctx := deadline(t)
 	c := rocltest.Cluster(t, 1)
@@ -374,6 +385,8 @@ func TestAfterExit(t *testing.T) {
 
 // Ten thousand threads in four tasks send to some of each other: any task can send to their
 // identifiers. Each receives its own messages.
+//
+// Promise (Package tpvm): 10,000 threads in one virtual machine receive messages.
 func TestTenThousandThreads(t *testing.T) {
 	perTask := 2500
 	if testing.Short() {

@@ -392,6 +392,9 @@ func TestGroupWithoutMemory(t *testing.T) {
 }
 
 // No member leaves a barrier before all have come, in barrier after barrier.
+//
+// Promise (Package tpvm): A barrier lets all members pass together. If one ends, the others get a
+// `*MemberError` that names it. See also TestGroupBarrierMemberGone.
 func TestGroupBarrier(t *testing.T) {
 	ctx := deadline(t)
 	const n, rounds = 12, 100
@@ -599,6 +602,9 @@ func TestGroupBarrierEnoughLeft(t *testing.T) {
 }
 
 // The task that coordinates the group exits: the other members go on, with the same numbers.
+//
+// Promise (Package tpvm): A group needs no server. It goes on when its coordinating process is
+// killed, and what that process decided holds. See also TestGroupTakeoverBarrier.
 func TestGroupCoordinatorExits(t *testing.T) {
 	ctx := deadline(t)
 	ts := newThreads(t, 3)
@@ -989,6 +995,8 @@ func TestGroupGatherLeft(t *testing.T) {
 
 // The connection of a root tells of the end of a member, and later the coordinator does. Each kind
 // of operation names the member once.
+//
+// Promise (Package tpvm): Group operations name a member that has ended once.
 func TestGroupNamedOnce(t *testing.T) {
 	ctx := deadline(t)
 	ts := newThreads(t, 3)

@@ -40,6 +40,9 @@ func number(m *tpvm.Message) int32 {
 
 // Recv, TryRecv and Probe do not see messages that handlers want. Handlers get them in order. When
 // the handler has been removed, Recv returns such messages again.
+//
+// Promise (Package tpvm): A handler gets each message that it selects once, before any receive. See
+// also TestHandlerWhileReceiving.
 func TestHandlers(t *testing.T) {
 	ctx := deadline(t)
 	c := rocltest.Cluster(t, 2)

@@ -237,6 +237,9 @@ func (f *farm) gone(tag int, ids ...tpvm.TID) {
 
 // Hosts are added over a remote shell. For each host that cannot be added the error says why. Spawn
 // uses the other hosts, and they are removed with their programs.
+//
+// Promise (Package tpvm): Hosts can be added and deleted at run time, and `NotifyHosts` tells of
+// it. See also TestFarmLosesHost.
 func TestAddHosts(t *testing.T) {
 	f := newFarm(t)
 	ctx := deadline(t)

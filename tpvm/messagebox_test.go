@@ -158,6 +158,9 @@ func TestMessageBoxWait(t *testing.T) {
 
 // The entries of a thread are deleted when it ends, and so are those of a task, except Persistent
 // ones. Another task keeps these, and a third one when that task has exited.
+//
+// Promise (Package tpvm): A `Persistent` entry of the message box outlives its task. Other entries
+// end with theirs. See also TestMessageBoxKilled.
 func TestMessageBoxPersistent(t *testing.T) {
 	ctx := deadline(t)
 	c := rocltest.Cluster(t, 2)
@@ -376,6 +379,9 @@ func (x *box) want(values ...string) {
 }
 
 // While nobody keeps the entry of a killed task, another entry gets its index. Both stay.
+//
+// Promise (Package tpvm): A `Persistent` entry is not lost or taken twice when tasks put, take and
+// take over at once. See also TestMessageBoxKilledTake.
 func TestMessageBoxIndexTaken(t *testing.T) {
 	const flags = tpvm.Persistent | tpvm.MultiInstance
 	for _, persistent := range []tpvm.InfoFlags{0, tpvm.Persistent} {
@@ -441,6 +447,9 @@ func TestMessageBoxKilledTake(t *testing.T) {
 // The answer to a task that takes an entry is lost, for example because the call has ended. The
 // entry stays, with its owner and its copy. If another entry has its index, it gets the next free
 // one.
+//
+// Promise (Package tpvm): An entry taken by `ReadAndDelete` whose answer was lost is in the box
+// again. See also TestMessageBoxCancelledTakes.
 func TestMessageBoxAnswerLost(t *testing.T) {
 	for _, flags := range []tpvm.InfoFlags{0, tpvm.Persistent} {
 		for _, taken := range []bool{false, true} { // the index is

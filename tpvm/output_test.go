@@ -152,6 +152,9 @@ func exit(t testing.TB, task *tpvm.Task) {
 
 // The output of programs comes line by line with labels in front, partial last lines included, and
 // Exit waits for it.
+//
+// Promise (Package tpvm): Output is gathered line by line with the task's name, in bounded memory.
+// See also TestCatchoutOfHosts.
 func TestCatchout(t *testing.T) {
 	ctx := deadline(t)
 	task := enrol(t, alone(t))

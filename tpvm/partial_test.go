@@ -14,6 +14,9 @@ import (
 
 // Nothing is missing for certain while a node cannot be asked: each look-up that finds nothing has
 // the reason of a definite "no" and rocl.ErrPartial. What the other nodes have is found.
+//
+// Promise (Package tpvm): A look-up denies nothing for certain while a node does not answer: the
+// error matches `rocl.ErrPartial`. See also TestPartial.
 func TestMissingIsUncertain(t *testing.T) {
 	t.Parallel() // the member waits 3 s for the one that it is to join
 	ctx := deadline(t)

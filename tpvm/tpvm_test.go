@@ -119,6 +119,9 @@ func joined(opts ...tpvm.Option) (*tpvm.Task, error) {
 }
 
 // Threads are spawned by name on two nodes, know their parent and siblings, and answer.
+//
+// Promise (Package tpvm): `Spawn` returns an identifier for each thread or program that started,
+// and a `*SpawnError` with the cause for each other. See also TestSpawnPrograms.
 func TestSpawnThreads(t *testing.T) {
 	ctx := deadline(t)
 	c := rocltest.Cluster(t, 2)
@@ -187,6 +190,9 @@ func node(t testing.TB) string {
 }
 
 // Programs are spawned, know their parent, and end when a message says so.
+//
+// Promise (Package tpvm): A program finds its parent, arguments and message context. See also
+// TestInherit.
 func TestSpawnPrograms(t *testing.T) {
 	ctx := deadline(t)
 	task := enrol(t, alone(t))

@@ -271,6 +271,9 @@ func TestHealthAtOnce(t *testing.T) {
 
 // The daemon is ready when it serves, its database answers, and it has met another member or has
 // waited long enough for one. It is not ready while it starts or ends.
+//
+// Promise (Commands): A daemon is ready when it serves and has met or awaited another member, until
+// it begins to end.
 func TestReady(t *testing.T) {
 	s := directory.NewServer()
 	defer s.Close()
@@ -353,6 +356,9 @@ func (r *recorder) Write(b []byte) (int, error) { return r.body.Write(b) }
 
 // The metrics are consistent and follow the naming conventions of Prometheus. The documentation has
 // each of them, and no others.
+//
+// Promise (Commands): Each metric is documented. Metrics are shown to the machine itself alone
+// unless configured otherwise. See also directory: TestStats.
 func TestMetrics(t *testing.T) {
 	s := directory.NewServer()
 	defer s.Close()
@@ -395,6 +401,9 @@ func TestMetrics(t *testing.T) {
 
 // SIGHUP makes the daemon read the keys again. A file that cannot be used changes nothing and is
 // logged. No log line contains a key.
+//
+// Promise (Keys): Daemons and serving programs follow the key file. A file that cannot be used
+// changes nothing, and no key is logged. See also TestRekey.
 func TestKeys(t *testing.T) {
 	dir := short(t)
 	file := filepath.Join(dir, "keys")

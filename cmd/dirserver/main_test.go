@@ -138,6 +138,8 @@ log-format = "json"
 }
 
 // The output of --print-config is a configuration file with the same settings.
+//
+// Promise (Commands): `dirserver --print-config` prints what `--config` reads.
 func TestPrintedConfigIsRead(t *testing.T) {
 	t.Setenv("XDG_RUNTIME_DIR", "/run/me")
 	for _, args := range [][]string{

@@ -260,6 +260,9 @@ func TestRunInterrupted(t *testing.T) {
 
 // A program that has ended is not waited for because of a process that it has left behind with its
 // output open. What the program has printed is printed.
+//
+// Promise (Commands): `tpvm run` does not wait for a process that a program has left behind. See
+// also TestLeftProcessGoesOn.
 func TestRunLeavesProcess(t *testing.T) {
 	s := newShell(t)
 	path := filepath.Join(t.TempDir(), "held")

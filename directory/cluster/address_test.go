@@ -22,6 +22,9 @@ import (
 
 // A node whose address is not there is served, and denies nothing for certain. A choice between
 // addresses is an error that lists them, for a process that serves first.
+//
+// Promise (Clusters): Where the machine lacks the cluster's address, the node is served alone,
+// `/readyz` says why, and it joins by itself later. See also TestClusterAddressMoves.
 func TestAddressNotThere(t *testing.T) {
 	ctx := eventually.Context(t)
 	var log lines
@@ -127,6 +130,9 @@ func TestAbandoned(t *testing.T) {
 // A member that tells the address of this one by gossip, or one at which it is not, lives
 // elsewhere: it has answered a hello there. What it has is not denied for certain, and it is
 // warned of.
+//
+// Promise (Clusters): A member that advertises an address of another, or that binds to loopback by
+// a name, is warned of. See also TestNameOfLoopback.
 func TestOwnAddressTold(t *testing.T) {
 	var log lines
 	a := member(t, 1, func(c *Config) { c.Logger = slog.New(slog.NewTextHandler(&log, nil)) })

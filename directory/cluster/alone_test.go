@@ -21,6 +21,9 @@ import (
 
 // A member is started anew without an address to join, because the other members join it. It does
 // not deny what they have: it joins the members that still address it.
+//
+// Promise (Cuts and restarts): The first member, which has no addresses to join, may be restarted
+// or killed without denying what others hold. See also TestMetIsWritten.
 func TestSeedRestarted(t *testing.T) {
 	for how, end := range map[string]func(*Cluster) error{
 		"replaced": (*Cluster).HandOver,
@@ -53,6 +56,9 @@ func TestSeedRestarted(t *testing.T) {
 
 // A member does not deny a question that it does not understand, because that is of a later
 // version.
+//
+// Promise (Clusters): A question or member of a later version is passed over, and what it has is
+// not denied for certain. See also TestLaterVersion.
 func TestUnknownQuestion(t *testing.T) {
 	a := member(t, 1, func(c *Config) { c.Hop = 5 * time.Millisecond })
 	b := member(t, 2, nil, a)
@@ -72,6 +78,9 @@ func (l *lines) count(text string) int { return strings.Count(l.String(), text) 
 
 // Two nodes have the same number, from a copied file. A member that meets both logs it, and so does
 // one of the two, because each member believes in only one of them.
+//
+// Promise (Clusters): A node number that two nodes have is logged. Until one ends, nothing is
+// denied for certain.
 func TestSameNumber(t *testing.T) {
 	var seen, own lines
 	logTo := func(l *lines) func(*Config) {
@@ -150,6 +159,9 @@ func TestNames(t *testing.T) {
 
 // A member that follows another server of its node may not know all members until a member that
 // does gives it an account. Until then its own account says so.
+//
+// Promise (Cuts and restarts): A member that comes while others are away or suspected denies
+// nothing of what they have. See also TestAwayIsLookedFor, TestJoinWhileAway.
 func TestMetFresh(t *testing.T) {
 	a := member(t, 1, func(c *Config) { c.Follows, c.Join = true, []string{"127.0.0.1:1"} })
 	b := member(t, 2, nil)
@@ -188,6 +200,9 @@ func TestMetFresh(t *testing.T) {
 // A member that has reached none of the addresses to join denies nothing for certain, however long
 // it tries. Nor does a member that has met only such a one. A member whose only address to join is
 // its own is alone.
+//
+// Promise (Cluster searches): A member that has reached none of the members to join denies nothing
+// of other nodes for certain. `ErrPartial` names the addresses.
 func TestNobodyReached(t *testing.T) {
 	const nobody = "127.0.0.1:1"
 	what := pattern(resource.Match{"a": "b"})

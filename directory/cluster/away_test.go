@@ -29,6 +29,12 @@ func away(t *testing.T, at, who *Cluster) (away bool) {
 // A question waits for a member that is away for a moment, and finds what it has when it is back.
 // The question ends with ErrPartial when the patience is over, and with a definite no when the
 // member is dead.
+//
+// Promise (Cluster searches): A question waits for a member that will be back, and asks one that
+// comes meanwhile. See also TestComesWhileAsked.
+//
+// Promise (Cuts and restarts): Members that are restarted in order, also several at a time, are not
+// taken for dead, and nothing of theirs is denied for certain. See also TestOverlappingRestarts.
 func TestAway(t *testing.T) {
 	brief := func(c *Config) { c.Patience = 300 * time.Millisecond }
 	a := member(t, 1, nil)

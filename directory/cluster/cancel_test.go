@@ -29,6 +29,9 @@ func left(c *Cluster) string {
 
 // Thousands of questions are given up at any moment, by goroutines that sleep and by goroutines
 // that poll. Two members are asked, one of which does not answer. Nothing is left of the questions.
+//
+// Promise (Cluster searches): Thousands of questions at once are all answered. Questions given up
+// leave nothing behind. See also TestAskAtOnce.
 func TestCancelled(t *testing.T) {
 	for _, poll := range []time.Duration{0, 200 * time.Microsecond} {
 		a := member(t, 1, func(c *Config) { unhurried(c); c.Poll, c.Patience = poll, time.Minute })

@@ -112,6 +112,10 @@ func pattern(a resource.Attributes, want ...string) *resource.List {
 
 // The other members find what one member has, by attributes and by identifier. What no member has
 // is denied for certain.
+//
+// Promise (Cluster searches): A resource that a member holds is found from every member by each
+// strategy. What none holds is denied for certain. Members that could not be asked are named.
+// See also TestStrategies.
 func TestFind(t *testing.T) {
 	a := member(t, 1, nil)
 	b, c := member(t, 2, nil, a), member(t, 3, nil, a)
@@ -171,6 +175,8 @@ func TestFind(t *testing.T) {
 
 // Summaries save questions, and never cost an answer. A resource that is too new for them is found,
 // and one that is gone is denied.
+//
+// Promise (Cluster searches): A summary of what a member holds saves questions and costs no answer.
 func TestFilters(t *testing.T) {
 	slow := func(c *Config) { c.Spread = time.Hour }
 	patient := func(c *Config) { c.Hop = 5 * time.Second } // a late answer is not asked for again: packets are counted
@@ -229,6 +235,8 @@ func TestFilters(t *testing.T) {
 func second[T any](_ T, err error) error { return err }
 
 // Clusters with different names or keys do not hear each other.
+//
+// Promise (Clusters): Clusters of another name or key do not hear each other.
 func TestApart(t *testing.T) {
 	a := member(t, 1, nil)
 	key := func(k string) func(*Config) { return func(c *Config) { c.Keys = [][]byte{[]byte(k)} } }

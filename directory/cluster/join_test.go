@@ -214,6 +214,9 @@ func TestHelloIsFollowed(t *testing.T) {
 
 // A name server that hangs delays neither the start of a member, nor its joining of other members,
 // nor its end. A member that waited for it would not get there before the test ends.
+//
+// Promise (Clusters): Name servers that hang, and members that do not answer, do not keep a member
+// from starting, joining or ending. See also TestJoinByName.
 func TestNameServerHangs(t *testing.T) {
 	ended := make(chan struct{})
 	defer close(ended)
@@ -275,6 +278,9 @@ func TestJoinSilent(t *testing.T) {
 
 // A member logs that it does not reach an address to join. A member logs that it hears another
 // cluster. Nothing else shows a wrong key or name.
+//
+// Promise (Clusters): A member that reaches no address to join, or hears another cluster, logs
+// that.
 func TestNotReached(t *testing.T) {
 	var ours, theirs lines
 	logTo := func(l *lines, name string) func(*Config) {

@@ -21,6 +21,9 @@ import (
 
 // Lists of the largest size are found, listed and looked up, by values of the largest size. What no
 // member has is denied for certain.
+//
+// Promise (Cluster searches): Attribute lists of the largest size are found and listed from every
+// node. See also TestLargestList.
 func TestLarge(t *testing.T) {
 	// A hop is far shorter than such a list takes.
 	hop := func(c *Config) { c.Hop, c.Patience = 5*time.Millisecond, 30*time.Second }

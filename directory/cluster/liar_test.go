@@ -15,6 +15,8 @@ import (
 
 // A member that has the key sends answers to questions that were not asked, invalid packets, and
 // packets about a wrong range or node. No answer changes by that.
+//
+// Promise (Cluster searches): A member that lies changes no answer of other members.
 func TestLiar(t *testing.T) {
 	a := member(t, 1, nil)
 	b, liar := member(t, 2, nil, a), member(t, 3, nil, a)

@@ -60,6 +60,9 @@ func TestAllLeavesNothing(t *testing.T) {
 
 // A listing goes on when the listed member's directory is replaced in the middle. No resource is
 // missing, and none comes twice.
+//
+// Promise (Cluster searches): Several answers come each once, even if a member's directory is
+// replaced between them. See also TestAllForgotten.
 func TestAllThroughRestart(t *testing.T) {
 	a := newStation(t, 1, func(c *Config) { c.Patience = time.Minute })
 	b := newStation(t, 2, nil, a)
@@ -134,6 +137,9 @@ func TestAllForgotten(t *testing.T) {
 
 // A member that dies in the middle of a listing has no more resources. The other members are
 // listed. The dead one is not counted among the members that told all they have.
+//
+// Promise (Cluster searches): A member that dies while it is listed is not counted among those that
+// told all.
 func TestAllMemberDies(t *testing.T) {
 	a := newStation(t, 1, nil)
 	b, c := newStation(t, 2, nil, a), newStation(t, 3, nil, a)

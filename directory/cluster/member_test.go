@@ -151,6 +151,9 @@ var errHasty = errors.New("has no time")
 // An address in use is an error for the process that serves first. It waits for the address no
 // longer than its context lasts. A process that takes over serves anyway, denies nothing for
 // certain, and becomes a member when the address is free.
+//
+// Promise (Clusters): `Open` reports a cluster address in use, a key that others can read, and
+// another cluster's name. See also TestMemberFails.
 func TestAddressInUse(t *testing.T) {
 	ctx := eventually.Context(t)
 	log, path := slog.New(slog.DiscardHandler), sock(t)
@@ -439,6 +442,8 @@ func (l *lines) forget() {
 	l.b.Reset()
 }
 
+// Promise (Clusters): The environment variables mean to programs what they mean to `dirserver`. See
+// also TestMemberFails.
 func TestEnvironment(t *testing.T) {
 	for name, value := range map[string]string{
 		"ROCL_BIND": "10.0.0.7:7946", "ROCL_JOIN": " a:1, ,b:2", "ROCL_KEY_FILE": "key", "ROCL_GROUP": "239.1.2.3:7947", "ROCL_SEARCH": "tree", "ROCL_POLL": "50us",

@@ -25,6 +25,9 @@ func refined(t *testing.T, p *resource.List, add ...func(*resource.List) error) 
 
 // Comparisons, orders and owners reach all members. The first resource in an order is the first of
 // all members that could be asked.
+//
+// Promise (Resources): `Find` with `Least` or `Most` returns the first resource of all nodes that
+// could be asked. See also TestFindAcrossNodes.
 func TestConditions(t *testing.T) {
 	a := newStation(t, 1, nil)
 	b, c := newStation(t, 2, nil, a), newStation(t, 3, nil, a)

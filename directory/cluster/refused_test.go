@@ -22,6 +22,10 @@ import (
 // members on each side for dead on the other. They live, so nothing that they may have is denied
 // for certain at any time. No watch tells that it is gone. That is logged once. When the member has
 // the key, all is well again.
+//
+// Promise (Cluster searches): A member that refuses another is not taken for dead, whatever the
+// reason. The reason is logged, and is in `/readyz` and the error. See also
+// TestKeyChangedWhileAway.
 func TestRefusedIsNotDead(t *testing.T) {
 	var log lines
 	keyed := func(c *Config) { c.Keys, c.Patience = [][]byte{[]byte("the old key")}, 1 }

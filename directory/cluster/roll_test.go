@@ -16,6 +16,9 @@ import (
 
 // As soon as any member knows a newcomer, the members that have not heard of it yet find what it
 // has: a no of the member that knows it says that it knows other members.
+//
+// Promise (Cluster searches): What a newcomer has is found as soon as one asked member knows the
+// newcomer, in clusters of up to 64 members, and of up to 128 by broadcast. See also TestRoll.
 func TestKnownToOne(t *testing.T) {
 	a := member(t, 1, unhurried)
 	b, c := member(t, 2, unhurried, a), member(t, 3, unhurried, a)

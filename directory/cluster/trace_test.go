@@ -126,6 +126,9 @@ func TestTraceCast(t *testing.T) {
 
 // A member that lives and does not answer is silent, and named. Questions wait for it until the
 // patience is over.
+//
+// Promise (Cluster searches): A member that lives and does not answer is waited for and named.
+// Commands then end with exit code 3. See also TestSilentNode.
 func TestSilent(t *testing.T) {
 	deaf := func(c *Config) { c.Sure = func() bool { return false } }
 	quick := func(c *Config) { c.Hop, c.Patience = 400*time.Millisecond, 100*time.Millisecond }

@@ -577,6 +577,9 @@ func TestWatchChurn(t *testing.T) {
 }
 
 // A watch that is not read costs other watches nothing. Its memory is bounded by what it watches.
+//
+// Promise (Watches): A slow reader delays no other watch, and is told the latest state of each
+// resource.
 func TestWatchSlowReader(t *testing.T) {
 	a := newStation(t, 1, nil)
 	b := newStation(t, 2, nil, a)

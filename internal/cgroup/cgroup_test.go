@@ -13,6 +13,9 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const mountOf2 = "31 24 0:27 / /sys/fs/cgroup rw,nosuid shared:9 - cgroup2 cgroup2 rw,nsdelegate\n"
 
+// Promise (Memory): The default of `WithMemory` is a half of the smallest memory limit above the
+// process, so a context fails with `ErrLimit` before the kernel ends it. See also
+// TestDefaultMemory.
 func TestRead(t *testing.T) {
 	for name, c := range map[string]struct {
 		groups, mounts string

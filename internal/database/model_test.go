@@ -22,6 +22,12 @@ type entry struct {
 }
 
 // The database behaves as a map does, and a watch ends up knowing the same resources.
+//
+// Promise (Resources): No answer is wrong because of a hash: answers come by comparison.
+//
+// Promise (Watches): A watch tells what all members hold, then `Synced`, then what happens, in
+// order for each resource. In the end it has told every resource that matches. See also
+// directory/cluster: TestWatch.
 func TestAgainstModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		d := New()

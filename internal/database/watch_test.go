@@ -72,6 +72,9 @@ func TestHeldWatch(t *testing.T) {
 
 // A watch that is not read keeps an entry for what matches now and for what its reader knows. It
 // keeps no entry and no chunk of attributes of what came and went.
+//
+// Promise (Watches): A watch that is not read keeps an entry a resource, and nothing of those that
+// came and went. See also directory: TestUnreadWatch.
 func TestUnreadWatch(t *testing.T) {
 	d := New()
 	owner := resource.MakeGID(1, 1, 0)

@@ -70,6 +70,9 @@ func template(t testing.TB) []byte {
 }
 
 // An index with changed bits, wherever they are, is read without harm.
+//
+// Promise (Index): An index of nonsense is read without a panic or an endless loop. See also
+// TestIndexNonsense.
 func TestScribbled(t *testing.T) {
 	good := template(t)
 	mem, read := page(t, minSize)

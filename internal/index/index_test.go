@@ -479,6 +479,9 @@ func whole(l *resource.List) bool {
 
 // Readers run beside a writer that never pauses. They see no torn record, they find what exists all
 // the time, and they see every revision that was committed before.
+//
+// Promise (Index): A reader of the index sees no torn record. Readers and the writer never wait for
+// each other. See also TestIndexWhileChanging.
 func TestHammer(t *testing.T) {
 	for _, procs := range []int{1, runtime.GOMAXPROCS(0)} {
 		t.Run(fmt.Sprint(procs), func(t *testing.T) {

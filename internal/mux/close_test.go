@@ -39,6 +39,8 @@ func descriptors(t testing.TB) (kinds []string) {
 
 // Close may be called at any moment, and concurrently. It returns, no callback is called
 // afterwards, and no descriptor is left.
+//
+// Promise (Keys): A port may be closed at any moment, and leaves nothing open.
 func TestCloseDuringEverything(t *testing.T) {
 	rounds := 1000
 	if testing.Short() {

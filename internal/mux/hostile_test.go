@@ -143,7 +143,8 @@ func (e *enemy) heard() (bytes int) {
 	}
 }
 
-// A process without the key gets no reply, and what it sends changes nothing.
+// Promise (Keys): A process without the cluster's key gets no answer at any port and changes
+// nothing. Refusals are logged. See also TestStrangersAtSealedCluster.
 func TestSilence(t *testing.T) {
 	a, b := start(t, 1, keyed("key")), start(t, 2, keyed("key"))
 	r := record(t, b)
@@ -250,6 +251,9 @@ func TestAnswersStayAtHome(t *testing.T) {
 
 // Replayed datagrams, casts, notes about casts and streams have no effect: at once, after the two
 // members have parted and met again, and after both were restarted.
+//
+// Promise (Keys): Recorded traffic has no effect, also after restarts, and no counter is used twice
+// under one key. See also TestPartAndMeet.
 func TestReplays(t *testing.T) {
 	groupPort, err := freeaddr.Port()
 	if err != nil {
@@ -425,6 +429,9 @@ func TestCounterJumps(t *testing.T) {
 
 // Strangers that hold connections, silent or dripping bytes, do not keep a member out, and do not
 // take more than the room for strangers.
+//
+// Promise (Keys): Half-open and slow connections keep no member out. A peer that never reads delays
+// no other. See also TestStrangersGiveWay.
 func TestHalfOpen(t *testing.T) {
 	for _, sealed := range []bool{false, true} {
 		sec := TLS{}

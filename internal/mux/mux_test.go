@@ -439,6 +439,9 @@ func TestFlood(t *testing.T) {
 }
 
 // While a key is replaced both keys open. Then the old one alone opens nothing.
+//
+// Promise (Keys): The cluster's key is changed under load without a failed question or a lost
+// message. Afterwards the old key opens nothing. See also TestKeyRotation.
 func TestRotation(t *testing.T) {
 	old, both, fresh := [][]byte{[]byte("old")}, [][]byte{[]byte("old"), []byte("new")}, [][]byte{[]byte("new")}
 	turned := [][]byte{fresh[0], old[0]}

@@ -72,6 +72,9 @@ func start(t *testing.T, cmd *exec.Cmd, held *bufio.Reader) *Program {
 }
 
 // A signal reaches all processes of a program, and the program has ended when all have.
+//
+// Promise (Commands): A signal to a command reaches the processes that its programs started. Those
+// left after 5 s are killed. See also TestRunWrapped.
 func TestGroupEnds(t *testing.T) {
 	for name, end := range map[string]func(*Program){
 		"End":     func(p *Program) { p.End() },
@@ -204,6 +207,8 @@ func subreaper() {
 	}
 }
 
+// Promise (Commands): As process 1, the commands reap orphans and lose no exit status. See also
+// TestPodAsProcessOne.
 func TestOrphansAreReaped(t *testing.T) {
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Env = append(os.Environ(), "BE_PROGRAM=subreaper")

@@ -196,6 +196,9 @@ func TestTraceBusy(t *testing.T) {
 }
 
 // Packets are lost and nodes are dead: traced checks what must hold all the same.
+//
+// Promise (Cluster searches): A trace has a step for each question that the node asked, with its
+// result. See also directory/cluster: TestTrace.
 func TestTraceUnderFaults(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(2, 60).Draw(t, "nodes")

@@ -28,7 +28,8 @@ func write(t *testing.T, dir, name string, mode os.FileMode, gid int) string {
 	return path
 }
 
-// A secret is read if no other user has rights to its file.
+// Promise (Clusters): A key file is accepted as containers and systemd give it, if no other user
+// has rights to it. See also TestKeyFiles.
 func TestRead(t *testing.T) {
 	dir, given := t.TempDir(), t.TempDir()
 	t.Setenv(credentials, given)

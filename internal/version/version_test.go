@@ -12,6 +12,8 @@ import (
 
 // The release that --version prints is the latest in the changelog, which has a section for
 // unreleased changes.
+//
+// Promise (Commands): `--version` prints the latest release in the changelog.
 func TestChangelogAgrees(t *testing.T) {
 	text, err := os.ReadFile("../../CHANGELOG.md")
 	if err != nil {

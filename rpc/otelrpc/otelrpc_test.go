@@ -50,6 +50,9 @@ func TestNilOptions(t *testing.T) {
 }
 
 // The span of a server is a child of the caller's span, and both record an error.
+//
+// Promise (Package rpc): Spans of caller and server join. Figures are those of the server and its
+// pools. See also TestCollector.
 func TestSpansJoin(t *testing.T) {
 	spans := tracetest.NewSpanRecorder()
 	provider := sdk.NewTracerProvider(sdk.WithSpanProcessor(spans))

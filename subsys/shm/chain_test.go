@@ -348,6 +348,9 @@ func shortly() {
 // This process is the last of three in a chain. The first or the second is killed at any moment.
 // Payloads that this process holds do not change, whatever the first does with its memory. In the
 // end no descriptor and no mapping is left.
+//
+// Promise (Shared memory): When processes that pass a message on are killed or close, what others
+// hold stays as it was. See also TestAbandonedArena.
 func TestChainHeld(t *testing.T) {
 	n := start(t)
 	var fds, maps, held int

@@ -71,6 +71,10 @@ func spawn(t testing.TB, env string) *subprocess.Process {
 // Processes are killed at any moment while both ends send as fast as they can. Payloads from them
 // are whole and can be read as long as they are held. Memory lent to them comes back. No descriptor
 // and no mapping is left.
+//
+// Promise (Shared memory): Either process may be killed at any moment. What came from it stays
+// whole, what was lent comes back, and no descriptor, mapping or file is left. See also
+// TestCrashOverShm.
 func TestKilledAtAnyMoment(t *testing.T) {
 	n := start(t)
 	var fds, maps int
@@ -129,6 +133,8 @@ func TestKilledAtAnyMoment(t *testing.T) {
 
 // A process that is stopped fills its ring and affects no other process. When it continues, all
 // frames arrive. When it is killed, all memory lent to it comes back.
+//
+// Promise (Shared memory): A stopped process with a full ring delays only itself.
 func TestStoppedPeer(t *testing.T) {
 	n, other := start(t), start(t)
 	for _, end := range []syscall.Signal{syscall.SIGCONT, syscall.SIGKILL} {

@@ -67,6 +67,9 @@ func scribble(t *testing.T, n *node) {
 
 // Held messages do not change after either end has closed the connection, and their memory comes
 // back when they are released.
+//
+// Promise (Shared memory): A message that is held stays as it was when its connection or either
+// context is closed. See also TestHeldWhenPortCloses.
 func TestHeldWhenConnCloses(t *testing.T) {
 	for _, nearCloses := range []bool{true, false} {
 		a, b := start(t), start(t)
@@ -166,6 +169,9 @@ func TestBothCloseUnread(t *testing.T) {
 
 // There are more payloads than numbers of loans. The others are copied, and the sender does not
 // wait for a receiver that holds all messages.
+//
+// Promise (Shared memory): A receiver may hold any number of large messages, and a sender lend from
+// any number of arenas, while messages go on. See also TestMoreArenasThanMapped.
 func TestAllLoansOut(t *testing.T) {
 	a, b := start(t), start(t)
 	near, far := pair(t, a, b)

@@ -99,6 +99,9 @@ func wantBack(t testing.TB, nodes ...*node) {
 
 // Received payloads, and slices of them, are sent on without a copy. They do not change after the
 // process that sent them on has released them. Their memory comes back through both processes.
+//
+// Promise (Shared memory): A received message is sent on without a copy, except beyond the budget
+// for arenas or after 8 processes. See also TestForwardWithoutCopy.
 func TestForward(t *testing.T) {
 	a, b, c := start(t), start(t), start(t)
 	ab, ba := admitted(t, a, b)
@@ -480,6 +483,9 @@ func TestForwardUnread(t *testing.T) {
 
 // Memory of a process of another user is not passed on, because that process would not believe this
 // one that third processes read it.
+//
+// Promise (Shared memory): Memory of another user is not passed on to third processes. See also
+// TestForwardAcrossContextsOfGroup.
 func TestForwardOfOtherUser(t *testing.T) {
 	if os.Getuid() != 0 || os.Getegid() != 0 {
 		t.Skip("only root can run a process of another user")

@@ -37,6 +37,9 @@ func startGroup(t testing.TB) *node {
 
 // A group member makes its bell blocking and full, reads nothing, and reports again and again that
 // it sleeps. Ringing its bell must not block.
+//
+// Promise (Shared memory): With `shm.ForGroup`, a process of the group cannot block, stop or end a
+// process of another user. See also TestNapMoved.
 func TestGroupBellCannotBlock(t *testing.T) {
 	evil, n := startGroup(t), startGroup(t)
 	near, far := pair(t, startGroup(t), n)

@@ -44,6 +44,9 @@ func good(t testing.TB, near, far *sink, seq uint32) {
 
 // A peer that writes nonsense is cut off with ErrProtocol. Memory that it names beyond its own is
 // not accessed, and other connections are not affected.
+//
+// Promise (Shared memory): A process that writes nonsense into its shared memory loses the
+// connection. It cannot write to another process's memory. See also TestOnlyTheMakerWrites.
 func TestNonsense(t *testing.T) {
 	evil, n := start(t), start(t)
 	near, far := pair(t, start(t), n)

@@ -128,6 +128,9 @@ func command(t *testing.T, part string, as *syscall.Credential) *exec.Cmd {
 }
 
 // Other users get no answer.
+//
+// Promise (Shared memory): Only processes of the same user attach, or of users in the named group.
+// See also TestGroup.
 func TestOtherUser(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("only root can run a process of another user")

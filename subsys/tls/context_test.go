@@ -127,6 +127,9 @@ func TestContexts(t *testing.T) {
 }
 
 // The connection breaks anywhere, and the link resumes over the next one.
+//
+// Promise (TLS): When a TLS connection breaks or its key is used up, no message is lost or doubled.
+// See also TestWorn.
 func TestCutAndResumed(t *testing.T) {
 	c := cred(t, 1)
 	cuts := new(atomic.Int32)

@@ -24,6 +24,9 @@ import (
 
 // While the secret is replaced in three rounds, in any order of the contexts, no dial fails and
 // existing connections stay. Afterwards the old secret gives no access.
+//
+// Promise (TLS): A secret or certificate is replaced while everything runs. No dial fails, and the
+// old secret opens nothing afterwards. See also TestRotationUnderLoad.
 func TestRotation(t *testing.T) {
 	old, anew := key(1), key(2)
 	creds := []*Secrets{secrets(t, "test", old), secrets(t, "test", old), secrets(t, "test", old)}

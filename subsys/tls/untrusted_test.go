@@ -55,6 +55,9 @@ func leaf(t testing.TB, ca *x509.Certificate, key ed25519.PrivateKey, f func(*x5
 
 // Peers without access are refused, and the reason is logged here. A peer that does not know the
 // cluster's name, which takes the secret, gets no byte as an answer.
+//
+// Promise (TLS): Over TLS no peer links without the cluster's secret or a certificate of the
+// operator. The refusal is logged. See also TestPlainGarbage.
 func TestUntrustedPeers(t *testing.T) {
 	cred := secrets(t, "test", key(1))
 	p := listen(t, New(cred))
@@ -257,6 +260,9 @@ func between(t testing.TB, addr string, change func(i int, b []byte) []byte) str
 
 // An attacker between the ends cannot downgrade a connection to an older version or to clear text,
 // nor change anything later.
+//
+// Promise (TLS): No older TLS version, plain text or other service's certificate is accepted. An
+// attacker in between can only cut the connection. See also TestFalseServers.
 func TestDowngrade(t *testing.T) {
 	cred := secrets(t, "test", key(1))
 	p, from := listen(t, New(cred)), listen(t, New(cred))

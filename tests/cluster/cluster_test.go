@@ -78,6 +78,9 @@ func lacking(as []*agent, own, same []rocl.GID) (wrong []string) {
 
 // Nodes that join one after another, or all at once, soon have one view, and every agent finds the
 // resources of all.
+//
+// Promise (Clusters): Members that join lists connect become one cluster, in whatever order they
+// start, and whatever names and addresses changed. See also TestJoinListsConnect.
 func TestJoin(t *testing.T) {
 	for _, c := range []struct {
 		nodes  int

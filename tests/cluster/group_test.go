@@ -28,6 +28,9 @@ func casts(a *agent) (n int) {
 
 // Members that are given no addresses find each other by a group address, and search by it. So do a
 // member that joins late and members that have forgotten all other members.
+//
+// Promise (Clusters): Members with a multicast or broadcast group become one cluster without
+// addresses, also after a cut that replaced all of them. See also TestSix.
 func TestGroup(t *testing.T) {
 	parallel(t)
 	for name, group := range map[string]string{"multicast": "239.91.0.1:7947", "broadcast": "10.91.0.255:7947", "IPv6": "[ff02::91]:7947"} {

@@ -73,12 +73,16 @@ func measure(name, dir string) {
 			}
 		}
 	}
+	prose := 0
+	for path := range strings.FieldsSeq(run(dir, "git", "ls-files", "README.md", "docs/*.md")) {
+		prose += len(strings.Fields(string(must(os.ReadFile(filepath.Join(dir, path))))))
+	}
 	exe := filepath.Join(must(os.MkdirTemp("", "rocl-figures-")), "hello")
 	defer os.RemoveAll(filepath.Dir(exe))
 	must(0, os.WriteFile(exe+".go", []byte(hello), 0o600)) // the overlay adds it to the commit
 	must(0, os.WriteFile(exe+".json", fmt.Appendf(nil, `{"Replace": {%q: %q}}`, must(filepath.Abs(dir+"/hello/main.go")), exe+".go"), 0o600))
 	run(dir, "go", "build", "-overlay", exe+".json", "-ldflags=-s -w", "-o", exe, "./hello")
 	modules := strings.Count(run(dir, "go", "version", "-m", exe), "\tdep\t")
-	fmt.Printf("%s:\n%d lines of Go and %d of tests\n%d packages, %d of them importable, with %d exported names\nhello: %d modules, %d bytes, stripped\n%.1f words in a line of comment\n%d time.Sleep in tests\n",
-		name, code, tests, len(packages), len(importable), exported, modules, must(os.Stat(exe)).Size(), float64(words)/float64(comments), sleeps)
+	fmt.Printf("%s:\n%d lines of Go and %d of tests\n%d words of README and docs\n%d packages, %d of them importable, with %d exported names\nhello: %d modules, %d bytes, stripped\n%.1f words in a line of comment\n%d time.Sleep in tests\n",
+		name, code, tests, prose, len(packages), len(importable), exported, modules, must(os.Stat(exe)).Size(), float64(words)/float64(comments), sleeps)
 }

@@ -651,6 +651,9 @@ var examples = []example{
 }
 
 // TestExamples runs every example program over PVM and over libpvm3.
+//
+// Promise (Package tpvm): PVM's C examples, unchanged, print over `libpvm3` what they print over
+// PVM, also with jumps out of a receive.
 func TestExamples(t *testing.T) {
 	for _, tool := range []string{"gcc", "pvm", "stdbuf", "tar"} {
 		_, err := exec.LookPath(tool)

@@ -7,6 +7,7 @@ import (
 	_ "embed"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"text/template"
@@ -22,17 +23,12 @@ var text string
 // Document returns docs/SCALING.md: the template scaling.md with the figures.
 func (f *Figures) Document() ([]byte, error) {
 	t, err := template.New("scaling").Funcs(template.FuncMap{
-		"variants": func() []Variant { return Variants },
-		"sizes":    func() []int { return Sizes },
-		"cost":     f.cost,
-		"burst":    func(w string, nodes, searches int) Burst { return f.Burst[w][[2]int{nodes, searches}] },
-		"upkeep":   func(n, lossy int) Upkeep { return f.Upkeep[n][lossy] },
-		"case":     caseNamed,
-		"bold": func(n int, w Variant) string {
-			if w == Auto.Takes(n) || w == AutoAlone.Takes(n) {
-				return "**" + w.Name + "**"
-			}
-			return w.Name
+		"sizes":  func() []int { return Sizes },
+		"cost":   f.cost,
+		"upkeep": func(n, lossy int) Upkeep { return f.Upkeep[n][lossy] },
+		"case":   caseNamed,
+		"taken": func(n int) []Variant {
+			return slices.Compact([]Variant{Auto.Takes(n), AutoAlone.Takes(n)})
 		},
 		"takes": func(n int, name string) string {
 			if name == Auto.Name {
@@ -55,14 +51,8 @@ func (f *Figures) Document() ([]byte, error) {
 		"busy":   func(searches float64) float64 { return 100 * 4 * searches * Work.Seconds() },
 		"times":  func(a, b Cost) string { return thousands(math.Round(a.Messages / b.Messages)) },
 		"share":  func(c Cost) string { return fmt.Sprintf("%.0f %%", 100*float64(c.Definite)/float64(c.Searches)) },
-		"switch": Switch,
-		"hops":   func() []time.Duration { return Hops },
-		"works":  func() []time.Duration { return Works },
 		"limits": func() []int { return []int{16, 32, 64, 96, 128, 192, 256, 512} },
 		"regret": func(most int) string { return strconv.FormatFloat(Regret(most), 'f', 2, 64) },
-		"bursts": func() []int { return BurstSizes },
-		"atonce": func() []int { return AtOnce },
-		"twice":  func(n int) int { return 2 * n },
 		"met": func(is, most float64) string {
 			if is <= most {
 				return "yes"
@@ -88,7 +78,7 @@ func (f *Figures) Document() ([]byte, error) {
 		"calm": func() int { return calm },
 		"const": func() map[string]any {
 			return map[string]any{
-				"Resources": Resources, "Hop": Hop, "Work": Work, "Queue": Queue, "UDP": UDP, "Seal": Seal, "Says": Says,
+				"Resources": Resources, "Hop": Hop, "Work": Work, "Queue": Queue,
 				"Patience": search.DefaultHop, "Tries": search.DefaultTries, "Heads": Heads, "Spread": Spread, "Holders": holders,
 				"MostBroadcast": search.MostBroadcast, "MostUnicast": search.MostUnicast,
 			}

@@ -27,32 +27,12 @@ func allVariants() []Variant { return append([]Variant{Auto, AutoAlone}, Variant
 // Figures are the results that the document shows.
 type Figures struct {
 	Cost   map[int]map[string]map[Case]Cost // by nodes and name of the variant
-	Burst  map[string]map[[2]int]Burst      // by name of the variant, and nodes and searches at once
 	Upkeep map[int][2]Upkeep                // by nodes: without loss, and with 5 % loss
 }
 
-// BurstSizes and AtOnce are the numbers of nodes, and of searches at once, for which bursts are
-// measured.
-var (
-	BurstSizes = []int{33, 65, 97, 129, 193, 257, 385}
-	AtOnce     = []int{1, 2, 4}
-)
-
 // Measure computes the figures, which takes some minutes. It calls say before each part.
 func Measure(say func(nodes int, what string)) (*Figures, error) {
-	f := &Figures{Cost: map[int]map[string]map[Case]Cost{}, Burst: map[string]map[[2]int]Burst{}, Upkeep: map[int][2]Upkeep{}}
-	for _, w := range []Variant{Broadcast, Unicast, Tree16} {
-		f.Burst[w.Name] = map[[2]int]Burst{}
-		for _, n := range BurstSizes {
-			for _, k := range AtOnce {
-				b, err := Bursts(w, n, k)
-				if err != nil {
-					return nil, err
-				}
-				f.Burst[w.Name][[2]int{n, k}] = b
-			}
-		}
-	}
+	f := &Figures{Cost: map[int]map[string]map[Case]Cost{}, Upkeep: map[int][2]Upkeep{}}
 	for _, n := range Sizes {
 		c, err := NewCluster(n, Resources, 200)
 		if err != nil {

@@ -39,6 +39,9 @@ func cluster(t *testing.T, nodes, resources, searches int) *Cluster {
 
 // A search among 10,000 nodes with a million resources stays within its limits of time and
 // messages.
+//
+// Promise (Cluster searches): In simulation of 10,000 nodes, a definite "no" takes at most 10 ms
+// and no answer is wrong. See also TestWays.
 func TestSearchTargets(t *testing.T) {
 	if testing.Short() {
 		t.Skip("10,000 nodes")
@@ -168,6 +171,9 @@ func TestPage(t *testing.T) {
 }
 
 // The upkeep of filters stays within its limits of traffic and memory.
+//
+// Promise (Cluster searches): At 1,000 nodes and a million resources, summaries cost a node at most
+// 16 KiB/s and 16 MiB.
 func TestUpkeepTargets(t *testing.T) {
 	nodes, resources, lasts := 1000, Resources, 5*time.Minute
 	if testing.Short() {

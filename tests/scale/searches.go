@@ -285,16 +285,6 @@ func Time(others, fan int, hop, work time.Duration) time.Duration {
 	return time.Duration(heads)*work + 2*hop + 3*work + Time(size-1, fan, hop, work)
 }
 
-// Switch returns the smallest cluster, larger than the fan-out, in which a tree is faster to say no
-// than asking every node.
-func Switch(fan int, hop, work time.Duration) int {
-	for n := fan + 1; ; n++ {
-		if Time(n-1, fan, hop, work) < Time(n-1, search.Flat, hop, work) {
-			return n
-		}
-	}
-}
-
 // Hops and Works are the networks and machines that the choice has to suit.
 var (
 	Hops  = []time.Duration{50 * time.Microsecond, 100 * time.Microsecond, 200 * time.Microsecond, Hop}

@@ -165,6 +165,9 @@ func goldenCases(tb testing.TB) map[string][]step {
 }
 
 // Every value is packed byte for byte as PVM packs it, and is unpacked from PVM's bytes.
+//
+// Promise (Package tpvm): Values of encoding `Default` have the bytes of PVM 3.4. Damaged bytes are
+// an error, never a panic. See also TestUnpackErrors.
 func TestGolden(t *testing.T) {
 	cases := goldenCases(t)
 	seen := map[string]bool{}

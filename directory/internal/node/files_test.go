@@ -14,6 +14,9 @@ import (
 )
 
 // A server removes nothing from the socket's path except a socket that no process serves.
+//
+// Promise (Directory): Serving removes only a socket that no process serves. The files beside it
+// are not used through symbolic links. See also TestSideFiles.
 func TestServingRemovesOnlyStaleSockets(t *testing.T) {
 	for _, c := range []struct {
 		what string

@@ -28,6 +28,9 @@ func (f *failing) Accept() (net.Conn, error) {
 }
 
 // A repeated problem is logged a few times and not each time.
+//
+// Promise (Directory): An event that can repeat is logged a few times, with the number of
+// suppressed lines.
 func TestAcceptingIsLoggedRarely(t *testing.T) {
 	var log strings.Builder
 	l := New(NewIdentity(), Config{Log: slog.New(slog.NewTextHandler(&log, nil))})

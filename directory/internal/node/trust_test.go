@@ -125,6 +125,9 @@ func sticky(t *testing.T) string {
 
 // A client sends nothing to a directory of another user. The other user may have made the default
 // folder first, or have put a socket where the directory is expected.
+//
+// Promise (Directory): A client tells nothing to a directory that another user could have put in
+// its place. See also TestPreparedFolderRefused.
 func TestOtherUsersDirectory(t *testing.T) {
 	for what, prepare := range map[string]func(t *testing.T, tmp, folder string) (path string){
 		"made the folder": func(t *testing.T, _, folder string) string {
@@ -317,6 +320,9 @@ func TestSilentTCPServer(t *testing.T) {
 }
 
 // A process of another user is told that it has no permission, and whose the directory is.
+//
+// Promise (Commands): A process of another user gets an error that matches `fs.ErrPermission` and
+// names both users.
 func TestRefusedUser(t *testing.T) {
 	path := sock(t)
 	serve(t, path, false)
@@ -344,6 +350,9 @@ func TestRefusedUser(t *testing.T) {
 
 // A default path that is not absolute, or whose folder is missing, is an error that names the
 // variable. Nothing is made.
+//
+// Promise (Commands): A default path of the directory that is not absolute, or has no folder, is an
+// error.
 func TestDefaultPathIsThere(t *testing.T) {
 	t.Chdir(t.TempDir())
 	t.Setenv("ROCL_SOCKET", "")

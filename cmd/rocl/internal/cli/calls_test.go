@@ -51,6 +51,8 @@ func serve(t *testing.T, sock, script string, args ...string) (*running, string)
 	return s, strings.TrimPrefix(s.line(), "serving as ")
 }
 
+// Promise (Commands): `rocl call` prints the reply to its own request. `rocl serve` answers several
+// requests at a time. See also TestCallsAtOnce.
 func TestCallAndServe(t *testing.T) {
 	sock := node(t)
 	if _, errOut, code := call(t, sock, "x", "name=there"); code != 1 || !strings.Contains(errOut, "no resource matches") {
@@ -87,6 +89,9 @@ func TestReplyIsPrinted(t *testing.T) {
 }
 
 // A served command that fails gives the caller an error, and the server goes on.
+//
+// Promise (Commands): `rocl call` has an exit code of its own if the served command fails, and an
+// error if the server ends or is silent. See also TestServedOutputStaysOpen.
 func TestServedCommandFails(t *testing.T) {
 	sock := node(t)
 	s, id := serve(t, sock, "read s; echo no such thing >&2; exit $s", "name=there")
@@ -129,6 +134,8 @@ func TestServeSideBySide(t *testing.T) {
 }
 
 // The output of the command for a message that is not a request goes to standard output.
+//
+// Promise (Commands): `rocl serve` prints the command's output for a message that is no request.
 func TestServeMessages(t *testing.T) {
 	sock := node(t)
 	s, _ := serve(t, sock, "cat; echo .", "name=there")

@@ -226,6 +226,8 @@ func TestUsageHelps(t *testing.T) {
 }
 
 // With --json errors are JSON too, even errors in the command line itself.
+//
+// Promise (Commands): With `--json`, errors are JSON too.
 func TestErrorsAsJSON(t *testing.T) {
 	sock := node(t)
 	dir := t.TempDir()
@@ -435,6 +437,7 @@ func TestNoDirectory(t *testing.T) {
 	}
 }
 
+// Promise (Commands): `rocl watch` prints the time of each event.
 func TestWatch(t *testing.T) {
 	sock := node(t)
 	for _, as := range []string{"json", "text"} {
@@ -534,6 +537,8 @@ func TestSendWaits(t *testing.T) {
 
 // send says how many messages were not delivered, whether it learns that while it sends or while it
 // waits for the last ones.
+//
+// Promise (Commands): `rocl send` ends with exit code 0 only if every message was delivered.
 func TestSendTellsUndelivered(t *testing.T) {
 	sock := node(t)
 	c, err := rocl.Open(t.Context(), rocl.WithSocket(sock))

@@ -202,6 +202,9 @@ func (hanging) All(ctx context.Context, _ *resource.List, _ *directory.Coverage)
 
 // Beside a node that is silent for longer than --timeout, each command that lists prints what it
 // has, and then the error.
+//
+// Promise (Commands): A command that lists prints what it has before the error if a node or server
+// does not answer. See also TestSilentNode.
 func TestHangingNode(t *testing.T) {
 	s, sock := labelled(t, resource.Attrs{"zone": "a"})
 	s.Attach(hanging{})
@@ -224,7 +227,7 @@ func TestHangingNode(t *testing.T) {
 	}
 }
 
-// A command that only asks the directory opens no port.
+// Promise (Commands): A command that only asks the directory opens no port.
 func TestAskingOpensNoPort(t *testing.T) {
 	sock := node(t)
 	g := Globals{Socket: sock, Timeout: long}

@@ -32,6 +32,8 @@ func unsafe(s string) string {
 
 // Text that another process chose never reaches the terminal unchanged: not in attributes, labels,
 // payloads or errors, and not in JSON, whose meaning stays the same.
+//
+// Promise (Commands): Text of another process cannot control the terminal. See also TestLogIsSafe.
 func TestNothingUnsafeIsPrinted(t *testing.T) {
 	_, sock := labelled(t, resource.Attrs{"label" + evil: evil})
 	c, err := rocl.Open(t.Context(), rocl.WithSocket(sock))

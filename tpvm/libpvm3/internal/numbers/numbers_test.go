@@ -104,6 +104,8 @@ func TestPartial(t *testing.T) {
 // A process finds the number of its host in the claim of another process. If that ends before the
 // process has registered the number too, another host may have got it. The process does not keep
 // it.
+//
+// Promise (Package tpvm): No two hosts get the same number of PVM.
 func TestHostClaimEnded(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
