@@ -9,10 +9,10 @@ cluster: tools ; ROCL_LONG=1 go test -v -count=1 -timeout 4h ./tests/cluster
 cluster-figures: tools ; cd tests/cluster && go test -count=1 -timeout 1h -run TestFigures -figures
 tools:   ; command -v ip && command -v nft || .ci/install iproute2 nftables
 lint:    ; test -z "$$(gofmt -l . | tee /dev/stderr)" && go vet work && go run honnef.co/go/tools/cmd/staticcheck@v0.8.2 work && go test -count=1 ./tests/words
-fuzz:    ; for f in resource:FuzzParseList codec:FuzzDecode directory:FuzzServer subsys:FuzzHeader dispatch:FuzzFrames subsys/tls:FuzzWire internal/mux:FuzzDatagram internal/mux:FuzzStream tpvm/pack:FuzzReader pool:FuzzParseConfig rpc:FuzzRequest rpc:FuzzReply bulk:FuzzRequest; do go test -run XXX -fuzz "$${f#*:}" -fuzztime 30s -fuzzminimizetime 10x "./$${f%:*}" || exit 1; done
+fuzz:    ; for f in resource:FuzzParseList codec:FuzzDecode directory:FuzzServer subsys:FuzzHeader dispatch:FuzzFrames subsys/tls:FuzzWire directory/internal/mux:FuzzDatagram directory/internal/mux:FuzzStream tpvm/pack:FuzzReader pool:FuzzParseConfig rpc:FuzzRequest rpc:FuzzReply bulk:FuzzRequest; do go test -run XXX -fuzz "$${f#*:}" -fuzztime 30s -fuzzminimizetime 10x "./$${f%:*}" || exit 1; done
 bench:   ; go run ./cmd/rocl bench all
 sustain: ; go run ./cmd/rocl bench sustain --markdown --plot docs/sustain.svg # a minute; prints the table of docs/BENCHMARKS.md and draws its picture
-scaling: ; cd tests/scale/scaling && go run . # some minutes; writes docs/SCALING.md and its picture
+scaling: ; cd directory/internal/scale/scaling && go run . # some minutes; writes docs/SCALING.md and its picture
 figures: ; go run ./tests/figures $(REV) # of the working tree, or of the commits REV
 demo:    ; go run ./cmd/rocl demo
 ci:      ; .ci/run

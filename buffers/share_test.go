@@ -7,7 +7,7 @@ package buffers
 import (
 	"testing"
 
-	"github.com/rocl-go/rocl/internal/memfd"
+	"github.com/rocl-go/rocl/internal/os/memfd"
 )
 
 // Buffers of a shared pool lie in files that can be mapped elsewhere, at the place that Locate

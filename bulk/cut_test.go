@@ -12,7 +12,7 @@ import (
 
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/bulk"
-	"github.com/rocl-go/rocl/internal/relay"
+	"github.com/rocl-go/rocl/internal/testkit/relay"
 	"github.com/rocl-go/rocl/rocltest"
 	"github.com/rocl-go/rocl/subsys"
 	"github.com/rocl-go/rocl/subsys/tcp"

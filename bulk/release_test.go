@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/rocl-go/rocl/bulk"
-	"github.com/rocl-go/rocl/internal/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/eventually"
 )
 
 // Release does not wait, refuses later transfers, and releases the region's reference to a buffer.

@@ -18,7 +18,6 @@ import (
 	"github.com/rocl-go/rocl/context"
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/dispatch"
-	"github.com/rocl-go/rocl/internal/database"
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/rocltest"
 	"github.com/rocl-go/rocl/subsys"
@@ -298,25 +297,25 @@ func (o *others) set(err error, nodes ...resource.NodeID) {
 	o.mu.Unlock()
 }
 
-func (o *others) Find(stdctx.Context, *resource.List) (database.Record, error) {
+func (o *others) Find(stdctx.Context, *resource.List) (resource.Record, error) {
 	o.finds.Add(1)
 	if o.hold != nil {
 		<-o.hold
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return database.Record{}, o.err
+	return resource.Record{}, o.err
 }
 
-func (o *others) All(stdctx.Context, *resource.List, *directory.Coverage) iter.Seq2[database.Record, error] {
+func (o *others) All(stdctx.Context, *resource.List, *directory.Coverage) iter.Seq2[resource.Record, error] {
 	o.mu.Lock()
 	nodes := o.nodes
 	o.mu.Unlock()
-	return func(yield func(database.Record, error) bool) {
+	return func(yield func(resource.Record, error) bool) {
 		for _, n := range nodes {
 			l, _ := resource.NewPattern(resource.Match{directory.AttrKind: "node"})
 			id := directory.NodeResource(n)
-			if !yield(database.Record{ID: id, Owner: id, Revision: 1, Attrs: *l}, nil) {
+			if !yield(resource.Record{ID: id, Owner: id, Revision: 1, Attrs: *l}, nil) {
 				return
 			}
 		}

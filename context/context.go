@@ -19,8 +19,8 @@ import (
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/dispatch"
 	"github.com/rocl-go/rocl/internal/callqueue"
-	"github.com/rocl-go/rocl/internal/cgroup"
 	"github.com/rocl-go/rocl/internal/logqueue"
+	"github.com/rocl-go/rocl/internal/os/cgroup"
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/subsys"
 )

@@ -7,7 +7,7 @@ import (
 
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/dispatch"
-	"github.com/rocl-go/rocl/internal/cgroup"
+	"github.com/rocl-go/rocl/internal/os/cgroup"
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/subsys"
 	"github.com/rocl-go/rocl/subsys/tls"

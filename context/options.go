@@ -15,7 +15,7 @@ import (
 
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/dispatch"
-	"github.com/rocl-go/rocl/internal/cgroup"
+	"github.com/rocl-go/rocl/internal/os/cgroup"
 	"github.com/rocl-go/rocl/subsys"
 	"github.com/rocl-go/rocl/subsys/inproc"
 	"github.com/rocl-go/rocl/subsys/shm"

@@ -21,8 +21,7 @@ import (
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/directory/cluster"
 	"github.com/rocl-go/rocl/dispatch"
-	"github.com/rocl-go/rocl/internal/database"
-	"github.com/rocl-go/rocl/internal/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/eventually"
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/subsys"
 	"github.com/rocl-go/rocl/subsys/inproc"
@@ -79,7 +78,7 @@ func near(t *testing.T, s *directory.Server, opts ...context.Option) *context.Co
 
 // nodes returns n servers that see each other's resources.
 func nodes(t *testing.T, n int) (all []*directory.Server) {
-	db := database.New()
+	db := directory.NewDatabase()
 	for range n {
 		s := directory.NewServer(directory.WithDatabase(db))
 		t.Cleanup(func() { s.Close() })
@@ -331,7 +330,7 @@ func TestListenEverywhere(t *testing.T) {
 
 // New addresses that the directory has refused are registered when it takes them.
 func TestAddressesRefused(t *testing.T) {
-	db := database.New()
+	db := directory.NewDatabase()
 	s := directory.NewServer(directory.WithDatabase(db))
 	t.Cleanup(func() { s.Close() })
 	said := make(chan string, 100)

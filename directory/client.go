@@ -11,9 +11,9 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/rocl-go/rocl/directory/internal/index"
 	"github.com/rocl-go/rocl/directory/internal/node"
 	"github.com/rocl-go/rocl/directory/internal/wire"
-	"github.com/rocl-go/rocl/internal/index"
 	"github.com/rocl-go/rocl/resource"
 )
 

@@ -8,8 +8,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/rocl-go/rocl/directory/internal/index"
 	"github.com/rocl-go/rocl/directory/internal/wire"
-	"github.com/rocl-go/rocl/internal/index"
 	"github.com/rocl-go/rocl/resource"
 )
 

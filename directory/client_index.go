@@ -10,9 +10,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/rocl-go/rocl/directory/internal/index"
 	"github.com/rocl-go/rocl/directory/internal/wire"
-	"github.com/rocl-go/rocl/internal/index"
-	"github.com/rocl-go/rocl/internal/memfd"
+	"github.com/rocl-go/rocl/internal/os/memfd"
 	"github.com/rocl-go/rocl/resource"
 )
 

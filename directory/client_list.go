@@ -10,8 +10,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/rocl-go/rocl/directory/internal/index"
 	"github.com/rocl-go/rocl/directory/internal/wire"
-	"github.com/rocl-go/rocl/internal/index"
 	"github.com/rocl-go/rocl/resource"
 )
 

@@ -33,7 +33,7 @@
 //
 // A context that has asked often receives the index of the node: a copy of the database in shared
 // memory, handed over on a connection of its own. From then on the context finds and looks up
-// resources without asking: see internal/index and client_index.go.
+// resources without asking: see directory/internal/index and client_index.go.
 //
 // # Where to find what
 //

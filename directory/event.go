@@ -2,7 +2,7 @@
 
 package directory
 
-import "github.com/rocl-go/rocl/internal/database"
+import "github.com/rocl-go/rocl/directory/internal/database"
 
 // Events of watches; see package database.
 type (

@@ -13,9 +13,9 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/rocl-go/rocl/directory/internal/database"
 	"github.com/rocl-go/rocl/directory/internal/node"
 	"github.com/rocl-go/rocl/directory/internal/wire"
-	"github.com/rocl-go/rocl/internal/database"
 	"github.com/rocl-go/rocl/internal/ratelog"
 	"github.com/rocl-go/rocl/resource"
 )
@@ -25,6 +25,15 @@ type Option func(*Server)
 
 // WithIdentity gives the server its node's identity. Without it the identity is random.
 func WithIdentity(id *Identity) Option { return func(s *Server) { s.id = id } }
+
+// A Database has the records of resources in memory, hashed by their attributes.
+type Database = database.DB
+
+// A Watch collects the changes of a database that match a pattern.
+type Watch = database.Watch
+
+// NewDatabase returns an empty database.
+func NewDatabase() *Database { return database.New() }
 
 // WithDatabase gives the server a database, which several servers may share. That makes nodes in
 // memory that see each other's resources.

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl/directory/internal/wire"
-	"github.com/rocl-go/rocl/internal/index"
 	"golang.org/x/sys/unix"
 )
 
@@ -83,7 +82,7 @@ func (s *Server) indexFile() (fd, size int, err error) {
 		x.ours = false
 	}
 	begun := time.Now()
-	if err = s.db.MakeIndex(s.life, index.DefaultSize); err == nil {
+	if err = s.db.MakeIndex(s.life, 0); err == nil {
 		x.ours = true
 		s.mu.Lock()
 		s.db.SetIndexAlone(s.attachedRemote() == nil)

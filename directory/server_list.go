@@ -6,8 +6,8 @@ import (
 	"context"
 	"iter"
 
+	"github.com/rocl-go/rocl/directory/internal/database"
 	"github.com/rocl-go/rocl/directory/internal/wire"
-	"github.com/rocl-go/rocl/internal/database"
 	"github.com/rocl-go/rocl/resource"
 )
 

@@ -16,8 +16,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/rocl-go/rocl/internal/database"
-	"github.com/rocl-go/rocl/internal/eventually"
+	"github.com/rocl-go/rocl/directory/internal/database"
+	"github.com/rocl-go/rocl/internal/testkit/eventually"
 	"github.com/rocl-go/rocl/resource"
 )
 

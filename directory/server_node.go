@@ -9,7 +9,7 @@ import (
 	"runtime"
 	"strconv"
 
-	"github.com/rocl-go/rocl/internal/cgroup"
+	"github.com/rocl-go/rocl/internal/os/cgroup"
 	build "github.com/rocl-go/rocl/internal/version"
 	"github.com/rocl-go/rocl/resource"
 	"golang.org/x/sys/unix"

@@ -11,8 +11,8 @@ import (
 	"strconv"
 	"testing"
 
-	"github.com/rocl-go/rocl/internal/cgroup"
-	"github.com/rocl-go/rocl/internal/database"
+	"github.com/rocl-go/rocl/directory/internal/database"
+	"github.com/rocl-go/rocl/internal/os/cgroup"
 	"github.com/rocl-go/rocl/resource"
 )
 

@@ -8,8 +8,8 @@ import (
 	"iter"
 	"time"
 
+	"github.com/rocl-go/rocl/directory/internal/database"
 	"github.com/rocl-go/rocl/directory/strategy"
-	"github.com/rocl-go/rocl/internal/database"
 	"github.com/rocl-go/rocl/resource"
 )
 

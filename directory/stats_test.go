@@ -7,8 +7,8 @@ import (
 	"errors"
 	"testing"
 
-	"github.com/rocl-go/rocl/internal/database"
-	"github.com/rocl-go/rocl/internal/eventually"
+	"github.com/rocl-go/rocl/directory/internal/database"
+	"github.com/rocl-go/rocl/internal/testkit/eventually"
 	"github.com/rocl-go/rocl/resource"
 )
 

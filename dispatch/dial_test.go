@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl/dispatch/internal/wire"
-	"github.com/rocl-go/rocl/internal/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/eventually"
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/subsys/tcp"
 )

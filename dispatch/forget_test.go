@@ -6,7 +6,7 @@ import (
 	"flag"
 	"testing"
 
-	"github.com/rocl-go/rocl/internal/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/eventually"
 )
 
 var resourcesFlag = flag.Int("forget.resources", 2_000, "short-lived resources in TestShortLivedResources")

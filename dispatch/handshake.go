@@ -15,7 +15,7 @@ import (
 	"github.com/rocl-go/rocl/buffers"
 	"github.com/rocl-go/rocl/dispatch/internal/wire"
 	"github.com/rocl-go/rocl/internal/lock"
-	"github.com/rocl-go/rocl/internal/netsource"
+	"github.com/rocl-go/rocl/internal/os/netsource"
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/subsys"
 )

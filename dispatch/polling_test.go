@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl/dispatch/internal/patience"
-	"github.com/rocl-go/rocl/internal/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/eventually"
 	"github.com/rocl-go/rocl/subsys/shm"
 	"github.com/rocl-go/rocl/subsys/tcp"
 )

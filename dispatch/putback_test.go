@@ -7,7 +7,7 @@ import (
 	"errors"
 	"testing"
 
-	"github.com/rocl-go/rocl/internal/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/eventually"
 	"github.com/rocl-go/rocl/subsys/inproc"
 )
 

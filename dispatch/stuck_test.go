@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rocl-go/rocl/internal/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/eventually"
 )
 
 // behind makes a context send messages of size bytes with tag 1, until it has sent n or waits for

@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/rocl-go/rocl/buffers"
-	"github.com/rocl-go/rocl/internal/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/eventually"
 	"github.com/rocl-go/rocl/resource"
 )
 

@@ -8,8 +8,8 @@ import (
 	"testing"
 
 	"github.com/rocl-go/rocl/buffers"
-	"github.com/rocl-go/rocl/internal/eventually"
 	"github.com/rocl-go/rocl/internal/lock"
+	"github.com/rocl-go/rocl/internal/testkit/eventually"
 	"github.com/rocl-go/rocl/subsys/shm"
 	"github.com/rocl-go/rocl/subsys/tcp"
 )

@@ -14,8 +14,8 @@ import (
 	"github.com/cespare/xxhash/v2"
 
 	"github.com/rocl-go/rocl"
-	"github.com/rocl-go/rocl/internal/eventually"
-	"github.com/rocl-go/rocl/internal/subprocess"
+	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/subprocess"
 )
 
 // service is the pattern of the servers.

@@ -16,7 +16,7 @@ import (
 	"testing"
 
 	"github.com/rocl-go/rocl"
-	"github.com/rocl-go/rocl/internal/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/eventually"
 )
 
 // picture returns the arguments to draw a picture of x times y pixels.

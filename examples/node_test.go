@@ -14,8 +14,8 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl"
-	"github.com/rocl-go/rocl/internal/eventually"
-	"github.com/rocl-go/rocl/internal/subprocess"
+	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/subprocess"
 )
 
 // A node runs a program on a node with its own directory, so that the program does not see other

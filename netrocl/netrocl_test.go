@@ -21,7 +21,7 @@ import (
 	"github.com/rocl-go/rocl"
 	icontext "github.com/rocl-go/rocl/context"
 	"github.com/rocl-go/rocl/directory"
-	"github.com/rocl-go/rocl/internal/subprocess"
+	"github.com/rocl-go/rocl/internal/testkit/subprocess"
 	"github.com/rocl-go/rocl/netrocl"
 	"github.com/rocl-go/rocl/rocltest"
 	"github.com/rocl-go/rocl/subsys/shm"

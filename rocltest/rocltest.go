@@ -20,7 +20,6 @@ import (
 	"github.com/rocl-go/rocl"
 	icontext "github.com/rocl-go/rocl/context"
 	"github.com/rocl-go/rocl/directory"
-	"github.com/rocl-go/rocl/internal/database"
 	"github.com/rocl-go/rocl/subsys"
 	"github.com/rocl-go/rocl/subsys/inproc"
 	"github.com/rocl-go/rocl/subsys/tcp"
@@ -49,7 +48,7 @@ func Cluster(t testing.TB, n int) *TestCluster {
 		t: t, net: inproc.NewNetwork(),
 		log: slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: level})),
 	}
-	db, first := database.New(), directory.NewIdentity()
+	db, first := directory.NewDatabase(), directory.NewIdentity()
 	for range n {
 		s := directory.NewServer(directory.WithDatabase(db), directory.WithIdentity(first.Sibling()), directory.WithLogger(c.log))
 		c.servers = append(c.servers, s)

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl"
-	"github.com/rocl-go/rocl/internal/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/eventually"
 	"github.com/rocl-go/rocl/pool"
 	"github.com/rocl-go/rocl/rocltest"
 	"github.com/rocl-go/rocl/rpc"

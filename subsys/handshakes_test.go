@@ -7,7 +7,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/rocl-go/rocl/internal/netsource"
+	"github.com/rocl-go/rocl/internal/os/netsource"
 )
 
 // A source with any number of connections does not displace those of a source that has fewer. Of

@@ -8,8 +8,8 @@ import (
 	"time"
 	"unsafe"
 
-	"github.com/rocl-go/rocl/internal/futex"
-	"github.com/rocl-go/rocl/internal/memfd"
+	"github.com/rocl-go/rocl/internal/os/futex"
+	"github.com/rocl-go/rocl/internal/os/memfd"
 	"golang.org/x/sys/unix"
 )
 

@@ -9,8 +9,8 @@ import (
 	"time"
 	"unsafe"
 
-	"github.com/rocl-go/rocl/internal/eventually"
-	"github.com/rocl-go/rocl/internal/futex"
+	"github.com/rocl-go/rocl/internal/os/futex"
+	"github.com/rocl-go/rocl/internal/testkit/eventually"
 	"golang.org/x/sys/unix"
 )
 

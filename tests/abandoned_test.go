@@ -14,7 +14,7 @@ import (
 	"time"
 
 	lib "github.com/rocl-go/rocl"
-	"github.com/rocl-go/rocl/internal/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/eventually"
 	"github.com/rocl-go/rocl/rpc"
 )
 

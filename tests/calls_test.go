@@ -13,7 +13,7 @@ import (
 	"time"
 
 	lib "github.com/rocl-go/rocl" // the name rocl is that of the command
-	"github.com/rocl-go/rocl/internal/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/eventually"
 	"github.com/rocl-go/rocl/subsys/tcp"
 )
 

@@ -14,8 +14,8 @@ import (
 	"testing"
 
 	lib "github.com/rocl-go/rocl" // the name rocl is that of the command
-	"github.com/rocl-go/rocl/internal/eventually"
-	"github.com/rocl-go/rocl/internal/subprocess"
+	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/subprocess"
 )
 
 // hoard is a peer that takes memory until it gets no more, and keeps it.

@@ -27,11 +27,11 @@ var (
 
 // wallClockIs lists the files that use the wall clock nevertheless, and how often.
 var wallClockIs = map[string]int{
-	"internal/search/searchtest/sim.go": 1, // a simulation begins at some time
-	"tpvm/libpvm3/exports.go":           1, // pvm_hostsync returns the clock of the host
-	"tpvm/stream.go":                    1, // a read deadline that has passed
-	"dispatch/outage.go":                2, // durations, in texts
-	"subsys/tls/secrets.go":             3, // the validity of certificates made of a secret: for ever
+	"directory/internal/search/searchtest/sim.go": 1, // a simulation begins at some time
+	"tpvm/libpvm3/exports.go":                     1, // pvm_hostsync returns the clock of the host
+	"tpvm/stream.go":                              1, // a read deadline that has passed
+	"dispatch/outage.go":                          2, // durations, in texts
+	"subsys/tls/secrets.go":                       3, // the validity of certificates made of a secret: for ever
 }
 
 // No duration, expiry or order in the library depends on the wall clock, which a person or a time

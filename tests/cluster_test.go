@@ -11,8 +11,8 @@ import (
 	"time"
 
 	lib "github.com/rocl-go/rocl"
-	"github.com/rocl-go/rocl/internal/eventually"
-	"github.com/rocl-go/rocl/internal/freeaddr"
+	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/freeaddr"
 )
 
 // freePort returns an address of the loopback interface whose port is not in use at the moment.

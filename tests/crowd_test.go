@@ -12,7 +12,7 @@ import (
 	"testing"
 
 	lib "github.com/rocl-go/rocl"
-	"github.com/rocl-go/rocl/internal/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/eventually"
 )
 
 // crowdEach is the number of contexts in each process of TestCrowd.

@@ -12,7 +12,7 @@ import (
 
 	lib "github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/directory/cluster"
-	"github.com/rocl-go/rocl/internal/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/eventually"
 )
 
 // In a cluster of three nodes, Await counts resources of all nodes, the least loaded one is that of

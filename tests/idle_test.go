@@ -16,8 +16,8 @@ import (
 
 	lib "github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/bulk"
-	"github.com/rocl-go/rocl/internal/eventually"
-	"github.com/rocl-go/rocl/internal/relay"
+	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/relay"
 	"github.com/rocl-go/rocl/netrocl"
 	"github.com/rocl-go/rocl/rpc"
 	"github.com/rocl-go/rocl/subsys"

@@ -18,33 +18,33 @@ const module = "github.com/rocl-go/rocl"
 // layers gives the height of each package: a package may import only lower ones. Transports have
 // the same height and do not know each other.
 var layers = map[string]int{
-	"internal/netsource": -2, "internal/cgroup": -2, "internal/secretfile": 0, "internal/loopback": -2, "internal/eventually": -2, "internal/callqueue": -2, "internal/subprocess": -2, "internal/programs": -2, "internal/lock": -2, "pool": -2,
-	"internal/memfd": -1, "internal/ratelog": -1, "internal/futex": -1, "internal/freeaddr": -1, "internal/nice": -1, "internal/display": -1, "internal/sentinel": -1, "internal/connlimit": -1, "internal/logqueue": -1,
-	"internal/index": 1,
-	"resource":       0, "buffers": 0, "codec": 0, "internal/version": 0, "internal/histogram": 0,
+	"internal/os/netsource": -2, "internal/os/cgroup": -2, "internal/os/secretfile": 0, "internal/os/loopback": -2, "internal/testkit/eventually": -2, "internal/callqueue": -2, "internal/testkit/subprocess": -2, "internal/programs": -2, "internal/lock": -2, "pool": -2,
+	"internal/os/memfd": -1, "internal/ratelog": -1, "internal/os/futex": -1, "internal/testkit/freeaddr": -1, "internal/testkit/nice": -1, "internal/display": -1, "internal/sentinel": -1, "internal/connlimit": -1, "internal/logqueue": -1,
+	"directory/internal/index": 1,
+	"resource":                 0, "buffers": 0, "codec": 0, "internal/version": 0, "internal/histogram": 0,
 	"subsys":        1,
-	"subsys/stream": 2, "subsys/internal/harness": 2, "internal/relay": 2,
+	"subsys/stream": 2, "subsys/internal/harness": 2, "internal/testkit/relay": 2,
 	"subsys/inproc": 3, "subsys/tcp": 3, "subsys/tls": 3, "subsys/shm": 3,
 	"dispatch/internal/wire": 2, "dispatch/internal/life": 3, "dispatch/internal/session": 3, "dispatch/internal/patience": 0,
-	"dispatch":          4,
-	"internal/database": 2, "directory/internal/wire": 3,
-	"directory/strategy":      1,
-	"internal/search":         4,
-	"directory/internal/node": 4,
-	"directory":               5,
-	"internal/mux":            5,
-	"directory/cluster":       6,
-	"context":                 7,
-	"":                        8,
-	"rocltest":                9,
-	"netrocl":                 9,
-	"rpc":                     10,
-	"rpc/otelrpc":             11,
-	"rpc/promrpc":             11,
-	"codec/protobuf":          1,
-	"tpvm/pack":               9,
-	"tpvm":                    10,
-	"bulk":                    9,
+	"dispatch":                    4,
+	"directory/internal/database": 2, "directory/internal/wire": 3,
+	"directory/strategy":        1,
+	"directory/internal/search": 4,
+	"directory/internal/node":   4,
+	"directory":                 5,
+	"directory/internal/mux":    5,
+	"directory/cluster":         6,
+	"context":                   7,
+	"":                          8,
+	"rocltest":                  9,
+	"netrocl":                   9,
+	"rpc":                       10,
+	"rpc/otelrpc":               11,
+	"rpc/promrpc":               11,
+	"codec/protobuf":            1,
+	"tpvm/pack":                 9,
+	"tpvm":                      10,
+	"bulk":                      9,
 }
 
 // publicOnly lists packages that use the library only by its public packages, as a user's program
@@ -105,20 +105,20 @@ var thirdParty = map[string][]string{
 	"subsys/tcp":    {"golang.org/x/sys"},
 	"subsys/shm":    {"golang.org/x/sys"},
 
-	"internal/futex": {"golang.org/x/sys"},
-	"internal/nice":  {"golang.org/x/sys"},
-	"internal/memfd": {"golang.org/x/sys"},
+	"internal/os/futex":     {"golang.org/x/sys"},
+	"internal/testkit/nice": {"golang.org/x/sys"},
+	"internal/os/memfd":     {"golang.org/x/sys"},
 
-	"internal/index": {"github.com/dchest/siphash"},
+	"directory/internal/index": {"github.com/dchest/siphash"},
 
-	"internal/search":   {"github.com/bits-and-blooms/bloom/v3", "github.com/cespare/xxhash/v2"},
-	"internal/mux":      {"github.com/cespare/xxhash/v2", "github.com/hashicorp/memberlist", "golang.org/x/net", "golang.org/x/sys"},
-	"directory/cluster": {"github.com/hashicorp/memberlist"},
+	"directory/internal/search": {"github.com/bits-and-blooms/bloom/v3", "github.com/cespare/xxhash/v2"},
+	"directory/internal/mux":    {"github.com/cespare/xxhash/v2", "github.com/hashicorp/memberlist", "golang.org/x/net", "golang.org/x/sys"},
+	"directory/cluster":         {"github.com/hashicorp/memberlist"},
 }
 
 func TestMayImport(t *testing.T) {
 	for _, pkg := range []string{"tpvm", "tpvm/pack", "tpvm/internal/x"} {
-		for _, dep := range []string{"dispatch", "internal/index", "context", "internal/lock", "resource", "rocltest"} {
+		for _, dep := range []string{"dispatch", "directory/internal/index", "context", "internal/lock", "resource", "rocltest"} {
 			if mayImport(pkg, dep) {
 				t.Errorf("%s may import %s", pkg, dep)
 			}

@@ -14,7 +14,7 @@ import (
 	"time"
 
 	lib "github.com/rocl-go/rocl" // the name rocl is that of the command
-	"github.com/rocl-go/rocl/internal/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/eventually"
 )
 
 // changing is the number of resources that a peer changes all the time.

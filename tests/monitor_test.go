@@ -13,7 +13,7 @@ import (
 	"time"
 
 	lib "github.com/rocl-go/rocl"
-	"github.com/rocl-go/rocl/internal/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/eventually"
 )
 
 var kills = flag.Int("monitor.kills", 3, "processes that TestCrashMonitored kills over each transport")

@@ -14,8 +14,8 @@ import (
 
 	lib "github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/directory"
-	"github.com/rocl-go/rocl/internal/eventually"
-	"github.com/rocl-go/rocl/internal/nice"
+	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/nice"
 )
 
 // said runs a command to its end. Unlike run, it returns both outputs apart.

@@ -23,7 +23,7 @@ import (
 	"github.com/rocl-go/rocl/bulk"
 	roclctx "github.com/rocl-go/rocl/context"
 	"github.com/rocl-go/rocl/directory"
-	"github.com/rocl-go/rocl/internal/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/eventually"
 	"github.com/rocl-go/rocl/netrocl"
 	"github.com/rocl-go/rocl/pool"
 	"github.com/rocl-go/rocl/resource"

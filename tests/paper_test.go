@@ -25,7 +25,7 @@ import (
 	"github.com/rocl-go/rocl/buffers"
 	icontext "github.com/rocl-go/rocl/context"
 	"github.com/rocl-go/rocl/directory"
-	"github.com/rocl-go/rocl/internal/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/eventually"
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/rocltest"
 	"github.com/rocl-go/rocl/subsys/inproc"
@@ -550,7 +550,7 @@ func TestPaperDirectory(t *testing.T) {
 		}
 	})
 
-	// That it takes no longer is shown in internal/database, by TestCandidates.
+	// That it takes no longer is shown in directory/internal/database, by TestCandidates.
 	t.Run("a question among many", func(t *testing.T) {
 		ctx := eventually.Context(t)
 		c := rocltest.Cluster(t, 1).Open(0)

@@ -20,8 +20,8 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/rocl-go/rocl/internal/eventually"
-	"github.com/rocl-go/rocl/internal/subprocess"
+	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/subprocess"
 )
 
 // rocl and dirserver are the paths of the commands, which are built once.

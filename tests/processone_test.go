@@ -11,8 +11,8 @@ import (
 
 	lib "github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/directory/cluster"
-	"github.com/rocl-go/rocl/internal/eventually"
-	"github.com/rocl-go/rocl/internal/freeaddr"
+	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/freeaddr"
 	"github.com/rocl-go/rocl/tpvm"
 )
 

@@ -20,8 +20,8 @@ import (
 	"unsafe"
 
 	lib "github.com/rocl-go/rocl"
-	"github.com/rocl-go/rocl/internal/eventually"
-	"github.com/rocl-go/rocl/internal/subprocess"
+	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/subprocess"
 	"github.com/rocl-go/rocl/subsys/tcp"
 	"golang.org/x/sys/unix"
 )

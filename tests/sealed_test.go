@@ -32,7 +32,7 @@ import (
 	"github.com/rocl-go/rocl/buffers"
 	"github.com/rocl-go/rocl/directory/cluster"
 	"github.com/rocl-go/rocl/dispatch"
-	"github.com/rocl-go/rocl/internal/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/eventually"
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/subsys/tcp"
 	"github.com/rocl-go/rocl/subsys/tls"

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	lib "github.com/rocl-go/rocl"
-	"github.com/rocl-go/rocl/internal/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/eventually"
 )
 
 // One of the targets of SendAll is killed while its mailbox is full. The others have the message

@@ -20,7 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	lib "github.com/rocl-go/rocl"
-	"github.com/rocl-go/rocl/internal/subprocess"
+	"github.com/rocl-go/rocl/internal/testkit/subprocess"
 )
 
 // askedAtATime is the number of finds, and of look-ups, between two marks of asks.

@@ -12,7 +12,7 @@ import (
 	"testing"
 
 	"github.com/rocl-go/rocl"
-	"github.com/rocl-go/rocl/internal/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/eventually"
 	"github.com/rocl-go/rocl/rocltest"
 	"github.com/rocl-go/rocl/tpvm"
 )

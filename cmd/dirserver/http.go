@@ -21,7 +21,7 @@ import (
 	"github.com/rocl-go/rocl/directory/cluster"
 	"github.com/rocl-go/rocl/internal/connlimit"
 	"github.com/rocl-go/rocl/internal/display"
-	"github.com/rocl-go/rocl/internal/loopback"
+	"github.com/rocl-go/rocl/internal/os/loopback"
 )
 
 const (

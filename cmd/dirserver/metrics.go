@@ -8,8 +8,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/rocl-go/rocl/directory/cluster"
 	"github.com/rocl-go/rocl/internal/histogram"
-	"github.com/rocl-go/rocl/internal/mux"
 	"github.com/rocl-go/rocl/internal/version"
 )
 
@@ -183,12 +183,13 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	count(mFilterAsked, f.Asked)
 	count(mFilterWrong, f.Wrong)
 	count(mFilterSpared, f.Spared)
-	c.port(count, &m.Port)
+	c.port(count, &m)
 	gauge(mPeers, float64(m.Port.Members))
 }
 
 // port sends the metrics of the cluster's port.
-func (c collector) port(count func(*prometheus.Desc, uint64, ...string), p *mux.Stats) {
+func (c collector) port(count func(*prometheus.Desc, uint64, ...string), s *cluster.Stats) {
+	p := &s.Port
 	count(mDatagrams, p.Sent, "data", "sent")
 	count(mDatagrams, p.Received, "data", "received")
 	count(mDatagrams, p.GossipSent, "gossip", "sent")

@@ -16,9 +16,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rocl-go/rocl/internal/eventually"
-	"github.com/rocl-go/rocl/internal/freeaddr"
-	"github.com/rocl-go/rocl/internal/nice"
+	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/freeaddr"
+	"github.com/rocl-go/rocl/internal/testkit/nice"
 )
 
 // The start-up file comes first. A bad line in it is reported with its place, and does not make the

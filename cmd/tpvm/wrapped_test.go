@@ -19,10 +19,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/rocl-go/rocl/internal/eventually"
-	"github.com/rocl-go/rocl/internal/freeaddr"
-	"github.com/rocl-go/rocl/internal/nice"
-	"github.com/rocl-go/rocl/internal/subprocess"
+	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/freeaddr"
+	"github.com/rocl-go/rocl/internal/testkit/nice"
+	"github.com/rocl-go/rocl/internal/testkit/subprocess"
 )
 
 // wrapped is a script that runs a program. Both have a file open, so that its reader sees the end

@@ -15,8 +15,8 @@ import (
 
 	"github.com/hashicorp/memberlist"
 	"github.com/rocl-go/rocl/directory"
-	"github.com/rocl-go/rocl/internal/eventually"
-	"github.com/rocl-go/rocl/internal/mux"
+	"github.com/rocl-go/rocl/directory/internal/mux"
+	"github.com/rocl-go/rocl/internal/testkit/eventually"
 	"github.com/rocl-go/rocl/resource"
 )
 

@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/rocl-go/rocl/internal/mux"
+	"github.com/rocl-go/rocl/directory/internal/mux"
 )
 
 // A core is what the roles of a member share: see Cluster. Its fields do not change after Open.

@@ -6,7 +6,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/rocl-go/rocl/internal/database"
+	"github.com/rocl-go/rocl/directory/internal/database"
 	"github.com/rocl-go/rocl/resource"
 )
 

@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/rocl-go/rocl/internal/mux"
+	"github.com/rocl-go/rocl/directory/internal/mux"
 	"github.com/rocl-go/rocl/resource"
 )
 

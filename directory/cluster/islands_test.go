@@ -18,8 +18,8 @@ import (
 
 	"github.com/hashicorp/memberlist"
 	"github.com/rocl-go/rocl/directory"
-	"github.com/rocl-go/rocl/internal/database"
-	"github.com/rocl-go/rocl/internal/mux"
+	"github.com/rocl-go/rocl/directory/internal/database"
+	"github.com/rocl-go/rocl/directory/internal/mux"
 	"github.com/rocl-go/rocl/resource"
 	"pgregory.net/rapid"
 )

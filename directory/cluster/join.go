@@ -18,7 +18,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl/directory"
-	"github.com/rocl-go/rocl/internal/mux"
+	"github.com/rocl-go/rocl/directory/internal/mux"
 	"github.com/rocl-go/rocl/resource"
 )
 

@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/memberlist"
-	"github.com/rocl-go/rocl/internal/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/eventually"
 	"github.com/rocl-go/rocl/resource"
 	"golang.org/x/net/dns/dnsmessage"
 )

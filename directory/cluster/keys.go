@@ -12,7 +12,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
-	"github.com/rocl-go/rocl/internal/secretfile"
+	"github.com/rocl-go/rocl/internal/os/secretfile"
 )
 
 // Limits of a key, in bytes, and of the number of keys in a file.

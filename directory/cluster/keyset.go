@@ -10,7 +10,7 @@ import (
 	"net"
 	"sync"
 
-	"github.com/rocl-go/rocl/internal/mux"
+	"github.com/rocl-go/rocl/directory/internal/mux"
 	"github.com/rocl-go/rocl/subsys/tls"
 )
 

@@ -13,7 +13,7 @@ import (
 	"testing"
 
 	"github.com/rocl-go/rocl/directory"
-	"github.com/rocl-go/rocl/internal/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/eventually"
 	"github.com/rocl-go/rocl/resource"
 )
 

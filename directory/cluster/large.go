@@ -12,7 +12,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/rocl-go/rocl/internal/search"
+	"github.com/rocl-go/rocl/directory/internal/search"
 	"github.com/rocl-go/rocl/resource"
 )
 

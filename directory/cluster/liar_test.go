@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rocl-go/rocl/internal/mux"
-	"github.com/rocl-go/rocl/internal/search"
+	"github.com/rocl-go/rocl/directory/internal/mux"
+	"github.com/rocl-go/rocl/directory/internal/search"
 	"github.com/rocl-go/rocl/resource"
 )
 

@@ -12,8 +12,8 @@ import (
 	"sync"
 
 	"github.com/rocl-go/rocl/directory"
-	"github.com/rocl-go/rocl/internal/database"
-	"github.com/rocl-go/rocl/internal/mux"
+	"github.com/rocl-go/rocl/directory/internal/database"
+	"github.com/rocl-go/rocl/directory/internal/mux"
 	"github.com/rocl-go/rocl/resource"
 )
 

@@ -13,8 +13,8 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl/directory"
+	"github.com/rocl-go/rocl/directory/internal/mux"
 	"github.com/rocl-go/rocl/directory/strategy"
-	"github.com/rocl-go/rocl/internal/mux"
 )
 
 // A Member has the settings by which a node takes part in a cluster.

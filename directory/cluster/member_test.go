@@ -21,9 +21,9 @@ import (
 
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/directory/strategy"
-	"github.com/rocl-go/rocl/internal/eventually"
-	"github.com/rocl-go/rocl/internal/freeaddr"
-	"github.com/rocl-go/rocl/internal/secretfile"
+	"github.com/rocl-go/rocl/internal/os/secretfile"
+	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/freeaddr"
 	"github.com/rocl-go/rocl/resource"
 )
 

@@ -15,8 +15,8 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl/directory"
-	"github.com/rocl-go/rocl/internal/loopback"
-	"github.com/rocl-go/rocl/internal/mux"
+	"github.com/rocl-go/rocl/directory/internal/mux"
+	"github.com/rocl-go/rocl/internal/os/loopback"
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/subsys/tls"
 )

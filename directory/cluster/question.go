@@ -6,9 +6,9 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/rocl-go/rocl/directory/internal/database"
+	"github.com/rocl-go/rocl/directory/internal/search"
 	"github.com/rocl-go/rocl/directory/internal/wire"
-	"github.com/rocl-go/rocl/internal/database"
-	"github.com/rocl-go/rocl/internal/search"
 	"github.com/rocl-go/rocl/resource"
 )
 

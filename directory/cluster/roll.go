@@ -7,7 +7,7 @@ import (
 	"encoding/binary"
 	"slices"
 
-	"github.com/rocl-go/rocl/internal/search"
+	"github.com/rocl-go/rocl/directory/internal/search"
 	"github.com/rocl-go/rocl/resource"
 )
 

@@ -10,8 +10,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/rocl-go/rocl/internal/mux"
-	"github.com/rocl-go/rocl/internal/search"
+	"github.com/rocl-go/rocl/directory/internal/mux"
+	"github.com/rocl-go/rocl/directory/internal/search"
 	"github.com/rocl-go/rocl/resource"
 )
 

@@ -6,9 +6,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rocl-go/rocl/internal/database"
-	"github.com/rocl-go/rocl/internal/mux"
-	"github.com/rocl-go/rocl/internal/search"
+	"github.com/rocl-go/rocl/directory/internal/database"
+	"github.com/rocl-go/rocl/directory/internal/mux"
+	"github.com/rocl-go/rocl/directory/internal/search"
 	"github.com/rocl-go/rocl/resource"
 )
 

@@ -10,8 +10,8 @@ import (
 
 	"github.com/hashicorp/memberlist"
 	"github.com/rocl-go/rocl/directory"
+	"github.com/rocl-go/rocl/directory/internal/mux"
 	"github.com/rocl-go/rocl/internal/histogram"
-	"github.com/rocl-go/rocl/internal/mux"
 	"github.com/rocl-go/rocl/resource"
 )
 

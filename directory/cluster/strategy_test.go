@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl/directory/strategy"
-	"github.com/rocl-go/rocl/internal/freeaddr"
+	"github.com/rocl-go/rocl/internal/testkit/freeaddr"
 	"github.com/rocl-go/rocl/resource"
 )
 

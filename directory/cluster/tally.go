@@ -6,7 +6,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/rocl-go/rocl/internal/search"
+	"github.com/rocl-go/rocl/directory/internal/search"
 	"github.com/rocl-go/rocl/resource"
 )
 

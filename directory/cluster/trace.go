@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl/directory"
+	"github.com/rocl-go/rocl/directory/internal/search"
 	"github.com/rocl-go/rocl/directory/strategy"
-	"github.com/rocl-go/rocl/internal/search"
 	"github.com/rocl-go/rocl/resource"
 )
 

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl/directory"
-	"github.com/rocl-go/rocl/internal/database"
+	"github.com/rocl-go/rocl/directory/internal/database"
 	"github.com/rocl-go/rocl/resource"
 )
 

@@ -10,7 +10,7 @@ import (
 	"net"
 	"sync"
 
-	"github.com/rocl-go/rocl/internal/netsource"
+	"github.com/rocl-go/rocl/internal/os/netsource"
 )
 
 // A Set holds the connections that count towards a limit. Its methods may be called concurrently.

@@ -24,8 +24,8 @@ func logger() (*Logger, *bytes.Buffer) {
 
 func lines(b *bytes.Buffer) int { return strings.Count(b.String(), "\n") }
 
-// Promise (Keys): A process that is refused again and again fills no log. See also internal/mux:
-// TestRefusedIsLimited.
+// Promise (Keys): A process that is refused again and again fills no log. See also
+// directory/internal/mux: TestRefusedIsLimited.
 func TestLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, b := logger()

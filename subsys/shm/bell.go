@@ -11,8 +11,8 @@ import (
 	"sync/atomic"
 	"unsafe"
 
-	"github.com/rocl-go/rocl/internal/futex"
-	"github.com/rocl-go/rocl/internal/memfd"
+	"github.com/rocl-go/rocl/internal/os/futex"
+	"github.com/rocl-go/rocl/internal/os/memfd"
 	"github.com/rocl-go/rocl/subsys"
 	"golang.org/x/sys/unix"
 )

@@ -16,8 +16,8 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl/buffers"
-	"github.com/rocl-go/rocl/internal/eventually"
-	"github.com/rocl-go/rocl/internal/subprocess"
+	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/subprocess"
 	"github.com/rocl-go/rocl/subsys"
 )
 

@@ -7,7 +7,7 @@ import (
 	"sync/atomic"
 
 	"github.com/rocl-go/rocl/buffers"
-	"github.com/rocl-go/rocl/internal/memfd"
+	"github.com/rocl-go/rocl/internal/os/memfd"
 	"github.com/rocl-go/rocl/subsys"
 	"golang.org/x/sys/unix"
 )

@@ -15,8 +15,8 @@ import (
 	"time"
 	"unsafe"
 
-	"github.com/rocl-go/rocl/internal/eventually"
-	"github.com/rocl-go/rocl/internal/memfd"
+	"github.com/rocl-go/rocl/internal/os/memfd"
+	"github.com/rocl-go/rocl/internal/testkit/eventually"
 	"github.com/rocl-go/rocl/subsys"
 	"golang.org/x/sys/unix"
 )

@@ -6,7 +6,7 @@ import (
 	"errors"
 	"os"
 
-	"github.com/rocl-go/rocl/internal/memfd"
+	"github.com/rocl-go/rocl/internal/os/memfd"
 	"github.com/rocl-go/rocl/subsys"
 	"golang.org/x/sys/unix"
 )

@@ -7,7 +7,7 @@ import (
 	"sync/atomic"
 	"unsafe"
 
-	"github.com/rocl-go/rocl/internal/memfd"
+	"github.com/rocl-go/rocl/internal/os/memfd"
 	"github.com/rocl-go/rocl/subsys"
 )
 

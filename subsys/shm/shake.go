@@ -11,7 +11,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/rocl-go/rocl/internal/memfd"
+	"github.com/rocl-go/rocl/internal/os/memfd"
 	"github.com/rocl-go/rocl/subsys"
 	"golang.org/x/sys/unix"
 )

@@ -14,8 +14,8 @@ import (
 	"time"
 	"unsafe"
 
-	"github.com/rocl-go/rocl/internal/eventually"
-	"github.com/rocl-go/rocl/internal/subprocess"
+	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/subprocess"
 )
 
 // In a process that a test has started, init runs a part that needs another process but no port.

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rocl-go/rocl/internal/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/eventually"
 	"github.com/rocl-go/rocl/subsys"
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"

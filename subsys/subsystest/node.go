@@ -14,7 +14,7 @@ import (
 	"unsafe"
 
 	"github.com/rocl-go/rocl/buffers"
-	"github.com/rocl-go/rocl/internal/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/eventually"
 	"github.com/rocl-go/rocl/subsys"
 	"github.com/rocl-go/rocl/subsys/internal/harness"
 )

@@ -19,7 +19,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rocl-go/rocl/internal/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/eventually"
 )
 
 // While the secret is replaced in three rounds, in any order of the contexts, no dial fails and

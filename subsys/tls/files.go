@@ -11,7 +11,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/rocl-go/rocl/internal/secretfile"
+	"github.com/rocl-go/rocl/internal/os/secretfile"
 )
 
 // fileMost bounds the bytes that are read of a file. A bundle of authorities has a few hundred KiB.

@@ -12,7 +12,7 @@ import (
 	"net"
 	"time"
 
-	"github.com/rocl-go/rocl/internal/netsource"
+	"github.com/rocl-go/rocl/internal/os/netsource"
 	"github.com/rocl-go/rocl/internal/ratelog"
 	"github.com/rocl-go/rocl/subsys"
 	"github.com/rocl-go/rocl/subsys/stream"

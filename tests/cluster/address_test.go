@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"github.com/rocl-go/rocl"
-	"github.com/rocl-go/rocl/internal/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/eventually"
 )
 
 // Two machines have a public address and a bridge of containers, with one address at both. Bound to

@@ -17,8 +17,8 @@ import (
 
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/directory"
-	"github.com/rocl-go/rocl/internal/eventually"
-	"github.com/rocl-go/rocl/internal/subprocess"
+	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/subprocess"
 )
 
 // The environment of an agent: the socket of its node, and how long a peer may be out of reach.

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl"
-	"github.com/rocl-go/rocl/internal/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/eventually"
 )
 
 // Ends has the results of a call, a monitor and a receive. A result is "" while the operation goes

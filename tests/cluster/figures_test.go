@@ -14,7 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/rocl-go/rocl/internal/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/eventually"
 )
 
 var figures = flag.Bool("figures", false, "measure how soon a cluster of eight notices what happens, and print it as a table")

@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"github.com/rocl-go/rocl"
-	"github.com/rocl-go/rocl/internal/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/eventually"
 )
 
 // says returns how many of the latest lines of the node's log have all of the words.

@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/rocl-go/rocl"
-	"github.com/rocl-go/rocl/internal/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/eventually"
 )
 
 // There is no shared memory across the boundary of a container with its own network namespace,

@@ -34,10 +34,10 @@ import (
 
 	"github.com/rocl-go/rocl"
 	dircluster "github.com/rocl-go/rocl/directory/cluster"
-	"github.com/rocl-go/rocl/internal/eventually"
-	"github.com/rocl-go/rocl/internal/freeaddr"
-	"github.com/rocl-go/rocl/internal/nice"
-	"github.com/rocl-go/rocl/internal/subprocess"
+	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/freeaddr"
+	"github.com/rocl-go/rocl/internal/testkit/nice"
+	"github.com/rocl-go/rocl/internal/testkit/subprocess"
 	"github.com/rocl-go/rocl/tpvm"
 )
 

@@ -20,7 +20,7 @@ var (
 )
 
 // templates maps texts from which programs write documents to these documents.
-var templates = map[string]string{"tests/scale/scaling.md": "docs/SCALING.md"}
+var templates = map[string]string{"directory/internal/scale/scaling.md": "docs/SCALING.md"}
 
 // Every link of a document leads to a file and heading of the tree, and every document that a Go
 // file names exists.

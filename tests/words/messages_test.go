@@ -14,7 +14,7 @@ import (
 )
 
 // tellsOperators lists the folders whose log lines docs/TROUBLESHOOTING.md explains.
-var tellsOperators = []string{"cmd/dirserver", "context", "directory", "dispatch", "subsys", "internal/logqueue", "internal/index", "internal/database", "internal/mux", "internal/search"}
+var tellsOperators = []string{"cmd/dirserver", "context", "directory", "dispatch", "subsys", "internal/logqueue", "directory/internal/index", "directory/internal/database", "directory/internal/mux", "directory/internal/search"}
 
 // Every message that docs/TROUBLESHOOTING.md explains is in the code, and the page explains every
 // log line at level info or above.

@@ -11,7 +11,7 @@ import (
 
 // Every time.Sleep of a test, and every statement <-time.After, is in a bubble of testing/synctest,
 // or a comment beside it says why the test needs a pause. A test that waits for a state uses
-// package internal/eventually.
+// package internal/testkit/eventually.
 func TestPausesSayWhy(t *testing.T) {
 	seen := 0
 	for _, path := range files(t, ".go") {

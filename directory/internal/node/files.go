@@ -14,7 +14,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/rocl-go/rocl/internal/secretfile"
+	"github.com/rocl-go/rocl/internal/os/secretfile"
 	"golang.org/x/sys/unix"
 )
 

@@ -17,7 +17,7 @@ import (
 
 	"github.com/rocl-go/rocl/directory/internal/wire"
 	"github.com/rocl-go/rocl/internal/connlimit"
-	"github.com/rocl-go/rocl/internal/netsource"
+	"github.com/rocl-go/rocl/internal/os/netsource"
 	"github.com/rocl-go/rocl/internal/ratelog"
 )
 

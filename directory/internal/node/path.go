@@ -11,7 +11,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/rocl-go/rocl/internal/loopback"
+	"github.com/rocl-go/rocl/internal/os/loopback"
 )
 
 const (

@@ -20,7 +20,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl/directory/internal/wire"
-	"github.com/rocl-go/rocl/internal/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/eventually"
 	"golang.org/x/sys/unix"
 )
 

@@ -9,7 +9,7 @@ import (
 	"io/fs"
 	"slices"
 
-	"github.com/rocl-go/rocl/internal/database"
+	"github.com/rocl-go/rocl/directory/internal/database"
 )
 
 // Errors that cross the wire. Package directory exports them and says what each means.

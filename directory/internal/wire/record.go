@@ -8,7 +8,7 @@ import (
 	"iter"
 	"slices"
 
-	"github.com/rocl-go/rocl/internal/database"
+	"github.com/rocl-go/rocl/directory/internal/database"
 	"github.com/rocl-go/rocl/resource"
 )
 

@@ -19,7 +19,7 @@ import (
 	"time"
 	"unsafe"
 
-	"github.com/rocl-go/rocl/internal/futex"
+	"github.com/rocl-go/rocl/internal/os/futex"
 	"golang.org/x/sys/unix"
 )
 

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl"
-	"github.com/rocl-go/rocl/internal/database"
 )
 
 // A comparison is a case: a loop of rocl beside a bare one.
@@ -431,7 +430,7 @@ func (p *pair) pour(task string, write func([]byte)) loop {
 }
 
 func db(ctx context.Context, o *options) []*Result {
-	m := database.Measure(ctx, o.count)
+	m := measureDatabase(ctx, o.count)
 	proceed(ctx)
 	r := &Result{Bench: "db", Count: m.Resources, Unit: "registrations/s", What: "the required 700,000", Rate: m.PutsPerSecond, Raw: 700_000, Target: 1, AtLeast: true,
 		P50: float64(m.FindP50) / 1e3, P99: float64(m.FindP99) / 1e3, Ratio: m.PutsPerSecond / 700_000}

@@ -21,7 +21,7 @@ import (
 	"github.com/rocl-go/rocl/bulk"
 	icontext "github.com/rocl-go/rocl/context"
 	"github.com/rocl-go/rocl/directory/cluster"
-	"github.com/rocl-go/rocl/internal/subprocess"
+	"github.com/rocl-go/rocl/internal/testkit/subprocess"
 	"github.com/rocl-go/rocl/subsys"
 	"github.com/rocl-go/rocl/subsys/inproc"
 	"github.com/rocl-go/rocl/subsys/shm"

@@ -16,7 +16,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl"
-	"github.com/rocl-go/rocl/internal/subprocess"
+	"github.com/rocl-go/rocl/internal/testkit/subprocess"
 	"github.com/rocl-go/rocl/tpvm"
 	"github.com/rocl-go/rocl/tpvm/pack"
 )

@@ -19,7 +19,6 @@ import (
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/directory/strategy"
-	"github.com/rocl-go/rocl/internal/database"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -142,16 +141,16 @@ func TestSearchTrace(t *testing.T) {
 // others is the rest of a cluster of three nodes, one of which does not answer.
 type others struct{ silent resource.NodeID }
 
-func (r others) Find(context.Context, *resource.List) (database.Record, error) {
-	return database.Record{}, directory.ErrPartial
+func (r others) Find(context.Context, *resource.List) (resource.Record, error) {
+	return resource.Record{}, directory.ErrPartial
 }
 
-func (r others) Lookup(context.Context, resource.GID, *resource.List) (database.Record, error) {
-	return database.Record{}, directory.ErrPartial
+func (r others) Lookup(context.Context, resource.GID, *resource.List) (resource.Record, error) {
+	return resource.Record{}, directory.ErrPartial
 }
 
-func (r others) All(_ context.Context, _ *resource.List, v *directory.Coverage) iter.Seq2[database.Record, error] {
-	return func(func(database.Record, error) bool) { v.Covered, v.Failed = v.Covered+1, append(v.Failed, r.silent) }
+func (r others) All(_ context.Context, _ *resource.List, v *directory.Coverage) iter.Seq2[resource.Record, error] {
+	return func(func(resource.Record, error) bool) { v.Covered, v.Failed = v.Covered+1, append(v.Failed, r.silent) }
 }
 
 func (r others) Trace(context.Context, strategy.Strategy, *resource.List) (directory.Trace, error) {
@@ -163,7 +162,7 @@ func (r others) Trace(context.Context, strategy.Strategy, *resource.List) (direc
 
 func (r others) Addr() string { return "127.0.0.1:7946" }
 
-func (r others) Watch(*resource.List, *database.Watch) func() { return func() {} }
+func (r others) Watch(*resource.List, *directory.Watch) func() { return func() {} }
 
 // A node that could not be asked is named, and the exit code says so, whether or not the other
 // nodes have a match.
@@ -193,10 +192,10 @@ func TestSilentNode(t *testing.T) {
 // hanging is the rest of a cluster, of which nothing comes before the end of a question.
 type hanging struct{ others }
 
-func (hanging) All(ctx context.Context, _ *resource.List, _ *directory.Coverage) iter.Seq2[database.Record, error] {
-	return func(yield func(database.Record, error) bool) {
+func (hanging) All(ctx context.Context, _ *resource.List, _ *directory.Coverage) iter.Seq2[resource.Record, error] {
+	return func(yield func(resource.Record, error) bool) {
 		<-ctx.Done()
-		yield(database.Record{}, context.Cause(ctx))
+		yield(resource.Record{}, context.Cause(ctx))
 	}
 }
 

@@ -29,7 +29,7 @@ import (
 	"github.com/rocl-go/rocl/cmd/rocl/internal/cli"
 	"github.com/rocl-go/rocl/cmd/rocl/internal/demo/index"
 	"github.com/rocl-go/rocl/internal/display"
-	"github.com/rocl-go/rocl/internal/subprocess"
+	"github.com/rocl-go/rocl/internal/testkit/subprocess"
 	"github.com/spf13/cobra"
 )
 

@@ -1,0 +1,318 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package database
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/rocl-go/rocl/directory/internal/index"
+	"github.com/rocl-go/rocl/internal/os/memfd"
+	"github.com/rocl-go/rocl/resource"
+	"pgregory.net/rapid"
+)
+
+// indexErr returns the reason why d's last index ended. It returns nil while there is an index, and
+// if there never was one.
+func indexErr(d *DB) error {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	return d.indexErr
+}
+
+// openIndex returns a reader of d's index.
+func openIndex(t testing.TB, d *DB) *index.Reader {
+	t.Helper()
+	fd, size, err := d.IndexFile()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer memfd.Close(fd)
+	r, err := index.Open(fd, size)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(r.Close)
+	return r
+}
+
+// agree checks that an index and the database give the same answers, for each pattern and each
+// identifier.
+func agree(t interface {
+	Helper()
+	Fatalf(string, ...any)
+}, d *DB, r *index.Reader, patterns []resource.List, ids []resource.GID) {
+	t.Helper()
+	for i := range patterns {
+		p := &patterns[i]
+		_, ok := d.Find(p)
+		rec, v := r.Find(p, nil)
+		if v == index.Ended || v == index.Found && (!ok || !resource.Matches(&rec.Attrs, p)) || v == index.None && ok {
+			t.Fatalf("%v: the index says %v, the database %v", p, v, ok)
+		}
+	}
+	for _, id := range ids {
+		want, ok := d.Get(id)
+		rec, v := r.Lookup(id, nil)
+		if ok != (v == index.Found) || ok && (rec.ID != want.ID || rec.Owner != want.Owner || rec.Revision != want.Revision || !rec.Attrs.Equal(&want.Attrs)) {
+			t.Fatalf("%v: the index says %v %+v, the database %v %+v", id, v, rec, ok, want)
+		}
+	}
+}
+
+// An index that is filled while the database changes has the database's content in the end, and
+// follows later changes.
+func TestIndexAgainstDatabase(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		d := New()
+		defer d.DropIndex()
+		var filling *index.Writer
+		var r *index.Reader
+		end := func() {
+			if r != nil {
+				r.Close()
+			}
+			r = nil
+		}
+		defer end()
+		ids := make([]resource.GID, 30)
+		for i := range ids {
+			ids[i] = resource.MakeGID(1, uint64(1+i%3), uint32(1+i))
+		}
+		draw := rapid.Custom(func(t *rapid.T) resource.List {
+			var l resource.List
+			for range rapid.IntRange(0, 4).Draw(t, "n") {
+				_ = l.AddString(rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, "name"), rapid.SampledFrom([]string{"", "1", "2"}).Draw(t, "value"))
+			}
+			return l
+		})
+		pick := rapid.SampledFrom(ids)
+		t.Repeat(map[string]func(*rapid.T){
+			"put": func(t *rapid.T) {
+				id, l := pick.Draw(t, "id"), draw.Draw(t, "l")
+				_, _ = d.Put(id, id.Context(), &l)
+			},
+			"put 2": func(t *rapid.T) {
+				id, l := pick.Draw(t, "id"), draw.Draw(t, "l")
+				_, _ = d.Put(id, id.Context(), &l)
+			},
+			"update": func(t *rapid.T) {
+				l := draw.Draw(t, "l")
+				_, _ = d.Update(pick.Draw(t, "id"), 0, &l)
+			},
+			"delete": func(t *rapid.T) { _ = d.Delete(pick.Draw(t, "id")) },
+			"delete owner": func(t *rapid.T) {
+				if rapid.IntRange(0, 9).Draw(t, "seldom") == 0 {
+					d.DeleteOwner(pick.Draw(t, "id").Context())
+				}
+			},
+			"index": func(t *rapid.T) {
+				if r != nil || filling != nil {
+					return
+				}
+				var err error
+				if filling, err = d.beginIndex(0); err != nil {
+					t.Skip(err)
+				}
+			},
+			"fill": func(t *rapid.T) {
+				if filling == nil {
+					return
+				}
+				done, err := d.fill(filling, rapid.IntRange(1, 8).Draw(t, "n"))
+				if err != nil {
+					t.Fatal(err)
+				}
+				if !done {
+					return
+				}
+				filling = nil
+				fd, size, err := d.IndexFile()
+				if err == nil {
+					r, err = index.Open(fd, size)
+					memfd.Close(fd)
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+			},
+			"drop": func(t *rapid.T) {
+				if r != nil && rapid.IntRange(0, 9).Draw(t, "seldom") == 0 {
+					d.DropIndex()
+					if _, v := r.Lookup(ids[0], nil); v != index.Ended {
+						t.Fatalf("an index that was dropped says %v", v)
+					}
+					end()
+				}
+			},
+			"": func(t *rapid.T) {
+				if r != nil {
+					agree(t, d, r, []resource.List{draw.Draw(t, "pattern"), draw.Draw(t, "another")}, ids)
+				}
+				if err := indexErr(d); err != nil && !errors.Is(err, index.ErrEnded) {
+					t.Fatal(err)
+				}
+			},
+		})
+	})
+}
+
+// The same with several goroutines and with long postings.
+func TestIndexWhileChanging(t *testing.T) {
+	d := New()
+	defer d.DropIndex()
+	ctx := resource.MakeGID(1, 1, 0)
+	list := func(i, round int) *resource.List {
+		l, err := resource.NewPattern(resource.Attrs{"all": "same", "mod": fmt.Sprint(i % 7), "own": fmt.Sprint(i), "round": fmt.Sprint(round % 3)})
+		if err != nil {
+			t.Error(err)
+		}
+		return l
+	}
+	const n, changers = 4000, 3
+	for i := range n / 2 {
+		if _, err := d.Put(ctx.WithSerial(uint32(i+1)), ctx, list(i, 0)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var wg sync.WaitGroup
+	for c := range changers {
+		wg.Go(func() {
+			for round := range 4 * n {
+				i := rand.IntN(n/changers)*changers + c
+				id := ctx.WithSerial(uint32(i + 1))
+				switch rand.IntN(3) {
+				case 0:
+					_, _ = d.Put(id, ctx, list(i, round))
+				case 1:
+					_, _ = d.Update(id, 0, list(i, round))
+				default:
+					_ = d.Delete(id)
+				}
+			}
+		})
+	}
+	if err := d.MakeIndex(t.Context(), 64<<20); err != nil {
+		t.Skip(err)
+	}
+	if err := d.MakeIndex(t.Context(), 64<<20); !errors.Is(err, ErrHasIndex) {
+		t.Error(err)
+	}
+	wg.Wait()
+	r := openIndex(t, d)
+	var patterns []resource.List
+	var ids []resource.GID
+	for i := range n {
+		patterns = append(patterns, *list(i, 0), *list(i, 1))
+		ids = append(ids, ctx.WithSerial(uint32(i+1)))
+	}
+	agree(t, d, r, patterns, ids)
+	d.DeleteOwner(ctx)
+	agree(t, d, r, patterns, ids)
+}
+
+// An index that cannot go on is dropped, and the database works on.
+func TestIndexFails(t *testing.T) {
+	d := New()
+	if err := d.MakeIndex(t.Context(), 1); err != nil {
+		t.Skip(err)
+	}
+	r := openIndex(t, d)
+	ctx := resource.MakeGID(1, 1, 0)
+	pad := string(make([]byte, 60_000))
+	for i := range uint32(200) {
+		l, _ := resource.NewPattern(resource.Attrs{"i": fmt.Sprint(i), "pad": pad})
+		if _, err := d.Put(ctx.WithSerial(i+1), ctx, l); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := indexErr(d); !errors.Is(err, index.ErrFull) {
+		t.Error(err)
+	}
+	if _, v := r.Lookup(ctx.WithSerial(1), nil); v != index.Ended {
+		t.Errorf("an index that is full says %v", v)
+	}
+	if _, _, err := d.IndexFile(); !errors.Is(err, index.ErrFull) {
+		t.Error(err)
+	}
+	if err := d.MakeIndex(t.Context(), 1); !errors.Is(err, index.ErrFull) {
+		t.Errorf("too small an index was made: %v", err)
+	}
+	ended, end := context.WithCancel(t.Context())
+	end()
+	if err := d.MakeIndex(ended, 64<<20); !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	if d.Len() != 200 || d.Stats().IndexBytes != 0 {
+		t.Errorf("%+v", d.Stats())
+	}
+}
+
+// BenchmarkIndexMillion measures an index of one million resources.
+func BenchmarkIndexMillion(b *testing.B) {
+	const n = 1_000_000
+	for range b.N {
+		d := New()
+		if err := d.MakeIndex(b.Context(), index.DefaultSize); err != nil {
+			b.Fatal(err)
+		}
+		lists := make([]resource.List, 1<<16)
+		build := func(i int, l *resource.List) {
+			l.Reset()
+			var id [8]byte
+			binary.LittleEndian.PutUint64(id[:], uint64(i))
+			_ = l.AddString("type", "worker")
+			_ = l.AddString("site", fmt.Sprint(i%4))
+			_ = l.Add("serial", id[:])
+			_ = l.Add("slot", append(id[:], 's'))
+		}
+		owner := resource.MakeGID(1, 1, 0)
+		var took time.Duration
+		own := 0
+		for i := 0; i < n; {
+			k := min(len(lists), n-i)
+			for j := range k {
+				build(i+j, &lists[j])
+				own += len("typeworkersite") + 1 + len("serial") + 8 + len("slot") + 9
+			}
+			start := time.Now()
+			for j := range k {
+				if _, err := d.Put(owner.WithSerial(uint32(i+j+1)), owner, &lists[j]); err != nil {
+					b.Fatal(err)
+				}
+			}
+			took += time.Since(start)
+			i += k
+		}
+		b.ReportMetric(n/took.Seconds(), "put/s")
+		b.ReportMetric((float64(d.Stats().IndexBytes)-float64(own))/n, "B/resource")
+		r := openIndex(b, d)
+		for i := range lists {
+			build((i*7919)%n, &lists[i])
+		}
+		buf := make([]byte, 256)
+		for range 2 {
+			start := time.Now()
+			for i := range lists {
+				if _, v := r.Find(&lists[i], buf); v != index.Found {
+					b.Fatal(v)
+				}
+			}
+			b.ReportMetric(float64(time.Since(start).Nanoseconds())/float64(len(lists)), "find-ns")
+		}
+		start := time.Now()
+		for i := range lists {
+			if _, ok := d.Find(&lists[i]); !ok {
+				b.Fatal("no")
+			}
+		}
+		b.ReportMetric(float64(time.Since(start).Nanoseconds())/float64(len(lists)), "db-find-ns")
+		d.DropIndex()
+	}
+}

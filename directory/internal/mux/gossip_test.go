@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package mux
+
+import (
+	"bytes"
+	"context"
+	"encoding/hex"
+	"errors"
+	"log/slog"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/memberlist"
+	"github.com/rocl-go/rocl/internal/ratelog"
+	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/resource"
+)
+
+// gossips makes two ports known to each other's gossip. at is the address of b.
+func gossips(a, b *node, at *net.UDPAddr) {
+	a.Gossips(b.cfg.Self, b.Epoch(), at)
+	b.Gossips(a.cfg.Self, a.Epoch(), a.Addr())
+}
+
+// Gossip reaches a member in its present life, also when its port was told to part from it.
+// Recorded gossip is not heard again at once. Nor is it heard when its sender was replaced and is
+// met again, by a member that was started anew, or from a sender that was.
+func TestGossip(t *testing.T) {
+	for name, change := range map[string]func(*Config){"with a key": keyed("key"), "without": nil} {
+		t.Run(name, func(t *testing.T) {
+			a, b := start(t, 1, change), start(t, 2, change)
+			r := record(t, b)
+			at := r.addr()
+			to := memberlist.Address{Addr: at.String(), Name: "000000000002"}
+			say := func(what string) {
+				t.Helper()
+				if _, err := a.Gossip().WriteToAddress([]byte(what), to); err != nil {
+					t.Fatal(err)
+				}
+			}
+			hear := func(n *node, what string) {
+				t.Helper()
+				select {
+				case m := <-n.packets:
+					if string(m.Buf) != what {
+						t.Fatalf("heard %q, want %q", m.Buf, what)
+					}
+				case <-time.After(eventually.Patience):
+					t.Fatalf("%q is not heard", what)
+				}
+			}
+			say("nobody is known there")
+			gossips(a, b, at)
+			say("one")
+			hear(b, "one")
+			a.Meet(2, b.Epoch(), at)
+			a.Part(2)
+			b.Meet(1, a.Epoch(), a.Addr())
+			b.Part(1)
+			say("two")
+			hear(b, "two")
+			ds, _ := r.kept()
+			if len(ds) != 2 {
+				t.Fatalf("%d datagrams were sent, want 2", len(ds))
+			}
+			e := hostile(t)
+			again := func(n *node) {
+				t.Helper()
+				e.send(n, ds...)
+				if len(n.packets) > 0 {
+					t.Errorf("heard again: %q", (<-n.packets).Buf)
+				}
+			}
+			again(b)
+			b.Gossips(1, a.Epoch()+2, a.Addr()) // it was started anew
+			again(b)
+			b.Gossips(1, a.Epoch(), a.Addr()) // an older life, as if it were met again
+			again(b)
+			b.ForgetGossip(1)
+			b.ForgetGossip(1)
+			again(b)
+			if n := b.Stats().Gossipers; n != 0 {
+				t.Errorf("%d members are known, want none", n)
+			}
+			b.Gossips(1, a.Epoch(), a.Addr())
+			again(b)
+			say("three")
+			hear(b, "three")
+			anew := start(t, 2, change)
+			gossips(a, anew, anew.Addr())
+			again(anew)
+			if n := e.heard(); n > 0 {
+				t.Errorf("%d bytes came back", n)
+			}
+			if n := len(b.gossipers.past) + len(anew.gossipers.past); n != 0 {
+				t.Errorf("%d lives of the past are remembered, want none: they are met again", n)
+			}
+		})
+	}
+}
+
+// Hello is answered by members of the cluster only. A port that a stranger asks logs that, but not
+// each time.
+func TestHello(t *testing.T) {
+	ctx := context.Background()
+	a, b := start(t, 1, keyed("key")), start(t, 2, keyed("key"))
+	greets := func(what string, addr *net.UDPAddr, want resource.NodeID) {
+		t.Helper()
+		eventually.True(t, what, func() bool { id, err := a.Hello(ctx, addr); return err == nil && id == want }) // an answer may be late
+	}
+	greets("a member answers", b.Addr(), 2)
+	twin := start(t, 1, keyed("key")) // with the same number, at another address
+	greets("a node of the same number answers", twin.Addr(), 1)
+	if _, err := a.Hello(ctx, a.Addr()); !errors.Is(err, ErrOwn) {
+		t.Errorf("a port that greets itself: %v", err)
+	}
+	for _, change := range []func(*Config){keyed("other"), nil, func(c *Config) { keyed("key")(c); c.Cluster = "other" }} {
+		stranger := start(t, 3, change)
+		if _, err := stranger.Hello(ctx, b.Addr()); !errors.Is(err, ErrSilent) {
+			t.Errorf("a stranger: %v", err)
+		}
+	}
+	b.Close()
+	if _, err := a.Hello(ctx, b.Addr()); err == nil {
+		t.Error("answered by a port that is closed")
+	}
+	gone, cancel := context.WithCancel(ctx)
+	cancel()
+	if _, err := a.Hello(gone, b.Addr()); !errors.Is(err, context.Canceled) {
+		t.Errorf("given up: %v", err)
+	}
+	a.Close()
+	if _, err := a.Hello(ctx, b.Addr()); err == nil {
+		t.Error("a port that is closed asks")
+	}
+	if n := len(a.hellos.wait); n > 0 {
+		t.Errorf("%d hellos wait", n)
+	}
+}
+
+func TestGoldenGossip(t *testing.T) {
+	k := newKeys("lab", [][]byte{[]byte("a key of 16 byte")})
+	for _, g := range []struct{ what, got, want string }{
+		{"gossip", hex.EncodeToString(seal(nil, aead(derive(k.bytes[0], "gossip", 1, 0x1111, 2, 0x2222)), kindGossip, k.tags[0], 1, 7, []byte("hello"))), "520607ea010000000000000007000000000000000b30c4360c81e5cbc4bad40b5f62272845ed52c9cc"},
+		{"hello", hex.EncodeToString(seal(nil, aead(derive(k.bytes[0], "hello")), kindHello, k.tags[0], 1, 7, []byte{helloAsks, 1, 2, 3, 4, 5, 6, 7, 8})), "520707ea01000000000000000700000000000000d4ee63ed742b88d45214e997e44fbdb0eae861a249564ebe48"},
+	} {
+		if g.got != g.want {
+			t.Errorf("%s:\n%s, want\n%s", g.what, g.got, g.want)
+		}
+	}
+}
+
+// Strangers that are refused again and again, by streams and by packets, do not fill the log.
+func TestRefusedIsLimited(t *testing.T) {
+	var log lines
+	b := start(t, 2, func(c *Config) {
+		keyed("key")(c)
+		c.Logger = slog.New(slog.NewTextHandler(&log, nil))
+	})
+	const flood = 100
+	for range flood {
+		nc, err := net.Dial("tcp", b.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		nc.Close() // closed before it has shown that it is a member
+	}
+	e := hostile(t)
+	junk := append([]byte{magic, kindHello}, make([]byte, 60)...)
+	var all [][]byte
+	for range flood {
+		all = append(all, junk)
+	}
+	e.send(b, all...)
+	eventually.True(t, "all streams are refused", func() bool { return b.count.StreamsRefused.Load() == flood })
+	b.Close() // all lines are written then
+	for _, line := range []string{"mux: stream refused", "mux: gossip refused"} {
+		if n := strings.Count(log.b.String(), line); n != ratelog.Burst {
+			t.Errorf("%q: %d lines for %d strangers, want %d", line, n, flood, ratelog.Burst)
+		}
+	}
+}
+
+// lines is a log that several goroutines write to.
+type lines struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *lines) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(b)
+}
