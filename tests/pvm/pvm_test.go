@@ -655,6 +655,9 @@ var examples = []example{
 // Promise (Package tpvm): PVM's C examples, unchanged, print over `libpvm3` what they print over
 // PVM, also with jumps out of a receive.
 func TestExamples(t *testing.T) {
+	if testing.Short() {
+		t.Skip("the programs are in C")
+	}
 	for _, tool := range []string{"gcc", "pvm", "stdbuf", "tar"} {
 		_, err := exec.LookPath(tool)
 		need(t, err == nil, tool)
