@@ -198,7 +198,7 @@ func TestUsage(t *testing.T) {
 	for _, line := range []string{
 		"nonsense", "--nonsense", "find --nonsense", "find x", "find =x", "watch x", "register", "register x", "recv", "send",
 		"recv a=b --count x", "send a=b --tag -1", "send a=b --wait soon", "find --json=perhaps", "--socket",
-		"help nonsense", "help find nonsense", "nodes x", "nodes =x", "search-trace", "search-trace x", "search-trace a=b --way", "search-trace a=b --way round",
+		"help nonsense", "help find nonsense", "nodes x", "nodes =x", "search-trace", "search-trace x", "search-trace a=b --search", "search-trace a=b --search round",
 		"find --cluster --first", "find --cluster x", "recv a=b --count -1", "send a=b --wait -1s", "completion tcsh", "completion bash x", "routes x=y",
 		"find --timeout 0", "find --timeout -1s", "find --timeout 5", "nodes --timeout soon",
 		"register rocl.a=b", "recv rocl.a=b", "recv a=b rocl.c=d", "find --want=", "find --want a,,b", "find --socket=", "find --socket unix:d.sock", "find --socket tcp://127.0.0.1:1",

@@ -199,8 +199,6 @@ func searchTraceCommand() *cobra.Command {
 		},
 	}
 	cmd.Flags().StringVar(&name, "search", "auto", "`strategy`: auto, as any search goes; tree, without summaries; unicast, ask each node by itself; broadcast, all with one packet, if the cluster has a group")
-	cmd.Flags().StringVar(&name, "way", "auto", "")
-	_ = cmd.Flags().MarkHidden("way") // the former name of the flag
 	_ = cmd.RegisterFlagCompletionFunc("search", cobra.FixedCompletions([]string{"auto", "tree", "unicast", "broadcast"}, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
 }

@@ -173,7 +173,7 @@ func TestSilentNode(t *testing.T) {
 	r.line()
 	for args, lines := range map[string]int{
 		"find --cluster a=b": 1, "find --cluster a=c": 0, "nodes": 2, "nodes zone=a": 2, "nodes zone=b": 0,
-		"search-trace a=c": 7, "search-trace a=c --way broadcast": 7,
+		"search-trace a=c": 7, "search-trace a=c --search broadcast": 7,
 	} {
 		out, errOut, code := execute(t.Context(), nil, append(strings.Fields(args), "--socket", sock)...)
 		said := errOut

@@ -45,7 +45,7 @@ func TestNothingUnsafeIsPrinted(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, args := range []string{"find evil=yes", "find --cluster evil=yes", "find --contexts", "nodes", "search-trace evil=yes", "search-trace name" + evil + "=x", "routes",
-		"find x" + evil, "find x" + evil + "=\x1b --first --cluster", "find --want x" + evil, "no" + evil, "help " + evil, "search-trace --way " + evil + " a=b", "recv --count " + evil + " a=b"} {
+		"find x" + evil, "find x" + evil + "=\x1b --first --cluster", "find --want x" + evil, "no" + evil, "help " + evil, "search-trace --search " + evil + " a=b", "recv --count " + evil + " a=b"} {
 		for _, format := range []string{"", "--json"} {
 			words := strings.Split(args, " ")
 			if format != "" {
