@@ -241,7 +241,14 @@ func TestContextOfDeadNode(t *testing.T) {
 			}
 			isEmpty(t, mine)
 			w.kill(b)
-			awaitGone(t, mine, monitored(its), 7)
+			gone, err := mine.Recv(soon(t))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if of := monitored(its); !gone.IsGone() || gone.From() != of || !errors.Is(gone.GoneErr(), ErrNodeDead) {
+				t.Errorf("the end of %v: from %v: %v", of, gone.From(), gone.GoneErr())
+			}
+			gone.Release()
 			b.eachLink(func(l *link) { l.endLink(ErrUnreachable) }) // the context lives on, without ports
 
 			unknown := resource.MakeGID(1, 9, 1)

@@ -389,7 +389,7 @@ func (c *groupCoordinator) gone(id TID, isLost bool) {
 }
 
 // mostLost is how many agents and members that were given up a coordinator remembers.
-const mostLost = 1024
+const mostLost = 256
 
 // forgetRequests forgets the reservations and arrivals of an agent, and that it needs a view.
 func (c *groupCoordinator) forgetRequests(agent TID) {

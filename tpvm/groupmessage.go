@@ -50,7 +50,7 @@ const (
 	opCancel         // Tokens: arrivals or reservations that are withdrawn
 	opConnect        // from an agent to itself: it needs a coordinator
 	opDropped        // from an agent to itself: the coordinator has ended the call of the attachment Tokens[0]
-	opLost           // from a monitor: the sender was given up, and may live
+	opLost           // from a monitor: the sender was given up, or its node was taken for dead; it may live
 
 	// From the coordinator to an agent.
 	opView     // Tokens[0]: the attachment; Version; Members: all; Freeze: the group is frozen; Released; Lost: members that were given up, and may live
@@ -165,7 +165,7 @@ func (w *groupWire) monitor(id TID) bool {
 
 // receiveGroup calls handle for each message to r from an agent or a coordinator, until ctx ends.
 // It calls handle with nil when a resource that r monitors has ended, and with opLost when its
-// context was given up. It ends calls that handle has not taken out of the message. In the end it
+// context was given up, or its node was taken for dead. It ends calls that handle has not taken out of the message. In the end it
 // closes r.
 func (t *Task) receiveGroup(ctx context.Context, r *rocl.Resource, group string, handle func(from TID, m *groupMessage)) {
 	defer r.Close()
@@ -180,7 +180,7 @@ func (t *Task) receiveGroup(ctx context.Context, r *rocl.Resource, group string,
 		case !received.IsGone():
 			m = new(groupMessage)
 			err = m.decode(received.Bytes())
-		case !errors.Is(received.GoneErr(), rocl.ErrGone):
+		case !errors.Is(received.GoneErr(), rocl.ErrGone) || errors.Is(received.GoneErr(), rocl.ErrNodeDead):
 			m = &groupMessage{Op: opLost}
 		}
 		if err == nil && received.IsCall() {
