@@ -99,7 +99,6 @@ var internalErrors = map[string]string{
 	"directory.ErrLabels":   "only a daemon gets it",
 	"directory.ErrProtocol": "no program can react to it",
 	"dispatch.ErrTooLarge":  "it matches ErrTooLarge",
-	"dispatch.ErrNodeDead":  "it matches ErrGone",
 	"dispatch.ErrRefused":   "sends fail with ErrUnreachable",
 	"dispatch.ErrProtocol":  "no program can react to it",
 	"resource.ErrTooLarge":  "it matches ErrTooLarge",

@@ -120,6 +120,7 @@ var (
 	ErrNotOwner     = directory.ErrNotOwner    // another context owns the resource
 	ErrClosed       = dispatch.ErrClosed       // the context or the resource is closed
 	ErrGone         = dispatch.ErrGone         // the target, or the origin that a receive waits for, has ended
+	ErrNodeDead     = dispatch.ErrNodeDead     // a monitored resource is taken for ended because gossip says that its node is dead; it may live. Matches ErrGone
 	ErrNoReply      = dispatch.ErrNoReply      // the receiver released the request without a reply
 	ErrNotCall      = dispatch.ErrNotCall      // the message is not a request, or has been replied to
 	ErrUnreachable  = dispatch.ErrUnreachable  // the target's context cannot be reached

@@ -166,8 +166,9 @@ func TestContextEndsAsItIsAwaited(t *testing.T) {
 // network is cut. It has ended when the directory says that its node is dead.
 //
 // Promise (Ends): Monitors, calls and receives of another node's resources end with `ErrGone` when
-// gossip declares the node dead. A shorter cut, or the death of its directory alone, ends none. See
-// also TestAwaitedNodeDies.
+// gossip declares the node dead; `Message.GoneErr` then matches `ErrNodeDead`, as the resource may
+// live. A shorter cut, or the death of its directory alone, ends none. See also TestAwaitedNodeDies,
+// TestContextOfDeadNode.
 func TestSilentNodeIsDeadWhenTheDirectorySaysSo(t *testing.T) {
 	w := newWorld()
 	n := &cuttable{Transport: tcp.New()}
@@ -245,7 +246,14 @@ func TestContextOfDeadNode(t *testing.T) {
 			}
 			isEmpty(t, mine)
 			w.kill(b)
-			awaitGone(t, mine, monitored(its), 7)
+			gone, err := mine.Recv(soon(t))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if of := monitored(its); !gone.IsGone() || gone.From() != of || !errors.Is(gone.GoneErr(), ErrNodeDead) {
+				t.Errorf("the end of %v: from %v: %v", of, gone.From(), gone.GoneErr())
+			}
+			gone.Release()
 			b.eachLink(func(l *link) { l.endLink(ErrUnreachable) }) // the context lives on, without ports
 
 			unknown := resource.MakeGID(1, 9, 1)

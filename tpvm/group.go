@@ -77,6 +77,10 @@ func (e *MemberError) Is(target error) bool { return target == ErrMemberGone }
 // group, inst and tid. One of the tasks that have members counts the arrivals at barriers, and
 // assigns instance numbers. When that task has ended, another one takes over.
 //
+// If the coordinating task is out of reach of another one for longer than rocl.WithGiveUp, and
+// gives that up, the members there are out of the group, as if they had ended. When the two reach
+// each other again, their calls fail with ErrNotInGroup, and the threads may Join again.
+//
 //	pvm_joingroup    Thread.Join
 //	pvm_lvgroup      Group.Leave, Thread.LeaveGroup
 //	pvm_gettid       Group.TID, Thread.GroupTID
@@ -142,7 +146,10 @@ func (t *Thread) join(ctx context.Context, name string) (*Group, error) {
 	}
 	s := &t.groups
 	s.mu.Lock()
-	_, isIn := s.m[name]
+	g, isIn := s.m[name]
+	if g != nil && g.isClosed() { // the group has excluded the member
+		isIn = false
+	}
 	switch {
 	case s.ended:
 		s.mu.Unlock()
@@ -157,7 +164,6 @@ func (t *Thread) join(ctx context.Context, name string) (*Group, error) {
 	s.m[name] = nil
 	s.mu.Unlock()
 	a, err := t.task.groupAgent(ctx, name)
-	var g *Group
 	if err == nil {
 		defer a.release()
 		g, err = a.join(ctx, t)
@@ -261,8 +267,9 @@ func (t *Thread) LeaveGroup(ctx context.Context, name string) error {
 // passed.
 //
 // Barrier fails with ErrBarrierCount if members wait with another count, and with ErrNotInGroup if
-// the thread has left the group. If ctx ends, Barrier returns the cause, and the call does not
-// count, unless the barrier becomes complete in another task at that moment.
+// the thread has left the group, or its task was given up: see Group. If ctx ends, Barrier returns
+// the cause, and the call does not count, unless the barrier becomes complete in another task at
+// that moment.
 func (g *Group) Barrier(ctx context.Context, count int) error {
 	err := badParam("count %d is not positive", count)
 	if count >= 1 {

@@ -39,6 +39,8 @@ type groupAgent struct {
 	mu          sync.Mutex
 	coordinator TID               // zero: none
 	here        *groupCoordinator // the coordinator, if it is in this task
+	unmonitor   func()            // ends the monitor of the coordinator; nil: none
+	attachment  uint64            // the number of the attachment to the coordinator
 	attached    bool
 	failure     error // why there is no coordinator
 
@@ -53,6 +55,9 @@ type groupAgent struct {
 	returned map[TID]bool // members that the coordinator still counts, and the agent knows to be gone
 
 	released []released // what the coordinator has told of complete barriers, for the next coordinator
+	lost     []TID      // members that the coordinator has given up, for the next coordinator
+
+	excluded []*rocl.Resource // of members of this task that the coordinator does not count; unlock closes them
 
 	users    int                 // calls of Join and Leave under way
 	local    map[TID]*Group      // members of this task, by their resource
@@ -96,7 +101,7 @@ func (t *Task) groupAgent(ctx context.Context, name string) (*groupAgent, error)
 	if err != nil {
 		return nil, err
 	}
-	a := makeAgent(t, name, r, &groupWire{ctx: t.ended, r: r})
+	a := makeAgent(t, name, r, &groupWire{t: t, r: r})
 	a.ended, a.end = context.WithCancel(t.ended)
 	if !t.work.goes(a.run) {
 		_ = r.Close()
@@ -167,13 +172,15 @@ func (a *groupAgent) run() {
 }
 
 // receive handles a message, or the end of the coordinator if v is nil. It reports whether the
-// agent needs another coordinator.
+// agent needs a coordinator.
 func (a *groupAgent) receive(from TID, v *groupMessage) (needs bool) {
 	a.mu.Lock()
 	defer a.unlock()
 	switch {
+	case from == a.r.ID() && v != nil && v.Op == opDropped && v.token() == a.attachment:
+		a.lostLocked()
 	case from != a.coordinator:
-	case v == nil:
+	case v == nil || v.Op == opLost:
 		a.lostLocked()
 	default:
 		a.handleLocked(v)
@@ -197,7 +204,8 @@ func (a *groupAgent) sendToLocked(to TID, v groupMessage) {
 	a.post.send(to, &v)
 }
 
-// unlock handles what the coordinator in this task has answered, and then releases mu.
+// unlock handles what the coordinator in this task has answered, releases mu, and then closes the
+// resources of members that are excluded: their numbers are free.
 func (a *groupAgent) unlock() {
 	for a.here != nil {
 		vs := a.here.answers()
@@ -208,27 +216,38 @@ func (a *groupAgent) unlock() {
 			a.handleLocked(&vs[i])
 		}
 	}
+	rs := a.excluded
+	a.excluded = nil
 	a.mu.Unlock()
+	for _, r := range rs {
+		_ = r.Close()
+	}
 }
 
 // lostLocked detaches the agent from a coordinator that has ended.
 func (a *groupAgent) lostLocked() {
-	a.coordinator, a.here, a.attached = TID{}, nil, false
+	if a.unmonitor != nil {
+		a.unmonitor()
+	}
+	a.coordinator, a.here, a.attached, a.unmonitor = TID{}, nil, false, nil
 	if len(a.local) == 0 && len(a.leaves) == 0 {
 		a.members, a.sorted, a.frozen, a.broken = map[int]member{}, nil, false, nil
 	}
 }
 
 // connect finds a coordinator, or makes one, and attaches the agent to it. It retries until ctx
-// ends. lost is the coordinator that has ended.
+// ends. lost is the coordinator that has ended, or was given up. If the directory still has it
+// after some retries, it lives, and the agent is attached to it again.
 func (a *groupAgent) connect(ctx context.Context, lost TID) {
-	for wait := time.Millisecond; ; wait = min(2*wait, 100*time.Millisecond) {
+	const most = 100 * time.Millisecond
+	for wait := time.Millisecond; ; wait = min(2*wait, most) {
 		id, here, err := a.elect(ctx)
-		if err == nil && id != lost {
-			_, err = a.r.Monitor(ctx, id, ownTag)
+		if err == nil && (id != lost || wait == most) {
+			var stop func()
+			stop, err = a.r.Monitor(ctx, id, ownTag)
 			a.mu.Lock()
 			if err == nil && ctx.Err() == nil {
-				a.failure = nil
+				a.failure, a.unmonitor = nil, stop
 				a.attachLocked(id, here)
 				a.unlock()
 				return
@@ -253,7 +272,9 @@ func (a *groupAgent) connect(ctx context.Context, lost TID) {
 // coordinator has counted, and of what that has decided.
 func (a *groupAgent) attachLocked(id TID, here *groupCoordinator) {
 	a.coordinator, a.here, a.attached = id, here, false
-	v := groupMessage{Op: opAttach, Freeze: a.frozen, Key: a.key, Released: a.released}
+	a.last++
+	a.attachment = a.last
+	v := groupMessage{Op: opAttach, Tokens: []uint64{a.attachment}, Freeze: a.frozen, Key: a.key, Released: a.released, Lost: a.lost}
 	for _, g := range a.local {
 		if g.isIn {
 			v.Members = append(v.Members, g.member())
@@ -262,7 +283,16 @@ func (a *groupAgent) attachLocked(id TID, here *groupCoordinator) {
 	for _, l := range a.leaves {
 		v.Members = append(v.Members, l.member)
 	}
-	a.sendToLocked(id, v)
+	if here != nil {
+		here.ask(&v)
+		return
+	}
+	dropped := groupMessage{Op: opDropped, Tokens: v.Tokens}
+	a.post.call(a.ended, id, &v, func() {
+		a.mu.Lock()
+		a.post.send(a.r.ID(), &dropped)
+		a.mu.Unlock()
+	})
 }
 
 // elect returns the coordinator of the group. If there is none, elect makes one in this task.
@@ -278,12 +308,19 @@ func (a *groupAgent) elect(ctx context.Context) (TID, *groupCoordinator, error) 
 	return f.ID, nil, err
 }
 
+// isClosed reports whether the membership has ended.
+func (g *Group) isClosed() bool {
+	g.a.mu.Lock()
+	defer g.a.mu.Unlock()
+	return g.closed != nil
+}
+
 func (g *Group) member() member { return member{Inst: g.inst, TID: g.t.ID(), ID: g.r.ID()} }
 
-// handleLocked handles a message of the coordinator. Until opView has come from a new coordinator,
+// handleLocked handles a message of the coordinator. Until opView has answered the attachment,
 // other messages are ignored.
 func (a *groupAgent) handleLocked(v *groupMessage) {
-	if v.Op != opView && !a.attached {
+	if !a.attached && v.Op != opView || v.Op == opView && v.token() != a.attachment {
 		return
 	}
 	switch v.Op {
@@ -292,6 +329,7 @@ func (a *groupAgent) handleLocked(v *groupMessage) {
 	case opChange:
 		if len(v.Members) == 1 {
 			a.version = v.Version
+			a.lost = append(a.lost, v.Lost...)
 			if m := v.Members[0]; v.Gone {
 				a.goneLocked(m, v.Left)
 			} else {
@@ -349,7 +387,7 @@ func (a *groupAgent) viewLocked(v *groupMessage) {
 		}
 	}
 	a.frozen = a.frozen || v.Freeze
-	a.released = v.Released
+	a.released, a.lost = v.Released, v.Lost
 	var passed []uint64 // the earlier coordinator has told other agents
 	for _, r := range v.Released {
 		for _, g := range a.waiting[:a.sent] {
@@ -406,8 +444,12 @@ func (a *groupAgent) goneLocked(m member, left bool) {
 		a.broken = &MemberError{Group: a.name, Members: []Member{was}}
 	}
 	a.sent = 0
-	if g := a.local[m.ID]; g != nil { // the coordinator takes this task for ended
+	if g := a.local[m.ID]; g != nil { // the coordinator takes this task for ended, or has given it up
 		a.removeLocked(g, ErrNotInGroup)
+		a.excluded = append(a.excluded, g.r)
+		if !g.isIn {
+			close(g.joined) // Join tries again
+		}
 	}
 	if !a.returned[m.ID] {
 		a.log.add(absentee{m, left})
@@ -746,6 +788,9 @@ func (a *groupAgent) join(ctx context.Context, t *Thread) (*Group, error) {
 			err = g.closed
 		}
 		a.unlock()
+		if errors.Is(err, ErrNotInGroup) && a.ended.Err() == nil { // the coordinator has given the task up meanwhile
+			continue
+		}
 		if err != nil {
 			a.drop(g)
 			return nil, err

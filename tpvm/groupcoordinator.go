@@ -42,13 +42,16 @@ type groupCoordinator struct {
 	members  map[TID]member
 	insts    map[int]TID
 	reserved map[int]arrival
-	leaving  map[TID]bool   // members that have called Leave, and may still be found in the directory
-	low      int            // no number below is free
-	agents   map[TID]uint64 // the keys of the attached agents
+	leaving  map[TID]bool      // members that have called Leave, and may still be found in the directory
+	low      int               // no number below is free
+	agents   map[TID]uint64    // the keys of the attached agents
+	calls    map[TID]groupCall // of the attached agents of other tasks; ended when the agent is attached no more
+	lost     map[TID]uint64    // the keys of agents that were given up, and may attach again
+	excluded map[TID]bool      // members that were given up, and may live
 	frozen   bool
 
 	awaited  map[TID]bool      // agents of the previous coordinator that have not attached yet
-	viewless []TID             // attached agents that get their view when no agent is awaited any more
+	viewless []arrival         // attachments of agents that get their view when no agent is awaited any more
 	released map[uint64]uint64 // the last token whose barrier is complete, of each agent by its key
 
 	count   int // of the barrier for which pending wait
@@ -56,7 +59,7 @@ type groupCoordinator struct {
 	pending []arrival
 }
 
-// arrival names a request of an agent: an arrival at a barrier, or a reservation.
+// arrival names a request of an agent: an arrival at a barrier, a reservation, or an attachment.
 type arrival struct {
 	agent TID
 	token uint64
@@ -69,7 +72,7 @@ func (t *Task) newCoordinator(ctx context.Context, name string, own *groupAgent)
 	if err != nil {
 		return nil, err
 	}
-	c := makeCoordinator(t, name, r, own, &groupWire{ctx: t.ended, r: r})
+	c := makeCoordinator(t, name, r, own, &groupWire{t: t, r: r})
 	for f, err := range t.c.FindAll(ctx, t.match(typeGroupAgent, rocl.Match{attrGroup: name}), rocl.Want(attrType)) {
 		if err != nil { // also rocl.ErrPartial: an agent that is not awaited may know of a decision
 			_ = r.Close()
@@ -87,7 +90,7 @@ func (t *Task) newCoordinator(ctx context.Context, name string, own *groupAgent)
 func makeCoordinator(t *Task, name string, r *rocl.Resource, own *groupAgent, post groupPost) *groupCoordinator {
 	return &groupCoordinator{
 		t: t, name: name, r: r, own: own, post: post, members: map[TID]member{}, insts: map[int]TID{},
-		reserved: map[int]arrival{}, leaving: map[TID]bool{}, agents: map[TID]uint64{}, awaited: map[TID]bool{},
+		reserved: map[int]arrival{}, leaving: map[TID]bool{}, agents: map[TID]uint64{}, calls: map[TID]groupCall{}, lost: map[TID]uint64{}, excluded: map[TID]bool{}, awaited: map[TID]bool{},
 		released: map[uint64]uint64{},
 	}
 }
@@ -106,13 +109,26 @@ func (c *groupCoordinator) run() {
 		c.receive(from, v)
 		c.own.endIdle()
 	})
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for id := range c.calls {
+		c.drop(id)
+	}
+}
+
+// drop ends the call of an agent, which learns so that it is attached no more.
+func (c *groupCoordinator) drop(agent TID) {
+	if call := c.calls[agent]; call != nil {
+		delete(c.calls, agent)
+		call.Release()
+	}
 }
 
 // receive handles a message, or the end of an agent or a member if v is nil.
 func (c *groupCoordinator) receive(from TID, v *groupMessage) {
 	c.mu.Lock()
-	if v == nil {
-		c.gone(from)
+	if v == nil || v.Op == opLost {
+		c.gone(from, v != nil)
 	} else {
 		c.handleLocked(from, v)
 	}
@@ -154,15 +170,29 @@ func (c *groupCoordinator) answers() []groupMessage {
 // handleLocked handles a message. mu must be held.
 func (c *groupCoordinator) handleLocked(from TID, v *groupMessage) {
 	if v.Op != opAttach && !c.isAttached(from) {
-		return // the end of the agent was reported before its last message
+		return // the end of the agent was reported before its last message, or it was given up
 	}
 	switch v.Op {
 	case opAttach:
 		if !c.isAttached(from) && !c.awaited[from] && !c.post.monitor(from) {
 			return
 		}
+		c.drop(from)
+		c.forgetRequests(from) // of an attachment that the agent has given up
+		if v.call != nil {
+			c.calls[from], v.call = v.call, nil
+		}
+		for _, id := range v.Lost {
+			c.exclude(id)
+		}
+		_, wasLost := c.lost[from]
+		delete(c.lost, from)
 		for _, m := range v.Members {
-			if m.ID.Context() == from.Context() {
+			switch _, isMember := c.members[m.ID]; {
+			case m.ID.Context() != from.Context() || isMember:
+			case wasLost || c.excluded[m.ID]:
+				c.exclude(m.ID)
+			default:
 				c.addLocked(m)
 			}
 		}
@@ -172,7 +202,7 @@ func (c *groupCoordinator) handleLocked(from TID, v *groupMessage) {
 		for _, r := range v.Released {
 			c.released[r.Agent] = max(c.released[r.Agent], r.Token)
 		}
-		c.viewless = append(c.viewless, from)
+		c.viewless = append(c.viewless, arrival{from, v.token()})
 		c.sendViews()
 	case opJoin:
 		c.send(from, groupMessage{Op: opReserved, Tokens: v.Tokens, Inst: c.reserve(arrival{from, v.token()})})
@@ -182,6 +212,8 @@ func (c *groupCoordinator) handleLocked(from TID, v *groupMessage) {
 		case len(v.Members) != 1 || v.Members[0].ID.Context() != from.Context():
 		case c.frozen: // since the number was reserved
 			c.send(from, groupMessage{Op: opReserved, Tokens: v.Tokens, Inst: -1})
+		case c.excluded[v.Members[0].ID]:
+			c.send(from, groupMessage{Op: opChange, Version: c.version, Members: v.Members, Gone: true})
 		default:
 			c.addLocked(v.Members[0])
 		}
@@ -214,18 +246,25 @@ func (c *groupCoordinator) sendViews() {
 	if len(c.awaited) > 0 {
 		return
 	}
+	for id := range c.excluded {
+		c.depart(id, false) // it has attached before an agent has told of this
+	}
 	c.frozen = c.frozen && len(c.members) > 0
 	attached := map[uint64]bool{}
 	for _, key := range c.agents {
 		attached[key] = true
 	}
+	for _, key := range c.lost {
+		attached[key] = true
+	}
 	maps.DeleteFunc(c.released, func(key, _ uint64) bool { return !attached[key] })
-	view := groupMessage{Op: opView, Version: c.version, Freeze: c.frozen, Released: releasedOf(c.released)}
+	view := groupMessage{Op: opView, Version: c.version, Freeze: c.frozen, Released: releasedOf(c.released), Lost: slices.Collect(maps.Keys(c.excluded))}
 	for _, m := range c.members {
 		view.Members = append(view.Members, m)
 	}
-	for _, id := range c.viewless {
-		c.send(id, view)
+	for _, a := range c.viewless {
+		view.Tokens = []uint64{a.token}
+		c.send(a.agent, view)
 	}
 	c.viewless = nil
 }
@@ -306,26 +345,58 @@ func (c *groupCoordinator) depart(id TID, left bool) {
 	c.frozen = c.frozen && len(c.members) > 0
 	c.version++
 	c.lastGone = c.version
-	c.sendAll(groupMessage{Op: opChange, Version: c.version, Members: []member{m}, Gone: true, Left: left})
+	v := groupMessage{Op: opChange, Version: c.version, Members: []member{m}, Gone: true, Left: left}
+	if c.excluded[id] {
+		v.Lost = []TID{id}
+	}
+	c.sendAll(v)
 }
 
-// gone handles the end of an agent or of a member.
-func (c *groupCoordinator) gone(id TID) {
+// exclude makes a member that was given up, and may live, stay out of the group: other members may
+// know that it is gone. Its agent learns that when it attaches again.
+func (c *groupCoordinator) exclude(id TID) {
+	if len(c.excluded) < mostLost {
+		c.excluded[id] = true
+	}
+}
+
+// gone handles the end of an agent or of a member. With isLost, its context was given up, and may
+// live. Such an agent learns of that by the end of its call, and attaches again.
+func (c *groupCoordinator) gone(id TID, isLost bool) {
+	key, isAttached := c.agents[id]
+	if isLost && (isAttached || c.awaited[id]) && len(c.lost) < mostLost {
+		c.lost[id] = key
+	}
 	if c.awaited[id] {
 		delete(c.awaited, id)
 		c.sendViews()
 		return
 	}
-	if !c.isAttached(id) {
+	if !isAttached {
+		if _, isMember := c.members[id]; isLost && isMember {
+			c.exclude(id)
+		}
 		c.depart(id, false)
 		delete(c.leaving, id)
 		return
 	}
-	delete(c.released, c.agents[id])
+	if !isLost {
+		delete(c.released, key)
+	}
 	delete(c.agents, id)
-	c.viewless = slices.DeleteFunc(c.viewless, func(v TID) bool { return v == id })
+	c.forgetRequests(id)
+	c.drop(id)
+}
+
+// mostLost is how many agents and members that were given up a coordinator remembers.
+const mostLost = 256
+
+// forgetRequests forgets the reservations and arrivals of an agent, and that it needs a view.
+func (c *groupCoordinator) forgetRequests(agent TID) {
+	c.viewless = slices.DeleteFunc(c.viewless, func(a arrival) bool { return a.agent == agent })
+	c.pending = slices.DeleteFunc(c.pending, func(a arrival) bool { return a.agent == agent })
 	for inst, a := range c.reserved {
-		if a.agent == id {
+		if a.agent == agent {
 			delete(c.reserved, inst)
 			c.free(inst)
 		}

@@ -41,7 +41,7 @@ func (m member) public() Member { return Member{Instance: m.Inst, TID: m.TID} }
 // tag, and so keep their order.
 const (
 	// From an agent to the coordinator.
-	opAttach  = iota // Members: the agent's; Freeze: the group is frozen; Key; Released; answered with opView
+	opAttach  = iota // Tokens[0]; Members: the agent's; Freeze: the group is frozen; Key; Released; Lost; a call, answered with opView
 	opJoin           // Tokens[0]; answered with opReserved
 	opJoined         // Tokens[0]: the reservation; Members[0]
 	opLeave          // Members[0]
@@ -49,11 +49,13 @@ const (
 	opArrive         // Tokens: members at a barrier of Count; Version: the agent's
 	opCancel         // Tokens: arrivals or reservations that are withdrawn
 	opConnect        // from an agent to itself: it needs a coordinator
+	opDropped        // from an agent to itself: the coordinator has ended the call of the attachment Tokens[0]
+	opLost           // from a monitor: the sender was given up, or its node was taken for dead; it may live
 
 	// From the coordinator to an agent.
-	opView     // Version, Members: all; Freeze: the group is frozen; Released
+	opView     // Tokens[0]: the attachment; Version; Members: all; Freeze: the group is frozen; Released; Lost: members that were given up, and may live
 	opReserved // Tokens[0], Inst: -1, the group is frozen, also in answer to opJoined
-	opChange   // Version; Members[0] has joined or, if Gone, is gone
+	opChange   // Version; Members[0] has joined or, if Gone, is gone; Lost: it was given up
 	opSynced   // Tokens[0]
 	opRelease  // Tokens: arrivals whose barrier is complete; Released: of all agents; Freeze: the group is frozen now
 	opMismatch // Tokens: arrivals at a barrier at which Count is another
@@ -73,7 +75,13 @@ type groupMessage struct {
 
 	Key      uint64     `cbor:"10,keyasint,omitempty"`
 	Released []released `cbor:"11,keyasint,omitempty"`
+	Lost     []TID      `cbor:"12,keyasint,omitempty"`
+
+	call groupCall // the received message, if it is the request of a call
 }
+
+// A groupCall is a call that the coordinator has received. Release ends it.
+type groupCall interface{ Release() }
 
 // released tells of an agent that the barriers of its arrivals with tokens up to Token are
 // complete, but for arrivals that were withdrawn or void. Agent is the key of the agent: a random
@@ -100,13 +108,16 @@ type groupPost interface {
 	// send sends a message. If that fails, the receiver has ended, and the monitor of it reports
 	// that.
 	send(to TID, m *groupMessage)
+	// call sends a message as the request of a call, which is never replied to. It calls dropped,
+	// in another goroutine, when the receiver has ended the call, or has given this context up.
+	call(ctx context.Context, to TID, m *groupMessage, dropped func())
 	// monitor makes the end of a resource a message. It reports false if the resource has ended.
 	monitor(id TID) bool
 }
 
 // A groupWire is the groupPost of the resource r. It has one caller at a time.
 type groupWire struct {
-	ctx     context.Context
+	t       *Task
 	r       *rocl.Resource
 	scratch []byte
 }
@@ -117,21 +128,45 @@ func (w *groupWire) send(to TID, m *groupMessage) {
 		return
 	}
 	w.scratch = p
-	if err = w.r.SendBytes(w.ctx, to, ownTag, p); errors.Is(err, rocl.ErrLimit) { // the program uses the memory of the context
+	if err = w.r.SendBytes(w.t.ended, to, ownTag, p); errors.Is(err, rocl.ErrLimit) { // the program uses the memory of the context
 		b := w.r.Context().Lend(slices.Clone(p), func() {})
-		if w.r.Send(w.ctx, to, ownTag, b) != nil {
+		if w.r.Send(w.t.ended, to, ownTag, b) != nil {
 			b.Release()
 		}
 	}
 }
 
+func (w *groupWire) call(ctx context.Context, to TID, m *groupMessage, dropped func()) {
+	p, err := m.appendTo(nil)
+	if err != nil {
+		return
+	}
+	b := w.r.Context().Lend(p, func() {}) // needs none of the memory of the context
+	pending, err := w.r.StartCall(ctx, to, ownTag, b)
+	if err != nil {
+		b.Release()
+		return
+	}
+	w.t.work.Go(func() {
+		m, err := pending.Wait(ctx)
+		if err == nil {
+			m.Release()
+		}
+		if ctx.Err() == nil && !errors.Is(err, rocl.ErrGone) { // the monitor reports the end of the receiver
+			dropped()
+		}
+	})
+}
+
 func (w *groupWire) monitor(id TID) bool {
-	_, err := w.r.Monitor(w.ctx, id, ownTag)
+	_, err := w.r.Monitor(w.t.ended, id, ownTag)
 	return err == nil
 }
 
 // receiveGroup calls handle for each message to r from an agent or a coordinator, until ctx ends.
-// It calls handle with nil when a resource that r monitors has ended. In the end it closes r.
+// It calls handle with nil when a resource that r monitors has ended, and with opLost when its
+// context was given up, or its node was taken for dead. It ends calls that handle has not taken out
+// of the message. In the end it closes r.
 func (t *Task) receiveGroup(ctx context.Context, r *rocl.Resource, group string, handle func(from TID, m *groupMessage)) {
 	defer r.Close()
 	for {
@@ -141,16 +176,27 @@ func (t *Task) receiveGroup(ctx context.Context, r *rocl.Resource, group string,
 		}
 		from := received.From()
 		var m *groupMessage
-		if !received.IsGone() {
+		switch {
+		case !received.IsGone():
 			m = new(groupMessage)
 			err = m.decode(received.Bytes())
+		case !errors.Is(received.GoneErr(), rocl.ErrGone) || errors.Is(received.GoneErr(), rocl.ErrNodeDead):
+			m = &groupMessage{Op: opLost}
 		}
-		received.Release()
+		if err == nil && received.IsCall() {
+			_, _ = received.Writable() // so that it keeps no block of other messages
+			m.call = received
+		} else {
+			received.Release()
+		}
 		if err != nil {
 			t.log.Warn("tpvm: group: a message is invalid", "group", group, "from", from, "err", err)
 			continue
 		}
 		handle(from, m)
+		if m != nil && m.call != nil {
+			m.call.Release()
+		}
 	}
 }
 
@@ -173,7 +219,7 @@ var errGroupMessage = errors.New("tpvm: invalid message of a group")
 
 // appendTo appends the encoded message to p.
 func (m *groupMessage) appendTo(p []byte) ([]byte, error) {
-	if len(m.Members) > 0 || m.Inst != 0 || m.Key != 0 {
+	if len(m.Members) > 0 || m.Inst != 0 || m.Key != 0 || len(m.Lost) > 0 {
 		return codec.Append(append(p, formatCBOR), m)
 	}
 	flags := byte(0)

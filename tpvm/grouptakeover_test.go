@@ -3,6 +3,7 @@
 package tpvm
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -32,6 +33,8 @@ type groupWorld struct {
 	made   map[TID]*groupCoordinator
 	passed []int        // the number of barriers that each member has passed
 	gone   map[TID]bool // members' resources that Leave has deleted
+	ended  []*modelCall // calls that have ended, of which the agents do not know yet
+	mayErr bool         // contexts are given up: barriers may fail
 }
 
 // groupNames are the resources of one task. The tests use only their identifiers.
@@ -112,6 +115,23 @@ func (p modelPost) send(to TID, m *groupMessage) {
 	}
 }
 
+// call implements groupPost. The message keeps its order with those of send.
+func (p modelPost) call(_ context.Context, to TID, m *groupMessage, dropped func()) {
+	p.send(to, m)
+	if q := p.w.links[groupLink{p.from, to}]; len(q) > 0 {
+		q[len(q)-1].call = &modelCall{p.w, p.from, dropped}
+	}
+}
+
+// A modelCall is the call of an agent. The agent learns of its end unless the agent is dead.
+type modelCall struct {
+	w       *groupWorld
+	agent   TID
+	dropped func()
+}
+
+func (c *modelCall) Release() { c.w.ended = append(c.w.ended, c) }
+
 func (p modelPost) monitor(id TID) bool {
 	if p.w.dead[id.Context()] || p.w.gone[id] {
 		return false
@@ -120,8 +140,20 @@ func (p modelPost) monitor(id TID) bool {
 	return true
 }
 
+// tell tells agents of the ends of their calls.
+func (w *groupWorld) tell() {
+	for len(w.ended) > 0 {
+		c := w.ended[0]
+		w.ended = w.ended[1:]
+		if !w.dead[c.agent.Context()] {
+			c.dropped()
+		}
+	}
+}
+
 // busy returns the links with messages, in a fixed order.
 func (w *groupWorld) busy() (ls []groupLink) {
+	w.tell()
 	for l, q := range w.links {
 		if len(q) > 0 && !w.dead[l.to.Context()] {
 			ls = append(ls, l)
@@ -139,6 +171,9 @@ func (w *groupWorld) deliver(l groupLink) {
 	w.links[l] = w.links[l][1:]
 	if c := w.made[l.to]; c != nil {
 		c.receive(l.from, v)
+		if v != nil && v.call != nil {
+			v.call.Release()
+		}
 		return
 	}
 	i := w.index(l.to)
@@ -184,7 +219,7 @@ func (w *groupWorld) kill(i int, kept func(n int) int) {
 	delete(w.seek, i)
 	for _, l := range w.busy() {
 		if l.from.Context() == at {
-			w.links[l] = w.links[l][:kept(len(w.links[l]))]
+			w.lose(l, kept(len(w.links[l])))
 		}
 	}
 	for _, r := range append(append(slices.Clone(w.names[i].members), w.names[i].coordinators...), w.names[i].agent) {
@@ -198,9 +233,58 @@ func (w *groupWorld) kill(i int, kept func(n int) int) {
 	}
 }
 
+// lose drops all but the first kept messages of a link. It drops no news of monitors.
+func (w *groupWorld) lose(l groupLink, kept int) {
+	w.links[l] = slices.DeleteFunc(w.links[l], func(v *groupMessage) bool {
+		kept--
+		isLost := kept < 0 && v != nil && v.Op != opLost
+		if isLost && v.call != nil {
+			v.call.Release() // the call fails
+		}
+		return isLost
+	})
+}
+
+// giveUp makes one of the coordinator and agent i, which are both alive, give the other up. kept
+// says how many of n messages on a link between their tasks still arrive.
+func (w *groupWorld) giveUp(i int, isAgent bool, kept func(n int) int) {
+	agent, coordinator := w.agents[i].r.ID().Context(), w.now.r.ID().Context()
+	if agent == coordinator {
+		return
+	}
+	for _, l := range w.busy() {
+		if from, to := l.from.Context(), l.to.Context(); from == agent && to == coordinator || from == coordinator && to == agent {
+			w.lose(l, kept(len(w.links[l])))
+		}
+	}
+	if call := w.now.calls[w.agents[i].r.ID()]; isAgent && call != nil {
+		w.ended = append(w.ended, call.(*modelCall)) // the call fails at the agent
+	}
+	gives, given := agent, coordinator
+	if !isAgent {
+		gives, given = coordinator, agent
+	}
+	for of, by := range w.watch {
+		if of.Context() != given {
+			continue
+		}
+		w.watch[of] = slices.DeleteFunc(by, func(to TID) bool {
+			if to.Context() != gives {
+				return false
+			}
+			l := groupLink{of, to}
+			w.links[l] = append(w.links[l], &groupMessage{Op: opLost})
+			return true
+		})
+	}
+}
+
 // settle delivers all messages.
 func (w *groupWorld) settle() {
-	for {
+	for n := 0; ; n++ {
+		if n == 100_000 {
+			w.t.Fatalf("messages without end: %v", w.busy())
+		}
 		for i := range w.agents {
 			if _, ok := w.seek[i]; ok {
 				w.connect(i)
@@ -218,7 +302,7 @@ func (w *groupWorld) settle() {
 func (w *groupWorld) arrive(member, count int, freeze bool) {
 	w.t.Helper()
 	g := w.groups[member]
-	if err := g.a.arrive(g, count, freeze); err != nil {
+	if err := g.a.arrive(g, count, freeze); err != nil && !w.mayErr {
 		w.t.Fatalf("member %d: %v", member, err)
 	}
 	w.look()
@@ -230,10 +314,12 @@ func (w *groupWorld) look() {
 	for i, g := range w.groups {
 		select {
 		case err := <-g.wake:
-			if err != nil {
+			switch {
+			case err == nil:
+				w.passed[i]++
+			case !w.mayErr:
 				w.t.Fatalf("member %d: %v", i, err)
 			}
-			w.passed[i]++
 		default:
 		}
 	}
@@ -301,6 +387,7 @@ func TestGroupTakeoverModel(t *testing.T) {
 		const members = 4 // task 0 and the last four tasks have no members
 		w := newGroupWorld(rt, names, [][]int{nil, {0, 1}, {2}, {3}, nil, nil, nil, nil})
 		count := rapid.IntRange(2, members).Draw(rt, "count")
+		isCut := rapid.Bool().Draw(rt, "cuts")
 		waits := func(i int) bool { return w.groups[i].waiting }
 		check := func(rt *rapid.T) {
 			w.look()
@@ -325,6 +412,13 @@ func TestGroupTakeoverModel(t *testing.T) {
 				if is {
 					w.connect(i)
 				}
+			},
+			"giveUp": func(rt *rapid.T) {
+				if !isCut || w.now == nil {
+					rt.Skip()
+				}
+				i := rapid.IntRange(1, 3).Draw(rt, "task")
+				w.giveUp(i, true, func(n int) int { return rapid.IntRange(0, n).Draw(rt, "kept") })
 			},
 			"kill": func(rt *rapid.T) {
 				if w.now == nil {
@@ -359,6 +453,106 @@ func TestGroupTakeoverModel(t *testing.T) {
 			}
 			w.settle()
 			check(rt)
+		}
+	})
+}
+
+// Contexts are given up although they live, by either side and between any two messages, and tasks
+// that coordinate are killed. Each member is in the group, or is told that it is not. The members
+// that are left, and no others, meet in a barrier.
+func TestGroupTakeoverGivenUp(t *testing.T) {
+	names := groupTasks(t, 7)
+	rapid.Check(t, func(rt *rapid.T) {
+		w := newGroupWorld(rt, names, [][]int{nil, {0, 1}, {2}, {3}, nil, nil, nil}) // as in TestGroupTakeoverModel
+		w.mayErr = true
+		draw := func(rt *rapid.T, n int, what string) int { return rapid.IntRange(0, n-1).Draw(rt, what) }
+		freeze := rapid.Bool().Draw(rt, "freeze")
+		rt.Repeat(map[string]func(*rapid.T){
+			"arrive": func(rt *rapid.T) {
+				w.look()
+				if g := w.groups[draw(rt, len(w.groups), "member")]; !g.waiting && g.closed == nil {
+					_ = g.a.arrive(g, max(1, len(g.a.members)), freeze)
+				}
+			},
+			"deliver": func(rt *rapid.T) {
+				if ls := w.busy(); len(ls) > 0 {
+					w.deliver(ls[draw(rt, len(ls), "link")])
+				}
+			},
+			"connect": func(rt *rapid.T) {
+				i := draw(rt, len(names), "task")
+				if _, is := w.seek[i]; is {
+					w.connect(i)
+				}
+			},
+			"giveUp": func(rt *rapid.T) {
+				i := 1 + draw(rt, 3, "task")
+				if w.now != nil && !w.isDead(i) {
+					w.giveUp(i, rapid.Bool().Draw(rt, "agent"), func(n int) int { return draw(rt, n+1, "kept") })
+				}
+			},
+			"kill": func(rt *rapid.T) {
+				if w.now == nil {
+					return
+				}
+				if i := w.index(w.now.own.r.ID()); len(w.agents[i].local) == 0 && len(w.dead) < 3 {
+					w.kill(i, func(n int) int { return draw(rt, n+1, "kept") })
+				}
+			},
+		})
+		w.settle()
+		w.look()
+		var left []int
+		for i, g := range w.groups {
+			if g.closed != nil || w.dead[g.r.ID().Context()] {
+				continue
+			}
+			left = append(left, i)
+			if g.waiting { // with another count, perhaps
+				g.a.mu.Lock()
+				g.a.withdrawLocked(g)
+				g.a.unlock()
+			}
+		}
+		w.settle()
+		if w.now == nil || len(left) == 0 {
+			return
+		}
+		if len(w.now.members) != len(left) {
+			rt.Fatalf("members %v do not know that they are out: the coordinator has %v", left, w.now.members)
+		}
+		for try := 0; ; try++ {
+			before := slices.Clone(w.passed)
+			for _, i := range left {
+				g := w.groups[i]
+				if err := g.a.arrive(g, len(left), false); err != nil && !errors.Is(err, ErrMemberGone) {
+					rt.Fatalf("member %d: %v", i, err)
+				}
+			}
+			w.settle()
+			w.look()
+			all := true
+			for _, i := range left {
+				all = all && w.passed[i] == before[i]+1
+				if g := w.groups[i]; g.waiting {
+					g.a.mu.Lock()
+					g.a.withdrawLocked(g)
+					g.a.unlock()
+				}
+			}
+			broken := w.groups[left[0]].a.broken != nil // then each barrier fails
+			for _, i := range left {
+				if is := w.groups[i].a.broken != nil; is != broken {
+					rt.Fatalf("member %d: the frozen group has lost a member: %v, %v", i, is, broken)
+				}
+			}
+			if all || broken {
+				return
+			}
+			if try == 4 {
+				rt.Fatalf("members %v: of %d barriers, they have passed %v", left, try, w.passed)
+			}
+			w.settle()
 		}
 	})
 }
@@ -527,6 +721,10 @@ func (w *groupWorld) step(j *modelJoin, all []*modelJoin) (moved bool) {
 	}
 	a := w.agents[j.task]
 	switch {
+	case j.g != nil && j.g.closed != nil && j.leave == nil: // excluded
+		j.left = true
+		w.end(j.g.r.ID())
+		return true
 	case j.g == nil:
 		select {
 		case inst := <-j.reply:
@@ -553,18 +751,22 @@ func (w *groupWorld) step(j *modelJoin, all []*modelJoin) (moved bool) {
 		case <-j.leave.done:
 			delete(a.leaves, j.leave.ID)
 			j.left = true
-			id := j.g.r.ID()
-			w.gone[id] = true
-			for _, to := range w.watch[id] {
-				l := groupLink{id, to}
-				w.links[l] = append(w.links[l], nil)
-			}
-			delete(w.watch, id)
+			w.end(j.g.r.ID())
 			return true
 		default:
 		}
 	}
 	return false
+}
+
+// end deletes the resource of a member.
+func (w *groupWorld) end(id TID) {
+	w.gone[id] = true
+	for _, to := range w.watch[id] {
+		l := groupLink{id, to}
+		w.links[l] = append(w.links[l], nil)
+	}
+	delete(w.watch, id)
 }
 
 // reserve asks for a number.
@@ -603,7 +805,7 @@ func TestGroupTakeoverMembers(t *testing.T) {
 					return
 				}
 				j := joins[draw(rt, len(joins), "join")]
-				if j.g == nil || !j.g.isIn || j.leave != nil || w.isDead(j.task) {
+				if j.g == nil || !j.g.isIn || j.g.closed != nil || w.isDead(j.task) {
 					return
 				}
 				a := w.agents[j.task]
@@ -637,8 +839,19 @@ func TestGroupTakeoverMembers(t *testing.T) {
 				}
 				w.kill(i, func(n int) int { return draw(rt, n+1, "kept") })
 			},
+			"giveUp": func(rt *rapid.T) {
+				i := draw(rt, tasks, "task")
+				if w.now == nil || w.isDead(i) {
+					return
+				}
+				isAgent := rapid.Bool().Draw(rt, "agent")
+				w.giveUp(i, isAgent, func(n int) int { return draw(rt, n+1, "kept") })
+			},
 		})
-		for moved := true; moved; {
+		for n, moved := 0, true; moved; n++ {
+			if n == 1000 {
+				rt.Fatalf("a Join tries again and again; the coordinator knows the members %v", w.now.insts)
+			}
 			w.settle()
 			moved = false
 			for _, j := range joins {

@@ -114,6 +114,9 @@ type Output struct {
 // The task or pod that started a program forwards its output. If that task ends first, an enrolled
 // program forwards its own output; any other program gets SIGPIPE at its next write. If the
 // gathering task has ended, an enrolled program's output is discarded.
+//
+// If the task or pod that forwards output is out of reach for longer than rocl.WithGiveUp, the
+// output of its programs has ended for the gathering task. What it forwards after that is dropped.
 func (t *Task) Catchout(w io.Writer) error {
 	if w == nil {
 		return t.setCatch(nil, false)
