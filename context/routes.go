@@ -33,6 +33,13 @@ const (
 // lane.
 func (c *Context) Routes() []dispatch.Route { return c.disp.Routes() }
 
+// Explain adds to err, with which a wait for something of the resources ids has ended, why there is
+// no connection with the context of one of them: the result is then a *[dispatch.NoConnectionError]
+// that matches err. Explain returns err itself if err is nil, if there are connections, or if none
+// is needed. The methods of this package explain their errors themselves. Explain is for programs
+// that wait in another way, for what a goroutine that uses such a method does.
+func (c *Context) Explain(err error, ids ...resource.GID) error { return c.disp.Explain(err, ids...) }
+
 // RoutesOf returns the routes of another context of this node, as [Context.Routes] does there. It
 // asks that context, and waits for the answer until ctx ends. The link over which it asks is not
 // among the routes. RoutesOf fails with rocl.ErrIdentifiers as [Context.Register] does.

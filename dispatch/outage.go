@@ -45,6 +45,12 @@ func (e *NoConnectionError) Error() string {
 	return fmt.Sprintf("%v: no connection to %v: %v", e.End, e.Peer, e.Reason)
 }
 
+// Timeout reports whether the operation has ended because its time was over, as net.Error does.
+func (e *NoConnectionError) Timeout() bool {
+	var t interface{ Timeout() bool }
+	return errors.As(e.End, &t) && t.Timeout()
+}
+
 // Unwrap returns End and Reason.
 func (e *NoConnectionError) Unwrap() []error { return []error{e.End, e.Reason} }
 
@@ -131,10 +137,14 @@ func (f *Flow) Explain(err error) error {
 	return f.l.explainLocked(err)
 }
 
-// explainOrigins adds to err, with which a receive from some resources has ended, why there is no
-// connection with the context of one of them.
-func (d *Dispatcher) explainOrigins(origins []resource.GID, err error) error {
-	for _, o := range origins {
+// Explain adds to err, with which a wait for something of the resources ids has ended, why there is
+// no connection with the context of one of them. It returns err itself if err is nil, if there are
+// connections, or if none is needed.
+func (d *Dispatcher) Explain(err error, ids ...resource.GID) error {
+	if err == nil {
+		return nil
+	}
+	for _, o := range ids {
 		l := d.known(linkKey{peer: o.Context()})
 		if l == nil {
 			continue
