@@ -214,3 +214,17 @@ func TestNoConnectionIsTold(t *testing.T) {
 		}
 	}, log)
 }
+
+// A question to a context that cannot be dialled is no message of the program: its loss is neither
+// counted nor an error of Flush.
+func TestLostQuestionIsNoMessage(t *testing.T) {
+	apart(t, refuses, func(t *testing.T, me *context.Resource, it resource.GID) {
+		c := me.Context()
+		if _, err := c.RoutesOf(bg, it); !errors.Is(err, dispatch.ErrUnreachable) {
+			t.Error(err)
+		}
+		if err := c.Flush(bg); err != nil || c.Stats().Undelivered != 0 {
+			t.Errorf("%d messages undelivered, %v", c.Stats().Undelivered, err)
+		}
+	})
+}

@@ -96,7 +96,7 @@ func question(ctx stdctx.Context, f *dispatch.Flow, box *dispatch.Mailbox, seria
 		return nil, err
 	}
 	defer stop()
-	if err := f.SendBytes(ctx, serial, tagRoutes, nil); err != nil {
+	if err := f.SendAndForget(ctx, serial, tagRoutes, nil); err != nil { // OnEnd tells of its loss
 		return nil, err
 	}
 	return box.Recv(ctx, dispatch.From(id), dispatch.Tag(tagRoutes))
@@ -167,7 +167,7 @@ func (c *Context) answerRoutes(to resource.GID) {
 		defer cancel()
 		var f *dispatch.Flow
 		if f, err = c.disp.Flow(to.Context(), to.Serial()); err == nil {
-			err = f.SendBytes(ctx, 0, tagRoutes, b)
+			err = f.SendAndForget(ctx, 0, tagRoutes, b) // the asker may have gone
 		}
 	}
 	if err != nil {
