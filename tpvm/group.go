@@ -43,11 +43,12 @@ type Member struct {
 	Left     bool // in a MemberError: the member called Leave, and may still run
 }
 
-// A MemberError names members that an operation of a group needed and that have ended or have left
-// the group. It matches ErrMemberGone.
+// A MemberError names members that an operation of a group needed and that have ended, have left
+// the group, or are out of reach. It matches ErrMemberGone.
 type MemberError struct {
 	Group   string
 	Members []Member
+	Err     error // nil, or why a member cannot be reached: it matches rocl.ErrUnreachable
 }
 
 func (e *MemberError) Error() string {
@@ -58,13 +59,22 @@ func (e *MemberError) Error() string {
 			s.WriteString("; ")
 		}
 		how := "has ended"
-		if m.Left {
+		switch {
+		case m.Left:
 			how = "has left"
+		case e.Err != nil:
+			how = "has ended or is out of reach"
 		}
 		fmt.Fprintf(&s, "member %d (%v) %s", m.Instance, m.TID, how)
 	}
+	if e.Err != nil {
+		fmt.Fprintf(&s, ": %v", e.Err)
+	}
 	return s.String()
 }
+
+// Unwrap returns Err.
+func (e *MemberError) Unwrap() error { return e.Err }
 
 // Is reports whether target is ErrMemberGone.
 func (e *MemberError) Is(target error) bool { return target == ErrMemberGone }
@@ -72,6 +82,10 @@ func (e *MemberError) Is(target error) bool { return target == ErrMemberGone }
 // A Group is the membership of a thread in a group: a set of tasks and threads with a common name,
 // each with an instance number. Its methods may be called by several goroutines, but a member is in
 // one barrier at a time.
+//
+// An operation that waits for the coordinator fails with rocl.ErrUnreachable if that is out of reach
+// for as long as rocl.WithGiveUp says. The thread stays a member, and may try again. A member that
+// is out of reach counts as ended: see [MemberError]. It is a member again when it is reached.
 //
 // There is no server for all groups. Each member is a resource of its task, with the attributes
 // group, inst and tid. One of the tasks that have members counts the arrivals at barriers, and

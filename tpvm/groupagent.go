@@ -40,7 +40,8 @@ type groupAgent struct {
 	coordinator TID               // zero: none
 	here        *groupCoordinator // the coordinator, if it is in this task
 	attached    bool
-	failure     error // why there is no coordinator
+	failure     error        // why there is no coordinator
+	outage      *groupOutage // ends the calls that wait for the coordinator when that is out of reach
 
 	version  uint64
 	members  map[int]member // by number
@@ -71,6 +72,15 @@ type groupLeave struct {
 	isSent bool          // the data of the member is delivered, and the coordinator is or will be told
 	done   chan struct{} // closed when the coordinator has removed the member
 }
+
+// A groupOutage is the next loss of the coordinator because it is out of reach. Calls that wait for
+// the coordinator then end.
+type groupOutage struct {
+	began chan struct{} // closed when err is set
+	err   error
+}
+
+func newOutage() *groupOutage { return &groupOutage{began: make(chan struct{})} }
 
 // groupSync stands for callers that wait until the agent knows the members as the coordinator does.
 type groupSync struct {
@@ -114,7 +124,7 @@ func makeAgent(t *Task, name string, r *rocl.Resource, post groupPost) *groupAge
 	return &groupAgent{
 		t: t, name: name, r: r, key: rand.Uint64() | 1, post: post, users: 1, members: map[int]member{},
 		departed: map[int]Member{}, local: map[TID]*Group{}, joins: map[uint64]chan int{},
-		leaves: map[TID]*groupLeave{},
+		leaves: map[TID]*groupLeave{}, outage: newOutage(),
 	}
 }
 
@@ -156,25 +166,29 @@ func (a *groupAgent) isIdleLocked() bool {
 
 // run is the agent's goroutine: it handles messages of the coordinator until the agent or the task
 // ends. When the coordinator has ended, run connects to another one, which waits for that, unless
-// the agent is about to end.
+// the agent is about to end. When the coordinator is out of reach, run also connects to the same
+// one again.
 func (a *groupAgent) run() {
-	a.t.receiveGroup(a.ended, a.r, a.name, func(from TID, v *groupMessage) {
-		if a.receive(from, v) {
+	a.t.receiveGroup(a.ended, a.r, a.name, func(from TID, v *groupMessage, gone error) {
+		if a.receive(from, v, gone) {
+			if errors.Is(gone, rocl.ErrUnreachable) {
+				from = TID{}
+			}
 			a.connect(a.ended, from)
 		}
 		a.endIdle()
 	})
 }
 
-// receive handles a message, or the end of the coordinator if v is nil. It reports whether the
-// agent needs another coordinator.
-func (a *groupAgent) receive(from TID, v *groupMessage) (needs bool) {
+// receive handles a message, or, if v is nil, the end of the coordinator because of gone. It
+// reports whether the agent needs another coordinator.
+func (a *groupAgent) receive(from TID, v *groupMessage, gone error) (needs bool) {
 	a.mu.Lock()
 	defer a.unlock()
 	switch {
 	case from != a.coordinator:
 	case v == nil:
-		a.lostLocked()
+		a.lostLocked(gone)
 	default:
 		a.handleLocked(v)
 	}
@@ -211,9 +225,22 @@ func (a *groupAgent) unlock() {
 	a.mu.Unlock()
 }
 
-// lostLocked detaches the agent from a coordinator that has ended.
-func (a *groupAgent) lostLocked() {
+// lostLocked detaches the agent from a coordinator that has ended because of gone. If the
+// coordinator is out of reach, the calls that wait for it fail: they have waited for as long as
+// rocl.WithGiveUp says.
+func (a *groupAgent) lostLocked(gone error) {
 	a.coordinator, a.here, a.attached = TID{}, nil, false
+	if errors.Is(gone, rocl.ErrUnreachable) {
+		err := fmt.Errorf("the coordinator of the group is out of reach: %w", gone)
+		a.outage.err = err
+		close(a.outage.began)
+		a.outage = newOutage()
+		for _, g := range a.waiting {
+			g.endLocked(err)
+		}
+		clear(a.waiting)
+		a.waiting, a.sent = nil, 0
+	}
 	if len(a.local) == 0 && len(a.leaves) == 0 {
 		a.members, a.sorted, a.frozen, a.broken = map[int]member{}, nil, false, nil
 	}
@@ -287,14 +314,20 @@ func (a *groupAgent) handleLocked(v *groupMessage) {
 		return
 	}
 	switch v.Op {
+	case opDetached:
+		a.attachLocked(a.coordinator, a.here)
 	case opView:
 		a.viewLocked(v)
 	case opChange:
 		if len(v.Members) == 1 {
 			a.version = v.Version
-			if m := v.Members[0]; v.Gone {
-				a.goneLocked(m, v.Left)
-			} else {
+			m := v.Members[0]
+			switch {
+			case v.Gone && v.Why != "" && a.local[m.ID] != nil: // this task was out of reach, and is not any more
+				a.attachLocked(a.coordinator, a.here)
+			case v.Gone:
+				a.goneLocked(m, v.Left, v.reason())
+			default:
 				a.addLocked(m)
 				a.flushLocked() // arrivals may have been held back for a smaller group
 			}
@@ -361,7 +394,7 @@ func (a *groupAgent) viewLocked(v *groupMessage) {
 	a.endLocked(passed, nil)
 	a.sent = 0
 	for _, m := range gone {
-		a.goneLocked(m, false)
+		a.goneLocked(m, false, nil)
 	}
 	a.flushLocked()
 	for token := range a.joins {
@@ -389,8 +422,9 @@ func (a *groupAgent) addLocked(m member) {
 	}
 }
 
-// goneLocked removes a member that has ended or has left. All arrivals at the barrier are void.
-func (a *groupAgent) goneLocked(m member, left bool) {
+// goneLocked removes a member that has ended, has left, or is out of reach, as why says. All arrivals
+// at the barrier are void.
+func (a *groupAgent) goneLocked(m member, left bool, why error) {
 	was := m.public()
 	was.Left = left
 	if a.members[m.Inst].ID == m.ID {
@@ -403,14 +437,14 @@ func (a *groupAgent) goneLocked(m member, left bool) {
 		delete(a.leaves, m.ID)
 	}
 	if a.frozen && a.broken == nil && !a.returned[m.ID] {
-		a.broken = &MemberError{Group: a.name, Members: []Member{was}}
+		a.broken = &MemberError{Group: a.name, Members: []Member{was}, Err: why}
 	}
 	a.sent = 0
 	if g := a.local[m.ID]; g != nil { // the coordinator takes this task for ended
 		a.removeLocked(g, ErrNotInGroup)
 	}
 	if !a.returned[m.ID] {
-		a.log.add(absentee{m, left})
+		a.log.add(absentee{m, left, why})
 	}
 	delete(a.returned, m.ID)
 	still := a.waiting[:0]
@@ -445,7 +479,7 @@ func (a *groupAgent) lackLocked(g *Group, count int) error {
 	for _, x := range a.log.since(max(g.reported, a.log.end()-min(a.log.end(), mostUnreported))) {
 		m := x.public()
 		m.Left = x.left
-		err.Members = append(err.Members, m)
+		err.Members, err.Err = append(err.Members, m), cmp.Or(err.Err, x.why)
 	}
 	g.reported = a.log.end()
 	return err
@@ -526,7 +560,7 @@ func (a *groupAgent) barrier(ctx context.Context, g *Group, count int, freeze bo
 		return <-g.wake
 	}
 	a.withdrawLocked(g)
-	return context.Cause(ctx)
+	return a.causeLocked(ctx, slices.Collect(maps.Values(a.members))...)
 }
 
 // arrive makes the member wait in the barrier. The result comes from g.wake.
@@ -617,16 +651,10 @@ func (a *groupAgent) leave(ctx context.Context, g *Group) error {
 	a.connectLocked()
 	a.sendLeaveLocked(l)
 	a.unlock()
-	var err error
-	select {
-	case <-l.done:
-	case <-ctx.Done():
-		err = context.Cause(ctx)
-	case <-a.t.ended.Done():
-	}
-	if err != nil {
+	if _, err := wait(ctx, a, l.done); err != nil && !errors.Is(err, ErrExited) {
 		return errors.Join(err, g.r.Close())
 	}
+	var err error
 	if err = g.r.Delete(ctx); errors.Is(err, rocl.ErrClosed) { // the task has ended meanwhile
 		return nil
 	}
@@ -664,9 +692,14 @@ func (a *groupAgent) connectLocked() {
 
 // wait waits for an answer of the coordinator on c.
 func wait[T any](ctx context.Context, a *groupAgent, c <-chan T) (v T, err error) {
+	a.mu.Lock()
+	outage := a.outage
+	a.unlock()
 	select {
 	case v = <-c:
 		return v, nil
+	case <-outage.began:
+		return v, outage.err
 	case <-a.ended.Done():
 		if a.t.ended.Err() != nil {
 			return v, ErrExited
@@ -676,10 +709,20 @@ func wait[T any](ctx context.Context, a *groupAgent, c <-chan T) (v T, err error
 	}
 	a.mu.Lock()
 	defer a.unlock()
+	return v, a.causeLocked(ctx)
+}
+
+// causeLocked returns why ctx has ended, and why the coordinator has not answered meanwhile, or the
+// members ms have not arrived, as far as that is known.
+func (a *groupAgent) causeLocked(ctx context.Context, ms ...member) error {
 	if a.failure != nil {
-		return v, fmt.Errorf("%w; the group has no coordinator: %w", context.Cause(ctx), a.failure)
+		return fmt.Errorf("%w; the group has no coordinator: %w", context.Cause(ctx), a.failure)
 	}
-	return v, context.Cause(ctx)
+	ids := []TID{a.coordinator}
+	for _, m := range ms {
+		ids = append(ids, m.ID)
+	}
+	return a.r.Context().Explain(context.Cause(ctx), ids...)
 }
 
 // reserve asks the coordinator for an instance number.

@@ -4,6 +4,7 @@ package tpvm
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"slices"
 	"sync"
@@ -102,17 +103,17 @@ func (c *groupCoordinator) await(agent TID) {
 // run is the coordinator's goroutine: it handles messages of agents, and ends of agents and
 // members, until the task or the resource ends. It makes the task's own agent handle its answers.
 func (c *groupCoordinator) run() {
-	c.t.receiveGroup(c.t.ended, c.r, c.name, func(from TID, v *groupMessage) {
-		c.receive(from, v)
+	c.t.receiveGroup(c.t.ended, c.r, c.name, func(from TID, v *groupMessage, gone error) {
+		c.receive(from, v, gone)
 		c.own.endIdle()
 	})
 }
 
-// receive handles a message, or the end of an agent or a member if v is nil.
-func (c *groupCoordinator) receive(from TID, v *groupMessage) {
+// receive handles a message, or, if v is nil, the end of an agent or a member because of gone.
+func (c *groupCoordinator) receive(from TID, v *groupMessage, gone error) {
 	c.mu.Lock()
 	if v == nil {
-		c.gone(from)
+		c.gone(from, gone)
 	} else {
 		c.handleLocked(from, v)
 	}
@@ -154,7 +155,10 @@ func (c *groupCoordinator) answers() []groupMessage {
 // handleLocked handles a message. mu must be held.
 func (c *groupCoordinator) handleLocked(from TID, v *groupMessage) {
 	if v.Op != opAttach && !c.isAttached(from) {
-		return // the end of the agent was reported before its last message
+		// The end of the agent was reported. It may have been out of reach only, and it may not know
+		// that this context has given it up.
+		c.send(from, groupMessage{Op: opDetached})
+		return
 	}
 	switch v.Op {
 	case opAttach:
@@ -187,7 +191,7 @@ func (c *groupCoordinator) handleLocked(from TID, v *groupMessage) {
 		}
 	case opLeave:
 		if len(v.Members) == 1 && v.Members[0].ID.Context() == from.Context() {
-			c.depart(v.Members[0].ID, true)
+			c.depart(v.Members[0].ID, true, nil)
 		}
 	case opSync:
 		c.send(from, groupMessage{Op: opSynced, Tokens: v.Tokens})
@@ -278,7 +282,7 @@ func (c *groupCoordinator) addLocked(m member) {
 		return
 	}
 	if id, ok := c.insts[m.Inst]; ok { // its end has not been reported yet
-		c.depart(id, false)
+		c.depart(id, false, nil)
 	}
 	if !c.post.monitor(m.ID) {
 		c.free(m.Inst)
@@ -290,8 +294,9 @@ func (c *groupCoordinator) addLocked(m member) {
 	c.refuseFreeze()
 }
 
-// depart removes a member. The arrivals at the barrier are void: agents send them again.
-func (c *groupCoordinator) depart(id TID, left bool) {
+// depart removes a member. The arrivals at the barrier are void: agents send them again. If the
+// member is out of reach, why says so.
+func (c *groupCoordinator) depart(id TID, left bool, why error) {
 	m, ok := c.members[id]
 	if !ok {
 		return
@@ -306,18 +311,22 @@ func (c *groupCoordinator) depart(id TID, left bool) {
 	c.frozen = c.frozen && len(c.members) > 0
 	c.version++
 	c.lastGone = c.version
-	c.sendAll(groupMessage{Op: opChange, Version: c.version, Members: []member{m}, Gone: true, Left: left})
+	change := groupMessage{Op: opChange, Version: c.version, Members: []member{m}, Gone: true, Left: left}
+	if errors.Is(why, rocl.ErrUnreachable) {
+		change.Why = why.Error()
+	}
+	c.sendAll(change)
 }
 
-// gone handles the end of an agent or of a member.
-func (c *groupCoordinator) gone(id TID) {
+// gone handles the end of an agent or of a member because of why.
+func (c *groupCoordinator) gone(id TID, why error) {
 	if c.awaited[id] {
 		delete(c.awaited, id)
 		c.sendViews()
 		return
 	}
 	if !c.isAttached(id) {
-		c.depart(id, false)
+		c.depart(id, false, why)
 		delete(c.leaving, id)
 		return
 	}

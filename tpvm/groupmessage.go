@@ -53,10 +53,11 @@ const (
 	// From the coordinator to an agent.
 	opView     // Version, Members: all; Freeze: the group is frozen; Released
 	opReserved // Tokens[0], Inst: -1, the group is frozen, also in answer to opJoined
-	opChange   // Version; Members[0] has joined or, if Gone, is gone
+	opChange   // Version; Members[0] has joined or, if Gone, is gone; Why: it is out of reach
 	opSynced   // Tokens[0]
 	opRelease  // Tokens: arrivals whose barrier is complete; Released: of all agents; Freeze: the group is frozen now
 	opMismatch // Tokens: arrivals at a barrier at which Count is another
+	opDetached // the coordinator has taken the agent for ended
 )
 
 // A groupMessage is a message between an agent and the coordinator of a group.
@@ -73,6 +74,16 @@ type groupMessage struct {
 
 	Key      uint64     `cbor:"10,keyasint,omitempty"`
 	Released []released `cbor:"11,keyasint,omitempty"`
+
+	Why string `cbor:"12,keyasint,omitempty"`
+}
+
+// reason returns the error of a member that is out of reach for the coordinator, or nil.
+func (m *groupMessage) reason() error {
+	if m.Why == "" {
+		return nil
+	}
+	return &textError{m.Why, rocl.ErrUnreachable}
 }
 
 // released tells of an agent that the barriers of its arrivals with tokens up to Token are
@@ -131,15 +142,16 @@ func (w *groupWire) monitor(id TID) bool {
 }
 
 // receiveGroup calls handle for each message to r from an agent or a coordinator, until ctx ends.
-// It calls handle with nil when a resource that r monitors has ended. In the end it closes r.
-func (t *Task) receiveGroup(ctx context.Context, r *rocl.Resource, group string, handle func(from TID, m *groupMessage)) {
+// When a resource that r monitors has ended, it calls handle with nil, and with the reason. In the
+// end it closes r.
+func (t *Task) receiveGroup(ctx context.Context, r *rocl.Resource, group string, handle func(from TID, m *groupMessage, gone error)) {
 	defer r.Close()
 	for {
 		received, err := r.Recv(ctx)
 		if err != nil {
 			return
 		}
-		from := received.From()
+		from, gone := received.From(), received.GoneErr()
 		var m *groupMessage
 		if !received.IsGone() {
 			m = new(groupMessage)
@@ -150,7 +162,7 @@ func (t *Task) receiveGroup(ctx context.Context, r *rocl.Resource, group string,
 			t.log.Warn("tpvm: group: a message is invalid", "group", group, "from", from, "err", err)
 			continue
 		}
-		handle(from, m)
+		handle(from, m, gone)
 	}
 }
 

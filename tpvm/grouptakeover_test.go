@@ -138,11 +138,11 @@ func (w *groupWorld) deliver(l groupLink) {
 	v := w.links[l][0]
 	w.links[l] = w.links[l][1:]
 	if c := w.made[l.to]; c != nil {
-		c.receive(l.from, v)
+		c.receive(l.from, v, nil)
 		return
 	}
 	i := w.index(l.to)
-	if i >= 0 && w.agents[i].receive(l.from, v) {
+	if i >= 0 && w.agents[i].receive(l.from, v, nil) {
 		w.seek[i] = l.from
 	}
 }
