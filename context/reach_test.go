@@ -228,3 +228,25 @@ func TestLostQuestionIsNoMessage(t *testing.T) {
 		}
 	})
 }
+
+// SendTo waits once for a connection to a context that cannot be dialled, although several of its
+// resources match.
+func TestSendToUnreachableOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cl, tr := rocltest.Cluster(t, 1), context.WithTransports(&wall{refuses})
+		me, far := register(t, cl.Open(0, tr, context.WithGiveUp(giveUp)), nil), cl.Open(0, tr)
+		for range 3 {
+			register(t, far, resource.Attrs{"is": "far"})
+		}
+		b, err := me.Context().Buffer(4 << 20) // waits for credit, and so for a connection
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer b.Release()
+		began := time.Now()
+		_, err = me.SendTo(bg, resource.Match{"is": "far"}, 1, b)
+		if d := time.Since(began); d > giveUp+giveUp/10 || !errors.Is(err, dispatch.ErrUnreachable) || !strings.Contains(err.Error(), refusal) {
+			t.Errorf("after %v: %v", d, err)
+		}
+	})
+}
