@@ -11,6 +11,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -249,4 +250,29 @@ func TestSendToUnreachableOnce(t *testing.T) {
 			t.Errorf("after %v: %v", d, err)
 		}
 	})
+}
+
+// A message that follows another one over a second lane waits once for both connections, and one
+// line of the log tells of both lanes.
+func TestUnreachableOnceOverLanes(t *testing.T) {
+	var lines atomic.Int32
+	log := logging(func(r slog.Record) {
+		if strings.Contains(r.Message, "no connection") {
+			lines.Add(1)
+		}
+	})
+	apart(t, refuses, func(t *testing.T, me *context.Resource, it resource.GID) {
+		if err := me.SendBytes(bg, it, 1, nil); err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		err := me.SendBytes(bg, it, 1, make([]byte, 4<<20))
+		if d := time.Since(began); d > giveUp+giveUp/10 || !errors.Is(err, dispatch.ErrUnreachable) || !strings.Contains(err.Error(), refusal) {
+			t.Errorf("after %v: %v", d, err)
+		}
+		synctest.Wait()
+		if n := lines.Load(); n != 1 {
+			t.Errorf("%d lines of the log", n)
+		}
+	}, log, context.WithRules(dispatch.Rule{Min: 1 << 20, Over: []string{"tcp"}}))
 }

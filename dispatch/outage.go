@@ -159,11 +159,22 @@ func (d *Dispatcher) Explain(err error, ids ...resource.GID) error {
 	return err
 }
 
-// complain writes a line to the log if the link still dials. It runs in the goroutine of a timer.
+// complain writes a line to the log if the link still dials. If several lanes with the peer dial,
+// the first of them has the line. complain runs in the goroutine of a timer.
 func (l *link) complain() {
+	isFirst := true
+	l.d.lanes(l.peer, func(other *link) bool {
+		if other == l || other.key.lane > l.key.lane {
+			return false
+		}
+		other.mu.Lock()
+		defer other.mu.Unlock()
+		isFirst = other.life.State() != life.Dialling
+		return isFirst
+	})
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.life.State() == life.Dialling && l.d.ctx.Err() == nil {
+	if isFirst && l.life.State() == life.Dialling && l.d.ctx.Err() == nil {
 		l.d.often.Warn(l.peer.String(), "dispatch: no connection", "peer", l.peer,
 			"for", time.Since(l.outage.since).Round(time.Millisecond), "err", l.outage.whyNone())
 	}
