@@ -329,10 +329,10 @@ func (s *spread) classLocked(n uint64) []watermark {
 	return s.marks[n]
 }
 
-// follow waits until the earlier messages of a class on lanes other than n have been acknowledged, or
-// their link has ended. Meanwhile the link of f, the flow of lane n, dials if it has no connection,
-// so that the message waits once for connections of both lanes. If that link ends meanwhile, follow
-// returns the reason.
+// follow waits until the earlier messages of a class on lanes other than n have been acknowledged,
+// or their link has ended. Meanwhile the link of f, the flow of lane n, dials if it has no
+// connection, so that the message waits once for connections of both lanes. If that link ends
+// meanwhile, follow returns the reason.
 func (s *spread) follow(ctx context.Context, class uint64, n uint8, f *Flow) error {
 	for other := range s.rules.lanes {
 		if other == int(n) {

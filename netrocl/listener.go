@@ -195,8 +195,9 @@ func (l *Listener) Addr() net.Addr { return Addr{l.r.ID()} }
 
 // Dial connects to a listener whose attributes match the pattern. If several match, Dial varies its
 // choice, so that connections spread. If the chosen listener is gone, out of reach or refuses, Dial
-// tries the others, and waits for a connection to each context once. The net.Conn is a *[Conn]. ctx limits the dialing only. Dial fails with rocl.ErrNotFound
-// if no listener matches, and otherwise as [rocl.Context.Find] and [DialID] do.
+// tries the others, and waits for a connection to each context once. The net.Conn is a *[Conn]. ctx
+// limits the dialing only. Dial fails with rocl.ErrNotFound if no listener matches, and otherwise
+// as [rocl.Context.Find] and [DialID] do.
 func Dial(ctx context.Context, c *rocl.Context, pattern rocl.Attributes) (net.Conn, error) {
 	p, err := with(pattern)
 	if err != nil {

@@ -119,8 +119,8 @@ func TestGroupUnreachable(t *testing.T) {
 	}
 }
 
-// The coordinator of a group has given a task up, and the task, which was idle, knows nothing of it.
-// When the cut ends, the task's members take part as before.
+// The coordinator of a group has given a task up, and the task, which was idle, knows nothing of
+// it. When the cut ends, the task's members take part as before.
 func TestGroupGivenUpWhileIdle(t *testing.T) {
 	wire := &cable{conns: map[net.Conn]bool{}}
 	_, members := groupAcross(t, wire, 100*time.Millisecond, time.Hour)

@@ -83,13 +83,14 @@ func (e *MemberError) Is(target error) bool { return target == ErrMemberGone }
 // each with an instance number. Its methods may be called by several goroutines, but a member is in
 // one barrier at a time.
 //
-// An operation that waits for the coordinator fails with rocl.ErrUnreachable if that is out of reach
-// for as long as rocl.WithGiveUp says. The thread stays a member, and may try again. A member that
-// is out of reach counts as ended: see [MemberError]. It is a member again when it is reached.
-//
 // There is no server for all groups. Each member is a resource of its task, with the attributes
 // group, inst and tid. One of the tasks that have members counts the arrivals at barriers, and
-// assigns instance numbers. When that task has ended, another one takes over.
+// assigns instance numbers. When that task has ended, another one takes over. If that task is out
+// of reach for as long as rocl.WithGiveUp says, the operations that wait for it fail with
+// rocl.ErrUnreachable. The thread stays a member, and may try again.
+//
+// A member that is out of reach counts as ended: see [MemberError]. It is a member again when it is
+// reached.
 //
 //	pvm_joingroup    Thread.Join
 //	pvm_lvgroup      Group.Leave, Thread.LeaveGroup

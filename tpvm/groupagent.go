@@ -422,8 +422,8 @@ func (a *groupAgent) addLocked(m member) {
 	}
 }
 
-// goneLocked removes a member that has ended, has left, or is out of reach, as why says. All arrivals
-// at the barrier are void.
+// goneLocked removes a member that has ended, has left, or is out of reach, as why says. All
+// arrivals at the barrier are void.
 func (a *groupAgent) goneLocked(m member, left bool, why error) {
 	was := m.public()
 	was.Left = left

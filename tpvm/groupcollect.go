@@ -92,8 +92,8 @@ func recvPart[T any](ctx context.Context, g *Group, from member, tag uint64) ([]
 
 // monitor makes a receive of data of an operation end when its member has ended, or is out of reach
 // for as long as rocl.WithGiveUp says. It monitors those of the members' resources ids that are in
-// other tasks, and whose data is not in the mailbox. All of them are dialled at once, so the operation
-// waits once for members that are out of reach.
+// other tasks, and whose data is not in the mailbox. All of them are dialled at once, so the
+// operation waits once for members that are out of reach.
 func (g *Group) monitor(ctx context.Context, tag uint64, ids ...TID) (stop func()) {
 	var stops []func()
 	for _, id := range ids {

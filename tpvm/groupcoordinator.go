@@ -155,8 +155,8 @@ func (c *groupCoordinator) answers() []groupMessage {
 // handleLocked handles a message. mu must be held.
 func (c *groupCoordinator) handleLocked(from TID, v *groupMessage) {
 	if v.Op != opAttach && !c.isAttached(from) {
-		// The end of the agent was reported. It may have been out of reach only, and it may not know
-		// that this context has given it up.
+		// The end of the agent was reported. It may have been out of reach only, and it may not
+		// know that this context has given it up.
 		c.send(from, groupMessage{Op: opDetached})
 		return
 	}
