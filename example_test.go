@@ -441,8 +441,8 @@ func ExampleNoConnectionError() {
 	// Output: true true true
 }
 
-// A program that waits in its own way, while another goroutine talks to a resource, says why that is
-// not reached.
+// A program that waits in its own way, while another goroutine talks to a resource, says why that
+// is not reached.
 func ExampleContext_explain() {
 	node := newNode()
 	defer node.close()
