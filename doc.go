@@ -60,6 +60,7 @@
 //   - [Context.BufferWait] is Buffer that waits while the memory is used up
 //   - [Context.Poll] reads what has arrived, without waiting
 //   - [Context.Close] delivers what was accepted, deletes the resources, and frees everything
+//   - [Context.Explain] adds to an error why a resource's context is not reached
 //   - [Context.Find] finds one resource by its attributes
 //   - [Context.FindAll] yields all resources that match
 //   - [Context.Flush] waits until all messages of the context have been delivered
@@ -194,6 +195,7 @@
 // [Context.Buffer]: https://pkg.go.dev/github.com/rocl-go/rocl/context#Context.Buffer
 // [Context.BufferWait]: https://pkg.go.dev/github.com/rocl-go/rocl/context#Context.BufferWait
 // [Context.Close]: https://pkg.go.dev/github.com/rocl-go/rocl/context#Context.Close
+// [Context.Explain]: https://pkg.go.dev/github.com/rocl-go/rocl/context#Context.Explain
 // [Context.Find]: https://pkg.go.dev/github.com/rocl-go/rocl/context#Context.Find
 // [Context.FindAll]: https://pkg.go.dev/github.com/rocl-go/rocl/context#Context.FindAll
 // [Context.Flush]: https://pkg.go.dev/github.com/rocl-go/rocl/context#Context.Flush

@@ -441,6 +441,26 @@ func ExampleNoConnectionError() {
 	// Output: true true true
 }
 
+// A program that waits in its own way, while another goroutine talks to a resource, says why that
+// is not reached.
+func ExampleContext_explain() {
+	node := newNode()
+	defer node.close()
+	a := node.open(rocl.WithLinger(0), rocl.WithCluster("one"))
+	b := node.open(rocl.WithCluster("another")) // this context does not link with a
+	me, you := register(a, "me"), register(b, "you")
+	if err := me.SendAndForget(context.Background(), you.ID(), 7, []byte("hello")); err != nil {
+		log.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Millisecond)
+	defer cancel()
+	<-ctx.Done() // or for an answer that the other goroutine passes on
+	err := a.Explain(ctx.Err(), you.ID())
+	var none *rocl.NoConnectionError
+	fmt.Println(errors.Is(err, context.DeadlineExceeded), errors.As(err, &none))
+	// Output: true true
+}
+
 // Contexts of one node find each other's resources, whatever their clusters. Messages stay within a
 // cluster.
 func ExampleWithCluster() {

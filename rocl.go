@@ -378,9 +378,10 @@ func WithMemory(bytes int64) Option { return context.WithMemory(bytes) }
 func WithLinger(d time.Duration) Option { return context.WithLinger(d) }
 
 // WithGiveUp sets how long a context may be out of reach before sends and calls to it fail with
-// ErrUnreachable, and monitors of its resources report their end. The default is 10 s. The error is
-// a *[NoConnectionError], which says why the context was not reached. No operation waits longer for
-// a connection.
+// ErrUnreachable, and monitors of its resources report their end. The default is 10 s, also for a
+// time of 0 or less. The error is a *[NoConnectionError], which says why the context was not
+// reached. No operation waits longer for a connection to a context. [Resource.SendTo] may try
+// several contexts, one after another.
 //
 // Sends fail sooner, with ErrGone, if gossip declares the context's node dead and the context does
 // not answer. In a long partition gossip declares living nodes dead. Their contexts then count as

@@ -291,6 +291,8 @@ func done(m *rocl.Message) error {
 
 // A Transfer is a Pull or a Push in progress.
 type Transfer struct {
+	ep     *Endpoint
+	origin rocl.GID
 	done   chan struct{}
 	cancel context.CancelFunc
 	n      int64
@@ -299,17 +301,17 @@ type Transfer struct {
 
 // StartPull is Pull that does not wait. dst belongs to the transfer until it has ended.
 func (ep *Endpoint) StartPull(ctx context.Context, h Handle, off int64, dst ...[]byte) *Transfer {
-	return start(ctx, func(ctx context.Context) (int64, error) { return ep.Pull(ctx, h, off, dst...) })
+	return ep.start(ctx, &h, func(ctx context.Context) (int64, error) { return ep.Pull(ctx, h, off, dst...) })
 }
 
 // StartPush is Push that does not wait. src must not be changed until the transfer has ended, and
 // is read as Push says.
 func (ep *Endpoint) StartPush(ctx context.Context, h Handle, off int64, src ...[]byte) *Transfer {
-	return start(ctx, func(ctx context.Context) (int64, error) { return ep.Push(ctx, h, off, src...) })
+	return ep.start(ctx, &h, func(ctx context.Context) (int64, error) { return ep.Push(ctx, h, off, src...) })
 }
 
-func start(ctx context.Context, do func(context.Context) (int64, error)) *Transfer {
-	t := &Transfer{done: make(chan struct{})}
+func (ep *Endpoint) start(ctx context.Context, h *Handle, do func(context.Context) (int64, error)) *Transfer {
+	t := &Transfer{ep: ep, origin: h.origin, done: make(chan struct{})}
 	ctx, t.cancel = context.WithCancel(ctx)
 	go func() {
 		defer close(t.done)
@@ -328,12 +330,13 @@ func (t *Transfer) Done() <-chan struct{} { return t.done }
 func (t *Transfer) Cancel() { t.cancel() }
 
 // Wait waits for the end of the transfer and returns what Pull or Push returned. If ctx ends first,
-// Wait returns its cause, and the transfer goes on.
+// Wait returns its cause, with the reason if there is no connection (rocl.NoConnectionError), and
+// the transfer goes on.
 func (t *Transfer) Wait(ctx context.Context) (int64, error) {
 	select {
 	case <-t.done:
 		return t.n, t.err
 	case <-ctx.Done():
-		return 0, context.Cause(ctx)
+		return 0, t.ep.c.Explain(context.Cause(ctx), t.origin)
 	}
 }

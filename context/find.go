@@ -252,7 +252,8 @@ func (r *Resource) revised(rev uint64) {
 // SendTo sends the message in b to one resource that matches the pattern a, and returns its
 // identifier. It chooses any match, or with [Least] or [Most] the first in that order. If the
 // resource is gone or cannot be reached, SendTo tries the other matches, one after another, until
-// one accepts the message. The options are those of [Context.Find].
+// one accepts the message. It waits for a connection to each context once. The options are those of
+// [Context.Find].
 //
 // nil means accepted, as for [Resource.Send], and SendTo has taken over the caller's reference to
 // b. If SendTo fails, b stays the caller's. SendTo waits while the mailbox of the chosen resource
@@ -269,14 +270,17 @@ func (r *Resource) SendTo(ctx stdctx.Context, a resource.Attributes, tag uint64,
 	if err == nil {
 		return f.ID, nil
 	}
-	last, tried := err, map[resource.GID]bool{f.ID: true}
+	next, last, tried := f.ID, err, map[resource.GID]bool{f.ID: true} // tried has resources, and contexts
 	for isLost(last) && ctx.Err() == nil {
-		next, found := resource.GID{}, false
+		if dispatch.HasGivenUp(last) {
+			tried[next.Context()] = true
+		}
+		found := false
 		for f, err := range r.c.FindAll(ctx, a, opts...) {
 			if err != nil && !errors.Is(err, directory.ErrPartial) {
 				return resource.GID{}, err
 			}
-			if err == nil && !tried[f.ID] {
+			if err == nil && !tried[f.ID] && !tried[f.ID.Context()] {
 				next, found = f.ID, true
 				break
 			}

@@ -11,6 +11,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -126,7 +127,8 @@ var operations = map[string]func(ctx stdctx.Context, me *context.Resource, it re
 // and the address of the last attempt, and no timer of the library.
 //
 // Promise (Ends): An operation waits for a connection once, as long as `WithGiveUp` says. Its error
-// has the reason and address of the last attempt. See also TestUnreachableHasReason.
+// has the reason and address of the last attempt; so does the error of a wait that ctx ends first. See
+// also TestUnreachableHasReason, TestSendToUnreachableOnce, TestReceiveSaysWhyNoConnection.
 //
 // Promise (Ends): An error matches `context.DeadlineExceeded` or `context.Canceled` only if the
 // caller's context has ended. See also TestGiveUpWithoutDirectory.
@@ -222,4 +224,65 @@ func TestNoConnectionIsTold(t *testing.T) {
 			t.Errorf("the log: %q", lines)
 		}
 	}, log)
+}
+
+// A question to a context that cannot be dialled is no message of the program: its loss is neither
+// counted nor an error of Flush.
+func TestLostQuestionIsNoMessage(t *testing.T) {
+	apart(t, refuses, func(t *testing.T, me *context.Resource, it resource.GID) {
+		c := me.Context()
+		if _, err := c.RoutesOf(bg, it); !errors.Is(err, dispatch.ErrUnreachable) {
+			t.Error(err)
+		}
+		if err := c.Flush(bg); err != nil || c.Stats().Undelivered != 0 {
+			t.Errorf("%d messages undelivered, %v", c.Stats().Undelivered, err)
+		}
+	})
+}
+
+// SendTo waits once for a connection to a context that cannot be dialled, although several of its
+// resources match.
+func TestSendToUnreachableOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cl, tr := rocltest.Cluster(t, 1), context.WithTransports(&wall{refuses})
+		me, far := register(t, cl.Open(0, tr, context.WithGiveUp(giveUp)), nil), cl.Open(0, tr)
+		for range 3 {
+			register(t, far, resource.Attrs{"is": "far"})
+		}
+		b, err := me.Context().Buffer(4 << 20) // waits for credit, and so for a connection
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer b.Release()
+		began := time.Now()
+		_, err = me.SendTo(bg, resource.Match{"is": "far"}, 1, b)
+		if d := time.Since(began); d > giveUp+giveUp/10 || !errors.Is(err, dispatch.ErrUnreachable) || !strings.Contains(err.Error(), refusal) {
+			t.Errorf("after %v: %v", d, err)
+		}
+	})
+}
+
+// A message that follows another one over a second lane waits once for both connections, and one
+// line of the log tells of both lanes.
+func TestUnreachableOnceOverLanes(t *testing.T) {
+	var lines atomic.Int32
+	log := logging(func(r slog.Record) {
+		if strings.Contains(r.Message, "no connection") {
+			lines.Add(1)
+		}
+	})
+	apart(t, refuses, func(t *testing.T, me *context.Resource, it resource.GID) {
+		if err := me.SendBytes(bg, it, 1, nil); err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		err := me.SendBytes(bg, it, 1, make([]byte, 4<<20))
+		if d := time.Since(began); d > giveUp+giveUp/10 || !errors.Is(err, dispatch.ErrUnreachable) || !strings.Contains(err.Error(), refusal) {
+			t.Errorf("after %v: %v", d, err)
+		}
+		synctest.Wait()
+		if n := lines.Load(); n != 1 {
+			t.Errorf("%d lines of the log", n)
+		}
+	}, log, context.WithRules(dispatch.Rule{Min: 1 << 20, Over: []string{"tcp"}}))
 }

@@ -33,6 +33,13 @@ const (
 // lane.
 func (c *Context) Routes() []dispatch.Route { return c.disp.Routes() }
 
+// Explain adds to err, with which a wait for something of the resources ids has ended, why there is
+// no connection with the context of one of them: the result is then a *[dispatch.NoConnectionError]
+// that matches err. Explain returns err itself if err is nil, if there are connections, or if none
+// is needed. The methods of this package explain their errors themselves. Explain is for programs
+// that wait in another way, for what a goroutine that uses such a method does.
+func (c *Context) Explain(err error, ids ...resource.GID) error { return c.disp.Explain(err, ids...) }
+
 // RoutesOf returns the routes of another context of this node, as [Context.Routes] does there. It
 // asks that context, and waits for the answer until ctx ends. The link over which it asks is not
 // among the routes. RoutesOf fails with rocl.ErrIdentifiers as [Context.Register] does.
@@ -89,7 +96,7 @@ func question(ctx stdctx.Context, f *dispatch.Flow, box *dispatch.Mailbox, seria
 		return nil, err
 	}
 	defer stop()
-	if err := f.SendBytes(ctx, serial, tagRoutes, nil); err != nil {
+	if err := f.SendAndForget(ctx, serial, tagRoutes, nil); err != nil { // OnEnd tells of its loss
 		return nil, err
 	}
 	return box.Recv(ctx, dispatch.From(id), dispatch.Tag(tagRoutes))
@@ -160,7 +167,7 @@ func (c *Context) answerRoutes(to resource.GID) {
 		defer cancel()
 		var f *dispatch.Flow
 		if f, err = c.disp.Flow(to.Context(), to.Serial()); err == nil {
-			err = f.SendBytes(ctx, 0, tagRoutes, b)
+			err = f.SendAndForget(ctx, 0, tagRoutes, b) // the asker may have gone
 		}
 	}
 	if err != nil {

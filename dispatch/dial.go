@@ -38,11 +38,6 @@ func (l *link) connect() {
 	ctx, cancel := timeLimit(l.d.ctx, l.d.cfg.GiveUp)
 	defer cancel()
 	began := time.Now()
-	l.mu.Lock()
-	if l.outage.since.IsZero() {
-		l.outage.since = began
-	}
-	l.mu.Unlock()
 	complaint := time.AfterFunc(complainAfter, l.complain)
 	defer complaint.Stop()
 	backoff := time.Millisecond

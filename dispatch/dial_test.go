@@ -5,6 +5,7 @@ package dispatch
 import (
 	"context"
 	"errors"
+	"math"
 	"testing"
 	"time"
 
@@ -150,5 +151,15 @@ func TestProposedIsTakenBack(t *testing.T) {
 	}
 	if v := la.life.Admits(&wire.Attach{Session: 7, Gen: gen}, true, false); !v.IsAdmitted() {
 		t.Errorf("refused: %+v", v)
+	}
+}
+
+// A very long GiveUp is not taken for none.
+func TestVeryLongGiveUp(t *testing.T) {
+	for _, giveUp := range []time.Duration{time.Hour, 1 << 62, math.MaxInt64} {
+		d := &Dispatcher{cfg: Config{GiveUp: giveUp}}
+		if got := d.oversizeTimeout(); got < giveUp-2 { // a third of the longest is rounded
+			t.Errorf("with %v a large message is waited for %v", giveUp, got)
+		}
 	}
 }

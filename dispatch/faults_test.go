@@ -167,8 +167,8 @@ func TestContextEndsAsItIsAwaited(t *testing.T) {
 //
 // Promise (Ends): Monitors, calls and receives of another node's resources end with `ErrGone` when
 // gossip declares the node dead; `Message.GoneErr` then matches `ErrNodeDead`, as the resource may
-// live. A shorter cut, or the death of its directory alone, ends none. See also TestAwaitedNodeDies,
-// TestContextOfDeadNode.
+// live. A shorter cut, or the death of its directory alone, ends none. See also
+// TestAwaitedNodeDies, TestContextOfDeadNode.
 func TestSilentNodeIsDeadWhenTheDirectorySaysSo(t *testing.T) {
 	w := newWorld()
 	n := &cuttable{Transport: tcp.New()}

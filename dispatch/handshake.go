@@ -102,7 +102,7 @@ func (d *Dispatcher) shake(ctx context.Context, l *link, p subsys.Port, addr str
 	}
 	if err = trust.checkTransport(l.peer, c.Transport()); err != nil {
 		c.Close()
-		return err
+		return fmt.Errorf("handshake with %s: %w", addr, err)
 	}
 	h := wire.Hello{From: d.self, To: l.peer, Lane: l.key.lane, Cluster: ep.cluster}
 	_, _ = rand.Read(h.Nonce[:])
@@ -119,6 +119,9 @@ func (d *Dispatcher) shake(ctx context.Context, l *link, p subsys.Port, addr str
 	d.wakeKeeper()
 	select {
 	case err = <-ep.outcome:
+		if errors.Is(err, ErrRefused) || errors.Is(err, ErrProtocol) { // errors of the transport name the address
+			err = fmt.Errorf("handshake with %s: %w", addr, err)
+		}
 	case <-ctx.Done():
 		err = fmt.Errorf("dispatch: handshake with %s: %w", addr, context.Cause(ctx))
 		// It may have succeeded just now: then the link has the connection.

@@ -127,6 +127,9 @@ func (l *link) actLocked(do life.Action) {
 		}
 	}
 	if do&life.StartDial != 0 {
+		if l.outage.since.IsZero() {
+			l.outage.since = time.Now()
+		}
 		l.d.running.Add(1)
 		go l.connect()
 	}

@@ -45,6 +45,12 @@ func (e *NoConnectionError) Error() string {
 	return fmt.Sprintf("%v: no connection to %v: %v", e.End, e.Peer, e.Reason)
 }
 
+// Timeout reports whether the operation has ended because its time was over, as net.Error does.
+func (e *NoConnectionError) Timeout() bool {
+	var t interface{ Timeout() bool }
+	return errors.As(e.End, &t) && t.Timeout()
+}
+
 // Unwrap returns End and Reason.
 func (e *NoConnectionError) Unwrap() []error { return []error{e.End, e.Reason} }
 
@@ -131,10 +137,14 @@ func (f *Flow) Explain(err error) error {
 	return f.l.explainLocked(err)
 }
 
-// explainOrigins adds to err, with which a receive from some resources has ended, why there is no
-// connection with the context of one of them.
-func (d *Dispatcher) explainOrigins(origins []resource.GID, err error) error {
-	for _, o := range origins {
+// Explain adds to err, with which a wait for something of the resources ids has ended, why there is
+// no connection with the context of one of them. It returns err itself if err is nil, if there are
+// connections, or if none is needed.
+func (d *Dispatcher) Explain(err error, ids ...resource.GID) error {
+	if err == nil {
+		return nil
+	}
+	for _, o := range ids {
 		l := d.known(linkKey{peer: o.Context()})
 		if l == nil {
 			continue
@@ -149,11 +159,22 @@ func (d *Dispatcher) explainOrigins(origins []resource.GID, err error) error {
 	return err
 }
 
-// complain writes a line to the log if the link still dials. It runs in the goroutine of a timer.
+// complain writes a line to the log if the link still dials. If several lanes with the peer dial,
+// the first of them has the line. complain runs in the goroutine of a timer.
 func (l *link) complain() {
+	isFirst := true
+	l.d.lanes(l.peer, func(other *link) bool {
+		if other == l || other.key.lane > l.key.lane {
+			return false
+		}
+		other.mu.Lock()
+		defer other.mu.Unlock()
+		isFirst = other.life.State() != life.Dialling
+		return isFirst
+	})
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.life.State() == life.Dialling && l.d.ctx.Err() == nil {
+	if isFirst && l.life.State() == life.Dialling && l.d.ctx.Err() == nil {
 		l.d.often.Warn(l.peer.String(), "dispatch: no connection", "peer", l.peer,
 			"for", time.Since(l.outage.since).Round(time.Millisecond), "err", l.outage.whyNone())
 	}

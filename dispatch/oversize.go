@@ -4,6 +4,7 @@ package dispatch
 
 import (
 	"fmt"
+	"math"
 	"time"
 )
 
@@ -16,7 +17,9 @@ import (
 // the message does not count.
 
 // oversizeTimeout returns the time between two checks.
-func (d *Dispatcher) oversizeTimeout() time.Duration { return 3 * d.cfg.GiveUp }
+func (d *Dispatcher) oversizeTimeout() time.Duration {
+	return 3 * min(d.cfg.GiveUp, math.MaxInt64/3)
+}
 
 // An oversizeProgress is a sender with a grant beyond the limit, and how much of its message has
 // arrived. The zero value stands for no sender.

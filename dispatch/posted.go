@@ -197,6 +197,7 @@ func (p *Posted) Wait(ctx context.Context) (*Message, error) {
 		p.into.copyIn(m.d, msg)
 		return msg, nil
 	}
+	err = m.d.Explain(err, p.key.from)
 	return nil, m.receiving(fmt.Errorf("for memory posted for a message from %v: %w", p.key.from, cmp.Or(end, err)))
 }
 

@@ -68,7 +68,7 @@ func (m *Mailbox) Recv(ctx context.Context, sel ...Select) (*Message, error) {
 	case err == nil: // fired without a message
 		err = ErrClosed
 	default:
-		err = m.d.explainOrigins(f.namedFrom(), err)
+		err = m.d.Explain(err, f.namedFrom()...)
 	}
 	return nil, m.receiving(err)
 }

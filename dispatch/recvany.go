@@ -91,7 +91,7 @@ func RecvAny(ctx context.Context, boxes []*Mailbox, sel ...Select) (int, *Messag
 	case of >= 0:
 		err = ErrClosed
 	default:
-		err = d.explainOrigins(f.namedFrom(), err)
+		err = d.Explain(err, f.namedFrom()...)
 	}
 	return of, nil, err
 }

@@ -135,8 +135,8 @@ func (p Pending) Wait(ctx context.Context) (*Message, error) {
 }
 
 // Cancel ends the call, unless it has ended or its reply has come. Then Wait returns cause, or
-// context.Canceled if cause is nil. Any goroutine may call Cancel, at any time, also after Wait has
-// returned.
+// context.Canceled if cause is nil. If there is no connection, Wait returns a *[NoConnectionError]
+// that matches it. Any goroutine may call Cancel, at any time, also after Wait has returned.
 func (p Pending) Cancel(cause error) {
 	cause = cmp.Or(cause, context.Canceled)
 	c := p.calls
@@ -144,7 +144,7 @@ func (p Pending) Cancel(cause error) {
 	c.box.mu.Lock()
 	if i := c.findLocked(p.number); i != 0 {
 		e = c.table[i-1]
-		c.failLocked(i, cause)
+		c.failLocked(i, e.f.Explain(cause))
 	}
 	c.box.mu.Unlock()
 	if e.w != nil {

@@ -616,6 +616,35 @@ func TestRefusedWithinProcess(t *testing.T) {
 	}
 }
 
+// The reason why a context that refuses the link is not reached has the address.
+func TestRefusalNamesAddress(t *testing.T) {
+	for name, c := range map[string]struct {
+		change  func(*Config)
+		refusal string // what the dialling context knows
+	}{
+		"another key":     {func(c *Config) { c.Trust = trusting("", "another") }, "another key"},
+		"another cluster": {func(c *Config) { c.Trust = trusting("another", "key") }, "peer closed"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld()
+			a, b := w.node(t, 1, tcp.New()), w.node(t, 2, tcp.New(), c.change)
+			if err := flow(t, a, box(t, b, 1, 0)).SendAndForget(soon(t), 1, 0, []byte("hello")); err != nil {
+				t.Fatal(err)
+			}
+			var why string
+			eventually.True(t, "the link is refused", func() bool {
+				if all := a.Routes(); len(all) == 1 {
+					why = all[0].Dialling
+				}
+				return strings.Contains(why, c.refusal)
+			})
+			if strings.Count(why, b.Addrs()[0]) != 1 {
+				t.Errorf("the address is to be in %q once", why)
+			}
+		})
+	}
+}
+
 // Contexts of one process that prefer another transport have a link over that one. When it fails,
 // they do not continue within the process.
 func TestNoFallbackToMemory(t *testing.T) {

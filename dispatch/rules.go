@@ -285,7 +285,7 @@ func (s *spread) accept(ctx context.Context, src uint32, tag uint64, p []byte, b
 		return f.accept(ctx, src, tag, p, b, nil, why)
 	}
 	class := classOf(src, tag)
-	if err := s.follow(ctx, class, n); err != nil {
+	if err := s.follow(ctx, class, n, f); err != nil {
 		return false, err
 	}
 	var at watermark
@@ -329,8 +329,11 @@ func (s *spread) classLocked(n uint64) []watermark {
 	return s.marks[n]
 }
 
-// follow waits until the earlier messages of a class on lanes other than n have been acknowledged.
-func (s *spread) follow(ctx context.Context, class uint64, n uint8) error {
+// follow waits until the earlier messages of a class on lanes other than n have been acknowledged,
+// or their link has ended. Meanwhile the link of f, the flow of lane n, dials if it has no
+// connection, so that the message waits once for connections of both lanes. If that link ends
+// meanwhile, follow returns the reason.
+func (s *spread) follow(ctx context.Context, class uint64, n uint8, f *Flow) error {
 	for other := range s.rules.lanes {
 		if other == int(n) {
 			continue
@@ -341,12 +344,30 @@ func (s *spread) follow(ctx context.Context, class uint64, n uint8) error {
 		if w.l == nil {
 			continue
 		}
+		lived := f.requestConn()
 		if err := w.passed(ctx, s.covers); err != nil {
 			return err
 		}
 		s.dropMark(class, other, w)
+		if lived && f.Dead() {
+			return f.gone
+		}
 	}
 	return nil
+}
+
+// requestConn makes the link of a flow dial if it has no connection. It reports false if the flow
+// has failed, or leads to a resource of this process.
+func (f *Flow) requestConn() bool {
+	if f.l == nil {
+		return false
+	}
+	f.l.mu.Lock()
+	defer f.l.mu.Unlock()
+	if f.gone == nil {
+		f.l.actLocked(f.l.life.RequestConn())
+	}
+	return f.gone == nil
 }
 
 // dropMark forgets the watermark w of a class, which has been acknowledged: the messages up to w

@@ -67,7 +67,8 @@ func (a Addr) String() string { return a.ID.String() }
 // concurrently. Concurrent Reads proceed one after another, and so do concurrent Writes.
 //
 // Errors are of type *net.OpError, except io.EOF. They match os.ErrDeadlineExceeded after a
-// deadline and net.ErrClosed after Close. After Close of the context they match net.ErrClosed and
+// deadline, with a *rocl.NoConnectionError if the peer was not reached meanwhile, and net.ErrClosed
+// after Close. After Close of the context they match net.ErrClosed and
 // rocl.ErrClosed. They match syscall.ECONNRESET and rocl.ErrGone if the peer is gone: its resource
 // was deleted, or its process or node died, before it ended the stream. If the peer's context is
 // out of reach for as long as rocl.WithGiveUp says, they match rocl.ErrUnreachable instead of
@@ -168,8 +169,8 @@ func (c *Conn) next(ctx context.Context) (*rocl.Message, error) {
 			return m, nil
 		}
 		m.Release()
-		if err := c.cause(ctx); err != nil {
-			return nil, err
+		if c.cause(ctx) != nil {
+			return nil, c.broken(ctx, nil)
 		}
 	}
 	return nil, c.readErr
@@ -212,12 +213,14 @@ func (c *Conn) cause(ctx context.Context) error {
 	return cmp.Or(context.Cause(c.life), context.Cause(ctx))
 }
 
-// broken converts an error of Send or Recv to the error of a connection.
+// broken converts an error of Send or Recv to the error of a connection. If ctx, the context of a
+// Read or Write that has waited, has ended, err may be nil.
 func (c *Conn) broken(ctx context.Context, err error) error {
-	cause := c.cause(ctx)
 	switch {
-	case cause != nil:
-		return cause
+	case context.Cause(c.life) != nil:
+		return context.Cause(c.life)
+	case ctx.Err() != nil:
+		return c.r.Context().Explain(context.Cause(ctx), c.peer)
 	case errors.Is(err, rocl.ErrGone), errors.Is(err, rocl.ErrUnreachable):
 		return fmt.Errorf("%w: %w", syscall.ECONNRESET, err)
 	case errors.Is(err, rocl.ErrClosed):

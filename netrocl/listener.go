@@ -194,9 +194,10 @@ func (l *Listener) clear() {
 func (l *Listener) Addr() net.Addr { return Addr{l.r.ID()} }
 
 // Dial connects to a listener whose attributes match the pattern. If several match, Dial varies its
-// choice, so that connections spread. If the chosen listener is gone or refuses, Dial tries the
-// others. The net.Conn is a *[Conn]. ctx limits the dialing only. Dial fails with rocl.ErrNotFound
-// if no listener matches, and otherwise as [rocl.Context.Find] and [DialID] do.
+// choice, so that connections spread. If the chosen listener is gone, out of reach or refuses, Dial
+// tries the others, and waits for a connection to each context once. The net.Conn is a *[Conn]. ctx
+// limits the dialing only. Dial fails with rocl.ErrNotFound if no listener matches, and otherwise
+// as [rocl.Context.Find] and [DialID] do.
 func Dial(ctx context.Context, c *rocl.Context, pattern rocl.Attributes) (net.Conn, error) {
 	p, err := with(pattern)
 	if err != nil {
@@ -210,14 +211,18 @@ func Dial(ctx context.Context, c *rocl.Context, pattern rocl.Attributes) (net.Co
 	if !errors.Is(err, syscall.ECONNREFUSED) {
 		return conn, err
 	}
+	unreached := map[rocl.GID]bool{} // contexts
 	for f, ferr := range c.FindAll(ctx, p, rocl.Want(Attr)) {
 		if ferr != nil {
 			break
 		}
-		if f.ID == first.ID {
+		if none := (*rocl.NoConnectionError)(nil); errors.As(err, &none) {
+			unreached[none.Peer] = true
+		}
+		if f.ID == first.ID || unreached[f.ID.Context()] {
 			continue
 		}
-		if conn, err := DialID(ctx, c, f.ID); !errors.Is(err, syscall.ECONNREFUSED) {
+		if conn, err = DialID(ctx, c, f.ID); !errors.Is(err, syscall.ECONNREFUSED) {
 			return conn, err
 		}
 	}

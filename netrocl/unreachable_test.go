@@ -8,6 +8,7 @@ import (
 	"net"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -45,20 +46,27 @@ func TestDialUnreachable(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer far.Close()
-	near, err := rocl.Open(t.Context(), sock, rocl.WithGiveUp(300*time.Millisecond), rocl.WithUndelivered(func(rocl.Undelivered) {}))
+	var attempts atomic.Int32
+	near, err := rocl.Open(t.Context(), sock, rocl.WithGiveUp(300*time.Millisecond), rocl.WithUndelivered(func(rocl.Undelivered) { attempts.Add(1) }))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer near.Close()
-	it, err := netrocl.Listen(t.Context(), far, rocl.Attrs{"name": "far"})
-	if err != nil {
-		t.Fatal(err)
+	for range 3 {
+		it, err := netrocl.Listen(t.Context(), far, rocl.Attrs{"name": "far"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer it.Close()
 	}
-	defer it.Close()
 	_, err = netrocl.Dial(eventually.Context(t), near, rocl.Attrs{"name": "far"})
 	var none *rocl.NoConnectionError
 	if !errors.Is(err, syscall.ECONNREFUSED) || !errors.Is(err, rocl.ErrUnreachable) || !errors.As(err, &none) ||
 		!strings.Contains(err.Error(), addr) || errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("dial: %v", err)
+	}
+	near.Close() // after the reports of undelivered messages
+	if n := attempts.Load(); n != 1 {
+		t.Errorf("Dial has waited for a connection to one context %d times", n)
 	}
 }

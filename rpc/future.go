@@ -178,7 +178,8 @@ func (f *Future[T]) mayWait(ctx context.Context) bool {
 }
 
 // Wait waits for the end of the call and returns what Call would have returned. If ctx ends first,
-// Wait returns its cause, and the call goes on.
+// Wait returns its cause, with the reason if there is no connection (rocl.NoConnectionError), and
+// the call goes on.
 func (f *Future[T]) Wait(ctx context.Context) (T, error) {
 	if f.mayWait(ctx) && f.takes() {
 		f.receive()
@@ -191,12 +192,12 @@ func (f *Future[T]) Wait(ctx context.Context) (T, error) {
 		return f.v, f.err
 	case <-ctx.Done():
 		var zero T
-		return zero, context.Cause(ctx)
+		return zero, f.c.c.Explain(context.Cause(ctx), f.to)
 	}
 }
 
 // WaitAny waits until one of several calls has ended, and returns its index. If ctx ends first, it
-// returns -1 and the cause.
+// returns -1 and the cause, with the reason if one of the providers has no connection.
 func WaitAny[T any](ctx context.Context, futures ...*Future[T]) (int, error) {
 	cases := make([]reflect.SelectCase, 0, len(futures)+1)
 	for i, f := range futures {
@@ -209,5 +210,11 @@ func WaitAny[T any](ctx context.Context, futures ...*Future[T]) (int, error) {
 	if i, _, _ := reflect.Select(cases); i < len(futures) {
 		return i, nil
 	}
-	return -1, context.Cause(ctx)
+	err := context.Cause(ctx)
+	for _, f := range futures {
+		if explained := f.c.c.Explain(err, f.to); explained != err {
+			return -1, explained
+		}
+	}
+	return -1, err
 }

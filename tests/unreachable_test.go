@@ -7,6 +7,8 @@ import (
 	"errors"
 	"iter"
 	"net"
+	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -178,6 +180,35 @@ func TestReceiveSaysWhyNoConnection(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer server.Close()
+	origin, err := bulk.Open(bg, far)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer origin.Close(bg)
+	memory, err := origin.Expose(bulk.ReadOnly, bulk.Bytes(make([]byte, 1)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	farTask, err := tpvm.Enrol(bg, tpvm.WithContext(far))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer farTask.Exit(bg)
+	client, err := rpc.NewClient(bg, near)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	ep, err := bulk.Open(bg, near)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ep.Close(bg)
+	task, err := tpvm.Enrol(bg, tpvm.WithContext(near))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer near.Close()                                        // before the rest, which would wait for far
 	if err := me.SendBytes(bg, to.ID(), 1, nil); err != nil { // dials
 		t.Fatal(err)
 	}
@@ -192,6 +223,41 @@ func TestReceiveSaysWhyNoConnection(t *testing.T) {
 			return err
 		},
 		"routes": func(ctx context.Context) error { _, err := near.RoutesOf(ctx, far.ID()); return err },
+		"memory posted for a message": func(ctx context.Context) error {
+			p, err := me.Post(ctx, to.ID(), 1, make([]byte, 10))
+			if err == nil {
+				_, err = p.Wait(ctx)
+			}
+			return err
+		},
+		"call that is cancelled": func(ctx context.Context) error {
+			p, err := me.StartCallBytes(bg, to.ID(), 1, nil)
+			if err != nil {
+				return err
+			}
+			defer context.AfterFunc(ctx, func() { p.Cancel(context.Cause(ctx)) })()
+			_, err = p.Wait(bg)
+			return err
+		},
+		"future": func(ctx context.Context) error {
+			_, err := rpc.Go[int, int](ctx, client, to.ID(), "x", 1).Wait(bg)
+			return err
+		},
+		"wait for a future": func(ctx context.Context) error {
+			_, err := rpc.Go[int, int](bg, client, to.ID(), "x", 1).Wait(ctx)
+			return err
+		},
+		"wait for any future": func(ctx context.Context) error {
+			_, err := rpc.WaitAny(ctx, rpc.Go[int, int](bg, client, to.ID(), "x", 1))
+			return err
+		},
+		"wait for a transfer": func(ctx context.Context) error {
+			t := ep.StartPull(bg, memory.Handle(), 0, make([]byte, 1))
+			defer t.Cancel()
+			_, err := t.Wait(ctx)
+			return err
+		},
+		"end of a program": func(ctx context.Context) error { _, err := task.Wait(ctx, to.ID()); return err },
 	} {
 		for _, want := range []error{context.DeadlineExceeded, context.Canceled} {
 			ctx, cancel := context.WithTimeout(bg, 100*time.Millisecond)
@@ -207,4 +273,49 @@ func TestReceiveSaysWhyNoConnection(t *testing.T) {
 			}
 		}
 	}
+}
+
+// A connection of netrocl whose peer is out of reach says why when a deadline passes.
+func TestConnDeadlineSaysWhyNoConnection(t *testing.T) {
+	ctx, sock, wire := eventually.Context(t), socket(t), &cable{conns: map[net.Conn]bool{}}
+	var ends [2]*lib.Context
+	for i := range ends {
+		c, err := lib.Open(ctx, lib.WithSocket(sock), lib.WithTransports(wire.transport()), lib.WithLinger(0))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close() })
+		ends[i] = c
+	}
+	ln, err := netrocl.Listen(ctx, ends[0], lib.Attrs{"name": "far"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	go ln.Accept()
+	conn, err := netrocl.Dial(ctx, ends[1], lib.Attrs{"name": "far"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	wire.cut()
+	awaitDialling(t, ends[1])
+	for what, f := range map[string]func([]byte) (int, error){"read": conn.Read, "write": conn.Write} {
+		if err := conn.SetDeadline(time.Now().Add(100 * time.Millisecond)); err != nil {
+			t.Fatal(err)
+		}
+		_, err := f(make([]byte, 4<<20))
+		var none *lib.NoConnectionError
+		var late net.Error
+		if !errors.Is(err, os.ErrDeadlineExceeded) || !errors.As(err, &none) || !errors.As(err, &late) || !late.Timeout() || !strings.Contains(err.Error(), "127.0.0.1:") {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}
+
+// awaitDialling waits until a context has noticed that its link is cut, and has tried to dial.
+func awaitDialling(t *testing.T, c *lib.Context) {
+	t.Helper()
+	eventually.True(t, "a link dials", func() bool {
+		return slices.ContainsFunc(c.Routes(), func(r lib.Route) bool { return strings.Contains(r.Dialling, "127.0.0.1:") })
+	})
 }

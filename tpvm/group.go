@@ -43,11 +43,12 @@ type Member struct {
 	Left     bool // in a MemberError: the member called Leave, and may still run
 }
 
-// A MemberError names members that an operation of a group needed and that have ended or have left
-// the group. It matches ErrMemberGone.
+// A MemberError names members that an operation of a group needed and that have ended, have left
+// the group, or are out of reach. It matches ErrMemberGone.
 type MemberError struct {
 	Group   string
 	Members []Member
+	Err     error // nil, or why a member cannot be reached: it matches rocl.ErrUnreachable
 }
 
 func (e *MemberError) Error() string {
@@ -58,13 +59,22 @@ func (e *MemberError) Error() string {
 			s.WriteString("; ")
 		}
 		how := "has ended"
-		if m.Left {
+		switch {
+		case m.Left:
 			how = "has left"
+		case e.Err != nil:
+			how = "has ended or is out of reach"
 		}
 		fmt.Fprintf(&s, "member %d (%v) %s", m.Instance, m.TID, how)
 	}
+	if e.Err != nil {
+		fmt.Fprintf(&s, ": %v", e.Err)
+	}
 	return s.String()
 }
+
+// Unwrap returns Err.
+func (e *MemberError) Unwrap() error { return e.Err }
 
 // Is reports whether target is ErrMemberGone.
 func (e *MemberError) Is(target error) bool { return target == ErrMemberGone }
@@ -75,11 +85,13 @@ func (e *MemberError) Is(target error) bool { return target == ErrMemberGone }
 //
 // There is no server for all groups. Each member is a resource of its task, with the attributes
 // group, inst and tid. One of the tasks that have members counts the arrivals at barriers, and
-// assigns instance numbers. When that task has ended, another one takes over.
+// assigns instance numbers. When that task has ended, another one takes over. If that task is out
+// of reach for as long as rocl.WithGiveUp says, the operations that wait for it fail with
+// rocl.ErrUnreachable. The thread stays a member, and may try again.
 //
-// If the coordinating task is out of reach of another one for longer than rocl.WithGiveUp, and
-// gives that up, the members there are out of the group, as if they had ended. When the two reach
-// each other again, their calls fail with ErrNotInGroup, and the threads may Join again.
+// A member whose task the coordinating task has given up, after that time, counts as ended: see
+// [MemberError]. When the two reach each other again, the member's calls fail with ErrNotInGroup,
+// and the thread may Join again.
 //
 //	pvm_joingroup    Thread.Join
 //	pvm_lvgroup      Group.Leave, Thread.LeaveGroup
@@ -105,18 +117,19 @@ type Group struct {
 	inst int
 
 	// Guarded by a.mu.
-	joined   chan struct{} // closed when the coordinator counts the member or refuses to
-	isIn     bool          // joined has been closed
-	closed   error         // why the thread is no longer a member; nil while it is one
-	waiting  bool          // the member waits in a barrier
-	count    int           // of that barrier
-	freeze   bool          // the barrier is that of Freeze
-	token    uint64        // of the reservation of the number; then of the arrival, once it has been sent
-	reported uint64        // errors of barriers have named the departures before this number
-	missed   uint64        // absent has what collect needs of the departures before this number
-	absent   []absentee    // departed members, for collect
-	named    map[TID]by    // errors have named these members, of whose end the agent does not know yet
-	wake     chan error    // the result of a barrier; has room for one
+	joined    chan struct{} // closed when the coordinator counts the member or refuses to
+	isIn      bool          // joined has been closed
+	closed    error         // why the thread is no longer a member; nil while it is one
+	waiting   bool          // the member waits in a barrier
+	count     int           // of that barrier
+	freeze    bool          // the barrier is that of Freeze
+	token     uint64        // of the reservation of the number; then of the arrival, once it has been sent
+	reported  uint64        // errors of barriers have named the departures before this number
+	missed    uint64        // absent has what collect needs of the departures before this number
+	absent    []absentee    // departed members, for collect
+	named     map[TID]by    // errors have named these members, of whose end the agent does not know yet
+	wake      chan error    // the result of a barrier; has room for one
+	suspended bool          // Barrier has failed with rocl.ErrUnreachable, and the next call goes on
 }
 
 // threadGroups are the groups of a thread.
@@ -269,7 +282,7 @@ func (t *Thread) LeaveGroup(ctx context.Context, name string) error {
 // Barrier fails with ErrBarrierCount if members wait with another count, and with ErrNotInGroup if
 // the thread has left the group, or its task was given up: see Group. If ctx ends, Barrier returns
 // the cause, and the call does not count, unless the barrier becomes complete in another task at
-// that moment.
+// that moment. After rocl.ErrUnreachable the call may have counted; the next call goes on with it.
 func (g *Group) Barrier(ctx context.Context, count int) error {
 	err := badParam("count %d is not positive", count)
 	if count >= 1 {

@@ -39,10 +39,11 @@ type groupAgent struct {
 	mu          sync.Mutex
 	coordinator TID               // zero: none
 	here        *groupCoordinator // the coordinator, if it is in this task
-	unmonitor   func()            // ends the monitor of the coordinator; nil: none
+	monitors    []func()          // end the monitors of the coordinator: one for each attachment since it was lost
 	attachment  uint64            // the number of the attachment to the coordinator
 	attached    bool
-	failure     error // why there is no coordinator
+	failure     error        // why there is no coordinator
+	outage      *groupOutage // ends the calls that wait for the coordinator when that is out of reach
 
 	version  uint64
 	members  map[int]member // by number
@@ -76,6 +77,15 @@ type groupLeave struct {
 	isSent bool          // the data of the member is delivered, and the coordinator is or will be told
 	done   chan struct{} // closed when the coordinator has removed the member
 }
+
+// A groupOutage is the next loss of the coordinator because it is out of reach. Calls that wait for
+// the coordinator then end.
+type groupOutage struct {
+	began chan struct{} // closed when err is set
+	err   error
+}
+
+func newOutage() *groupOutage { return &groupOutage{began: make(chan struct{})} }
 
 // groupSync stands for callers that wait until the agent knows the members as the coordinator does.
 type groupSync struct {
@@ -119,7 +129,7 @@ func makeAgent(t *Task, name string, r *rocl.Resource, post groupPost) *groupAge
 	return &groupAgent{
 		t: t, name: name, r: r, key: rand.Uint64() | 1, post: post, users: 1, members: map[int]member{},
 		departed: map[int]Member{}, local: map[TID]*Group{}, joins: map[uint64]chan int{},
-		leaves: map[TID]*groupLeave{},
+		leaves: map[TID]*groupLeave{}, outage: newOutage(),
 	}
 }
 
@@ -161,27 +171,28 @@ func (a *groupAgent) isIdleLocked() bool {
 
 // run is the agent's goroutine: it handles messages of the coordinator until the agent or the task
 // ends. When the coordinator has ended, run connects to another one, which waits for that, unless
-// the agent is about to end.
+// the agent is about to end. When the coordinator is out of reach, run also connects to the same
+// one again.
 func (a *groupAgent) run() {
-	a.t.receiveGroup(a.ended, a.r, a.name, func(from TID, v *groupMessage) {
-		if a.receive(from, v) {
+	a.t.receiveGroup(a.ended, a.r, a.name, func(from TID, v *groupMessage, gone error) {
+		if a.receive(from, v, gone) {
 			a.connect(a.ended, from)
 		}
 		a.endIdle()
 	})
 }
 
-// receive handles a message, or the end of the coordinator if v is nil. It reports whether the
-// agent needs a coordinator.
-func (a *groupAgent) receive(from TID, v *groupMessage) (needs bool) {
+// receive handles a message. If v is nil, or its operation is opLost, the coordinator has ended, or
+// was given up, because of gone. receive reports whether the agent needs a coordinator.
+func (a *groupAgent) receive(from TID, v *groupMessage, gone error) (needs bool) {
 	a.mu.Lock()
 	defer a.unlock()
 	switch {
 	case from == a.r.ID() && v != nil && v.Op == opDropped && v.token() == a.attachment:
-		a.lostLocked()
+		a.detachLocked() // if this context has given the coordinator up, the monitor tells of that too
 	case from != a.coordinator:
 	case v == nil || v.Op == opLost:
-		a.lostLocked()
+		a.lostLocked(gone)
 	default:
 		a.handleLocked(v)
 	}
@@ -224,12 +235,25 @@ func (a *groupAgent) unlock() {
 	}
 }
 
-// lostLocked detaches the agent from a coordinator that has ended.
-func (a *groupAgent) lostLocked() {
-	if a.unmonitor != nil {
-		a.unmonitor()
+// lostLocked detaches the agent from a coordinator that has ended because of gone. If the
+// coordinator is out of reach, the calls that wait for it fail: they have waited for as long as
+// rocl.WithGiveUp says.
+func (a *groupAgent) lostLocked(gone error) {
+	for _, stop := range a.monitors {
+		stop()
 	}
-	a.coordinator, a.here, a.attached, a.unmonitor = TID{}, nil, false, nil
+	a.monitors = nil
+	a.detachLocked()
+	if errors.Is(gone, rocl.ErrUnreachable) {
+		a.outage.err = fmt.Errorf("the coordinator of the group is out of reach: %w", gone)
+		close(a.outage.began)
+		a.outage = newOutage()
+	}
+}
+
+// detachLocked detaches the agent from its coordinator.
+func (a *groupAgent) detachLocked() {
+	a.coordinator, a.here, a.attached = TID{}, nil, false
 	if len(a.local) == 0 && len(a.leaves) == 0 {
 		a.members, a.sorted, a.frozen, a.broken = map[int]member{}, nil, false, nil
 	}
@@ -247,7 +271,7 @@ func (a *groupAgent) connect(ctx context.Context, lost TID) {
 			stop, err = a.r.Monitor(ctx, id, ownTag)
 			a.mu.Lock()
 			if err == nil && ctx.Err() == nil {
-				a.failure, a.unmonitor = nil, stop
+				a.failure, a.monitors = nil, append(a.monitors, stop)
 				a.attachLocked(id, here)
 				a.unlock()
 				return
@@ -331,7 +355,7 @@ func (a *groupAgent) handleLocked(v *groupMessage) {
 			a.version = v.Version
 			a.lost = append(a.lost, v.Lost...)
 			if m := v.Members[0]; v.Gone {
-				a.goneLocked(m, v.Left)
+				a.goneLocked(m, v.Left, v.reason())
 			} else {
 				a.addLocked(m)
 				a.flushLocked() // arrivals may have been held back for a smaller group
@@ -399,7 +423,7 @@ func (a *groupAgent) viewLocked(v *groupMessage) {
 	a.endLocked(passed, nil)
 	a.sent = 0
 	for _, m := range gone {
-		a.goneLocked(m, false)
+		a.goneLocked(m, false, nil)
 	}
 	a.flushLocked()
 	for token := range a.joins {
@@ -427,8 +451,9 @@ func (a *groupAgent) addLocked(m member) {
 	}
 }
 
-// goneLocked removes a member that has ended or has left. All arrivals at the barrier are void.
-func (a *groupAgent) goneLocked(m member, left bool) {
+// goneLocked removes a member that has ended, has left, or is out of reach, as why says. All
+// arrivals at the barrier are void.
+func (a *groupAgent) goneLocked(m member, left bool, why error) {
 	was := m.public()
 	was.Left = left
 	if a.members[m.Inst].ID == m.ID {
@@ -441,7 +466,7 @@ func (a *groupAgent) goneLocked(m member, left bool) {
 		delete(a.leaves, m.ID)
 	}
 	if a.frozen && a.broken == nil && !a.returned[m.ID] {
-		a.broken = &MemberError{Group: a.name, Members: []Member{was}}
+		a.broken = &MemberError{Group: a.name, Members: []Member{was}, Err: why}
 	}
 	a.sent = 0
 	if g := a.local[m.ID]; g != nil { // the coordinator takes this task for ended, or has given it up
@@ -452,7 +477,7 @@ func (a *groupAgent) goneLocked(m member, left bool) {
 		}
 	}
 	if !a.returned[m.ID] {
-		a.log.add(absentee{m, left})
+		a.log.add(absentee{m, left, why})
 	}
 	delete(a.returned, m.ID)
 	still := a.waiting[:0]
@@ -487,7 +512,7 @@ func (a *groupAgent) lackLocked(g *Group, count int) error {
 	for _, x := range a.log.since(max(g.reported, a.log.end()-min(a.log.end(), mostUnreported))) {
 		m := x.public()
 		m.Left = x.left
-		err.Members = append(err.Members, m)
+		err.Members, err.Err = append(err.Members, m), cmp.Or(err.Err, x.why)
 	}
 	g.reported = a.log.end()
 	return err
@@ -554,12 +579,14 @@ func (a *groupAgent) flushLocked() {
 
 // barrier waits in the barrier until count members have called it.
 func (a *groupAgent) barrier(ctx context.Context, g *Group, count int, freeze bool) error {
-	if err := a.arrive(g, count, freeze); err != nil {
+	outage, err := a.arrive(g, count, freeze)
+	if err != nil {
 		return err
 	}
 	select {
 	case err := <-g.wake:
 		return err
+	case <-outage.began:
 	case <-ctx.Done():
 	}
 	a.mu.Lock()
@@ -567,15 +594,27 @@ func (a *groupAgent) barrier(ctx context.Context, g *Group, count int, freeze bo
 	if !g.waiting {
 		return <-g.wake
 	}
+	if ctx.Err() == nil {
+		g.suspended = true
+		return outage.err
+	}
 	a.withdrawLocked(g)
-	return context.Cause(ctx)
+	return a.causeLocked(ctx, slices.Collect(maps.Values(a.members))...)
 }
 
-// arrive makes the member wait in the barrier. The result comes from g.wake.
-func (a *groupAgent) arrive(g *Group, count int, freeze bool) error {
+// arrive makes the member wait in the barrier. The result comes from g.wake. An earlier call that
+// ended as the coordinator was out of reach goes on: it may have counted.
+func (a *groupAgent) arrive(g *Group, count int, freeze bool) (*groupOutage, error) {
 	a.mu.Lock()
 	defer a.unlock()
 	err := g.closed
+	if g.suspended && err == nil {
+		g.suspended = false
+		if !g.waiting || g.count == count && g.freeze == freeze {
+			return a.outage, nil
+		}
+		a.withdrawLocked(g)
+	}
 	switch {
 	case err != nil:
 	case g.waiting:
@@ -589,12 +628,12 @@ func (a *groupAgent) arrive(g *Group, count int, freeze bool) error {
 		err = fmt.Errorf("%w: %d", ErrBarrierCount, a.waiting[0].count)
 	}
 	if err != nil {
-		return err
+		return nil, err
 	}
 	g.waiting, g.count, g.freeze = true, count, freeze
 	a.waiting = append(a.waiting, g)
 	a.flushLocked()
-	return nil
+	return a.outage, nil
 }
 
 // withdrawLocked takes a member out of the barrier in which it waits.
@@ -659,16 +698,10 @@ func (a *groupAgent) leave(ctx context.Context, g *Group) error {
 	a.connectLocked()
 	a.sendLeaveLocked(l)
 	a.unlock()
-	var err error
-	select {
-	case <-l.done:
-	case <-ctx.Done():
-		err = context.Cause(ctx)
-	case <-a.t.ended.Done():
-	}
-	if err != nil {
+	if _, err := wait(ctx, a, l.done); err != nil && !errors.Is(err, ErrExited) {
 		return errors.Join(err, g.r.Close())
 	}
+	var err error
 	if err = g.r.Delete(ctx); errors.Is(err, rocl.ErrClosed) { // the task has ended meanwhile
 		return nil
 	}
@@ -706,9 +739,14 @@ func (a *groupAgent) connectLocked() {
 
 // wait waits for an answer of the coordinator on c.
 func wait[T any](ctx context.Context, a *groupAgent, c <-chan T) (v T, err error) {
+	a.mu.Lock()
+	outage := a.outage
+	a.unlock()
 	select {
 	case v = <-c:
 		return v, nil
+	case <-outage.began:
+		return v, outage.err
 	case <-a.ended.Done():
 		if a.t.ended.Err() != nil {
 			return v, ErrExited
@@ -718,10 +756,20 @@ func wait[T any](ctx context.Context, a *groupAgent, c <-chan T) (v T, err error
 	}
 	a.mu.Lock()
 	defer a.unlock()
+	return v, a.causeLocked(ctx)
+}
+
+// causeLocked returns why ctx has ended, and why the coordinator has not answered meanwhile, or the
+// members ms have not arrived, as far as that is known.
+func (a *groupAgent) causeLocked(ctx context.Context, ms ...member) error {
 	if a.failure != nil {
-		return v, fmt.Errorf("%w; the group has no coordinator: %w", context.Cause(ctx), a.failure)
+		return fmt.Errorf("%w; the group has no coordinator: %w", context.Cause(ctx), a.failure)
 	}
-	return v, context.Cause(ctx)
+	ids := []TID{a.coordinator}
+	for _, m := range ms {
+		ids = append(ids, m.ID)
+	}
+	return a.r.Context().Explain(context.Cause(ctx), ids...)
 }
 
 // reserve asks the coordinator for an instance number.

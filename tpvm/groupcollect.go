@@ -19,6 +19,7 @@ const (
 	collectGather = (iota + 1) << 32
 	collectScatter
 	collectReduce
+	collectGone = 1 << 40 // with the others: the message of a monitor, while an operation waits
 )
 
 // root returns the members, and the member with the instance number root.
@@ -54,7 +55,11 @@ func (g *Group) gone(m member, err error) error {
 	defer g.a.mu.Unlock()
 	was := m.public()
 	was.Left = g.a.departed[m.Inst].Left && g.a.departed[m.Inst].TID == m.TID
-	return &MemberError{Group: g.Name(), Members: []Member{was}}
+	e := &MemberError{Group: g.Name(), Members: []Member{was}}
+	if errors.Is(err, rocl.ErrUnreachable) {
+		e.Err = err
+	}
+	return e
 }
 
 // sendPart sends data of an operation to a member. If the member has ended, the error is a
@@ -63,10 +68,14 @@ func sendPart[T any](ctx context.Context, g *Group, to member, tag uint64, data 
 	return g.gone(to, rocl.SendValue(ctx, g.r, to.ID, tag, data))
 }
 
-// recvPart receives data of an operation from a member. If the member has ended, the error is a
-// *MemberError.
+// recvPart receives data of an operation from a member, which monitor monitors. If the member has
+// ended or is out of reach, the error is a *MemberError.
 func recvPart[T any](ctx context.Context, g *Group, from member, tag uint64) ([]T, error) {
-	m, err := g.r.Recv(ctx, rocl.From(from.ID), rocl.Tag(tag))
+	m, err := g.r.Recv(ctx, rocl.From(from.ID), rocl.Tag(tag, collectGone|tag))
+	if err == nil && m.IsGone() {
+		err = m.GoneErr()
+		m.Release()
+	}
 	if err != nil {
 		if errors.Is(err, rocl.ErrClosed) {
 			return nil, ErrNotInGroup
@@ -79,6 +88,27 @@ func recvPart[T any](ctx context.Context, g *Group, from member, tag uint64) ([]
 		return nil, fmt.Errorf("data of member %d (%v): %w", from.Inst, from.TID, err)
 	}
 	return v, nil
+}
+
+// monitor makes a receive of data of an operation end when its member has ended, or is out of reach
+// for as long as rocl.WithGiveUp says. It monitors those of the members' resources ids that are in
+// other tasks, and whose data is not in the mailbox. All of them are dialled at once, so the
+// operation waits once for members that are out of reach.
+func (g *Group) monitor(ctx context.Context, tag uint64, ids ...TID) (stop func()) {
+	var stops []func()
+	for _, id := range ids {
+		if id.Context() == g.r.ID().Context() || g.hasTag(id, tag) {
+			continue
+		}
+		if stop, err := g.r.Monitor(ctx, id, collectGone|tag); err == nil { // otherwise the receive fails too
+			stops = append(stops, stop)
+		}
+	}
+	return func() {
+		for _, stop := range stops {
+			stop()
+		}
+	}
 }
 
 // by says which operations of a member have named another member in an error. The member learns of
@@ -117,7 +147,8 @@ func (g *Group) nameLocked(m member, op by) {
 // a member that has not received it yet.
 type absentee struct {
 	member
-	left bool // it called Leave, or an error has named it: all that it sent is in the mailbox
+	left bool  // it called Leave, or an error has named it: all that it sent is in the mailbox
+	why  error // nil, or why it is out of reach
 }
 
 // departures are the latest members that have ended or have left, with consecutive numbers. All
@@ -167,7 +198,7 @@ const mostAbsent = 4096
 
 // hasFrom reports whether the mailbox of g has data of a member.
 func (g *Group) hasFrom(m member) bool {
-	_, err := g.r.Peek(rocl.From(m.ID))
+	_, err := g.r.Peek(rocl.From(m.ID), rocl.Tags(0, collectGone-1))
 	return err == nil
 }
 
@@ -225,10 +256,16 @@ func collect[T any](ctx context.Context, g *Group, ms []member, tag uint64, own 
 	var named []source
 	var failed error
 	taken := -1 // the number of an absentee whose data was taken
-	for _, s := range g.sources(ms) {
+	all := g.sources(ms)
+	awaited := make([]TID, len(all))
+	for i, s := range all {
+		awaited[i] = s.ID
+	}
+	defer g.monitor(ctx, tag, awaited...)()
+	for _, s := range all {
 		data, err := own, error(nil)
 		switch {
-		case s.isAbsent && s.left && !g.hasTag(s.member, tag), !s.isAbsent && s.Inst == taken:
+		case s.isAbsent && s.left && !g.hasTag(s.ID, tag), !s.isAbsent && s.Inst == taken:
 			continue
 		case s.ID != g.r.ID():
 			data, err = recvPart[T](ctx, g, s.member, tag)
@@ -236,11 +273,11 @@ func collect[T any](ctx context.Context, g *Group, ms []member, tag uint64, own 
 		var e *MemberError
 		switch {
 		case errors.As(err, &e):
-			gone.Members = append(gone.Members, e.Members...)
+			gone.Members, gone.Err = append(gone.Members, e.Members...), cmp.Or(gone.Err, e.Err)
 			named = append(named, s)
 			continue
 		case ctx.Err() != nil:
-			return context.Cause(ctx)
+			return g.r.Context().Explain(context.Cause(ctx), awaited...)
 		case s.isAbsent:
 			taken = s.Inst
 		}
@@ -258,9 +295,9 @@ func collect[T any](ctx context.Context, g *Group, ms []member, tag uint64, own 
 	return failed
 }
 
-// hasTag reports whether the mailbox of g has a message of a member with a tag.
-func (g *Group) hasTag(m member, tag uint64) bool {
-	_, err := g.r.Peek(rocl.From(m.ID), rocl.Tag(tag))
+// hasTag reports whether the mailbox of g has a message of a member's resource with a tag.
+func (g *Group) hasTag(id TID, tag uint64) bool {
+	_, err := g.r.Peek(rocl.From(id), rocl.Tag(tag))
 	return err == nil
 }
 
@@ -319,6 +356,7 @@ func Scatter[T any](ctx context.Context, g *Group, tag, root int, parts [][]T) (
 	switch {
 	case err != nil:
 	case r.ID != g.r.ID():
+		defer g.monitor(ctx, collectScatter|uint64(tag), r.ID)()
 		own, err = recvPart[T](ctx, g, r, collectScatter|uint64(tag))
 	case len(parts) <= ms[len(ms)-1].Inst:
 		err = fmt.Errorf("%w: %d parts, and there is a member %d", ErrBadParam, len(parts), ms[len(ms)-1].Inst)
@@ -331,7 +369,7 @@ func Scatter[T any](ctx context.Context, g *Group, tag, root int, parts [][]T) (
 			}
 			var e *MemberError
 			if err = sendPart(ctx, g, m, collectScatter|uint64(tag), parts[m.Inst]); errors.As(err, &e) {
-				gone.Members = append(gone.Members, e.Members...)
+				gone.Members, gone.Err = append(gone.Members, e.Members...), cmp.Or(gone.Err, e.Err)
 				g.a.mu.Lock()
 				g.nameLocked(m, byScatter)
 				g.a.mu.Unlock()

@@ -27,7 +27,7 @@ func TestGroupDeparturesShared(t *testing.T) {
 	for i := range ends {
 		m := member{Inst: 100}
 		a.members[m.Inst] = m
-		a.goneLocked(m, i%2 == 0)
+		a.goneLocked(m, i%2 == 0, nil)
 		if n := len(a.log.all); n > 2*mostDepartures {
 			t.Fatalf("%d departures are kept", n)
 		}

@@ -4,6 +4,7 @@ package tpvm
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"slices"
 	"sync"
@@ -105,8 +106,8 @@ func (c *groupCoordinator) await(agent TID) {
 // run is the coordinator's goroutine: it handles messages of agents, and ends of agents and
 // members, until the task or the resource ends. It makes the task's own agent handle its answers.
 func (c *groupCoordinator) run() {
-	c.t.receiveGroup(c.t.ended, c.r, c.name, func(from TID, v *groupMessage) {
-		c.receive(from, v)
+	c.t.receiveGroup(c.t.ended, c.r, c.name, func(from TID, v *groupMessage, gone error) {
+		c.receive(from, v, gone)
 		c.own.endIdle()
 	})
 	c.mu.Lock()
@@ -124,11 +125,12 @@ func (c *groupCoordinator) drop(agent TID) {
 	}
 }
 
-// receive handles a message, or the end of an agent or a member if v is nil.
-func (c *groupCoordinator) receive(from TID, v *groupMessage) {
+// receive handles a message. If v is nil, or its operation is opLost, an agent or a member has ended,
+// or was given up, because of gone.
+func (c *groupCoordinator) receive(from TID, v *groupMessage, gone error) {
 	c.mu.Lock()
 	if v == nil || v.Op == opLost {
-		c.gone(from, v != nil)
+		c.gone(from, v != nil, gone)
 	} else {
 		c.handleLocked(from, v)
 	}
@@ -219,7 +221,7 @@ func (c *groupCoordinator) handleLocked(from TID, v *groupMessage) {
 		}
 	case opLeave:
 		if len(v.Members) == 1 && v.Members[0].ID.Context() == from.Context() {
-			c.depart(v.Members[0].ID, true)
+			c.depart(v.Members[0].ID, true, nil)
 		}
 	case opSync:
 		c.send(from, groupMessage{Op: opSynced, Tokens: v.Tokens})
@@ -247,7 +249,7 @@ func (c *groupCoordinator) sendViews() {
 		return
 	}
 	for id := range c.excluded {
-		c.depart(id, false) // it has attached before an agent has told of this
+		c.depart(id, false, nil) // it has attached before an agent has told of this
 	}
 	c.frozen = c.frozen && len(c.members) > 0
 	attached := map[uint64]bool{}
@@ -317,7 +319,7 @@ func (c *groupCoordinator) addLocked(m member) {
 		return
 	}
 	if id, ok := c.insts[m.Inst]; ok { // its end has not been reported yet
-		c.depart(id, false)
+		c.depart(id, false, nil)
 	}
 	if !c.post.monitor(m.ID) {
 		c.free(m.Inst)
@@ -329,8 +331,9 @@ func (c *groupCoordinator) addLocked(m member) {
 	c.refuseFreeze()
 }
 
-// depart removes a member. The arrivals at the barrier are void: agents send them again.
-func (c *groupCoordinator) depart(id TID, left bool) {
+// depart removes a member. The arrivals at the barrier are void: agents send them again. If the
+// member is out of reach, why says so.
+func (c *groupCoordinator) depart(id TID, left bool, why error) {
 	m, ok := c.members[id]
 	if !ok {
 		return
@@ -349,6 +352,9 @@ func (c *groupCoordinator) depart(id TID, left bool) {
 	if c.excluded[id] {
 		v.Lost = []TID{id}
 	}
+	if errors.Is(why, rocl.ErrUnreachable) {
+		v.Why = why.Error()
+	}
 	c.sendAll(v)
 }
 
@@ -360,9 +366,9 @@ func (c *groupCoordinator) exclude(id TID) {
 	}
 }
 
-// gone handles the end of an agent or of a member. With isLost, its context was given up, and may
-// live. Such an agent learns of that by the end of its call, and attaches again.
-func (c *groupCoordinator) gone(id TID, isLost bool) {
+// gone handles the end of an agent or of a member because of why. With isLost, its context was given
+// up, and may live. Such an agent learns of that by the end of its call, and attaches again.
+func (c *groupCoordinator) gone(id TID, isLost bool, why error) {
 	key, isAttached := c.agents[id]
 	if isLost && (isAttached || c.awaited[id]) && len(c.lost) < mostLost {
 		c.lost[id] = key
@@ -376,7 +382,7 @@ func (c *groupCoordinator) gone(id TID, isLost bool) {
 		if _, isMember := c.members[id]; isLost && isMember {
 			c.exclude(id)
 		}
-		c.depart(id, false)
+		c.depart(id, false, why)
 		delete(c.leaving, id)
 		return
 	}

@@ -55,7 +55,7 @@ const (
 	// From the coordinator to an agent.
 	opView     // Tokens[0]: the attachment; Version; Members: all; Freeze: the group is frozen; Released; Lost: members that were given up, and may live
 	opReserved // Tokens[0], Inst: -1, the group is frozen, also in answer to opJoined
-	opChange   // Version; Members[0] has joined or, if Gone, is gone; Lost: it was given up
+	opChange   // Version; Members[0] has joined or, if Gone, is gone; Lost: it was given up; Why: it is out of reach
 	opSynced   // Tokens[0]
 	opRelease  // Tokens: arrivals whose barrier is complete; Released: of all agents; Freeze: the group is frozen now
 	opMismatch // Tokens: arrivals at a barrier at which Count is another
@@ -76,8 +76,17 @@ type groupMessage struct {
 	Key      uint64     `cbor:"10,keyasint,omitempty"`
 	Released []released `cbor:"11,keyasint,omitempty"`
 	Lost     []TID      `cbor:"12,keyasint,omitempty"`
+	Why      string     `cbor:"13,keyasint,omitempty"`
 
 	call groupCall // the received message, if it is the request of a call
+}
+
+// reason returns the error of a member that is out of reach for the coordinator, or nil.
+func (m *groupMessage) reason() error {
+	if m.Why == "" {
+		return nil
+	}
+	return &textError{m.Why, rocl.ErrUnreachable}
 }
 
 // A groupCall is a call that the coordinator has received. Release ends it.
@@ -165,22 +174,22 @@ func (w *groupWire) monitor(id TID) bool {
 
 // receiveGroup calls handle for each message to r from an agent or a coordinator, until ctx ends.
 // It calls handle with nil when a resource that r monitors has ended, and with opLost when its
-// context was given up, or its node was taken for dead. It ends calls that handle has not taken out
-// of the message. In the end it closes r.
-func (t *Task) receiveGroup(ctx context.Context, r *rocl.Resource, group string, handle func(from TID, m *groupMessage)) {
+// context was given up, or its node was taken for dead; gone is the reason. It ends calls that handle
+// has not taken out of the message. In the end it closes r.
+func (t *Task) receiveGroup(ctx context.Context, r *rocl.Resource, group string, handle func(from TID, m *groupMessage, gone error)) {
 	defer r.Close()
 	for {
 		received, err := r.Recv(ctx)
 		if err != nil {
 			return
 		}
-		from := received.From()
+		from, gone := received.From(), received.GoneErr()
 		var m *groupMessage
 		switch {
 		case !received.IsGone():
 			m = new(groupMessage)
 			err = m.decode(received.Bytes())
-		case !errors.Is(received.GoneErr(), rocl.ErrGone) || errors.Is(received.GoneErr(), rocl.ErrNodeDead):
+		case !errors.Is(gone, rocl.ErrGone) || errors.Is(gone, rocl.ErrNodeDead):
 			m = &groupMessage{Op: opLost}
 		}
 		if err == nil && received.IsCall() {
@@ -193,7 +202,7 @@ func (t *Task) receiveGroup(ctx context.Context, r *rocl.Resource, group string,
 			t.log.Warn("tpvm: group: a message is invalid", "group", group, "from", from, "err", err)
 			continue
 		}
-		handle(from, m)
+		handle(from, m, gone)
 		if m != nil && m.call != nil {
 			m.call.Release()
 		}

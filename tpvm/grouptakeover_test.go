@@ -170,14 +170,14 @@ func (w *groupWorld) deliver(l groupLink) {
 	v := w.links[l][0]
 	w.links[l] = w.links[l][1:]
 	if c := w.made[l.to]; c != nil {
-		c.receive(l.from, v)
+		c.receive(l.from, v, nil)
 		if v != nil && v.call != nil {
 			v.call.Release()
 		}
 		return
 	}
 	i := w.index(l.to)
-	if i >= 0 && w.agents[i].receive(l.from, v) {
+	if i >= 0 && w.agents[i].receive(l.from, v, nil) {
 		w.seek[i] = l.from
 	}
 }
@@ -302,7 +302,7 @@ func (w *groupWorld) settle() {
 func (w *groupWorld) arrive(member, count int, freeze bool) {
 	w.t.Helper()
 	g := w.groups[member]
-	if err := g.a.arrive(g, count, freeze); err != nil && !w.mayErr {
+	if _, err := g.a.arrive(g, count, freeze); err != nil && !w.mayErr {
 		w.t.Fatalf("member %d: %v", member, err)
 	}
 	w.look()
@@ -471,7 +471,7 @@ func TestGroupTakeoverGivenUp(t *testing.T) {
 			"arrive": func(rt *rapid.T) {
 				w.look()
 				if g := w.groups[draw(rt, len(w.groups), "member")]; !g.waiting && g.closed == nil {
-					_ = g.a.arrive(g, max(1, len(g.a.members)), freeze)
+					_, _ = g.a.arrive(g, max(1, len(g.a.members)), freeze)
 				}
 			},
 			"deliver": func(rt *rapid.T) {
@@ -525,7 +525,7 @@ func TestGroupTakeoverGivenUp(t *testing.T) {
 			before := slices.Clone(w.passed)
 			for _, i := range left {
 				g := w.groups[i]
-				if err := g.a.arrive(g, len(left), false); err != nil && !errors.Is(err, ErrMemberGone) {
+				if _, err := g.a.arrive(g, len(left), false); err != nil && !errors.Is(err, ErrMemberGone) {
 					rt.Fatalf("member %d: %v", i, err)
 				}
 			}

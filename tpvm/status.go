@@ -250,8 +250,13 @@ func (t *Thread) waitAnywhere(ctx context.Context, id TID) (Status, error) {
 			return e.Status, nil
 		}
 	}
-	if err := context.Cause(ctx); err != nil {
-		return Status{}, err
+	if ctx.Err() != nil {
+		for _, err := range errs {
+			if none := (*rocl.NoConnectionError)(nil); errors.As(err, &none) {
+				return Status{}, err
+			}
+		}
+		return Status{}, context.Cause(ctx)
 	}
 	for _, err := range errs {
 		if partial == nil && err != nil && !errors.Is(err, rocl.ErrGone) && !errors.Is(err, rocl.ErrNoReply) {
