@@ -127,8 +127,8 @@ var operations = map[string]func(ctx stdctx.Context, me *context.Resource, it re
 // and the address of the last attempt, and no timer of the library.
 //
 // Promise (Ends): An operation waits for a connection once, as long as `WithGiveUp` says. Its error
-// has the reason and address of the last attempt; so does the error of a wait that ctx ends first. See
-// also TestUnreachableHasReason, TestSendToUnreachableOnce, TestReceiveSaysWhyNoConnection.
+// has the reason and address of the last attempt; so does the error of a wait that ctx ends first.
+// See also TestUnreachableHasReason, TestSendToUnreachableOnce, TestReceiveSaysWhyNoConnection.
 //
 // Promise (Ends): An error matches `context.DeadlineExceeded` or `context.Canceled` only if the
 // caller's context has ended. See also TestGiveUpWithoutDirectory.

@@ -125,8 +125,8 @@ func (c *groupCoordinator) drop(agent TID) {
 	}
 }
 
-// receive handles a message. If v is nil, or its operation is opLost, an agent or a member has ended,
-// or was given up, because of gone.
+// receive handles a message. If v is nil, or its operation is opLost, an agent or a member has
+// ended, or was given up, because of gone.
 func (c *groupCoordinator) receive(from TID, v *groupMessage, gone error) {
 	c.mu.Lock()
 	if v == nil || v.Op == opLost {
@@ -366,8 +366,8 @@ func (c *groupCoordinator) exclude(id TID) {
 	}
 }
 
-// gone handles the end of an agent or of a member because of why. With isLost, its context was given
-// up, and may live. Such an agent learns of that by the end of its call, and attaches again.
+// gone handles the end of an agent or of a member because of why. With isLost, its context was
+// given up, and may live. Such an agent learns of that by the end of its call, and attaches again.
 func (c *groupCoordinator) gone(id TID, isLost bool, why error) {
 	key, isAttached := c.agents[id]
 	if isLost && (isAttached || c.awaited[id]) && len(c.lost) < mostLost {

@@ -174,8 +174,8 @@ func (w *groupWire) monitor(id TID) bool {
 
 // receiveGroup calls handle for each message to r from an agent or a coordinator, until ctx ends.
 // It calls handle with nil when a resource that r monitors has ended, and with opLost when its
-// context was given up, or its node was taken for dead; gone is the reason. It ends calls that handle
-// has not taken out of the message. In the end it closes r.
+// context was given up, or its node was taken for dead; gone is the reason. It ends calls that
+// handle has not taken out of the message. In the end it closes r.
 func (t *Task) receiveGroup(ctx context.Context, r *rocl.Resource, group string, handle func(from TID, m *groupMessage, gone error)) {
 	defer r.Close()
 	for {
