@@ -42,6 +42,17 @@ func TestVectors(t *testing.T) {
 	}
 	failed := errorNames{}.appendError(nil, fmt.Errorf("%w: 0", ErrUnknownCall))
 	other := errorNames{}.appendError(nil, errors.New("no"))
+	var known []error
+	var names []string
+	for _, k := range kinds {
+		known, names = append(known, k.err), append(names, k.name)
+	}
+	every := errorNames{}.appendError(nil, errors.Join(known...))
+	every = every[:len(every)-len(errors.Join(known...).Error())] // without the text
+	at, err := codec.Append(nil, &elsewhere{Sum: 5, Number: 6})
+	if err != nil {
+		t.Fatal(err)
+	}
 	next := make([]byte, controlLen)
 	putControl(next, 1, flagStream)
 	cancel := make([]byte, controlLen)
@@ -56,6 +67,8 @@ func TestVectors(t *testing.T) {
 		vectors.Of("reply", reply(statusResult, 0, result), map[string]any{"result": sum}),
 		vectors.Of("reply with checksum", reply(statusResult, flagChecksum, result), map[string]any{"result": sum}),
 		vectors.Of("refusal", reply(statusRefused, 0, failed), map[string]any{"names": []string{"rpc.unknown"}, "text": ErrUnknownCall.Error() + ": 0"}),
+		vectors.Of("failure with all names", reply(statusError, 0, every), map[string]any{"names": names, "text": ""}),
+		vectors.Of("value elsewhere, of a zero handle", at, map[string]any{"sum": 5, "number": 6}),
 		vectors.Of("failure", reply(statusError, 0, other), map[string]any{"text": "no"}),
 		vectors.Of("reply with the end of a stream", reply(statusResult, 0, batch), map[string]any{"results": []int64{sum}}),
 		vectors.Of("cancel, tag 1", cancel, map[string]any{"number": 1, "reason": whyDeadline}),

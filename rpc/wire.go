@@ -27,8 +27,7 @@ import (
 // identity u64 of a clock and its nanoseconds u64. Others are refused. Arguments and result are
 // [values](#values). Metadata is pairs of strings, the bytes u16 before each. The checksum is the
 // lower half of the XXH64 of the message without these 4 bytes, or 0. An error is the number u8 of
-// names, the names, the bytes u16 before each, and the text. Names are as in `rpc.unknown`,
-// `rocl.gone` (`rpc/errors.go`).
+// names, the names, the bytes u16 before each, and the text. `vectors/rpc.json` has all names.
 //
 // Tag 1 is a message: number u64, reason u8 (0 cancelled, 1 deadline, 2 the result was pulled). Tag
 // 2 is a call for the next results of a stream: number u64, flags u8. Its reply has, behind the

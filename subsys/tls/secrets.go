@@ -34,8 +34,8 @@ var (
 //
 // The same frames are the data of TLS 1.3, without resumption. ALPN is `rocl/1`; a server sends
 // nothing to a client without it. Both show a certificate. These are the operator's, or derive from
-// a secret, which is HMAC-SHA256(each key of the cluster, "rocl link " name) and thus a link key,
-// by HKDF-SHA256 without salt:
+// a link key of the terms, the secret, by HKDF-SHA256 without salt. In a cluster, it is
+// HMAC-SHA256(the cluster's key, "rocl link " name).
 //
 // | what | info | bytes |
 // |---|---|---|
