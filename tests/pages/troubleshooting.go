@@ -73,9 +73,13 @@ func troubleshooting(root string, files []file) (string, error) {
 		found, err := files[i].troubles(logged)
 		all, faults = append(all, found...), append(faults, err)
 	}
-	for _, t := range all {
+	for i := range all {
+		t := &all[i]
 		delete(missing, t.sign)
 		delete(logged, t.text)
+		if !slices.Contains(signs, t.sign) { // an error that programs do not see
+			t.sign = ""
+		}
 	}
 	for name := range missing {
 		faults = append(faults, fmt.Errorf("no comment explains rocl.%s", name))
@@ -91,19 +95,42 @@ func troubleshooting(root string, files []file) (string, error) {
 	}
 	page := table.ReplaceAllStringFunc(string(frame), func(line string) string {
 		section := table.FindStringSubmatch(line)[1]
-		var b strings.Builder
+		var here []trouble
 		for _, t := range all {
-			if t.section != section {
-				continue
+			if t.section == section {
+				here = append(here, t)
 			}
-			if slices.Contains(signs, t.sign) {
-				t.body = fmt.Sprintf("`%s`. %s", t.sign, t.body)
-			}
-			fmt.Fprintf(&b, "### `%s`\n\n%s\n\n", t.text, wrap(t.body))
 		}
-		return b.String()
+		return show(here)
 	})
 	return strings.TrimRight(page, "\n") + "\n", errors.Join(faults...)
+}
+
+// show returns messages with their explanations. Messages that have the same explanation stand
+// together, and so do explanations of the same message.
+func show(all []trouble) string {
+	var b strings.Builder
+	for len(all) > 0 {
+		first, rest := all[0], all[:0:0]
+		fmt.Fprintf(&b, "### `%s`\n\n", first.text)
+		body := first.body
+		for _, t := range all[1:] {
+			switch {
+			case t.sign != first.sign || t.text != first.text && t.body != first.body:
+				rest = append(rest, t)
+			case t.text == first.text:
+				body += " " + t.body
+			default:
+				fmt.Fprintf(&b, "### `%s`\n\n", t.text)
+			}
+		}
+		if first.sign != "" {
+			body = fmt.Sprintf("`%s`. %s", first.sign, body)
+		}
+		b.WriteString(wrap(body) + "\n\n")
+		all = rest
+	}
+	return b.String()
 }
 
 // troubles returns the explained messages of a file. It adds the lines to logged that are logged at
@@ -173,7 +200,8 @@ func (f *file) trouble(c *ast.CommentGroup, lit *ast.BasicLit, sign string) trou
 		if i > 0 {
 			t.body += " "
 		}
-		t.body += strings.ToUpper(part[:1]) + part[1:]
+		n := len(part) - len(strings.TrimLeft(part, "["))
+		t.body += part[:n] + strings.ToUpper(part[n:n+1]) + part[n+1:]
 	}
 	i := slices.IndexFunc(sections, func(s struct{ folder, errors, logs string }) bool {
 		return s.folder == "" || f.path == s.folder || strings.HasPrefix(f.path, s.folder+"/")
