@@ -5,7 +5,7 @@ package codec
 import (
 	"testing"
 
-	"github.com/rocl-go/rocl/internal/vectors"
+	"github.com/rocl-go/rocl/internal/testkit/vectors"
 )
 
 // vector returns the vector of a value. Its fields have the text of the type, if it is raw.

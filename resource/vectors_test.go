@@ -5,7 +5,7 @@ package resource
 import (
 	"testing"
 
-	"github.com/rocl-go/rocl/internal/vectors"
+	"github.com/rocl-go/rocl/internal/testkit/vectors"
 )
 
 // The wire form of identifiers, lists and conditions must stay.

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl/codec"
-	"github.com/rocl-go/rocl/internal/vectors"
+	"github.com/rocl-go/rocl/internal/testkit/vectors"
 )
 
 // The bytes of requests and replies must stay.

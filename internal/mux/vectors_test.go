@@ -5,7 +5,7 @@ package mux
 import (
 	"testing"
 
-	"github.com/rocl-go/rocl/internal/vectors"
+	"github.com/rocl-go/rocl/internal/testkit/vectors"
 )
 
 // Datagrams must stay: of node 1 with the epoch 0x1111 to node 2 with the epoch 0x2222.

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/rocl-go/rocl/internal/vectors"
+	"github.com/rocl-go/rocl/internal/testkit/vectors"
 	"github.com/rocl-go/rocl/resource"
 )
 

@@ -6,7 +6,7 @@ import (
 	"crypto/ed25519"
 	"testing"
 
-	"github.com/rocl-go/rocl/internal/vectors"
+	"github.com/rocl-go/rocl/internal/testkit/vectors"
 )
 
 // All members must derive the same values, in every version.

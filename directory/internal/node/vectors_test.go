@@ -8,7 +8,7 @@ import (
 	"net"
 	"testing"
 
-	"github.com/rocl-go/rocl/internal/vectors"
+	"github.com/rocl-go/rocl/internal/testkit/vectors"
 )
 
 // The proofs at a TCP port must stay.

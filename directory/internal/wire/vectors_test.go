@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"github.com/rocl-go/rocl/internal/database"
-	"github.com/rocl-go/rocl/internal/vectors"
+	"github.com/rocl-go/rocl/internal/testkit/vectors"
 	"github.com/rocl-go/rocl/resource"
 )
 
