@@ -17,12 +17,14 @@ import (
 
 // Errors of this package.
 var (
+	// Cause: the context uses all that `WithMemory` allows. Remedy: release messages, or raise it.
 	ErrLimit    = errors.New("buffers: memory limit reached")
 	ErrTooLarge = sentinel.New("buffers: buffer too large", sentinel.ErrTooLarge)
 	ErrClosed   = errors.New("buffers: pool closed")
 	ErrLeaked   = errors.New("buffers: buffers still held")
 	ErrNoShare  = errors.New("buffers: memory cannot be shared here")
 	ErrMoved    = errors.New("buffers: the lender has taken the memory back")
+	// Cause: the buffer lies in another process. Remedy: copy it with `Message.Writable`.
 	ErrReadOnly = errors.New("buffers: the memory can only be read")
 
 	errNegative = sentinel.New("buffers: negative buffer size", ErrTooLarge)

@@ -41,6 +41,8 @@ func (ep *Endpoint) logDenied(of rocl.GID, err error) error {
 	}
 	help := helpFor(err)
 	if _, isLogged := ep.helped.LoadOrStore(help, true); !isLogged {
+		// Cause: ptrace or a seccomp profile forbids it, or the PID namespaces differ. Remedy: see
+		// `help`, or use `Context.Buffer`.
 		ep.cfg.log.Warn("bulk: plain memory of another process cannot be read where it lies, and is copied once more", "endpoint", ep.ID(), "peer", of.Context(), "err", err, "help", help)
 	}
 	return err

@@ -8,6 +8,47 @@ import (
 	"github.com/rocl-go/rocl/codec"
 )
 
+// Protocol: Bulk transfers
+//
+// A transfer is [calls](#calls) to the endpoint of the origin, whose memory is read or written. The
+// request is a raw [value](#values), and behind it the bytes to write:
+//
+// | at | bytes | |
+// |---|---|---|
+// | 0 | 8 | head |
+// | 8 | 16 | endpoint: upper half u64, lower half u64 |
+// | 24 | 8 | region |
+// | 32 | 16 | key |
+// | 48 | 1 | how often the handle was narrowed, 0 to 4 |
+// | 49 | 5 × 17 | the region and what each narrowing left: offset u64, length u64, rights u8 (1
+// read, 2 write) |
+// | 134 | 8 | offset within the last of these |
+// | 142 | 8 | length |
+//
+// The first key is the beginning of the SHA-256 of the endpoint's secret (32 bytes), the region u64
+// and the first 17 bytes; each further one that of the key before and the next 17 bytes.
+//
+// | tag 0x42554c4b… | request | reply |
+// |---|---|---|
+// | 00000001 | read | the bytes |
+// | 00000002 | write | empty |
+// | 00000003 | read, shared memory, 256 KiB or more | the bytes, or a locator of them |
+// | 00000004 | write by a locator behind the request in place of the bytes | empty |
+// | 00000005 | read | the bytes, or the first of them, at least 4 KiB: the rest is asked for
+// again |
+// | 00000006 | offer, TCP and TLS, 64 KiB or more: behind it a request by which the origin reads
+// from the sender's endpoint | empty, when it has |
+// | 00000007 | as 5, of the origin for an offer | as 5 |
+//
+// A reply of another length is an error, below 4 KiB: 1 rights, 2 range, 3 revoked, 4 key, 5
+// protocol, 6 too large, 7 the process may not read the other's memory, 8 not where it lies, 9
+// busy: ask again, or 0 and a text. If it has the length of the granted reply, a byte follows.
+//
+// A locator has at least 4 KiB: a random cookie of 16 bytes, its address in the sender's memory
+// u64, process number u64, number of extents u64, up to 8192, and extents, address u64 and length
+// u64. The receiver reads the first 40 bytes at that address in that process before and after the
+// extents' memory, and takes another way if they differ. It releases the message behind that.
+
 // A transfer is one or more calls (rocl.Resource.Call) of the target to the origin's endpoint. A
 // request is a value of type request, encoded by package codec; in a write, the bytes follow. The
 // reply to a read is the bytes requested. The reply to a write is empty. A reply of any other

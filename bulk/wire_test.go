@@ -3,46 +3,11 @@
 package bulk
 
 import (
-	"encoding/hex"
 	"errors"
 	"testing"
 
-	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/codec"
 )
-
-// The bytes of a request, as docs/PROTOCOL.md has them.
-func TestGoldenRequest(t *testing.T) {
-	gid, err := rocl.ParseGID("000000000001-2-3")
-	if err != nil {
-		t.Fatal(err)
-	}
-	h := Handle{origin: gid, region: 4}
-	h.steps[0] = step{0, 100, ReadWrite}
-	h.key = firstKey(new([32]byte), 4, h.steps[0])
-	if h, err = h.Slice(10, 20); err != nil {
-		t.Fatal(err)
-	}
-	p, err := codec.Append(nil, &request{rawHandle(h), 5, 6})
-	if err != nil {
-		t.Fatal(err)
-	}
-	const want = "018a9e08ca6831c4" +
-		"00000100000000000300000002000000" +
-		"0400000000000000" +
-		"6cb023624ba8565134deee81a99313c0" +
-		"01" +
-		"0000000000000000640000000000000003" +
-		"0a00000000000000140000000000000003" +
-		"000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000" +
-		"05000000000000000600000000000000"
-	if got := hex.EncodeToString(p); got != want || len(p) != requestLen {
-		t.Errorf("%d bytes: %s", len(p), got)
-	}
-	if !h.verify(new([32]byte)) || h.verify(&[32]byte{1}) {
-		t.Error("the key is not that of the secret")
-	}
-}
 
 // A reply with an error never has the length of a granted one.
 func TestRefusals(t *testing.T) {

@@ -12,6 +12,8 @@ import (
 
 // ErrValue is matched by the errors for values that cannot be encoded, and for payloads that cannot
 // be decoded.
+//
+// Cause: sender and receiver use different types or codecs. Remedy: use the same.
 var ErrValue = errors.New("rocl: the value does not fit its format")
 
 // A Codec is a program's own format for values of type T. The payload of a message is exactly what

@@ -30,6 +30,24 @@ const (
 	asCBOR   format = 5
 )
 
+// Protocol: Values
+//
+// Package codec encodes a value by its type:
+//
+// | type | payload |
+// |---|---|
+// | bytes, a string | the bytes |
+// | raw: a bool, number, array or struct of these | head u64, then the value: little-endian, no
+// padding; a bool is 0 or 1 |
+// | a slice of raw elements | head u64, then the elements |
+// | any other | CBOR behind the tag 55799 |
+//
+// The head is the FNV-1a hash, 64 bits, of the type's text, shifted left by 8, and 1 for a value or
+// 2 for a slice (of the element's text). The text is `bool`, `int8` to `int64`, `uint8` to
+// `uint64`, `float32`, `float64`, `complex64`, `complex128`; Go's `int` and `uint` are `int64` and
+// `uint64`; `[N]` and the element's; `{` and for each field its name, a blank, its text and `;`,
+// then `}`: `{A int64;B [2]float32;}`.
+
 // A plan has the format of a type. It is made once, and then only read.
 type plan struct {
 	typ    reflect.Type

@@ -25,6 +25,19 @@ import (
 	"github.com/rocl-go/rocl/subsys"
 )
 
+// Protocol: Contexts
+//
+// A context registers itself, serial 0, before others can send to it or it sends: `rocl.kind` =
+// `context`, `rocl.pid` = the process number in decimal, and `rocl.addr` = its addresses, one
+// attribute each, the best first, such as `tcp://127.0.0.1:4711`, `tls://…`, `shm://…`. A context
+// that only dials has no address. To send to a resource, look up all attributes of its context (the
+// identifier with serial 0), since addresses repeat, dial one that both can use, and shake hands.
+// Contexts of one node use TCP over loopback, and shared memory.
+//
+// A node is a resource too: its context number and serial are 0. It has `rocl.kind` = `node`,
+// `rocl.node`, `rocl.host`, `rocl.os`, `rocl.arch`, `rocl.cores`, `rocl.memory`, `rocl.version`,
+// `rocl.addr` in a cluster, and labels.
+
 // Attributes of the resource that stands for a context. The identifier of that resource is the
 // identifier of the context.
 const (
@@ -283,6 +296,8 @@ var errNil = fmt.Errorf("%w: the context is nil", fs.ErrInvalid)
 // ErrIdentifiers is returned by [Context.Register] and [Context.RoutesOf] when the context has used
 // all identifiers that it may give to resources. None is given twice, so the program must open
 // another context.
+//
+// Cause: it has registered two billion resources. Remedy: open another context.
 var ErrIdentifiers = errors.New("rocl: the context has used all its identifiers")
 
 // newMailbox returns a mailbox for a new identifier, with limits of its own, in bytes and messages,
@@ -661,6 +676,7 @@ func (c *Context) Close() error {
 	wctx, wcancel := within(stdctx.Background(), withdrawTime)
 	err := c.dir.Withdraw(wctx)
 	if wcancel(); err != nil {
+		// Cause: it did not answer at `Close`, and removes the resources later.
 		c.cfg.logger.Info("rocl: the directory did not withdraw the resources", "err", err)
 	}
 	err = c.disp.Close(ctx)

@@ -13,6 +13,8 @@ import (
 )
 
 // ErrWorkers is returned by [Resource.Handle] when the number of [Workers] is less than 1.
+//
+// Cause: `Workers(n)` with n below 1. Remedy: give a positive number.
 var ErrWorkers = errors.New("rocl: Workers must be at least 1")
 
 // A HandleOption changes a default of [Resource.Handle].
@@ -164,6 +166,7 @@ func (h *handler) call(m *dispatch.Message) {
 		case h.onPanic != nil:
 			h.onPanic(m, v)
 		default:
+			// Cause: the function of `Handle` panicked. Remedy: correct it.
 			h.r.c.cfg.logger.Error("rocl: a handler has panicked", "resource", h.r.id, "from", m.From(), "tag", m.Tag(), "panic", v, "stack", string(debug.Stack()))
 		}
 	}()

@@ -78,6 +78,8 @@ func (c *Context) listen(addrs []listenAddr) error {
 			open = true
 		case !a.named && errors.Is(err, subsys.ErrUnavailable):
 			missing = err
+			// Cause: no shared memory, loopback, port or permission: see `err`. Remedy: name the
+			// transports by `WithTransports`.
 			c.cfg.logger.Warn("rocl: a transport is not available", "transport", a.transport.Name(), "err", err)
 		default:
 			return err
@@ -104,6 +106,8 @@ func (c *Context) lacks(a listenAddr, err error) bool {
 	}
 	if c.lacking != a.at {
 		c.lacking = a.at
+		// Cause: the machine [lacks the address](CLUSTER.md#when-the-address-is-not-there). Remedy:
+		// see to the network.
 		c.cfg.logger.Warn("rocl: other nodes do not reach this context: it listens there as soon as the machine has the address", "addr", a.at, "err", err)
 	}
 	return true

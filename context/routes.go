@@ -15,6 +15,11 @@ import (
 	"github.com/rocl-go/rocl/resource"
 )
 
+// Protocol: Questions to a context
+//
+// Serial 0 answers a message of another context of the node with the tag 0x524f555445530001 by one
+// with that tag: its routes, JSON as of `rocl routes --json`. Other messages are refused with Gone.
+
 // A context answers questions about itself. Contexts of its own node send them to the resource that
 // stands for the context. The tag says what is asked, and the answer has the same tag.
 const (

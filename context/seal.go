@@ -14,6 +14,9 @@ import (
 )
 
 // errBare is the error for a transport that does not seal, where the terms demand it.
+//
+// Cause: `WithListen("tcp://…")` in a cluster with a key. Remedy: listen at `tls://`, or let the
+// context choose.
 var errBare = errors.New("the cluster seals traffic between nodes, and TCP does not seal")
 
 // keySet has the keys from which a sealer makes its certificates.

@@ -19,6 +19,15 @@ func Unique(names ...string) RegisterOption {
 	return func(c *registerConfig) { c.unique = append(c.unique, names...) }
 }
 
+// Protocol: Unique resources
+//
+// 1. The context registers a claim under the resource's identifier: the unique attributes, and
+//    `rocl.kind` = `claim`.
+// 2. It asks for other claims with these values, then for resources.
+// 3. At a resource, or a claim with a lower identifier, it deletes its claim. At a claim with a
+//    higher one, it waits and asks again.
+// 4. It updates the claim to the attributes of the resource.
+
 // A registration with Unique has two steps. First a claim is registered under the resource's
 // identifier. It has only the attributes that must be unique, and AttrKind, which hides it from all
 // questions except those of other claims. When no other resource and no other claim has the values,

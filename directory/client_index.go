@@ -71,6 +71,7 @@ func (c *Client) openIndex(lc *lifeConn) {
 	r, err := c.fetchIndex()
 	if err != nil {
 		if c.life.Err() == nil && !errors.Is(err, errNotUnix) {
+			// Cause: the program cannot map the index; questions are slower.
 			c.log.Info("directory: all questions go over the socket", "err", err)
 		}
 		return

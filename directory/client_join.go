@@ -16,6 +16,20 @@ import (
 	"github.com/rocl-go/rocl/resource"
 )
 
+// Protocol: A takeover
+//
+// If the life connection ends, another process serves the node, or will in a moment. The client
+//
+// 1. connects again, every 1 to 50 ms, and sends `join` with its identifier and token, and
+//    `offers`, the number of its resources that the last server has acknowledged;
+// 2. sends each of them, its own too, in a `register` with its revision, before anything else;
+// 3. repeats the registrations that had no answer, with revision 1, and the questions.
+//
+// A client shows that it lives by a lock of one byte of `PATH.lock` (`F_OFD_SETLK`, `F_RDLCK`) at
+// the offset of its context's number. It takes it when it has joined, and again when terms come and
+// the file is another one. A new server denies nothing until each context with a lock has offered
+// all, or was silent for 2 s, and for 30 s at most.
+
 // join makes one life connection. It announces that the resources of offers, which is called once
 // there is a server, will be offered over it; nil means none.
 func (c *Client) join(ctx context.Context, offers func() int) (*lifeConn, error) {
@@ -95,6 +109,8 @@ func (c *Client) readJoined(k *wire.Conn, sent error) error {
 func (c *Client) show(k *wire.Conn) {
 	err := c.presence.Show(k.Conn, c.self)
 	if err != nil && !c.isHidden {
+		// Cause: a byte of `PATH.lock` cannot be locked. Remedy: give the program the folder, not
+		// only the socket.
 		c.log.Warn("directory: the next server will not wait for this context, and may deny its resources for a moment", "err", err)
 	}
 	c.isHidden = err != nil
@@ -164,10 +180,12 @@ func (c *Client) keepJoined(lc *lifeConn) {
 		if closed := c.lost(lc); closed {
 			return
 		}
+		// Cause: the serving process has ended; `joined again` follows.
 		c.log.Info("directory: server lost")
 		if lc = c.rejoin(); lc == nil {
 			return
 		}
+		// Cause: the context uses the next server.
 		c.log.Info("directory: joined again")
 	}
 }
@@ -181,6 +199,7 @@ func (c *Client) readAnswers(lc *lifeConn) {
 				c.show(lc.c)
 				continue
 			}
+			// Cause: the server's settings are not understood. Remedy: upgrade the older one.
 			c.log.Warn("directory: invalid terms from the server", "err", err)
 		}
 		if err != nil {
@@ -210,11 +229,14 @@ func (c *Client) rejoin() *lifeConn {
 			}
 			if text := serveErr.Error(); text != lastProblem && !errors.Is(serveErr, ErrInUse) && c.life.Err() == nil {
 				lastProblem = text
+				// Cause: no process serves, and this one cannot. Remedy: correct `err`, or start a
+				// daemon.
 				c.log.Warn("directory: cannot serve the node", "err", serveErr)
 			}
 		}
 		if (errors.Is(err, ErrUntrusted) || errors.Is(err, ErrDenied)) && err.Error() != lastProblem {
 			lastProblem = err.Error()
+			// Cause: the new server is of another user or node. Remedy: restart the program.
 			c.log.Warn("directory: not joining the directory that serves now", "err", err)
 		}
 		if err == nil {
@@ -316,6 +338,8 @@ func (c *Client) sendAll(lc *lifeConn, n int, message func(b *wire.Builder, i in
 		default:
 			got++
 			if m.Type == wire.MsgError {
+				// Cause: the next server refused a resource. Remedy: report a bug, unless two
+				// servers ran.
 				c.log.Warn("directory: offering again", "err", wire.ParseError(m.Body))
 			}
 		}

@@ -16,6 +16,8 @@ const (
 )
 
 // ErrLabels is returned if labels are too many or too large.
+//
+// Cause: more than 256 labels, or 16 KiB. Remedy: use fewer.
 var ErrLabels = errors.New("rocl: too many labels")
 
 // Labels are attributes that the operator gives a node. A value of this type is valid; the zero

@@ -141,6 +141,8 @@ func (s *Server) join(m *wire.Message) (g resource.GID, again bool, l resource.L
 		return g, false, l, err
 	}
 	if want := s.id.Token(g); !hmac.Equal(want[:], token) || g != g.Context() {
+		// Cause: the node's files were deleted, and another server was started. Remedy: restart the
+		// program.
 		return g, false, l, fmt.Errorf("%w: it does not know the context %v", ErrDenied, g)
 	}
 	return g, true, l, nil

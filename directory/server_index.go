@@ -78,6 +78,7 @@ func (s *Server) indexFile() (fd, size int, err error) {
 		if fd, size, err = s.db.IndexFile(); err == nil {
 			return fd, size, nil
 		}
+		// Cause: the index was full, or mostly empty.
 		s.log.Info("directory: making the index anew", "because", err)
 		x.ours = false
 	}
@@ -93,6 +94,8 @@ func (s *Server) indexFile() (fd, size int, err error) {
 	if err != nil {
 		if text := err.Error(); text != x.problem {
 			x.problem = text
+			// Cause: the kernel refused the [index](DAEMON.md#how-much-memory-it-takes). Remedy:
+			// raise `ulimit -f`, or `--image off`.
 			s.log.Warn("directory: no index of the database, all questions come over the socket", "err", err)
 		}
 		return -1, 0, fmt.Errorf("%w: %w", errNoIndex, err)

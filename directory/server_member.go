@@ -79,19 +79,26 @@ func (s *Server) membership() (err error) {
 			return err
 		}
 		if err := s.node.WriteMember(s.asMember); err != nil { // serving goes on
+			// Cause: `PATH.member` cannot be written. Remedy: free space, correct rights.
 			s.log.Warn("directory: the next server may not know that the node belongs to a cluster", "err", err)
 		}
 	case s.daemon:
 		if err := s.node.RemoveMember(); err != nil {
+			// Cause: `PATH.member` cannot be removed. Remedy: remove it.
 			s.log.Warn("directory: the node belongs to no cluster, and the next server may not know that", "err", err)
 		}
 	default:
 		m, isMember, err := s.node.Member()
 		if err != nil {
+			// Cause: `PATH.member` cannot be read. Remedy: correct its rights, or remove it.
 			s.log.Warn("directory: it is not known whether the node belongs to a cluster", "err", err)
 		}
 		if isMember {
+			// Cause: the process that serves has no `ROCL_BIND`. Remedy: start the daemon, or
+			// [leave the cluster](CLUSTER.md#how-a-node-leaves).
 			s.log.Warn("directory: the node belongs to a cluster and is served without the settings of a member: other nodes are not asked", "cluster", m.Cluster)
+			// Cause: the daemon died, and a program without `ROCL_BIND` serves. Remedy: start the
+			// daemon again.
 			s.Attach(Unreachable(fmt.Errorf("this node belongs to the cluster %q and is served without the settings of a member", m.Cluster)))
 		}
 	}
@@ -110,6 +117,7 @@ func (s *Server) leaveCluster(handOver bool) {
 		return
 	}
 	if err := s.node.LeaveMember(m); err != nil {
+		// Cause: `PATH.member` cannot be removed. Remedy: remove it.
 		s.log.Warn("directory: the node has left its cluster, and the next server may not know that", "err", err)
 	}
 }

@@ -43,6 +43,7 @@ func WithLabels(l Labels) Option { return func(s *Server) { s.labels, s.labelled
 func (s *Server) describe(addr string) (*resource.List, error) {
 	host, err := os.Hostname()
 	if err != nil {
+		// Cause: the host name cannot be read. Remedy: set it.
 		s.log.Warn("directory: the machine has no name", "err", err)
 	}
 	cores, memory := available(runtime.NumCPU(), memory(), cgroup.Read())
@@ -106,6 +107,7 @@ func (s *Server) registerNode(addr string) {
 		err = s.db.Offer(NodeResource(s.id.Node), NodeResource(s.id.Node), rev, l)
 	}
 	if err != nil { // labels are valid and small, so no setting of an operator leads here
+		// Cause: the node's own resource was refused. Remedy: report a bug.
 		s.log.Error("directory: the node cannot be made known", "err", err)
 	}
 }

@@ -12,6 +12,9 @@ import (
 
 // ErrMember is returned where the settings of a member of a cluster are not valid, or its key or
 // its certificates cannot be used.
+//
+// Cause: `ROCL_BIND` and the rest, or `WithMember`, are wrong. Remedy: correct them, or run a
+// `dirserver` and unset `ROCL_BIND`.
 var ErrMember = errors.New("rocl: invalid settings of a member")
 
 // Terms say how the contexts of a node link with other contexts. The server tells them to each
@@ -26,6 +29,18 @@ type Terms struct {
 	// of certificates made from keys.
 	Certificates bool
 }
+
+// Protocol: Terms
+//
+// The terms are a list, which tells a context how to link with others. Unknown names are ignored.
+//
+// | name | value |
+// |---|---|
+// | `key` | a link key; repeated, the newest first |
+// | `cluster` | the cluster's name, if the node is in one |
+// | `host` | the IP address at which other nodes reach this one |
+// | `sealed` | present if traffic to other nodes must go [over TLS](#tls) |
+// | `certificates` | present if the operator's certificates identify the nodes |
 
 // Names of the terms on the wire, where they are a list of attributes. A receiver ignores names
 // that it does not know.

@@ -10,6 +10,17 @@ import (
 	"github.com/rocl-go/rocl/subsys"
 )
 
+// Protocol: Calls
+//
+// A caller numbers its calls, u64 from 1. A call is two frames with the same dst and src, one
+// directly behind the other: Call with the number in tag, and the request, Data or Begin with bit 0
+// of flags. The reply is Data or Begin to the serial 2,147,483,647 of the caller, with the number
+// in tag, the target in src, and credit as for any resource. A caller drops a reply to no call in
+// flight, or from another resource. Each request gets one reply or NoReply, unless it is cancelled,
+// or its target or a context ends: the caller learns that by Gone with src 0, for which it asks by
+// Need, by Bye, or by the end of the session. Cancel goes behind the request; a receiver that
+// stores the request drops it, and answers nothing.
+
 // This file has the frames of calls on a link: the one that goes before a request, and the one that
 // says that no reply comes. It also has what tells requests from other messages.
 

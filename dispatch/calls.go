@@ -36,9 +36,14 @@ const LastSerial uint32 = wire.Replies - 1
 
 var (
 	// ErrNoReply is returned by a call whose request was received and released without a reply.
+	//
+	// Cause: the receiver does not reply to requests, as `rocl recv`. Remedy: use `Send`, or let it
+	// reply.
 	ErrNoReply = errors.New("rocl: request released without a reply")
 	// ErrNotCall is returned when a reply is sent to a message that is no request of a call, or
 	// that has its reply.
+	//
+	// Cause: `Reply` to no request, or a second one. Remedy: check `Message.IsCall`.
 	ErrNotCall = errors.New("rocl: message waits for no reply")
 )
 

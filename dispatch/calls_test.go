@@ -1007,7 +1007,7 @@ func TestCallWatch(t *testing.T) {
 	})
 }
 
-// The frames are those of docs/PROTOCOL.md.
+// A small request is sent directly behind the number of its call.
 func TestGoldenCall(t *testing.T) {
 	d := newWorld().node(t, 3, tcp.New())
 	c := &fakeConn{}

@@ -11,6 +11,18 @@ import (
 	"github.com/rocl-go/rocl/resource"
 )
 
+// Protocol: Credit
+//
+// A message is charged its length and 64. A context may have sent each resource 65,536 charged
+// bytes before any Credit, and to a bounded one (bit 31 of the serial) 0: it asks with Need first.
+// More than was granted cuts the connection. If the Credits for a bounded dst have a payload, all
+// have the same, at most 1,610,612,800, and a message to it, also one in a Need, is charged at
+// least that.
+//
+// A receiver grants more as messages are taken: it sends Credit with what was taken and what it
+// will hold. It must answer a Need that it can grant when the rest was taken, else by TooLarge. It
+// answers a message or a Need for no resource with Gone, or NoReply if that is a request.
+
 // This file has the credit that a mailbox gives: the account of each sending context, and the queue
 // of the senders that need more. doc.go draws the account; flow.go has the sender's side.
 

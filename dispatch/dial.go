@@ -29,6 +29,9 @@ const awaitMost = shakeTimeout + resolveTimeout
 // ErrNodeDead is returned by a [Resolver] when the directory says that the context's node is dead.
 // The context may live if only its directory has ended, so the link dials the known addresses once
 // before it ends. ErrNodeDead matches ErrGone.
+//
+// Cause: gossip says that the target's node is dead, and the process does not answer. It may live.
+// Remedy: find another resource; see to the node and its network.
 var ErrNodeDead = fmt.Errorf("%w: its node is dead", ErrGone)
 
 // connect is the searcher that dials, until the link has a connection, from either side, or has

@@ -31,13 +31,21 @@ import (
 // Errors of this package. Functions wrap them with the operation and its object.
 var (
 	// ErrClosed is returned when the context, or the resource, has been closed in this process.
+	//
+	// Cause: the context or resource is closed, or was closed during the call. Remedy: close it
+	// when no goroutine uses it.
 	ErrClosed = errors.New("rocl: closed")
 	// ErrGone is returned when the resource that a message was for no longer exists, or its context
 	// has ended.
+	//
+	// Cause: the target was deleted, or its process or node has ended. Remedy: find another
+	// resource.
 	ErrGone = errors.New("rocl: resource is gone")
 	// ErrUnreachable is returned when the resource's context could not be reached.
 	ErrUnreachable = life.ErrUnreachable
 	// ErrEmpty is returned when there is no message to receive.
+	//
+	// Cause: nothing that is selected has come. Remedy: try later, or wait with `Recv`.
 	ErrEmpty = errors.New("rocl: no message")
 	// ErrTooLarge is returned when a message exceeds what the library carries.
 	ErrTooLarge = sentinel.New("rocl: message too large", sentinel.ErrTooLarge)
@@ -305,6 +313,7 @@ func (d *Dispatcher) startPoller() *subsys.Poller {
 	}
 	p, err := subsys.NewPoller(&d.count)
 	if err != nil {
+		// Cause: the kernel gave no epoll set. Remedy: raise `ulimit -n`.
 		d.log.Error("dispatch: no poller", "err", err)
 		return nil
 	}

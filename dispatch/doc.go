@@ -288,7 +288,9 @@
 //     from the peer: what makes no sense is ErrProtocol.
 //   - A goroutine sends the frame with link.put and link.post, with link.mu held. Work on what
 //     arrived sends it with link.answer, so that mostAnswers bounds what a peer can cause.
-//   - docs/PROTOCOL.md describes it, and FuzzFrames gets frames of the type to begin with.
+//   - The comment "Protocol:" in package wire describes it for docs/PROTOCOL.md (go run
+//     ./tests/pages), and vectors_test.go there has its bytes. FuzzFrames gets frames of the type to
+//     begin with.
 //
 // # To add a condition to selectors
 //

@@ -72,9 +72,12 @@ func (d *Dispatcher) welcome(c subsys.Conn) subsys.Sink {
 		}
 	}
 	// A connection may be cut before its entry is noted: then its time runs out.
+	//
+	// Cause (info): many processes connect without a handshake. Remedy: find them by their address.
 	pending := d.handshakes.Add(source, func() { end("dispatch: a peer gives way to newer ones, because it has not completed the handshake") })
 	ep.mu.Lock()
 	ep.pending = pending
+	// Cause (info): a process connected and sent nothing useful. Remedy: find it by its address.
 	ep.expiry = time.AfterFunc(shakeTimeout, func() { end("dispatch: peer did not complete the handshake") })
 	ep.mu.Unlock()
 	return ep
@@ -161,6 +164,8 @@ func (ep *endpoint) Frames(c subsys.Conn, fs []subsys.Frame) error {
 		if err := ep.onFrame(c, &fs[i]); err != nil {
 			ep.endHandshake()
 			ep.finish(err)
+			// Cause: a peer with another cluster or key, or without memory, was refused. Remedy:
+			// use the same settings on all nodes.
 			ep.d.often.Info(netsource.OfURL(c.Remote()), "dispatch: handshake", "remote", c.Remote(), "err", err)
 			return err
 		}
@@ -433,6 +438,7 @@ func (l *link) bindLocked(ep *endpoint, c subsys.Conn, a *wire.Attach) error {
 	if name := c.Transport(); name != l.transport {
 		if l.transport != "" {
 			l.traffic.moved++
+			// Cause: a link moved to another transport.
 			l.d.log.Info("dispatch: change of route", "peer", l.peer, "from", l.transport, "to", name)
 		}
 		l.transport = name

@@ -251,6 +251,7 @@ func (l *link) dropFailedLocked(c subsys.Conn, err error) {
 	if l.conn != c {
 		return
 	}
+	// Cause: a connection broke; the link makes another one.
 	l.d.often.Info(l.peer.String(), "dispatch: connection lost", "peer", l.peer, "transport", c.Transport(), "err", err)
 	l.updateBackoffLocked(c)
 	l.outage = outage{since: time.Now(), reason: withoutTimers(fmt.Errorf("connection over %s to %s lost: %w", c.Transport(), c.Remote(), err))}
@@ -474,6 +475,7 @@ func (d *Dispatcher) report(u Undelivered) {
 	d.log.Debug("dispatch: undelivered", "to", u.To, "from", u.From, "tag", u.Tag, "err", u.Err)
 	if !d.reports.Add(u) {
 		if n := d.unreported.Add(1); n == 1 {
+			// Cause: the function of `WithUndelivered` is slow. Remedy: make it return sooner.
 			d.log.Error("dispatch: dropping reports of undelivered messages: the function for them does not return in time", "waiting", d.reports.Most)
 		}
 	}
@@ -490,6 +492,7 @@ func (l *link) drain(ctx context.Context) {
 			return
 		}
 		if l.waitInLocked(ctx, &l.empty) != nil {
+			// Cause: `Close` gave up after `WithLinger`. Remedy: raise it, or `Flush` first.
 			l.d.log.Warn("dispatch: closing a link with unacknowledged frames", "peer", l.peer, "frames", l.s.Pending(),
 				"unsent", l.s.Unsent(), "state", l.life.State(), "full", l.pen.Load() == penFull)
 			return

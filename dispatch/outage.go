@@ -42,6 +42,8 @@ func (e *NoConnectionError) Error() string {
 	if e.End == ErrUnreachable {
 		return fmt.Sprintf("%v: %v: %v", e.End, e.Peer, e.Reason)
 	}
+	// Cause: the caller's context ended while there was no connection. Remedy: see the reason
+	// behind it.
 	return fmt.Sprintf("%v: no connection to %v: %v", e.End, e.Peer, e.Reason)
 }
 
@@ -175,6 +177,8 @@ func (l *link) complain() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if isFirst && l.life.State() == life.Dialling && l.d.ctx.Err() == nil {
+		// Cause: a link dials for more than a second. Remedy: see `err`: firewall, address, a
+		// process that has ended.
 		l.d.often.Warn(l.peer.String(), "dispatch: no connection", "peer", l.peer,
 			"for", time.Since(l.outage.since).Round(time.Millisecond), "err", l.outage.whyNone())
 	}

@@ -57,6 +57,8 @@ func (m *Mailbox) checkOversize() {
 	}
 	m.mu.Unlock()
 	if isStuck {
+		// Cause: a sender took credit for a large message and does not send it. Remedy: see whether
+		// it is stopped.
 		m.d.often.Warn(in.l.peer.String(), "dispatch: ending a link: the peer does not send a large message, and other senders wait for it", "peer", in.l.peer, "resource", m.d.self.WithSerial(in.dst))
 		in.l.endLink(fmt.Errorf("%w: %v does not send the large message that it was granted credit for, and other senders wait for it", ErrUnreachable, in.l.peer))
 	}

@@ -12,6 +12,16 @@ import (
 	"github.com/rocl-go/rocl/subsys"
 )
 
+// Protocol: Messages in pieces
+//
+// Over TCP and TLS a message of more than 262,144 bytes travels as Begin and then Pieces, over
+// other transports as one Data. Frames to other resources may come between, and none of Data or
+// Begin for the same dst. At most 16 messages of a session have begun and not ended. The whole is
+// charged at Begin. Together the pieces have exactly its length. If dst does not exist, Begin or
+// the next Piece is answered with Gone, once, and the others are dropped. A sender that receives
+// Gone sends a Piece without payload in place of the rest, which is answered with Gone if nothing
+// was.
+
 // A message above session.WholeLen travels over a stream in pieces: a Begin frame, then
 // Piece frames, each with its own number. The sender's session splits it. The receiver reads
 // all pieces into one buffer.

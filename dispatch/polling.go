@@ -55,6 +55,9 @@ type Polling struct {
 const MaxBudget = time.Second
 
 // ErrPolling is returned by Check for a Polling with invalid values.
+//
+// Cause: `WithPoll`: unknown policy, or a number out of range. Remedy: see
+// [polling](TRANSPORTS.md#polling).
 var ErrPolling = errors.New("rocl: invalid polling options")
 
 // Check returns an error that matches ErrPolling if a value of p is invalid.

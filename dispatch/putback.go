@@ -6,6 +6,8 @@ import "errors"
 
 // ErrNotReceived is returned by PutBack for a message that was not received from that resource, or
 // that has been released or put back since.
+//
+// Cause: `PutBack` at the wrong resource. Remedy: use the one that received it.
 var ErrNotReceived = errors.New("rocl: message was not received from this resource")
 
 // PutBack stores a message that the mailbox has handed out, before all other messages. If a

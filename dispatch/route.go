@@ -319,6 +319,8 @@ func (l *link) isBest(routes []route, addrs []string, failed map[string]error) b
 	for i := range left {
 		t := left[i].String()
 		if err := failed[t]; err != nil && !errors.Is(err, subsys.ErrNoPeer) && l.d.isFirstComplaint(t) {
+			// Cause: a better transport could not be dialled. Remedy: see `err`: firewall,
+			// namespace, descriptors.
 			l.d.log.Warn("dispatch: a transport failed, using another one; logged once per transport", "transport", t, "instead", l.conn.Transport(), "peer", l.peer, "err", err)
 		}
 	}

@@ -22,6 +22,9 @@ import (
 const maxLanes = wire.MaxLanes
 
 // ErrRule is returned by NewRules for rules with invalid values.
+//
+// Cause: a rule is invalid, or names a transport that the context lacks. Remedy: see [the
+// rules](TRANSPORTS.md#rules).
 var ErrRule = errors.New("rocl: invalid routing rule")
 
 // A TagRange is the tags from First to Last.

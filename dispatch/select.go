@@ -14,6 +14,8 @@ import (
 
 // ErrSelect is returned by a receive with selectors that no message can ever match: they contradict
 // each other, or one of them names nothing.
+//
+// Cause: no message can match all selectors. Remedy: `Any` combines alternatives.
 var ErrSelect = errors.New("rocl: invalid selectors")
 
 // mostAlternatives is how many alternatives the selectors of one receive may have together.

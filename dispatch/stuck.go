@@ -24,6 +24,9 @@ import (
 
 // ErrStuck is returned by a receive whose mailbox is full of messages that the receive does not
 // select, while the messages that it selects have no room. See [Mailbox.Recv].
+//
+// Cause: the program waits for one message and leaves others unread. Remedy: receive them too, or
+// raise `MailboxLimit`.
 var ErrStuck = errors.New("rocl: the mailbox is full of messages that the receive does not select")
 
 // A stuckWatch says when a mailbox is checked for receives that cannot succeed. The mailbox's mu

@@ -11,6 +11,8 @@ import (
 )
 
 // ErrFull is returned by TrySend when a message cannot be accepted without waiting.
+//
+// Cause: the receiver is slower than its senders. Remedy: send later, or by `Send`, which waits.
 var ErrFull = errors.New("rocl: the mailbox has no room now")
 
 // A tryCredit is credit that a refused TrySend has asked for, and that no goroutine waits for. If

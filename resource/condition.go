@@ -59,8 +59,28 @@ func (op Op) holds(c int) bool {
 	return c >= 0
 }
 
+// Protocol: Conditions in patterns
+//
+// If the bytes of the value are 2³¹ or more, and not 2³²-1, the attribute is a condition: bits 24
+// to 30 are its kind, the lower bits the length of the operand, which takes the place of the value.
+//
+// | kind | operand | a resource matches if |
+// |---|---|---|
+// | 1 to 6 | a number | its first attribute of the name is a number that is =, ≠, <, ≤, >, ≥ it |
+// | 7, 8 | none | always; the least (7) or greatest (8) number is first, resources without one
+// last |
+// | 9 | an identifier | that context owns it; the name is `rocl.context` |
+//
+// A number is `[+-]digits[.digits][e[+-]digits]`, at most 128 bytes, with an exponent of at most
+// 1,048,576, and compared without rounding. A pattern has at most 16 conditions, one of kind 7 or 8
+// and one of kind 9. Only find, list and trace take conditions. A list with an order has the first
+// of each node.
+
 // ErrCondition is returned for an invalid comparison, order or owner, and for a second order or
 // owner.
+//
+// Cause: a comparison, order or owner is invalid, for example not a finite number. Remedy: correct
+// the pattern.
 var ErrCondition = errors.New("resource: the condition makes no sense")
 
 const (

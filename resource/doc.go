@@ -21,27 +21,15 @@
 //
 // A [List] is an ordered list of attributes: a name and a value of any bytes. Names may repeat. A
 // list lies in one contiguous region, which is stored, sent as a question and sent as an answer
-// without change (paper, section 3.1). Before it is head room for a protocol's header:
-//
-//	+-----------+-------+-------+----------------------------------------+
-//	| head room | count | bytes | count × (nlen u16, vlen u32, name, value) |
-//	+-----------+-------+-------+----------------------------------------+
-//	  64 bytes     u16     u32    little-endian throughout
-//
-// A vlen of 2³²-1 means that the value is absent. It is wanted in a question, and lacking in an
-// answer. An empty value is not absent.
+// without change (paper, section 3.1). Before it are 64 bytes of head room for a protocol's header.
+// A value may be absent: it is wanted in a question, and lacking in an answer. An empty value is
+// not absent.
 //
 // # Patterns
 //
 // A pattern is a List. A resource matches if it has the known attributes of the pattern. The values
-// of the absent ones are wanted. A pattern may also have conditions:
-//
-//	vlen                       operand          a resource matches only if
-//	2³¹ + Op × 2²⁴ + bytes     decimal number   Op 1 to 6: its first attribute with the name is a
-//	                                            number that is =, !=, <, <=, >, >= the operand
-//	2³¹ + Op × 2²⁴             none             always. Op 7, 8: that number orders the resources,
-//	                                            the least or the greatest first, those without last
-//	2³¹ + 9 × 2²⁴ + 16         identifier       the context owns it; the name is rocl.context
+// of the absent ones are wanted. A pattern may also have conditions: comparisons of numbers, an
+// order, an owner.
 //
 // A number is a text of at most 128 bytes, such as 4, -0.25 or 1e9. Numbers are compared without
 // rounding. [ParseList] refuses conditions, as does every parser that does not know them.

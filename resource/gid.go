@@ -11,6 +11,13 @@ import (
 	"strings"
 )
 
+// Protocol: Identifiers
+//
+// An identifier has 16 bytes, big-endian: the node u48, the context's number on it u48, a serial
+// u32. Serial 0 is the context itself. A context counts the serials of its resources from 1 and
+// gives none twice. A serial has bit 31 set if the resource is [bounded](#credit); 2,147,483,647 is
+// for [replies](#calls). As text: `000000000001-2-3`, hexadecimal.
+
 // NodeID identifies a node. 48 bits are used.
 type NodeID uint64
 
@@ -68,6 +75,8 @@ func (g GID) String() string {
 }
 
 // ErrBadGID is returned for a text that is not an identifier.
+//
+// Cause: the text is no identifier. Remedy: copy it as `rocl find` prints it.
 var ErrBadGID = errors.New("resource: malformed identifier")
 
 // ParseGID reads the form that String writes.

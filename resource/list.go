@@ -29,12 +29,25 @@ const (
 
 // Errors about attribute lists.
 var (
-	ErrEmptyName    = errors.New("resource: attribute name is empty")
-	ErrBadName      = errors.New("resource: attribute name is not UTF-8")
-	ErrTooLarge     = sentinel.New("resource: attribute list too large", sentinel.ErrTooLarge)
+	// Cause: an attribute has no name. Remedy: name it.
+	ErrEmptyName = errors.New("resource: attribute name is empty")
+	// Cause: the name has other bytes. Remedy: put them into the value.
+	ErrBadName  = errors.New("resource: attribute name is not UTF-8")
+	ErrTooLarge = sentinel.New("resource: attribute list too large", sentinel.ErrTooLarge)
+	// Cause: the prefix is reserved. Remedy: choose another name.
 	ErrReservedName = errors.New("resource: attribute names starting with \"rocl.\" are the library's")
 	ErrMalformed    = errors.New("resource: malformed attribute list")
 )
+
+// Protocol: Lists
+//
+// An attribute list is the number of attributes u16, the bytes of the whole list u32, and for each
+// attribute: bytes of the name u16, bytes of the value u32, the name (UTF-8, not empty), the value.
+// Names may repeat. If the bytes of the value are 2³²-1, the value is absent: wanted in a question,
+// lacking in an answer. A pattern is a list. A resource matches if it has the values of the
+// pattern. The answer has the pattern with the first value of each wanted name, or all attributes
+// if none is wanted. A resource with a name that begins with `rocl.` is found only by patterns with
+// the value of such a name.
 
 // A List is a list of attributes. The zero List is empty and ready to use. A List that ParseList
 // has returned is a view: the first change copies it. A List may be read concurrently. It may be

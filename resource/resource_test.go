@@ -4,7 +4,6 @@ package resource
 
 import (
 	"bytes"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"strings"
@@ -197,17 +196,6 @@ func TestBadInput(t *testing.T) {
 	_ = sys.AddString("rocl.kind", "context")
 	if err := CheckUser(&sys); !errors.Is(err, ErrReservedName) {
 		t.Error(err)
-	}
-}
-
-// The wire form must stay.
-func TestGolden(t *testing.T) {
-	var l List
-	_ = l.AddString("type", "server")
-	_ = l.Want("load")
-	const want = "020020000000" + "040006000000" + "74797065" + "736572766572" + "0400ffffffff" + "6c6f6164"
-	if got := hex.EncodeToString(l.Wire()); got != want {
-		t.Errorf("wire form %s", got)
 	}
 }
 

@@ -114,6 +114,7 @@ func (r *request) parse() (err error) {
 		meta, err = parseMetadata(r.h.meta)
 	}
 	if err != nil {
+		// Cause: `from` is no client of this version. Remedy: upgrade it.
 		r.s.log.Warn("rpc: a request cannot be read", "server", r.s.ID(), "from", r.m.From(), "err", err)
 		return err
 	}
@@ -318,6 +319,7 @@ func (r *request) serve() (b *rocl.Buffer, err error) {
 			return
 		}
 		v := recover()
+		// Cause: as it says, with the stack. Remedy: correct the handler.
 		r.s.log.Error("rpc: a handler panicked", "call", r.method.name, "server", r.s.ID(), "from", r.m.From(), "request", RequestID(r.ctx), "panic", v, "stack", string(debug.Stack()))
 		b, err = nil, fmt.Errorf("%w: the handler of %q", ErrPanic, r.method.name)
 		if v == nil { // runtime.Goexit: only deferred functions still run

@@ -269,6 +269,8 @@ func (s *Server) receive() {
 		m, err := s.r.Recv(context.Background())
 		if err != nil {
 			if !errors.Is(err, rocl.ErrClosed) {
+				// Cause: the context or its memory fails: see `err`. Remedy: close the server, and
+				// make another one.
 				s.log.Error("rpc: the server cannot receive", "server", s.ID(), "err", err)
 			}
 			isReceiving = false

@@ -12,30 +12,31 @@ import (
 	"github.com/rocl-go/rocl/bulk"
 )
 
+// Protocol: Remote procedure calls
+//
+// A server of package rpc is a resource with the attribute `rpc` = `1`. A call is a [call](#calls)
+// to it, or a message if no answer is wanted. The tag is the XXH64, seed 0, of the call's name.
+//
+// A request is version 1 u8, flags u8, bytes of metadata u16, checksum u32, number of the request
+// at its caller u64 (0: it cannot be cancelled), nanoseconds to its deadline u64 (0: none),
+// metadata, clock, arguments. A reply is version 1 u8, flags u8, status u8 (0 result, 1 the handler
+// failed, 2 it did not run), 0 u8, checksum u32, result or error.
+//
+// Flags: 1 checksum, 2 a stream of results is wanted, 4 arguments and result are JSON, 8 the value
+// is elsewhere, 16 (reply) the arguments were pulled and no other reply follows, 32 clock: an
+// identity u64 of a clock and its nanoseconds u64. Others are refused. Arguments and result are
+// [values](#values). Metadata is pairs of strings, the bytes u16 before each. The checksum is the
+// lower half of the XXH64 of the message without these 4 bytes, or 0. An error is the number u8 of
+// names, the names, the bytes u16 before each, and the text. `vectors/rpc.json` has all names.
+//
+// Tag 1 is a message: number u64, reason u8 (0 cancelled, 1 deadline, 2 the result was pulled). Tag
+// 2 is a call for the next results of a stream: number u64, flags u8. Its reply has, behind the
+// head, 1 u8 if it is the last, else 0, and results, the bytes u32 before each. A value elsewhere
+// is a raw value: the [handle](#bulk-transfers) (8 to 134), the XXH64 of the bytes u64 or 0, the
+// number u64 of the call in a reply.
+
 // A request is a message of rocl (Resource.Call, or Resource.Send if nothing is answered) to the
-// resource of a provider. Its tag is the identifier of the call's name. Its payload:
-//
-//	0   1  version
-//	1   1  flags
-//	2   2  length of the metadata
-//	4   4  checksum of all other bytes, if a flag says so; else 0
-//	8   8  number of the request at its caller; 0: it cannot be cancelled
-//	16  8  nanoseconds until its deadline; 0: it has none
-//	24     metadata: pairs of strings, each after its length in two bytes
-//	       with flagClock, the time at which the caller made the request:
-//	       the identity of a clock in 8 bytes, and what it showed in nanoseconds in 8 bytes
-//	       the arguments, to the end; with flagElsewhere: where they are, see elsewhere
-//
-// A reply is the reply of rocl to that message:
-//
-//	0   1  version
-//	1   1  flags
-//	2   1  status
-//	3   1  0
-//	4   4  checksum
-//	8      the result, or an error: see appendError. With flagElsewhere: where the result is
-//
-// Numbers are little-endian.
+// resource of a provider. A reply is the reply of rocl to that message.
 //
 // To extend a request, define a flag, and put the field between the metadata and the arguments when
 // the flag is set: requestHeader.size, put and parseRequest. A server that does not know the flag

@@ -11,18 +11,11 @@
 //
 // # The frame
 //
-// Every frame starts with the same 32 bytes, little-endian. Stream transports put them on the wire
-// as drawn. Other transports may carry the struct.
-//
-//	 0       4    5     6        8      12     16           24      28      32
-//	+-------+----+-----+--------+------+------+------------+-------+-------+
-//	|  len  |type|flags|reserved| seq  | ack  |    tag     |  src  |  dst  |
-//	+-------+----+-----+--------+------+------+------------+-------+-------+
-//	  u32    u8   u8     u16      u32    u32       u64        u32     u32
-//
-// len counts the payload bytes that follow. seq and ack are modulo 2³². src and dst are the serials
-// of the origin and the target resource. A connection joins two contexts, so the rest of their
-// identifiers never travels, and a peer cannot speak for a context that is not its own.
+// Every frame starts with the 32 bytes of a [Header]. Stream transports put them on the wire, in
+// the form that docs/PROTOCOL.md shows. Other transports may carry the struct. Seq and Ack are
+// modulo 2³². Src and Dst are the serials of the origin and the target resource. A connection joins
+// two contexts, so the rest of their identifiers never travels, and a peer cannot speak for a
+// context that is not its own.
 //
 // # Which goroutine calls what
 //

@@ -16,6 +16,15 @@ const HeaderLen = 32
 // an error that cuts the connection.
 const MaxPayload = 1<<31 - 1
 
+// Protocol: Frames
+//
+// A frame between contexts begins with 32 bytes:
+//
+//     payload bytes u32 | type u8 | flags u8 | 0 u16 | seq u32 | ack u32 | tag u64 | src u32 | dst u32
+//
+// The payload follows, at most 2³¹-1 bytes. src and dst are serials: of the sender's resource, and
+// of the receiver's.
+
 // Header is the header in front of every payload; see the package comment.
 type Header struct {
 	Len      uint32

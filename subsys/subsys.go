@@ -18,6 +18,9 @@ var (
 	// ErrClosed is returned when the port or the connection was closed in this process.
 	ErrClosed = errors.New("subsys: port or connection is closed")
 	// ErrAddress is returned for an address that is not of the transport, or not of this node.
+	//
+	// Cause: no transport of the context can listen at an address of `WithListen`. Remedy: correct
+	// it, or add the transport.
 	ErrAddress = errors.New("subsys: address is not of this transport")
 	// ErrNoPeer is returned by Dial when no port listens at the address.
 	ErrNoPeer = errors.New("subsys: no port listens at the address")
@@ -28,6 +31,9 @@ var (
 	ErrProtocol = errors.New("subsys: peer violated the protocol")
 	// ErrUnavailable is returned by Listen when this machine does not give the transport what it
 	// needs, whatever the reason: an address, a port, a kind of socket or of memory.
+	//
+	// Cause: the machine gives the transport no port. Remedy: add TCP to the transports, or use
+	// another address.
 	ErrUnavailable = errors.New("subsys: transport is not available on this machine")
 )
 

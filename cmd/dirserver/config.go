@@ -145,6 +145,7 @@ func settings(cmd *cobra.Command, file string) (*config, error) {
 		return nil, err
 	}
 	if c.tpvm.value != "" && c.bind.value != "" && c.keyFile.value == "" {
+		// Cause: a member needs a key before it starts programs. Remedy: add `--key-file`.
 		return nil, fmt.Errorf("--tpvm (%s) without --key-file: every process that reaches the network could start programs here", c.tpvm.origin)
 	}
 	if err := c.checkLabels(cmd, &fc, file); err != nil {
@@ -200,6 +201,8 @@ func refuseEmpty(flags *pflag.FlagSet) (err error) {
 		switch v := f.Value.String(); {
 		case v != "" && v != "[]", f.Name == "cluster", f.Name == "log-format":
 		case err == nil:
+			// Cause: the flag is empty, often because a variable is unset. Remedy: set or remove
+			// it.
 			err = fmt.Errorf("--%s is empty: leave it out, or give it a value", f.Name)
 		}
 	})
@@ -260,6 +263,7 @@ func (c *config) checkCluster() (err error) {
 			setting
 		}{{"join", c.join}, {"group", c.group}, {"key-file", c.keyFile}, {"tls-cert", c.tlsCert}, {"tls-key", c.tlsKey}, {"tls-ca", c.tlsCA}, {"search", c.search}, {"poll", c.poll}} {
 			if s.value != "" && s.value != defaults[s.flag] {
+				// Cause: only members use this setting. Remedy: add `--bind`, or remove it.
 				return fmt.Errorf("--%s (%s) without --bind HOST:PORT: the node is not in a cluster", s.flag, s.origin)
 			}
 		}
@@ -277,6 +281,7 @@ func (c *config) checkCluster() (err error) {
 		return fmt.Errorf("--tls-cert (%s), --tls-key (%s), --tls-ca (%s): %w", c.tlsCert.origin, c.tlsKey.origin, c.tlsCA.origin, reason(err))
 	}
 	if m.Certificates.Given() && m.KeyFile == "" {
+		// Cause: certificates do not replace the key. Remedy: add `--key-file`.
 		return fmt.Errorf("--tls-cert (%s) without --key-file: gossip and searches are sealed by the key, there is no TLS for them", c.tlsCert.origin)
 	}
 	for _, at := range m.Join {
@@ -394,6 +399,7 @@ func withPosition(err error) error {
 	if errors.As(err, &unknown) && len(unknown.Errors) > 0 {
 		e := &unknown.Errors[0]
 		row, _ := e.Position()
+		// Cause: the configuration file has an unknown name. Remedy: correct it.
 		return fmt.Errorf("line %d: no such setting: %s", row, strings.Join(e.Key(), "."))
 	}
 	var bad *toml.DecodeError

@@ -231,6 +231,7 @@ func (w *watched) open(at string) (end func(), err error) {
 // openLater serves metrics and health as soon as the machine has the address, until end is called.
 // err says that it does not have the address now.
 func (w *watched) openLater(at string, err error) func() {
+	// Cause: the address of `--http` is tried every second. Remedy: correct it if it does not come.
 	w.log.Warn("metrics and health are not served: the machine does not have the address", "http", at, "err", err)
 	life, stop := context.WithCancel(context.Background())
 	end := func() {}
@@ -261,6 +262,7 @@ func (w *watched) openLater(at string, err error) func() {
 func (w *watched) serveHTTP(ln net.Listener) (end func()) {
 	local := ln.Addr().(*net.TCPAddr).IP.IsLoopback()
 	if !local {
+		// Cause: `--http` is not on loopback. Remedy: allow only the monitoring server.
 		w.log.Warn("every process that reaches the address can read the metrics", "http", ln.Addr().String())
 	}
 	s := &http.Server{
@@ -277,9 +279,11 @@ func (w *watched) serveHTTP(ln net.Listener) (end func()) {
 	var busy sync.WaitGroup
 	busy.Go(func() {
 		if err := s.Serve(connlimit.New(maxReaders, maxReadersOfSource).Listener(ln)); !errors.Is(err, http.ErrServerClosed) {
+			// Cause: the HTTP server failed. Remedy: restart the daemon.
 			w.log.Error("metrics and health are no longer served", "err", err)
 		}
 	})
+	// Cause: `--http` is served.
 	w.log.Info("serving metrics and health", "http", ln.Addr().String())
 	return func() {
 		ctx, cancel := context.WithTimeout(context.Background(), closeTime)

@@ -209,6 +209,7 @@ func serve(ctx context.Context, s *config, errOut io.Writer) error {
 			srv.Close()
 			return err
 		}
+		// Cause: the daemon is ready.
 		log.Info("serving", "url", at+"?node="+s.socket.value+".node")
 	}
 	endPod := func() {}
@@ -217,6 +218,7 @@ func serve(ctx context.Context, s *config, errOut io.Writer) error {
 		defer endPod()
 	}
 	w.serving.Store(true)
+	// Cause: the daemon is ready.
 	log.Info("serving", "socket", s.socket.value, "also", s.paths, "node", w.node(), "version", version.String())
 	notify(log, "READY=1")
 	var beat <-chan time.Time
@@ -235,6 +237,8 @@ func serve(ctx context.Context, s *config, errOut io.Writer) error {
 			rekey(log, member, s.keyFile.value)
 			continue
 		case <-srv.Displaced():
+			// Cause: the files at the path were deleted, and a second server was started. Remedy:
+			// restart the programs of the first node.
 			return fmt.Errorf("serving %s: %w: the files there were removed while this one ran", s.socket.value, directory.ErrInUse)
 		case <-ctx.Done():
 		}
@@ -242,6 +246,7 @@ func serve(ctx context.Context, s *config, errOut io.Writer) error {
 	}
 	w.ending.Store(true)
 	notify(log, "STOPPING=1")
+	// Cause: a signal came.
 	log.Info("stopping", "contexts", srv.Stats().Contexts)
 	endPod() // while the directory still serves
 	return srv.Close()
@@ -250,12 +255,15 @@ func serve(ctx context.Context, s *config, errOut io.Writer) error {
 // rekey reads the cluster's keys again, and logs the result.
 func rekey(log *slog.Logger, m *cluster.Membership, file string) {
 	if file == "" {
+		// Cause: SIGHUP came.
 		log.Info("keys not read again: there is no --key-file", "changed", false)
 		return
 	}
 	if n, err := m.Rekey(); err != nil {
+		// Cause: SIGHUP came; `err` says why. Remedy: correct the key file.
 		log.Error("keys not changed: the file cannot be used", "changed", false, "err", err)
 	} else {
+		// Cause: SIGHUP came.
 		log.Info("keys read again", "changed", true, "file", file, "keys", n)
 	}
 }

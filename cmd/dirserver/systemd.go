@@ -12,6 +12,8 @@ import (
 // (sd_notify(3)).
 func notify(log *slog.Logger, state string) {
 	if _, err := sd.SdNotify(false, state); err != nil {
+		// Cause: `NOTIFY_SOCKET` cannot be written. Remedy: check `Type=notify` and
+		// `NotifyAccess=`.
 		log.Warn("telling systemd", "state", state, "err", err)
 	}
 }

@@ -137,6 +137,8 @@ func (t *memberTable) comparePlacesLocked(id resource.NodeID) {
 	}
 	if why := t.contradictionLocked(id, a, time.Now()); why != "" && why != a.logged {
 		a.logged = why
+		// Cause: a member tells `addr`, and answers at `answers`. Remedy: [name its
+		// address](CLUSTER.md#which-address-a-member-has).
 		t.log.Warn("cluster: a member is not at the address that it tells: give it another --bind", "node", name(id), "addr", m.addr, "answers", a.from, "this node", t.mux.Addr().String())
 	}
 }

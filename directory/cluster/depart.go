@@ -81,6 +81,7 @@ func (d *departure) tell(message byte) {
 		case <-acked:
 			return
 		case <-end.C:
+			// Cause: the others may take this node for dead.
 			d.log.Info("cluster: leaving before all members have acknowledged it", "members", len(out))
 			return
 		}

@@ -140,6 +140,7 @@ func (ws *watches) connect(f *feed) error {
 			break
 		}
 		if refused != nil {
+			// Cause: it has too many watches of this node. Remedy: use fewer.
 			ws.log.Warn("cluster: a member refuses a watch", "node", fmt.Sprintf("%012x", uint64(f.node)), "err", refused)
 			ev = directory.Event{Kind: directory.Synced}
 		}

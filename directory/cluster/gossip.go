@@ -20,6 +20,15 @@ import (
 	"github.com/rocl-go/rocl/resource"
 )
 
+// Protocol: Members
+//
+// A member's name is its number, 12 hexadecimal digits. Its meta is version 2 u8, flags u8 (bit 0:
+// it will be back in a moment), epoch u64, random for each opening of the port. At a push/pull, the
+// user state is version 1 u8, flags u8 (bit 0: the sender may not know all yet), and entries for
+// members that the other may not know: node u64, epoch u64, left u32, kind u8, port u16, IP 16
+// bytes. Kind 0: away, for left ms, at most 5,000; 1: met less than a second ago, or suspected; 2:
+// alive and about to be away.
+
 const (
 	gossipTime = 100 * time.Millisecond // how often rumours are told
 
@@ -190,6 +199,8 @@ func (e events) NotifyConflict(n, other *memberlist.Node) {
 	e.conflicts[n.Name] = what
 	e.mu.Unlock()
 	if !logged {
+		// Cause: as it says; searches answer `ErrPartial` meanwhile. Remedy: remove one `.node`
+		// file, and restart that node.
 		e.log.Warn("cluster: a node is in two places: it has moved a moment ago, or two nodes have one number (a copied .node file, a cloned machine)",
 			"node", n.Name, "addr", n.Address(), "other", other.Address(), "this node", n.Name == name(e.cfg.Node))
 	}

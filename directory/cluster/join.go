@@ -298,6 +298,8 @@ func (j *joiner) noteLocked(addr string, err error) {
 	if now.Sub(w.since) < w.warn {
 		return
 	}
+	// Cause: the address, a firewall (UDP and TCP), the key or `--cluster` is wrong; `err` says
+	// what is known. Remedy: correct it, or remove the address.
 	j.log.Warn("cluster: a member to join is not reached yet", "addr", addr, "for", w.warn, "err", err)
 	w.warn *= 2
 }
@@ -450,9 +452,13 @@ func (j *joiner) settleRefusalsLocked(now time.Time) {
 	case n > 0 && !j.warned:
 		j.warned = true
 		addrs, _ := j.refusalsLocked()
+		// Cause: programs at these addresses accept connections, and refuse this node. Remedy: [use
+		// the cluster's key](CLUSTER.md#what-happens-when-members-refuse-each-other), name and
+		// certificates; open the port for UDP and TCP.
 		j.log.Warn("cluster: members refuse this node", "members", n, "addrs", addrs, "err", j.refusals[netip.MustParseAddrPort(addrs[0])].err)
 	case n == 0 && j.warned:
 		j.warned = false
+		// Cause: the refusal is over.
 		j.log.Info("cluster: no member refuses this node any more")
 	}
 }

@@ -36,6 +36,8 @@ const mostBytes = mostKeys * (maxKey + 1)
 func ReadKeys(file string) (keys [][]byte, err error) {
 	b, err := secretfile.Read(file, mostBytes, true)
 	if err != nil {
+		// Cause: the key file cannot be read, or its mode is insecure. Remedy: do what the message
+		// says; [which files are accepted](SECURING.md#which-files-with-secrets-are-accepted).
 		return nil, fmt.Errorf("%w: the cluster's key: %w", ErrConfig, err)
 	}
 	lines := [][]byte{b}
@@ -49,9 +51,11 @@ func ReadKeys(file string) (keys [][]byte, err error) {
 			continue
 		}
 		if len(key) < minKey || len(key) > maxKey || len(b) > mostBytes {
+			// Cause: the key has the wrong length. Remedy: `openssl rand -hex 32` makes one.
 			return nil, fmt.Errorf("%w: the cluster's key in %s, line %d, has %d bytes; it must have at least %d and at most %d", ErrConfig, file, i+1, len(key), minKey, maxKey)
 		}
 		if slices.ContainsFunc(keys, func(k []byte) bool { return bytes.Equal(k, key) }) {
+			// Cause: the file has the key twice. Remedy: remove one line.
 			return nil, fmt.Errorf("%w: the cluster's key in %s, line %d, is there already", ErrConfig, file, i+1)
 		}
 		keys = append(keys, key)
@@ -132,12 +136,14 @@ func (m *Membership) keepKeys(life context.Context) {
 				used, logged = now, ""
 			}
 			if changed {
+				// Cause: the key file's new keys are in use.
 				m.log.Info("cluster: the keys have changed", "keys", n)
 			}
 		}
 		seen = now
 		if err != nil && err.Error() != logged {
 			logged = err.Error()
+			// Cause: the changed key file cannot be used. Remedy: correct it.
 			m.log.Warn("cluster: the keys stay as they were", "err", err)
 		}
 		select {

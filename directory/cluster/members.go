@@ -318,6 +318,7 @@ func (t *memberTable) seen(n *memberlist.Node, alive bool) {
 	id, ok := nodeID(n)
 	epoch, flags, known := parseMeta(n.Meta)
 	if !ok {
+		// Cause: another user of memberlist reaches the port. Remedy: keep it away.
 		t.log.Warn("cluster: ignoring a gossip member that is not a rocl node", "node", n.Name, "addr", n.Address())
 		return
 	}
@@ -332,6 +333,7 @@ func (t *memberTable) seen(n *memberlist.Node, alive bool) {
 	} else {
 		if alive {
 			t.strange[id] = n.Address()
+			// Cause: it has another version. Remedy: upgrade the older one.
 			t.log.Warn("cluster: a member that is not understood is not asked", "node", n.Name, "addr", n.Address(), "meta", fmt.Sprintf("%x", n.Meta))
 		}
 		if m := t.nodes[id]; m != nil { // it was understood before: as such it is gone
@@ -373,6 +375,7 @@ func (t *memberTable) changeLocked(id resource.NodeID, n *memberlist.Node, alive
 	t.publishLocked()
 	if wasAlive != alive || !sameLife {
 		t.summaries.met(id, alive)
+		// Cause: a node was met (`alive`), has gone, or will be back (`away`).
 		t.log.Info("cluster: member", "node", n.Name, "addr", n.Address(), "alive", alive, "away", m.away != nil)
 	}
 }

@@ -97,6 +97,8 @@ func (m *Membership) begin(s *directory.Server, late bool) (func(bool), error) {
 		busy.Go(func() { m.keepKeys(life) })
 	}
 	if err != nil {
+		// Cause: the machine lacks the address of `--bind`, or the key cannot be used. Remedy: wait
+		// for the address, or correct `err`.
 		m.log.Warn("cluster: the node is served, and is not a member yet", "err", err)
 		m.goWithout(s, notMember(err))
 	}
@@ -131,6 +133,8 @@ func (m *Membership) keep(life context.Context, s *directory.Server, changed fun
 		if why == nil {
 			return
 		}
+		// Cause: the machine [has lost the address](CLUSTER.md#when-the-address-is-not-there).
+		// Remedy: see to the network.
 		m.log.Warn("cluster: the member's address is gone: the node is served, and is not a member until it has an address", "err", why)
 		met := m.known()
 		m.mu.Lock()
@@ -144,6 +148,8 @@ func (m *Membership) keep(life context.Context, s *directory.Server, changed fun
 
 // notMember adds to a reason what it leads to.
 func notMember(why error) error {
+	// Cause: the machine lacks the address, or the address or key cannot be used. Remedy: [see
+	// there](CLUSTER.md#when-the-address-is-not-there).
 	return fmt.Errorf("this node is not a member of its cluster at present: %w", why)
 }
 
@@ -204,6 +210,7 @@ func (m *Membership) keepEntering(life context.Context, s *directory.Server) {
 		m.mu.Unlock()
 		if text := missing.Error(); text != logged && life.Err() == nil {
 			logged = text
+			// Cause: the same, for a new reason. Remedy: correct `err`.
 			m.log.Warn("cluster: not a member yet", "err", err)
 		}
 	}
@@ -238,11 +245,16 @@ func (m *Membership) enter(ctx context.Context, s *directory.Server, wait time.D
 	m.cluster, m.server, m.missing = c, s, nil
 	m.mu.Unlock()
 	s.Attach(c)
+	// Cause: this node is a member; `sealed`: there is a key.
 	m.log.Info("member of a cluster", "cluster", m.name, "addr", c.Addr(), "sealed", terms.Sealed)
 	if !terms.Sealed && !isLocal(c.Addr()) {
+		// Cause: `--bind` without `--key-file`, not on loopback. Remedy: [make a
+		// key](SECURING.md#how-to-make-a-key).
 		m.log.Warn("cluster: there is no key: every process that reaches the address can join, and read and change resources", "addr", c.Addr())
 	}
 	if h, _, _ := mux.SplitBind(m.member.Bind); isLocal(c.Addr()) && !loopback.IsHost(h) {
+		// Cause: `/etc/hosts` has the name of `--bind` at 127.0.0.0/8. Remedy: name the address or
+		// the interface.
 		m.log.Warn("cluster: the address to bind leads to the loopback interface: other machines do not reach this member", "bind", m.member.Bind, "addr", c.Addr())
 	}
 	m.used = keys
@@ -305,6 +317,7 @@ func (m *Membership) end(by func(*Cluster) error) {
 		return
 	}
 	if err := by(c); err != nil {
+		// Cause: some members were not told, and take this node for dead.
 		m.log.Info("cluster: ending", "err", err)
 	}
 }

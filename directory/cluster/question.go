@@ -12,6 +12,27 @@ import (
 	"github.com/rocl-go/rocl/resource"
 )
 
+// Protocol: Questions, streams and watches
+//
+// A question is kind u8 (1 find, 2 lookup, 3 next, 4 roll), an identifier in all but find (next:
+// cursor u64, step u64, big-endian), and the pattern. The answer to find is that of an ask, of next
+// a record, of roll the number u48 and the lowest 16 bits of the epoch of each known member. A
+// member asks for the roll if the checksum with a "no" differs from its own (XXH64 of each number
+// u64, combined by exclusive or; 1 in place of 0), exchanges all with members it has not heard of
+// in that life, and asks those too.
+//
+// A message to the directory begins with 1 to 4: a packet; 8, cursor u64 big-endian: it is done
+// with; 12, an entry of kind 2: a member that the sender of a 14 met lately; 13: a 14 or 15 was
+// received; 14: another server takes my place, every 20 ms until 13; 15: I leave, likewise for 150
+// ms; 16 to 18: [filters](#searches).
+//
+// A stream that begins with `W` has 32 bytes: `W`, 7 zeros, caller u64, its epoch u64, the callee's
+// epoch u64. Messages follow as [at the socket](#the-directory), kind 5: `watch` and `stop` with an
+// id of the caller, `event` or `error` of the callee with it, and `beat` of both, every second. An
+// end closes after 4 s without one. With `Q`, a question follows, its length u32 before it, and the
+// answer is 0, or 1, length u32 and the answer: for what has more than 64 KiB, for which a packet
+// has the identifier alone.
+
 // Kinds of questions.
 const (
 	kindFind = 1 + iota

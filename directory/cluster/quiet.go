@@ -27,8 +27,12 @@ func (q *quiet) Handle(ctx context.Context, r slog.Record) error {
 	refused := ""
 	switch {
 	case strings.Contains(r.Message, "Decrypt packet failed"):
+		// Cause (info): a process with the cluster's certificates has another key. Remedy: correct
+		// or stop it.
 		refused = "cluster: gossip refused: with another key, or with none"
 	case strings.Contains(r.Message, "unacceptable label"):
+		// Cause (info): a process with the cluster's certificates has another `--cluster`. Remedy:
+		// correct or stop it.
 		refused = "cluster: gossip refused: of another cluster"
 	}
 	if refused != "" {

@@ -71,6 +71,7 @@ func (ws *watches) watch(pattern *resource.List, to *database.Watch) (end func()
 		ws.mu.Lock()
 		defer ws.mu.Unlock()
 		if w.late != nil {
+			// Cause: these members did not answer in 3 s. Remedy: see whether they live.
 			ws.log.Warn("cluster: a watch goes on without what some members have", "members", fmt.Sprintf("%012x", w.awaitedLocked()))
 			w.endWaitingLocked()
 		}

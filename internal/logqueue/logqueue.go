@@ -62,6 +62,7 @@ func (q *Queue) Drain(ctx context.Context) {
 func (q *Queue) write(l line) {
 	_ = l.h.Handle(l.ctx, l.record) // as slog does
 	if n := q.unreported.Swap(0); n > 0 && q.user.Enabled(l.ctx, slog.LevelWarn) {
+		// Cause (warn): the program's log handler is slow. Remedy: use a faster one.
 		r := slog.NewRecord(time.Now(), slog.LevelWarn, "rocl: log lines were dropped, because the handler did not return in time", 0)
 		r.AddAttrs(slog.Uint64("dropped", n))
 		_ = q.user.Handle(l.ctx, r)

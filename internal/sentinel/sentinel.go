@@ -7,6 +7,9 @@ package sentinel
 import "errors"
 
 // ErrTooLarge is matched by the errors of all packages for a length beyond a limit.
+//
+// Cause: a message, attribute or list is beyond its [limit](PROTOCOL.md#limits), or beyond three
+// quarters of the receiver's memory. Remedy: split it, or use package bulk.
 var ErrTooLarge = errors.New("rocl: too large")
 
 // New returns an error with this text that matches base.

@@ -11,7 +11,61 @@ import (
 	"github.com/rocl-go/rocl/subsys"
 )
 
-// The layout of the segment of one end of a connection; docs/PROTOCOL.md draws it.
+// Protocol: Shared memory
+//
+// **Address.** `shm://NODE/NAME`, or `shm://NODE/FOLDER/NAME` of a port that listens beside the
+// directory's socket too. NODE is the first 8 bytes, in hex, of the SHA-256 of the boot id, the
+// links `/proc/self/ns/net` and `user`, and the user's (`shm.ForGroup`: the group's) number, a
+// newline behind each. FOLDER is the same of the boot id, then `folder`, device and inode of the
+// folder, decimal, with blanks between, and a newline. A port listens at the abstract SEQPACKET
+// socket `rocl-shm-NODE-NAME`, and at `.rocl-shm-NAME` in the folder, mode 0600. If NODE is the
+// dialler's, it dials the first; if only FOLDER is, the second. Each end checks the other's user
+// (SO_PEERCRED; of a group: SO_PEERGROUPS); at the path, as the directory does.
+//
+// **Handshake.** All memory is memfds, allocated, with the seals SHRINK, GROW and FUTURE_WRITE.
+// Both ends send, the dialler first, `rocl-shm`, version 5 u32, segment bytes 20,480 u32, ring
+// bytes 16,384 u32, loans 512 u32, with descriptors: its segment; its port's bell (4,096 bytes);
+// the page it naps on (4,096 bytes, not FUTURE_WRITE); between processes of one user, the bell's
+// eventfd. **Notes** of 16 bytes follow: kind u16, hops u16, arena u32, size u64. Kind 1, with a
+// descriptor: loans may be in this arena, which was forwarded hops times, up to 8. Kind 2: nothing
+// in the arena is lent any more. Kind 3: ring the bell. An end numbers its arenas, and may have 8
+// of 4 GiB in all mapped, and what the other's segment allows beyond.
+//
+// **Segment** of one end, numbers in the machine's order:
+//
+// | at | what |
+// |---|---|
+// | 0 | head u64: bytes of the other's records processed, a multiple of 64 |
+// | 64 | wants u32: 1 while the writer waits for room. closed u32: no further record comes. done
+// u32: nothing lent is read. arenas u32, GiB u32: what more may be mapped |
+// | 128 | 512 bits: loans of the other whose memory was forwarded to a third process; set before,
+// cleared before the return |
+// | 2,048 | returned loans, u32: the k-th at k modulo 512: number + 1 in the lower half, k / 512 in
+// the upper. Bit 15: a third process may still read it |
+// | 4,096 | the ring |
+//
+// A record begins at a multiple of 64, modulo 16,384. Its first word u64 has the kind below and the
+// bytes behind it above; it is written last, after the successor's word was set to 0. At most
+// 16,256 bytes.
+//
+// | kind | behind the word |
+// |---|---|
+// | 1 | bytes of the stream of frames, cut anywhere |
+// | 2 | a loan and a header: that frame's payload |
+// | 3 | a loan: whole frames, to be copied |
+// | 4 | a loan and a header: the payload is in a loan from the reader, whose number is in the arena
+// field; the reader returns the writer's number at once |
+//
+// A loan is arena u32, number u32 (below 512), place u64, bytes u32, 0 u32. A number is lent again
+// when it was returned, or the other end is done, has closed with the loan at or behind its head,
+// or has ended.
+//
+// **Bell.** The lower two bits of its first word u64 say how the context waits: 0 polls; 1 sleeps:
+// write to the eventfd, else send note 3; 2 naps: add 1 to the page's first word u32 and FUTEX_WAKE
+// one, shared. A process reads it after it has written a record or return, made wanted room, or
+// ended, and acts once for each value.
+
+// The layout of the segment of one end of a connection.
 const (
 	returnsAt  = 2 << 10
 	maxLoans   = 512 // most loans of one end at a time; a power of two
@@ -42,13 +96,6 @@ type words struct {
 }
 
 // A segment is the mapped segment of one end. That end has mapped it for writing.
-//
-//	from    bytes    what
-//	0       8        head
-//	64      20       awaitsSpace, closed, done, arenas, gib: 4 bytes each
-//	128     64       passed: one bit for each loan
-//	2048    2048     returns: 4 bytes for each of maxLoans
-//	4096    16384    ring
 type segment struct {
 	*words
 	returns *[maxLoans]atomic.Uint32 // see giveBack

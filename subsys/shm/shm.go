@@ -96,6 +96,8 @@ func (p *port) listen(addr, node string) error {
 	if p.cfg.Folder != "" {
 		d, err := openFolder(p.cfg.Folder)
 		if err != nil {
+			// Cause: the folder of the directory's socket cannot be written. Remedy: make it
+			// writable, if containers share it.
 			p.cfg.Logger.Warn("shm: contexts in other containers may not reach this one", "folder", p.cfg.Folder, "err", err)
 		}
 		p.folder = d
@@ -201,6 +203,8 @@ func (p *port) accept(ln *net.UnixListener, isBeside bool) {
 			if errors.Is(err, net.ErrClosed) {
 				return
 			}
+			// Cause: no descriptors, a process of another user, or an unfinished handshake: see
+			// `err`.
 			p.log.Warn("", "shm: accepting", "err", err)
 			stream.Pause(err)
 			continue

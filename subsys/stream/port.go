@@ -115,6 +115,7 @@ func (p *Port) accept() {
 		// No descriptors were left, or the peer has gone already. The loop waits for the next peer,
 		// but must not spin.
 		if err != nil && !errors.Is(err, subsys.ErrClosed) {
+			// Cause: mostly no descriptors are left. Remedy: raise `ulimit -n`.
 			p.log.Warn("", p.proto.Scheme+": accepting", "err", err)
 			Pause(err)
 		}

@@ -62,6 +62,8 @@ func (f *Files) identity(log *slog.Logger) (*identity, error) {
 		err = f.load(now)
 	}
 	if err != nil { // a file may be half written: the next handshake reads again
+		// Cause: changed files cannot be used; the former stay in use. Remedy: correct them before
+		// the former expire.
 		log.Warn("tls: reading the certificates again", "err", err)
 	}
 	return f.current()

@@ -30,6 +30,21 @@ var (
 	never  = time.Date(9999, 12, 31, 23, 59, 59, 0, time.UTC)
 )
 
+// Protocol: TLS
+//
+// The same frames are the data of TLS 1.3, without resumption. ALPN is `rocl/1`; a server sends
+// nothing to a client without it. Both show a certificate. These are the operator's, or derive from
+// a link key of the terms, the secret, by HKDF-SHA256 without salt. In a cluster, it is
+// HMAC-SHA256(the cluster's key, "rocl link " name).
+//
+// | what | info | bytes |
+// |---|---|---|
+// | seed of the authority's Ed25519 key | `rocl tls 1 authority`, 0, the cluster's name | 32 |
+// | its common name, in 32 hexadecimal digits | `rocl tls 1 name`, 0, the cluster's name | 16 |
+//
+// The authority signs a context's certificate, for clients and servers, with the names of all
+// accepted secrets as DNS names. A dialler sends the name of its secret as server name.
+
 // Secrets are credentials derived from secrets that all contexts of a cluster share.
 type Secrets struct {
 	cluster string

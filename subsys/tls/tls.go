@@ -90,6 +90,8 @@ func (h *handshakes) greet(p *stream.Port, nc *net.TCPConn, s *subsys.Handshake)
 	}
 	nc.Close()
 	if !errors.Is(err, subsys.ErrClosed) {
+		// Cause: no certificate, another cluster, or another secret: see `err`. Remedy: correct the
+		// peer, or stop it.
 		h.refusals.Info(netsource.OfURL(remote), "tls: refused", "remote", remote, "err", err)
 	}
 }

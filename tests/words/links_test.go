@@ -20,7 +20,7 @@ var (
 )
 
 // templates maps texts from which programs write documents to these documents.
-var templates = map[string]string{"directory/internal/scale/scaling.md": "docs/SCALING.md"}
+var templates = map[string]string{"directory/internal/scale/scaling.md": "docs/SCALING.md", "tests/pages/protocol.md": "docs/PROTOCOL.md", "tests/pages/troubleshooting.md": "docs/TROUBLESHOOTING.md"}
 
 // Every link of a document leads to a file and heading of the tree, and every document that a Go
 // file names exists.
@@ -39,7 +39,7 @@ func TestDocLinks(t *testing.T) {
 			file, anchor, hasAnchor := strings.Cut(m[1], "#")
 			to := path.Join(path.Dir(cmp.Or(templates[doc], doc)), file)
 			if file == "" {
-				to = doc
+				to = cmp.Or(templates[doc], doc)
 			}
 			if _, err := os.Stat(path.Join(root, to)); err != nil {
 				t.Errorf("%s: the link %s leads to no file", doc, m[1])

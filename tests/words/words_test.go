@@ -181,6 +181,9 @@ func checkDecl(d ast.Decl) (found []undocumented) {
 		grouped := d.Lparen.IsValid()
 		for _, s := range d.Specs {
 			names, doc, behind := specParts(s)
+			if doc != nil && strings.HasPrefix(doc.Text(), "Cause: ") { // for docs/TROUBLESHOOTING.md
+				doc = nil
+			}
 			if !grouped {
 				doc = d.Doc
 			}

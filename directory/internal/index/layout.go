@@ -12,6 +12,38 @@ import (
 	"github.com/rocl-go/rocl/resource"
 )
 
+// Protocol: The index
+//
+// The index has the node's resources in a memfd of 16 GiB, mostly not allocated: words u64 in the
+// machine's order. Places are numbers of words, 0 none. Of two numbers in a word, the first is the
+// lower half.
+//
+// | at | what |
+// |---|---|
+// | 0 | `rimage`, 0, version 1 |
+// | 1 | key of the hashes, two words |
+// | 3 | state: 0 being filled, 1 valid, 2 ended |
+// | 4 | 1: what is not here does not exist |
+// | 5 | number of records |
+// | 16 | 256 parts of two words: version; place of the table (upper half), log2 of its slots |
+// | 1,024 | places of pages of 128 records, u32 each, up to 524,288 |
+// | 263,168 | tables, lists, records, blocks |
+//
+// A hash is the SipHash-2-4, under the key, of an attribute's form in a list; of an identifier's 16
+// bytes with the key's first word inverted. Bit 63 is then set. The lowest 8 bits are the part; the
+// rest, modulo the slots, the first slot to look at, on to an empty one. A slot is a hash and a
+// posting: bit 0 says whether it is a list, bits 1 to 31 its length, the upper half a record's
+// number plus one, or the list's place. A list is a word for the writer, then numbers plus one,
+// u32.
+//
+// A record has 16 words: sequence number; identifier, two words; description; revision; the list,
+// up to 88 bytes, or the place of a block: owner, two words, and list. Description: 0 free; bit 31
+// used; 30 found only by `rocl.` names; 29 the list, above 64 KiB, is not here; 28 a block; bits 0
+// to 19 bytes of the list.
+//
+// A version or sequence number is odd while its object changes. What was read counts if the number
+// was even before and is the same after, "nothing matches" if the part's version too.
+
 // The file consists of words of eight bytes. A place is the number of a word. The header begins at
 // 0, so place 0 means none.
 const (

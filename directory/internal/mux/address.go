@@ -24,6 +24,9 @@ var (
 	ErrNoAddress = errors.New("mux: the machine does not have the address")
 	// ErrChoice is returned when several addresses of the machine fit Config.Bind. The error lists
 	// them.
+	//
+	// Cause: `--bind` leads to several addresses, and no member to join decides. Remedy: [name
+	// one](CLUSTER.md#which-address-a-member-has).
 	ErrChoice = errors.New("mux: several addresses of the machine fit")
 )
 

@@ -196,6 +196,8 @@ func (x *Mux) heardHello(b []byte, k *keys, i int, from *net.UDPAddr) bool {
 // refused logs that a hello did not open: nothing else tells an operator that the cluster's name or
 // a key is wrong.
 func (x *Mux) refused(from *net.UDPAddr, sender resource.NodeID) {
+	// Cause: a process with another `--cluster` or key contacts this node. Remedy: correct or stop
+	// it.
 	x.often.Info(netsource.Of(from), "mux: gossip refused: of another cluster, or with another key", "remote", from, "node", sender)
 }
 

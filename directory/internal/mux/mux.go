@@ -327,6 +327,7 @@ func (x *Mux) spin() {
 	}
 	for _, s := range all {
 		if err := x.poller.Add(s.fd, s); err != nil { // it was in the set before
+			// Cause: the kernel refused it after `--poll`. Remedy: restart the daemon; `--poll 0`.
 			x.log.Error("mux: a socket cannot be watched again", "err", err)
 		}
 	}

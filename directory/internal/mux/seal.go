@@ -19,12 +19,40 @@ import (
 	"github.com/rocl-go/rocl/resource"
 )
 
-// The head of a datagram, which is authenticated but not hidden:
+// Protocol: Between directories
 //
-//	'R' | kind u8 | key u16 | sender u64 | counter u64 | sealed
+// This part may change. A member has one port, UDP and TCP. A datagram is:
 //
-// All numbers are little-endian. key tells which of the cluster's keys sealed it, while there are
-// several.
+//     R | kind u8 | tag u16 of the key | sender u64 | counter u64 | content
+//
+// Kinds: 1 to one member, 2 cast, 3 beacon, 4 head and 5 body of a large one (in a stream), 6
+// gossip, 7 hello. The counter begins with 1, and is never used twice under one key. The content is
+// sealed with AES-256-GCM: the nonce is 4 zero bytes and the counter, the 20 bytes before are
+// authenticated. Without a key it is as it is, the XXH64 (seed: the first 8 bytes of the key below)
+// of nonce, 20 bytes and content, and 8 zero bytes.
+//
+// Keys are HMAC-SHA256; K is HMAC(cluster's key or nothing, "rocl datagram" 0 name). Kinds 1, 4, 5:
+// HMAC(K, "one" sender, its epoch, receiver, its epoch), u64 each; 6: "gossip" and the same; 2:
+// "cast" sender, its epoch; 3: "beacon"; 7: "hello". The tag is the first two bytes of HMAC(K,
+// "tag"). A datagram that does not open, of an unknown sender, or with a counter seen or 8,192
+// behind is dropped. Counters of beacons and hellos are random, not remembered.
+//
+// - **One member**: 0 and a message for the directory; 1 and u64: accept my casts from this number;
+//   2: from which? Casts without a known number are dropped, and asked about every 50 ms.
+// - **Gossip**: a packet of memberlist 0.7, label `rocl NAME`, sealed once more with HMAC(cluster's
+//   key, "rocl gossip") if there is a key.
+// - **Hello**: 0 asks or 1 answers u8, token u64. Sent to an address before it is joined; the
+//   answer repeats the token. The receiver joins a member that it does not see alive.
+// - **Beacon**: the port u16. Sent twice a second by a lone member, every 2 s by the first of
+//   several, and to an address before a stream of memberlist.
+// - **Large**: above 1,232 bytes, by a stream: `L`, kind 4 with length u32, kind 5 with the next
+//   counter.
+//
+// A stream that begins with 244 is memberlist's. With a key, all streams are in [TLS](#tls), ALPN
+// `rocl-dir/1`, secrets HMAC(each key, "rocl stream").
+
+// The head of a datagram is authenticated but not hidden. Its key tells which of the cluster's keys
+// sealed it, while there are several.
 const (
 	magic    = 'R'
 	headLen  = 20

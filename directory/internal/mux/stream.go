@@ -37,6 +37,7 @@ func (x *Mux) accept() {
 			return
 		}
 		if err != nil {
+			// Cause: mostly no descriptors are left. Remedy: raise `LimitNOFILE`.
 			x.often.Warn("", "mux: accepting", "err", err)
 			select { // descriptors ran out: only time mends that
 			case <-time.After(20 * time.Millisecond):
@@ -54,6 +55,7 @@ func (x *Mux) accept() {
 			if err := x.greet(s); err != nil {
 				s.Close()
 				x.count.StreamsRefused.Add(1)
+				// Cause: as `mux: gossip refused`.
 				x.often.Info(netsource.Of(nc.RemoteAddr()), "mux: stream refused", "remote", nc.RemoteAddr(), "err", err)
 			}
 		}()

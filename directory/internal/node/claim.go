@@ -92,6 +92,7 @@ func (l *Listener) Claim(path string, labels []byte) (*Identity, error) {
 	}
 	id, unkept, err := loadIdentity(b.path+nodeSuffix, labels)
 	if unkept != nil {
+		// Cause: `PATH.node` cannot be written. Remedy: free space, correct rights.
 		l.conf.Log.Warn("directory: the node's labels end with this server: they cannot be kept", "err", unkept)
 	}
 	if err != nil {
@@ -186,6 +187,8 @@ func makeFolder(path string) error {
 	switch err := os.Mkdir(dir, 0o700); {
 	case errors.Is(err, fs.ErrNotExist):
 		_, variable := defaultFolder()
+		// Cause: the variable names a folder that does not exist. Remedy: create it, or correct the
+		// variable.
 		return fmt.Errorf("directory: the default path of the directory: %w: %s, which %s names; set ROCL_SOCKET to use another path", fs.ErrNotExist, filepath.Dir(dir), variable)
 	case err != nil && !errors.Is(err, fs.ErrExist):
 		return fmt.Errorf("directory: making a place for the socket: %w", err)
@@ -202,6 +205,7 @@ func takeLock(path string) (*os.File, error) {
 	var st unix.Stat_t
 	if err = unix.Fstat(int(f.Fd()), &st); err == nil && int(st.Uid) != os.Geteuid() {
 		f.Close()
+		// Cause: root tries to serve another user's node. Remedy: run the daemon as that user.
 		return nil, fmt.Errorf("directory: serving %s: %w: %s belongs to user %d, and only that user can serve there", path, ErrUntrusted, path+lockSuffix, st.Uid)
 	}
 	if err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err == nil {

@@ -35,6 +35,8 @@ func (l *Listener) guard(b *socket, step time.Duration) {
 		err := l.restore(b)
 		if errors.Is(err, errDisplaced) {
 			l.displace.Do(func() {
+				// Cause: all files were deleted, and a second server was started. Remedy: restart
+				// the programs of the first node.
 				l.conf.Log.Error("directory: another server has taken the node's place, this one ends", "socket", b.path, "err", err)
 				close(l.displaced)
 				go l.conf.End() // in a goroutine of its own, because Stop waits for this one
@@ -46,6 +48,7 @@ func (l *Listener) guard(b *socket, step time.Duration) {
 			text = err.Error()
 		}
 		if text != "" && text != b.problem {
+			// Cause: rights or space are missing. Remedy: correct `err`.
 			l.conf.Log.Warn("directory: the files of the node cannot be put back", "err", err)
 		}
 		b.problem = text
@@ -68,6 +71,7 @@ func (l *Listener) restore(b *socket) error {
 		if err != nil {
 			return err // a server that starts has the lock for a moment, and finds that this one serves
 		}
+		// Cause: a file of the node was deleted. Remedy: find the process that deletes it.
 		l.conf.Log.Warn("directory: the node's lock was removed while it was held; there is a new one", "file", b.path+lockSuffix)
 		b.lock.Close()
 		b.lock = lock
@@ -93,6 +97,7 @@ func (l *Listener) restore(b *socket) error {
 	if err := b.openLocked(); err != nil {
 		return err
 	}
+	// Cause: a file of the node was deleted. Remedy: find the process that deletes it.
 	l.conf.Log.Warn("directory: the node's socket was removed while it was served; there is a new one", "socket", b.path)
 	l.busy.Add(1)
 	go l.accept(b.ln, l.admit)
@@ -116,6 +121,7 @@ func (l *Listener) restoreNodeFileLocked(b *socket) error {
 		if err := writeFile(path, want); err != nil {
 			return err
 		}
+		// Cause: a file of the node was deleted. Remedy: find the process that deletes it.
 		l.conf.Log.Warn("directory: the node's identity was removed while it was served; it is written again", "file", path)
 	}
 	b.nodeFile, err = os.Lstat(path)

@@ -52,6 +52,7 @@ func NewIdentity() *Identity {
 func (i *Identity) Next() (resource.GID, error) {
 	n := i.count.Add(1)
 	if n >= 1<<24 {
+		// Cause: one server has served 16 million contexts. Remedy: restart the daemon.
 		return resource.GID{}, errors.New("directory: this server has given out all its numbers; restart it")
 	}
 	return resource.MakeGID(i.Node, i.Epoch<<24|n, 0), nil
@@ -143,6 +144,8 @@ func readNodeFile(path string) ([]byte, error) {
 		return nil, nil
 	}
 	if err == nil && len(b) > 0 && !strings.HasPrefix(string(b), nodePrefix) && !strings.HasPrefix(string(b), secondPrefix) {
+		// Cause: `PATH.node` is damaged or foreign. Remedy: end the node's processes, and remove
+		// the file.
 		err = fmt.Errorf("directory: reading %s: %w: it is not a node's identity", path, ErrOccupied)
 	}
 	return b, err

@@ -196,6 +196,7 @@ func (l *Listener) accept(ln net.Listener, serve func(net.Conn)) {
 			return
 		}
 		if err != nil {
+			// Cause: mostly no descriptors are left. Remedy: raise `LimitNOFILE`.
 			l.limited.Warn("", "directory: accepting", "err", err)
 			select { // the process has no free descriptors: wait
 			case <-time.After(acceptPause):
@@ -211,6 +212,7 @@ func (l *Listener) accept(ln net.Listener, serve func(net.Conn)) {
 // admit serves a connection from an allowed process, and tells any other process why it is refused.
 func (l *Listener) admit(nc net.Conn) {
 	if err := allowed(nc.(*net.UnixConn)); err != nil {
+		// Cause: a process of another user tried to connect. Remedy: run it as the node's user.
 		l.limited.Warn("", "directory: refused", "err", err)
 		_ = nc.SetDeadline(time.Now().Add(100 * time.Millisecond))
 		_ = wire.NewConn(nc).SendError(0, err)
@@ -226,6 +228,8 @@ func (l *Listener) challenge(nc net.Conn) {
 	defer waiting.Release()
 	_ = nc.SetDeadline(time.Now().Add(serverTime))
 	if err := serverHandshake(nc, l.id); err != nil {
+		// Cause: a process without the node's key tried to connect. Remedy: give it the identity
+		// file, or stop it.
 		l.limited.Warn(netsource.Of(nc.RemoteAddr()), "directory: refused", "remote", nc.RemoteAddr(), "err", err)
 		nc.Close()
 		return

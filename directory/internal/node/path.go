@@ -50,6 +50,7 @@ func defaultFolder() (dir, variable string) {
 // each working directory.
 func checkDefault() error {
 	if d, variable := defaultFolder(); !filepath.IsAbs(d) {
+		// Cause: `XDG_RUNTIME_DIR` or `TMPDIR` is no absolute path. Remedy: correct or unset it.
 		return fmt.Errorf("directory: the default path of the directory: %s=%q is not an absolute path; set ROCL_SOCKET to use another path", variable, os.Getenv(variable))
 	}
 	return nil
@@ -71,6 +72,7 @@ func CheckSocket(path string) error {
 		return fmt.Errorf("directory: %q is a URL, where the path of a socket is wanted", path)
 	}
 	if path = filePath(path); len(path) > maxPath {
+		// Cause: the kernel limits socket paths. Remedy: use a shorter one.
 		return fmt.Errorf("directory: socket path has %d bytes, at most %d: %s", len(path), maxPath, path)
 	}
 	return nil

@@ -70,6 +70,8 @@ func allowed(nc *net.UnixConn) error {
 		return err
 	}
 	if uid := int(cred.Uid); uid != 0 && uid != os.Geteuid() {
+		// Cause: the process runs as another user than the directory. Remedy: run all programs of a
+		// node as one user.
 		return fmt.Errorf("%w: process %d is of user %d, and the directory of user %d", wire.ErrForbidden, cred.Pid, cred.Uid, os.Geteuid())
 	}
 	return nil

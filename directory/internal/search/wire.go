@@ -19,6 +19,24 @@ type ID struct {
 	N     uint64
 }
 
+// Protocol: Searches
+//
+// A packet is about a question of the asker and a range of members, lo to hi:
+//
+//     type u8 | 0 u8 | fan u16 | asker u64 | number u64 | lo u64 | hi u64 | body
+//
+// Type 1 asks: cover the range for the sender (fan 1: answer for yourself); body: the question. 2
+// found: the member u64, the answer. 3 none: covered u32 (bit 31: known follows), number of failed
+// u32, checksum u64, known u64, failed u64 each. 4 busy: the range is being covered.
+//
+// Between the asker and the one member of the range: type u8, 1 u8, fan u16, number u64, body,
+// without the member.
+//
+// Filters: 16, epoch u32, version u32, keys u32: added since that version; 17 and a summary: epoch
+// u32, version u32, capacity u32, hashes u32, bits u32, words u64 (a Bloom filter of
+// bits-and-blooms/bloom v3); 18, epoch u32, version u32: asks for what came after. A key is the
+// lower half of the XXH64 of an attribute's form in a list.
+
 // Packet types.
 const (
 	typeAsk   = 1 + iota // cover [Lo,Hi] for the sender
@@ -27,23 +45,9 @@ const (
 	typeBusy             // the answer to a repeated ask: [Lo,Hi] is being covered
 )
 
-// A Packet is what one node sends to another about one question and one range:
-//
-//	type u8 | zero u8 | fan u16 | asker u64 | n u64 | lo u64 | hi u64 | body
-//
-//	ask    body: the question, bytes of the asking program
-//	found  body: the node that has it u64, the answer
-//	none   body: covered u32, failed u32, checksum u64, failed × u64; if bit 31 of covered
-//	       is set, a checksum u64 of all members that the sender knows is before failed
-//	busy   no body
-//
-// fan is 1 in an ask that was sent to all nodes: each answers for itself alone. All numbers are
-// little-endian. Most packets are about one node alone, and travel between that node and the asker.
-// These have a short form (AppendTo):
-//
-//	type u8 | one u8 | fan u16 | n u64 | body
-//
-// in which a found does not name the node.
+// A Packet is what one node sends to another about one question and one range. Most packets are
+// about one node alone, and travel between that node and the asker. These have a short form
+// (AppendTo).
 type Packet struct {
 	Type   uint8
 	Fan    uint16

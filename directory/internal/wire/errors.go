@@ -14,16 +14,29 @@ import (
 
 // Errors that cross the wire. Package directory exports them and says what each means.
 var (
-	ErrNotFound   = errors.New("rocl: no such resource")
-	ErrRevision   = errors.New("rocl: the attributes have changed")
-	ErrNotOwner   = errors.New("rocl: not the owner")
-	ErrExists     = errors.New("rocl: resource exists")
+	// Cause: nothing matches: it is not registered, has ended, or is in another directory. `rocl`
+	// prints `no resource matches`. Remedy: compare `rocl find --contexts` in both environments;
+	// wait with `Context.Await`.
+	ErrNotFound = errors.New("rocl: no such resource")
+	// Cause: `CompareAndSet`: another change came first. Remedy: read again, and repeat.
+	ErrRevision = errors.New("rocl: the attributes have changed")
+	// Cause: another context owns the resource. Remedy: let that one change it.
+	ErrNotOwner = errors.New("rocl: not the owner")
+	// Cause: `Unique`: another resource has these attributes. Remedy: use that one.
+	ErrExists = errors.New("rocl: resource exists")
+	// Cause: an attribute to register, or one of `Unique`, has no value. Remedy: give it one.
 	ErrIncomplete = errors.New("rocl: an attribute has no value")
-	ErrProtocol   = errors.New("rocl: directory protocol violation")
-	ErrDenied     = errors.New("rocl: the directory refuses this process")
-	ErrClosed     = errors.New("rocl: directory closed")
-	ErrInUse      = errors.New("rocl: another directory serves this node")
-	ErrPartial    = errors.New("rocl: not found, and not every node could be asked")
+	// Cause: program and directory have different versions. Remedy: upgrade the older one.
+	ErrProtocol = errors.New("rocl: directory protocol violation")
+	// Cause: the text behind it says why.
+	ErrDenied = errors.New("rocl: the directory refuses this process")
+	ErrClosed = errors.New("rocl: directory closed")
+	// Cause: another daemon serves the socket; in dirserver, exit code 3. Remedy: stop it, or use
+	// another `--socket`.
+	ErrInUse = errors.New("rocl: another directory serves this node")
+	// Cause: some nodes do not answer, refuse this one, or were never met. Remedy: see `rocl nodes`
+	// and the daemon's log; try again.
+	ErrPartial = errors.New("rocl: not found, and not every node could be asked")
 
 	// ErrForbidden is the ErrDenied of a process of another user. It matches fs.ErrPermission too.
 	ErrForbidden = fmt.Errorf("%w: %w", ErrDenied, fs.ErrPermission)

@@ -18,6 +18,60 @@ const (
 	MaxBody = maxBody - headLen
 )
 
+// Protocol: The directory
+//
+// A node's directory is at a Unix socket, a stream ([which path](CONFIGURATION.md)). Both ends
+// compare the other's user (SO_PEERCRED) with their own; root is allowed. A connection begins with
+// 8 bytes of the client: `RDIR`, version 2 u8, kind u8, 0 u16. Then both send messages: bytes
+// behind this field u32, type u8, 3 zero bytes, id u64, body. An answer repeats the id. Answers
+// come in order. At a violation the server sends `error`, if it can, and closes.
+//
+// | kind | connection | what the client sends |
+// |---|---|---|
+// | 1 | life: registrations live as long as it | `join` once, then `register`, `update`, `delete`,
+// `leave` |
+// | 2 | ask | `find`, `lookup`, `list`, `more`, `stop`, `trace`, one at a time |
+// | 3 | watch | one `watch` |
+// | 4 | yield to a daemon | nothing; the answer is `done` with the lock's descriptor, or `error` |
+// | 5 | peer | between [members](#questions-streams-and-watches) |
+// | 6 | index | one `index` |
+//
+// | type | message | body | answer |
+// |---|---|---|---|
+// | 1 | join | identifier (0: a new one), token 32 bytes (0), list | joined |
+// | 2 | register | identifier, revision u64 (0: new), list | done |
+// | 3 | update | identifier, revision u64 that it must have (0: any), list | done |
+// | 4 | delete | identifier | done, revision 0 |
+// | 5 | leave | | the server deletes what the context owns, and closes |
+// | 6 | find | pattern | answer, or error 1 |
+// | 7 | lookup | identifier, list of wanted names | answer, or error 1 |
+// | 8 | stop | | none: the list under way ends |
+// | 9 | watch | pattern | event, again and again |
+// | 10 | joined | identifier, token 32, [terms](#terms) | |
+// | 11 | done | revision u64 | |
+// | 12 | answer | a record: identifier, owner, revision u64, list | |
+// | 13 | event | kind u8, record | |
+// | 14 | error | code u16, text | |
+// | 15 | terms | [terms](#terms); id 0, whenever they change | none |
+// | 16 | end | nodes that answered u32, nodes that could not be asked u64 each | |
+// | 17 | trace | strategy u8 (0 auto, 1 tree, 2 unicast, 3 broadcast), pattern | traced |
+// | 18 | traced | JSON | |
+// | 19 | index | identifier, token | done with a descriptor, its size in place of the revision |
+// | 20 | list | pattern | batch, or end |
+// | 21 | more | | batch, or end |
+// | 22 | batch | records, the bytes u32 before each | |
+// | 64 | beat | | none; between members |
+//
+// Events: 1 appeared, 2 changed, 3 gone, 4 synced: all that matched at first have been reported.
+//
+// Errors: 0 see the text, 1 nothing matches, 2 another revision, 3 not the owner, 4 exists, 5 an
+// attribute has no value, 6 protocol violation, 7 the process is refused, 8 the directory closes:
+// ask the next one, 9 another directory serves, 10 nothing found and some nodes could not be asked,
+// 11 as 7: another user.
+//
+// The list of a join may have `member` (the context would serve as a member of the cluster) and
+// `offers` (u64, see [a takeover](#a-takeover)).
+
 // Kinds of connections.
 const (
 	KindLife  = 1 + iota // of a context: what it registers lives as long as the connection

@@ -37,6 +37,9 @@ import (
 )
 
 // ErrUnreachable is matched by errors about a context that cannot be reached.
+//
+// Cause: no transport reached the target within `WithGiveUp`. Remedy: see the reason, firewalls,
+// `rocl routes`, and the target's log.
 var ErrUnreachable = errors.New("rocl: context cannot be reached")
 
 // A State says which connection a link has, and what is under way to get one. The documentation of

@@ -56,6 +56,19 @@ const (
 	mostLent   = 64       // the most entries that Take returns
 )
 
+// Protocol: Sessions
+//
+// - Frames 16 to 26 have numbers, seq, from 0 in each session and direction. ack, in every frame
+//   behind the handshake, is the number expected next. A repeated number is dropped, a gap cuts the
+//   connection.
+// - An end keeps what was not acknowledged, at most 32,768 frames. Over another connection it sends
+//   them again, from the peer's have.
+// - **Acknowledge** before you wait for the peer: in a frame that is due anyway, or by Ack. Nothing
+//   is sent again while a connection works.
+// - A context that ends sends Bye, and closes when it is acknowledged. An end that has no
+//   connection for as long as it likes (a minute) gives the session up.
+// - Any violation cuts the connection.
+
 // A Session is one end of the exchange between two contexts. After Init it has sent and received
 // nothing.
 type Session struct {

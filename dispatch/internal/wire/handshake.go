@@ -11,6 +11,43 @@ import (
 	"github.com/rocl-go/rocl/resource"
 )
 
+// Protocol: The handshake
+//
+// Four frames bind a connection to a session. Their headers have the type and the length, else 0.
+// Identifiers are those of contexts.
+//
+// | frame | payload |
+// |---|---|
+// | 1 Hello, dialler | `ROCL`, version 2 u8, lane u8 (0), 0 u16, from, to, hash of the cluster's
+// name u64, nonce 16 bytes |
+// | 2 Challenge, acceptor | its identifier, nonce 16, a MAC of 32 bytes under each of its keys, 1
+// to 8 |
+// | 3 Attach, dialler | session u64, known u64, gen u64, have u32, move u8, features u8 (0), 0 u16,
+// past 16 bytes, MAC |
+// | 4 Ready, acceptor | as Attach |
+// | 5 Refuse, in place of Ready | why u32, 0 u32, gen u64, past 16 bytes |
+//
+// - **Hash**: FNV-1a, 64 bits, of the name, which is "" (cbf29ce484222325) without a cluster.
+// - **MAC**: HMAC-SHA256 under a link key of the terms, of the frame's type u8, the payloads of all
+//   frames before, and this payload up to its MAC. The dialler continues with the first of its keys
+//   that has a MAC in Challenge, and both use it from then on.
+// - **session** is the sender's random number of its end of the session, not 0. **known** is the
+//   other end's, or 0 for a new session. **gen** is the number of the connection in the session,
+//   from 1; a higher one replaces a connection. Ready repeats it. **have** is the number of the
+//   frame expected next.
+// - **move** is 1 if the dialler would leave a working connection. Until Ready, both ends receive
+//   over that one, so Attach may state fewer frames than were acknowledged. Ready is exact.
+// - **past** tells of the session that the sender gave up last: its number of it u64, the frame
+//   expected u32, 0 u32; or zeros. In Refuse only for why 3, if known is that session. The peer
+//   ends its session, and sends the messages from that frame on in the next one.
+// - **why**: 1 gen is not above the acceptor's, which is here; 2 the acceptor dials too, and has
+//   the lower identifier, which goes first; 3 it does not know the session; 4 the move is to a
+//   worse route.
+// - **lane**: 1 to 7 are further sessions, which only the side that defines them dials.
+//
+// An acceptor that does not know the version, cluster, target or key closes without an answer. Each
+// handshake has 2 s.
+
 // Lengths of messages. The length of a Challenge depends on how many MACs follow its first part.
 const (
 	protoVersion  = 2

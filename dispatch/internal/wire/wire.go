@@ -2,7 +2,7 @@
 
 // Package wire defines what two contexts send to each other over a connection: the types of frames,
 // and the messages of the handshake with their MACs. It is a codec without I/O, clock or lock.
-// docs/PROTOCOL.md draws each frame.
+// The comments "Protocol:" describe each frame for docs/PROTOCOL.md.
 //
 // The handshake binds a connection to the link of two contexts. The dialler speaks first. Each
 // message is one frame.
@@ -41,6 +41,8 @@ var (
 	ErrProtocol = errors.New("dispatch: peer violated the protocol")
 	// ErrRefused is matched by errors about a peer that follows the rules, if this context does not
 	// link with it, or the peer refuses the link.
+	//
+	// Cause: the peer has another cluster, key or version. Remedy: use the same on all nodes.
 	ErrRefused = errors.New("rocl: link refused")
 )
 
@@ -49,6 +51,36 @@ const (
 	MaxKeys  = 8 // keys of a context; a Challenge has as many MACs
 	MaxLanes = 8 // lanes of the rules of either context, with the common lane
 )
+
+// Protocol: Types of frames
+//
+// | type | frame | meaning |
+// |---|---|---|
+// | 1 to 5 | Hello, Challenge, Attach, Ready, Refuse | [the handshake](#the-handshake) |
+// | 16 | Data | a message of src to dst with tag |
+// | 17 | Credit | the peer may have sent dst `tag` charged bytes since the session began. Sent once
+// for each number. For a bounded dst, payload u64: the least that a message is charged |
+// | 18 | Need | the sender waits until it may have sent dst `tag`. Payload: tag u64 and bytes u32
+// of the message of src that waits, or none. A `tag` not above its grant: it waits no longer.
+// Payload u64: it was granted that number, and returns what is above `tag`; ignored if more was
+// granted since |
+// | 19 | Gone | dst does not exist, and the message of src with tag and length (payload u32) was
+// not delivered; without payload, one with bit 1 of flags. src 0: dst has ended: sent to each
+// context that sent to dst or asked by Need, behind all that dst has sent it. Both forget the
+// credit |
+// | 20 | Bye | the context ends |
+// | 21 | Begin | a message in pieces, as Data; payload: its length u32 |
+// | 22 | Piece | the next bytes from src to dst; tag: their offset. Without payload: given up |
+// | 23 | Call | the next frame is the request of src to dst with the number tag |
+// | 24 | NoReply | call tag of src to dst gets no reply. Payload u8: 1 the request was released, 2
+// no dst, 3 never enough memory |
+// | 25 | TooLarge | dst's context never has memory for the message of src with tag. Payload: its
+// length u32; with a Need's limit u64, it answers that Need |
+// | 26 | Cancel | src gives up call tag to dst. Payload u8: 1 cancelled, 2 its deadline is over |
+// | 32 | Ack | only ack |
+//
+// Fields that are not named are 0. Flags: bit 0 marks Data or Begin as a request, bit 1 Data, Begin
+// or Piece of a message whose loss is not reported. Others are ignored.
 
 // Frame types of the handshake. Such frames travel before a connection belongs to a link.
 const (

@@ -21,6 +21,8 @@ type silentError struct {
 }
 
 func (e *silentError) Error() string {
+	// Cause: the serving process is stopped or overloaded. Remedy: let it continue, or raise
+	// `--timeout`.
 	return fmt.Sprintf("the directory at %s did not answer within %v", e.path, e.after)
 }
 

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bulk
+
+import (
+	"testing"
+
+	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/codec"
+	"github.com/rocl-go/rocl/internal/testkit/vectors"
+)
+
+// The bytes of a request must stay.
+func TestVectors(t *testing.T) {
+	gid, err := rocl.ParseGID("000000000001-2-3")
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := Handle{origin: gid, region: 4}
+	h.steps[0] = step{0, 100, ReadWrite}
+	h.key = firstKey(new([32]byte), 4, h.steps[0])
+	if h, err = h.Slice(10, 20); err != nil {
+		t.Fatal(err)
+	}
+	p, err := codec.Append(nil, &request{rawHandle(h), 5, 6})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(p) != requestLen {
+		t.Errorf("the request has %d bytes, want %d", len(p), requestLen)
+	}
+	vectors.Check(t, "bulk", []vectors.Vector{vectors.Of("request for 6 bytes at 5", p, map[string]any{
+		"endpoint": gid, "region": 4, "bytes of the region": 100, "rights": ReadWrite, "narrowed to": []int{10, 20}, "secret": "32 zero bytes",
+	})})
+	if !h.verify(new([32]byte)) || h.verify(&[32]byte{1}) {
+		t.Error("the key is not that of the secret")
+	}
+}
