@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-.PHONY: test race repeat long lint fuzz bench demo ci cluster cluster-figures tools scaling sustain figures libpvm3
+.PHONY: test race repeat long lint fuzz bench demo ci cluster cluster-figures tools scaling sustain figures libpvm3 apidiff
 
 test:    ; go test work
 race:    ; go test -race work
@@ -14,6 +14,7 @@ bench:   ; go run ./cmd/rocl bench all
 sustain: ; go run ./cmd/rocl bench sustain --markdown --plot docs/sustain.svg # a minute; prints the table of docs/BENCHMARKS.md and draws its picture
 scaling: ; cd directory/internal/scale/scaling && go run . # some minutes; writes docs/SCALING.md and its picture
 figures: ; go run ./tests/figures $(REV) # of the working tree, or of the commits REV
+apidiff: ; .ci/apidiff $(REV) # what has changed in the exported Go interface since the last tag, or since the commit REV
 demo:    ; go run ./cmd/rocl demo
 ci:      ; .ci/run
 libpvm3: # PVM's C library, into build/

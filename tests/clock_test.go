@@ -28,6 +28,7 @@ var (
 // wallClockIs lists the files that use the wall clock nevertheless, and how often.
 var wallClockIs = map[string]int{
 	"directory/internal/search/searchtest/sim.go": 1, // a simulation begins at some time
+	"directory/internal/scale/document.go":        2, // durations, in texts
 	"tpvm/libpvm3/exports.go":                     1, // pvm_hostsync returns the clock of the host
 	"tpvm/stream.go":                              1, // a read deadline that has passed
 	"dispatch/outage.go":                          2, // durations, in texts

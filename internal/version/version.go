@@ -9,7 +9,7 @@ import (
 )
 
 // Version is the release of this source.
-const Version = "0.1.0"
+const Version = "0.2.0"
 
 const module = "github.com/rocl-go/rocl"
 
