@@ -54,7 +54,7 @@ func (c *Context) routesOf(ctx stdctx.Context, id resource.GID) ([]dispatch.Rout
 	if _, err := c.dir.Lookup(ctx, id, AttrKind); err != nil {
 		return nil, c.wrap(err)
 	}
-	serial, box, err := c.newMailbox(0, 0)
+	serial, box, err := c.newMailbox(0, 0, false)
 	if err != nil {
 		return nil, err
 	}

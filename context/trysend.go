@@ -85,7 +85,7 @@ func (r *Resource) flowNow(to resource.GID) (*dispatch.Flow, error) {
 			return nil, &lookupError{err}
 		}
 		if isKnown {
-			return c.flowOf(owner, to)
+			return c.flowOf(owner, to, nil)
 		}
 	}
 	if err := c.startLookup(to, false); err != nil {

@@ -61,13 +61,6 @@ func whyCancelled(cause error) byte {
 // lock may be held.
 func (e *call) tellCancelled(number uint64, cause error) {
 	f, c := e.f, cancelled{number, whyCancelled(cause)}
-	if s := f.spread; s != nil { // over the lane of the request, so that the frame does not overtake it
-		n, _ := s.rules.pick(e.tag, e.size)
-		var err error
-		if f, err = s.lane(n); err != nil {
-			return
-		}
-	}
 	if f.mb != nil {
 		f.mb.cancelRequests(f.in, []cancelled{c})
 		return

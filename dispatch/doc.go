@@ -13,8 +13,8 @@
 //	any other                   the message is queued in the session of a link
 //
 // A link is the reliable session with one other context over one lane. It outlives its connections:
-// frames that the peer has not acknowledged are retransmitted over the next connection. Without
-// [Rules], two contexts have one lane, the common one.
+// frames that the peer has not acknowledged are retransmitted over the next connection. Two
+// contexts have one lane, the common one, unless rules send to some resources over others ([Lane]).
 //
 // The parts that need no I/O, clock or lock are in packages of their own, each with a drawing:
 //
@@ -240,7 +240,6 @@
 //	level  lock                guards
 //	10     progress.token      the poller; the inbound part of each link, with what its session receives;
 //	                           the steps of handshakes
-//	20     spread.mu           over which lanes the messages of a flow went
 //	25     endpoint.mu         the order of the frames of one handshake, its timer, its entry in Handshakes
 //	40     Mailbox.mu          the messages of a mailbox, its receivers, and the credit of each sender; that
 //	                           of the mailbox for replies: the calls in flight

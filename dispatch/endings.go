@@ -104,19 +104,30 @@ func (f *Flow) OnEnd(ctx context.Context, fn func(error)) (cancel func() bool, e
 // OnEnd makes fn be called once the resource of the context owner with serial dst has ended, as
 // [Flow.OnEnd] does. If owner was given up before, OnEnd looks for it again.
 func (d *Dispatcher) OnEnd(ctx context.Context, owner resource.GID, dst uint32, fn func(error)) (cancel func() bool, err error) {
-	f, err := d.Flow(owner, dst)
-	if o, _ := d.neighbour(owner.Context(), nil); errors.Is(err, ErrGone) && o.Dispatcher != nil {
-		o.notifyLocal(d, &ending{call: fn}, err)
-		return func() bool { return false }, nil
+	k := linkKey{peer: owner.Context()}
+	o := neighbour{Dispatcher: d}
+	if k.peer != d.self {
+		o, _ = d.neighbour(k)
 	}
-	if err != nil {
-		if errors.Is(err, ErrGone) { // a resource of this context
-			fn(err)
-			return func() bool { return false }, nil
+	if o.Dispatcher == nil {
+		l, err := d.linkOf(k)
+		if err != nil {
+			return nil, err
 		}
-		return nil, err
+		return l.onEnd(ctx, dst, &ending{call: fn})
 	}
-	return f.OnEnd(ctx, fn)
+	f, err := d.directly(o, dst)
+	switch {
+	case err == nil:
+		return f.OnEnd(ctx, fn)
+	case !errors.Is(err, ErrGone):
+		return nil, err
+	case o.Dispatcher == d:
+		fn(err)
+	default:
+		o.notifyLocal(d, &ending{call: fn}, err)
+	}
+	return func() bool { return false }, nil
 }
 
 // onEnd is OnEnd for the mailbox of a resource of this process.

@@ -68,7 +68,7 @@ func frameBytes(fs ...subsys.Header) []byte {
 // Whatever frames a peer sends, before the handshake or after it, there is no panic. At most as
 // many bytes are kept as were granted, and nothing remains afterwards.
 func FuzzFrames(f *testing.F) {
-	h := wire.Hello{From: resource.MakeGID(1, 2, 0), To: resource.MakeGID(3, 4, 0), Cluster: (&Trust{}).hash()}
+	h := wire.Hello{Lane: "tcp,*", From: resource.MakeGID(1, 2, 0), To: resource.MakeGID(3, 4, 0), Cluster: (&Trust{}).hash()}
 	hello := h.Append(nil)
 	hw := frameBytes(subsys.Header{Type: wire.TypeHello, Len: uint32(len(hello))})
 	copy(hw[subsys.HeaderLen:], hello)

@@ -5,6 +5,7 @@ package dispatch
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync/atomic"
 
 	"github.com/rocl-go/rocl/dispatch/internal/life"
@@ -81,44 +82,25 @@ func (l *link) queueGoneLater() {
 	}
 }
 
-// lanes yields the links with peer over which this context sends messages.
-func (d *Dispatcher) lanes(peer resource.GID, yield func(*link) bool) {
-	most := 1
-	if r := d.cfg.Rules; r != nil {
-		most = len(r.lanes)
-	}
-	for lane := range most {
-		d.mu.RLock()
-		l := d.links[linkKey{peer: peer, lane: uint8(lane)}]
-		d.mu.RUnlock()
-		if l != nil && !yield(l) {
-			return
-		}
-	}
-}
-
 // owes reports whether something that was sent to peer before may arrive later than news of an end
 // that peer is given now. The news is a frame of the link own, or, if own is nil, a function call
 // within the process. No lock of a link may be held.
-func (d *Dispatcher) owes(peer resource.GID, own *link) (owes bool) {
-	d.lanes(peer, func(l *link) bool {
+func (d *Dispatcher) owes(peer resource.GID, own *link) bool {
+	return slices.ContainsFunc(d.lanes(peer), func(l *link) bool {
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		owes = !l.life.HasEnded() && (l == own && (l.s.HasQueued() || l.held > 0) || l != own && !l.isIdleLocked())
-		return !owes
+		return !l.life.HasEnded() && (l == own && (l.s.HasQueued() || l.held > 0) || l != own && !l.isIdleLocked())
 	})
-	return owes
 }
 
 // awaitOwed waits until what was sent to peer before the call has been acknowledged.
 func (d *Dispatcher) awaitOwed(ctx context.Context, peer resource.GID) error {
 	var marks []watermark
-	d.lanes(peer, func(l *link) bool {
+	for _, l := range d.lanes(peer) {
 		l.mu.Lock()
-		defer l.mu.Unlock()
 		marks = l.underWayLocked(marks, allMessages)
-		return true
-	})
+		l.mu.Unlock()
+	}
 	for _, w := range marks {
 		if err := w.passed(ctx, allMessages); err != nil {
 			return err
@@ -170,22 +152,18 @@ func (g *contextEnd) linkEnded() {
 func (d *Dispatcher) notifyContextEnd(peer resource.GID, ended *ending, cause error) {
 	g := &contextEnd{ended: ended, cause: cause}
 	g.links.Store(1)
-	for lane := range uint8(maxLanes) {
-		for _, theirs := range [...]bool{false, true} {
-			d.mu.RLock()
-			l := d.links[linkKey{peer: peer, lane: lane, theirs: theirs}]
-			d.mu.RUnlock()
-			if l != nil && errors.Is(cause, ErrGone) {
-				l.mu.Lock()
-				if l.life.State() != life.Dead {
-					g.links.Add(1)
-					l.contextEnds = append(l.contextEnds, g)
-					l.watchLocked() // notices if the connection is silent
-					l.actLocked(l.life.RequestConn())
-				}
-				l.mu.Unlock()
-			}
+	for _, l := range d.lanes(peer) {
+		if !errors.Is(cause, ErrGone) {
+			break
 		}
+		l.mu.Lock()
+		if l.life.State() != life.Dead {
+			g.links.Add(1)
+			l.contextEnds = append(l.contextEnds, g)
+			l.watchLocked() // notices if the connection is silent
+			l.actLocked(l.life.RequestConn())
+		}
+		l.mu.Unlock()
 	}
 	g.linkEnded()
 }

@@ -36,7 +36,6 @@ type link struct {
 	d    *Dispatcher
 	peer resource.GID
 	key  linkKey
-	rule *Rule // the rule of its lane; nil if that is the common lane, or the peer's
 
 	inbound
 	pen       atomic.Uint32
@@ -82,7 +81,7 @@ type link struct {
 // newLink returns a link that has no connection yet.
 func newLink(d *Dispatcher, key linkKey) *link {
 	l := &link{d: d, peer: key.peer, key: key, flows: map[uint32]*Flow{}}
-	l.life = life.New(random64(), key.peer, key.theirs)
+	l.life = life.New(random64(), key.peer)
 	l.inflows = map[uint32]*inflow{}
 	l.unwritten.L = &l.mu
 	l.s.Init(session.WholeLen, session.PieceLen)
@@ -327,6 +326,13 @@ func (l *link) flushAck() {
 		l.sendAckLocked(l.conn)
 	}
 	l.mu.Unlock()
+}
+
+// ended reports whether the link has ended. mu must not be held.
+func (l *link) ended() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.life.HasEnded()
 }
 
 // endLink ends the link: flows fail with err, and what was not acknowledged is reported as

@@ -135,15 +135,13 @@ func (f *Flow) Explain(err error) error {
 // connection with the context of one of them.
 func (d *Dispatcher) explainOrigins(origins []resource.GID, err error) error {
 	for _, o := range origins {
-		l := d.known(linkKey{peer: o.Context()})
-		if l == nil {
-			continue
-		}
-		l.mu.Lock()
-		explained := l.explainLocked(err)
-		l.mu.Unlock()
-		if explained != err {
-			return explained
+		for _, l := range d.lanes(o.Context()) {
+			l.mu.Lock()
+			explained := l.explainLocked(err)
+			l.mu.Unlock()
+			if explained != err {
+				return explained
+			}
 		}
 	}
 	return err

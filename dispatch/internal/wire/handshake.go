@@ -14,7 +14,7 @@ import (
 // Lengths of messages. The length of a Challenge depends on how many MACs follow its first part.
 const (
 	protoVersion  = 2
-	helloLen      = 64
+	helloLen      = 64 // bytes before the name of the lane
 	ChallengePart = 32 // bytes before the MACs
 	macLen        = sha256.Size
 	AttachPart    = 32 + pastLen // bytes before the MAC
@@ -27,7 +27,7 @@ var protoMagic = [4]byte{'R', 'O', 'C', 'L'}
 // Hello is the dialler's first message.
 type Hello struct {
 	From, To resource.GID
-	Lane     uint8  // a lane of the dialler's rules; 0: the common lane
+	Lane     string // the transports that the link may use, best first; "": the common lane
 	Cluster  uint64 // the hash of the cluster's name
 	Nonce    [16]byte
 }
@@ -35,28 +35,29 @@ type Hello struct {
 // Append appends the encoded message to b.
 func (h *Hello) Append(b []byte) []byte {
 	b = append(b, protoMagic[:]...)
-	b = append(b, protoVersion, h.Lane, 0, 0)
+	b = append(b, protoVersion, byte(len(h.Lane)), 0, 0)
 	b = appendGID(b, h.From)
 	b = appendGID(b, h.To)
 	b = binary.LittleEndian.AppendUint64(b, h.Cluster)
-	return append(b, h.Nonce[:]...)
+	b = append(b, h.Nonce[:]...)
+	return append(b, h.Lane...)
 }
 
-// Parse reads a message. It fails with [ErrProtocol], or with [ErrRefused] for a version or a lane
-// that this context does not have.
+// Parse reads a message. It fails with [ErrProtocol], or with [ErrRefused] for another version.
 func (h *Hello) Parse(b []byte) error {
-	if len(b) != helloLen || [4]byte(b) != protoMagic {
+	if len(b) < helloLen || [4]byte(b) != protoMagic {
 		return fmt.Errorf("%w: not a hello", ErrProtocol)
 	}
 	if b[4] != protoVersion {
 		return fmt.Errorf("%w: protocol version %d, ours is %d", ErrRefused, b[4], protoVersion)
 	}
-	if h.Lane = b[5]; h.Lane >= MaxLanes {
-		return fmt.Errorf("%w: lane %d, there are %d", ErrRefused, h.Lane, MaxLanes)
+	if len(b) != helloLen+int(b[5]) {
+		return fmt.Errorf("%w: a hello of %d bytes with a lane of %d", ErrProtocol, len(b), b[5])
 	}
 	h.From, h.To = resource.GetGID(b[8:]), resource.GetGID(b[24:])
 	h.Cluster = binary.LittleEndian.Uint64(b[40:])
 	copy(h.Nonce[:], b[48:])
+	h.Lane = string(b[helloLen:])
 	return nil
 }
 
