@@ -57,7 +57,7 @@ func TestRoutes(t *testing.T) {
 	}
 	peers := map[string]*child{}
 	for _, name := range []string{"any", "tcp", "ruled"} {
-		t.Setenv("ROCL_TEST_SHM", map[string]string{"any": "yes", "ruled": "yes"}[name])
+		t.Setenv("ROCL_TEST_SHM", map[string]string{"any": "yes"}[name])
 		peers[name] = peer(t, "echo", sock, name)
 	}
 	t.Setenv("ROCL_TEST_SHM", "")
@@ -105,12 +105,13 @@ func TestRoutes(t *testing.T) {
 		{c.ID(), one, "", "shm", 1}, {one, c.ID(), "", "shm", 1},
 		{c.ID(), two, "", "tcp", 1}, {two, c.ID(), "", "tcp", 1},
 		{c.ID(), three, "tcp", "tcp", 1}, {three, c.ID(), "tcp", "tcp", 0},
+		{c.ID(), three, "", "tcp", 0}, {three, c.ID(), "", "tcp", 1},
 	} {
 		if !slices.Contains(got, want) {
 			t.Errorf("%+v is not shown", want)
 		}
 	}
-	if len(got) != 6 {
+	if len(got) != 8 {
 		t.Errorf("%d routes: %+v", len(got), got)
 	}
 	out, _ := run(t, "", rocl, "routes", "--socket", sock)
@@ -118,13 +119,13 @@ func TestRoutes(t *testing.T) {
 		t.Errorf("for people:\n%s", out)
 	}
 	// A stopped process is named, and does not delay the output for the rest.
-	signal(t, peers["tcp"].cmd.Process.Pid, syscall.SIGSTOP)
+	signal(t, peers["ruled"].cmd.Process.Pid, syscall.SIGSTOP)
 	for patience := 300 * time.Millisecond; patience < eventually.Patience; patience *= 2 { // until the others answer in time
-		if all, code = shownRoutes(t, sock, "--timeout", patience.String()); len(all) == 5 {
+		if all, code = shownRoutes(t, sock, "--timeout", patience.String()); len(all) == 7 {
 			break
 		}
 	}
-	if i := slices.IndexFunc(all, func(r shownRoute) bool { return r.Error != "" }); code != 3 || i < 0 || all[i].Context != two || len(all) != 5 {
+	if i := slices.IndexFunc(all, func(r shownRoute) bool { return r.Error != "" }); code != 3 || i < 0 || all[i].Context != three || len(all) != 7 {
 		t.Errorf("exit code %d, %+v", code, all)
 	}
 }
