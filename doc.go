@@ -105,7 +105,6 @@
 //   - [Resource.Handle] calls a function for each message
 //   - [Resource.Peek] returns origin, tag and size of the next message, and leaves it
 //   - [Resource.PutBack] returns a message to the mailbox
-//   - [Resource.Post] posts memory for the next message with a given origin and tag
 //   - [Resource.Waiting] tells how many messages wait
 //   - [Resource.Monitor] has a message put into the mailbox when another resource has ended
 //
@@ -141,10 +140,6 @@
 //
 //   - [Pending.Wait] returns the reply
 //   - [Pending.Cancel] ends the call
-//
-// Posted:
-//
-//   - [Posted.Wait] returns the message that lies in the posted memory
 //
 // Buffer:
 //
@@ -233,7 +228,6 @@
 // [Resource.Handle]: https://pkg.go.dev/github.com/rocl-go/rocl/context#Resource.Handle
 // [Resource.Peek]: https://pkg.go.dev/github.com/rocl-go/rocl/context#Resource.Peek
 // [Resource.PutBack]: https://pkg.go.dev/github.com/rocl-go/rocl/context#Resource.PutBack
-// [Resource.Post]: https://pkg.go.dev/github.com/rocl-go/rocl/context#Resource.Post
 // [Resource.Waiting]: https://pkg.go.dev/github.com/rocl-go/rocl/context#Resource.Waiting
 // [Resource.Monitor]: https://pkg.go.dev/github.com/rocl-go/rocl/context#Resource.Monitor
 // [Resource.Call]: https://pkg.go.dev/github.com/rocl-go/rocl/context#Resource.Call
@@ -258,7 +252,6 @@
 // [Message.Release]: https://pkg.go.dev/github.com/rocl-go/rocl/dispatch#Message.Release
 // [Pending.Wait]: https://pkg.go.dev/github.com/rocl-go/rocl/context#Pending.Wait
 // [Pending.Cancel]: https://pkg.go.dev/github.com/rocl-go/rocl/context#Pending.Cancel
-// [Posted.Wait]: https://pkg.go.dev/github.com/rocl-go/rocl/dispatch#Posted.Wait
 // [Buffer.Bytes]: https://pkg.go.dev/github.com/rocl-go/rocl/buffers#Buffer.Bytes
 // [Buffer.Len]: https://pkg.go.dev/github.com/rocl-go/rocl/buffers#Buffer.Len
 // [Buffer.Cap]: https://pkg.go.dev/github.com/rocl-go/rocl/buffers#Buffer.Cap

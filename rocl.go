@@ -40,7 +40,6 @@ type (
 	Select            = dispatch.Select            // a condition on messages to receive; see From, Tag, Tags, TagMask and Any
 	Pending           = context.Pending            // a call that waits for its reply; see Resource.StartCall
 	Envelope          = dispatch.Envelope          // a message without its payload, from Resource.Peek
-	Posted            = dispatch.Posted            // memory that waits for one message; see Resource.Post
 	Undelivered       = dispatch.Undelivered       // an accepted message that could not be delivered; see WithUndelivered
 	FlushError        = dispatch.FlushError        // the error of a Flush, with the number of undelivered messages
 	Rule              = context.Rule               // the transports that lead to some resources; see WithRules
@@ -386,8 +385,7 @@ func WithMailbox(bytes int) Option { return context.WithMailbox(bytes) }
 // for which other contexts hold unused credit. Together that is at most half, except while a
 // message comes for which that is too little. A message longer than three quarters of the limit is
 // never let in: its sender, or the caller whose reply it is, gets ErrTooLarge at once. A message
-// that comes to memory of the program ([Resource.Post], [Resource.CallInto]) does not count against
-// the limit, if the memory is given before the sender asks for credit. While a message of this
+// that comes to memory of the program ([Resource.CallInto]) does not count against the limit. While a message of this
 // context waits for its receiver's memory, as many bytes as it has may come beyond the limit, so
 // that contexts that send to each other do not wait for each other.
 func WithMemory(bytes int64) Option { return context.WithMemory(bytes) }

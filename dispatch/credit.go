@@ -329,11 +329,6 @@ func (m *Mailbox) awaits(in *inflow, byName bool) bool {
 			return true
 		}
 	}
-	for p := range m.posts {
-		if p.from.Context() == in.from.context() {
-			return true
-		}
-	}
 	return false
 }
 

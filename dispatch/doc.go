@@ -125,8 +125,7 @@
 //	reports           an undelivered message     when no report waits      calls Config.Undelivered
 //	closer            a link that drops a        by itself                 closes it: memory that lies in the
 //	                  connection                                           peer's pages takes long to free
-//	consumeEarlyLocked      a message for posted       by itself                 grants credit to its sender
-//	                  memory, or a reply
+//	consumeEarlyLocked      a reply                    by itself                 grants credit to its sender
 //	grantAll,         credit or memory that      by itself                 grants credit to senders that wait
 //	grantQueuedSoon   has come back
 //	accept            a port                     the port's Close          gives each new connection an endpoint
@@ -186,9 +185,8 @@
 //
 // Small messages to other resources get their numbers at once, so they pass between the pieces.
 // Later messages to the same resource wait in the line behind the large one. A broken connection
-// costs the pieces that were under way. The memory comes from the program if it has posted some for
-// the message, or has given some for the reply (landing), and from the pool otherwise. Pieces are
-// read into their place there.
+// costs the pieces that were under way. The memory comes from the program if it has given some for
+// the reply (landing), and from the pool otherwise. Pieces are read into their place there.
 //
 // # Which goroutine writes to a connection
 //

@@ -343,7 +343,7 @@ func TestHeldTooLarge(t *testing.T) {
 			h := newHeirWorld(t, small(4<<20))
 			its := box(t, h.a, 7, 0)
 			f := h.flow(t, its)
-			const n = 5 << 20 // it had credit, because memory was posted for it
+			const n = 5 << 20
 			var why purpose
 			var p Pending
 			var err error
@@ -395,36 +395,6 @@ func TestHeldTooLarge(t *testing.T) {
 			nothingPromised(t, h.a, its)
 		})
 	}
-}
-
-// A message that the successor has taken over, and for which the peer's program has posted memory
-// anew, comes into that memory: the question for credit names the message.
-func TestHeldLands(t *testing.T) {
-	h := newHeirWorld(t, small(4<<20))
-	its := box(t, h.a, 7, 0)
-	f := h.flow(t, its)
-	const n = 5 << 20
-	dst := make([]byte, n)
-	var p *Posted
-	h.succeed(t, func() {
-		f.push(10, purpose{}, 0)
-		f.push(n, purpose{}, 5)
-		f.push(10, purpose{}, 1)
-	}, func() {
-		h.part(t)
-		p = post(t, its, h.b, 5, dst)
-	})
-	m, err := p.Wait(soon(t))
-	if err != nil || !lies(m, dst) {
-		t.Fatalf("not the message: %v", err)
-	}
-	m.Release()
-	take(t, its, Tag(0))
-	take(t, its, Tag(1))
-	if err := h.b.Flush(soon(t)); err != nil {
-		t.Error(err)
-	}
-	nothingPromised(t, h.a, its)
 }
 
 // A context that has given up a session, and then monitors a resource of the peer anew, is not told

@@ -4,7 +4,6 @@ package dispatch
 
 import (
 	"slices"
-	"sync/atomic"
 	"time"
 
 	"github.com/rocl-go/rocl/dispatch/internal/wire"
@@ -73,8 +72,6 @@ type Mailbox struct {
 
 	// Receivers, and other takers of messages.
 	waiters  receivers
-	posts    map[posting]*Posted // the first Posted of each origin and tag; nil: none
-	posted   atomic.Int32        // how many are in posts
 	handle   func(*Message) bool // called for each message; nil: messages wait for receivers
 	handling bool                // a goroutine runs serve
 	monitors *monitor            // monitors that put a message into this mailbox
@@ -170,14 +167,10 @@ func (m *Mailbox) arrivedLocked(in *inflow) {
 	}
 }
 
-// putLocked hands a message that has arrived to a call, a Posted or a receiver, or stores it. mu
-// must be held.
+// putLocked hands a message that has arrived to a call or a receiver, or stores it. mu must be held.
 func (m *Mailbox) putLocked(msg *Message) {
 	if m.calls != nil {
 		m.calls.replyLocked(msg)
-		return
-	}
-	if m.posts != nil && m.handToPostedLocked(msg) {
 		return
 	}
 	if m.waiters.first != nil {
@@ -308,7 +301,6 @@ func (m *Mailbox) Close() {
 		m.sweeper.Stop()
 	}
 	m.waiters.fireAll()
-	m.endPostsLocked()
 	for in := range ins {
 		in.waiters.fireAll()
 	}

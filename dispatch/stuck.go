@@ -19,8 +19,7 @@ import (
 //	                                                  ErrStuck
 //
 // The wait gives other goroutines of the program time to receive what is stored: only the program
-// knows whether there are any. Posted memory doubles the limit as a receiver does, but does not
-// fail so: its program may be busy with other work.
+// knows whether there are any.
 
 // ErrStuck is returned by a receive whose mailbox is full of messages that the receive does not
 // select, while the messages that it selects have no room. See [Mailbox.Recv].
@@ -50,8 +49,8 @@ func (m *Mailbox) limitForLocked(in *inflow) uint64 {
 	return m.limit
 }
 
-// mayBeStuckLocked reports whether senders and receivers of the mailbox may wait for each other.
-// Posted memory does not count as a receiver. mu must be held.
+// mayBeStuckLocked reports whether senders and receivers of the mailbox may wait for each other. mu
+// must be held.
 func (m *Mailbox) mayBeStuckLocked() bool {
 	return !m.closed && m.count > 0 && m.waiters.first != nil && len(m.creditQueue) > 0
 }

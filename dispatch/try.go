@@ -81,7 +81,7 @@ func (f *Flow) TrySend(src uint32, tag uint64, b *buffers.Buffer) error {
 		l.mu.Unlock()
 		return ErrFull
 	case f.sent+c > f.limit && f.tryCredit.tooLarge > 0 && b.Len() >= f.tryCredit.tooLarge:
-		f.tryCredit.tooLarge = 0 // the next TrySend asks again: memory may be posted meanwhile
+		f.tryCredit.tooLarge = 0 // the next TrySend asks again
 		l.mu.Unlock()
 		return l.neverHolds(f.dst, b.Len())
 	case f.sent+c > f.limit:
