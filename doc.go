@@ -68,7 +68,6 @@
 //   - [Context.Lookup] finds a resource by its identifier
 //   - [Context.Register] registers a resource
 //   - [Context.Routes] tells which transport each link uses
-//   - [Context.RoutesOf] tells it of the links to one resource
 //   - [Context.Stats] returns counts of messages, bytes and links
 //   - [Context.Watch] yields changes of the resources that match
 //   - [Context.WatchIDs] yields changes of resources whose identifiers are given
@@ -91,10 +90,8 @@
 //   - [Resource.SendAndForget] is SendBytes for a message whose loss is of no interest
 //   - [Resource.TrySend] is Send that does not wait for room
 //   - [Resource.SendAll] sends one buffer to several resources
-//   - [Resource.SendParts] sends several buffers as one message
 //   - [Resource.SendTo] finds a resource and sends to it
 //   - [Resource.SendToAll] sends to all resources that match
-//   - [Resource.Room] tells how much another resource would accept now
 //   - [Resource.Flush] waits until the messages of the resource have been delivered
 //
 // Resource: receiving:
@@ -198,7 +195,6 @@
 // [Context.Poll]: https://pkg.go.dev/github.com/rocl-go/rocl/context#Context.Poll
 // [Context.Register]: https://pkg.go.dev/github.com/rocl-go/rocl/context#Context.Register
 // [Context.Routes]: https://pkg.go.dev/github.com/rocl-go/rocl/context#Context.Routes
-// [Context.RoutesOf]: https://pkg.go.dev/github.com/rocl-go/rocl/context#Context.RoutesOf
 // [Context.Stats]: https://pkg.go.dev/github.com/rocl-go/rocl/context#Context.Stats
 // [Context.Watch]: https://pkg.go.dev/github.com/rocl-go/rocl/context#Context.Watch
 // [Context.WatchIDs]: https://pkg.go.dev/github.com/rocl-go/rocl/context#Context.WatchIDs
@@ -217,10 +213,8 @@
 // [Resource.SendAndForget]: https://pkg.go.dev/github.com/rocl-go/rocl/context#Resource.SendAndForget
 // [Resource.TrySend]: https://pkg.go.dev/github.com/rocl-go/rocl/context#Resource.TrySend
 // [Resource.SendAll]: https://pkg.go.dev/github.com/rocl-go/rocl/context#Resource.SendAll
-// [Resource.SendParts]: https://pkg.go.dev/github.com/rocl-go/rocl/context#Resource.SendParts
 // [Resource.SendTo]: https://pkg.go.dev/github.com/rocl-go/rocl/context#Resource.SendTo
 // [Resource.SendToAll]: https://pkg.go.dev/github.com/rocl-go/rocl/context#Resource.SendToAll
-// [Resource.Room]: https://pkg.go.dev/github.com/rocl-go/rocl/context#Resource.Room
 // [Resource.Flush]: https://pkg.go.dev/github.com/rocl-go/rocl/context#Resource.Flush
 // [Resource.Recv]: https://pkg.go.dev/github.com/rocl-go/rocl/context#Resource.Recv
 // [Resource.TryRecv]: https://pkg.go.dev/github.com/rocl-go/rocl/context#Resource.TryRecv

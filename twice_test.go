@@ -135,9 +135,6 @@ func TestErrorsNameOnce(t *testing.T) {
 						return holding(func() error { return me.SendAll(bg, []rocl.GID{unknown, nobody}, 0, b) })
 					})
 				},
-				"room": func() error {
-					return untilRefused(func() error { _ = me.SendBytes(bg, unknown, 0, nil); return second(me.Room(unknown)) })
-				},
 				"send a value":                   func() error { return untilRefused(func() error { return rocl.SendValue(bg, me, unknown, 0, 1) }) },
 				"a value that cannot be encoded": func() error { return rocl.SendValue(bg, me, you.ID(), 0, make(chan int)) },
 				"call a deleted resource":        func() error { return call(bg, me, deleted.ID()) },
@@ -167,7 +164,6 @@ func TestErrorsNameOnce(t *testing.T) {
 					second(c.Register(bg, rocl.Attrs{"u": "1"}, rocl.Unique("u")))
 					return second(c.Register(bg, rocl.Attrs{"u": "1"}, rocl.Unique("u")))
 				},
-				"routes":                          func() error { return second(c.RoutesOf(bg, late.ID())) },
 				"open without a directory":        func() error { return second(rocl.Open(bg, rocl.JoinOnly(), rocl.WithSocket("/nowhere/d.sock"))) },
 				"call by name, an error":          func() error { return second(rpc.Call[struct{}, int](bg, client, server.ID(), "fails", struct{}{})) },
 				"call by name, none":              func() error { return second(rpc.Call[struct{}, int](bg, client, server.ID(), "none", struct{}{})) },

@@ -289,7 +289,7 @@ func (c *Context) Register(ctx stdctx.Context, a resource.Attributes, opts ...Re
 // one are given a Context by their users, and begin by one of both.
 var errNil = fmt.Errorf("%w: the context is nil", fs.ErrInvalid)
 
-// ErrIdentifiers is returned by [Context.Register] and [Context.RoutesOf] when the context has used
+// ErrIdentifiers is returned by [Context.Register] and [RoutesOf] when the context has used
 // all identifiers that it may give to resources. None is given twice, so the program must open
 // another context.
 var ErrIdentifiers = errors.New("rocl: the context has used all its identifiers")

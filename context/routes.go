@@ -33,10 +33,11 @@ const (
 // lane.
 func (c *Context) Routes() []dispatch.Route { return c.disp.Routes() }
 
-// RoutesOf returns the routes of another context of this node, as [Context.Routes] does there. It
+// RoutesOf returns the routes of another context of c's node, as [Context.Routes] does there. It
 // asks that context, and waits for the answer until ctx ends. The link over which it asks is not
-// among the routes. RoutesOf fails with rocl.ErrIdentifiers as [Context.Register] does.
-func (c *Context) RoutesOf(ctx stdctx.Context, id resource.GID) ([]dispatch.Route, error) {
+// among the routes. RoutesOf fails with rocl.ErrIdentifiers as [Context.Register] does. It is for
+// the command rocl routes.
+func RoutesOf(ctx stdctx.Context, c *Context, id resource.GID) ([]dispatch.Route, error) {
 	if id = id.Context(); id == c.self {
 		return c.Routes(), nil
 	}

@@ -167,34 +167,3 @@ func (f *Flow) dropDirectTryCredit() {
 		m.withdrawNeedLocked(in)
 	}
 }
-
-// Room returns the longest message, in bytes, that TrySend accepts now. It returns 0 also while
-// messages wait for credit. Within the process a longer message may be accepted too, because asking
-// for credit takes no time there. It fails with the error that a send would fail with.
-func (f *Flow) Room() (bytes int, err error) {
-	credit := uint64(0)
-	if m, in := f.mb, f.in; m != nil {
-		m.mu.Lock()
-		defer m.mu.Unlock()
-		if err := f.opensLocked(); err != nil {
-			return 0, err
-		}
-		if in.waiters.first == nil {
-			m.grantLocked(in)
-			credit = in.granted - in.received
-		}
-	} else {
-		f.l.mu.Lock()
-		defer f.l.mu.Unlock()
-		if f.gone != nil {
-			return 0, f.gone
-		}
-		if f.waiters.first == nil && f.l.s.HasRoom() {
-			credit = f.limit - f.sent
-		}
-	}
-	if credit < overhead {
-		return 0, nil
-	}
-	return int(min(credit-overhead, MaxMessage)), nil
-}

@@ -171,9 +171,6 @@ func TestTrySendBehindSend(t *testing.T) {
 			if err := f.tries(t, 3, 10); err != ErrFull {
 				t.Fatal(err)
 			}
-			if n, err := f.Room(); n != 0 || err != nil {
-				t.Errorf("while a message waits: room for %d bytes, %v", n, err)
-			}
 			take(t, mb, Tag(1))
 			if err := <-sent; err != nil {
 				t.Fatal(err)
@@ -181,43 +178,6 @@ func TestTrySendBehindSend(t *testing.T) {
 			take(t, mb, Tag(2))
 			eventually.True(t, "room", func() bool { return f.tries(t, 3, 10) == nil })
 			take(t, mb, Tag(3))
-		})
-	}
-}
-
-// A message of as many bytes as Room returns is accepted.
-func TestRoom(t *testing.T) {
-	for name, tr := range transports() {
-		t.Run(name, func(t *testing.T) {
-			w := newWorld()
-			a, b := w.node(t, 1, tr), w.node(t, 2, tr)
-			mb := box(t, b, 1, 4*FirstCredit)
-			f := flow(t, a, mb)
-			for i := range 20 {
-				n, err := f.Room()
-				if err != nil {
-					t.Fatal(err)
-				}
-				if i == 0 && n < FirstCredit-overhead {
-					t.Errorf("at first there is room for %d bytes", n)
-				}
-				if n > 0 {
-					if err := f.tries(t, 1, n); err != nil {
-						t.Fatalf("a message of %d bytes: %v", n, err)
-					}
-				}
-				if i%2 == 1 {
-					for {
-						m, err := mb.TryRecv()
-						if err != nil {
-							break
-						}
-						m.Release()
-					}
-				}
-			}
-			mb.Close()
-			eventually.True(t, "the end", func() bool { _, err := f.Room(); return errors.Is(err, ErrGone) })
 		})
 	}
 }

@@ -13,6 +13,7 @@ import (
 
 	lib "github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/bulk"
+	roclctx "github.com/rocl-go/rocl/context"
 	"github.com/rocl-go/rocl/internal/eventually"
 	"github.com/rocl-go/rocl/netrocl"
 	"github.com/rocl-go/rocl/rpc"
@@ -116,7 +117,7 @@ func TestUpperPackagesUnreachable(t *testing.T) {
 			}
 			return n.task.Exit(ctx)
 		},
-		"routes":      func(n near) error { _, err := n.c.RoutesOf(ctx, far.ID()); return err },
+		"routes":      func(n near) error { _, err := roclctx.RoutesOf(ctx, n.c, far.ID()); return err },
 		"kill a task": func(n near) error { return n.task.Kill(ctx, farTask.ID()) },
 	} {
 		t.Run(what, func(t *testing.T) {
@@ -191,7 +192,7 @@ func TestReceiveSaysWhyNoConnection(t *testing.T) {
 			_, err := netrocl.Dial(ctx, near, lib.Attrs{"name": "far"})
 			return err
 		},
-		"routes": func(ctx context.Context) error { _, err := near.RoutesOf(ctx, far.ID()); return err },
+		"routes": func(ctx context.Context) error { _, err := roclctx.RoutesOf(ctx, near, far.ID()); return err },
 	} {
 		for _, want := range []error{context.DeadlineExceeded, context.Canceled} {
 			ctx, cancel := context.WithTimeout(bg, 100*time.Millisecond)

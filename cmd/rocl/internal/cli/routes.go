@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl"
+	roclctx "github.com/rocl-go/rocl/context"
 	"github.com/rocl-go/rocl/internal/display"
 	"github.com/spf13/cobra"
 )
@@ -86,7 +87,7 @@ func routes(p *timeoutContext, c *rocl.Context) (all []routeJSON, silent int, er
 		asked.Go(func() {
 			rctx, cancel := p.forReply(f.ID)
 			defer cancel()
-			rs, err := c.RoutesOf(rctx, f.ID)
+			rs, err := roclctx.RoutesOf(rctx, c, f.ID)
 			err = orLate(rctx, err)
 			mu.Lock()
 			defer mu.Unlock()
