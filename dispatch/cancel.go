@@ -145,8 +145,8 @@ func (m *Mailbox) cancelRequests(in *inflow, cs []cancelled) {
 	for _, c := range cs {
 		left[c.number] = struct{}{}
 	}
-	for msg := m.first; msg != nil && len(left) > 0; {
-		next := msg.next
+	for msg := m.messages.First(); msg != nil && len(left) > 0; {
+		next := msg.place.Next()
 		if _, is := left[msg.call]; is && msg.in == in && msg.call != 0 {
 			delete(left, msg.call)
 			m.unlinkLocked(msg)

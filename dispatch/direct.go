@@ -158,7 +158,7 @@ func (f *Flow) deliver(ctx context.Context, src uint32, tag uint64, b *buffers.B
 	if p.call != 0 && m.calls == nil {
 		msg.call = p.call
 	}
-	if in.waiters.first == nil && in.received+in.charge(b.Len()) <= in.granted {
+	if in.waiters.First() == nil && in.received+in.charge(b.Len()) <= in.granted {
 		m.takeInLocked(msg, f.passage)
 		return nil
 	}
@@ -224,7 +224,7 @@ func (m *Mailbox) admitDirect(ctx context.Context, msg *Message, passage *passag
 	err := d.wait(ctx, w)
 	m.mu.Lock()
 	isAccepted := w.msg == nil // perhaps accepted as ctx ended, or before the mailbox was closed
-	if w.listed {
+	if w.place.IsListed() {
 		in.waiters.remove(w)
 	}
 	d.doneWaiting(w)
@@ -237,7 +237,7 @@ func (m *Mailbox) admitDirect(ctx context.Context, msg *Message, passage *passag
 	if m.closed || in.isClosed {
 		return in.closedErr()
 	}
-	if m.serveDirectLocked(in); in.waiters.first == nil { // no goroutine of this sender waits any more: other senders may have the credit
+	if m.serveDirectLocked(in); in.waiters.First() == nil { // no goroutine of this sender waits any more: other senders may have the credit
 		m.withdrawNeedLocked(in)
 		return err
 	}
@@ -258,7 +258,7 @@ func (m *Mailbox) withdrawNeedLocked(in *inflow) {
 // serveDirectLocked accepts the messages that wait for credit, in order, as long as there is some.
 // Then it asks for what the first remaining message lacks. mu must be held.
 func (m *Mailbox) serveDirectLocked(in *inflow) {
-	for w := in.waiters.first; w != nil; w = in.waiters.first {
+	for w := in.waiters.First(); w != nil; w = in.waiters.First() {
 		need := in.received + in.charge(len(w.msg.data))
 		if need > in.granted {
 			m.grantLocked(in)

@@ -199,7 +199,7 @@ func (f *Flow) accept(ctx context.Context, src uint32, tag uint64, p []byte, b *
 		return false, err
 	}
 	c := max(charge(len(p)), f.unit)
-	if f.gone == nil && f.waiters.first == nil && f.sent+c <= f.limit && l.s.HasRoom() {
+	if f.gone == nil && f.waiters.First() == nil && f.sent+c <= f.limit && l.s.HasRoom() {
 		f.sent += c
 	} else if err := f.admit(ctx, c, outgoing{src, tag, uint32(len(p))}, b); err != nil {
 		l.mu.Unlock()
@@ -276,7 +276,7 @@ func (f *Flow) admit(ctx context.Context, c uint64, o outgoing, b *buffers.Buffe
 	switch {
 	case f.gone != nil:
 		return f.gone
-	case f.waiters.first == nil && f.sent+c <= f.limit:
+	case f.waiters.First() == nil && f.sent+c <= f.limit:
 		f.sent += c
 		return nil
 	}
@@ -344,7 +344,7 @@ func (f *Flow) skipLocked() bool {
 // withdrawNeedLocked tells the receiver that no sender waits any more, if that is so. It reports
 // whether there is something to write. mu must be held.
 func (f *Flow) withdrawNeedLocked() bool {
-	if f.waiters.first != nil || f.gone != nil || f.asked <= f.limit {
+	if f.waiters.First() != nil || f.gone != nil || f.asked <= f.limit {
 		return false
 	}
 	f.forgetLocked()
@@ -356,7 +356,7 @@ func (f *Flow) withdrawNeedLocked() bool {
 // other contexts may wait for it. It reports whether there is something to write. mu must be held.
 func (f *Flow) giveBackLocked() bool {
 	u := f.unasked
-	if f.waiters.first != nil || f.gone != nil || u.least == 0 || f.limit < u.least {
+	if f.waiters.First() != nil || f.gone != nil || u.least == 0 || f.limit < u.least {
 		return false
 	}
 	if f.limit >= u.most { // more than that is not to come
@@ -379,7 +379,7 @@ func heldPayload(n uint64) []byte { return binary.LittleEndian.AppendUint64(nil,
 // receiver must know first. serveLocked reports whether there is something to write: a question, or
 // a message that was held. mu must be held.
 func (f *Flow) serveLocked() (asks bool) {
-	for w := f.waiters.first; w != nil; w = f.waiters.first {
+	for w := f.waiters.First(); w != nil; w = f.waiters.First() {
 		w.charge = max(w.charge, f.unit)
 		if need := f.sent + w.charge; need > f.limit {
 			if (need != f.asked || w.sends != f.askedFor) && !f.line.IsWaiting() { // need is less than before if the first sender has given up

@@ -427,8 +427,8 @@ func (w watermark) passedOver(ctx context.Context, covers func(*link, *subsys.He
 // wakePassedLocked wakes the goroutines that wait for frames that have been acknowledged. mu must
 // be held.
 func (l *link) wakePassedLocked() {
-	for w := l.behind.first; w != nil; {
-		next := w.next
+	for w := l.behind.First(); w != nil; {
+		next := w.place.Next()
 		if int32(l.s.Head()-uint32(w.charge)) > 0 {
 			l.behind.remove(w)
 			w.fire()

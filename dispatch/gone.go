@@ -109,18 +109,17 @@ func (d *Dispatcher) awaitOwed(ctx context.Context, peer resource.GID) error {
 	return nil
 }
 
-// notifyEnd calls e, and the endings that were taken from the same list, behind what m's context
+// notifyEnd calls the functions of ended, behind what m's context
 // has sent to the context of in, which is in the process. m must be closed, or in must have left.
-func (m *Mailbox) notifyEnd(in *inflow, e *ending) {
+func (m *Mailbox) notifyEnd(in *inflow, ended []*ending) {
 	o := in.from.(*Dispatcher)
-	m.d.notifyLocal(o, e, in.closedErr())
+	m.d.notifyLocal(o, ended, in.closedErr())
 }
 
-// notifyLocal calls e, and the endings that were taken from the same list, behind what d has sent
-// to o, another context of the process or d itself.
-func (d *Dispatcher) notifyLocal(o *Dispatcher, e *ending, cause error) {
+// notifyLocal calls the functions of ended, behind what d has sent to o, another context of the process or d itself.
+func (d *Dispatcher) notifyLocal(o *Dispatcher, ended []*ending, cause error) {
 	if o == d || o.hasBegunClosing() || !d.owes(o.self, nil) {
-		e.callAll(cause)
+		callAll(ended, cause)
 		return
 	}
 	d.inBackground(func() {
@@ -128,28 +127,27 @@ func (d *Dispatcher) notifyLocal(o *Dispatcher, e *ending, cause error) {
 			o.takeToken() // the goroutine with the token may still deliver what it has acknowledged
 			o.giveToken()
 		}
-		e.callAll(cause)
+		callAll(ended, cause)
 	})
 }
 
 // A contextEnd is ends that are reported once the links of all lanes with a context have ended.
 type contextEnd struct {
 	links atomic.Int32 // how many of these links live
-	ended *ending
+	ended []*ending
 	cause error
 }
 
 // linkEnded says that one of the links has ended.
 func (g *contextEnd) linkEnded() {
 	if g.links.Add(-1) == 0 {
-		g.ended.callAll(g.cause)
+		callAll(g.ended, g.cause)
 	}
 }
 
-// notifyContextEnd calls ended, and the endings that were taken with it, when the links of all
-// lanes with peer have ended. One link has ended because of cause. If cause does not say that peer
+// notifyContextEnd calls the functions of ended when the links of all lanes with peer have ended. One link has ended because of cause. If cause does not say that peer
 // has ended, notifyContextEnd calls them at once. No lock of a link may be held.
-func (d *Dispatcher) notifyContextEnd(peer resource.GID, ended *ending, cause error) {
+func (d *Dispatcher) notifyContextEnd(peer resource.GID, ended []*ending, cause error) {
 	g := &contextEnd{ended: ended, cause: cause}
 	g.links.Store(1)
 	for _, l := range d.lanes(peer) {

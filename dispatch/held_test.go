@@ -119,7 +119,7 @@ func (h *heirWorld) starts(t *testing.T, flush func() error) <-chan error {
 	eventually.True(t, "Flush waits", func() bool {
 		h.l.mu.Lock()
 		defer h.l.mu.Unlock()
-		return h.l.behind.first != nil
+		return h.l.behind.First() != nil
 	})
 	return done
 }
@@ -463,7 +463,7 @@ func TestHeldRequestReason(t *testing.T) {
 			eventually.True(t, "a receiver waits", func() bool {
 				its.mu.Lock()
 				defer its.mu.Unlock()
-				return its.waiters.first != nil
+				return its.waiters.First() != nil
 			})
 			var e call
 			h.succeed(t, func() { f.push(size, purpose{call: p.number}, 5) }, func() {

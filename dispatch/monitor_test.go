@@ -200,7 +200,7 @@ func TestMonitorWithin(t *testing.T) {
 	}
 	awaitGone(t, m, monitored(o), 2)
 	m.Close()
-	if m.monitors != nil || o.monitors != nil {
+	if m.monitors.First() != nil || o.monitors.First() != nil {
 		t.Error("closed mailboxes have monitors")
 	}
 	if _, err := m.Monitor(soon(t), monitored(o), 1); !errors.Is(err, ErrClosed) {

@@ -530,7 +530,7 @@ func TestBehindWhatIsGone(t *testing.T) {
 	}
 	passed := make(chan error, 1)
 	go func() { passed <- marks[0].passed(soon(t), allMessages) }()
-	eventually.True(t, "a goroutine waits", func() bool { l.mu.Lock(); defer l.mu.Unlock(); return l.behind.first != nil })
+	eventually.True(t, "a goroutine waits", func() bool { l.mu.Lock(); defer l.mu.Unlock(); return l.behind.First() != nil })
 	l.d.takeToken()
 	err = l.control(&subsys.Frame{Header: subsys.Header{Type: wire.TypeGone, Dst: 1}})
 	l.d.giveToken()

@@ -298,11 +298,11 @@ func hasWaiters(f *Flow) bool {
 	if f.l == nil {
 		f.mb.mu.Lock()
 		defer f.mb.mu.Unlock()
-		return f.in.waiters.first != nil
+		return f.in.waiters.First() != nil
 	}
 	f.l.mu.Lock()
 	defer f.l.mu.Unlock()
-	return f.waiters.first != nil
+	return f.waiters.First() != nil
 }
 
 // A receiver that never reads stops its senders at its mailbox's limit. Senders to other mailboxes

@@ -52,7 +52,7 @@ func (m *Mailbox) limitForLocked(in *inflow) uint64 {
 // mayBeStuckLocked reports whether senders and receivers of the mailbox may wait for each other. mu
 // must be held.
 func (m *Mailbox) mayBeStuckLocked() bool {
-	return !m.closed && m.count > 0 && m.waiters.first != nil && len(m.creditQueue) > 0
+	return !m.closed && m.count > 0 && m.waiters.First() != nil && len(m.creditQueue) > 0
 }
 
 // watchStuckLocked makes checkStuck check the mailbox now and then, for as long as
@@ -82,8 +82,8 @@ func (m *Mailbox) checkStuck() {
 	moved, isComing := m.movedLocked()
 	isStill := !isComing && moved == m.stuck.moved
 	m.stuck.moved = moved
-	for w := m.waiters.first; w != nil; {
-		next := w.next
+	for w := m.waiters.First(); w != nil; {
+		next := w.place.Next()
 		if senders := m.waitingSendersLocked(w); isStill && w.seen && senders > 0 {
 			m.waiters.remove(w)
 			w.cause = fmt.Errorf("%w: %d messages of %d bytes wait, and %d contexts that may send what it selects wait for room behind them", ErrStuck, m.count, m.stored, senders)

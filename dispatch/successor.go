@@ -178,7 +178,7 @@ func (l *link) succeedLocked(lost func(*subsys.Header)) *succession {
 // of both must be held, except that of the one that is not published.
 func (l *link) passEndingsLocked(o *link) {
 	for _, list := range l.endings {
-		for e := list.first; e != nil; e = e.next {
+		for e := list.First(); e != nil; e = e.place.Next() {
 			e.at.Store(o)
 		}
 	}
@@ -239,7 +239,7 @@ func (s *succession) finish(d *Dispatcher, cause error) {
 // takeHeldLocked takes the held messages out of the flow's waiters, and yields them in order. mu
 // must be held.
 func (f *Flow) takeHeldLocked(yield func(*held)) {
-	for w := f.waiters.first; w != nil && w.held != nil; w = f.waiters.first {
+	for w := f.waiters.First(); w != nil && w.held != nil; w = f.waiters.First() {
 		f.waiters.remove(w)
 		f.l.held--
 		h := w.held
@@ -263,7 +263,7 @@ func (f *Flow) removeHeldLocked(w *waiter) {
 // dropHeldLocked drops the request of a call that its caller has given up, if the request is held.
 // The messages behind it may need less credit. mu must be held.
 func (f *Flow) dropHeldLocked(number uint64) (isDropped bool) {
-	for w := f.waiters.first; w != nil && w.held != nil; w = w.next {
+	for w := f.waiters.First(); w != nil && w.held != nil; w = w.place.Next() {
 		if w.held.call == number {
 			f.removeHeldLocked(w)
 			return true
@@ -325,7 +325,7 @@ func (l *link) eachHeldLocked(yield func(*subsys.Header)) {
 		return
 	}
 	for _, f := range l.flows {
-		for w := f.waiters.first; w != nil && w.held != nil; w = w.next {
+		for w := f.waiters.First(); w != nil && w.held != nil; w = w.place.Next() {
 			yield(&w.held.Header)
 		}
 	}

@@ -148,7 +148,7 @@ func (l *link) onTooLarge(f *subsys.Frame) error {
 		return nil // the sender has given up
 	}
 	fl.asked, fl.askedFor = 0, outgoing{}
-	w := fl.waiters.first
+	w := fl.waiters.First()
 	if w == nil || w.sends != o {
 		fl.tryCredit.tooLarge = int(size)
 		l.mu.Unlock()

@@ -77,7 +77,7 @@ func (f *Flow) TrySend(src uint32, tag uint64, b *buffers.Buffer) error {
 	case f.gone != nil:
 		l.mu.Unlock()
 		return beforehand(f.gone)
-	case f.waiters.first != nil, !l.s.HasRoom(): // the message may not overtake those that wait
+	case f.waiters.First() != nil, !l.s.HasRoom(): // the message may not overtake those that wait
 		l.mu.Unlock()
 		return ErrFull
 	case f.sent+c > f.limit && f.tryCredit.tooLarge > 0 && b.Len() >= f.tryCredit.tooLarge:
@@ -113,7 +113,7 @@ func (f *Flow) dropTryCredit() {
 	l.mu.Lock()
 	if f.gone != nil || l.life.HasEnded() {
 		f.tryCredit.isSet = false
-	} else if f.tryCredit.expireOrRenewLocked(l.d) && f.waiters.first == nil {
+	} else if f.tryCredit.expireOrRenewLocked(l.d) && f.waiters.First() == nil {
 		unasks := f.withdrawNeedLocked()
 		if f.asked != 0 { // the credit has been granted
 			f.unasked.add(f.asked)
@@ -136,7 +136,7 @@ func (f *Flow) tryDirect(src uint32, tag uint64, b *buffers.Buffer) error {
 	if err := f.opensLocked(); err != nil {
 		return err
 	}
-	if in.waiters.first != nil {
+	if in.waiters.First() != nil {
 		return ErrFull
 	}
 	need := in.received + in.charge(b.Len())
@@ -163,7 +163,7 @@ func (f *Flow) dropDirectTryCredit() {
 	defer m.mu.Unlock()
 	if m.closed || in.isClosed {
 		f.tryCredit.isSet = false
-	} else if f.tryCredit.expireOrRenewLocked(in.from.(*Dispatcher)) && in.waiters.first == nil {
+	} else if f.tryCredit.expireOrRenewLocked(in.from.(*Dispatcher)) && in.waiters.First() == nil {
 		m.withdrawNeedLocked(in)
 	}
 }
