@@ -384,10 +384,10 @@ func WithMailbox(bytes int) Option { return context.WithMailbox(bytes) }
 // A part of the memory is kept for incoming messages: an eighth of the limit, and twice the bytes
 // for which other contexts hold unused credit. Together that is at most half, except while a
 // message comes for which that is too little. A message longer than three quarters of the limit is
-// never let in: its sender, or the caller whose reply it is, gets ErrTooLarge at once. A message
-// that comes to memory of the program ([Resource.CallInto]) does not count against the limit. While a message of this
-// context waits for its receiver's memory, as many bytes as it has may come beyond the limit, so
-// that contexts that send to each other do not wait for each other.
+// never let in: its sender, or the caller whose reply it is, gets ErrTooLarge at once. A reply that
+// comes to memory of the program ([Resource.CallInto]) does not count against the limit. While a
+// message of this context waits for its receiver's memory, as many bytes as it has may come beyond
+// the limit, so that contexts that send to each other do not wait for each other.
 func WithMemory(bytes int64) Option { return context.WithMemory(bytes) }
 
 // WithLinger sets how long Close waits for accepted messages to be delivered. The default is 5 s.

@@ -148,8 +148,8 @@ func (k *cache) flow(id resource.GID) *dispatch.Flow {
 }
 
 // flow returns the flow to a resource. It asks the directory at most once, for the owner and the
-// lane; the owner's addresses are asked for when the link is made. With doubt, after a failure, it uses only
-// what the directory has said.
+// lane; the owner's addresses are asked for when the link is made. With doubt, after a failure, it
+// uses only what the directory has said.
 func (c *Context) flow(ctx stdctx.Context, to resource.GID, doubt bool) (*dispatch.Flow, error) {
 	if f := c.cache.flow(to); f != nil {
 		return f, nil
@@ -175,9 +175,9 @@ func (c *Context) flow(ctx stdctx.Context, to resource.GID, doubt bool) (*dispat
 }
 
 // owner returns the context that owns a resource, if that and the lane to the resource are known
-// without asking the directory. With doubt, after a failure, owner uses only what the directory has said. Without doubt it also
-// takes the context that made the identifier for the owner, if that is this context or is linked.
-// It fails for identifiers to which no message can be sent.
+// without asking the directory. With doubt, after a failure, owner uses only what the directory has
+// said. Without doubt it also takes the context that made the identifier for the owner, if that is
+// this context or is linked. It fails for identifiers to which no message can be sent.
 func (c *Context) owner(to resource.GID, doubt bool) (owner resource.GID, isKnown bool, err error) {
 	switch {
 	case to.IsZero():

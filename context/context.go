@@ -242,8 +242,9 @@ func (c *Context) Buffer(n int) (*buffers.Buffer, error) { return c.disp.Buffer(
 // Register waits for the node's directory until ctx ends. It fails with rocl.ErrNoDirectory,
 // rocl.ErrClosed or the cause of ctx's end, and with rocl.ErrExists or rocl.ErrPartial as [Unique]
 // says. It fails with rocl.ErrRule if the transports of [Over] are invalid, and with
-// rocl.ErrIdentifiers after a billion resources of the context. If Register fails, no resource is registered. If it fails because ctx has ended, a find may see the
-// resource for a moment, but not after the context's next Register, Update or Delete has returned.
+// rocl.ErrIdentifiers after a billion resources of the context. If Register fails, no resource is
+// registered. If it fails because ctx has ended, a find may see the resource for a moment, but not
+// after the context's next Register, Update or Delete has returned.
 //
 // The resource stays registered when the process that serves the directory ends: the next directory
 // gets it, with its identifier, attributes and revision, from this context.

@@ -16,8 +16,8 @@ import (
 	"github.com/rocl-go/rocl/subsys/tcp"
 )
 
-// inThreeWays returns a function that opens contexts on one node that reach each other in memory, by
-// shared memory and over TCP, in this order of preference.
+// inThreeWays returns a function that opens contexts on one node. They reach each other in memory,
+// by shared memory and over TCP, in this order of preference.
 func inThreeWays(t *testing.T) func(...context.Option) *context.Context {
 	cl := rocltest.Cluster(t, 1)
 	near := inproc.NewNetwork().Transport()

@@ -109,14 +109,15 @@ func (d *Dispatcher) awaitOwed(ctx context.Context, peer resource.GID) error {
 	return nil
 }
 
-// notifyEnd calls the functions of ended, behind what m's context
-// has sent to the context of in, which is in the process. m must be closed, or in must have left.
+// notifyEnd calls the functions of ended, behind what m's context has sent to the context of in,
+// which is in the process. m must be closed, or in must have left.
 func (m *Mailbox) notifyEnd(in *inflow, ended []*ending) {
 	o := in.from.(*Dispatcher)
 	m.d.notifyLocal(o, ended, in.closedErr())
 }
 
-// notifyLocal calls the functions of ended, behind what d has sent to o, another context of the process or d itself.
+// notifyLocal calls the functions of ended, behind what d has sent to o, another context of the
+// process or d itself.
 func (d *Dispatcher) notifyLocal(o *Dispatcher, ended []*ending, cause error) {
 	if o == d || o.hasBegunClosing() || !d.owes(o.self, nil) {
 		callAll(ended, cause)
@@ -145,8 +146,9 @@ func (g *contextEnd) linkEnded() {
 	}
 }
 
-// notifyContextEnd calls the functions of ended when the links of all lanes with peer have ended. One link has ended because of cause. If cause does not say that peer
-// has ended, notifyContextEnd calls them at once. No lock of a link may be held.
+// notifyContextEnd calls the functions of ended when the links of all lanes with peer have ended.
+// One link has ended because of cause. If cause does not say that peer has ended, notifyContextEnd
+// calls them at once. No lock of a link may be held.
 func (d *Dispatcher) notifyContextEnd(peer resource.GID, ended []*ending, cause error) {
 	g := &contextEnd{ended: ended, cause: cause}
 	g.links.Store(1)

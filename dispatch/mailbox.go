@@ -167,7 +167,8 @@ func (m *Mailbox) arrivedLocked(in *inflow) {
 	}
 }
 
-// putLocked hands a message that has arrived to a call or a receiver, or stores it. mu must be held.
+// putLocked hands a message that has arrived to a call or a receiver, or stores it. mu must be
+// held.
 func (m *Mailbox) putLocked(msg *Message) {
 	if m.calls != nil {
 		m.calls.replyLocked(msg)
