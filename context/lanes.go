@@ -29,8 +29,8 @@ type Rule struct {
 	Over  []string       // transports, best first, as in [Over]; none: as without rules
 }
 
-// Over sets the transports by which the resource that is being registered is reached. See
-// rocl.Over.
+// Over sets the transports by which other contexts reach the resource that is being registered,
+// best first. See rocl.Over.
 func Over(transports ...string) RegisterOption {
 	return func(c *registerConfig) { c.over = append([]string{}, transports...) }
 }

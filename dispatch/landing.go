@@ -35,7 +35,7 @@ type landing struct {
 	mu      sync.Mutex // no lock is taken while it is held
 	isTaken bool
 	isMoved bool
-	moved   *buffers.Buffer // a buffer with what had come; nil: there was no memory for it
+	moved   *buffers.Buffer // a buffer for the rest of the message; nil: there was no memory for it
 	buf     buffers.Buffer  // refers to mem while it is taken
 }
 
