@@ -69,7 +69,6 @@
 //   - [Context.Lookup] finds a resource by its identifier
 //   - [Context.Register] registers a resource
 //   - [Context.Routes] tells which transport each link uses
-//   - [Context.RoutesOf] tells it of the links to one resource
 //   - [Context.Stats] returns counts of messages, bytes and links
 //   - [Context.Watch] yields changes of the resources that match
 //   - [Context.WatchIDs] yields changes of resources whose identifiers are given
@@ -92,10 +91,8 @@
 //   - [Resource.SendAndForget] is SendBytes for a message whose loss is of no interest
 //   - [Resource.TrySend] is Send that does not wait for room
 //   - [Resource.SendAll] sends one buffer to several resources
-//   - [Resource.SendParts] sends several buffers as one message
 //   - [Resource.SendTo] finds a resource and sends to it
 //   - [Resource.SendToAll] sends to all resources that match
-//   - [Resource.Room] tells how much another resource would accept now
 //   - [Resource.Flush] waits until the messages of the resource have been delivered
 //
 // Resource: receiving:
@@ -106,7 +103,6 @@
 //   - [Resource.Handle] calls a function for each message
 //   - [Resource.Peek] returns origin, tag and size of the next message, and leaves it
 //   - [Resource.PutBack] returns a message to the mailbox
-//   - [Resource.Post] posts memory for the next message with a given origin and tag
 //   - [Resource.Waiting] tells how many messages wait
 //   - [Resource.Monitor] has a message put into the mailbox when another resource has ended
 //
@@ -142,10 +138,6 @@
 //
 //   - [Pending.Wait] returns the reply
 //   - [Pending.Cancel] ends the call
-//
-// Posted:
-//
-//   - [Posted.Wait] returns the message that lies in the posted memory
 //
 // Buffer:
 //
@@ -205,7 +197,6 @@
 // [Context.Poll]: https://pkg.go.dev/github.com/rocl-go/rocl/context#Context.Poll
 // [Context.Register]: https://pkg.go.dev/github.com/rocl-go/rocl/context#Context.Register
 // [Context.Routes]: https://pkg.go.dev/github.com/rocl-go/rocl/context#Context.Routes
-// [Context.RoutesOf]: https://pkg.go.dev/github.com/rocl-go/rocl/context#Context.RoutesOf
 // [Context.Stats]: https://pkg.go.dev/github.com/rocl-go/rocl/context#Context.Stats
 // [Context.Watch]: https://pkg.go.dev/github.com/rocl-go/rocl/context#Context.Watch
 // [Context.WatchIDs]: https://pkg.go.dev/github.com/rocl-go/rocl/context#Context.WatchIDs
@@ -224,10 +215,8 @@
 // [Resource.SendAndForget]: https://pkg.go.dev/github.com/rocl-go/rocl/context#Resource.SendAndForget
 // [Resource.TrySend]: https://pkg.go.dev/github.com/rocl-go/rocl/context#Resource.TrySend
 // [Resource.SendAll]: https://pkg.go.dev/github.com/rocl-go/rocl/context#Resource.SendAll
-// [Resource.SendParts]: https://pkg.go.dev/github.com/rocl-go/rocl/context#Resource.SendParts
 // [Resource.SendTo]: https://pkg.go.dev/github.com/rocl-go/rocl/context#Resource.SendTo
 // [Resource.SendToAll]: https://pkg.go.dev/github.com/rocl-go/rocl/context#Resource.SendToAll
-// [Resource.Room]: https://pkg.go.dev/github.com/rocl-go/rocl/context#Resource.Room
 // [Resource.Flush]: https://pkg.go.dev/github.com/rocl-go/rocl/context#Resource.Flush
 // [Resource.Recv]: https://pkg.go.dev/github.com/rocl-go/rocl/context#Resource.Recv
 // [Resource.TryRecv]: https://pkg.go.dev/github.com/rocl-go/rocl/context#Resource.TryRecv
@@ -235,7 +224,6 @@
 // [Resource.Handle]: https://pkg.go.dev/github.com/rocl-go/rocl/context#Resource.Handle
 // [Resource.Peek]: https://pkg.go.dev/github.com/rocl-go/rocl/context#Resource.Peek
 // [Resource.PutBack]: https://pkg.go.dev/github.com/rocl-go/rocl/context#Resource.PutBack
-// [Resource.Post]: https://pkg.go.dev/github.com/rocl-go/rocl/context#Resource.Post
 // [Resource.Waiting]: https://pkg.go.dev/github.com/rocl-go/rocl/context#Resource.Waiting
 // [Resource.Monitor]: https://pkg.go.dev/github.com/rocl-go/rocl/context#Resource.Monitor
 // [Resource.Call]: https://pkg.go.dev/github.com/rocl-go/rocl/context#Resource.Call
@@ -260,7 +248,6 @@
 // [Message.Release]: https://pkg.go.dev/github.com/rocl-go/rocl/dispatch#Message.Release
 // [Pending.Wait]: https://pkg.go.dev/github.com/rocl-go/rocl/context#Pending.Wait
 // [Pending.Cancel]: https://pkg.go.dev/github.com/rocl-go/rocl/context#Pending.Cancel
-// [Posted.Wait]: https://pkg.go.dev/github.com/rocl-go/rocl/dispatch#Posted.Wait
 // [Buffer.Bytes]: https://pkg.go.dev/github.com/rocl-go/rocl/buffers#Buffer.Bytes
 // [Buffer.Len]: https://pkg.go.dev/github.com/rocl-go/rocl/buffers#Buffer.Len
 // [Buffer.Cap]: https://pkg.go.dev/github.com/rocl-go/rocl/buffers#Buffer.Cap

@@ -117,23 +117,6 @@ func ExampleResource_trySend() {
 	// room again: true
 }
 
-func ExampleResource_room() {
-	ctx := context.Background()
-	node := newNode()
-	defer node.close()
-	a, b := node.open(), node.open()
-	me, you := register(a, "me"), register(b, "you")
-	if err := me.SendBytes(ctx, you.ID(), 0, []byte("hello")); err != nil {
-		log.Fatal(err)
-	}
-	bytes, err := me.Room(you.ID())
-	if err != nil {
-		log.Fatal(err)
-	}
-	fmt.Println(bytes > 60_000)
-	// Output: true
-}
-
 // A stage of a pipeline keeps few messages waiting, so that a fast sender is slowed to its pace.
 func ExampleMailboxMessages() {
 	ctx := context.Background()

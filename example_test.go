@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"log"
 	"log/slog"
-	"math"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -176,16 +175,16 @@ func ExampleWithListen() {
 	// tcp true
 }
 
-// Control messages use TCP while data uses another transport.
+// Messages to resources for control use TCP while others use another transport.
 func ExampleWithRules() {
 	ctx := context.Background()
 	node := newNode()
 	defer node.close()
-	const control = 1
-	a, b := node.open(rocl.WithRules(rocl.Rule{Tags: []rocl.TagRange{{First: control, Last: control}}, Over: []string{"tcp"}})), node.open()
-	me, you := register(a, "me"), register(b, "you")
-	for tag := range uint64(3) {
-		if err := me.SendBytes(ctx, you.ID(), tag, []byte("hello")); err != nil {
+	a, b := node.open(rocl.WithRules(rocl.Rule{Match: rocl.Match{"name": "control"}, Over: []string{"tcp"}})), node.open()
+	me := register(a, "me")
+	for _, name := range []string{"control", "data"} {
+		you := register(b, name)
+		if err := me.SendBytes(ctx, you.ID(), 0, []byte("hello")); err != nil {
 			log.Fatal(err)
 		}
 		m, err := you.Recv(ctx)
@@ -198,23 +197,24 @@ func ExampleWithRules() {
 	_, err := rocl.Open(ctx, rocl.WithRules(rocl.Rule{Over: []string{"pigeon"}}))
 	fmt.Println(errors.Is(err, rocl.ErrRule))
 	// Output:
-	// map[inproc:2 tcp:1]
+	// map[inproc:1 tcp:1]
 	// true
 }
 
-// The first rule that fits a message counts. A rule without transports excepts its messages from
-// the later rules.
+// The first rule that matches a resource counts. A rule without transports excepts its resources
+// from the later rules.
 func ExampleRule() {
 	ctx := context.Background()
 	node := newNode()
 	defer node.close()
-	a := node.open(rocl.WithRules(
-		rocl.Rule{Tags: []rocl.TagRange{{First: 7, Last: 7}}},
-		rocl.Rule{Min: 1000, Over: []string{"shm", "tcp"}, Only: true},
-	))
-	me, you := register(a, "me"), register(node.open(), "you")
-	for tag := range uint64(10) {
-		if err := me.SendBytes(ctx, you.ID(), tag, make([]byte, 2000)); err != nil {
+	a, b := node.open(rocl.WithRules(
+		rocl.Rule{Match: rocl.Match{"name": "near"}},
+		rocl.Rule{Over: []string{"shm", "tcp"}},
+	)), node.open()
+	me := register(a, "me")
+	for _, name := range []string{"near", "far", "farther"} {
+		you := register(b, name)
+		if err := me.SendBytes(ctx, you.ID(), 0, make([]byte, 2000)); err != nil {
 			log.Fatal(err)
 		}
 		m, err := you.Recv(ctx)
@@ -227,10 +227,27 @@ func ExampleRule() {
 	// Output: 1
 }
 
-func ExampleTagRange() {
-	control, data := rocl.TagRange{First: 0, Last: 99}, rocl.TagRange{First: 100, Last: math.MaxUint64}
-	fmt.Println(control.Last+1 == data.First)
-	// Output: true
+// A resource says itself over which transports it is reached. Its replies use them too.
+func ExampleOver() {
+	ctx := context.Background()
+	node := newNode()
+	defer node.close()
+	a, b := node.open(), node.open()
+	me := register(a, "me")
+	you, err := b.Register(ctx, rocl.Attrs{"name": "you"}, rocl.Over("tcp"))
+	if err != nil {
+		log.Fatal(err)
+	}
+	go you.Handle(ctx, func(m *rocl.Message) {
+		_ = you.ReplyBytes(ctx, m, []byte("hello"))
+	})
+	m, err := me.CallBytes(ctx, you.ID(), 0, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	m.Release()
+	fmt.Println(a.Stats().Sent, b.Stats().Sent)
+	// Output: map[tcp:1] map[tcp:1]
 }
 
 // A context lists the transport to each other context. The command 'rocl routes' prints the list
@@ -252,11 +269,7 @@ func ExampleRoute() {
 	for _, r := range a.Routes() {
 		fmt.Println(r.Peer == b.ID(), r.Transport, r.Sent, r.SentBytes, r.Changes)
 	}
-	theirs, err := a.RoutesOf(ctx, b.ID()) // without the route that carried the question
-	fmt.Println(len(theirs), err)
-	// Output:
-	// true inproc 1 5 0
-	// 0 <nil>
+	// Output: true inproc 1 5 0
 }
 
 // Receivers sleep at once, and leave the processor to other work.

@@ -240,34 +240,3 @@ func ExampleSendError() {
 	}
 	// Output: true true
 }
-
-// A header and a payload that lie apart arrive as one message.
-func ExampleResource_sendParts() {
-	ctx := context.Background()
-	node := newNode()
-	defer node.close()
-	c := node.open()
-	me := register(c, "me")
-
-	header, err := rocl.EncodeValue(ctx, c, "header, ")
-	if err != nil {
-		log.Fatal(err)
-	}
-	payload, err := rocl.EncodeValue(ctx, c, "payload")
-	if err != nil {
-		header.Release()
-		log.Fatal(err)
-	}
-	if err := me.SendParts(ctx, me.ID(), 0, header, payload); err != nil {
-		header.Release()
-		payload.Release()
-		log.Fatal(err)
-	}
-	m, err := me.Recv(ctx)
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer m.Release()
-	fmt.Printf("%s\n", m.Bytes())
-	// Output: header, payload
-}

@@ -40,11 +40,9 @@ type (
 	Select            = dispatch.Select            // a condition on messages to receive; see From, Tag, Tags, TagMask and Any
 	Pending           = context.Pending            // a call that waits for its reply; see Resource.StartCall
 	Envelope          = dispatch.Envelope          // a message without its payload, from Resource.Peek
-	Posted            = dispatch.Posted            // memory that waits for one message; see Resource.Post
 	Undelivered       = dispatch.Undelivered       // an accepted message that could not be delivered; see WithUndelivered
 	FlushError        = dispatch.FlushError        // the error of a Flush, with the number of undelivered messages
-	Rule              = dispatch.Rule              // the transports that some messages use; see WithRules
-	TagRange          = dispatch.TagRange          // the tags to which a Rule applies
+	Rule              = context.Rule               // the transports that lead to some resources; see WithRules
 	Route             = dispatch.Route             // the transport between two contexts; see Context.Routes
 	NoConnectionError = dispatch.NoConnectionError // the error of an operation that ended while there was no connection
 	PollPolicy        = dispatch.PollPolicy        // how a waiting goroutine polls; see WithPoll
@@ -72,6 +70,7 @@ const (
 	AttrKind    = context.AttrKind    // "context" or "node"
 	AttrAddr    = context.AttrAddr    // of a context: an address, repeated; of a node in a cluster: HOST:PORT
 	AttrPID     = context.AttrPID     // of a context: the number of its process
+	AttrOver    = context.AttrOver    // of a resource that was registered with Over: the transports
 	AttrContext = context.AttrContext // of any resource: the context that owns it; can be asked for and matched
 	AttrNode    = context.AttrNode    // of a node: its number, 12 hexadecimal digits
 	AttrHost    = context.AttrHost    // of a node: the name of the machine
@@ -131,7 +130,7 @@ var (
 	ErrSelect       = dispatch.ErrSelect       // no message can match the selectors of a receive
 	ErrPolling      = dispatch.ErrPolling      // the policy is unknown, or the budget or the number of pollers is invalid
 	ErrTooLarge     = sentinel.ErrTooLarge     // a message, a buffer, an attribute or a list of them exceeds its limit, or a size is negative
-	ErrRule         = dispatch.ErrRule         // the rules are invalid; see WithRules
+	ErrRule         = dispatch.ErrRule         // transports are invalid; see WithRules and Over
 	ErrCluster      = context.ErrCluster       // the node is in another cluster than WithCluster names
 	ErrMember       = directory.ErrMember      // the settings of a Member are invalid, or its key cannot be used
 	ErrCertificates = context.ErrCertificates  // certificates are missing, or given where none are used, or cannot be used
@@ -313,19 +312,38 @@ func JoinOnly() Option { return context.JoinOnly() }
 // A received message above 2 KiB that came over shared memory is read-only: see [Message.Writable].
 func WithTransports(t ...subsys.Transport) Option { return context.WithTransports(t...) }
 
-// WithRules sets which transports the messages to other contexts use, by tag or by size. For
-// example, control messages use one transport while data uses another. A message to which no rule
-// applies travels as without rules. The other contexts need no rules.
+// WithRules sets which transports the messages to resources of other contexts use, by the
+// attributes of these resources. For example, one network carries control while another carries
+// data. The first rule that matches a resource counts. The entries of Over are those of [Over]. A
+// resource that was registered with Over, or that matches no rule, is reached as without rules. The
+// other contexts need no rules, and reply over the same transports.
 //
 //	rocl.WithRules(
-//		rocl.Rule{Tags: []rocl.TagRange{{First: 0, Last: 99}}, Over: []string{"tcp"}, Only: true}, // control
-//		rocl.Rule{Min: 64 << 10, Over: []string{"shm", "tls"}},                                      // large payloads
+//		rocl.Rule{Match: rocl.Match{"role": "control"}, Over: []string{"tcp"}},           // only over TCP
+//		rocl.Rule{Match: rocl.Match{"role": "data"}, Over: []string{"shm", "tls", "*"}}, // or any other
 //	)
 //
-// Messages of one tag from one resource to another keep their order. Messages of different tags
-// that use different transports have no order among them. Open fails with ErrRule if the rules are
-// invalid or name transports that the context does not have.
+// All messages to one resource use the same transports, so they keep their order. The rule is
+// chosen when the context first sends to the resource: a later change of the attributes does not
+// matter. For that the context asks the directory for the attributes of each new target. Messages
+// to different resources over different transports have no order among them. Open fails with
+// ErrRule if the rules are invalid or name transports that the context does not have.
 func WithRules(r ...Rule) Option { return context.WithRules(r...) }
+
+// Over sets the transports by which other contexts reach the resource that is being registered,
+// best first. Requests, replies and messages use them, whatever the rules of the sender. A last
+// entry "*" stands for all other transports; without it, the resource is unreachable
+// (ErrUnreachable) for contexts that none of the transports reaches. An entry tcp://10.2.0.0/16 is
+// TCP to addresses in that network, at which the context must listen ([WithListen]). So control and
+// data use two networks:
+//
+//	control, err := c.Register(ctx, a, rocl.Over("tcp://10.1.0.0/16"))
+//	data, err := c.Register(ctx, b, rocl.Over("tcp://10.2.0.0/16", "*"))
+//
+// The list is the attribute [AttrOver] of the resource. It tells senders where to connect; it does
+// not keep anything out. Messages within the context use no transport. Register fails with ErrRule
+// if an entry is invalid, or names a transport that the context does not have.
+func Over(transports ...string) RegisterOption { return context.Over(transports...) }
 
 // WithListen sets addresses at which the context listens, such as tcp://10.0.0.7:0. They replace
 // the address that the transport would choose. In a cluster with a key, TCP serves only this node.
@@ -367,11 +385,10 @@ func WithMailbox(bytes int) Option { return context.WithMailbox(bytes) }
 // A part of the memory is kept for incoming messages: an eighth of the limit, and twice the bytes
 // for which other contexts hold unused credit. Together that is at most half, except while a
 // message comes for which that is too little. A message longer than three quarters of the limit is
-// never let in: its sender, or the caller whose reply it is, gets ErrTooLarge at once. A message
-// that comes to memory of the program ([Resource.Post], [Resource.CallInto]) does not count against
-// the limit, if the memory is given before the sender asks for credit. While a message of this
-// context waits for its receiver's memory, as many bytes as it has may come beyond the limit, so
-// that contexts that send to each other do not wait for each other.
+// never let in: its sender, or the caller whose reply it is, gets ErrTooLarge at once. A reply that
+// comes to memory of the program ([Resource.CallInto]) does not count against the limit. While a
+// message of this context waits for its receiver's memory, as many bytes as it has may come beyond
+// the limit, so that contexts that send to each other do not wait for each other.
 func WithMemory(bytes int64) Option { return context.WithMemory(bytes) }
 
 // WithLinger sets how long Close waits for accepted messages to be delivered. The default is 5 s.

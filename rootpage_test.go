@@ -22,7 +22,7 @@ func TestRootPageListsMethods(t *testing.T) {
 	page := string(b)
 	for _, typ := range []reflect.Type{
 		reflect.TypeFor[*rocl.Context](), reflect.TypeFor[*rocl.Resource](), reflect.TypeFor[*rocl.Message](),
-		reflect.TypeFor[rocl.Pending](), reflect.TypeFor[*rocl.Posted](),
+		reflect.TypeFor[rocl.Pending](),
 	} {
 		named := typ
 		if typ.Kind() == reflect.Pointer {

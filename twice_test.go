@@ -138,9 +138,6 @@ func TestErrorsNameOnce(t *testing.T) {
 						return holding(func() error { return me.SendAll(bg, []rocl.GID{unknown, nobody}, 0, b) })
 					})
 				},
-				"room": func() error {
-					return untilRefused(func() error { _ = me.SendBytes(bg, unknown, 0, nil); return second(me.Room(unknown)) })
-				},
 				"send a value":                   func() error { return untilRefused(func() error { return rocl.SendValue(bg, me, unknown, 0, 1) }) },
 				"a value that cannot be encoded": func() error { return rocl.SendValue(bg, me, you.ID(), 0, make(chan int)) },
 				"call a deleted resource":        func() error { return call(bg, me, deleted.ID()) },
@@ -156,29 +153,20 @@ func TestErrorsNameOnce(t *testing.T) {
 				"receive at a deleted resource":  func() error { return second(deleted.Recv(bg)) },
 				"receive from an ended resource": func() error { return second(me.Recv(bg, rocl.From(late.ID()))) },
 				"receive in vain":                func() error { return second(own.Recv(short())) },
-				"post":                           func() error { return second(me.Post(bg, nobody, 0, nil)) },
-				"wait for posted memory": func() error {
-					p, err := me.Post(bg, late.ID(), 7, make([]byte, 1))
-					if err == nil {
-						_, err = p.Wait(bg)
-					}
-					return err
-				},
-				"monitor":                      func() error { return second(me.Monitor(bg, nobody, 0)) },
-				"look up":                      func() error { return second(c.Lookup(bg, unknown)) },
-				"find":                         func() error { return second(c.Find(bg, rocl.Match{"no": "such"})) },
-				"await":                        func() error { return second(c.Await(short(), rocl.Match{"no": "such"}, 1)) },
-				"update a deleted resource":    func() error { return deleted.Update(bg, nil) },
-				"set at a deleted resource":    func() error { return deleted.Set(bg, "a", "b") },
-				"compare and set":              func() error { return second(own.CompareAndSet(bg, 99, nil)) },
-				"delete a deleted resource":    func() error { return deleted.Delete(bg) },
-				"register a reserved name":     func() error { return second(c.Register(bg, rocl.Attrs{"rocl.x": "y"})) },
-				"register in a closed context": func() error { return second(ended.Register(bg, nil)) },
+				"monitor":                        func() error { return second(me.Monitor(bg, nobody, 0)) },
+				"look up":                        func() error { return second(c.Lookup(bg, unknown)) },
+				"find":                           func() error { return second(c.Find(bg, rocl.Match{"no": "such"})) },
+				"await":                          func() error { return second(c.Await(short(), rocl.Match{"no": "such"}, 1)) },
+				"update a deleted resource":      func() error { return deleted.Update(bg, nil) },
+				"set at a deleted resource":      func() error { return deleted.Set(bg, "a", "b") },
+				"compare and set":                func() error { return second(own.CompareAndSet(bg, 99, nil)) },
+				"delete a deleted resource":      func() error { return deleted.Delete(bg) },
+				"register a reserved name":       func() error { return second(c.Register(bg, rocl.Attrs{"rocl.x": "y"})) },
+				"register in a closed context":   func() error { return second(ended.Register(bg, nil)) },
 				"register another unique": func() error {
 					second(c.Register(bg, rocl.Attrs{"u": "1"}, rocl.Unique("u")))
 					return second(c.Register(bg, rocl.Attrs{"u": "1"}, rocl.Unique("u")))
 				},
-				"routes":                          func() error { return second(c.RoutesOf(bg, late.ID())) },
 				"open without a directory":        func() error { return second(rocl.Open(bg, rocl.JoinOnly(), rocl.WithSocket("/nowhere/d.sock"))) },
 				"call by name, an error":          func() error { return second(rpc.Call[struct{}, int](bg, client, server.ID(), "fails", struct{}{})) },
 				"call by name, none":              func() error { return second(rpc.Call[struct{}, int](bg, client, server.ID(), "none", struct{}{})) },

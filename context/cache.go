@@ -147,9 +147,9 @@ func (k *cache) flow(id resource.GID) *dispatch.Flow {
 	return k.flows[id]
 }
 
-// flow returns the flow to a resource. It asks the directory for the owner at most once; the
-// owner's addresses are asked for when the link is made. With doubt, after a failure, it uses only
-// what the directory has said.
+// flow returns the flow to a resource. It asks the directory at most once, for the owner and the
+// lane; the owner's addresses are asked for when the link is made. With doubt, after a failure, it
+// uses only what the directory has said.
 func (c *Context) flow(ctx stdctx.Context, to resource.GID, doubt bool) (*dispatch.Flow, error) {
 	if f := c.cache.flow(to); f != nil {
 		return f, nil
@@ -158,25 +158,26 @@ func (c *Context) flow(ctx stdctx.Context, to resource.GID, doubt bool) (*dispat
 	if err != nil {
 		return nil, err
 	}
-	if !isKnown {
-		c.questions.Add(1)
-		ans, err := c.dir.Lookup(ctx, to, AttrKind)
-		if errors.Is(err, directory.ErrNotFound) {
-			return nil, dispatch.ErrGone
-		}
-		if err != nil {
-			return nil, c.wrap(err)
-		}
-		owner = ans.Owner
-		c.cache.own(to, owner)
+	if isKnown {
+		return c.flowOf(owner, to, nil)
 	}
-	return c.flowOf(owner, to)
+	names, _ := c.wanted(to)
+	c.questions.Add(1)
+	ans, err := c.dir.Lookup(ctx, to, names...)
+	if errors.Is(err, directory.ErrNotFound) {
+		return nil, dispatch.ErrGone
+	}
+	if err != nil {
+		return nil, c.wrap(err)
+	}
+	c.cache.own(to, ans.Owner)
+	return c.flowOf(ans.Owner, to, &ans)
 }
 
-// owner returns the context that owns a resource, if that is known without asking the directory.
-// With doubt, after a failure, owner uses only what the directory has said. Without doubt it also
-// takes the context that made the identifier for the owner, if that is this context or is linked.
-// It fails for identifiers to which no message can be sent.
+// owner returns the context that owns a resource, if that and the lane to the resource are known
+// without asking the directory. With doubt, after a failure, owner uses only what the directory has
+// said. Without doubt it also takes the context that made the identifier for the owner, if that is
+// this context or is linked. It fails for identifiers to which no message can be sent.
 func (c *Context) owner(to resource.GID, doubt bool) (owner resource.GID, isKnown bool, err error) {
 	switch {
 	case to.IsZero():
@@ -190,21 +191,12 @@ func (c *Context) owner(to resource.GID, doubt bool) (owner resource.GID, isKnow
 	owner, isKnown = c.cache.owners[to]
 	c.cache.mu.RUnlock()
 	if !isKnown && !doubt && (to.Context() == c.self || c.disp.Linked(to.Context())) {
-		return to.Context(), true, nil // the context that made the identifier, which is alive
+		owner, isKnown = to.Context(), true // the context that made the identifier, which is alive
+	}
+	if _, needed := c.wanted(to); needed && owner != c.self {
+		isKnown = false
 	}
 	return owner, isKnown, nil
-}
-
-// flowOf returns the flow to a resource of the context owner, and keeps it in the cache.
-func (c *Context) flowOf(owner, to resource.GID) (*dispatch.Flow, error) {
-	f, err := c.disp.Flow(owner, to.Serial())
-	if err != nil {
-		return nil, err
-	}
-	c.cache.mu.Lock()
-	c.cache.addLocked(to, f)
-	c.cache.mu.Unlock()
-	return f, nil
 }
 
 // isNode reports whether id identifies the resource that stands for a node. Such a resource

@@ -45,6 +45,7 @@ const (
 	AttrAddr    = directory.AttrAddr // an address of the context; repeated, best first
 	AttrPID     = "rocl.pid"         // the number of the process
 	AttrContext = "rocl.context"     // of any resource, if asked for: the identifier of the context that owns it
+	AttrOver    = "rocl.over"        // of a resource that was registered with Over: the transports, with commas
 )
 
 // Attributes of the resource that stands for a node. The resource also has AttrKind, which is
@@ -65,6 +66,7 @@ const (
 // may be called concurrently.
 type Context struct {
 	cfg           config
+	rules         *rules               // of WithRules
 	dir           *directory.Client    // of the node's directory
 	disp          *dispatch.Dispatcher // ports, links and mailboxes
 	pool          *buffers.Pool
@@ -130,9 +132,9 @@ func open(ctx stdctx.Context, cfg *config) (*Context, error) {
 	if err == nil {
 		err = cfg.poll.Check()
 	}
-	var rules *dispatch.Rules
+	var rules *rules
 	if err == nil {
-		rules, err = cfg.checkRules()
+		rules, err = newRules(cfg.rules, cfg.transports)
 	}
 	if err != nil {
 		return nil, err
@@ -151,13 +153,13 @@ func open(ctx stdctx.Context, cfg *config) (*Context, error) {
 		bopts = append(bopts, buffers.WithLimit(cfg.memory))
 	}
 	c := &Context{
-		cfg: *cfg, dir: dir, self: dir.Self(), pool: buffers.New(bopts...), termsChanged: termsChanged, listening: map[string]bool{},
+		cfg: *cfg, rules: rules, dir: dir, self: dir.Self(), pool: buffers.New(bopts...), termsChanged: termsChanged, listening: map[string]bool{},
 		closed: make(chan struct{}),
 	}
 	c.life, c.endLife = stdctx.WithCancelCause(stdctx.Background())
 	c.cache.init()
 	c.disp = dispatch.New(dispatch.Config{
-		Self: c.self, Pool: c.pool, Resolve: c.resolve, Trust: c.trust, Rules: rules,
+		Self: c.self, Pool: c.pool, Resolve: c.resolve, Trust: c.trust,
 		Poll: cfg.poll, Mailbox: cfg.mailbox, Folder: cfg.folder(), GiveUp: cfg.giveUp, Logger: cfg.logger, Undelivered: cfg.undelivered,
 		Ended: c.cache.ended,
 	})
@@ -252,9 +254,10 @@ func (c *Context) Buffer(n int) (*buffers.Buffer, error) { return c.disp.Buffer(
 //
 // Register waits for the node's directory until ctx ends. It fails with rocl.ErrNoDirectory,
 // rocl.ErrClosed or the cause of ctx's end, and with rocl.ErrExists or rocl.ErrPartial as [Unique]
-// says. It fails with rocl.ErrIdentifiers after two billion resources of the context. If
-// Register fails, no resource is registered. If it fails because ctx has ended, a find may see the
-// resource for a moment, but not after the context's next Register, Update or Delete has returned.
+// says. It fails with rocl.ErrRule if the transports of [Over] are invalid, and with
+// rocl.ErrIdentifiers after a billion resources of the context. If Register fails, no resource is
+// registered. If it fails because ctx has ended, a find may see the resource for a moment, but not
+// after the context's next Register, Update or Delete has returned.
 //
 // The resource stays registered when the process that serves the directory ends: the next directory
 // gets it, with its identifier, attributes and revision, from this context.
@@ -272,14 +275,21 @@ func (c *Context) Register(ctx stdctx.Context, a resource.Attributes, opts ...Re
 	if err == nil && c.isClosing() {
 		err = dispatch.ErrClosed
 	}
+	var lane dispatch.Lane
+	if err == nil {
+		lane, err = laneOver(cfg.over, c.cfg.transports)
+	}
+	if err == nil {
+		err = addOver(l, lane)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("rocl: register a resource: %w", err)
 	}
-	serial, box, err := c.newMailbox(cfg.mailbox, cfg.messages)
+	serial, box, err := c.newMailbox(cfg.mailbox, cfg.messages, lane != "")
 	if err != nil {
 		return nil, fmt.Errorf("rocl: register a resource: %w", err)
 	}
-	r := &Resource{c: c, id: c.self.WithSerial(serial), box: box}
+	r := &Resource{c: c, id: c.self.WithSerial(serial), box: box, lane: lane}
 	rev, err := c.registerAs(ctx, r.id, l, cfg.unique)
 	if err != nil {
 		box.Close()
@@ -293,18 +303,21 @@ func (c *Context) Register(ctx stdctx.Context, a resource.Attributes, opts ...Re
 // one are given a Context by their users, and begin by one of both.
 var errNil = fmt.Errorf("%w: the context is nil", fs.ErrInvalid)
 
-// ErrIdentifiers is returned by [Context.Register] and [Context.RoutesOf] when the context has used
+// ErrIdentifiers is returned by [Context.Register] and [RoutesOf] when the context has used
 // all identifiers that it may give to resources. None is given twice, so the program must open
 // another context.
 //
-// Cause: it has registered two billion resources. Remedy: open another context.
+// Cause: it has registered a billion resources. Remedy: open another context.
 var ErrIdentifiers = errors.New("rocl: the context has used all its identifiers")
 
 // newMailbox returns a mailbox for a new identifier, with limits of its own, in bytes and messages,
-// if one of them is above 0.
-func (c *Context) newMailbox(limit, messages int) (serial uint32, box *dispatch.Mailbox, err error) {
+// if one of them is above 0. isRouted says that the resource is registered with Over.
+func (c *Context) newMailbox(limit, messages int, isRouted bool) (serial uint32, box *dispatch.Mailbox, err error) {
 	if serial, err = c.newSerial(); err != nil {
 		return 0, nil, err
+	}
+	if isRouted {
+		serial |= dispatch.Routed
 	}
 	if limit > 0 || messages > 0 {
 		serial |= dispatch.Bounded
@@ -356,6 +369,7 @@ type RegisterOption func(*registerConfig)
 type registerConfig struct {
 	mailbox, messages int
 	unique            []string
+	over              []string // nil: Over was not given
 }
 
 // MailboxLimit sets the byte limit of the mailbox of the resource that is being registered. See

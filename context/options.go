@@ -5,7 +5,6 @@ package context
 import (
 	stdctx "context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"math"
 	"net"
@@ -30,7 +29,7 @@ type config struct {
 	dial        func(stdctx.Context) (net.Conn, error) // nil: over the socket
 	transports  []subsys.Transport                     // best first
 	listen      []string
-	rules       []dispatch.Rule
+	rules       []Rule
 	poll        dispatch.Polling
 	mailbox     int   // bytes; 0: the default
 	memory      int64 // bytes; 0: the default of defaultMemory
@@ -77,9 +76,9 @@ func WithTransports(t ...subsys.Transport) Option {
 	return func(c *config) { c.transports = t }
 }
 
-// WithRules sets which transports the messages to other contexts use, by tag or by size. See
-// rocl.WithRules.
-func WithRules(r ...dispatch.Rule) Option { return func(c *config) { c.rules = r } }
+// WithRules sets which transports the messages to resources of other contexts use, by the
+// attributes of these resources. See rocl.WithRules.
+func WithRules(r ...Rule) Option { return func(c *config) { c.rules = r } }
 
 // WithListen sets addresses at which the context listens, such as tcp://10.0.0.7:0. See
 // rocl.WithListen.
@@ -155,19 +154,6 @@ func (c *config) checkTransports() error {
 		return errors.New("a transport of WithTransports is nil")
 	}
 	return nil
-}
-
-// checkRules returns the rules, if they name transports of the context only. TLS is accepted in any
-// case, because the terms of a cluster may add it.
-func (c *config) checkRules() (*dispatch.Rules, error) {
-	for _, r := range c.rules {
-		for _, name := range r.Transports() {
-			if name != "tls" && !slices.ContainsFunc(c.transports, func(t subsys.Transport) bool { return t.Name() == name }) {
-				return nil, fmt.Errorf("%w: the context has no transport %q", dispatch.ErrRule, name)
-			}
-		}
-	}
-	return dispatch.NewRules(c.rules...)
 }
 
 // environment takes the cluster's name and the certificates from the environment if no option set

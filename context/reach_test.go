@@ -231,7 +231,7 @@ func TestNoConnectionIsTold(t *testing.T) {
 func TestLostQuestionIsNoMessage(t *testing.T) {
 	apart(t, refuses, func(t *testing.T, me *context.Resource, it resource.GID) {
 		c := me.Context()
-		if _, err := c.RoutesOf(bg, it); !errors.Is(err, dispatch.ErrUnreachable) {
+		if _, err := context.RoutesOf(bg, c, it); !errors.Is(err, dispatch.ErrUnreachable) {
 			t.Error(err)
 		}
 		if err := c.Flush(bg); err != nil || c.Stats().Undelivered != 0 {
@@ -262,27 +262,29 @@ func TestSendToUnreachableOnce(t *testing.T) {
 	})
 }
 
-// A message that follows another one over a second lane waits once for both connections, and one
-// line of the log tells of both lanes.
-func TestUnreachableOnceOverLanes(t *testing.T) {
-	var lines atomic.Int32
-	log := logging(func(r slog.Record) {
-		if strings.Contains(r.Message, "no connection") {
-			lines.Add(1)
+// One line of the log tells of all lanes that dial the same context.
+func TestUnreachableLanesAreToldOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var lines atomic.Int32
+		log := logging(func(r slog.Record) {
+			if strings.Contains(r.Message, "no connection") {
+				lines.Add(1)
+			}
+		})
+		cl, tr := rocltest.Cluster(t, 1), context.WithTransports(&wall{refuses})
+		rule := context.Rule{Match: resource.Match{"role": "data"}, Over: []string{"tcp"}}
+		me := register(t, cl.Open(0, tr, context.WithGiveUp(giveUp), context.WithRules(rule), log), nil)
+		far := cl.Open(0, tr)
+		for _, a := range []resource.Attrs{{"role": "control"}, {"role": "data"}} {
+			if err := me.SendBytes(bg, register(t, far, a).ID(), 1, nil); err != nil {
+				t.Fatal(err)
+			}
 		}
-	})
-	apart(t, refuses, func(t *testing.T, me *context.Resource, it resource.GID) {
-		if err := me.SendBytes(bg, it, 1, nil); err != nil {
-			t.Fatal(err)
+		if err := me.Context().Flush(bg); err == nil {
+			t.Error("the messages are delivered")
 		}
-		began := time.Now()
-		err := me.SendBytes(bg, it, 1, make([]byte, 4<<20))
-		if d := time.Since(began); d > giveUp+giveUp/10 || !errors.Is(err, dispatch.ErrUnreachable) || !strings.Contains(err.Error(), refusal) {
-			t.Errorf("after %v: %v", d, err)
-		}
-		synctest.Wait()
 		if n := lines.Load(); n != 1 {
 			t.Errorf("%d lines of the log", n)
 		}
-	}, log, context.WithRules(dispatch.Rule{Min: 1 << 20, Over: []string{"tcp"}}))
+	})
 }

@@ -22,6 +22,7 @@ type Resource struct {
 	c        *Context
 	id       resource.GID
 	box      *dispatch.Mailbox
+	lane     dispatch.Lane // of Over
 	rev      atomic.Uint64 // latest known revision of the attributes
 	last     atomic.Pointer[lastFlow]
 	deleting atomic.Bool // Delete has begun
@@ -206,6 +207,9 @@ func (r *Resource) Update(ctx stdctx.Context, a resource.Attributes) error {
 // revision. It fails with rocl.ErrRevision if the attributes have changed.
 func (r *Resource) CompareAndSet(ctx stdctx.Context, rev uint64, a resource.Attributes) (uint64, error) {
 	l, err := userList(a)
+	if err == nil {
+		err = addOver(l, r.lane)
+	}
 	if err != nil {
 		return 0, fmt.Errorf("rocl: update %v: %w", r.id, err)
 	}

@@ -45,10 +45,11 @@ func (c *Context) Routes() []dispatch.Route { return c.disp.Routes() }
 // that wait in another way, for what a goroutine that uses such a method does.
 func (c *Context) Explain(err error, ids ...resource.GID) error { return c.disp.Explain(err, ids...) }
 
-// RoutesOf returns the routes of another context of this node, as [Context.Routes] does there. It
+// RoutesOf returns the routes of another context of c's node, as [Context.Routes] does there. It
 // asks that context, and waits for the answer until ctx ends. The link over which it asks is not
-// among the routes. RoutesOf fails with rocl.ErrIdentifiers as [Context.Register] does.
-func (c *Context) RoutesOf(ctx stdctx.Context, id resource.GID) ([]dispatch.Route, error) {
+// among the routes. RoutesOf fails with rocl.ErrIdentifiers as [Context.Register] does. It is for
+// the command rocl routes.
+func RoutesOf(ctx stdctx.Context, c *Context, id resource.GID) ([]dispatch.Route, error) {
 	if id = id.Context(); id == c.self {
 		return c.Routes(), nil
 	}
@@ -66,7 +67,7 @@ func (c *Context) routesOf(ctx stdctx.Context, id resource.GID) ([]dispatch.Rout
 	if _, err := c.dir.Lookup(ctx, id, AttrKind); err != nil {
 		return nil, c.wrap(err)
 	}
-	serial, box, err := c.newMailbox(0, 0)
+	serial, box, err := c.newMailbox(0, 0, false)
 	if err != nil {
 		return nil, err
 	}

@@ -31,7 +31,7 @@ func TestAskerThatNeverReceives(t *testing.T) {
 	ctx, cancel := stdctx.WithTimeout(bg, time.Minute)
 	defer cancel()
 	for range 20 {
-		if _, err := polite.RoutesOf(ctx, asked.ID()); err != nil {
+		if _, err := context.RoutesOf(ctx, polite, asked.ID()); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -65,7 +65,7 @@ func TestRoutesAskedAgain(t *testing.T) {
 	defer cancel()
 	done := make(chan error, 1)
 	go func() {
-		_, err := asker.RoutesOf(ctx, asked.ID())
+		_, err := context.RoutesOf(ctx, asker, asked.ID())
 		done <- err
 	}()
 	<-dropped
@@ -84,7 +84,7 @@ func TestSerialsUsedUp(t *testing.T) {
 		if _, err := c.Register(bg, nil); !errors.Is(err, context.ErrIdentifiers) {
 			t.Error("Register:", err)
 		}
-		if _, err := c.RoutesOf(bg, other.ID()); !errors.Is(err, context.ErrIdentifiers) {
+		if _, err := context.RoutesOf(bg, c, other.ID()); !errors.Is(err, context.ErrIdentifiers) {
 			t.Error("RoutesOf:", err)
 		}
 	}

@@ -337,51 +337,6 @@ func TestSharedIsCopiedToWrite(t *testing.T) {
 	}
 }
 
-// Promise (Sending): The parts of `SendParts` arrive as one message. The call takes them over only
-// if the message was accepted.
-func TestSendParts(t *testing.T) {
-	overAll(t, func(t *testing.T, open func(...context.Option) *context.Context) {
-		a, b := open(), open()
-		from, to := register(t, a, nil), register(t, b, nil)
-		big := strings.Repeat("payload ", 100_000)
-		for _, texts := range [][]string{nil, {"alone"}, {"", ""}, {"header ", "payload"}, {"header ", big, " trailer"}} {
-			var parts []*buffers.Buffer
-			for _, s := range texts {
-				parts = append(parts, fill(t, a, s))
-			}
-			before := a.Stats().CopiedBytes
-			if err := from.SendParts(bg, to.ID(), 3, parts...); err != nil {
-				t.Fatal(err)
-			}
-			want := strings.Join(texts, "")
-			if n := a.Stats().CopiedBytes - before; len(texts) > 1 && n < uint64(len(want)) {
-				t.Errorf("%d of %d bytes are counted as copied", n, len(want))
-			}
-			m, err := to.Recv(bg)
-			if err != nil || string(m.Bytes()) != want || m.Tag() != 3 {
-				t.Fatalf("%.20q, %v, want %.20q", m.Bytes(), err, want)
-			}
-			m.Release()
-		}
-
-		one, two := fill(t, a, "one"), fill(t, a, "two")
-		for range 2 {
-			if err := from.SendParts(bg, resource.MakeGID(1, 2, 3), 0, one, two); !errors.Is(err, dispatch.ErrGone) {
-				t.Errorf("to no target: %v", err)
-			}
-		}
-		if err := from.SendParts(bg, to.ID(), 0, one.Retain(), one, two); err != nil {
-			t.Error(err)
-		}
-		expect(t, to, "oneonetwo")
-		for _, c := range []*context.Context{a, b} {
-			if n := held(t, c); n != 0 {
-				t.Errorf("%d buffers are held", n)
-			}
-		}
-	})
-}
-
 // BenchmarkSendAll compares one buffer to many targets in the process with the same bytes sent to
 // each.
 func BenchmarkSendAll(b *testing.B) {

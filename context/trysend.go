@@ -29,24 +29,6 @@ func (r *Resource) TrySend(to resource.GID, tag uint64, b *buffers.Buffer) error
 	return r.notNow(to, err)
 }
 
-// Room returns the greatest length of a message to the resource to that TrySend accepts now, if
-// nothing else is sent there meanwhile. It returns 0 if messages wait to be sent there, or if the
-// target's context is not known: then the library asks the directory. Room does not wait. Its
-// errors are those of Send.
-func (r *Resource) Room(to resource.GID) (bytes int, err error) {
-	f, err := r.flowNow(to)
-	if err == nil {
-		bytes, err = f.Room()
-	}
-	if err == nil {
-		return bytes, nil
-	}
-	if err = r.notNow(to, err); err == dispatch.ErrFull {
-		err = nil
-	}
-	return 0, err
-}
-
 // notNow returns the error of a call that does not wait. If err may come of an outdated cache
 // entry, notNow drops the entry, has the directory asked, and returns ErrFull until the directory
 // has answered.
@@ -85,7 +67,7 @@ func (r *Resource) flowNow(to resource.GID) (*dispatch.Flow, error) {
 			return nil, &lookupError{err}
 		}
 		if isKnown {
-			return c.flowOf(owner, to)
+			return c.flowOf(owner, to, nil)
 		}
 	}
 	if err := c.startLookup(to, false); err != nil {

@@ -37,9 +37,6 @@ func TestTrySendAsks(t *testing.T) {
 	eachTransport(t, func(t *testing.T, open func(...context.Option) *context.Context) {
 		a, b := open(), open()
 		me, you := register(t, a, nil), register(t, b, nil)
-		if n, err := me.Room(you.ID()); n != 0 || err != nil {
-			t.Errorf("room at a resource that is not known: %d, %v", n, err)
-		}
 		if err := trySend(t, me, you.ID()); err != nil {
 			t.Fatal(err)
 		}
@@ -48,9 +45,6 @@ func TestTrySendAsks(t *testing.T) {
 			t.Fatal(m, err)
 		}
 		m.Release()
-		if n, err := me.Room(you.ID()); n < 1000 || err != nil {
-			t.Errorf("room: %d, %v", n, err)
-		}
 		for what, id := range map[string]resource.GID{
 			"zero": {}, "a context": b.ID(), "no such context": resource.MakeGID(1, 2, 3), "no such resource": b.ID().WithSerial(1 << 20),
 		} {
@@ -91,9 +85,6 @@ func TestTrySendAsks(t *testing.T) {
 		if err := trySend(t, me, other.ID()); !errors.Is(err, dispatch.ErrClosed) {
 			t.Errorf("from a deleted resource: %v", err)
 		}
-		if _, err := me.Room(other.ID()); !errors.Is(err, dispatch.ErrClosed) {
-			t.Errorf("room from a deleted resource: %v", err)
-		}
 	})
 }
 
@@ -126,15 +117,20 @@ func TestTrySendOldError(t *testing.T) {
 func TestTrySendToMany(t *testing.T) {
 	c := rocltest.Cluster(t, 1).Open(0)
 	me := register(t, c, nil)
+	b, err := c.Buffer(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Release()
 	for i := range uint32(10_000) {
-		if _, err := me.Room(resource.MakeGID(1, 2, i+1)); err != nil {
+		if err := me.TrySend(resource.MakeGID(1, 2, i+1), 0, b); err != dispatch.ErrFull {
 			t.Fatal(err)
 		}
 	}
 	if err := c.Close(); err != nil {
 		t.Error(err)
 	}
-	if _, err := me.Room(resource.MakeGID(1, 2, 1)); !errors.Is(err, dispatch.ErrClosed) {
-		t.Errorf("room as the context has been closed: %v", err)
+	if err := me.TrySend(resource.MakeGID(1, 2, 1), 0, b); !errors.Is(err, dispatch.ErrClosed) {
+		t.Errorf("as the context has been closed: %v", err)
 	}
 }

@@ -8,7 +8,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/rocl-go/rocl/dispatch/internal/wire"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -31,8 +30,8 @@ import (
 // one flow. It also ends with an error when the receiver releases the request without a reply
 // (TypeNoReply), and when the calling resource or its context closes.
 
-// LastSerial is the last serial that a resource may have, apart from the bit Bounded.
-const LastSerial uint32 = wire.Replies - 1
+// LastSerial is the last serial that a resource may have, apart from the bits Bounded and Routed.
+const LastSerial uint32 = Routed - 2 // with Routed it is not wire.Replies
 
 var (
 	// ErrNoReply is returned by a call whose request was received and released without a reply.
@@ -74,7 +73,6 @@ type call struct {
 	m          *Mailbox // the mailbox of the calling resource
 	f          *Flow
 	tag        uint64
-	size       int      // of the request in bytes
 	into       *landing // the landing of the reply; nil: none
 	begun      uint32
 	next, prev uint32 // neighbours among the calls over one flow; in unused entries, next in the free list
@@ -98,7 +96,7 @@ func (f *Flow) target() resource.GID {
 }
 
 // beginCall enters a call into the table, and watches the end of its target.
-func (m *Mailbox) beginCall(ctx context.Context, f *Flow, tag uint64, size int, into *landing) (Pending, error) {
+func (m *Mailbox) beginCall(ctx context.Context, f *Flow, tag uint64, into *landing) (Pending, error) {
 	c := &m.d.calls
 	for {
 		c.box.mu.Lock()
@@ -112,7 +110,7 @@ func (m *Mailbox) beginCall(ctx context.Context, f *Flow, tag uint64, size int, 
 		case o.isWatched:
 			o.isUsed = true
 			p := Pending{calls: c, w: m.d.waiter(), into: into}
-			p.number = c.addLocked(call{w: p.w, m: m, f: f, tag: tag, size: size, into: into})
+			p.number = c.addLocked(call{w: p.w, m: m, f: f, tag: tag, into: into})
 			c.box.mu.Unlock()
 			return p, nil
 		}

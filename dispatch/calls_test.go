@@ -730,45 +730,6 @@ func TestCallFullMailbox(t *testing.T) {
 	}
 }
 
-// Calls travel over the lanes that the rules of each side choose by the tag of the request.
-//
-// Promise (Calls): Calls follow the rules of each side, by the tag of the request.
-func TestCallLanes(t *testing.T) {
-	rules := ruled(t, Rule{Tags: []TagRange{{100, 199}}, Over: []string{"tcp"}, Only: true}, Rule{Min: 10_000, Over: []string{"shm", "tcp"}})
-	a, b := both(t, rules)
-	ma, mb := box(t, a, 1, 0), box(t, b, 1, 0)
-	go served(ma)
-	go served(mb)
-	for _, end := range []struct{ from, to *Mailbox }{{ma, mb}, {mb, ma}} {
-		f := flow(t, end.from.d, end.to)
-		for _, c := range []struct {
-			tag  uint64
-			size int
-			via  string
-		}{{1, 10, "inproc"}, {100, 10, "tcp"}, {150, 300_000, "tcp"}, {1, 10_000, "shm"}, {1, 9999, "inproc"}} {
-			before := a.Stats()
-			m, err := called(soon(t), end.from, f, c.tag, make([]byte, c.size))
-			if err != nil {
-				t.Fatal(c, err)
-			}
-			m.Release()
-			// Only the first context has rules.
-			after := a.Stats()
-			sent := after.Sent[c.via] - before.Sent[c.via]
-			if sent != 1 {
-				t.Errorf("%+v: %d messages of the context with rules over %s", c, sent, c.via)
-			}
-		}
-	}
-	ended, n := hundreds(t, ma, box(t, b, 2, 0), true)
-	if err := b.Close(soon(t)); err != nil {
-		t.Fatal(err)
-	}
-	awaitEnds(t, ended, n, ErrGone)
-	noCalls(t, a, 0)
-	ma.Close()
-}
-
 // A request waits for the first connection like any message. Its call ends when the link has.
 func TestCallBeforeConnection(t *testing.T) {
 	w := newWorld()

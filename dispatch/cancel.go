@@ -61,13 +61,6 @@ func whyCancelled(cause error) byte {
 // lock may be held.
 func (e *call) tellCancelled(number uint64, cause error) {
 	f, c := e.f, cancelled{number, whyCancelled(cause)}
-	if s := f.spread; s != nil { // over the lane of the request, so that the frame does not overtake it
-		n, _ := s.rules.pick(e.tag, e.size)
-		var err error
-		if f, err = s.lane(n); err != nil {
-			return
-		}
-	}
 	if f.mb != nil {
 		f.mb.cancelRequests(f.in, []cancelled{c})
 		return
@@ -152,8 +145,8 @@ func (m *Mailbox) cancelRequests(in *inflow, cs []cancelled) {
 	for _, c := range cs {
 		left[c.number] = struct{}{}
 	}
-	for msg := m.first; msg != nil && len(left) > 0; {
-		next := msg.next
+	for msg := m.messages.First(); msg != nil && len(left) > 0; {
+		next := msg.place.Next()
 		if _, is := left[msg.call]; is && msg.in == in && msg.call != 0 {
 			delete(left, msg.call)
 			m.unlinkLocked(msg)

@@ -165,8 +165,8 @@ func (m *Mailbox) divideLimitLocked(flows int) {
 // closeAccount closes the account of a context that sends no more, and takes back its unused
 // credit.
 func (m *Mailbox) closeAccount(in *inflow) {
-	var ended *ending
-	defer func() { ended.callAll(ErrClosed) }() // only a context of this process has functions here, and it closes
+	var ended []*ending
+	defer func() { callAll(ended, ErrClosed) }() // only a context of this process has functions here, and it closes
 	m.mu.Lock()
 	defer m.grantQueuedLocked()
 	m.addPromisedLocked(in, -int64(in.granted-in.received)) // what is stored is consumed later
@@ -336,13 +336,8 @@ func (m *Mailbox) fitsLocked(in *inflow) bool {
 // awaits reports whether a receiver waits for a message that the context of in may send. With
 // byName, only receivers that name this context alone count.
 func (m *Mailbox) awaits(in *inflow, byName bool) bool {
-	for w := m.waiters.first; w != nil; w = w.next {
+	for w := m.waiters.First(); w != nil; w = w.place.Next() {
 		if w.sel.expects(in.from.context(), byName) {
-			return true
-		}
-	}
-	for p := range m.posts {
-		if p.from.Context() == in.from.context() {
 			return true
 		}
 	}
@@ -362,7 +357,7 @@ func (m *Mailbox) nextGranteeLocked() *inflow {
 			continue
 		case (isFirst || m.awaits(in, false)) && m.fitsLocked(in):
 			return in
-		case m.waiters.first == nil:
+		case m.waiters.First() == nil:
 			return nil
 		}
 		isFirst = false

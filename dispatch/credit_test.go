@@ -317,7 +317,7 @@ func TestEarlierGrantGivenBack(t *testing.T) {
 				eventually.True(t, "a second sender", func() bool {
 					fa.l.mu.Lock()
 					defer fa.l.mu.Unlock()
-					return fa.waiters.first != fa.waiters.last
+					return fa.waiters.First() != fa.waiters.Last()
 				})
 			}
 			mb.mu.Lock()
@@ -500,7 +500,7 @@ func TestArrivalGrants(t *testing.T) {
 				_, err := mb.Recv(ctx, From(ins[1].l.peer.WithSerial(1)))
 				received <- err
 			}()
-			eventually.True(t, "a receiver", func() bool { mb.mu.Lock(); defer mb.mu.Unlock(); return mb.waiters.first != nil })
+			eventually.True(t, "a receiver", func() bool { mb.mu.Lock(); defer mb.mu.Unlock(); return mb.waiters.First() != nil })
 			if g, err := mb.onNeed(ins[1], charge(size), outgoing{}); err != nil || g != 0 {
 				t.Fatalf("%d granted while the first message is under way: %v", g, err)
 			}
@@ -632,7 +632,7 @@ func TestLimitWhileReceiverWaits(t *testing.T) {
 				_, err := mb.Recv(ctx, Tag(9))
 				received <- err
 			}()
-			eventually.True(t, "the receiver", func() bool { mb.mu.Lock(); defer mb.mu.Unlock(); return mb.waiters.first != nil })
+			eventually.True(t, "the receiver", func() bool { mb.mu.Lock(); defer mb.mu.Unlock(); return mb.waiters.First() != nil })
 			sent := make(chan error, 1)
 			go func() {
 				for {
@@ -711,7 +711,7 @@ func TestNeedBehindPieces(t *testing.T) {
 	eventually.True(t, "a sender that waits", func() bool {
 		f.l.mu.Lock()
 		defer f.l.mu.Unlock()
-		return f.waiters.first != nil && f.sent > 0
+		return f.waiters.First() != nil && f.sent > 0
 	})
 	f.l.mu.Lock()
 	if f.sent != large+overhead || f.asked > f.limit && f.line.IsWaiting() {

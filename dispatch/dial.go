@@ -126,7 +126,7 @@ func (l *link) try(ctx context.Context, patience time.Duration, began time.Time)
 	}
 	routes := l.routes()
 	switch {
-	case dead != nil && (l.key.theirs || !reach(routes, addrs)):
+	case dead != nil && !reach(routes, addrs):
 		l.mu.Lock()
 		hasMet := l.hasMet
 		l.mu.Unlock()
@@ -134,14 +134,12 @@ func (l *link) try(ctx context.Context, patience time.Duration, began time.Time)
 			return true, dead
 		}
 		return true, fmt.Errorf("the peer has not connected, and cannot be dialled: %v", dead)
-	case l.key.theirs:
-		return true, errors.New("the peer, whose lane it is, has not connected")
 	}
 	usable, backingOff := l.divide(routes)
 	failed, err := l.dialRoutes(ctx, append(usable, backingOff...), addrs, nil, patience)
 	if err != nil {
 		if dead != nil && !hasEnded(ctx) && !deniesDeath(err) {
-			if _, refusal := l.d.neighbour(l.peer, l.rule); refusal == nil { // otherwise the peer is in this process
+			if _, refusal := l.d.neighbour(l.key); refusal == nil { // otherwise the peer is in this process
 				err = dead
 			}
 		}

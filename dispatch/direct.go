@@ -19,13 +19,11 @@ import (
 // the mailbox of its target, in the sender's buffer, and takes only the mailbox's lock. The credit
 // is that of any sender. No connection can break, so nothing is acknowledged or retransmitted.
 
-// A passageEnd counts what a context has sent to another context of its process over a lane. The
-// other context has the other end. Both contexts send over the common lane. Over another lane, only
-// the context sends that has the lane's rule.
+// A passageEnd counts what a context has sent to another context of its process. The other context
+// has the other end.
 type passageEnd struct {
 	*Dispatcher
-	addr  string  // the address of this context's port
-	key   linkKey // identifies the route at this context
+	addr  string // the address of this context's port
 	other *passageEnd
 	since time.Time
 
@@ -35,8 +33,8 @@ type passageEnd struct {
 
 // passages are the routes of a context within the process. Dispatcher.mu guards them.
 type passages struct {
-	byKey map[linkKey]*passageEnd
-	flows map[*Mailbox]*Flow // flows to mailboxes of the process, over the common lane
+	byPeer map[resource.GID]*passageEnd
+	flows  map[*Mailbox]*Flow // flows to mailboxes of the process
 }
 
 // directly returns the flow to the resource with serial dst of a context of this process, d itself
@@ -62,20 +60,17 @@ func (d *Dispatcher) directly(o neighbour, dst uint32) (*Flow, error) {
 		return nil, ErrClosed
 	}
 	f = &Flow{dst: dst, mb: m, in: in, to: o}
-	if r := d.cfg.Rules; r != nil && o.Dispatcher != d {
-		f.spread = &spread{rules: r, base: f, d: d, peer: o.self}
-	}
 	d.passages.flows[m] = f
 	m.listInflowLocked(in)
 	return f, nil
 }
 
-// passage returns d's end of a lane to o, or nil if one of the two contexts closes.
-func (d *Dispatcher) passage(o neighbour, lane uint8) *passageEnd {
-	mine := &passageEnd{Dispatcher: d, addr: o.home, key: linkKey{peer: o.self, lane: lane}, since: time.Now()}
-	its := &passageEnd{Dispatcher: o.Dispatcher, addr: o.at, key: linkKey{peer: d.self, lane: lane, theirs: lane > 0}, since: mine.since}
+// passage returns d's end of the route to o, or nil if one of the two contexts closes.
+func (d *Dispatcher) passage(o neighbour) *passageEnd {
+	mine := &passageEnd{Dispatcher: d, addr: o.home, since: time.Now()}
+	its := &passageEnd{Dispatcher: o.Dispatcher, addr: o.at, since: mine.since}
 	mine.other, its.other = its, mine
-	if lane == 0 && o.self.Compare(d.self) < 0 { // both contexts use one order: o may make the ends at the same time
+	if o.self.Compare(d.self) < 0 { // both contexts use one order: o may make the ends at the same time
 		mine = its.join().other
 		mine.join()
 	} else {
@@ -94,9 +89,9 @@ func (d *Dispatcher) passage(o neighbour, lane uint8) *passageEnd {
 func (e *passageEnd) join() *passageEnd {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	old := e.passages.byKey[e.key]
+	old := e.passages.byPeer[e.other.self]
 	if old == nil && !e.closing {
-		e.passages.byKey[e.key] = e
+		e.passages.byPeer[e.other.self] = e
 	}
 	return cmp.Or(old, e)
 }
@@ -105,27 +100,27 @@ func (e *passageEnd) join() *passageEnd {
 func (e *passageEnd) drop() {
 	for _, e := range [...]*passageEnd{e, e.other} {
 		e.mu.Lock()
-		if e.passages.byKey[e.key] == e {
-			delete(e.passages.byKey, e.key)
+		if e.passages.byPeer[e.other.self] == e {
+			delete(e.passages.byPeer, e.other.self)
 			e.past.addRoute(e.route())
 		}
 		e.mu.Unlock()
 	}
 }
 
-// route returns the lane as the context of the end sees it.
+// route returns the route as the context of the end sees it.
 func (e *passageEnd) route() Route {
-	k, o := e.key, e.other
+	o := e.other
 	return Route{
-		Peer: k.peer, Lane: int(k.lane), Theirs: k.theirs, Transport: transportOf(o.addr), Remote: o.addr, Since: e.since,
+		Peer: o.self, Transport: transportOf(o.addr), Remote: o.addr, Since: e.since,
 		Sent: e.messages.Load(), SentBytes: e.bytes.Load(), Received: o.messages.Load(), ReceivedBytes: o.bytes.Load(),
 	}
 }
 
-// leaveProcess ends the flows and lanes that d has with contexts of the process, as d closes.
+// leaveProcess ends the flows and routes that d has with contexts of the process, as d closes.
 func (d *Dispatcher) leaveProcess() {
 	d.mu.Lock()
-	flows, ends := d.passages.flows, slices.Collect(maps.Values(d.passages.byKey))
+	flows, ends := d.passages.flows, slices.Collect(maps.Values(d.passages.byPeer))
 	d.passages.flows = nil
 	d.mu.Unlock()
 	for m, f := range flows {
@@ -163,7 +158,7 @@ func (f *Flow) deliver(ctx context.Context, src uint32, tag uint64, b *buffers.B
 	if p.call != 0 && m.calls == nil {
 		msg.call = p.call
 	}
-	if in.waiters.first == nil && in.received+in.charge(b.Len()) <= in.granted {
+	if in.waiters.First() == nil && in.received+in.charge(b.Len()) <= in.granted {
 		m.takeInLocked(msg, f.passage)
 		return nil
 	}
@@ -179,7 +174,7 @@ func (f *Flow) opensLocked() error {
 		return in.closedErr()
 	}
 	if f.passage == nil && m.d != d {
-		if f.passage = d.passage(f.to, f.lane); f.passage == nil {
+		if f.passage = d.passage(f.to); f.passage == nil {
 			return in.closedErr()
 		}
 	}
@@ -229,7 +224,7 @@ func (m *Mailbox) admitDirect(ctx context.Context, msg *Message, passage *passag
 	err := d.wait(ctx, w)
 	m.mu.Lock()
 	isAccepted := w.msg == nil // perhaps accepted as ctx ended, or before the mailbox was closed
-	if w.listed {
+	if w.place.IsListed() {
 		in.waiters.remove(w)
 	}
 	d.doneWaiting(w)
@@ -242,7 +237,7 @@ func (m *Mailbox) admitDirect(ctx context.Context, msg *Message, passage *passag
 	if m.closed || in.isClosed {
 		return in.closedErr()
 	}
-	if m.serveDirectLocked(in); in.waiters.first == nil { // no goroutine of this sender waits any more: other senders may have the credit
+	if m.serveDirectLocked(in); in.waiters.First() == nil { // no goroutine of this sender waits any more: other senders may have the credit
 		m.withdrawNeedLocked(in)
 		return err
 	}
@@ -263,7 +258,7 @@ func (m *Mailbox) withdrawNeedLocked(in *inflow) {
 // serveDirectLocked accepts the messages that wait for credit, in order, as long as there is some.
 // Then it asks for what the first remaining message lacks. mu must be held.
 func (m *Mailbox) serveDirectLocked(in *inflow) {
-	for w := in.waiters.first; w != nil; w = in.waiters.first {
+	for w := in.waiters.First(); w != nil; w = in.waiters.First() {
 		need := in.received + in.charge(len(w.msg.data))
 		if need > in.granted {
 			m.grantLocked(in)

@@ -190,8 +190,7 @@ func TestSendAsContextEnds(t *testing.T) {
 // remembered.
 func TestSendToClosing(t *testing.T) {
 	w, tr := newWorld(), inproc.NewNetwork().Transport()
-	a := w.node(t, 1, tr, ruled(t, Rule{Tags: []TagRange{{7, 7}}, Over: []string{"inproc"}}))
-	b := w.node(t, 2, tr)
+	a, b := w.node(t, 1, tr), w.node(t, 2, tr)
 	closing := func(is bool) {
 		b.mu.Lock()
 		defer b.mu.Unlock()
@@ -208,7 +207,6 @@ func TestSendToClosing(t *testing.T) {
 			t.Errorf("%s to a context that closes: %v", what, err)
 		}
 	}
-	fails("a message over another lane", f.SendBytes(ctx, 1, 7, []byte("hello")))
 	g, err := a.Flow(b.self, other.serial)
 	if err == nil {
 		err = g.SendBytes(ctx, 1, 1, []byte("hello"))
@@ -217,16 +215,11 @@ func TestSendToClosing(t *testing.T) {
 		fails("the first message", err)
 	}
 	closing(false)
-	exchange(t, a, one, 7, 10) // counted, though the message before failed
-	exchange(t, a, one, 7, 10)
-	sent := uint64(0)
-	for _, r := range a.Routes() {
-		if r.Lane == 1 {
-			sent = r.Sent
-		}
-	}
-	if sent != 2 {
-		t.Errorf("%d messages over the other lane: %+v", sent, a.Routes())
+	third := box(t, b, 3, 0)
+	exchange(t, a, third, 1, 10) // counted, though the message before failed
+	exchange(t, a, third, 1, 10)
+	if all := a.Routes(); len(all) != 1 || all[0].Sent != 2 {
+		t.Errorf("%+v", all)
 	}
 	b.Close(ctx)
 	fails("a later message", f.SendBytes(ctx, 1, 1, []byte("hello")))
@@ -307,7 +300,7 @@ func TestClosedAtFirstMessage(t *testing.T) {
 	w, tr := newWorld(), inproc.NewNetwork().Transport()
 	a, b := w.node(t, 1, tr), w.node(t, 2, tr)
 	mb := box(t, b, 1, 0)
-	o, _ := a.neighbour(b.self, nil)
+	o, _ := a.neighbour(linkKey{peer: b.self})
 	locked, goOn := make(chan struct{}), make(chan struct{})
 	go func() {
 		b.mu.Lock() // the passage gets this far
@@ -317,11 +310,11 @@ func TestClosedAtFirstMessage(t *testing.T) {
 	}()
 	<-locked
 	made := make(chan *passageEnd, 1)
-	go func() { made <- a.passage(o, 0) }()
+	go func() { made <- a.passage(o) }()
 	eventually.True(t, "the passage at its sender", func() bool { return a.Linked(b.self) })
 	a.mu.Lock() // as Close does
 	a.closing = true
-	clear(a.passages.byKey)
+	clear(a.passages.byPeer)
 	a.mu.Unlock()
 	close(goOn)
 	if p := <-made; p != nil {
@@ -336,50 +329,20 @@ func TestClosedAtFirstMessage(t *testing.T) {
 	exchange(t, a, mb, 1, 10)
 }
 
-// The accounts of resources are dropped with them, even if rules send all messages over other
-// transports, and nothing goes over their flows within the process.
-func TestShortLivedResourcesElsewhere(t *testing.T) {
-	a, b := both(t, ruled(t, Rule{Over: []string{"tcp"}, Only: true}))
-	lasting := box(t, b, 1, 0)
-	exchange(t, a, lasting, 1, 10)
-	for i := range uint32(200) {
-		mb := box(t, b, 2+i, 0)
-		exchange(t, a, mb, 1, 10)
-		mb.Close()
-	}
-	eventually.True(t, "the flows dropped", func() bool {
-		a.mu.RLock()
-		defer a.mu.RUnlock()
-		return len(a.passages.flows) == 1
-	})
-	lasting.mu.Lock()
-	if n := lasting.flows; n != 1 {
-		t.Errorf("%d contexts share a mailbox, and one has sent to it", n)
-	}
-	lasting.mu.Unlock()
-	a.Close(soon(t))
-	eventually.True(t, "the closed context forgotten", func() bool {
-		lasting.mu.Lock()
-		defer lasting.mu.Unlock()
-		return len(lasting.inflows) == 0
-	})
-}
-
 // Routes shows once what messages have gone over. A lane within the process beside a common link
 // over TCP is one route, and the link is another.
 func TestRoutesOfLaneWithinProcess(t *testing.T) {
 	w, near := newWorld(), inproc.NewNetwork().Transport()
-	a := w.node(t, 1, tcp.New(), ruled(t, Rule{Tags: []TagRange{{7, 7}}, Over: []string{"inproc"}}))
-	b := w.node(t, 2, tcp.New())
+	a, b := w.node(t, 1, tcp.New()), w.node(t, 2, tcp.New())
 	w.listenToo(t, a, near)
 	w.listenToo(t, b, near)
-	mb := box(t, b, 1, 0)
+	one, other := box(t, b, 1, 0), box(t, b, 2, 0)
 	for range 3 {
-		exchange(t, a, mb, 1, 10)
-		exchange(t, a, mb, 7, 10)
+		exchange(t, a, one, 1, 10)
+		exchangeOver(t, a, other, "inproc", 1, 10)
 	}
 	for _, d := range []*Dispatcher{a, b} {
-		if all := d.Routes(); len(all) != 2 || all[0].Transport != "tcp" || all[1].Transport != "inproc" {
+		if all := d.Routes(); len(all) != 2 || all[0].Transport != "inproc" || all[1].Transport != "tcp" {
 			t.Errorf("routes of %v: %+v", d.self, all)
 		}
 		if n := d.Stats().Links; n != 2 {
@@ -388,33 +351,31 @@ func TestRoutesOfLaneWithinProcess(t *testing.T) {
 	}
 }
 
-// Both ends of the common lane count in one place, whichever side sends first. Each other context
-// learns once that this one has ended, whatever the number of lanes between them.
+// Both ends of a route within the process count in one place, whichever side sends first. The other
+// context learns once that this one has ended.
 func TestPassages(t *testing.T) {
 	for _, first := range []int{0, 1} {
 		w, near := newWorld(), inproc.NewNetwork().Transport()
 		var ended [2]atomic.Int32
-		rules := ruled(t, Rule{Tags: []TagRange{{7, 7}}, Over: []string{"inproc"}})
 		var d [2]*Dispatcher
 		for i := range d {
-			d[i] = w.node(t, uint64(1+i), near, rules, func(c *Config) { c.Ended = func(resource.GID) { ended[i].Add(1) } })
+			d[i] = w.node(t, uint64(1+i), near, func(c *Config) { c.Ended = func(resource.GID) { ended[i].Add(1) } })
 		}
 		from, to := d[first], d[1-first]
 		mf, mt := box(t, from, 1, 0), box(t, to, 1, 0)
 		exchange(t, from, mt, 1, 10)
 		exchange(t, from, mt, 1, 10)
 		exchange(t, to, mf, 1, 30)
-		exchange(t, from, mt, 7, 50)
-		lanes := func(d *Dispatcher) (s string) {
+		routes := func(d *Dispatcher) (s string) {
 			for _, r := range d.Routes() {
-				s += fmt.Sprintf("%v %d %v %d/%d %d/%d;", r.Peer, r.Lane, r.Theirs, r.Sent, r.SentBytes, r.Received, r.ReceivedBytes)
+				s += fmt.Sprintf("%v %d/%d %d/%d;", r.Peer, r.Sent, r.SentBytes, r.Received, r.ReceivedBytes)
 			}
 			return s
 		}
-		if got, want := lanes(from), fmt.Sprintf("%v 0 false 2/20 1/30;%v 1 false 1/50 0/0;", to.self, to.self); got != want {
+		if got, want := routes(from), fmt.Sprintf("%v 2/20 1/30;", to.self); got != want {
 			t.Errorf("at the sender %s, want %s", got, want)
 		}
-		if got, want := lanes(to), fmt.Sprintf("%v 0 false 1/30 2/20;%v 1 true 0/0 1/50;", from.self, from.self); got != want {
+		if got, want := routes(to), fmt.Sprintf("%v 1/30 2/20;", from.self); got != want {
 			t.Errorf("at the receiver %s, want %s", got, want)
 		}
 		from.Close(soon(t))
@@ -422,7 +383,7 @@ func TestPassages(t *testing.T) {
 			t.Errorf("reported %d times that a context has ended", n)
 		}
 		for _, d := range d {
-			if s := d.Stats(); s.Links != 0 || s.Sent["inproc"]+s.Received["inproc"] != 4 || s.SentBytes+s.ReceivedBytes != 100 {
+			if s := d.Stats(); s.Links != 0 || s.Sent["inproc"]+s.Received["inproc"] != 3 || s.SentBytes+s.ReceivedBytes != 50 {
 				t.Errorf("after the end: %+v", s)
 			}
 		}

@@ -125,7 +125,6 @@ type Config struct {
 	Pool        *buffers.Pool           // the memory of messages
 	Resolve     Resolver                // finds the addresses of other contexts
 	Trust       func() Trust            // called at each handshake; nil: no cluster and no key
-	Rules       *Rules                  // the transports that messages use; nil: by the order of the ports
 	Poll        Polling                 // a value that Check allows
 	Mailbox     int                     // default byte limit of a mailbox; 0: 16 MiB
 	Folder      string                  // folder of the directory's socket, for transports; "" if there is none
@@ -164,8 +163,8 @@ type Dispatcher struct {
 	closing bool
 	closed  bool
 	ports   []subsys.Port
-	links   map[linkKey]*link
-	former  map[linkKey]wire.Past // sessions that this context has given up last
+	links   map[resource.GID][]*link // by peer: one link for each lane
+	former  map[linkKey]wire.Past    // sessions that this context has given up last
 	boxes   map[uint32]*Mailbox
 	passages
 	calls  calls
@@ -199,10 +198,10 @@ func New(cfg Config) *Dispatcher {
 		made:  time.Now(),
 		stop:  make(chan struct{}),
 		done:  make(chan struct{}),
-		links: map[linkKey]*link{},
+		links: map[resource.GID][]*link{},
 		boxes: map[uint32]*Mailbox{},
 
-		passages: passages{byKey: map[linkKey]*passageEnd{}, flows: map[*Mailbox]*Flow{}},
+		passages: passages{byPeer: map[resource.GID]*passageEnd{}, flows: map[*Mailbox]*Flow{}},
 	}
 	d.calls.box, d.calls.watched = newMailbox(d, wire.Replies, 0), map[*Flow]struct{}{}
 	d.calls.box.calls = &d.calls
@@ -376,18 +375,25 @@ func (d *Dispatcher) forget(m *Mailbox) {
 	d.mu.Unlock()
 }
 
-// Flow returns a Flow to the resource with serial dst of context owner. The caller keeps it for as
-// long as it works. After an error of Send that matches ErrGone or ErrUnreachable, the caller asks
-// for a new one.
+// Flow returns a Flow over the common lane to the resource with serial dst of context owner. The
+// caller keeps it for as long as it works. After an error of Send that matches ErrGone or
+// ErrUnreachable, the caller asks for a new one.
 func (d *Dispatcher) Flow(owner resource.GID, dst uint32) (*Flow, error) {
-	owner = owner.Context()
-	if owner == d.self {
-		return d.directly(neighbour{Dispatcher: d}, dst)
+	return d.FlowOver(owner, dst, "")
+}
+
+// FlowOver returns a Flow as [Dispatcher.Flow] does, over the given lane. All flows to one resource
+// should use one lane: messages over several lanes have no order.
+func (d *Dispatcher) FlowOver(owner resource.GID, dst uint32, lane Lane) (*Flow, error) {
+	k := linkKey{owner.Context(), lane}
+	o := neighbour{Dispatcher: d}
+	if k.peer != d.self {
+		o, _ = d.neighbour(k)
 	}
-	if o, _ := d.neighbour(owner, nil); o.Dispatcher != nil {
+	if o.Dispatcher != nil {
 		return d.directly(o, dst)
 	}
-	l, err := d.link(owner)
+	l, err := d.linkOf(k)
 	if err != nil {
 		return nil, err
 	}
@@ -403,8 +409,13 @@ func (d *Dispatcher) unlink(l *link) {
 	defer l.mu.Unlock()
 	l.flushCountersLocked()
 	d.mu.Lock()
-	if d.links[l.key] == l {
-		delete(d.links, l.key)
+	all := d.links[l.peer]
+	if i := slices.Index(all, l); i >= 0 {
+		if all = slices.Delete(all, i, i+1); len(all) == 0 {
+			delete(d.links, l.peer)
+		} else {
+			d.links[l.peer] = all
+		}
 		d.past.add(&l.traffic)
 	}
 	d.mu.Unlock()
@@ -424,11 +435,20 @@ func (d *Dispatcher) inBackground(f func()) {
 // eachLink calls f for each link. No lock is held during the calls.
 func (d *Dispatcher) eachLink(f func(*link)) {
 	d.mu.RLock()
-	ls := slices.Collect(maps.Values(d.links))
+	ls := d.allLinksLocked()
 	d.mu.RUnlock()
 	for _, l := range ls {
 		f(l)
 	}
+}
+
+// allLinksLocked returns all links. mu must be held.
+func (d *Dispatcher) allLinksLocked() []*link {
+	all := make([]*link, 0, len(d.links))
+	for _, ls := range d.links {
+		all = append(all, ls...)
+	}
+	return all
 }
 
 // flushAcks acknowledges what has come over each link and has not been acknowledged with other

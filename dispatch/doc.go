@@ -13,8 +13,8 @@
 //	any other                   the message is queued in the session of a link
 //
 // A link is the reliable session with one other context over one lane. It outlives its connections:
-// frames that the peer has not acknowledged are retransmitted over the next connection. Without
-// [Rules], two contexts have one lane, the common one.
+// frames that the peer has not acknowledged are retransmitted over the next connection. Two
+// contexts have one lane, the common one, unless rules send to some resources over others ([Lane]).
 //
 // The parts that need no I/O, clock or lock are in packages of their own, each with a drawing:
 //
@@ -125,8 +125,7 @@
 //	reports           an undelivered message     when no report waits      calls Config.Undelivered
 //	closer            a link that drops a        by itself                 closes it: memory that lies in the
 //	                  connection                                           peer's pages takes long to free
-//	consumeEarlyLocked      a message for posted       by itself                 grants credit to its sender
-//	                  memory, or a reply
+//	consumeEarlyLocked      a reply                    by itself                 grants credit to its sender
 //	grantAll,         credit or memory that      by itself                 grants credit to senders that wait
 //	grantQueuedSoon   has come back
 //	accept            a port                     the port's Close          gives each new connection an endpoint
@@ -186,9 +185,8 @@
 //
 // Small messages to other resources get their numbers at once, so they pass between the pieces.
 // Later messages to the same resource wait in the line behind the large one. A broken connection
-// costs the pieces that were under way. The memory comes from the program if it has posted some for
-// the message, or has given some for the reply (landing), and from the pool otherwise. Pieces are
-// read into their place there.
+// costs the pieces that were under way. The memory comes from the program if it has given some for
+// the reply (landing), and from the pool otherwise. Pieces are read into their place there.
 //
 // # Which goroutine writes to a connection
 //
@@ -240,7 +238,6 @@
 //	level  lock                guards
 //	10     progress.token      the poller; the inbound part of each link, with what its session receives;
 //	                           the steps of handshakes
-//	20     spread.mu           over which lanes the messages of a flow went
 //	25     endpoint.mu         the order of the frames of one handshake, its timer, its entry in Handshakes
 //	40     Mailbox.mu          the messages of a mailbox, its receivers, and the credit of each sender; that
 //	                           of the mailbox for replies: the calls in flight

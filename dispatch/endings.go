@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"sync/atomic"
 
+	"github.com/rocl-go/rocl/dispatch/internal/list"
 	"github.com/rocl-go/rocl/dispatch/internal/wire"
 	"github.com/rocl-go/rocl/resource"
 )
@@ -19,25 +20,20 @@ import (
 // account. If the peer's context ends, so does the link, after what came over its connection has
 // been delivered. gone.go has the order.
 type ending struct {
-	call       func(error)
-	at         atomic.Pointer[link] // the link whose list holds it; nil: within the process
-	in         *endings             // the list that holds it; nil: the function was called, or cancelled
-	prev, next *ending
+	call  func(error)
+	at    atomic.Pointer[link] // the link whose list holds it; nil: within the process
+	in    *endings             // the list that holds it; nil: the function was called, or cancelled
+	place list.Place[ending]
 }
 
 // endings is a list of functions to be called when one resource has ended. The lock of the list's
 // owner guards it: Mailbox.mu or link.mu.
-type endings struct{ first, last *ending }
+type endings struct{ list.List[ending] }
 
 // push appends e to the list.
 func (l *endings) push(e *ending) {
-	e.in, e.prev = l, l.last
-	if l.last != nil {
-		l.last.next = e
-	} else {
-		l.first = e
-	}
-	l.last = e
+	e.in = l
+	l.PushBack(e, &e.place)
 }
 
 // remove takes e from the list. It reports false if e is in no list any more.
@@ -45,38 +41,24 @@ func (l *endings) remove(e *ending) bool {
 	if e.in != l {
 		return false
 	}
-	if e.prev != nil {
-		e.prev.next = e.next
-	} else {
-		l.first = e.next
-	}
-	if e.next != nil {
-		e.next.prev = e.prev
-	} else {
-		l.last = e.prev
-	}
-	e.in, e.prev, e.next = nil, nil, nil
+	e.in = nil
+	l.Remove(&e.place)
 	return true
 }
 
-// take empties the list, and returns its first ending, which leads to the rest. The functions may
-// be called when no lock is held.
-func (l *endings) take() *ending {
-	first := l.first
-	for e := first; e != nil; e = e.next {
-		e.in = nil
+// take empties the list, and returns its endings. The functions may be called when no lock is held.
+func (l *endings) take() (all []*ending) {
+	for e := l.First(); e != nil; e = l.First() {
+		l.remove(e)
+		all = append(all, e)
 	}
-	*l = endings{}
-	return first
+	return all
 }
 
-// callAll calls e and the endings that were taken from the list with it.
-func (e *ending) callAll(err error) {
-	for e != nil {
-		next := e.next
-		e.prev, e.next = nil, nil
+// callAll calls the functions of endings that were taken from a list.
+func callAll(all []*ending, err error) {
+	for _, e := range all {
 		e.call(err)
-		e = next
 	}
 }
 
@@ -104,19 +86,30 @@ func (f *Flow) OnEnd(ctx context.Context, fn func(error)) (cancel func() bool, e
 // OnEnd makes fn be called once the resource of the context owner with serial dst has ended, as
 // [Flow.OnEnd] does. If owner was given up before, OnEnd looks for it again.
 func (d *Dispatcher) OnEnd(ctx context.Context, owner resource.GID, dst uint32, fn func(error)) (cancel func() bool, err error) {
-	f, err := d.Flow(owner, dst)
-	if o, _ := d.neighbour(owner.Context(), nil); errors.Is(err, ErrGone) && o.Dispatcher != nil {
-		o.notifyLocal(d, &ending{call: fn}, err)
-		return func() bool { return false }, nil
+	k := linkKey{peer: owner.Context()}
+	o := neighbour{Dispatcher: d}
+	if k.peer != d.self {
+		o, _ = d.neighbour(k)
 	}
-	if err != nil {
-		if errors.Is(err, ErrGone) { // a resource of this context
-			fn(err)
-			return func() bool { return false }, nil
+	if o.Dispatcher == nil {
+		l, err := d.linkOf(k)
+		if err != nil {
+			return nil, err
 		}
-		return nil, err
+		return l.onEnd(ctx, dst, &ending{call: fn})
 	}
-	return f.OnEnd(ctx, fn)
+	f, err := d.directly(o, dst)
+	switch {
+	case err == nil:
+		return f.OnEnd(ctx, fn)
+	case !errors.Is(err, ErrGone):
+		return nil, err
+	case o.Dispatcher == d:
+		fn(err)
+	default:
+		o.notifyLocal(d, []*ending{{call: fn}}, err)
+	}
+	return func() bool { return false }, nil
 }
 
 // onEnd is OnEnd for the mailbox of a resource of this process.
@@ -124,7 +117,7 @@ func (m *Mailbox) onEnd(in *inflow, e *ending) (cancel func() bool) {
 	m.mu.Lock()
 	if m.closed || in.isClosed {
 		m.mu.Unlock()
-		m.notifyEnd(in, e)
+		m.notifyEnd(in, []*ending{e})
 		return func() bool { return false }
 	}
 	in.endings.push(e)
@@ -137,7 +130,7 @@ func (m *Mailbox) onEnd(in *inflow, e *ending) (cancel func() bool) {
 }
 
 // takeEndings returns the functions of in that wait for the end of the mailbox.
-func (m *Mailbox) takeEndings(in *inflow) *ending {
+func (m *Mailbox) takeEndings(in *inflow) []*ending {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return in.endings.take()
@@ -155,7 +148,7 @@ func (l *link) onEnd(ctx context.Context, dst uint32, e *ending) (cancel func() 
 	if l.life.HasEnded() {
 		cause := l.life.Cause()
 		l.mu.Unlock()
-		l.d.notifyContextEnd(l.peer, e, cause)
+		l.d.notifyContextEnd(l.peer, []*ending{e}, cause)
 		return func() bool { return false }, nil
 	}
 	list := l.endings[dst]
@@ -193,7 +186,7 @@ func (e *ending) cancel(dst uint32) bool {
 		if list == nil || !list.remove(e) {
 			return false
 		}
-		if list.first == nil && l.endings[dst] == list {
+		if list.First() == nil && l.endings[dst] == list {
 			delete(l.endings, dst)
 		}
 		return true
@@ -202,7 +195,7 @@ func (e *ending) cancel(dst uint32) bool {
 
 // takeEndingsLocked returns the functions that wait for the end of the peer's resource dst. mu must
 // be held.
-func (l *link) takeEndingsLocked(dst uint32) *ending {
+func (l *link) takeEndingsLocked(dst uint32) []*ending {
 	list := l.endings[dst]
 	if list == nil {
 		return nil

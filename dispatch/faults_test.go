@@ -272,77 +272,62 @@ func TestContextOfDeadNode(t *testing.T) {
 
 // When the directory says that a node is dead, links that only the peer dials do not end: the peer
 // is left the time to dial. Such links are those that this side has accepted, and knows no address
-// for, and lanes of the peer's rules.
+// for.
 func TestAcceptedLinkOfDeadNode(t *testing.T) {
 	for name, tr := range links() {
-		for _, isLane := range []bool{false, true} {
-			t.Run(fmt.Sprint(name, ", lane ", isLane), func(t *testing.T) {
-				w := newWorld()
-				var looks atomic.Int64
-				a := w.node(t, 1, tr, func(c *Config) {
-					c.GiveUp = time.Hour
-					c.Resolve = func(_ context.Context, id resource.GID) (addrs []string, err error) {
-						looks.Add(1)
-						if isLane {
-							addrs, _ = w.resolve(t.Context(), id)
-						}
-						return addrs, fmt.Errorf("%w: %v", ErrNodeDead, id)
-					}
-				})
-				var await atomic.Int64 // b does not dial before there have been so many checks
-				var isKilled atomic.Bool
-				b := w.node(t, 2, tr, func(c *Config) {
-					c.Undelivered = func(u Undelivered) {
-						if !isKilled.Load() {
-							t.Errorf("reported: %+v", u)
-						}
-					}
-					c.Resolve = func(ctx context.Context, id resource.GID) ([]string, error) {
-						for looks.Load() < await.Load() && ctx.Err() == nil {
-							runtime.Gosched()
-						}
-						return w.resolve(ctx, id)
-					}
-					if isLane {
-						ruled(t, Rule{Over: []string{name}})(c)
-					}
-				})
-				mine, its := box(t, a, 1, 0), box(t, b, 1, 0)
-				talk(t, b, a, mine, 1)
-				key := linkKey{peer: b.self}
-				if isLane {
-					key = linkKey{peer: b.self, lane: 1, theirs: true}
-				} else {
-					monitorOf(t, mine, monitored(its), 7)
-				}
-				l, err := a.linkOf(key)
-				if err != nil {
-					t.Fatal(err)
-				}
-				for round := range uint64(3) {
-					await.Store(looks.Load() + 2)
-					resumed := a.Stats().Resumed
-					l.mu.Lock()
-					l.dropFailedLocked(l.conn, errSilent)
-					l.mu.Unlock()
-					eventually.True(t, "the link resumes", func() bool { return a.Stats().Resumed > resumed })
-					talk(t, b, a, mine, 2+round)
-				}
-				isEmpty(t, mine)
-				isKilled.Store(true)
-				w.kill(b)
-				b.eachLink(func(l *link) { l.endLink(ErrUnreachable) })
-				if !isLane {
-					awaitGone(t, mine, monitored(its), 7)
-				}
-				eventually.True(t, "the link ends", l.ended)
-				l.mu.Lock()
-				defer l.mu.Unlock()
-				if err := l.life.Cause(); !errors.Is(err, ErrGone) {
-					t.Error("the link ended of", err)
+		t.Run(name, func(t *testing.T) {
+			w := newWorld()
+			var looks atomic.Int64
+			a := w.node(t, 1, tr, func(c *Config) {
+				c.GiveUp = time.Hour
+				c.Resolve = func(_ context.Context, id resource.GID) (addrs []string, err error) {
+					looks.Add(1)
+					return nil, fmt.Errorf("%w: %v", ErrNodeDead, id)
 				}
 			})
-		}
+			var await atomic.Int64 // b does not dial before there have been so many checks
+			var isKilled atomic.Bool
+			b := w.node(t, 2, tr, func(c *Config) {
+				c.Undelivered = func(u Undelivered) {
+					if !isKilled.Load() {
+						t.Errorf("reported: %+v", u)
+					}
+				}
+				c.Resolve = func(ctx context.Context, id resource.GID) ([]string, error) {
+					for looks.Load() < await.Load() && ctx.Err() == nil {
+						runtime.Gosched()
+					}
+					return w.resolve(ctx, id)
+				}
+			})
+			mine, its := box(t, a, 1, 0), box(t, b, 1, 0)
+			talk(t, b, a, mine, 1)
+			monitorOf(t, mine, monitored(its), 7)
+			l, err := a.link(b.self)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for round := range uint64(3) {
+				await.Store(looks.Load() + 2)
+				resumed := a.Stats().Resumed
+				l.mu.Lock()
+				l.dropFailedLocked(l.conn, errSilent)
+				l.mu.Unlock()
+				eventually.True(t, "the link resumes", func() bool { return a.Stats().Resumed > resumed })
+				talk(t, b, a, mine, 2+round)
+			}
+			isEmpty(t, mine)
+			isKilled.Store(true)
+			w.kill(b)
+			b.eachLink(func(l *link) { l.endLink(ErrUnreachable) })
+			awaitGone(t, mine, monitored(its), 7)
+			eventually.True(t, "the link ends", l.ended)
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			if err := l.life.Cause(); !errors.Is(err, ErrGone) {
+				t.Error("the link ended of", err)
+			}
+		})
 	}
 }
 

@@ -14,7 +14,7 @@ import (
 )
 
 // A Flow leads from this context to one resource: it has the link and the credit. Concurrent use is
-// fine. Messages sent one after another arrive in that order, or as Rule says.
+// fine. Messages sent one after another arrive in that order.
 //
 // Over a link, the flow has the sender's side of the credit. Its numbers are charged bytes since
 // the session began:
@@ -43,13 +43,10 @@ type Flow struct {
 	cancels   []lineCancel // cancellations of requests in line, in order
 	calls     flowCalls
 
-	spread *spread // set in the flow of the common lane, if there are rules
-
 	// A flow to a resource of this process has no link, but these:
 	mb      *Mailbox
 	in      *inflow
 	to      neighbour
-	lane    uint8
 	passage *passageEnd // the end that counts what is sent; nil before the first message, and to this context itself; mb.mu guards it
 }
 
@@ -93,9 +90,6 @@ func (l *link) flow(dst uint32) *Flow {
 // must not be published.
 func (l *link) newFlow(dst uint32) *Flow {
 	f := &Flow{l: l, dst: dst, limit: firstCredit(dst)}
-	if r := l.d.cfg.Rules; r != nil && l.key.lane == 0 {
-		f.spread = &spread{rules: r, base: f, d: l.d, peer: l.peer}
-	}
 	l.flows[dst] = f
 	return f
 }
@@ -124,8 +118,7 @@ func (f *Flow) Dead() bool {
 // caller's.
 //
 // Send waits, until ctx ends, for credit of the resource, for senders of this context that wait for
-// that credit already, and for room in the session of the link. With [Rules] it also waits until
-// earlier messages that may not be overtaken have been acknowledged on their lanes. Send fails:
+// that credit already, and for room in the session of the link. Send fails:
 //
 //	ErrTooLarge       b is longer than MaxMessage, or than the memory of the resource's context holds
 //	ErrGone           the resource does not exist or has ended, or its context has
@@ -138,10 +131,10 @@ func (f *Flow) Send(ctx context.Context, src uint32, tag uint64, b *buffers.Buff
 
 // sendFor is Send for a message that is no request.
 func (f *Flow) sendFor(ctx context.Context, src uint32, tag uint64, b *buffers.Buffer, why purpose) error {
-	if f.mb != nil && f.spread == nil {
+	if f.mb != nil {
 		return f.deliver(ctx, src, tag, b, why)
 	}
-	copied, err := f.acceptByRules(ctx, src, tag, b.Bytes(), b, why)
+	copied, err := f.accept(ctx, src, tag, b.Bytes(), b, why)
 	if copied {
 		b.EndCopied()
 	}
@@ -162,8 +155,8 @@ func (f *Flow) SendAndForget(ctx context.Context, src uint32, tag uint64, p []by
 
 // sendBytesFor is SendBytes for a message that is no request.
 func (f *Flow) sendBytesFor(ctx context.Context, src uint32, tag uint64, p []byte, why purpose) error {
-	if (f.mb == nil || f.spread != nil) && len(p) <= session.Inline {
-		copied, err := f.acceptByRules(ctx, src, tag, p, nil, why)
+	if f.mb == nil && len(p) <= session.Inline {
+		copied, err := f.accept(ctx, src, tag, p, nil, why)
 		if copied || err != nil {
 			return err
 		}
@@ -191,28 +184,14 @@ func (f *Flow) dispatcher() *Dispatcher {
 	return f.l.d
 }
 
-// acceptByRules is accept over the lane that the rules choose.
-func (f *Flow) acceptByRules(ctx context.Context, src uint32, tag uint64, p []byte, b *buffers.Buffer, why purpose) (copied bool, err error) {
-	if f.spread != nil {
-		return f.spread.accept(ctx, src, tag, p, b, why)
-	}
-	return f.accept(ctx, src, tag, p, b, nil, why)
-}
-
-// accept queues a message, whose payload p is that of b. It reports whether it made a copy. If b is
-// nil and it could not copy, it has done nothing. If at is not nil, accept stores there where the
-// message is. If the message is the request of a call, accept leaves b to its caller.
-func (f *Flow) accept(ctx context.Context, src uint32, tag uint64, p []byte, b *buffers.Buffer, at *watermark, why purpose) (copied bool, err error) {
+// accept queues a message over a link. Its payload p is that of b. accept reports whether it made a
+// copy. If b is nil and it could not copy, it has done nothing. If the message is the request of a
+// call, accept leaves b to its caller.
+func (f *Flow) accept(ctx context.Context, src uint32, tag uint64, p []byte, b *buffers.Buffer, why purpose) (copied bool, err error) {
 	if len(p) > MaxMessage {
 		return false, fmt.Errorf("%w: %d bytes, at most %d", ErrTooLarge, len(p), MaxMessage)
 	}
 	l := f.l
-	if l == nil { // a lane within the process
-		if b == nil {
-			return false, nil
-		}
-		return false, f.deliver(ctx, src, tag, b, why)
-	}
 	l.mu.Lock()
 	if f.gone != nil {
 		err := beforehand(f.gone)
@@ -220,18 +199,18 @@ func (f *Flow) accept(ctx context.Context, src uint32, tag uint64, p []byte, b *
 		return false, err
 	}
 	c := max(charge(len(p)), f.unit)
-	if f.gone == nil && f.waiters.first == nil && f.sent+c <= f.limit && l.s.HasRoom() {
+	if f.gone == nil && f.waiters.First() == nil && f.sent+c <= f.limit && l.s.HasRoom() {
 		f.sent += c
 	} else if err := f.admit(ctx, c, outgoing{src, tag, uint32(len(p))}, b); err != nil {
 		l.mu.Unlock()
 		return false, err
 	}
-	return f.enqueueLocked(src, tag, p, b, at, why), nil
+	return f.enqueueLocked(src, tag, p, b, why), nil
 }
 
 // enqueueLocked queues a message that has credit, and returns what accept does. mu must be held;
 // enqueueLocked releases it.
-func (f *Flow) enqueueLocked(src uint32, tag uint64, p []byte, b *buffers.Buffer, at *watermark, why purpose) (copied bool) {
+func (f *Flow) enqueueLocked(src uint32, tag uint64, p []byte, b *buffers.Buffer, why purpose) (copied bool) {
 	call := why.call
 	l, c := f.l, max(charge(len(p)), f.unit)
 	var h subsys.Header // field by field: a literal would be built elsewhere and copied
@@ -268,9 +247,6 @@ func (f *Flow) enqueueLocked(src uint32, tag uint64, p []byte, b *buffers.Buffer
 		l.traffic.copies++
 		l.traffic.copiedB += uint64(len(p))
 	}
-	if at != nil {
-		*at = l.markLocked(f)
-	}
 	if call != 0 || f.dst == wire.Replies {
 		l.pace.calls.Add(1)
 	}
@@ -300,7 +276,7 @@ func (f *Flow) admit(ctx context.Context, c uint64, o outgoing, b *buffers.Buffe
 	switch {
 	case f.gone != nil:
 		return f.gone
-	case f.waiters.first == nil && f.sent+c <= f.limit:
+	case f.waiters.First() == nil && f.sent+c <= f.limit:
 		f.sent += c
 		return nil
 	}
@@ -368,7 +344,7 @@ func (f *Flow) skipLocked() bool {
 // withdrawNeedLocked tells the receiver that no sender waits any more, if that is so. It reports
 // whether there is something to write. mu must be held.
 func (f *Flow) withdrawNeedLocked() bool {
-	if f.waiters.first != nil || f.gone != nil || f.asked <= f.limit {
+	if f.waiters.First() != nil || f.gone != nil || f.asked <= f.limit {
 		return false
 	}
 	f.forgetLocked()
@@ -380,7 +356,7 @@ func (f *Flow) withdrawNeedLocked() bool {
 // other contexts may wait for it. It reports whether there is something to write. mu must be held.
 func (f *Flow) giveBackLocked() bool {
 	u := f.unasked
-	if f.waiters.first != nil || f.gone != nil || u.least == 0 || f.limit < u.least {
+	if f.waiters.First() != nil || f.gone != nil || u.least == 0 || f.limit < u.least {
 		return false
 	}
 	if f.limit >= u.most { // more than that is not to come
@@ -403,7 +379,7 @@ func heldPayload(n uint64) []byte { return binary.LittleEndian.AppendUint64(nil,
 // receiver must know first. serveLocked reports whether there is something to write: a question, or
 // a message that was held. mu must be held.
 func (f *Flow) serveLocked() (asks bool) {
-	for w := f.waiters.first; w != nil; w = f.waiters.first {
+	for w := f.waiters.First(); w != nil; w = f.waiters.First() {
 		w.charge = max(w.charge, f.unit)
 		if need := f.sent + w.charge; need > f.limit {
 			if (need != f.asked || w.sends != f.askedFor) && !f.line.IsWaiting() { // need is less than before if the first sender has given up

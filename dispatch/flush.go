@@ -356,6 +356,87 @@ func countWaiting(marks []watermark, covers func(*link, *subsys.Header) bool) ma
 	return by
 }
 
+// A watermark stands for messages of a link that are to be acknowledged: the frames up to seq, or
+// the first put messages of the flow's line. If the link leaves messages to a successor, they may
+// be among these.
+type watermark struct {
+	l   *link
+	seq uint32
+	f   *Flow // nil: the messages were not in a line
+	put uint64
+	// isHeld says that the messages are those that the link holds.
+	isHeld bool
+}
+
+// passed waits until the peer has acknowledged the frames of a watermark. If the link ends, it
+// waits until the frames that were not acknowledged have been counted as undelivered. Of messages
+// that are held, or that a successor has, it waits for those that covers selects.
+func (w watermark) passed(ctx context.Context, covers func(*link, *subsys.Header) bool) error {
+	next, err := w.passedOver(ctx, covers)
+	for _, w := range next {
+		if err == nil {
+			err = w.passed(ctx, covers)
+		}
+	}
+	return err
+}
+
+// passedOver is passed for one link. It returns the watermarks that are to be passed next.
+func (w watermark) passedOver(ctx context.Context, covers func(*link, *subsys.Header) bool) (next []watermark, _ error) {
+	l := w.l
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for {
+		seq := w.seq
+		if l.heir != nil {
+			return []watermark{{l: l.heir, isHeld: true}}, nil
+		}
+		if w.isHeld {
+			if !l.holdsLocked(covers) {
+				return l.underWayLocked(nil, covers), nil
+			}
+			seq = l.s.Next() // check again when more has passed
+		} else if w.f != nil {
+			if w.f.line.Gone() < w.put {
+				seq = l.s.Next() // the message is still in the line: check again when more has passed
+			} else {
+				w.seq, w.f = l.s.Next()-1, nil
+				continue
+			}
+		}
+		if int32(l.s.Head()-seq) > 0 { // true also after the session has been drained
+			return next, nil
+		}
+		before := l.s.Next()
+		if l.writeLocked(); l.s.Next() != before || int32(l.s.Head()-seq) > 0 { // the frames were paced
+			continue
+		}
+		w := l.d.waiter()
+		w.charge = uint64(seq)
+		l.behind.push(w)
+		l.attendLocked()
+		if !l.callWriter() { // act on earlier acknowledgements first
+			l.releaseLocked()
+		}
+		if err := l.await(ctx, &l.behind, w); err != nil {
+			return next, err
+		}
+	}
+}
+
+// wakePassedLocked wakes the goroutines that wait for frames that have been acknowledged. mu must
+// be held.
+func (l *link) wakePassedLocked() {
+	for w := l.behind.First(); w != nil; {
+		next := w.place.Next()
+		if int32(l.s.Head()-uint32(w.charge)) > 0 {
+			l.behind.remove(w)
+			w.fire()
+		}
+		w = next
+	}
+}
+
 // WaitFor makes progress while a goroutine waits for a buffer; see [buffers.Waiter].
 func (d *Dispatcher) WaitFor(ctx context.Context, begin func(fire func()) bool, end func() (waited bool)) error {
 	w := d.waiter()

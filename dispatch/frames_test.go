@@ -71,7 +71,7 @@ func frameBytes(fs ...subsys.Header) []byte {
 // Promise (Hostile peers): A frame with a false length cuts its connection only, and takes no
 // memory. See also FuzzHeader.
 func FuzzFrames(f *testing.F) {
-	h := wire.Hello{From: resource.MakeGID(1, 2, 0), To: resource.MakeGID(3, 4, 0), Cluster: (&Trust{}).hash()}
+	h := wire.Hello{Lane: "tcp,*", From: resource.MakeGID(1, 2, 0), To: resource.MakeGID(3, 4, 0), Cluster: (&Trust{}).hash()}
 	hello := h.Append(nil)
 	hw := frameBytes(subsys.Header{Type: wire.TypeHello, Len: uint32(len(hello))})
 	copy(hw[subsys.HeaderLen:], hello)

@@ -5,6 +5,7 @@ package dispatch
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync/atomic"
 
 	"github.com/rocl-go/rocl/dispatch/internal/life"
@@ -81,44 +82,25 @@ func (l *link) queueGoneLater() {
 	}
 }
 
-// lanes yields the links with peer over which this context sends messages.
-func (d *Dispatcher) lanes(peer resource.GID, yield func(*link) bool) {
-	most := 1
-	if r := d.cfg.Rules; r != nil {
-		most = len(r.lanes)
-	}
-	for lane := range most {
-		d.mu.RLock()
-		l := d.links[linkKey{peer: peer, lane: uint8(lane)}]
-		d.mu.RUnlock()
-		if l != nil && !yield(l) {
-			return
-		}
-	}
-}
-
 // owes reports whether something that was sent to peer before may arrive later than news of an end
 // that peer is given now. The news is a frame of the link own, or, if own is nil, a function call
 // within the process. No lock of a link may be held.
-func (d *Dispatcher) owes(peer resource.GID, own *link) (owes bool) {
-	d.lanes(peer, func(l *link) bool {
+func (d *Dispatcher) owes(peer resource.GID, own *link) bool {
+	return slices.ContainsFunc(d.lanes(peer), func(l *link) bool {
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		owes = !l.life.HasEnded() && (l == own && (l.s.HasQueued() || l.held > 0) || l != own && !l.isIdleLocked())
-		return !owes
+		return !l.life.HasEnded() && (l == own && (l.s.HasQueued() || l.held > 0) || l != own && !l.isIdleLocked())
 	})
-	return owes
 }
 
 // awaitOwed waits until what was sent to peer before the call has been acknowledged.
 func (d *Dispatcher) awaitOwed(ctx context.Context, peer resource.GID) error {
 	var marks []watermark
-	d.lanes(peer, func(l *link) bool {
+	for _, l := range d.lanes(peer) {
 		l.mu.Lock()
-		defer l.mu.Unlock()
 		marks = l.underWayLocked(marks, allMessages)
-		return true
-	})
+		l.mu.Unlock()
+	}
 	for _, w := range marks {
 		if err := w.passed(ctx, allMessages); err != nil {
 			return err
@@ -127,18 +109,18 @@ func (d *Dispatcher) awaitOwed(ctx context.Context, peer resource.GID) error {
 	return nil
 }
 
-// notifyEnd calls e, and the endings that were taken from the same list, behind what m's context
-// has sent to the context of in, which is in the process. m must be closed, or in must have left.
-func (m *Mailbox) notifyEnd(in *inflow, e *ending) {
+// notifyEnd calls the functions of ended, behind what m's context has sent to the context of in,
+// which is in the process. m must be closed, or in must have left.
+func (m *Mailbox) notifyEnd(in *inflow, ended []*ending) {
 	o := in.from.(*Dispatcher)
-	m.d.notifyLocal(o, e, in.closedErr())
+	m.d.notifyLocal(o, ended, in.closedErr())
 }
 
-// notifyLocal calls e, and the endings that were taken from the same list, behind what d has sent
-// to o, another context of the process or d itself.
-func (d *Dispatcher) notifyLocal(o *Dispatcher, e *ending, cause error) {
+// notifyLocal calls the functions of ended, behind what d has sent to o, another context of the
+// process or d itself.
+func (d *Dispatcher) notifyLocal(o *Dispatcher, ended []*ending, cause error) {
 	if o == d || o.hasBegunClosing() || !d.owes(o.self, nil) {
-		e.callAll(cause)
+		callAll(ended, cause)
 		return
 	}
 	d.inBackground(func() {
@@ -146,46 +128,42 @@ func (d *Dispatcher) notifyLocal(o *Dispatcher, e *ending, cause error) {
 			o.takeToken() // the goroutine with the token may still deliver what it has acknowledged
 			o.giveToken()
 		}
-		e.callAll(cause)
+		callAll(ended, cause)
 	})
 }
 
 // A contextEnd is ends that are reported once the links of all lanes with a context have ended.
 type contextEnd struct {
 	links atomic.Int32 // how many of these links live
-	ended *ending
+	ended []*ending
 	cause error
 }
 
 // linkEnded says that one of the links has ended.
 func (g *contextEnd) linkEnded() {
 	if g.links.Add(-1) == 0 {
-		g.ended.callAll(g.cause)
+		callAll(g.ended, g.cause)
 	}
 }
 
-// notifyContextEnd calls ended, and the endings that were taken with it, when the links of all
-// lanes with peer have ended. One link has ended because of cause. If cause does not say that peer
-// has ended, notifyContextEnd calls them at once. No lock of a link may be held.
-func (d *Dispatcher) notifyContextEnd(peer resource.GID, ended *ending, cause error) {
+// notifyContextEnd calls the functions of ended when the links of all lanes with peer have ended.
+// One link has ended because of cause. If cause does not say that peer has ended, notifyContextEnd
+// calls them at once. No lock of a link may be held.
+func (d *Dispatcher) notifyContextEnd(peer resource.GID, ended []*ending, cause error) {
 	g := &contextEnd{ended: ended, cause: cause}
 	g.links.Store(1)
-	for lane := range uint8(maxLanes) {
-		for _, theirs := range [...]bool{false, true} {
-			d.mu.RLock()
-			l := d.links[linkKey{peer: peer, lane: lane, theirs: theirs}]
-			d.mu.RUnlock()
-			if l != nil && errors.Is(cause, ErrGone) {
-				l.mu.Lock()
-				if l.life.State() != life.Dead {
-					g.links.Add(1)
-					l.contextEnds = append(l.contextEnds, g)
-					l.watchLocked() // notices if the connection is silent
-					l.actLocked(l.life.RequestConn())
-				}
-				l.mu.Unlock()
-			}
+	for _, l := range d.lanes(peer) {
+		if !errors.Is(cause, ErrGone) {
+			break
 		}
+		l.mu.Lock()
+		if l.life.State() != life.Dead {
+			g.links.Add(1)
+			l.contextEnds = append(l.contextEnds, g)
+			l.watchLocked() // notices if the connection is silent
+			l.actLocked(l.life.RequestConn())
+		}
+		l.mu.Unlock()
 	}
 	g.linkEnded()
 }

@@ -41,7 +41,7 @@ type endpoint struct {
 
 	// Only the acceptor's endpoint uses the following fields.
 	trust   Trust             // what Config.Trust said as the handshake began
-	lane    uint8             // the lane that the dialler has asked for
+	lane    Lane              // the lane that the dialler has asked for
 	expiry  *time.Timer       // ends the handshake when its time is over
 	pending *subsys.Handshake // the endpoint's entry in Handshakes, until the peer is known
 
@@ -107,7 +107,7 @@ func (d *Dispatcher) shake(ctx context.Context, l *link, p subsys.Port, addr str
 		c.Close()
 		return fmt.Errorf("handshake with %s: %w", addr, err)
 	}
-	h := wire.Hello{From: d.self, To: l.peer, Lane: l.key.lane, Cluster: ep.cluster}
+	h := wire.Hello{From: d.self, To: l.peer, Lane: string(l.key.lane), Cluster: ep.cluster}
 	_, _ = rand.Read(h.Nonce[:])
 	said := h.Append(nil)
 	ep.said.Said = slices.Clip(said) // another goroutine uses said from Start on
@@ -247,7 +247,11 @@ func (ep *endpoint) onHello(c subsys.Conn, b []byte) error {
 	if err := ep.trust.checkTransport(h.From, c.Transport()); err != nil {
 		return err
 	}
-	ep.peer, ep.lane = h.From, h.Lane
+	lane, err := ParseLane(h.Lane)
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrProtocol, err)
+	}
+	ep.peer, ep.lane = h.From, lane
 	ep.said.Said = append(ep.said.Said, b...)
 	ch := wire.Challenge{From: ep.d.self}
 	_, _ = rand.Read(ch.Nonce[:])
@@ -298,7 +302,7 @@ func (ep *endpoint) onAttach(c subsys.Conn, b []byte) error {
 		return fmt.Errorf("%w: %v has another key", ErrRefused, ep.peer)
 	}
 	ep.said.Said = append(ep.said.Said, b...)
-	for k := (linkKey{ep.peer, ep.lane, ep.lane > 0}); ; {
+	for k := (linkKey{ep.peer, ep.lane}); ; {
 		if a.Known != 0 && ep.d.known(k) == nil { // a link made for a session that is not known would stay
 			return ep.refuse(c, &a, wire.RefusedUnknown, 0)
 		}

@@ -119,7 +119,7 @@ func (h *heirWorld) starts(t *testing.T, flush func() error) <-chan error {
 	eventually.True(t, "Flush waits", func() bool {
 		h.l.mu.Lock()
 		defer h.l.mu.Unlock()
-		return h.l.behind.first != nil
+		return h.l.behind.First() != nil
 	})
 	return done
 }
@@ -224,7 +224,7 @@ func TestHeldAreCounted(t *testing.T) {
 }
 
 // A Flush that began before the successor took a large message over returns when that is in its
-// mailbox, and so does a sender over another lane.
+// mailbox, and so does a wait for the acknowledgement of the messages.
 func TestFlushOfMovedLarge(t *testing.T) {
 	h := newHeirWorld(t)
 	its := box(t, h.a, 7, 32<<20)
@@ -232,15 +232,14 @@ func TestFlushOfMovedLarge(t *testing.T) {
 	var flushed <-chan error
 	h.succeed(t, func() { f.push(8<<20, purpose{}, 0, 1) }, func() {
 		h.l.mu.Lock()
-		w := h.l.markLocked(f)
+		marks := h.l.underWayLocked(nil, allMessages)
 		h.l.mu.Unlock()
 		flushed = h.starts(t, func() error { return h.b.Flush(soon(t)) })
-		if _, isPassed := w.checkPassed(7); isPassed {
-			t.Error("passed before anything was written")
-		}
 		defer func() {
 			go func() {
-				_ = w.passed(soon(t), allMessages)
+				for _, w := range marks {
+					_ = w.passed(soon(t), allMessages)
+				}
 				h.reports <- Undelivered{Tag: 99} // as a mark
 			}()
 		}()
@@ -256,28 +255,6 @@ func TestFlushOfMovedLarge(t *testing.T) {
 	}
 }
 
-// A sender of TrySend over another lane waits for the messages that the successor has taken over.
-func TestHeldBeforeOtherLane(t *testing.T) {
-	h := newHeirWorld(t)
-	its := box(t, h.a, 7, FirstCredit)
-	f := h.flow(t, its)
-	var w watermark
-	h.succeed(t, func() {
-		f.push(40<<10, purpose{}, 0, 1)
-		w = h.l.markLocked(f)
-	}, nil)
-	eventually.True(t, "the first message", func() bool { n, _ := its.Len(); return n == 1 })
-	now, isPassed := w.checkPassed(7)
-	if isPassed {
-		t.Fatal("passed while a message is held")
-	}
-	take(t, its)
-	eventually.True(t, "passed", func() bool { now, isPassed = now.checkPassed(7); return isPassed })
-	if n, _ := its.Len(); n != 1 {
-		t.Errorf("%d messages are in the mailbox", n)
-	}
-}
-
 // A request that its caller gives up reaches no receiver, whether the call is given up before the
 // request was taken over, or while it is held. The messages behind it go on, and Flush returns.
 func TestHeldRequestCancelled(t *testing.T) {
@@ -286,7 +263,7 @@ func TestHeldRequestCancelled(t *testing.T) {
 			h := newHeirWorld(t)
 			its := box(t, h.a, 7, FirstCredit)
 			f := h.flow(t, its)
-			p, err := h.mine.beginCall(soon(t), f, 5, 40<<10, nil)
+			p, err := h.mine.beginCall(soon(t), f, 5, nil)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -366,13 +343,13 @@ func TestHeldTooLarge(t *testing.T) {
 			h := newHeirWorld(t, small(4<<20))
 			its := box(t, h.a, 7, 0)
 			f := h.flow(t, its)
-			const n = 5 << 20 // it had credit, because memory was posted for it
+			const n = 5 << 20
 			var why purpose
 			var p Pending
 			var err error
 			switch kind {
 			case "request":
-				if p, err = h.mine.beginCall(soon(t), f, 5, n, nil); err != nil {
+				if p, err = h.mine.beginCall(soon(t), f, 5, nil); err != nil {
 					t.Fatal(err)
 				}
 				why.call = p.number
@@ -420,36 +397,6 @@ func TestHeldTooLarge(t *testing.T) {
 	}
 }
 
-// A message that the successor has taken over, and for which the peer's program has posted memory
-// anew, comes into that memory: the question for credit names the message.
-func TestHeldLands(t *testing.T) {
-	h := newHeirWorld(t, small(4<<20))
-	its := box(t, h.a, 7, 0)
-	f := h.flow(t, its)
-	const n = 5 << 20
-	dst := make([]byte, n)
-	var p *Posted
-	h.succeed(t, func() {
-		f.push(10, purpose{}, 0)
-		f.push(n, purpose{}, 5)
-		f.push(10, purpose{}, 1)
-	}, func() {
-		h.part(t)
-		p = post(t, its, h.b, 5, dst)
-	})
-	m, err := p.Wait(soon(t))
-	if err != nil || !lies(m, dst) {
-		t.Fatalf("not the message: %v", err)
-	}
-	m.Release()
-	take(t, its, Tag(0))
-	take(t, its, Tag(1))
-	if err := h.b.Flush(soon(t)); err != nil {
-		t.Error(err)
-	}
-	nothingPromised(t, h.a, its)
-}
-
 // A context that has given up a session, and then monitors a resource of the peer anew, is not told
 // that the resource is gone when the idle peer, which knows nothing of that, resumes the session.
 func TestMonitorAfterGivingUp(t *testing.T) {
@@ -490,7 +437,7 @@ func TestHeldRequestReason(t *testing.T) {
 			if when == "in the line" {
 				size = 2 << 20
 			}
-			p, err := h.mine.beginCall(soon(t), f, 5, size, nil)
+			p, err := h.mine.beginCall(soon(t), f, 5, nil)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -516,7 +463,7 @@ func TestHeldRequestReason(t *testing.T) {
 			eventually.True(t, "a receiver waits", func() bool {
 				its.mu.Lock()
 				defer its.mu.Unlock()
-				return its.waiters.first != nil
+				return its.waiters.First() != nil
 			})
 			var e call
 			h.succeed(t, func() { f.push(size, purpose{call: p.number}, 5) }, func() {

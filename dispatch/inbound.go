@@ -352,12 +352,12 @@ func (l *link) onGone(f *subsys.Frame) {
 		l.answered = true
 	}
 	isNew := f.Src != 0 && len(f.Data) > 0 && l.s.Reported(f.Dst, f.Src, f.Tag, uint32(u.Bytes))
-	var ended *ending
+	var ended []*ending
 	if f.Src == 0 { // otherwise it refuses a message, and may come before other messages that were sent earlier
 		ended = l.takeEndingsLocked(f.Dst)
 	}
 	l.mu.Unlock()
-	ended.callAll(ErrGone)
+	callAll(ended, ErrGone)
 	if isNew {
 		l.d.undelivered(u)
 	}

@@ -29,14 +29,13 @@ import (
 // the progress token held. withdraw takes the token. So the memory belongs to the program again
 // when withdraw returns.
 type landing struct {
-	mem      []byte
-	isWanted bool  // a message that does not come to the memory is to come elsewhere; otherwise it is dropped
-	l        *link // the link that the message comes over; the token must be held
+	mem []byte
+	l   *link // the link that the message comes over; the token must be held
 
 	mu      sync.Mutex // no lock is taken while it is held
 	isTaken bool
 	isMoved bool
-	moved   *buffers.Buffer // a buffer with what had come; nil: there was no memory for it
+	moved   *buffers.Buffer // a buffer for the rest of the message; nil: there was no memory for it
 	buf     buffers.Buffer  // refers to mem while it is taken
 }
 
@@ -78,12 +77,9 @@ func (ld *landing) withdraw(d *Dispatcher) {
 }
 
 // move takes the memory back. When it returns, nothing writes to the memory any more, and no
-// message will be read into it. The rest of a message that is being read goes to other memory, to
-// which the arrived bytes are copied if the message is wanted. A message that the context's memory
-// never holds is dropped, and its sender is told. If there is no memory now for another wanted
-// message, the link ends: its first bytes are acknowledged, so they do not come again, and a frame
-// that refuses the message would say that its target is gone. That is rare, because memory is
-// reserved for what senders have credit for (budget). The token must be held, and no lock.
+// message will be read into it. The rest of a message that is being read goes to other memory, if
+// there is some, and the message is dropped, because its call has ended or gets another reply. The
+// token must be held, and no lock.
 func (ld *landing) move(d *Dispatcher) {
 	ld.mu.Lock()
 	l, isTaken, n := ld.l, ld.isTaken, ld.buf.Len()
@@ -93,23 +89,12 @@ func (ld *landing) move(d *Dispatcher) {
 		return
 	}
 	var b *buffers.Buffer
-	var err error
 	if !d.neverHolds(n) {
-		b, err = d.arriving(n)
-	}
-	if b != nil && ld.isWanted {
-		copy(b.Bytes(), ld.mem)
-		d.CountCopy(n)
+		b, _ = d.arriving(n)
 	}
 	if p := l.partIn(&ld.buf); p != nil {
-		p.buf = nil
-		switch {
-		case b != nil:
+		if p.buf, p.isDropped = nil, b == nil; b != nil {
 			p.buf = b.Retain()
-		case err != nil && ld.isWanted:
-			_ = l.fail(err)
-		default:
-			p.isDropped = true
 		}
 		ld.buf.Release()
 	}
@@ -169,8 +154,6 @@ func (l *link) landing(dst uint32, from resource.GID, tag uint64) *landing {
 		if c := &l.d.calls; c.landings.Load() > 0 {
 			return c.landing(tag, from)
 		}
-	} else if in := l.inflow(dst); in.mb != nil && in.mb.posted.Load() > 0 {
-		return in.mb.landing(from, tag)
 	}
 	return nil
 }

@@ -36,7 +36,6 @@ type link struct {
 	d    *Dispatcher
 	peer resource.GID
 	key  linkKey
-	rule *Rule // the rule of its lane; nil if that is the common lane, or the peer's
 
 	inbound
 	pen       atomic.Uint32
@@ -82,7 +81,7 @@ type link struct {
 // newLink returns a link that has no connection yet.
 func newLink(d *Dispatcher, key linkKey) *link {
 	l := &link{d: d, peer: key.peer, key: key, flows: map[uint32]*Flow{}}
-	l.life = life.New(random64(), key.peer, key.theirs)
+	l.life = life.New(random64(), key.peer)
 	l.inflows = map[uint32]*inflow{}
 	l.unwritten.L = &l.mu
 	l.s.Init(session.WholeLen, session.PieceLen)
@@ -96,9 +95,9 @@ func (l *link) attendLocked() { l.needsLock.Store(true) }
 
 // needsAttentionLocked reports whether one of the reasons for attend holds. mu must be held.
 func (l *link) needsAttentionLocked() bool {
-	return l.full.first != nil || // senders wait for acknowledgements, to have room in the session
-		l.behind.first != nil || // senders wait for the acknowledgement of earlier messages
-		l.empty.first != nil || // Close waits for all acknowledgements
+	return l.full.First() != nil || // senders wait for acknowledgements, to have room in the session
+		l.behind.First() != nil || // senders wait for the acknowledgement of earlier messages
+		l.empty.First() != nil || // Close waits for all acknowledgements
 		l.s.HasQueued() || // an acknowledgement lets messages in lines be numbered
 		l.s.HasLarge() || // an acknowledgement gives memory back
 		l.s.Pending() > mostPending || // the peer may owe so many acknowledgements that the link ends
@@ -168,7 +167,7 @@ func (l *link) await(ctx context.Context, list *waitlist, w *waiter) error {
 	l.mu.Unlock()
 	err := l.d.wait(ctx, w)
 	l.mu.Lock()
-	if w.listed {
+	if w.place.IsListed() {
 		list.remove(w)
 	} else {
 		err = w.cause // fired, perhaps as ctx ended: the turn may not be lost
@@ -226,7 +225,7 @@ func (l *link) postLocked() {
 // must be held, and no goroutine may write.
 func (l *link) releaseLocked() {
 	l.s.Release()
-	if l.full.first != nil && l.s.Pending() <= session.MaxUnacked/2 {
+	if l.full.First() != nil && l.s.Pending() <= session.MaxUnacked/2 {
 		l.full.fireAll()
 	}
 	l.wakeFlushingLocked()
@@ -238,10 +237,10 @@ func (l *link) releaseLocked() {
 // wakeFlushingLocked wakes the goroutines that wait until messages are delivered or dropped, as far
 // as they are. mu must be held.
 func (l *link) wakeFlushingLocked() {
-	if l.behind.first != nil {
+	if l.behind.First() != nil {
 		l.wakePassedLocked()
 	}
-	if l.empty.first != nil && !l.needsAcksLocked() {
+	if l.empty.First() != nil && !l.needsAcksLocked() {
 		l.empty.fireAll()
 	}
 }
@@ -333,6 +332,13 @@ func (l *link) flushAck() {
 	l.mu.Unlock()
 }
 
+// ended reports whether the link has ended. mu must not be held.
+func (l *link) ended() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.life.HasEnded()
+}
+
 // endLink ends the link: flows fail with err, and what was not acknowledged is reported as
 // undelivered.
 func (l *link) endLink(err error) {
@@ -367,15 +373,9 @@ func (l *link) finishEndLocked() {
 		f.loseHeldLocked(lost)
 		f.waiters.fireAll()
 	}
-	var ended *ending
+	var ended []*ending
 	for _, list := range l.endings {
-		e := list.take()
-		for last := e; last != nil; last = last.next {
-			if last.next == nil {
-				last.next, ended = ended, e
-				break
-			}
-		}
+		ended = append(ended, list.take()...)
 	}
 	l.endings = nil
 	contextEnds := l.contextEnds

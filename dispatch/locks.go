@@ -6,7 +6,6 @@ package dispatch
 // are for, and the package documentation what each lock guards.
 type (
 	levelToken    struct{} // progress.token
-	levelSpread   struct{} // spread.mu
 	levelEndpoint struct{} // endpoint.mu
 	levelMailbox  struct{} // Mailbox.mu
 	levelLink     struct{} // link.mu
@@ -17,7 +16,6 @@ type (
 )
 
 func (levelToken) Depth() (int, string)    { return 10, "token" }
-func (levelSpread) Depth() (int, string)   { return 20, "spread" }
 func (levelEndpoint) Depth() (int, string) { return 25, "endpoint" }
 func (levelMailbox) Depth() (int, string)  { return 40, "mailbox" }
 func (levelLink) Depth() (int, string)     { return 50, "link" }

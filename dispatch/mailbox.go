@@ -4,9 +4,9 @@ package dispatch
 
 import (
 	"slices"
-	"sync/atomic"
 	"time"
 
+	"github.com/rocl-go/rocl/dispatch/internal/list"
 	"github.com/rocl-go/rocl/dispatch/internal/wire"
 	"github.com/rocl-go/rocl/internal/lock"
 	"github.com/rocl-go/rocl/subsys"
@@ -43,11 +43,10 @@ type Mailbox struct {
 	losses losses // lost messages of the resource; has a lock of its own
 
 	// The stored messages, in the order in which they came.
-	first   *Message
-	last    *Message
-	count   int
-	stored  uint64   // charged bytes of the stored messages
-	matcher *matcher // finds messages for receives with selectors; nil until a receive has passed messages over
+	messages list.List[Message]
+	count    int
+	stored   uint64   // charged bytes of the stored messages
+	matcher  *matcher // finds messages for receives with selectors; nil until a receive has passed messages over
 
 	// Credit: the accounts of senders, and what they were granted.
 	inflows     map[*inflow]struct{} // accounts of all contexts that send, or may
@@ -73,11 +72,9 @@ type Mailbox struct {
 
 	// Receivers, and other takers of messages.
 	waiters  receivers
-	posts    map[posting]*Posted // the first Posted of each origin and tag; nil: none
-	posted   atomic.Int32        // how many are in posts
 	handle   func(*Message) bool // called for each message; nil: messages wait for receivers
 	handling bool                // a goroutine runs serve
-	monitors *monitor            // monitors that put a message into this mailbox
+	monitors list.List[monitor]  // monitors that put a message into this mailbox
 	gone     *inflow             // the account of those messages; nil before the first
 
 	// Calls.
@@ -170,17 +167,14 @@ func (m *Mailbox) arrivedLocked(in *inflow) {
 	}
 }
 
-// putLocked hands a message that has arrived to a call, a Posted or a receiver, or stores it. mu
-// must be held.
+// putLocked hands a message that has arrived to a call or a receiver, or stores it. mu must be
+// held.
 func (m *Mailbox) putLocked(msg *Message) {
 	if m.calls != nil {
 		m.calls.replyLocked(msg)
 		return
 	}
-	if m.posts != nil && m.handToPostedLocked(msg) {
-		return
-	}
-	if m.waiters.first != nil {
+	if m.waiters.First() != nil {
 		if w := m.receiverLocked(msg); w != nil {
 			w.msg = msg
 			w.grantee, w.grant = m.consumeLocked(msg)
@@ -191,13 +185,7 @@ func (m *Mailbox) putLocked(msg *Message) {
 	if msg.call != 0 {
 		msg.came = max(m.d.clock(), 1)
 	}
-	msg.prev = m.last
-	if m.last != nil {
-		m.last.next = msg
-	} else {
-		m.first = msg
-	}
-	m.last = msg
+	m.messages.PushBack(msg, &msg.place)
 	m.count++
 	if m.countMemoryLocked(msg); m.held > 2*m.dense {
 		m.compactLocked()
@@ -254,23 +242,13 @@ func (m *Mailbox) unlinkLocked(msg *Message) {
 	if m.matcher != nil {
 		m.matcher.remove(m, msg)
 	}
-	if msg.prev != nil {
-		msg.prev.next = msg.next
-	} else {
-		m.first = msg.next
-	}
-	if msg.next != nil {
-		msg.next.prev = msg.prev
-	} else {
-		m.last = msg.prev
-	}
 	if m.compacted == msg {
-		m.compacted = msg.prev
+		m.compacted = msg.place.Prev()
 	}
 	if m.swept == msg {
-		m.swept = msg.prev
+		m.swept = msg.place.Prev()
 	}
-	msg.next, msg.prev = nil, nil
+	m.messages.Remove(&msg.place)
 	m.count--
 	m.uncountMemoryLocked(msg)
 }
@@ -300,15 +278,15 @@ func (m *Mailbox) Close() {
 	}
 	m.stuck.end()
 	m.closed = true
-	msgs, ins, waiting := m.first, m.inflows, m.creditQueue
+	msgs, ins, waiting := m.messages, m.inflows, m.creditQueue
 	m.inflows = nil
-	m.first, m.last, m.count, m.stored, m.creditQueue = nil, nil, 0, 0, nil
+	m.messages = list.List[Message]{}
+	m.count, m.stored, m.creditQueue = 0, 0, nil
 	m.held, m.pins, m.pinAgain, m.sparse, m.compacted, m.swept, m.matcher = 0, nil, nil, 0, nil, nil, nil
 	if m.sweeper != nil {
 		m.sweeper.Stop()
 	}
 	m.waiters.fireAll()
-	m.endPostsLocked()
 	for in := range ins {
 		in.waiters.fireAll()
 	}
@@ -325,13 +303,12 @@ func (m *Mailbox) Close() {
 			m.notifyEnd(in, ended)
 		}
 	}
-	for msgs != nil {
-		msg := msgs
-		msgs = msg.next
+	for msg := msgs.First(); msg != nil; msg = msgs.First() {
+		msgs.Remove(&msg.place)
 		if msg.in != nil && msg.gone == nil {
 			m.refuse(msg.in, msg)
 		}
-		msg.next, msg.prev, msg.in, msg.pin, msg.kept, msg.slot = nil, nil, nil, nil, 0, nil
+		msg.in, msg.pin, msg.kept, msg.slot = nil, nil, 0, nil
 		msg.Release()
 	}
 }

@@ -2,7 +2,10 @@
 
 package dispatch
 
-import "github.com/rocl-go/rocl/resource"
+import (
+	"github.com/rocl-go/rocl/dispatch/internal/list"
+	"github.com/rocl-go/rocl/resource"
+)
 
 // A receive checks the first message, and usually takes it. A receive with selectors that passes
 // over more than a few messages puts them into chains. There is a chain for each origin, each tag,
@@ -130,18 +133,18 @@ type matcher struct {
 
 // A chain has the stored messages of one key, in the order of the mailbox.
 type chain struct {
-	key         key
-	first, last *slot
-	next        *chain // of an unused chain: the next unused one
+	key   key
+	slots list.List[slot]
+	next  *chain // of an unused chain: the next unused one
 }
 
 // A slot is the place of a message in a chain.
 type slot struct {
-	msg        *Message
-	chain      *chain
-	next, prev *slot
-	also       *slot // the slot of the same message in the chain of another kind; in an unused slot, the next unused one
-	order      int64 // of two messages, the first one has the lower order
+	msg   *Message
+	chain *chain
+	place list.Place[slot]
+	also  *slot // the slot of the same message in the chain of another kind; in an unused slot, the next unused one
+	order int64 // of two messages, the first one has the lower order
 }
 
 // A look says how far receives with selectors that have no keys have looked.
@@ -155,7 +158,7 @@ const mostLooks = 4
 
 // findLocked returns the first message that f selects, or nil. mu must be held.
 func (m *Mailbox) findLocked(f *Select) *Message {
-	msg := m.first
+	msg := m.messages.First()
 	if msg == nil || f.matches(msg) {
 		return msg
 	}
@@ -166,9 +169,9 @@ func (m *Mailbox) findLocked(f *Select) *Message {
 func (m *Mailbox) findBehind(f *Select) *Message {
 	x := m.matcher
 	if x == nil {
-		msg := m.first
+		msg := m.messages.First()
 		for range passedFew {
-			if msg = msg.next; msg == nil || f.matches(msg) {
+			if msg = msg.place.Next(); msg == nil || f.matches(msg) {
 				return msg
 			}
 		}
@@ -181,10 +184,10 @@ func (m *Mailbox) findBehind(f *Select) *Message {
 	}
 	if x.until != nil {
 		var found *slot
-		x.chainBy(m.first, kinds)
+		x.chainBy(m.messages.First(), kinds)
 		f.keys(mostKeys, func(k key) {
-			if c := x.chains[k]; c != nil && (found == nil || c.first.order < found.order) {
-				found = c.first
+			if c := x.chains[k]; c != nil && (found == nil || c.slots.First().order < found.order) {
+				found = c.slots.First()
 			}
 		})
 		if found != nil {
@@ -193,12 +196,12 @@ func (m *Mailbox) findBehind(f *Select) *Message {
 	}
 	from, passed := m.behind(x.until), 0
 	msg := from
-	for ; msg != nil && !f.matches(msg); msg = msg.next {
+	for ; msg != nil && !f.matches(msg); msg = msg.place.Next() {
 		passed++
 	}
 	if passed > passedFew {
-		x.chainBy(m.first, kinds)
-		for ; from != msg; from = from.next {
+		x.chainBy(m.messages.First(), kinds)
+		for ; from != msg; from = from.place.Next() {
 			x.append(from)
 		}
 	}
@@ -220,7 +223,7 @@ func (m *Mailbox) findByLook(f *Select) *Message {
 		at = l.at
 	}
 	msg, passed := m.behind(at), 0
-	for ; msg != nil && !f.matches(msg); msg = msg.next {
+	for ; msg != nil && !f.matches(msg); msg = msg.place.Next() {
 		at = msg
 		passed++
 	}
@@ -248,9 +251,9 @@ func (x *matcher) newLook(f *Select) *look {
 // behind returns the message behind msg, or the first one if msg is nil.
 func (m *Mailbox) behind(msg *Message) *Message {
 	if msg == nil {
-		return m.first
+		return m.messages.First()
 	}
-	return msg.next
+	return msg.place.Next()
 }
 
 // chainBy adds the messages up to until to chains of these kinds, unless they are in such chains.
@@ -264,7 +267,7 @@ func (x *matcher) chainBy(first *Message, kinds [byBoth + 1]bool) {
 		if x.until == nil {
 			continue
 		}
-		for msg := first; ; msg = msg.next {
+		for msg := first; ; msg = msg.place.Next() {
 			x.chain(msg, uint64(kind), msg.slot.order, false)
 			if msg == x.until {
 				break
@@ -322,13 +325,10 @@ func (x *matcher) chain(msg *Message, kind uint64, order int64, isFirst bool) {
 	s := x.slot()
 	s.msg, s.chain, s.order, s.also = msg, c, order, msg.slot
 	msg.slot = s
-	switch {
-	case c.first == nil:
-		c.first, c.last = s, s
-	case isFirst:
-		s.next, c.first.prev, c.first = c.first, s, s
-	default:
-		s.prev, c.last.next, c.last = c.last, s, s
+	if isFirst {
+		c.slots.PushFront(s, &s.place)
+	} else {
+		c.slots.PushBack(s, &s.place)
 	}
 }
 
@@ -349,20 +349,10 @@ func (x *matcher) slot() *slot {
 
 // remove notes that msg is about to leave the list of the mailbox m.
 func (x *matcher) remove(m *Mailbox, msg *Message) {
-	x.replaceBy(msg, msg.prev)
+	x.replaceBy(msg, msg.place.Prev())
 	for s := msg.slot; s != nil; {
 		c := s.chain
-		if s.prev != nil {
-			s.prev.next = s.next
-		} else {
-			c.first = s.next
-		}
-		if s.next != nil {
-			s.next.prev = s.prev
-		} else {
-			c.last = s.prev
-		}
-		if c.first == nil {
+		if c.slots.Remove(&s.place); c.slots.First() == nil {
 			delete(x.chains, c.key)
 			c.next, x.spareChains = x.spareChains, c
 		}
@@ -382,7 +372,7 @@ func (x *matcher) remove(m *Mailbox, msg *Message) {
 // messages makes new ones.
 func (x *matcher) drop(m *Mailbox) {
 	if x.until != nil {
-		for o := m.first; ; o = o.next {
+		for o := m.messages.First(); ; o = o.place.Next() {
 			o.slot = nil
 			if o == x.until {
 				break

@@ -38,7 +38,7 @@ func checkMatcher(t *rapid.T, m *Mailbox) {
 		}
 	}
 	hasPassed := x.until == nil
-	for msg := m.first; msg != nil; msg = msg.next {
+	for msg := m.messages.First(); msg != nil; msg = msg.place.Next() {
 		n := 0
 		for s := msg.slot; s != nil; s = s.also {
 			if s.msg != msg || s.chain.key != keyOf(s.chain.key.kind, msg.from, msg.tag) || x.chains[s.chain.key] != s.chain {
@@ -56,13 +56,13 @@ func checkMatcher(t *rapid.T, m *Mailbox) {
 	}
 	for _, c := range x.chains {
 		var prev *slot
-		for s := c.first; s != nil; prev, s = s, s.next {
-			if s.prev != prev || prev != nil && prev.order >= s.order || s.order < x.lowest {
+		for s := c.slots.First(); s != nil; prev, s = s, s.place.Next() {
+			if s.place.Prev() != prev || prev != nil && prev.order >= s.order || s.order < x.lowest {
 				t.Fatalf("a chain of %+v is out of order", c.key)
 			}
 			inChains++
 		}
-		if c.last != prev || prev == nil {
+		if c.slots.Last() != prev || prev == nil {
 			t.Fatalf("a chain of %+v has no end", c.key)
 		}
 	}
@@ -198,7 +198,7 @@ func TestMailboxModel(t *testing.T) {
 			"copy out": func(t *rapid.T) {
 				m.mu.Lock()
 				defer m.mu.Unlock()
-				for msg := m.first; msg != nil; msg = msg.next {
+				for msg := m.messages.First(); msg != nil; msg = msg.place.Next() {
 					if rapid.Bool().Draw(t, "copied") {
 						if msg.batch == nil { // as a message that came with other messages
 							p := &messageBatch{d: d, buf: msg.buf.Retain()}

@@ -9,6 +9,7 @@ import (
 	"unsafe"
 
 	"github.com/rocl-go/rocl/buffers"
+	"github.com/rocl-go/rocl/dispatch/internal/list"
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/subsys"
 )
@@ -21,18 +22,17 @@ type Message struct {
 	buf    *buffers.Buffer // the buffer that data lies in; nil: none
 	from   resource.GID
 	tag    uint64
-	in     *inflow // the account of the sender that the message counts against, or did until it was received
-	next   *Message
-	prev   *Message
-	d      *Dispatcher   // set in a message that has no batch
-	batch  *messageBatch // the batch of a message that came with other messages; nil: none
-	pin    *pin          // the pin of a stored message; nil: none
-	kept   uint64        // the bytes of the buffer, of a stored message without a pin
-	read   uint32        // bytes of data that Read has returned
-	isHeld bool          // received, and counted in Dispatcher.held
-	isSent bool          // the payload is in a buffer that a sender of this process may hold too
-	slot   *slot         // the places of the message in the chains of the mailbox; nil: none
-	gone   error         // why the origin has ended, of which the message tells; nil: it is another message
+	in     *inflow             // the account of the sender that the message counts against, or did until it was received
+	place  list.Place[Message] // in the mailbox
+	d      *Dispatcher         // set in a message that has no batch
+	batch  *messageBatch       // the batch of a message that came with other messages; nil: none
+	pin    *pin                // the pin of a stored message; nil: none
+	kept   uint64              // the bytes of the buffer, of a stored message without a pin
+	read   uint32              // bytes of data that Read has returned
+	isHeld bool                // received, and counted in Dispatcher.held
+	isSent bool                // the payload is in a buffer that a sender of this process may hold too
+	slot   *slot               // the places of the message in the chains of the mailbox; nil: none
+	gone   error               // why the origin has ended, of which the message tells; nil: it is another message
 	// isForgotten says that the message was sent by SendAndForget.
 	isForgotten bool
 	request

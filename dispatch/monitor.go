@@ -6,18 +6,19 @@ import (
 	"context"
 	"errors"
 
+	"github.com/rocl-go/rocl/dispatch/internal/list"
 	"github.com/rocl-go/rocl/resource"
 )
 
 // A monitor puts a message into a mailbox when a resource has ended.
 type monitor struct {
-	m          *Mailbox
-	of         resource.GID
-	tag        uint64
-	cancel     func() bool // cancels OnEnd; nil while OnEnd has not returned
-	release    func() bool // ends context.AfterFunc; nil: the monitor's context never ends
-	hasEnded   bool        // the message has been put, or is not wanted any more
-	next, prev *monitor    // neighbours in m's list
+	m        *Mailbox
+	of       resource.GID
+	tag      uint64
+	cancel   func() bool         // cancels OnEnd; nil while OnEnd has not returned
+	release  func() bool         // ends context.AfterFunc; nil: the monitor's context never ends
+	hasEnded bool                // the message has been put, or is not wanted any more
+	place    list.Place[monitor] // in m's list
 }
 
 // Monitor puts a message into m once the resource of has ended, behind all messages from it. The
@@ -41,10 +42,7 @@ func (m *Mailbox) Monitor(ctx context.Context, of resource.GID, tag uint64) (sto
 		m.mu.Unlock()
 		return nil, ErrClosed
 	}
-	if w.next = m.monitors; w.next != nil {
-		w.next.prev = w
-	}
-	m.monitors = w
+	m.monitors.PushFront(w, &w.place)
 	m.mu.Unlock()
 	cancel, err := m.d.OnEnd(ctx, of.Context(), of.Serial(), w.ended)
 	if err != nil {
@@ -99,15 +97,7 @@ func (w *monitor) endLocked() (isFirst bool, cancel, release func() bool) {
 		return false, nil, nil
 	}
 	w.hasEnded = true
-	if w.prev != nil {
-		w.prev.next = w.next
-	} else {
-		w.m.monitors = w.next
-	}
-	if w.next != nil {
-		w.next.prev = w.prev
-	}
-	w.next, w.prev = nil, nil
+	w.m.monitors.Remove(&w.place)
 	cancel, release = w.cancel, w.release
 	w.cancel, w.release = nil, nil
 	return true, cancel, release
@@ -127,7 +117,7 @@ func (w *monitor) drop(cancel, release func() bool) {
 func (m *Mailbox) unmonitor() {
 	for {
 		m.mu.Lock()
-		w := m.monitors
+		w := m.monitors.First()
 		m.mu.Unlock()
 		if w == nil {
 			return

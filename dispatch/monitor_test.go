@@ -61,13 +61,8 @@ func isEmpty(t testing.TB, m *Mailbox) {
 // Promise (Ends): `Monitor` tells by one message, behind the resource's last message, that the
 // resource has ended, however it ended and whenever the monitor was set. See also TestMonitor.
 func TestMonitorBehindMessages(t *testing.T) {
-	lanes := map[string]func(*Config){
-		"one lane":        func(*Config) {},
-		"by size":         ruled(t, Rule{Min: 100_000, Over: []string{"tcp"}, Only: true}, Rule{Max: 1000, Over: []string{"shm"}, Only: true}),
-		"large in memory": ruled(t, Rule{Min: 100_000, Over: []string{"shm"}, Only: true}, Rule{Max: 1000, Over: []string{"tcp"}, Only: true}),
-	}
 	const large, small = 64 << 20, 100
-	run := func(t *testing.T, a, b *Dispatcher) {
+	run := func(t *testing.T, a, b *Dispatcher, lane Lane) {
 		for round := range uint32(3) {
 			mine := box(t, a, 1+round, 256<<20)
 			its := box(t, b, 1+round, 0)
@@ -75,7 +70,7 @@ func TestMonitorBehindMessages(t *testing.T) {
 			if round != 1 {
 				monitorOf(t, mine, id, 7)
 			}
-			f := flow(t, b, mine)
+			f := flowOver(t, b, mine, lane)
 			for range small {
 				if err := f.SendBytes(soon(t), its.serial, 4, []byte("last words")); err != nil {
 					t.Fatal(err)
@@ -111,20 +106,20 @@ func TestMonitorBehindMessages(t *testing.T) {
 	for name, tr := range transports() {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld()
-			run(t, w.node(t, 1, tr), w.node(t, 2, tr))
+			run(t, w.node(t, 1, tr), w.node(t, 2, tr), "")
 		})
 	}
-	for name, change := range lanes {
-		t.Run(name+", neighbours", func(t *testing.T) {
-			b, a := both(t, change)
-			run(t, a, b)
+	for _, lane := range []Lane{"", "tcp", "shm"} {
+		t.Run(fmt.Sprintf("over %q, neighbours", lane), func(t *testing.T) {
+			b, a := both(t)
+			run(t, a, b, lane)
 		})
-		t.Run(name+", links", func(t *testing.T) {
+		t.Run(fmt.Sprintf("over %q, links", lane), func(t *testing.T) {
 			w := newWorld()
-			a, b := w.node(t, 1, shm.New()), w.node(t, 2, shm.New(), change)
+			a, b := w.node(t, 1, shm.New()), w.node(t, 2, shm.New())
 			w.listenToo(t, a, tcp.New())
 			w.listenToo(t, b, tcp.New())
-			run(t, a, b)
+			run(t, a, b, lane)
 		})
 	}
 }
@@ -210,7 +205,7 @@ func TestMonitorWithin(t *testing.T) {
 	}
 	awaitGone(t, m, monitored(o), 2)
 	m.Close()
-	if m.monitors != nil || o.monitors != nil {
+	if m.monitors.First() != nil || o.monitors.First() != nil {
 		t.Error("closed mailboxes have monitors")
 	}
 	if _, err := m.Monitor(soon(t), monitored(o), 1); !errors.Is(err, ErrClosed) {
@@ -419,17 +414,18 @@ func TestMonitorIsPromisedNothing(t *testing.T) {
 
 // The end of a context is reported behind what its other lanes carry.
 func TestMonitorContextEndsOverLanes(t *testing.T) {
-	for _, rule := range []Rule{{Min: 1000, Over: []string{"tcp"}, Only: true}, {Max: 1000, Over: []string{"tcp"}, Only: true}} {
-		t.Run(fmt.Sprint(rule.Min), func(t *testing.T) {
-			b, a := both(t, ruled(t, rule, Rule{Over: []string{"shm"}, Only: true}))
-			mine, its := box(t, a, 1, 64<<20), box(t, b, 1, 0)
+	for _, lane := range []Lane{"tcp", "shm"} {
+		t.Run(string(lane), func(t *testing.T) {
+			b, a := both(t)
+			mine, second, its := box(t, a, 1, 64<<20), box(t, a, 2, 64<<20), box(t, b, 1, 0)
 			monitorOf(t, mine, monitored(its), 7)
-			f := flow(t, b, mine)
 			const each = 50
 			for i := range each {
-				for tag, size := range []int{10, 200_000} {
-					if err := f.SendBytes(soon(t), 1, uint64(tag), make([]byte, size)); err != nil {
-						t.Fatal(i, err)
+				for _, f := range []*Flow{flowOver(t, b, mine, lane), flowOver(t, b, second, "tcp,shm")} {
+					for tag, size := range []int{10, 200_000} {
+						if err := f.SendBytes(soon(t), 1, uint64(tag), make([]byte, size)); err != nil {
+							t.Fatal(i, err)
+						}
 					}
 				}
 			}
@@ -443,6 +439,9 @@ func TestMonitorContextEndsOverLanes(t *testing.T) {
 				msg.Release()
 			}
 			awaitGone(t, mine, monitored(its), 7)
+			if n, _ := second.Len(); n != 2*each {
+				t.Errorf("the other lane has delivered %d messages", n)
+			}
 			if err := <-closed; err != nil {
 				t.Fatal(err)
 			}

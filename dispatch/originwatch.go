@@ -76,7 +76,7 @@ func (m *Mailbox) checkOrigins() {
 	var begun []*originWatch
 	m.mu.Lock()
 	m.isOriginTimerSet = false
-	for w := m.waiters.first; w != nil; w = w.next {
+	for w := m.waiters.First(); w != nil; w = w.place.Next() {
 		switch {
 		case w.origins != nil || !w.sel.namesOrigins():
 		case !w.isOld:
@@ -127,7 +127,7 @@ func (u *originWatch) noteEnd(id resource.GID, err error) {
 	switch {
 	case u.hasEnded || errors.Is(err, ErrClosed):
 	case errors.Is(err, ErrGone):
-		if u.left--; u.left == 0 && u.w.listed {
+		if u.left--; u.left == 0 && u.w.place.IsListed() {
 			m.waiters.remove(u.w)
 			u.w.cause = fmt.Errorf("%w: %v has ended, and no message from it is left", ErrGone, id)
 			if u.w.claim() {

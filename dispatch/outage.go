@@ -147,15 +147,13 @@ func (d *Dispatcher) Explain(err error, ids ...resource.GID) error {
 		return nil
 	}
 	for _, o := range ids {
-		l := d.known(linkKey{peer: o.Context()})
-		if l == nil {
-			continue
-		}
-		l.mu.Lock()
-		explained := l.explainLocked(err)
-		l.mu.Unlock()
-		if explained != err {
-			return explained
+		for _, l := range d.lanes(o.Context()) {
+			l.mu.Lock()
+			explained := l.explainLocked(err)
+			l.mu.Unlock()
+			if explained != err {
+				return explained
+			}
 		}
 	}
 	return err
@@ -165,15 +163,13 @@ func (d *Dispatcher) Explain(err error, ids ...resource.GID) error {
 // the first of them has the line. complain runs in the goroutine of a timer.
 func (l *link) complain() {
 	isFirst := true
-	l.d.lanes(l.peer, func(other *link) bool {
-		if other == l || other.key.lane > l.key.lane {
-			return false
+	for _, other := range l.d.lanes(l.peer) {
+		if other != l && other.key.lane < l.key.lane {
+			other.mu.Lock()
+			isFirst = isFirst && other.life.State() != life.Dialling
+			other.mu.Unlock()
 		}
-		other.mu.Lock()
-		defer other.mu.Unlock()
-		isFirst = other.life.State() != life.Dialling
-		return isFirst
-	})
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if isFirst && l.life.State() == life.Dialling && l.d.ctx.Err() == nil {

@@ -86,11 +86,7 @@ func (d *Dispatcher) parkForWoken(done <-chan struct{}, w *waiter) {
 // listParked puts w among the parked waiters that would make progress.
 func (d *Dispatcher) listParked(w *waiter) {
 	d.parkedMu.Lock()
-	w.pnext, w.pprev = d.parkedFirst, nil
-	if d.parkedFirst != nil {
-		d.parkedFirst.pprev = w
-	}
-	d.parkedFirst, w.inParked = w, true
+	d.parkedWaiters.PushFront(w, &w.parkedPlace)
 	d.parkedMu.Unlock()
 	d.wants.Add(1)
 }
@@ -104,20 +100,10 @@ func (d *Dispatcher) unlistParked(w *waiter) {
 
 // unlistParkedLocked is unlistParked with parkedMu held.
 func (d *Dispatcher) unlistParkedLocked(w *waiter) {
-	if !w.inParked {
-		return
+	if w.parkedPlace.IsListed() {
+		d.wants.Add(-1)
+		d.parkedWaiters.Remove(&w.parkedPlace)
 	}
-	w.inParked = false
-	d.wants.Add(-1)
-	if w.pprev != nil {
-		w.pprev.pnext = w.pnext
-	} else {
-		d.parkedFirst = w.pnext
-	}
-	if w.pnext != nil {
-		w.pnext.pprev = w.pprev
-	}
-	w.pnext, w.pprev = nil, nil
 }
 
 // offerToken offers the token, just unlocked, to a parked waiter. A waiter that has been fired
@@ -127,8 +113,8 @@ func (d *Dispatcher) offerToken() {
 		return
 	}
 	d.parkedMu.Lock()
-	w, state := d.parkedFirst, uint32(fired)
-	for ; w != nil; w = d.parkedFirst {
+	w, state := d.parkedWaiters.First(), uint32(fired)
+	for ; w != nil; w = d.parkedWaiters.First() {
 		d.unlistParkedLocked(w)
 		if state = w.state.Load(); state != fired {
 			break

@@ -51,7 +51,7 @@ func (l *link) feedLinesLocked() {
 			continue
 		}
 		f.putCancelsLocked()
-		if !ln.IsWaiting() && f.waiters.first != nil {
+		if !ln.IsWaiting() && f.waiters.First() != nil {
 			f.serveLocked() // the writer goes on with what it has put
 		}
 	}

@@ -514,7 +514,7 @@ func TestHostilePieces(t *testing.T) {
 	m.Release()
 }
 
-// A sender waits until a large message has gone, to send behind it over another lane. It continues
+// A goroutine waits until a large message has gone. It continues
 // when its resource is gone and nothing of the message was sent.
 func TestBehindWhatIsGone(t *testing.T) {
 	d := newWorld().node(t, 1, inproc.NewNetwork().Transport(), func(c *Config) { c.GiveUp = time.Minute })
@@ -530,11 +530,14 @@ func TestBehindWhatIsGone(t *testing.T) {
 		t.Fatal(err)
 	}
 	l.mu.Lock()
-	last := l.markLocked(f)
+	marks := l.underWayLocked(nil, allMessages)
 	l.mu.Unlock()
+	if len(marks) != 1 {
+		t.Fatalf("%d watermarks", len(marks))
+	}
 	passed := make(chan error, 1)
-	go func() { passed <- last.passed(soon(t), allMessages) }()
-	eventually.True(t, "a sender waits", func() bool { l.mu.Lock(); defer l.mu.Unlock(); return l.behind.first != nil })
+	go func() { passed <- marks[0].passed(soon(t), allMessages) }()
+	eventually.True(t, "a goroutine waits", func() bool { l.mu.Lock(); defer l.mu.Unlock(); return l.behind.First() != nil })
 	l.d.takeToken()
 	err = l.control(&subsys.Frame{Header: subsys.Header{Type: wire.TypeGone, Dst: 1}})
 	l.d.giveToken()

@@ -100,9 +100,9 @@ func (m *Mailbox) sweep() {
 	if m.isSweeping = m.sparse > 0; !m.isSweeping {
 		return
 	}
-	msg := m.first
+	msg := m.messages.First()
 	if m.swept != nil {
-		msg = m.swept.next
+		msg = m.swept.place.Next()
 	}
 	if m.sweeps++; m.sweeps == 0 { // 0 means that no sweep came
 		m.sweeps++
@@ -121,7 +121,7 @@ func (m *Mailbox) sweep() {
 				}
 			}
 		}
-		m.swept, msg = msg, msg.next
+		m.swept, msg = msg, msg.place.Next()
 	}
 	m.sweeper.Reset(sweepEvery)
 }
@@ -159,15 +159,15 @@ func (m *Mailbox) heldMostLocked() uint64 { return 2 * max(m.dense, m.stored) }
 // block that was not sparse then may have become so. mu must be held.
 func (m *Mailbox) compactLocked() {
 	most := m.heldMostLocked()
-	if m.last != nil && m.last.pin != nil {
-		most += m.last.pin.size
+	if last := m.messages.Last(); last != nil && last.pin != nil {
+		most += last.pin.size
 	}
 	for range 2 {
-		msg := m.first
+		msg := m.messages.First()
 		if m.compacted != nil {
-			msg = m.compacted.next
+			msg = m.compacted.place.Next()
 		}
-		for ; msg != nil && m.held > most; msg = msg.next {
+		for ; msg != nil && m.held > most; msg = msg.place.Next() {
 			if p := msg.pin; p != nil && p.isSparse {
 				if msg = m.copyOutLocked(msg); msg == nil {
 					return // no memory: the pool bounds what is kept
@@ -194,33 +194,24 @@ func (m *Mailbox) copyOutLocked(msg *Message) *Message {
 	m.d.CountCopy(len(msg.data))
 	own := msg
 	if m.swept == msg {
-		m.swept = msg.prev
+		m.swept = msg.place.Prev()
 	}
 	if m.compacted == msg {
-		m.compacted = msg.prev
+		m.compacted = msg.place.Prev()
 	}
 	if msg.batch != nil {
 		own = m.d.message()
-		own.from, own.tag, own.in, own.prev, own.next = msg.from, msg.tag, msg.in, msg.prev, msg.next
+		own.from, own.tag, own.in = msg.from, msg.tag, msg.in
 		own.call, own.isForgotten = msg.call, msg.isForgotten
 		msg.clearCall()
-		if own.prev != nil {
-			own.prev.next = own
-		} else {
-			m.first = own
-		}
-		if own.next != nil {
-			own.next.prev = own
-		} else {
-			m.last = own
-		}
+		m.messages.Replace(&msg.place, own, &own.place)
 		if m.matcher != nil {
 			m.matcher.exchange(msg, own)
 		}
 	}
 	m.uncountMemoryLocked(msg)
 	if msg.batch != nil {
-		msg.in, msg.prev, msg.next = nil, nil, nil
+		msg.in = nil
 		msg.Release()
 	} else {
 		msg.buf.Release()

@@ -186,7 +186,7 @@ func TestSweptMessage(t *testing.T) {
 			bufs := func() (bufs []*buffers.Buffer) { // the transport counts copies of its own frames too
 				kept.mu.Lock()
 				defer kept.mu.Unlock()
-				for msg := kept.first; msg != nil; msg = msg.next {
+				for msg := kept.messages.First(); msg != nil; msg = msg.place.Next() {
 					bufs = append(bufs, msg.buf)
 				}
 				return bufs
@@ -251,13 +251,13 @@ func TestSweptUnderCompact(t *testing.T) {
 	mb := box(t, d, 1, 0)
 	together(t, mb, 64<<10, strings.Fields("a b c d e f g h i")...)
 	mb.mu.Lock()
-	mb.compacted = mb.first.next
+	mb.compacted = mb.messages.First().place.Next()
 	mb.mu.Unlock()
 	mb.sweep()
 	mb.sweep()
 	mb.mu.Lock()
 	isStored := mb.compacted == nil
-	for msg := mb.first; msg != nil; msg = msg.next {
+	for msg := mb.messages.First(); msg != nil; msg = msg.place.Next() {
 		isStored = isStored || msg == mb.compacted
 		if msg.batch != nil {
 			t.Errorf("message %d lies in its block still", msg.tag)

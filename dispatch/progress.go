@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/rocl-go/rocl/dispatch/internal/list"
 	"github.com/rocl-go/rocl/dispatch/internal/patience"
 	"github.com/rocl-go/rocl/internal/lock"
 	"github.com/rocl-go/rocl/subsys"
@@ -38,8 +39,8 @@ type progress struct {
 	pollerParked atomic.Bool            // the goroutine that polled has parked until all woken goroutines have run
 	yields       atomic.Bool            // the token holder yields to woken goroutines, and writes the requests that they queue
 
-	parkedMu    lock.Mutex[levelParked]
-	parkedFirst *waiter
+	parkedMu      lock.Mutex[levelParked]
+	parkedWaiters list.List[waiter]
 }
 
 // tryToken takes the token to drive p, and reports whether it did. It does not wait for the token,

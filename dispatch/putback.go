@@ -29,7 +29,7 @@ func (m *Mailbox) PutBack(msg *Message) error {
 	switch {
 	case m.closed:
 		return ErrClosed
-	case msg.pin != nil || msg.kept != 0 || msg.gone != nil && (msg.prev != nil || m.first == msg): // the message is stored
+	case msg.pin != nil || msg.kept != 0 || msg.gone != nil && msg.place.IsListed(): // the message is stored
 		return ErrNotReceived
 	}
 	msg.read = 0
@@ -51,13 +51,7 @@ func (m *Mailbox) PutBack(msg *Message) error {
 		return nil
 	}
 	m.unconsumeLocked(msg)
-	msg.prev, msg.next = nil, m.first
-	if m.first != nil {
-		m.first.prev = msg
-	} else {
-		m.last = msg
-	}
-	m.first = msg
+	m.messages.PushFront(msg, &msg.place)
 	m.count++
 	if m.matcher != nil {
 		m.matcher.prepend(msg)

@@ -50,7 +50,7 @@ func (m *Mailbox) Recv(ctx context.Context, sel ...Select) (*Message, error) {
 	err = m.d.wait(ctx, w)
 	if err != nil {
 		m.mu.Lock() // w may be handed a message until it is out of the list
-		if w.listed {
+		if w.place.IsListed() {
 			m.waiters.remove(w)
 		}
 		m.mu.Unlock()

@@ -2,6 +2,8 @@
 
 package dispatch
 
+import "github.com/rocl-go/rocl/dispatch/internal/list"
+
 // receivers are the waiters of a mailbox for messages, first come first served. A message that
 // comes is compared with the first few receivers. If it passes over more of them, these are put
 // into queues by the key of what they select. After that a message checks the first receiver of
@@ -10,24 +12,21 @@ package dispatch
 // replies delay no message, but receivers without a key do.
 type receivers struct {
 	waitlist
-	queues map[key]waitqueue // key of kind 0: the receiver selects messages with no single key
-	until  *waiter           // this receiver and all before it are in queues; nil: none
-	order  uint64            // the order of the last receiver in a queue
-	most   int               // the most queues that there have been at once
+	queues map[key]list.List[waiter] // key of kind 0: the receiver selects messages with no single key
+	until  *waiter                   // this receiver and all before it are in queues; nil: none
+	order  uint64                    // the order of the last receiver in a queue
+	most   int                       // the most queues that there have been at once
 }
 
-// A waitqueue has the receivers of one key, in the order in which they came.
-type waitqueue struct{ first, last *waiter }
-
-// A queuePos is the position of a receiver in a waitqueue.
+// A queuePos is the position of a receiver in the queue of its key.
 type queuePos struct {
-	next, prev *waiter
-	order      uint64 // of two receivers, the first one has the lower order; 0: in no queue
+	place list.Place[waiter]
+	order uint64 // of two receivers, the first one has the lower order; 0: in no queue
 }
 
 // findLocked returns the first receiver that msg is for, or nil. The mailbox's mu must be held.
 func (l *receivers) findLocked(msg *Message) *waiter {
-	w := l.first
+	w := l.First()
 	if w == nil || w.sel.matches(msg) {
 		return w
 	}
@@ -39,11 +38,13 @@ func (l *receivers) findBehind(msg *Message) *waiter {
 	if l.until != nil {
 		var found *waiter
 		for kind := uint64(byFrom); kind <= byBoth; kind++ {
-			if w := l.queues[keyOf(kind, msg.from, msg.tag)].first; w != nil && (found == nil || w.queuePos.order < found.queuePos.order) {
+			q := l.queues[keyOf(kind, msg.from, msg.tag)]
+			if w := q.First(); w != nil && (found == nil || w.queuePos.order < found.queuePos.order) {
 				found = w
 			}
 		}
-		for w := l.queues[key{}].first; w != nil && (found == nil || w.queuePos.order < found.queuePos.order); w = w.queuePos.next {
+		q := l.queues[key{}]
+		for w := q.First(); w != nil && (found == nil || w.queuePos.order < found.queuePos.order); w = w.queuePos.place.Next() {
 			if w.sel.matches(msg) {
 				found = w
 			}
@@ -52,16 +53,16 @@ func (l *receivers) findBehind(msg *Message) *waiter {
 			return found
 		}
 	}
-	first := l.first
+	first := l.First()
 	if l.until != nil {
-		first = l.until.next
+		first = l.until.place.Next()
 	}
 	w, passed := first, 0
-	for ; w != nil && !w.sel.matches(msg); w = w.next {
+	for ; w != nil && !w.sel.matches(msg); w = w.place.Next() {
 		passed++
 	}
 	if passed > passedFew {
-		for ; first != w; first = first.next {
+		for ; first != w; first = first.place.Next() {
 			l.enqueue(first)
 		}
 	}
@@ -71,18 +72,13 @@ func (l *receivers) findBehind(msg *Message) *waiter {
 // enqueue adds w, the receiver behind until, to the queue of its key.
 func (l *receivers) enqueue(w *waiter) {
 	if l.queues == nil {
-		l.queues = map[key]waitqueue{}
+		l.queues = map[key]list.List[waiter]{}
 	}
 	k := w.sel.key()
 	q := l.queues[k]
 	l.order++
-	w.queuePos = queuePos{prev: q.last, order: l.order}
-	if q.last != nil {
-		q.last.queuePos.next = w
-	} else {
-		q.first = w
-	}
-	q.last = w
+	w.queuePos.order = l.order
+	q.PushBack(w, &w.queuePos.place)
 	l.queues[k] = q
 	l.most = max(l.most, len(l.queues))
 	l.until = w
@@ -99,22 +95,13 @@ func (l *receivers) remove(w *waiter) {
 // dequeue takes w out of its queue.
 func (l *receivers) dequeue(w *waiter) {
 	if l.until == w {
-		l.until = w.prev
+		l.until = w.place.Prev()
 	}
 	k := w.sel.key()
 	q := l.queues[k]
-	if w.queuePos.prev != nil {
-		w.queuePos.prev.queuePos.next = w.queuePos.next
-	} else {
-		q.first = w.queuePos.next
-	}
-	if w.queuePos.next != nil {
-		w.queuePos.next.queuePos.prev = w.queuePos.prev
-	} else {
-		q.last = w.queuePos.prev
-	}
-	w.queuePos = queuePos{}
-	if q.first != nil {
+	q.Remove(&w.queuePos.place)
+	w.queuePos.order = 0
+	if q.First() != nil {
 		l.queues[k] = q
 		return
 	}
@@ -126,8 +113,7 @@ func (l *receivers) dequeue(w *waiter) {
 
 // fireAll removes all receivers and fires them.
 func (l *receivers) fireAll() {
-	for l.first != nil {
-		w := l.first
+	for w := l.First(); w != nil; w = l.First() {
 		if l.remove(w); w.claim() {
 			w.finish()
 		}

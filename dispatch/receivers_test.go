@@ -21,7 +21,7 @@ func TestReceiversModel(t *testing.T) {
 		t.Repeat(map[string]func(*rapid.T){
 			"": func(t *rapid.T) {
 				n := 0
-				for w := l.first; w != nil; w = w.next {
+				for w := l.First(); w != nil; w = w.place.Next() {
 					if n == len(waiting) || waiting[n] != w {
 						t.Fatal("the list is out of order")
 					}
@@ -76,15 +76,15 @@ func TestReceiversModel(t *testing.T) {
 			},
 		})
 		l.removeAll()
-		if len(l.queues) != 0 || l.until != nil || l.first != nil {
+		if len(l.queues) != 0 || l.until != nil || l.First() != nil {
 			t.Fatalf("%d queues are left of receivers that have gone", len(l.queues))
 		}
 	})
 }
 
 func (l *receivers) removeAll() {
-	for l.first != nil {
-		l.remove(l.first)
+	for l.First() != nil {
+		l.remove(l.First())
 	}
 }
 

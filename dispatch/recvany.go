@@ -159,7 +159,7 @@ func (u *receiverGroup) leave() {
 		}
 		m := u.boxes[i]
 		m.mu.Lock()
-		if w.listed {
+		if w.place.IsListed() {
 			m.waiters.remove(w)
 		}
 		m.mu.Unlock()

@@ -31,7 +31,7 @@ func boxes(t *testing.T, n int) (ms []*Mailbox, fs []*Flow) {
 func waiting(m *Mailbox) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.waiters.first != nil
+	return m.waiters.First() != nil
 }
 
 // RecvAny fails for arguments that no message can satisfy.

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl/buffers"
-	"github.com/rocl-go/rocl/dispatch/internal/session"
 	"github.com/rocl-go/rocl/dispatch/internal/wire"
 )
 
@@ -82,14 +81,20 @@ func (m *Mailbox) reply(ctx context.Context, msg *Message, p []byte, b *buffers.
 		return ErrNotCall
 	}
 	in := msg.in
+	send := func(f *Flow) error {
+		if b != nil {
+			return f.Send(ctx, in.dst, msg.call, b)
+		}
+		return f.SendBytes(ctx, in.dst, msg.call, p)
+	}
 	f, isNew, err := in.replyFlow()
 	if err == nil {
-		err = f.sendReply(ctx, in.dst, msg.call, msg.tag, p, b)
+		err = send(f)
 	}
 	if err != nil && !isNew && ctx.Err() == nil && (errors.Is(err, ErrGone) || errors.Is(err, ErrUnreachable)) {
 		in.replies.CompareAndSwap(f, nil) // the link of f may have ended while the caller lives
 		if f, _, err = in.replyFlow(); err == nil {
-			err = f.sendReply(ctx, in.dst, msg.call, msg.tag, p, b)
+			err = send(f)
 		}
 	}
 	if err != nil {
@@ -108,8 +113,8 @@ func (in *inflow) dispatcher() *Dispatcher {
 	return in.mb.d
 }
 
-// replyFlow returns the flow to the replies of the sender's context. isNew reports whether it was
-// not known before.
+// replyFlow returns the flow to the replies of the sender's context, over the link that the request
+// came over. isNew reports whether it was not known before.
 func (in *inflow) replyFlow() (f *Flow, isNew bool, err error) {
 	if f := in.replies.Load(); f != nil {
 		return f, false, nil
@@ -119,13 +124,11 @@ func (in *inflow) replyFlow() (f *Flow, isNew bool, err error) {
 	case l == nil && in.from.(*Dispatcher).hasBegunClosing():
 		err = fmt.Errorf("%w: %v", ErrGone, in.from.context())
 	case l == nil:
-		f, err = in.mb.d.Flow(in.from.context(), wire.Replies)
+		f, err = in.mb.d.directly(neighbour{Dispatcher: in.from.(*Dispatcher)}, wire.Replies)
 	case l.ended():
 		err = l.cause()
-	case l.key.lane == 0:
-		f = l.flow(wire.Replies)
 	default:
-		f, err = l.d.Flow(l.peer, wire.Replies)
+		f = l.flow(wire.Replies)
 	}
 	if err == nil {
 		in.replies.Store(f)
@@ -138,39 +141,4 @@ func (l *link) cause() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.life.Cause()
-}
-
-// sendReply sends a reply over f, whose rules choose the lane by the tag of the request. p is the
-// payload of b, or, if b is nil, to be copied.
-func (f *Flow) sendReply(ctx context.Context, src uint32, number, tag uint64, p []byte, b *buffers.Buffer) (err error) {
-	if s := f.spread; s != nil {
-		lane, _ := s.rules.pick(tag, len(p))
-		if f, err = s.lane(lane); err != nil {
-			return err
-		}
-	}
-	if b != nil {
-		return f.sendOverLane(ctx, src, number, b)
-	}
-	if f.mb == nil && len(p) <= session.Inline {
-		if copied, err := f.accept(ctx, src, number, p, nil, nil, purpose{}); copied || err != nil {
-			return err
-		}
-	}
-	if b, err = f.dispatcher().copyToBuffer(ctx, p); err != nil {
-		return err
-	}
-	if err = f.sendOverLane(ctx, src, number, b); err != nil {
-		b.Release()
-	}
-	return err
-}
-
-// sendOverLane is Send over the lane of f.
-func (f *Flow) sendOverLane(ctx context.Context, src uint32, tag uint64, b *buffers.Buffer) error {
-	copied, err := f.accept(ctx, src, tag, b.Bytes(), b, nil, purpose{})
-	if copied {
-		b.EndCopied()
-	}
-	return err
 }

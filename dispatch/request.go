@@ -20,7 +20,7 @@ import (
 // may read the buffer. Its bytes must not be changed before it is released, unless
 // [buffers.Buffer.Refs] is 1.
 func (m *Mailbox) Request(ctx context.Context, f *Flow, tag uint64, b *buffers.Buffer) (Pending, error) {
-	p, err := m.beginCall(ctx, f, tag, b.Len(), nil)
+	p, err := m.beginCall(ctx, f, tag, nil)
 	if err != nil {
 		return Pending{}, err
 	}
@@ -46,13 +46,13 @@ func (m *Mailbox) RequestInto(ctx context.Context, f *Flow, tag uint64, data, ds
 
 // requestBytes is RequestBytes; into is the landing of the reply, or nil.
 func (m *Mailbox) requestBytes(ctx context.Context, f *Flow, tag uint64, data []byte, into *landing) (Pending, error) {
-	p, err := m.beginCall(ctx, f, tag, len(data), into)
+	p, err := m.beginCall(ctx, f, tag, into)
 	if err != nil {
 		return Pending{}, err
 	}
 	copied := false
-	if (f.mb == nil || f.spread != nil) && len(data) <= session.Inline {
-		copied, err = f.acceptByRules(ctx, m.serial, tag, data, nil, purpose{call: p.number})
+	if f.mb == nil && len(data) <= session.Inline {
+		copied, err = f.accept(ctx, m.serial, tag, data, nil, purpose{call: p.number})
 	}
 	if !copied && err == nil {
 		var b *buffers.Buffer
@@ -71,10 +71,10 @@ func (m *Mailbox) requestBytes(ctx context.Context, f *Flow, tag uint64, data []
 // sendRequest is Send for the request of a call. It leaves b to the caller: the library takes a
 // reference of its own.
 func (f *Flow) sendRequest(ctx context.Context, src uint32, tag uint64, b *buffers.Buffer, number uint64) error {
-	if f.mb != nil && f.spread == nil {
+	if f.mb != nil {
 		return f.deliver(ctx, src, tag, b, purpose{call: number})
 	}
-	copied, err := f.acceptByRules(ctx, src, tag, b.Bytes(), b, purpose{call: number})
+	copied, err := f.accept(ctx, src, tag, b.Bytes(), b, purpose{call: number})
 	if copied && b.Refs() > 1 {
 		b.SetDelivered()
 	}

@@ -307,11 +307,11 @@ func hasWaiters(f *Flow) bool {
 	if f.l == nil {
 		f.mb.mu.Lock()
 		defer f.mb.mu.Unlock()
-		return f.in.waiters.first != nil
+		return f.in.waiters.First() != nil
 	}
 	f.l.mu.Lock()
 	defer f.l.mu.Unlock()
-	return f.waiters.first != nil
+	return f.waiters.First() != nil
 }
 
 // Promise (Mailboxes): A slow receiver stops its senders at its mailbox's limit, and no other

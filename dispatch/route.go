@@ -62,7 +62,7 @@ func newRoutes(ports []subsys.Port) (out []route) {
 	return out
 }
 
-// String returns the name of a route as rules write it.
+// String returns the name of a route as lanes write it.
 func (r *route) String() string {
 	if r.net.IsValid() {
 		return r.transport + "://" + r.net.String()
@@ -91,19 +91,15 @@ func (r *route) reaches(addrs []string) bool {
 // routes returns the routes that l may use, best first. The route within the process is left out,
 // because it makes no connections.
 func (l *link) routes() []route {
-	return slices.DeleteFunc(l.d.routes(l.rule), func(r route) bool { _, isLocal := r.Port.(subsys.LocalPort); return isLocal })
+	return slices.DeleteFunc(l.d.routes(l.key.lane), func(r route) bool { _, isLocal := r.Port.(subsys.LocalPort); return isLocal })
 }
 
-// routes returns the routes that a lane's rule allows, best first. A nil rule stands for the common
-// lane.
-func (d *Dispatcher) routes(rule *Rule) []route {
+// routes returns the routes that a lane may use, best first.
+func (d *Dispatcher) routes(lane Lane) []route {
 	d.mu.RLock()
 	routes := newRoutes(d.ports)
 	d.mu.RUnlock()
-	if rule != nil {
-		return rule.order(routes)
-	}
-	return routes
+	return lane.order(routes)
 }
 
 // rank returns the place of c's route in the order of routes; the best has 0.
@@ -120,12 +116,8 @@ func rank(routes []route, c subsys.Conn) int {
 // better returns the routes that are better than that of c.
 func better(routes []route, c subsys.Conn) []route { return routes[:rank(routes, c)] }
 
-// worseLocked reports whether c is on a worse route than the present connection. For a lane of the
-// peer's rules it reports false, since the peer decides there. mu must be held.
+// worseLocked reports whether c is on a worse route than the present connection. mu must be held.
 func (l *link) worseLocked(c subsys.Conn) bool {
-	if l.key.theirs {
-		return false
-	}
 	routes := l.routes()
 	return rank(routes, c) > rank(routes, l.conn)
 }
@@ -141,11 +133,11 @@ type neighbour struct {
 	at, home    string // the address of the neighbour's port, and of this context's
 }
 
-// neighbour returns the context peer, if it is in this process and the best route of a lane to it
-// is the one within the process. A nil rule stands for the common lane. The error is not nil if
-// peer is in this process and one of the two contexts refuses the other.
-func (d *Dispatcher) neighbour(peer resource.GID, rule *Rule) (_ neighbour, err error) {
-	routes := d.routes(rule)
+// neighbour returns the peer of a link, if that is in this process and the best route to it is the
+// one within the process. The error is not nil if the peer is in this process and one of the two
+// contexts refuses the other.
+func (d *Dispatcher) neighbour(k linkKey) (_ neighbour, err error) {
+	peer, routes := k.peer, d.routes(k.lane)
 	for i, r := range routes {
 		p, ok := r.Port.(subsys.LocalPort)
 		if !ok {
@@ -260,7 +252,7 @@ func (l *link) tryBetter(ctx context.Context, from subsys.Conn) (isBest bool, er
 // or has ended. Each address has patience to answer. failed has the routes that could not be
 // dialled at all, with their errors. err is the last address's error, or an error that deniesDeath.
 func (l *link) dialRoutes(ctx context.Context, routes []route, addrs []string, from subsys.Conn, patience time.Duration) (failed map[string]error, err error) {
-	if _, err = l.d.neighbour(l.peer, l.rule); err == nil {
+	if _, err = l.d.neighbour(l.key); err == nil {
 		err = fmt.Errorf("no transport reaches any of %q", addrs)
 	}
 	tried := map[string]bool{} // a second port of a transport reaches no more addresses than the first
@@ -337,8 +329,7 @@ func (d *Dispatcher) isFirstComplaint(route string) bool {
 // that it has carried.
 type Route struct {
 	Peer      resource.GID `json:"peer"`               // the other context
-	Lane      int          `json:"lane"`               // 0: the common lane
-	Theirs    bool         `json:"theirs,omitempty"`   // the lane is one of the peer's rules
+	Lane      Lane         `json:"lane,omitempty"`     // the transports that a rule allows; "": the common lane
 	Transport string       `json:"transport"`          // "" while there is no connection
 	Remote    string       `json:"remote"`             // the peer's address
 	Since     time.Time    `json:"since,omitzero"`     // when that connection was made
@@ -356,18 +347,12 @@ type Route struct {
 func (d *Dispatcher) Routes() (all []Route) {
 	d.eachLink(func(l *link) { all = append(all, l.route()) })
 	d.mu.RLock()
-	for _, e := range d.passages.byKey {
+	for _, e := range d.passages.byPeer {
 		all = append(all, e.route())
 	}
 	d.mu.RUnlock()
 	slices.SortFunc(all, func(a, b Route) int {
-		theirs := func(r *Route) int {
-			if r.Theirs {
-				return 1
-			}
-			return 0
-		}
-		return cmp.Or(a.Peer.Compare(b.Peer), cmp.Compare(a.Lane, b.Lane), cmp.Compare(theirs(&a), theirs(&b)))
+		return cmp.Or(a.Peer.Compare(b.Peer), cmp.Compare(a.Lane, b.Lane), cmp.Compare(a.Transport, b.Transport))
 	})
 	return all
 }
@@ -379,7 +364,7 @@ func (l *link) route() Route {
 	l.flushCountersLocked()
 	t := &l.traffic
 	r := Route{
-		Peer: l.peer, Lane: int(l.key.lane), Theirs: l.key.theirs, Changes: t.moved, Resumed: t.resumed,
+		Peer: l.peer, Lane: l.key.lane, Changes: t.moved, Resumed: t.resumed,
 		SentBytes: t.sentB, ReceivedBytes: t.receivedB,
 	}
 	if l.conn != nil {

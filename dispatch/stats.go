@@ -2,12 +2,7 @@
 
 package dispatch
 
-import (
-	"maps"
-	"slices"
-
-	"github.com/rocl-go/rocl/resource"
-)
+import "github.com/rocl-go/rocl/resource"
 
 // Stats counts what messages cost. All counts except Links and Calls only grow.
 type Stats struct {
@@ -30,13 +25,14 @@ type Stats struct {
 func (d *Dispatcher) Stats() Stats {
 	var t traffic
 	d.mu.RLock()
-	links := len(d.links) + len(d.passages.byKey)
-	for _, e := range d.passages.byKey {
+	links := len(d.passages.byPeer)
+	for _, e := range d.passages.byPeer {
 		t.addRoute(e.route())
 	}
 	t.add(&d.past)
-	live := slices.Collect(maps.Values(d.links)) // with past under one lock: a link that ends is in one of the two
+	live := d.allLinksLocked() // with past under one lock: a link that ends is in one of the two
 	d.mu.RUnlock()
+	links += len(live)
 	for _, l := range live {
 		l.mu.Lock()
 		l.flushCountersLocked()
@@ -66,15 +62,7 @@ func (d *Dispatcher) CountCopy(n int) {
 // Linked reports whether there is a link to the context peer, or whether peer is in this process
 // and messages went to it or came from it. It makes no link.
 func (d *Dispatcher) Linked(peer resource.GID) bool {
-	k := linkKey{peer: peer}
 	d.mu.RLock()
 	defer d.mu.RUnlock()
-	for k.lane = range uint8(maxLanes) {
-		for _, k.theirs = range []bool{false, true} {
-			if d.passages.byKey[k] != nil || d.links[k] != nil && k.lane == 0 {
-				return true
-			}
-		}
-	}
-	return false
+	return d.passages.byPeer[peer] != nil || len(d.links[peer]) > 0
 }

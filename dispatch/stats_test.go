@@ -17,7 +17,7 @@ func TestStatsOnlyGrow(t *testing.T) {
 	for i := range uint64(links) {
 		l := newLink(d, linkKey{peer: resource.MakeGID(1, 2+i, 0)})
 		l.traffic.resumed = each
-		d.links[l.key] = l
+		d.links[l.peer] = []*link{l}
 		all = append(all, l)
 	}
 	ended := make(chan struct{})

@@ -19,8 +19,7 @@ import (
 //	                                                  ErrStuck
 //
 // The wait gives other goroutines of the program time to receive what is stored: only the program
-// knows whether there are any. Posted memory doubles the limit as a receiver does, but does not
-// fail so: its program may be busy with other work.
+// knows whether there are any.
 
 // ErrStuck is returned by a receive whose mailbox is full of messages that the receive does not
 // select, while the messages that it selects have no room. See [Mailbox.Recv].
@@ -53,10 +52,10 @@ func (m *Mailbox) limitForLocked(in *inflow) uint64 {
 	return m.limit
 }
 
-// mayBeStuckLocked reports whether senders and receivers of the mailbox may wait for each other.
-// Posted memory does not count as a receiver. mu must be held.
+// mayBeStuckLocked reports whether senders and receivers of the mailbox may wait for each other. mu
+// must be held.
 func (m *Mailbox) mayBeStuckLocked() bool {
-	return !m.closed && m.count > 0 && m.waiters.first != nil && len(m.creditQueue) > 0
+	return !m.closed && m.count > 0 && m.waiters.First() != nil && len(m.creditQueue) > 0
 }
 
 // watchStuckLocked makes checkStuck check the mailbox now and then, for as long as
@@ -86,8 +85,8 @@ func (m *Mailbox) checkStuck() {
 	moved, isComing := m.movedLocked()
 	isStill := !isComing && moved == m.stuck.moved
 	m.stuck.moved = moved
-	for w := m.waiters.first; w != nil; {
-		next := w.next
+	for w := m.waiters.First(); w != nil; {
+		next := w.place.Next()
 		if senders := m.waitingSendersLocked(w); isStill && w.seen && senders > 0 {
 			m.waiters.remove(w)
 			w.cause = fmt.Errorf("%w: %d messages of %d bytes wait, and %d contexts that may send what it selects wait for room behind them", ErrStuck, m.count, m.stored, senders)

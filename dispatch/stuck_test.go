@@ -116,7 +116,7 @@ func TestNotStuck(t *testing.T) {
 	isFull := func() bool {
 		mb.mu.Lock()
 		defer mb.mu.Unlock()
-		return mb.waiters.first != mb.waiters.last && mb.promise+size > 2*mb.limit && len(mb.creditQueue) == 1
+		return mb.waiters.First() != mb.waiters.Last() && mb.promise+size > 2*mb.limit && len(mb.creditQueue) == 1
 	}
 	for range 5 {
 		eventually.True(t, "a full mailbox", isFull)

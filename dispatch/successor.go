@@ -5,6 +5,7 @@ package dispatch
 import (
 	"context"
 	"errors"
+	"slices"
 
 	"github.com/rocl-go/rocl/dispatch/internal/session"
 	"github.com/rocl-go/rocl/dispatch/internal/wire"
@@ -107,7 +108,7 @@ func (l *link) succeedLocked(lost func(*subsys.Header)) *succession {
 		from = have
 	}
 	n := newLink(l.d, l.key)
-	n.rule, n.addrs, n.hasMet = l.rule, l.addrs, l.hasMet
+	n.addrs, n.hasMet = l.addrs, l.hasMet
 	s := &succession{next: n, moved: map[uint64]*Flow{}}
 	var flows []*Flow
 	withdraw := func(call uint64) { // its caller has given it up
@@ -177,7 +178,7 @@ func (l *link) succeedLocked(lost func(*subsys.Header)) *succession {
 // of both must be held, except that of the one that is not published.
 func (l *link) passEndingsLocked(o *link) {
 	for _, list := range l.endings {
-		for e := list.first; e != nil; e = e.next {
+		for e := list.First(); e != nil; e = e.place.Next() {
 			e.at.Store(o)
 		}
 	}
@@ -189,10 +190,12 @@ func (l *link) publishSuccessorLocked(n *link) bool {
 	d := l.d
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.closing || d.links[l.key] != l {
+	all := d.links[l.peer]
+	i := slices.Index(all, l)
+	if d.closing || i < 0 {
 		return false
 	}
-	d.links[l.key] = n
+	all[i] = n
 	d.past.add(&l.traffic)
 	return true
 }
@@ -236,7 +239,7 @@ func (s *succession) finish(d *Dispatcher, cause error) {
 // takeHeldLocked takes the held messages out of the flow's waiters, and yields them in order. mu
 // must be held.
 func (f *Flow) takeHeldLocked(yield func(*held)) {
-	for w := f.waiters.first; w != nil && w.held != nil; w = f.waiters.first {
+	for w := f.waiters.First(); w != nil && w.held != nil; w = f.waiters.First() {
 		f.waiters.remove(w)
 		f.l.held--
 		h := w.held
@@ -260,7 +263,7 @@ func (f *Flow) removeHeldLocked(w *waiter) {
 // dropHeldLocked drops the request of a call that its caller has given up, if the request is held.
 // The messages behind it may need less credit. mu must be held.
 func (f *Flow) dropHeldLocked(number uint64) (isDropped bool) {
-	for w := f.waiters.first; w != nil && w.held != nil; w = w.next {
+	for w := f.waiters.First(); w != nil && w.held != nil; w = w.place.Next() {
 		if w.held.call == number {
 			f.removeHeldLocked(w)
 			return true
@@ -316,18 +319,13 @@ func (l *link) holdsLocked(covers func(*link, *subsys.Header) bool) (holds bool)
 	return holds
 }
 
-// holdsLocked reports whether a message to the flow's target is held. mu must be held.
-func (f *Flow) holdsLocked() bool {
-	return f != nil && f.waiters.first != nil && f.waiters.first.held != nil
-}
-
 // eachHeldLocked yields the headers of the held messages. mu must be held.
 func (l *link) eachHeldLocked(yield func(*subsys.Header)) {
 	if l.held == 0 {
 		return
 	}
 	for _, f := range l.flows {
-		for w := f.waiters.first; w != nil && w.held != nil; w = w.next {
+		for w := f.waiters.First(); w != nil && w.held != nil; w = w.place.Next() {
 			yield(&w.held.Header)
 		}
 	}
@@ -336,5 +334,5 @@ func (l *link) eachHeldLocked(yield func(*subsys.Header)) {
 // former returns how far the peer had come in the session that this context has given up last, over
 // the lane of the handshake.
 func (ep *endpoint) former() wire.Past {
-	return ep.d.formerOf(linkKey{peer: ep.peer, lane: ep.lane, theirs: ep.lane > 0})
+	return ep.d.formerOf(linkKey{ep.peer, ep.lane})
 }

@@ -51,20 +51,14 @@ const landingLeast = FirstCredit
 // only says that it has such a message. One message may be longer.
 const landingMost = 64 << 20
 
-// hasLandingLocked reports whether a sender needs credit up to need for one message for which the
+// hasLandingLocked reports whether a sender needs credit up to need for one reply for which the
 // program has given memory. mu must be held.
 func (m *Mailbox) hasLandingLocked(in *inflow, need uint64) bool {
 	o := in.needFor
-	if in.l == nil || o.size < landingLeast || need > in.granted+in.charge(int(o.size)) {
+	if m.calls == nil || in.l == nil || o.size < landingLeast || need > in.granted+in.charge(int(o.size)) {
 		return false
 	}
-	from := in.l.peer.WithSerial(o.src)
-	var ld *landing
-	if m.calls != nil {
-		ld = m.calls.landingLocked(o.tag, from)
-	} else if p := m.posts[posting{from, o.tag}]; p != nil {
-		ld = &p.into
-	}
+	ld := m.calls.landingLocked(o.tag, in.l.peer.WithSerial(o.src))
 	return ld != nil && int(o.size) <= len(ld.mem) && !ld.isInUse()
 }
 
@@ -154,7 +148,7 @@ func (l *link) onTooLarge(f *subsys.Frame) error {
 		return nil // the sender has given up
 	}
 	fl.asked, fl.askedFor = 0, outgoing{}
-	w := fl.waiters.first
+	w := fl.waiters.First()
 	if w == nil || w.sends != o {
 		fl.tryCredit.tooLarge = int(size)
 		l.mu.Unlock()

@@ -69,14 +69,6 @@ func (f *Flow) TrySend(src uint32, tag uint64, b *buffers.Buffer) error {
 	if b.Len() > MaxMessage {
 		return fmt.Errorf("%w: %d bytes, at most %d", ErrTooLarge, b.Len(), MaxMessage)
 	}
-	if f.spread != nil {
-		return f.spread.try(src, tag, b)
-	}
-	return f.tryOverLane(src, tag, b, nil)
-}
-
-// tryOverLane is TrySend over the lane of f. at is as for accept.
-func (f *Flow) tryOverLane(src uint32, tag uint64, b *buffers.Buffer, at *watermark) error {
 	if f.mb != nil {
 		return f.tryDirect(src, tag, b)
 	}
@@ -87,11 +79,11 @@ func (f *Flow) tryOverLane(src uint32, tag uint64, b *buffers.Buffer, at *waterm
 	case f.gone != nil:
 		l.mu.Unlock()
 		return beforehand(f.gone)
-	case f.waiters.first != nil, !l.s.HasRoom(): // the message may not overtake those that wait
+	case f.waiters.First() != nil, !l.s.HasRoom(): // the message may not overtake those that wait
 		l.mu.Unlock()
 		return ErrFull
 	case f.sent+c > f.limit && f.tryCredit.tooLarge > 0 && b.Len() >= f.tryCredit.tooLarge:
-		f.tryCredit.tooLarge = 0 // the next TrySend asks again: memory may be posted meanwhile
+		f.tryCredit.tooLarge = 0 // the next TrySend asks again
 		l.mu.Unlock()
 		return l.neverHolds(f.dst, b.Len())
 	case f.sent+c > f.limit:
@@ -106,7 +98,7 @@ func (f *Flow) tryOverLane(src uint32, tag uint64, b *buffers.Buffer, at *waterm
 		return ErrFull
 	}
 	f.sent += c
-	if f.enqueueLocked(src, tag, b.Bytes(), b, at, purpose{}) {
+	if f.enqueueLocked(src, tag, b.Bytes(), b, purpose{}) {
 		b.EndCopied()
 	}
 	return nil
@@ -123,7 +115,7 @@ func (f *Flow) dropTryCredit() {
 	l.mu.Lock()
 	if f.gone != nil || l.life.HasEnded() {
 		f.tryCredit.isSet = false
-	} else if f.tryCredit.expireOrRenewLocked(l.d) && f.waiters.first == nil {
+	} else if f.tryCredit.expireOrRenewLocked(l.d) && f.waiters.First() == nil {
 		unasks := f.withdrawNeedLocked()
 		if f.asked != 0 { // the credit has been granted
 			f.unasked.add(f.asked)
@@ -146,7 +138,7 @@ func (f *Flow) tryDirect(src uint32, tag uint64, b *buffers.Buffer) error {
 	if err := f.opensLocked(); err != nil {
 		return err
 	}
-	if in.waiters.first != nil {
+	if in.waiters.First() != nil {
 		return ErrFull
 	}
 	need := in.received + in.charge(b.Len())
@@ -173,134 +165,7 @@ func (f *Flow) dropDirectTryCredit() {
 	defer m.mu.Unlock()
 	if m.closed || in.isClosed {
 		f.tryCredit.isSet = false
-	} else if f.tryCredit.expireOrRenewLocked(in.from.(*Dispatcher)) && in.waiters.first == nil {
+	} else if f.tryCredit.expireOrRenewLocked(in.from.(*Dispatcher)) && in.waiters.First() == nil {
 		m.withdrawNeedLocked(in)
 	}
-}
-
-// try is TrySend over the lane that the rules choose.
-func (s *spread) try(src uint32, tag uint64, b *buffers.Buffer) error {
-	n, varies := s.rules.pick(tag, b.Len())
-	f, err := s.lane(n)
-	if err != nil {
-		return err
-	}
-	if !varies {
-		return f.tryOverLane(src, tag, b, nil)
-	}
-	class := classOf(src, tag)
-	if !s.mayFollow(class, n) {
-		return ErrFull
-	}
-	var at watermark
-	if err := f.tryOverLane(src, tag, b, &at); err != nil {
-		return err
-	}
-	s.mark(class, n, at)
-	return nil
-}
-
-// mayFollow is follow without waiting: it reports whether the earlier messages of a class on lanes
-// other than n have been acknowledged.
-func (s *spread) mayFollow(class uint64, n uint8) bool {
-	for other := range s.rules.lanes {
-		if other == int(n) {
-			continue
-		}
-		s.mu.Lock()
-		w := s.classLocked(class)[other]
-		s.mu.Unlock()
-		if w.l == nil {
-			continue
-		}
-		now, isPassed := w.checkPassed(s.base.dst)
-		if !isPassed {
-			s.mu.Lock()
-			if m := &s.marks[class][other]; *m == w {
-				*m = now
-			}
-			s.mu.Unlock()
-			return false
-		}
-		s.dropMark(class, other, w)
-	}
-	return true
-}
-
-// checkPassed is passed without waiting, for messages to dst: it writes frames that are unsent, and
-// reports whether the peer has acknowledged the frames of the watermark. If not, it returns the
-// watermark that is to be checked next.
-func (w watermark) checkPassed(dst uint32) (now watermark, isPassed bool) {
-	l := w.l
-	l.mu.Lock()
-	l.writeLocked() // the frames may be paced
-	if !l.callWriter() {
-		l.releaseLocked()
-	}
-	if heir := l.heir; heir != nil {
-		l.mu.Unlock()
-		return watermark{l: heir, isHeld: true}.checkPassed(dst)
-	}
-	defer l.mu.Unlock()
-	if w.isHeld {
-		f := l.flows[dst]
-		if f.holdsLocked() {
-			return w, false
-		}
-		w = l.markLocked(f)
-	}
-	return w, (w.f == nil || w.f.line.Gone() >= w.put) && int32(l.s.Head()-w.seq) > 0
-}
-
-// Room returns the longest message, in bytes, that TrySend accepts now. It returns 0 also while
-// messages wait for credit. Within the process a longer message may be accepted too, because asking
-// for credit takes no time there. With rules, Room returns the smallest number of the lanes in use.
-// It fails with the error that a send would fail with.
-func (f *Flow) Room() (bytes int, err error) {
-	if f.spread == nil {
-		return f.room()
-	}
-	s := f.spread
-	bytes, err = s.base.room()
-	s.mu.Lock()
-	lanes := s.by
-	s.mu.Unlock()
-	for _, f := range lanes {
-		if f == nil || err != nil {
-			continue
-		}
-		var n int
-		n, err = f.room()
-		bytes = min(bytes, n)
-	}
-	return bytes, err
-}
-
-// room is Room over one lane.
-func (f *Flow) room() (bytes int, err error) {
-	credit := uint64(0)
-	if m, in := f.mb, f.in; m != nil {
-		m.mu.Lock()
-		defer m.mu.Unlock()
-		if err := f.opensLocked(); err != nil {
-			return 0, err
-		}
-		if in.waiters.first == nil {
-			m.grantLocked(in)
-			credit = in.granted - in.received
-		}
-	} else {
-		f.l.mu.Lock()
-		defer f.l.mu.Unlock()
-		if f.gone != nil {
-			return 0, f.gone
-		}
-		if f.waiters.first == nil && f.l.s.HasRoom() {
-			credit = f.limit - f.sent
-		}
-	}
-	if credit < overhead {
-		return 0, nil
-	}
-	return int(min(credit-overhead, MaxMessage)), nil
 }

@@ -3,15 +3,12 @@
 package dispatch
 
 import (
-	"context"
 	"errors"
 	"testing"
 
 	"github.com/rocl-go/rocl/buffers"
 	"github.com/rocl-go/rocl/internal/lock"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
-	"github.com/rocl-go/rocl/subsys/shm"
-	"github.com/rocl-go/rocl/subsys/tcp"
 )
 
 // tries sends n bytes with TrySend, or returns why it cannot. The buffer of a refused call must
@@ -177,9 +174,6 @@ func TestTrySendBehindSend(t *testing.T) {
 			if err := f.tries(t, 3, 10); err != ErrFull {
 				t.Fatal(err)
 			}
-			if n, err := f.Room(); n != 0 || err != nil {
-				t.Errorf("while a message waits: room for %d bytes, %v", n, err)
-			}
 			take(t, mb, Tag(1))
 			if err := <-sent; err != nil {
 				t.Fatal(err)
@@ -187,43 +181,6 @@ func TestTrySendBehindSend(t *testing.T) {
 			take(t, mb, Tag(2))
 			eventually.True(t, "room", func() bool { return f.tries(t, 3, 10) == nil })
 			take(t, mb, Tag(3))
-		})
-	}
-}
-
-// Promise (Sending): `TrySend` accepts a message of as many bytes as `Room` returned just before.
-func TestRoom(t *testing.T) {
-	for name, tr := range transports() {
-		t.Run(name, func(t *testing.T) {
-			w := newWorld()
-			a, b := w.node(t, 1, tr), w.node(t, 2, tr)
-			mb := box(t, b, 1, 4*FirstCredit)
-			f := flow(t, a, mb)
-			for i := range 20 {
-				n, err := f.Room()
-				if err != nil {
-					t.Fatal(err)
-				}
-				if i == 0 && n < FirstCredit-overhead {
-					t.Errorf("at first there is room for %d bytes", n)
-				}
-				if n > 0 {
-					if err := f.tries(t, 1, n); err != nil {
-						t.Fatalf("a message of %d bytes: %v", n, err)
-					}
-				}
-				if i%2 == 1 {
-					for {
-						m, err := mb.TryRecv()
-						if err != nil {
-							break
-						}
-						m.Release()
-					}
-				}
-			}
-			mb.Close()
-			eventually.True(t, "the end", func() bool { _, err := f.Room(); return errors.Is(err, ErrGone) })
 		})
 	}
 }
@@ -258,58 +215,5 @@ func TestTrySendAllocs(t *testing.T) {
 				t.Errorf("%v allocations a call", n)
 			}
 		})
-	}
-}
-
-// With rules by size, messages of TrySend keep their order: a message that would overtake another
-// over its lane is refused.
-func TestTrySendKeepsOrder(t *testing.T) {
-	w := newWorld()
-	rules := ruled(t, Rule{Min: 20_000, Over: []string{"shm"}, Only: true})
-	a, b := w.node(t, 1, tcp.New(), rules), w.node(t, 2, tcp.New())
-	for _, d := range []*Dispatcher{a, b} {
-		w.listenToo(t, d, shm.New())
-	}
-	mb := box(t, b, 1, 0)
-	f := flow(t, a, mb)
-	sizes := []int{10, 100_000, 20, 30, 3_000, 200_000, 0}
-	sent := make(chan error, 1)
-	ctx, cancel := context.WithCancel(soon(t))
-	defer cancel()
-	const n = 300
-	go func() {
-		for i := uint64(0); i < n && ctx.Err() == nil; {
-			p, err := a.Buffer(sizes[int(i)%len(sizes)])
-			if err != nil {
-				sent <- err
-				return
-			}
-			if err = f.TrySend(1, 7, p); err != nil {
-				p.Release()
-			}
-			switch err {
-			case nil:
-				i++
-			case ErrFull:
-				a.pollOnce()
-			default:
-				sent <- err
-				return
-			}
-		}
-		sent <- nil
-	}()
-	for i := range n {
-		m, err := mb.Recv(soon(t))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if m.Len() != sizes[i%len(sizes)] {
-			t.Fatalf("message %d has %d bytes", i, m.Len())
-		}
-		m.Release()
-	}
-	if err := <-sent; err != nil {
-		t.Error(err)
 	}
 }

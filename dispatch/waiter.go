@@ -2,7 +2,11 @@
 
 package dispatch
 
-import "sync/atomic"
+import (
+	"sync/atomic"
+
+	"github.com/rocl-go/rocl/dispatch/internal/list"
+)
 
 // This file has the waiter, which stands for a goroutine that waits for one event, and lists of
 // waiters. progress.go has what the goroutine does meanwhile.
@@ -37,14 +41,12 @@ type waiter struct {
 	d       *Dispatcher
 
 	// Place in a waitlist; the lock of the list's owner guards it.
-	next, prev *waiter
-	listed     bool
-	queuePos   queuePos       // the position of a receiver in the chains of the mailbox
-	group      *receiverGroup // the group of a receiver of RecvAny; nil: none
+	place    list.Place[waiter]
+	queuePos queuePos       // the position of a receiver in the chains of the mailbox
+	group    *receiverGroup // the group of a receiver of RecvAny; nil: none
 
 	// Place among the parked waiters, guarded by Dispatcher.parkedMu.
-	pnext, pprev *waiter
-	inParked     bool
+	parkedPlace list.Place[waiter]
 }
 
 // States of a waiter.
@@ -101,39 +103,18 @@ func (d *Dispatcher) doneWaiting(w *waiter) {
 	d.waiters.Put(w)
 }
 
-// A waitlist is an intrusive list of waiters, first come first served.
-type waitlist struct{ first, last *waiter }
+// A waitlist is a list of waiters, first come first served.
+type waitlist struct{ list.List[waiter] }
 
 // push appends w to the list.
-func (l *waitlist) push(w *waiter) {
-	w.listed, w.next, w.prev = true, nil, l.last
-	if l.last != nil {
-		l.last.next = w
-	} else {
-		l.first = w
-	}
-	l.last = w
-}
+func (l *waitlist) push(w *waiter) { l.PushBack(w, &w.place) }
 
 // remove takes w, which is in the list, out of it.
-func (l *waitlist) remove(w *waiter) {
-	if w.prev != nil {
-		w.prev.next = w.next
-	} else {
-		l.first = w.next
-	}
-	if w.next != nil {
-		w.next.prev = w.prev
-	} else {
-		l.last = w.prev
-	}
-	w.next, w.prev, w.listed = nil, nil, false
-}
+func (l *waitlist) remove(w *waiter) { l.Remove(&w.place) }
 
 // fireAll removes all waiters and fires them.
 func (l *waitlist) fireAll() {
-	for l.first != nil {
-		w := l.first
+	for w := l.First(); w != nil; w = l.First() {
 		l.remove(w)
 		w.fire()
 	}

@@ -226,24 +226,6 @@ var memoryOperations = []struct {
 		_, err = lib.Value[[]byte](m)
 		return err
 	}},
-	{"Post", true, func(c *memoryCase) error {
-		dst := make([]byte, large)
-		p, err := c.b.Post(c.ctx, c.a.ID(), 1, dst)
-		if err != nil {
-			return err
-		}
-		b := c.lent(large)
-		if err := c.a.Send(c.ctx, c.b.ID(), 1, b); err != nil {
-			b.Release()
-			return err
-		}
-		m, err := p.Wait(c.ctx)
-		if err != nil {
-			return err
-		}
-		m.Release()
-		return received(dst, large)
-	}},
 	{"Call", false, func(c *memoryCase) error {
 		return c.call(large, func() (*lib.Message, error) { return c.b.CallBytes(c.ctx, c.a.ID(), 1, nil) })
 	}},

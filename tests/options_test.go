@@ -79,6 +79,7 @@ var zeroUses = map[string][]zeroUse{
 	"rocl.WithUndelivered":  {useContext(lib.WithUndelivered(nil)), useContext(nil)},
 	"rocl.MailboxLimit":     {useRegister(lib.MailboxLimit(0)), useRegister(lib.MailboxLimit(-1))},
 	"rocl.MailboxMessages":  {useRegister(lib.MailboxMessages(0)), useRegister(lib.MailboxMessages(-1))},
+	"rocl.Over":             {useRegister(lib.Over()), useRegister(lib.Over(""))},
 	"rocl.Unique":           {useRegister(lib.Unique()), useRegister(lib.Unique("")), useRegister(nil)},
 	"rocl.Want":             {useFind(lib.Want()), useFind(lib.Want(""))},
 	"rocl.Covered":          {useFind(lib.Covered(nil))},

@@ -29,6 +29,7 @@ import (
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/rocltest"
 	"github.com/rocl-go/rocl/subsys/inproc"
+	"github.com/rocl-go/rocl/subsys/shm"
 	"github.com/rocl-go/rocl/subsys/tcp"
 	"go.uber.org/goleak"
 	"pgregory.net/rapid"
@@ -162,6 +163,25 @@ func TestPaperContexts(t *testing.T) {
 		}
 		if s := b.Stats().ReceivedBytes; s != 10*4+10*3 {
 			t.Errorf("received %d bytes", s)
+		}
+	})
+
+	t.Run("several networks at once, each with a role", func(t *testing.T) {
+		cl := rocltest.Cluster(t, 1)
+		both := lib.WithTransports(shm.New(), tcp.New())
+		a, b := cl.Open(0, both), cl.Open(0, both)
+		from := register(t, a, lib.Attrs{})
+		for role, over := range map[string]string{"control": "tcp", "data": "shm"} {
+			to, err := b.Register(context.Background(), lib.Attrs{"role": role}, lib.Over(over))
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i := range uint64(10) {
+				pass(t, from, to, i, []byte(role)).Release()
+			}
+		}
+		if s := b.Stats().Received; s["tcp"] != 10 || s["shm"] != 10 || len(s) != 2 {
+			t.Errorf("received %v, want 10 over each transport", s)
 		}
 	})
 

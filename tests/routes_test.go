@@ -48,7 +48,7 @@ func shownRoutes(t *testing.T, sock string, args ...string) (all []shownRoute, c
 }
 
 // rocl routes shows the links between processes as both ends see them: over shared memory if both
-// ends have it, over TCP if one end has not, and the lanes of rules.
+// ends have it, over TCP if one end has not, and over the transports of a rule.
 //
 // Promise (Transports): `rocl routes` shows the links as both ends have them, and names a context
 // that does not answer. See also TestAskerThatNeverReceives.
@@ -59,21 +59,21 @@ func TestRoutes(t *testing.T) {
 		t.Errorf("of a node without contexts: %v, exit code %d", all, code)
 	}
 	peers := map[string]*child{}
-	for _, name := range []string{"any", "tcp"} {
+	for _, name := range []string{"any", "tcp", "ruled"} {
 		t.Setenv("ROCL_TEST_SHM", map[string]string{"any": "yes"}[name])
 		peers[name] = peer(t, "echo", sock, name)
 	}
 	t.Setenv("ROCL_TEST_SHM", "")
-	c := open(t, sock, lib.WithRules(lib.Rule{Tags: []lib.TagRange{{First: 5, Last: 5}}, Over: []string{"tcp"}}))
+	c := open(t, sock, lib.WithRules(lib.Rule{Match: lib.Match{"peer": "ruled"}, Over: []string{"tcp"}}))
 	me := register(t, c, lib.Attrs{"me": "yes"})
 	ctx := eventually.Context(t)
-	echoed := func(name string, tag uint64) lib.GID {
+	echoed := func(name string) lib.GID {
 		t.Helper()
 		f, err := c.Find(ctx, lib.Match{"peer": name})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := me.SendBytes(ctx, f.ID, tag, []byte("hello")); err != nil {
+		if err := me.SendBytes(ctx, f.ID, 1, []byte("hello")); err != nil {
 			t.Fatal(err)
 		}
 		m, err := me.Recv(ctx, lib.From(f.ID))
@@ -83,21 +83,20 @@ func TestRoutes(t *testing.T) {
 		m.Release()
 		return f.Context
 	}
-	one, two := echoed("any", 1), echoed("tcp", 1)
-	echoed("tcp", 5)
+	one, two, three := echoed("any"), echoed("tcp"), echoed("ruled")
 	all, code := shownRoutes(t, sock)
 	if code != 0 {
 		t.Errorf("exit code %d", code)
 	}
 	type end struct {
 		at, peer  lib.GID
-		lane      int
+		lane      string
 		transport string
 		sent      uint64
 	}
 	var got []end
 	for _, r := range all {
-		got = append(got, end{r.Context, r.Peer, r.Lane, r.Transport, r.Sent})
+		got = append(got, end{r.Context, r.Peer, string(r.Lane), r.Transport, r.Sent})
 		if r.Since.IsZero() || r.Remote == "" && r.Transport != "" || r.Error != "" || r.PID == 0 {
 			t.Errorf("%+v", r)
 		}
@@ -106,29 +105,30 @@ func TestRoutes(t *testing.T) {
 		}
 	}
 	for _, want := range []end{
-		{c.ID(), one, 0, "shm", 1}, {one, c.ID(), 0, "shm", 1},
-		{c.ID(), two, 0, "tcp", 1}, {two, c.ID(), 0, "tcp", 2},
-		{c.ID(), two, 1, "tcp", 1}, {two, c.ID(), 1, "tcp", 0},
+		{c.ID(), one, "", "shm", 1}, {one, c.ID(), "", "shm", 1},
+		{c.ID(), two, "", "tcp", 1}, {two, c.ID(), "", "tcp", 1},
+		{c.ID(), three, "tcp", "tcp", 1}, {three, c.ID(), "tcp", "tcp", 0},
+		{c.ID(), three, "", "tcp", 0}, {three, c.ID(), "", "tcp", 1},
 	} {
 		if !slices.Contains(got, want) {
 			t.Errorf("%+v is not shown", want)
 		}
 	}
-	if len(got) != 6 {
+	if len(got) != 8 {
 		t.Errorf("%d routes: %+v", len(got), got)
 	}
 	out, _ := run(t, "", rocl, "routes", "--socket", sock)
-	if !strings.Contains(out, "lane") && !strings.Contains(out, "LANE") || !strings.Contains(out, "1 (peer's)") || !strings.Contains(out, strconv.Itoa(peers["any"].cmd.Process.Pid)) {
+	if !strings.Contains(out, "lane") && !strings.Contains(out, "LANE") || !strings.Contains(out, strconv.Itoa(peers["any"].cmd.Process.Pid)) {
 		t.Errorf("for people:\n%s", out)
 	}
 	// A stopped process is named, and does not delay the output for the rest.
-	signal(t, peers["tcp"].cmd.Process.Pid, syscall.SIGSTOP)
+	signal(t, peers["ruled"].cmd.Process.Pid, syscall.SIGSTOP)
 	for patience := 300 * time.Millisecond; patience < eventually.Patience; patience *= 2 { // until the others answer in time
-		if all, code = shownRoutes(t, sock, "--timeout", patience.String()); len(all) == 5 {
+		if all, code = shownRoutes(t, sock, "--timeout", patience.String()); len(all) == 7 {
 			break
 		}
 	}
-	if i := slices.IndexFunc(all, func(r shownRoute) bool { return r.Error != "" }); code != 3 || i < 0 || all[i].Context != two || len(all) != 5 {
+	if i := slices.IndexFunc(all, func(r shownRoute) bool { return r.Error != "" }); code != 3 || i < 0 || all[i].Context != three || len(all) != 7 {
 		t.Errorf("exit code %d, %+v", code, all)
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	lib "github.com/rocl-go/rocl" // the name rocl is that of the command
+	roclctx "github.com/rocl-go/rocl/context"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
 	"github.com/rocl-go/rocl/resource"
 )
@@ -51,7 +52,7 @@ func TestStoppedDirectory(t *testing.T) {
 			return nil
 		},
 		"RoutesOf": func(ctx context.Context) error {
-			_, err := c.RoutesOf(ctx, resource.MakeGID(c.ID().Node(), 99, 0))
+			_, err := roclctx.RoutesOf(ctx, c, resource.MakeGID(c.ID().Node(), 99, 0))
 			return err
 		},
 	}

@@ -82,8 +82,7 @@ type Machine struct {
 	state State
 	cause error // why the link ended, or will end: it says goodbye
 
-	isTheirs bool         // the peer dials and moves the link
-	peer     resource.GID // for errors
+	peer resource.GID // for errors
 
 	id       uint64 // the identifier of this end of the session
 	peerID   uint64 // the identifier of the peer's end; 0 before the first handshake
@@ -107,11 +106,8 @@ const (
 )
 
 // New returns the machine of a link that has no connection yet. id is the identifier of this end of
-// the session. isTheirs says that the lane belongs to the peer's rules: the peer dials and moves
-// the link.
-func New(id uint64, peer resource.GID, isTheirs bool) Machine {
-	return Machine{id: id, peer: peer, isTheirs: isTheirs}
-}
+// the session.
+func New(id uint64, peer resource.GID) Machine { return Machine{id: id, peer: peer} }
 
 // State returns the state of the link.
 func (m *Machine) State() State { return m.state }
@@ -251,13 +247,13 @@ func (m *Machine) Traffic(rx, tx uint32) Action {
 
 // Improve makes a searcher try better routes now, if the link has a connection and no searcher. If
 // it has a searcher, that one may not know of all routes, and another one begins when it has ended.
-// Improve does nothing if the peer moves the link, or if the link is about to end.
+// Improve does nothing if the link is about to end.
 func (m *Machine) Improve() Action {
 	switch m.state {
 	case Dialling, Found, Moving, Broken:
 		m.isAsked = true
 	case Attached, Waiting, Idle:
-		if m.isTheirs || m.cause != nil {
+		if m.cause != nil {
 			return 0
 		}
 		m.state = Moving

@@ -95,8 +95,6 @@ func (s *teller) tell(event string) (string, error) {
 		do = f.Traffic(s.n, 0)
 	case "improve":
 		do = f.Improve()
-	case "theirs":
-		f.isTheirs = true
 	case "leaves":
 		f.SetCause(errClosed)
 	case "ends":
@@ -203,7 +201,7 @@ func TestLifeStories(t *testing.T) {
 // looks for another one. The timer runs in one state only, and the end is final.
 func TestLifeModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		f := Machine{id: 1, isTheirs: rapid.IntRange(0, 3).Draw(t, "theirs") == 0}
+		f := Machine{id: 1}
 		var hasConn, hasTimer, wasWanted, wasCleaned, isEnding bool
 		searcher := Action(0) // startDial or startMove
 		isCancelled := false

@@ -18,8 +18,8 @@ import (
 //
 // | frame | payload |
 // |---|---|
-// | 1 Hello, dialler | `ROCL`, version 2 u8, lane u8 (0), 0 u16, from, to, hash of the cluster's
-// name u64, nonce 16 bytes |
+// | 1 Hello, dialler | `ROCL`, version 2 u8, length of the lane u8, 0 u16, from, to, hash of the
+// cluster's name u64, nonce 16 bytes, lane |
 // | 2 Challenge, acceptor | its identifier, nonce 16, a MAC of 32 bytes under each of its keys, 1
 // to 8 |
 // | 3 Attach, dialler | session u64, known u64, gen u64, have u32, move u8, features u8 (0), 0 u16,
@@ -43,7 +43,10 @@ import (
 // - **why**: 1 gen is not above the acceptor's, which is here; 2 the acceptor dials too, and has
 //   the lower identifier, which goes first; 3 it does not know the session; 4 the move is to a
 //   worse route.
-// - **lane**: 1 to 7 are further sessions, which only the side that defines them dials.
+// - **lane** is a list of transports with commas, best first, each TRANSPORT or
+//   TRANSPORT://NETWORK/BITS; `*` at the end stands for all others. It is empty for the common lane.
+//   Each lane is a session of its own, which both sides dial. Bit 30 of a resource's serial says
+//   that the resource is reached over the lane that its attribute `rocl.over` names.
 //
 // An acceptor that does not know the version, cluster, target or key closes without an answer. Each
 // handshake has 2 s.
@@ -51,7 +54,7 @@ import (
 // Lengths of messages. The length of a Challenge depends on how many MACs follow its first part.
 const (
 	protoVersion  = 2
-	helloLen      = 64
+	helloLen      = 64 // bytes before the name of the lane
 	ChallengePart = 32 // bytes before the MACs
 	macLen        = sha256.Size
 	AttachPart    = 32 + pastLen // bytes before the MAC
@@ -64,7 +67,7 @@ var protoMagic = [4]byte{'R', 'O', 'C', 'L'}
 // Hello is the dialler's first message.
 type Hello struct {
 	From, To resource.GID
-	Lane     uint8  // a lane of the dialler's rules; 0: the common lane
+	Lane     string // the transports that the link may use, best first; "": the common lane
 	Cluster  uint64 // the hash of the cluster's name
 	Nonce    [16]byte
 }
@@ -72,28 +75,29 @@ type Hello struct {
 // Append appends the encoded message to b.
 func (h *Hello) Append(b []byte) []byte {
 	b = append(b, protoMagic[:]...)
-	b = append(b, protoVersion, h.Lane, 0, 0)
+	b = append(b, protoVersion, byte(len(h.Lane)), 0, 0)
 	b = appendGID(b, h.From)
 	b = appendGID(b, h.To)
 	b = binary.LittleEndian.AppendUint64(b, h.Cluster)
-	return append(b, h.Nonce[:]...)
+	b = append(b, h.Nonce[:]...)
+	return append(b, h.Lane...)
 }
 
-// Parse reads a message. It fails with [ErrProtocol], or with [ErrRefused] for a version or a lane
-// that this context does not have.
+// Parse reads a message. It fails with [ErrProtocol], or with [ErrRefused] for another version.
 func (h *Hello) Parse(b []byte) error {
-	if len(b) != helloLen || [4]byte(b) != protoMagic {
+	if len(b) < helloLen || [4]byte(b) != protoMagic {
 		return fmt.Errorf("%w: not a hello", ErrProtocol)
 	}
 	if b[4] != protoVersion {
 		return fmt.Errorf("%w: protocol version %d, ours is %d", ErrRefused, b[4], protoVersion)
 	}
-	if h.Lane = b[5]; h.Lane >= MaxLanes {
-		return fmt.Errorf("%w: lane %d, there are %d", ErrRefused, h.Lane, MaxLanes)
+	if len(b) != helloLen+int(b[5]) {
+		return fmt.Errorf("%w: a hello of %d bytes with a lane of %d", ErrProtocol, len(b), b[5])
 	}
 	h.From, h.To = resource.GetGID(b[8:]), resource.GetGID(b[24:])
 	h.Cluster = binary.LittleEndian.Uint64(b[40:])
 	copy(h.Nonce[:], b[48:])
+	h.Lane = string(b[helloLen:])
 	return nil
 }
 

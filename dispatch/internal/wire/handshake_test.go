@@ -30,6 +30,11 @@ func TestHandshake(t *testing.T) {
 	if err := h2.Parse(wire); err != nil || h2 != h {
 		t.Errorf("parsed as %+v: %v", h2, err)
 	}
+	withLane := h
+	withLane.Lane = "tcp,*"
+	if err := h2.Parse(withLane.Append(nil)); err != nil || h2 != withLane {
+		t.Errorf("with a lane, parsed as %+v: %v", h2, err)
+	}
 
 	key := []byte("key")
 	said := Transcript{Keys: [][]byte{key}, Said: wire}

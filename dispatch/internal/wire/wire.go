@@ -48,8 +48,8 @@ var (
 
 // Limits of what a peer may name.
 const (
-	MaxKeys  = 8 // keys of a context; a Challenge has as many MACs
-	MaxLanes = 8 // lanes of the rules of either context, with the common lane
+	MaxKeys = 8   // keys of a context; a Challenge has as many MACs
+	MaxLane = 255 // bytes of the name of a lane
 )
 
 // Protocol: Types of frames

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl"
+	roclctx "github.com/rocl-go/rocl/context"
 	"github.com/rocl-go/rocl/internal/display"
 	"github.com/spf13/cobra"
 )
@@ -86,7 +87,7 @@ func routes(p *timeoutContext, c *rocl.Context) (all []routeJSON, silent int, er
 		asked.Go(func() {
 			rctx, cancel := p.forReply(f.ID)
 			defer cancel()
-			rs, err := c.RoutesOf(rctx, f.ID)
+			rs, err := roclctx.RoutesOf(rctx, c, f.ID)
 			err = orLate(rctx, err)
 			mu.Lock()
 			defer mu.Unlock()
@@ -119,10 +120,6 @@ func printRoutes(w io.Writer, g Globals, all []routeJSON) error {
 		if r.Route == nil {
 			return fmt.Sprintf("%v (PID %d): %s", r.Context, r.PID, display.Quote(r.Error))
 		}
-		lane := strconv.Itoa(r.Lane)
-		if r.Theirs {
-			lane += " (peer's)"
-		}
 		transport := r.Transport
 		if r.Dialling != "" {
 			transport = "dialling"
@@ -131,7 +128,7 @@ func printRoutes(w io.Writer, g Globals, all []routeJSON) error {
 		if !r.Since.IsZero() {
 			since = r.Since.Local().Format(time.TimeOnly)
 		}
-		fmt.Fprintf(w, "%v\t%d\t%v\t%s\t%s\t%s\t%s\t%d\t%d (%d B)\t%d (%d B)\n", r.Context, r.PID, r.Peer, lane, cmp.Or(display.Quote(transport), "-"), cmp.Or(display.Quote(r.Remote), "-"),
+		fmt.Fprintf(w, "%v\t%d\t%v\t%s\t%s\t%s\t%s\t%d\t%d (%d B)\t%d (%d B)\n", r.Context, r.PID, r.Peer, cmp.Or(display.Quote(string(r.Lane)), "-"), cmp.Or(display.Quote(transport), "-"), cmp.Or(display.Quote(r.Remote), "-"),
 			since, r.Changes, r.Sent, r.SentBytes, r.Received, r.ReceivedBytes)
 		return ""
 	})
