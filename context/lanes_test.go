@@ -49,6 +49,10 @@ func isOver(t *testing.T, c *context.Context, what, transport string, n uint64, 
 
 // A resource that is registered with Over is reached over its transports, by every kind of message,
 // whatever the rules of the sender. Its replies use them too. Changes of its attributes leave them.
+//
+// Promise (Transports): All messages, calls and replies of a resource use the transports that its
+// `Over`, or the sender's first matching rule, names, in order. Without `*`, they use no others. See
+// also TestOverUnreachable, TestRules, TestLanes, TestLanesOfNetworks.
 func TestOver(t *testing.T) {
 	open := inThreeWays(t)
 	a, b := open(context.WithRules(context.Rule{Over: []string{"shm"}})), open()
