@@ -63,7 +63,7 @@ func TestMonitorBehindMessages(t *testing.T) {
 		"by size":         ruled(t, Rule{Min: 100_000, Over: []string{"tcp"}, Only: true}, Rule{Max: 1000, Over: []string{"shm"}, Only: true}),
 		"large in memory": ruled(t, Rule{Min: 100_000, Over: []string{"shm"}, Only: true}, Rule{Max: 1000, Over: []string{"tcp"}, Only: true}),
 	}
-	const large, small = 64 << 20, 100
+	const large, small = 16 << 20, 100
 	run := func(t *testing.T, a, b *Dispatcher) {
 		for round := range uint32(3) {
 			mine := box(t, a, 1+round, 256<<20)

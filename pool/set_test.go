@@ -251,10 +251,7 @@ func TestStarvation(t *testing.T) {
 
 // Close waits until all units have run.
 func TestClose(t *testing.T) {
-	for _, n := range []int{32, 1_000_000} {
-		if raceDetector && n > 32 {
-			n = 100_000
-		}
+	for _, n := range []int{32, 100_000} {
 		for name, c := range map[string]Config{
 			"workers": onePool(PoolConfig{Workers: 8}),
 			"streams": {Pools: []PoolConfig{{Name: "p"}}, Streams: []StreamConfig{{Pools: []string{"p"}}, {Pools: []string{"p"}}}},
