@@ -10,8 +10,8 @@ import (
 )
 
 // The cost of matching and filling grows with the length of the lists and not with its square.
-// Matching that compared each attribute with each other one would make 800 million comparisons
-// or more here. The test does not measure the cost: such work shows only in how long the test takes.
+// Matching that compared each attribute with each other one would make 800 million comparisons or
+// more here. The test does not measure the cost: such work shows only in how long the test takes.
 func TestManyAttributesCost(t *testing.T) {
 	r, p, want := numbered(MaxAttrs, 4, false), numbered(MaxAttrs, 4, true), new(List)
 	large := numbered(MaxAttrs, 7<<10, true)
