@@ -46,8 +46,8 @@ func remotes(t *testing.T, opts ...bulk.Option) (origin, target side) {
 func TestNoCopies(t *testing.T) {
 	origin, target := remotes(t)
 	const n = 9<<20 + 123
-	for _, k := range []int{1, 3, 16} {
-		for _, parts := range []int{1, 7, 20} {
+	for _, k := range []int{1, 16} {
+		for _, parts := range []int{1, 20} {
 			for _, isRegistered := range []bool{false, true} {
 				t.Run(fmt.Sprint(k, " segments, ", parts, " slices, registered ", isRegistered), func(t *testing.T) {
 					mem := counting(n)

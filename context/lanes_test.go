@@ -51,8 +51,8 @@ func isOver(t *testing.T, c *context.Context, what, transport string, n uint64, 
 // whatever the rules of the sender. Its replies use them too. Changes of its attributes leave them.
 //
 // Promise (Transports): All messages, calls and replies of a resource use the transports that its
-// `Over`, or the sender's first matching rule, names, in order. Without `*`, they use no others. See
-// also TestOverUnreachable, TestRules, TestLanes, TestLanesOfNetworks.
+// `Over`, or the sender's first matching rule, names, in order. Without `*`, they use no others.
+// See also TestOverUnreachable, TestRules, TestLanes, TestLanesOfNetworks.
 func TestOver(t *testing.T) {
 	open := inThreeWays(t)
 	a, b := open(context.WithRules(context.Rule{Over: []string{"shm"}})), open()

@@ -123,7 +123,7 @@ func TestLogHandlerBlocks(t *testing.T) {
 	cl := rocltest.Cluster(t, 1)
 	tr := &severed{Transport: tcp.New()}
 	begun, goOn := make(chan struct{}, 1), make(chan struct{})
-	a := cl.Open(0, context.WithTransports(tr), context.WithLinger(2*time.Second), logging(func(slog.Record) {
+	a := cl.Open(0, context.WithTransports(tr), context.WithLinger(100*time.Millisecond), logging(func(slog.Record) {
 		select {
 		case begun <- struct{}{}:
 		default:

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/rocl-go/rocl/context"
@@ -52,7 +53,9 @@ func TestAskerThatNeverReceives(t *testing.T) {
 
 // A question that the other context has dropped, because too many of its answers to this context
 // are under way, is asked again.
-func TestRoutesAskedAgain(t *testing.T) {
+func TestRoutesAskedAgain(t *testing.T) { synctest.Test(t, routesAskedAgain) }
+
+func routesAskedAgain(t *testing.T) {
 	cl := rocltest.Cluster(t, 1)
 	dropped := make(chan struct{}, 100)
 	asked, asker := cl.Open(0, logging(func(r slog.Record) {

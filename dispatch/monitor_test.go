@@ -61,7 +61,7 @@ func isEmpty(t testing.TB, m *Mailbox) {
 // Promise (Ends): `Monitor` tells by one message, behind the resource's last message, that the
 // resource has ended, however it ended and whenever the monitor was set. See also TestMonitor.
 func TestMonitorBehindMessages(t *testing.T) {
-	const large, small = 64 << 20, 100
+	const large, small = 16 << 20, 100
 	run := func(t *testing.T, a, b *Dispatcher, lane Lane) {
 		for round := range uint32(3) {
 			mine := box(t, a, 1+round, 256<<20)

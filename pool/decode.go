@@ -112,26 +112,23 @@ func jsonType(kind string) string {
 
 // name returns a reader of a name, which must not be empty if it is given.
 func name(to *string) reader {
-	return func(path string, raw json.RawMessage) error {
-		if err := value(to)(path, raw); err != nil {
-			return err
-		}
-		if *to == "" {
-			return configError(path, "must not be empty")
-		}
-		return nil
-	}
+	return checked(to, func() bool { return *to != "" }, "must not be empty")
 }
 
 // atLeastOne returns a reader of a number that must not be 0, because a missing number has another
 // meaning.
 func atLeastOne(to *int) reader {
+	return checked(to, func() bool { return *to >= 1 }, "must be at least 1")
+}
+
+// checked returns a reader of a value for which isOK must then be true; must says so.
+func checked[T any](to *T, isOK func() bool, must string) reader {
 	return func(path string, raw json.RawMessage) error {
 		if err := value(to)(path, raw); err != nil {
 			return err
 		}
-		if *to < 1 {
-			return configError(path, "must be at least 1")
+		if !isOK() {
+			return configError(path, must)
 		}
 		return nil
 	}

@@ -254,10 +254,7 @@ func TestStarvation(t *testing.T) {
 // Promise (Package pool): `Close` waits until all units have run. Its error names the pools that
 // have units left. See also TestCloseNames.
 func TestClose(t *testing.T) {
-	for _, n := range []int{32, 1_000_000} {
-		if raceDetector && n > 32 {
-			n = 100_000
-		}
+	for _, n := range []int{32, 100_000} {
 		for name, c := range map[string]Config{
 			"workers": onePool(PoolConfig{Workers: 8}),
 			"streams": {Pools: []PoolConfig{{Name: "p"}}, Streams: []StreamConfig{{Pools: []string{"p"}}, {Pools: []string{"p"}}}},

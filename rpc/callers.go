@@ -90,25 +90,48 @@ func (c *callers) end(r *request) {
 // cancel ends the contexts of the requests that the message m names. The receiving goroutine calls
 // it.
 func (c *callers) cancel(m *rocl.Message) {
-	for p := m.Bytes(); len(p) >= controlLen; p = p[controlLen:] {
-		number, why, _ := parseControl(p[:controlLen])
-		c.cancelOne(m.From(), number, why)
-	}
+	c.each(m, func(r *request, why byte) {
+		switch {
+		case r.stop == nil: // only the server has a number for it
+		case why == whyDeadline:
+			r.stop(context.DeadlineExceeded)
+		default:
+			r.stop(context.Canceled)
+		}
+	})
 }
 
-// cancelOne ends the context of a request of a caller.
-func (c *callers) cancelOne(id rocl.GID, number uint64, why byte) {
+// hold makes the receipt for the result of r call received.
+func (c *callers) hold(r *request, received func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	from := c.all[id]
-	if from == nil || from.requests[number] == nil {
+	r.receipt = received
+}
+
+// receipt releases the results of the requests that the message m names. The receiving goroutine
+// calls it.
+func (c *callers) receipt(m *rocl.Message) {
+	c.each(m, func(r *request, _ byte) {
+		if r.receipt != nil {
+			r.receipt()
+		}
+	})
+}
+
+// each calls f for the requests that the message m names, while mu is held.
+func (c *callers) each(m *rocl.Message, f func(r *request, more byte)) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	from := c.all[m.From()]
+	if from == nil {
 		return
 	}
-	cause := context.Canceled
-	if why == whyDeadline {
-		cause = context.DeadlineExceeded
+	for p := m.Bytes(); len(p) >= controlLen; p = p[controlLen:] {
+		number, more, _ := parseControl(p[:controlLen])
+		if r := from.requests[number]; r != nil {
+			f(r, more)
+		}
 	}
-	from.requests[number].stop(cause)
 }
 
 // stream returns the request of a stream that a message with tagNext names, or nil.

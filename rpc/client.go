@@ -28,9 +28,9 @@ type Client struct {
 	end          context.CancelFunc
 
 	mu       sync.Mutex
-	isClosed bool                // no goroutine of telling may begin
-	untold   map[rocl.GID][]byte // payloads of messages with tagCancel that wait, by server; while a server is in it, one goroutine tells it
-	telling  sync.WaitGroup      // these goroutines; begun with mu held
+	isClosed bool            // no goroutine of telling may begin
+	untold   map[told][]byte // payloads of messages that wait; while a provider and tag is in it, one goroutine tells it
+	telling  sync.WaitGroup  // these goroutines; begun with mu held
 }
 
 // A ClientOption changes one default of [NewClient].
@@ -92,6 +92,9 @@ func (c *Client) Close() error {
 // with its text. After any error the handler may have run, unless the error is an *Error whose Ran
 // is false.
 //
+// A handler's call, with its own context, to a server of its own process may run in the calling
+// goroutine: see [InPool]. Then Call returns when the called handler has returned.
+//
 // While it waits, Call holds no goroutine but the caller's. The encoded request belongs to rocl.
 // Larger arguments (see [CallOverflow]) are encoded into memory of this process, from which the
 // server pulls them; in itself is not used after Call has encoded it. That memory is released when
@@ -130,20 +133,15 @@ func (c *Client) around(ctx context.Context, i *Invocation, cfg *config, f func(
 }
 
 func call[In, Out any](ctx context.Context, c *Client, provider rocl.GID, name string, in In, cfg *config) (out Out, err error) {
+	if s := nestedServer(ctx, provider); s != nil {
+		return callNested[In, Out](ctx, c, s, name, in, cfg)
+	}
 	var h requestHeader
 	b, err := encodeRequest(ctx, c, in, cfg, &h)
 	if err != nil {
 		return out, c.failed(name, provider, err)
 	}
-	n, err := c.nest(ctx, provider, name, h.number)
-	if err != nil {
-		b.Release()
-		h.release()
-		return out, c.failed(name, provider, err)
-	}
-	n.waitFor()
-	m, err := c.r.Call(ctx, provider, n.tagOf(name), b)
-	n.end()
+	m, err := c.r.Call(ctx, provider, callID(name), b)
 	h.release()
 	if err != nil {
 		b.Release()
@@ -188,8 +186,8 @@ func encodeRequest[In any](ctx context.Context, c *Client, in In, cfg *config, h
 		if !cfg.isOneWay {
 			h.stamp()
 		}
-	} else if handlerOf(ctx) != nil || cfg.checksum {
-		h.number = c.numbers.Add(1) // the call may be nested, or its reply damaged, which names the result that the provider holds
+	} else if cfg.checksum {
+		h.number = c.numbers.Add(1) // a damaged reply does not name the result that the provider holds
 	}
 	if cfg.checksum {
 		h.flags |= flagChecksum
@@ -216,7 +214,7 @@ func encodeRequest[In any](ctx context.Context, c *Client, in In, cfg *config, h
 	}
 	if cfg.isOneWay {
 		h.left = 0
-		if h.region == nil { // otherwise the caller waits for the pull, and the call may be nested
+		if h.region == nil { // otherwise the caller waits for the pull, and can give up
 			h.number = 0
 		}
 	}
@@ -254,7 +252,7 @@ func (c *Client) remote(name string, provider rocl.GID, status byte, body []byte
 	return e
 }
 
-// whyEnded returns the reason for a message with tagCancel of a stream with the context ctx.
+// whyEnded returns the reason in a message with tagCancel for a stream with the context ctx.
 func whyEnded(ctx context.Context) byte {
 	if ctx.Err() == context.DeadlineExceeded {
 		return whyDeadline
@@ -262,13 +260,20 @@ func whyEnded(ctx context.Context) byte {
 	return whyCancelled
 }
 
-// tellMost is how many bytes one message with tagCancel has at most.
+// tellMost is how many bytes one message with tagCancel or tagReceipt has at most.
 const tellMost = 1000 * controlLen
 
-// tell tells a provider that a stream has ended for the caller, or that the provider need not hold
-// a result any more. It does not wait. One goroutine for each provider sends what waits. That is
-// bounded: the provider has replied to each of these requests.
-func (c *Client) tell(provider rocl.GID, number uint64, why byte) {
+// A told names a provider, and the tag of the messages that tell it something.
+type told struct {
+	provider rocl.GID
+	tag      uint64
+}
+
+// tell tells a provider, with tagCancel, that a stream has ended for the caller, or, with
+// tagReceipt, that the provider need not hold a result any more. It does not wait. One goroutine
+// for each provider and tag sends what waits. That is bounded: the provider has replied to each of
+// these requests.
+func (c *Client) tell(provider rocl.GID, tag, number uint64, why byte) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.isClosed { // the end of the resource tells the provider
@@ -276,28 +281,29 @@ func (c *Client) tell(provider rocl.GID, number uint64, why byte) {
 	}
 	var p [controlLen]byte
 	putControl(p[:], number, why)
-	waiting, isTelling := c.untold[provider]
+	to := told{provider, tag}
+	waiting, isTelling := c.untold[to]
 	if c.untold == nil {
-		c.untold = map[rocl.GID][]byte{}
+		c.untold = map[told][]byte{}
 	}
-	if c.untold[provider] = append(waiting, p[:]...); !isTelling {
-		c.telling.Go(func() { c.tellAll(provider) })
+	if c.untold[to] = append(waiting, p[:]...); !isTelling {
+		c.telling.Go(func() { c.tellAll(to) })
 	}
 }
 
-// tellAll sends what waits for a provider, until nothing waits.
-func (c *Client) tellAll(provider rocl.GID) {
+// tellAll sends what waits for a provider with a tag, until nothing waits.
+func (c *Client) tellAll(to told) {
 	for {
 		c.mu.Lock()
-		p := c.untold[provider]
+		p := c.untold[to]
 		n := min(len(p), tellMost)
 		if n == 0 {
-			delete(c.untold, provider)
+			delete(c.untold, to)
 			c.mu.Unlock()
 			return
 		}
 		c.mu.Unlock()
-		err := c.r.SendAndForget(c.life, provider, tagCancel, p[:n])
+		err := c.r.SendAndForget(c.life, to.provider, to.tag, p[:n])
 		if errors.Is(err, rocl.ErrLimit) { // wait until there is memory again
 			b, err := c.c.BufferWait(c.life, n)
 			if err != nil {
@@ -307,7 +313,7 @@ func (c *Client) tellAll(provider rocl.GID) {
 			continue
 		}
 		c.mu.Lock() // an error says that the provider has ended, or that the client is closed
-		c.untold[provider] = c.untold[provider][n:]
+		c.untold[to] = c.untold[to][n:]
 		c.mu.Unlock()
 	}
 }
@@ -315,12 +321,18 @@ func (c *Client) tellAll(provider rocl.GID) {
 // Send calls a name without waiting for the result. It returns when the request is accepted, as
 // [rocl.Resource.Send] does. The handler's result and error are dropped, and the end of ctx does
 // not end the handler's context. If the arguments are larger than the limit (see [CallOverflow]),
-// Send returns when the server has pulled them. An [Inline] handler that sends such arguments to
-// its own server gets ErrDeadlock.
+// Send returns when the server has pulled them.
 func Send[In any](ctx context.Context, c *Client, provider rocl.GID, name string, in In, opts ...Option) error {
 	cfg := newConfig(opts)
 	cfg.isOneWay = true
 	return c.around(ctx, &Invocation{Info: Info{Name: name, Provider: provider}, In: &in}, &cfg, func(ctx context.Context, cfg *config) error {
+		if s := nestedServer(ctx, provider); s != nil {
+			if isSent, err := sendNested(ctx, c, s, name, in, cfg); err != nil {
+				return c.failed(name, provider, err)
+			} else if isSent {
+				return nil
+			}
+		}
 		var h requestHeader
 		b, err := encodeRequest(ctx, c, in, cfg, &h)
 		switch {

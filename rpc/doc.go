@@ -44,8 +44,7 @@
 // [Server.Place] moves a call from one place to another.
 //
 // Handlers may call their own server, and servers whose handlers call theirs, also in pools of one
-// worker: see [InPool]. Only an [Inline] handler may not, because its server receives no requests
-// while it runs: see ErrDeadlock.
+// worker. Such a nested call runs in the calling goroutine: see [InPool].
 //
 // # Large values
 //
@@ -53,7 +52,7 @@
 // stay with the sender until the other side pulls them by package bulk: the server pulls arguments
 // when the handler's turn has come, and the caller pulls a result when the reply has arrived.
 // [CallOverflow] and [WithOverflow] change the limits. With [Inline] another goroutine pulls the
-// arguments first.
+// arguments, and runs the handler.
 //
 // # On the wire
 //

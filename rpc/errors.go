@@ -26,7 +26,6 @@ var (
 	ErrBusy        = errors.New("rpc: the provider has no room for another call")
 	ErrClosed      = errors.New("rpc: the server is closed")
 	ErrProtocol    = errors.New("rpc: not a request or reply of this protocol")
-	ErrDeadlock    = errors.New("rpc: the call would wait for its own end") // an Inline handler calls its own server
 	ErrChecksum    = errors.New("rpc: the checksum does not fit the bytes")
 	ErrTooLarge    = rocl.ErrTooLarge // metadata, arguments or a result exceed a limit: of metadata, of a message if they may not be pulled, or of the memory
 )
@@ -38,7 +37,7 @@ var kinds = []struct {
 	err  error
 }{
 	{"rpc.unknown", ErrUnknownCall}, {"rpc.stream", ErrStream}, {"rpc.panic", ErrPanic}, {"rpc.busy", ErrBusy}, {"rpc.closed", ErrClosed},
-	{"rpc.protocol", ErrProtocol}, {"rpc.checksum", ErrChecksum}, {"rpc.deadlock", ErrDeadlock},
+	{"rpc.protocol", ErrProtocol}, {"rpc.checksum", ErrChecksum},
 	{"canceled", context.Canceled}, {"deadline", context.DeadlineExceeded},
 	{"eof", io.EOF}, {"unexpected-eof", io.ErrUnexpectedEOF}, {"unsupported", errors.ErrUnsupported},
 	{"not-exist", fs.ErrNotExist}, {"exist", fs.ErrExist}, {"permission", fs.ErrPermission}, {"invalid", fs.ErrInvalid}, {"fs-closed", fs.ErrClosed},

@@ -38,13 +38,6 @@ func SetMostItem(n uint64) (undo func()) {
 	return func() { mostItem = was }
 }
 
-// NestedWaits returns between how many pairs of pools nested calls of this process wait.
-func NestedWaits() int {
-	nestedWaits.mu.Lock()
-	defer nestedWaits.mu.Unlock()
-	return len(nestedWaits.edges)
-}
-
 // CallID returns the identifier of a call's name.
 func CallID(name string) uint64 { return callID(name) }
 

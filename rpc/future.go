@@ -22,7 +22,7 @@ type Future[T any] struct {
 	name  string
 	to    rocl.GID
 	p     rocl.Pending
-	own   *ownFuture   // nil if the request has no number, package codec decodes the result, and the arguments are in the request
+	own   *ownFuture   // nil if the request has no number, package codec decodes the result, the arguments are in the request, and the call is not nested
 	in    reflect.Type // see argumentType
 	flags byte         // of the request
 	state atomic.Uint32
@@ -45,7 +45,7 @@ type ownFuture struct {
 	ctx    context.Context
 	number uint64       // of the request
 	codec  any          // codec of the result; nil: package codec
-	nested *nested      // nil: the call is not nested
+	nested *nestedCall  // nil: the call is not nested
 	region *bulk.Region // memory with the arguments; nil: they are in the request
 	stop   func() bool  // ends the watch of ctx; nil: ctx does not end
 }
@@ -76,26 +76,28 @@ func Go[In, Out any](ctx context.Context, c *Client, provider rocl.GID, name str
 
 // start sends the request of f.
 func start[In, Out any](ctx context.Context, f *Future[Out], in In, cfg *config) error {
+	f.in = argumentType[In](cfg)
+	if s := nestedServer(ctx, f.to); s != nil {
+		n, err := nest(ctx, f.c, s, f.name, in, cfg, 0)
+		if err == nil {
+			f.own = &ownFuture{ctx: ctx, codec: cfg.out, nested: n}
+			n.begin()
+		}
+		return err
+	}
 	var h requestHeader
 	b, err := encodeRequest(ctx, f.c, in, cfg, &h)
 	if err != nil {
 		return err
 	}
-	n, err := f.c.nest(ctx, f.to, f.name, h.number)
-	if err == nil {
-		if f.p, err = f.c.r.StartCall(ctx, f.to, n.tagOf(f.name), b); err != nil {
-			err = sendError{err, f.to}
-		}
-	}
-	if err != nil {
-		n.end()
+	if f.p, err = f.c.r.StartCall(ctx, f.to, callID(f.name), b); err != nil {
 		b.Release()
 		h.release()
-		return err
+		return sendError{err, f.to}
 	}
-	f.flags, f.in = h.flags, argumentType[In](cfg)
+	f.flags = h.flags
 	if h.number != 0 || cfg.out != nil || h.region != nil {
-		f.own = &ownFuture{ctx: ctx, number: h.number, codec: cfg.out, region: h.region, nested: n}
+		f.own = &ownFuture{ctx: ctx, number: h.number, codec: cfg.out, region: h.region}
 		if ctx.Done() != nil {
 			f.own.stop = context.AfterFunc(ctx, f.cancel)
 		}
@@ -107,7 +109,6 @@ func start[In, Out any](ctx context.Context, f *Future[Out], in In, cfg *config)
 func (f *Future[T]) cancel() {
 	f.p.Cancel(context.Cause(f.own.ctx))
 	f.own.release()
-	f.own.nested.end()
 }
 
 // release releases the memory of the arguments.
@@ -123,8 +124,10 @@ func (f *Future[T]) takes() bool { return f.state.CompareAndSwap(futureOpen, fut
 
 // receive waits for the reply. The caller must have taken f.
 func (f *Future[T]) receive() {
-	if f.own != nil {
-		f.own.nested.waitFor()
+	if f.own != nil && f.own.nested != nil {
+		n := f.own.nested
+		f.end(nestedResult[T](n, f.name, n.wait(), f.own.codec, f.in))
+		return
 	}
 	m, err := f.p.Wait(context.Background()) // cancel ends the wait
 	var codec any
@@ -133,7 +136,6 @@ func (f *Future[T]) receive() {
 	if f.own != nil {
 		ctx, number, codec = f.own.ctx, f.own.number, f.own.codec
 		f.own.release()
-		f.own.nested.end()
 		if f.own.stop != nil {
 			f.own.stop()
 		}

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
@@ -243,31 +244,71 @@ func TestNestedKeepsWorker(t *testing.T) {
 	eventually.True(t, "two units have ended, and ten have left", func() bool { f := p.Stats(); return f.Cancelled == 10 && f.Done == 2 })
 }
 
-// An Inline handler that calls its own server, also by way of another one, fails, because it keeps
-// the server from receiving the request.
+// An Inline handler calls its own server, also by way of another one, whatever the place there.
 func TestNestedInline(t *testing.T) {
 	s, c := pair(t)
 	b := besides(t, s)
 	own, other := clientOf(t, s), clientOf(t, b)
-	for name, at := range map[string]*rpc.Server{"self": s, "other": b} {
+	for name, at := range map[string]*rpc.Server{"self": s, "other": b, "inline": b} {
 		if err := rpc.Register(s, name, sums(func(ctx context.Context, n int64) (int64, error) {
-			return rpc.Call[int64, int64](ctx, own, at.ID(), name, n)
+			return rpc.Go[int64, int64](ctx, own, at.ID(), name, n).Wait(ctx)
 		}), rpc.Inline()); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := rpc.Register(b, "other", sums(func(ctx context.Context, n int64) (int64, error) {
-		return rpc.Call[int64, int64](ctx, other, s.ID(), "other", n)
-	})); err != nil {
-		t.Fatal(err)
-	}
-	for name, n := range map[string]int64{"self": 1, "other": 2} {
-		if _, err := rpc.Call[int64, int64](deadline(t), c, s.ID(), name, n); !errors.Is(err, rpc.ErrDeadlock) {
-			t.Errorf("%s: %v", name, err)
+	for name, place := range map[string]rpc.Option{"other": rpc.InGoroutine(), "inline": rpc.Inline()} {
+		if err := rpc.Register(b, name, sums(func(ctx context.Context, n int64) (int64, error) {
+			return rpc.Call[int64, int64](ctx, other, s.ID(), name, n)
+		}), place); err != nil {
+			t.Fatal(err)
 		}
 	}
-	if sum, err := rpc.Call[int64, int64](deadline(t), c, s.ID(), "other", 1); err != nil || sum != 1 {
-		t.Error(sum, err)
+	for _, name := range []string{"self", "other", "inline"} {
+		if sum, err := rpc.Call[int64, int64](deadline(t), c, s.ID(), name, 20); sum != 210 || err != nil {
+			t.Errorf("%s: %d, %v", name, sum, err)
+		}
+	}
+}
+
+// A nested call of an Inline handler waits while another Inline handler of the server runs, until
+// the deadline of the call.
+func TestNestedWaitsForInline(t *testing.T) {
+	s, c := pair(t)
+	b := besides(t, s)
+	own := clientOf(t, b)
+	ran := 0 // the race detector sees handlers that run at once
+	began, release := make(chan struct{}), make(chan struct{})
+	if err := errors.Join(
+		rpc.Register(s, "count", func(_ context.Context, waits bool) (int, error) {
+			if ran++; waits {
+				close(began)
+				<-release
+			}
+			ran++
+			return ran, nil
+		}, rpc.Inline()),
+		rpc.Register(b, "outer", func(ctx context.Context, left time.Duration) (int, error) {
+			ctx, end := context.WithTimeout(ctx, left)
+			defer end()
+			return rpc.Call[bool, int](ctx, own, s.ID(), "count", false)
+		}, inOne(t, b, `{"pools": [{"name": "one", "workers": 2}]}`)),
+	); err != nil {
+		t.Fatal(err)
+	}
+	outer := func(left time.Duration) *rpc.Future[int] {
+		return rpc.Go[time.Duration, int](deadline(t), c, b.ID(), "outer", left)
+	}
+	first := rpc.Go[bool, int](deadline(t), c, s.ID(), "count", true)
+	<-began
+	long := outer(time.Hour)
+	if _, err := outer(time.Millisecond).Wait(deadline(t)); !errors.Is(err, context.DeadlineExceeded) {
+		t.Error(err)
+	}
+	close(release)
+	for n, f := range []*rpc.Future[int]{first, long} {
+		if got, err := f.Wait(deadline(t)); got != 2*n+2 || err != nil {
+			t.Errorf("call %d: %d, %v", n, got, err)
+		}
 	}
 }
 
@@ -333,10 +374,10 @@ func TestNestedWhilePoolWaits(t *testing.T) {
 	}
 }
 
-// A handler sends large arguments to its own server, whose other handlers have the same place. In
-// the only worker of a pool it does not wait for itself; the Inline handler gets an error.
+// A handler sends large arguments to its own server, whose other handlers have the same place. It
+// does not wait for itself.
 func TestSendLargeToOwnServer(t *testing.T) {
-	for name, wants := range map[string]error{"pool": nil, "inline": rpc.ErrDeadlock} {
+	for _, name := range []string{"pool", "inline"} {
 		for _, how := range []func(context.Context) context.Context{func(ctx context.Context) context.Context { return ctx }, context.WithoutCancel} {
 			t.Run(name, func(t *testing.T) {
 				s, c := pair(t)
@@ -367,10 +408,10 @@ func TestSendLargeToOwnServer(t *testing.T) {
 				); err != nil {
 					t.Fatal(err)
 				}
-				if _, err := rpc.Call[struct{}, struct{}](deadline(t), c, s.ID(), "outer", struct{}{}); !errors.Is(err, wants) {
+				if _, err := rpc.Call[struct{}, struct{}](deadline(t), c, s.ID(), "outer", struct{}{}); err != nil {
 					t.Fatal(err)
 				}
-				if wants == nil && !bytes.Equal(<-got, random(2*limit)) {
+				if !bytes.Equal(<-got, random(2*limit)) {
 					t.Error("other arguments")
 				}
 			})
@@ -378,38 +419,80 @@ func TestSendLargeToOwnServer(t *testing.T) {
 	}
 }
 
-// A nested request for a call that was moved out of its pool while the request was under way is
-// answered.
+// A Future of a nested call waits for room in a pool that is removed, because the call was moved.
 func TestNestedMoved(t *testing.T) {
-	s, c := pair(t)
-	p := load(t, s, `{"pools": [{"workers": 1}]}`).Default()
-	own := clientOf(t, s)
-	holds, free, began, moved := make(chan struct{}), make(chan struct{}), make(chan struct{}), make(chan struct{})
-	if err := errors.Join(
-		rpc.Register(s, "hold", func(context.Context, struct{}) (struct{}, error) { close(holds); <-free; return struct{}{}, nil }, rpc.Inline()),
-		rpc.Register(s, "inner", add, rpc.InPool(p)),
-		rpc.Register(s, "outer", func(ctx context.Context, in addends) (int64, error) {
-			close(began)
-			<-holds // from now on the server receives nothing
-			f := rpc.Go[addends, int64](ctx, own, s.ID(), "inner", in)
-			if err := s.Place("inner", rpc.InGoroutine()); err != nil {
-				t.Error(err)
+	for name, place := range map[string]rpc.Option{"goroutine": rpc.InGoroutine(), "inline": rpc.Inline()} {
+		t.Run(name, func(t *testing.T) {
+			s, c := pair(t)
+			set := load(t, s, `{"pools": [{"name": "main", "workers": 1}, {"name": "old", "workers": 1, "queue": 1, "when_full": "wait"}]}`)
+			old, _ := set.Pool("old")
+			release := occupy(t, old)
+			defer release()
+			own := clientOf(t, s)
+			if err := errors.Join(
+				rpc.Register(s, "inner", add, rpc.InPool(old)),
+				rpc.Register(s, "outer", func(ctx context.Context, in addends) (int64, error) {
+					first := rpc.Go[addends, int64](ctx, own, s.ID(), "inner", in)
+					second := rpc.Go[addends, int64](ctx, own, s.ID(), "inner", in)
+					eventually.True(t, "a call waits for room", func() bool { return old.Stats().Waiting == 1 })
+					if err := errors.Join(s.Place("inner", place), set.ReplacePool("old", "main")); err != nil {
+						return 0, err
+					}
+					a, err := second.Wait(ctx)
+					b, e := first.Wait(ctx)
+					return a + b, errors.Join(err, e)
+				}, rpc.InPool(set.Default())),
+			); err != nil {
+				t.Fatal(err)
 			}
-			close(moved)
-			return f.Wait(ctx)
-		}, rpc.InPool(p)),
+			if sum, err := rpc.Call[addends, int64](deadline(t), c, s.ID(), "outer", addends{1, 2}); sum != 6 || err != nil {
+				t.Error(sum, err)
+			}
+		})
+	}
+}
+
+// A stream of a nested call ends with the loop that takes its results, and with the context of its
+// call.
+func TestNestedStreamLeft(t *testing.T) {
+	s, c := pair(t)
+	own := clientOf(t, s)
+	one := inOne(t, s, waiting)
+	ended := make(chan error, 2)
+	if err := errors.Join(
+		rpc.RegisterStream(s, "count", func(ctx context.Context, n int64) iter.Seq2[int64, error] {
+			return func(yield func(int64, error) bool) {
+				defer func() { <-ctx.Done(); ended <- ctx.Err() }()
+				for range n {
+					if !yield(n, nil) {
+						return
+					}
+				}
+			}
+		}, one),
+		rpc.Register(s, "outer", func(ctx context.Context, n int64) (int64, error) {
+			ctx, cancel := context.WithCancel(ctx)
+			defer cancel()
+			for m, err := range rpc.Stream[int64, int64](ctx, own, s.ID(), "count", n) {
+				if n > 1 || err != nil {
+					return m, err
+				}
+				cancel()
+			}
+			return 0, nil
+		}, one),
 	); err != nil {
 		t.Fatal(err)
 	}
-	outer := rpc.Go[addends, int64](deadline(t), c, s.ID(), "outer", addends{1, 2})
-	<-began
-	held := rpc.Go[struct{}, struct{}](deadline(t), c, s.ID(), "hold", struct{}{})
-	<-moved
-	close(free)
-	if sum, err := outer.Wait(deadline(t)); sum != 3 || err != nil {
-		t.Error(sum, err)
+	if n, err := rpc.Call[int64, int64](deadline(t), c, s.ID(), "outer", 2); n != 2 || err != nil {
+		t.Error(n, err)
 	}
-	if _, err := held.Wait(deadline(t)); err != nil {
+	if _, err := rpc.Call[int64, int64](deadline(t), c, s.ID(), "outer", 1); !errors.Is(err, context.Canceled) {
 		t.Error(err)
+	}
+	for range 2 {
+		if err := <-ended; !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
 	}
 }

@@ -6,13 +6,14 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"runtime/debug"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/rocl-go/rocl"
-	"github.com/rocl-go/rocl/internal/testkit/eventually"
 	"github.com/rocl-go/rocl/pool"
 	"github.com/rocl-go/rocl/rpc"
 )
@@ -61,11 +62,12 @@ func ringOf(t *testing.T, n int) ([]*rpc.Server, *rpc.Client) {
 	return all, c
 }
 
-// In each pool all workers run handlers that wait for a worker of the next pool, and those of the
-// last one for the first. One of the calls runs at once, so all of them end.
+// In each pool all workers run handlers that call the next pool, and those of the last one call the
+// first. All calls end.
 //
-// Promise (Package rpc): Handlers of several pools of a process may call each other without waiting
-// for ever. See also TestNestedAmongPools.
+// Promise (Package rpc): Handlers of one pool or of several may call each other by their contexts
+// while all workers are busy: a nested call runs in the calling goroutine. See also
+// TestNestedAmongPools, TestNestedInOneWorker, TestNestedNeedsNoWorker.
 func TestNestedInRing(t *testing.T) {
 	for what, test := range map[string]struct {
 		pools, workers int
@@ -114,7 +116,6 @@ func TestNestedInRing(t *testing.T) {
 					t.Error(sum, err)
 				}
 			}
-			eventually.True(t, "no call is recorded as waiting", func() bool { return rpc.NestedWaits() == 0 })
 		})
 	}
 }
@@ -153,44 +154,29 @@ func TestNestedAmongPools(t *testing.T) {
 				})
 			}
 			callers.Wait()
-			eventually.True(t, "no call is recorded as waiting", func() bool { return rpc.NestedWaits() == 0 })
 		})
 	}
 }
 
-// A nested call to a pool that is busy, and whose handlers wait for no other pool, waits for a
-// worker.
-func TestNestedWaitsForOtherPool(t *testing.T) {
+// A nested call to a pool runs in the calling goroutine, while the worker of the pool is busy.
+func TestNestedNeedsNoWorker(t *testing.T) {
 	servers, c := ringOf(t, 2)
 	own := clientOf(t, servers[0])
 	pools := poolsOf(t, servers, `{"pools": [{"workers": 1}]}`)
-	began, release := make(chan struct{}), make(chan struct{})
-	var running atomic.Int64
+	release := occupy(t, pools[1])
+	defer release()
 	if err := errors.Join(
-		rpc.Register(servers[1], "inner", func(_ context.Context, isFirst bool) (int64, error) {
-			defer running.Add(-1)
-			n := running.Add(1)
-			if isFirst {
-				close(began)
-				<-release
-			}
-			return n, nil
+		rpc.Register(servers[1], "inner", func(context.Context, struct{}) (bool, error) {
+			return strings.Contains(string(debug.Stack()), "TestNestedNeedsNoWorker.func2("), nil
 		}, rpc.InPool(pools[1])),
-		rpc.Register(servers[0], "outer", func(ctx context.Context, _ struct{}) (int64, error) {
-			return rpc.Call[bool, int64](ctx, own, servers[1].ID(), "inner", false)
+		rpc.Register(servers[0], "outer", func(ctx context.Context, _ struct{}) (bool, error) {
+			return rpc.Call[struct{}, bool](ctx, own, servers[1].ID(), "inner", struct{}{})
 		}, rpc.InPool(pools[0])),
 	); err != nil {
 		t.Fatal(err)
 	}
-	first := rpc.Go[bool, int64](deadline(t), c, servers[1].ID(), "inner", true)
-	<-began
-	outer := rpc.Go[struct{}, int64](deadline(t), c, servers[0].ID(), "outer", struct{}{})
-	eventually.True(t, "the nested call is queued", func() bool { return pools[1].Stats().Queued == 1 })
-	close(release)
-	for _, f := range []*rpc.Future[int64]{first, outer} {
-		if n, err := f.Wait(deadline(t)); n != 1 || err != nil {
-			t.Errorf("%d handlers ran at once, %v", n, err)
-		}
+	if isSame, err := rpc.Call[struct{}, bool](deadline(t), c, servers[0].ID(), "outer", struct{}{}); !isSame || err != nil {
+		t.Error("the inner handler has another goroutine than the outer one:", err)
 	}
 }
 

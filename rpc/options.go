@@ -38,9 +38,9 @@ func newConfig(opts []Option) (c config) {
 }
 
 // Inline makes the goroutine that receives requests run the handler. This is the quickest way, for
-// handlers that return at once. A handler that waits delays all requests to its server. If it calls
-// its own server with the context that it was given, the call fails with ErrDeadlock. Inline is not
-// for streams.
+// handlers that return at once. A handler that waits delays all requests to its server. One Inline
+// handler of a server runs at a time, whichever goroutine runs it: arguments that are pulled, and
+// nested calls, have another one. Inline is not for streams.
 func Inline() Option {
 	return withExecutor(executor{isInline: true})
 }
@@ -51,14 +51,20 @@ func Inline() Option {
 // calls. Then the server's mailbox fills, and callers wait. A request leaves the queue as soon as
 // its caller cancels or ends, or its deadline is over.
 //
-// A handler keeps its worker while it waits for a call. If it calls a server of its own process,
-// with its own context, the called handler waits for no worker that could wait for it: one of the
-// same pool, or of a pool whose handlers wait for the pool of the first handler. It runs at once,
-// in a goroutine of its own. So a pool of one worker may call itself, and handlers of several pools
-// may call each other. A [Future] is such a call when the handler waits for it; until then it waits
-// for a worker. Calls that come back by way of another process, or that a handler makes with
-// another context, can wait for their own end, until their deadlines. So can those of an [Inline]
-// handler.
+// A handler keeps its worker while it waits for a call. If a handler in a pool, or an [Inline] one,
+// calls a server of its own process, with its own context, the call is nested: the called handler
+// runs in the calling goroutine. It needs no worker, and the limit and the order of its own pool do
+// not apply to it. So a pool of one worker may call itself, and handlers of several pools may call
+// each other. An Inline handler runs in the calling goroutine while no other one of its server
+// does. The handlers that a nested call's handler calls are nested too.
+//
+// [Call] then returns when the called handler has returned, and that should watch its context. The
+// call of a [Future] waits for a worker, until a goroutine waits for the Future. If the handler has
+// not begun by then, that goroutine runs it. The handler of a [Stream] has a goroutine of its own.
+//
+// Calls that come back by way of another process, or that a handler makes with another context, can
+// wait for their own end, until their deadlines. So can Inline handlers of two servers that call
+// each other.
 //
 // The deadline of a unit is the caller's. Its key, for a pool of policy pool.Keyed, is the caller:
 // the calls of one client run one after another, in order. The pool must not be closed before the
@@ -107,9 +113,10 @@ func (p *executor) exit() {
 func (r *request) start() (waits context.Context) {
 	switch p := &r.method.executor; {
 	case p.pool != nil:
-		return r.submit()
+		q := &queued{r: r, ctx: r.ctx}
+		return q.enqueue()
 	case p.isInline:
-		r.run()
+		r.runInPlace()
 	default:
 		go r.run()
 	}
@@ -121,47 +128,28 @@ func (p *executor) isReceiver() bool {
 	return p.isInline || p.pool != nil && p.pool.Policy() == pool.Inline
 }
 
-// submit gives the request to a pool. It returns the same as start.
-func (r *request) submit() (waits context.Context) {
-	p, q := r.method.executor.pool, &queued{r: r, ctx: r.ctx}
-	if n := r.nested; n != nil && len(n.from.pools()) > 0 && !r.method.executor.isReceiver() {
-		if n.awaited.Err() == nil {
-			q.submitUnawaited(n, p)
-			return nil
-		}
-		if !nestedWaits.add(n, p) {
-			go r.run()
-			return nil
-		}
+// runInPlace runs the request, and no other Inline handler of the server meanwhile if the handler
+// is one.
+func (r *request) runInPlace() {
+	if r.method.executor.isReceiver() {
+		r.s.inline.Lock()
+		defer r.s.inline.Unlock()
 	}
-	_, err := q.submit(ended, p)
-	if errors.Is(err, context.Canceled) { // the pool would wait
-		waits, done := context.WithCancel(context.Background())
-		r.s.receiver.Go(func() {
-			defer done()
-			if _, err := q.submit(q.ctx, p); err != nil {
-				r.retryAfterMove(err)
-			}
-		})
-		return waits
-	}
-	if err != nil {
-		return r.retryAfterMove(err)
-	}
-	return nil
+	r.run()
 }
 
 // retryAfterMove handles a request that its pool has refused. If the pool was removed because the
 // call was moved, the request runs in the call's new place. Otherwise it is refused.
 func (r *request) retryAfterMove(err error) (waits context.Context) {
-	nestedWaits.remove(r.nested)
 	m := r.method.now()
 	if !errors.Is(err, pool.ErrClosed) || m == nil || m.executor.pool == r.method.executor.pool {
 		r.busy(err)
 		return nil
 	}
-	if r.method = m; m.executor.isReceiver() {
-		r.handBack()
+	moved := *r.ctx
+	moved.method = m
+	if r.method, r.ctx = m, &moved; r.nested != nil {
+		go r.nested.run()
 		return nil
 	}
 	return r.start()

@@ -4,7 +4,6 @@ package rpc
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -177,7 +176,7 @@ func (o *overflow) expose(ctx context.Context, p []byte, s bulk.Segment) (*expos
 type elsewhere struct {
 	Memory bulk.Handle
 	Sum    uint64 // xxhash of the bytes if the flags ask for it; else 0
-	Number uint64 // in a reply: number of the call, for the message with tagCancel after the result has been pulled
+	Number uint64 // in a reply: number of the call, for the receipt
 }
 
 // message returns a buffer with the elsewhere of the value after head free bytes. It needs no
@@ -298,11 +297,12 @@ func pulledResult[Out any](ctx context.Context, c *Client, provider rocl.GID, nu
 	return f.decode(got.bytes)
 }
 
-// gotResult tells a provider that it need not hold the result of a call any more, because the
-// caller has it or cannot have it. number is 0 if the caller does not know the number of the call.
+// gotResult sends a provider the receipt for the result of a call, which the caller has or cannot
+// have. So the provider need not hold it any more. number is 0 if the caller does not know the
+// number of the call.
 func (c *Client) gotResult(provider rocl.GID, number uint64) {
 	if number != 0 {
-		c.tell(provider, number, whyPulled)
+		c.tell(provider, tagReceipt, number, 0)
 	}
 }
 
@@ -310,13 +310,7 @@ func (c *Client) gotResult(provider rocl.GID, number uint64) {
 // the provider has pulled them.
 func (c *Client) sendElsewhere(ctx context.Context, provider rocl.GID, name string, b *rocl.Buffer, h *requestHeader) error {
 	defer h.release()
-	n, err := c.nest(ctx, provider, name, h.number)
-	if err != nil {
-		b.Release()
-		return err
-	}
-	defer n.end()
-	m, err := c.r.Call(ctx, provider, n.tagOf(name), b)
+	m, err := c.r.Call(ctx, provider, callID(name), b)
 	if err != nil {
 		b.Release()
 		return sendError{err, provider}
@@ -346,6 +340,20 @@ func (r *request) pull() error {
 	return nil
 }
 
+// pullAndStart pulls the arguments of a request with an Inline handler, and starts it.
+func (r *request) pullAndStart() {
+	err := r.pull()
+	if err == nil {
+		err = context.Cause(r.ctx)
+	}
+	if err != nil {
+		r.refuseUntil(r.ctx, err)
+		r.end()
+		return
+	}
+	r.start()
+}
+
 // taken replies that the arguments have been pulled. A caller that gets no reply has ended.
 func (r *request) taken() {
 	b := lend(r.s.c, make([]byte, replyHead))
@@ -356,7 +364,9 @@ func (r *request) taken() {
 }
 
 // wantsReply reports whether the caller waits for the result.
-func (r *request) wantsReply() bool { return r.m.IsCall() && r.h.flags&flagTaken == 0 }
+func (r *request) wantsReply() bool {
+	return r.h.flags&flagTaken == 0 && (r.nested != nil || r.m.IsCall())
+}
 
 // decoded releases the memory into which the arguments were pulled, and records that the handler
 // runs now. If err, the error of decoding them, is not nil, the handler does not run.
@@ -377,11 +387,11 @@ func (r *request) releaseArgs() {
 	}
 }
 
-// A held is a result that stays in the server's memory until the caller has pulled it, or the call
-// has ended in another way.
+// A held is a result that stays in the server's memory until the caller's receipt comes, or until
+// the call has ended in another way.
 type held struct {
 	*exposed
-	until context.Context
+	until context.Context // ends with the receipt, or with the call
 }
 
 // resultElsewhere exposes a result as encodeElsewhere does, and returns the reply with its
@@ -402,19 +412,15 @@ func resultElsewhere[Out any](r *request, f format[Out], v Out, b *rocl.Buffer, 
 // with the result's elsewhere.
 func (r *request) keepUntilPulled(e *exposed) (*rocl.Buffer, error) {
 	r.method.stats.overflows.Add(1)
-	ctx := context.Context(r.ctx)
-	if r.h.number == 0 { // the caller cannot cancel, but will report that it has the result
-		before := r.stop
-		ctx, r.stop = context.WithCancelCause(ctx)
-		if stop := r.stop; before != nil {
-			r.stop = func(cause error) { stop(cause); before(cause) }
-		}
+	if r.h.number == 0 {
 		r.h.number = ownNumber | r.s.overflow.numbers.Add(1)
 		r.s.callers.begin(r)
 	}
 	b, err := e.message(r.s.c, replyHead, r.h.flags, r.h.number)
 	if err == nil {
-		r.held = &held{e, ctx}
+		until, received := context.WithCancel(r.ctx)
+		r.held = &held{e, until}
+		r.s.callers.hold(r, received)
 	}
 	return b, err
 }
@@ -431,69 +437,4 @@ func (r *request) endLater() {
 		h.Release()
 		r.end()
 	})
-}
-
-// handBack lets the receiving goroutine start a request. Before that, another goroutine pulls the
-// arguments if they are elsewhere. It does not wait.
-func (r *request) handBack() {
-	s := r.s
-	s.receiver.Go(func() {
-		var err error
-		if r.isElsewhere() {
-			err = r.pull()
-		}
-		if err == nil {
-			err = s.handBack(r)
-		}
-		if err != nil {
-			r.refuseUntil(r.ctx, err)
-			r.end()
-		}
-	})
-}
-
-// handBack gives a request back to the receiving goroutine.
-func (s *Server) handBack(r *request) error {
-	number := s.overflow.numbers.Add(1)
-	s.handed.Store(number, r)
-	var p [8]byte
-	binary.LittleEndian.PutUint64(p[:], number)
-	b := lend(s.c, p[:])
-	err := s.r.Send(r.ctx, s.ID(), tagPulled, b)
-	if err != nil {
-		b.Release()
-	}
-	if err != nil && s.takeHanded(number) == nil { // the receiving goroutine has ended, and the request with it
-		return nil
-	}
-	return err
-}
-
-// takeHanded removes and returns a request that was given back, or nil.
-func (s *Server) takeHanded(number uint64) *request {
-	if r, ok := s.handed.LoadAndDelete(number); ok {
-		return r.(*request)
-	}
-	return nil
-}
-
-// resume runs the request that a message with tagPulled names. The receiving goroutine calls it.
-func (s *Server) resume(m *rocl.Message) (waits context.Context) {
-	if p := m.Bytes(); m.From() == s.ID() && len(p) == 8 {
-		if r := s.takeHanded(binary.LittleEndian.Uint64(p)); r != nil {
-			return r.start()
-		}
-	}
-	return nil
-}
-
-// dropHanded refuses the requests that were given back and do not run, because the server was
-// closed.
-func (s *Server) dropHanded() {
-	for number := range s.handed.Range {
-		if r := s.takeHanded(number.(uint64)); r != nil {
-			r.refuse(ErrClosed)
-			r.end()
-		}
-	}
 }

@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime/debug"
 	"strings"
 	"sync"
 	"testing"
@@ -231,32 +230,48 @@ func TestFullPoolReplaced(t *testing.T) {
 	}
 }
 
-// A call is made Inline while a request of it waits for room in its old pool, which is removed: the
-// receiving goroutine runs the handler.
+// A call is made Inline while a request of it waits for room in its old pool, which is removed: no
+// other Inline handler runs beside its handler.
 func TestFullPoolToInline(t *testing.T) {
 	s, c := pair(t)
 	set := load(t, s, `{"pools": [{"name": "main"}, {"name": "old", "workers": 1, "queue": 1, "when_full": "wait"}]}`)
 	old, _ := set.Pool("old")
 	release := occupy(t, old)
-	isReceiver := func(context.Context, struct{}) (bool, error) {
-		return strings.Contains(string(debug.Stack()), "(*Server).receive("), nil
-	}
-	if err := rpc.Register(s, "where", isReceiver, rpc.InPool(old)); err != nil {
+	defer release()
+	ran := 0 // the race detector sees handlers that run at once
+	began, free := make(chan struct{}), make(chan struct{})
+	if err := errors.Join(
+		rpc.Register(s, "moved", func(_ context.Context, isInline bool) (int, error) {
+			if !isInline {
+				return 0, nil
+			}
+			ran++
+			close(began)
+			<-free
+			ran++
+			return ran, nil
+		}, rpc.InPool(old)),
+		rpc.Register(s, "inline", func(context.Context, bool) (int, error) { ran++; return ran, nil }, rpc.Inline()),
+	); err != nil {
 		t.Fatal(err)
 	}
-	queued := rpc.Go[struct{}, bool](deadline(t), c, s.ID(), "where", struct{}{})
-	waits := rpc.Go[struct{}, bool](deadline(t), c, s.ID(), "where", struct{}{})
+	call := func(name string, in bool) *rpc.Future[int] {
+		return rpc.Go[bool, int](deadline(t), c, s.ID(), name, in)
+	}
+	queued := call("moved", false)
+	eventually.True(t, "a call is queued", func() bool { return old.Stats().Queued == 1 })
+	waits := call("moved", true)
 	eventually.True(t, "a call waits for room", func() bool { return old.Stats().Waiting == 1 })
-	if err := s.Place("where", rpc.Inline()); err != nil {
+	if err := errors.Join(s.Place("moved", rpc.Inline()), set.ReplacePool("old", "main")); err != nil {
 		t.Fatal(err)
 	}
-	if err := set.ReplacePool("old", "main"); err != nil {
-		t.Fatal(err)
-	}
-	release()
-	for f, want := range map[*rpc.Future[bool]]bool{queued: false, waits: true} {
+	<-began
+	other := call("inline", true)
+	eventually.True(t, "the other request has come", func() bool { n, _ := s.Resource().Waiting(); return n == 0 })
+	close(free)
+	for f, want := range map[*rpc.Future[int]]int{queued: 0, waits: 2, other: 3} {
 		if got, err := f.Wait(deadline(t)); got != want || err != nil {
-			t.Errorf("in the receiving goroutine: %v, want %v: %v", got, want, err)
+			t.Errorf("%d, want %d: %v", got, want, err)
 		}
 	}
 }

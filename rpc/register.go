@@ -45,6 +45,10 @@ func Register[In, Out any](s *Server, name string, f func(ctx context.Context, i
 		if err != nil || !r.wantsReply() {
 			return nil, err
 		}
+		if r.nested != nil {
+			r.nested.result, err = out.append(nil, result)
+			return nil, err
+		}
 		if r.method.executor.isReceiver() {
 			return encodeWithoutWait(r, out, result)
 		}

@@ -17,7 +17,7 @@ import (
 // goroutine that runs the handler.
 type request struct {
 	s       *Server
-	m       *rocl.Message
+	m       *rocl.Message // nil: the call is nested
 	method  *method
 	h       requestHeader
 	args    []byte
@@ -26,15 +26,13 @@ type request struct {
 	stop    context.CancelCauseFunc // ends ctx; nil: only the end of the caller ends it
 	unwatch func()                  // ends the watch for the caller's cancellation; nil: there is none
 	caller  *caller
-	nested  *nested // nil: a handler of this process does not wait for the call
-	// A handler of this process waits until the arguments are pulled, but not for the call. So they
-	// are pulled before the handler's turn has come.
-	isSentByHandler bool
-	// results of a stream; nil for other calls.
+	nested  *nestedCall // nil: the request came in a message, m
+	// results of a stream that came in a message; nil for other calls.
 	results *results
 	pulled  *pulled // the arguments, if they were elsewhere
 	hasRun  bool    // the handler has begun
 	held    *held   // the result, if it is elsewhere
+	receipt func()  // ends the hold of the result; set and called while callers.mu is held, or by the handler's goroutine
 
 	// late makes the reply if the receiving goroutine would wait. nil: the reply is there, or
 	// none is due.
@@ -100,8 +98,8 @@ func (s *Server) begin(m *rocl.Message) (own *request, waits context.Context) {
 	switch p := &r.method.executor; {
 	case !p.isInline && p.pool == nil:
 		return r, nil
-	case r.isElsewhere() && (p.isReceiver() || r.isSentByHandler):
-		r.handBack()
+	case r.isElsewhere() && p.isReceiver():
+		s.receiver.Go(r.pullAndStart)
 		return nil, nil
 	}
 	return nil, r.start()
@@ -118,49 +116,33 @@ func (r *request) parse() (err error) {
 		r.s.log.Warn("rpc: a request cannot be read", "server", r.s.ID(), "from", r.m.From(), "err", err)
 		return err
 	}
-	id := r.m.Tag()
-	if id == tagNested {
-		n, err := nestedIn(r.m, r.h.number)
-		if err != nil {
-			return err
-		}
-		if id = n.id; r.h.flags&flagTaken != 0 {
-			r.isSentByHandler = true
-		} else {
-			r.nested = n
-		}
-	}
-	m := (*r.s.names.Load())[id]
-	if m == nil {
-		r.s.unknown.Add(1)
-		return ErrUnknownCall
-	}
 	isStream := r.h.flags&flagStream != 0
-	switch {
-	case m.isStream && !isStream:
-		return ErrStream
-	case isStream && !m.isStream:
-		return fmt.Errorf("%w that gives a stream: this one gives one result", ErrUnknownCall)
-	case isStream && (r.h.number == 0 || !r.m.IsCall()):
+	m, err := r.s.offered(r.m.Tag(), isStream)
+	if err != nil {
+		return err
+	}
+	if isStream && (r.h.number == 0 || !r.m.IsCall()) {
 		return fmt.Errorf("%w: the stream has no number, or its caller waits for no reply", ErrProtocol)
 	}
 	r.method = m
 	if isStream {
 		r.results = newResults(r)
 	}
-	if !m.executor.isInline || m.stats.begun.Load()%timeOne == 0 {
-		r.came = time.Now()
-	}
+	r.time()
 	r.caller = r.s.callers.of(r.s, r.m.From())
 	if meta == nil && !r.isLimited() {
 		r.ctx = r.caller.plain(r.s, m)
 	} else {
 		r.ctx = &handlerContext{Context: r.caller.ctx, info: Info{m.name, r.m.From(), r.s.ID(), meta, r.s}, method: m}
 	}
-	if r.nested != nil { // it has a number, and so a context of its own
-		r.ctx.outer = r.nested.from
-	}
 	return nil
+}
+
+// time notes when the request came, unless it is one of many Inline ones.
+func (r *request) time() {
+	if !r.method.executor.isInline || r.method.stats.begun.Load()%timeOne == 0 {
+		r.came = time.Now()
+	}
 }
 
 // isLimited reports whether the request has a deadline, or can be cancelled.
@@ -200,7 +182,6 @@ func (r *request) limit() {
 
 // leave ends a request whose context has ended before its handler began.
 func (r *request) leave() {
-	nestedWaits.remove(r.nested)
 	r.refuse(context.Cause(r.ctx))
 	r.end()
 }
@@ -230,6 +211,10 @@ func (r *request) run() {
 		return
 	}
 	r.method.stats.ended(r.came, err)
+	if r.nested != nil {
+		r.nested.end(err)
+		return
+	}
 	if err != nil {
 		b = r.s.errorReply(r.status(), r.h.flags, err)
 	}
@@ -294,7 +279,7 @@ func (r *request) replyWaiting(b *rocl.Buffer) {
 func (r *request) notSent(b *rocl.Buffer, err error) {
 	b.Release()
 	if r.held != nil {
-		r.stop(err)
+		r.receipt()
 	}
 	r.s.log.Debug("rpc: a reply could not be sent", "call", r.method.name, "server", r.s.ID(), "to", r.m.From(), "err", err)
 	if errors.Is(err, rocl.ErrTooLarge) {
@@ -320,7 +305,7 @@ func (r *request) serve() (b *rocl.Buffer, err error) {
 		}
 		v := recover()
 		// Cause: as it says, with the stack. Remedy: correct the handler.
-		r.s.log.Error("rpc: a handler panicked", "call", r.method.name, "server", r.s.ID(), "from", r.m.From(), "request", RequestID(r.ctx), "panic", v, "stack", string(debug.Stack()))
+		r.s.log.Error("rpc: a handler panicked", "call", r.method.name, "server", r.s.ID(), "from", r.ctx.info.Caller, "request", RequestID(r.ctx), "panic", v, "stack", string(debug.Stack()))
 		b, err = nil, fmt.Errorf("%w: the handler of %q", ErrPanic, r.method.name)
 		if v == nil { // runtime.Goexit: only deferred functions still run
 			if r.results != nil {
@@ -361,6 +346,9 @@ func (r *request) free() {
 	if r.pulled != nil {
 		r.releaseArgs()
 	}
+	if r.nested != nil { // its caller refers to it
+		return
+	}
 	r.m.Release()
 	if r.h.number != 0 { // a message that cancels it, or asks for results, may still refer to it
 		return
@@ -385,11 +373,14 @@ func (r *request) refuseWaiting(err error) {
 
 // refuseUntil is refuse that waits until ctx ends.
 func (r *request) refuseUntil(ctx context.Context, err error) {
-	if r.results != nil {
+	switch {
+	case r.nested != nil:
+		r.nested.end(err)
+	case r.results != nil:
 		r.results.close(err)
-		return
+	default:
+		r.s.fail(ctx, r.m, r.status(), r.h.flags, err)
 	}
-	r.s.fail(ctx, r.m, r.status(), r.h.flags, err)
 }
 
 // refuse replies, without waiting, that a request is not handled. If the caller's context has no

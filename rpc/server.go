@@ -19,7 +19,7 @@ import (
 // Order of locks. Those of this package are not nested in each other, except that results.mu is
 // held while overflow.opening is taken. Four are held over calls of other packages:
 //
-//   - waitGraph.mu while the streams of a pool are read, which locks the pool;
+//   - Server.inline while a handler runs, and so over any lock that the handler takes;
 //   - Server.mu while a call begins or ends the use of a pool, which locks the pool;
 //   - callers.mu while a context is cancelled, whose functions (context.AfterFunc) run in goroutines
 //     of their own;
@@ -55,7 +55,7 @@ type Server struct {
 	requests sync.Pool
 	callers  callers
 	overflow overflow
-	handed   sync.Map      // requests that the receiving goroutine is to start, by the numbers of tagPulled
+	inline   sync.Mutex    // held while an Inline handler runs
 	unknown  atomic.Uint64 // requests for calls that the server does not offer
 	caughtUp time.Time     // when catchUp returned last; used by the receiving goroutine only
 
@@ -197,6 +197,22 @@ type method struct {
 	isStream bool // serve adds results to request.results
 }
 
+// offered returns the method with an identifier. It fails if the server offers none, or one of the
+// other kind.
+func (s *Server) offered(id uint64, isStream bool) (*method, error) {
+	m := (*s.names.Load())[id]
+	switch {
+	case m == nil:
+		s.unknown.Add(1)
+		return nil, ErrUnknownCall
+	case m.isStream && !isStream:
+		return nil, ErrStream
+	case isStream && !m.isStream:
+		return nil, fmt.Errorf("%w that gives a stream: this one gives one result", ErrUnknownCall)
+	}
+	return m, nil
+}
+
 // now returns the call as it is after it was moved to its present place, or nil if it is no longer
 // offered.
 func (m *method) now() *method { return (*m.s.names.Load())[m.id] }
@@ -275,7 +291,6 @@ func (s *Server) receive() {
 			}
 			isReceiving = false
 			close(s.turn)
-			s.dropHanded()
 			return
 		}
 		if s.control(m) {
@@ -349,34 +364,30 @@ func (s *Server) awaitTurn() (receives bool) {
 	return receives
 }
 
-// controls handles control messages and nested calls until ctx ends, while a pool waits for room.
-// Other requests wait in the mailbox, in order. Running calls can be cancelled, get results, and
-// make nested calls, whose end the pool may wait for.
+// controls handles control messages until ctx ends, while a pool waits for room. Requests wait in
+// the mailbox, in order. Running calls can be cancelled, and get results.
 func (s *Server) controls(ctx context.Context) {
 	for ctx.Err() == nil {
-		m, err := s.r.Recv(ctx, rocl.Tags(0, tagNested))
+		m, err := s.r.Recv(ctx, rocl.Tags(0, firstCall-1))
 		switch {
 		case errors.Is(err, rocl.ErrClosed):
 			return
-		case err != nil || s.control(m):
-		default:
-			if own, _ := s.begin(m); own != nil { // if another pool waits for room too, a goroutine of its own waits
-				go own.run()
-			}
+		case err == nil && !s.control(m):
+			s.refuse(m, flagsOf(m.Bytes()), ErrUnknownCall)
+			m.Release()
 		}
 	}
 }
 
-// control handles m, and reports true, if m is a message of the package itself and no request. A
-// request that tagPulled resumes may wait for room in a pool; a goroutine of its own does so.
+// control handles m, and reports true, if m is a message of the package itself and no request.
 func (s *Server) control(m *rocl.Message) bool {
 	switch {
 	case m.IsGone():
 		s.callers.gone(m.From(), m.GoneErr())
 	case m.Tag() == tagCancel:
 		s.callers.cancel(m)
-	case m.Tag() == tagPulled:
-		s.resume(m)
+	case m.Tag() == tagReceipt:
+		s.callers.receipt(m)
 	case m.Tag() == tagNext:
 		s.receiver.Go(func() { s.more(m) }) // more releases m
 		return true

@@ -60,7 +60,7 @@ func RegisterStream[In, Out any](s *Server, name string, f func(ctx context.Cont
 		yield := func(ctx context.Context) error {
 			for v, err := range f(ctx, arg) {
 				if err == nil {
-					err = r.results.put(ctx, func(p []byte) ([]byte, error) { return out.append(p, v) })
+					err = r.put(ctx, func(p []byte) ([]byte, error) { return out.append(p, v) })
 				}
 				if err != nil {
 					return err
@@ -74,6 +74,14 @@ func RegisterStream[In, Out any](s *Server, name string, f func(ctx context.Cont
 		return nil, intercept(r.ctx, s.around, &Invocation{Info: r.ctx.info, In: &arg}, yield)
 	}
 	return s.register(m)
+}
+
+// put adds a result.
+func (r *request) put(ctx context.Context, encode func([]byte) ([]byte, error)) error {
+	if r.nested != nil {
+		return r.nested.put(ctx, encode)
+	}
+	return r.results.put(ctx, encode)
 }
 
 // results has the results of one stream that the caller has not received yet.
@@ -296,6 +304,9 @@ func Stream[In, Out any](ctx context.Context, c *Client, provider rocl.GID, name
 
 // stream is Stream with a function yield that reports whether it wants more.
 func stream[In, Out any](ctx context.Context, c *Client, provider rocl.GID, name string, in In, cfg *config, yield func(Out) bool) error {
+	if s := nestedServer(ctx, provider); s != nil {
+		return streamNested(ctx, c, s, name, in, cfg, yield)
+	}
 	ctx, end := context.WithCancel(ctx)
 	defer end()
 	h := requestHeader{flags: flagStream}
@@ -304,15 +315,8 @@ func stream[In, Out any](ctx context.Context, c *Client, provider rocl.GID, name
 		return err
 	}
 	defer h.release()
-	n, err := c.nest(ctx, provider, name, h.number)
-	if err != nil {
-		b.Release()
-		return err
-	}
-	n.waitFor()
-	defer n.end()
 	s := &incoming{c: c, provider: provider, name: name, h: &h, in: argumentType[In](cfg)}
-	s.pending = c.batch(ctx, provider, n.tagOf(name), b)
+	s.pending = c.batch(ctx, provider, callID(name), b)
 	defer s.leave(ctx, end)
 	for {
 		got, err := s.receive(ctx)
@@ -409,7 +413,7 @@ func (s *incoming) leave(ctx context.Context, end func()) {
 		}
 	}
 	if s.hasBegun && !s.isEndReceived { // otherwise the end of its first call tells the provider
-		s.c.tell(s.provider, s.h.number, why)
+		s.c.tell(s.provider, tagCancel, s.h.number, why)
 	}
 }
 

@@ -71,11 +71,10 @@ const (
 
 // Tags below firstCall are messages of the package itself, not names of calls.
 const (
-	tagCancel = 1 // the payload has the numbers of requests, each with a reason
-	tagNext   = 2 // a call for more results of a stream; the payload is the number and the flags of the request
-	tagPulled = 3 // from the server to itself: a request is to be started, see request.handBack; the payload is a number
-	tagNested = 4 // within the process: the request of a nested call
-	firstCall = 256
+	tagCancel  = 1 // streams have ended at the caller; the payload has the numbers of their requests, each with a reason
+	tagNext    = 2 // a call for more results of a stream; the payload is the number and the flags of the request
+	tagReceipt = 3 // the caller needs results no longer that it may pull; the payload has the numbers of the calls, each with a 0
+	firstCall  = 256
 )
 
 // callID returns the identifier of a call's name.
@@ -272,13 +271,13 @@ func parseMetadata(p []byte) (Metadata, error) {
 const (
 	whyCancelled = iota
 	whyDeadline
-	whyPulled // the caller has the result, or cannot have it
 )
 
-// controlLen is the length of the payload of a message with tagCancel or tagNext.
+// controlLen is the length of the payload of a message with tagNext, and of an element of the
+// payload of one with tagCancel or tagReceipt.
 const controlLen = 9
 
-// putControl writes the payload of such a message. more is the reason or the flags.
+// putControl writes such a payload. more is the flags, the reason or 0.
 func putControl(p []byte, number uint64, more byte) {
 	binary.LittleEndian.PutUint64(p, number)
 	p[8] = more

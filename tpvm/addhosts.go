@@ -29,7 +29,7 @@ const (
 )
 
 const (
-	foundTime   = 10 * time.Second // within which the pod of an added host must be found
+	foundTime   = 10 * time.Second // the default of Task.foundTime
 	foundEvery  = 20 * time.Millisecond
 	shellTime   = 5 * time.Second // the time that a remote shell has to end when the pod has been released
 	mostHosts   = 32              // the number of hosts that are added at the same time
@@ -147,7 +147,7 @@ func (t *Thread) AddHosts(ctx context.Context, names ...string) ([]Host, error) 
 			nodes[i], errs[i] = t.task.addHost(ctx, names[i])
 		})
 	}
-	added, err := t.addedHosts(ctx, foundTime, names, nodes, errs)
+	added, err := t.addedHosts(ctx, t.task.foundTime, names, nodes, errs)
 	if err != nil {
 		return nil, err
 	}
@@ -248,7 +248,7 @@ func (t *Task) addHost(ctx context.Context, name string) (string, *HostError) {
 func (t *Task) foundPod(ctx context.Context, id TID) (node string, err error) {
 	tick := time.NewTicker(foundEvery)
 	defer tick.Stop()
-	late := time.NewTimer(foundTime)
+	late := time.NewTimer(t.foundTime)
 	defer late.Stop()
 	for node == "" {
 		f, err := t.c.Lookup(ctx, id, attrNode)

@@ -38,7 +38,7 @@ func TestExitDuringCalls(t *testing.T) {
 		<-ctx.Done()
 		return nil
 	}
-	for range 6 {
+	for range 3 {
 		task, err := tpvm.Enrol(ctx, tpvm.WithContext(c), tpvm.WithVM("test"), tpvm.WithExport("wait", wait))
 		if err != nil {
 			t.Fatal(err)

@@ -6,6 +6,7 @@ import (
 	"context"
 	"slices"
 	"syscall"
+	"time"
 
 	"github.com/rocl-go/rocl/tpvm/pack"
 )
@@ -120,6 +121,12 @@ func (t *Task) CopyInfo(ctx context.Context, name string, data []byte, pod, iden
 	_, err := t.pod.infos.ask(ctx, t.pod.r.ID(), infoRequest{Op: infoCopy, Content: c, From: pod, Version: 1})
 	return err
 }
+
+// WithInfoTimeout sets how long a request about the message box to another pod may take.
+func WithInfoTimeout(d time.Duration) Option { return func(f *config) { f.infoTimeout = d } }
+
+// WithFoundTime sets within which time the pod of an added host must be found.
+func WithFoundTime(d time.Duration) Option { return func(f *config) { f.foundTime = d } }
 
 // PodID returns the identifier of the task's pod.
 func (t *Task) PodID() TID { return t.pod.r.ID() }

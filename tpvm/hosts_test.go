@@ -67,6 +67,9 @@ type farm struct {
 	pids    map[tpvm.TID]int
 }
 
+// farmGiveUp is how long a host that is lost is out of reach before its end is reported.
+const farmGiveUp = 2 * time.Second
+
 func newFarm(t *testing.T) *farm {
 	t.Helper()
 	nice.Raise(t)
@@ -77,7 +80,7 @@ func newFarm(t *testing.T) *farm {
 	}
 	f.address = freeAddress(t)
 	var err error
-	f.c, err = rocl.Open(deadline(t), rocl.WithSocket(node(t)), rocl.WithCluster("farm"), rocl.WithMember(cluster.Member{Bind: f.address, KeyFile: f.key}))
+	f.c, err = rocl.Open(deadline(t), rocl.WithSocket(node(t)), rocl.WithCluster("farm"), rocl.WithMember(cluster.Member{Bind: f.address, KeyFile: f.key}), rocl.WithGiveUp(farmGiveUp))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -248,18 +251,17 @@ func TestAddHosts(t *testing.T) {
 	f.host("nopod", map[string]string{"PATH": "/nowhere"})
 	f.host("elsewhere", map[string]string{"ROCL_JOIN": "", "ROCL_CLUSTER": "another"})
 	f.host("badkey", map[string]string{"ROCL_KEY_FILE": filepath.Join(f.dir, "nowhere")})
-	hs, err := f.add("one", "refused", "nopod", "two", "elsewhere", "badkey", "-oProxyCommand=x", "one")
+	hs, err := f.add("one", "refused", "nopod", "two", "badkey", "-oProxyCommand=x", "one")
 	if len(hs) != 2 || hs[0].Added != "one" || hs[1].Added != "two" || hs[0].Launcher != tpvm.LauncherPod {
 		t.Fatalf("added %+v: %v", hs, err)
 	}
 	var e *tpvm.HostsError
-	if !errors.As(err, &e) || len(e.Hosts) != 6 {
+	if !errors.As(err, &e) || len(e.Hosts) != 5 {
 		t.Fatal(err)
 	}
 	for i, want := range [][]string{
 		{"host refused", "255", "Connection refused", "ssh refused true"},
 		{"host nopod", "127", "PATH"},
-		{"host elsewhere", "not found from here", "--join"},
 		{"host badkey", "nowhere"},
 		{"host -oProxyCommand=x", "invalid argument"},
 		{"host one", "twice"},
@@ -269,6 +271,14 @@ func TestAddHosts(t *testing.T) {
 				t.Errorf("%q does not say %q", e.Hosts[i], w)
 			}
 		}
+	}
+	hasty := enrol(t, f.c, tpvm.WithFoundTime(100*time.Millisecond))
+	if _, err := hasty.AddHosts(ctx, "elsewhere"); err == nil || !strings.Contains(err.Error(), "host elsewhere") ||
+		!strings.Contains(err.Error(), "not found from here") || !strings.Contains(err.Error(), "--join") {
+		t.Errorf("a host of another cluster: %v", err)
+	}
+	if err := hasty.Exit(ctx); err != nil {
+		t.Error(err)
 	}
 	if _, err := f.add("one"); !errors.Is(err, tpvm.ErrHostAdded) {
 		t.Errorf("a host is added again: %v", err)

@@ -36,7 +36,8 @@ import (
 // early, or the connection is cut. So the store asks the pod of the task too, and keeps the entry
 // again if the task has not got it.
 type infoStore struct {
-	p *pod
+	p       *pod
+	timeout time.Duration // of a request to another pod's infoStore
 
 	mu        sync.Mutex
 	held      map[TID]*heldInfo // by the resources of the entries
@@ -51,9 +52,8 @@ type infoStore struct {
 }
 
 const (
-	infoTimeout  = 2 * time.Second // of a request to another pod's infoStore
+	infoTimeout  = 2 * time.Second // the default of infoStore.timeout
 	infoRate     = 4 << 20         // bytes of content for which a request gets one more second
-	infoPatience = 2 * infoTimeout // how long a caller waits for such requests
 	firstRetry   = 100 * time.Millisecond
 	longestRetry = 10 * time.Second
 )
@@ -145,9 +145,9 @@ var errTaking = errors.New("tpvm: the message box entry is being taken")
 // infoErrors are the errors that the sender of a request recognises.
 var infoErrors = []error{ErrNoEntry, ErrDenied, ErrExited, ErrBadParam, errOldInfo, errTaking}
 
-func (t *Task) newInfoStore(p *pod) *infoStore {
+func (t *Task) newInfoStore(p *pod, timeout time.Duration) *infoStore {
 	return &infoStore{
-		p: p, held: map[TID]*heldInfo{}, copies: map[TID]*copyOf{}, taking: map[TID]int{}, forgotten: map[TID]uint64{}, slow: map[TID]bool{},
+		p: p, timeout: timeout, held: map[TID]*heldInfo{}, copies: map[TID]*copyOf{}, taking: map[TID]int{}, forgotten: map[TID]uint64{}, slow: map[TID]bool{},
 	}
 }
 
@@ -175,10 +175,10 @@ func (k *infoStore) ask(ctx context.Context, pod TID, q infoRequest) (a infoAnsw
 // errLatePod is returned when a pod does not answer in time.
 var errLatePod = errors.New("tpvm: the pod did not answer in time")
 
-// askSoon is ask that gives up after infoTimeout, or later if the request has much content. It
+// askSoon is ask that gives up after the timeout, or later if the request has much content. It
 // records in slow whether the pod has answered.
 func (k *infoStore) askSoon(ctx context.Context, pod TID, q infoRequest) error {
-	timeout := infoTimeout + time.Duration(len(q.Content.Data))*time.Second/infoRate
+	timeout := k.timeout + time.Duration(len(q.Content.Data))*time.Second/infoRate
 	soon, cancel := context.WithTimeoutCause(ctx, timeout, errLatePod)
 	defer cancel()
 	_, err := k.ask(soon, pod, q)
@@ -255,7 +255,7 @@ func (k *infoStore) finishTake(h *heldInfo, to TID) {
 	for wait := time.Millisecond; ; wait = min(2*wait, longestRetry) {
 		var err error
 		if to != k.p.r.ID() { // an answer within the task is not lost
-			soon, cancel := context.WithTimeout(ctx, infoTimeout)
+			soon, cancel := context.WithTimeout(ctx, k.timeout)
 			_, err = k.ask(soon, to, infoRequest{Op: infoTook, ID: ident})
 			cancel()
 		}
@@ -448,7 +448,7 @@ func (k *infoStore) dropLocked(h *heldInfo) {
 }
 
 // awaitPods waits until the pods have been asked to do what the changes of an entry need. It waits
-// at most infoPatience for pods that do not answer.
+// at most twice the timeout for pods that do not answer.
 func (k *infoStore) awaitPods(ctx context.Context, h *heldInfo) {
 	h.mu.Lock()
 	round := k.syncLocked(h)
@@ -456,7 +456,7 @@ func (k *infoStore) awaitPods(ctx context.Context, h *heldInfo) {
 	if round == nil {
 		return
 	}
-	late := time.NewTimer(infoPatience)
+	late := time.NewTimer(2 * k.timeout)
 	defer late.Stop()
 	select {
 	case <-round:
@@ -853,7 +853,7 @@ func (k *infoStore) adoptCopy(ctx context.Context, c *copyOf) bool {
 		return true
 	}
 	if !c.taker.IsZero() {
-		soon, cancel := context.WithTimeout(ctx, infoTimeout)
+		soon, cancel := context.WithTimeout(ctx, k.timeout)
 		_, err := k.ask(soon, c.taker, infoRequest{Op: infoTook, ID: c.Ident})
 		cancel()
 		switch {
@@ -919,7 +919,7 @@ func (k *infoStore) placeOf(ctx context.Context, c *copyOf, index int) (isDone b
 		case i.pod == c.store && i.ident() == c.Ident: // also if that pod answers: it is about to end
 			return false, -1
 		case i.ident() == c.Ident:
-			soon, cancel := context.WithTimeout(ctx, infoTimeout)
+			soon, cancel := context.WithTimeout(ctx, k.timeout)
 			_, err := k.ask(soon, i.pod, infoRequest{Op: infoRead, ID: i.id})
 			cancel()
 			return err == nil && k.forgetCopy(c), -1
@@ -995,7 +995,7 @@ func (k *infoStore) moveEntries(ctx context.Context) {
 		}
 		h.mu.Unlock()
 	}
-	soon, cancel := context.WithTimeoutCause(ctx, infoTimeout, errLatePod)
+	soon, cancel := context.WithTimeoutCause(ctx, k.timeout, errLatePod)
 	defer cancel()
 	for _, h := range hs {
 		if h.isGone() {

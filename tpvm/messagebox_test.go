@@ -251,7 +251,7 @@ func wantCopies(t testing.TB, task *tpvm.Task, names ...string) {
 func TestMessageBoxHungTask(t *testing.T) {
 	ctx := deadline(t)
 	c := alone(t)
-	a, b := enrol(t, c), enrol(t, c)
+	a, b := enrol(t, c, tpvm.WithInfoTimeout(200*time.Millisecond)), enrol(t, c)
 	hung, err := c.Register(ctx, rocl.Attrs{"type": "systhread", "vm": "test", "pid": "1", "host": "x", "launch": "yes"})
 	if err != nil {
 		t.Fatal(err)

@@ -149,7 +149,7 @@ func (t *Task) startPod(ctx context.Context, f *config) error {
 		contexts: map[MsgContext]*rocl.Resource{}, children: map[*child]struct{}{},
 		statuses: statuses{by: map[TID]*child{}}, spawns: map[uint64]*spawned{}, turns: map[TID]int{}, asked: make(chan struct{}),
 	}
-	p.infos = t.newInfoStore(p)
+	p.infos = t.newInfoStore(p, f.infoTimeout)
 	a := t.attrs(typePod, rocl.Attrs{attrPID: strconv.Itoa(os.Getpid()), attrServedBy: LauncherTask})
 	if !f.noLaunch {
 		a[attrLaunch] = "yes"

@@ -81,6 +81,8 @@ type config struct {
 	env      []string
 	podAttrs rocl.Attrs
 	ready    func(TID)
+
+	foundTime, infoTimeout time.Duration // shorter in tests
 }
 
 type namedFunc struct {
@@ -163,6 +165,8 @@ type Task struct {
 	env      []string    // for programs that the pod starts
 	podAttrs rocl.Attrs  // of the pod, besides the attributes of every pod
 
+	foundTime time.Duration // within which the pod of an added host must be found
+
 	mu         sync.Mutex
 	exited     bool
 	output     output       // the place for the output of programs that this task spawns
@@ -193,7 +197,7 @@ func Enrol(ctx context.Context, opts ...Option) (t *Task, err error) {
 
 // configure returns the configuration that the options and the environment describe.
 func configure(opts []Option) *config {
-	f := &config{vm: os.Getenv(EnvVM), name: filepath.Base(os.Args[0]), maxPrograms: mostPrograms, log: slog.Default()}
+	f := &config{vm: os.Getenv(EnvVM), name: filepath.Base(os.Args[0]), maxPrograms: mostPrograms, log: slog.Default(), foundTime: foundTime, infoTimeout: infoTimeout}
 	for _, o := range opts {
 		if o != nil {
 			o(f)
@@ -215,7 +219,7 @@ func configure(opts []Option) *config {
 func newTask(ctx context.Context, f *config) (t *Task, err error) {
 	t = &Task{
 		c: f.c, owns: f.c == nil, vm: f.vm, log: f.log, tookOver: make(chan struct{}),
-		starter: f.starter, env: f.env, podAttrs: f.podAttrs,
+		starter: f.starter, env: f.env, podAttrs: f.podAttrs, foundTime: f.foundTime,
 	}
 	if t.owns {
 		opts := append([]rocl.Option{

@@ -49,6 +49,7 @@ func TestConsoleRC(t *testing.T) {
 
 // Each line has its result, and a wrong line has its error.
 func TestConsoleCommands(t *testing.T) {
+	t.Parallel()
 	s := newShell(t)
 	for _, x := range []struct{ lines, out, says string }{
 		{"alias e echo an\ne alias\nalias e\nunalias e\ne x", "an alias\ne\techo an\n", `line 5: there is no command "e"`},
@@ -83,6 +84,7 @@ func TestConsoleCommands(t *testing.T) {
 // An interrupt at the terminal of the console, which all of its process group gets, does not reach
 // the programs that it has spawned.
 func TestConsoleInterrupted(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), long)
 	defer cancel()
 	p := launch(t, newShell(t).command("console")) // which leads a process group
@@ -245,7 +247,11 @@ func TestConsoleHosts(t *testing.T) {
 	if err := os.WriteFile(ssh, []byte(script+"\nexec sh -c \"$*\"\n"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { one.run("", "delete", "one") }) // if halt has failed
+	t.Cleanup(func() {
+		if t.Failed() { // halt may have failed
+			one.run("", "delete", "one")
+		}
+	})
 	main := node("")
 	main.env = append(main.env, "TPVM_SSH="+ssh, "TPVM_POD="+must(os.Executable())+" pod")
 	serving, lines := operated.start("pod")

@@ -347,6 +347,7 @@ func TestNothingRuns(t *testing.T) {
 
 // The console reads a script, goes on after an error, and waits for output.
 func TestConsole(t *testing.T) {
+	t.Parallel()
 	s := newShell(t)
 	file, log := filepath.Join(t.TempDir(), "out"), filepath.Join(t.TempDir(), "log")
 	for _, f := range []string{file, log} {

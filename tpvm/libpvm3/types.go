@@ -39,60 +39,49 @@ func wireSize(enc pack.Encoding, typ int) int {
 	return sizes[typ]
 }
 
-// packType packs count values of a type.
+// packType packs n values of a type.
 func packType(b *pack.Buffer, p unsafe.Pointer, n, typ int) error {
-	switch typ {
-	case typeStr, typeByte:
-		return pack.Pack(b, unsafe.Slice((*byte)(p), n), 1)
-	case typeShort:
-		return pack.Pack(b, unsafe.Slice((*int16)(p), n), 1)
-	case typeUshort:
-		return pack.Pack(b, unsafe.Slice((*uint16)(p), n), 1)
-	case typeInt:
-		return pack.Pack(b, unsafe.Slice((*int32)(p), n), 1)
-	case typeUint:
-		return pack.Pack(b, unsafe.Slice((*uint32)(p), n), 1)
-	case typeFloat:
-		return pack.Pack(b, unsafe.Slice((*float32)(p), n), 1)
-	case typeDouble:
-		return pack.Pack(b, unsafe.Slice((*float64)(p), n), 1)
-	case typeCplx:
-		return pack.Pack(b, unsafe.Slice((*complex64)(p), n), 1)
-	case typeDcplx:
-		return pack.Pack(b, unsafe.Slice((*complex128)(p), n), 1)
-	case typeLong:
-		return pack.Pack(b, unsafe.Slice((*int64)(p), n), 1)
-	case typeUlong:
-		return pack.Pack(b, unsafe.Slice((*uint64)(p), n), 1)
+	v := slice(p, n, typ)
+	if v == nil {
+		return badParam
 	}
-	return badParam
+	return b.PackValues(v)
 }
 
 // unpackType unpacks n values of a type.
 func unpackType(r *pack.Reader, p unsafe.Pointer, n, typ int) error {
+	v := slice(p, n, typ)
+	if v == nil {
+		return badParam
+	}
+	return r.UnpackValues(v)
+}
+
+// slice returns the slice of n values of a type at p, or nil if there is no such type.
+func slice(p unsafe.Pointer, n, typ int) any {
 	switch typ {
 	case typeStr, typeByte:
-		return pack.Unpack(r, unsafe.Slice((*byte)(p), n), 1)
+		return unsafe.Slice((*byte)(p), n)
 	case typeShort:
-		return pack.Unpack(r, unsafe.Slice((*int16)(p), n), 1)
+		return unsafe.Slice((*int16)(p), n)
 	case typeUshort:
-		return pack.Unpack(r, unsafe.Slice((*uint16)(p), n), 1)
+		return unsafe.Slice((*uint16)(p), n)
 	case typeInt:
-		return pack.Unpack(r, unsafe.Slice((*int32)(p), n), 1)
+		return unsafe.Slice((*int32)(p), n)
 	case typeUint:
-		return pack.Unpack(r, unsafe.Slice((*uint32)(p), n), 1)
+		return unsafe.Slice((*uint32)(p), n)
 	case typeFloat:
-		return pack.Unpack(r, unsafe.Slice((*float32)(p), n), 1)
+		return unsafe.Slice((*float32)(p), n)
 	case typeDouble:
-		return pack.Unpack(r, unsafe.Slice((*float64)(p), n), 1)
+		return unsafe.Slice((*float64)(p), n)
 	case typeCplx:
-		return pack.Unpack(r, unsafe.Slice((*complex64)(p), n), 1)
+		return unsafe.Slice((*complex64)(p), n)
 	case typeDcplx:
-		return pack.Unpack(r, unsafe.Slice((*complex128)(p), n), 1)
+		return unsafe.Slice((*complex128)(p), n)
 	case typeLong:
-		return pack.Unpack(r, unsafe.Slice((*int64)(p), n), 1)
+		return unsafe.Slice((*int64)(p), n)
 	case typeUlong:
-		return pack.Unpack(r, unsafe.Slice((*uint64)(p), n), 1)
+		return unsafe.Slice((*uint64)(p), n)
 	}
-	return badParam
+	return nil
 }
