@@ -24,7 +24,7 @@ var layers = map[string]int{
 	"resource":       0, "buffers": 0, "codec": 0, "internal/version": 0, "internal/histogram": 0,
 	"subsys":        1,
 	"subsys/stream": 2, "subsys/internal/harness": 2, "internal/relay": 2,
-	"subsys/inproc": 3, "subsys/tcp": 3, "subsys/tls": 3, "subsys/shm": 3,
+	"subsys/inproc": 3, "subsys/simnet": 3, "subsys/tcp": 3, "subsys/tls": 3, "subsys/shm": 3,
 	"dispatch/internal/wire": 2, "dispatch/internal/life": 3, "dispatch/internal/session": 3, "dispatch/internal/patience": 0,
 	"dispatch":          4,
 	"internal/database": 2, "directory/internal/wire": 3,
