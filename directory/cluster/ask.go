@@ -36,16 +36,16 @@ func newAsker(c *core, members *memberTable, j *joiner, d *searches, s *streams,
 
 // find asks all other members for a resource that matches.
 func (a *asker) find(ctx context.Context, pattern *resource.List) (database.Record, error) {
-	w := waiters.Get().(*waiter)
-	defer w.release()
+	w := a.searches.waiters.Get().(*waiter)
+	defer a.searches.release(w)
 	w.question = appendQuestion(w.question[:0], kindFind, resource.GID{}, pattern)
 	return a.askWith(ctx, w, w.question, nil)
 }
 
 // ask puts a question to the members in targets, or to all other members if targets is nil.
 func (a *asker) ask(ctx context.Context, q []byte, targets []resource.NodeID) (database.Record, error) {
-	w := waiters.Get().(*waiter)
-	defer w.release()
+	w := a.searches.waiters.Get().(*waiter)
+	defer a.searches.release(w)
 	return a.askWith(ctx, w, q, targets)
 }
 

@@ -45,6 +45,7 @@ type Conn struct {
 	host          *Host
 	in, out       *half
 	changed       sync.Cond // broadcast when something of the Conn has changed
+	isEnding      bool      // the end of out was sent
 	isClosed      bool
 	err           error     // the connection has broken
 	heard         time.Time // when the peer's machine acknowledged something last
@@ -232,7 +233,7 @@ func (c *Conn) writeErrorLocked() error {
 		return ErrKilled
 	case c.isClosed:
 		return net.ErrClosed
-	case c.in.hasEnded:
+	case c.isEnding, c.in.from.isClosed && c.in.hasEnded:
 		return syscall.EPIPE
 	}
 	return c.err
@@ -254,6 +255,23 @@ func (c *Conn) Close() error {
 	return nil
 }
 
+// CloseWrite ends this direction of the connection. The other end reads what was written, and then
+// the end.
+func (c *Conn) CloseWrite() error {
+	c.changed.L.Lock()
+	defer c.changed.L.Unlock()
+	c.endLocked()
+	return nil
+}
+
+// endLocked sends the end of the direction, once.
+func (c *Conn) endLocked() {
+	if !c.isEnding {
+		c.isEnding = true
+		c.out.sendLocked(segment{end: true})
+	}
+}
+
 func (c *Conn) killLocked() { c.closeLocked() }
 
 func (c *Conn) closeLocked() {
@@ -264,7 +282,7 @@ func (c *Conn) closeLocked() {
 	c.in.arrived, c.in.unread = nil, 0
 	c.reading.stop()
 	c.writing.stop()
-	c.out.sendLocked(segment{end: true})
+	c.endLocked()
 	c.changed.Broadcast()
 }
 
