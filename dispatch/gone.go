@@ -9,6 +9,7 @@ import (
 
 	"github.com/rocl-go/rocl/dispatch/internal/life"
 	"github.com/rocl-go/rocl/dispatch/internal/wire"
+	"github.com/rocl-go/rocl/internal/planted"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -168,6 +169,9 @@ func (g *contextEnd) linkEnded() {
 // lanes with peer have ended. One link has ended because of cause. If cause does not say that peer
 // has ended, notifyContextEnd calls them at once. No lock of a link may be held.
 func (d *Dispatcher) notifyContextEnd(peer resource.GID, ended *ending, cause error) {
+	if planted.Is(planted.ForgottenMonitor) && errors.Is(cause, ErrGone) {
+		return
+	}
 	g := &contextEnd{ended: ended, cause: cause}
 	g.links.Store(1)
 	for lane := range uint8(maxLanes) {

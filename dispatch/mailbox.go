@@ -9,6 +9,7 @@ import (
 
 	"github.com/rocl-go/rocl/dispatch/internal/wire"
 	"github.com/rocl-go/rocl/internal/lock"
+	"github.com/rocl-go/rocl/internal/planted"
 	"github.com/rocl-go/rocl/subsys"
 )
 
@@ -328,6 +329,9 @@ func (m *Mailbox) Close() {
 	for msgs != nil {
 		msg := msgs
 		msgs = msg.next
+		if planted.Is(planted.UnreportedMessage) && msg.prev == nil {
+			msg.in = nil
+		}
 		if msg.in != nil && msg.gone == nil {
 			m.refuse(msg.in, msg)
 		}

@@ -45,9 +45,13 @@ func (f Fault) String() string {
 
 // drawFaults draws the faults of d.
 func drawFaults(rnd *rand.Rand, d time.Duration) (all []Fault) {
-	for range 3 + rnd.IntN(12) {
+	for range 3 + rnd.IntN(17) {
+		kind := FaultKind(rnd.IntN(int(faultKinds) + 4))
+		if kind >= faultKinds { // the most frequent one
+			kind = BreakConnections
+		}
 		f := Fault{
-			At: time.Duration(rnd.Int64N(int64(d))), Kind: FaultKind(rnd.IntN(int(faultKinds))), A: rnd.IntN(64), B: rnd.IntN(64),
+			At: time.Duration(rnd.Int64N(int64(d))), Kind: kind, A: rnd.IntN(64), B: rnd.IntN(64),
 			For: time.Duration(rnd.Int64N(int64(3 * time.Second))), N: rnd.Int64N(1000),
 		}
 		switch f.Kind {
@@ -80,8 +84,9 @@ func (w *World) later(d time.Duration, do func()) {
 // what was down runs again, it waits for settling and returns.
 func (w *World) Run(d time.Duration) {
 	const settling = 20 * time.Second
-	if w.schedule == nil {
-		w.schedule = drawFaults(w.rnd, d)
+	w.schedule = drawFaults(w.rnd, d) // in any case, so that what is drawn later stays the same
+	if w.given != nil {
+		w.schedule = *w.given
 	}
 	for _, f := range w.schedule {
 		w.later(f.At, func() {
@@ -100,6 +105,9 @@ func (w *World) Run(d time.Duration) {
 	time.Sleep(settling)
 }
 
+// suspicion is the least time after which a member that falls silent is dead for the others.
+const suspicion = 700 * time.Millisecond
+
 // recovery is how long after a fault other nodes may take the node for dead.
 const recovery = 15 * time.Second
 
@@ -108,7 +116,12 @@ const recovery = 15 * time.Second
 func (w *World) isDisturbed(a, b *node, t time.Time) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return a != b && (a.disturbed.After(t) || b.disturbed.After(t))
+	for _, n := range []*node{a, b} {
+		if a != b && n.disturbed.After(t) && time.Since(n.disturbedSince) > suspicion {
+			return true
+		}
+	}
+	return false
 }
 
 // bring lets a fault happen, and arranges its end.
@@ -117,6 +130,9 @@ func (w *World) bring(f Fault) {
 	w.mu.Lock()
 	for _, n := range w.nodes {
 		if f.Kind == SlowNetwork || f.Kind == LoseDatagrams || n == a && f.Kind != BreakConnections && f.Kind != KillProcess || n == b && (f.Kind == CutPath || f.Kind == CutPaths) {
+			if now := time.Now(); !n.disturbed.After(now) {
+				n.disturbedSince = now
+			}
 			n.disturbed = time.Now().Add(f.For + recovery)
 		}
 	}

@@ -130,7 +130,7 @@ func (l *ledger) ended(id rocl.GID, isDeleted bool) {
 	l.set(func() { l.resources[id].isEnded, l.resources[id].isDeleted = true, isDeleted })
 }
 
-// receiver receives, and deletes its resource now and then.
+// receiver receives. The first of the receivers deletes its resource now and then.
 func (l *ledger) receiver(p *Process) {
 	rnd := rand.New(rand.NewPCG(l.w.seed, uint64(len(p.Name()))))
 	for p.Context().Err() == nil {
@@ -139,7 +139,7 @@ func (l *ledger) receiver(p *Process) {
 			return
 		}
 		left := 50 + rnd.IntN(400)
-		for ; left > 0 || read(l, func() bool { return l.isCalm }); left-- {
+		for ; left > 0 || p.Name() != "receiver0" || read(l, func() bool { return l.isCalm }); left-- {
 			m, err := r.Recv(p.Context())
 			if err != nil {
 				l.ended(r.ID(), false)
@@ -211,7 +211,7 @@ func (l *ledger) sender(p *Process) {
 		if to, ok := l.find(p, fmt.Sprintf("receiver%d", rnd.IntN(2))); ok {
 			for range 1 + rnd.IntN(40) {
 				next++
-				if l.send(p, r, to, next, rnd.IntN(1<<(1+rnd.IntN(14))), 5*time.Second) != nil {
+				if l.send(p, r, to, next, rnd.IntN(1<<(1+rnd.IntN(15))), 5*time.Second) != nil {
 					break
 				}
 			}

@@ -50,7 +50,7 @@ func Simulate(t *testing.T, seed uint64, f func(w *World)) {
 		return
 	}
 	schedule = shrink(schedule, func(s []Fault) bool {
-		again, _ := simulate(t, seed, s, f)
+		again, _ := simulate(t, seed, &s, f)
 		return len(again) > 0
 	})
 	var text strings.Builder
@@ -67,7 +67,7 @@ func shrink(schedule []Fault, fails func([]Fault) bool) []Fault {
 	for size := (len(schedule) + 1) / 2; size > 0 && runs > 0; {
 		isSmaller := false
 		for at := 0; at < len(schedule) && runs > 0; {
-			part := slices.Concat([]Fault{}, schedule[:at], schedule[min(at+size, len(schedule)):])
+			part := slices.Concat(schedule[:at], schedule[min(at+size, len(schedule)):])
 			if runs--; fails(part) {
 				schedule, isSmaller = part, true
 			} else {
@@ -84,8 +84,8 @@ func shrink(schedule []Fault, fails func([]Fault) bool) []Fault {
 
 // simulate runs f once. schedule is nil for the faults of the seed. It returns what was wrong, and
 // the faults.
-func simulate(t *testing.T, seed uint64, schedule []Fault, f func(w *World)) (wrong []string, faults []Fault) {
-	w := &World{seed: seed, schedule: schedule, rnd: rand.New(rand.NewPCG(seed, 1))}
+func simulate(t *testing.T, seed uint64, schedule *[]Fault, f func(w *World)) (wrong []string, faults []Fault) {
+	w := &World{seed: seed, given: schedule, rnd: rand.New(rand.NewPCG(seed, 1))}
 	func() {
 		defer func() {
 			if e := recover(); e != nil { // all goroutines of the bubble wait for ever
@@ -112,7 +112,8 @@ type World struct {
 	net      *simnet.Network
 	log      *slog.Logger
 	nodes    []*node
-	schedule []Fault
+	given    *[]Fault // the faults to bring; nil: those of the seed
+	schedule []Fault  // the faults that Run has brought
 	begun    time.Time
 	agenda   []action        // in order
 	life     context.Context // ends when the world ends
@@ -126,15 +127,16 @@ type World struct {
 
 // A node is a machine with a directory.
 type node struct {
-	w         *World
-	host      *simnet.Host
-	id        *directory.Identity
-	process   *simnet.Process
-	server    *directory.Server
-	member    *cluster.Cluster
-	disturbed time.Time // see World.isDisturbed; World.mu guards it
-	isUp      bool      // the directory runs
-	isDown    bool      // the machine has crashed
+	w              *World
+	host           *simnet.Host
+	id             *directory.Identity
+	process        *simnet.Process
+	server         *directory.Server
+	member         *cluster.Cluster
+	disturbedSince time.Time // see World.isDisturbed; World.mu guards it
+	disturbed      time.Time // see World.isDisturbed; World.mu guards it
+	isUp           bool      // the directory runs
+	isDown         bool      // the machine has crashed
 }
 
 const (

@@ -18,7 +18,7 @@ const module = "github.com/rocl-go/rocl"
 // layers gives the height of each package: a package may import only lower ones. Transports have
 // the same height and do not know each other.
 var layers = map[string]int{
-	"internal/netsource": -2, "internal/cgroup": -2, "internal/secretfile": 0, "internal/loopback": -2, "internal/eventually": -2, "internal/callqueue": -2, "internal/subprocess": -2, "internal/programs": -2, "internal/lock": -2, "pool": -2,
+	"internal/netsource": -2, "internal/cgroup": -2, "internal/secretfile": 0, "internal/loopback": -2, "internal/eventually": -2, "internal/callqueue": -2, "internal/subprocess": -2, "internal/programs": -2, "internal/lock": -2, "internal/planted": -2, "pool": -2,
 	"internal/memfd": -1, "internal/ratelog": -1, "internal/futex": -1, "internal/freeaddr": -1, "internal/nice": -1, "internal/display": -1, "internal/sentinel": -1, "internal/connlimit": -1, "internal/logqueue": -1,
 	"internal/index": 1,
 	"resource":       0, "buffers": 0, "codec": 0, "internal/version": 0, "internal/histogram": 0,

@@ -12,6 +12,7 @@ import (
 
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/internal/database"
+	"github.com/rocl-go/rocl/internal/planted"
 	"github.com/rocl-go/rocl/internal/search"
 	"github.com/rocl-go/rocl/resource"
 )
@@ -83,7 +84,7 @@ func (a *asker) askWith(ctx context.Context, w *waiter, q []byte, targets []reso
 			}
 		}
 		// The members that answered have said no. Of the failed ones, some may be dead by now.
-		if targets = slices.DeleteFunc(slices.Clone(r.Failed), func(m resource.NodeID) bool { return !a.members.has(m) }); len(targets) > 0 {
+		if targets = slices.DeleteFunc(slices.Clone(r.Failed), func(m resource.NodeID) bool { return planted.Is(planted.SilentDenied) || !a.members.has(m) }); len(targets) > 0 {
 			if err := a.pause(ctx, patient, wait, news, partial); err != nil {
 				return database.Record{}, err
 			}

@@ -14,6 +14,9 @@ import (
 // window limits the bytes of one direction of a connection that are under way or not read.
 const window = 256 << 10
 
+// mostSegment is how many bytes travel together over a network with delays.
+const mostSegment = 4 << 10
+
 // A half is one direction of a connection.
 //
 //	from ──write──► flight ──arrive──► arrived ──read──► to
@@ -69,11 +72,22 @@ func (n *Network) connectLocked(p *Process, l *Listener) (near, far *Conn) {
 	return near, far
 }
 
-// sendLocked puts a segment on its way.
+// sendLocked puts a segment on its way, in parts if it is large.
 func (h *half) sendLocked(s segment) {
 	if !h.n.isLiveLocked(h) { // the other end is closed, and discards everything
 		return
 	}
+	if h.n.most > 0 && h.from.host != h.to.host {
+		for len(s.b) > mostSegment {
+			h.departLocked(segment{b: s.b[:mostSegment]})
+			s.b = s.b[mostSegment:]
+		}
+	}
+	h.departLocked(s)
+}
+
+// departLocked puts a segment on its way.
+func (h *half) departLocked(s segment) {
 	s.at = time.Now().Add(h.n.drawDelayLocked(h.from.host, h.to.host))
 	if k := len(h.flight); k > 0 && h.flight[k-1].at.After(s.at) {
 		s.at = h.flight[k-1].at
