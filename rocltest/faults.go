@@ -83,7 +83,7 @@ func (w *World) later(d time.Duration, do func()) {
 // Run lets the faults of the seed begin within d of virtual time. When all of them have ended, and
 // what was down runs again, it waits for settling and returns.
 func (w *World) Run(d time.Duration) {
-	const settling = 20 * time.Second
+	const settling = 10 * time.Second
 	w.schedule = drawFaults(w.rnd, d) // in any case, so that what is drawn later stays the same
 	if w.given != nil {
 		w.schedule = *w.given

@@ -38,9 +38,15 @@ func Promises(w *World) {
 		w.Start(w.Rand().IntN(nodes), fmt.Sprintf("sender%d", i), l.sender)
 	}
 	w.Start(w.Rand().IntN(nodes), "watcher", l.watcher)
-	w.Run(15 * time.Second)
+	w.Run(8 * time.Second)
 	l.set(func() { l.isCalm = true })
-	time.Sleep(time.Minute) // senders end what they do
+	for range 60 { // senders end what they do
+		time.Sleep(time.Second)
+		if read(l, func() bool { return l.finished == 2 }) {
+			break
+		}
+	}
+	time.Sleep(time.Second)
 	l.check(receivers)
 }
 
@@ -209,7 +215,7 @@ func (l *ledger) sender(p *Process) {
 	next := uint64(0)
 	for p.Context().Err() == nil && !read(l, func() bool { return l.isCalm }) {
 		if to, ok := l.find(p, fmt.Sprintf("receiver%d", rnd.IntN(2))); ok {
-			for range 1 + rnd.IntN(40) {
+			for range 1 + rnd.IntN(30) {
 				next++
 				if l.send(p, r, to, next, rnd.IntN(1<<(1+rnd.IntN(15))), 5*time.Second) != nil {
 					break
@@ -219,7 +225,7 @@ func (l *ledger) sender(p *Process) {
 				l.flush(p, r, to)
 			}
 		}
-		time.Sleep(time.Duration(rnd.IntN(200)) * time.Millisecond)
+		time.Sleep(time.Duration(rnd.IntN(300)) * time.Millisecond)
 	}
 	for id, e := range read(l, func() map[rocl.GID]*entry { return maps.Clone(l.resources) }) {
 		if e.role != "receiver" || read(l, func() bool { return l.hasEnded(id) }) {

@@ -4,6 +4,8 @@ package rocltest_test
 
 import (
 	"flag"
+	"fmt"
+	"sync/atomic"
 	"testing"
 
 	"github.com/rocl-go/rocl/rocltest"
@@ -23,10 +25,17 @@ func TestPromises(t *testing.T) {
 			n = 100
 		}
 	}
+	var failed atomic.Bool
 	for i := range n {
-		rocltest.Simulate(t, *first+uint64(i), rocltest.Promises)
-		if t.Failed() {
-			return
-		}
+		t.Run(fmt.Sprint(*first+uint64(i)), func(t *testing.T) {
+			t.Parallel()
+			if failed.Load() {
+				t.Skip("another seed has failed")
+			}
+			rocltest.Simulate(t, *first+uint64(i), rocltest.Promises)
+			if t.Failed() {
+				failed.Store(true)
+			}
+		})
 	}
 }

@@ -342,7 +342,7 @@ func (s *Session) Release() {
 	if int32(s.needed-s.head) < 0 {
 		s.needed = s.head // so that it never lies 2³¹ numbers behind
 	}
-	if s.head-s.sent-1 < 1<<31 {
+	if s.head-s.sent-1 < 1<<31 && !planted.Is(planted.DuplicateResumed) {
 		s.skipTo(s.head) // the peer had them from an earlier connection
 	}
 	for s.first != s.end {
