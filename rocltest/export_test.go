@@ -2,7 +2,19 @@
 
 package rocltest
 
-import "log/slog"
+import (
+	"log/slog"
+	"testing"
+)
 
 // Logger returns the logger of the nodes and contexts.
 func (c *TestCluster) Logger() *slog.Logger { return c.log }
+
+// Broken runs f with the world of a seed once, and returns what was wrong.
+func Broken(t *testing.T, seed uint64, f func(w *World)) []string {
+	wrong, _ := simulate(t, seed, nil, f)
+	return wrong
+}
+
+// Shrink is shrink.
+var Shrink = shrink

@@ -5,6 +5,7 @@ package rocltest_test
 import (
 	"flag"
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"testing"
 
@@ -12,7 +13,7 @@ import (
 )
 
 var (
-	seeds = flag.Int("seeds", 0, "the number of seeds of TestPromises; 0: 1000, or 100 with -short")
+	seeds = flag.Int("seeds", 0, "the number of seeds of TestPromises; 0: 1000, or 20 with -short")
 	first = flag.Uint64("seed", 0, "the first seed of TestPromises")
 )
 
@@ -22,7 +23,7 @@ func TestPromises(t *testing.T) {
 	if n == 0 {
 		n = 1000
 		if testing.Short() {
-			n = 100
+			n = 20
 		}
 	}
 	var failed atomic.Bool
@@ -37,5 +38,31 @@ func TestPromises(t *testing.T) {
 				failed.Store(true)
 			}
 		})
+	}
+}
+
+// A schedule of which one part breaks a promise is shrunk to that part.
+func TestShrink(t *testing.T) {
+	var all []rocltest.Fault
+	for i := range 13 {
+		all = append(all, rocltest.Fault{A: i})
+	}
+	for _, want := range [][]int{{}, {0}, {12}, {3, 4}, {0, 7, 12}} {
+		fails := func(part []rocltest.Fault) bool {
+			left := 0
+			for _, f := range part {
+				if slices.Contains(want, f.A) {
+					left++
+				}
+			}
+			return left == len(want)
+		}
+		var got []int
+		for _, f := range rocltest.Shrink(all, fails) {
+			got = append(got, f.A)
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("shrunk to %v, want %v", got, want)
+		}
 	}
 }
