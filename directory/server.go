@@ -33,9 +33,9 @@ func WithDatabase(db *database.DB) Option { return func(s *Server) { s.db = db }
 // WithLogger sends the server's log to l.
 func WithLogger(l *slog.Logger) Option { return func(s *Server) { s.log = l } }
 
-// WithLiving gives a server in memory, which follows another one, a function that knows the contexts
-// of the node. awaits reports whether a context lives and has not joined, as joined says. The server
-// denies nothing while awaits returns true, for up to two seconds.
+// WithLiving gives a server in memory, which follows another one, a function that knows the
+// contexts of the node. awaits reports whether a context lives for which joined returns false. The
+// server denies nothing while awaits returns true, for up to two seconds.
 func WithLiving(awaits func(joined func(context resource.GID) bool) bool) Option {
 	return func(s *Server) {
 		s.awaits = func() bool {

@@ -12,8 +12,7 @@ func (c *TestCluster) Logger() *slog.Logger { return c.log }
 
 // Broken runs f with the world of a seed once, and returns what was wrong.
 func Broken(t *testing.T, seed uint64, f func(w *World)) []string {
-	wrong, _ := simulate(t, seed, nil, f)
-	return wrong
+	return simulate(t, &World{seed: seed}, f).wrong
 }
 
 // Shrink is shrink.

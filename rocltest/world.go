@@ -24,10 +24,10 @@ import (
 	"github.com/rocl-go/rocl/subsys/simnet"
 )
 
-// Simulate runs f with a [World] in a bubble of testing/synctest, and fails the test if f has called
+// Simulate runs f with a [World] in a bubble of testing/synctest. It fails the test if f has called
 // [World.Errorf] or leaves a goroutine. [World.Run] brings faults, which are drawn from the seed.
-// When the run fails, Simulate runs f again with fewer faults, and prints the seed with the smallest
-// schedule of faults that still fails.
+// When the run fails, Simulate runs f again with fewer faults. It prints the seed with the smallest
+// schedule of faults that still fails, and the last lines that the library has logged with it.
 //
 // One seed always draws the same faults at the same times. The order in which goroutines run at one
 // instant is not drawn, so a rare failure may need several runs of its seed.
@@ -45,19 +45,18 @@ import (
 //	}
 func Simulate(t *testing.T, seed uint64, f func(w *World)) {
 	t.Helper()
-	wrong, schedule := simulate(t, seed, nil, f)
-	if len(wrong) == 0 {
+	w := simulate(t, &World{seed: seed}, f)
+	if len(w.wrong) == 0 {
 		return
 	}
-	schedule = shrink(schedule, func(s []Fault) bool {
-		again, _ := simulate(t, seed, &s, f)
-		return len(again) > 0
-	})
+	fails := func(s []Fault) bool { return len(simulate(t, &World{seed: seed, given: &s}, f).wrong) > 0 }
+	schedule := shrink(w.schedule, fails)
+	last := simulate(t, &World{seed: seed, given: &schedule, keepsLog: true}, f)
 	var text strings.Builder
 	for _, e := range schedule {
 		fmt.Fprintf(&text, "\n\t%v", e)
 	}
-	t.Errorf("seed %d: %s\nwith the faults:%s", seed, strings.Join(wrong[:min(len(wrong), 10)], "\n\t"), &text)
+	t.Errorf("seed %d: %s\nwith the faults:%s\nwhich has logged:\n\t%s", seed, strings.Join(w.wrong[:min(len(w.wrong), 10)], "\n\t"), &text, strings.Join(last.lines, "\n\t"))
 }
 
 // shrink returns the smallest part of a schedule for which fails returns true, as far as it finds
@@ -82,36 +81,29 @@ func shrink(schedule []Fault, fails func([]Fault) bool) []Fault {
 	return schedule
 }
 
-// simulate runs f once. schedule is nil for the faults of the seed. It returns what was wrong, and
-// the faults.
-func simulate(t *testing.T, seed uint64, schedule *[]Fault, f func(w *World)) (wrong []string, faults []Fault) {
-	w := &World{seed: seed, given: schedule, rnd: rand.New(rand.NewPCG(seed, 1))}
-	func() {
-		defer func() {
-			if e := recover(); e != nil { // all goroutines of the bubble wait for ever
-				w.Errorf("%v", e)
-			}
-		}()
-		synctest.Test(t, func(t *testing.T) {
-			w.t = t
-			w.run(f)
-		})
+// simulate runs f once with a new world, and returns the world.
+func simulate(t *testing.T, w *World, f func(w *World)) (same *World) {
+	same = w
+	w.rnd = rand.New(rand.NewPCG(w.seed, 1))
+	defer func() {
+		if e := recover(); e != nil { // all goroutines of the bubble wait for ever
+			w.Errorf("%v", e)
+		}
 	}()
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.wrong, w.schedule
+	synctest.Test(t, func(*testing.T) { w.run(f) })
+	return same
 }
 
 // A World is a network of nodes in memory, with processes that can be killed. [Simulate] makes it.
-// Its methods are called by the goroutine of Simulate, except Errorf, Log and Killed, which any
-// goroutine may call.
+// Any goroutine may call Errorf, Log, Context and Process. The other methods belong to the
+// goroutine that runs the function of Simulate.
 type World struct {
-	t        *testing.T
 	seed     uint64
 	rnd      *rand.Rand
 	net      *simnet.Network
 	log      *slog.Logger
 	nodes    []*node
+	keepsLog bool
 	given    *[]Fault // the faults to bring; nil: those of the seed
 	schedule []Fault  // the faults that Run has brought
 	begun    time.Time
@@ -123,6 +115,7 @@ type World struct {
 	mu        sync.Mutex
 	processes []*Process
 	wrong     []string
+	lines     []string // the last lines of the log
 }
 
 // A node is a machine with a directory.
@@ -150,8 +143,8 @@ func (w *World) run(f func(w *World)) {
 	w.net = simnet.New(w.seed)
 	w.net.SetDelay(leastDelay, mostDelay)
 	w.log = slog.New(slog.DiscardHandler)
-	if testing.Verbose() {
-		w.log = slog.New(slog.NewTextHandler(logTo{w}, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	if w.keepsLog {
+		w.log = slog.New(slog.NewTextHandler(logTo{w}, nil))
 	}
 	w.life, w.end = context.WithTimeoutCause(context.Background(), worldTime, fmt.Errorf("rocltest: the world has lasted for %v", worldTime))
 	f(w)
@@ -172,6 +165,7 @@ func (w *World) run(f func(w *World)) {
 	synctest.Wait()
 	if left := goroutines(); len(left) > 0 {
 		w.Errorf("%d goroutines are left:\n%s", len(left), strings.Join(left, "\n\n"))
+		time.Sleep(time.Hour) // the bubble must not end before those that only sleep
 	}
 }
 
@@ -205,6 +199,16 @@ func (l logTo) Write(b []byte) (int, error) {
 
 var _ io.Writer = logTo{}
 
+// Process returns the latest process of a program, or nil if there is none with that name.
+func (w *World) Process(name string) *Process {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if i := slices.IndexFunc(w.processes, func(p *Process) bool { return p.name == name }); i >= 0 {
+		return w.processes[i]
+	}
+	return nil
+}
+
 // live returns the processes that run.
 func (w *World) live() []*Process {
 	w.mu.Lock()
@@ -212,20 +216,29 @@ func (w *World) live() []*Process {
 	return slices.DeleteFunc(slices.Clone(w.processes), func(p *Process) bool { return !p.isLive })
 }
 
-// Log writes a line to the test's log, with the virtual time, if the tests run with -v.
+// mostLines limits the lines of the log that are kept.
+const mostLines = 200
+
+// Log adds a line, with the virtual time, to the log that Simulate prints if a promise is broken.
 func (w *World) Log(a ...any) {
-	if testing.Verbose() {
-		w.t.Log(time.Now().Format("05.000000"), fmt.Sprint(a...))
+	if !w.keepsLog {
+		return
 	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(w.lines) == mostLines {
+		w.lines = w.lines[1:]
+	}
+	w.lines = append(w.lines, fmt.Sprintf("%v: %s", time.Since(w.begun), fmt.Sprint(a...)))
 }
 
 // Errorf records that a promise was broken. The run goes on.
 func (w *World) Errorf(format string, a ...any) {
+	text := fmt.Sprintf("%v: ", time.Since(w.begun)) + fmt.Sprintf(format, a...)
+	w.Log("wrong: ", text)
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	text := fmt.Sprintf("%v: ", time.Since(w.begun)) + fmt.Sprintf(format, a...)
 	w.wrong = append(w.wrong, text)
-	w.Log("wrong: ", text)
 }
 
 // Context returns a context that ends with the world, or after ten minutes of virtual time.
