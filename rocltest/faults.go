@@ -181,7 +181,7 @@ func (w *World) crash(n *node, d time.Duration) {
 	n.isDown = true
 	n.host.Crash()
 	w.mu.Lock()
-	all := slices.DeleteFunc(slices.Clone(w.processes), func(p *Process) bool { return p.node != n || p.killed })
+	all := slices.DeleteFunc(slices.Clone(w.processes), func(p *Process) bool { return p.node != n || !p.killed.IsZero() })
 	w.mu.Unlock()
 	for _, p := range all {
 		p.kill(d + 10*time.Millisecond)

@@ -75,12 +75,12 @@ type flow struct {
 
 // An entry is a resource.
 type entry struct {
-	p         *Process
-	r         *rocl.Resource
-	role      string
-	name      string
-	isDeleted bool // in order
-	isEnded   bool // deleted, or its process was killed or has ended
+	p       *Process
+	r       *rocl.Resource
+	role    string
+	name    string
+	deleted time.Time // when it was deleted; zero if it was not
+	isEnded bool      // deleted, or its process was killed or has ended
 }
 
 type monitor struct{ hasTold bool }
@@ -132,9 +132,7 @@ func (l *ledger) register(p *Process, role string) *rocl.Resource {
 }
 
 // ended notes that a resource has ended.
-func (l *ledger) ended(id rocl.GID, isDeleted bool) {
-	l.set(func() { l.resources[id].isEnded, l.resources[id].isDeleted = true, isDeleted })
-}
+func (l *ledger) ended(id rocl.GID) { l.set(func() { l.resources[id].isEnded = true }) }
 
 // receiver receives. The first of the receivers deletes its resource now and then.
 func (l *ledger) receiver(p *Process) {
@@ -148,7 +146,7 @@ func (l *ledger) receiver(p *Process) {
 		for ; left > 0 || p.Name() != "receiver0" || read(l, func() bool { return l.isCalm }); left-- {
 			m, err := r.Recv(p.Context())
 			if err != nil {
-				l.ended(r.ID(), false)
+				l.ended(r.ID())
 				return
 			}
 			l.received(p, r, m)
@@ -157,8 +155,10 @@ func (l *ledger) receiver(p *Process) {
 				time.Sleep(time.Duration(rnd.IntN(20)) * time.Millisecond)
 			}
 		}
-		l.ended(r.ID(), true)
-		if err := r.Delete(p.Context()); err != nil && p.Context().Err() == nil {
+		l.ended(r.ID())
+		if err := r.Delete(p.Context()); err == nil {
+			l.set(func() { l.resources[r.ID()].deleted = time.Now() })
+		} else if p.Context().Err() == nil {
 			l.w.Errorf("%s: deleting: %v", p.Name(), err)
 		}
 	}
@@ -211,7 +211,7 @@ func (l *ledger) sender(p *Process) {
 	if r == nil {
 		return
 	}
-	defer l.ended(r.ID(), false)
+	defer l.ended(r.ID())
 	next := uint64(0)
 	for p.Context().Err() == nil && !read(l, func() bool { return l.isCalm }) {
 		if to, ok := l.find(p, fmt.Sprintf("receiver%d", rnd.IntN(2))); ok {
@@ -265,6 +265,9 @@ func (l *ledger) find(p *Process, name string) (id rocl.GID, ok bool) {
 	return found.ID, err == nil
 }
 
+// payload is what messages consist of. They are told apart by their tags.
+var payload [32 << 10]byte
+
 // send sends a message, and notes that it was accepted.
 func (l *ledger) send(p *Process, r *rocl.Resource, to rocl.GID, tag uint64, size int, patience time.Duration) error {
 	ctx, cancel := context.WithTimeout(p.Context(), patience)
@@ -274,7 +277,7 @@ func (l *ledger) send(p *Process, r *rocl.Resource, to rocl.GID, tag uint64, siz
 		f := l.flow(r.ID(), to)
 		f.accepted = append(f.accepted, tag)
 	})
-	err := r.SendBytes(ctx, to, tag, make([]byte, size))
+	err := r.SendBytes(ctx, to, tag, payload[:size])
 	if err != nil {
 		l.set(func() {
 			f := l.flow(r.ID(), to)
@@ -386,13 +389,14 @@ func (l *ledger) check(receivers int) {
 }
 
 // checkFlow checks that each message was received or reported. A message in the mailbox of a killed
-// process is neither.
+// process is neither, nor is one for which a process was about to send the report when it was
+// killed.
 func (l *ledger) checkFlow(key flowKey, f *flow) {
 	if l.hasEnded(key.from) || l.resources[key.to] == nil {
 		return
 	}
 	to := l.resources[key.to]
-	if l.hasEnded(key.to) && !to.isDeleted {
+	if killed := to.p.wasKilled(); l.hasEnded(key.to) && (to.deleted.IsZero() || !killed.IsZero() && killed.Sub(to.deleted) < 5*time.Second) {
 		return
 	}
 	got := map[uint64]bool{}

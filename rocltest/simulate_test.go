@@ -8,6 +8,7 @@ import (
 	"flag"
 	"fmt"
 	"math/rand/v2"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -33,6 +34,7 @@ func TestPromises(t *testing.T) {
 			n = 20
 		}
 	}
+	defer debug.SetGCPercent(debug.SetGCPercent(400))
 	if *span == 0 {
 		promises(t, *first, n)
 		return

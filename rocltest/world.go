@@ -342,8 +342,8 @@ type Process struct {
 	ctx    context.Context
 	cancel context.CancelFunc
 	ended  chan struct{}
-	isLive bool // World.mu guards it
-	killed bool // World.mu guards it
+	isLive bool      // World.mu guards it
+	killed time.Time // when the process was killed; zero: it was not; World.mu guards it
 	lost   func(rocl.Undelivered)
 }
 
@@ -379,7 +379,7 @@ func (p *Process) run() {
 				}
 				return nc, nil
 			}),
-			rocl.WithTransports(p.proc.Transport()), rocl.WithLogger(p.w.log), rocl.WithMailbox(64<<10),
+			rocl.WithTransports(p.proc.Transport()), rocl.WithLogger(p.w.log), rocl.WithMailbox(64<<10), rocl.WithMemory(64<<20),
 			rocl.WithUndelivered(func(u rocl.Undelivered) {
 				p.w.mu.Lock()
 				lost := p.lost
@@ -398,7 +398,7 @@ func (p *Process) run() {
 		}
 	}
 	p.w.mu.Lock()
-	p.c, p.isLive = c, !p.killed
+	p.c, p.isLive = c, p.killed.IsZero()
 	p.w.mu.Unlock()
 	p.main(p)
 	err = c.Close()
@@ -416,7 +416,7 @@ func (p *Process) run() {
 func (p *Process) kill(restart time.Duration) {
 	w := p.w
 	w.mu.Lock()
-	p.killed, p.isLive = true, false
+	p.killed, p.isLive = time.Now(), false
 	w.mu.Unlock()
 	p.proc.Kill()
 	p.cancel()
@@ -465,7 +465,10 @@ func (p *Process) World() *World { return p.w }
 func (p *Process) Name() string { return p.name }
 
 // IsKilled reports whether the process was killed.
-func (p *Process) IsKilled() bool {
+func (p *Process) IsKilled() bool { return !p.wasKilled().IsZero() }
+
+// wasKilled returns when the process was killed, or the zero time.
+func (p *Process) wasKilled() time.Time {
 	p.w.mu.Lock()
 	defer p.w.mu.Unlock()
 	return p.killed
