@@ -31,12 +31,13 @@ const (
 	CrashNode                         // node A loses power, and is started again
 	KillDirectory                     // that of node A; it is started again
 	KillProcess                       // process A; it is started again
+	StopProcess                       // process A receives nothing
 	SlowNetwork                       // delays are up to For/20
 	LoseDatagrams                     // N of a thousand
 	faultKinds
 )
 
-var faultNames = [...]string{"break connections", "cut path", "cut paths", "stop node", "crash node", "kill directory", "kill process", "slow network", "lose datagrams"}
+var faultNames = [...]string{"break connections", "cut path", "cut paths", "stop node", "crash node", "kill directory", "kill process", "stop process", "slow network", "lose datagrams"}
 
 // String returns the fault as text.
 func (f Fault) String() string {
@@ -129,7 +130,7 @@ func (w *World) bring(f Fault) {
 	a, b := w.nodes[f.A%len(w.nodes)], w.nodes[f.B%len(w.nodes)]
 	w.mu.Lock()
 	for _, n := range w.nodes {
-		if f.Kind == SlowNetwork || f.Kind == LoseDatagrams || n == a && f.Kind != BreakConnections && f.Kind != KillProcess || n == b && (f.Kind == CutPath || f.Kind == CutPaths) {
+		if f.Kind == SlowNetwork || f.Kind == LoseDatagrams || n == a && f.Kind != BreakConnections && f.Kind != KillProcess && f.Kind != StopProcess || n == b && (f.Kind == CutPath || f.Kind == CutPaths) {
 			if now := time.Now(); !n.disturbed.After(now) {
 				n.disturbedSince = now
 			}
@@ -163,6 +164,12 @@ func (w *World) bring(f Fault) {
 	case KillProcess:
 		if all := w.live(); len(all) > 0 {
 			all[f.A%len(all)].kill(f.For)
+		}
+	case StopProcess:
+		if all := w.live(); len(all) > 0 {
+			p := all[f.A%len(all)].proc
+			p.Stop()
+			w.later(f.For, p.Continue)
 		}
 	case SlowNetwork:
 		w.net.SetDelay(0, f.For/20)

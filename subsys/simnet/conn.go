@@ -199,6 +199,8 @@ func (c *Conn) readLocked(b []byte) (n int, err error) {
 		return 0, ErrKilled
 	case c.isClosed:
 		return 0, net.ErrClosed
+	case c.p.isStopped:
+		return 0, nil
 	case c.in.unread > 0:
 		for n < len(b) && c.in.unread > 0 {
 			first := &c.in.arrived[0]
@@ -285,6 +287,8 @@ func (c *Conn) endLocked() {
 		c.out.sendLocked(segment{end: true})
 	}
 }
+
+func (c *Conn) wake() { c.changed.Broadcast() }
 
 func (c *Conn) killLocked() { c.closeLocked() }
 

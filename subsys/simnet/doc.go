@@ -12,6 +12,7 @@
 //	a connection that breaks         Network.Break, behind a chosen byte
 //	a machine that stands still      Host.Stop, Host.Continue
 //	a machine that loses power       Host.Crash; Host.Start starts processes on it again
+//	a process that reads nothing     Process.Stop, Process.Continue
 //	a process that is killed         Process.Kill
 //
 // Delay and loss are drawn from the seed of the network. A connection loses nothing while its path

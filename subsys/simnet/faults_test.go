@@ -137,6 +137,31 @@ func TestStop(t *testing.T) {
 	})
 }
 
+// A process that is stopped reads nothing, and its kernel answers.
+func TestStopProcess(t *testing.T) {
+	between(t, func(t *testing.T, p pair) {
+		p.b.Stop()
+		write(t, p.near, "there")
+		if text, err := read(p.far); text != "" || !errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("a process that is stopped reads %q, %v", text, err)
+		}
+		again, err := p.a.DialContext(t.Context(), p.ln.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer again.Close()
+		p.b.Continue()
+		if text, _ := read(p.far); text != "there" {
+			t.Errorf("afterwards: %q", text)
+		}
+		c, err := p.ln.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.Close()
+	})
+}
+
 // A process that is killed ends its connections behind what it has sent.
 func TestKill(t *testing.T) {
 	between(t, func(t *testing.T, p pair) {

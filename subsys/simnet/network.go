@@ -199,16 +199,38 @@ func (h *Host) freePortLocked(port uint16) uint16 {
 
 // A Process owns sockets on a host. Host.Start makes it.
 type Process struct {
-	host     *Host
-	sockets  map[socket]struct{}
-	isKilled bool
+	host      *Host
+	sockets   map[socket]struct{}
+	isKilled  bool
+	isStopped bool
 }
 
 // A socket is what the end of a process closes. Network.mu is held.
-type socket interface{ killLocked() }
+type socket interface {
+	killLocked()
+	// wake lets the readers of the socket look again.
+	wake()
+}
 
 // Host returns the machine of the process.
 func (p *Process) Host() *Host { return p.host }
+
+// Stop lets the process receive nothing: its kernel answers, and the process reads no bytes, no
+// datagrams and no connections. Its goroutines run on, because they share the test's process, and
+// what they send goes out.
+func (p *Process) Stop() { p.setStopped(true) }
+
+// Continue ends Stop.
+func (p *Process) Continue() { p.setStopped(false) }
+
+func (p *Process) setStopped(is bool) {
+	p.host.n.mu.Lock()
+	defer p.host.n.mu.Unlock()
+	p.isStopped = is
+	for s := range p.sockets {
+		s.wake()
+	}
+}
 
 // Kill ends the process as a kill does: its sockets are closed. What they have sent arrives. What
 // the process does afterwards fails with ErrKilled.
@@ -307,7 +329,7 @@ func (p *Process) dial(ctx context.Context, addr string) (*Conn, error) {
 			return nil, ErrKilled
 		case delay > 0:
 			n.mu.Unlock()
-			err = sleep(ctx, delay)
+			sleep(ctx, delay)
 			delay = 0
 			n.mu.Lock()
 		case n.isOpenLocked(p.host, to) && n.isOpenLocked(to, p.host):
@@ -343,14 +365,12 @@ func (n *Network) hostLocked(at string) *Host {
 }
 
 // sleep waits for d, or until ctx ends.
-func sleep(ctx context.Context, d time.Duration) error {
+func sleep(ctx context.Context, d time.Duration) {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
 	case <-t.C:
-		return nil
 	case <-ctx.Done():
-		return context.Cause(ctx)
 	}
 }
 
@@ -376,7 +396,7 @@ func (l *Listener) accept() (*Conn, error) {
 	n := l.p.host.n
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	for len(l.queue) == 0 && !l.isClosed {
+	for (len(l.queue) == 0 || l.p.isStopped) && !l.isClosed {
 		l.news.Wait()
 	}
 	if l.isClosed {
@@ -403,6 +423,8 @@ func (l *Listener) Close() error {
 	l.killLocked()
 	return nil
 }
+
+func (l *Listener) wake() { l.news.Broadcast() }
 
 func (l *Listener) killLocked() {
 	if l.isClosed {

@@ -57,7 +57,7 @@ func (c *PacketConn) ReadFrom(b []byte) (int, net.Addr, error) {
 		switch {
 		case c.isClosed:
 			return 0, nil, c.opError("read", net.ErrClosed)
-		case len(c.queue) > 0:
+		case len(c.queue) > 0 && !c.p.isStopped:
 			d := c.queue[0]
 			c.queue = c.queue[1:]
 			return copy(b, d.b), d.from, nil
@@ -116,6 +116,8 @@ func (c *PacketConn) Close() error {
 	c.killLocked()
 	return nil
 }
+
+func (c *PacketConn) wake() { c.news.Broadcast() }
 
 func (c *PacketConn) killLocked() {
 	if c.isClosed {

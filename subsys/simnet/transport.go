@@ -221,8 +221,8 @@ func (c *conn) await() (canRead, canWrite bool) {
 	nc.changed.L.Lock()
 	defer nc.changed.L.Unlock()
 	for {
-		canRead = !c.in.Starved() && (nc.in.unread > 0 || nc.in.hasEnded || nc.err != nil || c.isRevived)
-		canWrite = c.wantsRoom && nc.writeErrorLocked() == nil && nc.out.room() > 0
+		canRead = !c.in.Starved() && !nc.p.isStopped && (nc.in.unread > 0 || nc.in.hasEnded || nc.err != nil || c.isRevived)
+		canWrite = c.wantsRoom && !nc.p.isStopped && nc.writeErrorLocked() == nil && nc.out.room() > 0
 		if canRead || canWrite || c.closed.Load() || nc.p.isKilled {
 			c.isRevived = false
 			if canWrite {
