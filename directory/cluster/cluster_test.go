@@ -5,10 +5,13 @@ package cluster
 import (
 	"errors"
 	"fmt"
+	"net"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/hashicorp/memberlist"
@@ -16,6 +19,7 @@ import (
 	"github.com/rocl-go/rocl/internal/database"
 	"github.com/rocl-go/rocl/internal/eventually"
 	"github.com/rocl-go/rocl/resource"
+	"github.com/rocl-go/rocl/subsys/simnet"
 	"go.uber.org/goleak"
 )
 
@@ -28,14 +32,21 @@ func TestMain(m *testing.M) {
 }
 
 // member opens a member at a port that it finds free again when it is started anew.
-func member(t *testing.T, n resource.NodeID, change func(*Config), join ...*Cluster) *Cluster {
+func member(t *testing.T, id resource.NodeID, change func(*Config), join ...*Cluster) *Cluster {
 	t.Helper()
-	cfg := Config{Node: n, DB: database.New(), Name: "test", Bind: freePort(t), Hop: 100 * time.Millisecond, Spread: 20 * time.Millisecond, Patience: 2 * time.Second}
+	cfg := Config{Node: id, DB: database.New(), Name: "test", Bind: freePort(t), Hop: 100 * time.Millisecond, Spread: 20 * time.Millisecond, Patience: 2 * time.Second}
 	for _, j := range join {
 		cfg.Join = append(cfg.Join, j.Addr())
 	}
+	n, isInMemory := networks.Load(t)
+	if isInMemory {
+		cfg.Bind = ":7946"
+	}
 	if change != nil {
 		change(&cfg)
+	}
+	if isInMemory {
+		cfg.Network = processFor(n.(*simnet.Network), cfg.Bind)
 	}
 	c, err := Open(cfg)
 	if err != nil {
@@ -43,6 +54,34 @@ func member(t *testing.T, n resource.NodeID, change func(*Config), join ...*Clus
 	}
 	t.Cleanup(func() { c.Close() })
 	return c
+}
+
+// networks has the networks in memory, by test.
+var networks sync.Map
+
+// inMemory runs test with members in a network in memory, in a bubble of testing/synctest, where
+// waiting takes no real time.
+func inMemory(t *testing.T, test func(t *testing.T)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		n := simnet.New(1)
+		n.SetDelay(100*time.Microsecond, time.Millisecond)
+		networks.Store(t, n)
+		t.Cleanup(func() {
+			networks.Delete(t)
+			time.Sleep(time.Minute) // of virtual time: memberlist's probes end with their timeouts
+		})
+		test(t)
+	})
+}
+
+// processFor returns a process on the host of bind, or on a new host if bind names none.
+func processFor(n *simnet.Network, bind string) *simnet.Process {
+	at, _, _ := net.SplitHostPort(bind)
+	if h := n.Host(at); at != "" && h != nil {
+		return h.Start()
+	}
+	return n.AddHost("").Start()
 }
 
 // unhurried makes a member that takes no other one for dead, however busy the machine is.

@@ -133,6 +133,13 @@ func (n *Network) AddHost(name string) *Host {
 	return h
 }
 
+// Host returns the host with a name or an address, or nil if there is none.
+func (n *Network) Host(at string) *Host {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.hostLocked(at)
+}
+
 // Name returns the name that the host was given.
 func (h *Host) Name() string { return h.name }
 
