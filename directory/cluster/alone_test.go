@@ -53,7 +53,9 @@ func TestSeedRestarted(t *testing.T) {
 
 // A member does not deny a question that it does not understand, because that is of a later
 // version.
-func TestUnknownQuestion(t *testing.T) {
+func TestUnknownQuestion(t *testing.T) { inMemory(t, testUnknownQuestion) }
+
+func testUnknownQuestion(t *testing.T) {
 	a := member(t, 1, func(c *Config) { c.Hop = 5 * time.Millisecond })
 	b := member(t, 2, nil, a)
 	together(t, a, b)
@@ -72,7 +74,9 @@ func (l *lines) count(text string) int { return strings.Count(l.String(), text) 
 
 // Two nodes have the same number, from a copied file. A member that meets both logs it, and so does
 // one of the two, because each member believes in only one of them.
-func TestSameNumber(t *testing.T) {
+func TestSameNumber(t *testing.T) { inMemory(t, testSameNumber) }
+
+func testSameNumber(t *testing.T) {
 	var seen, own lines
 	logTo := func(l *lines) func(*Config) {
 		return func(c *Config) { c.Logger = slog.New(slog.NewTextHandler(l, nil)) }
@@ -150,7 +154,9 @@ func TestNames(t *testing.T) {
 
 // A member that follows another server of its node may not know all members until a member that
 // does gives it an account. Until then its own account says so.
-func TestMetFresh(t *testing.T) {
+func TestMetFresh(t *testing.T) { inMemory(t, testMetFresh) }
+
+func testMetFresh(t *testing.T) {
 	a := member(t, 1, func(c *Config) { c.Follows, c.Join = true, []string{"127.0.0.1:1"} })
 	b := member(t, 2, nil)
 	account := delegate{a.gossip}.LocalState(true)
@@ -225,7 +231,9 @@ func TestNobodyReached(t *testing.T) {
 }
 
 // A member that joins while a question waits for another member's answer is asked too.
-func TestComesWhileAsked(t *testing.T) {
+func TestComesWhileAsked(t *testing.T) { inMemory(t, testComesWhileAsked) }
+
+func testComesWhileAsked(t *testing.T) {
 	var sure atomic.Bool
 	a := member(t, 1, func(c *Config) { c.Patience = time.Minute })
 	b := member(t, 2, func(c *Config) { c.Sure = sure.Load }, a)

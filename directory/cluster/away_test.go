@@ -29,7 +29,9 @@ func away(t *testing.T, at, who *Cluster) (away bool) {
 // A question waits for a member that is away for a moment, and finds what it has when it is back.
 // The question ends with ErrPartial when the patience is over, and with a definite no when the
 // member is dead.
-func TestAway(t *testing.T) {
+func TestAway(t *testing.T) { inMemory(t, testAway) }
+
+func testAway(t *testing.T) {
 	brief := func(c *Config) { c.Patience = 300 * time.Millisecond }
 	a := member(t, 1, nil)
 	b, c := member(t, 2, brief, a), member(t, 3, nil, a)
@@ -82,7 +84,9 @@ func TestAway(t *testing.T) {
 }
 
 // However patient a member is, the caller's context limits the wait.
-func TestPatience(t *testing.T) {
+func TestPatience(t *testing.T) { inMemory(t, testPatience) }
+
+func testPatience(t *testing.T) {
 	for _, poll := range []time.Duration{0, 50 * time.Microsecond} {
 		a := member(t, 1, func(c *Config) { c.Patience, c.Poll = time.Hour, poll })
 		b := member(t, 2, nil, a)

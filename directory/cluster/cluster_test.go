@@ -210,7 +210,9 @@ func TestFind(t *testing.T) {
 
 // Summaries save questions, and never cost an answer. A resource that is too new for them is found,
 // and one that is gone is denied.
-func TestFilters(t *testing.T) {
+func TestFilters(t *testing.T) { inMemory(t, testFilters) }
+
+func testFilters(t *testing.T) {
 	slow := func(c *Config) { c.Spread = time.Hour }
 	patient := func(c *Config) { c.Hop = 5 * time.Second } // a late answer is not asked for again: packets are counted
 	cs := []*Cluster{member(t, 1, patient)}
@@ -268,7 +270,9 @@ func TestFilters(t *testing.T) {
 func second[T any](_ T, err error) error { return err }
 
 // Clusters with different names or keys do not hear each other.
-func TestApart(t *testing.T) {
+func TestApart(t *testing.T) { inMemory(t, testApart) }
+
+func testApart(t *testing.T) {
 	a := member(t, 1, nil)
 	key := func(k string) func(*Config) { return func(c *Config) { c.Keys = [][]byte{[]byte(k)} } }
 	x := member(t, 4, key("one"))
@@ -328,7 +332,9 @@ func anew(t *testing.T, c *Cluster, change func(*Config), join ...*Cluster) *Clu
 
 // A member that is started anew is not taken for dead: questions wait until it answers, and until
 // it knows what it has. Its own questions do not get answers to questions of its former life.
-func TestRestarted(t *testing.T) {
+func TestRestarted(t *testing.T) { inMemory(t, testRestarted) }
+
+func testRestarted(t *testing.T) {
 	a := member(t, 1, func(c *Config) { c.Patience = time.Minute })
 	b := member(t, 2, nil, a)
 	together(t, a, b)

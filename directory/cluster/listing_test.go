@@ -18,7 +18,9 @@ import (
 )
 
 // A listing leaves no cursor at other members: not at its end, and not when it stops early.
-func TestAllLeavesNothing(t *testing.T) {
+func TestAllLeavesNothing(t *testing.T) { inMemory(t, testAllLeavesNothing) }
+
+func testAllLeavesNothing(t *testing.T) {
 	a := newStation(t, 1, nil)
 	b, c := newStation(t, 2, nil, a), newStation(t, 3, nil, a)
 	meet(t, a, b, c)
@@ -60,7 +62,9 @@ func TestAllLeavesNothing(t *testing.T) {
 
 // A listing goes on when the listed member's directory is replaced in the middle. No resource is
 // missing, and none comes twice.
-func TestAllThroughRestart(t *testing.T) {
+func TestAllThroughRestart(t *testing.T) { inMemory(t, testAllThroughRestart) }
+
+func testAllThroughRestart(t *testing.T) {
 	a := newStation(t, 1, func(c *Config) { c.Patience = time.Minute })
 	b := newStation(t, 2, nil, a)
 	meet(t, a, b)
@@ -108,7 +112,9 @@ func TestAllThroughRestart(t *testing.T) {
 
 // A member forgets the cursor whenever the caller takes longer than the lease for a resource. The
 // listing goes on: each resource comes once, and the member counts as asked.
-func TestAllForgotten(t *testing.T) {
+func TestAllForgotten(t *testing.T) { inMemory(t, testAllForgotten) }
+
+func testAllForgotten(t *testing.T) {
 	a := newStation(t, 1, nil)
 	b := newStation(t, 2, nil, a)
 	meet(t, a, b)
@@ -134,7 +140,9 @@ func TestAllForgotten(t *testing.T) {
 
 // A member that dies in the middle of a listing has no more resources. The other members are
 // listed. The dead one is not counted among the members that told all they have.
-func TestAllMemberDies(t *testing.T) {
+func TestAllMemberDies(t *testing.T) { inMemory(t, testAllMemberDies) }
+
+func testAllMemberDies(t *testing.T) {
 	a := newStation(t, 1, nil)
 	b, c := newStation(t, 2, nil, a), newStation(t, 3, nil, a)
 	meet(t, a, b, c)
@@ -244,7 +252,9 @@ func TestPlaces(t *testing.T) {
 
 // A member that does not know yet what its node has gives no answer that could be wrong: no denial,
 // and no cursor, which would lack what is about to be offered again.
-func TestNothingIsDeniedTooEarly(t *testing.T) {
+func TestNothingIsDeniedTooEarly(t *testing.T) { inMemory(t, testNothingIsDeniedTooEarly) }
+
+func testNothingIsDeniedTooEarly(t *testing.T) {
 	a := member(t, 1, func(c *Config) { c.Sure = func() bool { return false } })
 	put(t, a, 1, lamp)
 	for what, c := range map[string]struct {

@@ -25,7 +25,9 @@ func refined(t *testing.T, p *resource.List, add ...func(*resource.List) error) 
 
 // Comparisons, orders and owners reach all members. The first resource in an order is the first of
 // all members that could be asked.
-func TestConditions(t *testing.T) {
+func TestConditions(t *testing.T) { inMemory(t, testConditions) }
+
+func testConditions(t *testing.T) {
 	a := newStation(t, 1, nil)
 	b, c := newStation(t, 2, nil, a), newStation(t, 3, nil, a)
 	meet(t, a, b, c)

@@ -22,7 +22,9 @@ import (
 // members on each side for dead on the other. They live, so nothing that they may have is denied
 // for certain at any time. No watch tells that it is gone. That is logged once. When the member has
 // the key, all is well again.
-func TestRefusedIsNotDead(t *testing.T) {
+func TestRefusedIsNotDead(t *testing.T) { inMemory(t, testRefusedIsNotDead) }
+
+func testRefusedIsNotDead(t *testing.T) {
 	var log lines
 	keyed := func(c *Config) { c.Keys, c.Patience = [][]byte{[]byte("the old key")}, 1 }
 	first := newStation(t, 1, func(c *Config) { keyed(c); c.Logger = slog.New(slog.NewTextHandler(&log, nil)) })

@@ -16,7 +16,9 @@ import (
 
 // As soon as any member knows a newcomer, the members that have not heard of it yet find what it
 // has: a no of the member that knows it says that it knows other members.
-func TestKnownToOne(t *testing.T) {
+func TestKnownToOne(t *testing.T) { inMemory(t, testKnownToOne) }
+
+func testKnownToOne(t *testing.T) {
 	a := member(t, 1, unhurried)
 	b, c := member(t, 2, unhurried, a), member(t, 3, unhurried, a)
 	together(t, a, b, c)
@@ -45,7 +47,9 @@ func TestKnownToOne(t *testing.T) {
 }
 
 // A member on another one's roll is heard of, unless it is known to be dead in that life.
-func TestRoll(t *testing.T) {
+func TestRoll(t *testing.T) { inMemory(t, testRoll) }
+
+func testRoll(t *testing.T) {
 	a := member(t, 1, nil)
 	b := member(t, 2, nil, a)
 	together(t, a, b)

@@ -126,7 +126,9 @@ func TestTraceCast(t *testing.T) {
 
 // A member that lives and does not answer is silent, and named. Questions wait for it until the
 // patience is over.
-func TestSilent(t *testing.T) {
+func TestSilent(t *testing.T) { inMemory(t, testSilent) }
+
+func testSilent(t *testing.T) {
 	deaf := func(c *Config) { c.Sure = func() bool { return false } }
 	quick := func(c *Config) { c.Hop, c.Patience = 400*time.Millisecond, 100*time.Millisecond }
 	a := member(t, 1, quick)
@@ -157,7 +159,9 @@ func TestSilent(t *testing.T) {
 }
 
 // Many traces at once end, while members come and go.
-func TestTracesAtOnce(t *testing.T) {
+func TestTracesAtOnce(t *testing.T) { inMemory(t, testTracesAtOnce) }
+
+func testTracesAtOnce(t *testing.T) {
 	a := member(t, 1, nil)
 	b := member(t, 2, nil, a)
 	together(t, a, b)
@@ -177,7 +181,9 @@ func TestTracesAtOnce(t *testing.T) {
 }
 
 // The end of a listing tells which members were asked.
-func TestCoverage(t *testing.T) {
+func TestCoverage(t *testing.T) { inMemory(t, testCoverage) }
+
+func testCoverage(t *testing.T) {
 	a := member(t, 1, nil)
 	b := member(t, 2, nil, a)
 	together(t, a, b)
