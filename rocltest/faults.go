@@ -112,13 +112,18 @@ const suspicion = 700 * time.Millisecond
 // recovery is how long after a fault other nodes may take the node for dead.
 const recovery = 15 * time.Second
 
-// isDisturbed reports whether a fault since the time t may have led one of the nodes to take the
-// other one for dead. What a dead node has is denied.
-func (w *World) isDisturbed(a, b *node, t time.Time) bool {
+// mayDeny reports whether the directory of a node may say, to a question that was put at the time t,
+// that there is no resource of a process that lives. It may if a fault may have led one of the two
+// nodes to take the other one for dead, and if the process is stopped: a directory that follows
+// another one waits two seconds for it.
+func (w *World) mayDeny(a *node, p *Process, t time.Time) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for _, n := range []*node{a, b} {
-		if a != b && n.disturbed.After(t) && time.Since(n.disturbedSince) > suspicion {
+	if p.stopped.Add(time.Second).After(t) {
+		return true
+	}
+	for _, n := range []*node{a, p.node} {
+		if a != p.node && n.disturbed.After(t) && time.Since(n.disturbedSince) > suspicion {
 			return true
 		}
 	}
@@ -167,9 +172,12 @@ func (w *World) bring(f Fault) {
 		}
 	case StopProcess:
 		if all := w.live(); len(all) > 0 {
-			p := all[f.A%len(all)].proc
-			p.Stop()
-			w.later(f.For, p.Continue)
+			p := all[f.A%len(all)]
+			p.proc.Stop()
+			w.later(f.For, p.proc.Continue)
+			w.mu.Lock()
+			p.stopped = time.Now().Add(f.For)
+			w.mu.Unlock()
 		}
 	case SlowNetwork:
 		w.net.SetDelay(0, f.For/20)

@@ -217,7 +217,7 @@ func (l *ledger) sender(p *Process) {
 		if to, ok := l.find(p, fmt.Sprintf("receiver%d", rnd.IntN(2))); ok {
 			for range 1 + rnd.IntN(30) {
 				next++
-				if l.send(p, r, to, next, rnd.IntN(1<<(1+rnd.IntN(15))), 5*time.Second) != nil {
+				if l.send(p, r, to, next, l.size(rnd), 5*time.Second) != nil {
 					break
 				}
 			}
@@ -256,7 +256,7 @@ func (l *ledger) find(p *Process, name string) (id rocl.GID, ok bool) {
 	if errors.Is(err, rocl.ErrNotFound) && !errors.Is(err, rocl.ErrPartial) {
 		l.set(func() {
 			for id, e := range before {
-				if e.role == "receiver" && e.name == name && !l.hasEnded(id) && !p.IsKilled() && !l.w.isDisturbed(p.node, e.p.node, begun) {
+				if e.role == "receiver" && e.name == name && !l.hasEnded(id) && !p.IsKilled() && !l.w.mayDeny(p.node, e.p, begun) {
 					l.w.Errorf("%s: %s was denied, and %v lives: %v", p.Name(), name, id, err)
 				}
 			}
@@ -266,7 +266,15 @@ func (l *ledger) find(p *Process, name string) (id rocl.GID, ok bool) {
 }
 
 // payload is what messages consist of. They are told apart by their tags.
-var payload [32 << 10]byte
+var payload [1 << 20]byte
+
+// size draws the size of a message. Few messages are so large that they travel in pieces.
+func (l *ledger) size(rnd *rand.Rand) int {
+	if rnd.IntN(200) == 0 {
+		return 256<<10 + rnd.IntN(len(payload)-256<<10)
+	}
+	return rnd.IntN(1 << (1 + rnd.IntN(15)))
+}
 
 // send sends a message, and notes that it was accepted.
 func (l *ledger) send(p *Process, r *rocl.Resource, to rocl.GID, tag uint64, size int, patience time.Duration) error {

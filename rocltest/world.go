@@ -126,8 +126,8 @@ type node struct {
 	process        *simnet.Process
 	server         *directory.Server
 	member         *cluster.Cluster
-	disturbedSince time.Time // see World.isDisturbed; World.mu guards it
-	disturbed      time.Time // see World.isDisturbed; World.mu guards it
+	disturbedSince time.Time // see World.mayDeny; World.mu guards it
+	disturbed      time.Time // see World.mayDeny; World.mu guards it
 	isUp           bool      // the directory runs
 	isDown         bool      // the machine has crashed
 }
@@ -333,18 +333,19 @@ func (n *node) stop() {
 // A Process is one run of a program of [World.Start]. When it is killed, its program runs again
 // after a while, as another Process.
 type Process struct {
-	w      *World
-	node   *node
-	name   string
-	main   func(*Process)
-	proc   *simnet.Process
-	c      *rocl.Context
-	ctx    context.Context
-	cancel context.CancelFunc
-	ended  chan struct{}
-	isLive bool      // World.mu guards it
-	killed time.Time // when the process was killed; zero: it was not; World.mu guards it
-	lost   func(rocl.Undelivered)
+	w       *World
+	node    *node
+	name    string
+	main    func(*Process)
+	proc    *simnet.Process
+	c       *rocl.Context
+	ctx     context.Context
+	cancel  context.CancelFunc
+	ended   chan struct{}
+	isLive  bool      // World.mu guards it
+	stopped time.Time // until when the process is stopped; World.mu guards it
+	killed  time.Time // when the process was killed; zero: it was not; World.mu guards it
+	lost    func(rocl.Undelivered)
 }
 
 // Start starts a program on a node: main runs in a goroutine of its own, with a context of its own
