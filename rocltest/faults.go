@@ -112,9 +112,9 @@ const suspicion = 700 * time.Millisecond
 // recovery is how long after a fault other nodes may take the node for dead.
 const recovery = 15 * time.Second
 
-// mayDeny reports whether the directory of a node may say, to a question that was put at the time t,
-// that there is no resource of a process that lives. It may if a fault may have led one of the two
-// nodes to take the other one for dead, and if the process is stopped: a directory that follows
+// mayDeny reports whether the directory of a node may say, to a question that was put at the time
+// t, that there is no resource of a process that lives. It may if a fault may have led one of the
+// two nodes to take the other one for dead, and if the process is stopped: a directory that follows
 // another one waits two seconds for it.
 func (w *World) mayDeny(a *node, p *Process, t time.Time) bool {
 	w.mu.Lock()
