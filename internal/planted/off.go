@@ -9,3 +9,6 @@ const Enabled = false
 
 // Is reports whether the defect b is active.
 func Is(Bug) bool { return false }
+
+// Sometimes reports whether the defect b is active now: not at each call.
+func Sometimes(Bug) bool { return false }

@@ -7,6 +7,7 @@ package planted
 import (
 	"os"
 	"strconv"
+	"sync/atomic"
 )
 
 // Enabled says that the build has planted defects.
@@ -19,3 +20,8 @@ var active = func() Bug {
 
 // Is reports whether the defect b is active.
 func Is(b Bug) bool { return b == active }
+
+var calls atomic.Uint32
+
+// Sometimes reports whether the defect b is active now: not at each call.
+func Sometimes(b Bug) bool { return Is(b) && calls.Add(1)%8 == 0 }
