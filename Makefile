@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-.PHONY: test race repeat long lint fuzz bench demo ci cluster cluster-figures tools scaling sustain figures libpvm3 apidiff
+.PHONY: test race repeat long lint fuzz bench demo ci cluster cluster-figures tools scaling sustain figures libpvm3 apidiff simulate
 
 test:    ; go test work
 race:    ; go test -race work
@@ -8,6 +8,7 @@ long:    ; go test -timeout 60m -run 'CutAnywhere|TestCallKilledAnywhere' ./disp
 cluster: tools ; ROCL_LONG=1 go test -v -count=1 -timeout 4h ./tests/cluster
 cluster-figures: tools ; cd tests/cluster && go test -count=1 -timeout 1h -run TestFigures -figures
 tools:   ; command -v ip && command -v nft || .ci/install iproute2 nftables
+simulate: ; go test -timeout 2h -run TestPromises ./rocltest -span 1h && go test -timeout 2h -run TestPlanted ./rocltest -planted
 lint:    ; test -z "$$(gofmt -l . | tee /dev/stderr)" && go vet work && go run honnef.co/go/tools/cmd/staticcheck@v0.8.2 work && go test -count=1 ./tests/words
 fuzz:    ; for f in resource:FuzzParseList codec:FuzzDecode directory:FuzzServer subsys:FuzzHeader dispatch:FuzzFrames subsys/tls:FuzzWire directory/internal/mux:FuzzDatagram directory/internal/mux:FuzzStream tpvm/pack:FuzzReader pool:FuzzParseConfig rpc:FuzzRequest rpc:FuzzReply bulk:FuzzRequest; do go test -run XXX -fuzz "$${f#*:}" -fuzztime 30s -fuzzminimizetime 10x "./$${f%:*}" || exit 1; done
 bench:   ; go run ./cmd/rocl bench all

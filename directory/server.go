@@ -42,6 +42,21 @@ func WithDatabase(db *database.DB) Option { return func(s *Server) { s.db = db }
 // WithLogger sends the server's log to l.
 func WithLogger(l *slog.Logger) Option { return func(s *Server) { s.log = l } }
 
+// WithLiving gives a server in memory, which follows another one, a function that knows the
+// contexts of the node. awaits reports whether a context lives for which joined returns false. The
+// server denies nothing while awaits returns true, for up to two seconds.
+func WithLiving(awaits func(joined func(context resource.GID) bool) bool) Option {
+	return func(s *Server) {
+		s.awaits = func() bool {
+			return awaits(func(self resource.GID) bool {
+				s.mu.Lock()
+				defer s.mu.Unlock()
+				return s.lives[self] != nil
+			})
+		}
+	}
+}
+
 // AsDaemon says that the server is a process of its own. Contexts that serve give way to such a
 // server, and it gives way to no other.
 func AsDaemon() Option { return func(s *Server) { s.daemon = true } }
@@ -125,7 +140,9 @@ func newServer(opts []Option) *Server {
 	}
 	s.often = ratelog.New(s.log)
 	s.life, s.end = context.WithCancel(context.Background())
-	s.awaits = s.awaitsContexts
+	if s.awaits == nil {
+		s.awaits = s.awaitsContexts
+	}
 	s.node = node.New(s.id, node.Config{
 		Daemon: s.daemon, Log: s.log, Check: s.check, Serve: s.ServeConn, Remade: s.resendTerms, End: func() { s.Close() },
 	})

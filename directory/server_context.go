@@ -9,6 +9,7 @@ import (
 	"sync"
 
 	"github.com/rocl-go/rocl/directory/internal/wire"
+	"github.com/rocl-go/rocl/internal/planted"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -73,7 +74,7 @@ func (s *Server) leave(self resource.GID, me *lifeServer) {
 	if s.lives[self] == me {
 		delete(s.lives, self)
 	}
-	goesOn := me.superseded || s.closed
+	goesOn := me.superseded || s.closed || planted.Is(planted.DeadContext)
 	s.mu.Unlock()
 	if !goesOn {
 		n := s.db.DeleteOwner(self)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl/directory/internal/wire"
+	"github.com/rocl-go/rocl/internal/planted"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -59,7 +60,7 @@ func (s *Server) markOpen() {
 // offered it again. Once true, it stays true.
 func (s *Server) Recovered() bool {
 	f := &s.offers
-	if !s.Follows() || f.recovered.Load() {
+	if !s.Follows() || f.recovered.Load() || planted.Is(planted.NoRecovery) {
 		return true
 	}
 	begun := s.opened.Load()

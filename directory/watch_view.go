@@ -5,6 +5,7 @@ package directory
 import (
 	"time"
 
+	"github.com/rocl-go/rocl/internal/planted"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -23,6 +24,9 @@ type View struct {
 
 // Begin says that a server, perhaps another one, begins to report what it has.
 func (v *View) Begin() {
+	if planted.Is(planted.ForgottenView) {
+		v.known = nil
+	}
 	v.missing = make(map[resource.GID]struct{}, len(v.known))
 	for id := range v.known {
 		v.missing[id] = struct{}{}

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/rocl-go/rocl/internal/planted"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -193,6 +194,9 @@ func (m *Mailbox) consumeLocked(msg *Message) (grantee *inflow, grant uint64) {
 	}
 	c := in.charge(len(msg.data))
 	m.stored -= c
+	if planted.Is(planted.LostCredit) && len(msg.data) > 6<<10 {
+		return nil, 0
+	}
 	in.consumed += c
 	m.addPromisedLocked(in, -int64(c))
 	if m.oversize == in && in.consumed >= m.oversizeEnd {

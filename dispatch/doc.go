@@ -131,7 +131,7 @@
 //	accept            a port                     the port's Close          gives each new connection an endpoint
 //	originWatch       a receive that waits       by itself                 registers for the ends of
 //	                  for some resources                                   these resources
-//	timers            –                          –                         link.timeout, Mailbox.checkOversize,
+//	timers            –                          –                         link.timeout, ackSoon, Mailbox.checkOversize,
 //	                                                                       Mailbox.checkOrigins, originWatch,
 //	                                                                       Mailbox.checkStuck, Flow.dropTryCredit,
 //	                                                                       Mailbox.sweep, calls.sweep, the end of

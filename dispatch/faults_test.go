@@ -170,10 +170,13 @@ func TestContextEndsAsItIsAwaited(t *testing.T) {
 // live. A shorter cut, or the death of its directory alone, ends none. See also
 // TestAwaitedNodeDies, TestContextOfDeadNode.
 func TestSilentNodeIsDeadWhenTheDirectorySaysSo(t *testing.T) {
+	inSimulation(t, silentNodeIsDeadWhenTheDirectorySaysSo)
+}
+
+func silentNodeIsDeadWhenTheDirectorySaysSo(t *testing.T, n *simulated) {
 	w := newWorld()
-	n := &cuttable{Transport: tcp.New()}
-	a := w.node(t, 1, n, func(c *Config) { c.GiveUp = time.Hour })
-	b := w.node(t, 2, n, func(c *Config) { c.GiveUp = time.Millisecond })
+	a := w.node(t, 1, n.transport(), func(c *Config) { c.GiveUp = time.Hour })
+	b := w.node(t, 2, n.transport(), func(c *Config) { c.GiveUp = time.Millisecond })
 	mine, its := box(t, a, 1, 0), box(t, b, 1, 0)
 	talk(t, a, b, its, 1)
 	monitorOf(t, mine, monitored(its), 7)
@@ -191,9 +194,14 @@ func TestSilentNodeIsDeadWhenTheDirectorySaysSo(t *testing.T) {
 		_, err := c.Wait(soon(t))
 		replied <- err
 	}()
-	before := n.dialled()
-	n.cut()
-	eventually.True(t, "the silent machine is dialled", func() bool { return n.dialled() > before })
+	l, _ := onlyLink(a, b)
+	n.cutAll()
+	eventually.True(t, "the silent machine is dialled", func() bool {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		return l.conn == nil
+	})
+	time.Sleep(time.Minute) // of virtual time: only the directory says that the machine is dead
 	isEmpty(t, mine)
 	select {
 	case err := <-received:
@@ -210,7 +218,7 @@ func TestSilentNodeIsDeadWhenTheDirectorySaysSo(t *testing.T) {
 	awaitEnd(t, replied, ErrGone)
 	noCalls(t, a, 0)
 	request.Release()
-	n.heal()
+	n.Heal()
 }
 
 // A context with a node that the directory takes for dead is tried once more at the known

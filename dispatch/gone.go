@@ -10,6 +10,7 @@ import (
 
 	"github.com/rocl-go/rocl/dispatch/internal/life"
 	"github.com/rocl-go/rocl/dispatch/internal/wire"
+	"github.com/rocl-go/rocl/internal/planted"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -150,6 +151,9 @@ func (g *contextEnd) linkEnded() {
 // One link has ended because of cause. If cause does not say that peer has ended, notifyContextEnd
 // calls them at once. No lock of a link may be held.
 func (d *Dispatcher) notifyContextEnd(peer resource.GID, ended []*ending, cause error) {
+	if planted.Is(planted.ForgottenMonitor) && errors.Is(cause, ErrGone) {
+		return
+	}
 	g := &contextEnd{ended: ended, cause: cause}
 	g.links.Store(1)
 	for _, l := range d.lanes(peer) {

@@ -12,6 +12,7 @@ import (
 	"github.com/rocl-go/rocl/buffers"
 	"github.com/rocl-go/rocl/dispatch/internal/session"
 	"github.com/rocl-go/rocl/dispatch/internal/wire"
+	"github.com/rocl-go/rocl/internal/planted"
 	"github.com/rocl-go/rocl/subsys"
 )
 
@@ -404,5 +405,22 @@ func (l *link) payloadBuffer(end *endpoint, h *subsys.Header) (*buffers.Buffer, 
 	if err := in.checkCredit(int(h.Len)); err != nil {
 		return nil, err
 	}
+	if planted.Is(planted.EarlyAck) {
+		l.ackEarly(h.Seq + 1)
+	}
 	return l.memory(h.Dst, h.Src, h.Tag, int(h.Len))
+}
+
+// ackEarly is for the planted defect EarlyAck.
+func (l *link) ackEarly(ack uint32) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if c := l.conn; c != nil && l.takePenLocked() {
+		f := subsys.Frame{}
+		f.Type, f.Ack = wire.TypeAck, ack
+		l.mu.Unlock()
+		_, _ = c.Send([]subsys.Frame{f})
+		l.mu.Lock()
+		l.putDownLocked(penIdle)
+	}
 }

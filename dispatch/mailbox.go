@@ -9,6 +9,7 @@ import (
 	"github.com/rocl-go/rocl/dispatch/internal/list"
 	"github.com/rocl-go/rocl/dispatch/internal/wire"
 	"github.com/rocl-go/rocl/internal/lock"
+	"github.com/rocl-go/rocl/internal/planted"
 	"github.com/rocl-go/rocl/subsys"
 )
 
@@ -305,6 +306,9 @@ func (m *Mailbox) Close() {
 	}
 	for msg := msgs.First(); msg != nil; msg = msgs.First() {
 		msgs.Remove(&msg.place)
+		if planted.Is(planted.UnreportedMessage) && msgs.First() == nil {
+			msg.in = nil
+		}
 		if msg.in != nil && msg.gone == nil {
 			m.refuse(msg.in, msg)
 		}

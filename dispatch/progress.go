@@ -32,6 +32,7 @@ type progress struct {
 	patience     patience.Machine       // how long waiters poll; the token guards it
 	drivesAlone  int                    // how often the token was taken while the keeper was parked; the token guards it
 	acksDue      atomic.Bool            // a link owes an acknowledgement
+	isAckTimed   atomic.Bool            // a timer of ackSoon runs
 	held         atomic.Int32           // messages that were received and not released, except those of batches
 	fired        atomic.Uint64          // goroutines that were fired while parked
 	ran          atomic.Uint64          // goroutines that were fired while parked and have run since
@@ -82,8 +83,23 @@ func (d *Dispatcher) takeToken() {
 // exclusive is the token as a sync.Locker, for ports.
 type exclusive struct{ d *Dispatcher }
 
-func (e exclusive) Lock()   { e.d.takeToken() }
-func (e exclusive) Unlock() { e.d.giveToken() }
+func (e exclusive) Lock() { e.d.takeToken() }
+func (e exclusive) Unlock() {
+	e.d.giveToken()
+	e.d.ackSoon()
+}
+
+// ackSoon arranges that what is owed is acknowledged after a tick. A port without a poller delivers
+// frames with the token as a sync.Locker, and has no keeper.
+func (d *Dispatcher) ackSoon() {
+	if d.acksDue.Load() && d.isAckTimed.CompareAndSwap(false, true) {
+		time.AfterFunc(tick, func() {
+			d.isAckTimed.Store(false)
+			d.flushAcks()
+			d.ackSoon()
+		})
+	}
+}
 
 // giveToken gives up the token that takeToken took, and offers it to a parked waiter.
 func (d *Dispatcher) giveToken() {

@@ -3,152 +3,61 @@
 package dispatch
 
 import (
-	"context"
 	"errors"
 	"sync"
-	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
-	"github.com/rocl-go/rocl/buffers"
-	"github.com/rocl-go/rocl/dispatch/internal/wire"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
 	"github.com/rocl-go/rocl/subsys"
-	"github.com/rocl-go/rocl/subsys/tcp"
+	"github.com/rocl-go/rocl/subsys/simnet"
 )
 
-// A cuttable transport is TCP over a network that can be cut. While the network is cut, the
-// connections that exist neither receive nor send, and do not end. Dialling gets no answer.
-type cuttable struct {
-	subsys.Transport
-	mu     sync.Mutex
-	isCut  bool
-	conns  []*cuttableConn
-	dials  int
-	probes atomic.Int32 // bare acknowledgements sent over dialled connections that are stopped
+// A simulated is a network in memory whose machines have one process each.
+type simulated struct {
+	*simnet.Network
+	processes []*simnet.Process
 }
 
-type (
-	cuttablePort struct {
-		subsys.Port
-		n *cuttable
-	}
-	cuttableConn struct {
-		subsys.Conn
-		n         *cuttable
-		isDialled bool
-		isMute    atomic.Bool // the network is cut
-		stopped   atomic.Bool // the peer's kernel answers, its process does not
-		owes      atomic.Bool
-	}
-	cuttableSink struct {
-		subsys.Sink
-		c *cuttableConn
-	}
-)
-
-func (n *cuttable) adopt(c *cuttableConn) {
-	n.mu.Lock()
-	n.conns = append(n.conns, c)
-	n.mu.Unlock()
+// inSimulation runs f with a network in a bubble of testing/synctest, where waiting takes no real
+// time.
+func inSimulation(t *testing.T, f func(t *testing.T, n *simulated)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		n := &simulated{Network: simnet.New(1)}
+		n.SetDelay(time.Millisecond, 2*time.Millisecond)
+		f(t, n)
+	})
 }
 
-func (n *cuttable) Listen(addr string, cfg subsys.Config) (subsys.Port, error) {
-	accept := cfg.Accept
-	cfg.Accept = func(c subsys.Conn) subsys.Sink {
-		w := &cuttableConn{Conn: c, n: n}
-		s := accept(w)
-		if s == nil {
-			return nil
+// transport returns the transport of a process on a new machine.
+func (n *simulated) transport() subsys.Transport {
+	p := n.AddHost("").Start()
+	n.processes = append(n.processes, p)
+	return p.Transport()
+}
+
+// cutAll lets nothing pass between machines until Heal. Connections do not end.
+func (n *simulated) cutAll() {
+	for _, a := range n.processes {
+		for _, b := range n.processes {
+			n.Cut(a.Host(), b.Host())
 		}
-		n.adopt(w)
-		return &cuttableSink{s, w}
-	}
-	p, err := n.Transport.Listen(addr, cfg)
-	return &cuttablePort{p, n}, err
-}
-
-func (p *cuttablePort) Dial(ctx context.Context, addr string, s subsys.Sink) (subsys.Conn, error) {
-	p.n.mu.Lock()
-	isCut := p.n.isCut
-	p.n.dials++
-	p.n.mu.Unlock()
-	if isCut {
-		<-ctx.Done()
-		return nil, ctx.Err()
-	}
-	w := &cuttableConn{n: p.n, isDialled: true}
-	c, err := p.Port.Dial(ctx, addr, &cuttableSink{s, w})
-	if err != nil {
-		return nil, err
-	}
-	w.Conn = c
-	p.n.adopt(w)
-	return w, nil
-}
-
-func (n *cuttable) cut() {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.isCut = true
-	for _, c := range n.conns {
-		c.isMute.Store(true)
 	}
 }
-
-func (n *cuttable) heal() {
-	n.mu.Lock()
-	n.isCut = false
-	n.mu.Unlock()
-}
-
-func (n *cuttable) dialled() int {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return n.dials
-}
-
-func (c *cuttableConn) Send(fs []subsys.Frame) (int, error) {
-	switch {
-	case c.isMute.Load():
-		c.owes.Store(true)
-		return len(fs), nil
-	case c.stopped.Load():
-		if c.isDialled && fs[0].Type == wire.TypeAck {
-			c.n.probes.Add(1)
-		}
-		return len(fs), nil
-	}
-	return c.Conn.Send(fs)
-}
-
-func (c *cuttableConn) Unanswered() (owes bool, heard time.Duration) {
-	return c.owes.Load(), time.Hour
-}
-
-func (s *cuttableSink) Frames(_ subsys.Conn, fs []subsys.Frame) error {
-	if s.c.isMute.Load() || s.c.stopped.Load() {
-		return nil
-	}
-	return s.Sink.Frames(s.c, fs)
-}
-
-func (s *cuttableSink) Room(_ subsys.Conn, h *subsys.Header) (*buffers.Buffer, error) {
-	return s.Sink.Room(s.c, h)
-}
-func (s *cuttableSink) Writable(subsys.Conn)          { s.Sink.Writable(s.c) }
-func (s *cuttableSink) Down(_ subsys.Conn, err error) { s.Sink.Down(s.c, err) }
 
 // After a cut of the network that ends no connection, messages move again over a new connection.
 // Each comes once and in order, in both directions.
 //
 // Promise (Ends): A link that expects something notices when the peer's machine falls silent, and
 // resumes when a cut ends. A stopped process is not silent. See also TestFullPeerAnswers.
-func TestSilentLinkResumes(t *testing.T) {
+func TestSilentLinkResumes(t *testing.T) { inSimulation(t, silentLinkResumes) }
+
+func silentLinkResumes(t *testing.T, n *simulated) {
 	w := newWorld()
-	n := &cuttable{Transport: tcp.New()}
 	patient := func(c *Config) { c.GiveUp = 30 * time.Second }
-	a, b := w.node(t, 1, n, patient), w.node(t, 2, n, patient)
+	a, b := w.node(t, 1, n.transport(), patient), w.node(t, 2, n.transport(), patient)
 	ma, mb := box(t, a, 1, 0), box(t, b, 1, 0)
 	talk(t, a, b, mb, 1000)
 	talk(t, b, a, ma, 1000)
@@ -161,14 +70,15 @@ func TestSilentLinkResumes(t *testing.T) {
 		both.Go(func() {
 			for i := range uint64(messages) {
 				if i == messages/2 && direction.from == a {
-					n.cut()
+					n.cutAll()
 				}
 				if err := flow(t, direction.from, direction.to).try(soon(t), i, 100); err != nil {
 					t.Error(err)
 					return
 				}
 			}
-			n.heal()
+			time.Sleep(5 * time.Second) // of virtual time: the silence is noticed
+			n.Heal()
 			for i := range uint64(messages) {
 				m, err := direction.to.Recv(soon(t))
 				if err != nil || m.Tag() != i {
@@ -190,15 +100,16 @@ func TestSilentLinkResumes(t *testing.T) {
 
 // When the directory says that a silent peer's node is dead, senders are told: those that wait for
 // credit, and those of accepted messages.
-func TestSilentNodeIsDead(t *testing.T) {
+func TestSilentNodeIsDead(t *testing.T) { inSimulation(t, silentNodeIsDead) }
+
+func silentNodeIsDead(t *testing.T, n *simulated) {
 	w := newWorld()
-	n := &cuttable{Transport: tcp.New()}
 	reported := make(chan Undelivered, 10)
-	a := w.node(t, 1, n, func(c *Config) {
+	a := w.node(t, 1, n.transport(), func(c *Config) {
 		c.GiveUp = time.Minute
 		c.Undelivered = func(u Undelivered) { reported <- u }
 	})
-	b := w.node(t, 2, n, func(c *Config) { c.GiveUp = time.Millisecond })
+	b := w.node(t, 2, n.transport(), func(c *Config) { c.GiveUp = time.Millisecond })
 	small, mb := box(t, b, 1, FirstCredit), box(t, b, 2, 0)
 	f := flow(t, a, small)
 	for range 2 {
@@ -214,7 +125,7 @@ func TestSilentNodeIsDead(t *testing.T) {
 	w.mu.Lock()
 	w.gone[b.self] = true
 	w.mu.Unlock()
-	n.cut()
+	n.cutAll()
 	eventually.Returns(t, "a sender that waits for credit", func() {
 		if err := <-waiting; !errors.Is(err, ErrGone) {
 			t.Errorf("it got %v", err)
@@ -225,13 +136,13 @@ func TestSilentNodeIsDead(t *testing.T) {
 	w.mu.Lock()
 	delete(w.gone, b.self)
 	w.mu.Unlock()
-	n.heal()
+	n.Heal()
 	talk(t, a, b, mb, 2)
 	eventually.True(t, "the message is acknowledged", flow(t, a, mb).idle)
 	w.mu.Lock()
 	w.gone[b.self] = true
 	w.mu.Unlock()
-	n.cut()
+	n.cutAll()
 	if err := flow(t, a, mb).try(soon(t), 3, 10); err != nil {
 		t.Fatal(err)
 	}
@@ -240,38 +151,48 @@ func TestSilentNodeIsDead(t *testing.T) {
 			t.Errorf("reported %+v", u)
 		}
 	})
-	n.heal()
+	n.Heal()
 }
 
 // A process that is stopped keeps its connection, because its kernel answers. It is asked for
 // answers while the link expects something of it.
-func TestStoppedProcessIsNotSilent(t *testing.T) {
+func TestStoppedProcessIsNotSilent(t *testing.T) { inSimulation(t, stoppedProcessIsNotSilent) }
+
+func stoppedProcessIsNotSilent(t *testing.T, n *simulated) {
 	w := newWorld()
-	n := &cuttable{Transport: tcp.New()}
-	a, b := w.node(t, 1, n), w.node(t, 2, n, func(c *Config) { c.GiveUp = time.Millisecond })
+	a, b := w.node(t, 1, n.transport()), w.node(t, 2, n.transport())
 	mb := box(t, b, 1, 0)
 	talk(t, a, b, mb, 1)
-	for _, c := range n.conns {
-		c.stopped.Store(true)
-	}
+	n.processes[1].Stop()
 	if err := flow(t, a, mb).try(soon(t), 2, 10); err != nil {
 		t.Fatal(err)
 	}
-	eventually.True(t, "two probes", func() bool { return n.probes.Load() >= 2 })
-	if k := n.dialled(); k != 1 {
-		t.Errorf("dialled %d times", k)
-	}
 	l, _ := onlyLink(a, b)
-	l.endLink(ErrUnreachable)
+	probed := func() time.Time {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		return l.liveness.probed
+	}
+	for range 2 {
+		before := probed()
+		eventually.True(t, "a probe", func() bool { return probed() != before })
+	}
+	time.Sleep(5 * time.Second) // of virtual time: longer than a machine may be silent
+	if k := a.count.ConnsOut.Load(); k != 1 {
+		t.Errorf("%d connections were dialled", k)
+	}
+	n.processes[1].Continue()
+	take(t, mb)
 }
 
 // A link that expects nothing is not watched.
-func TestIdleLinkIsNotWatched(t *testing.T) {
+func TestIdleLinkIsNotWatched(t *testing.T) { inSimulation(t, idleLinkIsNotWatched) }
+
+func idleLinkIsNotWatched(t *testing.T, n *simulated) {
 	w := newWorld()
-	n := &cuttable{Transport: tcp.New()}
-	a := w.node(t, 1, n)
+	a := w.node(t, 1, n.transport())
 	for i := range uint64(5) {
-		b := w.node(t, 2+i, n)
+		b := w.node(t, 2+i, n.transport())
 		mb := box(t, b, 1, 0)
 		talk(t, a, b, mb, 1)
 	}
@@ -281,13 +202,13 @@ func TestIdleLinkIsNotWatched(t *testing.T) {
 		return len(a.watched.links) == 0
 	}
 	eventually.True(t, "nothing is watched", none)
-	b := w.node(t, 9, n)
+	b := w.node(t, 9, n.transport())
 	mb := box(t, b, 1, 0)
 	talk(t, a, b, mb, 1)
 	eventually.True(t, "nothing is watched", none)
 	l, _ := onlyLink(a, b)
 	f := flow(t, a, mb)
-	b.takeToken() // b acknowledges nothing
+	n.processes[6].Stop() // b acknowledges nothing
 	if err := f.try(soon(t), 2, 10); err != nil {
 		t.Error(err)
 	}
@@ -296,6 +217,6 @@ func TestIdleLinkIsNotWatched(t *testing.T) {
 		t.Errorf("after a message, %d links are watched", len(got))
 	}
 	a.watched.mu.Unlock()
-	b.giveToken()
+	n.processes[6].Continue()
 	take(t, mb)
 }

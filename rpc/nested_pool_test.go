@@ -35,8 +35,8 @@ func sums(call func(context.Context, int64) (int64, error)) handler {
 // A pool of one worker whose handler calls its own server never hangs, whatever the policy, the
 // queue and the form of the call.
 //
-// Promise (Package rpc): A handler may call a server of its own process while all workers are busy.
-// An `Inline` handler that does so gets `ErrDeadlock`. See also TestNestedInFullPool.
+// Promise (Package rpc): A handler may call a server of its own process while all workers are busy,
+// and keeps its worker meanwhile. See also TestNestedInFullPool, TestNestedKeepsWorker.
 func TestNestedInOneWorker(t *testing.T) {
 	const depth = 64
 	for _, config := range []string{

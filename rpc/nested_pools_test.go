@@ -65,9 +65,8 @@ func ringOf(t *testing.T, n int) ([]*rpc.Server, *rpc.Client) {
 // In each pool all workers run handlers that call the next pool, and those of the last one call the
 // first. All calls end.
 //
-// Promise (Package rpc): Handlers of one pool or of several may call each other by their contexts
-// while all workers are busy: a nested call runs in the calling goroutine. See also
-// TestNestedAmongPools, TestNestedInOneWorker, TestNestedNeedsNoWorker.
+// Promise (Package rpc): Handlers of several pools of a process may call each other while all
+// workers are busy. See also TestNestedAmongPools, TestNestedNeedsNoWorker.
 func TestNestedInRing(t *testing.T) {
 	for what, test := range map[string]struct {
 		pools, workers int

@@ -41,7 +41,9 @@ func knows(c *Cluster, n resource.NodeID) bool { return slices.Contains(c.Member
 
 // A member that starts while another one is away for its hand-over denies nothing that the absent
 // member has.
-func TestJoinWhileAway(t *testing.T) {
+func TestJoinWhileAway(t *testing.T) { inMemory(t, testJoinWhileAway) }
+
+func testJoinWhileAway(t *testing.T) {
 	a := member(t, 1, nil)
 	b := member(t, 2, nil, a)
 	handedOver(t, b, a)
@@ -63,7 +65,9 @@ func TestJoinWhileAway(t *testing.T) {
 
 // A member is back, and has no address to join. The members that wait for it find it, so it does
 // not deny what they have.
-func TestAwayIsLookedFor(t *testing.T) {
+func TestAwayIsLookedFor(t *testing.T) { inMemory(t, testAwayIsLookedFor) }
+
+func testAwayIsLookedFor(t *testing.T) {
 	a := member(t, 1, nil)
 	b, c := member(t, 2, nil, a), member(t, 3, nil, a)
 	y := put(t, b, 1, resource.Attrs{"y": ""})
@@ -77,7 +81,9 @@ func TestAwayIsLookedFor(t *testing.T) {
 
 // A member that starts while another one is suspected to be dead waits, as the other members do,
 // until the suspicion is settled.
-func TestJoinWhileSuspected(t *testing.T) {
+func TestJoinWhileSuspected(t *testing.T) { inMemory(t, testJoinWhileSuspected) }
+
+func testJoinWhileSuspected(t *testing.T) {
 	a := member(t, 1, nil)
 	b := member(t, 2, nil, a)
 	together(t, a, b)
@@ -105,7 +111,9 @@ func TestJoinWhileSuspected(t *testing.T) {
 
 // A member that hands over does not know a newcomer. A member that does know the newcomer tells it
 // that the first one will be back.
-func TestAwayIsPassedOn(t *testing.T) {
+func TestAwayIsPassedOn(t *testing.T) { inMemory(t, testAwayIsPassedOn) }
+
+func testAwayIsPassedOn(t *testing.T) {
 	a := member(t, 1, nil)
 	b, c := member(t, 2, nil, a), member(t, 3, nil, a)
 	together(t, a, b, c)
@@ -121,7 +129,9 @@ func TestAwayIsPassedOn(t *testing.T) {
 }
 
 // A member that leaves is not taken for dead if its first datagram that says so is lost.
-func TestLeavingIsRepeated(t *testing.T) {
+func TestLeavingIsRepeated(t *testing.T) { inMemory(t, testLeavingIsRepeated) }
+
+func testLeavingIsRepeated(t *testing.T) {
 	a := member(t, 1, nil)
 	const attempts = 20
 	for n := range resource.NodeID(attempts) {
@@ -147,7 +157,9 @@ func TestLeavingIsRepeated(t *testing.T) {
 
 // An account of an unknown version or of a wrong length changes nothing. Nor does an entry about a
 // living member or about the receiver itself. The time of an entry is cut to awayTime.
-func TestAccounts(t *testing.T) {
+func TestAccounts(t *testing.T) { inMemory(t, testAccounts) }
+
+func testAccounts(t *testing.T) {
 	a := member(t, 1, nil)
 	b := member(t, 2, nil, a)
 	together(t, a, b)
@@ -194,7 +206,9 @@ func TestAccounts(t *testing.T) {
 //
 // Promise (Clusters): A member keeps little about dead members, and of at most 4,096. See also
 // TestGossip.
-func TestMembersAreForgotten(t *testing.T) {
+func TestMembersAreForgotten(t *testing.T) { inMemory(t, testMembersAreForgotten) }
+
+func testMembersAreForgotten(t *testing.T) {
 	a := member(t, 1, nil)
 	for n := range resource.NodeID(3) {
 		b := member(t, 2+n, nil, a)
@@ -244,7 +258,9 @@ func TestMembersAreForgotten(t *testing.T) {
 }
 
 // A member takes up at most mostAbsent entries of an account, as many as it would send.
-func TestAccountIsBounded(t *testing.T) {
+func TestAccountIsBounded(t *testing.T) { inMemory(t, testAccountIsBounded) }
+
+func testAccountIsBounded(t *testing.T) {
 	a := member(t, 1, nil)
 	var entries []byte
 	for n := range resource.NodeID(mostAbsent + 100) {

@@ -108,7 +108,9 @@ func TestAddressLost(t *testing.T) {
 
 // A question that is under way when the member loses its address ends with the reason, and not as
 // if the directory were closed.
-func TestAbandoned(t *testing.T) {
+func TestAbandoned(t *testing.T) { inMemory(t, testAbandoned) }
+
+func testAbandoned(t *testing.T) {
 	a := member(t, 1, func(c *Config) { c.Patience = time.Minute })
 	b := member(t, 2, func(c *Config) { c.Sure = func() bool { return false } }, a)
 	together(t, a, b)
@@ -218,7 +220,9 @@ func TestOwnAddressTold(t *testing.T) {
 
 // Two members that take each other for dead, because both tell one address, do not deny what the
 // other one has.
-func TestTwinAddress(t *testing.T) {
+func TestTwinAddress(t *testing.T) { inMemory(t, testTwinAddress) }
+
+func testTwinAddress(t *testing.T) {
 	var log lines
 	a := member(t, 1, nil)
 	b := member(t, 2, func(c *Config) {

@@ -59,7 +59,9 @@ func TestSeedRestarted(t *testing.T) {
 //
 // Promise (Clusters): A question or member of a later version is passed over, and what it has is
 // not denied for certain. See also TestLaterVersion.
-func TestUnknownQuestion(t *testing.T) {
+func TestUnknownQuestion(t *testing.T) { inMemory(t, testUnknownQuestion) }
+
+func testUnknownQuestion(t *testing.T) {
 	a := member(t, 1, func(c *Config) { c.Hop = 5 * time.Millisecond })
 	b := member(t, 2, nil, a)
 	together(t, a, b)
@@ -81,7 +83,9 @@ func (l *lines) count(text string) int { return strings.Count(l.String(), text) 
 //
 // Promise (Clusters): A node number that two nodes have is logged. Until one ends, nothing is
 // denied for certain.
-func TestSameNumber(t *testing.T) {
+func TestSameNumber(t *testing.T) { inMemory(t, testSameNumber) }
+
+func testSameNumber(t *testing.T) {
 	var seen, own lines
 	logTo := func(l *lines) func(*Config) {
 		return func(c *Config) { c.Logger = slog.New(slog.NewTextHandler(l, nil)) }
@@ -162,7 +166,9 @@ func TestNames(t *testing.T) {
 //
 // Promise (Cuts and restarts): A member that comes while others are away or suspected denies
 // nothing of what they have. See also TestAwayIsLookedFor, TestJoinWhileAway.
-func TestMetFresh(t *testing.T) {
+func TestMetFresh(t *testing.T) { inMemory(t, testMetFresh) }
+
+func testMetFresh(t *testing.T) {
 	a := member(t, 1, func(c *Config) { c.Follows, c.Join = true, []string{"127.0.0.1:1"} })
 	b := member(t, 2, nil)
 	account := delegate{a.gossip}.LocalState(true)
@@ -240,7 +246,9 @@ func TestNobodyReached(t *testing.T) {
 }
 
 // A member that joins while a question waits for another member's answer is asked too.
-func TestComesWhileAsked(t *testing.T) {
+func TestComesWhileAsked(t *testing.T) { inMemory(t, testComesWhileAsked) }
+
+func testComesWhileAsked(t *testing.T) {
 	var sure atomic.Bool
 	a := member(t, 1, func(c *Config) { c.Patience = time.Minute })
 	b := member(t, 2, func(c *Config) { c.Sure = sure.Load }, a)

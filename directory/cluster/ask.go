@@ -13,6 +13,7 @@ import (
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/directory/internal/database"
 	"github.com/rocl-go/rocl/directory/internal/search"
+	"github.com/rocl-go/rocl/internal/planted"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -36,16 +37,16 @@ func newAsker(c *core, members *memberTable, j *joiner, d *searches, s *streams,
 
 // find asks all other members for a resource that matches.
 func (a *asker) find(ctx context.Context, pattern *resource.List) (database.Record, error) {
-	w := waiters.Get().(*waiter)
-	defer w.release()
+	w := a.searches.waiters.Get().(*waiter)
+	defer a.searches.release(w)
 	w.question = appendQuestion(w.question[:0], kindFind, resource.GID{}, pattern)
 	return a.askWith(ctx, w, w.question, nil)
 }
 
 // ask puts a question to the members in targets, or to all other members if targets is nil.
 func (a *asker) ask(ctx context.Context, q []byte, targets []resource.NodeID) (database.Record, error) {
-	w := waiters.Get().(*waiter)
-	defer w.release()
+	w := a.searches.waiters.Get().(*waiter)
+	defer a.searches.release(w)
 	return a.askWith(ctx, w, q, targets)
 }
 
@@ -83,7 +84,7 @@ func (a *asker) askWith(ctx context.Context, w *waiter, q []byte, targets []reso
 			}
 		}
 		// The members that answered have said no. Of the failed ones, some may be dead by now.
-		if targets = slices.DeleteFunc(slices.Clone(r.Failed), func(m resource.NodeID) bool { return !a.members.has(m) }); len(targets) > 0 {
+		if targets = slices.DeleteFunc(slices.Clone(r.Failed), func(m resource.NodeID) bool { return planted.Is(planted.SilentDenied) || !a.members.has(m) }); len(targets) > 0 {
 			if err := a.pause(ctx, patient, wait, news, partial); err != nil {
 				return database.Record{}, err
 			}

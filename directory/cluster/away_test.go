@@ -35,7 +35,9 @@ func away(t *testing.T, at, who *Cluster) (away bool) {
 //
 // Promise (Cuts and restarts): Members that are restarted in order, also several at a time, are not
 // taken for dead, and nothing of theirs is denied for certain. See also TestOverlappingRestarts.
-func TestAway(t *testing.T) {
+func TestAway(t *testing.T) { inMemory(t, testAway) }
+
+func testAway(t *testing.T) {
 	brief := func(c *Config) { c.Patience = 300 * time.Millisecond }
 	a := member(t, 1, nil)
 	b, c := member(t, 2, brief, a), member(t, 3, nil, a)
@@ -88,7 +90,9 @@ func TestAway(t *testing.T) {
 }
 
 // However patient a member is, the caller's context limits the wait.
-func TestPatience(t *testing.T) {
+func TestPatience(t *testing.T) { inMemory(t, testPatience) }
+
+func testPatience(t *testing.T) {
 	for _, poll := range []time.Duration{0, 50 * time.Microsecond} {
 		a := member(t, 1, func(c *Config) { c.Patience, c.Poll = time.Hour, poll })
 		b := member(t, 2, nil, a)

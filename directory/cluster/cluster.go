@@ -69,6 +69,8 @@ type Config struct {
 	Opening  context.Context
 	Resolver *net.Resolver // resolves the names in Join; nil: the system's resolver
 	Logger   *slog.Logger
+	// Network opens the sockets, for simulations; nil: the kernel's network.
+	Network mux.Network
 
 	// The following are for tests.
 	gossip func(*memberlist.Config) // changes memberlist's settings; nil: it does not
@@ -147,7 +149,7 @@ func (c *Cluster) start() error {
 	}
 	cfg := &c.cfg
 	if c.mux, err = mux.Open(mux.Config{
-		Self: cfg.Node, Bind: cfg.Bind, Toward: toward(cfg), Cluster: cfg.Name, Keys: cfg.Keys, Group: cfg.Group, TLS: seal, Opening: cfg.Opening, Spin: cfg.Poll, Logger: cfg.Logger,
+		Self: cfg.Node, Bind: cfg.Bind, Toward: toward(cfg), Cluster: cfg.Name, Keys: cfg.Keys, Group: cfg.Group, TLS: seal, Opening: cfg.Opening, Spin: cfg.Poll, Logger: cfg.Logger, Network: cfg.Network,
 		Receive: c.receive, Stream: c.serve, Beacon: c.joiner.heardBeacon, Hello: c.joiner.heardHello, Answer: c.members.answered,
 	}); err != nil {
 		return err

@@ -5,10 +5,13 @@ package cluster
 import (
 	"errors"
 	"fmt"
+	"net"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/hashicorp/memberlist"
@@ -16,6 +19,7 @@ import (
 	"github.com/rocl-go/rocl/directory/internal/database"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
 	"github.com/rocl-go/rocl/resource"
+	"github.com/rocl-go/rocl/subsys/simnet"
 	"go.uber.org/goleak"
 )
 
@@ -28,14 +32,21 @@ func TestMain(m *testing.M) {
 }
 
 // member opens a member at a port that it finds free again when it is started anew.
-func member(t *testing.T, n resource.NodeID, change func(*Config), join ...*Cluster) *Cluster {
+func member(t *testing.T, id resource.NodeID, change func(*Config), join ...*Cluster) *Cluster {
 	t.Helper()
-	cfg := Config{Node: n, DB: database.New(), Name: "test", Bind: freePort(t), Hop: 100 * time.Millisecond, Spread: 20 * time.Millisecond, Patience: 2 * time.Second}
+	cfg := Config{Node: id, DB: database.New(), Name: "test", Bind: freePort(t), Hop: 100 * time.Millisecond, Spread: 20 * time.Millisecond, Patience: 2 * time.Second}
 	for _, j := range join {
 		cfg.Join = append(cfg.Join, j.Addr())
 	}
+	n, isInMemory := networks.Load(t)
+	if isInMemory {
+		cfg.Bind = ":7946"
+	}
 	if change != nil {
 		change(&cfg)
+	}
+	if isInMemory {
+		cfg.Network = processFor(n.(*simnet.Network), cfg.Bind)
 	}
 	c, err := Open(cfg)
 	if err != nil {
@@ -43,6 +54,34 @@ func member(t *testing.T, n resource.NodeID, change func(*Config), join ...*Clus
 	}
 	t.Cleanup(func() { c.Close() })
 	return c
+}
+
+// networks has the networks in memory, by test.
+var networks sync.Map
+
+// inMemory runs test with members in a network in memory, in a bubble of testing/synctest, where
+// waiting takes no real time.
+func inMemory(t *testing.T, test func(t *testing.T)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		n := simnet.New(1)
+		n.SetDelay(100*time.Microsecond, time.Millisecond)
+		networks.Store(t, n)
+		t.Cleanup(func() {
+			networks.Delete(t)
+			time.Sleep(time.Minute) // of virtual time: memberlist's probes end with their timeouts
+		})
+		test(t)
+	})
+}
+
+// processFor returns a process on the host of bind, or on a new host if bind names none.
+func processFor(n *simnet.Network, bind string) *simnet.Process {
+	at, _, _ := net.SplitHostPort(bind)
+	if h := n.Host(at); at != "" && h != nil {
+		return h.Start()
+	}
+	return n.AddHost("").Start()
 }
 
 // unhurried makes a member that takes no other one for dead, however busy the machine is.
@@ -177,7 +216,9 @@ func TestFind(t *testing.T) {
 // and one that is gone is denied.
 //
 // Promise (Cluster searches): A summary of what a member holds saves questions and costs no answer.
-func TestFilters(t *testing.T) {
+func TestFilters(t *testing.T) { inMemory(t, testFilters) }
+
+func testFilters(t *testing.T) {
 	slow := func(c *Config) { c.Spread = time.Hour }
 	patient := func(c *Config) { c.Hop = 5 * time.Second } // a late answer is not asked for again: packets are counted
 	cs := []*Cluster{member(t, 1, patient)}
@@ -237,7 +278,9 @@ func second[T any](_ T, err error) error { return err }
 // Clusters with different names or keys do not hear each other.
 //
 // Promise (Clusters): Clusters of another name or key do not hear each other.
-func TestApart(t *testing.T) {
+func TestApart(t *testing.T) { inMemory(t, testApart) }
+
+func testApart(t *testing.T) {
 	a := member(t, 1, nil)
 	key := func(k string) func(*Config) { return func(c *Config) { c.Keys = [][]byte{[]byte(k)} } }
 	x := member(t, 4, key("one"))
@@ -297,7 +340,9 @@ func anew(t *testing.T, c *Cluster, change func(*Config), join ...*Cluster) *Clu
 
 // A member that is started anew is not taken for dead: questions wait until it answers, and until
 // it knows what it has. Its own questions do not get answers to questions of its former life.
-func TestRestarted(t *testing.T) {
+func TestRestarted(t *testing.T) { inMemory(t, testRestarted) }
+
+func testRestarted(t *testing.T) {
 	a := member(t, 1, func(c *Config) { c.Patience = time.Minute })
 	b := member(t, 2, nil, a)
 	together(t, a, b)

@@ -118,7 +118,9 @@ func lifeNotHeard(t *testing.T, reaches func(other, restarted *Cluster, watched 
 
 // A member exchanges with one that does not answer once in a while, however many questions that one
 // does not answer, and not with one that is dead.
-func TestExchangeWithSilent(t *testing.T) {
+func TestExchangeWithSilent(t *testing.T) { inMemory(t, testExchangeWithSilent) }
+
+func testExchangeWithSilent(t *testing.T) {
 	a := member(t, 1, nil)
 	b := member(t, 2, nil, a)
 	together(t, a, b)

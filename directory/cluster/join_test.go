@@ -204,7 +204,9 @@ func TestJoinListIsKept(t *testing.T) {
 
 // A member that says hello and does not join, because it has met the other one, is joined by that
 // one.
-func TestHelloIsFollowed(t *testing.T) {
+func TestHelloIsFollowed(t *testing.T) { inMemory(t, testHelloIsFollowed) }
+
+func testHelloIsFollowed(t *testing.T) {
 	a, b := member(t, 1, nil), member(t, 2, nil)
 	if _, err := a.mux.Hello(t.Context(), b.mux.Addr()); err != nil {
 		t.Log(err) // the answer may be late

@@ -82,7 +82,9 @@ func TestSetKeys(t *testing.T) {
 }
 
 // When the keys of the streams cannot be changed, all keys stay as they were.
-func TestSetKeysFails(t *testing.T) {
+func TestSetKeysFails(t *testing.T) { inMemory(t, testSetKeysFails) }
+
+func testSetKeysFails(t *testing.T) {
 	with := func(c *Config) { c.Keys = [][]byte{[]byte("old")} }
 	a := member(t, 1, with)
 	ring, fails := a.gossip.ring.GetKeys(), errors.New("no certificate")

@@ -18,7 +18,9 @@ import (
 )
 
 // A listing leaves no cursor at other members: not at its end, and not when it stops early.
-func TestAllLeavesNothing(t *testing.T) {
+func TestAllLeavesNothing(t *testing.T) { inMemory(t, testAllLeavesNothing) }
+
+func testAllLeavesNothing(t *testing.T) {
 	a := newStation(t, 1, nil)
 	b, c := newStation(t, 2, nil, a), newStation(t, 3, nil, a)
 	meet(t, a, b, c)
@@ -63,7 +65,9 @@ func TestAllLeavesNothing(t *testing.T) {
 //
 // Promise (Cluster searches): Several answers come each once, even if a member's directory is
 // replaced between them. See also TestAllForgotten.
-func TestAllThroughRestart(t *testing.T) {
+func TestAllThroughRestart(t *testing.T) { inMemory(t, testAllThroughRestart) }
+
+func testAllThroughRestart(t *testing.T) {
 	a := newStation(t, 1, func(c *Config) { c.Patience = time.Minute })
 	b := newStation(t, 2, nil, a)
 	meet(t, a, b)
@@ -111,7 +115,9 @@ func TestAllThroughRestart(t *testing.T) {
 
 // A member forgets the cursor whenever the caller takes longer than the lease for a resource. The
 // listing goes on: each resource comes once, and the member counts as asked.
-func TestAllForgotten(t *testing.T) {
+func TestAllForgotten(t *testing.T) { inMemory(t, testAllForgotten) }
+
+func testAllForgotten(t *testing.T) {
 	a := newStation(t, 1, nil)
 	b := newStation(t, 2, nil, a)
 	meet(t, a, b)
@@ -140,7 +146,9 @@ func TestAllForgotten(t *testing.T) {
 //
 // Promise (Cluster searches): A member that dies while it is listed is not counted among those that
 // told all.
-func TestAllMemberDies(t *testing.T) {
+func TestAllMemberDies(t *testing.T) { inMemory(t, testAllMemberDies) }
+
+func testAllMemberDies(t *testing.T) {
 	a := newStation(t, 1, nil)
 	b, c := newStation(t, 2, nil, a), newStation(t, 3, nil, a)
 	meet(t, a, b, c)
@@ -250,7 +258,9 @@ func TestPlaces(t *testing.T) {
 
 // A member that does not know yet what its node has gives no answer that could be wrong: no denial,
 // and no cursor, which would lack what is about to be offered again.
-func TestNothingIsDeniedTooEarly(t *testing.T) {
+func TestNothingIsDeniedTooEarly(t *testing.T) { inMemory(t, testNothingIsDeniedTooEarly) }
+
+func testNothingIsDeniedTooEarly(t *testing.T) {
 	a := member(t, 1, func(c *Config) { c.Sure = func() bool { return false } })
 	put(t, a, 1, lamp)
 	for what, c := range map[string]struct {

@@ -275,7 +275,9 @@ func TestHandOver(t *testing.T) {
 
 // A member that has just begun to serve its node denies nothing for certain. It answers for what it
 // has.
-func TestNotSure(t *testing.T) {
+func TestNotSure(t *testing.T) { inMemory(t, testNotSure) }
+
+func testNotSure(t *testing.T) {
 	var sure atomic.Bool
 	a := member(t, 1, nil)
 	b := member(t, 2, func(c *Config) { c.Sure = sure.Load }, a)

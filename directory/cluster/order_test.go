@@ -28,7 +28,9 @@ func refined(t *testing.T, p *resource.List, add ...func(*resource.List) error) 
 //
 // Promise (Resources): `Find` with `Least` or `Most` returns the first resource of all nodes that
 // could be asked. See also TestFindAcrossNodes.
-func TestConditions(t *testing.T) {
+func TestConditions(t *testing.T) { inMemory(t, testConditions) }
+
+func testConditions(t *testing.T) {
 	a := newStation(t, 1, nil)
 	b, c := newStation(t, 2, nil, a), newStation(t, 3, nil, a)
 	meet(t, a, b, c)

@@ -26,7 +26,9 @@ import (
 // Promise (Cluster searches): A member that refuses another is not taken for dead, whatever the
 // reason. The reason is logged, and is in `/readyz` and the error. See also
 // TestKeyChangedWhileAway.
-func TestRefusedIsNotDead(t *testing.T) {
+func TestRefusedIsNotDead(t *testing.T) { inMemory(t, testRefusedIsNotDead) }
+
+func testRefusedIsNotDead(t *testing.T) {
 	var log lines
 	keyed := func(c *Config) { c.Keys, c.Patience = [][]byte{[]byte("the old key")}, 1 }
 	first := newStation(t, 1, func(c *Config) { keyed(c); c.Logger = slog.New(slog.NewTextHandler(&log, nil)) })

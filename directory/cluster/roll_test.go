@@ -19,7 +19,9 @@ import (
 //
 // Promise (Cluster searches): What a newcomer has is found as soon as one asked member knows the
 // newcomer, in clusters of up to 64 members, and of up to 128 by broadcast. See also TestRoll.
-func TestKnownToOne(t *testing.T) {
+func TestKnownToOne(t *testing.T) { inMemory(t, testKnownToOne) }
+
+func testKnownToOne(t *testing.T) {
 	a := member(t, 1, unhurried)
 	b, c := member(t, 2, unhurried, a), member(t, 3, unhurried, a)
 	together(t, a, b, c)
@@ -48,7 +50,9 @@ func TestKnownToOne(t *testing.T) {
 }
 
 // A member on another one's roll is heard of, unless it is known to be dead in that life.
-func TestRoll(t *testing.T) {
+func TestRoll(t *testing.T) { inMemory(t, testRoll) }
+
+func testRoll(t *testing.T) {
 	a := member(t, 1, nil)
 	b := member(t, 2, nil, a)
 	together(t, a, b)

@@ -23,6 +23,7 @@ type searches struct {
 	summaries *summaries
 	exchanges *exchanges
 	answers   *answers
+	waiters   sync.Pool // of *waiter
 
 	// mu guards the following fields, setting the timer, the tallies of waiters and
 	// answers.packet. It is taken before summaries.mu and cursors.mu.
@@ -38,6 +39,7 @@ type searches struct {
 
 func newSearches(c *core, members *memberTable, s *summaries, x *exchanges, a *answers) *searches {
 	d := &searches{core: c, members: members, summaries: s, exchanges: x, answers: a}
+	d.waiters.New = func() any { return &waiter{woken: make(chan struct{}, 1)} }
 	d.timer = time.AfterFunc(time.Hour, d.tick)
 	cfg := search.Config{
 		Self: c.cfg.Node, Strategy: c.cfg.Strategy, Fan: c.cfg.Fan, Hop: c.cfg.Hop,
@@ -207,8 +209,8 @@ func among(targets []resource.NodeID, round int, q []byte, rec *search.Recorder)
 // run begins a search and waits for its end. When run returns, the search has ended or is
 // forgotten.
 func (d *searches) run(ctx context.Context, begin beginning) (search.Result, error) {
-	w := waiters.Get().(*waiter)
-	defer w.release()
+	w := d.waiters.Get().(*waiter)
+	defer d.release(w)
 	return d.runWith(ctx, w, true, begin)
 }
 
@@ -287,8 +289,6 @@ const (
 	waiterEnded
 )
 
-var waiters = sync.Pool{New: func() any { return &waiter{woken: make(chan struct{}, 1)} }}
-
 // ended reports whether the search has ended.
 func (w *waiter) ended() bool { return w.state.Load() == waiterEnded }
 
@@ -301,11 +301,11 @@ func (w *waiter) Ended(r search.Result) {
 }
 
 // release gives the waiter back to the pool, without the result.
-func (w *waiter) release() {
+func (d *searches) release(w *waiter) {
 	w.result, w.tally, w.counts = search.Result{}, tally{}, false
 	if cap(w.question) > mostPacked {
 		w.question = nil
 	}
 	w.out = forReuse(w.out)
-	waiters.Put(w)
+	d.waiters.Put(w)
 }

@@ -98,7 +98,9 @@ func TestSearchStats(t *testing.T) {
 }
 
 // Members that come, go and fall silent are counted. The dead are remembered.
-func TestMemberStats(t *testing.T) {
+func TestMemberStats(t *testing.T) { inMemory(t, testMemberStats) }
+
+func testMemberStats(t *testing.T) {
 	key := []byte("0123456789abcdef")
 	keyed := func(c *Config) { c.Keys = [][]byte{key, []byte("fedcba9876543210")} }
 	a := member(t, 1, keyed)
@@ -155,7 +157,9 @@ func TestNobodyToAsk(t *testing.T) {
 
 // Each answer is counted once, when it is sent, also while this member must look before it may
 // answer. A no that is withheld does not count.
-func TestAnswersAreCountedOnce(t *testing.T) {
+func TestAnswersAreCountedOnce(t *testing.T) { inMemory(t, testAnswersAreCountedOnce) }
+
+func testAnswersAreCountedOnce(t *testing.T) {
 	sure := false
 	a := member(t, 1, func(c *Config) { c.Sure = func() bool { return sure } })
 	put(t, a, 1, resource.Attrs{"type": "gpu"})

@@ -129,7 +129,9 @@ func TestTraceCast(t *testing.T) {
 //
 // Promise (Cluster searches): A member that lives and does not answer is waited for and named.
 // Commands then end with exit code 3. See also TestSilentNode.
-func TestSilent(t *testing.T) {
+func TestSilent(t *testing.T) { inMemory(t, testSilent) }
+
+func testSilent(t *testing.T) {
 	deaf := func(c *Config) { c.Sure = func() bool { return false } }
 	quick := func(c *Config) { c.Hop, c.Patience = 400*time.Millisecond, 100*time.Millisecond }
 	a := member(t, 1, quick)
@@ -160,7 +162,9 @@ func TestSilent(t *testing.T) {
 }
 
 // Many traces at once end, while members come and go.
-func TestTracesAtOnce(t *testing.T) {
+func TestTracesAtOnce(t *testing.T) { inMemory(t, testTracesAtOnce) }
+
+func testTracesAtOnce(t *testing.T) {
 	a := member(t, 1, nil)
 	b := member(t, 2, nil, a)
 	together(t, a, b)
@@ -180,7 +184,9 @@ func TestTracesAtOnce(t *testing.T) {
 }
 
 // The end of a listing tells which members were asked.
-func TestCoverage(t *testing.T) {
+func TestCoverage(t *testing.T) { inMemory(t, testCoverage) }
+
+func testCoverage(t *testing.T) {
 	a := member(t, 1, nil)
 	b := member(t, 2, nil, a)
 	together(t, a, b)

@@ -240,7 +240,9 @@ func TestWatch(t *testing.T) {
 }
 
 // Resources are watched by their identifiers, on whichever node they are.
-func TestWatchIDs(t *testing.T) {
+func TestWatchIDs(t *testing.T) { inMemory(t, testWatchIDs) }
+
+func testWatchIDs(t *testing.T) {
 	a := newStation(t, 1, nil)
 	b := newStation(t, 2, nil, a)
 	meet(t, a, b)
@@ -273,7 +275,9 @@ func TestWatchIDs(t *testing.T) {
 }
 
 // When a member's directory is replaced, the watchers are told only the differences.
-func TestWatchThroughRestart(t *testing.T) {
+func TestWatchThroughRestart(t *testing.T) { inMemory(t, testWatchThroughRestart) }
+
+func testWatchThroughRestart(t *testing.T) {
 	a := newStation(t, 1, nil)
 	b := newStation(t, 2, nil, a)
 	meet(t, a, b)
@@ -308,7 +312,9 @@ func TestWatchThroughRestart(t *testing.T) {
 
 // A watch at a directory that has just started waits for the members that it is about to meet,
 // before it says Synced.
-func TestWatchNewcomer(t *testing.T) {
+func TestWatchNewcomer(t *testing.T) { inMemory(t, testWatchNewcomer) }
+
+func testWatchNewcomer(t *testing.T) {
 	a := newStation(t, 1, nil)
 	id := a.put(1, lamp)
 	b := newStation(t, 2, nil, a)
@@ -318,7 +324,9 @@ func TestWatchNewcomer(t *testing.T) {
 }
 
 // A server may be attached to its cluster while it is watched.
-func TestWatchBeforeAttach(t *testing.T) {
+func TestWatchBeforeAttach(t *testing.T) { inMemory(t, testWatchBeforeAttach) }
+
+func testWatchBeforeAttach(t *testing.T) {
 	a := newStation(t, 1, nil)
 	id := a.put(1, lamp)
 	b := newStation(t, 2, nil, a)
@@ -334,7 +342,9 @@ func TestWatchBeforeAttach(t *testing.T) {
 
 // A member that accepts a stream and is silent does not delay a watch for long, and is called
 // again.
-func TestWatchSilentMember(t *testing.T) {
+func TestWatchSilentMember(t *testing.T) { inMemory(t, testWatchSilentMember) }
+
+func testWatchSilentMember(t *testing.T) {
 	a := newStation(t, 1, nil)
 	var calls atomic.Int32
 	var b *station
@@ -362,7 +372,9 @@ func TestWatchSilentMember(t *testing.T) {
 }
 
 // A member cannot report resources of another node: neither make them up nor end them.
-func TestWatchLiar(t *testing.T) {
+func TestWatchLiar(t *testing.T) { inMemory(t, testWatchLiar) }
+
+func testWatchLiar(t *testing.T) {
 	liar := newStation(t, 1, nil)
 	a := newStation(t, 2, nil, liar)
 	b := newStation(t, 3, nil, liar)
@@ -473,7 +485,9 @@ func TestWatchesShareStream(t *testing.T) {
 
 // Resources come, change and go at all members while streams break and members leave and return. In
 // the end every watch knows all resources that exist, and its events were in order.
-func TestWatchChurn(t *testing.T) {
+func TestWatchChurn(t *testing.T) { inMemory(t, testWatchChurn) }
+
+func testWatchChurn(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	r := rand.New(rand.NewPCG(seed, 0))
@@ -631,7 +645,9 @@ func TestWatchSlowReader(t *testing.T) {
 }
 
 // Watches that come and go while a member cannot be called leave no orders behind.
-func TestWatchesWithoutStream(t *testing.T) {
+func TestWatchesWithoutStream(t *testing.T) { inMemory(t, testWatchesWithoutStream) }
+
+func testWatchesWithoutStream(t *testing.T) {
 	a := member(t, 1, nil)
 	b := member(t, 2, nil, a) // which serves no streams
 	together(t, a, b)

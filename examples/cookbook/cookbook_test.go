@@ -394,3 +394,23 @@ func TestOfferAndFetch(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestFaults calls the server while its node and its network fail. In the end it must answer.
+func TestFaults(t *testing.T) {
+	for seed := range uint64(10) {
+		rocltest.Simulate(t, seed, func(w *rocltest.World) {
+			w.AddNodes(2)
+			w.Start(0, "server", func(p *rocltest.Process) {
+				_ = ServeUpper(p.Context(), p.Rocl()) // ends when the process is killed
+			})
+			w.Start(1, "client", func(p *rocltest.Process) { <-p.Context().Done() })
+			w.Run(10 * time.Second)       // with faults, which have ended when it returns
+			client := w.Process("client") // another one, if the first was killed
+			ctx, stop := context.WithTimeout(w.Context(), time.Minute)
+			defer stop()
+			if got, err := AskUpper(ctx, client.Rocl(), "hello"); got != "HELLO" {
+				w.Errorf("the answer is %q, %v", got, err)
+			}
+		})
+	}
+}

@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"sync"
 	"testing"
+	"testing/synctest"
 
 	"github.com/rocl-go/rocl/buffers"
 	"github.com/rocl-go/rocl/subsys"
@@ -27,6 +28,9 @@ type Options struct {
 	// Allocs is how many allocations a small frame may cost. A transport that needs any explains
 	// why where it sets this field.
 	Allocs float64
+	// Bubble runs each test in a bubble of testing/synctest. Nothing of the transport may wait for
+	// the kernel then.
+	Bubble bool
 }
 
 // Test runs the suite.
@@ -47,7 +51,13 @@ func Test(t *testing.T, o Options) {
 				{"RoomRefuses", roomRefuses}, {"RoomSkips", roomSkips}, {"Refused", refused}, {"Addresses", addresses}, {"Garbage", garbage},
 				{"NoAllocs", noAllocs},
 			} {
-				t.Run(c.name, func(t *testing.T) { c.f(t, o, d) })
+				t.Run(c.name, func(t *testing.T) {
+					if o.Bubble {
+						synctest.Test(t, func(t *testing.T) { c.f(t, o, d) })
+					} else {
+						c.f(t, o, d)
+					}
+				})
 			}
 		})
 	}
@@ -182,14 +192,14 @@ func manyConns(t *testing.T, o Options, d harness.Drive) {
 	tr := o.New()
 	b := newNode(t, tr, d)
 	var wg sync.WaitGroup
-	var mu sync.Mutex // held while dialling, so that dial gets the far end of its own connection
+	dialling := make(chan struct{}, 1) // one at a time, so that dial gets the far end of its own connection
 	for i := range 4 {
 		a := newNode(t, tr, d)
 		for j := range 10 {
 			wg.Go(func() {
-				mu.Lock()
+				dialling <- struct{}{}
 				near, far := a.dial(b)
-				mu.Unlock()
+				<-dialling
 				h, err := stream(a, near, 300, uint64(10*i+j))
 				if err != nil {
 					t.Error(err)

@@ -102,8 +102,7 @@ func (e *RefusedError) Unwrap() []error { return []error{ErrRefused, e.Err} }
 // *RefusedError if a program there accepts connections. Any other error means that no program
 // answers.
 func (x *Mux) Probe(ctx context.Context, addr *net.UDPAddr) error {
-	var d net.Dialer
-	nc, err := d.DialContext(ctx, "tcp", hostPort(addr))
+	nc, err := x.dialStream(ctx, hostPort(addr))
 	if err != nil {
 		return fmt.Errorf("mux: probing: %w", err)
 	}
@@ -119,7 +118,7 @@ func (x *Mux) Probe(ctx context.Context, addr *net.UDPAddr) error {
 	} else {
 		// A program that runs closes a connection on which nothing comes any more. A program that
 		// is stopped does not.
-		_ = nc.(*net.TCPConn).CloseWrite()
+		_ = nc.(interface{ CloseWrite() error }).CloseWrite()
 		if _, err = io.Copy(io.Discard, nc); err == nil {
 			err = errEnded
 		}

@@ -67,8 +67,18 @@ type Config struct {
 	Spin    time.Duration // how long the keeper reads on after an answer, before it parks
 	Logger  *slog.Logger
 	Opening context.Context // bounds Open, which may look Bind's name up; nil: no bound
+	// Network opens the sockets, for simulations. Bind is then an address in it, Group is empty,
+	// and Ask may not be called. Nil means the kernel's network.
+	Network Network
 
 	largeTime time.Duration // for a large payload to go or to come; 0: defaultLargeTime; for tests
+}
+
+// A Network opens the sockets of a port.
+type Network interface {
+	Listen(addr string) (net.Listener, error)
+	ListenPacket(addr string) (net.PacketConn, error)
+	DialContext(ctx context.Context, addr string) (net.Conn, error)
 }
 
 // A Mux is open until Close. Its methods may be called concurrently.
@@ -80,7 +90,7 @@ type Mux struct {
 	keys  atomic.Pointer[keys]
 	count Counters
 
-	ln      *net.TCPListener
+	ln      net.Listener
 	main    *socket
 	group   *socket // nil without a group
 	groupTo *net.UDPAddr
@@ -168,6 +178,9 @@ func (x *Mux) open() error {
 	if opening == nil {
 		opening = context.Background()
 	}
+	if x.cfg.Network != nil {
+		return x.openIn(x.cfg.Network)
+	}
 	at, err := x.findPlace(opening)
 	if err != nil {
 		return err
@@ -181,8 +194,8 @@ func (x *Mux) open() error {
 		if err != nil {
 			return fmt.Errorf("mux: listening: %w", absent(err))
 		}
-		x.ln = ln.(*net.TCPListener)
-		addr := x.ln.Addr().(*net.TCPAddr)
+		x.ln = ln
+		addr := ln.Addr().(*net.TCPAddr)
 		x.adv = &net.UDPAddr{IP: addr.IP, Port: addr.Port, Zone: addr.Zone}
 		x.main, err = newSocket(x.adv, false)
 		if err == nil {
@@ -211,6 +224,21 @@ func (x *Mux) open() error {
 	}
 	x.group.handle = x.datagram
 	return x.poller.Add(x.group.fd, x.group)
+}
+
+// openIn binds the sockets in a network that is not the kernel's.
+func (x *Mux) openIn(n Network) (err error) {
+	if x.ln, err = n.Listen(x.cfg.Bind); err != nil {
+		return fmt.Errorf("mux: listening: %w", err)
+	}
+	addr := x.ln.Addr().(*net.TCPAddr)
+	x.adv = &net.UDPAddr{IP: addr.IP, Port: addr.Port}
+	pc, err := n.ListenPacket(x.adv.String())
+	if err != nil {
+		return fmt.Errorf("mux: binding %s: %w", addr, err)
+	}
+	x.main = &socket{at: x.adv, packets: pc, handle: x.datagram}
+	return nil
 }
 
 // Epoch returns the epoch of the port's life, which the other members must know: see Meet.
@@ -280,6 +308,10 @@ func (x *Mux) peer(node resource.NodeID) *peer {
 // answer.
 func (x *Mux) readSockets() {
 	defer x.busy.Done()
+	if x.poller == nil {
+		x.main.readPackets()
+		return
+	}
 	for {
 		before := x.answered.Load()
 		x.poller.Poll()
@@ -530,6 +562,8 @@ func (x *Mux) close() {
 	}
 	if x.poller != nil {
 		x.poller.EndPark()
+	} else if x.main != nil {
+		x.main.close()
 	}
 	x.busy.Wait()
 	x.waiting.CloseAll()

@@ -46,8 +46,9 @@ type socket struct {
 	rmu         sync.Mutex   // held by the goroutine that reads
 	wmu         sync.RWMutex // held to write, and exclusively to close
 	closed      bool
-	to          *net.UDPAddr // the address it is connected to; nil: not connected
-	last        *net.UDPAddr // the address that the last datagram came from; never modified
+	packets     net.PacketConn // of a Network, in place of fd and io; nil: of the kernel
+	to          *net.UDPAddr   // the address it is connected to; nil: not connected
+	last        *net.UDPAddr   // the address that the last datagram came from; never modified
 	lastRaw     [unix.SizeofSockaddrInet6]byte
 }
 
@@ -141,6 +142,18 @@ func (s *socket) Ready(on subsys.Readiness) (handled int, again bool) {
 	return s.readMore()
 }
 
+// readPackets reads a socket of a Network until it is closed.
+func (s *socket) readPackets() {
+	var b [datagramSize]byte
+	for {
+		n, from, err := s.packets.ReadFrom(b[:])
+		if err != nil {
+			return
+		}
+		s.handle(b[:n], from.(*net.UDPAddr))
+	}
+}
+
 // readMore reads the datagrams behind the first one.
 func (s *socket) readMore() (handled int, again bool) {
 	handled = 1
@@ -190,6 +203,10 @@ func (s *socket) readOne() (*net.UDPAddr, int, syscall.Errno) {
 
 // writeOne writes one datagram.
 func (s *socket) writeOne(b []byte, to *net.UDPAddr) error {
+	if s.packets != nil {
+		_, err := s.packets.WriteTo(b, to)
+		return err
+	}
 	if to == s.to {
 		for try := 0; ; try++ {
 			_, _, e := syscall.RawSyscall(syscall.SYS_WRITE, uintptr(s.fd), uintptr(unsafe.Pointer(unsafe.SliceData(b))), uintptr(len(b)))
@@ -308,6 +325,10 @@ func (s *socket) close() {
 	defer s.wmu.Unlock()
 	if !s.closed {
 		s.closed = true
+		if s.packets != nil {
+			s.packets.Close()
+			return
+		}
 		unix.Close(s.fd)
 	}
 }
@@ -349,7 +370,7 @@ func (w *writer) flush(s *socket) (sent, bytes int, err error) {
 	for len(ms) > 0 {
 		var n int
 		var e error
-		if len(ms) > 1 {
+		if len(ms) > 1 && s.packets == nil {
 			n, e = s.io.WriteBatch(ms, unix.MSG_DONTWAIT)
 		} else if e = s.writeOne(ms[0].Buffers[0], ms[0].Addr.(*net.UDPAddr)); e == nil {
 			n = 1

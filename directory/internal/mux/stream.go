@@ -145,8 +145,7 @@ func (x *Mux) dial(ctx context.Context, to *peer) (net.Conn, error) {
 
 // DialAddr opens a stream to an address. It is sealed if streams are.
 func (x *Mux) DialAddr(ctx context.Context, addr string) (net.Conn, error) {
-	var d net.Dialer
-	nc, err := d.DialContext(ctx, "tcp", addr)
+	nc, err := x.dialStream(ctx, addr)
 	if err != nil || x.cfg.TLS.Client == nil {
 		return nc, err
 	}
@@ -156,6 +155,15 @@ func (x *Mux) DialAddr(ctx context.Context, addr string) (net.Conn, error) {
 		return nil, err
 	}
 	return c, nil
+}
+
+// dialStream opens a stream to an address, not sealed.
+func (x *Mux) dialStream(ctx context.Context, addr string) (net.Conn, error) {
+	if n := x.cfg.Network; n != nil {
+		return n.DialContext(ctx, addr)
+	}
+	var d net.Dialer
+	return d.DialContext(ctx, "tcp", addr)
 }
 
 // A payload that is too large for a datagram has a stream of its own. It is sealed as two

@@ -207,3 +207,8 @@ func (i *Identity) Sibling() *Identity {
 	s.key = i.key
 	return s
 }
+
+// Successor makes the identity of the next server of the node. It is for nodes in memory.
+func (i *Identity) Successor() *Identity {
+	return &Identity{Node: i.Node, Epoch: i.Epoch + 1, key: i.key, Labels: i.Labels}
+}

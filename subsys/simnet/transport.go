@@ -1,0 +1,335 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package simnet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/rocl-go/rocl/subsys"
+	"github.com/rocl-go/rocl/subsys/stream"
+)
+
+const scheme = "sim"
+
+// rounds is how many times a connection is read before its goroutine gives up Config.Progress.
+const rounds = 8
+
+// Transport returns the transport of the process. Its addresses are sim://host:port.
+func (p *Process) Transport() subsys.Transport { return transport{p} }
+
+type transport struct{ p *Process }
+
+func (transport) Name() string { return scheme }
+
+func (t transport) Listen(addr string, cfg subsys.Config) (subsys.Port, error) {
+	host := ""
+	if addr != "" {
+		var err error
+		if host, err = hostOf(addr); err != nil {
+			return nil, err
+		}
+	}
+	ln, err := t.p.listen(host)
+	if err != nil {
+		if errors.Is(err, syscall.EADDRNOTAVAIL) {
+			return nil, fmt.Errorf("simnet: listening on %s: %w: %w", addr, subsys.ErrAddress, err)
+		}
+		return nil, fmt.Errorf("simnet: listening on %s: %w: %w", addr, subsys.ErrUnavailable, err)
+	}
+	p := &port{process: t.p, cfg: cfg, ln: ln, conns: map[*conn]struct{}{}}
+	p.running.Go(p.accept)
+	return p, nil
+}
+
+// hostOf returns the host:port of an address of the transport.
+func hostOf(addr string) (string, error) {
+	u, err := url.Parse(addr)
+	if err != nil || u.Scheme != scheme || u.Host == "" || u.Port() == "" {
+		return "", fmt.Errorf("%w: %q is not %s://host:port", subsys.ErrAddress, addr, scheme)
+	}
+	return u.Host, nil
+}
+
+// A port implements [subsys.Port].
+type port struct {
+	process *Process
+	cfg     subsys.Config
+	ln      *Listener
+	running sync.WaitGroup // the accepting goroutine and those of conns
+
+	mu       sync.Mutex
+	isClosed bool
+	conns    map[*conn]struct{}
+}
+
+// Addr implements [subsys.Port].
+func (p *port) Addr() string { return scheme + "://" + p.ln.Addr().String() }
+
+// Reaches implements [subsys.Port].
+func (p *port) Reaches(addr string) bool {
+	_, err := hostOf(addr)
+	return err == nil
+}
+
+func (p *port) accept() {
+	for {
+		nc, err := p.ln.accept()
+		if err != nil {
+			return // closed
+		}
+		c, err := p.adopt(nc)
+		if err != nil {
+			continue
+		}
+		p.cfg.Count.ConnsIn.Add(1)
+		if c.sink = p.cfg.Accept(c); c.sink == nil {
+			c.Close()
+			continue
+		}
+		c.Start()
+	}
+}
+
+// adopt makes a connection of nc, which it closes if the port is closed.
+func (p *port) adopt(nc *Conn) (*conn, error) {
+	c := &conn{port: p, nc: nc}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.isClosed {
+		nc.Close()
+		return nil, subsys.ErrClosed
+	}
+	p.conns[c] = struct{}{}
+	return c, nil
+}
+
+// Dial implements [subsys.Port].
+func (p *port) Dial(ctx context.Context, addr string, s subsys.Sink) (subsys.Conn, error) {
+	host, err := hostOf(addr)
+	if err != nil {
+		return nil, err
+	}
+	nc, err := p.process.dial(ctx, host)
+	if err != nil {
+		if errors.Is(err, syscall.ECONNREFUSED) {
+			err = fmt.Errorf("%w: %w", subsys.ErrNoPeer, err)
+		}
+		return nil, fmt.Errorf("simnet: dialling %s: %w", addr, err)
+	}
+	c, err := p.adopt(nc)
+	if err != nil {
+		return nil, fmt.Errorf("simnet: dialling %s: %w", addr, err)
+	}
+	p.cfg.Count.ConnsOut.Add(1)
+	c.sink = s
+	return c, nil
+}
+
+// Close implements [subsys.Port].
+func (p *port) Close() error {
+	p.mu.Lock()
+	p.isClosed = true
+	var open []*conn
+	for c := range p.conns {
+		open = append(open, c)
+	}
+	p.mu.Unlock()
+	p.ln.Close()
+	for _, c := range open {
+		c.Close()
+	}
+	p.running.Wait()
+	return nil
+}
+
+// A conn implements [subsys.Conn], [subsys.Prober] and [subsys.Streamer].
+type conn struct {
+	port   *port
+	nc     *Conn
+	sink   subsys.Sink
+	closed atomic.Bool
+	in     stream.Reader // used by the goroutine of run
+
+	// Network.mu guards the following fields.
+	wantsRoom bool // Send has taken too little
+	isRevived bool // memory has come back for the Reader
+}
+
+// Transport implements [subsys.Conn].
+func (c *conn) Transport() string { return scheme }
+
+// Remote implements [subsys.Conn].
+func (c *conn) Remote() string { return scheme + "://" + c.nc.remote.String() }
+
+// Streams implements [subsys.Streamer].
+func (c *conn) Streams() {}
+
+// Unanswered implements [subsys.Prober].
+func (c *conn) Unanswered() (owes bool, heard time.Duration) {
+	c.nc.changed.L.Lock()
+	defer c.nc.changed.L.Unlock()
+	return c.nc.out.flying > 0, time.Since(c.nc.heard)
+}
+
+// Start implements [subsys.Conn].
+func (c *conn) Start() {
+	p := c.port
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.isClosed || c.closed.Load() {
+		return
+	}
+	c.in.Start(c, c.sink, &c.closed, &p.cfg, func() {
+		c.nc.changed.L.Lock()
+		defer c.nc.changed.L.Unlock()
+		c.isRevived = true
+		c.nc.changed.Broadcast()
+	})
+	p.running.Go(c.run)
+}
+
+// run delivers what arrives until the connection is closed.
+func (c *conn) run() {
+	defer c.in.Free()
+	for {
+		canRead, canWrite := c.await()
+		c.port.cfg.Progress.Lock()
+		if canWrite && !c.closed.Load() {
+			c.sink.Writable(c)
+		}
+		if canRead && !c.closed.Load() {
+			c.receive()
+		}
+		c.port.cfg.Progress.Unlock()
+		if c.closed.Load() {
+			return
+		}
+	}
+}
+
+// await waits until there is something to read, or room to write that Send lacked, or the
+// connection is closed.
+func (c *conn) await() (canRead, canWrite bool) {
+	nc := c.nc
+	nc.changed.L.Lock()
+	defer nc.changed.L.Unlock()
+	for {
+		canRead = !c.in.Starved() && !nc.p.isStopped && (nc.in.unread > 0 || nc.in.hasEnded || nc.err != nil || c.isRevived)
+		canWrite = c.wantsRoom && !nc.p.isStopped && nc.writeErrorLocked() == nil && nc.out.room() > 0
+		if canRead || canWrite || c.closed.Load() || nc.p.isKilled {
+			c.isRevived = false
+			if canWrite {
+				c.wantsRoom = false
+			}
+			return canRead || nc.p.isKilled, canWrite
+		}
+		nc.changed.Wait()
+	}
+}
+
+// receive reads until nothing is left, or rounds times. The goroutine holds Config.Progress.
+func (c *conn) receive() {
+	for range rounds {
+		space, err := c.in.Space()
+		if errors.Is(err, stream.ErrStarved) {
+			return
+		}
+		if err != nil {
+			c.fail(err)
+			return
+		}
+		n, err := c.read(space)
+		if n == 0 && err == nil {
+			return
+		}
+		if err != nil {
+			c.fail(fmt.Errorf("simnet: reading from %s: %w: %w", c.Remote(), subsys.ErrPeerClosed, err))
+			return
+		}
+		if _, err := c.in.Took(n); err != nil {
+			if !errors.Is(err, stream.ErrStarved) {
+				c.fail(err)
+			}
+			return
+		}
+		if c.closed.Load() {
+			return
+		}
+	}
+}
+
+func (c *conn) read(b []byte) (int, error) {
+	c.nc.changed.L.Lock()
+	defer c.nc.changed.L.Unlock()
+	return c.nc.readLocked(b)
+}
+
+// Send implements [subsys.Conn]. It copies the frames, and takes them while there is any room.
+func (c *conn) Send(fs []subsys.Frame) (int, error) {
+	if c.closed.Load() {
+		return 0, fmt.Errorf("simnet: sending to %s: %w", c.Remote(), subsys.ErrClosed)
+	}
+	nc := c.nc
+	nc.changed.L.Lock()
+	defer nc.changed.L.Unlock()
+	if nc.writeErrorLocked() != nil {
+		return 0, nil // the reader gets to the end after the last frames of the peer, and closes the connection
+	}
+	n, room := 0, nc.out.room()
+	size := 0
+	for ; n < len(fs) && size < room; n++ {
+		size += subsys.HeaderLen + len(fs[n].Data)
+	}
+	if n < len(fs) {
+		c.wantsRoom = true
+	}
+	if n == 0 {
+		return 0, nil
+	}
+	b := make([]byte, 0, size)
+	for i := range fs[:n] {
+		f := &fs[i]
+		if f.Type != subsys.TypeBatch {
+			b = b[:len(b)+subsys.HeaderLen]
+			f.Put(b[len(b)-subsys.HeaderLen:])
+		}
+		b = append(b, f.Data...)
+		c.port.cfg.Count.Copies.Add(1)
+		c.port.cfg.Count.CopiedB.Add(uint64(len(f.Data)))
+	}
+	nc.out.sendLocked(segment{b: b})
+	return n, nil
+}
+
+// Close implements [subsys.Conn].
+func (c *conn) Close() error {
+	c.end()
+	return nil
+}
+
+// end closes the connection, once. isFirst reports whether this call closed it.
+func (c *conn) end() (isFirst bool) {
+	if !c.closed.CompareAndSwap(false, true) {
+		return false
+	}
+	c.nc.Close()
+	c.port.mu.Lock()
+	defer c.port.mu.Unlock()
+	delete(c.port.conns, c)
+	return true
+}
+
+// fail closes the connection because of err and tells the sink, unless the connection was closed
+// before.
+func (c *conn) fail(err error) {
+	if c.end() {
+		c.sink.Down(c, err)
+	}
+}
