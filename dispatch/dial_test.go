@@ -46,6 +46,9 @@ func TestGiveUpWithoutDirectory(t *testing.T) {
 		mb := box(t, b, 1, 0)
 		if everLinked {
 			talk(t, a, b, mb, 1)
+			if err := a.Flush(soon(t)); err != nil { // else that message may be reported
+				t.Fatal(err)
+			}
 		}
 		close(silent)
 		for _, p := range b.ports { // as if its process were killed
