@@ -52,6 +52,9 @@ func (t *Task) HoldInfo() (release func()) {
 	return k.mu.Unlock
 }
 
+// ResourceID identifies the resource of a member.
+func (g *Group) ResourceID() TID { return g.r.ID() }
+
 // HoldGroup keeps the coordinator of a group, which is in the task, from answering until release is
 // called.
 func (t *Task) HoldGroup(name string) (release func()) {

@@ -1008,7 +1008,8 @@ func TestGroupNamedOnce(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	release := ts.tasks[0].HoldGroup("g")
+	release := sync.OnceFunc(ts.tasks[0].HoldGroup("g"))
+	defer release() // if the test fails
 	hs[2].end()
 	b := gs[1].Thread().Buffer(pack.Default)
 	if err := b.PackString("x"); err != nil {
@@ -1037,6 +1038,33 @@ func TestGroupNamedOnce(t *testing.T) {
 	for op, f := range ops {
 		if err := f(); err != nil {
 			t.Errorf("%s after all know: %v", op, err)
+		}
+	}
+}
+
+// A thread is told of the end of another member: it is no member any more, and a message to it
+// fails. Many rounds, since a thread ends in a few microseconds.
+func TestGroupEndBehindThread(t *testing.T) {
+	ctx := deadline(t)
+	ts := newThreads(t, 2)
+	gs, _ := ts.group("g", 1)
+	for range 200 {
+		h := ts.start(1)
+		g, err := h.Join(ctx, "g")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := gs[0].Thread().Resource().Monitor(ctx, g.ResourceID(), 9); err != nil {
+			t.Fatal(err)
+		}
+		h.end()
+		m, err := gs[0].Thread().Resource().Recv(ctx, rocl.Tag(9))
+		if err != nil {
+			t.Fatal(err)
+		}
+		m.Release()
+		if err := gs[0].Thread().SendPacked(ctx, h.ID(), 1, 1); !errors.Is(err, rocl.ErrGone) {
+			t.Fatalf("send to a thread that is out of the group: %v", err)
 		}
 	}
 }

@@ -322,8 +322,8 @@ func (t *Task) startThread(ctx context.Context, f ThreadFunc, q spawnThreads) (*
 			th.failed(err)
 			th.cancel(nil)
 			t.pod.remove(th)
+			_ = th.r.Close() // first: see kill
 			th.endGroups()
-			_ = th.r.Close()
 			t.pod.infos.ownerEnded(t.ended, th.ID())
 		}()
 		err = th.run(f)

@@ -144,16 +144,17 @@ func (t *Thread) run(f ThreadFunc) (err error) {
 	return f(t.ctx, t)
 }
 
-// kill ends the thread: its context, its groups and its resource, so that monitors of the thread
-// are told. The thread's function goes on until it looks at its context.
+// kill ends the thread: its context, its resource and its groups, so that monitors of the thread
+// are told. The resource ends first: a member that has been told that the thread is no member any
+// more must not be able to send to it. The thread's function goes on until it looks at its context.
 func (t *Thread) kill(cause error) {
 	if t.cancel != nil {
 		t.cancel(cause)
 	}
-	t.endGroups()
 	if !t.isMain {
 		_ = t.r.Close()
 	}
+	t.endGroups()
 }
 
 // A MsgContext separates the messages of one purpose, such as a library's, from all other messages
