@@ -57,6 +57,7 @@ var zeroUses = map[string][]zeroUse{
 	"directory.WithLogger":       {useDirectory(directory.WithLogger(nil))},
 	"directory.Also":             {useDirectory(directory.Also()), useDirectory(directory.Also(""))},
 	"directory.WithMembership":   {useDirectory(directory.WithMembership(nil))},
+	"directory.WithLiving":       {useDirectory(directory.WithLiving(nil))},
 	"directory.WithLabels":       {useDirectory(directory.WithLabels(directory.Labels{})), useDirectory(nil)},
 
 	"pool.OnPanic": {usePanic(pool.OnPanic(nil)), usePanic(nil)},

@@ -74,7 +74,7 @@ func TestThousandAtOnce(t *testing.T) {
 		var wg sync.WaitGroup
 		for i := range 1000 {
 			wg.Go(func() {
-				r, err := a.Find(t.Context(), pattern(resource.Match{"i": fmt.Sprint(i % 20)}))
+				r, err := asks(t, a, resource.Match{"i": fmt.Sprint(i % 20)})
 				if id, there := ids[i%20]; there && (err != nil || r.ID != id) || !there && !errors.Is(err, directory.ErrNotFound) {
 					t.Errorf("%d: %v: %v", i%20, r.ID, err)
 				}
