@@ -13,6 +13,7 @@ import (
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/bulk"
 	"github.com/rocl-go/rocl/internal/testkit/relay"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/rocltest"
 	"github.com/rocl-go/rocl/subsys"
 	"github.com/rocl-go/rocl/subsys/tcp"
@@ -94,8 +95,6 @@ func TestManyTransfers(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		if err := r.Revoke(deadline(t)); err != nil {
-			t.Error(err)
-		}
+		try.Check(t, r.Revoke(deadline(t)))
 	})
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/bulk"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/rocltest"
 )
 
@@ -31,9 +32,7 @@ func remotes(t *testing.T, opts ...bulk.Option) (origin, target side) {
 	origin = endpoint(t, cl.Open(0, transports["tcp"]...), opts...)
 	target = endpoint(t, cl.Open(0, transports["tcp"]...), opts...)
 	r := expose(t, origin, bulk.ReadOnly, bulk.Bytes(make([]byte, 1)))
-	if _, err := target.Pull(deadline(t), r.Handle(), 0, make([]byte, 1)); err != nil {
-		t.Fatal(err)
-	}
+	try.Get(target.Pull(deadline(t), r.Handle(), 0, make([]byte, 1)))(t)
 	return origin, target
 }
 
@@ -147,9 +146,7 @@ func TestCancelPush(t *testing.T) {
 		}
 	}
 	eventually.True(t, "the origin serves no request", func() bool { return origin.Stats().Serving == 0 })
-	if err := r.Revoke(deadline(t)); err != nil {
-		t.Error(err)
-	}
+	try.Check(t, r.Revoke(deadline(t)))
 }
 
 // A target that keeps no rule cannot have the origin read from others, or write what it may not.
@@ -217,9 +214,7 @@ func TestEndsWhilePushed(t *testing.T) {
 				}
 			}()
 			eventually.True(t, "pieces are pushed", func() bool { return origin.Stats().Writes > 3 })
-			if err := end(origin, r); err != nil {
-				t.Error(err)
-			}
+			try.Check(t, end(origin, r))
 			if err := <-ended; !errors.Is(err, bulk.ErrRevoked) && !errors.Is(err, rocl.ErrGone) {
 				t.Error(err)
 			}

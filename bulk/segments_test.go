@@ -9,6 +9,7 @@ import (
 
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/bulk"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/rocltest"
 	"github.com/rocl-go/rocl/subsys/shm"
 )
@@ -36,9 +37,7 @@ func TestSegmentsCostNoRequests(t *testing.T) {
 				"push": func() (int64, error) { return target.Push(deadline(t), r.Handle(), 0, cut(want, k)...) },
 			} {
 				copies, requests := copied(origin, target), target.Stats().Transfers
-				if _, err := do(); err != nil {
-					t.Fatal(err)
-				}
+				try.Get(do())(t)
 				requests = target.Stats().Transfers - requests
 				if k == 1 {
 					least[name] = requests
@@ -71,9 +70,7 @@ func BenchmarkSegments(b *testing.B) {
 				ctx := b.Context()
 				b.SetBytes(scattered)
 				for b.Loop() {
-					if _, err := target.Pull(ctx, r.Handle(), 0, dst...); err != nil {
-						b.Fatal(err)
-					}
+					try.Get(target.Pull(ctx, r.Handle(), 0, dst...))(b)
 				}
 			})
 		}

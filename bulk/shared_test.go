@@ -20,6 +20,7 @@ import (
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/bulk"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/rocltest"
 	"github.com/rocl-go/rocl/subsys/shm"
 )
@@ -249,16 +250,12 @@ func TestRevokeWaitsForReader(t *testing.T) {
 		}
 		end()
 	}
-	if _, err := target.Pull(deadline(t), r.Handle(), 0, make([]byte, len(mem))); !errors.Is(err, bulk.ErrRevoked) {
-		t.Error(err)
-	}
+	try.Fails(target.Pull(deadline(t), r.Handle(), 0, make([]byte, len(mem))))(t, bulk.ErrRevoked)
 	close(goOn)
 	if _, err := tr.Wait(deadline(t)); err != nil || !bytes.Equal(got, mem) {
 		t.Error(err)
 	}
-	if err := r.Revoke(deadline(t)); err != nil {
-		t.Error(err)
-	}
+	try.Check(t, r.Revoke(deadline(t)))
 }
 
 // reader lets a target begin to read plain memory of a region, and returns a function that lets it
@@ -290,9 +287,7 @@ func TestReleaseWhileRead(t *testing.T) {
 		t.Errorf("%d regions keep their memory", got)
 	}
 	goOn()
-	if _, err := tr.Wait(deadline(t)); err != nil {
-		t.Error(err)
-	}
+	try.Works(tr.Wait(deadline(t)))(t)
 	eventually.True(t, "the memory and the locator are released", func() bool {
 		return origin.Retired() == 0 && origin.c.Stats().Buffers.InUse == 0
 	})
@@ -312,9 +307,7 @@ func TestCloseWaitsForReader(t *testing.T) {
 	short(origin.Close)
 	goOn()
 	_, _ = tr.Wait(deadline(t)) // the origin has been closed
-	if err := origin.Close(deadline(t)); err != nil {
-		t.Error(err)
-	}
+	try.Check(t, origin.Close(deadline(t)))
 }
 
 // A transfer that is cancelled while it reads plain memory gives the memory back.
@@ -344,10 +337,7 @@ func TestCancelWhileReading(t *testing.T) {
 // request, and transfers fail or use messages.
 func TestHostileLocators(t *testing.T) {
 	origin, target := sharing(t)
-	hostile, err := origin.c.Register(deadline(t), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	hostile := try.Get(origin.c.Register(deadline(t), nil))(t)
 	const n = 1 << 20
 	text := counting(n)
 	r := expose(t, origin, bulk.ReadWrite, bulk.Bytes(make([]byte, n)))
@@ -371,13 +361,8 @@ func TestHostileLocators(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			make := func() *rocl.Buffer {
-				b, err := origin.Locator(text)
-				if err != nil {
-					t.Fatal(err)
-				}
-				if err := b.Resize(spoil(b.Bytes())); err != nil {
-					t.Fatal(err)
-				}
+				b := try.Get(origin.Locator(text))(t)
+				try.OK(t, b.Resize(spoil(b.Bytes())))
 				return b
 			}
 			var served sync.WaitGroup
@@ -388,9 +373,7 @@ func TestHostileLocators(t *testing.T) {
 					return
 				}
 				defer m.Release()
-				if err := hostile.Reply(deadline(t), m, make()); err != nil {
-					t.Error(err)
-				}
+				try.Check(t, hostile.Reply(deadline(t), m, make()))
 			})
 			h := bulk.HandleOf(hostile.ID(), n)
 			got := bytes.Repeat([]byte{7}, n+1)
@@ -401,7 +384,5 @@ func TestHostileLocators(t *testing.T) {
 			}
 		})
 	}
-	if _, err := target.Pull(deadline(t), r.Handle(), 0, make([]byte, n)); err != nil {
-		t.Error(err)
-	}
+	try.Works(target.Pull(deadline(t), r.Handle(), 0, make([]byte, n)))(t)
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/fxamacker/cbor/v2"
 	"go.uber.org/goleak"
 
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -233,10 +234,7 @@ func TestWire(t *testing.T) {
 
 // CBOR from another program is decoded if it has the tag of self-described CBOR.
 func TestCBORFromElsewhere(t *testing.T) {
-	p, err := cbor.Marshal(map[string]string{"Text": "hello"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := try.Get(cbor.Marshal(map[string]string{"Text": "hello"}))(t)
 	var n note
 	if err := Decode(append([]byte(selfDescribed), p...), &n); err != nil || n.Text != "hello" {
 		t.Errorf("%v, %v", n, err)

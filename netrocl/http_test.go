@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/netrocl"
 )
 
@@ -23,9 +24,7 @@ func serveHTTP(t *testing.T, c *rocl.Context, h http.Handler, ps *http.Protocols
 	served := make(chan error)
 	go func() { served <- s.Serve(ln) }()
 	t.Cleanup(func() {
-		if err := s.Shutdown(context.Background()); err != nil {
-			t.Error(err)
-		}
+		try.Check(t, s.Shutdown(context.Background()))
 		if err := <-served; err != http.ErrServerClosed {
 			t.Error(err)
 		}
@@ -97,10 +96,7 @@ func TestHTTP(t *testing.T) {
 					<-stuck
 					cancel()
 				}()
-				req, err := http.NewRequestWithContext(ctx, "GET", "http://web/stuck", nil)
-				if err != nil {
-					t.Fatal(err)
-				}
+				req := try.Get(http.NewRequestWithContext(ctx, "GET", "http://web/stuck", nil))(t)
 				if _, err := client.Do(req); !errors.Is(err, context.Canceled) {
 					t.Errorf("a request that was given up: %v", err)
 				}

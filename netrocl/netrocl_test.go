@@ -22,6 +22,7 @@ import (
 	icontext "github.com/rocl-go/rocl/context"
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/internal/testkit/subprocess"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/netrocl"
 	"github.com/rocl-go/rocl/rocltest"
 	"github.com/rocl-go/rocl/subsys/shm"
@@ -65,28 +66,19 @@ var web = rocl.Attrs{"type": "web"}
 
 func listen(t testing.TB, c *rocl.Context) net.Listener {
 	t.Helper()
-	ln, err := netrocl.Listen(t.Context(), c, web)
-	if err != nil {
-		t.Fatal(err)
-	}
+	ln := try.Get(netrocl.Listen(t.Context(), c, web))(t)
 	return ln
 }
 
 func dial(t testing.TB, c *rocl.Context) *netrocl.Conn {
 	t.Helper()
-	conn, err := netrocl.Dial(t.Context(), c, rocl.Match(web))
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := try.Get(netrocl.Dial(t.Context(), c, rocl.Match(web)))(t)
 	return conn.(*netrocl.Conn)
 }
 
 func accept(t testing.TB, ln net.Listener) *netrocl.Conn {
 	t.Helper()
-	conn, err := ln.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := try.Get(ln.Accept())(t)
 	return conn.(*netrocl.Conn)
 }
 
@@ -97,10 +89,7 @@ func lossy(t testing.TB, n int, opts ...rocl.Option) (cs []*rocl.Context) {
 	s := directory.NewServer()
 	t.Cleanup(func() { s.Close() })
 	for range n {
-		c, err := rocl.Open(t.Context(), append([]rocl.Option{icontext.WithDirectory(s.Dialer())}, opts...)...)
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := try.Get(rocl.Open(t.Context(), append([]rocl.Option{icontext.WithDirectory(s.Dialer())}, opts...)...))(t)
 		t.Cleanup(func() { c.Close() })
 		cs = append(cs, c)
 	}
@@ -148,9 +137,7 @@ func pattern(n int) []byte {
 func fill(t testing.TB, c *netrocl.Conn, p []byte) (n int) {
 	t.Helper()
 	for late := 0; late < 10; {
-		if err := c.SetWriteDeadline(time.Now().Add(20 * time.Millisecond)); err != nil {
-			t.Fatal(err)
-		}
+		try.OK(t, c.SetWriteDeadline(time.Now().Add(20*time.Millisecond)))
 		k, err := c.Write(p[n:])
 		n += k
 		if !errors.Is(err, os.ErrDeadlineExceeded) || n == len(p) {
@@ -178,9 +165,7 @@ func TestStream(t *testing.T) {
 					}
 					rest = rest[n:]
 				}
-				if err := c.CloseWrite(); err != nil {
-					t.Error(err)
-				}
+				try.Check(t, c.CloseWrite())
 				if _, err := c.Write([]byte{1}); !errors.Is(err, syscall.EPIPE) {
 					t.Errorf("a write after CloseWrite: %v", err)
 				}
@@ -208,9 +193,7 @@ func TestCloseDelivers(t *testing.T) {
 		a, b := pair(t, opts...)
 		want := pattern(4 << 20)
 		n := fill(t, a, want)
-		if err := a.Close(); err != nil {
-			t.Fatal(err)
-		}
+		try.OK(t, a.Close())
 		if _, err := a.Write([]byte{1}); !errors.Is(err, net.ErrClosed) {
 			t.Errorf("a write after Close: %v", err)
 		}
@@ -235,12 +218,8 @@ func TestCloseThenContext(t *testing.T) {
 		a, b := dial(t, client), accept(t, ln)
 		defer b.Close()
 		want := pattern(300_000)
-		if _, err := a.Write(want); err != nil {
-			t.Fatal(err)
-		}
-		if err := errors.Join(a.Close(), client.Close()); err != nil {
-			t.Fatal(err)
-		}
+		try.Get(a.Write(want))(t)
+		try.OK(t, a.Close(), client.Close())
 		if got, err := io.ReadAll(b); err != nil || !bytes.Equal(got, want) {
 			t.Errorf("%d bytes of %d, %v", len(got), len(want), err)
 		}
@@ -260,9 +239,7 @@ func TestPeerGone(t *testing.T) {
 		a, b := dial(t, client), accept(t, ln)
 		defer b.Close()
 		want := pattern(300_000)
-		if _, err := a.Write(want); err != nil {
-			t.Fatal(err)
-		}
+		try.Get(a.Write(want))(t)
 		wrote := make(chan error, 1)
 		go func() {
 			for {
@@ -272,9 +249,7 @@ func TestPeerGone(t *testing.T) {
 				}
 			}
 		}()
-		if _, err := io.ReadFull(b, make([]byte, 1)); err != nil {
-			t.Fatal(err)
-		}
+		try.Get(io.ReadFull(b, make([]byte, 1)))(t)
 		client.Close() // its error, that messages of the other end were not delivered, may or may not occur
 		got, err := io.ReadAll(b)
 		if !bytes.Equal(got, want[1:]) || !isReset(err) {
@@ -302,9 +277,7 @@ func isReset(err error) bool {
 func TestWriteToClosed(t *testing.T) {
 	everywhere(t, func(t *testing.T, opts ...rocl.Option) {
 		a, b := pair(t, opts...)
-		if err := a.Close(); err != nil {
-			t.Fatal(err)
-		}
+		try.OK(t, a.Close())
 		if n, err := b.Read(make([]byte, 1)); n != 0 || err != io.EOF {
 			t.Errorf("%d bytes, %v; want EOF", n, err)
 		}
@@ -368,9 +341,7 @@ func TestNothingIsLeft(t *testing.T) {
 				break
 			}
 		}
-		if err := errors.Join(client.Close(), server.Close()); err != nil {
-			t.Error(err)
-		}
+		try.Check(t, client.Close(), server.Close())
 		mu.Lock()
 		defer mu.Unlock()
 		if len(reports) > 0 {
@@ -400,9 +371,7 @@ func TestDeadlines(t *testing.T) {
 		_ = a.SetReadDeadline(time.Now().Add(time.Hour))
 		begin()
 		_ = a.SetReadDeadline(time.Time{}) // removed
-		if _, err := b.Write([]byte("hello")); err != nil {
-			t.Error(err)
-		}
+		try.Works(b.Write([]byte("hello")))(t)
 		if err := <-read; err != nil {
 			t.Errorf("a read whose deadline was lifted: %v", err)
 		}
@@ -426,9 +395,7 @@ func TestDeadlines(t *testing.T) {
 		}()
 		_ = a.SetWriteDeadline(time.Now().Add(2 * time.Hour))
 		got := make([]byte, 1<<20)
-		if _, err := io.ReadFull(b, got); err != nil {
-			t.Error(err)
-		}
+		try.Works(io.ReadFull(b, got))(t)
 		if err := <-wrote; err != nil {
 			t.Errorf("a write whose deadline was moved: %v", err)
 		}
@@ -460,9 +427,7 @@ func TestSlowReaderStopsNobodyElse(t *testing.T) {
 		for i := 1; i < n; i++ {
 			wg.Go(func() {
 				_, err := as[i].Write(want)
-				if err = errors.Join(err, as[i].CloseWrite()); err != nil {
-					t.Error(err)
-				}
+				try.Check(t, err, as[i].CloseWrite())
 			})
 			wg.Go(func() {
 				if got, err := io.ReadAll(bs[i]); err != nil || !bytes.Equal(got, want) {
@@ -492,9 +457,7 @@ func TestManyAtOnce(t *testing.T) {
 				defer conn.Close()
 				want := pattern(10 * i)
 				_, err = conn.Write(want)
-				if err = errors.Join(err, conn.(*netrocl.Conn).CloseWrite()); err != nil {
-					t.Error(err)
-				}
+				try.Check(t, err, conn.(*netrocl.Conn).CloseWrite())
 				if got, err := io.ReadAll(conn); err != nil || !bytes.Equal(got, want) {
 					t.Errorf("%d bytes, %v", len(got), err)
 				}
@@ -504,9 +467,7 @@ func TestManyAtOnce(t *testing.T) {
 			conn := accept(t, ln)
 			handlers.Go(func() {
 				defer conn.Close()
-				if _, err := io.Copy(conn, conn); err != nil {
-					t.Error(err)
-				}
+				try.Works(io.Copy(conn, conn))(t)
 			})
 		}
 		clients.Wait()
@@ -527,9 +488,7 @@ func TestCloseListener(t *testing.T) {
 		a, b := dial(t, client), accept(t, ln)
 		waits := dial(t, client) // waits for Accept
 		id := ln.Addr().(netrocl.Addr).ID
-		if err := ln.Close(); err != nil {
-			t.Fatal(err)
-		}
+		try.OK(t, ln.Close())
 		if _, err := ln.Accept(); !errors.Is(err, net.ErrClosed) {
 			t.Errorf("Accept of a closed listener: %v", err)
 		}
@@ -570,16 +529,10 @@ func TestAcceptEnds(t *testing.T) {
 		}()
 	}
 	first.Close()
-	if err := <-ends; !errors.Is(err, net.ErrClosed) {
-		t.Error(err)
-	}
+	try.Fails(<-ends)(t, net.ErrClosed)
 	server.Close()
-	if err := <-ends; !errors.Is(err, net.ErrClosed) || !errors.Is(err, rocl.ErrClosed) {
-		t.Error(err)
-	}
-	if err := second.Close(); err != nil {
-		t.Error(err)
-	}
+	try.Fails(<-ends)(t, net.ErrClosed, rocl.ErrClosed)
+	try.Check(t, second.Close())
 	if _, err := netrocl.Listen(t.Context(), server, web); !errors.Is(err, rocl.ErrClosed) {
 		t.Errorf("listening in a closed context: %v", err)
 	}
@@ -594,10 +547,7 @@ func TestDialOthers(t *testing.T) {
 	c := rocltest.Cluster(t, 2)
 	server, client := c.Open(0), c.Open(1)
 	for says, tag := range map[string]uint64{"too many connections": tagRefuse, "nonsense": tagAccept, "": tagDial} {
-		r, err := server.Register(t.Context(), rocl.Attrs{"type": "web", netrocl.Attr: "1", "says": says + "."})
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := try.Get(server.Register(t.Context(), rocl.Attrs{"type": "web", netrocl.Attr: "1", "says": says + "."}))(t)
 		go func() {
 			for m, err := range r.Messages(t.Context()) {
 				if err == nil {
@@ -625,16 +575,10 @@ func TestDialOthers(t *testing.T) {
 	if _, err := netrocl.Listen(t.Context(), client, rocl.Attrs{"": "x"}); err == nil {
 		t.Error("attributes that make no sense are listened with")
 	}
-	ln, err := netrocl.Listen(t.Context(), server, rocl.Attrs{"type": "web", "says": "too many connections."})
-	if err != nil {
-		t.Fatal(err)
-	}
+	ln := try.Get(netrocl.Listen(t.Context(), server, rocl.Attrs{"type": "web", "says": "too many connections."}))(t)
 	defer ln.Close()
 	for range 20 {
-		a, err := netrocl.Dial(t.Context(), client, rocl.Match{"says": "too many connections."})
-		if err != nil {
-			t.Fatal(err)
-		}
+		a := try.Get(netrocl.Dial(t.Context(), client, rocl.Match{"says": "too many connections."}))(t)
 		a.Close()
 		accept(t, ln).Close()
 	}
@@ -646,24 +590,17 @@ func TestStrangers(t *testing.T) {
 		cs := lossy(t, 2, opts...)
 		server, client := cs[0], cs[1]
 		ln := listen(t, server)
-		stranger, err := client.Register(t.Context(), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		stranger := try.Get(client.Register(t.Context(), nil))(t)
 		a, b := dial(t, client), accept(t, ln)
 		defer a.Close()
 		defer b.Close()
 		end := a.LocalAddr().(netrocl.Addr).ID
 		for tag := tagDial; tag < tagDial+10; tag++ {
 			for _, to := range []rocl.GID{end, ln.Addr().(netrocl.Addr).ID} {
-				if err := stranger.SendBytes(t.Context(), to, tag, []byte("1")); err != nil {
-					t.Fatal(err)
-				}
+				try.OK(t, stranger.SendBytes(t.Context(), to, tag, []byte("1")))
 			}
 		}
-		if _, err := b.Write([]byte("hello")); err != nil {
-			t.Fatal(err)
-		}
+		try.Get(b.Write([]byte("hello")))(t)
 		_ = b.CloseWrite()
 		if got, err := io.ReadAll(a); err != nil || string(got) != "hello" {
 			t.Errorf("%q, %v", got, err)
@@ -680,17 +617,9 @@ func TestOtherVersion(t *testing.T) {
 	server, client := c.Open(0), c.Open(1)
 	ln := listen(t, server)
 	defer ln.Close()
-	me, err := client.Register(t.Context(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := me.SendBytes(t.Context(), ln.Addr().(netrocl.Addr).ID, tagDial, []byte("2")); err != nil {
-		t.Fatal(err)
-	}
-	m, err := me.Recv(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	me := try.Get(client.Register(t.Context(), nil))(t)
+	try.OK(t, me.SendBytes(t.Context(), ln.Addr().(netrocl.Addr).ID, tagDial, []byte("2")))
+	m := try.Get(me.Recv(t.Context()))(t)
 	if s := string(m.Bytes()); m.Tag() != tagRefuse || !strings.Contains(s, "version 1") {
 		t.Errorf("the listener says %d, %q", m.Tag(), s)
 	}
@@ -764,17 +693,11 @@ func TestPeerKilled(t *testing.T) {
 		}
 		t.Run(tr.name, func(t *testing.T) {
 			sock := filepath.Join(t.TempDir(), "d")
-			c, err := rocl.Open(t.Context(), append(tr.opts, rocl.WithSocket(sock))...)
-			if err != nil {
-				t.Fatal(err)
-			}
+			c := try.Get(rocl.Open(t.Context(), append(tr.opts, rocl.WithSocket(sock))...))(t)
 			defer c.Close()
 			cmd := subprocess.Self()
 			cmd.Env = append(os.Environ(), "NETROCL_PEER="+sock, "NETROCL_OVER="+tr.name)
-			peer, err := subprocess.Start(cmd)
-			if err != nil {
-				t.Fatal(err)
-			}
+			peer := try.Get(subprocess.Start(cmd))(t)
 			t.Cleanup(peer.Kill)
 			for ev, err := range c.Watch(t.Context(), rocl.Match(web)) {
 				if err != nil {
@@ -786,9 +709,7 @@ func TestPeerKilled(t *testing.T) {
 			}
 			conn := dial(t, c)
 			defer conn.Close()
-			if _, err := io.ReadFull(conn, make([]byte, 300_000)); err != nil {
-				t.Fatal(err)
-			}
+			try.Get(io.ReadFull(conn, make([]byte, 300_000)))(t)
 			fill(t, conn, make([]byte, 4<<20))
 			_ = conn.SetDeadline(time.Time{})
 			ends := make(chan error)
@@ -836,9 +757,7 @@ func TestWriteWaitsForMemory(t *testing.T) {
 		}
 		_ = a.SetWriteDeadline(time.Time{})
 		go func() {
-			if _, err := a.Write(pattern(100_000)); err != nil {
-				t.Error(err)
-			}
+			try.Works(a.Write(pattern(100_000)))(t)
 			a.Close()
 		}()
 		for _, p := range taken {

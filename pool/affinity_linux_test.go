@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 )
 
 func threadID() int { return unix.Gettid() }
@@ -20,9 +21,7 @@ func threadID() int { return unix.Gettid() }
 // cores returns the cores that the calling thread may use.
 func cores(t testing.TB) []int {
 	var set unix.CPUSet
-	if err := unix.SchedGetaffinity(0, &set); err != nil {
-		t.Error(err)
-	}
+	try.Check(t, unix.SchedGetaffinity(0, &set))
 	var all []int
 	for c := range maxCores {
 		if set.IsSet(c) {

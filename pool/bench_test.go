@@ -5,6 +5,8 @@ package pool
 import (
 	"context"
 	"testing"
+
+	"github.com/rocl-go/rocl/internal/testkit/try"
 )
 
 // The benchmarks compare a pool with a worker goroutine behind a buffered channel.
@@ -32,9 +34,7 @@ func BenchmarkHandOver(b *testing.B) {
 			s := newSet(b, c)
 			p, ctx := s.Default(), b.Context()
 			handOver(b, make(chan struct{}), func(u Unit) {
-				if err := p.Submit(ctx, u); err != nil {
-					b.Fatal(err)
-				}
+				try.OK(b, p.Submit(ctx, u))
 			})
 		})
 	}

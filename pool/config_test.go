@@ -12,6 +12,8 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"github.com/rocl-go/rocl/internal/testkit/try"
 )
 
 // TestAccepted has configurations that are accepted, and what becomes of them.
@@ -198,9 +200,7 @@ func TestThreads(t *testing.T) {
 	_, err := c.Validate()
 	wantError(t, err, `pool: configuration: streams[1024]: more than 1024 streams have a thread of their own`, ErrConfig)
 	c.Streams[7].LockThread = false
-	if _, err := c.Validate(); err != nil {
-		t.Error(err)
-	}
+	try.Works(c.Validate())(t)
 }
 
 // TestManyPools checks that a large configuration takes no more than a moment: the effort is not
@@ -211,9 +211,7 @@ func TestManyPools(t *testing.T) {
 	for i := range c.Pools {
 		c.Streams[0].Pools[i] = fmt.Sprint("pool-", i)
 	}
-	if _, err := c.Validate(); err != nil {
-		t.Error(err)
-	}
+	try.Works(c.Validate())(t)
 	newSet(t, c)
 }
 
@@ -226,16 +224,12 @@ func TestUnmarshal(t *testing.T) {
 		Extra   PoolConfig
 		Stream  StreamConfig
 	}
-	if err := json.Unmarshal([]byte(`{"address":"x","pools":{"pools":[{"name":"a"}]},"extra":{"name":"b","workers":3},"stream":{"pools":["a"]}}`), &own); err != nil {
-		t.Fatal(err)
-	}
+	try.OK(t, json.Unmarshal([]byte(`{"address":"x","pools":{"pools":[{"name":"a"}]},"extra":{"name":"b","workers":3},"stream":{"pools":["a"]}}`), &own))
 	s := newSet(t, own.Pools)
 	if p, err := s.AddPool(own.Extra); err != nil || p.Config().Workers != 3 {
 		t.Error(p, err)
 	}
-	if _, err := s.AddStream(own.Stream); err != nil {
-		t.Error(err)
-	}
+	try.Works(s.AddStream(own.Stream))(t)
 	for in, want := range map[string]string{
 		`{"pools":{"pool":[]}}`:                        "pool: configuration: pool: no such key",
 		`{"pools":{"pools":[{"workers":1,"size":1}]}}`: "pool: configuration: pools[0].size: no such key",
@@ -307,10 +301,7 @@ func TestDump(t *testing.T) {
 			}
 			c.Pools = append(c.Pools, p)
 		}
-		full, err := c.complete()
-		if err != nil {
-			t.Fatal(err)
-		}
+		full := try.Get(c.complete())(t)
 		for range rapid.IntRange(0, 3).Draw(t, "streams") {
 			st := StreamConfig{
 				LockThread: rapid.Bool().Draw(t, "lock"),
@@ -324,15 +315,9 @@ func TestDump(t *testing.T) {
 			}
 			c.Streams = append(c.Streams, st)
 		}
-		s, err := NewSet(c)
-		if err != nil {
-			t.Fatal(err)
-		}
+		s := try.Get(NewSet(c))(t)
 		defer closeSet(t, s)
-		again, err := Load(s.Dump())
-		if err != nil {
-			t.Fatal(err)
-		}
+		again := try.Get(Load(s.Dump()))(t)
 		defer closeSet(t, again)
 		if !reflect.DeepEqual(s.Config(), again.Config()) {
 			t.Fatalf("%+v\nbecame %+v", s.Config(), again.Config())

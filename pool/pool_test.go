@@ -19,6 +19,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -26,20 +27,15 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // newSet returns a set that is closed at the end of the test.
 func newSet(t testing.TB, c Config, opts ...Option) *Set {
 	t.Helper()
-	s, err := NewSet(c, opts...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := try.Get(NewSet(c, opts...))(t)
 	t.Cleanup(func() { closeSet(t, s) })
 	return s
 }
 
-func closeSet(t interface{ Error(...any) }, s *Set) {
+func closeSet(t try.TB, s *Set) {
 	ctx, cancel := context.WithTimeout(context.Background(), eventually.Patience)
 	defer cancel()
-	if err := s.Close(ctx); err != nil {
-		t.Error(err)
-	}
+	try.Check(t, s.Close(ctx))
 }
 
 // onePool is a configuration with this pool.
@@ -47,9 +43,7 @@ func onePool(p PoolConfig) Config { return Config{Pools: []PoolConfig{p}} }
 
 func submit(t testing.TB, p *Pool, run func(context.Context)) {
 	t.Helper()
-	if err := p.Submit(context.Background(), Unit{Run: run}); err != nil {
-		t.Error(err)
-	}
+	try.Check(t, p.Submit(context.Background(), Unit{Run: run}))
 }
 
 // hold keeps a worker of the pool busy from now until release is called.
@@ -167,9 +161,7 @@ func TestContext(t *testing.T) {
 	for _, policy := range []Policy{FIFO, Inline} {
 		got := make(chan any, 1)
 		p := newSet(t, onePool(PoolConfig{Policy: policy})).Default()
-		if err := p.Submit(ctx, Unit{Run: func(ctx context.Context) { got <- ctx.Value(key{}) }}); err != nil {
-			t.Fatal(err)
-		}
+		try.OK(t, p.Submit(ctx, Unit{Run: func(ctx context.Context) { got <- ctx.Value(key{}) }}))
 		if v := <-got; v != "value" {
 			t.Errorf("%s: the unit's context has %v", policy, v)
 		}
@@ -192,17 +184,13 @@ func TestPanic(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			panics := make(chan Panic, 1)
 			s := newSet(t, c, OnPanic(func(x Panic) { panics <- x; panic("in OnPanic, too") }))
-			if err := s.Default().Submit(context.Background(), Unit{Key: 7, Run: func(context.Context) { panic("ouch") }}); err != nil {
-				t.Fatal(err)
-			}
+			try.OK(t, s.Default().Submit(context.Background(), Unit{Key: 7, Run: func(context.Context) { panic("ouch") }}))
 			x := <-panics
 			if x.Pool != "p" || x.Value != "ouch" || x.Unit.Key != 7 || !strings.Contains(string(x.Stack), "TestPanic") {
 				t.Errorf("reported %+v", x)
 			}
 			ran := make(chan struct{}, 1)
-			if err := s.Default().Submit(context.Background(), Unit{Key: 7, Run: func(context.Context) { ran <- struct{}{} }}); err != nil {
-				t.Fatal(err)
-			}
+			try.OK(t, s.Default().Submit(context.Background(), Unit{Key: 7, Run: func(context.Context) { ran <- struct{}{} }}))
 			<-ran
 			closeSet(t, s)
 			if f := s.Default().Stats(); f.Panicked != 1 || f.Done != 2 || f.Running != 0 {
@@ -296,9 +284,7 @@ func TestOrder(t *testing.T) {
 			var ran []int
 			for i, u := range units {
 				u.Run = func(context.Context) { ran = append(ran, i) }
-				if err := s.Default().Submit(context.Background(), u); err != nil {
-					t.Fatal(err)
-				}
+				try.OK(t, s.Default().Submit(context.Background(), u))
 			}
 			release()
 			closeSet(t, s)
@@ -355,9 +341,7 @@ func TestKeyed(t *testing.T) {
 		})
 	}
 	for n := range 50 {
-		if err := s.Resize("p", Workers(1+n%7)); err != nil {
-			t.Error(err)
-		}
+		try.Check(t, s.Resize("p", Workers(1+n%7)))
 		runtime.Gosched()
 	}
 	all.Wait()

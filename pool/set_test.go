@@ -16,6 +16,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 )
 
 // TestNew checks a set without configuration.
@@ -36,16 +37,11 @@ func TestNew(t *testing.T) {
 // and configurations that are wrong are refused.
 func TestAddPool(t *testing.T) {
 	s := newSet(t, Config{Pools: []PoolConfig{{Name: "a"}, {}, {Name: "c"}}})
-	d, err := s.AddPool(PoolConfig{Name: "d", Policy: Priority})
-	if err != nil {
-		t.Fatal(err)
-	}
+	d := try.Get(s.AddPool(PoolConfig{Name: "d", Policy: Priority}))(t)
 	if p, err := s.Pool("d"); p != d || err != nil {
 		t.Errorf("found %v, %v", p, err)
 	}
-	if _, err := s.AddPool(PoolConfig{}); err != nil {
-		t.Error(err)
-	}
+	try.Works(s.AddPool(PoolConfig{}))(t)
 	var names []string
 	for _, p := range s.Pools() {
 		names = append(names, p.Name())
@@ -53,7 +49,7 @@ func TestAddPool(t *testing.T) {
 	if got := fmt.Sprint(names); got != "[a pool-1 c d pool-4]" {
 		t.Errorf("pools %s", got)
 	}
-	_, err = s.AddPool(PoolConfig{Name: "a"})
+	_, err := s.AddPool(PoolConfig{Name: "a"})
 	wantError(t, err, `pool: add pool "a": pools[5].name: "a" is the name of pools[0]`, ErrExists, ErrConfig)
 	_, err = s.AddPool(PoolConfig{Name: "x", Queue: -1})
 	wantError(t, err, `pool: add pool "x": pools[5].queue: must not be negative`, ErrConfig)
@@ -79,9 +75,7 @@ func TestRemovePool(t *testing.T) {
 	removed := func(name string) {
 		t.Helper()
 		p, _ := s.Pool(name)
-		if err := s.RemovePool(name); err != nil {
-			t.Error(err)
-		}
+		try.Check(t, s.RemovePool(name))
 		if _, err := s.Pool(name); !errors.Is(err, ErrNotFound) {
 			t.Errorf("after removal: %v", err)
 		}
@@ -92,9 +86,7 @@ func TestRemovePool(t *testing.T) {
 	wantError(t, s.RemovePool("primary"), `pool: remove pool "primary": it is the default pool`, ErrInUse)
 
 	wantError(t, s.RemovePool("streamed"), `pool: remove pool "streamed": stream "s0" serves it`, ErrInUse)
-	if err := s.RemoveStream("s0"); err != nil {
-		t.Error(err)
-	}
+	try.Check(t, s.RemoveStream("s0"))
 	removed("streamed")
 
 	held, _ := s.Pool("held")
@@ -136,9 +128,7 @@ func TestStreams(t *testing.T) {
 			for i := range each {
 				u := Unit{Key: uint64(i % 3), Run: func(context.Context) { ran.Add(1) }}
 				for _, p := range []*Pool{a, b} {
-					if err := p.Submit(context.Background(), u); err != nil {
-						t.Error(err)
-					}
+					try.Check(t, p.Submit(context.Background(), u))
 				}
 				if i%16 == 0 {
 					runtime.Gosched()
@@ -149,15 +139,10 @@ func TestStreams(t *testing.T) {
 	for i := range 200 {
 		name := fmt.Sprint("extra-", i%3)
 		pools := [][]string{{"a"}, {"b", "a"}, {"b"}}[i%3]
-		st, err := s.AddStream(StreamConfig{Name: name, Pools: pools, Scheduler: ScheduleRoundRobin})
-		if err != nil {
-			t.Fatal(err)
-		}
+		st := try.Get(s.AddStream(StreamConfig{Name: name, Pools: pools, Scheduler: ScheduleRoundRobin}))(t)
 		st.SetScheduler([]Scheduler{InOrder(), RoundRobin(), WeightedRandom(3, 1)}[i%3])
 		runtime.Gosched()
-		if err := s.RemoveStream(name); err != nil {
-			t.Error(err)
-		}
+		try.Check(t, s.RemoveStream(name))
 	}
 	all.Wait()
 	closeSet(t, s)
@@ -198,9 +183,7 @@ func TestRemoveLastStream(t *testing.T) {
 		var ran int
 		unit := func(context.Context) { ran++ }
 		synctest.Wait() // the stream is parked
-		if err := s.RemoveStream("s"); err != nil {
-			t.Fatal(err)
-		}
+		try.OK(t, s.RemoveStream("s"))
 		submit(t, p, unit)
 		synctest.Wait()
 		if ran != 0 {
@@ -209,16 +192,12 @@ func TestRemoveLastStream(t *testing.T) {
 		if w, err := s.Config().Validate(); err != nil || len(w) != 1 || w[0].Kind != Unserved {
 			t.Errorf("warnings %v, %v", w, err)
 		}
-		if _, err := s.AddStream(StreamConfig{Name: "s", Pools: []string{"a"}}); err != nil {
-			t.Fatal(err)
-		}
+		try.Get(s.AddStream(StreamConfig{Name: "s", Pools: []string{"a"}}))(t)
 		synctest.Wait()
 		if ran != 1 {
 			t.Errorf("%d units have run", ran)
 		}
-		if err := s.RemoveStream("s"); err != nil {
-			t.Fatal(err)
-		}
+		try.OK(t, s.RemoveStream("s"))
 		submit(t, p, unit)
 		closeSet(t, s)
 		if ran != 2 {
@@ -305,9 +284,7 @@ func TestCloseNames(t *testing.T) {
 	if !ran {
 		t.Error("a unit was lost")
 	}
-	if err := goleak.Find(before); err != nil {
-		t.Error(err)
-	}
+	try.Check(t, goleak.Find(before))
 }
 
 // TestResize changes the size of a pool with units, from one goroutine to many and to none.
@@ -321,9 +298,7 @@ func TestResize(t *testing.T) {
 		}
 		sized := func(n Workers, running int) {
 			t.Helper()
-			if err := s.Resize("p", n); err != nil {
-				t.Fatal(err)
-			}
+			try.OK(t, s.Resize("p", n))
 			synctest.Wait()
 			if f := p.Stats(); f.Running != running || f.Running+f.Queued+int(f.Done) != 100 {
 				t.Errorf("figures %+v, want %d running", f, running)
@@ -362,9 +337,7 @@ func TestResizeUnderLoad(t *testing.T) {
 		})
 	}
 	for i := range 500 {
-		if err := s.Resize("p", []Workers{NoWorkers, 1, 7, Unbounded}[i%4]); err != nil {
-			t.Error(err)
-		}
+		try.Check(t, s.Resize("p", []Workers{NoWorkers, 1, 7, Unbounded}[i%4]))
 		runtime.Gosched()
 	}
 	all.Wait()
@@ -429,14 +402,9 @@ func TestSharedSet(t *testing.T) {
 func TestDumpOfRunning(t *testing.T) {
 	s := newSet(t, Config{Pools: []PoolConfig{{Name: "a", Workers: 2}}})
 	_, _ = s.AddPool(PoolConfig{Name: "b", Workers: NoWorkers, Policy: Keyed, Queue: 10, WhenFull: WaitWhenFull})
-	st, err := s.AddStream(StreamConfig{Name: "s", Pools: []string{"b", "a"}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	st := try.Get(s.AddStream(StreamConfig{Name: "s", Pools: []string{"b", "a"}}))(t)
 	st.SetScheduler(WeightedRandom(5))
-	if err := s.Resize("a", Unbounded); err != nil {
-		t.Fatal(err)
-	}
+	try.OK(t, s.Resize("a", Unbounded))
 	want := `{
   "pools": [
     {

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 )
 
 // twoWithOne returns a set with pools "a" and "b", of one worker each, which is held.
@@ -87,9 +88,7 @@ func TestCancelLast(t *testing.T) {
 		if !waits.Cancel() {
 			t.Error("not cancelled")
 		}
-		if err := waits.Move(s.Default()); !errors.Is(err, ErrNotWaiting) {
-			t.Error(err)
-		}
+		try.Fails(waits.Move(s.Default()))(t, ErrNotWaiting)
 		release()
 		<-closed
 	})
@@ -163,9 +162,7 @@ func TestMove(t *testing.T) {
 	ticket(t, b, Unit{Priority: 2}, func() { order = append(order, "b") })
 	move := func(tk *Ticket, to *Pool) {
 		t.Helper()
-		if err := tk.Move(to); err != nil {
-			t.Error(err)
-		}
+		try.Check(t, tk.Move(to))
 		if tk.Pool() != to {
 			t.Errorf("the unit waits in %q", tk.Pool().Name())
 		}
@@ -201,9 +198,7 @@ func TestMoveRefused(t *testing.T) {
 	ran := false
 	tk := ticket(t, s.Default(), Unit{}, func() { ran = true })
 	now, gone := s.Pools()[1], s.Pools()[2]
-	if err := s.RemovePool("gone"); err != nil {
-		t.Fatal(err)
-	}
+	try.OK(t, s.RemovePool("gone"))
 	wantError(t, tk.Move(now), `pool: move a unit to "now": policy "inline" has no queue`, errors.ErrUnsupported)
 	wantError(t, tk.Move(gone), `pool: move a unit to "gone": closed`, ErrClosed)
 	inline := ticket(t, now, Unit{}, func() {})
@@ -226,9 +221,7 @@ func TestMoveWaitTime(t *testing.T) {
 		time.Sleep(time.Second)
 		two := newSet(t, Config{})
 		time.Sleep(time.Second)
-		if err := tk.Move(two.Default()); err != nil {
-			t.Fatal(err)
-		}
+		try.OK(t, tk.Move(two.Default()))
 		closeSet(t, two)
 		if f := two.Default().Stats(); f.Done != 1 || f.WaitTime != 2*time.Second {
 			t.Errorf("figures %+v", f)
@@ -255,12 +248,8 @@ func TestMoveAll(t *testing.T) {
 				t.Errorf("%d units were moved, figures %+v", n, a.Stats())
 			}
 			blocked.Cancel()
-			if n, err := a.MoveAll(a); n != 0 || err != nil {
-				t.Error(n, err)
-			}
-			if n, err := a.MoveAll(b); n != 9 || err != nil {
-				t.Error(n, err)
-			}
+			try.Gives(a.MoveAll(a))(t, 0)
+			try.Gives(a.MoveAll(b))(t, 9)
 			if f := a.Stats(); f.Queued != 0 || f.Running != 1 || f.MovedOut != 9 {
 				t.Errorf("figures %+v", f)
 			}
@@ -312,13 +301,9 @@ func TestReplacePool(t *testing.T) {
 		submit(t, pools[0], func(context.Context) {})
 		wantError(t, s.ReplacePool("old", "main"), `pool: move units to "main": its queue has room for 1 of 2 units`, ErrFull)
 		waits.Cancel()
-		if err := s.ReplacePool("old", "main"); err != nil {
-			t.Fatal(err)
-		}
+		try.OK(t, s.ReplacePool("old", "main"))
 		wantError(t, <-refused, `pool: submit "old": closed`, ErrClosed)
-		if _, err := s.Pool("old"); !errors.Is(err, ErrNotFound) {
-			t.Error(err)
-		}
+		try.Fails(s.Pool("old"))(t, ErrNotFound)
 		if f := pools[0].Stats(); f.Queued != 3 || f.MovedIn != 2 {
 			t.Errorf("figures %+v", f)
 		}
@@ -385,9 +370,7 @@ func TestTicketsUnderLoad(t *testing.T) {
 				t.Error(err)
 				return
 			}
-			if _, err := pools[0].MoveAll(p); err != nil {
-				t.Error(err)
-			}
+			try.Works(pools[0].MoveAll(p))(t)
 			for {
 				err := s.ReplacePool(name, string(Keyed))
 				if err == nil {
@@ -477,9 +460,7 @@ func TestReplaceIdle(t *testing.T) {
 		for range 2 {
 			submit(t, s.Pools()[1], func(context.Context) { ran <- struct{}{} })
 		}
-		if err := s.ReplacePool("b", "a"); err != nil {
-			t.Fatal(err)
-		}
+		try.OK(t, s.ReplacePool("b", "a"))
 		closeSet(t, s)
 		if n := len(ran); n != 2 {
 			t.Errorf("%d units have run", n)

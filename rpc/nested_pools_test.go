@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/pool"
 	"github.com/rocl-go/rocl/rpc"
 )
@@ -87,7 +88,7 @@ func TestNestedInRing(t *testing.T) {
 			begun, called := newMeeting(int64(test.pools*test.workers)), newMeeting(int64(test.pools*test.workers))
 			for i, s := range servers {
 				next := servers[(i+1)%len(servers)].ID()
-				if err := errors.Join(
+				try.OK(t,
 					rpc.Register(s, "inner", add, rpc.InPool(pools[i])),
 					rpc.Register(s, "outer", func(ctx context.Context, _ struct{}) (int64, error) {
 						begun.wait(ctx)
@@ -100,9 +101,7 @@ func TestNestedInRing(t *testing.T) {
 						more, e := second.Wait(ctx)
 						return sum + more, errors.Join(err, e)
 					}, rpc.InPool(pools[i])),
-				); err != nil {
-					t.Fatal(err)
-				}
+				)
 			}
 			var calls []*rpc.Future[int64]
 			for _, s := range servers {
@@ -111,9 +110,7 @@ func TestNestedInRing(t *testing.T) {
 				}
 			}
 			for _, f := range calls {
-				if sum, err := f.Wait(deadline(t)); sum != 3 || err != nil {
-					t.Error(sum, err)
-				}
+				try.Gives(f.Wait(deadline(t)))(t, 3)
 			}
 		})
 	}
@@ -135,11 +132,9 @@ func TestNestedAmongPools(t *testing.T) {
 			own := clientOf(t, servers[0])
 			anywhere := func() rocl.GID { return servers[rand.N(len(servers))].ID() }
 			for i, p := range poolsOf(t, servers, config) {
-				if err := rpc.Register(servers[i], "down", sums(func(ctx context.Context, n int64) (int64, error) {
+				try.OK(t, rpc.Register(servers[i], "down", sums(func(ctx context.Context, n int64) (int64, error) {
 					return rpc.Call[int64, int64](ctx, own, anywhere(), "down", n)
-				}), rpc.InPool(p)); err != nil {
-					t.Fatal(err)
-				}
+				}), rpc.InPool(p)))
 			}
 			var callers sync.WaitGroup
 			for range 16 {
@@ -164,16 +159,14 @@ func TestNestedNeedsNoWorker(t *testing.T) {
 	pools := poolsOf(t, servers, `{"pools": [{"workers": 1}]}`)
 	release := occupy(t, pools[1])
 	defer release()
-	if err := errors.Join(
+	try.OK(t,
 		rpc.Register(servers[1], "inner", func(context.Context, struct{}) (bool, error) {
 			return strings.Contains(string(debug.Stack()), "TestNestedNeedsNoWorker.func2("), nil
 		}, rpc.InPool(pools[1])),
 		rpc.Register(servers[0], "outer", func(ctx context.Context, _ struct{}) (bool, error) {
 			return rpc.Call[struct{}, bool](ctx, own, servers[1].ID(), "inner", struct{}{})
 		}, rpc.InPool(pools[0])),
-	); err != nil {
-		t.Fatal(err)
-	}
+	)
 	if isSame, err := rpc.Call[struct{}, bool](deadline(t), c, servers[0].ID(), "outer", struct{}{}); !isSame || err != nil {
 		t.Error("the inner handler has another goroutine than the outer one:", err)
 	}
@@ -188,7 +181,7 @@ func TestDeadlineEndsRing(t *testing.T) {
 	var m atomic.Pointer[meeting]
 	for i, s := range servers {
 		next := servers[1-i].ID()
-		if err := errors.Join(
+		try.OK(t,
 			rpc.Register(s, "inner", add, rpc.InPool(pools[i])),
 			rpc.Register(s, "outer", func(ctx context.Context, _ struct{}) (int64, error) {
 				m.Load().wait(ctx)
@@ -197,9 +190,7 @@ func TestDeadlineEndsRing(t *testing.T) {
 				defer end()
 				return rpc.Call[addends, int64](ctx, own, next, "inner", addends{1, 2})
 			}, rpc.InPool(pools[i])),
-		); err != nil {
-			t.Fatal(err)
-		}
+		)
 	}
 	for patience, haveMet := 500*time.Millisecond, false; !haveMet; patience *= 2 { // until both handlers run before the deadline
 		both := newMeeting(2)
@@ -230,8 +221,6 @@ func TestDeadlineEndsRing(t *testing.T) {
 		}
 	}
 	for _, s := range servers {
-		if sum, err := rpc.Call[addends, int64](deadline(t), c, s.ID(), "inner", addends{1, 2}); sum != 3 || err != nil {
-			t.Error(sum, err)
-		}
+		try.Gives(rpc.Call[addends, int64](deadline(t), c, s.ID(), "inner", addends{1, 2}))(t, 3)
 	}
 }

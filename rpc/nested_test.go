@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/rpc"
 )
 
@@ -19,10 +20,7 @@ func TestNestedCalls(t *testing.T) {
 	const depth = 64
 	a, ca := pair(t)
 	b, cb := pair(t)
-	other, err := rpc.NewServer(deadline(t), contextOf(b), rocl.Attrs{"type": "own"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	other := try.Get(rpc.NewServer(deadline(t), contextOf(b), rocl.Attrs{"type": "own"}))(t)
 	defer other.Close(deadline(t))
 	down := func(c *rpc.Client, to *rpc.Server) func(context.Context, int64) (int64, error) {
 		return func(ctx context.Context, n int64) (int64, error) {
@@ -33,17 +31,12 @@ func TestNestedCalls(t *testing.T) {
 			return sum + n, err
 		}
 	}
-	own, err := rpc.NewClient(deadline(t), contextOf(b))
-	if err != nil {
-		t.Fatal(err)
-	}
+	own := try.Get(rpc.NewClient(deadline(t), contextOf(b)))(t)
 	defer own.Close()
 	for s, f := range map[*rpc.Server]func(context.Context, int64) (int64, error){
 		a: down(ca, a), b: down(own, other), other: down(own, b),
 	} {
-		if err := rpc.Register(s, "down", f); err != nil {
-			t.Fatal(err)
-		}
+		try.OK(t, rpc.Register(s, "down", f))
 	}
 	for name, to := range map[string]struct {
 		c *rpc.Client
@@ -68,7 +61,7 @@ func TestDeregisterDuringCalls(t *testing.T) {
 	s, c := pair(t)
 	var came atomic.Int32
 	all, withdrawn := make(chan struct{}), make(chan struct{})
-	if err := rpc.Register(s, "n", func(_ context.Context, n int64) (int64, error) {
+	try.OK(t, rpc.Register(s, "n", func(_ context.Context, n int64) (int64, error) {
 		if came.Add(1) == calls {
 			close(all)
 		}
@@ -81,9 +74,7 @@ func TestDeregisterDuringCalls(t *testing.T) {
 		}
 		<-withdrawn
 		return n, nil
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))
 	var futures []*rpc.Future[int64]
 	for n := range int64(calls) {
 		futures = append(futures, rpc.Go[int64, int64](deadline(t), c, s.ID(), "n", n))
@@ -108,15 +99,13 @@ func TestManyInFlight(t *testing.T) {
 		}
 		var came atomic.Int32
 		all := make(chan struct{})
-		if err := rpc.Register(s, "n", func(_ context.Context, n int64) (int64, error) {
+		try.OK(t, rpc.Register(s, "n", func(_ context.Context, n int64) (int64, error) {
 			if came.Add(1) == int32(calls) {
 				close(all)
 			}
 			<-all // all calls are in flight
 			return -n, nil
-		}); err != nil {
-			t.Fatal(err)
-		}
+		}))
 		futures := make([]*rpc.Future[int64], calls)
 		for n := range futures {
 			futures[n] = rpc.Go[int64, int64](deadline(t), c, s.ID(), "n", int64(n))
@@ -133,9 +122,7 @@ func TestManyInFlight(t *testing.T) {
 // Goroutines that each have many calls in flight share one client.
 func TestManyGoroutinesInFlight(t *testing.T) {
 	s, c := pair(t)
-	if err := rpc.Register(s, "add", add); err != nil {
-		t.Fatal(err)
-	}
+	try.OK(t, rpc.Register(s, "add", add))
 	var callers sync.WaitGroup
 	for g := range int64(64) {
 		callers.Go(func() {

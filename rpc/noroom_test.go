@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/rocltest"
 	"github.com/rocl-go/rocl/rpc"
 	"github.com/rocl-go/rocl/subsys/shm"
@@ -23,29 +24,17 @@ func TestReasonWithoutMemory(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			n := rocltest.Cluster(t, 1)
 			at, from := n.Open(0, opts(), rocl.WithMemory(1<<20)), n.Open(0, opts())
-			s, err := rpc.NewServer(deadline(t), at, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
-			c, err := rpc.NewClient(deadline(t), from)
-			if err != nil {
-				t.Fatal(err)
-			}
+			s := try.Get(rpc.NewServer(deadline(t), at, nil))(t)
+			c := try.Get(rpc.NewClient(deadline(t), from))(t)
 			defer func() {
-				if err := errors.Join(c.Close(), s.Close(deadline(t))); err != nil {
-					t.Error(err)
-				}
+				try.Check(t, c.Close(), s.Close(deadline(t)))
 			}()
-			if err := rpc.Register(s, "len", func(_ context.Context, p []byte) (int, error) { return len(p), nil }); err != nil {
-				t.Fatal(err)
-			}
+			try.OK(t, rpc.Register(s, "len", func(_ context.Context, p []byte) (int, error) { return len(p), nil }))
 			call := func() error {
 				_, err := rpc.Call[[]byte, int](deadline(t), c, s.ID(), "len", make([]byte, 2<<20))
 				return err
 			}
-			if err := call(); !errors.Is(err, rocl.ErrTooLarge) {
-				t.Error(err)
-			}
+			try.Fails(call())(t, rocl.ErrTooLarge)
 			var all []*rocl.Buffer
 			for size := 256 << 10; size > 0; size /= 2 {
 				for {
@@ -56,9 +45,7 @@ func TestReasonWithoutMemory(t *testing.T) {
 					all = append(all, b)
 				}
 			}
-			if err := call(); !errors.Is(err, rocl.ErrTooLarge) {
-				t.Error(err)
-			}
+			try.Fails(call())(t, rocl.ErrTooLarge)
 			for _, b := range all {
 				b.Release()
 			}
@@ -75,25 +62,13 @@ func TestReplyBesideRequest(t *testing.T) {
 	for _, place := range [][]rpc.Option{nil, {rpc.Inline()}} {
 		n := rocltest.Cluster(t, 1)
 		at, from := n.Open(0, rocltest.TCP(), rocl.WithMemory(2<<20)), n.Open(0, rocltest.TCP())
-		s, err := rpc.NewServer(deadline(t), at, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		c, err := rpc.NewClient(deadline(t), from)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := rpc.Register(s, "len", func(_ context.Context, p []byte) (int, error) { return len(p), nil }, place...); err != nil {
-			t.Fatal(err)
-		}
+		s := try.Get(rpc.NewServer(deadline(t), at, nil))(t)
+		c := try.Get(rpc.NewClient(deadline(t), from))(t)
+		try.OK(t, rpc.Register(s, "len", func(_ context.Context, p []byte) (int, error) { return len(p), nil }, place...))
 		for range 3 {
-			if _, err := rpc.Call[[]byte, int](deadline(t), c, s.ID(), "len", make([]byte, 1<<20-100)); err != nil {
-				t.Fatal(err)
-			}
+			try.Get(rpc.Call[[]byte, int](deadline(t), c, s.ID(), "len", make([]byte, 1<<20-100)))(t)
 		}
-		if err := errors.Join(c.Close(), s.Close(deadline(t))); err != nil {
-			t.Error(err)
-		}
+		try.Check(t, c.Close(), s.Close(deadline(t)))
 	}
 }
 
@@ -109,14 +84,9 @@ func TestBothWithLittleMemory(t *testing.T) {
 			var clients [2]*rpc.Client
 			for i := range servers {
 				c := n.Open(0, opts(), rocl.WithMemory(1<<20))
-				var err error
-				if servers[i], err = rpc.NewServer(ctx, c, nil); err != nil {
-					t.Fatal(err)
-				}
-				if clients[i], err = rpc.NewClient(ctx, c); err != nil {
-					t.Fatal(err)
-				}
-				if err := errors.Join(
+				servers[i] = try.Get(rpc.NewServer(ctx, c, nil))(t)
+				clients[i] = try.Get(rpc.NewClient(ctx, c))(t)
+				try.OK(t,
 					rpc.Register(servers[i], "echo", func(_ context.Context, p []byte) ([]byte, error) { return p, nil }),
 					rpc.RegisterStream(servers[i], "stream", func(_ context.Context, n int) iter.Seq2[[]byte, error] {
 						return func(yield func([]byte, error) bool) {
@@ -127,15 +97,11 @@ func TestBothWithLittleMemory(t *testing.T) {
 							}
 						}
 					}),
-				); err != nil {
-					t.Fatal(err)
-				}
+				)
 			}
 			defer func() {
 				for i := range servers {
-					if err := errors.Join(clients[i].Close(), servers[i].Close(deadline(t))); err != nil {
-						t.Error(err)
-					}
+					try.Check(t, clients[i].Close(), servers[i].Close(deadline(t)))
 				}
 			}()
 			for _, size := range []int{1 << 18, 1<<19 - 1000, 1<<19 + 100, 3<<18 - 1000, 3<<18 + 1000, 1<<20 - 100} {

@@ -20,6 +20,7 @@ import (
 	"github.com/rocl-go/rocl/bulk"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
 	"github.com/rocl-go/rocl/internal/testkit/subprocess"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/rpc"
 )
 
@@ -170,18 +171,13 @@ func other(t *testing.T, role, sock string) (cmd *exec.Cmd, line string) {
 	t.Helper()
 	cmd = subprocess.Self()
 	cmd.Env = append(os.Environ(), "RPC_ROLE="+role, "RPC_SOCKET="+sock)
-	p, err := subprocess.Start(cmd)
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := try.Get(subprocess.Start(cmd))(t)
 	if role != "server" {
 		t.Cleanup(p.Kill)
 		return cmd, ""
 	}
 	t.Cleanup(func() { _ = p.Stop() })
-	if line, err = p.Line(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	line = try.Get(p.Line(t.Context()))(t)
 	return cmd, line
 }
 
@@ -191,19 +187,11 @@ func other(t *testing.T, role, sock string) (cmd *exec.Cmd, line string) {
 // context when its caller ends. See also TestFirstOperationAfterGivingUp.
 func TestServerEnds(t *testing.T) {
 	sock := filepath.Join(t.TempDir(), "s")
-	c, err := rpc.NewClient(deadline(t), open(t, sock))
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := try.Get(rpc.NewClient(deadline(t), open(t, sock)))(t)
 	defer c.Close()
 	_, line := other(t, "server", sock)
-	id, err := rocl.ParseGID(line)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if sum, err := rpc.Call[addends, int64](deadline(t), c, id, "add", addends{1, 2}); err != nil || sum != 3 {
-		t.Fatal(sum, err)
-	}
+	id := try.Get(rocl.ParseGID(line))(t)
+	try.Gives(rpc.Call[addends, int64](deadline(t), c, id, "add", addends{1, 2}))(t, 3)
 	if _, err := rpc.Call[struct{}, struct{}](deadline(t), c, id, "exit", struct{}{}); !errors.Is(err, rocl.ErrGone) {
 		t.Errorf("a handler that ends its process: %v", err)
 	}
@@ -211,9 +199,7 @@ func TestServerEnds(t *testing.T) {
 		t.Errorf("a call afterwards: %v", err)
 	}
 	_, line = other(t, "server", sock)
-	if id, err = rocl.ParseGID(line); err != nil {
-		t.Fatal(err)
-	}
+	id = try.Get(rocl.ParseGID(line))(t)
 	if sum, err := rpc.Call[addends, int64](deadline(t), c, id, "add", addends{1, 2}); err != nil || sum != 3 {
 		t.Errorf("a server that is started again: %d, %v", sum, err)
 	}
@@ -222,28 +208,19 @@ func TestServerEnds(t *testing.T) {
 // The context of a handler ends when the process of its caller does.
 func TestCallerEnds(t *testing.T) {
 	sock := filepath.Join(t.TempDir(), "s")
-	s, err := rpc.NewServer(deadline(t), open(t, sock), rocl.Attrs{"type": "test"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := try.Get(rpc.NewServer(deadline(t), open(t, sock), rocl.Attrs{"type": "test"}))(t)
 	defer s.Close(deadline(t))
 	began, ended := make(chan struct{}, 1), make(chan error, 1)
-	if err := rpc.Register(s, "wait", func(ctx context.Context, _ struct{}) (struct{}, error) {
+	try.OK(t, rpc.Register(s, "wait", func(ctx context.Context, _ struct{}) (struct{}, error) {
 		began <- struct{}{}
 		<-ctx.Done()
 		ended <- context.Cause(ctx)
 		return struct{}{}, ctx.Err()
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))
 	cmd, _ := other(t, "caller", sock)
 	<-began
-	if err := cmd.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
-	if err := <-ended; !errors.Is(err, rocl.ErrGone) {
-		t.Error(err)
-	}
+	try.OK(t, cmd.Process.Kill())
+	try.Fails(<-ended)(t, rocl.ErrGone)
 }
 
 // A caller is killed while a handler pulls its memory. The pull fails with rocl.ErrGone, and the
@@ -254,18 +231,12 @@ func TestCallerEnds(t *testing.T) {
 func TestCallerKilledInPull(t *testing.T) {
 	sock := filepath.Join(t.TempDir(), "s")
 	home := open(t, sock)
-	s, err := rpc.NewServer(deadline(t), home, rocl.Attrs{"type": "test"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := try.Get(rpc.NewServer(deadline(t), home, rocl.Attrs{"type": "test"}))(t)
 	defer s.Close(deadline(t))
-	ep, err := bulk.Open(deadline(t), home)
-	if err != nil {
-		t.Fatal(err)
-	}
+	ep := try.Get(bulk.Open(deadline(t), home))(t)
 	defer ep.Close(deadline(t))
 	began, ended := make(chan struct{}, 1), make(chan error, 1)
-	if err := rpc.Register(s, "drain", func(ctx context.Context, h bulk.Handle) (struct{}, error) {
+	try.OK(t, rpc.Register(s, "drain", func(ctx context.Context, h bulk.Handle) (struct{}, error) {
 		var err error
 		for err == nil {
 			if _, err = ep.Pull(ctx, h, 0, make([]byte, h.Len())); err == nil {
@@ -277,18 +248,12 @@ func TestCallerKilledInPull(t *testing.T) {
 		}
 		ended <- err
 		return struct{}{}, err
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))
 	for range 3 {
 		cmd, _ := other(t, "exposer", sock)
 		<-began
-		if err := cmd.Process.Kill(); err != nil {
-			t.Fatal(err)
-		}
-		if err := <-ended; !errors.Is(err, rocl.ErrGone) {
-			t.Error(err)
-		}
+		try.OK(t, cmd.Process.Kill())
+		try.Fails(<-ended)(t, rocl.ErrGone)
 		select {
 		case <-began:
 		default:
@@ -302,39 +267,21 @@ func TestCallerKilledInPull(t *testing.T) {
 func TestServerKilledInPush(t *testing.T) {
 	sock := filepath.Join(t.TempDir(), "s")
 	home := open(t, sock)
-	c, err := rpc.NewClient(deadline(t), home)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := try.Get(rpc.NewClient(deadline(t), home))(t)
 	defer c.Close()
-	ep, err := bulk.Open(deadline(t), home)
-	if err != nil {
-		t.Fatal(err)
-	}
+	ep := try.Get(bulk.Open(deadline(t), home))(t)
 	defer ep.Close(deadline(t))
 	for range 3 {
 		cmd, line := other(t, "server", sock)
-		id, err := rocl.ParseGID(line)
-		if err != nil {
-			t.Fatal(err)
-		}
+		id := try.Get(rocl.ParseGID(line))(t)
 		mem := bytes.Repeat([]byte{7}, 8<<20)
-		r, err := ep.Expose(bulk.WriteOnly, bulk.Bytes(mem))
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := try.Get(ep.Expose(bulk.WriteOnly, bulk.Bytes(mem)))(t)
 		was := ep.Stats().WrittenBytes
 		call := rpc.Go[bulk.Handle, struct{}](deadline(t), c, id, "fill", r.Handle())
 		eventually.True(t, "a push has ended", func() bool { return ep.Stats().WrittenBytes-was > uint64(len(mem)) })
-		if err := cmd.Process.Kill(); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := call.Wait(deadline(t)); !errors.Is(err, rocl.ErrGone) {
-			t.Error(err)
-		}
-		if err := r.Revoke(deadline(t)); err != nil {
-			t.Error(err)
-		}
+		try.OK(t, cmd.Process.Kill())
+		try.Fails(call.Wait(deadline(t)))(t, rocl.ErrGone)
+		try.Check(t, r.Revoke(deadline(t)))
 		if !bytes.Equal(mem, make([]byte, len(mem))) {
 			t.Error("bytes that were pushed are not there")
 		}
@@ -348,7 +295,7 @@ func TestServerKilledInPush(t *testing.T) {
 func TestClose(t *testing.T) {
 	s, c := pair(t)
 	began, release := make(chan struct{}), make(chan struct{})
-	if err := rpc.Register(s, "wait", func(ctx context.Context, until string) (string, error) {
+	try.OK(t, rpc.Register(s, "wait", func(ctx context.Context, until string) (string, error) {
 		began <- struct{}{}
 		if until == "released" {
 			<-release
@@ -356,9 +303,7 @@ func TestClose(t *testing.T) {
 		}
 		<-ctx.Done()
 		return "", context.Cause(ctx)
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))
 	f := rpc.Go[string, string](deadline(t), c, s.ID(), "wait", "released")
 	<-began
 	done := make(chan error)
@@ -370,9 +315,7 @@ func TestClose(t *testing.T) {
 		}
 	}
 	close(release)
-	if err := <-done; err != nil {
-		t.Error(err)
-	}
+	try.Check(t, <-done)
 	if v, err := f.Wait(deadline(t)); v != "released" || err != nil {
 		t.Errorf("%q, %v", v, err)
 	}
@@ -381,13 +324,11 @@ func TestClose(t *testing.T) {
 func TestCloseGivesUp(t *testing.T) {
 	s, c := pair(t)
 	began := make(chan struct{})
-	if err := rpc.Register(s, "wait", func(ctx context.Context, _ struct{}) (struct{}, error) {
+	try.OK(t, rpc.Register(s, "wait", func(ctx context.Context, _ struct{}) (struct{}, error) {
 		close(began)
 		<-ctx.Done()
 		return struct{}{}, context.Cause(ctx)
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))
 	f := rpc.Go[struct{}, struct{}](deadline(t), c, s.ID(), "wait", struct{}{})
 	<-began
 	ctx, cancel := context.WithCancel(context.Background())
@@ -406,11 +347,9 @@ func TestCloseEndsStream(t *testing.T) {
 	s, c := pair(t)
 	began, release := make(chan struct{}), make(chan struct{})
 	defer close(release)
-	if err := rpc.RegisterStream(s, "wait", func(context.Context, struct{}) iter.Seq2[int64, error] {
+	try.OK(t, rpc.RegisterStream(s, "wait", func(context.Context, struct{}) iter.Seq2[int64, error] {
 		return func(func(int64, error) bool) { close(began); <-release }
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))
 	ended := make(chan error, 1)
 	go func() {
 		for _, err := range rpc.Stream[struct{}, int64](deadline(t), c, s.ID(), "wait", struct{}{}) {
@@ -420,10 +359,6 @@ func TestCloseEndsStream(t *testing.T) {
 	<-began
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	if err := s.Close(ctx); !errors.Is(err, context.Canceled) {
-		t.Error(err)
-	}
-	if err := eventually.Value(t, "the end of the stream", ended); !errors.Is(err, rpc.ErrClosed) {
-		t.Error(err)
-	}
+	try.Fails(s.Close(ctx))(t, context.Canceled)
+	try.Fails(eventually.Value(t, "the end of the stream", ended))(t, rpc.ErrClosed)
 }

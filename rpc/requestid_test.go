@@ -4,13 +4,13 @@ package rpc_test
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/rpc"
 )
 
@@ -22,17 +22,11 @@ func TestRequestIDs(t *testing.T) {
 	sock := filepath.Join(t.TempDir(), "s")
 	home := open(t, sock)
 	var log lockedBuffer
-	s, err := rpc.NewServer(deadline(t), home, nil, rpc.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := try.Get(rpc.NewServer(deadline(t), home, nil, rpc.WithLogger(slog.New(slog.NewTextHandler(&log, nil)))))(t)
 	defer s.Close(deadline(t))
-	c, err := rpc.NewClient(deadline(t), home, rpc.CallInterceptors(rpc.RequestIDs()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := try.Get(rpc.NewClient(deadline(t), home, rpc.CallInterceptors(rpc.RequestIDs())))(t)
 	defer c.Close()
-	if err := errors.Join(
+	try.OK(t,
 		rpc.Register(s, "inner", func(ctx context.Context, _ struct{}) (string, error) { return rpc.RequestID(ctx), nil }),
 		rpc.Register(s, "outer", func(ctx context.Context, _ struct{}) (string, error) {
 			inner, err := rpc.Call[struct{}, string](ctx, c, s.ID(), "inner", struct{}{})
@@ -42,9 +36,7 @@ func TestRequestIDs(t *testing.T) {
 			return inner, err
 		}),
 		rpc.Register(s, "panic", func(context.Context, struct{}) (string, error) { panic("on purpose") }),
-	); err != nil {
-		t.Fatal(err)
-	}
+	)
 	had := map[string]bool{"": true}
 	for range 3 {
 		id, err := rpc.Call[struct{}, string](deadline(t), c, s.ID(), "outer", struct{}{})
@@ -57,19 +49,14 @@ func TestRequestIDs(t *testing.T) {
 	if id, err := rpc.Call[struct{}, string](deadline(t), c, s.ID(), "outer", struct{}{}, own); id != "own" || err != nil {
 		t.Errorf("identifier %q, %v", id, err)
 	}
-	if _, err := rpc.Call[struct{}, string](deadline(t), c, s.ID(), "panic", struct{}{}, own); !errors.Is(err, rpc.ErrPanic) {
-		t.Error(err)
-	}
+	try.Fails(rpc.Call[struct{}, string](deadline(t), c, s.ID(), "panic", struct{}{}, own))(t, rpc.ErrPanic)
 	if text := log.String(); !strings.Contains(text, "request=own") {
 		t.Errorf("the log has %s", text)
 	}
 	if id := rpc.RequestID(t.Context()); id != "" {
 		t.Errorf("%q outside of handlers", id)
 	}
-	plain, err := rpc.NewClient(deadline(t), home)
-	if err != nil {
-		t.Fatal(err)
-	}
+	plain := try.Get(rpc.NewClient(deadline(t), home))(t)
 	defer plain.Close()
 	if id, err := rpc.CallAny[struct{}, string](deadline(t), plain, rocl.Match{}, "inner", struct{}{}); id.Value != "" || err != nil {
 		t.Errorf("%q without the interceptor, %v", id.Value, err)

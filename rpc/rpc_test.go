@@ -16,6 +16,7 @@ import (
 
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/pool"
 	"github.com/rocl-go/rocl/rpc"
 )
@@ -26,15 +27,8 @@ func deadline(t testing.TB) context.Context { return eventually.Context(t) }
 // open opens a context of the node at a socket.
 func open(t testing.TB, sock string) *rocl.Context {
 	t.Helper()
-	c, err := rocl.Open(deadline(t), rocl.WithSocket(sock))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := c.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	c := try.Get(rocl.Open(deadline(t), rocl.WithSocket(sock)))(t)
+	t.Cleanup(func() { try.Check(t, c.Close()) })
 	return c
 }
 
@@ -42,24 +36,10 @@ func open(t testing.TB, sock string) *rocl.Context {
 func pair(t testing.TB, opts ...rpc.ServerOption) (*rpc.Server, *rpc.Client) {
 	t.Helper()
 	sock := filepath.Join(t.TempDir(), "s")
-	s, err := rpc.NewServer(deadline(t), open(t, sock), rocl.Attrs{"type": "test"}, opts...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := s.Close(deadline(t)); err != nil {
-			t.Error(err)
-		}
-	})
-	c, err := rpc.NewClient(deadline(t), open(t, sock))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := c.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	s := try.Get(rpc.NewServer(deadline(t), open(t, sock), rocl.Attrs{"type": "test"}, opts...))(t)
+	t.Cleanup(func() { try.Check(t, s.Close(deadline(t))) })
+	c := try.Get(rpc.NewClient(deadline(t), open(t, sock)))(t)
+	t.Cleanup(func() { try.Check(t, c.Close()) })
 	return s, c
 }
 
@@ -71,9 +51,7 @@ func add(_ context.Context, in addends) (int64, error) { return in.A + in.B, nil
 // goroutines. See also TestSizes.
 func TestCall(t *testing.T) {
 	s, c := pair(t)
-	if err := rpc.Register(s, "add", add); err != nil {
-		t.Fatal(err)
-	}
+	try.OK(t, rpc.Register(s, "add", add))
 	for range 100 {
 		sum, err := rpc.Call[addends, int64](deadline(t), c, s.ID(), "add", addends{42, 58})
 		if err != nil || sum != 100 {
@@ -99,9 +77,7 @@ func TestCall(t *testing.T) {
 
 func TestUnknown(t *testing.T) {
 	s, c := pair(t)
-	if err := rpc.Register(s, "add", add); err != nil {
-		t.Fatal(err)
-	}
+	try.OK(t, rpc.Register(s, "add", add))
 	if !s.Deregister("add") || s.Deregister("add") {
 		t.Error("add was not registered once")
 	}
@@ -124,45 +100,28 @@ func TestWithCalls(t *testing.T) {
 	}
 	set := pool.New()
 	defer func() {
-		if err := set.Close(deadline(t)); err != nil {
-			t.Error(err)
-		}
+		try.Check(t, set.Close(deadline(t)))
 	}()
-	p, err := set.AddPool(pool.PoolConfig{Name: "p"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := try.Get(set.AddPool(pool.PoolConfig{Name: "p"}))(t)
 	failure := errors.New("on purpose")
-	if _, err := rpc.NewServer(deadline(t), own, rocl.Attrs{"type": "test"}, rpc.WithCalls(func(s *rpc.Server) error {
+	try.Fails(rpc.NewServer(deadline(t), own, rocl.Attrs{"type": "test"}, rpc.WithCalls(func(s *rpc.Server) error {
 		return errors.Join(rpc.Register(s, "add", add, rpc.InPool(p)), failure)
 	}), rpc.WithCalls(func(*rpc.Server) error {
 		t.Error("a function runs after one that has failed")
 		return nil
-	})); !errors.Is(err, failure) {
-		t.Error(err)
-	}
+	})))(t, failure)
 	nobody()
-	if err := set.RemovePool("p"); err != nil { // it is in use no more
-		t.Error(err)
-	}
-	s, err := rpc.NewServer(deadline(t), own, rocl.Attrs{"type": "test"}, rpc.WithCalls(func(s *rpc.Server) error {
+	try.Check(t, set.RemovePool("p")) // it is in use no more
+	s := try.Get(rpc.NewServer(deadline(t), own, rocl.Attrs{"type": "test"}, rpc.WithCalls(func(s *rpc.Server) error {
 		nobody()
 		if s.ID() != (rocl.GID{}) || s.Resource() != nil {
 			t.Errorf("the server has the resource %v, which can be found", s.ID())
 		}
-		if err := s.Close(deadline(t)); !errors.Is(err, errors.ErrUnsupported) {
-			t.Error(err)
-		}
+		try.Fails(s.Close(deadline(t)))(t, errors.ErrUnsupported)
 		return rpc.Register(s, "add", add)
-	}), rpc.WithCalls(func(s *rpc.Server) error { return rpc.Register(s, "sub", add) }))
-	if err != nil {
-		t.Fatal(err)
-	}
+	}), rpc.WithCalls(func(s *rpc.Server) error { return rpc.Register(s, "sub", add) })))(t)
 	defer s.Close(deadline(t))
-	c, err := rpc.NewClient(deadline(t), other)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := try.Get(rpc.NewClient(deadline(t), other))(t)
 	defer c.Close()
 	for _, name := range []string{"add", "sub"} {
 		if sum, err := rpc.CallAny[addends, int64](deadline(t), c, tests, name, addends{40, 2}); err != nil || sum.Value != 42 {
@@ -176,14 +135,12 @@ func TestWithCalls(t *testing.T) {
 func TestErrors(t *testing.T) {
 	s, c := pair(t)
 	errs := map[string]error{}
-	if err := rpc.Register(s, "fail", func(_ context.Context, kind string) (string, error) {
+	try.OK(t, rpc.Register(s, "fail", func(_ context.Context, kind string) (string, error) {
 		if kind == "panic" {
 			panic("on purpose")
 		}
 		return "", fmt.Errorf("reading %s: %w", kind, errs[kind])
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))
 	errs["not-exist"], errs["gone"], errs["other"] = fs.ErrNotExist, rocl.ErrGone, errors.New("something else")
 	for kind, want := range errs {
 		_, err := rpc.Call[string, string](deadline(t), c, s.ID(), "fail", kind)
@@ -198,18 +155,10 @@ func TestErrors(t *testing.T) {
 	if _, err := rpc.Call[string, string](deadline(t), c, s.ID(), "fail", "panic"); !errors.Is(err, rpc.ErrPanic) || strings.Contains(err.Error(), "on purpose") {
 		t.Error(err)
 	}
-	if err := rpc.Register(s, "add", add); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := rpc.Call[int32, int64](deadline(t), c, s.ID(), "add", 3); !errors.Is(err, rocl.ErrValue) {
-		t.Error(err)
-	}
-	if _, err := rpc.Call[addends, string](deadline(t), c, s.ID(), "add", addends{1, 2}); err != nil { // a string is any bytes
-		t.Error(err)
-	}
-	if _, err := rpc.Call[addends, int32](deadline(t), c, s.ID(), "add", addends{1, 2}); !errors.Is(err, rocl.ErrValue) {
-		t.Error(err)
-	}
+	try.OK(t, rpc.Register(s, "add", add))
+	try.Fails(rpc.Call[int32, int64](deadline(t), c, s.ID(), "add", 3))(t, rocl.ErrValue)
+	try.Works(rpc.Call[addends, string](deadline(t), c, s.ID(), "add", addends{1, 2}))(t) // a string is any bytes
+	try.Fails(rpc.Call[addends, int32](deadline(t), c, s.ID(), "add", addends{1, 2}))(t, rocl.ErrValue)
 }
 
 // Promise (Package rpc): The handler has the caller's deadline and cancellation. A call that is
@@ -219,29 +168,23 @@ func TestCancel(t *testing.T) {
 	s, c := pair(t)
 	ended := make(chan error, 100)
 	began := make(chan struct{}, 100)
-	if err := rpc.Register(s, "wait", func(ctx context.Context, _ struct{}) (struct{}, error) {
+	try.OK(t, rpc.Register(s, "wait", func(ctx context.Context, _ struct{}) (struct{}, error) {
 		began <- struct{}{}
 		<-ctx.Done()
 		ended <- context.Cause(ctx)
 		return struct{}{}, ctx.Err()
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))
 	ctx, cancel := context.WithCancel(deadline(t))
 	f := rpc.Go[struct{}, struct{}](ctx, c, s.ID(), "wait", struct{}{})
 	<-began
 	cancel()
-	if _, err := f.Wait(deadline(t)); !errors.Is(err, context.Canceled) {
-		t.Error(err)
-	}
+	try.Fails(f.Wait(deadline(t)))(t, context.Canceled)
 	if err := <-ended; !errors.Is(err, context.Canceled) {
 		t.Errorf("the handler's context ended with %v", err)
 	}
 	for patience, hasBegun := 20*time.Millisecond, false; !hasBegun; patience *= 2 { // until a call begins in time
 		ctx, cancel := context.WithTimeout(deadline(t), patience)
-		if _, err := rpc.Call[struct{}, struct{}](ctx, c, s.ID(), "wait", struct{}{}); !errors.Is(err, context.DeadlineExceeded) {
-			t.Error(err)
-		}
+		try.Fails(rpc.Call[struct{}, struct{}](ctx, c, s.ID(), "wait", struct{}{}))(t, context.DeadlineExceeded)
 		cancel()
 		select {
 		case <-began:
@@ -272,9 +215,7 @@ func count(ctx context.Context, n int64) iter.Seq2[int64, error] {
 // the handler's context. See also TestStreamLeft.
 func TestStream(t *testing.T) {
 	s, c := pair(t)
-	if err := rpc.RegisterStream(s, "count", count); err != nil {
-		t.Fatal(err)
-	}
+	try.OK(t, rpc.RegisterStream(s, "count", count))
 	for _, n := range []int64{0, 1, 2, 255, 256, 100_000, 100_001} {
 		var got int64
 		var err error
@@ -298,15 +239,13 @@ func TestStream(t *testing.T) {
 func TestStreamLeft(t *testing.T) {
 	s, c := pair(t)
 	left := make(chan error, 1)
-	if err := rpc.RegisterStream(s, "forever", func(ctx context.Context, _ int64) iter.Seq2[int64, error] {
+	try.OK(t, rpc.RegisterStream(s, "forever", func(ctx context.Context, _ int64) iter.Seq2[int64, error] {
 		return func(yield func(int64, error) bool) {
 			for i := int64(0); yield(i, nil); i++ {
 			}
 			left <- context.Cause(ctx)
 		}
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))
 	for v, err := range rpc.Stream[int64, int64](deadline(t), c, s.ID(), "forever", 0) {
 		if err != nil {
 			t.Fatal(err)
@@ -315,37 +254,27 @@ func TestStreamLeft(t *testing.T) {
 			break
 		}
 	}
-	if err := <-left; !errors.Is(err, context.Canceled) {
-		t.Error(err)
-	}
+	try.Fails(<-left)(t, context.Canceled)
 }
 
 // Errors of a stream without results arrive like those of any call.
 func TestStreamFails(t *testing.T) {
 	s, c := pair(t)
-	if err := rpc.RegisterStream(s, "panic", func(context.Context, addends) iter.Seq2[int64, error] { panic("on purpose") }); err != nil {
-		t.Fatal(err)
-	}
-	if err := rpc.Register(s, "add", add); err != nil {
-		t.Fatal(err)
-	}
+	try.OK(t, rpc.RegisterStream(s, "panic", func(context.Context, addends) iter.Seq2[int64, error] { panic("on purpose") }))
+	try.OK(t, rpc.Register(s, "add", add))
 	first := func(name string) error {
 		for _, err := range rpc.Stream[addends, int64](deadline(t), c, s.ID(), name, addends{}) {
 			return err
 		}
 		return nil
 	}
-	if err := first("panic"); !errors.Is(err, rpc.ErrPanic) {
-		t.Error(err)
-	}
+	try.Fails(first("panic"))(t, rpc.ErrPanic)
 	for _, name := range []string{"add", "nothing"} {
 		if err := first(name); !errors.Is(err, rpc.ErrUnknownCall) {
 			t.Error(name, err)
 		}
 	}
-	if _, err := rpc.Call[addends, int64](deadline(t), c, s.ID(), "panic", addends{}); !errors.Is(err, rpc.ErrStream) {
-		t.Error(err)
-	}
+	try.Fails(rpc.Call[addends, int64](deadline(t), c, s.ID(), "panic", addends{}))(t, rpc.ErrStream)
 	for _, err := range rpc.Stream[int32, int64](deadline(t), c, s.ID(), "panic", 1) {
 		if !errors.Is(err, rocl.ErrValue) {
 			t.Error(err)
@@ -363,25 +292,17 @@ func TestProviders(t *testing.T) {
 	ids := map[rocl.GID]string{}
 	for i, on := range []*rocl.Context{home, home, open(t, sock)} {
 		name := fmt.Sprint("kv", i)
-		s, err := rpc.NewServer(deadline(t), on, rocl.Attrs{"type": "kv", "provider": name})
-		if err != nil {
-			t.Fatal(err)
-		}
+		s := try.Get(rpc.NewServer(deadline(t), on, rocl.Attrs{"type": "kv", "provider": name}))(t)
 		defer s.Close(deadline(t))
 		ids[s.ID()] = name
-		if err := rpc.Register(s, "name", func(context.Context, struct{}) (string, error) {
+		try.OK(t, rpc.Register(s, "name", func(context.Context, struct{}) (string, error) {
 			if name == "kv1" {
 				return "", rocl.ErrFull
 			}
 			return name, nil
-		}); err != nil {
-			t.Fatal(err)
-		}
+		}))
 	}
-	c, err := rpc.NewClient(deadline(t), home)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := try.Get(rpc.NewClient(deadline(t), home))(t)
 	defer c.Close()
 	for id, name := range ids {
 		a, err := rpc.CallAny[struct{}, string](deadline(t), c, rocl.Match{"provider": name}, "name", struct{}{})
@@ -408,16 +329,12 @@ func TestProviders(t *testing.T) {
 			t.Fatalf("%v of another process, %v", a, err)
 		}
 	}
-	if _, err := rpc.CallAny[struct{}, string](deadline(t), c, rocl.Match{"type": "none"}, "name", struct{}{}); !errors.Is(err, rocl.ErrNotFound) {
-		t.Error(err)
-	}
+	try.Fails(rpc.CallAny[struct{}, string](deadline(t), c, rocl.Match{"type": "none"}, "name", struct{}{}))(t, rocl.ErrNotFound)
 }
 
 func TestJSON(t *testing.T) {
 	s, c := pair(t)
-	if err := errors.Join(rpc.Register(s, "add", add), rpc.RegisterStream(s, "count", count)); err != nil {
-		t.Fatal(err)
-	}
+	try.OK(t, rpc.Register(s, "add", add), rpc.RegisterStream(s, "count", count))
 	out, err := rpc.CallJSON(deadline(t), c, s.ID(), "add", []byte(`{"A": 1, "B": 2}`))
 	if err != nil || string(out) != "3" {
 		t.Errorf("%s, %v", out, err)
@@ -427,12 +344,8 @@ func TestJSON(t *testing.T) {
 			t.Error(bad, err)
 		}
 	}
-	if _, err := rpc.CallJSON(deadline(t), c, s.ID(), "nothing", nil); !errors.Is(err, rpc.ErrUnknownCall) {
-		t.Error(err)
-	}
-	if _, err := rpc.CallJSON(deadline(t), c, s.ID(), "count", []byte("2")); !errors.Is(err, rpc.ErrStream) {
-		t.Error(err)
-	}
+	try.Fails(rpc.CallJSON(deadline(t), c, s.ID(), "nothing", nil))(t, rpc.ErrUnknownCall)
+	try.Fails(rpc.CallJSON(deadline(t), c, s.ID(), "count", []byte("2")))(t, rpc.ErrStream)
 	var got []string
 	for v, err := range rpc.StreamJSON(deadline(t), c, s.ID(), "count", []byte(" 3 ")) {
 		if got = append(got, string(v)); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -462,66 +375,42 @@ func TestJSON(t *testing.T) {
 // Promise (Package rpc): A busy server refuses calls for which its pool has no room.
 func TestBusy(t *testing.T) {
 	s, c := pair(t)
-	set, err := pool.Load([]byte(`{"pools": [{"name": "one", "workers": 1, "queue": 1}]}`))
-	if err != nil {
-		t.Fatal(err)
-	}
+	set := try.Get(pool.Load([]byte(`{"pools": [{"name": "one", "workers": 1, "queue": 1}]}`)))(t)
 	defer set.Close(deadline(t))
 	defer s.Close(deadline(t))
-	one, err := set.Pool("one")
-	if err != nil {
-		t.Fatal(err)
-	}
+	one := try.Get(set.Pool("one"))(t)
 	began, release := make(chan struct{}, 10), make(chan struct{})
-	if err := rpc.Register(s, "wait", func(ctx context.Context, _ struct{}) (struct{}, error) {
+	try.OK(t, rpc.Register(s, "wait", func(ctx context.Context, _ struct{}) (struct{}, error) {
 		began <- struct{}{}
 		<-release
 		return struct{}{}, nil
-	}, rpc.InPool(one)); err != nil {
-		t.Fatal(err)
-	}
-	if err := rpc.Register(s, "add", add); err != nil {
-		t.Fatal(err)
-	}
+	}, rpc.InPool(one)))
+	try.OK(t, rpc.Register(s, "add", add))
 	var running []*rpc.Future[struct{}]
 	running = append(running, rpc.Go[struct{}, struct{}](deadline(t), c, s.ID(), "wait", struct{}{}))
 	<-began
 	running = append(running, rpc.Go[struct{}, struct{}](deadline(t), c, s.ID(), "wait", struct{}{}))
 	eventually.True(t, "a call is queued", func() bool { return one.Stats().Queued > 0 })
-	if _, err := rpc.Call[struct{}, struct{}](deadline(t), c, s.ID(), "wait", struct{}{}); !errors.Is(err, rpc.ErrBusy) {
-		t.Error(err)
-	}
-	if sum, err := rpc.Call[addends, int64](deadline(t), c, s.ID(), "add", addends{1, 2}); sum != 3 || err != nil {
-		t.Error(sum, err)
-	}
-	if err := s.Place("wait", rpc.InGoroutine()); err != nil {
-		t.Fatal(err)
-	}
+	try.Fails(rpc.Call[struct{}, struct{}](deadline(t), c, s.ID(), "wait", struct{}{}))(t, rpc.ErrBusy)
+	try.Gives(rpc.Call[addends, int64](deadline(t), c, s.ID(), "add", addends{1, 2}))(t, 3)
+	try.OK(t, s.Place("wait", rpc.InGoroutine()))
 	running = append(running, rpc.Go[struct{}, struct{}](deadline(t), c, s.ID(), "wait", struct{}{}))
 	<-began
 	close(release)
 	for _, f := range running {
-		if _, err := f.Wait(deadline(t)); err != nil {
-			t.Error(err)
-		}
+		try.Works(f.Wait(deadline(t)))(t)
 	}
-	if err := s.Place("nothing", rpc.Inline()); !errors.Is(err, rpc.ErrUnknownCall) {
-		t.Error(err)
-	}
+	try.Fails(s.Place("nothing", rpc.Inline()))(t, rpc.ErrUnknownCall)
 }
 
 func TestOneWay(t *testing.T) {
 	s, c := pair(t)
 	got := make(chan string, 1)
-	if err := rpc.Register(s, "tell", func(ctx context.Context, what string) (string, error) {
+	try.OK(t, rpc.Register(s, "tell", func(ctx context.Context, what string) (string, error) {
 		got <- what + " " + rpc.InfoFrom(ctx).Metadata["who"]
 		return "no caller gets this", nil
-	}); err != nil {
-		t.Fatal(err)
-	}
-	if err := rpc.Send(deadline(t), c, s.ID(), "tell", "hello", rpc.WithMetadata(rpc.Metadata{"who": "me"}), rpc.WithChecksum()); err != nil {
-		t.Fatal(err)
-	}
+	}))
+	try.OK(t, rpc.Send(deadline(t), c, s.ID(), "tell", "hello", rpc.WithMetadata(rpc.Metadata{"who": "me"}), rpc.WithChecksum()))
 	if s := <-got; s != "hello me" {
 		t.Error(s)
 	}
@@ -541,19 +430,11 @@ func TestInterceptors(t *testing.T) {
 		}
 	}
 	sock := filepath.Join(t.TempDir(), "s")
-	s, err := rpc.NewServer(deadline(t), open(t, sock), nil, rpc.WithInterceptors(note("outer"), note("inner")))
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := try.Get(rpc.NewServer(deadline(t), open(t, sock), nil, rpc.WithInterceptors(note("outer"), note("inner"))))(t)
 	defer s.Close(deadline(t))
-	c, err := rpc.NewClient(deadline(t), open(t, sock), rpc.CallInterceptors(note("client")))
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := try.Get(rpc.NewClient(deadline(t), open(t, sock), rpc.CallInterceptors(note("client"))))(t)
 	defer c.Close()
-	if err := rpc.Register(s, "add", add, rpc.Inline()); err != nil {
-		t.Fatal(err)
-	}
+	try.OK(t, rpc.Register(s, "add", add, rpc.Inline()))
 	sum, err := rpc.Call[addends, int64](deadline(t), c, s.ID(), "add", addends{1, 2})
 	if err != nil || sum != 6000 {
 		t.Errorf("%d, %v", sum, err)
@@ -565,9 +446,7 @@ func TestInterceptors(t *testing.T) {
 
 func BenchmarkCall(b *testing.B) {
 	s, c := pair(b)
-	if err := rpc.Register(s, "add", add, rpc.Inline()); err != nil {
-		b.Fatal(err)
-	}
+	try.OK(b, rpc.Register(s, "add", add, rpc.Inline()))
 	ctx := context.Background()
 	b.ReportAllocs()
 	for b.Loop() {
@@ -583,9 +462,7 @@ func TestCallAllocates(t *testing.T) {
 		t.Skip("the race detector makes pools forget, a rocldebug build remembers places")
 	}
 	s, c := pair(t)
-	if err := rpc.Register(s, "add", func(_ context.Context, in addends) (int64, error) { return in.A + in.B, nil }, rpc.Inline()); err != nil {
-		t.Fatal(err)
-	}
+	try.OK(t, rpc.Register(s, "add", func(_ context.Context, in addends) (int64, error) { return in.A + in.B, nil }, rpc.Inline()))
 	ctx := context.Background()
 	most := map[string]float64{"Call": 0, "Go": 1}
 	for name, one := range map[string]func() (int64, error){
@@ -593,9 +470,7 @@ func TestCallAllocates(t *testing.T) {
 		"Go":   func() (int64, error) { return rpc.Go[addends, int64](ctx, c, s.ID(), "add", addends{1, 2}).Wait(ctx) },
 	} {
 		do := func() {
-			if v, err := one(); v != 3 || err != nil {
-				t.Fatal(v, err)
-			}
+			try.Gives(one())(t, 3)
 		}
 		for range 200 {
 			do()
@@ -611,14 +486,11 @@ func TestCallAllocates(t *testing.T) {
 // Promise (Package rpc): A handler gets its server, also before `NewServer` has returned.
 func TestHandlerHasServer(t *testing.T) {
 	c := open(t, filepath.Join(t.TempDir(), "s"))
-	caller, err := rpc.NewClient(t.Context(), c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	caller := try.Get(rpc.NewClient(t.Context(), c))(t)
 	defer caller.Close()
 	var given, around *rpc.Server
 	called := make(chan error, 1)
-	s, err := rpc.NewServer(t.Context(), c, rocl.Attrs{"name": "early"},
+	s := try.Get(rpc.NewServer(t.Context(), c, rocl.Attrs{"name": "early"},
 		rpc.WithInterceptors(func(ctx context.Context, i *rpc.Invocation, next func(context.Context) error) error {
 			around = i.Server
 			return next(ctx)
@@ -639,14 +511,9 @@ func TestHandlerHasServer(t *testing.T) {
 			return rpc.Register(s, "who", func(ctx context.Context, _ struct{}) (string, error) {
 				return rpc.InfoFrom(ctx).Server.ID().String(), nil
 			})
-		}))
-	if err != nil {
-		t.Fatal(err)
-	}
+		})))(t)
 	defer s.Close(t.Context())
-	if err := <-called; err != nil {
-		t.Error(err)
-	}
+	try.Check(t, <-called)
 	if given != s || around != s {
 		t.Errorf("the function of WithCalls got %p, an interceptor %p, the program %p", given, around, s)
 	}

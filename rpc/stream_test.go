@@ -8,46 +8,30 @@ import (
 	"iter"
 	"testing"
 
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/rocltest"
 )
 
 // A request for more results of a stream that has ended gets the error that ended the stream.
 func TestNextAfterEnd(t *testing.T) {
 	cl := rocltest.Cluster(t, 1)
-	s, err := NewServer(t.Context(), cl.Open(0), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := try.Get(NewServer(t.Context(), cl.Open(0), nil))(t)
 	defer s.Close(context.Background())
 	release := make(chan struct{})
 	defer close(release)
-	if err := RegisterStream(s, "one", func(context.Context, struct{}) iter.Seq2[int64, error] {
+	try.OK(t, RegisterStream(s, "one", func(context.Context, struct{}) iter.Seq2[int64, error] {
 		return func(yield func(int64, error) bool) { yield(1, nil); <-release }
-	}); err != nil {
-		t.Fatal(err)
-	}
-	c, err := NewClient(t.Context(), cl.Open(0))
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))
+	c := try.Get(NewClient(t.Context(), cl.Open(0)))(t)
 	defer c.Close()
 	h := requestHeader{flags: flagStream}
-	b, err := encodeRequest(t.Context(), c, struct{}{}, &config{}, &h)
-	if err != nil {
-		t.Fatal(err)
-	}
-	m, err := c.r.Call(t.Context(), s.ID(), callID("one"), b)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := try.Get(encodeRequest(t.Context(), c, struct{}{}, &config{}, &h))(t)
+	m := try.Get(c.r.Call(t.Context(), s.ID(), callID("one"), b))(t)
 	m.Release()
 	next := func(number uint64) error {
 		var p [controlLen]byte
 		putControl(p[:], number, 0)
-		m, err := c.r.CallBytes(t.Context(), s.ID(), tagNext, p[:])
-		if err != nil {
-			t.Fatal(err)
-		}
+		m := try.Get(c.r.CallBytes(t.Context(), s.ID(), tagNext, p[:]))(t)
 		defer m.Release()
 		status, body, err := parseReply(m.Bytes(), 0)
 		if err != nil {
