@@ -77,8 +77,7 @@ func overEach(t *testing.T, f func(t *testing.T, origin, target side), opts ...b
 
 func expose(t testing.TB, ep side, r bulk.Rights, s ...bulk.Segment) *bulk.Region {
 	t.Helper()
-	reg := try.Get(ep.Expose(r, s...))(t)
-	return reg
+	return try.Get(ep.Expose(r, s...))(t)
 }
 
 // pattern returns the bytes of which counting returns the beginning.

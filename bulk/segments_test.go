@@ -4,14 +4,10 @@ package bulk_test
 
 import (
 	"bytes"
-	"fmt"
 	"testing"
 
-	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/bulk"
 	"github.com/rocl-go/rocl/internal/testkit/try"
-	"github.com/rocl-go/rocl/rocltest"
-	"github.com/rocl-go/rocl/subsys/shm"
 )
 
 // scattered is the size of a transfer between many segments: those of Mercury's users have 512 KiB.
@@ -53,26 +49,4 @@ func TestSegmentsCostNoRequests(t *testing.T) {
 			}
 		}
 	})
-}
-
-// BenchmarkSegments pulls memory of one segment, and of many: with 1,024 it should reach 0.8 of the
-// first.
-func BenchmarkSegments(b *testing.B) {
-	for name, tr := range map[string]rocl.Option{"tcp": rocltest.TCP(), "shm": rocl.WithTransports(shm.New())} {
-		for _, k := range []int{1, 256, 1024} {
-			b.Run(fmt.Sprint(name, " ", k), func(b *testing.B) {
-				cl := rocltest.Cluster(b, 1)
-				origin, target := endpoint(b, cl.Open(0, tr)), endpoint(b, cl.Open(0, tr))
-				segs, _ := segments(b, origin.c, cut(counting(scattered), k), false)
-				r := expose(b, origin, bulk.ReadOnly, segs...)
-				defer r.Close()
-				dst := cut(make([]byte, scattered), k)
-				ctx := b.Context()
-				b.SetBytes(scattered)
-				for b.Loop() {
-					try.Get(target.Pull(ctx, r.Handle(), 0, dst...))(b)
-				}
-			})
-		}
-	}
 }

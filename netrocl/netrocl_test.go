@@ -66,20 +66,17 @@ var web = rocl.Attrs{"type": "web"}
 
 func listen(t testing.TB, c *rocl.Context) net.Listener {
 	t.Helper()
-	ln := try.Get(netrocl.Listen(t.Context(), c, web))(t)
-	return ln
+	return try.Get(netrocl.Listen(t.Context(), c, web))(t)
 }
 
 func dial(t testing.TB, c *rocl.Context) *netrocl.Conn {
 	t.Helper()
-	conn := try.Get(netrocl.Dial(t.Context(), c, rocl.Match(web)))(t)
-	return conn.(*netrocl.Conn)
+	return try.Get(netrocl.Dial(t.Context(), c, rocl.Match(web)))(t).(*netrocl.Conn)
 }
 
 func accept(t testing.TB, ln net.Listener) *netrocl.Conn {
 	t.Helper()
-	conn := try.Get(ln.Accept())(t)
-	return conn.(*netrocl.Conn)
+	return try.Get(ln.Accept())(t).(*netrocl.Conn)
 }
 
 // lossy opens n contexts of a node. Unlike contexts of rocltest, they may be closed before all
@@ -132,6 +129,14 @@ func pattern(n int) []byte {
 	return p
 }
 
+// reads checks what c reads up to the end of the stream.
+func reads(t testing.TB, c net.Conn, want []byte) {
+	t.Helper()
+	if got, err := io.ReadAll(c); err != nil || !bytes.Equal(got, want) {
+		t.Errorf("%d bytes of %d, %v", len(got), len(want), err)
+	}
+}
+
 // fill writes p to c until the peer's mailbox is full, and returns how many bytes were written. The
 // mailbox is full when ten writes in a row have waited in vain.
 func fill(t testing.TB, c *netrocl.Conn, p []byte) (n int) {
@@ -170,11 +175,7 @@ func TestStream(t *testing.T) {
 					t.Errorf("a write after CloseWrite: %v", err)
 				}
 			})
-			wg.Go(func() {
-				if got, err := io.ReadAll(c); err != nil || !bytes.Equal(got, want) {
-					t.Errorf("%d bytes of %d, %v", len(got), len(want), err)
-				}
-			})
+			wg.Go(func() { reads(t, c, want) })
 		}
 		wg.Wait()
 		if a.LocalAddr() != b.RemoteAddr() || a.RemoteAddr() != b.LocalAddr() || a.LocalAddr().Network() != "rocl" {
@@ -203,9 +204,7 @@ func TestCloseDelivers(t *testing.T) {
 		if err := errors.Join(a.Close(), a.SetDeadline(time.Time{})); !errors.Is(err, net.ErrClosed) {
 			t.Errorf("after Close: %v", err)
 		}
-		if got, err := io.ReadAll(b); err != nil || !bytes.Equal(got, want[:n]) {
-			t.Errorf("%d bytes of %d, %v", len(got), n, err)
-		}
+		reads(t, b, want[:n])
 	})
 }
 
@@ -220,9 +219,7 @@ func TestCloseThenContext(t *testing.T) {
 		want := pattern(300_000)
 		try.Get(a.Write(want))(t)
 		try.OK(t, a.Close(), client.Close())
-		if got, err := io.ReadAll(b); err != nil || !bytes.Equal(got, want) {
-			t.Errorf("%d bytes of %d, %v", len(got), len(want), err)
-		}
+		reads(t, b, want)
 	})
 }
 
@@ -429,11 +426,7 @@ func TestSlowReaderStopsNobodyElse(t *testing.T) {
 				_, err := as[i].Write(want)
 				try.Check(t, err, as[i].CloseWrite())
 			})
-			wg.Go(func() {
-				if got, err := io.ReadAll(bs[i]); err != nil || !bytes.Equal(got, want) {
-					t.Errorf("%d bytes, %v", len(got), err)
-				}
-			})
+			wg.Go(func() { reads(t, bs[i], want) })
 		}
 		wg.Wait()
 	})
@@ -458,9 +451,7 @@ func TestManyAtOnce(t *testing.T) {
 				want := pattern(10 * i)
 				_, err = conn.Write(want)
 				try.Check(t, err, conn.(*netrocl.Conn).CloseWrite())
-				if got, err := io.ReadAll(conn); err != nil || !bytes.Equal(got, want) {
-					t.Errorf("%d bytes, %v", len(got), err)
-				}
+				reads(t, conn, want)
 			})
 		}
 		for range n {
@@ -509,9 +500,7 @@ func TestCloseListener(t *testing.T) {
 			_, _ = a.Write([]byte("hello"))
 			a.Close()
 		}()
-		if got, err := io.ReadAll(b); err != nil || string(got) != "hello" {
-			t.Errorf("a connection whose listener was closed: %q, %v", got, err)
-		}
+		reads(t, b, []byte("hello"))
 		b.Close()
 	})
 }
@@ -602,9 +591,7 @@ func TestStrangers(t *testing.T) {
 		}
 		try.Get(b.Write([]byte("hello")))(t)
 		_ = b.CloseWrite()
-		if got, err := io.ReadAll(a); err != nil || string(got) != "hello" {
-			t.Errorf("%q, %v", got, err)
-		}
+		reads(t, a, []byte("hello"))
 		other := dial(t, client)
 		other.Close()
 		accept(t, ln).Close()
@@ -763,8 +750,6 @@ func TestWriteWaitsForMemory(t *testing.T) {
 		for _, p := range taken {
 			p.Release()
 		}
-		if got, err := io.ReadAll(b); err != nil || !bytes.Equal(got, pattern(100_000)) {
-			t.Errorf("%d bytes, %v", len(got), err)
-		}
+		reads(t, b, pattern(100_000))
 	})
 }

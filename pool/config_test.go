@@ -11,8 +11,6 @@ import (
 	"strings"
 	"testing"
 
-	"pgregory.net/rapid"
-
 	"github.com/rocl-go/rocl/internal/testkit/try"
 )
 
@@ -281,56 +279,6 @@ func TestConfigUnchanged(t *testing.T) {
 	if c.Pools[0] != (PoolConfig{}) || c.Streams[0].Name != "" || c.Streams[0].Weights != nil {
 		t.Errorf("changed to %+v", c)
 	}
-}
-
-// TestDump checks that a dump, when it is loaded, gives an equal set.
-func TestDump(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		var c Config
-		for i := range rapid.IntRange(0, 4).Draw(t, "pools") {
-			p := PoolConfig{
-				Policy:  rapid.SampledFrom(queuePolicies).Draw(t, "policy"),
-				Workers: rapid.SampledFrom([]Workers{Auto, NoWorkers, 1, 5, Unbounded}).Draw(t, "workers"),
-				Queue:   rapid.IntRange(0, 3).Draw(t, "queue"),
-			}
-			if rapid.Bool().Draw(t, "named") {
-				p.Name = fmt.Sprint("named-", i)
-			}
-			if p.Queue > 0 {
-				p.WhenFull = rapid.SampledFrom([]WhenFull{"", RejectWhenFull, WaitWhenFull}).Draw(t, "when full")
-			}
-			c.Pools = append(c.Pools, p)
-		}
-		full := try.Get(c.complete())(t)
-		for range rapid.IntRange(0, 3).Draw(t, "streams") {
-			st := StreamConfig{
-				LockThread: rapid.Bool().Draw(t, "lock"),
-				Scheduler:  rapid.SampledFrom([]string{"", ScheduleInOrder, ScheduleRoundRobin, ScheduleWeighted}).Draw(t, "scheduler"),
-			}
-			for _, i := range rapid.Permutation(indexes(len(full.Pools))).Draw(t, "order")[:rapid.IntRange(1, len(full.Pools)).Draw(t, "serves")] {
-				st.Pools = append(st.Pools, full.Pools[i].Name)
-				if st.Scheduler == ScheduleWeighted {
-					st.Weights = append(st.Weights, rapid.IntRange(1, 9).Draw(t, "weight"))
-				}
-			}
-			c.Streams = append(c.Streams, st)
-		}
-		s := try.Get(NewSet(c))(t)
-		defer closeSet(t, s)
-		again := try.Get(Load(s.Dump()))(t)
-		defer closeSet(t, again)
-		if !reflect.DeepEqual(s.Config(), again.Config()) {
-			t.Fatalf("%+v\nbecame %+v", s.Config(), again.Config())
-		}
-	})
-}
-
-func indexes(n int) []int {
-	all := make([]int, n)
-	for i := range all {
-		all[i] = i
-	}
-	return all
 }
 
 func FuzzParseConfig(f *testing.F) {

@@ -70,8 +70,7 @@ func wantError(t testing.TB, err error, text string, kinds ...error) {
 	}
 }
 
-// Promise (Package pool): A bounded queue refuses units, or lets calls wait in order. See also
-// TestRejectFree.
+// Promise (Package pool): A bounded queue refuses units, or lets calls wait in order.
 func TestReject(t *testing.T) {
 	p := newSet(t, onePool(PoolConfig{Name: "small", Workers: 1, Queue: 2})).Default()
 	release := hold(t, p)
@@ -85,20 +84,6 @@ func TestReject(t *testing.T) {
 	release()
 	eventually.True(t, "room", func() bool { return p.Submit(context.Background(), u) == nil })
 	eventually.True(t, "three units have run", func() bool { return ran.Load() == 3 })
-}
-
-// TestRejectFree checks that a bound counts units that wait, and not those for which a worker
-// starts.
-func TestRejectFree(t *testing.T) {
-	p := newSet(t, onePool(PoolConfig{Workers: 64, Queue: 1})).Default()
-	end := make(chan struct{})
-	for range 65 {
-		submit(t, p, func(context.Context) { <-end })
-	}
-	if err := p.Submit(context.Background(), Unit{Run: func(context.Context) {}}); !errors.Is(err, ErrFull) {
-		t.Errorf("the 66th unit: %v", err)
-	}
-	close(end)
 }
 
 func TestWait(t *testing.T) {
@@ -262,55 +247,6 @@ func TestStats(t *testing.T) {
 	})
 }
 
-// A pool of each policy runs 64 units, and those that wait in its order.
-func TestOrder(t *testing.T) {
-	units := make([]Unit, 64)
-	for i := range units {
-		units[i] = Unit{Key: uint64(i % 4), Priority: i % 3}
-		if i%5 > 0 {
-			units[i].Deadline = time.Unix(int64(100-i%5), 0)
-		}
-	}
-	before := map[Policy]func(a, b Unit) bool{
-		FIFO:          func(a, b Unit) bool { return false },
-		Priority:      func(a, b Unit) bool { return a.Priority > b.Priority },
-		EarliestFirst: func(a, b Unit) bool { return earlierDeadline(&item{Unit: a}, &item{Unit: b}) },
-		Keyed:         func(a, b Unit) bool { return false },
-	}
-	for _, policy := range queuePolicies {
-		t.Run(string(policy), func(t *testing.T) {
-			s := newSet(t, onePool(PoolConfig{Policy: policy, Workers: 1}))
-			release := hold(t, s.Default())
-			var ran []int
-			for i, u := range units {
-				u.Run = func(context.Context) { ran = append(ran, i) }
-				try.OK(t, s.Default().Submit(context.Background(), u))
-			}
-			release()
-			closeSet(t, s)
-			if len(ran) != len(units) {
-				t.Fatalf("%d units ran", len(ran))
-			}
-			for k := range ran[1:] {
-				a, b := ran[k], ran[k+1]
-				if policy == Keyed {
-					continue
-				}
-				if before[policy](units[b], units[a]) || b < a && !before[policy](units[a], units[b]) {
-					t.Errorf("unit %d ran before unit %d", a, b)
-				}
-			}
-			last := map[uint64]int{}
-			for _, i := range ran {
-				if policy == Keyed && i < last[units[i].Key] {
-					t.Errorf("unit %d ran behind unit %d of the same key", i, last[units[i].Key])
-				}
-				last[units[i].Key] = i
-			}
-		})
-	}
-}
-
 // TestKeyed checks, while many goroutines submit and the pool changes its size, that units of a key
 // run one after another, in order.
 func TestKeyed(t *testing.T) {
@@ -352,24 +288,6 @@ func TestKeyed(t *testing.T) {
 	if q := s.Default().q.(*keyed); len(q.lines) != 0 {
 		t.Errorf("%d keys are left behind", len(q.lines))
 	}
-}
-
-// TestKeyedParallel checks that a key whose unit runs does not hold up the others.
-func TestKeyedParallel(t *testing.T) {
-	p := newSet(t, onePool(PoolConfig{Policy: Keyed, Workers: 2})).Default()
-	hold(t, p) // key 0
-	ran := make(chan struct{})
-	for _, key := range []uint64{0, 0, 1} {
-		err := p.Submit(context.Background(), Unit{Key: key, Run: func(context.Context) {
-			if key == 1 {
-				close(ran)
-			}
-		}})
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	<-ran
 }
 
 // Where a pool has a goroutine for each unit, units that wait do so together.

@@ -94,63 +94,6 @@ func TestCancelLast(t *testing.T) {
 	})
 }
 
-// TestCancelMakesRoom checks that a waiting call of Submit gets the room of a cancelled unit, and
-// that its unit starts even if the unit before it could not.
-func TestCancelMakesRoom(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newSet(t, onePool(PoolConfig{Policy: Keyed, Workers: 2, Queue: 2, WhenFull: WaitWhenFull}))
-		p := s.Default()
-		hold(t, p)
-		queued := []*Ticket{ticket(t, p, Unit{}, func() {}), ticket(t, p, Unit{}, func() {})}
-		ran := ""
-		for _, key := range []uint64{0, 1} {
-			go ticket(t, p, Unit{Key: key}, func() { ran += fmt.Sprint(key) })
-			synctest.Wait() // the first waits for room, the other one behind it
-		}
-		if f := p.Stats(); f.Waiting != 2 {
-			t.Fatalf("figures %+v", f)
-		}
-		queued[0].Cancel()
-		synctest.Wait()
-		if f := p.Stats(); f.Waiting != 0 || ran != "1" {
-			t.Errorf("figures %+v, units %q have run", f, ran)
-		}
-	})
-}
-
-// TestKeyedRoom checks that a key whose units fill the queue does not keep a worker from units of
-// other keys. That holds for calls that would be refused and for calls that would wait.
-//
-// Promise (Package pool): Units of one key, or a saturated pool, do not keep units of another key
-// or pool from running. See also TestStarvation.
-func TestKeyedRoom(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		for _, full := range []WhenFull{RejectWhenFull, WaitWhenFull} {
-			s := newSet(t, onePool(PoolConfig{Policy: Keyed, Workers: 2, Queue: 1, WhenFull: full}))
-			p := s.Default()
-			release := hold(t, p) // key 0
-			ticket(t, p, Unit{}, func() {})
-			ran := 0
-			end := make(chan struct{})
-			ticket(t, p, Unit{Key: 1}, func() { ran++; <-end })
-			if full == WaitWhenFull {
-				go ticket(t, p, Unit{Key: 2}, func() { ran++ })
-			}
-			synctest.Wait()
-			if f := p.Stats(); ran != 1 || f.Queued != 1 || f.MostQueued != 1 {
-				t.Errorf("%s: %d units have begun, figures %+v", full, ran, f)
-			}
-			close(end) // a worker is free, and the queue is full
-			synctest.Wait()
-			if f := p.Stats(); f.Waiting != 0 || f.Queued != 1 || full == WaitWhenFull && ran != 2 {
-				t.Errorf("%s: %d units have begun, figures %+v", full, ran, f)
-			}
-			release()
-			closeSet(t, s)
-		}
-	})
-}
-
 func TestMove(t *testing.T) {
 	s, pools, release := twoWithOne(t, PoolConfig{Policy: Priority, Queue: 3})
 	a, b := pools[0], pools[1]
@@ -405,22 +348,6 @@ func TestTicketsUnderLoad(t *testing.T) {
 	if q := pools[3].q.(*keyed); len(q.lines) != 0 {
 		t.Errorf("%d keys are left behind", len(q.lines))
 	}
-}
-
-// TestKeyedCancelled checks that keys of which all units are cancelled are forgotten.
-func TestKeyedCancelled(t *testing.T) {
-	p := newSet(t, onePool(PoolConfig{Policy: Keyed, Workers: 1})).Default()
-	release := hold(t, p)
-	for key := range uint64(100) {
-		tickets := []*Ticket{ticket(t, p, Unit{Key: key}, func() {}), ticket(t, p, Unit{Key: key}, func() {})}
-		for _, tk := range tickets {
-			tk.Cancel()
-		}
-	}
-	if q := p.q.(*keyed); len(q.lines) != 1 || q.turns.n != 0 {
-		t.Errorf("%d keys, %d turns", len(q.lines), q.turns.n)
-	}
-	release()
 }
 
 // TestCancelMany checks that memory stays bounded while units are submitted and cancelled behind

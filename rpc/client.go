@@ -200,7 +200,10 @@ func encodeRequest[In any](ctx context.Context, c *Client, in In, cfg *config, h
 	}
 	b, err = formatOf[In](cfg.in).encode(&c.overflow, h.size(), in)
 	if err != nil || b.Len()-h.size() > c.overflow.limit {
-		b, err = argumentsElsewhere(ctx, c, in, cfg, h, b, err)
+		var v *unsent
+		if v, err = unsentOf(&c.overflow, formatOf[In](cfg.in), h.size(), in, b, err); err == nil {
+			b, err = c.argumentsElsewhere(ctx, v, cfg.isOneWay, h)
+		}
 	}
 	if err != nil {
 		return nil, fmt.Errorf("the arguments: %w", err)

@@ -59,10 +59,8 @@ func (f *breakable) cut() int {
 func TestConnectionCut(t *testing.T) {
 	f := newBreakable()
 	cl := rocltest.Cluster(t, 1)
-	s := try.Get(rpc.NewServer(deadline(t), cl.Open(0, rocl.WithTransports(f)), nil, rpc.WithOverflow(limit)))(t)
-	defer s.Close(deadline(t))
-	c := try.Get(rpc.NewClient(deadline(t), cl.Open(0, rocl.WithTransports(f)), rpc.CallOverflow(limit)))(t)
-	defer c.Close()
+	s := serve(t, cl.Open(0, rocl.WithTransports(f)), rpc.WithOverflow(limit))
+	c := client(t, cl.Open(0, rocl.WithTransports(f)), rpc.CallOverflow(limit))
 	var ran atomic.Int64
 	try.OK(t,
 		rpc.Register(s, "echo", func(_ context.Context, p []byte) ([]byte, error) { ran.Add(1); return p, nil }),

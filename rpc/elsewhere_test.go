@@ -33,8 +33,7 @@ func TestElsewhereForged(t *testing.T) {
 	region := try.Get(ep.Expose(bulk.ReadWrite, bulk.Bytes([]byte("arguments"))))(t)
 	good := elsewhere{Memory: region.Handle()}
 	encode := func(e elsewhere) []byte {
-		p := try.Get(codec.Append(nil, &e))(t)
-		return p
+		return try.Get(codec.Append(nil, &e))(t)
 	}
 	// claim returns a handle of that memory which names more bytes.
 	claim := func(n uint64) []byte {

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"iter"
 	"log/slog"
-	"math/rand/v2"
 	"path/filepath"
 	"runtime"
 	"strconv"
@@ -34,26 +33,6 @@ type text struct {
 	Tags []string
 }
 
-// Values of many goroutines and sizes come back unchanged, also if their length was guessed too
-// low.
-func TestSizes(t *testing.T) {
-	s, c := pair(t)
-	try.OK(t, rpc.Register(s, "echo", func(_ context.Context, d text) (text, error) { return d, nil }))
-	var calls sync.WaitGroup
-	for g := range 16 {
-		calls.Go(func() {
-			for range 500 {
-				d := text{strings.Repeat(string(rune('a'+g)), rand.IntN(1500)), []string{fmt.Sprint(g)}}
-				if got, err := rpc.Call[text, text](context.Background(), c, s.ID(), "echo", d); err != nil || got.Name != d.Name || got.Tags[0] != d.Tags[0] {
-					t.Errorf("goroutine %d: %d bytes of %d, %v", g, len(got.Name), len(d.Name), err)
-					return
-				}
-			}
-		})
-	}
-	calls.Wait()
-}
-
 // liar is a codec that does not append to its argument.
 type liar struct{}
 
@@ -62,8 +41,8 @@ func (liar) Decode(p []byte) ([]byte, error)           { return bytes.Clone(p), 
 
 func TestLyingCodec(t *testing.T) {
 	s, c := pair(t)
-	try.OK(t, rpc.Register(s, "lie", func(context.Context, []byte) ([]byte, error) { return make([]byte, 100), nil }, rpc.WithCodecs[[]byte, []byte](nil, liar{})))
-	try.Fails(rpc.Call[[]byte, []byte](deadline(t), c, s.ID(), "lie", nil))(t, rocl.ErrValue)
+	try.OK(t, rpc.Register(s, "lie", echo, rpc.WithCodecs[[]byte, []byte](nil, liar{})))
+	try.Fails(rpc.Call[[]byte, []byte](deadline(t), c, s.ID(), "lie", random(100)))(t, rocl.ErrValue)
 	try.Fails(rpc.Call[[]byte, []byte](deadline(t), c, s.ID(), "lie", nil, rpc.WithCodecs[[]byte, []byte](liar{}, nil)))(t, rocl.ErrValue)
 }
 
@@ -106,8 +85,8 @@ func TestPanickingCodec(t *testing.T) {
 	}
 }
 
-// A handler that panics ends its call, in every place. Only the server's log has the stack, with
-// the handler's name.
+// A handler that panics, or ends its goroutine, ends its call and no other, in every place. Only the
+// server's log has the stack, with the handler's name.
 func TestHandlerPanics(t *testing.T) {
 	var log lockedBuffer
 	s, c := pair(t, rpc.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
@@ -115,8 +94,13 @@ func TestHandlerPanics(t *testing.T) {
 	for name, place := range map[string]rpc.Option{"in a goroutine": rpc.InGoroutine(), "inline": rpc.Inline(), "in a pool": one} {
 		try.OK(t,
 			rpc.Register(s, name, func(context.Context, int64) (int64, error) { panic("on purpose " + name) }, place),
+			rpc.Register(s, "exit "+name, func(context.Context, int64) (int64, error) { runtime.Goexit(); return 0, nil }, place),
 			rpc.Register(s, "add "+name, add, place),
 		)
+		var e *rpc.Error
+		if _, err := rpc.Call[int64, int64](deadline(t), c, s.ID(), "exit "+name, 1); !errors.Is(err, rpc.ErrPanic) || !errors.As(err, &e) || !e.Ran {
+			t.Errorf("exit %s: %+v", name, err)
+		}
 		_, err := rpc.Call[int64, int64](deadline(t), c, s.ID(), name, 1)
 		if !errors.Is(err, rpc.ErrPanic) || !strings.Contains(err.Error(), strconv.Quote(name)) || strings.Contains(err.Error(), "on purpose") || strings.Contains(err.Error(), "goroutine 1") {
 			t.Errorf("%s: %v", name, err)
@@ -163,23 +147,11 @@ func TestDeadlineInThePast(t *testing.T) {
 	cancel(own)
 	for ctx, want := range map[context.Context]error{past: context.DeadlineExceeded, cancelled: own} {
 		for _, n := range []int{1, 2 << 20} {
-			if _, err := rpc.Call[[]byte, int64](ctx, c, s.ID(), "run", random(n)); !errors.Is(err, want) {
-				t.Error(n, err)
-			}
-			if err := rpc.Send(ctx, c, s.ID(), "run", random(n)); !errors.Is(err, want) {
-				t.Error(n, err)
-			}
+			try.Fails(rpc.Call[[]byte, int64](ctx, c, s.ID(), "run", random(n)))(t, want)
+			try.Fails(rpc.Send(ctx, c, s.ID(), "run", random(n)))(t, want)
 		}
-		for _, err := range rpc.Stream[int64, int64](ctx, c, s.ID(), "stream", 5) {
-			if !errors.Is(err, want) {
-				t.Error(err)
-			}
-		}
-		for _, err := range rpc.CallAll[[]byte, int64](ctx, c, rocl.Match{"type": "test"}, "run", nil) {
-			if !errors.Is(err, want) {
-				t.Error(err)
-			}
-		}
+		try.Fails(all(rpc.Stream[int64, int64](ctx, c, s.ID(), "stream", 5)))(t, want)
+		try.Fails(all(rpc.CallAll[[]byte, int64](ctx, c, rocl.Match{"type": "test"}, "run", nil)))(t, want)
 	}
 	if _, err := rpc.Call[[]byte, int64](deadline(t), c, s.ID(), "run", nil); err != nil || ran.Load() != 1 {
 		t.Errorf("%d handlers ran, %v", ran.Load(), err)
@@ -220,12 +192,8 @@ func TestStreamRefused(t *testing.T) {
 	s, c := pair(t)
 	p := load(t, s, `{"pools": [{"workers": 1, "queue": 1}]}`).Default()
 	defer occupy(t, p)()
-	try.OK(t, p.Submit(deadline(t), pool.Unit{Run: func(context.Context) {}}))
-	try.OK(t, rpc.RegisterStream(s, "count", count, rpc.InPool(p)))
-	var last error
-	for _, err := range rpc.Stream[int64, int64](deadline(t), c, s.ID(), "count", 1) {
-		last = err
-	}
+	try.OK(t, p.Submit(deadline(t), pool.Unit{Run: func(context.Context) {}}), rpc.RegisterStream(s, "count", count, rpc.InPool(p)))
+	_, last := all(rpc.Stream[int64, int64](deadline(t), c, s.ID(), "count", 1))
 	var e *rpc.Error
 	if !errors.Is(last, rpc.ErrBusy) || !errors.As(last, &e) || e.Ran {
 		t.Errorf("%+v", last)
@@ -239,30 +207,26 @@ func TestStreamRefused(t *testing.T) {
 func TestStalledCaller(t *testing.T) {
 	sock := filepath.Join(t.TempDir(), "s")
 	sc := open(t, sock)
-	s := try.Get(rpc.NewServer(deadline(t), sc, rocl.Attrs{"type": "test"}))(t)
+	s := serve(t, sc)
 	var ran atomic.Int64
 	try.OK(t,
 		rpc.Register(s, "zeros", func(_ context.Context, n int64) ([]byte, error) { ran.Add(1); return make([]byte, n), nil }, rpc.Inline()),
 		rpc.Register(s, "add", add),
 	)
-	c := try.Get(rpc.NewClient(deadline(t), open(t, sock)))(t)
-	defer c.Close()
+	c := client(t, open(t, sock))
 	cmd, _ := other(t, "many", sock)
-	signal := func(sig syscall.Signal) {
-		try.OK(t, cmd.Process.Signal(sig))
-	}
 	const untaken = 100 // buffers, of 20,000 bytes each
 	eventually.True(t, "a stopped process does not take replies", func() bool {
 		before := ran.Load()
 		eventually.True(t, "fifty calls have run", func() bool { return ran.Load() >= before+50 })
-		signal(syscall.SIGSTOP)
+		try.OK(t, cmd.Process.Signal(syscall.SIGSTOP))
 		for range 100 {
 			try.Get(rpc.Call[addends, int64](deadline(t), c, s.ID(), "add", addends{}))(t)
 		}
 		if sc.Stats().Buffers.InUse >= untaken {
 			return true
 		}
-		signal(syscall.SIGCONT) // it was stopped with replies that it had taken, before its next calls
+		try.OK(t, cmd.Process.Signal(syscall.SIGCONT)) // it was stopped with replies that it had taken, before its next calls
 		return false
 	})
 	try.OK(t, cmd.Process.Kill())
@@ -288,16 +252,8 @@ func TestStreamsInPool(t *testing.T) {
 	var streams sync.WaitGroup
 	for range 8 {
 		streams.Go(func() {
-			n := 0
-			for _, err := range rpc.Stream[int64, int64](deadline(t), c, s.ID(), "count", 2000) {
-				if err != nil {
-					t.Error(err)
-					return
-				}
-				n++
-			}
-			if n != 2000 {
-				t.Errorf("%d results", n)
+			if got, err := all(rpc.Stream[int64, int64](deadline(t), c, s.ID(), "count", 2000)); err != nil || len(got) != 2000 {
+				t.Errorf("%d results, %v", len(got), err)
 			}
 		})
 	}
@@ -309,14 +265,7 @@ func TestStreamsInPool(t *testing.T) {
 func TestCancelledInPool(t *testing.T) {
 	for _, config := range []string{`{"pools": [{"name": "one", "workers": 1}]}`, waiting} {
 		s, c := pair(t)
-		var ran atomic.Int64
-		began := make(chan struct{}, 10)
-		try.OK(t, rpc.Register(s, "wait", func(ctx context.Context, _ struct{}) (struct{}, error) {
-			ran.Add(1)
-			began <- struct{}{}
-			<-ctx.Done()
-			return struct{}{}, context.Cause(ctx)
-		}, inOne(t, s, config)))
+		began, ended := waits(t, s, inOne(t, s, config))
 		first, endFirst := context.WithCancel(deadline(t))
 		others, endOthers := context.WithCancel(deadline(t))
 		running := rpc.Go[struct{}, struct{}](first, c, s.ID(), "wait", struct{}{})
@@ -332,7 +281,7 @@ func TestCancelledInPool(t *testing.T) {
 		endFirst()
 		try.Fails(running.Wait(deadline(t)))(t, context.Canceled)
 		try.Check(t, s.Close(deadline(t))) // all requests have ended
-		if n := ran.Load(); n > 3 {        // the first call, and those that a worker took before their cancellation
+		if n := len(ended); n > 3 {        // the first call, and those that a worker took before their cancellation
 			t.Errorf("%d handlers ran", n)
 		}
 	}
@@ -365,13 +314,7 @@ func TestJSONInPool(t *testing.T) {
 // The context of a handler ends with its caller, also if the call cannot be cancelled.
 func TestClientCloses(t *testing.T) {
 	s, c := pair(t)
-	began, ended := make(chan struct{}, 1), make(chan error, 1)
-	try.OK(t, rpc.Register(s, "wait", func(ctx context.Context, _ struct{}) (struct{}, error) {
-		began <- struct{}{}
-		<-ctx.Done()
-		ended <- context.Cause(ctx)
-		return struct{}{}, nil
-	}))
+	began, ended := waits(t, s)
 	f := rpc.Go[struct{}, struct{}](context.Background(), c, s.ID(), "wait", struct{}{})
 	<-began
 	try.Check(t, c.Close())
@@ -382,10 +325,7 @@ func TestClientCloses(t *testing.T) {
 // Calls may be cancelled while their client closes.
 func TestCancelWhileClosing(t *testing.T) {
 	s, _ := pair(t)
-	try.OK(t, rpc.Register(s, "wait", func(ctx context.Context, _ struct{}) (struct{}, error) {
-		<-ctx.Done()
-		return struct{}{}, nil
-	}))
+	waits(t, s)
 	home := open(t, filepath.Join(t.TempDir(), "s"))
 	for range 50 {
 		c := try.Get(rpc.NewClient(deadline(t), home))(t)
@@ -400,40 +340,18 @@ func TestCancelWhileClosing(t *testing.T) {
 	}
 }
 
-// The error of a stream comes after its results, whenever the caller asks.
-func TestStreamPanicsLate(t *testing.T) {
+// A handler of a stream that panics or ends its goroutine ends the stream with an error, after its
+// results, whenever the caller asks.
+func TestStreamEndsLate(t *testing.T) {
 	s, c := pair(t)
-	try.OK(t, rpc.RegisterStream(s, "panic", func(context.Context, struct{}) iter.Seq2[int64, error] {
-		return func(yield func(int64, error) bool) { yield(1, nil); panic("on purpose") }
-	}))
-	for range 100 {
-		var last error
-		n := 0
-		for _, err := range rpc.Stream[struct{}, int64](deadline(t), c, s.ID(), "panic", struct{}{}) {
-			if last = err; err == nil {
-				n++
+	for name, end := range map[string]func(){"panic": func() { panic("on purpose") }, "exit": runtime.Goexit} {
+		try.OK(t, rpc.RegisterStream(s, name, func(context.Context, struct{}) iter.Seq2[int64, error] {
+			return func(yield func(int64, error) bool) { yield(1, nil); end() }
+		}))
+		for range 100 {
+			if got, err := all(rpc.Stream[struct{}, int64](deadline(t), c, s.ID(), name, struct{}{})); len(got) != 1 || !errors.Is(err, rpc.ErrPanic) {
+				t.Fatalf("%s: %d results, then %v", name, len(got), err)
 			}
-		}
-		if n != 1 || !errors.Is(last, rpc.ErrPanic) {
-			t.Fatalf("%d results, then %v", n, last)
-		}
-	}
-}
-
-// A handler of a stream that ends its goroutine ends the stream with an error, after its results,
-// whenever the caller asks.
-func TestStreamGoexit(t *testing.T) {
-	s, c := pair(t)
-	try.OK(t, rpc.RegisterStream(s, "exit", func(context.Context, struct{}) iter.Seq2[int64, error] {
-		return func(yield func(int64, error) bool) { yield(1, nil); runtime.Goexit() }
-	}))
-	for range 100 {
-		var last error
-		for _, err := range rpc.Stream[struct{}, int64](deadline(t), c, s.ID(), "exit", struct{}{}) {
-			last = err
-		}
-		if !errors.Is(last, rpc.ErrPanic) {
-			t.Fatal(last)
 		}
 	}
 }
@@ -448,16 +366,9 @@ func TestStreamItemTooLarge(t *testing.T) {
 			}
 		}
 	}))
-	n := 0
-	for p, err := range rpc.Stream[struct{}, []byte](deadline(t), c, s.ID(), "grow", struct{}{}) {
-		if err == nil && len(p) <= 10 {
-			n++
-		} else if !errors.Is(err, rpc.ErrTooLarge) {
-			t.Error(len(p), err)
-		}
-	}
-	if n != 2 {
-		t.Errorf("%d results", n)
+	got, err := all(rpc.Stream[struct{}, []byte](deadline(t), c, s.ID(), "grow", struct{}{}))
+	if len(got) != 2 || len(got[1]) != 10 || !errors.Is(err, rpc.ErrTooLarge) {
+		t.Errorf("%d results, then %v", len(got), err)
 	}
 }
 
@@ -473,20 +384,16 @@ func TestStreamDeadline(t *testing.T) {
 		}
 	}))
 	for range streams {
-		ctx, end := context.WithTimeout(deadline(t), 5*time.Millisecond) // may end before the handler begins
-		for _, err := range rpc.Stream[struct{}, int64](ctx, c, s.ID(), "wait", struct{}{}) {
-			if !errors.Is(err, context.DeadlineExceeded) {
-				t.Error(err)
-			}
+		ctx, end := context.WithTimeout(deadline(t), 5*time.Millisecond)                                // may end before the handler begins
+		if _, err := all(rpc.Stream[struct{}, int64](ctx, c, s.ID(), "wait", struct{}{})); err != nil { // nil: the handler was first
+			try.Fails(err)(t, context.DeadlineExceeded)
 		}
 		end()
 	}
 	try.Check(t, s.Close(deadline(t)))
 	close(causes)
 	for err := range causes {
-		if !errors.Is(err, context.DeadlineExceeded) {
-			t.Error("of the handler: ", err)
-		}
+		try.Fails(err)(t, context.DeadlineExceeded) // of the handler
 	}
 }
 
@@ -494,10 +401,8 @@ func TestStreamDeadline(t *testing.T) {
 // results come when memory is free, as they were when the handler returned them.
 func TestInlineWithoutMemory(t *testing.T) {
 	sock := filepath.Join(t.TempDir(), "s")
-	small := try.Get(rocl.Open(deadline(t), rocl.WithSocket(sock), rocl.WithMemory(1<<20)))(t)
-	defer small.Close()
-	s := try.Get(rpc.NewServer(deadline(t), small, nil, rpc.WithOverflow(64<<10)))(t)
-	defer s.Close(deadline(t))
+	small := open(t, sock, rocl.WithMemory(1<<20))
+	s := serve(t, small, rpc.WithOverflow(64<<10))
 	shared, large := bytes.Repeat([]byte{1}, 4000), bytes.Repeat([]byte{1}, 100_000)
 	ran := make(chan string, 1)
 	try.OK(t,
@@ -511,22 +416,14 @@ func TestInlineWithoutMemory(t *testing.T) {
 			return struct{}{}, nil
 		}, rpc.Inline()),
 	)
-	c := try.Get(rpc.NewClient(deadline(t), open(t, sock)))(t)
-	defer c.Close()
+	c := client(t, open(t, sock))
 	if err := rpc.Send(deadline(t), c, s.ID(), "ran", "links"); err != nil || <-ran != "links" {
 		t.Fatal(err)
 	}
 	copy(shared, bytes.Repeat([]byte{1}, len(shared)))
 	copy(large, bytes.Repeat([]byte{1}, len(large)))
 
-	var all []*rocl.Buffer
-	for n := 1 << 20; n >= 64; {
-		if b, err := small.Buffer(n); err == nil {
-			all = append(all, b)
-		} else {
-			n /= 2
-		}
-	}
+	release := takeMemory(small)
 	var calls []*rpc.Future[[]byte]
 	for _, name := range []string{"shared", "large", "fail"} {
 		calls = append(calls, rpc.Go[struct{}, []byte](deadline(t), c, s.ID(), name, struct{}{}))
@@ -534,9 +431,7 @@ func TestInlineWithoutMemory(t *testing.T) {
 	if err := rpc.Send(deadline(t), c, s.ID(), "ran", "behind"); err != nil || <-ran != "behind" {
 		t.Fatal(err)
 	}
-	for _, b := range all {
-		b.Release()
-	}
+	release()
 	for i, want := range [][]byte{bytes.Repeat([]byte{1}, len(shared)), bytes.Repeat([]byte{1}, len(large)), nil} {
 		got, err := calls[i].Wait(deadline(t))
 		if !bytes.Equal(got, want) || (err == nil) != (want != nil) {
@@ -545,12 +440,27 @@ func TestInlineWithoutMemory(t *testing.T) {
 	}
 }
 
+// takeMemory takes all memory of a context, which has at most 1 MiB, until release is called.
+func takeMemory(c *rocl.Context) (release func()) {
+	var all []*rocl.Buffer
+	for n := 1 << 20; n > 0; {
+		if b, err := c.Buffer(n); err == nil {
+			all = append(all, b)
+		} else {
+			n /= 2
+		}
+	}
+	return func() {
+		for _, b := range all {
+			b.Release()
+		}
+	}
+}
+
 // A result that cannot be sent ends the stream and its handler.
 func TestStreamTooLarge(t *testing.T) {
 	sock := filepath.Join(t.TempDir(), "s")
-	small := try.Get(rocl.Open(deadline(t), rocl.WithSocket(sock), rocltest.TCP(), rocl.WithMemory(1<<20)))(t)
-	defer small.Close()
-	s := try.Get(rpc.NewServer(deadline(t), small, nil, rpc.WithOverflow(-1)))(t)
+	s := serve(t, open(t, sock, rocltest.TCP(), rocl.WithMemory(1<<20)), rpc.WithOverflow(-1))
 	left := make(chan struct{})
 	try.OK(t, rpc.RegisterStream(s, "large", func(context.Context, struct{}) iter.Seq2[[]byte, error] {
 		return func(yield func([]byte, error) bool) {
@@ -559,25 +469,17 @@ func TestStreamTooLarge(t *testing.T) {
 			}
 		}
 	}))
-	other := try.Get(rocl.Open(deadline(t), rocl.WithSocket(sock), rocltest.TCP(), rocl.WithMemory(1<<20)))(t)
-	defer other.Close()
-	c := try.Get(rpc.NewClient(deadline(t), other))(t)
-	defer c.Close()
-	for _, err := range rpc.Stream[struct{}, []byte](deadline(t), c, s.ID(), "large", struct{}{}) {
-		if err == nil {
-			t.Fatal("a result of 2 MiB came into 1 MiB")
-		}
+	c := client(t, open(t, sock, rocltest.TCP(), rocl.WithMemory(1<<20)))
+	if got, err := all(rpc.Stream[struct{}, []byte](deadline(t), c, s.ID(), "large", struct{}{})); len(got) > 0 || err == nil {
+		t.Error("a result of 2 MiB came into 1 MiB")
 	}
 	<-left
-	try.Check(t, s.Close(deadline(t)))
 }
 
 // Interceptors of a client also apply to streams and to one-way calls.
 func TestInterceptAll(t *testing.T) {
-	sock := filepath.Join(t.TempDir(), "s")
-	home := open(t, sock)
-	s := try.Get(rpc.NewServer(deadline(t), home, nil))(t)
-	defer s.Close(deadline(t))
+	home := open(t, filepath.Join(t.TempDir(), "s"))
+	s := serve(t, home)
 	who := make(chan string, 2)
 	try.OK(t,
 		rpc.Register(s, "tell", func(ctx context.Context, _ struct{}) (struct{}, error) {
@@ -589,21 +491,18 @@ func TestInterceptAll(t *testing.T) {
 			return func(func(string, error) bool) {}
 		}),
 	)
-	c := try.Get(rpc.NewClient(deadline(t), home, rpc.CallInterceptors(func(ctx context.Context, i *rpc.Invocation, next func(context.Context) error) error {
+	c := client(t, home, rpc.CallInterceptors(func(ctx context.Context, i *rpc.Invocation, next func(context.Context) error) error {
 		if i.Out != nil {
 			t.Error("there is a result")
 		}
 		i.Metadata = rpc.Metadata{"who": i.Name}
 		return next(ctx)
-	})))(t)
-	defer c.Close()
+	}))
 	try.Check(t, rpc.Send(deadline(t), c, s.ID(), "tell", struct{}{}))
 	if got := <-who; got != "tell" {
 		t.Error(got)
 	}
-	for _, err := range rpc.Stream[struct{}, string](deadline(t), c, s.ID(), "list", struct{}{}) {
-		t.Error(err)
-	}
+	try.Works(all(rpc.Stream[struct{}, string](deadline(t), c, s.ID(), "list", struct{}{})))(t)
 	if got := <-who; got != "list" {
 		t.Error(got)
 	}
@@ -613,10 +512,9 @@ func TestInterceptAll(t *testing.T) {
 // effect on the loop.
 func TestInterceptLeftStream(t *testing.T) {
 	s, _ := pair(t)
-	c := try.Get(rpc.NewClient(deadline(t), contextOf(s), rpc.CallInterceptors(func(ctx context.Context, _ *rpc.Invocation, next func(context.Context) error) error {
+	c := client(t, contextOf(s), rpc.CallInterceptors(func(ctx context.Context, _ *rpc.Invocation, next func(context.Context) error) error {
 		return errors.Join(next(ctx), next(ctx), errors.New("on purpose"))
-	})))(t)
-	defer c.Close()
+	}))
 	try.OK(t, rpc.RegisterStream(s, "count", count))
 	n := 0
 	for _, err := range rpc.Stream[int64, int64](deadline(t), c, s.ID(), "count", 100) {
@@ -627,55 +525,6 @@ func TestInterceptLeftStream(t *testing.T) {
 			break
 		}
 	}
-}
-
-// A handler that ends its goroutine ends its call, and no other.
-func TestGoexit(t *testing.T) {
-	t.Run("in a goroutine", func(t *testing.T) { testGoexit(t, rpc.InGoroutine()) })
-	t.Run("inline", func(t *testing.T) { testGoexit(t, rpc.Inline()) })
-}
-
-func testGoexit(t *testing.T, where rpc.Option) {
-	s, c := pair(t)
-	try.OK(t,
-		rpc.Register(s, "exit", func(context.Context, struct{}) (struct{}, error) { runtime.Goexit(); return struct{}{}, nil }, where),
-		rpc.Register(s, "add", add, where),
-	)
-	for range 3 {
-		var e *rpc.Error
-		if _, err := rpc.Call[struct{}, struct{}](deadline(t), c, s.ID(), "exit", struct{}{}); !errors.Is(err, rpc.ErrPanic) || !errors.As(err, &e) || !e.Ran {
-			t.Errorf("%+v", err)
-		}
-		try.Gives(rpc.Call[addends, int64](deadline(t), c, s.ID(), "add", addends{1, 2}))(t, 3)
-	}
-}
-
-// Handlers that wait do not keep others from running. A few of their goroutines stay for further
-// handlers.
-func TestGoroutinesStay(t *testing.T) {
-	s, c := pair(t)
-	const handlers = 3 * rpc.MostIdle
-	inside, leave := make(chan struct{}), make(chan struct{})
-	try.OK(t, rpc.Register(s, "wait", func(context.Context, struct{}) (struct{}, error) {
-		inside <- struct{}{}
-		<-leave
-		return struct{}{}, nil
-	}))
-	var calls []*rpc.Future[struct{}]
-	for range handlers {
-		calls = append(calls, rpc.Go[struct{}, struct{}](deadline(t), c, s.ID(), "wait", struct{}{}))
-	}
-	for range handlers {
-		<-inside
-	}
-	if n := s.Idle(); n > 0 {
-		t.Errorf("%d goroutines rest while %d handlers wait", n, handlers)
-	}
-	close(leave)
-	for _, f := range calls {
-		try.Works(f.Wait(deadline(t)))(t)
-	}
-	eventually.True(t, "as many goroutines wait as may", func() bool { return s.Idle() == rpc.MostIdle })
 }
 
 // Promise (Package rpc): A `Future` has what `Call` would have returned. The end of its context
@@ -706,17 +555,11 @@ func TestFutures(t *testing.T) {
 // waits for the result. The end of a waiting goroutine's own context ends only its wait.
 func TestFutureCancelled(t *testing.T) {
 	s, c := pair(t)
-	began, ended := make(chan struct{}, 1), make(chan error, 1)
-	try.OK(t, rpc.Register(s, "wait", func(ctx context.Context, _ struct{}) (string, error) {
-		began <- struct{}{}
-		<-ctx.Done()
-		ended <- context.Cause(ctx)
-		return "", nil
-	}))
+	began, ended := waits(t, s)
 	cause := errors.New("given up")
 	for _, waits := range []bool{false, true} {
 		ctx, cancel := context.WithCancelCause(context.Background())
-		f := rpc.Go[struct{}, string](ctx, c, s.ID(), "wait", struct{}{})
+		f := rpc.Go[struct{}, struct{}](ctx, c, s.ID(), "wait", struct{}{})
 		<-began
 		failed, waiting := make(chan error), 0
 		if waits {
@@ -732,9 +575,7 @@ func TestFutureCancelled(t *testing.T) {
 			try.Fails(f.Wait(own))(t, context.Canceled)
 		}
 		cancel(cause)
-		if err := <-ended; !errors.Is(err, context.Canceled) {
-			t.Errorf("the handler's context ended by %v", err)
-		}
+		try.Fails(<-ended)(t, context.Canceled)
 		for range waiting {
 			try.Fails(<-failed)(t, cause)
 		}
@@ -745,20 +586,15 @@ func TestFutureCancelled(t *testing.T) {
 // Futures of calls that have not begun, and of calls through interceptors, behave like others.
 func TestFutureEnds(t *testing.T) {
 	sock := filepath.Join(t.TempDir(), "s")
-	s := try.Get(rpc.NewServer(deadline(t), open(t, sock), rocl.Attrs{"type": "test"}))(t)
-	defer s.Close(deadline(t))
-	calls := 0
-	around := try.Get(rpc.NewClient(deadline(t), open(t, sock), rpc.CallInterceptors(func(ctx context.Context, _ *rpc.Invocation, next func(context.Context) error) error {
+	s, c, calls := serve(t, open(t, sock)), client(t, open(t, sock)), 0
+	around := client(t, open(t, sock), rpc.CallInterceptors(func(ctx context.Context, _ *rpc.Invocation, next func(context.Context) error) error {
 		calls++
 		return next(ctx)
-	})))(t)
-	defer around.Close()
+	}))
 	try.OK(t, rpc.Register(s, "now", func(context.Context, struct{}) (string, error) { return "now", nil }))
 	ended, end := context.WithCancelCause(context.Background())
 	cause := errors.New("over")
 	end(cause)
-	c := try.Get(rpc.NewClient(deadline(t), open(t, sock)))(t)
-	defer c.Close()
 	try.Fails(rpc.Go[struct{}, string](ended, c, s.ID(), "now", struct{}{}).Wait(deadline(t)))(t, cause)
 	f := rpc.Go[struct{}, string](deadline(t), around, s.ID(), "now", struct{}{})
 	<-f.Done()
@@ -770,10 +606,7 @@ func TestFutureEnds(t *testing.T) {
 // The error of a call names the provider once, also if the cause of the context's end names it.
 func TestErrorNamesProviderOnce(t *testing.T) {
 	s, c := pair(t)
-	try.OK(t, rpc.Register(s, "wait", func(ctx context.Context, _ struct{}) (struct{}, error) {
-		<-ctx.Done()
-		return struct{}{}, context.Cause(ctx)
-	}))
+	waits(t, s)
 	_, err := rpc.Call[struct{}, struct{}](deadline(t), c, c.ID().WithSerial(12345), "x", struct{}{})
 	because := fmt.Errorf("%v is not needed, since %w", s.ID(), err)
 	past, cancel := context.WithCancelCause(deadline(t))
@@ -790,9 +623,8 @@ func TestErrorNamesProviderOnce(t *testing.T) {
 	_, err = rpc.Go[struct{}, struct{}](past, c, s.ID(), "wait", struct{}{}).Wait(deadline(t))
 	expect("future", before, err)
 	expect("send", before, rpc.Send(past, c, s.ID(), "wait", struct{}{}))
-	for _, err := range rpc.Stream[struct{}, struct{}](past, c, s.ID(), "wait", struct{}{}) {
-		expect("stream", before, err)
-	}
+	_, err = all(rpc.Stream[struct{}, struct{}](past, c, s.ID(), "wait", struct{}{}))
+	expect("stream", before, err)
 	ctx, cancel := context.WithCancelCause(deadline(t))
 	f := rpc.Go[struct{}, struct{}](ctx, c, s.ID(), "wait", struct{}{})
 	cancel(because)

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"iter"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -37,7 +36,7 @@ func sums(call func(context.Context, int64) (int64, error)) handler {
 // queue and the form of the call.
 //
 // Promise (Package rpc): A handler may call a server of its own process while all workers are busy,
-// and keeps its worker meanwhile. See also TestNestedInFullPool, TestNestedKeepsWorker.
+// and keeps its worker meanwhile. See also TestNestedKeepsWorker.
 func TestNestedInOneWorker(t *testing.T) {
 	const depth = 64
 	for _, config := range []string{
@@ -52,7 +51,6 @@ func TestNestedInOneWorker(t *testing.T) {
 			s, c := pair(t)
 			p := load(t, s, `{"pools": [{`+config+`}]}`).Default()
 			own := clientOf(t, s)
-			to := func(name string) (context.Context, rocl.GID, string) { return deadline(t), s.ID(), name }
 			for name, f := range map[string]handler{
 				"call": func(ctx context.Context, n int64) (int64, error) {
 					return rpc.Call[int64, int64](ctx, own, s.ID(), "call", n)
@@ -62,13 +60,11 @@ func TestNestedInOneWorker(t *testing.T) {
 					return a.Value, err
 				},
 				"all": func(ctx context.Context, n int64) (sum int64, err error) {
-					for a, err := range rpc.CallAll[int64, int64](ctx, own, rocl.Match{"type": "test"}, "all", n) {
-						if err != nil {
-							return 0, err
-						}
+					got, err := all(rpc.CallAll[int64, int64](ctx, own, rocl.Match{"type": "test"}, "all", n))
+					for _, a := range got {
 						sum += a.Value
 					}
-					return sum, nil
+					return sum, err
 				},
 				"wait": func(ctx context.Context, n int64) (int64, error) {
 					return rpc.Go[int64, int64](ctx, own, s.ID(), "wait", n).Wait(ctx)
@@ -90,8 +86,7 @@ func TestNestedInOneWorker(t *testing.T) {
 				},
 			} {
 				try.OK(t, rpc.Register(s, name, sums(f), rpc.InPool(p)))
-				ctx, id, name := to(name)
-				if sum, err := rpc.Call[int64, int64](ctx, c, id, name, depth); err != nil || sum != depth*(depth+1)/2 {
+				if sum, err := rpc.Call[int64, int64](deadline(t), c, s.ID(), name, depth); err != nil || sum != depth*(depth+1)/2 {
 					t.Errorf("%s: %d, %v", name, sum, err)
 				}
 			}
@@ -108,16 +103,9 @@ func TestNestedInOneWorker(t *testing.T) {
 					yield(n, nil)
 				}
 			}, rpc.InPool(p)))
-			var sum int64
-			ctx, id, name := to("stream")
-			for n, err := range rpc.Stream[int64, int64](ctx, c, id, name, depth) {
-				if err != nil {
-					t.Fatal(err)
-				}
-				sum += n
-			}
-			if sum != depth*(depth+1)/2 {
-				t.Errorf("streams: %d", sum)
+			got, err := all(rpc.Stream[int64, int64](deadline(t), c, s.ID(), "stream", depth))
+			if err != nil || len(got) != depth || got[0] != 1 || got[depth-1] != depth {
+				t.Errorf("streams: %v, %v", got, err)
 			}
 		})
 	}
@@ -126,9 +114,7 @@ func TestNestedInOneWorker(t *testing.T) {
 // clientOf returns a client in the context of a server.
 func clientOf(t *testing.T, s *rpc.Server) *rpc.Client {
 	t.Helper()
-	c := try.Get(rpc.NewClient(deadline(t), contextOf(s)))(t)
-	t.Cleanup(func() { _ = c.Close() })
-	return c
+	return client(t, contextOf(s))
 }
 
 // besides returns another server in the context of a server.
@@ -137,45 +123,6 @@ func besides(t *testing.T, s *rpc.Server) *rpc.Server {
 	other := try.Get(rpc.NewServer(deadline(t), contextOf(s), rocl.Attrs{"type": "other"}))(t)
 	t.Cleanup(func() { try.Check(t, other.Close(deadline(t))) })
 	return other
-}
-
-// Many callers of a pool that is full, some of whose requests wait for room, do not keep its
-// handlers from calling their own server.
-func TestNestedInFullPool(t *testing.T) {
-	s, c := pair(t)
-	p := load(t, s, waiting).Default()
-	own := clientOf(t, s)
-	try.OK(t, rpc.Register(s, "down", sums(func(ctx context.Context, n int64) (int64, error) {
-		return rpc.Call[int64, int64](ctx, own, s.ID(), "down", n)
-	}), rpc.InPool(p)))
-	var callers sync.WaitGroup
-	for range 16 {
-		callers.Go(func() {
-			for range 20 {
-				if sum, err := rpc.Call[int64, int64](deadline(t), c, s.ID(), "down", 5); err != nil || sum != 15 {
-					t.Error(sum, err)
-					return
-				}
-			}
-		})
-	}
-	callers.Wait()
-}
-
-// Two servers of a process, each with one worker, whose handlers call each other by turns.
-func TestNestedByTurns(t *testing.T) {
-	a, c := pair(t)
-	b := besides(t, a)
-	own, other := clientOf(t, a), clientOf(t, b)
-	turn := func(s *rpc.Server, c *rpc.Client, next rocl.GID) {
-		p := load(t, s, `{"pools": [{"workers": 1}]}`).Default()
-		try.OK(t, rpc.Register(s, "down", sums(func(ctx context.Context, n int64) (int64, error) {
-			return rpc.Call[int64, int64](ctx, c, next, "down", n)
-		}), rpc.InPool(p)))
-	}
-	turn(a, own, b.ID())
-	turn(b, other, a.ID())
-	try.Gives(rpc.Call[int64, int64](deadline(t), c, a.ID(), "down", 20))(t, 210)
 }
 
 // A handler that waits for a nested call keeps its worker: no other request runs meanwhile. Nested
@@ -346,8 +293,7 @@ func TestSendLargeToOwnServer(t *testing.T) {
 				if name == "pool" {
 					place = inOne(t, s, `{"pools": [{"name": "one", "workers": 1}]}`)
 				}
-				own := try.Get(rpc.NewClient(deadline(t), contextOf(s), rpc.CallOverflow(limit)))(t)
-				t.Cleanup(func() { _ = own.Close() })
+				own := client(t, contextOf(s), rpc.CallOverflow(limit))
 				var running atomic.Int64
 				got := make(chan []byte, 1)
 				try.OK(t,

@@ -11,7 +11,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/internal/testkit/try"
@@ -169,58 +168,5 @@ func TestNestedNeedsNoWorker(t *testing.T) {
 	)
 	if isSame, err := rpc.Call[struct{}, bool](deadline(t), c, servers[0].ID(), "outer", struct{}{}); !isSame || err != nil {
 		t.Error("the inner handler has another goroutine than the outer one:", err)
-	}
-}
-
-// Handlers that call each other's pool with another context, as those of two processes do, wait for
-// each other until a deadline. It ends them, and the pools serve other calls.
-func TestDeadlineEndsRing(t *testing.T) {
-	servers, c := ringOf(t, 2)
-	own := clientOf(t, servers[0])
-	pools := poolsOf(t, servers, `{"pools": [{"workers": 1}]}`)
-	var m atomic.Pointer[meeting]
-	for i, s := range servers {
-		next := servers[1-i].ID()
-		try.OK(t,
-			rpc.Register(s, "inner", add, rpc.InPool(pools[i])),
-			rpc.Register(s, "outer", func(ctx context.Context, _ struct{}) (int64, error) {
-				m.Load().wait(ctx)
-				until, _ := ctx.Deadline()
-				ctx, end := context.WithDeadline(context.Background(), until)
-				defer end()
-				return rpc.Call[addends, int64](ctx, own, next, "inner", addends{1, 2})
-			}, rpc.InPool(pools[i])),
-		)
-	}
-	for patience, haveMet := 500*time.Millisecond, false; !haveMet; patience *= 2 { // until both handlers run before the deadline
-		both := newMeeting(2)
-		m.Store(both)
-		ctx, end := context.WithTimeout(deadline(t), patience)
-		var calls []*rpc.Future[int64]
-		for _, s := range servers {
-			calls = append(calls, rpc.Go[struct{}, int64](ctx, c, s.ID(), "outer", struct{}{}))
-		}
-		ended := 0
-		for _, f := range calls {
-			_, err := f.Wait(deadline(t))
-			switch {
-			case errors.Is(err, context.DeadlineExceeded):
-				ended++
-			case err != nil: // nil: the worker of the other handler, whose call has ended, was free just in time
-				t.Error(err)
-			}
-		}
-		end()
-		if ended == 0 {
-			t.Error("no call ended by its deadline")
-		}
-		select {
-		case <-both.met:
-			haveMet = true
-		default:
-		}
-	}
-	for _, s := range servers {
-		try.Gives(rpc.Call[addends, int64](deadline(t), c, s.ID(), "inner", addends{1, 2}))(t, 3)
 	}
 }

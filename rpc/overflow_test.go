@@ -36,12 +36,7 @@ func overEach(t *testing.T, f func(t *testing.T, s *rpc.Server, c *rpc.Client)) 
 			if name != "self" {
 				from = n.Open(0, opts...)
 			}
-			s := try.Get(rpc.NewServer(deadline(t), at, rocl.Attrs{"type": "test"}, rpc.WithOverflow(limit)))(t)
-			c := try.Get(rpc.NewClient(deadline(t), from, rpc.CallOverflow(limit)))(t)
-			defer func() {
-				try.Check(t, c.Close(), s.Close(deadline(t)))
-			}()
-			f(t, s, c)
+			f(t, serve(t, at, rpc.WithOverflow(limit)), client(t, from, rpc.CallOverflow(limit)))
 		})
 	}
 }
@@ -199,18 +194,14 @@ func TestOverflowStream(t *testing.T) {
 		}))
 		p := random(20 * limit)
 		for _, opts := range [][]rpc.Option{nil, {rpc.WithChecksum()}} {
-			n := 0
-			for got, err := range rpc.Stream[[]byte, []byte](deadline(t), c, s.ID(), "repeat", p, opts...) {
-				if n == 50 && errors.Is(err, rocl.ErrFull) {
-					n++
-				} else if err != nil || !bytes.Equal(got, p[:len(p)*n/50]) {
-					t.Fatalf("result %d: %d bytes, %v", n, len(got), err)
-				} else {
-					n++
-				}
+			got, err := all(rpc.Stream[[]byte, []byte](deadline(t), c, s.ID(), "repeat", p, opts...))
+			if len(got) != 50 || !errors.Is(err, rocl.ErrFull) {
+				t.Errorf("%d results, then %v", len(got), err)
 			}
-			if n != 51 {
-				t.Errorf("%d results", n)
+			for n, got := range got {
+				if !bytes.Equal(got, p[:len(p)*n/50]) {
+					t.Errorf("result %d: %d bytes", n, len(got))
+				}
 			}
 		}
 		if s.Moves().Regions != 0 {
@@ -252,9 +243,7 @@ func TestOverflowWaitsItsTurn(t *testing.T) {
 			t.Errorf("%d transfers before the handler's turn", got-reads)
 		}
 		close(release)
-		for _, f := range []*rpc.Future[int64]{first, third} {
-			try.Works(f.Wait(deadline(t)))(t)
-		}
+		done(t, first, third)
 		if n := ran.Load(); n != 2 {
 			t.Errorf("%d handlers ran", n)
 		}
@@ -292,54 +281,19 @@ func TestOverflowResultHeld(t *testing.T) {
 // too large for any buffer of the context is sent from the memory of the program.
 func TestOverflowBeyondBuffers(t *testing.T) {
 	cl := rocltest.Cluster(t, 1)
-	s := try.Get(rpc.NewServer(deadline(t), cl.Open(0, rocltest.TCP()), nil))(t)
-	defer s.Close(deadline(t))
+	s := serve(t, cl.Open(0, rocltest.TCP()))
 	s.SetMost(1 << 20)
 	try.OK(t, rpc.Register(s, "echo", echo))
 	small := cl.Open(0, rocltest.TCP(), rocl.WithMemory(8<<20))
-	c := try.Get(rpc.NewClient(deadline(t), small))(t)
-	defer c.Close()
+	c := client(t, small)
 	try.OK(t, rpc.Register(s, "len", func(_ context.Context, p []byte) (bool, error) { return bytes.Equal(p, random(20<<20)), nil }))
-	if isEqual, err := rpc.Call[[]byte, bool](deadline(t), c, s.ID(), "len", random(20<<20)); err != nil || !isEqual {
-		t.Error(isEqual, err)
-	}
+	try.Gives(rpc.Call[[]byte, bool](deadline(t), c, s.ID(), "len", random(20<<20)))(t, true)
 	if _, err := rpc.Call[[]byte, []byte](deadline(t), c, s.ID(), "echo", random(20<<20)); !errors.Is(err, rocl.ErrTooLarge) {
 		t.Errorf("a result beyond the memory of the context: %v", err)
 	}
-	never := try.Get(rpc.NewClient(deadline(t), small, rpc.CallOverflow(-1)))(t)
-	defer never.Close()
+	never := client(t, small, rpc.CallOverflow(-1))
 	if _, err := rpc.Call[[]byte, []byte](deadline(t), never, s.ID(), "echo", random(20<<20)); !errors.Is(err, rocl.ErrTooLarge) {
 		t.Errorf("without overflow: %v", err)
-	}
-}
-
-// Interceptors of both sides, and calls to any and all servers, work with values above the limit.
-func TestOverflowIntercepted(t *testing.T) {
-	cl := rocltest.Cluster(t, 1)
-	see := func(_ context.Context, i *rpc.Invocation, next func(context.Context) error) error {
-		if in := i.In.(*[]byte); len(*in) != 3*limit {
-			t.Errorf("%d bytes", len(*in))
-		}
-		return next(context.Background())
-	}
-	for range 3 {
-		s := try.Get(rpc.NewServer(deadline(t), cl.Open(0), rocl.Attrs{"type": "echo"}, rpc.WithOverflow(limit), rpc.WithInterceptors(see)))(t)
-		defer s.Close(deadline(t))
-		try.OK(t, rpc.Register(s, "echo", echo))
-	}
-	c := try.Get(rpc.NewClient(deadline(t), cl.Open(0), rpc.CallOverflow(limit), rpc.CallInterceptors(see)))(t)
-	defer c.Close()
-	p, n := random(3*limit), 0
-	for a, err := range rpc.CallAll[[]byte, []byte](deadline(t), c, rocl.Match{"type": "echo"}, "echo", p) {
-		if n++; err != nil || !bytes.Equal(a.Value, p) {
-			t.Error(len(a.Value), err)
-		}
-	}
-	if n != 3 {
-		t.Errorf("%d answers", n)
-	}
-	if a, err := rpc.CallAny[[]byte, []byte](deadline(t), c, rocl.Match{"type": "echo"}, "echo", p, rpc.Nearest()); err != nil || !bytes.Equal(a.Value, p) {
-		t.Error(len(a.Value), err)
 	}
 }
 
@@ -347,7 +301,7 @@ func TestOverflowIntercepted(t *testing.T) {
 // arguments or did not run.
 func TestOverflowCallerKilled(t *testing.T) {
 	sock := filepath.Join(t.TempDir(), "s")
-	s := try.Get(rpc.NewServer(deadline(t), open(t, sock), rocl.Attrs{"type": "test"}))(t)
+	s := serve(t, open(t, sock))
 	var ran atomic.Int64
 	want := random(3 << 20)
 	try.OK(t, rpc.Register(s, "echo", func(_ context.Context, p []byte) ([]byte, error) {
@@ -364,25 +318,23 @@ func TestOverflowCallerKilled(t *testing.T) {
 		try.OK(t, cmd.Process.Kill())
 		eventually.True(t, "no handler runs, and nothing is exposed", func() bool { return s.Stats()[0].Running == 0 && s.Moves().Regions == 0 })
 	}
-	try.Check(t, s.Close(deadline(t)))
 }
 
 // Calls whose server is killed end with rocl.ErrGone, and leave no memory exposed.
+//
+// Promise (Package rpc): If either side is killed during a transfer of a call, transfer and call
+// end with `rocl.ErrGone`. See also TestOverflowCallerKilled, TestBulkOriginKilled.
 func TestOverflowServerKilled(t *testing.T) {
 	sock := filepath.Join(t.TempDir(), "s")
-	c := try.Get(rpc.NewClient(deadline(t), open(t, sock)))(t)
-	defer c.Close()
-	cmd, line := other(t, "server", sock)
-	id := try.Get(rocl.ParseGID(line))(t)
+	c := client(t, open(t, sock))
+	cmd, id := other(t, "server", sock)
 	var calls sync.WaitGroup
 	var done atomic.Int64
 	for range 4 {
 		calls.Go(func() {
 			for {
 				if _, err := rpc.Call[[]byte, []byte](deadline(t), c, id, "echo", random(3<<20)); err != nil {
-					if !errors.Is(err, rocl.ErrGone) {
-						t.Error(err)
-					}
+					try.Fails(err)(t, rocl.ErrGone)
 					return
 				}
 				done.Add(1)

@@ -122,9 +122,7 @@ func TestPriorities(t *testing.T) {
 	s, c := pair(t)
 	set := load(t, s, `{"pools": [{"name": "one", "policy": "priority", "workers": 1}]}`)
 	p := set.Default()
-	release, began := make(chan struct{}), make(chan struct{})
-	try.OK(t, p.Submit(context.Background(), pool.Unit{Run: func(context.Context) { close(began); <-release }}))
-	<-began
+	release := occupy(t, p)
 	var order []string
 	var futures []*rpc.Future[struct{}]
 	for i, name := range []string{"scan", "ping"} {
@@ -135,10 +133,8 @@ func TestPriorities(t *testing.T) {
 		}
 	}
 	eventually.True(t, "all calls are queued", func() bool { return p.Stats().Queued == 4 })
-	close(release)
-	for _, f := range futures {
-		try.Works(f.Wait(deadline(t)))(t)
-	}
+	release()
+	done(t, futures...)
 	if got := strings.Join(order, " "); got != "ping ping scan scan" {
 		t.Errorf("order %s", got)
 	}
@@ -163,9 +159,7 @@ func TestFullPoolReplaced(t *testing.T) {
 	try.OK(t, s.Place("wait", rpc.InPool(set.Default())))
 	try.OK(t, set.ReplacePool("old", "main"))
 	close(release)
-	for _, f := range futures {
-		try.Works(f.Wait(deadline(t)))(t)
-	}
+	done(t, futures...)
 	eventually.True(t, "two units have run in the new pool", func() bool { return set.Default().Stats().Done == 2 })
 	if f := set.Default().Stats(); f.MovedIn != 1 {
 		t.Errorf("figures %+v", f)

@@ -6,6 +6,7 @@ import (
 	"context"
 	"iter"
 	"runtime"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -74,9 +75,8 @@ func TestEndedCallsLeaveQueue(t *testing.T) {
 			ended := make(chan error, 2)
 			fills(func() {
 				go func() {
-					for _, err := range rpc.Stream[int64, int64](streamed, c, s.ID(), "stream", 1) {
-						ended <- err
-					}
+					_, err := all(rpc.Stream[int64, int64](streamed, c, s.ID(), "stream", 1))
+					ended <- err
 				}()
 			})
 			cancel()
@@ -139,13 +139,7 @@ func occupy(t *testing.T, p *pool.Pool) (release func()) {
 	began, end := make(chan struct{}), make(chan struct{})
 	try.OK(t, p.Submit(context.Background(), pool.Unit{Run: func(context.Context) { close(began); <-end }}))
 	<-began
-	isOver := false
-	return func() {
-		if !isOver {
-			isOver = true
-			close(end)
-		}
-	}
+	return sync.OnceFunc(func() { close(end) })
 }
 
 // Calls that are given up while the server starts no handler, because an Inline one runs, never run
@@ -154,24 +148,18 @@ func TestAbandonedCallsNeverRun(t *testing.T) {
 	for name, tr := range map[string][]rocl.Option{"inproc": nil, "tcp": {rocltest.TCP()}} {
 		t.Run(name, func(t *testing.T) {
 			cl := rocltest.Cluster(t, 1)
-			s := try.Get(rpc.NewServer(deadline(t), cl.Open(0, tr...), nil))(t)
-			defer s.Close(deadline(t))
-			c := try.Get(rpc.NewClient(deadline(t), cl.Open(0, tr...)))(t)
-			defer c.Close()
+			s := serve(t, cl.Open(0, tr...))
+			c := client(t, cl.Open(0, tr...))
 			entered, leave := make(chan struct{}), make(chan struct{})
 			var runs atomic.Int64
-			for _, err := range []error{
+			try.OK(t,
 				rpc.Register(s, "hold", func(context.Context, struct{}) (struct{}, error) {
 					close(entered)
 					<-leave
 					return struct{}{}, nil
 				}, rpc.Inline()),
 				rpc.Register(s, "work", func(context.Context, int) (int64, error) { return runs.Add(1), nil }),
-			} {
-				if err != nil {
-					t.Fatal(err)
-				}
-			}
+			)
 			held := rpc.Go[struct{}, struct{}](context.Background(), c, s.ID(), "hold", struct{}{})
 			<-entered
 			ctx, cancel := context.WithCancel(deadline(t))
@@ -212,29 +200,20 @@ func TestDeadlineCountsWaiting(t *testing.T) {
 		r := try.Get(at.Register(context.Background(), rocl.Attrs{"caller": "bare"}))(t)
 		leave := make(chan struct{})
 		var runs atomic.Int64
-		for _, err := range []error{
+		try.OK(t,
 			rpc.Register(s, "hold", func(context.Context, struct{}) (struct{}, error) { <-leave; return struct{}{}, nil }, rpc.Inline()),
 			rpc.Register(s, "work", func(context.Context, struct{}) (int64, error) { return runs.Add(1), nil }),
-		} {
-			if err != nil {
-				t.Fatal(err)
-			}
-		}
+		)
 		request := func(name string, left time.Duration) rocl.Pending {
-			p := try.Get(r.StartCallBytes(context.Background(), s.ID(), rpc.CallID(name), rpc.BareRequest(left)))(t)
-			return p
+			return try.Get(r.StartCallBytes(context.Background(), s.ID(), rpc.CallID(name), rpc.BareRequest(left)))(t)
 		}
 		hold := request("hold", 0)
 		synctest.Wait()
 		short, long := request("work", time.Second), request("work", time.Minute)
 		time.Sleep(2 * time.Second) // virtual: the first request's time is over
 		close(leave)
-		for i, p := range []rocl.Pending{hold, short, long} {
-			m, err := p.Wait(context.Background())
-			if err != nil {
-				t.Fatal(i, err)
-			}
-			m.Release()
+		for _, p := range []rocl.Pending{hold, short, long} {
+			try.Get(p.Wait(context.Background()))(t).Release()
 		}
 		if runs.Load() != 1 {
 			t.Errorf("%d of 2 handlers have run, and the deadline of one was over", runs.Load())

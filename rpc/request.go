@@ -34,9 +34,7 @@ type request struct {
 	held    *held   // the result, if it is elsewhere
 	receipt func()  // ends the hold of the result; set and called while callers.mu is held, or by the handler's goroutine
 
-	// late makes the reply if the receiving goroutine would wait. nil: the reply is there, or
-	// none is due.
-	late func() (*rocl.Buffer, error)
+	late *unsent // the result of an Inline handler that is to be exposed, which may wait
 }
 
 // A handlerContext is the context of a handler, which may keep it after it has returned. Requests
@@ -241,11 +239,11 @@ func (r *request) run() {
 	}()
 }
 
-// replyLate sends b, or if it is nil, the reply that late makes.
+// replyLate sends b, or if it is nil, the reply with the result in late.
 func (r *request) replyLate(b *rocl.Buffer) {
 	if b == nil {
 		var err error
-		if b, err = r.late(); err != nil {
+		if b, err = r.resultElsewhere(r.late); err != nil {
 			b = r.s.errorReply(r.status(), r.h.flags, err)
 		}
 	}

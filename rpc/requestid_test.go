@@ -22,10 +22,8 @@ func TestRequestIDs(t *testing.T) {
 	sock := filepath.Join(t.TempDir(), "s")
 	home := open(t, sock)
 	var log lockedBuffer
-	s := try.Get(rpc.NewServer(deadline(t), home, nil, rpc.WithLogger(slog.New(slog.NewTextHandler(&log, nil)))))(t)
-	defer s.Close(deadline(t))
-	c := try.Get(rpc.NewClient(deadline(t), home, rpc.CallInterceptors(rpc.RequestIDs())))(t)
-	defer c.Close()
+	s := serve(t, home, rpc.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+	c := client(t, home, rpc.CallInterceptors(rpc.RequestIDs()))
 	try.OK(t,
 		rpc.Register(s, "inner", func(ctx context.Context, _ struct{}) (string, error) { return rpc.RequestID(ctx), nil }),
 		rpc.Register(s, "outer", func(ctx context.Context, _ struct{}) (string, error) {
@@ -56,8 +54,7 @@ func TestRequestIDs(t *testing.T) {
 	if id := rpc.RequestID(t.Context()); id != "" {
 		t.Errorf("%q outside of handlers", id)
 	}
-	plain := try.Get(rpc.NewClient(deadline(t), home))(t)
-	defer plain.Close()
+	plain := client(t, home)
 	if id, err := rpc.CallAny[struct{}, string](deadline(t), plain, rocl.Match{}, "inner", struct{}{}); id.Value != "" || err != nil {
 		t.Errorf("%q without the interceptor, %v", id.Value, err)
 	}

@@ -3,6 +3,7 @@
 package rpc_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -25,22 +26,67 @@ import (
 func deadline(t testing.TB) context.Context { return eventually.Context(t) }
 
 // open opens a context of the node at a socket.
-func open(t testing.TB, sock string) *rocl.Context {
+func open(t testing.TB, sock string, opts ...rocl.Option) *rocl.Context {
 	t.Helper()
-	c := try.Get(rocl.Open(deadline(t), rocl.WithSocket(sock)))(t)
+	c := try.Get(rocl.Open(deadline(t), append(opts, rocl.WithSocket(sock))...))(t)
 	t.Cleanup(func() { try.Check(t, c.Close()) })
 	return c
+}
+
+// serve returns a server of a context.
+func serve(t testing.TB, c *rocl.Context, opts ...rpc.ServerOption) *rpc.Server {
+	t.Helper()
+	s := try.Get(rpc.NewServer(deadline(t), c, rocl.Attrs{"type": "test"}, opts...))(t)
+	t.Cleanup(func() { try.Check(t, s.Close(deadline(t))) })
+	return s
+}
+
+// client returns a client of a context.
+func client(t testing.TB, c *rocl.Context, opts ...rpc.ClientOption) *rpc.Client {
+	t.Helper()
+	cl := try.Get(rpc.NewClient(deadline(t), c, opts...))(t)
+	t.Cleanup(func() { try.Check(t, cl.Close()) })
+	return cl
 }
 
 // pair returns a server, and a client in another context of the process.
 func pair(t testing.TB, opts ...rpc.ServerOption) (*rpc.Server, *rpc.Client) {
 	t.Helper()
 	sock := filepath.Join(t.TempDir(), "s")
-	s := try.Get(rpc.NewServer(deadline(t), open(t, sock), rocl.Attrs{"type": "test"}, opts...))(t)
-	t.Cleanup(func() { try.Check(t, s.Close(deadline(t))) })
-	c := try.Get(rpc.NewClient(deadline(t), open(t, sock)))(t)
-	t.Cleanup(func() { try.Check(t, c.Close()) })
-	return s, c
+	return serve(t, open(t, sock), opts...), client(t, open(t, sock))
+}
+
+// waits registers the call "wait", whose handler waits until its context ends. began gets a value
+// when a handler has begun, and ended the cause for which its context has ended.
+func waits(t testing.TB, s *rpc.Server, opts ...rpc.Option) (began chan struct{}, ended chan error) {
+	t.Helper()
+	began, ended = make(chan struct{}, 1000), make(chan error, 1000)
+	try.OK(t, rpc.Register(s, "wait", func(ctx context.Context, _ struct{}) (struct{}, error) {
+		began <- struct{}{}
+		<-ctx.Done()
+		ended <- context.Cause(ctx)
+		return struct{}{}, context.Cause(ctx)
+	}, opts...))
+	return began, ended
+}
+
+// all returns what a stream yields before its first error.
+func all[T any](stream iter.Seq2[T, error]) (got []T, err error) {
+	for v, err := range stream {
+		if err != nil {
+			return got, err
+		}
+		got = append(got, v)
+	}
+	return got, nil
+}
+
+// done waits for calls that do not fail.
+func done[T any](t testing.TB, calls ...*rpc.Future[T]) {
+	t.Helper()
+	for _, f := range calls {
+		try.Works(f.Wait(deadline(t)))(t)
+	}
 }
 
 type addends struct{ A, B int64 }
@@ -48,15 +94,12 @@ type addends struct{ A, B int64 }
 func add(_ context.Context, in addends) (int64, error) { return in.A + in.B, nil }
 
 // Promise (Package rpc): A call returns what the handler returned, for values of any size and many
-// goroutines. See also TestSizes.
+// goroutines. See also TestOverflowMany.
 func TestCall(t *testing.T) {
 	s, c := pair(t)
 	try.OK(t, rpc.Register(s, "add", add))
 	for range 100 {
-		sum, err := rpc.Call[addends, int64](deadline(t), c, s.ID(), "add", addends{42, 58})
-		if err != nil || sum != 100 {
-			t.Fatalf("%d, %v", sum, err)
-		}
+		try.Gives(rpc.Call[addends, int64](deadline(t), c, s.ID(), "add", addends{42, 58}))(t, 100)
 	}
 	if st := s.Stats(); len(st) != 1 || st[0].Name != "add" || st[0].Calls != 100 || st[0].Errors != 0 || st[0].P50 <= 0 || st[0].P99 > st[0].Longest {
 		t.Errorf("%+v", st)
@@ -75,18 +118,6 @@ func TestCall(t *testing.T) {
 	}
 }
 
-func TestUnknown(t *testing.T) {
-	s, c := pair(t)
-	try.OK(t, rpc.Register(s, "add", add))
-	if !s.Deregister("add") || s.Deregister("add") {
-		t.Error("add was not registered once")
-	}
-	_, err := rpc.Call[addends, int64](deadline(t), c, s.ID(), "add", addends{1, 2})
-	if !errors.Is(err, rpc.ErrUnknownCall) || !strings.Contains(err.Error(), `"add"`) {
-		t.Error(err)
-	}
-}
-
 // A server is not found while the function of WithCalls runs, nor after that has failed.
 func TestWithCalls(t *testing.T) {
 	sock := filepath.Join(t.TempDir(), "s")
@@ -99,9 +130,7 @@ func TestWithCalls(t *testing.T) {
 		}
 	}
 	set := pool.New()
-	defer func() {
-		try.Check(t, set.Close(deadline(t)))
-	}()
+	defer func() { try.Check(t, set.Close(deadline(t))) }()
 	p := try.Get(set.AddPool(pool.PoolConfig{Name: "p"}))(t)
 	failure := errors.New("on purpose")
 	try.Fails(rpc.NewServer(deadline(t), own, rocl.Attrs{"type": "test"}, rpc.WithCalls(func(s *rpc.Server) error {
@@ -112,17 +141,15 @@ func TestWithCalls(t *testing.T) {
 	})))(t, failure)
 	nobody()
 	try.Check(t, set.RemovePool("p")) // it is in use no more
-	s := try.Get(rpc.NewServer(deadline(t), own, rocl.Attrs{"type": "test"}, rpc.WithCalls(func(s *rpc.Server) error {
+	serve(t, own, rpc.WithCalls(func(s *rpc.Server) error {
 		nobody()
 		if s.ID() != (rocl.GID{}) || s.Resource() != nil {
 			t.Errorf("the server has the resource %v, which can be found", s.ID())
 		}
 		try.Fails(s.Close(deadline(t)))(t, errors.ErrUnsupported)
 		return rpc.Register(s, "add", add)
-	}), rpc.WithCalls(func(s *rpc.Server) error { return rpc.Register(s, "sub", add) })))(t)
-	defer s.Close(deadline(t))
-	c := try.Get(rpc.NewClient(deadline(t), other))(t)
-	defer c.Close()
+	}), rpc.WithCalls(func(s *rpc.Server) error { return rpc.Register(s, "sub", add) }))
+	c := client(t, other)
 	for _, name := range []string{"add", "sub"} {
 		if sum, err := rpc.CallAny[addends, int64](deadline(t), c, tests, name, addends{40, 2}); err != nil || sum.Value != 42 {
 			t.Errorf("%s: %+v, %v", name, sum, err)
@@ -166,22 +193,13 @@ func TestErrors(t *testing.T) {
 // TestCancelledInPool.
 func TestCancel(t *testing.T) {
 	s, c := pair(t)
-	ended := make(chan error, 100)
-	began := make(chan struct{}, 100)
-	try.OK(t, rpc.Register(s, "wait", func(ctx context.Context, _ struct{}) (struct{}, error) {
-		began <- struct{}{}
-		<-ctx.Done()
-		ended <- context.Cause(ctx)
-		return struct{}{}, ctx.Err()
-	}))
+	began, ended := waits(t, s)
 	ctx, cancel := context.WithCancel(deadline(t))
 	f := rpc.Go[struct{}, struct{}](ctx, c, s.ID(), "wait", struct{}{})
 	<-began
 	cancel()
 	try.Fails(f.Wait(deadline(t)))(t, context.Canceled)
-	if err := <-ended; !errors.Is(err, context.Canceled) {
-		t.Errorf("the handler's context ended with %v", err)
-	}
+	try.Fails(<-ended)(t, context.Canceled)
 	for patience, hasBegun := 20*time.Millisecond, false; !hasBegun; patience *= 2 { // until a call begins in time
 		ctx, cancel := context.WithTimeout(deadline(t), patience)
 		try.Fails(rpc.Call[struct{}, struct{}](ctx, c, s.ID(), "wait", struct{}{}))(t, context.DeadlineExceeded)
@@ -192,9 +210,7 @@ func TestCancel(t *testing.T) {
 		default:
 		}
 	}
-	if err := <-ended; !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("the handler's context ended with %v", err)
-	}
+	try.Fails(<-ended)(t, context.DeadlineExceeded)
 }
 
 // count yields the numbers from 0 to n, and fails after them where n is odd.
@@ -217,20 +233,14 @@ func TestStream(t *testing.T) {
 	s, c := pair(t)
 	try.OK(t, rpc.RegisterStream(s, "count", count))
 	for _, n := range []int64{0, 1, 2, 255, 256, 100_000, 100_001} {
-		var got int64
-		var err error
-		for v, e := range rpc.Stream[int64, int64](deadline(t), c, s.ID(), "count", n) {
-			if e != nil {
-				err = e
-				break
+		got, err := all(rpc.Stream[int64, int64](deadline(t), c, s.ID(), "count", n))
+		for i, v := range got {
+			if v != int64(i) {
+				t.Fatalf("%d of %d is %d", i, n, v)
 			}
-			if v != got {
-				t.Fatalf("%d of %d is %d", got, n, v)
-			}
-			got++
 		}
-		if got != n || errors.Is(err, fs.ErrNotExist) != (n%2 != 0) || n%2 == 0 && err != nil {
-			t.Errorf("%d of %d results, then %v", got, n, err)
+		if int64(len(got)) != n || errors.Is(err, fs.ErrNotExist) != (n%2 != 0) || n%2 == 0 && err != nil {
+			t.Errorf("%d of %d results, then %v", len(got), n, err)
 		}
 	}
 }
@@ -260,26 +270,15 @@ func TestStreamLeft(t *testing.T) {
 // Errors of a stream without results arrive like those of any call.
 func TestStreamFails(t *testing.T) {
 	s, c := pair(t)
-	try.OK(t, rpc.RegisterStream(s, "panic", func(context.Context, addends) iter.Seq2[int64, error] { panic("on purpose") }))
-	try.OK(t, rpc.Register(s, "add", add))
-	first := func(name string) error {
-		for _, err := range rpc.Stream[addends, int64](deadline(t), c, s.ID(), name, addends{}) {
-			return err
-		}
-		return nil
-	}
-	try.Fails(first("panic"))(t, rpc.ErrPanic)
-	for _, name := range []string{"add", "nothing"} {
-		if err := first(name); !errors.Is(err, rpc.ErrUnknownCall) {
-			t.Error(name, err)
-		}
+	try.OK(t,
+		rpc.RegisterStream(s, "panic", func(context.Context, addends) iter.Seq2[int64, error] { panic("on purpose") }),
+		rpc.Register(s, "add", add),
+	)
+	for name, want := range map[string]error{"panic": rpc.ErrPanic, "add": rpc.ErrUnknownCall, "nothing": rpc.ErrUnknownCall} {
+		try.Fails(all(rpc.Stream[addends, int64](deadline(t), c, s.ID(), name, addends{})))(t, want)
 	}
 	try.Fails(rpc.Call[addends, int64](deadline(t), c, s.ID(), "panic", addends{}))(t, rpc.ErrStream)
-	for _, err := range rpc.Stream[int32, int64](deadline(t), c, s.ID(), "panic", 1) {
-		if !errors.Is(err, rocl.ErrValue) {
-			t.Error(err)
-		}
-	}
+	try.Fails(all(rpc.Stream[int32, int64](deadline(t), c, s.ID(), "panic", 1)))(t, rocl.ErrValue)
 }
 
 // Several providers of one name in a process are distinguished by their attributes.
@@ -302,8 +301,7 @@ func TestProviders(t *testing.T) {
 			return name, nil
 		}))
 	}
-	c := try.Get(rpc.NewClient(deadline(t), home))(t)
-	defer c.Close()
+	c := client(t, home)
 	for id, name := range ids {
 		a, err := rpc.CallAny[struct{}, string](deadline(t), c, rocl.Match{"provider": name}, "name", struct{}{})
 		if a.Provider != id || name == "kv1" && !errors.Is(err, rocl.ErrFull) || name != "kv1" && (err != nil || a.Value != name) {
@@ -335,8 +333,7 @@ func TestProviders(t *testing.T) {
 func TestJSON(t *testing.T) {
 	s, c := pair(t)
 	try.OK(t, rpc.Register(s, "add", add), rpc.RegisterStream(s, "count", count))
-	out, err := rpc.CallJSON(deadline(t), c, s.ID(), "add", []byte(`{"A": 1, "B": 2}`))
-	if err != nil || string(out) != "3" {
+	if out, err := rpc.CallJSON(deadline(t), c, s.ID(), "add", []byte(`{"A": 1, "B": 2}`)); err != nil || string(out) != "3" {
 		t.Errorf("%s, %v", out, err)
 	}
 	for _, bad := range []string{`{"C": 1}`, `{"A": "x"}`, `{} {}`, `[`} {
@@ -346,20 +343,11 @@ func TestJSON(t *testing.T) {
 	}
 	try.Fails(rpc.CallJSON(deadline(t), c, s.ID(), "nothing", nil))(t, rpc.ErrUnknownCall)
 	try.Fails(rpc.CallJSON(deadline(t), c, s.ID(), "count", []byte("2")))(t, rpc.ErrStream)
-	var got []string
-	for v, err := range rpc.StreamJSON(deadline(t), c, s.ID(), "count", []byte(" 3 ")) {
-		if got = append(got, string(v)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			t.Error(err)
-		}
+	got, err := all(rpc.StreamJSON(deadline(t), c, s.ID(), "count", []byte(" 3 ")))
+	if string(bytes.Join(got, []byte(" "))) != "0 1 2" || !errors.Is(err, fs.ErrNotExist) { // the error of an odd count
+		t.Errorf("%q, %v", got, err)
 	}
-	if !slices.Equal(got, []string{"0", "1", "2", ""}) { // the last is the error of an odd count
-		t.Errorf("%q", got)
-	}
-	for _, err := range rpc.StreamJSON(deadline(t), c, s.ID(), "add", nil) {
-		if !errors.Is(err, rpc.ErrUnknownCall) {
-			t.Error(err)
-		}
-	}
+	try.Fails(all(rpc.StreamJSON(deadline(t), c, s.ID(), "add", nil)))(t, rpc.ErrUnknownCall)
 	st, err := rpc.StatsOf(deadline(t), c, s.ID())
 	if i := slices.IndexFunc(st, func(m rpc.MethodStats) bool { return m.Name == "add" }); i > 0 {
 		st[0] = st[i]
@@ -375,31 +363,27 @@ func TestJSON(t *testing.T) {
 // Promise (Package rpc): A busy server refuses calls for which its pool has no room.
 func TestBusy(t *testing.T) {
 	s, c := pair(t)
-	set := try.Get(pool.Load([]byte(`{"pools": [{"name": "one", "workers": 1, "queue": 1}]}`)))(t)
-	defer set.Close(deadline(t))
-	defer s.Close(deadline(t))
-	one := try.Get(set.Pool("one"))(t)
+	one := load(t, s, `{"pools": [{"name": "one", "workers": 1, "queue": 1}]}`).Default()
 	began, release := make(chan struct{}, 10), make(chan struct{})
 	try.OK(t, rpc.Register(s, "wait", func(ctx context.Context, _ struct{}) (struct{}, error) {
 		began <- struct{}{}
 		<-release
 		return struct{}{}, nil
-	}, rpc.InPool(one)))
-	try.OK(t, rpc.Register(s, "add", add))
-	var running []*rpc.Future[struct{}]
-	running = append(running, rpc.Go[struct{}, struct{}](deadline(t), c, s.ID(), "wait", struct{}{}))
+	}, rpc.InPool(one)), rpc.Register(s, "add", add))
+	call := func() *rpc.Future[struct{}] {
+		return rpc.Go[struct{}, struct{}](deadline(t), c, s.ID(), "wait", struct{}{})
+	}
+	runs := call()
 	<-began
-	running = append(running, rpc.Go[struct{}, struct{}](deadline(t), c, s.ID(), "wait", struct{}{}))
+	queued := call()
 	eventually.True(t, "a call is queued", func() bool { return one.Stats().Queued > 0 })
 	try.Fails(rpc.Call[struct{}, struct{}](deadline(t), c, s.ID(), "wait", struct{}{}))(t, rpc.ErrBusy)
 	try.Gives(rpc.Call[addends, int64](deadline(t), c, s.ID(), "add", addends{1, 2}))(t, 3)
 	try.OK(t, s.Place("wait", rpc.InGoroutine()))
-	running = append(running, rpc.Go[struct{}, struct{}](deadline(t), c, s.ID(), "wait", struct{}{}))
+	moved := call()
 	<-began
 	close(release)
-	for _, f := range running {
-		try.Works(f.Wait(deadline(t)))(t)
-	}
+	done(t, runs, queued, moved)
 	try.Fails(s.Place("nothing", rpc.Inline()))(t, rpc.ErrUnknownCall)
 }
 
@@ -430,29 +414,12 @@ func TestInterceptors(t *testing.T) {
 		}
 	}
 	sock := filepath.Join(t.TempDir(), "s")
-	s := try.Get(rpc.NewServer(deadline(t), open(t, sock), nil, rpc.WithInterceptors(note("outer"), note("inner"))))(t)
-	defer s.Close(deadline(t))
-	c := try.Get(rpc.NewClient(deadline(t), open(t, sock), rpc.CallInterceptors(note("client"))))(t)
-	defer c.Close()
+	s := serve(t, open(t, sock), rpc.WithInterceptors(note("outer"), note("inner")))
+	c := client(t, open(t, sock), rpc.CallInterceptors(note("client")))
 	try.OK(t, rpc.Register(s, "add", add, rpc.Inline()))
-	sum, err := rpc.Call[addends, int64](deadline(t), c, s.ID(), "add", addends{1, 2})
-	if err != nil || sum != 6000 {
-		t.Errorf("%d, %v", sum, err)
-	}
+	try.Gives(rpc.Call[addends, int64](deadline(t), c, s.ID(), "add", addends{1, 2}))(t, 6000)
 	if want := []string{"client add", "outer add", "inner add", "inner done", "outer done", "client done"}; !slices.Equal(log, want) {
 		t.Errorf("%q", log)
-	}
-}
-
-func BenchmarkCall(b *testing.B) {
-	s, c := pair(b)
-	try.OK(b, rpc.Register(s, "add", add, rpc.Inline()))
-	ctx := context.Background()
-	b.ReportAllocs()
-	for b.Loop() {
-		if _, err := rpc.Call[addends, int64](ctx, c, s.ID(), "add", addends{42, 58}); err != nil {
-			b.Fatal(err)
-		}
 	}
 }
 
@@ -486,8 +453,7 @@ func TestCallAllocates(t *testing.T) {
 // Promise (Package rpc): A handler gets its server, also before `NewServer` has returned.
 func TestHandlerHasServer(t *testing.T) {
 	c := open(t, filepath.Join(t.TempDir(), "s"))
-	caller := try.Get(rpc.NewClient(t.Context(), c))(t)
-	defer caller.Close()
+	caller := client(t, c)
 	var given, around *rpc.Server
 	called := make(chan error, 1)
 	s := try.Get(rpc.NewServer(t.Context(), c, rocl.Attrs{"name": "early"},

@@ -267,7 +267,7 @@ func (s *results) reply(m *rocl.Message, b *rocl.Buffer, flags byte) error {
 // held.
 func (s *results) sendElsewhereLocked(m *rocl.Message) error {
 	r := s.r
-	e, err := r.s.overflow.expose(r.ctx, s.ready, bulk.Bytes(s.ready))
+	e, err := r.s.overflow.expose(r.ctx, &unsent{s.ready, bulk.Bytes(s.ready), nil})
 	if err != nil {
 		return err
 	}
