@@ -29,7 +29,7 @@ func (ep *Endpoint) pushByOffer(ctx context.Context, mv *move, from int64) (int6
 	}()
 	h := r.Handle()
 	source := move{h: &h, off: mv.at}
-	return ep.each(ctx, mv, from, ep.cfg.large, mv.pieces, patient(func(ctx context.Context, mv *move, at, n int64) error {
+	return ep.each(ctx, mv, from, ep.cfg.large, mv.pieces, patient(func(ctx context.Context, at, n int64) error {
 		m, err := ep.ask(ctx, mv.h.origin, tagOffer, nil, mv.request(at, n), source.request(at, n))
 		if err != nil {
 			return err

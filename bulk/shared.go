@@ -40,10 +40,11 @@ func (ep *Endpoint) inPlace(want Rights, mv *move) pieceFunc {
 	if min(mv.n, int64(ep.cfg.inPlace)) < inPlaceLeast || !mv.local.isCoarse(mv.n) || mv.h.origin.Context() == ep.ID().Context() || !ep.sharing.mayReadInPlace(ep.c, mv.h.origin) {
 		return nil
 	}
+	one := ep.pushInPlace
 	if want == ReadOnly {
-		return ep.pullInPlace
+		one = ep.pullInPlace
 	}
-	return ep.pushInPlace
+	return func(ctx context.Context, at, n int64) error { return one(ctx, mv, at, n) }
 }
 
 // pullInPlace copies n bytes to local memory, from where they lie. It fails with errElsewhere if

@@ -135,8 +135,7 @@ func (n *nestedCall) run() {
 	r := n.r
 	if r.method.executor.isReceiver() && !r.ctx.outer.isInlineOf(r.s) {
 		if err := r.s.lockInline(r.ctx); err != nil {
-			r.refuse(err)
-			r.end()
+			r.drop(err)
 			return
 		}
 		defer r.s.inline.Unlock()

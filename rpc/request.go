@@ -81,13 +81,12 @@ func InfoFrom(ctx context.Context) *Info {
 func (s *Server) begin(m *rocl.Message) (own *request, waits context.Context) {
 	if !s.running.begin() {
 		s.refuse(m, flagsOf(m.Bytes()), ErrClosed)
-		m.Release()
 		return nil, nil
 	}
 	r := s.requests.Get().(*request)
 	r.m = m
 	if err := r.parse(); err != nil {
-		s.refuse(m, flagsOf(m.Bytes()), err)
+		s.fail(ended, m, statusRefused, flagsOf(m.Bytes()), err)
 		r.free()
 		s.running.end()
 		return nil, nil
@@ -178,9 +177,9 @@ func (r *request) limit() {
 	}
 }
 
-// leave ends a request whose context has ended before its handler began.
-func (r *request) leave() {
-	r.refuse(context.Cause(r.ctx))
+// drop refuses and ends a request whose handler has not begun.
+func (r *request) drop(err error) {
+	r.refuse(err)
 	r.end()
 }
 
@@ -382,9 +381,10 @@ func (r *request) refuseUntil(ctx context.Context, err error) {
 }
 
 // refuse replies, without waiting, that a request is not handled. If the caller's context has no
-// room for replies, the caller gets rocl.ErrNoReply.
+// room for replies, the caller gets rocl.ErrNoReply. refuse owns m.
 func (s *Server) refuse(m *rocl.Message, flags byte, err error) {
 	s.fail(ended, m, statusRefused, flags, err)
+	m.Release()
 }
 
 // fail replies to m that the call has failed.

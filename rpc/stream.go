@@ -166,7 +166,6 @@ func (s *results) next(m *rocl.Message) {
 			err = fmt.Errorf("%w: the stream has ended, or another request waits for its results", ErrProtocol)
 		}
 		s.r.s.refuse(m, s.r.h.flags, err)
-		m.Release()
 		return
 	}
 	s.dropLocked()
