@@ -80,6 +80,15 @@ func expose(t testing.TB, ep side, r bulk.Rights, s ...bulk.Segment) *bulk.Regio
 	return try.Get(ep.Expose(r, s...))(t)
 }
 
+// pulls checks the bytes of a pull.
+func pulls(t testing.TB, target side, h bulk.Handle, off int64, want []byte) {
+	t.Helper()
+	got := make([]byte, len(want))
+	if n, err := target.Pull(deadline(t), h, off, got); err != nil || n != int64(len(want)) || !bytes.Equal(got, want) {
+		t.Errorf("pull of %d bytes: %d, %v", len(want), n, err)
+	}
+}
+
 // pattern returns the bytes of which counting returns the beginning.
 var pattern = sync.OnceValue(func() []byte {
 	p := make([]byte, 16<<20)
@@ -204,13 +213,8 @@ func TestSegments(t *testing.T) {
 		text := []byte("overlap")
 		twice := expose(t, origin, bulk.ReadOnly, bulk.Bytes(text[:5]), bulk.Bytes(nil), bulk.Bytes(text[2:]))
 		again := expose(t, origin, bulk.ReadOnly, bulk.Bytes(text))
-		p, q := make([]byte, twice.Len()), make([]byte, len(text))
-		if _, err := target.Pull(deadline(t), twice.Handle(), 0, p); err != nil || string(p) != "overlerlap" {
-			t.Errorf("%q, %v", p, err)
-		}
-		if _, err := target.Pull(deadline(t), again.Handle(), 0, q); err != nil || string(q) != "overlap" {
-			t.Errorf("%q, %v", q, err)
-		}
+		pulls(t, target, twice.Handle(), 0, []byte("overlerlap"))
+		pulls(t, target, again.Handle(), 0, text)
 
 		both := []byte("........")
 		lapped := expose(t, origin, bulk.WriteOnly, bulk.Bytes(both[1:5]), bulk.Bytes(both[3:7]))
@@ -238,10 +242,7 @@ func manySegments(t *testing.T, origin, target side, n int) {
 		want = append(want, all[2*i:2*i+i%3]...)
 	}
 	many := expose(t, origin, bulk.ReadOnly, segs...)
-	got := make([]byte, many.Len())
-	if n, err := target.Pull(deadline(t), many.Handle(), 0, got); err != nil || n != int64(len(want)) || !bytes.Equal(got, want) {
-		t.Error(n, err)
-	}
+	pulls(t, target, many.Handle(), 0, want)
 	room := bytes.Repeat([]byte{'x'}, 2*n)
 	for i := range segs {
 		segs[i] = bulk.Bytes(room[2*i : 2*i+i%3])
@@ -359,10 +360,7 @@ func TestForgedHandles(t *testing.T) {
 		if err != nil || part.Len() != 20 || part.Rights() != bulk.ReadOnly || part.Origin() != origin.ID() {
 			t.Fatal(part, err)
 		}
-		p := make([]byte, 20)
-		if _, err := target.Pull(deadline(t), part, 0, p); err != nil || !bytes.Equal(p, mem[15:35]) {
-			t.Fatal(err)
-		}
+		pulls(t, target, part, 0, mem[15:35])
 		one := try.Get(part.Slice(0, 1))(t)
 		try.Fails(one.Slice(0, 0))(t, bulk.ErrNarrow)
 		if same, err := one.Slice(0, 1); err != nil || same != one {

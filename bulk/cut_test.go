@@ -53,11 +53,8 @@ func TestConnectionCut(t *testing.T) {
 			left.Store(cuts)
 			segs, gather := segments(t, origin.c, [][]byte{bytes.Clone(want)}, isRegistered)
 			r := expose(t, origin, bulk.ReadWrite, segs...)
-			got := make([]byte, n)
-			if _, err := target.Pull(deadline(t), r.Handle(), 0, got); err != nil || !bytes.Equal(got, want) {
-				t.Fatal("pull: ", err)
-			}
-			got = counting(n + 1)[1:]
+			pulls(t, target, r.Handle(), 0, want)
+			got := counting(n + 1)[1:]
 			if _, err := target.Push(deadline(t), r.Handle(), 0, got); err != nil {
 				t.Fatal("push: ", err)
 			}

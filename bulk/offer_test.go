@@ -36,6 +36,28 @@ func remotes(t *testing.T, opts ...bulk.Option) (origin, target side) {
 	return origin, target
 }
 
+// thereAndBack pulls most of a region with n bytes in k segments to a number of slices, and pushes
+// other bytes from there. around calls the transfer, a pull or a push.
+func thereAndBack(t *testing.T, origin, target side, n, k, parts int, isRegistered bool, around func(what string, transfer func())) {
+	t.Helper()
+	mem := counting(n)
+	segs, gather := segments(t, origin.c, cut(mem, k), isRegistered)
+	r := expose(t, origin, bulk.ReadWrite, segs...)
+	got := make([]byte, n-5)
+	around("pull", func() {
+		if _, err := target.Pull(deadline(t), r.Handle(), 3, cut(got, parts)...); err != nil || !bytes.Equal(got, mem[3:n-2]) {
+			t.Fatal("pull: ", err)
+		}
+	})
+	for i := range got {
+		got[i] ^= 0x55
+	}
+	around("push", func() { try.Get(target.Push(deadline(t), r.Handle(), 4, cut(got, parts)...))(t) })
+	if err := r.Revoke(deadline(t)); err != nil || !bytes.Equal(gather()[4:n-1], got) {
+		t.Error("other bytes were pushed: ", err)
+	}
+}
+
 // Between large segments and slices, bytes that come over TCP are copied neither by the origin nor
 // by the target, in either direction. Only the ends of segments and slices are, and what a
 // connection reads together with the head of a message: up to 16 KiB for each of these.
@@ -49,31 +71,14 @@ func TestNoCopies(t *testing.T) {
 		for _, parts := range []int{1, 20} {
 			for _, isRegistered := range []bool{false, true} {
 				t.Run(fmt.Sprint(k, " segments, ", parts, " slices, registered ", isRegistered), func(t *testing.T) {
-					mem := counting(n)
 					most := uint64(k+parts+n>>20+1) * 16 << 10
-					segs, gather := segments(t, origin.c, cut(mem, k), isRegistered)
-					r := expose(t, origin, bulk.ReadWrite, segs...)
-					got := make([]byte, n-5)
-					before := copied(origin, target)
-					if _, err := target.Pull(deadline(t), r.Handle(), 3, cut(got, parts)...); err != nil || !bytes.Equal(got, mem[3:n-2]) {
-						t.Fatal("pull: ", err)
-					}
-					if more := copied(origin, target) - before; more > most {
-						t.Errorf("a pull copied %d bytes", more)
-					}
-					for i := range got {
-						got[i] ^= 0x55
-					}
-					before = copied(origin, target)
-					if _, err := target.Push(deadline(t), r.Handle(), 4, cut(got, parts)...); err != nil {
-						t.Fatal("push: ", err)
-					}
-					if more := copied(origin, target) - before; more > most {
-						t.Errorf("a push copied %d bytes", more)
-					}
-					if err := r.Revoke(deadline(t)); err != nil || !bytes.Equal(gather()[4:n-1], got) {
-						t.Error("other bytes were pushed: ", err)
-					}
+					thereAndBack(t, origin, target, n, k, parts, isRegistered, func(what string, transfer func()) {
+						before := copied(origin, target)
+						transfer()
+						if more := copied(origin, target) - before; more > most {
+							t.Errorf("a %s copied %d bytes", what, more)
+						}
+					})
 				})
 			}
 		}

@@ -35,13 +35,8 @@ func TestRequestsAtATime(t *testing.T) {
 				for range 2 {
 					w := expose(t, origin, bulk.WriteOnly, bulk.Bytes(make([]byte, n)))
 					all.Go(func() {
-						p := make([]byte, n)
-						if _, err := target.Pull(deadline(t), r.Handle(), 0, p); err != nil || !bytes.Equal(p, counting(n)) {
-							t.Error("pull: ", err)
-						}
-						if _, err := target.Push(deadline(t), w.Handle(), 0, p); err != nil {
-							t.Error("push: ", err)
-						}
+						pulls(t, target, r.Handle(), 0, counting(n))
+						try.Works(target.Push(deadline(t), w.Handle(), 0, counting(n)))(t)
 					})
 				}
 			}

@@ -81,34 +81,14 @@ func TestPlainMemoryReadInPlace(t *testing.T) {
 		for _, parts := range []int{1, 7, 2000} {
 			t.Run(fmt.Sprint(k, " segments, ", parts, " slices"), func(t *testing.T) {
 				origin, target := sharing(t)
-				mem := counting(n)
-				segs, gather := segments(t, origin.c, cut(mem, k), false)
-				r := expose(t, origin, bulk.ReadWrite, segs...)
-				before := bytesRead.Load()
-				got := make([]byte, n-5)
-				if _, err := target.Pull(deadline(t), r.Handle(), 3, cut(got, parts)...); err != nil || !bytes.Equal(got, mem[3:n-2]) {
-					t.Fatal("pull: ", err)
-				}
-				if read := bytesRead.Load() - before; read < n-5 {
-					t.Errorf("%d bytes were read where they lie", read)
-				}
-				for i := range got {
-					got[i] ^= 0x55
-				}
-				copied := origin.c.Stats().CopiedBytes + target.c.Stats().CopiedBytes
-				before = bytesRead.Load()
-				if _, err := target.Push(deadline(t), r.Handle(), 4, cut(got, parts)...); err != nil {
-					t.Fatal("push: ", err)
-				}
-				if read := bytesRead.Load() - before; read < n-5 && parts < 1000 {
-					t.Errorf("%d bytes were read where they lie", read)
-				}
-				if more := origin.c.Stats().CopiedBytes + target.c.Stats().CopiedBytes - copied; more > 50_000 && parts < 1000 {
-					t.Errorf("%d bytes copied by the library", more)
-				}
-				if err := r.Revoke(deadline(t)); err != nil || !bytes.Equal(gather()[4:n-1], got) {
-					t.Error("other bytes were pushed: ", err)
-				}
+				thereAndBack(t, origin, target, n, k, parts, false, func(what string, transfer func()) {
+					read, copied := bytesRead.Load(), origin.c.Stats().CopiedBytes+target.c.Stats().CopiedBytes
+					transfer()
+					read, copied = bytesRead.Load()-read, origin.c.Stats().CopiedBytes+target.c.Stats().CopiedBytes-copied
+					if isPull := what == "pull"; read < n-5 && (isPull || parts < 1000) || copied > 50_000 && !isPull && parts < 1000 {
+						t.Errorf("%s: %d bytes were read where they lie, %d copied by the library", what, read, copied)
+					}
+				})
 			})
 		}
 	}
@@ -122,10 +102,7 @@ func TestPlainMemoryPieces(t *testing.T) {
 		const n = 4<<20 + 1000
 		origin, target := sharing(t, bulk.PieceSize(piece))
 		r := expose(t, origin, bulk.ReadOnly, bulk.Bytes(counting(n)))
-		got := make([]byte, n)
-		if _, err := target.Pull(deadline(t), r.Handle(), 0, got); err != nil || !bytes.Equal(got, counting(n)) {
-			t.Fatal(err)
-		}
+		pulls(t, target, r.Handle(), 0, counting(n))
 		if made := target.Stats().Transfers; made != requests || piece > 256<<10 && bytesRead.Load() < n {
 			t.Errorf("pieces of %d bytes: %d requests, %d bytes read where they lie", piece, made, bytesRead.Load())
 		}
@@ -195,10 +172,7 @@ func TestPlainMemoryFailsInTheMidst(t *testing.T) {
 	origin, target := sharing(t, bulk.PieceSize(1<<20))
 	mem := counting(16 << 20)
 	r := expose(t, origin, bulk.ReadOnly, bulk.Bytes(mem))
-	got := make([]byte, len(mem))
-	if n, err := target.Pull(deadline(t), r.Handle(), 0, got); err != nil || n != int64(len(mem)) || !bytes.Equal(got, mem) {
-		t.Fatal(n, err)
-	}
+	pulls(t, target, r.Handle(), 0, mem)
 	if target.Stats().Denied != 0 {
 		t.Error("the origin is remembered as denied")
 	}

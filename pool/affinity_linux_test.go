@@ -68,8 +68,7 @@ func TestNoSuchCore(t *testing.T) {
 		t.Errorf("error %v", err)
 	}
 	s := newSet(t, Config{Pools: pools})
-	_, err = s.AddStream(bad)
-	wantError(t, err, `pool: add stream: cores: invalid argument`, ErrConfig, unix.EINVAL)
+	refused(s.AddStream(bad))(t, `pool: add stream: cores: invalid argument`, ErrConfig, unix.EINVAL)
 	if n := len(s.Streams()); n != 0 {
 		t.Errorf("%d streams", n)
 	}

@@ -195,8 +195,7 @@ func TestThreads(t *testing.T) {
 	for i := range c.Streams {
 		c.Streams[i] = StreamConfig{Pools: []string{"default"}, LockThread: true}
 	}
-	_, err := c.Validate()
-	wantError(t, err, `pool: configuration: streams[1024]: more than 1024 streams have a thread of their own`, ErrConfig)
+	refused(c.Validate())(t, `pool: configuration: streams[1024]: more than 1024 streams have a thread of their own`, ErrConfig)
 	c.Streams[7].LockThread = false
 	try.Works(c.Validate())(t)
 }

@@ -57,6 +57,15 @@ func hold(t testing.TB, p *Pool) (release func()) {
 	return release
 }
 
+// refused checks the kinds and the text of the error of a call.
+func refused(results ...any) func(t testing.TB, text string, kinds ...error) {
+	return func(t testing.TB, text string, kinds ...error) {
+		t.Helper()
+		err, _ := results[len(results)-1].(error)
+		wantError(t, err, text, kinds...)
+	}
+}
+
 // wantError checks an error's kinds and text.
 func wantError(t testing.TB, err error, text string, kinds ...error) {
 	t.Helper()

@@ -50,12 +50,9 @@ func TestAddPool(t *testing.T) {
 	if got := fmt.Sprint(names); got != "[a pool-1 c d pool-4]" {
 		t.Errorf("pools %s", got)
 	}
-	_, err := s.AddPool(PoolConfig{Name: "a"})
-	wantError(t, err, `pool: add pool "a": pools[5].name: "a" is the name of pools[0]`, ErrExists, ErrConfig)
-	_, err = s.AddPool(PoolConfig{Name: "x", Queue: -1})
-	wantError(t, err, `pool: add pool "x": pools[5].queue: must not be negative`, ErrConfig)
-	_, err = s.Pool("x")
-	wantError(t, err, `pool: find pool "x": no such pool`, ErrNotFound)
+	refused(s.AddPool(PoolConfig{Name: "a"}))(t, `pool: add pool "a": pools[5].name: "a" is the name of pools[0]`, ErrExists, ErrConfig)
+	refused(s.AddPool(PoolConfig{Name: "x", Queue: -1}))(t, `pool: add pool "x": pools[5].queue: must not be negative`, ErrConfig)
+	refused(s.Pool("x"))(t, `pool: find pool "x": no such pool`, ErrNotFound)
 	wantError(t, s.RemovePool("x"), `pool: remove pool "x": no such pool`, ErrNotFound)
 	wantError(t, s.Resize("x", 1), `pool: resize pool "x": no such pool`, ErrNotFound)
 	wantError(t, s.Resize("a", -7), `pool: resize pool "a": pools[0].workers: must not be negative`, ErrConfig)
@@ -157,17 +154,12 @@ func TestStreamErrors(t *testing.T) {
 		Pools:   []PoolConfig{{Name: "a"}, {Name: "now", Policy: Inline}},
 		Streams: []StreamConfig{{Name: "s0", Pools: []string{"a"}}, {Pools: []string{"a"}}},
 	})
-	_, err := s.AddStream(StreamConfig{})
-	wantError(t, err, `pool: add stream: streams[2].pools: must name at least one pool`, ErrConfig)
-	_, err = s.AddStream(StreamConfig{Name: "s0", Pools: []string{"a"}})
-	wantError(t, err, `pool: add stream "s0": streams[2].name: "s0" is the name of streams[0]`, ErrExists)
-	_, err = s.AddStream(StreamConfig{Name: "x", Pools: []string{"a", "b"}})
-	wantError(t, err, `pool: add stream "x": streams[2].pools[1]: no pool is named "b"`, ErrNotFound, ErrConfig)
-	_, err = s.AddStream(StreamConfig{Name: "x", Pools: []string{"now"}})
-	wantError(t, err, `pool: add stream "x": streams[2].pools[0]: pool "now" has policy "inline", which no stream serves`, ErrConfig)
+	refused(s.AddStream(StreamConfig{}))(t, `pool: add stream: streams[2].pools: must name at least one pool`, ErrConfig)
+	refused(s.AddStream(StreamConfig{Name: "s0", Pools: []string{"a"}}))(t, `pool: add stream "s0": streams[2].name: "s0" is the name of streams[0]`, ErrExists)
+	refused(s.AddStream(StreamConfig{Name: "x", Pools: []string{"a", "b"}}))(t, `pool: add stream "x": streams[2].pools[1]: no pool is named "b"`, ErrNotFound, ErrConfig)
+	refused(s.AddStream(StreamConfig{Name: "x", Pools: []string{"now"}}))(t, `pool: add stream "x": streams[2].pools[0]: pool "now" has policy "inline", which no stream serves`, ErrConfig)
 	wantError(t, s.RemoveStream("x"), `pool: remove stream "x": no such stream`, ErrNotFound)
-	_, err = s.Stream("x")
-	wantError(t, err, `pool: find stream "x": no such stream`, ErrNotFound)
+	refused(s.Stream("x"))(t, `pool: find stream "x": no such stream`, ErrNotFound)
 	if st, err := s.Stream("stream-1"); err != nil || st.Name() != "stream-1" || st.Pools()[0].Name() != "a" {
 		t.Errorf("%v, %v", st, err)
 	}
@@ -273,10 +265,8 @@ func TestCloseNames(t *testing.T) {
 	cancel()
 	wantError(t, s.Close(ctx), `pool: close: pool "a" has 1 queued, 1 running; pool "b" has 0 queued, 1 running: context canceled`, context.Canceled)
 	wantError(t, a.Submit(ctx, Unit{Run: func(context.Context) {}}), `pool: submit "a": closed`, ErrClosed)
-	_, err := s.AddPool(PoolConfig{Name: "x"})
-	wantError(t, err, `pool: add pool "x": the set is closed`, ErrClosed)
-	_, err = s.AddStream(StreamConfig{Name: "x", Pools: []string{"a"}})
-	wantError(t, err, `pool: add stream "x": the set is closed`, ErrClosed)
+	refused(s.AddPool(PoolConfig{Name: "x"}))(t, `pool: add pool "x": the set is closed`, ErrClosed)
+	refused(s.AddStream(StreamConfig{Name: "x", Pools: []string{"a"}}))(t, `pool: add stream "x": the set is closed`, ErrClosed)
 	for _, err := range []error{s.RemovePool("idle"), s.RemoveStream("s"), s.Resize("a", 1)} {
 		if !errors.Is(err, ErrClosed) {
 			t.Error(err)

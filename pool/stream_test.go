@@ -89,8 +89,7 @@ func TestSetScheduler(t *testing.T) {
 		t.Errorf("configuration %+v", c)
 	}
 	try.Works(c.Validate())(t)
-	_, err := Load(s.Dump())
-	wantError(t, err, `pool: configuration: streams[0].scheduler: "other" stands for a scheduler that only the program has: leave it out, and call SetScheduler`, ErrConfig)
+	refused(Load(s.Dump()))(t, `pool: configuration: streams[0].scheduler: "other" stands for a scheduler that only the program has: leave it out, and call SetScheduler`, ErrConfig)
 }
 
 type backwards struct{}
