@@ -66,8 +66,8 @@ type pipeline struct {
 type waitFunc func() (*rocl.Message, error)
 
 // fill starts requests until the allowed number is in progress, or all bytes are requested. No
-// goroutine waits for a reply until the loop comes to the piece: the endpoint's own goroutine, which
-// waits for messages, makes progress.
+// goroutine waits for a reply until the loop comes to the piece. The endpoint's own goroutine,
+// which waits for messages, makes progress.
 func (l *pipeline) fill() {
 	for len(l.queue) < l.ep.pipelineDepth(l.h, l.piece, l.depth) && l.started < l.h.Len() {
 		off := l.started

@@ -85,8 +85,8 @@ func TestPanickingCodec(t *testing.T) {
 	}
 }
 
-// A handler that panics, or ends its goroutine, ends its call and no other, in every place. Only the
-// server's log has the stack, with the handler's name.
+// A handler that panics, or ends its goroutine, ends its call and no other, in every place. Only
+// the server's log has the stack, with the handler's name.
 func TestHandlerPanics(t *testing.T) {
 	var log lockedBuffer
 	s, c := pair(t, rpc.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))

@@ -141,7 +141,7 @@ type unsent struct {
 	buffer  *rocl.Buffer // with the bytes; nil: they are in plain memory
 }
 
-// unsentOf returns the value v, which is larger than the limit if err is nil, and is in b after head
+// unsentOf returns a value that is too large for a message. If err is nil, v is in b after head
 // bytes. Otherwise err is the error of encoding v into a buffer; if it is ErrTooLarge, v is encoded
 // into plain memory. unsentOf owns b. It does not wait.
 func unsentOf[T any](o *overflow, f format[T], head int, v T, b *rocl.Buffer, err error) (*unsent, error) {
