@@ -37,7 +37,7 @@ func Pipeline(ctx context.Context, ep *Endpoint, h Handle, opts ...Option) iter.
 	return func(yield func(Piece, error) bool) {
 		cfg, err := newConfig(opts)
 		if err != nil {
-			yield(Piece{}, failed("pipeline", &h, 0, h.Len(), err))
+			yield(Piece{}, wrapTransfer("pipeline", &h, 0, h.Len(), err))
 			return
 		}
 		ctx, cancel := context.WithCancelCause(ctx)
@@ -96,7 +96,7 @@ func (l *pipeline) run(yield func(Piece, error) bool) {
 			l.started = off + n
 		}
 		if err != nil {
-			yield(Piece{}, failed("pipeline", l.h, off, min(l.piece, l.h.Len()-off), err))
+			yield(Piece{}, wrapTransfer("pipeline", l.h, off, min(l.piece, l.h.Len()-off), err))
 			return
 		}
 		n := m.Len()

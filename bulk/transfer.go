@@ -46,12 +46,12 @@ func (ep *Endpoint) Push(ctx context.Context, h Handle, off int64, src ...[]byte
 func (ep *Endpoint) View(ctx context.Context, h Handle, off int64, n int) (*rocl.Message, error) {
 	m, err := ep.view(ctx, &h, off, int64(n))
 	if err != nil {
-		return nil, failed("view", &h, off, int64(n), err)
+		return nil, wrapTransfer("view", &h, off, int64(n), err)
 	}
 	return m, nil
 }
 
-func failed(what string, h *Handle, off, n int64, err error) error {
+func wrapTransfer(what string, h *Handle, off, n int64, err error) error {
 	return fmt.Errorf("bulk: %s %d bytes at %d of %v: %w", what, n, off, h, err)
 }
 
@@ -151,7 +151,7 @@ func (ep *Endpoint) transfer(ctx context.Context, h *Handle, what string, want R
 		done, err = ep.runTransfer(ctx, want, &move{h: h, off: off, local: &mem, n: n})
 	}
 	if err != nil {
-		return done, failed(what, h, off, n, err)
+		return done, wrapTransfer(what, h, off, n, err)
 	}
 	return n, nil
 }

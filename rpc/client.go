@@ -139,13 +139,13 @@ func call[In, Out any](ctx context.Context, c *Client, provider rocl.GID, name s
 	var h requestHeader
 	b, err := encodeRequest(ctx, c, in, cfg, &h)
 	if err != nil {
-		return out, c.failed(name, provider, err)
+		return out, c.wrap(name, provider, err)
 	}
 	m, err := c.r.Call(ctx, provider, callID(name), b)
 	h.release()
 	if err != nil {
 		b.Release()
-		return out, c.failed(name, provider, sendError{err, provider})
+		return out, c.wrap(name, provider, sendError{err, provider})
 	}
 	return result[Out](ctx, c, provider, name, m, h.number, h.flags, cfg.out, argumentType[In](cfg))
 }
@@ -170,10 +170,7 @@ func result[Out any](ctx context.Context, c *Client, provider rocl.GID, name str
 		}
 	}
 	m.Release()
-	if err != nil {
-		return out, c.failed(name, provider, err)
-	}
-	return out, nil
+	return out, c.wrap(name, provider, err)
 }
 
 // encodeRequest returns the message of a request, and fills in its header.
@@ -234,10 +231,10 @@ type sendError struct {
 
 func (e sendError) Unwrap() error { return e.error }
 
-// failed returns err with the call and the provider, each named once, unless it is an *Error.
-func (c *Client) failed(name string, provider rocl.GID, err error) error {
-	if e, ok := err.(*Error); ok {
-		return e
+// wrap returns err with the call and the provider, each named once, unless it is nil or an *Error.
+func (c *Client) wrap(name string, provider rocl.GID, err error) error {
+	if _, isNamed := err.(*Error); isNamed || err == nil {
+		return err
 	}
 	if e := (sendError{}); errors.As(err, &e) && e.provider == provider {
 		return fmt.Errorf("rpc: call %q: %w", name, err)
@@ -330,10 +327,8 @@ func Send[In any](ctx context.Context, c *Client, provider rocl.GID, name string
 	cfg.isOneWay = true
 	return c.around(ctx, &Invocation{Info: Info{Name: name, Provider: provider}, In: &in}, &cfg, func(ctx context.Context, cfg *config) error {
 		if s := nestedServer(ctx, provider); s != nil {
-			if isSent, err := sendNested(ctx, c, s, name, in, cfg); err != nil {
-				return c.failed(name, provider, err)
-			} else if isSent {
-				return nil
+			if isSent, err := sendNested(ctx, c, s, name, in, cfg); isSent {
+				return c.wrap(name, provider, err)
 			}
 		}
 		var h requestHeader
@@ -348,9 +343,6 @@ func Send[In any](ctx context.Context, c *Client, provider rocl.GID, name string
 				err = sendError{err, provider}
 			}
 		}
-		if err != nil {
-			return c.failed(name, provider, err)
-		}
-		return nil
+		return c.wrap(name, provider, err)
 	})
 }

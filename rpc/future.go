@@ -68,7 +68,7 @@ func Go[In, Out any](ctx context.Context, c *Client, provider rocl.GID, name str
 		cfg = newConfig(opts)
 	}
 	if err := start(ctx, f, in, &cfg); err != nil {
-		f.err = c.failed(name, provider, err)
+		f.err = c.wrap(name, provider, err)
 		f.state.Store(futureEnded)
 	}
 	return f
@@ -142,7 +142,7 @@ func (f *Future[T]) receive() {
 	}
 	if err != nil {
 		var none T
-		f.end(none, f.c.failed(f.name, f.to, sendError{err, f.to}))
+		f.end(none, f.c.wrap(f.name, f.to, sendError{err, f.to}))
 		return
 	}
 	f.end(result[T](ctx, f.c, f.to, f.name, m, number, f.flags, codec, f.in))

@@ -59,7 +59,7 @@ func Register[In, Out any](s *Server, name string, f func(ctx context.Context, i
 		case err != nil:
 			return nil, fmt.Errorf("the result of %q: %w", name, err)
 		case r.method.executor.isReceiver(): // the receiving goroutine does not wait
-			r.late = v
+			r.toExpose = v
 			return nil, nil
 		}
 		return r.resultElsewhere(v)

@@ -34,7 +34,7 @@ type request struct {
 	held    *held   // the result, if it is elsewhere
 	receipt func()  // ends the hold of the result; set and called while callers.mu is held, or by the handler's goroutine
 
-	late *unsent // the result of an Inline handler that is to be exposed, which may wait
+	toExpose *unsent // the result of an Inline handler that is to be exposed, which may wait
 }
 
 // A handlerContext is the context of a handler, which may keep it after it has returned. Requests
@@ -215,7 +215,7 @@ func (r *request) run() {
 	if err != nil {
 		b = r.s.errorReply(r.status(), r.h.flags, err)
 	}
-	if b == nil && r.late == nil {
+	if b == nil && r.toExpose == nil {
 		return
 	}
 	if b != nil {
@@ -238,11 +238,11 @@ func (r *request) run() {
 	}()
 }
 
-// replyLate sends b, or if it is nil, the reply with the result in late.
+// replyLate sends b, or if it is nil, the reply with the result in toExpose.
 func (r *request) replyLate(b *rocl.Buffer) {
 	if b == nil {
 		var err error
-		if b, err = r.resultElsewhere(r.late); err != nil {
+		if b, err = r.resultElsewhere(r.toExpose); err != nil {
 			b = r.s.errorReply(r.status(), r.h.flags, err)
 		}
 	}

@@ -200,8 +200,8 @@ func TestCancel(t *testing.T) {
 	cancel()
 	try.Fails(f.Wait(deadline(t)))(t, context.Canceled)
 	try.Fails(<-ended)(t, context.Canceled)
-	for patience, hasBegun := 20*time.Millisecond, false; !hasBegun; patience *= 2 { // until a call begins in time
-		ctx, cancel := context.WithTimeout(deadline(t), patience)
+	for timeout, hasBegun := 20*time.Millisecond, false; !hasBegun; timeout *= 2 { // until a call begins in time
+		ctx, cancel := context.WithTimeout(deadline(t), timeout)
 		try.Fails(rpc.Call[struct{}, struct{}](ctx, c, s.ID(), "wait", struct{}{}))(t, context.DeadlineExceeded)
 		cancel()
 		select {

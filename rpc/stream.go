@@ -296,7 +296,7 @@ func Stream[In, Out any](ctx context.Context, c *Client, provider rocl.GID, name
 		})
 		if err != nil && !isLeft {
 			var zero Out
-			yield(zero, c.failed(name, provider, err))
+			yield(zero, c.wrap(name, provider, err))
 		}
 	}
 }
