@@ -252,14 +252,6 @@ func (c *Client) remote(name string, provider rocl.GID, status byte, body []byte
 	return e
 }
 
-// whyEnded returns the reason in a message with tagCancel for a stream with the context ctx.
-func whyEnded(ctx context.Context) byte {
-	if ctx.Err() == context.DeadlineExceeded {
-		return whyDeadline
-	}
-	return whyCancelled
-}
-
 // tellMost is how many bytes one message with tagCancel or tagReceipt has at most.
 const tellMost = 1000 * controlLen
 

@@ -248,6 +248,7 @@ func TestStreamsInPool(t *testing.T) {
 	s, c := pair(t)
 	try.OK(t, rpc.RegisterStream(s, "count", count, inOne(t, s, waiting)))
 	try.Fails(rpc.RegisterStream(s, "inline", count, rpc.Inline()))(t, errors.ErrUnsupported)
+	try.Fails(rpc.RegisterStream(s, "inline", count, inOne(t, s, `{"pools": [{"name": "one", "policy": "inline"}]}`)))(t, errors.ErrUnsupported)
 	try.Fails(s.Place("count", rpc.Inline()))(t, errors.ErrUnsupported)
 	var streams sync.WaitGroup
 	for range 8 {
@@ -284,30 +285,6 @@ func TestCancelledInPool(t *testing.T) {
 		if n := len(ended); n > 3 {        // the first call, and those that a worker took before their cancellation
 			t.Errorf("%d handlers ran", n)
 		}
-	}
-}
-
-// Calls in JSON run in the same place as other calls, and handlers and figures have their name.
-func TestJSONInPool(t *testing.T) {
-	s, c := pair(t)
-	var running, most atomic.Int64
-	try.OK(t, rpc.Register(s, "n", func(ctx context.Context, _ int64) (string, error) {
-		most.Store(max(most.Load(), running.Add(1)))
-		defer running.Add(-1)
-		runtime.Gosched()
-		return rpc.InfoFrom(ctx).Name, nil
-	}, inOne(t, s, `{"pools": [{"name": "one", "workers": 1}]}`)))
-	var calls sync.WaitGroup
-	for range 20 {
-		calls.Go(func() {
-			if out, err := rpc.CallJSON(deadline(t), c, s.ID(), "n", nil); err != nil || string(out) != `"n"` {
-				t.Errorf("%s, %v", out, err)
-			}
-		})
-	}
-	calls.Wait()
-	if most.Load() != 1 {
-		t.Errorf("%d handlers at once", most.Load())
 	}
 }
 

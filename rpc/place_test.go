@@ -107,16 +107,6 @@ func TestPoolsReplaced(t *testing.T) {
 	callers.Wait()
 }
 
-// A pool of policy inline has the effect of Inline, and refuses what Inline refuses.
-func TestInlinePool(t *testing.T) {
-	s, c := pair(t)
-	set := load(t, s, `{"pools": [{"name": "now", "policy": "inline"}]}`)
-	try.Fails(rpc.RegisterStream(s, "count", count, rpc.InPool(set.Default())))(t, errors.ErrUnsupported)
-	try.OK(t, rpc.Register(s, "add", add, rpc.InPool(set.Default())))
-	try.Gives(rpc.Call[addends, int64](deadline(t), c, s.ID(), "add", addends{1, 2}))(t, 3)
-	eventually.True(t, "the call is counted", func() bool { return set.Default().Stats().Done == 1 }) // the reply goes first
-}
-
 // Of the calls that wait in a pool, those with the higher priority run first.
 func TestPriorities(t *testing.T) {
 	s, c := pair(t)

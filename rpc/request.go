@@ -123,7 +123,7 @@ func (r *request) parse() (err error) {
 	}
 	r.method = m
 	if isStream {
-		r.results = newResults(r)
+		r.results = &results{r: r, waiting: r.m, taken: make(chan struct{}, 1)}
 	}
 	r.time()
 	r.caller = r.s.callers.of(r.s, r.m.From())

@@ -99,10 +99,6 @@ type results struct {
 	held      *exposed      // the batch that was sent last, if it is elsewhere
 }
 
-func newResults(r *request) *results {
-	return &results{r: r, waiting: r.m, taken: make(chan struct{}, 1)}
-}
-
 // put adds a result. It waits while too many results are ready that the caller has not taken.
 func (s *results) put(ctx context.Context, encode func([]byte) ([]byte, error)) error {
 	s.mu.Lock()
@@ -404,7 +400,10 @@ func (s *incoming) more(ctx context.Context, got *pulled) (chan batch, error) {
 
 // leave ends the stream for the caller. It calls end, which ends ctx.
 func (s *incoming) leave(ctx context.Context, end func()) {
-	why := whyEnded(ctx)
+	why := byte(whyCancelled)
+	if ctx.Err() == context.DeadlineExceeded {
+		why = whyDeadline
+	}
 	end()
 	if s.pending != nil {
 		if a := <-s.pending; a.m != nil {
