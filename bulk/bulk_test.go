@@ -189,9 +189,7 @@ func TestSegments(t *testing.T) {
 		if _, err := origin.Expose(bulk.ReadOnly); !errors.Is(err, bulk.ErrRange) || err.Error() != "bulk: expose memory: no segment is given" {
 			t.Error("no segment:", err)
 		}
-		if _, err := origin.Expose(bulk.ReadOnly, bulk.Buffer(nil)); !errors.Is(err, bulk.ErrRange) {
-			t.Error("no buffer:", err)
-		}
+		try.Fails(origin.Expose(bulk.ReadOnly, bulk.Buffer(nil)))(t, bulk.ErrRange) // no buffer
 		for _, r := range []bulk.Rights{0, 4, 255} {
 			if _, err := origin.Expose(r, bulk.Bytes(nil)); !errors.Is(err, bulk.ErrRights) {
 				t.Errorf("%v: %v", r, err)

@@ -11,6 +11,7 @@ import (
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/bulk"
 	"github.com/rocl-go/rocl/internal/testkit/relay"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/rocltest"
 	"github.com/rocl-go/rocl/subsys"
 	"github.com/rocl-go/rocl/subsys/tcp"
@@ -55,9 +56,7 @@ func TestConnectionCut(t *testing.T) {
 			r := expose(t, origin, bulk.ReadWrite, segs...)
 			pulls(t, target, r.Handle(), 0, want)
 			got := counting(n + 1)[1:]
-			if _, err := target.Push(deadline(t), r.Handle(), 0, got); err != nil {
-				t.Fatal("push: ", err)
-			}
+			try.Get(target.Push(deadline(t), r.Handle(), 0, got))(t)
 			if left.Load() > 0 {
 				t.Error("connections that did not break: ", left.Load())
 			}

@@ -188,9 +188,7 @@ func TestHostileOffers(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if err := bulk.Offer(deadline(t), target.Endpoint, scratch, own, 0, 0, n, n); err != nil {
-		t.Error("an honest offer: ", err)
-	}
+	try.Check(t, bulk.Offer(deadline(t), target.Endpoint, scratch, own, 0, 0, n, n)) // an honest offer
 	if err := r.Revoke(deadline(t)); err != nil || !isZero(mem) {
 		t.Error("the region was written: ", err)
 	}

@@ -239,9 +239,7 @@ func TestCBORFromElsewhere(t *testing.T) {
 	if err := Decode(append([]byte(selfDescribed), p...), &n); err != nil || n.Text != "hello" {
 		t.Errorf("%v, %v", n, err)
 	}
-	if err := Decode(p, &n); !errors.Is(err, ErrValue) {
-		t.Errorf("without the tag: %v", err)
-	}
+	try.Fails(Decode(p, &n))(t, ErrValue) // without the tag
 }
 
 // refused checks that a payload is not a T, and that decoding changes nothing.

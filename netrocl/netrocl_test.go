@@ -171,9 +171,7 @@ func TestStream(t *testing.T) {
 					rest = rest[n:]
 				}
 				try.Check(t, c.CloseWrite())
-				if _, err := c.Write([]byte{1}); !errors.Is(err, syscall.EPIPE) {
-					t.Errorf("a write after CloseWrite: %v", err)
-				}
+				try.Fails(c.Write([]byte{1}))(t, syscall.EPIPE) // a write after CloseWrite
 			})
 			wg.Go(func() { reads(t, c, want) })
 		}
@@ -195,15 +193,9 @@ func TestCloseDelivers(t *testing.T) {
 		want := pattern(4 << 20)
 		n := fill(t, a, want)
 		try.OK(t, a.Close())
-		if _, err := a.Write([]byte{1}); !errors.Is(err, net.ErrClosed) {
-			t.Errorf("a write after Close: %v", err)
-		}
-		if _, err := a.Read(make([]byte, 1)); !errors.Is(err, net.ErrClosed) {
-			t.Errorf("a read after Close: %v", err)
-		}
-		if err := errors.Join(a.Close(), a.SetDeadline(time.Time{})); !errors.Is(err, net.ErrClosed) {
-			t.Errorf("after Close: %v", err)
-		}
+		try.Fails(a.Write([]byte{1}))(t, net.ErrClosed)                                 // a write after Close
+		try.Fails(a.Read(make([]byte, 1)))(t, net.ErrClosed)                            // a read after Close
+		try.Fails(errors.Join(a.Close(), a.SetDeadline(time.Time{})))(t, net.ErrClosed) // after Close
 		reads(t, b, want[:n])
 	})
 }
@@ -255,12 +247,8 @@ func TestPeerGone(t *testing.T) {
 		if err := <-wrote; !isReset(err) {
 			t.Errorf("a write to a peer that is gone: %v", err)
 		}
-		if _, err := a.Read(make([]byte, 1)); !errors.Is(err, net.ErrClosed) || !errors.Is(err, rocl.ErrClosed) {
-			t.Errorf("a read in a context that was closed: %v", err)
-		}
-		if _, err := a.Write(make([]byte, 1)); !errors.Is(err, net.ErrClosed) || !errors.Is(err, rocl.ErrClosed) {
-			t.Errorf("a write in a context that was closed: %v", err)
-		}
+		try.Fails(a.Read(make([]byte, 1)))(t, net.ErrClosed, rocl.ErrClosed)  // a read in a context that was closed
+		try.Fails(a.Write(make([]byte, 1)))(t, net.ErrClosed, rocl.ErrClosed) // a write in a context that was closed
 		a.Close()
 	})
 }
@@ -362,22 +350,16 @@ func TestDeadlines(t *testing.T) {
 		begin()
 		_ = a.SetReadDeadline(time.Now().Add(time.Hour))
 		_ = a.SetReadDeadline(time.Now().Add(time.Millisecond)) // moved to an earlier time
-		if err := <-read; !errors.Is(err, os.ErrDeadlineExceeded) {
-			t.Errorf("a read with a deadline: %v", err)
-		}
+		try.Fails(<-read)(t, os.ErrDeadlineExceeded)            // a read with a deadline
 		_ = a.SetReadDeadline(time.Now().Add(time.Hour))
 		begin()
 		_ = a.SetReadDeadline(time.Time{}) // removed
 		try.Works(b.Write([]byte("hello")))(t)
-		if err := <-read; err != nil {
-			t.Errorf("a read whose deadline was lifted: %v", err)
-		}
-		for range 100 { // as net/http does between requests
+		try.Check(t, <-read) // a read whose deadline was lifted
+		for range 100 {      // as net/http does between requests
 			begin()
 			_ = a.SetReadDeadline(time.Unix(1, 0))
-			if err := <-read; !errors.Is(err, os.ErrDeadlineExceeded) {
-				t.Errorf("a read that was aborted: %v", err)
-			}
+			try.Fails(<-read)(t, os.ErrDeadlineExceeded) // a read that was aborted
 			_ = a.SetReadDeadline(time.Time{})
 		}
 
@@ -393,9 +375,7 @@ func TestDeadlines(t *testing.T) {
 		_ = a.SetWriteDeadline(time.Now().Add(2 * time.Hour))
 		got := make([]byte, 1<<20)
 		try.Works(io.ReadFull(b, got))(t)
-		if err := <-wrote; err != nil {
-			t.Errorf("a write whose deadline was moved: %v", err)
-		}
+		try.Check(t, <-wrote) // a write whose deadline was moved
 		a.Close()
 		rest, err := io.ReadAll(b)
 		if got = append(got, rest...); err != nil || !bytes.Equal(got, want[:n]) {
@@ -480,22 +460,14 @@ func TestCloseListener(t *testing.T) {
 		waits := dial(t, client) // waits for Accept
 		id := ln.Addr().(netrocl.Addr).ID
 		try.OK(t, ln.Close())
-		if _, err := ln.Accept(); !errors.Is(err, net.ErrClosed) {
-			t.Errorf("Accept of a closed listener: %v", err)
-		}
-		if err := ln.Close(); !errors.Is(err, net.ErrClosed) {
-			t.Errorf("Close of a closed listener: %v", err)
-		}
+		try.Fails(ln.Accept())(t, net.ErrClosed) // Accept of a closed listener
+		try.Fails(ln.Close())(t, net.ErrClosed)  // Close of a closed listener
 		if _, err := waits.Read(make([]byte, 1)); !isReset(err) {
 			t.Errorf("a connection that was not accepted: %v", err)
 		}
 		waits.Close()
-		if _, err := netrocl.Dial(t.Context(), client, rocl.Match(web)); !errors.Is(err, rocl.ErrNotFound) {
-			t.Errorf("dialing attributes that no listener has: %v", err)
-		}
-		if _, err := netrocl.DialID(t.Context(), client, id); !errors.Is(err, syscall.ECONNREFUSED) || !errors.Is(err, rocl.ErrGone) {
-			t.Errorf("dialing a closed listener: %v", err)
-		}
+		try.Fails(netrocl.Dial(t.Context(), client, rocl.Match(web)))(t, rocl.ErrNotFound)        // dialing attributes that no listener has
+		try.Fails(netrocl.DialID(t.Context(), client, id))(t, syscall.ECONNREFUSED, rocl.ErrGone) // dialing a closed listener
 		go func() {
 			_, _ = a.Write([]byte("hello"))
 			a.Close()
@@ -522,12 +494,8 @@ func TestAcceptEnds(t *testing.T) {
 	server.Close()
 	try.Fails(<-ends)(t, net.ErrClosed, rocl.ErrClosed)
 	try.Check(t, second.Close())
-	if _, err := netrocl.Listen(t.Context(), server, web); !errors.Is(err, rocl.ErrClosed) {
-		t.Errorf("listening in a closed context: %v", err)
-	}
-	if _, err := netrocl.Dial(t.Context(), server, nil); !errors.Is(err, rocl.ErrClosed) {
-		t.Errorf("dialing in a closed context: %v", err)
-	}
+	try.Fails(netrocl.Listen(t.Context(), server, web))(t, rocl.ErrClosed) // listening in a closed context
+	try.Fails(netrocl.Dial(t.Context(), server, nil))(t, rocl.ErrClosed)   // dialing in a closed context
 }
 
 // Dial tries each listener until one accepts. A listener that refuses, or has another version, says
@@ -555,9 +523,7 @@ func TestDialOthers(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()
-	if _, err := netrocl.Dial(ctx, client, rocl.Match{"says": "."}); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("dialing a listener that says nothing: %v", err)
-	}
+	try.Fails(netrocl.Dial(ctx, client, rocl.Match{"says": "."}))(t, context.DeadlineExceeded) // dialing a listener that says nothing
 	if _, err := netrocl.Dial(t.Context(), client, rocl.Match{"": "x"}); err == nil {
 		t.Error("a pattern that makes no sense is dialed")
 	}

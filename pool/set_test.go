@@ -74,12 +74,8 @@ func TestRemovePool(t *testing.T) {
 		t.Helper()
 		p, _ := s.Pool(name)
 		try.Check(t, s.RemovePool(name))
-		if _, err := s.Pool(name); !errors.Is(err, ErrNotFound) {
-			t.Errorf("after removal: %v", err)
-		}
-		if err := p.Submit(context.Background(), Unit{Run: func(context.Context) {}}); !errors.Is(err, ErrClosed) {
-			t.Errorf("submit after removal: %v", err)
-		}
+		try.Fails(s.Pool(name))(t, ErrNotFound)                                                      // after removal
+		try.Fails(p.Submit(context.Background(), Unit{Run: func(context.Context) {}}))(t, ErrClosed) // submit after removal
 	}
 	wantError(t, s.RemovePool("primary"), `pool: remove pool "primary": it is the default pool`, ErrInUse)
 

@@ -288,13 +288,9 @@ func TestOverflowBeyondBuffers(t *testing.T) {
 	c := client(t, small)
 	try.OK(t, rpc.Register(s, "len", func(_ context.Context, p []byte) (bool, error) { return bytes.Equal(p, random(20<<20)), nil }))
 	try.Gives(rpc.Call[[]byte, bool](deadline(t), c, s.ID(), "len", random(20<<20)))(t, true)
-	if _, err := rpc.Call[[]byte, []byte](deadline(t), c, s.ID(), "echo", random(20<<20)); !errors.Is(err, rocl.ErrTooLarge) {
-		t.Errorf("a result beyond the memory of the context: %v", err)
-	}
+	try.Fails(rpc.Call[[]byte, []byte](deadline(t), c, s.ID(), "echo", random(20<<20)))(t, rocl.ErrTooLarge) // a result beyond the memory of the context
 	never := client(t, small, rpc.CallOverflow(-1))
-	if _, err := rpc.Call[[]byte, []byte](deadline(t), never, s.ID(), "echo", random(20<<20)); !errors.Is(err, rocl.ErrTooLarge) {
-		t.Errorf("without overflow: %v", err)
-	}
+	try.Fails(rpc.Call[[]byte, []byte](deadline(t), never, s.ID(), "echo", random(20<<20)))(t, rocl.ErrTooLarge) // without overflow
 }
 
 // A server releases what it holds for a caller whose process is killed. Its handlers got all their

@@ -126,12 +126,8 @@ func TestServerEnds(t *testing.T) {
 	c := client(t, open(t, sock))
 	_, id := other(t, "server", sock)
 	try.Gives(rpc.Call[addends, int64](deadline(t), c, id, "add", addends{1, 2}))(t, 3)
-	if _, err := rpc.Call[struct{}, struct{}](deadline(t), c, id, "exit", struct{}{}); !errors.Is(err, rocl.ErrGone) {
-		t.Errorf("a handler that ends its process: %v", err)
-	}
-	if _, err := rpc.Call[addends, int64](deadline(t), c, id, "add", addends{1, 2}); !errors.Is(err, rocl.ErrGone) {
-		t.Errorf("a call afterwards: %v", err)
-	}
+	try.Fails(rpc.Call[struct{}, struct{}](deadline(t), c, id, "exit", struct{}{}))(t, rocl.ErrGone) // a handler that ends its process
+	try.Fails(rpc.Call[addends, int64](deadline(t), c, id, "add", addends{1, 2}))(t, rocl.ErrGone)   // a call afterwards
 	_, id = other(t, "server", sock)
 	if sum, err := rpc.Call[addends, int64](deadline(t), c, id, "add", addends{1, 2}); err != nil || sum != 3 {
 		t.Errorf("a server that is started again: %d, %v", sum, err)

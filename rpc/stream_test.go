@@ -4,7 +4,6 @@ package rpc
 
 import (
 	"context"
-	"errors"
 	"iter"
 	"testing"
 
@@ -39,15 +38,9 @@ func TestNextAfterEnd(t *testing.T) {
 		}
 		return c.remote("one", s.ID(), status, body)
 	}
-	if err := next(h.number + 1); !errors.Is(err, context.Canceled) {
-		t.Error("no such stream: ", err)
-	}
+	try.Fails(next(h.number+1))(t, context.Canceled) // no such stream
 	s.callers.stream(c.ID(), h.number).results.close(ErrClosed)
-	if err := next(h.number); !errors.Is(err, ErrClosed) {
-		t.Error("a stream that was closed: ", err)
-	}
+	try.Fails(next(h.number))(t, ErrClosed) // a stream that was closed
 	s.end(ErrClosed)
-	if err := next(h.number + 1); !errors.Is(err, ErrClosed) {
-		t.Error("a server that was closed: ", err)
-	}
+	try.Fails(next(h.number+1))(t, ErrClosed) // a server that was closed
 }
