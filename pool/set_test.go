@@ -39,9 +39,7 @@ func TestNew(t *testing.T) {
 func TestAddPool(t *testing.T) {
 	s := newSet(t, Config{Pools: []PoolConfig{{Name: "a"}, {}, {Name: "c"}}})
 	d := try.Get(s.AddPool(PoolConfig{Name: "d", Policy: Priority}))(t)
-	if p, err := s.Pool("d"); p != d || err != nil {
-		t.Errorf("found %v, %v", p, err)
-	}
+	try.Gives(s.Pool("d"))(t, d)
 	try.Works(s.AddPool(PoolConfig{}))(t)
 	var names []string
 	for _, p := range s.Pools() {

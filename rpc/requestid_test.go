@@ -44,9 +44,7 @@ func TestRequestIDs(t *testing.T) {
 		had[id] = true
 	}
 	own := rpc.WithMetadata(rpc.Metadata{"request-id": "own", "other": "x"})
-	if id, err := rpc.Call[struct{}, string](deadline(t), c, s.ID(), "outer", struct{}{}, own); id != "own" || err != nil {
-		t.Errorf("identifier %q, %v", id, err)
-	}
+	try.Gives(rpc.Call[struct{}, string](deadline(t), c, s.ID(), "outer", struct{}{}, own))(t, "own")
 	try.Fails(rpc.Call[struct{}, string](deadline(t), c, s.ID(), "panic", struct{}{}, own))(t, rpc.ErrPanic)
 	if text := log.String(); !strings.Contains(text, "request=own") {
 		t.Errorf("the log has %s", text)
