@@ -149,7 +149,10 @@ func run(ctx context.Context, o options, out, errOut io.Writer) (err error) {
 		defer os.RemoveAll(dir)
 		o.socket = filepath.Join(dir, "directory.sock")
 	}
-	rep := newProgressReporter(o.json, errOut)
+	rep := &reporter{w: errOut, begun: time.Now()}
+	if o.json {
+		rep.w = io.Discard
+	}
 	defer rep.close()
 	start := time.Now()
 	o.globals.Socket = o.socket
@@ -183,7 +186,7 @@ func run(ctx context.Context, o options, out, errOut io.Writer) (err error) {
 		}
 	}
 	co := newCoordinator(c, me, name, rep, units)
-	if err := co.gather(ctx, o); err != nil {
+	if err := co.gather(ctx, o.crawlers+o.indexers+2); err != nil {
 		return err
 	}
 	if o.kill {
@@ -239,33 +242,6 @@ func processesOf(n int) string {
 	return fmt.Sprint(n, " processes")
 }
 
-// gather waits until every process has been found.
-func (co *coordinator) gather(ctx context.Context, o options) error {
-	wait, cancel := context.WithTimeout(ctx, 20*time.Second)
-	defer cancel()
-	n := 0
-	for ev, err := range co.c.Watch(wait, rocl.Match{attrRun: co.run}) {
-		if err != nil {
-			return fmt.Errorf("waiting for the processes to appear: %w", err)
-		}
-		if ev.Kind != rocl.Appeared {
-			continue
-		}
-		switch ev.Attrs.GetString(attrRole) {
-		case "crawler":
-			co.crawler[ev.ID] = 0
-		case "indexer":
-			co.indexer = append(co.indexer, ev.ID)
-		case "front":
-			co.front = ev.ID
-		}
-		if n++; n == o.crawlers+o.indexers+2 {
-			return nil
-		}
-	}
-	return ctx.Err()
-}
-
 // play runs a child process in its role until its input ends.
 func play(ctx context.Context, socket, name, run string, in io.Reader) error {
 	ctx, cancel := subprocess.UntilEnd(ctx, in)
@@ -290,28 +266,19 @@ func play(ctx context.Context, socket, name, run string, in io.Reader) error {
 	return err
 }
 
-// progressReporter is a reporter that shows a bar on a terminal, and writes lines. One goroutine
-// uses it.
-type progressReporter struct {
-	quiet bool
+// A reporter writes lines that say what happens, and shows a bar on a terminal. One goroutine uses
+// it.
+type reporter struct {
 	w     io.Writer
 	begun time.Time
-	units int
-	bytes uint64
+	bytes uint64 // that were indexed
 	bar   string // the bar that is the last line on the terminal; "" if there is none
-}
-
-func newProgressReporter(quiet bool, w io.Writer) *progressReporter {
-	return &progressReporter{quiet: quiet, w: w, begun: time.Now()}
 }
 
 // eraseLine returns the terminal to the start of the line, which it erases.
 const eraseLine = "\r\x1b[K"
 
-func (t *progressReporter) printf(format string, args ...any) {
-	if t.quiet {
-		return
-	}
+func (t *reporter) printf(format string, args ...any) {
 	line := fmt.Sprintf("%6.2fs  %s\n", time.Since(t.begun).Seconds(), fmt.Sprintf(format, args...))
 	if t.bar != "" {
 		line = eraseLine + line + t.bar
@@ -319,16 +286,15 @@ func (t *progressReporter) printf(format string, args ...any) {
 	_, _ = io.WriteString(t.w, line)
 }
 
-func (t *progressReporter) total(units int) { t.units = max(units, 1) }
-
-func (t *progressReporter) step(done int, bytes uint64) {
+// step shows that done of some units are indexed, the last with so many bytes.
+func (t *reporter) step(done, units int, bytes uint64) {
 	t.bytes += bytes
-	if t.quiet || !cli.Terminal(t.w) {
+	if !cli.Terminal(t.w) {
 		return
 	}
 	const width = 40
-	n := width * done / t.units
-	bar := fmt.Sprintf("indexing %5.0f MB [%s%s] %3d %%", float64(t.bytes)/1e6, strings.Repeat("=", n), strings.Repeat("-", width-n), 100*done/t.units)
+	n := width * done / units
+	bar := fmt.Sprintf("indexing %5.0f MB [%s%s] %3d %%", float64(t.bytes)/1e6, strings.Repeat("=", n), strings.Repeat("-", width-n), 100*done/units)
 	if bar != t.bar {
 		t.bar = bar
 		_, _ = io.WriteString(t.w, eraseLine+bar)
@@ -336,7 +302,7 @@ func (t *progressReporter) step(done int, bytes uint64) {
 }
 
 // close leaves the bar on the terminal as it is.
-func (t *progressReporter) close() {
+func (t *reporter) close() {
 	if t.bar != "" {
 		t.bar = ""
 		_, _ = io.WriteString(t.w, "\n")

@@ -20,6 +20,7 @@ const (
 	tagContent            // crawler to indexer: part of a file
 	tagEnd                // crawler to indexer: end
 	tagIndexed            // indexer to coordinator: indexed
+	tagGone               // a monitor to the coordinator: a process has ended
 	tagAsk                // coordinator to front end, front end to indexers: ask, as a request; the reply is an answer
 )
 
