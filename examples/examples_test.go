@@ -27,10 +27,6 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // what they do.
 var table = map[string]map[string]func(*testing.T, node){
 	"hello": {"greets": prints(`^hello from \S+\n$`)},
-	"request": {
-		"killed": askAndKill,
-		"fails":  fails(map[string][]string{"no such resource": {"ask", "x"}, "usage": {"ask"}}),
-	},
 	"calc": {"adds": add},
 	"kv":   {"keeps": keep},
 	"filestore": {
@@ -124,26 +120,6 @@ func fails(all map[string][]string) func(*testing.T, node) {
 			n.fails(what, args...)
 		}
 	}
-}
-
-// All words get their replies, although a server is killed before, during or after the calls.
-func askAndKill(t *testing.T, n node) {
-	serve := []string{"serve"}
-	servers := n.start(rocl.Match{"service": "capitals"}, serve, serve, serve)
-	args, want := []string{"ask"}, ""
-	for i := range 500 {
-		args = append(args, fmt.Sprint("word", i))
-		want += fmt.Sprintln("WORD" + fmt.Sprint(i))
-	}
-	cmd := n.command(args...)
-	var said strings.Builder
-	cmd.Stdout = &said
-	ask := n.launch(cmd)
-	n.kill(servers[0])
-	if err := ask.Wait(); err != nil || said.String() != want {
-		t.Errorf("%v, said %q", err, said.String())
-	}
-	n.interrupt(servers[1:]...)
 }
 
 // The client prints the sum and the server, and fails without a server. The server ends when it is
