@@ -15,7 +15,6 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/cmd/rocl/internal/cli"
@@ -30,13 +29,11 @@ type options struct {
 	size, count, rounds, senders int
 	nodes, resources             int // of find; 0: over the socket of this node
 	sealed                       bool
-	pause                        time.Duration // of both sides before each message
-	compute                      int           // goroutines that compute meanwhile
-	idle                         int           // links beside the measured one
-	server                       string        // how the peer answers
-	inFlight                     int           // goroutines that call at the same time; 0 and 1: one
-	only                         string        // the group of rows; "": all
-	full                         bool          // with as many clients, of as much memory, as the paper
+	idle                         int    // links beside the measured one
+	server                       string // how the peer answers
+	inFlight                     int    // goroutines that call at the same time; 0 and 1: one
+	only                         string // the group of rows; "": all
+	full                         bool   // with as many clients, of as much memory, as the paper
 
 	opened func(*pair) // for tests: is called with each pair
 }
@@ -73,7 +70,7 @@ type bench struct {
 }
 
 var benches = []*bench{
-	{"rtt", "Round-trip time between two processes", "transport size count rounds poll pause idle server compute",
+	{"rtt", "Round-trip time between two processes", "transport size count rounds poll idle server",
 		[]string{"tcp", "shm", "inproc"}, options{transport: "tcp", poll: "always", size: 64, count: 20_000}, compare()},
 	{"call", "Time of a call, or calls a second of many goroutines", "transport size count rounds poll inflight",
 		[]string{"tcp", "shm", "inproc"}, options{transport: "tcp", poll: "always", size: 64, count: 20_000}, compare()},
@@ -108,10 +105,8 @@ func (b *bench) define(f *pflag.FlagSet) *options {
 	all.IntVar(&o.rounds, "rounds", 7, "rounds of each side")
 	all.IntVar(&o.senders, "senders", 1, "sending goroutines")
 	all.IntVar(&o.inFlight, "inflight", 0, "goroutines that call at a time, measured beside net/rpc rather than a message there and back")
-	all.DurationVar(&o.pause, "pause", 0, "how long each side does something else before it sends, as 20ms; it does not count (shm)")
 	all.IntVar(&o.idle, "idle", 0, "links with other contexts of the peer process, over which nothing goes")
 	all.StringVar(&o.server, "server", servers[0], "how the peer answers: inline (in its loop), goroutine (one for each message), receivers (four goroutines receive)")
-	all.IntVar(&o.compute, "compute", 0, "goroutines that compute in this process meanwhile (shm)")
 	all.IntVar(&o.nodes, "nodes", 0, "so many nodes, each a process on the loopback interface, rather than this one's socket")
 	all.BoolVar(&o.sealed, "sealed", false, "the nodes have a key, and seal what they say")
 	all.IntVar(&o.resources, "resources", 0, "find one of so many in place, in the node's index, rather than through its socket")
@@ -183,7 +178,7 @@ var table = []string{
 // The limits of flags.
 const (
 	mostIdle     = 4096
-	mostTogether = 1024 // senders, goroutines that call, and those that compute
+	mostTogether = 1024 // senders, and goroutines that call
 )
 
 // check returns an error if the flags of a bench are invalid.
@@ -201,8 +196,7 @@ func (o *options) check(b *bench) error {
 		{o.transport != b.defaults.transport && !slices.Contains(b.transports, o.transport), fmt.Sprintf("%s is not measured over %q", o.bench, o.transport)},
 		{o.only != "" && !slices.Contains(groups, o.only), fmt.Sprintf("--only is one of %s, not %q", strings.Join(groups, ", "), o.only)},
 		{o.bench == "rate" && o.transport == "shm" && o.size > ringMost, fmt.Sprintf("--size of rate over shm is at most %d: the bare loop has a ring", ringMost)},
-		{o.idle < 0 || o.idle > mostIdle || o.idle > 0 && (o.transport == "inproc" || o.pause != 0 || o.compute != 0),
-			fmt.Sprintf("--idle is up to %d, over shm or tcp, and not with --pause or --compute", mostIdle)},
+		{o.idle < 0 || o.idle > mostIdle || o.idle > 0 && o.transport == "inproc", fmt.Sprintf("--idle is up to %d, over shm or tcp", mostIdle)},
 		{o.bench == "rate" && (o.senders < 1 || o.senders > mostTogether || o.senders > o.count),
 			fmt.Sprintf("--senders is from 1 to %d, and not more than --count", mostTogether)},
 		{o.inFlight < 0 || o.inFlight > mostTogether || o.inFlight > o.count, fmt.Sprintf("--inflight is up to %d, and not more than --count", mostTogether)},
@@ -211,12 +205,9 @@ func (o *options) check(b *bench) error {
 		{o.bench == "pairs" && (o.count < 2 || o.count > 256), "pairs is of 2 to 256 contexts (--count)"},
 		{o.resources < 0 || o.resources > 16_000_000 || o.resources > 0 && o.nodes > 0, "--resources is up to 16 million, and not for --nodes"},
 		{o.bench == "bw" && o.size < 1, "--size must be at least 1 to have bytes to count"},
-		{(o.pause != 0 || o.compute != 0) && o.transport != "shm", "--pause and --compute are for shm"},
-		{o.pause != 0 && o.pause < time.Millisecond || o.pause > time.Second || o.compute < 0 || o.compute > mostTogether,
-			fmt.Sprintf("--pause is 0, or 1ms to 1s; --compute is 0 to %d", mostTogether)},
 		{o.bench == "findall" && o.count > 1_000_000, "--count of findall is up to a million"},
 		{!slices.Contains(servers, o.server), fmt.Sprintf("--server is one of %s, not %q", strings.Join(servers, ", "), o.server)},
-		{o.server != servers[0] && (o.transport == "inproc" || o.idle+o.compute > 0 || o.pause > 0), "--server is for shm and tcp, and not with --pause, --compute or --idle"},
+		{o.server != servers[0] && (o.transport == "inproc" || o.idle > 0), "--server is for shm and tcp, and not with --idle"},
 	} {
 		if rule.isBroken {
 			return cli.Usagef("%s", rule.text)
@@ -241,9 +232,6 @@ func Commands() []*cobra.Command {
 		c := &cobra.Command{Use: b.name, Short: b.short, Args: cli.Nothing}
 		o := b.define(c.Flags())
 		c.RunE = func(cmd *cobra.Command, _ []string) error {
-			if o.pause > 0 && !cmd.Flags().Changed("count") {
-				o.count = max(int(time.Second/o.pause), 10)
-			}
 			rs, err := b.measure(cmd.Context(), o)
 			if err != nil {
 				return err

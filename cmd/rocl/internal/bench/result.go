@@ -20,9 +20,6 @@ type Result struct {
 	Transport string  `json:"transport,omitempty"`
 	Size      int     `json:"size,omitempty"`
 	Poll      string  `json:"poll,omitempty"`
-	Pause     string  `json:"pause,omitempty"`
-	Compute   int     `json:"compute,omitempty"`  // goroutines that computed at the same time
-	Computed  float64 `json:"computed,omitempty"` // speed of the computing goroutines; 1 means as fast as alone
 	Senders   int     `json:"senders,omitempty"`
 	InFlight  int     `json:"in_flight,omitempty"` // goroutines that call at the same time
 	Idle      int     `json:"idle,omitempty"`      // links beside the measured one
@@ -84,9 +81,7 @@ func (r *Result) name() string {
 		{r.Transport != "", r.Transport},
 		{r.Size > 0, fmt.Sprint(r.Size, " B")},
 		{r.Poll != "", "poll=" + r.Poll},
-		{r.Pause != "", "pause=" + r.Pause},
 		{r.Idle > 0, fmt.Sprintf("beside %d idle links", r.Idle)},
-		{r.Compute > 0, fmt.Sprint("computing=", r.Compute)},
 		{r.Nodes > 0, fmt.Sprint(r.Nodes, " nodes")},
 		{r.Sealed, "sealed"},
 		{r.Resources > 0, fmt.Sprint("in place, of ", r.Resources)},
