@@ -84,10 +84,7 @@ func FuzzReader(f *testing.F) {
 			drain(t, r)
 			r.Rewind()
 		}
-		b := pack.NewBuffer(pack.Encoding(enc))
-		if typed {
-			b = pack.NewBuffer(pack.Encoding(enc), pack.WithTypes())
-		}
+		b := buffer(pack.Encoding(enc), typed)
 		if err := errors.Join(b.PackMessageBody(r), b.PackMessage(r)); err != nil {
 			t.Fatal(err)
 		}
@@ -107,10 +104,7 @@ func FuzzReader(f *testing.F) {
 
 // payload returns a message of steps, or nil if they cannot be packed with enc.
 func payload(enc pack.Encoding, typed bool, steps []step) []byte {
-	b := pack.NewBuffer(enc)
-	if typed {
-		b = pack.NewBuffer(enc, pack.WithTypes())
-	}
+	b := buffer(enc, typed)
 	for _, s := range steps {
 		if s.pack(b) != nil {
 			return nil

@@ -75,17 +75,21 @@ func text(s string) step {
 	}
 }
 
+// buffer returns an empty Buffer.
+func buffer(enc pack.Encoding, typed bool) *pack.Buffer {
+	if typed {
+		return pack.NewBuffer(enc, pack.WithTypes())
+	}
+	return pack.NewBuffer(enc)
+}
+
 // reader returns a Reader of the message that the steps pack.
 func reader(tb interface {
 	Helper()
 	Fatal(...any)
 }, enc pack.Encoding, typed bool, steps ...step) *pack.Reader {
 	tb.Helper()
-	var opts []pack.Option
-	if typed {
-		opts = append(opts, pack.WithTypes())
-	}
-	b := pack.NewBuffer(enc, opts...)
+	b := buffer(enc, typed)
 	for _, s := range steps {
 		if err := s.pack(b); err != nil {
 			tb.Fatal(err)
@@ -197,17 +201,7 @@ func TestGolden(t *testing.T) {
 			want = widenIDs(name, want)
 		}
 		t.Run(name+"/"+f[1], func(t *testing.T) {
-			b := pack.NewBuffer(enc)
-			for _, s := range steps {
-				if err := s.pack(b); err != nil {
-					t.Fatal(err)
-				}
-			}
-			got, err := b.AppendTo(nil)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if !bytes.Equal(got, want) {
+			if got := reader(t, enc, false, steps...).Payload(); !bytes.Equal(got, want) {
 				t.Errorf("packed\n%x, PVM packs\n%x", got, want)
 			}
 			r, err := pack.NewReader(enc, false, want)

@@ -252,13 +252,8 @@ func TestEnvelope(t *testing.T) {
 	env := pack.Envelope{Context: 1 << 31, Tag: -1, From: id, To: id.WithSerial(3)}
 	in.SetEnvelope(env)
 	for _, enc := range encodings {
-		b := pack.NewBuffer(enc)
-		if err := b.PackMessage(in); err != nil {
-			t.Fatal(err)
-		}
-		p, _ := b.AppendTo(nil)
-		r, _ := pack.NewReader(enc, false, p)
-		m, err := r.UnpackMessage()
+		outer := step{func(b *pack.Buffer) error { return b.PackMessage(in) }, nil}
+		m, err := reader(t, enc, false, outer).UnpackMessage()
 		if err != nil || m.Envelope() != env || !bytes.Equal(m.Payload(), in.Payload()) {
 			t.Errorf("%v: got %+v, %v", enc, m, err)
 		}
@@ -377,14 +372,6 @@ func TestView(t *testing.T) {
 	}
 }
 
-func TestString(t *testing.T) {
-	for enc, want := range map[pack.Encoding]string{pack.Default: "default", pack.Raw: "raw", pack.InPlace: "in place", 9: "Encoding(9)"} {
-		if enc.String() != want {
-			t.Errorf("got %q, want %q", enc, want)
-		}
-	}
-}
-
 // A Buffer that is used again allocates nothing, and neither does a Reader.
 func TestAllocs(t *testing.T) {
 	dst := make([]byte, 1<<16)
@@ -393,11 +380,7 @@ func TestAllocs(t *testing.T) {
 	name := "name"
 	for _, enc := range encodings {
 		for _, typed := range []bool{false, true} {
-			b := pack.NewBuffer(enc)
-			if typed {
-				b = pack.NewBuffer(enc, pack.WithTypes())
-			}
-			r := new(pack.Reader)
+			b, r := buffer(enc, typed), new(pack.Reader)
 			use := func() {
 				b.Reset(enc)
 				err := errors.Join(
