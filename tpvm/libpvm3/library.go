@@ -20,8 +20,8 @@ import (
 )
 
 const (
-	patience = 30 * time.Second // for requests to other tasks
-	farewell = 5 * time.Second  // for undelivered messages when the process ends
+	requestTimeout = 30 * time.Second // for requests to other tasks
+	farewell       = 5 * time.Second  // for undelivered messages when the process ends
 
 	// envNoParent is set in the environment of a program that was spawned with PvmNoSpawnParent.
 	envNoParent = "TPVM_NO_PARENT"
@@ -110,7 +110,7 @@ func (l *library) call(name string, f func() (int, error)) int {
 // enrolled is call after the process has been enrolled.
 func (l *library) enrolled(name string, f func(ctx context.Context) (int, error)) int {
 	return l.call(name, func() (int, error) {
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		ctx, cancel := context.WithTimeout(context.Background(), requestTimeout)
 		defer cancel()
 		if err := l.enrol(ctx); err != nil {
 			return 0, err
@@ -124,7 +124,7 @@ func (l *library) quiet(f func(ctx context.Context) (int, error)) int {
 	l.giveBack(l.settle())
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), requestTimeout)
 	defer cancel()
 	err := l.enrol(ctx)
 	n := 0
