@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/cmd/internal/usage"
 	"github.com/rocl-go/rocl/internal/display"
 	"github.com/rocl-go/rocl/tpvm"
 )
@@ -39,7 +40,7 @@ func hostsCommand() *cobra.Command {
 		Long: "Print the hosts of the virtual machine: the nodes of the cluster, and how many tasks run on each.\n" +
 			"This host is one of them also where nothing runs. LAUNCHER is what starts programs there for tasks of other\n" +
 			"hosts: a task, a pod or the dirserver; - means that nothing does. ADDED is the name that 'tpvm add' was given.",
-		Args: nothing,
+		Args: usage.Nothing,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return observe(cmd, 0, func(ctx context.Context, t *tpvm.Task) error {
 				hs, err := t.Hosts(ctx)

@@ -237,27 +237,6 @@ func TestRunOnIdleHost(t *testing.T) {
 	}
 }
 
-// Programs end when tpvm is interrupted, and when it is killed.
-func TestRunInterrupted(t *testing.T) {
-	for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGKILL} {
-		s := newShell(t)
-		p, lines := s.start("run", "-n", "2", "sh", "-c", "echo runs; exec sleep 1000")
-		for range 2 {
-			if l := next(t, lines); !strings.HasSuffix(l, "] runs") {
-				t.Fatal(l)
-			}
-		}
-		if err := p.Cmd.Process.Signal(sig); err != nil {
-			t.Fatal(err)
-		}
-		said := remainingLines(lines)
-		_ = p.Wait()
-		if code := p.Cmd.ProcessState.ExitCode(); sig == syscall.SIGINT && (code != exitInterrupted || !slices.Contains(said, "tpvm: interrupted: ending what runs")) {
-			t.Errorf("exit code %d: %q", code, said)
-		}
-	}
-}
-
 // A program that has ended is not waited for because of a process that it has left behind with its
 // output open. What the program has printed is printed.
 //

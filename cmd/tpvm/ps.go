@@ -154,7 +154,7 @@ func psCommand() *cobra.Command {
 		Long: "Print the tasks of the virtual machine, each below the one that spawned it, by hosts. More than three threads of the\n" +
 			"same name on a host are one line, unless --threads is given. A program in brackets has not enrolled: it has not started\n" +
 			"yet, or is no task. The exit code is 0 also where nothing runs.",
-		Args: nothing,
+		Args: usage.Nothing,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var all []entry
 			err := observe(cmd, 0, func(ctx context.Context, t *tpvm.Task) (err error) {

@@ -65,7 +65,7 @@ func runCommand() *cobra.Command {
 // options returns the options of a spawn.
 func (f *runFlags) options() ([]tpvm.SpawnOption, error) {
 	if f.n < 1 {
-		return nil, usagef("-n %d is not more than zero", f.n)
+		return nil, usage.Errorf("-n %d is not more than zero", f.n)
 	}
 	opts := []tpvm.SpawnOption{tpvm.NoParent(), tpvm.OnHost(f.host), tpvm.OnArch(f.arch), tpvm.Env(f.env...), tpvm.Dir(f.dir)}
 	if len(f.where) > 0 {
@@ -73,7 +73,7 @@ func (f *runFlags) options() ([]tpvm.SpawnOption, error) {
 		for _, w := range f.where {
 			k, v, ok := strings.Cut(w, "=")
 			if !ok {
-				return nil, usagef("--where %s is not name=value", usage.Quote(w))
+				return nil, usage.Errorf("--where %s is not name=value", usage.Quote(w))
 			}
 			m[k] = v
 		}
@@ -81,7 +81,7 @@ func (f *runFlags) options() ([]tpvm.SpawnOption, error) {
 	}
 	for _, e := range f.env {
 		if !strings.Contains(e, "=") {
-			return nil, usagef("--env %s is not name=value", usage.Quote(e))
+			return nil, usage.Errorf("--env %s is not name=value", usage.Quote(e))
 		}
 	}
 	if f.endWithParent {

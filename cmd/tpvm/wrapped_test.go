@@ -88,7 +88,7 @@ func killScript(s *shell) {
 }
 
 // A script that runs a program ends together with it, when tpvm is interrupted or killed and when
-// the script is ended by tpvm kill.
+// the script is ended by tpvm kill. When tpvm is interrupted, it says so.
 func TestRunWrapped(t *testing.T) {
 	for how, end := range map[string]func(*shell, *subprocess.Process){
 		"interrupted": func(_ *shell, p *subprocess.Process) { p.Signal(syscall.SIGINT) },
@@ -107,8 +107,11 @@ func TestRunWrapped(t *testing.T) {
 			}
 			end(s, p)
 			ended()
-			remainingLines(lines)
+			said := remainingLines(lines)
 			_ = p.Wait()
+			if code := p.Cmd.ProcessState.ExitCode(); how == "interrupted" && (code != exitInterrupted || !slices.Contains(said, "tpvm: interrupted: ending what runs")) {
+				t.Errorf("exit code %d: %q", code, said)
+			}
 		})
 	}
 }
@@ -175,24 +178,30 @@ func TestRunOnTerminal(t *testing.T) {
 	}
 }
 
-// hosts returns shells of two nodes of a cluster. A pod serves the first one.
-func hosts(t *testing.T) (one, two *shell) {
+// cluster returns shells of some nodes of a cluster.
+func cluster(t *testing.T, nodes int) (all []*shell) {
 	t.Helper()
 	nice.Raise(t)
 	s := newShell(t)
-	dir := t.TempDir()
+	dir := filepath.Dir(s.socket())
 	key := filepath.Join(dir, "key")
 	if err := os.WriteFile(key, []byte("0123456789abcdef0123456789abcdef\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	first := must(freeaddr.Loopback())
-	for i, bind := range []string{first, must(freeaddr.Loopback())} {
-		env := append(slices.Clone(s.env), "ROCL_BIND="+bind, "ROCL_JOIN="+first, "ROCL_KEY_FILE="+key, "ROCL_CLUSTER=test",
-			fmt.Sprintf("ROCL_SOCKET=%s/%d", filepath.Dir(s.socket()), i))
-		one, two = two, &shell{t: t, env: env}
+	for bind := first; len(all) < nodes; bind = must(freeaddr.Loopback()) {
+		all = append(all, &shell{t: t, env: append(slices.Clone(s.env), "ROCL_BIND="+bind, "ROCL_JOIN="+first, "ROCL_KEY_FILE="+key,
+			"ROCL_CLUSTER=test", fmt.Sprintf("ROCL_SOCKET=%s/%d", dir, len(all)))})
 	}
-	one.pod()
-	return one, two
+	return all
+}
+
+// hosts returns shells of two nodes of a cluster. A pod serves the first one.
+func hosts(t *testing.T) (one, two *shell) {
+	t.Helper()
+	all := cluster(t, 2)
+	all[0].pod()
+	return all[0], all[1]
 }
 
 // socket returns the path of the directory's socket.

@@ -26,7 +26,7 @@ func TestFlagError(t *testing.T) {
 		{"--tag", "flag needs an argument: --tag"},
 	} {
 		cmd := &cobra.Command{Use: "x", SilenceErrors: true, SilenceUsage: true, RunE: func(*cobra.Command, []string) error { return nil }}
-		cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return FlagError(err) })
+		cmd.SetFlagErrorFunc(FlagError)
 		cmd.Flags().Duration("for", 0, "")
 		cmd.Flags().BoolP("loud", "l", false, "")
 		cmd.Flags().Int("count", 0, "")

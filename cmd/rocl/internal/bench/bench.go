@@ -17,6 +17,7 @@ import (
 	"strings"
 
 	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/cmd/internal/usage"
 	"github.com/rocl-go/rocl/cmd/rocl/internal/cli"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -54,7 +55,7 @@ func policyOf(poll string) (rocl.PollPolicy, error) {
 			return p.is, nil
 		}
 	}
-	return 0, cli.Usagef("--poll is one of never, adaptive, always, not %q", poll)
+	return 0, usage.Errorf("--poll is one of never, adaptive, always, not %q", poll)
 }
 
 // servers are the values of --server. The server that answers each message before it receives the
@@ -126,7 +127,7 @@ func (b *bench) measure(ctx context.Context, o *options) ([]*Result, error) {
 	var rs []*Result
 	err := attempt(func() { rs = b.run(ctx, o) })
 	if err == nil && len(rs) == 0 {
-		err = cli.Usagef("bench %s does not measure that over %s", b.name, o.transport)
+		err = usage.Errorf("bench %s does not measure that over %s", b.name, o.transport)
 	}
 	return rs, err
 }
@@ -210,7 +211,7 @@ func (o *options) check(b *bench) error {
 		{o.server != servers[0] && (o.transport == "inproc" || o.idle > 0), "--server is for shm and tcp, and not with --idle"},
 	} {
 		if rule.isBroken {
-			return cli.Usagef("%s", rule.text)
+			return usage.Errorf("%s", rule.text)
 		}
 	}
 	if b.defaults.poll == "" { // the bench has no such flag
@@ -229,7 +230,7 @@ func Commands() []*cobra.Command {
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	for _, b := range benches {
-		c := &cobra.Command{Use: b.name, Short: b.short, Args: cli.Nothing}
+		c := &cobra.Command{Use: b.name, Short: b.short, Args: usage.Nothing}
 		o := b.define(c.Flags())
 		c.RunE = func(cmd *cobra.Command, _ []string) error {
 			rs, err := b.measure(cmd.Context(), o)
@@ -254,14 +255,14 @@ func allCommand() *cobra.Command {
 	var markdown bool
 	var rounds int
 	c := &cobra.Command{
-		Use: "all", Short: "Measure the whole table", Args: cli.Nothing,
+		Use: "all", Short: "Measure the whole table", Args: usage.Nothing,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if rounds < 1 {
-				return cli.Usagef("--rounds must be at least 1")
+				return usage.Errorf("--rounds must be at least 1")
 			}
 			isJSON := cli.Flags(cmd).JSON
 			if markdown && isJSON {
-				return cli.Usagef("--json or --markdown, not both")
+				return usage.Errorf("--json or --markdown, not both")
 			}
 			w := cmd.OutOrStdout()
 			if markdown {

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/cmd/internal/usage"
 	"github.com/rocl-go/rocl/cmd/rocl/internal/cli"
 	"github.com/spf13/pflag"
 )
@@ -357,7 +358,7 @@ func TestWrongFlags(t *testing.T) {
 		"find --resources 10 --nodes 2",
 		"all --rounds 0",
 	} {
-		var u *cli.UsageError
+		var u usage.Error
 		if out, err := execute(t.Context(), append([]string{"bench"}, strings.Fields(line)...)...); !errors.As(err, &u) {
 			t.Errorf("bench %s: %v, want a usage error; it printed %q", line, err, out)
 		}

@@ -19,7 +19,7 @@ import (
 	"syscall"
 
 	"github.com/rocl-go/rocl"
-	"github.com/rocl-go/rocl/cmd/rocl/internal/cli"
+	"github.com/rocl-go/rocl/cmd/internal/usage"
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/tpvm"
 )
@@ -28,7 +28,7 @@ import (
 func peerMain(ctx context.Context, arg string, in io.Reader, out io.Writer) error {
 	var a answerer
 	if err := json.Unmarshal([]byte(arg), &a.config); err != nil {
-		return cli.Usagef("what a peer is: %w", err)
+		return usage.Errorf("what a peer is: %w", err)
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	a.ctx, a.calls = ctx, ctx

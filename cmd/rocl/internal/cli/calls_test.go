@@ -150,15 +150,8 @@ func TestServeMessages(t *testing.T) {
 // A call ends when the server ends, and when the reply takes too long.
 func TestCallEnds(t *testing.T) {
 	sock := node(t)
-	c, err := rocl.Open(t.Context(), rocl.WithSocket(sock))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
-	r, err := c.Register(t.Context(), rocl.Attrs{"name": "silent"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := open(t, sock)
+	r := must(c.Register(t.Context(), rocl.Attrs{"name": "silent"}))
 	for wait := 300 * time.Millisecond; ; wait *= 2 {
 		_, errOut, code := execute(t.Context(), strings.NewReader(""), "call", "--socket", sock, "--timeout", wait.String(), "name=silent")
 		if strings.Contains(errOut, "the directory at") && wait < time.Minute {
@@ -316,12 +309,7 @@ func TestServeKilled(t *testing.T) {
 	<-ended
 }
 
-func TestServeUsage(t *testing.T) {
-	for _, args := range []string{"serve", "serve a=b", "serve a=b --", "serve -- cat", "serve a -- cat", "serve rocl.a=b -- cat", "serve --workers 0 a=b -- cat", "call", "call a", "call --wait -1s a=b"} {
-		if _, errOut, code := execute(t.Context(), strings.NewReader(""), strings.Fields(args)...); code != 64 || errOut == "" {
-			t.Errorf("%q: %d, %q", args, code, errOut)
-		}
-	}
+func TestServeNoSuchCommand(t *testing.T) {
 	if _, errOut, code := execute(t.Context(), nil, "serve", "a=b", "--", "no-such-command-anywhere"); code != exitFailed || !strings.Contains(errOut, "no-such-command-anywhere") {
 		t.Errorf("no such command: %d, %q", code, errOut)
 	}
@@ -330,11 +318,7 @@ func TestServeUsage(t *testing.T) {
 // Servers of package rpc are listed, and called by name with arguments in JSON.
 func TestCallOfName(t *testing.T) {
 	sock := node(t)
-	c, err := rocl.Open(t.Context(), rocl.WithSocket(sock))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
+	c := open(t, sock)
 	s, err := rpc.NewServer(t.Context(), c, rocl.Attrs{"name": "sums"})
 	if err != nil {
 		t.Fatal(err)

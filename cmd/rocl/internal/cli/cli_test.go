@@ -20,7 +20,9 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/cmd/internal/usage"
 	"github.com/rocl-go/rocl/directory"
+	"github.com/rocl-go/rocl/resource"
 	"github.com/spf13/cobra"
 	"go.uber.org/goleak"
 )
@@ -38,20 +40,34 @@ const long = 30 * time.Second
 
 // node starts a directory for the test, and returns its socket.
 func node(t *testing.T) string {
-	dir, err := os.MkdirTemp("", "rc-") // short, because the kernel allows 107 bytes
-	if err != nil {
-		t.Fatal(err)
-	}
+	_, sock := labelled(t, nil)
+	return sock
+}
+
+// labelled starts a directory of a node with labels, and returns it with its socket.
+func labelled(t *testing.T, a resource.Attributes) (*directory.Server, string) {
+	dir := must(os.MkdirTemp("", "rc-")) // short, because the kernel allows 107 bytes
 	sock := filepath.Join(dir, "d.sock")
-	s, err := directory.Listen(sock)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := must(directory.Listen(sock, directory.WithLabels(must(directory.NewLabels(a)))))
 	t.Cleanup(func() {
 		s.Close()
 		os.RemoveAll(dir)
 	})
-	return sock
+	return s, sock
+}
+
+// open opens a context for the test.
+func open(t *testing.T, sock string, opts ...rocl.Option) *rocl.Context {
+	c := must(rocl.Open(t.Context(), append(opts, rocl.WithSocket(sock))...))
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
 }
 
 // execute runs a command line to its end.
@@ -134,7 +150,7 @@ func TestAttributes(t *testing.T) {
 	}
 	for _, a := range []string{"", "a", "=", "=b", strings.Repeat("n", 1025) + "=x"} {
 		_, err := attributes([]string{"fine=yes", a})
-		var u *UsageError
+		var u usage.Error
 		if !errors.As(err, &u) {
 			t.Errorf("%.20q: %v, want a usage error", a, err)
 		}
@@ -157,9 +173,9 @@ func TestReport(t *testing.T) {
 		{dead, nil, 0, ""},
 		{live, nothingError("none"), 1, ""},
 		{live, errPartial, 3, ""},
-		{live, Usagef("no %s", "good"), 64, "rocl: no good\nTry 'rocl --help'.\n"},
-		{live, fmt.Errorf("deeper: %w", Usagef("no good")), 64, "rocl: deeper: no good\nTry 'rocl --help'.\n"},
-		{dead, Usagef("no good"), 64, "rocl: no good\nTry 'rocl --help'.\n"},
+		{live, usage.Errorf("no %s", "good"), 64, "rocl: no good\nTry 'rocl --help'.\n"},
+		{live, fmt.Errorf("deeper: %w", usage.Errorf("no good")), 64, "rocl: deeper: no good\nTry 'rocl --help'.\n"},
+		{dead, usage.Errorf("no good"), 64, "rocl: no good\nTry 'rocl --help'.\n"},
 		{dead, context.Canceled, 130, ""},
 		{dead, rocl.ErrNoDirectory, 130, ""},
 		{live, context.DeadlineExceeded, 1, "rocl: context deadline exceeded\n"},
@@ -176,21 +192,8 @@ func TestReport(t *testing.T) {
 		}
 	}
 	cause := errors.New("cause")
-	if err := Usagef("%w", cause); !errors.Is(err, cause) || err.Error() != "cause" {
+	if err := usage.Errorf("%w", cause); !errors.Is(err, cause) || err.Error() != "cause" {
 		t.Errorf("a usage error hides its cause: %v", err)
-	}
-}
-
-// Run is the function that main calls.
-func TestRun(t *testing.T) {
-	for _, c := range []struct {
-		err  error
-		code int
-	}{{nil, 0}, {nothingError("none"), 1}} {
-		root := &cobra.Command{Use: "x", SilenceErrors: true, SilenceUsage: true, RunE: func(*cobra.Command, []string) error { return c.err }}
-		if code := Run(t.Context(), root, []string{}); code != c.code {
-			t.Errorf("%v: exit code %d, want %d", c.err, code, c.code)
-		}
 	}
 }
 
@@ -203,6 +206,7 @@ func TestUsage(t *testing.T) {
 		"find --timeout 0", "find --timeout -1s", "find --timeout 5", "nodes --timeout soon",
 		"register rocl.a=b", "recv rocl.a=b", "recv a=b rocl.c=d", "find --want=", "find --want a,,b", "find --socket=", "find --socket unix:d.sock", "find --socket tcp://127.0.0.1:1",
 		"watch --socket /" + strings.Repeat("x", 107), "register --socket /" + strings.Repeat("x", 107) + " a=b", "nonsens", "nods",
+		"serve", "serve a=b", "serve a=b --", "serve -- cat", "serve a -- cat", "serve rocl.a=b -- cat", "serve --workers 0 a=b -- cat", "call", "call a", "call --wait -1s a=b",
 	} {
 		if out, errOut, code := execute(t.Context(), nil, strings.Fields(line)...); code != 64 || !strings.Contains(errOut, "--help") || out != "" {
 			t.Errorf("rocl %s: exit code %d, %q, %q", line, code, out, errOut)
@@ -317,17 +321,6 @@ func TestJSONAttrs(t *testing.T) {
 	}
 	if got := jsonAttrs(l); !reflect.DeepEqual(got, want) {
 		t.Errorf("%v, want %v", got, want)
-	}
-}
-
-func TestTerminal(t *testing.T) {
-	f, err := os.Open(os.DevNull)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	if Terminal(f) || Terminal(&bytes.Buffer{}) || Terminal(nil) {
-		t.Error("no terminal is one")
 	}
 }
 
@@ -541,16 +534,9 @@ func TestSendWaits(t *testing.T) {
 // Promise (Commands): `rocl send` ends with exit code 0 only if every message was delivered.
 func TestSendTellsUndelivered(t *testing.T) {
 	sock := node(t)
-	c, err := rocl.Open(t.Context(), rocl.WithSocket(sock))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
+	c := open(t, sock)
 	for _, json := range []bool{false, true} {
-		r, err := c.Register(t.Context(), rocl.Attrs{"name": "there"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := must(c.Register(t.Context(), rocl.Attrs{"name": "there"}))
 		in, typed := io.Pipe()
 		type result struct {
 			out, errOut string

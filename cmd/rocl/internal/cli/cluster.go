@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/cmd/internal/usage"
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/directory/strategy"
 	"github.com/rocl-go/rocl/internal/display"
@@ -104,17 +105,11 @@ func nodesCommand() *cobra.Command {
 			if err := l.AddString(rocl.AttrKind, "node"); err != nil {
 				return err
 			}
-			ctx := cmd.Context()
-			c, err := g.join(ctx)
-			if err != nil {
-				return err
-			}
-			defer c.Close()
-			p := g.withTimeout(ctx)
-			defer p.stop()
 			var asked rocl.Coverage
 			var all []nodeJSON
-			ferr := gather(p, c.FindAll(p, l, rocl.Covered(&asked)), func(f rocl.Found) { all = append(all, newNodeJSON(&f)) })
+			ferr := g.ask(cmd.Context(), func(p *timeoutContext, c *rocl.Context) error {
+				return gather(p, c.FindAll(p, l, rocl.Covered(&asked)), func(f rocl.Found) { all = append(all, newNodeJSON(&f)) })
+			}, askOnly())
 			slices.SortFunc(all, func(a, b nodeJSON) int {
 				return cmp.Or(cmp.Compare(a.Host, b.Host), cmp.Compare(a.Node, b.Node))
 			})
@@ -170,7 +165,7 @@ func searchTraceCommand() *cobra.Command {
 			}
 			how, err := strategy.Parse(name)
 			if err != nil {
-				return Usagef("--search %q is not auto, unicast, broadcast or tree", name)
+				return usage.Errorf("--search %q is not auto, unicast, broadcast or tree", name)
 			}
 			t, err := trace(cmd.Context(), g, how, l)
 			if err != nil {

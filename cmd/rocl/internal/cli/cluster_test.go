@@ -8,8 +8,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"iter"
-	"os"
-	"path/filepath"
 	"reflect"
 	"runtime"
 	"slices"
@@ -21,29 +19,6 @@ import (
 	"github.com/rocl-go/rocl/directory/strategy"
 	"github.com/rocl-go/rocl/resource"
 )
-
-// labelled starts a directory of a node with labels, and returns it with its socket.
-func labelled(t *testing.T, a resource.Attributes) (*directory.Server, string) {
-	t.Helper()
-	dir, err := os.MkdirTemp("", "rc-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	labels, err := directory.NewLabels(a)
-	if err != nil {
-		t.Fatal(err)
-	}
-	sock := filepath.Join(dir, "d.sock")
-	s, err := directory.Listen(sock, directory.WithLabels(labels))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		s.Close()
-		os.RemoveAll(dir)
-	})
-	return s, sock
-}
 
 func TestNodes(t *testing.T) {
 	s, sock := labelled(t, resource.Attrs{"zone": "a", "bell": "\a"})
@@ -207,15 +182,8 @@ func (hanging) All(ctx context.Context, _ *resource.List, _ *directory.Coverage)
 func TestHangingNode(t *testing.T) {
 	s, sock := labelled(t, resource.Attrs{"zone": "a"})
 	s.Attach(hanging{})
-	c, err := rocl.Open(t.Context(), rocl.WithSocket(sock))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
-	r, err := c.Register(t.Context(), rocl.Attrs{"a": "b", "rpc": "1"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := open(t, sock)
+	r := must(c.Register(t.Context(), rocl.Attrs{"a": "b", "rpc": "1"}))
 	for args, want := range map[string]string{
 		"find a=b": r.ID().String(), "nodes": nodeName(s.Node()), "nodes zone=a": "zone=a", "services": r.ID().String(), "routes": "",
 	} {
@@ -229,15 +197,16 @@ func TestHangingNode(t *testing.T) {
 // Promise (Commands): A command that only asks the directory opens no port.
 func TestAskingOpensNoPort(t *testing.T) {
 	sock := node(t)
-	g := Globals{Socket: sock, Timeout: long}
-	c, err := g.join(t.Context())
+	err := Globals{Socket: sock, Timeout: long}.ask(t.Context(), func(_ *timeoutContext, c *rocl.Context) error {
+		if len(c.Addrs()) > 0 {
+			t.Errorf("it listens at %q", c.Addrs())
+		}
+		return nil
+	}, askOnly())
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer c.Close()
-	if len(c.Addrs()) > 0 {
-		t.Errorf("it listens at %q", c.Addrs())
-	}
+	c := open(t, sock, askOnly())
 	w := start(t, "watch", "--socket", sock, "--json", rocl.AttrKind+"=context", rocl.AttrAddr+"=")
 	w.line()
 	for f, err := range c.FindAll(t.Context(), rocl.Match{rocl.AttrKind: "context"}) {

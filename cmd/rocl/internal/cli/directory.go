@@ -5,6 +5,7 @@ package cli
 import (
 	"context"
 	"fmt"
+	"io"
 	"strings"
 	"time"
 
@@ -98,64 +99,41 @@ func findCommand() *cobra.Command {
 				return err
 			}
 			if cluster && first {
-				return Usagef("--first asks no further than one, --cluster asks every node: choose one")
+				return usage.Errorf("--first asks no further than one, --cluster asks every node: choose one")
 			}
 			if system {
 				if err := l.AddString("rocl.kind", "context"); err != nil {
 					return err
 				}
 			}
-			ctx := cmd.Context()
-			c, err := g.join(ctx)
-			if err != nil {
-				return err
-			}
-			defer c.Close()
-			p := g.withTimeout(ctx)
-			defer p.stop()
-			n := 0
 			opts := []rocl.FindOption{rocl.Want(names...)}
 			var asked rocl.Coverage
 			if cluster {
 				opts = append(opts, rocl.Covered(&asked))
 			}
-			for f, err := range answers(p, c.FindAll(p, l, opts...)) {
-				if err != nil {
-					return err
-				}
-				if system && f.ID == c.ID() {
-					continue
-				}
-				n++
-				node := f.ID.Node()
-				line := foundJSON{ID: &f.ID, Revision: f.Revision, Attrs: jsonAttrs(&f.Attrs)}
-				switch {
-				case g.JSON:
-					if cluster {
-						line.Node = &node
+			n := 0
+			err = g.ask(cmd.Context(), func(p *timeoutContext, c *rocl.Context) error {
+				for f, err := range answers(p, c.FindAll(p, l, opts...)) {
+					if err != nil {
+						return err
 					}
-					err = Print(cmd.OutOrStdout(), line)
-				case cluster:
-					_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s %v %v\n", nodeName(node), f.ID, &f.Attrs)
-				default:
-					_, err = fmt.Fprintf(cmd.OutOrStdout(), "%v %v\n", f.ID, &f.Attrs)
+					if system && f.ID == c.ID() {
+						continue
+					}
+					n++
+					if err := printFound(cmd.OutOrStdout(), g, &f, cluster); err != nil || first {
+						return err
+					}
 				}
-				if err != nil {
-					return err
-				}
-				if first {
-					break
-				}
+				return nil
+			}, askOnly())
+			if err == nil && cluster {
+				err = reportCoverage(cmd.ErrOrStderr(), g, &asked)
 			}
-			if cluster {
-				if err := reportCoverage(cmd.ErrOrStderr(), g, &asked); err != nil {
-					return err
-				}
+			if err == nil && n == 0 {
+				err = nothingError("no resource matches")
 			}
-			if n == 0 {
-				return nothingError("no resource matches")
-			}
-			return nil
+			return err
 		},
 	}
 	cmd.Flags().StringArrayVar(&want, "want", nil, "print the values of these attributes only: `names`, separated by commas; may be repeated")
@@ -165,12 +143,30 @@ func findCommand() *cobra.Command {
 	return cmd
 }
 
+// printFound prints a resource, with its node if withNode is set.
+func printFound(w io.Writer, g Globals, f *rocl.Found, withNode bool) (err error) {
+	line := foundJSON{ID: &f.ID, Revision: f.Revision, Attrs: jsonAttrs(&f.Attrs)}
+	node := f.ID.Node()
+	switch {
+	case g.JSON:
+		if withNode {
+			line.Node = &node
+		}
+		err = Print(w, line)
+	case withNode:
+		_, err = fmt.Fprintf(w, "%s %v %v\n", nodeName(node), f.ID, &f.Attrs)
+	default:
+		_, err = fmt.Fprintf(w, "%v %v\n", f.ID, &f.Attrs)
+	}
+	return err
+}
+
 // wanted returns the names in the values of --want, which commas separate.
 func wanted(values []string) (names []string, err error) {
 	for _, v := range values {
 		for name := range strings.SplitSeq(v, ",") {
 			if err := new(rocl.List).AddString(name, ""); err != nil {
-				return nil, Usagef("--want %s: %w", usage.Quote(v), err)
+				return nil, usage.Errorf("--want %s: %w", usage.Quote(v), err)
 			}
 			names = append(names, name)
 		}

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/cmd/internal/interrupt"
+	"github.com/rocl-go/rocl/cmd/internal/usage"
 	"github.com/rocl-go/rocl/internal/display"
 	"github.com/spf13/cobra"
 )
@@ -42,7 +44,7 @@ func recvCommand() *cobra.Command {
 			}
 			ctx := cmd.Context()
 			if count < 0 {
-				return Usagef("--count %d is less than 0, and 0 means no end", count)
+				return usage.Errorf("--count %d is less than 0, and 0 means no end", count)
 			}
 			c, r, err := g.register(ctx, l)
 			if err != nil {
@@ -116,15 +118,7 @@ func sendCommand() *cobra.Command {
 				}
 				return err
 			}
-			// A read, for example from a terminal, cannot be interrupted. A goroutine reads, so
-			// that an interrupt ends the command.
-			done := make(chan error, 1)
-			go func() { done <- pieces(cmd.InOrStdin(), raw, send) }()
-			select {
-			case err = <-done:
-			case <-ctx.Done():
-				err = ctx.Err()
-			}
+			_, err = interrupt.Read(ctx, func() (any, error) { return nil, pieces(cmd.InOrStdin(), raw, send) })
 			undelivered, err := undelivered(ctx, g, me, to, err)
 			undelivered += int(refused.Load())
 			result := map[string]any{"to": to, "messages": n.Load(), "bytes": bytes.Load()}
@@ -176,7 +170,7 @@ func undelivered(ctx context.Context, g Globals, me *rocl.Resource, to rocl.GID,
 // to wait for a directory and for the target to appear.
 func target(ctx context.Context, g Globals, l *rocl.List, wait time.Duration) (c *rocl.Context, me *rocl.Resource, to rocl.GID, err error) {
 	if wait < 0 {
-		return nil, nil, to, Usagef("--wait %v is less than 0", wait)
+		return nil, nil, to, usage.Errorf("--wait %v is less than 0", wait)
 	}
 	late := time.Now().Add(wait)
 	for {

@@ -22,11 +22,7 @@ import (
 // newServices returns the socket of a node, a context and a client of package rpc.
 func newServices(t *testing.T) (string, *rocl.Context, *rpc.Client) {
 	sock := node(t)
-	c, err := rocl.Open(t.Context(), rocl.WithSocket(sock))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { c.Close() })
+	c := open(t, sock)
 	client, err := rpc.NewClient(t.Context(), c)
 	if err != nil {
 		t.Fatal(err)
@@ -111,10 +107,7 @@ func TestServicesAreAskedAtOnce(t *testing.T) {
 // A resource that never replies is listed with the time for which the command waited.
 func TestServiceThatHangs(t *testing.T) {
 	_, c, client := newServices(t)
-	hung, err := c.Register(t.Context(), rocl.Attrs{"rpc": "1"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	hung := must(c.Register(t.Context(), rocl.Attrs{"rpc": "1"}))
 	why := hung.ID().String() + " did not reply within 50ms"
 	for asJSON, want := range map[bool]string{false: "does not answer: " + why + "\n", true: `"error":"` + why + `"`} {
 		var out bytes.Buffer

@@ -26,6 +26,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/cmd/internal/usage"
 	"github.com/rocl-go/rocl/cmd/rocl/internal/cli"
 	"github.com/rocl-go/rocl/cmd/rocl/internal/demo/index"
 	"github.com/rocl-go/rocl/internal/display"
@@ -64,10 +65,10 @@ func Commands() []*cobra.Command {
 			"The processes use a directory of their own unless --socket or ROCL_SOCKET names one.",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 1 {
-				return cli.Usagef("demo takes one folder, not %d: %q is the second", len(args), args[1])
+				return usage.Errorf("demo takes one folder, not %d: %q is the second", len(args), args[1])
 			}
 			if len(args) == 1 && args[0] == "" {
-				return cli.Usagef("the folder to index is empty; without an argument it is the Go installation's source")
+				return usage.Errorf("the folder to index is empty; without an argument it is the Go installation's source")
 			}
 			return nil
 		},
@@ -114,20 +115,20 @@ func goSource() (string, error) {
 	}
 	src := filepath.Join(root, "src")
 	if _, err := os.Stat(src); root == "" || err != nil {
-		return "", cli.Usagef("no Go installation found to index: name a directory, as in 'rocl demo ~/documents'")
+		return "", usage.Errorf("no Go installation found to index: name a directory, as in 'rocl demo ~/documents'")
 	}
 	return src, nil
 }
 
 func run(ctx context.Context, o options, out, errOut io.Writer) (err error) {
 	if o.crawlers < 1 || o.indexers < 1 || o.crawlers > 64 || o.indexers > 64 {
-		return cli.Usagef("--crawlers and --indexers must be from 1 to 64")
+		return usage.Errorf("--crawlers and --indexers must be from 1 to 64")
 	}
 	if o.kill && o.indexers < 2 {
-		return cli.Usagef("--kill-indexer needs another one to go on: --indexers 2 or more")
+		return usage.Errorf("--kill-indexer needs another one to go on: --indexers 2 or more")
 	}
 	if !index.IsWord(o.word) {
-		return cli.Usagef("%q is not a word: one run of ASCII letters, digits and underscores", o.word)
+		return usage.Errorf("%q is not a word: one run of ASCII letters, digits and underscores", o.word)
 	}
 	if o.dir == "" {
 		if o.dir, err = goSource(); err != nil {
@@ -136,7 +137,7 @@ func run(ctx context.Context, o options, out, errOut io.Writer) (err error) {
 	}
 	units, files, bad, err := walk(o.dir)
 	if errors.Is(err, fs.ErrNotExist) {
-		return cli.Usagef("%s does not exist", o.dir)
+		return usage.Errorf("%s does not exist", o.dir)
 	}
 	if err != nil {
 		return err
@@ -257,7 +258,7 @@ func play(ctx context.Context, socket, name, run string, in io.Reader) error {
 		case "front":
 			err = runFront(ctx, c, me, run)
 		default:
-			err = cli.Usagef("no role %q", name)
+			err = usage.Errorf("no role %q", name)
 		}
 	}
 	if ctx.Err() != nil {

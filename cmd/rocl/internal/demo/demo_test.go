@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/cmd/internal/usage"
 	"github.com/rocl-go/rocl/cmd/rocl/internal/cli"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
 	"github.com/rocl-go/rocl/rocltest"
@@ -256,19 +257,6 @@ func TestWalk(t *testing.T) {
 	}
 }
 
-func TestContentHeader(t *testing.T) {
-	want := content{unit: 1, attempt: 2, file: 1 << 30, flags: flagLast | flagFailed}
-	b := append(make([]byte, contentHead), "rest"...)
-	want.put(b)
-	var got content
-	if rest, err := got.parse(b); err != nil || got != want || string(rest) != "rest" {
-		t.Errorf("%+v, %q, %v", got, rest, err)
-	}
-	if _, err := got.parse(b[:contentHead-1]); err == nil {
-		t.Error("a truncated header is read")
-	}
-}
-
 // An empty argument, for example of an unset variable, does not stand for the default.
 func TestUsage(t *testing.T) {
 	for _, args := range [][]string{
@@ -278,7 +266,7 @@ func TestUsage(t *testing.T) {
 		root := cli.Root()
 		root.AddCommand(Commands()...)
 		root.SetArgs(append([]string{"demo"}, args...))
-		var u *cli.UsageError
+		var u usage.Error
 		if err := root.ExecuteContext(t.Context()); !errors.As(err, &u) {
 			t.Errorf("%q: %v, want a usage error", args, err)
 		}
