@@ -88,10 +88,7 @@ type hostsAdded struct {
 }
 
 func newLibrary(errno *int32, p program) *library {
-	l := &library{errno: errno, program: p, notices: map[notice]*watch{}}
-	l.options = defaultOptions
-	l.handlers.free = -1
-	return l
+	return &library{errno: errno, program: p, notices: map[notice]*watch{}, options: defaultOptions}
 }
 
 // call makes a call of the program. It returns the result, or the code of the error. The error is
@@ -251,8 +248,7 @@ func (l *library) exit(ctx context.Context) error {
 	_ = l.task.Exit(ctx) // it reports messages to ended tasks, which vanish in PVM
 	_ = l.c.Close()
 	l.task, l.c, l.tid = nil, nil, 0
-	l.pending, l.notified = nil, nil
-	l.handlers.exit()
+	l.pending, l.notified, l.handlers = nil, nil, nil
 	return nil
 }
 
