@@ -8,7 +8,7 @@
 //	     └──────────────── what is indexed ──────────┘      questions ───┘
 //
 // Each box is a process with a context of its own. The files are cut into units. One crawler reads
-// a unit and sends it piece by piece to one indexer. The unit counts when the indexer has received
+// a unit and sends it file by file to one indexer. The unit counts when the indexer has received
 // its end. If an indexer ends, another one indexes its units again.
 package demo
 
