@@ -27,12 +27,12 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // what they do.
 var table = map[string]map[string]func(*testing.T, node){
 	"hello": {"greets": prints(`^hello from \S+\n$`)},
-	"calc": {"adds": add},
-	"kv":   {"keeps": keep},
+	"calc":  {"adds": add},
+	"kv":    {"keeps": keep},
 	"filestore": {
 		"whole":  putAndGet,
 		"killed": killInPut,
-		"copies": copies,
+		"rest":   getRest,
 	},
 	"farm": {
 		"sums":   sum,
