@@ -175,20 +175,15 @@ func interrupted(t *testing.T, ctx context.Context, line string, count, rounds i
 	return err
 }
 
-func TestPeerKilled(t *testing.T) {
+func TestInterrupted(t *testing.T) {
 	for _, e := range endless {
-		t.Run(e.name, func(t *testing.T) {
+		t.Run(e.name+", peer killed", func(t *testing.T) {
 			err := interrupted(t, t.Context(), e.line, e.count, e.rounds, func(p *pair) { _ = p.Cmd.Process.Kill() })
 			if !errors.Is(err, subprocess.ErrEnded) || !strings.Contains(err.Error(), "killed") {
 				t.Errorf("the peer was killed: %v", err)
 			}
 		})
-	}
-}
-
-func TestCancelled(t *testing.T) {
-	for _, e := range endless {
-		t.Run(e.name, func(t *testing.T) {
+		t.Run(e.name+", cancelled", func(t *testing.T) {
 			why := errors.New("why")
 			ctx, cancel := context.WithCancelCause(t.Context())
 			defer cancel(nil)
