@@ -27,20 +27,21 @@ import (
 // call runs 'rocl call' with an input.
 func call(t *testing.T, sock, in string, args ...string) (out, errOut string, code int) {
 	t.Helper()
-	return execute(t.Context(), strings.NewReader(in), append([]string{"call", "--timeout", long.String(), "--socket", sock}, args...)...)
+	r := <-beginCall(t, sock, in, args...)
+	return r.out, r.errOut, r.code
+}
+
+func beginCall(t *testing.T, sock, in string, args ...string) <-chan result {
+	return begin(t.Context(), strings.NewReader(in), append([]string{"call", "--timeout", long.String(), "--socket", sock}, args...)...)
 }
 
 // callBeside is call for a server that prints a line meanwhile, which it returns.
 func callBeside(t *testing.T, s *running, sock, in string, args ...string) (out, errOut, line string, code int) {
 	t.Helper()
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		out, errOut, code = call(t, sock, in, args...)
-	}()
+	called := beginCall(t, sock, in, args...)
 	line = s.line()
-	<-done
-	return out, errOut, line, code
+	r := <-called
+	return r.out, r.errOut, line, r.code
 }
 
 // serve starts 'rocl serve' with a shell command. It returns the running command and the identifier
@@ -120,16 +121,12 @@ func TestServedCommandFails(t *testing.T) {
 func TestServeSideBySide(t *testing.T) {
 	sock, dir := node(t), t.TempDir()
 	serve(t, sock, fmt.Sprintf("read me you; : >%[1]s/$me; while [ ! -e %[1]s/$you ]; do sleep 0.01; done; echo $me", dir), "--workers", "2", "name=there")
-	second := make(chan string)
-	go func() {
-		out, _, _ := call(t, sock, "b a\n", "name=there")
-		second <- out
-	}()
+	second := beginCall(t, sock, "b a\n", "name=there")
 	if out, _, code := call(t, sock, "a b\n", "name=there"); code != 0 || out != "a\n" {
 		t.Errorf("the first: %d, %q", code, out)
 	}
-	if out := <-second; out != "b\n" {
-		t.Errorf("the second: %q", out)
+	if r := <-second; r.out != "b\n" {
+		t.Errorf("the second: %q", r.out)
 	}
 }
 
@@ -268,15 +265,7 @@ func TestServeInterrupted(t *testing.T) {
 	sock := node(t)
 	path, begun, ended := fifo(t)
 	s, _ := serve(t, sock, "exec 3>"+path+"; sleep 1000; true", "name=there")
-	type result struct {
-		errOut string
-		code   int
-	}
-	called := make(chan result, 1)
-	go func() {
-		_, errOut, code := call(t, sock, "", "name=there")
-		called <- result{errOut, code}
-	}()
+	called := beginCall(t, sock, "", "name=there")
 	<-begun
 	if code := s.stop(); code != 0 {
 		t.Errorf("serve: exit code %d", code)

@@ -22,6 +22,7 @@ import (
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/cmd/internal/usage"
 	"github.com/rocl-go/rocl/directory"
+	"github.com/rocl-go/rocl/internal/testkit/eventually"
 	"github.com/rocl-go/rocl/resource"
 	"github.com/spf13/cobra"
 	"go.uber.org/goleak"
@@ -79,6 +80,22 @@ func execute(ctx context.Context, in io.Reader, args ...string) (out, errOut str
 	root.SetErr(&e)
 	code = Run(ctx, root, append([]string{}, args...)) // not nil, for which cobra would take the arguments of the test
 	return o.String(), e.String(), code
+}
+
+// A result is that of a command.
+type result struct {
+	out, errOut string
+	code        int
+}
+
+// begin runs a command line in a goroutine of its own. The channel gets the result.
+func begin(ctx context.Context, in io.Reader, args ...string) <-chan result {
+	ended := make(chan result, 1)
+	go func() {
+		out, errOut, code := execute(ctx, in, args...)
+		ended <- result{out, errOut, code}
+	}()
+	return ended
 }
 
 // running is a command that has been started and not waited for.
@@ -513,18 +530,14 @@ func TestSendAndReceive(t *testing.T) {
 // send --wait finds a resource that appears later.
 func TestSendWaits(t *testing.T) {
 	sock := node(t)
-	sent := make(chan int, 1)
-	go func() {
-		_, _, code := execute(t.Context(), strings.NewReader("hello\n"), "send", "--socket", sock, "name=late", "--wait", long.String())
-		sent <- code
-	}()
+	sent := begin(t.Context(), strings.NewReader("hello\n"), "send", "--socket", sock, "name=late", "--wait", long.String())
 	r := start(t, "recv", "--socket", sock, "--count", "1", "name=late")
 	r.line()
 	if l := r.line(); l != "hello" {
 		t.Errorf("received %q", l)
 	}
-	if code := <-sent; code != 0 {
-		t.Errorf("send: exit code %d", code)
+	if got := <-sent; got.code != 0 {
+		t.Errorf("send: exit code %d", got.code)
 	}
 }
 
@@ -538,29 +551,13 @@ func TestSendTellsUndelivered(t *testing.T) {
 	for _, json := range []bool{false, true} {
 		r := must(c.Register(t.Context(), rocl.Attrs{"name": "there"}))
 		in, typed := io.Pipe()
-		type result struct {
-			out, errOut string
-			code        int
-		}
-		ended := make(chan result, 1)
-		go func() {
-			out, errOut, code := execute(t.Context(), in, "send", "--socket", sock, "name=there", fmt.Sprint("--json=", json))
-			ended <- result{out, errOut, code}
-		}()
-		if _, err := io.WriteString(typed, "one\n"); err != nil {
-			t.Fatal(err)
-		}
-		m, err := r.Recv(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		m.Release()
+		ended := begin(t.Context(), in, "send", "--socket", sock, "name=there", fmt.Sprint("--json=", json))
+		must(io.WriteString(typed, "one\n"))
+		must(r.Recv(t.Context())).Release()
 		if err := r.Close(); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := io.WriteString(typed, "two\n"); err != nil {
-			t.Fatal(err)
-		}
+		must(io.WriteString(typed, "two\n"))
 		typed.Close()
 		got := <-ended
 		if got.code != 1 || !strings.Contains(got.errOut, "1 of 2 messages were not delivered: ") || !strings.Contains(got.errOut, "resource is gone") {
@@ -581,24 +578,13 @@ func TestSendInterrupted(t *testing.T) {
 	defer typed.Close() // lets the reader end
 	ctx, cancel := context.WithTimeout(t.Context(), long)
 	defer cancel()
-	code := make(chan int, 1)
-	go func() {
-		_, _, c := execute(ctx, in, "send", "--socket", sock, "name=there")
-		code <- c
-	}()
-	if _, err := io.WriteString(typed, "hello\n"); err != nil {
-		t.Fatal(err)
-	}
+	ended := begin(ctx, in, "send", "--socket", sock, "name=there")
+	must(io.WriteString(typed, "hello\n"))
 	if l := r.line(); l != "hello" {
 		t.Errorf("received %q", l)
 	}
 	cancel()
-	select {
-	case c := <-code:
-		if c != exitInterrupted {
-			t.Errorf("interrupted: exit code %d", c)
-		}
-	case <-time.After(long):
-		t.Fatal("send goes on after an interrupt")
+	if got := eventually.Value(t, "the end of send", ended); got.code != exitInterrupted {
+		t.Errorf("interrupted: exit code %d", got.code)
 	}
 }
