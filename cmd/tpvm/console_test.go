@@ -91,17 +91,12 @@ func TestConsoleInterrupted(t *testing.T) {
 	}
 	pid := 0
 	for pid == 0 {
-		line, err := p.Line(ctx)
-		if err != nil {
-			t.Fatal(err)
-		}
+		line := must(p.Line(ctx))
 		text, ok := strings.CutPrefix(line, "[sh] ")
 		if !ok {
 			continue
 		}
-		if pid, err = strconv.Atoi(text); err != nil {
-			t.Fatal(err)
-		}
+		pid = must(strconv.Atoi(text))
 	}
 	defer func() { _ = syscall.Kill(pid, syscall.SIGKILL) }()
 	if err := syscall.Kill(-p.Cmd.Process.Pid, syscall.SIGINT); err != nil {

@@ -70,10 +70,7 @@ type shell struct {
 }
 
 func newShell(t *testing.T) *shell {
-	dir, err := os.MkdirTemp("", "tp-") // short: the kernel allows 107 bytes
-	if err != nil {
-		t.Fatal(err)
-	}
+	dir := must(os.MkdirTemp("", "tp-")) // short: the kernel allows 107 bytes
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	race := os.Getenv("GORACE") + " atexit_sleep_ms=0" // a process of a race build sleeps a second at its end otherwise
 	return &shell{t: t, env: append(os.Environ(), "GORACE="+race, "BE_TPVM=tpvm", "HOME="+dir, "ROCL_SOCKET="+filepath.Join(dir, "s"), "TPVM_VM=test")}
@@ -122,10 +119,7 @@ func (s *shell) start(args ...string) (p *subprocess.Process, lines *bufio.Scann
 // launch starts a command.
 func launch(t *testing.T, cmd *exec.Cmd) *subprocess.Process {
 	t.Helper()
-	p, err := subprocess.Start(cmd)
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := must(subprocess.Start(cmd))
 	t.Cleanup(p.Kill)
 	return p
 }
@@ -248,10 +242,7 @@ func TestRunLeavesProcess(t *testing.T) {
 	if err := syscall.Mkfifo(path, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	hold, err := os.OpenFile(path, os.O_RDWR, 0) // the process that is left behind reads until the end
-	if err != nil {
-		t.Fatal(err)
-	}
+	hold := must(os.OpenFile(path, os.O_RDWR, 0)) // the process that is left behind reads until the end
 	defer hold.Close()
 	out, errOut, code := s.run("", "run", "sh", "-c", "cat "+path+" & i=0; while [ $i -lt 1000 ]; do echo line $i; i=$((i+1)); done")
 	if code != 0 || strings.Count(out, "\n") != 1000 || !strings.HasSuffix(out, "line 999\n") {

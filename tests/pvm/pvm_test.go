@@ -57,6 +57,13 @@ type machine struct {
 	deaths   deaths
 }
 
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
+}
+
 // need skips the test if ok is false, and fails it with ROCL_PVM=must. what names the missing tool.
 func need(t testing.TB, ok bool, what string) {
 	t.Helper()
@@ -165,10 +172,7 @@ func startPVM(t *testing.T, src string) *machine {
 		t.Fatal(err)
 	}
 	m.env = append(os.Environ(), "PVM_ALLOW_ROOT=1", "PVM_ROOT="+pvmRoot, "PVM_TMP="+tmp, "PATH="+m.bin+":"+os.Getenv("PATH"))
-	host, err := os.Hostname()
-	if err != nil {
-		t.Fatal(err)
-	}
+	host := must(os.Hostname())
 	hosts := filepath.Join(tmp, "hosts")
 	if err := os.WriteFile(hosts, []byte("* ep="+m.bin+" wd="+tmp+"\n"+host+"\n"), 0o644); err != nil {
 		t.Fatal(err)
@@ -195,7 +199,7 @@ func startOurs(t *testing.T, src string) *machine {
 	if err := os.WriteFile(m.key, []byte("0123456789abcdef0123456789abcdef\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	m.address = freeAddress(t)
+	m.address = must(freeaddr.Loopback())
 	lib := filepath.Join(tmp, "lib")
 	cmd := exec.Command("go", "build", "-buildmode=c-shared", "-ldflags", "-extldflags -Wl,-soname,libpvm3.so",
 		"-o", filepath.Join(lib, "libpvm3.so"), "github.com/rocl-go/rocl/tpvm/libpvm3")
@@ -206,10 +210,7 @@ func startOurs(t *testing.T, src string) *machine {
 	if err := os.Symlink("libpvm3.so", filepath.Join(lib, "libgpvm3.so")); err != nil {
 		t.Fatal(err)
 	}
-	header, err := filepath.Abs("../../tpvm/libpvm3")
-	if err != nil {
-		t.Fatal(err)
-	}
+	header := must(filepath.Abs("../../tpvm/libpvm3"))
 	build(t, src, m.bin, header, lib)
 	sock := filepath.Join(tmp, "rocl")
 	m.env = append(os.Environ(), "ROCL_SOCKET="+sock, tpvm.EnvVM+"="+vm, "TPVM_ENROL_TIME=5s", "PATH="+m.bin+":"+os.Getenv("PATH"))
@@ -236,15 +237,6 @@ const (
 	vm      = "tests-pvm"
 	cluster = "tests-pvm"
 )
-
-func freeAddress(t *testing.T) string {
-	t.Helper()
-	a, err := freeaddr.Loopback()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return a
-}
 
 // deaths counts, in a log of a member of a cluster, how often one member took another one for dead.
 type deaths struct{ n atomic.Int64 }
@@ -292,15 +284,12 @@ func servePod(pid int) error {
 // ends with the process pid.
 func (m *machine) withHosts(t *testing.T, dir string, pid int) []string {
 	t.Helper()
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	self := must(os.Executable())
 	script := fmt.Sprintf(`#!/bin/sh
 [ "$1" = one ] || { echo "ssh: connect to host $1 port 22: Connection refused" >&2; exit 255; }
 shift
 ROCL_SOCKET=%s/one ROCL_BIND=%s ROCL_JOIN=%s ROCL_KEY_FILE=%s ROCL_CLUSTER=%s %s=%d exec sh -c "$*"
-`, dir, freeAddress(t), m.address, m.key, cluster, envPod, pid)
+`, dir, must(freeaddr.Loopback()), m.address, m.key, cluster, envPod, pid)
 	ssh := filepath.Join(dir, "ssh")
 	if err := os.WriteFile(ssh, []byte(script), 0o700); err != nil {
 		t.Fatal(err)
@@ -379,10 +368,7 @@ func addHosts(t *testing.T, ours *machine) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	defer cancel()
-	ends, err := subprocess.Start(exec.Command("sleep", "infinity")) // the host ends when this does, or this test's process
-	if err != nil {
-		t.Fatal(err)
-	}
+	ends := must(subprocess.Start(exec.Command("sleep", "infinity"))) // the host ends when this does, or this test's process
 	defer ends.Kill()
 	defer context.AfterFunc(ctx, ends.Kill)() // a host that holds the output open ends, too
 	cmd := exec.CommandContext(ctx, filepath.Join(ours.bin, "hosts"))
@@ -706,10 +692,7 @@ func size(path string) int64 {
 
 // printed returns the output of spawned programs since the log had the size since.
 func printed(t *testing.T, log string, since int64) string {
-	b, err := os.ReadFile(log)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := must(os.ReadFile(log))
 	return logged.ReplaceAllString(ownLog.ReplaceAllString(string(b[since:]), ""), "")
 }
 

@@ -88,10 +88,7 @@ func FuzzReader(f *testing.F) {
 		if err := errors.Join(b.PackMessageBody(r), b.PackMessage(r)); err != nil {
 			t.Fatal(err)
 		}
-		q, err := b.AppendTo(nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		q := must(b.AppendTo(nil))
 		if r, err = pack.NewReader(pack.Encoding(enc), typed, q); err != nil {
 			t.Fatalf("a message packed from one that was read: %v", err)
 		}

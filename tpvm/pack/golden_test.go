@@ -75,6 +75,13 @@ func text(s string) step {
 	}
 }
 
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
+}
+
 // buffer returns an empty Buffer.
 func buffer(enc pack.Encoding, typed bool) *pack.Buffer {
 	if typed {
@@ -184,10 +191,7 @@ func TestGolden(t *testing.T) {
 		if f[1] == "raw" {
 			enc = pack.Raw
 		}
-		want, err := hex.DecodeString(f[2])
-		if err != nil {
-			t.Fatal(err)
-		}
+		want := must(hex.DecodeString(f[2]))
 		if name == "wide" { // see TestOverflow
 			continue
 		}
@@ -204,10 +208,7 @@ func TestGolden(t *testing.T) {
 			if got := reader(t, enc, false, steps...).Payload(); !bytes.Equal(got, want) {
 				t.Errorf("packed\n%x, PVM packs\n%x", got, want)
 			}
-			r, err := pack.NewReader(enc, false, want)
-			if err != nil {
-				t.Fatal(err)
-			}
+			r := must(pack.NewReader(enc, false, want))
 			for i, s := range steps {
 				if err := s.unpack(r); err != nil {
 					t.Errorf("step %d: %v", i, err)

@@ -177,18 +177,12 @@ func TestRoundTrip(t *testing.T) {
 			}
 			steps = append(steps, s)
 		}
-		p, err := b.AppendTo([]byte("before"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		p := must(b.AppendTo([]byte("before")))
 		p = p[len("before"):]
 		if len(p) != b.Size() || !typed && b.Len() != b.Size() {
 			t.Fatalf("%d bytes, Size %d, Len %d", len(p), b.Size(), b.Len())
 		}
-		r, err := pack.NewReader(enc, typed, p)
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := must(pack.NewReader(enc, typed, p))
 		for range 2 {
 			for i, s := range steps {
 				if rapid.Bool().Draw(t, "too much") {
@@ -230,20 +224,14 @@ func TestRegroup(t *testing.T) {
 			i += n
 		}
 		p, _ := b.AppendTo(nil)
-		r, err := pack.NewReader(enc, true, p)
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := must(pack.NewReader(enc, true, p))
 		for i := 0; i < len(values); {
 			n, stride := rapid.IntRange(1, len(values)-i).Draw(t, "unpacked"), rapid.IntRange(1, 3).Draw(t, "stride")
 			got := make([]int64, (n-1)*stride+1)
 			if rapid.Bool().Draw(t, "view") {
 				stride = 1
-				got, err = pack.View[int64](r, n)
-			} else {
-				err = pack.Unpack(r, got, stride)
-			}
-			if err != nil {
+				got = must(pack.View[int64](r, n))
+			} else if err := pack.Unpack(r, got, stride); err != nil {
 				t.Fatal(err)
 			}
 			for j := range n {

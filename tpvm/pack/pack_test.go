@@ -193,10 +193,7 @@ func TestInPlace(t *testing.T) {
 // Whole returns the rocl.Buffer of a message that is nothing else.
 func TestWhole(t *testing.T) {
 	c := rocltest.Cluster(t, 1).Open(0)
-	m, err := c.Buffer(8)
-	if err != nil {
-		t.Fatal(err)
-	}
+	m := must(c.Buffer(8))
 	defer m.Release()
 	copy(m.Bytes(), "12345678")
 	for _, enc := range encodings {
@@ -244,10 +241,7 @@ func TestMismatch(t *testing.T) {
 
 // A message keeps the envelope with which it is packed.
 func TestEnvelope(t *testing.T) {
-	id, err := rocl.ParseGID("0123456789ab-cdef01234567-89abcdef")
-	if err != nil {
-		t.Fatal(err)
-	}
+	id := must(rocl.ParseGID("0123456789ab-cdef01234567-89abcdef"))
 	in := reader(t, pack.Raw, true, text("x"))
 	env := pack.Envelope{Context: 1 << 31, Tag: -1, From: id, To: id.WithSerial(3)}
 	in.SetEnvelope(env)
@@ -397,10 +391,7 @@ func TestAllocs(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				n, err := b.Encode(dst[:b.Size()])
-				if err != nil {
-					t.Fatal(err)
-				}
+				n := must(b.Encode(dst[:b.Size()]))
 				if err := r.Init(enc, typed, dst[:n]); err != nil {
 					t.Fatal(err)
 				}

@@ -249,10 +249,7 @@ func TestServedOutputStaysOpen(t *testing.T) {
 		t.Errorf("call: %d, %q", code, errOut)
 	}
 	<-begun
-	left, err := strconv.Atoi(line)
-	if err != nil {
-		t.Fatal(err)
-	}
+	left := must(strconv.Atoi(line))
 	if err := syscall.Kill(left, syscall.SIGKILL); err != nil {
 		t.Error(err)
 	}
@@ -282,10 +279,7 @@ func TestServeKilled(t *testing.T) {
 	path, begun, ended := fifo(t)
 	cmd := subprocess.Self("serve", "--socket", sock, "name=there", "--", "sh", "-c", "exec 3>"+path+"; exec sleep 1000")
 	cmd.Env = append(os.Environ(), "BE_ROCL=1")
-	s, err := subprocess.Start(cmd)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := must(subprocess.Start(cmd))
 	t.Cleanup(s.Kill)
 	go func() {
 		<-begun
@@ -308,10 +302,7 @@ func TestServeNoSuchCommand(t *testing.T) {
 func TestCallOfName(t *testing.T) {
 	sock := node(t)
 	c := open(t, sock)
-	s, err := rpc.NewServer(t.Context(), c, rocl.Attrs{"name": "sums"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := must(rpc.NewServer(t.Context(), c, rocl.Attrs{"name": "sums"}))
 	defer s.Close(context.Background())
 	type addends struct{ A, B int }
 	if err := rpc.Register(s, "add", func(_ context.Context, in addends) (map[string]int, error) {

@@ -326,10 +326,7 @@ func TestPrint(t *testing.T) {
 }
 
 func TestJSONAttrs(t *testing.T) {
-	l, err := attributes([]string{"one=1", "two=a", "two=\xff", "two=c", "empty="})
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must(attributes([]string{"one=1", "two=a", "two=\xff", "two=c", "empty="}))
 	if err := l.Want("blank"); err != nil {
 		t.Fatal(err)
 	}

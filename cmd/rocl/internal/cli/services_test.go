@@ -23,20 +23,14 @@ import (
 func newServices(t *testing.T) (string, *rocl.Context, *rpc.Client) {
 	sock := node(t)
 	c := open(t, sock)
-	client, err := rpc.NewClient(t.Context(), c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	client := must(rpc.NewClient(t.Context(), c))
 	t.Cleanup(func() { client.Close() })
 	return sock, c, client
 }
 
 // newService returns a server that offers one call, with the interceptors around.
 func newService(t *testing.T, c *rocl.Context, attrs rocl.Attrs, call string, result any, around ...rpc.Interceptor) *rpc.Server {
-	s, err := rpc.NewServer(t.Context(), c, attrs, rpc.WithInterceptors(around...))
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := must(rpc.NewServer(t.Context(), c, attrs, rpc.WithInterceptors(around...)))
 	t.Cleanup(func() { s.Close(context.Background()) })
 	if err := rpc.Register(s, call, func(context.Context, struct{}) (any, error) { return result, nil }); err != nil {
 		t.Fatal(err)
@@ -131,10 +125,7 @@ func TestServicesBesideStopped(t *testing.T) {
 	newService(t, c, rocl.Attrs{"is": "running"}, "echo", nil)
 	cmd := subprocess.Self("register", "--socket", sock, "rpc=1", "is=stopped")
 	cmd.Env = append(os.Environ(), "BE_ROCL=1")
-	s, err := subprocess.Start(cmd)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := must(subprocess.Start(cmd))
 	t.Cleanup(func() {
 		s.Signal(syscall.SIGCONT)
 		s.Kill()

@@ -32,10 +32,7 @@ func (c closed) Dial(context.Context, string, subsys.Sink) (subsys.Conn, error) 
 // no longer time-out. 'rocl routes' prints links that dial, with the reason.
 func TestUnreachable(t *testing.T) {
 	sock := node(t)
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	ln := must(net.Listen("tcp", "127.0.0.1:0"))
 	addr := ln.Addr().String()
 	ln.Close()
 	far := open(t, sock, rocl.WithTransports(closed{"tcp://" + addr}))
