@@ -4,7 +4,6 @@ package main
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -447,18 +446,5 @@ func TestParseSpawn(t *testing.T) {
 	}
 	if _, err := split("a 'b"); err == nil {
 		t.Error("a quote that does not end")
-	}
-}
-
-// On a terminal, the number of running programs is drawn again below each line of output.
-func TestProgress(t *testing.T) {
-	var b bytes.Buffer
-	p := newProgress(&b, &b, 3, "x")
-	p.terminal = true
-	p.show(3)
-	fmt.Fprint(p.out, "[x.0] hi\n")
-	p.close()
-	if got, want := b.String(), "x: 3 of 3 run\r\x1b[K[x.0] hi\nx: 3 of 3 run\r\x1b[K"; got != want {
-		t.Errorf("%q, want %q", got, want)
 	}
 }

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"path/filepath"
 	"strings"
 	"sync"
 	"syscall"
@@ -128,13 +127,11 @@ func explain(ctx context.Context, t *tpvm.Task, verb, program, host string, err 
 
 // run runs a program n times, and returns its exit code as an error.
 func (f *runFlags) run(cmd *cobra.Command, name string, opts []tpvm.SpawnOption) (err error) {
-	ctx := cmd.Context()
+	ctx, errOut := cmd.Context(), cmd.ErrOrStderr()
 	t, err := enrol(cmd, tpvm.WithName("tpvm run"), tpvm.WithoutLaunch())
 	if err != nil {
 		return err
 	}
-	p := newProgress(cmd.OutOrStdout(), cmd.ErrOrStderr(), f.n, filepath.Base(name))
-	defer p.close()
 	defer func() { // Exit waits for the output
 		exitCtx := ctx
 		if ctx.Err() != nil {
@@ -146,19 +143,19 @@ func (f *runFlags) run(cmd *cobra.Command, name string, opts []tpvm.SpawnOption)
 			err = exitErr
 		}
 	}()
-	if err := t.CatchSplit(p.out, p.err); err != nil {
+	if err := t.CatchSplit(cmd.OutOrStdout(), errOut); err != nil {
 		return err
 	}
 	ps, err := t.Start(ctx, name, f.n, opts...)
 	if err != nil {
-		end(ctx, ps, p)
+		end(ctx, ps, errOut)
 		return runError{explain(ctx, t, "run", name, f.host, err)}
 	}
-	code := wait(ctx, ps, p)
+	code := wait(ctx, ps, errOut)
 	if ctx.Err() != nil {
 		if f.endWithParent {
-			p.printf("interrupted: ending what runs")
-			end(ctx, ps, p)
+			report(errOut, "interrupted: ending what runs")
+			end(ctx, ps, errOut)
 		}
 		return exitError(exitInterrupted)
 	}
@@ -170,7 +167,7 @@ func (f *runFlags) run(cmd *cobra.Command, name string, opts []tpvm.SpawnOption)
 
 // wait waits until all programs have ended, or until ctx has. It returns the exit code of the first
 // that failed.
-func wait(ctx context.Context, ps []*tpvm.Program, p *progress) (code int) {
+func wait(ctx context.Context, ps []*tpvm.Program, errOut io.Writer) (code int) {
 	type end struct {
 		p   *tpvm.Program
 		s   tpvm.Status
@@ -183,8 +180,7 @@ func wait(ctx context.Context, ps []*tpvm.Program, p *progress) (code int) {
 			ends <- end{q, s, err}
 		}()
 	}
-	p.show(len(ps))
-	for left := len(ps) - 1; left >= 0; left-- {
+	for range ps {
 		e := <-ends
 		if ctx.Err() != nil {
 			continue
@@ -193,31 +189,30 @@ func wait(ctx context.Context, ps []*tpvm.Program, p *progress) (code int) {
 		switch {
 		case e.err != nil:
 			was = exitFailed
-			p.printf("%s", text(e.err))
+			report(errOut, "%s", text(e.err))
 		case was != 0:
-			p.printf("%v: %v", e.p, e.s)
+			report(errOut, "%v: %v", e.p, e.s)
 		}
 		if code == 0 {
 			code = was
 		}
-		p.show(left)
 	}
 	return code
 }
 
 // end ends programs: by SIGTERM, and by SIGKILL after grace.
-func end(ctx context.Context, ps []*tpvm.Program, p *progress) {
+func end(ctx context.Context, ps []*tpvm.Program, errOut io.Writer) {
 	ctx = context.WithoutCancel(ctx)
 	var all sync.WaitGroup
 	for _, q := range ps {
 		all.Go(func() {
 			err := endBy(ctx, q, syscall.SIGTERM)
 			if errors.Is(err, context.DeadlineExceeded) {
-				p.printf("%v: does not end by SIGTERM, and is killed", q)
+				report(errOut, "%v: does not end by SIGTERM, and is killed", q)
 				err = endBy(ctx, q, syscall.SIGKILL)
 			}
 			if err != nil {
-				p.printf("%s", text(err))
+				report(errOut, "%s", text(err))
 			}
 		})
 	}
@@ -237,67 +232,5 @@ func endBy(ctx context.Context, q *tpvm.Program, s syscall.Signal) error {
 	return err
 }
 
-// progress prints the number of running programs, on a terminal, below the output of the programs.
-type progress struct {
-	mu       sync.Mutex
-	w        io.Writer // where the progress is printed
-	terminal bool
-	name     string
-	n        int
-	line     string
-	out, err io.Writer // writers for the output of the programs
-}
-
-func newProgress(out, err io.Writer, n int, name string) *progress {
-	p := &progress{w: err, terminal: isTerminal(err), name: name, n: n}
-	p.out, p.err = above{p, out}, above{p, err}
-	return p
-}
-
-// above writes output above the line of the progress.
-type above struct {
-	p *progress
-	w io.Writer
-}
-
-func (a above) Write(b []byte) (int, error) {
-	a.p.mu.Lock()
-	defer a.p.mu.Unlock()
-	a.p.clear()
-	n, err := a.w.Write(b)
-	a.p.draw()
-	return n, err
-}
-
-func (p *progress) clear() {
-	if p.terminal && p.line != "" {
-		fmt.Fprint(p.w, "\r\x1b[K")
-	}
-}
-
-func (p *progress) draw() {
-	if p.terminal && p.line != "" {
-		fmt.Fprint(p.w, p.line)
-	}
-}
-
-// show prints how many programs run.
-func (p *progress) show(left int) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.clear()
-	p.line = fmt.Sprintf("%s: %d of %d run", p.name, left, p.n)
-	p.draw()
-}
-
-// printf prints a line of tpvm itself.
-func (p *progress) printf(format string, args ...any) {
-	fmt.Fprintf(p.err, "tpvm: "+format+"\n", args...)
-}
-
-func (p *progress) close() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.clear()
-	p.line = ""
-}
+// report prints a line of tpvm itself.
+func report(w io.Writer, format string, args ...any) { fmt.Fprintf(w, "tpvm: "+format+"\n", args...) }

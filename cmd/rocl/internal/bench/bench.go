@@ -39,14 +39,14 @@ type options struct {
 	opened func(*pair) // for tests: is called with each pair
 }
 
-// policies are the values of --poll, each with its other name.
+// policies are the values of --poll.
 var policies = []struct {
-	name, also string
-	is         rocl.PollPolicy
+	name string
+	is   rocl.PollPolicy
 }{
-	{"never", "off", rocl.PollNever},
-	{"adaptive", "adaptive", rocl.PollAdaptive},
-	{"always", "on", rocl.PollAlways},
+	{"never", rocl.PollNever},
+	{"adaptive", rocl.PollAdaptive},
+	{"always", rocl.PollAlways},
 }
 
 func policyOf(poll string) (rocl.PollPolicy, error) {
@@ -184,11 +184,6 @@ const (
 
 // check returns an error if the flags of a bench are invalid.
 func (o *options) check(b *bench) error {
-	for _, p := range policies {
-		if o.poll == p.also {
-			o.poll = p.name
-		}
-	}
 	for _, rule := range []struct {
 		isBroken bool
 		text     string

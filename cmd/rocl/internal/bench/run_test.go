@@ -24,13 +24,13 @@ const soon = eventually.Patience
 func TestSmoke(t *testing.T) {
 	for i, name := range []string{
 		"rtt --count 20 --rounds 2",
-		"rtt --count 20 --rounds 2 --poll off",
+		"rtt --count 20 --rounds 2 --poll never",
 		"rtt --count 1 --rounds 1 --poll adaptive --size 0",
 		"rtt --count 5 --rounds 2 --size 300000",
 		"rtt --count 40 --rounds 2 --transport inproc --poll adaptive",
-		"rtt --count 1 --rounds 1 --transport inproc --poll off",
+		"rtt --count 1 --rounds 1 --transport inproc --poll never",
 		"rtt --count 40 --rounds 2 --transport shm",
-		"rtt --count 40 --rounds 2 --transport shm --poll off",
+		"rtt --count 40 --rounds 2 --transport shm --poll never",
 		"rtt --count 4 --rounds 2 --transport shm --poll adaptive",
 		"rtt --count 10 --rounds 2 --transport shm --size 1000000",
 		"call --count 20 --rounds 2",

@@ -180,7 +180,7 @@ func searchTraceCommand() *cobra.Command {
 			case g.JSON:
 				err = Print(out, t)
 			default:
-				err = printTrace(out, &t, Terminal(out))
+				err = printTrace(out, &t, isTerminal(out))
 			}
 			switch {
 			case err != nil:

@@ -228,7 +228,7 @@ func report(ctx context.Context, cmd *cobra.Command, args []string, err error) i
 	}
 	w := cmd.ErrOrStderr()
 	switch {
-	case err == nil, quiet && (asJSON || p.Error == "" || !Terminal(cmd.OutOrStdout())):
+	case err == nil, quiet && (asJSON || p.Error == "" || !isTerminal(cmd.OutOrStdout())):
 	case asJSON:
 		_ = Print(w, p)
 	default:
@@ -423,8 +423,8 @@ func jsonAttrs(l *rocl.List) map[string]any {
 	return m
 }
 
-// Terminal reports whether w is a terminal.
-func Terminal(w any) bool {
+// isTerminal reports whether w is a terminal.
+func isTerminal(w any) bool {
 	f, ok := w.(*os.File)
 	return ok && term.IsTerminal(int(f.Fd()))
 }

@@ -156,8 +156,11 @@ func (co *coordinator) receive(ctx context.Context) error {
 		return fmt.Errorf("receiving: %w", err)
 	}
 	defer m.Release()
-	n, err := co.message(m)
-	co.rep.step(len(co.units)-co.left, len(co.units), n)
+	before := co.left
+	err = co.message(m)
+	if done, all := len(co.units)-co.left, len(co.units); co.left < before && done*4/all > (done-1)*4/all {
+		co.rep.printf("%d %% of %d units are indexed", done*100/all, all)
+	}
 	return err
 }
 
@@ -243,16 +246,16 @@ func (co *coordinator) assign(ctx context.Context) error {
 	return nil
 }
 
-// message handles a report of a crawler or an indexer. bytes is the size of what was indexed.
-func (co *coordinator) message(m *rocl.Message) (bytes uint64, err error) {
+// message handles a report of a crawler, an indexer or a monitor.
+func (co *coordinator) message(m *rocl.Message) error {
 	co.msgs++
 	switch m.Tag() {
 	case tagGone:
-		return 0, co.gone(m.From())
+		return co.gone(m.From())
 	case tagSent:
 		var s sent
 		if err := json.Unmarshal(m.Bytes(), &s); err != nil {
-			return 0, err
+			return err
 		}
 		co.msgs += s.Messages
 		if s.Err != "" && int(s.ID) < len(co.units) {
@@ -261,23 +264,22 @@ func (co *coordinator) message(m *rocl.Message) (bytes uint64, err error) {
 	case tagIndexed:
 		var r indexed
 		if err := json.Unmarshal(m.Bytes(), &r); err != nil {
-			return 0, err
+			return err
 		}
 		if int(r.ID) >= len(co.units) {
-			return 0, nil
+			return nil
 		}
 		w := co.units[r.ID]
 		if w.result != nil || w.unit.Attempt != r.Attempt || w.indexer != m.From() {
-			return 0, nil // a report of an attempt that was given up
+			return nil // a report of an attempt that was given up
 		}
 		w.result = &r
 		if _, ok := co.crawler[w.crawler]; ok {
 			co.crawler[w.crawler]--
 		}
 		co.left--
-		return r.Bytes, nil
 	}
-	return 0, nil
+	return nil
 }
 
 // query asks the front end for a word. If an indexer has ended, its units are indexed again first.

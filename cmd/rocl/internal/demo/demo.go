@@ -154,7 +154,6 @@ func run(ctx context.Context, o options, out, errOut io.Writer) (err error) {
 	if o.json {
 		rep.w = io.Discard
 	}
-	defer rep.close()
 	start := time.Now()
 	o.globals.Socket = o.socket
 	c, err := o.globals.Open(ctx)
@@ -200,7 +199,6 @@ func run(ctx context.Context, o options, out, errOut io.Writer) (err error) {
 	if err := co.index(ctx); err != nil {
 		return err
 	}
-	rep.close()
 	rep.printf("all is indexed: asking the front end for %q", o.word)
 	t, err := co.query(ctx, o.word)
 	if err != nil {
@@ -267,45 +265,12 @@ func play(ctx context.Context, socket, name, run string, in io.Reader) error {
 	return err
 }
 
-// A reporter writes lines that say what happens, and shows a bar on a terminal. One goroutine uses
-// it.
+// A reporter writes lines that say what happens. One goroutine uses it.
 type reporter struct {
 	w     io.Writer
 	begun time.Time
-	bytes uint64 // that were indexed
-	bar   string // the bar that is the last line on the terminal; "" if there is none
 }
-
-// eraseLine returns the terminal to the start of the line, which it erases.
-const eraseLine = "\r\x1b[K"
 
 func (t *reporter) printf(format string, args ...any) {
-	line := fmt.Sprintf("%6.2fs  %s\n", time.Since(t.begun).Seconds(), fmt.Sprintf(format, args...))
-	if t.bar != "" {
-		line = eraseLine + line + t.bar
-	}
-	_, _ = io.WriteString(t.w, line)
-}
-
-// step shows that done of some units are indexed, the last with so many bytes.
-func (t *reporter) step(done, units int, bytes uint64) {
-	t.bytes += bytes
-	if !cli.Terminal(t.w) {
-		return
-	}
-	const width = 40
-	n := width * done / units
-	bar := fmt.Sprintf("indexing %5.0f MB [%s%s] %3d %%", float64(t.bytes)/1e6, strings.Repeat("=", n), strings.Repeat("-", width-n), 100*done/units)
-	if bar != t.bar {
-		t.bar = bar
-		_, _ = io.WriteString(t.w, eraseLine+bar)
-	}
-}
-
-// close leaves the bar on the terminal as it is.
-func (t *reporter) close() {
-	if t.bar != "" {
-		t.bar = ""
-		_, _ = io.WriteString(t.w, "\n")
-	}
+	fmt.Fprintf(t.w, "%6.2fs  %s\n", time.Since(t.begun).Seconds(), fmt.Sprintf(format, args...))
 }

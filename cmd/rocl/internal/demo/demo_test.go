@@ -113,8 +113,7 @@ func (s *stage) assign() {
 
 func (s *stage) take(m *rocl.Message) {
 	s.t.Helper()
-	_, err := s.co.message(m)
-	s.check(err)
+	s.check(s.co.message(m))
 	m.Release()
 }
 
@@ -215,7 +214,7 @@ func TestNobodyLeft(t *testing.T) {
 		as := map[string]*actor{"crawler": s.enter("crawler"), "indexer": s.enter("indexer")}
 		m := s.end(as[role])
 		defer m.Release()
-		if _, err := s.co.message(m); err == nil || !strings.Contains(err.Error(), "no "+role) {
+		if err := s.co.message(m); err == nil || !strings.Contains(err.Error(), "no "+role) {
 			t.Errorf("the last %s is gone: %v", role, err)
 		}
 	}
