@@ -96,12 +96,7 @@ func nodesCommand() *cobra.Command {
 		Long: "Print the nodes of the cluster that have these labels, all if none is given, with what their machines are.\n" +
 			"Exit code 1 if there are none, 2 if no directory serves the node, 3 if some node could not be asked,\n" +
 			"4 if the directory does not answer within --timeout.",
-		RunE: func(cmd *cobra.Command, args []string) error {
-			g := Flags(cmd)
-			l, err := attributes(args)
-			if err != nil {
-				return err
-			}
+		RunE: of(attributes, func(cmd *cobra.Command, g Globals, l *rocl.List) error {
 			if err := l.AddString(rocl.AttrKind, "node"); err != nil {
 				return err
 			}
@@ -126,7 +121,7 @@ func nodesCommand() *cobra.Command {
 				return nothingError("no node has these labels")
 			}
 			return nil
-		},
+		}),
 	}
 }
 
@@ -157,12 +152,7 @@ func searchTraceCommand() *cobra.Command {
 			"Exit code 1 if there is none, 2 if no directory serves the node, 3 if there is none and some node could not be asked,\n" +
 			"4 if the directory does not answer within --timeout.",
 		Args: someAttributes,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			g := Flags(cmd)
-			l, err := attributes(args)
-			if err != nil {
-				return err
-			}
+		RunE: of(attributes, func(cmd *cobra.Command, g Globals, l *rocl.List) error {
 			how, err := strategy.Parse(name)
 			if err != nil {
 				return usage.Errorf("--search %q is not auto, unicast, broadcast or tree", name)
@@ -191,7 +181,7 @@ func searchTraceCommand() *cobra.Command {
 				return errPartial
 			}
 			return nothingError("no resource matches")
-		},
+		}),
 	}
 	cmd.Flags().StringVar(&name, "search", "auto", "`strategy`: auto, as any search goes; tree, without summaries; unicast, ask each node by itself; broadcast, all with one packet, if the cluster has a group")
 	_ = cmd.RegisterFlagCompletionFunc("search", cobra.FixedCompletions([]string{"auto", "tree", "unicast", "broadcast"}, cobra.ShellCompDirectiveNoFileComp))

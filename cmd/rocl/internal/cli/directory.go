@@ -31,12 +31,7 @@ func registerCommand() *cobra.Command {
 		Long: "Register a resource for as long as this command runs, which is until it is interrupted.\n" +
 			"--timeout bounds how long it takes to register. Exit code 4 if the directory does not answer within it.",
 		Args: someAttributes,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			g := Flags(cmd)
-			l, err := ownAttributes(args)
-			if err != nil {
-				return err
-			}
+		RunE: of(ownAttributes, func(cmd *cobra.Command, g Globals, l *rocl.List) error {
 			ctx := cmd.Context()
 			c, r, err := g.register(ctx, l)
 			if err != nil {
@@ -48,7 +43,7 @@ func registerCommand() *cobra.Command {
 			}
 			<-ctx.Done()
 			return c.Close()
-		},
+		}),
 	}
 }
 
@@ -88,12 +83,7 @@ func findCommand() *cobra.Command {
 			"With --cluster, say of each on which node it is, and at the end how many nodes told what they have and which could not be asked.\n" +
 			"Exit code 1 if there are none, 2 if no directory serves the node, 3 if some node could not be asked,\n" +
 			"4 if the directory does not answer within --timeout.",
-		RunE: func(cmd *cobra.Command, args []string) error {
-			g := Flags(cmd)
-			l, err := attributes(args)
-			if err != nil {
-				return err
-			}
+		RunE: of(attributes, func(cmd *cobra.Command, g Globals, l *rocl.List) error {
 			names, err := wanted(want)
 			if err != nil {
 				return err
@@ -134,7 +124,7 @@ func findCommand() *cobra.Command {
 				err = nothingError("no resource matches")
 			}
 			return err
-		},
+		}),
 	}
 	cmd.Flags().StringArrayVar(&want, "want", nil, "print the values of these attributes only: `names`, separated by commas; may be repeated")
 	cmd.Flags().BoolVar(&cluster, "cluster", false, "say on which node each is, and which nodes were asked")
@@ -184,12 +174,7 @@ func watchCommand() *cobra.Command {
 		Long: "Print the resources that have these attributes, all if none is given, as they appear, change and go, until interrupted.\n" +
 			"Each line begins with the time at which the command learned of it.\n" +
 			"--timeout bounds how long it takes to reach the directory. Exit code 4 if it does not answer within that.",
-		RunE: func(cmd *cobra.Command, args []string) error {
-			g := Flags(cmd)
-			l, err := attributes(args)
-			if err != nil {
-				return err
-			}
+		RunE: of(attributes, func(cmd *cobra.Command, g Globals, l *rocl.List) error {
 			ctx := cmd.Context()
 			c, err := g.Open(ctx, askOnly(), rocl.WithLinger(askLinger))
 			if err != nil {
@@ -218,6 +203,6 @@ func watchCommand() *cobra.Command {
 				}
 			}
 			return nil
-		},
+		}),
 	}
 }

@@ -36,12 +36,7 @@ func recvCommand() *cobra.Command {
 			"A line has quotes and escapes where a terminal would do anything else than show the message.\n" +
 			"--timeout bounds how long it takes to register. Exit code 4 if the directory does not answer within it.",
 		Args: someAttributes,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			g := Flags(cmd)
-			l, err := ownAttributes(args)
-			if err != nil {
-				return err
-			}
+		RunE: of(ownAttributes, func(cmd *cobra.Command, g Globals, l *rocl.List) error {
 			ctx := cmd.Context()
 			if count < 0 {
 				return usage.Errorf("--count %d is less than 0, and 0 means no end", count)
@@ -75,7 +70,7 @@ func recvCommand() *cobra.Command {
 				}
 			}
 			return c.Close()
-		},
+		}),
 	}
 	cmd.Flags().IntVar(&count, "count", 0, "end after this many messages (0: never)")
 	cmd.Flags().BoolVar(&raw, "raw", false, "print messages as they are, without newlines")
@@ -95,12 +90,7 @@ func sendCommand() *cobra.Command {
 			"Exit code 0 only if every message was delivered to the mailbox of the resource. Exit code 1 if no resource matches or a\nmessage was not delivered, with the number of those; 2 if no directory serves the node,\n" +
 			"4 if the directory does not answer within --timeout.",
 		Args: someAttributes,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			g := Flags(cmd)
-			l, err := attributes(args)
-			if err != nil {
-				return err
-			}
+		RunE: of(attributes, func(cmd *cobra.Command, g Globals, l *rocl.List) error {
 			ctx := cmd.Context()
 			c, me, to, err := target(ctx, g, l, wait)
 			if err != nil {
@@ -137,7 +127,7 @@ func sendCommand() *cobra.Command {
 				return err
 			}
 			return errors.Join(err, cerr)
-		},
+		}),
 	}
 	cmd.Flags().Uint64Var(&tag, "tag", 0, "tag of the messages")
 	cmd.Flags().BoolVar(&raw, "raw", false, "send the input as it is, not line by line")

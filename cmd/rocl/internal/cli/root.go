@@ -322,6 +322,17 @@ func someAttributes(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
+// of returns the function of a command whose arguments are attributes, which read reads.
+func of(read func([]string) (*rocl.List, error), f func(*cobra.Command, Globals, *rocl.List) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		l, err := read(args)
+		if err != nil {
+			return err
+		}
+		return f(cmd, Flags(cmd), l)
+	}
+}
+
 // attributes reads arguments of the form k=v. It keeps their order, and names may repeat.
 func attributes(args []string) (*rocl.List, error) {
 	l := new(rocl.List)
