@@ -9,7 +9,8 @@ import (
 	"github.com/rocl-go/rocl/tpvm"
 )
 
-// A progress prints a line for each tenth of the picture, and for each process that has ended early.
+// A progress prints a line for each tenth of the picture, and for each process that has ended
+// early.
 type progress struct {
 	tiles, done int
 	hasEnded    map[tpvm.TID]bool // the processes, by their contexts

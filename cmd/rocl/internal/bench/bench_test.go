@@ -130,7 +130,7 @@ func TestShow(t *testing.T) {
 		want string
 	}{
 		{Result{Bench: "rtt", P50: 6.5, P99: 30.25, Raw: 5, Ratio: 1.3, Unit: "µs", What: "a loop"},
-			"rtt: p50 6.50 µs, p99 30.25; a loop: p50 5.00; ratio 1.30\n"},
+			"rtt: p50 6.50, p99 30.25 µs; a loop: 5.00 µs; ratio 1.30\n"},
 		{Result{Bench: "db", Rate: 850000, Raw: 700000, Ratio: 1.214, Unit: "registrations/s", What: "the required", Extra: "more"},
 			"db: 8.5e+05 registrations/s; the required: 7e+05; ratio 1.21\nmore\n"},
 	} {

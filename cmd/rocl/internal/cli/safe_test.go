@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -29,6 +30,24 @@ func unsafe(s string) string {
 	return ""
 }
 
+// printsSafely runs a command line, which prints text, and JSON with --json, that does not control a
+// terminal.
+func printsSafely(t *testing.T, sock, line string) {
+	t.Helper()
+	for _, format := range [][]string{nil, {"--json"}} {
+		words := slices.Concat(strings.Split(line, " "), format, []string{"--timeout", long.String(), "--socket", sock})
+		out, errOut, code := execute(t.Context(), strings.NewReader(""), words...)
+		if u := unsafe(out + errOut); u != "" || out+errOut == "" && code == 0 {
+			t.Errorf("%q printed %s: %q, %q", words, u, out, errOut)
+		}
+		for l := range strings.Lines(out) {
+			if format != nil && !json.Valid([]byte(l)) {
+				t.Errorf("%q printed %q, which is not JSON", words, l)
+			}
+		}
+	}
+}
+
 // Text that another process chose never reaches the terminal unchanged: not in attributes, labels,
 // payloads or errors, and not in JSON, whose meaning stays the same.
 //
@@ -41,24 +60,7 @@ func TestNothingUnsafeIsPrinted(t *testing.T) {
 	}
 	for _, args := range []string{"find evil=yes", "find --cluster evil=yes", "find --contexts", "nodes", "search-trace evil=yes", "search-trace name" + evil + "=x", "routes",
 		"find x" + evil, "find x" + evil + "=\x1b --first --cluster", "find --want x" + evil, "no" + evil, "help " + evil, "search-trace --search " + evil + " a=b", "recv --count " + evil + " a=b"} {
-		for _, format := range []string{"", "--json"} {
-			words := strings.Split(args, " ")
-			if format != "" {
-				words = append(words, format)
-			}
-			out, errOut, code := execute(t.Context(), nil, append(words, "--socket", sock)...)
-			if out+errOut == "" && code == 0 {
-				t.Errorf("%q printed nothing", words)
-			}
-			if u := unsafe(out + errOut); u != "" {
-				t.Errorf("%q printed %s: %q, %q", words, u, out, errOut)
-			}
-			for line := range strings.Lines(out) {
-				if format != "" && !json.Valid([]byte(line)) {
-					t.Errorf("%q printed %q, which is not JSON", words, line)
-				}
-			}
-		}
+		printsSafely(t, sock, args)
 	}
 	out, _, _ := execute(t.Context(), nil, "find", "--json", "--socket", sock, "evil=yes")
 	var f struct{ Attrs map[string]any }

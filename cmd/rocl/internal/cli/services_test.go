@@ -152,19 +152,8 @@ func TestNothingUnsafeOfServices(t *testing.T) {
 	newService(t, c, rocl.Attrs{"is": "broken"}, "echo", nil, func(context.Context, *rpc.Invocation, func(context.Context) error) error {
 		return errors.New(evil)
 	})
-	for _, format := range [][]string{nil, {"--json"}} {
-		for _, args := range []string{"services", "call echo is=plain", "call echo is=broken"} {
-			words := append(strings.Fields(args), append(format, "--timeout", long.String(), "--socket", sock)...)
-			out, errOut, _ := execute(t.Context(), strings.NewReader(""), words...)
-			if u := unsafe(out + errOut); u != "" || out+errOut == "" {
-				t.Errorf("%q printed %s: %q, %q", words, u, out, errOut)
-			}
-			for line := range strings.Lines(out) {
-				if format != nil && !json.Valid([]byte(line)) {
-					t.Errorf("%q printed %q, which is not JSON", words, line)
-				}
-			}
-		}
+	for _, line := range []string{"services", "call echo is=plain", "call echo is=broken"} {
+		printsSafely(t, sock, line)
 	}
 	var result map[string]string
 	if out, _, code := call(t, sock, "", "echo", "is=plain"); code != 0 || json.Unmarshal([]byte(out), &result) != nil || result[evil] != evil {

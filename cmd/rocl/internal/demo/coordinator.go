@@ -164,8 +164,8 @@ func (co *coordinator) receive(ctx context.Context) error {
 	return err
 }
 
-// gone takes a process that has ended off the lists, and gives out again the units that are lost: of
-// a crawler those that it had, of an indexer all units in its index.
+// gone takes a process that has ended off the lists, and gives out again the units that are lost:
+// of a crawler those that it had, of an indexer all units in its index.
 func (co *coordinator) gone(id rocl.GID) error {
 	delete(co.crawler, id)
 	co.indexer = slices.DeleteFunc(co.indexer, func(i rocl.GID) bool { return i == id })
