@@ -34,11 +34,6 @@ var table = map[string]map[string]func(*testing.T, node){
 		"killed": killInPut,
 		"rest":   getRest,
 	},
-	"farm": {
-		"sums":   sum,
-		"killed": sumAndKill,
-		"fails":  fails(map[string][]string{"usage": {}, "invalid syntax": {"sum", "ten"}}),
-	},
 	"pipeline": {
 		"order":  passLines,
 		"killed": passLinesAndKill,
@@ -174,45 +169,6 @@ func listed(n node) (names []string) {
 	}
 	slices.Sort(names)
 	return names
-}
-
-// worker has the arguments that start a worker of the farm.
-var worker = []string{"work"}
-
-func squares(n uint64) string {
-	var total uint64
-	for i := range n + 1 {
-		total += i * i
-	}
-	return fmt.Sprintln(total)
-}
-
-func sum(t *testing.T, n node) {
-	workers := n.start(rocl.Match{"type": "worker"}, worker, worker, worker)
-	for _, to := range []uint64{0, 1, 1 << 16, 1<<16 + 1, 3_000_000} {
-		if said := n.must("sum", fmt.Sprint(to)); said != squares(to) {
-			t.Errorf("the sum to %d is %q, want %q", to, said, squares(to))
-		}
-	}
-	n.interrupt(workers...)
-}
-
-// The part of a worker that is killed is done by another one, even if all but one are killed.
-func sumAndKill(t *testing.T, n node) {
-	workers := n.start(rocl.Match{"type": "worker"}, worker, worker, worker)
-	const to = 1 << 26 // takes long enough to kill workers meanwhile
-	cmd := n.command("sum", fmt.Sprint(to))
-	var said strings.Builder
-	cmd.Stdout = &said
-	// The workers may die before, during or after their parts.
-	sum := n.launch(cmd)
-	for _, w := range workers[:2] {
-		n.kill(w)
-	}
-	if err := sum.Wait(); err != nil || said.String() != squares(to) {
-		t.Errorf("the sum to %d is %q, %v; want %q", to, said.String(), err, squares(to))
-	}
-	n.interrupt(workers[2:]...)
 }
 
 // Workers of unequal speed do not change the order, and no line is lost: neither empty lines, nor
