@@ -92,16 +92,20 @@ func newLibrary(errno *int32, p program) *library {
 }
 
 // call makes a call of the program. It returns the result, or the code of the error. The error is
-// also printed unless the program has set PvmAutoErr to 0.
+// also printed unless the program has set PvmAutoErr to 0, or name is empty.
 func (l *library) call(name string, f func() (int, error)) int {
 	l.giveBack(l.settle())
 	l.mu.Lock()
 	n, err := f()
 	l.mu.Unlock()
-	if err != nil {
-		return l.fail(name+"()", codeOf(err))
+	switch {
+	case err == nil:
+		return n
+	case name == "":
+		*l.errno = int32(codeOf(err))
+		return int(codeOf(err))
 	}
-	return n
+	return l.fail(name+"()", codeOf(err))
 }
 
 // enrolled is call after the process has been enrolled.
@@ -116,24 +120,8 @@ func (l *library) enrolled(name string, f func(ctx context.Context) (int, error)
 	})
 }
 
-// quiet is enrolled for calls whose errors are not printed, as in PVM. mu is held during f.
-func (l *library) quiet(f func(ctx context.Context) (int, error)) int {
-	l.giveBack(l.settle())
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	ctx, cancel := context.WithTimeout(context.Background(), requestTimeout)
-	defer cancel()
-	err := l.enrol(ctx)
-	n := 0
-	if err == nil {
-		n, err = f(ctx)
-	}
-	if err != nil {
-		*l.errno = int32(codeOf(err))
-		return int(codeOf(err))
-	}
-	return n
-}
+// quiet is enrolled for calls whose errors are not printed, as in PVM.
+func (l *library) quiet(f func(ctx context.Context) (int, error)) int { return l.enrolled("", f) }
 
 // fail sets pvm_errno, and prints the error or ends the process as PvmAutoErr says.
 func (l *library) fail(what string, c code) int {
