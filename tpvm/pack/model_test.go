@@ -8,6 +8,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/tpvm/pack"
 	"pgregory.net/rapid"
 )
@@ -118,7 +119,8 @@ func anyMessage(t *rapid.T) step {
 	enc := rapid.SampledFrom([]pack.Encoding{pack.Default, pack.Raw, pack.InPlace}).Draw(t, "inner encoding")
 	typed := rapid.Bool().Draw(t, "inner typed")
 	body := rapid.Bool().Draw(t, "body")
-	env := pack.Envelope{Context: rapid.Uint32().Draw(t, "context"), Tag: rapid.Int32().Draw(t, "tag")}
+	from := must(rocl.ParseGID("0123456789ab-cdef01234567-89abcdef"))
+	env := pack.Envelope{Context: rapid.Uint32().Draw(t, "context"), Tag: rapid.Int32().Draw(t, "tag"), From: from, To: from.WithSerial(3)}
 	a, c := text(rapid.String().Draw(t, "text")), numbers(rapid.SliceOf(rapid.Int32()).Draw(t, "ints"), 1)
 	return step{
 		func(b *pack.Buffer) error {

@@ -239,21 +239,6 @@ func TestMismatch(t *testing.T) {
 	}
 }
 
-// A message keeps the envelope with which it is packed.
-func TestEnvelope(t *testing.T) {
-	id := must(rocl.ParseGID("0123456789ab-cdef01234567-89abcdef"))
-	in := reader(t, pack.Raw, true, text("x"))
-	env := pack.Envelope{Context: 1 << 31, Tag: -1, From: id, To: id.WithSerial(3)}
-	in.SetEnvelope(env)
-	for _, enc := range encodings {
-		outer := step{func(b *pack.Buffer) error { return b.PackMessage(in) }, nil}
-		m, err := reader(t, enc, false, outer).UnpackMessage()
-		if err != nil || m.Envelope() != env || !bytes.Equal(m.Payload(), in.Payload()) {
-			t.Errorf("%v: got %+v, %v", enc, m, err)
-		}
-	}
-}
-
 // A typed message that is cut off or has a changed byte is refused, or its values are refused or
 // read from within the message.
 func TestDamaged(t *testing.T) {
