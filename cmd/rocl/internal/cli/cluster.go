@@ -166,11 +166,10 @@ func searchTraceCommand() *cobra.Command {
 				note(cmd, g, map[string]string{"note": without}, without)
 			}
 			out := cmd.OutOrStdout()
-			switch {
-			case g.JSON:
+			if g.JSON {
 				err = Print(out, t)
-			default:
-				err = printTrace(out, &t, isTerminal(out))
+			} else {
+				err = printTrace(out, &t)
 			}
 			switch {
 			case err != nil:
@@ -201,27 +200,16 @@ func trace(ctx context.Context, g Globals, how strategy.Strategy, l *rocl.List) 
 	return t, p.err(err)
 }
 
-// printTrace prints a line for each question, on a terminal as a tree.
-func printTrace(w io.Writer, t *directory.Trace, tree bool) error {
+// printTrace prints a line for each question.
+func printTrace(w io.Writer, t *directory.Trace) error {
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	if tree {
-		fmt.Fprintf(tw, "%s asks:\n", nodeName(t.Node))
-	} else {
-		fmt.Fprintln(tw, "NODE\tHOW\tFOR\tASKED\tTOOK\tANSWER")
-	}
-	for i, s := range t.Steps {
-		branch := ""
-		switch {
-		case tree && i+1 < len(t.Steps):
-			branch = "├─ "
-		case tree:
-			branch = "└─ "
-		}
+	fmt.Fprintln(tw, "NODE\tHOW\tFOR\tASKED\tTOOK\tANSWER")
+	for _, s := range t.Steps {
 		took := ms(s.Took)
 		if s.Took == 0 {
 			took = "-"
 		}
-		fmt.Fprintf(tw, "%s%s\t%s\t%s\t%s\t%s\t%s\n", branch, nodeName(s.Node), display.Quote(s.How), count(s.Members, "node"), "+"+ms(s.Asked), took, answer(&s))
+		fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t%s\t%s\n", nodeName(s.Node), display.Quote(s.How), count(s.Members, "node"), "+"+ms(s.Asked), took, answer(&s))
 	}
 	if err := tw.Flush(); err != nil {
 		return err
