@@ -318,7 +318,7 @@ func (c *console) start(ctx context.Context, r request, j *job) ([]*tpvm.Program
 		return nil, err
 	}
 	ps, err := c.t.Start(ctx, r.args[0], r.n, opts...)
-	return ps, errors.Join(explain(ctx, c.t, "start", r.args[0], r.host, err), c.t.Catchout(nil))
+	return ps, errors.Join(explain(ctx, c.t, r.args[0], r.host, err), c.t.Catchout(nil))
 }
 
 // enrolTime is how long spawn waits for tasks before it prints their identifiers.

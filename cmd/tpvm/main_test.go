@@ -188,10 +188,10 @@ func TestRunErrors(t *testing.T) {
 		{"run", "run needs a program", exitUsage},
 		{"run -n 0 true", "-n 0 is not more than zero", exitUsage},
 		{"run --where x true", `--where "x" is not name=value`, exitUsage},
-		{"run --host elsewhere true", `tpvm: run "true": there is no host "elsewhere"; 'tpvm hosts' lists them` + "\n", exitFailed},
+		{"run --host elsewhere true", `tpvm: start "true": there is no host "elsewhere"; 'tpvm hosts' lists them` + "\n", exitFailed},
 		{"run --arch none true", "'tpvm hosts' lists the hosts", exitFailed},
 		{"run --where zone=a true", "no host satisfies", exitFailed},
-		{"run no-such-program", `tpvm: run "no-such-program": 1 of 1 not started`, exitFailed},
+		{"run no-such-program", `tpvm: spawn "no-such-program": 1 of 1 not started`, exitFailed},
 		{"run no-such-program", `the name is neither exported nor a program: "no-such-program" on `, exitFailed},
 		{"run no-such-program", "Give the program's path", exitFailed},
 		{"kill 1-2", "no directory serves this node", exitNoDirectory},
@@ -212,8 +212,7 @@ func TestRunErrors(t *testing.T) {
 	}
 }
 
-// For a host that exists and starts no programs, run says how to change that. In the error of the
-// library, run replaces the word start by run.
+// For a host that exists and starts no programs, run says how to change that.
 func TestRunOnIdleHost(t *testing.T) {
 	ctx := t.Context()
 	c := rocltest.Cluster(t, 2)
@@ -221,11 +220,8 @@ func TestRunOnIdleHost(t *testing.T) {
 	defer task.Exit(ctx)
 	node := fmt.Sprintf("%012x", uint64(c.Open(1).ID().Node()))
 	_, err := task.Start(ctx, "true", 1, tpvm.OnHost(node))
-	got := runError{explain(ctx, task, "run", "true", node, err)}.Error()
-	if !strings.HasPrefix(got, `run "true" on host "`+node+`": nothing starts programs there. Run 'tpvm add `) {
-		t.Error(got)
-	}
-	if got := (runError{err}).Error(); !strings.HasPrefix(got, `run "true": `) {
+	got := explain(ctx, task, "true", node, err).Error()
+	if !strings.HasPrefix(got, `start "true" on host "`+node+`": nothing starts programs there. Run 'tpvm add `) {
 		t.Error(got)
 	}
 }

@@ -89,25 +89,9 @@ func (f *runFlags) options() ([]tpvm.SpawnOption, error) {
 	return opts, nil
 }
 
-// runError is an error of starting programs. Its text says run, as the command does, in place of
-// start or spawn.
-type runError struct{ error }
-
-func (e runError) Unwrap() error { return e.error }
-
-func (e runError) Error() string {
-	text := strings.TrimPrefix(e.error.Error(), "tpvm: ")
-	for _, verb := range []string{"start ", "spawn "} {
-		if object, ok := strings.CutPrefix(text, verb); ok {
-			return "run " + object
-		}
-	}
-	return text
-}
-
 // explain returns an error in place of ErrNoHost that says why nothing is started on the host that
 // a user has named. It returns any other error as it is, and one of a look-up that is not certain.
-func explain(ctx context.Context, t *tpvm.Task, verb, program, host string, err error) error {
+func explain(ctx context.Context, t *tpvm.Task, program, host string, err error) error {
 	if !errors.Is(err, tpvm.ErrNoHost) || errors.Is(err, rocl.ErrPartial) || host == "" || host == "." {
 		return err
 	}
@@ -117,10 +101,10 @@ func explain(ctx context.Context, t *tpvm.Task, verb, program, host string, err 
 	}
 	switch i := findHost(hs, host); {
 	case i < 0:
-		return fmt.Errorf("%s %s: there is no host %s; 'tpvm hosts' lists them", verb, usage.Quote(program), usage.Quote(host))
+		return fmt.Errorf("start %s: there is no host %s; 'tpvm hosts' lists them", usage.Quote(program), usage.Quote(host))
 	case hs[i].Launcher == "":
-		return fmt.Errorf("%s %s on host %s: nothing starts programs there. Run 'tpvm add %s', or 'tpvm pod' on it",
-			verb, usage.Quote(program), usage.Quote(host), display.Quote(hs[i].Name))
+		return fmt.Errorf("start %s on host %s: nothing starts programs there. Run 'tpvm add %s', or 'tpvm pod' on it",
+			usage.Quote(program), usage.Quote(host), display.Quote(hs[i].Name))
 	}
 	return err
 }
@@ -149,7 +133,7 @@ func (f *runFlags) run(cmd *cobra.Command, name string, opts []tpvm.SpawnOption)
 	ps, err := t.Start(ctx, name, f.n, opts...)
 	if err != nil {
 		end(ctx, ps, errOut)
-		return runError{explain(ctx, t, "run", name, f.host, err)}
+		return explain(ctx, t, name, f.host, err)
 	}
 	code := wait(ctx, ps, errOut)
 	if ctx.Err() != nil {
