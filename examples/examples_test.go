@@ -48,9 +48,8 @@ var table = map[string]map[string]func(*testing.T, node){
 	"tpvm/hello": {"greets": prints(`^from \S+: hello, world from \S+\n$`)},
 	"tpvm/group": {"reduces": prints(`^5 members, sum of their squares: 30\nmembers that are left: 0\n$`, "-n", "5")},
 	"tpvm/mandelbrot": {
-		"joined":       drawWithJoined,
-		"killed":       drawAndKill,
-		"masterKilled": drawAndKillMaster,
+		"joined": drawWithJoined,
+		"killed": drawAndKill,
 	},
 }
 

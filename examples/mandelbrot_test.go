@@ -9,14 +9,12 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 
 	"github.com/rocl-go/rocl"
-	"github.com/rocl-go/rocl/internal/testkit/eventually"
 )
 
 // picture returns the arguments to draw a picture of x times y pixels.
@@ -112,43 +110,4 @@ func killSecond(n node, pids []string) {
 	if err != nil && !errors.Is(err, syscall.ESRCH) { // it may have ended
 		n.t.Fatal(err)
 	}
-}
-
-// When the master is killed, its processes end.
-func drawAndKillMaster(t *testing.T, n node) {
-	c := n.open()
-	p := n.launch(n.command(picture(6000, 4000, 2, filepath.Join(t.TempDir(), "m.png"), "-p", "3")...))
-	tasks := map[rocl.GID]bool{}
-	for ev, err := range c.Watch(t.Context(), rocl.Match{"type": "task"}) {
-		if err != nil {
-			t.Fatal(err)
-		}
-		switch ev.Kind {
-		case rocl.Appeared:
-			if tasks[ev.ID] = true; len(tasks) == 4 {
-				n.kill(p)
-			}
-		case rocl.Gone:
-			if delete(tasks, ev.ID); len(tasks) == 0 {
-				awaitEnds(n)
-				return
-			}
-		}
-	}
-}
-
-// awaitEnds waits until no process has the socket of the node in its environment. Processes that
-// were about to enrol end too, and need the directory of the test for that.
-func awaitEnds(n node) {
-	n.t.Helper()
-	eventually.True(n.t, "all processes have ended", func() bool {
-		files, err := filepath.Glob("/proc/[0-9]*/environ")
-		if err != nil {
-			n.t.Fatal(err)
-		}
-		return !slices.ContainsFunc(files, func(f string) bool {
-			b, _ := os.ReadFile(f) // the process may have ended
-			return bytes.Contains(b, []byte("ROCL_SOCKET="+n.socket))
-		})
-	})
 }
