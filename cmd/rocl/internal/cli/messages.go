@@ -4,6 +4,7 @@ package cli
 
 import (
 	"bufio"
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -98,10 +99,10 @@ func sendCommand() *cobra.Command {
 			}
 			defer c.Close()
 			g.logger().Debug("sending to", "id", to)
-			var n, bytes, refused atomic.Int64
+			var n, size, refused atomic.Int64
 			send := func(p []byte) error {
 				n.Add(1)
-				bytes.Add(int64(len(p)))
+				size.Add(int64(len(p)))
 				err := me.SendBytes(ctx, to, tag, p)
 				if err != nil {
 					refused.Add(1)
@@ -111,7 +112,7 @@ func sendCommand() *cobra.Command {
 			_, err = interrupt.Read(ctx, func() (any, error) { return nil, pieces(cmd.InOrStdin(), raw, send) })
 			undelivered, err := undelivered(ctx, g, me, to, err)
 			undelivered += int(refused.Load())
-			result := map[string]any{"to": to, "messages": n.Load(), "bytes": bytes.Load()}
+			result := map[string]any{"to": to, "messages": n.Load(), "bytes": size.Load()}
 			if undelivered > 0 {
 				result["undelivered"] = undelivered
 				err = fmt.Errorf("%d of %d messages were not delivered: %w", undelivered, n.Load(), err)
@@ -213,15 +214,11 @@ func pause(ctx context.Context, late time.Time) bool {
 func appears(ctx context.Context, c *rocl.Context, l *rocl.List, wait time.Duration) (rocl.Found, error) {
 	wctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
-	for ev, err := range c.Watch(wctx, l) {
-		if err != nil {
-			break
-		}
-		if ev.Kind == rocl.Appeared {
-			return ev.Found, nil
-		}
+	found, err := c.Await(wctx, l, 1)
+	if err != nil {
+		return rocl.Found{}, rocl.ErrNotFound
 	}
-	return rocl.Found{}, rocl.ErrNotFound
+	return found[0], nil
 }
 
 // inputError returns an error of reading standard input, without the parts of its text that repeat
@@ -235,31 +232,22 @@ func inputError(err error) error {
 
 // pieces cuts the input into messages and calls send with each.
 func pieces(r io.Reader, raw bool, send func([]byte) error) error {
-	in := bufio.NewReaderSize(r, 64<<10)
-	if raw {
-		p := make([]byte, 64<<10)
-		for {
-			n, err := in.Read(p)
-			if n > 0 {
-				if err := send(p[:n]); err != nil {
-					return err
-				}
-			}
-			if err == io.EOF {
-				return nil
-			}
-			if err != nil {
-				return inputError(err)
-			}
-		}
-	}
+	in, buf := bufio.NewReaderSize(r, 64<<10), make([]byte, 64<<10)
 	for {
-		line, err := in.ReadBytes('\n')
-		if len(line) > 0 {
-			if line[len(line)-1] == '\n' {
-				line = line[:len(line)-1]
+		var p []byte
+		var err error
+		if raw {
+			var n int
+			n, err = in.Read(buf)
+			p = buf[:n]
+		} else {
+			p, err = in.ReadBytes('\n')
+		}
+		if len(p) > 0 {
+			if !raw {
+				p = bytes.TrimSuffix(p, []byte("\n"))
 			}
-			if err := send(line); err != nil {
+			if err := send(p); err != nil {
 				return err
 			}
 		}
