@@ -16,7 +16,6 @@ import (
 	"testing"
 	"time"
 
-
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
 	"github.com/rocl-go/rocl/internal/testkit/freeaddr"
 	"github.com/rocl-go/rocl/internal/testkit/nice"

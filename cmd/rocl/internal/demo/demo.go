@@ -63,18 +63,12 @@ func Commands() []*cobra.Command {
 			"The number of matches is what 'LC_ALL=C grep -rIliw WORD DIR | wc -l' counts, but that a NUL byte\n" +
 			"anywhere makes a file binary, while grep does not look behind a match for one.\n" +
 			"The processes use a directory of their own unless --socket or ROCL_SOCKET names one.",
-		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) > 1 {
-				return usage.Errorf("demo takes one folder, not %d: %q is the second", len(args), args[1])
-			}
-			if len(args) == 1 && args[0] == "" {
-				return usage.Errorf("the folder to index is empty; without an argument it is the Go installation's source")
-			}
-			return nil
-		},
+		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 1 {
-				o.dir = args[0]
+				if o.dir = args[0]; o.dir == "" {
+					return usage.Errorf("the folder to index is empty; without an argument it is the Go installation's source")
+				}
 			}
 			g := cli.Flags(cmd)
 			o.json, o.socket, o.globals = g.JSON, g.Socket, g

@@ -7,13 +7,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/rocl-go/rocl"
-	"github.com/rocl-go/rocl/cmd/internal/usage"
 	"github.com/rocl-go/rocl/cmd/rocl/internal/cli"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
 	"github.com/rocl-go/rocl/rocltest"
@@ -264,10 +264,9 @@ func TestUsage(t *testing.T) {
 	} {
 		root := cli.Root()
 		root.AddCommand(Commands()...)
-		root.SetArgs(append([]string{"demo"}, args...))
-		var u usage.Error
-		if err := root.ExecuteContext(t.Context()); !errors.As(err, &u) {
-			t.Errorf("%q: %v, want a usage error", args, err)
+		root.SetErr(io.Discard)
+		if code := cli.Run(t.Context(), root, append([]string{"demo"}, args...)); code != 64 {
+			t.Errorf("%q: exit code %d", args, code)
 		}
 	}
 }
