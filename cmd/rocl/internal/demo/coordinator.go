@@ -5,7 +5,6 @@ package demo
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -230,7 +229,7 @@ func (co *coordinator) assign(ctx context.Context) error {
 		}
 		w.crawler = crawler
 		w.unit.Indexer = w.indexer.String()
-		err := sendJSON(ctx, co.me, crawler, tagUnit, &w.unit)
+		err := rocl.SendValue(ctx, co.me, crawler, tagUnit, w.unit)
 		if errors.Is(err, rocl.ErrGone) || errors.Is(err, rocl.ErrUnreachable) {
 			// The monitor will report the end too. Until then the crawler gets no further units.
 			delete(co.crawler, crawler)
@@ -253,8 +252,8 @@ func (co *coordinator) message(m *rocl.Message) error {
 	case tagGone:
 		return co.gone(m.From())
 	case tagSent:
-		var s sent
-		if err := json.Unmarshal(m.Bytes(), &s); err != nil {
+		s, err := rocl.Value[sent](m)
+		if err != nil {
 			return err
 		}
 		co.msgs += s.Messages
@@ -262,8 +261,8 @@ func (co *coordinator) message(m *rocl.Message) error {
 			co.again(func(w *work) bool { return w.unit.ID == s.ID && w.unit.Attempt == s.Attempt && w.result == nil })
 		}
 	case tagIndexed:
-		var r indexed
-		if err := json.Unmarshal(m.Bytes(), &r); err != nil {
+		r, err := rocl.Value[indexed](m)
+		if err != nil {
 			return err
 		}
 		if int(r.ID) >= len(co.units) {
@@ -285,7 +284,7 @@ func (co *coordinator) message(m *rocl.Message) error {
 // query asks the front end for a word. If an indexer has ended, its units are indexed again first.
 func (co *coordinator) query(ctx context.Context, word string) (answer, error) {
 	for {
-		t, err := question(ctx, co.me, co.front, ask{Word: word})
+		t, err := question(ctx, co.me, co.front, word)
 		if err == nil && t.Err == "" && t.Indexers == len(co.indexer) {
 			return t, nil
 		}

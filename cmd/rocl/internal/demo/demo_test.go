@@ -4,7 +4,6 @@ package demo
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -91,7 +90,8 @@ func (s *stage) crawl(w *work) (u unit) {
 	m, err := a.me.Recv(s.ctx, rocl.Tag(tagUnit))
 	s.check(err)
 	defer m.Release()
-	s.check(json.Unmarshal(m.Bytes(), &u))
+	u, err = rocl.Value[unit](m)
+	s.check(err)
 	var done sent
 	s.check(crawlUnit(s.ctx, a.c, a.me, m.From(), &u, &done))
 	return u
@@ -168,7 +168,7 @@ func TestCrawlerDiesAfterSending(t *testing.T) {
 			if s.co.left != 0 || len(s.co.todo) != 0 {
 				t.Errorf("%d units left, %d to do", s.co.left, len(s.co.todo))
 			}
-			if sum, err := lookUp(s.ctx, s.co.c, s.co.me, "run", ask{Word: "alpha"}); err != nil || sum.Matches != 2 || sum.Indexers != 3 || len(sum.Names) != 2 || filepath.Base(string(sum.Names[0])) != "a" || filepath.Base(string(sum.Names[1])) != "b" {
+			if sum, err := lookUp(s.ctx, s.co.c, s.co.me, "run", "alpha"); err != nil || sum.Matches != 2 || sum.Indexers != 3 || len(sum.Names) != 2 || filepath.Base(string(sum.Names[0])) != "a" || filepath.Base(string(sum.Names[1])) != "b" {
 				t.Errorf("looked up: %+v, %v, want 2 matches", sum, err)
 			}
 			if r := s.co.summary(); r.Killed != 1 || r.Files != 2 || !strings.Contains(s.said.String(), "is gone") {
@@ -199,7 +199,7 @@ func TestIndexerDiesWithResults(t *testing.T) {
 	}
 	s.crawl(w)
 	s.take(s.next(tagIndexed))
-	if sum, err := lookUp(s.ctx, s.co.c, s.co.me, "run", ask{Word: "ALPHA"}); err != nil || sum.Matches != 1 || sum.Indexers != 1 {
+	if sum, err := lookUp(s.ctx, s.co.c, s.co.me, "run", "ALPHA"); err != nil || sum.Matches != 1 || sum.Indexers != 1 {
 		t.Errorf("looked up: %+v, %v", sum, err)
 	}
 	if r := s.co.summary(); r.Killed != 1 || r.Redone != 1 || r.Files != 1 {

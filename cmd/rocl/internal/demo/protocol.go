@@ -8,7 +8,7 @@ const (
 	attrRole = "role"
 )
 
-// The tags of the messages between the processes. Payloads are JSON, except that of a file.
+// The tags of the messages between the processes. Payloads are values, except that of a file.
 const (
 	tagUnit    = 1 + iota // coordinator to crawler: unit
 	tagSent               // crawler to coordinator: sent
@@ -16,7 +16,7 @@ const (
 	tagEnd                // crawler to indexer: end
 	tagIndexed            // indexer to coordinator: indexed
 	tagGone               // a monitor to the coordinator: a process has ended
-	tagAsk                // coordinator to front end, front end to indexers: ask, as a request; the reply is an answer
+	tagAsk                // coordinator to front end, front end to indexers: a word, as a request; the reply is an answer
 )
 
 // unit is a share of the files. One crawler reads it and one indexer indexes it. Attempt
@@ -25,7 +25,7 @@ type unit struct {
 	ID      uint32
 	Attempt uint32
 	Indexer string   // identifier
-	Paths   [][]byte // not strings, because JSON would change text that is not UTF-8
+	Paths   [][]byte // not strings, which are UTF-8
 }
 
 // sent reports that a crawler has finished with a unit. Err is set if the indexer could not be
@@ -53,14 +53,10 @@ type indexed struct {
 	Skipped     []string
 }
 
-// ask is the question for a word. The reply is an answer.
-type ask struct {
-	Word string
-}
-
 // names limits how many of the files found are named.
 const names = 3
 
+// An answer says which files have the word.
 type answer struct {
 	Matches  int
 	Names    [][]byte // of the first files

@@ -5,7 +5,6 @@ package demo
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -29,22 +28,13 @@ func role(ctx context.Context, socket, run, name string) (*rocl.Context, *rocl.R
 	return c, me, nil
 }
 
-func sendJSON(ctx context.Context, me *rocl.Resource, to rocl.GID, tag uint64, v any) error {
-	b, err := json.Marshal(v)
-	if err != nil {
-		return err
-	}
-	return me.SendBytes(ctx, to, tag, b)
-}
-
 // crawl reads the files of each unit and sends them to its indexer.
 func crawl(ctx context.Context, c *rocl.Context, me *rocl.Resource) error {
 	for m, err := range me.Messages(ctx, rocl.Tag(tagUnit)) {
 		if err != nil {
 			return err
 		}
-		var u unit
-		err := json.Unmarshal(m.Bytes(), &u)
+		u, err := rocl.Value[unit](m)
 		boss := m.From()
 		m.Release()
 		if err != nil {
@@ -57,7 +47,7 @@ func crawl(ctx context.Context, c *rocl.Context, me *rocl.Resource) error {
 			}
 			done.Err = err.Error()
 		}
-		if err := sendJSON(ctx, me, boss, tagSent, done); err != nil {
+		if err := rocl.SendValue(ctx, me, boss, tagSent, done); err != nil {
 			return err
 		}
 	}
@@ -83,7 +73,7 @@ func crawlUnit(ctx context.Context, c *rocl.Context, me *rocl.Resource, boss roc
 		done.Messages++
 	}
 	done.Messages++
-	return sendJSON(ctx, me, to, tagEnd, e)
+	return rocl.SendValue(ctx, me, to, tagEnd, e)
 }
 
 // fileError marks an error of reading a file, as opposed to sending it.
@@ -155,17 +145,14 @@ func runIndexer(ctx context.Context, _ *rocl.Context, me *rocl.Resource) error {
 		case tagFile:
 			ix.file(m)
 		case tagEnd:
-			err = ix.end(ctx, me, m.From(), m.Bytes())
+			err = ix.end(ctx, me, m)
 		case tagAsk:
-			var a ask
-			if err = json.Unmarshal(m.Bytes(), &a); err == nil {
-				files := ix.x.Files(a.Word)
-				t := answer{Matches: len(files), Words: ix.x.Len()}
-				for _, name := range files[:min(names, len(files))] {
-					t.Names = append(t.Names, []byte(name))
-				}
-				err = replyJSON(ctx, me, m, t)
+			files := ix.x.Files(string(m.Bytes()))
+			t := answer{Matches: len(files), Words: ix.x.Len()}
+			for _, name := range files[:min(names, len(files))] {
+				t.Names = append(t.Names, []byte(name))
 			}
+			err = reply(ctx, me, m, t)
 		}
 		m.Release()
 		if err != nil && ctx.Err() == nil && !errors.Is(err, rocl.ErrGone) {
@@ -191,17 +178,18 @@ func (ix *indexer) file(m *rocl.Message) {
 	u.bytes += uint64(m.Len())
 }
 
-func (ix *indexer) end(ctx context.Context, me *rocl.Resource, from rocl.GID, b []byte) error {
-	var e end
-	if err := json.Unmarshal(b, &e); err != nil {
+// end adds a unit to the index.
+func (ix *indexer) end(ctx context.Context, me *rocl.Resource, m *rocl.Message) error {
+	e, err := rocl.Value[end](m)
+	if err != nil {
 		return err
 	}
 	boss, err := rocl.ParseGID(e.Coordinator)
 	if err != nil {
 		return err
 	}
-	u := ix.open[from]
-	delete(ix.open, from)
+	u := ix.open[m.From()]
+	delete(ix.open, m.From())
 	if u == nil || u.id != e.ID || u.attempt != uint8(e.Attempt) {
 		u = &indexUnit{} // none of the unit's files could be read
 	}
@@ -214,7 +202,7 @@ func (ix *indexer) end(ctx context.Context, me *rocl.Resource, from rocl.GID, b 
 			ix.x.Commit(string(e.Paths[d.file]), d.words)
 		}
 	}
-	return sendJSON(ctx, me, boss, tagIndexed, indexed{ID: e.ID, Attempt: e.Attempt, Files: len(u.files), Binary: u.binary, Bytes: u.bytes, Skipped: e.Skipped})
+	return rocl.SendValue(ctx, me, boss, tagIndexed, indexed{ID: e.ID, Attempt: e.Attempt, Files: len(u.files), Binary: u.binary, Bytes: u.bytes, Skipped: e.Skipped})
 }
 
 // runFront answers questions for a word by asking every indexer.
@@ -223,15 +211,11 @@ func runFront(ctx context.Context, c *rocl.Context, me *rocl.Resource, run strin
 		if err != nil {
 			return err
 		}
-		var a ask
-		if err := json.Unmarshal(m.Bytes(), &a); err != nil {
-			return err
-		}
-		t, err := lookUp(ctx, c, me, run, a)
+		t, err := lookUp(ctx, c, me, run, string(m.Bytes()))
 		if err != nil {
 			t.Err = err.Error()
 		}
-		err = replyJSON(ctx, me, m, t)
+		err = reply(ctx, me, m, t)
 		m.Release()
 		if err != nil && !errors.Is(err, rocl.ErrGone) {
 			return err
@@ -240,12 +224,12 @@ func runFront(ctx context.Context, c *rocl.Context, me *rocl.Resource, run strin
 	return nil
 }
 
-func lookUp(ctx context.Context, c *rocl.Context, me *rocl.Resource, run string, a ask) (sum answer, err error) {
+func lookUp(ctx context.Context, c *rocl.Context, me *rocl.Resource, run, word string) (sum answer, err error) {
 	for f, err := range c.FindAll(ctx, rocl.Match{attrRun: run, attrRole: "indexer"}) {
 		if err != nil {
 			return sum, err
 		}
-		t, err := question(ctx, me, f.ID, a)
+		t, err := question(ctx, me, f.ID, word)
 		if err != nil {
 			return sum, err
 		}
@@ -259,23 +243,22 @@ func lookUp(ctx context.Context, c *rocl.Context, me *rocl.Resource, run string,
 }
 
 // question asks a process for a word. It fails with ErrGone as soon as that process has ended.
-func question(ctx context.Context, me *rocl.Resource, to rocl.GID, a ask) (t answer, err error) {
-	b, err := json.Marshal(a)
+func question(ctx context.Context, me *rocl.Resource, to rocl.GID, word string) (answer, error) {
+	m, err := me.CallBytes(ctx, to, tagAsk, []byte(word))
 	if err != nil {
-		return t, err
-	}
-	m, err := me.CallBytes(ctx, to, tagAsk, b)
-	if err != nil {
-		return t, err
+		return answer{}, err
 	}
 	defer m.Release()
-	return t, json.Unmarshal(m.Bytes(), &t)
+	return rocl.Value[answer](m)
 }
 
-func replyJSON(ctx context.Context, me *rocl.Resource, m *rocl.Message, v any) error {
-	b, err := json.Marshal(v)
+func reply(ctx context.Context, me *rocl.Resource, m *rocl.Message, t answer) error {
+	b, err := rocl.EncodeValue(ctx, me.Context(), t)
 	if err != nil {
 		return err
 	}
-	return me.ReplyBytes(ctx, m, b)
+	if err = me.Reply(ctx, m, b); err != nil {
+		b.Release()
+	}
+	return err
 }
