@@ -20,11 +20,11 @@ import (
 	"github.com/rocl-go/rocl/tpvm"
 )
 
-// hostEntry is a host in the form that hosts prints.
+// hostEntry is a tpvm.Host in the form that hosts prints.
 type hostEntry struct {
 	ID       tpvm.TID `json:"id"`
 	Node     string   `json:"node"`
-	Host     string   `json:"host"`
+	Name     string   `json:"host"`
 	Arch     string   `json:"arch"`
 	Cores    int      `json:"cores"`
 	Tasks    int      `json:"tasks"`
@@ -80,9 +80,7 @@ func printHosts(w io.Writer, hs []tpvm.Host, asJSON bool) error {
 	if asJSON {
 		var all []hostEntry
 		for _, h := range hs {
-			all = append(all, hostEntry{
-				ID: h.ID, Node: h.Node, Host: h.Name, Arch: h.Arch, Cores: h.Cores, Tasks: h.Tasks, Launcher: h.Launcher, Added: h.Added,
-			})
+			all = append(all, hostEntry(h))
 		}
 		return printJSON(w, all)
 	}

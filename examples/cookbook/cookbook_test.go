@@ -19,7 +19,11 @@ import (
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
 	"github.com/rocl-go/rocl/rocltest"
 	"github.com/rocl-go/rocl/rpc"
+
+	"go.uber.org/goleak"
 )
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // soon returns a context that ends with the test, or after a minute.
 func soon(t *testing.T) context.Context { return eventually.Context(t) }

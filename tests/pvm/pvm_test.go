@@ -697,19 +697,16 @@ func printed(t *testing.T, log string, since int64) string {
 }
 
 // difference lists the lines that only one side has.
-func difference(want, got []string) string {
-	var s strings.Builder
-	for i, j := 0, 0; i < len(want) || j < len(got); {
-		switch {
-		case j == len(got) || i < len(want) && want[i] < got[j]:
-			fmt.Fprintf(&s, "only PVM:     %s\n", want[i])
-			i++
-		case i == len(want) || got[j] < want[i]:
-			fmt.Fprintf(&s, "only libpvm3: %s\n", got[j])
-			j++
-		default:
-			i, j = i+1, j+1
+func difference(want, got []string) (text string) {
+	for _, l := range want {
+		if !slices.Contains(got, l) {
+			text += "only PVM:     " + l + "\n"
 		}
 	}
-	return s.String()
+	for _, l := range got {
+		if !slices.Contains(want, l) {
+			text += "only libpvm3: " + l + "\n"
+		}
+	}
+	return text
 }

@@ -12,7 +12,11 @@ import (
 	"testing"
 
 	"github.com/rocl-go/rocl/tpvm/pack"
+
+	"go.uber.org/goleak"
 )
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // golden holds the messages that the PVM 3.4.6 library has packed; see testdata/golden.c.
 //

@@ -10,7 +10,11 @@ import (
 	"testing"
 
 	"github.com/spf13/cobra"
+
+	"go.uber.org/goleak"
 )
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // The error says in words what the flag must be, and names the flag.
 func TestFlagError(t *testing.T) {

@@ -10,7 +10,11 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"go.uber.org/goleak"
 )
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // naive reports whether a file contains a word, by a regular expression.
 func naive(file []byte, word string) bool {
