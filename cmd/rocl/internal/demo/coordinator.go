@@ -73,8 +73,8 @@ type coordinator struct {
 	rep     *reporter
 	units   []*work
 	todo    []*work
-	left    int // number of units without a result
-	crawler map[rocl.GID]int
+	left    int              // number of units without a result
+	crawler map[rocl.GID]int // how many units each has
 	indexer []rocl.GID
 	front   rocl.GID
 	names   map[rocl.GID]string // of the processes that were found
@@ -92,8 +92,8 @@ func newCoordinator(c *rocl.Context, me *rocl.Resource, run string, rep *reporte
 	}
 }
 
-// longest limits how long the processes take to appear, and how long the message that an indexer
-// has ended may take behind an answer that shows it.
+// longest limits how long the processes take to appear, and how long an answer shows that an indexer
+// has ended.
 const longest = 20 * time.Second
 
 // gather waits until so many processes, with this one, have been found. From then on the
@@ -283,6 +283,7 @@ func (co *coordinator) message(m *rocl.Message) error {
 
 // query asks the front end for a word. If an indexer has ended, its units are indexed again first.
 func (co *coordinator) query(ctx context.Context, word string) (answer, error) {
+	begun := time.Now()
 	for {
 		t, err := question(ctx, co.me, co.front, word)
 		if err == nil && t.Err == "" && t.Indexers == len(co.indexer) {
@@ -291,20 +292,26 @@ func (co *coordinator) query(ctx context.Context, word string) (answer, error) {
 		if err == nil {
 			err = errors.New(cmp.Or(t.Err, "an indexer has ended"))
 		}
-		// A process has ended: the message that says so has come, or will.
-		wait, cancel := context.WithTimeoutCause(ctx, longest, err)
-		lost := co.lost
-		for err = nil; err == nil && co.lost == lost; {
-			err = co.receive(wait)
-		}
-		cancel()
-		if err == nil {
-			err = co.index(ctx)
+		if time.Since(begun) < longest {
+			err = co.handleEnd(ctx)
 		}
 		if err != nil {
 			return t, fmt.Errorf("asking for %q: %w", word, err)
 		}
 	}
+}
+
+// handleEnd handles the message that a process has ended, if that comes soon.
+func (co *coordinator) handleEnd(ctx context.Context) error {
+	soon, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
+	defer cancel()
+	if err := co.receive(soon); err != nil {
+		if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
+			return nil
+		}
+		return err
+	}
+	return co.index(ctx)
 }
 
 // summary returns the sum of the results.
