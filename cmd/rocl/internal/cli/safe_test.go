@@ -30,7 +30,7 @@ func unsafe(s string) string {
 	return ""
 }
 
-// printsSafely runs a command line, which prints text, and JSON with --json, that does not control a
+// printsSafely runs a command line, which prints text, and JSON with --json, that controls no
 // terminal.
 func printsSafely(t *testing.T, sock, line string) {
 	t.Helper()
