@@ -92,8 +92,8 @@ func newCoordinator(c *rocl.Context, me *rocl.Resource, run string, rep *reporte
 	}
 }
 
-// longest limits how long the processes take to appear, and how long an answer shows that an indexer
-// has ended.
+// longest limits how long the processes take to appear, and how long an answer shows that an
+// indexer has ended.
 const longest = 20 * time.Second
 
 // gather waits until so many processes, with this one, have been found. From then on the
