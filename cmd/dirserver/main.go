@@ -104,7 +104,7 @@ func run(ctx context.Context, args []string, out, errOut io.Writer) int {
 	} {
 		_ = cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp))
 	}
-	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return misuse{usage.FlagError(err)} })
+	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return misuse{usage.FlagError(nil, err)} })
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		s, err := settings(cmd, file)
 		if err != nil {

@@ -129,7 +129,14 @@ const askLinger = 100 * time.Millisecond
 // example outside of the network namespace of the node.
 func askOnly() rocl.Option { return rocl.WithTransports() }
 
-// join opens a context that only asks the directory, and never serves it.
-func (g Globals) join(ctx context.Context) (*rocl.Context, error) {
-	return g.Open(ctx, rocl.JoinOnly(), askOnly(), rocl.WithLinger(askLinger))
+// ask calls f with a context that never serves the directory. p is the limit of all that f asks.
+func (g Globals) ask(ctx context.Context, f func(p *timeoutContext, c *rocl.Context) error, opts ...rocl.Option) error {
+	p := g.withTimeout(ctx)
+	defer p.stop()
+	c, err := g.openWithin(p, append(opts, rocl.JoinOnly(), rocl.WithLinger(askLinger))...)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	return f(p, c)
 }
