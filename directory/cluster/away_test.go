@@ -5,6 +5,7 @@ package cluster
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
@@ -39,14 +40,10 @@ func TestAway(t *testing.T) { inMemory(t, testAway) }
 
 func testAway(t *testing.T) {
 	brief := func(c *Config) { c.Patience = 300 * time.Millisecond }
-	a := member(t, 1, nil)
-	b, c := member(t, 2, brief, a), member(t, 3, nil, a)
-	together(t, a, b, c)
+	a, b, c := three(t, nil, brief)
 	for try := 0; ; try++ {
 		put(t, c, 1, resource.Attrs{"at": "c"})
-		if err := c.HandOver(); err != nil {
-			t.Fatal(err)
-		}
+		check(t, c.HandOver())
 		if away(t, a, c) && away(t, b, c) {
 			break
 		}
@@ -82,40 +79,41 @@ func testAway(t *testing.T) {
 	}
 	together(t, a, b, c)
 	finds(t, a, resource.Match{"at": "c"}, resource.MakeGID(3, 1, 1))
-	if err := c.HandOver(); err != nil {
-		t.Fatal(err)
-	}
+	check(t, c.HandOver())
 	eventually.True(t, "it is given up", func() bool { return len(b.Members()) == 2 })
 	denies(t, b, resource.Match{"at": "c"})
 }
 
-// However patient a member is, the caller's context limits the wait.
+// However patient a member is, the caller's context limits the wait, and so does the end of the
+// membership. A member that has lost its address ends with the reason, and not as if the directory
+// were closed.
 func TestPatience(t *testing.T) { inMemory(t, testPatience) }
 
 func testPatience(t *testing.T) {
-	for _, poll := range []time.Duration{0, 50 * time.Microsecond} {
-		a := member(t, 1, func(c *Config) { c.Patience, c.Poll = time.Hour, poll })
-		b := member(t, 2, nil, a)
-		together(t, a, b)
-		if err := b.HandOver(); err != nil {
-			t.Fatal(err)
-		}
+	lost := fmt.Errorf("%w: the address is gone", directory.ErrPartial)
+	for _, end := range []struct {
+		poll time.Duration
+		end  func(*Cluster) error
+		want error
+	}{{0, (*Cluster).Close, directory.ErrClosed}, {50 * time.Microsecond, (*Cluster).Close, directory.ErrClosed}, {0, func(c *Cluster) error { return c.abandon(lost) }, lost}} {
+		a, b := two(t, func(c *Config) { c.Patience, c.Poll = time.Hour, end.poll })
+		check(t, b.HandOver())
 		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
-		_, err := a.Find(ctx, pattern(resource.Match{"at": "b"}))
-		cancel()
-		if !errors.Is(err, context.DeadlineExceeded) {
+		what := pattern(resource.Match{"at": "b"})
+		if err := second(a.Find(ctx, what)); !errors.Is(err, context.DeadlineExceeded) {
 			t.Error(err)
 		}
+		cancel()
 		sent := a.count.sent.Load()
 		done := make(chan error)
-		go func() {
-			_, err := a.Find(t.Context(), pattern(resource.Match{"at": "b"}))
-			done <- err
-		}()
+		go func() { done <- second(a.Find(t.Context(), what)) }()
 		eventually.True(t, "the question is asked", func() bool { return a.count.sent.Load() > sent })
-		a.Close()
-		if err := <-done; !errors.Is(err, directory.ErrClosed) {
-			t.Errorf("closed meanwhile: %v", err)
+		check(t, end.end(a))
+		if err := <-done; !errors.Is(err, end.want) {
+			t.Errorf("ended meanwhile: %v, want %v", err, end.want)
+		}
+		if err := second(a.Find(t.Context(), what)); !errors.Is(err, end.want) {
+			t.Errorf("ended before: %v, want %v", err, end.want)
 		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"iter"
 	"log/slog"
 	"net"
+	"net/netip"
 	"slices"
 	"sync"
 	"time"
@@ -66,15 +67,15 @@ type Config struct {
 	// They are looked for like members that were lost.
 	Met map[resource.NodeID]string
 	// Opening bounds Open, which may look Bind's name up; nil: no bound.
-	Opening  context.Context
-	Resolver *net.Resolver // resolves the names in Join; nil: the system's resolver
-	Logger   *slog.Logger
+	Opening context.Context
+	Logger  *slog.Logger
 	// Network opens the sockets, for simulations; nil: the kernel's network.
 	Network mux.Network
 
 	// The following are for tests.
-	gossip func(*memberlist.Config) // changes memberlist's settings; nil: it does not
-	lookup time.Duration            // bounds looking up a name in Join; 0: joinTime
+	gossip  func(*memberlist.Config)                                     // changes memberlist's settings; nil: it does not
+	lookup  time.Duration                                                // bounds looking up a name in Join; 0: joinTime
+	resolve func(ctx context.Context, host string) ([]netip.Addr, error) // looks a name up; nil: by the system's resolver
 }
 
 // A Cluster is this node's membership. Its methods may be called concurrently. It is composed of
@@ -128,7 +129,7 @@ func compose(base *core) *Cluster {
 	c.members = newMemberTable(base, c.summaries)
 	c.summaries.members = c.members
 	c.gossip = &gossip{core: base, members: c.members}
-	c.joiner = newJoiner(base, c.members)
+	c.joiner = newJoiner(base, c.members, c.gossip)
 	c.gossip.joiner = c.joiner
 	c.departure = &departure{core: base, members: c.members, gossip: c.gossip}
 	c.exchanges = newExchanges(base, c.members, c.gossip)
@@ -154,7 +155,6 @@ func (c *Cluster) start() error {
 	}); err != nil {
 		return err
 	}
-	c.joiner.use(c.mux, c.gossip)
 	if err = c.gossip.start(); err != nil {
 		c.mux.Close()
 		return err

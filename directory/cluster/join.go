@@ -47,25 +47,13 @@ const (
 	refusalTime = time.Minute
 )
 
-// network is what a joiner needs of a mux.
-type network interface {
-	Addr() *net.UDPAddr
-	Hello(ctx context.Context, addr *net.UDPAddr) (resource.NodeID, error)
-	Probe(ctx context.Context, addr *net.UDPAddr) error
-	Beacon()
-}
-
 // A joiner joins the members in Config.Join, again and again, and those that were met and are not
 // seen alive any more. It knows whether this member has learned of all members, and which programs
 // refuse this member.
 type joiner struct {
 	*core
 	members *memberTable
-	net     network
-	// exchange exchanges with the member at an address all that both know of the members.
-	exchange func(at string) error
-	// resolve looks a host name up.
-	resolve func(ctx context.Context, host string) ([]netip.Addr, error)
+	gossip  *gossip
 
 	// former means that some member knows a former life of this one: see gossip.NotifyMerge.
 	former atomic.Bool
@@ -88,33 +76,19 @@ type joiner struct {
 	warned   bool                        // a warning of the refusals was logged
 }
 
-// newJoiner returns a joiner without a network: see use.
-func newJoiner(c *core, members *memberTable) *joiner {
-	j := &joiner{core: c, members: members, looking: map[string]bool{}, wanting: map[string]*wanting{}, greeters: map[resource.NodeID]string{}, refusals: map[netip.AddrPort]*refusal{}}
+func newJoiner(c *core, members *memberTable, g *gossip) *joiner {
+	j := &joiner{core: c, members: members, gossip: g, looking: map[string]bool{}, wanting: map[string]*wanting{}, greeters: map[resource.NodeID]string{}, refusals: map[netip.AddrPort]*refusal{}}
 	j.joined, j.waited = context.WithTimeout(c.life, firstTime)
-	j.resolve = j.lookup
 	return j
 }
 
-// use gives the joiner its network and gossip.
-func (j *joiner) use(n network, g *gossip) {
-	j.net = n
-	j.exchange = func(at string) error {
-		_, err := g.list.Join([]string{at})
-		if all, ok := err.(interface{ WrappedErrors() []error }); ok { // its text has several lines
-			err = errors.Join(all.WrappedErrors()...)
-		}
-		return err
+// exchange exchanges with the member at an address all that both know of the members.
+func (j *joiner) exchange(at string) error {
+	_, err := j.gossip.list.Join([]string{at})
+	if all, ok := err.(interface{ WrappedErrors() []error }); ok { // its text has several lines
+		err = errors.Join(all.WrappedErrors()...)
 	}
-}
-
-// lookup looks a host name up by the configured resolver.
-func (j *joiner) lookup(ctx context.Context, host string) ([]netip.Addr, error) {
-	r := j.cfg.Resolver
-	if r == nil {
-		r = net.DefaultResolver
-	}
-	return r.LookupNetIP(ctx, "ip", host)
+	return err
 }
 
 // addresses looks HOST:PORT up. The result is in random order, so that not all members try the same
@@ -131,7 +105,7 @@ func (j *joiner) addresses(name string) (to []netip.AddrPort, self bool, err err
 	if err != nil {
 		return nil, false, err
 	}
-	ips, err := j.resolve(ctx, host)
+	ips, err := j.cfg.resolve(ctx, host)
 	if err != nil {
 		return nil, false, err
 	}
@@ -150,13 +124,13 @@ func (j *joiner) addresses(name string) (to []netip.AddrPort, self bool, err err
 
 // own returns this member's address.
 func (j *joiner) own() netip.AddrPort {
-	a := j.net.Addr().AddrPort()
+	a := j.mux.Addr().AddrPort()
 	return netip.AddrPortFrom(a.Addr().Unmap(), a.Port())
 }
 
 // alone reports whether Config names no other member, and none can make itself known.
 func (j *joiner) alone() bool {
-	own := j.net.Addr().String()
+	own := j.mux.Addr().String()
 	return !j.cfg.Follows && j.cfg.Group == "" && !slices.ContainsFunc(j.cfg.Join, func(addr string) bool { return addr != own })
 }
 
@@ -169,7 +143,7 @@ func (j *joiner) alone() bool {
 func (j *joiner) run() {
 	j.mu.Lock()
 	for _, addr := range j.cfg.Join {
-		if addr != j.net.Addr().String() {
+		if addr != j.mux.Addr().String() {
 			j.wanting[addr] = newWanting(time.Now())
 		}
 	}
@@ -203,7 +177,7 @@ func (j *joiner) run() {
 		j.mu.Unlock()
 		if members = len(all); members == 1 || all[0] == j.cfg.Node && time.Since(shown) > beaconTime {
 			shown = time.Now()
-			j.net.Beacon()
+			j.mux.Beacon()
 		}
 		t := time.NewTimer(wait)
 		select {
@@ -335,7 +309,7 @@ func (j *joiner) join(addr string, again bool) error {
 	case errors.Is(why, mux.ErrRefused): // the reason is known
 		return fmt.Errorf("no member is joined at %s: %w", addr, why)
 	case len(failed) == 0:
-		return fmt.Errorf("%s: no address that can be reached from %s", addr, j.net.Addr())
+		return fmt.Errorf("%s: no address that can be reached from %s", addr, j.mux.Addr())
 	}
 	return fmt.Errorf("no member answers at %s: it may be down, or have another cluster name or another key: %w", addr, why)
 }
@@ -353,7 +327,7 @@ func (j *joiner) joinAt(at netip.AddrPort, again bool, slots chan struct{}) erro
 	defer end()
 	probed := make(chan error, 1)
 	go j.probe(ctx, udp, end, probed)
-	node, err := j.net.Hello(ctx, udp)
+	node, err := j.mux.Hello(ctx, udp)
 	if err == nil {
 		end()
 		<-probed
@@ -407,7 +381,7 @@ func (j *joiner) probe(ctx context.Context, at *net.UDPAddr, end func(), probed 
 			return
 		}
 	}
-	err := j.net.Probe(ctx, at)
+	err := j.mux.Probe(ctx, at)
 	if errors.Is(err, syscall.ECONNREFUSED) {
 		end()
 	}
