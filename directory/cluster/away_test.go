@@ -6,6 +6,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -82,6 +85,63 @@ func testAway(t *testing.T) {
 	check(t, c.HandOver())
 	eventually.True(t, "it is given up", func() bool { return len(b.Members()) == 2 })
 	denies(t, b, resource.Match{"at": "c"})
+}
+
+// Several members at a time are restarted and come back in any order, while every member asks for
+// what the other ones have. Nothing that there is is denied for certain.
+func TestOverlappingRestarts(t *testing.T) { inMemory(t, testOverlappingRestarts) }
+
+func testOverlappingRestarts(t *testing.T) {
+	const members, rounds = 6, 20
+	var all [members]atomic.Pointer[Cluster]
+	var cs []*Cluster
+	for i := range members {
+		c := member(t, resource.NodeID(i+1), nil, cs[:min(i, 2)]...)
+		put(t, c, 1, resource.Attrs{"at": fmt.Sprint(i)})
+		all[i].Store(c)
+		cs = append(cs, c)
+	}
+	together(t, cs...)
+	var asked atomic.Int32
+	ctx, end := context.WithCancel(t.Context())
+	var busy sync.WaitGroup
+	for i := range all {
+		busy.Go(func() {
+			for n := 1; ctx.Err() == nil; n++ {
+				at := fmt.Sprint((i + n) % members)
+				if err := second(all[i].Load().Find(ctx, pattern(resource.Match{"at": at}))); errors.Is(err, directory.ErrNotFound) && at != fmt.Sprint(i) {
+					t.Errorf("member %d: what member %s has: %v", i, at, err)
+				}
+				asked.Add(1)
+				time.Sleep(20 * time.Millisecond) // virtual
+			}
+		})
+	}
+	for range rounds {
+		down := rand.Perm(members)[:2+rand.IntN(members-1)]
+		for _, i := range down {
+			check(t, all[i].Load().HandOver())
+		}
+		rand.Shuffle(len(down), func(i, j int) { down[i], down[j] = down[j], down[i] })
+		for _, i := range down {
+			time.Sleep(rand.N(300 * time.Millisecond)) // virtual: the time that a member is away varies
+			old := all[i].Load()
+			all[i].Store(anew(t, old, func(c *Config) { c.DB, c.Follows, c.Met = old.cfg.DB, true, old.members.addresses() }, cs[:2]...))
+		}
+		time.Sleep(rand.N(time.Second)) // virtual: the next restarts come before, or after, all are one cluster
+	}
+	end()
+	busy.Wait()
+	for i := range all {
+		cs[i] = all[i].Load()
+	}
+	together(t, cs...)
+	for _, c := range cs {
+		denies(t, c, resource.Match{"at": "nowhere"})
+	}
+	if n := asked.Load(); n < 20*rounds {
+		t.Errorf("%d questions", n)
+	}
 }
 
 // However patient a member is, the caller's context limits the wait, and so does the end of the
