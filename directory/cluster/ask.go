@@ -31,10 +31,6 @@ type asker struct {
 	agreed map[resource.NodeID]agreement // with members that know other members than this one: see learnRolls
 }
 
-func newAsker(c *core, members *memberTable, j *joiner, d *searches, s *streams, x *exchanges) *asker {
-	return &asker{core: c, members: members, joiner: j, searches: d, streams: s, exchanges: x, agreed: map[resource.NodeID]agreement{}}
-}
-
 // find asks all other members for a resource that matches.
 func (a *asker) find(ctx context.Context, pattern *resource.List) (database.Record, error) {
 	w := a.searches.waiters.Get().(*waiter)
@@ -122,6 +118,20 @@ func (a *asker) round(ctx context.Context, w *waiter, q []byte, targets []resour
 	r.Covered -= len(apart)
 	r.Failed = append(r.Failed, apart...)
 	return r, nil
+}
+
+// atOnce calls f for each member, for at most most of them at a time, and waits for all calls.
+func atOnce(members []resource.NodeID, most int, f func(i int, m resource.NodeID)) {
+	var busy sync.WaitGroup
+	slots := make(chan struct{}, most)
+	for i, m := range members {
+		slots <- struct{}{}
+		busy.Go(func() {
+			defer func() { <-slots }()
+			f(i, m)
+		})
+	}
+	busy.Wait()
 }
 
 // pause waits for the time d, or for news, before a question is asked again. It returns the error

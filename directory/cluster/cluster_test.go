@@ -163,7 +163,7 @@ func denies(t *testing.T, c *Cluster, what resource.Match) {
 
 // kill ends a member as the death of its process does: the other members are not told.
 func kill(c *Cluster) {
-	c.ended.Do(func() { _ = c.endSilently() })
+	_ = c.abandon(directory.ErrClosed)
 }
 
 func put(t *testing.T, c *Cluster, serial uint32, a resource.Attrs) resource.GID {

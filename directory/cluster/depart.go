@@ -40,17 +40,6 @@ type departure struct {
 	acked chan struct{}            // closed when all members have acknowledged
 }
 
-// announceAway tells the other members that another server is about to take this one's place, until
-// they have acknowledged it or tellTime has passed. Gossip may reach the others later.
-func (d *departure) announceAway() {
-	d.gossip.announceAway()
-	d.tell(msgAway)
-}
-
-// announceLeave tells the other members that this one leaves, until they have acknowledged it or
-// tellTime has passed.
-func (d *departure) announceLeave() { d.tell(msgLeaving) }
-
 // tell sends a datagram of the byte message to the other members, until they have acknowledged it
 // or tellTime has passed.
 func (d *departure) tell(message byte) {

@@ -198,8 +198,8 @@ func TestPlaces(t *testing.T) {
 		if p.count() != 1 {
 			t.Error("a lease is too short")
 		}
-		time.Sleep(lease + 1)
-		if p.count() != 0 || p.sweep != nil {
+		time.Sleep(2)
+		if p.count() != 0 {
 			t.Error("a lease does not end")
 		}
 		next(5, 1, true, false)

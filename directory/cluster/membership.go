@@ -106,7 +106,11 @@ func (m *Membership) begin(s *directory.Server, late bool) (func(bool), error) {
 	return func(handOver bool) {
 		stop()
 		busy.Wait()
-		m.leave(handOver)
+		if handOver {
+			m.end((*Cluster).HandOver)
+		} else {
+			m.end((*Cluster).Close)
+		}
 	}, nil
 }
 
@@ -295,15 +299,6 @@ func (m *Membership) openWithin(ctx context.Context, cfg Config, wait time.Durat
 			t.Stop()
 			return nil, fmt.Errorf("%w: %w", context.Cause(ctx), err)
 		}
-	}
-}
-
-// leave ends the cluster that enter opened, if there is one.
-func (m *Membership) leave(handOver bool) {
-	if handOver {
-		m.end((*Cluster).HandOver)
-	} else {
-		m.end((*Cluster).Close)
 	}
 }
 
