@@ -107,15 +107,11 @@ const secondPrefix = "rocl also of "
 
 // firstPath returns the first path of the server for which path is a second one, or "".
 func firstPath(path string) string {
-	b, err := readFile(path + nodeSuffix)
-	if err != nil {
-		return ""
+	b, _ := readFile(path + nodeSuffix)
+	if first, ok := strings.CutPrefix(string(b), secondPrefix); ok {
+		return strings.TrimSpace(first)
 	}
-	first, ok := strings.CutPrefix(string(b), secondPrefix)
-	if !ok {
-		return ""
-	}
-	return strings.TrimSpace(first)
+	return ""
 }
 
 const (

@@ -52,8 +52,7 @@ func TestDisplaced(t *testing.T) {
 		check(t, err)
 		before[path+suffix] = fi
 	}
-	old.busy.Add(1)
-	go old.guard(old.first(), time.Millisecond)
+	old.busy.Go(func() { old.guard(old.first(), time.Millisecond) })
 	<-old.Displaced()
 	<-old.ended
 	if err := old.RemoveMember(); err != nil {

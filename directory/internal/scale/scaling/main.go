@@ -66,7 +66,7 @@ func draws(f *scale.Figures) ([]byte, error) {
 		line := formula(w)
 		var points plotter.XYs
 		for _, n := range scale.Sizes {
-			points = append(points, plotter.XY{X: float64(n), Y: ms(f.Cost[n][w.Name][scale.No].P50)})
+			points = append(points, plotter.XY{X: float64(n), Y: ms(f.Cost[n][w.Name][scale.Cases["no"]].P50)})
 		}
 		if err := add(times, w.Name, colours[i], line, points); err != nil {
 			return nil, err
@@ -76,7 +76,7 @@ func draws(f *scale.Figures) ([]byte, error) {
 	for i, k := range []struct {
 		name string
 		of   scale.Case
-	}{{"without filters", scale.Found}, {"with filters", scale.Filtered}} {
+	}{{"without filters", scale.Cases["found"]}, {"with filters", scale.Cases["filtered"]}} {
 		var points plotter.XYs
 		for _, n := range scale.Sizes {
 			points = append(points, plotter.XY{X: float64(n), Y: f.Cost[n]["tree of 16"][k.of].Messages})
