@@ -13,7 +13,7 @@ lint:    ; test -z "$$(gofmt -l . | tee /dev/stderr)" && go vet work && go run h
 fuzz:    ; for f in resource:FuzzParseList codec:FuzzDecode directory:FuzzServer subsys:FuzzHeader dispatch:FuzzFrames subsys/tls:FuzzWire directory/internal/mux:FuzzDatagram directory/internal/mux:FuzzStream tpvm/pack:FuzzReader pool:FuzzParseConfig rpc:FuzzRequest rpc:FuzzReply bulk:FuzzRequest; do go test -run XXX -fuzz "$${f#*:}" -fuzztime 30s -fuzzminimizetime 10x "./$${f%:*}" || exit 1; done
 bench:   ; go run ./cmd/rocl bench all
 sustain: ; go run ./cmd/rocl bench sustain --markdown --plot docs/sustain.svg # a minute; prints the table of docs/BENCHMARKS.md and draws its picture
-scaling: ; cd directory/internal/scale/scaling && go run . # some minutes; writes docs/SCALING.md and its picture
+scaling: ; go run ./directory/internal/scale/scaling # some minutes; writes docs/SCALING.md
 figures: ; go run ./tests/figures $(REV) # of the working tree, or of the commits REV
 apidiff: ; .ci/apidiff $(REV) # what has changed in the exported Go interface since the last tag, or since the commit REV
 demo:    ; go run ./cmd/rocl demo
