@@ -137,10 +137,8 @@ func atOnce(members []resource.NodeID, most int, f func(i int, m resource.NodeID
 // pause waits for the time d, or for news, before a question is asked again. It returns the error
 // with which the question ends: partial when the patience is over, which is when patient ends.
 func (a *asker) pause(ctx, patient context.Context, d time.Duration, news <-chan struct{}, partial error) error {
-	again := time.NewTimer(d)
-	defer again.Stop()
 	select {
-	case <-again.C:
+	case <-time.After(d):
 	case <-news:
 	case <-patient.Done():
 		if ctx.Err() == nil {

@@ -124,7 +124,7 @@ func testOverlappingRestarts(t *testing.T) {
 		}
 		rand.Shuffle(len(down), func(i, j int) { down[i], down[j] = down[j], down[i] })
 		for _, i := range down {
-			time.Sleep(rand.N(300 * time.Millisecond)) // virtual: the time that a member is away varies
+			time.Sleep(rand.N(700 * time.Millisecond)) // virtual: some are seen dead, and none for as long as it is waited for
 			old := all[i].Load()
 			all[i].Store(anew(t, old, func(c *Config) { c.DB, c.Follows, c.Met = old.cfg.DB, true, old.members.addresses() }, cs[:2]...))
 		}

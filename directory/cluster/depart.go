@@ -51,9 +51,7 @@ func (d *departure) tell(message byte) {
 		d.unack[id] = true
 	}
 	d.mu.Unlock()
-	end, again := time.NewTimer(tellTime), time.NewTicker(tellAgain)
-	defer end.Stop()
-	defer again.Stop()
+	end, again := time.After(tellTime), time.Tick(tellAgain)
 	for {
 		var out []mux.Out
 		d.mu.Lock()
@@ -66,10 +64,10 @@ func (d *departure) tell(message byte) {
 		}
 		d.mux.Send(out...)
 		select {
-		case <-again.C:
+		case <-again:
 		case <-acked:
 			return
-		case <-end.C:
+		case <-end:
 			// Cause: the others may take this node for dead.
 			d.log.Info("cluster: leaving before all members have acknowledged it", "members", len(out))
 			return

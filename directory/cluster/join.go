@@ -179,13 +179,10 @@ func (j *joiner) run() {
 			shown = time.Now()
 			j.mux.Beacon()
 		}
-		t := time.NewTimer(wait)
 		select {
-		case <-t.C:
+		case <-time.After(wait):
 		case <-news: // a member that seems dead is looked at at once
-			t.Stop()
 		case <-j.life.Done():
-			t.Stop()
 			return
 		}
 	}
@@ -230,7 +227,7 @@ func (j *joiner) lookLocked(addr string, again bool) {
 			j.members.lookedAt(addr, errors.Is(err, mux.ErrRefused))
 			j.log.Debug("cluster: joining", "addr", addr, "err", err)
 		}
-		j.noteLocked(addr, err)
+		j.recordLocked(addr, err)
 		if j.learnedLocked() {
 			j.setComplete()
 		}
@@ -255,10 +252,10 @@ func (w *wanting) next(now time.Time) {
 	w.ended, w.wait, w.share = now, min(max(2*w.wait, aloneTime), settledTime), 0.75+rand.Float64()/2
 }
 
-// noteLocked notes the result of an attempt to join at an address. It logs a warning now and then
-// if no member is reached there: nothing else tells an operator that an address, a key or the
+// recordLocked records the result of an attempt to join at an address. It logs a warning now and
+// then if no member is reached there: nothing else tells an operator that an address, a key or the
 // cluster's name is wrong.
-func (j *joiner) noteLocked(addr string, err error) {
+func (j *joiner) recordLocked(addr string, err error) {
 	w := j.wanting[addr]
 	if w == nil {
 		return
@@ -344,7 +341,7 @@ func (j *joiner) joinAt(at netip.AddrPort, again bool, slots chan struct{}) erro
 		if err != nil { // it lives: it has answered
 			err = &mux.RefusedError{Addr: at.String(), Err: fmt.Errorf("it answers datagrams, and its stream fails: %w", err)}
 		}
-		j.noteRefusal(at, err)
+		j.recordRefusal(at, err)
 		return err
 	}
 	isOwn := errors.Is(err, mux.ErrOwn)
@@ -356,7 +353,7 @@ func (j *joiner) joinAt(at netip.AddrPort, again bool, slots chan struct{}) erro
 	} else {
 		j.members.silentAt(at.String())
 	}
-	j.noteRefusal(at, err)
+	j.recordRefusal(at, err)
 	return err
 }
 
@@ -372,10 +369,8 @@ func (j *joiner) probe(ctx context.Context, at *net.UDPAddr, end func(), probed 
 		return
 	}
 	if !j.members.isUnproven(at.String()) {
-		t := time.NewTimer(probeAfter)
-		defer t.Stop()
 		select {
-		case <-t.C:
+		case <-time.After(probeAfter):
 		case <-ctx.Done():
 			probed <- nil
 			return
@@ -397,8 +392,8 @@ type refusal struct {
 	seen  time.Time // when it was looked at last
 }
 
-// noteRefusal notes how an attempt to join at an address has ended.
-func (j *joiner) noteRefusal(at netip.AddrPort, err error) {
+// recordRefusal records how an attempt to join at an address has ended.
+func (j *joiner) recordRefusal(at netip.AddrPort, err error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if !errors.Is(err, mux.ErrRefused) {

@@ -541,21 +541,11 @@ func testWatchChurn(t *testing.T) {
 		}
 	}
 	defer func() {
-		if t.Failed() {
-			for i, w := range ws {
-				w.mu.Lock()
-				for id, rev := range want {
-					if w.knows[id] != rev {
-						t.Logf("watch %d knows revision %d of %v, want %d", i, w.knows[id], id, rev)
-					}
-				}
-				for id := range w.knows {
-					if want[id] == 0 {
-						t.Logf("watch %d knows %v", i, id)
-					}
-				}
-				w.mu.Unlock()
+		for i, w := range ws {
+			if w.mu.Lock(); t.Failed() {
+				t.Logf("watch %d knows %v, want %v", i, w.knows, want)
 			}
+			w.mu.Unlock()
 		}
 	}()
 	for i, w := range ws {

@@ -199,11 +199,11 @@ type Agent struct {
 	churn *churn
 }
 
-const patience = 20 * time.Second
+const testTimeout = 20 * time.Second
 
 // brief returns the context of one operation.
 func brief() (context.Context, context.CancelFunc) {
-	return context.WithTimeout(context.Background(), patience)
+	return context.WithTimeout(context.Background(), testTimeout)
 }
 
 // resource returns a resource of the agent.
@@ -319,7 +319,7 @@ func (a *Agent) Routes(_ struct{}, out *[]rocl.Route) error {
 
 // Get reads a page of the node's daemon.
 func (a *Agent) Get(url string, body *string) error {
-	c := http.Client{Timeout: patience}
+	c := http.Client{Timeout: testTimeout}
 	r, err := c.Get(url)
 	if err != nil {
 		return err

@@ -141,9 +141,9 @@ func (l *Listener) lock(path string) (*socket, error) {
 		if !errors.Is(err, wire.ErrInUse) {
 			return nil, err
 		}
-		patience := time.Duration(0)
+		limit := time.Duration(0)
 		if errors.Is(err, errServed) {
-			patience = dyingTime
+			limit = dyingTime
 		}
 		if l.conf.Daemon {
 			lock, e := askToYield(l.life, path)
@@ -156,11 +156,11 @@ func (l *Listener) lock(path string) (*socket, error) {
 			if errors.Is(e, ErrSilent) {
 				err = fmt.Errorf("directory: serving %s: %w: %w", path, wire.ErrInUse, e)
 			}
-			if patience = yieldTime; errors.Is(e, wire.ErrInUse) {
-				patience = 0
+			if limit = yieldTime; errors.Is(e, wire.ErrInUse) {
+				limit = 0
 			}
 		}
-		if time.Since(begun) >= patience {
+		if time.Since(begun) >= limit {
 			return nil, err
 		}
 	}
