@@ -206,8 +206,8 @@ func TestAddressInUse(t *testing.T) {
 	}
 }
 
-// The file of keys is followed, and is read again by Rekey. Its keys are used in the cluster and for
-// the links. A file that cannot be used changes nothing, and is logged.
+// The file of keys is followed, and is read again by Rekey. Its keys are used in the cluster and
+// for the links. A file that cannot be used changes nothing, and is logged.
 func TestRekey(t *testing.T) { inMemory(t, testRekey) }
 
 func testRekey(t *testing.T) {
