@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -101,7 +102,7 @@ func (j *joiner) addresses(name string) (to []netip.AddrPort, self bool, err err
 	if err != nil {
 		return nil, false, err
 	}
-	n, err := net.DefaultResolver.LookupPort(ctx, "udp", service)
+	n, err := strconv.ParseUint(service, 10, 16)
 	if err != nil {
 		return nil, false, err
 	}
