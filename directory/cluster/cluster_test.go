@@ -41,6 +41,7 @@ func member(t *testing.T, id resource.NodeID, change func(*Config), join ...*Clu
 	n, isInMemory := networks.Load(t)
 	if isInMemory {
 		cfg.Bind = ":7946"
+		new(nameServer).use(&cfg) // package net looks names up outside of the bubble
 	}
 	if change != nil {
 		change(&cfg)
