@@ -91,7 +91,7 @@ func TestNodeInCluster(t *testing.T) {
 // instead.
 //
 // Promise (Resources): A program can learn which nodes were asked, and which could not be asked.
-// See also directory/cluster: TestCoverage.
+// See also TestAllForgotten.
 func TestCoverage(t *testing.T) {
 	ctx := t.Context()
 	node := resource.NodeID(7)

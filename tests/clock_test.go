@@ -39,7 +39,7 @@ var wallClockIs = map[string]int{
 // server sets, and no time of it is sent to another node. (The operator's own certificates are
 // checked by it, because they have dates.)
 //
-// Promise (Clusters): No duration or order depends on a clock that can be set. See also TestClocks.
+// Promise (Clusters): No duration or order depends on a clock that can be set.
 func TestMonotonicOnly(t *testing.T) {
 	found := map[string][]string{}
 	for _, dir := range []string{"resource", "buffers", "subsys", "dispatch", "directory", "context", "rpc", "pool", "bulk", "netrocl", "tpvm",
