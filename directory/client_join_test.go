@@ -17,6 +17,7 @@ import (
 
 	"github.com/rocl-go/rocl/directory/internal/wire"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/must"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -53,13 +54,8 @@ func TestCloseWhileJoiningAgain(t *testing.T) {
 				}
 			}}, nil
 		}
-		c, err := Join(t.Context(), dial)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := c.Register(t.Context(), c.Self().WithSerial(1), list(t, resource.Attrs{"a": "b"})); err != nil {
-			t.Fatal(err)
-		}
+		c = must.Get(Join(t.Context(), dial))
+		must.Get(c.Register(t.Context(), c.Self().WithSerial(1), list(t, resource.Attrs{"a": "b"})))
 		s.Close()
 		serve(t, path)
 		if err := <-closed; err != nil {
@@ -76,9 +72,7 @@ func TestDeleteWhileJoiningAgain(t *testing.T) {
 	c := joined(t, path)
 	for i := range uint32(20) {
 		id := c.Self().WithSerial(i + 1)
-		if _, err := c.Register(t.Context(), id, list(t, resource.Attrs{"a": "b"})); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(c.Register(t.Context(), id, list(t, resource.Attrs{"a": "b"})))
 		deleted := make(chan error)
 		s.Close()
 		go func() { deleted <- c.Delete(t.Context(), id) }()
@@ -127,15 +121,10 @@ func TestDeleteWhileOffering(t *testing.T) {
 			}
 		}}, nil
 	}
-	c, err := Join(t.Context(), dial)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c = must.Get(Join(t.Context(), dial))
 	defer c.Close()
 	for _, n := range []uint32{gone, anew, kept} {
-		if _, err := c.Register(t.Context(), c.self.WithSerial(n), l); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(c.Register(t.Context(), c.self.WithSerial(n), l))
 	}
 	s.Close()
 	s = serve(t, path)
@@ -318,10 +307,7 @@ func TestAcknowledgedIsOffered(t *testing.T) {
 				return !first || m.Type != last
 			}), nil
 		}
-		c, err := Join(t.Context(), dial)
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := must.Get(Join(t.Context(), dial))
 		rev, err := c.Register(t.Context(), id, list(t, resource.Attrs{"a": "1"}))
 		if err == nil && last == wire.MsgUpdate {
 			rev, err = c.Update(t.Context(), id, 0, list(t, resource.Attrs{"a": "2"}))

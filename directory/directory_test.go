@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"os"
 	"os/exec"
@@ -19,6 +20,7 @@ import (
 	"github.com/rocl-go/rocl/directory/internal/wire"
 	"github.com/rocl-go/rocl/directory/strategy"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/must"
 	"github.com/rocl-go/rocl/resource"
 	"go.uber.org/goleak"
 )
@@ -27,10 +29,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // sock returns a path for a socket in a folder of its own.
 func sock(t testing.TB) string {
-	dir, err := os.MkdirTemp("", "rd-")
-	if err != nil {
-		t.Fatal(err)
-	}
+	dir := must.Get(os.MkdirTemp("", "rd-"))
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	return filepath.Join(dir, "d.sock")
 }
@@ -38,31 +37,33 @@ func sock(t testing.TB) string {
 // list returns m as a pattern that wants the attributes want.
 func list(t testing.TB, m resource.Attributes, want ...string) *resource.List {
 	t.Helper()
-	l, err := resource.NewPattern(m, want...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must.Get(resource.NewPattern(m, want...))
 	return l
 }
 
 // serve starts a server at path, which ends with the test.
 func serve(t testing.TB, path string, opts ...Option) *Server {
 	t.Helper()
-	s, err := Listen(path, opts...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := must.Get(Listen(path, opts...))
 	t.Cleanup(func() { s.Close() })
 	return s
 }
 
 // joined joins the directory at path with a client that ends with the test.
-func joined(t testing.TB, path string) *Client {
-	t.Helper()
-	c, err := Join(context.Background(), DialSocket(path))
-	if err != nil {
-		t.Fatal(err)
-	}
+func joined(t testing.TB, path string, opts ...ClientOption) *Client {
+	return joinedBy(t, DialSocket(path), opts...)
+}
+
+// joinedBy is joined with a Dialer.
+func joinedBy(t testing.TB, dial Dialer, opts ...ClientOption) *Client {
+	c := must.Get(Join(context.Background(), dial, opts...))
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+// joinedNode is joined with a client that serves, with the options serve, if no other process does.
+func joinedNode(t testing.TB, path string, serve []Option, opts ...ClientOption) *Client {
+	c := must.Get(JoinNode(context.Background(), path, slog.New(slog.DiscardHandler), serve, opts...))
 	t.Cleanup(func() { c.Close() })
 	return c
 }
@@ -82,9 +83,7 @@ func TestAskAndAnswer(t *testing.T) {
 	serve(t, path)
 	c, d := joined(t, path), joined(t, path)
 	id := c.Self().WithSerial(1)
-	if _, err := c.Register(ctx, id, list(t, resource.Attrs{"type": "x", "load": "3"})); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(c.Register(ctx, id, list(t, resource.Attrs{"type": "x", "load": "3"})))
 	a, err := d.Find(ctx, list(t, resource.Match{"type": "x"}, "load", "none"))
 	if err != nil || a.ID != id || a.Owner != c.Self() || a.Attrs.GetString("load") != "3" {
 		t.Fatalf("%+v, %v", a, err)
@@ -99,9 +98,7 @@ func TestAskAndAnswer(t *testing.T) {
 		t.Errorf("registering an incomplete list: %v", err)
 	}
 	for i := range uint32(50) {
-		if _, err := c.Register(ctx, id.WithSerial(10+i), list(t, resource.Attrs{"n": fmt.Sprint(i), "many": "yes"})); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(c.Register(ctx, id.WithSerial(10+i), list(t, resource.Attrs{"n": fmt.Sprint(i), "many": "yes"})))
 	}
 	n := 0
 	for _, err := range d.FindAll(ctx, list(t, resource.Match{"many": "yes"})) {
@@ -152,43 +149,15 @@ func TestOneServer(t *testing.T) {
 	}
 }
 
-// The number of a context is never given twice, whatever happens to servers.
+// The number of a context is never given twice when servers, each in a process of its own, are
+// killed while contexts join and close. A context keeps its number when it joins the next server.
 //
 // Promise (Resources): Identifiers are unique and never given twice, whichever process serves the
-// directory. See also TestNumbersAreUniqueAcrossKills.
+// directory.
 func TestNumbersAreUnique(t *testing.T) {
-	path := sock(t)
-	seen := map[resource.GID]bool{}
-	var node resource.NodeID
-	for range 5 {
-		s, err := Listen(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for range 5 {
-			c, err := Join(context.Background(), DialSocket(path))
-			if err != nil {
-				t.Fatal(err)
-			}
-			if seen[c.Self()] || node != 0 && c.Node() != node {
-				t.Fatalf("%v given twice, or the node changed", c.Self())
-			}
-			seen[c.Self()], node = true, c.Node()
-			c.Close()
-		}
-		s.Close()
-	}
-}
-
-// The number of a context is never given twice when servers, each in a process of its own, are
-// killed while contexts join. A context keeps its number when it joins the next server.
-func TestNumbersAreUniqueAcrossKills(t *testing.T) {
 	const mark = "ROCL_TEST_SERVE_AT"
 	if path := os.Getenv(mark); path != "" {
-		s, err := Listen(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		s := must.Get(Listen(path))
 		defer s.Close()
 		_, _ = io.Copy(io.Discard, os.Stdin) // until the parent kills this process, or ends
 		return
@@ -204,18 +173,21 @@ func TestNumbersAreUniqueAcrossKills(t *testing.T) {
 		defer mu.Unlock()
 		return len(joined)
 	}
-	join := func() error {
+	join := func(closes bool) error {
 		c, err := Join(ctx, DialSocket(path))
 		if err != nil {
 			return err
 		}
 		mu.Lock()
-		defer mu.Unlock()
 		joined = append(joined, c)
+		mu.Unlock()
+		if closes {
+			c.Close()
+		}
 		return nil
 	}
 	stop := make(chan struct{})
-	for range 4 {
+	for i := range 4 {
 		busy.Go(func() {
 			for {
 				select {
@@ -223,7 +195,7 @@ func TestNumbersAreUniqueAcrossKills(t *testing.T) {
 					return
 				default:
 				}
-				if join() != nil {
+				if join(i%2 == 0) != nil {
 					time.Sleep(time.Millisecond) // no server serves: no event tells when the next one does
 				}
 			}
@@ -233,13 +205,8 @@ func TestNumbersAreUniqueAcrossKills(t *testing.T) {
 		before := count()
 		cmd := exec.Command(os.Args[0], "-test.run", "^"+t.Name()+"$")
 		cmd.Env = append(os.Environ(), mark+"="+path)
-		in, err := cmd.StdinPipe()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
+		in := must.Get(cmd.StdinPipe())
+		must.OK(cmd.Start())
 		eventually.True(t, "contexts join", func() bool { return count() >= before+20 })
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
@@ -247,10 +214,7 @@ func TestNumbersAreUniqueAcrossKills(t *testing.T) {
 	}
 	close(stop)
 	busy.Wait()
-	s, err := Listen(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := must.Get(Listen(path))
 	defer s.Close()
 	seen := map[resource.GID]bool{}
 	for _, c := range joined {
@@ -267,17 +231,10 @@ func TestTakeover(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), eventually.Patience)
 	defer cancel()
 	path := sock(t)
-	log := NewServer().log
 	var cs []*Client
 	for i := range 4 {
-		c, err := JoinNode(ctx, path, log, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer c.Close()
-		if _, err := c.Register(ctx, c.Self().WithSerial(1), list(t, resource.Attrs{"i": fmt.Sprint(i), "all": "yes"})); err != nil {
-			t.Fatal(err)
-		}
+		c := joinedNode(t, path, nil)
+		must.Get(c.Register(ctx, c.Self().WithSerial(1), list(t, resource.Attrs{"i": fmt.Sprint(i), "all": "yes"})))
 		cs = append(cs, c)
 	}
 	last := cs[len(cs)-1]
@@ -336,10 +293,7 @@ func TestGarbage(t *testing.T) {
 		append(wire.Greeting(9), 0),
 		append(wire.Greeting(wire.KindLife), append([]byte{60, 0, 0, 0, wire.MsgJoin, 0, 0, 0}, make([]byte, 56)...)...)[:70],
 	} {
-		nc, err := net.Dial("unix", path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		nc := must.Get(net.Dial("unix", path))
 		_, _ = nc.Write(junk)
 		nc.Close()
 	}
@@ -351,6 +305,25 @@ func TestGarbage(t *testing.T) {
 	if _, err := c.Find(context.Background(), list(t, resource.Match{"a": "b"})); !errors.Is(err, ErrNotFound) {
 		t.Error(err)
 	}
+}
+
+// fed writes b to a connection that serve serves, and reads what comes back. done is closed when
+// serve has returned.
+func fed(serve func(net.Conn), b []byte) (near net.Conn, done chan struct{}) {
+	near, far := net.Pipe()
+	done = make(chan struct{})
+	go func() { serve(far); close(done) }()
+	go func() { _, _ = io.Copy(io.Discard, near) }()
+	_, _ = near.Write(b)
+	return near, done
+}
+
+// raw returns a connection of a kind that has been greeted, and closes it with the test.
+func raw(t *testing.T, dial Dialer, kind byte) *wire.Conn {
+	nc := must.Get(dial(t.Context()))
+	t.Cleanup(func() { nc.Close() })
+	must.Get(nc.Write(wire.Greeting(kind)))
+	return wire.NewConn(nc)
 }
 
 // FuzzServer sends arbitrary bytes on a connection of a context.
@@ -375,18 +348,7 @@ func FuzzServer(f *testing.F) {
 	f.Add(append(wire.Greeting(wire.KindAsk), asks...))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		s := NewServer()
-		near, far := net.Pipe()
-		done := make(chan struct{})
-		go func() { s.ServeConn(far); close(done) }()
-		go func() {
-			buf := make([]byte, 4096)
-			for {
-				if _, err := near.Read(buf); err != nil {
-					return
-				}
-			}
-		}()
-		_, _ = near.Write(b)
+		near, done := fed(s.ServeConn, b)
 		near.Close()
 		<-done
 		s.Close()

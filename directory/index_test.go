@@ -19,6 +19,7 @@ import (
 	"github.com/rocl-go/rocl/directory/internal/wire"
 	"github.com/rocl-go/rocl/internal/os/memfd"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/must"
 	"github.com/rocl-go/rocl/resource"
 	"golang.org/x/sys/unix"
 )
@@ -54,9 +55,7 @@ func inPlace(t *testing.T, s *Server, c *Client, f func()) {
 func register(t *testing.T, c *Client, serial uint32, a resource.Attributes) resource.GID {
 	t.Helper()
 	id := c.Self().WithSerial(serial)
-	if _, err := c.Register(t.Context(), id, list(t, a)); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(c.Register(t.Context(), id, list(t, a)))
 	return id
 }
 
@@ -70,11 +69,7 @@ func TestMapped(t *testing.T) {
 		ids[register(t, owner, i+1, resource.Attrs{"type": "lamp", "n": fmt.Sprint(i), "room": fmt.Sprint(i % 4)})] = true
 	}
 	mapped(t, asker)
-	bySocket, err := Join(t.Context(), DialSocket(path), WithoutClientIndex())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer bySocket.Close()
+	bySocket := joined(t, path, WithoutClientIndex())
 	inPlace(t, s, asker, func() {
 		for i := range uint32(100) {
 			a, err := asker.Find(t.Context(), list(t, resource.Match{"type": "lamp", "n": fmt.Sprint(i)}))
@@ -149,9 +144,7 @@ func TestMappedSeesWhatWasDone(t *testing.T) {
 						t.Fatal(a, err)
 					}
 				}
-				if _, err := owner.Update(t.Context(), id, 1, list(t, resource.Attrs{"type": "lamp", "n": "2"})); err != nil {
-					t.Fatal(err)
-				}
+				must.Get(owner.Update(t.Context(), id, 1, list(t, resource.Attrs{"type": "lamp", "n": "2"})))
 				for _, c := range []*Client{owner, asker} {
 					if a, err := c.Lookup(t.Context(), id); err != nil || a.Revision != 2 || a.Attrs.GetString("n") != "2" {
 						t.Fatal(a, err)
@@ -160,9 +153,7 @@ func TestMappedSeesWhatWasDone(t *testing.T) {
 						t.Fatal(a, err)
 					}
 				}
-				if err := owner.Delete(t.Context(), id); err != nil {
-					t.Fatal(err)
-				}
+				must.OK(owner.Delete(t.Context(), id))
 				for _, c := range []*Client{owner, asker} {
 					if a, err := c.Find(t.Context(), all); err != ErrNotFound {
 						t.Fatal(a, err)
@@ -180,10 +171,7 @@ func TestMappedDeath(t *testing.T) {
 	asker := joined(t, path)
 	mapped(t, asker)
 	for range 20 {
-		owner, err := Join(t.Context(), DialSocket(path))
-		if err != nil {
-			t.Fatal(err)
-		}
+		owner := must.Get(Join(t.Context(), DialSocket(path)))
 		id := register(t, owner, 1, resource.Attrs{"type": "mortal"})
 		if a, err := asker.Find(t.Context(), list(t, resource.Match{"type": "mortal"})); err != nil || a.ID != id {
 			t.Fatal(a, err)
@@ -226,9 +214,7 @@ func TestMappedAcrossServers(t *testing.T) {
 		}
 		s = serve(t, path)
 		// What the new server reports is in its index at once.
-		if _, err := owner.Update(t.Context(), id, 0, list(t, resource.Attrs{"n": fmt.Sprint(round + 1)})); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(owner.Update(t.Context(), id, 0, list(t, resource.Attrs{"n": fmt.Sprint(round + 1)})))
 		if a, err := asker.Find(t.Context(), list(t, resource.Match{"n": fmt.Sprint(round + 1)})); err != nil || a.ID != id {
 			t.Fatal(a, err)
 		}
@@ -252,7 +238,7 @@ func TestMappedInCluster(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	s.Attach(atOnce{resource.Record{ID: far, Owner: far.Context(), Revision: 1, Attrs: *list(t, resource.Attrs{"type": "far"})}})
+	s.Attach(holding(resource.Record{ID: far, Owner: far.Context(), Revision: 1, Attrs: *list(t, resource.Attrs{"type": "far"})}, nil))
 	inPlace(t, s, c, func() {
 		if a, err := c.Find(t.Context(), list(t, resource.Match{"type": "here"})); err != nil || a.ID != here {
 			t.Error(a, err)
@@ -323,11 +309,7 @@ func TestWithoutIndex(t *testing.T) {
 	var log lines
 	logger := slog.New(slog.NewTextHandler(&log, nil))
 	serve(t, path, WithoutIndex())
-	c, err := Join(t.Context(), DialSocket(path), WithClientLogger(logger))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
+	c := joined(t, path, WithClientLogger(logger))
 	id := register(t, c, 1, resource.Attrs{"type": "lamp"})
 	for range 5 * indexAfter {
 		if a, err := c.Find(t.Context(), list(t, resource.Match{"type": "lamp"})); err != nil || a.ID != id {
@@ -367,22 +349,13 @@ func TestIndexDenied(t *testing.T) {
 	s := serve(t, path)
 	c := joined(t, path)
 	ask := func(dial Dialer, self resource.GID, token []byte) (m wire.Message, fd int, err error) {
-		nc, err := dial(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer nc.Close()
-		if _, err := nc.Write(wire.Greeting(wire.KindIndex)); err != nil {
-			t.Fatal(err)
-		}
-		k := wire.NewConn(nc)
+		k := raw(t, dial, wire.KindIndex)
+		defer k.Close()
 		k.Begin(wire.MsgIndex, 0)
 		k.GID(self)
 		k.Append(token)
-		if err := k.Send(); err != nil {
-			t.Fatal(err)
-		}
-		if uc, ok := nc.(*net.UnixConn); ok {
+		must.OK(k.Send())
+		if uc, ok := k.Conn.(*net.UnixConn); ok {
 			return wire.ReceiveDescriptor(uc)
 		}
 		m, err = k.ReadMessage()
@@ -422,10 +395,7 @@ func TestIndexNonsense(t *testing.T) {
 	defer memfd.Unmap(mem)
 	path := sock(t)
 	serve(t, path)
-	ln, err := net.Listen("unix", path+"2")
-	if err != nil {
-		t.Fatal(err)
-	}
+	ln := must.Get(net.Listen("unix", path+"2"))
 	defer ln.Close()
 	for name, answer := range map[string]func(uc *net.UnixConn, k *wire.Conn){
 		"nothing":       func(*net.UnixConn, *wire.Conn) {},
@@ -479,11 +449,7 @@ func hand(uc *net.UnixConn, k *wire.Conn, fds ...int) {
 func TestIndexNotForInMemory(t *testing.T) {
 	s := NewServer()
 	defer s.Close()
-	c, err := Join(t.Context(), s.Dialer())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
+	c := joinedBy(t, s.Dialer())
 	for range 3 * indexAfter {
 		if _, err := c.Find(t.Context(), list(t, resource.Match{"no": "such"})); err != ErrNotFound {
 			t.Fatal(err)
@@ -537,20 +503,14 @@ func BenchmarkMapped(b *testing.B) {
 	s := serve(b, path)
 	c := joined(b, path)
 	for i := range uint32(1000) {
-		if _, err := s.Database().Put(c.Self().WithSerial(i+1), c.Self(), list(b, resource.Attrs{"type": "lamp", "n": fmt.Sprint(i)})); err != nil {
-			b.Fatal(err)
-		}
+		must.Get(s.Database().Put(c.Self().WithSerial(i+1), c.Self(), list(b, resource.Attrs{"type": "lamp", "n": fmt.Sprint(i)})))
 	}
 	p := list(b, resource.Match{"type": "lamp", "n": "7"})
 	for !c.Stats().HasIndex {
-		if _, err := c.Find(b.Context(), p); err != nil {
-			b.Fatal(err)
-		}
+		must.Get(c.Find(b.Context(), p))
 	}
 	b.ReportAllocs()
 	for b.Loop() {
-		if _, err := c.Find(b.Context(), p); err != nil {
-			b.Fatal(err)
-		}
+		must.Get(c.Find(b.Context(), p))
 	}
 }

@@ -9,16 +9,14 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rocl-go/rocl/internal/testkit/must"
 	"github.com/rocl-go/rocl/resource"
 )
 
 // labels returns a as Labels.
 func labels(t testing.TB, a resource.Attributes) Labels {
 	t.Helper()
-	l, err := NewLabels(a)
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must.Get(NewLabels(a))
 	return l
 }
 

@@ -6,12 +6,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"iter"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
 
+	"github.com/rocl-go/rocl/internal/testkit/must"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -36,12 +36,7 @@ func serials(t *testing.T, c *Client, p *resource.List, most int) (all []uint32)
 // replaced meanwhile. See also FuzzBatch.
 func TestFindAllWays(t *testing.T) {
 	path := sock(t)
-	log := NewServer().log
-	beside, err := JoinNode(t.Context(), path, log, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer beside.Close()
+	beside := joinedNode(t, path, nil)
 	owner, batches, index := joined(t, path), joined(t, path), joined(t, path)
 	batches.noIndex = true
 	mapped(t, index)
@@ -72,8 +67,10 @@ func TestFindAllWays(t *testing.T) {
 			if got := serials(t, c, p, most); len(got) != most || len(slices.Compact(slices.Sorted(slices.Values(got)))) != most {
 				t.Errorf("%s: %d of %d", name, len(got), most)
 			}
-			if _, err := c.Find(t.Context(), list(t, resource.Match{"n": "3"})); err != nil {
-				t.Fatal(name, err)
+			for range 3 { // the next question does not get an answer of the listing that was stopped
+				if a, err := c.Find(t.Context(), list(t, resource.Match{"n": fmt.Sprint(most)})); err != nil || a.ID.Serial() != uint32(most) {
+					t.Fatal(name, most, a.ID, err)
+				}
 			}
 		}
 		if got := serials(t, c, list(t, resource.Match{"type": "chair"}), 0); len(got) > 0 {
@@ -108,12 +105,7 @@ func TestFindAllTakeover(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			path := sock(t)
 			s := serve(t, path)
-			log := NewServer().log
-			c, err := JoinNode(t.Context(), path, log, nil) // serves after s
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer c.Close()
+			c := joinedNode(t, path, nil) // serves after s
 			if name == "index" {
 				mapped(t, c)
 			}
@@ -139,31 +131,18 @@ func TestFindAllTakeover(t *testing.T) {
 	}
 }
 
-// thatToo is a Remote with one more resource.
-type thatToo struct{ atOnce }
-
-func (a thatToo) All(context.Context, *resource.List, *Coverage) iter.Seq2[resource.Record, error] {
-	return func(yield func(resource.Record, error) bool) { yield(a.Record, nil) }
-}
-
 // A listing from the index equals the one over the socket, in the same order, and the server is not
 // asked. In a cluster the server is asked.
 func TestFindAllIndexed(t *testing.T) {
 	path := sock(t)
 	s := serve(t, path)
 	owner, c := joined(t, path), joined(t, path)
-	bySocket, err := Join(t.Context(), DialSocket(path), WithoutClientIndex())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer bySocket.Close()
+	bySocket := joined(t, path, WithoutClientIndex())
 	for i := range uint32(300) {
 		register(t, owner, i+1, resource.Attrs{"type": "lamp", "n": fmt.Sprint(i), "room": strings.Repeat("x", int(i))})
 	}
 	for i := range uint32(50) {
-		if err := owner.Delete(t.Context(), owner.Self().WithSerial(3*i+1)); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(owner.Delete(t.Context(), owner.Self().WithSerial(3*i+1)))
 	}
 	mapped(t, c)
 	text := func(c *Client, p *resource.List) (all []string) {
@@ -185,31 +164,9 @@ func TestFindAllIndexed(t *testing.T) {
 	}
 	inPlace(t, s, c, func() { serials(t, c, list(t, resource.Match{"type": "lamp"}), 100) })
 	far := resource.MakeGID(s.Node()^1, 1, 1)
-	s.Attach(thatToo{atOnce{resource.Record{ID: far, Owner: far.Context(), Revision: 1, Attrs: *list(t, resource.Attrs{"type": "lamp"})}}})
+	s.Attach(holding(resource.Record{ID: far, Owner: far.Context(), Revision: 1, Attrs: *list(t, resource.Attrs{"type": "lamp"})}, nil))
 	if got := serials(t, c, list(t, resource.Match{"type": "lamp"}), 0); len(got) != 251 {
 		t.Errorf("%d listed in a cluster, want 251", len(got))
-	}
-}
-
-// If a listing is stopped while an answer is under way, the next question does not get that answer.
-func TestFindAllStopped(t *testing.T) {
-	path := sock(t)
-	serve(t, path)
-	c := joined(t, path)
-	for i := range uint32(2000) {
-		register(t, c, i+1, resource.Attrs{"type": "lamp", "n": fmt.Sprint(i)})
-	}
-	c.noIndex = true
-	for _, most := range []int{1, 500, 50, 1500, 1999} {
-		if got := serials(t, c, list(t, resource.Match{"type": "lamp"}), most); len(got) != most {
-			t.Errorf("%d listed, want %d", len(got), most)
-		}
-		for range 3 {
-			a, err := c.Find(t.Context(), list(t, resource.Match{"n": fmt.Sprint(most)}))
-			if err != nil || a.ID.Serial() != uint32(most)+1 {
-				t.Fatal(most, a.ID, err)
-			}
-		}
 	}
 }
 
@@ -227,9 +184,7 @@ func orderBy(name string, most bool) func(*resource.List) error {
 func where(t testing.TB, p *resource.List, conditions ...func(*resource.List) error) *resource.List {
 	t.Helper()
 	for _, add := range conditions {
-		if err := add(p); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(add(p))
 	}
 	return p
 }
@@ -241,22 +196,14 @@ func where(t testing.TB, p *resource.List, conditions ...func(*resource.List) er
 // watch and other nodes. See also directory/cluster: TestConditions.
 func TestConditionsEverywhere(t *testing.T) {
 	path := sock(t)
-	beside, err := JoinNode(t.Context(), path, NewServer().log, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer beside.Close()
+	beside := joinedNode(t, path, nil)
 	a, b, asker := joined(t, path), joined(t, path), joined(t, path)
 	for i := range uint32(40) {
 		register(t, []*Client{a, b}[i%2], i+1, resource.Attrs{"type": "lamp", "n": fmt.Sprint(i), "load": fmt.Sprint(float64(i)/2 - 5)})
 	}
 	register(t, a, 99, resource.Attrs{"type": "lamp", "load": "none"})
 	lamps := func(want ...string) *resource.List { return list(t, resource.Match{"type": "lamp"}, want...) }
-	bySocket, err := Join(t.Context(), DialSocket(path), WithoutClientIndex())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer bySocket.Close()
+	bySocket := joined(t, path, WithoutClientIndex())
 	mapped(t, asker)
 	for name, c := range map[string]*Client{"direct": beside, "socket": bySocket, "index": asker} {
 		find := func(p *resource.List, serial uint32, attrs string) {
@@ -308,9 +255,7 @@ func TestConditionsWatched(t *testing.T) {
 	p := where(t, list(t, resource.Match{"type": "lamp"}, "room"), compare("load", resource.Lt, "5"))
 	step := 0
 	load := func(v, room string) {
-		if _, err := c.Update(t.Context(), id, 0, list(t, resource.Attrs{"type": "lamp", "load": v, "room": room})); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(c.Update(t.Context(), id, 0, list(t, resource.Attrs{"type": "lamp", "load": v, "room": room})))
 	}
 	for ev, err := range c.Watch(t.Context(), p) {
 		if err != nil {
@@ -331,9 +276,7 @@ func TestConditionsWatched(t *testing.T) {
 		case 4:
 			load("-1", "e")
 		case 5:
-			if err := c.Delete(t.Context(), id); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(c.Delete(t.Context(), id))
 		case 6:
 			return
 		}

@@ -3,10 +3,8 @@
 package directory
 
 import (
-	"context"
 	"errors"
 	"io"
-	"iter"
 	"net"
 	"slices"
 	"sync"
@@ -14,9 +12,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/rocl-go/rocl/directory/internal/database"
 	"github.com/rocl-go/rocl/directory/internal/wire"
-	"github.com/rocl-go/rocl/directory/strategy"
+	"github.com/rocl-go/rocl/internal/testkit/must"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -26,10 +23,7 @@ func peering(t *testing.T, s *Server) (*Peer, *sync.WaitGroup) {
 	near, far := net.Pipe()
 	var served sync.WaitGroup
 	served.Go(func() { s.ServePeer(far) })
-	p, err := NewPeer(near)
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := must.Get(NewPeer(near))
 	t.Cleanup(func() {
 		p.Close()
 		served.Wait()
@@ -53,34 +47,24 @@ func TestPeer(t *testing.T) {
 	defer s.Close()
 	db := s.Database()
 	id := resource.MakeGID(s.Node(), 1, 1)
-	if _, err := db.Put(id, id.Context(), list(t, resource.Attrs{"a": "1", "b": "2"})); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(db.Put(id, id.Context(), list(t, resource.Attrs{"a": "1", "b": "2"})))
 	p, _ := peering(t, s)
-	if err := p.Watch(5, list(t, resource.Match{"a": "1"}, "b")); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(p.Watch(5, list(t, resource.Match{"a": "1"}, "b")))
 	if ev := next(t, p, 5, Appeared); ev.ID != id || ev.Owner != id.Context() || ev.Revision != 1 || ev.Attrs.GetString("b") != "2" {
 		t.Fatalf("%+v", ev)
 	}
 	next(t, p, 5, Synced)
-	if err := p.Watch(9, list(t, resource.Match{"b": "2"})); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(p.Watch(9, list(t, resource.Match{"b": "2"})))
 	next(t, p, 9, Appeared)
 	next(t, p, 9, Synced)
-	if err := p.Stop(5); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(p.Stop(5))
 	if err := p.Stop(77); err != nil { // a number without a watch: no effect
 		t.Fatal(err)
 	}
 	if err := p.Beat(); err != nil { // read after Stop
 		t.Fatal(err)
 	}
-	if err := db.Delete(id); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(db.Delete(id))
 	next(t, p, 9, Gone)
 }
 
@@ -95,24 +79,16 @@ func TestPeerPatterns(t *testing.T) {
 		_ = large.Add("a", make([]byte, resource.MaxValue))
 		last := uint64(maxPatterns / len(large.Wire()))
 		for id := range last {
-			if err := p.Watch(id, large); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(p.Watch(id, large))
 			next(t, p, id, Synced)
 		}
-		if err := p.Watch(last, large); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(p.Watch(last, large))
 		if id, _, refused, err := p.Next(); id != last || refused == nil || err != nil {
 			t.Fatalf("beyond the bound: watch %d refused with %v, %v", id, refused, err)
 		}
-		if err := errors.Join(p.Watch(last+1, list(t, nil)), p.Stop(0), p.Stop(last)); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(errors.Join(p.Watch(last+1, list(t, nil)), p.Stop(0), p.Stop(last)))
 		next(t, p, last+1, Synced)
-		if err := p.Watch(last, large); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(p.Watch(last, large))
 		next(t, p, last, Synced)
 	})
 }
@@ -124,7 +100,7 @@ func TestPeerPatterns(t *testing.T) {
 func TestPeerMayOnlyWatch(t *testing.T) {
 	s := NewServer()
 	defer s.Close()
-	s.Attach(nowhere{t})
+	s.Attach(unasked(t))
 	w := &wire.Builder{}
 	w.Begin(wire.MsgJoin, 1)
 	w.Append(make([]byte, 48))
@@ -145,11 +121,7 @@ func TestPeerMayOnlyWatch(t *testing.T) {
 		"junk":            []byte("GET / HTTP/1.1\r\n\r\n"),
 		"a huge length":   append(wire.Greeting(wire.KindPeer), 255, 255, 255, 255, wire.MsgWatch, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0),
 	} {
-		near, far := net.Pipe()
-		done := make(chan struct{})
-		go func() { s.ServePeer(far); close(done) }()
-		go func() { _, _ = io.Copy(io.Discard, near) }()
-		_, _ = near.Write(b)
+		near, done := fed(s.ServePeer, b)
 		<-done // although this end has not hung up
 		near.Close()
 		if t.Failed() {
@@ -168,37 +140,6 @@ func TestPeerMayOnlyWatch(t *testing.T) {
 	near.Close()
 }
 
-// nowhere is a Remote that must not be asked.
-type nowhere struct{ t *testing.T }
-
-func (n nowhere) asked() error {
-	n.t.Error("asked of the cluster")
-	return ErrPartial
-}
-
-func (n nowhere) Find(context.Context, *resource.List) (resource.Record, error) {
-	return resource.Record{}, n.asked()
-}
-
-func (n nowhere) Lookup(context.Context, resource.GID, *resource.List) (resource.Record, error) {
-	return resource.Record{}, n.asked()
-}
-
-func (n nowhere) All(context.Context, *resource.List, *Coverage) iter.Seq2[resource.Record, error] {
-	return func(yield func(resource.Record, error) bool) { yield(resource.Record{}, n.asked()) }
-}
-
-func (n nowhere) Trace(context.Context, strategy.Strategy, *resource.List) (Trace, error) {
-	return Trace{}, n.asked()
-}
-
-func (n nowhere) Addr() string { return "" }
-
-func (n nowhere) Watch(*resource.List, *database.Watch) func() {
-	_ = n.asked()
-	return func() {}
-}
-
 // Each end hangs up when the other has been silent for peerPatience, and only then.
 //
 // Promise (Watches): A member that is silent delays no watch by more than 3 s. See also
@@ -215,9 +156,7 @@ func TestPeerSilence(t *testing.T) {
 		}()
 		for range 100 { // both ends send beats
 			time.Sleep(BeatTime)
-			if err := p.Beat(); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(p.Beat())
 		}
 		if len(gone) > 0 {
 			t.Fatalf("hung up on a server that lives: %v", <-gone)
@@ -233,10 +172,7 @@ func TestPeerSilence(t *testing.T) {
 		near, far := net.Pipe() // a server that is silent, though it takes what is sent
 		defer far.Close()
 		go func() { _, _ = io.Copy(io.Discard, far) }()
-		q, err := NewPeer(near)
-		if err != nil {
-			t.Fatal(err)
-		}
+		q := must.Get(NewPeer(near))
 		begun = time.Now()
 		if _, _, _, err := q.Next(); err == nil || time.Since(begun) != peerPatience {
 			t.Errorf("after %v: %v", time.Since(begun), err)
@@ -292,11 +228,7 @@ func FuzzPeer(f *testing.F) {
 	f.Add(append(wire.Greeting(wire.KindPeer), k.Finish()...))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		s := NewServer()
-		near, far := net.Pipe()
-		done := make(chan struct{})
-		go func() { s.ServePeer(far); close(done) }()
-		go func() { _, _ = io.Copy(io.Discard, near) }()
-		_, _ = near.Write(b)
+		near, done := fed(s.ServePeer, b)
 		near.Close()
 		<-done
 		s.Close()

@@ -19,6 +19,7 @@ import (
 	"github.com/rocl-go/rocl/internal/os/memfd"
 	"github.com/rocl-go/rocl/internal/ratelog"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/must"
 	"github.com/rocl-go/rocl/resource"
 	"golang.org/x/sys/unix"
 )
@@ -72,37 +73,23 @@ func TestFilesPutBack(t *testing.T) {
 				c := joined(t, path)
 				l := list(t, resource.Attrs{"of": "before"})
 				id := c.Self().WithSerial(1)
-				if _, err := c.Register(t.Context(), id, l); err != nil {
-					t.Fatal(err)
-				}
-				before, err := os.ReadFile(path + nodeSuffix)
-				if err != nil {
-					t.Fatal(err)
-				}
+				must.Get(c.Register(t.Context(), id, l))
+				before := must.Get(os.ReadFile(path + nodeSuffix))
 				var was []fs.FileInfo
 				all := []string{path + lockSuffix, path + nodeSuffix, path}
 				for _, p := range all {
-					fi, err := os.Lstat(p)
-					if err != nil {
-						t.Fatal(err)
-					}
+					fi := must.Get(os.Lstat(p))
 					was = append(was, fi)
 				}
 				removed := map[string]bool{}
 				for _, suffix := range suffixes {
 					removed[path+suffix] = true
-					if err := os.Remove(path + suffix); err != nil {
-						t.Fatal(err)
-					}
+					must.OK(os.Remove(path + suffix))
 				}
 				if suffixes == nil { // at once: the server may put files back meanwhile
 					gone := filepath.Join(t.TempDir(), "gone")
-					if err := os.Rename(filepath.Dir(path), gone); err != nil {
-						t.Fatal(err)
-					}
-					if err := os.RemoveAll(gone); err != nil {
-						t.Fatal(err)
-					}
+					must.OK(os.Rename(filepath.Dir(path), gone))
+					must.OK(os.RemoveAll(gone))
 				}
 				for i, p := range all {
 					eventually.True(t, p+" comes back", func() bool {
@@ -161,9 +148,7 @@ func TestMemberFilePutBack(t *testing.T) {
 	path := sock(t)
 	member := path + memberSuffix
 	s := serve(t, path, AsDaemon(), inCluster(), looking(often))
-	if err := os.Remove(member); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(os.Remove(member))
 	eventually.True(t, "the member file comes back", func() bool {
 		_, err := os.Lstat(member)
 		return err == nil
@@ -184,9 +169,7 @@ func displace(t *testing.T, s *Server, path string, opts ...Option) *Server {
 	t.Helper()
 	var next *Server
 	for try := 0; next == nil; try++ { // s may put its files back first
-		if err := os.Rename(filepath.Dir(path), fmt.Sprintf("%s-removed%d", filepath.Dir(path), try)); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(os.Rename(filepath.Dir(path), fmt.Sprintf("%s-removed%d", filepath.Dir(path), try)))
 		t.Cleanup(func() { os.RemoveAll(fmt.Sprintf("%s-removed%d", filepath.Dir(path), try)) })
 		var err error
 		if next, err = Listen(path, append(opts, AsDaemon())...); err != nil && !errors.Is(err, ErrInUse) {
@@ -218,9 +201,7 @@ func TestDisplaced(t *testing.T) {
 func TestYieldWithoutLock(t *testing.T) {
 	path := sock(t)
 	s := serve(t, path, looking(never))
-	if err := os.Remove(path + lockSuffix); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(os.Remove(path + lockSuffix))
 	d := serve(t, path, AsDaemon())
 	if d.Node() != s.Node() {
 		t.Error("the daemon is another node")
@@ -302,16 +283,14 @@ func TestFullRuntimeDirectory(t *testing.T) {
 	defer func() { _ = unix.Unmount(dir, unix.MNT_DETACH) }()
 	path, full := filepath.Join(dir, "d.sock"), filepath.Join(dir, "full")
 	fill := func() {
-		f, err := os.OpenFile(full, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
-		if err != nil {
-			t.Fatal(err)
-		}
+		f := must.Get(os.OpenFile(full, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600))
 		defer f.Close()
-		for err == nil {
-			_, err = f.Write(make([]byte, 4096))
-		}
-		if !errors.Is(err, unix.ENOSPC) {
-			t.Fatal(err)
+		for {
+			if _, err := f.Write(make([]byte, 4096)); errors.Is(err, unix.ENOSPC) {
+				return
+			} else if err != nil {
+				t.Fatal(err)
+			}
 		}
 	}
 	fill()
@@ -322,9 +301,7 @@ func TestFullRuntimeDirectory(t *testing.T) {
 	if names(t, err, path+nodeSuffix); !errors.Is(err, unix.ENOSPC) {
 		t.Errorf("a first server: %v", err)
 	}
-	if err := os.Remove(full); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(os.Remove(full))
 	serve(t, path).Close()
 	fill()
 	var node resource.NodeID
@@ -336,10 +313,7 @@ func TestFullRuntimeDirectory(t *testing.T) {
 		node = s.Node()
 		s.Close()
 	}
-	ls, err := NewLabels(resource.Attrs{"zone": "a"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	ls := must.Get(NewLabels(resource.Attrs{"zone": "a"}))
 	var log strings.Builder
 	s = serve(t, path, AsDaemon(), WithLabels(ls), WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
 	if _, err := joined(t, path).Find(t.Context(), list(t, resource.Match{AttrKind: "node", "zone": "a"})); err != nil || s.Node() != node {
@@ -353,10 +327,7 @@ func TestFullRuntimeDirectory(t *testing.T) {
 	defer cancel()
 	cs := make([]*Client, 3)
 	for i := range cs {
-		if cs[i], err = JoinNode(ctx, path, slog.New(slog.DiscardHandler), nil); err != nil {
-			t.Fatal(err)
-		}
-		defer cs[i].Close()
+		cs[i] = joinedNode(t, path, nil)
 	}
 	cs[0].Close() // the client that served
 	if _, err := cs[2].Register(ctx, cs[2].Self().WithSerial(1), list(t, resource.Attrs{"a": "b"})); err != nil {
@@ -370,9 +341,7 @@ func TestFileSizeLimit(t *testing.T) {
 		return
 	}
 	limit := func(n uint64) {
-		if err := unix.Setrlimit(unix.RLIMIT_FSIZE, &unix.Rlimit{Cur: n, Max: unix.RLIM_INFINITY}); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(unix.Setrlimit(unix.RLIMIT_FSIZE, &unix.Rlimit{Cur: n, Max: unix.RLIM_INFINITY}))
 	}
 	var most unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_FSIZE, &most); err != nil || most.Max != unix.RLIM_INFINITY {
@@ -420,19 +389,12 @@ func TestNoDescriptors(t *testing.T) {
 	path := sock(t)
 	var log lines
 	s := serve(t, path, WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
-	at, err := s.ListenTCP("tcp://127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	at := must.Get(s.ListenTCP("tcp://127.0.0.1:0"))
 	c := joined(t, path)
 	var most unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &most); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(unix.Getrlimit(unix.RLIMIT_NOFILE, &most))
 	most.Cur = 64
-	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &most); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(unix.Setrlimit(unix.RLIMIT_NOFILE, &most))
 	var full []int
 	for {
 		fd, err := unix.Open("/dev/null", unix.O_RDONLY|unix.O_CLOEXEC, 0)
@@ -467,10 +429,7 @@ func TestNoDescriptors(t *testing.T) {
 		unix.Close(fd)
 	}
 	joined(t, path)
-	d, err := Join(t.Context(), DialSocket(at+"?node="+path+nodeSuffix))
-	if err != nil {
-		t.Fatal(err)
-	}
+	d := must.Get(Join(t.Context(), DialSocket(at+"?node="+path+nodeSuffix)))
 	d.Close()
 }
 
@@ -478,27 +437,16 @@ func TestNoDescriptors(t *testing.T) {
 // clients that prove that they know the node's key.
 func TestTCP(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "d.sock")
-	s, err := Listen(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := must.Get(Listen(path))
 	defer s.Close()
-	at, err := s.ListenTCP("tcp://127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	at := must.Get(s.ListenTCP("tcp://127.0.0.1:0"))
 	ctx, cancel := context.WithTimeout(t.Context(), eventually.Patience)
 	defer cancel()
-	c, err := JoinNode(ctx, at+"?node="+path+".node", s.log, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(JoinNode(ctx, at+"?node="+path+".node", s.log, nil))
 	defer c.Close()
 	l, _ := resource.NewPattern(resource.Attrs{"over": "tcp"})
 	id := c.Self().WithSerial(1)
-	if _, err := c.Register(ctx, id, l); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(c.Register(ctx, id, l))
 	if a, err := c.Find(ctx, l); err != nil || a.ID != id {
 		t.Fatalf("found %v: %v", a.ID, err)
 	}

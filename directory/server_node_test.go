@@ -13,6 +13,7 @@ import (
 
 	"github.com/rocl-go/rocl/directory/internal/database"
 	"github.com/rocl-go/rocl/internal/os/cgroup"
+	"github.com/rocl-go/rocl/internal/testkit/must"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -139,9 +140,7 @@ func TestNodeOutlivesServers(t *testing.T) {
 		{[]Option{AsDaemon()}, ""}, // a daemon without labels removes them
 		{nil, ""},
 	} {
-		if err := s.Close(); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(s.Close())
 		s = serve(t, path, next.opts...)
 		now := expect(Changed, next.zone)
 		if now <= rev {
@@ -162,11 +161,7 @@ func TestNodesShareDatabase(t *testing.T) {
 	one, two := NewServer(WithDatabase(db), WithIdentity(first)), NewServer(WithDatabase(db))
 	defer one.Close()
 	defer two.Close()
-	c, err := Join(context.Background(), one.Dialer())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
+	c := joinedBy(t, one.Dialer())
 	all := list(t, resource.Match{AttrKind: "node"})
 	if a := nodes(t, c, all); len(a) != 2 {
 		t.Errorf("%d nodes", len(a))

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/rocl-go/rocl/directory/internal/wire"
+	"github.com/rocl-go/rocl/internal/testkit/must"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -31,9 +32,7 @@ func TestUnreadWatch(t *testing.T) {
 				s.Close()
 				<-done
 			}()
-			if _, err := near.Write(wire.Greeting(kind)); err != nil {
-				t.Fatal(err)
-			}
+			must.Get(near.Write(wire.Greeting(kind)))
 			pattern := list(t, resource.Match{"type": "lamp"})
 			k := wire.NewConn(near)
 			if kind == wire.KindPeer { // a member sends a beat first; then nothing is read
@@ -43,23 +42,14 @@ func TestUnreadWatch(t *testing.T) {
 			}
 			k.Begin(wire.MsgWatch, 1)
 			k.Append(pattern.Wire())
-			if err := k.Send(); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(k.Send())
 			for m := (wire.Message{}); m.Type != wire.MsgEvent; { // until Synced: the watch has begun
-				var err error
-				if m, err = k.ReadMessage(); err != nil {
-					t.Fatal(err)
-				}
+				m = must.Get(k.ReadMessage())
 			}
 			owner, lamp := resource.MakeGID(s.Node(), 1, 0), list(t, resource.Attrs{"type": "lamp"})
 			for i := range uint32(4_000) {
-				if _, err := s.Database().Put(owner.WithSerial(i+1), owner, lamp); err != nil {
-					t.Fatal(err)
-				}
-				if err := s.Database().Delete(owner.WithSerial(i + 1)); err != nil {
-					t.Fatal(err)
-				}
+				must.Get(s.Database().Put(owner.WithSerial(i+1), owner, lamp))
+				must.OK(s.Database().Delete(owner.WithSerial(i + 1)))
 			}
 			st := s.Database().Stats()
 			if st.Watched > 1 { // one event may be on its way; a member that is silent for long is cut off

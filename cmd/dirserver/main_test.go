@@ -14,6 +14,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -25,6 +26,7 @@ import (
 	"github.com/rocl-go/rocl/directory/cluster"
 	"github.com/rocl-go/rocl/internal/display"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/must"
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/tpvm"
 	"go.uber.org/goleak"
@@ -53,19 +55,14 @@ func call(t *testing.T, args ...string) (out, errOut string, code int) {
 
 func file(t *testing.T, text string) string {
 	p := filepath.Join(t.TempDir(), "dirserver.toml")
-	if err := os.WriteFile(p, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(os.WriteFile(p, []byte(text), 0o600))
 	return p
 }
 
 // short returns a new folder for sockets, whose paths must not exceed the kernel's limit of 107
 // bytes.
 func short(t *testing.T) string {
-	dir, err := os.MkdirTemp("", "ds-")
-	if err != nil {
-		t.Fatal(err)
-	}
+	dir := must.Get(os.MkdirTemp("", "ds-"))
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	return dir
 }
@@ -79,24 +76,31 @@ socket = "/file/sock"
 listen = ["unix:/file/a", "unix:///file/b"]
 log-level = "error"
 log-format = "json"
+bind = "127.0.0.1:7946"
+group = "239.1.2.3:7947"
+search = "broadcast"
+poll = "50us"
+http = ":9464"
 `)
-	flags := []string{"--socket", "/flag/sock", "--listen", "unix:/flag/a", "--listen", "unix:/flag/b", "--log-level", "debug", "--log-format", "text"}
-	env := map[string]string{"ROCL_SOCKET": "/env/sock", "ROCL_LISTEN": "unix:/env/a,unix:/env/b", "ROCL_LOG_LEVEL": "warn", "ROCL_LOG_FORMAT": "text"}
+	flags := []string{"--socket", "/flag/sock", "--listen", "unix:/flag/a", "--listen", "unix:/flag/b", "--log-level", "debug", "--log-format", "text",
+		"--search", "unicast", "--poll", "2ms", "--http", "localhost:1", "--group", "10.0.0.255:1"}
+	env := map[string]string{"ROCL_SOCKET": "/env/sock", "ROCL_LISTEN": "unix:/env/a,unix:/env/b", "ROCL_LOG_LEVEL": "warn", "ROCL_LOG_FORMAT": "text",
+		"ROCL_SEARCH": "tree", "ROCL_POLL": "1ms", "ROCL_HTTP": "[::1]:1", "ROCL_GROUP": "239.9.9.9:1"}
 	for _, c := range []struct {
 		name             string
 		env, file, flags bool
 		want             []string // of each setting
 		origin           func(name string) string
 	}{
-		{"default", false, false, false, []string{"/run/me/rocl/directory.sock", "", "info", ""},
+		{"default", false, false, false, []string{"/run/me/rocl/directory.sock", "", "info", "", "auto", "0", "", ""},
 			func(string) string { return "default" }},
-		{"file", false, true, false, []string{"/file/sock", "unix:/file/a,unix:///file/b", "error", "json"},
+		{"file", false, true, false, []string{"/file/sock", "unix:/file/a,unix:///file/b", "error", "json", "broadcast", "50us", ":9464", "239.1.2.3:7947"},
 			func(string) string { return "file " + config }},
-		{"environment", true, true, false, []string{"/env/sock", "unix:/env/a,unix:/env/b", "warn", "text"},
+		{"environment", true, true, false, []string{"/env/sock", "unix:/env/a,unix:/env/b", "warn", "text", "tree", "1ms", "[::1]:1", "239.9.9.9:1"},
 			func(n string) string {
 				return "environment ROCL_" + strings.ToUpper(strings.ReplaceAll(n, "-", "_"))
 			}},
-		{"flags", true, true, true, []string{"/flag/sock", "unix:/flag/a,unix:/flag/b", "debug", "text"},
+		{"flags", true, true, true, []string{"/flag/sock", "unix:/flag/a,unix:/flag/b", "debug", "text", "unicast", "2ms", "localhost:1", "10.0.0.255:1"},
 			func(n string) string { return "flag --" + n }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -120,16 +124,17 @@ log-format = "json"
 			if len(lines) != 18 {
 				t.Fatalf("printed %q", out)
 			}
-			for i, name := range []string{"socket", "listen", "log-level", "log-format"} {
+			for i, name := range []string{"socket", "listen", "log-level", "log-format", "search", "poll", "http", "group"} {
+				line := lines[slices.IndexFunc(lines, func(l string) bool { return strings.HasPrefix(l, name+" ") })]
 				want := strconv.Quote(c.want[i])
 				if name == "listen" {
 					want = strings.ReplaceAll("["+want+"]", ",", `", "`)
 					want = strings.ReplaceAll(want, `[""]`, "[]")
 				}
-				if words := strings.Fields(lines[i]); words[0] != name || !strings.HasPrefix(lines[i][13:], want+" ") {
-					t.Errorf("%s: printed %q, want %s", name, lines[i], want)
+				if !strings.HasPrefix(line[13:], want+" ") {
+					t.Errorf("%s: printed %q, want %s", name, line, want)
 				}
-				if _, origin, _ := strings.Cut(lines[i], "# "); origin != c.origin(name) {
+				if _, origin, _ := strings.Cut(line, "# "); origin != c.origin(name) {
 					t.Errorf("%s is said to come from %q, want %q", name, origin, c.origin(name))
 				}
 			}
@@ -203,6 +208,14 @@ func TestWrong(t *testing.T) {
 		{[]string{"--config", file(t, `log-level = "loud"`)}, "", []string{`"loud"`, "dirserver.toml"}},
 		{[]string{"--image", "yes"}, "", []string{`"yes"`, "flag --image", "on or off"}},
 		{[]string{"--bind", "127.0.0.1:0", "--tpvm", "vm"}, "", []string{"flag --tpvm", "without --key-file"}},
+		{[]string{"--group", "239.1.2.3:1"}, "", []string{"--group", "without --bind"}},
+		{[]string{"--search", "tree"}, "", []string{"--search", "without --bind"}},
+		{[]string{"--poll", "1ms"}, "", []string{"--poll", "without --bind"}},
+		{[]string{"--bind", "127.0.0.1:0", "--search", "nonsense"}, "", []string{`"nonsense"`, "flag --search", "auto, unicast, broadcast or tree"}},
+		{[]string{"--bind", "127.0.0.1:0", "--poll", "soon"}, "", []string{`"soon"`, "flag --poll", "50us"}},
+		{[]string{"--http", "9464"}, "", []string{`"9464"`, "flag --http", ":PORT"}},
+		{[]string{"--http", "name:9464"}, "", []string{`"name:9464"`, "IP:PORT"}},
+		{[]string{"--http", ":99999"}, "", []string{`":99999"`}},
 		{[]string{"--log-format", "xml"}, "", []string{`"xml"`, "flag --log-format", "text or json"}},
 		{[]string{"--listen", "tcp:127.0.0.1:1"}, "", []string{`"tcp:127.0.0.1:1"`, "flag --listen", "unix:PATH"}},
 		{[]string{"--listen", "/a/path"}, "", []string{`"/a/path"`, "unix:PATH"}},
@@ -321,51 +334,6 @@ func TestLogIsSafe(t *testing.T) {
 	}
 }
 
-// daemon is a dirserver in this process.
-type daemon struct {
-	stop context.CancelFunc
-	log  *json.Decoder
-	code chan int
-}
-
-// serving starts a daemon and waits until it serves.
-func serving(t *testing.T, args ...string) *daemon {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), eventually.Patience)
-	r, w := io.Pipe()
-	d := &daemon{stop: cancel, log: json.NewDecoder(r), code: make(chan int, 1)}
-	go func() {
-		d.code <- run(ctx, args, io.Discard, w)
-		w.Close()
-	}()
-	t.Cleanup(func() { d.end() })
-	d.until(t, "serving")
-	return d
-}
-
-func (d *daemon) until(t *testing.T, msg string) map[string]any {
-	t.Helper()
-	for {
-		var line map[string]any
-		if err := d.log.Decode(&line); err != nil {
-			t.Fatalf("it never said %q: %v", msg, err)
-		}
-		if line["msg"] == msg {
-			return line
-		}
-	}
-}
-
-// end ends the daemon as SIGTERM does, and returns the exit code.
-func (d *daemon) end() int {
-	d.stop()
-	for d.log.Decode(new(map[string]any)) == nil {
-	}
-	code := <-d.code
-	d.code <- code
-	return code
-}
-
 func answers(t *testing.T, path string) error {
 	c, err := directory.Join(t.Context(), directory.DialSocket(path))
 	if err == nil {
@@ -377,7 +345,7 @@ func answers(t *testing.T, path string) error {
 func TestServe(t *testing.T) {
 	dir := short(t)
 	one, two := filepath.Join(dir, "new", "one"), filepath.Join(dir, "two")
-	d := serving(t, "--socket", one, "--listen", "unix:"+two)
+	_, stop := started(t, "--socket", one, "--listen", "unix:"+two)
 	for _, p := range []string{one, two} {
 		if err := answers(t, p); err != nil {
 			t.Errorf("%s: %v", p, err)
@@ -394,7 +362,7 @@ func TestServe(t *testing.T) {
 			t.Errorf("dirserver %v beside it: exit code %d, %q", args, code, errOut)
 		}
 	}
-	if code := d.end(); code != 0 {
+	if code := stop(); code != 0 {
 		t.Errorf("ended as asked: exit code %d", code)
 	}
 	for _, p := range []string{one, two, filepath.Join(dir, "three")} {
@@ -403,7 +371,7 @@ func TestServe(t *testing.T) {
 		}
 	}
 	// The files that the first daemon left behind do not stop the next one.
-	serving(t, "--socket", one, "--listen", "unix:"+two).end()
+	started(t, "--socket", one, "--listen", "unix:"+two)
 }
 
 // A dirserver with --tpvm lets tasks start programs. One without does not.
@@ -414,18 +382,13 @@ func TestPod(t *testing.T) {
 		if c.vm != "" {
 			args = append(args, "--tpvm", c.vm)
 		}
-		d := serving(t, args...)
+		_, stop := started(t, args...)
 		ctx, cancel := context.WithTimeout(t.Context(), eventually.Patience)
 		defer cancel()
-		task, err := tpvm.Enrol(ctx, tpvm.WithVM("mine"), tpvm.WithRocl(rocl.JoinOnly(), rocl.WithSocket(socket)))
-		if err != nil {
-			t.Fatal(err)
-		}
+		task := must.Get(tpvm.Enrol(ctx, tpvm.WithVM("mine"), tpvm.WithRocl(rocl.JoinOnly(), rocl.WithSocket(socket))))
 		var hosts []tpvm.Host
 		eventually.True(t, "the pod begins", func() bool { // after the dirserver
-			if hosts, err = task.Hosts(ctx); err != nil {
-				t.Fatalf("--tpvm %q: %+v: %v", c.vm, hosts, err)
-			}
+			hosts = must.Get(task.Hosts(ctx))
 			return hosts[0].Launcher == c.launcher
 		})
 		if err := task.DelHosts(ctx, hosts[0].Node); !errors.Is(err, tpvm.ErrNoPod) {
@@ -434,7 +397,7 @@ func TestPod(t *testing.T) {
 		if err := task.Exit(ctx); err != nil {
 			t.Error(err)
 		}
-		if code := d.end(); code != 0 {
+		if code := stop(); code != 0 {
 			t.Errorf("--tpvm %q: exit code %d", c.vm, code)
 		}
 	}
@@ -443,9 +406,7 @@ func TestPod(t *testing.T) {
 func TestCannotServe(t *testing.T) {
 	dir := short(t)
 	plain := filepath.Join(dir, "plain")
-	if err := os.WriteFile(plain, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(os.WriteFile(plain, nil, 0o600))
 	for _, p := range []string{plain, filepath.Join(plain, "sock")} {
 		if _, errOut, code := call(t, "--socket", p); code != 1 || !strings.Contains(errOut, plain) || strings.Contains(errOut, "rocl:") {
 			t.Errorf("dirserver --socket %s: exit code %d, %q", p, code, errOut)
@@ -479,11 +440,8 @@ func TestLabels(t *testing.T) {
 		t.Run(c.env+" "+strings.Join(c.args, " "), func(t *testing.T) {
 			t.Setenv("ROCL_LABEL", c.env)
 			path := filepath.Join(short(t), "sock")
-			serving(t, append([]string{"--socket", path}, c.args...)...)
-			d, err := directory.Join(t.Context(), directory.DialSocket(path))
-			if err != nil {
-				t.Fatal(err)
-			}
+			started(t, append([]string{"--socket", path}, c.args...)...)
+			d := must.Get(directory.Join(t.Context(), directory.DialSocket(path)))
 			defer d.Close()
 			find := func(m resource.Match) error {
 				l, err := resource.NewPattern(m)
@@ -514,30 +472,24 @@ func TestNotify(t *testing.T) {
 		if name[0] == '@' {
 			addr = "\x00" + name[1:]
 		}
-		l, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: addr, Net: "unixgram"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		l := must.Get(net.ListenUnixgram("unixgram", &net.UnixAddr{Name: addr, Net: "unixgram"}))
 		hear := func() string {
 			t.Helper()
 			b := make([]byte, 100)
 			_ = l.SetReadDeadline(time.Now().Add(30 * time.Second))
-			n, err := l.Read(b)
-			if err != nil {
-				t.Fatal(err)
-			}
+			n := must.Get(l.Read(b))
 			return string(b[:n])
 		}
 		t.Setenv("NOTIFY_SOCKET", name)
 		t.Setenv("WATCHDOG_USEC", "20000")
-		d := serving(t, "--socket", filepath.Join(dir, "sock"))
+		_, stop := started(t, "--socket", filepath.Join(dir, "sock"))
 		for _, want := range []string{"READY=1", "WATCHDOG=1", "WATCHDOG=1"} {
 			if got := hear(); got != want {
 				t.Errorf("told %q, want %q", got, want)
 			}
 		}
 		ended := make(chan struct{})
-		go func() { d.end(); close(ended) }()
+		go func() { stop(); close(ended) }()
 		got := hear() // before the daemon has ended: it waits while the socket is full
 		for got == "WATCHDOG=1" {
 			got = hear()
@@ -550,17 +502,15 @@ func TestNotify(t *testing.T) {
 	}
 	// No process listens at the socket: the daemon serves all the same.
 	t.Setenv("NOTIFY_SOCKET", filepath.Join(dir, "nobody"))
-	if code := serving(t, "--socket", filepath.Join(dir, "sock")).end(); code != 0 {
+	_, stop := started(t, "--socket", filepath.Join(dir, "sock"))
+	if code := stop(); code != 0 {
 		t.Errorf("exit code %d", code)
 	}
 }
 
 // An error about an address says what to do. The exit code says that the reason may pass.
 func TestAddressTaken(t *testing.T) {
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	ln := must.Get(net.Listen("tcp", "127.0.0.1:0"))
 	defer ln.Close()
 	socket := filepath.Join(short(t), "sock")
 	for _, flag := range []string{"--bind", "--http"} {
@@ -627,9 +577,7 @@ func TestCompletion(t *testing.T) {
 // file of keys or certificates.
 func TestPipes(t *testing.T) {
 	pipe := filepath.Join(t.TempDir(), "pipe")
-	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(syscall.Mkfifo(pipe, 0o600))
 	key := file(t, "a key of the cluster\n")
 	for _, args := range [][]string{
 		{"--bind", "127.0.0.1:0", "--key-file", pipe},

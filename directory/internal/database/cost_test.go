@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/rocl-go/rocl/internal/testkit/must"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -21,14 +22,10 @@ func TestManyAttributesCost(t *testing.T) {
 		owner := resource.MakeGID(1, 1, 0)
 		const n = 50
 		for i := range uint32(n) {
-			if _, err := d.Put(owner.WithSerial(1+i), owner, &l); err != nil {
-				t.Fatal(err)
-			}
+			must.Get(d.Put(owner.WithSerial(1+i), owner, &l))
 		}
 		for i := range uint32(n) {
-			if err := d.Delete(owner.WithSerial(1 + i)); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(d.Delete(owner.WithSerial(1 + i)))
 		}
 		return d.scanned
 	}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/rocl-go/rocl/directory/internal/index"
 	"github.com/rocl-go/rocl/internal/os/memfd"
+	"github.com/rocl-go/rocl/internal/testkit/must"
 	"github.com/rocl-go/rocl/resource"
 	"pgregory.net/rapid"
 )
@@ -34,10 +35,7 @@ func openIndex(t testing.TB, d *DB) *index.Reader {
 		t.Fatal(err)
 	}
 	defer memfd.Close(fd)
-	r, err := index.Open(fd, size)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := must.Get(index.Open(fd, size))
 	t.Cleanup(r.Close)
 	return r
 }
@@ -125,10 +123,7 @@ func TestIndexAgainstDatabase(t *testing.T) {
 				if filling == nil {
 					return
 				}
-				done, err := d.fill(filling, rapid.IntRange(1, 8).Draw(t, "n"))
-				if err != nil {
-					t.Fatal(err)
-				}
+				done := must.Get(d.fill(filling, rapid.IntRange(1, 8).Draw(t, "n")))
 				if !done {
 					return
 				}
@@ -177,9 +172,7 @@ func TestIndexWhileChanging(t *testing.T) {
 	}
 	const n, changers = 4000, 3
 	for i := range n / 2 {
-		if _, err := d.Put(ctx.WithSerial(uint32(i+1)), ctx, list(i, 0)); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(d.Put(ctx.WithSerial(uint32(i+1)), ctx, list(i, 0)))
 	}
 	var wg sync.WaitGroup
 	for c := range changers {
@@ -228,9 +221,7 @@ func TestIndexFails(t *testing.T) {
 	pad := string(make([]byte, 60_000))
 	for i := range uint32(200) {
 		l, _ := resource.NewPattern(resource.Attrs{"i": fmt.Sprint(i), "pad": pad})
-		if _, err := d.Put(ctx.WithSerial(i+1), ctx, l); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(d.Put(ctx.WithSerial(i+1), ctx, l))
 	}
 	if err := indexErr(d); !errors.Is(err, index.ErrFull) {
 		t.Error(err)
@@ -259,9 +250,7 @@ func BenchmarkIndexMillion(b *testing.B) {
 	const n = 1_000_000
 	for range b.N {
 		d := New()
-		if err := d.MakeIndex(b.Context(), index.DefaultSize); err != nil {
-			b.Fatal(err)
-		}
+		must.OK(d.MakeIndex(b.Context(), index.DefaultSize))
 		lists := make([]resource.List, 1<<16)
 		build := func(i int, l *resource.List) {
 			l.Reset()
@@ -283,9 +272,7 @@ func BenchmarkIndexMillion(b *testing.B) {
 			}
 			start := time.Now()
 			for j := range k {
-				if _, err := d.Put(owner.WithSerial(uint32(i+j+1)), owner, &lists[j]); err != nil {
-					b.Fatal(err)
-				}
+				must.Get(d.Put(owner.WithSerial(uint32(i+j+1)), owner, &lists[j]))
 			}
 			took += time.Since(start)
 			i += k

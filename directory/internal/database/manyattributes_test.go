@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"testing"
 
+	"github.com/rocl-go/rocl/internal/testkit/must"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -20,9 +21,7 @@ func TestManyAttributesChurn(t *testing.T) {
 	for step := range 2000 {
 		serial := uint32(1 + rnd.IntN(12))
 		if there[serial] != nil {
-			if err := d.Delete(owner.WithSerial(serial)); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(d.Delete(owner.WithSerial(serial)))
 			delete(there, serial)
 		} else {
 			var l resource.List
@@ -32,9 +31,7 @@ func TestManyAttributesChurn(t *testing.T) {
 				has[n] = true
 				_ = l.AddString("n", fmt.Sprint(n))
 			}
-			if _, err := d.Put(owner.WithSerial(serial), owner, &l); err != nil {
-				t.Fatal(err)
-			}
+			must.Get(d.Put(owner.WithSerial(serial), owner, &l))
 			there[serial] = has
 		}
 		n := step % 60

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/rocl-go/rocl/internal/testkit/must"
 	"github.com/rocl-go/rocl/resource"
 	"go.uber.org/goleak"
 	"pgregory.net/rapid"
@@ -187,9 +188,7 @@ func TestChurn(t *testing.T) {
 	ctx := resource.MakeGID(1, 1, 0)
 	put := func(i int) {
 		l, _ := resource.NewPattern(resource.Attrs{"all": "same", "mod": fmt.Sprint(i % 7), "own": fmt.Sprint(i), "pad": string(make([]byte, 500))})
-		if _, err := d.Put(ctx.WithSerial(uint32(i+1)), ctx, l); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(d.Put(ctx.WithSerial(uint32(i+1)), ctx, l))
 	}
 	const n = 20_000
 	for i := range n {
@@ -197,9 +196,7 @@ func TestChurn(t *testing.T) {
 	}
 	for i := range n {
 		if i%3 != 0 {
-			if err := d.Delete(ctx.WithSerial(uint32(i + 1))); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(d.Delete(ctx.WithSerial(uint32(i + 1))))
 		}
 	}
 	if s := d.Stats(); s.DeadBytes > s.AttributeBytes+8<<20 {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/rocl-go/rocl/internal/testkit/must"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -45,9 +46,7 @@ func TestCandidates(t *testing.T) {
 	const n = 50_000
 	for i := range n {
 		attrs := resource.Match{"i": fmt.Sprint(i), "pair": fmt.Sprint(i / 2), "kind": "many"}
-		if _, err := d.Put(owner.WithSerial(uint32(i+1)), owner, conditional(t, attrs)); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(d.Put(owner.WithSerial(uint32(i+1)), owner, conditional(t, attrs)))
 	}
 	for _, c := range []struct {
 		p    resource.Match
@@ -79,13 +78,9 @@ func TestConditions(t *testing.T) {
 		if i%10 == 3 {
 			attrs["load"] = "unknown"
 		}
-		if _, err := d.Put(ctx.WithSerial(uint32(i+1)), ctx, conditional(t, resource.Match(attrs))); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(d.Put(ctx.WithSerial(uint32(i+1)), ctx, conditional(t, resource.Match(attrs))))
 	}
-	if _, err := d.Put(a, a, conditional(t, resource.Match{"rocl.kind": "context", "load": "-1000"})); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(d.Put(a, a, conditional(t, resource.Match{"rocl.kind": "context", "load": "-1000"})))
 	worker := resource.Match{"kind": "worker"}
 	for _, c := range []struct {
 		p       *resource.List
@@ -146,9 +141,7 @@ func TestConditions(t *testing.T) {
 	w := d.Watch(conditional(t, worker, at("load", resource.Ge, "1000")))
 	defer w.Close()
 	load := func(v string) {
-		if _, err := d.Update(a.WithSerial(2), 0, conditional(t, resource.Match{"kind": "worker", "load": v})); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(d.Update(a.WithSerial(2), 0, conditional(t, resource.Match{"kind": "worker", "load": v})))
 	}
 	next := func(want Kind) {
 		t.Helper()

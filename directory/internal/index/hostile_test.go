@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/rocl-go/rocl/internal/os/memfd"
+	"github.com/rocl-go/rocl/internal/testkit/must"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -21,10 +22,7 @@ func page(t testing.TB, size int) (mem []byte, read func() *Reader) {
 	}
 	t.Cleanup(func() { memfd.Close(fd); memfd.Unmap(mem) })
 	return mem, func() *Reader {
-		r, err := Open(fd, size)
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := must.Get(Open(fd, size))
 		return r
 	}
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/rocl-go/rocl/internal/os/memfd"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/must"
 	"github.com/rocl-go/rocl/resource"
 	"go.uber.org/goleak"
 	"pgregory.net/rapid"
@@ -50,10 +51,7 @@ func (d *db) open(t testing.TB) *Reader {
 		t.Fatal(err)
 	}
 	defer memfd.Close(fd)
-	r, err := Open(fd, size)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := must.Get(Open(fd, size))
 	t.Cleanup(r.Close)
 	return r
 }
@@ -115,10 +113,7 @@ func (d *db) remove(i uint32) {
 var anybody = resource.MakeGID(7, 3, 0)
 
 func list(t testing.TB, a resource.Attributes, want ...string) resource.List {
-	l, err := resource.NewPattern(a, want...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must.Get(resource.NewPattern(a, want...))
 	return *l
 }
 
@@ -137,10 +132,7 @@ func TestAgainstModel(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer memfd.Close(fd)
-		r, err := Open(fd, size)
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := must.Get(Open(fd, size))
 		defer r.Close()
 		draw := rapid.Custom(func(t *rapid.T) resource.List {
 			var l resource.List

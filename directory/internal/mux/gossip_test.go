@@ -16,6 +16,7 @@ import (
 	"github.com/hashicorp/memberlist"
 	"github.com/rocl-go/rocl/internal/ratelog"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/must"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -37,9 +38,7 @@ func TestGossip(t *testing.T) {
 			to := memberlist.Address{Addr: at.String(), Name: "000000000002"}
 			say := func(what string) {
 				t.Helper()
-				if _, err := a.Gossip().WriteToAddress([]byte(what), to); err != nil {
-					t.Fatal(err)
-				}
+				must.Get(a.Gossip().WriteToAddress([]byte(what), to))
 			}
 			hear := func(n *node, what string) {
 				t.Helper()
@@ -150,10 +149,7 @@ func TestRefusedIsLimited(t *testing.T) {
 	})
 	const flood = 100
 	for range flood {
-		nc, err := net.Dial("tcp", b.Addr().String())
-		if err != nil {
-			t.Fatal(err)
-		}
+		nc := must.Get(net.Dial("tcp", b.Addr().String()))
 		nc.Close() // closed before it has shown that it is a member
 	}
 	e := hostile(t)

@@ -16,6 +16,7 @@ import (
 
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
 	"github.com/rocl-go/rocl/internal/testkit/freeaddr"
+	"github.com/rocl-go/rocl/internal/testkit/must"
 	"github.com/rocl-go/rocl/resource"
 	"golang.org/x/sys/unix"
 )
@@ -33,13 +34,9 @@ type recorder struct {
 
 func record(t *testing.T, to *node) *recorder {
 	t.Helper()
-	r := &recorder{to: to}
-	tcp, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	r.tcp = tcp.(*net.TCPListener)
+	r := &recorder{to: to, tcp: must.Get(net.Listen("tcp", "127.0.0.1:0")).(*net.TCPListener)}
 	at := r.tcp.Addr().(*net.TCPAddr)
+	var err error
 	if r.udp, err = net.ListenUDP("udp", &net.UDPAddr{IP: at.IP, Port: at.Port}); err != nil {
 		t.Skip("the port is taken for UDP")
 	}
@@ -102,10 +99,7 @@ type enemy struct {
 }
 
 func hostile(t testing.TB) *enemy {
-	c, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)}))
 	t.Cleanup(func() { c.Close() })
 	return &enemy{c, t}
 }
@@ -238,10 +232,7 @@ func TestAnswersStayAtHome(t *testing.T) {
 		from string
 		home bool
 	}{{"127.0.0.9:99", true}, {"127.0.0.9:100", false}, {"127.0.0.8:100", true}, {"192.0.2.77:53", true}} {
-		from, err := net.ResolveUDPAddr("udp", v.from)
-		if err != nil {
-			t.Fatal(err)
-		}
+		from := must.Get(net.ResolveUDPAddr("udp", v.from))
 		p.datagram(seal(nil, a, kindOne, p.keys.Load().tags[0], 2, uint64(i+1), []byte("\x00x")), from)
 		if h := p.next(t); (h.at == nil) != v.home {
 			t.Errorf("from %s: answered at %v", v.from, h.at)
@@ -255,17 +246,11 @@ func TestAnswersStayAtHome(t *testing.T) {
 // Promise (Keys): Recorded traffic has no effect, also after restarts, and no counter is used twice
 // under one key. See also TestPartAndMeet.
 func TestReplays(t *testing.T) {
-	groupPort, err := freeaddr.Port()
-	if err != nil {
-		t.Fatal(err)
-	}
+	groupPort := must.Get(freeaddr.Port())
 	change := func(c *Config) { keyed("key")(c); c.Group = fmt.Sprint("127.255.255.255:", groupPort) }
 	a, b := start(t, 1, change), start(t, 2, change)
 	ra, rb := record(t, a), record(t, b)
-	air, err := newSocket(&net.UDPAddr{IP: net.IPv4zero, Port: groupPort}, true)
-	if err != nil {
-		t.Fatal(err)
-	}
+	air := must.Get(newSocket(&net.UDPAddr{IP: net.IPv4zero, Port: groupPort}, true))
 	defer air.close()
 	a.Meet(2, b.Epoch(), rb.addr())
 	b.Meet(1, a.Epoch(), ra.addr())
@@ -353,10 +338,7 @@ func TestReplays(t *testing.T) {
 		e.send(x, toA...)
 		refused := y.count.StreamsRefused.Load()
 		for _, s := range streams {
-			c, err := net.Dial("tcp", y.Addr().String())
-			if err != nil {
-				t.Fatal(err)
-			}
+			c := must.Get(net.Dial("tcp", y.Addr().String()))
 			_, _ = c.Write(s)
 			_ = c.SetDeadline(time.Now().Add(patience))
 			if got, _ := io.ReadAll(c); len(got) > 0 {
@@ -443,10 +425,7 @@ func TestHalfOpen(t *testing.T) {
 		know(a, b)
 		var held []net.Conn
 		for i := range 3 * maxPending {
-			c, err := net.Dial("tcp", b.Addr().String())
-			if err != nil {
-				t.Fatal(err)
-			}
+			c := must.Get(net.Dial("tcp", b.Addr().String()))
 			held = append(held, c)
 			switch i % 4 {
 			case 1:
@@ -468,10 +447,7 @@ func TestHalfOpen(t *testing.T) {
 		if h := b.next(t); len(h.p) != 2000 {
 			t.Error("a member is kept out")
 		}
-		c, err := a.Dial(t.Context(), 2)
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := must.Get(a.Dial(t.Context(), 2))
 		_ = c.SetDeadline(time.Now().Add(patience))
 		_, _ = c.Write([]byte("member"))
 		if _, err := io.ReadFull(c, make([]byte, 6)); err != nil {
@@ -587,10 +563,7 @@ func TestLyingStreams(t *testing.T) {
 		var before, after runtime.MemStats
 		p := said()
 		runtime.ReadMemStats(&before)
-		c, err := net.Dial("tcp", b.Addr().String())
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := must.Get(net.Dial("tcp", b.Addr().String()))
 		_ = c.SetDeadline(time.Now().Add(patience))
 		_, _ = c.Write(p)
 		_ = c.(*net.TCPConn).CloseWrite()
@@ -607,10 +580,7 @@ func TestLyingStreams(t *testing.T) {
 	if len(b.got) > 0 {
 		t.Errorf("heard %q", (<-b.got).p)
 	}
-	c, err := net.Dial("tcp", b.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(net.Dial("tcp", b.Addr().String()))
 	defer c.Close()
 	_, _ = c.Write(join(part(kindLarge, 1, n+10, size(5)), part(kindBody, 1, n+11, hello)))
 	if h := b.next(t); string(h.p) != "hello" || h.from != 1 {
@@ -621,10 +591,7 @@ func TestLyingStreams(t *testing.T) {
 // A member that accepts connections and never reads delays neither other members nor Close, and
 // only a limited number of payloads waits for it.
 func TestNeverReads(t *testing.T) {
-	deaf, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	deaf := must.Get(net.Listen("tcp", "127.0.0.1:0"))
 	defer deaf.Close()
 	at := deaf.Addr().(*net.TCPAddr)
 	a, b := start(t, 1, nil), start(t, 2, nil)

@@ -24,6 +24,7 @@ import (
 
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
 	"github.com/rocl-go/rocl/internal/testkit/freeaddr"
+	"github.com/rocl-go/rocl/internal/testkit/must"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -44,10 +45,7 @@ const patience = eventually.Patience
 
 func start(t testing.TB, self resource.NodeID, change func(*Config)) *node {
 	t.Helper()
-	n, err := try(self, change)
-	if err != nil {
-		t.Fatal(err)
-	}
+	n := must.Get(try(self, change))
 	t.Cleanup(func() { n.Close() })
 	return n
 }
@@ -138,23 +136,14 @@ func keyed(k ...string) func(*Config) {
 // mutual returns TLS in which both sides prove that they have the same key.
 func mutual(t testing.TB) TLS {
 	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
+	key := must.Get(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))
 	tmpl := &x509.Certificate{
 		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "cluster"}, DNSNames: []string{"cluster"},
 		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true,
 		KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 	}
-	der, err := x509.CreateCertificate(rand.Reader, tmpl, tmpl, key.Public(), key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	cert, err := x509.ParseCertificate(der)
-	if err != nil {
-		t.Fatal(err)
-	}
+	der := must.Get(x509.CreateCertificate(rand.Reader, tmpl, tmpl, key.Public(), key))
+	cert := must.Get(x509.ParseCertificate(der))
 	pool := x509.NewCertPool()
 	pool.AddCert(cert)
 	own := []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}
@@ -262,15 +251,10 @@ func exchange(t *testing.T, ns []*node) {
 	// Streams.
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	nc, err := a.Dial(ctx, 2)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nc := must.Get(a.Dial(ctx, 2))
 	defer nc.Close()
 	_ = nc.SetDeadline(time.Now().Add(patience))
-	if _, err := nc.Write([]byte("stream")); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(nc.Write([]byte("stream")))
 	echo := make([]byte, 6)
 	if _, err := io.ReadFull(nc, echo); err != nil || string(echo) != "stream" {
 		t.Fatalf("%q, %v", echo, err)
@@ -415,10 +399,7 @@ func TestFlood(t *testing.T) {
 	stop := make(chan struct{})
 	var flood sync.WaitGroup
 	for _, at := range []*net.UDPAddr{a.Addr(), asks} {
-		c, err := net.DialUDP("udp", nil, at)
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := must.Get(net.DialUDP("udp", nil, at))
 		flood.Go(func() {
 			defer c.Close()
 			for junk := make([]byte, 64); ; {
@@ -536,10 +517,7 @@ func TestCast(t *testing.T) {
 		"at every address":          {"0.0.0.0:0", "239.77.66.55:"},
 	} {
 		t.Run(what, func(t *testing.T) {
-			free, err := freeaddr.Port()
-			if err != nil {
-				t.Fatal(err)
-			}
+			free := must.Get(freeaddr.Port())
 			group := fmt.Sprint(v.group, free)
 			var ns []*node
 			for i := range resource.NodeID(3) {

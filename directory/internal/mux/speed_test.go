@@ -6,6 +6,7 @@ import (
 	"net"
 	"testing"
 
+	"github.com/rocl-go/rocl/internal/testkit/must"
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/subsys"
 	"golang.org/x/sys/unix"
@@ -17,17 +18,11 @@ func BenchmarkRound(b *testing.B) {
 	var got int
 	answer := make([]byte, 60)
 	var y *Mux
-	x, err := Open(Config{Self: 1, Bind: "127.0.0.1:0", Receive: func(resource.NodeID, *net.UDPAddr, []byte) { got++ }})
-	if err != nil {
-		b.Fatal(err)
-	}
+	x := must.Get(Open(Config{Self: 1, Bind: "127.0.0.1:0", Receive: func(resource.NodeID, *net.UDPAddr, []byte) { got++ }}))
 	defer x.Close()
-	y, err = Open(Config{Self: 2, Bind: "127.0.0.1:0", Receive: func(from resource.NodeID, at *net.UDPAddr, p []byte) {
+	y = must.Get(Open(Config{Self: 2, Bind: "127.0.0.1:0", Receive: func(from resource.NodeID, at *net.UDPAddr, p []byte) {
 		y.Send(Out{To: from, At: at, Payload: answer})
-	}})
-	if err != nil {
-		b.Fatal(err)
-	}
+	}}))
 	defer y.Close()
 	x.Meet(2, y.Epoch(), y.Addr())
 	y.Meet(1, x.Epoch(), x.Addr())
@@ -47,20 +42,14 @@ func BenchmarkRound(b *testing.B) {
 
 func BenchmarkBare(b *testing.B) {
 	mk := func() *socket {
-		s, err := newSocket(&net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)}, false)
-		if err != nil {
-			b.Fatal(err)
-		}
+		s := must.Get(newSocket(&net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)}, false))
 		return s
 	}
 	x, y := mk(), mk()
 	defer x.close()
 	defer y.close()
 	local := func(s *socket) *net.UDPAddr {
-		sa, err := unix.Getsockname(s.fd)
-		if err != nil {
-			b.Fatal(err)
-		}
+		sa := must.Get(unix.Getsockname(s.fd))
 		return &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1), Port: sa.(*unix.SockaddrInet4).Port}
 	}
 	xa, ya := local(x), local(y)

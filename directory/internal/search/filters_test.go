@@ -11,6 +11,7 @@ import (
 
 	"github.com/rocl-go/rocl/directory/internal/search"
 	"github.com/rocl-go/rocl/directory/internal/search/searchtest"
+	"github.com/rocl-go/rocl/internal/testkit/must"
 	"github.com/rocl-go/rocl/resource"
 	"pgregory.net/rapid"
 )
@@ -23,10 +24,7 @@ type filterNode struct {
 }
 
 func named(t interface{ Fatal(...any) }, name string) *resource.List {
-	l, err := resource.NewPattern(resource.Attrs{"name": name})
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must.Get(resource.NewPattern(resource.Attrs{"name": name}))
 	return l
 }
 
@@ -73,10 +71,7 @@ func TestNoWrongNo(t *testing.T) {
 			})
 		}
 		hear := func(m inFlight) {
-			reply, err := nodes[m.to].filters.Hear(nodes[m.from].ID, m.message)
-			if err != nil {
-				t.Fatal(err)
-			}
+			reply := must.Get(nodes[m.to].filters.Hear(nodes[m.from].ID, m.message))
 			if reply != nil {
 				air = append(air, inFlight{m.to, m.from, reply})
 			}
@@ -125,9 +120,7 @@ func TestNoWrongNo(t *testing.T) {
 				if r.Found != exists || !r.Definite() || exists && !nodes[slices.Index(s.IDs, r.From)].holds[what] {
 					t.Fatalf("%s exists: %v, found %+v", what, exists, r)
 				}
-				if err := s.Drain(); err != nil {
-					t.Fatal(err)
-				}
+				must.OK(s.Drain())
 			},
 		})
 		air = nil

@@ -8,14 +8,12 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/rocl-go/rocl/internal/testkit/must"
 	"github.com/rocl-go/rocl/resource"
 )
 
 func list(t interface{ Fatal(...any) }, a resource.Attrs) *resource.List {
-	l, err := resource.NewPattern(a)
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must.Get(resource.NewPattern(a))
 	return l
 }
 
@@ -40,10 +38,7 @@ func TestSummary(t *testing.T) {
 		if a.Stale(c.members) {
 			t.Error("there was capacity left")
 		}
-		b, err := ParseSummary(a.Append(nil))
-		if err != nil {
-			t.Fatal(err)
-		}
+		b := must.Get(ParseSummary(a.Append(nil)))
 		wrongly := 0
 		for i := range 3000 {
 			l := list(t, resource.Attrs{"name": fmt.Sprint(i)})
@@ -98,10 +93,7 @@ func TestSummaryOfMuch(t *testing.T) {
 // Deltas that are old, repeated or overlapping do no harm, and a gap is noticed.
 func TestApply(t *testing.T) {
 	a := NewSummary(nil, 1)
-	b, err := ParseSummary(a.Append(nil))
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := must.Get(ParseSummary(a.Append(nil)))
 	for i, c := range []struct {
 		epoch, from uint32
 		keys        []uint32
@@ -161,9 +153,7 @@ func TestMayTakesTurns(t *testing.T) {
 		g := NewFilters()
 		g.Add(what)
 		g.Spread([]resource.NodeID{99}, id+1, func(_ resource.NodeID, m []byte) {
-			if _, err := f.Hear(id+1, slices.Clone(m)); err != nil {
-				t.Fatal(err)
-			}
+			must.Get(f.Hear(id+1, slices.Clone(m)))
 		})
 	}
 	for range 50 {

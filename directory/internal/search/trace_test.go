@@ -10,6 +10,7 @@ import (
 	"github.com/rocl-go/rocl/directory/internal/search"
 	"github.com/rocl-go/rocl/directory/internal/search/searchtest"
 	"github.com/rocl-go/rocl/directory/strategy"
+	"github.com/rocl-go/rocl/internal/testkit/must"
 	"github.com/rocl-go/rocl/resource"
 	"pgregory.net/rapid"
 )
@@ -65,9 +66,7 @@ func traced(t interface {
 	if r.Found != (found == 1) || found > 1 {
 		t.Errorf("%d steps found it: %+v", found, r)
 	}
-	if err := s.Drain(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(s.Drain())
 	if !slices.EqualFunc(steps, tr.Steps, func(a, b search.Step) bool { return a.Node == b.Node && a.Outcome == b.Outcome }) {
 		t.Errorf("the trace goes on when the search is over")
 	}
