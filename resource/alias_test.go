@@ -2,7 +2,11 @@
 
 package resource
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/rocl-go/rocl/internal/testkit/must"
+)
 
 // A value that is a view of the list itself may be given to another of its attributes, whether the
 // list gets longer or shorter.
@@ -12,9 +16,7 @@ func TestSetOfOwnValue(t *testing.T) {
 		_ = l.AddString("a", old)
 		_ = l.AddString("b", "0123456789")
 		v, _ := l.Get("b")
-		if err := l.Set("a", v); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(l.Set("a", v))
 		if a, b := l.GetString("a"), l.GetString("b"); a != "0123456789" || b != "0123456789" {
 			t.Errorf("a is %q and b %q after %q", a, b, old)
 		}

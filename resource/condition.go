@@ -290,13 +290,10 @@ func (l *List) condition(name string, op Op, operand string) error {
 
 // firstCondition returns the first condition for which want holds.
 func (l *List) firstCondition(want func(Op) bool) (attr, bool) {
-	w := l.Wire()
-	for at := listHead; at < len(w); {
-		a := attrAt(w, at)
+	for a := range each(l.Wire()) {
 		if a.op != 0 && want(a.op) {
 			return a, true
 		}
-		at = a.end
 	}
 	return attr{}, false
 }
@@ -336,38 +333,20 @@ func (l *List) Compared(yield func(string) bool) {
 
 // WithoutConditions returns a copy of the list without its conditions.
 func (l *List) WithoutConditions() List {
-	return l.without(func(op Op) bool { return op != 0 })
+	return l.without(func(a attr) bool { return a.op != 0 })
 }
 
 // WithoutOrder returns a copy of the list without its order.
-func (l *List) WithoutOrder() List { return l.without(Op.orders) }
-
-func (l *List) without(drop func(Op) bool) List {
-	var kept List
-	w := l.Wire()
-	kept.own(len(w))
-	n := 0
-	for a := range each(w) {
-		if !drop(a.op) {
-			kept.buf = append(kept.buf, w[a.at:a.end]...)
-			n++
-		}
-	}
-	kept.stamp(n)
-	return kept
-}
+func (l *List) WithoutOrder() List { return l.without(func(a attr) bool { return a.op.orders() }) }
 
 // Answer returns the attributes of a resource that answer the pattern l: the pattern's known
 // attributes, and the wanted ones with the values that the resource has.
 func (l *List) Answer(resource *List) List {
-	var a List
 	if l.Conditional() {
-		a = l.WithoutConditions()
-	} else {
-		a = l.Clone()
+		plain := l.WithoutConditions()
+		return plain.filled(resource)
 	}
-	a.Fill(resource)
-	return a
+	return l.filled(resource)
 }
 
 // Meets reports whether the comparisons of a pattern hold for a resource, and whether owner is the
@@ -382,31 +361,15 @@ func Meets(owner GID, resource, pattern *List) bool {
 // compares reports whether the comparisons of a pattern's wire form hold for a
 // resource.
 func compares(resource *List, p []byte) bool {
-	for at := listHead; at < len(p); {
-		a := attrAt(p, at)
-		at = a.end
-		if !a.op.compares() {
-			continue
-		}
-		v, _ := resource.getBytes(a.name)
-		if c, ok := compareNumbers(v, a.value); !ok || !a.op.holds(c) {
-			return false
+	for a := range each(p) {
+		if a.op.compares() {
+			v, _ := get(resource, a.name)
+			if c, ok := compareNumbers(v, a.value); !ok || !a.op.holds(c) {
+				return false
+			}
 		}
 	}
 	return true
-}
-
-// getBytes is Get with a name that is a view.
-func (l *List) getBytes(name []byte) ([]byte, bool) {
-	w := l.Wire()
-	for at := listHead; at < len(w); {
-		a := attrAt(w, at)
-		if a.known && bytes.Equal(a.name, name) {
-			return a.value, true
-		}
-		at = a.end
-	}
-	return nil, false
 }
 
 // A Rank is the position of a resource in an order. The zero Rank comes after all others.
@@ -483,7 +446,7 @@ func conditionOf(vlen uint32) (op Op, size int, ok bool) {
 }
 
 // appendText appends a condition in a readable form.
-func appendText(b []byte, a *attr, name string) []byte {
+func appendText(b []byte, a attr, name string) []byte {
 	switch {
 	case a.op.compares():
 		return fmt.Appendf(b, "%s%v%s", name, a.op, a.value)

@@ -5,15 +5,14 @@ package resource
 import (
 	"errors"
 	"testing"
+
+	"github.com/rocl-go/rocl/internal/testkit/must"
 )
 
 func TestIDs(t *testing.T) {
 	a, b := MakeGID(1, 2, 3), MakeGID(4, 5, 6)
 	for _, want := range [][]GID{nil, {a}, {b, a, b}} {
-		l, err := NewIDs(want...)
-		if err != nil {
-			t.Fatal(err)
-		}
+		l := must.Get(NewIDs(want...))
 		got, ok := IDs(l)
 		if !ok || len(got) != min(len(want), 2) {
 			t.Errorf("%v of %v, %v", got, want, ok)
