@@ -87,38 +87,19 @@ type item struct {
 func (d *DB) Watch(pattern *resource.List) *Watch {
 	w := &Watch{d: d, pattern: pattern.Clone(), items: map[resource.GID]*item{}, some: make(chan struct{}, 1)}
 	w.q = newQuery(&w.pattern)
-	if ids, ok := resource.IDs(pattern); ok {
-		return d.watchIDs(w, ids)
-	}
+	ids, ok := resource.IDs(pattern)
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	var one [1]uint32
-	cand, all := d.candidatesLocked(&w.q, &one)
-	if all {
-		cand = nil
-		for i := range d.made {
-			cand = append(cand, i)
+	if ok {
+		w.pattern, w.ids = resource.List{}, ids
+		for id := range ids {
+			if _, ok := d.idGet(id); ok {
+				w.offerLocked(Record{ID: id}, true, true)
+			}
 		}
-	}
-	for _, i := range cand {
-		if d.matchesLocked(i, &w.q) {
+	} else {
+		for i := range d.matchingLocked(&w.q) {
 			w.offerLocked(Record{ID: d.recLocked(i).id}, true, true)
-		}
-	}
-	w.until = w.seq
-	w.signal()
-	d.watches[w] = struct{}{}
-	return w
-}
-
-// watchIDs is Watch of resources with certain identifiers.
-func (d *DB) watchIDs(w *Watch, ids map[resource.GID]struct{}) *Watch {
-	w.pattern, w.ids = resource.List{}, ids
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	for id := range ids {
-		if _, ok := d.idGet(id); ok {
-			w.offerLocked(Record{ID: id}, true, true)
 		}
 	}
 	w.until = w.seq
