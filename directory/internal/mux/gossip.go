@@ -4,6 +4,7 @@ package mux
 
 import (
 	"context"
+	"crypto/cipher"
 	"net"
 	"slices"
 	"strconv"
@@ -41,7 +42,7 @@ func (g gossip) WriteToAddress(b []byte, a memberlist.Address) (time.Time, error
 	if to == nil || len(b) > MaxPayload {
 		return time.Now(), nil
 	}
-	n, err := g.x.sendGossip(to, b)
+	n, err := g.x.sendOne(kindGossip, g.x.gossipers.sent.Add(1), b, to.addr, func(k *keys) cipher.AEAD { return g.x.sealer(to, "gossip", k) })
 	g.x.count.GossipSent.Add(1)
 	g.x.count.GossipSentBytes.Add(uint64(n))
 	return time.Now(), err
@@ -64,28 +65,17 @@ func (g gossip) StreamCh() <-chan net.Conn           { return g.x.streams }
 // Shutdown implements memberlist.Transport. The port outlives memberlist.
 func (g gossip) Shutdown() error { return nil }
 
-// A gossiper is a member in the life that gossip goes to and comes from. It outlives Part:
+// gossipers are the members that gossip goes to and comes from. Their sessions outlive Part:
 // memberlist gossips to the dead too, so that a member that is wrongly taken for dead can deny it.
-type gossiper struct {
-	life
-	addr    *net.UDPAddr
-	out, in seals
-
-	mu       sync.Mutex
-	replaced bool // nothing of this life is new any more
-	seen     replay
-}
-
-// gossipers are the members that gossip goes to and comes from.
 type gossipers struct {
 	// sent is the counter. All members share it, so that no key seals two datagrams with one
 	// number.
 	sent atomic.Uint64
 
 	mu   sync.RWMutex
-	of   map[resource.NodeID]*gossiper
-	at   map[string]*gossiper // the members in of, by address
-	past pastLives            // those that were forgotten
+	of   map[resource.NodeID]*session
+	at   map[string]*session // the members in of, by address
+	past pastLives           // those that were forgotten
 }
 
 // Gossips makes another member known to gossip: its number, the epoch of its life and its address.
@@ -108,7 +98,7 @@ func (x *Mux) Gossips(node resource.NodeID, epoch uint64, addr *net.UDPAddr) {
 	if other := g.at[at]; other != nil {
 		g.forgetLocked(other) // a machine that was started anew is another node
 	}
-	m := &gossiper{life: life{node, epoch}, addr: addr}
+	m := &session{life: life{node, epoch}, addr: addr}
 	g.past.restore(m.life, &m.seen)
 	g.of[node], g.at[at] = m, m
 }
@@ -125,19 +115,16 @@ func (x *Mux) ForgetGossip(node resource.NodeID) {
 }
 
 // forgetLocked removes m, and keeps in past what was heard of its life. g.mu must be held.
-func (g *gossipers) forgetLocked(m *gossiper) {
+func (g *gossipers) forgetLocked(m *session) {
 	delete(g.of, m.node)
 	if at := hostPort(m.addr); g.at[at] == m {
 		delete(g.at, at)
 	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.replaced = true
-	g.past.keep(m.life, &m.seen)
+	m.end(g.past)
 }
 
 // gossipTo returns the member that memberlist means, by its name if memberlist gives one, or nil.
-func (x *Mux) gossipTo(a memberlist.Address) *gossiper {
+func (x *Mux) gossipTo(a memberlist.Address) *session {
 	g := &x.gossipers
 	g.mu.RLock()
 	defer g.mu.RUnlock()
@@ -149,23 +136,11 @@ func (x *Mux) gossipTo(a memberlist.Address) *gossiper {
 	return g.at[a.Addr]
 }
 
-// gossipFrom returns the gossiper of a node, or nil.
-func (x *Mux) gossipFrom(node resource.NodeID) *gossiper {
+// gossipFrom returns the session of a node, or nil.
+func (x *Mux) gossipFrom(node resource.NodeID) *session {
 	x.gossipers.mu.RLock()
 	defer x.gossipers.mu.RUnlock()
 	return x.gossipers.of[node]
-}
-
-// sendGossip sends a datagram of memberlist, and returns the bytes that were sent.
-func (x *Mux) sendGossip(to *gossiper, b []byte) (bytes int, err error) {
-	k := x.keys.Load()
-	a := to.out.get(k, 0, "gossip", uint64(x.cfg.Self), x.epoch, uint64(to.node), to.epoch)
-	w := writers.Get().(*writer)
-	defer writers.Put(w)
-	m := w.next(to.addr)
-	m.Buffers[0] = seal(m.Buffers[0][:0], a, kindGossip, k.tags[0], x.cfg.Self, x.gossipers.sent.Add(1), b)
-	_, bytes, err = w.flush(x.main)
-	return bytes, err
 }
 
 // heardGossip passes a datagram to memberlist, if the datagram opens under the i-th key and is new.
@@ -175,14 +150,11 @@ func (x *Mux) heardGossip(b []byte, k *keys, i int, from *net.UDPAddr) bool {
 	if m == nil {
 		return false
 	}
-	plain, ok := open(b, m.in.get(k, i, "gossip", uint64(m.node), m.epoch, uint64(x.cfg.Self), x.epoch))
+	plain, ok := open(b, x.opener(m, "gossip", k, i))
 	if !ok {
 		return false
 	}
-	m.mu.Lock()
-	first := !m.replaced && m.seen.first(n)
-	m.mu.Unlock()
-	if !first {
+	if !m.first(n) {
 		x.count.Replayed.Add(1)
 		return true
 	}

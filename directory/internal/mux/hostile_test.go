@@ -320,12 +320,8 @@ func TestReplays(t *testing.T) {
 	e := hostile(t)
 	again := func(what string, x, y *node) {
 		t.Helper()
-		for len(x.got) > 0 {
-			<-x.got
-		}
-		for len(y.got) > 0 {
-			<-y.got
-		}
+		drain(x.got)
+		drain(y.got)
 		eventually.True(t, "what was large is counted", func() bool { return x.peer(2).large.Load()+y.peer(1).large.Load() == 0 })
 		sx, sy := x.count.Sent.Load(), y.count.Sent.Load()
 		for _, d := range toB { // casts before a floor is known are not counted

@@ -5,7 +5,6 @@ package mux
 import (
 	"context"
 	"crypto/cipher"
-	"crypto/rand"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -98,7 +97,7 @@ type Mux struct {
 
 	poller *subsys.Poller
 	asking sync.Mutex // held while a goroutine reads in Ask; guards askers
-	askers askers
+	askers []*asker
 
 	polling  atomic.Bool   // a goroutine reads the answers in Ask
 	answered atomic.Uint64 // answers sent to sockets of askers
@@ -142,20 +141,47 @@ type Counters struct {
 	Streams, StreamsRefused atomic.Uint64
 }
 
+// Stats are the figures of Counters at one time.
+type Stats struct {
+	Sent, SentBytes                     uint64
+	Received, ReceivedBytes             uint64
+	GossipSent, GossipSentBytes         uint64
+	GossipReceived, GossipReceivedBytes uint64
+	Foreign, Replayed, GossipDropped    uint64
+	Streams, StreamsRefused             uint64
+	Members                             int // members that are known
+	Gossipers                           int // members that gossip goes to and comes from
+}
+
+// Stats returns the present figures.
+func (x *Mux) Stats() Stats {
+	n := &x.count
+	x.mu.RLock()
+	members := len(x.peers)
+	x.mu.RUnlock()
+	x.gossipers.mu.RLock()
+	gossipers := len(x.gossipers.of)
+	x.gossipers.mu.RUnlock()
+	return Stats{
+		n.Sent.Load(), n.SentBytes.Load(), n.Received.Load(), n.ReceivedBytes.Load(),
+		n.GossipSent.Load(), n.GossipSentBytes.Load(), n.GossipReceived.Load(), n.GossipReceivedBytes.Load(),
+		n.Foreign.Load(), n.Replayed.Load(), n.GossipDropped.Load(),
+		n.Streams.Load(), n.StreamsRefused.Load(), members, gossipers,
+	}
+}
+
 // Open binds the port. The port hears nothing before Start.
 func Open(cfg Config) (*Mux, error) {
 	if cfg.largeTime <= 0 {
 		cfg.largeTime = defaultLargeTime
 	}
 	x := &Mux{cfg: cfg, log: cfg.Logger, peers: map[resource.NodeID]*peer{}, past: pastLives{},
-		gossipers: gossipers{of: map[resource.NodeID]*gossiper{}, at: map[string]*gossiper{}, past: pastLives{}}, hellos: hellos{wait: map[uint64]*greeting{}},
+		gossipers: gossipers{of: map[resource.NodeID]*session{}, at: map[string]*session{}, past: pastLives{}}, hellos: hellos{wait: map[uint64]*greeting{}},
 		often: ratelog.New(cfg.Logger), large: make(chan struct{}, maxPending), waiting: subsys.NewHandshakes(maxPending), packets: make(chan *memberlist.Packet, 1024), streams: make(chan net.Conn)}
 	if x.log == nil {
 		x.log = slog.New(slog.DiscardHandler)
 	}
-	var b [8]byte
-	_, _ = rand.Read(b[:])
-	x.epoch = binary.LittleEndian.Uint64(b[:]) | 1 // never 0
+	x.epoch = random() | 1 // never 0
 	x.keys.Store(newKeys(cfg.Cluster, cfg.Keys))
 	x.life, x.end = context.WithCancel(context.Background())
 	if err := x.open(); err != nil {
@@ -262,7 +288,7 @@ func (x *Mux) Meet(node resource.NodeID, epoch uint64, addr *net.UDPAddr) {
 		return
 	}
 	x.partLocked(node)
-	to := &peer{life: life{node, epoch}, addr: addr}
+	to := &peer{session: session{life: life{node, epoch}, addr: addr}}
 	to.sent.Store(x.base)
 	x.past.restore(to.life, &to.seen)
 	x.peers[node] = to
@@ -289,10 +315,7 @@ func (x *Mux) partLocked(node resource.NodeID) {
 	}
 	delete(x.peers, node)
 	x.base = max(x.base, old.sent.Load()) + margin
-	old.mu.Lock()
-	defer old.mu.Unlock()
-	old.parted = true
-	x.past.keep(old.life, &old.seen)
+	old.end(x.past)
 }
 
 // peer returns the peer of a node, or nil if the node is not known.
@@ -367,16 +390,10 @@ func (x *Mux) spin() {
 
 // datagram handles a datagram that a socket has read. b is lent for the call.
 func (x *Mux) datagram(b []byte, from *net.UDPAddr) {
-	switch {
-	case len(b) >= overhead && b[0] == magic:
-		x.ours(b, from)
-	default:
+	if len(b) < overhead || b[0] != magic {
 		x.count.Foreign.Add(1)
+		return
 	}
-}
-
-// ours handles a datagram with this package's head, under each key that may have sealed it.
-func (x *Mux) ours(b []byte, from *net.UDPAddr) {
 	k := x.keys.Load()
 	if !k.each(b, func(b []byte, i int) bool { return x.handleSealed(b, k, i, from) }) {
 		x.count.Foreign.Add(1)
@@ -413,7 +430,7 @@ func (x *Mux) handleSealed(b []byte, k *keys, i int, from *net.UDPAddr) bool {
 	}
 	switch b[1] {
 	case kindOne:
-		plain, ok := open(b, x.from(sender, k, i))
+		plain, ok := open(b, x.opener(&sender.session, "one", k, i))
 		if !ok || len(plain) == 0 {
 			return false
 		}
@@ -438,16 +455,6 @@ func (x *Mux) handleSealed(b []byte, k *keys, i int, from *net.UDPAddr) bool {
 		return true
 	}
 	return false
-}
-
-// from and to return the ciphers for datagrams between this member and m alone: from opens, to
-// seals.
-func (x *Mux) from(m *peer, k *keys, i int) cipher.AEAD {
-	return m.in.get(k, i, "one", uint64(m.node), m.epoch, uint64(x.cfg.Self), x.epoch)
-}
-
-func (x *Mux) to(m *peer, k *keys) cipher.AEAD {
-	return m.out.get(k, 0, "one", uint64(x.cfg.Self), x.epoch, uint64(m.node), m.epoch)
 }
 
 func (x *Mux) received(bytes int) {
@@ -525,7 +532,7 @@ func (x *Mux) sendTo(by *socket, only *peer, kind byte, out []Out) {
 			x.answered.Add(1)
 		}
 		m := w.next(at)
-		m.Buffers[0] = seal(m.Buffers[0][:0], x.to(to, k), kindOne, k.tags[0], x.cfg.Self, to.sent.Add(1), w.plain)
+		m.Buffers[0] = seal(m.Buffers[0][:0], x.sealer(&to.session, "one", k), kindOne, k.tags[0], x.cfg.Self, to.sent.Add(1), w.plain)
 		if w.n == len(w.ms) {
 			x.flush(w, by)
 		}
@@ -544,6 +551,18 @@ func (x *Mux) flush(w *writer, by *socket) {
 	if err != nil && !errors.Is(err, syscall.EAGAIN) {
 		x.log.Debug("mux: sending", "err", err)
 	}
+}
+
+// sendOne seals one datagram with counter n and the cipher that with returns, and sends it to an
+// address. It returns the bytes that were sent.
+func (x *Mux) sendOne(kind byte, n uint64, plain []byte, to *net.UDPAddr, with func(*keys) cipher.AEAD) (bytes int, err error) {
+	k := x.keys.Load()
+	w := writers.Get().(*writer)
+	defer writers.Put(w)
+	m := w.next(to)
+	m.Buffers[0] = seal(m.Buffers[0][:0], with(k), kind, k.tags[0], x.cfg.Self, n, plain)
+	_, bytes, err = w.flush(x.main)
+	return bytes, err
 }
 
 // Close ends the port. Receive, Stream, Beacon and Answer are not called afterwards.
@@ -567,11 +586,6 @@ func (x *Mux) close() {
 	}
 	x.busy.Wait()
 	x.waiting.CloseAll()
-	x.shut()
-}
-
-// shut closes the sockets, including those of askers, and the Poller.
-func (x *Mux) shut() {
 	for _, s := range []*socket{x.main, x.group} {
 		if s != nil {
 			s.close()
@@ -579,10 +593,10 @@ func (x *Mux) shut() {
 	}
 	x.asking.Lock() // a goroutine in Ask sees the end
 	defer x.asking.Unlock()
-	for _, k := range x.askers.all {
+	for _, k := range x.askers {
 		k.close()
 	}
-	x.askers.all = nil
+	x.askers = nil
 	if x.poller != nil {
 		x.poller.Close()
 	}

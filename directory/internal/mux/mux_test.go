@@ -372,7 +372,7 @@ func TestLateAnswer(t *testing.T) {
 		a.next(t)
 		a.Ask(0, func() bool { return false }, nothing, Out{To: 2, Payload: []byte("late")})
 		a.asking.Lock()
-		a.askers.all[0].late = time.Now().Add(time.Hour) // lateTime may be over before b answers
+		a.askers[0].late = time.Now().Add(time.Hour) // lateTime may be over before b answers
 		a.asking.Unlock()
 		first := b.next(t)
 		go func() {
@@ -610,3 +610,10 @@ func TestBadConfig(t *testing.T) {
 }
 
 func nothing() {}
+
+// drain empties a channel.
+func drain[T any](c chan T) {
+	for len(c) > 0 {
+		<-c
+	}
+}

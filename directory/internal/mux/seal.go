@@ -249,28 +249,53 @@ type life struct {
 	epoch uint64
 }
 
-// A peer is another member in its present life.
-type peer struct {
+// A session is what the port has in common with another member in the member's present life.
+type session struct {
 	life
-	addr *net.UDPAddr
+	addr    *net.UDPAddr
+	out, in seals
 
-	sent          atomic.Uint64
-	large         atomic.Int32 // streams to it, under way or waiting
-	out, in, cast seals
+	mu    sync.Mutex
+	ended bool // nothing of this life is new any more
+	seen  replay
+}
 
-	mu        sync.Mutex
-	parted    bool // nothing of it is new any more
-	seen      replay
+// A peer is another member in its present life, with what datagrams of this package need. The session's
+// mu guards the fields from seenCast on.
+type peer struct {
+	session
+	sent  atomic.Uint64
+	large atomic.Int32 // streams to it, under way or waiting
+	cast  seals
+
 	seenCast  replay
 	castFrom  uint64 // 0: not told yet
 	askedCast time.Time
 }
 
-// first reports whether n is a new counter of the datagrams from the peer to this member alone.
-func (p *peer) first(n uint64) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return !p.parted && p.seen.first(n)
+// first reports whether n is a new counter of the datagrams from the member to this one alone.
+func (s *session) first(n uint64) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return !s.ended && s.seen.first(n)
+}
+
+// end keeps in past what was heard. After that no counter is new.
+func (s *session) end(past pastLives) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ended = true
+	past.keep(s.life, &s.seen)
+}
+
+// opener and sealer return the ciphers for datagrams between this member and that of s alone: from it,
+// and to it. what is "one" or "gossip".
+func (x *Mux) opener(s *session, what string, k *keys, i int) cipher.AEAD {
+	return s.in.get(k, i, what, uint64(s.node), s.epoch, uint64(x.cfg.Self), x.epoch)
+}
+
+func (x *Mux) sealer(s *session, what string, k *keys) cipher.AEAD {
+	return s.out.get(k, 0, what, uint64(x.cfg.Self), x.epoch, uint64(s.node), s.epoch)
 }
 
 // seal appends the datagram with the payload plain to b.
@@ -311,4 +336,34 @@ func open(b []byte, a cipher.AEAD) ([]byte, bool) {
 	}
 	plain, err := a.Open(b[headLen:headLen], nonce(spare, counterOf(b)), b[headLen:], b[:headLen])
 	return plain, err == nil
+}
+
+// mostPast is the number of past lives that are remembered.
+const mostPast = 1 << 16
+
+// pastLives has the highest counter that was heard of each life of a member that was forgotten. If
+// the life is met again, its key is the same: what it sent before may then not be accepted twice.
+type pastLives map[life]uint64
+
+// keep stores what was heard of l. If mostPast lives are remembered, another one is dropped.
+func (p pastLives) keep(l life, heard *replay) {
+	if heard.top == 0 {
+		return
+	}
+	for other := range p { // any life: so many are no accident
+		if len(p) < mostPast {
+			break
+		}
+		delete(p, other)
+	}
+	p[l] = heard.top
+}
+
+// restore marks as used in heard, which must be new, all counters up to the one kept for l. Then p
+// has l no longer.
+func (p pastLives) restore(l life, heard *replay) {
+	if top, ok := p[l]; ok {
+		delete(p, l)
+		heard.markUpTo(top)
+	}
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/rocl-go/rocl/internal/os/netsource"
 	"github.com/rocl-go/rocl/resource"
+	"github.com/rocl-go/rocl/subsys"
 )
 
 const (
@@ -60,6 +61,27 @@ func (x *Mux) accept() {
 			}
 		}()
 	}
+}
+
+// A stranger is a stream whose caller has not shown yet that it is a member. memberlist's streams
+// stay strangers, because memberlist does not report when a caller has. There is room for
+// maxPending strangers; then one gives way, see [subsys.Handshakes].
+type stranger struct {
+	net.Conn
+	slot *subsys.Handshake
+}
+
+// admitStranger takes up a connection, for which the oldest stranger may have to give way.
+func (x *Mux) admitStranger(c net.Conn) *stranger {
+	return &stranger{c, x.waiting.Add(netsource.Of(c.RemoteAddr()), func() { c.Close() })}
+}
+
+// markKnown notes that the caller has shown that it is a member.
+func (n *stranger) markKnown() { n.slot.Done() }
+
+func (n *stranger) Close() error {
+	n.markKnown()
+	return n.Conn.Close()
 }
 
 // greet lets the caller of a stream prove that it is a member, reads the stream's first byte, and
@@ -233,7 +255,7 @@ func (x *Mux) openPart(b []byte, kind byte) (from *peer, plain []byte) {
 	}
 	k := x.keys.Load()
 	k.each(b, func(b []byte, i int) (ok bool) {
-		if plain, ok = open(b, x.from(m, k, i)); ok {
+		if plain, ok = open(b, x.opener(&m.session, "one", k, i)); ok {
 			from = m
 		}
 		return ok
@@ -279,8 +301,8 @@ func (x *Mux) writeLarge(to *peer, payload []byte) (int, error) {
 	n := to.sent.Add(2)
 	size := binary.LittleEndian.AppendUint32(nil, uint32(len(payload)))
 	b := append(make([]byte, 0, 1+largeHead+overhead+len(payload)), largeByte)
-	b = seal(b, x.to(to, k), kindLarge, k.tags[0], x.cfg.Self, n-1, size)
-	b = seal(b, x.to(to, k), kindBody, k.tags[0], x.cfg.Self, n, payload)
+	b = seal(b, x.sealer(&to.session, "one", k), kindLarge, k.tags[0], x.cfg.Self, n-1, size)
+	b = seal(b, x.sealer(&to.session, "one", k), kindBody, k.tags[0], x.cfg.Self, n, payload)
 	c, err := x.dial(x.life, to)
 	if err != nil {
 		return 0, err
