@@ -99,9 +99,7 @@ func Join(ctx context.Context, dial Dialer, opts ...ClientOption) (*Client, erro
 		if errors.Is(err, ErrNoDirectory) && c.serve != nil && try < 50 {
 			if err = c.serve(ctx); errors.Is(err, ErrInUse) {
 				// Another process has the lock and will listen in a moment.
-				if err = sleep(ctx, time.Duration(try+1)*time.Millisecond); err == nil {
-					continue
-				}
+				err = sleep(ctx, time.Duration(try+1)*time.Millisecond)
 			}
 			if err == nil {
 				continue

@@ -6,7 +6,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
-	"errors"
 	"flag"
 	"io"
 	"net"
@@ -80,9 +79,7 @@ func TestDeleteWhileJoiningAgain(t *testing.T) {
 		if err := <-deleted; err != nil {
 			t.Errorf("the first delete: %v", err)
 		}
-		if err := c.Delete(t.Context(), id); !errors.Is(err, ErrNotFound) {
-			t.Errorf("another: %v", err)
-		}
+		fails(t, ErrNotFound)(nil, c.Delete(t.Context(), id))
 	}
 }
 

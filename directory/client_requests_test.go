@@ -184,9 +184,7 @@ func TestNobodyAccepts(t *testing.T) {
 	for range 2 { // the first time there is room
 		ctx, cancel := context.WithCancelCause(t.Context())
 		time.AfterFunc(20*time.Millisecond, func() { cancel(enough) })
-		if _, err := Join(ctx, DialSocket(path)); !errors.Is(err, enough) {
-			t.Error(err)
-		}
+		fails(t, enough)(Join(ctx, DialSocket(path)))
 		for { // fill the queue
 			nc, err := net.Dial("unix", path)
 			if err != nil {

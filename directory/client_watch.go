@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"iter"
 	"net"
-	"slices"
 	"time"
 
 	"github.com/rocl-go/rocl/directory/internal/wire"
@@ -38,16 +37,13 @@ func (c *Client) watchMeeting(ctx context.Context, pattern *resource.List) iter.
 	return func(yield func(Event, error) bool) {
 		base := pattern.WithoutConditions()
 		var added []string
-		if !base.Complete() { // the answers must have the values that are compared
-			wanted := slices.Collect(base.Wanted())
-			for name := range pattern.Compared {
-				if _, known := base.Get(name); known || slices.Contains(wanted, name) || slices.Contains(added, name) {
-					continue
-				}
-				if err := base.Want(name); err != nil {
-					yield(Event{}, err)
-					return
-				}
+		for name := range pattern.Compared { // the answers must have the values that are compared
+			isNew, err := wantToo(&base, name)
+			if err != nil {
+				yield(Event{}, err)
+				return
+			}
+			if isNew {
 				added = append(added, name)
 			}
 		}

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"log/slog"
 	"net"
 	"os"
@@ -68,6 +69,16 @@ func joinedNode(t testing.TB, path string, serve []Option, opts ...ClientOption)
 	return c
 }
 
+// fails takes the results of a call, and reports an error that does not match want.
+func fails(t testing.TB, want error) func(_ any, err error) {
+	return func(_ any, err error) {
+		t.Helper()
+		if !errors.Is(err, want) {
+			t.Errorf("%v, want %v", err, want)
+		}
+	}
+}
+
 // names reports an error that does not name path.
 func names(t testing.TB, err error, path string) {
 	t.Helper()
@@ -88,15 +99,9 @@ func TestAskAndAnswer(t *testing.T) {
 	if err != nil || a.ID != id || a.Owner != c.Self() || a.Attrs.GetString("load") != "3" {
 		t.Fatalf("%+v, %v", a, err)
 	}
-	if _, err := d.Register(ctx, id.WithSerial(2), list(t, nil)); !errors.Is(err, ErrNotOwner) {
-		t.Errorf("registering for another context: %v", err)
-	}
-	if err := d.Delete(ctx, id); !errors.Is(err, ErrNotOwner) {
-		t.Errorf("deleting another's: %v", err)
-	}
-	if _, err := c.Register(ctx, id.WithSerial(3), list(t, nil, "absent")); !errors.Is(err, ErrIncomplete) {
-		t.Errorf("registering an incomplete list: %v", err)
-	}
+	fails(t, ErrNotOwner)(d.Register(ctx, id.WithSerial(2), list(t, nil)))             // registering for another context
+	fails(t, ErrNotOwner)(nil, d.Delete(ctx, id))                                      // deleting another's
+	fails(t, ErrIncomplete)(c.Register(ctx, id.WithSerial(3), list(t, nil, "absent"))) // registering an incomplete list
 	for i := range uint32(50) {
 		must.Get(c.Register(ctx, id.WithSerial(10+i), list(t, resource.Attrs{"n": fmt.Sprint(i), "many": "yes"})))
 	}
@@ -238,27 +243,12 @@ func TestTakeover(t *testing.T) {
 		cs = append(cs, c)
 	}
 	last := cs[len(cs)-1]
-	events := make(chan Event, 100)
-	watching, stop := context.WithCancel(ctx)
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		for ev, err := range last.Watch(watching, list(t, resource.Match{"all": "yes"})) {
-			if err != nil {
-				break
-			}
-			events <- ev
-		}
-		close(events)
-	})
+	next, stop := iter.Pull2(last.Watch(ctx, list(t, resource.Match{"all": "yes"})))
+	defer stop()
 	want := func(kind EventKind, n int) {
 		for range n {
-			select {
-			case ev := <-events:
-				if ev.Kind != kind {
-					t.Fatalf("%v %v, want %v", ev.Kind, ev.ID, kind)
-				}
-			case <-ctx.Done():
-				t.Fatalf("no event %v", kind)
+			if ev, err, _ := next(); err != nil || ev.Kind != kind {
+				t.Fatalf("%v %v, %v; want %v", ev.Kind, ev.ID, err, kind)
 			}
 		}
 	}
@@ -273,12 +263,8 @@ func TestTakeover(t *testing.T) {
 				t.Fatalf("after %d left: %v, %v", i, a.ID, err)
 			}
 		}
-		if _, err := last.Find(ctx, list(t, resource.Match{"i": fmt.Sprint(i)})); !errors.Is(err, ErrNotFound) {
-			t.Fatalf("what left is found: %v", err)
-		}
+		fails(t, ErrNotFound)(last.Find(ctx, list(t, resource.Match{"i": fmt.Sprint(i)}))) // what left
 	}
-	stop()
-	wg.Wait()
 }
 
 // A connection with garbage is closed, and other connections are unaffected.
@@ -299,12 +285,8 @@ func TestGarbage(t *testing.T) {
 	}
 	// A context that claims the identifier of another one without its token is refused.
 	other := &Client{dial: DialSocket(path), self: c.Self()}
-	if _, err := other.join(context.Background(), nil); !errors.Is(err, ErrDenied) {
-		t.Errorf("joining as another: %v", err)
-	}
-	if _, err := c.Find(context.Background(), list(t, resource.Match{"a": "b"})); !errors.Is(err, ErrNotFound) {
-		t.Error(err)
-	}
+	fails(t, ErrDenied)(other.join(context.Background(), nil)) // joining as another
+	fails(t, ErrNotFound)(c.Find(context.Background(), list(t, resource.Match{"a": "b"})))
 }
 
 // fed writes b to a connection that serve serves, and reads what comes back. done is closed when
@@ -362,19 +344,13 @@ func TestCancelledAsk(t *testing.T) {
 	c := joined(t, path)
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	if _, err := c.Find(ctx, list(t, nil)); !errors.Is(err, context.Canceled) {
-		t.Error(err)
-	}
-	if _, err := c.Lookup(context.Background(), c.Self()); !errors.Is(err, ErrNotFound) {
-		t.Error(err)
-	}
+	fails(t, context.Canceled)(c.Find(ctx, list(t, nil)))
+	fails(t, ErrNotFound)(c.Lookup(context.Background(), c.Self()))
 }
 
 // Join fails with ErrNoDirectory if no process serves.
 func TestNoDirectory(t *testing.T) {
-	if _, err := Join(context.Background(), DialSocket(sock(t))); !errors.Is(err, ErrNoDirectory) {
-		t.Error(err)
-	}
+	fails(t, ErrNoDirectory)(Join(context.Background(), DialSocket(sock(t))))
 }
 
 // A client neither joins nor replaces a directory that is not to be trusted.

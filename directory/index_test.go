@@ -9,6 +9,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"path/filepath"
 	"runtime"
 	"strings"
 	"sync"
@@ -234,9 +235,7 @@ func TestMappedInCluster(t *testing.T) {
 	mapped(t, c)
 	far := resource.MakeGID(s.Node()^1, 1, 1)
 	inPlace(t, s, c, func() {
-		if _, err := c.Lookup(t.Context(), far); err != ErrNotFound {
-			t.Error(err)
-		}
+		fails(t, ErrNotFound)(c.Lookup(t.Context(), far))
 	})
 	s.Attach(holding(resource.Record{ID: far, Owner: far.Context(), Revision: 1, Attrs: *list(t, resource.Attrs{"type": "far"})}, nil))
 	inPlace(t, s, c, func() {
@@ -451,9 +450,7 @@ func TestIndexNotForInMemory(t *testing.T) {
 	defer s.Close()
 	c := joinedBy(t, s.Dialer())
 	for range 3 * indexAfter {
-		if _, err := c.Find(t.Context(), list(t, resource.Match{"no": "such"})); err != ErrNotFound {
-			t.Fatal(err)
-		}
+		fails(t, ErrNotFound)(c.Find(t.Context(), list(t, resource.Match{"no": "such"})))
 	}
 	if s.Database().Stats().IndexBytes != 0 {
 		t.Error("an index was made for nobody")
@@ -512,5 +509,21 @@ func BenchmarkMapped(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		must.Get(c.Find(b.Context(), p))
+	}
+}
+
+// BenchmarkElsewhere measures what a find of another node's resource costs the client and the
+// server in one process, without the cost of asking the other node.
+func BenchmarkElsewhere(b *testing.B) {
+	l := must.Get(resource.NewPattern(resource.Attrs{"type": "gpu"}))
+	id := resource.MakeGID(2, 1, 1)
+	far := holding(resource.Record{ID: id, Owner: id.Context(), Revision: 1, Attrs: *l}, nil)
+	c := joinedNode(b, filepath.Join(b.TempDir(), "d"), []Option{withRemote(far)})
+	b.ReportAllocs()
+	for b.Loop() {
+		p := must.Get(resource.NewPattern(resource.Match{"type": "gpu"}))
+		if f, err := c.Find(b.Context(), p); err != nil || f.ID != id {
+			b.Fatal(f, err)
+		}
 	}
 }

@@ -315,10 +315,6 @@ func TestChange(t *testing.T) {
 		t.Error(&a.Attrs, err)
 	}
 	no := errors.New("no")
-	if _, err := c.Change(t.Context(), id, func(*resource.List) error { return no }); !errors.Is(err, no) {
-		t.Error(err)
-	}
-	if _, err := c.Change(t.Context(), id.WithSerial(2), func(*resource.List) error { return nil }); !errors.Is(err, ErrNotFound) {
-		t.Error(err)
-	}
+	fails(t, no)(c.Change(t.Context(), id, func(*resource.List) error { return no }))
+	fails(t, ErrNotFound)(c.Change(t.Context(), id.WithSerial(2), func(*resource.List) error { return nil }))
 }

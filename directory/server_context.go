@@ -64,7 +64,7 @@ func (s *Server) enter(self resource.GID, me *lifeServer) {
 	}
 	s.lives[self] = me
 	s.mu.Unlock()
-	s.count.joined.Add(1)
+	s.count.add(&s.count.Joined, 1)
 }
 
 // leave undoes enter when the connection has ended. It deletes the context's resources, unless the
@@ -78,8 +78,8 @@ func (s *Server) leave(self resource.GID, me *lifeServer) {
 	s.mu.Unlock()
 	if !goesOn {
 		n := s.db.DeleteOwner(self)
-		s.count.ended.Add(1)
-		s.count.lapsed.Add(uint64(n))
+		s.count.add(&s.count.Ended, 1)
+		s.count.add(&s.count.Lapsed, n)
 		s.log.Debug("directory: context ended", "context", self, "resources", n)
 	}
 }

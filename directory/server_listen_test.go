@@ -126,9 +126,7 @@ func TestFilesPutBack(t *testing.T) {
 					t.Errorf("found %v: %v", a.ID, err)
 				}
 				s.Close()
-				if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
-					t.Errorf("the socket is left: %v", err)
-				}
+				fails(t, fs.ErrNotExist)(os.Lstat(path))
 				select {
 				case <-s.Displaced():
 					t.Error("the server says that another has its place")
@@ -158,9 +156,7 @@ func TestMemberFilePutBack(t *testing.T) {
 		t.Error("a server that was displaced removes what is another's: ", err)
 	}
 	next.Close()
-	if _, err := os.Lstat(member); !errors.Is(err, fs.ErrNotExist) {
-		t.Error("the other server does not remove it: ", err)
-	}
+	fails(t, fs.ErrNotExist)(os.Lstat(member)) // the other server removes it
 }
 
 // displace removes the folder of s, which serves at path, and starts another daemon there. It
@@ -189,9 +185,7 @@ func TestDisplaced(t *testing.T) {
 	path := sock(t)
 	s := displace(t, serve(t, path, AsDaemon(), looking(often)), path)
 	c := joined(t, path)
-	if _, err := c.Lookup(t.Context(), c.Self()); !errors.Is(err, ErrNotFound) {
-		t.Error(err)
-	}
+	fails(t, ErrNotFound)(c.Lookup(t.Context(), c.Self()))
 	if joined(t, path).Node() != s.Node() {
 		t.Error("another node serves")
 	}
@@ -368,9 +362,7 @@ func TestFileSizeLimit(t *testing.T) {
 	serve(t, path)
 	c := joined(t, path)
 	for range 3 * indexAfter {
-		if _, err := c.Find(t.Context(), list(t, resource.Match{"a": "b"})); !errors.Is(err, ErrNotFound) {
-			t.Fatal(err)
-		}
+		fails(t, ErrNotFound)(c.Find(t.Context(), list(t, resource.Match{"a": "b"})))
 	}
 	if _, _, err := memfd.Create(context.Background(), "large", 1<<20); !errors.Is(err, unix.EFBIG) {
 		t.Errorf("memory larger than files may be: %v", err)
@@ -461,9 +453,7 @@ func TestTCP(t *testing.T) {
 		}
 	}
 	s.Close()
-	if _, err := DialSocket(at + "?node=" + path + ".node")(ctx); !errors.Is(err, ErrNoDirectory) {
-		t.Errorf("a closed one: %v", err)
-	}
+	fails(t, ErrNoDirectory)(DialSocket(at + "?node=" + path + ".node")(ctx)) // a closed one
 	if _, err := DialSocket(strings.Repeat("x", 200))(ctx); err == nil || !strings.Contains(err.Error(), "107") {
 		t.Errorf("a long path: %v", err)
 	}

@@ -191,9 +191,7 @@ func TestMembership(t *testing.T) {
 	d := serve(t, path, AsDaemon(), s.option())
 	s.expect(t, "a daemon takes over", []bool{false, true, false}, []bool{true, true})
 	// The answer proves that b has joined again.
-	if err := b.Delete(t.Context(), b.Self().WithSerial(9)); !errors.Is(err, ErrNotFound) {
-		t.Fatal(err)
-	}
+	fails(t, ErrNotFound)(nil, b.Delete(t.Context(), b.Self().WithSerial(9)))
 	d.Close() // b serves in its place
 	s.expect(t, "the context takes over again", []bool{false, true, false, true}, []bool{true, true, true})
 	b.Close()
@@ -233,9 +231,7 @@ func TestMembershipFails(t *testing.T) {
 	if c, err := JoinNode(t.Context(), path, log, []Option{s.option()}); !errors.Is(err, broken) || c != nil {
 		t.Fatalf("joined: %v", err)
 	}
-	if _, err := Listen(path, s.option()); !errors.Is(err, broken) {
-		t.Fatalf("served: %v", err)
-	}
+	fails(t, broken)(Listen(path, s.option()))
 	joinedNode(t, path, nil)
 	// A process that only joins is not affected.
 	other := must.Get(JoinNode(t.Context(), path, log, []Option{s.option()}, AsMember()))
@@ -256,9 +252,7 @@ func TestRemoteEnds(t *testing.T) {
 	}()
 	<-asked
 	a.Close()
-	if err := <-got; !errors.Is(err, ErrNotFound) {
-		t.Errorf("answered %v", err)
-	}
+	fails(t, ErrNotFound)(nil, <-got)
 }
 
 // The member file has the addresses of other members soon after they have changed, however seldom

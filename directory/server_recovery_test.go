@@ -76,9 +76,7 @@ func TestOfferIsAwaited(t *testing.T) {
 			}
 		})
 		wg.Go(func() {
-			if _, err := c.Find(t.Context(), list(t, resource.Match{"type": "another"})); !errors.Is(err, ErrNotFound) {
-				t.Error("a find:", err)
-			}
+			fails(t, ErrNotFound)(c.Find(t.Context(), list(t, resource.Match{"type": "another"})))
 			if s.Database().Len() < 12 {
 				t.Error("denied in the midst of an offer")
 			}

@@ -39,7 +39,7 @@ func (s *Server) serveWatch(c *wire.Conn) error {
 	}
 	l = l.Clone()
 	w := s.watch(&l)
-	s.count.watch.Add(1)
+	s.count.add(&s.count.Watched, 1)
 	end := s.attach(w, &l)
 	ctx, cancel := context.WithCancel(s.life)
 	s.busy.Add(1)

@@ -22,9 +22,7 @@ func TestStats(t *testing.T) {
 	for i := range uint32(3) {
 		must.Get(c.Register(ctx, c.Self().WithSerial(1+i), list(t, resource.Attrs{"type": "x"})))
 	}
-	if _, err := d.Register(ctx, c.Self().WithSerial(1), here); !errors.Is(err, ErrNotOwner) {
-		t.Fatal(err)
-	}
+	fails(t, ErrNotOwner)(d.Register(ctx, c.Self().WithSerial(1), here))
 	rev, err := c.Update(ctx, c.Self().WithSerial(1), 0, list(t, resource.Attrs{"type": "x", "n": "2"}))
 	if err != nil || rev == 0 {
 		t.Fatal(rev, err)

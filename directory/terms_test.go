@@ -4,7 +4,6 @@ package directory
 
 import (
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"sync"
 	"testing"
@@ -30,9 +29,7 @@ func TestTermsTravel(t *testing.T) {
 			t.Errorf("%+v came as %+v: %v", want, got, err)
 		}
 	}
-	if _, err := parseTerms(new(resource.List)); !errors.Is(err, ErrProtocol) {
-		t.Errorf("terms without a key: %v", err)
-	}
+	fails(t, ErrProtocol)(parseTerms(new(resource.List))) // terms without a key
 }
 
 // Contexts are told new terms at once and in order, also between other answers. A context that

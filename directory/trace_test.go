@@ -90,13 +90,13 @@ func TestCoverage(t *testing.T) {
 func TestTrace(t *testing.T) {
 	ctx := t.Context()
 	there := resource.MakeGID(7, 1, 1)
-	told, fails, asked := Trace{
+	told, refusal, asked := Trace{
 		Found: there, Covered: 2, Failed: []resource.NodeID{9}, Sent: 2, Received: 1, Messages: 5,
 		Steps: []TraceStep{{Node: 7, How: "tree", Members: 2, Asked: time.Millisecond, Took: time.Millisecond, Outcome: "found", Found: there}, {Node: 9, How: "flat", Members: 1}},
 	}, error(nil), []strategy.Strategy(nil)
 	s, c := in(t, &remote{trace: func(by strategy.Strategy) (Trace, error) {
 		asked = append(asked, by)
-		return told, fails
+		return told, refusal
 	}})
 	tr, err := c.Trace(ctx, strategy.Tree, list(t, resource.Match{"type": "x"}))
 	if err != nil || tr.Node != s.Node() || tr.Strategy != "tree" || tr.Found != there || tr.Covered != 3 || tr.Messages != 5 || tr.Took <= 0 || !slices.Equal(tr.Failed, told.Failed) {
@@ -110,10 +110,8 @@ func TestTrace(t *testing.T) {
 	if tr, err = c.Trace(ctx, strategy.Unicast, list(t, resource.Match{"type": "x"})); err != nil || tr.Found != id || tr.Steps[0].Found != id || len(tr.Steps) != 3 {
 		t.Errorf("%+v, %v", tr, err)
 	}
-	fails = ErrClosed
-	if _, err := c.Trace(ctx, strategy.Auto, list(t, nil)); !errors.Is(err, ErrClosed) {
-		t.Errorf("a cluster that fails: %v", err)
-	}
+	refusal = ErrClosed
+	fails(t, ErrClosed)(c.Trace(ctx, strategy.Auto, list(t, nil))) // a cluster that fails
 	if !slices.Equal(asked, []strategy.Strategy{strategy.Tree, strategy.Unicast, strategy.Auto}) {
 		t.Errorf("asked for %v", asked)
 	}
@@ -122,9 +120,7 @@ func TestTrace(t *testing.T) {
 	}
 	gone, stop := context.WithCancel(ctx)
 	stop()
-	if _, err := c.Trace(gone, strategy.Auto, list(t, nil)); !errors.Is(err, context.Canceled) {
-		t.Errorf("cancelled: %v", err)
-	}
+	fails(t, context.Canceled)(c.Trace(gone, strategy.Auto, list(t, nil))) // cancelled
 	_, alone := in(t, nil)
 	if tr, err := alone.Trace(ctx, strategy.Auto, list(t, resource.Match{"type": "x"})); err != nil || !tr.Found.IsZero() || tr.Covered != 1 || len(tr.Steps) != 1 || tr.Messages != 0 {
 		t.Errorf("without a cluster: %+v, %v", tr, err)

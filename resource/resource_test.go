@@ -4,6 +4,7 @@ package resource
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -232,4 +233,79 @@ func ExampleList() {
 	_ = l.Want("load")
 	fmt.Println(&l)
 	// Output: {type=server, tag=fast, tag=cheap, load=?}
+}
+
+// A value that is a view of the list itself may be given to another of its attributes, whether the
+// list gets longer or shorter.
+func TestSetOfOwnValue(t *testing.T) {
+	for _, old := range []string{"", "0", "a value longer than the other"} {
+		var l List
+		_ = l.AddString("a", old)
+		_ = l.AddString("b", "0123456789")
+		v, _ := l.Get("b")
+		must.OK(l.Set("a", v))
+		if a, b := l.GetString("a"), l.GetString("b"); a != "0123456789" || b != "0123456789" {
+			t.Errorf("a is %q and b %q after %q", a, b, old)
+		}
+	}
+}
+
+// Parsing a list from the wire allocates nothing.
+func TestParseAllocs(t *testing.T) {
+	var l List
+	for _, n := range []string{"type", "a name that is longer than thirty-two bytes", "site"} {
+		_ = l.AddString(n, "value")
+	}
+	if n := testing.AllocsPerRun(100, func() { _, _ = ParseList(l.Wire()) }); n > 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
+
+// A node is written as twelve digits, and no other text is read as a node.
+func TestNodeIDText(t *testing.T) {
+	for _, n := range []NodeID{0, 1, 0xabc, 1<<48 - 1} {
+		b, err := json.Marshal(n)
+		var back NodeID
+		if err != nil || len(b) != 14 || json.Unmarshal(b, &back) != nil || back != n {
+			t.Errorf("%x: %s, %v, read as %x", n, b, err, back)
+		}
+	}
+	for _, s := range []string{"", "1", "00000000000g", "0000000000001", "+00000000001", "0x0000000001"} {
+		n := NodeID(7)
+		if err := n.UnmarshalText([]byte(s)); !errors.Is(err, ErrBadGID) || n != 7 {
+			t.Errorf("%q: %x, %v", s, n, err)
+		}
+	}
+}
+
+func TestIDs(t *testing.T) {
+	a, b := MakeGID(1, 2, 3), MakeGID(4, 5, 6)
+	for _, want := range [][]GID{nil, {a}, {b, a, b}} {
+		l := must.Get(NewIDs(want...))
+		got, ok := IDs(l)
+		if !ok || len(got) != min(len(want), 2) {
+			t.Errorf("%v of %v, %v", got, want, ok)
+		}
+		for _, id := range want {
+			if _, ok := got[id]; !ok {
+				t.Errorf("%v is not among %v", id, got)
+			}
+		}
+	}
+	if _, ok := IDs(new(List)); ok {
+		t.Error("an empty pattern has identifiers")
+	}
+	if _, err := NewIDs(make([]GID, 3)...); err != nil {
+		t.Error(err)
+	}
+	many := make([]GID, MaxValue/16+1)
+	for i := range many {
+		many[i] = a.WithSerial(uint32(i))
+	}
+	if _, err := NewIDs(many...); !errors.Is(err, ErrTooLarge) {
+		t.Error(err)
+	}
+	if _, err := NewIDs(many[1:]...); err != nil {
+		t.Error(err)
+	}
 }

@@ -42,10 +42,7 @@ func openIndex(t testing.TB, d *DB) *index.Reader {
 
 // agree checks that an index and the database give the same answers, for each pattern and each
 // identifier.
-func agree(t interface {
-	Helper()
-	Fatalf(string, ...any)
-}, d *DB, r *index.Reader, patterns []resource.List, ids []resource.GID) {
+func agree(t rapid.TB, d *DB, r *index.Reader, patterns []resource.List, ids []resource.GID) {
 	t.Helper()
 	for i := range patterns {
 		p := &patterns[i]
@@ -83,25 +80,14 @@ func TestIndexAgainstDatabase(t *testing.T) {
 		for i := range ids {
 			ids[i] = resource.MakeGID(1, uint64(1+i%3), uint32(1+i))
 		}
-		draw := rapid.Custom(func(t *rapid.T) resource.List {
-			var l resource.List
-			for range rapid.IntRange(0, 4).Draw(t, "n") {
-				_ = l.AddString(rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, "name"), rapid.SampledFrom([]string{"", "1", "2"}).Draw(t, "value"))
-			}
-			return l
-		})
 		pick := rapid.SampledFrom(ids)
 		t.Repeat(map[string]func(*rapid.T){
 			"put": func(t *rapid.T) {
-				id, l := pick.Draw(t, "id"), draw.Draw(t, "l")
-				_, _ = d.Put(id, id.Context(), &l)
-			},
-			"put 2": func(t *rapid.T) {
-				id, l := pick.Draw(t, "id"), draw.Draw(t, "l")
+				id, l := pick.Draw(t, "id"), randomList.Draw(t, "l")
 				_, _ = d.Put(id, id.Context(), &l)
 			},
 			"update": func(t *rapid.T) {
-				l := draw.Draw(t, "l")
+				l := randomList.Draw(t, "l")
 				_, _ = d.Update(pick.Draw(t, "id"), 0, &l)
 			},
 			"delete": func(t *rapid.T) { _ = d.Delete(pick.Draw(t, "id")) },
@@ -148,7 +134,7 @@ func TestIndexAgainstDatabase(t *testing.T) {
 			},
 			"": func(t *rapid.T) {
 				if r != nil {
-					agree(t, d, r, []resource.List{draw.Draw(t, "pattern"), draw.Draw(t, "another")}, ids)
+					agree(t, d, r, []resource.List{randomList.Draw(t, "pattern"), randomList.Draw(t, "another")}, ids)
 				}
 				if err := indexErr(d); err != nil && !errors.Is(err, index.ErrEnded) {
 					t.Fatal(err)

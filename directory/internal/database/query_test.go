@@ -5,6 +5,7 @@ package database
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/rocl-go/rocl/internal/testkit/must"
@@ -105,15 +106,12 @@ func TestConditions(t *testing.T) {
 		{conditional(t, resource.Match{"kind": "none"}, by("load", false)), 0, nil},
 	} {
 		n := 0
-		for cur := d.Cursor(c.p); ; n++ {
-			r, ok := cur.Next()
-			if !ok {
-				break
-			}
-			if !resource.Meets(r.Owner, &r.Attrs, c.p) {
+		d.Cursor(c.p).Take(func(r Record) bool {
+			if n++; !resource.Meets(r.Owner, &r.Attrs, c.p) {
 				t.Errorf("%v: %v does not match", c.p, &r.Attrs)
 			}
-		}
+			return true
+		})
 		if n != c.n {
 			t.Errorf("%v matches %d, want %d", c.p, n, c.n)
 		}
@@ -122,18 +120,12 @@ func TestConditions(t *testing.T) {
 			if ok != (c.n > 0) {
 				t.Fatalf("%v is found: %v", c.p, ok)
 			}
-			good := len(c.serials) == 0
-			for _, s := range c.serials {
-				good = good || r.ID.Serial() == s
-			}
-			if !good {
+			if len(c.serials) > 0 && !slices.Contains(c.serials, r.ID.Serial()) {
 				t.Errorf("%v: found %v %v", c.p, r.ID, &r.Attrs)
 			}
 		}
 	}
-	all := 0
-	d.Cursor(conditional(t, worker)).Take(func(Record) bool { all++; return true })
-	some := 0
+	all, some := count(d, conditional(t, worker)), 0
 	d.Cursor(conditional(t, worker)).Take(func(Record) bool { some++; return some < 70 })
 	if all != 100 || some != 70 {
 		t.Errorf("taken %d and %d", all, some)

@@ -26,6 +26,7 @@ import (
 	"github.com/rocl-go/rocl/internal/testkit/freeaddr"
 	"github.com/rocl-go/rocl/internal/testkit/must"
 	"github.com/rocl-go/rocl/resource"
+	"go.uber.org/goleak"
 )
 
 type heard struct {
@@ -617,3 +618,5 @@ func drain[T any](c chan T) {
 		<-c
 	}
 }
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

@@ -17,11 +17,7 @@ import (
 
 // traced runs a search with a trace, and checks what must hold for every trace: it has a step for
 // each node that the asker asked, with the result.
-func traced(t interface {
-	Errorf(string, ...any)
-	Fatalf(string, ...any)
-	Fatal(...any)
-}, s *searchtest.Sim, from *searchtest.Node, tr *search.Recorder) searchtest.Outcome {
+func traced(t rapid.TB, s *searchtest.Sim, from *searchtest.Node, tr *search.Recorder) searchtest.Outcome {
 	s.Reset()
 	r := s.Await(from, func(now time.Time, done func(search.Result)) {
 		tr.Begun = now
