@@ -66,9 +66,7 @@ func TestCloseWhileJoiningAgain(t *testing.T) {
 // A resource that is deleted while there is no server is not offered to the next one. That server
 // does not know the resource, and Delete reports no error.
 func TestDeleteWhileJoiningAgain(t *testing.T) {
-	path := sock(t)
-	s := serve(t, path)
-	c := joined(t, path)
+	path, s, c := begun(t)
 	for i := range uint32(20) {
 		id := c.Self().WithSerial(i + 1)
 		must.Get(c.Register(t.Context(), id, list(t, resource.Attrs{"a": "b"})))
@@ -143,9 +141,7 @@ var replacements = flag.Int("replacements", 20, "how many times TestReplacedUnde
 // TestLostIsNoticedTwice.
 func TestReplacedUnderLoad(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(8))
-	path := sock(t)
-	s := serve(t, path)
-	c := joined(t, path)
+	path, s, c := begun(t)
 	const callers = 50
 	var wg sync.WaitGroup
 	var done [callers]atomic.Uint64
@@ -184,9 +180,7 @@ func TestReplacedUnderLoad(t *testing.T) {
 // Several goroutines may notice the end of a connection, in any order. A caller that waits for the
 // next connection is woken.
 func TestLostIsNoticedTwice(t *testing.T) {
-	path := sock(t)
-	serve(t, path)
-	c := joined(t, path)
+	_, _, c := begun(t)
 	lc := c.conn
 	c.lost(lc)
 	c.mu.Lock()

@@ -55,6 +55,13 @@ func joined(t testing.TB, path string, opts ...ClientOption) *Client {
 	return joinedBy(t, DialSocket(path), opts...)
 }
 
+// begun starts a server at a new path, and joins it.
+func begun(t testing.TB, opts ...Option) (path string, s *Server, c *Client) {
+	path = sock(t)
+	s = serve(t, path, opts...)
+	return path, s, joined(t, path)
+}
+
 // joinedBy is joined with a Dialer.
 func joinedBy(t testing.TB, dial Dialer, opts ...ClientOption) *Client {
 	c := must.Get(Join(context.Background(), dial, opts...))
@@ -79,6 +86,16 @@ func fails(t testing.TB, want error) func(_ any, err error) {
 	}
 }
 
+// found takes the results of a question, and reports any other answer than the resource id.
+func found(t testing.TB, id resource.GID) func(resource.Record, error) {
+	return func(r resource.Record, err error) {
+		t.Helper()
+		if err != nil || r.ID != id {
+			t.Errorf("found %v, %v; want %v", r.ID, err, id)
+		}
+	}
+}
+
 // names reports an error that does not name path.
 func names(t testing.TB, err error, path string) {
 	t.Helper()
@@ -90,9 +107,8 @@ func names(t testing.TB, err error, path string) {
 // What one client registers another one finds, and only the owner may change it.
 func TestAskAndAnswer(t *testing.T) {
 	ctx := context.Background()
-	path := sock(t)
-	serve(t, path)
-	c, d := joined(t, path), joined(t, path)
+	path, _, c := begun(t)
+	d := joined(t, path)
 	id := c.Self().WithSerial(1)
 	must.Get(c.Register(ctx, id, list(t, resource.Attrs{"type": "x", "load": "3"})))
 	a, err := d.Find(ctx, list(t, resource.Match{"type": "x"}, "load", "none"))
@@ -269,9 +285,7 @@ func TestTakeover(t *testing.T) {
 
 // A connection with garbage is closed, and other connections are unaffected.
 func TestGarbage(t *testing.T) {
-	path := sock(t)
-	serve(t, path)
-	c := joined(t, path)
+	path, _, c := begun(t)
 	for _, junk := range [][]byte{
 		[]byte("GET / HTTP/1.1\r\n\r\n"),
 		append(wire.Greeting(wire.KindLife), 255, 255, 255, 255, 1, 0, 0, 0),
@@ -335,22 +349,6 @@ func FuzzServer(f *testing.F) {
 		<-done
 		s.Close()
 	})
-}
-
-// A question with an ended context fails, and the next question works.
-func TestCancelledAsk(t *testing.T) {
-	path := sock(t)
-	serve(t, path)
-	c := joined(t, path)
-	ctx, cancel := context.WithCancel(context.Background())
-	cancel()
-	fails(t, context.Canceled)(c.Find(ctx, list(t, nil)))
-	fails(t, ErrNotFound)(c.Lookup(context.Background(), c.Self()))
-}
-
-// Join fails with ErrNoDirectory if no process serves.
-func TestNoDirectory(t *testing.T) {
-	fails(t, ErrNoDirectory)(Join(context.Background(), DialSocket(sock(t))))
 }
 
 // A client neither joins nor replaces a directory that is not to be trusted.

@@ -81,14 +81,3 @@ func TestLabels(t *testing.T) {
 		}
 	}
 }
-
-// FuzzParseLabels parses arbitrary bytes: the result is always valid.
-func FuzzParseLabels(f *testing.F) {
-	f.Add(labels(f, resource.Attrs{"zone": "a"}).wire())
-	f.Fuzz(func(t *testing.T, b []byte) {
-		l := parseLabels(b)
-		if _, err := NewLabels(l); err != nil {
-			t.Errorf("labels that are refused: %v", err)
-		}
-	})
-}

@@ -134,9 +134,8 @@ func TestFindAllTakeover(t *testing.T) {
 // A listing from the index equals the one over the socket, in the same order, and the server is not
 // asked. In a cluster the server is asked.
 func TestFindAllIndexed(t *testing.T) {
-	path := sock(t)
-	s := serve(t, path)
-	owner, c := joined(t, path), joined(t, path)
+	path, s, owner := begun(t)
+	c := joined(t, path)
 	bySocket := joined(t, path, WithoutClientIndex())
 	for i := range uint32(300) {
 		register(t, owner, i+1, resource.Attrs{"type": "lamp", "n": fmt.Sprint(i), "room": strings.Repeat("x", int(i))})
@@ -220,12 +219,8 @@ func TestConditionsEverywhere(t *testing.T) {
 		find(where(t, lamps("load", "n"), orderBy("load", false)), 1, "{type=lamp, load=-5, n=0}")
 		owned := where(t, lamps("n"), orderBy("load", true), func(l *resource.List) error { return l.OwnedBy(a.Self()) })
 		find(owned, 39, "{type=lamp, n=38}")
-		if _, err := c.Find(t.Context(), where(t, lamps(), compare("load", resource.Gt, "15"))); !errors.Is(err, ErrNotFound) {
-			t.Error(name, err)
-		}
-		if _, err := c.Find(t.Context(), where(t, list(t, resource.Match{"type": "chair"}), orderBy("load", true))); !errors.Is(err, ErrNotFound) {
-			t.Error(name, err)
-		}
+		fails(t, ErrNotFound)(c.Find(t.Context(), where(t, lamps(), compare("load", resource.Gt, "15"))))
+		fails(t, ErrNotFound)(c.Find(t.Context(), where(t, list(t, resource.Match{"type": "chair"}), orderBy("load", true))))
 		if got := serials(t, c, where(t, lamps(), compare("load", resource.Ge, "13.5")), 0); len(got) != 3 {
 			t.Error(name, got)
 		}
@@ -248,9 +243,7 @@ func TestConditionsEverywhere(t *testing.T) {
 
 // A watch with a comparison reports resources as their numbers begin and cease to match.
 func TestConditionsWatched(t *testing.T) {
-	path := sock(t)
-	serve(t, path)
-	c := joined(t, path)
+	_, _, c := begun(t)
 	id := register(t, c, 1, resource.Attrs{"type": "lamp", "load": "7", "room": "a"})
 	p := where(t, list(t, resource.Match{"type": "lamp"}, "room"), compare("load", resource.Lt, "5"))
 	step := 0
@@ -286,9 +279,7 @@ func TestConditionsWatched(t *testing.T) {
 // Concurrent calls of Change all take effect, also if the server has a revision that the client
 // does not know.
 func TestChange(t *testing.T) {
-	path := sock(t)
-	serve(t, path)
-	c := joined(t, path)
+	_, _, c := begun(t)
 	id := register(t, c, 1, resource.Attrs{"x": "0"})
 	var wg sync.WaitGroup
 	for i := range 8 {

@@ -20,9 +20,7 @@ import (
 
 // Asking goroutines that give up a question without an answer leave no connections in the server.
 func TestHangup(t *testing.T) {
-	path := sock(t)
-	s := serve(t, path)
-	c := joined(t, path)
+	_, s, c := begun(t)
 	s.Attach(silent(nil))
 	p := list(t, resource.Match{"a": "b"})
 	var wg sync.WaitGroup

@@ -97,24 +97,21 @@ func TestFilesPutBack(t *testing.T) {
 						return err == nil && (suffixes != nil && !removed[p] || fi.ModTime() != was[i].ModTime())
 					})
 				}
-				eventually.True(t, "the socket is served", func() bool {
+				served := func(path string) bool {
 					nc, err := DialSocket(path)(t.Context())
 					if err == nil {
 						nc.Close()
 					}
 					return err == nil
-				})
+				}
+				eventually.True(t, "the socket is served", func() bool { return served(path) })
 				if after, err := os.ReadFile(path + nodeSuffix); string(after) != string(before) {
 					t.Errorf("the identity was %q and is %q: %v", before, after, err)
 				}
 				if daemon == "daemon" {
 					eventually.True(t, "the second path is served", func() bool {
 						b, err := os.ReadFile(second + nodeSuffix)
-						nc, e := DialSocket(second)(t.Context())
-						if e == nil {
-							nc.Close()
-						}
-						return err == nil && e == nil && strings.Contains(string(b), path+"\n")
+						return served(second) && err == nil && strings.Contains(string(b), path+"\n")
 					})
 				}
 				eventually.True(t, "the context shows itself in the lock", func() bool { return isLocked(t, path+lockSuffix, c.Self()) })
@@ -122,9 +119,7 @@ func TestFilesPutBack(t *testing.T) {
 					s.Close()
 					t.Errorf("a second server: %v", err)
 				}
-				if a, err := joined(t, path).Find(t.Context(), l); err != nil || a.ID != id {
-					t.Errorf("found %v: %v", a.ID, err)
-				}
+				found(t, id)(joined(t, path).Find(t.Context(), l))
 				s.Close()
 				fails(t, fs.ErrNotExist)(os.Lstat(path))
 				select {
@@ -439,9 +434,7 @@ func TestTCP(t *testing.T) {
 	l, _ := resource.NewPattern(resource.Attrs{"over": "tcp"})
 	id := c.Self().WithSerial(1)
 	must.Get(c.Register(ctx, id, l))
-	if a, err := c.Find(ctx, l); err != nil || a.ID != id {
-		t.Fatalf("found %v: %v", a.ID, err)
-	}
+	found(t, id)(c.Find(ctx, l))
 	for _, bad := range []string{"tcp://0.0.0.0:0", "tcp://192.0.2.1:0", "tcp://127.0.0.1", "127.0.0.1:0", "tcp://%zz"} {
 		if at, err := s.ListenTCP(bad); err == nil {
 			t.Errorf("%s is served at %s", bad, at)

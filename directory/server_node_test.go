@@ -38,9 +38,7 @@ func nodes(t testing.TB, c *Client, pattern *resource.List) (all []resource.Reco
 // change it. See also TestNodesOfCluster.
 func TestNode(t *testing.T) {
 	ctx := context.Background()
-	path := sock(t)
-	s := serve(t, path, WithLabels(labels(t, resource.Attrs{"zone": "a", "gpu": "2"})))
-	c := joined(t, path)
+	path, s, c := begun(t, WithLabels(labels(t, resource.Attrs{"zone": "a", "gpu": "2"})))
 	id := NodeResource(s.Node())
 	host, _ := os.Hostname()
 	for _, p := range []*resource.List{
@@ -90,9 +88,7 @@ func TestNode(t *testing.T) {
 //
 // Promise (Nodes): A node stays the same when another process serves it, with its labels.
 func TestNodeOutlivesServers(t *testing.T) {
-	path := sock(t)
-	s := serve(t, path, AsDaemon(), WithLabels(labels(t, resource.Attrs{"zone": "a"})))
-	c := joined(t, path)
+	path, s, c := begun(t, AsDaemon(), WithLabels(labels(t, resource.Attrs{"zone": "a"})))
 	next, stop := iter.Pull2(c.Watch(eventually.Context(t), list(t, resource.Match{AttrKind: "node"})))
 	defer stop()
 	expect := func(kind EventKind, zone string) (rev uint64) {

@@ -339,9 +339,7 @@ func TestLateContextIsAwaited(t *testing.T) {
 		t.Error("recovered without a context that lives")
 	}
 	close(come)
-	if a, err := early.Find(t.Context(), list(t, resource.Attrs{"type": "lamp"})); err != nil || a.ID != id {
-		t.Errorf("what it has: %v, %v", a.ID, err)
-	}
+	found(t, id)(early.Find(t.Context(), list(t, resource.Attrs{"type": "lamp"})))
 	if s.awaits() {
 		t.Error("no other context lives, and one is awaited")
 	}

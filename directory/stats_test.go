@@ -15,9 +15,8 @@ import (
 // A server counts questions by their results, and what its contexts do with their resources.
 func TestStats(t *testing.T) {
 	ctx := t.Context()
-	path := sock(t)
-	s := serve(t, path)
-	c, d := joined(t, path), joined(t, path)
+	path, s, c := begun(t)
+	d := joined(t, path)
 	here, nowhere := list(t, resource.Match{"type": "x"}), list(t, resource.Match{"type": "y"})
 	for i := range uint32(3) {
 		must.Get(c.Register(ctx, c.Self().WithSerial(1+i), list(t, resource.Attrs{"type": "x"})))

@@ -172,14 +172,6 @@ func TestHTTP(t *testing.T) {
 			t.Errorf("%s %s: %s", m.method, m.path, resp.Status)
 		}
 	}
-	// An address in use is an error that says so, and the node is free afterwards.
-	other := filepath.Join(short(t), "other")
-	if _, errOut, code := call(t, "--socket", other, "--http", at); code != codePassing || !strings.Contains(errOut, "--http "+at) || !strings.Contains(errOut, "in use") {
-		t.Errorf("exit code %d, %q", code, errOut)
-	}
-	if err := answers(t, other); !errors.Is(err, directory.ErrNoDirectory) {
-		t.Errorf("the node of the one that could not: %v", err)
-	}
 	d.Close()
 	if code := stop(); code != 0 {
 		t.Errorf("exit code %d", code)

@@ -16,18 +16,20 @@ import (
 	"github.com/rocl-go/rocl/resource"
 )
 
-// Errors of this package.
+// Errors of this package. Package directory exports them and says what each means.
 var (
-	// ErrExists is returned if the identifier of a new resource is taken.
-	ErrExists = errors.New("database: resource exists")
-	// ErrNotFound is returned if there is no resource with the identifier.
-	ErrNotFound = errors.New("database: no such resource")
-	// ErrRevision is returned if a resource has another revision than the expected one.
-	ErrRevision = errors.New("database: resource has another revision")
-	// ErrIncomplete is returned if an attribute of a resource has no value.
-	ErrIncomplete = errors.New("database: an attribute has no value")
-	// ErrNotOwner is returned if the resource belongs to another context.
-	ErrNotOwner = errors.New("database: resource is another context's")
+	// Cause: nothing matches: it is not registered, has ended, or is in another directory. `rocl`
+	// prints `no resource matches`. Remedy: compare `rocl find --contexts` in both environments;
+	// wait with `Context.Await`.
+	ErrNotFound = errors.New("rocl: no such resource")
+	// Cause: `CompareAndSet`: another change came first. Remedy: read again, and repeat.
+	ErrRevision = errors.New("rocl: the attributes have changed")
+	// Cause: another context owns the resource. Remedy: let that one change it.
+	ErrNotOwner = errors.New("rocl: not the owner")
+	// Cause: `Unique`: another resource has these attributes. Remedy: use that one.
+	ErrExists = errors.New("rocl: resource exists")
+	// Cause: an attribute to register, or one of `Unique`, has no value. Remedy: give it one.
+	ErrIncomplete = errors.New("rocl: an attribute has no value")
 )
 
 // A Record is one resource. In records of this package Attrs is a view that stays valid for ever;

@@ -4,13 +4,11 @@ package database
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"math/rand/v2"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/rocl-go/rocl/directory/internal/index"
 	"github.com/rocl-go/rocl/internal/os/memfd"
@@ -228,64 +226,5 @@ func TestIndexFails(t *testing.T) {
 	}
 	if d.Len() != 200 || d.Stats().IndexBytes != 0 {
 		t.Errorf("%+v", d.Stats())
-	}
-}
-
-// BenchmarkIndexMillion measures an index of one million resources.
-func BenchmarkIndexMillion(b *testing.B) {
-	const n = 1_000_000
-	for range b.N {
-		d := New()
-		must.OK(d.MakeIndex(b.Context(), index.DefaultSize))
-		lists := make([]resource.List, 1<<16)
-		build := func(i int, l *resource.List) {
-			l.Reset()
-			var id [8]byte
-			binary.LittleEndian.PutUint64(id[:], uint64(i))
-			_ = l.AddString("type", "worker")
-			_ = l.AddString("site", fmt.Sprint(i%4))
-			_ = l.Add("serial", id[:])
-			_ = l.Add("slot", append(id[:], 's'))
-		}
-		owner := resource.MakeGID(1, 1, 0)
-		var took time.Duration
-		own := 0
-		for i := 0; i < n; {
-			k := min(len(lists), n-i)
-			for j := range k {
-				build(i+j, &lists[j])
-				own += len("typeworkersite") + 1 + len("serial") + 8 + len("slot") + 9
-			}
-			start := time.Now()
-			for j := range k {
-				must.Get(d.Put(owner.WithSerial(uint32(i+j+1)), owner, &lists[j]))
-			}
-			took += time.Since(start)
-			i += k
-		}
-		b.ReportMetric(n/took.Seconds(), "put/s")
-		b.ReportMetric((float64(d.Stats().IndexBytes)-float64(own))/n, "B/resource")
-		r := openIndex(b, d)
-		for i := range lists {
-			build((i*7919)%n, &lists[i])
-		}
-		buf := make([]byte, 256)
-		for range 2 {
-			start := time.Now()
-			for i := range lists {
-				if _, v := r.Find(&lists[i], buf); v != index.Found {
-					b.Fatal(v)
-				}
-			}
-			b.ReportMetric(float64(time.Since(start).Nanoseconds())/float64(len(lists)), "find-ns")
-		}
-		start := time.Now()
-		for i := range lists {
-			if _, ok := d.Find(&lists[i]); !ok {
-				b.Fatal("no")
-			}
-		}
-		b.ReportMetric(float64(time.Since(start).Nanoseconds())/float64(len(lists)), "db-find-ns")
-		d.DropIndex()
 	}
 }

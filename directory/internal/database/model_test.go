@@ -3,7 +3,6 @@
 package database
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -221,24 +220,6 @@ func TestChurn(t *testing.T) {
 	}
 	if k := d.DeleteOwner(ctx); k != (n+2)/3 || d.Len() != 0 {
 		t.Errorf("deleted %d, %d left", k, d.Len())
-	}
-}
-
-// Next returns when its context ends or the watch is closed.
-func TestWatchEnds(t *testing.T) {
-	d := New()
-	w := d.Watch(new(resource.List))
-	if ev, err := w.Next(t.Context()); err != nil || ev.Kind != Synced {
-		t.Fatal(ev, err)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	if _, err := w.Next(ctx); !errors.Is(err, context.Canceled) {
-		t.Error(err)
-	}
-	w.Close()
-	if _, err := w.Next(t.Context()); !errors.Is(err, ErrWatchClosed) {
-		t.Error(err)
 	}
 }
 

@@ -3,6 +3,7 @@
 package database
 
 import (
+	"container/list"
 	"context"
 	"errors"
 	"sync"
@@ -61,8 +62,7 @@ type Watch struct {
 
 	mu     sync.Mutex             // taken after the database's mu; guards all below
 	items  map[resource.GID]*item // what the reader knows, and what is queued
-	first  *item                  // the event to be read next; nil: the queue is empty
-	last   *item                  // the event to be read last
+	queue  list.List              // the items with an event to be read, in the order of their seq
 	seq    uint64                 // of the item queued last
 	until  uint64                 // items up to this seq come before Synced
 	synced bool                   // Synced has been read
@@ -75,11 +75,10 @@ type Watch struct {
 type item struct {
 	id              resource.GID
 	reported, there bool
-	local           bool   // the database holds the resource while it is there
-	rec             Record // without attributes while the database holds the resource
-	queued          bool
+	local           bool          // the database holds the resource while it is there
+	rec             Record        // without attributes while the database holds the resource
+	place           *list.Element // in the queue; nil: not queued
 	seq             uint64
-	next, prev      *item // in the queue
 }
 
 // Watch begins to watch. The first events report the resources that match now, the next one is
@@ -157,40 +156,15 @@ func (w *Watch) offerLocked(r Record, there, local bool) {
 		w.items[r.ID] = it
 	}
 	it.rec, it.there, it.local = r, there, local
-	if it.queued {
-		return
+	if it.place == nil {
+		w.seq++
+		it.seq, it.place = w.seq, w.queue.PushBack(it)
 	}
-	w.seq++
-	it.queued, it.seq, it.prev, it.next = true, w.seq, w.last, nil
-	if w.last != nil {
-		w.last.next = it
-	} else {
-		w.first = it
-	}
-	w.last = it
-}
-
-// unqueueLocked takes an item out of the queue. mu must be held.
-func (w *Watch) unqueueLocked(it *item) {
-	if !it.queued {
-		return
-	}
-	if it.prev != nil {
-		it.prev.next = it.next
-	} else {
-		w.first = it.next
-	}
-	if it.next != nil {
-		it.next.prev = it.prev
-	} else {
-		w.last = it.prev
-	}
-	it.queued, it.next, it.prev = false, nil, nil
 }
 
 // forgetLocked removes an item from the queue and from the watch. mu must be held.
 func (w *Watch) forgetLocked(it *item) {
-	w.unqueueLocked(it)
+	w.queue.Remove(it.place)
 	delete(w.items, it.id)
 }
 
@@ -265,15 +239,16 @@ func (w *Watch) Next(ctx context.Context) (Event, error) {
 
 // nextLocked returns the next event. The mu of the database and that of w must be held.
 func (w *Watch) nextLocked() (ev Event, ok bool) {
-	it := w.first
-	if !w.synced && w.held == 0 && (it == nil || it.seq > w.until) {
+	next := w.queue.Front()
+	if !w.synced && w.held == 0 && (next == nil || next.Value.(*item).seq > w.until) {
 		w.synced = true
 		return Event{Kind: Synced}, true
 	}
-	if it == nil {
+	if next == nil {
 		return Event{}, false
 	}
-	w.unqueueLocked(it)
+	it := w.queue.Remove(next).(*item)
+	it.place = nil
 	ev = Event{Changed, it.rec}
 	switch {
 	case !it.there:

@@ -126,24 +126,3 @@ func TestOpenRefuses(t *testing.T) {
 		t.Error("nothing but zeros was taken for an index")
 	}
 }
-
-// FuzzReader puts words of the fuzzer into a valid index.
-func FuzzReader(f *testing.F) {
-	f.Add([]byte{})
-	f.Add([]byte{16, 0, 0, 0, 255, 255, 255, 255, 255, 255, 255, 255})
-	good := template(f)
-	mem, read := page(f, minSize)
-	known := patterns(f)
-	copy(mem, good)
-	f.Fuzz(func(t *testing.T, b []byte) {
-		for ; len(b) >= 12; b = b[12:] {
-			at := int(binary.LittleEndian.Uint32(b)) % (len(good) / 8) * 8
-			copy(mem[at:], b[4:12])
-			defer copy(mem[at:], good[at:at+8]) // copying the whole index would take longer than reading it
-		}
-		copy(mem, good[:32])
-		r := read()
-		defer r.Close()
-		questions(t, r, known)
-	})
-}

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"sync/atomic"
 	"time"
 
 	"github.com/rocl-go/rocl/internal/os/netsource"
@@ -208,15 +209,17 @@ func (x *Mux) hearLarge(s *stranger, c net.Conn) error {
 	if _, err := io.ReadFull(c, head[:]); err != nil {
 		return err
 	}
+	refuse := func(count *atomic.Uint64) error {
+		count.Add(1)
+		return errForeign
+	}
 	n := counterOf(head[1:])
 	from, plain := x.openPart(head[1:], kindLarge)
 	if from == nil || len(plain) != 4 {
-		x.count.Foreign.Add(1)
-		return errForeign
+		return refuse(&x.count.Foreign)
 	}
 	if !from.first(n) {
-		x.count.Replayed.Add(1)
-		return errForeign
+		return refuse(&x.count.Replayed)
 	}
 	size := binary.LittleEndian.Uint32(plain)
 	if size > MaxLarge {
@@ -229,14 +232,9 @@ func (x *Mux) hearLarge(s *stranger, c net.Conn) error {
 		return err
 	}
 	body := b.Bytes()
-	if counterOf(body) != n+1 || senderOf(body) != from.node {
-		x.count.Foreign.Add(1)
-		return errForeign
-	}
 	again, plain := x.openPart(body, kindBody)
-	if again != from {
-		x.count.Foreign.Add(1)
-		return errForeign
+	if again != from || counterOf(body) != n+1 {
+		return refuse(&x.count.Foreign)
 	}
 	s.Close() // the sender waits for it
 	if x.life.Err() == nil {
