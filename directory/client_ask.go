@@ -51,7 +51,7 @@ func (c *Client) borrow(ctx context.Context, kind byte) (*askConn, error) {
 		if errors.Is(err, ErrUntrusted) {
 			return nil, err
 		}
-		// The server is ending: wait until the life connection has ended too.
+		// The server is ending: wait until the registration connection has ended too.
 		if err := sleep(ctx, time.Millisecond); err != nil {
 			return nil, err
 		}

@@ -49,7 +49,7 @@ func TestCloseWhileJoiningAgain(t *testing.T) {
 			return &stalling{Conn: nc, reach: func() {
 				go func() { closed <- c.Close() }()
 				if early {
-					<-c.life.Done()
+					<-c.lifetime.Done()
 				}
 			}}, nil
 		}

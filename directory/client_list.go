@@ -195,7 +195,7 @@ func (l *listing) fromLocalServer(ctx context.Context, s *Server) error {
 	for {
 		r, ok, err := cur.next(ctx, s, l.pattern)
 		switch {
-		case s.life.Err() != nil:
+		case s.lifetime.Err() != nil:
 			return errLost
 		case err != nil:
 			return err
@@ -214,7 +214,7 @@ func (l *listing) answer(ctx context.Context, s *Server, ans *resource.Record) e
 	switch {
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
-	case s.life.Err() != nil:
+	case s.lifetime.Err() != nil:
 		return errLost
 	}
 	l.deliver(ans)
@@ -223,7 +223,7 @@ func (l *listing) answer(ctx context.Context, s *Server, ans *resource.Record) e
 
 // lostOr returns errLost if the server has ended, else err.
 func lostOr(s *Server, err error) error {
-	if s.life.Err() != nil {
+	if s.lifetime.Err() != nil {
 		return errLost
 	}
 	return err

@@ -81,7 +81,7 @@ func (c *Client) watch(ctx context.Context, pattern *resource.List) iter.Seq2[Ev
 		for {
 			a, err := c.borrow(ctx, wire.KindWatch)
 			if err == nil {
-				stop := context.AfterFunc(c.life, func() { _ = a.c.Close() })
+				stop := context.AfterFunc(c.lifetime, func() { _ = a.c.Close() })
 				err = w.yieldEvents(ctx, a, pattern, yield)
 				stop()
 				a.c.Close()
@@ -92,7 +92,7 @@ func (c *Client) watch(ctx context.Context, pattern *resource.List) iter.Seq2[Ev
 			switch {
 			case ctx.Err() != nil:
 				err = context.Cause(ctx)
-			case c.life.Err() != nil:
+			case c.lifetime.Err() != nil:
 				err = ErrClosed
 			}
 			if !errors.Is(err, errLost) {

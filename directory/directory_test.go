@@ -135,7 +135,7 @@ func TestAskAndAnswer(t *testing.T) {
 		t.Errorf("%d answers, then %v", n, err)
 	}
 	c.Close()
-	eventually.True(t, "the server has seen the life connection end", func() bool {
+	eventually.True(t, "the server has seen the registration connection end", func() bool {
 		_, err := d.Lookup(ctx, id)
 		return errors.Is(err, ErrNotFound)
 	})
@@ -288,10 +288,10 @@ func TestGarbage(t *testing.T) {
 	path, _, c := begun(t)
 	for _, junk := range [][]byte{
 		[]byte("GET / HTTP/1.1\r\n\r\n"),
-		append(wire.Greeting(wire.KindLife), 255, 255, 255, 255, 1, 0, 0, 0),
+		append(wire.Greeting(wire.KindRegistration), 255, 255, 255, 255, 1, 0, 0, 0),
 		append(wire.Greeting(wire.KindAsk), 12, 0, 0, 0, wire.MsgFind, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0),
 		append(wire.Greeting(9), 0),
-		append(wire.Greeting(wire.KindLife), append([]byte{60, 0, 0, 0, wire.MsgJoin, 0, 0, 0}, make([]byte, 56)...)...)[:70],
+		append(wire.Greeting(wire.KindRegistration), append([]byte{60, 0, 0, 0, wire.MsgJoin, 0, 0, 0}, make([]byte, 56)...)...)[:70],
 	} {
 		nc := must.Get(net.Dial("unix", path))
 		_, _ = nc.Write(junk)
@@ -329,7 +329,7 @@ func FuzzServer(f *testing.F) {
 	k.Begin(wire.MsgJoin, 1)
 	k.Append(make([]byte, 48))
 	k.Append(new(resource.List).Wire())
-	f.Add(append(wire.Greeting(wire.KindLife), k.Finish()...))
+	f.Add(append(wire.Greeting(wire.KindRegistration), k.Finish()...))
 	f.Add(append(wire.Greeting(wire.KindAsk), 19, 0, 0, 0, wire.MsgTrace, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, byte(strategy.Unicast), 0, 0, 6, 0, 0, 0))
 	var asks []byte
 	for _, typ := range []byte{wire.MsgList, wire.MsgMore, wire.MsgFind, wire.MsgStop} {

@@ -25,11 +25,11 @@
 //
 // # Connections
 //
-// A context has one life connection. Its resources are registered for as long as that connection
-// lasts. Questions go over ask connections, which the asking goroutine writes and reads itself.
-// Each watch has a connection of its own. Another member of the cluster has one peer connection
-// ([Server.ServePeer]) for all its watches; it may send watch, stop and beat there and nothing
-// else.
+// A context has one registration connection. Its resources are registered for as long as that
+// connection lasts. Questions go over ask connections, which the asking goroutine writes and reads
+// itself. Each watch has a connection of its own. Another member of the cluster has one peer
+// connection ([Server.ServePeer]) for all its watches; it may send watch, stop and beat there and
+// nothing else.
 //
 // A context that has asked often receives the index of the node: a copy of the database in shared
 // memory, handed over on a connection of its own. From then on the context finds and looks up
@@ -41,10 +41,11 @@
 // server when no other process serves, and both read and write the files, events, labels and errors
 // that this package exports. The files server_*.go have the server, client_*.go the client, and the
 // others types of both. Files of the same ending belong together: *_ask.go has questions, *_list.go
-// listings, *_watch.go watches, *_index.go the index, *_trace.go traces. A context's life connection
-// is in server_context.go and client_requests.go, and what a takeover needs in server_recovery.go and
-// client_join.go.
+// listings, *_watch.go watches, *_index.go the index, *_trace.go traces. A context's registration
+// connection is in server_context.go and client_requests.go, and what a takeover needs in
+// server_recovery.go and client_join.go.
 //
 // Package directory/internal/wire has the messages. Package directory/internal/node has the socket,
-// the lock, the identity and the other files of a node, and the checks of the processes at both ends.
+// the lock, the identity and the other files of a node, and the checks of the processes at both
+// ends.
 package directory

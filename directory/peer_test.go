@@ -112,7 +112,7 @@ func TestPeerMayOnlyWatch(t *testing.T) {
 	w.Append([]byte("not a list"))
 	bad := slices.Clone(w.Finish())
 	for what, b := range map[string][]byte{
-		"life":            append(wire.Greeting(wire.KindLife), join...),
+		"registration":    append(wire.Greeting(wire.KindRegistration), join...),
 		"ask":             append(wire.Greeting(wire.KindAsk), find...),
 		"yield":           wire.Greeting(wire.KindYield),
 		"join as a peer":  append(wire.Greeting(wire.KindPeer), join...),
@@ -138,7 +138,7 @@ func TestPeerMayOnlyWatch(t *testing.T) {
 	near.Close()
 }
 
-// Each end hangs up when the other has been silent for peerPatience, and only then.
+// Each end hangs up when the other has been silent for peerTimeout, and only then.
 //
 // Promise (Watches): A member that is silent delays no watch by more than 3 s. See also
 // TestWatchSilentMember.
@@ -161,7 +161,7 @@ func TestPeerSilence(t *testing.T) {
 		}
 		begun := time.Now() // this end is silent
 		served.Wait()
-		if d := time.Since(begun); d > peerPatience {
+		if d := time.Since(begun); d > peerTimeout {
 			t.Errorf("served on for %v", d)
 		}
 		if err := <-gone; err == nil {
@@ -172,14 +172,14 @@ func TestPeerSilence(t *testing.T) {
 		go func() { _, _ = io.Copy(io.Discard, far) }()
 		q := must.Get(NewPeer(near))
 		begun = time.Now()
-		if _, _, _, err := q.Next(); err == nil || time.Since(begun) != peerPatience {
+		if _, _, _, err := q.Next(); err == nil || time.Since(begun) != peerTimeout {
 			t.Errorf("after %v: %v", time.Since(begun), err)
 		}
 		q.Close()
 		near, far = net.Pipe() // a server that takes nothing
 		defer far.Close()
 		begun = time.Now()
-		if _, err := NewPeer(near); err == nil || time.Since(begun) != peerPatience {
+		if _, err := NewPeer(near); err == nil || time.Since(begun) != peerTimeout {
 			t.Errorf("after %v: %v", time.Since(begun), err)
 		}
 		near.Close()

@@ -13,8 +13,8 @@ import (
 	"github.com/rocl-go/rocl/resource"
 )
 
-// lifeServer is the server's end of the life connection of a context.
-type lifeServer struct {
+// registrationServer is the server's end of the registration connection of a context.
+type registrationServer struct {
 	superseded bool // the context has joined again over another connection; Server.mu guards it
 	member     bool // the context would become the cluster's member in place of this server
 
@@ -22,9 +22,9 @@ type lifeServer struct {
 	out wire.Conn
 }
 
-// serveLife serves a life connection until it ends. Then the context's resources are deleted,
-// unless the context has joined again over another connection or the server is closed.
-func (s *Server) serveLife(c *wire.Conn) error {
+// serveRegistrations serves a registration connection until it ends. Then the context's resources
+// are deleted, unless the context has joined again over another connection or the server is closed.
+func (s *Server) serveRegistrations(c *wire.Conn) error {
 	var offering *offer
 	if s.Follows() {
 		if offering = s.offers.arrives(); offering != nil {
@@ -44,7 +44,7 @@ func (s *Server) serveLife(c *wire.Conn) error {
 		offering = nil
 	}
 	_, member := list.Get(wire.JoinMember)
-	me := &lifeServer{member: member, out: *wire.NewConn(c.Conn)}
+	me := &registrationServer{member: member, out: *wire.NewConn(c.Conn)}
 	me.mu.Lock() // until the answer to join is sent
 	s.enter(self, me)
 	defer s.leave(self, me)
@@ -56,23 +56,23 @@ func (s *Server) serveLife(c *wire.Conn) error {
 	return s.serveChanges(c, self, offering)
 }
 
-// enter makes me the life connection of a context, in place of an earlier one.
-func (s *Server) enter(self resource.GID, me *lifeServer) {
+// enter makes me the registration connection of a context, in place of an earlier one.
+func (s *Server) enter(self resource.GID, me *registrationServer) {
 	s.mu.Lock()
-	if old := s.lives[self]; old != nil {
+	if old := s.contexts[self]; old != nil {
 		old.superseded = true
 	}
-	s.lives[self] = me
+	s.contexts[self] = me
 	s.mu.Unlock()
 	s.count.add(&s.count.Joined, 1)
 }
 
 // leave undoes enter when the connection has ended. It deletes the context's resources, unless the
-// context has another life connection or the server is closed.
-func (s *Server) leave(self resource.GID, me *lifeServer) {
+// context has another registration connection or the server is closed.
+func (s *Server) leave(self resource.GID, me *registrationServer) {
 	s.mu.Lock()
-	if s.lives[self] == me {
-		delete(s.lives, self)
+	if s.contexts[self] == me {
+		delete(s.contexts, self)
 	}
 	goesOn := me.superseded || s.closed || planted.Is(planted.DeadContext)
 	s.mu.Unlock()

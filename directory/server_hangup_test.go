@@ -44,7 +44,7 @@ func TestHangup(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	eventually.True(t, "only the life connection is left", func() bool { return s.Stats().Connections == 1 })
+	eventually.True(t, "only the registration connection is left", func() bool { return s.Stats().Connections == 1 })
 }
 
 // A client that waits gets its answers, also for several questions on one connection, and also if

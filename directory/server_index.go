@@ -44,7 +44,7 @@ func (s *Server) serveIndex(c *wire.Conn) error {
 		return fmt.Errorf("%w: not a request for the index", ErrProtocol)
 	}
 	s.mu.Lock()
-	joined := s.lives[self] != nil
+	joined := s.contexts[self] != nil
 	s.mu.Unlock()
 	want := s.id.Token(self)
 	switch {
@@ -71,7 +71,7 @@ func (s *Server) indexFile() (fd, size int, err error) {
 	switch {
 	case x.off:
 		return -1, 0, fmt.Errorf("%w: they are switched off", errNoIndex)
-	case s.life.Err() != nil:
+	case s.lifetime.Err() != nil:
 		return -1, 0, ErrClosed
 	}
 	if x.ours {
@@ -83,7 +83,7 @@ func (s *Server) indexFile() (fd, size int, err error) {
 		x.ours = false
 	}
 	begun := time.Now()
-	if err = s.db.MakeIndex(s.life, 0); err == nil {
+	if err = s.db.MakeIndex(s.lifetime, 0); err == nil {
 		x.ours = true
 		s.mu.Lock()
 		s.db.SetIndexAlone(s.attachedRemote() == nil)

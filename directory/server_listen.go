@@ -106,6 +106,6 @@ func (s *Server) awaitsContexts() bool {
 	return s.node.Awaits(func(ctx uint64) bool {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		return s.lives[resource.MakeGID(s.id.Node, ctx, 0)] != nil
+		return s.contexts[resource.MakeGID(s.id.Node, ctx, 0)] != nil
 	})
 }

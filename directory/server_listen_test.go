@@ -170,7 +170,7 @@ func displace(t *testing.T, s *Server, path string, opts ...Option) *Server {
 	t.Cleanup(func() { next.Close() })
 	<-s.Displaced()
 	s.Close()
-	<-s.life.Done()
+	<-s.lifetime.Done()
 	return next
 }
 

@@ -155,7 +155,7 @@ func (s *Server) untilRecovered(ctx context.Context, ask func() (resource.Record
 		switch {
 		case ok || recovered:
 			return r, ok, nil
-		case s.life.Err() != nil:
+		case s.lifetime.Err() != nil:
 			return r, false, ErrClosed
 		}
 		if err = sleep(ctx, recoveryStep); err != nil {
@@ -166,5 +166,5 @@ func (s *Server) untilRecovered(ctx context.Context, ask func() (resource.Record
 
 // awaitRecovery waits until the server has recovered or ended.
 func (s *Server) awaitRecovery() {
-	_, _, _ = s.untilRecovered(s.life, func() (r resource.Record, ok bool) { return })
+	_, _, _ = s.untilRecovered(s.lifetime, func() (r resource.Record, ok bool) { return })
 }

@@ -24,7 +24,7 @@ func follower(t *testing.T) *Server {
 	return s
 }
 
-// An offering is the life connection of a context that has joined again.
+// An offering is the registration connection of a context that has joined again.
 type offering struct {
 	t    *testing.T
 	k    *wire.Conn
@@ -213,7 +213,7 @@ func TestSlowOffer(t *testing.T) {
 		second.awaits = func() bool { // as if owner showed its presence
 			second.mu.Lock()
 			defer second.mu.Unlock()
-			return second.lives[owner.Self()] == nil
+			return second.contexts[owner.Self()] == nil
 		}
 		mu.Lock()
 		now, slow = second, true
@@ -235,7 +235,7 @@ func TestSlowOffer(t *testing.T) {
 func TestJoinIsAwaited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := follower(t)
-		raw(t, s.Dialer(), wire.KindLife)
+		raw(t, s.Dialer(), wire.KindRegistration)
 		synctest.Wait()
 		if s.Recovered() {
 			t.Error("recovered while a context joins")

@@ -107,6 +107,6 @@ func (s *Server) Stats() Stats {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	out.Contexts, out.Connections = len(s.lives), len(s.conns)
+	out.Contexts, out.Connections = len(s.contexts), len(s.conns)
 	return out
 }

@@ -68,7 +68,7 @@ func (s *Server) sendTermsLocked() {
 	if s.closed {
 		return
 	}
-	for _, l := range s.lives {
+	for _, l := range s.contexts {
 		s.busy.Add(1)
 		go func() { // a context may be slow to read
 			defer s.busy.Done()
@@ -79,7 +79,7 @@ func (s *Server) sendTermsLocked() {
 
 // sendTerms sends the present terms to a context. l.mu orders concurrent calls, so the last message
 // has the newest terms.
-func (s *Server) sendTerms(l *lifeServer) {
+func (s *Server) sendTerms(l *registrationServer) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	t := s.currentTerms()

@@ -41,7 +41,7 @@ func (s *Server) serveWatch(c *wire.Conn) error {
 	w := s.watch(&l)
 	s.count.add(&s.count.Watched, 1)
 	end := s.attach(w, &l)
-	ctx, cancel := context.WithCancel(s.life)
+	ctx, cancel := context.WithCancel(s.lifetime)
 	s.busy.Add(1)
 	go func() { // the client sends nothing more: the read ends when the client hangs up
 		defer s.busy.Done()

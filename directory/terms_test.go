@@ -43,7 +43,7 @@ func TestTermsChange(t *testing.T) {
 	if got := <-heard; len(got.Keys) != 1 || string(got.Keys[0]) != string(own[:]) || got.Member || got.Host != "" || got.Sealed {
 		t.Errorf("terms of a node in no cluster: %+v", got)
 	}
-	k := raw(t, DialSocket(path), wire.KindLife) // of a context that does not read
+	k := raw(t, DialSocket(path), wire.KindRegistration) // of a context that does not read
 	k.Begin(wire.MsgJoin, 0)
 	k.Append(make([]byte, 48))
 	k.Append(new(resource.List).Wire())

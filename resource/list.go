@@ -293,8 +293,8 @@ func (l *List) set(name string, value []byte, only bool) error {
 	return nil
 }
 
-// rebuilt returns the list of what put appends for each attribute of l. For an attribute that is to be
-// left out, put appends nothing. size is about how many bytes the result has.
+// rebuilt returns the list of what put appends for each attribute of l. For an attribute that is to
+// be left out, put appends nothing. size is about how many bytes the result has.
 func (l *List) rebuilt(size int, put func(b []byte, a attr) []byte) List {
 	b, n := make([]byte, listHead, size), 0
 	for a := range each(l.Wire()) {
@@ -340,8 +340,8 @@ func (l *List) without(drop func(attr) bool) List {
 // square.
 const few = 16
 
-// Fill gives each absent attribute its value in from. An attribute that from lacks stays absent, and
-// so does one whose value would make the list too large.
+// Fill gives each absent attribute its value in from. An attribute that from lacks stays absent,
+// and so does one whose value would make the list too large.
 func (l *List) Fill(from *List) { *l = l.filled(from) }
 
 // filled returns what Fill makes of the list.
@@ -388,8 +388,8 @@ func (l *List) filler(from *List) filler {
 	return v
 }
 
-// of returns the value for an attribute of the list, nil if the attribute stays as it is. It must be
-// called once with each attribute, in order.
+// of returns the value for an attribute of the list, nil if the attribute stays as it is. It must
+// be called once with each attribute, in order.
 func (v *filler) of(a attr) (value []byte) {
 	switch {
 	case !a.absent():

@@ -20,8 +20,8 @@ func newRegistry(w *watched) *prometheus.Registry {
 	return reg
 }
 
-// A collector reads the values of all metrics when it is asked for them. The server, the cluster and
-// the port count them. It implements prometheus.Collector.
+// A collector reads the values of all metrics when it is asked for them. The server, the cluster
+// and the port count them. It implements prometheus.Collector.
 type collector struct{ *watched }
 
 // Describe sends nothing: Collect has the description of each metric beside its values.
@@ -42,8 +42,8 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// metrics receives metrics. The methods get the name without "rocl_", the help, and the labels, each
-// as a name and a value.
+// metrics receives metrics. The methods get the name without "rocl_", the help, and the labels,
+// each as a name and a value.
 type metrics chan<- prometheus.Metric
 
 // pairs returns the description of a metric, and the values of its labels.

@@ -47,7 +47,7 @@ func (x *Mux) Ask(d time.Duration, done func() bool, late func(), out ...Out) {
 	defer x.asking.Unlock()
 	var k *asker
 	var only *peer
-	if x.life.Err() == nil {
+	if x.lifetime.Err() == nil {
 		only = x.only(out)
 		k = x.asker(only)
 	}
@@ -70,7 +70,7 @@ func (x *Mux) Ask(d time.Duration, done func() bool, late func(), out ...Out) {
 			begun = now
 			late()
 		}
-		if now.Sub(begun) > d || x.life.Err() != nil {
+		if now.Sub(begun) > d || x.lifetime.Err() != nil {
 			if x.poller.Add(k.fd, k.socket) == nil {
 				k.late = now.Add(lateTime)
 			}

@@ -66,7 +66,7 @@ func (x *Mux) Beacon() {
 
 // Knock tells the program at an address that this member is there, and at which port. A member that
 // was started anew there may know no other member, and cannot open what is sealed for its former
-// life.
+// incarnation.
 func (x *Mux) Knock(addr *net.UDPAddr) {
 	port := binary.LittleEndian.AppendUint16(nil, uint16(x.adv.Port))
 	_ = x.sendToAddress(kindBeacon, port, &x.beacons, "beacon", addr)

@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// target returns a port whose life is always the same, and which knows member 1. sealed seals as
-// member 1 does.
+// target returns a port whose incarnation is always the same, and which knows member 1. sealed
+// seals as member 1 does.
 func target(f *testing.F) (n *node, k *keys, sealed func(kind byte, n uint64, plain []byte) []byte) {
 	n, err := try(2, func(c *Config) {
 		c.Cluster = "lab"
@@ -123,7 +123,7 @@ func FuzzStream(f *testing.F) {
 
 func greetWith(t *testing.T, n *node, b []byte) {
 	here, there := net.Pipe()
-	_ = there.SetDeadline(time.Now().Add(patience))
+	_ = there.SetDeadline(time.Now().Add(testTimeout))
 	go func() {
 		_, _ = there.Write(b)
 		there.Close()

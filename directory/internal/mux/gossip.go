@@ -35,7 +35,7 @@ func (g gossip) WriteTo(b []byte, addr string) (time.Time, error) {
 	return g.WriteToAddress(b, memberlist.Address{Addr: addr})
 }
 
-// WriteToAddress seals a datagram for the present life of a member. To an unknown member the
+// WriteToAddress seals a datagram for the present incarnation of a member. To an unknown member the
 // datagram is lost, as if in the network: memberlist then asks over a stream.
 func (g gossip) WriteToAddress(b []byte, a memberlist.Address) (time.Time, error) {
 	to := g.x.gossipTo(a)
@@ -50,7 +50,7 @@ func (g gossip) WriteToAddress(b []byte, a memberlist.Address) (time.Time, error
 
 // DialTimeout implements memberlist.Transport.
 func (g gossip) DialTimeout(addr string, timeout time.Duration) (net.Conn, error) {
-	ctx, cancel := context.WithTimeout(g.x.life, timeout)
+	ctx, cancel := context.WithTimeout(g.x.lifetime, timeout)
 	defer cancel()
 	return g.x.DialAddr(ctx, addr)
 }
@@ -75,11 +75,11 @@ type gossipers struct {
 	mu   sync.RWMutex
 	of   map[resource.NodeID]*session
 	at   map[string]*session // the members in of, by address
-	past pastLives           // those that were forgotten
+	past pastIncarnations    // those that were forgotten
 }
 
-// Gossips makes another member known to gossip: its number, the epoch of its life and its address.
-// Gossip of its former lives is not heard any more.
+// Gossips makes another member known to gossip: its number, the epoch of its incarnation and its
+// address. Gossip of its former incarnations is not heard any more.
 func (x *Mux) Gossips(node resource.NodeID, epoch uint64, addr *net.UDPAddr) {
 	if node == x.cfg.Self {
 		return
@@ -98,13 +98,13 @@ func (x *Mux) Gossips(node resource.NodeID, epoch uint64, addr *net.UDPAddr) {
 	if other := g.at[at]; other != nil {
 		g.forgetLocked(other) // a machine that was started anew is another node
 	}
-	m := &session{life: life{node, epoch}, addr: addr}
-	g.past.restore(m.life, &m.seen)
+	m := &session{incarnation: incarnation{node, epoch}, addr: addr}
+	g.past.restore(m.incarnation, &m.seen)
 	g.of[node], g.at[at] = m, m
 }
 
 // ForgetGossip forgets a member: its gossip is not heard, and no gossip is sent to it, until
-// Gossips makes it known again. The highest counter that was heard of its life is kept.
+// Gossips makes it known again. The highest counter that was heard of its incarnation is kept.
 func (x *Mux) ForgetGossip(node resource.NodeID) {
 	g := &x.gossipers
 	g.mu.Lock()
@@ -114,7 +114,7 @@ func (x *Mux) ForgetGossip(node resource.NodeID) {
 	}
 }
 
-// forgetLocked removes m, and keeps in past what was heard of its life. g.mu must be held.
+// forgetLocked removes m, and keeps in past what was heard of its incarnation. g.mu must be held.
 func (g *gossipers) forgetLocked(m *session) {
 	delete(g.of, m.node)
 	if at := hostPort(m.addr); g.at[at] == m {

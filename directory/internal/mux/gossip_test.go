@@ -26,7 +26,7 @@ func gossips(a, b *node, at *net.UDPAddr) {
 	b.Gossips(a.cfg.Self, a.Epoch(), a.Addr())
 }
 
-// Gossip reaches a member in its present life, also when its port was told to part from it.
+// Gossip reaches a member in its present incarnation, also when its port was told to part from it.
 // Recorded gossip is not heard again at once. Nor is it heard when its sender was replaced and is
 // met again, by a member that was started anew, or from a sender that was.
 func TestGossip(t *testing.T) {
@@ -76,7 +76,7 @@ func TestGossip(t *testing.T) {
 			again(b)
 			b.Gossips(1, a.Epoch()+2, a.Addr()) // it was started anew
 			again(b)
-			b.Gossips(1, a.Epoch(), a.Addr()) // an older life, as if it were met again
+			b.Gossips(1, a.Epoch(), a.Addr()) // an older incarnation, as if it were met again
 			again(b)
 			b.ForgetGossip(1)
 			b.ForgetGossip(1)
@@ -95,7 +95,7 @@ func TestGossip(t *testing.T) {
 				t.Errorf("%d bytes came back", n)
 			}
 			if n := len(b.gossipers.past) + len(anew.gossipers.past); n != 0 {
-				t.Errorf("%d lives of the past are remembered, want none: they are met again", n)
+				t.Errorf("%d incarnations of the past are remembered, want none: they are met again", n)
 			}
 		})
 	}

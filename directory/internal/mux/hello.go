@@ -19,8 +19,8 @@ import (
 )
 
 // A hello asks whether a member of the cluster is at an address, before the two know each other's
-// lives. A recorded hello is answered too, with as many bytes. It only makes the receiver look for
-// its sender.
+// incarnations. A recorded hello is answered too, with as many bytes. It only makes the receiver
+// look for its sender.
 //
 //	asks or answers u8 | token u64
 const (
@@ -76,7 +76,7 @@ func (x *Mux) Hello(ctx context.Context, addr *net.UDPAddr) (resource.NodeID, er
 		case <-again.C:
 		case <-ctx.Done():
 			return 0, context.Cause(ctx)
-		case <-x.life.Done():
+		case <-x.lifetime.Done():
 			return 0, ErrClosed
 		}
 		x.hellos.mu.Lock()

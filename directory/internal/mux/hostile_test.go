@@ -66,8 +66,8 @@ func record(t *testing.T, to *node) *recorder {
 					return
 				}
 				defer on.Close()
-				_ = c.SetDeadline(time.Now().Add(patience))
-				_ = on.SetDeadline(time.Now().Add(patience))
+				_ = c.SetDeadline(time.Now().Add(testTimeout))
+				_ = on.SetDeadline(time.Now().Add(testTimeout))
 				var said bytes.Buffer
 				both := make(chan struct{})
 				go func() { _, _ = io.Copy(on, io.TeeReader(c, &said)); close(both) }()
@@ -194,7 +194,7 @@ func TestSilence(t *testing.T) {
 		one("test", "key", kindOne, 1, 2, 0, "\x00counter 0"), one("test", "key", kindOne, 1, 2, 101, ""),
 		one("test", "key", kindGossip, 1, 2, 105, "sealed as no gossip is"), one("test", "key", kindHello, 1, 2, 106, "nor a hello"),
 		one("test", "key", kindLarge, 1, 2, 102, "\x05\x00\x00\x00"), one("test", "key", kindBody, 1, 2, 103, "hello"), one("test", "key", 77, 1, 2, 104, "\x00hello"),
-		seal(nil, aead(derive(right.bytes[0], "cast", 1, a.Epoch()+1)), kindCast, right.tags[0], 1, 5, []byte("a cast of another life")),
+		seal(nil, aead(derive(right.bytes[0], "cast", 1, a.Epoch()+1)), kindCast, right.tags[0], 1, 5, []byte("a cast of another incarnation")),
 		seal(nil, aead(derive(newKeys("test", nil).bytes[0], "beacon")), kindBeacon, right.tags[0], 5, 5, []byte{1, 2}),
 	)
 	e.send(b, all...)
@@ -336,7 +336,7 @@ func TestReplays(t *testing.T) {
 		for _, s := range streams {
 			c := must.Get(net.Dial("tcp", y.Addr().String()))
 			_, _ = c.Write(s)
-			_ = c.SetDeadline(time.Now().Add(patience))
+			_ = c.SetDeadline(time.Now().Add(testTimeout))
 			if got, _ := io.ReadAll(c); len(got) > 0 {
 				t.Errorf("%s: a stream is answered by %d bytes", what, len(got))
 			}
@@ -421,7 +421,7 @@ func TestHalfOpen(t *testing.T) {
 			t.Error("a member is kept out")
 		}
 		c := must.Get(a.Dial(t.Context(), 2))
-		_ = c.SetDeadline(time.Now().Add(patience))
+		_ = c.SetDeadline(time.Now().Add(testTimeout))
 		_, _ = c.Write([]byte("member"))
 		if _, err := io.ReadFull(c, make([]byte, 6)); err != nil {
 			t.Error(err)
@@ -435,7 +435,7 @@ func TestHalfOpen(t *testing.T) {
 			}
 			drip.Go(func() {
 				defer c.Close()
-				_ = c.SetDeadline(time.Now().Add(patience))
+				_ = c.SetDeadline(time.Now().Add(testTimeout))
 				for b := make([]byte, 1); ; time.Sleep(200 * time.Millisecond) { // a byte at a time
 					// The rest is silent: without TLS, any other byte makes a stream of a user.
 					if sealed || i%4 == 2 {
@@ -537,7 +537,7 @@ func TestLyingStreams(t *testing.T) {
 		p := said()
 		runtime.ReadMemStats(&before)
 		c := must.Get(net.Dial("tcp", b.Addr().String()))
-		_ = c.SetDeadline(time.Now().Add(patience))
+		_ = c.SetDeadline(time.Now().Add(testTimeout))
 		_, _ = c.Write(p)
 		_ = c.(*net.TCPConn).CloseWrite()
 		if got, _ := io.ReadAll(c); len(got) > 0 {

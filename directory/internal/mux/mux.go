@@ -110,21 +110,21 @@ type Mux struct {
 	hellos             hellos
 	helloOut, hellosIn seals
 
-	// mu guards peers, past and base. It is also held while life ends, and while a large payload
-	// begins.
+	// mu guards peers, past and base. It is also held while lifetime ends, and while a large
+	// payload begins.
 	mu    sync.RWMutex
 	peers map[resource.NodeID]*peer
-	past  pastLives // those that were parted from
-	base  uint64    // above all counters used towards them
+	past  pastIncarnations // those that were parted from
+	base  uint64           // above all counters used towards them
 
-	large   chan struct{} // one slot for each stream under way with a large payload
-	packets chan *memberlist.Packet
-	streams chan net.Conn
-	waiting *subsys.Handshakes
-	life    context.Context
-	end     context.CancelFunc
-	busy    sync.WaitGroup
-	once    sync.Once // guards close
+	large    chan struct{} // one slot for each stream under way with a large payload
+	packets  chan *memberlist.Packet
+	streams  chan net.Conn
+	waiting  *subsys.Handshakes
+	lifetime context.Context
+	end      context.CancelFunc
+	busy     sync.WaitGroup
+	once     sync.Once // guards close
 }
 
 // Counters count what a port has done.
@@ -175,15 +175,15 @@ func Open(cfg Config) (*Mux, error) {
 	if cfg.largeTime <= 0 {
 		cfg.largeTime = defaultLargeTime
 	}
-	x := &Mux{cfg: cfg, log: cfg.Logger, peers: map[resource.NodeID]*peer{}, past: pastLives{},
-		gossipers: gossipers{of: map[resource.NodeID]*session{}, at: map[string]*session{}, past: pastLives{}}, hellos: hellos{wait: map[uint64]*greeting{}},
+	x := &Mux{cfg: cfg, log: cfg.Logger, peers: map[resource.NodeID]*peer{}, past: pastIncarnations{},
+		gossipers: gossipers{of: map[resource.NodeID]*session{}, at: map[string]*session{}, past: pastIncarnations{}}, hellos: hellos{wait: map[uint64]*greeting{}},
 		often: ratelog.New(cfg.Logger), large: make(chan struct{}, maxPending), waiting: subsys.NewHandshakes(maxPending), packets: make(chan *memberlist.Packet, 1024), streams: make(chan net.Conn)}
 	if x.log == nil {
 		x.log = slog.New(slog.DiscardHandler)
 	}
 	x.epoch = random() | 1 // never 0
 	x.keys.Store(newKeys(cfg.Cluster, cfg.Keys))
-	x.life, x.end = context.WithCancel(context.Background())
+	x.lifetime, x.end = context.WithCancel(context.Background())
 	if err := x.open(); err != nil {
 		x.Close()
 		return nil, err
@@ -267,7 +267,7 @@ func (x *Mux) openIn(n Network) (err error) {
 	return nil
 }
 
-// Epoch returns the epoch of the port's life, which the other members must know: see Meet.
+// Epoch returns the epoch of the port's incarnation, which the other members must know: see Meet.
 func (x *Mux) Epoch() uint64 { return x.epoch }
 
 // Addr returns the address at which other members reach the port.
@@ -276,8 +276,8 @@ func (x *Mux) Addr() *net.UDPAddr { return x.adv }
 // SetKeys replaces the keys of the cluster: the first seals, all open.
 func (x *Mux) SetKeys(of [][]byte) { x.keys.Store(newKeys(x.cfg.Cluster, of)) }
 
-// Meet makes another member known: its number, the epoch of its life and its address. If another
-// life or address of the member was known, that is parted from.
+// Meet makes another member known: its number, the epoch of its incarnation and its address. If
+// another incarnation or address of the member was known, that is parted from.
 func (x *Mux) Meet(node resource.NodeID, epoch uint64, addr *net.UDPAddr) {
 	if node == x.cfg.Self {
 		return
@@ -288,9 +288,9 @@ func (x *Mux) Meet(node resource.NodeID, epoch uint64, addr *net.UDPAddr) {
 		return
 	}
 	x.partLocked(node)
-	to := &peer{session: session{life: life{node, epoch}, addr: addr}}
+	to := &peer{session: session{incarnation: incarnation{node, epoch}, addr: addr}}
 	to.sent.Store(x.base)
-	x.past.restore(to.life, &to.seen)
+	x.past.restore(to.incarnation, &to.seen)
 	x.peers[node] = to
 }
 
@@ -305,9 +305,9 @@ func (x *Mux) Part(node resource.NodeID) {
 // margin is added to base for the datagrams under way to a member that is being parted from.
 const margin = 1 << 20
 
-// partLocked forgets a member. The member may be met again in the same life, in which the key
-// between the two is the same. No counter may then be used twice, and none be accepted twice. x.mu
-// must be held.
+// partLocked forgets a member. The member may be met again in the same incarnation, in which the
+// key between the two is the same. No counter may then be used twice, and none be accepted twice.
+// x.mu must be held.
 func (x *Mux) partLocked(node resource.NodeID) {
 	old := x.peers[node]
 	if old == nil {
@@ -341,7 +341,7 @@ func (x *Mux) readSockets() {
 		if x.cfg.Spin > 0 && x.answered.Load() != before && !x.polling.Load() {
 			x.spin()
 		}
-		for x.life.Err() == nil && x.poller.Drain() {
+		for x.lifetime.Err() == nil && x.poller.Drain() {
 		}
 		x.poller.Arm()
 		if !x.poller.Park() {
@@ -369,7 +369,7 @@ func (x *Mux) spin() {
 		if i%soon != 0 {
 			continue
 		}
-		if x.life.Err() != nil {
+		if x.lifetime.Err() != nil {
 			break
 		}
 		x.poller.Poll() // an asker that was left in the Poller may have an answer

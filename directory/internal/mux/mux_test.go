@@ -42,7 +42,7 @@ type node struct {
 	beacons chan heard
 }
 
-const patience = eventually.Patience
+const testTimeout = eventually.Patience
 
 func start(t testing.TB, self resource.NodeID, change func(*Config)) *node {
 	t.Helper()
@@ -96,7 +96,7 @@ func (n *node) next(t testing.TB) heard {
 	select {
 	case h := <-n.got:
 		return h
-	case <-time.After(patience):
+	case <-time.After(testTimeout):
 		t.Fatal("nothing came")
 		return heard{}
 	}
@@ -107,7 +107,7 @@ func (n *node) next(t testing.TB) heard {
 func (n *node) none(t testing.TB, fence *node) {
 	t.Helper()
 	mark := []byte("fence " + fmt.Sprint(rand.Text()))
-	for end := time.Now().Add(patience); ; {
+	for end := time.Now().Add(testTimeout); ; {
 		fence.Send(Out{To: n.cfg.Self, Payload: mark})
 		select {
 		case h := <-n.got:
@@ -243,18 +243,18 @@ func exchange(t *testing.T, ns []*node) {
 		}
 		b.Send(Out{To: 1, At: h.at, Payload: []byte("answer")})
 	}()
-	a.Ask(patience, func() bool { return len(a.got) > 0 }, nothing, Out{To: 2, Payload: []byte("question")})
+	a.Ask(testTimeout, func() bool { return len(a.got) > 0 }, nothing, Out{To: 2, Payload: []byte("question")})
 	if h := a.next(t); string(h.p) != "answer" || h.at != nil {
 		t.Errorf("%q at %v", h.p, h.at)
 	}
 	<-done
 
 	// Streams.
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	defer cancel()
 	nc := must.Get(a.Dial(ctx, 2))
 	defer nc.Close()
-	_ = nc.SetDeadline(time.Now().Add(patience))
+	_ = nc.SetDeadline(time.Now().Add(testTimeout))
 	must.Get(nc.Write([]byte("stream")))
 	echo := make([]byte, 6)
 	if _, err := io.ReadFull(nc, echo); err != nil || string(echo) != "stream" {
@@ -267,7 +267,7 @@ func exchange(t *testing.T, ns []*node) {
 	f := b.count.Foreign.Load()
 	c.Send(Out{To: 2, Payload: []byte("gone")})
 	eventually.True(t, "one parted from is foreign", func() bool { return b.count.Foreign.Load() > f })
-	b.Meet(3, c.Epoch(), c.Addr()) // in the same life
+	b.Meet(3, c.Epoch(), c.Addr()) // in the same incarnation
 	c.Send(Out{To: 2, Payload: []byte("back")})
 	if h := b.next(t); string(h.p) != "back" {
 		t.Errorf("%q", h.p)
@@ -346,7 +346,7 @@ func TestAskAtOnce(t *testing.T) {
 					a.Ask(50*time.Microsecond, func() bool { return len(ch) > 0 }, nothing, Out{To: 2, Payload: []byte(name)})
 					select {
 					case <-ch:
-					case <-time.After(patience / 2):
+					case <-time.After(testTimeout / 2):
 						lost.Add(1)
 						return
 					}
@@ -380,7 +380,7 @@ func TestLateAnswer(t *testing.T) {
 			h := b.next(t)
 			b.Send(Out{To: 1, At: h.at, Payload: []byte("soon")})
 		}()
-		a.Ask(patience, func() bool { return len(a.got) > 0 }, nothing, Out{To: 2, Payload: []byte("soon")})
+		a.Ask(testTimeout, func() bool { return len(a.got) > 0 }, nothing, Out{To: 2, Payload: []byte("soon")})
 		if h := a.next(t); string(h.p) != "soon" {
 			t.Fatalf("%q", h.p)
 		}
@@ -460,7 +460,8 @@ func TestRotation(t *testing.T) {
 	}
 }
 
-// A member in a new life is heard as soon as that life is known. Datagrams of its old life are not.
+// A member in a new incarnation is heard as soon as that incarnation is known. Datagrams of its old
+// incarnation are not.
 func TestNewLife(t *testing.T) {
 	a, b := start(t, 1, nil), start(t, 2, nil)
 	know(a, b)
@@ -534,11 +535,11 @@ func TestCast(t *testing.T) {
 				t.Fatal("there is a group")
 			}
 			isLoopback := v.bind[:4] == "127." // Linux carries groups and broadcasts there
-			patience := 2 * time.Second
+			testTimeout := 2 * time.Second
 			if isLoopback {
-				patience = eventually.Patience
+				testTimeout = eventually.Patience
 			}
-			if !eventually.Within(patience, func() bool {
+			if !eventually.Within(testTimeout, func() bool {
 				a.Beacon()
 				return len(b.beacons) > 0 && len(c.beacons) > 0
 			}) {

@@ -43,7 +43,7 @@ func (x *Mux) accept() {
 			x.often.Warn("", "mux: accepting", "err", err)
 			select { // descriptors ran out: only time mends that
 			case <-time.After(20 * time.Millisecond):
-			case <-x.life.Done():
+			case <-x.lifetime.Done():
 				return
 			}
 			continue
@@ -52,7 +52,7 @@ func (x *Mux) accept() {
 		x.busy.Add(1)
 		go func() {
 			defer x.busy.Done()
-			stop := context.AfterFunc(x.life, func() { nc.Close() })
+			stop := context.AfterFunc(x.lifetime, func() { nc.Close() })
 			defer stop()
 			if err := x.greet(s); err != nil {
 				s.Close()
@@ -92,7 +92,7 @@ func (x *Mux) greet(s *stranger) error {
 	var c net.Conn = s
 	if x.cfg.TLS.Server != nil { // before anything is believed, or said by this member
 		var err error
-		if c, err = x.cfg.TLS.Server(x.life, s); err != nil {
+		if c, err = x.cfg.TLS.Server(x.lifetime, s); err != nil {
 			return err
 		}
 		s.markKnown()
@@ -106,7 +106,7 @@ func (x *Mux) greet(s *stranger) error {
 		select {
 		case x.streams <- c: // memberlist owns the stream now, and sets its own deadline
 			return nil
-		case <-x.life.Done():
+		case <-x.lifetime.Done():
 			return ErrClosed
 		}
 	case largeByte:
@@ -154,7 +154,7 @@ func (x *Mux) Dial(ctx context.Context, node resource.NodeID) (net.Conn, error) 
 
 // dial opens a stream to a member, within helloTime.
 func (x *Mux) dial(ctx context.Context, to *peer) (net.Conn, error) {
-	if x.life.Err() != nil {
+	if x.lifetime.Err() != nil {
 		return nil, ErrClosed
 	}
 	ctx, cancel := context.WithTimeout(ctx, helloTime)
@@ -237,7 +237,7 @@ func (x *Mux) hearLarge(s *stranger, c net.Conn) error {
 		return refuse(&x.count.Foreign)
 	}
 	s.Close() // the sender waits for it
-	if x.life.Err() == nil {
+	if x.lifetime.Err() == nil {
 		x.count.Streams.Add(1)
 		x.received(len(head) + len(body))
 		x.cfg.Receive(from.node, nil, plain)
@@ -265,7 +265,7 @@ func (x *Mux) openPart(b []byte, kind byte) (from *peer, plain []byte) {
 func (x *Mux) sendLarge(to *peer, payload []byte) {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
-	if x.life.Err() != nil {
+	if x.lifetime.Err() != nil {
 		return
 	}
 	if to.large.Add(1) > mostLarge {
@@ -279,7 +279,7 @@ func (x *Mux) sendLarge(to *peer, payload []byte) {
 		select {
 		case x.large <- struct{}{}:
 			defer func() { <-x.large }()
-		case <-x.life.Done():
+		case <-x.lifetime.Done():
 			return
 		}
 		n, err := x.writeLarge(to, payload)
@@ -301,12 +301,12 @@ func (x *Mux) writeLarge(to *peer, payload []byte) (int, error) {
 	b := append(make([]byte, 0, 1+largeHead+overhead+len(payload)), largeByte)
 	b = seal(b, x.sealer(&to.session, "one", k), kindLarge, k.tags[0], x.cfg.Self, n-1, size)
 	b = seal(b, x.sealer(&to.session, "one", k), kindBody, k.tags[0], x.cfg.Self, n, payload)
-	c, err := x.dial(x.life, to)
+	c, err := x.dial(x.lifetime, to)
 	if err != nil {
 		return 0, err
 	}
 	defer c.Close()
-	stop := context.AfterFunc(x.life, func() { c.Close() })
+	stop := context.AfterFunc(x.lifetime, func() { c.Close() })
 	defer stop()
 	_ = c.SetDeadline(time.Now().Add(x.cfg.largeTime))
 	if _, err := c.Write(b); err != nil {

@@ -47,7 +47,7 @@ func TestVectors(t *testing.T) {
 		terms  = attrs(t, "key", "0123456789abcdef0123456789abcdef", "cluster", "lab", "host", "10.0.0.1", "sealed", "")
 		offers = attrs(t, "offers", "\x02\x00\x00\x00\x00\x00\x00\x00")
 	)
-	all := []vectors.Vector{vectors.Of("greeting", Greeting(KindLife), map[string]any{"kind": KindLife})}
+	all := []vectors.Vector{vectors.Of("greeting", Greeting(KindRegistration), map[string]any{"kind": KindRegistration})}
 	add := func(name string, typ byte, id uint64, body func(*Builder), fields map[string]any) {
 		var b Builder
 		b.Begin(typ, id)
