@@ -57,9 +57,7 @@ func TestCloseWhileJoiningAgain(t *testing.T) {
 		must.Get(c.Register(t.Context(), c.Self().WithSerial(1), list(t, resource.Attrs{"a": "b"})))
 		s.Close()
 		serve(t, path)
-		if err := <-closed; err != nil {
-			t.Error(err)
-		}
+		must.OK(<-closed)
 	}
 }
 
@@ -74,9 +72,7 @@ func TestDeleteWhileJoiningAgain(t *testing.T) {
 		s.Close()
 		go func() { deleted <- c.Delete(t.Context(), id) }()
 		s = serve(t, path)
-		if err := <-deleted; err != nil {
-			t.Errorf("the first delete: %v", err)
-		}
+		must.OK(<-deleted)
 		fails(t, ErrNotFound)(nil, c.Delete(t.Context(), id))
 	}
 }
@@ -123,9 +119,7 @@ func TestDeleteWhileOffering(t *testing.T) {
 	}
 	s.Close()
 	s = serve(t, path)
-	if err := <-registered; err != nil {
-		t.Errorf("registered again: %v", err)
-	}
+	must.OK(<-registered)
 	for n, want := range map[uint32]bool{gone: false, anew: true, kept: true} {
 		if _, ok := s.Database().Get(c.self.WithSerial(n)); ok != want {
 			t.Errorf("resource %d is there: %v, want %v", n, ok, want)

@@ -164,8 +164,10 @@ func (l *listing) batches(ctx context.Context, a *askConn) error {
 // fromLocalServer lists through a server in this process: its own resources, then those of other
 // members.
 func (l *listing) fromLocalServer(ctx context.Context, s *Server) error {
-	if _, _, err := s.untilRecovered(ctx, func() (r resource.Record, ok bool) { return }); err != nil {
-		return lostOr(s, err)
+	if err := s.awaitRecovery(ctx); s.lifetime.Err() != nil {
+		return errLost
+	} else if err != nil {
+		return err
 	}
 	cur := cursor{here: s.db.Cursor(l.pattern)}
 	defer cur.stop()
@@ -219,14 +221,6 @@ func (l *listing) answer(ctx context.Context, s *Server, ans *resource.Record) e
 	}
 	l.deliver(ans)
 	return nil
-}
-
-// lostOr returns errLost if the server has ended, else err.
-func lostOr(s *Server, err error) error {
-	if s.lifetime.Err() != nil {
-		return errLost
-	}
-	return err
 }
 
 // listed has memory for the identifiers that a listing has yielded.

@@ -47,13 +47,7 @@ func WithLogger(l *slog.Logger) Option { return func(s *Server) { s.log = l } }
 // server denies nothing while awaits returns true, for up to two seconds.
 func WithLiving(awaits func(joined func(context resource.GID) bool) bool) Option {
 	return func(s *Server) {
-		s.awaits = func() bool {
-			return awaits(func(self resource.GID) bool {
-				s.mu.Lock()
-				defer s.mu.Unlock()
-				return s.contexts[self] != nil
-			})
-		}
+		s.awaits = func() bool { return awaits(s.hasJoined) }
 	}
 }
 

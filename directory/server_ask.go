@@ -106,7 +106,7 @@ func (a *askServer) answer(m *wire.Message) (r result, err error) {
 func (a *askServer) begin(pattern *resource.List) {
 	a.pattern = pattern.Clone()
 	a.cur.stop()
-	a.s.awaitRecovery() // a cursor may miss what is offered again after the cursor began
+	_ = a.s.awaitRecovery(a.s.lifetime) // a cursor may miss what is offered again after the cursor began
 	a.cur = cursor{here: a.s.db.Cursor(&a.pattern)}
 }
 

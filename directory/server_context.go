@@ -4,6 +4,7 @@ package directory
 
 import (
 	"crypto/hmac"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"sync"
@@ -28,19 +29,19 @@ func (s *Server) serveRegistrations(c *wire.Conn) error {
 	var offering *offer
 	if s.Follows() {
 		if offering = s.offers.arrives(); offering != nil {
-			defer s.offers.ended(offering)
+			defer s.offers.heard(offering, 0)
 		}
 	}
 	m, err := c.ReadMessage()
 	if err != nil {
 		return err
 	}
-	self, again, list, err := s.join(&m)
+	self, offers, list, err := s.join(&m)
 	if err != nil {
 		_ = c.SendError(m.ID, err)
 		return err
 	}
-	if offering != nil && !s.offers.joins(offering, again, announces(&list)) {
+	if offering != nil && !s.offers.heard(offering, offers) {
 		offering = nil
 	}
 	_, member := list.Get(wire.JoinMember)
@@ -65,6 +66,13 @@ func (s *Server) enter(self resource.GID, me *registrationServer) {
 	s.contexts[self] = me
 	s.mu.Unlock()
 	s.count.add(&s.count.Joined, 1)
+}
+
+// hasJoined reports whether a context has joined and not ended.
+func (s *Server) hasJoined(self resource.GID) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.contexts[self] != nil
 }
 
 // leave undoes enter when the connection has ended. It deletes the context's resources, unless the
@@ -108,7 +116,7 @@ func (s *Server) serveChanges(c *wire.Conn, self resource.GID, offering *offer) 
 		}
 		rev, err := s.change(self, &m)
 		s.count.change(m.Type, err)
-		if offering != nil && m.Type == wire.MsgRegister && !s.offers.came(offering) {
+		if offering != nil && m.Type == wire.MsgRegister && !s.offers.heard(offering, offering.left-1) {
 			offering = nil
 		}
 		if errors.Is(err, ErrProtocol) {
@@ -128,25 +136,28 @@ func (s *Server) serveChanges(c *wire.Conn, self resource.GID, offering *offer) 
 	}
 }
 
-// join returns the context that joins with m. again reports whether the context had its identifier
-// before. l is the list of the join, a view of m.
-func (s *Server) join(m *wire.Message) (g resource.GID, again bool, l resource.List, err error) {
+// join returns the context that joins with m. offers is the number of resources that a context
+// announces which had its identifier before. l is the list of the join, a view of m.
+func (s *Server) join(m *wire.Message) (g resource.GID, offers uint64, l resource.List, err error) {
 	p := m.Parser()
 	g, token := p.GID(), p.Take(32)
 	l, err = p.List()
 	if err != nil || m.Type != wire.MsgJoin {
-		return g, false, l, fmt.Errorf("%w: not a join", ErrProtocol)
+		return g, 0, l, fmt.Errorf("%w: not a join", ErrProtocol)
 	}
 	if g.IsZero() {
 		g, err = s.id.Next()
-		return g, false, l, err
+		return g, 0, l, err
 	}
 	if want := s.id.Token(g); !hmac.Equal(want[:], token) || g != g.Context() {
 		// Cause: the node's files were deleted, and another server was started. Remedy: restart the
 		// program.
-		return g, false, l, fmt.Errorf("%w: it does not know the context %v", ErrDenied, g)
+		return g, 0, l, fmt.Errorf("%w: it does not know the context %v", ErrDenied, g)
 	}
-	return g, true, l, nil
+	if b, _ := l.Get(wire.JoinOffers); len(b) == 8 {
+		offers = binary.LittleEndian.Uint64(b)
+	}
+	return g, offers, l, nil
 }
 
 // change carries out a change that a context asks for in one of its own resources.

@@ -43,17 +43,14 @@ func (s *Server) serveIndex(c *wire.Conn) error {
 	if err := p.End(); err != nil || m.Type != wire.MsgIndex {
 		return fmt.Errorf("%w: not a request for the index", ErrProtocol)
 	}
-	s.mu.Lock()
-	joined := s.contexts[self] != nil
-	s.mu.Unlock()
 	want := s.id.Token(self)
 	switch {
-	case !joined || !hmac.Equal(want[:], token):
+	case !s.hasJoined(self) || !hmac.Equal(want[:], token):
 		return c.SendError(m.ID, fmt.Errorf("%w: it does not know the context %v", ErrDenied, self))
 	case !c.CarriesDescriptors():
 		return c.SendError(m.ID, errNotUnix)
 	}
-	s.awaitRecovery() // from then on a "no" is certain
+	_ = s.awaitRecovery(s.lifetime) // from then on a "no" is certain
 	fd, size, err := s.indexFile()
 	if err != nil {
 		return c.SendError(m.ID, err)

@@ -47,9 +47,7 @@ func isLocked(t *testing.T, file string, self resource.GID) bool {
 	}
 	defer f.Close()
 	lock := unix.Flock_t{Type: unix.F_WRLCK, Start: int64(self.Ctx()), Len: 1}
-	if err := unix.FcntlFlock(f.Fd(), unix.F_OFD_GETLK, &lock); err != nil {
-		t.Error(err)
-	}
+	must.OK(unix.FcntlFlock(f.Fd(), unix.F_OFD_GETLK, &lock))
 	return lock.Type != unix.F_UNLCK
 }
 
@@ -147,9 +145,7 @@ func TestMemberFilePutBack(t *testing.T) {
 		return err == nil
 	})
 	next := displace(t, s, path, inCluster())
-	if _, err := os.Lstat(member); err != nil {
-		t.Error("a server that was displaced removes what is another's: ", err)
-	}
+	must.Get(os.Lstat(member))
 	next.Close()
 	fails(t, fs.ErrNotExist)(os.Lstat(member)) // the other server removes it
 }
@@ -319,9 +315,7 @@ func TestFullRuntimeDirectory(t *testing.T) {
 		cs[i] = joinedNode(t, path, nil)
 	}
 	cs[0].Close() // the client that served
-	if _, err := cs[2].Register(ctx, cs[2].Self().WithSerial(1), list(t, resource.Attrs{"a": "b"})); err != nil {
-		t.Errorf("after the server went: %v", err)
-	}
+	must.Get(cs[2].Register(ctx, cs[2].Self().WithSerial(1), list(t, resource.Attrs{"a": "b"})))
 }
 
 // A process that may not write large files gets an error. SIGXFSZ does not end it.
@@ -409,9 +403,7 @@ func TestNoDescriptors(t *testing.T) {
 		waiting = append(waiting, fd)
 	}
 	eventually.True(t, "the server notices", func() bool { return log.count("directory: accepting") == ratelog.Burst })
-	if _, err := c.Register(t.Context(), c.Self().WithSerial(1), list(t, nil)); err != nil {
-		t.Errorf("a client that has joined: %v", err)
-	}
+	must.Get(c.Register(t.Context(), c.Self().WithSerial(1), list(t, nil)))
 	for _, fd := range full {
 		unix.Close(fd)
 	}

@@ -214,9 +214,7 @@ func TestMembershipOfOne(t *testing.T) {
 		if other {
 			joinedBy(t, s.Dialer(), AsMember())
 		}
-		if err := s.closeOf(c.Self()); err != nil {
-			t.Error(err)
-		}
+		must.OK(s.closeOf(c.Self()))
 		st.expect(t, "it ends", []bool{false}, []bool{other})
 		c.Close()
 	}

@@ -210,19 +210,13 @@ func TestSlowOffer(t *testing.T) {
 		})
 		synctest.Wait()
 		second := follower(t)
-		second.awaits = func() bool { // as if owner showed its presence
-			second.mu.Lock()
-			defer second.mu.Unlock()
-			return second.contexts[owner.Self()] == nil
-		}
+		second.awaits = func() bool { return !second.hasJoined(owner.Self()) } // as if owner showed its presence
 		mu.Lock()
 		now, slow = second, true
 		mu.Unlock()
 		first.Close()
 		for i := range uint32(n) {
-			if _, err := asker.Lookup(t.Context(), owner.Self().WithSerial(n-i)); err != nil {
-				t.Errorf("a resource that is being offered: %v", err)
-			}
+			must.Get(asker.Lookup(t.Context(), owner.Self().WithSerial(n-i)))
 		}
 		time.Sleep(2 * GoneGrace)
 		cancel()

@@ -19,7 +19,7 @@ func (s *Server) watch(pattern *resource.List) *database.Watch {
 	if !recovered {
 		w.Hold()
 		s.busy.Go(func() {
-			s.awaitRecovery()
+			_ = s.awaitRecovery(s.lifetime)
 			w.Release()
 		})
 	}
@@ -42,12 +42,10 @@ func (s *Server) serveWatch(c *wire.Conn) error {
 	s.count.add(&s.count.Watched, 1)
 	end := s.attach(w, &l)
 	ctx, cancel := context.WithCancel(s.lifetime)
-	s.busy.Add(1)
-	go func() { // the client sends nothing more: the read ends when the client hangs up
-		defer s.busy.Done()
+	s.busy.Go(func() { // the client sends nothing more: the read ends when the client hangs up
 		_, _ = c.ReadMessage()
 		cancel()
-	}()
+	})
 	defer func() {
 		end()
 		w.Close()

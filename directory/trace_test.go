@@ -144,7 +144,5 @@ func TestTraceMalformed(t *testing.T) {
 			t.Errorf("% x: the connection goes on: %v", body, err)
 		}
 	}
-	if _, err := c.Trace(t.Context(), strategy.Auto, list(t, nil)); err != nil {
-		t.Error(err)
-	}
+	must.Get(c.Trace(t.Context(), strategy.Auto, list(t, nil)))
 }

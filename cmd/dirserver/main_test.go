@@ -331,9 +331,7 @@ func TestServe(t *testing.T) {
 	one, two := filepath.Join(dir, "new", "one"), filepath.Join(dir, "two")
 	_, stop := started(t, "--socket", one, "--listen", "unix:"+two)
 	for _, p := range []string{one, two} {
-		if err := answers(t, p); err != nil {
-			t.Errorf("%s: %v", p, err)
-		}
+		must.OK(answers(t, p))
 		if fi, err := os.Stat(p); err != nil || fi.Mode().Perm() != 0o600 {
 			t.Errorf("%s: %v, %v", p, fi, err)
 		}
@@ -378,9 +376,7 @@ func TestPod(t *testing.T) {
 		if err := task.DelHosts(ctx, hosts[0].Node); !errors.Is(err, tpvm.ErrNoPod) {
 			t.Errorf("--tpvm %q: %v", c.vm, err)
 		}
-		if err := task.Exit(ctx); err != nil {
-			t.Error(err)
-		}
+		must.OK(task.Exit(ctx))
 		if code := stop(); code != 0 {
 			t.Errorf("--tpvm %q: exit code %d", c.vm, code)
 		}
@@ -437,9 +433,7 @@ func TestLabels(t *testing.T) {
 				}
 				return err
 			}
-			if err := find(c.want); err != nil {
-				t.Errorf("%v: %v", c.want, err)
-			}
+			must.OK(find(c.want))
 			if err := find(c.not); c.not != nil && !errors.Is(err, directory.ErrNotFound) {
 				t.Errorf("%v: %v", c.not, err)
 			}
@@ -539,9 +533,7 @@ func TestAddressNotThere(t *testing.T) {
 	if resp.StatusCode != 503 || !strings.Contains(body, "- cluster: this node is not a member of its cluster at present") || !strings.Contains(body, "203.0.113.254") {
 		t.Errorf("%s: %q", resp.Status, body)
 	}
-	if err := answers(t, socket); err != nil {
-		t.Error(err)
-	}
+	must.OK(answers(t, socket))
 	if code := stop(); code != 0 {
 		t.Errorf("exit code %d", code)
 	}

@@ -423,9 +423,7 @@ func TestHalfOpen(t *testing.T) {
 		c := must.Get(a.Dial(t.Context(), 2))
 		_ = c.SetDeadline(time.Now().Add(testTimeout))
 		_, _ = c.Write([]byte("member"))
-		if _, err := io.ReadFull(c, make([]byte, 6)); err != nil {
-			t.Error(err)
-		}
+		must.Get(io.ReadFull(c, make([]byte, 6)))
 		c.Close()
 		// Each stranger is closed in time, however slowly it drips, and gets no reply.
 		var drip sync.WaitGroup

@@ -193,9 +193,8 @@ func Open(cfg Config) (*Mux, error) {
 
 // Start starts the goroutines that read the sockets and accept streams.
 func (x *Mux) Start() {
-	x.busy.Add(2)
-	go x.readSockets()
-	go x.accept()
+	x.busy.Go(x.readSockets)
+	x.busy.Go(x.accept)
 }
 
 // open binds the TCP and UDP sockets and joins the group.
@@ -330,7 +329,6 @@ func (x *Mux) peer(node resource.NodeID) *peer {
 // it does not spin: two spinning goroutines would take the processor from the one that is to
 // answer.
 func (x *Mux) readSockets() {
-	defer x.busy.Done()
 	if x.poller == nil {
 		x.main.readPackets()
 		return

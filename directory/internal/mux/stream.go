@@ -32,7 +32,6 @@ type TLS struct {
 
 // accept accepts streams until the port closes, and greets each in a goroutine of its own.
 func (x *Mux) accept() {
-	defer x.busy.Done()
 	for {
 		nc, err := x.ln.Accept()
 		if errors.Is(err, net.ErrClosed) {
@@ -49,9 +48,7 @@ func (x *Mux) accept() {
 			continue
 		}
 		s := x.admitStranger(nc)
-		x.busy.Add(1)
-		go func() {
-			defer x.busy.Done()
+		x.busy.Go(func() {
 			stop := context.AfterFunc(x.lifetime, func() { nc.Close() })
 			defer stop()
 			if err := x.greet(s); err != nil {
@@ -60,7 +57,7 @@ func (x *Mux) accept() {
 				// Cause: as `mux: gossip refused`.
 				x.often.Info(netsource.Of(nc.RemoteAddr()), "mux: stream refused", "remote", nc.RemoteAddr(), "err", err)
 			}
-		}()
+		})
 	}
 }
 
@@ -272,9 +269,7 @@ func (x *Mux) sendLarge(to *peer, payload []byte) {
 		to.large.Add(-1)
 		return // dropped, as by a network that is overloaded
 	}
-	x.busy.Add(1)
-	go func() {
-		defer x.busy.Done()
+	x.busy.Go(func() {
 		defer to.large.Add(-1)
 		select {
 		case x.large <- struct{}{}:
@@ -289,7 +284,7 @@ func (x *Mux) sendLarge(to *peer, payload []byte) {
 		}
 		x.count.Sent.Add(1)
 		x.count.SentBytes.Add(uint64(n))
-	}()
+	})
 }
 
 // writeLarge sends a payload by a stream, and returns the bytes written.
