@@ -12,7 +12,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/rocl-go/rocl/internal/os/memfd"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
@@ -570,7 +569,7 @@ func hammer(t *testing.T) {
 			}
 		})
 	}
-	reached := eventually.Within(60*time.Second, func() bool { return t.Failed() || found.Load() >= 5000 && denied.Load() >= 300 })
+	reached := eventually.Within(eventually.Patience, func() bool { return t.Failed() || found.Load() >= 5000 && denied.Load() >= 300 })
 	close(stop)
 	wg.Wait()
 	t.Logf("%d found, %d denied, %d to be asked", found.Load(), denied.Load(), asked.Load())
