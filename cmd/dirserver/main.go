@@ -282,3 +282,13 @@ func (s *config) logger(w io.Writer) *slog.Logger {
 	}
 	return slog.New(slog.NewJSONHandler(display.JSONLines(w), opts))
 }
+
+// notify sends a state to systemd, if systemd has started this process with Type=notify
+// (sd_notify(3)).
+func notify(log *slog.Logger, state string) {
+	if _, err := sd.SdNotify(false, state); err != nil {
+		// Cause: `NOTIFY_SOCKET` cannot be written. Remedy: check `Type=notify` and
+		// `NotifyAccess=`.
+		log.Warn("telling systemd", "state", state, "err", err)
+	}
+}
