@@ -15,7 +15,7 @@ func BenchmarkThreads(b *testing.B) {
 	ctx := context.Background()
 	t := enrol(b, alone(b))
 	done := make(chan error, 1)
-	if _, err := t.Export(ctx, "echo", func(_ context.Context, th *tpvm.Thread) error {
+	must(t.Export(ctx, "echo", func(_ context.Context, th *tpvm.Thread) error {
 		r := th.Buffer(pack.Raw)
 		v := make([]float64, 8)
 		for range b.N {
@@ -40,13 +40,8 @@ func BenchmarkThreads(b *testing.B) {
 		}
 		done <- nil
 		return nil
-	}); err != nil {
-		b.Fatal(err)
-	}
-	ids, err := t.Spawn(ctx, "echo", 1)
-	if err != nil {
-		b.Fatal(err)
-	}
+	}))(b)
+	ids := must(t.Spawn(ctx, "echo", 1))(b)
 	s, v := t.Buffer(pack.Raw), make([]float64, 8)
 	b.ReportAllocs()
 	b.ResetTimer()
@@ -68,9 +63,7 @@ func BenchmarkThreads(b *testing.B) {
 		m.Release()
 	}
 	b.StopTimer()
-	if err := <-done; err != nil {
-		b.Fatal(err)
-	}
+	check(b, <-done)
 }
 
 // BenchmarkPacked measures a message of SendPacked to RecvInto within one task.

@@ -19,17 +19,12 @@ func TestRecvFilter(t *testing.T) {
 	a, b, other := enrol(t, c.Open(0)), enrol(t, c.Open(1)), enrol(t, c.Open(0))
 	send := func(from *tpvm.Task, mc tpvm.MsgContext, tag int, v int32) {
 		t.Helper()
-		if _, err := from.SetContext(mc); err != nil {
-			t.Fatal(err)
-		}
+		must(from.SetContext(mc))(t)
 		sendInt(t, from.Thread, b.ID(), tag, v)
 	}
 	receive := func(want int32, fs ...tpvm.Filter) {
 		t.Helper()
-		m, err := b.RecvFilter(ctx, fs...)
-		if err != nil {
-			t.Fatal(err)
-		}
+		m := must(b.RecvFilter(ctx, fs...))(t)
 		defer m.Release()
 		if v := number(m); v != want {
 			t.Errorf("%v received %d, not %d", fs, v, want)

@@ -99,9 +99,7 @@ func each(gs []*tpvm.Group, f func(i int, g *tpvm.Group) error) []error {
 
 func noErrors(t testing.TB, errs []error) {
 	t.Helper()
-	if err := errors.Join(errs...); err != nil {
-		t.Fatal(err)
-	}
+	check(t, errors.Join(errs...))
 }
 
 // gone checks that err names the members.
@@ -194,9 +192,7 @@ func TestGroupMembers(t *testing.T) {
 		}
 	}
 	for i, g := range gs {
-		if err := g.Leave(ctx); err != nil {
-			t.Fatal(err)
-		}
+		check(t, g.Leave(ctx))
 		if n, err := other.GroupSize(ctx, "g"); err != nil || n != 6-i {
 			t.Fatal(n, err)
 		}
@@ -220,9 +216,7 @@ func TestGroupNumbers(t *testing.T) {
 	ts := newThreads(t, 2)
 	gs, hs := ts.group("g", 6)
 	for _, i := range []int{4, 1} {
-		if err := gs[i].Leave(ctx); err != nil {
-			t.Fatal(err)
-		}
+		check(t, gs[i].Leave(ctx))
 	}
 	for _, want := range []int{1, 4, 6} {
 		g, err := ts.start(want%2).Join(ctx, "g")
@@ -230,16 +224,10 @@ func TestGroupNumbers(t *testing.T) {
 			t.Fatal(g.Instance(), want, err)
 		}
 	}
-	stop, err := ts.tasks[0].Notify(ctx, 1, hs[0].ID())
-	if err != nil {
-		t.Fatal(err)
-	}
+	stop := must(ts.tasks[0].Notify(ctx, 1, hs[0].ID()))(t)
 	defer stop()
 	hs[0].end()
-	m, err := ts.tasks[0].Recv(ctx, hs[0].ID(), 1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	m := must(ts.tasks[0].Recv(ctx, hs[0].ID(), 1))(t)
 	m.Release()
 	for { // the end of a member is known some time after
 		id, err := gs[2].TID(ctx, 0)
@@ -336,16 +324,10 @@ func TestGroupMany(t *testing.T) {
 		})
 	}
 	g, _ := main.Group("group0")
-	if err := g.Barrier(ctx, children+1); err != nil {
-		t.Fatal(err)
-	}
-	if err := g.Bcast(ctx, 77, nil); err != nil {
-		t.Fatal(err)
-	}
+	check(t, g.Barrier(ctx, children+1))
+	check(t, g.Bcast(ctx, 77, nil))
 	for i := range 32 {
-		if err := main.LeaveGroup(ctx, fmt.Sprint("group", i)); err != nil {
-			t.Fatal(err)
-		}
+		check(t, main.LeaveGroup(ctx, fmt.Sprint("group", i)))
 	}
 	wg.Wait()
 }
@@ -359,10 +341,7 @@ func TestGroupWithoutMemory(t *testing.T) {
 			var held []*rocl.Buffer
 			for range 3 {
 				c := cl.Open(0, append(opts, rocl.WithMemory(1<<20))...)
-				g, err := enrol(t, c).Join(deadline(t), "workers")
-				if err != nil {
-					t.Fatal(err)
-				}
+				g := must(enrol(t, c).Join(deadline(t), "workers"))(t)
 				groups = append(groups, g)
 				for n := 1 << 20; n > 0; n /= 2 {
 					for b, err := c.Buffer(n); err == nil; b, err = c.Buffer(n) {
@@ -493,13 +472,8 @@ func TestGroupBarrierJoinSuffices(t *testing.T) {
 			}
 		})
 	}
-	g, err := last.Join(ctx, "g")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := g.Barrier(ctx, 4); err != nil {
-		t.Error(err)
-	}
+	g := must(last.Join(ctx, "g"))(t)
+	check(t, g.Barrier(ctx, 4))
 	wg.Wait()
 }
 
@@ -534,9 +508,7 @@ func TestGroupBarrierCounts(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if err := gs[2].Barrier(ctx, 3); err != nil {
-			t.Error(err)
-		}
+		check(t, gs[2].Barrier(ctx, 3))
 		wg.Wait()
 	}
 }
@@ -561,18 +533,14 @@ func TestGroupBarrierMemberGone(t *testing.T) {
 						gs, hs := ts.group("g", 6)
 						others := slices.Delete(slices.Clone(gs), victim, victim+1)
 						if before {
-							if err := end(ctx, ts, gs[victim], hs[victim]); err != nil {
-								t.Fatal(err)
-							}
+							check(t, end(ctx, ts, gs[victim], hs[victim]))
 						}
 						errs := make(chan []error)
 						go func() {
 							errs <- each(others, func(_ int, g *tpvm.Group) error { return g.Barrier(ctx, 6) })
 						}()
 						if !before {
-							if err := end(ctx, ts, gs[victim], hs[victim]); err != nil {
-								t.Fatal(err)
-							}
+							check(t, end(ctx, ts, gs[victim], hs[victim]))
 						}
 						for _, err := range <-errs {
 							gone(t, err, how == "leaves", hs[victim].ID())
@@ -595,9 +563,7 @@ func TestGroupBarrierEnoughLeft(t *testing.T) {
 		errs <- each(gs[:2], func(_ int, g *tpvm.Group) error { return g.Barrier(ctx, 3) })
 	}()
 	hs[3].end()
-	if err := gs[2].Barrier(ctx, 3); err != nil {
-		t.Fatal(err)
-	}
+	check(t, gs[2].Barrier(ctx, 3))
 	noErrors(t, <-errs)
 }
 
@@ -614,9 +580,7 @@ func TestGroupCoordinatorExits(t *testing.T) {
 	go func() {
 		errs <- each(others, func(_ int, g *tpvm.Group) error { return g.Barrier(ctx, 6) })
 	}()
-	if err := ts.tasks[0].Exit(ctx); err != nil {
-		t.Fatal(err)
-	}
+	check(t, ts.tasks[0].Exit(ctx))
 	for _, err := range <-errs {
 		if !errors.Is(err, tpvm.ErrMemberGone) {
 			t.Fatal(err)
@@ -646,32 +610,20 @@ func TestGroupCoordinatorWithoutMembers(t *testing.T) {
 	ctx := deadline(t)
 	ts := newThreads(t, 3)
 	first := ts.start(0)
-	f, err := first.Join(ctx, "g")
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := must(first.Join(ctx, "g"))(t)
 	var gs []*tpvm.Group
 	for i := range 4 {
-		g, err := ts.start(1+i%2).Join(ctx, "g")
-		if err != nil {
-			t.Fatal(err)
-		}
+		g := must(ts.start(1+i%2).Join(ctx, "g"))(t)
 		gs = append(gs, g)
 	}
-	if err := f.Leave(ctx); err != nil {
-		t.Fatal(err)
-	}
+	check(t, f.Leave(ctx))
 	noErrors(t, each(gs, func(_ int, g *tpvm.Group) error { return g.Barrier(ctx, 4) }))
 	errs := make(chan []error)
 	go func() {
 		errs <- each(gs[:3], func(_ int, g *tpvm.Group) error { return g.Barrier(ctx, 4) })
 	}()
-	if err := ts.tasks[0].Exit(ctx); err != nil {
-		t.Fatal(err)
-	}
-	if err := gs[3].Barrier(ctx, 4); err != nil {
-		t.Fatal(err)
-	}
+	check(t, ts.tasks[0].Exit(ctx))
+	check(t, gs[3].Barrier(ctx, 4))
 	noErrors(t, <-errs)
 }
 
@@ -695,9 +647,7 @@ func TestGroupFreeze(t *testing.T) {
 	go func() {
 		errs <- each(gs[:4], func(_ int, g *tpvm.Group) error { return g.Barrier(ctx, 5) })
 	}()
-	if err := gs[4].Leave(ctx); err != nil {
-		t.Fatal(err)
-	}
+	check(t, gs[4].Leave(ctx))
 	for _, err := range <-errs {
 		gone(t, err, true, hs[4].ID())
 	}
@@ -707,9 +657,7 @@ func TestGroupFreeze(t *testing.T) {
 		}
 	}
 	for _, g := range gs[:4] {
-		if err := g.Leave(ctx); err != nil {
-			t.Fatal(err)
-		}
+		check(t, g.Leave(ctx))
 	}
 	if g, err := ts.start(2).Join(ctx, "g"); err != nil || g.Instance() != 0 { // a new group
 		t.Fatal(g, err)
@@ -722,16 +670,11 @@ func TestGroupBcast(t *testing.T) {
 	ts := newThreads(t, 2)
 	gs, hs := ts.group("g", 5)
 	b := hs[0].Buffer(pack.Default)
-	if err := pack.PackOne(b, int32(42)); err != nil {
-		t.Fatal(err)
-	}
+	check(t, pack.PackOne(b, int32(42)))
 	recv := func(hs []handle, from tpvm.TID) {
 		t.Helper()
 		for _, h := range hs {
-			m, err := h.Recv(ctx, from, 63)
-			if err != nil {
-				t.Fatal(err)
-			}
+			m := must(h.Recv(ctx, from, 63))(t)
 			if v, err := pack.UnpackOne[int32](&m.Reader); v != 42 || err != nil {
 				t.Error(v, err)
 			}
@@ -741,14 +684,10 @@ func TestGroupBcast(t *testing.T) {
 			}
 		}
 	}
-	if err := gs[0].Bcast(ctx, 63, b); err != nil {
-		t.Fatal(err)
-	}
+	check(t, gs[0].Bcast(ctx, 63, b))
 	recv(hs[1:], hs[0].ID())
 	other := ts.start(1)
-	if err := other.GroupBcast(ctx, "g", 63, b); err != nil {
-		t.Fatal(err)
-	}
+	check(t, other.GroupBcast(ctx, "g", 63, b))
 	recv(hs, other.ID())
 	if err := gs[0].Bcast(ctx, -1, b); !errors.Is(err, tpvm.ErrBadParam) {
 		t.Error(err)
@@ -805,9 +744,7 @@ func TestGroupGatherScatter(t *testing.T) {
 		return nil
 	}))
 	// A number that no member has is left out.
-	if err := gs[2].Leave(ctx); err != nil {
-		t.Fatal(err)
-	}
+	check(t, gs[2].Leave(ctx))
 	rest := slices.Delete(slices.Clone(gs), 2, 3)
 	noErrors(t, each(rest, func(_ int, g *tpvm.Group) error {
 		parts, err := tpvm.Gather(ctx, g, 4, 5, []byte{byte(g.Instance())})
@@ -926,17 +863,11 @@ func TestGroupCollectLeft(t *testing.T) {
 			return "", err
 		}
 		for i, g := range gs[1:5] {
-			if _, err := reduce(g, 1, fmt.Sprint(i+1)); err != nil {
-				t.Fatal(err)
-			}
+			must(reduce(g, 1, fmt.Sprint(i+1)))(t)
 		}
-		if _, err := reduce(gs[1], 2, "x"); err != nil {
-			t.Fatal(err)
-		}
+		must(reduce(gs[1], 2, "x"))(t)
 		for _, i := range []int{1, 3, 5} { // 5 has not called
-			if err := gs[i].Leave(ctx); err != nil {
-				t.Fatal(err)
-			}
+			check(t, gs[i].Leave(ctx))
 		}
 		hs[2].end()
 		for n := 0; n != 2; { // until the end is known
@@ -948,22 +879,16 @@ func TestGroupCollectLeft(t *testing.T) {
 		if err != nil || again.Instance() != 1 {
 			t.Fatal(again.Instance(), err)
 		}
-		if _, err := reduce(again, 1, "n"); err != nil {
-			t.Fatal(err)
-		}
+		must(reduce(again, 1, "n"))(t)
 		if s, err := reduce(gs[0], 1, "0"); s != "01234" || err != nil {
 			t.Errorf("%q, %v", s, err)
 		}
-		if _, err := reduce(gs[4], 1, "4"); err != nil {
-			t.Fatal(err)
-		}
+		must(reduce(gs[4], 1, "4"))(t)
 		_, err = reduce(gs[0], 1, "0")
 		gone(t, err, false, hs[2].ID())
 		for _, tag := range []int{1, 2} { // after the error the root does not wait for 5
 			for _, g := range []*tpvm.Group{again, gs[4]} {
-				if _, err := reduce(g, tag, "y"); err != nil {
-					t.Fatal(err)
-				}
+				must(reduce(g, tag, "y"))(t)
 			}
 		}
 		if s, err := reduce(gs[0], 1, "0"); s != "0yy" || err != nil {
@@ -980,12 +905,8 @@ func TestGroupGatherLeft(t *testing.T) {
 	ctx := deadline(t)
 	gs, _ := newThreads(t, 2).group("g", 3)
 	for i, g := range gs[1:] {
-		if _, err := tpvm.Gather(ctx, g, 1, 0, []int{i + 1}); err != nil {
-			t.Fatal(err)
-		}
-		if err := g.Leave(ctx); err != nil {
-			t.Fatal(err)
-		}
+		must(tpvm.Gather(ctx, g, 1, 0, []int{i + 1}))(t)
+		check(t, g.Leave(ctx))
 	}
 	parts, err := tpvm.Gather(ctx, gs[0], 1, 0, []int{0})
 	if err != nil || fmt.Sprint(parts) != "[[0] [1] [2]]" {
@@ -1004,17 +925,13 @@ func TestGroupNamedOnce(t *testing.T) {
 	noErrors(t, each(gs, func(_ int, g *tpvm.Group) error { return g.Freeze(ctx, 3) })) // lists need no coordinator
 
 	for range 3 { // for all calls of Gather below
-		if err := second(tpvm.Gather(ctx, gs[0], 1, 1, []int{0})); err != nil {
-			t.Fatal(err)
-		}
+		check(t, second(tpvm.Gather(ctx, gs[0], 1, 1, []int{0})))
 	}
 	release := sync.OnceFunc(ts.tasks[0].HoldGroup("g"))
 	defer release() // if the test fails
 	hs[2].end()
 	b := gs[1].Thread().Buffer(pack.Default)
-	if err := b.PackString("x"); err != nil {
-		t.Fatal(err)
-	}
+	check(t, b.PackString("x"))
 	ops := map[string]func() error{
 		"gather":  func() error { return second(tpvm.Gather(ctx, gs[1], 1, 1, []int{1})) },
 		"scatter": func() error { return second(tpvm.Scatter(ctx, gs[1], 1, 1, make([][]int, 3))) },
@@ -1029,10 +946,7 @@ func TestGroupNamedOnce(t *testing.T) {
 	}
 	release()
 	for n := 3; n > 2; { // until the coordinator has told
-		ms, err := gs[1].Members(ctx)
-		if err != nil {
-			t.Fatal(err)
-		}
+		ms := must(gs[1].Members(ctx))(t)
 		n = len(ms)
 	}
 	for op, f := range ops {
@@ -1050,18 +964,10 @@ func TestGroupEndBehindThread(t *testing.T) {
 	gs, _ := ts.group("g", 1)
 	for range 200 {
 		h := ts.start(1)
-		g, err := h.Join(ctx, "g")
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := gs[0].Thread().Resource().Monitor(ctx, g.ResourceID(), 9); err != nil {
-			t.Fatal(err)
-		}
+		g := must(h.Join(ctx, "g"))(t)
+		must(gs[0].Thread().Resource().Monitor(ctx, g.ResourceID(), 9))(t)
 		h.end()
-		m, err := gs[0].Thread().Resource().Recv(ctx, rocl.Tag(9))
-		if err != nil {
-			t.Fatal(err)
-		}
+		m := must(gs[0].Thread().Resource().Recv(ctx, rocl.Tag(9)))(t)
 		m.Release()
 		if err := gs[0].Thread().SendPacked(ctx, h.ID(), 1, 1); !errors.Is(err, rocl.ErrGone) {
 			t.Fatalf("send to a thread that is out of the group: %v", err)
@@ -1093,22 +999,15 @@ func TestGroupEndsWithLastMember(t *testing.T) {
 		}
 		var gs []*tpvm.Group
 		for _, h := range hs[:1+i/2%2] {
-			g, err := h.Join(ctx, fmt.Sprint("job", i))
-			if err != nil {
-				t.Fatal(err)
-			}
+			g := must(h.Join(ctx, fmt.Sprint("job", i)))(t)
 			gs = append(gs, g)
 		}
 		for _, g := range gs {
-			if err := g.Leave(ctx); err != nil {
-				t.Fatal(err)
-			}
+			check(t, g.Leave(ctx))
 		}
 	}
 	for _, h := range []handle{a, b} {
-		if _, err := h.Join(ctx, "ends"); err != nil {
-			t.Fatal(err)
-		}
+		must(h.Join(ctx, "ends"))(t)
 	}
 	a.end()
 	b.end()
@@ -1145,13 +1044,8 @@ func TestGroupInstanceFromDirectory(t *testing.T) {
 	c := alone(t)
 	main := enrol(t, c)
 	attrs := rocl.Attrs{"type": "group", "vm": main.VM(), "group": "g", "inst": "2000000", "tid": main.ID().String()}
-	if _, err := c.Register(ctx, attrs); err != nil {
-		t.Fatal(err)
-	}
-	g, err := main.Join(ctx, "g")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(c.Register(ctx, attrs))(t)
+	g := must(main.Join(ctx, "g"))(t)
 	parts, err := tpvm.Gather(ctx, g, 1, 0, []int{1})
 	if err != nil || len(parts) != 1 {
 		t.Error(len(parts), err)

@@ -28,12 +28,7 @@ const (
 )
 
 func init() {
-	programs["members"] = func() error { // exports functions of members until a message ends it
-		ctx := context.Background()
-		t, err := joined()
-		if err != nil {
-			return err
-		}
+	programs["members"] = asTask(func(ctx context.Context, t *tpvm.Task) error { // exports functions of members until a message ends it
 		for name, f := range memberFuncs {
 			if _, err := t.Export(ctx, name, f); err != nil {
 				return err
@@ -45,8 +40,8 @@ func init() {
 		if m, err := t.Recv(ctx, t.Parent(), tagEnd); err == nil {
 			m.Release()
 		}
-		return t.Exit(ctx)
-	}
+		return nil
+	})
 }
 
 var memberFuncs = map[string]tpvm.ThreadFunc{
@@ -169,10 +164,7 @@ func timed(f func(context.Context, *tpvm.Group, int) error) tpvm.ThreadFunc {
 func members(t testing.TB, n int) (*tpvm.Task, []tpvm.TID) {
 	ctx := deadline(t)
 	task := enrol(t, alone(t))
-	ids, err := task.Spawn(ctx, self(t), n, program("members"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	ids := must(task.Spawn(ctx, self(t), n, program("members")))(t)
 	t.Cleanup(func() {
 		for _, id := range ids {
 			_ = task.Send(deadline(t), id, tagEnd, nil)
@@ -187,19 +179,12 @@ func members(t testing.TB, n int) (*tpvm.Task, []tpvm.TID) {
 // recv receives a message, and returns the string in it.
 func recv(t testing.TB, task *tpvm.Task, from tpvm.TID, tag int) string {
 	t.Helper()
-	m, err := task.Recv(deadline(t), from, tag)
-	if err != nil {
-		t.Fatal(err)
-	}
+	m := must(task.Recv(deadline(t), from, tag))(t)
 	defer m.Release()
 	if m.Len() == 0 {
 		return ""
 	}
-	s, err := m.UnpackString()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return s
+	return must(m.UnpackString())(t)
 }
 
 // Processes with members are killed with SIGKILL while all wait in barriers, each time the one that
@@ -215,24 +200,15 @@ func TestGroupProcessKilled(t *testing.T) {
 		}
 		pids[i.ID.Context()] = i.PID
 	}
-	ths, err := task.Spawn(ctx, "survivor", procs*each, tpvm.Args(fmt.Sprint(procs*each)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	ths := must(task.Spawn(ctx, "survivor", procs*each, tpvm.Args(fmt.Sprint(procs*each))))(t)
 	for { // until all have joined
-		n, err := task.GroupSize(ctx, "survivors")
-		if err != nil {
-			t.Fatal(err)
-		}
+		n := must(task.GroupSize(ctx, "survivors"))(t)
 		if n == procs*each {
 			break
 		}
 	}
 	for len(ids) > 1 {
-		f, err := task.Rocl().Find(ctx, rocl.Match{"type": "groupsync", "group": "survivors"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		f := must(task.Rocl().Find(ctx, rocl.Match{"type": "groupsync", "group": "survivors"}))(t)
 		victim := f.ID.Context()
 		p, err := os.FindProcess(pids[victim])
 		if err == nil {
@@ -260,12 +236,8 @@ func TestGroupProcessKilled(t *testing.T) {
 			}
 		}
 		b := task.Buffer(pack.Default)
-		if err := pack.PackOne(b, int32(len(left))); err != nil {
-			t.Fatal(err)
-		}
-		if err := task.Mcast(ctx, left, tagCount, b); err != nil {
-			t.Fatal(err)
-		}
+		check(t, pack.PackOne(b, int32(len(left))))
+		check(t, task.Mcast(ctx, left, tagCount, b))
 		for _, id := range left {
 			recv(t, task, id, tagMet)
 		}
@@ -287,31 +259,20 @@ func TestGroupCoordinatorKilled(t *testing.T) {
 	task, ids := members(t, 1)
 	ts := &team{t: t}
 	for range tasks {
-		c, err := rocl.Open(ctx, rocl.WithSocket(os.Getenv("TPVM_TEST_SOCKET")))
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := must(rocl.Open(ctx, rocl.WithSocket(os.Getenv("TPVM_TEST_SOCKET"))))(t)
 		t.Cleanup(func() { _ = c.Close() })
 		ts.tasks = append(ts.tasks, enrol(t, c))
 	}
 	var all [groups][]*tpvm.Group
 	for i := range all {
 		name := fmt.Sprint("held", i)
-		holder, err := task.Spawn(ctx, "holder", 1, tpvm.Args(name))
-		if err != nil {
-			t.Fatal(err)
-		}
+		holder := must(task.Spawn(ctx, "holder", 1, tpvm.Args(name)))(t)
 		recv(t, task, holder[0], tagReport)
 		for j := range tasks {
-			g, err := ts.start(j).Join(ctx, name)
-			if err != nil {
-				t.Fatal(err)
-			}
+			g := must(ts.start(j).Join(ctx, name))(t)
 			all[i] = append(all[i], g)
 		}
-		if err := task.Send(ctx, holder[0], tagCount, nil); err != nil {
-			t.Fatal(err)
-		}
+		check(t, task.Send(ctx, holder[0], tagCount, nil))
 		recv(t, task, holder[0], tagReport)
 	}
 	var wg sync.WaitGroup
@@ -340,10 +301,7 @@ func benchmarkMembers(b *testing.B, name string, procs int) {
 	const threads = 64
 	task, _ := members(b, procs)
 	ctx := deadline(b)
-	ids, err := task.Spawn(ctx, name, threads, tpvm.Args(fmt.Sprint(threads), fmt.Sprint(b.N), fmt.Sprint("g", b.N)))
-	if err != nil {
-		b.Fatal(err)
-	}
+	ids := must(task.Spawn(ctx, name, threads, tpvm.Args(fmt.Sprint(threads), fmt.Sprint(b.N), fmt.Sprint("g", b.N))))(b)
 	var ns int64
 	for i, id := range ids {
 		s := recv(b, task, id, tagReport)

@@ -128,18 +128,11 @@ func TestSpawnOverProcessLimit(t *testing.T) {
 	if n, err := threadsOf(uid); err != nil || n > 0 {
 		t.Skipf("%d threads of the user %d run: %v", n, uid, err)
 	}
-	dir, err := os.MkdirTemp("", "tp-")
-	if err != nil {
-		t.Fatal(err)
-	}
+	dir := must(os.MkdirTemp("", "tp-"))(t)
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	if err := errors.Join(os.Chmod(dir, 0o755), os.Chown(dir, uid, uid)); err != nil {
-		t.Fatal(err)
-	}
+	check(t, errors.Join(os.Chmod(dir, 0o755), os.Chown(dir, uid, uid)))
 	program := filepath.Join(dir, "test") // the user may not enter the directory of the test binary
-	if err := copyFile(program, self(t)); err != nil {
-		t.Fatal(err)
-	}
+	check(t, copyFile(program, self(t)))
 	cmd := exec.CommandContext(deadline(t), program)
 	cmd.Env = append(os.Environ(), "TPVM_TEST_PROGRAM=limited", "TPVM_TEST_SOCKET="+filepath.Join(dir, "s"))
 	cmd.Dir = dir

@@ -36,10 +36,7 @@ func TestStart(t *testing.T) {
 	if _, err := ps[0].Task(ctx); !errors.Is(err, tpvm.ErrNotEnrolled) {
 		t.Error(err)
 	}
-	ps, err = task.Start(ctx, self(t), 1, program("sleeps"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	ps = must(task.Start(ctx, self(t), 1, program("sleeps")))(t)
 	if err := other.Signal(ctx, ps[0].ID(), syscall.SIGTERM); err != nil { // SIGINT is ignored by all processes of a shell's background job
 		t.Error(err)
 	}
@@ -74,14 +71,9 @@ func TestWaitElsewhere(t *testing.T) {
 			t.Error(s, err)
 		}
 	}
-	ps, err = a.Start(ctx, self(t), 2, program("sleeps"), tpvm.EndWithParent())
-	if err != nil {
-		t.Fatal(err)
-	}
+	ps = must(a.Start(ctx, self(t), 2, program("sleeps"), tpvm.EndWithParent()))(t)
 	for _, p := range ps {
-		if err := p.Signal(ctx, syscall.SIGKILL); err != nil {
-			t.Error(err)
-		}
+		check(t, p.Signal(ctx, syscall.SIGKILL))
 		if s, err := p.Wait(ctx); err != nil || s.Signal != syscall.SIGKILL {
 			t.Error(s, err)
 		}
@@ -92,10 +84,7 @@ func TestWaitElsewhere(t *testing.T) {
 func TestSignalStopped(t *testing.T) {
 	ctx := deadline(t)
 	task := enrol(t, alone(t))
-	ids, err := task.Spawn(ctx, self(t), 1, program("sleeps as task"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	ids := must(task.Spawn(ctx, self(t), 1, program("sleeps as task")))(t)
 	for _, s := range []syscall.Signal{syscall.SIGSTOP, syscall.SIGCONT, syscall.SIGSTOP, syscall.SIGKILL} {
 		if err := task.Signal(ctx, ids[0], s); err != nil {
 			t.Error(s, err)
@@ -125,12 +114,8 @@ func TestSpawnTooMany(t *testing.T) {
 		t.Errorf("%d slots have failed: %v", n, err)
 	}
 	for _, id := range ids {
-		if err := task.Kill(ctx, id); err != nil {
-			t.Error(err)
-		}
-		if _, err := task.Wait(ctx, id); err != nil {
-			t.Error(err)
-		}
+		check(t, task.Kill(ctx, id))
+		must(task.Wait(ctx, id))(t)
 	}
 	if ps, err := task.Start(ctx, self(t), 3, tpvm.Args("0"), program("exits")); err != nil || len(ps) != 3 {
 		t.Error("when the others have ended:", ps, err)
@@ -142,9 +127,7 @@ func TestSpawnMissing(t *testing.T) {
 	ctx := deadline(t)
 	task := enrol(t, alone(t))
 	script := filepath.Join(t.TempDir(), "script")
-	if err := os.WriteFile(script, []byte("#!/no/such/interpreter\n"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	check(t, os.WriteFile(script, []byte("#!/no/such/interpreter\n"), 0o755))
 	for _, name := range []string{"no-such-program", "/no/such/program", script} {
 		var spawn *tpvm.SpawnError
 		if ids, err := task.Spawn(ctx, name, 2); len(ids) > 0 || !errors.As(err, &spawn) || len(spawn.Slots) != 2 || spawn.Slots[1] == nil {
@@ -166,10 +149,7 @@ func TestObserving(t *testing.T) {
 			t.Error(i, err)
 		}
 	}
-	ps, err := hidden.Start(ctx, self(t), 1, tpvm.Args("0"), program("exits"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	ps := must(hidden.Start(ctx, self(t), 1, tpvm.Args("0"), program("exits")))(t)
 	if s, err := ps[0].Wait(ctx); err != nil || !s.Success() {
 		t.Error(s, err)
 	}
