@@ -4,7 +4,6 @@ package tpvm_test
 
 import (
 	"context"
-	"errors"
 	"io"
 	"sync"
 	"testing"
@@ -74,9 +73,7 @@ func TestExitDuringCalls(t *testing.T) {
 		repeat(func() { _, _ = task.NewContext(callers) })
 		calling.Wait()
 		check(t, task.Exit(ctx))
-		if err := task.Catchout(io.Discard); !errors.Is(err, tpvm.ErrExited) {
-			t.Errorf("Catchout after Exit: %v", err)
-		}
+		wantErr(t, task.Catchout(io.Discard), tpvm.ErrExited)
 		close(stop)
 		cancel()
 		all.Wait()
@@ -93,13 +90,9 @@ func TestExitWithdraws(t *testing.T) {
 	must(task.NewContext(ctx))(t)
 	check(t, task.Exit(ctx))
 	wantNothing(t, c)
-	if _, err := task.Export(ctx, "g", nop); !errors.Is(err, tpvm.ErrExited) {
-		t.Errorf("Export after Exit: %v", err)
-	}
+	wantErr(t, second(task.Export(ctx, "g", nop)), tpvm.ErrExited)
 	twice := tpvm.WithExport("f", nop)
-	if _, err := tpvm.Enrol(ctx, tpvm.WithContext(c), tpvm.WithVM("test"), twice, twice); !errors.Is(err, tpvm.ErrExported) {
-		t.Errorf("Enrol with the same name twice: %v", err)
-	}
+	wantErr(t, second(tpvm.Enrol(ctx, tpvm.WithContext(c), tpvm.WithVM("test"), twice, twice)), tpvm.ErrExported)
 	wantNothing(t, c)
 }
 

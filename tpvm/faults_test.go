@@ -303,9 +303,7 @@ func TestKillReceiver(t *testing.T) {
 	if !errors.Is(err, rocl.ErrGone) {
 		t.Error(err)
 	}
-	if err := a.Kill(ctx, ids[0]); !errors.Is(err, tpvm.ErrNoTask) {
-		t.Error(err)
-	}
+	wantErr(t, a.Kill(ctx, ids[0]), tpvm.ErrNoTask)
 }
 
 // After Exit a task can neither send nor receive.
@@ -314,18 +312,10 @@ func TestAfterExit(t *testing.T) {
 	c := rocltest.Cluster(t, 1)
 	a, b := enrol(t, c.Open(0)), enrol(t, c.Open(0))
 	check(t, a.Exit(ctx))
-	if err := a.Send(ctx, b.ID(), 1, nil); !errors.Is(err, rocl.ErrClosed) {
-		t.Error("send:", err)
-	}
-	if _, err := a.Recv(ctx, b.ID(), 1); !errors.Is(err, rocl.ErrClosed) {
-		t.Error("receive:", err)
-	}
-	if _, err := a.PutInfo(ctx, "x", nil, 0); !errors.Is(err, tpvm.ErrExited) {
-		t.Error("put:", err)
-	}
-	if err := b.Send(ctx, a.ID(), 1, nil); !errors.Is(err, rocl.ErrGone) {
-		t.Error("send to it:", err)
-	}
+	wantErr(t, a.Send(ctx, b.ID(), 1, nil), rocl.ErrClosed)
+	wantErr(t, second(a.Recv(ctx, b.ID(), 1)), rocl.ErrClosed)
+	wantErr(t, second(a.PutInfo(ctx, "x", nil, 0)), tpvm.ErrExited)
+	wantErr(t, b.Send(ctx, a.ID(), 1, nil), rocl.ErrGone)
 }
 
 // Ten thousand threads in four tasks send to some of each other: any task can send to their
@@ -404,9 +394,7 @@ func TestExitInTime(t *testing.T) {
 	must(a.Spawn(ctx, "stays", 1))(t)
 	short, cancel := context.WithCancel(ctx)
 	cancel()
-	if err := a.Exit(short); !errors.Is(err, context.Canceled) {
-		t.Error(err)
-	}
+	wantErr(t, a.Exit(short), context.Canceled)
 	close(release)
 }
 

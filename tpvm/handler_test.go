@@ -57,9 +57,7 @@ func TestHandlers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := b.AddHandler(tpvm.AnyTask, 5, 0, func(context.Context, *tpvm.Message) {}); !errors.Is(err, tpvm.ErrHandler) {
-		t.Error(err)
-	}
+	wantErr(t, second(b.AddHandler(tpvm.AnyTask, 5, 0, func(context.Context, *tpvm.Message) {})), tpvm.ErrHandler)
 	for i := range int32(n) {
 		sendInt(t, a.Thread, b.ID(), 5, i)
 		if i%10 == 0 {
@@ -134,9 +132,7 @@ func TestHandlers(t *testing.T) {
 		{},
 		{f: func(context.Context, *tpvm.Message) {}, opts: []tpvm.HandlerOption{tpvm.Workers(0)}},
 	} {
-		if _, err := b.AddHandler(tpvm.AnyTask, bad.tag, bad.mc, bad.f, bad.opts...); !errors.Is(err, tpvm.ErrBadParam) {
-			t.Error(err)
-		}
+		wantErr(t, second(b.AddHandler(tpvm.AnyTask, bad.tag, bad.mc, bad.f, bad.opts...)), tpvm.ErrBadParam)
 	}
 }
 
@@ -174,9 +170,7 @@ func TestHandlerWhileReceiving(t *testing.T) {
 	<-got
 	short, cancel := context.WithCancel(ctx)
 	cancel()
-	if _, err := b.Recv(short, tpvm.AnyTask, tpvm.AnyTag); !errors.Is(err, context.Canceled) {
-		t.Error(err)
-	}
+	wantErr(t, second(b.Recv(short, tpvm.AnyTask, tpvm.AnyTag)), context.Canceled)
 }
 
 // RecvFunc finds a message behind others, which keep their order.
@@ -235,8 +229,6 @@ func TestHandlerClosed(t *testing.T) {
 		got <- err
 	}()
 	_ = c.Close()
-	if err := <-got; !errors.Is(err, rocl.ErrClosed) {
-		t.Error(err)
-	}
+	wantErr(t, <-got, rocl.ErrClosed)
 	_ = task.Exit(ctx)
 }

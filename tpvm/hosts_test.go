@@ -238,9 +238,7 @@ func TestAddHosts(t *testing.T) {
 		t.Errorf("a host of another cluster: %v", err)
 	}
 	check(t, hasty.Exit(ctx))
-	if _, err := f.add("one"); !errors.Is(err, tpvm.ErrHostAdded) {
-		t.Errorf("a host is added again: %v", err)
-	}
+	wantErr(t, second(f.add("one")), tpvm.ErrHostAdded)
 	all, err := f.task.Hosts(ctx)
 	if err != nil || len(all) != 3 {
 		t.Fatalf("hosts: %+v: %v", all, err)
@@ -256,12 +254,8 @@ func TestAddHosts(t *testing.T) {
 	must(f.task.Notify(ctx, 5, two...))(t)
 	check(t, f.task.DelHosts(ctx, "two"))
 	wantEnds(f.t, f.task, 5, two...)
-	if _, err := f.spawn(1, tpvm.OnHost("two")); !errors.Is(err, tpvm.ErrNoHost) {
-		t.Errorf("spawn on a host that was removed: %v", err)
-	}
-	if err := f.task.DelHosts(ctx, "two", f.task.Host()+"x"); !errors.Is(err, tpvm.ErrNoPod) {
-		t.Errorf("a host is removed again: %v", err)
-	}
+	wantErr(t, second(f.spawn(1, tpvm.OnHost("two"))), tpvm.ErrNoHost)
+	wantErr(t, f.task.DelHosts(ctx, "two", f.task.Host()+"x"), tpvm.ErrNoPod)
 	f.end(ids...)
 }
 
@@ -274,9 +268,7 @@ func TestAddHostsCanceled(t *testing.T) {
 		return exec.Command("sleep", "3600")
 	})
 	task := enrol(t, f.c, tpvm.WithHostStarter(s))
-	if _, err := task.AddHosts(ctx, "any"); !errors.Is(err, context.Canceled) {
-		t.Error(err)
-	}
+	wantErr(t, second(task.AddHosts(ctx, "any")), context.Canceled)
 }
 
 type starter func(ctx context.Context, host string, argv []string) *exec.Cmd
@@ -331,9 +323,7 @@ func TestNotifyHosts(t *testing.T) {
 	if n := f.on(two); err != nil || n[own[0].Node] != 2 {
 		t.Errorf("after the loss: %v: %v", n, err)
 	}
-	if _, err := f.spawn(1, tpvm.OnHost("one")); !errors.Is(err, tpvm.ErrNoHost) {
-		t.Errorf("spawn on the lost host: %v", err)
-	}
+	wantErr(t, second(f.spawn(1, tpvm.OnHost("one"))), tpvm.ErrNoHost)
 	f.end(two...)
 }
 

@@ -5,11 +5,14 @@ package tpvm
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -81,6 +84,36 @@ func TestEnrolDuringLaunch(t *testing.T) {
 	<-c.enrolled
 	if task.pod.statuses.get(task.ID()) != c {
 		t.Error("the launcher does not know the task")
+	}
+}
+
+// A pod that is ending does not start the programs that it was about to start.
+func TestEndDuringLaunch(t *testing.T) {
+	task := enrolIn(t, ownContext(t, filepath.Join(t.TempDir(), "s")))
+	c := launching(t, task)
+	task.pod.endChildren()
+	if err := task.pod.mayBegin(c); !errors.Is(err, ErrExited) {
+		t.Error(err)
+	}
+}
+
+// The error of a program that the system refuses to start says that there are too many. Errors of the
+// package stay in front, where the task that asked recognises them.
+func TestStartErrors(t *testing.T) {
+	system := func(err error) error { return &os.PathError{Op: "fork/exec", Path: "/bin/x", Err: err} }
+	for _, c := range []struct{ err, want error }{
+		{system(syscall.EAGAIN), ErrTooMany},
+		{system(syscall.ENOMEM), ErrTooMany},
+		{system(syscall.EMFILE), ErrTooMany},
+		{system(syscall.ENFILE), ErrTooMany},
+		{system(syscall.ENOEXEC), nil},
+		{fmt.Errorf("%w: 3 programs run", ErrTooMany), ErrTooMany},
+		{ErrExited, ErrExited},
+	} {
+		got := startError("/bin/x", "host", c.err)
+		if is := errors.Unwrap(remoteError(got.Error())); is != c.want || !errors.Is(got, c.err) || !strings.Contains(got.Error(), "/bin/x on host") {
+			t.Errorf("%v matches %v, not %v", got, is, c.want)
+		}
 	}
 }
 

@@ -287,9 +287,7 @@ func TestExitGivesUpOnOutput(t *testing.T) {
 	ps := must(task.Start(ctx, self(t), 1, program("sleeps")))(t)
 	ended, cancel := context.WithCancel(ctx)
 	cancel()
-	if err := task.Exit(ended); !errors.Is(err, context.Canceled) {
-		t.Errorf("exit: %v", err)
-	}
+	wantErr(t, task.Exit(ended), context.Canceled)
 	check(t, syscall.Kill(ps[0].PID(), syscall.SIGKILL))
 }
 
@@ -355,9 +353,7 @@ func TestCatchoutFails(t *testing.T) {
 			t.Error(s, err)
 		}
 	}
-	if err := task.Exit(ctx); !errors.Is(err, errFull) {
-		t.Error(err)
-	}
+	wantErr(t, task.Exit(ctx), errFull)
 }
 
 // NoOutput discards output, and Catchout of nil ends the gathering.

@@ -40,9 +40,7 @@ func TestRunKilled(t *testing.T) {
 	if _, err := task.RecvInto(ctx, ids[0], 2, &said); err != nil || said != "killed" {
 		t.Error(said, err)
 	}
-	if _, err := task.RecvInto(ctx, ids[0], 2); !errors.Is(err, rocl.ErrGone) {
-		t.Error("receive from a task that has exited:", err)
-	}
+	wantErr(t, second(task.RecvInto(ctx, ids[0], 2)), rocl.ErrGone)
 }
 
 // Run returns the error of its function, after the task has exited.
@@ -81,9 +79,7 @@ func TestSendPacked(t *testing.T) {
 	if _, err := b.RecvInto(ctx, a.ID(), 3, &f); f != 2.5 || err != nil {
 		t.Error(f, err)
 	}
-	if err := a.SendPacked(ctx, b.ID(), 3, true); !errors.Is(err, pack.ErrBadParam) {
-		t.Error("a bool is sent:", err)
-	}
+	wantErr(t, a.SendPacked(ctx, b.ID(), 3, true), pack.ErrBadParam)
 	must(b.Export(ctx, "end", func(context.Context, *tpvm.Thread) error { return nil }))(t)
 	ids := must(a.Spawn(ctx, "end", 1))(t)
 	must(a.Notify(ctx, 4, ids...))(t)

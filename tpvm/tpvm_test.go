@@ -75,6 +75,17 @@ func must[T any](v T, err error) func(testing.TB) T {
 	}
 }
 
+// second returns the error of a call that returns a value too.
+func second[T any](_ T, err error) error { return err }
+
+// wantErr checks that err matches want.
+func wantErr(t testing.TB, err, want error) {
+	t.Helper()
+	if !errors.Is(err, want) {
+		t.Errorf("%v, want %v", err, want)
+	}
+}
+
 // enrol enrols a task of the test.
 func enrol(t testing.TB, c *rocl.Context, opts ...tpvm.Option) *tpvm.Task {
 	t.Helper()
