@@ -520,12 +520,8 @@ func (t *Task) endPodAt(ctx context.Context, id TID) error {
 	if _, err := r.Monitor(ctx, id, 0); err != nil {
 		return err
 	}
-	d, err := ask[done](ctx, t, id, podEnd, endPod{})
-	if err != nil && !IsGone(err) && !errors.Is(err, rocl.ErrNoReply) {
+	if _, err := ask[done](ctx, t, id, podEnd, endPod{}); err != nil && !IsGone(err) && !errors.Is(err, rocl.ErrNoReply) {
 		return err
-	}
-	if d.Error != "" {
-		return remoteError(d.Error)
 	}
 	m, err := r.Recv(ctx)
 	if err != nil {

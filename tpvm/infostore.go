@@ -131,7 +131,6 @@ type infoRequest struct {
 
 // An infoAnswer is the reply to an infoRequest.
 type infoAnswer struct {
-	Error string // the text of one of infoErrors, or of another error
 	Owner TID
 	Data  []byte
 }
@@ -142,9 +141,6 @@ var errOldInfo = errors.New("tpvm: the copy of the message box entry may be out 
 // errTaking is the reply to infoTook while a call waits for the entry.
 var errTaking = errors.New("tpvm: the message box entry is being taken")
 
-// infoErrors are the errors that the sender of a request recognises.
-var infoErrors = []error{ErrNoEntry, ErrDenied, ErrExited, ErrBadParam, errOldInfo, errTaking}
-
 func (t *Task) newInfoStore(p *pod, timeout time.Duration) *infoStore {
 	return &infoStore{
 		p: p, timeout: timeout, held: map[TID]*heldInfo{}, copies: map[TID]*copyOf{}, taking: map[TID]int{}, forgotten: map[TID]uint64{}, slow: map[TID]bool{},
@@ -152,24 +148,14 @@ func (t *Task) newInfoStore(p *pod, timeout time.Duration) *infoStore {
 }
 
 // ask sends a request to the infoStore of a pod, which may be this one.
-func (k *infoStore) ask(ctx context.Context, pod TID, q infoRequest) (a infoAnswer, err error) {
-	if pod == k.p.r.ID() {
-		var done func()
-		if a, done = k.answer(ctx, q); done != nil {
+func (k *infoStore) ask(ctx context.Context, pod TID, q infoRequest) (infoAnswer, error) {
+	return askPod(ctx, k.p.t, pod, podInfo, q, func(ctx context.Context, q infoRequest) (infoAnswer, error) {
+		a, done, err := k.answer(ctx, q)
+		if done != nil {
 			done()
 		}
-	} else if a, err = ask[infoAnswer](ctx, k.p.t, pod, podInfo, q); err != nil {
 		return a, err
-	}
-	if a.Error == "" {
-		return a, nil
-	}
-	for _, e := range infoErrors {
-		if a.Error == e.Error() {
-			return a, e
-		}
-	}
-	return a, &textError{text: a.Error}
+	})
 }
 
 // errLatePod is returned when a pod does not answer in time.
@@ -194,8 +180,7 @@ func (k *infoStore) askSoon(ctx context.Context, pod TID, q infoRequest) error {
 
 // answer carries out a request of a task. If done is not nil, the caller calls it when the task has
 // the answer.
-func (k *infoStore) answer(ctx context.Context, q infoRequest) (a infoAnswer, done func()) {
-	var err error
+func (k *infoStore) answer(ctx context.Context, q infoRequest) (a infoAnswer, done func(), err error) {
 	switch {
 	case q.Op == infoRead || q.Op == infoTake || q.Op == infoDelete || q.Op == infoReplace && q.Content != nil:
 		a, done, err = k.change(ctx, q)
@@ -216,15 +201,7 @@ func (k *infoStore) answer(ctx context.Context, q infoRequest) (a infoAnswer, do
 	default:
 		err = ErrBadParam
 	}
-	if err != nil {
-		a.Error = err.Error()
-		for _, e := range infoErrors {
-			if errors.Is(err, e) {
-				a.Error = e.Error()
-			}
-		}
-	}
-	return a, done
+	return a, done, err
 }
 
 // change reads or changes an entry that this store keeps. For done see answer.

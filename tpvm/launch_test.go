@@ -130,7 +130,7 @@ func TestEnrolAndEnd(t *testing.T) {
 	task.work.Go(func() {
 		_ = collector.Handle(task.ended, func(m *rocl.Message) {
 			<-c.exited // the launcher tells the collector of the enrolment after the reply
-			answer(task.pod, collector, m, func(context.Context, enrolledStream) done { return done{} })
+			answer(task.pod, collector, m, func(context.Context, enrolledStream) (done, error) { return done{}, nil })
 		})
 	})
 	if err := task.pod.mayBegin(c); err != nil {
@@ -212,10 +212,7 @@ func TestPodRefuses(t *testing.T) {
 	if err := task.pod.mayBegin(c); err != nil {
 		t.Fatal(err)
 	}
-	d, err := ask[done](t.Context(), observer, c.tmp.ID(), 0, enrolment{ID: task.ID()})
-	if err == nil && d.Error != "" {
-		err = remoteError(d.Error)
-	}
+	_, err := ask[done](t.Context(), observer, c.tmp.ID(), 0, enrolment{ID: task.ID()})
 	if !errors.Is(err, ErrDenied) || c.hasEnrolled() {
 		t.Errorf("another task enrols: %v", err)
 	}
@@ -235,11 +232,11 @@ func TestPodGivesUp(t *testing.T) {
 	handled := make(chan error, 1)
 	go func() {
 		handled <- r.Handle(asked.ended, func(m *rocl.Message) {
-			answer(asked.pod, r, m, func(ctx context.Context, _ done) done {
+			answer(asked.pod, r, m, func(ctx context.Context, _ done) (done, error) {
 				begin()
 				<-ctx.Done()
 				giveUp()
-				return done{}
+				return done{}, nil
 			})
 		})
 	}()

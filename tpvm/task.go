@@ -306,27 +306,28 @@ func (t *Task) enrol(ctx context.Context, conf *config) error {
 	t.output = start.Output
 	t.watchLauncher(start)
 	if start.EndWithParent {
-		if err := t.endWith(start.Parent); err != nil {
+		if err := t.whenGone(t.ended, start.Parent, func() { t.pod.onSignal(syscall.SIGTERM) }); err != nil {
 			return err
 		}
 	}
 	return t.reportStart(ctx, start)
 }
 
-// endWith makes the process get SIGTERM when its parent has ended.
-func (t *Task) endWith(parent TID) error {
-	r, err := t.c.Register(t.ended, nil)
+// whenGone calls f in a goroutine of the task when a task, a thread or a pod has ended, unless ctx
+// ends before.
+func (t *Task) whenGone(ctx context.Context, id TID, f func()) error {
+	r, err := t.c.Register(ctx, nil)
 	if err != nil {
 		return err
 	}
-	if _, err := r.Monitor(t.ended, parent, 0); err != nil {
+	if _, err := r.Monitor(ctx, id, 0); err != nil {
 		return errors.Join(err, r.Close())
 	}
 	if !t.work.goes(func() {
 		defer r.Close()
-		if m, err := r.Recv(t.ended); err == nil {
+		if m, err := r.Recv(ctx); err == nil {
 			m.Release()
-			t.pod.onSignal(syscall.SIGTERM)
+			f()
 		}
 	}) {
 		return errors.Join(ErrExited, r.Close())
@@ -452,7 +453,7 @@ func (x *export) Close() error {
 //
 // If ctx ends first, Exit returns the cause, even if a thread has not returned. If messages were
 // lost for another reason, such as a host out of reach, the error names their receivers.
-func (t *Task) Exit(ctx context.Context) error {
+func (t *Task) Exit(ctx context.Context) (err error) {
 	t.mu.Lock()
 	exited := t.exited
 	t.exited = true
@@ -460,10 +461,8 @@ func (t *Task) Exit(ctx context.Context) error {
 	if exited {
 		return nil
 	}
-	if err := t.leave(ctx); err != nil {
-		return fmt.Errorf("tpvm: exit %v: %w", t.ID(), err)
-	}
-	return nil
+	defer wrap(&err, "tpvm: exit %v", t.ID())
+	return t.leave(ctx)
 }
 
 // leave ends the task: its output, its threads, its resources, and the context that it owns.
