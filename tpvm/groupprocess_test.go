@@ -12,7 +12,6 @@ import (
 	"sync"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/tpvm"
@@ -60,19 +59,12 @@ var memberFuncs = map[string]tpvm.ThreadFunc{
 			for err == nil {
 				err = g.Barrier(ctx, count)
 			}
-			if err := report(ctx, th, tagReport, fmt.Sprint(errors.Is(err, tpvm.ErrMemberGone), err)); err != nil {
+			if err := th.SendPacked(ctx, th.Parent(), tagReport, fmt.Sprint(errors.Is(err, tpvm.ErrMemberGone), err)); err != nil {
 				return err
 			}
-			m, err2 := th.Recv(ctx, th.Parent(), tagCount)
-			if err2 != nil {
-				return err2
+			if _, err := th.RecvInto(ctx, th.Parent(), tagCount, &count); err != nil {
+				return err
 			}
-			left, err2 := pack.UnpackOne[int32](&m.Reader)
-			m.Release()
-			if err2 != nil {
-				return err2
-			}
-			count = int(left)
 			for {
 				if err = g.Barrier(ctx, count); err == nil {
 					break
@@ -81,7 +73,7 @@ var memberFuncs = map[string]tpvm.ThreadFunc{
 					return err
 				}
 			}
-			if err := report(ctx, th, tagMet, ""); err != nil {
+			if err := th.Send(ctx, th.Parent(), tagMet, nil); err != nil {
 				return err
 			}
 		}
@@ -104,60 +96,6 @@ var memberFuncs = map[string]tpvm.ThreadFunc{
 		}
 		return th.Send(ctx, th.Parent(), tagReport, nil)
 	},
-	"barriers": timed(func(ctx context.Context, g *tpvm.Group, count int) error { return g.Barrier(ctx, count) }),
-	"reduces": timed(func(ctx context.Context, g *tpvm.Group, count int) error {
-		_, err := tpvm.Reduce(ctx, g, 1, 0, make([]float64, 128), tpvm.Sum)
-		return err
-	}),
-	"frozen-reduces": timed(func(ctx context.Context, g *tpvm.Group, count int) error {
-		_, err := tpvm.Reduce(ctx, g, 1, 0, make([]float64, 128), tpvm.Sum)
-		return err
-	}),
-}
-
-func report(ctx context.Context, th *tpvm.Thread, tag int, s string) error {
-	b := th.Buffer(pack.Default)
-	if err := b.PackString(s); err != nil {
-		return err
-	}
-	return th.Send(ctx, th.Parent(), tag, b)
-}
-
-// timed returns the function of a member that calls f often between two barriers, and reports the
-// time.
-func timed(f func(context.Context, *tpvm.Group, int) error) tpvm.ThreadFunc {
-	return func(ctx context.Context, th *tpvm.Thread) error {
-		count, err := strconv.Atoi(th.Args()[0])
-		rounds, err2 := strconv.Atoi(th.Args()[1])
-		if err := errors.Join(err, err2); err != nil {
-			return err
-		}
-		g, err := th.Join(ctx, th.Args()[2])
-		if err != nil {
-			return err
-		}
-		sync := func() error { return g.Barrier(ctx, count) }
-		if strings.HasPrefix(th.Name(), "frozen") {
-			err = g.Freeze(ctx, count)
-		}
-		if err == nil {
-			err = sync()
-		}
-		start := time.Now()
-		for range rounds {
-			if err == nil {
-				err = f(ctx, g, count)
-			}
-		}
-		if err == nil {
-			err = sync()
-		}
-		s := strconv.FormatInt(time.Since(start).Nanoseconds(), 10)
-		if err != nil {
-			s = err.Error()
-		}
-		return report(ctx, th, tagReport, s)
-	}
 }
 
 // members enrols the test and starts programs that export memberFuncs.
@@ -236,7 +174,7 @@ func TestGroupProcessKilled(t *testing.T) {
 			}
 		}
 		b := task.Buffer(pack.Default)
-		check(t, pack.PackOne(b, int32(len(left))))
+		check(t, b.PackValues(len(left)))
 		check(t, task.Mcast(ctx, left, tagCount, b))
 		for _, id := range left {
 			recv(t, task, id, tagMet)
@@ -294,92 +232,4 @@ func TestGroupCoordinatorKilled(t *testing.T) {
 		}
 	}
 	wg.Wait()
-}
-
-// benchmarkMembers runs a function in 64 threads over processes.
-func benchmarkMembers(b *testing.B, name string, procs int) {
-	const threads = 64
-	task, _ := members(b, procs)
-	ctx := deadline(b)
-	ids := must(task.Spawn(ctx, name, threads, tpvm.Args(fmt.Sprint(threads), fmt.Sprint(b.N), fmt.Sprint("g", b.N))))(b)
-	var ns int64
-	for i, id := range ids {
-		s := recv(b, task, id, tagReport)
-		n, err := strconv.ParseInt(s, 10, 64)
-		if err != nil {
-			b.Fatal(s)
-		}
-		if i == 0 {
-			ns = n
-		}
-	}
-	b.ReportMetric(float64(ns)/float64(b.N), "ns/op")
-}
-
-// BenchmarkGroupBarrier measures the barrier of 64 threads, beside a barrier of sync.Cond within
-// one process.
-func BenchmarkGroupBarrier(b *testing.B) {
-	b.Run("Cond", func(b *testing.B) {
-		const threads = 64
-		var mu sync.Mutex
-		cond, n, round := sync.NewCond(&mu), 0, 0
-		var wg sync.WaitGroup
-		b.ResetTimer()
-		for range threads {
-			wg.Go(func() {
-				for range b.N {
-					mu.Lock()
-					n++
-					if n == threads {
-						n = 0
-						round++
-						cond.Broadcast()
-					} else {
-						for r := round; r == round; {
-							cond.Wait()
-						}
-					}
-					mu.Unlock()
-				}
-			})
-		}
-		wg.Wait()
-	})
-	for _, procs := range []int{1, 2, 4} {
-		b.Run(fmt.Sprintf("Processes%d", procs), func(b *testing.B) { benchmarkMembers(b, "barriers", procs) })
-	}
-}
-
-// BenchmarkGroupReduce measures a reduction of 128 float64 by 64 threads in 4 processes.
-func BenchmarkGroupReduce(b *testing.B) {
-	b.Run("Open", func(b *testing.B) { benchmarkMembers(b, "reduces", 4) })
-	b.Run("Frozen", func(b *testing.B) { benchmarkMembers(b, "frozen-reduces", 4) })
-}
-
-// BenchmarkGroupJoin64 measures 64 threads in one process that join a group and leave it.
-func BenchmarkGroupJoin64(b *testing.B) {
-	ctx := deadline(b)
-	ts := &team{t: b, tasks: []*tpvm.Task{enrol(b, alone(b))}}
-	var hs []handle
-	for range 64 {
-		hs = append(hs, ts.start(0))
-	}
-	for b.Loop() {
-		var wg sync.WaitGroup
-		for _, h := range hs {
-			wg.Go(func() {
-				if _, err := h.Join(ctx, "join"); err != nil {
-					b.Error(err)
-				}
-			})
-		}
-		wg.Wait()
-		b.StopTimer()
-		for _, h := range hs {
-			if err := h.LeaveGroup(ctx, "join"); err != nil {
-				b.Error(err)
-			}
-		}
-		b.StartTimer()
-	}
 }

@@ -164,7 +164,10 @@ var errLatePod = errors.New("tpvm: the pod did not answer in time")
 // askSoon is ask that gives up after the timeout, or later if the request has much content. It
 // records in slow whether the pod has answered.
 func (k *infoStore) askSoon(ctx context.Context, pod TID, q infoRequest) error {
-	timeout := k.timeout + time.Duration(len(q.Content.Data))*time.Second/infoRate
+	timeout := k.timeout
+	if q.Content != nil {
+		timeout += time.Duration(len(q.Content.Data)) * time.Second / infoRate
+	}
 	soon, cancel := context.WithTimeoutCause(ctx, timeout, errLatePod)
 	defer cancel()
 	_, err := k.ask(soon, pod, q)
@@ -232,9 +235,7 @@ func (k *infoStore) finishTake(h *heldInfo, to TID) {
 	for wait := time.Millisecond; ; wait = min(2*wait, longestRetry) {
 		var err error
 		if to != k.p.r.ID() { // an answer within the task is not lost
-			soon, cancel := context.WithTimeout(ctx, k.timeout)
-			_, err = k.ask(soon, to, infoRequest{Op: infoTook, ID: ident})
-			cancel()
+			err = k.askSoon(ctx, to, infoRequest{Op: infoTook, ID: ident})
 		}
 		switch {
 		case errors.Is(err, ErrNoEntry):
@@ -830,9 +831,7 @@ func (k *infoStore) adoptCopy(ctx context.Context, c *copyOf) bool {
 		return true
 	}
 	if !c.taker.IsZero() {
-		soon, cancel := context.WithTimeout(ctx, k.timeout)
-		_, err := k.ask(soon, c.taker, infoRequest{Op: infoTook, ID: c.Ident})
-		cancel()
+		err := k.askSoon(ctx, c.taker, infoRequest{Op: infoTook, ID: c.Ident})
 		switch {
 		case err == nil:
 			return k.forgetCopy(c)
@@ -896,9 +895,7 @@ func (k *infoStore) placeOf(ctx context.Context, c *copyOf, index int) (isDone b
 		case i.pod == c.store && i.ident() == c.Ident: // also if that pod answers: it is about to end
 			return false, -1
 		case i.ident() == c.Ident:
-			soon, cancel := context.WithTimeout(ctx, k.timeout)
-			_, err := k.ask(soon, i.pod, infoRequest{Op: infoRead, ID: i.id})
-			cancel()
+			err := k.askSoon(ctx, i.pod, infoRequest{Op: infoRead, ID: i.id})
 			return err == nil && k.forgetCopy(c), -1
 		case i.Index == c.Index && (c.Flags|i.Flags)&MultiInstance == 0 && c.Flags&OverWritable != 0: // it is replaced
 			return k.forgetCopy(c), -1

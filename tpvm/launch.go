@@ -294,8 +294,8 @@ func (p *pod) newChild(index int) (*child, error) {
 	switch {
 	case p.draining || p.ending:
 		return nil, ErrExited
-	case len(p.children) >= p.maxPrograms:
-		return nil, fmt.Errorf("%w: %d programs run", ErrTooMany, p.maxPrograms)
+	case len(p.children) >= p.t.maxPrograms:
+		return nil, fmt.Errorf("%w: %d programs run", ErrTooMany, p.t.maxPrograms)
 	}
 	c := &child{index: index, begun: make(chan struct{}), enrolled: make(chan struct{}), exited: make(chan struct{})}
 	p.children[c] = struct{}{}
@@ -396,7 +396,7 @@ func (p *pod) mayEnrol(c *child, from TID, e enrolment) error {
 // with a parent in this process. For the latter the kernel ends the first process too.
 func (p *pod) begin(c *child, q spawnPrograms) (err error) {
 	hasParentHere := q.EndWithParent && q.Pod == p.r.ID()
-	if !hasParentHere && !p.isServed {
+	if !hasParentHere && !p.t.servesPod {
 		c.program, err = programs.Start(c.cmd)
 		return err
 	}

@@ -24,10 +24,9 @@ import (
 // and programs, and ends them, when tasks anywhere in the virtual machine ask for it. Each request
 // is handled by a goroutine of its own.
 type pod struct {
-	t        *Task
-	r        *rocl.Resource
-	onSignal func(syscall.Signal)
-	infos    *infoStore
+	t     *Task
+	r     *rocl.Resource
+	infos *infoStore
 
 	mu       sync.Mutex
 	exports  map[string]*export
@@ -42,14 +41,11 @@ type pod struct {
 	launching  sync.WaitGroup // programs that newChild has counted, until launch returns; none is added while draining
 	relayEnded bool           // endRelay has begun: streams that begin from then on are handed over at once
 
-	noLaunch    bool // for tasks of other contexts
-	maxPrograms int
-	forker      sync.Once
-	guarding    sync.Once
-	guard       *programs.Guard // see guarded
-	isServed    bool            // by ServePod: its programs end with it
-	forks       chan func()
-	lastStream  atomic.Uint64
+	forker     sync.Once
+	guarding   sync.Once
+	guard      *programs.Guard // see guarded
+	forks      chan func()
+	lastStream atomic.Uint64
 
 	spawns map[uint64]*spawned // the latest keptSpawns, by number
 	last   uint64              // number of the last spawn
@@ -140,19 +136,18 @@ type done struct{}
 const mostThreads = 1 << 20
 
 // startPod registers the pod of the task, and starts to handle requests.
-func (t *Task) startPod(ctx context.Context, f *config) error {
+func (t *Task) startPod(ctx context.Context) error {
 	p := &pod{
-		t: t, onSignal: f.onSignal, noLaunch: f.noLaunch, isServed: f.servesPod, maxPrograms: f.maxPrograms, forks: make(chan func()),
-		streams: map[*stream]struct{}{}, exports: map[string]*export{}, threads: map[TID]*Thread{},
+		t: t, forks: make(chan func()), streams: map[*stream]struct{}{}, exports: map[string]*export{}, threads: map[TID]*Thread{},
 		contexts: map[MsgContext]*rocl.Resource{}, children: map[*child]struct{}{},
 		statuses: statuses{by: map[TID]*child{}}, spawns: map[uint64]*spawned{}, turns: map[TID]int{}, asked: make(chan struct{}),
 	}
-	p.infos = t.newInfoStore(p, f.infoTimeout)
+	p.infos = t.newInfoStore(p, t.infoTimeout)
 	a := t.attrs(typePod, rocl.Attrs{attrPID: strconv.Itoa(os.Getpid()), attrServedBy: LauncherTask})
-	if !f.noLaunch {
+	if !t.noLaunch {
 		a[attrLaunch] = "yes"
 	}
-	if f.isHidden {
+	if t.isHidden {
 		a[attrObserves] = "yes"
 	}
 	maps.Copy(a, t.podAttrs)
@@ -232,7 +227,7 @@ const giveUpGrace = time.Second
 func (p *pod) allows(r *rocl.Resource, m *rocl.Message, vm string) bool {
 	launches := r == p.r && (m.Tag() == podPrograms || m.Tag() == podStart)
 	isOwn := m.From().Context() == r.ID().Context()
-	return vm == p.t.vm && (isOwn || !launches || !p.noLaunch)
+	return vm == p.t.vm && (isOwn || !launches || !p.t.noLaunch)
 }
 
 // answer decodes a request to r, and replies with the result of f. The context of f ends after the
@@ -367,7 +362,7 @@ func (p *pod) signal(q signal) (act func(), err error) {
 		}
 		return nil, ErrNoTask
 	case th.isMain:
-		return func() { p.onSignal(syscall.Signal(q.Signal)) }, nil
+		return func() { p.t.onSignal(syscall.Signal(q.Signal)) }, nil
 	}
 	th.kill(ErrKilled)
 	return nil, nil

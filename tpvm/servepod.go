@@ -74,7 +74,7 @@ func ServePod(ctx context.Context, opts ...Option) (err error) {
 	if err != nil {
 		return err
 	}
-	if err := t.startPod(ctx, f); err != nil {
+	if err := t.startPod(ctx); err != nil {
 		return t.abandon(err)
 	}
 	if f.ready != nil {

@@ -77,12 +77,12 @@ type config struct {
 	noLaunch, isHidden bool
 	servesPod          bool // for ServePod
 
-	starter  HostStarter
-	env      []string
-	podAttrs rocl.Attrs
+	starter  HostStarter // used by AddHosts
+	env      []string    // for programs that the pod starts
+	podAttrs rocl.Attrs  // of the pod, besides the attributes of every pod
 	ready    func(TID)
 
-	foundTime, infoTimeout time.Duration // shorter in tests
+	foundTime, infoTimeout time.Duration // for the pod of an added host, and of infoStore; shorter in tests
 }
 
 type namedFunc struct {
@@ -141,16 +141,14 @@ func Observing() Option { return func(c *config) { c.noLaunch, c.isHidden = true
 // of both may be called by several goroutines.
 type Task struct {
 	*Thread
-	c     *rocl.Context
-	owns  bool // the task opened the context, and closes it
-	vm    string
-	host  string
-	node  string
-	pod   *pod
-	log   *slog.Logger
-	ended context.Context // done after Exit
-	end   context.CancelFunc
-	work  goroutines // of the task; they end when ended is done
+	*config      // c is not nil once newTask has returned
+	owns    bool // the task opened the context, and closes it
+	host    string
+	node    string
+	pod     *pod
+	ended   context.Context // done after Exit
+	end     context.CancelFunc
+	work    goroutines // of the task; they end when ended is done
 
 	launch   *foundStart   // of this process, if its output is gathered; else nil
 	tookOver chan struct{} // closed when this process passes its output on
@@ -160,12 +158,6 @@ type Task struct {
 	packers      sync.Pool // of *pack.Buffer
 	typedPackers sync.Pool // of *pack.Buffer for typed messages
 	messages     sync.Pool // of *Message
-
-	starter  HostStarter // used by AddHosts
-	env      []string    // for programs that the pod starts
-	podAttrs rocl.Attrs  // of the pod, besides the attributes of every pod
-
-	foundTime time.Duration // within which the pod of an added host must be found
 
 	mu         sync.Mutex
 	exited     bool
@@ -217,10 +209,7 @@ func configure(opts []Option) *config {
 
 // newTask returns a task that has a context, and no resources.
 func newTask(ctx context.Context, f *config) (t *Task, err error) {
-	t = &Task{
-		c: f.c, owns: f.c == nil, vm: f.vm, log: f.log, tookOver: make(chan struct{}),
-		starter: f.starter, env: f.env, podAttrs: f.podAttrs, foundTime: f.foundTime,
-	}
+	t = &Task{config: f, owns: f.c == nil, tookOver: make(chan struct{})}
 	if t.owns {
 		opts := append([]rocl.Option{
 			rocl.WithUndelivered(t.undelivered), rocl.WithLinger(lingerMost), rocl.WithMember(cluster.Environment()),
@@ -271,7 +260,7 @@ func userName() string {
 // enrol starts the pod, registers the main thread and the exports, and reports to the launcher that
 // has started the process, if there is one.
 func (t *Task) enrol(ctx context.Context, conf *config) error {
-	if err := t.startPod(ctx, conf); err != nil {
+	if err := t.startPod(ctx); err != nil {
 		return err
 	}
 	start, err := t.findStart(ctx)
@@ -306,7 +295,7 @@ func (t *Task) enrol(ctx context.Context, conf *config) error {
 	t.output = start.Output
 	t.watchLauncher(start)
 	if start.EndWithParent {
-		if err := t.whenGone(t.ended, start.Parent, func() { t.pod.onSignal(syscall.SIGTERM) }); err != nil {
+		if err := t.whenGone(t.ended, start.Parent, func() { t.onSignal(syscall.SIGTERM) }); err != nil {
 			return err
 		}
 	}
