@@ -352,9 +352,9 @@ func TestGroupBarrierOfFewer(t *testing.T) {
 	noErrors(t, each(gs[:3], func(_ int, g *tpvm.Group) error { return g.Barrier(ctx, 3) }))
 }
 
-// A barrier of more than those that have called waits for members that join, in whatever task. Calls
-// that were held back for other members of their task are counted when a member joins in another
-// task and makes those superfluous.
+// A barrier of more than those that have called waits for members that join, in whatever task.
+// Calls that were held back for other members of their task are counted when a member joins in
+// another task and makes those superfluous.
 func TestGroupBarrierOfMore(t *testing.T) {
 	ctx := deadline(t)
 	for _, c := range []struct{ members, joins []int }{ // members that call, and the tasks in which others join

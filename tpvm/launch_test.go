@@ -97,8 +97,8 @@ func TestEndDuringLaunch(t *testing.T) {
 	}
 }
 
-// The error of a program that the system refuses to start says that there are too many. Errors of the
-// package stay in front, where the task that asked recognises them.
+// The error of a program that the system refuses to start says that there are too many. Errors of
+// the package stay in front, where the task that asked recognises them.
 func TestStartErrors(t *testing.T) {
 	system := func(err error) error { return &os.PathError{Op: "fork/exec", Path: "/bin/x", Err: err} }
 	for _, c := range []struct{ err, want error }{

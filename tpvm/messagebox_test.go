@@ -475,9 +475,9 @@ func TestMessageBoxEndedKeeperAnswers(t *testing.T) {
 	x.want("a")
 }
 
-// The directory has an entry of the same name and index that no task keeps. It is that of a task that
-// was asked to keep the entry, has found that it was asked too late, and is about to withdraw it. Or
-// it is an invalid one of another program. The task that takes over waits until it is gone.
+// The directory has an entry of the same name and index that no task keeps. A task has registered
+// it that was asked too late to keep the entry, and is about to withdraw it. Or it is an invalid
+// one of another program. The task that takes over waits until it is gone.
 func TestMessageBoxKeeperGivesUp(t *testing.T) {
 	for _, flags := range []string{"1", "?"} {
 		x := newBox(t, tpvm.Persistent)

@@ -441,7 +441,8 @@ func (c *collector) labelLocked(s *caughtStream) string {
 	return b.String()
 }
 
-// watchLocked monitors the pod or the task that passes the output of a stream on. c.mu must be held.
+// watchLocked monitors the pod or the task that passes the output of a stream on. c.mu must be
+// held.
 func (c *collector) watchLocked(s *caughtStream, id TID) {
 	var err error
 	if s.stop, err = c.data.Monitor(c.t.ended, id, outGone); err != nil {
