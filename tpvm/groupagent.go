@@ -182,8 +182,8 @@ func (a *groupAgent) run() {
 	})
 }
 
-// receive handles a message. If v is nil, the coordinator has ended, or was given up, because of
-// gone. receive reports whether the agent needs a coordinator.
+// receive handles a message. If v is nil, or its operation is opLost, the coordinator has ended, or
+// was given up, because of gone. receive reports whether the agent needs a coordinator.
 func (a *groupAgent) receive(from TID, v *groupMessage, gone error) (needs bool) {
 	a.mu.Lock()
 	defer a.unlock()
@@ -191,7 +191,7 @@ func (a *groupAgent) receive(from TID, v *groupMessage, gone error) (needs bool)
 	case from == a.r.ID() && v != nil && v.Op == opDropped && v.token() == a.attachment:
 		a.detachLocked() // if this context has given the coordinator up, the monitor tells of that too
 	case from != a.coordinator:
-	case v == nil:
+	case v == nil || v.Op == opLost:
 		a.lostLocked(gone)
 	default:
 		a.handleLocked(v)

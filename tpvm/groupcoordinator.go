@@ -125,12 +125,12 @@ func (c *groupCoordinator) drop(agent TID) {
 	}
 }
 
-// receive handles a message. If v is nil, an agent or a member has ended, or was given up, because
-// of gone.
+// receive handles a message. If v is nil, or its operation is opLost, an agent or a member has
+// ended, or was given up, because of gone.
 func (c *groupCoordinator) receive(from TID, v *groupMessage, gone error) {
 	c.mu.Lock()
-	if v == nil {
-		c.gone(from, gone)
+	if v == nil || v.Op == opLost {
+		c.gone(from, v != nil, gone)
 	} else {
 		c.handleLocked(from, v)
 	}
@@ -366,10 +366,9 @@ func (c *groupCoordinator) exclude(id TID) {
 	}
 }
 
-// gone handles the end of an agent or of a member because of why. An agent that may live learns of
-// that by the end of its call, and attaches again.
-func (c *groupCoordinator) gone(id TID, why error) {
-	isLost := mayLive(why)
+// gone handles the end of an agent or of a member because of why. With isLost, its context was
+// given up, and may live. Such an agent learns of that by the end of its call, and attaches again.
+func (c *groupCoordinator) gone(id TID, isLost bool, why error) {
 	key, isAttached := c.agents[id]
 	if isLost && (isAttached || c.awaited[id]) && len(c.lost) < mostLost {
 		c.lost[id] = key

@@ -57,6 +57,7 @@ const (
 	opCancel         // Tokens: arrivals or reservations that are withdrawn
 	opConnect        // from an agent to itself: it needs a coordinator
 	opDropped        // from an agent to itself: the coordinator has ended the call of the attachment Tokens[0]
+	opLost           // from a monitor: the sender was given up, or its node was taken for dead; it may live
 
 	// From the coordinator to an agent.
 	opView     // Tokens[0]: the attachment; Version; Members: all; Freeze: the group is frozen; Released; Lost: members that were given up, and may live
@@ -178,15 +179,10 @@ func (w *groupWire) monitor(id TID) bool {
 	return err == nil
 }
 
-// mayLive reports whether the resource, whose monitor has reported gone, may live: its context was
-// given up, or its node was taken for dead.
-func mayLive(gone error) bool {
-	return !errors.Is(gone, rocl.ErrGone) || errors.Is(gone, rocl.ErrNodeDead)
-}
-
 // receiveGroup calls handle for each message to r from an agent or a coordinator, until ctx ends.
-// It calls handle with nil when a resource that r monitors has ended; gone is the reason. It ends
-// calls that handle has not taken out of the message. In the end it closes r.
+// It calls handle with nil when a resource that r monitors has ended, and with opLost when its
+// context was given up, or its node was taken for dead; gone is the reason. It ends calls that
+// handle has not taken out of the message. In the end it closes r.
 func (t *Task) receiveGroup(ctx context.Context, r *rocl.Resource, group string, handle func(from TID, m *groupMessage, gone error)) {
 	defer r.Close()
 	for {
@@ -196,9 +192,12 @@ func (t *Task) receiveGroup(ctx context.Context, r *rocl.Resource, group string,
 		}
 		from, gone := received.From(), received.GoneErr()
 		var m *groupMessage
-		if !received.IsGone() {
+		switch {
+		case !received.IsGone():
 			m = new(groupMessage)
 			err = m.decode(received.Bytes())
+		case !errors.Is(gone, rocl.ErrGone) || errors.Is(gone, rocl.ErrNodeDead):
+			m = &groupMessage{Op: opLost}
 		}
 		if err == nil && received.IsCall() {
 			_, _ = received.Writable() // so that it keeps no block of other messages

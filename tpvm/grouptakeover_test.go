@@ -45,11 +45,8 @@ type groupNames struct {
 }
 
 // groupLink is a pair of resources. The messages of a link keep their order; nil is the end of
-// from, and lost its loss.
+// from.
 type groupLink struct{ from, to TID }
-
-// lost stands in a link for the news that the context of from was given up, and may live.
-var lost = new(groupMessage)
 
 // groupTasks registers the resources of tasks with two members each.
 func groupTasks(t *testing.T, n int) (all []*groupNames) {
@@ -170,19 +167,17 @@ func (w *groupWorld) busy() (ls []groupLink) {
 
 // deliver delivers the first message of a link.
 func (w *groupWorld) deliver(l groupLink) {
-	v, gone := w.links[l][0], rocl.ErrGone
-	if w.links[l] = w.links[l][1:]; v == lost {
-		v, gone = nil, rocl.ErrNodeDead
-	}
+	v := w.links[l][0]
+	w.links[l] = w.links[l][1:]
 	if c := w.made[l.to]; c != nil {
-		c.receive(l.from, v, gone)
+		c.receive(l.from, v, nil)
 		if v != nil && v.call != nil {
 			v.call.Release()
 		}
 		return
 	}
 	i := w.index(l.to)
-	if i >= 0 && w.agents[i].receive(l.from, v, gone) {
+	if i >= 0 && w.agents[i].receive(l.from, v, nil) {
 		w.seek[i] = l.from
 	}
 }
@@ -242,7 +237,7 @@ func (w *groupWorld) kill(i int, kept func(n int) int) {
 func (w *groupWorld) lose(l groupLink, kept int) {
 	w.links[l] = slices.DeleteFunc(w.links[l], func(v *groupMessage) bool {
 		kept--
-		isLost := kept < 0 && v != nil && v != lost
+		isLost := kept < 0 && v != nil && v.Op != opLost
 		if isLost && v.call != nil {
 			v.call.Release() // the call fails
 		}
@@ -278,7 +273,7 @@ func (w *groupWorld) giveUp(i int, isAgent bool, kept func(n int) int) {
 				return false
 			}
 			l := groupLink{of, to}
-			w.links[l] = append(w.links[l], lost)
+			w.links[l] = append(w.links[l], &groupMessage{Op: opLost})
 			return true
 		})
 	}
