@@ -37,8 +37,7 @@ func everything(t *testing.T, c *context.Context) (n int) {
 // Invalid names are refused wherever they are given, and nothing is registered. The longest valid
 // name works everywhere.
 //
-// Promise (Resources): Names that are empty, too long or not UTF-8 are refused. See also
-// TestBadAttributes.
+// Promise (Resources): Names that are empty, too long or not UTF-8 are refused.
 func TestNames(t *testing.T) {
 	c := rocltest.Cluster(t, 1).Open(0)
 	r := register(t, c, resource.Attrs{"n": "r"})

@@ -276,7 +276,7 @@ func awaitEnds(t *testing.T, ended chan error, n int, want error) {
 // reported as undelivered.
 //
 // Promise (Calls): A call ends with `ErrGone` when its target ends, wherever its request or reply
-// is at that moment. See also TestCallKilledServer.
+// is at that moment. See also TestCallServerKilledAtEveryFrame.
 func TestCallServerDeleted(t *testing.T) {
 	for _, receives := range []bool{false, true} {
 		t.Run(fmt.Sprint("received ", receives), func(t *testing.T) {

@@ -19,27 +19,13 @@ func TestManyArenas(t *testing.T) {
 	cl := rocltest.Cluster(t, 1)
 	transport := lib.WithTransports(shm.New())
 	a, b := cl.Open(0, transport), cl.Open(0, transport, lib.WithMailbox(count*(size+1024)))
-	from, err := a.Register(ctx, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	to, err := b.Register(ctx, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	from := got(a.Register(ctx, nil))(t)
+	to := got(b.Register(ctx, nil))(t)
 	send := func(size int) *lib.Message {
-		p, err := a.Buffer(size)
-		if err != nil {
-			t.Fatal(err)
-		}
+		p := got(a.Buffer(size))(t)
 		p.Bytes()[0] = 1
-		if err := from.Send(ctx, to.ID(), 0, p); err != nil {
-			t.Fatal(err)
-		}
-		m, err := to.Recv(ctx)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, from.Send(ctx, to.ID(), 0, p))
+		m := got(to.Recv(ctx))(t)
 		return m
 	}
 	send(1).Release() // this makes the link

@@ -33,9 +33,7 @@ func startPlay(t *testing.T, stopped string) *play {
 	const files = 2000     // the run takes longer than this test needs to stop a process
 	for i := range files { // many units of work for each process
 		text := strings.Repeat("filler ", i%400) + map[bool]string{true: "Alpha", false: "alphas"}[i%3 == 0]
-		if err := os.WriteFile(filepath.Join(dir, fmt.Sprint(i)), []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(filepath.Join(dir, fmt.Sprint(i)), []byte(text), 0o644))
 	}
 	cmd := exec.Command("grep", "-rIliw", "alpha", dir)
 	cmd.Env = append(os.Environ(), "LC_ALL=C")
@@ -49,22 +47,15 @@ func startPlay(t *testing.T, stopped string) *play {
 	w := start(t, "synced", rocl, "watch", "--json", "--socket", sock, "role="+stopped)
 	p.demo = start(t, "coordinator", rocl, "demo", dir, "--word", "alpha", "--socket", sock)
 	var ev struct{ Attrs struct{ PID string } }
-	if err := json.Unmarshal([]byte(w.until(t, "appeared")), &ev); err != nil {
-		t.Fatal(err)
-	}
-	pid, err := strconv.Atoi(ev.Attrs.PID)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, json.Unmarshal([]byte(w.until(t, "appeared")), &ev))
+	pid := got(strconv.Atoi(ev.Attrs.PID))(t)
 	signal(t, pid, syscall.SIGSTOP)
 	t.Cleanup(func() { _ = syscall.Kill(pid, syscall.SIGCONT) }) // a stopped process does not end with the demo
 	p.pids[stopped] = []int{pid}
 	for range 6 { // two crawlers, three indexers, the front end
 		l := p.demo.until(t, "found ")
 		var role string
-		if _, err := fmt.Sscan(l[strings.Index(l, "found ")+len("found "):], &role); err != nil {
-			t.Fatal(err)
-		}
+		got(fmt.Sscan(l[strings.Index(l, "found ")+len("found "):], &role))(t)
 		n, err := strconv.Atoi(l[strings.LastIndex(l, " ")+1:])
 		if err != nil {
 			t.Fatalf("no process in %q", l)
@@ -101,10 +92,7 @@ func signal(t *testing.T, pid int, s syscall.Signal) {
 // standsStill reports whether each thread of a process is stopped.
 func standsStill(t *testing.T, pid int) bool {
 	t.Helper()
-	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
-	if err != nil {
-		t.Fatal(err)
-	}
+	threads := got(filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid)))(t)
 	for _, path := range threads {
 		stat, err := os.ReadFile(path)
 		if err != nil {
@@ -128,30 +116,6 @@ func TestDemoCrawlerKilled(t *testing.T) {
 	p.end(t)
 }
 
-// An indexer is killed in the middle of the run.
-func TestDemoIndexerKilled(t *testing.T) {
-	p := startPlay(t, "indexer")
-	dead := p.pids["indexer"][0]
-	signal(t, dead, syscall.SIGKILL)
-	if l := p.demo.until(t, fmt.Sprintf("(process %d) is gone", dead)); !strings.Contains(l, "indexer ") {
-		t.Errorf("reported as %q", l)
-	}
-	p.end(t)
-}
-
-// When all is indexed, and the front end does not answer yet, an indexer is killed.
-func TestDemoIndexerKilledLate(t *testing.T) {
-	p := startPlay(t, "front")
-	p.demo.until(t, "all is indexed")
-	dead := p.pids["indexer"][0]
-	signal(t, dead, syscall.SIGKILL)
-	signal(t, p.pids["front"][0], syscall.SIGCONT)
-	if l := p.demo.until(t, fmt.Sprintf("(process %d) is gone", dead)); !strings.Contains(l, "indexer ") || strings.Contains(l, " 0 units") {
-		t.Errorf("reported as %q", l)
-	}
-	p.end(t)
-}
-
 // The environment may name the directory of the node. The demonstration then runs on that node, and
 // other programs can find it.
 func TestDemoSocketOfEnvironment(t *testing.T) {
@@ -159,9 +123,7 @@ func TestDemoSocketOfEnvironment(t *testing.T) {
 	start(t, `"serving"`, dirserver, "--socket", sock)
 	w := start(t, "synced", rocl, "watch", "--json", "--socket", sock, "role=front")
 	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "a"), []byte("alpha"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(filepath.Join(dir, "a"), []byte("alpha"), 0o644))
 	t.Setenv("ROCL_SOCKET", sock)
 	if out, code := run(t, "", rocl, "demo", dir, "--word", "alpha"); code != 0 || !strings.Contains(out, "is in 1 of 1 text files") {
 		t.Errorf("exit code %d, %q", code, out)
@@ -176,7 +138,7 @@ func TestDemoFrontKilled(t *testing.T) {
 	p.demo.until(t, "all is indexed")
 	signal(t, p.pids["front"][0], syscall.SIGKILL)
 	p.demo.until(t, "the front end has died")
-	if err := p.demo.Wait(); err == nil || p.demo.cmd.ProcessState.ExitCode() != 1 {
+	if err := p.demo.Wait(); err == nil || p.demo.Cmd.ProcessState.ExitCode() != 1 {
 		t.Errorf("ended with %v", err)
 	}
 }

@@ -17,10 +17,7 @@ import (
 // no other one.
 func TestStabilityNamesPackages(t *testing.T) {
 	named := map[string]bool{}
-	text, err := os.ReadFile("../docs/STABILITY.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := got(os.ReadFile("../docs/STABILITY.md"))(t)
 	for line := range strings.Lines(string(text)) {
 		if cells := strings.Split(line, "|"); len(cells) == 4 && strings.HasPrefix(line, "| `") {
 			for _, m := range regexp.MustCompile("`([^`]+)`").FindAllStringSubmatch(cells[1], -1) {
@@ -28,7 +25,7 @@ func TestStabilityNamesPackages(t *testing.T) {
 			}
 		}
 	}
-	err = filepath.WalkDir("..", func(path string, e fs.DirEntry, err error) error {
+	err := filepath.WalkDir("..", func(path string, e fs.DirEntry, err error) error {
 		if err != nil || !e.IsDir() {
 			return err
 		}
@@ -63,18 +60,12 @@ func TestStabilityNamesPackages(t *testing.T) {
 // importable reports whether a folder has a package that programs can import.
 func importable(t *testing.T, dir string) bool {
 	t.Helper()
-	files, err := filepath.Glob(filepath.Join(dir, "*.go"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	files := got(filepath.Glob(filepath.Join(dir, "*.go")))(t)
 	for _, f := range files {
 		if strings.HasSuffix(f, "_test.go") {
 			continue
 		}
-		parsed, err := parser.ParseFile(token.NewFileSet(), f, nil, parser.PackageClauseOnly)
-		if err != nil {
-			t.Fatal(err)
-		}
+		parsed := got(parser.ParseFile(token.NewFileSet(), f, nil, parser.PackageClauseOnly))(t)
 		return parsed.Name.Name != "main"
 	}
 	return false

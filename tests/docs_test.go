@@ -19,10 +19,7 @@ func TestDocumentsNameTests(t *testing.T) {
 		t.Fatal(docs, err)
 	}
 	for _, doc := range docs {
-		text, err := os.ReadFile(doc)
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := got(os.ReadFile(doc))(t)
 		dir := "" // a name without a folder is in the folder that was named before
 		for _, m := range place.FindAllStringSubmatch(string(text), -1) {
 			dir = cmp.Or(m[1], dir)
@@ -34,15 +31,9 @@ func TestDocumentsNameTests(t *testing.T) {
 }
 
 func hasFunc(t *testing.T, dir, name string) bool {
-	files, err := filepath.Glob(filepath.Join("..", dir, "*_test.go"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	files := got(filepath.Glob(filepath.Join("..", dir, "*_test.go")))(t)
 	for _, f := range files {
-		text, err := os.ReadFile(f)
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := got(os.ReadFile(f))(t)
 		if strings.Contains(string(text), "\nfunc "+name+"(") {
 			return true
 		}

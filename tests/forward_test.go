@@ -25,10 +25,7 @@ func newChain(t testing.TB) *chain {
 	c := &chain{t: t}
 	for i := range c.nodes {
 		c.nodes[i] = cl.Open(0, lib.WithTransports(shm.New()))
-		r, err := c.nodes[i].Register(context.Background(), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := got(c.nodes[i].Register(context.Background(), nil))(t)
 		c.resources[i] = r
 	}
 	for from := range c.nodes {
@@ -43,23 +40,15 @@ func newChain(t testing.TB) *chain {
 
 // own sends a buffer of the sender's own from one context to another, which receives it.
 func (c *chain) own(from, to, size int) *lib.Message {
-	b, err := c.nodes[from].Buffer(size)
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	b := got(c.nodes[from].Buffer(size))(c.t)
 	b.Bytes()[0], b.Bytes()[size-1] = 1, 2
 	return c.send(from, to, b)
 }
 
 func (c *chain) send(from, to int, b *lib.Buffer) *lib.Message {
 	ctx := context.Background()
-	if err := c.resources[from].Send(ctx, c.resources[to].ID(), 0, b); err != nil {
-		c.t.Fatal(err)
-	}
-	m, err := c.resources[to].Recv(ctx)
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	must(c.t, c.resources[from].Send(ctx, c.resources[to].ID(), 0, b))
+	m := got(c.resources[to].Recv(ctx))(c.t)
 	return m
 }
 
@@ -98,42 +87,5 @@ func TestForwardWithoutCopy(t *testing.T) {
 	}
 	if n := c.copied() - before; n >= size/2 {
 		t.Errorf("%d bytes were copied", n)
-	}
-}
-
-// BenchmarkForward sends 1 MiB over shared memory: a buffer of the sender's own, a received
-// message, half of that, and a received message back to its sender.
-func BenchmarkForward(b *testing.B) {
-	const size = 1 << 20
-	for _, what := range []string{"own", "received", "slice", "back"} {
-		b.Run(what, func(b *testing.B) {
-			c := newChain(b)
-			m := c.own(0, 1, size)
-			defer m.Release()
-			step := func() {
-				switch what {
-				case "own":
-					c.own(1, 2, size).Release()
-				case "received":
-					c.send(1, 2, m.Buffer()).Release()
-				case "slice":
-					whole := m.Buffer()
-					part := whole.Slice(size/4, size/2)
-					whole.Release()
-					c.send(1, 2, part).Release()
-				case "back":
-					c.send(1, 0, m.Buffer()).Release()
-				}
-			}
-			step() // the receiver has mapped the arena
-			copied := c.copied()
-			b.ResetTimer()
-			for b.Loop() {
-				step()
-			}
-			if n := (c.copied() - copied) / uint64(b.N); n >= size/2 {
-				b.Errorf("%d bytes were copied each time", n)
-			}
-		})
 	}
 }

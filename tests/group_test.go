@@ -21,17 +21,10 @@ func groupAcross(t *testing.T, wire *cable, giveUp time.Duration) (tasks [2]*tpv
 	t.Helper()
 	ctx, sock := eventually.Context(t), socket(t)
 	for i := range tasks {
-		c, err := lib.Open(ctx, lib.WithSocket(sock), lib.WithTransports(wire.transport()), lib.WithGiveUp(giveUp), lib.WithLinger(0))
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := got(lib.Open(ctx, lib.WithSocket(sock), lib.WithTransports(wire.transport()), lib.WithGiveUp(giveUp), lib.WithLinger(0)))(t)
 		t.Cleanup(func() { c.Close() })
-		if tasks[i], err = tpvm.Enrol(ctx, tpvm.WithContext(c)); err != nil {
-			t.Fatal(err)
-		}
-		if members[i], err = tasks[i].Join(ctx, "g"); err != nil {
-			t.Fatal(err)
-		}
+		tasks[i] = got(tpvm.Enrol(ctx, tpvm.WithContext(c)))(t)
+		members[i] = got(tasks[i].Join(ctx, "g"))(t)
 	}
 	meet(t, members)
 	return tasks, members
@@ -43,9 +36,7 @@ func meet(t *testing.T, members [2]*tpvm.Group) {
 	ctx := eventually.Context(t)
 	first := make(chan error, 1)
 	go func() { first <- members[0].Barrier(ctx, 2) }()
-	if err := errors.Join(members[1].Barrier(ctx, 2), <-first); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(members[1].Barrier(ctx, 2), <-first))
 }
 
 // An operation of a group that needs a member, or the coordinator, out of reach fails after
@@ -89,9 +80,7 @@ func TestGroupUnreachable(t *testing.T) {
 					wire := &cable{conns: map[net.Conn]bool{}}
 					tasks, members := groupAcross(t, wire, giveUp)
 					if what == "join" {
-						if _, err := tasks[1-i].Join(bg, "other"); err != nil {
-							t.Fatal(err)
-						}
+						got(tasks[1-i].Join(bg, "other"))(t)
 					}
 					wire.cut()
 					ctx, cancel, want := eventually.Context(t), func() {}, lib.ErrUnreachable
@@ -107,9 +96,7 @@ func TestGroupUnreachable(t *testing.T) {
 					}
 					wire.mend()
 					if strings.HasPrefix(what, "leave") {
-						if members[1], err = tasks[1].Join(bg, "g"); err != nil {
-							t.Fatal(err)
-						}
+						members[1] = got(tasks[1].Join(bg, "g"))(t)
 					}
 					eventually.True(t, "the group goes on", func() bool {
 						n, err := members[0].Size(bg)

@@ -71,15 +71,8 @@ func (c *cable) mend() {
 func TestFirstOperationAfterGivingUp(t *testing.T) {
 	ctx := eventually.Context(t)
 	type ends struct{ near, far *lib.Context }
-	must := func(t *testing.T, err error) {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
 	client := func(t *testing.T, e ends) (*rpc.Client, *rpc.Server) {
-		s, err := rpc.NewServer(ctx, e.far, lib.Attrs{"type": "far"})
-		must(t, err)
+		s := got(rpc.NewServer(ctx, e.far, lib.Attrs{"type": "far"}))(t)
 		t.Cleanup(func() { s.Close(ctx) })
 		must(t, rpc.Register(s, "twice", func(_ context.Context, n int) (int, error) { return 2 * n, nil }))
 		must(t, rpc.RegisterStream(s, "count", func(_ context.Context, n int) iter.Seq2[[]byte, error] {
@@ -93,8 +86,7 @@ func TestFirstOperationAfterGivingUp(t *testing.T) {
 				}
 			}
 		}))
-		c, err := rpc.NewClient(ctx, e.near)
-		must(t, err)
+		c := got(rpc.NewClient(ctx, e.near))(t)
 		t.Cleanup(func() { c.Close() })
 		return c, s
 	}
@@ -130,14 +122,11 @@ func TestFirstOperationAfterGivingUp(t *testing.T) {
 			}
 		}},
 		"region": {prepare: func(t *testing.T, e ends) func() error {
-			origin, err := bulk.Open(ctx, e.far)
-			must(t, err)
+			origin := got(bulk.Open(ctx, e.far))(t)
 			t.Cleanup(func() { origin.Close(ctx) })
-			ep, err := bulk.Open(ctx, e.near)
-			must(t, err)
+			ep := got(bulk.Open(ctx, e.near))(t)
 			t.Cleanup(func() { ep.Close(ctx) })
-			r, err := origin.Expose(bulk.ReadWrite, bulk.Bytes(make([]byte, 4<<20)))
-			must(t, err)
+			r := got(origin.Expose(bulk.ReadWrite, bulk.Bytes(make([]byte, 4<<20))))(t)
 			move := func() error {
 				_, err := ep.Push(ctx, r.Handle(), 0, make([]byte, 4<<20))
 				_, err2 := ep.Pull(ctx, r.Handle(), 0, make([]byte, 4<<20))
@@ -147,8 +136,7 @@ func TestFirstOperationAfterGivingUp(t *testing.T) {
 			return move
 		}},
 		"connection": {mayEnd: true, prepare: func(t *testing.T, e ends) func() error {
-			l, err := netrocl.Listen(ctx, e.far, lib.Attrs{"name": "far"})
-			must(t, err)
+			l := got(netrocl.Listen(ctx, e.far, lib.Attrs{"name": "far"}))(t)
 			t.Cleanup(func() { l.Close() })
 			go func() {
 				if conn, err := l.Accept(); err == nil {
@@ -156,8 +144,7 @@ func TestFirstOperationAfterGivingUp(t *testing.T) {
 					conn.Close()
 				}
 			}()
-			conn, err := netrocl.Dial(ctx, e.near, lib.Attrs{"name": "far"})
-			must(t, err)
+			conn := got(netrocl.Dial(ctx, e.near, lib.Attrs{"name": "far"}))(t)
 			t.Cleanup(func() { conn.Close() })
 			echo := func() error {
 				_, err := conn.Write([]byte("hello"))
@@ -172,8 +159,7 @@ func TestFirstOperationAfterGivingUp(t *testing.T) {
 		"task": {prepare: func(t *testing.T, e ends) func() error {
 			var tasks []*tpvm.Task
 			for _, c := range []*lib.Context{e.near, e.far} {
-				task, err := tpvm.Enrol(ctx, tpvm.WithContext(c), tpvm.WithVM(t.Name()))
-				must(t, err)
+				task := got(tpvm.Enrol(ctx, tpvm.WithContext(c), tpvm.WithVM(t.Name())))(t)
 				t.Cleanup(func() { task.Exit(ctx) })
 				tasks = append(tasks, task)
 			}
@@ -200,8 +186,7 @@ func TestFirstOperationAfterGivingUp(t *testing.T) {
 					if isShort {
 						opts = append(opts, lib.WithGiveUp(200*time.Millisecond))
 					}
-					c, err := lib.Open(ctx, opts...)
-					must(t, err)
+					c := got(lib.Open(ctx, opts...))(t)
 					t.Cleanup(func() { c.Close() })
 					return c
 				}
@@ -210,17 +195,15 @@ func TestFirstOperationAfterGivingUp(t *testing.T) {
 				if !isNear {
 					gives, idle = idle, gives
 				}
-				from, err := gives.Register(ctx, nil)
-				must(t, err)
-				to, err := idle.Register(ctx, nil)
-				must(t, err)
+				from := got(gives.Register(ctx, nil))(t)
+				to := got(idle.Register(ctx, nil))(t)
 				first := c.prepare(t, e)
 				wire.cut()
 				if _, err := from.CallBytes(ctx, to.ID(), 1, nil); !errors.Is(err, lib.ErrUnreachable) {
 					t.Fatal(err)
 				}
 				wire.mend()
-				err = first()
+				err := first()
 				isReported := errors.Is(err, lib.ErrGone) || errors.Is(err, lib.ErrUnreachable) || errors.Is(err, syscall.ECONNRESET)
 				if err != nil && !(c.mayEnd && isReported) || errors.Is(err, context.Canceled) {
 					t.Error(err)

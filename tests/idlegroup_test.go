@@ -25,12 +25,6 @@ import (
 // TestGroupTakeoverGivenUp.
 func TestGroupAfterGivingUp(t *testing.T) {
 	ctx := eventually.Context(t)
-	must := func(t *testing.T, err error) {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
 	for _, isNear := range []bool{true, false} { // the first member, near, is with the coordinator
 		for _, waits := range []bool{false, true} {
 			t.Run(fmt.Sprintf("coordinator gives up: %v, the other one waits: %v", isNear, waits), func(t *testing.T) {
@@ -44,14 +38,11 @@ func TestGroupAfterGivingUp(t *testing.T) {
 					if isNear == (i == 0) {
 						opts = append(opts, lib.WithGiveUp(200*time.Millisecond))
 					}
-					c, err := lib.Open(ctx, opts...)
-					must(t, err)
+					c := got(lib.Open(ctx, opts...))(t)
 					t.Cleanup(func() { c.Close() })
-					task, err := tpvm.Enrol(ctx, tpvm.WithContext(c), tpvm.WithVM(t.Name()))
-					must(t, err)
+					task := got(tpvm.Enrol(ctx, tpvm.WithContext(c), tpvm.WithVM(t.Name())))(t)
 					t.Cleanup(func() { task.Exit(ctx) })
-					g, err := task.Join(ctx, "g")
-					must(t, err)
+					g := got(task.Join(ctx, "g"))(t)
 					contexts, groups, tasks = append(contexts, c), append(groups, g), append(tasks, task)
 				}
 				barrier := func(i, count int) <-chan error {
@@ -75,18 +66,15 @@ func TestGroupAfterGivingUp(t *testing.T) {
 				if !isNear {
 					gives, idle = idle, gives
 				}
-				from, err := gives.Register(ctx, nil)
-				must(t, err)
-				to, err := idle.Register(ctx, nil)
-				must(t, err)
+				from := got(gives.Register(ctx, nil))(t)
+				to := got(idle.Register(ctx, nil))(t)
 				var second <-chan error
 				if waits {
 					second = barrier(1, 2)
-					_, err := groups[1].Size(ctx) // its answer comes behind the arrival
-					must(t, err)
+					got(groups[1].Size(ctx))(t) // its answer comes behind the arrival
 				}
 				wire.cut()
-				if _, err = from.CallBytes(ctx, to.ID(), 1, nil); !errors.Is(err, lib.ErrUnreachable) {
+				if _, err := from.CallBytes(ctx, to.ID(), 1, nil); !errors.Is(err, lib.ErrUnreachable) {
 					t.Fatal(err)
 				}
 				wire.mend()
@@ -105,8 +93,7 @@ func TestGroupAfterGivingUp(t *testing.T) {
 					t.Errorf("the barrier of the other one: %v", err)
 				}
 				must(t, <-barrier(0, 1))
-				groups[1], err = tasks[1].Join(ctx, "g")
-				must(t, err)
+				groups[1] = got(tasks[1].Join(ctx, "g"))(t)
 				if n := groups[1].Instance(); n != 1 {
 					t.Errorf("the member that has joined again has the number %d", n)
 				}

@@ -372,28 +372,15 @@ func largeBetween(t *testing.T, tr func() lib.Option, first, second int64) {
 	}
 	c := &memoryCase{ctx: ctx, one: open(first), two: open(second)}
 	c.a, c.b = register(t, c.one, lib.Attrs{"side": "one"}), register(t, c.two, lib.Attrs{"side": "two"})
-	var err error
-	must := func(e error) {
-		t.Helper()
-		if e != nil {
-			t.Fatal(e)
-		}
-	}
-	c.ep, err = bulk.Open(ctx, c.one)
-	must(err)
-	c.at, err = bulk.Open(ctx, c.two)
-	must(err)
-	c.client, err = rpc.NewClient(ctx, c.one)
-	must(err)
-	c.back, err = rpc.NewClient(ctx, c.two)
-	must(err)
-	c.server, err = rpc.NewServer(ctx, c.two, nil)
-	must(err)
-	c.source, err = rpc.NewServer(ctx, c.one, nil)
-	must(err)
-	must(rpc.Register(c.server, "len", func(_ context.Context, p []byte) (int, error) { return len(p), nil }))
-	must(rpc.Register(c.source, "get", func(_ context.Context, n int) ([]byte, error) { return payload[:n], nil }))
-	must(rpc.RegisterStream(c.source, "stream", func(_ context.Context, n int) iter.Seq2[[]byte, error] {
+	c.ep = got(bulk.Open(ctx, c.one))(t)
+	c.at = got(bulk.Open(ctx, c.two))(t)
+	c.client = got(rpc.NewClient(ctx, c.one))(t)
+	c.back = got(rpc.NewClient(ctx, c.two))(t)
+	c.server = got(rpc.NewServer(ctx, c.two, nil))(t)
+	c.source = got(rpc.NewServer(ctx, c.one, nil))(t)
+	must(t, rpc.Register(c.server, "len", func(_ context.Context, p []byte) (int, error) { return len(p), nil }))
+	must(t, rpc.Register(c.source, "get", func(_ context.Context, n int) ([]byte, error) { return payload[:n], nil }))
+	must(t, rpc.RegisterStream(c.source, "stream", func(_ context.Context, n int) iter.Seq2[[]byte, error] {
 		return func(yield func([]byte, error) bool) {
 			for at := 0; at+n <= large && yield(payload[:n], nil); at += n {
 			}
@@ -434,10 +421,7 @@ func TestFullOfMessagesToEachOther(t *testing.T) {
 		"tcp":    func() []lib.Option { return []lib.Option{rocltest.TCP()} },
 		"shm":    func() []lib.Option { return []lib.Option{lib.WithTransports(shm.New())} },
 		"tls": func() []lib.Option {
-			c, err := tls.FromSecrets("memory", bytes.Repeat([]byte("k"), 32))
-			if err != nil {
-				t.Fatal(err)
-			}
+			c := got(tls.FromSecrets("memory", bytes.Repeat([]byte("k"), 32)))(t)
 			return []lib.Option{lib.WithTransports(tls.New(c))}
 		},
 	} {

@@ -47,10 +47,7 @@ func release(t *testing.T) string {
 // nothing, because "go install" refuses a module that does.
 func TestModulesAgree(t *testing.T) {
 	version := release(t)
-	work, err := os.ReadFile("../go.work")
-	if err != nil {
-		t.Fatal(err)
-	}
+	work := got(os.ReadFile("../go.work"))(t)
 	if !strings.Contains(string(work), "replace "+module+" "+version+" => .\n") {
 		t.Errorf("go.work does not have the library in the place of %s", version)
 	}
@@ -58,10 +55,7 @@ func TestModulesAgree(t *testing.T) {
 		if use := filepath.ToSlash(filepath.Join("./", dir)); !strings.Contains(string(work), "\n\t./"+use+"\n") && use != "." {
 			t.Errorf("go.work does not use %s", dir)
 		}
-		text, err := os.ReadFile(filepath.Join("..", dir, "go.mod"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := got(os.ReadFile(filepath.Join("..", dir, "go.mod")))(t)
 		if strings.Contains(string(text), "\nreplace ") {
 			t.Errorf("%s/go.mod has a replace directive", dir)
 		}
@@ -79,25 +73,15 @@ func serveModule(t *testing.T, proxy, dir, version string) {
 		path += "/" + dir
 	}
 	into := filepath.Join(proxy, path, "@v")
-	if err := os.MkdirAll(into, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	mod, err := os.ReadFile(filepath.Join(src, "go.mod"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.MkdirAll(into, 0o700))
+	mod := got(os.ReadFile(filepath.Join(src, "go.mod")))(t)
 	for name, text := range map[string]string{"list": version, version + ".mod": string(mod), version + ".info": fmt.Sprintf(`{"Version": %q}`, version)} {
-		if err := os.WriteFile(filepath.Join(into, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(filepath.Join(into, name), []byte(text), 0o600))
 	}
-	f, err := os.Create(filepath.Join(into, version+".zip"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := got(os.Create(filepath.Join(into, version+".zip")))(t)
 	defer f.Close()
 	w := zip.NewWriter(f)
-	err = filepath.WalkDir(src, func(file string, d fs.DirEntry, err error) error {
+	err := filepath.WalkDir(src, func(file string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
@@ -185,17 +169,12 @@ func (m *modules) write(t *testing.T, packages []string, requires ...string) (mo
 		requirements += "require " + r + "\n"
 	}
 	for name, text := range map[string]string{"go.mod": requirements, "main.go": program + "\nfunc main() {}\n"} {
-		if err := os.WriteFile(filepath.Join(m.dir, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(filepath.Join(m.dir, name), []byte(text), 0o600))
 	}
 	m.run(t, "mod", "tidy")
 	var text [2]string
 	for i, name := range []string{"go.mod", "go.sum"} {
-		b, err := os.ReadFile(filepath.Join(m.dir, name))
-		if err != nil {
-			t.Fatal(err)
-		}
+		b := got(os.ReadFile(filepath.Join(m.dir, name)))(t)
 		text[i] = string(b)
 	}
 	return text[0], text[1]

@@ -280,13 +280,8 @@ func converse(t *testing.T, a, b *lib.Resource) {
 	t.Helper()
 	ctx := eventually.Context(t)
 	for _, pair := range [][2]*lib.Resource{{a, b}, {b, a}} {
-		if err := pair[0].SendBytes(ctx, pair[1].ID(), 1, []byte("hello")); err != nil {
-			t.Fatal(err)
-		}
-		m, err := pair[1].Recv(ctx)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, pair[0].SendBytes(ctx, pair[1].ID(), 1, []byte("hello")))
+		m := got(pair[1].Recv(ctx))(t)
 		m.Release()
 	}
 }
@@ -300,13 +295,9 @@ func useContext(o lib.Option) zeroUse {
 		ra, rb := register(t, a, lib.Attrs{"n": "1"}), register(t, b, nil)
 		converse(t, ra, rb)
 		ctx := eventually.Context(t)
-		if err := rb.Close(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, rb.Close())
 		_ = ra.SendBytes(ctx, rb.ID(), 1, nil) // undelivered, or refused
-		if _, err := b.Find(ctx, lib.Match{"n": "1"}); err != nil {
-			t.Fatal(err)
-		}
+		got(b.Find(ctx, lib.Match{"n": "1"}))(t)
 		return a.Close()
 	}
 }

@@ -5,7 +5,6 @@ package tests
 import (
 	"context"
 	"errors"
-	"iter"
 	"net"
 	"os"
 	"slices"
@@ -35,65 +34,66 @@ func (r refuser) Dial(context.Context, string, subsys.Sink) (subsys.Conn, error)
 	return nil, subsys.ErrNoPeer
 }
 
+// unreachable returns a transport that no context can dial, and its address.
+func unreachable(t *testing.T) (tr subsys.Transport, addr string) {
+	t.Helper()
+	ln := got(net.Listen("tcp", "127.0.0.1:0"))(t)
+	addr = ln.Addr().String()
+	must(t, ln.Close())
+	return refuser{"tcp://" + addr}, addr
+}
+
+// An upper has what the packages above the library make of a context.
+type upper struct {
+	*lib.Context
+	client *rpc.Client
+	server *rpc.Server
+	ep     *bulk.Endpoint
+	memory bulk.Handle // of ep
+	task   *tpvm.Task
+}
+
+// newUpper opens a context with a server {type=name}. It is closed when the test ends. Errors of
+// the end are those of messages that are lost.
+func newUpper(ctx context.Context, t *testing.T, name string, opts ...lib.Option) *upper {
+	t.Helper()
+	c := got(lib.Open(ctx, opts...))(t)
+	u := &upper{Context: c, client: got(rpc.NewClient(ctx, c))(t), server: got(rpc.NewServer(ctx, c, lib.Attrs{"type": name}))(t),
+		ep: got(bulk.Open(ctx, c))(t), task: got(tpvm.Enrol(ctx, tpvm.WithContext(c), tpvm.WithVM("test")))(t)}
+	u.memory = got(u.ep.Expose(bulk.ReadWrite, bulk.Bytes(make([]byte, 4<<20))))(t).Handle()
+	t.Cleanup(func() {
+		_ = errors.Join(c.Close(), u.client.Close(), u.server.Close(ctx), u.ep.Close(ctx), u.task.Exit(ctx))
+	})
+	return u
+}
+
+// isUnexplained reports whether an error does not say why there is no connection to the address.
+func isUnexplained(err error, addr string) bool {
+	var none *lib.NoConnectionError
+	return !errors.As(err, &none) || !strings.Contains(err.Error(), addr)
+}
+
 // Operations of rpc, bulk and tpvm on a resource whose context cannot be dialled end after
 // WithGiveUp, although their ctx has no deadline. The error has the reason and the address.
 func TestUpperPackagesUnreachable(t *testing.T) {
-	const giveUp = 300 * time.Millisecond
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	addr := ln.Addr().String()
-	ln.Close()
-	ctx, end := context.WithCancel(context.Background()) // without a deadline, as in a program
-	t.Cleanup(end)
-	go func() {
-		<-eventually.Context(t).Done()
-		end()
-	}()
+	ctx, end := context.WithCancel(bg) // without a deadline, as in a program
+	context.AfterFunc(eventually.Context(t), end)
+	tr, addr := unreachable(t)
 	sock := socket(t)
-	far, err := lib.Open(ctx, lib.WithSocket(sock), lib.WithTransports(refuser{"tcp://" + addr}))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { far.Close() })
-	server, err := rpc.NewServer(ctx, far, lib.Attrs{"type": "far"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { server.Close(ctx) })
-	origin, err := bulk.Open(ctx, far)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { origin.Close(ctx) })
-	memory, err := origin.Expose(bulk.ReadWrite, bulk.Bytes(make([]byte, 4<<20)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	farTask, err := tpvm.Enrol(ctx, tpvm.WithContext(far), tpvm.WithVM("far"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { farTask.Exit(ctx) })
-	last := func(results iter.Seq2[int, error]) (err error) {
-		for _, err = range results {
-		}
-		return err
-	}
-	type near struct {
-		c      *lib.Context
-		client *rpc.Client
-		ep     *bulk.Endpoint
-		task   *tpvm.Task
-	}
+	far := newUpper(ctx, t, "far", lib.WithSocket(sock), lib.WithTransports(tr))
+	server, large := far.server.ID(), make([]byte, 4<<20)
+	type near = *upper
 	for what, f := range map[string]func(near) error{
-		"call": func(n near) error { _, err := rpc.Call[int, int](ctx, n.client, server.ID(), "x", 1); return err },
+		"call": func(n near) error { _, err := rpc.Call[int, int](ctx, n.client, server, "x", 1); return err },
 		"future": func(n near) error {
-			_, err := rpc.Go[int, int](ctx, n.client, server.ID(), "x", 1).Wait(ctx)
+			_, err := rpc.Go[int, int](ctx, n.client, server, "x", 1).Wait(ctx)
 			return err
 		},
-		"stream": func(n near) error { return last(rpc.Stream[int, int](ctx, n.client, server.ID(), "x", 1)) },
+		"stream": func(n near) (err error) {
+			for _, err = range rpc.Stream[int, int](ctx, n.client, server, "x", 1) {
+			}
+			return err
+		},
 		"call any": func(n near) error {
 			_, err := rpc.CallAny[int, int](ctx, n.client, lib.Attrs{"type": "far"}, "x", 1)
 			return err
@@ -104,48 +104,28 @@ func TestUpperPackagesUnreachable(t *testing.T) {
 			return err
 		},
 		"large call": func(n near) error {
-			_, err := rpc.Call[[]byte, int](ctx, n.client, server.ID(), "x", make([]byte, 4<<20))
+			_, err := rpc.Call[[]byte, int](ctx, n.client, server, "x", large)
 			return err
 		},
-		"large send": func(n near) error { return rpc.Send(ctx, n.client, server.ID(), "x", make([]byte, 4<<20)) },
-		"pull":       func(n near) error { _, err := n.ep.Pull(ctx, memory.Handle(), 0, make([]byte, 100)); return err },
-		"large pull": func(n near) error { _, err := n.ep.Pull(ctx, memory.Handle(), 0, make([]byte, 4<<20)); return err },
-		"push":       func(n near) error { _, err := n.ep.Push(ctx, memory.Handle(), 0, make([]byte, 100)); return err },
-		"large push": func(n near) error { _, err := n.ep.Push(ctx, memory.Handle(), 0, make([]byte, 4<<20)); return err },
-		"view":       func(n near) error { _, err := n.ep.View(ctx, memory.Handle(), 0, 100); return err },
+		"large send": func(n near) error { return rpc.Send(ctx, n.client, server, "x", large) },
+		"pull":       func(n near) error { _, err := n.ep.Pull(ctx, far.memory, 0, make([]byte, 100)); return err },
+		"large pull": func(n near) error { _, err := n.ep.Pull(ctx, far.memory, 0, large); return err },
+		"push":       func(n near) error { _, err := n.ep.Push(ctx, far.memory, 0, make([]byte, 100)); return err },
+		"large push": func(n near) error { _, err := n.ep.Push(ctx, far.memory, 0, large); return err },
+		"view":       func(n near) error { _, err := n.ep.View(ctx, far.memory, 0, 100); return err },
 		"send to a task, and exit": func(n near) error {
-			if err := n.task.SendPacked(ctx, farTask.ID(), 1, "hello"); err != nil {
+			if err := n.task.SendPacked(ctx, far.task.ID(), 1, "hello"); err != nil {
 				return err
 			}
 			return n.task.Exit(ctx)
 		},
-		"routes":      func(n near) error { _, err := roclctx.RoutesOf(ctx, n.c, far.ID()); return err },
-		"kill a task": func(n near) error { return n.task.Kill(ctx, farTask.ID()) },
+		"routes":      func(n near) error { _, err := roclctx.RoutesOf(ctx, n.Context, far.ID()); return err },
+		"kill a task": func(n near) error { return n.task.Kill(ctx, far.task.ID()) },
 	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
-			c, err := lib.Open(ctx, lib.WithSocket(sock), lib.WithGiveUp(giveUp))
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(func() { c.Close() }) // its error is that of the messages that are lost
-			n := near{c: c}
-			if n.client, err = rpc.NewClient(ctx, c); err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(func() { n.client.Close() })
-			if n.ep, err = bulk.Open(ctx, c); err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(func() { n.ep.Close(ctx) })
-			if n.task, err = tpvm.Enrol(ctx, tpvm.WithContext(c), tpvm.WithVM("far")); err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(func() { n.task.Exit(ctx) })
-			err = f(n)
-			var none *lib.NoConnectionError
-			if !errors.Is(err, lib.ErrUnreachable) || !errors.As(err, &none) || !strings.Contains(err.Error(), addr) ||
-				errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
+			err := f(newUpper(ctx, t, "near", lib.WithSocket(sock), lib.WithGiveUp(300*time.Millisecond)))
+			if isUnexplained(err, addr) || !errors.Is(err, lib.ErrUnreachable) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
 				t.Errorf("%v", err)
 			}
 		})
@@ -155,64 +135,15 @@ func TestUpperPackagesUnreachable(t *testing.T) {
 // A receive from a resource whose context cannot be dialled, and a Dial of netrocl, end with the
 // cause of their ctx. The error has the reason and the address too.
 func TestReceiveSaysWhyNoConnection(t *testing.T) {
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	addr := ln.Addr().String()
-	ln.Close()
 	bg, sock := eventually.Context(t), socket(t)
-	open := func(opts ...lib.Option) (*lib.Context, *lib.Resource) {
-		c, err := lib.Open(bg, append(opts, lib.WithSocket(sock), lib.WithUndelivered(func(lib.Undelivered) {}))...)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { c.Close() })
-		r, err := c.Register(bg, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return c, r
-	}
-	far, to := open(lib.WithTransports(refuser{"tcp://" + addr}))
-	near, me := open(lib.WithLinger(0))
-	server, err := netrocl.Listen(bg, far, lib.Attrs{"name": "far"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	tr, addr := unreachable(t)
+	unheard := lib.WithUndelivered(func(lib.Undelivered) {})
+	far := newUpper(bg, t, "far", lib.WithSocket(sock), lib.WithTransports(tr), unheard)
+	near := newUpper(bg, t, "near", lib.WithSocket(sock), lib.WithLinger(0), unheard)
+	to, me := register(t, far.Context, nil), register(t, near.Context, nil)
+	server := got(netrocl.Listen(bg, far.Context, lib.Attrs{"name": "far"}))(t)
 	defer server.Close()
-	origin, err := bulk.Open(bg, far)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer origin.Close(bg)
-	memory, err := origin.Expose(bulk.ReadOnly, bulk.Bytes(make([]byte, 1)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	farTask, err := tpvm.Enrol(bg, tpvm.WithContext(far))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer farTask.Exit(bg)
-	client, err := rpc.NewClient(bg, near)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer client.Close()
-	ep, err := bulk.Open(bg, near)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ep.Close(bg)
-	task, err := tpvm.Enrol(bg, tpvm.WithContext(near))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer near.Close()                                        // before the rest, which would wait for far
-	if err := me.SendBytes(bg, to.ID(), 1, nil); err != nil { // dials
-		t.Fatal(err)
-	}
+	must(t, me.SendBytes(bg, to.ID(), 1, nil)) // dials
 	for what, f := range map[string]func(context.Context) error{
 		"receive": func(ctx context.Context) error { _, err := me.Recv(ctx, lib.From(to.ID())); return err },
 		"receive at any": func(ctx context.Context) error {
@@ -220,10 +151,10 @@ func TestReceiveSaysWhyNoConnection(t *testing.T) {
 			return err
 		},
 		"dial": func(ctx context.Context) error {
-			_, err := netrocl.Dial(ctx, near, lib.Attrs{"name": "far"})
+			_, err := netrocl.Dial(ctx, near.Context, lib.Attrs{"name": "far"})
 			return err
 		},
-		"routes": func(ctx context.Context) error { _, err := roclctx.RoutesOf(ctx, near, far.ID()); return err },
+		"routes": func(ctx context.Context) error { _, err := roclctx.RoutesOf(ctx, near.Context, far.ID()); return err },
 		"call that is cancelled": func(ctx context.Context) error {
 			p, err := me.StartCallBytes(bg, to.ID(), 1, nil)
 			if err != nil {
@@ -234,24 +165,24 @@ func TestReceiveSaysWhyNoConnection(t *testing.T) {
 			return err
 		},
 		"future": func(ctx context.Context) error {
-			_, err := rpc.Go[int, int](ctx, client, to.ID(), "x", 1).Wait(bg)
+			_, err := rpc.Go[int, int](ctx, near.client, to.ID(), "x", 1).Wait(bg)
 			return err
 		},
 		"wait for a future": func(ctx context.Context) error {
-			_, err := rpc.Go[int, int](bg, client, to.ID(), "x", 1).Wait(ctx)
+			_, err := rpc.Go[int, int](bg, near.client, to.ID(), "x", 1).Wait(ctx)
 			return err
 		},
 		"wait for any future": func(ctx context.Context) error {
-			_, err := rpc.WaitAny(ctx, rpc.Go[int, int](bg, client, to.ID(), "x", 1))
+			_, err := rpc.WaitAny(ctx, rpc.Go[int, int](bg, near.client, to.ID(), "x", 1))
 			return err
 		},
 		"wait for a transfer": func(ctx context.Context) error {
-			t := ep.StartPull(bg, memory.Handle(), 0, make([]byte, 1))
+			t := near.ep.StartPull(bg, far.memory, 0, make([]byte, 1))
 			defer t.Cancel()
 			_, err := t.Wait(ctx)
 			return err
 		},
-		"end of a program": func(ctx context.Context) error { _, err := task.Wait(ctx, to.ID()); return err },
+		"end of a program": func(ctx context.Context) error { _, err := near.task.Wait(ctx, to.ID()); return err },
 	} {
 		for _, want := range []error{context.DeadlineExceeded, context.Canceled} {
 			ctx, cancel := context.WithTimeout(bg, 100*time.Millisecond)
@@ -261,8 +192,7 @@ func TestReceiveSaysWhyNoConnection(t *testing.T) {
 			}
 			err := f(ctx)
 			cancel()
-			var none *lib.NoConnectionError
-			if !errors.Is(err, want) || !errors.As(err, &none) || !strings.Contains(err.Error(), addr) || errors.Is(err, lib.ErrUnreachable) {
+			if isUnexplained(err, addr) || !errors.Is(err, want) || errors.Is(err, lib.ErrUnreachable) {
 				t.Errorf("%s, %v: %v", what, want, err)
 			}
 		}
@@ -274,33 +204,21 @@ func TestConnDeadlineSaysWhyNoConnection(t *testing.T) {
 	ctx, sock, wire := eventually.Context(t), socket(t), &cable{conns: map[net.Conn]bool{}}
 	var ends [2]*lib.Context
 	for i := range ends {
-		c, err := lib.Open(ctx, lib.WithSocket(sock), lib.WithTransports(wire.transport()), lib.WithLinger(0))
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := got(lib.Open(ctx, lib.WithSocket(sock), lib.WithTransports(wire.transport()), lib.WithLinger(0)))(t)
 		t.Cleanup(func() { c.Close() })
 		ends[i] = c
 	}
-	ln, err := netrocl.Listen(ctx, ends[0], lib.Attrs{"name": "far"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	ln := got(netrocl.Listen(ctx, ends[0], lib.Attrs{"name": "far"}))(t)
 	defer ln.Close()
 	go ln.Accept()
-	conn, err := netrocl.Dial(ctx, ends[1], lib.Attrs{"name": "far"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := got(netrocl.Dial(ctx, ends[1], lib.Attrs{"name": "far"}))(t)
 	wire.cut()
 	awaitDialling(t, ends[1])
 	for what, f := range map[string]func([]byte) (int, error){"read": conn.Read, "write": conn.Write} {
-		if err := conn.SetDeadline(time.Now().Add(100 * time.Millisecond)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, conn.SetDeadline(time.Now().Add(100*time.Millisecond)))
 		_, err := f(make([]byte, 4<<20))
-		var none *lib.NoConnectionError
 		var late net.Error
-		if !errors.Is(err, os.ErrDeadlineExceeded) || !errors.As(err, &none) || !errors.As(err, &late) || !late.Timeout() || !strings.Contains(err.Error(), "127.0.0.1:") {
+		if isUnexplained(err, "127.0.0.1:") || !errors.Is(err, os.ErrDeadlineExceeded) || !errors.As(err, &late) || !late.Timeout() {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
