@@ -44,9 +44,12 @@ func WithLogger(l *slog.Logger) Option { return func(s *Server) { s.log = l } }
 
 // WithLiving gives a server in memory, which follows another one, a function that knows the
 // contexts of the node. awaits reports whether a context lives for which joined returns false. The
-// server denies nothing while awaits returns true, for up to two seconds.
+// server denies nothing while awaits returns true, for up to two seconds. With nil nothing changes.
 func WithLiving(awaits func(joined func(context resource.GID) bool) bool) Option {
 	return func(s *Server) {
+		if awaits == nil {
+			return
+		}
 		s.awaits = func() bool {
 			return awaits(func(self resource.GID) bool {
 				s.mu.Lock()

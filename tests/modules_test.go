@@ -5,30 +5,22 @@ package tests
 import (
 	"archive/zip"
 	"fmt"
-	"io/fs"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/rocl-go/rocl/tests/tree"
 )
 
 // moduleFolders returns the folders of the modules of the repository, relative to its root.
 func moduleFolders(t *testing.T) (dirs []string) {
-	err := filepath.WalkDir("..", func(path string, d fs.DirEntry, err error) error {
-		if err == nil && d.IsDir() && (d.Name() == ".git" || d.Name() == "testdata") {
-			return fs.SkipDir
-		}
-		if err == nil && d.Name() == "go.mod" {
-			rel, _ := filepath.Rel("..", filepath.Dir(path))
-			dirs = append(dirs, filepath.ToSlash(rel))
-		}
-		return err
-	})
-	if err != nil || len(dirs) < 2 {
-		t.Fatal(dirs, err)
+	for _, p := range got(tree.Files("..", func(p string) bool { return path.Base(p) == "go.mod" }))(t) {
+		dirs = append(dirs, path.Dir(p))
 	}
 	return dirs
 }
@@ -68,50 +60,28 @@ func TestModulesAgree(t *testing.T) {
 // serveModule adds a module of the repository to a module proxy, which is a folder.
 func serveModule(t *testing.T, proxy, dir, version string) {
 	t.Helper()
-	path, src := module, filepath.Join("..", dir)
+	name, src := module, filepath.Join("..", dir)
 	if dir != "." {
-		path += "/" + dir
+		name += "/" + dir
 	}
-	into := filepath.Join(proxy, path, "@v")
+	into := filepath.Join(proxy, name, "@v")
 	must(t, os.MkdirAll(into, 0o700))
 	mod := got(os.ReadFile(filepath.Join(src, "go.mod")))(t)
-	for name, text := range map[string]string{"list": version, version + ".mod": string(mod), version + ".info": fmt.Sprintf(`{"Version": %q}`, version)} {
-		must(t, os.WriteFile(filepath.Join(into, name), []byte(text), 0o600))
+	for file, text := range map[string]string{"list": version, version + ".mod": string(mod), version + ".info": fmt.Sprintf(`{"Version": %q}`, version)} {
+		must(t, os.WriteFile(filepath.Join(into, file), []byte(text), 0o600))
 	}
 	f := got(os.Create(filepath.Join(into, version+".zip")))(t)
 	defer f.Close()
 	w := zip.NewWriter(f)
-	err := filepath.WalkDir(src, func(file string, d fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		if d.IsDir() {
-			_, none := os.Stat(filepath.Join(file, "go.mod"))
-			if file != src && none == nil || slices.Contains([]string{".git", "build", "docs", "testdata"}, d.Name()) {
-				return fs.SkipDir // another module, or not needed to build this one
-			}
-			return nil
-		}
-		if !d.Type().IsRegular() {
-			return nil
-		}
-		rel, _ := filepath.Rel(src, file)
-		text, err := os.ReadFile(file)
-		if err != nil {
-			return err
-		}
-		to, err := w.CreateHeader(&zip.FileHeader{Name: path + "@" + version + "/" + filepath.ToSlash(rel)})
-		if err == nil {
-			_, err = to.Write(text)
-		}
-		return err
-	})
-	if err == nil {
-		err = w.Close()
+	others := slices.DeleteFunc(moduleFolders(t), func(other string) bool { return len(other) <= len(dir) })
+	isOwn := func(p string) bool {
+		return !slices.ContainsFunc(others, func(other string) bool { return strings.HasPrefix(path.Join(dir, p), other+"/") })
 	}
-	if err != nil {
-		t.Fatal(err)
+	for _, p := range got(tree.Files(src, isOwn))(t) {
+		to := got(w.Create(name + "@" + version + "/" + p))(t)
+		got(to.Write(got(os.ReadFile(filepath.Join(src, p)))(t)))(t)
 	}
+	must(t, w.Close())
 }
 
 // A modules is a folder with a module of a user. Its commands see the modules of the repository as

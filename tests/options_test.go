@@ -7,12 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"go/ast"
-	"go/parser"
-	"go/token"
 	"io/fs"
 	"iter"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -29,6 +26,7 @@ import (
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/rpc"
 	"github.com/rocl-go/rocl/subsys"
+	"github.com/rocl-go/rocl/tests/tree"
 	"github.com/rocl-go/rocl/tpvm"
 )
 
@@ -57,6 +55,7 @@ var zeroUses = map[string][]zeroUse{
 	"directory.WithLogger":       {useDirectory(directory.WithLogger(nil))},
 	"directory.Also":             {useDirectory(directory.Also()), useDirectory(directory.Also(""))},
 	"directory.WithMembership":   {useDirectory(directory.WithMembership(nil))},
+	"directory.WithLiving":       {useDirectory(directory.WithLiving(nil))},
 	"directory.WithLabels":       {useDirectory(directory.WithLabels(directory.Labels{})), useDirectory(nil)},
 
 	"pool.OnPanic": {usePanic(pool.OnPanic(nil)), usePanic(nil)},
@@ -204,35 +203,21 @@ func TestZeroOptionsAreAll(t *testing.T) {
 // exportedOptions yields the exported functions, as PACKAGE.NAME, of the packages that can be
 // imported, if they have parameters and return a type whose name ends in Option.
 func exportedOptions(t *testing.T) iter.Seq[string] {
-	skipped := []string{"internal", "testdata", "tests", "examples", "cmd", ".git", "subsystest", "otelrpc"} // otelrpc, a module of its own, has a test of its options
+	skipped := []string{"internal", "tests", "examples", "cmd", "subsystest", "otelrpc"} // otelrpc, a module of its own, has a test of its options
 	return func(yield func(string) bool) {
-		err := filepath.WalkDir("..", func(path string, d fs.DirEntry, err error) error {
-			if err != nil {
-				return err
+		for _, f := range got(tree.Go("..", 0, tree.IsCode))(t) {
+			pkg := f.Folder()
+			if slices.ContainsFunc(strings.Split(pkg, "/"), func(dir string) bool { return slices.Contains(skipped, dir) }) {
+				continue
 			}
-			if d.IsDir() && slices.Contains(skipped, d.Name()) {
-				return fs.SkipDir
-			}
-			if d.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
-				return nil
-			}
-			f, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.SkipObjectResolution)
-			if err != nil {
-				return err
-			}
-			pkg, _ := filepath.Rel("..", filepath.Dir(path))
 			if pkg == "." {
 				pkg = "rocl"
 			}
 			for _, d := range f.Decls {
 				if fn, ok := d.(*ast.FuncDecl); ok && makesOption(fn) && !yield(pkg+"."+fn.Name.Name) {
-					return fs.SkipAll
+					return
 				}
 			}
-			return nil
-		})
-		if err != nil {
-			t.Fatal(err)
 		}
 	}
 }
