@@ -400,6 +400,9 @@ func TestDeleteDuringSends(t *testing.T) {
 }
 
 // Counting by compare-and-set loses no increment, however many goroutines count.
+//
+// Promise (Resources): Attributes change in place. A compare-and-set changes the revision that the
+// caller saw or nothing, and concurrent changes lose none. See also TestConflict, context: TestSet.
 func TestCompareAndSetCounts(t *testing.T) {
 	cl := rocltest.Cluster(t, 1)
 	c, other := cl.Open(0), cl.Open(0)

@@ -41,15 +41,16 @@ func Files(root string, isWanted func(path string) bool) (paths []string, err er
 // A File is a Go file.
 type File struct {
 	Path string // relative to the root of the tree, with slashes
-	Set  *token.FileSet
+	Set  *token.FileSet // of all files that were read together
 	*ast.File
 }
 
 // Go returns the Go files below root that isWanted wants, in the order of their paths.
 func Go(root string, mode parser.Mode, isWanted func(path string) bool) (files []*File, err error) {
 	paths, err := Files(root, func(path string) bool { return strings.HasSuffix(path, ".go") && isWanted(path) })
+	set := token.NewFileSet()
 	for _, p := range paths {
-		f := &File{Path: p, Set: token.NewFileSet()}
+		f := &File{Path: p, Set: set}
 		if f.File, err = parser.ParseFile(f.Set, filepath.Join(root, p), nil, mode|parser.SkipObjectResolution); err != nil {
 			return nil, err
 		}
