@@ -27,10 +27,7 @@ func TestTooLarge(t *testing.T) {
 	ctx := context.Background()
 	c := rocltest.Cluster(t, 1).Open(0)
 	r := reg(t, c)
-	p, err := c.Buffer(10)
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := got(c.Buffer(10))(t)
 	defer p.Release()
 	value := rocl.Attrs{"x": strings.Repeat("v", resource.MaxValue+1)}
 	many := rocl.Attrs{}
@@ -166,9 +163,6 @@ func exportedErrors(f *ast.File) (names []string) {
 // parseFolder returns the files of a folder that isWanted wants.
 func parseFolder(t *testing.T, folder string, isWanted func(path string) bool) []*tree.File {
 	t.Helper()
-	files, err := tree.Go(folder, parser.ParseComments, func(path string) bool { return !strings.Contains(path, "/") && isWanted(path) })
-	if err != nil {
-		t.Fatal(err)
-	}
+	files := got(tree.Go(folder, parser.ParseComments, func(path string) bool { return !strings.Contains(path, "/") && isWanted(path) }))(t)
 	return files
 }
