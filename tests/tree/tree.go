@@ -40,7 +40,7 @@ func Files(root string, isWanted func(path string) bool) (paths []string, err er
 
 // A File is a Go file.
 type File struct {
-	Path string // relative to the root of the tree, with slashes
+	Path string         // relative to the root of the tree, with slashes
 	Set  *token.FileSet // of all files that were read together
 	*ast.File
 }
