@@ -72,8 +72,11 @@ func newUpper(ctx context.Context, t *testing.T, name string, c *lib.Context) *u
 	u := &upper{Context: c, client: got(rpc.NewClient(ctx, c))(t), server: got(rpc.NewServer(ctx, c, lib.Attrs{"type": name}))(t),
 		ep: got(bulk.Open(ctx, c))(t), task: got(tpvm.Enrol(ctx, tpvm.WithContext(c), tpvm.WithVM("test")))(t)}
 	u.memory = got(u.ep.Expose(bulk.ReadWrite, bulk.Bytes(make([]byte, 4<<20))))(t).Handle()
-	t.Cleanup(func() {
-		_ = errors.Join(c.Close(), u.client.Close(), u.server.Close(ctx), u.ep.Close(ctx), u.task.Exit(ctx))
-	})
+	t.Cleanup(func() { _ = errors.Join(c.Close(), u.end(ctx)) })
 	return u
+}
+
+// end ends what newUpper has made.
+func (u *upper) end(ctx context.Context) error {
+	return errors.Join(u.client.Close(), u.server.Close(ctx), u.ep.Close(ctx), u.task.Exit(ctx))
 }
