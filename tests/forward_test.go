@@ -58,7 +58,7 @@ func TestForwardWithoutCopy(t *testing.T) {
 		again := deliver(t, rs[2], rs[0], part.Buffer())
 		want := second.Bytes()
 		for i, m := range []*lib.Message{second, part, home, back, again} {
-			if got := m.Bytes(); !bytes.Equal(got, want[len(want)-len(got):]) || !m.ReadOnly() {
+			if p := m.Bytes(); !bytes.Equal(p, want[len(want)-len(p):]) || !m.ReadOnly() {
 				t.Fatalf("message %d of %d bytes is not as it was sent, or not read-only", i, m.Len())
 			}
 		}

@@ -77,8 +77,7 @@ func TestIndexWriterKilled(t *testing.T) {
 		for until := 2000 + rand.Uint64N(20_000); c.Stats().Mapped < until; {
 			must(t, look())
 		}
-		must(t, p.Cmd.Process.Kill())
-		_ = p.Wait()
+		p.Kill()
 		var gone error
 		eventually.True(t, "the resources of a dead process are not found", func() bool { gone = look(); return gone != nil })
 		if !errors.Is(gone, lib.ErrNotFound) {

@@ -286,10 +286,10 @@ func TestOtherUserRefused(t *testing.T) {
 	for path, mode := range map[string]os.FileMode{filepath.Dir(sock): 0o711, sock: 0o777} {
 		must(t, os.Chmod(path, mode))
 	}
-	got := make(chan error, 1)
+	refused := make(chan error, 1)
 	go func() {
 		runtime.LockOSThread() // never unlocked: the thread ends with this goroutine
-		got <- func() error {
+		refused <- func() error {
 			const nobody = 65534
 			if _, _, e := syscall.RawSyscall(syscall.SYS_SETRESUID, ^uintptr(0), nobody, ^uintptr(0)); e != 0 {
 				return e
@@ -309,7 +309,7 @@ func TestOtherUserRefused(t *testing.T) {
 			return nil
 		}()
 	}()
-	must(t, <-got)
+	must(t, <-refused)
 	if l := d.until(t, "refused"); !strings.Contains(l, "user 65534") {
 		t.Errorf("logged %s", l)
 	}

@@ -65,16 +65,7 @@ func TestRoutes(t *testing.T) {
 	t.Setenv("ROCL_TEST_SHM", "")
 	c := open(t, sock, lib.WithRules(lib.Rule{Match: lib.Match{"peer": "ruled"}, Over: []string{"tcp"}}))
 	me := register(t, c, lib.Attrs{"me": "yes"})
-	ctx := eventually.Context(t)
-	echoed := func(name string) lib.GID {
-		t.Helper()
-		f := got(c.Find(ctx, lib.Match{"peer": name}))(t)
-		must(t, me.SendBytes(ctx, f.ID, 1, []byte("hello")))
-		m := got(me.Recv(ctx, lib.From(f.ID)))(t)
-		m.Release()
-		return f.Context
-	}
-	one, two, three := echoed("any"), echoed("tcp"), echoed("ruled")
+	one, two, three := greet(t, me, "any", 5).Context, greet(t, me, "tcp", 5).Context, greet(t, me, "ruled", 5).Context
 	all, code := shownRoutes(t, sock)
 	if code != 0 {
 		t.Errorf("exit code %d", code)
@@ -85,9 +76,9 @@ func TestRoutes(t *testing.T) {
 		transport string
 		sent      uint64
 	}
-	var got []end
+	var ends []end
 	for _, r := range all {
-		got = append(got, end{r.Context, r.Peer, string(r.Lane), r.Transport, r.Sent})
+		ends = append(ends, end{r.Context, r.Peer, string(r.Lane), r.Transport, r.Sent})
 		if r.Since.IsZero() || r.Remote == "" && r.Transport != "" || r.Error != "" || r.PID == 0 {
 			t.Errorf("%+v", r)
 		}
@@ -101,12 +92,12 @@ func TestRoutes(t *testing.T) {
 		{c.ID(), three, "tcp", "tcp", 1}, {three, c.ID(), "tcp", "tcp", 0},
 		{c.ID(), three, "", "tcp", 0}, {three, c.ID(), "", "tcp", 1},
 	} {
-		if !slices.Contains(got, want) {
+		if !slices.Contains(ends, want) {
 			t.Errorf("%+v is not shown", want)
 		}
 	}
-	if len(got) != 8 {
-		t.Errorf("%d routes: %+v", len(got), got)
+	if len(ends) != 8 {
+		t.Errorf("%d routes: %+v", len(ends), ends)
 	}
 	out, _ := run(t, "", rocl, "routes", "--socket", sock)
 	if !strings.Contains(out, "lane") && !strings.Contains(out, "LANE") || !strings.Contains(out, strconv.Itoa(peers["any"].Cmd.Process.Pid)) {
@@ -114,8 +105,8 @@ func TestRoutes(t *testing.T) {
 	}
 	// A stopped process is named, and does not delay the output for the rest.
 	peers["ruled"].signal(t, syscall.SIGSTOP)
-	for patience := 300 * time.Millisecond; patience < eventually.Patience; patience *= 2 { // until the others answer in time
-		if all, code = shownRoutes(t, sock, "--timeout", patience.String()); len(all) == 7 {
+	for limit := 300 * time.Millisecond; limit < eventually.Patience; limit *= 2 { // until the others answer in time
+		if all, code = shownRoutes(t, sock, "--timeout", limit.String()); len(all) == 7 {
 			break
 		}
 	}
@@ -129,7 +120,7 @@ func greet(t *testing.T, me *lib.Resource, name string, size int) lib.Found {
 	t.Helper()
 	ctx := eventually.Context(t)
 	f := got(me.Context().Find(ctx, lib.Match{"peer": name}))(t)
-	p := bytes.Repeat([]byte(name), size/len(name)+1)
+	p := bytes.Repeat([]byte("x"), size)
 	must(t, me.SendBytes(ctx, f.ID, 1, p))
 	m, err := me.Recv(ctx, lib.From(f.ID))
 	if err != nil || !bytes.Equal(m.Bytes(), p) {
