@@ -34,8 +34,8 @@ type memoryCase struct {
 	a, b     *lib.Resource
 }
 
-// tooLarge is the test of an operation that may end with ErrTooLarge. Then the rest of the operation
-// is skipped.
+// tooLarge is the test of an operation that may end with ErrTooLarge. Then the rest of it is
+// skipped.
 type tooLarge struct{ testing.TB }
 
 func (t tooLarge) Fatal(why ...any) {
