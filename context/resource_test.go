@@ -37,8 +37,7 @@ func everything(t *testing.T, c *context.Context) (n int) {
 // Invalid names are refused wherever they are given, and nothing is registered. The longest valid
 // name works everywhere.
 //
-// Promise (Resources): Names that are empty, too long or not UTF-8 are refused. See also
-// TestBadAttributes.
+// Promise (Resources): Names that are empty, too long or not UTF-8 are refused.
 func TestNames(t *testing.T) {
 	c := rocltest.Cluster(t, 1).Open(0)
 	r := register(t, c, resource.Attrs{"n": "r"})
@@ -401,6 +400,9 @@ func TestDeleteDuringSends(t *testing.T) {
 }
 
 // Counting by compare-and-set loses no increment, however many goroutines count.
+//
+// Promise (Resources): Attributes change in place. A compare-and-set changes the revision that the
+// caller saw or nothing, and concurrent changes lose none. See also TestConflict, context: TestSet.
 func TestCompareAndSetCounts(t *testing.T) {
 	cl := rocltest.Cluster(t, 1)
 	c, other := cl.Open(0), cl.Open(0)

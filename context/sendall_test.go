@@ -47,7 +47,7 @@ func everywhere(t *testing.T) (sender *context.Context, targets map[string]*cont
 // itself. Within the process it is not copied.
 //
 // Promise (Sending): `SendAll` sends one buffer to all targets at once. A full, slow or dead target
-// delays no other, and the error names it. See also TestSendAllKilled.
+// delays no other, and the error names it. See also TestSendAllToFull.
 func TestSendAll(t *testing.T) {
 	sender, targets := everywhere(t)
 	from := register(t, sender, nil)

@@ -89,7 +89,7 @@ func (g *gate) dialer(t *testing.T, path string) Dialer {
 // the server hangs.
 //
 // Promise (Takeover): While a directory stands still, calls return their context's error when the
-// context ends. A `Register` given up is withdrawn later. See also TestStoppedDirectory.
+// context ends. A `Register` given up is withdrawn later.
 func TestSilentServer(t *testing.T) {
 	path := sock(t)
 	s := serve(t, path)

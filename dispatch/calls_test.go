@@ -130,7 +130,7 @@ func TestCall(t *testing.T) {
 
 // A request in a buffer leaves the buffer to its caller, whether the call succeeds or fails.
 //
-// Promise (Calls): If `Call` fails, the buffer stays the caller's. See also TestCallFails.
+// Promise (Calls): If `Call` fails, the buffer stays the caller's.
 func TestCallKeepsBuffer(t *testing.T) {
 	pairs(t, func(t *testing.T, a, b *Dispatcher, ma, mb *Mailbox) {
 		for _, size := range []int{10, 20_000, 1 << 20} {
@@ -276,7 +276,7 @@ func awaitEnds(t *testing.T, ended chan error, n int, want error) {
 // reported as undelivered.
 //
 // Promise (Calls): A call ends with `ErrGone` when its target ends, wherever its request or reply
-// is at that moment. See also TestCallKilledServer.
+// is at that moment. See also TestCallServerKilledAtEveryFrame.
 func TestCallServerDeleted(t *testing.T) {
 	for _, receives := range []bool{false, true} {
 		t.Run(fmt.Sprint("received ", receives), func(t *testing.T) {
@@ -433,7 +433,7 @@ func TestCallReleased(t *testing.T) {
 // or a reply to a message that is no request, is an error at the server.
 //
 // Promise (Calls): A request has one reply. A second one, or one to a message that is no request,
-// is `ErrNotCall`. See also TestCallFails.
+// is `ErrNotCall`.
 func TestReplyOnce(t *testing.T) {
 	pairs(t, func(t *testing.T, a, b *Dispatcher, ma, mb *Mailbox) {
 		f := flow(t, a, mb)

@@ -121,7 +121,7 @@ func sticky(t *testing.T) string {
 // folder first, or have put a socket where the directory is expected.
 //
 // Promise (Directory): A client tells nothing to a directory that another user could have put in
-// its place. See also TestPreparedFolderRefused.
+// its place.
 func TestOtherUsersDirectory(t *testing.T) {
 	for what, prepare := range map[string]func(t *testing.T, tmp, folder string) (path string){
 		"made the folder": func(t *testing.T, _, folder string) string {

@@ -1,43 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command guarantees prints docs/GUARANTEES.md from the promises that stand above tests:
-//
-//	go run ./tests/guarantees > docs/GUARANTEES.md
-//
-// A promise is a paragraph in the comment of a test. It begins with the section of the page in
-// which it is printed, and may name more tests that show it. A test of another folder needs the
-// folder only if several tests have its name:
-//
-//	// Promise (Calls): If Call fails, the buffer stays the caller's. See also TestCallFails,
-//	// rpc: TestCall.
 package main
 
 import (
-	"bytes"
 	"fmt"
 	"go/ast"
 	"go/parser"
-	"go/token"
-	"io"
-	"io/fs"
-	"os"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/rocl-go/rocl/tests/tree"
 )
 
-// sections lists the headings of the page in their order.
-var sections = []string{
+// guaranteeSections lists the headings of docs/GUARANTEES.md in their order.
+var guaranteeSections = []string{
 	"Delivery", "Sending", "Buffers", "Receiving", "Mailboxes", "Memory", "Ends", "Calls", "Transports", "Waiting", "Shared memory", "Hostile peers", "TLS",
 	"Resources", "Watches", "Takeover", "Directory", "Index", "Clusters", "Cluster searches", "Cuts and restarts", "Keys", "Nodes", "Options", "Commands", "Source tree",
 	"Package netrocl", "Package rpc", "Package bulk", "Package pool", "Package tpvm",
 }
 
-const head = `# Guarantees
+const guaranteesHead = `# Guarantees
 
 A guarantee is a promise of the library that tests show. Each promise stands above a test, and
-` + "`go run ./tests/guarantees`" + ` prints this page from there. "dispatch/TestMoves" is the test "TestMoves"
+` + "`go run ./tests/pages`" + ` prints this page from there. "dispatch/TestMoves" is the test "TestMoves"
 in the folder "dispatch", which runs by ` + "`go test -run '^TestMoves$' ./dispatch`" + `; "rocl" is the root
 of the repository.
 
@@ -50,7 +36,12 @@ of the repository.
 - Delivery to a peer that acknowledges nothing. It is cut.
 `
 
-// A promise is a promise above a test.
+// A promise is a paragraph in the comment of a test. It begins with the section of the page in
+// which it is printed, and may name more tests that show it. A test of another folder needs the
+// folder only if several tests have its name:
+//
+//	// Promise (Calls): If Call fails, the buffer stays the caller's. See also TestCallFails,
+//	// rpc: TestCall.
 type promise struct {
 	at      string // file and line of the test
 	section string
@@ -59,88 +50,64 @@ type promise struct {
 	dir     string
 }
 
-func main() {
-	var page bytes.Buffer
-	if err := printPage(&page, "."); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
-	fmt.Print(page.String())
-}
-
-// printPage prints the page of the repository at root.
-func printPage(w io.Writer, root string) error {
-	promises, folders, err := read(root)
+// guarantees returns the text of docs/GUARANTEES.md.
+func guarantees(root string) (string, error) {
+	promises, folders, err := promisesOf(root)
 	if err != nil {
-		return err
+		return "", err
 	}
-	fmt.Fprint(w, head)
+	var page strings.Builder
+	page.WriteString(guaranteesHead)
 	stands := map[string]string{} // the place of each text
-	for _, section := range sections {
-		fmt.Fprintf(w, "\n## %s\n\n", section)
+	for _, section := range guaranteeSections {
+		fmt.Fprintf(&page, "\n## %s\n\n", section)
 		for _, p := range promises {
 			if p.section != section {
 				continue
 			}
 			if stands[p.text] != "" {
-				return fmt.Errorf("%s: promised before, at %s: %s", p.at, stands[p.text], p.text)
+				return "", fmt.Errorf("%s: promised before, at %s: %s", p.at, stands[p.text], p.text)
 			}
 			stands[p.text] = p.at
 			names, err := p.names(folders)
 			if err != nil {
-				return err
+				return "", err
 			}
-			fmt.Fprintf(w, "- %s\n", strings.Join(wrapped(p.text), "\n  "))
-			fmt.Fprintf(w, "  %s\n", strings.Join(wrapped(names), "\n  "))
+			for i, text := range []string{p.text, names} {
+				fmt.Fprintf(&page, "%s %s\n", "- "[i:i+1], strings.ReplaceAll(wrap(text, 98), "\n", "\n  "))
+			}
 		}
 	}
-	return nil
+	return page.String(), nil
 }
 
-// read returns the promises in the order of the files, and the folders that have a test of each
-// name.
-func read(root string) (promises []promise, folders map[string][]string, err error) {
+// promisesOf returns the promises in the order of the files, and the folders that have a test of
+// each name.
+func promisesOf(root string) (promises []promise, folders map[string][]string, err error) {
+	files, err := tree.Go(root, parser.ParseComments, tree.IsTest)
 	folders = map[string][]string{}
-	err = filepath.WalkDir(root, func(path string, e fs.DirEntry, err error) error {
-		switch {
-		case err != nil:
-			return err
-		case e.IsDir() && (e.Name() == ".git" || e.Name() == "testdata"):
-			return filepath.SkipDir
-		case !strings.HasSuffix(path, "_test.go"):
-			return nil
-		}
-		files := token.NewFileSet()
-		f, err := parser.ParseFile(files, path, nil, parser.ParseComments|parser.SkipObjectResolution)
-		if err != nil {
-			return err
-		}
-		dir, err := filepath.Rel(root, filepath.Dir(path))
-		if err != nil {
-			return err
-		}
+	for _, f := range files {
 		above := map[*ast.CommentGroup]bool{}
 		for _, d := range f.Decls {
 			test, ok := d.(*ast.FuncDecl)
 			if !ok || !isTest.MatchString(test.Name.Name) {
 				continue
 			}
-			folders[test.Name.Name] = append(folders[test.Name.Name], dir)
+			folders[test.Name.Name] = append(folders[test.Name.Name], f.Folder())
 			above[test.Doc] = true
-			p := promise{at: files.Position(test.Pos()).String(), tests: []string{test.Name.Name}, dir: dir}
+			p := promise{at: f.At(test.Pos()), tests: []string{test.Name.Name}, dir: f.Folder()}
 			found, err := p.readComment(test.Doc.Text())
 			if err != nil {
-				return err
+				return nil, nil, err
 			}
 			promises = append(promises, found...)
 		}
 		for _, c := range f.Comments {
 			if !above[c] && isPromise.MatchString(c.Text()) {
-				return fmt.Errorf("%s: a promise is not above a test", files.Position(c.Pos()))
+				return nil, nil, fmt.Errorf("%s: a promise is not above a test", f.At(c.Pos()))
 			}
 		}
-		return nil
-	})
+	}
 	return promises, folders, err
 }
 
@@ -157,8 +124,8 @@ func (p promise) readComment(text string) (found []promise, err error) {
 			continue
 		}
 		m := form.FindStringSubmatch(strings.Join(strings.Fields(paragraph), " "))
-		if m == nil || !slices.Contains(sections, m[1]) {
-			return nil, fmt.Errorf("%s: the form is \"Promise (SECTION): TEXT See also TESTS.\", with one of the sections %q", p.at, sections)
+		if m == nil || !slices.Contains(guaranteeSections, m[1]) {
+			return nil, fmt.Errorf("%s: the form is \"Promise (SECTION): TEXT See also TESTS.\", with one of the sections %q", p.at, guaranteeSections)
 		}
 		one := p
 		one.section, one.text = m[1], m[2]
@@ -192,16 +159,4 @@ func (p promise) names(folders map[string][]string) (string, error) {
 		all = append(all, "`"+dir+"/"+name+"`")
 	}
 	return strings.Join(all, ", "), nil
-}
-
-// wrapped returns the lines of a text.
-func wrapped(text string) (lines []string) {
-	for word := range strings.FieldsSeq(text) {
-		if n := len(lines); n > 0 && len(lines[n-1])+1+len(word) <= 98 {
-			lines[n-1] += " " + word
-		} else {
-			lines = append(lines, word)
-		}
-	}
-	return lines
 }
