@@ -13,6 +13,7 @@ import (
 
 	"github.com/rocl-go/rocl/internal/os/memfd"
 	"github.com/rocl-go/rocl/internal/sentinel"
+	"golang.org/x/sys/unix"
 )
 
 // Errors of this package.
@@ -366,7 +367,7 @@ func newArena(ctx context.Context, size int, isShared bool) (a Arena, err error)
 		}
 	}
 	if a.FD < 0 { // also if no file descriptor is left: transports copy what lies in such an arena
-		a.Mem, err = mapMemory(size)
+		a.Mem, err = unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
 	}
 	if err != nil {
 		return a, fmt.Errorf("buffers: mapping %d bytes: %w", size, err)
@@ -402,7 +403,7 @@ func (p *Pool) unmap(h *home) {
 
 func (a *Arena) unmap() {
 	if a.FD < 0 {
-		unmapMemory(a.Mem)
+		_ = unix.Munmap(a.Mem)
 		return
 	}
 	memfd.Unmap(a.Mem)
