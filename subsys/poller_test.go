@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rocl-go/rocl/internal/testkit/must"
 	"golang.org/x/sys/unix"
 )
 
@@ -22,9 +23,7 @@ type pipe struct {
 func newPipe(t *testing.T) *pipe {
 	t.Helper()
 	var p [2]int
-	if err := unix.Pipe2(p[:], unix.O_NONBLOCK|unix.O_CLOEXEC); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(unix.Pipe2(p[:], unix.O_NONBLOCK|unix.O_CLOEXEC))
 	t.Cleanup(func() { unix.Close(p[0]); unix.Close(p[1]) })
 	return &pipe{r: p[0], w: p[1], most: 1 << 20}
 }
@@ -45,15 +44,10 @@ func (p *pipe) Ready(on Readiness) (int, bool) {
 
 func newPoller(t *testing.T, ps ...*pipe) *Poller {
 	t.Helper()
-	p, err := NewPoller(new(Counters))
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := must.Get(NewPoller(new(Counters)))
 	t.Cleanup(p.Close)
 	for _, s := range ps {
-		if err := p.Add(s.r, s); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(p.Add(s.r, s))
 	}
 	return p
 }

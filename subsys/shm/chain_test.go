@@ -17,12 +17,13 @@ import (
 
 	"github.com/rocl-go/rocl/buffers"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/must"
 	"github.com/rocl-go/rocl/internal/testkit/subprocess"
 	"github.com/rocl-go/rocl/subsys"
 )
 
 // A link is one process of a chain, in the test binary: ROCL_SHM_TEST_CHAIN names its part
-// and the address that it dials.
+// and the address that it dials. A peer is a source whose memory stays as it is.
 //
 //	source ──► relay ──► drain     and the relay sends some back to the source
 func init() {
@@ -81,6 +82,8 @@ func chainPart(part, addr string) int {
 		running.Go(func() { check(s) })
 	}
 	switch part {
+	case "peer":
+		running.Go(func() { _ = n.load(s, -1, uint64(os.Getpid())) })
 	case "source": // overwrites its memory when no loan is out
 		running.Go(func() {
 			_ = n.load(s, -1, uint64(os.Getpid()))
@@ -297,9 +300,13 @@ type chained struct {
 	addr string
 }
 
+// spawnPart starts a link, which is killed when the test ends.
 func spawnPart(t testing.TB, part, addr string) *chained {
 	t.Helper()
-	c := &chained{Process: spawn(t, "ROCL_SHM_TEST_CHAIN="+part+" "+addr)}
+	cmd := subprocess.Self()
+	cmd.Env = append(os.Environ(), "ROCL_SHM_TEST_CHAIN="+part+" "+addr)
+	c := &chained{Process: must.Get(subprocess.Start(cmd))}
+	t.Cleanup(c.Kill)
 	c.addr = c.line(t)
 	return c
 }
@@ -307,10 +314,7 @@ func spawnPart(t testing.TB, part, addr string) *chained {
 // line waits for the next line that the process prints.
 func (c *chained) line(t testing.TB) string {
 	t.Helper()
-	s, err := c.Line(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := must.Get(c.Line(t.Context()))
 	return s
 }
 
@@ -419,10 +423,7 @@ func TestChainLent(t *testing.T) {
 		}
 		c := spawnPart(t, "drain", "")
 		r := spawnPart(t, "relay", c.addr)
-		s, err := n.dial(r.addr)
-		if err != nil {
-			t.Fatal(err)
-		}
+		s := must.Get(n.dial(r.addr))
 		s.conn.(subsys.Admitter).Admit()
 		s.keep(7)
 		var sending sync.WaitGroup
@@ -444,9 +445,7 @@ func TestChainLent(t *testing.T) {
 		s.fell(nil)
 		sending.Wait()
 		if i%3 == 2 {
-			if err := overwrite(n.Pool); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(overwrite(n.Pool))
 			c.Signal(syscall.SIGCONT)
 		}
 		if i%3 != 1 {
@@ -473,10 +472,7 @@ func TestChainBetween(t *testing.T) {
 		}
 		c := spawnPart(t, "drain", "")
 		r := newRelay(n)
-		to, err := n.dial(c.addr)
-		if err != nil {
-			t.Fatal(err)
-		}
+		to := must.Get(n.dial(c.addr))
 		r.to = to
 		var running sync.WaitGroup
 		running.Go(r.run)

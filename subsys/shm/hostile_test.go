@@ -17,6 +17,7 @@ import (
 
 	"github.com/rocl-go/rocl/internal/os/memfd"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/must"
 	"github.com/rocl-go/rocl/subsys"
 	"golang.org/x/sys/unix"
 )
@@ -25,10 +26,7 @@ import (
 func raw(t testing.TB, n *node, addr string) *conn {
 	t.Helper()
 	s := newSink(nil)
-	c, err := n.Port.Dial(t.Context(), addr, s)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(n.Port.Dial(t.Context(), addr, s))
 	return c.(*conn)
 }
 
@@ -39,7 +37,7 @@ func good(t testing.TB, near, far *sink, seq uint32) {
 	if n, err := near.conn.Send([]subsys.Frame{f}); n != 1 || err != nil {
 		t.Fatalf("an honest connection took %d frames: %v", n, err)
 	}
-	eventually.True(t, "an honest connection carries a frame", func() bool { got, _ := far.frames(); return got == int(seq)+1 })
+	far.wantFrames(t, int(seq)+1)
 }
 
 // A peer that writes nonsense is cut off with ErrProtocol. Memory that it names beyond its own is
@@ -120,9 +118,7 @@ func TestNonsense(t *testing.T) {
 			s := n.accepted(t)
 			bad(c)
 			c.wake()
-			if err := s.wantDown(t); !errors.Is(err, subsys.ErrProtocol) && !errors.Is(err, subsys.ErrBadHeader) && !errors.Is(err, memfd.ErrUnsealed) {
-				t.Errorf("it is reported as %v", err)
-			}
+			s.wantDownAs(t, subsys.ErrProtocol, subsys.ErrBadHeader, memfd.ErrUnsealed)
 			if got, _ := s.frames(); got > 0 {
 				t.Errorf("%d frames were delivered", got)
 			}
@@ -171,9 +167,7 @@ func TestNonsenseSentBack(t *testing.T) {
 				})
 				return
 			}
-			if err := s.wantDown(t); !errors.Is(err, subsys.ErrProtocol) {
-				t.Errorf("it is reported as %v", err)
-			}
+			s.wantDownAs(t, subsys.ErrProtocol)
 			if got, _ := s.frames(); got > 0 {
 				t.Errorf("%d frames were delivered", got)
 			}
@@ -199,9 +193,7 @@ func slicesOf(b byte, n int) []byte {
 // own announces a page to the peer as arena id.
 func own(t testing.TB, c *conn, n *node, id uint32) {
 	t.Helper()
-	if err := c.sendNote(noteArena, id, bellLen, n.Port.(*port).bell.page); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(c.sendNote(noteArena, id, bellLen, n.Port.(*port).bell.page))
 }
 
 // Arenas that a peer withdraws while messages in them are held stay readable.
@@ -224,7 +216,7 @@ func TestArenaTakenBack(t *testing.T) {
 	h.Put(b[recordLen+extentLen:])
 	write(c, b)
 	c.ring()
-	eventually.True(t, "it comes", func() bool { got, _ := s.frames(); return got == 1 })
+	s.wantFrames(t, 1)
 	_ = c.sendNote(noteGone, 7, 0, -1)
 	memfd.Unmap(mem)
 	memfd.Close(fd)
@@ -246,10 +238,7 @@ func TestFlippedWords(t *testing.T) {
 	}
 	broken := 0
 	for i := range rounds {
-		s, err := evil.dial(n.Port.Addr())
-		if err != nil {
-			t.Fatal(err)
-		}
+		s := must.Get(evil.dial(n.Port.Addr()))
 		f := n.accepted(t)
 		f.mu.Lock()
 		f.next, f.every = 0, 7
@@ -297,9 +286,7 @@ func TestInvalidHello(t *testing.T) {
 	a, _ := parse(n.Port.Addr())
 	at := &net.UnixAddr{Name: socket(a.node, a.name), Net: "unixpacket"}
 	var p [2]int
-	if err := unix.Pipe2(p[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(unix.Pipe2(p[:], unix.O_CLOEXEC|unix.O_NONBLOCK))
 	defer unix.Close(p[0])
 	defer unix.Close(p[1])
 	seg, mem, err := memfd.Create(context.Background(), "peer", segmentLen)
@@ -309,10 +296,7 @@ func TestInvalidHello(t *testing.T) {
 	defer memfd.Unmap(mem)
 	defer memfd.Close(seg)
 	page, bell := n.Port.(*port).bell.page, n.Port.(*port).bell.fd
-	nap, err := n.Poller().NapPage()
-	if err != nil {
-		t.Fatal(err)
-	}
+	nap := must.Get(n.Poller().NapPage())
 	h := hello()
 	other := h
 	other[8]++
@@ -327,10 +311,7 @@ func TestInvalidHello(t *testing.T) {
 		{h[:], []int{seg, page, p[0], bell}}, {h[:], []int{seg, page, page, bell}}, {h[:], []int{seg, page, seg, bell}}, {h[:], []int{seg, page, nap, bell, p[0]}},
 		{h[:], []int{seg, page, p[1], p[0], p[0], p[0], p[0], p[0], p[0], p[0], p[0], p[0]}},
 	} {
-		c, err := net.DialUnix("unixpacket", nil, at)
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := must.Get(net.DialUnix("unixpacket", nil, at))
 		if s.b != nil {
 			var oob []byte
 			if s.fds != nil {
@@ -361,10 +342,7 @@ func TestSilentListener(t *testing.T) {
 	n := start(t)
 	node := n.Port.(*port).addr.node
 	name := newName()
-	l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: socket(node, name), Net: "unixpacket"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must.Get(net.ListenUnix("unixpacket", &net.UnixAddr{Name: socket(node, name), Net: "unixpacket"}))
 	defer l.Close()
 	ctx, cancel := context.WithCancel(t.Context())
 	time.AfterFunc(10*time.Millisecond, cancel)
@@ -398,10 +376,7 @@ func TestHalfWritten(t *testing.T) {
 	near, _ := pair(t, a, b)
 	c := near.conn.(*conn)
 	c.out.seen.Store(returnsEnded) // nothing is lent
-	buf, err := a.Pool.Get(1 << 20)
-	if err != nil {
-		t.Fatal(err)
-	}
+	buf := must.Get(a.Pool.Get(1 << 20))
 	defer buf.Release()
 	c.out.peerHead.Store(c.out.tail + line) // the peer claims to have read bytes that were not written
 	f := subsys.Frame{Header: subsys.Header{Type: 16, Len: 1 << 20}, Data: buf.Bytes(), Buf: buf}

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/rocl-go/rocl/buffers"
+	"github.com/rocl-go/rocl/internal/testkit/must"
 	"github.com/rocl-go/rocl/subsys"
 	"github.com/rocl-go/rocl/subsys/internal/harness"
 )
@@ -49,10 +50,7 @@ func (s *downSink) Down(_ subsys.Conn, _ error) { s.downs.Add(1) }
 // once.
 func TestCloseRacesFailure(t *testing.T) {
 	open := func() *harness.Harness {
-		h, err := harness.Open(mute{}, "", harness.Sleeping, func(subsys.Conn) subsys.Sink { return new(downSink) })
-		if err != nil {
-			t.Fatal(err)
-		}
+		h := must.Get(harness.Open(mute{}, "", harness.Sleeping, nil, func(subsys.Conn) subsys.Sink { return new(downSink) }))
 		t.Cleanup(func() {
 			if err := h.Close(); err != nil {
 				t.Error(err)
@@ -63,10 +61,7 @@ func TestCloseRacesFailure(t *testing.T) {
 	a, b := open(), open()
 	for range 300 {
 		s := new(downSink)
-		sc, err := a.Port.Dial(t.Context(), b.Port.Addr(), s)
-		if err != nil {
-			t.Fatal(err)
-		}
+		sc := must.Get(a.Port.Dial(t.Context(), b.Port.Addr(), s))
 		c := sc.(*Conn) // not started, so only this test calls fail
 		var isClosedFirst bool
 		var wg sync.WaitGroup
