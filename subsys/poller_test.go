@@ -52,6 +52,15 @@ func newPoller(t *testing.T, ps ...*pipe) *Poller {
 	return p
 }
 
+// newPipes returns n sources, and a poller of them.
+func newPipes(t *testing.T, n int) (all []*pipe, p *Poller) {
+	t.Helper()
+	for range n {
+		all = append(all, newPipe(t))
+	}
+	return all, newPoller(t, all...)
+}
+
 // After Drain an armed gate fires for new input, and not for input that Poll has read without
 // asking epoll.
 func TestGate(t *testing.T) {
@@ -132,11 +141,7 @@ func TestSleepWakes(t *testing.T) {
 
 // With more sources than are tried directly, epoll tells which are ready.
 func TestMany(t *testing.T) {
-	var all []*pipe
-	for range 10 {
-		all = append(all, newPipe(t))
-	}
-	p := newPoller(t, all...)
+	all, p := newPipes(t, 10)
 	p.Poll()
 	for _, s := range all {
 		s.calls.Store(0)
@@ -167,12 +172,10 @@ func TestMany(t *testing.T) {
 // Of many sources, one that always has input is tried each time. epoll is asked at intervals, and
 // the other sources are called soon.
 func TestHot(t *testing.T) {
-	var all []*pipe
-	for range 10 {
-		all = append(all, newPipe(t))
-		all[len(all)-1].most = 100
+	all, p := newPipes(t, 10)
+	for _, s := range all {
+		s.most = 100
 	}
-	p := newPoller(t, all...)
 	busy := all[0]
 	busy.write(1)
 	for p.Poll() == 0 {
@@ -228,12 +231,8 @@ func TestHot(t *testing.T) {
 // A busy source that stops early for fairness is called again, and does not keep other sources
 // waiting.
 func TestHotAgain(t *testing.T) {
-	var all []*pipe
-	for range 5 {
-		all = append(all, newPipe(t))
-	}
+	all, p := newPipes(t, 5)
 	all[0].most = 10
-	p := newPoller(t, all...)
 	all[0].write(1000)
 	all[1].write(7)
 	for all[0].bytes.Load() < 1000 || all[1].bytes.Load() < 7 {
@@ -252,11 +251,7 @@ func TestHotAgain(t *testing.T) {
 
 // PollAll calls a source that Poll, among many, calls later.
 func TestPollAll(t *testing.T) {
-	var ps []*pipe
-	for range 4 * direct {
-		ps = append(ps, newPipe(t))
-	}
-	p := newPoller(t, ps...)
+	ps, p := newPipes(t, 4*direct)
 	for range askCold { // the first is hot
 		ps[0].write(1)
 		p.Poll()

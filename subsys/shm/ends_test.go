@@ -116,7 +116,7 @@ func TestBothCloseUnread(t *testing.T) {
 	far.conn.Close()
 	a.Hold.Unlock()
 	b.Hold.Unlock()
-	eventually.True(t, "all is back", func() bool { return a.Pool.Stats().InUse == 0 && b.Pool.Stats().InUse == 0 })
+	wantBack(t, a, b)
 	eventually.True(t, "the connections are gone", func() bool { return conns(a)+conns(b) == 0 })
 }
 
@@ -169,7 +169,7 @@ func TestArenaForgotten(t *testing.T) {
 		return strings.Count(string(b), "rocl-arena")
 	}
 	eventually.True(t, "both have it mapped", func() bool { return mapped() >= 2 })
-	eventually.True(t, "it is back", func() bool { return a.Pool.Stats().InUse == 0 })
+	wantBack(t, a)
 	// More than a pool keeps, besides the last one. The oldest is unmapped first.
 	for range 5 {
 		defer must.Get(a.Pool.Get(64 << 20)).Release()
@@ -181,12 +181,7 @@ func TestArenaForgotten(t *testing.T) {
 	for _, x := range xs {
 		x.Release()
 	}
-	c := far.conn.(*conn)
-	eventually.True(t, "the reader has let go", func() bool {
-		b.Hold.Lock()
-		defer b.Hold.Unlock()
-		return len(c.in.arenas) == 0
-	})
+	eventually.True(t, "the reader has let go", func() bool { return b.mapped(far) == 0 })
 }
 
 // A process that dies with notes unread resets the socket. What it published before is read all the

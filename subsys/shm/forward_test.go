@@ -3,7 +3,6 @@
 package shm
 
 import (
-	"os"
 	"syscall"
 	"testing"
 
@@ -164,11 +163,9 @@ func TestForwardHome(t *testing.T) {
 		wantCopied(t, "the first", a, false)
 		wantCopied(t, "the second", b, false)
 		wantBack(t, a, b)
-		a.Hold.Lock()
-		if n := len(ab.conn.(*conn).in.arenas); n > 0 {
+		if n := a.mapped(ab); n > 0 {
 			t.Errorf("%d arenas are mapped a second time", n)
 		}
-		a.Hold.Unlock()
 	}
 }
 
@@ -267,9 +264,7 @@ func TestForwardAcrossContextsOfGroup(t *testing.T) {
 	if copied := b2.Count.CopiedB.Load(); copied != 40_000 {
 		t.Errorf("%d bytes were copied", copied)
 	}
-	c.Hold.Lock()
-	defer c.Hold.Unlock()
-	if n := len(cb.conn.(*conn).in.arenas); n > 0 {
+	if n := c.mapped(cb); n > 0 {
 		t.Errorf("%d arenas were handed to the group", n)
 	}
 }
@@ -343,12 +338,7 @@ func TestForwardedArenaForgotten(t *testing.T) {
 		t.Error(err)
 	}
 	k.buf.Release()
-	left := func(n *node, s *sink) int {
-		n.Hold.Lock()
-		defer n.Hold.Unlock()
-		return len(s.conn.(*conn).in.arenas)
-	}
-	eventually.True(t, "the last reader has let go", func() bool { return left(b, ba)+left(c, cb) == 0 })
+	eventually.True(t, "the last reader has let go", func() bool { return b.mapped(ba)+c.mapped(cb) == 0 })
 	eventually.True(t, "no descriptor is kept", func() bool { return keptFDs.Load() == before })
 	// The connection over which it was sent still works.
 	b.sendOwn(t, bc, 1, 40_000)
@@ -450,9 +440,7 @@ func TestForwardUnread(t *testing.T) {
 // Promise (Shared memory): Memory of another user is not passed on to third processes. See also
 // TestForwardAcrossContextsOfGroup.
 func TestForwardOfOtherUser(t *testing.T) {
-	if os.Getuid() != 0 || os.Getegid() != 0 {
-		t.Skip("only root can run a process of another user")
-	}
+	needRoot(t)
 	b, c := startGroup(t), startGroup(t)
 	bc, cb := pair(t, b, c)
 	exe := launch(t, "member "+b.Port.Addr(), &syscall.Credential{Uid: 65534, Gid: 0})
@@ -478,11 +466,9 @@ func TestForwardOfOtherUser(t *testing.T) {
 	if copied := c.Count.CopiedB.Load(); copied < size {
 		t.Errorf("%d bytes of %d were copied", copied, size)
 	}
-	c.Hold.Lock()
-	if n := len(cb.conn.(*conn).in.arenas); n > 0 {
+	if n := c.mapped(cb); n > 0 {
 		t.Errorf("%d arenas were passed on", n)
 	}
-	c.Hold.Unlock()
 	// But the payload may be sent back.
 	for _, k := range all {
 		if k.buf.ReadOnly() {

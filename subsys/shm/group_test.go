@@ -170,12 +170,9 @@ func TestMoreArenasThanMapped(t *testing.T) {
 			if a.Count.Copies.Load() != copies {
 				t.Fatal("a payload was copied")
 			}
-			in := &far.conn.(*conn).in
-			b.Hold.Lock()
-			if len(in.arenas) > fewArenas {
-				t.Errorf("%d arenas are mapped", len(in.arenas))
+			if n := b.mapped(far); n > fewArenas {
+				t.Errorf("%d arenas are mapped", n)
 			}
-			b.Hold.Unlock()
 		}
 	}
 }
@@ -183,13 +180,9 @@ func TestMoreArenasThanMapped(t *testing.T) {
 // Another user of the group that opens sockets and sends nothing gets few of the places for
 // handshakes.
 func TestSilentUsers(t *testing.T) {
-	if os.Getuid() != 0 {
-		t.Skip("only root can run a process of another user")
-	}
+	needRoot(t)
 	n := startGroup(t)
-	a, _ := parse(n.Port.Addr())
-	at := socket(a.node, a.name)
-	if out := run(t, "crowd "+at, &syscall.Credential{Uid: 65534, Gid: uint32(os.Getegid())}); out != "the last one was closed first" {
+	if out := run(t, "crowd "+n.socket(), &syscall.Credential{Uid: 65534, Gid: uint32(os.Getegid())}); out != "the last one was closed first" {
 		t.Error(out)
 	}
 }
@@ -197,9 +190,7 @@ func TestSilentUsers(t *testing.T) {
 // Another user of the group whose connections are never admitted has few of them, until they are
 // admitted or end.
 func TestUnadmittedUsers(t *testing.T) {
-	if os.Getuid() != 0 || os.Getegid() != 0 {
-		t.Skip("only root can run a process of another user")
-	}
+	needRoot(t)
 	n := startGroup(t)
 	other := &syscall.Credential{Uid: 65534, Gid: 0}
 	for range 2 { // the places of the first round are free when it has ended

@@ -283,8 +283,7 @@ func TestFlippedWords(t *testing.T) {
 func TestInvalidHello(t *testing.T) {
 	n := start(t)
 	near, far := pair(t, start(t), n)
-	a, _ := parse(n.Port.Addr())
-	at := &net.UnixAddr{Name: socket(a.node, a.name), Net: "unixpacket"}
+	at := &net.UnixAddr{Name: n.socket(), Net: "unixpacket"}
 	var p [2]int
 	must.OK(unix.Pipe2(p[:], unix.O_CLOEXEC|unix.O_NONBLOCK))
 	defer unix.Close(p[0])

@@ -94,6 +94,27 @@ func (n *node) accepted(t testing.TB) *sink {
 	return eventually.Value(t, "an accepted connection", n.taken)
 }
 
+// socket returns the abstract name at which n listens.
+func (n *node) socket() string {
+	a := must.Get(parse(n.Port.Addr()))
+	return socket(a.node, a.name)
+}
+
+// mapped returns how many arenas of the peer of s are mapped in n.
+func (n *node) mapped(s *sink) int {
+	n.Hold.Lock()
+	defer n.Hold.Unlock()
+	return len(s.conn.(*conn).in.arenas)
+}
+
+// needRoot skips a test that runs a process of another user.
+func needRoot(t testing.TB) {
+	t.Helper()
+	if os.Getuid() != 0 || os.Getegid() != 0 {
+		t.Skip("only root can run a process of another user")
+	}
+}
+
 // A sink checks the frames that arrive and keeps every n-th payload.
 type sink struct {
 	conn     subsys.Conn

@@ -134,13 +134,9 @@ func command(t *testing.T, part string, as *syscall.Credential) *exec.Cmd {
 // Promise (Shared memory): Only processes of the same user attach, or of users in the named group.
 // See also TestGroup.
 func TestOtherUser(t *testing.T) {
-	if os.Getuid() != 0 {
-		t.Skip("only root can run a process of another user")
-	}
+	needRoot(t)
 	n := start(t)
-	a, _ := parse(n.Port.Addr())
-	at := socket(a.node, a.name)
-	if out := run(t, "outsider "+at, &syscall.Credential{Uid: 65534, Gid: 65534}); !strings.HasPrefix(out, "answered with 0") {
+	if out := run(t, "outsider "+n.socket(), &syscall.Credential{Uid: 65534, Gid: 65534}); !strings.HasPrefix(out, "answered with 0") {
 		t.Errorf("another user: %s", out)
 	}
 	select {
@@ -153,16 +149,12 @@ func TestOtherUser(t *testing.T) {
 // Users in the given group can connect. Other users cannot connect at the group's address, whatever
 // they claim.
 func TestGroup(t *testing.T) {
-	if os.Getuid() != 0 {
-		t.Skip("only root can run a process of another user")
-	}
+	needRoot(t)
 	n := startOver(t, ForGroup(0))
 	if New().(transport).group != nil || start(t).Port.Reaches(n.Port.Addr()) {
 		t.Error("a port for one user reaches one for a group")
 	}
-	a, _ := parse(n.Port.Addr())
-	at := socket(a.node, a.name)
-	if out := run(t, "outsider "+at, &syscall.Credential{Uid: 65534, Gid: 65534}); !strings.HasPrefix(out, "answered with 0") {
+	if out := run(t, "outsider "+n.socket(), &syscall.Credential{Uid: 65534, Gid: 65534}); !strings.HasPrefix(out, "answered with 0") {
 		t.Errorf("a user that is not in the group: %s", out)
 	}
 	if out := run(t, "member "+n.Port.Addr(), &syscall.Credential{Uid: 65534, Gid: 65534}); !strings.Contains(out, "not in group 0") {
