@@ -10,7 +10,10 @@ import (
 	"testing"
 
 	"github.com/rocl-go/rocl/internal/testkit/must"
+	"go.uber.org/goleak"
 )
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // The release that --version prints is the latest in the changelog, which has a section for
 // unreleased changes.

@@ -19,8 +19,7 @@ const (
 )
 
 // True returns when is returns true. After Patience it ends the test with what, the name of the
-// state. In a bubble of package testing/synctest it is
-// time of the bubble.
+// state. In a bubble of package testing/synctest the time is that of the bubble.
 func True(t testing.TB, what string, is func() bool) {
 	t.Helper()
 	if !Within(Patience, is) {
