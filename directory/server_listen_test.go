@@ -349,7 +349,7 @@ func TestFullRuntimeDirectory(t *testing.T) {
 	if !strings.Contains(log.String(), path+nodeSuffix) {
 		t.Errorf("nothing is said of labels that cannot be kept: %s", &log)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), eventually.Patience)
+	ctx, cancel := context.WithTimeout(t.Context(), eventually.Timeout)
 	defer cancel()
 	cs := make([]*Client, 3)
 	for i := range cs {
@@ -487,7 +487,7 @@ func TestTCP(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), eventually.Patience)
+	ctx, cancel := context.WithTimeout(t.Context(), eventually.Timeout)
 	defer cancel()
 	c, err := JoinNode(ctx, at+"?node="+path+".node", s.log, nil)
 	if err != nil {

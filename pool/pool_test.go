@@ -35,7 +35,7 @@ func newSet(t testing.TB, c Config, opts ...Option) *Set {
 }
 
 func closeSet(t interface{ Error(...any) }, s *Set) {
-	ctx, cancel := context.WithTimeout(context.Background(), eventually.Patience)
+	ctx, cancel := context.WithTimeout(context.Background(), eventually.Timeout)
 	defer cancel()
 	if err := s.Close(ctx); err != nil {
 		t.Error(err)

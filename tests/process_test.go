@@ -131,7 +131,7 @@ func (c *child) until(t *testing.T, what string) string {
 // own writes logs.
 func (c *child) untilAll(t *testing.T, what ...string) []string {
 	t.Helper()
-	limit := time.After(eventually.Patience)
+	limit := time.After(eventually.Timeout)
 	var said []string
 	lines := make([]string, len(what))
 	for missing := len(what); missing > 0; {
@@ -437,7 +437,7 @@ func TestFilesRemoved(t *testing.T) {
 		if other = first; d == first {
 			other = second
 		}
-	case <-time.After(eventually.Patience):
+	case <-time.After(eventually.Timeout):
 		t.Fatal("hangs: both go on")
 	}
 	if out, code := find(t, sock, "a=b"); code != 1 {

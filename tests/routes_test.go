@@ -123,8 +123,8 @@ func TestRoutes(t *testing.T) {
 	}
 	// A stopped process is named, and does not delay the output for the rest.
 	signal(t, peers["ruled"].cmd.Process.Pid, syscall.SIGSTOP)
-	for patience := 300 * time.Millisecond; patience < eventually.Patience; patience *= 2 { // until the others answer in time
-		if all, code = shownRoutes(t, sock, "--timeout", patience.String()); len(all) == 7 {
+	for testTimeout := 300 * time.Millisecond; testTimeout < eventually.Timeout; testTimeout *= 2 { // until the others answer in time
+		if all, code = shownRoutes(t, sock, "--timeout", testTimeout.String()); len(all) == 7 {
 			break
 		}
 	}

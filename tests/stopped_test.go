@@ -65,7 +65,7 @@ func TestStoppedDirectory(t *testing.T) {
 			if !errors.Is(err, context.DeadlineExceeded) {
 				t.Errorf("%s of a directory that is stopped: %v", name, err)
 			}
-		case <-time.After(eventually.Patience):
+		case <-time.After(eventually.Timeout):
 			t.Errorf("%s does not return", name)
 		}
 		cancel()

@@ -41,7 +41,7 @@ func TestMain(m *testing.M) {
 // call runs a command line that ends by itself.
 func call(t *testing.T, args ...string) (out, errOut string, code int) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), eventually.Patience)
+	ctx, cancel := context.WithTimeout(t.Context(), eventually.Timeout)
 	defer cancel()
 	var o, e bytes.Buffer
 	code = run(ctx, append([]string{}, args...), &o, &e) // not nil, for which cobra would take the arguments of the test
@@ -331,7 +331,7 @@ type daemon struct {
 // serving starts a daemon and waits until it serves.
 func serving(t *testing.T, args ...string) *daemon {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), eventually.Patience)
+	ctx, cancel := context.WithTimeout(t.Context(), eventually.Timeout)
 	r, w := io.Pipe()
 	d := &daemon{stop: cancel, log: json.NewDecoder(r), code: make(chan int, 1)}
 	go func() {
@@ -415,7 +415,7 @@ func TestPod(t *testing.T) {
 			args = append(args, "--tpvm", c.vm)
 		}
 		d := serving(t, args...)
-		ctx, cancel := context.WithTimeout(t.Context(), eventually.Patience)
+		ctx, cancel := context.WithTimeout(t.Context(), eventually.Timeout)
 		defer cancel()
 		task, err := tpvm.Enrol(ctx, tpvm.WithVM("mine"), tpvm.WithRocl(rocl.JoinOnly(), rocl.WithSocket(socket)))
 		if err != nil {

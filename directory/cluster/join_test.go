@@ -268,7 +268,7 @@ func TestJoinSilent(t *testing.T) {
 		if !errors.Is(err, net.ErrClosed) {
 			t.Error(err)
 		}
-	case <-time.After(eventually.Patience):
+	case <-time.After(eventually.Timeout):
 		t.Error("the stream has outlived its member")
 	}
 	nc.Close()

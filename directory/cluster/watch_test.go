@@ -167,7 +167,7 @@ func (w *watcher) take(ev directory.Event) {
 // want waits for the given events in any order. Any other event is an error.
 func (w *watcher) want(kind directory.EventKind, ids ...resource.GID) {
 	w.t.Helper()
-	for limit := time.After(eventually.Patience); len(ids) > 0; {
+	for limit := time.After(eventually.Timeout); len(ids) > 0; {
 		select {
 		case ev := <-w.events:
 			i := slices.Index(ids, ev.ID)
@@ -440,7 +440,7 @@ func TestWatchesShareStream(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer dc.Close()
-	ctx, cancel := context.WithTimeout(t.Context(), eventually.Patience)
+	ctx, cancel := context.WithTimeout(t.Context(), eventually.Timeout)
 	defer cancel()
 	var wg, seen sync.WaitGroup
 	leave := make(chan struct{})
@@ -607,7 +607,7 @@ func TestWatchSlowReader(t *testing.T) {
 	slow, read := make(chan struct{}), make(chan struct{})
 	var wg sync.WaitGroup
 	reports := 0
-	ctx, cancel := context.WithTimeout(t.Context(), eventually.Patience)
+	ctx, cancel := context.WithTimeout(t.Context(), eventually.Timeout)
 	defer cancel()
 	const changes = 5000
 	wg.Go(func() {

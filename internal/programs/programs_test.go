@@ -198,7 +198,7 @@ func subreaper() {
 func TestOrphansAreReaped(t *testing.T) {
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Env = append(os.Environ(), "BE_PROGRAM=subreaper")
-	limit := time.AfterFunc(eventually.Patience, func() { _ = cmd.Process.Kill() })
+	limit := time.AfterFunc(eventually.Timeout, func() { _ = cmd.Process.Kill() })
 	defer limit.Stop()
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Errorf("%v: %s", err, out)

@@ -59,7 +59,7 @@ func TestGroupBellCannotBlock(t *testing.T) {
 		if err != nil {
 			t.Error(err)
 		}
-	case <-time.After(patience):
+	case <-time.After(testTimeout):
 		t.Error("ringing for a peer blocks")
 		_, _ = unix.Read(bell.fd, full[:])
 		<-sent
@@ -234,7 +234,7 @@ func crowd(at string) any {
 		all = append(all, c)
 	}
 	b := make([]byte, 100)
-	_ = all[39].SetReadDeadline(time.Now().Add(patience))
+	_ = all[39].SetReadDeadline(time.Now().Add(testTimeout))
 	if _, err := all[39].Read(b); errors.Is(err, os.ErrDeadlineExceeded) {
 		return "the last one was not closed"
 	}

@@ -319,7 +319,7 @@ func TestInvalidHello(t *testing.T) {
 			if _, _, err := c.WriteMsgUnix(s.b, oob, nil); err != nil {
 				t.Fatal(err)
 			}
-			_ = c.SetReadDeadline(time.Now().Add(patience))
+			_ = c.SetReadDeadline(time.Now().Add(testTimeout))
 			if k, err := c.Read(make([]byte, 100)); k > 0 || errors.Is(err, os.ErrDeadlineExceeded) {
 				t.Errorf("peer %d was answered with %d bytes, %v", i, k, err)
 			}

@@ -24,7 +24,7 @@ import (
 	"github.com/rocl-go/rocl/subsys/internal/harness"
 )
 
-const patience = eventually.Patience
+const testTimeout = eventually.Timeout
 
 // A node stands for a context, as far as a transport can tell. Its sinks check every payload and
 // keep some.
@@ -70,7 +70,7 @@ func startOver(t testing.TB, tr subsys.Transport) *node {
 }
 
 func (n *node) dial(addr string) (*sink, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	defer cancel()
 	s := newSink(nil)
 	c, err := n.Port.Dial(ctx, addr, s)
@@ -314,7 +314,7 @@ func (n *node) load(s *sink, frames int, seed uint64) error {
 			case <-s.writable:
 			case err := <-s.down:
 				s.fell(err)
-			case <-time.After(patience):
+			case <-time.After(testTimeout):
 				return errors.New("no Writable")
 			}
 		}

@@ -58,7 +58,7 @@ func outsider(at string) any {
 	}
 	h := hello()
 	_, _ = c.Write(h[:])
-	_ = c.SetReadDeadline(time.Now().Add(patience))
+	_ = c.SetReadDeadline(time.Now().Add(testTimeout))
 	n, err := c.Read(make([]byte, 100))
 	return fmt.Sprint("answered with ", n, err)
 }

@@ -19,8 +19,8 @@ import (
 	"github.com/rocl-go/rocl/subsys/internal/harness"
 )
 
-// patience is how long a test waits for a state.
-const patience = 20 * time.Second
+// testTimeout is how long a test waits for a state.
+const testTimeout = 20 * time.Second
 
 // A node stands for a context, as far as a transport can tell.
 type node struct {
@@ -92,7 +92,7 @@ func (n *node) buffer(size int, seed uint64) *buffers.Buffer {
 // dial connects n to another node and returns the sinks of both ends.
 func (n *node) dial(to *node) (near, far *sink) {
 	n.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	defer cancel()
 	near = newSink(n.t)
 	c, err := n.Port.Dial(ctx, to.Port.Addr(), near)
@@ -279,7 +279,7 @@ func (s *sink) handle(f func([]subsys.Frame) error) {
 // want waits until n frames have come, and checks that Seq counts from 0.
 func (s *sink) want(n int) (got []subsys.Header) {
 	s.t.Helper()
-	eventually.Within(patience, func() bool {
+	eventually.Within(testTimeout, func() bool {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		got = s.got
@@ -318,7 +318,7 @@ func (s *sink) send(fs ...subsys.Frame) error {
 			case err := <-s.down:
 				s.down <- err
 				return err
-			case <-time.After(patience):
+			case <-time.After(testTimeout):
 				return errors.New("subsystest: no Writable after Send took too little")
 			}
 		}

@@ -20,7 +20,7 @@ import (
 	"github.com/rocl-go/rocl/subsys/internal/harness"
 )
 
-const patience = eventually.Patience
+const testTimeout = eventually.Timeout
 
 // A testPort is a port of a context that accepts every peer, with the refusals that it has logged.
 type testPort struct {
@@ -47,7 +47,7 @@ func listen(t testing.TB, tr subsys.Transport) *testPort {
 // dial connects and sends one frame. It returns when the frame has arrived, or the error of the
 // connection.
 func (p *testPort) dial(to *testPort) (near, far *testSink, err error) {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	defer cancel()
 	for {
 		near, far, err = p.dialOnce(ctx, to)

@@ -46,7 +46,7 @@ func TestStreams(t *testing.T) {
 					return
 				}
 				defer nc.Close()
-				_ = nc.SetDeadline(time.Now().Add(patience))
+				_ = nc.SetDeadline(time.Now().Add(testTimeout))
 				s, err := Server(t.Context(), nc, ours, proto, nil)
 				if err == nil {
 					_, err = io.CopyN(s, s, 5)
@@ -55,7 +55,7 @@ func TestStreams(t *testing.T) {
 			}()
 			nc := must.Get(net.Dial("tcp", ln.Addr().String()))
 			defer nc.Close()
-			_ = nc.SetDeadline(time.Now().Add(patience))
+			_ = nc.SetDeadline(time.Now().Add(testTimeout))
 			heard := &counting{Conn: nc, n: atomic.Int64{}}
 			s, err := Client(t.Context(), heard, c.cred, c.proto, nil)
 			if c.why != "" {

@@ -111,7 +111,7 @@ func TestUntrustedPeers(t *testing.T) {
 		t.Run(s.what, func(t *testing.T) {
 			nc := must.Get(net.Dial("tcp", host(p.Addr())))
 			defer nc.Close()
-			_ = nc.SetDeadline(time.Now().Add(patience))
+			_ = nc.SetDeadline(time.Now().Add(testTimeout))
 			ear := &counting{Conn: nc}
 			c := stdtls.Client(ear, s.cfg)
 			err := c.Handshake()
@@ -158,7 +158,7 @@ func serve(t testing.TB, f func(net.Conn)) (addr string) {
 			if err != nil {
 				return
 			}
-			_ = c.SetDeadline(time.Now().Add(patience))
+			_ = c.SetDeadline(time.Now().Add(testTimeout))
 			wg.Go(func() { defer c.Close(); f(c) })
 		}
 	})
@@ -201,7 +201,7 @@ func TestFalseServers(t *testing.T) {
 		t.Run(s.what, func(t *testing.T) {
 			addr := serve(t, s.f)
 			p := listen(t, New(cred))
-			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 			defer cancel()
 			c, err := p.Dial(ctx, addr, newTestSink())
 			if err == nil {

@@ -67,7 +67,7 @@ func (n *node) agentWithGiveUp(giveUp time.Duration) *agent {
 		a.Close() // the process ends by itself
 		select {
 		case <-a.p.Ended():
-		case <-time.After(eventually.Patience):
+		case <-time.After(eventually.Timeout):
 			a.p.Kill()
 			t.Errorf("the agent of node %d does not end", n.i)
 		}
@@ -208,10 +208,10 @@ type Agent struct {
 	churn *churn
 }
 
-const patience = 20 * time.Second
+const testTimeout = 20 * time.Second
 
 func (a *Agent) Register(attrs rocl.Attrs, id *rocl.GID) error {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	defer cancel()
 	r, err := a.c.Register(ctx, attrs)
 	if err != nil {
@@ -230,7 +230,7 @@ func (a *Agent) Find(m rocl.Match, out *Answer) error {
 }
 
 func (a *Agent) find(m rocl.Match) Answer {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	defer cancel()
 	began := time.Now()
 	f, err := a.c.Find(ctx, m)
@@ -238,7 +238,7 @@ func (a *Agent) find(m rocl.Match) Answer {
 }
 
 func (a *Agent) FindAll(m rocl.Match, out *Answer) error {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	defer cancel()
 	began := time.Now()
 	var ids []rocl.GID
@@ -256,7 +256,7 @@ func (a *Agent) FindAll(m rocl.Match, out *Answer) error {
 }
 
 func (a *Agent) Lookup(id rocl.GID, out *Answer) error {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	defer cancel()
 	began := time.Now()
 	f, err := a.c.Lookup(ctx, id)
@@ -265,7 +265,7 @@ func (a *Agent) Lookup(id rocl.GID, out *Answer) error {
 }
 
 func (a *Agent) Send(l Letter, how *string) error {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	defer cancel()
 	if err := a.me.SendBytes(ctx, l.To, 1, []byte(l.Data)); err != nil {
 		*how = err.Error()
@@ -280,7 +280,7 @@ func (a *Agent) Recv(id rocl.GID, data *string) error {
 	if r == nil {
 		return fmt.Errorf("%v is not here", id)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	defer cancel()
 	m, err := r.Recv(ctx)
 	if err != nil {
@@ -293,7 +293,7 @@ func (a *Agent) Recv(id rocl.GID, data *string) error {
 
 // Addresses appends to out the addresses at which the context of a resource can be reached.
 func (a *Agent) Addresses(id rocl.GID, out *[]string) error {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	defer cancel()
 	f, err := a.c.Lookup(ctx, id.Context())
 	if err != nil {
@@ -315,7 +315,7 @@ func (a *Agent) Routes(_ struct{}, out *[]rocl.Route) error {
 
 // Get reads a page of the node's daemon.
 func (a *Agent) Get(url string, body *string) error {
-	c := http.Client{Timeout: patience}
+	c := http.Client{Timeout: testTimeout}
 	r, err := c.Get(url)
 	if err != nil {
 		return err
@@ -371,7 +371,7 @@ func (a *Agent) End(_ struct{}, r *Report) error {
 
 // agentMain is the main function of the agent's process.
 func agentMain(socket string) int {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	defer cancel()
 	giveUp, err := time.ParseDuration(os.Getenv(envGiveUp))
 	if err != nil {

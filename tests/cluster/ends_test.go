@@ -71,7 +71,7 @@ func (a *Agent) Hold(id rocl.GID, data *string) error {
 	a.mu.Lock()
 	r := a.rs[id]
 	a.mu.Unlock()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	defer cancel()
 	m, err := r.Recv(ctx)
 	if err == nil {

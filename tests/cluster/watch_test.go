@@ -144,7 +144,7 @@ func (a *Agent) StartChurn(interval time.Duration, _ *struct{}) error {
 }
 
 func (c *churn) step(on *rocl.Context) error {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	defer cancel()
 	k := rand.IntN(3)
 	if len(c.rs) < 3 {

@@ -41,8 +41,8 @@ import (
 	"github.com/rocl-go/rocl/tpvm"
 )
 
-// patience is how long a program may run.
-const patience = eventually.Patience
+// testTimeout is how long a program may run.
+const testTimeout = eventually.Timeout
 
 // A machine is a virtual machine: of PVM, or of tpvm.
 type machine struct {
@@ -213,7 +213,7 @@ func startOurs(t *testing.T, src string) *machine {
 	build(t, src, m.bin, header, lib)
 	sock := filepath.Join(tmp, "rocl")
 	m.env = append(os.Environ(), "ROCL_SOCKET="+sock, tpvm.EnvVM+"="+vm, "TPVM_ENROL_TIME=5s", "PATH="+m.bin+":"+os.Getenv("PATH"))
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	defer cancel()
 	keeper, err := tpvm.Enrol(ctx, tpvm.WithVM(vm), tpvm.WithoutLaunch(), tpvm.WithRocl(
 		rocl.WithSocket(sock), rocl.WithCluster(cluster), rocl.WithMember(dircluster.Member{Bind: m.address, KeyFile: m.key}),
@@ -222,7 +222,7 @@ func startOurs(t *testing.T, src string) *machine {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 		defer cancel()
 		if err := keeper.Exit(ctx); err != nil {
 			t.Error(err)
@@ -365,7 +365,7 @@ func testHosts(t *testing.T, ours *machine) {
 
 // testJumps runs jumps.c: signal handlers leave pvm_recv and pvm_trecv by siglongjmp.
 func testJumps(t *testing.T, ours *machine) {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, filepath.Join(ours.bin, "jumps"))
 	cmd.Env = ours.env
@@ -377,7 +377,7 @@ func testJumps(t *testing.T, ours *machine) {
 // addHosts runs hosts.c, and returns its output.
 func addHosts(t *testing.T, ours *machine) string {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	defer cancel()
 	ends, err := subprocess.Start(exec.Command("sleep", "infinity")) // the host ends when this does, or this test's process
 	if err != nil {
@@ -386,7 +386,7 @@ func addHosts(t *testing.T, ours *machine) string {
 	defer ends.Kill()
 	defer context.AfterFunc(ctx, ends.Kill)() // a host that holds the output open ends, too
 	cmd := exec.CommandContext(ctx, filepath.Join(ours.bin, "hosts"))
-	cmd.Dir, cmd.Env, cmd.WaitDelay = ours.bin, ours.withHosts(t, t.TempDir(), ends.Cmd.Process.Pid), patience
+	cmd.Dir, cmd.Env, cmd.WaitDelay = ours.bin, ours.withHosts(t, t.TempDir(), ends.Cmd.Process.Pid), testTimeout
 	out, err := cmd.CombinedOutput()
 	if err != nil {
 		return fmt.Sprintf("%s\n%v\n", out, err)
@@ -433,7 +433,7 @@ func (r *run) start(name string, args ...string) *process {
 	// The name is found in PATH, which is also argv[0]: some programs spawn it.
 	cmd := exec.Command("stdbuf", append([]string{"-oL", name}, args...)...)
 	cmd.Env, cmd.Dir, cmd.Stdout, cmd.Stderr = r.m.env, r.m.bin, p, p
-	cmd.WaitDelay = patience // for programs that it has spawned and that hold its output open
+	cmd.WaitDelay = testTimeout // for programs that it has spawned and that hold its output open
 	var err error
 	if p.Process, err = subprocess.Start(cmd); err != nil {
 		r.t.Fatalf("%s: start %s: %v", r.m.name, name, err)
@@ -445,7 +445,7 @@ func (r *run) start(name string, args ...string) *process {
 // until waits for output that matches, and returns the submatches of the last one.
 func (p *process) until(pattern string) []string {
 	p.r.t.Helper()
-	re, late := regexp.MustCompile(pattern), time.After(patience)
+	re, late := regexp.MustCompile(pattern), time.After(testTimeout)
 	for {
 		p.mu.Lock()
 		found, more := re.FindAllStringSubmatch(p.text.String(), -1), p.more
@@ -456,7 +456,7 @@ func (p *process) until(pattern string) []string {
 		select {
 		case <-more:
 		case <-late:
-			p.r.t.Fatalf("%s: %v: no %q within %v in:\n%s", p.r.m.name, p.Cmd.Args[2:], pattern, patience, p.text.String())
+			p.r.t.Fatalf("%s: %v: no %q within %v in:\n%s", p.r.m.name, p.Cmd.Args[2:], pattern, testTimeout, p.text.String())
 		}
 	}
 }
@@ -474,8 +474,8 @@ func (p *process) wait() {
 	p.CloseInput()
 	select {
 	case <-p.Ended():
-	case <-time.After(patience):
-		p.r.t.Fatalf("%s: %v runs still after %v:\n%s", p.r.m.name, p.Cmd.Args[2:], patience, p.text.String())
+	case <-time.After(testTimeout):
+		p.r.t.Fatalf("%s: %v runs still after %v:\n%s", p.r.m.name, p.Cmd.Args[2:], testTimeout, p.text.String())
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()

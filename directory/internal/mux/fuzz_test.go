@@ -131,7 +131,7 @@ func FuzzStream(f *testing.F) {
 
 func greetWith(t *testing.T, n *node, b []byte) {
 	here, there := net.Pipe()
-	_ = there.SetDeadline(time.Now().Add(patience))
+	_ = there.SetDeadline(time.Now().Add(testTimeout))
 	go func() {
 		_, _ = there.Write(b)
 		there.Close()

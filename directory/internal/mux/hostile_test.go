@@ -69,8 +69,8 @@ func record(t *testing.T, to *node) *recorder {
 					return
 				}
 				defer on.Close()
-				_ = c.SetDeadline(time.Now().Add(patience))
-				_ = on.SetDeadline(time.Now().Add(patience))
+				_ = c.SetDeadline(time.Now().Add(testTimeout))
+				_ = on.SetDeadline(time.Now().Add(testTimeout))
 				var said bytes.Buffer
 				both := make(chan struct{})
 				go func() { _, _ = io.Copy(on, io.TeeReader(c, &said)); close(both) }()
@@ -358,7 +358,7 @@ func TestReplays(t *testing.T) {
 				t.Fatal(err)
 			}
 			_, _ = c.Write(s)
-			_ = c.SetDeadline(time.Now().Add(patience))
+			_ = c.SetDeadline(time.Now().Add(testTimeout))
 			if got, _ := io.ReadAll(c); len(got) > 0 {
 				t.Errorf("%s: a stream is answered by %d bytes", what, len(got))
 			}
@@ -472,7 +472,7 @@ func TestHalfOpen(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_ = c.SetDeadline(time.Now().Add(patience))
+		_ = c.SetDeadline(time.Now().Add(testTimeout))
 		_, _ = c.Write([]byte("member"))
 		if _, err := io.ReadFull(c, make([]byte, 6)); err != nil {
 			t.Error(err)
@@ -486,7 +486,7 @@ func TestHalfOpen(t *testing.T) {
 			}
 			drip.Go(func() {
 				defer c.Close()
-				_ = c.SetDeadline(time.Now().Add(patience))
+				_ = c.SetDeadline(time.Now().Add(testTimeout))
 				for b := make([]byte, 1); ; time.Sleep(200 * time.Millisecond) { // a byte at a time
 					// The rest is silent: without TLS, any other byte makes a stream of a user.
 					if sealed || i%4 == 2 {
@@ -591,7 +591,7 @@ func TestLyingStreams(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_ = c.SetDeadline(time.Now().Add(patience))
+		_ = c.SetDeadline(time.Now().Add(testTimeout))
 		_, _ = c.Write(p)
 		_ = c.(*net.TCPConn).CloseWrite()
 		if got, _ := io.ReadAll(c); len(got) > 0 {

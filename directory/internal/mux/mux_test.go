@@ -40,7 +40,7 @@ type node struct {
 	beacons chan heard
 }
 
-const patience = eventually.Patience
+const testTimeout = eventually.Timeout
 
 func start(t testing.TB, self resource.NodeID, change func(*Config)) *node {
 	t.Helper()
@@ -55,7 +55,7 @@ func start(t testing.TB, self resource.NodeID, change func(*Config)) *node {
 func try(self resource.NodeID, change func(*Config)) (*node, error) {
 	n := &node{got: make(chan heard, 1<<14), beacons: make(chan heard, 64)}
 	cfg := Config{
-		Self: self, Bind: "127.0.0.1:0", Cluster: "test", largeTime: eventually.Patience,
+		Self: self, Bind: "127.0.0.1:0", Cluster: "test", largeTime: eventually.Timeout,
 		Receive: func(from resource.NodeID, at *net.UDPAddr, p []byte) {
 			select {
 			case n.got <- heard{from, at, bytes.Clone(p)}:
@@ -97,7 +97,7 @@ func (n *node) next(t testing.TB) heard {
 	select {
 	case h := <-n.got:
 		return h
-	case <-time.After(patience):
+	case <-time.After(testTimeout):
 		t.Fatal("nothing came")
 		return heard{}
 	}
@@ -108,7 +108,7 @@ func (n *node) next(t testing.TB) heard {
 func (n *node) none(t testing.TB, fence *node) {
 	t.Helper()
 	mark := []byte("fence " + fmt.Sprint(rand.Text()))
-	for end := time.Now().Add(patience); ; {
+	for end := time.Now().Add(testTimeout); ; {
 		fence.Send(Out{To: n.cfg.Self, Payload: mark})
 		select {
 		case h := <-n.got:
@@ -253,21 +253,21 @@ func exchange(t *testing.T, ns []*node) {
 		}
 		b.Send(Out{To: 1, At: h.at, Payload: []byte("answer")})
 	}()
-	a.Ask(patience, func() bool { return len(a.got) > 0 }, nothing, Out{To: 2, Payload: []byte("question")})
+	a.Ask(testTimeout, func() bool { return len(a.got) > 0 }, nothing, Out{To: 2, Payload: []byte("question")})
 	if h := a.next(t); string(h.p) != "answer" || h.at != nil {
 		t.Errorf("%q at %v", h.p, h.at)
 	}
 	<-done
 
 	// Streams.
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	defer cancel()
 	nc, err := a.Dial(ctx, 2)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer nc.Close()
-	_ = nc.SetDeadline(time.Now().Add(patience))
+	_ = nc.SetDeadline(time.Now().Add(testTimeout))
 	if _, err := nc.Write([]byte("stream")); err != nil {
 		t.Fatal(err)
 	}
@@ -361,7 +361,7 @@ func TestAskAtOnce(t *testing.T) {
 					a.Ask(50*time.Microsecond, func() bool { return len(ch) > 0 }, nothing, Out{To: 2, Payload: []byte(name)})
 					select {
 					case <-ch:
-					case <-time.After(patience / 2):
+					case <-time.After(testTimeout / 2):
 						lost.Add(1)
 						return
 					}
@@ -395,7 +395,7 @@ func TestLateAnswer(t *testing.T) {
 			h := b.next(t)
 			b.Send(Out{To: 1, At: h.at, Payload: []byte("soon")})
 		}()
-		a.Ask(patience, func() bool { return len(a.got) > 0 }, nothing, Out{To: 2, Payload: []byte("soon")})
+		a.Ask(testTimeout, func() bool { return len(a.got) > 0 }, nothing, Out{To: 2, Payload: []byte("soon")})
 		if h := a.next(t); string(h.p) != "soon" {
 			t.Fatalf("%q", h.p)
 		}
@@ -555,11 +555,11 @@ func TestCast(t *testing.T) {
 				t.Fatal("there is a group")
 			}
 			isLoopback := v.bind[:4] == "127." // Linux carries groups and broadcasts there
-			patience := 2 * time.Second
+			limit := 2 * time.Second
 			if isLoopback {
-				patience = eventually.Patience
+				limit = eventually.Timeout
 			}
-			if !eventually.Within(patience, func() bool {
+			if !eventually.Within(limit, func() bool {
 				a.Beacon()
 				return len(b.beacons) > 0 && len(c.beacons) > 0
 			}) {

@@ -54,7 +54,7 @@ type actor struct {
 }
 
 func newStage(t *testing.T, dir string) *stage {
-	ctx, cancel := context.WithTimeout(t.Context(), eventually.Patience)
+	ctx, cancel := context.WithTimeout(t.Context(), eventually.Timeout)
 	t.Cleanup(cancel)
 	s := &stage{t: t, ctx: ctx, cluster: rocltest.Cluster(t, 1), actors: map[rocl.GID]*actor{}}
 	units, _, bad, err := walk(dir)
