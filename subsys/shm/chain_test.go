@@ -331,14 +331,21 @@ func (c *chained) end(t testing.TB, isKilled bool) {
 	}
 }
 
-// leftovers fails if there are more descriptors or mappings than before, besides the arenas of n
-// itself.
-func leftovers(t *testing.T, n *node, fds, maps int) {
+// rounds calls round n times. In the end node has no more descriptors and mappings than after the
+// first round, besides its own arenas.
+func rounds(t *testing.T, node *node, n int, round func(i int)) {
 	t.Helper()
-	eventually.True(t, "all that was lent is back", func() bool { return n.Pool.Stats().InUse == 0 })
-	eventually.True(t, "the connections are gone", func() bool { return conns(n) == 0 })
+	var fds, maps int
+	for i := range n {
+		round(i)
+		if i == 0 {
+			fds, maps = resources()
+		}
+	}
+	wantBack(t, node)
+	eventually.True(t, "the connections are gone", func() bool { return conns(node) == 0 })
 	eventually.True(t, "descriptors and mappings are as before", func() bool {
-		arenas := n.Pool.Stats().Arenas
+		arenas := node.Pool.Stats().Arenas
 		f, m := resources()
 		return f <= fds+arenas && m <= maps+arenas
 	})
@@ -356,12 +363,8 @@ func shortly() {
 // Promise (Shared memory): When processes that pass a message on are killed or close, what others
 // hold stays as it was. See also TestAbandonedArena.
 func TestChainHeld(t *testing.T) {
-	n := start(t)
-	var fds, maps, held int
-	for i := range chainKills() {
-		if i == 1 {
-			fds, maps = resources()
-		}
+	n, held := start(t), 0
+	rounds(t, n, chainKills(), func(i int) {
 		r := spawnPart(t, "relay", n.Port.Addr())
 		s := n.accepted(t)
 		s.conn.(subsys.Admitter).Admit()
@@ -405,22 +408,17 @@ func TestChainHeld(t *testing.T) {
 				t.Fatalf("round %d: %v", i, err)
 			}
 		}
-	}
+	})
 	if held == 0 {
 		t.Error("nothing was held")
 	}
-	leftovers(t, n, fds, maps)
 }
 
 // This process is the first of three in a chain. The second or the last is killed at any moment.
 // Lent memory comes back, or is not used again.
 func TestChainLent(t *testing.T) {
 	n := start(t)
-	var fds, maps int
-	for i := range chainKills() {
-		if i == 1 {
-			fds, maps = resources()
-		}
+	rounds(t, n, chainKills(), func(i int) {
 		c := spawnPart(t, "drain", "")
 		r := spawnPart(t, "relay", c.addr)
 		s := must.Get(n.dial(r.addr))
@@ -458,18 +456,13 @@ func TestChainLent(t *testing.T) {
 		if _, err := s.release(); err != nil {
 			t.Fatalf("round %d: %v", i, err)
 		}
-	}
-	leftovers(t, n, fds, maps)
+	})
 }
 
 // This process is the second of three in a chain. The first or the last is killed at any moment.
 func TestChainBetween(t *testing.T) {
-	n := start(t)
-	var fds, maps, relayed int
-	for i := range chainKills() {
-		if i == 1 {
-			fds, maps = resources()
-		}
+	n, relayed := start(t), 0
+	rounds(t, n, chainKills(), func(i int) {
 		c := spawnPart(t, "drain", "")
 		r := newRelay(n)
 		to := must.Get(n.dial(c.addr))
@@ -502,9 +495,8 @@ func TestChainBetween(t *testing.T) {
 			}
 		}
 		r.mu.Unlock()
-	}
+	})
 	t.Logf("%d frames were sent on", relayed)
-	leftovers(t, n, fds, maps)
 }
 
 // chainKills is how many processes a test of the chain ends.

@@ -28,12 +28,8 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // TestCrashOverShm.
 func TestKilledAtAnyMoment(t *testing.T) {
 	n := start(t)
-	var fds, maps int
 	total, held := 0, 0
-	for i := range *kills {
-		if i == 1 {
-			fds, maps = resources()
-		}
+	rounds(t, n, *kills, func(i int) {
 		c := spawnPart(t, "peer", n.Port.Addr())
 		s := n.accepted(t)
 		s.keep(3)
@@ -54,16 +50,12 @@ func TestKilledAtAnyMoment(t *testing.T) {
 			t.Fatalf("kill %d: %v", i, err)
 		}
 		held += k
-		eventually.True(t, "all that was lent is back", func() bool { return n.Pool.Stats().InUse == 0 })
-	}
+		wantBack(t, n)
+	})
 	t.Logf("%d kills, %d frames, %d held while their senders died", *kills, total, held)
 	if total == 0 || held == 0 {
 		t.Error("nothing was put to the test")
 	}
-	if *kills < 2 {
-		return
-	}
-	leftovers(t, n, fds, maps)
 	if left, _ := filepath.Glob("/dev/shm/rocl*"); len(left) > 0 {
 		t.Errorf("%s are left", left)
 	}

@@ -34,7 +34,7 @@ func startGroup(t testing.TB) *node {
 func TestGroupBellCannotBlock(t *testing.T) {
 	evil, n := startGroup(t), startGroup(t)
 	near, far := pair(t, startGroup(t), n)
-	good(t, near, far, 0)
+	good(t, near, far)
 	evil.Hold.Lock() // the peer reads nothing
 	defer evil.Hold.Unlock()
 	c := raw(t, evil, n.Port.Addr())
@@ -64,7 +64,7 @@ func TestGroupBellCannotBlock(t *testing.T) {
 		_, _ = unix.Read(bell.fd, full[:])
 		<-sent
 	}
-	good(t, near, far, 1)
+	good(t, near, far)
 }
 
 // Before its sink knows the peer, a connection maps few of the peer's arenas.
@@ -104,7 +104,7 @@ func TestNotesInTurns(t *testing.T) {
 		t.Error("all notes were read at once")
 	}
 	n.Hold.Unlock()
-	good(t, near, far, 0)
+	good(t, near, far)
 	c.Close()
 }
 
@@ -128,7 +128,7 @@ func TestEndlessRing(t *testing.T) {
 	must.OK(unix.Shutdown(c.sock, unix.SHUT_RDWR))
 	n.Hold.Unlock()
 	_ = s.wantDown(t)
-	good(t, near, far, 0)
+	good(t, near, far)
 	c.Close()
 }
 

@@ -31,13 +31,14 @@ func raw(t testing.TB, n *node, addr string) *conn {
 }
 
 // good sends a frame over an honest connection, which must not be affected.
-func good(t testing.TB, near, far *sink, seq uint32) {
+func good(t testing.TB, near, far *sink) {
 	t.Helper()
-	f := subsys.Frame{Header: subsys.Header{Type: 16, Seq: seq}}
+	seq, _ := far.frames()
+	f := subsys.Frame{Header: subsys.Header{Type: 16, Seq: uint32(seq)}}
 	if n, err := near.conn.Send([]subsys.Frame{f}); n != 1 || err != nil {
 		t.Fatalf("an honest connection took %d frames: %v", n, err)
 	}
-	far.wantFrames(t, int(seq)+1)
+	far.wantFrames(t, seq+1)
 }
 
 // A peer that writes nonsense is cut off with ErrProtocol. Memory that it names beyond its own is
@@ -112,8 +113,7 @@ func TestNonsense(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			seq, _ := far.frames()
-			good(t, near, far, uint32(seq))
+			good(t, near, far)
 			c := raw(t, evil, n.Port.Addr())
 			s := n.accepted(t)
 			bad(c)
@@ -123,7 +123,7 @@ func TestNonsense(t *testing.T) {
 				t.Errorf("%d frames were delivered", got)
 			}
 			c.Close()
-			good(t, near, far, uint32(seq)+1)
+			good(t, near, far)
 		})
 	}
 }
@@ -274,7 +274,7 @@ func TestFlippedWords(t *testing.T) {
 	// How many connections are cut off is chance: most of the words are free or used by the hostile
 	// side only. TestNonsense checks that each kind of nonsense is noticed.
 	t.Logf("%d of %d connections were cut off", broken, rounds)
-	good(t, near, far, 0)
+	good(t, near, far)
 	eventually.True(t, "all that was lent is back", func() bool { return n.Pool.Stats().InUse <= 1 && evil.Pool.Stats().InUse == 0 })
 	eventually.True(t, "the connections are gone", func() bool { return conns(n) == 1 && conns(evil) == 0 })
 }
@@ -299,7 +299,7 @@ func TestInvalidHello(t *testing.T) {
 	h := hello()
 	other := h
 	other[8]++
-	good(t, near, far, 0) // maps the memory that the connection needs
+	good(t, near, far) // maps the memory that the connection needs
 	before, _ := resources()
 	for i, s := range []struct {
 		b   []byte
@@ -326,7 +326,7 @@ func TestInvalidHello(t *testing.T) {
 		}
 		c.Close()
 	}
-	good(t, near, far, 1)
+	good(t, near, far)
 	eventually.True(t, "no descriptor stays", func() bool { f, _ := resources(); return f <= before })
 	select {
 	case <-n.taken:
