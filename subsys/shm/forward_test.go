@@ -130,8 +130,8 @@ func TestForward(t *testing.T) {
 }
 
 // A payload that is sent back is delivered where it lies. Nothing is copied, nothing more is
-// mapped, and its receiver must not write to it. The number of loans does not grow when a payload goes
-// back and forth.
+// mapped, and its receiver must not write to it. The number of loans does not grow when a payload
+// goes back and forth.
 func TestForwardHome(t *testing.T) {
 	for _, from := range []func(testing.TB) *node{start, startGroup} {
 		a, b := from(t), from(t)

@@ -3,6 +3,7 @@
 package shm
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -69,7 +70,7 @@ func TestNonsense(t *testing.T) {
 		"a kind unknown":          func(c *conn) { write(c, record(9, 8, make([]byte, 8)...)) },
 		"a record too long":       func(c *conn) { write(c, record(recBytes, 1<<31, 1, 2, 3, 4, 5, 6, 7, 8)) },
 		"a record that wraps":     func(c *conn) { write(c, record(recBytes, 1<<32-1)) },
-		"a bad header":            func(c *conn) { write(c, record(recBytes, 32, slicesOf(0xff, 32)...)) },
+		"a bad header":            func(c *conn) { write(c, record(recBytes, 32, bytes.Repeat([]byte{0xff}, 32)...)) },
 		"an unknown arena":        func(c *conn) { write(c, lent(77, 0, 0, 4096, 4096)) },
 		"a loan behind the arena": func(c *conn) { own(t, c, evil, 7); write(c, lent(7, 0, 1<<40, 4096, 4096)) },
 		"a loan that wraps":       func(c *conn) { own(t, c, evil, 7); write(c, lent(7, 0, 1<<64-8, 4096, 4096)) },
@@ -180,14 +181,6 @@ func TestNonsenseSentBack(t *testing.T) {
 func write(c *conn, b []byte) {
 	c.mine.put(recordLen, b[recordLen:])
 	c.mine.word(0).Store(binary.LittleEndian.Uint64(b))
-}
-
-func slicesOf(b byte, n int) []byte {
-	s := make([]byte, n)
-	for i := range s {
-		s[i] = b
-	}
-	return s
 }
 
 // own announces a page to the peer as arena id.

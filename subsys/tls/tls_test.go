@@ -60,8 +60,8 @@ func TestConformance(t *testing.T) {
 	})
 }
 
-// A peer without the secret may write anything, too. One that is refused again and again does not
-// fill the log.
+// A peer without the secret may write anything, too. A peer that is refused again and again does
+// not fill the log.
 func TestPlainGarbage(t *testing.T) {
 	p := listen(t, New(secrets(t, "test", key(1))))
 	for _, b := range [][]byte{nil, {22}, {22, 3, 1, 255, 255}, {22, 3, 1, 0, 1}, {22, 3, 3, 0, 0}, {21, 3, 3, 0, 2, 1, 0}, bytes.Repeat([]byte{22}, 1<<16),

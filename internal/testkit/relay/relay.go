@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package relay passes the connections of a transport over TCP through a relay in the same process, so
-// that a test can break them.
+// Package relay passes the connections of a transport over TCP through a relay in the same process,
+// so that a test can break them.
 package relay
 
 import (
