@@ -48,6 +48,7 @@ type tcpConn struct {
 	host          *Host
 	in, out       *half
 	changed       sync.Cond // broadcast when something of the connection has changed
+	isEnding      bool      // the end of out was sent
 	isClosed      bool
 	err           error     // the connection has broken
 	heard         time.Time // when the peer's machine acknowledged something last
@@ -246,7 +247,7 @@ func (c *tcpConn) writeErrorLocked() error {
 		return ErrKilled
 	case c.isClosed:
 		return net.ErrClosed
-	case c.in.hasEnded: // the other end is closed
+	case c.isEnding, c.in.from.isClosed && c.in.hasEnded:
 		return syscall.EPIPE
 	}
 	return c.err
@@ -268,6 +269,23 @@ func (c *tcpConn) Close() error {
 	return nil
 }
 
+// CloseWrite ends this direction of the connection. The other end reads what was written, and then
+// the end. Users of net.Conn look for this method.
+func (c *tcpConn) CloseWrite() error {
+	c.changed.L.Lock()
+	defer c.changed.L.Unlock()
+	c.endLocked()
+	return nil
+}
+
+// endLocked sends the end of the direction, once.
+func (c *tcpConn) endLocked() {
+	if !c.isEnding {
+		c.isEnding = true
+		c.out.sendLocked(segment{end: true})
+	}
+}
+
 func (c *tcpConn) wake() { c.changed.Broadcast() }
 
 func (c *tcpConn) killLocked() {
@@ -278,7 +296,7 @@ func (c *tcpConn) killLocked() {
 	c.in.arrived, c.in.unread = nil, 0
 	c.reading.stop()
 	c.writing.stop()
-	c.out.sendLocked(segment{end: true})
+	c.endLocked()
 	c.changed.Broadcast()
 }
 
