@@ -84,7 +84,7 @@ func TestLogHandlerMayCall(t *testing.T) {
 		if r.Message != "dispatch: connection lost" || me == nil {
 			return
 		}
-		ctx, cancel := stdctx.WithTimeout(bg, eventually.Patience)
+		ctx, cancel := stdctx.WithTimeout(bg, eventually.Timeout)
 		defer cancel()
 		_, err := a.Lookup(ctx, you.ID())
 		lost <- errors.Join(err, me.SendBytes(ctx, you.ID(), 7, []byte(r.Message)), me.SendBytes(ctx, me.ID(), 8, nil))

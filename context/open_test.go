@@ -72,7 +72,7 @@ func TestOpenFails(t *testing.T) {
 			context.WithListen("tcp://" + taken.Addr().String())}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
-			ctx, cancel := stdctx.WithTimeout(bg, eventually.Patience)
+			ctx, cancel := stdctx.WithTimeout(bg, eventually.Timeout)
 			defer cancel()
 			got, err := context.Open(ctx, c.opts...)
 			if err == nil {

@@ -366,7 +366,7 @@ func TestAddressesRefused(t *testing.T) {
 func TestMemberFails(t *testing.T) {
 	dir := t.TempDir()
 	open := func(opts ...context.Option) error {
-		ctx, cancel := stdctx.WithTimeout(bg, eventually.Patience)
+		ctx, cancel := stdctx.WithTimeout(bg, eventually.Timeout)
 		defer cancel()
 		c, err := context.Open(ctx, append([]context.Option{context.WithSocket(filepath.Join(dir, "sock"))}, opts...)...)
 		if err == nil {
@@ -426,7 +426,7 @@ func TestClusterLost(t *testing.T) {
 	said := make(chan string, 10)
 	near(t, s, context.WithLogger(slog.New(slog.NewTextHandler(says(said), nil))))
 	s.SetTerms(directory.Terms{})
-	for end := time.After(eventually.Patience); ; {
+	for end := time.After(eventually.Timeout); ; {
 		select {
 		case line := <-said:
 			if strings.Contains(line, "has left its cluster") && strings.Contains(line, "cluster=blue") {

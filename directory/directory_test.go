@@ -184,7 +184,7 @@ func TestNumbersAreUnique(t *testing.T) {
 		return
 	}
 	path := sock(t)
-	ctx, cancel := context.WithTimeout(t.Context(), eventually.Patience)
+	ctx, cancel := context.WithTimeout(t.Context(), eventually.Timeout)
 	defer cancel()
 	var mu sync.Mutex // guards joined
 	var joined []*Client
@@ -249,7 +249,7 @@ func TestNumbersAreUnique(t *testing.T) {
 
 // The serving client closes again and again. The other clients and their watches go on.
 func TestTakeover(t *testing.T) {
-	ctx, cancel := context.WithTimeout(context.Background(), eventually.Patience)
+	ctx, cancel := context.WithTimeout(context.Background(), eventually.Timeout)
 	defer cancel()
 	path := sock(t)
 	var cs []*Client

@@ -308,7 +308,7 @@ func TestFullRuntimeDirectory(t *testing.T) {
 	if !strings.Contains(log.String(), path+nodeSuffix) {
 		t.Errorf("nothing is said of labels that cannot be kept: %s", &log)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), eventually.Patience)
+	ctx, cancel := context.WithTimeout(t.Context(), eventually.Timeout)
 	defer cancel()
 	cs := make([]*Client, 3)
 	for i := range cs {

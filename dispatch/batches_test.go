@@ -165,7 +165,7 @@ func TestFlushWhileWriting(t *testing.T) {
 	a, b := w.node(t, 1, tr), w.node(t, 2, tr)
 	mb := box(t, b, 1, 0)
 	to := flow(t, a, mb)
-	ctx, cancel := context.WithTimeout(context.Background(), eventually.Patience)
+	ctx, cancel := context.WithTimeout(context.Background(), eventually.Timeout)
 	defer cancel()
 	receive := func(want string) {
 		t.Helper()

@@ -144,7 +144,7 @@ func (f *Flow) try(ctx context.Context, tag uint64, n int) error {
 
 func take(t *testing.T, m *Mailbox, sel ...Select) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), eventually.Patience)
+	ctx, cancel := context.WithTimeout(context.Background(), eventually.Timeout)
 	defer cancel()
 	msg, err := m.Recv(ctx, sel...)
 	if err != nil {

@@ -210,7 +210,7 @@ func New(cfg Config) *Dispatcher {
 	d.budget.init(cfg.Pool)
 	cfg.Pool.SetWaiter(d)
 	d.handshakes = subsys.NewHandshakes(maxPending)
-	d.patience = cfg.Poll.patience(runtime.GOMAXPROCS(0))
+	d.spin = cfg.Poll.machine(runtime.GOMAXPROCS(0))
 	d.keeperCall = make(chan struct{}, 1)
 	d.paced.wake = make(chan struct{}, 1)
 	d.ctx, d.cancel = context.WithCancel(context.Background())

@@ -702,7 +702,7 @@ func TestStuckInBothDirections(t *testing.T) {
 						_, err := end.mine.Recv(soon(t), Tag(2))
 						result <- err
 					}()
-					eventually.Within(eventually.Patience, func() bool { end.mine.checkStuck(); return len(result) == 1 })
+					eventually.Within(eventually.Timeout, func() bool { end.mine.checkStuck(); return len(result) == 1 })
 					if err := <-result; !errors.Is(err, ErrStuck) {
 						t.Errorf("the receive: %v", err)
 					}

@@ -255,7 +255,7 @@ func TestLanesKeepOrder(t *testing.T) {
 		w.listenToo(t, d, shm.New())
 		w.listenToo(t, d, tcp.New())
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), eventually.Patience)
+	ctx, cancel := context.WithTimeout(context.Background(), eventually.Timeout)
 	defer cancel()
 	const each = 800
 	lanes := []Lane{"", "tcp", "shm", "tcp,shm"}

@@ -77,7 +77,7 @@ func TestLargerThanConnections(t *testing.T) {
 			w.at[b.self] = []string{name + "://" + rb.ln.Addr().String()}
 			w.mu.Unlock()
 			mb := box(t, b, 1, 64<<20)
-			ctx, cancel := context.WithTimeout(context.Background(), eventually.Patience)
+			ctx, cancel := context.WithTimeout(context.Background(), eventually.Timeout)
 			defer cancel()
 			defer func() { // runs before the relay waits for its connections
 				rb.cuts.Store(0)

@@ -322,7 +322,7 @@ func TestMoves(t *testing.T) {
 		w.listenToo(t, d, shm.New())
 		w.listenToo(t, d, tcp.New())
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), eventually.Patience)
+	ctx, cancel := context.WithTimeout(context.Background(), eventually.Timeout)
 	defer cancel()
 	const flows = 3
 	sizes := []int{0, 1, 64, 1000, session.Inline, session.Inline + 1, 5000, 20_000, 70_000, session.PieceLen, session.PieceLen + 1, 3*session.PieceLen - 1}

@@ -248,7 +248,7 @@ func TestParkRace(t *testing.T) {
 		submit(t, p, func(context.Context) { ran <- struct{}{} })
 		select {
 		case <-ran:
-		case <-time.After(eventually.Patience):
+		case <-time.After(eventually.Timeout):
 			t.Fatalf("unit %d does not run", i)
 		}
 	}
@@ -276,7 +276,7 @@ func TestKeyedHandedOn(t *testing.T) {
 	release()
 	select {
 	case <-ran:
-	case <-time.After(eventually.Patience):
+	case <-time.After(eventually.Timeout):
 		t.Fatal("a parked stream did not get the unit")
 	}
 }

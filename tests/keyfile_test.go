@@ -71,7 +71,7 @@ func TestKeyFiles(t *testing.T) {
 				startCommand(t, `"serving"`, cmd)
 				return
 			}
-			_, errOut, code := runCommand(t, eventually.Patience, cmd)
+			_, errOut, code := runCommand(t, eventually.Timeout, cmd)
 			if code != 2 || !strings.Contains(errOut, c.reason) {
 				t.Errorf("exit code %d: %s", code, errOut)
 			}

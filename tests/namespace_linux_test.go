@@ -187,7 +187,7 @@ func TestApart(t *testing.T) {
 	for call, want := range map[string]string{"find": "there", "send": "", "call": "HELLO"} {
 		cmd := in(rocl, call, "--socket", sock, "name=there")
 		cmd.Stdin = strings.NewReader("hello\n")
-		if out, errOut, code := runCommand(t, eventually.Patience, cmd); code != 0 || !strings.Contains(out, want) {
+		if out, errOut, code := runCommand(t, eventually.Timeout, cmd); code != 0 || !strings.Contains(out, want) {
 			t.Errorf("%s: exit code %d: %s%s", call, code, out, errOut)
 		}
 	}
@@ -233,7 +233,7 @@ func TestApartOfRoot(t *testing.T) {
 		startCommand(t, "serving", in(who.serves, rocl, "serve", "--socket", sock, name, "--", "tr", "a-z", "A-Z"))
 		cmd := in(who.calls, rocl, "call", "--socket", sock, name)
 		cmd.Stdin = strings.NewReader(strings.Repeat("hello", 10_000))
-		if out, errOut, code := runCommand(t, eventually.Patience, cmd); code != 0 || strings.Count(out, "HELLO") != 10_000 {
+		if out, errOut, code := runCommand(t, eventually.Timeout, cmd); code != 0 || strings.Count(out, "HELLO") != 10_000 {
 			t.Errorf("user %d calls user %d: exit code %d: %.100s%s", who.calls, who.serves, code, out, errOut)
 		}
 	}

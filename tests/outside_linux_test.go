@@ -24,7 +24,7 @@ func TestOutsideNamespace(t *testing.T) {
 		t.Fatalf("call in the namespace: exit code %d, %s", code, out)
 	}
 	launchIn(t, in, exec.Command(rocl, "serve", "--socket", sock, "name=slow", "--", "sleep", "1000")).until(t, "serving")
-	call := exec.Command(rocl, "call", "--socket", sock, "--timeout", eventually.Patience.String(), "name=slow")
+	call := exec.Command(rocl, "call", "--socket", sock, "--timeout", eventually.Timeout.String(), "name=slow")
 	call.Stdin = strings.NewReader("")
 	launchIn(t, in, call)
 	eventually.True(t, "routes prints the link of the caller and the server", func() bool {

@@ -121,7 +121,7 @@ func (c *child) until(t *testing.T, what string) string {
 // own writes logs.
 func (c *child) untilAll(t *testing.T, what ...string) []string {
 	t.Helper()
-	limit := time.After(eventually.Patience)
+	limit := time.After(eventually.Timeout)
 	var said []string
 	lines := make([]string, len(what))
 	for missing := len(what); missing > 0; {

@@ -43,9 +43,9 @@ func TestServeAsProcessOne(t *testing.T) {
 	sock := socket(t)
 	p := processOne(t, rocl, "serve", "--socket", sock, "name=one", "--", "sh", "-c", orphan, filepath.Join(t.TempDir(), "pid"))
 	p.until(t, "serving as")
-	cmd := exec.Command(rocl, "call", "--socket", sock, "--timeout", eventually.Patience.String(), "name=one")
+	cmd := exec.Command(rocl, "call", "--socket", sock, "--timeout", eventually.Timeout.String(), "name=one")
 	cmd.Stdin = bytes.NewReader(nil)
-	if out, errOut, code := runCommand(t, eventually.Patience, cmd); code != 0 || out != "reaped\n" {
+	if out, errOut, code := runCommand(t, eventually.Timeout, cmd); code != 0 || out != "reaped\n" {
 		t.Errorf("exit code %d, %q, %q", code, out, errOut)
 	}
 }

@@ -101,7 +101,7 @@ func TestLogNotRead(t *testing.T) {
 		if err := d.Wait(); err != nil {
 			t.Error(err)
 		}
-	case <-time.After(eventually.Patience):
+	case <-time.After(eventually.Timeout):
 		t.Error("it does not end")
 	}
 }

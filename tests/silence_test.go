@@ -84,7 +84,7 @@ func TestStoppedWhileAsked(t *testing.T) {
 		if err != nil {
 			t.Error(err)
 		}
-	case <-time.After(eventually.Patience):
+	case <-time.After(eventually.Timeout):
 		t.Error("send hangs")
 	}
 }

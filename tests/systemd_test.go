@@ -29,7 +29,7 @@ func TestUnitFiles(t *testing.T) {
 		must(t, os.WriteFile(file, text, 0o600))
 		cmd := exec.Command(tool, "verify", "--man=no", "--"+manager, file)
 		cmd.Env = append(os.Environ(), "XDG_RUNTIME_DIR="+t.TempDir(), "SYSTEMD_LOG_LEVEL=warning")
-		out, errOut, code := runCommand(t, eventually.Patience, cmd)
+		out, errOut, code := runCommand(t, eventually.Timeout, cmd)
 		if code != 0 || strings.Contains(out+errOut, "dirserver.service") {
 			t.Errorf("%s: exit code %d, %s%s", manager, code, out, errOut)
 		}
@@ -80,7 +80,7 @@ func newManager(t *testing.T) *manager {
 		_, _ = m.systemctl("exit")
 		select {
 		case <-p.Ended():
-		case <-time.After(eventually.Patience):
+		case <-time.After(eventually.Timeout):
 			t.Error("the user manager does not end")
 		}
 	})
@@ -100,7 +100,7 @@ func newManager(t *testing.T) *manager {
 func (m *manager) systemctl(args ...string) (out string, code int) {
 	cmd := exec.Command("nsenter", append([]string{"--mount", "--target", m.pid, "systemctl", "--user"}, args...)...)
 	cmd.Env = m.env
-	out, errOut, code := runCommand(m.t, eventually.Patience, cmd)
+	out, errOut, code := runCommand(m.t, eventually.Timeout, cmd)
 	return out + errOut, code
 }
 

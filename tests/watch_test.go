@@ -80,7 +80,7 @@ func follow(t *testing.T, c *lib.Context) *follower {
 func (f *follower) want(kind directory.EventKind, names ...string) {
 	f.t.Helper()
 	for len(names) > 0 {
-		ev, ok := f.next(eventually.Patience, kind, names...)
+		ev, ok := f.next(eventually.Timeout, kind, names...)
 		if !ok {
 			f.t.Fatalf("not %v: %q", kind, names)
 		}
@@ -174,7 +174,7 @@ func TestClusterWatch(t *testing.T) {
 		there.want(lib.Appeared, "third")
 	})
 	for range 2 { // in this order or in the other
-		ev, ok := here.next(eventually.Patience, 0)
+		ev, ok := here.next(eventually.Timeout, 0)
 		if !ok {
 			t.Fatal("the watch has not noticed what happened meanwhile")
 		}

@@ -257,7 +257,7 @@ func TestPodGivesUp(t *testing.T) {
 	}
 	select {
 	case <-gaveUp:
-	case <-time.After(eventually.Patience):
+	case <-time.After(eventually.Timeout):
 		t.Error("the request is worked on")
 	}
 	_ = r.Close()

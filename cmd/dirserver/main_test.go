@@ -43,7 +43,7 @@ func TestMain(m *testing.M) {
 // call runs a command line that ends by itself.
 func call(t *testing.T, args ...string) (out, errOut string, code int) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), eventually.Patience)
+	ctx, cancel := context.WithTimeout(t.Context(), eventually.Timeout)
 	defer cancel()
 	var o, e bytes.Buffer
 	code = run(ctx, append([]string{}, args...), &o, &e) // not nil, for which cobra would take the arguments of the test

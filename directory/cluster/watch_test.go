@@ -186,7 +186,7 @@ func (w *watcher) take(ev directory.Event) {
 // want waits for the given events in any order. Any other event is an error.
 func (w *watcher) want(kind directory.EventKind, ids ...resource.GID) {
 	w.t.Helper()
-	for limit := time.After(eventually.Patience); len(ids) > 0; {
+	for limit := time.After(eventually.Timeout); len(ids) > 0; {
 		select {
 		case ev := <-w.events:
 			i := slices.Index(ids, ev.ID)
@@ -427,7 +427,7 @@ func testWatchesShareStream(t *testing.T) {
 	dc, err := directory.Join(t.Context(), a.srv.Dialer())
 	check(t, err)
 	defer dc.Close()
-	ctx, cancel := context.WithTimeout(t.Context(), eventually.Patience)
+	ctx, cancel := context.WithTimeout(t.Context(), eventually.Timeout)
 	defer cancel()
 	var wg, seen sync.WaitGroup
 	leave := make(chan struct{})
@@ -576,7 +576,7 @@ func testWatchSlowReader(t *testing.T) {
 	slow, read := make(chan struct{}), make(chan struct{})
 	var wg sync.WaitGroup
 	reports := 0
-	ctx, cancel := context.WithTimeout(t.Context(), eventually.Patience)
+	ctx, cancel := context.WithTimeout(t.Context(), eventually.Timeout)
 	defer cancel()
 	const changes = 5000
 	wg.Go(func() {

@@ -59,7 +59,7 @@ func (n *node) agentWithGiveUp(giveUp time.Duration) *agent {
 		a.Close() // the process ends by itself
 		select {
 		case <-a.p.Ended():
-		case <-time.After(eventually.Patience):
+		case <-time.After(eventually.Timeout):
 			a.p.Kill()
 			t.Errorf("the agent of node %d does not end", n.i)
 		}

@@ -286,7 +286,7 @@ func (n *node) serve(join ...*node) {
 	case <-ready:
 	case <-n.heard:
 		t.Fatalf("the daemon of node %d ended", n.i)
-	case <-time.After(eventually.Patience):
+	case <-time.After(eventually.Timeout):
 		t.Fatalf("the daemon of node %d does not serve", n.i)
 	}
 }
@@ -357,7 +357,7 @@ func (n *node) stop() {
 	n.daemon.Signal(syscall.SIGTERM)
 	select {
 	case <-n.daemon.Ended():
-	case <-time.After(eventually.Patience):
+	case <-time.After(eventually.Timeout):
 		n.lab.t.Fatalf("the daemon of node %d does not stop", n.i)
 	}
 }

@@ -47,7 +47,7 @@ func TestGossip(t *testing.T) {
 					if string(m.Buf) != what {
 						t.Fatalf("heard %q, want %q", m.Buf, what)
 					}
-				case <-time.After(eventually.Patience):
+				case <-time.After(eventually.Timeout):
 					t.Fatalf("%q is not heard", what)
 				}
 			}

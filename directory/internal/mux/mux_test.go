@@ -54,7 +54,7 @@ func start(t testing.TB, self resource.NodeID, change func(*Config)) *node {
 func try(self resource.NodeID, change func(*Config)) (*node, error) {
 	n := &node{got: make(chan heard, 1<<14), beacons: make(chan heard, 64)}
 	cfg := Config{
-		Self: self, Bind: "127.0.0.1:0", Cluster: "test", largeTime: eventually.Patience,
+		Self: self, Bind: "127.0.0.1:0", Cluster: "test", largeTime: eventually.Timeout,
 		Receive: func(from resource.NodeID, at *net.UDPAddr, p []byte) {
 			select {
 			case n.got <- heard{from, at, bytes.Clone(p)}:

@@ -155,7 +155,7 @@ func TestOtherUsersDirectory(t *testing.T) {
 			t.Setenv("ROCL_SOCKET", "")
 			path := prepare(t, tmp, filepath.Join(tmp, fmt.Sprintf("rocl-%d", os.Getuid())))
 			thief := impostorAt(t, path)
-			ctx, cancel := context.WithTimeout(t.Context(), eventually.Patience)
+			ctx, cancel := context.WithTimeout(t.Context(), eventually.Timeout)
 			defer cancel()
 			_, err := Dial(ctx, path)
 			if !errors.Is(err, ErrUntrusted) || errors.Is(err, ErrNoDirectory) {
@@ -267,7 +267,7 @@ func TestFalseTCPServers(t *testing.T) {
 				n, _ := io.Copy(io.Discard, nc)
 				further <- n
 			})
-			ctx, cancel := context.WithTimeout(t.Context(), eventually.Patience)
+			ctx, cancel := context.WithTimeout(t.Context(), eventually.Timeout)
 			defer cancel()
 			if _, err = Dial(ctx, tcpScheme+ln.Addr().String()+"?node="+path+nodeSuffix); err == nil || errors.Is(err, ErrNoDirectory) {
 				t.Errorf("connected: %v", err)

@@ -48,7 +48,7 @@ func TestUnreachable(t *testing.T) {
 	if err := from.SendBytes(t.Context(), it.ID(), 1, nil); err != nil {
 		t.Fatal(err)
 	}
-	n, err := undelivered(t.Context(), Globals{Timeout: eventually.Patience}, from, it.ID(), nil)
+	n, err := undelivered(t.Context(), Globals{Timeout: eventually.Timeout}, from, it.ID(), nil)
 	if n != 1 || !errors.Is(err, rocl.ErrUnreachable) || !strings.Contains(err.Error(), "dial tcp "+addr) || strings.Contains(err.Error(), "no connection within") {
 		t.Errorf("a time-out above WithGiveUp: %d undelivered, %v", n, err)
 	}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package patience decides how long a waiter polls before it sleeps. A [Machine] adapts that time
+// Package spin decides how long a waiter polls before it sleeps. A [Machine] adapts that time
 // to whether polling has paid, and to whether other goroutines have wanted the processor meanwhile.
 // It has no clock and no lock. One goroutine of a context polls at a time: it asks the Machine
 // first, and then tells it the outcome.
@@ -24,7 +24,7 @@
 //
 // All contexts of the process share one number: how many goroutines poll. The processors are shared
 // too.
-package patience
+package spin
 
 import (
 	"sync/atomic"

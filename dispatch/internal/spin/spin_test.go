@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package patience
+package spin
 
 import (
 	"testing"
@@ -8,7 +8,7 @@ import (
 )
 
 // A Machine decides how long to poll.
-func TestPatience(t *testing.T) {
+func TestSpin(t *testing.T) {
 	a := New(Adaptive, 0, 0, 4)
 	if a.Next() != DefaultBudget || a.limit != 3 {
 		t.Errorf("at first %v, beside %d", a.Next(), a.limit)
