@@ -419,7 +419,7 @@ func TestTCP(t *testing.T) {
 	s := must.Get(Listen(path))
 	defer s.Close()
 	at := must.Get(s.ListenTCP("tcp://127.0.0.1:0"))
-	ctx, cancel := context.WithTimeout(t.Context(), eventually.Patience)
+	ctx, cancel := context.WithTimeout(t.Context(), eventually.Timeout)
 	defer cancel()
 	c := must.Get(JoinNode(ctx, at+"?node="+path+".node", s.log, nil))
 	defer c.Close()

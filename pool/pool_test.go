@@ -33,7 +33,7 @@ func newSet(t testing.TB, c Config, opts ...Option) *Set {
 }
 
 func closeSet(t try.TB, s *Set) {
-	ctx, cancel := context.WithTimeout(context.Background(), eventually.Patience)
+	ctx, cancel := context.WithTimeout(context.Background(), eventually.Timeout)
 	defer cancel()
 	try.Check(t, s.Close(ctx))
 }

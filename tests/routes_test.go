@@ -105,7 +105,7 @@ func TestRoutes(t *testing.T) {
 	}
 	// A stopped process is named, and does not delay the output for the rest.
 	peers["ruled"].signal(t, syscall.SIGSTOP)
-	for limit := 300 * time.Millisecond; limit < eventually.Patience; limit *= 2 { // until the others answer in time
+	for limit := 300 * time.Millisecond; limit < eventually.Timeout; limit *= 2 { // until the others answer in time
 		if all, code = shownRoutes(t, sock, "--timeout", limit.String()); len(all) == 7 {
 			break
 		}

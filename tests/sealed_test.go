@@ -278,7 +278,7 @@ func TestStrangersAtSealedCluster(t *testing.T) {
 			var heard atomic.Int64
 			nc := &countingConn{got(net.Dial("tcp", s.at))(t), &heard}
 			defer nc.Close()
-			must(t, nc.SetDeadline(time.Now().Add(eventually.Patience)))
+			must(t, nc.SetDeadline(time.Now().Add(eventually.Timeout)))
 			var err error
 			if s.secret == nil {
 				_, err = nc.Write([]byte("GET / HTTP/1.1\r\n\r\n"))

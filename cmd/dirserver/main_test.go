@@ -365,7 +365,7 @@ func TestPod(t *testing.T) {
 			args = append(args, "--tpvm", c.vm)
 		}
 		_, stop := started(t, args...)
-		ctx, cancel := context.WithTimeout(t.Context(), eventually.Patience)
+		ctx, cancel := context.WithTimeout(t.Context(), eventually.Timeout)
 		defer cancel()
 		task := must.Get(tpvm.Enrol(ctx, tpvm.WithVM("mine"), tpvm.WithRocl(rocl.JoinOnly(), rocl.WithSocket(socket))))
 		var hosts []tpvm.Host

@@ -42,7 +42,7 @@ import (
 )
 
 // testTimeout is how long a program may run.
-const testTimeout = eventually.Patience
+const testTimeout = eventually.Timeout
 
 // A machine is a virtual machine: of PVM, or of tpvm.
 type machine struct {

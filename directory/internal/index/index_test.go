@@ -569,7 +569,7 @@ func hammer(t *testing.T) {
 			}
 		})
 	}
-	reached := eventually.Within(eventually.Patience, func() bool { return t.Failed() || found.Load() >= 5000 && denied.Load() >= 300 })
+	reached := eventually.Within(eventually.Timeout, func() bool { return t.Failed() || found.Load() >= 5000 && denied.Load() >= 300 })
 	close(stop)
 	wg.Wait()
 	t.Logf("%d found, %d denied, %d to be asked", found.Load(), denied.Load(), asked.Load())

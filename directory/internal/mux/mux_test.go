@@ -42,7 +42,7 @@ type node struct {
 	beacons chan heard
 }
 
-const testTimeout = eventually.Patience
+const testTimeout = eventually.Timeout
 
 func start(t testing.TB, self resource.NodeID, change func(*Config)) *node {
 	t.Helper()
@@ -537,7 +537,7 @@ func TestCast(t *testing.T) {
 			isLoopback := v.bind[:4] == "127." // Linux carries groups and broadcasts there
 			testTimeout := 2 * time.Second
 			if isLoopback {
-				testTimeout = eventually.Patience
+				testTimeout = eventually.Timeout
 			}
 			if !eventually.Within(testTimeout, func() bool {
 				a.Beacon()

@@ -52,7 +52,7 @@ func TestUnreachable(t *testing.T) {
 	if n != 1 || !errors.Is(err, rocl.ErrUnreachable) || !strings.Contains(err.Error(), "dial tcp "+addr) || strings.Contains(err.Error(), "no connection within") {
 		t.Errorf("a time-out above WithGiveUp: %d undelivered, %v", n, err)
 	}
-	near := open(t, sock, rocl.WithUndelivered(func(rocl.Undelivered) {}), rocl.WithLinger(1), rocl.WithGiveUp(eventually.Patience))
+	near := open(t, sock, rocl.WithUndelivered(func(rocl.Undelivered) {}), rocl.WithLinger(1), rocl.WithGiveUp(eventually.Timeout))
 	me := must(near.Register(t.Context(), nil))
 	if err := me.SendBytes(t.Context(), it.ID(), 1, nil); err != nil {
 		t.Fatal(err)
