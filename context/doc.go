@@ -38,7 +38,7 @@
 //	trysend.go   sending without waiting, and the lookups that it begins
 //	routes.go    the routes of this context and of others of the node
 //
-// The methods in buffer.go, flush.go, monitor.go, post.go, receive.go, stats.go and value.go do
+// The methods in buffer.go, flush.go, monitor.go, receive.go, stats.go and value.go do
 // what the names of the files say, mostly by a call of package dispatch.
 //
 // # Locks
