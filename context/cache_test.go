@@ -75,9 +75,7 @@ func TestCountersOfSends(t *testing.T) {
 			it := register(t, c, resource.Attrs{"n": "it"})
 			if n := questions(a, func() {
 				f, err := a.Find(bg, resource.Match{"n": "it"})
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				send(t, me, f.ID, "x")
 				expect(t, it, "x")
 			}); n != asks { // the find, and the addresses of the context
@@ -96,9 +94,7 @@ func TestRegisteredAnewElsewhere(t *testing.T) {
 		me, old := register(t, a, nil), register(t, b, resource.Attrs{"type": "printer"})
 		send(t, me, old.ID(), "one")
 		expect(t, old, "one")
-		if err := old.Delete(bg); err != nil {
-			t.Fatal(err)
-		}
+		must(t, old.Delete(bg))
 		anew := register(t, c, resource.Attrs{"type": "printer"})
 		refused(t, me, old.ID(), reported)
 		f, err := a.Find(bg, resource.Match{"type": "printer"})
@@ -124,9 +120,7 @@ func TestContextEnds(t *testing.T) {
 		me, old := register(t, a, nil), register(t, b, resource.Attrs{"type": "printer"})
 		send(t, me, old.ID(), "one")
 		expect(t, old, "one")
-		if err := b.Close(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, b.Close())
 		refused(t, me, old.ID(), reported)
 		c := open()
 		gone(t, c, old.ID())
@@ -454,9 +448,7 @@ func TestEviction(t *testing.T) {
 	for i := range uint32(n) {
 		id := b.ID().WithSerial(1000 + i)
 		a.CacheOwner(id, b.ID())
-		if err := a.CacheFlow(id); err != nil {
-			t.Fatal(err)
-		}
+		must(t, a.CacheFlow(id))
 		if owners, flows, _ := a.CacheSizes(); owners > context.CacheMost || flows > context.CacheMost {
 			t.Fatalf("%d owners, %d flows, at most %d", owners, flows, context.CacheMost)
 		}
@@ -492,13 +484,9 @@ func TestWatchForgets(t *testing.T) {
 	send(t, me, you.ID(), "hello")
 	expect(t, you, "hello")
 	for ev, err := range a.Watch(bg, resource.Match{"type": "x"}) {
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if ev.Kind == directory.Synced {
-			if err := you.Delete(bg); err != nil {
-				t.Fatal(err)
-			}
+			must(t, you.Delete(bg))
 		}
 		if ev.Kind == directory.Gone {
 			break
@@ -524,9 +512,7 @@ func TestShortLivedPeers(t *testing.T) {
 			expect(t, you, "hello")
 			send(t, you, me.ID(), "good bye")
 			expect(t, me, "good bye")
-			if err := b.Close(); err != nil {
-				t.Fatal(err)
-			}
+			must(t, b.Close())
 		}
 		if owners, flows, addrs := a.CacheSizes(); owners+flows+addrs > 300 {
 			t.Errorf("after %d peers %d owners, %d flows and %d addresses are kept", *peersFlag, owners, flows, addrs)

@@ -39,9 +39,7 @@ func TestAwait(t *testing.T) {
 	}()
 	load := func(r *context.Resource, v string) {
 		t.Helper()
-		if err := r.Set(bg, "load", v); err != nil {
-			t.Fatal(err)
-		}
+		must(t, r.Set(bg, "load", v))
 	}
 	one := register(t, b, resource.Attrs{"role": "worker", "name": "1", "load": "0"})
 	gone := register(t, b, resource.Attrs{"role": "worker", "name": "gone", "load": "0"})
@@ -158,9 +156,7 @@ func TestLeast(t *testing.T) {
 	}
 	var loads []string
 	for f, err := range a.FindAll(bg, resource.Match{"role": "worker"}, context.Most("load")) {
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		loads = append(loads, f.Attrs.GetString("load"))
 	}
 	if !slices.Equal(loads[:3], []string{"10", "3", "-1.5"}) || len(loads) != 5 {
@@ -194,9 +190,7 @@ func TestOwner(t *testing.T) {
 	}
 	var all []resource.GID
 	for f, err := range a.FindAll(bg, of(b)) {
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		all = append(all, f.ID)
 	}
 	if slices.SortFunc(all, resource.GID.Compare); !slices.Equal(all, its) {
@@ -206,9 +200,7 @@ func TestOwner(t *testing.T) {
 		t.Error(f.ID, err)
 	}
 	for ev, err := range a.Watch(bg, of(b)) {
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if ev.Kind == directory.Synced {
 			continue
 		}
@@ -235,16 +227,12 @@ func TestWatchOwner(t *testing.T) {
 	me, you := register(t, a, nil), register(t, b, resource.Attrs{"type": "x"})
 	seen := 0
 	for ev, err := range a.Watch(bg, resource.Match{"type": "x"}, context.Want("load", context.AttrContext)) {
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if ev.Kind == directory.Synced {
 			if owners, _, _ := a.CacheSizes(); owners != 1 {
 				t.Errorf("%d owners are known after the watch", owners)
 			}
-			if err := you.Set(bg, "load", "1"); err != nil {
-				t.Fatal(err)
-			}
+			must(t, you.Set(bg, "load", "1"))
 			continue
 		}
 		seen++
@@ -254,9 +242,7 @@ func TestWatchOwner(t *testing.T) {
 		if ev.Kind == directory.Changed {
 			send(t, me, you.ID(), "hello")
 			expect(t, you, "hello")
-			if err := you.Delete(bg); err != nil {
-				t.Fatal(err)
-			}
+			must(t, you.Delete(bg))
 		}
 		if ev.Kind == directory.Gone {
 			break
@@ -279,42 +265,30 @@ func TestSet(t *testing.T) {
 		_ = l.AddString("tag", v)
 	}
 	r, err := c.Register(bg, &l)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	is := func(want string) {
 		t.Helper()
 		if f, err := c.Lookup(bg, r.ID()); err != nil || f.Attrs.String() != want || f.Revision != r.Revision() {
 			t.Error(&f.Attrs, f.Revision, r.Revision(), err)
 		}
 	}
-	if err := r.Set(bg, "load", "4"); err != nil {
-		t.Error(err)
-	}
+	noErr(t, r.Set(bg, "load", "4"))
 	is("{load=4, tag=1, tag=2, tag=3}")
-	if err := r.Set(bg, "new", ""); err != nil {
-		t.Error(err)
-	}
+	noErr(t, r.Set(bg, "new", ""))
 	is("{load=4, tag=1, tag=2, tag=3, new=}")
-	if err := r.Update(bg, resource.Attrs{"n": "0"}); err != nil {
-		t.Error(err)
-	}
+	noErr(t, r.Update(bg, resource.Attrs{"n": "0"}))
 	var busy sync.WaitGroup
 	for i := range 8 {
 		busy.Go(func() {
 			for n := range 20 {
-				if err := r.Set(bg, fmt.Sprint("set", i), fmt.Sprint(n)); err != nil {
-					t.Error(err)
-				}
+				noErr(t, r.Set(bg, fmt.Sprint("set", i), fmt.Sprint(n)))
 			}
 		})
 	}
 	for n := range 20 { // other goroutines update as well
 		for {
 			f, err := c.Lookup(bg, r.ID())
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			_ = f.Attrs.Set("n", fmt.Append(nil, n+1))
 			if _, err = r.CompareAndSet(bg, f.Revision, &f.Attrs); err == nil {
 				break
@@ -334,18 +308,12 @@ func TestSet(t *testing.T) {
 			t.Error(i, v)
 		}
 	}
-	if err := r.Set(bg, "rocl.x", "1"); !errors.Is(err, resource.ErrReservedName) {
-		t.Error(err)
-	}
+	fails(t, r.Set(bg, "rocl.x", "1"), resource.ErrReservedName)
 	ended, cancel := stdctx.WithCancel(bg)
 	cancel()
-	if err := r.Set(ended, "x", "1"); !errors.Is(err, stdctx.Canceled) {
-		t.Error(err)
-	}
+	fails(t, r.Set(ended, "x", "1"), stdctx.Canceled)
 	r.Close()
-	if err := r.Set(bg, "x", "1"); !errors.Is(err, dispatch.ErrClosed) {
-		t.Error(err)
-	}
+	fails(t, r.Set(bg, "x", "1"), dispatch.ErrClosed)
 }
 
 // SendTo skips resources that are gone, chooses by order, and leaves the buffer to the caller if it
@@ -364,9 +332,7 @@ func TestSendTo(t *testing.T) {
 	}
 	buffer := func(text string) *buffers.Buffer {
 		buf, err := a.Buffer(len(text))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		copy(buf.Bytes(), text)
 		return buf
 	}
@@ -386,9 +352,7 @@ func TestSendTo(t *testing.T) {
 	// lost is found but does not exist, like a resource whose end the directory does not know yet.
 	lost := b.ID().WithSerial(1 << 20)
 	l, err := resource.NewPattern(resource.Attrs{"role": "worker", "load": "-1"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if _, err := s.Database().Put(lost, b.ID(), l); err != nil {
 		t.Fatal(err)
 	}

@@ -21,18 +21,14 @@ func BenchmarkFindAll1000(b *testing.B) {
 			opts := []context.Option{context.WithSocket(path)}
 			if name != "serving" {
 				s, err := directory.Listen(path)
-				if err != nil {
-					b.Fatal(err)
-				}
+				must(b, err)
 				defer s.Close()
 			}
 			if name == "socket" {
 				opts = append(opts, context.WithoutIndex())
 			}
 			c, err := context.Open(bg, opts...)
-			if err != nil {
-				b.Fatal(err)
-			}
+			must(b, err)
 			defer c.Close()
 			for i := range 1000 {
 				if _, err := c.Register(bg, resource.Attrs{"role": "worker", "name": fmt.Sprint("worker-", i), "load": "0.5"}); err != nil {
@@ -43,9 +39,7 @@ func BenchmarkFindAll1000(b *testing.B) {
 			for b.Loop() {
 				n := 0
 				for _, err := range c.FindAll(bg, resource.Match{"role": "worker"}) {
-					if err != nil {
-						b.Fatal(err)
-					}
+					must(b, err)
 					n++
 				}
 				if n != 1000 {

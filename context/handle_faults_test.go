@@ -31,9 +31,7 @@ func TestHandlerPanicsInCall(t *testing.T) {
 				panics := func(m *dispatch.Message) {
 					switch m.Tag() {
 					case after:
-						if err := server.ReplyBytes(t.Context(), m, m.Bytes()); err != nil {
-							t.Error(err)
-						}
+						noErr(t, server.ReplyBytes(t.Context(), m, m.Bytes()))
 					case held:
 						defer m.Buffer().Release()
 					}
@@ -74,9 +72,7 @@ func TestHandlerExits(t *testing.T) {
 					if m.Tag() == 0 {
 						runtime.Goexit()
 					}
-					if err := server.ReplyBytes(t.Context(), m, nil); err != nil {
-						t.Error(err)
-					}
+					noErr(t, server.ReplyBytes(t.Context(), m, nil))
 				}, opt)
 				for i := range uint64(10) {
 					m, err := client.CallBytes(t.Context(), server.ID(), i%2, nil)
@@ -113,9 +109,7 @@ func TestHandleFails(t *testing.T) {
 			}
 		}, context.Workers(2), context.Handling(dispatch.Tag(1)))
 	}()
-	if err := client.SendBytes(t.Context(), server.ID(), 1, nil); err != nil {
-		t.Fatal(err)
-	}
+	must(t, client.SendBytes(t.Context(), server.ID(), 1, nil))
 	<-begun
 	// Messages that no worker selects fill the mailbox, and one more waits there: the idle worker
 	// is stuck.
@@ -137,9 +131,7 @@ func TestHandleFails(t *testing.T) {
 		t.Errorf("Handle returned %v", err)
 	}
 	cancel()
-	if err := <-sent; !errors.Is(err, stdctx.Canceled) {
-		t.Error(err)
-	}
+	fails(t, <-sent, stdctx.Canceled)
 	for {
 		m, err := server.TryRecv()
 		if err != nil {
@@ -169,18 +161,14 @@ func TestHandlerCallsAndCloses(t *testing.T) {
 						return
 					}
 					defer reply.Release()
-					if err := back.ReplyBytes(t.Context(), m, append([]byte("back, "), reply.Bytes()...)); err != nil {
-						t.Error(err)
-					}
+					noErr(t, back.ReplyBytes(t.Context(), m, append([]byte("back, "), reply.Bytes()...)))
 				})()
 				done := make(chan error, 1)
 				go func() {
 					done <- server.Handle(t.Context(), func(m *dispatch.Message) {
 						switch m.Tag() {
 						case inner:
-							if err := server.ReplyBytes(t.Context(), m, append([]byte("inner, "), m.Bytes()...)); err != nil {
-								t.Error(err)
-							}
+							noErr(t, server.ReplyBytes(t.Context(), m, append([]byte("inner, "), m.Bytes()...)))
 						case call:
 							reply, err := server.CallBytes(t.Context(), back.ID(), 0, m.Bytes())
 							if err != nil {
@@ -188,18 +176,14 @@ func TestHandlerCallsAndCloses(t *testing.T) {
 								return
 							}
 							defer reply.Release()
-							if err := server.ReplyBytes(t.Context(), m, reply.Bytes()); err != nil {
-								t.Error(err)
-							}
+							noErr(t, server.ReplyBytes(t.Context(), m, reply.Bytes()))
 						case end:
 							closed <- c.Close()
 						}
 					}, opt)
 				}()
 				reply, err := client.CallBytes(t.Context(), server.ID(), call, []byte("hello"))
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				if string(reply.Bytes()) != "back, inner, hello" {
 					t.Errorf("%q", reply.Bytes())
 				}
@@ -207,9 +191,7 @@ func TestHandlerCallsAndCloses(t *testing.T) {
 				if _, err := client.CallBytes(t.Context(), server.ID(), end, nil); !errors.Is(err, dispatch.ErrGone) {
 					t.Errorf("the call to a server that closes: %v", err)
 				}
-				if err := errors.Join(<-closed, <-done); err != nil {
-					t.Error(err)
-				}
+				noErr(t, errors.Join(<-closed, <-done))
 			})
 		}
 	})
@@ -230,9 +212,7 @@ func TestHandleWhileClosed(t *testing.T) {
 				go func() {
 					ended <- server.Handle(stdctx.Background(), func(*dispatch.Message) {
 						if handled.Add(1) == 100 {
-							if err := server.Close(); err != nil {
-								t.Error(err)
-							}
+							noErr(t, server.Close())
 						}
 					}, opts...)
 				}()
@@ -245,9 +225,7 @@ func TestHandleWhileClosed(t *testing.T) {
 					}
 					accepted++
 				}
-				if err := <-ended; err != nil {
-					t.Error(err)
-				}
+				noErr(t, <-ended)
 				all := func() bool { return int(handled.Load()+reported.Load()) >= accepted }
 				eventually.True(t, "each message is handled or reported", all)
 				if err := sender.Close(); err != nil && !errors.Is(err, dispatch.ErrGone) {

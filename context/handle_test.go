@@ -27,9 +27,7 @@ func handling(t *testing.T, r *context.Resource, f func(*dispatch.Message), opts
 	return func() {
 		t.Helper()
 		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
+		noErr(t, <-done)
 	}
 }
 
@@ -62,18 +60,14 @@ func TestHandle(t *testing.T) {
 					if string(m.Bytes()) != "work" {
 						t.Errorf("%q", m.Bytes())
 					}
-					if err := server.SendBytes(t.Context(), m.From(), m.Tag(), m.Bytes()); err != nil {
-						t.Error(err)
-					}
+					noErr(t, server.SendBytes(t.Context(), m.From(), m.Tag(), m.Bytes()))
 				}, opts...)
 				defer end()
 				go numbered(t, client, server.ID(), count)
 				seen := make([]bool, count)
 				for i := range count {
 					m, err := client.Recv(t.Context())
-					if err != nil {
-						t.Fatal(err)
-					}
+					must(t, err)
 					if seen[m.Tag()] || name == "inline" && m.Tag() != uint64(i) {
 						t.Fatalf("answer %d is to message %d", i, m.Tag())
 					}
@@ -131,18 +125,14 @@ func TestSlowHandler(t *testing.T) {
 		begun, goOn := make(chan bool), make(chan bool)
 		endSlow := handling(t, slow, func(*dispatch.Message) { close(begun); <-goOn })
 		endQuick := handling(t, quick, func(m *dispatch.Message) {
-			if err := quick.SendBytes(t.Context(), m.From(), 1, nil); err != nil {
-				t.Error(err)
-			}
+			noErr(t, quick.SendBytes(t.Context(), m.From(), 1, nil))
 		})
 		send(t, client, slow.ID(), "wait")
 		<-begun
 		for range 100 {
 			send(t, client, quick.ID(), "go")
 			m, err := client.Recv(t.Context(), dispatch.Tag(1))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			m.Release()
 		}
 		close(goOn)
@@ -164,18 +154,14 @@ func TestHandlerMayDoAnything(t *testing.T) {
 					t.Error(err)
 					return
 				}
-				if err := r.SendBytes(t.Context(), m.From(), 7, []byte("from a new one")); err != nil {
-					t.Error(err)
-				}
+				noErr(t, r.SendBytes(t.Context(), m.From(), 7, []byte("from a new one")))
 				if m.Tag() == 1 {
 					server.Close()
 				}
 			})
 		}()
 		for tag := range uint64(2) {
-			if err := client.SendBytes(t.Context(), server.ID(), tag, nil); err != nil {
-				t.Fatal(err)
-			}
+			must(t, client.SendBytes(t.Context(), server.ID(), tag, nil))
 			expect(t, client, "from a new one")
 		}
 		if err := <-done; err != nil {
@@ -202,9 +188,7 @@ func TestHandlerPanics(t *testing.T) {
 			if m.Tag() == 0 {
 				panic("the handler's own")
 			}
-			if err := server.SendBytes(t.Context(), m.From(), m.Tag(), nil); err != nil {
-				t.Error(err)
-			}
+			noErr(t, server.SendBytes(t.Context(), m.From(), m.Tag(), nil))
 		}
 		caught := make(chan any, 1)
 		for _, opts := range [][]context.HandleOption{{context.OnPanic(func(m *dispatch.Message, v any) { caught <- v })}, nil, {context.Workers(2)}, {context.EachInOwn()}} {
@@ -237,8 +221,6 @@ func TestHandleOptions(t *testing.T) {
 		if err := r.Handle(t.Context(), none, context.Workers(0)); !errors.Is(err, context.ErrWorkers) {
 			t.Error("no workers handle messages")
 		}
-		if err := r.Handle(t.Context(), none, context.Handling(dispatch.Tag(1), dispatch.Tag(2))); !errors.Is(err, dispatch.ErrSelect) {
-			t.Errorf("selectors that contradict each other: %v", err)
-		}
+		fails(t, r.Handle(t.Context(), none, context.Handling(dispatch.Tag(1), dispatch.Tag(2))), dispatch.ErrSelect, "selectors that contradict each other")
 	})
 }

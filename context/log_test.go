@@ -101,9 +101,7 @@ func TestLogHandlerMayCall(t *testing.T) {
 				tr.cut()
 				select {
 				case err := <-lost:
-					if err != nil {
-						t.Error(err)
-					}
+					noErr(t, err)
 					return
 				case <-time.After(time.Second): // a peer that dials at once may come before the end is noticed
 				}
@@ -111,9 +109,7 @@ func TestLogHandlerMayCall(t *testing.T) {
 		})
 		eventually.Returns(t, "what was logged", func() { expect(t, you, "dispatch: connection lost") })
 	}
-	if err := eventually.Value(t, "the log handler closes", closed); err != nil {
-		t.Error(err)
-	}
+	noErr(t, eventually.Value(t, "the log handler closes", closed))
 	eventually.Returns(t, "closing again", func() { a.Close() })
 }
 
@@ -139,9 +135,7 @@ func TestLogHandlerBlocks(t *testing.T) {
 	}
 	eventually.Value(t, "a line", begun)
 	eventually.Returns(t, "a flush", func() { // else Close, which waits for the linger time, may report a message
-		if err := me.Flush(bg); err != nil {
-			t.Error(err)
-		}
+		noErr(t, me.Flush(bg))
 	})
 	eventually.Returns(t, "closing", func() { a.Close() })
 	if a.Stats().LogLinesDropped == 0 {

@@ -5,6 +5,7 @@ package context_test
 import (
 	stdctx "context"
 	"errors"
+	"fmt"
 	"testing"
 
 	"go.uber.org/goleak"
@@ -34,29 +35,51 @@ func eachTransport(t *testing.T, f func(t *testing.T, open func(...context.Optio
 	}
 }
 
-func register(t *testing.T, c *context.Context, a resource.Attrs) *context.Resource {
+// must ends the test if err is not nil.
+func must(t testing.TB, err error) {
 	t.Helper()
-	r, err := c.Register(bg, a)
 	if err != nil {
 		t.Fatal(err)
 	}
+}
+
+// noErr fails the test if err is not nil, and lets it go on.
+func noErr(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// fails checks that err matches want. what, a format with its values, says what has returned err.
+func fails(t testing.TB, err, want error, what ...any) {
+	t.Helper()
+	if errors.Is(err, want) {
+		return
+	}
+	if len(what) > 0 {
+		err = fmt.Errorf(what[0].(string)+": %w", append(what[1:], err)...)
+	}
+	t.Errorf("%v; want %v", err, want)
+}
+
+func register(t *testing.T, c *context.Context, a resource.Attrs) *context.Resource {
+	t.Helper()
+	r, err := c.Register(bg, a)
+	must(t, err)
 	return r
 }
 
 func send(t *testing.T, from *context.Resource, to resource.GID, text string) {
 	t.Helper()
-	if err := from.SendBytes(bg, to, 0, []byte(text)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, from.SendBytes(bg, to, 0, []byte(text)))
 }
 
 // expect receives one message and compares it.
 func expect(t *testing.T, r *context.Resource, text string) {
 	t.Helper()
 	m, err := r.Recv(bg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer m.Release()
 	if string(m.Bytes()) != text {
 		t.Fatalf("received %q, want %q", m.Bytes(), text)
@@ -101,9 +124,7 @@ func gone(t *testing.T, c *context.Context, id resource.GID) {
 	t.Helper()
 	there := false
 	for ev, err := range c.Watch(bg, resource.Match{}) {
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		there = there || ev.ID == id
 		if ev.Kind == directory.Synced && !there || ev.Kind == directory.Gone && ev.ID == id {
 			break

@@ -33,14 +33,10 @@ import (
 func TestOpenFails(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "file")
-	if err := os.WriteFile(file, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(file, nil, 0o600))
 	sock := func(name string) context.Option { return context.WithSocket(filepath.Join(dir, name)) }
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer taken.Close()
 	server := directory.NewServer()
 	defer server.Close()
@@ -92,9 +88,7 @@ func TestOpenFails(t *testing.T) {
 	}
 	// The directory that some of the calls joined keeps no resources of them.
 	c, err := context.Open(bg, memory)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer c.Close()
 	for f, err := range c.FindAll(bg, resource.Match{context.AttrKind: "context"}) {
 		if err != nil || f.ID != c.ID() {
@@ -137,16 +131,12 @@ func TestOpenEnds(t *testing.T) {
 
 	ctx, stop = stdctx.WithCancel(bg)
 	c, err := context.Open(ctx, context.WithDirectory(server.Dialer()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	stop()
 	me := register(t, c, resource.Attrs{"n": "me"})
 	send(t, me, me.ID(), "hello")
 	expect(t, me, "hello")
-	if err := c.Close(); err != nil {
-		t.Error(err)
-	}
+	noErr(t, c.Close())
 }
 
 // Some meaningless values stand for the default.
@@ -236,9 +226,7 @@ func TestListenTwice(t *testing.T) {
 		t.Errorf("addresses %q", a)
 	}
 	f, err := c.Lookup(bg, c.ID())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	i := 0
 	for v := range f.Attrs.Values(context.AttrAddr) {
 		if string(v) != a[i] {
@@ -338,16 +326,12 @@ func TestMemory(t *testing.T) {
 		if errors.Is(err, buffers.ErrLimit) {
 			break
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if held = append(held, b); len(held) > 80 {
 			t.Fatal("more is given than there is")
 		}
 	}
-	if err := me.SendBytes(bg, me.ID(), 0, make([]byte, 100_000)); !errors.Is(err, buffers.ErrLimit) {
-		t.Errorf("sending without memory: %v", err)
-	}
+	fails(t, me.SendBytes(bg, me.ID(), 0, make([]byte, 100_000)), buffers.ErrLimit, "sending without memory")
 	if s := c.Stats().Buffers; s.Mapped > 8<<20 || s.InUse != int64(len(held)) {
 		t.Errorf("%d bytes mapped, %d buffers out of %d", s.Mapped, s.InUse, len(held))
 	}
@@ -396,9 +380,7 @@ func TestOpenTogether(t *testing.T) {
 	for _, c := range cs {
 		seen := map[resource.GID]bool{}
 		for f, err := range c.FindAll(bg, resource.Match{context.AttrKind: "context"}) {
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			seen[f.ID] = true
 		}
 		if len(seen) != n || !seen[c.ID()] {

@@ -19,16 +19,12 @@ func TestPutBack(t *testing.T) {
 		send(t, from, to.ID(), "first")
 		send(t, from, to.ID(), "second")
 		m, err := to.Recv(bg)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if err := other.PutBack(m); !errors.Is(err, dispatch.ErrNotReceived) || !strings.Contains(err.Error(), other.ID().String()) {
 			t.Errorf("put back elsewhere: %v", err)
 		}
 		tag := m.Tag()
-		if err := to.PutBack(m); err != nil {
-			t.Fatal(err)
-		}
+		must(t, to.PutBack(m))
 		if e, err := to.Peek(); err != nil || e != (dispatch.Envelope{From: from.ID(), Tag: tag, Len: len("first")}) {
 			t.Errorf("peek: %+v, %v", e, err)
 		}
@@ -36,12 +32,8 @@ func TestPutBack(t *testing.T) {
 		if m, err = to.Recv(bg); err != nil || string(m.Bytes()) != "second" {
 			t.Fatal(m, err)
 		}
-		if err := to.Close(); err != nil {
-			t.Fatal(err)
-		}
-		if err := to.PutBack(m); !errors.Is(err, dispatch.ErrClosed) {
-			t.Errorf("put back at a closed resource: %v", err)
-		}
+		must(t, to.Close())
+		fails(t, to.PutBack(m), dispatch.ErrClosed, "put back at a closed resource")
 		m.Release()
 	})
 }
@@ -65,9 +57,7 @@ func TestRecvAny(t *testing.T) {
 				t.Errorf("%s: %v, %v", name, r, err)
 			}
 		}
-		if err := rs[1].Close(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, rs[1].Close())
 		r, _, err := context.RecvAny(bg, rs)
 		if r != rs[1] || !errors.Is(err, dispatch.ErrClosed) || !strings.Contains(err.Error(), rs[1].ID().String()) {
 			t.Errorf("a closed resource: %v, %v", r, err)

@@ -23,9 +23,7 @@ import (
 func everything(t *testing.T, c *context.Context) (n int) {
 	t.Helper()
 	for f, err := range c.FindAll(bg, resource.Match{}) {
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if f.ID.IsZero() {
 			t.Error("a resource without an identifier is found")
 		}
@@ -132,15 +130,11 @@ func TestValues(t *testing.T) {
 	}
 	// Every attribute of a resource must have a value.
 	var l resource.List
-	if err := l.Want("x"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, l.Want("x"))
 	if _, err := c.Register(bg, &l); !errors.Is(err, directory.ErrIncomplete) {
 		t.Errorf("registering an unknown value: %v", err)
 	}
-	if err := register(t, c, nil).Update(bg, &l); !errors.Is(err, directory.ErrIncomplete) {
-		t.Errorf("updating to an unknown value: %v", err)
-	}
+	fails(t, register(t, c, nil).Update(bg, &l), directory.ErrIncomplete, "updating to an unknown value")
 	if n := everything(t, c); n != 6 {
 		t.Errorf("%d resources, want 6", n)
 	}
@@ -167,9 +161,7 @@ func TestReserved(t *testing.T) {
 	if err := me.SendBytes(bg, b.ID(), 0, nil); !errors.Is(err, dispatch.ErrGone) || strings.Count(err.Error(), b.ID().String()) != 1 {
 		t.Errorf("sending to the own context: %v", err)
 	}
-	if err := me.SendBytes(bg, resource.GID{}, 0, nil); !errors.Is(err, dispatch.ErrGone) {
-		t.Errorf("sending to the zero identifier: %v", err)
-	}
+	fails(t, me.SendBytes(bg, resource.GID{}, 0, nil), dispatch.ErrGone, "sending to the zero identifier")
 	if _, err := b.Lookup(bg, resource.GID{}); !errors.Is(err, directory.ErrNotFound) {
 		t.Errorf("looking up the zero identifier: %v", err)
 	}
@@ -189,9 +181,7 @@ func TestDeleted(t *testing.T) {
 		expect(t, you, "read")
 		const unread = 20
 		for i := range uint64(unread) {
-			if err := me.SendBytes(bg, you.ID(), i, []byte("unread")); err != nil {
-				t.Fatal(err)
-			}
+			must(t, me.SendBytes(bg, you.ID(), i, []byte("unread")))
 		}
 		// The message to mark comes after them in the same stream: when it has arrived, they have
 		// too.
@@ -201,9 +191,7 @@ func TestDeleted(t *testing.T) {
 		if n, _ := you.Waiting(); n != unread {
 			t.Errorf("%d messages wait, want %d", n, unread)
 		}
-		if err := you.Delete(bg); err != nil {
-			t.Fatal(err)
-		}
+		must(t, you.Delete(bg))
 		for i := range uint64(unread) {
 			if u := <-reported; u.From != me.ID() || u.To != you.ID() || u.Tag != i || !errors.Is(u.Err, dispatch.ErrGone) {
 				t.Errorf("reported %+v", u)
@@ -211,19 +199,13 @@ func TestDeleted(t *testing.T) {
 		}
 		// The buffer stays the caller's when sending fails, and can be sent again.
 		p, err := a.Buffer(10)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		copy(p.Bytes(), "0123456789")
-		if err := me.Send(bg, you.ID(), 0, p); !errors.Is(err, dispatch.ErrGone) {
-			t.Errorf("sending a buffer: %v", err)
-		}
+		fails(t, me.Send(bg, you.ID(), 0, p), dispatch.ErrGone, "sending a buffer")
 		if p.State() != buffers.Owned || p.Refs() != 1 {
 			t.Errorf("after a send that failed the buffer is %v, with %d references", p.State(), p.Refs())
 		}
-		if err := me.Send(bg, mark.ID(), 0, p); err != nil {
-			t.Fatal(err)
-		}
+		must(t, me.Send(bg, mark.ID(), 0, p))
 		expect(t, mark, "0123456789")
 		if n := a.Stats().Undelivered; n != unread {
 			t.Errorf("%d undelivered, want %d", n, unread)
@@ -258,14 +240,10 @@ func TestDeletedStaysGone(t *testing.T) {
 		me, you := register(t, a, nil), register(t, b, nil)
 		send(t, me, you.ID(), "hello")
 		expect(t, you, "hello")
-		if err := you.Delete(bg); err != nil {
-			t.Fatal(err)
-		}
+		must(t, you.Delete(bg))
 		refused(t, me, you.ID(), reported) // from here on the sender knows the end
 		for i := range 5 {
-			if err := me.SendBytes(bg, you.ID(), 0, nil); !errors.Is(err, dispatch.ErrGone) {
-				t.Errorf("send %d: %v", i, err)
-			}
+			fails(t, me.SendBytes(bg, you.ID(), 0, nil), dispatch.ErrGone, "send %d", i)
 		}
 	})
 }
@@ -282,9 +260,7 @@ func TestDeletedUnread(t *testing.T) {
 				}
 				send(t, me, other.ID(), "read") // comes after them
 				expect(t, other, "read")
-				if err := you.Delete(bg); err != nil {
-					t.Fatal(err)
-				}
+				must(t, you.Delete(bg))
 				send(t, me, other.ID(), "one")
 				expect(t, other, "one")
 				if m, err := other.TryRecv(); !errors.Is(err, dispatch.ErrEmpty) {
@@ -300,13 +276,9 @@ func TestDeletedHere(t *testing.T) {
 	c := rocltest.Cluster(t, 1).Open(0)
 	me, you := register(t, c, nil), register(t, c, nil)
 	send(t, me, you.ID(), "unread")
-	if err := you.Delete(bg); err != nil {
-		t.Fatal(err)
-	}
+	must(t, you.Delete(bg))
 	for range 2 {
-		if err := me.SendBytes(bg, you.ID(), 0, nil); !errors.Is(err, dispatch.ErrGone) {
-			t.Errorf("sending: %v", err)
-		}
+		fails(t, me.SendBytes(bg, you.ID(), 0, nil), dispatch.ErrGone, "sending")
 	}
 	if n := c.Stats().Buffers.InUse; n != 0 {
 		t.Errorf("%d buffers out", n)
@@ -318,9 +290,7 @@ func TestDeletedHereIsReported(t *testing.T) {
 	c := rocltest.Cluster(t, 1).Open(0, reported.option())
 	me, you := register(t, c, nil), register(t, c, nil)
 	send(t, me, you.ID(), "unread")
-	if err := you.Delete(bg); err != nil {
-		t.Fatal(err)
-	}
+	must(t, you.Delete(bg))
 	if u := <-reported; u.To != you.ID() || !errors.Is(u.Err, dispatch.ErrGone) {
 		t.Errorf("reported %+v", u)
 	}
@@ -332,9 +302,7 @@ func TestReportHasLength(t *testing.T) {
 	a, b := cl.Open(0, reported.option()), cl.Open(0)
 	me, you := register(t, a, nil), register(t, b, nil)
 	send(t, me, you.ID(), "12345")
-	if err := you.Delete(bg); err != nil {
-		t.Fatal(err)
-	}
+	must(t, you.Delete(bg))
 	if u := <-reported; u.Bytes != 5 {
 		t.Errorf("reported of %d bytes, want 5", u.Bytes)
 	}
@@ -380,9 +348,7 @@ func TestDeleteDuringSends(t *testing.T) {
 				if errors.Is(err, dispatch.ErrGone) {
 					break
 				}
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				if accepted++; round == 0 && accepted == 1 {
 					end() // the reader got nothing to count
 				}
@@ -450,9 +416,7 @@ func TestConflict(t *testing.T) {
 	if first == 0 {
 		t.Fatal("revision 0 means any")
 	}
-	if err := r.Update(bg, resource.Attrs{"v": "2"}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, r.Update(bg, resource.Attrs{"v": "2"}))
 	for _, rev := range []uint64{first, first + 2, 1 << 63} {
 		if _, err := r.CompareAndSet(bg, rev, resource.Attrs{"v": "3"}); !errors.Is(err, directory.ErrRevision) {
 			t.Errorf("at revision %d: %v", rev, err)
@@ -481,16 +445,12 @@ func TestRevisionAfterUpdates(t *testing.T) {
 		var wg sync.WaitGroup
 		for range 8 {
 			wg.Go(func() {
-				if err := r.Update(bg, resource.Attrs{"v": "x"}); err != nil {
-					t.Error(err)
-				}
+				noErr(t, r.Update(bg, resource.Attrs{"v": "x"}))
 			})
 		}
 		wg.Wait()
 		f, err := c.Lookup(bg, r.ID())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if f.Revision != r.Revision() {
 			t.Fatalf("revision %d in the directory, %d here", f.Revision, r.Revision())
 		}
@@ -533,12 +493,8 @@ func TestRegisterNothing(t *testing.T) {
 		t.Error(err)
 	}
 	r, err := c.Register(bg, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := r.Update(bg, nil); err != nil {
-		t.Error(err)
-	}
+	must(t, err)
+	noErr(t, r.Update(bg, nil))
 }
 
 // A message without bytes can be sent on like any other.
@@ -547,22 +503,16 @@ func TestPassOnEmpty(t *testing.T) {
 		a, b := open(), open()
 		me, echo := register(t, a, nil), register(t, b, nil)
 		for _, n := range []int{0, 1, 3000, 100_000} {
-			if err := me.SendBytes(bg, echo.ID(), 7, make([]byte, n)); err != nil {
-				t.Fatal(err)
-			}
+			must(t, me.SendBytes(bg, echo.ID(), 7, make([]byte, n)))
 			m, err := echo.Recv(bg)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			p := m.Buffer()
 			if p == nil {
 				t.Fatalf("a message of %d bytes has no buffer", n)
 			}
 			err = echo.Send(bg, m.From(), m.Tag(), p)
 			m.Release()
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if m, err = me.Recv(bg, dispatch.From(echo.ID()), dispatch.Tag(7)); err != nil || m.Len() != n {
 				t.Fatalf("%v, %v", m, err)
 			}
@@ -579,9 +529,7 @@ func TestMessages(t *testing.T) {
 		send(t, r, r.ID(), "hello")
 	}
 	for m, err := range r.Messages(bg) {
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		m.Release()
 		break
 	}
@@ -591,9 +539,7 @@ func TestMessages(t *testing.T) {
 	ctx, cancel := stdctx.WithCancel(bg)
 	n := 0
 	for m, err := range r.Messages(ctx) {
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		m.Release()
 		if n++; n == 2 {
 			cancel()
@@ -611,9 +557,7 @@ func TestMessages(t *testing.T) {
 		}
 		ended <- nil
 	}()
-	if err := r.Delete(bg); err != nil {
-		t.Error(err)
-	}
+	noErr(t, r.Delete(bg))
 	if err := <-ended; err != nil {
 		t.Errorf("after the resource: %v", err)
 	}
@@ -629,15 +573,11 @@ func TestGoneBeforeMessages(t *testing.T) {
 		from := register(t, a, resource.Attrs{"role": "sender"})
 		to := register(t, b, resource.Attrs{"role": "receiver"})
 		for ev, err := range b.Watch(bg, resource.Match{"role": "sender"}) {
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if ev.Kind == directory.Synced {
 				send(t, from, to.ID(), "first")
 				send(t, from, to.ID(), "last")
-				if err := from.Delete(bg); err != nil {
-					t.Fatal(err)
-				}
+				must(t, from.Delete(bg))
 			}
 			if ev.Kind == directory.Gone {
 				break
@@ -670,9 +610,7 @@ func TestChangeWhileDeleted(t *testing.T) {
 			})
 		}
 		begun.Wait()
-		if err := r.Delete(bg); err != nil {
-			t.Error(err)
-		}
+		noErr(t, r.Delete(bg))
 		all.Wait()
 	}
 }

@@ -21,13 +21,9 @@ func TestAskerThatNeverReceives(t *testing.T) {
 	cl := rocltest.Cluster(t, 1)
 	asked, greedy, polite := cl.Open(0), cl.Open(0), cl.Open(0)
 	me, err := greedy.Register(bg, nil, context.MailboxLimit(1))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for range 3000 { // more answers than there is credit for
-		if err := greedy.AskRoutes(bg, asked.ID(), me); err != nil {
-			t.Fatal(err)
-		}
+		must(t, greedy.AskRoutes(bg, asked.ID(), me))
 	}
 	ctx, cancel := stdctx.WithTimeout(bg, time.Minute)
 	defer cancel()
@@ -73,9 +69,7 @@ func routesAskedAgain(t *testing.T) {
 	}()
 	<-dropped
 	end()
-	if err := <-done; err != nil {
-		t.Error(err)
-	}
+	noErr(t, <-done)
 }
 
 // A context that has used all its identifiers neither registers nor asks for routes.

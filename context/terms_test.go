@@ -69,9 +69,7 @@ func TestPlaces(t *testing.T) {
 func near(t *testing.T, s *directory.Server, opts ...context.Option) *context.Context {
 	t.Helper()
 	c, err := context.Open(bg, append([]context.Option{context.WithDirectory(s.Dialer())}, opts...)...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { c.Close() })
 	return c
 }
@@ -202,9 +200,7 @@ func TestHostLater(t *testing.T) {
 	s.SetTerms(directory.Terms{Member: true, Host: host})
 	eventually.True(t, "the directory has the new address", func() bool {
 		f, err := c.Lookup(bg, c.ID())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for v := range f.Attrs.Values(context.AttrAddr) {
 			if strings.HasPrefix(string(v), "tcp://"+host+":") && slices.Contains(c.Addrs(), string(v)) {
 				return true
@@ -214,9 +210,7 @@ func TestHostLater(t *testing.T) {
 	})
 	addr := c.Addrs()[len(c.Addrs())-1]
 	nc, err := net.Dial("tcp", strings.TrimPrefix(addr, "tcp://"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	nc.Close()
 	// A context that opens later listens there at once. If the host is not on this machine, the
 	// context opens without that port.
@@ -275,9 +269,7 @@ func TestClusterAddressMoves(t *testing.T) {
 	at := func(host string) func() bool {
 		return func() bool {
 			f, err := c.Lookup(bg, c.ID())
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			var hosts []string
 			for v := range f.Attrs.Values(context.AttrAddr) {
 				if u, err := url.Parse(string(v)); err == nil && u.Scheme == "tcp" && u.Hostname() != "127.0.0.1" {
@@ -336,9 +328,7 @@ func TestAddressesRefused(t *testing.T) {
 	said := make(chan string, 100)
 	c := near(t, s, context.WithLogger(slog.New(slog.NewTextHandler(says(said), nil))))
 	f, err := c.Lookup(bg, c.ID())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if err := db.Delete(c.ID()); err != nil { // the directory refuses an update now
 		t.Fatal(err)
 	}
@@ -354,9 +344,7 @@ func TestAddressesRefused(t *testing.T) {
 	}
 	eventually.True(t, "the directory has the new address", func() bool {
 		f, err := c.Lookup(bg, c.ID())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return strings.Contains(f.Attrs.String(), "tcp://"+host+":")
 	})
 }
@@ -378,43 +366,29 @@ func TestMemberFails(t *testing.T) {
 	for name, m := range map[string]cluster.Member{
 		"no key": missing, "no port": {Bind: "127.0.0.1"}, "nothing to bind": {Join: []string{"127.0.0.1:1"}}, "nobody to join": {Bind: "127.0.0.1:0", Join: []string{"127.0.0.1"}},
 	} {
-		if err := open(context.WithMember(m)); !errors.Is(err, cluster.ErrConfig) {
-			t.Errorf("%s: %v", name, err)
-		}
+		fails(t, open(context.WithMember(m)), cluster.ErrConfig, name)
 	}
 	for name, value := range map[string]string{"ROCL_SEARCH": "far", "ROCL_POLL": "long", "ROCL_GROUP": "239.1.2.3", "ROCL_JOIN": "127.0.0.1:1"} {
 		t.Setenv(name, value)
-		if err := open(context.WithMember(cluster.Environment())); !errors.Is(err, cluster.ErrConfig) {
-			t.Errorf("%s=%s from the environment: %v", name, value, err)
-		}
+		fails(t, open(context.WithMember(cluster.Environment())), cluster.ErrConfig, "%s=%s from the environment", name, value)
 		os.Unsetenv(name)
 	}
 	t.Setenv("ROCL_BIND", missing.Bind)
 	t.Setenv("ROCL_KEY_FILE", missing.KeyFile)
-	if err := open(context.WithMember(cluster.Environment())); !errors.Is(err, cluster.ErrConfig) {
-		t.Errorf("from the environment: %v", err)
-	}
+	fails(t, open(context.WithMember(cluster.Environment())), cluster.ErrConfig, "from the environment")
 	if err := open(); !errors.Is(err, cluster.ErrConfig) || !strings.Contains(err.Error(), "WithMember") {
 		t.Errorf("a program without WithMember where the environment describes a member: %v", err)
 	}
 	// If a directory serves already, the key is not needed, and the cluster is that of the
 	// directory.
 	s, err := directory.Listen(filepath.Join(dir, "sock"), directory.AsDaemon())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer s.Close()
 	s.SetTerms(directory.Terms{Member: true, Cluster: "blue"})
-	if err := open(); err != nil {
-		t.Error(err)
-	}
+	noErr(t, open())
 	t.Setenv("ROCL_CLUSTER", "red")
-	if err := open(); !errors.Is(err, context.ErrCluster) {
-		t.Errorf("from the environment: %v", err)
-	}
-	if err := open(context.WithCluster("blue")); err != nil {
-		t.Error(err)
-	}
+	fails(t, open(), context.ErrCluster, "from the environment")
+	noErr(t, open(context.WithCluster("blue")))
 }
 
 // A program without the settings of a member takes over a node's directory, and so takes the node

@@ -85,9 +85,7 @@ func TestUniqueFails(t *testing.T) {
 	// Register waits for a claim with a higher identifier, and gives way to a claim with a lower
 	// one.
 	claim, err := resource.NewPattern(resource.Attrs{"role": "master", context.AttrKind: "claim"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	high, low := resource.MakeGID(c.ID().Node(), 1<<40, 1), resource.MakeGID(0, 0, 1)
 	if _, err := s.Database().Put(high, high.Context(), claim); err != nil {
 		t.Fatal(err)
@@ -109,9 +107,7 @@ func TestUniqueFails(t *testing.T) {
 	}
 	begin(ctx)
 	cancel()
-	if err := <-done; !errors.Is(err, stdctx.Canceled) {
-		t.Error(err)
-	}
+	fails(t, <-done, stdctx.Canceled)
 	eventually.True(t, "its claim goes", func() bool {
 		n := 0
 		for range c.FindAll(bg, resource.Match{context.AttrKind: "claim"}) {
@@ -120,9 +116,7 @@ func TestUniqueFails(t *testing.T) {
 		return n == 1
 	})
 	begin(bg)
-	if err := s.Database().Delete(high); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.Database().Delete(high))
 	if err := <-done; err != nil {
 		t.Error("the other one gave up:", err)
 	}
@@ -135,20 +129,14 @@ func TestUniqueFails(t *testing.T) {
 	if _, err := s.Database().Put(low, low.Context(), claim); err != nil {
 		t.Fatal(err)
 	}
-	if err := <-done; !errors.Is(err, directory.ErrExists) {
-		t.Error("a lower one has come:", err)
-	}
-	if err := s.Database().Delete(low); err != nil {
-		t.Fatal(err)
-	}
+	fails(t, <-done, directory.ErrExists, "a lower one has come")
+	must(t, s.Database().Delete(low))
 	begin(bg)
 	it, _ := resource.NewPattern(resource.Attrs{"role": "slave"})
 	if _, err := s.Database().Update(high, 0, it); err != nil {
 		t.Fatal(err)
 	}
-	if err := <-done; !errors.Is(err, directory.ErrExists) {
-		t.Error("the higher one has become a resource:", err)
-	}
+	fails(t, <-done, directory.ErrExists, "the higher one has become a resource")
 	s.Attach(directory.Unreachable(errors.New("nobody is reached")))
 	if _, err := c.Register(bg, resource.Attrs{"role": "other"}, context.Unique("role")); !errors.Is(err, directory.ErrPartial) {
 		t.Error("not everybody was asked:", err)
@@ -171,9 +159,7 @@ func TestSendToAll(t *testing.T) {
 	}
 	buffer := func() *buffers.Buffer {
 		buf, err := a.Buffer(2)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		copy(buf.Bytes(), "go")
 		return buf
 	}

@@ -88,9 +88,7 @@ func TestStartedCallsGoInBatches(t *testing.T) {
 		p := &window[i%inFlight]
 		if i >= inFlight {
 			reply, err := p.Wait(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			reply.Release()
 		}
 		var err error
@@ -117,9 +115,7 @@ func TestPollerWritesReplies(t *testing.T) {
 			b := w.node(t, 2, tr, func(c *Config) { c.Poll.Policy = PollAlways })
 			ma, mb := box(t, a, 1, 0), box(t, b, 1, 0)
 			p, err := ma.RequestBytes(soon(t), flow(t, a, mb), 1, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			msg := requestAt(t, mb)
 			in := msg.in
 			in.l.mu.Lock() // paced without waking the flusher, which would write in the end
@@ -136,14 +132,10 @@ func TestPollerWritesReplies(t *testing.T) {
 				}
 				return true
 			})
-			if err := mb.ReplyBytes(soon(t), msg, nil); err != nil {
-				t.Fatal(err)
-			}
+			must(t, mb.ReplyBytes(soon(t), msg, nil))
 			msg.Release()
 			reply, err := p.Wait(soon(t))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			reply.Release()
 			mb.Close()
 			polls.Wait()
@@ -170,9 +162,7 @@ func TestFlushWhileWriting(t *testing.T) {
 	receive := func(want string) {
 		t.Helper()
 		msg, err := mb.Recv(ctx)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if got := string(msg.Bytes()); got != want {
 			t.Fatalf("received %q, want %q", got, want)
 		}
@@ -180,9 +170,7 @@ func TestFlushWhileWriting(t *testing.T) {
 	}
 	send := func(s string) {
 		t.Helper()
-		if err := to.SendBytes(ctx, 1, 1, []byte(s)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, to.SendBytes(ctx, 1, 1, []byte(s)))
 	}
 	send("connects")
 	receive("connects")
@@ -215,17 +203,11 @@ func TestHandedOverGoesFirst(t *testing.T) {
 	to := flow(t, a, mb)
 	var first atomic.Int32
 	for range 20 {
-		if err := to.SendBytes(context.Background(), 1, 1, []byte("handed over")); err != nil {
-			t.Fatal(err)
-		}
+		must(t, to.SendBytes(context.Background(), 1, 1, []byte("handed over")))
 		msg, err := mb.Recv(context.Background())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		b.takeToken() // so that the next message waits in the socket
-		if err := to.SendBytes(context.Background(), 1, 1, []byte("next")); err != nil {
-			t.Fatal(err)
-		}
+		must(t, to.SendBytes(context.Background(), 1, 1, []byte("next")))
 		b.giveToken()
 		var handled atomic.Bool
 		go func() {
@@ -233,9 +215,7 @@ func TestHandedOverGoesFirst(t *testing.T) {
 			handled.Store(true)
 		}()
 		next, err := mb.Recv(context.Background())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if handled.Load() {
 			first.Add(1)
 		}

@@ -29,16 +29,10 @@ func BenchmarkRoundTrip(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
 				p, err := x.cfg.Pool.Get(64)
-				if err != nil {
-					b.Fatal(err)
-				}
-				if err := to.Send(ctx, 1, 0, p); err != nil {
-					b.Fatal(err)
-				}
+				must(b, err)
+				must(b, to.Send(ctx, 1, 0, p))
 				m, err := mx.Recv(ctx)
-				if err != nil {
-					b.Fatal(err)
-				}
+				must(b, err)
 				m.Release()
 			}
 			my.Close()
@@ -77,17 +71,11 @@ func BenchmarkCall(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
 				p, err := x.cfg.Pool.Get(64)
-				if err != nil {
-					b.Fatal(err)
-				}
+				must(b, err)
 				c, err := mx.Request(ctx, to, 0, p)
-				if err != nil {
-					b.Fatal(err)
-				}
+				must(b, err)
 				m, err := c.Wait(ctx)
-				if err != nil {
-					b.Fatal(err)
-				}
+				must(b, err)
 				m.Release()
 				p.Release()
 			}
@@ -125,13 +113,9 @@ func BenchmarkPath(b *testing.B) {
 				if err == nil {
 					err = f.Send(ctx, 1, 0, p)
 				}
-				if err != nil {
-					b.Fatal(err)
-				}
+				must(b, err)
 				msg, err := m.Recv(ctx)
-				if err != nil {
-					b.Fatal(err)
-				}
+				must(b, err)
 				msg.Release()
 			}
 			b.ReportAllocs()
@@ -162,8 +146,6 @@ func BenchmarkStream(b *testing.B) {
 	var p [64]byte
 	b.ReportAllocs()
 	for b.Loop() {
-		if err := to.SendBytes(ctx, 1, 0, p[:]); err != nil {
-			b.Fatal(err)
-		}
+		must(b, to.SendBytes(ctx, 1, 0, p[:]))
 	}
 }

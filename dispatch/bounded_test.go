@@ -17,9 +17,7 @@ import (
 func bounded(t testing.TB, d *Dispatcher, serial uint32, bytes, messages int) *Mailbox {
 	t.Helper()
 	m, err := d.BoundedMailbox(serial|Bounded, bytes, messages)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return m
 }
 
@@ -63,9 +61,7 @@ func TestMailboxMessages(t *testing.T) {
 					}
 					m.Release()
 				}
-				if err := <-sent; err != nil {
-					t.Fatal(err)
-				}
+				must(t, <-sent)
 			})
 		}
 	}
@@ -104,9 +100,7 @@ func TestBoundedManySenders(t *testing.T) {
 						t.Fatalf("%d messages of %d bytes are stored", c, stored)
 					}
 					m, err := mb.Recv(soon(t))
-					if err != nil {
-						t.Fatal(err)
-					}
+					must(t, err)
 					i, n := m.Tag()>>32, m.Tag()&(1<<32-1)
 					if n != next[i] {
 						t.Fatalf("message %d of sender %d in place of %d", n, i, next[i])
@@ -115,9 +109,7 @@ func TestBoundedManySenders(t *testing.T) {
 					m.Release()
 				}
 				for range senders {
-					if err := <-sent; err != nil {
-						t.Error(err)
-					}
+					noErr(t, <-sent)
 				}
 			})
 		}
@@ -134,9 +126,7 @@ func TestBoundedLarge(t *testing.T) {
 			mb := bounded(t, b, 1, 1000, 0)
 			f := flow(t, a, mb)
 			for range 5 {
-				if err := f.try(soon(t), 1, 100); err != nil {
-					t.Fatal(err)
-				}
+				must(t, f.try(soon(t), 1, 100))
 				gaveUp := make(chan error, 1)
 				ctx, cancel := context.WithCancel(soon(t))
 				go func() { gaveUp <- f.try(ctx, 2, 500_000) }()
@@ -146,14 +136,10 @@ func TestBoundedLarge(t *testing.T) {
 					t.Fatal("a message was accepted that does not fit")
 				}
 				take(t, mb, Tag(1))
-				if err := f.try(soon(t), 3, 500_000); err != nil {
-					t.Fatal(err)
-				}
+				must(t, f.try(soon(t), 3, 500_000))
 				take(t, mb, Tag(3))
 			}
-			if err := a.Flush(soon(t)); err != nil {
-				t.Fatal(err)
-			}
+			must(t, a.Flush(soon(t)))
 			eventually.True(t, "no more than the window is promised", func() bool { return promised(mb) <= 1000 })
 		})
 	}
@@ -203,9 +189,7 @@ func TestBoundedStuck(t *testing.T) {
 			mb := bounded(t, b, 1, 0, 10)
 			sent := behind(t, a, mb, 19, 10)
 			take(t, mb, Tag(2))
-			if err := <-sent; err != nil {
-				t.Error(err)
-			}
+			noErr(t, <-sent)
 			for range 19 {
 				take(t, mb, Tag(1))
 			}
@@ -223,9 +207,7 @@ func TestHostileUnit(t *testing.T) {
 	talk(t, a, b, box(t, b, 7, 0), 1)
 	mb := bounded(t, b, 1, 1<<20, 1<<10)
 	f := flow(t, a, mb)
-	if err := f.try(soon(t), 1, 100); err != nil {
-		t.Fatal(err)
-	}
+	must(t, f.try(soon(t), 1, 100))
 	unit := func(n uint64) []byte { return binary.LittleEndian.AppendUint64(nil, n) }
 	for what, c := range map[string]struct {
 		dst     uint32

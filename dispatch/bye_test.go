@@ -89,9 +89,7 @@ func TestByeBehindAWriter(t *testing.T) {
 	c := &slowConn{entered: make(chan struct{}), leave: make(chan struct{})}
 	entered := c.entered
 	l.mu.Lock()
-	if err := l.bindLocked(&endpoint{d: d}, c, &wire.Attach{Session: 7, Gen: 1}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, l.bindLocked(&endpoint{d: d}, c, &wire.Attach{Session: 7, Gen: 1}))
 	l.mu.Unlock()
 	var wg sync.WaitGroup
 	wg.Go(func() { _ = l.flow(9).SendBytes(context.Background(), 1, 0, []byte("x")) })
@@ -134,9 +132,7 @@ func TestByeAcknowledges(t *testing.T) {
 		t.Fatal(err)
 	}
 	m, err := mb.Recv(soon(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	m.Release()
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel() // no peer acknowledges the credit that this context grants for the message
@@ -164,9 +160,7 @@ func TestByeAndRefused(t *testing.T) {
 	c := &slowConn{entered: make(chan struct{}), leave: make(chan struct{})}
 	entered := c.entered
 	l.mu.Lock()
-	if err := l.bindLocked(&endpoint{d: d}, c, &wire.Attach{Session: 7, Gen: 1}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, l.bindLocked(&endpoint{d: d}, c, &wire.Attach{Session: 7, Gen: 1}))
 	l.mu.Unlock()
 	var wg sync.WaitGroup
 	wg.Go(l.sayGoodbye)
@@ -174,7 +168,5 @@ func TestByeAndRefused(t *testing.T) {
 	l.endLink(ErrUnreachable)
 	close(c.leave)
 	wg.Wait()
-	if err := l.flow(9).SendBytes(context.Background(), 1, 0, []byte("x")); !errors.Is(err, ErrClosed) {
-		t.Error(err)
-	}
+	fails(t, l.flow(9).SendBytes(context.Background(), 1, 0, []byte("x")), ErrClosed)
 }

@@ -58,9 +58,7 @@ func reversed(p []byte) []byte {
 func requestAt(t *testing.T, m *Mailbox) *Message {
 	t.Helper()
 	msg, err := m.Recv(soon(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if !msg.IsCall() {
 		t.Fatal("the message is no request")
 	}
@@ -136,18 +134,12 @@ func TestCallKeepsBuffer(t *testing.T) {
 		for _, size := range []int{10, 20_000, 1 << 20} {
 			p := noise(t, a, size, 3)
 			c, err := ma.Request(soon(t), flow(t, a, mb), 1, p)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			msg := requestAt(t, mb)
-			if err := mb.Reply(soon(t), msg, msg.Buffer()); err != nil {
-				t.Fatal(err)
-			}
+			must(t, mb.Reply(soon(t), msg, msg.Buffer()))
 			msg.Release()
 			reply, err := c.Wait(soon(t))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if !bytes.Equal(reply.Bytes(), p.Bytes()) {
 				t.Fatal("the reply differs")
 			}
@@ -184,9 +176,7 @@ func TestCallsConcurrent(t *testing.T) {
 						return
 					}
 					go func() {
-						if err := m.ReplyBytes(context.Background(), msg, reversed(msg.Bytes())); err != nil {
-							t.Error(err)
-						}
+						noErr(t, m.ReplyBytes(context.Background(), msg, reversed(msg.Bytes())))
 						msg.Release()
 					}()
 				}
@@ -229,9 +219,7 @@ func TestCallOwn(t *testing.T) {
 		for _, m := range []*Mailbox{ma, other} {
 			go served(m)
 			reply, err := called(soon(t), ma, flow(t, a, m), 1, []byte("abc"))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if string(reply.Bytes()) != "cba" || reply.From() != a.self.WithSerial(m.serial) {
 				t.Errorf("%q from %v", reply.Bytes(), reply.From())
 			}
@@ -250,9 +238,7 @@ func hundreds(t *testing.T, ma, mb *Mailbox, receives bool) (ended chan error, n
 	f := flow(t, ma.d, mb)
 	for i := range n {
 		c, err := ma.RequestBytes(soon(t), f, 1, make([]byte, i))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		go func() {
 			_, err := c.Wait(soon(t))
 			ended <- err
@@ -296,9 +282,7 @@ func TestCallServerDeleted(t *testing.T) {
 func TestCallServerCloses(t *testing.T) {
 	pairs(t, func(t *testing.T, a, b *Dispatcher, ma, mb *Mailbox) {
 		ended, n := hundreds(t, ma, mb, true)
-		if err := b.Close(soon(t)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, b.Close(soon(t)))
 		awaitEnds(t, ended, n, ErrGone)
 		noCalls(t, a, 0)
 	})
@@ -337,9 +321,7 @@ func TestCallCallerCloses(t *testing.T) {
 		ended, n := hundreds(t, ma, mb, true)
 		other := box(t, a, 2, 0)
 		goesOn, err := other.RequestBytes(soon(t), flow(t, a, mb), 1, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		ma.Close()
 		awaitEnds(t, ended, n, ErrClosed)
 		if _, err := ma.RequestBytes(soon(t), flow(t, a, mb), 1, nil); !errors.Is(err, ErrClosed) {
@@ -347,18 +329,14 @@ func TestCallCallerCloses(t *testing.T) {
 		}
 		go served(mb)
 		m, err := goesOn.Wait(soon(t))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		m.Release()
 		mb.Close()
 
 		mc := box(t, b, 8, 0)
 		third := box(t, a, 3, 0)
 		ended, n = hundreds(t, third, mc, true)
-		if err := a.Close(soon(t)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, a.Close(soon(t)))
 		awaitEnds(t, ended, n, ErrClosed)
 		if _, err := third.RequestBytes(soon(t), &Flow{mb: mc, in: &inflow{}}, 1, nil); !errors.Is(err, ErrClosed) {
 			t.Error(err)
@@ -418,9 +396,7 @@ func TestCallRefused(t *testing.T) {
 func TestCallReleased(t *testing.T) {
 	pairs(t, func(t *testing.T, a, b *Dispatcher, ma, mb *Mailbox) {
 		c, err := ma.RequestBytes(soon(t), flow(t, a, mb), 1, make([]byte, 1000))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		requestAt(t, mb).Release()
 		if _, err := c.Wait(soon(t)); !errors.Is(err, ErrNoReply) {
 			t.Error(err)
@@ -438,13 +414,9 @@ func TestReplyOnce(t *testing.T) {
 	pairs(t, func(t *testing.T, a, b *Dispatcher, ma, mb *Mailbox) {
 		f := flow(t, a, mb)
 		c, err := ma.RequestBytes(soon(t), f, 1, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		msg, other := requestAt(t, mb), box(t, b, 9, 0)
-		if err := ma.ReplyBytes(soon(t), msg, nil); !errors.Is(err, ErrNotCall) {
-			t.Errorf("by another context: %v", err)
-		}
+		fails(t, ma.ReplyBytes(soon(t), msg, nil), ErrNotCall, "by another context")
 		ended, cancel := context.WithCancel(context.Background())
 		cancel()
 		large := make([]byte, 10<<20) // more than the first credit
@@ -465,27 +437,19 @@ func TestReplyOnce(t *testing.T) {
 		}
 		wg.Wait()
 		reply, err := c.Wait(soon(t))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if reply.From() != b.self.WithSerial(7) || sent.Load() > 1 || (sent.Load() == 1) != (reply.Len() == 1) {
 			t.Errorf("%d replies; one of %d bytes from %v", sent.Load(), reply.Len(), reply.From())
 		}
-		if err := other.ReplyBytes(soon(t), reply, nil); !errors.Is(err, ErrNotCall) {
-			t.Errorf("to a reply: %v", err)
-		}
+		fails(t, other.ReplyBytes(soon(t), reply, nil), ErrNotCall, "to a reply")
 		reply.Release()
 		if !msg.IsCall() {
 			t.Error("a request that has its reply is none")
 		}
 		msg.Release()
-		if err := f.SendBytes(soon(t), 1, 1, nil); err != nil {
-			t.Fatal(err)
-		}
+		must(t, f.SendBytes(soon(t), 1, 1, nil))
 		plain, err := mb.Recv(soon(t))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if err := mb.ReplyBytes(soon(t), plain, nil); plain.IsCall() || !errors.Is(err, ErrNotCall) {
 			t.Errorf("to a message: %v", err)
 		}
@@ -507,17 +471,13 @@ func TestCallCancelled(t *testing.T) {
 		for range n {
 			ctx, cancel := context.WithCancelCause(context.Background())
 			c, err := ma.RequestBytes(soon(t), f, 1, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			msg := requestAt(t, mb)
 			cancel(cause)
 			if _, err := c.Wait(ctx); !errors.Is(err, cause) {
 				t.Fatal(err)
 			}
-			if err := mb.ReplyBytes(soon(t), msg, make([]byte, 1<<20)); err != nil {
-				t.Fatal(err)
-			}
+			must(t, mb.ReplyBytes(soon(t), msg, make([]byte, 1<<20)))
 			msg.Release()
 		}
 		eventually.True(t, "the replies are dropped", func() bool { _, late := a.calls.counts(); return late == n })
@@ -527,9 +487,7 @@ func TestCallCancelled(t *testing.T) {
 		}
 		go served(mb)
 		m, err := called(soon(t), ma, f, 1, make([]byte, 3<<20))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		m.Release()
 		mb.Close()
 	})
@@ -539,9 +497,7 @@ func TestCallCancelled(t *testing.T) {
 func TestCallCancelledWithoutCause(t *testing.T) {
 	pairs(t, func(t *testing.T, a, b *Dispatcher, ma, mb *Mailbox) {
 		p, err := ma.RequestBytes(soon(t), flow(t, a, mb), 1, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		p.Cancel(nil)
 		if msg, err := p.Wait(soon(t)); msg != nil || !errors.Is(err, context.Canceled) {
 			t.Error(msg, err)
@@ -560,17 +516,13 @@ func TestRepliesOutOfOrder(t *testing.T) {
 		var requests [n]*Message
 		for i := range n {
 			p, err := ma.RequestBytes(soon(t), f, uint64(i), []byte("request"))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			calls[i], requests[i] = p, requestAt(t, mb)
 		}
 		var replies sync.WaitGroup
 		replies.Go(func() {
 			for i := n - 1; i >= 0; i-- {
-				if err := mb.Reply(soon(t), requests[i], noise(t, b, 1<<20, uint64(i))); err != nil {
-					t.Error(err)
-				}
+				noErr(t, mb.Reply(soon(t), requests[i], noise(t, b, 1<<20, uint64(i))))
 				requests[i].Release()
 			}
 		})
@@ -596,9 +548,7 @@ func TestCallCancelledByOther(t *testing.T) {
 		cause := errors.New("given up")
 		start := func() (Pending, *Message) {
 			p, err := ma.RequestBytes(soon(t), f, 1, []byte("request"))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			return p, requestAt(t, mb)
 		}
 		p, msg := start()
@@ -608,26 +558,18 @@ func TestCallCancelledByOther(t *testing.T) {
 			waits <- err
 		}()
 		p.Cancel(cause)
-		if err := <-waits; !errors.Is(err, cause) {
-			t.Error(err)
-		}
-		if err := mb.ReplyBytes(soon(t), msg, []byte("late")); err != nil {
-			t.Error(err)
-		}
+		fails(t, <-waits, cause)
+		noErr(t, mb.ReplyBytes(soon(t), msg, []byte("late")))
 		msg.Release()
 
 		second, msg := start() // behind the late reply, which is dropped
-		if err := mb.ReplyBytes(soon(t), msg, []byte("reply")); err != nil {
-			t.Error(err)
-		}
+		noErr(t, mb.ReplyBytes(soon(t), msg, []byte("reply")))
 		msg.Release()
 		eventually.True(t, "the reply comes", func() bool { n, _ := a.calls.counts(); return n == 0 })
 		p.Cancel(cause) // the call has ended
 		second.Cancel(cause)
 		reply, err := second.Wait(soon(t))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		reply.Release()
 		second.Cancel(cause)
 		noCalls(t, a, 1)
@@ -675,14 +617,10 @@ func TestReplyToDead(t *testing.T) {
 		if err := mb.ReplyBytes(soon(t), first, nil); err != nil { // the resource is deleted: no error
 			t.Fatal(err)
 		}
-		if err := a.Close(soon(t)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, a.Close(soon(t)))
 		in := second.in
 		eventually.True(t, "the server knows", func() bool { return in.l == nil || in.l.ended() })
-		if err := mb.ReplyBytes(soon(t), second, nil); !errors.Is(err, ErrGone) {
-			t.Error(err)
-		}
+		fails(t, mb.ReplyBytes(soon(t), second, nil), ErrGone)
 		first.Release()
 		second.Release()
 		mb.Close()
@@ -718,9 +656,7 @@ func TestCallFullMailbox(t *testing.T) {
 			f := flow(t, a, mb)
 			for _, size := range []int{1, 60_000, 100_000, 5 << 20, 1} {
 				m, err := called(soon(t), ma, f, 1, make([]byte, size))
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				m.Release()
 			}
 			cancel()
@@ -737,9 +673,7 @@ func TestCallBeforeConnection(t *testing.T) {
 	m := box(t, a, 1, 0)
 	unknown := resource.MakeGID(1, 9, 0)
 	f, err := a.Flow(unknown, 1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	short, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
 	defer cancel()
 	call := func(ctx context.Context) error {
@@ -749,15 +683,11 @@ func TestCallBeforeConnection(t *testing.T) {
 		}
 		return err
 	}
-	if err := call(short); !errors.Is(err, context.DeadlineExceeded) {
-		t.Error(err)
-	}
+	fails(t, call(short), context.DeadlineExceeded)
 	w.mu.Lock()
 	w.gone[unknown] = true
 	w.mu.Unlock()
-	if err := call(soon(t)); !errors.Is(err, ErrGone) {
-		t.Error(err)
-	}
+	fails(t, call(soon(t)), ErrGone)
 	noCalls(t, a, 0)
 }
 
@@ -821,17 +751,13 @@ func TestHostileCalls(t *testing.T) {
 	c := &fakeConn{}
 	l, ep := linked(t, d, c)
 	p, err := m.RequestBytes(soon(t), l.flow(9), 4, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	seq := uint32(0)
 	comes := func(f subsys.Frame, src uint32) {
 		t.Helper()
 		f.Seq, f.Src = seq, src
 		seq++
-		if err := ep.comes(c, []subsys.Frame{f}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, ep.comes(c, []subsys.Frame{f}))
 	}
 	numbers := []uint64{0, 1, p.number + 1, p.number + 1<<32, p.number - 1<<32, 1 << 63, math.MaxUint64, 1<<32 - 1, 1<<31 - 1}
 	for _, n := range numbers {
@@ -870,9 +796,7 @@ func TestHostileCalls(t *testing.T) {
 	f.Seq, f.Src = seq, 9
 	g := ask(seq+1, 2)
 	g.Src = 9
-	if err := ep.comes(c, []subsys.Frame{f, g}); !errors.Is(err, ErrProtocol) {
-		t.Error(err)
-	}
+	fails(t, ep.comes(c, []subsys.Frame{f, g}), ErrProtocol)
 	m.Close()
 }
 
@@ -889,9 +813,7 @@ func TestUnreadEnds(t *testing.T) {
 	l.mu.Unlock()
 	l.unanswered(in, 5, 1, wire.WhyReleased)
 	f := subsys.Frame{Header: subsys.Header{Type: wire.TypeNeed, Dst: 1, Tag: 64}}
-	if err := ep.comes(c, []subsys.Frame{f}); !errors.Is(err, ErrProtocol) {
-		t.Error(err)
-	}
+	fails(t, ep.comes(c, []subsys.Frame{f}), ErrProtocol)
 }
 
 // A small call takes no more locks than two messages. One lock enters it into the table, in place
@@ -908,18 +830,12 @@ func TestLocksOfCall(t *testing.T) {
 			f := flow(t, a, mb)
 			one := func() {
 				c, err := ma.RequestBytes(t.Context(), f, 1, []byte("hello"))
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				msg := requestAt(t, mb)
-				if err := mb.ReplyBytes(t.Context(), msg, []byte("world")); err != nil {
-					t.Fatal(err)
-				}
+				must(t, mb.ReplyBytes(t.Context(), msg, []byte("world")))
 				msg.Release()
 				m, err := c.Wait(t.Context())
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				m.Release()
 			}
 			most := 8.2
@@ -943,22 +859,16 @@ func TestCallWatch(t *testing.T) {
 		}
 		for range 3 {
 			p, err := ma.RequestBytes(soon(t), f, 1, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			c.sweep()
 			if c.sweep(); !watched() {
 				t.Fatal("the end of a target is not watched during a call")
 			}
 			msg := requestAt(t, mb)
-			if err := mb.ReplyBytes(soon(t), msg, nil); err != nil {
-				t.Fatal(err)
-			}
+			must(t, mb.ReplyBytes(soon(t), msg, nil))
 			msg.Release()
 			m, err := p.Wait(soon(t))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			m.Release()
 			c.sweep()
 			if c.sweep(); watched() {

@@ -64,9 +64,7 @@ func TestGiveUpWithoutDirectory(t *testing.T) {
 				t.Errorf("reported %+v", u)
 			}
 		})
-		if err := f.try(soon(t), 8, 10); !errors.Is(err, ErrUnreachable) {
-			t.Errorf("a send afterwards: %v", err)
-		}
+		fails(t, f.try(soon(t), 8, 10), ErrUnreachable, "a send afterwards")
 	}
 }
 
@@ -110,18 +108,14 @@ func TestDeliveredIsNotReported(t *testing.T) {
 	mb := box(t, b, 1, 0)
 	f := flow(t, a, mb)
 	for range 10 {
-		if err := f.try(soon(t), 0, 10); err != nil {
-			t.Fatal(err)
-		}
+		must(t, f.try(soon(t), 0, 10))
 	}
 	eventually.True(t, "all is acknowledged", f.idle)
 	for _, p := range b.ports { // as if its process were killed
 		p.Close()
 	}
 	b.eachLink(func(l *link) { l.endLink(ErrUnreachable) })
-	if err := f.try(soon(t), 1, 10); err != nil {
-		t.Fatal(err)
-	}
+	must(t, f.try(soon(t), 1, 10))
 	w.mu.Lock()
 	w.gone[b.self] = true
 	w.mu.Unlock()
@@ -141,13 +135,9 @@ func TestProposedIsTakenBack(t *testing.T) {
 	w := newWorld()
 	a, b := w.node(t, 2, tcp.New()), w.node(t, 1, tcp.New())
 	la, err := a.link(b.self)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	lb, err := b.link(a.self)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	gen := lb.life.Propose() // b dials too, and goes first
 	if err := a.shake(soon(t), la, a.ports[0], b.Addrs()[0], nil); !errors.Is(err, ErrRefused) {
 		t.Fatalf("the handshake ended with %v, not with a refusal", err)

@@ -63,6 +63,34 @@ func trusting(cluster string, keys ...string) func() Trust {
 // gives up, Close waits for the peer.
 func givesUp(c *Config) { c.GiveUp = 2 * time.Second }
 
+// must ends the test if err is not nil.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// noErr fails the test if err is not nil, and lets it go on.
+func noErr(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// fails checks that err matches want. what, a format with its values, says what has returned err.
+func fails(t testing.TB, err, want error, what ...any) {
+	t.Helper()
+	if errors.Is(err, want) {
+		return
+	}
+	if len(what) > 0 {
+		err = fmt.Errorf(what[0].(string)+": %w", append(what[1:], err)...)
+	}
+	t.Errorf("%v; want %v", err, want)
+}
+
 // node returns a context that listens on tr. A test that waits for it to give up sets a short
 // GiveUp.
 func (w *world) node(t testing.TB, n uint64, tr subsys.Transport, change ...func(*Config)) *Dispatcher {
@@ -73,9 +101,7 @@ func (w *world) node(t testing.TB, n uint64, tr subsys.Transport, change ...func
 		f(&cfg)
 	}
 	d := New(cfg)
-	if err := d.Listen(tr, ""); err != nil {
-		t.Fatal(err)
-	}
+	must(t, d.Listen(tr, ""))
 	w.mu.Lock()
 	w.at[cfg.Self] = d.Addrs()
 	w.mu.Unlock()
@@ -91,9 +117,7 @@ func (w *world) node(t testing.TB, n uint64, tr subsys.Transport, change ...func
 func buf(t testing.TB, d *Dispatcher, s string) *buffers.Buffer {
 	t.Helper()
 	b, err := d.cfg.Pool.Get(len(s))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	copy(b.Bytes(), s)
 	return b
 }
@@ -101,18 +125,14 @@ func buf(t testing.TB, d *Dispatcher, s string) *buffers.Buffer {
 func box(t testing.TB, d *Dispatcher, serial uint32, limit int) *Mailbox {
 	t.Helper()
 	m, err := d.Mailbox(serial, limit)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return m
 }
 
 func flow(t testing.TB, d *Dispatcher, to *Mailbox) *Flow {
 	t.Helper()
 	f, err := d.Flow(to.d.self, to.serial)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return f
 }
 
@@ -181,21 +201,15 @@ func TestPingPong(t *testing.T) {
 				}()
 				f := flow(t, a, mb)
 				for i := range uint64(rounds) {
-					if err := f.Send(ctx, 1, i, buf(t, a, fmt.Sprint("ping ", i))); err != nil {
-						t.Fatal(err)
-					}
+					must(t, f.Send(ctx, 1, i, buf(t, a, fmt.Sprint("ping ", i))))
 					m, err := ma.Recv(ctx, From(b.self.WithSerial(1)), Tag(i+1))
-					if err != nil {
-						t.Fatal(err)
-					}
+					must(t, err)
 					if string(m.Bytes()) != fmt.Sprint("ping ", i) {
 						t.Fatalf("round %d: %q", i, m.Bytes())
 					}
 					m.Release()
 				}
-				if err := <-echoed; err != nil {
-					t.Fatal(err)
-				}
+				must(t, <-echoed)
 			})
 		}
 	}
@@ -279,12 +293,8 @@ func TestSendToMissing(t *testing.T) {
 				}
 				return
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := f.Send(ctx, 5, 7, buf(t, a, "x")); err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
+			must(t, f.Send(ctx, 5, 7, buf(t, a, "x")))
 			u := <-reported
 			if u.To != b.self.WithSerial(99) || u.From != a.self.WithSerial(5) || u.Tag != 7 || !errors.Is(u.Err, ErrGone) {
 				t.Fatalf("reported %+v", u)
@@ -322,9 +332,7 @@ func BenchmarkRate(b *testing.B) {
 			}()
 			for i := range b.N {
 				p, _ := x.cfg.Pool.Get(64)
-				if err := f.Send(ctx, 1, uint64(i), p); err != nil {
-					b.Fatal(err)
-				}
+				must(b, f.Send(ctx, 1, uint64(i), p))
 			}
 			<-done
 		})

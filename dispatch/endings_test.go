@@ -16,9 +16,7 @@ func onEnd(t *testing.T, f *Flow) (ended chan error, cancel func() bool) {
 	t.Helper()
 	ended = make(chan error, 2)
 	cancel, err := f.OnEnd(soon(t), func(err error) { ended <- err })
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return ended, cancel
 }
 
@@ -62,9 +60,7 @@ func TestOnEnd(t *testing.T) {
 				f := flow(t, b, mine)
 				const count = 1000
 				for i := range count {
-					if err := f.SendBytes(soon(t), m.serial, uint64(i), []byte("last words")); err != nil {
-						t.Fatal(err)
-					}
+					must(t, f.SendBytes(soon(t), m.serial, uint64(i), []byte("last words")))
 				}
 				m.Close()
 				wait, cancel := context.WithCancel(soon(t)) // a receiver makes progress until the end
@@ -84,18 +80,14 @@ func TestOnEnd(t *testing.T) {
 				if err != nil && name == "inproc" {
 					return // Flow returns the error at once
 				}
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				ended, _ := onEnd(t, f)
 				awaitEnd(t, ended, ErrGone)
 			})
 			t.Run("already gone", func(t *testing.T) {
 				m := box(t, b, 3, 0)
 				f := flow(t, a, m)
-				if err := f.SendBytes(soon(t), 1, 0, nil); err != nil {
-					t.Fatal(err)
-				}
+				must(t, f.SendBytes(soon(t), 1, 0, nil))
 				if _, err := m.Recv(soon(t)); err != nil {
 					t.Fatal(err)
 				}
@@ -107,24 +99,18 @@ func TestOnEnd(t *testing.T) {
 				c := w.node(t, 3, tr)
 				m := box(t, c, 1, 0)
 				f := flow(t, a, m)
-				if err := f.SendBytes(soon(t), 1, 0, nil); err != nil {
-					t.Fatal(err)
-				}
+				must(t, f.SendBytes(soon(t), 1, 0, nil))
 				if _, err := m.Recv(soon(t)); err != nil { // now there is a connection
 					t.Fatal(err)
 				}
 				ended, _ := onEnd(t, f)
-				if err := c.Close(soon(t)); err != nil {
-					t.Fatal(err)
-				}
+				must(t, c.Close(soon(t)))
 				awaitEnd(t, ended, ErrGone)
 			})
 			t.Run("as this context closes", func(t *testing.T) {
 				c := w.node(t, 4, tr)
 				ended, _ := onEnd(t, flow(t, c, box(t, b, 4, 0)))
-				if err := c.Close(soon(t)); err != nil {
-					t.Fatal(err)
-				}
+				must(t, c.Close(soon(t)))
 				awaitEnd(t, ended, ErrClosed)
 			})
 		})
@@ -161,9 +147,7 @@ func TestOnEndUnknown(t *testing.T) {
 			unknown := resource.MakeGID(1, 9, 0)
 			w.gone[unknown] = true
 			f, err := a.Flow(unknown, 1)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			ended, _ := onEnd(t, f)
 			awaitEnd(t, ended, ErrGone)
 		})
@@ -174,9 +158,7 @@ func TestOnEndUnknown(t *testing.T) {
 func TestCountedOnce(t *testing.T) {
 	d := newWorld().node(t, 1, inproc.NewNetwork().Transport())
 	l, err := d.link(resource.MakeGID(1, 2, 0))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	l.traffic.sentB = 10
 	l.endLink(ErrUnreachable)
 	d.unlink(l)

@@ -115,9 +115,7 @@ func TestContextEndsAsItIsAwaited(t *testing.T) {
 						w.mu.Lock()
 						w.gone[b.self] = true
 						w.mu.Unlock()
-						if err := b.Close(soon(t)); err != nil {
-							t.Error(err)
-						}
+						noErr(t, b.Close(soon(t)))
 					})
 					const each = 3
 					for tag := range uint64(each) {
@@ -186,9 +184,7 @@ func silentNodeIsDeadWhenTheDirectorySaysSo(t *testing.T, n *simulated) {
 		received <- err
 	}()
 	c, err := mine.RequestBytes(soon(t), flow(t, a, its), 1, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	request := requestAt(t, its)
 	go func() {
 		_, err := c.Wait(soon(t))
@@ -255,9 +251,7 @@ func TestContextOfDeadNode(t *testing.T) {
 			isEmpty(t, mine)
 			w.kill(b)
 			gone, err := mine.Recv(soon(t))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if of := monitored(its); !gone.IsGone() || gone.From() != of || !errors.Is(gone.GoneErr(), ErrNodeDead) {
 				t.Errorf("the end of %v: from %v: %v", of, gone.From(), gone.GoneErr())
 			}
@@ -312,9 +306,7 @@ func TestAcceptedLinkOfDeadNode(t *testing.T) {
 			talk(t, b, a, mine, 1)
 			monitorOf(t, mine, monitored(its), 7)
 			l, err := a.link(b.self)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			for round := range uint64(3) {
 				await.Store(looks.Load() + 2)
 				resumed := a.Stats().Resumed
@@ -332,9 +324,7 @@ func TestAcceptedLinkOfDeadNode(t *testing.T) {
 			eventually.True(t, "the link ends", l.ended)
 			l.mu.Lock()
 			defer l.mu.Unlock()
-			if err := l.life.Cause(); !errors.Is(err, ErrGone) {
-				t.Error("the link ended of", err)
-			}
+			fails(t, l.life.Cause(), ErrGone, "the link ended of")
 		})
 	}
 }
@@ -521,9 +511,7 @@ func TestDeadlineIsNoDeath(t *testing.T) {
 		}
 	})
 	l, err := a.linkOf(linkKey{peer: resource.MakeGID(1, 9, 0)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if _, err := l.try(t.Context(), shakeTimeout, time.Now()); !errors.Is(err, ErrNodeDead) {
 		t.Error(err)
 	}
@@ -545,9 +533,7 @@ func TestEndedLinkIsNotDialled(t *testing.T) {
 	mine, its := box(t, a, 1, 0), resource.MakeGID(1, 9, 1)
 	monitorOf(t, mine, its, 1)
 	awaitGone(t, mine, its, 1)
-	if err := a.Close(soon(t)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, a.Close(soon(t)))
 	if n := looks.Load(); n != 1 {
 		t.Errorf("the directory was asked %d times", n)
 	}
@@ -640,9 +626,7 @@ func TestSelectWhileClosed(t *testing.T) {
 				m.Close()
 				all.Wait()
 				eventually.True(t, "each message is received or reported", func() bool { return received.Load()+reported.Load() >= accepted.Load() })
-				if err := errors.Join(a.Close(soon(t)), b.Close(soon(t))); err != nil {
-					t.Error(err)
-				}
+				noErr(t, errors.Join(a.Close(soon(t)), b.Close(soon(t))))
 				if received.Load()+reported.Load() != accepted.Load() {
 					t.Fatalf("%d messages accepted, %d received, %d reported", accepted.Load(), received.Load(), reported.Load())
 				}
@@ -674,9 +658,7 @@ func TestStuckRecvAny(t *testing.T) {
 				take(t, full, Tag(1))
 			}
 			take(t, full, Tag(2))
-			if err := <-sent; err != nil {
-				t.Error(err)
-			}
+			noErr(t, <-sent)
 		})
 	}
 }
@@ -703,16 +685,12 @@ func TestStuckInBothDirections(t *testing.T) {
 						result <- err
 					}()
 					eventually.Within(eventually.Patience, func() bool { end.mine.checkStuck(); return len(result) == 1 })
-					if err := <-result; !errors.Is(err, ErrStuck) {
-						t.Errorf("the receive: %v", err)
-					}
+					fails(t, <-result, ErrStuck, "the receive")
 					for range n {
 						take(t, end.mine, Tag(1))
 					}
 					take(t, end.mine, Tag(2))
-					if err := <-end.sent; err != nil {
-						t.Error(err)
-					}
+					noErr(t, <-end.sent)
 				})
 			}
 			ends.Wait()
@@ -734,14 +712,10 @@ func TestPutBackRequest(t *testing.T) {
 		}
 		for range 3 {
 			first, second := requestAt(t, mb), requestAt(t, mb)
-			if err := errors.Join(mb.PutBack(second), mb.PutBack(first)); err != nil {
-				t.Fatal(err)
-			}
+			must(t, errors.Join(mb.PutBack(second), mb.PutBack(first)))
 		}
 		msg := requestAt(t, mb)
-		if err := mb.ReplyBytes(soon(t), msg, reversed(msg.Bytes())); err != nil {
-			t.Fatal(err)
-		}
+		must(t, mb.ReplyBytes(soon(t), msg, reversed(msg.Bytes())))
 		msg.Release()
 		reply, err := calls[0].Wait(soon(t))
 		if err != nil || reply.Tag() != 0 || string(reply.Bytes()) != "cba" {

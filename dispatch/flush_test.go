@@ -33,18 +33,14 @@ func TestFlush(t *testing.T) {
 			total := 0
 			for round := range 20 {
 				for _, n := range []int{0, 100, 3_000, 300_000, 10, 100_000} {
-					if err := f.try(soon(t), uint64(round), n); err != nil {
-						t.Fatal(err)
-					}
+					must(t, f.try(soon(t), uint64(round), n))
 					total++
 				}
 				flush := me.Flush
 				if round%2 == 0 {
 					flush = a.Flush
 				}
-				if err := flush(soon(t)); err != nil {
-					t.Fatal(err)
-				}
+				must(t, flush(soon(t)))
 				if n, _ := mb.Len(); n != total {
 					t.Fatalf("after Flush %d messages of %d are in the mailbox", n, total)
 				}
@@ -98,12 +94,8 @@ func TestFlushTellsUndelivered(t *testing.T) {
 			for round := range 50 {
 				mb := box(t, b, uint32(round+1), 0)
 				f := flow(t, a, mb)
-				if err := f.try(soon(t), 0, 10); err != nil {
-					t.Fatal(err)
-				}
-				if err := me.Flush(soon(t)); err != nil {
-					t.Fatal(err)
-				}
+				must(t, f.try(soon(t), 0, 10))
+				must(t, me.Flush(soon(t)))
 				take(t, mb)
 				mb.Close()
 				accepted := 0
@@ -128,9 +120,7 @@ func TestFlushTellsUndelivered(t *testing.T) {
 			}
 			close(stop)
 			<-ended
-			if err := a.Flush(soon(t)); !errors.Is(err, ErrGone) {
-				t.Errorf("the context's Flush: %v", err)
-			}
+			fails(t, a.Flush(soon(t)), ErrGone, "the context's Flush")
 			if err := other.Flush(soon(t)); err != nil {
 				t.Errorf("another resource's messages are reported: %v", err)
 			}
@@ -152,13 +142,9 @@ func TestFlushUnreachable(t *testing.T) {
 			w.at[peer] = nil // without an address, a search for the peer goes on
 			w.mu.Unlock()
 			f, err := a.Flow(peer, 1)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			for _, n := range []int{10, 10_000, 10} {
-				if err := f.try(soon(t), 0, n); err != nil {
-					t.Fatal(err)
-				}
+				must(t, f.try(soon(t), 0, n))
 			}
 			ctx, cancel := context.WithCancel(soon(t))
 			cancel()
@@ -186,19 +172,11 @@ func TestFlushOfOneResource(t *testing.T) {
 	nobody := resource.MakeGID(1, 3, 0) // has no address
 	defer w.setGone(nobody, true)       // then a can close
 	f, err := a.Flow(nobody, 1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := f.SendBytes(soon(t), other.serial, 0, []byte("stuck")); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, f.SendBytes(soon(t), other.serial, 0, []byte("stuck")))
 	mb := box(t, b, 1, 0)
-	if err := flow(t, a, mb).try(soon(t), 0, 10); err != nil {
-		t.Fatal(err)
-	}
-	if err := me.Flush(soon(t)); err != nil {
-		t.Error(err)
-	}
+	must(t, flow(t, a, mb).try(soon(t), 0, 10))
+	noErr(t, me.Flush(soon(t)))
 	if n, _ := mb.Len(); n != 1 {
 		t.Errorf("%d messages are in the mailbox", n)
 	}
@@ -218,12 +196,8 @@ func TestFlushAsContextCloses(t *testing.T) {
 	a := w.node(t, 1, transports()["tcp"])
 	me := box(t, a, 1, 0)
 	f, err := a.Flow(resource.MakeGID(1, 3, 0), 1) // the context has no address
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := f.try(soon(t), 0, 10); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, f.try(soon(t), 0, 10))
 	got := make(chan error, 2)
 	go func() { got <- me.Flush(soon(t)) }()
 	go func() { got <- a.Flush(soon(t)) }()
@@ -232,14 +206,10 @@ func TestFlushAsContextCloses(t *testing.T) {
 	a.Close(ctx)
 	eventually.Returns(t, "Flush", func() {
 		for range 2 {
-			if err := <-got; !errors.Is(err, ErrClosed) {
-				t.Errorf("Flush as the context closed: %v", err)
-			}
+			fails(t, <-got, ErrClosed, "Flush as the context closed")
 		}
 	})
-	if err := me.Flush(soon(t)); !errors.Is(err, ErrClosed) {
-		t.Errorf("Flush of a closed resource: %v", err)
-	}
+	fails(t, me.Flush(soon(t)), ErrClosed, "Flush of a closed resource")
 }
 
 // Wait returns when the library no longer needs a buffer: when its message was delivered over the
@@ -255,34 +225,24 @@ func TestWaitForBuffer(t *testing.T) {
 			mb := box(t, b, 1, 0)
 			nobody := resource.MakeGID(1, 3, 0) // the context has no address
 			lost, err := a.Flow(nobody, 1)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			p := noise(t, a, 10_000, 1)
 			if err := p.Wait(soon(t)); err != nil {
 				t.Errorf("a buffer that was not sent: %v", err)
 			}
 			for range 20 {
 				p.Retain()
-				if err := flow(t, a, mb).Send(soon(t), 1, 0, p); err != nil {
-					t.Fatal(err)
-				}
-				if err := p.Wait(soon(t)); err != nil {
-					t.Fatal(err)
-				}
+				must(t, flow(t, a, mb).Send(soon(t), 1, 0, p))
+				must(t, p.Wait(soon(t)))
 				if n, _ := mb.Len(); n != 1 {
 					t.Fatalf("%d messages are in the mailbox", n)
 				}
 				take(t, mb)
 			}
 			p.Retain()
-			if err := lost.Send(soon(t), 1, 0, p); err != nil {
-				t.Fatal(err)
-			}
+			must(t, lost.Send(soon(t), 1, 0, p))
 			p.Retain()
-			if err := flow(t, a, mb).Send(soon(t), 1, 0, p); err != nil {
-				t.Fatal(err)
-			}
+			must(t, flow(t, a, mb).Send(soon(t), 1, 0, p))
 			w.setGone(nobody, true)
 			if err := a.Flush(soon(t)); err == nil || p.State() != buffers.Delivered {
 				// The flush ends when the other link has been given up.
@@ -295,19 +255,13 @@ func TestWaitForBuffer(t *testing.T) {
 				t.Fatal(err)
 			}
 			p.Retain()
-			if err := lost.Send(soon(t), 1, 0, p); err != nil {
-				t.Fatal(err)
-			}
+			must(t, lost.Send(soon(t), 1, 0, p))
 			p.Retain()
-			if err := flow(t, a, mb).Send(soon(t), 1, 0, p); err != nil {
-				t.Fatal(err)
-			}
+			must(t, flow(t, a, mb).Send(soon(t), 1, 0, p))
 			take(t, mb)
 			ctx, cancel := context.WithCancel(soon(t))
 			cancel()
-			if err := p.Wait(ctx); !errors.Is(err, context.Canceled) {
-				t.Errorf("one of two sends is under way: %v", err)
-			}
+			fails(t, p.Wait(ctx), context.Canceled, "one of two sends is under way")
 			w.setGone(nobody, true)
 			if err := p.Wait(soon(t)); err != nil || p.State() != buffers.Delivered {
 				t.Errorf("when the link was given up: %v, the buffer is %v", err, p.State())
@@ -396,13 +350,9 @@ func TestFlushOfTargets(t *testing.T) {
 			stuck := nobody.WithSerial(5)
 			send := func(to resource.GID, sizes ...int) {
 				f, err := a.Flow(to.Context(), to.Serial())
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				for _, n := range sizes {
-					if err := f.try(soon(t), 7, n); err != nil {
-						t.Fatal(err)
-					}
+					must(t, f.try(soon(t), 7, n))
 				}
 			}
 			send(stuck, 10, 10_000, 10)
@@ -447,13 +397,9 @@ func TestCloseNamesTargets(t *testing.T) {
 	nobody := resource.MakeGID(1, 3, 0) // has no address
 	for serial := range uint32(5) {
 		f, err := a.Flow(nobody, serial+1)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for range serial + 1 {
-			if err := f.try(soon(t), 0, 10); err != nil {
-				t.Fatal(err)
-			}
+			must(t, f.try(soon(t), 0, 10))
 		}
 	}
 	ctx, cancel := context.WithCancel(soon(t))
@@ -504,12 +450,8 @@ func TestSendAndForget(t *testing.T) {
 				m.Release()
 			}
 			forget(sizes...) // unread as the resource ends
-			if err := f.try(soon(t), 1, 10); err != nil {
-				t.Fatal(err)
-			}
-			if err := me.Flush(soon(t)); err != nil {
-				t.Fatal(err)
-			}
+			must(t, f.try(soon(t), 1, 10))
+			must(t, me.Flush(soon(t)))
 			mb.Close()
 			forget(sizes...) // perhaps under way as the resource ends
 			eventually.True(t, "the other message is reported", func() bool { return a.Stats().Undelivered == 1 })
@@ -541,18 +483,12 @@ func TestForgottenIsNotAwaited(t *testing.T) {
 				})
 				me := box(t, a, 1, 0)
 				f, err := a.Flow(nobody, 1)
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				for _, n := range []int{10, 3_000, 30_000, 10} {
-					if err := f.SendAndForget(soon(t), 1, 2, make([]byte, n)); err != nil {
-						t.Fatal(err)
-					}
+					must(t, f.SendAndForget(soon(t), 1, 2, make([]byte, n)))
 				}
 				for _, err := range []error{me.Flush(soon(t)), a.Flush(soon(t), nobody.WithSerial(1)), a.Close(soon(t))} {
-					if err != nil {
-						t.Error(err)
-					}
+					noErr(t, err)
 				}
 			}
 		})
@@ -570,14 +506,10 @@ func TestCloseWaitsBesideForgotten(t *testing.T) {
 				f := flow(t, a, mb)
 				for _, n := range sizes {
 					for _, err := range []error{f.SendAndForget(soon(t), 1, 2, make([]byte, n)), f.try(soon(t), 1, n), f.SendAndForget(soon(t), 1, 2, make([]byte, n))} {
-						if err != nil {
-							t.Fatal(err)
-						}
+						must(t, err)
 					}
 				}
-				if err := a.Close(soon(t)); err != nil {
-					t.Error(err)
-				}
+				noErr(t, a.Close(soon(t)))
 				if n, _ := mb.Len(); n < 2 {
 					t.Errorf("%d messages have arrived", n)
 				}

@@ -25,17 +25,13 @@ func TestShortLivedResources(t *testing.T) {
 			f := flow(t, a, lasting)
 			for i := range *resourcesFlag {
 				mb := box(t, b, uint32(2+i), 0)
-				if err := flow(t, a, mb).try(soon(t), 0, 10); err != nil {
-					t.Fatal(err)
-				}
+				must(t, flow(t, a, mb).try(soon(t), 0, 10))
 				if i%2 == 0 { // otherwise it is closed while the message comes, or is unread
 					take(t, mb)
 				}
 				mb.Close()
 			}
-			if err := f.try(soon(t), 0, 10); err != nil {
-				t.Fatal(err)
-			}
+			must(t, f.try(soon(t), 0, 10))
 			take(t, lasting)
 			if f.l == nil {
 				eventually.True(t, "the sender's flows dropped", func() bool {
@@ -51,9 +47,7 @@ func TestShortLivedResources(t *testing.T) {
 				return len(f.l.flows) == 1
 			})
 			l, err := b.link(a.self)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			eventually.True(t, "the receiver's accounts dropped", func() bool {
 				_ = f.try(soon(t), 0, 0) // the accounts go with the next frames
 				l.d.takeToken()

@@ -17,9 +17,7 @@ import (
 // and of the context, have the reason and the address, after GiveUp has passed.
 func TestUnreachableHasReason(t *testing.T) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	addr := ln.Addr().String()
 	ln.Close()
 	w := newWorld()
@@ -32,23 +30,15 @@ func TestUnreachableHasReason(t *testing.T) {
 	w.mu.Unlock()
 	mine := box(t, d, 1, 0)
 	stop, err := mine.Monitor(soon(t), nobody.WithSerial(7), 99)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer stop()
 	f, err := d.Flow(nobody, 7)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for range 3 {
-		if err := f.try(soon(t), 1, 10); err != nil {
-			t.Fatal(err)
-		}
+		must(t, f.try(soon(t), 1, 10))
 	}
 	m, err := mine.Recv(soon(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer m.Release()
 	for what, err := range map[string]error{"monitor": m.GoneErr(), "resource": mine.Flush(soon(t)), "context": d.Flush(soon(t))} {
 		var none *NoConnectionError

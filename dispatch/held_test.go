@@ -105,9 +105,7 @@ func (h *heirWorld) succeed(t *testing.T, push, before func()) *link {
 	}
 	h.l.giveUp(fmt.Errorf("%w: of a test", ErrUnreachable), past)
 	next, err := h.b.linkOf(h.l.key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return next
 }
 
@@ -171,9 +169,7 @@ func TestHeldForgottenArrives(t *testing.T) {
 		}
 		m.Release()
 	}
-	if err := h.b.Flush(soon(t)); err != nil {
-		t.Error(err)
-	}
+	noErr(t, h.b.Flush(soon(t)))
 }
 
 // A Flush that began before the successor took messages over counts each of them once, by target,
@@ -244,9 +240,7 @@ func TestFlushOfMovedLarge(t *testing.T) {
 			}()
 		}()
 	})
-	if err := <-flushed; err != nil {
-		t.Error(err)
-	}
+	noErr(t, <-flushed)
 	if n, _ := its.Len(); n != 2 {
 		t.Errorf("Flush returned with %d messages in the mailbox", n)
 	}
@@ -264,9 +258,7 @@ func TestHeldRequestCancelled(t *testing.T) {
 			its := box(t, h.a, 7, FirstCredit)
 			f := h.flow(t, its)
 			p, err := h.mine.beginCall(soon(t), f, 5, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			cancelled := make(chan struct{})
 			cancel := func() {
 				ctx, end := context.WithCancel(soon(t))
@@ -304,9 +296,7 @@ func TestHeldRequestCancelled(t *testing.T) {
 				t.Error("flush:", err)
 			}
 			// What is sent now comes behind the cancellation.
-			if err := flow(t, h.b, its).SendBytes(soon(t), h.mine.serial, 2, nil); err != nil {
-				t.Fatal(err)
-			}
+			must(t, flow(t, h.b, its).SendBytes(soon(t), h.mine.serial, 2, nil))
 			if err := h.b.Flush(soon(t)); err != nil {
 				t.Error("flush:", err)
 			}
@@ -410,9 +400,7 @@ func TestMonitorAfterGivingUp(t *testing.T) {
 	h.w.at[h.b.self] = nil
 	h.w.mu.Unlock()
 	stop, err := its.Monitor(soon(t), monitored(h.mine), 99)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer stop()
 	h.leads(h.a.Addrs()...)
 	h.hole.end() // the peer dials, with the session that it knows
@@ -438,9 +426,7 @@ func TestHeldRequestReason(t *testing.T) {
 				size = 2 << 20
 			}
 			p, err := h.mine.beginCall(soon(t), f, 5, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			received, why := make(chan struct{}), make(chan error, 1)
 			go func() {
 				defer close(why)
@@ -486,9 +472,7 @@ func TestHeldRequestReason(t *testing.T) {
 				e.tellCancelled(p.number, context.DeadlineExceeded)
 				h.b.doneWaiting(p.w)
 			}
-			if err := flow(t, h.b, its).SendBytes(soon(t), h.mine.serial, 6, nil); err != nil {
-				t.Fatal(err)
-			}
+			must(t, flow(t, h.b, its).SendBytes(soon(t), h.mine.serial, 6, nil))
 			n := 0
 			for err := range why {
 				n++

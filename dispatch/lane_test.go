@@ -39,9 +39,7 @@ func both(t testing.TB, change ...func(*Config)) (a, b *Dispatcher) {
 func flowOver(t testing.TB, d *Dispatcher, to *Mailbox, lane Lane) *Flow {
 	t.Helper()
 	f, err := d.FlowOver(to.d.self, to.serial, lane)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return f
 }
 
@@ -53,9 +51,7 @@ func exchange(t testing.TB, from *Dispatcher, to *Mailbox, tag uint64, size int)
 func exchangeOver(t testing.TB, from *Dispatcher, to *Mailbox, lane Lane, tag uint64, size int) {
 	t.Helper()
 	ctx := soon(t)
-	if err := flowOver(t, from, to, lane).SendBytes(ctx, 1, tag, make([]byte, size)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, flowOver(t, from, to, lane).SendBytes(ctx, 1, tag, make([]byte, size)))
 	m, err := to.Recv(ctx)
 	if err != nil || m.Tag() != tag || m.Len() != size {
 		t.Fatal(m, err)
@@ -99,9 +95,7 @@ func TestLanes(t *testing.T) {
 			t.Errorf("%d links: %+v", s.Links, d.Routes())
 		}
 	}
-	if err := errors.Join(a.Close(ctx), b.Close(ctx)); err != nil {
-		t.Error(err)
-	}
+	noErr(t, errors.Join(a.Close(ctx), b.Close(ctx)))
 }
 
 // A lane with AnyTransport uses other transports if none of its own reaches a context. Without
@@ -335,9 +329,7 @@ func TestLanesKeepOrder(t *testing.T) {
 	}
 	s := d[0].Stats()
 	t.Logf("sent %v over %d links, %d broken", s.Sent, s.Links, s.Resumed)
-	if err := flushAndClose(ctx, d[0], d[1]); err != nil {
-		t.Error(err)
-	}
+	noErr(t, flushAndClose(ctx, d[0], d[1]))
 	if n := lost.Load(); n > 0 {
 		t.Errorf("%d reported undelivered", n)
 	}

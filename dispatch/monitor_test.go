@@ -25,9 +25,7 @@ func monitored(m *Mailbox) resource.GID { return m.d.self.WithSerial(m.serial) }
 func monitorOf(t testing.TB, m *Mailbox, of resource.GID, tag uint64) (stop func()) {
 	t.Helper()
 	stop, err := m.Monitor(soon(t), of, tag)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return stop
 }
 
@@ -35,9 +33,7 @@ func monitorOf(t testing.TB, m *Mailbox, of resource.GID, tag uint64) (stop func
 func awaitGone(t testing.TB, m *Mailbox, of resource.GID, tag uint64, sel ...Select) {
 	t.Helper()
 	msg, err := m.Recv(soon(t), sel...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer msg.Release()
 	if !msg.IsGone() || msg.From() != of || msg.Tag() != tag || msg.Len() != 0 {
 		t.Fatalf("a message from %v, tag %d, of %d bytes, gone: %v; want the end of %v, tag %d", msg.From(), msg.Tag(), msg.Len(), msg.IsGone(), of, tag)
@@ -72,15 +68,11 @@ func TestMonitorBehindMessages(t *testing.T) {
 			}
 			f := flowOver(t, b, mine, lane)
 			for range small {
-				if err := f.SendBytes(soon(t), its.serial, 4, []byte("last words")); err != nil {
-					t.Fatal(err)
-				}
+				must(t, f.SendBytes(soon(t), its.serial, 4, []byte("last words")))
 			}
 			sizes := []int{10, 20_000, 300_000, large} // the last one waits in a line when Send returns
 			for tag, size := range sizes {
-				if err := f.SendBytes(soon(t), its.serial, uint64(tag), make([]byte, size)); err != nil {
-					t.Fatal(err)
-				}
+				must(t, f.SendBytes(soon(t), its.serial, uint64(tag), make([]byte, size)))
 			}
 			its.Close()
 			if round == 1 {
@@ -88,9 +80,7 @@ func TestMonitorBehindMessages(t *testing.T) {
 			}
 			for n := 0; ; n++ {
 				msg, err := mine.Recv(soon(t))
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				isGone := msg.IsGone()
 				msg.Release()
 				if isGone {
@@ -141,9 +131,7 @@ func TestGoneBehindLargeTellsSenders(t *testing.T) {
 		failed <- err
 	}()
 	take(t, its)
-	if err := flow(t, b, mine).SendBytes(soon(t), 1, 0, make([]byte, 32<<20)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, flow(t, b, mine).SendBytes(soon(t), 1, 0, make([]byte, 32<<20)))
 	its.Close()
 	if err := <-failed; !errors.Is(err, ErrGone) {
 		t.Fatal(err)
@@ -186,9 +174,7 @@ func TestMonitorWithin(t *testing.T) {
 	monitorOf(t, m, monitored(m), 1)
 	monitorOf(t, m, monitored(o), 2)
 	monitorOf(t, o, monitored(m), 3)
-	if err := flow(t, a, m).SendBytes(soon(t), o.serial, 9, nil); err != nil {
-		t.Fatal(err)
-	}
+	must(t, flow(t, a, m).SendBytes(soon(t), o.serial, 9, nil))
 	o.Close()
 	take(t, m)
 	for range 2 { // a message that tells of an end is put back like any other
@@ -234,9 +220,7 @@ func TestMonitorIsForgotten(t *testing.T) {
 		t.Error(err)
 	}
 	l, err := a.link(b.self)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	eventually.True(t, "the link has no endings", func() bool {
 		l.mu.Lock()
 		defer l.mu.Unlock()
@@ -367,9 +351,7 @@ func TestManyMonitors(t *testing.T) {
 	seen := make([]bool, len(stops))
 	for range len(stops) / 2 {
 		msg, err := mine.Recv(soon(t))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		i := msg.Tag()
 		if !msg.IsGone() || seen[i] || i%2 == 0 || msg.From() != monitored(its[i%boxes]) {
 			t.Fatalf("the end of %v, tag %d", msg.From(), i)
@@ -442,9 +424,7 @@ func TestMonitorContextEndsOverLanes(t *testing.T) {
 			if n, _ := second.Len(); n != 2*each {
 				t.Errorf("the other lane has delivered %d messages", n)
 			}
-			if err := <-closed; err != nil {
-				t.Fatal(err)
-			}
+			must(t, <-closed)
 		})
 	}
 }

@@ -44,19 +44,11 @@ func TestRecvFromGone(t *testing.T) {
 			alone, either := recv(From(first)), recv(From(first, second), Tag(5))
 			alternatives := recv(Any(All(From(first), Tag(1)), From(second)))
 			f := flow(t, b, mine)
-			if err := f.SendBytes(soon(t), one.serial, 3, nil); err != nil {
-				t.Fatal(err)
-			}
-			if err := <-alone; err != nil {
-				t.Fatal(err)
-			}
+			must(t, f.SendBytes(soon(t), one.serial, 3, nil))
+			must(t, <-alone)
 			alone = recv(From(first))
-			if err := f.SendBytes(soon(t), one.serial, 3, nil); err != nil {
-				t.Fatal(err)
-			}
-			if err := <-alone; err != nil {
-				t.Fatal(err)
-			}
+			must(t, f.SendBytes(soon(t), one.serial, 3, nil))
+			must(t, <-alone)
 			unread := recv(From(first), Tag(9))
 			if err := f.SendBytes(soon(t), one.serial, 3, nil); err != nil { // it is not selected, and stays
 				t.Fatal(err)
@@ -72,12 +64,8 @@ func TestRecvFromGone(t *testing.T) {
 				t.Fatal("one of two lives:", err)
 			default:
 			}
-			if err := f.SendBytes(soon(t), two.serial, 4, nil); err != nil {
-				t.Fatal(err)
-			}
-			if err := <-alternatives; err != nil {
-				t.Fatal(err)
-			}
+			must(t, f.SendBytes(soon(t), two.serial, 4, nil))
+			must(t, <-alternatives)
 			two.Close()
 			isGone("both", either)
 			isGone("of several mailboxes", func() chan error {
@@ -113,9 +101,7 @@ func TestDoubtIsForgotten(t *testing.T) {
 			f := flow(t, b, mine)
 			ended := func() int {
 				l, err := a.link(b.self)
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				l.mu.Lock()
 				defer l.mu.Unlock()
 				return len(l.endings)
@@ -134,9 +120,7 @@ func TestDoubtIsForgotten(t *testing.T) {
 				var want error
 				switch i {
 				case 0:
-					if err := f.SendBytes(soon(t), its.serial, 1, nil); err != nil {
-						t.Fatal(err)
-					}
+					must(t, f.SendBytes(soon(t), its.serial, 1, nil))
 				case 1:
 					cancel()
 					want = context.Canceled
@@ -185,9 +169,7 @@ func TestDoubtRaces(t *testing.T) {
 				}
 				const count = 5
 				for range count {
-					if err := f.SendBytes(soon(t), its.serial, 1, nil); err != nil {
-						t.Fatal(err)
-					}
+					must(t, f.SendBytes(soon(t), its.serial, 1, nil))
 				}
 				its.Close()
 				if n := <-got; n != count {

@@ -46,9 +46,7 @@ func fill(p []byte, seed uint64) {
 func noise(t testing.TB, d *Dispatcher, n int, seed uint64) *buffers.Buffer {
 	t.Helper()
 	b, err := d.Buffer(n)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	fill(b.Bytes(), seed+uint64(n))
 	binary.LittleEndian.PutUint32(b.Bytes(), crc32.ChecksumIEEE(b.Bytes()[4:]))
 	return b
@@ -83,24 +81,18 @@ func TestLargerThanConnections(t *testing.T) {
 				rb.cuts.Store(0)
 				cctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 				defer cancel()
-				if err := errors.Join(a.Close(cctx), b.Close(cctx)); err != nil {
-					t.Error(err)
-				}
+				noErr(t, errors.Join(a.Close(cctx), b.Close(cctx)))
 			}()
 			sizes := []int{100 * after, 5, session.PieceLen, session.PieceLen + 1, 3 * session.PieceLen}
 			f := flow(t, a, mb)
 			go func() {
 				for i, n := range sizes {
-					if err := f.Send(ctx, 1, uint64(i), noise(t, a, n, uint64(i))); err != nil {
-						t.Error(err)
-					}
+					noErr(t, f.Send(ctx, 1, uint64(i), noise(t, a, n, uint64(i))))
 				}
 			}()
 			for i, n := range sizes {
 				m, err := mb.Recv(ctx)
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				if m.Tag() != uint64(i) || m.Len() != n || !intact(m.Bytes()) {
 					t.Errorf("message %d of %d bytes in place of %d of %d; intact: %v", m.Tag(), m.Len(), i, n, intact(m.Bytes()))
 				}
@@ -184,9 +176,7 @@ func gated(t *testing.T, tr subsys.Transport, may int64, change ...func(*Config)
 func streamTransports(t *testing.T) map[string]subsys.Transport {
 	t.Helper()
 	secret, err := tls.FromSecrets("test", []byte(strings.Repeat("s", 32)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return map[string]subsys.Transport{"tcp": tcp.New(), "tls": tls.New(secret)}
 }
 
@@ -206,15 +196,11 @@ func TestSmallPassesLarge(t *testing.T) {
 			credited(t, a, b, idle)
 			f := flow(t, a, busy)
 			for i, n := range []int{size, 10, session.PieceLen + 1} {
-				if err := f.Send(ctx, 1, uint64(i), noise(t, a, n, uint64(i))); err != nil {
-					t.Fatal(err)
-				}
+				must(t, f.Send(ctx, 1, uint64(i), noise(t, a, n, uint64(i))))
 			}
 			h := flow(t, a, idle)
 			for i, n := range []int{10, other, 10} {
-				if err := h.Send(ctx, 1, uint64(i), noise(t, a, n, uint64(i))); err != nil {
-					t.Fatal(err)
-				}
+				must(t, h.Send(ctx, 1, uint64(i), noise(t, a, n, uint64(i))))
 			}
 			g.let(size/2 - 1<<20) // size/2 in all: no more passes until the messages to idle are here
 			for i := range uint64(3) {
@@ -273,9 +259,7 @@ func begun(t *testing.T, a, b *Dispatcher, mb *Mailbox) (bufs []*buffers.Buffer)
 	for i, n := range []int{64 << 20, 10, session.PieceLen + 1} {
 		p := noise(t, a, n, uint64(i))
 		bufs = append(bufs, p.Retain())
-		if err := f.Send(ctx, 7, uint64(i), p); err != nil {
-			t.Fatal(err)
-		}
+		must(t, f.Send(ctx, 7, uint64(i), p))
 	}
 	eventually.True(t, "a part has come", func() bool {
 		_, _ = mb.TryRecv()
@@ -392,18 +376,14 @@ func TestReportedAsItEnds(t *testing.T) {
 	mb := box(t, b, 1, 256<<20)
 	bufs := begun(t, a, b, mb)
 	l, err := a.link(b.self)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	l.endLink(fmt.Errorf("%w: in the midst", ErrGone))
 	gone := subsys.Frame{Header: subsys.Header{Type: wire.TypeGone, Dst: 1, Src: 7, Tag: 0, Len: 4}}
 	gone.Data = gonePayload(7, bufs[0].Len())
 	l.d.takeToken() // the token of the goroutine that works on a batch which came before
 	err = l.control(&gone)
 	l.d.giveToken()
-	if err != nil {
-		t.Error(err)
-	}
+	noErr(t, err)
 	g.let(1 << 40)
 	wantReports(t, reported, bufs, ErrGone)
 	eventually.True(t, "the reports", func() bool { return a.lost.Load() == uint64(len(bufs)) })
@@ -472,9 +452,7 @@ func TestHostilePieces(t *testing.T) {
 	if b, err := ep.asks(c, &subsys.Header{Type: wire.TypePiece, Dst: 99, Len: MaxMessage}); b != nil || err != nil {
 		t.Errorf("room for a missing resource: %v", err)
 	}
-	if err := ep.comes(c, []subsys.Frame{begin(0, 1, 60_000)}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, ep.comes(c, []subsys.Frame{begin(0, 1, 60_000)}))
 	if b, err := ep.asks(c, &subsys.Header{Type: wire.TypePiece, Seq: 1, Dst: 1, Len: 60_001}); b != nil || !errors.Is(err, ErrProtocol) {
 		t.Errorf("room beyond the end: %v", err)
 	}
@@ -485,15 +463,11 @@ func TestHostilePieces(t *testing.T) {
 	for i := range 2 {
 		p := piece(uint32(1+i), 1, uint64(30_000*i), 30_000)
 		b, err := ep.asks(c, &p.Header)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		late = append(late, b.Retain())
 		p.Data, p.Buf = b.Bytes(), b
 		clear(p.Data)
-		if err := ep.comes(c, []subsys.Frame{p}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, ep.comes(c, []subsys.Frame{p}))
 		b.Release()
 	}
 	m, err := mb.TryRecv()
@@ -519,16 +493,12 @@ func TestHostilePieces(t *testing.T) {
 func TestBehindWhatIsGone(t *testing.T) {
 	d := newWorld().node(t, 1, inproc.NewNetwork().Transport(), func(c *Config) { c.GiveUp = time.Minute })
 	l, err := d.link(resource.MakeGID(1, 2, 0))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	f := l.flow(1)
 	l.mu.Lock()
 	f.limit = 1 << 30
 	l.mu.Unlock()
-	if err := f.try(soon(t), 1, session.PieceLen+1); err != nil {
-		t.Fatal(err)
-	}
+	must(t, f.try(soon(t), 1, session.PieceLen+1))
 	l.mu.Lock()
 	marks := l.underWayLocked(nil, allMessages)
 	l.mu.Unlock()
@@ -541,10 +511,6 @@ func TestBehindWhatIsGone(t *testing.T) {
 	l.d.takeToken()
 	err = l.control(&subsys.Frame{Header: subsys.Header{Type: wire.TypeGone, Dst: 1}})
 	l.d.giveToken()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := <-passed; err != nil {
-		t.Error(err)
-	}
+	must(t, err)
+	noErr(t, <-passed)
 }

@@ -42,9 +42,7 @@ func TestMailboxIsCompleteWhenPublished(t *testing.T) {
 		incomplete <- n
 	}()
 	for i := range uint32(each) {
-		if err := d.Serve(1+i, 0, func(*Message) bool { return true }); err != nil {
-			t.Error(err)
-		}
+		noErr(t, d.Serve(1+i, 0, func(*Message) bool { return true }))
 		if _, err := d.BoundedMailbox(1+i|Bounded, 0, 10); err != nil {
 			t.Error(err)
 		}

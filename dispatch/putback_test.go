@@ -38,15 +38,11 @@ func TestPutBackIsBounded(t *testing.T) {
 				var held []*Message
 				for range together {
 					msg, err := m.TryRecv(Tag(uint64(i % 2)))
-					if err != nil {
-						t.Fatal(err)
-					}
+					must(t, err)
 					held = append(held, msg)
 				}
 				for i := range held {
-					if err := m.PutBack(held[len(held)-1-i]); err != nil {
-						t.Fatal(err)
-					}
+					must(t, m.PutBack(held[len(held)-1-i]))
 				}
 				// At most the limit, FirstCredit, and the messages that were held at once.
 				if _, stored := m.Len(); stored > limit+FirstCredit+together*charge(size) {
@@ -57,18 +53,14 @@ func TestPutBackIsBounded(t *testing.T) {
 			next[1] = 1
 			for range messages {
 				msg, err := m.Recv(soon(t))
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				if n := binary.LittleEndian.Uint64(msg.Bytes()); n != next[n%2] || n%2 != msg.Tag() {
 					t.Fatalf("message %d, want %d", n, next[n%2])
 				}
 				next[msg.Tag()] += 2
 				msg.Release()
 			}
-			if err := <-sent; err != nil {
-				t.Fatal(err)
-			}
+			must(t, <-sent)
 			if n, stored := m.Len(); n != 0 || stored != 0 || m.held != 0 {
 				t.Errorf("%d messages, %d bytes are left, %d held", n, stored, m.held)
 			}
@@ -88,30 +80,18 @@ func TestPutBackWhileClosed(t *testing.T) {
 			m, other := box(t, b, 1, 0), box(t, b, 2, 0)
 			f := flow(t, a, m)
 			for tag := range uint64(3) {
-				if err := f.SendBytes(t.Context(), 1, tag, []byte("hello")); err != nil {
-					t.Fatal(err)
-				}
+				must(t, f.SendBytes(t.Context(), 1, tag, []byte("hello")))
 			}
 			var msgs []*Message
 			for range 3 {
 				msg, err := m.Recv(soon(t))
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				msgs = append(msgs, msg)
 			}
-			if err := other.PutBack(msgs[0]); !errors.Is(err, ErrNotReceived) {
-				t.Errorf("to another mailbox: %v", err)
-			}
-			if err := m.PutBack(nil); !errors.Is(err, ErrNotReceived) {
-				t.Errorf("nil: %v", err)
-			}
-			if err := m.PutBack(msgs[1]); err != nil {
-				t.Fatal(err)
-			}
-			if err := m.PutBack(msgs[1]); !errors.Is(err, ErrNotReceived) {
-				t.Errorf("twice: %v", err)
-			}
+			fails(t, other.PutBack(msgs[0]), ErrNotReceived, "to another mailbox")
+			fails(t, m.PutBack(nil), ErrNotReceived, "nil")
+			must(t, m.PutBack(msgs[1]))
+			fails(t, m.PutBack(msgs[1]), ErrNotReceived, "twice")
 			m.Close()
 			u := <-reports
 			if u.Tag != 1 || u.Bytes != 5 || !errors.Is(u.Err, ErrGone) {
@@ -121,9 +101,7 @@ func TestPutBackWhileClosed(t *testing.T) {
 				t.Errorf("to a closed mailbox: %v", err)
 			}
 			msgs[0].Release()
-			if err := m.PutBack(msgs[0]); !errors.Is(err, ErrNotReceived) {
-				t.Errorf("after Release: %v", err)
-			}
+			fails(t, m.PutBack(msgs[0]), ErrNotReceived, "after Release")
 			msgs[2].Release()
 			if len(reports) > 0 {
 				t.Errorf("reported: %+v", <-reports)
@@ -140,14 +118,10 @@ func TestPutBackToWaiting(t *testing.T) {
 	f := flow(t, d, m)
 	for range 300 {
 		for tag := range uint64(2) {
-			if err := f.SendBytes(t.Context(), 1, tag, []byte("hello")); err != nil {
-				t.Fatal(err)
-			}
+			must(t, f.SendBytes(t.Context(), 1, tag, []byte("hello")))
 		}
 		msg, err := m.Recv(t.Context(), Tag(1))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		var p [2]byte
 		if _, err := msg.Read(p[:]); err != nil {
 			t.Fatal(err)
@@ -155,15 +129,11 @@ func TestPutBackToWaiting(t *testing.T) {
 		got := make(chan *Message)
 		go func() {
 			msg, err := m.Recv(soon(t), Tag(1))
-			if err != nil {
-				t.Error(err)
-			}
+			noErr(t, err)
 			got <- msg
 		}()
 		eventually.True(t, "a receiver", func() bool { return waiting(m) })
-		if err := m.PutBack(msg); err != nil {
-			t.Fatal(err)
-		}
+		must(t, m.PutBack(msg))
 		msg = <-got
 		var payload [8]byte
 		if n, _ := msg.Read(payload[:]); string(payload[:n]) != "hello" || msg.Tag() != 1 {

@@ -30,13 +30,9 @@ func TestMessageReader(t *testing.T) {
 				want := bytes.Repeat([]byte("0123456789"), size/10+1)[:size]
 				recv := func() *Message {
 					t.Helper()
-					if err := f.SendBytes(ctx, 1, 0, want); err != nil {
-						t.Fatal(err)
-					}
+					must(t, f.SendBytes(ctx, 1, 0, want))
 					m, err := mb.Recv(ctx)
-					if err != nil {
-						t.Fatal(err)
-					}
+					must(t, err)
 					return m
 				}
 				m := recv()
@@ -152,9 +148,7 @@ func TestBufferWait(t *testing.T) {
 		got <- err
 	}()
 	_ = d.cfg.Pool.Close()
-	if err := <-got; !errors.Is(err, ErrClosed) {
-		t.Errorf("when the pool was closed: %v", err)
-	}
+	fails(t, <-got, ErrClosed, "when the pool was closed")
 	for _, b := range all {
 		b.Release()
 	}

@@ -58,21 +58,15 @@ func TestRecvAnyRefuses(t *testing.T) {
 func TestRecvAnyFair(t *testing.T) {
 	ms, fs := boxes(t, 3)
 	for _, f := range fs[:2] { // the last mailbox stays empty
-		if err := f.SendBytes(t.Context(), 1, 2, nil); err != nil {
-			t.Fatal(err)
-		}
+		must(t, f.SendBytes(t.Context(), 1, 2, nil))
 	}
 	var got [3]int
 	for range 1000 {
 		i, msg, err := RecvAny(t.Context(), ms)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		got[i]++
 		msg.Release()
-		if err := fs[i].SendBytes(t.Context(), 1, 2, nil); err != nil {
-			t.Fatal(err)
-		}
+		must(t, fs[i].SendBytes(t.Context(), 1, 2, nil))
 	}
 	if got[0] < 100 || got[1] < 100 { // 2 : 1 is expected
 		t.Errorf("received %v", got)
@@ -104,9 +98,7 @@ func TestRecvAnyClosed(t *testing.T) {
 			}
 		}
 		// A stored message comes before the error of a closed mailbox.
-		if err := fs[2].SendBytes(t.Context(), 1, 2, nil); err != nil {
-			t.Fatal(err)
-		}
+		must(t, fs[2].SendBytes(t.Context(), 1, 2, nil))
 		i, msg, err := RecvAny(soon(t), ms)
 		if i != 2 || err != nil {
 			t.Fatalf("%d, %v", i, err)
@@ -125,18 +117,14 @@ func TestRecvAnyAtOnce(t *testing.T) {
 		for _, f := range fs {
 			sends.Go(func() {
 				<-start
-				if err := f.SendBytes(context.Background(), 1, 2, nil); err != nil {
-					t.Error(err)
-				}
+				noErr(t, f.SendBytes(context.Background(), 1, 2, nil))
 			})
 		}
 		close(start)
 		var seen [n]bool
 		for range n {
 			i, msg, err := RecvAny(soon(t), ms, Tag(2))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if seen[i] || msg.From() != fs[i].in.from.context().WithSerial(1) {
 				t.Fatalf("mailbox %d twice, or a message from %v", i, msg.From())
 			}
@@ -169,9 +157,7 @@ func TestRecvAnyLosesNothing(t *testing.T) {
 	for _, f := range fs {
 		running.Go(func() {
 			for tag := range uint64(each) {
-				if err := f.SendBytes(context.Background(), 1, tag, nil); err != nil {
-					t.Error(err)
-				}
+				noErr(t, f.SendBytes(context.Background(), 1, tag, nil))
 			}
 		})
 	}
@@ -209,9 +195,7 @@ func TestRecvAnyLosesNothing(t *testing.T) {
 					m = some[i]
 				}
 				if rand.IntN(4) == 0 {
-					if err := m.PutBack(msg); err != nil {
-						t.Error(err)
-					}
+					noErr(t, m.PutBack(msg))
 					continue
 				}
 				got[m.serial-1][msg.Tag()].Add(1)

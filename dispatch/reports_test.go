@@ -44,9 +44,7 @@ func TestBlockedReportStallsNothing(t *testing.T) {
 			defer unblock()
 			gone, kept, mine := box(t, b, 1, 0), box(t, b, 2, 0), box(t, a, 1, 0)
 			for i := range uint64(lost) {
-				if err := flow(t, a, gone).try(soon(t), i, 10); err != nil {
-					t.Fatal(err)
-				}
+				must(t, flow(t, a, gone).try(soon(t), i, 10))
 			}
 			eventually.True(t, "the messages", func() bool { n, _ := gone.Len(); return n == lost })
 			gone.Close()
@@ -79,9 +77,7 @@ func loseAt(t *testing.T, a, b *Dispatcher, n int) {
 	t.Helper()
 	m := box(t, b, 99, 0)
 	for i := range n {
-		if err := flow(t, a, m).try(soon(t), uint64(i), 1); err != nil {
-			t.Fatal(err)
-		}
+		must(t, flow(t, a, m).try(soon(t), uint64(i), 1))
 	}
 	eventually.True(t, "the messages", func() bool { k, _ := m.Len(); return k == n })
 	m.Close()
@@ -130,9 +126,7 @@ func TestReportMayClose(t *testing.T) {
 			eventually.True(t, "the reports", func() bool { return a.lost.Load() == 5 })
 			close(ready)
 			eventually.Returns(t, "closing within a report", func() {
-				if err := <-closed; err != nil {
-					t.Error(err)
-				}
+				noErr(t, <-closed)
 			})
 			take(t, kept)
 			if !slices.Equal(reported, []uint64{0, 1, 2, 3, 4}) {
@@ -154,16 +148,12 @@ func TestCloseWaitsForReports(t *testing.T) {
 	for n := 1; n <= 4; n++ {
 		m := box(t, b, uint32(n), 0)
 		for range lost / 4 {
-			if err := flow(t, a, m).try(soon(t), 0, 0); err != nil {
-				t.Fatal(err)
-			}
+			must(t, flow(t, a, m).try(soon(t), 0, 0))
 		}
 		eventually.True(t, "the messages", func() bool { k, _ := m.Len(); return k == lost/4 })
 		m.Close()
 	}
-	if err := a.Close(soon(t)); err != nil {
-		t.Error(err)
-	}
+	noErr(t, a.Close(soon(t)))
 	if done != lost {
 		t.Errorf("%d reports after Close, want %d", done, lost)
 	}
@@ -205,9 +195,7 @@ func TestUndeliveredMaySend(t *testing.T) {
 				if err == nil {
 					err = f.SendBytes(context.Background(), 1, 2, []byte("x"))
 				}
-				if err != nil {
-					t.Error(err)
-				}
+				noErr(t, err)
 			}
 		}
 	}
@@ -219,9 +207,7 @@ func TestUndeliveredMaySend(t *testing.T) {
 		boxes[i] = box(t, ds[i], 1, 0)
 	}
 	for i := range ds {
-		if err := flow(t, ds[i], boxes[1-i]).try(soon(t), 1, 1); err != nil {
-			t.Fatal(err)
-		}
+		must(t, flow(t, ds[i], boxes[1-i]).try(soon(t), 1, 1))
 	}
 	for i := range ds {
 		eventually.True(t, "the message", func() bool { n, _ := boxes[i].Len(); return n == 1 })

@@ -42,9 +42,7 @@ func newRelay(t *testing.T, to string, after int64, cuts int32) *relay {
 func startRelay(t *testing.T, to string, r *relay, cuts int32) *relay {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	_, host, _ := strings.Cut(to, "://")
 	r.ln, r.to = ln, host
 	r.cuts.Store(cuts)
@@ -265,9 +263,7 @@ func TestUnauthenticated(t *testing.T) {
 		append([]byte{0, 0, 0, 0x70, 1, 0, 0, 0}, make([]byte, 100)...),
 	} {
 		c, err := net.Dial("tcp", addr)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		_, _ = c.Write(junk)
 		_ = c.SetReadDeadline(time.Now().Add(10 * time.Second))
 		if n, err := io.Copy(io.Discard, c); n > 0 || errors.Is(err, os.ErrDeadlineExceeded) {
@@ -286,12 +282,8 @@ func TestUnauthenticated(t *testing.T) {
 			c.GiveUp, c.Undelivered = 50*time.Millisecond, func(u Undelivered) { reported <- u.Err }
 		})
 		f := flow(t, s, mb)
-		if err := f.Send(ctx, 1, 0, buf(t, s, "x")); err != nil {
-			t.Fatal(err)
-		}
-		if err := <-reported; !errors.Is(err, ErrUnreachable) {
-			t.Errorf("peer %d: %v", i, err)
-		}
+		must(t, f.Send(ctx, 1, 0, buf(t, s, "x")))
+		fails(t, <-reported, ErrUnreachable, "peer %d", i)
 	}
 	talk(t, a, b, mb, 5)
 	after, _ := onlyLink(b, a)
@@ -340,9 +332,7 @@ func TestSlowReceiver(t *testing.T) {
 			}()
 			g := flow(t, a, quick)
 			for i := range uint64(2000) {
-				if err := g.Send(ctx, 1, i, buf(t, a, strings.Repeat("q", 1000))); err != nil {
-					t.Fatal(err)
-				}
+				must(t, g.Send(ctx, 1, i, buf(t, a, strings.Repeat("q", 1000))))
 				m, err := quick.Recv(ctx)
 				if err != nil || m.Tag() != i {
 					t.Fatal(m, err)
@@ -386,9 +376,7 @@ func TestCancelledRecv(t *testing.T) {
 			const n = 2000
 			go func() {
 				for i := range uint64(n) {
-					if err := f.Send(ctx, 1, i, buf(t, a, "m")); err != nil {
-						t.Error(err)
-					}
+					noErr(t, f.Send(ctx, 1, i, buf(t, a, "m")))
 					if i%16 == 0 {
 						time.Sleep(20 * time.Microsecond) // the load pauses, so that receivers really wait
 					}
@@ -503,13 +491,9 @@ func TestPeerGone(t *testing.T) {
 			mb := box(t, b, 1, 0)
 			ctx := soon(t)
 			f := flow(t, a, mb)
-			if err := f.Send(ctx, 1, 0, buf(t, a, "x")); err != nil {
-				t.Fatal(err)
-			}
+			must(t, f.Send(ctx, 1, 0, buf(t, a, "x")))
 			m, err := mb.Recv(ctx)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			m.Release()
 			w.mu.Lock()
 			w.gone[b.self] = true

@@ -69,9 +69,7 @@ func (p *barredPort) Dial(ctx context.Context, addr string, s subsys.Sink) (subs
 // listenToo opens another port and enters its address into the world.
 func (w *world) listenToo(t testing.TB, d *Dispatcher, tr subsys.Transport) {
 	t.Helper()
-	if err := d.Listen(tr, ""); err != nil {
-		t.Fatal(err)
-	}
+	must(t, d.Listen(tr, ""))
 	w.mu.Lock()
 	w.at[d.self] = d.Addrs()
 	w.mu.Unlock()
@@ -106,9 +104,7 @@ func onlyLink(d, peer *Dispatcher) (l *link, transport string) {
 func talk(t testing.TB, from, to *Dispatcher, mb *Mailbox, tag uint64) {
 	t.Helper()
 	ctx := soon(t)
-	if err := flow(t, from, mb).SendBytes(ctx, 1, tag, []byte("hello")); err != nil {
-		t.Fatal(err)
-	}
+	must(t, flow(t, from, mb).SendBytes(ctx, 1, tag, []byte("hello")))
 	m, err := mb.Recv(ctx)
 	if err != nil || m.Tag() != tag {
 		t.Fatal(m, err)
@@ -470,9 +466,7 @@ func TestMoves(t *testing.T) {
 	}
 	s := d[0].Stats()
 	t.Logf("%d messages; %d moves, %d broken, %d frames sent again; seen %v", total, s.Moved, s.Resumed, s.Resent, routes)
-	if err := flushAndClose(ctx, d[0], d[1]); err != nil {
-		t.Error(err)
-	}
+	noErr(t, flushAndClose(ctx, d[0], d[1]))
 	wg.Wait()
 	if n := lost.Load(); n > 0 {
 		t.Errorf("%d reported undelivered", n)
@@ -582,9 +576,7 @@ func TestLinkWithinProcess(t *testing.T) {
 	w.listenToo(t, b, tcp.New())
 	exchange(t, a, box(t, b, 1, 0), 1, 10)
 	l, err := a.link(b.self)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if !l.isBest(l.routes(), b.Addrs(), nil) {
 		t.Errorf("of %v the link looks for a better route than %+v", b.Addrs(), l.route())
 	}
@@ -629,9 +621,7 @@ func TestRefusalNamesAddress(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld()
 			a, b := w.node(t, 1, tcp.New()), w.node(t, 2, tcp.New(), c.change)
-			if err := flow(t, a, box(t, b, 1, 0)).SendAndForget(soon(t), 1, 0, []byte("hello")); err != nil {
-				t.Fatal(err)
-			}
+			must(t, flow(t, a, box(t, b, 1, 0)).SendAndForget(soon(t), 1, 0, []byte("hello")))
 			var why string
 			eventually.True(t, "the link is refused", func() bool {
 				if all := a.Routes(); len(all) == 1 {
@@ -658,9 +648,7 @@ func TestNoFallbackToMemory(t *testing.T) {
 	b := w.node(t, 2, tcp.New(), refusing("tcp"))
 	w.listenToo(t, a, near)
 	w.listenToo(t, b, near)
-	if err := flow(t, a, box(t, b, 1, 0)).SendBytes(soon(t), 1, 0, []byte("hello")); err != nil {
-		t.Fatal(err)
-	}
+	must(t, flow(t, a, box(t, b, 1, 0)).SendBytes(soon(t), 1, 0, []byte("hello")))
 	if u := <-reported; !errors.Is(u.Err, ErrUnreachable) {
 		t.Error(u.Err)
 	}
@@ -675,9 +663,7 @@ func TestBothTransports(t *testing.T) {
 	in := inproc.NewNetwork().Transport()
 	a, b := w.node(t, 1, tcp.New()), w.node(t, 2, tcp.New())
 	for _, d := range []*Dispatcher{a, b} {
-		if err := d.Listen(in, ""); err != nil {
-			t.Fatal(err)
-		}
+		must(t, d.Listen(in, ""))
 	}
 	both := [2][]string{a.Addrs(), b.Addrs()}
 	ctx := soon(t)

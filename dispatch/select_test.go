@@ -84,9 +84,7 @@ func TestSelectAllocs(t *testing.T) {
 	if n := testing.AllocsPerRun(100, func() {
 		for _, sel := range [][]Select{{}, {From(a)}, {Tag(1)}, {From(a), Tag(1)}, {Tags(1, 3)}, {TagMask(3, 1), From(a)}} {
 			f, err := merge(sel, new(Select))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			sum += f.first
 		}
 	}); n > 0 {

@@ -113,9 +113,7 @@ func silentNodeIsDead(t *testing.T, n *simulated) {
 	small, mb := box(t, b, 1, FirstCredit), box(t, b, 2, 0)
 	f := flow(t, a, small)
 	for range 2 {
-		if err := f.try(soon(t), 0, FirstCredit/3); err != nil {
-			t.Fatal(err)
-		}
+		must(t, f.try(soon(t), 0, FirstCredit/3))
 	}
 	talk(t, a, b, mb, 1)
 	waiting := make(chan error, 1)
@@ -143,9 +141,7 @@ func silentNodeIsDead(t *testing.T, n *simulated) {
 	w.gone[b.self] = true
 	w.mu.Unlock()
 	n.cutAll()
-	if err := flow(t, a, mb).try(soon(t), 3, 10); err != nil {
-		t.Fatal(err)
-	}
+	must(t, flow(t, a, mb).try(soon(t), 3, 10))
 	eventually.Returns(t, "the report", func() {
 		if u := <-reported; u.Tag != 3 || !errors.Is(u.Err, ErrGone) {
 			t.Errorf("reported %+v", u)
@@ -164,9 +160,7 @@ func stoppedProcessIsNotSilent(t *testing.T, n *simulated) {
 	mb := box(t, b, 1, 0)
 	talk(t, a, b, mb, 1)
 	n.processes[1].Stop()
-	if err := flow(t, a, mb).try(soon(t), 2, 10); err != nil {
-		t.Fatal(err)
-	}
+	must(t, flow(t, a, mb).try(soon(t), 2, 10))
 	l, _ := onlyLink(a, b)
 	probed := func() time.Time {
 		l.mu.Lock()
@@ -209,9 +203,7 @@ func idleLinkIsNotWatched(t *testing.T, n *simulated) {
 	l, _ := onlyLink(a, b)
 	f := flow(t, a, mb)
 	n.processes[6].Stop() // b acknowledges nothing
-	if err := f.try(soon(t), 2, 10); err != nil {
-		t.Error(err)
-	}
+	noErr(t, f.try(soon(t), 2, 10))
 	a.watched.mu.Lock()
 	if got := a.watched.links; len(got) != 1 || got[0] != l {
 		t.Errorf("after a message, %d links are watched", len(got))

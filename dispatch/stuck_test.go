@@ -45,9 +45,7 @@ func TestSelectiveReceiveDoublesLimit(t *testing.T) {
 				t.Errorf("without a receiver %d bytes are stored", stored)
 			}
 			take(t, mb, Tag(2))
-			if err := <-sent; err != nil {
-				t.Error(err)
-			}
+			noErr(t, <-sent)
 			if _, stored := mb.Len(); stored > 2*limit+FirstCredit {
 				t.Errorf("%d bytes are stored", stored)
 			}
@@ -84,9 +82,7 @@ func TestStuckReceive(t *testing.T) {
 				take(t, mb, Tag(1))
 			}
 			take(t, mb, Tag(2))
-			if err := <-sent; err != nil {
-				t.Error(err)
-			}
+			noErr(t, <-sent)
 		})
 	}
 }
@@ -138,9 +134,7 @@ func TestNotStuck(t *testing.T) {
 	}
 	mb.checkStuck()
 	mb.checkStuck()
-	if err := flow(t, idle, mb).try(soon(t), 3, 10); err != nil {
-		t.Fatal(err)
-	}
+	must(t, flow(t, idle, mb).try(soon(t), 3, 10))
 	if err := <-results; err != nil {
 		t.Errorf("a receive from a context that has room: %v", err)
 	}
@@ -148,7 +142,5 @@ func TestNotStuck(t *testing.T) {
 		take(t, mb, Tag(1))
 	}
 	take(t, mb, Tag(2))
-	if err := <-sent; err != nil {
-		t.Error(err)
-	}
+	noErr(t, <-sent)
 }

@@ -34,9 +34,7 @@ type hole struct {
 func newHole(t *testing.T, to string) *hole {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	h := &hole{ln: ln}
 	_, h.to, _ = strings.Cut(to, "://")
 	h.running.Go(func() {
@@ -108,9 +106,7 @@ func newCut(t *testing.T, serial uint32, change ...func(*Config)) *cut {
 	c.w.mu.Unlock()
 	if serial&Bounded != 0 {
 		m, err := c.away.BoundedMailbox(serial, 1<<20, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		c.its = m
 	} else {
 		c.its = box(t, c.away, serial, 0)
@@ -179,29 +175,19 @@ func TestGivenUpWhileIdle(t *testing.T) {
 						}
 					}
 					stop, err := c.mine.Monitor(soon(t), monitored(c.its), 99)
-					if err != nil {
-						t.Fatal(err)
-					}
+					must(t, err)
 					defer stop()
 					eventually.True(t, "idle again", f.idle)
 					c.part(t, ErrUnreachable)
 					for i, n := range sizes {
-						if err := f.try(soon(t), uint64(i), n); err != nil {
-							t.Fatal(err)
-						}
+						must(t, f.try(soon(t), uint64(i), n))
 					}
 					if first != "the idle context dials" {
 						b, err := c.away.Flow(c.me.self, c.mine.serial)
-						if err != nil {
-							t.Fatal(err)
-						}
-						if err := b.try(soon(t), 5, 1); err != nil {
-							t.Fatal(err)
-						}
+						must(t, err)
+						must(t, b.try(soon(t), 5, 1))
 						m, err := c.mine.Recv(soon(t), Tag(5))
-						if err != nil {
-							t.Fatal(err)
-						}
+						must(t, err)
 						m.Release()
 					}
 					c.heal()
@@ -228,13 +214,9 @@ func TestGivenUpWhileIdle(t *testing.T) {
 // talkSize sends a message of n bytes and receives it.
 func talkSize(t *testing.T, from *Dispatcher, to *Mailbox, n int) {
 	t.Helper()
-	if err := flow(t, from, to).try(soon(t), 0, n); err != nil {
-		t.Fatal(err)
-	}
+	must(t, flow(t, from, to).try(soon(t), 0, n))
 	m, err := to.Recv(soon(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	m.Release()
 }
 
@@ -251,20 +233,14 @@ func TestCallGivenUpWhileIdle(t *testing.T) {
 			c := newCut(t, 7)
 			f := flow(t, c.me, c.its)
 			lost, err := c.mine.RequestBytes(soon(t), f, 1, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			m, err := c.its.Recv(soon(t))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			defer m.Release()
 			eventually.True(t, "the request is acknowledged", f.idle)
 			c.part(t, why)
 			p, err := c.mine.RequestBytes(soon(t), f, 2, make([]byte, size))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			c.isWritten(t)
 			c.heal()
 			if _, err := lost.Wait(soon(t)); !errors.Is(err, ErrUnreachable) {
@@ -274,9 +250,7 @@ func TestCallGivenUpWhileIdle(t *testing.T) {
 			if err != nil || q.Len() != size {
 				t.Fatal(q, err)
 			}
-			if err := c.its.ReplyBytes(soon(t), q, []byte("yes")); err != nil {
-				t.Fatal(err)
-			}
+			must(t, c.its.ReplyBytes(soon(t), q, []byte("yes")))
 			q.Release()
 			got, err := p.Wait(soon(t))
 			if err != nil || string(got.Bytes()) != "yes" {
@@ -284,9 +258,7 @@ func TestCallGivenUpWhileIdle(t *testing.T) {
 			}
 			got.Release()
 			p, err = c.mine.RequestBytes(soon(t), flow(t, c.me, c.its), 3, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			c.its.Close() // the calls over the successor end with the target
 			if _, err := p.Wait(soon(t)); !errors.Is(err, ErrGone) {
 				t.Errorf("the target has ended: %v", err)
@@ -300,9 +272,7 @@ func TestCallGivenUpWhileIdle(t *testing.T) {
 func TestGivenUpByTimer(t *testing.T) {
 	c := newCut(t, 7, func(c *Config) { c.GiveUp = 200 * time.Millisecond })
 	nowhere, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	nowhere.Close()
 	c.w.mu.Lock()
 	c.w.at[c.me.self] = []string{"tcp://" + nowhere.Addr().String()}
@@ -315,23 +285,15 @@ func TestGivenUpByTimer(t *testing.T) {
 	})
 	eventually.True(t, "the session is given up", func() bool { return c.away.formerOf(linkKey{peer: c.me.self}) != wire.Past{} })
 	p, err := c.mine.RequestBytes(soon(t), flow(t, c.me, c.its), 1, []byte("hello"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	c.isWritten(t)
 	c.heal()
 	m, err := c.its.Recv(soon(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := c.its.ReplyBytes(soon(t), m, []byte("yes")); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, c.its.ReplyBytes(soon(t), m, []byte("yes")))
 	m.Release()
 	got, err := p.Wait(soon(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	got.Release()
 }
 

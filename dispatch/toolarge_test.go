@@ -35,9 +35,7 @@ func TestLandingBeyondMemory(t *testing.T) {
 			for range 3 {
 				clear(dst)
 				c, err := mb.RequestInto(soon(t), flow(t, b, ma), 3, asksFor(len(want)), dst)
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				msg, err := c.Wait(soon(t))
 				if err != nil || !lies(msg, dst) || !bytes.Equal(dst, want) {
 					t.Fatalf("not the reply: %v", err)
@@ -79,9 +77,7 @@ func TestNeverHeld(t *testing.T) {
 			ma, mb := box(t, a, 1, 0), box(t, b, 2, 0)
 			f := flow(t, a, mb)
 			const n = 5 << 20
-			if err := f.try(soon(t), 1, n); !errors.Is(err, ErrTooLarge) {
-				t.Errorf("a message: %v", err)
-			}
+			fails(t, f.try(soon(t), 1, n), ErrTooLarge, "a message")
 			large := buf(t, a, string(make([]byte, n)))
 			defer large.Release()
 			eventually.True(t, "TrySend fails", func() bool {
@@ -105,18 +101,12 @@ func TestNeverHeld(t *testing.T) {
 				msg.Release()
 			}()
 			c, err := mb.RequestBytes(soon(t), flow(t, b, ma), 4, []byte("?"))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if _, err := c.Wait(soon(t)); !errors.Is(err, ErrTooLarge) {
 				t.Errorf("a call whose reply is too large: %v", err)
 			}
-			if err := <-replied; !errors.Is(err, ErrTooLarge) {
-				t.Errorf("a reply: %v", err)
-			}
-			if err := f.try(soon(t), 5, 2<<20); err != nil {
-				t.Error(err)
-			}
+			fails(t, <-replied, ErrTooLarge, "a reply")
+			noErr(t, f.try(soon(t), 5, 2<<20))
 			take(t, mb, Tag(5))
 			nothingPromised(t, b, mb)
 		})
@@ -133,21 +123,15 @@ func TestLandingTakenBackBeyondMemory(t *testing.T) {
 			talk(t, a, b, mb, 1)
 			dst := make([]byte, 12<<20)
 			c, err := mb.RequestInto(soon(t), flow(t, b, ma), 3, nil, dst)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			request, err := ma.Recv(soon(t))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			ctx, cancel := context.WithCancel(soon(t))
 			waited := make(chan error, 1)
 			go func() { _, err := c.Wait(ctx); waited <- err }()
 			// a has the same memory, so it sends from memory that is not registered.
 			lent := a.cfg.Pool.Borrow(new(buffers.Buffer), random(len(dst)), returned{})
-			if err := ma.Reply(soon(t), request, lent); err != nil {
-				t.Fatal(err)
-			}
+			must(t, ma.Reply(soon(t), request, lent))
 			request.Release()
 			g.let(6 << 20)
 			eventually.True(t, "a part is there", func() bool { b.takeToken(); defer b.giveToken(); return dst[1<<20] != 0 || dst[1<<20+1] != 0 })
@@ -157,9 +141,7 @@ func TestLandingTakenBackBeyondMemory(t *testing.T) {
 			}
 			g.let(1 << 40)
 			nothingPromised(t, b, mb)
-			if err := flow(t, a, mb).try(soon(t), 4, 1<<20); err != nil {
-				t.Fatal(err)
-			}
+			must(t, flow(t, a, mb).try(soon(t), 4, 1<<20))
 			take(t, mb, Tag(4))
 		})
 	}
@@ -175,13 +157,9 @@ func TestIdleSendersLeaveMemory(t *testing.T) {
 	for i := range uint64(100) {
 		l := newLink(d, linkKey{peer: resource.MakeGID(1, 2+i, 0)})
 		in := &inflow{from: l, l: l, dst: 1, mb: mb}
-		if err := in.checkCredit(0); err != nil {
-			t.Fatal(err)
-		}
+		must(t, in.checkCredit(0))
 	}
 	b, err := d.Buffer(600 << 10)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	b.Release()
 }

@@ -16,9 +16,7 @@ import (
 func (f *Flow) tries(t *testing.T, tag uint64, n int) error {
 	t.Helper()
 	b, err := f.dispatcher().cfg.Pool.Get(n)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if err = f.TrySend(1, tag, b); err != nil {
 		if b.State() != buffers.Owned || b.Refs() != 1 {
 			t.Fatalf("a refused buffer is %v, with %d references", b.State(), b.Refs())
@@ -83,9 +81,7 @@ func TestTrySend(t *testing.T) {
 			}
 			mb.Close()
 			eventually.True(t, "the end", func() bool { err := f.tries(t, 0, 10); return errors.Is(err, ErrGone) })
-			if err := f.tries(t, 0, 10); !errors.Is(err, ErrGone) {
-				t.Error(err)
-			}
+			fails(t, f.tries(t, 0, 10), ErrGone)
 		})
 	}
 }
@@ -128,9 +124,7 @@ func TestTrySendGivesBack(t *testing.T) {
 				t.Fatal(err)
 			} else if err == nil {
 				take(t, mb)
-				if err := f.tries(t, 1, 60_000); err != nil {
-					t.Fatal(err)
-				}
+				must(t, f.tries(t, 1, 60_000))
 				before = granted()
 				if err := f.tries(t, 1, 8*FirstCredit); err != ErrFull {
 					t.Fatal(err)
@@ -139,9 +133,7 @@ func TestTrySendGivesBack(t *testing.T) {
 			}
 			eventually.True(t, "the grant", func() bool { return granted() != before })
 			eventually.Returns(t, "another large message", func() {
-				if err := flow(t, c, mb).try(soon(t), 2, 8*FirstCredit); err != nil {
-					t.Error(err)
-				}
+				noErr(t, flow(t, c, mb).try(soon(t), 2, 8*FirstCredit))
 			})
 			take(t, mb, Tag(2))
 			for i := range 40 { // both sides still count alike, over the same link
@@ -165,9 +157,7 @@ func TestTrySendBehindSend(t *testing.T) {
 			a, b := w.node(t, 1, tr), w.node(t, 2, tr)
 			mb := box(t, b, 1, FirstCredit)
 			f := flow(t, a, mb)
-			if err := f.try(soon(t), 1, 60_000); err != nil {
-				t.Fatal(err)
-			}
+			must(t, f.try(soon(t), 1, 60_000))
 			sent := make(chan error, 1)
 			go func() { sent <- f.try(soon(t), 2, 60_000) }()
 			needed(t, mb)
@@ -175,9 +165,7 @@ func TestTrySendBehindSend(t *testing.T) {
 				t.Fatal(err)
 			}
 			take(t, mb, Tag(1))
-			if err := <-sent; err != nil {
-				t.Fatal(err)
-			}
+			must(t, <-sent)
 			take(t, mb, Tag(2))
 			eventually.True(t, "room", func() bool { return f.tries(t, 3, 10) == nil })
 			take(t, mb, Tag(3))
@@ -196,16 +184,10 @@ func TestTrySendAllocs(t *testing.T) {
 			a, b := w.node(t, 1, tr), w.node(t, 2, tr)
 			mb := box(t, b, 1, FirstCredit)
 			f := flow(t, a, mb)
-			if err := f.tries(t, 1, 60_000); err != nil {
-				t.Fatal(err)
-			}
-			if err := a.Flush(soon(t)); err != nil {
-				t.Fatal(err)
-			}
+			must(t, f.tries(t, 1, 60_000))
+			must(t, a.Flush(soon(t)))
 			p, err := a.Buffer(60_000)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			defer p.Release()
 			if n := testing.AllocsPerRun(1000, func() {
 				if err := f.TrySend(1, 1, p); err != ErrFull {
