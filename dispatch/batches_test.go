@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/subsys"
 	"github.com/rocl-go/rocl/subsys/tcp"
 )
 
@@ -229,35 +230,32 @@ func TestHandedOverGoesFirst(t *testing.T) {
 // In whatever way calls end, no goroutine remains counted as woken: goroutines that poll would give
 // way to it.
 func TestWokenAreCounted(t *testing.T) {
-	for name, tr := range transports() {
-		t.Run(name, func(t *testing.T) {
-			w := newWorld()
-			a, b := w.node(t, 1, tr), w.node(t, 2, tr)
-			ma, mb := box(t, a, 1, 0), box(t, b, 1, 0)
-			to := flow(t, a, mb)
-			go serveCalls(mb)
-			var all sync.WaitGroup
-			for g := range 16 {
-				all.Go(func() {
-					random := rand.New(rand.NewPCG(1, uint64(g)))
-					for i := range 100 {
-						ctx, cancel := context.WithCancel(context.Background())
-						if random.IntN(2) == 0 {
-							time.AfterFunc(time.Duration(random.IntN(200))*time.Microsecond, cancel)
-						}
-						err := callBytes(ctx, ma, to, fmt.Append(nil, g, i))
-						if err != nil && ctx.Err() == nil {
-							t.Errorf("call %d of %d: %v", i, g, err)
-						}
-						cancel()
+	over(t, transports(), func(t *testing.T, w *world, tr subsys.Transport) {
+		a, b := w.node(t, 1, tr), w.node(t, 2, tr)
+		ma, mb := box(t, a, 1, 0), box(t, b, 1, 0)
+		to := flow(t, a, mb)
+		go serveCalls(mb)
+		var all sync.WaitGroup
+		for g := range 16 {
+			all.Go(func() {
+				random := rand.New(rand.NewPCG(1, uint64(g)))
+				for i := range 100 {
+					ctx, cancel := context.WithCancel(context.Background())
+					if random.IntN(2) == 0 {
+						time.AfterFunc(time.Duration(random.IntN(200))*time.Microsecond, cancel)
 					}
-				})
-			}
-			all.Wait()
-			mb.Close()
-			eventually.True(t, "no goroutine is counted as woken", func() bool { return a.woken() == 0 })
-		})
-	}
+					err := callBytes(ctx, ma, to, fmt.Append(nil, g, i))
+					if err != nil && ctx.Err() == nil {
+						t.Errorf("call %d of %d: %v", i, g, err)
+					}
+					cancel()
+				}
+			})
+		}
+		all.Wait()
+		mb.Close()
+		eventually.True(t, "no goroutine is counted as woken", func() bool { return a.woken() == 0 })
+	})
 }
 
 // parkedWaiter returns a waiter in the list of parked waiters.

@@ -21,50 +21,44 @@ import (
 // The goodbye is sent, even if another goroutine writes at that moment: senders learn at once that
 // the context is gone.
 func TestByeIsSaid(t *testing.T) {
-	for name, tr := range links() {
-		t.Run(name, func(t *testing.T) {
-			for round := range 40 {
-				w := newWorld()
-				a, b := w.node(t, 1, tr), w.node(t, 2, tr)
-				ma, mb := box(t, a, 1, 0), box(t, b, 1, 0)
-				ctx, cancel := context.WithCancel(soon(t))
-				var wg sync.WaitGroup
-				f := flow(t, b, ma)
-				for range 2 {
-					wg.Go(func() {
-						var err error
-						for err == nil {
-							err = f.try(ctx, 1, 10)
-						}
-						if !errors.Is(err, ErrGone) {
-							t.Errorf("round %d: %v", round, err)
-						}
-					})
-					wg.Go(func() {
-						for {
-							m, err := ma.Recv(ctx)
-							if err != nil {
-								return
-							}
-							m.Release()
-						}
-					})
-				}
-				_ = flow(t, a, mb).try(ctx, 1, 1)
-				time.Sleep(time.Duration(round*10) * time.Microsecond) // the moment of Close varies
-				l := f.l
-				a.Close(ctx)
-				eventually.True(t, fmt.Sprint("goodbye ", round), func() bool {
-					l.mu.Lock()
-					defer l.mu.Unlock()
-					return errors.Is(l.life.Cause(), ErrGone)
+	over(t, links(), func(t *testing.T, _ *world, tr subsys.Transport) {
+		for round := range 40 {
+			w := newWorld()
+			a, b := w.node(t, 1, tr), w.node(t, 2, tr)
+			ma, mb := box(t, a, 1, 0), box(t, b, 1, 0)
+			ctx, cancel := context.WithCancel(soon(t))
+			var wg sync.WaitGroup
+			f := flow(t, b, ma)
+			for range 2 {
+				wg.Go(func() {
+					var err error
+					for err == nil {
+						err = f.try(ctx, 1, 10)
+					}
+					if !errors.Is(err, ErrGone) {
+						t.Errorf("round %d: %v", round, err)
+					}
 				})
-				wg.Wait()
-				cancel()
-				b.Close(context.Background())
+				wg.Go(func() {
+					for {
+						m, err := ma.Recv(ctx)
+						if err != nil {
+							return
+						}
+						m.Release()
+					}
+				})
 			}
-		})
-	}
+			_ = flow(t, a, mb).try(ctx, 1, 1)
+			time.Sleep(time.Duration(round*10) * time.Microsecond) // the moment of Close varies
+			l := f.l
+			a.Close(ctx)
+			eventually.True(t, fmt.Sprint("goodbye ", round), locked(&l.mu, func() bool { return errors.Is(l.life.Cause(), ErrGone) }))
+			wg.Wait()
+			cancel()
+			b.Close(context.Background())
+		}
+	})
 }
 
 // slowConn holds the first Send until the test lets it continue.
@@ -95,11 +89,7 @@ func TestByeBehindAWriter(t *testing.T) {
 	wg.Go(func() { _ = l.flow(9).SendBytes(context.Background(), 1, 0, []byte("x")) })
 	<-entered
 	wg.Go(l.sayGoodbye)
-	eventually.True(t, "the goodbye waits for the writer", func() bool {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		return l.s.Next() == 2 && l.awaited == 1
-	})
+	eventually.True(t, "the goodbye waits for the writer", locked(&l.mu, func() bool { return l.s.Next() == 2 && l.awaited == 1 }))
 	close(c.leave)
 	wg.Wait()
 	var types []uint8
@@ -131,18 +121,12 @@ func TestByeAcknowledges(t *testing.T) {
 	if _, err := l.work(fs); err != nil {
 		t.Fatal(err)
 	}
-	m, err := mb.Recv(soon(t))
-	must(t, err)
-	m.Release()
+	take(t, mb)
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel() // no peer acknowledges the credit that this context grants for the message
 	var closing sync.WaitGroup
 	closing.Go(func() { d.Close(ctx) })
-	eventually.True(t, "Close says goodbye, or waits for the goroutine that delivers", func() bool {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		return l.life.HasEnded() || d.tokenWaiters.Load() > 0
-	})
+	eventually.True(t, "Close says goodbye, or waits for the goroutine that delivers", locked(&l.mu, func() bool { return l.life.HasEnded() || d.tokenWaiters.Load() > 0 }))
 	l.s.Worked()
 	d.giveToken()
 	closing.Wait()

@@ -95,13 +95,10 @@ func unreported(t *testing.T) func(*Config) {
 
 // pairs runs f for each transport, with a pair of contexts that have a mailbox each.
 func pairs(t *testing.T, f func(t *testing.T, a, b *Dispatcher, ma, mb *Mailbox)) {
-	for name, tr := range transports() {
-		t.Run(name, func(t *testing.T) {
-			w := newWorld()
-			a, b := w.node(t, 1, tr, unreported(t)), w.node(t, 2, tr, unreported(t))
-			f(t, a, b, box(t, a, 1, 0), box(t, b, 7, 0))
-		})
-	}
+	over(t, transports(), func(t *testing.T, w *world, tr subsys.Transport) {
+		a, b := w.node(t, 1, tr, unreported(t)), w.node(t, 2, tr, unreported(t))
+		f(t, a, b, box(t, a, 1, 0), box(t, b, 7, 0))
+	})
 }
 
 // Promise (Calls): `Call` returns the reply to its own request, whatever the size, however many
@@ -289,23 +286,18 @@ func TestCallServerCloses(t *testing.T) {
 }
 
 func TestCallServerKilled(t *testing.T) {
-	for name, tr := range links() {
-		t.Run(name, func(t *testing.T) {
-			w := newWorld()
-			a, b := w.node(t, 1, tr, unreported(t)), w.node(t, 2, tr, givesUp)
-			ended, n := hundreds(t, box(t, a, 1, 0), box(t, b, 1, 0), true)
-			w.kill(b)
-			awaitEnds(t, ended, n, ErrGone)
-			noCalls(t, a, 0)
-		})
-	}
+	over(t, links(), func(t *testing.T, w *world, tr subsys.Transport) {
+		a, b := w.node(t, 1, tr, unreported(t)), w.node(t, 2, tr, givesUp)
+		ended, n := hundreds(t, box(t, a, 1, 0), box(t, b, 1, 0), true)
+		w.kill(b)
+		awaitEnds(t, ended, n, ErrGone)
+		noCalls(t, a, 0)
+	})
 }
 
 // kill breaks the connections of d, as a crash would.
 func (w *world) kill(d *Dispatcher) {
-	w.mu.Lock()
-	w.gone[d.self] = true
-	w.mu.Unlock()
+	w.setGone(d.self, true)
 	for _, p := range d.ports {
 		p.Close()
 	}
@@ -382,7 +374,7 @@ func TestCallRefused(t *testing.T) {
 				})
 			}
 			go served(mb)
-			eventually.True(t, "requests come", func() bool { mb.mu.Lock(); defer mb.mu.Unlock(); return len(mb.inflows) > 0 })
+			eventually.True(t, "requests come", locked(&mb.mu, func() bool { return len(mb.inflows) > 0 }))
 			mb.Close()
 			wg.Wait()
 		}
@@ -632,38 +624,31 @@ func TestReplyToDead(t *testing.T) {
 // Promise (Calls): A reply needs no room in the caller's mailbox, and has no order with other
 // messages.
 func TestCallFullMailbox(t *testing.T) {
-	for name, tr := range transports() {
-		t.Run(name, func(t *testing.T) {
-			w := newWorld()
-			a, b := w.node(t, 1, tr), w.node(t, 2, tr)
-			ma, mb := box(t, a, 1, FirstCredit), box(t, b, 1, 0)
-			stop, cancel := context.WithCancel(context.Background())
-			defer cancel()
-			var blocked sync.WaitGroup
-			for range 3 {
-				blocked.Go(func() {
-					back := flow(t, b, ma)
-					for back.SendBytes(stop, 1, 0, make([]byte, 1000)) == nil {
-					}
-				})
-			}
-			eventually.True(t, "the mailbox is full", func() bool {
-				ma.mu.Lock()
-				defer ma.mu.Unlock()
-				return len(ma.creditQueue) > 0
+	over(t, transports(), func(t *testing.T, w *world, tr subsys.Transport) {
+		a, b := w.node(t, 1, tr), w.node(t, 2, tr)
+		ma, mb := box(t, a, 1, FirstCredit), box(t, b, 1, 0)
+		stop, cancel := context.WithCancel(context.Background())
+		defer cancel()
+		var blocked sync.WaitGroup
+		for range 3 {
+			blocked.Go(func() {
+				back := flow(t, b, ma)
+				for back.SendBytes(stop, 1, 0, make([]byte, 1000)) == nil {
+				}
 			})
-			go served(mb)
-			f := flow(t, a, mb)
-			for _, size := range []int{1, 60_000, 100_000, 5 << 20, 1} {
-				m, err := called(soon(t), ma, f, 1, make([]byte, size))
-				must(t, err)
-				m.Release()
-			}
-			cancel()
-			blocked.Wait()
-			mb.Close()
-		})
-	}
+		}
+		eventually.True(t, "the mailbox is full", locked(&ma.mu, func() bool { return len(ma.creditQueue) > 0 }))
+		go served(mb)
+		f := flow(t, a, mb)
+		for _, size := range []int{1, 60_000, 100_000, 5 << 20, 1} {
+			m, err := called(soon(t), ma, f, 1, make([]byte, size))
+			must(t, err)
+			m.Release()
+		}
+		cancel()
+		blocked.Wait()
+		mb.Close()
+	})
 }
 
 // A request waits for the first connection like any message. Its call ends when the link has.
@@ -684,9 +669,7 @@ func TestCallBeforeConnection(t *testing.T) {
 		return err
 	}
 	fails(t, call(short), context.DeadlineExceeded)
-	w.mu.Lock()
-	w.gone[unknown] = true
-	w.mu.Unlock()
+	w.setGone(unknown, true)
 	fails(t, call(soon(t)), ErrGone)
 	noCalls(t, a, 0)
 }
@@ -918,10 +901,8 @@ func cutCalls(t *testing.T, after int64) {
 	w := newWorld()
 	a, b := w.node(t, 1, tcp.New(), unreported(t)), w.node(t, 2, tcp.New(), unreported(t))
 	ra, rb := newRelay(t, a.Addrs()[0], after, 1), newRelay(t, b.Addrs()[0], after, 2)
-	w.mu.Lock()
-	w.at[a.self] = []string{"tcp://" + ra.ln.Addr().String()}
-	w.at[b.self] = []string{"tcp://" + rb.ln.Addr().String()}
-	w.mu.Unlock()
+	w.setAddrs(a.self, "tcp://"+ra.ln.Addr().String())
+	w.setAddrs(b.self, "tcp://"+rb.ln.Addr().String())
 	ma, mb := box(t, a, 1, 0), box(t, b, 1, 0)
 	var got atomic.Int32
 	go func() {
@@ -992,10 +973,8 @@ func killCalls(t *testing.T, after int64) {
 	a, b := w.node(t, 1, tcp.New(), unreported(t)), w.node(t, 2, tcp.New(), givesUp)
 	die := sync.OnceFunc(func() { w.kill(b) })
 	r := startRelay(t, b.Addrs()[0], &relay{after: after}, 1)
-	w.mu.Lock()
-	w.at[a.self] = nil // only a dials
-	w.at[b.self] = []string{"tcp://" + r.ln.Addr().String()}
-	w.mu.Unlock()
+	w.setAddrs(a.self) // only a dials
+	w.setAddrs(b.self, "tcp://"+r.ln.Addr().String())
 	ma, mb := box(t, a, 1, 0), box(t, b, 1, 0)
 	go served(mb)
 	f := flow(t, a, mb)

@@ -116,9 +116,7 @@ func TestDeliveredIsNotReported(t *testing.T) {
 	}
 	b.eachLink(func(l *link) { l.endLink(ErrUnreachable) })
 	must(t, f.try(soon(t), 1, 10))
-	w.mu.Lock()
-	w.gone[b.self] = true
-	w.mu.Unlock()
+	w.setGone(b.self, true)
 	eventually.Returns(t, "the report", func() {
 		if u := <-reported; u.Tag != 1 || !errors.Is(u.Err, ErrGone) {
 			t.Errorf("reported %+v", u)

@@ -43,6 +43,13 @@ func (w *world) resolve(_ context.Context, id resource.GID) ([]string, error) {
 	return w.at[id], nil
 }
 
+// setAddrs sets the addresses of a context.
+func (w *world) setAddrs(id resource.GID, addrs ...string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.at[id] = addrs
+}
+
 // setGone says whether a context has ended, as resolve is to answer.
 func (w *world) setGone(id resource.GID, isGone bool) {
 	w.mu.Lock()
@@ -102,9 +109,7 @@ func (w *world) node(t testing.TB, n uint64, tr subsys.Transport, change ...func
 	}
 	d := New(cfg)
 	must(t, d.Listen(tr, ""))
-	w.mu.Lock()
-	w.at[cfg.Self] = d.Addrs()
-	w.mu.Unlock()
+	w.setAddrs(cfg.Self, d.Addrs()...)
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		defer cancel()
@@ -134,6 +139,22 @@ func flow(t testing.TB, d *Dispatcher, to *Mailbox) *Flow {
 	f, err := d.Flow(to.d.self, to.serial)
 	must(t, err)
 	return f
+}
+
+// over runs f with a new world for each of the transports.
+func over(t *testing.T, all map[string]subsys.Transport, f func(t *testing.T, w *world, tr subsys.Transport)) {
+	for name, tr := range all {
+		t.Run(name, func(t *testing.T) { f(t, newWorld(), tr) })
+	}
+}
+
+// locked returns a function that calls f with mu held.
+func locked(mu sync.Locker, f func() bool) func() bool {
+	return func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		return f()
+	}
 }
 
 // links returns the transports that make connections.
@@ -220,62 +241,59 @@ func TestPingPong(t *testing.T) {
 // Promise (Delivery): Messages from one resource to another arrive in the order in which they were
 // sent, whatever their size. See also TestLanesKeepOrder.
 func TestOrderAndCompleteness(t *testing.T) {
-	for name, tr := range transports() {
-		t.Run(name, func(t *testing.T) {
-			w := newWorld()
-			a, b := w.node(t, 1, tr), w.node(t, 2, tr)
-			ctx := soon(t)
-			const senders, each = 8, 2000
-			sizes := []int{0, 1, 64, 2000, 3000, 9000, 40_000, 1 << 20}
-			var wg sync.WaitGroup
-			for s := range uint32(senders) {
-				mb := box(t, b, 10+s, 1<<20)
-				wg.Add(2)
-				go func() {
-					defer wg.Done()
-					f := flow(t, a, mb)
-					for i := range each {
-						size := sizes[i%len(sizes)]
-						if size > 9000 && i > 200 {
-							size = 100
-						}
-						p, err := a.cfg.Pool.Get(size)
-						if err != nil {
-							t.Error(err)
-							return
-						}
-						if size >= 8 {
-							binary.LittleEndian.PutUint64(p.Bytes()[size-8:], uint64(i))
-						}
-						if err := f.Send(ctx, 1+s, uint64(i), p); err != nil {
-							t.Errorf("send %d: %v", i, err)
-							return
-						}
+	over(t, transports(), func(t *testing.T, w *world, tr subsys.Transport) {
+		a, b := w.node(t, 1, tr), w.node(t, 2, tr)
+		ctx := soon(t)
+		const senders, each = 8, 2000
+		sizes := []int{0, 1, 64, 2000, 3000, 9000, 40_000, 1 << 20}
+		var wg sync.WaitGroup
+		for s := range uint32(senders) {
+			mb := box(t, b, 10+s, 1<<20)
+			wg.Add(2)
+			go func() {
+				defer wg.Done()
+				f := flow(t, a, mb)
+				for i := range each {
+					size := sizes[i%len(sizes)]
+					if size > 9000 && i > 200 {
+						size = 100
 					}
-				}()
-				go func() {
-					defer wg.Done()
-					for i := range uint64(each) {
-						m, err := mb.Recv(ctx)
-						if err != nil {
-							t.Errorf("recv %d: %v", i, err)
-							return
-						}
-						if m.Tag() != i || m.From() != a.self.WithSerial(1+s) {
-							t.Errorf("got %d from %v, want %d", m.Tag(), m.From(), i)
-							return
-						}
-						if n := m.Len(); n >= 8 && binary.LittleEndian.Uint64(m.Bytes()[n-8:]) != i {
-							t.Errorf("message %d damaged", i)
-							return
-						}
-						m.Release()
+					p, err := a.cfg.Pool.Get(size)
+					if err != nil {
+						t.Error(err)
+						return
 					}
-				}()
-			}
-			wg.Wait()
-		})
-	}
+					if size >= 8 {
+						binary.LittleEndian.PutUint64(p.Bytes()[size-8:], uint64(i))
+					}
+					if err := f.Send(ctx, 1+s, uint64(i), p); err != nil {
+						t.Errorf("send %d: %v", i, err)
+						return
+					}
+				}
+			}()
+			go func() {
+				defer wg.Done()
+				for i := range uint64(each) {
+					m, err := mb.Recv(ctx)
+					if err != nil {
+						t.Errorf("recv %d: %v", i, err)
+						return
+					}
+					if m.Tag() != i || m.From() != a.self.WithSerial(1+s) {
+						t.Errorf("got %d from %v, want %d", m.Tag(), m.From(), i)
+						return
+					}
+					if n := m.Len(); n >= 8 && binary.LittleEndian.Uint64(m.Bytes()[n-8:]) != i {
+						t.Errorf("message %d damaged", i)
+						return
+					}
+					m.Release()
+				}
+			}()
+		}
+		wg.Wait()
+	})
 }
 
 func TestSendToMissing(t *testing.T) {

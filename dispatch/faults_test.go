@@ -41,10 +41,8 @@ func cutMonitors(t *testing.T, after int64) {
 	w := newWorld()
 	a, b := w.node(t, 1, tcp.New(), unreported(t)), w.node(t, 2, tcp.New(), unreported(t))
 	ra, rb := newRelay(t, a.Addrs()[0], after, 1), newRelay(t, b.Addrs()[0], after, 2)
-	w.mu.Lock()
-	w.at[a.self] = []string{"tcp://" + ra.ln.Addr().String()}
-	w.at[b.self] = []string{"tcp://" + rb.ln.Addr().String()}
-	w.mu.Unlock()
+	w.setAddrs(a.self, "tcp://"+ra.ln.Addr().String())
+	w.setAddrs(b.self, "tcp://"+rb.ln.Addr().String())
 	mine := box(t, a, 1, 0)
 	for round := range uint32(3) {
 		its := box(t, b, 1+round, 0)
@@ -112,9 +110,7 @@ func TestContextEndsAsItIsAwaited(t *testing.T) {
 							w.kill(b)
 							return
 						}
-						w.mu.Lock()
-						w.gone[b.self] = true
-						w.mu.Unlock()
+						w.setGone(b.self, true)
 						noErr(t, b.Close(soon(t)))
 					})
 					const each = 3
@@ -192,11 +188,7 @@ func silentNodeIsDeadWhenTheDirectorySaysSo(t *testing.T, n *simulated) {
 	}()
 	l, _ := onlyLink(a, b)
 	n.cutAll()
-	eventually.True(t, "the silent machine is dialled", func() bool {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		return l.conn == nil
-	})
+	eventually.True(t, "the silent machine is dialled", locked(&l.mu, func() bool { return l.conn == nil }))
 	time.Sleep(time.Minute) // of virtual time: only the directory says that the machine is dead
 	isEmpty(t, mine)
 	select {
@@ -206,9 +198,7 @@ func silentNodeIsDeadWhenTheDirectorySaysSo(t *testing.T, n *simulated) {
 		t.Errorf("the call ended: %v", err)
 	default:
 	}
-	w.mu.Lock()
-	w.gone[b.self] = true
-	w.mu.Unlock()
+	w.setGone(b.self, true)
 	awaitGone(t, mine, monitored(its), 7)
 	awaitEnd(t, received, ErrGone)
 	awaitEnd(t, replied, ErrGone)
@@ -221,112 +211,106 @@ func silentNodeIsDeadWhenTheDirectorySaysSo(t *testing.T, n *simulated) {
 // addresses. If it lives, as after the end of its directory alone, its link resumes. If it does not
 // answer, it has ended, however long GiveUp is. A context without a known address has ended.
 func TestContextOfDeadNode(t *testing.T) {
-	for name, tr := range links() {
-		t.Run(name, func(t *testing.T) {
-			w := newWorld()
-			var isDead atomic.Bool
-			a := w.node(t, 1, tr, func(c *Config) {
-				c.GiveUp = time.Hour
-				c.Resolve = func(ctx context.Context, id resource.GID) ([]string, error) {
-					if isDead.Load() {
-						return nil, fmt.Errorf("%w: %v", ErrNodeDead, id)
-					}
-					return w.resolve(ctx, id)
+	over(t, links(), func(t *testing.T, w *world, tr subsys.Transport) {
+		var isDead atomic.Bool
+		a := w.node(t, 1, tr, func(c *Config) {
+			c.GiveUp = time.Hour
+			c.Resolve = func(ctx context.Context, id resource.GID) ([]string, error) {
+				if isDead.Load() {
+					return nil, fmt.Errorf("%w: %v", ErrNodeDead, id)
 				}
-			})
-			b := w.node(t, 2, tr)
-			mine, its := box(t, a, 1, 0), box(t, b, 1, 0)
-			talk(t, a, b, its, 1)
-			monitorOf(t, mine, monitored(its), 7)
-			isDead.Store(true)
-			l, _ := onlyLink(a, b)
-			for round := range uint64(3) {
-				resumed := a.Stats().Resumed
-				l.mu.Lock()
-				l.dropFailedLocked(l.conn, errSilent)
-				l.mu.Unlock()
-				eventually.True(t, "the link resumes", func() bool { return a.Stats().Resumed > resumed })
-				talk(t, a, b, its, 2+round)
-			}
-			isEmpty(t, mine)
-			w.kill(b)
-			gone, err := mine.Recv(soon(t))
-			must(t, err)
-			if of := monitored(its); !gone.IsGone() || gone.From() != of || !errors.Is(gone.GoneErr(), ErrNodeDead) {
-				t.Errorf("the end of %v: from %v: %v", of, gone.From(), gone.GoneErr())
-			}
-			gone.Release()
-			b.eachLink(func(l *link) { l.endLink(ErrUnreachable) }) // the context lives on, without ports
-
-			unknown := resource.MakeGID(1, 9, 1)
-			monitorOf(t, mine, unknown, 8)
-			awaitGone(t, mine, unknown, 8)
-			f, err := a.Flow(unknown.Context(), 1)
-			if err == nil {
-				_, err = called(soon(t), mine, f, 1, nil)
-			}
-			if !errors.Is(err, ErrGone) || errors.Is(err, ErrUnreachable) {
-				t.Errorf("a call to a context of which no address is known: %v", err)
+				return w.resolve(ctx, id)
 			}
 		})
-	}
+		b := w.node(t, 2, tr)
+		mine, its := box(t, a, 1, 0), box(t, b, 1, 0)
+		talk(t, a, b, its, 1)
+		monitorOf(t, mine, monitored(its), 7)
+		isDead.Store(true)
+		l, _ := onlyLink(a, b)
+		for round := range uint64(3) {
+			resumed := a.Stats().Resumed
+			l.mu.Lock()
+			l.dropFailedLocked(l.conn, errSilent)
+			l.mu.Unlock()
+			eventually.True(t, "the link resumes", func() bool { return a.Stats().Resumed > resumed })
+			talk(t, a, b, its, 2+round)
+		}
+		isEmpty(t, mine)
+		w.kill(b)
+		gone, err := mine.Recv(soon(t))
+		must(t, err)
+		if of := monitored(its); !gone.IsGone() || gone.From() != of || !errors.Is(gone.GoneErr(), ErrNodeDead) {
+			t.Errorf("the end of %v: from %v: %v", of, gone.From(), gone.GoneErr())
+		}
+		gone.Release()
+		b.eachLink(func(l *link) { l.endLink(ErrUnreachable) }) // the context lives on, without ports
+
+		unknown := resource.MakeGID(1, 9, 1)
+		monitorOf(t, mine, unknown, 8)
+		awaitGone(t, mine, unknown, 8)
+		f, err := a.Flow(unknown.Context(), 1)
+		if err == nil {
+			_, err = called(soon(t), mine, f, 1, nil)
+		}
+		if !errors.Is(err, ErrGone) || errors.Is(err, ErrUnreachable) {
+			t.Errorf("a call to a context of which no address is known: %v", err)
+		}
+	})
 }
 
 // When the directory says that a node is dead, links that only the peer dials do not end: the peer
 // is left the time to dial. Such links are those that this side has accepted, and knows no address
 // for.
 func TestAcceptedLinkOfDeadNode(t *testing.T) {
-	for name, tr := range links() {
-		t.Run(name, func(t *testing.T) {
-			w := newWorld()
-			var looks atomic.Int64
-			a := w.node(t, 1, tr, func(c *Config) {
-				c.GiveUp = time.Hour
-				c.Resolve = func(_ context.Context, id resource.GID) (addrs []string, err error) {
-					looks.Add(1)
-					return nil, fmt.Errorf("%w: %v", ErrNodeDead, id)
-				}
-			})
-			var await atomic.Int64 // b does not dial before there have been so many checks
-			var isKilled atomic.Bool
-			b := w.node(t, 2, tr, func(c *Config) {
-				c.Undelivered = func(u Undelivered) {
-					if !isKilled.Load() {
-						t.Errorf("reported: %+v", u)
-					}
-				}
-				c.Resolve = func(ctx context.Context, id resource.GID) ([]string, error) {
-					for looks.Load() < await.Load() && ctx.Err() == nil {
-						runtime.Gosched()
-					}
-					return w.resolve(ctx, id)
-				}
-			})
-			mine, its := box(t, a, 1, 0), box(t, b, 1, 0)
-			talk(t, b, a, mine, 1)
-			monitorOf(t, mine, monitored(its), 7)
-			l, err := a.link(b.self)
-			must(t, err)
-			for round := range uint64(3) {
-				await.Store(looks.Load() + 2)
-				resumed := a.Stats().Resumed
-				l.mu.Lock()
-				l.dropFailedLocked(l.conn, errSilent)
-				l.mu.Unlock()
-				eventually.True(t, "the link resumes", func() bool { return a.Stats().Resumed > resumed })
-				talk(t, b, a, mine, 2+round)
+	over(t, links(), func(t *testing.T, w *world, tr subsys.Transport) {
+		var looks atomic.Int64
+		a := w.node(t, 1, tr, func(c *Config) {
+			c.GiveUp = time.Hour
+			c.Resolve = func(_ context.Context, id resource.GID) (addrs []string, err error) {
+				looks.Add(1)
+				return nil, fmt.Errorf("%w: %v", ErrNodeDead, id)
 			}
-			isEmpty(t, mine)
-			isKilled.Store(true)
-			w.kill(b)
-			b.eachLink(func(l *link) { l.endLink(ErrUnreachable) })
-			awaitGone(t, mine, monitored(its), 7)
-			eventually.True(t, "the link ends", l.ended)
-			l.mu.Lock()
-			defer l.mu.Unlock()
-			fails(t, l.life.Cause(), ErrGone, "the link ended of")
 		})
-	}
+		var await atomic.Int64 // b does not dial before there have been so many checks
+		var isKilled atomic.Bool
+		b := w.node(t, 2, tr, func(c *Config) {
+			c.Undelivered = func(u Undelivered) {
+				if !isKilled.Load() {
+					t.Errorf("reported: %+v", u)
+				}
+			}
+			c.Resolve = func(ctx context.Context, id resource.GID) ([]string, error) {
+				for looks.Load() < await.Load() && ctx.Err() == nil {
+					runtime.Gosched()
+				}
+				return w.resolve(ctx, id)
+			}
+		})
+		mine, its := box(t, a, 1, 0), box(t, b, 1, 0)
+		talk(t, b, a, mine, 1)
+		monitorOf(t, mine, monitored(its), 7)
+		l, err := a.link(b.self)
+		must(t, err)
+		for round := range uint64(3) {
+			await.Store(looks.Load() + 2)
+			resumed := a.Stats().Resumed
+			l.mu.Lock()
+			l.dropFailedLocked(l.conn, errSilent)
+			l.mu.Unlock()
+			eventually.True(t, "the link resumes", func() bool { return a.Stats().Resumed > resumed })
+			talk(t, b, a, mine, 2+round)
+		}
+		isEmpty(t, mine)
+		isKilled.Store(true)
+		w.kill(b)
+		b.eachLink(func(l *link) { l.endLink(ErrUnreachable) })
+		awaitGone(t, mine, monitored(its), 7)
+		eventually.True(t, "the link ends", l.ended)
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		fails(t, l.life.Cause(), ErrGone, "the link ended of")
+	})
 }
 
 // nodesAreDead makes c resolve contexts to their addresses, and say that their nodes are dead.
@@ -546,156 +530,148 @@ func TestEndedLinkIsNotDialled(t *testing.T) {
 // is received or reported, once. See also TestRecvAnyWhileClosed.
 func TestSelectWhileClosed(t *testing.T) {
 	const senders, most = 3, 1000
-	for name, tr := range transports() {
-		t.Run(name, func(t *testing.T) {
-			for round := range 20 {
-				w := newWorld()
-				var reported, accepted, received atomic.Int64
-				a := w.node(t, 1, tr, func(c *Config) { c.Undelivered = func(Undelivered) { reported.Add(1) } })
-				b := w.node(t, 2, tr)
-				its, m, other := box(t, a, 1, 0), box(t, b, 1, 0), box(t, b, 2, 0)
-				from := From(monitored(its))
-				var seen [senders * most]atomic.Bool
-				got := func(msg *Message) {
-					received.Add(1)
-					if i := binary.LittleEndian.Uint64(msg.Bytes()); seen[i].Swap(true) {
-						t.Errorf("message %d was received twice", i)
-					}
-					msg.Release()
+	over(t, transports(), func(t *testing.T, _ *world, tr subsys.Transport) {
+		for round := range 20 {
+			w := newWorld()
+			var reported, accepted, received atomic.Int64
+			a := w.node(t, 1, tr, func(c *Config) { c.Undelivered = func(Undelivered) { reported.Add(1) } })
+			b := w.node(t, 2, tr)
+			its, m, other := box(t, a, 1, 0), box(t, b, 1, 0), box(t, b, 2, 0)
+			from := From(monitored(its))
+			var seen [senders * most]atomic.Bool
+			got := func(msg *Message) {
+				received.Add(1)
+				if i := binary.LittleEndian.Uint64(msg.Bytes()); seen[i].Swap(true) {
+					t.Errorf("message %d was received twice", i)
 				}
-				var all sync.WaitGroup
-				for what, sel := range map[string][]Select{
-					"all": nil, "tag": {Tag(1)}, "tags": {Tags(2, 5)}, "mask": {TagMask(3, 2)}, "origin": {from},
-					"origin and tag": {from, Tag(4)}, "any": {Any(Tag(3), All(from, Tag(6)))}, "none that comes": {Tag(999)},
-				} {
-					all.Go(func() {
-						for {
-							msg, err := m.Recv(soon(t), sel...)
-							if err != nil {
-								if !errors.Is(err, ErrClosed) {
-									t.Errorf("Recv of %s: %v", what, err)
-								}
-								return
-							}
-							got(msg)
-						}
-					})
-					all.Go(func() {
-						for {
-							of, msg, err := RecvAny(soon(t), []*Mailbox{other, m}, sel...)
-							if err != nil {
-								if !errors.Is(err, ErrClosed) || of != 1 {
-									t.Errorf("RecvAny of %s: %d, %v", what, of, err)
-								}
-								return
-							}
-							got(msg)
-						}
-					})
-				}
+				msg.Release()
+			}
+			var all sync.WaitGroup
+			for what, sel := range map[string][]Select{
+				"all": nil, "tag": {Tag(1)}, "tags": {Tags(2, 5)}, "mask": {TagMask(3, 2)}, "origin": {from},
+				"origin and tag": {from, Tag(4)}, "any": {Any(Tag(3), All(from, Tag(6)))}, "none that comes": {Tag(999)},
+			} {
 				all.Go(func() {
 					for {
-						if _, err := m.Peek(Tag(3)); errors.Is(err, ErrClosed) {
-							return
-						} else if err != nil && !errors.Is(err, ErrEmpty) {
-							t.Errorf("Peek: %v", err)
+						msg, err := m.Recv(soon(t), sel...)
+						if err != nil {
+							if !errors.Is(err, ErrClosed) {
+								t.Errorf("Recv of %s: %v", what, err)
+							}
 							return
 						}
-						runtime.Gosched()
+						got(msg)
 					}
 				})
-				f := flow(t, a, m)
-				for s := range uint64(senders) {
-					all.Go(func() {
-						for i := range uint64(most) {
-							p := binary.LittleEndian.AppendUint64(nil, s*most+i)
-							if i%10 == 9 {
-								p = append(p, make([]byte, 5000)...)
+				all.Go(func() {
+					for {
+						of, msg, err := RecvAny(soon(t), []*Mailbox{other, m}, sel...)
+						if err != nil {
+							if !errors.Is(err, ErrClosed) || of != 1 {
+								t.Errorf("RecvAny of %s: %d, %v", what, of, err)
 							}
-							if err := f.SendBytes(soon(t), its.serial, i%8, p); err != nil {
-								if !errors.Is(err, ErrGone) {
-									t.Error(err)
-								}
-								return
-							}
-							accepted.Add(1)
+							return
 						}
-					})
-				}
-				eventually.True(t, "some messages have come", func() bool { return received.Load() >= int64(round*20) })
-				m.Close()
-				all.Wait()
-				eventually.True(t, "each message is received or reported", func() bool { return received.Load()+reported.Load() >= accepted.Load() })
-				noErr(t, errors.Join(a.Close(soon(t)), b.Close(soon(t))))
-				if received.Load()+reported.Load() != accepted.Load() {
-					t.Fatalf("%d messages accepted, %d received, %d reported", accepted.Load(), received.Load(), reported.Load())
-				}
+						got(msg)
+					}
+				})
 			}
-		})
-	}
+			all.Go(func() {
+				for {
+					if _, err := m.Peek(Tag(3)); errors.Is(err, ErrClosed) {
+						return
+					} else if err != nil && !errors.Is(err, ErrEmpty) {
+						t.Errorf("Peek: %v", err)
+						return
+					}
+					runtime.Gosched()
+				}
+			})
+			f := flow(t, a, m)
+			for s := range uint64(senders) {
+				all.Go(func() {
+					for i := range uint64(most) {
+						p := binary.LittleEndian.AppendUint64(nil, s*most+i)
+						if i%10 == 9 {
+							p = append(p, make([]byte, 5000)...)
+						}
+						if err := f.SendBytes(soon(t), its.serial, i%8, p); err != nil {
+							if !errors.Is(err, ErrGone) {
+								t.Error(err)
+							}
+							return
+						}
+						accepted.Add(1)
+					}
+				})
+			}
+			eventually.True(t, "some messages have come", func() bool { return received.Load() >= int64(round*20) })
+			m.Close()
+			all.Wait()
+			eventually.True(t, "each message is received or reported", func() bool { return received.Load()+reported.Load() >= accepted.Load() })
+			noErr(t, errors.Join(a.Close(soon(t)), b.Close(soon(t))))
+			if received.Load()+reported.Load() != accepted.Load() {
+				t.Fatalf("%d messages accepted, %d received, %d reported", accepted.Load(), received.Load(), reported.Load())
+			}
+		}
+	})
 }
 
 // RecvAny fails with ErrStuck when one of its mailboxes is full of messages that it does not select
 // and senders wait. It has lost no message.
 func TestStuckRecvAny(t *testing.T) {
 	const limit, size, n = 1 << 20, 100_000, 40
-	for name, tr := range transports() {
-		t.Run(name, func(t *testing.T) {
-			w := newWorld()
-			a, b := w.node(t, 1, tr), w.node(t, 2, tr, func(c *Config) { c.GiveUp = 100 * time.Millisecond })
-			full, empty := box(t, b, 1, limit), box(t, b, 2, 0)
-			sent := behind(t, a, full, n, size)
-			if of, _, err := RecvAny(soon(t), []*Mailbox{empty, full}, Tag(2)); !errors.Is(err, ErrStuck) || of != -1 {
-				t.Errorf("%d, %v", of, err)
-			}
-			if waiting(full) || waiting(empty) {
-				t.Error("a receiver is left behind")
-			}
-			if n := b.Stats().StuckReceives; n != 1 {
-				t.Errorf("%d receives are counted", n)
-			}
-			for range n {
-				take(t, full, Tag(1))
-			}
-			take(t, full, Tag(2))
-			noErr(t, <-sent)
-		})
-	}
+	over(t, transports(), func(t *testing.T, w *world, tr subsys.Transport) {
+		a, b := w.node(t, 1, tr), w.node(t, 2, tr, func(c *Config) { c.GiveUp = 100 * time.Millisecond })
+		full, empty := box(t, b, 1, limit), box(t, b, 2, 0)
+		sent := behind(t, a, full, n, size)
+		if of, _, err := RecvAny(soon(t), []*Mailbox{empty, full}, Tag(2)); !errors.Is(err, ErrStuck) || of != -1 {
+			t.Errorf("%d, %v", of, err)
+		}
+		if waiting(full) || waiting(empty) {
+			t.Error("a receiver is left behind")
+		}
+		if n := b.Stats().StuckReceives; n != 1 {
+			t.Errorf("%d receives are counted", n)
+		}
+		for range n {
+			take(t, full, Tag(1))
+		}
+		take(t, full, Tag(2))
+		noErr(t, <-sent)
+	})
 }
 
 // Two contexts each send the other more than its mailbox holds, and select the message that comes
 // last. Both receives fail with ErrStuck, and both contexts continue.
 func TestStuckInBothDirections(t *testing.T) {
 	const limit, size, n = 1 << 20, 100_000, 40
-	for name, tr := range transports() {
-		t.Run(name, func(t *testing.T) {
-			w := newWorld()
-			patient := func(c *Config) { c.GiveUp = time.Hour } // the test calls checkStuck itself
-			a, b := w.node(t, 1, tr, patient), w.node(t, 2, tr, patient)
-			ma, mb := box(t, a, 1, limit), box(t, b, 1, limit)
-			var ends sync.WaitGroup
-			for _, end := range []struct {
-				mine *Mailbox
-				sent chan error
-			}{{ma, behind(t, a, mb, n, size)}, {mb, behind(t, b, ma, n, size)}} {
-				ends.Go(func() {
-					result := make(chan error, 1)
-					go func() {
-						_, err := end.mine.Recv(soon(t), Tag(2))
-						result <- err
-					}()
-					eventually.Within(eventually.Patience, func() bool { end.mine.checkStuck(); return len(result) == 1 })
-					fails(t, <-result, ErrStuck, "the receive")
-					for range n {
-						take(t, end.mine, Tag(1))
-					}
-					take(t, end.mine, Tag(2))
-					noErr(t, <-end.sent)
-				})
-			}
-			ends.Wait()
-		})
-	}
+	over(t, transports(), func(t *testing.T, w *world, tr subsys.Transport) {
+		patient := func(c *Config) { c.GiveUp = time.Hour } // the test calls checkStuck itself
+		a, b := w.node(t, 1, tr, patient), w.node(t, 2, tr, patient)
+		ma, mb := box(t, a, 1, limit), box(t, b, 1, limit)
+		var ends sync.WaitGroup
+		for _, end := range []struct {
+			mine *Mailbox
+			sent chan error
+		}{{ma, behind(t, a, mb, n, size)}, {mb, behind(t, b, ma, n, size)}} {
+			ends.Go(func() {
+				result := make(chan error, 1)
+				go func() {
+					_, err := end.mine.Recv(soon(t), Tag(2))
+					result <- err
+				}()
+				eventually.Within(eventually.Patience, func() bool { end.mine.checkStuck(); return len(result) == 1 })
+				fails(t, <-result, ErrStuck, "the receive")
+				for range n {
+					take(t, end.mine, Tag(1))
+				}
+				take(t, end.mine, Tag(2))
+				noErr(t, <-end.sent)
+			})
+		}
+		ends.Wait()
+	})
 }
 
 // A request that is put back is received and replied to like any other. If its resource is closed
@@ -733,32 +709,30 @@ func TestPutBackRequest(t *testing.T) {
 // Messages and calls that are sent while the context of their target closes leave no goroutine that
 // waits: each ends with one of the errors of an end.
 func TestWaitersEndWithTheirContext(t *testing.T) {
-	for name, tr := range transports() {
-		t.Run(name, func(t *testing.T) {
-			for range 10 {
-				w := newWorld()
-				a, b := w.node(t, 1, tr), w.node(t, 2, tr)
-				mine, its := box(t, a, 1, 0), box(t, b, 1, FirstCredit)
-				f := flow(t, a, its)
-				ends := make(chan error, 10)
-				go func() { _, err := mine.Recv(context.Background(), Tag(1)); ends <- err }()
-				go func() { _, _, err := RecvAny(context.Background(), []*Mailbox{mine}, Tags(1, 2)); ends <- err }()
-				go func() { _, err := called(context.Background(), mine, f, 1, nil); ends <- err }()
-				go func() {
-					var err error
-					for err == nil {
-						err = f.SendBytes(context.Background(), 1, 1, make([]byte, 10_000))
-					}
-					ends <- err
-				}()
-				eventually.True(t, "a sender waits", func() bool { its.mu.Lock(); defer its.mu.Unlock(); return len(its.creditQueue) > 0 })
-				done, cancel := context.WithCancel(context.Background())
-				cancel()
-				_ = a.Close(done) // messages are not waited for
-				for range 4 {
-					awaitEnd(t, ends, ErrClosed)
+	over(t, transports(), func(t *testing.T, _ *world, tr subsys.Transport) {
+		for range 10 {
+			w := newWorld()
+			a, b := w.node(t, 1, tr), w.node(t, 2, tr)
+			mine, its := box(t, a, 1, 0), box(t, b, 1, FirstCredit)
+			f := flow(t, a, its)
+			ends := make(chan error, 10)
+			go func() { _, err := mine.Recv(context.Background(), Tag(1)); ends <- err }()
+			go func() { _, _, err := RecvAny(context.Background(), []*Mailbox{mine}, Tags(1, 2)); ends <- err }()
+			go func() { _, err := called(context.Background(), mine, f, 1, nil); ends <- err }()
+			go func() {
+				var err error
+				for err == nil {
+					err = f.SendBytes(context.Background(), 1, 1, make([]byte, 10_000))
 				}
+				ends <- err
+			}()
+			eventually.True(t, "a sender waits", locked(&its.mu, func() bool { return len(its.creditQueue) > 0 }))
+			done, cancel := context.WithCancel(context.Background())
+			cancel()
+			_ = a.Close(done) // messages are not waited for
+			for range 4 {
+				awaitEnd(t, ends, ErrClosed)
 			}
-		})
-	}
+		}
+	})
 }

@@ -25,9 +25,7 @@ func TestUnreachableHasReason(t *testing.T) {
 		c.GiveUp, c.Undelivered = 200*time.Millisecond, func(Undelivered) {}
 	})
 	nobody := resource.MakeGID(1, 2, 0)
-	w.mu.Lock()
-	w.at[nobody] = []string{"tcp://" + addr}
-	w.mu.Unlock()
+	w.setAddrs(nobody, "tcp://"+addr)
 	mine := box(t, d, 1, 0)
 	stop, err := mine.Monitor(soon(t), nobody.WithSerial(7), 99)
 	must(t, err)

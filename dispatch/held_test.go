@@ -114,11 +114,7 @@ func (h *heirWorld) starts(t *testing.T, flush func() error) <-chan error {
 	t.Helper()
 	done := make(chan error, 1)
 	go func() { done <- flush() }()
-	eventually.True(t, "Flush waits", func() bool {
-		h.l.mu.Lock()
-		defer h.l.mu.Unlock()
-		return h.l.behind.First() != nil
-	})
+	eventually.True(t, "Flush waits", locked(&h.l.mu, func() bool { return h.l.behind.First() != nil }))
 	return done
 }
 
@@ -194,11 +190,7 @@ func TestHeldAreCounted(t *testing.T) {
 		flushed = h.starts(t, func() error { return h.b.Flush(ctx) })
 		ofTwo = h.starts(t, func() error { return h.mine.Flush(ctx, fs[0].target(), fs[1].target()) })
 	})
-	eventually.True(t, "the first messages are acknowledged", func() bool {
-		next.mu.Lock()
-		defer next.mu.Unlock()
-		return next.s.IsIdle() && next.held > 0
-	})
+	eventually.True(t, "the first messages are acknowledged", locked(&next.mu, func() bool { return next.s.IsIdle() && next.held > 0 }))
 	cancel()
 	want := map[resource.GID]int{fs[0].target(): 2, fs[1].target(): 1, fs[2].target(): 4}
 	for i, done := range []<-chan error{flushed, ofTwo} {
@@ -282,11 +274,7 @@ func TestHeldRequestCancelled(t *testing.T) {
 				}
 			})
 			if when == "held" {
-				eventually.True(t, "the request is held", func() bool {
-					next.mu.Lock()
-					defer next.mu.Unlock()
-					return next.s.IsIdle() && next.held > 0
-				})
+				eventually.True(t, "the request is held", locked(&next.mu, func() bool { return next.s.IsIdle() && next.held > 0 }))
 			}
 			if when != "before" {
 				cancel()
@@ -405,9 +393,7 @@ func TestMonitorAfterGivingUp(t *testing.T) {
 	h.leads(h.a.Addrs()...)
 	h.hole.end() // the peer dials, with the session that it knows
 	talk(t, h.b, h.a, its, 1)
-	h.w.mu.Lock()
-	h.w.at[h.b.self] = here
-	h.w.mu.Unlock()
+	h.w.setAddrs(h.b.self, here...)
 	isEmpty(t, its)
 	h.mine.Close()
 	awaitGone(t, its, monitored(h.mine), 99)
@@ -446,11 +432,7 @@ func TestHeldRequestReason(t *testing.T) {
 					m.Release()
 				}
 			}()
-			eventually.True(t, "a receiver waits", func() bool {
-				its.mu.Lock()
-				defer its.mu.Unlock()
-				return its.waiters.First() != nil
-			})
+			eventually.True(t, "a receiver waits", locked(&its.mu, func() bool { return its.waiters.First() != nil }))
 			var e call
 			h.succeed(t, func() { f.push(size, purpose{call: p.number}, 5) }, func() {
 				if when == "as the successor takes over" {

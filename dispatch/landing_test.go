@@ -187,10 +187,8 @@ func TestLandsThroughCuts(t *testing.T) {
 			w := newWorld()
 			a, b := w.node(t, 1, tr, unreported(t)), w.node(t, 2, tr, unreported(t))
 			r := newRelay(t, a.Addrs()[0], session.PieceLen+70_001, cuts)
-			w.mu.Lock()
-			w.at[a.self] = []string{name + "://" + r.ln.Addr().String()}
-			w.at[b.self] = nil
-			w.mu.Unlock()
+			w.setAddrs(a.self, name+"://"+r.ln.Addr().String())
+			w.setAddrs(b.self)
 			defer func() { // runs before the relay waits for its connections
 				noErr(t, errors.Join(a.Close(soon(t)), b.Close(soon(t))))
 			}()

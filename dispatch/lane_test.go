@@ -150,17 +150,13 @@ func TestLanesOfNetworks(t *testing.T) {
 		}
 	}
 	addrs := b.Addrs()
-	w.mu.Lock()
-	w.at[b.self] = addrs[:1]
-	w.mu.Unlock()
+	w.setAddrs(b.self, addrs[:1]...)
 	mb := box(t, b, 1, 0)
 	exchangeOver(t, a, mb, first, 1, 10)
 	if remote(first) != addrs[0] {
 		t.Errorf("without its network the first lane goes to %s", remote(first))
 	}
-	w.mu.Lock()
-	w.at[b.self] = addrs
-	w.mu.Unlock()
+	w.setAddrs(b.self, addrs...)
 	exchangeOver(t, a, mb, second, 2, 10)
 	exchange(t, a, mb, 3, 10)
 	a.Reconsider()

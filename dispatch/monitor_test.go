@@ -13,6 +13,7 @@ import (
 
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
 	"github.com/rocl-go/rocl/resource"
+	"github.com/rocl-go/rocl/subsys"
 	"github.com/rocl-go/rocl/subsys/shm"
 	"github.com/rocl-go/rocl/subsys/tcp"
 )
@@ -93,12 +94,9 @@ func TestMonitorBehindMessages(t *testing.T) {
 			isEmpty(t, mine)
 		}
 	}
-	for name, tr := range transports() {
-		t.Run(name, func(t *testing.T) {
-			w := newWorld()
-			run(t, w.node(t, 1, tr), w.node(t, 2, tr), "")
-		})
-	}
+	over(t, transports(), func(t *testing.T, w *world, tr subsys.Transport) {
+		run(t, w.node(t, 1, tr), w.node(t, 2, tr), "")
+	})
 	for _, lane := range []Lane{"", "tcp", "shm"} {
 		t.Run(fmt.Sprintf("over %q, neighbours", lane), func(t *testing.T) {
 			b, a := both(t)
@@ -141,28 +139,25 @@ func TestGoneBehindLargeTellsSenders(t *testing.T) {
 // A message that tells of an end is stored even if the mailbox has no room. It is selected like any
 // other message.
 func TestMonitorFullMailbox(t *testing.T) {
-	for name, tr := range transports() {
-		t.Run(name, func(t *testing.T) {
-			w := newWorld()
-			a, b := w.node(t, 1, tr), w.node(t, 2, tr)
-			mine, its, other := box(t, a, 1, FirstCredit), box(t, b, 1, 0), box(t, b, 2, 0)
-			monitorOf(t, mine, monitored(its), 7)
-			monitorOf(t, mine, monitored(its), 8) // each monitor has its own tag
-			f, ended := flow(t, b, mine), func() context.Context { ctx, cancel := context.WithCancel(soon(t)); cancel(); return ctx }()
-			full := 0
-			for ctx := soon(t); f.SendBytes(ctx, other.serial, 1, make([]byte, FirstCredit-overhead)) == nil; full++ {
-				ctx = ended // from the second monitor on
-			}
-			its.Close()
-			awaitGone(t, mine, monitored(its), 8, Tag(8))
-			awaitGone(t, mine, monitored(its), 7, From(monitored(its)))
-			for range full {
-				take(t, mine)
-			}
-			isEmpty(t, mine)
-			mine.Close()
-		})
-	}
+	over(t, transports(), func(t *testing.T, w *world, tr subsys.Transport) {
+		a, b := w.node(t, 1, tr), w.node(t, 2, tr)
+		mine, its, other := box(t, a, 1, FirstCredit), box(t, b, 1, 0), box(t, b, 2, 0)
+		monitorOf(t, mine, monitored(its), 7)
+		monitorOf(t, mine, monitored(its), 8) // each monitor has its own tag
+		f, ended := flow(t, b, mine), func() context.Context { ctx, cancel := context.WithCancel(soon(t)); cancel(); return ctx }()
+		full := 0
+		for ctx := soon(t); f.SendBytes(ctx, other.serial, 1, make([]byte, FirstCredit-overhead)) == nil; full++ {
+			ctx = ended // from the second monitor on
+		}
+		its.Close()
+		awaitGone(t, mine, monitored(its), 8, Tag(8))
+		awaitGone(t, mine, monitored(its), 7, From(monitored(its)))
+		for range full {
+			take(t, mine)
+		}
+		isEmpty(t, mine)
+		mine.Close()
+	})
 }
 
 // The monitors of a resource on itself, on a resource of its own context, and on a resource that is
@@ -221,11 +216,7 @@ func TestMonitorIsForgotten(t *testing.T) {
 	}
 	l, err := a.link(b.self)
 	must(t, err)
-	eventually.True(t, "the link has no endings", func() bool {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		return len(l.endings) == 0
-	})
+	eventually.True(t, "the link has no endings", locked(&l.mu, func() bool { return len(l.endings) == 0 }))
 	its.Close()
 	ended, _ := onEnd(t, flow(t, a, its)) // behind any other message that would come
 	awaitEnd(t, ended, ErrGone)
@@ -239,71 +230,65 @@ func TestMonitorIsForgotten(t *testing.T) {
 // Promise (Ends): The message of a monitor comes once, even into a full mailbox, and never after
 // `stop` has returned. See also TestMonitorFullMailbox.
 func TestMonitorStopRaces(t *testing.T) {
-	for name, tr := range transports() {
-		t.Run(name, func(t *testing.T) {
-			w := newWorld()
-			a, b := w.node(t, 1, tr), w.node(t, 2, tr)
-			mine := box(t, a, 1, 0)
-			reported := 0
-			for i := range uint32(300) {
-				its := box(t, b, 1+i, 0)
-				stop := monitorOf(t, mine, monitored(its), uint64(i))
-				var both sync.WaitGroup
-				both.Go(its.Close)
-				both.Go(func() {
-					for range i % 50 { // so that the stop is sometimes early and sometimes late
-						runtime.Gosched()
-						a.pollOnce()
-					}
-					stop()
-				})
-				both.Wait()
-				n, _ := mine.Len()
-				ended := make(chan error, 1) // when this is reported, all messages have come
-				if _, err := a.OnEnd(soon(t), b.self, its.serial, func(err error) { ended <- err }); err != nil {
-					t.Fatal(err)
+	over(t, transports(), func(t *testing.T, w *world, tr subsys.Transport) {
+		a, b := w.node(t, 1, tr), w.node(t, 2, tr)
+		mine := box(t, a, 1, 0)
+		reported := 0
+		for i := range uint32(300) {
+			its := box(t, b, 1+i, 0)
+			stop := monitorOf(t, mine, monitored(its), uint64(i))
+			var both sync.WaitGroup
+			both.Go(its.Close)
+			both.Go(func() {
+				for range i % 50 { // so that the stop is sometimes early and sometimes late
+					runtime.Gosched()
+					a.pollOnce()
 				}
-				awaitEnd(t, ended, ErrGone)
-				if now, _ := mine.Len(); now != n || n > 1 {
-					t.Fatalf("%d messages when stop had returned, %d later", n, now)
-				}
-				if reported += n; n > 0 {
-					awaitGone(t, mine, monitored(its), uint64(i))
-				}
+				stop()
+			})
+			both.Wait()
+			n, _ := mine.Len()
+			ended := make(chan error, 1) // when this is reported, all messages have come
+			if _, err := a.OnEnd(soon(t), b.self, its.serial, func(err error) { ended <- err }); err != nil {
+				t.Fatal(err)
 			}
-			t.Logf("reported %d of 300 times", reported)
-		})
-	}
+			awaitEnd(t, ended, ErrGone)
+			if now, _ := mine.Len(); now != n || n > 1 {
+				t.Fatalf("%d messages when stop had returned, %d later", n, now)
+			}
+			if reported += n; n > 0 {
+				awaitGone(t, mine, monitored(its), uint64(i))
+			}
+		}
+		t.Logf("reported %d of 300 times", reported)
+	})
 }
 
 // A resource that ends as monitors are set is reported to each of them once.
 func TestMonitorAsItDies(t *testing.T) {
-	for name, tr := range transports() {
-		t.Run(name, func(t *testing.T) {
-			w := newWorld()
-			a, b := w.node(t, 1, tr), w.node(t, 2, tr)
-			mine := box(t, a, 1, 0)
-			for i := range uint32(200) {
-				its := box(t, b, 1+i, 0)
-				id := monitored(its)
-				var all sync.WaitGroup
-				all.Go(its.Close)
-				const each = 3
-				for tag := range uint64(each) {
-					all.Go(func() { monitorOf(t, mine, id, tag) })
-				}
-				for range each {
-					msg, err := mine.Recv(soon(t))
-					if err != nil || !msg.IsGone() || msg.From() != id {
-						t.Fatal("not an end:", err)
-					}
-					msg.Release()
-				}
-				all.Wait()
+	over(t, transports(), func(t *testing.T, w *world, tr subsys.Transport) {
+		a, b := w.node(t, 1, tr), w.node(t, 2, tr)
+		mine := box(t, a, 1, 0)
+		for i := range uint32(200) {
+			its := box(t, b, 1+i, 0)
+			id := monitored(its)
+			var all sync.WaitGroup
+			all.Go(its.Close)
+			const each = 3
+			for tag := range uint64(each) {
+				all.Go(func() { monitorOf(t, mine, id, tag) })
 			}
-			isEmpty(t, mine)
-		})
-	}
+			for range each {
+				msg, err := mine.Recv(soon(t))
+				if err != nil || !msg.IsGone() || msg.From() != id {
+					t.Fatal("not an end:", err)
+				}
+				msg.Release()
+			}
+			all.Wait()
+		}
+		isEmpty(t, mine)
+	})
 }
 
 // Monitors need little memory, in this context and at the peer, and no room in the mailbox that
@@ -365,33 +350,30 @@ func TestManyMonitors(t *testing.T) {
 // A context that only waits for the end of a resource is promised nothing of its mailbox. Messages
 // that it sends later arrive all the same, small and large.
 func TestMonitorIsPromisedNothing(t *testing.T) {
-	for name, tr := range links() {
-		t.Run(name, func(t *testing.T) {
-			w := newWorld()
-			b := w.node(t, 99, tr)
-			its := box(t, b, 1, 1<<20)
-			var all [8]*Dispatcher
-			for i := range all {
-				all[i] = w.node(t, uint64(1+i), tr)
-				monitorOf(t, box(t, all[i], 1, 0), monitored(its), 1)
-				ended, _ := onEnd(t, func() *Flow { f, _ := all[i].Flow(b.self, 77); return f }())
-				awaitEnd(t, ended, ErrGone) // now the account is open
-			}
-			its.mu.Lock()
-			promise, flows, window := its.promise, its.flows, its.window
-			its.mu.Unlock()
-			if promise != 0 || flows != 0 || window != 1<<20 {
-				t.Errorf("%d contexts that monitor: %d bytes are promised, %d send, and the window is %d", len(all), promise, flows, window)
-			}
-			for i, size := range []int{0, FirstCredit - overhead, 100_000, 600_000, 3 << 20} {
-				exchange(t, all[i], its, 1, size)
-			}
-			its.Close()
-			for _, a := range all {
-				awaitGone(t, a.mailbox(1), monitored(its), 1)
-			}
-		})
-	}
+	over(t, links(), func(t *testing.T, w *world, tr subsys.Transport) {
+		b := w.node(t, 99, tr)
+		its := box(t, b, 1, 1<<20)
+		var all [8]*Dispatcher
+		for i := range all {
+			all[i] = w.node(t, uint64(1+i), tr)
+			monitorOf(t, box(t, all[i], 1, 0), monitored(its), 1)
+			ended, _ := onEnd(t, func() *Flow { f, _ := all[i].Flow(b.self, 77); return f }())
+			awaitEnd(t, ended, ErrGone) // now the account is open
+		}
+		its.mu.Lock()
+		promise, flows, window := its.promise, its.flows, its.window
+		its.mu.Unlock()
+		if promise != 0 || flows != 0 || window != 1<<20 {
+			t.Errorf("%d contexts that monitor: %d bytes are promised, %d send, and the window is %d", len(all), promise, flows, window)
+		}
+		for i, size := range []int{0, FirstCredit - overhead, 100_000, 600_000, 3 << 20} {
+			exchange(t, all[i], its, 1, size)
+		}
+		its.Close()
+		for _, a := range all {
+			awaitGone(t, a.mailbox(1), monitored(its), 1)
+		}
+	})
 }
 
 // The end of a context is reported behind what its other lanes carry.

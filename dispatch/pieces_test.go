@@ -70,10 +70,8 @@ func TestLargerThanConnections(t *testing.T) {
 			}
 			a, b := w.node(t, 1, tr, note), w.node(t, 2, tr, note)
 			rb := newRelay(t, b.Addrs()[0], after, 1<<30)
-			w.mu.Lock()
-			w.at[a.self] = nil
-			w.at[b.self] = []string{name + "://" + rb.ln.Addr().String()}
-			w.mu.Unlock()
+			w.setAddrs(a.self)
+			w.setAddrs(b.self, name+"://"+rb.ln.Addr().String())
 			mb := box(t, b, 1, 64<<20)
 			ctx, cancel := context.WithTimeout(context.Background(), eventually.Patience)
 			defer cancel()
@@ -159,10 +157,8 @@ func gated(t *testing.T, tr subsys.Transport, may int64, change ...func(*Config)
 	a, b = w.node(t, 1, tr, change...), w.node(t, 2, tr, change...)
 	addr := b.Addrs()[0]
 	g = newGate(t, addr, may)
-	w.mu.Lock()
-	w.at[a.self] = nil
-	w.at[b.self] = []string{transportOf(addr) + "://" + g.ln.Addr().String()}
-	w.mu.Unlock()
+	w.setAddrs(a.self)
+	w.setAddrs(b.self, transportOf(addr)+"://"+g.ln.Addr().String())
 	t.Cleanup(func() { // runs before the relay waits for its connections
 		close(g.closed)
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
@@ -186,43 +182,41 @@ func streamTransports(t *testing.T) map[string]subsys.Transport {
 // Promise (Delivery): Over TCP and TLS a message waits for at most about 1 MiB of a large message
 // to another resource.
 func TestSmallPassesLarge(t *testing.T) {
-	for name, tr := range streamTransports(t) {
-		t.Run(name, func(t *testing.T) {
-			const size, other = 64 << 20, 1 << 20
-			a, b, g, _ := gated(t, tr, 1<<20)
-			busy, idle := box(t, b, 1, 4*size), box(t, b, 2, 8*other)
-			ctx := soon(t)
-			credited(t, a, b, busy)
-			credited(t, a, b, idle)
-			f := flow(t, a, busy)
-			for i, n := range []int{size, 10, session.PieceLen + 1} {
-				must(t, f.Send(ctx, 1, uint64(i), noise(t, a, n, uint64(i))))
+	over(t, streamTransports(t), func(t *testing.T, _ *world, tr subsys.Transport) {
+		const size, other = 64 << 20, 1 << 20
+		a, b, g, _ := gated(t, tr, 1<<20)
+		busy, idle := box(t, b, 1, 4*size), box(t, b, 2, 8*other)
+		ctx := soon(t)
+		credited(t, a, b, busy)
+		credited(t, a, b, idle)
+		f := flow(t, a, busy)
+		for i, n := range []int{size, 10, session.PieceLen + 1} {
+			must(t, f.Send(ctx, 1, uint64(i), noise(t, a, n, uint64(i))))
+		}
+		h := flow(t, a, idle)
+		for i, n := range []int{10, other, 10} {
+			must(t, h.Send(ctx, 1, uint64(i), noise(t, a, n, uint64(i))))
+		}
+		g.let(size/2 - 1<<20) // size/2 in all: no more passes until the messages to idle are here
+		for i := range uint64(3) {
+			m, err := idle.Recv(ctx)
+			if err != nil || m.Tag() != i || !intact(m.Bytes()) {
+				t.Fatal(m, err)
 			}
-			h := flow(t, a, idle)
-			for i, n := range []int{10, other, 10} {
-				must(t, h.Send(ctx, 1, uint64(i), noise(t, a, n, uint64(i))))
+			m.Release()
+		}
+		if n, _ := busy.Len(); n != 0 {
+			t.Errorf("they came behind %d messages", n)
+		}
+		g.let(1 << 40)
+		for i := range uint64(3) {
+			m, err := busy.Recv(ctx)
+			if err != nil || m.Tag() != i || !intact(m.Bytes()) {
+				t.Fatal(m, err)
 			}
-			g.let(size/2 - 1<<20) // size/2 in all: no more passes until the messages to idle are here
-			for i := range uint64(3) {
-				m, err := idle.Recv(ctx)
-				if err != nil || m.Tag() != i || !intact(m.Bytes()) {
-					t.Fatal(m, err)
-				}
-				m.Release()
-			}
-			if n, _ := busy.Len(); n != 0 {
-				t.Errorf("they came behind %d messages", n)
-			}
-			g.let(1 << 40)
-			for i := range uint64(3) {
-				m, err := busy.Recv(ctx)
-				if err != nil || m.Tag() != i || !intact(m.Bytes()) {
-					t.Fatal(m, err)
-				}
-				m.Release()
-			}
-		})
-	}
+			m.Release()
+		}
+	})
 }
 
 // partOf returns how much of the message in pieces to a mailbox has come.
@@ -507,7 +501,7 @@ func TestBehindWhatIsGone(t *testing.T) {
 	}
 	passed := make(chan error, 1)
 	go func() { passed <- marks[0].passed(soon(t), allMessages) }()
-	eventually.True(t, "a goroutine waits", func() bool { l.mu.Lock(); defer l.mu.Unlock(); return l.behind.First() != nil })
+	eventually.True(t, "a goroutine waits", locked(&l.mu, func() bool { return l.behind.First() != nil }))
 	l.d.takeToken()
 	err = l.control(&subsys.Frame{Header: subsys.Header{Type: wire.TypeGone, Dst: 1}})
 	l.d.giveToken()

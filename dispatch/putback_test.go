@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/subsys"
 	"github.com/rocl-go/rocl/subsys/inproc"
 )
 
@@ -15,99 +16,93 @@ import (
 // plus the messages that are held at once.
 func TestPutBackIsBounded(t *testing.T) {
 	const size, limit, together, messages = 1000, 4 * FirstCredit, 10, 2000
-	for name, tr := range transports() {
-		t.Run(name, func(t *testing.T) {
-			w := newWorld()
-			a, b := w.node(t, 1, tr), w.node(t, 2, tr)
-			m := box(t, b, 1, limit)
-			f := flow(t, a, m)
-			sent := make(chan error, 1)
-			go func() {
-				var p [size]byte
-				for i := range uint64(messages) {
-					binary.LittleEndian.PutUint64(p[:], i)
-					if err := f.SendBytes(soon(t), 1, i%2, p[:]); err != nil {
-						sent <- err
-						return
-					}
-				}
-				sent <- nil
-			}()
-			eventually.True(t, "a full mailbox", func() bool { _, stored := m.Len(); return stored > limit-FirstCredit })
-			for i := range 300 {
-				var held []*Message
-				for range together {
-					msg, err := m.TryRecv(Tag(uint64(i % 2)))
-					must(t, err)
-					held = append(held, msg)
-				}
-				for i := range held {
-					must(t, m.PutBack(held[len(held)-1-i]))
-				}
-				// At most the limit, FirstCredit, and the messages that were held at once.
-				if _, stored := m.Len(); stored > limit+FirstCredit+together*charge(size) {
-					t.Fatalf("%d bytes are stored after %d rounds, the limit is %d", stored, i, limit)
+	over(t, transports(), func(t *testing.T, w *world, tr subsys.Transport) {
+		a, b := w.node(t, 1, tr), w.node(t, 2, tr)
+		m := box(t, b, 1, limit)
+		f := flow(t, a, m)
+		sent := make(chan error, 1)
+		go func() {
+			var p [size]byte
+			for i := range uint64(messages) {
+				binary.LittleEndian.PutUint64(p[:], i)
+				if err := f.SendBytes(soon(t), 1, i%2, p[:]); err != nil {
+					sent <- err
+					return
 				}
 			}
-			var next [2]uint64
-			next[1] = 1
-			for range messages {
-				msg, err := m.Recv(soon(t))
+			sent <- nil
+		}()
+		eventually.True(t, "a full mailbox", func() bool { _, stored := m.Len(); return stored > limit-FirstCredit })
+		for i := range 300 {
+			var held []*Message
+			for range together {
+				msg, err := m.TryRecv(Tag(uint64(i % 2)))
 				must(t, err)
-				if n := binary.LittleEndian.Uint64(msg.Bytes()); n != next[n%2] || n%2 != msg.Tag() {
-					t.Fatalf("message %d, want %d", n, next[n%2])
-				}
-				next[msg.Tag()] += 2
-				msg.Release()
+				held = append(held, msg)
 			}
-			must(t, <-sent)
-			if n, stored := m.Len(); n != 0 || stored != 0 || m.held != 0 {
-				t.Errorf("%d messages, %d bytes are left, %d held", n, stored, m.held)
+			for i := range held {
+				must(t, m.PutBack(held[len(held)-1-i]))
 			}
-		})
-	}
+			// At most the limit, FirstCredit, and the messages that were held at once.
+			if _, stored := m.Len(); stored > limit+FirstCredit+together*charge(size) {
+				t.Fatalf("%d bytes are stored after %d rounds, the limit is %d", stored, i, limit)
+			}
+		}
+		var next [2]uint64
+		next[1] = 1
+		for range messages {
+			msg, err := m.Recv(soon(t))
+			must(t, err)
+			if n := binary.LittleEndian.Uint64(msg.Bytes()); n != next[n%2] || n%2 != msg.Tag() {
+				t.Fatalf("message %d, want %d", n, next[n%2])
+			}
+			next[msg.Tag()] += 2
+			msg.Release()
+		}
+		must(t, <-sent)
+		if n, stored := m.Len(); n != 0 || stored != 0 || m.held != 0 {
+			t.Errorf("%d messages, %d bytes are left, %d held", n, stored, m.held)
+		}
+	})
 }
 
 // A message that was put back is reported when its resource is closed. A message that comes back
 // later stays the caller's. Messages of other resources, and of none, are refused.
 func TestPutBackWhileClosed(t *testing.T) {
-	for name, tr := range transports() {
-		t.Run(name, func(t *testing.T) {
-			w := newWorld()
-			reports := make(chan Undelivered, 3)
-			a := w.node(t, 1, tr, func(c *Config) { c.Undelivered = func(u Undelivered) { reports <- u } })
-			b := w.node(t, 2, tr)
-			m, other := box(t, b, 1, 0), box(t, b, 2, 0)
-			f := flow(t, a, m)
-			for tag := range uint64(3) {
-				must(t, f.SendBytes(t.Context(), 1, tag, []byte("hello")))
-			}
-			var msgs []*Message
-			for range 3 {
-				msg, err := m.Recv(soon(t))
-				must(t, err)
-				msgs = append(msgs, msg)
-			}
-			fails(t, other.PutBack(msgs[0]), ErrNotReceived, "to another mailbox")
-			fails(t, m.PutBack(nil), ErrNotReceived, "nil")
-			must(t, m.PutBack(msgs[1]))
-			fails(t, m.PutBack(msgs[1]), ErrNotReceived, "twice")
-			m.Close()
-			u := <-reports
-			if u.Tag != 1 || u.Bytes != 5 || !errors.Is(u.Err, ErrGone) {
-				t.Errorf("reported: %+v", u)
-			}
-			if err := m.PutBack(msgs[0]); !errors.Is(err, ErrClosed) || string(msgs[0].Bytes()) != "hello" {
-				t.Errorf("to a closed mailbox: %v", err)
-			}
-			msgs[0].Release()
-			fails(t, m.PutBack(msgs[0]), ErrNotReceived, "after Release")
-			msgs[2].Release()
-			if len(reports) > 0 {
-				t.Errorf("reported: %+v", <-reports)
-			}
-		})
-	}
+	over(t, transports(), func(t *testing.T, w *world, tr subsys.Transport) {
+		reports := make(chan Undelivered, 3)
+		a := w.node(t, 1, tr, func(c *Config) { c.Undelivered = func(u Undelivered) { reports <- u } })
+		b := w.node(t, 2, tr)
+		m, other := box(t, b, 1, 0), box(t, b, 2, 0)
+		f := flow(t, a, m)
+		for tag := range uint64(3) {
+			must(t, f.SendBytes(t.Context(), 1, tag, []byte("hello")))
+		}
+		var msgs []*Message
+		for range 3 {
+			msg, err := m.Recv(soon(t))
+			must(t, err)
+			msgs = append(msgs, msg)
+		}
+		fails(t, other.PutBack(msgs[0]), ErrNotReceived, "to another mailbox")
+		fails(t, m.PutBack(nil), ErrNotReceived, "nil")
+		must(t, m.PutBack(msgs[1]))
+		fails(t, m.PutBack(msgs[1]), ErrNotReceived, "twice")
+		m.Close()
+		u := <-reports
+		if u.Tag != 1 || u.Bytes != 5 || !errors.Is(u.Err, ErrGone) {
+			t.Errorf("reported: %+v", u)
+		}
+		if err := m.PutBack(msgs[0]); !errors.Is(err, ErrClosed) || string(msgs[0].Bytes()) != "hello" {
+			t.Errorf("to a closed mailbox: %v", err)
+		}
+		msgs[0].Release()
+		fails(t, m.PutBack(msgs[0]), ErrNotReceived, "after Release")
+		msgs[2].Release()
+		if len(reports) > 0 {
+			t.Errorf("reported: %+v", <-reports)
+		}
+	})
 }
 
 // A receiver that waits for a message that is put back gets it, and reads it from the beginning.

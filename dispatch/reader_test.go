@@ -11,6 +11,7 @@ import (
 	"testing/iotest"
 
 	"github.com/rocl-go/rocl/buffers"
+	"github.com/rocl-go/rocl/subsys"
 )
 
 // A message is read to its end and no further, over each transport. A later message is read from
@@ -19,48 +20,45 @@ import (
 // Promise (Buffers): A `Message` is an `io.Reader` of its payload over every transport. See also
 // TestMessageWriterFails.
 func TestMessageReader(t *testing.T) {
-	for name, tr := range transports() {
-		t.Run(name, func(t *testing.T) {
-			ctx := soon(t)
-			w := newWorld()
-			a, b := w.node(t, 1, tr), w.node(t, 2, tr)
-			mb := box(t, b, 1, 0)
-			f := flow(t, a, mb)
-			for _, size := range []int{0, 1, 100, 5000, 300_000} {
-				want := bytes.Repeat([]byte("0123456789"), size/10+1)[:size]
-				recv := func() *Message {
-					t.Helper()
-					must(t, f.SendBytes(ctx, 1, 0, want))
-					m, err := mb.Recv(ctx)
-					must(t, err)
-					return m
-				}
-				m := recv()
-				if err := iotest.TestReader(m, want); err != nil {
-					t.Errorf("%d bytes: %v", size, err)
-				}
-				if n, err := m.Read(nil); n != 0 || err != nil {
-					t.Errorf("%d bytes: reading nothing at the end: %d, %v", size, n, err)
-				}
-				if !bytes.Equal(m.Bytes(), want) {
-					t.Errorf("%d bytes: Bytes are not all after they were read", size)
-				}
-				m.Release()
-
-				m = recv()
-				var remaining bytes.Buffer
-				var first [1]byte
-				n, _ := m.Read(first[:])
-				if got, err := io.Copy(&remaining, m); int(got) != size-n || err != nil || !bytes.Equal(append(first[:n:n], remaining.Bytes()...), want) {
-					t.Errorf("%d bytes: copied %d behind %d, %v", size, got, n, err)
-				}
-				if n, err := m.Read(first[:]); n != 0 || err != io.EOF {
-					t.Errorf("%d bytes: after all was copied: %d, %v", size, n, err)
-				}
-				m.Release()
+	over(t, transports(), func(t *testing.T, w *world, tr subsys.Transport) {
+		ctx := soon(t)
+		a, b := w.node(t, 1, tr), w.node(t, 2, tr)
+		mb := box(t, b, 1, 0)
+		f := flow(t, a, mb)
+		for _, size := range []int{0, 1, 100, 5000, 300_000} {
+			want := bytes.Repeat([]byte("0123456789"), size/10+1)[:size]
+			recv := func() *Message {
+				t.Helper()
+				must(t, f.SendBytes(ctx, 1, 0, want))
+				m, err := mb.Recv(ctx)
+				must(t, err)
+				return m
 			}
-		})
-	}
+			m := recv()
+			if err := iotest.TestReader(m, want); err != nil {
+				t.Errorf("%d bytes: %v", size, err)
+			}
+			if n, err := m.Read(nil); n != 0 || err != nil {
+				t.Errorf("%d bytes: reading nothing at the end: %d, %v", size, n, err)
+			}
+			if !bytes.Equal(m.Bytes(), want) {
+				t.Errorf("%d bytes: Bytes are not all after they were read", size)
+			}
+			m.Release()
+
+			m = recv()
+			var remaining bytes.Buffer
+			var first [1]byte
+			n, _ := m.Read(first[:])
+			if got, err := io.Copy(&remaining, m); int(got) != size-n || err != nil || !bytes.Equal(append(first[:n:n], remaining.Bytes()...), want) {
+				t.Errorf("%d bytes: copied %d behind %d, %v", size, got, n, err)
+			}
+			if n, err := m.Read(first[:]); n != 0 || err != io.EOF {
+				t.Errorf("%d bytes: after all was copied: %d, %v", size, n, err)
+			}
+			m.Release()
+		}
+	})
 }
 
 // Bytes that a writer did not take are read next.

@@ -19,6 +19,7 @@ import (
 
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
 	"github.com/rocl-go/rocl/resource"
+	"github.com/rocl-go/rocl/subsys"
 	"github.com/rocl-go/rocl/subsys/tcp"
 )
 
@@ -128,10 +129,8 @@ func cutOnce(t *testing.T, after int64, messages int) {
 	a, b := w.node(t, 1, tcp.New(), note), w.node(t, 2, tcp.New(), note)
 	// Each context reaches the other only through a relay that cuts.
 	ra, rb := newRelay(t, a.Addrs()[0], after, 1), newRelay(t, b.Addrs()[0], after, 2)
-	w.mu.Lock()
-	w.at[a.self] = []string{"tcp://" + ra.ln.Addr().String()}
-	w.at[b.self] = []string{"tcp://" + rb.ln.Addr().String()}
-	w.mu.Unlock()
+	w.setAddrs(a.self, "tcp://"+ra.ln.Addr().String())
+	w.setAddrs(b.self, "tcp://"+rb.ln.Addr().String())
 	ctx := soon(t)
 	ma, mb := box(t, a, 1, 0), box(t, b, 1, 0)
 	var wg sync.WaitGroup
@@ -201,43 +200,41 @@ func flushAndClose(ctx context.Context, a, b *Dispatcher) error {
 //
 // Promise (Delivery): Contexts that dial each other at once get one link.
 func TestSimultaneousDial(t *testing.T) {
-	for name, tr := range transports() {
-		t.Run(name, func(t *testing.T) {
-			for range 50 {
-				w := newWorld()
-				a, b := w.node(t, 1, tr), w.node(t, 2, tr)
-				ma, mb := box(t, a, 1, 0), box(t, b, 1, 0)
-				ctx := soon(t)
-				var wg sync.WaitGroup
-				for _, s := range []struct {
-					d    *Dispatcher
-					mine *Mailbox
-					to   *Mailbox
-				}{{a, ma, mb}, {b, mb, ma}} {
-					wg.Go(func() {
-						f := flow(t, s.d, s.to)
-						for i := range uint64(20) {
-							if err := f.Send(ctx, 1, i, buf(t, s.d, "hi")); err != nil {
-								t.Error(err)
-								return
-							}
+	over(t, transports(), func(t *testing.T, _ *world, tr subsys.Transport) {
+		for range 50 {
+			w := newWorld()
+			a, b := w.node(t, 1, tr), w.node(t, 2, tr)
+			ma, mb := box(t, a, 1, 0), box(t, b, 1, 0)
+			ctx := soon(t)
+			var wg sync.WaitGroup
+			for _, s := range []struct {
+				d    *Dispatcher
+				mine *Mailbox
+				to   *Mailbox
+			}{{a, ma, mb}, {b, mb, ma}} {
+				wg.Go(func() {
+					f := flow(t, s.d, s.to)
+					for i := range uint64(20) {
+						if err := f.Send(ctx, 1, i, buf(t, s.d, "hi")); err != nil {
+							t.Error(err)
+							return
 						}
-						for i := range uint64(20) {
-							m, err := s.mine.Recv(ctx)
-							if err != nil || m.Tag() != i {
-								t.Errorf("message %d: %v %v", i, m, err)
-								return
-							}
-							m.Release()
+					}
+					for i := range uint64(20) {
+						m, err := s.mine.Recv(ctx)
+						if err != nil || m.Tag() != i {
+							t.Errorf("message %d: %v %v", i, m, err)
+							return
 						}
-					})
-				}
-				wg.Wait()
-				a.Close(ctx)
-				b.Close(ctx)
+						m.Release()
+					}
+				})
 			}
-		})
-	}
+			wg.Wait()
+			a.Close(ctx)
+			b.Close(ctx)
+		}
+	})
 }
 
 // A connection that sends garbage instead of a handshake, another key or another cluster's name is
@@ -309,56 +306,53 @@ func hasWaiters(f *Flow) bool {
 // Promise (Mailboxes): A slow receiver stops its senders at its mailbox's limit, and no other
 // goroutine or context.
 func TestSlowReceiver(t *testing.T) {
-	for name, tr := range transports() {
-		t.Run(name, func(t *testing.T) {
-			w := newWorld()
-			a, b := w.node(t, 1, tr), w.node(t, 2, tr)
-			const limit = 256 << 10
-			slow, quick := box(t, b, 1, limit), box(t, b, 2, limit)
-			ctx := soon(t)
-			stop, cancel := context.WithCancelCause(ctx)
-			enough := errors.New("enough")
-			f := flow(t, a, slow)
-			stuck := make(chan error, 1)
-			go func() {
-				for i := uint64(0); ; i++ {
-					p := buf(t, a, strings.Repeat("z", 1000))
-					if err := f.Send(stop, 1, i, p); err != nil {
-						p.Release()
-						stuck <- err
-						return
-					}
+	over(t, transports(), func(t *testing.T, w *world, tr subsys.Transport) {
+		a, b := w.node(t, 1, tr), w.node(t, 2, tr)
+		const limit = 256 << 10
+		slow, quick := box(t, b, 1, limit), box(t, b, 2, limit)
+		ctx := soon(t)
+		stop, cancel := context.WithCancelCause(ctx)
+		enough := errors.New("enough")
+		f := flow(t, a, slow)
+		stuck := make(chan error, 1)
+		go func() {
+			for i := uint64(0); ; i++ {
+				p := buf(t, a, strings.Repeat("z", 1000))
+				if err := f.Send(stop, 1, i, p); err != nil {
+					p.Release()
+					stuck <- err
+					return
 				}
-			}()
-			g := flow(t, a, quick)
-			for i := range uint64(2000) {
-				must(t, g.Send(ctx, 1, i, buf(t, a, strings.Repeat("q", 1000))))
-				m, err := quick.Recv(ctx)
-				if err != nil || m.Tag() != i {
-					t.Fatal(m, err)
-				}
-				m.Release()
 			}
-			eventually.True(t, "the sender has no credit left", func() bool { return hasWaiters(f) })
-			if _, stored := slow.Len(); stored > limit || stored == 0 {
-				t.Errorf("the slow mailbox keeps %d bytes, its limit is %d", stored, limit)
+		}()
+		g := flow(t, a, quick)
+		for i := range uint64(2000) {
+			must(t, g.Send(ctx, 1, i, buf(t, a, strings.Repeat("q", 1000))))
+			m, err := quick.Recv(ctx)
+			if err != nil || m.Tag() != i {
+				t.Fatal(m, err)
 			}
-			cancel(enough)
-			if err := <-stuck; !errors.Is(err, enough) {
-				t.Errorf("the sender got %v", err)
+			m.Release()
+		}
+		eventually.True(t, "the sender has no credit left", func() bool { return hasWaiters(f) })
+		if _, stored := slow.Len(); stored > limit || stored == 0 {
+			t.Errorf("the slow mailbox keeps %d bytes, its limit is %d", stored, limit)
+		}
+		cancel(enough)
+		if err := <-stuck; !errors.Is(err, enough) {
+			t.Errorf("the sender got %v", err)
+		}
+		for i := uint64(0); ; i++ { // all accepted messages arrive
+			m, err := slow.TryRecv()
+			if errors.Is(err, ErrEmpty) {
+				break
 			}
-			for i := uint64(0); ; i++ { // all accepted messages arrive
-				m, err := slow.TryRecv()
-				if errors.Is(err, ErrEmpty) {
-					break
-				}
-				if err != nil || m.Tag() != i {
-					t.Fatal(m, err)
-				}
-				m.Release()
+			if err != nil || m.Tag() != i {
+				t.Fatal(m, err)
 			}
-		})
-	}
+			m.Release()
+		}
+	})
 }
 
 // A receive that is cancelled as its message arrives returns the message or leaves it in the
@@ -366,43 +360,40 @@ func TestSlowReceiver(t *testing.T) {
 //
 // Promise (Receiving): A receive that is cancelled as its message arrives loses nothing.
 func TestCancelledRecv(t *testing.T) {
-	for name, tr := range transports() {
-		t.Run(name, func(t *testing.T) {
-			w := newWorld()
-			a, b := w.node(t, 1, tr), w.node(t, 2, tr)
-			mb := box(t, b, 1, 0)
-			f := flow(t, a, mb)
-			ctx := soon(t)
-			const n = 2000
-			go func() {
-				for i := range uint64(n) {
-					noErr(t, f.Send(ctx, 1, i, buf(t, a, "m")))
-					if i%16 == 0 {
-						time.Sleep(20 * time.Microsecond) // the load pauses, so that receivers really wait
-					}
+	over(t, transports(), func(t *testing.T, w *world, tr subsys.Transport) {
+		a, b := w.node(t, 1, tr), w.node(t, 2, tr)
+		mb := box(t, b, 1, 0)
+		f := flow(t, a, mb)
+		ctx := soon(t)
+		const n = 2000
+		go func() {
+			for i := range uint64(n) {
+				noErr(t, f.Send(ctx, 1, i, buf(t, a, "m")))
+				if i%16 == 0 {
+					time.Sleep(20 * time.Microsecond) // the load pauses, so that receivers really wait
 				}
-			}()
-			cancelled := 0
-			for i := uint64(0); i < n; {
-				rctx, cancel := context.WithTimeout(ctx, time.Duration(i%50)*time.Microsecond)
-				m, err := mb.Recv(rctx)
-				cancel()
-				if err != nil {
-					if ctx.Err() != nil {
-						t.Fatal(i, err)
-					}
-					cancelled++
-					continue
-				}
-				if m.Tag() != i {
-					t.Fatalf("got %d, want %d: lost or out of order", m.Tag(), i)
-				}
-				m.Release()
-				i++
 			}
-			t.Logf("%d receives were cancelled", cancelled)
-		})
-	}
+		}()
+		cancelled := 0
+		for i := uint64(0); i < n; {
+			rctx, cancel := context.WithTimeout(ctx, time.Duration(i%50)*time.Microsecond)
+			m, err := mb.Recv(rctx)
+			cancel()
+			if err != nil {
+				if ctx.Err() != nil {
+					t.Fatal(i, err)
+				}
+				cancelled++
+				continue
+			}
+			if m.Tag() != i {
+				t.Fatalf("got %d, want %d: lost or out of order", m.Tag(), i)
+			}
+			m.Release()
+			i++
+		}
+		t.Logf("%d receives were cancelled", cancelled)
+	})
 }
 
 // Close at any moment returns, wakes all waiting goroutines, and leaves nothing.
@@ -410,67 +401,65 @@ func TestCancelledRecv(t *testing.T) {
 // Promise (Delivery): `Close` may be called at any moment. It returns, and blocked calls return.
 // See also TestCloseWhileDialling.
 func TestCloseDuringEverything(t *testing.T) {
-	for name, tr := range transports() {
-		t.Run(name, func(t *testing.T) {
-			for round := range 30 {
-				w := newWorld()
-				a, b := w.node(t, 1, tr), w.node(t, 2, tr)
-				ma, mb := box(t, a, 1, 0), box(t, b, 1, 64<<10)
-				ctx := soon(t)
-				var wg sync.WaitGroup
-				for range 3 {
-					for _, s := range []struct {
-						d    *Dispatcher
-						mine *Mailbox
-						to   resource.GID
-					}{{a, ma, b.self}, {b, mb, a.self}} {
-						wg.Go(func() {
-							for {
-								f, err := s.d.Flow(s.to, 1)
-								if err != nil {
+	over(t, transports(), func(t *testing.T, _ *world, tr subsys.Transport) {
+		for round := range 30 {
+			w := newWorld()
+			a, b := w.node(t, 1, tr), w.node(t, 2, tr)
+			ma, mb := box(t, a, 1, 0), box(t, b, 1, 64<<10)
+			ctx := soon(t)
+			var wg sync.WaitGroup
+			for range 3 {
+				for _, s := range []struct {
+					d    *Dispatcher
+					mine *Mailbox
+					to   resource.GID
+				}{{a, ma, b.self}, {b, mb, a.self}} {
+					wg.Go(func() {
+						for {
+							f, err := s.d.Flow(s.to, 1)
+							if err != nil {
+								return
+							}
+							p, err := s.d.cfg.Pool.Get(500)
+							if err != nil {
+								return
+							}
+							if err := f.Send(ctx, 1, 1, p); err != nil {
+								p.Release()
+								if errors.Is(err, ErrClosed) || s.d.isClosing() {
 									return
 								}
-								p, err := s.d.cfg.Pool.Get(500)
-								if err != nil {
+								if ctx.Err() != nil {
+									t.Errorf("stuck: %v", err)
 									return
-								}
-								if err := f.Send(ctx, 1, 1, p); err != nil {
-									p.Release()
-									if errors.Is(err, ErrClosed) || s.d.isClosing() {
-										return
-									}
-									if ctx.Err() != nil {
-										t.Errorf("stuck: %v", err)
-										return
-									}
 								}
 							}
-						})
-						wg.Go(func() {
-							for {
-								m, err := s.mine.Recv(ctx)
-								if err != nil {
-									if !errors.Is(err, ErrClosed) {
-										t.Errorf("recv: %v", err)
-									}
-									return
+						}
+					})
+					wg.Go(func() {
+						for {
+							m, err := s.mine.Recv(ctx)
+							if err != nil {
+								if !errors.Is(err, ErrClosed) {
+									t.Errorf("recv: %v", err)
 								}
-								m.Release()
+								return
 							}
-						})
-					}
+							m.Release()
+						}
+					})
 				}
-				time.Sleep(time.Duration(round*100) * time.Microsecond) // the moment of Close varies
-				cctx, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
-				var both sync.WaitGroup
-				both.Go(func() { _ = a.Close(cctx) })
-				both.Go(func() { _ = b.Close(cctx) })
-				both.Wait()
-				cancel()
-				wg.Wait()
 			}
-		})
-	}
+			time.Sleep(time.Duration(round*100) * time.Microsecond) // the moment of Close varies
+			cctx, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
+			var both sync.WaitGroup
+			both.Go(func() { _ = a.Close(cctx) })
+			both.Go(func() { _ = b.Close(cctx) })
+			both.Wait()
+			cancel()
+			wg.Wait()
+		}
+	})
 }
 
 func (d *Dispatcher) isClosing() bool {
@@ -482,92 +471,84 @@ func (d *Dispatcher) isClosing() bool {
 // A context that disappears without a goodbye is gone once the directory says so, and its senders
 // are told.
 func TestPeerGone(t *testing.T) {
-	for name, tr := range links() {
-		t.Run(name, func(t *testing.T) {
-			w := newWorld()
-			reported := make(chan Undelivered, 100)
-			a := w.node(t, 1, tr, func(c *Config) { c.Undelivered = func(u Undelivered) { reported <- u } })
-			b := w.node(t, 2, tr, givesUp)
-			mb := box(t, b, 1, 0)
-			ctx := soon(t)
-			f := flow(t, a, mb)
-			must(t, f.Send(ctx, 1, 0, buf(t, a, "x")))
-			m, err := mb.Recv(ctx)
-			must(t, err)
-			m.Release()
-			w.mu.Lock()
-			w.gone[b.self] = true
-			w.mu.Unlock()
-			for _, p := range b.ports { // as a crash would
-				p.Close()
-			}
-			for i := 0; ; i++ {
-				p := buf(t, a, fmt.Sprint(i))
-				if err := f.Send(ctx, 1, 1, p); err != nil {
-					p.Release()
-					if !errors.Is(err, ErrGone) {
-						t.Fatal(err)
-					}
-					break
+	over(t, links(), func(t *testing.T, w *world, tr subsys.Transport) {
+		reported := make(chan Undelivered, 100)
+		a := w.node(t, 1, tr, func(c *Config) { c.Undelivered = func(u Undelivered) { reported <- u } })
+		b := w.node(t, 2, tr, givesUp)
+		mb := box(t, b, 1, 0)
+		ctx := soon(t)
+		f := flow(t, a, mb)
+		must(t, f.Send(ctx, 1, 0, buf(t, a, "x")))
+		m, err := mb.Recv(ctx)
+		must(t, err)
+		m.Release()
+		w.setGone(b.self, true)
+		for _, p := range b.ports { // as a crash would
+			p.Close()
+		}
+		for i := 0; ; i++ {
+			p := buf(t, a, fmt.Sprint(i))
+			if err := f.Send(ctx, 1, 1, p); err != nil {
+				p.Release()
+				if !errors.Is(err, ErrGone) {
+					t.Fatal(err)
 				}
-				select {
-				case u := <-reported:
-					if !errors.Is(u.Err, ErrGone) {
-						t.Fatal(u.Err)
-					}
-				case <-ctx.Done():
-					t.Fatal("no message was reported")
-				}
+				break
 			}
-		})
-	}
+			select {
+			case u := <-reported:
+				if !errors.Is(u.Err, ErrGone) {
+					t.Fatal(u.Err)
+				}
+			case <-ctx.Done():
+				t.Fatal("no message was reported")
+			}
+		}
+	})
 }
 
 // Messages are neither lost, doubled nor reordered with more paced links than slots, with senders
 // that give up, and with connections over both transports that are cut in turn.
 func TestManyStreams(t *testing.T) {
-	for name, tr := range transports() {
-		t.Run(name, func(t *testing.T) {
-			w := newWorld()
-			// Two dozen handshakes at once take long on a busy machine.
-			a := w.node(t, 1000, tr, func(c *Config) { c.GiveUp = time.Minute })
-			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
-			defer cancel()
-			var wg sync.WaitGroup
-			const peers, each = 24, 3000
-			for i := range uint64(peers) {
-				b := w.node(t, 1+i, tr)
-				mb := box(t, b, 1, 2*FirstCredit)
-				f := flow(t, a, mb)
-				wg.Go(func() {
-					for n := uint64(0); n < each; {
-						sctx, cancel := ctx, context.CancelFunc(func() {})
-						if n%7 == 0 {
-							sctx, cancel = context.WithTimeout(ctx, 50*time.Microsecond)
-						}
-						err := f.SendBytes(sctx, 1, n, make([]byte, n%300))
-						cancel()
-						switch {
-						case err == nil:
-							n++
-						case ctx.Err() != nil:
-							t.Errorf("send %d to %d: %v", n, i, err)
-							return
-						}
+	over(t, transports(), func(t *testing.T, w *world, tr subsys.Transport) {
+		// Two dozen handshakes at once take long on a busy machine.
+		a := w.node(t, 1000, tr, func(c *Config) { c.GiveUp = time.Minute })
+		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+		defer cancel()
+		var wg sync.WaitGroup
+		const peers, each = 24, 3000
+		for i := range uint64(peers) {
+			b := w.node(t, 1+i, tr)
+			mb := box(t, b, 1, 2*FirstCredit)
+			f := flow(t, a, mb)
+			wg.Go(func() {
+				for n := uint64(0); n < each; {
+					sctx, cancel := ctx, context.CancelFunc(func() {})
+					if n%7 == 0 {
+						sctx, cancel = context.WithTimeout(ctx, 50*time.Microsecond)
 					}
-				})
-				wg.Go(func() {
-					for n := range uint64(each) {
-						m, err := mb.Recv(ctx)
-						if err != nil || m.Tag() != n || m.Len() != int(n%300) {
-							t.Errorf("recv %d of %d: %v %v", n, i, m, err)
-							return
-						}
-						m.Release()
+					err := f.SendBytes(sctx, 1, n, make([]byte, n%300))
+					cancel()
+					switch {
+					case err == nil:
+						n++
+					case ctx.Err() != nil:
+						t.Errorf("send %d to %d: %v", n, i, err)
+						return
 					}
-				})
-			}
-			wg.Wait()
-		})
-	}
+				}
+			})
+			wg.Go(func() {
+				for n := range uint64(each) {
+					m, err := mb.Recv(ctx)
+					if err != nil || m.Tag() != n || m.Len() != int(n%300) {
+						t.Errorf("recv %d of %d: %v %v", n, i, m, err)
+						return
+					}
+					m.Release()
+				}
+			})
+		}
+		wg.Wait()
+	})
 }

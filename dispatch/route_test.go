@@ -70,9 +70,7 @@ func (p *barredPort) Dial(ctx context.Context, addr string, s subsys.Sink) (subs
 func (w *world) listenToo(t testing.TB, d *Dispatcher, tr subsys.Transport) {
 	t.Helper()
 	must(t, d.Listen(tr, ""))
-	w.mu.Lock()
-	w.at[d.self] = d.Addrs()
-	w.mu.Unlock()
+	w.setAddrs(d.self, d.Addrs()...)
 }
 
 // prefer puts the ports of d in another order.
@@ -187,11 +185,7 @@ func TestIdleLinksTryNothing(t *testing.T) {
 	mb := box(t, b, 1, 0)
 	talk(t, a, b, mb, 1)
 	l, _ := onlyLink(a, b)
-	eventually.True(t, "it is idle", func() bool {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		return l.life.State() == life.Idle // then no searcher runs
-	})
+	eventually.True(t, "it is idle", locked(&l.mu, func() bool { return l.life.State() == life.Idle })) // then no searcher runs
 	l.mu.Lock()
 	if l.retry.Stop() {
 		t.Error("an idle link is about to try a better route")
@@ -716,9 +710,8 @@ func TestBothTransports(t *testing.T) {
 			return
 		case <-time.After(5 * time.Millisecond):
 		}
-		w.mu.Lock()
-		w.at[a.self], w.at[b.self] = both[0][i%2:i%2+1], both[1][i%2:i%2+1]
-		w.mu.Unlock()
+		w.setAddrs(a.self, both[0][i%2])
+		w.setAddrs(b.self, both[1][i%2])
 		l := flow(t, a, mb).l
 		if i%4 < 2 {
 			l = flow(t, b, ma).l

@@ -120,9 +120,7 @@ func silentNodeIsDead(t *testing.T, n *simulated) {
 	go func() { waiting <- f.try(soon(t), 1, FirstCredit) }()
 	needed(t, small)
 	eventually.True(t, "all is acknowledged", f.idle)
-	w.mu.Lock()
-	w.gone[b.self] = true
-	w.mu.Unlock()
+	w.setGone(b.self, true)
 	n.cutAll()
 	eventually.Returns(t, "a sender that waits for credit", func() {
 		if err := <-waiting; !errors.Is(err, ErrGone) {
@@ -131,15 +129,11 @@ func silentNodeIsDead(t *testing.T, n *simulated) {
 	})
 	eventually.True(t, "the link that has ended is forgotten", func() bool { return a.Stats().Links == 0 })
 
-	w.mu.Lock()
-	delete(w.gone, b.self)
-	w.mu.Unlock()
+	w.setGone(b.self, false)
 	n.Heal()
 	talk(t, a, b, mb, 2)
 	eventually.True(t, "the message is acknowledged", flow(t, a, mb).idle)
-	w.mu.Lock()
-	w.gone[b.self] = true
-	w.mu.Unlock()
+	w.setGone(b.self, true)
 	n.cutAll()
 	must(t, flow(t, a, mb).try(soon(t), 3, 10))
 	eventually.Returns(t, "the report", func() {

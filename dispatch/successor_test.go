@@ -101,9 +101,7 @@ func newCut(t *testing.T, serial uint32, change ...func(*Config)) *cut {
 	c := &cut{w: newWorld()}
 	c.away, c.me = c.w.node(t, 1, tcp.New(), append(change, unreported(t))...), c.w.node(t, 2, tcp.New(), unreported(t))
 	c.h = newHole(t, c.away.Addrs()[0])
-	c.w.mu.Lock()
-	c.w.at[c.away.self] = []string{"tcp://" + c.h.ln.Addr().String()}
-	c.w.mu.Unlock()
+	c.w.setAddrs(c.away.self, "tcp://"+c.h.ln.Addr().String())
 	if serial&Bounded != 0 {
 		m, err := c.away.BoundedMailbox(serial, 1<<20, 0)
 		must(t, err)
@@ -132,9 +130,7 @@ func (c *cut) part(t *testing.T, err error) {
 
 // heal ends the cut: the kernel tells me that the connection is gone.
 func (c *cut) heal() {
-	c.w.mu.Lock()
-	c.w.at[c.away.self] = c.away.Addrs()
-	c.w.mu.Unlock()
+	c.w.setAddrs(c.away.self, c.away.Addrs()...)
 	c.h.end()
 }
 
@@ -186,9 +182,7 @@ func TestGivenUpWhileIdle(t *testing.T) {
 						b, err := c.away.Flow(c.me.self, c.mine.serial)
 						must(t, err)
 						must(t, b.try(soon(t), 5, 1))
-						m, err := c.mine.Recv(soon(t), Tag(5))
-						must(t, err)
-						m.Release()
+						take(t, c.mine, Tag(5))
 					}
 					c.heal()
 					for i, n := range sizes {
@@ -215,9 +209,7 @@ func TestGivenUpWhileIdle(t *testing.T) {
 func talkSize(t *testing.T, from *Dispatcher, to *Mailbox, n int) {
 	t.Helper()
 	must(t, flow(t, from, to).try(soon(t), 0, n))
-	m, err := to.Recv(soon(t))
-	must(t, err)
-	m.Release()
+	take(t, to)
 }
 
 // The first call to a resource that is back succeeds, though the other side has given up the
@@ -274,9 +266,7 @@ func TestGivenUpByTimer(t *testing.T) {
 	nowhere, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)
 	nowhere.Close()
-	c.w.mu.Lock()
-	c.w.at[c.me.self] = []string{"tcp://" + nowhere.Addr().String()}
-	c.w.mu.Unlock()
+	c.w.setAddrs(c.me.self, "tcp://"+nowhere.Addr().String())
 	c.h.swallows.Store(true)
 	c.away.eachLink(func(l *link) {
 		l.mu.Lock()

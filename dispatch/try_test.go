@@ -9,6 +9,7 @@ import (
 	"github.com/rocl-go/rocl/buffers"
 	"github.com/rocl-go/rocl/internal/lock"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/subsys"
 )
 
 // tries sends n bytes with TrySend, or returns why it cannot. The buffer of a refused call must
@@ -34,79 +35,73 @@ func (f *Flow) tries(t *testing.T, tag uint64, n int) error {
 // the credit that it lacks. See also TestTrySendAsks.
 func TestTrySend(t *testing.T) {
 	const size = 30_000
-	for name, tr := range transports() {
-		t.Run(name, func(t *testing.T) {
-			w := newWorld()
-			a, b := w.node(t, 1, tr), w.node(t, 2, tr)
-			mb := box(t, b, 1, 4*FirstCredit)
-			f := flow(t, a, mb)
-			sent, received := uint64(0), uint64(0)
-			eventually.True(t, "a full mailbox", func() bool { // the credit that was asked for comes while there is room
-				for {
-					switch err := f.tries(t, sent, size); err {
-					case nil:
-						sent++
-						continue
-					case ErrFull:
-						return sent >= 4*FirstCredit/(size+overhead)
-					default:
-						t.Fatal(err)
-					}
+	over(t, transports(), func(t *testing.T, w *world, tr subsys.Transport) {
+		a, b := w.node(t, 1, tr), w.node(t, 2, tr)
+		mb := box(t, b, 1, 4*FirstCredit)
+		f := flow(t, a, mb)
+		sent, received := uint64(0), uint64(0)
+		eventually.True(t, "a full mailbox", func() bool { // the credit that was asked for comes while there is room
+			for {
+				switch err := f.tries(t, sent, size); err {
+				case nil:
+					sent++
+					continue
+				case ErrFull:
+					return sent >= 4*FirstCredit/(size+overhead)
+				default:
+					t.Fatal(err)
 				}
-			})
-			if sent > 5*FirstCredit/size {
-				t.Errorf("%d messages of %d bytes were accepted by a mailbox of %d", sent, size, 4*FirstCredit)
 			}
-			for range 10 {
-				for range 5 {
-					m, err := mb.Recv(soon(t))
-					if err != nil || m.Tag() != received {
-						t.Fatal(m, err)
-					}
-					m.Release()
-					received++
-				}
-				before := sent
-				eventually.True(t, "room again", func() bool {
-					if err := f.tries(t, sent, size); err == nil {
-						sent++
-					} else if err != ErrFull {
-						t.Fatal(err)
-					}
-					return sent == before+5
-				})
-			}
-			for ; received < sent; received++ {
-				take(t, mb, Tag(received))
-			}
-			mb.Close()
-			eventually.True(t, "the end", func() bool { err := f.tries(t, 0, 10); return errors.Is(err, ErrGone) })
-			fails(t, f.tries(t, 0, 10), ErrGone)
 		})
-	}
+		if sent > 5*FirstCredit/size {
+			t.Errorf("%d messages of %d bytes were accepted by a mailbox of %d", sent, size, 4*FirstCredit)
+		}
+		for range 10 {
+			for range 5 {
+				m, err := mb.Recv(soon(t))
+				if err != nil || m.Tag() != received {
+					t.Fatal(m, err)
+				}
+				m.Release()
+				received++
+			}
+			before := sent
+			eventually.True(t, "room again", func() bool {
+				if err := f.tries(t, sent, size); err == nil {
+					sent++
+				} else if err != ErrFull {
+					t.Fatal(err)
+				}
+				return sent == before+5
+			})
+		}
+		for ; received < sent; received++ {
+			take(t, mb, Tag(received))
+		}
+		mb.Close()
+		eventually.True(t, "the end", func() bool { err := f.tries(t, 0, 10); return errors.Is(err, ErrGone) })
+		fails(t, f.tries(t, 0, 10), ErrGone)
+	})
 }
 
 // A later TrySend accepts a message that is larger than the first credit, and than the mailbox's
 // limit.
 func TestTrySendLarge(t *testing.T) {
-	for name, tr := range transports() {
-		t.Run(name, func(t *testing.T) {
-			w := newWorld()
-			a, b := w.node(t, 1, tr), w.node(t, 2, tr)
-			mb := box(t, b, 1, FirstCredit)
-			f := flow(t, a, mb)
-			for i := range uint64(3) {
-				eventually.True(t, "credit", func() bool {
-					err := f.tries(t, i, 5*FirstCredit)
-					if err != nil && err != ErrFull {
-						t.Fatal(err)
-					}
-					return err == nil
-				})
-				take(t, mb, Tag(i))
-			}
-		})
-	}
+	over(t, transports(), func(t *testing.T, w *world, tr subsys.Transport) {
+		a, b := w.node(t, 1, tr), w.node(t, 2, tr)
+		mb := box(t, b, 1, FirstCredit)
+		f := flow(t, a, mb)
+		for i := range uint64(3) {
+			eventually.True(t, "credit", func() bool {
+				err := f.tries(t, i, 5*FirstCredit)
+				if err != nil && err != ErrFull {
+					t.Fatal(err)
+				}
+				return err == nil
+			})
+			take(t, mb, Tag(i))
+		}
+	})
 }
 
 // Credit beyond the limit that a refused TrySend has asked for, and does not use, is given back.
@@ -151,26 +146,23 @@ func TestTrySendGivesBack(t *testing.T) {
 
 // A refused TrySend goes behind the messages that wait, and changes nothing for them.
 func TestTrySendBehindSend(t *testing.T) {
-	for name, tr := range transports() {
-		t.Run(name, func(t *testing.T) {
-			w := newWorld()
-			a, b := w.node(t, 1, tr), w.node(t, 2, tr)
-			mb := box(t, b, 1, FirstCredit)
-			f := flow(t, a, mb)
-			must(t, f.try(soon(t), 1, 60_000))
-			sent := make(chan error, 1)
-			go func() { sent <- f.try(soon(t), 2, 60_000) }()
-			needed(t, mb)
-			if err := f.tries(t, 3, 10); err != ErrFull {
-				t.Fatal(err)
-			}
-			take(t, mb, Tag(1))
-			must(t, <-sent)
-			take(t, mb, Tag(2))
-			eventually.True(t, "room", func() bool { return f.tries(t, 3, 10) == nil })
-			take(t, mb, Tag(3))
-		})
-	}
+	over(t, transports(), func(t *testing.T, w *world, tr subsys.Transport) {
+		a, b := w.node(t, 1, tr), w.node(t, 2, tr)
+		mb := box(t, b, 1, FirstCredit)
+		f := flow(t, a, mb)
+		must(t, f.try(soon(t), 1, 60_000))
+		sent := make(chan error, 1)
+		go func() { sent <- f.try(soon(t), 2, 60_000) }()
+		needed(t, mb)
+		if err := f.tries(t, 3, 10); err != ErrFull {
+			t.Fatal(err)
+		}
+		take(t, mb, Tag(1))
+		must(t, <-sent)
+		take(t, mb, Tag(2))
+		eventually.True(t, "room", func() bool { return f.tries(t, 3, 10) == nil })
+		take(t, mb, Tag(3))
+	})
 }
 
 // A refused TrySend allocates nothing.
@@ -178,24 +170,21 @@ func TestTrySendAllocs(t *testing.T) {
 	if lock.IsWatched {
 		t.Skip("a build that watches locks allocates for each")
 	}
-	for name, tr := range transports() {
-		t.Run(name, func(t *testing.T) {
-			w := newWorld()
-			a, b := w.node(t, 1, tr), w.node(t, 2, tr)
-			mb := box(t, b, 1, FirstCredit)
-			f := flow(t, a, mb)
-			must(t, f.tries(t, 1, 60_000))
-			must(t, a.Flush(soon(t)))
-			p, err := a.Buffer(60_000)
-			must(t, err)
-			defer p.Release()
-			if n := testing.AllocsPerRun(1000, func() {
-				if err := f.TrySend(1, 1, p); err != ErrFull {
-					t.Fatal(err)
-				}
-			}); n >= 1 {
-				t.Errorf("%v allocations a call", n)
+	over(t, transports(), func(t *testing.T, w *world, tr subsys.Transport) {
+		a, b := w.node(t, 1, tr), w.node(t, 2, tr)
+		mb := box(t, b, 1, FirstCredit)
+		f := flow(t, a, mb)
+		must(t, f.tries(t, 1, 60_000))
+		must(t, a.Flush(soon(t)))
+		p, err := a.Buffer(60_000)
+		must(t, err)
+		defer p.Release()
+		if n := testing.AllocsPerRun(1000, func() {
+			if err := f.TrySend(1, 1, p); err != ErrFull {
+				t.Fatal(err)
 			}
-		})
-	}
+		}); n >= 1 {
+			t.Errorf("%v allocations a call", n)
+		}
+	})
 }
