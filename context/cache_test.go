@@ -147,6 +147,7 @@ func TestStaleOwner(t *testing.T) {
 		wrong := map[string]resource.GID{
 			"a living context": other.ID(),
 			"one that ended":   resource.MakeGID(a.ID().Node(), 1<<40, 0),
+			"the sender's":     a.ID(),
 		}
 		for what, owner := range wrong {
 			a.CacheOwner(you.ID(), owner)
@@ -187,21 +188,15 @@ func TestStaleOwner(t *testing.T) {
 	})
 }
 
-func TestStaleOwnerSelf(t *testing.T) {
-	cl := rocltest.Cluster(t, 1)
-	a, b := cl.Open(0), cl.Open(0)
-	me, _, you := register(t, a, nil), register(t, b, nil), register(t, b, nil)
-	a.CacheOwner(you.ID(), a.ID())
-	send(t, me, you.ID(), "hello")
-	expect(t, you, "hello")
-}
-
-// flaky is a transport whose dials fail on demand, as those of a cut network do. It counts them.
+// flaky is TCP whose dials fail on demand, as those of a cut network do, and whose connections a
+// test can cut. It counts the dials.
 type flaky struct {
 	subsys.Transport
 	fail  atomic.Bool
 	dials atomic.Int64
 	tried chan struct{} // gets a token for each dial that failed
+	mu    sync.Mutex
+	cuts  []func()
 }
 
 func newFlaky() *flaky {
@@ -230,7 +225,24 @@ func (p *flakyPort) Dial(ctx stdctx.Context, addr string, s subsys.Sink) (subsys
 		}
 		return nil, subsys.ErrNoPeer
 	}
-	return p.Port.Dial(ctx, addr, s)
+	c, err := p.Port.Dial(ctx, addr, s)
+	if err == nil {
+		p.f.mu.Lock()
+		p.f.cuts = append(p.f.cuts, func() { c.Close(); s.Down(c, errors.New("cut by a test")) })
+		p.f.mu.Unlock()
+	}
+	return c, err
+}
+
+// cut breaks all dialled connections. The side that notices a break logs it.
+func (f *flaky) cut() {
+	f.mu.Lock()
+	cuts := f.cuts
+	f.cuts = nil
+	f.mu.Unlock()
+	for _, cut := range cuts {
+		cut()
+	}
 }
 
 // Addresses that do not work are asked for again, by the dial after the one that failed.

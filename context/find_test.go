@@ -12,7 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rocl-go/rocl/buffers"
 	"github.com/rocl-go/rocl/context"
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/dispatch"
@@ -330,19 +329,13 @@ func TestSendTo(t *testing.T) {
 		w := register(t, b, resource.Attrs{"role": "worker", "load": fmt.Sprint(i)})
 		workers[w.ID()] = w
 	}
-	buffer := func(text string) *buffers.Buffer {
-		buf, err := a.Buffer(len(text))
-		must(t, err)
-		copy(buf.Bytes(), text)
-		return buf
-	}
 	worker := resource.Match{"role": "worker"}
-	to, err := from.SendTo(bg, worker, 7, buffer("hello"))
+	to, err := from.SendTo(bg, worker, 7, fill(t, a, "hello"))
 	if err != nil || workers[to] == nil {
 		t.Fatal(to, err)
 	}
 	expect(t, workers[to], "hello")
-	if to, err = from.SendTo(bg, worker, 7, buffer("most"), context.Most("load")); err != nil || workers[to] == nil {
+	if to, err = from.SendTo(bg, worker, 7, fill(t, a, "most"), context.Most("load")); err != nil || workers[to] == nil {
 		t.Fatal(to, err)
 	}
 	if f, err := a.Lookup(bg, to); err != nil || f.Attrs.GetString("load") != "3" {
@@ -356,7 +349,7 @@ func TestSendTo(t *testing.T) {
 	if _, err := s.Database().Put(lost, b.ID(), l); err != nil {
 		t.Fatal(err)
 	}
-	if to, err = from.SendTo(bg, worker, 7, buffer("least"), context.Least("load")); err != nil || workers[to] == nil {
+	if to, err = from.SendTo(bg, worker, 7, fill(t, a, "least"), context.Least("load")); err != nil || workers[to] == nil {
 		t.Fatal(to, err)
 	}
 	if f, err := a.Lookup(bg, to); err != nil || f.Attrs.GetString("load") != "0" {
@@ -366,7 +359,7 @@ func TestSendTo(t *testing.T) {
 	for _, w := range workers {
 		w.Close()
 	}
-	buf := buffer("nobody")
+	buf := fill(t, a, "nobody")
 	if _, err := from.SendTo(bg, worker, 7, buf); !errors.Is(err, dispatch.ErrGone) {
 		t.Error(err)
 	}

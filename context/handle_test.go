@@ -66,8 +66,7 @@ func TestHandle(t *testing.T) {
 				go numbered(t, client, server.ID(), count)
 				seen := make([]bool, count)
 				for i := range count {
-					m, err := client.Recv(t.Context())
-					must(t, err)
+					m := recv(t, client)
 					if seen[m.Tag()] || name == "inline" && m.Tag() != uint64(i) {
 						t.Fatalf("answer %d is to message %d", i, m.Tag())
 					}
@@ -131,8 +130,7 @@ func TestSlowHandler(t *testing.T) {
 		<-begun
 		for range 100 {
 			send(t, client, quick.ID(), "go")
-			m, err := client.Recv(t.Context(), dispatch.Tag(1))
-			must(t, err)
+			m := recv(t, client, dispatch.Tag(1))
 			m.Release()
 		}
 		close(goOn)

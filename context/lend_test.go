@@ -32,8 +32,7 @@ func TestLend(t *testing.T) {
 			}
 			lent.Retain()
 			must(t, from.Send(bg, to.ID(), 1, lent))
-			m, err := to.Recv(bg)
-			must(t, err)
+			m := recv(t, to)
 			if !bytes.Equal(m.Bytes(), mem) || t.Name() == "TestLend/inproc" && n > 0 && &m.Bytes()[0] != &mem[0] {
 				t.Errorf("%d bytes: another message, or a copy", n)
 			}

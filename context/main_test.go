@@ -75,11 +75,18 @@ func send(t *testing.T, from *context.Resource, to resource.GID, text string) {
 	must(t, from.SendBytes(bg, to, 0, []byte(text)))
 }
 
+// recv receives one message.
+func recv(t testing.TB, r *context.Resource, sel ...dispatch.Select) *dispatch.Message {
+	t.Helper()
+	m, err := r.Recv(bg, sel...)
+	must(t, err)
+	return m
+}
+
 // expect receives one message and compares it.
 func expect(t *testing.T, r *context.Resource, text string) {
 	t.Helper()
-	m, err := r.Recv(bg)
-	must(t, err)
+	m := recv(t, r)
 	defer m.Release()
 	if string(m.Bytes()) != text {
 		t.Fatalf("received %q, want %q", m.Bytes(), text)

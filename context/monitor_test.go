@@ -25,8 +25,7 @@ func monitor(t *testing.T, r *context.Resource, id resource.GID, tag uint64) (st
 // ends receives the message of a monitor.
 func ends(t *testing.T, r *context.Resource, id resource.GID, tag uint64) {
 	t.Helper()
-	m, err := r.Recv(bg, dispatch.Tag(tag))
-	must(t, err)
+	m := recv(t, r, dispatch.Tag(tag))
 	defer m.Release()
 	if !m.IsGone() || m.From() != id || m.Len() != 0 {
 		t.Fatalf("a message from %v of %d bytes, gone: %v; want the end of %v", m.From(), m.Len(), m.IsGone(), id)

@@ -51,8 +51,7 @@ func TestSendFailsKeepsBuffer(t *testing.T) {
 		}
 		you := register(t, b, nil)
 		must(t, me.Send(bg, you.ID(), 0, p))
-		m, err := you.Recv(bg)
-		must(t, err)
+		m := recv(t, you)
 		m.Release()
 		for {
 			m, err := full.TryRecv()

@@ -18,8 +18,7 @@ func TestPutBack(t *testing.T) {
 		from, to, other := register(t, a, nil), register(t, b, nil), register(t, b, nil)
 		send(t, from, to.ID(), "first")
 		send(t, from, to.ID(), "second")
-		m, err := to.Recv(bg)
-		must(t, err)
+		m := recv(t, to)
 		if err := other.PutBack(m); !errors.Is(err, dispatch.ErrNotReceived) || !strings.Contains(err.Error(), other.ID().String()) {
 			t.Errorf("put back elsewhere: %v", err)
 		}
@@ -29,8 +28,8 @@ func TestPutBack(t *testing.T) {
 			t.Errorf("peek: %+v, %v", e, err)
 		}
 		expect(t, to, "first")
-		if m, err = to.Recv(bg); err != nil || string(m.Bytes()) != "second" {
-			t.Fatal(m, err)
+		if m = recv(t, to); string(m.Bytes()) != "second" {
+			t.Fatalf("%q", m.Bytes())
 		}
 		must(t, to.Close())
 		fails(t, to.PutBack(m), dispatch.ErrClosed, "put back at a closed resource")

@@ -136,7 +136,7 @@ func TestRegisterBetweenServers(t *testing.T) {
 	})
 }
 
-// Close does not wait for a directory while none serves.
+// Close does not wait for a directory while none serves, and ends the calls that do.
 func TestCloseWithoutServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServers(t)
@@ -144,29 +144,15 @@ func TestCloseWithoutServer(t *testing.T) {
 		r := register(t, c, resource.Attrs{})
 		s.end()
 		synctest.Wait()
-		failed := make(chan error, 2)
+		failed := make(chan error, 3)
 		go func() { _, err := c.Find(bg, resource.Match{}); failed <- err }()
 		go func() { failed <- r.Update(bg, resource.Attrs{}) }()
-		synctest.Wait() // both wait for the next server
+		go func() { _, err := c.Register(bg, resource.Attrs{}); failed <- err }()
+		synctest.Wait() // all wait for the next server
 		noErr(t, c.Close())
-		for range 2 {
+		for range 3 {
 			fails(t, <-failed, dispatch.ErrClosed)
 		}
-		s.begin() // lets the cleanup end the server
-	})
-}
-
-func TestCloseWakesRegister(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newServers(t)
-		c := s.in(t)
-		s.end()
-		synctest.Wait()
-		failed := make(chan error)
-		go func() { _, err := c.Register(bg, resource.Attrs{}); failed <- err }()
-		synctest.Wait()
-		noErr(t, c.Close())
-		fails(t, <-failed, dispatch.ErrClosed)
 		s.begin() // lets the cleanup end the server
 	})
 }

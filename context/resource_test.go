@@ -233,21 +233,6 @@ func TestDeleted(t *testing.T) {
 	})
 }
 
-func TestDeletedStaysGone(t *testing.T) {
-	eachTransport(t, func(t *testing.T, open func(...context.Option) *context.Context) {
-		reported := make(reports, 100)
-		a, b := open(reported.option()), open()
-		me, you := register(t, a, nil), register(t, b, nil)
-		send(t, me, you.ID(), "hello")
-		expect(t, you, "hello")
-		must(t, you.Delete(bg))
-		refused(t, me, you.ID(), reported) // from here on the sender knows the end
-		for i := range 5 {
-			fails(t, me.SendBytes(bg, you.ID(), 0, nil), dispatch.ErrGone, "send %d", i)
-		}
-	})
-}
-
 // A resource that is deleted with messages unread leaves nothing to the other resources.
 func TestDeletedUnread(t *testing.T) {
 	eachTransport(t, func(t *testing.T, open func(...context.Option) *context.Context) {
@@ -271,40 +256,21 @@ func TestDeletedUnread(t *testing.T) {
 	})
 }
 
-// Within one context the same holds.
+// Within one context a deleted resource is gone too, and its unread message is reported.
 func TestDeletedHere(t *testing.T) {
-	c := rocltest.Cluster(t, 1).Open(0)
+	reported := make(reports, 1)
+	c := rocltest.Cluster(t, 1).Open(0, reported.option())
 	me, you := register(t, c, nil), register(t, c, nil)
-	send(t, me, you.ID(), "unread")
+	send(t, me, you.ID(), "12345")
 	must(t, you.Delete(bg))
+	if u := <-reported; u.To != you.ID() || u.Bytes != 5 || !errors.Is(u.Err, dispatch.ErrGone) {
+		t.Errorf("reported %+v", u)
+	}
 	for range 2 {
 		fails(t, me.SendBytes(bg, you.ID(), 0, nil), dispatch.ErrGone, "sending")
 	}
 	if n := c.Stats().Buffers.InUse; n != 0 {
 		t.Errorf("%d buffers out", n)
-	}
-}
-
-func TestDeletedHereIsReported(t *testing.T) {
-	reported := make(reports, 1)
-	c := rocltest.Cluster(t, 1).Open(0, reported.option())
-	me, you := register(t, c, nil), register(t, c, nil)
-	send(t, me, you.ID(), "unread")
-	must(t, you.Delete(bg))
-	if u := <-reported; u.To != you.ID() || !errors.Is(u.Err, dispatch.ErrGone) {
-		t.Errorf("reported %+v", u)
-	}
-}
-
-func TestReportHasLength(t *testing.T) {
-	reported := make(reports, 1)
-	cl := rocltest.Cluster(t, 1)
-	a, b := cl.Open(0, reported.option()), cl.Open(0)
-	me, you := register(t, a, nil), register(t, b, nil)
-	send(t, me, you.ID(), "12345")
-	must(t, you.Delete(bg))
-	if u := <-reported; u.Bytes != 5 {
-		t.Errorf("reported of %d bytes, want 5", u.Bytes)
 	}
 }
 
@@ -504,13 +470,12 @@ func TestPassOnEmpty(t *testing.T) {
 		me, echo := register(t, a, nil), register(t, b, nil)
 		for _, n := range []int{0, 1, 3000, 100_000} {
 			must(t, me.SendBytes(bg, echo.ID(), 7, make([]byte, n)))
-			m, err := echo.Recv(bg)
-			must(t, err)
+			m := recv(t, echo)
 			p := m.Buffer()
 			if p == nil {
 				t.Fatalf("a message of %d bytes has no buffer", n)
 			}
-			err = echo.Send(bg, m.From(), m.Tag(), p)
+			err := echo.Send(bg, m.From(), m.Tag(), p)
 			m.Release()
 			must(t, err)
 			if m, err = me.Recv(bg, dispatch.From(echo.ID()), dispatch.Tag(7)); err != nil || m.Len() != n {

@@ -64,8 +64,7 @@ func TestSendAll(t *testing.T) {
 			kept := b.Retain()
 			must(t, from.SendAll(bg, ids, 5, b))
 			for _, r := range all {
-				m, err := r.Recv(bg)
-				must(t, err)
+				m := recv(t, r)
 				if string(m.Bytes()) != text || m.Tag() != 5 || m.From() != from.ID() {
 					t.Errorf("%d bytes with tag %d from %v, want %d", m.Len(), m.Tag(), m.From(), size)
 				}
@@ -189,8 +188,7 @@ func TestSendAllToFull(t *testing.T) {
 		m.Release()
 		must(t, dies.Close())
 		for {
-			m, err := full.Recv(bg)
-			must(t, err)
+			m := recv(t, full)
 			tag := m.Tag()
 			m.Release()
 			if tag == 1 {
@@ -261,10 +259,8 @@ func TestSharedIsCopiedToWrite(t *testing.T) {
 	c := rocltest.Cluster(t, 1).Open(0)
 	one, two := register(t, c, nil), register(t, c, nil)
 	must(t, one.SendAll(bg, []resource.GID{one.ID(), two.ID()}, 0, fill(t, c, "hello")))
-	m, err := one.Recv(bg)
-	must(t, err)
-	n, err := two.Recv(bg)
-	must(t, err)
+	m := recv(t, one)
+	n := recv(t, two)
 	if &m.Bytes()[0] != &n.Bytes()[0] {
 		t.Error("there are two copies")
 	}
@@ -301,41 +297,4 @@ func TestSharedIsCopiedToWrite(t *testing.T) {
 	if n := c.Stats().Buffers.InUse; n != 0 {
 		t.Errorf("%d buffers are held", n)
 	}
-}
-
-// BenchmarkSendAll compares one buffer to many targets in the process with the same bytes sent to
-// each.
-func BenchmarkSendAll(b *testing.B) {
-	c := rocltest.Cluster(b, 1).Open(0)
-	var all []*context.Resource
-	var ids []resource.GID
-	for range 100 {
-		r, err := c.Register(bg, nil)
-		must(b, err)
-		all, ids = append(all, r), append(ids, r.ID())
-	}
-	take := func() {
-		for _, r := range all {
-			m, err := r.Recv(bg)
-			must(b, err)
-			m.Release()
-		}
-	}
-	text := make([]byte, 64<<10)
-	b.Run("SendAll", func(b *testing.B) {
-		b.ReportAllocs()
-		for b.Loop() {
-			must(b, all[0].SendAll(bg, ids, 0, fill(b, c, string(text))))
-			take()
-		}
-	})
-	b.Run("SendBytes", func(b *testing.B) {
-		b.ReportAllocs()
-		for b.Loop() {
-			for _, id := range ids {
-				must(b, all[0].SendBytes(bg, id, 0, text))
-			}
-			take()
-		}
-	})
 }

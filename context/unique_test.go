@@ -10,7 +10,6 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/rocl-go/rocl/buffers"
 	"github.com/rocl-go/rocl/context"
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
@@ -157,23 +156,17 @@ func TestSendToAll(t *testing.T) {
 	if _, err := s.Database().Put(lost, b.ID(), l); err != nil {
 		t.Fatal(err)
 	}
-	buffer := func() *buffers.Buffer {
-		buf, err := a.Buffer(2)
-		must(t, err)
-		copy(buf.Bytes(), "go")
-		return buf
-	}
-	if n, err := from.SendToAll(bg, resource.Match{"role": "worker"}, 1, buffer()); n != 3 || err != nil {
+	if n, err := from.SendToAll(bg, resource.Match{"role": "worker"}, 1, fill(t, a, "go")); n != 3 || err != nil {
 		t.Error(n, err)
 	}
 	for _, r := range all {
 		expect(t, r, "go")
 	}
-	if n, err := from.SendToAll(bg, resource.Match{"role": "none"}, 1, buffer()); n != 0 || err != nil {
+	if n, err := from.SendToAll(bg, resource.Match{"role": "none"}, 1, fill(t, a, "go")); n != 0 || err != nil {
 		t.Error(n, err)
 	}
 	s.Attach(directory.Unreachable(errors.New("nobody is reached")))
-	buf := buffer()
+	buf := fill(t, a, "go")
 	if n, err := from.SendToAll(bg, resource.Match{"role": "worker"}, 1, buf); n != 3 || !errors.Is(err, directory.ErrPartial) {
 		t.Error(n, err)
 	}

@@ -48,8 +48,7 @@ type report struct {
 func passes[T any](t *testing.T, from, to *context.Resource, v T, c ...codec.Codec[T]) {
 	t.Helper()
 	must(t, context.SendValue(bg, from, to.ID(), 7, v, c...))
-	m, err := to.Recv(bg)
-	must(t, err)
+	m := recv(t, to)
 	got, err := context.Value(m, c...)
 	m.Release()
 	if err != nil || !reflect.DeepEqual(got, v) {
@@ -105,8 +104,7 @@ func TestNoValue(t *testing.T) {
 	c := rocltest.Cluster(t, 1).Open(0)
 	r := register(t, c, nil)
 	send(t, r, r.ID(), "some text")
-	m, err := r.Recv(bg)
-	must(t, err)
+	m := recv(t, r)
 	if v, err := context.Value[sample](m); !errors.Is(err, codec.ErrValue) || v != (sample{}) {
 		t.Errorf("%v, %v", v, err)
 	}
@@ -154,8 +152,7 @@ func TestNilCodec(t *testing.T) {
 	r := register(t, c, nil)
 	var none codec.Codec[sample]
 	must(t, context.SendValue(bg, r, r.ID(), 0, sample{At: 1}, none))
-	m, err := r.Recv(bg)
-	must(t, err)
+	m := recv(t, r)
 	defer m.Release()
 	if v, err := context.Value(m, none); v != (sample{At: 1}) || err != nil {
 		t.Errorf("%v, %v", v, err)
@@ -204,8 +201,7 @@ func TestValueWaitsForMemory(t *testing.T) {
 	}
 	noErr(t, <-sent)
 	fails(t, context.SendValue(bg, r, r.ID(), 0, make([]byte, 1<<20)), buffers.ErrTooLarge, "more than there is")
-	m, err := r.Recv(bg)
-	must(t, err)
+	m := recv(t, r)
 	m.Release()
 }
 
@@ -215,8 +211,7 @@ func TestValueAllocations(t *testing.T) {
 	r := register(t, c, nil)
 	v, p := sample{At: 5}, make([]byte, 57)
 	recv := func() *dispatch.Message {
-		m, err := r.Recv(bg)
-		must(t, err)
+		m := recv(t, r)
 		return m
 	}
 	bare := testing.AllocsPerRun(1000, func() {
@@ -234,60 +229,5 @@ func TestValueAllocations(t *testing.T) {
 	})
 	if n > bare {
 		t.Errorf("%v allocations, and %v for the bytes", n, bare)
-	}
-}
-
-// BenchmarkValue measures a value there and back within one goroutine, beside the same bytes
-// without a format.
-func BenchmarkValue(b *testing.B) {
-	for _, name := range []string{"inproc", "tcp", "shm"} {
-		bench := func(what string, once func(from, to *context.Resource) error) {
-			b.Run(name+"/"+what, func(b *testing.B) {
-				cl := rocltest.Cluster(b, 1)
-				opts := transports[name]
-				if name == "shm" {
-					opts = []context.Option{context.WithTransports(shm.New())}
-				}
-				x, y := cl.Open(0, opts...), cl.Open(0, opts...)
-				from, err := x.Register(bg, nil)
-				must(b, err)
-				to, err := y.Register(bg, nil)
-				must(b, err)
-				b.ReportAllocs()
-				for b.Loop() {
-					must(b, once(from, to))
-				}
-			})
-		}
-		p := make([]byte, 57)
-		bench("SendBytes", func(from, to *context.Resource) error {
-			if err := from.SendBytes(bg, to.ID(), 0, p); err != nil {
-				return err
-			}
-			m, err := to.Recv(bg)
-			if err == nil {
-				m.Release()
-			}
-			return err
-		})
-		bench("raw", benchValue(sample{At: 1}))
-		bench("slice", benchValue(make([]float64, 1000)))
-		bench("CBOR", benchValue(report{"name", []sample{{}, {}}, map[string]int{"a": 1}}))
-		bench("JSON", benchValue(report{"name", []sample{{}, {}}, map[string]int{"a": 1}}, codec.Codec[report](asJSON[report]{})))
-	}
-}
-
-func benchValue[T any](v T, c ...codec.Codec[T]) func(from, to *context.Resource) error {
-	return func(from, to *context.Resource) error {
-		if err := context.SendValue(bg, from, to.ID(), 0, v, c...); err != nil {
-			return err
-		}
-		m, err := to.Recv(bg)
-		if err != nil {
-			return err
-		}
-		_, err = context.Value(m, c...)
-		m.Release()
-		return err
 	}
 }

@@ -4,11 +4,8 @@ package dispatch
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/rocl-go/rocl/dispatch/internal/wire"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
@@ -17,49 +14,6 @@ import (
 	"github.com/rocl-go/rocl/subsys/inproc"
 	"github.com/rocl-go/rocl/subsys/subsystest"
 )
-
-// The goodbye is sent, even if another goroutine writes at that moment: senders learn at once that
-// the context is gone.
-func TestByeIsSaid(t *testing.T) {
-	over(t, links(), func(t *testing.T, _ *world, tr subsys.Transport) {
-		for round := range 40 {
-			w := newWorld()
-			a, b := w.node(t, 1, tr), w.node(t, 2, tr)
-			ma, mb := box(t, a, 1, 0), box(t, b, 1, 0)
-			ctx, cancel := context.WithCancel(soon(t))
-			var wg sync.WaitGroup
-			f := flow(t, b, ma)
-			for range 2 {
-				wg.Go(func() {
-					var err error
-					for err == nil {
-						err = f.try(ctx, 1, 10)
-					}
-					if !errors.Is(err, ErrGone) {
-						t.Errorf("round %d: %v", round, err)
-					}
-				})
-				wg.Go(func() {
-					for {
-						m, err := ma.Recv(ctx)
-						if err != nil {
-							return
-						}
-						m.Release()
-					}
-				})
-			}
-			_ = flow(t, a, mb).try(ctx, 1, 1)
-			time.Sleep(time.Duration(round*10) * time.Microsecond) // the moment of Close varies
-			l := f.l
-			a.Close(ctx)
-			eventually.True(t, fmt.Sprint("goodbye ", round), locked(&l.mu, func() bool { return errors.Is(l.life.Cause(), ErrGone) }))
-			wg.Wait()
-			cancel()
-			b.Close(context.Background())
-		}
-	})
-}
 
 // slowConn holds the first Send until the test lets it continue.
 type slowConn struct {

@@ -255,44 +255,36 @@ func awaitEnds(t *testing.T, ended chan error, n int, want error) {
 	}
 }
 
-// Calls end when their target is deleted, whether it has received the requests or not. Nothing is
-// reported as undelivered.
+// Calls end when their target is deleted, whether it has received the requests or not, and when its
+// context is closed or killed. Nothing is reported as undelivered.
 //
 // Promise (Calls): A call ends with `ErrGone` when its target ends, wherever its request or reply
 // is at that moment. See also TestCallKilledServer.
 func TestCallServerDeleted(t *testing.T) {
-	for _, receives := range []bool{false, true} {
-		t.Run(fmt.Sprint("received ", receives), func(t *testing.T) {
-			pairs(t, func(t *testing.T, a, b *Dispatcher, ma, mb *Mailbox) {
-				ended, n := hundreds(t, ma, mb, receives)
+	for how, end := range map[string]func(w *world, b *Dispatcher, mb *Mailbox) error{
+		"deleted, not received": func(_ *world, _ *Dispatcher, mb *Mailbox) error { mb.Close(); return nil },
+		"deleted":               func(_ *world, _ *Dispatcher, mb *Mailbox) error { mb.Close(); return nil },
+		"closed":                func(_ *world, b *Dispatcher, _ *Mailbox) error { return b.Close(soon(t)) },
+		"killed":                func(w *world, b *Dispatcher, _ *Mailbox) error { w.kill(b); return nil },
+	} {
+		t.Run(how, func(t *testing.T) {
+			all := transports()
+			if how == "killed" {
+				all = links()
+			}
+			over(t, all, func(t *testing.T, w *world, tr subsys.Transport) {
+				a, b := w.node(t, 1, tr, unreported(t)), w.node(t, 2, tr, givesUp)
+				mb := box(t, b, 7, 0)
+				ended, n := hundreds(t, box(t, a, 1, 0), mb, how != "deleted, not received")
 				if k := a.Stats().Calls; k != n {
 					t.Errorf("%d calls are counted, of %d", k, n)
 				}
-				mb.Close()
+				must(t, end(w, b, mb))
 				awaitEnds(t, ended, n, ErrGone)
 				noCalls(t, a, 0)
 			})
 		})
 	}
-}
-
-func TestCallServerCloses(t *testing.T) {
-	pairs(t, func(t *testing.T, a, b *Dispatcher, ma, mb *Mailbox) {
-		ended, n := hundreds(t, ma, mb, true)
-		must(t, b.Close(soon(t)))
-		awaitEnds(t, ended, n, ErrGone)
-		noCalls(t, a, 0)
-	})
-}
-
-func TestCallServerKilled(t *testing.T) {
-	over(t, links(), func(t *testing.T, w *world, tr subsys.Transport) {
-		a, b := w.node(t, 1, tr, unreported(t)), w.node(t, 2, tr, givesUp)
-		ended, n := hundreds(t, box(t, a, 1, 0), box(t, b, 1, 0), true)
-		w.kill(b)
-		awaitEnds(t, ended, n, ErrGone)
-		noCalls(t, a, 0)
-	})
 }
 
 // kill breaks the connections of d, as a crash would.
@@ -485,19 +477,6 @@ func TestCallCancelled(t *testing.T) {
 	})
 }
 
-// A call that is cancelled without a cause fails all the same.
-func TestCallCancelledWithoutCause(t *testing.T) {
-	pairs(t, func(t *testing.T, a, b *Dispatcher, ma, mb *Mailbox) {
-		p, err := ma.RequestBytes(soon(t), flow(t, a, mb), 1, nil)
-		must(t, err)
-		p.Cancel(nil)
-		if msg, err := p.Wait(soon(t)); msg != nil || !errors.Is(err, context.Canceled) {
-			t.Error(msg, err)
-		}
-		eventually.True(t, "the request has left", func() bool { b.pollOnce(); n, _ := mb.Len(); return n == 0 })
-	})
-}
-
 // Replies that no goroutine has taken yet leave their credit to other replies, although the caller
 // waits for one of those first.
 func TestRepliesOutOfOrder(t *testing.T) {
@@ -533,7 +512,7 @@ func TestRepliesOutOfOrder(t *testing.T) {
 // has returned.
 //
 // Promise (Calls): A call begun by `StartCall` ends as `Call` does, or by `Cancel` from any
-// goroutine. See also TestCallCancelledWithoutCause.
+// goroutine. See also TestCancelledRequestsLeave.
 func TestCallCancelledByOther(t *testing.T) {
 	pairs(t, func(t *testing.T, a, b *Dispatcher, ma, mb *Mailbox) {
 		f := flow(t, a, mb)
@@ -552,6 +531,13 @@ func TestCallCancelledByOther(t *testing.T) {
 		p.Cancel(cause)
 		fails(t, <-waits, cause)
 		noErr(t, mb.ReplyBytes(soon(t), msg, []byte("late")))
+		msg.Release()
+
+		other, msg := start()
+		other.Cancel(nil) // without a cause it fails all the same
+		if msg, err := other.Wait(soon(t)); msg != nil || !errors.Is(err, context.Canceled) {
+			t.Error(msg, err)
+		}
 		msg.Release()
 
 		second, msg := start() // behind the late reply, which is dropped

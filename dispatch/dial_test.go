@@ -12,6 +12,7 @@ import (
 	"github.com/rocl-go/rocl/dispatch/internal/wire"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
 	"github.com/rocl-go/rocl/resource"
+	"github.com/rocl-go/rocl/subsys"
 	"github.com/rocl-go/rocl/subsys/tcp"
 )
 
@@ -99,32 +100,33 @@ func TestResumesWithoutDirectory(t *testing.T) {
 }
 
 // Messages that had been delivered to a receiver that is killed are not reported, whether received
-// or not. Messages that had been accepted and not delivered are.
+// or not. Messages that had been accepted and not delivered are, once the directory knows its end.
 func TestDeliveredIsNotReported(t *testing.T) {
-	w := newWorld()
-	reported := make(chan Undelivered, 100)
-	a := w.node(t, 1, tcp.New(), func(c *Config) { c.Undelivered = func(u Undelivered) { reported <- u } })
-	b := w.node(t, 2, tcp.New())
-	mb := box(t, b, 1, 0)
-	f := flow(t, a, mb)
-	for range 10 {
-		must(t, f.try(soon(t), 0, 10))
-	}
-	eventually.True(t, "all is acknowledged", f.idle)
-	for _, p := range b.ports { // as if its process were killed
-		p.Close()
-	}
-	b.eachLink(func(l *link) { l.endLink(ErrUnreachable) })
-	must(t, f.try(soon(t), 1, 10))
-	w.setGone(b.self, true)
-	eventually.Returns(t, "the report", func() {
-		if u := <-reported; u.Tag != 1 || !errors.Is(u.Err, ErrGone) {
-			t.Errorf("reported %+v", u)
+	over(t, links(), func(t *testing.T, w *world, tr subsys.Transport) {
+		reported := make(chan Undelivered, 100)
+		a := w.node(t, 1, tr, func(c *Config) { c.Undelivered = func(u Undelivered) { reported <- u } })
+		b := w.node(t, 2, tr, givesUp)
+		mb := box(t, b, 1, 0)
+		f := flow(t, a, mb)
+		for range 10 {
+			must(t, f.try(soon(t), 0, 10))
+		}
+		eventually.True(t, "all is acknowledged", f.idle)
+		for _, p := range b.ports { // as if its process were killed
+			p.Close()
+		}
+		b.eachLink(func(l *link) { l.endLink(ErrUnreachable) })
+		must(t, f.try(soon(t), 1, 10))
+		w.setGone(b.self, true)
+		eventually.Returns(t, "the report", func() {
+			if u := <-reported; u.Tag != 1 || !errors.Is(u.Err, ErrGone) {
+				t.Errorf("reported %+v", u)
+			}
+		})
+		if err := a.Close(soon(t)); err != nil || len(reported) > 0 {
+			t.Errorf("closed with %v, %d more reports", err, len(reported))
 		}
 	})
-	if err := a.Close(soon(t)); err != nil || len(reported) > 0 {
-		t.Errorf("closed with %v, %d more reports", err, len(reported))
-	}
 }
 
 // A dialler whose handshake was refused admits the peer's connection with the number that it had

@@ -325,34 +325,3 @@ func TestSendToMissing(t *testing.T) {
 		})
 	}
 }
-
-func BenchmarkRate(b *testing.B) {
-	for name, tr := range transports() {
-		b.Run(name, func(b *testing.B) {
-			w := newWorld()
-			x, y := w.node(b, 1, tr), w.node(b, 2, tr)
-			my := box(b, y, 1, 0)
-			f := flow(b, x, my)
-			ctx := context.Background()
-			done := make(chan struct{})
-			b.ReportAllocs()
-			b.ResetTimer()
-			go func() {
-				defer close(done)
-				for range b.N {
-					m, err := my.Recv(ctx)
-					if err != nil {
-						b.Error(err)
-						return
-					}
-					m.Release()
-				}
-			}()
-			for i := range b.N {
-				p, _ := x.cfg.Pool.Get(64)
-				must(b, f.Send(ctx, 1, uint64(i), p))
-			}
-			<-done
-		})
-	}
-}

@@ -8,7 +8,6 @@ import (
 	"testing"
 
 	"github.com/rocl-go/rocl/resource"
-	"github.com/rocl-go/rocl/subsys"
 	"github.com/rocl-go/rocl/subsys/inproc"
 )
 
@@ -116,35 +115,6 @@ func TestOnEnd(t *testing.T) {
 			})
 		})
 	}
-}
-
-// A resource of a context that is killed has ended, even if nothing was sent to it.
-func TestOnEndKilled(t *testing.T) {
-	over(t, links(), func(t *testing.T, w *world, tr subsys.Transport) {
-		a, b := w.node(t, 1, tr), w.node(t, 2, tr, givesUp)
-		m := box(t, b, 1, 0)
-		ended, _ := onEnd(t, flow(t, a, m))
-		answered, _ := onEnd(t, func() *Flow { f, _ := a.Flow(b.self, 99); return f }())
-		awaitEnd(t, answered, ErrGone) // now the link has a connection
-		w.setGone(b.self, true)
-		for _, p := range b.ports { // as a crash would
-			p.Close()
-		}
-		awaitEnd(t, ended, ErrGone)
-	})
-}
-
-// A context that nothing is known of has ended.
-func TestOnEndUnknown(t *testing.T) {
-	over(t, links(), func(t *testing.T, w *world, tr subsys.Transport) {
-		a := w.node(t, 1, tr)
-		unknown := resource.MakeGID(1, 9, 0)
-		w.gone[unknown] = true
-		f, err := a.Flow(unknown, 1)
-		must(t, err)
-		ended, _ := onEnd(t, f)
-		awaitEnd(t, ended, ErrGone)
-	})
 }
 
 // The counts of a link are added once, though the link is unlinked twice.

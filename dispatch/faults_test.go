@@ -527,7 +527,7 @@ func TestEndedLinkIsNotDialled(t *testing.T) {
 // them ends with ErrClosed. Each message that was accepted is received or reported, once.
 //
 // Promise (Receiving): Closing a resource ends its receives with `ErrClosed`. Each accepted message
-// is received or reported, once. See also TestRecvAnyWhileClosed.
+// is received or reported, once.
 func TestSelectWhileClosed(t *testing.T) {
 	const senders, most = 3, 1000
 	over(t, transports(), func(t *testing.T, _ *world, tr subsys.Transport) {

@@ -5,13 +5,11 @@ package dispatch
 import (
 	"context"
 	"errors"
-	"fmt"
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"testing"
 
-	"github.com/rocl-go/rocl/internal/testkit/eventually"
 	"github.com/rocl-go/rocl/subsys/inproc"
 )
 
@@ -216,48 +214,5 @@ func TestRecvAnyLosesNothing(t *testing.T) {
 		if ms[i].stored != 0 || waiting(ms[i]) {
 			t.Errorf("%d bytes are left in mailbox %d", ms[i].stored, i)
 		}
-	}
-}
-
-// RecvAny returns while mailboxes are closed. Each message was reported or received.
-func TestRecvAnyWhileClosed(t *testing.T) {
-	const n = 20
-	for round := range 100 {
-		w := newWorld()
-		tr := inproc.NewNetwork().Transport()
-		reports := make(chan Undelivered, n)
-		a := w.node(t, 1, tr, func(c *Config) { c.Undelivered = func(u Undelivered) { reports <- u } })
-		b := w.node(t, 2, tr)
-		ms := []*Mailbox{box(t, b, 1, 0), box(t, b, 2, 0)}
-		f := flow(t, a, ms[0])
-		var sends sync.WaitGroup
-		accepted := 0
-		sends.Go(func() {
-			for range n {
-				if f.SendBytes(context.Background(), 1, 2, nil) == nil {
-					accepted++
-				}
-			}
-		})
-		sends.Go(func() {
-			for range round {
-				waiting(ms[0])
-			}
-			ms[0].Close()
-		})
-		received := 0
-		for {
-			_, msg, err := RecvAny(soon(t), ms)
-			if err != nil {
-				if !errors.Is(err, ErrClosed) {
-					t.Fatal(err)
-				}
-				break
-			}
-			received++
-			msg.Release()
-		}
-		sends.Wait()
-		eventually.True(t, fmt.Sprintf("%d reports", accepted-received), func() bool { return len(reports) == accepted-received })
 	}
 }

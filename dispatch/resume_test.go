@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"flag"
-	"fmt"
 	"io"
 	"math/rand/v2"
 	"net"
@@ -466,45 +465,6 @@ func (d *Dispatcher) isClosing() bool {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
 	return d.closing
-}
-
-// A context that disappears without a goodbye is gone once the directory says so, and its senders
-// are told.
-func TestPeerGone(t *testing.T) {
-	over(t, links(), func(t *testing.T, w *world, tr subsys.Transport) {
-		reported := make(chan Undelivered, 100)
-		a := w.node(t, 1, tr, func(c *Config) { c.Undelivered = func(u Undelivered) { reported <- u } })
-		b := w.node(t, 2, tr, givesUp)
-		mb := box(t, b, 1, 0)
-		ctx := soon(t)
-		f := flow(t, a, mb)
-		must(t, f.Send(ctx, 1, 0, buf(t, a, "x")))
-		m, err := mb.Recv(ctx)
-		must(t, err)
-		m.Release()
-		w.setGone(b.self, true)
-		for _, p := range b.ports { // as a crash would
-			p.Close()
-		}
-		for i := 0; ; i++ {
-			p := buf(t, a, fmt.Sprint(i))
-			if err := f.Send(ctx, 1, 1, p); err != nil {
-				p.Release()
-				if !errors.Is(err, ErrGone) {
-					t.Fatal(err)
-				}
-				break
-			}
-			select {
-			case u := <-reported:
-				if !errors.Is(u.Err, ErrGone) {
-					t.Fatal(u.Err)
-				}
-			case <-ctx.Done():
-				t.Fatal("no message was reported")
-			}
-		}
-	})
 }
 
 // Messages are neither lost, doubled nor reordered with more paced links than slots, with senders

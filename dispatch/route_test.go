@@ -4,7 +4,6 @@ package dispatch
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"flag"
 	"fmt"
@@ -648,78 +647,5 @@ func TestNoFallbackToMemory(t *testing.T) {
 	}
 	if s := a.Stats(); s.Sent["inproc"] != 0 {
 		t.Errorf("sent %v", s.Sent)
-	}
-}
-
-// A link changes between a stream and a transport within the process all the time.
-func TestBothTransports(t *testing.T) {
-	w := newWorld()
-	in := inproc.NewNetwork().Transport()
-	a, b := w.node(t, 1, tcp.New()), w.node(t, 2, tcp.New())
-	for _, d := range []*Dispatcher{a, b} {
-		must(t, d.Listen(in, ""))
-	}
-	both := [2][]string{a.Addrs(), b.Addrs()}
-	ctx := soon(t)
-	ma, mb := box(t, a, 1, 4*FirstCredit), box(t, b, 1, 4*FirstCredit)
-	const each = 40_000
-	var wg sync.WaitGroup
-	done := make(chan struct{})
-	talk := func(from, to *Mailbox) {
-		f := flow(t, from.d, to)
-		wg.Go(func() {
-			for n := range uint64(each) {
-				p := make([]byte, 8+n*37%5000)
-				binary.LittleEndian.PutUint64(p[len(p)-8:], n)
-				if err := f.SendBytes(ctx, 1, n, p); err != nil {
-					t.Errorf("send %d: %v", n, err)
-					return
-				}
-			}
-		})
-		wg.Go(func() {
-			var kept []*Message
-			look := func(n uint64) {
-				for _, m := range kept {
-					if p := m.Bytes(); len(p) != int(8+m.Tag()*37%5000) || binary.LittleEndian.Uint64(p[len(p)-8:]) != m.Tag() {
-						t.Errorf("message %d has changed", m.Tag())
-					}
-					m.Release()
-				}
-				kept = nil
-			}
-			for n := range uint64(each) {
-				m, err := to.Recv(ctx)
-				if err != nil || m.Tag() != n {
-					t.Errorf("recv %d: %v %v", n, m, err)
-					return
-				}
-				if kept = append(kept, m); len(kept) == 20 {
-					look(n)
-				}
-			}
-			look(each)
-		})
-	}
-	talk(ma, mb)
-	talk(mb, ma)
-	go func() { wg.Wait(); close(done) }()
-	for i := 0; ; i++ {
-		select {
-		case <-done:
-			return
-		case <-time.After(5 * time.Millisecond):
-		}
-		w.setAddrs(a.self, both[0][i%2])
-		w.setAddrs(b.self, both[1][i%2])
-		l := flow(t, a, mb).l
-		if i%4 < 2 {
-			l = flow(t, b, ma).l
-		}
-		l.mu.Lock()
-		if c := l.conn; c != nil {
-			l.dropFailedLocked(c, errors.New("test"))
-		}
-		l.mu.Unlock()
 	}
 }
