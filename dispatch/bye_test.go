@@ -76,8 +76,7 @@ func TestByeAcknowledges(t *testing.T) {
 		t.Fatal(err)
 	}
 	take(t, mb)
-	ctx, cancel := context.WithCancel(context.Background())
-	cancel() // no peer acknowledges the credit that this context grants for the message
+	ctx := ended() // no peer acknowledges the credit that this context grants for the message
 	var closing sync.WaitGroup
 	closing.Go(func() { d.Close(ctx) })
 	eventually.True(t, "Close says goodbye, or waits for the goroutine that delivers", locked(&l.mu, func() bool { return l.life.HasEnded() || d.tokenWaiters.Load() > 0 }))

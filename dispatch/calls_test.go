@@ -312,9 +312,7 @@ func TestCallCallerCloses(t *testing.T) {
 			t.Error(err)
 		}
 		go served(mb)
-		m, err := goesOn.Wait(soon(t))
-		must(t, err)
-		m.Release()
+		awaitReply(t, goesOn)
 		mb.Close()
 
 		mc := box(t, b, 8, 0)
@@ -546,9 +544,7 @@ func TestCallCancelledByOther(t *testing.T) {
 		eventually.True(t, "the reply comes", func() bool { n, _ := a.calls.counts(); return n == 0 })
 		p.Cancel(cause) // the call has ended
 		second.Cancel(cause)
-		reply, err := second.Wait(soon(t))
-		must(t, err)
-		reply.Release()
+		awaitReply(t, second)
 		second.Cancel(cause)
 		noCalls(t, a, 1)
 	})
@@ -836,9 +832,7 @@ func TestCallWatch(t *testing.T) {
 			msg := requestAt(t, mb)
 			must(t, mb.ReplyBytes(soon(t), msg, nil))
 			msg.Release()
-			m, err := p.Wait(soon(t))
-			must(t, err)
-			m.Release()
+			awaitReply(t, p)
 			c.sweep()
 			if c.sweep(); watched() {
 				t.Fatal("the end of a target is watched without a call")
@@ -871,24 +865,11 @@ func TestGoldenCall(t *testing.T) {
 
 // A connection that is cut anywhere loses no request and no reply, and doubles none.
 func TestCallCutAnywhere(t *testing.T) {
-	step := int64(61)
-	switch {
-	case *long:
-		step = 1
-	case testing.Short():
-		step = 1009
-	}
-	for after := int64(1); after < 6000; after += step {
-		cutCalls(t, after)
-	}
+	cutsAt(61, 1009, 6_000, func(after int64) { cutCalls(t, after) })
 }
 
 func cutCalls(t *testing.T, after int64) {
-	w := newWorld()
-	a, b := w.node(t, 1, tcp.New(), unreported(t)), w.node(t, 2, tcp.New(), unreported(t))
-	ra, rb := newRelay(t, a.Addrs()[0], after, 1), newRelay(t, b.Addrs()[0], after, 2)
-	w.setAddrs(a.self, "tcp://"+ra.ln.Addr().String())
-	w.setAddrs(b.self, "tcp://"+rb.ln.Addr().String())
+	a, b, end := cutPair(t, after, unreported(t))
 	ma, mb := box(t, a, 1, 0), box(t, b, 1, 0)
 	var got atomic.Int32
 	go func() {
@@ -934,24 +915,13 @@ func cutCalls(t *testing.T, after int64) {
 	}
 	noCalls(t, a, 0)
 	mb.Close()
-	closeAfterCut(t, after, a, b)
-	ra.ln.Close()
-	rb.ln.Close()
+	end()
 }
 
 // A server that is killed after any number of bytes ends the calls to it, also if their request or
 // reply has come in part.
 func TestCallKilledAnywhere(t *testing.T) {
-	step := int64(37)
-	switch {
-	case *long:
-		step = 1
-	case testing.Short():
-		step = 997
-	}
-	for after := int64(1); after < 3000; after += step {
-		killCalls(t, after)
-	}
+	cutsAt(37, 997, 3_000, func(after int64) { killCalls(t, after) })
 }
 
 func killCalls(t *testing.T, after int64) {

@@ -61,9 +61,7 @@ func TestCancelledRequestsLeave(t *testing.T) {
 				must(t, err)
 				must(t, mb.ReplyBytes(soon(t), msg, nil))
 				msg.Release()
-				reply, err := calls[i].Wait(soon(t))
-				must(t, err)
-				reply.Release()
+				awaitReply(t, calls[i])
 			}
 		}
 		for i := 0; i < n; i += 100 {

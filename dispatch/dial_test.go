@@ -23,59 +23,34 @@ import (
 // directory answers. Until then its link resumes. See also TestResumesWithoutDirectory.
 func TestGiveUpWithoutDirectory(t *testing.T) {
 	for _, everLinked := range []bool{false, true} {
-		w := newWorld()
-		silent := make(chan struct{}) // when closed, the directory answers no longer
-		reported := make(chan Undelivered, 10)
-		giveUp := 100 * time.Millisecond
-		if everLinked { // enough for a slow machine to make the link
-			giveUp = 3 * time.Second
-		}
-		a := w.node(t, 1, tcp.New(), func(c *Config) {
-			c.GiveUp = giveUp
-			c.Undelivered = func(u Undelivered) { reported <- u }
-			c.Resolve = func(ctx context.Context, id resource.GID) ([]string, error) {
-				select {
-				case <-silent:
-					<-ctx.Done()
-					return nil, context.Cause(ctx)
-				default:
-					return w.resolve(ctx, id)
-				}
+		inSimulation(t, func(t *testing.T, n *simulated) {
+			w, silent := newWorld(), make(chan struct{})
+			reported := make(chan Undelivered, 10)
+			a := w.node(t, 1, n.transport(), w.answersUntil(silent), func(c *Config) { c.Undelivered = func(u Undelivered) { reported <- u } })
+			b := w.node(t, 2, n.transport(), givesUp)
+			mb := box(t, b, 1, 0)
+			if everLinked {
+				talk(t, a, b, mb, 1)
+				must(t, a.Flush(soon(t))) // else that message may be reported
 			}
-		})
-		b := w.node(t, 2, tcp.New(), func(c *Config) { c.GiveUp = 100 * time.Millisecond })
-		mb := box(t, b, 1, 0)
-		if everLinked {
-			talk(t, a, b, mb, 1)
-			if err := a.Flush(soon(t)); err != nil { // else that message may be reported
+			close(silent)
+			n.processes[1].Kill()
+			b.eachLink(func(l *link) { l.endLink(ErrUnreachable) })
+			f := flow(t, a, mb)
+			if err := f.try(soon(t), 7, 10); err != nil && !errors.Is(err, ErrUnreachable) {
 				t.Fatal(err)
 			}
-		}
-		close(silent)
-		for _, p := range b.ports { // as if its process were killed
-			p.Close()
-		}
-		b.eachLink(func(l *link) { l.endLink(ErrUnreachable) })
-		f := flow(t, a, mb)
-		if err := f.try(soon(t), 7, 10); err != nil && !errors.Is(err, ErrUnreachable) {
-			t.Fatal(err)
-		}
-		eventually.Returns(t, "the report", func() {
 			if u := <-reported; u.Tag != 7 || !errors.Is(u.Err, ErrUnreachable) || errors.Is(u.Err, context.DeadlineExceeded) {
 				t.Errorf("reported %+v", u)
 			}
+			fails(t, f.try(soon(t), 8, 10), ErrUnreachable, "a send afterwards")
 		})
-		fails(t, f.try(soon(t), 8, 10), ErrUnreachable, "a send afterwards")
 	}
 }
 
-// While the directory does not answer, a link resumes over the addresses at which its peer was
-// reached last.
-func TestResumesWithoutDirectory(t *testing.T) {
-	w := newWorld()
-	silent := make(chan struct{})
-	a := w.node(t, 1, tcp.New(), func(c *Config) {
-		c.GiveUp = 20 * time.Second
+// answersUntil makes the directory of a context answer until silent is closed.
+func (w *world) answersUntil(silent <-chan struct{}) func(*Config) {
+	return func(c *Config) {
 		c.Resolve = func(ctx context.Context, id resource.GID) ([]string, error) {
 			select {
 			case <-silent:
@@ -85,17 +60,23 @@ func TestResumesWithoutDirectory(t *testing.T) {
 				return w.resolve(ctx, id)
 			}
 		}
-	})
-	b := w.node(t, 2, tcp.New(), func(c *Config) {
-		c.Resolve = func(context.Context, resource.GID) ([]string, error) { return nil, nil } // it does not dial
-	})
+	}
+}
+
+// doesNotDial is for a context that is only dialled.
+func doesNotDial(c *Config) {
+	c.Resolve = func(context.Context, resource.GID) ([]string, error) { return nil, nil }
+}
+
+// While the directory does not answer, a link resumes over the addresses at which its peer was
+// reached last.
+func TestResumesWithoutDirectory(t *testing.T) {
+	w, silent := newWorld(), make(chan struct{})
+	a, b := w.node(t, 1, tcp.New(), w.answersUntil(silent)), w.node(t, 2, tcp.New(), doesNotDial)
 	mb := box(t, b, 1, 0)
 	talk(t, a, b, mb, 1)
 	close(silent)
-	l, _ := onlyLink(a, b)
-	l.mu.Lock()
-	l.dropFailedLocked(l.conn, errors.New("cut"))
-	l.mu.Unlock()
+	breakLink(a, b, errors.New("cut"))
 	talk(t, a, b, mb, 2)
 }
 

@@ -171,6 +171,13 @@ func transports() map[string]subsys.Transport {
 // soon returns a context for what must happen. It ends only if a test fails.
 func soon(t testing.TB) context.Context { return eventually.Context(t) }
 
+// ended returns a context that has ended.
+func ended() context.Context {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	return ctx
+}
+
 // try sends n bytes, or returns why it cannot.
 func (f *Flow) try(ctx context.Context, tag uint64, n int) error {
 	b, err := f.dispatcher().cfg.Pool.Get(n)
@@ -183,15 +190,37 @@ func (f *Flow) try(ctx context.Context, tag uint64, n int) error {
 	return err
 }
 
-func take(t *testing.T, m *Mailbox, sel ...Select) {
+// take receives a message.
+func take(t testing.TB, m *Mailbox, sel ...Select) {
+	t.Helper()
+	receive(t, m, sel).Release()
+}
+
+// takeTag receives a message, which must have the tag.
+func takeTag(t testing.TB, m *Mailbox, tag uint64, sel ...Select) {
+	t.Helper()
+	msg := receive(t, m, sel)
+	defer msg.Release()
+	if msg.Tag() != tag {
+		t.Fatalf("message %d in place of %d", msg.Tag(), tag)
+	}
+}
+
+func receive(t testing.TB, m *Mailbox, sel []Select) *Message {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), eventually.Patience)
 	defer cancel()
 	msg, err := m.Recv(ctx, sel...)
-	if err != nil {
-		t.Fatalf("recv: %v", err)
-	}
-	msg.Release()
+	must(t, err)
+	return msg
+}
+
+// awaitReply waits for the reply to a call.
+func awaitReply(t testing.TB, p Pending) {
+	t.Helper()
+	reply, err := p.Wait(soon(t))
+	must(t, err)
+	reply.Release()
 }
 
 func TestPingPong(t *testing.T) {

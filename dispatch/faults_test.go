@@ -25,24 +25,11 @@ import (
 // A connection that is cut anywhere loses no monitor. The end of a resource is reported once,
 // behind all messages of that resource, also to a monitor that is set later.
 func TestMonitorCutAnywhere(t *testing.T) {
-	step := int64(61)
-	switch {
-	case *long:
-		step = 1
-	case testing.Short():
-		step = 1009
-	}
-	for after := int64(1); after < 5000; after += step {
-		cutMonitors(t, after)
-	}
+	cutsAt(61, 1009, 5_000, func(after int64) { cutMonitors(t, after) })
 }
 
 func cutMonitors(t *testing.T, after int64) {
-	w := newWorld()
-	a, b := w.node(t, 1, tcp.New(), unreported(t)), w.node(t, 2, tcp.New(), unreported(t))
-	ra, rb := newRelay(t, a.Addrs()[0], after, 1), newRelay(t, b.Addrs()[0], after, 2)
-	w.setAddrs(a.self, "tcp://"+ra.ln.Addr().String())
-	w.setAddrs(b.self, "tcp://"+rb.ln.Addr().String())
+	a, b, end := cutPair(t, after, unreported(t))
 	mine := box(t, a, 1, 0)
 	for round := range uint32(3) {
 		its := box(t, b, 1+round, 0)
@@ -77,9 +64,7 @@ func cutMonitors(t *testing.T, after int64) {
 		awaitGone(t, mine, id, later)
 	}
 	isEmpty(t, mine)
-	closeAfterCut(t, after, a, b)
-	ra.ln.Close()
-	rb.ln.Close()
+	end()
 }
 
 // Monitors that are set, calls that begin, and receives that wait while the context of their
@@ -227,12 +212,9 @@ func TestContextOfDeadNode(t *testing.T) {
 		talk(t, a, b, its, 1)
 		monitorOf(t, mine, monitored(its), 7)
 		isDead.Store(true)
-		l, _ := onlyLink(a, b)
 		for round := range uint64(3) {
 			resumed := a.Stats().Resumed
-			l.mu.Lock()
-			l.dropFailedLocked(l.conn, errSilent)
-			l.mu.Unlock()
+			breakLink(a, b, errSilent)
 			eventually.True(t, "the link resumes", func() bool { return a.Stats().Resumed > resumed })
 			talk(t, a, b, its, 2+round)
 		}
@@ -263,9 +245,10 @@ func TestContextOfDeadNode(t *testing.T) {
 // is left the time to dial. Such links are those that this side has accepted, and knows no address
 // for.
 func TestAcceptedLinkOfDeadNode(t *testing.T) {
-	over(t, links(), func(t *testing.T, w *world, tr subsys.Transport) {
+	inSimulation(t, func(t *testing.T, n *simulated) {
+		w := newWorld()
 		var looks atomic.Int64
-		a := w.node(t, 1, tr, func(c *Config) {
+		a := w.node(t, 1, n.transport(), func(c *Config) {
 			c.GiveUp = time.Hour
 			c.Resolve = func(_ context.Context, id resource.GID) (addrs []string, err error) {
 				looks.Add(1)
@@ -273,20 +256,14 @@ func TestAcceptedLinkOfDeadNode(t *testing.T) {
 			}
 		})
 		var await atomic.Int64 // b does not dial before there have been so many checks
-		var isKilled atomic.Bool
-		b := w.node(t, 2, tr, func(c *Config) {
-			c.Undelivered = func(u Undelivered) {
-				if !isKilled.Load() {
-					t.Errorf("reported: %+v", u)
-				}
-			}
+		b := w.node(t, 2, n.transport(), func(c *Config) {
 			c.Resolve = func(ctx context.Context, id resource.GID) ([]string, error) {
 				for looks.Load() < await.Load() && ctx.Err() == nil {
-					runtime.Gosched()
+					time.Sleep(time.Millisecond) // of virtual time
 				}
 				return w.resolve(ctx, id)
 			}
-		})
+		}, unreported(t))
 		mine, its := box(t, a, 1, 0), box(t, b, 1, 0)
 		talk(t, b, a, mine, 1)
 		monitorOf(t, mine, monitored(its), 7)
@@ -295,15 +272,13 @@ func TestAcceptedLinkOfDeadNode(t *testing.T) {
 		for round := range uint64(3) {
 			await.Store(looks.Load() + 2)
 			resumed := a.Stats().Resumed
-			l.mu.Lock()
-			l.dropFailedLocked(l.conn, errSilent)
-			l.mu.Unlock()
+			breakLink(a, b, errSilent)
 			eventually.True(t, "the link resumes", func() bool { return a.Stats().Resumed > resumed })
 			talk(t, b, a, mine, 2+round)
 		}
 		isEmpty(t, mine)
-		isKilled.Store(true)
-		w.kill(b)
+		must(t, b.Flush(soon(t)))
+		n.processes[1].Kill()
 		b.eachLink(func(l *link) { l.endLink(ErrUnreachable) })
 		awaitGone(t, mine, monitored(its), 7)
 		eventually.True(t, "the link ends", l.ended)
@@ -341,6 +316,12 @@ type hookedPort struct {
 	h *hooked
 }
 
+// fail makes dials fail with err, or lets them be.
+func (h *hooked) fail(err error) {
+	f := func(context.Context, string) error { return err }
+	h.dial.Store(&f)
+}
+
 func (h *hooked) Listen(addr string, cfg subsys.Config) (subsys.Port, error) {
 	p, err := h.Transport.Listen(addr, cfg)
 	return &hookedPort{p, h}, err
@@ -363,62 +344,59 @@ func (p *hookedPort) Dial(ctx context.Context, addr string, s subsys.Sink) (subs
 // cannot be dialled from here: it is given up after `WithGiveUp`. A directory that reaches no other
 // member declares none dead. See also TestNodeDead.
 func TestNotGoneThoughNodeDead(t *testing.T) {
-	const missing = "tcp://127.0.0.1:1"
-	for what, dial := range map[string]func(ctx context.Context, addr string) error{
+	for what, dial := range map[string]func(ctx context.Context, isMissing bool) error{
 		"refused": nil,
-		"no descriptor": func(_ context.Context, addr string) error {
-			if addr == missing {
+		"no descriptor": func(_ context.Context, isMissing bool) error {
+			if isMissing {
 				return subsys.ErrNoPeer
 			}
 			return fmt.Errorf("dialling: %w", syscall.EMFILE)
 		},
-		"given up": func(ctx context.Context, _ string) error {
+		"given up": func(ctx context.Context, _ bool) error {
 			<-ctx.Done()
 			return ctx.Err()
 		},
 	} {
 		t.Run(what, func(t *testing.T) {
-			w := newWorld()
-			var isDead atomic.Bool
-			h := &hooked{Transport: tcp.New()}
-			reported := make(chan error, 1)
-			a := w.node(t, 1, h, func(c *Config) {
-				c.GiveUp = 3 * time.Second
-				c.Undelivered = func(u Undelivered) { reported <- u.Err }
-				c.Trust = func() Trust {
-					if isDead.Load() && dial == nil {
-						return trusting("", "another")()
+			inSimulation(t, func(t *testing.T, n *simulated) {
+				w, missing := newWorld(), n.nowhere()
+				var isDead atomic.Bool
+				h := &hooked{Transport: n.transport()}
+				reported := make(chan error, 1)
+				a := w.node(t, 1, h, func(c *Config) {
+					c.GiveUp = 3 * time.Second // less than an attempt may take
+					c.Undelivered = func(u Undelivered) { reported <- u.Err }
+					c.Trust = func() Trust {
+						if isDead.Load() && dial == nil {
+							return trusting("", "another")()
+						}
+						return trusting("", "key")()
 					}
-					return trusting("", "key")()
+					c.Resolve = func(ctx context.Context, id resource.GID) ([]string, error) {
+						addrs, err := w.resolve(ctx, id)
+						if isDead.Load() {
+							err = ErrNodeDead
+						}
+						return append(slices.Clone(addrs), missing), err
+					}
+				})
+				b := w.node(t, 2, n.transport(), doesNotDial, givesUp)
+				its := box(t, b, 1, 0)
+				talk(t, a, b, its, 1)
+				isDead.Store(true)
+				if dial != nil {
+					do := func(ctx context.Context, addr string) error { return dial(ctx, addr == missing) }
+					h.dial.Store(&do)
 				}
-				c.Resolve = func(ctx context.Context, id resource.GID) ([]string, error) {
-					addrs, err := w.resolve(ctx, id)
-					if isDead.Load() {
-						err = ErrNodeDead
-					}
-					return append(slices.Clone(addrs), missing), err
+				breakLink(a, b, errSilent)
+				err := flow(t, a, its).SendBytes(soon(t), 1, 2, nil)
+				if err == nil {
+					err = <-reported
+				}
+				if !errors.Is(err, ErrUnreachable) || errors.Is(err, ErrGone) {
+					t.Error(err)
 				}
 			})
-			b := w.node(t, 2, tcp.New(), func(c *Config) {
-				c.Resolve = func(context.Context, resource.GID) ([]string, error) { return nil, nil } // it does not dial
-			}, givesUp)
-			its := box(t, b, 1, 0)
-			talk(t, a, b, its, 1)
-			isDead.Store(true)
-			if dial != nil {
-				h.dial.Store(&dial)
-			}
-			l, _ := onlyLink(a, b)
-			l.mu.Lock()
-			l.dropFailedLocked(l.conn, errSilent)
-			l.mu.Unlock()
-			err := flow(t, a, its).SendBytes(soon(t), 1, 2, nil)
-			if err == nil {
-				err = <-reported
-			}
-			if !errors.Is(err, ErrUnreachable) || errors.Is(err, ErrGone) {
-				t.Error(err)
-			}
 		})
 	}
 }
@@ -727,8 +705,7 @@ func TestWaitersEndWithTheirContext(t *testing.T) {
 				ends <- err
 			}()
 			eventually.True(t, "a sender waits", locked(&its.mu, func() bool { return len(its.creditQueue) > 0 }))
-			done, cancel := context.WithCancel(context.Background())
-			cancel()
+			done := ended()
 			_ = a.Close(done) // messages are not waited for
 			for range 4 {
 				awaitEnd(t, ends, ErrClosed)

@@ -127,20 +127,16 @@ func TestFlushTellsUndelivered(t *testing.T) {
 // Flush fails when the peer is out of reach for too long, with the number of messages that were
 // under way.
 func TestFlushUnreachable(t *testing.T) {
-	over(t, links(), func(t *testing.T, w *world, tr subsys.Transport) {
-		a := w.node(t, 1, tr, func(c *Config) { c.GiveUp = 3 * time.Second })
+	inSimulation(t, func(t *testing.T, n *simulated) {
+		a := newWorld().node(t, 1, n.transport()) // knows no address of the peer: the search for it goes on
 		me := box(t, a, 1, 0)
-		peer := resource.MakeGID(1, 2, 0)
-		w.setAddrs(peer) // without an address, a search for the peer goes on
-		f, err := a.Flow(peer, 1)
+		f, err := a.Flow(resource.MakeGID(1, 2, 0), 1)
 		must(t, err)
 		for _, n := range []int{10, 10_000, 10} {
 			must(t, f.try(soon(t), 0, n))
 		}
-		ctx, cancel := context.WithCancel(soon(t))
-		cancel()
 		var fe *FlushError
-		if err := me.Flush(ctx); !errors.As(err, &fe) || fe.Waiting != 3 || fe.Undelivered != 0 || !errors.Is(err, context.Canceled) {
+		if err := me.Flush(ended()); !errors.As(err, &fe) || fe.Waiting != 3 || fe.Undelivered != 0 || !errors.Is(err, context.Canceled) {
 			t.Errorf("while the peer is looked for: %v", err)
 		}
 		if err := me.Flush(soon(t)); !errors.As(err, &fe) || fe.Waiting != 0 || fe.Undelivered != 3 || !errors.Is(err, ErrUnreachable) {
@@ -170,8 +166,7 @@ func TestFlushOfOneResource(t *testing.T) {
 	if n, _ := mb.Len(); n != 1 {
 		t.Errorf("%d messages are in the mailbox", n)
 	}
-	ctx, cancel := context.WithCancel(soon(t))
-	cancel()
+	ctx := ended()
 	var fe *FlushError
 	for what, err := range map[string]error{"the other resource": other.Flush(ctx), "the context": a.Flush(ctx)} {
 		if !errors.As(err, &fe) || fe.Waiting != 1 {
@@ -191,8 +186,7 @@ func TestFlushAsContextCloses(t *testing.T) {
 	got := make(chan error, 2)
 	go func() { got <- me.Flush(soon(t)) }()
 	go func() { got <- a.Flush(soon(t)) }()
-	ctx, cancel := context.WithCancel(soon(t))
-	cancel()
+	ctx := ended()
 	a.Close(ctx)
 	eventually.Returns(t, "Flush", func() {
 		for range 2 {
@@ -247,8 +241,7 @@ func TestWaitForBuffer(t *testing.T) {
 		p.Retain()
 		must(t, flow(t, a, mb).Send(soon(t), 1, 0, p))
 		take(t, mb)
-		ctx, cancel := context.WithCancel(soon(t))
-		cancel()
+		ctx := ended()
 		fails(t, p.Wait(ctx), context.Canceled, "one of two sends is under way")
 		w.setGone(nobody, true)
 		if err := p.Wait(soon(t)); err != nil || p.State() != buffers.Delivered {
@@ -361,8 +354,7 @@ func TestFlushOfTargets(t *testing.T) {
 			if err := flush(soon(t), gone); err != nil {
 				t.Errorf("told twice: %v", err)
 			}
-			ctx, cancel := context.WithCancel(soon(t))
-			cancel()
+			ctx := ended()
 			err := flush(ctx)
 			if !errors.As(err, &fe) || !slices.Equal(fe.Targets, []FlushTarget{{gone2, 1, 0}, {stuck, 0, 3}}) || fe.Undelivered != 1 || fe.Waiting != 3 {
 				t.Fatalf("of all targets: %+v", err)
@@ -386,8 +378,7 @@ func TestCloseNamesTargets(t *testing.T) {
 			must(t, f.try(soon(t), 0, 10))
 		}
 	}
-	ctx, cancel := context.WithCancel(soon(t))
-	cancel()
+	ctx := ended()
 	err := a.Close(ctx)
 	var fe *FlushError
 	if !errors.As(err, &fe) || fe.Undelivered != 15 || len(fe.Targets) != 5 || fe.Targets[4] != (FlushTarget{nobody.WithSerial(5), 5, 0}) || !errors.Is(err, ErrClosed) {

@@ -336,8 +336,7 @@ func TestEndInTheMidst(t *testing.T) {
 			a, b, g, w := gated(t, tcp.New(), 2<<20, func(c *Config) { c.Undelivered = func(u Undelivered) { reported <- u } })
 			mb := box(t, b, 1, 256<<20)
 			bufs := begun(t, a, b, mb)
-			closed, cancel := context.WithCancel(t.Context())
-			cancel()
+			closed := ended()
 			want := ErrGone
 			switch how {
 			case "goodbye":

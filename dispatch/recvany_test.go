@@ -45,8 +45,7 @@ func TestRecvAnyRefuses(t *testing.T) {
 			t.Errorf("%s: %d, %v", name, i, err)
 		}
 	}
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
+	ctx := ended()
 	if i, _, err := RecvAny(ctx, ms); !errors.Is(err, context.Canceled) || i >= 0 {
 		t.Errorf("cancelled: %d, %v", i, err)
 	}

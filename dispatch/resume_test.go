@@ -17,7 +17,6 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
-	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/subsys"
 	"github.com/rocl-go/rocl/subsys/tcp"
 )
@@ -31,6 +30,10 @@ type relay struct {
 	cuts  atomic.Int32 // cuts still to make
 	done  sync.WaitGroup
 	pass  func(n int) // returns when n bytes may go to the address; nil: they may at once
+
+	swallows atomic.Bool // bytes are dropped and connections stay, as when the network is cut
+	mu       sync.Mutex
+	conns    []net.Conn
 }
 
 func newRelay(t *testing.T, to string, after int64, cuts int32) *relay {
@@ -55,8 +58,18 @@ func startRelay(t *testing.T, to string, r *relay, cuts int32) *relay {
 			r.done.Go(func() { r.serve(c) })
 		}
 	})
-	t.Cleanup(func() { ln.Close(); r.done.Wait() })
+	t.Cleanup(func() { ln.Close(); r.end(); r.done.Wait() })
 	return r
+}
+
+// end ends the connections.
+func (r *relay) end() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, c := range r.conns {
+		c.Close()
+	}
+	r.conns = nil
 }
 
 func (r *relay) serve(a net.Conn) {
@@ -69,14 +82,22 @@ func (r *relay) serve(a net.Conn) {
 		return
 	}
 	defer b.Close()
+	r.mu.Lock()
+	r.conns = append(r.conns, a, b)
+	r.mu.Unlock()
 	var left atomic.Int64
 	left.Store(r.after)
 	pump := func(dst, src net.Conn) {
-		defer func() { a.Close(); b.Close() }()
+		defer func() {
+			if !r.swallows.Load() {
+				a.Close()
+				b.Close()
+			}
+		}()
 		buf := make([]byte, 4096)
 		for {
 			n, err := src.Read(buf)
-			if n > 0 {
+			if n > 0 && !r.swallows.Load() {
 				if r.pass != nil && dst == b {
 					r.pass(n)
 				}
@@ -109,27 +130,42 @@ var long = flag.Bool("long", false, "cut at every byte: some minutes")
 // TestLargerThanConnections.
 func TestCutAnywhere(t *testing.T) {
 	const messages = 60
-	step := int64(101)
+	cutsAt(101, 997, 11_000, func(after int64) { cutOnce(t, after, messages) })
+}
+
+// cutsAt calls cut with numbers of bytes up to most: each one in the long form, else one of step, or
+// with -short one of short. Each run has others.
+func cutsAt(step, short, most int64, cut func(after int64)) {
 	switch {
 	case *long:
 		step = 1
 	case testing.Short():
-		step = 997
+		step = short
 	}
-	for after := 1 + rand.Int64N(step); after < 11_000; after += step { // each run cuts at other bytes
-		cutOnce(t, after, messages)
+	for after := 1 + rand.Int64N(step); after < most; after += step {
+		cut(after)
+	}
+}
+
+// cutPair returns two contexts that reach each other only through relays, which cut three
+// connections in all after so many bytes. end closes all.
+func cutPair(t *testing.T, after int64, change func(*Config)) (a, b *Dispatcher, end func()) {
+	w := newWorld()
+	a, b = w.node(t, 1, tcp.New(), change), w.node(t, 2, tcp.New(), change)
+	ra, rb := newRelay(t, a.Addrs()[0], after, 1), newRelay(t, b.Addrs()[0], after, 2)
+	w.setAddrs(a.self, "tcp://"+ra.ln.Addr().String())
+	w.setAddrs(b.self, "tcp://"+rb.ln.Addr().String())
+	return a, b, func() {
+		if err := flushAndClose(soon(t), a, b); err != nil {
+			t.Errorf("cut after %d: closing: %v", after, err)
+		}
+		ra.ln.Close()
+		rb.ln.Close()
 	}
 }
 
 func cutOnce(t *testing.T, after int64, messages int) {
-	w := newWorld()
-	lost := atomic.Int32{}
-	note := func(c *Config) { c.Undelivered = func(Undelivered) { lost.Add(1) } }
-	a, b := w.node(t, 1, tcp.New(), note), w.node(t, 2, tcp.New(), note)
-	// Each context reaches the other only through a relay that cuts.
-	ra, rb := newRelay(t, a.Addrs()[0], after, 1), newRelay(t, b.Addrs()[0], after, 2)
-	w.setAddrs(a.self, "tcp://"+ra.ln.Addr().String())
-	w.setAddrs(b.self, "tcp://"+rb.ln.Addr().String())
+	a, b, end := cutPair(t, after, unreported(t))
 	ctx := soon(t)
 	ma, mb := box(t, a, 1, 0), box(t, b, 1, 0)
 	var wg sync.WaitGroup
@@ -172,20 +208,7 @@ func cutOnce(t *testing.T, after int64, messages int) {
 	if _, err := ma.TryRecv(); !errors.Is(err, ErrEmpty) {
 		t.Errorf("cut after %d: a message too many: %v", after, err)
 	}
-	if n := lost.Load(); n > 0 {
-		t.Errorf("cut after %d: %d reported undelivered", after, n)
-	}
-	closeAfterCut(t, after, a, b)
-	ra.ln.Close()
-	rb.ln.Close()
-}
-
-// closeAfterCut closes two contexts whose connection was cut after so many bytes.
-func closeAfterCut(t *testing.T, after int64, a, b *Dispatcher) {
-	t.Helper()
-	if err := flushAndClose(soon(t), a, b); err != nil {
-		t.Errorf("cut after %d: closing: %v", after, err)
-	}
+	end()
 }
 
 // flushAndClose closes two contexts whose connections were cut. A cut can take the acknowledgement
@@ -327,11 +350,7 @@ func TestSlowReceiver(t *testing.T) {
 		g := flow(t, a, quick)
 		for i := range uint64(2000) {
 			must(t, g.Send(ctx, 1, i, buf(t, a, strings.Repeat("q", 1000))))
-			m, err := quick.Recv(ctx)
-			if err != nil || m.Tag() != i {
-				t.Fatal(m, err)
-			}
-			m.Release()
+			takeTag(t, quick, i)
 		}
 		eventually.True(t, "the sender has no credit left", func() bool { return hasWaiters(f) })
 		if _, stored := slow.Len(); stored > limit || stored == 0 {
@@ -404,61 +423,63 @@ func TestCloseDuringEverything(t *testing.T) {
 		for round := range 30 {
 			w := newWorld()
 			a, b := w.node(t, 1, tr), w.node(t, 2, tr)
-			ma, mb := box(t, a, 1, 0), box(t, b, 1, 64<<10)
-			ctx := soon(t)
-			var wg sync.WaitGroup
-			for range 3 {
-				for _, s := range []struct {
-					d    *Dispatcher
-					mine *Mailbox
-					to   resource.GID
-				}{{a, ma, b.self}, {b, mb, a.self}} {
-					wg.Go(func() {
-						for {
-							f, err := s.d.Flow(s.to, 1)
-							if err != nil {
-								return
-							}
-							p, err := s.d.cfg.Pool.Get(500)
-							if err != nil {
-								return
-							}
-							if err := f.Send(ctx, 1, 1, p); err != nil {
-								p.Release()
-								if errors.Is(err, ErrClosed) || s.d.isClosing() {
-									return
-								}
-								if ctx.Err() != nil {
-									t.Errorf("stuck: %v", err)
-									return
-								}
-							}
-						}
-					})
-					wg.Go(func() {
-						for {
-							m, err := s.mine.Recv(ctx)
-							if err != nil {
-								if !errors.Is(err, ErrClosed) {
-									t.Errorf("recv: %v", err)
-								}
-								return
-							}
-							m.Release()
-						}
-					})
-				}
-			}
-			time.Sleep(time.Duration(round*100) * time.Microsecond) // the moment of Close varies
-			cctx, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
-			var both sync.WaitGroup
-			both.Go(func() { _ = a.Close(cctx) })
-			both.Go(func() { _ = b.Close(cctx) })
-			both.Wait()
-			cancel()
-			wg.Wait()
+			closeAmid(t, a, b, 3, []Lane{""}, time.Duration(round*100)*time.Microsecond, nil)
 		}
 	})
+}
+
+// closeAmid closes two contexts after a while, in which several goroutines of each send to the other
+// over the lanes in turn, others receive, and one calls meanwhile again and again.
+func closeAmid(t *testing.T, a, b *Dispatcher, senders int, lanes []Lane, after time.Duration, meanwhile func(*Dispatcher)) {
+	t.Helper()
+	ctx := soon(t)
+	var wg sync.WaitGroup
+	for _, s := range []struct {
+		d, to *Dispatcher
+		mine  *Mailbox
+	}{{a, b, box(t, a, 1, 0)}, {b, a, box(t, b, 1, 64<<10)}} {
+		for range senders {
+			wg.Go(func() {
+				for n := 0; ; n++ {
+					f, err := s.d.FlowOver(s.to.self, 1, lanes[n%len(lanes)])
+					if err != nil {
+						return
+					}
+					if err := f.try(ctx, uint64(n), n%4*700); err != nil && (errors.Is(err, ErrClosed) || s.d.isClosing()) {
+						return
+					} else if ctx.Err() != nil {
+						t.Errorf("stuck: %v", err)
+						return
+					}
+				}
+			})
+			wg.Go(func() {
+				for {
+					m, err := s.mine.Recv(ctx)
+					if err != nil {
+						if !errors.Is(err, ErrClosed) {
+							t.Errorf("recv: %v", err)
+						}
+						return
+					}
+					m.Release()
+				}
+			})
+		}
+		if meanwhile != nil {
+			wg.Go(func() {
+				for !s.d.isClosing() {
+					meanwhile(s.d)
+				}
+			})
+		}
+	}
+	time.Sleep(after) // the moment of Close varies
+	cctx, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
+	defer cancel()
+	wg.Go(func() { _ = a.Close(cctx) })
+	wg.Go(func() { _ = b.Close(cctx) })
+	wg.Wait()
 }
 
 func (d *Dispatcher) isClosing() bool {

@@ -28,43 +28,6 @@ import (
 	"github.com/rocl-go/rocl/subsys/tcp"
 )
 
-// A barred transport is another transport that can be made to fail: while err is set, all its dials
-// fail.
-type barred struct {
-	subsys.Transport
-	err   atomic.Pointer[error]
-	dials atomic.Int32
-}
-
-func (b *barred) bar(err error) {
-	if err == nil {
-		b.err.Store(nil)
-	} else {
-		b.err.Store(&err)
-	}
-}
-
-func (b *barred) Listen(addr string, cfg subsys.Config) (subsys.Port, error) {
-	p, err := b.Transport.Listen(addr, cfg)
-	if err != nil {
-		return nil, err
-	}
-	return &barredPort{p, b}, nil
-}
-
-type barredPort struct {
-	subsys.Port
-	b *barred
-}
-
-func (p *barredPort) Dial(ctx context.Context, addr string, s subsys.Sink) (subsys.Conn, error) {
-	p.b.dials.Add(1)
-	if err := p.b.err.Load(); err != nil {
-		return nil, *err
-	}
-	return p.Port.Dial(ctx, addr, s)
-}
-
 // listenToo opens another port and enters its address into the world.
 func (w *world) listenToo(t testing.TB, d *Dispatcher, tr subsys.Transport) {
 	t.Helper()
@@ -97,16 +60,20 @@ func onlyLink(d, peer *Dispatcher) (l *link, transport string) {
 	return l, transport
 }
 
+// breakLink makes d drop its connection with peer because of err.
+func breakLink(d, peer *Dispatcher, err error) {
+	l, _ := onlyLink(d, peer)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.dropFailedLocked(l.conn, err)
+}
+
 // talk sends one message from one context to another and waits for it.
 func talk(t testing.TB, from, to *Dispatcher, mb *Mailbox, tag uint64) {
 	t.Helper()
 	ctx := soon(t)
 	must(t, flow(t, from, mb).SendBytes(ctx, 1, tag, []byte("hello")))
-	m, err := mb.Recv(ctx)
-	if err != nil || m.Tag() != tag {
-		t.Fatal(m, err)
-	}
-	m.Release()
+	takeTag(t, mb, tag)
 }
 
 // A link that came up over TCP, because shared memory did not work, moves to shared memory when
@@ -120,8 +87,8 @@ func TestBetterRouteLater(t *testing.T) {
 	a := w.node(t, 1, tcp.New(), func(c *Config) { c.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
 	b := w.node(t, 2, tcp.New())
 	c := w.node(t, 3, tcp.New())
-	memory := &barred{Transport: shm.New()}
-	memory.bar(errors.New("no memory today"))
+	memory := &hooked{Transport: shm.New()}
+	memory.fail(errors.New("no memory today"))
 	w.listenToo(t, a, memory)
 	prefer(a, "shm", "tcp")
 	for _, d := range []*Dispatcher{b, c} {
@@ -134,7 +101,7 @@ func TestBetterRouteLater(t *testing.T) {
 	if _, transport := onlyLink(a, b); transport != "tcp" {
 		t.Fatalf("over %s", transport)
 	}
-	memory.bar(nil)
+	memory.fail(nil)
 	tag := uint64(1)
 	eventually.True(t, "it is moved to shm", func() bool {
 		tag++
@@ -175,8 +142,8 @@ func (l *logged) String() string {
 func TestIdleLinksTryNothing(t *testing.T) {
 	w := newWorld()
 	a, b := w.node(t, 1, tcp.New()), w.node(t, 2, tcp.New())
-	memory := &barred{Transport: shm.New()}
-	memory.bar(errors.New("not yet"))
+	memory := &hooked{Transport: shm.New()}
+	memory.fail(errors.New("not yet"))
 	w.listenToo(t, a, memory)
 	prefer(a, "shm", "tcp")
 	w.listenToo(t, b, shm.New())
@@ -190,7 +157,7 @@ func TestIdleLinksTryNothing(t *testing.T) {
 		t.Error("an idle link is about to try a better route")
 	}
 	l.mu.Unlock()
-	memory.bar(nil)
+	memory.fail(nil)
 	eventually.True(t, "it is moved when it is used", func() bool {
 		talk(t, a, b, mb, 1)
 		_, transport := onlyLink(a, b)
@@ -473,60 +440,14 @@ func TestMoves(t *testing.T) {
 func TestCloseWhileMoving(t *testing.T) {
 	for round := range 40 {
 		a, b := both(t)
-		lanes := []Lane{"", "tcp,shm", "shm"}
-		ma, mb := box(t, a, 1, 0), box(t, b, 1, 64<<10)
-		ctx := soon(t)
-		var wg sync.WaitGroup
-		for _, s := range []struct {
-			d    *Dispatcher
-			mine *Mailbox
-			to   *Dispatcher
-		}{{a, ma, b}, {b, mb, a}} {
-			wg.Go(func() {
-				for n := uint64(0); ; n++ {
-					f, err := s.d.FlowOver(s.to.self, 1, lanes[n%3])
-					if err != nil {
-						return
-					}
-					if err := f.try(ctx, n%3, int(n%4)*700); err != nil && (errors.Is(err, ErrClosed) || s.d.isClosing()) {
-						return
-					} else if ctx.Err() != nil {
-						t.Errorf("stuck: %v", err)
-						return
-					}
-				}
-			})
-			wg.Go(func() {
-				for {
-					m, err := s.mine.Recv(ctx)
-					if err != nil {
-						if !errors.Is(err, ErrClosed) {
-							t.Errorf("recv: %v", err)
-						}
-						return
-					}
-					m.Release()
-				}
-			})
-			wg.Go(func() {
-				all := []string{"inproc", "shm", "tcp"}
-				for !s.d.isClosing() {
-					rand.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
-					prefer(a, all...)
-					prefer(b, all...)
-					s.d.Reconsider()
-					time.Sleep(100 * time.Microsecond) // messages travel between two changes
-				}
-			})
-		}
-		time.Sleep(time.Duration(round*150) * time.Microsecond) // the moment of Close varies
-		cctx, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
-		var both sync.WaitGroup
-		both.Go(func() { _ = a.Close(cctx) })
-		both.Go(func() { _ = b.Close(cctx) })
-		both.Wait()
-		cancel()
-		wg.Wait()
+		closeAmid(t, a, b, 1, []Lane{"", "tcp,shm", "shm"}, time.Duration(round*150)*time.Microsecond, func(d *Dispatcher) {
+			all := []string{"inproc", "shm", "tcp"}
+			rand.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
+			prefer(a, all...)
+			prefer(b, all...)
+			d.Reconsider()
+			time.Sleep(100 * time.Microsecond) // messages travel between two changes
+		})
 	}
 }
 

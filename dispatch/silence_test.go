@@ -38,6 +38,9 @@ func (n *simulated) transport() subsys.Transport {
 	return p.Transport()
 }
 
+// nowhere returns an address at which no process listens.
+func (n *simulated) nowhere() string { return "sim://" + n.AddHost("").IP().String() + ":1" }
+
 // cutAll lets nothing pass between machines until Heal. Connections do not end.
 func (n *simulated) cutAll() {
 	for _, a := range n.processes {

@@ -6,11 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
-	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -20,79 +16,14 @@ import (
 	"github.com/rocl-go/rocl/subsys/tcp"
 )
 
-// A hole is a relay that passes bytes on until it swallows them, as a network that is cut does: the
-// connections stay.
-type hole struct {
-	ln       net.Listener
-	to       string
-	swallows atomic.Bool
-	mu       sync.Mutex
-	conns    []net.Conn
-	running  sync.WaitGroup
-}
-
-func newHole(t *testing.T, to string) *hole {
-	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
-	h := &hole{ln: ln}
-	_, h.to, _ = strings.Cut(to, "://")
-	h.running.Go(func() {
-		for {
-			a, err := ln.Accept()
-			if err != nil {
-				return
-			}
-			b, err := net.Dial("tcp", h.to)
-			if err != nil {
-				a.Close()
-				continue
-			}
-			h.mu.Lock()
-			h.conns = append(h.conns, a, b)
-			h.mu.Unlock()
-			h.running.Go(func() { h.pass(a, b) })
-			h.running.Go(func() { h.pass(b, a) })
-		}
-	})
-	t.Cleanup(func() { ln.Close(); h.end(); h.running.Wait() })
-	return h
-}
-
-func (h *hole) pass(to, from net.Conn) {
-	_, _ = io.Copy(writer(func(p []byte) (int, error) {
-		if h.swallows.Load() {
-			return len(p), nil
-		}
-		return to.Write(p)
-	}), from)
-	if !h.swallows.Load() {
-		to.Close()
-	}
-}
-
-type writer func([]byte) (int, error)
-
-func (w writer) Write(p []byte) (int, error) { return w(p) }
-
-// end ends the connections.
-func (h *hole) end() {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	for _, c := range h.conns {
-		c.Close()
-	}
-	h.conns = nil
-}
-
 // A cut is two contexts whose connection is cut while both are idle. One has given up the session,
 // and the other knows nothing of it.
 type cut struct {
 	w        *world
 	away, me *Dispatcher // away has given up
-	h        *hole
-	its      *Mailbox // of away
-	mine     *Mailbox // of me
+	h        *relay      // between them
+	its      *Mailbox    // of away
+	mine     *Mailbox    // of me
 }
 
 // newCut makes a cut. The mailbox of away has the given serial.
@@ -100,7 +31,7 @@ func newCut(t *testing.T, serial uint32, change ...func(*Config)) *cut {
 	t.Helper()
 	c := &cut{w: newWorld()}
 	c.away, c.me = c.w.node(t, 1, tcp.New(), append(change, unreported(t))...), c.w.node(t, 2, tcp.New(), unreported(t))
-	c.h = newHole(t, c.away.Addrs()[0])
+	c.h = newRelay(t, c.away.Addrs()[0], 1<<62, 0)
 	c.w.setAddrs(c.away.self, "tcp://"+c.h.ln.Addr().String())
 	if serial&Bounded != 0 {
 		m, err := c.away.BoundedMailbox(serial, 1<<20, 0)
@@ -282,9 +213,7 @@ func TestGivenUpByTimer(t *testing.T) {
 	must(t, err)
 	must(t, c.its.ReplyBytes(soon(t), m, []byte("yes")))
 	m.Release()
-	got, err := p.Wait(soon(t))
-	must(t, err)
-	got.Release()
+	awaitReply(t, p)
 }
 
 // Only what may have been delivered is reported: the peer received the first messages, and its
@@ -325,11 +254,7 @@ func TestGivenUpReports(t *testing.T) {
 				}
 			}
 			for i := lost; i < 4; i++ {
-				m, err := its.Recv(soon(t))
-				if err != nil || m.Tag() != uint64(i) {
-					t.Fatalf("message %d: %v", i, err)
-				}
-				m.Release()
+				takeTag(t, its, uint64(i))
 			}
 			var fe *FlushError
 			if err := b.Flush(soon(t)); !errors.As(err, &fe) || fe.Undelivered != lost || fe.Waiting != 0 {
@@ -396,6 +321,7 @@ func TestHeldMessages(t *testing.T) {
 					tags[u.Tag] = true
 				}
 			}
+			_ = a.Close(ended()) // without waiting for b
 		})
 	}
 }

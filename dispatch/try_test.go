@@ -58,11 +58,7 @@ func TestTrySend(t *testing.T) {
 		}
 		for range 10 {
 			for range 5 {
-				m, err := mb.Recv(soon(t))
-				if err != nil || m.Tag() != received {
-					t.Fatal(m, err)
-				}
-				m.Release()
+				takeTag(t, mb, received)
 				received++
 			}
 			before := sent
