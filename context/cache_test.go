@@ -367,9 +367,7 @@ func TestNodeDead(t *testing.T) {
 		var all sync.WaitGroup
 		for range 100 {
 			all.Go(func() {
-				if _, err := c.Resolve(peer); !errors.Is(err, dispatch.ErrNodeDead) {
-					t.Error(err)
-				}
+				fails(t, errOf(c.Resolve(peer)), dispatch.ErrNodeDead)
 			})
 		}
 		all.Wait()

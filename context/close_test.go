@@ -61,9 +61,7 @@ func TestCloseWaits(t *testing.T) {
 	closed := make(chan error, 1)
 	go func() { closed <- a.Close() }()
 	// Resources are closed first: from then on, Close waits.
-	if _, err := me.Recv(bg); !errors.Is(err, dispatch.ErrClosed) {
-		t.Errorf("receiving while the context closes: %v", err)
-	}
+	fails(t, errOf(me.Recv(bg)), dispatch.ErrClosed, "receiving while the context closes")
 	<-f.tried
 	select {
 	case err := <-closed:
@@ -166,9 +164,7 @@ func TestCloseWithdrawsWithoutLinger(t *testing.T) {
 	a, b := cl.Open(0, context.WithLinger(0), logging(func(r slog.Record) { said <- r.Message })), cl.Open(0)
 	r := register(t, a, nil)
 	noErr(t, a.Close())
-	if _, err := b.Lookup(bg, r.ID()); !errors.Is(err, directory.ErrNotFound) {
-		t.Errorf("looking up a resource of the closed context: %v", err)
-	}
+	fails(t, errOf(b.Lookup(bg, r.ID())), directory.ErrNotFound, "looking up a resource of the closed context")
 	close(said)
 	for line := range said {
 		if strings.Contains(line, "did not withdraw the resources") {
@@ -189,9 +185,7 @@ func TestCloseTogether(t *testing.T) {
 		for range 16 {
 			wg.Go(func() {
 				noErr(t, a.Close())
-				if _, err := a.Register(bg, resource.Attrs{}); !errors.Is(err, dispatch.ErrClosed) {
-					t.Errorf("registering after Close: %v", err)
-				}
+				fails(t, errOf(a.Register(bg, resource.Attrs{})), dispatch.ErrClosed, "registering after Close")
 			})
 		}
 		wg.Wait()
@@ -237,9 +231,7 @@ func TestAfterClose(t *testing.T) {
 	for name, f := range calls {
 		fails(t, f(), dispatch.ErrClosed, name)
 	}
-	if err := me.Close(); err != nil {
-		t.Errorf("Resource.Close: %v", err)
-	}
+	noErr(t, me.Close(), "Resource.Close")
 	for m, err := range me.Messages(bg) {
 		t.Errorf("message %v, %v", m, err)
 	}
@@ -324,14 +316,10 @@ func TestCloseWithdrawsFirst(t *testing.T) {
 	}
 	<-f.tried
 	<-f.tried // Close waits now
-	if _, err := b.Lookup(bg, me.ID()); !errors.Is(err, directory.ErrNotFound) {
-		t.Errorf("looking up a closed resource: %v", err)
-	}
+	fails(t, errOf(b.Lookup(bg, me.ID())), directory.ErrNotFound, "looking up a closed resource")
 	f.fail.Store(false)
 	noErr(t, <-closed)
-	if _, err := b.Lookup(bg, a.ID()); !errors.Is(err, directory.ErrNotFound) {
-		t.Errorf("looking up a closed context: %v", err)
-	}
+	fails(t, errOf(b.Lookup(bg, a.ID())), directory.ErrNotFound, "looking up a closed context")
 }
 
 // Messages and buffers that the program holds stay readable after Close.

@@ -87,12 +87,8 @@ func TestAwait(t *testing.T) {
 	ctx, cancel := stdctx.WithCancelCause(bg)
 	why := errors.New("enough of it")
 	time.AfterFunc(20*time.Millisecond, func() { cancel(why) })
-	if _, err := a.Await(ctx, worker, 4); !errors.Is(err, why) {
-		t.Error(err)
-	}
-	if _, err := a.Await(bg, worker, 0); !errors.Is(err, resource.ErrCondition) {
-		t.Error(err)
-	}
+	fails(t, errOf(a.Await(ctx, worker, 4)), why)
+	fails(t, errOf(a.Await(bg, worker, 0)), resource.ErrCondition)
 	go func() {
 		_, err := a.Await(bg, worker, 4)
 		done <- result{nil, err}
@@ -120,15 +116,11 @@ func TestAt(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if _, err := c.Find(bg, nil, context.At("n", resource.Eq, uint64(math.MaxUint64)-1)); !errors.Is(err, directory.ErrNotFound) {
-		t.Error("rounded:", err)
-	}
+	fails(t, errOf(c.Find(bg, nil, context.At("n", resource.Eq, uint64(math.MaxUint64)-1))), directory.ErrNotFound, "rounded")
 	for name, o := range map[string][]context.FindOption{
 		"not finite": {context.At("x", resource.Lt, math.Inf(1))}, "no Op": {context.At("x", 0, 1)}, "two orders": {context.Least("x"), context.Most("x")},
 	} {
-		if _, err := c.Find(bg, nil, o...); !errors.Is(err, resource.ErrCondition) {
-			t.Errorf("%s: %v", name, err)
-		}
+		fails(t, errOf(c.Find(bg, nil, o...)), resource.ErrCondition, name)
 	}
 	for _, err := range c.Watch(bg, nil, context.Least("x")) {
 		if !errors.Is(err, resource.ErrCondition) {
@@ -184,9 +176,7 @@ func TestOwner(t *testing.T) {
 	if f, err := b.Find(bg, of(a), context.Want("role", context.AttrContext)); err != nil || f.ID != mine.ID() || f.Attrs.GetString(context.AttrContext) != a.ID().String() || f.Attrs.Len() != 2 {
 		t.Error(f.ID, &f.Attrs, err)
 	}
-	if _, err := a.Find(bg, of(a, "role", "master")); !errors.Is(err, directory.ErrNotFound) {
-		t.Error(err)
-	}
+	fails(t, errOf(a.Find(bg, of(a, "role", "master"))), directory.ErrNotFound)
 	var all []resource.GID
 	for f, err := range a.FindAll(bg, of(b)) {
 		must(t, err)
@@ -213,9 +203,7 @@ func TestOwner(t *testing.T) {
 			b.Close()
 		}
 	}
-	if _, err := a.Find(bg, resource.Match{context.AttrContext: "nobody"}); !errors.Is(err, resource.ErrBadGID) {
-		t.Error(err)
-	}
+	fails(t, errOf(a.Find(bg, resource.Match{context.AttrContext: "nobody"})), resource.ErrBadGID)
 }
 
 // A watch that wants AttrContext yields it with each event of a resource, also the last. A send to
@@ -346,9 +334,7 @@ func TestSendTo(t *testing.T) {
 	lost := b.ID().WithSerial(1 << 20)
 	l, err := resource.NewPattern(resource.Attrs{"role": "worker", "load": "-1"})
 	must(t, err)
-	if _, err := s.Database().Put(lost, b.ID(), l); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errOf(s.Database().Put(lost, b.ID(), l)))
 	if to, err = from.SendTo(bg, worker, 7, fill(t, a, "least"), context.Least("load")); err != nil || workers[to] == nil {
 		t.Fatal(to, err)
 	}
@@ -360,11 +346,7 @@ func TestSendTo(t *testing.T) {
 		w.Close()
 	}
 	buf := fill(t, a, "nobody")
-	if _, err := from.SendTo(bg, worker, 7, buf); !errors.Is(err, dispatch.ErrGone) {
-		t.Error(err)
-	}
-	if _, err := from.SendTo(bg, resource.Match{"role": "none"}, 7, buf); !errors.Is(err, directory.ErrNotFound) {
-		t.Error(err)
-	}
+	fails(t, errOf(from.SendTo(bg, worker, 7, buf)), dispatch.ErrGone)
+	fails(t, errOf(from.SendTo(bg, resource.Match{"role": "none"}, 7, buf)), directory.ErrNotFound)
 	buf.Release() // the buffer is still the caller's
 }

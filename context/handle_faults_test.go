@@ -188,9 +188,7 @@ func TestHandlerCallsAndCloses(t *testing.T) {
 					t.Errorf("%q", reply.Bytes())
 				}
 				reply.Release()
-				if _, err := client.CallBytes(t.Context(), server.ID(), end, nil); !errors.Is(err, dispatch.ErrGone) {
-					t.Errorf("the call to a server that closes: %v", err)
-				}
+				fails(t, errOf(client.CallBytes(t.Context(), server.ID(), end, nil)), dispatch.ErrGone, "the call to a server that closes")
 				noErr(t, errors.Join(<-closed, <-done))
 			})
 		}

@@ -162,9 +162,7 @@ func TestHandlerMayDoAnything(t *testing.T) {
 			must(t, client.SendBytes(t.Context(), server.ID(), tag, nil))
 			expect(t, client, "from a new one")
 		}
-		if err := <-done; err != nil {
-			t.Errorf("after the resource was closed: %v", err)
-		}
+		noErr(t, <-done, "after the resource was closed")
 	})
 }
 

@@ -3,7 +3,6 @@
 package context_test
 
 import (
-	"errors"
 	"testing"
 	"time"
 
@@ -123,9 +122,7 @@ func TestOverUnreachable(t *testing.T) {
 	me := register(t, a, nil)
 	far, err := b.Register(bg, nil, context.Over("shm", "tcp"))
 	must(t, err)
-	if _, err := me.CallBytes(bg, far.ID(), 1, nil); !errors.Is(err, dispatch.ErrUnreachable) {
-		t.Error(err)
-	}
+	fails(t, errOf(me.CallBytes(bg, far.ID(), 1, nil)), dispatch.ErrUnreachable)
 	any, err := b.Register(bg, nil, context.Over("tcp", "*"))
 	must(t, err)
 	for _, to := range []*context.Resource{any, register(t, b, nil)} {
@@ -201,17 +198,11 @@ func TestLaneQuestions(t *testing.T) {
 func TestRulesChecked(t *testing.T) {
 	c := inThreeWays(t)()
 	for _, over := range [][]string{{"pigeon"}, {"tcp", "tcp"}, {"*", "tcp"}, {""}, {"tcp://10.0.0.1"}} {
-		if _, err := c.Register(bg, nil, context.Over(over...)); !errors.Is(err, dispatch.ErrRule) {
-			t.Errorf("Over %q: %v", over, err)
-		}
-		if _, err := context.Open(bg, context.WithRules(context.Rule{Over: over})); !errors.Is(err, dispatch.ErrRule) {
-			t.Errorf("a rule with %q: %v", over, err)
-		}
+		fails(t, errOf(c.Register(bg, nil, context.Over(over...))), dispatch.ErrRule, "Over %q", over)
+		fails(t, errOf(context.Open(bg, context.WithRules(context.Rule{Over: over}))), dispatch.ErrRule, "a rule with %q", over)
 	}
 	for _, match := range []resource.Match{{"": "x"}, {context.AttrContext: "x"}} {
-		if _, err := context.Open(bg, context.WithRules(context.Rule{Match: match})); !errors.Is(err, dispatch.ErrRule) {
-			t.Errorf("a rule for %v: %v", match, err)
-		}
+		fails(t, errOf(context.Open(bg, context.WithRules(context.Rule{Match: match}))), dispatch.ErrRule, "a rule for %v", match)
 	}
 	for _, over := range [][]string{nil, {"*"}, {"tls"}, {"tcp://10.0.0.0/8", "*"}} {
 		if _, err := c.Register(bg, nil, context.Over(over...)); err != nil {

@@ -78,18 +78,12 @@ func TestMonitorRefused(t *testing.T) {
 	eachTransport(t, func(t *testing.T, open func(...context.Option) *context.Context) {
 		a := open()
 		me, other := register(t, a, nil), register(t, a, nil)
-		if _, err := me.Monitor(bg, resource.GID{}, 1); !errors.Is(err, dispatch.ErrGone) {
-			t.Error(err)
-		}
+		fails(t, errOf(me.Monitor(bg, resource.GID{}, 1)), dispatch.ErrGone)
 		ended, cancel := stdctx.WithCancel(bg)
 		cancel()
-		if _, err := me.Monitor(ended, other.ID(), 1); !errors.Is(err, stdctx.Canceled) {
-			t.Error(err)
-		}
+		fails(t, errOf(me.Monitor(ended, other.ID(), 1)), stdctx.Canceled)
 		must(t, me.Delete(bg))
-		if _, err := me.Monitor(bg, other.ID(), 1); !errors.Is(err, dispatch.ErrClosed) {
-			t.Error(err)
-		}
+		fails(t, errOf(me.Monitor(bg, other.ID(), 1)), dispatch.ErrClosed)
 	})
 }
 

@@ -124,9 +124,7 @@ func TestOpenEnds(t *testing.T) {
 		far = end
 		return near, nil
 	}
-	if _, err := context.Open(ctx, context.WithDirectory(mute)); !errors.Is(err, stdctx.DeadlineExceeded) {
-		t.Errorf("of a mute directory: %v", err)
-	}
+	fails(t, errOf(context.Open(ctx, context.WithDirectory(mute))), stdctx.DeadlineExceeded, "of a mute directory")
 	far.Close()
 
 	ctx, stop = stdctx.WithCancel(bg)

@@ -231,9 +231,7 @@ func TestNoConnectionIsTold(t *testing.T) {
 func TestLostQuestionIsNoMessage(t *testing.T) {
 	apart(t, refuses, func(t *testing.T, me *context.Resource, it resource.GID) {
 		c := me.Context()
-		if _, err := context.RoutesOf(bg, c, it); !errors.Is(err, dispatch.ErrUnreachable) {
-			t.Error(err)
-		}
+		fails(t, errOf(context.RoutesOf(bg, c, it)), dispatch.ErrUnreachable)
 		if err := c.Flush(bg); err != nil || c.Stats().Undelivered != 0 {
 			t.Errorf("%d messages undelivered, %v", c.Stats().Undelivered, err)
 		}

@@ -114,9 +114,7 @@ func TestValues(t *testing.T) {
 			t.Errorf("%.10q: %v, %v", v, f.ID, err)
 		}
 	}
-	if _, err := c.Register(bg, resource.Attrs{"v": strings.Repeat("v", resource.MaxValue+1)}); !errors.Is(err, resource.ErrTooLarge) {
-		t.Errorf("a value too large: %v", err)
-	}
+	fails(t, errOf(c.Register(bg, resource.Attrs{"v": strings.Repeat("v", resource.MaxValue+1)})), resource.ErrTooLarge, "a value too large")
 	many := resource.Attrs{}
 	for i := range resource.MaxAttrs {
 		many[strconv.Itoa(i)] = ""
@@ -125,15 +123,11 @@ func TestValues(t *testing.T) {
 		t.Errorf("as many as may be: %v", err)
 	}
 	many["one more"] = ""
-	if _, err := c.Register(bg, many); !errors.Is(err, resource.ErrTooLarge) {
-		t.Errorf("too many: %v", err)
-	}
+	fails(t, errOf(c.Register(bg, many)), resource.ErrTooLarge, "too many")
 	// Every attribute of a resource must have a value.
 	var l resource.List
 	must(t, l.Want("x"))
-	if _, err := c.Register(bg, &l); !errors.Is(err, directory.ErrIncomplete) {
-		t.Errorf("registering an unknown value: %v", err)
-	}
+	fails(t, errOf(c.Register(bg, &l)), directory.ErrIncomplete, "registering an unknown value")
 	fails(t, register(t, c, nil).Update(bg, &l), directory.ErrIncomplete, "updating to an unknown value")
 	if n := everything(t, c); n != 6 {
 		t.Errorf("%d resources, want 6", n)
@@ -162,9 +156,7 @@ func TestReserved(t *testing.T) {
 		t.Errorf("sending to the own context: %v", err)
 	}
 	fails(t, me.SendBytes(bg, resource.GID{}, 0, nil), dispatch.ErrGone, "sending to the zero identifier")
-	if _, err := b.Lookup(bg, resource.GID{}); !errors.Is(err, directory.ErrNotFound) {
-		t.Errorf("looking up the zero identifier: %v", err)
-	}
+	fails(t, errOf(b.Lookup(bg, resource.GID{})), directory.ErrNotFound, "looking up the zero identifier")
 }
 
 // Messages to a deleted resource are refused, or reported if they were accepted before. Messages
@@ -221,12 +213,8 @@ func TestDeleted(t *testing.T) {
 				t.Errorf("%s: %v", what, err)
 			}
 		}
-		if _, err := you.Recv(bg); !errors.Is(err, dispatch.ErrClosed) {
-			t.Errorf("receiving: %v", err)
-		}
-		if err := you.Close(); err != nil {
-			t.Errorf("closing: %v", err)
-		}
+		fails(t, errOf(you.Recv(bg)), dispatch.ErrClosed, "receiving")
+		noErr(t, you.Close(), "closing")
 		// The other resource of the context still works.
 		send(t, me, mark.ID(), "still")
 		expect(t, mark, "still")
@@ -384,17 +372,13 @@ func TestConflict(t *testing.T) {
 	}
 	must(t, r.Update(bg, resource.Attrs{"v": "2"}))
 	for _, rev := range []uint64{first, first + 2, 1 << 63} {
-		if _, err := r.CompareAndSet(bg, rev, resource.Attrs{"v": "3"}); !errors.Is(err, directory.ErrRevision) {
-			t.Errorf("at revision %d: %v", rev, err)
-		}
+		fails(t, errOf(r.CompareAndSet(bg, rev, resource.Attrs{"v": "3"})), directory.ErrRevision, "at revision %d", rev)
 	}
 	f, err := c.Lookup(bg, r.ID())
 	if err != nil || f.Attrs.GetString("v") != "2" || f.Revision != first+1 || r.Revision() != first+1 {
 		t.Errorf("%v at revision %d (%d here), %v", &f.Attrs, f.Revision, r.Revision(), err)
 	}
-	if _, err := c.Find(bg, resource.Match{"v": "1"}); !errors.Is(err, directory.ErrNotFound) {
-		t.Errorf("found by what it was: %v", err)
-	}
+	fails(t, errOf(c.Find(bg, resource.Match{"v": "1"})), directory.ErrNotFound, "found by what it was")
 	// Revision 0 stands for any revision, as in Update.
 	if rev, err := r.CompareAndSet(bg, 0, resource.Attrs{}); err != nil || rev != first+2 {
 		t.Errorf("revision %d, %v", rev, err)
@@ -448,16 +432,12 @@ func TestDeleteEnded(t *testing.T) {
 		t.Error(err)
 	}
 	gone(t, c, r.ID())
-	if _, err := r.Recv(bg); !errors.Is(err, dispatch.ErrClosed) {
-		t.Errorf("receiving: %v", err)
-	}
+	fails(t, errOf(r.Recv(bg)), dispatch.ErrClosed, "receiving")
 }
 
 func TestRegisterNothing(t *testing.T) {
 	c := rocltest.Cluster(t, 1).Open(0)
-	if _, err := c.Find(bg, nil); !errors.Is(err, directory.ErrNotFound) {
-		t.Error(err)
-	}
+	fails(t, errOf(c.Find(bg, nil)), directory.ErrNotFound)
 	r, err := c.Register(bg, nil)
 	must(t, err)
 	noErr(t, r.Update(bg, nil))
@@ -523,9 +503,7 @@ func TestMessages(t *testing.T) {
 		ended <- nil
 	}()
 	noErr(t, r.Delete(bg))
-	if err := <-ended; err != nil {
-		t.Errorf("after the resource: %v", err)
-	}
+	noErr(t, <-ended, "after the resource")
 }
 
 // Gone does not concern messages: a receiver that has got the event Gone still receives what the

@@ -4,7 +4,6 @@ package context_test
 
 import (
 	stdctx "context"
-	"errors"
 	"log/slog"
 	"strings"
 	"testing"
@@ -28,9 +27,7 @@ func TestAskerThatNeverReceives(t *testing.T) {
 	ctx, cancel := stdctx.WithTimeout(bg, time.Minute)
 	defer cancel()
 	for range 20 {
-		if _, err := context.RoutesOf(ctx, polite, asked.ID()); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errOf(context.RoutesOf(ctx, polite, asked.ID())))
 	}
 	for isDone := false; !isDone; { // messages left unread would be reported as undelivered
 		isDone = asked.Answers() == 0
@@ -78,11 +75,7 @@ func TestSerialsUsedUp(t *testing.T) {
 	c, other := cl.Open(0), cl.Open(0)
 	c.UseUpSerials()
 	for range 2 {
-		if _, err := c.Register(bg, nil); !errors.Is(err, context.ErrIdentifiers) {
-			t.Error("Register:", err)
-		}
-		if _, err := context.RoutesOf(bg, c, other.ID()); !errors.Is(err, context.ErrIdentifiers) {
-			t.Error("RoutesOf:", err)
-		}
+		fails(t, errOf(c.Register(bg, nil)), context.ErrIdentifiers, "Register")
+		fails(t, errOf(context.RoutesOf(bg, c, other.ID())), context.ErrIdentifiers, "RoutesOf")
 	}
 }

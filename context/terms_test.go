@@ -339,9 +339,7 @@ func TestAddressesRefused(t *testing.T) {
 			break
 		}
 	}
-	if _, err := db.Put(c.ID(), c.ID(), &f.Attrs); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errOf(db.Put(c.ID(), c.ID(), &f.Attrs)))
 	eventually.True(t, "the directory has the new address", func() bool {
 		f, err := c.Lookup(bg, c.ID())
 		must(t, err)

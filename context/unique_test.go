@@ -58,9 +58,7 @@ func TestUnique(t *testing.T) {
 		if _, err := cs[0].Find(bg, resource.Match{"job": fmt.Sprint(round), context.AttrKind: "claim"}); n != 1 || !errors.Is(err, directory.ErrNotFound) {
 			t.Error(n, err)
 		}
-		if _, err := cs[1].Register(bg, role, context.Unique("role", "job")); !errors.Is(err, directory.ErrExists) {
-			t.Error("there is one already:", err)
-		}
+		fails(t, errOf(cs[1].Register(bg, role, context.Unique("role", "job"))), directory.ErrExists, "there is one already")
 		if r, err := cs[1].Register(bg, role, context.Unique("by")); err != nil {
 			t.Error("other values:", err)
 		} else if r.Close(); round == 0 {
@@ -78,17 +76,13 @@ func TestUniqueFails(t *testing.T) {
 	s := nodes(t, 1)[0]
 	c := near(t, s)
 	a := resource.Attrs{"role": "master"}
-	if _, err := c.Register(bg, a, context.Unique("name")); !errors.Is(err, directory.ErrIncomplete) {
-		t.Error("without the attribute:", err)
-	}
+	fails(t, errOf(c.Register(bg, a, context.Unique("name"))), directory.ErrIncomplete, "without the attribute")
 	// Register waits for a claim with a higher identifier, and gives way to a claim with a lower
 	// one.
 	claim, err := resource.NewPattern(resource.Attrs{"role": "master", context.AttrKind: "claim"})
 	must(t, err)
 	high, low := resource.MakeGID(c.ID().Node(), 1<<40, 1), resource.MakeGID(0, 0, 1)
-	if _, err := s.Database().Put(high, high.Context(), claim); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errOf(s.Database().Put(high, high.Context(), claim)))
 	ctx, cancel := stdctx.WithCancel(bg)
 	done := make(chan error)
 	begin := func(ctx stdctx.Context) {
@@ -116,30 +110,20 @@ func TestUniqueFails(t *testing.T) {
 	})
 	begin(bg)
 	must(t, s.Database().Delete(high))
-	if err := <-done; err != nil {
-		t.Error("the other one gave up:", err)
-	}
+	noErr(t, <-done, "the other one gave up")
 	a = resource.Attrs{"role": "slave"}
 	claim, _ = resource.NewPattern(resource.Attrs{"role": "slave", context.AttrKind: "claim"})
-	if _, err := s.Database().Put(high, high.Context(), claim); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errOf(s.Database().Put(high, high.Context(), claim)))
 	begin(bg)
-	if _, err := s.Database().Put(low, low.Context(), claim); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errOf(s.Database().Put(low, low.Context(), claim)))
 	fails(t, <-done, directory.ErrExists, "a lower one has come")
 	must(t, s.Database().Delete(low))
 	begin(bg)
 	it, _ := resource.NewPattern(resource.Attrs{"role": "slave"})
-	if _, err := s.Database().Update(high, 0, it); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errOf(s.Database().Update(high, 0, it)))
 	fails(t, <-done, directory.ErrExists, "the higher one has become a resource")
 	s.Attach(directory.Unreachable(errors.New("nobody is reached")))
-	if _, err := c.Register(bg, resource.Attrs{"role": "other"}, context.Unique("role")); !errors.Is(err, directory.ErrPartial) {
-		t.Error("not everybody was asked:", err)
-	}
+	fails(t, errOf(c.Register(bg, resource.Attrs{"role": "other"}, context.Unique("role"))), directory.ErrPartial, "not everybody was asked")
 }
 
 // SendToAll reaches all resources that match, with one buffer, and skips those that are gone.
@@ -153,9 +137,7 @@ func TestSendToAll(t *testing.T) {
 	}
 	lost := b.ID().WithSerial(1 << 20)
 	l, _ := resource.NewPattern(resource.Attrs{"role": "worker"})
-	if _, err := s.Database().Put(lost, b.ID(), l); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errOf(s.Database().Put(lost, b.ID(), l)))
 	if n, err := from.SendToAll(bg, resource.Match{"role": "worker"}, 1, fill(t, a, "go")); n != 3 || err != nil {
 		t.Error(n, err)
 	}

@@ -133,9 +133,7 @@ func TestNoValue(t *testing.T) {
 		_ = context.SendValue(bg, r, r.ID(), 0, 1, codec.Codec[int](broken{nil, odd}))
 	}()
 	fails(t, context.SendValue(bg, r, resource.GID{}, 0, sample{}), dispatch.ErrGone, "to no target")
-	if _, err := r.TryRecv(); !errors.Is(err, dispatch.ErrEmpty) {
-		t.Errorf("something was sent: %v", err)
-	}
+	fails(t, errOf(r.TryRecv()), dispatch.ErrEmpty, "something was sent")
 	b, err := context.EncodeValue(bg, c, sample{At: 1})
 	if err != nil || b.Len() == 0 {
 		t.Fatal(err)

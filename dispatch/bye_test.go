@@ -72,9 +72,7 @@ func TestByeAcknowledges(t *testing.T) {
 	if _, _, err := l.s.Accept(fs); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := l.work(fs); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errOf(l.work(fs)))
 	take(t, mb)
 	ctx := ended() // no peer acknowledges the credit that this context grants for the message
 	var closing sync.WaitGroup

@@ -308,9 +308,7 @@ func TestCallCallerCloses(t *testing.T) {
 		must(t, err)
 		ma.Close()
 		awaitEnds(t, ended, n, ErrClosed)
-		if _, err := ma.RequestBytes(soon(t), flow(t, a, mb), 1, nil); !errors.Is(err, ErrClosed) {
-			t.Error(err)
-		}
+		fails(t, errOf(ma.RequestBytes(soon(t), flow(t, a, mb), 1, nil)), ErrClosed)
 		go served(mb)
 		awaitReply(t, goesOn)
 		mb.Close()
@@ -320,9 +318,7 @@ func TestCallCallerCloses(t *testing.T) {
 		ended, n = hundreds(t, third, mc, true)
 		must(t, a.Close(soon(t)))
 		awaitEnds(t, ended, n, ErrClosed)
-		if _, err := third.RequestBytes(soon(t), &Flow{mb: mc, in: &inflow{}}, 1, nil); !errors.Is(err, ErrClosed) {
-			t.Error(err)
-		}
+		fails(t, errOf(third.RequestBytes(soon(t), &Flow{mb: mc, in: &inflow{}}, 1, nil)), ErrClosed)
 	})
 }
 
@@ -380,9 +376,7 @@ func TestCallReleased(t *testing.T) {
 		c, err := ma.RequestBytes(soon(t), flow(t, a, mb), 1, make([]byte, 1000))
 		must(t, err)
 		requestAt(t, mb).Release()
-		if _, err := c.Wait(soon(t)); !errors.Is(err, ErrNoReply) {
-			t.Error(err)
-		}
+		fails(t, errOf(c.Wait(soon(t))), ErrNoReply)
 		noCalls(t, a, 0)
 	})
 }
@@ -582,9 +576,7 @@ func TestReplyToDead(t *testing.T) {
 	pairs(t, func(t *testing.T, a, b *Dispatcher, ma, mb *Mailbox) {
 		f := flow(t, a, mb)
 		for range 2 {
-			if _, err := ma.RequestBytes(soon(t), f, 1, nil); err != nil {
-				t.Fatal(err)
-			}
+			must(t, errOf(ma.RequestBytes(soon(t), f, 1, nil)))
 		}
 		first, second := requestAt(t, mb), requestAt(t, mb)
 		ma.Close()
@@ -695,9 +687,7 @@ func TestHostileCalls(t *testing.T) {
 					err = ep.comes(c, fs)
 				} else {
 					for i := range fs {
-						if err != nil {
-							t.Fatalf("frame %d is refused: %v", i-1, err)
-						}
+						must(t, err, "frame %d is refused", i-1)
 						err = ep.comes(c, fs[i:i+1])
 					}
 				}

@@ -61,9 +61,7 @@ func TestSeveralKeys(t *testing.T) {
 				continue
 			}
 			m, err := mb.Recv(ctx)
-			if err != nil {
-				t.Fatalf("%q to %q: %v", c.a, c.b, err)
-			}
+			must(t, err, "%q to %q", c.a, c.b)
 			m.Release()
 		}
 	}

@@ -70,33 +70,40 @@ func trusting(cluster string, keys ...string) func() Trust {
 // gives up, Close waits for the peer.
 func givesUp(c *Config) { c.GiveUp = 2 * time.Second }
 
-// must ends the test if err is not nil.
-func must(t testing.TB, err error) {
+// must ends the test if err is not nil. what, a format with its values, says what has returned err.
+func must(t testing.TB, err error, what ...any) {
 	t.Helper()
 	if err != nil {
-		t.Fatal(err)
+		t.Fatal(say(err, what))
 	}
 }
 
 // noErr fails the test if err is not nil, and lets it go on.
-func noErr(t testing.TB, err error) {
+func noErr(t testing.TB, err error, what ...any) {
 	t.Helper()
 	if err != nil {
-		t.Error(err)
+		t.Error(say(err, what))
 	}
 }
 
-// fails checks that err matches want. what, a format with its values, says what has returned err.
+// fails checks that err matches want.
 func fails(t testing.TB, err, want error, what ...any) {
 	t.Helper()
-	if errors.Is(err, want) {
-		return
+	if !errors.Is(err, want) {
+		t.Errorf("%v; want %v", say(err, what), want)
 	}
-	if len(what) > 0 {
-		err = fmt.Errorf(what[0].(string)+": %w", append(what[1:], err)...)
-	}
-	t.Errorf("%v; want %v", err, want)
 }
+
+// say returns the text of err behind that of what.
+func say(err error, what []any) string {
+	if len(what) == 0 {
+		return fmt.Sprint(err)
+	}
+	return fmt.Sprintf(what[0].(string), what[1:]...) + fmt.Sprint(": ", err)
+}
+
+// errOf returns the error of a call.
+func errOf[T any](_ T, err error) error { return err }
 
 // node returns a context that listens on tr. A test that waits for it to give up sets a short
 // GiveUp.

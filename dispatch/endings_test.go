@@ -88,9 +88,7 @@ func TestOnEnd(t *testing.T) {
 				m := box(t, b, 3, 0)
 				f := flow(t, a, m)
 				must(t, f.SendBytes(soon(t), 1, 0, nil))
-				if _, err := m.Recv(soon(t)); err != nil {
-					t.Fatal(err)
-				}
+				must(t, errOf(m.Recv(soon(t))))
 				m.Close()
 				ended, _ := onEnd(t, f)
 				awaitEnd(t, ended, ErrGone)

@@ -44,9 +44,7 @@ func cutMonitors(t *testing.T, after int64) {
 			if i == each-2 {
 				size = 10_000
 			}
-			if err := f.SendBytes(soon(t), its.serial, i, make([]byte, size)); err != nil {
-				t.Fatalf("cut after %d: %v", after, err)
-			}
+			must(t, f.SendBytes(soon(t), its.serial, i, make([]byte, size)), "cut after %d", after)
 		}
 		if round == 1 {
 			monitorOf(t, mine, id, before)
@@ -115,9 +113,7 @@ func TestContextEndsAsItIsAwaited(t *testing.T) {
 							}
 						})
 						all.Go(func() {
-							if _, err := mine.Recv(soon(t), From(id), Tag(99)); !errors.Is(err, ErrGone) {
-								t.Errorf("receive: %v", err)
-							}
+							fails(t, errOf(mine.Recv(soon(t), From(id), Tag(99))), ErrGone, "receive")
 						})
 					}
 					all.Wait()
@@ -474,9 +470,7 @@ func TestDeadlineIsNoDeath(t *testing.T) {
 	})
 	l, err := a.linkOf(linkKey{peer: resource.MakeGID(1, 9, 0)})
 	must(t, err)
-	if _, err := l.try(t.Context(), shakeTimeout, time.Now()); !errors.Is(err, ErrNodeDead) {
-		t.Error(err)
-	}
+	fails(t, errOf(l.try(t.Context(), shakeTimeout, time.Now())), ErrNodeDead)
 	if _, err := l.try(lateContext{t.Context()}, shakeTimeout, time.Now()); err == nil || errors.Is(err, ErrGone) {
 		t.Error(err)
 	}
@@ -677,9 +671,7 @@ func TestPutBackRequest(t *testing.T) {
 		}
 		reply.Release()
 		mb.Close()
-		if _, err := calls[1].Wait(soon(t)); !errors.Is(err, ErrGone) {
-			t.Error(err)
-		}
+		fails(t, errOf(calls[1].Wait(soon(t))), ErrGone)
 		noCalls(t, a, 0)
 	})
 }

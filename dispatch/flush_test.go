@@ -110,16 +110,12 @@ func TestFlushTellsUndelivered(t *testing.T) {
 			case !errors.As(err, &fe) || fe.Undelivered != accepted || fe.Waiting != 0 || !errors.Is(err, ErrGone) || errors.Is(err, ErrUnreachable):
 				t.Fatalf("round %d: %d messages were accepted in vain: %v", round, accepted, err)
 			}
-			if err := me.Flush(soon(t)); err != nil {
-				t.Fatalf("they are reported twice: %v", err)
-			}
+			must(t, me.Flush(soon(t)), "they are reported twice")
 		}
 		close(stop)
 		<-ended
 		fails(t, a.Flush(soon(t)), ErrGone, "the context's Flush")
-		if err := other.Flush(soon(t)); err != nil {
-			t.Errorf("another resource's messages are reported: %v", err)
-		}
+		noErr(t, other.Flush(soon(t)), "another resource's messages are reported")
 		other.Close()
 	})
 }
@@ -209,9 +205,7 @@ func TestWaitForBuffer(t *testing.T) {
 		lost, err := a.Flow(nobody, 1)
 		must(t, err)
 		p := noise(t, a, 10_000, 1)
-		if err := p.Wait(soon(t)); err != nil {
-			t.Errorf("a buffer that was not sent: %v", err)
-		}
+		noErr(t, p.Wait(soon(t)), "a buffer that was not sent")
 		for range 20 {
 			p.Retain()
 			must(t, flow(t, a, mb).Send(soon(t), 1, 0, p))
@@ -297,9 +291,7 @@ func TestLossesAreBounded(t *testing.T) {
 		l.add(resource.MakeGID(1, 2, uint32(i+1)), ErrGone)
 	}
 	last := resource.MakeGID(1, 2, most)
-	if err := l.flushError([]resource.GID{last}, nil, nil); err != nil {
-		t.Errorf("a target that is not remembered: %v", err)
-	}
+	noErr(t, l.flushError([]resource.GID{last}, nil, nil), "a target that is not remembered")
 	var fe *FlushError
 	if err := l.flushError(nil, nil, nil); !errors.As(err, &fe) || fe.Undelivered != most || len(fe.Targets) != MaxFlushTargets {
 		t.Fatalf("%v", err)
@@ -310,9 +302,7 @@ func TestLossesAreBounded(t *testing.T) {
 	if !slices.IsSortedFunc(fe.Targets, func(a, b FlushTarget) int { return a.To.Compare(b.To) }) {
 		t.Error("the targets have no order")
 	}
-	if err := l.flushError(nil, nil, nil); err != nil {
-		t.Errorf("the losses are reported twice: %v", err)
-	}
+	noErr(t, l.flushError(nil, nil, nil), "the losses are reported twice")
 }
 
 // FlushError names each target with its messages. Flush with identifiers waits for the messages to
@@ -335,25 +325,19 @@ func TestFlushOfTargets(t *testing.T) {
 		}
 		send(stuck, 10, 10_000, 10)
 		send(good, 10, 10_000, 300_000)
-		if err := me.Flush(soon(t), good); err != nil {
-			t.Errorf("a target that has its messages: %v", err)
-		}
+		noErr(t, me.Flush(soon(t), good), "a target that has its messages")
 		if n, _ := mb.Len(); n != 3 {
 			t.Errorf("%d messages are in the mailbox", n)
 		}
 		send(gone2, 10)
-		if err := me.Flush(soon(t), gone); err != nil {
-			t.Errorf("a target without messages: %v", err)
-		}
+		noErr(t, me.Flush(soon(t), gone), "a target without messages")
 		send(gone, 10)
 		for _, flush := range []func(context.Context, ...resource.GID) error{me.Flush, a.Flush} {
 			var fe *FlushError
 			if err := flush(soon(t), gone, good); !errors.As(err, &fe) || !errors.Is(err, ErrGone) || !slices.Equal(fe.Targets, []FlushTarget{{gone, 1, 0}}) {
 				t.Fatalf("of two targets: %+v", err)
 			}
-			if err := flush(soon(t), gone); err != nil {
-				t.Errorf("told twice: %v", err)
-			}
+			noErr(t, flush(soon(t), gone), "told twice")
 			ctx := ended()
 			err := flush(ctx)
 			if !errors.As(err, &fe) || !slices.Equal(fe.Targets, []FlushTarget{{gone2, 1, 0}, {stuck, 0, 3}}) || fe.Undelivered != 1 || fe.Waiting != 3 {
@@ -432,9 +416,7 @@ func TestSendAndForget(t *testing.T) {
 		if err := me.Flush(soon(t)); !errors.As(err, &fe) || fe.Undelivered != 1 || len(fe.Targets) != 1 {
 			t.Errorf("Flush: %v", err)
 		}
-		if err := a.Close(soon(t)); err != nil {
-			t.Errorf("Close: %v", err)
-		}
+		noErr(t, a.Close(soon(t)), "Close")
 		if n := a.Stats().Undelivered; n != 1 {
 			t.Errorf("%d messages are counted as undelivered", n)
 		}

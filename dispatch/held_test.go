@@ -130,9 +130,7 @@ func TestHeldForgotten(t *testing.T) {
 		f.push(40<<10, purpose{isForgotten: true}, 1, 2)
 	}, func() { flushed = h.starts(t, func() error { return h.b.Flush(soon(t)) }) })
 	for _, err := range []error{<-flushed, h.mine.Flush(soon(t)), h.b.Flush(soon(t), its.d.self.WithSerial(7))} {
-		if err != nil {
-			t.Error("flush:", err)
-		}
+		noErr(t, err, "flush")
 	}
 	next.mu.Lock()
 	held := next.held
@@ -140,9 +138,7 @@ func TestHeldForgotten(t *testing.T) {
 	if held != 2 {
 		t.Errorf("%d messages are held", held)
 	}
-	if err := h.b.Close(soon(t)); err != nil {
-		t.Error("close:", err)
-	}
+	noErr(t, h.b.Close(soon(t)), "close")
 	if len(h.reports) > 0 {
 		t.Errorf("reported: %+v", <-h.reports)
 	}
@@ -251,9 +247,7 @@ func TestHeldRequestCancelled(t *testing.T) {
 			cancelled := make(chan struct{})
 			cancel := func() {
 				ctx := ended()
-				if _, err := p.Wait(ctx); !errors.Is(err, context.Canceled) {
-					t.Errorf("the call: %v", err)
-				}
+				fails(t, errOf(p.Wait(ctx)), context.Canceled, "the call")
 				close(cancelled)
 			}
 			var flushed <-chan error
@@ -276,14 +270,10 @@ func TestHeldRequestCancelled(t *testing.T) {
 				cancel()
 			}
 			<-cancelled
-			if err := <-flushed; err != nil {
-				t.Error("flush:", err)
-			}
+			noErr(t, <-flushed, "flush")
 			// What is sent now comes behind the cancellation.
 			must(t, flow(t, h.b, its).SendBytes(soon(t), h.mine.serial, 2, nil))
-			if err := h.b.Flush(soon(t)); err != nil {
-				t.Error("flush:", err)
-			}
+			noErr(t, h.b.Flush(soon(t)), "flush")
 			var tags []uint64
 			for len(tags) == 0 || tags[len(tags)-1] != 2 {
 				m, err := its.Recv(soon(t))
@@ -299,9 +289,7 @@ func TestHeldRequestCancelled(t *testing.T) {
 				}
 			}
 			isEmpty(t, its)
-			if err := h.b.Flush(soon(t)); err != nil {
-				t.Error("flush:", err)
-			}
+			noErr(t, h.b.Flush(soon(t)), "flush")
 			if len(h.reports) > 0 {
 				t.Errorf("reported: %+v", <-h.reports)
 			}
@@ -352,9 +340,7 @@ func TestHeldTooLarge(t *testing.T) {
 				}
 				fallthrough
 			default:
-				if err != nil {
-					t.Errorf("flush: %v", err)
-				}
+				noErr(t, err, "flush")
 			}
 			for tag := range uint64(2) {
 				takeTag(t, its, tag)
@@ -433,9 +419,7 @@ func TestHeldRequestReason(t *testing.T) {
 				}
 				ctx, cancel := context.WithDeadline(soon(t), time.Unix(0, 0))
 				defer cancel()
-				if _, err := p.Wait(ctx); !errors.Is(err, context.DeadlineExceeded) {
-					t.Errorf("the call: %v", err)
-				}
+				fails(t, errOf(p.Wait(ctx)), context.DeadlineExceeded, "the call")
 			})
 			if when == "as the successor takes over" {
 				select {
@@ -457,9 +441,7 @@ func TestHeldRequestReason(t *testing.T) {
 			if wasReceived := n > 0; wasReceived != (when == "as the successor takes over") {
 				t.Errorf("received: %v", wasReceived)
 			}
-			if err := h.b.Flush(soon(t)); err != nil {
-				t.Error("flush:", err)
-			}
+			noErr(t, h.b.Flush(soon(t)), "flush")
 		})
 	}
 }

@@ -218,13 +218,9 @@ func TestMostLanes(t *testing.T) {
 	d := newWorld().node(t, 1, tcp.New())
 	peer := resource.MakeGID(1, 2, 0)
 	for i := range maxLanes {
-		if _, err := d.linkOf(linkKey{peer, Lane(strings.Repeat("x", i))}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errOf(d.linkOf(linkKey{peer, Lane(strings.Repeat("x", i))})))
 	}
-	if _, err := d.linkOf(linkKey{peer, "one too many"}); !errors.Is(err, ErrRule) {
-		t.Error(err)
-	}
+	fails(t, errOf(d.linkOf(linkKey{peer, "one too many"})), ErrRule)
 	if l, err := d.linkOf(linkKey{peer: peer}); l == nil || err != nil {
 		t.Error("a lane that exists:", err)
 	}

@@ -189,9 +189,7 @@ func TestMonitorWithin(t *testing.T) {
 	if m.monitors.First() != nil || o.monitors.First() != nil {
 		t.Error("closed mailboxes have monitors")
 	}
-	if _, err := m.Monitor(soon(t), monitored(o), 1); !errors.Is(err, ErrClosed) {
-		t.Error(err)
-	}
+	fails(t, errOf(m.Monitor(soon(t), monitored(o), 1)), ErrClosed)
 }
 
 // No reference remains to a monitor with a closed mailbox, to a stopped monitor, or to a monitor
@@ -204,16 +202,12 @@ func TestMonitorIsForgotten(t *testing.T) {
 	monitorOf(t, one, monitored(its), 1)
 	stop := monitorOf(t, two, monitored(its), 1)
 	ctx, cancel := context.WithCancel(context.Background())
-	if _, err := three.Monitor(ctx, monitored(its), 1); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errOf(three.Monitor(ctx, monitored(its), 1)))
 	one.Close()
 	stop()
 	stop()
 	cancel()
-	if _, err := three.Monitor(ctx, monitored(its), 1); !errors.Is(err, context.Canceled) {
-		t.Error(err)
-	}
+	fails(t, errOf(three.Monitor(ctx, monitored(its), 1)), context.Canceled)
 	l, err := a.link(b.self)
 	must(t, err)
 	eventually.True(t, "the link has no endings", locked(&l.mu, func() bool { return len(l.endings) == 0 }))
@@ -249,9 +243,7 @@ func TestMonitorStopRaces(t *testing.T) {
 			both.Wait()
 			n, _ := mine.Len()
 			ended := make(chan error, 1) // when this is reported, all messages have come
-			if _, err := a.OnEnd(soon(t), b.self, its.serial, func(err error) { ended <- err }); err != nil {
-				t.Fatal(err)
-			}
+			must(t, errOf(a.OnEnd(soon(t), b.self, its.serial, func(err error) { ended <- err })))
 			awaitEnd(t, ended, ErrGone)
 			if now, _ := mine.Len(); now != n || n > 1 {
 				t.Fatalf("%d messages when stop had returned, %d later", n, now)

@@ -420,9 +420,7 @@ func TestHostilePieces(t *testing.T) {
 			before := d.cfg.Pool.Stats()
 			var err error
 			for i := range fs {
-				if err != nil {
-					t.Fatalf("frame %d is refused: %v", i-1, err)
-				}
+				must(t, err, "frame %d is refused", i-1)
 				err = ep.comes(c, fs[i:i+1])
 			}
 			if !errors.Is(err, ErrProtocol) {

@@ -43,9 +43,7 @@ func TestMailboxIsCompleteWhenPublished(t *testing.T) {
 	}()
 	for i := range uint32(each) {
 		noErr(t, d.Serve(1+i, 0, func(*Message) bool { return true }))
-		if _, err := d.BoundedMailbox(1+i|Bounded, 0, 10); err != nil {
-			t.Error(err)
-		}
+		noErr(t, errOf(d.BoundedMailbox(1+i|Bounded, 0, 10)))
 		runtime.Gosched()
 	}
 	if n := <-incomplete; n > 0 {

@@ -118,9 +118,7 @@ func TestPutBackToWaiting(t *testing.T) {
 		msg, err := m.Recv(t.Context(), Tag(1))
 		must(t, err)
 		var p [2]byte
-		if _, err := msg.Read(p[:]); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errOf(msg.Read(p[:])))
 		got := make(chan *Message)
 		go func() {
 			msg, err := m.Recv(soon(t), Tag(1))

@@ -35,9 +35,7 @@ func TestMessageReader(t *testing.T) {
 				return m
 			}
 			m := recv()
-			if err := iotest.TestReader(m, want); err != nil {
-				t.Errorf("%d bytes: %v", size, err)
-			}
+			noErr(t, iotest.TestReader(m, want), "%d bytes", size)
 			if n, err := m.Read(nil); n != 0 || err != nil {
 				t.Errorf("%d bytes: reading nothing at the end: %d, %v", size, n, err)
 			}
@@ -113,18 +111,12 @@ func TestBufferWait(t *testing.T) {
 	ended, end := context.WithCancelCause(ctx)
 	why := errors.New("why")
 	end(why)
-	if _, err := d.BufferWait(ended, 64<<10); !errors.Is(err, why) {
-		t.Errorf("without memory, and time: %v", err)
-	}
+	fails(t, errOf(d.BufferWait(ended, 64<<10)), why, "without memory, and time")
 	if _, err := d.BufferWait(ctx, 1<<20); !errors.Is(err, buffers.ErrLimit) || !errors.Is(err, buffers.ErrTooLarge) {
 		t.Errorf("more than there is: %v", err)
 	}
-	if _, err := d.BufferWait(ctx, MaxMessage+1); !errors.Is(err, ErrTooLarge) {
-		t.Errorf("more than a message: %v", err)
-	}
-	if _, err := d.BufferWait(ctx, -1); !errors.Is(err, buffers.ErrTooLarge) {
-		t.Errorf("less than nothing: %v", err)
-	}
+	fails(t, errOf(d.BufferWait(ctx, MaxMessage+1)), ErrTooLarge, "more than a message")
+	fails(t, errOf(d.BufferWait(ctx, -1)), buffers.ErrTooLarge, "less than nothing")
 	got := make(chan error, 1)
 	go func() {
 		b, err := d.BufferWait(ctx, 64<<10)
@@ -136,9 +128,7 @@ func TestBufferWait(t *testing.T) {
 	for _, b := range all {
 		b.Release()
 	}
-	if err := <-got; err != nil {
-		t.Errorf("when memory came back: %v", err)
-	}
+	noErr(t, <-got, "when memory came back")
 
 	all = take()
 	go func() {

@@ -156,9 +156,7 @@ func cutPair(t *testing.T, after int64, change func(*Config)) (a, b *Dispatcher,
 	w.setAddrs(a.self, "tcp://"+ra.ln.Addr().String())
 	w.setAddrs(b.self, "tcp://"+rb.ln.Addr().String())
 	return a, b, func() {
-		if err := flushAndClose(soon(t), a, b); err != nil {
-			t.Errorf("cut after %d: closing: %v", after, err)
-		}
+		noErr(t, flushAndClose(soon(t), a, b), "cut after %d: closing", after)
 		ra.ln.Close()
 		rb.ln.Close()
 	}
@@ -205,9 +203,7 @@ func cutOnce(t *testing.T, after int64, messages int) {
 	exchange(a, ma, mb)
 	exchange(b, mb, ma)
 	wg.Wait()
-	if _, err := ma.TryRecv(); !errors.Is(err, ErrEmpty) {
-		t.Errorf("cut after %d: a message too many: %v", after, err)
-	}
+	fails(t, errOf(ma.TryRecv()), ErrEmpty, "cut after %d: a message too many", after)
 	end()
 }
 

@@ -61,9 +61,7 @@ func TestSelectConflicts(t *testing.T) {
 		"everything":     {Tags(0, math.MaxUint64), TagMask(0, 0), All(), Select{}},
 		"alternatives":   {Any(Tag(1), From(a)), Any(Tag(2), From(b))},
 	} {
-		if _, err := m.TryRecv(sel...); !errors.Is(err, ErrEmpty) {
-			t.Errorf("%s: %v", name, err)
-		}
+		fails(t, errOf(m.TryRecv(sel...)), ErrEmpty, name)
 	}
 }
 

@@ -67,9 +67,7 @@ func TestStuckReceive(t *testing.T) {
 		talk(t, idle, b, mb, 7) // the context has credit, and sends nothing
 		sent := behind(t, a, mb, n, size)
 		for what, sel := range map[string]Select{"tag": Tag(2), "origin and tag": All(From(a.self.WithSerial(1)), Tag(2)), "one of two origins": All(From(a.self.WithSerial(1), idle.self.WithSerial(1)), Tag(2))} {
-			if _, err := mb.Recv(soon(t), sel); !errors.Is(err, ErrStuck) {
-				t.Errorf("%s: %v", what, err)
-			}
+			fails(t, errOf(mb.Recv(soon(t), sel)), ErrStuck, what)
 		}
 		if _, stored := mb.Len(); stored > 2*limit+FirstCredit+size+overhead {
 			t.Errorf("%d bytes are stored", stored)
@@ -130,9 +128,7 @@ func TestNotStuck(t *testing.T) {
 	mb.checkStuck()
 	mb.checkStuck()
 	must(t, flow(t, idle, mb).try(soon(t), 3, 10))
-	if err := <-results; err != nil {
-		t.Errorf("a receive from a context that has room: %v", err)
-	}
+	noErr(t, <-results, "a receive from a context that has room")
 	for range n - 10 {
 		take(t, mb, Tag(1))
 	}

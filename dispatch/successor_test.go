@@ -123,9 +123,7 @@ func TestGivenUpWhileIdle(t *testing.T) {
 						}
 						m.Release()
 					}
-					if err := c.me.Flush(soon(t)); err != nil {
-						t.Error("flush:", err)
-					}
+					noErr(t, c.me.Flush(soon(t)), "flush")
 					isEmpty(t, c.its)
 					isEmpty(t, c.mine)
 					c.its.Close()
@@ -166,9 +164,7 @@ func TestCallGivenUpWhileIdle(t *testing.T) {
 			must(t, err)
 			c.isWritten(t)
 			c.heal()
-			if _, err := lost.Wait(soon(t)); !errors.Is(err, ErrUnreachable) {
-				t.Errorf("the call whose reply is lost: %v", err)
-			}
+			fails(t, errOf(lost.Wait(soon(t))), ErrUnreachable, "the call whose reply is lost")
 			q, err := c.its.Recv(soon(t), Tag(2))
 			if err != nil || q.Len() != size {
 				t.Fatal(q, err)
@@ -183,9 +179,7 @@ func TestCallGivenUpWhileIdle(t *testing.T) {
 			p, err = c.mine.RequestBytes(soon(t), flow(t, c.me, c.its), 3, nil)
 			must(t, err)
 			c.its.Close() // the calls over the successor end with the target
-			if _, err := p.Wait(soon(t)); !errors.Is(err, ErrGone) {
-				t.Errorf("the target has ended: %v", err)
-			}
+			fails(t, errOf(p.Wait(soon(t))), ErrGone, "the target has ended")
 		})
 	}
 }

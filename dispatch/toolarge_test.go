@@ -83,9 +83,7 @@ func TestNeverHeld(t *testing.T) {
 			}
 			return errors.Is(err, ErrTooLarge)
 		})
-		if _, err := ma.Request(soon(t), f, 3, large); !errors.Is(err, ErrTooLarge) {
-			t.Errorf("a request: %v", err)
-		}
+		fails(t, errOf(ma.Request(soon(t), f, 3, large)), ErrTooLarge, "a request")
 		replied := make(chan error, 1)
 		go func() {
 			msg, err := ma.Recv(soon(t))
@@ -98,9 +96,7 @@ func TestNeverHeld(t *testing.T) {
 		}()
 		c, err := mb.RequestBytes(soon(t), flow(t, b, ma), 4, []byte("?"))
 		must(t, err)
-		if _, err := c.Wait(soon(t)); !errors.Is(err, ErrTooLarge) {
-			t.Errorf("a call whose reply is too large: %v", err)
-		}
+		fails(t, errOf(c.Wait(soon(t))), ErrTooLarge, "a call whose reply is too large")
 		fails(t, <-replied, ErrTooLarge, "a reply")
 		noErr(t, f.try(soon(t), 5, 2<<20))
 		take(t, mb, Tag(5))

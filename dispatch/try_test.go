@@ -128,9 +128,7 @@ func TestTrySendGivesBack(t *testing.T) {
 			})
 			take(t, mb, Tag(2))
 			for i := range 40 { // both sides still count alike, over the same link
-				if err := f.try(soon(t), 3, 50_000); err != nil {
-					t.Fatalf("message %d: %v", i, err)
-				}
+				must(t, f.try(soon(t), 3, 50_000), "message %d", i)
 				take(t, mb, Tag(3))
 			}
 			if p := promised(mb); p > 3*FirstCredit {
