@@ -30,15 +30,20 @@ func (c *slowConn) Send(fs []subsys.Frame) (int, error) {
 	return c.fakeConn.Send(fs)
 }
 
+// slowLink returns a link with a slowConn, which closes entered at its first Send.
+func slowLink(t *testing.T) (l *link, c *slowConn, entered chan struct{}) {
+	d := newWorld().node(t, 1, inproc.NewNetwork().Transport())
+	l, entered = newLink(d, linkKey{peer: resource.MakeGID(1, 2, 0)}), make(chan struct{})
+	c = &slowConn{entered: entered, leave: make(chan struct{})}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	must(t, l.bindLocked(&endpoint{d: d}, c, &wire.Attach{Session: 7, Gen: 1}))
+	return l, c, entered
+}
+
 // The goodbye is written, although another goroutine writes when it is queued.
 func TestByeBehindAWriter(t *testing.T) {
-	d := newWorld().node(t, 1, inproc.NewNetwork().Transport())
-	l := newLink(d, linkKey{peer: resource.MakeGID(1, 2, 0)})
-	c := &slowConn{entered: make(chan struct{}), leave: make(chan struct{})}
-	entered := c.entered
-	l.mu.Lock()
-	must(t, l.bindLocked(&endpoint{d: d}, c, &wire.Attach{Session: 7, Gen: 1}))
-	l.mu.Unlock()
+	l, c, entered := slowLink(t)
 	var wg sync.WaitGroup
 	wg.Go(func() { _ = l.flow(9).SendBytes(context.Background(), 1, 0, []byte("x")) })
 	<-entered
@@ -90,13 +95,7 @@ func TestByeAcknowledges(t *testing.T) {
 // A context that says goodbye has closed, though the peer ends the link while the goodbye is
 // written.
 func TestByeAndRefused(t *testing.T) {
-	d := newWorld().node(t, 1, inproc.NewNetwork().Transport())
-	l := newLink(d, linkKey{peer: resource.MakeGID(1, 2, 0)})
-	c := &slowConn{entered: make(chan struct{}), leave: make(chan struct{})}
-	entered := c.entered
-	l.mu.Lock()
-	must(t, l.bindLocked(&endpoint{d: d}, c, &wire.Attach{Session: 7, Gen: 1}))
-	l.mu.Unlock()
+	l, c, entered := slowLink(t)
 	var wg sync.WaitGroup
 	wg.Go(l.sayGoodbye)
 	<-entered

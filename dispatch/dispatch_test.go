@@ -275,7 +275,7 @@ func TestPingPong(t *testing.T) {
 // Many senders, several mailboxes, all sizes: every message arrives once and in order.
 //
 // Promise (Delivery): Messages from one resource to another arrive in the order in which they were
-// sent, whatever their size. See also TestLanesKeepOrder.
+// sent, whatever their size. See also TestMoves.
 func TestOrderAndCompleteness(t *testing.T) {
 	over(t, transports(), func(t *testing.T, w *world, tr subsys.Transport) {
 		a, b := w.node(t, 1, tr), w.node(t, 2, tr)

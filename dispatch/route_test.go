@@ -259,9 +259,9 @@ func (s brokenSink) Frames(c subsys.Conn, fs []subsys.Frame) error {
 
 var moves = flag.Int("moves", 60, "how often TestMoves moves a link")
 
-// A link moves to and fro between transports, and connections are cut, while both ends send as fast
-// as they can. Nothing is lost, doubled, changed or reordered: neither small messages, nor large
-// ones, nor payloads in the sender's memory.
+// A link moves to and fro between transports, and connections of all lanes are cut, while both ends
+// send as fast as they can. Nothing is lost, doubled, changed or reordered: neither small messages,
+// nor large ones, nor payloads in the sender's memory.
 //
 // Promise (Transports): A link that moves between transports loses, doubles and reorders nothing.
 // See also TestSessionModel.
@@ -280,7 +280,8 @@ func TestMoves(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), eventually.Patience)
 	defer cancel()
-	const flows = 3
+	const flows = 5
+	lanes := [flows]Lane{"", "", "", "shm", "tcp,shm"}
 	sizes := []int{0, 1, 64, 1000, session.Inline, session.Inline + 1, 5000, 20_000, 70_000, session.PieceLen, session.PieceLen + 1, 3*session.PieceLen - 1}
 	var stop atomic.Bool
 	var wg, senders sync.WaitGroup
@@ -296,7 +297,10 @@ func TestMoves(t *testing.T) {
 		for i := range flows {
 			mb := box(t, d[1-from], uint32(10+i), 1<<20)
 			senders.Go(func() {
-				f := flow(t, d[from], mb)
+				f := flowOver(t, d[from], mb, lanes[i])
+				if got, isKnown := d[from].LaneTo(d[1-from].self, mb.serial); isKnown != (lanes[i] != "") || got != lanes[i] {
+					t.Errorf("the lane is said to be %q, not %q", got, lanes[i])
+				}
 				for n := uint64(0); !stop.Load(); n++ {
 					b, err := d[from].Buffer(size(i, n))
 					if err == nil {
@@ -365,26 +369,25 @@ func TestMoves(t *testing.T) {
 		if t.Failed() {
 			break
 		}
-		for k := range d { // a route does not count as bad because its connection was cut
-			if l, _ := onlyLink(d[k], d[1-k]); l != nil {
-				l.mu.Lock()
-				l.backoffs = nil
-				l.mu.Unlock()
-			}
+		for _, d := range d { // a route does not count as bad because its connection was cut
+			d.eachLink(func(l *link) { l.mu.Lock(); l.backoffs = nil; l.mu.Unlock() })
 		}
 		switch rand.IntN(4) {
 		case 0: // a connection breaks, as one end sees it
-			k := rand.IntN(2)
-			if l, _ := onlyLink(d[k], d[1-k]); l != nil {
+			var all []*link
+			d[rand.IntN(2)].eachLink(func(l *link) { all = append(all, l) })
+			if len(all) == 0 {
+				continue
+			}
+			l := all[rand.IntN(len(all))]
+			l.mu.Lock()
+			c := l.conn
+			l.mu.Unlock()
+			if c != nil {
+				c.Close()
 				l.mu.Lock()
-				c := l.conn
+				l.dropFailedLocked(c, errors.New("cut by the test"))
 				l.mu.Unlock()
-				if c != nil {
-					c.Close()
-					l.mu.Lock()
-					l.dropFailedLocked(c, errors.New("cut by the test"))
-					l.mu.Unlock()
-				}
 			}
 		default: // another route is the best one now, and one end or both notice
 			rand.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
