@@ -92,16 +92,15 @@ type Context struct {
 	endLife      stdctx.CancelCauseFunc
 	goroutines   sync.WaitGroup // goroutines of the context
 
-	answers pendingAnswers
+	serial atomic.Uint32 // of the last identifier that was made
+	cache  cache
 
-	serial  atomic.Uint32 // of the last identifier that was made
-	cache   cache
-	lookups pendingLookups
-
-	mu       sync.Mutex    // guards closing
-	closing  bool          // Close has begun
-	closed   chan struct{} // closed when Close has ended
-	closeErr error         // set before closed is closed
+	mu       sync.Mutex                      // guards the next three fields
+	closing  bool                            // Close has begun
+	answers  map[resource.GID]int            // answers to questions for routes under way, by the context that asked
+	lookups  map[resource.GID]*pendingLookup // what goroutines ask on behalf of calls that do not wait, by target
+	closed   chan struct{}                   // closed when Close has ended
+	closeErr error                           // set before closed is closed
 }
 
 // Open returns a new context. See rocl.Open.
@@ -159,7 +158,7 @@ func open(ctx stdctx.Context, cfg *config) (*Context, error) {
 	}
 	c := &Context{
 		cfg: *cfg, rules: rules, dir: dir, self: dir.Self(), pool: buffers.New(bopts...), termsChanged: termsChanged, listening: map[string]bool{},
-		closed: make(chan struct{}),
+		answers: map[resource.GID]int{}, lookups: map[resource.GID]*pendingLookup{}, closed: make(chan struct{}),
 	}
 	c.life, c.endLife = stdctx.WithCancelCause(stdctx.Background())
 	c.cache.init()
@@ -200,7 +199,7 @@ func (c *Context) open(ctx stdctx.Context) ([]string, error) {
 	if err := c.listen(c.cfg.listenAddrs(&terms, c.sealer)); err != nil {
 		return nil, err
 	}
-	addrs := c.addrs()
+	addrs := c.Addrs()
 	l, err := c.describe(addrs)
 	if err == nil {
 		_, err = c.dir.Register(ctx, c.self, l)
@@ -221,9 +220,6 @@ func (c *Context) describe(addrs []string) (*resource.List, error) {
 
 // ID returns the context's identifier, which is also that of the resource that stands for it.
 func (c *Context) ID() resource.GID { return c.self }
-
-// Addrs returns the addresses at which other contexts reach this one.
-func (c *Context) Addrs() []string { return c.addrs() }
 
 // Buffer returns memory of n bytes for the payload of a message. n is from 0 to
 // [dispatch.MaxMessage]. The memory is not zeroed: it holds bytes of an earlier message that this

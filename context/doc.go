@@ -43,13 +43,9 @@
 //
 // # Locks
 //
-// A goroutine that holds a lock of this list takes only locks below it:
-//
-//	pendingLookups.mu  lookups for calls that do not wait
-//	Context.mu         whether Close has begun
-//	pendingAnswers.mu  answers to questions for routes
-//
-// cache.mu is taken while none of these is held. Under it a flow is asked whether it has failed,
-// which takes locks of package dispatch. So that package holds no lock when it calls resolve and
-// cache.ended. It may hold locks when it calls trust and checkSealed, which take none of these.
+// Context.mu guards whether Close has begun, and what goroutines of the context work on. No other lock
+// of this package is taken while it is held, nor is it taken under cache.mu. There a flow is asked
+// whether it has failed, which takes locks of package dispatch. So that package holds no lock when
+// it calls resolve and cache.ended. It may hold locks when it calls trust and checkSealed, which
+// take none of these.
 package context
