@@ -146,8 +146,7 @@ func TestLeast(t *testing.T) {
 		t.Error(&f.Attrs, err)
 	}
 	var loads []string
-	for f, err := range a.FindAll(bg, resource.Match{"role": "worker"}, context.Most("load")) {
-		must(t, err)
+	for _, f := range all(t, a.FindAll(bg, resource.Match{"role": "worker"}, context.Most("load"))) {
 		loads = append(loads, f.Attrs.GetString("load"))
 	}
 	if !slices.Equal(loads[:3], []string{"10", "3", "-1.5"}) || len(loads) != 5 {
@@ -177,13 +176,8 @@ func TestOwner(t *testing.T) {
 		t.Error(f.ID, &f.Attrs, err)
 	}
 	fails(t, errOf(a.Find(bg, of(a, "role", "master"))), directory.ErrNotFound)
-	var all []resource.GID
-	for f, err := range a.FindAll(bg, of(b)) {
-		must(t, err)
-		all = append(all, f.ID)
-	}
-	if slices.SortFunc(all, resource.GID.Compare); !slices.Equal(all, its) {
-		t.Error(all)
+	if ids := idsOf(all(t, a.FindAll(bg, of(b)))); !slices.Equal(ids, its) {
+		t.Error(ids)
 	}
 	if f, err := a.Find(bg, of(b, context.AttrKind, "context")); err != nil || f.ID != b.ID() {
 		t.Error(f.ID, err)

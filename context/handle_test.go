@@ -31,6 +31,16 @@ func handling(t *testing.T, r *context.Resource, f func(*dispatch.Message), opts
 	}
 }
 
+// eachMode runs f with each transport and each way in which Handle makes its calls, of which the
+// inline one has no options.
+func eachMode(t *testing.T, f func(t *testing.T, open func(...context.Option) *context.Context, opts []context.HandleOption)) {
+	eachTransport(t, func(t *testing.T, open func(...context.Option) *context.Context) {
+		for name, opts := range map[string][]context.HandleOption{"inline": nil, "workers": {context.Workers(4)}, "each": {context.EachInOwn()}} {
+			t.Run(name, func(t *testing.T) { f(t, open, opts) })
+		}
+	})
+}
+
 // numbered sends count messages, with the tags 0, 1 and so on.
 func numbered(t *testing.T, from *context.Resource, to resource.GID, count int) {
 	t.Helper()
@@ -48,34 +58,26 @@ func numbered(t *testing.T, from *context.Resource, to resource.GID, count int) 
 // take any time, send, call, and close its context. See also TestHandleConcurrently.
 func TestHandle(t *testing.T) {
 	const count = 1000
-	for name, opts := range map[string][]context.HandleOption{
-		"inline":  nil,
-		"workers": {context.Workers(4)},
-		"each":    {context.EachInOwn()},
-	} {
-		eachTransport(t, func(t *testing.T, open func(...context.Option) *context.Context) {
-			t.Run(name, func(t *testing.T) {
-				client, server := register(t, open(), resource.Attrs{"a": "client"}), register(t, open(), resource.Attrs{"a": "server"})
-				end := handling(t, server, func(m *dispatch.Message) {
-					if string(m.Bytes()) != "work" {
-						t.Errorf("%q", m.Bytes())
-					}
-					noErr(t, server.SendBytes(t.Context(), m.From(), m.Tag(), m.Bytes()))
-				}, opts...)
-				defer end()
-				go numbered(t, client, server.ID(), count)
-				seen := make([]bool, count)
-				for i := range count {
-					m := recv(t, client)
-					if seen[m.Tag()] || name == "inline" && m.Tag() != uint64(i) {
-						t.Fatalf("answer %d is to message %d", i, m.Tag())
-					}
-					seen[m.Tag()] = true
-					m.Release()
-				}
-			})
-		})
-	}
+	eachMode(t, func(t *testing.T, open func(...context.Option) *context.Context, opts []context.HandleOption) {
+		client, server := register(t, open(), nil), register(t, open(), nil)
+		end := handling(t, server, func(m *dispatch.Message) {
+			if string(m.Bytes()) != "work" {
+				t.Errorf("%q", m.Bytes())
+			}
+			noErr(t, server.SendBytes(t.Context(), m.From(), m.Tag(), m.Bytes()))
+		}, opts...)
+		defer end()
+		go numbered(t, client, server.ID(), count)
+		seen := make([]bool, count)
+		for i := range count {
+			m := recv(t, client)
+			if seen[m.Tag()] || opts == nil && m.Tag() != uint64(i) {
+				t.Fatalf("answer %d is to message %d", i, m.Tag())
+			}
+			seen[m.Tag()] = true
+			m.Release()
+		}
+	})
 }
 
 // With Workers(n), n messages are handled at the same time, and no more. With EachInOwn, all are.
@@ -87,7 +89,7 @@ func TestHandleConcurrently(t *testing.T) {
 			sent   int
 			atOnce int
 		}{{context.Workers(3), 10, 3}, {context.EachInOwn(), 10, 10}} {
-			client, server := register(t, open(), resource.Attrs{"a": "client"}), register(t, open(), resource.Attrs{"a": "server"})
+			client, server := register(t, open(), nil), register(t, open(), nil)
 			begun, goOn := make(chan bool, c.sent), make(chan bool)
 			var running, ended atomic.Int32
 			end := handling(t, server, func(*dispatch.Message) {
@@ -119,8 +121,8 @@ func TestHandleConcurrently(t *testing.T) {
 func TestSlowHandler(t *testing.T) {
 	eachTransport(t, func(t *testing.T, open func(...context.Option) *context.Context) {
 		server := open()
-		slow, quick := register(t, server, resource.Attrs{"a": "slow"}), register(t, server, resource.Attrs{"a": "quick"})
-		client := register(t, open(), resource.Attrs{"a": "client"})
+		slow, quick := register(t, server, nil), register(t, server, nil)
+		client := register(t, open(), nil)
 		begun, goOn := make(chan bool), make(chan bool)
 		endSlow := handling(t, slow, func(*dispatch.Message) { close(begun); <-goOn })
 		endQuick := handling(t, quick, func(m *dispatch.Message) {
@@ -143,7 +145,7 @@ func TestSlowHandler(t *testing.T) {
 func TestHandlerMayDoAnything(t *testing.T) {
 	eachTransport(t, func(t *testing.T, open func(...context.Option) *context.Context) {
 		c := open()
-		client, server := register(t, open(), resource.Attrs{"a": "client"}), register(t, c, resource.Attrs{"a": "server"})
+		client, server := register(t, open(), nil), register(t, c, nil)
 		done := make(chan error, 1)
 		go func() {
 			done <- server.Handle(t.Context(), func(m *dispatch.Message) {
@@ -179,7 +181,7 @@ func TestHandlerPanics(t *testing.T) {
 		r.Attrs(func(a slog.Attr) bool { logged = append(logged, a.Key+"="+a.Value.String()); return true })
 	})
 	eachTransport(t, func(t *testing.T, open func(...context.Option) *context.Context) {
-		client, server := register(t, open(), resource.Attrs{"a": "client"}), register(t, open(log), resource.Attrs{"a": "server"})
+		client, server := register(t, open(), nil), register(t, open(log), nil)
 		panics := func(m *dispatch.Message) {
 			if m.Tag() == 0 {
 				panic("the handler's own")
@@ -212,7 +214,7 @@ func TestHandlerPanics(t *testing.T) {
 // Invalid options are refused.
 func TestHandleOptions(t *testing.T) {
 	eachTransport(t, func(t *testing.T, open func(...context.Option) *context.Context) {
-		r := register(t, open(), resource.Attrs{"a": "server"})
+		r := register(t, open(), nil)
 		none := func(*dispatch.Message) {}
 		if err := r.Handle(t.Context(), none, context.Workers(0)); !errors.Is(err, context.ErrWorkers) {
 			t.Error("no workers handle messages")

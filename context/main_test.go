@@ -6,6 +6,8 @@ import (
 	stdctx "context"
 	"errors"
 	"fmt"
+	"iter"
+	"slices"
 	"testing"
 
 	"go.uber.org/goleak"
@@ -98,6 +100,36 @@ func expect(t *testing.T, r *context.Resource, text string) {
 	if string(m.Bytes()) != text {
 		t.Fatalf("received %q, want %q", m.Bytes(), text)
 	}
+}
+
+// all collects what a find yields.
+func all(t testing.TB, found iter.Seq2[context.Found, error]) (fs []context.Found) {
+	t.Helper()
+	for f, err := range found {
+		must(t, err)
+		fs = append(fs, f)
+	}
+	return fs
+}
+
+// idsOf returns the identifiers of what was found, in order.
+func idsOf(fs []context.Found) (ids []resource.GID) {
+	for _, f := range fs {
+		ids = append(ids, f.ID)
+	}
+	slices.SortFunc(ids, resource.GID.Compare)
+	return ids
+}
+
+// registered returns the addresses that the directory has of a context.
+func registered(t testing.TB, c *context.Context) (addrs []string) {
+	t.Helper()
+	f, err := c.Lookup(bg, c.ID())
+	must(t, err)
+	for v := range f.Attrs.Values(context.AttrAddr) {
+		addrs = append(addrs, string(v))
+	}
+	return addrs
 }
 
 // questions returns how many questions f puts to the directory.

@@ -11,6 +11,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -90,10 +91,8 @@ func TestOpenFails(t *testing.T) {
 	c, err := context.Open(bg, memory)
 	must(t, err)
 	defer c.Close()
-	for f, err := range c.FindAll(bg, resource.Match{context.AttrKind: "context"}) {
-		if err != nil || f.ID != c.ID() {
-			t.Errorf("left behind: %v, %v", f.ID, err)
-		}
+	if ids := idsOf(all(t, c.FindAll(bg, resource.Match{context.AttrKind: "context"}))); !slices.Equal(ids, []resource.GID{c.ID()}) {
+		t.Errorf("left behind: %v", ids)
 	}
 }
 
@@ -223,17 +222,8 @@ func TestListenTwice(t *testing.T) {
 		!strings.HasPrefix(a[2], "inproc://") {
 		t.Errorf("addresses %q", a)
 	}
-	f, err := c.Lookup(bg, c.ID())
-	must(t, err)
-	i := 0
-	for v := range f.Attrs.Values(context.AttrAddr) {
-		if string(v) != a[i] {
-			t.Errorf("the directory's address %d is %s", i, v)
-		}
-		i++
-	}
-	if i != 3 {
-		t.Errorf("the directory has %d addresses", i)
+	if got := registered(t, c); !slices.Equal(got, a) {
+		t.Errorf("the directory has the addresses %q, want %q", got, a)
 	}
 }
 
@@ -376,12 +366,8 @@ func TestOpenTogether(t *testing.T) {
 		t.FailNow()
 	}
 	for _, c := range cs {
-		seen := map[resource.GID]bool{}
-		for f, err := range c.FindAll(bg, resource.Match{context.AttrKind: "context"}) {
-			must(t, err)
-			seen[f.ID] = true
-		}
-		if len(seen) != n || !seen[c.ID()] {
+		seen := slices.Compact(idsOf(all(t, c.FindAll(bg, resource.Match{context.AttrKind: "context"}))))
+		if len(seen) != n || !slices.Contains(seen, c.ID()) {
 			t.Errorf("%v sees %d contexts, want %d", c.ID(), len(seen), n)
 		}
 	}

@@ -5,6 +5,7 @@ package context_test
 import (
 	stdctx "context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"net/url"
@@ -199,14 +200,9 @@ func TestHostLater(t *testing.T) {
 	s.SetTerms(directory.Terms{Member: true, Host: "192.0.2.1"}) // not an address of this machine: the context goes on as before
 	s.SetTerms(directory.Terms{Member: true, Host: host})
 	eventually.True(t, "the directory has the new address", func() bool {
-		f, err := c.Lookup(bg, c.ID())
-		must(t, err)
-		for v := range f.Attrs.Values(context.AttrAddr) {
-			if strings.HasPrefix(string(v), "tcp://"+host+":") && slices.Contains(c.Addrs(), string(v)) {
-				return true
-			}
-		}
-		return false
+		return slices.ContainsFunc(registered(t, c), func(at string) bool {
+			return strings.HasPrefix(at, "tcp://"+host+":") && slices.Contains(c.Addrs(), at)
+		})
 	})
 	addr := c.Addrs()[len(c.Addrs())-1]
 	nc, err := net.Dial("tcp", strings.TrimPrefix(addr, "tcp://"))
@@ -262,17 +258,15 @@ func TestClusterAddressMoves(t *testing.T) {
 	set("")
 	s.SetTerms(directory.Terms{Member: true, Host: old})
 	said := make(chan string, 100)
-	c := near(t, s, context.WithTransports(inproc.New(), moving{tcp.New(), &has}), context.WithLogger(slog.New(slog.NewTextHandler(says(said), nil))))
+	c := near(t, s, context.WithTransports(inproc.New(), moving{tcp.New(), &has}), says(said).option())
 	me := register(t, c, nil)
 	send(t, me, me.ID(), "local")
 	expect(t, me, "local")
 	at := func(host string) func() bool {
 		return func() bool {
-			f, err := c.Lookup(bg, c.ID())
-			must(t, err)
 			var hosts []string
-			for v := range f.Attrs.Values(context.AttrAddr) {
-				if u, err := url.Parse(string(v)); err == nil && u.Scheme == "tcp" && u.Hostname() != "127.0.0.1" {
+			for _, at := range registered(t, c) {
+				if u, err := url.Parse(at); err == nil && u.Scheme == "tcp" && u.Hostname() != "127.0.0.1" {
 					hosts = append(hosts, u.Hostname())
 				}
 			}
@@ -326,7 +320,7 @@ func TestAddressesRefused(t *testing.T) {
 	s := directory.NewServer(directory.WithDatabase(db))
 	t.Cleanup(func() { s.Close() })
 	said := make(chan string, 100)
-	c := near(t, s, context.WithLogger(slog.New(slog.NewTextHandler(says(said), nil))))
+	c := near(t, s, says(said).option())
 	f, err := c.Lookup(bg, c.ID())
 	must(t, err)
 	if err := db.Delete(c.ID()); err != nil { // the directory refuses an update now
@@ -340,11 +334,7 @@ func TestAddressesRefused(t *testing.T) {
 		}
 	}
 	must(t, errOf(db.Put(c.ID(), c.ID(), &f.Attrs)))
-	eventually.True(t, "the directory has the new address", func() bool {
-		f, err := c.Lookup(bg, c.ID())
-		must(t, err)
-		return strings.Contains(f.Attrs.String(), "tcp://"+host+":")
-	})
+	eventually.True(t, "the directory has the new address", func() bool { return strings.Contains(fmt.Sprint(registered(t, c)), "tcp://"+host+":") })
 }
 
 // Open says what is wrong with the settings of a member, if it would serve the directory. The
@@ -396,7 +386,7 @@ func TestClusterLost(t *testing.T) {
 	s := nodes(t, 1)[0]
 	s.SetTerms(directory.Terms{Member: true, Cluster: "blue"})
 	said := make(chan string, 10)
-	near(t, s, context.WithLogger(slog.New(slog.NewTextHandler(says(said), nil))))
+	near(t, s, says(said).option())
 	s.SetTerms(directory.Terms{})
 	for end := time.After(eventually.Patience); ; {
 		select {
@@ -412,6 +402,10 @@ func TestClusterLost(t *testing.T) {
 
 // says is a writer that passes on what is logged.
 type says chan<- string
+
+func (s says) option() context.Option {
+	return context.WithLogger(slog.New(slog.NewTextHandler(s, nil)))
+}
 
 func (s says) Write(b []byte) (int, error) {
 	s <- string(b)

@@ -85,29 +85,20 @@ func TestUniqueFails(t *testing.T) {
 	must(t, errOf(s.Database().Put(high, high.Context(), claim)))
 	ctx, cancel := stdctx.WithCancel(bg)
 	done := make(chan error)
+	claims := func(n int) func() bool {
+		return func() bool { return len(all(t, c.FindAll(bg, resource.Match{context.AttrKind: "claim"}))) == n }
+	}
 	begin := func(ctx stdctx.Context) {
 		go func() {
 			_, err := c.Register(ctx, a, context.Unique("role"))
 			done <- err
 		}()
-		eventually.True(t, "there are two claims", func() bool {
-			n := 0
-			for range c.FindAll(bg, resource.Match{context.AttrKind: "claim"}) {
-				n++
-			}
-			return n == 2
-		})
+		eventually.True(t, "there are two claims", claims(2))
 	}
 	begin(ctx)
 	cancel()
 	fails(t, <-done, stdctx.Canceled)
-	eventually.True(t, "its claim goes", func() bool {
-		n := 0
-		for range c.FindAll(bg, resource.Match{context.AttrKind: "claim"}) {
-			n++
-		}
-		return n == 1
-	})
+	eventually.True(t, "its claim goes", claims(1))
 	begin(bg)
 	must(t, s.Database().Delete(high))
 	noErr(t, <-done, "the other one gave up")
