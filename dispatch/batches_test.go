@@ -106,40 +106,34 @@ func TestStartedCallsGoInBatches(t *testing.T) {
 
 // The goroutine that polls writes the replies that other goroutines have queued.
 func TestPollerWritesReplies(t *testing.T) {
-	for name, tr := range transports() {
-		if name == "inproc" {
-			continue
-		}
-		t.Run(name, func(t *testing.T) {
-			w := newWorld()
-			a := w.node(t, 1, tr)
-			b := w.node(t, 2, tr, func(c *Config) { c.Poll.Policy = PollAlways })
-			ma, mb := box(t, a, 1, 0), box(t, b, 1, 0)
-			p, err := ma.RequestBytes(soon(t), flow(t, a, mb), 1, nil)
-			must(t, err)
-			msg := requestAt(t, mb)
-			in := msg.in
-			in.l.mu.Lock() // paced without waking the flusher, which would write in the end
-			in.l.pace.slot = 1
-			in.l.mu.Unlock()
-			b.paced.slots[0].Store(in.l)
-			b.paced.count.Add(1)
-			var polls sync.WaitGroup
-			polls.Go(func() { _, _ = mb.Recv(t.Context()) }) // until the mailbox is closed
-			eventually.True(t, "a goroutine polls", func() bool {
-				if b.token.TryLock() {
-					b.token.Unlock()
-					return false
-				}
-				return true
-			})
-			must(t, mb.ReplyBytes(soon(t), msg, nil))
-			msg.Release()
-			awaitReply(t, p)
-			mb.Close()
-			polls.Wait()
+	over(t, links(), func(t *testing.T, w *world, tr subsys.Transport) {
+		a := w.node(t, 1, tr)
+		b := w.node(t, 2, tr, func(c *Config) { c.Poll.Policy = PollAlways })
+		ma, mb := box(t, a, 1, 0), box(t, b, 1, 0)
+		p, err := ma.RequestBytes(soon(t), flow(t, a, mb), 1, nil)
+		must(t, err)
+		msg := requestAt(t, mb)
+		in := msg.in
+		in.l.mu.Lock() // paced without waking the flusher, which would write in the end
+		in.l.pace.slot = 1
+		in.l.mu.Unlock()
+		b.paced.slots[0].Store(in.l)
+		b.paced.count.Add(1)
+		var polls sync.WaitGroup
+		polls.Go(func() { _, _ = mb.Recv(t.Context()) }) // until the mailbox is closed
+		eventually.True(t, "a goroutine polls", func() bool {
+			if b.token.TryLock() {
+				b.token.Unlock()
+				return false
+			}
+			return true
 		})
-	}
+		must(t, mb.ReplyBytes(soon(t), msg, nil))
+		msg.Release()
+		awaitReply(t, p)
+		mb.Close()
+		polls.Wait()
+	})
 }
 
 // A goroutine that is to write queued frames while another one writes leaves them to that one.

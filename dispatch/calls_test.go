@@ -777,29 +777,26 @@ func TestLocksOfCall(t *testing.T) {
 	if !lock.IsWatched {
 		t.Skip("locks are counted in a build with the tag rocldebug")
 	}
-	for name, tr := range transports() {
-		t.Run(name, func(t *testing.T) {
-			w := newWorld()
-			a, b := w.node(t, 1, tr), w.node(t, 2, tr)
-			ma, mb := box(t, a, 1, 0), box(t, b, 1, 0)
-			f := flow(t, a, mb)
-			one := func() {
-				c, err := ma.RequestBytes(t.Context(), f, 1, []byte("hello"))
-				must(t, err)
-				msg := requestAt(t, mb)
-				must(t, mb.ReplyBytes(t.Context(), msg, []byte("world")))
-				msg.Release()
-				m, err := c.Wait(t.Context())
-				must(t, err)
-				m.Release()
-			}
-			most := 8.2
-			if name == "inproc" {
-				most = 4.2
-			}
-			leastLocks(t, one, most)
-		})
-	}
+	over(t, transports(), func(t *testing.T, w *world, tr subsys.Transport) {
+		a, b := w.node(t, 1, tr), w.node(t, 2, tr)
+		ma, mb := box(t, a, 1, 0), box(t, b, 1, 0)
+		f := flow(t, a, mb)
+		one := func() {
+			c, err := ma.RequestBytes(t.Context(), f, 1, []byte("hello"))
+			must(t, err)
+			msg := requestAt(t, mb)
+			must(t, mb.ReplyBytes(t.Context(), msg, []byte("world")))
+			msg.Release()
+			m, err := c.Wait(t.Context())
+			must(t, err)
+			m.Release()
+		}
+		most := 8.2
+		if tr.Name() == "inproc" {
+			most = 4.2
+		}
+		leastLocks(t, one, most)
+	})
 }
 
 // The end of a target is watched while calls to it are made, and for some time after.

@@ -333,31 +333,28 @@ func TestOrderAndCompleteness(t *testing.T) {
 }
 
 func TestSendToMissing(t *testing.T) {
-	for name, tr := range transports() {
-		t.Run(name, func(t *testing.T) {
-			w := newWorld()
-			reported := make(chan Undelivered, 10)
-			a := w.node(t, 1, tr, func(c *Config) { c.Undelivered = func(u Undelivered) { reported <- u } })
-			b := w.node(t, 2, tr)
-			ctx := soon(t)
-			f, err := a.Flow(b.self, 99)
-			if name == "inproc" { // this transport knows at once
-				if !errors.Is(err, ErrGone) {
-					t.Error(err)
-				}
-				return
+	over(t, transports(), func(t *testing.T, w *world, tr subsys.Transport) {
+		reported := make(chan Undelivered, 10)
+		a := w.node(t, 1, tr, func(c *Config) { c.Undelivered = func(u Undelivered) { reported <- u } })
+		b := w.node(t, 2, tr)
+		ctx := soon(t)
+		f, err := a.Flow(b.self, 99)
+		if tr.Name() == "inproc" { // this transport knows at once
+			if !errors.Is(err, ErrGone) {
+				t.Error(err)
 			}
-			must(t, err)
-			must(t, f.Send(ctx, 5, 7, buf(t, a, "x")))
-			u := <-reported
-			if u.To != b.self.WithSerial(99) || u.From != a.self.WithSerial(5) || u.Tag != 7 || !errors.Is(u.Err, ErrGone) {
-				t.Fatalf("reported %+v", u)
-			}
-			p := buf(t, a, "y")
-			if err := f.Send(ctx, 5, 8, p); !errors.Is(err, ErrGone) {
-				t.Fatalf("second send: %v", err)
-			}
-			p.Release()
-		})
-	}
+			return
+		}
+		must(t, err)
+		must(t, f.Send(ctx, 5, 7, buf(t, a, "x")))
+		u := <-reported
+		if u.To != b.self.WithSerial(99) || u.From != a.self.WithSerial(5) || u.Tag != 7 || !errors.Is(u.Err, ErrGone) {
+			t.Fatalf("reported %+v", u)
+		}
+		p := buf(t, a, "y")
+		if err := f.Send(ctx, 5, 8, p); !errors.Is(err, ErrGone) {
+			t.Fatalf("second send: %v", err)
+		}
+		p.Release()
+	})
 }

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/rocl-go/rocl/resource"
+	"github.com/rocl-go/rocl/subsys"
 	"github.com/rocl-go/rocl/subsys/inproc"
 )
 
@@ -34,85 +35,82 @@ func awaitEnd(t *testing.T, ended chan error, want error) {
 }
 
 func TestOnEnd(t *testing.T) {
-	for name, tr := range transports() {
-		t.Run(name, func(t *testing.T) {
-			w := newWorld()
-			a, b := w.node(t, 1, tr), w.node(t, 2, tr)
+	over(t, transports(), func(t *testing.T, w *world, tr subsys.Transport) {
+		a, b := w.node(t, 1, tr), w.node(t, 2, tr)
 
-			t.Run("deleted", func(t *testing.T) {
-				m := box(t, b, 1, 0)
-				first, _ := onEnd(t, flow(t, a, m))
-				second, cancel := onEnd(t, flow(t, a, m))
-				third, _ := onEnd(t, flow(t, a, m))
-				if !cancel() {
-					t.Fatal("the function had been called")
-				}
-				m.Close()
-				awaitEnd(t, first, ErrGone)
-				awaitEnd(t, third, ErrGone)
-				if cancel() || len(second)+len(first)+len(third) > 0 {
-					t.Fatal("a function was called twice, or after cancel")
-				}
-			})
-			t.Run("behind its messages", func(t *testing.T) {
-				m, mine := box(t, b, 2, 0), box(t, a, 2, 0)
-				ended, _ := onEnd(t, flow(t, a, m))
-				f := flow(t, b, mine)
-				const count = 1000
-				for i := range count {
-					must(t, f.SendBytes(soon(t), m.serial, uint64(i), []byte("last words")))
-				}
-				m.Close()
-				wait, cancel := context.WithCancel(soon(t)) // a receiver makes progress until the end
-				go func() {
-					awaitEnd(t, ended, ErrGone)
-					if n, _ := mine.Len(); n != count {
-						t.Errorf("%d of %d messages before the end", n, count)
-					}
-					cancel()
-				}()
-				if _, err := mine.Recv(wait, Tag(count)); !errors.Is(err, context.Canceled) {
-					t.Fatal(err)
-				}
-			})
-			t.Run("never there", func(t *testing.T) {
-				f, err := a.Flow(b.self, 77)
-				if err != nil && name == "inproc" {
-					return // Flow returns the error at once
-				}
-				must(t, err)
-				ended, _ := onEnd(t, f)
-				awaitEnd(t, ended, ErrGone)
-			})
-			t.Run("already gone", func(t *testing.T) {
-				m := box(t, b, 3, 0)
-				f := flow(t, a, m)
-				must(t, f.SendBytes(soon(t), 1, 0, nil))
-				must(t, errOf(m.Recv(soon(t))))
-				m.Close()
-				ended, _ := onEnd(t, f)
-				awaitEnd(t, ended, ErrGone)
-			})
-			t.Run("with its context", func(t *testing.T) {
-				c := w.node(t, 3, tr)
-				m := box(t, c, 1, 0)
-				f := flow(t, a, m)
-				must(t, f.SendBytes(soon(t), 1, 0, nil))
-				if _, err := m.Recv(soon(t)); err != nil { // now there is a connection
-					t.Fatal(err)
-				}
-				ended, _ := onEnd(t, f)
-				must(t, c.Close(soon(t)))
-				awaitEnd(t, ended, ErrGone)
-			})
-			t.Run("as this context closes", func(t *testing.T) {
-				c := w.node(t, 4, tr)
-				ended, _ := onEnd(t, flow(t, c, box(t, b, 4, 0)))
-				must(t, c.Close(soon(t)))
-				awaitEnd(t, ended, ErrClosed)
-			})
+		t.Run("deleted", func(t *testing.T) {
+			m := box(t, b, 1, 0)
+			first, _ := onEnd(t, flow(t, a, m))
+			second, cancel := onEnd(t, flow(t, a, m))
+			third, _ := onEnd(t, flow(t, a, m))
+			if !cancel() {
+				t.Fatal("the function had been called")
+			}
+			m.Close()
+			awaitEnd(t, first, ErrGone)
+			awaitEnd(t, third, ErrGone)
+			if cancel() || len(second)+len(first)+len(third) > 0 {
+				t.Fatal("a function was called twice, or after cancel")
+			}
 		})
-	}
+		t.Run("behind its messages", func(t *testing.T) {
+			m, mine := box(t, b, 2, 0), box(t, a, 2, 0)
+			ended, _ := onEnd(t, flow(t, a, m))
+			f := flow(t, b, mine)
+			const count = 1000
+			for i := range count {
+				must(t, f.SendBytes(soon(t), m.serial, uint64(i), []byte("last words")))
+			}
+			m.Close()
+			wait, cancel := context.WithCancel(soon(t)) // a receiver makes progress until the end
+			go func() {
+				awaitEnd(t, ended, ErrGone)
+				if n, _ := mine.Len(); n != count {
+					t.Errorf("%d of %d messages before the end", n, count)
+				}
+				cancel()
+			}()
+			if _, err := mine.Recv(wait, Tag(count)); !errors.Is(err, context.Canceled) {
+				t.Fatal(err)
+			}
+		})
+		t.Run("never there", func(t *testing.T) {
+			f, err := a.Flow(b.self, 77)
+			if err != nil && tr.Name() == "inproc" {
+				return // Flow returns the error at once
+			}
+			must(t, err)
+			ended, _ := onEnd(t, f)
+			awaitEnd(t, ended, ErrGone)
+		})
+		t.Run("already gone", func(t *testing.T) {
+			m := box(t, b, 3, 0)
+			f := flow(t, a, m)
+			must(t, f.SendBytes(soon(t), 1, 0, nil))
+			must(t, errOf(m.Recv(soon(t))))
+			m.Close()
+			ended, _ := onEnd(t, f)
+			awaitEnd(t, ended, ErrGone)
+		})
+		t.Run("with its context", func(t *testing.T) {
+			c := w.node(t, 3, tr)
+			m := box(t, c, 1, 0)
+			f := flow(t, a, m)
+			must(t, f.SendBytes(soon(t), 1, 0, nil))
+			if _, err := m.Recv(soon(t)); err != nil { // now there is a connection
+				t.Fatal(err)
+			}
+			ended, _ := onEnd(t, f)
+			must(t, c.Close(soon(t)))
+			awaitEnd(t, ended, ErrGone)
+		})
+		t.Run("as this context closes", func(t *testing.T) {
+			c := w.node(t, 4, tr)
+			ended, _ := onEnd(t, flow(t, c, box(t, b, 4, 0)))
+			must(t, c.Close(soon(t)))
+			awaitEnd(t, ended, ErrClosed)
+		})
+	})
 }
 
 // The counts of a link are added once, though the link is unlinked twice.

@@ -59,51 +59,48 @@ func intact(p []byte) bool {
 // A message a hundred times larger than the amount any connection carries arrives, once and intact,
 // over TCP and TLS.
 func TestLargerThanConnections(t *testing.T) {
-	for name, tr := range streamTransports(t) {
-		t.Run(name, func(t *testing.T) {
-			const after = session.PieceLen + 64<<10
-			w := newWorld()
-			lost := atomic.Int32{}
-			note := func(c *Config) {
-				c.Undelivered = func(Undelivered) { lost.Add(1) }
-				c.GiveUp = time.Minute // handshakes take long on a busy machine
-			}
-			a, b := w.node(t, 1, tr, note), w.node(t, 2, tr, note)
-			rb := newRelay(t, b.Addrs()[0], after, 1<<30)
-			w.setAddrs(a.self)
-			w.setAddrs(b.self, name+"://"+rb.ln.Addr().String())
-			mb := box(t, b, 1, 64<<20)
-			ctx, cancel := context.WithTimeout(context.Background(), eventually.Patience)
+	over(t, streamTransports(t), func(t *testing.T, w *world, tr subsys.Transport) {
+		const after = session.PieceLen + 64<<10
+		lost := atomic.Int32{}
+		note := func(c *Config) {
+			c.Undelivered = func(Undelivered) { lost.Add(1) }
+			c.GiveUp = time.Minute // handshakes take long on a busy machine
+		}
+		a, b := w.node(t, 1, tr, note), w.node(t, 2, tr, note)
+		rb := newRelay(t, b.Addrs()[0], after, 1<<30)
+		w.setAddrs(a.self)
+		w.setAddrs(b.self, tr.Name()+"://"+rb.ln.Addr().String())
+		mb := box(t, b, 1, 64<<20)
+		ctx, cancel := context.WithTimeout(context.Background(), eventually.Patience)
+		defer cancel()
+		defer func() { // runs before the relay waits for its connections
+			rb.cuts.Store(0)
+			cctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 			defer cancel()
-			defer func() { // runs before the relay waits for its connections
-				rb.cuts.Store(0)
-				cctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-				defer cancel()
-				noErr(t, errors.Join(a.Close(cctx), b.Close(cctx)))
-			}()
-			sizes := []int{100 * after, 5, session.PieceLen, session.PieceLen + 1, 3 * session.PieceLen}
-			f := flow(t, a, mb)
-			go func() {
-				for i, n := range sizes {
-					noErr(t, f.Send(ctx, 1, uint64(i), noise(t, a, n, uint64(i))))
-				}
-			}()
+			noErr(t, errors.Join(a.Close(cctx), b.Close(cctx)))
+		}()
+		sizes := []int{100 * after, 5, session.PieceLen, session.PieceLen + 1, 3 * session.PieceLen}
+		f := flow(t, a, mb)
+		go func() {
 			for i, n := range sizes {
-				m, err := mb.Recv(ctx)
-				must(t, err)
-				if m.Tag() != uint64(i) || m.Len() != n || !intact(m.Bytes()) {
-					t.Errorf("message %d of %d bytes in place of %d of %d; intact: %v", m.Tag(), m.Len(), i, n, intact(m.Bytes()))
-				}
-				m.Release()
+				noErr(t, f.Send(ctx, 1, uint64(i), noise(t, a, n, uint64(i))))
 			}
-			if m, err := mb.TryRecv(); !errors.Is(err, ErrEmpty) {
-				t.Errorf("a message too many: %v %v", m, err)
+		}()
+		for i, n := range sizes {
+			m, err := mb.Recv(ctx)
+			must(t, err)
+			if m.Tag() != uint64(i) || m.Len() != n || !intact(m.Bytes()) {
+				t.Errorf("message %d of %d bytes in place of %d of %d; intact: %v", m.Tag(), m.Len(), i, n, intact(m.Bytes()))
 			}
-			if s := a.Stats(); s.Resumed < 50 || lost.Load() > 0 {
-				t.Errorf("%d connections broke, %d messages were reported", s.Resumed, lost.Load())
-			}
-		})
-	}
+			m.Release()
+		}
+		if m, err := mb.TryRecv(); !errors.Is(err, ErrEmpty) {
+			t.Errorf("a message too many: %v %v", m, err)
+		}
+		if s := a.Stats(); s.Resumed < 50 || lost.Load() > 0 {
+			t.Errorf("%d connections broke, %d messages were reported", s.Resumed, lost.Load())
+		}
+	})
 }
 
 // A gate is a relay that lets through as many bytes to its address as the test allows.

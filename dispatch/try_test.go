@@ -103,39 +103,36 @@ func TestTrySendLarge(t *testing.T) {
 // Credit beyond the limit that a refused TrySend has asked for, and does not use, is given back.
 // Other senders continue, and no link ends.
 func TestTrySendGivesBack(t *testing.T) {
-	for name, tr := range transports() {
-		t.Run(name, func(t *testing.T) {
-			w := newWorld()
-			a, b, c := w.node(t, 1, tr), w.node(t, 2, tr), w.node(t, 3, tr)
-			mb := box(t, b, 1, FirstCredit)
-			f := flow(t, a, mb)
-			granted := func() uint64 { mb.mu.Lock(); defer mb.mu.Unlock(); return mb.oversizeEnd }
-			before := granted()
-			if err := f.tries(t, 1, 8*FirstCredit); err != ErrFull && name != "inproc" {
+	over(t, transports(), func(t *testing.T, w *world, tr subsys.Transport) {
+		a, b, c := w.node(t, 1, tr), w.node(t, 2, tr), w.node(t, 3, tr)
+		mb := box(t, b, 1, FirstCredit)
+		f := flow(t, a, mb)
+		granted := func() uint64 { mb.mu.Lock(); defer mb.mu.Unlock(); return mb.oversizeEnd }
+		before := granted()
+		if err := f.tries(t, 1, 8*FirstCredit); err != ErrFull && tr.Name() != "inproc" {
+			t.Fatal(err)
+		} else if err == nil {
+			take(t, mb)
+			must(t, f.tries(t, 1, 60_000))
+			before = granted()
+			if err := f.tries(t, 1, 8*FirstCredit); err != ErrFull {
 				t.Fatal(err)
-			} else if err == nil {
-				take(t, mb)
-				must(t, f.tries(t, 1, 60_000))
-				before = granted()
-				if err := f.tries(t, 1, 8*FirstCredit); err != ErrFull {
-					t.Fatal(err)
-				}
-				take(t, mb)
 			}
-			eventually.True(t, "the grant", func() bool { return granted() != before })
-			eventually.Returns(t, "another large message", func() {
-				noErr(t, flow(t, c, mb).try(soon(t), 2, 8*FirstCredit))
-			})
-			take(t, mb, Tag(2))
-			for i := range 40 { // both sides still count alike, over the same link
-				must(t, f.try(soon(t), 3, 50_000), "message %d", i)
-				take(t, mb, Tag(3))
-			}
-			if p := promised(mb); p > 3*FirstCredit {
-				t.Errorf("%d bytes are promised", p)
-			}
+			take(t, mb)
+		}
+		eventually.True(t, "the grant", func() bool { return granted() != before })
+		eventually.Returns(t, "another large message", func() {
+			noErr(t, flow(t, c, mb).try(soon(t), 2, 8*FirstCredit))
 		})
-	}
+		take(t, mb, Tag(2))
+		for i := range 40 { // both sides still count alike, over the same link
+			must(t, f.try(soon(t), 3, 50_000), "message %d", i)
+			take(t, mb, Tag(3))
+		}
+		if p := promised(mb); p > 3*FirstCredit {
+			t.Errorf("%d bytes are promised", p)
+		}
+	})
 }
 
 // A refused TrySend goes behind the messages that wait, and changes nothing for them.
