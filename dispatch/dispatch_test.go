@@ -231,44 +231,17 @@ func awaitReply(t testing.TB, p Pending) {
 }
 
 func TestPingPong(t *testing.T) {
-	for name, tr := range transports() {
-		for _, poll := range []PollPolicy{PollAdaptive, PollNever, PollAlways} {
-			t.Run(fmt.Sprint(name, poll), func(t *testing.T) {
-				w := newWorld()
+	for _, poll := range []PollPolicy{PollAdaptive, PollNever, PollAlways} {
+		t.Run(poll.String(), func(t *testing.T) {
+			over(t, transports(), func(t *testing.T, w *world, tr subsys.Transport) {
 				policy := func(c *Config) { c.Poll.Policy = poll }
 				a, b := w.node(t, 1, tr, policy), w.node(t, 2, tr, policy)
 				ma, mb := box(t, a, 1, 0), box(t, b, 1, 0)
-				ctx := soon(t)
-				echoed := make(chan error, 1)
-				const rounds = 500
-				go func() {
-					back, _ := b.Flow(a.self, 1)
-					for range rounds {
-						m, err := mb.Recv(ctx)
-						if err == nil {
-							err = back.Send(ctx, 1, m.Tag()+1, m.Buffer())
-							m.Release()
-						}
-						if err != nil {
-							echoed <- err
-							return
-						}
-					}
-					echoed <- nil
-				}()
-				f := flow(t, a, mb)
-				for i := range uint64(rounds) {
-					must(t, f.Send(ctx, 1, i, buf(t, a, fmt.Sprint("ping ", i))))
-					m, err := ma.Recv(ctx, From(b.self.WithSerial(1)), Tag(i+1))
-					must(t, err)
-					if string(m.Bytes()) != fmt.Sprint("ping ", i) {
-						t.Fatalf("round %d: %q", i, m.Bytes())
-					}
-					m.Release()
-				}
-				must(t, <-echoed)
+				echoing(t, b, mb, a)
+				pinging(t, a, flow(t, a, mb), ma, 500)
+				mb.Close()
 			})
-		}
+		})
 	}
 }
 

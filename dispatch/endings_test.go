@@ -7,9 +7,7 @@ import (
 	"errors"
 	"testing"
 
-	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/subsys"
-	"github.com/rocl-go/rocl/subsys/inproc"
 )
 
 // onEnd returns a channel that receives the end of a flow's resource.
@@ -111,17 +109,4 @@ func TestOnEnd(t *testing.T) {
 			awaitEnd(t, ended, ErrClosed)
 		})
 	})
-}
-
-// The counts of a link are added once, though the link is unlinked twice.
-func TestCountedOnce(t *testing.T) {
-	d := newWorld().node(t, 1, inproc.NewNetwork().Transport())
-	l, err := d.link(resource.MakeGID(1, 2, 0))
-	must(t, err)
-	l.traffic.sentB = 10
-	l.endLink(ErrUnreachable)
-	d.unlink(l)
-	if n := d.Stats().SentBytes; n != 10 {
-		t.Errorf("%d bytes sent, not 10", n)
-	}
 }

@@ -256,33 +256,6 @@ func TestMonitorStopRaces(t *testing.T) {
 	})
 }
 
-// A resource that ends as monitors are set is reported to each of them once.
-func TestMonitorAsItDies(t *testing.T) {
-	over(t, transports(), func(t *testing.T, w *world, tr subsys.Transport) {
-		a, b := w.node(t, 1, tr), w.node(t, 2, tr)
-		mine := box(t, a, 1, 0)
-		for i := range uint32(200) {
-			its := box(t, b, 1+i, 0)
-			id := monitored(its)
-			var all sync.WaitGroup
-			all.Go(its.Close)
-			const each = 3
-			for tag := range uint64(each) {
-				all.Go(func() { monitorOf(t, mine, id, tag) })
-			}
-			for range each {
-				msg, err := mine.Recv(soon(t))
-				if err != nil || !msg.IsGone() || msg.From() != id {
-					t.Fatal("not an end:", err)
-				}
-				msg.Release()
-			}
-			all.Wait()
-		}
-		isEmpty(t, mine)
-	})
-}
-
 // Monitors need little memory, in this context and at the peer, and no room in the mailbox that
 // they watch.
 //

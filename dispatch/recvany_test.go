@@ -104,39 +104,6 @@ func TestRecvAnyClosed(t *testing.T) {
 	}
 }
 
-// Messages for several mailboxes that come at the same instant are received one by one.
-func TestRecvAnyAtOnce(t *testing.T) {
-	const n = 4
-	ms, fs := boxes(t, n)
-	for range 500 {
-		var sends sync.WaitGroup
-		start := make(chan struct{})
-		for _, f := range fs {
-			sends.Go(func() {
-				<-start
-				noErr(t, f.SendBytes(context.Background(), 1, 2, nil))
-			})
-		}
-		close(start)
-		var seen [n]bool
-		for range n {
-			i, msg, err := RecvAny(soon(t), ms, Tag(2))
-			must(t, err)
-			if seen[i] || msg.From() != fs[i].in.from.context().WithSerial(1) {
-				t.Fatalf("mailbox %d twice, or a message from %v", i, msg.From())
-			}
-			seen[i] = true
-			msg.Release()
-		}
-		sends.Wait()
-		for _, m := range ms {
-			if n, _ := m.Len(); n > 0 || waiting(m) {
-				t.Fatal("something is left in a mailbox")
-			}
-		}
-	}
-}
-
 // Each message is received once, by RecvAny or Recv, while receives are cancelled and messages put
 // back.
 //

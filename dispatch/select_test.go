@@ -186,24 +186,3 @@ func TestSelectModel(t *testing.T) {
 		}
 	})
 }
-
-// atLeast returns the number that a search finds: the least one with given bits.
-func TestAtLeast(t *testing.T) {
-	for mask := range uint64(16) {
-		for value := range uint64(16) {
-			if value&^mask != 0 {
-				continue
-			}
-			for n := range uint64(16) {
-				got, ok := atLeast(n, mask|^uint64(15), value)
-				want := n
-				for want < 16 && want&mask != value {
-					want++
-				}
-				if ok != (want < 16) || ok && got != want {
-					t.Errorf("atLeast(%d, %b, %b) = %d, %v; want %d", n, mask, value, got, ok, want)
-				}
-			}
-		}
-	}
-}

@@ -215,14 +215,9 @@ func TestGivenUpByTimer(t *testing.T) {
 func TestGivenUpReports(t *testing.T) {
 	for _, isKnown := range []bool{true, false} {
 		t.Run(fmt.Sprint(isKnown), func(t *testing.T) {
-			w := newWorld()
-			reported := make(chan Undelivered, 10)
-			a, b := w.node(t, 1, tcp.New(), unreported(t)), w.node(t, 2, tcp.New(), func(c *Config) { c.Undelivered = func(u Undelivered) { reported <- u } })
-			its := box(t, a, 7, 0)
-			talk(t, b, a, its, 1)
-			f := flow(t, b, its)
-			eventually.True(t, "the link is idle", f.idle)
-			l := f.l
+			h := newHeirWorld(t)
+			b, reported, its := h.b, h.reports, box(t, h.a, 7, 0)
+			l := h.flow(t, its).l
 			l.mu.Lock()
 			l.awaitPenLocked()
 			for i := range 4 { // as if two of them had been written, and the first had arrived
@@ -266,19 +261,12 @@ func TestGivenUpReports(t *testing.T) {
 func TestHeldMessages(t *testing.T) {
 	for _, end := range []string{"gone", "given up", "closed"} {
 		t.Run(end, func(t *testing.T) {
-			w := newWorld()
-			reported := make(chan Undelivered, 10)
-			a, b := w.node(t, 1, tcp.New(), unreported(t)), w.node(t, 2, tcp.New(), func(c *Config) { c.Undelivered = func(u Undelivered) { reported <- u } })
-			its := box(t, a, 7, FirstCredit)
-			talk(t, b, a, its, 1)
-			f := flow(t, b, its)
-			eventually.True(t, "the link is idle", f.idle)
+			h := newHeirWorld(t)
+			a, b, reported, its := h.a, h.b, h.reports, box(t, h.a, 7, FirstCredit)
+			f := h.flow(t, its)
 			l := f.l
 			l.mu.Lock()
-			for i := range 3 {
-				h := subsys.Header{Type: wire.TypeData, Dst: 7, Src: 1, Tag: uint64(i), Len: 40 << 10}
-				l.s.Push(&subsys.Frame{Header: h, Data: make([]byte, h.Len)})
-			}
+			f.push(40<<10, purpose{}, 0, 1, 2)
 			l.mu.Unlock()
 			a.eachLink(func(l *link) { l.endLink(ErrUnreachable) })
 			l.giveUp(fmt.Errorf("%w: of a test", ErrUnreachable), wire.Past{})
