@@ -8,7 +8,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"testing"
 
 	"github.com/rocl-go/rocl/dispatch/internal/session"
@@ -38,7 +37,7 @@ func asksFor(n int) []byte { return binary.LittleEndian.AppendUint32(nil, uint32
 // random returns n random bytes, which are the same each time.
 func random(n int) []byte {
 	p := make([]byte, n)
-	_, _ = rand.NewChaCha8([32]byte(append(asksFor(n), make([]byte, 28)...))).Read(p)
+	fill(p, uint64(n))
 	return p
 }
 
