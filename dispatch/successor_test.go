@@ -218,6 +218,7 @@ func TestGivenUpReports(t *testing.T) {
 			h := newHeirWorld(t)
 			b, reported, its := h.b, h.reports, box(t, h.a, 7, 0)
 			l := h.flow(t, its).l
+			h.leads(h.a.Addrs()...)
 			l.mu.Lock()
 			l.awaitPenLocked()
 			for i := range 4 { // as if two of them had been written, and the first had arrived
@@ -264,6 +265,7 @@ func TestHeldMessages(t *testing.T) {
 			h := newHeirWorld(t)
 			a, b, reported, its := h.a, h.b, h.reports, box(t, h.a, 7, FirstCredit)
 			f := h.flow(t, its)
+			h.leads(h.a.Addrs()...)
 			l := f.l
 			l.mu.Lock()
 			f.push(40<<10, purpose{}, 0, 1, 2)
