@@ -144,6 +144,9 @@ func TestStaleOwner(t *testing.T) {
 		reported := make(reports, 10)
 		a, b, other := open(reported.option()), open(), open()
 		me, you := register(t, a, nil), register(t, b, nil)
+		for range 9 { // no resource of a has the serial number of the last one
+			you = register(t, b, nil)
+		}
 		wrong := map[string]resource.GID{
 			"a living context": other.ID(),
 			"one that ended":   resource.MakeGID(a.ID().Node(), 1<<40, 0),
