@@ -43,9 +43,9 @@
 //
 // # Locks
 //
-// Context.mu guards whether Close has begun, and what goroutines of the context work on. No other lock
-// of this package is taken while it is held, nor is it taken under cache.mu. There a flow is asked
-// whether it has failed, which takes locks of package dispatch. So that package holds no lock when
-// it calls resolve and cache.ended. It may hold locks when it calls trust and checkSealed, which
-// take none of these.
+// Context.mu guards whether Close has begun, and which answers and lookups are under way. While it
+// is held, no other lock of this package is taken. cache.mu is taken while no other lock of this
+// package is held. Under cache.mu a flow is asked whether it has failed, which takes locks of
+// package dispatch. So that package holds no lock when it calls resolve and cache.ended. It may hold
+// locks when it calls trust and checkSealed, which take none of these.
 package context

@@ -113,9 +113,9 @@ func (c *Context) lacks(a listenAddr, err error) bool {
 	return true
 }
 
-// Addrs returns the addresses at which other contexts reach this one. For a port at every address of
-// the machine, they include the host by which the other nodes know this node. They do not include a
-// host by which the nodes knew it before.
+// Addrs returns the addresses at which other contexts reach this one. For a port at every address
+// of the machine, they include the host by which the other nodes know this node. They do not
+// include a host by which the nodes knew it before.
 func (c *Context) Addrs() (all []string) {
 	host := c.dir.Terms().Host
 	for _, at := range c.disp.Addrs() {

@@ -81,8 +81,8 @@ func (r *Resource) SendAll(ctx stdctx.Context, ids []resource.GID, tag uint64, b
 	return nil
 }
 
-// sendAll sends to each of ids with a reference of its own to b. It returns the targets that failed,
-// in order.
+// sendAll sends to each of ids with a reference of its own to b. It returns the targets that
+// failed, in order.
 func (r *Resource) sendAll(ctx stdctx.Context, ids []resource.GID, tag uint64, b *buffers.Buffer) (failed SendErrors) {
 	var later []int // indexes of ids
 	for i, id := range ids {

@@ -101,8 +101,8 @@ type pendingLookup struct {
 // isOld reports whether the lookup has ended with an error that is not returned any more.
 func (a *pendingLookup) isOld() bool { return !a.done.IsZero() && time.Since(a.done) > lookupErrorFor }
 
-// isLookedUp reports whether the directory is asked for a target, or has just answered with an error
-// that no call has returned.
+// isLookedUp reports whether the directory is asked for a target, or has just answered with an
+// error that no call has returned.
 func (c *Context) isLookedUp(to resource.GID) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

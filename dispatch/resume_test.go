@@ -133,8 +133,8 @@ func TestCutAnywhere(t *testing.T) {
 	cutsAt(101, 997, 11_000, func(after int64) { cutOnce(t, after, messages) })
 }
 
-// cutsAt calls cut with numbers of bytes up to most: each one in the long form, else one of step, or
-// with -short one of short. Each run has others.
+// cutsAt calls cut with numbers of bytes up to most: each one in the long form, else one of step,
+// or with -short one of short. Each run has others.
 func cutsAt(step, short, most int64, cut func(after int64)) {
 	switch {
 	case *long:
@@ -424,8 +424,8 @@ func TestCloseDuringEverything(t *testing.T) {
 	})
 }
 
-// closeAmid closes two contexts after a while, in which several goroutines of each send to the other
-// over the lanes in turn, others receive, and one calls meanwhile again and again.
+// closeAmid closes two contexts after a while. Until then goroutines of each context send to the
+// other one over the lanes in turn, others receive, and one calls meanwhile again and again.
 func closeAmid(t *testing.T, a, b *Dispatcher, senders int, lanes []Lane, after time.Duration, meanwhile func(*Dispatcher)) {
 	t.Helper()
 	ctx := soon(t)
