@@ -46,6 +46,6 @@
 // Context.mu guards whether Close has begun, and which answers and lookups are under way. While it
 // is held, no other lock of this package is taken. cache.mu is taken while no other lock of this
 // package is held. Under cache.mu a flow is asked whether it has failed, which takes locks of
-// package dispatch. So that package holds no lock when it calls resolve and cache.ended. It may hold
-// locks when it calls trust and checkSealed, which take none of these.
+// package dispatch. So that package holds no lock when it calls resolve and cache.ended. It may
+// hold locks when it calls trust and checkSealed, which take none of these.
 package context
