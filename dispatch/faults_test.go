@@ -633,7 +633,7 @@ func TestStuckInBothDirections(t *testing.T) {
 					_, err := end.mine.Recv(soon(t), Tag(2))
 					result <- err
 				}()
-				eventually.Within(eventually.Patience, func() bool { end.mine.checkStuck(); return len(result) == 1 })
+				eventually.Within(eventually.Timeout, func() bool { end.mine.checkStuck(); return len(result) == 1 })
 				fails(t, <-result, ErrStuck, "the receive")
 				for range n {
 					take(t, end.mine, Tag(1))

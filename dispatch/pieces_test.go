@@ -71,7 +71,7 @@ func TestLargerThanConnections(t *testing.T) {
 		w.setAddrs(a.self)
 		w.setAddrs(b.self, tr.Name()+"://"+rb.ln.Addr().String())
 		mb := box(t, b, 1, 64<<20)
-		ctx, cancel := context.WithTimeout(context.Background(), eventually.Patience)
+		ctx, cancel := context.WithTimeout(context.Background(), eventually.Timeout)
 		defer cancel()
 		defer func() { // runs before the relay waits for its connections
 			rb.cuts.Store(0)

@@ -535,11 +535,11 @@ func TestCast(t *testing.T) {
 				t.Fatal("there is a group")
 			}
 			isLoopback := v.bind[:4] == "127." // Linux carries groups and broadcasts there
-			testTimeout := 2 * time.Second
+			limit := 2 * time.Second
 			if isLoopback {
-				testTimeout = eventually.Timeout
+				limit = eventually.Timeout
 			}
-			if !eventually.Within(testTimeout, func() bool {
+			if !eventually.Within(limit, func() bool {
 				a.Beacon()
 				return len(b.beacons) > 0 && len(c.beacons) > 0
 			}) {
