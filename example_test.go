@@ -250,7 +250,11 @@ func ExampleRoute() {
 	for _, r := range a.Routes() {
 		fmt.Println(r.Peer == b.ID(), r.Transport, r.Sent, r.SentBytes, r.Changes)
 	}
-	// Output: true inproc 1 5 0
+	routes, err := node.open().RoutesOf(context.Background(), a.ID()) // another context asks
+	fmt.Println(len(routes), err)
+	// Output:
+	// true inproc 1 5 0
+	// 1 <nil>
 }
 
 // Receivers sleep at once, and leave the processor to other work.

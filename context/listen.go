@@ -30,14 +30,14 @@ type listenAddr struct {
 // WithListen gives it, if any. Otherwise it chooses an address, which serves this node. On a node
 // in a cluster, one transport also listens on the host by which the other nodes know this node:
 // TCP, or the sealer if the cluster has a key.
-func (cfg *config) listenAddrs(t *directory.Terms, sealer subsys.Transport) (all []listenAddr) {
+func (cfg *Config) listenAddrs(t *directory.Terms, sealer subsys.Transport) (all []listenAddr) {
 	clusterTransport := "tcp"
 	if t.Sealed {
 		clusterTransport = "tls"
 	}
 	for _, tr := range cfg.withSealer(sealer) {
 		before := len(all)
-		for _, u := range cfg.listen {
+		for _, u := range cfg.Listen {
 			if strings.HasPrefix(u, tr.Name()+"://") {
 				all = append(all, listenAddr{tr, u, true})
 			}
@@ -57,20 +57,20 @@ func (cfg *config) listenAddrs(t *directory.Terms, sealer subsys.Transport) (all
 	return all
 }
 
-// key returns the key of the address in Context.listening.
+// key returns the key of the address in Ports.listening.
 func (a listenAddr) key() string { return a.transport.Name() + " " + a.at }
 
 // listen opens a port at each address. An address that WithListen does not name, and that this
 // machine does not give, is skipped with a log line, unless no port at all can be opened.
-func (c *Context) listen(addrs []listenAddr) error {
+func (p *Ports) listen(addrs []listenAddr) error {
 	var missing error
-	open := len(c.listening) > 0
+	open := len(p.listening) > 0
 	for _, a := range addrs {
-		err := c.disp.Listen(a.transport, a.at)
-		if c.isClusterAddr(a) {
-			if c.lacks(a, err) {
+		err := p.disp.Listen(a.transport, a.at)
+		if p.isClusterAddr(a) {
+			if p.lacks(a, err) {
 				missing = err
-				continue // follow tries again
+				continue // Follow tries again
 			}
 		}
 		switch {
@@ -80,11 +80,11 @@ func (c *Context) listen(addrs []listenAddr) error {
 			missing = err
 			// Cause: no shared memory, loopback, port or permission: see `err`. Remedy: name the
 			// transports by `WithTransports`.
-			c.cfg.logger.Warn("rocl: a transport is not available", "transport", a.transport.Name(), "err", err)
+			p.cfg.Logger.Warn("rocl: a transport is not available", "transport", a.transport.Name(), "err", err)
 		default:
 			return err
 		}
-		c.listening[a.key()] = true
+		p.listening[a.key()] = true
 	}
 	if !open {
 		return missing
@@ -93,22 +93,22 @@ func (c *Context) listen(addrs []listenAddr) error {
 }
 
 // isClusterAddr reports whether a is at the host by which the other nodes know this node.
-func (c *Context) isClusterAddr(a listenAddr) bool {
-	return a.at != "" && !slices.Contains(c.cfg.listen, a.at)
+func (p *Ports) isClusterAddr(a listenAddr) bool {
+	return a.at != "" && !slices.Contains(p.cfg.Listen, a.at)
 }
 
 // lacks notes whether the context lacks its port for other nodes, and reports it: err is what
 // listening at a has returned. Each address is warned of once.
-func (c *Context) lacks(a listenAddr, err error) bool {
+func (p *Ports) lacks(a listenAddr, err error) bool {
 	if err == nil || errors.Is(err, dispatch.ErrClosed) {
-		c.lacking = ""
+		p.lacking = ""
 		return false
 	}
-	if c.lacking != a.at {
-		c.lacking = a.at
+	if p.lacking != a.at {
+		p.lacking = a.at
 		// Cause: the machine [lacks the address](CLUSTER.md#when-the-address-is-not-there). Remedy:
 		// see to the network.
-		c.cfg.logger.Warn("rocl: other nodes do not reach this context: it listens there as soon as the machine has the address", "addr", a.at, "err", err)
+		p.cfg.Logger.Warn("rocl: other nodes do not reach this context: it listens there as soon as the machine has the address", "addr", a.at, "err", err)
 	}
 	return true
 }
@@ -116,15 +116,15 @@ func (c *Context) lacks(a listenAddr, err error) bool {
 // Addrs returns the addresses at which other contexts reach this one. For a port at every address
 // of the machine, they include the host by which the other nodes know this node. They do not
 // include a host by which the nodes knew it before.
-func (c *Context) Addrs() (all []string) {
-	host := c.dir.Terms().Host
-	for _, at := range c.disp.Addrs() {
+func (p *Ports) Addrs() (all []string) {
+	host := p.dir.Terms().Host
+	for _, at := range p.disp.Addrs() {
 		u, err := url.Parse(at)
 		if err != nil || u.Port() == "" || host == "" {
 			all = append(all, at)
 			continue
 		}
-		isNamed := slices.ContainsFunc(c.cfg.listen, func(l string) bool { return strings.HasPrefix(l, u.Scheme+"://") })
+		isNamed := slices.ContainsFunc(p.cfg.Listen, func(l string) bool { return strings.HasPrefix(l, u.Scheme+"://") })
 		if a, err := netip.ParseAddr(u.Hostname()); isNamed && err == nil && a.IsUnspecified() && !isHere(host) {
 			all = append(all, at, u.Scheme+"://"+net.JoinHostPort(host, u.Port()))
 		} else if isNamed || isHere(u.Hostname()) || u.Hostname() == host {
@@ -136,8 +136,8 @@ func (c *Context) Addrs() (all []string) {
 
 // checkListen checks the addresses of WithListen. A transport of the context must listen at each.
 // If the terms demand sealing, no TCP address may be reachable for other nodes.
-func (cfg *config) checkListen(t *directory.Terms, sealer subsys.Transport) error {
-	for _, u := range cfg.listen {
+func (cfg *Config) checkListen(t *directory.Terms, sealer subsys.Transport) error {
+	for _, u := range cfg.Listen {
 		if !slices.ContainsFunc(cfg.withSealer(sealer), func(t subsys.Transport) bool { return strings.HasPrefix(u, t.Name()+"://") }) {
 			return fmt.Errorf("%w: %q: no transport of this context listens there", subsys.ErrAddress, u)
 		}
@@ -157,16 +157,16 @@ func isLoopback(addr string) bool {
 	return loopback.IsHost(u.Hostname())
 }
 
-// usableAddrs returns the addresses of the context peer that are usable from here. On another
+// Usable returns the addresses of the context peer that are usable from here. On another
 // machine a loopback address would mean that machine, so loopback addresses of other nodes are left
 // out. They stay if the cluster's own address is on the loopback interface, because then all nodes
 // are on one machine. In a cluster with a key, TCP addresses of other nodes are left out whatever
 // the peer claims: nothing goes to another node unencrypted.
-func (c *Context) usableAddrs(peer resource.GID, urls []string) []string {
-	if peer.Node() == c.self.Node() {
+func (p *Ports) Usable(peer resource.GID, urls []string) []string {
+	if peer.Node() == p.self.Node() {
 		return urls
 	}
-	t := c.dir.Terms()
+	t := p.dir.Terms()
 	apart := t.Host != "" && !isHere(t.Host)
 	if !apart && !t.Sealed {
 		return urls

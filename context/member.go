@@ -11,17 +11,17 @@ import (
 
 // membership returns options for the case that this context serves the node's directory. isMember
 // reports whether the server would be a member of a cluster.
-func (cfg *config) membership() (opts []directory.Option, isMember bool, err error) {
-	if cfg.member == nil {
+func (cfg *Config) membership() (opts []directory.Option, isMember bool, err error) {
+	if cfg.Member == nil {
 		if bind := os.Getenv("ROCL_BIND"); bind != "" {
 			opts = append(opts, directory.WithMembership(unlinked(bind)))
 		}
 		return opts, false, nil
 	}
-	if err := cfg.member.Check(); err != nil {
+	if err := cfg.Member.Check(); err != nil {
 		return nil, false, err
 	}
-	if o := cfg.member.Option(cfg.cluster, cfg.certs, cfg.logger); o != nil {
+	if o := cfg.Member.Option(cfg.Cluster, cfg.Certificates, cfg.Logger); o != nil {
 		return []directory.Option{o}, true, nil
 	}
 	return nil, false, nil

@@ -28,64 +28,64 @@ type keySet interface {
 // seal makes the sealer if the cluster has a key, and renews its secrets when the keys have
 // changed. The sealer uses the certificates that were given, or else certificates that are made
 // from the keys. Existing connections stay as they are.
-func (c *Context) seal(t *directory.Terms) error {
+func (p *Ports) seal(t *directory.Terms) error {
 	switch {
-	case !t.Sealed || t.Host == "" || len(c.cfg.transports) == 0:
+	case !t.Sealed || t.Host == "" || len(p.cfg.Transports) == 0:
 		return nil
-	case c.secrets != nil:
-		if slices.EqualFunc(t.Keys, c.sealed, bytes.Equal) {
+	case p.secrets != nil:
+		if slices.EqualFunc(t.Keys, p.sealed, bytes.Equal) {
 			return nil
 		}
-		if err := c.secrets.Set(t.Keys...); err != nil {
+		if err := p.secrets.Set(t.Keys...); err != nil {
 			return err
 		}
-	case c.sealer != nil: // of certificates, which it reads again itself
+	case p.sealer != nil: // of certificates, which it reads again itself
 		return nil
 	case t.Certificates:
-		sealer, err := sealerFromFiles(c.cfg.certs)
-		c.sealer = sealer
+		sealer, err := sealerFromFiles(p.cfg.Certificates)
+		p.sealer = sealer
 		return err
 	default:
 		sealer, secrets, err := sealerFromKeys(t)
 		if err != nil {
 			return err
 		}
-		c.sealer, c.secrets = sealer, secrets
+		p.sealer, p.secrets = sealer, secrets
 	}
-	c.sealed = t.Keys
+	p.sealed = t.Keys
 	return nil
 }
 
 // withSealer returns the transports of the context, with the sealer behind TCP, which then serves
 // this node alone. The sealer is left out if the program has set a TLS transport of its own, or no
 // TCP.
-func (cfg *config) withSealer(sealer subsys.Transport) []subsys.Transport {
-	at := slices.IndexFunc(cfg.transports, func(t subsys.Transport) bool { return t.Name() == "tcp" })
-	own := slices.ContainsFunc(cfg.transports, func(t subsys.Transport) bool { return t.Name() == "tls" })
+func (cfg *Config) withSealer(sealer subsys.Transport) []subsys.Transport {
+	at := slices.IndexFunc(cfg.Transports, func(t subsys.Transport) bool { return t.Name() == "tcp" })
+	own := slices.ContainsFunc(cfg.Transports, func(t subsys.Transport) bool { return t.Name() == "tls" })
 	if sealer == nil || at < 0 || own {
-		return cfg.transports
+		return cfg.Transports
 	}
-	return slices.Insert(slices.Clone(cfg.transports), at+1, sealer)
+	return slices.Insert(slices.Clone(cfg.Transports), at+1, sealer)
 }
 
 // checkSealed refuses TCP links with contexts of other nodes, whichever side dials.
-func (c *Context) checkSealed(peer resource.GID, transport string) error {
-	if transport == "tcp" && peer.Node() != c.self.Node() {
+func (p *Ports) checkSealed(peer resource.GID, transport string) error {
+	if transport == "tcp" && peer.Node() != p.self.Node() {
 		return errBare
 	}
 	return nil
 }
 
-// trust returns the conditions on which the dispatcher links with other contexts now.
-func (c *Context) trust() dispatch.Trust {
-	t := c.dir.Terms()
-	name := c.cfg.cluster
+// Trust returns the conditions on which the dispatcher links with other contexts now.
+func (p *Ports) Trust() dispatch.Trust {
+	t := p.dir.Terms()
+	name := p.cfg.Cluster
 	if name == "" {
 		name = t.Cluster
 	}
 	trust := dispatch.Trust{Cluster: name, Keys: t.Keys}
 	if t.Sealed {
-		trust.CheckTransport = c.checkSealed
+		trust.CheckTransport = p.checkSealed
 	}
 	return trust
 }

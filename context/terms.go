@@ -3,6 +3,7 @@
 package context
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -11,7 +12,8 @@ import (
 	"github.com/rocl-go/rocl/directory"
 )
 
-// ErrCluster is returned when the node's directory is in another cluster than [WithCluster] names.
+// ErrCluster is returned when the node's directory is in another cluster than rocl.WithCluster
+// names.
 //
 // Cause: `ROCL_CLUSTER` or `WithCluster` differs from the daemon's `--cluster`. Remedy: use one
 // name.
@@ -31,11 +33,11 @@ var ErrNoTLS = errors.New("rocl: the cluster needs TLS, and this program is buil
 
 // checkTerms checks the directory's terms against the options. If both name a cluster, it must be
 // the same. Certificates must be given if, and only if, the cluster's nodes use certificates.
-func (c *Context) checkTerms(t *directory.Terms) error {
-	switch given := c.cfg.certs.Given(); {
+func (p *Ports) checkTerms(t *directory.Terms) error {
+	switch given := p.cfg.Certificates.Given(); {
 	case !t.Member:
-	case c.cfg.cluster != "" && t.Cluster != c.cfg.cluster:
-		return fmt.Errorf("%w: the directory is in cluster %q, not in %q", ErrCluster, t.Cluster, c.cfg.cluster)
+	case p.cfg.Cluster != "" && t.Cluster != p.cfg.Cluster:
+		return fmt.Errorf("%w: the directory is in cluster %q, not in %q", ErrCluster, t.Cluster, p.cfg.Cluster)
 	case t.Certificates && !given:
 		// Cause: the program lacks the daemon's certificates. Remedy: set `ROCL_TLS_CERT`,
 		// `ROCL_TLS_KEY` and `ROCL_TLS_CA`.
@@ -47,65 +49,65 @@ func (c *Context) checkTerms(t *directory.Terms) error {
 	return nil
 }
 
-// follow applies new terms of the directory until the context closes; a goroutine of its own runs
+// Follow applies new terms of the directory until the context closes; a goroutine of its own runs
 // it. Terms change, for example, when another process serves the node: the new server may be a
-// member of a cluster although the last one was not, or the reverse. follow renews the sealer,
+// member of a cluster although the last one was not, or the reverse. Follow renews the sealer,
 // opens the missing ports and registers their addresses. If the directory refuses the addresses, or
-// the machine does not have the cluster's address, follow tries again after a second. It does not
-// handle keys of links, because trust reads those each time.
-func (c *Context) follow(was directory.Terms, registered []string) {
+// the machine does not have the cluster's address, Follow tries again after a second. It does not
+// handle keys of links, because Trust reads those each time.
+func (p *Ports) Follow(ctx context.Context) {
 	var again <-chan time.Time // receives when something must be tried again; else nil
-	if c.lacking != "" {
+	if p.lacking != "" {
 		again = time.After(time.Second)
 	}
 	for {
 		select {
-		case <-c.termsChanged:
+		case <-p.changed:
 		case <-again:
-		case <-c.life.Done():
+		case <-ctx.Done():
 			return
 		}
-		t := c.dir.Terms()
-		if was.Member && !t.Member {
+		t := p.dir.Terms()
+		if p.terms.Member && !t.Member {
 			// Cause: a program serves where the daemon died. Remedy: start the daemon again.
-			c.cfg.logger.Warn("rocl: the node has left its cluster: the process that serves it now has no settings of a member", "cluster", was.Cluster)
+			p.cfg.Logger.Warn("rocl: the node has left its cluster: the process that serves it now has no settings of a member", "cluster", p.terms.Cluster)
 		}
-		was = t
-		if err := c.checkTerms(&t); err != nil {
+		p.terms = t
+		if err := p.checkTerms(&t); err != nil {
 			// Cause: the new server's cluster or certificates differ. Remedy: use the same settings
 			// everywhere.
-			c.cfg.logger.Warn("rocl: the directory has changed", "err", err)
+			p.cfg.Logger.Warn("rocl: the directory has changed", "err", err)
 		}
-		if err := c.seal(&t); err != nil {
+		if err := p.seal(&t); err != nil {
 			// Cause: TLS cannot be set up. Remedy: correct certificates or key.
-			c.cfg.logger.Warn("rocl: this context and those of other nodes may not reach each other", "err", err)
+			p.cfg.Logger.Warn("rocl: this context and those of other nodes may not reach each other", "err", err)
 		}
-		more := slices.DeleteFunc(c.cfg.listenAddrs(&t, c.sealer), func(a listenAddr) bool { return c.listening[a.key()] })
-		if !slices.ContainsFunc(more, func(a listenAddr) bool { return a.at == c.lacking }) {
-			c.lacking = "" // the cluster has another address now
+		more := slices.DeleteFunc(p.cfg.listenAddrs(&t, p.sealer), func(a listenAddr) bool { return p.listening[a.key()] })
+		if !slices.ContainsFunc(more, func(a listenAddr) bool { return a.at == p.lacking }) {
+			p.lacking = "" // the cluster has another address now
 		}
-		if err := c.listen(more); err != nil {
+		if err := p.listen(more); err != nil {
 			// Cause: the context cannot listen at another address. Remedy: see `err`.
-			c.cfg.logger.Warn("rocl: other nodes may not reach this context", "err", err)
+			p.cfg.Logger.Warn("rocl: other nodes may not reach this context", "err", err)
 		}
-		if again = nil; c.lacking != "" {
+		if again = nil; p.lacking != "" {
 			again = time.After(time.Second)
 		}
-		addrs := c.Addrs()
-		if slices.Equal(addrs, registered) {
+		addrs := p.Addrs()
+		if slices.Equal(addrs, p.registered) {
 			continue
 		}
-		l, err := c.describe(addrs)
+		l, err := describe(addrs)
 		if err == nil {
-			_, err = c.dir.Update(c.life, c.self, 0, l)
+			_, err = p.dir.Update(ctx, p.self, 0, l)
 		}
 		if err == nil {
-			registered = addrs
-		} else if c.life.Err() == nil {
+			p.registered = addrs
+		} else if ctx.Err() == nil {
 			// Cause: they are sent again each second. Remedy: restart the program if it repeats.
-			c.cfg.logger.Warn("rocl: the directory did not take the new addresses", "err", err)
+			p.cfg.Logger.Warn("rocl: the directory did not take the new addresses", "err", err)
 			again = time.After(time.Second)
 		}
-		c.disp.Reconsider()
+		p.disp.Reconsider()
 	}
 }

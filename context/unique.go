@@ -3,7 +3,7 @@
 package context
 
 import (
-	stdctx "context"
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -11,13 +11,6 @@ import (
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/resource"
 )
-
-// Unique makes [Context.Register] fail with rocl.ErrExists if another resource in reach has the
-// same values of these attributes, whichever context registered it and with whichever options. See
-// rocl.Unique.
-func Unique(names ...string) RegisterOption {
-	return func(c *registerConfig) { c.unique = append(c.unique, names...) }
-}
 
 // Protocol: Unique resources
 //
@@ -41,7 +34,8 @@ const kindClaim = "claim"
 
 // A claim is a registration with Unique under way.
 type claim struct {
-	c       *Context
+	dir     *directory.Client
+	life    context.Context // ends when Close begins
 	id      resource.GID
 	pattern resource.List // matches resources with the same values
 	claims  resource.List // the attributes of this claim; matches claims with the same values
@@ -49,8 +43,8 @@ type claim struct {
 
 // newClaim returns a claim for the resource id with the attributes l, of which those with the given
 // names must be unique.
-func newClaim(c *Context, id resource.GID, l *resource.List, names []string) (*claim, error) {
-	k := &claim{c: c, id: id}
+func newClaim(d *Directory, id resource.GID, l *resource.List, names []string) (*claim, error) {
+	k := &claim{dir: d.Client, life: d.life.Context(), id: id}
 	for name, value := range l.All() {
 		if !slices.Contains(names, name) {
 			continue
@@ -64,32 +58,31 @@ func newClaim(c *Context, id resource.GID, l *resource.List, names []string) (*c
 			return nil, fmt.Errorf("%w: %q is to be unique", directory.ErrIncomplete, name)
 		}
 	}
-	return k, k.claims.AddString(AttrKind, kindClaim)
+	return k, k.claims.AddString(directory.AttrKind, kindClaim)
 }
 
 // register registers l when it is certain that no other resource has its values.
-func (k *claim) register(ctx stdctx.Context, l *resource.List) (rev uint64, err error) {
-	dir := k.c.dir
+func (k *claim) register(ctx context.Context, l *resource.List) (rev uint64, err error) {
 	if err := k.checkFree(ctx); err != nil { // usually this finds a conflict, without a claim
 		return 0, err
 	}
-	if rev, err = dir.Register(ctx, k.id, &k.claims); err != nil {
+	if rev, err = k.dir.Register(ctx, k.id, &k.claims); err != nil {
 		return 0, err
 	}
 	if err = k.awaitAlone(ctx); err == nil {
-		if rev, err = dir.Update(ctx, k.id, rev, l); err == nil {
+		if rev, err = k.dir.Update(ctx, k.id, rev, l); err == nil {
 			return rev, nil
 		}
 	}
 	// The claim must be deleted even if ctx has ended: other claims wait for it.
-	wctx, cancel := within(k.c.life, withdrawTime)
+	wctx, cancel := Within(k.life, WithdrawTime)
 	defer cancel()
-	return 0, errors.Join(err, dir.Delete(wctx, k.id))
+	return 0, errors.Join(err, k.dir.Delete(wctx, k.id))
 }
 
 // awaitAlone returns nil when no other resource and no other claim has the values. It waits for
 // claims with a higher identifier.
-func (k *claim) awaitAlone(ctx stdctx.Context) error {
+func (k *claim) awaitAlone(ctx context.Context) error {
 	for {
 		// Claims are looked for first: a claim that becomes a resource meanwhile is then found as a
 		// resource.
@@ -111,8 +104,8 @@ func (k *claim) awaitAlone(ctx stdctx.Context) error {
 
 // checkFree returns an error that matches ErrExists if a resource has the values, and an error that
 // matches ErrPartial if some node could not be asked.
-func (k *claim) checkFree(ctx stdctx.Context) error {
-	ans, err := k.c.dir.Find(ctx, &k.pattern) // it does not match claims
+func (k *claim) checkFree(ctx context.Context) error {
+	ans, err := k.dir.Find(ctx, &k.pattern) // it does not match claims
 	switch {
 	case errors.Is(err, directory.ErrNotFound):
 		return nil
@@ -129,8 +122,8 @@ func (k *claim) existsError(id resource.GID) error {
 
 // hasHigher reports whether a claim with a higher identifier exists. If a claim with a lower
 // identifier exists, hasHigher returns an error that matches ErrExists.
-func (k *claim) hasHigher(ctx stdctx.Context) (some bool, err error) {
-	for ans, err := range k.c.dir.FindAll(ctx, &k.claims) {
+func (k *claim) hasHigher(ctx context.Context) (some bool, err error) {
+	for ans, err := range k.dir.FindAll(ctx, &k.claims) {
 		if err != nil {
 			return false, err
 		}
@@ -147,10 +140,10 @@ func (k *claim) hasHigher(ctx stdctx.Context) (some bool, err error) {
 // awaitHigher waits until no claim with a higher identifier exists: each has become a resource or
 // has been deleted. If a claim with a lower identifier exists, that claim waits for this one, so
 // awaitHigher does not wait: it returns an error that matches ErrExists.
-func (k *claim) awaitHigher(ctx stdctx.Context) error {
+func (k *claim) awaitHigher(ctx context.Context) error {
 	others := map[resource.GID]bool{}
 	synced := false
-	for ev, err := range k.c.dir.Watch(ctx, &k.claims) {
+	for ev, err := range k.dir.Watch(ctx, &k.claims) {
 		switch {
 		case err != nil:
 			return err
@@ -167,5 +160,5 @@ func (k *claim) awaitHigher(ctx stdctx.Context) error {
 			return nil
 		}
 	}
-	return stdctx.Cause(ctx)
+	return context.Cause(ctx)
 }

@@ -14,7 +14,6 @@ import (
 	"time"
 
 	lib "github.com/rocl-go/rocl"
-	roclctx "github.com/rocl-go/rocl/context"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
 	"github.com/rocl-go/rocl/netrocl"
 	"github.com/rocl-go/rocl/rpc"
@@ -69,7 +68,7 @@ func TestUpperPackagesUnreachable(t *testing.T) {
 			}
 			return n.task.Exit(ctx)
 		},
-		"routes":      func(n, far *upper) error { _, err := roclctx.RoutesOf(ctx, n.Context, far.ID()); return err },
+		"routes":      func(n, far *upper) error { _, err := n.Context.RoutesOf(ctx, far.ID()); return err },
 		"kill a task": func(n, far *upper) error { return n.task.Kill(ctx, far.task.ID()) },
 	} {
 		bubble(t, what, func(t *testing.T) {
@@ -106,7 +105,7 @@ func TestReceiveSaysWhyNoConnection(t *testing.T) {
 				_, err := netrocl.Dial(ctx, near.Context, lib.Attrs{"name": "far"})
 				return err
 			},
-			"routes": func(ctx context.Context) error { _, err := roclctx.RoutesOf(ctx, near.Context, far.ID()); return err },
+			"routes": func(ctx context.Context) error { _, err := near.Context.RoutesOf(ctx, far.ID()); return err },
 			"call that is cancelled": func(ctx context.Context) error {
 				p, err := me.StartCallBytes(bg, to.ID(), 1, nil)
 				if err != nil {

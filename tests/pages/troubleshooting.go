@@ -52,21 +52,24 @@ var (
 	remedy      = regexp.MustCompile(`\s+Remedy: `)
 	verb        = regexp.MustCompile(`%[-+# 0]*[\d.]*[a-zA-Z]`)
 	table       = regexp.MustCompile(`(?m)^\{\{(.+)\}\}\n`)
-	exported    = regexp.MustCompile(`(?m)^\t(Err\w+) += (\w+)\.(\w+)`)
 )
 
 // troubleshooting returns the text of docs/TROUBLESHOOTING.md: troubleshooting.md with the messages
 // of each section, sorted.
 func troubleshooting(root string, files []*tree.File) (string, error) {
-	face, err := os.ReadFile(filepath.Join(root, "rocl.go"))
-	if err != nil {
-		return "", err
-	}
 	missing := map[string]bool{} // errors of package rocl without an explanation
 	signs := slices.Clone(levels)
-	for _, m := range exported.FindAllSubmatch(face, -1) {
-		missing[string(m[1])] = true
-		signs = append(signs, string(m[1]))
+	for _, f := range files {
+		if f.Folder() != "." {
+			continue
+		}
+		ast.Inspect(f.File, func(n ast.Node) bool {
+			if v, ok := n.(*ast.ValueSpec); ok && strings.HasPrefix(v.Names[0].Name, "Err") {
+				missing[v.Names[0].Name] = true
+				signs = append(signs, v.Names[0].Name)
+			}
+			return true
+		})
 	}
 	var all []trouble
 	var faults []error

@@ -13,7 +13,6 @@ import (
 
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/cmd/internal/usage"
-	roclctx "github.com/rocl-go/rocl/context"
 	"github.com/rocl-go/rocl/internal/display"
 	"github.com/spf13/cobra"
 )
@@ -85,7 +84,7 @@ func routes(p *timeoutContext, c *rocl.Context) (all []routeJSON, silent int, er
 		asked.Go(func() {
 			rctx, cancel := p.forReply(f.ID)
 			defer cancel()
-			rs, err := roclctx.RoutesOf(rctx, c, f.ID)
+			rs, err := c.RoutesOf(rctx, f.ID)
 			err = orLate(rctx, err)
 			mu.Lock()
 			defer mu.Unlock()
