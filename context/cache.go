@@ -23,7 +23,6 @@ type cache struct {
 	addrs  map[resource.GID]*addresses     // addresses of contexts
 	added  int                             // number of flows added since the last sweep
 	gone   map[resource.GID]struct{}       // contexts whose links have ended since the last sweep
-	deaths map[resource.NodeID]*death      // recent answers to whether nodes are dead
 }
 
 // minSweep is the least number of flows added, or of links ended, before a sweep.
