@@ -55,7 +55,6 @@ type inflow struct {
 	needFor   outgoing    // the message for which the sender waits, if the sender has told
 	posted    uint64      // the part of granted-consumed for messages that come to the program's own memory: nothing counts it
 	postedOut uint64      // the part of posted that has not arrived
-	pin       *pin        // the pin of the last message that was stored
 	waiters   waitlist    // goroutines of a sender in this process that wait for credit
 	isClosed  bool        // the link has ended, or the context of this process that sends has closed
 	endings   endings     // functions of a sender in this process; see OnEnd

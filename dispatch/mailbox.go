@@ -61,16 +61,6 @@ type Mailbox struct {
 	oversize    *inflow              // the one sender with a grant beyond the limit; nil: none
 	oversizeEnd uint64               // the end of that grant: oversize becomes nil when as much is consumed
 
-	// Memory that the stored messages keep from reuse (pins.go).
-	dense     uint64   // bytes of which twice as many may be held, however little is stored
-	held      uint64   // bytes of memory that the stored messages keep from reuse
-	pins      *pin     // unused pins
-	pinAgain  *pin     // the pin of the last message that was put back
-	sparse    int      // sparse pins; while there are any, the sweeper is set
-	compacted *Message // the last message that compact came to
-	swept     *Message // the last message that sweep came to
-	sweeps    uint32   // how often sweep has been called
-
 	// Receivers, and other takers of messages.
 	waiters  receivers
 	handle   func(*Message) bool // called for each message; nil: messages wait for receivers
@@ -84,8 +74,6 @@ type Mailbox struct {
 	onCancel    map[cancelKey]func(error) // functions of OnCancel; nil before the first
 
 	// Timers, and what they compare.
-	sweeper          *time.Timer      // calls sweep; nil until first set
-	isSweeping       bool             // the sweeper is set
 	oversizeTimer    *time.Timer      // calls checkOversize; nil: no sender waits
 	oversizeSeen     oversizeProgress // the sender with such a grant when checkOversize looked last
 	stuck            stuckWatch
@@ -100,12 +88,8 @@ func newMailbox(d *Dispatcher, serial uint32, limit int) *Mailbox {
 		limit = d.cfg.Mailbox
 	}
 	m := &Mailbox{d: d, serial: serial, limit: uint64(limit)}
-	m.dense = max(m.limit, FirstCredit)
 	if serial&Bounded == 0 {
-		m.limit = m.dense
-	}
-	if d.memory > 0 {
-		m.dense = min(m.dense, d.memory/8)
+		m.limit = max(m.limit, FirstCredit)
 	}
 	m.divideLimitLocked(0)
 	return m
@@ -137,27 +121,40 @@ func (m *Mailbox) deliver(in *inflow, fs []subsys.Frame, size int, call uint64) 
 	m.stored += c
 	m.addOutstandingLocked(in, -int64(c))
 	for len(fs) > 0 {
-		n := 1
-		for n < len(fs) && n < batchMost && fs[n].Buf == fs[0].Buf {
-			n++
-		}
-		if n < batchLeast {
-			n = 1
-		}
-		m.d.eachMessage(fs[:n], func(i int, msg *Message) {
-			f := &fs[i]
-			msg.data, msg.tag, msg.in = f.Data, f.Tag, in
-			msg.from = in.l.peer.WithSerial(f.Src)
-			msg.isForgotten = f.Flags&wire.FlagForget != 0
-			if call != 0 && m.calls == nil {
-				msg.call = call
+		n := togetherMost(fs)
+		switch {
+		case n > 1 && m.calls != nil:
+			for r := m.d.runOf(in, fs[:n]); r.hasMore(); {
+				m.calls.replyLocked(r.take())
 			}
-			m.putLocked(msg)
-		})
+		case n > 1 && m.storesRunsLocked():
+			m.storeRunLocked(m.d.runOf(in, fs[:n]))
+		default:
+			n = 1
+			m.putLocked(m.messageOf(in, &fs[0], call))
+		}
 		fs = fs[n:]
 	}
 	m.arrivedLocked(in)
 	return nil
+}
+
+// messageOf returns the message of a frame, which is the request of the call with a number, or
+// another message if call is 0.
+func (m *Mailbox) messageOf(in *inflow, f *subsys.Frame, call uint64) *Message {
+	msg := m.d.message()
+	msg.buf, msg.data, msg.tag, msg.in = f.Buf, f.Data, f.Tag, in
+	msg.from = in.l.peer.WithSerial(f.Src)
+	msg.isForgotten = f.Flags&wire.FlagForget != 0
+	if m.calls == nil {
+		msg.call = call
+	}
+	if f.Spare {
+		f.Buf = nil
+	} else if f.Buf != nil {
+		f.Buf.Retain()
+	}
+	return msg
 }
 
 // arrivedLocked grants the next sender its credit if the message beyond the limit has arrived. A
@@ -186,11 +183,14 @@ func (m *Mailbox) putLocked(msg *Message) {
 	if msg.call != 0 {
 		msg.came = max(m.d.clock(), 1)
 	}
+	m.keepDenseLocked(msg)
+	m.storeLocked(msg)
+}
+
+// storeLocked adds a message to the list. mu must be held.
+func (m *Mailbox) storeLocked(msg *Message) {
 	m.messages.PushBack(msg, &msg.place)
 	m.count++
-	if m.countMemoryLocked(msg); m.held > 2*m.dense {
-		m.compactLocked()
-	}
 	if m.handle != nil && !m.handling && !m.closed {
 		m.handling = true
 		m.d.running.Add(1) // before Close waits, which takes mu first
@@ -243,15 +243,12 @@ func (m *Mailbox) unlinkLocked(msg *Message) {
 	if m.matcher != nil {
 		m.matcher.remove(m, msg)
 	}
-	if m.compacted == msg {
-		m.compacted = msg.place.Prev()
-	}
-	if m.swept == msg {
-		m.swept = msg.place.Prev()
-	}
-	m.messages.Remove(&msg.place)
 	m.count--
-	m.uncountMemoryLocked(msg)
+	if msg.rest != nil {
+		m.unlinkRunLocked(msg)
+	} else {
+		m.messages.Remove(&msg.place)
+	}
 }
 
 // Len returns the number of stored messages, and their charged bytes.
@@ -279,14 +276,12 @@ func (m *Mailbox) Close() {
 	}
 	m.stuck.end()
 	m.closed = true
+	m.expandLocked()
 	msgs, ins, waiting := m.messages, m.inflows, m.creditQueue
 	m.inflows = nil
 	m.messages = list.List[Message]{}
 	m.count, m.stored, m.creditQueue = 0, 0, nil
-	m.held, m.pins, m.pinAgain, m.sparse, m.compacted, m.swept, m.matcher = 0, nil, nil, 0, nil, nil, nil
-	if m.sweeper != nil {
-		m.sweeper.Stop()
-	}
+	m.matcher = nil
 	m.waiters.fireAll()
 	for in := range ins {
 		in.waiters.fireAll()
@@ -312,7 +307,7 @@ func (m *Mailbox) Close() {
 		if msg.in != nil && msg.gone == nil {
 			m.refuse(msg.in, msg)
 		}
-		msg.in, msg.pin, msg.kept, msg.slot = nil, nil, 0, nil
+		msg.in, msg.slot = nil, nil
 		msg.Release()
 	}
 }

@@ -167,6 +167,7 @@ func (m *Mailbox) findLocked(f *Select) *Message {
 
 // findBehind is find for the case that the first message does not match.
 func (m *Mailbox) findBehind(f *Select) *Message {
+	m.expandLocked()
 	x := m.matcher
 	if x == nil {
 		msg := m.messages.First()
@@ -391,14 +392,5 @@ func (x *matcher) replaceBy(msg, o *Message) {
 		if l := &x.looked[i]; l.at == msg {
 			l.at = o
 		}
-	}
-}
-
-// exchange notes that own takes the place of msg in the list of the mailbox, and in the chains.
-func (x *matcher) exchange(msg, own *Message) {
-	x.replaceBy(msg, own)
-	own.slot, msg.slot = msg.slot, nil
-	for s := own.slot; s != nil; s = s.also {
-		s.msg = own
 	}
 }

@@ -29,7 +29,7 @@ func (m *Mailbox) PutBack(msg *Message) error {
 	switch {
 	case m.closed:
 		return ErrClosed
-	case msg.pin != nil || msg.kept != 0 || msg.gone != nil && msg.place.IsListed(): // the message is stored
+	case msg.place.IsListed(): // the message is stored
 		return ErrNotReceived
 	}
 	msg.read = 0
@@ -51,13 +51,11 @@ func (m *Mailbox) PutBack(msg *Message) error {
 		return nil
 	}
 	m.unconsumeLocked(msg)
+	m.keepDenseLocked(msg)
 	m.messages.PushFront(msg, &msg.place)
 	m.count++
 	if m.matcher != nil {
 		m.matcher.prepend(msg)
-	}
-	if m.countMemoryAgainLocked(msg); m.held > 2*m.dense {
-		m.compactLocked()
 	}
 	return nil
 }
@@ -71,20 +69,4 @@ func (m *Mailbox) unconsumeLocked(msg *Message) {
 	m.stored += c
 	msg.in.consumed -= c
 	m.addPromisedLocked(msg.in, int64(c))
-}
-
-// countMemoryAgainLocked is countMemoryLocked for a message that is put back. Such messages share
-// pins among themselves. The pin of the message that was delivered last stays the latest of its
-// sender. mu must be held.
-func (m *Mailbox) countMemoryAgainLocked(msg *Message) {
-	in := msg.in
-	latest := in.pin
-	if p := m.pinAgain; p != nil && p.in == in && p.buf == msg.buf {
-		in.pin = p
-	}
-	m.countMemoryLocked(msg)
-	if msg.pin != nil {
-		m.pinAgain = msg.pin
-	}
-	in.pin = latest
 }

@@ -114,7 +114,7 @@ func TestMemoryBelowWhatWaits(t *testing.T) {
 // when a link is moved there in the midst of a message.
 func TestPieceWaitsForMemory(t *testing.T) {
 	const size, limit = 1 << 20, 8 << 20
-	for name, tr := range allLinks(t) {
+	for name, tr := range allTransports(t) {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld()
 			reported := make(chan Undelivered, 10)
@@ -193,7 +193,7 @@ func TestPieceWaitsForMemory(t *testing.T) {
 // releases the memory.
 func TestMemoryHeld(t *testing.T) {
 	const messages = 300
-	for name, tr := range allLinks(t) {
+	for name, tr := range allTransports(t) {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld()
 			a, b := w.node(t, 1, tr), w.node(t, 2, tr, small(1<<20))
