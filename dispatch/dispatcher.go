@@ -348,6 +348,7 @@ func (d *Dispatcher) publish(m *Mailbox) (*Mailbox, error) {
 func (d *Dispatcher) Serve(serial uint32, limit int, handle func(*Message) bool) error {
 	m := newMailbox(d, serial, limit)
 	m.handle = handle
+	m.handlesAtOnce.Store(true)
 	_, err := d.publish(m)
 	return err
 }

@@ -4,6 +4,7 @@ package dispatch
 
 import (
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/rocl-go/rocl/dispatch/internal/list"
@@ -45,9 +46,11 @@ type Mailbox struct {
 
 	// The stored messages, in the order in which they came.
 	messages list.List[Message]
-	count    int
-	stored   uint64   // charged bytes of the stored messages
-	matcher  *matcher // finds messages for receives with selectors; nil until a receive has passed messages over
+	count    int                        // of all of them, also those that a rest of a run has
+	news     atomic.Pointer[localQueue] // local queues that have messages, the latest first
+	filled   []*localQueue              // local queues that have been stored since a receiver waited
+	stored   uint64                     // charged bytes of the stored messages
+	matcher  *matcher                   // finds messages for receives with selectors; nil until a receive has passed messages over
 
 	// Credit: the accounts of senders, and what they were granted.
 	inflows     map[*inflow]struct{} // accounts of all contexts that send, or may
@@ -62,11 +65,12 @@ type Mailbox struct {
 	oversizeEnd uint64               // the end of that grant: oversize becomes nil when as much is consumed
 
 	// Receivers, and other takers of messages.
-	waiters  receivers
-	handle   func(*Message) bool // called for each message; nil: messages wait for receivers
-	handling bool                // a goroutine runs serve
-	monitors list.List[monitor]  // monitors that put a message into this mailbox
-	gone     *inflow             // the account of those messages; nil before the first
+	waiters       receivers
+	handle        func(*Message) bool // called for each message; nil: messages wait for receivers
+	handling      bool                // a goroutine runs serve
+	handlesAtOnce atomic.Bool         // handle is set, and no goroutine runs serve
+	monitors      list.List[monitor]  // monitors that put a message into this mailbox
+	gone          *inflow             // the account of those messages; nil before the first
 
 	// Calls.
 	calls       *calls                    // the calls, in the mailbox for replies; else nil
@@ -120,15 +124,19 @@ func (m *Mailbox) deliver(in *inflow, fs []subsys.Frame, size int, call uint64) 
 	in.received += c
 	m.stored += c
 	m.addOutstandingLocked(in, -int64(c))
+	m.storeQueuesLocked() // what has come before
 	for len(fs) > 0 {
 		n := togetherMost(fs)
 		switch {
 		case n > 1 && m.calls != nil:
-			for r := m.d.runOf(in, fs[:n]); r.hasMore(); {
-				m.calls.replyLocked(r.take())
+			r := m.d.runOf(in, fs[:n])
+			for i := range n {
+				m.calls.replyLocked(r.message(i))
 			}
 		case n > 1 && m.storesRunsLocked():
-			m.storeRunLocked(m.d.runOf(in, fs[:n]))
+			r := m.d.runOf(in, fs[:n])
+			r.keepDense()
+			m.storeRunLocked(r, 0, n)
 		default:
 			n = 1
 			m.putLocked(m.messageOf(in, &fs[0], call))
@@ -193,6 +201,7 @@ func (m *Mailbox) storeLocked(msg *Message) {
 	m.count++
 	if m.handle != nil && !m.handling && !m.closed {
 		m.handling = true
+		m.handlesAtOnce.Store(false)
 		m.d.running.Add(1) // before Close waits, which takes mu first
 		go m.serve()
 	}
@@ -205,6 +214,12 @@ func (m *Mailbox) serve() {
 		m.mu.Lock()
 		msg := m.matchLocked(&Select{})
 		if msg == nil {
+			m.handlesAtOnce.Store(!m.closed)
+			if m.news.Load() != nil { // the sender has not seen that
+				m.handlesAtOnce.Store(false)
+				m.mu.Unlock()
+				continue
+			}
 			m.handling = false
 			m.mu.Unlock()
 			return
@@ -244,8 +259,9 @@ func (m *Mailbox) unlinkLocked(msg *Message) {
 		m.matcher.remove(m, msg)
 	}
 	m.count--
-	if msg.rest != nil {
-		m.unlinkRunLocked(msg)
+	if msg.rest.of != nil {
+		next := msg.takeRest()
+		m.messages.Replace(&msg.place, next, &next.place)
 	} else {
 		m.messages.Remove(&msg.place)
 	}
@@ -255,6 +271,7 @@ func (m *Mailbox) unlinkLocked(msg *Message) {
 func (m *Mailbox) Len() (messages int, stored uint64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	m.storeQueuesLocked()
 	return m.count, m.stored
 }
 
@@ -266,6 +283,12 @@ func (m *Mailbox) Close() {
 		m.mu.Unlock()
 		return
 	}
+	for in := range m.inflows {
+		if in.l == nil {
+			in.queue.closeLocked()
+		}
+	}
+	m.expandLocked()
 	m.dropPromisesLocked()
 	m.endOversizeLocked()
 	if m.oversizeTimer != nil {
@@ -276,7 +299,6 @@ func (m *Mailbox) Close() {
 	}
 	m.stuck.end()
 	m.closed = true
-	m.expandLocked()
 	msgs, ins, waiting := m.messages, m.inflows, m.creditQueue
 	m.inflows = nil
 	m.messages = list.List[Message]{}

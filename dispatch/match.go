@@ -159,6 +159,10 @@ const mostLooks = 4
 // findLocked returns the first message that f selects, or nil. mu must be held.
 func (m *Mailbox) findLocked(f *Select) *Message {
 	msg := m.messages.First()
+	if msg == nil {
+		m.storeQueuesLocked()
+		msg = m.messages.First()
+	}
 	if msg == nil || f.matches(msg) {
 		return msg
 	}
@@ -167,6 +171,7 @@ func (m *Mailbox) findLocked(f *Select) *Message {
 
 // findBehind is find for the case that the first message does not match.
 func (m *Mailbox) findBehind(f *Select) *Message {
+	m.storeQueuesLocked()
 	m.expandLocked()
 	x := m.matcher
 	if x == nil {

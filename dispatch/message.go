@@ -24,7 +24,7 @@ type Message struct {
 	place  list.Place[Message] // in the mailbox
 	d      *Dispatcher         // set in a message that is part of no run
 	run    *run                // the run that the message is part of; nil: none
-	rest   *run                // the messages behind this one in the mailbox, which have no Message yet; nil: none
+	rest   rest                // the messages behind this one in the mailbox that have no Message yet
 	read   uint32              // bytes of data that Read has returned
 	isHeld bool                // received, and counted in Dispatcher.held
 	isSent bool                // the payload is in a buffer that a sender of this process may hold too
@@ -130,7 +130,7 @@ func (m *Message) Release() {
 		if buf == r.buf {
 			buf = nil
 		}
-		r.drop()
+		r.drop(1)
 	}
 	if isHeld {
 		d.held.Add(-1)

@@ -77,6 +77,8 @@ func (m *Mailbox) Recv(ctx context.Context, sel ...Select) (*Message, error) {
 // addReceiverLocked releases it.
 func (m *Mailbox) addReceiverLocked(w *waiter) {
 	m.waiters.push(w)
+	m.storeQueuesLocked() // a sender may not have seen w
+	m.endQueuesLocked()
 	if !m.isOriginTimerSet && w.sel.namesOrigins() {
 		m.startOriginTimerLocked()
 	}

@@ -21,62 +21,79 @@ import (
 // runMost is the most messages of a run.
 const runMost = 64
 
-// A run has messages of one sending context that came together. They share one reference to the
-// block that they lie in.
+// A run has messages of one sending context that came together.
 type run struct {
 	d     *Dispatcher
 	in    *inflow
-	buf   *buffers.Buffer
-	left  atomic.Int32 // messages that are not released yet
-	next  int          // the first message that is not taken yet
-	n     int
+	buf   *buffers.Buffer     // the block that payloads lie in; nil: none
+	left  atomic.Int32        // messages that are not released yet, and other users of the run
+	n     atomic.Int32        // how many messages it has; grows while it is in a local queue
+	after atomic.Pointer[run] // the next run of the local queue; a run that has one does not grow
 	items [runMost]item
 }
 
 // An item is a message of a run.
 type item struct {
 	data        []byte
+	buf         *buffers.Buffer // the buffer that data lies in; nil: the block
 	tag         uint64
 	src         uint32 // the serial of the sending resource
 	isForgotten bool
 }
 
-// runOf makes a run of the frames fs, at most runMost, whose payloads lie in one buffer.
-func (d *Dispatcher) runOf(in *inflow, fs []subsys.Frame) *run {
+// run returns an empty run with a block, which it owns.
+func (d *Dispatcher) run(in *inflow, block *buffers.Buffer) *run {
 	r, _ := d.runs.Get().(*run)
 	if r == nil {
 		r = new(run)
 	}
-	r.d, r.in, r.buf, r.next, r.n = d, in, fs[0].Buf.Retain(), 0, len(fs)
-	r.left.Store(int32(len(fs)))
-	for i := range fs {
-		f := &fs[i]
-		r.items[i] = item{f.Data, f.Tag, f.Src, f.Flags&wire.FlagForget != 0}
-	}
+	r.d, r.in, r.buf = d, in, block
+	r.n.Store(0)
+	r.after.Store(nil)
 	return r
 }
 
-// take takes the next message of the run.
-func (r *run) take() *Message {
-	it := &r.items[r.next]
-	r.next++
+// runOf makes a run of the frames fs, at most runMost, whose payloads lie in one buffer.
+func (d *Dispatcher) runOf(in *inflow, fs []subsys.Frame) *run {
+	r := d.run(in, fs[0].Buf.Retain())
+	for i := range fs {
+		f := &fs[i]
+		it := &r.items[i]
+		it.data, it.buf, it.tag, it.src, it.isForgotten = f.Data, nil, f.Tag, f.Src, f.Flags&wire.FlagForget != 0
+	}
+	r.left.Store(int32(len(fs)))
+	r.n.Store(int32(len(fs)))
+	return r
+}
+
+// message makes the message number i of the run.
+func (r *run) message(i int) *Message {
+	it := &r.items[i]
 	m := r.d.unused()
 	m.data, m.tag, m.in, m.isForgotten = it.data, it.tag, r.in, it.isForgotten
 	m.from = r.in.from.context().WithSerial(it.src)
 	m.buf, m.run = r.buf, r
+	if it.buf != nil {
+		m.buf, m.isSent = it.buf, true
+	}
 	return m
 }
 
-// hasMore reports whether a message of the run is not taken yet.
-func (r *run) hasMore() bool { return r.next < r.n }
-
-// drop counts the release of one message. The last one gives the block back.
-func (r *run) drop() {
-	if r.left.Add(-1) == 0 {
-		r.buf.Release()
+// drop counts n users less. The last one gives the block back.
+func (r *run) drop(n int) {
+	if r.left.Add(int32(-n)) == 0 {
+		if r.buf != nil {
+			r.buf.Release()
+		}
 		r.buf, r.in = nil, nil
 		r.d.runs.Put(r)
 	}
+}
+
+// A rest is the part of a run behind a message in a mailbox's list.
+type rest struct {
+	of     *run
+	at, to int32 // the messages at, at+1, … to-1
 }
 
 // togetherMost returns how many of the frames fs, at least one, may become one run.
@@ -92,45 +109,45 @@ func togetherMost(fs []subsys.Frame) int {
 // and receives take messages in order. mu must be held.
 func (m *Mailbox) storesRunsLocked() bool { return m.waiters.First() == nil && m.matcher == nil }
 
-// storeRunLocked stores the messages of r. mu must be held.
-func (m *Mailbox) storeRunLocked(r *run) {
-	r.keepDense()
-	msg := r.take()
-	if r.hasMore() {
-		msg.rest = r
+// storeRunLocked stores the messages of r from i up to n. mu must be held.
+func (m *Mailbox) storeRunLocked(r *run, i, n int) {
+	if last := m.messages.Last(); last != nil && last.rest.of == r {
+		last.rest.to = int32(n)
+		m.count += n - i
+		return
 	}
-	m.count += r.n - r.next
+	msg := r.message(i)
+	if i+1 < n {
+		msg.rest = rest{r, int32(i + 1), int32(n)}
+		m.count += n - i - 1
+	}
 	m.storeLocked(msg)
+}
+
+// takeRest makes the next message of msg's rest, which gets what remains of it.
+func (msg *Message) takeRest() *Message {
+	r := &msg.rest
+	next := r.of.message(int(r.at))
+	if r.at++; r.at < r.to {
+		next.rest = *r
+	}
+	*r = rest{}
+	return next
 }
 
 // expandLocked puts all messages of stored runs into the list. mu must be held.
 func (m *Mailbox) expandLocked() {
 	for msg := m.messages.First(); msg != nil; msg = msg.place.Next() {
-		r := msg.rest
-		if r == nil {
+		if msg.rest.of == nil {
 			continue
 		}
-		msg.rest = nil
+		next := msg.takeRest()
+		m.messages.InsertBehind(&msg.place, next, &next.place)
 		m.keepDenseLocked(msg)
-		for at := msg; r.hasMore(); {
-			next := r.take()
-			m.messages.InsertBehind(&at.place, next, &next.place)
+		if next.rest.of == nil {
 			m.keepDenseLocked(next)
-			at, msg = next, next
 		}
 	}
-}
-
-// unlinkRunLocked takes a stored message that has a rest from the list. The next message of the run
-// comes into its place. mu must be held.
-func (m *Mailbox) unlinkRunLocked(msg *Message) {
-	r := msg.rest
-	msg.rest = nil
-	next := r.take()
-	if r.hasMore() {
-		next.rest = r
-	}
-	m.messages.Replace(&msg.place, next, &next.place)
 }
 
 // keepDenseLocked gives the payload of msg, which is stored, memory of its own, if it needs less
@@ -138,7 +155,7 @@ func (m *Mailbox) unlinkRunLocked(msg *Message) {
 // stored messages keep at most about twice the memory that they are charged. Without memory the
 // payload stays in the block: the pool bounds what is kept. mu must be held.
 func (m *Mailbox) keepDenseLocked(msg *Message) {
-	if msg.buf == nil || msg.isSent || msg.buf.Footprint(m.d.cfg.Pool) <= int(2*charge(len(msg.data))) {
+	if msg.buf == nil || msg.isSent || msg.buf.Footprint(msg.buf.Pool()) <= int(2*charge(len(msg.data))) {
 		return
 	}
 	b, err := m.d.cfg.Pool.GetReserved(len(msg.data))
@@ -149,18 +166,18 @@ func (m *Mailbox) keepDenseLocked(msg *Message) {
 	m.d.CountCopy(len(msg.data))
 	msg.moveTo(b)
 	if msg.run != nil {
-		msg.run.drop()
+		msg.run.drop(1)
 		msg.run, msg.d = nil, m.d
 	}
 }
 
 // keepDense is keepDenseLocked for all messages of a run that nothing has been taken from.
 func (r *run) keepDense() {
-	bytes := 0
-	for i := range r.n {
+	bytes, n := 0, int(r.n.Load())
+	for i := range n {
 		bytes += len(r.items[i].data)
 	}
-	if r.buf.Footprint(r.d.cfg.Pool) <= 2*(bytes+overhead*r.n) {
+	if r.buf.Footprint(r.d.cfg.Pool) <= 2*(bytes+overhead*n) {
 		return
 	}
 	b, err := r.d.cfg.Pool.GetReserved(bytes)
@@ -169,10 +186,10 @@ func (r *run) keepDense() {
 	}
 	r.d.CountCopy(bytes)
 	mem := b.Bytes()
-	for i := range r.n {
+	for i := range n {
 		it := &r.items[i]
-		n := copy(mem, it.data)
-		it.data, mem = mem[:n:n], mem[n:]
+		k := copy(mem, it.data)
+		it.data, mem = mem[:k:k], mem[k:]
 	}
 	r.buf.Release()
 	r.buf = b

@@ -24,6 +24,12 @@ func allTransports(t *testing.T) map[string]subsys.Transport {
 	return all
 }
 
+func allLinks(t *testing.T) map[string]subsys.Transport {
+	all := allTransports(t)
+	delete(all, "inproc")
+	return all
+}
+
 // Small messages that stay in a mailbox do not keep the blocks that they were read in, and their
 // payloads stay the same.
 //

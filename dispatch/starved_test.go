@@ -114,7 +114,7 @@ func TestMemoryBelowWhatWaits(t *testing.T) {
 // when a link is moved there in the midst of a message.
 func TestPieceWaitsForMemory(t *testing.T) {
 	const size, limit = 1 << 20, 8 << 20
-	for name, tr := range allTransports(t) {
+	for name, tr := range allLinks(t) {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld()
 			reported := make(chan Undelivered, 10)
