@@ -191,8 +191,7 @@ func (m *Mailbox) putLocked(msg *Message) {
 	if msg.call != 0 {
 		msg.came = max(m.d.clock(), 1)
 	}
-	m.keepDenseLocked(msg)
-	m.storeLocked(msg)
+	m.storeLocked(m.dense(msg))
 }
 
 // storeLocked adds a message to the list. mu must be held.

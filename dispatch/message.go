@@ -126,11 +126,11 @@ func (m *Message) Release() {
 	buf, d, r, isHeld := m.buf, m.d, m.run, m.isHeld
 	*m = Message{}
 	if r != nil {
-		d = r.d
-		if buf == r.buf {
-			buf = nil
+		if buf != r.buf { // of the sender, or a copy
+			buf.Release()
 		}
 		r.drop(1)
+		return
 	}
 	if isHeld {
 		d.held.Add(-1)
@@ -149,18 +149,12 @@ type messagePool struct {
 	runs    sync.Pool
 }
 
-// unused returns an empty message.
-func (d *Dispatcher) unused() *Message {
+// message returns an empty message that is part of no run.
+func (d *Dispatcher) message() *Message {
 	m, _ := d.singles.Get().(*Message)
 	if m == nil {
 		m = new(Message)
 	}
-	return m
-}
-
-// message returns a message that is part of no run.
-func (d *Dispatcher) message() *Message {
-	m := d.unused()
 	m.d = d
 	return m
 }

@@ -51,7 +51,7 @@ func (m *Mailbox) PutBack(msg *Message) error {
 		return nil
 	}
 	m.unconsumeLocked(msg)
-	m.keepDenseLocked(msg)
+	msg = m.dense(msg)
 	m.messages.PushFront(msg, &msg.place)
 	m.count++
 	if m.matcher != nil {

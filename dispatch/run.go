@@ -30,6 +30,7 @@ type run struct {
 	n     atomic.Int32        // how many messages it has; grows while it is in a local queue
 	after atomic.Pointer[run] // the next run of the local queue; a run that has one does not grow
 	items [runMost]item
+	msgs  [runMost]Message // made of the items when they are received
 }
 
 // An item is a message of a run.
@@ -68,8 +69,7 @@ func (d *Dispatcher) runOf(in *inflow, fs []subsys.Frame) *run {
 
 // message makes the message number i of the run.
 func (r *run) message(i int) *Message {
-	it := &r.items[i]
-	m := r.d.unused()
+	it, m := &r.items[i], &r.msgs[i]
 	m.data, m.tag, m.in, m.isForgotten = it.data, it.tag, r.in, it.isForgotten
 	m.from = r.in.from.context().WithSerial(it.src)
 	m.buf, m.run = r.buf, r
@@ -138,40 +138,47 @@ func (msg *Message) takeRest() *Message {
 // expandLocked puts all messages of stored runs into the list. mu must be held.
 func (m *Mailbox) expandLocked() {
 	for msg := m.messages.First(); msg != nil; msg = msg.place.Next() {
-		if msg.rest.of == nil {
+		r := msg.rest
+		if r.of == nil {
 			continue
 		}
-		next := msg.takeRest()
-		m.messages.InsertBehind(&msg.place, next, &next.place)
-		m.keepDenseLocked(msg)
-		if next.rest.of == nil {
-			m.keepDenseLocked(next)
+		msg.rest = rest{}
+		for msg = m.dense(msg); r.at < r.to; r.at++ {
+			next := r.of.message(int(r.at))
+			m.messages.InsertBehind(&msg.place, next, &next.place)
+			msg = m.dense(next)
 		}
 	}
 }
 
-// keepDenseLocked gives the payload of msg, which is stored, memory of its own, if it needs less
-// than half of the block that it lies in: a block comes back when its last message is released. So
-// stored messages keep at most about twice the memory that they are charged. Without memory the
-// payload stays in the block: the pool bounds what is kept. mu must be held.
-func (m *Mailbox) keepDenseLocked(msg *Message) {
+// dense returns msg, or a message in its place whose payload has memory of its own, if the payload
+// needs less than half of the block that it lies in: a block comes back when its last message is
+// released. So stored messages keep at most about twice the memory that they are charged. Without
+// memory the payload stays in the block: the pool bounds what is kept.
+func (m *Mailbox) dense(msg *Message) *Message {
 	if msg.buf == nil || msg.isSent || msg.buf.Footprint(msg.buf.Pool()) <= int(2*charge(len(msg.data))) {
-		return
+		return msg
 	}
 	b, err := m.d.cfg.Pool.GetReserved(len(msg.data))
 	if err != nil {
-		return
+		return msg
 	}
 	copy(b.Bytes(), msg.data)
 	m.d.CountCopy(len(msg.data))
-	msg.moveTo(b)
-	if msg.run != nil {
-		msg.run.drop(1)
-		msg.run, msg.d = nil, m.d
+	if msg.run == nil {
+		msg.moveTo(b)
+		return msg
 	}
+	own := m.d.message()
+	own.buf, own.data, own.from, own.tag, own.in, own.isForgotten = b, b.Bytes(), msg.from, msg.tag, msg.in, msg.isForgotten
+	if msg.place.IsListed() {
+		m.messages.Replace(&msg.place, own, &own.place)
+	}
+	msg.Release()
+	return own
 }
 
-// keepDense is keepDenseLocked for all messages of a run that nothing has been taken from.
+// keepDense is Mailbox.dense for all messages of a run that nothing has been taken from.
 func (r *run) keepDense() {
 	bytes, n := 0, int(r.n.Load())
 	for i := range n {
