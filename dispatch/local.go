@@ -3,6 +3,8 @@
 package dispatch
 
 import (
+	"maps"
+	"slices"
 	"sync/atomic"
 
 	"github.com/rocl-go/rocl/buffers"
@@ -237,6 +239,19 @@ func (m *Mailbox) storeQueueLocked(q *localQueue) {
 		}
 		q.head, q.stored = after, 0
 		r.drop(1)
+	}
+}
+
+// countLocal counts the messages that lie in local queues, to and from this context: they are
+// counted when they are stored.
+func (d *Dispatcher) countLocal() {
+	d.mu.RLock()
+	boxes := slices.AppendSeq(slices.Collect(maps.Values(d.boxes)), maps.Keys(d.passages.flows))
+	d.mu.RUnlock()
+	for _, m := range boxes {
+		m.mu.Lock()
+		m.storeQueuesLocked()
+		m.mu.Unlock()
 	}
 }
 

@@ -193,7 +193,7 @@ func TestPieceWaitsForMemory(t *testing.T) {
 // releases the memory.
 func TestMemoryHeld(t *testing.T) {
 	const messages = 300
-	for name, tr := range allTransports(t) {
+	for name, tr := range allLinks(t) {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld()
 			a, b := w.node(t, 1, tr), w.node(t, 2, tr, small(1<<20))

@@ -24,6 +24,7 @@ type Stats struct {
 // Stats returns the present counts.
 func (d *Dispatcher) Stats() Stats {
 	var t traffic
+	d.countLocal()
 	d.mu.RLock()
 	links := len(d.passages.byPeer)
 	for _, e := range d.passages.byPeer {
