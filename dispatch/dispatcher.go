@@ -210,6 +210,7 @@ func New(cfg Config) *Dispatcher {
 	d.budget.init(cfg.Pool)
 	cfg.Pool.SetWaiter(d)
 	d.handshakes = subsys.NewHandshakes(maxPending)
+	d.localSpin.patience = cfg.Poll.patience(runtime.GOMAXPROCS(0))
 	d.patience = cfg.Poll.patience(runtime.GOMAXPROCS(0))
 	d.keeperCall = make(chan struct{}, 1)
 	d.paced.wake = make(chan struct{}, 1)

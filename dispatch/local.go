@@ -4,10 +4,14 @@ package dispatch
 
 import (
 	"maps"
+	"runtime"
 	"slices"
+	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/rocl-go/rocl/buffers"
+	"github.com/rocl-go/rocl/dispatch/internal/patience"
 	"github.com/rocl-go/rocl/internal/lock"
 )
 
@@ -191,9 +195,11 @@ func (q *localQueue) beginLocked(copies bool, size int) *run {
 		q.first.Store(r)
 		return r
 	}
-	n := int(old.n.Load())
+	unused := runMost - int(old.n.Load())
 	old.after.Store(r)
-	old.drop(runMost - n)
+	if unused > 0 { // otherwise the mailbox may have given the run back
+		old.drop(unused)
+	}
 	return r
 }
 
@@ -286,4 +292,74 @@ func (m *Mailbox) endQueuesLocked() {
 		m.filled[i] = nil
 	}
 	m.filled = m.filled[:0]
+}
+
+// A localSpin decides how long the receivers of a context poll for what comes from within the
+// process, if the context has no connection to poll.
+type localSpin struct {
+	mu       sync.Mutex // held by the receiver that polls: one at a time
+	patience patience.Machine
+}
+
+const newsPolls = 32 // looks for news between two looks at the clock
+
+// spinLocked polls for a message from within the process, if the polling policy says so, and reports
+// whether it has polled. While it polls, senders need not hand their messages over. mu must be held;
+// spinLocked releases it while it polls.
+func (m *Mailbox) spinLocked(done <-chan struct{}) bool {
+	d := m.d
+	s := &d.localSpin
+	if m.closed || d.oneP || d.pollable() != nil || d.paced.count.Load() > 0 || !s.mu.TryLock() {
+		return false
+	}
+	defer s.mu.Unlock()
+	most := s.patience.Next()
+	if most == 0 || !s.patience.Enter() {
+		return false
+	}
+	m.spinners++
+	m.endsSpin.Store(false)
+	m.mu.Unlock()
+	m.pollNews(done, most)
+	s.patience.Leave()
+	m.mu.Lock()
+	m.spinners--
+	return true
+}
+
+// pollNews polls for news for at most most.
+func (m *Mailbox) pollNews(done <-chan struct{}, most time.Duration) {
+	s := &m.d.localSpin
+	var vain vainPolling
+	for i := 1; ; i++ {
+		if m.news.Load() != nil || m.endsSpin.Load() {
+			s.patience.Paid()
+			return
+		}
+		if i%newsPolls != 0 {
+			continue
+		}
+		if isDone(done) || m.d.pollable() != nil {
+			return
+		}
+		if s.patience.IsEndless() {
+			runtime.Gosched()
+			continue
+		}
+		switch vain.check(most) {
+		case hasFailed:
+			s.patience.InVain()
+			return
+		case isCrowded:
+			s.patience.Crowded()
+			return
+		}
+	}
+}
+
+// endSpinLocked makes a receiver that polls look at the list. mu must be held.
+func (m *Mailbox) endSpinLocked() {
+	if m.spinners > 0 {
+		m.endsSpin.Store(true)
+	}
 }

@@ -48,6 +48,8 @@ type Mailbox struct {
 	messages list.List[Message]
 	count    int                        // of all of them, also those that a rest of a run has
 	news     atomic.Pointer[localQueue] // local queues that have messages, the latest first
+	spinners int                        // receivers that poll for news
+	endsSpin atomic.Bool                // they are to look at the list
 	filled   []*localQueue              // local queues that have been stored since a receiver waited
 	stored   uint64                     // charged bytes of the stored messages
 	matcher  *matcher                   // finds messages for receives with selectors; nil until a receive has passed messages over
@@ -198,6 +200,7 @@ func (m *Mailbox) putLocked(msg *Message) {
 func (m *Mailbox) storeLocked(msg *Message) {
 	m.messages.PushBack(msg, &msg.place)
 	m.count++
+	m.endSpinLocked()
 	if m.handle != nil && !m.handling && !m.closed {
 		m.handling = true
 		m.handlesAtOnce.Store(false)
@@ -298,6 +301,7 @@ func (m *Mailbox) Close() {
 	}
 	m.stuck.end()
 	m.closed = true
+	m.endSpinLocked()
 	msgs, ins, waiting := m.messages, m.inflows, m.creditQueue
 	m.inflows = nil
 	m.messages = list.List[Message]{}

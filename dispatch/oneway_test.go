@@ -4,10 +4,12 @@ package dispatch
 
 import (
 	"context"
+	"fmt"
 	"runtime"
 	"testing"
 	"time"
 
+	"github.com/rocl-go/rocl/subsys/inproc"
 	"golang.org/x/sys/unix"
 )
 
@@ -71,4 +73,94 @@ func oneWay(b *testing.B, transport string, isOwn bool) (*Flow, *Mailbox) {
 	}
 	m := box(b, y, 1, 1<<30)
 	return flow(b, x, m), m
+}
+
+// Messages within the process, from some goroutines to one, beside a channel.
+func BenchmarkLocalRate(b *testing.B) {
+	for _, senders := range []int{1, 4} {
+		b.Run(fmt.Sprintf("channel/%d", senders), func(b *testing.B) {
+			c := make(chan [64]byte, 1024)
+			var p [64]byte
+			for s := range senders {
+				go func() {
+					for range (b.N + s) / senders {
+						c <- p
+					}
+				}()
+			}
+			for range b.N {
+				<-c
+			}
+		})
+		b.Run(fmt.Sprintf("rocl/%d", senders), func(b *testing.B) {
+			d := newWorld().node(b, 1, inproc.NewNetwork().Transport())
+			m := box(b, d, 1, 0)
+			f := flow(b, d, m)
+			ctx := context.Background()
+			var p [64]byte
+			b.ResetTimer()
+			for s := range senders {
+				go func() {
+					for range (b.N + s) / senders {
+						if err := f.SendBytes(ctx, 1, 7, p[:]); err != nil {
+							b.Error(err)
+						}
+					}
+				}()
+			}
+			for range b.N {
+				msg, err := m.Recv(ctx)
+				if err != nil {
+					b.Fatal(err)
+				}
+				msg.Release()
+			}
+		})
+	}
+}
+
+// A round trip between two goroutines, beside two channels.
+func BenchmarkLocalRoundTrip(b *testing.B) {
+	b.Run("channel", func(b *testing.B) {
+		there, back := make(chan [64]byte), make(chan [64]byte)
+		go func() {
+			for p := range there {
+				back <- p
+			}
+		}()
+		for b.Loop() {
+			there <- [64]byte{}
+			<-back
+		}
+		close(there)
+	})
+	b.Run("rocl", func(b *testing.B) {
+		d := newWorld().node(b, 1, inproc.NewNetwork().Transport())
+		m, o := box(b, d, 1, 0), box(b, d, 2, 0)
+		to, from := flow(b, d, m), flow(b, d, o)
+		ctx := context.Background()
+		var p [64]byte
+		go func() {
+			for {
+				msg, err := m.Recv(ctx)
+				if err != nil {
+					return
+				}
+				msg.Release()
+				if err := from.SendBytes(ctx, 1, 7, p[:]); err != nil {
+					return
+				}
+			}
+		}()
+		for b.Loop() {
+			if err := to.SendBytes(ctx, 1, 7, p[:]); err != nil {
+				b.Fatal(err)
+			}
+			msg, err := o.Recv(ctx)
+			if err != nil {
+				b.Fatal(err)
+			}
+			msg.Release()
+		}
+	})
 }

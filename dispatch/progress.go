@@ -30,15 +30,16 @@ type progress struct {
 	keeperParked atomic.Bool            // the keeper is parked on the armed gate
 	keeperCall   chan struct{}          // tells the keeper to check at once
 	patience     patience.Machine       // how long waiters poll; the token guards it
-	drivesAlone  int                    // how often the token was taken while the keeper was parked; the token guards it
-	acksDue      atomic.Bool            // a link owes an acknowledgement
-	isAckTimed   atomic.Bool            // a timer of ackSoon runs
-	held         atomic.Int32           // messages that were received and not released, except those of batches
-	fired        atomic.Uint64          // goroutines that were fired while parked
-	ran          atomic.Uint64          // goroutines that were fired while parked and have run since
-	nudged       atomic.Uint64          // goroutines that were nudged while parked and have run
-	pollerParked atomic.Bool            // the goroutine that polled has parked until all woken goroutines have run
-	yields       atomic.Bool            // the token holder yields to woken goroutines, and writes the requests that they queue
+	localSpin    localSpin
+	drivesAlone  int           // how often the token was taken while the keeper was parked; the token guards it
+	acksDue      atomic.Bool   // a link owes an acknowledgement
+	isAckTimed   atomic.Bool   // a timer of ackSoon runs
+	held         atomic.Int32  // messages that were received and not released, except those of batches
+	fired        atomic.Uint64 // goroutines that were fired while parked
+	ran          atomic.Uint64 // goroutines that were fired while parked and have run since
+	nudged       atomic.Uint64 // goroutines that were nudged while parked and have run
+	pollerParked atomic.Bool   // the goroutine that polled has parked until all woken goroutines have run
+	yields       atomic.Bool   // the token holder yields to woken goroutines, and writes the requests that they queue
 
 	parkedMu      lock.Mutex[levelParked]
 	parkedWaiters list.List[waiter]

@@ -54,6 +54,7 @@ func (m *Mailbox) PutBack(msg *Message) error {
 	msg = m.dense(msg)
 	m.messages.PushFront(msg, &msg.place)
 	m.count++
+	m.endSpinLocked()
 	if m.matcher != nil {
 		m.matcher.prepend(msg)
 	}

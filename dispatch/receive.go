@@ -36,7 +36,11 @@ func (m *Mailbox) Recv(ctx context.Context, sel ...Select) (*Message, error) {
 		return nil, m.receiving(err)
 	}
 	m.mu.Lock()
-	if msg := m.matchLocked(f); msg != nil {
+	msg := m.matchLocked(f)
+	if msg == nil && m.spinLocked(ctx.Done()) {
+		msg = m.matchLocked(f) // what has come meanwhile
+	}
+	if msg != nil {
 		return m.handOutLocked(msg), nil
 	}
 	if m.closed {
@@ -58,7 +62,10 @@ func (m *Mailbox) Recv(ctx context.Context, sel ...Select) (*Message, error) {
 	if w.origins != nil {
 		w.origins.stop()
 	}
-	msg, grantee, grant, cause := w.msg, w.grantee, w.grant, w.cause
+	var grantee *inflow
+	var grant uint64
+	var cause error
+	msg, grantee, grant, cause = w.msg, w.grantee, w.grant, w.cause
 	m.d.doneWaiting(w)
 	switch {
 	case msg != nil:

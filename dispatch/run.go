@@ -111,7 +111,7 @@ func (m *Mailbox) storesRunsLocked() bool { return m.waiters.First() == nil && m
 
 // storeRunLocked stores the messages of r from i up to n. mu must be held.
 func (m *Mailbox) storeRunLocked(r *run, i, n int) {
-	if last := m.messages.Last(); last != nil && last.rest.of == r {
+	if last := m.messages.Last(); last != nil && last.rest.of == r && last.rest.to == int32(i) {
 		last.rest.to = int32(n)
 		m.count += n - i
 		return
