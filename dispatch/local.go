@@ -301,15 +301,22 @@ type localSpin struct {
 	patience patience.Machine
 }
 
-const newsPolls = 32 // looks for news between two looks at the clock
+const (
+	newsPolls   = 32 // looks for news between two looks at the clock
+	streamLeast = 16 // messages received without waiting, after which a receiver polls
+)
 
-// spinLocked polls for a message from within the process, if the polling policy says so, and reports
-// whether it has polled. While it polls, senders need not hand their messages over. mu must be held;
+// spinLocked polls for a message from within the process, and reports whether it has polled. It does
+// so if the polling policy says so, and if many messages have come since a receiver waited last: the
+// senders of a stream run on another processor. After a single message the goroutine that is to
+// answer it often needs this one. While it polls, senders need not hand their messages over. mu must be held;
 // spinLocked releases it while it polls.
 func (m *Mailbox) spinLocked(done <-chan struct{}) bool {
 	d := m.d
 	s := &d.localSpin
-	if m.closed || d.oneP || d.pollable() != nil || d.paced.count.Load() > 0 || !s.mu.TryLock() {
+	taken := m.taken
+	m.taken = 0
+	if taken < streamLeast || m.closed || d.oneP || d.pollable() != nil || d.paced.count.Load() > 0 || !s.mu.TryLock() {
 		return false
 	}
 	defer s.mu.Unlock()

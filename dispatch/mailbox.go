@@ -48,6 +48,7 @@ type Mailbox struct {
 	messages list.List[Message]
 	count    int                        // of all of them, also those that a rest of a run has
 	news     atomic.Pointer[localQueue] // local queues that have messages, the latest first
+	taken    int                        // messages taken since a receiver waited last
 	spinners int                        // receivers that poll for news
 	endsSpin atomic.Bool                // they are to look at the list
 	filled   []*localQueue              // local queues that have been stored since a receiver waited
@@ -261,6 +262,7 @@ func (m *Mailbox) unlinkLocked(msg *Message) {
 		m.matcher.remove(m, msg)
 	}
 	m.count--
+	m.taken++
 	if msg.rest.of != nil {
 		next := msg.takeRest()
 		m.messages.Replace(&msg.place, next, &next.place)
