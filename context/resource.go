@@ -171,20 +171,7 @@ func (r *Resource) Peek(sel ...dispatch.Select) (dispatch.Envelope, error) {
 // an error. Any other error of [Resource.Recv] is yielded once and ends the loop. The loop body
 // releases each message.
 func (r *Resource) Messages(ctx stdctx.Context, sel ...dispatch.Select) iter.Seq2[*dispatch.Message, error] {
-	return func(yield func(*dispatch.Message, error) bool) {
-		for {
-			m, err := r.Recv(ctx, sel...)
-			if err != nil {
-				if ctx.Err() == nil && !errors.Is(err, dispatch.ErrClosed) {
-					yield(nil, err)
-				}
-				return
-			}
-			if !yield(m, nil) {
-				return
-			}
-		}
-	}
+	return r.box.Messages(ctx, sel...)
 }
 
 // Waiting returns the number of messages in the mailbox, and their bytes as counted against its

@@ -101,7 +101,7 @@ func (q *localQueue) endLocked() {
 		return
 	}
 	q.head, q.tail, q.room, q.block = nil, nil, nil, 0
-	r.drop(1 + runMost - q.stored)
+	r.drop(1 + len(r.items) - q.stored)
 }
 
 // takeCredit takes the credit for a message charged c. It reports false if the context has less.
@@ -136,7 +136,7 @@ func (q *localQueue) add(src uint32, tag uint64, p []byte, b *buffers.Buffer, is
 		return false
 	}
 	r := q.tail
-	if r == nil || r.n.Load() == runMost || b == nil && len(p) > len(q.room) {
+	if r == nil || int(r.n.Load()) == len(r.items) || b == nil && len(p) > len(q.room) {
 		if r = q.beginLocked(b == nil, len(p)); r == nil {
 			q.mu.Unlock()
 			return false
@@ -187,15 +187,19 @@ func (q *localQueue) beginLocked(copies bool, size int) *run {
 		}
 		block, room = b, b.Bytes()
 	}
-	r := q.f.mb.d.run(q.f.in, block)
-	r.left.Store(runMost + 1) // the queue has one more
+	n := runMost
+	if q.tail == nil || next == blockLeast { // the mailbox has stored what came before
+		n = runLeast
+	}
+	r := q.f.mb.d.run(q.f.in, block, n)
+	r.left.Store(int32(n + 1)) // the queue has one more
 	old := q.tail
 	q.tail, q.room, q.block = r, room, next
 	if old == nil {
 		q.first.Store(r)
 		return r
 	}
-	unused := runMost - int(old.n.Load())
+	unused := len(old.items) - int(old.n.Load())
 	old.after.Store(r)
 	if unused > 0 { // otherwise the mailbox may have given the run back
 		old.drop(unused)
@@ -270,6 +274,9 @@ func (m *Mailbox) storePartLocked(q *localQueue, r *run, i, n int) {
 	c := uint64(bytes + overhead*(n-i))
 	r.in.received += c
 	m.stored += c
+	if r.buf != nil {
+		q.f.dispatcher().countCopies(n-i, bytes)
+	}
 	if e := q.f.passage; e != nil {
 		e.messages.Add(uint64(n - i))
 		e.bytes.Add(uint64(bytes))

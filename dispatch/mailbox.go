@@ -45,15 +45,16 @@ type Mailbox struct {
 	losses losses // lost messages of the resource; has a lock of its own
 
 	// The stored messages, in the order in which they came.
-	messages list.List[Message]
-	count    int                        // of all of them, also those that a rest of a run has
-	news     atomic.Pointer[localQueue] // local queues that have messages, the latest first
-	taken    int                        // messages taken since a receiver waited last
-	spinners int                        // receivers that poll for news
-	endsSpin atomic.Bool                // they are to look at the list
-	filled   []*localQueue              // local queues that have been stored since a receiver waited
-	stored   uint64                     // charged bytes of the stored messages
-	matcher  *matcher                   // finds messages for receives with selectors; nil until a receive has passed messages over
+	messages  list.List[Message]
+	count     int                        // of all of them, also those that a rest of a run has
+	news      atomic.Pointer[localQueue] // local queues that have messages, the latest first
+	iteration *iteration                 // the loop that has taken a run; nil: none
+	taken     int                        // messages taken since a receiver waited last
+	spinners  int                        // receivers that poll for news
+	endsSpin  atomic.Bool                // they are to look at the list
+	filled    []*localQueue              // local queues that have been stored since a receiver waited
+	stored    uint64                     // charged bytes of the stored messages
+	matcher   *matcher                   // finds messages for receives with selectors; nil until a receive has passed messages over
 
 	// Credit: the accounts of senders, and what they were granted.
 	inflows     map[*inflow]struct{} // accounts of all contexts that send, or may
@@ -276,6 +277,9 @@ func (m *Mailbox) Len() (messages int, stored uint64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.storeQueuesLocked()
+	if m.iteration != nil {
+		m.takeBackLocked()
+	}
 	return m.count, m.stored
 }
 
@@ -291,6 +295,9 @@ func (m *Mailbox) Close() {
 		if in.l == nil {
 			in.queue.closeLocked()
 		}
+	}
+	if m.iteration != nil {
+		m.takeBackLocked()
 	}
 	m.expandLocked()
 	m.dropPromisesLocked()

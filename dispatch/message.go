@@ -145,8 +145,9 @@ func (m *Message) Release() {
 
 // messagePool keeps messages and runs for reuse.
 type messagePool struct {
-	singles sync.Pool
-	runs    sync.Pool
+	singles   sync.Pool
+	runs      sync.Pool
+	shortRuns sync.Pool
 }
 
 // message returns an empty message that is part of no run.

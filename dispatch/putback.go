@@ -32,6 +32,9 @@ func (m *Mailbox) PutBack(msg *Message) error {
 	case msg.place.IsListed(): // the message is stored
 		return ErrNotReceived
 	}
+	if m.iteration != nil {
+		m.takeBackLocked()
+	}
 	msg.read = 0
 	if msg.isHeld {
 		msg.isHeld = false
@@ -50,7 +53,9 @@ func (m *Mailbox) PutBack(msg *Message) error {
 		w.finish()
 		return nil
 	}
-	m.unconsumeLocked(msg)
+	if msg.gone == nil {
+		m.unconsumeLocked(msg.in, len(msg.data))
+	}
 	msg = m.dense(msg)
 	m.messages.PushFront(msg, &msg.place)
 	m.count++
@@ -61,13 +66,11 @@ func (m *Mailbox) PutBack(msg *Message) error {
 	return nil
 }
 
-// unconsumeLocked undoes consume, except for the credit that the sender was given. mu must be held.
-func (m *Mailbox) unconsumeLocked(msg *Message) {
-	if msg.gone != nil {
-		return
-	}
-	c := msg.in.charge(len(msg.data))
+// unconsumeLocked undoes consume for a message of n bytes, except for the credit that the sender was
+// given. mu must be held.
+func (m *Mailbox) unconsumeLocked(in *inflow, n int) {
+	c := in.charge(n)
 	m.stored += c
-	msg.in.consumed -= c
-	m.addPromisedLocked(msg.in, int64(c))
+	in.consumed -= c
+	m.addPromisedLocked(in, int64(c))
 }

@@ -18,8 +18,10 @@ import (
 // Everything but a receive that takes the first message needs all messages in the list. It calls
 // expandLocked first.
 
-// runMost is the most messages of a run.
-const runMost = 64
+const (
+	runMost  = 64 // messages of a run
+	runLeast = 8  // messages of a short run, and the fewest messages that come over a link and become one
+)
 
 // A run has messages of one sending context that came together.
 type run struct {
@@ -29,8 +31,8 @@ type run struct {
 	left  atomic.Int32        // messages that are not released yet, and other users of the run
 	n     atomic.Int32        // how many messages it has; grows while it is in a local queue
 	after atomic.Pointer[run] // the next run of the local queue; a run that has one does not grow
-	items [runMost]item
-	msgs  [runMost]Message // made of the items when they are received
+	items []item
+	msgs  []Message // made of the items when they are received
 }
 
 // An item is a message of a run.
@@ -42,11 +44,15 @@ type item struct {
 	isForgotten bool
 }
 
-// run returns an empty run with a block, which it owns.
-func (d *Dispatcher) run(in *inflow, block *buffers.Buffer) *run {
-	r, _ := d.runs.Get().(*run)
+// run returns an empty run for up to n messages, or a few more, with a block, which it owns.
+func (d *Dispatcher) run(in *inflow, block *buffers.Buffer, n int) *run {
+	pool, size := &d.runs, runMost
+	if n <= runLeast {
+		pool, size = &d.shortRuns, runLeast
+	}
+	r, _ := pool.Get().(*run)
 	if r == nil {
-		r = new(run)
+		r = &run{items: make([]item, size), msgs: make([]Message, size)}
 	}
 	r.d, r.in, r.buf = d, in, block
 	r.n.Store(0)
@@ -56,7 +62,7 @@ func (d *Dispatcher) run(in *inflow, block *buffers.Buffer) *run {
 
 // runOf makes a run of the frames fs, at most runMost, whose payloads lie in one buffer.
 func (d *Dispatcher) runOf(in *inflow, fs []subsys.Frame) *run {
-	r := d.run(in, fs[0].Buf.Retain())
+	r := d.run(in, fs[0].Buf.Retain(), len(fs))
 	for i := range fs {
 		f := &fs[i]
 		it := &r.items[i]
@@ -86,7 +92,11 @@ func (r *run) drop(n int) {
 			r.buf.Release()
 		}
 		r.buf, r.in = nil, nil
-		r.d.runs.Put(r)
+		if len(r.items) == runMost {
+			r.d.runs.Put(r)
+		} else {
+			r.d.shortRuns.Put(r)
+		}
 	}
 }
 
@@ -101,6 +111,9 @@ func togetherMost(fs []subsys.Frame) int {
 	n := 1
 	for b := fs[0].Buf; n < len(fs) && n < runMost && fs[n].Buf == b && b != nil; {
 		n++
+	}
+	if n < runLeast {
+		return 1
 	}
 	return n
 }

@@ -56,8 +56,7 @@ func (d *Dispatcher) Stats() Stats {
 
 // CountCopy counts a copy of n bytes made on the caller's behalf.
 func (d *Dispatcher) CountCopy(n int) {
-	d.count.Copies.Add(1)
-	d.count.CopiedB.Add(uint64(n))
+	d.countCopies(1, n)
 }
 
 // Linked reports whether there is a link to the context peer, or whether peer is in this process
@@ -66,4 +65,10 @@ func (d *Dispatcher) Linked(peer resource.GID) bool {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
 	return d.passages.byPeer[peer] != nil || len(d.links[peer]) > 0
+}
+
+// countCopies counts n copies of payloads that had so many bytes.
+func (d *Dispatcher) countCopies(n, bytes int) {
+	d.count.Copies.Add(uint64(n))
+	d.count.CopiedB.Add(uint64(bytes))
 }
