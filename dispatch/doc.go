@@ -8,8 +8,8 @@
 // and [Flow.Send] sends to it:
 //
 //	to a context                what happens
-//	of this process, if the     the message is put into the mailbox, in the sender's buffer
-//	best route is within it
+//	of this process, if the     the message is added to a queue of the mailbox (local.go), in the
+//	best route is within it     sender's buffer
 //	any other                   the message is queued in the session of a link
 //
 // A link is the reliable session with one other context over one lane. It outlives its connections:
@@ -37,8 +37,12 @@
 //	                                     Mailbox.Recv returns
 //
 // A small message takes four locks if no goroutine contends: link.mu in Send, the token to read it,
-// Mailbox.mu to deliver it, and Mailbox.mu in Recv. Within a process it takes Mailbox.mu twice.
-// TestLocksOfMessage counts them.
+// Mailbox.mu to deliver it, and Mailbox.mu in Recv. Within a process it takes localQueue.mu and
+// Mailbox.mu, or Mailbox.mu twice if a receiver waits for it. TestLocksOfMessage counts them.
+//
+// Small messages that came together are stored as a run, which is one element of the mailbox's list
+// (run.go). Each becomes a Message when it is received. A loop over [Mailbox.Messages] takes all of
+// a run with one lock (iterate.go).
 //
 // # Which message a receive takes
 //
@@ -134,8 +138,8 @@
 //	timers            –                          –                         link.timeout, ackSoon, Mailbox.checkOversize,
 //	                                                                       Mailbox.checkOrigins, originWatch,
 //	                                                                       Mailbox.checkStuck, Flow.dropTryCredit,
-//	                                                                       Mailbox.sweep, calls.sweep, the end of
-//	                                                                       the time of a handshake
+//	                                                                       calls.sweep, the end of the time of a
+//	                                                                       handshake
 //	of SendAll        a target without room      with the call of SendAll  waits for credit, as a waiter
 //	AfterFunc         the end of a           by itself                 stops the monitor
 //	                  monitor's context
@@ -241,6 +245,7 @@
 //	25     endpoint.mu         the order of the frames of one handshake, its timer, its entry in Handshakes
 //	40     Mailbox.mu          the messages of a mailbox, its receivers, and the credit of each sender; that
 //	                           of the mailbox for replies: the calls in flight
+//	45     localQueue.mu       the messages that senders of this process add, and their credit
 //	50     link.mu             the rest of a link: life, the sending part of its session, flows, watching,
 //	                           counters, and what becomes of the pen
 //	60     Dispatcher.mu       the tables of links, mailboxes, ports and passages
