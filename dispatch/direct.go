@@ -163,7 +163,7 @@ func (f *Flow) deliver(ctx context.Context, src uint32, tag uint64, b *buffers.B
 	if p.call != 0 && m.calls == nil {
 		msg.call = p.call
 	}
-	if in.waiters.First() == nil && f.queue.takeCredit(in.charge(b.Len())) {
+	if in.waiters.First() == nil && f.queue.takeCreditLocked(in.charge(b.Len())) {
 		m.takeInLocked(msg, f.passage)
 		return nil
 	}
@@ -258,11 +258,11 @@ func (m *Mailbox) admitDirect(ctx context.Context, msg *Message, passage *passag
 func (m *Mailbox) withdrawNeedLocked(in *inflow) {
 	m.dequeueNeedLocked(in)
 	q := in.queue
-	q.mu.Lock() // no sender may take credit meanwhile
+	q.closeLocked() // no sender may take credit meanwhile
 	if in.granted > q.sent+in.first {
 		m.lowerGrantLocked(in, q.sent+in.first)
 	}
-	q.mu.Unlock()
+	q.openLocked()
 	m.grantQueuedSoon()
 }
 
@@ -285,14 +285,15 @@ func (m *Mailbox) serveDirectLocked(in *inflow) {
 // there is too little, it asks for more and reports false. mu must be held.
 func (m *Mailbox) takeLocalCreditLocked(in *inflow, n int) bool {
 	q, c := in.queue, in.charge(n)
-	if q.takeCredit(c) {
+	if q.takeCreditLocked(c) {
 		return true
 	}
+	q.closeLocked() // the next senders wait behind this one
 	m.grantLocked(in)
-	if need := q.lacks(c); need > in.granted && in.need != need {
+	if need := q.sent + c; need > in.granted && in.need != need {
 		m.queueNeedLocked(in, need)
 	}
-	return q.takeCredit(c)
+	return q.takeCreditLocked(c)
 }
 
 // context returns the context itself: a Dispatcher is the sending side of what it sends within the

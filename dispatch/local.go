@@ -48,9 +48,10 @@ const (
 type localQueue struct {
 	f *Flow
 
-	mu     lock.Mutex[levelLocalQueue] // guards the following fields
-	isOpen bool                        // senders may add messages
-	sent   uint64                      // charged bytes for which senders have taken credit, in all
+	isOpen atomic.Bool // senders may add messages; changes with Mailbox.mu and mu held
+
+	mu   lock.Mutex[levelLocalQueue] // guards the following fields
+	sent uint64                      // charged bytes for which senders have taken credit, in all; while the queue is closed, Mailbox.mu guards it
 	tail   *run                        // the run that messages are added to; nil: the next message begins one
 	room   []byte                      // unused memory of the block of tail
 	block  int                         // the size of that block
@@ -76,7 +77,7 @@ func (q *localQueue) mayOpenLocked() bool {
 func (q *localQueue) openLocked() {
 	if q.mayOpenLocked() {
 		q.mu.Lock()
-		q.isOpen = true
+		q.isOpen.Store(true)
 		q.mu.Unlock()
 	}
 }
@@ -85,7 +86,7 @@ func (q *localQueue) openLocked() {
 // mu must be held.
 func (q *localQueue) closeLocked() {
 	q.mu.Lock()
-	q.isOpen = false
+	q.isOpen.Store(false)
 	q.mu.Unlock()
 	q.f.mb.storeQueueLocked(q)
 	q.endLocked()
@@ -104,10 +105,13 @@ func (q *localQueue) endLocked() {
 	r.drop(1 + len(r.items) - q.stored)
 }
 
-// takeCredit takes the credit for a message charged c. It reports false if the context has less.
-func (q *localQueue) takeCredit(c uint64) bool {
-	q.mu.Lock()
-	defer q.mu.Unlock()
+// takeCreditLocked takes the credit for a message charged c. It reports false if the context has
+// less. The mailbox's mu must be held.
+func (q *localQueue) takeCreditLocked(c uint64) bool {
+	if q.isOpen.Load() {
+		q.mu.Lock()
+		defer q.mu.Unlock()
+	}
 	if q.sent+c > q.limit.Load() {
 		return false
 	}
@@ -115,23 +119,16 @@ func (q *localQueue) takeCredit(c uint64) bool {
 	return true
 }
 
-// lacks returns how much the context must be granted, in all, for a message charged c.
-func (q *localQueue) lacks(c uint64) (total uint64) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	return q.sent + c
-}
-
 // add adds a message with the payload p, which is that of b, or which add copies if b is nil. It
 // reports false if the caller has to take the mailbox's lock.
 func (q *localQueue) add(src uint32, tag uint64, p []byte, b *buffers.Buffer, isForgotten bool) bool {
 	m := q.f.mb
-	if m.isAwaited() {
+	if m.isAwaited() || !q.isOpen.Load() {
 		return false
 	}
 	c := charge(len(p))
 	q.mu.Lock()
-	if !q.isOpen || q.sent+c > q.limit.Load() {
+	if !q.isOpen.Load() || q.sent+c > q.limit.Load() {
 		q.mu.Unlock()
 		return false
 	}

@@ -151,6 +151,7 @@ func (f *Flow) tryDirect(src uint32, tag uint64, b *buffers.Buffer) error {
 	msg := m.d.message()
 	msg.data, msg.buf, msg.from, msg.tag, msg.in = b.Bytes(), b, d.self.WithSerial(src), tag, in
 	m.takeInLocked(msg, f.passage)
+	f.queue.openLocked()
 	return nil
 }
 
